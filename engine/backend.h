@@ -1,0 +1,179 @@
+/* backend.h -- where the arithmetic happens: one device, one stream of operations.
+ *
+ * engine/model.c writes the forward pass once against these calls.  They live in
+ * backend.c, which checks shapes and dispatches through backend_ops;
+ * engine/cpu/ and engine/cuda/ hold the mathematics.  Operations are named after
+ * the model, and are coarse, so that a backend can fuse: one be_linear() runs all
+ * projections that share an input, their bias and the LoRA of every segment.
+ *
+ * Batch invariance is part of the contract: the result for a row is the same bits
+ * whatever other rows stand in the step, however a prompt was cut into chunks and
+ * wherever its pages lie.  So no operation may choose its order of summation by
+ * the number of rows.  (Segments of different length must use the same order too.)
+ *
+ * Activations are f32 [rows][cols], row-major, dense, in backend memory.
+ * Weights and adapters are opaque: the backend packs them as its kernels like.
+ *
+ * Errors are sticky: a failed operation marks the backend, later ones do nothing,
+ * and be_sync() reports the first failure.
+ *
+ * Ownership: whoever created or allocated frees.
+ * Threads:   engine thread only, except be_alloc(), be_free(), be_lora_*(), which the
+ *            adapter loader may call at any time, and be_weight_*(), start-up only.
+ */
+#ifndef ENGINE_BACKEND_H
+#define ENGINE_BACKEND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/err.h"
+#include "engine/lora.h"
+#include "engine/step.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum { DT_F32, DT_F16, DT_BF16 } dtype;
+
+static inline size_t dtype_bytes(dtype t)
+{
+    return t == DT_F32 ? 4 : 2;
+}
+
+typedef struct backend backend;
+typedef struct weight weight;   /* opaque: one packed matrix */
+typedef struct kv_pool kv_pool; /* opaque: K and V of all pages and layers */
+
+typedef struct backend_config {
+    int n_threads;   /* CPU: compute threads including the caller; 0: one per core */
+    const char *isa; /* CPU: "auto", "amx", "avx512bf16", "avx512", "avx2", "portable" */
+    int device;      /* CUDA: ordinal */
+} backend_config;
+
+typedef struct backend_caps {
+    const char *name; /* "cpu", "cuda" */
+    char detail[96];  /* "amx-bf16, 2 threads" */
+    int page_tokens;  /* positions in one KV page; fixed per backend */
+} backend_caps;
+
+/* Shape of attention, fixed for a model. */
+typedef struct attn_shape {
+    int n_layer, n_head, n_kv_head, head_dim;
+    dtype kv_type; /* DT_F32 or DT_BF16 */
+    int window;    /* sliding window in tokens; 0: none */
+    float scale;   /* usually 1 / sqrt(head_dim) */
+} attn_shape;
+
+/* One projection of be_linear(). */
+typedef struct linear_out {
+    float *y;          /* [n_rows][w rows] */
+    const weight *w;   /* [d_out][d_in] */
+    const float *bias; /* [d_out] or NULL */
+    int lora_proj;     /* index in lora_mat[layer][...], or -1: never adapted */
+    bool accumulate;   /* y += instead of y =   (the residual stream) */
+} linear_out;
+
+enum { LINEAR_OUT_MAX = 3 };
+
+typedef struct rope_table {
+    const float *cos, *sin; /* [max_pos][rope_dim / 2], host memory */
+    int max_pos, rope_dim;  /* rotate-half convention (Hugging Face), first rope_dim of each head */
+} rope_table;
+
+/* ---- life ------------------------------------------------------------------ */
+
+typedef struct backend_ops backend_ops; /* engine/backend_ops.h, for implementers */
+extern const backend_ops backend_cpu;
+#ifdef LORAD_CUDA
+extern const backend_ops backend_cuda;
+#endif
+
+err_code be_open(backend **out, const backend_ops *ops, const backend_config *cfg, err *e);
+void be_close(backend *be);
+const backend_caps *be_caps(const backend *be);
+
+/* Backend memory, zeroed, 64-byte aligned (CUDA: 256); NULL when there is none. */
+void *be_alloc(backend *be, size_t bytes);
+void be_free(backend *be, void *p);
+err_code be_upload(backend *be, void *dst, const void *src, size_t bytes);
+err_code be_download(backend *be, void *dst, const void *src, size_t bytes);
+
+/* First failure since be_open() or the last be_sync(); waits for all operations. */
+err_code be_sync(backend *be, err *e);
+
+/* ---- weights ------------------------------------------------------------------ */
+
+/* Packs `src` ([rows][cols], host, row-major, `type`).  The arithmetic type follows: BF16
+ * weights multiply BF16-rounded activations with f32 sums where the machine has the
+ * instruction; F32 and F16 weights multiply f32 activations. */
+err_code be_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
+                          int cols, err *e);
+void be_weight_destroy(backend *be, weight *w);
+size_t be_weight_bytes(const weight *w);
+int be_weight_rows(const weight *w);
+int be_weight_cols(const weight *w);
+dtype be_weight_type(const weight *w);
+
+/* ---- adapters ----------------------------------------------------------------- */
+
+/* Bytes that one packed pair takes for a base of type `base`. */
+size_t be_lora_a_bytes(const backend *be, dtype base, int rank, int d_in);
+size_t be_lora_b_bytes(const backend *be, dtype base, int rank, int d_out);
+
+/* Packs A [rank][d_in] and B [d_out][rank] (host, row-major, `type`) into memory from
+ * be_alloc().  Precision: that of `base` (F32 for F32 and F16, BF16 for BF16). */
+err_code be_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
+                      const void *b_src, dtype type, int rank, int d_in, int d_out, err *e);
+
+/* ---- KV pages ----------------------------------------------------------------- */
+
+size_t be_kv_page_bytes(const backend *be, const attn_shape *shape);
+err_code be_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, err *e);
+void be_kv_destroy(backend *be, kv_pool *kv);
+/* Copies the whole page of all layers (copy-on-write of a shared, partly filled page). */
+void be_kv_copy_page(backend *be, kv_pool *kv, int dst_page, int src_page);
+
+/* ---- the model's operations: enqueue and return ---------------------------------- */
+
+/* out[i] = table[token[i]]; `table` is the raw [n_vocab][dim] matrix of `type` in host memory. */
+void be_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
+
+/* out = rms_norm(x) * weight, over n_rows rows of `dim`; weight f32 in host memory. */
+void be_rms_norm(backend *be, float *out, const float *x, const float *weight, float eps,
+                 int n_rows, int dim);
+
+/* Each out: y (+)= x W^T + bias + LoRA of each segment for `layer` (layer < 0: no LoRA).
+ * All outs share x [n_rows][d_in] and one weight type.  s gives rows and segments. */
+void be_linear(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
+               int layer);
+
+/* In place on q [n_rows][n_head*head_dim] and k [n_rows][n_kv_head*head_dim]: optional RMS norm
+ * per head (q_norm, k_norm f32 [head_dim] or NULL), rotation by pos, then K and V go to the
+ * pages of each sequence. */
+void be_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v,
+                    const float *q_norm, const float *k_norm, float norm_eps,
+                    const rope_table *rope, const step *s, int layer);
+
+/* Causal attention of each row over its sequence's pages, with the pool's window. */
+void be_attend(backend *be, const kv_pool *kv, float *out, const float *q, const step *s,
+               int layer);
+
+/* gate = silu(gate) * up, n values. */
+void be_silu_mul(backend *be, float *gate, const float *up, size_t n);
+
+/* logits [n_logit][rows of head] = rms_norm(x[logit_row]) head^T; in host-readable memory
+ * after be_sync().  x: [n_rows][dim]. */
+void be_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
+               int dim, const weight *head, const step *s);
+
+/* Runs fn(arg, i) for i in [0, n) on the backend's host threads (sampling of many rows). */
+void be_parallel(backend *be, void (*fn)(void *arg, int i), void *arg, int n);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

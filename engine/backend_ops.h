@@ -1,0 +1,83 @@
+/* backend_ops.h -- the table a backend fills; read by backend.c and implementers alone.
+ *
+ * Arguments have been checked by backend.c.  An operation reports trouble through
+ * backend_fail(), never by return value.
+ */
+#ifndef ENGINE_BACKEND_OPS_H
+#define ENGINE_BACKEND_OPS_H
+
+#include "engine/backend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct backend {
+    const backend_ops *ops;
+    backend_caps caps;
+    void *impl; /* the implementation's own state */
+    err failed; /* first failure; code ERR_NONE: healthy */
+};
+
+struct backend_ops {
+    const char *name;
+
+    err_code (*open)(backend *be, const backend_config *cfg, err *e); /* sets caps and impl */
+    void (*close)(backend *be);
+    void *(*alloc)(backend *be, size_t bytes);
+    void (*free)(backend *be, void *p);
+    err_code (*upload)(backend *be, void *dst, const void *src, size_t bytes);
+    err_code (*download)(backend *be, void *dst, const void *src, size_t bytes);
+    void (*sync)(backend *be);
+
+    err_code (*weight_create)(backend *be, weight **out, const void *src, dtype type, int rows,
+                              int cols, err *e);
+    void (*weight_destroy)(backend *be, weight *w);
+
+    size_t (*lora_a_bytes)(const backend *be, dtype base, int rank, int d_in);
+    size_t (*lora_b_bytes)(const backend *be, dtype base, int rank, int d_out);
+    err_code (*lora_pack)(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
+                          const void *b_src, dtype type, int rank, int d_in, int d_out, err *e);
+
+    size_t (*kv_page_bytes)(const backend *be, const attn_shape *shape);
+    err_code (*kv_create)(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, err *e);
+    void (*kv_destroy)(backend *be, kv_pool *kv);
+    void (*kv_copy_page)(backend *be, kv_pool *kv, int dst_page, int src_page);
+
+    void (*embed)(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
+    void (*rms_norm)(backend *be, float *out, const float *x, const float *weight, float eps,
+                     int n_rows, int dim);
+    void (*linear)(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
+                   int layer);
+    void (*rope_append)(backend *be, kv_pool *kv, float *q, float *k, const float *v,
+                        const float *q_norm, const float *k_norm, float norm_eps,
+                        const rope_table *rope, const step *s, int layer);
+    void (*attend)(backend *be, const kv_pool *kv, float *out, const float *q, const step *s,
+                   int layer);
+    void (*silu_mul)(backend *be, float *gate, const float *up, size_t n);
+    void (*logits)(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
+                   int dim, const weight *head, const step *s);
+    void (*parallel)(backend *be, void (*fn)(void *arg, int i), void *arg, int n);
+};
+
+/* The head of every backend's weight and kv_pool: implementations put it first. */
+struct weight {
+    int rows, cols;
+    dtype type;
+    size_t bytes; /* of backend memory */
+};
+
+struct kv_pool {
+    attn_shape shape;
+    int n_pages, page_tokens;
+};
+
+/* Marks the backend as failed; the first message stays. */
+void backend_fail(backend *be, err_code code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,35 @@
+/* clock.c -- thin wrappers over clock_gettime. */
+#include "engine/base/clock.h"
+
+#include <stdio.h>
+#include <time.h>
+
+static int64_t read_us(clockid_t id)
+{
+    struct timespec ts;
+    (void)clock_gettime(id, &ts);
+    return (int64_t)ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
+}
+
+int64_t clock_now_us(void)
+{
+    return read_us(CLOCK_MONOTONIC);
+}
+
+int64_t clock_wall_us(void)
+{
+    return read_us(CLOCK_REALTIME);
+}
+
+void clock_format_wall(int64_t wall_us, char out[32])
+{
+    time_t s = (time_t)(wall_us / 1000000);
+    struct tm tm;
+    if (!gmtime_r(&s, &tm)) {
+        (void)snprintf(out, 32, "?");
+        return;
+    }
+    char day[24];
+    (void)strftime(day, sizeof(day), "%Y-%m-%dT%H:%M:%S", &tm);
+    (void)snprintf(out, 32, "%s.%03dZ", day, (int)(wall_us / 1000 % 1000));
+}

@@ -1,0 +1,103 @@
+/* cpu.h -- the CPU backend's inside: its state, its thread pool, its operations by file.
+ *
+ *     cpu.c            open/close, ISA choice, memory, the ops table
+ *     pool.c           the compute threads
+ *     linear.c         be_linear, be_logits, be_weight_*, be_lora_pack; picks a kernel set
+ *     linear_<isa>.c   kernels, compiled with the flags of their ISA (see CMakeLists.txt)
+ *     attend.c, attend_<isa>.c    KV pages, rope_append, attend
+ *     rows.c, rows_<isa>.c        embed, rms_norm, silu_mul
+ *
+ * Private to engine/cpu/ and its tests.  Threads: engine thread, which fans out through
+ * cpu_pool_run().
+ */
+#ifndef ENGINE_CPU_CPU_H
+#define ENGINE_CPU_CPU_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/backend.h"
+#include "engine/backend_ops.h"
+
+/* Ascending: each level has what the ones before it have, but AMX and AVX512_BF16 may be used
+ * side by side only where their results are bit-identical for a row (they are not for bf16
+ * products: one level serves all products of a process). */
+typedef enum {
+    ISA_PORTABLE,
+    ISA_AVX2,       /* AVX2 + FMA + F16C */
+    ISA_AVX512,     /* F, BW, DQ, VL */
+    ISA_AVX512BF16, /* + AVX512_BF16 */
+    ISA_AMX,        /* + AMX-TILE, AMX-BF16, permission granted by the kernel */
+} cpu_isa;
+
+typedef struct cpu_pool cpu_pool;
+
+typedef struct cpu_state {
+    cpu_isa isa;
+    cpu_pool *pool;
+    void *scratch; /* linear.c's and attend.c's packed activations; grown by cpu_scratch() */
+    size_t scratch_bytes;
+} cpu_state;
+
+static inline cpu_state *cpu_of(backend *be)
+{
+    return (cpu_state *)be->impl;
+}
+
+/* What the machine can do; tiles are requested from the kernel here (arch_prctl). */
+cpu_isa cpu_isa_detect(void);
+err_code cpu_isa_parse(const char *name, cpu_isa *out,
+                       err *e); /* ERR_UNSUPPORTED if it can't run */
+const char *cpu_isa_name(cpu_isa isa);
+
+/* 64-byte aligned scratch of at least `bytes`, contents undefined, valid until the next call.
+ * NULL marks the backend as failed. */
+void *cpu_scratch(backend *be, size_t bytes);
+
+/* ---- pool.c: n threads, the caller is thread 0 --------------------------------------
+ * Runs fn(arg, thread, n_threads) once on each thread and returns when all are done.
+ * Threads spin briefly, then sleep (futex).  AMX tile configuration is per thread and is the
+ * kernels' business. */
+err_code cpu_pool_create(cpu_pool **out, int n_threads, err *e);
+void cpu_pool_destroy(cpu_pool *p);
+int cpu_pool_threads(const cpu_pool *p);
+void cpu_pool_run(cpu_pool *p, void (*fn)(void *arg, int thread, int n_threads), void *arg);
+
+/* ---- operations, by file ------------------------------------------------------------- */
+
+/* linear.c */
+err_code cpu_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
+                           int cols, err *e);
+void cpu_weight_destroy(backend *be, weight *w);
+size_t cpu_lora_a_bytes(const backend *be, dtype base, int rank, int d_in);
+size_t cpu_lora_b_bytes(const backend *be, dtype base, int rank, int d_out);
+err_code cpu_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
+                       const void *b_src, dtype type, int rank, int d_in, int d_out, err *e);
+void cpu_linear(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
+                int layer);
+void cpu_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
+                int dim, const weight *head, const step *s);
+
+/* attend.c */
+enum { CPU_PAGE_TOKENS = 32 };
+size_t cpu_kv_page_bytes(const backend *be, const attn_shape *shape);
+err_code cpu_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, err *e);
+void cpu_kv_destroy(backend *be, kv_pool *kv);
+void cpu_kv_copy_page(backend *be, kv_pool *kv, int dst_page, int src_page);
+void cpu_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v,
+                     const float *q_norm, const float *k_norm, float norm_eps,
+                     const rope_table *rope, const step *s, int layer);
+void cpu_attend(backend *be, const kv_pool *kv, float *out, const float *q, const step *s,
+                int layer);
+
+/* rows.c */
+void cpu_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
+void cpu_rms_norm(backend *be, float *out, const float *x, const float *weight, float eps,
+                  int n_rows, int dim);
+void cpu_silu_mul(backend *be, float *gate, const float *up, size_t n);
+/* One row of rms_norm, on the calling thread; used by cpu_logits too. */
+void cpu_rms_norm_row(cpu_isa isa, float *out, const float *x, const float *weight, float eps,
+                      int dim);
+
+#endif

@@ -1,0 +1,60 @@
+/* lora.h -- what the engine needs to know about an adapter, and the door it knocks on.
+ *
+ * The engine never includes adapters/.  It declares here the view its kernels
+ * read and the source that hands views out; adapters/residency.c stands behind
+ * the door in production and a few lines of fake stand behind it in tests.
+ */
+#ifndef ENGINE_LORA_H
+#define ENGINE_LORA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/err.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { LORA_RANK_MAX = 256, LORA_DIGEST_BYTES = 32 };
+
+/* The linear layers of one transformer block that an adapter may wrap.  The PEFT
+ * names (q_proj ...) are in adapters/peft.c. */
+typedef enum { PROJ_Q, PROJ_K, PROJ_V, PROJ_O, PROJ_GATE, PROJ_UP, PROJ_DOWN, PROJ_COUNT } proj;
+
+/* One wrapped linear layer: y += scale * B (A x).  `a` and `b` are in the backend's
+ * memory, in the layout that be_lora_pack() made; rank differs from layer to layer. */
+typedef struct lora_mat {
+    const void *a; /* packed A [rank][d_in]; NULL: this layer is not adapted */
+    const void *b; /* packed B [d_out][rank] */
+    int32_t rank;
+    float scale; /* alpha / rank, alpha / sqrt(rank) for rsLoRA */
+} lora_mat;
+
+/* Immutable while acquired.  Borrowed from the source, never freed by the engine. */
+typedef struct lora_view {
+    uint64_t adapter_id; /* unique over all time; never reused */
+    uint8_t
+        digest[LORA_DIGEST_BYTES]; /* of the adapter's content: part of the prefix cache's key */
+    int n_layer;
+    int rank_max;
+    const lora_mat *mat; /* [n_layer][PROJ_COUNT] */
+} lora_view;
+
+/* Where views come from.  All three are called on the engine thread and must not block. */
+typedef struct lora_source {
+    void *self;
+    /* ERR_NONE: *out is resident and stays so until release.
+     * ERR_BUSY: on its way up the tiers, or no room yet; ask again on a later step.
+     * Anything else: this request cannot be served, for the reason in *e. */
+    err_code (*acquire)(void *self, uint64_t adapter_id, const lora_view **out, err *e);
+    void (*release)(void *self, const lora_view *view);
+    /* A request for this adapter waits in the queue: start loading now.  A hint. */
+    void (*prefetch)(void *self, uint64_t adapter_id);
+} lora_source;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

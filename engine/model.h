@@ -1,0 +1,74 @@
+/* model.h -- a base model: a Hugging Face directory, loaded and ready to run.
+ *
+ * Families: Llama (2, 3.x), Mistral, Qwen2, Qwen3 (dense).  Anything else is refused by
+ * a sentence that names what is not supported.  The tokenizer and the chat template are
+ * not here (engine/tokenizer.h, engine/chat.h).
+ *
+ * Ownership: the model owns its weights and its scratch; the backend must outlive it.
+ * Threads:   model_load() at start-up; model_forward() on the engine thread; the shape
+ *            fields are read-only after loading and may be read from any thread.
+ */
+#ifndef ENGINE_MODEL_H
+#define ENGINE_MODEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/backend.h"
+#include "engine/base/err.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { MODEL_EOS_MAX = 8 };
+
+/* What config.json and generation_config.json say, checked. */
+typedef struct model_config {
+    char family[16]; /* "llama", "mistral", "qwen2", "qwen3" */
+    int n_layer, dim, n_head, n_kv_head, head_dim, ffn_dim, n_vocab;
+    int max_pos; /* max_position_embeddings */
+    int window;  /* sliding window in tokens; 0: none */
+    float norm_eps, rope_theta;
+    bool qkv_bias, o_bias, mlp_bias, qk_norm, tied;
+    /* rope scaling */
+    enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 } rope_kind;
+    float rope_factor, rope_low_freq, rope_high_freq;
+    int rope_original_pos;
+    dtype type; /* of the linear weights on disk */
+    int bos_id; /* -1: none */
+    int n_eos;
+    int32_t eos_id[MODEL_EOS_MAX];
+    /* defaults of generation_config.json; negative: not given */
+    float gen_temperature, gen_top_p;
+    int gen_top_k;
+} model_config;
+
+/* Reads and checks config.json (and generation_config.json where there is one) in `dir`. */
+err_code model_config_read(const char *dir, model_config *out, err *e);
+
+/* d_out and d_in of one wrapped linear layer. */
+void model_proj_shape(const model_config *c, proj p, int *d_out, int *d_in);
+
+typedef struct model model;
+
+/* Loads config.json and the safetensors (single or sharded by model.safetensors.index.json).
+ * max_rows bounds the rows of one step, max_logits its wanted logits; both size the scratch. */
+err_code model_load(model **out, const char *dir, backend *be, int max_rows, int max_logits,
+                    err *e);
+void model_destroy(model *m);
+
+const model_config *model_get_config(const model *m);
+/* For be_kv_create(): attention shape of this model. KV type: BF16 for BF16 models, else F32. */
+attn_shape model_attn_shape(const model *m);
+size_t model_weight_bytes(const model *m);
+
+/* One forward pass.  *logits_out: f32 [s->n_logit][n_vocab], host-readable, valid until the next
+ * call.  The scheduler guarantees pages and bounds.  ERR_DEVICE when the backend failed. */
+err_code model_forward(model *m, kv_pool *kv, const step *s, const float **logits_out, err *e);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

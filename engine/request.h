@@ -1,0 +1,113 @@
+/* request.h -- one completion, from socket to token and back, in one struct.
+ *
+ * The gateway worker that read the HTTP request owns this struct for its whole life.  It fills
+ * zone 1, calls sched_submit(), sleeps in request_next() and clears the struct after the
+ * terminal event.  In between the engine borrows it.  Because the owner always waits for the
+ * terminal event there is no reference count, and because the token ring holds every token the
+ * request may produce, the engine thread never blocks on a slow client.
+ *
+ *     gateway worker                         engine thread
+ *     request_init, fill zone 1
+ *     request_prepare
+ *     sched_submit  ----- pointer ----->     zone 2 is now the engine's
+ *     request_next  <---- tokens  ------     request_push
+ *     request_cancel ---- flag    ----->     seen at the next step boundary
+ *     request_next  <---- finish  ------     request_finish: last touch
+ *     request_clear
+ *
+ * A request with n choices is n structs that share one prompt; one worker waits on all of
+ * them through a shared `request_signal`.
+ */
+#ifndef ENGINE_REQUEST_H
+#define ENGINE_REQUEST_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/base/err.h"
+#include "engine/base/meter.h"
+#include "engine/lora.h"
+#include "engine/sampler.h"
+
+typedef enum {
+    FINISH_NONE, /* still running */
+    FINISH_STOP, /* a stop token id, or the gateway saw a stop string */
+    FINISH_LENGTH,
+    FINISH_CANCELLED,
+    FINISH_ERROR,
+} finish_reason;
+
+/* The waiting side: one per worker, shared by all choices of one HTTP request. */
+typedef struct request_signal {
+    pthread_mutex_t mu;   /* leaf lock */
+    pthread_cond_t ready; /* CLOCK_MONOTONIC */
+    uint64_t events;      /* pushes and finishes so far; guarded by mu */
+} request_signal;
+
+void request_signal_init(request_signal *sg);
+void request_signal_clear(request_signal *sg);
+/* Waits until `events` differs from *seen (then updates *seen, returns true) or timeout_ms pass. */
+bool request_signal_wait(request_signal *sg, uint64_t *seen, int timeout_ms);
+
+typedef struct request {
+    /* ---- zone 1: gateway writes before sched_submit(), then read-only ---- */
+    uint64_t id;
+    uint64_t tenant_id;    /* fairness and prefix-cache isolation */
+    uint64_t isolation;    /* hash of tenant and cache_salt: prefix cache domain */
+    uint64_t adapter_id;   /* 0: the bare base model */
+    const int32_t *prompt; /* [n_prompt], borrowed from the gateway's arena */
+    int n_prompt;
+    int max_tokens;    /* >= 0; 0 only with score_prompt */
+    bool score_prompt; /* log-probabilities of the prompt's own tokens are wanted (echo) */
+    sampling rules;
+    int slo_class; /* index into the scheduler's classes */
+    float weight;  /* of the tenant in fair sharing; 1 is normal */
+    int64_t arrived_us, ttft_deadline_us, tpot_target_us; /* monotonic; 0: none */
+    int64_t expires_us; /* give up (FINISH_ERROR, ERR_TIMEOUT) when still running then; 0: never */
+    meter *meter;       /* counts that survive a crash; never NULL */
+    request_signal *signal;
+
+    /* ---- zone 2: engine thread only, between submit and finish ---- */
+    struct request *next; /* queue link */
+    const lora_view *lora;
+    int32_t *page; /* block table, owned by the scheduler */
+    int n_page, page_cap;
+    int n_computed; /* positions whose KV is in pages */
+    int n_preempted;
+    int64_t admitted_us, first_token_us, last_token_us;
+    int state;          /* private to sched.c */
+    uint64_t cache_key; /* running block hash of the prefix cache */
+    int n_cached_blocks;
+
+    /* ---- zone 3: shared; see who touches each field ---- */
+    atomic_bool cancel;    /* gateway sets, engine reads */
+    sampled *ring;         /* [max_tokens], owned; slot i is written before n_pushed passes i */
+    int32_t *output;       /* [max_tokens], the bare tokens, engine writes */
+    sampled *prompt_score; /* [n_prompt] if score_prompt; entry 0 is unused; engine writes before
+                              the first push or the finish */
+    atomic_int n_pushed;   /* engine raises */
+    int n_popped;          /* gateway only */
+    _Atomic int finish;    /* finish_reason; engine writes last */
+    err why;               /* valid once finish == FINISH_ERROR */
+} request;
+
+/* Zeroes the struct, so that clear is always safe; sets neutral sampling rules. */
+void request_init(request *rq);
+/* Allocates ring and output for max_tokens.  ERR_NOMEM. */
+err_code request_prepare(request *rq, err *e);
+/* Frees what prepare made.  Not while the engine has it. */
+void request_clear(request *rq);
+
+/* Engine side: never block, never fail.  After request_finish() the engine never looks at the
+ * struct again. */
+void request_push(request *rq, const sampled *t);
+void request_finish(request *rq, finish_reason why, const err *cause);
+
+/* Gateway side.  Takes the next token if there is one: true and *out.  Else false, and *done says
+ * whether the request has ended (then read rq->finish).  Never waits (request_signal_wait does). */
+bool request_next(request *rq, sampled *out, bool *done);
+void request_cancel(request *rq);
+
+#endif

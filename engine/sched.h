@@ -1,0 +1,80 @@
+/* sched.h -- the engine thread: which rows run in the next forward pass.
+ *
+ * Iteration-level scheduling (Orca) with chunked prefill (Sarathi-Serve) over paged KV (vLLM).
+ * sched.c owns the thread and executes; policy.c decides and touches nothing; kv.c keeps pages
+ * and the prefix cache.  Loop: drain the inbox, see cancellations, policy_plan(), acquire
+ * adapters, reserve pages, build the step, model_forward(), sample, push, retire.
+ *
+ * A request is never failed for lack of pages: it waits, or the latest arrival of the lowest
+ * class is pre-empted and recomputed later with identical tokens.
+ *
+ * Threads: sched_submit(), sched_cancel(), sched_stats_get() from any thread.
+ */
+#ifndef ENGINE_SCHED_H
+#define ENGINE_SCHED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/backend.h"
+#include "engine/base/err.h"
+#include "engine/lora.h"
+#include "engine/model.h"
+#include "engine/request.h"
+
+enum { SLO_CLASS_MAX = 8 };
+
+typedef struct slo_class {
+    char name[32];
+    int64_t ttft_us, tpot_us; /* targets */
+    float weight;
+    bool reject_on_overload; /* else queue */
+    int rank;                /* 0 is the most urgent */
+} slo_class;
+
+typedef struct sched_config {
+    int max_rows;    /* rows in one step: decode rows + prefill tokens */
+    int max_seqs;    /* sequences running at once */
+    int max_queued;  /* waiting requests before sched_submit() answers ERR_BUSY */
+    int max_context; /* tokens per sequence, prompt and output */
+    size_t kv_bytes; /* budget of the page pool */
+    bool prefix_cache;
+    int n_class;
+    slo_class classes[SLO_CLASS_MAX];
+} sched_config;
+
+typedef struct sched_stats {
+    int n_running, n_waiting, n_pages, n_pages_used, n_pages_cached;
+    uint64_t n_steps, n_rows, n_prefill_tokens, n_decode_tokens, n_cached_tokens;
+    uint64_t n_finished, n_cancelled, n_failed, n_preempted, n_adapter_waits;
+    int last_rows, last_segments, last_adapters; /* of the latest step */
+    int64_t last_step_us, busy_us;               /* busy_us: sum over steps */
+} sched_stats;
+
+typedef struct sched sched;
+
+/* Makes the KV pool and starts the engine thread.  `source` may be NULL: no adapters.
+ * Borrowed until sched_destroy(): model, backend, source. */
+err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *be,
+                      const lora_source *source, err *e);
+
+/* Cancels what still runs, waits for the thread, frees the pool. */
+void sched_destroy(sched *sc);
+
+/* Lends `rq` to the engine until its terminal event.  Nothing was lent unless ERR_NONE:
+ *   ERR_INPUT  prompt empty, or prompt + max_tokens beyond max_context or beyond all pages
+ *   ERR_BUSY   the queue is full, or the scheduler is draining */
+err_code sched_submit(sched *sc, request *rq, err *e);
+
+/* No new requests; true once none is left or false at the deadline. */
+bool sched_drain(sched *sc, int64_t timeout_us);
+
+void sched_stats_get(sched *sc, sched_stats *out);
+
+/* Largest prompt + output that can ever be served (max_context, pages). */
+int sched_max_context(const sched *sc);
+
+/* Monotonic time of the last heartbeat of the engine thread, for health checks; idle counts. */
+int64_t sched_heartbeat_us(const sched *sc);
+
+#endif

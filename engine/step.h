@@ -1,0 +1,45 @@
+/* step.h -- the rows of one forward pass: prefill chunks and decode rows of many
+ * requests, mixed, sorted so that rows of one adapter stand together.
+ *
+ * Built by the scheduler each iteration (Orca's iteration-level scheduling,
+ * Sarathi's chunked prefill), read by the model and the backend, changed by nobody.
+ * Plain data, host memory.
+ *
+ *     row:  0   1   2   3   4   5   6   7   8
+ *     seq:  [-- A, chunk --][B ][C ][-- D ---]      n_seq = 4
+ *     seg:  [-- adapter 7 -----][ base ][ 9  ]      n_seg = 3
+ */
+#ifndef ENGINE_STEP_H
+#define ENGINE_STEP_H
+
+#include <stdint.h>
+
+#include "engine/lora.h"
+
+/* Consecutive rows of one sequence, at consecutive positions. */
+typedef struct step_seq {
+    int row0, n_rows;
+    int pos0;            /* position of row0; all earlier positions are in the KV pages */
+    const int32_t *page; /* block table: position p lies in page[p / page_tokens] */
+    int n_page;          /* covers at least pos0 + n_rows positions */
+} step_seq;
+
+/* Consecutive rows of one adapter; lora == NULL: the bare base. */
+typedef struct step_seg {
+    int row0, n_rows;
+    const lora_view *lora;
+} step_seg;
+
+typedef struct step {
+    int n_rows;
+    const int32_t *token; /* [n_rows], each in [0, n_vocab) */
+    const int32_t *pos;   /* [n_rows] */
+    int n_seq;
+    const step_seq *seq; /* cover all rows, in order */
+    int n_seg;
+    const step_seg *seg; /* cover all rows, in order; borders lie on borders of seq */
+    int n_logit;
+    const int32_t *logit_row; /* [n_logit] ascending; the rows whose logits are wanted */
+} step;
+
+#endif

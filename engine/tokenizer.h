@@ -1,0 +1,72 @@
+/* tokenizer.h -- text to token ids and back, as Hugging Face's tokenizers would.
+ *
+ * Reads tokenizer.json: byte-level BPE (GPT-2, Llama-3 and Qwen2 pre-tokenisers) and
+ * SentencePiece-style BPE with byte fallback (Llama-2, Mistral).  Anything else in the file that
+ * would change ids is refused by name.
+ *
+ * Ownership: immutable after loading.  Threads: any thread; a detok belongs to its owner.
+ */
+#ifndef ENGINE_TOKENIZER_H
+#define ENGINE_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/err.h"
+
+typedef struct tokenizer tokenizer;
+
+/* `dir` holds tokenizer.json (and tokenizer_config.json for bos/eos settings, if any). */
+err_code tokenizer_load(tokenizer **out, const char *dir, err *e);
+void tokenizer_destroy(tokenizer *t);
+
+int tokenizer_vocab(const tokenizer *t);   /* largest id + 1 */
+int32_t tokenizer_bos(const tokenizer *t); /* -1: none */
+int32_t tokenizer_eos(const tokenizer *t); /* -1: none */
+
+/* Id of a token by its exact content ("<|eot_id|>"), or -1. */
+int32_t tokenizer_find(const tokenizer *t, const char *content);
+bool tokenizer_is_special(const tokenizer *t, int32_t id);
+
+enum {
+    TOK_ADD_SPECIAL = 1,   /* what the post-processor adds (bos ...) */
+    TOK_PARSE_SPECIAL = 2, /* special tokens' text in `text` becomes their ids; without it the text
+                              of a special token is encoded as ordinary text (a tenant can't forge
+                              a role marker in chat) */
+};
+
+/* Encodes `len` bytes of UTF-8 (invalid bytes as tokenizers would get them: replaced by U+FFFD).
+ * Returns the number of ids; writes at most `cap` of them; call with cap 0 to count.
+ * Negative: out of memory.  Time and memory O(len log len). */
+int64_t tokenizer_encode(const tokenizer *t, const char *text, size_t len, int flags, int32_t *ids,
+                         size_t cap);
+
+/* Bytes of one token as it appears in a text (byte-level tokens are decoded to raw bytes; special
+ * tokens give their content).  Borrowed; *len set.  NULL for an unknown id. */
+const char *tokenizer_bytes(const tokenizer *t, int32_t id, size_t *len);
+
+/* Streaming detokeniser: never emits part of a UTF-8 sequence. */
+typedef struct detok {
+    const tokenizer *tok;
+    bool skip_special;
+    bool started; /* SentencePiece: the first piece loses its leading space */
+    unsigned char pending[8];
+    int n_pending;
+} detok;
+
+void detok_init(detok *d, const tokenizer *t, bool skip_special);
+
+/* Appends the text that is complete after `id` to `out` (cap bytes); returns bytes written.
+ * A token gives at most DETOK_MAX bytes. */
+enum { DETOK_MAX = 1024 };
+size_t detok_push(detok *d, int32_t id, char *out, size_t cap);
+
+/* What is still pending, as U+FFFD. */
+size_t detok_flush(detok *d, char *out, size_t cap);
+
+/* Whole decode, as tokenizers' decode(skip_special_tokens). Malloced, NUL-ended; caller frees. */
+char *tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
+                       size_t *len_out);
+
+#endif
