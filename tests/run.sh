@@ -1,0 +1,33 @@
+#!/bin/sh
+# run.sh -- sets up, builds, and runs every test through ctest; its closing lines come last.
+#
+#   sh tests/run.sh [--preset release|dev|asan|tsan] [--only REGEX]
+set -eu
+cd "$(dirname "$0")/.."
+. conf/setup.sh
+
+preset=release
+only=
+while [ $# -gt 0 ]; do
+    case $1 in
+    --preset) preset=${2:?--preset needs a name}; shift 2 ;;
+    --only) only=${2:?--only needs a regular expression}; shift 2 ;;
+    -h | --help) sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "tests/run.sh: unknown option $1" >&2; exit 2 ;;
+    esac
+done
+
+# shellcheck disable=SC2086  # lists of names
+need_packages $BUILD_PACKAGES $RUN_PACKAGES $TEST_PACKAGES
+
+# A Python of our own with the client that most users have; nothing else comes from outside.
+venv=build/venv
+if ! "$venv/bin/python" -c 'import openai' 2>/dev/null; then
+    python3 -m venv "$venv"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+        -r tests/e2e/requirements.txt
+fi
+
+cmake --preset "$preset"
+cmake --build --preset "$preset"
+exec ctest --preset "$preset" ${only:+-R "$only"}
