@@ -1,0 +1,90 @@
+/* adapter_rows.h -- the rows behind adapters/registry.c: names, versions, aliases.
+ *
+ * Only what must outlive the process.  The registry keeps all of it in memory and is the only
+ * caller besides tests; the files themselves lie under <dir>/adapters/<digest>/.
+ * Threads: any thread; the registry orders its own writes.
+ */
+#ifndef STORAGE_ADAPTER_ROWS_H
+#define STORAGE_ADAPTER_ROWS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "storage/digest.h"
+#include "storage/store.h"
+#include "storage/tenants.h"
+
+enum { ADAPTER_NAME_MAX = TENANT_NAME_MAX, ADAPTER_DESCRIPTION_MAX = 512, ADAPTER_INFO_MAX = 4096 };
+
+typedef enum {
+    ADAPTER_READY = 1,
+    ADAPTER_FAILED = 2,
+    ADAPTER_DRAINING = 3, /* deleted for new requests; runs out under its last pins */
+    ADAPTER_DELETED = 4,
+} adapter_state;
+
+/* "ready", "failed", "draining", "deleted". */
+const char *adapter_state_name(adapter_state s);
+
+typedef struct adapter_row { /* one name of one tenant */
+    uint64_t id;
+    uint64_t tenant_id;
+    char name[ADAPTER_NAME_MAX + 1];
+    char description[ADAPTER_DESCRIPTION_MAX];
+    bool pinned;         /* kept resident */
+    int last_version;    /* highest number ever given */
+    uint64_t generation; /* raised by each change of an alias or version; the ETag */
+    int64_t created_wall_us;
+} adapter_row;
+
+typedef struct version_row {
+    uint64_t id; /* never reused: the engine's adapter_id */
+    uint64_t adapter_id;
+    int version; /* 1, 2, 3 ... under one name */
+    uint8_t digest[DIGEST_BYTES];
+    uint64_t file_bytes;   /* of the two files */
+    uint64_t packed_bytes; /* resident */
+    int rank_max;
+    adapter_state state;
+    char error[248]; /* with ADAPTER_FAILED */
+    int64_t created_wall_us;
+    char info[ADAPTER_INFO_MAX]; /* JSON: ranks, targets, dtype, base named by the config */
+} version_row;
+
+typedef struct alias_row {
+    uint64_t adapter_id;
+    char alias[ADAPTER_NAME_MAX + 1];
+    int version, previous; /* numbers; previous 0: nothing to roll back to */
+    uint64_t generation;   /* of the adapter when it was set */
+} alias_row;
+
+/* In one transaction: makes the name if it is new, gives the next version number, inserts the
+ * version, points the alias `default` at it if `activate` (or if it is the first ready one).
+ * In: v's digest, file_bytes, packed_bytes, rank_max, info; a's tenant_id, name.  Out: both whole.
+ * Limits (0: none) are checked inside the transaction: ERR_LIMIT. */
+err_code adapter_rows_publish(store *st, adapter_row *a, version_row *v, bool activate,
+                              int64_t max_adapters, int64_t max_bytes, err *e);
+
+err_code adapter_rows_set_alias(store *st, uint64_t adapter_id, const char *alias, int version,
+                                int previous, uint64_t generation, err *e);
+err_code adapter_rows_drop_alias(store *st, uint64_t adapter_id, const char *alias,
+                                 uint64_t generation, err *e);
+err_code adapter_rows_set_state(store *st, uint64_t version_id, adapter_state state,
+                                const char *error, err *e);
+err_code adapter_rows_set_meta(store *st, uint64_t adapter_id, const char *description, bool pinned,
+                               uint64_t generation, err *e);
+/* Removes a name with all its versions' rows and aliases (usage keeps its own copy of the label). */
+err_code adapter_rows_drop(store *st, uint64_t adapter_id, err *e);
+
+/* Everything, for the start: malloced arrays, by id. */
+typedef struct adapter_rows {
+    adapter_row *adapter;
+    version_row *version;
+    alias_row *alias;
+    size_t n_adapter, n_version, n_alias;
+} adapter_rows;
+err_code adapter_rows_load(store *st, adapter_rows *out, err *e);
+void adapter_rows_clear(adapter_rows *rows);
+
+#endif

@@ -1,0 +1,35 @@
+/* audit.h -- who changed what: one row for every admin action and every change of an adapter.
+ *
+ * Append-only.  Detail is JSON without secrets: the caller leaves keys and bodies out.
+ * Threads: any thread.
+ */
+#ifndef STORAGE_AUDIT_H
+#define STORAGE_AUDIT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "storage/store.h"
+
+enum { AUDIT_DETAIL_MAX = 1024 };
+
+typedef struct audit_row {
+    uint64_t id; /* time-ordered */
+    int64_t wall_us;
+    uint64_t actor_key_id; /* 0: the program itself (init, command line) */
+    uint64_t tenant_id;    /* whose object; 0: the server's */
+    char action[48];       /* "tenant.create", "key.revoke", "adapter.publish" */
+    char object[192];      /* name or id */
+    char detail[AUDIT_DETAIL_MAX];
+} audit_row;
+
+/* Durable when it returns.  `detail` may be NULL; a longer one is cut. */
+err_code audit_append(store *st, uint64_t actor_key_id, uint64_t tenant_id, const char *action,
+                      const char *object, const char *detail, err *e);
+
+/* Newest first, with an id below `before_id` (0: from the newest), at most `limit`.
+ * tenant_id 0: everything.  *out is malloced. */
+err_code audit_list(store *st, uint64_t tenant_id, uint64_t before_id, size_t limit,
+                    audit_row **out, size_t *n, err *e);
+
+#endif

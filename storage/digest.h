@@ -1,0 +1,37 @@
+/* digest.h -- SHA-256, hexadecimal, constant-time comparison and random bytes.
+ *
+ * A thin cover over OpenSSL's EVP, so that the rest of the tree names one hash in one way.
+ * Threads: any thread; a streaming digest belongs to its owner.
+ */
+#ifndef STORAGE_DIGEST_H
+#define STORAGE_DIGEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { DIGEST_BYTES = 32, DIGEST_HEX = 65 /* with the NUL */ };
+
+/* One-shot SHA-256. */
+void digest_bytes(const void *data, size_t len, uint8_t out[DIGEST_BYTES]);
+
+/* Streaming SHA-256: begin, add ..., end (which also frees). */
+typedef struct digest digest;
+digest *digest_begin(void);
+void digest_add(digest *d, const void *data, size_t len);
+void digest_end(digest *d, uint8_t out[DIGEST_BYTES]);
+/* Frees a digest that nobody wants; NULL is fine. */
+void digest_drop(digest *d);
+
+/* 64 lower-case digits and a NUL. */
+void digest_hex(const uint8_t in[DIGEST_BYTES], char out[DIGEST_HEX]);
+/* Exactly 64 lower-case digits, or false. */
+bool digest_from_hex(const char *hex, uint8_t out[DIGEST_BYTES]);
+
+/* Takes the same time wherever the first difference lies. */
+bool digest_same(const void *a, const void *b, size_t len);
+
+/* Bytes nobody can guess.  Aborts if the system has none: nothing safe can be done then. */
+void random_bytes(void *out, size_t len);
+
+#endif

@@ -1,0 +1,60 @@
+/* store.h -- the durable memory of one lorad: a data directory with one SQLite database.
+ *
+ * All writes go through one writer thread, which owns the only connection that writes and
+ * checkpoints.  It gathers what callers posted meanwhile into one transaction (group commit) and
+ * wakes each caller once that transaction is on the disk (WAL, synchronous=FULL).  Readers
+ * share a read-only connection.
+ *
+ * This header shows no SQLite types: what replicas share moves to another database one day.
+ * The tables' own calls are in tenants.h, keys.h, adapter_rows.h, ledger.h, audit.h.
+ *
+ * Ownership: the caller owns the store; close it after everything that uses it.
+ * Threads:   any thread, except store_open() and store_close().
+ */
+#ifndef STORAGE_STORE_H
+#define STORAGE_STORE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/base/err.h"
+
+typedef struct store store;
+
+typedef struct store_options {
+    bool create;      /* make the directory and the database where they are missing */
+    bool quick_check; /* walk the whole database before use (slow on large ones) */
+    int node;         /* 0..255: part of every id, so that ids of replicas differ */
+} store_options;
+
+typedef struct store_stats {
+    uint64_t n_jobs, n_commits, n_failed; /* writer: jobs done, transactions, jobs refused */
+    int n_queued;                         /* waiting now */
+    int64_t last_commit_us, max_commit_us;
+} store_stats;
+
+enum { STORE_SCHEMA_VERSION = 1 };
+
+/* Opens <dir>/lorad.db and takes the directory for this process.
+ *   ERR_NOT_FOUND  no database there and !create
+ *   ERR_BUSY       another process holds the directory
+ *   ERR_CONFLICT   the schema is newer than this program, or the file is not ours
+ *   ERR_CORRUPT    the database is damaged
+ * `options` may be NULL: all zero. */
+err_code store_open(store **out, const char *dir, const store_options *options, err *e);
+
+/* Waits for the writes still queued, then closes.  NULL is fine. */
+void store_close(store *st);
+
+/* The data directory as given to store_open(). */
+const char *store_dir(const store *st);
+
+/* A new id: time-ordered, unique on this node over all time, 63 bits, never 0. */
+uint64_t store_next_id(store *st);
+
+/* True unless the disk refused a commit since the last one that succeeded; readiness asks this. */
+bool store_healthy(store *st);
+
+void store_stats_get(store *st, store_stats *out);
+
+#endif
