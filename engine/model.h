@@ -61,6 +61,8 @@ void model_destroy(model *m);
 const model_config *model_get_config(const model *m);
 /* For be_kv_create(): attention shape of this model. KV type: BF16 for BF16 models, else F32. */
 attn_shape model_attn_shape(const model *m);
+/* Packed matrices, head included: what one decode step reads.  The embedding table is not
+ * counted: it stays mapped, and a step touches one row per token. */
 size_t model_weight_bytes(const model *m);
 
 /* One forward pass.  *logits_out: f32 [s->n_logit][n_vocab], host-readable, valid until the next

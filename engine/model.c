@@ -1,0 +1,232 @@
+/* model.c -- life of a model, rope tables, and the forward pass: the page to read beside the
+ * paper.
+ *
+ * All memory is taken in model_load(): a step allocates nothing.  The rope tables are reserved
+ * for max_position_embeddings (which may be millions) but filled only as far as a step has
+ * reached, so that a long limit costs neither start-up time nor memory.
+ */
+#include "engine/model.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "engine/model_inside.h"
+
+enum { ROPE_CHUNK = 1024 }; /* positions filled at a time */
+
+/* ----------------------------------------------------------------------------- rope -- */
+
+/* Frequencies in f32, in the order of operations of the reference: a position near the context's
+ * end multiplies each rounding by 1e5. */
+static void rope_frequencies(const model_config *c, float *inv_freq)
+{
+    const float two_pi = 6.2831853071795864769F;
+    for (int i = 0; i < c->head_dim / 2; i++) {
+        float exponent = (float)(2 * i) / (float)c->head_dim;
+        float f = 1.0F / (float)pow((double)c->rope_theta, (double)exponent);
+        if (c->rope_kind == ROPE_LINEAR) f /= c->rope_factor;
+        if (c->rope_kind == ROPE_LLAMA3) {
+            /* long waves are stretched, short ones kept, those between blended */
+            float original = (float)c->rope_original_pos;
+            float wavelen = two_pi / f;
+            if (wavelen > original / c->rope_low_freq) {
+                f /= c->rope_factor;
+            } else if (wavelen >= original / c->rope_high_freq) {
+                float smooth = (original / wavelen - c->rope_low_freq) /
+                               (c->rope_high_freq - c->rope_low_freq);
+                f = (1.0F - smooth) * f / c->rope_factor + smooth * f;
+            }
+        }
+        inv_freq[i] = f;
+    }
+}
+
+/* Zero pages, touched when written; NULL when the address space is used up. */
+static void *reserve(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static err_code rope_create(model *m, err *e)
+{
+    const model_config *c = &m->cfg;
+    int half = c->head_dim / 2;
+    m->rope_bytes = (size_t)c->max_pos * (size_t)half * sizeof(float);
+    m->inv_freq = malloc((size_t)half * sizeof(float));
+    m->rope_cos = reserve(m->rope_bytes);
+    m->rope_sin = reserve(m->rope_bytes);
+    if (!m->inv_freq || !m->rope_cos || !m->rope_sin) {
+        return err_set(e, ERR_NOMEM, "no memory for the rope tables of %d positions", c->max_pos);
+    }
+    rope_frequencies(c, m->inv_freq);
+    m->rope = (rope_table){m->rope_cos, m->rope_sin, c->max_pos, c->head_dim};
+    return ERR_NONE;
+}
+
+/* Makes positions [0, n) ready. */
+static void rope_fill(model *m, int n)
+{
+    int half = m->cfg.head_dim / 2;
+    int to = (n + ROPE_CHUNK - 1) / ROPE_CHUNK * ROPE_CHUNK;
+    if (to > m->cfg.max_pos) to = m->cfg.max_pos;
+    for (int pos = m->rope_ready; pos < to; pos++) {
+        for (int i = 0; i < half; i++) {
+            float angle = (float)pos * m->inv_freq[i]; /* rounded to f32 as the reference does */
+            m->rope_cos[(size_t)pos * (size_t)half + (size_t)i] = (float)cos((double)angle);
+            m->rope_sin[(size_t)pos * (size_t)half + (size_t)i] = (float)sin((double)angle);
+        }
+    }
+    if (to > m->rope_ready) m->rope_ready = to;
+}
+
+/* ----------------------------------------------------------------------------- life -- */
+
+static float *rows_alloc(model *m, int cols)
+{
+    return be_alloc(m->be, (size_t)m->max_rows * (size_t)cols * sizeof(float));
+}
+
+static err_code scratch_create(model *m, err *e)
+{
+    const model_config *c = &m->cfg;
+    int q = c->n_head * c->head_dim, kv = c->n_kv_head * c->head_dim;
+    m->x = rows_alloc(m, c->dim);
+    m->h = rows_alloc(m, c->dim);
+    m->q = rows_alloc(m, q);
+    m->k = rows_alloc(m, kv);
+    m->v = rows_alloc(m, kv);
+    m->attn = rows_alloc(m, q);
+    m->gate = rows_alloc(m, c->ffn_dim);
+    m->up = rows_alloc(m, c->ffn_dim);
+    m->logits_bytes = (size_t)m->max_logits * (size_t)c->n_vocab * sizeof(float);
+    m->logits = reserve(m->logits_bytes);
+    if (!m->x || !m->h || !m->q || !m->k || !m->v || !m->attn || !m->gate || !m->up || !m->logits) {
+        return err_set(e, ERR_NOMEM, "no memory for steps of %d rows and %d logits", m->max_rows,
+                       m->max_logits);
+    }
+    return ERR_NONE;
+}
+
+err_code model_load(model **out, const char *dir, backend *be, int max_rows, int max_logits, err *e)
+{
+    assert(max_rows > 0 && max_logits > 0);
+    *out = NULL;
+    model *m = calloc(1, sizeof(*m));
+    if (!m) return err_set(e, ERR_NOMEM, "no memory to load the model");
+    m->be = be;
+    m->max_rows = max_rows;
+    m->max_logits = max_logits;
+
+    err_code rc = model_config_read(dir, &m->cfg, e);
+    if (!rc) rc = model_weights_load(m, dir, e);
+    if (!rc) rc = rope_create(m, e);
+    if (!rc) rc = scratch_create(m, e);
+    if (rc) {
+        model_destroy(m);
+        return rc;
+    }
+    *out = m;
+    return ERR_NONE;
+}
+
+void model_destroy(model *m)
+{
+    if (!m) return;
+    model_weights_clear(m);
+    float *scratch[] = {m->x, m->h, m->q, m->k, m->v, m->attn, m->gate, m->up};
+    for (size_t i = 0; i < sizeof(scratch) / sizeof(scratch[0]); i++) {
+        if (scratch[i]) be_free(m->be, scratch[i]);
+    }
+    if (m->logits) (void)munmap(m->logits, m->logits_bytes);
+    if (m->rope_cos) (void)munmap(m->rope_cos, m->rope_bytes);
+    if (m->rope_sin) (void)munmap(m->rope_sin, m->rope_bytes);
+    free(m->inv_freq);
+    free(m);
+}
+
+const model_config *model_get_config(const model *m)
+{
+    return &m->cfg;
+}
+
+attn_shape model_attn_shape(const model *m)
+{
+    const model_config *c = &m->cfg;
+    return (attn_shape){
+        .n_layer = c->n_layer,
+        .n_head = c->n_head,
+        .n_kv_head = c->n_kv_head,
+        .head_dim = c->head_dim,
+        .kv_type = c->type == DT_BF16 ? DT_BF16 : DT_F32,
+        .window = c->window,
+        .scale = (float)(1.0 / sqrt((double)c->head_dim)),
+    };
+}
+
+size_t model_weight_bytes(const model *m)
+{
+    return m->weight_bytes;
+}
+
+/* -------------------------------------------------------------------------- forward -- */
+
+static linear_out project(const model_layer *l, proj p, float *y)
+{
+    return (linear_out){.y = y, .w = l->w[p], .bias = l->bias[p], .lora_proj = (int)p};
+}
+
+/* The same, added to the residual stream. */
+static linear_out project_into(const model_layer *l, proj p, float *x)
+{
+    linear_out out = project(l, p, x);
+    out.accumulate = true;
+    return out;
+}
+
+static void forward_layer(model *m, kv_pool *kv, const step *s, int i)
+{
+    const model_config *c = &m->cfg;
+    const model_layer *l = &m->layer[i];
+    backend *be = m->be;
+    int n = s->n_rows;
+
+    be_rms_norm(be, m->h, m->x, l->attn_norm, c->norm_eps, n, c->dim);
+    linear_out qkv[] = {project(l, PROJ_Q, m->q), project(l, PROJ_K, m->k),
+                        project(l, PROJ_V, m->v)};
+    be_linear(be, m->h, qkv, 3, s, i);
+    be_rope_append(be, kv, m->q, m->k, m->v, l->q_norm, l->k_norm, c->norm_eps, &m->rope, s, i);
+    be_attend(be, kv, m->attn, m->q, s, i);
+    linear_out o = project_into(l, PROJ_O, m->x);
+    be_linear(be, m->attn, &o, 1, s, i);
+
+    be_rms_norm(be, m->h, m->x, l->mlp_norm, c->norm_eps, n, c->dim);
+    linear_out gate_up[] = {project(l, PROJ_GATE, m->gate), project(l, PROJ_UP, m->up)};
+    be_linear(be, m->h, gate_up, 2, s, i);
+    be_silu_mul(be, m->gate, m->up, (size_t)n * (size_t)c->ffn_dim);
+    linear_out down = project_into(l, PROJ_DOWN, m->x);
+    be_linear(be, m->gate, &down, 1, s, i);
+}
+
+err_code model_forward(model *m, kv_pool *kv, const step *s, const float **logits_out, err *e)
+{
+    const model_config *c = &m->cfg;
+    assert(s->n_rows > 0 && s->n_rows <= m->max_rows && s->n_logit <= m->max_logits);
+    for (int i = 0; i < s->n_seq; i++) {
+        int end = s->seq[i].pos0 + s->seq[i].n_rows;
+        assert(end <= c->max_pos);
+        if (end > m->rope_ready) rope_fill(m, end);
+    }
+
+    be_embed(m->be, m->x, m->embed, m->embed_type, c->dim, s);
+    for (int i = 0; i < c->n_layer; i++) forward_layer(m, kv, s, i);
+    if (s->n_logit) {
+        be_logits(m->be, m->logits, m->x, m->out_norm, c->norm_eps, c->dim, m->head, s);
+    }
+    *logits_out = m->logits;
+    return be_sync(m->be, e); /* errors are sticky: this is the only check */
+}
