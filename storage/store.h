@@ -33,7 +33,7 @@ typedef struct store_stats {
     int64_t last_commit_us, max_commit_us;
 } store_stats;
 
-enum { STORE_SCHEMA_VERSION = 1 };
+enum { STORE_SCHEMA_VERSION = 3 };
 
 /* Opens <dir>/lorad.db and takes the directory for this process.
  *   ERR_NOT_FOUND  no database there and !create

@@ -1,0 +1,418 @@
+/* adapter_rows.c -- names, versions and aliases of adapters in the database. */
+#include "storage/adapter_rows.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "storage/store_sql.h"
+
+const char *adapter_state_name(adapter_state s)
+{
+    switch (s) {
+    case ADAPTER_READY: return "ready";
+    case ADAPTER_FAILED: return "failed";
+    case ADAPTER_DRAINING: return "draining";
+    case ADAPTER_DELETED: return "deleted";
+    }
+    return "unknown";
+}
+
+/* ---- publish ---------------------------------------------------------------------- */
+
+struct publish_job {
+    adapter_row *a;
+    version_row *v;
+    bool activate;
+    int64_t max_adapters, max_bytes;
+    uint64_t new_adapter_id;
+};
+
+static err_code count_one(sqlite3 *db, const char *text, uint64_t tenant_id, int64_t *out, err *e)
+{
+    sql q;
+    sql_begin(&q, db, text);
+    sql_int(&q, (int64_t)tenant_id);
+    if (sql_row(&q)) *out = sql_col_int(&q, 0);
+    return sql_end(&q, "count the tenant's adapters", e);
+}
+
+/* Reads the row of (tenant, name) into p->a, or makes one. */
+static err_code find_or_make(sqlite3 *db, struct publish_job *p, err *e)
+{
+    adapter_row *a = p->a;
+    sql q;
+    sql_begin(&q, db,
+              "SELECT id, last_version, generation, created_us, pinned, description"
+              " FROM adapters WHERE tenant_id=? AND name=?");
+    sql_int(&q, (int64_t)a->tenant_id);
+    sql_text(&q, a->name);
+    bool found = sql_row(&q);
+    if (found) {
+        a->id = (uint64_t)sql_col_int(&q, 0);
+        a->last_version = (int)sql_col_int(&q, 1);
+        a->generation = (uint64_t)sql_col_int(&q, 2);
+        a->created_wall_us = sql_col_int(&q, 3);
+        a->pinned = sql_col_int(&q, 4) != 0;
+        if (a->description[0] == 0) sql_col_text(&q, 5, a->description, sizeof a->description);
+    }
+    err_code code = sql_end(&q, "find the adapter", e);
+    if (code != ERR_NONE || found) return code;
+
+    int64_t have = 0;
+    code = count_one(db, "SELECT count(*) FROM adapters WHERE tenant_id=?", a->tenant_id, &have, e);
+    if (code != ERR_NONE) return code;
+    if (p->max_adapters > 0 && have >= p->max_adapters)
+        return err_set(e, ERR_LIMIT, "the tenant has %lld adapters, which is its limit",
+                       (long long)have);
+    a->id = p->new_adapter_id;
+    a->last_version = 0;
+    a->generation = 0;
+    a->pinned = false;
+    a->created_wall_us = p->v->created_wall_us;
+    sql_begin(&q, db, "INSERT INTO adapters VALUES(?,?,?,?,0,0,0,?)");
+    sql_int(&q, (int64_t)a->id);
+    sql_int(&q, (int64_t)a->tenant_id);
+    sql_text(&q, a->name);
+    sql_text(&q, a->description);
+    sql_int(&q, a->created_wall_us);
+    return sql_done(&q, "write the adapter", e);
+}
+
+static err_code insert_version(sqlite3 *db, const version_row *v, err *e)
+{
+    sql q;
+    sql_begin(&q, db, "INSERT INTO adapter_versions VALUES(?,?,?,?,?,?,?,?,?,?,?)");
+    sql_int(&q, (int64_t)v->id);
+    sql_int(&q, (int64_t)v->adapter_id);
+    sql_int(&q, v->version);
+    sql_blob(&q, v->digest, DIGEST_BYTES);
+    sql_int(&q, (int64_t)v->file_bytes);
+    sql_int(&q, (int64_t)v->packed_bytes);
+    sql_int(&q, v->rank_max);
+    sql_int(&q, v->state);
+    sql_text(&q, v->error);
+    sql_text(&q, v->info);
+    sql_int(&q, v->created_wall_us);
+    return sql_done(&q, "write the adapter's version", e);
+}
+
+static err_code bump(sqlite3 *db, uint64_t adapter_id, uint64_t generation, err *e)
+{
+    sql q;
+    sql_begin(&q, db, "UPDATE adapters SET generation=? WHERE id=?");
+    sql_int(&q, (int64_t)generation);
+    sql_int(&q, (int64_t)adapter_id);
+    return sql_done(&q, "change the adapter", e);
+}
+
+static err_code put_alias(sqlite3 *db, uint64_t adapter_id, const char *alias, int version,
+                          int previous, uint64_t generation, err *e)
+{
+    sql q;
+    sql_begin(&q, db,
+              "INSERT INTO adapter_aliases VALUES(?,?,?,?,?) ON CONFLICT(adapter_id, alias)"
+              " DO UPDATE SET version=excluded.version, previous=excluded.previous,"
+              " generation=excluded.generation");
+    sql_int(&q, (int64_t)adapter_id);
+    sql_text(&q, alias);
+    sql_int(&q, version);
+    sql_int(&q, previous);
+    sql_int(&q, (int64_t)generation);
+    return sql_done(&q, "set the alias", e);
+}
+
+/* The version that `default` means; 0: there is none. */
+static err_code default_of(sqlite3 *db, uint64_t adapter_id, int *out, err *e)
+{
+    sql q;
+    *out = 0;
+    sql_begin(&q, db, "SELECT version FROM adapter_aliases WHERE adapter_id=? AND alias='default'");
+    sql_int(&q, (int64_t)adapter_id);
+    if (sql_row(&q)) *out = (int)sql_col_int(&q, 0);
+    return sql_end(&q, "find the default version", e);
+}
+
+static err_code publish_rows(sqlite3 *db, void *arg, err *e)
+{
+    struct publish_job *p = arg;
+    adapter_row *a = p->a;
+    version_row *v = p->v;
+    err_code code = find_or_make(db, p, e);
+    if (code != ERR_NONE) return code;
+    int64_t bytes = 0;
+    code = count_one(db,
+                     "SELECT coalesce(sum(v.file_bytes), 0) FROM adapter_versions v"
+                     " JOIN adapters a ON a.id = v.adapter_id WHERE a.tenant_id=?",
+                     a->tenant_id, &bytes, e);
+    if (code != ERR_NONE) return code;
+    if (p->max_bytes > 0 && bytes + (int64_t)v->file_bytes > p->max_bytes)
+        return err_set(e, ERR_LIMIT,
+                       "the tenant's adapters take %lld bytes; %lld more go over its limit of %lld",
+                       (long long)bytes, (long long)v->file_bytes, (long long)p->max_bytes);
+    int current = 0;
+    code = default_of(db, a->id, &current, e);
+    if (code != ERR_NONE) return code;
+    v->adapter_id = a->id;
+    v->version = ++a->last_version;
+    a->generation++;
+    code = insert_version(db, v, e);
+    if (code != ERR_NONE) return code;
+    if (p->activate || current == 0)
+        code = put_alias(db, a->id, "default", v->version, current, a->generation, e);
+    if (code != ERR_NONE) return code;
+    sql q;
+    sql_begin(&q, db, "UPDATE adapters SET last_version=?, generation=?, description=? WHERE id=?");
+    sql_int(&q, a->last_version);
+    sql_int(&q, (int64_t)a->generation);
+    sql_text(&q, a->description);
+    sql_int(&q, (int64_t)a->id);
+    return sql_done(&q, "change the adapter", e);
+}
+
+err_code adapter_rows_publish(store *st, adapter_row *a, version_row *v, bool activate,
+                              int64_t max_adapters, int64_t max_bytes, err *e)
+{
+    struct publish_job p = {.a = a,
+                            .v = v,
+                            .activate = activate,
+                            .max_adapters = max_adapters,
+                            .max_bytes = max_bytes,
+                            .new_adapter_id = store_next_id(st)};
+    v->id = store_next_id(st);
+    v->state = ADAPTER_READY;
+    v->created_wall_us = clock_wall_us();
+    return store_write(st, publish_rows, &p, e);
+}
+
+/* ---- small changes ------------------------------------------------------------------ */
+
+struct change_job {
+    uint64_t id, generation;
+    const char *text;
+    int version, previous;
+    bool flag;
+};
+
+static err_code alias_row_set(sqlite3 *db, void *arg, err *e)
+{
+    const struct change_job *c = arg;
+    err_code code = put_alias(db, c->id, c->text, c->version, c->previous, c->generation, e);
+    return code == ERR_NONE ? bump(db, c->id, c->generation, e) : code;
+}
+
+err_code adapter_rows_set_alias(store *st, uint64_t adapter_id, const char *alias, int version,
+                                int previous, uint64_t generation, err *e)
+{
+    struct change_job c = {.id = adapter_id,
+                           .generation = generation,
+                           .text = alias,
+                           .version = version,
+                           .previous = previous};
+    return store_write(st, alias_row_set, &c, e);
+}
+
+static err_code alias_row_drop(sqlite3 *db, void *arg, err *e)
+{
+    const struct change_job *c = arg;
+    sql q;
+    sql_begin(&q, db, "DELETE FROM adapter_aliases WHERE adapter_id=? AND alias=?");
+    sql_int(&q, (int64_t)c->id);
+    sql_text(&q, c->text);
+    err_code code = sql_done(&q, "drop the alias", e);
+    return code == ERR_NONE ? bump(db, c->id, c->generation, e) : code;
+}
+
+err_code adapter_rows_drop_alias(store *st, uint64_t adapter_id, const char *alias,
+                                 uint64_t generation, err *e)
+{
+    struct change_job c = {.id = adapter_id, .generation = generation, .text = alias};
+    return store_write(st, alias_row_drop, &c, e);
+}
+
+/* ADAPTER_DELETED removes the row; its id is kept from ever being given again. */
+static err_code state_row_set(sqlite3 *db, void *arg, err *e)
+{
+    const struct change_job *c = arg;
+    sql q;
+    if (c->version == ADAPTER_DELETED) {
+        sql_begin(&q, db, "UPDATE high_water SET id=max(id, ?)");
+        sql_int(&q, (int64_t)c->id);
+        err_code code = sql_done(&q, "keep the id", e);
+        if (code != ERR_NONE) return code;
+        sql_begin(&q, db, "DELETE FROM adapter_versions WHERE id=?");
+    } else {
+        sql_begin(&q, db, "UPDATE adapter_versions SET state=?, error=? WHERE id=?");
+        sql_int(&q, c->version);
+        sql_text(&q, c->text != NULL ? c->text : "");
+    }
+    sql_int(&q, (int64_t)c->id);
+    return sql_done(&q, "change the version's state", e);
+}
+
+err_code adapter_rows_set_state(store *st, uint64_t version_id, adapter_state state,
+                                const char *error, err *e)
+{
+    struct change_job c = {.id = version_id, .version = (int)state, .text = error};
+    return store_write(st, state_row_set, &c, e);
+}
+
+static err_code meta_row_set(sqlite3 *db, void *arg, err *e)
+{
+    const struct change_job *c = arg;
+    sql q;
+    sql_begin(&q, db, "UPDATE adapters SET description=?, pinned=?, generation=? WHERE id=?");
+    sql_text(&q, c->text);
+    sql_int(&q, c->flag);
+    sql_int(&q, (int64_t)c->generation);
+    sql_int(&q, (int64_t)c->id);
+    return sql_done(&q, "change the adapter", e);
+}
+
+err_code adapter_rows_set_meta(store *st, uint64_t adapter_id, const char *description, bool pinned,
+                               uint64_t generation, err *e)
+{
+    struct change_job c = {
+        .id = adapter_id, .generation = generation, .text = description, .flag = pinned};
+    return store_write(st, meta_row_set, &c, e);
+}
+
+static err_code adapter_row_drop(sqlite3 *db, void *arg, err *e)
+{
+    const struct change_job *c = arg;
+    sql q;
+    sql_begin(&q, db,
+              "UPDATE high_water SET id=max(id, ?1, coalesce("
+              "(SELECT max(id) FROM adapter_versions WHERE adapter_id=?1), 0))");
+    sql_int(&q, (int64_t)c->id);
+    err_code code = sql_done(&q, "keep the id", e);
+    if (code != ERR_NONE) return code;
+    sql_begin(&q, db, "DELETE FROM adapters WHERE id=?");
+    sql_int(&q, (int64_t)c->id);
+    return sql_done(&q, "delete the adapter", e);
+}
+
+err_code adapter_rows_drop(store *st, uint64_t adapter_id, err *e)
+{
+    struct change_job c = {.id = adapter_id};
+    return store_write(st, adapter_row_drop, &c, e);
+}
+
+/* ---- load ------------------------------------------------------------------------------ */
+
+/* Room for one more element; zeroed. */
+static void *push(void **array, size_t *n, size_t size)
+{
+    if ((*n & (*n - 1)) == 0) { /* full at every power of two */
+        size_t cap = *n ? *n * 2 : 1;
+        void *p = realloc(*array, cap * size);
+        if (p == NULL) return NULL;
+        *array = p;
+    }
+    void *at = (char *)*array + *n * size;
+    memset(at, 0, size);
+    ++*n;
+    return at;
+}
+
+static err_code load_adapters(sqlite3 *db, adapter_rows *out, err *e)
+{
+    sql q;
+    adapter_row *a = NULL;
+    bool short_of_memory = false;
+    sql_begin(&q, db,
+              "SELECT id, tenant_id, name, description, pinned, last_version, generation,"
+              " created_us FROM adapters ORDER BY id");
+    while (sql_row(&q)) {
+        a = push((void **)&out->adapter, &out->n_adapter, sizeof *a);
+        if (a == NULL) {
+            short_of_memory = true;
+            break;
+        }
+        a->id = (uint64_t)sql_col_int(&q, 0);
+        a->tenant_id = (uint64_t)sql_col_int(&q, 1);
+        sql_col_text(&q, 2, a->name, sizeof a->name);
+        sql_col_text(&q, 3, a->description, sizeof a->description);
+        a->pinned = sql_col_int(&q, 4) != 0;
+        a->last_version = (int)sql_col_int(&q, 5);
+        a->generation = (uint64_t)sql_col_int(&q, 6);
+        a->created_wall_us = sql_col_int(&q, 7);
+    }
+    err_code code = sql_end(&q, "read the adapters", e);
+    return short_of_memory ? err_set(e, ERR_NOMEM, "out of memory") : code;
+}
+
+static err_code load_versions(sqlite3 *db, adapter_rows *out, err *e)
+{
+    sql q;
+    bool short_of_memory = false, bad = false;
+    sql_begin(&q, db,
+              "SELECT id, adapter_id, version, digest, file_bytes, packed_bytes, rank_max, state,"
+              " error, info, created_us FROM adapter_versions ORDER BY id");
+    while (sql_row(&q)) {
+        version_row *v = push((void **)&out->version, &out->n_version, sizeof *v);
+        if (v == NULL) {
+            short_of_memory = true;
+            break;
+        }
+        v->id = (uint64_t)sql_col_int(&q, 0);
+        v->adapter_id = (uint64_t)sql_col_int(&q, 1);
+        v->version = (int)sql_col_int(&q, 2);
+        bad |= !sql_col_blob(&q, 3, v->digest, DIGEST_BYTES);
+        v->file_bytes = (uint64_t)sql_col_int(&q, 4);
+        v->packed_bytes = (uint64_t)sql_col_int(&q, 5);
+        v->rank_max = (int)sql_col_int(&q, 6);
+        v->state = (adapter_state)sql_col_int(&q, 7);
+        sql_col_text(&q, 8, v->error, sizeof v->error);
+        sql_col_text(&q, 9, v->info, sizeof v->info);
+        v->created_wall_us = sql_col_int(&q, 10);
+    }
+    err_code code = sql_end(&q, "read the versions", e);
+    if (short_of_memory) return err_set(e, ERR_NOMEM, "out of memory");
+    if (code == ERR_NONE && bad) return err_set(e, ERR_CORRUPT, "a version has no digest");
+    return code;
+}
+
+static err_code load_aliases(sqlite3 *db, adapter_rows *out, err *e)
+{
+    sql q;
+    bool short_of_memory = false;
+    sql_begin(&q, db,
+              "SELECT adapter_id, alias, version, previous, generation FROM adapter_aliases"
+              " ORDER BY adapter_id, alias");
+    while (sql_row(&q)) {
+        alias_row *al = push((void **)&out->alias, &out->n_alias, sizeof *al);
+        if (al == NULL) {
+            short_of_memory = true;
+            break;
+        }
+        al->adapter_id = (uint64_t)sql_col_int(&q, 0);
+        sql_col_text(&q, 1, al->alias, sizeof al->alias);
+        al->version = (int)sql_col_int(&q, 2);
+        al->previous = (int)sql_col_int(&q, 3);
+        al->generation = (uint64_t)sql_col_int(&q, 4);
+    }
+    err_code code = sql_end(&q, "read the aliases", e);
+    return short_of_memory ? err_set(e, ERR_NOMEM, "out of memory") : code;
+}
+
+err_code adapter_rows_load(store *st, adapter_rows *out, err *e)
+{
+    memset(out, 0, sizeof *out);
+    sqlite3 *db = store_read_begin(st);
+    err_code code = load_adapters(db, out, e);
+    if (code == ERR_NONE) code = load_versions(db, out, e);
+    if (code == ERR_NONE) code = load_aliases(db, out, e);
+    store_read_end(st, db);
+    if (code != ERR_NONE) adapter_rows_clear(out);
+    return code;
+}
+
+void adapter_rows_clear(adapter_rows *rows)
+{
+    free(rows->adapter);
+    free(rows->version);
+    free(rows->alias);
+    memset(rows, 0, sizeof *rows);
+}

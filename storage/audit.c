@@ -1,0 +1,87 @@
+/* audit.c -- the audit table. */
+#include "storage/audit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "storage/store_sql.h"
+
+static err_code insert_row(sqlite3 *db, void *arg, err *e)
+{
+    const audit_row *r = arg;
+    sql q;
+    sql_begin(&q, db, "INSERT INTO audit VALUES(?,?,?,?,?,?,?)");
+    sql_int(&q, (int64_t)r->id);
+    sql_int(&q, r->wall_us);
+    sql_int(&q, (int64_t)r->actor_key_id);
+    sql_int(&q, (int64_t)r->tenant_id);
+    sql_text(&q, r->action);
+    sql_text(&q, r->object);
+    sql_text(&q, r->detail);
+    return sql_done(&q, "write the audit row", e);
+}
+
+err_code audit_append(store *st, uint64_t actor_key_id, uint64_t tenant_id, const char *action,
+                      const char *object, const char *detail, err *e)
+{
+    audit_row r = {.id = store_next_id(st),
+                   .wall_us = clock_wall_us(),
+                   .actor_key_id = actor_key_id,
+                   .tenant_id = tenant_id};
+    snprintf(r.action, sizeof r.action, "%s", action);
+    snprintf(r.object, sizeof r.object, "%s", object != NULL ? object : "");
+    snprintf(r.detail, sizeof r.detail, "%s", detail != NULL ? detail : "");
+    return store_write(st, insert_row, &r, e);
+}
+
+err_code audit_list(store *st, uint64_t tenant_id, uint64_t before_id, size_t limit,
+                    audit_row **out, size_t *n, err *e)
+{
+    enum { LIMIT_MAX = 10000 };
+    *out = NULL;
+    *n = 0;
+    if (limit == 0 || limit > LIMIT_MAX) limit = LIMIT_MAX;
+    size_t cap = 0;
+    audit_row *list = NULL;
+    sqlite3 *db = store_read_begin(st);
+    sql q;
+    sql_begin(
+        &q, db,
+        "SELECT id, wall_us, actor_key_id, tenant_id, action, object, detail FROM audit"
+        " WHERE (?1 = 0 OR tenant_id = ?1) AND (?2 = 0 OR id < ?2) ORDER BY id DESC LIMIT ?3");
+    sql_int(&q, (int64_t)tenant_id);
+    sql_int(&q, (int64_t)before_id);
+    sql_int(&q, (int64_t)limit);
+    bool short_of_memory = false;
+    while (sql_row(&q)) {
+        if (*n == cap) {
+            cap = cap ? cap * 2 : 32;
+            audit_row *more = realloc(list, cap * sizeof *list);
+            if (more == NULL) {
+                short_of_memory = true;
+                break;
+            }
+            list = more;
+        }
+        audit_row *r = &list[(*n)++];
+        r->id = (uint64_t)sql_col_int(&q, 0);
+        r->wall_us = sql_col_int(&q, 1);
+        r->actor_key_id = (uint64_t)sql_col_int(&q, 2);
+        r->tenant_id = (uint64_t)sql_col_int(&q, 3);
+        sql_col_text(&q, 4, r->action, sizeof r->action);
+        sql_col_text(&q, 5, r->object, sizeof r->object);
+        sql_col_text(&q, 6, r->detail, sizeof r->detail);
+    }
+    err_code code = sql_end(&q, "read the audit rows", e);
+    store_read_end(st, db);
+    if (short_of_memory) code = err_set(e, ERR_NOMEM, "out of memory");
+    if (code != ERR_NONE) {
+        free(list);
+        *n = 0;
+        return code;
+    }
+    *out = list;
+    return ERR_NONE;
+}

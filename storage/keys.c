@@ -1,0 +1,599 @@
+/* keys.c -- the keys' tables and their copy in memory, a hash table over public ids.
+ *
+ * A check costs one CRC, one hash lookup and one SHA-256; a wrong public id costs the same SHA-256
+ * against a dummy.  All live secrets of a key are compared, each in constant time.
+ */
+#include "storage/keys.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "storage/digest.h"
+#include "storage/store_sql.h"
+
+enum { SECRET_LEN = 43, CRC_LEN = 6, USED_STEP_US = 60 * 1000000 };
+
+static const char base62[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+typedef struct secret {
+    uint64_t id;
+    uint8_t digest[DIGEST_BYTES];
+    int64_t not_after_us; /* 0: never */
+} secret;
+
+typedef struct key_entry {
+    struct key_entry *next; /* hash chain */
+    key_info info;
+    int n_secret;
+    secret secret[KEY_SECRETS_MAX];
+    _Atomic int64_t used_us; /* newest note; raised under the read lock */
+} key_entry;
+
+struct key_cache {
+    pthread_mutex_t change; /* taken after the tenants' and before `lock` */
+    pthread_rwlock_t lock;  /* guards all below */
+    key_entry **bucket;
+    size_t n_bucket, n; /* n_bucket is a power of two */
+};
+
+/* ---- scopes ----------------------------------------------------------------------- */
+
+static const struct {
+    unsigned scope;
+    const char *name;
+} scopes[] = {
+    {SCOPE_INFERENCE, "inference"},
+    {SCOPE_ADAPTERS_READ, "adapters.read"},
+    {SCOPE_ADAPTERS_WRITE, "adapters.write"},
+    {SCOPE_ADMIN, "admin"},
+};
+
+const char *scope_name(key_scope one)
+{
+    for (size_t i = 0; i < sizeof scopes / sizeof *scopes; i++)
+        if (scopes[i].scope == (unsigned)one) return scopes[i].name;
+    return NULL;
+}
+
+unsigned scope_from_name(const char *name)
+{
+    for (size_t i = 0; i < sizeof scopes / sizeof *scopes; i++)
+        if (strcmp(scopes[i].name, name) == 0) return scopes[i].scope;
+    return 0;
+}
+
+/* ---- the text of a key -------------------------------------------------------------- */
+
+static uint32_t crc32_of(const char *s, size_t len)
+{
+    uint32_t crc = 0xffffffffu;
+    for (size_t i = 0; i < len; i++) {
+        crc ^= (unsigned char)s[i];
+        for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (0xedb88320u & -(crc & 1));
+    }
+    return ~crc;
+}
+
+/* The big-endian number in `bytes` as `n` digits to the base 62, most significant first. */
+static void to_base62(uint8_t *bytes, size_t len, char *out, int n)
+{
+    for (int i = n - 1; i >= 0; i--) {
+        unsigned rest = 0;
+        for (size_t j = 0; j < len; j++) {
+            unsigned v = rest << 8 | bytes[j];
+            bytes[j] = (uint8_t)(v / 62);
+            rest = v % 62;
+        }
+        out[i] = base62[rest];
+    }
+}
+
+static void crc_digits(const char *text, char out[CRC_LEN])
+{
+    uint32_t crc = crc32_of(text, KEY_TEXT_LEN - CRC_LEN);
+    uint8_t b[4] = {(uint8_t)(crc >> 24), (uint8_t)(crc >> 16), (uint8_t)(crc >> 8), (uint8_t)crc};
+    to_base62(b, sizeof b, out, CRC_LEN);
+}
+
+static void make_text(const char *public_id, char text[KEY_TEXT_LEN + 1])
+{
+    uint8_t random[32];
+    random_bytes(random, sizeof random);
+    char *p = text;
+    memcpy(p, "lk_", 3);
+    memcpy(p + 3, public_id, KEY_PUBLIC_LEN);
+    p[3 + KEY_PUBLIC_LEN] = '_';
+    to_base62(random, sizeof random, p + 4 + KEY_PUBLIC_LEN, SECRET_LEN);
+    crc_digits(text, p + KEY_TEXT_LEN - CRC_LEN);
+    text[KEY_TEXT_LEN] = 0;
+}
+
+static void make_public_id(char out[KEY_PUBLIC_LEN + 1])
+{
+    uint8_t random[8];
+    random_bytes(random, sizeof random);
+    to_base62(random, sizeof random, out, KEY_PUBLIC_LEN);
+    out[KEY_PUBLIC_LEN] = 0;
+}
+
+/* Is it written as a key is, checksum included? */
+static bool well_formed(const char *text, size_t len)
+{
+    if (len != KEY_TEXT_LEN || memcmp(text, "lk_", 3) != 0 || text[3 + KEY_PUBLIC_LEN] != '_')
+        return false;
+    for (size_t i = 3; i < len; i++)
+        if (i != 3 + KEY_PUBLIC_LEN && (text[i] == 0 || strchr(base62, text[i]) == NULL))
+            return false;
+    char crc[CRC_LEN];
+    crc_digits(text, crc);
+    return memcmp(crc, text + KEY_TEXT_LEN - CRC_LEN, CRC_LEN) == 0;
+}
+
+/* ---- memory ------------------------------------------------------------------------- */
+
+static size_t hash_of(const char *public_id)
+{
+    uint64_t h = 1469598103934665603u;
+    for (int i = 0; i < KEY_PUBLIC_LEN; i++) h = (h ^ (unsigned char)public_id[i]) * 1099511628211u;
+    return (size_t)(h ^ h >> 29);
+}
+
+static key_entry *find_public(const struct key_cache *kc, const char *public_id)
+{
+    key_entry *k = kc->bucket[hash_of(public_id) & (kc->n_bucket - 1)];
+    while (k != NULL && memcmp(k->info.public_id, public_id, KEY_PUBLIC_LEN) != 0) k = k->next;
+    return k;
+}
+
+static key_entry *find_id(const struct key_cache *kc, uint64_t id)
+{
+    for (size_t b = 0; b < kc->n_bucket; b++)
+        for (key_entry *k = kc->bucket[b]; k != NULL; k = k->next)
+            if (k->info.id == id) return k;
+    return NULL;
+}
+
+/* Doubles the buckets when chains grow; staying as it is when memory is short is fine. */
+static void grow(struct key_cache *kc)
+{
+    if (kc->n < kc->n_bucket) return;
+    size_t n = kc->n_bucket * 2;
+    key_entry **bucket = calloc(n, sizeof *bucket);
+    if (bucket == NULL) return;
+    for (size_t b = 0; b < kc->n_bucket; b++)
+        for (key_entry *k = kc->bucket[b], *next; k != NULL; k = next) {
+            next = k->next;
+            key_entry **at = &bucket[hash_of(k->info.public_id) & (n - 1)];
+            k->next = *at;
+            *at = k;
+        }
+    free(kc->bucket);
+    kc->bucket = bucket;
+    kc->n_bucket = n;
+}
+
+static void insert(struct key_cache *kc, key_entry *k)
+{
+    grow(kc);
+    key_entry **at = &kc->bucket[hash_of(k->info.public_id) & (kc->n_bucket - 1)];
+    k->next = *at;
+    *at = k;
+    kc->n++;
+}
+
+static bool live(const secret *s, int64_t now_us)
+{
+    return s->not_after_us == 0 || now_us < s->not_after_us;
+}
+
+static void copy_info(const key_entry *k, int64_t now_us, key_info *out)
+{
+    *out = k->info;
+    out->last_used_wall_us = atomic_load_explicit(&k->used_us, memory_order_relaxed);
+    out->n_secrets = 0;
+    if (k->info.revoked_wall_us == 0)
+        for (int i = 0; i < k->n_secret; i++) out->n_secrets += live(&k->secret[i], now_us);
+}
+
+static err_code load_secrets(struct key_cache *kc, sqlite3 *db, err *e)
+{
+    sql q;
+    sql_begin(&q, db,
+              "SELECT s.id, k.public_id, s.digest, s.not_after_us FROM key_secrets s"
+              " JOIN api_keys k ON k.id = s.key_id ORDER BY s.id");
+    while (sql_row(&q)) {
+        char public_id[KEY_PUBLIC_LEN + 1] = {0};
+        sql_col_text(&q, 1, public_id, sizeof public_id);
+        key_entry *k = find_public(kc, public_id);
+        if (k == NULL || k->n_secret == KEY_SECRETS_MAX) continue;
+        secret *s = &k->secret[k->n_secret];
+        s->id = (uint64_t)sql_col_int(&q, 0);
+        s->not_after_us = sql_col_int(&q, 3);
+        if (sql_col_blob(&q, 2, s->digest, DIGEST_BYTES)) k->n_secret++;
+    }
+    return sql_end(&q, "read the keys", e);
+}
+
+err_code key_cache_open(struct key_cache **out, sqlite3 *db, err *e)
+{
+    struct key_cache *kc = calloc(1, sizeof *kc);
+    if (kc == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    kc->n_bucket = 256;
+    kc->bucket = calloc(kc->n_bucket, sizeof *kc->bucket);
+    pthread_mutex_init(&kc->change, NULL);
+    pthread_rwlock_init(&kc->lock, NULL);
+    *out = kc;
+    if (kc->bucket == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    sql q;
+    sql_begin(&q, db,
+              "SELECT id, coalesce(tenant_id, 0), public_id, name, scopes, rpm, tpm,"
+              " max_concurrent, expires_us, created_us, revoked_us, last_used_us FROM api_keys");
+    bool short_of_memory = false;
+    while (sql_row(&q)) {
+        key_entry *k = calloc(1, sizeof *k);
+        if (k == NULL) {
+            short_of_memory = true;
+            break;
+        }
+        key_info *i = &k->info;
+        i->id = (uint64_t)sql_col_int(&q, 0);
+        i->tenant_id = (uint64_t)sql_col_int(&q, 1);
+        sql_col_text(&q, 2, i->public_id, sizeof i->public_id);
+        sql_col_text(&q, 3, i->name, sizeof i->name);
+        i->scopes = (unsigned)sql_col_int(&q, 4);
+        i->requests_per_minute = sql_col_int(&q, 5);
+        i->tokens_per_minute = sql_col_int(&q, 6);
+        i->max_concurrent = sql_col_int(&q, 7);
+        i->expires_wall_us = sql_col_int(&q, 8);
+        i->created_wall_us = sql_col_int(&q, 9);
+        i->revoked_wall_us = sql_col_int(&q, 10);
+        atomic_init(&k->used_us, sql_col_int(&q, 11));
+        insert(kc, k);
+    }
+    err_code code = sql_end(&q, "read the keys", e);
+    if (short_of_memory) return err_set(e, ERR_NOMEM, "out of memory");
+    return code == ERR_NONE ? load_secrets(kc, db, e) : code;
+}
+
+void key_cache_close(struct key_cache *kc)
+{
+    if (kc == NULL) return;
+    for (size_t b = 0; kc->bucket != NULL && b < kc->n_bucket; b++)
+        for (key_entry *k = kc->bucket[b], *next; k != NULL; k = next) {
+            next = k->next;
+            free(k);
+        }
+    free(kc->bucket);
+    pthread_rwlock_destroy(&kc->lock);
+    pthread_mutex_destroy(&kc->change);
+    free(kc);
+}
+
+void key_cache_revoke_tenant(store *st, uint64_t tenant_id, int64_t now_wall_us)
+{
+    struct key_cache *kc = store_keys(st);
+    pthread_rwlock_wrlock(&kc->lock);
+    for (size_t b = 0; b < kc->n_bucket; b++)
+        for (key_entry *k = kc->bucket[b]; k != NULL; k = k->next)
+            if (k->info.tenant_id == tenant_id && k->info.revoked_wall_us == 0)
+                k->info.revoked_wall_us = now_wall_us;
+    pthread_rwlock_unlock(&kc->lock);
+}
+
+/* ---- disk --------------------------------------------------------------------------- */
+
+static err_code insert_secret(sqlite3 *db, uint64_t key_id, const secret *s, int64_t now_us, err *e)
+{
+    sql q;
+    sql_begin(&q, db, "INSERT INTO key_secrets VALUES(?,?,?,?,?)");
+    sql_int(&q, (int64_t)s->id);
+    sql_int(&q, (int64_t)key_id);
+    sql_blob(&q, s->digest, DIGEST_BYTES);
+    sql_int(&q, now_us);
+    sql_int(&q, s->not_after_us);
+    return sql_done(&q, "write the key", e);
+}
+
+static err_code insert_key(sqlite3 *db, void *arg, err *e)
+{
+    const key_entry *k = arg;
+    const key_info *i = &k->info;
+    sql q;
+    if (i->tenant_id != 0) {
+        sql_begin(&q, db, "SELECT 1 FROM tenants WHERE id=? AND disabled=0");
+        sql_int(&q, (int64_t)i->tenant_id);
+        bool there = sql_row(&q);
+        err_code code = sql_end(&q, "find the tenant", e);
+        if (code != ERR_NONE) return code;
+        if (!there) return err_set(e, ERR_NOT_FOUND, "no such tenant, or it is disabled");
+    }
+    sql_begin(&q, db, "INSERT INTO api_keys VALUES(?,?,?,?,?,?,?,?,?,?,0,0)");
+    sql_int(&q, (int64_t)i->id);
+    if (i->tenant_id != 0)
+        sql_int(&q, (int64_t)i->tenant_id);
+    else
+        sql_null(&q);
+    sql_text(&q, i->public_id);
+    sql_text(&q, i->name);
+    sql_int(&q, i->scopes);
+    sql_int(&q, i->requests_per_minute);
+    sql_int(&q, i->tokens_per_minute);
+    sql_int(&q, i->max_concurrent);
+    sql_int(&q, i->expires_wall_us);
+    sql_int(&q, i->created_wall_us);
+    err_code code = sql_done(&q, "write the key", e);
+    if (code != ERR_NONE) return code;
+    return insert_secret(db, i->id, &k->secret[0], i->created_wall_us, e);
+}
+
+struct rotate_job {
+    uint64_t key_id;
+    secret fresh;
+    int64_t old_until_us, now_us;
+};
+
+static err_code rotate_rows(sqlite3 *db, void *arg, err *e)
+{
+    const struct rotate_job *r = arg;
+    sql q;
+    sql_begin(&q, db,
+              "DELETE FROM key_secrets WHERE key_id=? AND not_after_us<>0"
+              " AND not_after_us<=?");
+    sql_int(&q, (int64_t)r->key_id);
+    sql_int(&q, r->now_us);
+    err_code code = sql_done(&q, "rotate the key", e);
+    if (code == ERR_NONE && r->old_until_us != 0) {
+        sql_begin(&q, db,
+                  "UPDATE key_secrets SET not_after_us=? WHERE key_id=?"
+                  " AND (not_after_us=0 OR not_after_us>?)");
+        sql_int(&q, r->old_until_us);
+        sql_int(&q, (int64_t)r->key_id);
+        sql_int(&q, r->old_until_us);
+        code = sql_done(&q, "rotate the key", e);
+    }
+    return code == ERR_NONE ? insert_secret(db, r->key_id, &r->fresh, r->now_us, e) : code;
+}
+
+struct stamp_job {
+    uint64_t key_id;
+    int64_t wall_us;
+};
+
+static err_code revoke_row(sqlite3 *db, void *arg, err *e)
+{
+    const struct stamp_job *s = arg;
+    sql q;
+    sql_begin(&q, db, "UPDATE api_keys SET revoked_us=? WHERE id=? AND revoked_us=0");
+    sql_int(&q, s->wall_us);
+    sql_int(&q, (int64_t)s->key_id);
+    return sql_done(&q, "revoke the key", e);
+}
+
+static err_code used_row(sqlite3 *db, void *arg, err *e)
+{
+    const struct stamp_job *s = arg;
+    sql q;
+    sql_begin(&q, db, "UPDATE api_keys SET last_used_us=max(last_used_us, ?) WHERE id=?");
+    sql_int(&q, s->wall_us);
+    sql_int(&q, (int64_t)s->key_id);
+    return sql_done(&q, "note the key's use", e);
+}
+
+/* ---- API ---------------------------------------------------------------------------- */
+
+static err_code check_want(const key_info *want, err *e)
+{
+    if (want->scopes == 0 || (want->scopes & ~(unsigned)SCOPE_ALL) != 0)
+        return err_set(e, ERR_INPUT, "a key needs at least one known scope");
+    bool admin = (want->scopes & SCOPE_ADMIN) != 0;
+    if (admin && want->tenant_id != 0)
+        return err_set(e, ERR_INPUT, "a tenant's key cannot have the scope admin");
+    if (!admin && want->tenant_id == 0)
+        return err_set(e, ERR_INPUT, "a key without a tenant must have the scope admin");
+    if (memchr(want->name, 0, sizeof want->name) == NULL)
+        return err_set(e, ERR_INPUT, "a key's name has at most %d bytes", KEY_NAME_MAX);
+    for (const char *p = want->name; *p != 0; p++)
+        if ((unsigned char)*p < 0x20 || *p == 0x7f)
+            return err_set(e, ERR_INPUT, "a key's name holds no control characters");
+    if (want->requests_per_minute < 0 || want->tokens_per_minute < 0 || want->max_concurrent < 0 ||
+        want->expires_wall_us < 0)
+        return err_set(e, ERR_INPUT, "limits and expiry are 0 (none) or more");
+    return ERR_NONE;
+}
+
+err_code keys_create(store *st, const key_info *want, char text[KEY_TEXT_LEN + 1], key_info *out,
+                     err *e)
+{
+    struct key_cache *kc = store_keys(st);
+    err_code code = check_want(want, e);
+    if (code != ERR_NONE) return code;
+    key_entry *k = calloc(1, sizeof *k);
+    if (k == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    pthread_mutex_lock(&kc->change);
+    k->info = *want;
+    k->info.id = store_next_id(st);
+    k->info.created_wall_us = clock_wall_us();
+    k->info.revoked_wall_us = k->info.last_used_wall_us = 0;
+    make_public_id(k->info.public_id);
+    make_text(k->info.public_id, text);
+    k->n_secret = 1;
+    k->secret[0].id = store_next_id(st);
+    digest_bytes(text, KEY_TEXT_LEN, k->secret[0].digest);
+    code = store_write(st, insert_key, k, e);
+    if (code == ERR_NONE) {
+        if (out != NULL) copy_info(k, k->info.created_wall_us, out);
+        pthread_rwlock_wrlock(&kc->lock);
+        insert(kc, k);
+        pthread_rwlock_unlock(&kc->lock);
+    } else {
+        free(k);
+        memset(text, 0, KEY_TEXT_LEN + 1);
+    }
+    pthread_mutex_unlock(&kc->change);
+    return code;
+}
+
+/* Compares with all secrets, so that the time tells nothing about which one matched. */
+static bool matches(const key_entry *k, const uint8_t got[DIGEST_BYTES], int64_t now_us)
+{
+    bool found = false;
+    for (int i = 0; i < k->n_secret; i++)
+        found |= digest_same(k->secret[i].digest, got, DIGEST_BYTES) & live(&k->secret[i], now_us);
+    return found;
+}
+
+/* Notes the use in memory, and once a minute on the disk. */
+static bool note_use(key_entry *k, int64_t now_us)
+{
+    int64_t before = atomic_load_explicit(&k->used_us, memory_order_relaxed);
+    return now_us - before >= USED_STEP_US &&
+           atomic_compare_exchange_strong(&k->used_us, &before, now_us);
+}
+
+err_code keys_check(store *st, const char *text, size_t len, key_info *out, tenant *t_out, err *e)
+{
+    static const char refused[] = "the API key is not valid";
+    struct key_cache *kc = store_keys(st);
+    if (!well_formed(text, len)) return err_set(e, ERR_DENIED, "%s", refused);
+    int64_t now_us = clock_wall_us();
+    uint8_t got[DIGEST_BYTES], dummy[DIGEST_BYTES] = {0};
+    digest_bytes(text, len, got);
+
+    bool ok = false, post = false;
+    pthread_rwlock_rdlock(&kc->lock);
+    key_entry *k = find_public(kc, text + 3);
+    if (k != NULL)
+        ok = matches(k, got, now_us) && k->info.revoked_wall_us == 0;
+    else
+        ok = digest_same(dummy, got, DIGEST_BYTES) && false;
+    if (ok) {
+        copy_info(k, now_us, out);
+        if (out->expires_wall_us == 0 || now_us < out->expires_wall_us) post = note_use(k, now_us);
+    }
+    pthread_rwlock_unlock(&kc->lock);
+    if (!ok) return err_set(e, ERR_DENIED, "%s", refused);
+    if (out->expires_wall_us != 0 && now_us >= out->expires_wall_us)
+        return err_set(e, ERR_DENIED, "the API key has expired");
+    tenant t = {0};
+    if (out->tenant_id != 0) {
+        if (tenants_get(st, out->tenant_id, &t, NULL) != ERR_NONE || t.disabled)
+            return err_set(e, ERR_DENIED, "the tenant of this API key is disabled");
+    }
+    if (t_out != NULL) *t_out = t;
+    if (post) {
+        struct stamp_job s = {out->id, now_us};
+        store_post(st, used_row, &s, sizeof s);
+    }
+    return ERR_NONE;
+}
+
+err_code keys_get(store *st, uint64_t key_id, key_info *out, err *e)
+{
+    struct key_cache *kc = store_keys(st);
+    pthread_rwlock_rdlock(&kc->lock);
+    const key_entry *k = find_id(kc, key_id);
+    if (k != NULL) copy_info(k, clock_wall_us(), out);
+    pthread_rwlock_unlock(&kc->lock);
+    return k != NULL ? ERR_NONE : err_set(e, ERR_NOT_FOUND, "no such key");
+}
+
+static int by_id(const void *a, const void *b)
+{
+    uint64_t x = ((const key_info *)a)->id, y = ((const key_info *)b)->id;
+    return (x > y) - (x < y);
+}
+
+err_code keys_list(store *st, uint64_t tenant_id, key_info **out, size_t *n, err *e)
+{
+    struct key_cache *kc = store_keys(st);
+    int64_t now_us = clock_wall_us();
+    *out = NULL;
+    *n = 0;
+    pthread_rwlock_rdlock(&kc->lock);
+    size_t count = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass == 1) {
+            *out = calloc(count + 1, sizeof **out);
+            if (*out == NULL) break;
+        }
+        for (size_t b = 0; b < kc->n_bucket; b++)
+            for (const key_entry *k = kc->bucket[b]; k != NULL; k = k->next) {
+                if (k->info.tenant_id != tenant_id) continue;
+                if (pass == 0)
+                    count++;
+                else
+                    copy_info(k, now_us, *out + (*n)++);
+            }
+    }
+    pthread_rwlock_unlock(&kc->lock);
+    if (*out == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    qsort(*out, *n, sizeof **out, by_id);
+    return ERR_NONE;
+}
+
+/* What rotate_rows() did, done to the copy; `lock` is held for writing. */
+static void rotate_entry(key_entry *k, const struct rotate_job *r)
+{
+    int n = 0;
+    for (int i = 0; i < k->n_secret; i++) {
+        secret s = k->secret[i];
+        if (!live(&s, r->now_us)) continue;
+        if (r->old_until_us != 0 && (s.not_after_us == 0 || s.not_after_us > r->old_until_us))
+            s.not_after_us = r->old_until_us;
+        k->secret[n++] = s;
+    }
+    k->secret[n++] = r->fresh;
+    k->n_secret = n;
+}
+
+err_code keys_rotate(store *st, uint64_t key_id, int64_t old_until_wall_us,
+                     char text[KEY_TEXT_LEN + 1], err *e)
+{
+    struct key_cache *kc = store_keys(st);
+    struct rotate_job r = {.key_id = key_id, .old_until_us = old_until_wall_us};
+    key_info info;
+    pthread_mutex_lock(&kc->change);
+    r.now_us = clock_wall_us();
+    err_code code = keys_get(st, key_id, &info, e);
+    if (code == ERR_NONE && info.revoked_wall_us != 0)
+        code = err_set(e, ERR_CONFLICT, "the key is revoked");
+    if (code == ERR_NONE && info.n_secrets >= KEY_SECRETS_MAX)
+        code = err_set(e, ERR_LIMIT, "the key has %d live secrets already", KEY_SECRETS_MAX);
+    if (code == ERR_NONE) {
+        make_text(info.public_id, text);
+        r.fresh.id = store_next_id(st);
+        digest_bytes(text, KEY_TEXT_LEN, r.fresh.digest);
+        code = store_write(st, rotate_rows, &r, e);
+    }
+    if (code == ERR_NONE) {
+        pthread_rwlock_wrlock(&kc->lock);
+        rotate_entry(find_id(kc, key_id), &r);
+        pthread_rwlock_unlock(&kc->lock);
+    } else {
+        memset(text, 0, KEY_TEXT_LEN + 1);
+    }
+    pthread_mutex_unlock(&kc->change);
+    return code;
+}
+
+err_code keys_revoke(store *st, uint64_t key_id, err *e)
+{
+    struct key_cache *kc = store_keys(st);
+    key_info info;
+    pthread_mutex_lock(&kc->change);
+    err_code code = keys_get(st, key_id, &info, e);
+    struct stamp_job s = {key_id, clock_wall_us()};
+    if (code == ERR_NONE) code = store_write(st, revoke_row, &s, e);
+    if (code == ERR_NONE) {
+        pthread_rwlock_wrlock(&kc->lock);
+        key_entry *k = find_id(kc, key_id);
+        if (k->info.revoked_wall_us == 0) k->info.revoked_wall_us = s.wall_us;
+        pthread_rwlock_unlock(&kc->lock);
+    }
+    pthread_mutex_unlock(&kc->change);
+    return code;
+}

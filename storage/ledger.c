@@ -1,0 +1,243 @@
+/* ledger.c -- the usage table and its day sums. */
+#include "storage/ledger.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "storage/store_sql.h"
+
+static const int64_t DAY_US = 86400LL * 1000000;
+enum { ROWS_DEFAULT = 100000 };
+
+/* Floored, also before 1970. */
+static int64_t floor_div(int64_t a, int64_t b)
+{
+    return a / b - (a % b < 0);
+}
+
+/* ---- settle ----------------------------------------------------------------------- */
+
+struct settle_job {
+    const usage_row *rows;
+    size_t n;
+};
+
+static err_code insert_row(sqlite3 *db, const usage_row *r, bool *fresh, err *e)
+{
+    sql q;
+    sql_begin(&q, db,
+              "INSERT INTO usage VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+              " ON CONFLICT(request_id) DO NOTHING");
+    sql_int(&q, (int64_t)r->request_id);
+    sql_int(&q, (int64_t)r->tenant_id);
+    sql_int(&q, (int64_t)r->key_id);
+    sql_int(&q, (int64_t)r->adapter_id);
+    sql_text(&q, r->model);
+    sql_text(&q, r->slo_class);
+    sql_text(&q, r->endpoint);
+    sql_int(&q, r->prompt_tokens);
+    sql_int(&q, r->cached_tokens);
+    sql_int(&q, r->output_tokens);
+    sql_int(&q, r->status);
+    sql_text(&q, r->finish);
+    sql_int(&q, r->ttft_ms);
+    sql_int(&q, r->duration_ms);
+    sql_int(&q, r->started_wall_us);
+    sql_int(&q, r->ended_wall_us);
+    sql_int(&q, r->recovered);
+    err_code code = sql_done(&q, "write the usage", e);
+    *fresh = code == ERR_NONE && sqlite3_changes(db) == 1;
+    return code;
+}
+
+static err_code add_to_day(sqlite3 *db, const usage_row *r, err *e)
+{
+    sql q;
+    sql_begin(&q, db,
+              "INSERT INTO usage_days VALUES(?,?,1,?,?,?) ON CONFLICT(tenant_id, day) DO UPDATE SET"
+              " n_requests=n_requests+1, prompt_tokens=prompt_tokens+excluded.prompt_tokens,"
+              " cached_tokens=cached_tokens+excluded.cached_tokens,"
+              " output_tokens=output_tokens+excluded.output_tokens");
+    sql_int(&q, (int64_t)r->tenant_id);
+    sql_int(&q, floor_div(r->started_wall_us, DAY_US));
+    sql_int(&q, r->prompt_tokens);
+    sql_int(&q, r->cached_tokens);
+    sql_int(&q, r->output_tokens);
+    return sql_done(&q, "add to the day's usage", e);
+}
+
+static err_code settle_rows(sqlite3 *db, void *arg, err *e)
+{
+    const struct settle_job *s = arg;
+    for (size_t i = 0; i < s->n; i++) {
+        bool fresh = false;
+        err_code code = insert_row(db, &s->rows[i], &fresh, e);
+        if (code == ERR_NONE && fresh) code = add_to_day(db, &s->rows[i], e);
+        if (code != ERR_NONE) return code;
+    }
+    return ERR_NONE;
+}
+
+err_code ledger_settle(store *st, const usage_row *rows, size_t n, err *e)
+{
+    struct settle_job s = {rows, n};
+    return n == 0 ? ERR_NONE : store_write(st, settle_rows, &s, e);
+}
+
+/* ---- queries ------------------------------------------------------------------------ */
+
+static void build_query(const usage_query *q, char *text, size_t cap)
+{
+    const struct {
+        unsigned bit;
+        const char *column;
+    } group[] = {{USAGE_BY_TENANT, "tenant_id"},
+                 {USAGE_BY_KEY, "key_id"},
+                 {USAGE_BY_ADAPTER, "adapter_id"},
+                 {USAGE_BY_MODEL, "model"},
+                 {USAGE_BY_CLASS, "slo_class"}};
+    char select[128] = "", by[128] = "";
+    for (size_t i = 0; i < sizeof group / sizeof *group; i++) {
+        bool on = (q->group_by & group[i].bit) != 0;
+        bool is_text = i >= 3;
+        size_t at = strlen(select);
+        snprintf(select + at, sizeof select - at, ", %s",
+                 on ? group[i].column : (is_text ? "''" : "0"));
+        at = strlen(by);
+        if (on) snprintf(by + at, sizeof by - at, ", %s", group[i].column);
+    }
+    /* ?1 start, ?2 end, ?3 bucket, ?4 tenant, ?5 key, ?6 model, ?7 limit */
+    snprintf(text, cap,
+             "SELECT CASE WHEN ?3 > 0 THEN started_us / ?3 * ?3 ELSE ?1 END AS bucket%s, count(*),"
+             " sum(prompt_tokens), sum(cached_tokens), sum(output_tokens) FROM usage"
+             " WHERE started_us >= ?1 AND started_us < ?2%s%s%s"
+             " GROUP BY bucket%s ORDER BY bucket%s LIMIT ?7",
+             select, q->tenant_id != 0 ? " AND tenant_id = ?4" : "",
+             q->key_id != 0 ? " AND key_id = ?5" : "", q->model != NULL ? " AND model = ?6" : "",
+             by, by);
+}
+
+err_code ledger_query(store *st, const usage_query *query, usage_sum **out, size_t *n, err *e)
+{
+    *out = NULL;
+    *n = 0;
+    if (query->bucket_us < 0 || query->start_wall_us < 0 ||
+        query->end_wall_us < query->start_wall_us)
+        return err_set(e, ERR_INPUT, "the time range is empty or turned round");
+    size_t limit = query->limit != 0 ? query->limit : ROWS_DEFAULT;
+    size_t cap = 64;
+    usage_sum *list = malloc(cap * sizeof *list);
+    if (list == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    char text[1024];
+    build_query(query, text, sizeof text);
+    sqlite3 *db = store_read_begin(st);
+    sql q;
+    sql_begin(&q, db, text);
+    sql_int(&q, query->start_wall_us);
+    sql_int(&q, query->end_wall_us);
+    sql_int(&q, query->bucket_us);
+    sql_int(&q, (int64_t)query->tenant_id);
+    sql_int(&q, (int64_t)query->key_id);
+    sql_text(&q, query->model != NULL ? query->model : "");
+    sql_int(&q, (int64_t)limit);
+    bool short_of_memory = false;
+    while (sql_row(&q)) {
+        if (*n == cap) {
+            usage_sum *more = realloc(list, 2 * cap * sizeof *list);
+            if (more == NULL) {
+                short_of_memory = true;
+                break;
+            }
+            list = more;
+            cap *= 2;
+        }
+        usage_sum *s = &list[(*n)++];
+        memset(s, 0, sizeof *s);
+        s->bucket_start_us = sql_col_int(&q, 0);
+        s->bucket_end_us =
+            query->bucket_us > 0 ? s->bucket_start_us + query->bucket_us : query->end_wall_us;
+        s->tenant_id = (uint64_t)sql_col_int(&q, 1);
+        s->key_id = (uint64_t)sql_col_int(&q, 2);
+        s->adapter_id = (uint64_t)sql_col_int(&q, 3);
+        sql_col_text(&q, 4, s->model, sizeof s->model);
+        sql_col_text(&q, 5, s->slo_class, sizeof s->slo_class);
+        s->n_requests = (uint64_t)sql_col_int(&q, 6);
+        s->prompt_tokens = (uint64_t)sql_col_int(&q, 7);
+        s->cached_tokens = (uint64_t)sql_col_int(&q, 8);
+        s->output_tokens = (uint64_t)sql_col_int(&q, 9);
+    }
+    err_code code = sql_end(&q, "read the usage", e);
+    store_read_end(st, db);
+    if (short_of_memory) code = err_set(e, ERR_NOMEM, "out of memory");
+    if (code != ERR_NONE) {
+        free(list);
+        *n = 0;
+        return code;
+    }
+    *out = list;
+    return ERR_NONE;
+}
+
+err_code ledger_spent(store *st, uint64_t tenant_id, int64_t now_wall_us, int64_t *day_tokens,
+                      int64_t *month_tokens, err *e)
+{
+    time_t now = (time_t)floor_div(now_wall_us, 1000000);
+    struct tm tm;
+    gmtime_r(&now, &tm);
+    int64_t today = floor_div(now_wall_us, DAY_US);
+    *day_tokens = *month_tokens = 0;
+    sqlite3 *db = store_read_begin(st);
+    sql q;
+    sql_begin(&q, db,
+              "SELECT coalesce(sum(prompt_tokens + output_tokens), 0),"
+              " coalesce(sum(CASE WHEN day = ?2 THEN prompt_tokens + output_tokens END), 0)"
+              " FROM usage_days WHERE tenant_id = ?1 AND day BETWEEN ?3 AND ?2");
+    sql_int(&q, (int64_t)tenant_id);
+    sql_int(&q, today);
+    sql_int(&q, today - (tm.tm_mday - 1));
+    if (sql_row(&q)) {
+        *month_tokens = sql_col_int(&q, 0);
+        *day_tokens = sql_col_int(&q, 1);
+    }
+    err_code code = sql_end(&q, "read the usage", e);
+    store_read_end(st, db);
+    return code;
+}
+
+err_code ledger_get(store *st, uint64_t request_id, usage_row *out, err *e)
+{
+    memset(out, 0, sizeof *out);
+    sqlite3 *db = store_read_begin(st);
+    sql q;
+    sql_begin(&q, db,
+              "SELECT request_id, tenant_id, key_id, adapter_id, model, slo_class, endpoint,"
+              " prompt_tokens, cached_tokens, output_tokens, status, finish, ttft_ms, duration_ms,"
+              " started_us, ended_us, recovered FROM usage WHERE request_id=?");
+    sql_int(&q, (int64_t)request_id);
+    bool found = sql_row(&q);
+    if (found) {
+        out->request_id = (uint64_t)sql_col_int(&q, 0);
+        out->tenant_id = (uint64_t)sql_col_int(&q, 1);
+        out->key_id = (uint64_t)sql_col_int(&q, 2);
+        out->adapter_id = (uint64_t)sql_col_int(&q, 3);
+        sql_col_text(&q, 4, out->model, sizeof out->model);
+        sql_col_text(&q, 5, out->slo_class, sizeof out->slo_class);
+        sql_col_text(&q, 6, out->endpoint, sizeof out->endpoint);
+        out->prompt_tokens = (uint32_t)sql_col_int(&q, 7);
+        out->cached_tokens = (uint32_t)sql_col_int(&q, 8);
+        out->output_tokens = (uint32_t)sql_col_int(&q, 9);
+        out->status = (int)sql_col_int(&q, 10);
+        sql_col_text(&q, 11, out->finish, sizeof out->finish);
+        out->ttft_ms = sql_col_int(&q, 12);
+        out->duration_ms = sql_col_int(&q, 13);
+        out->started_wall_us = sql_col_int(&q, 14);
+        out->ended_wall_us = sql_col_int(&q, 15);
+        out->recovered = sql_col_int(&q, 16) != 0;
+    }
+    err_code code = sql_end(&q, "read the usage", e);
+    store_read_end(st, db);
+    if (code == ERR_NONE && !found) code = err_set(e, ERR_NOT_FOUND, "no such request");
+    return code;
+}

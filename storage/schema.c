@@ -1,0 +1,122 @@
+/* schema.c -- the tables, as numbered steps that are never edited once released.
+ *
+ * user_version holds the number of the last step done.  A step runs in one transaction with the
+ * change of user_version, so a crash leaves the old schema or the new one.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "storage/store_sql.h"
+
+enum { APPLICATION_ID = 0x6c6f7261 }; /* "lora" */
+
+static const char *const steps[STORE_SCHEMA_VERSION] = {
+    /* 1: tenants and keys */
+    "CREATE TABLE tenants("
+    " id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, disabled INTEGER NOT NULL,"
+    " weight REAL NOT NULL, default_class TEXT NOT NULL, classes TEXT NOT NULL,"
+    " models TEXT NOT NULL, rpm INTEGER NOT NULL, tpm INTEGER NOT NULL,"
+    " max_concurrent INTEGER NOT NULL, max_queued INTEGER NOT NULL,"
+    " tokens_per_day INTEGER NOT NULL, tokens_per_month INTEGER NOT NULL,"
+    " max_adapters INTEGER NOT NULL, max_adapter_bytes INTEGER NOT NULL,"
+    " generation INTEGER NOT NULL, created_us INTEGER NOT NULL, updated_us INTEGER NOT NULL"
+    ") STRICT;"
+    "CREATE TABLE api_keys("
+    " id INTEGER PRIMARY KEY, tenant_id INTEGER REFERENCES tenants(id),"
+    " public_id TEXT NOT NULL UNIQUE, name TEXT NOT NULL, scopes INTEGER NOT NULL,"
+    " rpm INTEGER NOT NULL, tpm INTEGER NOT NULL, max_concurrent INTEGER NOT NULL,"
+    " expires_us INTEGER NOT NULL, created_us INTEGER NOT NULL, revoked_us INTEGER NOT NULL,"
+    " last_used_us INTEGER NOT NULL"
+    ") STRICT;"
+    "CREATE INDEX api_keys_tenant ON api_keys(tenant_id);"
+    "CREATE TABLE key_secrets("
+    " id INTEGER PRIMARY KEY, key_id INTEGER NOT NULL REFERENCES api_keys(id),"
+    " digest BLOB NOT NULL CHECK(length(digest) = 32), created_us INTEGER NOT NULL,"
+    " not_after_us INTEGER NOT NULL"
+    ") STRICT;"
+    "CREATE INDEX key_secrets_key ON key_secrets(key_id);"
+    /* The highest id ever given, where the row that bore it may be gone. */
+    "CREATE TABLE high_water(one INTEGER PRIMARY KEY CHECK(one = 1), id INTEGER NOT NULL) STRICT;"
+    "INSERT INTO high_water VALUES(1, 0);",
+
+    /* 2: adapters */
+    "CREATE TABLE adapters("
+    " id INTEGER PRIMARY KEY, tenant_id INTEGER NOT NULL REFERENCES tenants(id),"
+    " name TEXT NOT NULL, description TEXT NOT NULL, pinned INTEGER NOT NULL,"
+    " last_version INTEGER NOT NULL, generation INTEGER NOT NULL, created_us INTEGER NOT NULL,"
+    " UNIQUE(tenant_id, name)"
+    ") STRICT;"
+    "CREATE TABLE adapter_versions("
+    " id INTEGER PRIMARY KEY,"
+    " adapter_id INTEGER NOT NULL REFERENCES adapters(id) ON DELETE CASCADE,"
+    " version INTEGER NOT NULL, digest BLOB NOT NULL CHECK(length(digest) = 32),"
+    " file_bytes INTEGER NOT NULL, packed_bytes INTEGER NOT NULL, rank_max INTEGER NOT NULL,"
+    " state INTEGER NOT NULL, error TEXT NOT NULL, info TEXT NOT NULL,"
+    " created_us INTEGER NOT NULL, UNIQUE(adapter_id, version)"
+    ") STRICT;"
+    "CREATE TABLE adapter_aliases("
+    " adapter_id INTEGER NOT NULL REFERENCES adapters(id) ON DELETE CASCADE,"
+    " alias TEXT NOT NULL, version INTEGER NOT NULL, previous INTEGER NOT NULL,"
+    " generation INTEGER NOT NULL, PRIMARY KEY(adapter_id, alias)"
+    ") STRICT, WITHOUT ROWID;",
+
+    /* 3: usage and audit */
+    "CREATE TABLE usage("
+    " request_id INTEGER PRIMARY KEY, tenant_id INTEGER NOT NULL, key_id INTEGER NOT NULL,"
+    " adapter_id INTEGER NOT NULL, model TEXT NOT NULL, slo_class TEXT NOT NULL,"
+    " endpoint TEXT NOT NULL, prompt_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL,"
+    " output_tokens INTEGER NOT NULL, status INTEGER NOT NULL, finish TEXT NOT NULL,"
+    " ttft_ms INTEGER NOT NULL, duration_ms INTEGER NOT NULL, started_us INTEGER NOT NULL,"
+    " ended_us INTEGER NOT NULL, recovered INTEGER NOT NULL"
+    ") STRICT;"
+    "CREATE INDEX usage_tenant ON usage(tenant_id, started_us);"
+    "CREATE INDEX usage_started ON usage(started_us);"
+    "CREATE TABLE usage_days("
+    " tenant_id INTEGER NOT NULL, day INTEGER NOT NULL, n_requests INTEGER NOT NULL,"
+    " prompt_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL,"
+    " output_tokens INTEGER NOT NULL, PRIMARY KEY(tenant_id, day)"
+    ") STRICT, WITHOUT ROWID;"
+    "CREATE TABLE audit("
+    " id INTEGER PRIMARY KEY, wall_us INTEGER NOT NULL, actor_key_id INTEGER NOT NULL,"
+    " tenant_id INTEGER NOT NULL, action TEXT NOT NULL, object TEXT NOT NULL,"
+    " detail TEXT NOT NULL"
+    ") STRICT;"
+    "CREATE INDEX audit_tenant ON audit(tenant_id, id);",
+};
+
+static err_code pragma_int(sqlite3 *db, const char *text, int64_t *out, err *e)
+{
+    sql q;
+    sql_begin(&q, db, text);
+    if (sql_row(&q)) *out = sql_col_int(&q, 0);
+    return sql_end(&q, "read the database's header", e);
+}
+
+err_code schema_migrate(sqlite3 *db, int upto, err *e)
+{
+    int64_t app = 0, version = 0, n_tables = 0;
+    if (pragma_int(db, "PRAGMA application_id", &app, e) != ERR_NONE ||
+        pragma_int(db, "PRAGMA user_version", &version, e) != ERR_NONE ||
+        pragma_int(db, "SELECT count(*) FROM sqlite_schema", &n_tables, e) != ERR_NONE)
+        return e->code;
+    if (app != APPLICATION_ID && (app != 0 || n_tables != 0 || version != 0))
+        return err_set(e, ERR_CONFLICT, "lorad.db is not a database of lorad");
+    if (version > upto || version < 0)
+        return err_set(e, ERR_CONFLICT,
+                       "lorad.db has schema %lld; this program knows %d: use a newer lorad",
+                       (long long)version, upto);
+    for (int v = (int)version; v < upto; v++) {
+        char head[128];
+        snprintf(head, sizeof head, "PRAGMA application_id=%d; PRAGMA user_version=%d; COMMIT",
+                 APPLICATION_ID, v + 1);
+        int rc = sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+        if (rc == SQLITE_OK) rc = sqlite3_exec(db, steps[v], NULL, NULL, NULL);
+        if (rc == SQLITE_OK) rc = sqlite3_exec(db, head, NULL, NULL, NULL);
+        if (rc != SQLITE_OK) {
+            err_code code = sql_error(db, rc, "bring the schema up to date", e);
+            if (!sqlite3_get_autocommit(db)) sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL);
+            return code;
+        }
+    }
+    return ERR_NONE;
+}

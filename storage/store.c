@@ -1,0 +1,534 @@
+/* store.c -- the writer thread with its group commit, and the read connections.
+ *
+ * The writer takes the whole queue at once: what was posted while one transaction was being synced
+ * makes up the next.  Each job runs in a savepoint.  A commit that fails fails all its jobs, for
+ * nothing of them is on the disk.
+ *
+ * SQLite before 3.51.3 can corrupt a WAL database when two connections write or checkpoint at the
+ * same instant, so one connection does both and all others are read-only.
+ */
+#include "storage/store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/log.h"
+#include "storage/store_sql.h"
+
+enum { N_READERS = 4, BATCH_MAX = 1024, BUSY_MS = 5000 };
+
+typedef struct job {
+    struct job *next;
+    store_job fn;
+    void *arg;
+    err_code code;
+    err why;
+    bool done, owned; /* owned: nobody waits, the writer frees */
+    pthread_cond_t wake;
+} job;
+
+struct store {
+    char *dir;
+    int lock_fd, node;
+    sqlite3 *db; /* writer thread only, once it runs */
+    pthread_t writer;
+    bool writer_runs;
+
+    pthread_mutex_t mu; /* leaf lock; guards all below up to the blank line */
+    pthread_cond_t work;
+    job *head, **tail;
+    int n_queued;
+    bool stop, healthy;
+    store_stats stats;
+
+    pthread_mutex_t read_mu; /* leaf lock */
+    pthread_cond_t read_free;
+    sqlite3 *reader[N_READERS];
+    bool reader_used[N_READERS];
+
+    pthread_mutex_t id_mu; /* leaf lock */
+    uint64_t last_tick;    /* (milliseconds << 14) + sequence of the newest id */
+
+    struct tenant_cache *tenants;
+    struct key_cache *keys;
+};
+
+/* ---- statements ----------------------------------------------------------------- */
+
+err_code sql_error(sqlite3 *db, int rc, const char *what, err *e)
+{
+    int ext = db != NULL ? sqlite3_extended_errcode(db) : rc;
+    switch (rc & 0xff) {
+    case SQLITE_CONSTRAINT:
+        if (ext == SQLITE_CONSTRAINT_FOREIGNKEY)
+            return err_set(e, ERR_NOT_FOUND, "cannot %s: what it belongs to does not exist", what);
+        return err_set(e, ERR_EXISTS, "cannot %s: it exists already", what);
+    case SQLITE_FULL: return err_set(e, ERR_IO, "cannot %s: the disk is full", what);
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+        return err_set(e, ERR_BUSY, "cannot %s: the database is locked by another program", what);
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB: return err_set(e, ERR_CORRUPT, "cannot %s: the database is damaged", what);
+    case SQLITE_NOMEM: return err_set(e, ERR_NOMEM, "cannot %s: out of memory", what);
+    case SQLITE_READONLY: return err_set(e, ERR_IO, "cannot %s: the database is read-only", what);
+    default:
+        return err_set(e, ERR_IO, "cannot %s: database error %d (%s)", what, ext,
+                       sqlite3_errstr(rc));
+    }
+}
+
+void sql_begin(sql *q, sqlite3 *db, const char *text)
+{
+    memset(q, 0, sizeof *q);
+    q->db = db;
+    q->rc = sqlite3_prepare_v2(db, text, -1, &q->s, NULL);
+}
+
+void sql_int(sql *q, int64_t v)
+{
+    if (q->rc == SQLITE_OK) q->rc = sqlite3_bind_int64(q->s, ++q->n_bound, v);
+}
+
+void sql_real(sql *q, double v)
+{
+    if (q->rc == SQLITE_OK) q->rc = sqlite3_bind_double(q->s, ++q->n_bound, v);
+}
+
+void sql_text(sql *q, const char *v)
+{
+    if (q->rc == SQLITE_OK) q->rc = sqlite3_bind_text(q->s, ++q->n_bound, v, -1, SQLITE_STATIC);
+}
+
+void sql_blob(sql *q, const void *v, size_t len)
+{
+    if (q->rc == SQLITE_OK) q->rc = sqlite3_bind_blob64(q->s, ++q->n_bound, v, len, SQLITE_STATIC);
+}
+
+void sql_null(sql *q)
+{
+    if (q->rc == SQLITE_OK) q->rc = sqlite3_bind_null(q->s, ++q->n_bound);
+}
+
+bool sql_row(sql *q)
+{
+    if (q->rc != SQLITE_OK && q->rc != SQLITE_ROW) return false;
+    q->rc = sqlite3_step(q->s);
+    return q->rc == SQLITE_ROW;
+}
+
+int64_t sql_col_int(sql *q, int i)
+{
+    return sqlite3_column_int64(q->s, i);
+}
+
+double sql_col_real(sql *q, int i)
+{
+    return sqlite3_column_double(q->s, i);
+}
+
+void sql_col_text(sql *q, int i, char *out, size_t cap)
+{
+    const char *text = (const char *)sqlite3_column_text(q->s, i);
+    snprintf(out, cap, "%s", text != NULL ? text : "");
+}
+
+bool sql_col_blob(sql *q, int i, void *out, size_t len)
+{
+    const void *p = sqlite3_column_blob(q->s, i);
+    if (p == NULL || (size_t)sqlite3_column_bytes(q->s, i) != len) return false;
+    memcpy(out, p, len);
+    return true;
+}
+
+err_code sql_end(sql *q, const char *what, err *e)
+{
+    err_code code = ERR_NONE;
+    if (q->rc != SQLITE_OK && q->rc != SQLITE_ROW && q->rc != SQLITE_DONE)
+        code = sql_error(q->db, q->rc, what, e);
+    sqlite3_finalize(q->s);
+    q->s = NULL;
+    return code;
+}
+
+err_code sql_done(sql *q, const char *what, err *e)
+{
+    (void)sql_row(q);
+    return sql_end(q, what, e);
+}
+
+/* ---- writer -------------------------------------------------------------------- */
+
+/* Runs one job in a savepoint; what it did is undone if it fails. */
+static void run_job(store *st, job *j)
+{
+    static const char start[] = "SAVEPOINT job", keep[] = "RELEASE job";
+    static const char undo[] = "ROLLBACK TO job; RELEASE job";
+    int rc = sqlite3_exec(st->db, start, NULL, NULL, NULL);
+    if (rc != SQLITE_OK) {
+        j->code = sql_error(st->db, rc, "write", &j->why);
+        return;
+    }
+    j->code = j->fn(st->db, j->arg, &j->why);
+    if (sqlite3_get_autocommit(st->db)) {
+        /* SQLite rolled the whole transaction back (disk full, I/O error). */
+        if (j->code == ERR_NONE) j->code = err_set(&j->why, ERR_IO, "the transaction was undone");
+        return;
+    }
+    sqlite3_exec(st->db, j->code == ERR_NONE ? keep : undo, NULL, NULL, NULL);
+}
+
+static bool commit_batch(store *st, job *list)
+{
+    err why;
+    int rc = sqlite3_exec(st->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+    bool lost = rc != SQLITE_OK;
+    if (lost) sql_error(st->db, rc, "write", &why);
+    for (job *j = list; j != NULL && !lost; j = j->next) {
+        run_job(st, j);
+        if (sqlite3_get_autocommit(st->db)) {
+            lost = true;
+            why = j->why;
+        }
+    }
+    if (!lost) {
+        rc = sqlite3_exec(st->db, "COMMIT", NULL, NULL, NULL);
+        if (rc != SQLITE_OK) {
+            lost = true;
+            sql_error(st->db, rc, "make the write durable", &why);
+        }
+    }
+    if (!lost) return true;
+    if (!sqlite3_get_autocommit(st->db)) sqlite3_exec(st->db, "ROLLBACK", NULL, NULL, NULL);
+    log_error("storage", "transaction lost: %s", why.msg);
+    for (job *j = list; j != NULL; j = j->next)
+        if (j->code == ERR_NONE) {
+            j->code = why.code;
+            j->why = why;
+        }
+    return false;
+}
+
+/* Marks the batch as done and wakes who waits; `mu` is held.  A job that is waited for lies on
+ * its caller's stack and is gone once `done` is seen. */
+static void finish_batch_locked(store *st, job *list, bool ok, int64_t took_us)
+{
+    st->healthy = ok;
+    if (ok) st->stats.n_commits++;
+    st->stats.last_commit_us = took_us;
+    if (took_us > st->stats.max_commit_us) st->stats.max_commit_us = took_us;
+    while (list != NULL) {
+        job *j = list;
+        list = j->next;
+        st->stats.n_jobs++;
+        if (j->code != ERR_NONE) st->stats.n_failed++;
+        if (j->owned) {
+            if (j->code != ERR_NONE) log_warn("storage", "posted write failed: %s", j->why.msg);
+            free(j);
+        } else {
+            j->done = true;
+            pthread_cond_signal(&j->wake);
+        }
+    }
+}
+
+static void *writer_main(void *arg)
+{
+    store *st = arg;
+    pthread_mutex_lock(&st->mu);
+    for (;;) {
+        while (st->head == NULL && !st->stop) pthread_cond_wait(&st->work, &st->mu);
+        if (st->head == NULL) break;
+        job *list = st->head, *last = list;
+        int n = 1;
+        for (; n < BATCH_MAX && last->next != NULL; n++) last = last->next;
+        st->head = last->next;
+        if (st->head == NULL) st->tail = &st->head;
+        last->next = NULL;
+        st->n_queued -= n;
+        pthread_mutex_unlock(&st->mu);
+        int64_t t0 = clock_now_us();
+        bool ok = commit_batch(st, list);
+        int64_t took_us = clock_now_us() - t0;
+        pthread_mutex_lock(&st->mu);
+        finish_batch_locked(st, list, ok, took_us);
+    }
+    pthread_mutex_unlock(&st->mu);
+    return NULL;
+}
+
+static void enqueue_locked(store *st, job *j)
+{
+    *st->tail = j;
+    st->tail = &j->next;
+    st->n_queued++;
+    pthread_cond_signal(&st->work);
+}
+
+err_code store_write(store *st, store_job fn, void *arg, err *e)
+{
+    job j = {.fn = fn, .arg = arg};
+    pthread_cond_init(&j.wake, NULL);
+    pthread_mutex_lock(&st->mu);
+    enqueue_locked(st, &j);
+    while (!j.done) pthread_cond_wait(&j.wake, &st->mu);
+    pthread_mutex_unlock(&st->mu);
+    pthread_cond_destroy(&j.wake);
+    if (j.code != ERR_NONE && e != NULL) *e = j.why;
+    return j.code;
+}
+
+void store_post(store *st, store_job fn, const void *arg, size_t bytes)
+{
+    job *j = calloc(1, sizeof *j + bytes);
+    if (j == NULL) return;
+    j->fn = fn;
+    j->arg = j + 1;
+    j->owned = true;
+    memcpy(j->arg, arg, bytes);
+    pthread_mutex_lock(&st->mu);
+    enqueue_locked(st, j);
+    pthread_mutex_unlock(&st->mu);
+}
+
+/* ---- readers ------------------------------------------------------------------- */
+
+sqlite3 *store_read_begin(store *st)
+{
+    pthread_mutex_lock(&st->read_mu);
+    for (;;) {
+        for (int i = 0; i < N_READERS; i++)
+            if (!st->reader_used[i]) {
+                st->reader_used[i] = true;
+                pthread_mutex_unlock(&st->read_mu);
+                return st->reader[i];
+            }
+        pthread_cond_wait(&st->read_free, &st->read_mu);
+    }
+}
+
+void store_read_end(store *st, sqlite3 *db)
+{
+    pthread_mutex_lock(&st->read_mu);
+    for (int i = 0; i < N_READERS; i++)
+        if (st->reader[i] == db) st->reader_used[i] = false;
+    pthread_cond_signal(&st->read_free);
+    pthread_mutex_unlock(&st->read_mu);
+}
+
+/* ---- ids ---------------------------------------------------------------------- */
+
+enum { SEQ_BITS = 14, NODE_BITS = 8 };
+static const int64_t EPOCH_MS = 1704067200000; /* 2024-01-01 */
+
+static uint64_t tick_of(uint64_t id)
+{
+    return (id >> (SEQ_BITS + NODE_BITS)) << SEQ_BITS | (id & ((1u << SEQ_BITS) - 1));
+}
+
+uint64_t store_next_id(store *st)
+{
+    int64_t ms = clock_wall_us() / 1000 - EPOCH_MS;
+    uint64_t tick = ms > 0 ? (uint64_t)ms << SEQ_BITS : 0;
+    pthread_mutex_lock(&st->id_mu);
+    if (tick <= st->last_tick)
+        tick = st->last_tick + 1; /* same millisecond, or the clock went back */
+    st->last_tick = tick;
+    pthread_mutex_unlock(&st->id_mu);
+    return (tick >> SEQ_BITS) << (SEQ_BITS + NODE_BITS) | (uint64_t)st->node << SEQ_BITS |
+           (tick & ((1u << SEQ_BITS) - 1));
+}
+
+/* Ids go on above the highest that was ever stored, wherever the clock stands now. */
+static err_code seed_ids(store *st, err *e)
+{
+    sql q;
+    sql_begin(&q, st->db,
+              "SELECT max(coalesce((SELECT max(id) FROM tenants), 0),"
+              " coalesce((SELECT max(id) FROM api_keys), 0),"
+              " coalesce((SELECT max(id) FROM adapters), 0),"
+              " coalesce((SELECT max(id) FROM adapter_versions), 0),"
+              " coalesce((SELECT max(request_id) FROM usage), 0),"
+              " coalesce((SELECT max(id) FROM audit), 0),"
+              " (SELECT id FROM high_water))");
+    if (sql_row(&q)) st->last_tick = tick_of((uint64_t)sql_col_int(&q, 0));
+    return sql_end(&q, "read the newest id", e);
+}
+
+/* ---- life -------------------------------------------------------------------------- */
+
+static err_code take_dir(store *st, const char *dir, bool create, err *e)
+{
+    if (create && mkdir(dir, 0700) != 0 && errno != EEXIST)
+        return err_set(e, ERR_IO, "cannot make the data directory: %s", strerror(errno));
+    char path[4096];
+    if ((size_t)snprintf(path, sizeof path, "%s/lorad.lock", dir) >= sizeof path)
+        return err_set(e, ERR_INPUT, "the data directory's path is too long");
+    st->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (st->lock_fd < 0)
+        return err_set(e, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO,
+                       "cannot open the data directory: %s", strerror(errno));
+    if (flock(st->lock_fd, LOCK_EX | LOCK_NB) != 0)
+        return err_set(e, ERR_BUSY, "another lorad uses this data directory");
+    st->dir = strdup(dir);
+    return st->dir != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
+}
+
+static err_code exec_all(sqlite3 *db, const char *text, const char *what, err *e)
+{
+    int rc = sqlite3_exec(db, text, NULL, NULL, NULL);
+    return rc == SQLITE_OK ? ERR_NONE : sql_error(db, rc, what, e);
+}
+
+static err_code check_whole(sqlite3 *db, err *e)
+{
+    char answer[64] = "";
+    sql q;
+    sql_begin(&q, db, "PRAGMA quick_check(1)");
+    if (sql_row(&q)) sql_col_text(&q, 0, answer, sizeof answer);
+    err_code code = sql_end(&q, "check the database", e);
+    if (code == ERR_NONE && strcmp(answer, "ok") != 0)
+        code = err_set(e, ERR_CORRUPT, "lorad.db is damaged: restore a backup");
+    return code;
+}
+
+static err_code open_writer(store *st, const char *path, const store_options *o, err *e)
+{
+    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | (o->create ? SQLITE_OPEN_CREATE : 0);
+    int rc = sqlite3_open_v2(path, &st->db, flags, NULL);
+    if (rc == SQLITE_CANTOPEN && !o->create)
+        return err_set(e, ERR_NOT_FOUND, "no lorad.db in the data directory: run `lorad init`");
+    if (rc != SQLITE_OK) return sql_error(st->db, rc, "open the database", e);
+    sqlite3_busy_timeout(st->db, BUSY_MS);
+    sqlite3_db_config(st->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+    err_code code = exec_all(st->db,
+                             "PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON;"
+                             "PRAGMA mmap_size=0; PRAGMA journal_mode=WAL;"
+                             "PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON",
+                             "open the database", e);
+    if (code == ERR_NONE && o->quick_check) code = check_whole(st->db, e);
+    if (code == ERR_NONE) code = schema_migrate(st->db, STORE_SCHEMA_VERSION, e);
+    if (code == ERR_NONE) code = seed_ids(st, e);
+    return code;
+}
+
+static err_code open_readers(store *st, const char *path, err *e)
+{
+    for (int i = 0; i < N_READERS; i++) {
+        int rc =
+            sqlite3_open_v2(path, &st->reader[i], SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX, NULL);
+        if (rc != SQLITE_OK) return sql_error(st->reader[i], rc, "open the database", e);
+        sqlite3_busy_timeout(st->reader[i], BUSY_MS);
+        sqlite3_db_config(st->reader[i], SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+        err_code code = exec_all(st->reader[i],
+                                 "PRAGMA trusted_schema=OFF; PRAGMA mmap_size=0;"
+                                 "PRAGMA wal_autocheckpoint=0; PRAGMA query_only=ON",
+                                 "open the database", e);
+        if (code != ERR_NONE) return code;
+    }
+    return ERR_NONE;
+}
+
+err_code store_open(store **out, const char *dir, const store_options *options, err *e)
+{
+    *out = NULL;
+    store_options o = {0};
+    if (options != NULL) o = *options;
+    store *st = calloc(1, sizeof *st);
+    if (st == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    err own;
+    if (e == NULL) e = &own;
+    st->lock_fd = -1;
+    st->node = o.node & 0xff;
+    st->tail = &st->head;
+    st->healthy = true;
+    pthread_mutex_init(&st->mu, NULL);
+    pthread_mutex_init(&st->read_mu, NULL);
+    pthread_mutex_init(&st->id_mu, NULL);
+    pthread_cond_init(&st->work, NULL);
+    pthread_cond_init(&st->read_free, NULL);
+
+    char path[4096];
+    err_code code = take_dir(st, dir, o.create, e);
+    if (code == ERR_NONE) {
+        snprintf(path, sizeof path, "%s/lorad.db", dir);
+        code = open_writer(st, path, &o, e);
+    }
+    if (code == ERR_NONE) code = open_readers(st, path, e);
+    if (code == ERR_NONE) code = tenant_cache_open(&st->tenants, st->db, e);
+    if (code == ERR_NONE) code = key_cache_open(&st->keys, st->db, e);
+    if (code == ERR_NONE) {
+        if (pthread_create(&st->writer, NULL, writer_main, st) == 0)
+            st->writer_runs = true;
+        else
+            code = err_set(e, ERR_NOMEM, "cannot start the storage writer thread");
+    }
+    if (code != ERR_NONE) {
+        store_close(st);
+        return code;
+    }
+    *out = st;
+    return ERR_NONE;
+}
+
+void store_close(store *st)
+{
+    if (st == NULL) return;
+    if (st->writer_runs) {
+        pthread_mutex_lock(&st->mu);
+        st->stop = true;
+        pthread_cond_signal(&st->work);
+        pthread_mutex_unlock(&st->mu);
+        pthread_join(st->writer, NULL);
+    }
+    /* The writer is closed last, so that it alone checkpoints. */
+    for (int i = 0; i < N_READERS; i++) sqlite3_close(st->reader[i]);
+    sqlite3_close(st->db);
+    key_cache_close(st->keys);
+    tenant_cache_close(st->tenants);
+    if (st->lock_fd >= 0) close(st->lock_fd);
+    pthread_cond_destroy(&st->work);
+    pthread_cond_destroy(&st->read_free);
+    pthread_mutex_destroy(&st->mu);
+    pthread_mutex_destroy(&st->read_mu);
+    pthread_mutex_destroy(&st->id_mu);
+    free(st->dir);
+    free(st);
+}
+
+const char *store_dir(const store *st)
+{
+    return st->dir;
+}
+
+bool store_healthy(store *st)
+{
+    pthread_mutex_lock(&st->mu);
+    bool ok = st->healthy;
+    pthread_mutex_unlock(&st->mu);
+    return ok;
+}
+
+void store_stats_get(store *st, store_stats *out)
+{
+    pthread_mutex_lock(&st->mu);
+    *out = st->stats;
+    out->n_queued = st->n_queued;
+    pthread_mutex_unlock(&st->mu);
+}
+
+struct tenant_cache *store_tenants(store *st)
+{
+    return st->tenants;
+}
+
+struct key_cache *store_keys(store *st)
+{
+    return st->keys;
+}

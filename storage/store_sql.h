@@ -1,0 +1,81 @@
+/* store_sql.h -- what the files of this room share: SQL jobs, read connections, statements.
+ *
+ * Private to storage/ (and its tests): the only header here that shows SQLite's types.
+ */
+#ifndef STORAGE_STORE_SQL_H
+#define STORAGE_STORE_SQL_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <sqlite3.h>
+
+#include "storage/store.h"
+
+/* ---- jobs ------------------------------------------------------------------- */
+
+/* Runs on the writer thread inside a transaction; a failure undoes what this job did, not its
+ * neighbours' work. */
+typedef err_code (*store_job)(sqlite3 *db, void *arg, err *e);
+
+/* Runs `fn` and waits until its transaction is durable. */
+err_code store_write(store *st, store_job fn, void *arg, err *e);
+
+/* Queues `fn` with a copy of `arg` and returns at once; a failure is logged. */
+void store_post(store *st, store_job fn, const void *arg, size_t bytes);
+
+/* A read-only connection for this thread alone until store_read_end(); waits for a free one. */
+sqlite3 *store_read_begin(store *st);
+void store_read_end(store *st, sqlite3 *db);
+
+/* ---- statements --------------------------------------------------------------- */
+
+/* Prepare, bind in order, step, end.  The first failure sticks and sql_end() reports it. */
+typedef struct sql {
+    sqlite3 *db;
+    sqlite3_stmt *s;
+    int n_bound, rc;
+} sql;
+
+void sql_begin(sql *q, sqlite3 *db, const char *text);
+void sql_int(sql *q, int64_t v);
+void sql_real(sql *q, double v);
+void sql_text(sql *q, const char *v); /* not copied: must live until sql_end() */
+void sql_blob(sql *q, const void *v, size_t len);
+void sql_null(sql *q);
+bool sql_row(sql *q); /* true: a row is there */
+int64_t sql_col_int(sql *q, int i);
+double sql_col_real(sql *q, int i);
+void sql_col_text(sql *q, int i, char *out, size_t cap);
+bool sql_col_blob(sql *q, int i, void *out, size_t len); /* false: another length */
+/* Frees the statement.  `what` is what the user wanted ("create the tenant"). */
+err_code sql_end(sql *q, const char *what, err *e);
+/* For statements without rows: step once, end. */
+err_code sql_done(sql *q, const char *what, err *e);
+
+/* SQLite's result code as ours, with a sentence. */
+err_code sql_error(sqlite3 *db, int rc, const char *what, err *e);
+
+/* ---- schema -------------------------------------------------------------------- */
+
+/* Brings the database from its user_version up to `upto`, one transaction for each step. */
+err_code schema_migrate(sqlite3 *db, int upto, err *e);
+
+/* ---- caches -------------------------------------------------------------------- */
+
+struct tenant_cache;
+struct key_cache;
+
+struct tenant_cache *store_tenants(store *st);
+struct key_cache *store_keys(store *st);
+
+err_code tenant_cache_open(struct tenant_cache **out, sqlite3 *db, err *e);
+void tenant_cache_close(struct tenant_cache *tc);
+err_code key_cache_open(struct key_cache **out, sqlite3 *db, err *e);
+void key_cache_close(struct key_cache *kc);
+/* After the tenant's keys were revoked in the database. */
+void key_cache_revoke_tenant(store *st, uint64_t tenant_id, int64_t now_wall_us);
+
+#endif

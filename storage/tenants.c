@@ -1,0 +1,359 @@
+/* tenants.c -- the tenants' table and its copy in memory.
+ *
+ * The copy is an array of pointers in order of id (ids only grow, so a new tenant goes to the end).
+ * `change` keeps writers one after another, from their read of the old row to the update of the
+ * copy; readers take `lock` alone and never wait for the disk.
+ */
+#include "storage/tenants.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "storage/store_sql.h"
+
+struct tenant_cache {
+    pthread_mutex_t change; /* taken before `lock`; held over a write to the disk */
+    pthread_rwlock_t lock;  /* leaf lock; guards all below */
+    tenant **row;
+    size_t n, cap;
+};
+
+#define COLUMNS                                                                                   \
+    "id, name, disabled, weight, default_class, classes, models, rpm, tpm, max_concurrent,"       \
+    " max_queued, tokens_per_day, tokens_per_month, max_adapters, max_adapter_bytes, generation," \
+    " created_us, updated_us"
+
+bool name_valid(const char *name)
+{
+    size_t n = strlen(name);
+    if (n == 0 || n > TENANT_NAME_MAX) return false;
+    if (strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789._-") != n) return false;
+    return name[0] != '.' && name[0] != '_' && name[0] != '-';
+}
+
+bool list_allows(const char *list, const char *item)
+{
+    size_t n = strlen(item);
+    bool empty = true;
+    for (const char *p = list; *p != 0;) {
+        while (*p == ' ' || *p == ',') p++;
+        size_t len = strcspn(p, ",");
+        size_t trimmed = len;
+        while (trimmed > 0 && p[trimmed - 1] == ' ') trimmed--;
+        if (trimmed > 0) empty = false;
+        if (trimmed == n && n > 0 && memcmp(p, item, n) == 0) return true;
+        p += len;
+    }
+    return empty;
+}
+
+/* ---- memory ---------------------------------------------------------------------- */
+
+/* Index of the first row with an id >= `id`; `lock` is held. */
+static size_t lower_bound(const struct tenant_cache *tc, uint64_t id)
+{
+    size_t lo = 0, hi = tc->n;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (tc->row[mid]->id < id)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static tenant *find_id(const struct tenant_cache *tc, uint64_t id)
+{
+    size_t i = lower_bound(tc, id);
+    return i < tc->n && tc->row[i]->id == id ? tc->row[i] : NULL;
+}
+
+static tenant *find_name(const struct tenant_cache *tc, const char *name)
+{
+    for (size_t i = 0; i < tc->n; i++)
+        if (strcmp(tc->row[i]->name, name) == 0) return tc->row[i];
+    return NULL;
+}
+
+static err_code cache_put(struct tenant_cache *tc, const tenant *t, err *e)
+{
+    err_code code = ERR_NONE;
+    pthread_rwlock_wrlock(&tc->lock);
+    tenant *old = find_id(tc, t->id);
+    if (old != NULL) {
+        *old = *t;
+        goto out;
+    }
+    if (tc->n == tc->cap) {
+        size_t cap = tc->cap ? tc->cap * 2 : 64;
+        tenant **row = realloc(tc->row, cap * sizeof *row);
+        if (row == NULL) goto nomem;
+        tc->row = row;
+        tc->cap = cap;
+    }
+    tenant *copy = malloc(sizeof *copy);
+    if (copy == NULL) goto nomem;
+    *copy = *t;
+    size_t at = lower_bound(tc, t->id);
+    memmove(tc->row + at + 1, tc->row + at, (tc->n - at) * sizeof *tc->row);
+    tc->row[at] = copy;
+    tc->n++;
+    goto out;
+nomem:
+    code = err_set(e, ERR_NOMEM, "out of memory");
+out:
+    pthread_rwlock_unlock(&tc->lock);
+    return code;
+}
+
+static void read_row(sql *q, tenant *t)
+{
+    memset(t, 0, sizeof *t);
+    t->id = (uint64_t)sql_col_int(q, 0);
+    sql_col_text(q, 1, t->name, sizeof t->name);
+    t->disabled = sql_col_int(q, 2) != 0;
+    t->weight = sql_col_real(q, 3);
+    sql_col_text(q, 4, t->default_class, sizeof t->default_class);
+    sql_col_text(q, 5, t->classes, sizeof t->classes);
+    sql_col_text(q, 6, t->models, sizeof t->models);
+    tenant_limits *l = &t->limits;
+    l->requests_per_minute = sql_col_int(q, 7);
+    l->tokens_per_minute = sql_col_int(q, 8);
+    l->max_concurrent = sql_col_int(q, 9);
+    l->max_queued = sql_col_int(q, 10);
+    l->tokens_per_day = sql_col_int(q, 11);
+    l->tokens_per_month = sql_col_int(q, 12);
+    l->max_adapters = sql_col_int(q, 13);
+    l->max_adapter_bytes = sql_col_int(q, 14);
+    t->generation = (uint64_t)sql_col_int(q, 15);
+    t->created_wall_us = sql_col_int(q, 16);
+    t->updated_wall_us = sql_col_int(q, 17);
+}
+
+err_code tenant_cache_open(struct tenant_cache **out, sqlite3 *db, err *e)
+{
+    struct tenant_cache *tc = calloc(1, sizeof *tc);
+    if (tc == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    pthread_mutex_init(&tc->change, NULL);
+    pthread_rwlock_init(&tc->lock, NULL);
+    *out = tc;
+    sql q;
+    sql_begin(&q, db, "SELECT " COLUMNS " FROM tenants ORDER BY id");
+    err_code code = ERR_NONE;
+    while (code == ERR_NONE && sql_row(&q)) {
+        tenant t;
+        read_row(&q, &t);
+        code = cache_put(tc, &t, e);
+    }
+    err_code end = sql_end(&q, "read the tenants", code == ERR_NONE ? e : NULL);
+    return code != ERR_NONE ? code : end;
+}
+
+void tenant_cache_close(struct tenant_cache *tc)
+{
+    if (tc == NULL) return;
+    for (size_t i = 0; i < tc->n; i++) free(tc->row[i]);
+    free(tc->row);
+    pthread_rwlock_destroy(&tc->lock);
+    pthread_mutex_destroy(&tc->change);
+    free(tc);
+}
+
+/* ---- disk ------------------------------------------------------------------------- */
+
+static err_code write_row(sqlite3 *db, void *arg, err *e)
+{
+    const tenant *t = arg;
+    const tenant_limits *l = &t->limits;
+    sql q;
+    sql_begin(&q, db,
+              "INSERT INTO tenants(" COLUMNS ") VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+              " ON CONFLICT(id) DO UPDATE SET name=excluded.name, disabled=excluded.disabled,"
+              " weight=excluded.weight, default_class=excluded.default_class,"
+              " classes=excluded.classes, models=excluded.models, rpm=excluded.rpm,"
+              " tpm=excluded.tpm, max_concurrent=excluded.max_concurrent,"
+              " max_queued=excluded.max_queued, tokens_per_day=excluded.tokens_per_day,"
+              " tokens_per_month=excluded.tokens_per_month, max_adapters=excluded.max_adapters,"
+              " max_adapter_bytes=excluded.max_adapter_bytes, generation=excluded.generation,"
+              " updated_us=excluded.updated_us");
+    sql_int(&q, (int64_t)t->id);
+    sql_text(&q, t->name);
+    sql_int(&q, t->disabled);
+    sql_real(&q, t->weight);
+    sql_text(&q, t->default_class);
+    sql_text(&q, t->classes);
+    sql_text(&q, t->models);
+    sql_int(&q, l->requests_per_minute);
+    sql_int(&q, l->tokens_per_minute);
+    sql_int(&q, l->max_concurrent);
+    sql_int(&q, l->max_queued);
+    sql_int(&q, l->tokens_per_day);
+    sql_int(&q, l->tokens_per_month);
+    sql_int(&q, l->max_adapters);
+    sql_int(&q, l->max_adapter_bytes);
+    sql_int(&q, (int64_t)t->generation);
+    sql_int(&q, t->created_wall_us);
+    sql_int(&q, t->updated_wall_us);
+    return sql_done(&q, "write the tenant", e);
+}
+
+struct disable_job {
+    tenant t;
+    int64_t now_us;
+};
+
+static err_code disable_row(sqlite3 *db, void *arg, err *e)
+{
+    struct disable_job *d = arg;
+    err_code code = write_row(db, &d->t, e);
+    if (code != ERR_NONE) return code;
+    sql q;
+    sql_begin(&q, db, "UPDATE api_keys SET revoked_us=? WHERE tenant_id=? AND revoked_us=0");
+    sql_int(&q, d->now_us);
+    sql_int(&q, (int64_t)d->t.id);
+    return sql_done(&q, "revoke the tenant's keys", e);
+}
+
+/* ---- API -------------------------------------------------------------------------- */
+
+static bool printable(const char *s)
+{
+    for (; *s != 0; s++)
+        if ((unsigned char)*s < 0x20 || *s == 0x7f) return false;
+    return true;
+}
+
+static err_code check(const tenant *t, err *e)
+{
+    if (memchr(t->name, 0, sizeof t->name) == NULL || !name_valid(t->name))
+        return err_set(e, ERR_INPUT,
+                       "a tenant's name is 1 to %d of a-z 0-9 . _ - and starts with a letter or "
+                       "digit",
+                       TENANT_NAME_MAX);
+    if (!isfinite(t->weight) || t->weight <= 0 || t->weight > 1000)
+        return err_set(e, ERR_INPUT, "a tenant's weight is above 0 and at most 1000");
+    if (!printable(t->default_class) || !printable(t->classes) || !printable(t->models))
+        return err_set(e, ERR_INPUT, "classes and models hold no control characters");
+    const tenant_limits *l = &t->limits;
+    const int64_t all[] = {l->requests_per_minute, l->tokens_per_minute, l->max_concurrent,
+                           l->max_queued,          l->tokens_per_day,    l->tokens_per_month,
+                           l->max_adapters,        l->max_adapter_bytes};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i] < 0) return err_set(e, ERR_INPUT, "a limit is 0 (none) or more");
+    return ERR_NONE;
+}
+
+static err_code name_taken(err *e, const char *name)
+{
+    return err_set(e, ERR_EXISTS, "a tenant named '%s' exists already", name);
+}
+
+err_code tenants_create(store *st, const tenant *want, tenant *out, err *e)
+{
+    struct tenant_cache *tc = store_tenants(st);
+    tenant t = *want;
+    if (t.weight == 0) t.weight = 1;
+    err_code code = check(&t, e);
+    if (code != ERR_NONE) return code;
+    pthread_mutex_lock(&tc->change);
+    t.id = store_next_id(st);
+    t.disabled = false;
+    t.generation = 1;
+    t.created_wall_us = t.updated_wall_us = clock_wall_us();
+    tenant other;
+    if (tenants_find(st, t.name, &other, NULL) == ERR_NONE)
+        code = name_taken(e, t.name);
+    else
+        code = store_write(st, write_row, &t, e);
+    if (code == ERR_NONE) code = cache_put(tc, &t, e);
+    pthread_mutex_unlock(&tc->change);
+    if (code == ERR_NONE && out != NULL) *out = t;
+    return code;
+}
+
+err_code tenants_get(store *st, uint64_t id, tenant *out, err *e)
+{
+    struct tenant_cache *tc = store_tenants(st);
+    pthread_rwlock_rdlock(&tc->lock);
+    const tenant *t = find_id(tc, id);
+    if (t != NULL) *out = *t;
+    pthread_rwlock_unlock(&tc->lock);
+    return t != NULL ? ERR_NONE : err_set(e, ERR_NOT_FOUND, "no such tenant");
+}
+
+err_code tenants_find(store *st, const char *name, tenant *out, err *e)
+{
+    struct tenant_cache *tc = store_tenants(st);
+    pthread_rwlock_rdlock(&tc->lock);
+    const tenant *t = find_name(tc, name);
+    if (t != NULL) *out = *t;
+    pthread_rwlock_unlock(&tc->lock);
+    return t != NULL ? ERR_NONE : err_set(e, ERR_NOT_FOUND, "no such tenant");
+}
+
+err_code tenants_list(store *st, uint64_t after_id, size_t limit, tenant **out, size_t *n, err *e)
+{
+    struct tenant_cache *tc = store_tenants(st);
+    *out = NULL;
+    *n = 0;
+    pthread_rwlock_rdlock(&tc->lock);
+    size_t from = lower_bound(tc, after_id + 1);
+    size_t count = tc->n - from;
+    if (limit != 0 && count > limit) count = limit;
+    tenant *list = calloc(count + 1, sizeof *list);
+    for (size_t i = 0; list != NULL && i < count; i++) list[i] = *tc->row[from + i];
+    pthread_rwlock_unlock(&tc->lock);
+    if (list == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    *out = list;
+    *n = count;
+    return ERR_NONE;
+}
+
+err_code tenants_update(store *st, const tenant *want, tenant *out, err *e)
+{
+    struct tenant_cache *tc = store_tenants(st);
+    tenant t = *want, old, other;
+    err_code code = check(&t, e);
+    if (code != ERR_NONE) return code;
+    pthread_mutex_lock(&tc->change);
+    code = tenants_get(st, t.id, &old, e);
+    if (code == ERR_NONE && t.generation != 0 && t.generation != old.generation)
+        code = err_set(e, ERR_CONFLICT, "the tenant was changed meanwhile: read it again");
+    if (code == ERR_NONE && tenants_find(st, t.name, &other, NULL) == ERR_NONE && other.id != t.id)
+        code = name_taken(e, t.name);
+    if (code == ERR_NONE) {
+        t.generation = old.generation + 1;
+        t.created_wall_us = old.created_wall_us;
+        t.updated_wall_us = clock_wall_us();
+        code = store_write(st, write_row, &t, e);
+    }
+    if (code == ERR_NONE) code = cache_put(tc, &t, e);
+    pthread_mutex_unlock(&tc->change);
+    if (code == ERR_NONE && out != NULL) *out = t;
+    return code;
+}
+
+err_code tenants_disable(store *st, uint64_t id, err *e)
+{
+    struct tenant_cache *tc = store_tenants(st);
+    struct disable_job d = {.now_us = clock_wall_us()};
+    pthread_mutex_lock(&tc->change);
+    err_code code = tenants_get(st, id, &d.t, e);
+    if (code == ERR_NONE) {
+        d.t.disabled = true;
+        d.t.generation++;
+        d.t.updated_wall_us = d.now_us;
+        code = store_write(st, disable_row, &d, e);
+    }
+    if (code == ERR_NONE) {
+        code = cache_put(tc, &d.t, e);
+        key_cache_revoke_tenant(st, id, d.now_us);
+    }
+    pthread_mutex_unlock(&tc->change);
+    return code;
+}

@@ -1,0 +1,305 @@
+/* test_store.c -- the data directory, migrations, ids, group commit, backup. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include <check.h>
+
+#include "storage/audit.h"
+#include "storage/backup.h"
+#include "storage/digest.h"
+#include "storage/store_sql.h"
+#include "storage/tenants.h"
+#include "tests/storage/tmpdir.h"
+
+static char dir[64];
+static const store_options fresh = {.create = true, .node = 7};
+
+static void setup(void)
+{
+    tmpdir_make(dir);
+}
+
+static void teardown(void)
+{
+    tmpdir_remove(dir);
+}
+
+static store *open_ok(const store_options *o)
+{
+    store *st;
+    err e;
+    ck_assert_msg(store_open(&st, dir, o, &e) == ERR_NONE, "%s", e.msg);
+    return st;
+}
+
+static void raw_sql(const char *text)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/lorad.db", dir);
+    sqlite3 *db;
+    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+    ck_assert_int_eq(sqlite3_exec(db, text, NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+}
+
+START_TEST(test_digest)
+{
+    uint8_t a[32], b[32];
+    char hex[DIGEST_HEX];
+    digest_bytes("abc", 3, a);
+    digest_hex(a, hex);
+    ck_assert_str_eq(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    digest *d = digest_begin();
+    digest_add(d, "a", 1);
+    digest_add(d, "bc", 2);
+    digest_end(d, b);
+    ck_assert(digest_same(a, b, 32));
+    b[31] ^= 1;
+    ck_assert(!digest_same(a, b, 32));
+    ck_assert(digest_from_hex(hex, b) && digest_same(a, b, 32));
+    hex[5] = 'A';
+    ck_assert(!digest_from_hex(hex, b));
+    hex[5] = 0;
+    ck_assert(!digest_from_hex(hex, b));
+}
+END_TEST
+
+START_TEST(test_open_rules)
+{
+    store *st, *other;
+    err e;
+    ck_assert_int_eq(store_open(&st, dir, NULL, &e), ERR_NOT_FOUND);
+    st = open_ok(&fresh);
+    ck_assert_int_eq(store_open(&other, dir, NULL, &e), ERR_BUSY);
+    ck_assert(store_healthy(st));
+    ck_assert_str_eq(store_dir(st), dir);
+    store_close(st);
+    st = open_ok(&(store_options){.quick_check = true});
+    store_close(st);
+    ck_assert_int_eq(store_open(&st, "/nonexistent/lorad", NULL, &e), ERR_NOT_FOUND);
+}
+END_TEST
+
+START_TEST(test_newer_and_foreign)
+{
+    err e;
+    store *st = open_ok(&fresh);
+    store_close(st);
+    raw_sql("PRAGMA user_version=99");
+    ck_assert_int_eq(store_open(&st, dir, NULL, &e), ERR_CONFLICT);
+    ck_assert_ptr_nonnull(strstr(e.msg, "99"));
+    raw_sql("PRAGMA user_version=3; PRAGMA application_id=1");
+    ck_assert_int_eq(store_open(&st, dir, NULL, &e), ERR_CONFLICT);
+    tmpdir_remove(dir);
+    mkdir(dir, 0700);
+    raw_sql("CREATE TABLE somebodys(x)");
+    ck_assert_int_eq(store_open(&st, dir, NULL, &e), ERR_CONFLICT);
+    tmpdir_remove(dir);
+    mkdir(dir, 0700);
+    char path[128];
+    snprintf(path, sizeof path, "%s/lorad.db", dir);
+    FILE *f = fopen(path, "w");
+    for (int i = 0; i < 2000; i++) fputs("not a database ", f);
+    fclose(f);
+    ck_assert_int_eq(store_open(&st, dir, NULL, &e), ERR_CORRUPT);
+}
+END_TEST
+
+/* Each older schema, with a row in it, rolls forward to the newest. */
+START_TEST(test_roll_forward)
+{
+    for (int from = 0; from <= STORE_SCHEMA_VERSION; from++) {
+        tmpdir_remove(dir);
+        mkdir(dir, 0700);
+        char path[128];
+        snprintf(path, sizeof path, "%s/lorad.db", dir);
+        sqlite3 *db;
+        err e;
+        ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+        ck_assert_msg(schema_migrate(db, from, &e) == ERR_NONE, "%s", e.msg);
+        if (from >= 1)
+            ck_assert_int_eq(sqlite3_exec(db,
+                                          "INSERT INTO tenants VALUES(9,'acme',0,1.0,'','','',0,0,"
+                                          "0,0,0,0,0,0,1,5,5)",
+                                          NULL, NULL, NULL),
+                             SQLITE_OK);
+        sqlite3_close(db);
+        store *st = open_ok(&fresh);
+        tenant t;
+        if (from >= 1) ck_assert_int_eq(tenants_find(st, "acme", &t, &e), ERR_NONE);
+        ck_assert_int_eq(audit_append(st, 1, 0, "test", "x", NULL, &e), ERR_NONE);
+        store_close(st);
+    }
+}
+END_TEST
+
+START_TEST(test_ids)
+{
+    store *st = open_ok(&fresh);
+    uint64_t last = 0;
+    for (int i = 0; i < 50000; i++) {
+        uint64_t id = store_next_id(st);
+        ck_assert_uint_gt(id, last);
+        ck_assert_uint_eq(id >> 14 & 255, 7);
+        ck_assert_uint_eq(id >> 63, 0);
+        last = id;
+    }
+    store_close(st);
+    /* An id from the future (the clock went back): ids go on above it. */
+    char text[128];
+    uint64_t future = last + (1ull << 50);
+    snprintf(text, sizeof text, "UPDATE high_water SET id=%llu", (unsigned long long)future);
+    raw_sql(text);
+    st = open_ok(&fresh);
+    ck_assert_uint_gt(store_next_id(st), future);
+    store_close(st);
+}
+END_TEST
+
+/* ---- group commit ------------------------------------------------------------------- */
+
+enum { N_THREADS = 8, N_WRITES = 40 };
+
+struct put {
+    int64_t id;
+    bool fail;
+};
+
+static err_code put_job(sqlite3 *db, void *arg, err *e)
+{
+    const struct put *p = arg;
+    sql q;
+    sql_begin(&q, db, "INSERT INTO t VALUES(?)");
+    sql_int(&q, p->id);
+    err_code code = sql_done(&q, "put", e);
+    return p->fail && code == ERR_NONE ? err_set(e, ERR_INPUT, "as asked") : code;
+}
+
+struct client {
+    store *st;
+    int n;
+};
+
+static void *client_main(void *arg)
+{
+    struct client *c = arg;
+    for (int i = 0; i < N_WRITES; i++) {
+        struct put p = {c->n * 1000 + i, i % 10 == 9};
+        err e;
+        err_code code = store_write(c->st, put_job, &p, &e);
+        ck_assert_int_eq(code, p.fail ? ERR_INPUT : ERR_NONE);
+        if (p.fail) continue;
+        /* Durable means visible to any other connection, too. */
+        sqlite3 *db = store_read_begin(c->st);
+        sql q;
+        sql_begin(&q, db, "SELECT 1 FROM t WHERE id=?");
+        sql_int(&q, p.id);
+        ck_assert(sql_row(&q));
+        sql_end(&q, "", NULL);
+        store_read_end(c->st, db);
+    }
+    return NULL;
+}
+
+START_TEST(test_group_commit)
+{
+    store *st = open_ok(&fresh);
+    store_close(st);
+    raw_sql("CREATE TABLE t(id INTEGER PRIMARY KEY)");
+    st = open_ok(&fresh);
+    pthread_t th[N_THREADS];
+    struct client c[N_THREADS];
+    for (int i = 0; i < N_THREADS; i++) {
+        c[i] = (struct client){st, i};
+        pthread_create(&th[i], NULL, client_main, &c[i]);
+    }
+    for (int i = 0; i < N_THREADS; i++) pthread_join(th[i], NULL);
+    struct put p = {1, false};
+    err e;
+    ck_assert_int_eq(store_write(st, put_job, &p, &e), ERR_EXISTS);
+    p.id = 999999;
+    store_post(st, put_job, &p, sizeof p); /* nobody waits; done by the close at the latest */
+    store_stats stats;
+    store_stats_get(st, &stats);
+    ck_assert_uint_ge(stats.n_jobs, N_THREADS * N_WRITES + 1);
+    ck_assert_uint_eq(stats.n_failed, N_THREADS * N_WRITES / 10 + 1);
+    store_close(st);
+    st = open_ok(&(store_options){.quick_check = true});
+    sqlite3 *db = store_read_begin(st);
+    sql q;
+    sql_begin(&q, db, "SELECT count(*) FROM t");
+    ck_assert(sql_row(&q));
+    ck_assert_int_eq(sql_col_int(&q, 0), N_THREADS * N_WRITES * 9 / 10 + 1);
+    sql_end(&q, "", NULL);
+    ck_assert_int_eq(sqlite3_exec(db, "DELETE FROM t", NULL, NULL, NULL), SQLITE_READONLY);
+    store_read_end(st, db);
+    store_close(st);
+}
+END_TEST
+
+/* ---- audit, backup -------------------------------------------------------------------- */
+
+START_TEST(test_audit_and_backup)
+{
+    err e;
+    store *st = open_ok(&fresh);
+    char object[16];
+    for (int i = 0; i < 20; i++) {
+        snprintf(object, sizeof object, "o%d", i);
+        ck_assert_int_eq(audit_append(st, 5, (uint64_t)(i % 2), "key.create", object,
+                                      i == 3 ? "{\"a\":1}" : NULL, &e),
+                         ERR_NONE);
+    }
+    audit_row *rows;
+    size_t n;
+    ck_assert_int_eq(audit_list(st, 0, 0, 5, &rows, &n, &e), ERR_NONE);
+    ck_assert_uint_eq(n, 5);
+    ck_assert_str_eq(rows[0].object, "o19");
+    uint64_t before = rows[4].id;
+    free(rows);
+    ck_assert_int_eq(audit_list(st, 1, before, 100, &rows, &n, &e), ERR_NONE);
+    ck_assert_uint_eq(n, 7); /* o13, o11 ... o1 */
+    ck_assert_str_eq(rows[0].object, "o13");
+    ck_assert_str_eq(rows[5].detail, "{\"a\":1}");
+    free(rows);
+
+    char path[128], sub[96];
+    snprintf(sub, sizeof sub, "%s/copy", dir);
+    mkdir(sub, 0700);
+    snprintf(path, sizeof path, "%s/lorad.db", sub);
+    ck_assert_msg(backup_write(st, path, &e) == ERR_NONE, "%s", e.msg);
+    ck_assert_int_eq(backup_write(st, path, &e), ERR_EXISTS);
+    ck_assert_int_eq(backup_write(st, "/nonexistent/x.db", &e), ERR_IO);
+    audit_append(st, 5, 0, "after", "the copy", NULL, &e);
+    store *copy;
+    ck_assert_int_eq(store_open(&copy, sub, &(store_options){.quick_check = true}, &e), ERR_NONE);
+    ck_assert_int_eq(audit_list(copy, 0, 0, 0, &rows, &n, &e), ERR_NONE);
+    ck_assert_uint_eq(n, 20);
+    free(rows);
+    store_close(copy);
+    store_close(st);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("store");
+    TCase *tc = tcase_create("store");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_set_timeout(tc, 60);
+    tcase_add_test(tc, test_digest);
+    tcase_add_test(tc, test_open_rules);
+    tcase_add_test(tc, test_newer_and_foreign);
+    tcase_add_test(tc, test_roll_forward);
+    tcase_add_test(tc, test_ids);
+    tcase_add_test(tc, test_group_commit);
+    tcase_add_test(tc, test_audit_and_backup);
+    suite_add_tcase(s, tc);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed != 0;
+}
