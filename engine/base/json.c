@@ -1,0 +1,423 @@
+/* json.c -- a validating scan (RFC 8259, nothing more), then cJSON, then a look for duplicate names.
+ *
+ * The scan recurses at most max_depth deep and keeps nothing.  Duplicates are looked for in
+ * the tree, where names are decoded ("a" and "\u0061" are the same name), by sorting.
+ */
+#include "engine/base/json.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const json_limits json_limits_request = {4U << 20, 64, 65536};
+const json_limits json_limits_trusted = {64U << 20, 64, 8 << 20};
+
+enum { NUMBER_MAX = 128 };
+
+typedef struct {
+    const unsigned char *text, *p, *end;
+    const json_limits *lim;
+    int depth, n_values;
+    err *e;
+} scan;
+
+static bool fail(scan *s, const char *what)
+{
+    (void)err_set(s->e, ERR_INPUT, "invalid JSON at byte %zu: %s", (size_t)(s->p - s->text), what);
+    return false;
+}
+
+static void skip_space(scan *s)
+{
+    while (s->p < s->end && (*s->p == ' ' || *s->p == '\t' || *s->p == '\n' || *s->p == '\r')) {
+        s->p++;
+    }
+}
+
+/* ---------------------------------------------------------------- strings -- */
+
+/* Length of the valid UTF-8 sequence at p, or 0 (no overlong forms, no surrogates, up to U+10FFFF). */
+static size_t utf8_len(const unsigned char *p, size_t n)
+{
+    unsigned char c = p[0];
+    size_t len = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
+    if (len == 0 || len > n) return 0;
+    for (size_t i = 1; i < len; i++) {
+        if ((p[i] & 0xC0) != 0x80) return 0;
+    }
+    if ((c == 0xE0 && p[1] < 0xA0) || (c == 0xED && p[1] > 0x9F) || (c == 0xF0 && p[1] < 0x90) ||
+        (c == 0xF4 && p[1] > 0x8F)) {
+        return 0;
+    }
+    return len;
+}
+
+/* Four hex digits after "\u"; -1 if they are not. */
+static int hex4(const scan *s, const unsigned char *p)
+{
+    if (s->end - p < 4) return -1;
+    int v = 0;
+    for (int i = 0; i < 4; i++) {
+        int d = p[i] >= '0' && p[i] <= '9'   ? p[i] - '0'
+                : p[i] >= 'a' && p[i] <= 'f' ? p[i] - 'a' + 10
+                : p[i] >= 'A' && p[i] <= 'F' ? p[i] - 'A' + 10
+                                             : -1;
+        if (d < 0) return -1;
+        v = v * 16 + d;
+    }
+    return v;
+}
+
+static bool scan_unicode_escape(scan *s)
+{
+    int v = hex4(s, s->p + 2);
+    if (v < 0) return fail(s, "\\u needs four hexadecimal digits");
+    if (v == 0) return fail(s, "\\u0000 is not accepted");
+    if (v >= 0xDC00 && v <= 0xDFFF) return fail(s, "a low surrogate stands alone");
+    s->p += 6;
+    if (v < 0xD800 || v > 0xDBFF) return true;
+    bool pair = s->end - s->p >= 6 && s->p[0] == '\\' && s->p[1] == 'u';
+    int low = pair ? hex4(s, s->p + 2) : -1;
+    if (low < 0xDC00 || low > 0xDFFF) return fail(s, "a high surrogate stands alone");
+    s->p += 6;
+    return true;
+}
+
+static bool scan_string(scan *s)
+{
+    s->p++;
+    while (s->p < s->end) {
+        unsigned char c = *s->p;
+        if (c == '"') {
+            s->p++;
+            return true;
+        }
+        if (c < 0x20) return fail(s, "control character in a string");
+        if (c == '\\') {
+            if (s->end - s->p < 2) break;
+            if (s->p[1] == 'u') {
+                if (!scan_unicode_escape(s)) return false;
+                continue;
+            }
+            if (!s->p[1] || !strchr("\"\\/bfnrt", s->p[1])) return fail(s, "unknown escape");
+            s->p += 2;
+            continue;
+        }
+        size_t len = utf8_len(s->p, (size_t)(s->end - s->p));
+        if (len == 0) return fail(s, "invalid UTF-8");
+        s->p += len;
+    }
+    return fail(s, "unterminated string");
+}
+
+/* ------------------------------------------------------- numbers and words -- */
+
+static bool digits(scan *s)
+{
+    const unsigned char *from = s->p;
+    while (s->p < s->end && *s->p >= '0' && *s->p <= '9') s->p++;
+    return s->p > from;
+}
+
+static bool scan_number(scan *s)
+{
+    const unsigned char *from = s->p;
+    if (*s->p == '-') s->p++;
+    if (s->p < s->end && *s->p == '0')
+        s->p++;
+    else if (!digits(s))
+        return fail(s, "a number needs a digit");
+    if (s->p < s->end && *s->p == '.') {
+        s->p++;
+        if (!digits(s)) return fail(s, "a digit must follow the decimal point");
+    }
+    if (s->p < s->end && (*s->p == 'e' || *s->p == 'E')) {
+        s->p++;
+        if (s->p < s->end && (*s->p == '+' || *s->p == '-')) s->p++;
+        if (!digits(s)) return fail(s, "an exponent needs a digit");
+    }
+    size_t len = (size_t)(s->p - from);
+    if (len > NUMBER_MAX) return fail(s, "a number is longer than 128 characters");
+    char buf[NUMBER_MAX + 1];
+    memcpy(buf, from, len);
+    buf[len] = 0;
+    if (!isfinite(strtod(buf, NULL))) return fail(s, "a number is too large");
+    return true;
+}
+
+static bool scan_word(scan *s, const char *word)
+{
+    size_t len = strlen(word);
+    if ((size_t)(s->end - s->p) < len || memcmp(s->p, word, len) != 0) {
+        return fail(s, "unexpected character");
+    }
+    s->p += len;
+    return true;
+}
+
+/* --------------------------------------------------------------- containers -- */
+
+static bool scan_value(scan *s);
+
+static bool scan_member_name(scan *s)
+{
+    skip_space(s);
+    if (s->p >= s->end || *s->p != '"') return fail(s, "a member name must be a string");
+    if (!scan_string(s)) return false;
+    skip_space(s);
+    if (s->p >= s->end || *s->p != ':') return fail(s, "':' expected");
+    s->p++;
+    return true;
+}
+
+static bool scan_container(scan *s, unsigned char close)
+{
+    if (++s->depth > s->lim->max_depth) {
+        (void)err_set(s->e, ERR_LIMIT, "JSON is nested deeper than %d levels", s->lim->max_depth);
+        return false;
+    }
+    s->p++;
+    skip_space(s);
+    bool empty = s->p < s->end && *s->p == close;
+    while (!empty) {
+        if (close == '}' && !scan_member_name(s)) return false;
+        if (!scan_value(s)) return false;
+        skip_space(s);
+        if (s->p >= s->end) return fail(s, "unexpected end");
+        if (*s->p == close) break;
+        if (*s->p != ',')
+            return fail(s, close == '}' ? "',' or '}' expected" : "',' or ']' expected");
+        s->p++;
+    }
+    s->p++;
+    s->depth--;
+    return true;
+}
+
+static bool scan_value(scan *s)
+{
+    skip_space(s);
+    if (++s->n_values > s->lim->max_values) {
+        (void)err_set(s->e, ERR_LIMIT, "JSON has more than %d values", s->lim->max_values);
+        return false;
+    }
+    if (s->p >= s->end) return fail(s, "unexpected end");
+    switch (*s->p) {
+    case '{': return scan_container(s, '}');
+    case '[': return scan_container(s, ']');
+    case '"': return scan_string(s);
+    case 't': return scan_word(s, "true");
+    case 'f': return scan_word(s, "false");
+    case 'n': return scan_word(s, "null");
+    default:
+        if (*s->p == '-' || (*s->p >= '0' && *s->p <= '9')) return scan_number(s);
+        return fail(s, "unexpected character");
+    }
+}
+
+err_code json_check(const char *text, size_t len, const json_limits *lim, err *e)
+{
+    err local;
+    if (!e) e = &local;
+    if (len > lim->max_bytes) {
+        return err_set(e, ERR_LIMIT, "JSON has %zu bytes, the limit is %zu", len, lim->max_bytes);
+    }
+    scan s = {.text = (const unsigned char *)text, .lim = lim, .e = e};
+    s.p = s.text;
+    s.end = s.text + len;
+    if (!scan_value(&s)) return e->code;
+    skip_space(&s);
+    if (s.p != s.end) {
+        (void)fail(&s, "something follows the value");
+        return e->code;
+    }
+    return ERR_NONE;
+}
+
+/* --------------------------------------------------------------- duplicates -- */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* In this object alone. */
+static err_code unique_names(const cJSON *obj, err *e)
+{
+    size_t n = (size_t)cJSON_GetArraySize(obj), i = 0;
+    if (n < 2) return ERR_NONE;
+    const char **names = malloc(n * sizeof(*names));
+    if (!names) return err_set(e, ERR_NOMEM, "no memory to check JSON");
+    const cJSON *v;
+    cJSON_ArrayForEach(v, obj)
+    {
+        names[i++] = v->string;
+    }
+    qsort(names, n, sizeof(*names), by_name);
+    err_code rc = ERR_NONE;
+    for (i = 1; i < n && !rc; i++) {
+        if (strcmp(names[i - 1], names[i]) == 0) {
+            rc = err_set(e, ERR_INPUT, "invalid JSON: the name '%.64s' appears twice in one object",
+                         names[i]);
+        }
+    }
+    free((void *)names);
+    return rc;
+}
+
+/* Depth is bounded: the scan has passed. */
+static err_code all_unique(const cJSON *v, err *e)
+{
+    err_code rc = cJSON_IsObject(v) ? unique_names(v, e) : ERR_NONE;
+    if (!cJSON_IsObject(v) && !cJSON_IsArray(v)) return rc;
+    for (const cJSON *c = v->child; c && !rc; c = c->next) rc = all_unique(c, e);
+    return rc;
+}
+
+err_code json_parse(const char *text, size_t len, const json_limits *lim, cJSON **out, err *e)
+{
+    *out = NULL;
+    err_code rc = json_check(text, len, lim, e);
+    if (rc) return rc;
+    cJSON *tree = cJSON_ParseWithLengthOpts(text, len, NULL, 0);
+    if (!tree) return err_set(e, ERR_NOMEM, "no memory to parse JSON");
+    rc = all_unique(tree, e);
+    if (rc) {
+        cJSON_Delete(tree);
+        return rc;
+    }
+    *out = tree;
+    return ERR_NONE;
+}
+
+/* ------------------------------------------------------------ typed members -- */
+
+const cJSON *json_get(const cJSON *obj, const char *name)
+{
+    return cJSON_GetObjectItemCaseSensitive(obj, name);
+}
+
+static const char *type_name(const cJSON *v)
+{
+    if (cJSON_IsString(v)) return "a string";
+    if (cJSON_IsNumber(v)) return "a number";
+    if (cJSON_IsBool(v)) return "a boolean";
+    if (cJSON_IsArray(v)) return "an array";
+    if (cJSON_IsObject(v)) return "an object";
+    return "null";
+}
+
+/* The member, or NULL when absent or null; sets *found. */
+static const cJSON *present(const cJSON *obj, const char *name, bool *found)
+{
+    const cJSON *v = json_get(obj, name);
+    if (cJSON_IsNull(v)) v = NULL;
+    if (found) *found = v != NULL;
+    return v;
+}
+
+static err_code wrong_type(const cJSON *v, const char *name, const char *want, err *e)
+{
+    return err_set(e, ERR_INPUT, "'%s' must be %s, not %s", name, want, type_name(v));
+}
+
+err_code json_int(const cJSON *obj, const char *name, int64_t lo, int64_t hi, int64_t *out,
+                  bool *found, err *e)
+{
+    const cJSON *v = present(obj, name, found);
+    if (!v) return ERR_NONE;
+    if (!cJSON_IsNumber(v)) return wrong_type(v, name, "an integer", e);
+    double d = v->valuedouble;
+    if (d != floor(d)) return err_set(e, ERR_INPUT, "'%s' must be an integer", name);
+    if (!(d >= (double)lo && d <= (double)hi) || fabs(d) > 9007199254740992.0) {
+        return err_set(e, ERR_INPUT, "'%s' must be from %lld to %lld", name, (long long)lo,
+                       (long long)hi);
+    }
+    *out = (int64_t)d;
+    return ERR_NONE;
+}
+
+err_code json_num(const cJSON *obj, const char *name, double lo, double hi, double *out,
+                  bool *found, err *e)
+{
+    const cJSON *v = present(obj, name, found);
+    if (!v) return ERR_NONE;
+    if (!cJSON_IsNumber(v)) return wrong_type(v, name, "a number", e);
+    if (!(v->valuedouble >= lo && v->valuedouble <= hi)) {
+        return err_set(e, ERR_INPUT, "'%s' must be from %g to %g", name, lo, hi);
+    }
+    *out = v->valuedouble;
+    return ERR_NONE;
+}
+
+err_code json_bool(const cJSON *obj, const char *name, bool *out, bool *found, err *e)
+{
+    const cJSON *v = present(obj, name, found);
+    if (!v) return ERR_NONE;
+    if (!cJSON_IsBool(v)) return wrong_type(v, name, "true or false", e);
+    *out = cJSON_IsTrue(v);
+    return ERR_NONE;
+}
+
+err_code json_str(const cJSON *obj, const char *name, const char **out, bool *found, err *e)
+{
+    const cJSON *v = present(obj, name, found);
+    if (!v) return ERR_NONE;
+    if (!cJSON_IsString(v)) return wrong_type(v, name, "a string", e);
+    *out = v->valuestring;
+    return ERR_NONE;
+}
+
+/* Moves past one value of a text that has passed the scan. */
+static void skip_value(scan *s)
+{
+    s->depth = 0;
+    s->n_values = 0;
+    (void)scan_value(s);
+}
+
+err_code json_int64_text(const char *text, size_t len, const char *name, int64_t *out, bool *found,
+                         err *e)
+{
+    err ignored;
+    scan s = {.text = (const unsigned char *)text, .lim = &json_limits_trusted, .e = &ignored};
+    s.p = s.text;
+    s.end = s.text + len;
+    size_t name_len = strlen(name);
+    if (found) *found = false;
+    skip_space(&s);
+    if (s.p >= s.end || *s.p != '{') return ERR_NONE;
+    s.p++;
+    for (;;) {
+        skip_space(&s);
+        if (s.p >= s.end || *s.p != '"') return ERR_NONE;
+        const unsigned char *key = s.p + 1;
+        if (!scan_member_name(&s)) return ERR_NONE;
+        bool mine = (size_t)(s.p - key) > name_len && memcmp(key, name, name_len) == 0 &&
+                    key[name_len] == '"';
+        skip_space(&s);
+        const unsigned char *value = s.p;
+        skip_value(&s);
+        if (mine) {
+            size_t n = (size_t)(s.p - value);
+            if (n == 4 && memcmp(value, "null", 4) == 0) return ERR_NONE;
+            char buf[NUMBER_MAX + 1], *end;
+            if (n > NUMBER_MAX) n = NUMBER_MAX;
+            memcpy(buf, value, n);
+            buf[n] = 0;
+            errno = 0;
+            long long v = strtoll(buf, &end, 10);
+            if (end == buf || *end || errno) {
+                return err_set(e, ERR_INPUT, "'%s' must be an integer of at most 64 bits", name);
+            }
+            *out = v;
+            if (found) *found = true;
+            return ERR_NONE;
+        }
+        skip_space(&s);
+        if (s.p >= s.end || *s.p != ',') return ERR_NONE;
+        s.p++;
+    }
+}
