@@ -1,0 +1,102 @@
+/* openai.h -- the body of /v1/completions and /v1/chat/completions, understood.
+ *
+ * Turns a parsed JSON body into one checked struct.  Every field of OpenAI's API (and the common
+ * extensions of vLLM) is honoured, or refused by name, or ignored and listed in `ignored`, which
+ * the gateway sends back as x-ignored-params.  Nothing here knows tenants, adapters or sockets.
+ *
+ * Ownership: everything lives in the caller's arena or borrows from the cJSON tree, which must
+ * outlive the struct.  Threads: any thread.
+ */
+#ifndef GATEWAY_OPENAI_H
+#define GATEWAY_OPENAI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cjson/cJSON.h>
+
+#include "engine/base/arena.h"
+#include "engine/chat.h"
+#include "engine/sampler.h"
+
+enum {
+    OPENAI_STOP_MAX = 4,
+    OPENAI_STOP_BYTES_MAX = 256,
+    OPENAI_STOP_ID_MAX = 64,
+    OPENAI_BIAS_MAX = 300,
+    OPENAI_PROMPT_MAX = 128,
+    OPENAI_MESSAGE_MAX = 2048,
+    OPENAI_IGNORED_MAX = 32,
+    OPENAI_SALT_MAX = 1024,
+    OPENAI_TEXT_MAX_TOKENS = 16, /* /v1/completions: max_tokens when it is not given */
+};
+
+/* Why a request is refused; becomes OpenAI's error object. */
+typedef struct openai_problem {
+    int status;
+    const char *type, *code; /* static */
+    char param[96];          /* JSON path; empty: null */
+    char msg[248];
+} openai_problem;
+
+/* What the parser needs to know of the server. */
+typedef struct openai_limits {
+    int n_vocab;
+    int max_context;          /* tokens of prompt and output */
+    int max_choices;          /* n x prompts */
+    float temperature, top_p; /* defaults where the request is silent */
+    int top_k;
+} openai_limits;
+
+/* One prompt of /v1/completions: text, or token ids. */
+typedef struct openai_prompt {
+    const char *text; /* NULL: ids */
+    size_t len;
+    const int32_t *ids;
+    int n_ids;
+} openai_prompt;
+
+typedef struct openai_request {
+    bool chat;
+    const char *model;
+    /* chat */
+    chat_message *msgs;
+    int n_msgs;
+    bool add_generation_prompt;
+    /* text */
+    openai_prompt *prompts;
+    int n_prompts; /* 1 for chat */
+    bool echo;
+    bool add_special_tokens;
+
+    int n;          /* choices per prompt */
+    int max_tokens; /* -1: as many as fit */
+    sampling rules; /* without the model's stop ids, and with seed only if seed_given */
+    bool seed_given;
+    const char *stop[OPENAI_STOP_MAX];
+    size_t stop_len[OPENAI_STOP_MAX];
+    int n_stop;
+    bool include_stop; /* the stop string stays in the text */
+    bool keep_special; /* skip_special_tokens: false */
+    bool logprobs;
+    bool return_token_ids;
+    int truncate_prompt; /* keep the last so many prompt tokens; -1: all */
+
+    bool stream, include_usage, continuous_usage;
+    const char *service_tier; /* NULL: auto */
+    const char *cache_salt;   /* NULL: none */
+
+    const char *ignored[OPENAI_IGNORED_MAX]; /* names of fields that had no effect */
+    int n_ignored;
+} openai_request;
+
+/* `text` is the body that `body` was parsed from (for integers beyond 2^53).  False: *p says why. */
+bool openai_parse(openai_request *out, bool chat, const cJSON *body, const char *text, size_t len,
+                  const openai_limits *lim, arena *a, openai_problem *p);
+
+/* Fills *p; returns false, so that a refusal is one line. */
+bool openai_refuse(openai_problem *p, int status, const char *code, const char *param,
+                   const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+
+#endif

@@ -1,0 +1,347 @@
+/* test_openai.c -- bodies of completion requests: what is taken, refused by name, or ignored. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <check.h>
+
+#include "engine/base/json.h"
+#include "gateway/jsonw.h"
+#include "gateway/openai.h"
+
+static const openai_limits limits = {
+    .n_vocab = 1000, .max_context = 512, .max_choices = 8, .temperature = 1, .top_p = 1};
+
+typedef struct {
+    arena mem;
+    cJSON *tree;
+    openai_request rq;
+    openai_problem p;
+    bool ok;
+} parsed;
+
+static void parse(parsed *out, bool chat, const char *body)
+{
+    memset(out, 0, sizeof(*out));
+    arena_init(&out->mem, 1 << 20);
+    err e;
+    ck_assert_msg(json_parse(body, strlen(body), &json_limits_request, &out->tree, &e) == ERR_NONE,
+                  "%s: %s", body, e.msg);
+    out->ok =
+        openai_parse(&out->rq, chat, out->tree, body, strlen(body), &limits, &out->mem, &out->p);
+}
+
+static void drop(parsed *p)
+{
+    cJSON_Delete(p->tree);
+    arena_clear(&p->mem);
+}
+
+#define MSG "\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
+#define TXT "\"model\":\"m\",\"prompt\":\"hi\""
+
+typedef struct {
+    bool chat;
+    const char *body, *param, *code;
+} refusal;
+
+static const refusal refusals[] = {
+    {true, "[]", "", "invalid_value"},
+    {true, "null", "", "invalid_value"},
+    {true, "42", "", "invalid_value"},
+    {true, "{}", "model", "missing_required_parameter"},
+    {true, "{\"Model\":\"m\",\"messages\":[]}", "model", "missing_required_parameter"},
+    {true, "{\"model\":\"\",\"messages\":[]}", "model", "missing_required_parameter"},
+    {true, "{\"model\":7,\"messages\":[]}", "model", "invalid_value"},
+    {true, "{\"model\":\"m\"}", "messages", "missing_required_parameter"},
+    {true, "{\"model\":\"m\",\"messages\":[]}", "messages", "invalid_value"},
+    {true, "{\"model\":\"m\",\"messages\":{}}", "messages", "invalid_value"},
+    {true, "{\"model\":\"m\",\"messages\":[1]}", "messages[0]", "invalid_value"},
+    {true, "{\"model\":\"m\",\"messages\":[{}]}", "messages[0].role", "invalid_value"},
+    {true, "{\"model\":\"m\",\"messages\":[{\"role\":\"root\",\"content\":\"x\"}]}",
+     "messages[0].role", "invalid_value"},
+    {true, "{\"model\":\"m\",\"messages\":[{\"role\":\"tool\",\"content\":\"x\"}]}",
+     "messages[0].role", "invalid_value"},
+    {true, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\"}]}", "messages[0].content",
+     "invalid_value"},
+    {true, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":42}]}",
+     "messages[0].content", "invalid_value"},
+    {true, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":[]}]}",
+     "messages[0].content", "invalid_value"},
+    {true,
+     "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}",
+     "messages[0].content[0].type", "invalid_value"},
+    {true, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]}",
+     "messages[0].content[0].text", "invalid_value"},
+    {true,
+     "{\"model\":\"m\",\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[]}]}",
+     "messages[0].tool_calls", "unsupported_parameter"},
+    {false, "{\"model\":\"m\"}", "prompt", "missing_required_parameter"},
+    {false, "{\"model\":\"m\",\"prompt\":null}", "prompt", "missing_required_parameter"},
+    {false, "{\"model\":\"m\",\"prompt\":7}", "prompt", "invalid_value"},
+    {false, "{\"model\":\"m\",\"prompt\":[]}", "prompt", "invalid_value"},
+    {false, "{\"model\":\"m\",\"prompt\":[\"a\",7]}", "prompt[1]", "invalid_value"},
+    {false, "{\"model\":\"m\",\"prompt\":[1,-1]}", "prompt", "invalid_value"},
+    {false, "{\"model\":\"m\",\"prompt\":[1,1000]}", "prompt", "invalid_value"},
+    {false, "{\"model\":\"m\",\"prompt\":[1,2147483648]}", "prompt", "invalid_value"},
+    {false, "{\"model\":\"m\",\"prompt\":[1,0.5]}", "prompt", "invalid_value"},
+    {false, "{\"model\":\"m\",\"prompt\":[[1],[\"a\"]]}", "prompt[1]", "invalid_value"},
+    {false, "{" TXT ",\"suffix\":\"x\"}", "suffix", "unsupported_parameter"},
+    {false, "{" TXT ",\"best_of\":2}", "best_of", "unsupported_parameter"},
+    {false, "{" TXT ",\"best_of\":1000000}", "best_of", "invalid_value"},
+    {false, "{" TXT ",\"logprobs\":6}", "logprobs", "invalid_value"},
+    {false, "{" TXT ",\"logprobs\":true}", "logprobs", "invalid_value"},
+    {false, "{" TXT ",\"echo\":1}", "echo", "invalid_value"},
+    {true, "{" MSG ",\"max_tokens\":-1}", "max_tokens", "invalid_value"},
+    {true, "{" MSG ",\"max_tokens\":0}", "max_tokens", "invalid_value"},
+    {true, "{" MSG ",\"max_tokens\":1.5}", "max_tokens", "invalid_value"},
+    {true, "{" MSG ",\"max_tokens\":\"10\"}", "max_tokens", "invalid_value"},
+    {true, "{" MSG ",\"max_tokens\":2147483648}", "max_tokens", "invalid_value"},
+    {true, "{" MSG ",\"max_tokens\":9007199254740993}", "max_tokens", "invalid_value"},
+    {true, "{" MSG ",\"max_tokens\":1e308}", "max_tokens", "invalid_value"},
+    {true, "{" MSG ",\"max_tokens\":5,\"max_completion_tokens\":6}", "max_tokens", "invalid_value"},
+    {true, "{" MSG ",\"max_tokens\":5,\"min_tokens\":6}", "min_tokens", "invalid_value"},
+    {true, "{" MSG ",\"temperature\":-0.1}", "temperature", "invalid_value"},
+    {true, "{" MSG ",\"temperature\":2.1}", "temperature", "invalid_value"},
+    {true, "{" MSG ",\"temperature\":\"1\"}", "temperature", "invalid_value"},
+    {true, "{" MSG ",\"temperature\":true}", "temperature", "invalid_value"},
+    {true, "{" MSG ",\"top_p\":0}", "top_p", "invalid_value"},
+    {true, "{" MSG ",\"top_p\":-1}", "top_p", "invalid_value"},
+    {true, "{" MSG ",\"top_p\":1.0001}", "top_p", "invalid_value"},
+    {true, "{" MSG ",\"top_k\":-2}", "top_k", "invalid_value"},
+    {true, "{" MSG ",\"top_k\":1000000000}", "top_k", "invalid_value"},
+    {true, "{" MSG ",\"min_p\":1.5}", "min_p", "invalid_value"},
+    {true, "{" MSG ",\"repetition_penalty\":0}", "repetition_penalty", "invalid_value"},
+    {true, "{" MSG ",\"repetition_penalty\":-1}", "repetition_penalty", "invalid_value"},
+    {true, "{" MSG ",\"presence_penalty\":3}", "presence_penalty", "invalid_value"},
+    {true, "{" MSG ",\"frequency_penalty\":-3}", "frequency_penalty", "invalid_value"},
+    {true, "{" MSG ",\"n\":0}", "n", "invalid_value"},
+    {true, "{" MSG ",\"n\":9}", "n", "invalid_value"},
+    {true, "{" MSG ",\"n\":129}", "n", "invalid_value"},
+    {false, "{\"model\":\"m\",\"prompt\":[\"a\",\"b\",\"c\"],\"n\":3}", "n", "invalid_value"},
+    {true, "{" MSG ",\"seed\":9223372036854775808}", "seed", "invalid_value"},
+    {true, "{" MSG ",\"seed\":-9223372036854775809}", "seed", "invalid_value"},
+    {true, "{" MSG ",\"seed\":1.5}", "seed", "invalid_value"},
+    {true, "{" MSG ",\"seed\":\"x\"}", "seed", "invalid_value"},
+    {true, "{" MSG ",\"stop\":\"\"}", "stop", "invalid_value"},
+    {true, "{" MSG ",\"stop\":7}", "stop", "invalid_value"},
+    {true, "{" MSG ",\"stop\":[[]]}", "stop", "invalid_value"},
+    {true, "{" MSG ",\"stop\":[\"a\",\"b\",\"c\",\"d\",\"e\"]}", "stop", "invalid_value"},
+    {true, "{" MSG ",\"stop_token_ids\":[1000]}", "stop_token_ids", "invalid_value"},
+    {true, "{" MSG ",\"stop_token_ids\":3}", "stop_token_ids", "invalid_value"},
+    {true, "{" MSG ",\"logit_bias\":[]}", "logit_bias", "invalid_value"},
+    {true, "{" MSG ",\"logit_bias\":{\"-1\":1}}", "logit_bias", "invalid_value"},
+    {true, "{" MSG ",\"logit_bias\":{\"+1\":1}}", "logit_bias", "invalid_value"},
+    {true, "{" MSG ",\"logit_bias\":{\"x\":1}}", "logit_bias", "invalid_value"},
+    {true, "{" MSG ",\"logit_bias\":{\"\":1}}", "logit_bias", "invalid_value"},
+    {true, "{" MSG ",\"logit_bias\":{\"999999999\":1}}", "logit_bias", "invalid_value"},
+    {true, "{" MSG ",\"logit_bias\":{\"5\":1e300}}", "logit_bias", "invalid_value"},
+    {true, "{" MSG ",\"logit_bias\":{\"5\":\"1\"}}", "logit_bias", "invalid_value"},
+    {true, "{" MSG ",\"logprobs\":1}", "logprobs", "invalid_value"},
+    {true, "{" MSG ",\"top_logprobs\":3}", "top_logprobs", "invalid_value"},
+    {true, "{" MSG ",\"logprobs\":true,\"top_logprobs\":21}", "top_logprobs", "invalid_value"},
+    {true, "{" MSG ",\"logprobs\":true,\"top_logprobs\":-1}", "top_logprobs", "invalid_value"},
+    {true, "{" MSG ",\"stream\":\"true\"}", "stream", "invalid_value"},
+    {true, "{" MSG ",\"stream\":1}", "stream", "invalid_value"},
+    {true, "{" MSG ",\"stream_options\":{}}", "stream_options", "invalid_value"},
+    {true, "{" MSG ",\"stream\":true,\"stream_options\":[]}", "stream_options", "invalid_value"},
+    {true, "{" MSG ",\"stream\":true,\"stream_options\":{\"include_usage\":1}}", "include_usage",
+     "invalid_value"},
+    {true, "{" MSG ",\"response_format\":{\"type\":\"json_object\"}}", "response_format",
+     "unsupported_parameter"},
+    {true, "{" MSG ",\"response_format\":\"text\"}", "response_format", "unsupported_parameter"},
+    {true, "{" MSG ",\"tools\":[{}]}", "tools", "unsupported_parameter"},
+    {true, "{" MSG ",\"tool_choice\":\"auto\"}", "tool_choice", "unsupported_parameter"},
+    {true, "{" MSG ",\"modalities\":[\"text\",\"audio\"]}", "modalities", "unsupported_parameter"},
+    {true, "{" MSG ",\"functions\":[]}", "functions", "unsupported_parameter"},
+    {true, "{" MSG ",\"audio\":{}}", "audio", "unsupported_parameter"},
+    {true, "{" MSG ",\"lora\":[]}", "lora", "unsupported_parameter"},
+    {true, "{" MSG ",\"adapter_path\":\"/etc\"}", "adapter_path", "unsupported_parameter"},
+    {true, "{" MSG ",\"tenant\":\"B\"}", "tenant", "unsupported_parameter"},
+    {true, "{" MSG ",\"priority\":-100}", "priority", "unsupported_parameter"},
+    {true, "{" MSG ",\"chat_template\":\"x\"}", "chat_template", "unsupported_parameter"},
+    {true, "{" MSG ",\"truncate_prompt_tokens\":0}", "truncate_prompt_tokens", "invalid_value"},
+    {true, "{" MSG ",\"service_tier\":7}", "service_tier", "invalid_value"},
+};
+
+START_TEST(each_refusal_names_its_field)
+{
+    const refusal *r = &refusals[_i];
+    parsed p;
+    parse(&p, r->chat, r->body);
+    ck_assert_msg(!p.ok, "accepted: %s", r->body);
+    ck_assert_int_eq(p.p.status, 400);
+    ck_assert_msg(strcmp(p.p.param, r->param) == 0, "%s: param is '%s', not '%s' (%s)", r->body,
+                  p.p.param, r->param, p.p.msg);
+    ck_assert_msg(strcmp(p.p.code, r->code) == 0, "%s: code is '%s'", r->body, p.p.code);
+    ck_assert(p.p.msg[0]);
+    drop(&p);
+}
+END_TEST
+
+START_TEST(every_field_arrives)
+{
+    parsed p;
+    parse(
+        &p, true,
+        "{\"model\":\"pirate@3\",\"messages\":[{\"role\":\"system\",\"content\":\"be\"},"
+        "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+        "{\"type\":\"text\",\"text\":\"bc\"}]}],\"max_completion_tokens\":7,"
+        "\"temperature\":0.5,\"top_p\":0.25,\"top_k\":-1,\"min_p\":0.125,"
+        "\"repetition_penalty\":1.5,\"presence_penalty\":-1,\"frequency_penalty\":2,"
+        "\"logit_bias\":{\"5\":-100,\"999\":1.5},\"seed\":-9223372036854775808,\"n\":2,"
+        "\"stop\":[\"x\",\"yz\"],\"stop_token_ids\":[1,2,3],\"ignore_eos\":true,"
+        "\"min_tokens\":2,\"skip_special_tokens\":false,\"logprobs\":true,\"top_logprobs\":4,"
+        "\"stream\":true,\"stream_options\":{\"include_usage\":true},"
+        "\"service_tier\":\"flex\",\"cache_salt\":\"s\",\"user\":\"u\",\"wat\":1,\"audio\":null}");
+    ck_assert_msg(p.ok, "%s", p.p.msg);
+    const openai_request *r = &p.rq;
+    ck_assert_str_eq(r->model, "pirate@3");
+    ck_assert_int_eq(r->n_msgs, 2);
+    ck_assert_str_eq(r->msgs[0].role, "system");
+    ck_assert_uint_eq(r->msgs[1].len, 3);
+    ck_assert_str_eq(r->msgs[1].text, "abc");
+    ck_assert_int_eq(r->max_tokens, 7);
+    ck_assert_float_eq(r->rules.temperature, 0.5F);
+    ck_assert_float_eq(r->rules.top_p, 0.25F);
+    ck_assert_int_eq(r->rules.top_k, 0);
+    ck_assert_float_eq(r->rules.min_p, 0.125F);
+    ck_assert_float_eq(r->rules.repetition_penalty, 1.5F);
+    ck_assert_float_eq(r->rules.presence_penalty, -1);
+    ck_assert_float_eq(r->rules.frequency_penalty, 2);
+    ck_assert_int_eq(r->rules.n_bias, 2);
+    ck_assert_int_eq(r->rules.bias[1].token, 999);
+    ck_assert_float_eq(r->rules.bias[0].bias, -100);
+    ck_assert(r->seed_given);
+    ck_assert(r->rules.seed == (uint64_t)INT64_MIN);
+    ck_assert_int_eq(r->n, 2);
+    ck_assert_int_eq(r->n_stop, 2);
+    ck_assert_uint_eq(r->stop_len[1], 2);
+    ck_assert_int_eq(r->rules.n_stop_id, 3);
+    ck_assert(r->rules.ignore_eos);
+    ck_assert_int_eq(r->rules.min_tokens, 2);
+    ck_assert(r->keep_special);
+    ck_assert_int_eq(r->rules.n_top, 4);
+    ck_assert(r->stream && r->include_usage);
+    ck_assert_str_eq(r->service_tier, "flex");
+    ck_assert_str_eq(r->cache_salt, "s");
+    ck_assert_int_eq(r->n_ignored, 2); /* user, wat; a null is no value */
+    ck_assert_str_eq(r->ignored[0], "user");
+    ck_assert_str_eq(r->ignored[1], "wat");
+    drop(&p);
+}
+END_TEST
+
+START_TEST(defaults_and_neutral_values)
+{
+    parsed p;
+    parse(&p, false,
+          "{" TXT ",\"max_tokens\":null,\"best_of\":1,\"response_format\":"
+          "{\"type\":\"text\"},\"service_tier\":\"auto\"}");
+    ck_assert_msg(p.ok, "%s", p.p.msg);
+    ck_assert_int_eq(p.rq.max_tokens, OPENAI_TEXT_MAX_TOKENS);
+    ck_assert_int_eq(p.rq.n, 1);
+    ck_assert_ptr_null(p.rq.service_tier);
+    ck_assert_int_eq(p.rq.rules.n_top, -1);
+    ck_assert(!p.rq.seed_given);
+    drop(&p);
+    parse(&p, true, "{" MSG ",\"tools\":[{}],\"tool_choice\":\"none\",\"modalities\":[\"text\"]}");
+    ck_assert_msg(p.ok, "%s", p.p.msg);
+    ck_assert_int_eq(p.rq.max_tokens, -1);
+    drop(&p);
+    parse(&p, false, "{" TXT ",\"echo\":true,\"max_tokens\":0,\"logprobs\":0}");
+    ck_assert_msg(p.ok, "%s", p.p.msg);
+    ck_assert_int_eq(p.rq.max_tokens, 0);
+    ck_assert(p.rq.logprobs);
+    drop(&p);
+}
+END_TEST
+
+START_TEST(prompts_of_all_four_kinds)
+{
+    parsed p;
+    parse(&p, false, "{\"model\":\"m\",\"prompt\":[\"a\",\"bc\"]}");
+    ck_assert(p.ok);
+    ck_assert_int_eq(p.rq.n_prompts, 2);
+    ck_assert_uint_eq(p.rq.prompts[1].len, 2);
+    drop(&p);
+    parse(&p, false, "{\"model\":\"m\",\"prompt\":[1,2,999]}");
+    ck_assert(p.ok);
+    ck_assert_int_eq(p.rq.n_prompts, 1);
+    ck_assert_int_eq(p.rq.prompts[0].n_ids, 3);
+    ck_assert_int_eq(p.rq.prompts[0].ids[2], 999);
+    ck_assert_ptr_null(p.rq.prompts[0].text);
+    drop(&p);
+    parse(&p, false, "{\"model\":\"m\",\"prompt\":[[1],[2,3],\"x\"]}");
+    ck_assert(p.ok);
+    ck_assert_int_eq(p.rq.n_prompts, 3);
+    ck_assert_int_eq(p.rq.prompts[1].n_ids, 2);
+    ck_assert_str_eq(p.rq.prompts[2].text, "x");
+    drop(&p);
+}
+END_TEST
+
+START_TEST(a_request_can_not_take_more_memory_than_its_arena)
+{
+    static char body[400000];
+    strcpy(body, "{\"model\":\"m\",\"prompt\":[1");
+    size_t n = strlen(body);
+    for (int i = 0; i < 60000; i++, n += 2) memcpy(body + n, ",1", 2);
+    strcpy(body + n, "]}");
+    cJSON *tree;
+    ck_assert_int_eq(json_parse(body, strlen(body), &json_limits_request, &tree, NULL), ERR_NONE);
+    arena small;
+    arena_init(&small, 1000);
+    openai_request rq;
+    openai_problem p;
+    ck_assert(!openai_parse(&rq, false, tree, body, strlen(body), &limits, &small, &p));
+    ck_assert_str_eq(p.code, "request_too_large");
+    ck_assert_str_eq(p.param, "prompt");
+    arena_clear(&small);
+    cJSON_Delete(tree);
+}
+END_TEST
+
+START_TEST(writer_escapes_and_puts_commas)
+{
+    jsonw w;
+    jsonw_init(&w);
+    jsonw_open(&w, NULL, '{');
+    jsonw_str(&w, "a\"b", "x\\y\n\t\x01\x7f\xC3\xA9");
+    jsonw_open(&w, "l", '[');
+    jsonw_int(&w, NULL, -5);
+    jsonw_num(&w, NULL, 0.5);
+    jsonw_num(&w, NULL, (double)INFINITY);
+    jsonw_bool(&w, NULL, true);
+    jsonw_open(&w, NULL, '{');
+    jsonw_close(&w, '}');
+    jsonw_close(&w, ']');
+    jsonw_str(&w, "z", NULL);
+    jsonw_close(&w, '}');
+    ck_assert(!w.failed);
+    ck_assert_str_eq(w.text, "{\"a\\\"b\":\"x\\\\y\\n\\t\\u0001\\u007f\xC3\xA9\","
+                             "\"l\":[-5,0.5,null,true,{}],\"z\":null}");
+    ck_assert_int_eq(json_check(w.text, w.len, &json_limits_request, NULL), ERR_NONE);
+    jsonw_clear(&w);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("openai");
+    TCase *tc = tcase_create("all");
+    tcase_add_loop_test(tc, each_refusal_names_its_field, 0,
+                        (int)(sizeof(refusals) / sizeof(refusals[0])));
+    tcase_add_test(tc, every_field_arrives);
+    tcase_add_test(tc, defaults_and_neutral_values);
+    tcase_add_test(tc, prompts_of_all_four_kinds);
+    tcase_add_test(tc, a_request_can_not_take_more_memory_than_its_arena);
+    tcase_add_test(tc, writer_escapes_and_puts_commas);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_NORMAL);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
