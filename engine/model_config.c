@@ -465,7 +465,7 @@ static err_code read_bos(const cJSON *j, model_config *c, err *e)
 
 static err_code read_config(const cJSON *j, model_config *c, err *e)
 {
-    const family *f;
+    const family *f = NULL;
     err_code rc = find_family(j, &f, e);
     if (rc) return rc;
     (void)snprintf(c->family, sizeof(c->family), "%s", f->type);

@@ -642,8 +642,8 @@ static err_code map_file(const char *path, void **map, size_t *len, err *e)
 
 err_code safetensors_open(safetensors **out, const char *path, const st_limits *lim, err *e)
 {
-    void *map;
-    size_t len;
+    void *map = NULL;
+    size_t len = 0;
     *out = NULL;
     err_code rc = map_file(path, &map, &len, e);
     if (rc) return rc;

@@ -1,0 +1,393 @@
+/* plain_backend.h -- every operation of backend.h as the plainest loops: the oracle.
+ *
+ * Everything is f32, nothing is packed, nothing is fast.  It tells a wrong kernel from a wrong
+ * model: where this one meets the goldens and another backend does not, the kernel is at fault.
+ * Included by tests; one thread.
+ */
+#ifndef TESTS_ENGINE_PLAIN_BACKEND_H
+#define TESTS_ENGINE_PLAIN_BACKEND_H
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/backend_ops.h"
+#include "engine/safetensors.h"
+
+enum { PLAIN_PAGE_TOKENS = 8 };
+
+typedef struct plain_weight {
+    weight head;
+    float *v; /* [rows][cols] */
+} plain_weight;
+
+typedef struct plain_kv {
+    kv_pool head;
+    float *k, *v; /* [n_layer][n_pages][page_tokens][n_kv_head * head_dim] */
+} plain_kv;
+
+static err_code plain_open(backend *be, const backend_config *cfg, err *e)
+{
+    (void)cfg;
+    (void)e;
+    be->caps =
+        (backend_caps){.name = "plain", .detail = "oracle", .page_tokens = PLAIN_PAGE_TOKENS};
+    return ERR_NONE;
+}
+
+static void plain_close(backend *be)
+{
+    (void)be;
+}
+
+static void *plain_alloc(backend *be, size_t bytes)
+{
+    (void)be;
+    size_t whole = (bytes + 63) / 64 * 64;
+    void *p = aligned_alloc(64, whole ? whole : 64);
+    if (p) memset(p, 0, whole ? whole : 64);
+    return p;
+}
+
+static void plain_free(backend *be, void *p)
+{
+    (void)be;
+    free(p);
+}
+
+static err_code plain_copy(backend *be, void *dst, const void *src, size_t bytes)
+{
+    (void)be;
+    memcpy(dst, src, bytes);
+    return ERR_NONE;
+}
+
+static void plain_sync(backend *be)
+{
+    (void)be;
+}
+
+static void plain_to_f32(float *out, const void *src, dtype type, uint64_t first, size_t n)
+{
+    static const st_dtype st[] = {[DT_F32] = ST_F32, [DT_F16] = ST_F16, [DT_BF16] = ST_BF16};
+    st_tensor t = {.dtype = st[type], .count = UINT64_MAX, .data = src};
+    st_read_f32(&t, first, n, out);
+}
+
+static err_code plain_weight_create(backend *be, weight **out, const void *src, dtype type,
+                                    int rows, int cols, err *e)
+{
+    (void)be;
+    size_t n = (size_t)rows * (size_t)cols;
+    plain_weight *w = calloc(1, sizeof(*w));
+    float *v = malloc(n * sizeof(float));
+    if (!w || !v) {
+        free(w);
+        free(v);
+        return err_set(e, ERR_NOMEM, "no memory for a matrix");
+    }
+    w->head = (weight){rows, cols, type, n * sizeof(float)};
+    w->v = v;
+    plain_to_f32(v, src, type, 0, n);
+    *out = &w->head;
+    return ERR_NONE;
+}
+
+static void plain_weight_destroy(backend *be, weight *w)
+{
+    (void)be;
+    free(((plain_weight *)w)->v);
+    free(w);
+}
+
+static size_t plain_lora_bytes(const backend *be, dtype base, int rank, int d)
+{
+    (void)be;
+    (void)base;
+    return (size_t)rank * (size_t)d * sizeof(float);
+}
+
+static err_code plain_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst,
+                                const void *a_src, const void *b_src, dtype type, int rank,
+                                int d_in, int d_out, err *e)
+{
+    (void)be;
+    (void)base;
+    (void)e;
+    plain_to_f32(a_dst, a_src, type, 0, (size_t)rank * (size_t)d_in);
+    plain_to_f32(b_dst, b_src, type, 0, (size_t)rank * (size_t)d_out);
+    return ERR_NONE;
+}
+
+static size_t plain_page_floats(const attn_shape *s)
+{
+    return (size_t)PLAIN_PAGE_TOKENS * (size_t)s->n_kv_head * (size_t)s->head_dim;
+}
+
+static size_t plain_kv_page_bytes(const backend *be, const attn_shape *shape)
+{
+    (void)be;
+    return 2 * plain_page_floats(shape) * (size_t)shape->n_layer * sizeof(float);
+}
+
+static err_code plain_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int n_pages,
+                                err *e)
+{
+    (void)be;
+    (void)e;
+    plain_kv *kv = calloc(1, sizeof(*kv));
+    kv->head = (kv_pool){*shape, n_pages, PLAIN_PAGE_TOKENS};
+    size_t n = plain_page_floats(shape) * (size_t)shape->n_layer * (size_t)n_pages;
+    kv->k = malloc(n * sizeof(float));
+    kv->v = malloc(n * sizeof(float));
+    for (size_t i = 0; i < n; i++) kv->k[i] = kv->v[i] = NAN; /* what nobody wrote is not read */
+    *out = &kv->head;
+    return ERR_NONE;
+}
+
+static void plain_kv_destroy(backend *be, kv_pool *pool)
+{
+    (void)be;
+    plain_kv *kv = (plain_kv *)pool;
+    free(kv->k);
+    free(kv->v);
+    free(kv);
+}
+
+static void plain_kv_copy_page(backend *be, kv_pool *pool, int dst, int src)
+{
+    (void)be;
+    plain_kv *kv = (plain_kv *)pool;
+    size_t n = plain_page_floats(&pool->shape);
+    for (int l = 0; l < pool->shape.n_layer; l++) {
+        size_t base = (size_t)l * (size_t)pool->n_pages;
+        memcpy(kv->k + (base + (size_t)dst) * n, kv->k + (base + (size_t)src) * n, n * 4);
+        memcpy(kv->v + (base + (size_t)dst) * n, kv->v + (base + (size_t)src) * n, n * 4);
+    }
+}
+
+/* Offset of one position's heads in kv->k and kv->v. */
+static size_t plain_kv_at(const kv_pool *pool, const step_seq *q, int layer, int pos)
+{
+    size_t page = (size_t)layer * (size_t)pool->n_pages + (size_t)q->page[pos / PLAIN_PAGE_TOKENS];
+    return page * plain_page_floats(&pool->shape) + (size_t)(pos % PLAIN_PAGE_TOKENS) *
+                                                        (size_t)pool->shape.n_kv_head *
+                                                        (size_t)pool->shape.head_dim;
+}
+
+static void plain_embed(backend *be, float *out, const void *table, dtype type, int dim,
+                        const step *s)
+{
+    (void)be;
+    for (int i = 0; i < s->n_rows; i++) {
+        plain_to_f32(out + (size_t)i * (size_t)dim, table, type,
+                     (uint64_t)s->token[i] * (uint64_t)dim, (size_t)dim);
+    }
+}
+
+static void plain_norm_row(float *out, const float *x, const float *w, float eps, int dim)
+{
+    double sum = 0;
+    for (int i = 0; i < dim; i++) sum += (double)x[i] * (double)x[i];
+    float r = (float)(1.0 / sqrt(sum / dim + (double)eps));
+    for (int i = 0; i < dim; i++) out[i] = x[i] * r * w[i];
+}
+
+static void plain_rms_norm(backend *be, float *out, const float *x, const float *w, float eps,
+                           int n_rows, int dim)
+{
+    (void)be;
+    for (int i = 0; i < n_rows; i++) {
+        plain_norm_row(out + (size_t)i * (size_t)dim, x + (size_t)i * (size_t)dim, w, eps, dim);
+    }
+}
+
+static float plain_dot(const float *a, const float *b, int n)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += (double)a[i] * (double)b[i];
+    return (float)sum;
+}
+
+static const lora_mat *plain_lora_of(const step *s, int row, int layer, int p)
+{
+    for (int i = 0; i < s->n_seg; i++) {
+        const step_seg *g = &s->seg[i];
+        if (row < g->row0 || row >= g->row0 + g->n_rows) continue;
+        if (!g->lora || layer < 0 || p < 0) return NULL;
+        const lora_mat *m = &g->lora->mat[layer * PROJ_COUNT + p];
+        return m->a ? m : NULL;
+    }
+    return NULL;
+}
+
+static void plain_linear_row(const linear_out *o, float *y, const float *x, const lora_mat *lm)
+{
+    const plain_weight *w = (const plain_weight *)o->w;
+    float v[LORA_RANK_MAX];
+    int d_in = w->head.cols, d_out = w->head.rows;
+    for (int r = 0; lm && r < lm->rank; r++) {
+        v[r] = plain_dot((const float *)lm->a + (size_t)r * (size_t)d_in, x, d_in);
+    }
+    for (int i = 0; i < d_out; i++) {
+        float sum = plain_dot(w->v + (size_t)i * (size_t)d_in, x, d_in);
+        if (o->bias) sum += o->bias[i];
+        if (lm) {
+            sum += lm->scale *
+                   plain_dot((const float *)lm->b + (size_t)i * (size_t)lm->rank, v, lm->rank);
+        }
+        y[i] = o->accumulate ? y[i] + sum : sum;
+    }
+}
+
+static void plain_linear(backend *be, const float *x, const linear_out *outs, int n_out,
+                         const step *s, int layer)
+{
+    (void)be;
+    for (int k = 0; k < n_out; k++) {
+        for (int i = 0; i < s->n_rows; i++) {
+            const lora_mat *lm = plain_lora_of(s, i, layer, outs[k].lora_proj);
+            plain_linear_row(&outs[k], outs[k].y + (size_t)i * (size_t)outs[k].w->rows,
+                             x + (size_t)i * (size_t)outs[k].w->cols, lm);
+        }
+    }
+}
+
+/* One head in place: norm, then rotation of (x[i], x[i + half]). */
+static void plain_rope_head(float *x, const float *norm, float eps, const rope_table *t, int pos,
+                            int head_dim)
+{
+    if (norm) plain_norm_row(x, x, norm, eps, head_dim);
+    int half = t->rope_dim / 2;
+    const float *c = t->cos + (size_t)pos * (size_t)half, *s = t->sin + (size_t)pos * (size_t)half;
+    for (int i = 0; i < half; i++) {
+        float a = x[i], b = x[i + half];
+        x[i] = a * c[i] - b * s[i];
+        x[i + half] = b * c[i] + a * s[i];
+    }
+}
+
+static void plain_rope_append(backend *be, kv_pool *pool, float *q, float *k, const float *v,
+                              const float *q_norm, const float *k_norm, float eps,
+                              const rope_table *rope, const step *s, int layer)
+{
+    (void)be;
+    plain_kv *kv = (plain_kv *)pool;
+    const attn_shape *a = &pool->shape;
+    size_t q_dim = (size_t)a->n_head * (size_t)a->head_dim;
+    size_t kv_dim = (size_t)a->n_kv_head * (size_t)a->head_dim;
+    for (int n = 0; n < s->n_seq; n++) {
+        const step_seq *sq = &s->seq[n];
+        for (int i = 0; i < sq->n_rows; i++) {
+            size_t row = (size_t)(sq->row0 + i);
+            int pos = sq->pos0 + i;
+            for (int h = 0; h < a->n_head; h++) {
+                plain_rope_head(q + row * q_dim + (size_t)h * (size_t)a->head_dim, q_norm, eps,
+                                rope, pos, a->head_dim);
+            }
+            for (int h = 0; h < a->n_kv_head; h++) {
+                plain_rope_head(k + row * kv_dim + (size_t)h * (size_t)a->head_dim, k_norm, eps,
+                                rope, pos, a->head_dim);
+            }
+            size_t at = plain_kv_at(pool, sq, layer, pos);
+            memcpy(kv->k + at, k + row * kv_dim, kv_dim * sizeof(float));
+            memcpy(kv->v + at, v + row * kv_dim, kv_dim * sizeof(float));
+        }
+    }
+}
+
+static void plain_attend_head(const plain_kv *kv, float *out, const float *q, const step_seq *sq,
+                              int layer, int pos, int h)
+{
+    const attn_shape *a = &kv->head.shape;
+    size_t off = (size_t)(h / (a->n_head / a->n_kv_head)) * (size_t)a->head_dim;
+    int from = a->window && pos >= a->window ? pos - a->window + 1 : 0;
+    double *score = malloc((size_t)(pos - from + 1) * sizeof(*score)), max = -INFINITY, sum = 0;
+    for (int p = from; p <= pos; p++) {
+        const float *k = kv->k + plain_kv_at(&kv->head, sq, layer, p) + off;
+        score[p - from] = (double)plain_dot(q, k, a->head_dim) * (double)a->scale;
+        max = fmax(max, score[p - from]);
+    }
+    for (int i = 0; i < a->head_dim; i++) out[i] = 0;
+    for (int p = from; p <= pos; p++) sum += exp(score[p - from] - max);
+    for (int p = from; p <= pos; p++) {
+        const float *v = kv->v + plain_kv_at(&kv->head, sq, layer, p) + off;
+        float w = (float)(exp(score[p - from] - max) / sum);
+        for (int i = 0; i < a->head_dim; i++) out[i] += w * v[i];
+    }
+    free(score);
+}
+
+static void plain_attend(backend *be, const kv_pool *pool, float *out, const float *q,
+                         const step *s, int layer)
+{
+    (void)be;
+    const attn_shape *a = &pool->shape;
+    for (int n = 0; n < s->n_seq; n++) {
+        const step_seq *sq = &s->seq[n];
+        for (int i = 0; i < sq->n_rows * a->n_head; i++) {
+            size_t at = ((size_t)sq->row0 * (size_t)a->n_head + (size_t)i) * (size_t)a->head_dim;
+            plain_attend_head((const plain_kv *)pool, out + at, q + at, sq, layer,
+                              sq->pos0 + i / a->n_head, i % a->n_head);
+        }
+    }
+}
+
+static void plain_silu_mul(backend *be, float *gate, const float *up, size_t n)
+{
+    (void)be;
+    for (size_t i = 0; i < n; i++) gate[i] = gate[i] / (1.0F + expf(-gate[i])) * up[i];
+}
+
+static void plain_logits(backend *be, float *logits, const float *x, const float *norm, float eps,
+                         int dim, const weight *head, const step *s)
+{
+    (void)be;
+    const plain_weight *w = (const plain_weight *)head;
+    float *h = malloc((size_t)dim * sizeof(float));
+    for (int i = 0; i < s->n_logit; i++) {
+        plain_norm_row(h, x + (size_t)s->logit_row[i] * (size_t)dim, norm, eps, dim);
+        for (int k = 0; k < head->rows; k++) {
+            logits[(size_t)i * (size_t)head->rows + (size_t)k] =
+                plain_dot(w->v + (size_t)k * (size_t)dim, h, dim);
+        }
+    }
+    free(h);
+}
+
+static void plain_parallel(backend *be, void (*fn)(void *arg, int i), void *arg, int n)
+{
+    (void)be;
+    for (int i = 0; i < n; i++) fn(arg, i);
+}
+
+static const backend_ops backend_plain = {
+    .name = "plain",
+    .open = plain_open,
+    .close = plain_close,
+    .alloc = plain_alloc,
+    .free = plain_free,
+    .upload = plain_copy,
+    .download = plain_copy,
+    .sync = plain_sync,
+    .weight_create = plain_weight_create,
+    .weight_destroy = plain_weight_destroy,
+    .lora_a_bytes = plain_lora_bytes,
+    .lora_b_bytes = plain_lora_bytes,
+    .lora_pack = plain_lora_pack,
+    .kv_page_bytes = plain_kv_page_bytes,
+    .kv_create = plain_kv_create,
+    .kv_destroy = plain_kv_destroy,
+    .kv_copy_page = plain_kv_copy_page,
+    .embed = plain_embed,
+    .rms_norm = plain_rms_norm,
+    .linear = plain_linear,
+    .rope_append = plain_rope_append,
+    .attend = plain_attend,
+    .silu_mul = plain_silu_mul,
+    .logits = plain_logits,
+    .parallel = plain_parallel,
+};
+
+#endif
