@@ -1,0 +1,387 @@
+/* test_model_config.c -- what config.json may say, and the sentence that refuses the rest.
+ *
+ * Each case is a patch on a small good configuration: members replace those of the same name, the
+ * string "-" removes one.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <check.h>
+
+#include "engine/base/json.h"
+#include "engine/model.h"
+
+static const char llama[] =
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_size\":64,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+    "\"intermediate_size\":128,\"vocab_size\":300,\"max_position_embeddings\":512,"
+    "\"rms_norm_eps\":1e-05,\"rope_theta\":500000.0,\"hidden_act\":\"silu\","
+    "\"bos_token_id\":1,\"eos_token_id\":2,\"torch_dtype\":\"bfloat16\"}";
+
+static char dir[] = "/tmp/lorad_cfg_XXXXXX";
+
+static void write_file(const char *name, const char *text)
+{
+    char path[64];
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+    if (!text) {
+        (void)unlink(path);
+        return;
+    }
+    FILE *f = fopen(path, "wb");
+    ck_assert_ptr_nonnull(f);
+    (void)fwrite(text, 1, strlen(text), f);
+    (void)fclose(f);
+}
+
+static void setup(void)
+{
+    strcpy(dir + sizeof(dir) - 7, "XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+}
+
+static void teardown(void)
+{
+    write_file("config.json", NULL);
+    write_file("generation_config.json", NULL);
+    (void)rmdir(dir);
+}
+
+static err_code read_patched(const char *patch, model_config *c, err *e)
+{
+    cJSON *base = cJSON_Parse(llama), *p = cJSON_Parse(patch);
+    ck_assert_msg(p != NULL, "%s", patch);
+    while (p->child) {
+        cJSON *item = cJSON_DetachItemViaPointer(p, p->child);
+        cJSON_DeleteItemFromObjectCaseSensitive(base, item->string);
+        if (cJSON_IsString(item) && strcmp(item->valuestring, "-") == 0) {
+            cJSON_Delete(item);
+        } else {
+            char *name = strdup(item->string);
+            cJSON_AddItemToObject(base, name, item);
+            free(name);
+        }
+    }
+    char *text = cJSON_PrintUnformatted(base);
+    write_file("config.json", text);
+    cJSON_free(text);
+    cJSON_Delete(base);
+    cJSON_Delete(p);
+    return model_config_read(dir, c, e);
+}
+
+typedef struct verdict {
+    const char *patch;
+    err_code code;
+    const char *says;
+} verdict;
+
+static const verdict refused[] = {
+    /* families */
+    {"{\"model_type\":\"gemma2\"}", ERR_UNSUPPORTED, "gemma2"},
+    {"{\"model_type\":\"mixtral\"}", ERR_UNSUPPORTED, "mixtral"},
+    {"{\"model_type\":\"-\"}", ERR_INPUT, "model_type"},
+    {"{\"model_type\":7}", ERR_INPUT, "model_type"},
+    {"{\"architectures\":[\"LlamaForSequenceClassification\"]}", ERR_UNSUPPORTED,
+     "LlamaForSequenceClassification"},
+    {"{\"architectures\":[]}", ERR_UNSUPPORTED, "architectures"},
+    {"{\"architectures\":[\"LlamaForCausalLM\",\"X\"]}", ERR_UNSUPPORTED, "architectures"},
+    {"{\"model_type\":\"qwen2\"}", ERR_UNSUPPORTED, "architectures"},
+    /* dimensions */
+    {"{\"hidden_size\":\"-\"}", ERR_INPUT, "\"hidden_size\" is missing"},
+    {"{\"hidden_size\":null}", ERR_INPUT, "\"hidden_size\" is missing"},
+    {"{\"num_hidden_layers\":\"-\"}", ERR_INPUT, "num_hidden_layers"},
+    {"{\"num_attention_heads\":\"-\"}", ERR_INPUT, "num_attention_heads"},
+    {"{\"intermediate_size\":\"-\"}", ERR_INPUT, "intermediate_size"},
+    {"{\"vocab_size\":\"-\"}", ERR_INPUT, "vocab_size"},
+    {"{\"hidden_size\":0}", ERR_INPUT, "hidden_size"},
+    {"{\"hidden_size\":-64}", ERR_INPUT, "hidden_size"},
+    {"{\"hidden_size\":64.5}", ERR_INPUT, "hidden_size"},
+    {"{\"hidden_size\":\"64\"}", ERR_INPUT, "hidden_size"},
+    {"{\"hidden_size\":true}", ERR_INPUT, "hidden_size"},
+    {"{\"hidden_size\":[64]}", ERR_INPUT, "hidden_size"},
+    {"{\"hidden_size\":2147483647}", ERR_INPUT, "hidden_size"},
+    {"{\"hidden_size\":9007199254740993}", ERR_INPUT, "hidden_size"},
+    {"{\"num_hidden_layers\":1000000}", ERR_INPUT, "num_hidden_layers"},
+    {"{\"num_attention_heads\":1000000}", ERR_INPUT, "num_attention_heads"},
+    {"{\"intermediate_size\":1e15}", ERR_INPUT, "intermediate_size"},
+    {"{\"vocab_size\":1e12}", ERR_INPUT, "vocab_size"},
+    {"{\"max_position_embeddings\":1e18}", ERR_INPUT, "max_position_embeddings"},
+    {"{\"num_attention_heads\":3,\"num_key_value_heads\":3}", ERR_INPUT, "no multiple"},
+    {"{\"num_key_value_heads\":3}", ERR_INPUT, "num_key_value_heads"},
+    {"{\"num_key_value_heads\":8}", ERR_INPUT, "num_key_value_heads"},
+    {"{\"num_key_value_heads\":0}", ERR_INPUT, "num_key_value_heads"},
+    {"{\"head_dim\":15}", ERR_UNSUPPORTED, "head_dim"},
+    {"{\"head_dim\":2000}", ERR_INPUT, "head_dim"},
+    {"{\"num_attention_heads\":4096,\"num_key_value_heads\":2,\"head_dim\":1024}", ERR_INPUT,
+     "heads"},
+    /* arithmetic */
+    {"{\"hidden_act\":\"gelu\"}", ERR_UNSUPPORTED, "gelu"},
+    {"{\"hidden_act\":1}", ERR_INPUT, "hidden_act"},
+    {"{\"rms_norm_eps\":-1}", ERR_INPUT, "rms_norm_eps"},
+    {"{\"rms_norm_eps\":\"x\"}", ERR_INPUT, "rms_norm_eps"},
+    {"{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4}}", ERR_UNSUPPORTED, "gptq"},
+    {"{\"attention_chunk_size\":8192}", ERR_UNSUPPORTED, "attention_chunk_size"},
+    {"{\"final_logit_softcapping\":30.0}", ERR_UNSUPPORTED, "final_logit_softcapping"},
+    {"{\"num_experts\":8}", ERR_UNSUPPORTED, "num_experts"},
+    {"{\"tie_word_embeddings\":\"yes\"}", ERR_INPUT, "tie_word_embeddings"},
+    {"{\"attention_bias\":1}", ERR_INPUT, "attention_bias"},
+    {"{\"torch_dtype\":\"float8_e4m3fn\"}", ERR_UNSUPPORTED, "float8_e4m3fn"},
+    {"{\"model_type\":\"mistral\",\"architectures\":null,\"mlp_bias\":true}", ERR_UNSUPPORTED,
+     "mlp_bias"},
+    {"{\"model_type\":\"mistral\",\"architectures\":null,\"attention_bias\":true}", ERR_UNSUPPORTED,
+     "attention_bias"},
+    /* rope */
+    {"{\"rope_theta\":0}", ERR_INPUT, "rope_theta"},
+    {"{\"rope_theta\":-5}", ERR_INPUT, "rope_theta"},
+    {"{\"partial_rotary_factor\":0.5}", ERR_UNSUPPORTED, "partial_rotary_factor"},
+    {"{\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0}}", ERR_UNSUPPORTED, "yarn"},
+    {"{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4.0}}", ERR_UNSUPPORTED, "dynamic"},
+    {"{\"rope_parameters\":{\"rope_type\":\"longrope\"}}", ERR_UNSUPPORTED, "longrope"},
+    {"{\"rope_scaling\":{\"type\":\"linear\"}}", ERR_INPUT, "\"factor\" is missing"},
+    {"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}}", ERR_INPUT, "factor"},
+    {"{\"rope_scaling\":{\"factor\":2.0}}", ERR_UNSUPPORTED, "factor"},
+    {"{\"rope_scaling\":\"linear\"}", ERR_INPUT, "rope_scaling"},
+    {"{\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}}", ERR_UNSUPPORTED,
+     "full_attention"},
+    {"{\"rope_parameters\":{\"rope_type\":\"default\",\"partial_rotary_factor\":0.25}}",
+     ERR_UNSUPPORTED, "partial_rotary_factor"},
+    {"{\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,"
+     "\"high_freq_factor\":4.0}}",
+     ERR_INPUT, "original_max_position_embeddings"},
+    {"{\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":4.0,"
+     "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192}}",
+     ERR_INPUT, "high_freq_factor"},
+    /* windows */
+    {"{\"model_type\":\"mistral\",\"architectures\":null,\"sliding_window\":0}", ERR_INPUT,
+     "sliding_window"},
+    {"{\"model_type\":\"qwen2\",\"architectures\":null,\"use_sliding_window\":true,"
+     "\"sliding_window\":32,\"max_window_layers\":1}",
+     ERR_UNSUPPORTED, "max_window_layers"},
+    {"{\"layer_types\":[\"full_attention\"]}", ERR_INPUT, "layer_types"},
+    {"{\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", ERR_UNSUPPORTED,
+     "layer_types"},
+    {"{\"layer_types\":[\"linear_attention\",\"linear_attention\"]}", ERR_UNSUPPORTED,
+     "linear_attention"},
+    {"{\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]}", ERR_INPUT,
+     "sliding_window"},
+    /* tokens */
+    {"{\"eos_token_id\":300}", ERR_INPUT, "eos_token_id"},
+    {"{\"eos_token_id\":-1}", ERR_INPUT, "eos_token_id"},
+    {"{\"eos_token_id\":[2,\"x\"]}", ERR_INPUT, "eos_token_id"},
+    {"{\"eos_token_id\":2.5}", ERR_INPUT, "eos_token_id"},
+    {"{\"eos_token_id\":[1,2,3,4,5,6,7,8,9]}", ERR_LIMIT, "eos_token_id"},
+    {"{\"bos_token_id\":300}", ERR_INPUT, "bos_token_id"},
+};
+
+START_TEST(refuses)
+{
+    const verdict *v = &refused[_i];
+    model_config c;
+    err e = {0};
+    err_code rc = read_patched(v->patch, &c, &e);
+    ck_assert_msg(rc == v->code, "%s: got %d (%s), want %d", v->patch, rc, e.msg, v->code);
+    ck_assert_msg(strstr(e.msg, v->says) != NULL, "%s: says '%s'", v->patch, e.msg);
+    ck_assert_msg(strstr(e.msg, "config.json") != NULL, "%s: says '%s'", v->patch, e.msg);
+    ck_assert_ptr_null(strstr(e.msg, dir));
+    ck_assert_int_eq(read_patched(v->patch, &c, NULL), rc); /* no err wanted */
+}
+END_TEST
+
+START_TEST(not_json)
+{
+    static const char *const texts[] = {"",
+                                        "{",
+                                        "[]",
+                                        "null",
+                                        "{}x",
+                                        "{\"a\":1,\"a\":1}",
+                                        "{\"a\":NaN}",
+                                        "{\"a\":1e999}",
+                                        "{\"a\":\"\xff\"}"};
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        model_config c;
+        err e = {0};
+        write_file("config.json", texts[i]);
+        err_code rc = model_config_read(dir, &c, &e);
+        ck_assert_msg(rc == ERR_INPUT || rc == ERR_LIMIT, "%s: %d %s", texts[i], rc, e.msg);
+    }
+    model_config c;
+    err e;
+    write_file("config.json", NULL);
+    ck_assert_int_eq(model_config_read(dir, &c, &e), ERR_NOT_FOUND);
+    ck_assert_int_eq(model_config_read("/dev/null", &c, &e), ERR_IO);
+}
+END_TEST
+
+START_TEST(reads_classic_llama)
+{
+    model_config c;
+    err e;
+    ck_assert_int_eq(read_patched("{}", &c, &e), ERR_NONE);
+    ck_assert_str_eq(c.family, "llama");
+    ck_assert_int_eq(c.n_layer, 2);
+    ck_assert_int_eq(c.head_dim, 16);
+    ck_assert_int_eq(c.n_kv_head, 2);
+    ck_assert_int_eq(c.max_pos, 512);
+    ck_assert_int_eq(c.window, 0);
+    ck_assert_float_eq(c.rope_theta, 500000.0F);
+    ck_assert_float_eq(c.norm_eps, 1e-5F);
+    ck_assert_int_eq(c.rope_kind, ROPE_PLAIN);
+    ck_assert_int_eq(c.type, DT_BF16);
+    ck_assert_int_eq(c.bos_id, 1);
+    ck_assert_int_eq(c.n_eos, 1);
+    ck_assert_int_eq(c.eos_id[0], 2);
+    ck_assert(!c.qkv_bias && !c.o_bias && !c.mlp_bias && !c.qk_norm && !c.tied);
+    ck_assert(c.gen_temperature < 0 && c.gen_top_p < 0 && c.gen_top_k < 0);
+
+    int d_out, d_in;
+    model_proj_shape(&c, PROJ_K, &d_out, &d_in);
+    ck_assert(d_out == 32 && d_in == 64);
+    model_proj_shape(&c, PROJ_DOWN, &d_out, &d_in);
+    ck_assert(d_out == 64 && d_in == 128);
+}
+END_TEST
+
+START_TEST(reads_both_rope_notations)
+{
+    static const char *const both[] = {
+        "{\"rope_theta\":5e5,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
+        "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
+        "\"original_max_position_embeddings\":8192}}",
+        "{\"rope_theta\":\"-\",\"rope_parameters\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
+        "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"rope_theta\":5e5,"
+        "\"original_max_position_embeddings\":8192}}",
+    };
+    for (int i = 0; i < 2; i++) {
+        model_config c;
+        err e = {0};
+        ck_assert_msg(read_patched(both[i], &c, &e) == ERR_NONE, "%s", e.msg);
+        ck_assert_int_eq(c.rope_kind, ROPE_LLAMA3);
+        ck_assert_float_eq(c.rope_theta, 5e5F);
+        ck_assert_float_eq(c.rope_factor, 8.0F);
+        ck_assert_float_eq(c.rope_high_freq, 4.0F);
+        ck_assert_int_eq(c.rope_original_pos, 8192);
+    }
+    model_config c;
+    err e = {0};
+    ck_assert_int_eq(read_patched("{\"rope_scaling\":null}", &c, &e), ERR_NONE);
+    ck_assert_int_eq(c.rope_kind, ROPE_PLAIN);
+    ck_assert_int_eq(read_patched("{\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", &c, &e),
+                     ERR_NONE);
+    ck_assert_int_eq(c.rope_kind, ROPE_LINEAR);
+    ck_assert_float_eq(c.rope_factor, 2.0F);
+}
+END_TEST
+
+/* patch, window that must come out */
+static const struct {
+    const char *patch;
+    int window;
+} windows[] = {
+    {"{\"sliding_window\":64}", 0}, /* llama has none */
+    {"{\"model_type\":\"mistral\"}", 4096},
+    {"{\"model_type\":\"mistral\",\"sliding_window\":null}", 0},
+    {"{\"model_type\":\"mistral\",\"sliding_window\":64}", 64},
+    {"{\"model_type\":\"qwen2\",\"sliding_window\":64}", 0},
+    {"{\"model_type\":\"qwen2\",\"sliding_window\":64,\"use_sliding_window\":false}", 0},
+    {"{\"model_type\":\"qwen2\",\"sliding_window\":64,\"use_sliding_window\":true,"
+     "\"max_window_layers\":2}",
+     0},
+    {"{\"model_type\":\"qwen2\",\"sliding_window\":64,\"use_sliding_window\":true,"
+     "\"max_window_layers\":0}",
+     64},
+    {"{\"model_type\":\"qwen3\",\"sliding_window\":64,\"use_sliding_window\":true,"
+     "\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]}",
+     64},
+    {"{\"model_type\":\"qwen3\",\"sliding_window\":64,\"use_sliding_window\":true,"
+     "\"layer_types\":[\"full_attention\",\"full_attention\"]}",
+     0},
+};
+
+START_TEST(reads_windows)
+{
+    model_config c;
+    err e = {0};
+    cJSON *patch = cJSON_Parse(windows[_i].patch);
+    cJSON_AddNullToObject(patch, "architectures");
+    char *text = cJSON_PrintUnformatted(patch);
+    ck_assert_msg(read_patched(text, &c, &e) == ERR_NONE, "%s: %s", text, e.msg);
+    ck_assert_msg(c.window == windows[_i].window, "%s: window %d", text, c.window);
+    cJSON_free(text);
+    cJSON_Delete(patch);
+}
+END_TEST
+
+START_TEST(families_differ)
+{
+    model_config c;
+    err e;
+    ck_assert_int_eq(
+        read_patched("{\"model_type\":\"qwen2\",\"architectures\":[\"Qwen2ForCausalLM\"]}", &c, &e),
+        0);
+    ck_assert(c.qkv_bias && !c.o_bias && !c.qk_norm);
+    ck_assert_int_eq(c.head_dim, 16);
+    ck_assert_int_eq(
+        read_patched("{\"model_type\":\"qwen3\",\"architectures\":[\"Qwen3ForCausalLM\"]}", &c, &e),
+        0);
+    ck_assert(!c.qkv_bias && c.qk_norm);
+    ck_assert_int_eq(c.head_dim, 128);
+    ck_assert_int_eq(read_patched("{\"attention_bias\":true,\"mlp_bias\":true}", &c, &e), 0);
+    ck_assert(c.qkv_bias && c.o_bias && c.mlp_bias);
+    ck_assert_int_eq(read_patched("{\"num_key_value_heads\":\"-\"}", &c, &e), 0);
+    ck_assert_int_eq(c.n_kv_head, 4);
+}
+END_TEST
+
+START_TEST(generation_config_wins)
+{
+    model_config c;
+    err e = {0};
+    write_file("generation_config.json",
+               "{\"eos_token_id\":[5,6],\"bos_token_id\":null,\"temperature\":0.6,\"top_p\":0.9,"
+               "\"top_k\":20,\"do_sample\":true}");
+    ck_assert_msg(read_patched("{}", &c, &e) == ERR_NONE, "%s", e.msg);
+    ck_assert_int_eq(c.n_eos, 2);
+    ck_assert_int_eq(c.eos_id[1], 6);
+    ck_assert_int_eq(c.bos_id, 1);
+    ck_assert_float_eq(c.gen_temperature, 0.6F);
+    ck_assert_float_eq(c.gen_top_p, 0.9F);
+    ck_assert_int_eq(c.gen_top_k, 20);
+
+    static const char *const wrong[] = {"{\"temperature\":-1}",
+                                        "{\"top_p\":2}",
+                                        "{\"top_k\":0.5}",
+                                        "{\"eos_token_id\":\"x\"}",
+                                        "{",
+                                        "[]"};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        write_file("generation_config.json", wrong[i]);
+        ck_assert_int_eq(read_patched("{}", &c, &e), ERR_INPUT);
+        ck_assert_ptr_nonnull(strstr(e.msg, "generation_config.json"));
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("model_config");
+    TCase *tc = tcase_create("config");
+    tcase_set_timeout(tc, 60);
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_loop_test(tc, refuses, 0, (int)(sizeof(refused) / sizeof(refused[0])));
+    tcase_add_test(tc, not_json);
+    tcase_add_test(tc, reads_classic_llama);
+    tcase_add_test(tc, reads_both_rope_notations);
+    tcase_add_loop_test(tc, reads_windows, 0, (int)(sizeof(windows) / sizeof(windows[0])));
+    tcase_add_test(tc, families_differ);
+    tcase_add_test(tc, generation_config_wins);
+    suite_add_tcase(s, tc);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_ENV);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? 1 : 0;
+}
