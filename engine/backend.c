@@ -1,0 +1,244 @@
+/* backend.c -- the be_*() calls: arguments checked once for all backends, then the table.
+ *
+ * A wrong argument here is a fault of the caller (the model, the scheduler), so it is an assert;
+ * a failure of the device is data (sticky, reported by be_sync).
+ */
+#include "engine/backend.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine/backend_ops.h"
+
+void backend_fail(backend *be, err_code code, const char *fmt, ...)
+{
+    if (be->failed.code) return; /* the first failure explains the rest */
+    char msg[sizeof(be->failed.msg)];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(msg, sizeof(msg), fmt, ap);
+    va_end(ap);
+    (void)err_set(&be->failed, code, "%s", msg);
+}
+
+static bool broken(const backend *be)
+{
+    return be->failed.code != ERR_NONE;
+}
+
+err_code be_open(backend **out, const backend_ops *ops, const backend_config *cfg, err *e)
+{
+    *out = NULL;
+    backend *be = calloc(1, sizeof(*be));
+    if (!be) return err_set(e, ERR_NOMEM, "no memory for the backend");
+    be->ops = ops;
+    be->caps.name = ops->name;
+    err_code rc = ops->open(be, cfg, e);
+    if (rc) {
+        free(be);
+        return rc;
+    }
+    *out = be;
+    return ERR_NONE;
+}
+
+void be_close(backend *be)
+{
+    if (!be) return;
+    be->ops->close(be);
+    free(be);
+}
+
+const backend_caps *be_caps(const backend *be)
+{
+    return &be->caps;
+}
+
+void *be_alloc(backend *be, size_t bytes)
+{
+    return be->ops->alloc(be, bytes);
+}
+
+void be_free(backend *be, void *p)
+{
+    if (p) be->ops->free(be, p);
+}
+
+err_code be_upload(backend *be, void *dst, const void *src, size_t bytes)
+{
+    return be->ops->upload(be, dst, src, bytes);
+}
+
+err_code be_download(backend *be, void *dst, const void *src, size_t bytes)
+{
+    return be->ops->download(be, dst, src, bytes);
+}
+
+err_code be_sync(backend *be, err *e)
+{
+    if (!broken(be)) be->ops->sync(be);
+    if (!broken(be)) return ERR_NONE;
+    err first = be->failed;
+    be->failed = (err){0};
+    return err_set(e, first.code, "%s", first.msg);
+}
+
+/* --------------------------------------------------- weights, adapters, pages -- */
+
+err_code be_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
+                          int cols, err *e)
+{
+    assert(src && rows > 0 && cols > 0);
+    *out = NULL;
+    return be->ops->weight_create(be, out, src, type, rows, cols, e);
+}
+
+void be_weight_destroy(backend *be, weight *w)
+{
+    if (w) be->ops->weight_destroy(be, w);
+}
+
+size_t be_weight_bytes(const weight *w)
+{
+    return w->bytes;
+}
+
+int be_weight_rows(const weight *w)
+{
+    return w->rows;
+}
+
+int be_weight_cols(const weight *w)
+{
+    return w->cols;
+}
+
+dtype be_weight_type(const weight *w)
+{
+    return w->type;
+}
+
+size_t be_lora_a_bytes(const backend *be, dtype base, int rank, int d_in)
+{
+    return be->ops->lora_a_bytes(be, base, rank, d_in);
+}
+
+size_t be_lora_b_bytes(const backend *be, dtype base, int rank, int d_out)
+{
+    return be->ops->lora_b_bytes(be, base, rank, d_out);
+}
+
+err_code be_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
+                      const void *b_src, dtype type, int rank, int d_in, int d_out, err *e)
+{
+    assert(rank >= 1 && rank <= LORA_RANK_MAX && d_in > 0 && d_out > 0);
+    return be->ops->lora_pack(be, base, a_dst, b_dst, a_src, b_src, type, rank, d_in, d_out, e);
+}
+
+static void check_shape(const attn_shape *s)
+{
+    assert(s->n_layer > 0 && s->n_kv_head > 0 && s->head_dim > 0);
+    assert(s->n_head % s->n_kv_head == 0);
+    assert(s->kv_type == DT_F32 || s->kv_type == DT_BF16);
+    (void)s;
+}
+
+size_t be_kv_page_bytes(const backend *be, const attn_shape *shape)
+{
+    check_shape(shape);
+    return be->ops->kv_page_bytes(be, shape);
+}
+
+err_code be_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, err *e)
+{
+    check_shape(shape);
+    assert(n_pages > 0);
+    *out = NULL;
+    return be->ops->kv_create(be, out, shape, n_pages, e);
+}
+
+void be_kv_destroy(backend *be, kv_pool *kv)
+{
+    if (kv) be->ops->kv_destroy(be, kv);
+}
+
+void be_kv_copy_page(backend *be, kv_pool *kv, int dst_page, int src_page)
+{
+    assert(dst_page >= 0 && dst_page < kv->n_pages && src_page >= 0 && src_page < kv->n_pages);
+    if (!broken(be) && dst_page != src_page) be->ops->kv_copy_page(be, kv, dst_page, src_page);
+}
+
+/* ------------------------------------------------------------------ operations -- */
+
+static void check_step(const kv_pool *kv, const step *s)
+{
+    for (int i = 0; i < s->n_seq; i++) {
+        const step_seq *q = &s->seq[i];
+        assert(q->n_rows > 0 && q->row0 >= 0 && q->row0 + q->n_rows <= s->n_rows);
+        assert((int64_t)q->n_page * kv->page_tokens >= q->pos0 + q->n_rows);
+        (void)q;
+    }
+    (void)kv;
+}
+
+void be_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s)
+{
+    assert(s->n_rows > 0);
+    if (!broken(be)) be->ops->embed(be, out, table, type, dim, s);
+}
+
+void be_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps,
+                 int n_rows, int dim)
+{
+    if (!broken(be)) be->ops->rms_norm(be, out, x, gain, eps, n_rows, dim);
+}
+
+void be_linear(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
+               int layer)
+{
+    assert(n_out >= 1 && n_out <= LINEAR_OUT_MAX);
+    for (int i = 0; i < n_out; i++) {
+        assert(outs[i].w->cols == outs[0].w->cols && outs[i].w->type == outs[0].w->type);
+        assert(outs[i].lora_proj < PROJ_COUNT);
+    }
+    if (!broken(be)) be->ops->linear(be, x, outs, n_out, s, layer);
+}
+
+void be_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v,
+                    const float *q_norm, const float *k_norm, float norm_eps,
+                    const rope_table *rope, const step *s, int layer)
+{
+    assert(layer >= 0 && layer < kv->shape.n_layer);
+    assert(rope->rope_dim % 2 == 0 && rope->rope_dim <= kv->shape.head_dim);
+    check_step(kv, s);
+    if (broken(be)) return;
+    be->ops->rope_append(be, kv, q, k, v, q_norm, k_norm, norm_eps, rope, s, layer);
+}
+
+void be_attend(backend *be, const kv_pool *kv, float *out, const float *q, const step *s, int layer)
+{
+    assert(layer >= 0 && layer < kv->shape.n_layer);
+    check_step(kv, s);
+    if (!broken(be)) be->ops->attend(be, kv, out, q, s, layer);
+}
+
+void be_silu_mul(backend *be, float *gate, const float *up, size_t n)
+{
+    if (!broken(be)) be->ops->silu_mul(be, gate, up, n);
+}
+
+void be_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
+               int dim, const weight *head, const step *s)
+{
+    assert(head->cols == dim);
+    if (!broken(be) && s->n_logit > 0) {
+        be->ops->logits(be, logits, x, norm_weight, eps, dim, head, s);
+    }
+}
+
+void be_parallel(backend *be, void (*fn)(void *arg, int i), void *arg, int n)
+{
+    if (n > 0) be->ops->parallel(be, fn, arg, n);
+}

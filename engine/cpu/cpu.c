@@ -1,0 +1,210 @@
+/* cpu.c -- opens the CPU backend: picks an instruction set, starts the pool, fills the table. */
+#include "engine/cpu/cpu.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* ------------------------------------------------------------ instruction sets -- */
+
+static const char *const isa_names[] = {"portable", "avx2", "avx512", "avx512bf16", "amx"};
+
+const char *cpu_isa_name(cpu_isa isa)
+{
+    return isa_names[isa];
+}
+
+#if defined(__x86_64__)
+
+#    include <cpuid.h>
+
+enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+
+/* Linux gives the 8 KB of tile state only to processes that ask. */
+static bool tiles_granted(void)
+{
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+
+static bool has_amx(void)
+{
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+    return (d & (1U << 24)) && (d & (1U << 22)) && tiles_granted(); /* AMX-TILE, AMX-BF16 */
+}
+
+cpu_isa cpu_isa_detect(void)
+{
+    __builtin_cpu_init();
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (!avx2) return ISA_PORTABLE;
+    bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    if (!avx512) return ISA_AVX2;
+    if (!__builtin_cpu_supports("avx512bf16")) return ISA_AVX512;
+    return has_amx() ? ISA_AMX : ISA_AVX512BF16;
+}
+
+#else
+
+cpu_isa cpu_isa_detect(void)
+{
+    return ISA_PORTABLE;
+}
+
+#endif
+
+err_code cpu_isa_parse(const char *name, cpu_isa *out, err *e)
+{
+    cpu_isa best = cpu_isa_detect();
+    if (!name || strcmp(name, "auto") == 0) {
+        *out = best;
+        return ERR_NONE;
+    }
+    for (int i = ISA_PORTABLE; i <= ISA_AMX; i++) {
+        if (strcmp(name, isa_names[i]) != 0) continue;
+        if (i > (int)best) {
+            return err_set(e, ERR_UNSUPPORTED, "this machine has no %s; the best it has is %s",
+                           name, isa_names[best]);
+        }
+        *out = (cpu_isa)i;
+        return ERR_NONE;
+    }
+    return err_set(e, ERR_INPUT,
+                   "unknown instruction set '%s': auto, amx, avx512bf16, avx512, avx2 or portable",
+                   name);
+}
+
+/* ---------------------------------------------------------------------- life -- */
+
+static void cpu_close(backend *be)
+{
+    cpu_state *cpu = be->impl;
+    if (!cpu) return;
+    cpu_pool_destroy(cpu->pool);
+    free(cpu->scratch);
+    free(cpu);
+    be->impl = NULL;
+}
+
+static err_code cpu_open(backend *be, const backend_config *cfg, err *e)
+{
+    cpu_state *cpu = calloc(1, sizeof(*cpu));
+    if (!cpu) return err_set(e, ERR_NOMEM, "no memory for the CPU backend");
+    be->impl = cpu;
+    err_code rc = cpu_isa_parse(cfg->isa, &cpu->isa, e);
+    if (!rc) rc = cpu_pool_create(&cpu->pool, cfg->n_threads, e);
+    if (rc) {
+        cpu_close(be);
+        return rc;
+    }
+    be->caps.page_tokens = CPU_PAGE_TOKENS;
+    (void)snprintf(be->caps.detail, sizeof(be->caps.detail), "%s, %d threads",
+                   cpu_isa_name(cpu->isa), cpu_pool_threads(cpu->pool));
+    return ERR_NONE;
+}
+
+/* -------------------------------------------------------------------- memory -- */
+
+static void *cpu_alloc(backend *be, size_t bytes)
+{
+    (void)be;
+    size_t padded = (bytes + 63) / 64 * 64;
+    if (padded < bytes) return NULL;
+    void *p = aligned_alloc(64, padded ? padded : 64);
+    if (p) memset(p, 0, padded);
+    return p;
+}
+
+static void cpu_free(backend *be, void *p)
+{
+    (void)be;
+    free(p);
+}
+
+static err_code cpu_copy(backend *be, void *dst, const void *src, size_t bytes)
+{
+    (void)be;
+    memcpy(dst, src, bytes);
+    return ERR_NONE;
+}
+
+static void cpu_sync(backend *be)
+{
+    (void)be; /* every operation has ended when its call returns */
+}
+
+void *cpu_scratch(backend *be, size_t bytes)
+{
+    cpu_state *cpu = cpu_of(be);
+    if (bytes <= cpu->scratch_bytes) return cpu->scratch;
+    size_t padded = (bytes + 4095) / 4096 * 4096;
+    void *p = aligned_alloc(4096, padded);
+    if (!p) {
+        backend_fail(be, ERR_NOMEM, "no memory for %zu bytes of scratch", bytes);
+        return NULL;
+    }
+    free(cpu->scratch);
+    cpu->scratch = p;
+    cpu->scratch_bytes = padded;
+    return p;
+}
+
+/* ------------------------------------------------------------------ parallel -- */
+
+typedef struct {
+    void (*fn)(void *arg, int i);
+    void *arg;
+    int n;
+    atomic_int next;
+} parallel_job;
+
+static void parallel_thread(void *arg, int thread, int n_threads)
+{
+    (void)thread;
+    (void)n_threads;
+    parallel_job *job = arg;
+    for (int i; (i = atomic_fetch_add(&job->next, 1)) < job->n;) {
+        job->fn(job->arg, i);
+    }
+}
+
+static void cpu_parallel(backend *be, void (*fn)(void *arg, int i), void *arg, int n)
+{
+    parallel_job job = {.fn = fn, .arg = arg, .n = n};
+    if (n == 1)
+        fn(arg, 0);
+    else
+        cpu_pool_run(cpu_of(be)->pool, parallel_thread, &job);
+}
+
+const backend_ops backend_cpu = {
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .upload = cpu_copy,
+    .download = cpu_copy,
+    .sync = cpu_sync,
+    .weight_create = cpu_weight_create,
+    .weight_destroy = cpu_weight_destroy,
+    .lora_a_bytes = cpu_lora_a_bytes,
+    .lora_b_bytes = cpu_lora_b_bytes,
+    .lora_pack = cpu_lora_pack,
+    .kv_page_bytes = cpu_kv_page_bytes,
+    .kv_create = cpu_kv_create,
+    .kv_destroy = cpu_kv_destroy,
+    .kv_copy_page = cpu_kv_copy_page,
+    .embed = cpu_embed,
+    .rms_norm = cpu_rms_norm,
+    .linear = cpu_linear,
+    .rope_append = cpu_rope_append,
+    .attend = cpu_attend,
+    .silu_mul = cpu_silu_mul,
+    .logits = cpu_logits,
+    .parallel = cpu_parallel,
+};

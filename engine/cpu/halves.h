@@ -1,0 +1,47 @@
+/* halves.h -- scalar conversions of the 16-bit float types, and the width of our vectors.
+ *
+ * Private to engine/cpu/ and tests.  Threads: any thread.
+ */
+#ifndef ENGINE_CPU_HALVES_H
+#define ENGINE_CPU_HALVES_H
+
+#include <stdint.h>
+#include <string.h>
+
+enum { VEC = 16 }; /* floats that the kernels treat at a time (vec.h) */
+
+static inline float bf16_to_f32(uint16_t h)
+{
+    uint32_t u = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &u, sizeof(f));
+    return f;
+}
+
+/* Round to nearest even; NaN stays NaN. */
+static inline uint16_t bf16_from_f32(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof(u));
+    if ((u & 0x7FFFFFFFU) > 0x7F800000U) return (uint16_t)((u >> 16) | 0x40U);
+    return (uint16_t)((u + 0x7FFFU + ((u >> 16) & 1U)) >> 16);
+}
+
+static inline float f16_to_f32(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000U) << 16, exp = (h >> 10) & 0x1FU, man = h & 0x3FFU, u;
+    if (exp == 0x1F) {
+        u = sign | 0x7F800000U | man << 13;
+    } else if (exp) {
+        u = sign | (exp + 112) << 23 | man << 13;
+    } else { /* zero or subnormal: exact in f32 */
+        float f = (float)man * 0x1p-24F;
+        memcpy(&u, &f, sizeof(u));
+        u |= sign;
+    }
+    float out;
+    memcpy(&out, &u, sizeof(out));
+    return out;
+}
+
+#endif

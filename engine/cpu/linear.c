@@ -1,0 +1,389 @@
+/* linear.c -- weights, adapters, and be_linear(): base product and LoRA in one parallel sweep.
+ *
+ * Two phases with one barrier between them:
+ *     1. rows of x are rounded to bf16 (AMX), and every (projection, row) with an adapter gets
+ *        its v = A x (shrink);
+ *     2. every (projection, panel of columns) is computed for all rows, and the panel's epilogue
+ *        adds bias and scale * B v (expand) while the outputs are still in cache.
+ * Rows without an adapter take no part in shrink or expand.  Work is handed out by an atomic
+ * counter; which thread computes a panel never changes its bits.
+ */
+#include "engine/cpu/linear.h"
+
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "engine/cpu/halves.h"
+
+enum {
+    ROW_CHUNK = 128,       /* rows of one panel held on the stack */
+    HUGE_BYTES = 2U << 20, /* alignment that lets the kernel use huge pages */
+    /* Below this many multiply-adds the fan-out costs more than it gives. */
+    SMALL_WORK = 1 << 15,
+};
+
+static const linear_kernels *kernels_of(const backend *be)
+{
+    cpu_isa isa = ((const cpu_state *)be->impl)->isa;
+    if (isa >= ISA_AVX512) return &linear_avx512;
+    return isa == ISA_AVX2 ? &linear_avx2 : &linear_portable;
+}
+
+static int round_up(int n, int to)
+{
+    return (n + to - 1) / to * to;
+}
+
+/* ------------------------------------------------------------------ weights -- */
+
+static float element(const void *src, dtype type, size_t i)
+{
+    const char *p = src;
+    uint16_t h;
+    float f;
+    if (type == DT_F32) {
+        memcpy(&f, p + 4 * i, 4);
+        return f;
+    }
+    memcpy(&h, p + 2 * i, 2);
+    return type == DT_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
+}
+
+static uint16_t bf16_element(const void *src, size_t i)
+{
+    uint16_t h;
+    memcpy(&h, (const char *)src + 2 * i, 2);
+    return h;
+}
+
+static void pack_panel(cpu_weight *w, const void *src, int p)
+{
+    int rows = w->head.rows, cols = w->head.cols;
+    char *dst = (char *)w->data + (size_t)p * w->panel_bytes;
+    for (int j = 0; j < PANEL && p * PANEL + j < rows; j++) {
+        size_t from = (size_t)(p * PANEL + j) * cols;
+        for (int k = 0; k < cols; k++) {
+            if (w->pack == PACK_F32) {
+                ((float *)dst)[(size_t)k * PANEL + j] = element(src, w->head.type, from + k);
+            } else if (w->pack == PACK_BF16) {
+                ((uint16_t *)dst)[(size_t)k * PANEL + j] = bf16_element(src, from + k);
+            } else {
+                size_t tile = (size_t)(k / K_BLOCK) * 2 + j / 16;
+                size_t in = (size_t)(k % K_BLOCK / 2) * 32 + (j % 16) * 2 + k % 2;
+                ((uint16_t *)dst)[tile * 512 + in] = bf16_element(src, from + k);
+            }
+        }
+    }
+}
+
+typedef struct {
+    cpu_weight *w;
+    const void *src;
+    atomic_int next;
+} pack_job;
+
+static void pack_thread(void *arg, int thread, int n_threads)
+{
+    (void)thread;
+    (void)n_threads;
+    pack_job *job = arg;
+    for (int p; (p = atomic_fetch_add(&job->next, 1)) < job->w->n_panel;) {
+        pack_panel(job->w, job->src, p);
+    }
+}
+
+err_code cpu_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
+                           int cols, err *e)
+{
+    cpu_weight *w = calloc(1, sizeof(*w));
+    if (!w) return err_set(e, ERR_NOMEM, "no memory for a weight");
+    w->pack = type != DT_BF16 ? PACK_F32 : cpu_of(be)->isa == ISA_AMX ? PACK_TILE : PACK_BF16;
+    w->k_pad = round_up(cols, K_BLOCK);
+    w->n_panel = round_up(rows, PANEL) / PANEL;
+    int k = w->pack == PACK_TILE ? w->k_pad : cols;
+    w->panel_bytes = (size_t)k * PANEL * (w->pack == PACK_F32 ? 4 : 2);
+    size_t bytes = w->panel_bytes * (size_t)w->n_panel;
+    w->head = (weight){.rows = rows, .cols = cols, .type = type, .bytes = bytes};
+    size_t align = bytes >= HUGE_BYTES ? HUGE_BYTES : 64;
+    size_t padded = (bytes + align - 1) / align * align;
+    w->data = aligned_alloc(align, padded);
+    if (!w->data) {
+        free(w);
+        return err_set(e, ERR_NOMEM, "no memory for a weight of %d x %d (%zu bytes)", rows, cols,
+                       bytes);
+    }
+    if (align == HUGE_BYTES) (void)madvise(w->data, padded, MADV_HUGEPAGE);
+    memset(w->data, 0, padded);
+    pack_job job = {.w = w, .src = src};
+    cpu_pool_run(cpu_of(be)->pool, pack_thread, &job);
+    *out = &w->head;
+    return ERR_NONE;
+}
+
+void cpu_weight_destroy(backend *be, weight *w)
+{
+    (void)be;
+    if (!w) return;
+    free(((cpu_weight *)w)->data);
+    free(w);
+}
+
+/* ----------------------------------------------------------------- adapters -- */
+
+static size_t lora_bytes(dtype base, int rank, int d)
+{
+    return (size_t)rank * (size_t)d * (base == DT_BF16 ? 2 : 4);
+}
+
+size_t cpu_lora_a_bytes(const backend *be, dtype base, int rank, int d_in)
+{
+    (void)be;
+    return lora_bytes(base, rank, d_in);
+}
+
+size_t cpu_lora_b_bytes(const backend *be, dtype base, int rank, int d_out)
+{
+    (void)be;
+    return lora_bytes(base, rank, d_out);
+}
+
+static void lora_put(void *dst, size_t i, bool bf16, float v)
+{
+    if (bf16)
+        ((uint16_t *)dst)[i] = bf16_from_f32(v);
+    else
+        ((float *)dst)[i] = v;
+}
+
+err_code cpu_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
+                       const void *b_src, dtype type, int rank, int d_in, int d_out, err *e)
+{
+    (void)be;
+    (void)e;
+    bool bf16 = base == DT_BF16;
+    for (size_t i = 0; i < (size_t)rank * (size_t)d_in; i++) {
+        lora_put(a_dst, i, bf16, element(a_src, type, i));
+    }
+    for (int n = 0; n < d_out; n++) { /* transposed: [rank][d_out] */
+        for (int r = 0; r < rank; r++) {
+            float v = element(b_src, type, (size_t)n * rank + r);
+            lora_put(b_dst, (size_t)r * d_out + n, bf16, v);
+        }
+    }
+    return ERR_NONE;
+}
+
+/* ------------------------------------------------------------------- linear -- */
+
+typedef struct {
+    const linear_kernels *kern;
+    const float *x;
+    uint16_t *x16; /* [rows_pad][k_pad], AMX only */
+    float *v;      /* [n_out][n_rows][rank_max] */
+    const linear_out *outs;
+    const step_seg *seg; /* NULL: no LoRA */
+    int n_out, n_seg, n_rows, d_in, layer, rank_max, n_panels;
+    bool tiles;
+    atomic_int next_row, next_panel;
+} linear_job;
+
+static const cpu_weight *cpu_weight_of(const linear_out *o)
+{
+    return (const cpu_weight *)o->w;
+}
+
+static const lora_mat *mat_of(const linear_job *job, const step_seg *sg, const linear_out *o)
+{
+    if (!sg->lora || o->lora_proj < 0 || job->layer < 0) return NULL;
+    const lora_mat *m = &sg->lora->mat[(size_t)job->layer * PROJ_COUNT + (size_t)o->lora_proj];
+    return m->a ? m : NULL;
+}
+
+static const step_seg *seg_of_row(const linear_job *job, int row)
+{
+    int lo = 0, hi = job->n_seg - 1;
+    while (lo < hi) {
+        int mid = (lo + hi + 1) / 2;
+        if (job->seg[mid].row0 <= row)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return &job->seg[lo];
+}
+
+/* Phase 1 for one row. */
+static void prepare_row(linear_job *job, int row)
+{
+    const cpu_weight *w = cpu_weight_of(&job->outs[0]);
+    const float *x = job->x + (size_t)row * job->d_in;
+    if (job->tiles) linear_round_row(job->x16 + (size_t)row * w->k_pad, x, job->d_in, w->k_pad);
+    if (!job->seg) return;
+    const step_seg *sg = seg_of_row(job, row);
+    for (int o = 0; o < job->n_out; o++) {
+        const lora_mat *m = mat_of(job, sg, &job->outs[o]);
+        if (!m) continue;
+        float *v = job->v + ((size_t)o * job->n_rows + row) * job->rank_max;
+        job->kern->shrink(v, m->a, job->outs[o].w->type == DT_BF16, x, m->rank, job->d_in);
+    }
+}
+
+static void prepare_thread(void *arg, int thread, int n_threads)
+{
+    (void)thread;
+    (void)n_threads;
+    linear_job *job = arg;
+    for (int row; (row = atomic_fetch_add(&job->next_row, 1)) < job->n_rows;) {
+        prepare_row(job, row);
+    }
+}
+
+/* Bias, LoRA, and out to y: rows [row0, row0 + n) of one panel. */
+static void finish_panel(const linear_job *job, int o, int p, float *buf, int row0, int n)
+{
+    const linear_out *out = &job->outs[o];
+    int d_out = out->w->rows, n0 = p * PANEL;
+    int cols = d_out - n0 < PANEL ? d_out - n0 : PANEL;
+    const step_seg *sg = job->seg ? seg_of_row(job, row0) : NULL;
+    for (int i = 0; i < n; i++) {
+        int row = row0 + i;
+        float *b = buf + (size_t)i * PANEL;
+        if (out->bias) {
+            for (int j = 0; j < cols; j++) b[j] += out->bias[n0 + j];
+        }
+        if (sg) {
+            while (row >= sg->row0 + sg->n_rows) sg++;
+            const lora_mat *m = mat_of(job, sg, out);
+            if (m) {
+                const float *v = job->v + ((size_t)o * job->n_rows + row) * job->rank_max;
+                job->kern->expand(b, m->b, out->w->type == DT_BF16, v, m->scale, m->rank, d_out, n0,
+                                  cols);
+            }
+        }
+        float *y = out->y + (size_t)row * d_out + n0;
+        if (out->accumulate) {
+            for (int j = 0; j < cols; j++) y[j] += b[j];
+        } else {
+            memcpy(y, b, (size_t)cols * sizeof(*y));
+        }
+    }
+}
+
+static void run_panel(const linear_job *job, int o, int p)
+{
+    alignas(64) float buf[ROW_CHUNK * PANEL];
+    const cpu_weight *w = cpu_weight_of(&job->outs[o]);
+    panel_fn *fn = w->pack == PACK_TILE  ? linear_panel_tile
+                   : w->pack == PACK_F32 ? job->kern->panel_f32
+                                         : job->kern->panel_bf16;
+    const void *x = w->pack == PACK_TILE ? (const void *)job->x16 : (const void *)job->x;
+    for (int row = 0; row < job->n_rows; row += ROW_CHUNK) {
+        int n = job->n_rows - row < ROW_CHUNK ? job->n_rows - row : ROW_CHUNK;
+        fn(buf, w, p, x, row, n);
+        finish_panel(job, o, p, buf, row, n);
+    }
+}
+
+static void panels_thread(void *arg, int thread, int n_threads)
+{
+    (void)thread;
+    (void)n_threads;
+    linear_job *job = arg;
+    if (job->tiles) linear_tile_begin();
+    for (int i; (i = atomic_fetch_add(&job->next_panel, 1)) < job->n_panels;) {
+        int o = 0;
+        while (i >= cpu_weight_of(&job->outs[o])->n_panel) {
+            i -= cpu_weight_of(&job->outs[o])->n_panel;
+            o++;
+        }
+        run_panel(job, o, i);
+    }
+    if (job->tiles) linear_tile_end();
+}
+
+static bool any_lora(const step *s, int layer)
+{
+    for (int i = 0; layer >= 0 && i < s->n_seg; i++) {
+        if (s->seg[i].lora) return true;
+    }
+    return false;
+}
+
+static void run(backend *be, cpu_state *cpu, size_t work,
+                void (*fn)(void *arg, int thread, int n_threads), void *arg)
+{
+    (void)be;
+    if (work < SMALL_WORK)
+        fn(arg, 0, 1);
+    else
+        cpu_pool_run(cpu->pool, fn, arg);
+}
+
+static void linear_rows(backend *be, const float *x, const linear_out *outs, int n_out, int n_rows,
+                        const step *s, int layer)
+{
+    cpu_state *cpu = cpu_of(be);
+    const cpu_weight *first = cpu_weight_of(&outs[0]);
+    linear_job job = {.kern = kernels_of(be),
+                      .x = x,
+                      .outs = outs,
+                      .n_out = n_out,
+                      .n_rows = n_rows,
+                      .d_in = first->head.cols,
+                      .layer = layer,
+                      .tiles = first->pack == PACK_TILE};
+    if (s && any_lora(s, layer)) {
+        job.seg = s->seg;
+        job.n_seg = s->n_seg;
+        for (int i = 0; i < s->n_seg; i++) {
+            int rank = s->seg[i].lora ? s->seg[i].lora->rank_max : 0;
+            if (rank > job.rank_max) job.rank_max = rank;
+        }
+    }
+    int rows_pad = round_up(n_rows, 16);
+    size_t x16_bytes = job.tiles ? (size_t)rows_pad * first->k_pad * 2 : 0;
+    size_t v_bytes = (size_t)n_out * n_rows * job.rank_max * sizeof(float);
+    char *scratch = cpu_scratch(be, x16_bytes + v_bytes + 64);
+    if (!scratch) return;
+    job.x16 = (uint16_t *)(void *)scratch;
+    job.v = (float *)(void *)(scratch + x16_bytes);
+    if (job.tiles) { /* rows that pad the last tile */
+        memset(job.x16 + (size_t)n_rows * first->k_pad, 0,
+               (size_t)(rows_pad - n_rows) * first->k_pad * 2);
+    }
+    size_t work = 0;
+    for (int o = 0; o < n_out; o++) {
+        job.n_panels += cpu_weight_of(&outs[o])->n_panel;
+        work += (size_t)outs[o].w->rows * first->head.cols * n_rows;
+    }
+    size_t prepare =
+        (size_t)n_rows * job.d_in * ((job.tiles ? 1 : 0) + (size_t)n_out * job.rank_max);
+    if (job.tiles || job.seg) run(be, cpu, prepare, prepare_thread, &job);
+    run(be, cpu, work, panels_thread, &job);
+}
+
+void cpu_linear(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
+                int layer)
+{
+    linear_rows(be, x, outs, n_out, s->n_rows, s, layer);
+}
+
+void cpu_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
+                int dim, const weight *head, const step *s)
+{
+    float *rows = be_alloc(be, (size_t)s->n_logit * dim * sizeof(float));
+    if (!rows) {
+        backend_fail(be, ERR_NOMEM, "no memory for %d rows of logits", s->n_logit);
+        return;
+    }
+    for (int i = 0; i < s->n_logit; i++) {
+        cpu_rms_norm_row(cpu_of(be)->isa, rows + (size_t)i * dim, x + (size_t)s->logit_row[i] * dim,
+                         norm_weight, eps, dim);
+    }
+    linear_out out = {.y = logits, .w = head, .lora_proj = -1};
+    linear_rows(be, rows, &out, 1, s->n_logit, NULL, -1);
+    be_free(be, rows);
+}

@@ -1,0 +1,55 @@
+/* linear.h -- what linear.c and its kernels agree on.  Private to engine/cpu/.
+ *
+ * A weight is packed in panels of PANEL output columns.  Layouts:
+ *     f32, bf16     [panel][k][PANEL]                 vector kernels
+ *     bf16 on AMX   [panel][k_pad/32][PANEL/16] tiles of [16 pairs of k][16 columns][2]
+ * Rows of x are used as f32, or rounded to bf16 [rows][k_pad] for AMX.
+ *
+ * The order of summation over k is the same for every number of rows: one accumulator per output,
+ * k ascending (AMX: 32 at a time, by TDPBF16PS).
+ */
+#ifndef ENGINE_CPU_LINEAR_H
+#define ENGINE_CPU_LINEAR_H
+
+#include "engine/cpu/cpu.h"
+
+enum { PANEL = 32, K_BLOCK = 32 };
+
+typedef enum { PACK_F32, PACK_BF16, PACK_TILE } packing;
+
+typedef struct cpu_weight {
+    weight head;
+    packing pack;
+    int k_pad; /* d_in rounded up to K_BLOCK */
+    int n_panel;
+    size_t panel_bytes;
+    void *data; /* 64-byte aligned */
+} cpu_weight;
+
+/* y[row][n0 .. n0+PANEL) = x W^T for one panel; writes PANEL floats per row into out[row][PANEL]. */
+typedef void panel_fn(float *out, const cpu_weight *w, int panel, const void *x, int row0,
+                      int n_rows);
+
+/* v[r] = A[r] . x for one row (row-major A of `rank` rows, bf16 or f32). */
+typedef void shrink_fn(float *v, const void *a, bool bf16, const float *x, int rank, int d_in);
+
+/* out[j] += sum_r (scale v[r]) B[r][n0+j], j in [0, n): B is stored [rank][d_out]. */
+typedef void expand_fn(float *out, const void *b, bool bf16, const float *v, float scale, int rank,
+                       int d_out, int n0, int n);
+
+typedef struct linear_kernels {
+    panel_fn *panel_f32, *panel_bf16;
+    shrink_fn *shrink;
+    expand_fn *expand;
+} linear_kernels;
+
+extern const linear_kernels linear_portable, linear_avx2, linear_avx512;
+
+/* linear_amx.c */
+panel_fn linear_panel_tile;
+void linear_tile_begin(void); /* per thread: loads the tile configuration */
+void linear_tile_end(void);
+/* f32 row to bf16, zero-padded to k_pad. */
+void linear_round_row(uint16_t *dst, const float *src, int d_in, int k_pad);
+
+#endif

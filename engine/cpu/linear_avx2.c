@@ -1,0 +1,3 @@
+/* linear_avx2.c -- linear_kernels.h, compiled for this instruction set. */
+#define KERNELS linear_avx2
+#include "engine/cpu/linear_kernels.h"

@@ -1,0 +1,153 @@
+/* linear_kernels.h -- the vector kernels of linear.h; included once by each linear_<isa>.c, which
+ * defines KERNELS as the name of its table.
+ *
+ * A panel is swept once for up to ROWS_AT_ONCE rows, all accumulators in registers.
+ */
+#include "engine/cpu/linear.h"
+#include "engine/cpu/vec.h"
+
+#ifndef ROWS_AT_ONCE
+#    define ROWS_AT_ONCE 8
+#endif
+
+#define LANES (PANEL / VEC)
+
+/* One sweep of a panel for R rows (a constant once inlined). */
+static inline __attribute__((always_inline)) void
+sweep(float *out, const void *data, bool bf16, const float *const *x, int k_end, const int r_count)
+{
+    vf acc[ROWS_AT_ONCE][LANES];
+    for (int r = 0; r < r_count; r++) {
+        for (int j = 0; j < LANES; j++) acc[r][j] = vf_set(0);
+    }
+    const uint16_t *h = data;
+    const float *f = data;
+    for (int k = 0; k < k_end; k++) {
+        vf w[LANES];
+        for (int j = 0; j < LANES; j++) {
+            w[j] = bf16 ? vf_from_bf16(h + (size_t)k * PANEL + j * VEC)
+                        : vf_load(f + (size_t)k * PANEL + j * VEC);
+        }
+        for (int r = 0; r < r_count; r++) {
+            vf xv = vf_set(x[r][k]);
+            for (int j = 0; j < LANES; j++) acc[r][j] += xv * w[j];
+        }
+    }
+    for (int r = 0; r < r_count; r++) {
+        for (int j = 0; j < LANES; j++) vf_store(out + r * PANEL + j * VEC, acc[r][j]);
+    }
+}
+
+static inline __attribute__((always_inline)) void
+panel(float *out, const cpu_weight *w, int p, const void *x, int row0, int n_rows, bool bf16)
+{
+    const void *data = (const char *)w->data + (size_t)p * w->panel_bytes;
+    int k = w->head.cols;
+    for (int i = 0; i < n_rows; i += ROWS_AT_ONCE) {
+        const float *rows[ROWS_AT_ONCE];
+        int n = n_rows - i < ROWS_AT_ONCE ? n_rows - i : ROWS_AT_ONCE;
+        for (int r = 0; r < n; r++) rows[r] = (const float *)x + (size_t)(row0 + i + r) * k;
+        float *o = out + (size_t)i * PANEL;
+        switch (n) {
+        case 1: sweep(o, data, bf16, rows, k, 1); break;
+        case 2: sweep(o, data, bf16, rows, k, 2); break;
+        case 3: sweep(o, data, bf16, rows, k, 3); break;
+        case 4: sweep(o, data, bf16, rows, k, 4); break;
+        case 5: sweep(o, data, bf16, rows, k, 5); break;
+        case 6: sweep(o, data, bf16, rows, k, 6); break;
+        case 7: sweep(o, data, bf16, rows, k, 7); break;
+        default: sweep(o, data, bf16, rows, k, ROWS_AT_ONCE); break;
+        }
+    }
+}
+
+static void panel_f32(float *out, const cpu_weight *w, int p, const void *x, int row0, int n_rows)
+{
+    panel(out, w, p, x, row0, n_rows, false);
+}
+
+static void panel_bf16(float *out, const cpu_weight *w, int p, const void *x, int row0, int n_rows)
+{
+    panel(out, w, p, x, row0, n_rows, true);
+}
+
+/* Dot product of R rows of A with x. */
+static inline __attribute__((always_inline)) void dots(float *v, const void *a, bool bf16,
+                                                       const float *x, int d, const int r_count)
+{
+    vf acc[4];
+    for (int r = 0; r < r_count; r++) acc[r] = vf_set(0);
+    int k = 0;
+    for (; k + VEC <= d; k += VEC) {
+        vf xv = vf_load(x + k);
+        for (int r = 0; r < r_count; r++) {
+            size_t at = (size_t)r * d + k;
+            acc[r] += xv * (bf16 ? vf_from_bf16((const uint16_t *)a + at)
+                                 : vf_load((const float *)a + at));
+        }
+    }
+    if (k < d) {
+        vf xv = vf_load_n(x + k, d - k);
+        for (int r = 0; r < r_count; r++) {
+            size_t at = (size_t)r * d + k;
+            acc[r] += xv * (bf16 ? vf_load_bf16_n((const uint16_t *)a + at, d - k)
+                                 : vf_load_n((const float *)a + at, d - k));
+        }
+    }
+    for (int r = 0; r < r_count; r++) v[r] = vf_sum(acc[r]);
+}
+
+static inline __attribute__((always_inline)) void shrink_all(float *v, const void *a, bool bf16,
+                                                             const float *x, int rank, int d)
+{
+    size_t row = (size_t)d * (bf16 ? 2 : 4);
+    int r = 0;
+    for (; r + 4 <= rank; r += 4) dots(v + r, (const char *)a + r * row, bf16, x, d, 4);
+    for (; r < rank; r++) dots(v + r, (const char *)a + r * row, bf16, x, d, 1);
+}
+
+static void shrink(float *v, const void *a, bool bf16, const float *x, int rank, int d_in)
+{
+    if (bf16)
+        shrink_all(v, a, true, x, rank, d_in);
+    else
+        shrink_all(v, a, false, x, rank, d_in);
+}
+
+static inline __attribute__((always_inline)) void expand_all(float *out, const void *b, bool bf16,
+                                                             const float *v, float scale, int rank,
+                                                             int d_out, int n0, int n)
+{
+    for (int j = 0; j < n; j += VEC) {
+        int left = n - j < VEC ? n - j : VEC;
+        vf acc = vf_set(0);
+        for (int r = 0; r < rank; r++) {
+            size_t at = (size_t)r * d_out + n0 + j;
+            vf bv;
+            if (left == VEC) {
+                bv = bf16 ? vf_from_bf16((const uint16_t *)b + at) : vf_load((const float *)b + at);
+            } else {
+                bv = bf16 ? vf_load_bf16_n((const uint16_t *)b + at, left)
+                          : vf_load_n((const float *)b + at, left);
+            }
+            acc += vf_set(v[r]) * bv;
+        }
+        vf y = left == VEC ? vf_load(out + j) : vf_load_n(out + j, left);
+        y += acc * vf_set(scale);
+        if (left == VEC)
+            vf_store(out + j, y);
+        else
+            vf_store_n(out + j, y, left);
+    }
+}
+
+static void expand(float *out, const void *b, bool bf16, const float *v, float scale, int rank,
+                   int d_out, int n0, int n)
+{
+    if (bf16)
+        expand_all(out, b, true, v, scale, rank, d_out, n0, n);
+    else
+        expand_all(out, b, false, v, scale, rank, d_out, n0, n);
+}
+
+const linear_kernels KERNELS = {panel_f32, panel_bf16, shrink, expand};

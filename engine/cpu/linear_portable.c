@@ -1,0 +1,3 @@
+/* linear_portable.c -- linear_kernels.h, compiled for this instruction set. */
+#define KERNELS linear_portable
+#include "engine/cpu/linear_kernels.h"
