@@ -55,7 +55,7 @@ void registry_destroy(registry *r);
  *   ERR_CONFLICT   the version is draining or failed */
 err_code registry_acquire(registry *r, uint64_t tenant_id, const char *model, bool any_tenant,
                           const adapter_version **out, err *e);
-/* One more pin on a version by its id. */
+/* One more pin on a version by its id; while it drains too, for as long as somebody holds it. */
 err_code registry_acquire_id(registry *r, uint64_t version_id, const adapter_version **out, err *e);
 void registry_release(registry *r, const adapter_version *v);
 
@@ -153,5 +153,12 @@ void registry_totals_get(registry *r, uint64_t tenant_id, registry_totals *out);
 /* Path of <dir>/adapters/<digest hex> into `out`. */
 void registry_path(const registry *r, const uint8_t digest[DIGEST_BYTES], char *out, size_t cap);
 store *registry_store(const registry *r);
+
+/* Held by an upload from the moment its files get their final name until its row is there, so that
+ * a delete of the same content at the same time cannot take the files away in between. */
+void registry_files_lock(registry *r);
+void registry_files_unlock(registry *r);
+/* Removes files that no version has (an upload that was refused at the last step); with the lock. */
+void registry_files_forget(registry *r, const uint8_t digest[DIGEST_BYTES]);
 
 #endif

@@ -47,7 +47,8 @@ typedef struct residency_stats {
     int64_t load_us_sum, load_us_max;
 } residency_stats;
 
-/* Borrows all three until residency_destroy(). */
+/* Borrows all three until residency_destroy().  Names that the registry has as pinned are loaded and
+ * pinned (their default versions). */
 err_code residency_create(residency **out, const residency_config *cfg, backend *be,
                           const model_config *base, registry *reg, err *e);
 /* The engine must be done: nothing acquired. */
@@ -58,8 +59,8 @@ lora_source residency_source(residency *rs);
 
 /* Starts loading if it is not resident; returns at once. */
 void residency_warm(residency *rs, uint64_t version_id);
-/* Keeps a version resident (loads it when it is not).  ERR_LIMIT when the pinned ones would not
- * leave room for the largest other adapter; ERR_NOT_FOUND. */
+/* Keeps a version resident (loads it when it is not).  ERR_LIMIT when the pinned ones would take
+ * more than half of the budget; ERR_NOT_FOUND. */
 err_code residency_pin(residency *rs, uint64_t version_id, err *e);
 void residency_unpin(residency *rs, uint64_t version_id);
 

@@ -16,6 +16,7 @@
 
 #include "adapters/peft.h"
 #include "engine/backend.h"
+#include "storage/digest.h"
 
 /* Where one matrix lies in adapter_model.safetensors. */
 typedef struct adapter_tensor {
@@ -44,6 +45,13 @@ void adapter_layout_clear(adapter_layout *al);
 /* Bytes that the packed adapter takes in `be`'s memory. */
 uint64_t adapter_packed_bytes(const adapter_layout *al, const model_config *base,
                               const backend *be);
+
+/* The digest that names an adapter's content: SHA-256 over a mark and, for config and weights in this
+ * order, length and SHA-256. */
+void adapter_digest_parts(const uint64_t bytes[2], const uint8_t sha[2][DIGEST_BYTES],
+                          uint8_t out[DIGEST_BYTES]);
+void adapter_digest(const void *config, size_t n_config, const void *weights, size_t n_weights,
+                    uint8_t out[DIGEST_BYTES]);
 
 /* One line of JSON about the adapter for people: r, alpha, targets, ranks, dtype. */
 void adapter_describe(const adapter_layout *al, char *out, size_t cap);

@@ -278,6 +278,22 @@ err_code adapter_rows_set_meta(store *st, uint64_t adapter_id, const char *descr
     return store_write(st, meta_row_set, &c, e);
 }
 
+static err_code adapter_row_drain(sqlite3 *db, void *arg, err *e)
+{
+    const struct change_job *c = arg;
+    sql q;
+    sql_begin(&q, db, "UPDATE adapter_versions SET state=? WHERE adapter_id=?");
+    sql_int(&q, ADAPTER_DRAINING);
+    sql_int(&q, (int64_t)c->id);
+    return sql_done(&q, "drain the adapter", e);
+}
+
+err_code adapter_rows_drain(store *st, uint64_t adapter_id, err *e)
+{
+    struct change_job c = {.id = adapter_id};
+    return store_write(st, adapter_row_drain, &c, e);
+}
+
 static err_code adapter_row_drop(sqlite3 *db, void *arg, err *e)
 {
     const struct change_job *c = arg;

@@ -74,6 +74,8 @@ err_code adapter_rows_set_state(store *st, uint64_t version_id, adapter_state st
                                 const char *error, err *e);
 err_code adapter_rows_set_meta(store *st, uint64_t adapter_id, const char *description, bool pinned,
                                uint64_t generation, err *e);
+/* All versions of a name at once: no new requests, across a restart too. */
+err_code adapter_rows_drain(store *st, uint64_t adapter_id, err *e);
 /* Removes a name with all its versions' rows and aliases (usage keeps its own copy of the label). */
 err_code adapter_rows_drop(store *st, uint64_t adapter_id, err *e);
 

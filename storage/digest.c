@@ -8,7 +8,7 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 
-struct digest {
+struct digest_state {
     EVP_MD_CTX *ctx;
 };
 
@@ -25,28 +25,28 @@ void digest_bytes(const void *data, size_t len, uint8_t out[DIGEST_BYTES])
         die("SHA-256");
 }
 
-digest *digest_begin(void)
+digest_state *digest_begin(void)
 {
-    digest *d = malloc(sizeof *d);
+    digest_state *d = malloc(sizeof *d);
     if (d == NULL) die("malloc");
     d->ctx = EVP_MD_CTX_new();
     if (d->ctx == NULL || EVP_DigestInit_ex(d->ctx, EVP_sha256(), NULL) != 1) die("SHA-256");
     return d;
 }
 
-void digest_add(digest *d, const void *data, size_t len)
+void digest_add(digest_state *d, const void *data, size_t len)
 {
     if (EVP_DigestUpdate(d->ctx, data, len) != 1) die("SHA-256");
 }
 
-void digest_end(digest *d, uint8_t out[DIGEST_BYTES])
+void digest_end(digest_state *d, uint8_t out[DIGEST_BYTES])
 {
     unsigned n = 0;
     if (EVP_DigestFinal_ex(d->ctx, out, &n) != 1 || n != DIGEST_BYTES) die("SHA-256");
     digest_drop(d);
 }
 
-void digest_drop(digest *d)
+void digest_drop(digest_state *d)
 {
     if (d == NULL) return;
     EVP_MD_CTX_free(d->ctx);

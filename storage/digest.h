@@ -16,12 +16,12 @@ enum { DIGEST_BYTES = 32, DIGEST_HEX = 65 /* with the NUL */ };
 void digest_bytes(const void *data, size_t len, uint8_t out[DIGEST_BYTES]);
 
 /* Streaming SHA-256: begin, add ..., end (which also frees). */
-typedef struct digest digest;
-digest *digest_begin(void);
-void digest_add(digest *d, const void *data, size_t len);
-void digest_end(digest *d, uint8_t out[DIGEST_BYTES]);
+typedef struct digest_state digest_state;
+digest_state *digest_begin(void);
+void digest_add(digest_state *d, const void *data, size_t len);
+void digest_end(digest_state *d, uint8_t out[DIGEST_BYTES]);
 /* Frees a digest that nobody wants; NULL is fine. */
-void digest_drop(digest *d);
+void digest_drop(digest_state *d);
 
 /* 64 lower-case digits and a NUL. */
 void digest_hex(const uint8_t in[DIGEST_BYTES], char out[DIGEST_HEX]);
