@@ -1,0 +1,426 @@
+/* test_model_load.c -- models whose files do not hold what config.json promises.
+ *
+ * A model of a few hundred weights is written tensor by tensor, with one thing wrong; loading must
+ * say which, by a sentence with the tensor's name, before it takes memory for it.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <check.h>
+
+#include "engine/model.h"
+#include "tests/engine/plain_backend.h"
+
+static const char config_text[] =
+    "{\"model_type\":\"llama\",\"hidden_size\":8,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"intermediate_size\":12,"
+    "\"vocab_size\":10,\"max_position_embeddings\":64%s}";
+
+typedef struct entry {
+    char name[96];
+    const char *type;
+    int ndim, shape[3];
+} entry;
+
+typedef struct list {
+    entry e[64];
+    int n;
+} list;
+
+static char dir[] = "/tmp/lorad_load_XXXXXX";
+static backend *be;
+
+static void path_of(char *out, size_t size, const char *name)
+{
+    ck_assert_int_lt(snprintf(out, size, "%s/%s", dir, name), (int)size);
+}
+
+static void write_bytes(const char *name, const void *bytes, size_t n)
+{
+    char path[128];
+    path_of(path, sizeof(path), name);
+    FILE *f = fopen(path, "wb");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_uint_eq(fwrite(bytes, 1, n, f), n);
+    (void)fclose(f);
+}
+
+static void setup(void)
+{
+    err e;
+    backend_config cfg = {0};
+    strcpy(dir + sizeof(dir) - 7, "XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    ck_assert_int_eq(be_open(&be, &backend_plain, &cfg, &e), ERR_NONE);
+}
+
+static void teardown(void)
+{
+    static const char *const names[] = {"config.json",       "model.safetensors",
+                                        "one.safetensors",   "two.safetensors",
+                                        "pytorch_model.bin", "model.safetensors.index.json"};
+    be_close(be);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char path[128];
+        path_of(path, sizeof(path), names[i]);
+        (void)unlink(path);
+    }
+    (void)rmdir(dir);
+}
+
+/* ------------------------------------------------------------------------------ files -- */
+
+static void add(list *l, const char *name, int rows, int cols)
+{
+    entry *e = &l->e[l->n++];
+    ck_assert_int_lt(l->n, 64);
+    *e = (entry){.type = "F32", .ndim = cols ? 2 : 1, .shape = {rows, cols, 1}};
+    (void)snprintf(e->name, sizeof(e->name), "%s", name);
+}
+
+static list good_list(void)
+{
+    static const struct {
+        const char *name;
+        int rows, cols;
+    } layer[] = {
+        {"self_attn.q_proj", 8, 8}, {"self_attn.k_proj", 4, 8}, {"self_attn.v_proj", 4, 8},
+        {"self_attn.o_proj", 8, 8}, {"mlp.gate_proj", 12, 8},   {"mlp.up_proj", 12, 8},
+        {"mlp.down_proj", 8, 12},   {"input_layernorm", 8, 0},  {"post_attention_layernorm", 8, 0},
+    };
+    list l = {.n = 0};
+    add(&l, "model.embed_tokens.weight", 10, 8);
+    add(&l, "model.norm.weight", 8, 0);
+    add(&l, "lm_head.weight", 10, 8);
+    for (int i = 0; i < 2; i++) {
+        for (size_t k = 0; k < sizeof(layer) / sizeof(layer[0]); k++) {
+            char name[96];
+            (void)snprintf(name, sizeof(name), "model.layers.%d.%s.weight", i, layer[k].name);
+            add(&l, name, layer[k].rows, layer[k].cols);
+        }
+    }
+    return l;
+}
+
+static entry *entry_of(list *l, const char *name)
+{
+    for (int i = 0; i < l->n; i++) {
+        if (strcmp(l->e[i].name, name) == 0) return &l->e[i];
+    }
+    ck_abort_msg("no tensor %s", name);
+    return NULL;
+}
+
+static size_t entry_bytes(const entry *e)
+{
+    size_t n = 1;
+    for (int i = 0; i < e->ndim; i++) n *= (size_t)e->shape[i];
+    const char *digits = strpbrk(e->type, "1368");
+    return n * (size_t)atoi(digits ? digits : "8") / 8;
+}
+
+/* Entries [from, to) as a file; `pad` spaces behind the header; values count up from 1/64. */
+static void write_list(const char *name, const list *l, int from, int to, int pad)
+{
+    static char h[16384];
+    size_t at = (size_t)sprintf(h, "{"), data = 0;
+    for (int i = from; i < to; i++) {
+        const entry *e = &l->e[i];
+        at += (size_t)sprintf(h + at, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[", i > from ? "," : "",
+                              e->name, e->type);
+        for (int k = 0; k < e->ndim; k++) {
+            at += (size_t)sprintf(h + at, "%s%d", k ? "," : "", e->shape[k]);
+        }
+        at += (size_t)sprintf(h + at, "],\"data_offsets\":[%zu,%zu]}", data, data + entry_bytes(e));
+        data += entry_bytes(e);
+    }
+    at += (size_t)sprintf(h + at, "}");
+    while ((at + 8) % 8 != (size_t)pad) h[at++] = ' ';
+
+    uint8_t *file = calloc(1, 8 + at + data);
+    for (int i = 0; i < 8; i++) file[i] = (uint8_t)((uint64_t)at >> (8 * i));
+    memcpy(file + 8, h, at);
+    for (size_t i = 0; i + 4 <= data; i += 4) {
+        float v = (float)(i / 4 % 31 + 1) / 64.0F;
+        memcpy(file + 8 + at + i, &v, 4);
+    }
+    write_bytes(name, file, 8 + at + data);
+    free(file);
+}
+
+static void write_config(const char *extra)
+{
+    char text[1024];
+    int n = snprintf(text, sizeof(text), config_text, extra);
+    write_bytes("config.json", text, (size_t)n);
+}
+
+static void expect(err_code code, const char *says)
+{
+    model *m;
+    err e = {0};
+    err_code rc = model_load(&m, dir, be, 4, 4, &e);
+    ck_assert_msg(rc == code, "got %d (%s), want %d (%s)", rc, e.msg, code, says);
+    if (rc) {
+        ck_assert_ptr_null(m);
+        ck_assert_msg(strstr(e.msg, says) != NULL, "says '%s', not '%s'", e.msg, says);
+        ck_assert_ptr_null(strstr(e.msg, dir));
+        ck_assert_int_eq(model_load(&m, dir, be, 4, 4, NULL), code);
+    }
+    model_destroy(m);
+}
+
+/* -------------------------------------------------------------------------------- cases -- */
+
+/* One change to the good list. */
+static const struct {
+    const char *name;   /* tensor to change; NULL: none */
+    const char *rename; /* its new name; "": drop it */
+    const char *type;   /* its new dtype, or NULL */
+    int ndim, shape[3]; /* its new shape, where ndim > 0 */
+    const char *config; /* appended to the configuration */
+    err_code code;
+    const char *says;
+} changes[] = {
+    {NULL, NULL, NULL, 0, {0}, "", ERR_NONE, ""},
+    {"lm_head.weight", "", NULL, 0, {0}, "", ERR_INPUT, "'lm_head.weight' is missing"},
+    {"lm_head.weight", "", NULL, 0, {0}, ",\"tie_word_embeddings\":true", ERR_NONE, ""},
+    {NULL, NULL, NULL, 0, {0}, ",\"tie_word_embeddings\":true", ERR_NONE, ""},
+    {"model.norm.weight", "", NULL, 0, {0}, "", ERR_INPUT, "'model.norm.weight' is missing"},
+    {"model.norm.weight", "norm.weight", NULL, 0, {0}, "", ERR_INPUT, "is missing"},
+    {"model.layers.1.mlp.up_proj.weight",
+     "",
+     NULL,
+     0,
+     {0},
+     "",
+     ERR_INPUT,
+     "'model.layers.1.mlp.up_proj.weight' is missing"},
+    {"model.layers.1.mlp.up_proj.weight",
+     "model.layers.1.mlp.up_proj.qweight",
+     NULL,
+     0,
+     {0},
+     "",
+     ERR_INPUT,
+     "is missing"},
+    {NULL, NULL, NULL, 0, {0}, ",\"attention_bias\":true", ERR_INPUT, "q_proj.bias' is missing"},
+    {NULL, NULL, NULL, 0, {0}, ",\"mlp_bias\":true", ERR_INPUT, "gate_proj.bias' is missing"},
+    /* shapes */
+    {"model.embed_tokens.weight", NULL, NULL, 2, {11, 8}, "", ERR_INPUT, "[11, 8]"},
+    {"model.layers.0.mlp.down_proj.weight",
+     NULL,
+     NULL,
+     2,
+     {12, 8},
+     "",
+     ERR_INPUT,
+     "config.json asks for [8, 12]"},
+    {"model.layers.0.mlp.down_proj.weight", NULL, NULL, 1, {96}, "", ERR_INPUT, "[96]"},
+    {"model.layers.0.mlp.down_proj.weight", NULL, NULL, 3, {8, 12, 1}, "", ERR_INPUT, "[8, 12, 1]"},
+    {"model.layers.0.input_layernorm.weight", NULL, NULL, 2, {8, 1}, "", ERR_INPUT, "asks for [8]"},
+    {NULL, NULL, NULL, 0, {0}, ",\"head_dim\":8", ERR_INPUT, "q_proj.weight' has shape [8, 8]"},
+    {NULL, NULL, NULL, 0, {0}, ",\"num_key_value_heads\":2", ERR_INPUT, "num_key_value_heads"},
+    /* dtypes */
+    {"model.layers.0.mlp.up_proj.weight", NULL, "I8", 0, {0}, "", ERR_UNSUPPORTED, "dtype I8"},
+    {"model.norm.weight", NULL, "I32", 0, {0}, "", ERR_UNSUPPORTED, "dtype I32"},
+    {"model.layers.0.mlp.up_proj.weight",
+     NULL,
+     "F16",
+     0,
+     {0},
+     "",
+     ERR_UNSUPPORTED,
+     "differ in dtype"},
+    {"model.layers.0.mlp.up_proj.weight",
+     NULL,
+     "BF16",
+     0,
+     {0},
+     "",
+     ERR_UNSUPPORTED,
+     "differ in dtype"},
+    {"model.norm.weight", NULL, "BF16", 0, {0}, "", ERR_NONE, ""},
+    {"model.embed_tokens.weight", NULL, "F16", 0, {0}, "", ERR_NONE, ""},
+    {"lm_head.weight", NULL, "F16", 0, {0}, "", ERR_NONE, ""},
+};
+
+START_TEST(one_change)
+{
+    list l = good_list();
+    if (changes[_i].name) {
+        entry *e = entry_of(&l, changes[_i].name);
+        if (changes[_i].type) e->type = changes[_i].type;
+        if (changes[_i].ndim) {
+            e->ndim = changes[_i].ndim;
+            memcpy(e->shape, changes[_i].shape, sizeof(e->shape));
+        }
+        if (changes[_i].rename && *changes[_i].rename) {
+            (void)snprintf(e->name, sizeof(e->name), "%s", changes[_i].rename);
+        } else if (changes[_i].rename) {
+            *e = l.e[--l.n];
+        }
+    }
+    write_list("model.safetensors", &l, 0, l.n, 0);
+    write_config(changes[_i].config);
+    expect(changes[_i].code, changes[_i].says);
+}
+END_TEST
+
+START_TEST(leftover_tensors)
+{
+    static const char *const unknown[] = {
+        "model.layers.2.mlp.up_proj.weight",    "model.layers.0.self_attn.q_norm.weight",
+        "model.layers.0.self_attn.q_proj.bias", "model.layers.0.mlp.up_proj.weight_scale",
+        "model.layers.00.mlp.up_proj.weight",   "x"};
+    write_config("");
+    for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++) {
+        list l = good_list();
+        add(&l, unknown[i], 8, 0);
+        write_list("model.safetensors", &l, 0, l.n, 0);
+        expect(ERR_UNSUPPORTED, unknown[i]);
+    }
+    list l = good_list();
+    add(&l, "model.layers.0.self_attn.rotary_emb.inv_freq", 2, 0);
+    write_list("model.safetensors", &l, 0, l.n, 0);
+    expect(ERR_NONE, "");
+}
+END_TEST
+
+/* Dimensions that would need terabytes fail on the first tensor's shape. */
+START_TEST(absurd_dimensions)
+{
+    list l = good_list();
+    write_list("model.safetensors", &l, 0, l.n, 0);
+    static const char text[] =
+        "{\"model_type\":\"llama\",\"hidden_size\":131072,\"num_hidden_layers\":1024,"
+        "\"num_attention_heads\":1024,\"intermediate_size\":1048576,\"vocab_size\":4194304,"
+        "\"max_position_embeddings\":4194304}";
+    write_bytes("config.json", text, strlen(text));
+    expect(ERR_INPUT, "'lm_head.weight' has shape [10, 8]");
+}
+END_TEST
+
+START_TEST(damaged_files)
+{
+    char path[128];
+    struct stat st;
+    list l = good_list();
+    write_config("");
+    expect(ERR_NOT_FOUND, "neither model.safetensors");
+    write_bytes("pytorch_model.bin", "PK", 2);
+    expect(ERR_NOT_FOUND, "only safetensors");
+    write_bytes("model.safetensors", "", 0);
+    expect(ERR_CORRUPT, "model.safetensors: ");
+    write_list("model.safetensors", &l, 0, l.n, 0);
+    path_of(path, sizeof(path), "model.safetensors");
+    ck_assert_int_eq(stat(path, &st), 0);
+    ck_assert_int_eq(truncate(path, st.st_size - 1), 0);
+    expect(ERR_CORRUPT, "cut short");
+    ck_assert_int_eq(truncate(path, 100), 0);
+    expect(ERR_CORRUPT, "longer than the file");
+}
+END_TEST
+
+static void write_index(const list *l, int n_one, const char *one, const char *two)
+{
+    static char text[8192];
+    size_t at = (size_t)sprintf(text, "{\"weight_map\":{");
+    for (int i = 0; i < l->n; i++) {
+        at += (size_t)sprintf(text + at, "%s\"%s\":\"%s\"", i ? "," : "", l->e[i].name,
+                              i < n_one ? one : two);
+    }
+    at += (size_t)sprintf(text + at, "}}");
+    write_bytes("model.safetensors.index.json", text, at);
+}
+
+START_TEST(sharded)
+{
+    list l = good_list();
+    write_config("");
+    write_list("one.safetensors", &l, 0, 9, 0);
+    write_list("two.safetensors", &l, 9, l.n, 0);
+    write_index(&l, 9, "one.safetensors", "two.safetensors");
+    expect(ERR_NONE, "");
+    write_index(&l, 8, "one.safetensors", "two.safetensors");
+    expect(ERR_INPUT, "as the index says");
+    write_index(&l, 9, "one.safetensors", "three.safetensors");
+    expect(ERR_IO, "three.safetensors");
+    write_index(&l, 9, "one.safetensors", "../two.safetensors");
+    expect(ERR_INPUT, "plain file name");
+    write_index(&l, 9, "/etc/passwd", "two.safetensors");
+    expect(ERR_INPUT, "plain file name");
+    write_index(&l, 9, "", "two.safetensors");
+    expect(ERR_INPUT, "plain file name");
+    write_list("two.safetensors", &l, 8, l.n, 0);
+    write_index(&l, 9, "one.safetensors", "two.safetensors");
+    expect(ERR_INPUT, "is in two files");
+    write_bytes("model.safetensors.index.json", "{}", 2);
+    expect(ERR_INPUT, "weight_map");
+    write_bytes("model.safetensors.index.json", "{\"weight_map\":{}}", 17);
+    expect(ERR_INPUT, "is missing");
+    write_bytes("model.safetensors.index.json", "{", 1);
+    expect(ERR_INPUT, "model.safetensors.index.json");
+}
+END_TEST
+
+/* Logits of one token at position 0; `out` [10]. */
+static void forward_one(float *out)
+{
+    model *m;
+    kv_pool *kv;
+    err e = {0};
+    ck_assert_msg(model_load(&m, dir, be, 4, 4, &e) == ERR_NONE, "%s", e.msg);
+    attn_shape shape = model_attn_shape(m);
+    ck_assert_int_eq(be_kv_create(be, &kv, &shape, 1, &e), ERR_NONE);
+    int32_t token = 3, pos = 0, page = 0, row = 0;
+    step_seq seq = {0, 1, 0, &page, 1};
+    step_seg seg = {0, 1, NULL};
+    step s = {1, &token, &pos, 1, &seq, 1, &seg, 1, &row};
+    const float *logits;
+    ck_assert_int_eq(model_forward(m, kv, &s, &logits, &e), ERR_NONE);
+    memcpy(out, logits, 10 * sizeof(float));
+    ck_assert_uint_gt(model_weight_bytes(m), 0);
+    be_kv_destroy(be, kv);
+    model_destroy(m);
+}
+
+/* Old writers did not align the data: the same numbers must come out. */
+START_TEST(unaligned_data)
+{
+    list l = good_list();
+    float want[10], got[10];
+    write_config("");
+    write_list("model.safetensors", &l, 0, l.n, 0);
+    forward_one(want);
+    ck_assert(want[0] != want[1]);
+    for (int pad = 1; pad < 8; pad++) {
+        write_list("model.safetensors", &l, 0, l.n, pad);
+        forward_one(got);
+        ck_assert_int_eq(memcmp(want, got, sizeof(want)), 0);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("model_load");
+    TCase *tc = tcase_create("load");
+    tcase_set_timeout(tc, 60);
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_loop_test(tc, one_change, 0, (int)(sizeof(changes) / sizeof(changes[0])));
+    tcase_add_test(tc, leftover_tensors);
+    tcase_add_test(tc, absurd_dimensions);
+    tcase_add_test(tc, damaged_files);
+    tcase_add_test(tc, sharded);
+    tcase_add_test(tc, unaligned_data);
+    suite_add_tcase(s, tc);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_ENV);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? 1 : 0;
+}
