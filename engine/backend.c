@@ -189,8 +189,8 @@ void be_embed(backend *be, float *out, const void *table, dtype type, int dim, c
     if (!broken(be)) be->ops->embed(be, out, table, type, dim, s);
 }
 
-void be_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps,
-                 int n_rows, int dim)
+void be_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps, int n_rows,
+                 int dim)
 {
     if (!broken(be)) be->ops->rms_norm(be, out, x, gain, eps, n_rows, dim);
 }

@@ -22,7 +22,10 @@
 #include "engine/model.h"
 #include "engine/request.h"
 
-enum { SLO_CLASS_MAX = 8 };
+enum {
+    SLO_CLASS_MAX = 8,
+    SCHED_SCORE_ROWS = 16, /* rows at a time for a request that wants its prompt scored */
+};
 
 typedef struct slo_class {
     char name[32];
@@ -33,17 +36,20 @@ typedef struct slo_class {
 } slo_class;
 
 typedef struct sched_config {
-    int max_rows;    /* rows in one step: decode rows + prefill tokens */
-    int max_seqs;    /* sequences running at once */
-    int max_queued;  /* waiting requests before sched_submit() answers ERR_BUSY */
-    int max_context; /* tokens per sequence, prompt and output */
-    size_t kv_bytes; /* budget of the page pool */
+    int max_rows;      /* rows in one step: decode rows + prefill tokens */
+    int max_seqs;      /* sequences running at once */
+    int max_queued;    /* waiting requests before sched_submit() answers ERR_BUSY */
+    int max_context;   /* tokens per sequence, prompt and output */
+    int max_logits;    /* rows of logits in one step; what model_load() was given */
+    size_t kv_bytes;   /* budget of the page pool */
+    int64_t ageing_us; /* waiting this long raises a request by one class; 0: 10 s */
     bool prefix_cache;
     int n_class;
     slo_class classes[SLO_CLASS_MAX];
 } sched_config;
 
 typedef struct sched_stats {
+    bool healthy; /* false: the device failed, nothing is accepted any more */
     int n_running, n_waiting, n_pages, n_pages_used, n_pages_cached;
     uint64_t n_steps, n_rows, n_prefill_tokens, n_decode_tokens, n_cached_tokens;
     uint64_t n_finished, n_cancelled, n_failed, n_preempted, n_adapter_waits;
@@ -63,7 +69,10 @@ void sched_destroy(sched *sc);
 
 /* Lends `rq` to the engine until its terminal event.  Nothing was lent unless ERR_NONE:
  *   ERR_INPUT  prompt empty, or prompt + max_tokens beyond max_context or beyond all pages
- *   ERR_BUSY   the queue is full, or the scheduler is draining */
+ *   ERR_BUSY   the queue is full, or the scheduler is draining
+ *   ERR_DEVICE the device has failed
+ * The stop token that ends a request is pushed like any other and counted; its text is the
+ * gateway's to drop. */
 err_code sched_submit(sched *sc, request *rq, err *e);
 
 /* No new requests; true once none is left or false at the deadline. */

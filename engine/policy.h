@@ -1,0 +1,53 @@
+/* policy.h -- the scheduler's judgement: pure functions over a picture of the queue.
+ *
+ * policy_plan() says in which order requests are offered rows of the next iteration, and how many
+ * each may take; policy_victim() says who gives way when pages are short.  Neither touches requests, pages or clocks; sched.c carries the
+ * plan out.  Order of the plan:
+ *     1. decode rows of running requests: stall-free batching (Sarathi-Serve);
+ *     2. prefill chunks fill the rows that are left, most urgent first: class (raised by waiting, so
+ *        nobody starves), then whether the TTFT deadline is near, then the tenant's virtual token
+ *        counter (VTC: served tokens over weight), then the adapters that are resident, then arrival.
+ *
+ * Threads: any thread.
+ */
+#ifndef ENGINE_POLICY_H
+#define ENGINE_POLICY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct policy_request {
+    bool running;   /* has pages and a seat; else it waits */
+    bool resident;  /* its adapter is in memory (or it has none) */
+    int left;       /* tokens to compute before the next output token; 1 for a decode row */
+    int max_chunk;  /* rows it may take at once */
+    int class_rank; /* 0 is the most urgent */
+    int64_t arrived_us;
+    int64_t deadline_us; /* of the first token; 0: none or already made */
+    double served;       /* virtual tokens of its tenant */
+} policy_request;
+
+typedef struct policy_limits {
+    int max_rows;      /* of the step */
+    int free_seats;    /* waiting requests that may be admitted */
+    int64_t ageing_us; /* waiting this long raises a request by one class */
+} policy_limits;
+
+typedef struct policy_entry {
+    int request; /* index into the view */
+    int n_rows;
+} policy_entry;
+
+/* Fills `out` (room for n entries) with everyone who may run, decode rows first, then the others,
+ * most urgent first within each part; returns the count.  The caller goes down the list until rows,
+ * seats or pages are used up, passing over those whose adapter is not there yet.  `order` is
+ * scratch [n]. */
+int policy_plan(const policy_request *rq, int n, const policy_limits *lim, int64_t now_us,
+                policy_entry *out, int *order);
+
+/* Among running requests with allowed[i], the one to pre-empt: lowest class, then latest arrival;
+ * -1: none.  `stronger_than` (-1: nobody) protects requests at least as urgent as that one. */
+int policy_victim(const policy_request *rq, int n, const bool *allowed, int stronger_than,
+                  const policy_limits *lim, int64_t now_us);
+
+#endif

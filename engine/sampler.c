@@ -1,0 +1,281 @@
+/* sampler.c -- penalties, log-probabilities, and a draw that depends on nothing but its inputs.
+ *
+ * No full sort: the kept candidates of top-k, top-p and min-p are found by raising a threshold over
+ * a heap of the best.  All sums run over the vocabulary in order, so a result never depends on the
+ * company a row was computed in.
+ */
+#include "engine/sampler.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    float logit;
+    int32_t token;
+} candidate;
+
+struct sampler {
+    int n_vocab;
+    candidate *list; /* [n_vocab] */
+    uint8_t *seen;   /* [n_vocab]: 1 in the prompt or output; cleared after use */
+    uint16_t *count; /* [n_vocab]: times in the output; cleared after use */
+};
+
+sampler *sampler_create(int n_vocab)
+{
+    sampler *sp = calloc(1, sizeof(*sp));
+    if (!sp) return NULL;
+    sp->n_vocab = n_vocab;
+    sp->list = malloc((size_t)n_vocab * sizeof(*sp->list));
+    sp->seen = calloc((size_t)n_vocab, sizeof(*sp->seen));
+    sp->count = calloc((size_t)n_vocab, sizeof(*sp->count));
+    if (!sp->list || !sp->seen || !sp->count) {
+        sampler_destroy(sp);
+        return NULL;
+    }
+    return sp;
+}
+
+void sampler_destroy(sampler *sp)
+{
+    if (!sp) return;
+    free(sp->list);
+    free(sp->seen);
+    free(sp->count);
+    free(sp);
+}
+
+/* ----------------------------------------------------------------- the numbers -- */
+
+/* A number in (0, 1) from (seed, draw): two rounds of a 64-bit finaliser (splitmix64). */
+static double uniform(uint64_t seed, uint64_t draw)
+{
+    uint64_t x = seed;
+    for (int round = 0; round < 2; round++) {
+        x += 0x9E3779B97F4A7C15ULL + draw;
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+        x ^= x >> 31;
+    }
+    return ((double)(x >> 11) + 0.5) * 0x1p-53;
+}
+
+/* Highest logit and the log of the sum of exponentials; false if a logit is not finite. */
+static bool log_sum(const float *logits, int n, float *max, double *lse)
+{
+    float m = -INFINITY;
+    for (int i = 0; i < n; i++) {
+        if (logits[i] > m) m = logits[i];
+    }
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += (double)expf(logits[i] - m);
+    *max = m;
+    *lse = (double)m + log(sum);
+    return isfinite(m) && isfinite(sum);
+}
+
+static bool better(candidate a, candidate b)
+{
+    return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    const candidate *x = a, *y = b;
+    return better(*x, *y) ? -1 : better(*y, *x) ? 1 : 0;
+}
+
+/* Moves h[i] down in a heap whose root is the worst. */
+static void sift(candidate *h, int n, int i)
+{
+    for (;;) {
+        int worst = i, l = 2 * i + 1, r = l + 1;
+        if (l < n && better(h[worst], h[l])) worst = l;
+        if (r < n && better(h[worst], h[r])) worst = r;
+        if (worst == i) return;
+        candidate t = h[i];
+        h[i] = h[worst];
+        h[worst] = t;
+        i = worst;
+    }
+}
+
+/* The k best of all, in order, into `out`; returns how many. */
+static int best(const float *logits, int n, int k, candidate *out)
+{
+    if (k > n) k = n;
+    for (int i = 0; i < k; i++) out[i] = (candidate){logits[i], i};
+    for (int i = k / 2 - 1; i >= 0; i--) sift(out, k, i);
+    for (int i = k; i < n; i++) {
+        candidate c = {logits[i], i};
+        if (k && better(c, out[0])) {
+            out[0] = c;
+            sift(out, k, 0);
+        }
+    }
+    qsort(out, (size_t)k, sizeof(*out), by_rank);
+    return k;
+}
+
+/* ------------------------------------------------------------------- penalties -- */
+
+static void penalise(sampler *sp, float *logits, const sampling *r, const int32_t *prompt,
+                     int n_prompt, const int32_t *output, int n_output)
+{
+    bool repeat = r->repetition_penalty != 1,
+         counts = r->presence_penalty != 0 || r->frequency_penalty != 0;
+    if (!repeat && !counts) return;
+    for (int i = 0; i < n_output; i++) {
+        sp->seen[output[i]] = 1;
+        if (sp->count[output[i]] < UINT16_MAX) sp->count[output[i]]++;
+    }
+    for (int i = 0; repeat && i < n_prompt; i++) sp->seen[prompt[i]] = 1;
+    for (int pass = 0; pass < 2; pass++) {
+        const int32_t *list = pass ? prompt : output;
+        int n = pass ? (repeat ? n_prompt : 0) : n_output;
+        for (int i = 0; i < n; i++) {
+            int32_t t = list[i];
+            if (!sp->seen[t]) continue; /* done before */
+            if (repeat) {
+                logits[t] = logits[t] > 0 ? logits[t] / r->repetition_penalty
+                                          : logits[t] * r->repetition_penalty;
+            }
+            if (sp->count[t]) {
+                logits[t] -= r->presence_penalty + r->frequency_penalty * (float)sp->count[t];
+            }
+            sp->seen[t] = 0;
+            sp->count[t] = 0;
+        }
+    }
+}
+
+static void adjust(sampler *sp, float *logits, const sampling *r, const int32_t *prompt,
+                   int n_prompt, const int32_t *output, int n_output)
+{
+    for (int i = 0; i < r->n_bias; i++) logits[r->bias[i].token] += r->bias[i].bias;
+    penalise(sp, logits, r, prompt, n_prompt, output, n_output);
+    for (int i = 0; n_output < r->min_tokens && i < r->n_stop_id; i++) {
+        logits[r->stop_id[i]] = -INFINITY;
+    }
+}
+
+/* ------------------------------------------------------------------------ draw -- */
+
+/* Keeps the head of `list` (in order) that top-p and min-p allow; weights go into `logit`. */
+static int keep(candidate *list, int n, const sampling *r, double total, double max)
+{
+    double sum = 0;
+    int kept = 0;
+    for (; kept < n; kept++) {
+        double w = exp(((double)list[kept].logit - max) / (double)r->temperature);
+        if (kept && w < (double)r->min_p) break; /* relative to the best, whose weight is 1 */
+        if (kept && sum >= (double)r->top_p * total) break;
+        list[kept].logit = (float)w;
+        sum += w;
+    }
+    return kept;
+}
+
+/* Draws over the whole vocabulary, in order of ids: nothing is cut off. */
+static int32_t draw_all(const float *logits, int n, float temperature, double max, double u)
+{
+    double total = 0, at = 0;
+    for (int i = 0; i < n; i++)
+        total += (double)expf((float)(((double)logits[i] - max) / (double)temperature));
+    int32_t last = 0;
+    for (int i = 0; i < n; i++) {
+        double w = (double)expf((float)(((double)logits[i] - max) / (double)temperature));
+        if (w <= 0) continue;
+        last = i;
+        at += w;
+        if (at > u * total) return i;
+    }
+    return last; /* rounding */
+}
+
+/* Draws among the best, growing the list until top-p is satisfied or all are in it. */
+static int32_t draw_cut(sampler *sp, const float *logits, const sampling *r, double max, double u)
+{
+    int n = sp->n_vocab, limit = r->top_k > 0 && r->top_k < n ? r->top_k : n;
+    double all = 0; /* the mass that top-p is a share of: that of top-k's survivors */
+    for (int i = 0; r->top_p < 1 && limit == n && i < n; i++) {
+        all += exp(((double)logits[i] - max) / (double)r->temperature);
+    }
+    int take = limit < 256 ? limit : 256, kept = 0;
+    for (;; take = take * 8 < limit ? take * 8 : limit) {
+        int got = best(logits, n, take, sp->list);
+        double mass = all;
+        for (int i = 0; limit < n && i < got; i++) {
+            mass += exp(((double)sp->list[i].logit - max) / (double)r->temperature);
+        }
+        if (limit < n && got < limit) continue; /* top-k's mass needs all of them */
+        kept = keep(sp->list, got, r, mass, max);
+        if (kept < got || got == limit) break;
+    }
+    double total = 0, at = 0;
+    for (int i = 0; i < kept; i++) total += (double)sp->list[i].logit;
+    for (int i = 0; i < kept; i++) {
+        at += (double)sp->list[i].logit;
+        if (at > u * total) return sp->list[i].token;
+    }
+    return sp->list[kept - 1].token;
+}
+
+static int32_t greedy(const float *logits, int n)
+{
+    int32_t top = 0;
+    for (int i = 1; i < n; i++) {
+        if (logits[i] > logits[top]) top = i;
+    }
+    return top;
+}
+
+static void tops(sampler *sp, const float *logits, int n_top, double lse, sampled *out)
+{
+    out->n_top = best(logits, sp->n_vocab, n_top, sp->list);
+    for (int i = 0; i < out->n_top; i++) {
+        out->top_id[i] = sp->list[i].token;
+        out->top_logprob[i] = (float)((double)sp->list[i].logit - lse);
+    }
+}
+
+void sampler_pick(sampler *sp, float *logits, const sampling *rules, const int32_t *prompt,
+                  int n_prompt, const int32_t *output, int n_output, sampled *out)
+{
+    float max = 0;
+    double lse = 0;
+    int n = sp->n_vocab;
+    *out = (sampled){.token = -1};
+    for (int i = 0; i < n; i++) {
+        if (!isfinite(logits[i])) return;
+    }
+    adjust(sp, logits, rules, prompt, n_prompt, output, n_output);
+    bool wants = rules->n_top >= 0 || rules->temperature > 0;
+    if (wants && !log_sum(logits, n, &max, &lse)) return;
+    bool cut = rules->top_k > 0 || rules->top_p < 1 || rules->min_p > 0;
+    if (rules->temperature <= 0) {
+        out->token = greedy(logits, n);
+    } else {
+        double u = uniform(rules->seed, (uint64_t)n_output);
+        out->token = cut ? draw_cut(sp, logits, rules, (double)max, u)
+                         : draw_all(logits, n, rules->temperature, (double)max, u);
+    }
+    if (rules->n_top >= 0) {
+        out->logprob = (float)((double)logits[out->token] - lse);
+        tops(sp, logits, rules->n_top, lse, out);
+    }
+}
+
+void sampler_score(sampler *sp, const float *logits, int32_t token, int n_top, sampled *out)
+{
+    float max;
+    double lse;
+    *out = (sampled){.token = token};
+    if (!log_sum(logits, sp->n_vocab, &max, &lse)) {
+        out->token = -1;
+        return;
+    }
+    out->logprob = (float)((double)logits[token] - lse);
+    tops(sp, logits, n_top < 0 ? 0 : n_top, lse, out);
+}

@@ -1,0 +1,878 @@
+/* sched.c -- the engine thread.
+ *
+ * One iteration: take what the inbox holds, drop what was cancelled, let policy_plan() choose, seat
+ * and page the chosen, build the step, run it, sample, hand tokens out, retire the finished.
+ * A request's history is its prompt followed by its output; `n_computed` positions of it have KV.
+ * Pre-emption gives all pages back and recomputes the history later, so the draws go on where they
+ * were and the tokens are the same.
+ *
+ * Everything the loop needs is allocated in sched_create().
+ */
+#include "engine/sched.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/log.h"
+#include "engine/kv.h"
+#include "engine/policy.h"
+
+enum {
+    SAMPLERS_MAX = 16,
+    TENANTS_MAX = 1024, /* counters of fair sharing; the least served is forgotten first */
+    IDLE_WAIT_MS = 100,
+    DEFAULT_AGEING_US = 10 * 1000000,
+    OUTPUT_PRICE = 2, /* an output token costs as much as two prompt tokens (VTC) */
+};
+
+enum { STATE_WAITING, STATE_RUNNING, STATE_DONE };
+
+typedef struct {
+    uint64_t id;
+    double served; /* tokens over weight */
+    int active;    /* requests in the scheduler */
+} tenant_share;
+
+struct sched {
+    sched_config cfg;
+    model *m;
+    backend *be;
+    const lora_source *source;
+    kv_pages *pages;
+    kv_pool *kv;
+    int page_tokens, n_pages, max_context;
+
+    pthread_t thread;
+    pthread_mutex_t mu; /* leaf lock: inbox, stats, flags */
+    pthread_cond_t work;
+    request *inbox_head, *inbox_tail;
+    int n_inside; /* submitted and not finished; guarded by mu */
+    bool draining, stop, broken;
+    sched_stats stats; /* guarded by mu */
+    _Atomic int64_t heartbeat_us;
+
+    /* engine thread only */
+    request **list; /* [cap] running and waiting, in order of arrival */
+    int n, cap, n_running;
+    policy_request *view;
+    policy_entry *plan;
+    int *order;
+    bool *allowed;
+    tenant_share tenants[TENANTS_MAX];
+    int n_tenants;
+
+    /* the step under construction */
+    step step;
+    int32_t *token, *pos, *logit_row;
+    step_seq *seq;
+    step_seg *seg;
+    request **row_owner; /* [n_seq] */
+    int *chunk;          /* [n_seq] */
+    sampler *samplers[SAMPLERS_MAX];
+    int n_samplers;
+    sampled *picked; /* [max_seqs] */
+    int *logit0;     /* [n_seq]: first row of logits, or -1 */
+    const float *logits;
+};
+
+/* -------------------------------------------------------------------- history -- */
+
+static int history_len(const request *rq)
+{
+    return rq->n_prompt + atomic_load_explicit(&rq->n_pushed, memory_order_relaxed);
+}
+
+static int32_t history_at(const request *rq, int i)
+{
+    return i < rq->n_prompt ? rq->prompt[i] : rq->output[i - rq->n_prompt];
+}
+
+static int left_of(const request *rq)
+{
+    return history_len(rq) - rq->n_computed;
+}
+
+static void domain_of(const request *rq, kv_domain *d)
+{
+    *d = (kv_domain){.isolation = rq->isolation};
+    if (rq->lora) memcpy(d->digest, rq->lora->digest, sizeof(d->digest));
+}
+
+/* --------------------------------------------------------------- fair sharing -- */
+
+static tenant_share *share_of(sched *sc, uint64_t tenant)
+{
+    int victim = -1;
+    for (int i = 0; i < sc->n_tenants; i++) {
+        if (sc->tenants[i].id == tenant) return &sc->tenants[i];
+        if (sc->tenants[i].active == 0 &&
+            (victim < 0 || sc->tenants[i].served < sc->tenants[victim].served)) {
+            victim = i;
+        }
+    }
+    if (sc->n_tenants < TENANTS_MAX) victim = sc->n_tenants++;
+    if (victim < 0) victim = 0; /* a thousand active tenants: the first shares its counter */
+    sc->tenants[victim] = (tenant_share){.id = tenant};
+    return &sc->tenants[victim];
+}
+
+/* A tenant that comes back starts level with the least served active one, not with old credit. */
+static void share_enter(sched *sc, const request *rq)
+{
+    tenant_share *t = share_of(sc, rq->tenant_id);
+    if (t->active++ > 0) return;
+    double least = -1;
+    for (int i = 0; i < sc->n_tenants; i++) {
+        const tenant_share *o = &sc->tenants[i];
+        if (o != t && o->active > 0 && (least < 0 || o->served < least)) least = o->served;
+    }
+    if (least > t->served) t->served = least;
+}
+
+static void share_charge(sched *sc, const request *rq, int tokens)
+{
+    share_of(sc, rq->tenant_id)->served += (double)tokens / (double)rq->weight;
+}
+
+/* ------------------------------------------------------------------ life cycle -- */
+
+static void drop_pages(sched *sc, request *rq)
+{
+    /* The tail goes first, so that it is also evicted first. */
+    for (int i = rq->n_page - 1; i >= 0; i--) kv_release(sc->pages, rq->page[i]);
+    rq->n_page = 0;
+    rq->n_computed = 0;
+}
+
+static void leave_seat(sched *sc, request *rq)
+{
+    if (rq->state != STATE_RUNNING) return;
+    drop_pages(sc, rq);
+    if (rq->lora) sc->source->release(sc->source->self, rq->lora);
+    rq->lora = NULL;
+    rq->state = STATE_WAITING;
+    sc->n_running--;
+}
+
+/* The last touch of the request; the list is tidied by sweep(). */
+static void finish(sched *sc, request *rq, finish_reason why, const err *cause)
+{
+    leave_seat(sc, rq);
+    rq->state = STATE_DONE;
+    tenant_share *t = share_of(sc, rq->tenant_id);
+    if (t->active > 0) t->active--;
+    for (int i = 0; i < sc->n; i++) {
+        if (sc->list[i] == rq) sc->list[i] = NULL;
+    }
+    free(rq->page);
+    rq->page = NULL;
+    pthread_mutex_lock(&sc->mu);
+    sc->n_inside--;
+    if (why == FINISH_CANCELLED)
+        sc->stats.n_cancelled++;
+    else if (why == FINISH_ERROR)
+        sc->stats.n_failed++;
+    else
+        sc->stats.n_finished++;
+    pthread_mutex_unlock(&sc->mu);
+    request_finish(rq, why, cause);
+}
+
+static void sweep(sched *sc)
+{
+    int n = 0;
+    for (int i = 0; i < sc->n; i++) {
+        if (sc->list[i]) sc->list[n++] = sc->list[i];
+    }
+    sc->n = n;
+}
+
+static void take_inbox(sched *sc)
+{
+    pthread_mutex_lock(&sc->mu);
+    request *rq = sc->inbox_head;
+    sc->inbox_head = sc->inbox_tail = NULL;
+    pthread_mutex_unlock(&sc->mu);
+    while (rq) {
+        request *next = rq->next;
+        rq->next = NULL;
+        rq->state = STATE_WAITING;
+        assert(sc->n < sc->cap); /* sched_submit() counts */
+        sc->list[sc->n++] = rq;
+        share_enter(sc, rq);
+        if (rq->adapter_id && sc->source) sc->source->prefetch(sc->source->self, rq->adapter_id);
+        rq = next;
+    }
+}
+
+static void see_ends(sched *sc, int64_t now)
+{
+    for (int i = 0; i < sc->n; i++) {
+        request *rq = sc->list[i];
+        if (atomic_load(&rq->cancel)) {
+            finish(sc, rq, FINISH_CANCELLED, NULL);
+        } else if (rq->expires_us && now > rq->expires_us) {
+            err e;
+            (void)err_set(&e, ERR_TIMEOUT, "the request took longer than it may");
+            finish(sc, rq, FINISH_ERROR, &e);
+        }
+    }
+    sweep(sc);
+}
+
+/* ------------------------------------------------------------------- the plan -- */
+
+static int pages_for(const sched *sc, int positions)
+{
+    return (positions + sc->page_tokens - 1) / sc->page_tokens;
+}
+
+static void describe(sched *sc, int i)
+{
+    const request *rq = sc->list[i];
+    sc->view[i] = (policy_request){
+        .running = rq->state == STATE_RUNNING,
+        .resident = rq->adapter_id == 0 || rq->lora,
+        .left = left_of(rq),
+        .max_chunk = rq->score_prompt ? SCHED_SCORE_ROWS : sc->cfg.max_rows,
+        .class_rank = sc->cfg.classes[rq->slo_class].rank,
+        .arrived_us = rq->arrived_us,
+        .deadline_us = rq->first_token_us ? 0 : rq->ttft_deadline_us,
+        .served = share_of(sc, rq->tenant_id)->served,
+    };
+}
+
+static policy_limits limits_of(const sched *sc)
+{
+    return (policy_limits){.max_rows = sc->cfg.max_rows,
+                           .free_seats = sc->cfg.max_seqs - sc->n_running,
+                           .ageing_us = sc->cfg.ageing_us};
+}
+
+/* Frees pages until `need` are available; only requests with allowed[] give way. */
+static bool make_room(sched *sc, int need, int for_request, bool weaker_only, int64_t now)
+{
+    policy_limits lim = limits_of(sc);
+    while (kv_available(sc->pages) < need) {
+        int v =
+            policy_victim(sc->view, sc->n, sc->allowed, weaker_only ? for_request : -1, &lim, now);
+        if (v < 0) return false;
+        request *rq = sc->list[v];
+        leave_seat(sc, rq);
+        rq->n_preempted++;
+        sc->view[v].running = false;
+        sc->allowed[v] = false;
+        pthread_mutex_lock(&sc->mu);
+        sc->stats.n_preempted++;
+        pthread_mutex_unlock(&sc->mu);
+        if (v == for_request) return false;
+    }
+    return true;
+}
+
+/* Pages for the next n positions of a running request. */
+static bool extend(sched *sc, request *rq, int n)
+{
+    int want = pages_for(sc, rq->n_computed + n);
+    while (rq->n_page < want) {
+        int p = kv_take(sc->pages);
+        if (p < 0) return false;
+        rq->page[rq->n_page++] = p;
+    }
+    return true;
+}
+
+static bool find_adapter(sched *sc, request *rq)
+{
+    if (rq->adapter_id == 0 || rq->lora) return true;
+    err e;
+    if (!sc->source) {
+        (void)err_set(&e, ERR_NOT_FOUND, "this server has no adapters");
+        finish(sc, rq, FINISH_ERROR, &e);
+        return false;
+    }
+    err_code rc = sc->source->acquire(sc->source->self, rq->adapter_id, &rq->lora, &e);
+    if (rc == ERR_NONE) return true;
+    rq->lora = NULL;
+    if (rc == ERR_BUSY) {
+        pthread_mutex_lock(&sc->mu);
+        sc->stats.n_adapter_waits++;
+        pthread_mutex_unlock(&sc->mu);
+    } else {
+        finish(sc, rq, FINISH_ERROR, &e);
+    }
+    return false;
+}
+
+/* Takes over what the prefix cache has of this history. */
+static void reuse_prefix(sched *sc, request *rq, int32_t *scratch)
+{
+    if (rq->score_prompt) return; /* every row's logits are wanted */
+    kv_domain d;
+    domain_of(rq, &d);
+    int len = history_len(rq);
+    for (int i = 0; i < len; i++) scratch[i] = history_at(rq, i);
+    rq->n_page = kv_match(sc->pages, &d, scratch, len, rq->page, rq->page_cap);
+    rq->n_computed = rq->n_page * sc->page_tokens;
+    if (rq->first_token_us == 0) {
+        uint32_t cached = (uint32_t)(rq->n_computed < rq->n_prompt ? rq->n_computed : rq->n_prompt);
+        atomic_store(&rq->meter->cached_tokens, cached);
+        pthread_mutex_lock(&sc->mu);
+        sc->stats.n_cached_tokens += cached;
+        pthread_mutex_unlock(&sc->mu);
+    }
+}
+
+/* A seat and pages for the whole history at once, so that a prefill once begun is finished. */
+static bool admit(sched *sc, int i, int64_t now)
+{
+    request *rq = sc->list[i];
+    if (!find_adapter(sc, rq)) return false;
+    int most = rq->n_prompt + rq->max_tokens, len = history_len(rq) + 1;
+    if (!make_room(sc, pages_for(sc, len < most ? len : most), i, true, now)) {
+        if (rq->lora) sc->source->release(sc->source->self, rq->lora);
+        rq->lora = NULL;
+        return false;
+    }
+    rq->state = STATE_RUNNING;
+    sc->n_running++;
+    reuse_prefix(sc, rq, sc->token);
+    if (rq->admitted_us == 0) rq->admitted_us = now;
+    return true;
+}
+
+/* Adds one request to the step, or leaves it out if pages or logits are short. */
+static void add_entry(sched *sc, const policy_entry *pe, int *rows, int *n_logit, int64_t now)
+{
+    int i = pe->request;
+    request *rq = sc->list[i];
+    if (!rq) return;
+    bool was_running = sc->view[i].running;
+    if (was_running && rq->state != STATE_RUNNING) return; /* pre-empted for someone above */
+    if (!was_running && (sc->n_running >= sc->cfg.max_seqs || !admit(sc, i, now))) return;
+    sc->allowed[i] = false;
+    int left = left_of(rq), n = pe->n_rows < left ? pe->n_rows : left;
+    if (n > *rows) n = *rows;
+    int logits = rq->score_prompt ? n : n == left ? 1 : 0;
+    if (*n_logit + logits > sc->cfg.max_logits) return;
+    int need = pages_for(sc, rq->n_computed + n) - rq->n_page;
+    if (need > 0 && !make_room(sc, need, i, false, now)) {
+        /* Nobody else can give way: it yields itself and is recomputed later. */
+        if (rq->state == STATE_RUNNING) leave_seat(sc, rq);
+        return;
+    }
+    bool got = extend(sc, rq, n);
+    assert(got);
+    (void)got;
+    *n_logit += logits;
+    *rows -= n;
+    sc->row_owner[sc->step.n_seq] = rq;
+    sc->chunk[sc->step.n_seq++] = n;
+}
+
+/* ------------------------------------------------------------------- the step -- */
+
+static void swap_entries(sched *sc, int a, int b)
+{
+    request *rq = sc->row_owner[a];
+    int n = sc->chunk[a];
+    sc->row_owner[a] = sc->row_owner[b];
+    sc->chunk[a] = sc->chunk[b];
+    sc->row_owner[b] = rq;
+    sc->chunk[b] = n;
+}
+
+/* Requests of one adapter stand together; insertion sort keeps the order otherwise. */
+static void sort_by_adapter(sched *sc)
+{
+    for (int i = 1; i < sc->step.n_seq; i++) {
+        for (int j = i; j > 0 && sc->row_owner[j - 1]->adapter_id > sc->row_owner[j]->adapter_id;
+             j--) {
+            swap_entries(sc, j - 1, j);
+        }
+    }
+}
+
+static void build_rows(sched *sc)
+{
+    step *st = &sc->step;
+    st->n_rows = st->n_seg = st->n_logit = 0;
+    for (int s = 0; s < st->n_seq; s++) {
+        request *rq = sc->row_owner[s];
+        int n = sc->chunk[s], row0 = st->n_rows;
+        bool ends = n == left_of(rq);
+        sc->seq[s] = (step_seq){row0, n, rq->n_computed, rq->page, rq->n_page};
+        sc->logit0[s] = -1;
+        for (int i = 0; i < n; i++) {
+            sc->token[row0 + i] = history_at(rq, rq->n_computed + i);
+            sc->pos[row0 + i] = rq->n_computed + i;
+            if (rq->score_prompt || (ends && i == n - 1)) {
+                if (sc->logit0[s] < 0) sc->logit0[s] = st->n_logit;
+                sc->logit_row[st->n_logit++] = row0 + i;
+            }
+        }
+        st->n_rows += n;
+        bool same = s > 0 && sc->row_owner[s - 1]->adapter_id == rq->adapter_id;
+        if (same)
+            sc->seg[st->n_seg - 1].n_rows += n;
+        else
+            sc->seg[st->n_seg++] = (step_seg){row0, n, rq->lora};
+    }
+}
+
+static void plan_step(sched *sc, int64_t now)
+{
+    for (int i = 0; i < sc->n; i++) {
+        describe(sc, i);
+        sc->allowed[i] = true;
+    }
+    policy_limits lim = limits_of(sc);
+    int n = policy_plan(sc->view, sc->n, &lim, now, sc->plan, sc->order);
+    int n_logit = 0, rows = sc->cfg.max_rows;
+    sc->step.n_seq = 0;
+    for (int i = 0; i < n && rows > 0 && sc->step.n_seq < sc->cfg.max_seqs; i++) {
+        add_entry(sc, &sc->plan[i], &rows, &n_logit, now);
+    }
+    sweep(sc);
+    sort_by_adapter(sc);
+    build_rows(sc);
+}
+
+/* -------------------------------------------------------------------- results -- */
+
+/* Log-probabilities of prompt tokens whose predecessor's row was in this chunk. */
+static void score_rows(sched *sc, int s, sampler *sp)
+{
+    request *rq = sc->row_owner[s];
+    int n_vocab = model_get_config(sc->m)->n_vocab;
+    for (int i = 0; i < sc->chunk[s]; i++) {
+        int next = rq->n_computed + i + 1;
+        if (next >= rq->n_prompt) break;
+        const float *row = sc->logits + (size_t)(sc->logit0[s] + i) * (size_t)n_vocab;
+        sampler_score(sp, row, rq->prompt[next], rq->rules.n_top, &rq->prompt_score[next]);
+    }
+}
+
+static bool wants_token(const request *rq, int n)
+{
+    return n == left_of(rq) && rq->max_tokens > 0;
+}
+
+/* Entries i, i + n_samplers, ...: each sampler serves one thread at a time. */
+static void sample_some(void *arg, int i)
+{
+    sched *sc = arg;
+    size_t n_vocab = (size_t)model_get_config(sc->m)->n_vocab;
+    for (int s = i; s < sc->step.n_seq; s += sc->n_samplers) {
+        request *rq = sc->row_owner[s];
+        int n = sc->chunk[s];
+        if (rq->score_prompt && rq->n_computed < rq->n_prompt) score_rows(sc, s, sc->samplers[i]);
+        if (!wants_token(rq, n)) continue;
+        int last = sc->logit0[s] + (rq->score_prompt ? n - 1 : 0);
+        sampler_pick(sc->samplers[i], (float *)sc->logits + (size_t)last * n_vocab, &rq->rules,
+                     rq->prompt, rq->n_prompt, rq->output,
+                     atomic_load_explicit(&rq->n_pushed, memory_order_relaxed), &sc->picked[s]);
+    }
+}
+
+static void publish_pages(sched *sc, request *rq, int before)
+{
+    kv_domain d;
+    domain_of(rq, &d);
+    int32_t *tokens = sc->pos; /* the step is over: its arrays are free */
+    for (int p = before / sc->page_tokens; (p + 1) * sc->page_tokens <= rq->n_computed; p++) {
+        for (int i = 0; i < sc->page_tokens; i++) {
+            tokens[i] = history_at(rq, p * sc->page_tokens + i);
+        }
+        kv_publish(sc->pages, &d, rq->page, p, tokens);
+    }
+}
+
+static bool is_stop(const request *rq, int32_t token)
+{
+    for (int i = 0; i < rq->rules.n_stop_id; i++) {
+        if (rq->rules.stop_id[i] == token) return true;
+    }
+    return false;
+}
+
+static void hand_out(sched *sc, request *rq, const sampled *t, int64_t now)
+{
+    if (t->token < 0) {
+        err e;
+        (void)err_set(&e, ERR_INTERNAL, "the model's output is not a number");
+        finish(sc, rq, FINISH_ERROR, &e);
+        return;
+    }
+    if (rq->first_token_us == 0) {
+        rq->first_token_us = now;
+        atomic_store(&rq->meter->first_token_ms, (uint32_t)((now - rq->arrived_us) / 1000));
+    }
+    rq->last_token_us = now;
+    atomic_fetch_add(&rq->meter->output_tokens, 1);
+    share_charge(sc, rq, OUTPUT_PRICE);
+    int n = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed) + 1;
+    int32_t token = t->token;
+    request_push(rq, t);
+    if (is_stop(rq, token))
+        finish(sc, rq, FINISH_STOP, NULL);
+    else if (n >= rq->max_tokens)
+        finish(sc, rq, FINISH_LENGTH, NULL);
+}
+
+static void settle_entry(sched *sc, int s, int64_t now)
+{
+    request *rq = sc->row_owner[s];
+    int n = sc->chunk[s], before = rq->n_computed;
+    bool ends = n == left_of(rq);
+    rq->n_computed += n;
+    publish_pages(sc, rq, before);
+    if (before < rq->n_prompt) {
+        int done = rq->n_computed < rq->n_prompt ? rq->n_computed : rq->n_prompt;
+        if ((uint32_t)done > atomic_load(&rq->meter->prompt_tokens)) {
+            atomic_store(&rq->meter->prompt_tokens, (uint32_t)done);
+        }
+        share_charge(sc, rq, n);
+    }
+    if (!ends) return;
+    if (rq->max_tokens == 0)
+        finish(sc, rq, FINISH_LENGTH, NULL);
+    else
+        hand_out(sc, rq, &sc->picked[s], now);
+}
+
+static void count_step(sched *sc, int64_t took_us)
+{
+    kv_counts kc;
+    kv_count(sc->pages, &kc);
+    const step *st = &sc->step;
+    int adapters = 0, decode = 0;
+    for (int i = 0; i < st->n_seg; i++) adapters += st->seg[i].lora != NULL;
+    for (int i = 0; i < st->n_seq; i++) decode += st->seq[i].n_rows == 1;
+    pthread_mutex_lock(&sc->mu);
+    sched_stats *t = &sc->stats;
+    t->n_steps++;
+    t->n_rows += (uint64_t)st->n_rows;
+    t->n_decode_tokens += (uint64_t)decode;
+    t->n_prefill_tokens += (uint64_t)(st->n_rows - decode);
+    t->last_rows = st->n_rows;
+    t->last_segments = st->n_seg;
+    t->last_adapters = adapters;
+    t->last_step_us = took_us;
+    t->busy_us += took_us;
+    pthread_mutex_unlock(&sc->mu);
+}
+
+static void fail_all(sched *sc, const err *e)
+{
+    log_error("engine", "the device failed: %s", e->msg);
+    pthread_mutex_lock(&sc->mu);
+    sc->broken = true;
+    pthread_mutex_unlock(&sc->mu);
+    take_inbox(sc);
+    for (int i = 0; i < sc->n; i++) {
+        if (sc->list[i]) finish(sc, sc->list[i], FINISH_ERROR, e);
+    }
+    sweep(sc);
+}
+
+static void run_step(sched *sc)
+{
+    err e;
+    int64_t start = clock_now_us();
+    if (model_forward(sc->m, sc->kv, &sc->step, &sc->logits, &e)) {
+        fail_all(sc, &e);
+        return;
+    }
+    if (sc->step.n_logit > 0) be_parallel(sc->be, sample_some, sc, sc->n_samplers);
+    int64_t now = clock_now_us();
+    count_step(sc, now - start);
+    for (int s = 0; s < sc->step.n_seq; s++) settle_entry(sc, s, now);
+    sweep(sc);
+}
+
+/* -------------------------------------------------------------------- thread -- */
+
+static void publish_counts(sched *sc)
+{
+    kv_counts kc;
+    kv_count(sc->pages, &kc);
+    pthread_mutex_lock(&sc->mu);
+    sc->stats.n_running = sc->n_running;
+    sc->stats.n_waiting = sc->n_inside - sc->n_running;
+    sc->stats.n_pages = kc.n_pages;
+    sc->stats.n_pages_used = kc.n_held;
+    sc->stats.n_pages_cached = kc.n_cached;
+    pthread_mutex_unlock(&sc->mu);
+}
+
+/* Sleeps until there is a reason to look again; false: stop. */
+static bool wait_for_work(sched *sc, bool idle)
+{
+    pthread_mutex_lock(&sc->mu);
+    while (!sc->inbox_head && !sc->stop && idle) {
+        struct timespec end;
+        (void)clock_gettime(CLOCK_MONOTONIC, &end);
+        /* With requests that could not run (an adapter on its way) look again soon. */
+        end.tv_nsec += sc->n > 0 ? 1000000L : IDLE_WAIT_MS * 1000000L;
+        if (end.tv_nsec >= 1000000000L) {
+            end.tv_nsec -= 1000000000L;
+            end.tv_sec++;
+        }
+        (void)pthread_cond_timedwait(&sc->work, &sc->mu, &end);
+        atomic_store(&sc->heartbeat_us, clock_now_us());
+        if (sc->n > 0) break;
+    }
+    bool go = !sc->stop;
+    pthread_mutex_unlock(&sc->mu);
+    return go;
+}
+
+static void *engine_thread(void *arg)
+{
+    sched *sc = arg;
+    (void)pthread_setname_np(pthread_self(), "engine");
+    bool idle = true;
+    while (wait_for_work(sc, idle)) {
+        int64_t now = clock_now_us();
+        atomic_store(&sc->heartbeat_us, now);
+        take_inbox(sc);
+        see_ends(sc, now);
+        plan_step(sc, now);
+        idle = sc->step.n_seq == 0;
+        if (!idle) run_step(sc);
+        publish_counts(sc);
+    }
+    take_inbox(sc);
+    for (int i = 0; i < sc->n; i++) {
+        if (sc->list[i]) finish(sc, sc->list[i], FINISH_CANCELLED, NULL);
+    }
+    sweep(sc);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------- lifetime -- */
+
+static void free_all(sched *sc)
+{
+    for (int i = 0; i < sc->n_samplers; i++) sampler_destroy(sc->samplers[i]);
+    free(sc->list);
+    free(sc->view);
+    free(sc->plan);
+    free(sc->order);
+    free(sc->allowed);
+    free(sc->token);
+    free(sc->pos);
+    free(sc->logit_row);
+    free(sc->seq);
+    free(sc->seg);
+    free((void *)sc->row_owner);
+    free(sc->chunk);
+    free(sc->picked);
+    free(sc->logit0);
+    kv_destroy(sc->pages);
+    if (sc->kv) be_kv_destroy(sc->be, sc->kv);
+    pthread_cond_destroy(&sc->work);
+    pthread_mutex_destroy(&sc->mu);
+    free(sc);
+}
+
+static bool allocate(sched *sc)
+{
+    const sched_config *c = &sc->cfg;
+    size_t cap = (size_t)sc->cap, seqs = (size_t)c->max_seqs;
+    size_t rows = (size_t)c->max_rows, context = (size_t)sc->max_context;
+    size_t tokens = rows > context ? rows : context; /* the arrays serve as scratch too */
+    if (tokens < (size_t)sc->page_tokens) tokens = (size_t)sc->page_tokens;
+    sc->list = calloc(cap, sizeof(*sc->list));
+    sc->view = calloc(cap, sizeof(*sc->view));
+    sc->plan = calloc(cap, sizeof(*sc->plan));
+    sc->order = calloc(cap, sizeof(*sc->order));
+    sc->allowed = calloc(cap, sizeof(*sc->allowed));
+    sc->token = calloc(tokens, sizeof(*sc->token));
+    sc->pos = calloc(tokens, sizeof(*sc->pos));
+    sc->logit_row = calloc((size_t)c->max_logits, sizeof(*sc->logit_row));
+    sc->seq = calloc(seqs, sizeof(*sc->seq));
+    sc->seg = calloc(seqs, sizeof(*sc->seg));
+    sc->row_owner = calloc(seqs, sizeof(*sc->row_owner));
+    sc->chunk = calloc(seqs, sizeof(*sc->chunk));
+    sc->picked = calloc(seqs, sizeof(*sc->picked));
+    sc->logit0 = calloc(seqs, sizeof(*sc->logit0));
+    sc->pages = kv_create(sc->n_pages, sc->page_tokens, c->prefix_cache);
+    sc->step.token = sc->token;
+    sc->step.pos = sc->pos;
+    sc->step.logit_row = sc->logit_row;
+    sc->step.seq = sc->seq;
+    sc->step.seg = sc->seg;
+    int want = c->max_seqs < SAMPLERS_MAX ? c->max_seqs : SAMPLERS_MAX;
+    for (; sc->n_samplers < want; sc->n_samplers++) {
+        sc->samplers[sc->n_samplers] = sampler_create(model_get_config(sc->m)->n_vocab);
+        if (!sc->samplers[sc->n_samplers]) return false;
+    }
+    return sc->list && sc->view && sc->plan && sc->order && sc->allowed && sc->token && sc->pos &&
+           sc->logit_row && sc->seq && sc->seg && sc->row_owner && sc->chunk && sc->picked &&
+           sc->logit0 && sc->pages;
+}
+
+static err_code check_config(const sched_config *c, err *e)
+{
+    if (c->max_rows < 1) return err_set(e, ERR_INPUT, "max_rows must be at least 1");
+    if (c->max_seqs < 1 || c->max_seqs > c->max_rows) {
+        return err_set(e, ERR_INPUT, "max_seqs must be from 1 to max_rows (%d)", c->max_rows);
+    }
+    if (c->max_logits < c->max_seqs + SCHED_SCORE_ROWS) {
+        return err_set(e, ERR_INPUT, "max_logits must be at least %d",
+                       c->max_seqs + SCHED_SCORE_ROWS);
+    }
+    if (c->max_queued < 1) return err_set(e, ERR_INPUT, "max_queued must be at least 1");
+    if (c->max_context < 2) return err_set(e, ERR_INPUT, "max_context must be at least 2");
+    if (c->n_class < 1 || c->n_class > SLO_CLASS_MAX) {
+        return err_set(e, ERR_INPUT, "there must be 1 to %d classes", SLO_CLASS_MAX);
+    }
+    return ERR_NONE;
+}
+
+err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *be,
+                      const lora_source *source, err *e)
+{
+    *out = NULL;
+    err_code rc = check_config(cfg, e);
+    if (rc) return rc;
+    attn_shape shape = model_attn_shape(m);
+    int page_tokens = be_caps(be)->page_tokens;
+    size_t page_bytes = be_kv_page_bytes(be, &shape);
+    size_t n_pages = cfg->kv_bytes / page_bytes;
+    if (n_pages > INT32_MAX) n_pages = INT32_MAX;
+    if (n_pages < 1) {
+        return err_set(e, ERR_LIMIT, "a KV budget of %zu bytes holds no page of %zu bytes",
+                       cfg->kv_bytes, page_bytes);
+    }
+    sched *sc = calloc(1, sizeof(*sc));
+    if (!sc) return err_set(e, ERR_NOMEM, "no memory for the scheduler");
+    sc->cfg = *cfg;
+    if (sc->cfg.ageing_us <= 0) sc->cfg.ageing_us = DEFAULT_AGEING_US;
+    sc->m = m;
+    sc->be = be;
+    sc->source = source;
+    sc->page_tokens = page_tokens;
+    sc->n_pages = (int)n_pages;
+    sc->cap = cfg->max_queued + cfg->max_seqs;
+    int64_t most = (int64_t)n_pages * page_tokens;
+    int limit = model_get_config(m)->max_pos < cfg->max_context ? model_get_config(m)->max_pos
+                                                                : cfg->max_context;
+    sc->max_context = most < limit ? (int)most : limit;
+    sc->stats.healthy = true;
+    sc->stats.n_pages = sc->n_pages;
+    pthread_condattr_t attr;
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&sc->mu, NULL);
+    pthread_cond_init(&sc->work, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    atomic_store(&sc->heartbeat_us, clock_now_us());
+    rc = be_kv_create(be, &sc->kv, &shape, sc->n_pages, e);
+    if (!rc && !allocate(sc)) rc = err_set(e, ERR_NOMEM, "no memory for the scheduler");
+    if (!rc && pthread_create(&sc->thread, NULL, engine_thread, sc) != 0) {
+        rc = err_set(e, ERR_LIMIT, "the engine thread could not be started");
+    }
+    if (rc) {
+        free_all(sc);
+        return rc;
+    }
+    *out = sc;
+    return ERR_NONE;
+}
+
+void sched_destroy(sched *sc)
+{
+    if (!sc) return;
+    pthread_mutex_lock(&sc->mu);
+    sc->stop = sc->draining = true;
+    pthread_cond_signal(&sc->work);
+    pthread_mutex_unlock(&sc->mu);
+    (void)pthread_join(sc->thread, NULL);
+    free_all(sc);
+}
+
+/* ------------------------------------------------------------------------ API -- */
+
+err_code sched_submit(sched *sc, request *rq, err *e)
+{
+    if (rq->n_prompt < 1) return err_set(e, ERR_INPUT, "the prompt has no tokens");
+    if (rq->slo_class < 0 || rq->slo_class >= sc->cfg.n_class) {
+        return err_set(e, ERR_INPUT, "unknown class %d", rq->slo_class);
+    }
+    if (rq->max_tokens < 0 || (rq->max_tokens == 0 && !rq->score_prompt) ||
+        rq->n_prompt > sc->max_context || rq->max_tokens > sc->max_context - rq->n_prompt) {
+        return err_set(e, ERR_INPUT,
+                       "%d prompt tokens and %d output tokens exceed the context of %d",
+                       rq->n_prompt, rq->max_tokens, sc->max_context);
+    }
+    if (!rq->page) {
+        rq->page_cap = pages_for(sc, rq->n_prompt + rq->max_tokens + 1);
+        rq->page = calloc((size_t)rq->page_cap, sizeof(*rq->page));
+        if (!rq->page) return err_set(e, ERR_NOMEM, "no memory for a block table");
+    }
+    err_code rc = ERR_NONE;
+    pthread_mutex_lock(&sc->mu);
+    if (sc->broken)
+        rc = err_set(e, ERR_DEVICE, "the device has failed");
+    else if (sc->draining)
+        rc = err_set(e, ERR_BUSY, "the server is shutting down");
+    else if (sc->n_inside >= sc->cap) {
+        rc = err_set(e, ERR_BUSY, "the queue is full (%d requests)", sc->n_inside);
+    } else {
+        sc->n_inside++;
+        rq->next = NULL;
+        if (sc->inbox_tail)
+            sc->inbox_tail->next = rq;
+        else
+            sc->inbox_head = rq;
+        sc->inbox_tail = rq;
+        pthread_cond_signal(&sc->work);
+    }
+    pthread_mutex_unlock(&sc->mu);
+    if (rc) {
+        free(rq->page);
+        rq->page = NULL;
+    }
+    return rc;
+}
+
+bool sched_drain(sched *sc, int64_t timeout_us)
+{
+    int64_t end = clock_now_us() + timeout_us;
+    for (;;) {
+        pthread_mutex_lock(&sc->mu);
+        sc->draining = true;
+        bool empty = sc->n_inside == 0;
+        pthread_mutex_unlock(&sc->mu);
+        if (empty) return true;
+        if (clock_now_us() >= end) return false;
+        struct timespec ten_ms = {0, 10 * 1000000L};
+        (void)nanosleep(&ten_ms, NULL);
+    }
+}
+
+void sched_stats_get(sched *sc, sched_stats *out)
+{
+    pthread_mutex_lock(&sc->mu);
+    *out = sc->stats;
+    out->healthy = !sc->broken;
+    pthread_mutex_unlock(&sc->mu);
+}
+
+int sched_max_context(const sched *sc)
+{
+    return sc->max_context;
+}
+
+int64_t sched_heartbeat_us(const sched *sc)
+{
+    return atomic_load(&((sched *)sc)->heartbeat_us);
+}

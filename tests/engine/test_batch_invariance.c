@@ -1,0 +1,398 @@
+/* test_batch_invariance.c -- the batch changes nothing.
+ *
+ * A real model, the real CPU backend and scheduler, eight adapters of different ranks and targets,
+ * 32 sampled requests: each gives exactly the tokens it gives alone, whatever the chunk size, the
+ * number of threads, the page budget (down to where pre-emption is needed), the prefix cache, and
+ * whoever comes, goes and is cancelled beside it.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <check.h>
+
+#include "engine/sched.h"
+
+enum { N_ADAPTERS = 8, N_REQUESTS = 32, N_EXTRA = 12, MAX_NEW = 24, MAX_ROWS = 96, MAX_SEQS = 48 };
+
+static uint64_t rng;
+
+static uint32_t draw(void)
+{
+    rng = rng * 6364136223846793005ULL + 1442695040888963407ULL;
+    return (uint32_t)(rng >> 33);
+}
+
+/* ------------------------------------------------------------------- adapters -- */
+
+typedef struct {
+    lora_view view[N_ADAPTERS];
+    lora_mat *mat[N_ADAPTERS];
+    backend *be;
+    int n_layer;
+    int acquired;
+    int cold; /* answers ERR_BUSY this many times more */
+} adapters;
+
+static float *noise(size_t n, float scale)
+{
+    float *v = malloc(n * sizeof(*v));
+    for (size_t i = 0; i < n; i++) v[i] = ((float)draw() / (float)(1U << 30) - 1.0F) * scale;
+    return v;
+}
+
+static void make_adapters(adapters *ad, backend *be, const model_config *c)
+{
+    static const int ranks[N_ADAPTERS] = {1, 3, 8, 16, 33, 64, 4, 256};
+    *ad = (adapters){.be = be, .n_layer = c->n_layer};
+    rng = 77;
+    for (int a = 0; a < N_ADAPTERS; a++) {
+        ad->mat[a] = calloc((size_t)c->n_layer * PROJ_COUNT, sizeof(lora_mat));
+        ad->view[a] = (lora_view){.adapter_id = (uint64_t)a + 1,
+                                  .n_layer = c->n_layer,
+                                  .rank_max = ranks[a],
+                                  .mat = ad->mat[a]};
+        memset(ad->view[a].digest, a + 1, LORA_DIGEST_BYTES);
+        for (int i = 0; i < c->n_layer * PROJ_COUNT; i++) {
+            if (a % 3 == 1 && i % PROJ_COUNT != PROJ_Q && i % PROJ_COUNT != PROJ_V) continue;
+            int d_out, d_in, r = ranks[a];
+            model_proj_shape(c, (proj)(i % PROJ_COUNT), &d_out, &d_in);
+            float *av = noise((size_t)r * d_in, 0.3F), *bv = noise((size_t)r * d_out, 0.3F);
+            void *pa = be_alloc(be, be_lora_a_bytes(be, c->type, r, d_in));
+            void *pb = be_alloc(be, be_lora_b_bytes(be, c->type, r, d_out));
+            ck_assert_int_eq(
+                be_lora_pack(be, c->type, pa, pb, av, bv, DT_F32, r, d_in, d_out, NULL), ERR_NONE);
+            ad->mat[a][i] = (lora_mat){pa, pb, r, 1.0F};
+            free(av);
+            free(bv);
+        }
+    }
+}
+
+static void drop_adapters(adapters *ad)
+{
+    ck_assert_int_eq(ad->acquired, 0);
+    for (int a = 0; a < N_ADAPTERS; a++) {
+        for (int i = 0; i < ad->n_layer * PROJ_COUNT; i++) {
+            be_free(ad->be, (void *)ad->mat[a][i].a);
+            be_free(ad->be, (void *)ad->mat[a][i].b);
+        }
+        free(ad->mat[a]);
+    }
+}
+
+static err_code acquire(void *self, uint64_t id, const lora_view **out, err *e)
+{
+    adapters *ad = self;
+    if (id > N_ADAPTERS) return err_set(e, ERR_CORRUPT, "adapter %d is broken", (int)id);
+    if (ad->cold > 0 && id % 2) {
+        ad->cold--;
+        return err_set(e, ERR_BUSY, "loading");
+    }
+    *out = &ad->view[id - 1];
+    ad->acquired++;
+    return ERR_NONE;
+}
+
+static void release(void *self, const lora_view *v)
+{
+    (void)v;
+    ((adapters *)self)->acquired--;
+}
+
+static void prefetch(void *self, uint64_t id)
+{
+    (void)self;
+    (void)id;
+}
+
+/* ------------------------------------------------------------------- requests -- */
+
+typedef struct {
+    request rq;
+    meter meter;
+    request_signal sg;
+    int32_t prompt[80];
+    int32_t got[MAX_NEW];
+    int n_got;
+    bool done;
+} client;
+
+static void make_client(client *c, int i, int n_vocab)
+{
+    memset(c, 0, sizeof(*c));
+    rng = (uint64_t)i * 1000 + 5;
+    request_init(&c->rq);
+    request_signal_init(&c->sg);
+    int n = 1 + (int)(draw() % 78);
+    for (int k = 0; k < n; k++) {
+        /* some share long beginnings, so that the prefix cache has something to do */
+        c->prompt[k] = (int32_t)(k < 40 && i % 4 == 0 ? (k * 7 + 3) % n_vocab
+                                                      : (int)(draw() % (unsigned)n_vocab));
+    }
+    c->rq.prompt = c->prompt;
+    c->rq.n_prompt = n;
+    c->rq.max_tokens = 4 + (int)(draw() % (MAX_NEW - 4));
+    c->rq.tenant_id = (uint64_t)(i % 3) + 1;
+    c->rq.isolation = i % 4 == 0 ? 1 : c->rq.tenant_id;
+    c->rq.adapter_id = (uint64_t)(i % 4 == 0 ? i / 4 % 2 : i % (N_ADAPTERS + 1));
+    c->rq.slo_class = i % 2;
+    c->rq.meter = &c->meter;
+    c->rq.signal = &c->sg;
+    c->rq.rules.temperature = i % 5 == 0 ? 0 : 0.9F;
+    c->rq.rules.top_p = i % 3 == 0 ? 0.9F : 1;
+    c->rq.rules.top_k = i % 4 == 1 ? 20 : 0;
+    c->rq.rules.repetition_penalty = i % 7 == 2 ? 1.3F : 1;
+    c->rq.rules.seed = (uint64_t)i * 31;
+    ck_assert_int_eq(request_prepare(&c->rq, NULL), ERR_NONE);
+}
+
+static void drop_client(client *c)
+{
+    request_clear(&c->rq);
+    request_signal_clear(&c->sg);
+}
+
+static void collect(client *c)
+{
+    uint64_t seen = 0;
+    while (!c->done) {
+        sampled t;
+        while (request_next(&c->rq, &t, &c->done)) c->got[c->n_got++] = t.token;
+        if (!c->done) (void)request_signal_wait(&c->sg, &seen, 50);
+    }
+}
+
+typedef struct {
+    int max_rows, threads, n_pages, cold;
+    bool cache;
+    const char *isa;
+} setting;
+
+typedef struct {
+    backend *be;
+    model *m;
+    adapters ad;
+    lora_source source;
+    sched *sc;
+} rig;
+
+static void start(rig *r, const setting *st, const char *dir)
+{
+    err e;
+    backend_config bc = {.n_threads = st->threads, .isa = st->isa};
+    ck_assert_int_eq(be_open(&r->be, &backend_cpu, &bc, &e), ERR_NONE);
+    ck_assert_msg(model_load(&r->m, dir, r->be, MAX_ROWS, MAX_SEQS + SCHED_SCORE_ROWS, &e) ==
+                      ERR_NONE,
+                  "%s", e.msg);
+    make_adapters(&r->ad, r->be, model_get_config(r->m));
+    r->ad.cold = st->cold;
+    r->source = (lora_source){&r->ad, acquire, release, prefetch};
+    attn_shape sh = model_attn_shape(r->m);
+    sched_config sc = {.max_rows = st->max_rows,
+                       .max_seqs = st->max_rows < MAX_SEQS ? st->max_rows : MAX_SEQS,
+                       .max_queued = 100,
+                       .max_context = 128,
+                       .max_logits = MAX_SEQS + SCHED_SCORE_ROWS,
+                       .kv_bytes = (size_t)st->n_pages * be_kv_page_bytes(r->be, &sh),
+                       .prefix_cache = st->cache,
+                       .n_class = 2,
+                       .classes = {{.name = "fast", .rank = 0}, {.name = "slow", .rank = 1}}};
+    ck_assert_msg(sched_create(&r->sc, &sc, r->m, r->be, &r->source, &e) == ERR_NONE, "%s", e.msg);
+}
+
+static void stop(rig *r, sched_stats *stats)
+{
+    ck_assert(sched_drain(r->sc, 10000000));
+    usleep(2000); /* the last counts */
+    sched_stats_get(r->sc, stats);
+    sched_destroy(r->sc);
+    drop_adapters(&r->ad);
+    model_destroy(r->m);
+    be_close(r->be);
+}
+
+static void alone(client *out, const char *dir, const char *isa)
+{
+    rig r;
+    sched_stats stats;
+    setting st = {.max_rows = MAX_ROWS, .threads = 1, .n_pages = 64, .isa = isa};
+    start(&r, &st, dir);
+    for (int i = 0; i < N_REQUESTS; i++) {
+        make_client(&out[i], i, model_get_config(r.m)->n_vocab);
+        ck_assert_int_eq(sched_submit(r.sc, &out[i].rq, NULL), ERR_NONE);
+        collect(&out[i]);
+        ck_assert_int_eq(atomic_load(&out[i].rq.finish), FINISH_LENGTH);
+        ck_assert_int_eq(out[i].n_got, out[i].rq.max_tokens);
+    }
+    stop(&r, &stats);
+}
+
+static void together(const client *ref, const char *dir, const setting *st, sched_stats *stats)
+{
+    rig r;
+    client *c = calloc(N_REQUESTS, sizeof(*c)), *extra = calloc(N_EXTRA, sizeof(*extra));
+    start(&r, st, dir);
+    int n_vocab = model_get_config(r.m)->n_vocab;
+    for (int i = 0; i < N_REQUESTS; i++) {
+        make_client(&c[i], i, n_vocab);
+        ck_assert_int_eq(sched_submit(r.sc, &c[i].rq, NULL), ERR_NONE);
+        if (i < N_EXTRA) { /* company that will be cancelled */
+            make_client(&extra[i], 100 + i, n_vocab);
+            ck_assert_int_eq(sched_submit(r.sc, &extra[i].rq, NULL), ERR_NONE);
+        }
+        if (i % 8 == 7) usleep(1500);
+        if (i >= 8 && i < 8 + N_EXTRA) request_cancel(&extra[i - 8].rq);
+    }
+    for (int i = 0; i < N_EXTRA; i++) {
+        request_cancel(&extra[i].rq);
+        collect(&extra[i]);
+    }
+    for (int i = 0; i < N_REQUESTS; i++) {
+        collect(&c[i]);
+        ck_assert_int_eq(c[i].n_got, ref[i].n_got);
+        ck_assert_msg(memcmp(c[i].got, ref[i].got, (size_t)c[i].n_got * sizeof(int32_t)) == 0,
+                      "request %d differs (rows %d, threads %d, pages %d, cache %d)", i,
+                      st->max_rows, st->threads, st->n_pages, st->cache);
+        ck_assert_int_eq((int)atomic_load(&c[i].meter.output_tokens), c[i].n_got);
+        ck_assert_int_eq((int)atomic_load(&c[i].meter.prompt_tokens), c[i].rq.n_prompt);
+    }
+    stop(&r, stats);
+    ck_assert_int_eq(stats->n_pages_used, 0);
+    ck_assert_int_eq(stats->n_running + stats->n_waiting, 0);
+    for (int i = 0; i < N_REQUESTS; i++) drop_client(&c[i]);
+    for (int i = 0; i < N_EXTRA; i++) drop_client(&extra[i]);
+    free(c);
+    free(extra);
+}
+
+static const char *const models[] = {"fixtures/models/llama-bf16", "fixtures/models/qwen3-f32",
+                                     "fixtures/models/mistral-bf16"};
+
+START_TEST(each_request_gives_what_it_gives_alone)
+{
+    static const setting settings[] = {
+        {.max_rows = 96, .threads = 2, .n_pages = 400, .isa = "auto"},
+        {.max_rows = 50, .threads = 1, .n_pages = 400, .cache = true, .isa = "auto"},
+        {.max_rows = 96, .threads = 2, .n_pages = 9, .isa = "auto", .cold = 300},
+        {.max_rows = 64, .threads = 3, .n_pages = 14, .cache = true, .isa = "auto", .cold = 50},
+    };
+    client *ref = calloc(N_REQUESTS, sizeof(*ref));
+    alone(ref, models[_i], "auto");
+    uint64_t preempted = 0, cached = 0;
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+        sched_stats stats;
+        together(ref, models[_i], &settings[i], &stats);
+        preempted += stats.n_preempted;
+        cached += stats.n_cached_tokens;
+    }
+    ck_assert_msg(preempted > 0, "no request was ever pre-empted: the test shows too little");
+    ck_assert_msg(cached > 0, "the prefix cache was never used: the test shows too little");
+    for (int i = 0; i < N_REQUESTS; i++) drop_client(&ref[i]);
+    free(ref);
+}
+END_TEST
+
+START_TEST(a_broken_adapter_fails_its_request_alone)
+{
+    rig r;
+    sched_stats stats;
+    setting st = {.max_rows = MAX_ROWS, .threads = 1, .n_pages = 64, .isa = "auto"};
+    start(&r, &st, models[0]);
+    client bad, good;
+    make_client(&bad, 3, model_get_config(r.m)->n_vocab);
+    make_client(&good, 4, model_get_config(r.m)->n_vocab);
+    bad.rq.adapter_id = 99;
+    ck_assert_int_eq(sched_submit(r.sc, &bad.rq, NULL), ERR_NONE);
+    ck_assert_int_eq(sched_submit(r.sc, &good.rq, NULL), ERR_NONE);
+    collect(&bad);
+    collect(&good);
+    ck_assert_int_eq(atomic_load(&bad.rq.finish), FINISH_ERROR);
+    ck_assert_int_eq(bad.rq.why.code, ERR_CORRUPT);
+    ck_assert_int_eq(atomic_load(&good.rq.finish), FINISH_LENGTH);
+    stop(&r, &stats);
+    drop_client(&bad);
+    drop_client(&good);
+}
+END_TEST
+
+START_TEST(what_can_never_fit_is_refused_at_once)
+{
+    rig r;
+    sched_stats stats;
+    setting st = {.max_rows = MAX_ROWS, .threads = 1, .n_pages = 2, .isa = "auto"};
+    start(&r, &st, models[0]);
+    ck_assert_int_eq(sched_max_context(r.sc), 64);
+    client c;
+    make_client(&c, 3, model_get_config(r.m)->n_vocab);
+    err e;
+    c.rq.n_prompt = 50;
+    c.rq.max_tokens = 15;
+    ck_assert_int_eq(sched_submit(r.sc, &c.rq, &e), ERR_INPUT);
+    ck_assert_ptr_nonnull(strstr(e.msg, "64"));
+    c.rq.n_prompt = 0;
+    ck_assert_int_eq(sched_submit(r.sc, &c.rq, &e), ERR_INPUT);
+    c.rq.n_prompt = 50; /* just fits */
+    c.rq.max_tokens = 14;
+    ck_assert_int_eq(sched_submit(r.sc, &c.rq, &e), ERR_NONE);
+    collect(&c);
+    ck_assert_int_eq(c.n_got, 14);
+    stop(&r, &stats);
+    drop_client(&c);
+}
+END_TEST
+
+START_TEST(prompts_are_scored)
+{
+    rig r;
+    sched_stats stats;
+    setting st = {.max_rows = MAX_ROWS, .threads = 2, .n_pages = 64, .isa = "auto", .cache = true};
+    start(&r, &st, models[1]);
+    client c, again;
+    make_client(&c, 6, model_get_config(r.m)->n_vocab);
+    c.rq.n_prompt = 64; /* two whole pages */
+    c.rq.score_prompt = true;
+    c.rq.max_tokens = 0;
+    c.rq.rules.n_top = 3;
+    request_clear(&c.rq);
+    ck_assert_int_eq(request_prepare(&c.rq, NULL), ERR_NONE);
+    ck_assert_int_eq(sched_submit(r.sc, &c.rq, NULL), ERR_NONE);
+    collect(&c);
+    ck_assert_int_eq(atomic_load(&c.rq.finish), FINISH_LENGTH);
+    ck_assert_int_eq(c.n_got, 0);
+    for (int i = 1; i < 64; i++) {
+        const sampled *s = &c.rq.prompt_score[i];
+        ck_assert_int_eq(s->token, c.prompt[i]);
+        ck_assert(s->logprob < 0 && s->n_top == 3 && s->top_logprob[0] >= s->logprob);
+    }
+    /* greedy continuation of the first half agrees with the scores' best guess */
+    make_client(&again, 6, model_get_config(r.m)->n_vocab);
+    again.rq.n_prompt = 40;
+    again.rq.rules = (sampling){.top_p = 1, .repetition_penalty = 1, .n_top = 1};
+    ck_assert_int_eq(sched_submit(r.sc, &again.rq, NULL), ERR_NONE);
+    collect(&again);
+    ck_assert_int_eq(again.got[0], c.rq.prompt_score[40].top_id[0]);
+    ck_assert(again.rq.ring[0].logprob == c.rq.prompt_score[40].top_logprob[0]);
+    stop(&r, &stats);
+    drop_client(&c);
+    drop_client(&again);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("batch invariance");
+    TCase *tc = tcase_create("all");
+    tcase_set_timeout(tc, 280);
+    tcase_add_loop_test(tc, each_request_gives_what_it_gives_alone, 0, 3);
+    tcase_add_test(tc, a_broken_adapter_fails_its_request_alone);
+    tcase_add_test(tc, what_can_never_fit_is_refused_at_once);
+    tcase_add_test(tc, prompts_are_scored);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_NORMAL);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
