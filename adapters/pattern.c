@@ -415,6 +415,11 @@ void pattern_destroy(pattern *p)
     free(p);
 }
 
+int pattern_size(const pattern *p)
+{
+    return p->n;
+}
+
 /* ---- matching -------------------------------------------------------------------------------- */
 
 static bool is_word(char ch)

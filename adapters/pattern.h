@@ -25,6 +25,9 @@ typedef struct pattern pattern;
 err_code pattern_create(pattern **out, const char *text, err *e);
 void pattern_destroy(pattern *p);
 
+/* Instructions it takes: its share of memory and of the time of a match. */
+int pattern_size(const pattern *p);
+
 /* Does the whole text match (re.fullmatch)?  *work (may be NULL) grows by the steps taken. */
 bool pattern_matches(pattern *p, const char *text, uint64_t *work);
 

@@ -17,7 +17,7 @@
 #include "engine/base/json.h"
 
 static const json_limits limits = {.max_bytes = 1 << 20, .max_depth = 16, .max_values = 65536};
-enum { NAME_MAX_BYTES = 128, PATTERN_KEYS_MAX = 8192 };
+enum { NAME_MAX_BYTES = 128, PATTERN_KEYS_MAX = 8192, PATTERN_SIZE_MAX = 600000 };
 static const uint64_t WORK_MAX = 400 * 1000 * 1000; /* a second or so, for any config */
 
 static const char *const proj_names[PROJ_COUNT] = {
@@ -219,7 +219,7 @@ static err_code read_keyed(const cJSON *root, const char *name, keyed **out, int
     const cJSON *map = json_get(root, name), *v;
     if (map == NULL || cJSON_IsNull(map)) return ERR_NONE;
     if (!cJSON_IsObject(map)) return err_set(e, ERR_INPUT, "%s must be an object", name);
-    int n = cJSON_GetArraySize(map);
+    int n = cJSON_GetArraySize(map), size = 0;
     if (n > PATTERN_KEYS_MAX)
         return err_set(e, ERR_LIMIT, "%s has more than %d keys", name, PATTERN_KEYS_MAX);
     *out = calloc((size_t)n + 1, sizeof **out);
@@ -233,6 +233,9 @@ static err_code read_keyed(const cJSON *root, const char *name, keyed **out, int
         err_code code = compile_around(name, "(.*\\.)?(", v->string, ")", &k->p, e);
         if (code != ERR_NONE) return code;
         ++*n_out;
+        size += pattern_size(k->p);
+        if (size > PATTERN_SIZE_MAX)
+            return err_set(e, ERR_LIMIT, "the patterns of %s are too large together", name);
     }
     return ERR_NONE;
 }

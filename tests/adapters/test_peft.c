@@ -1,0 +1,375 @@
+/* test_peft.c -- patterns of strangers, and every key of adapter_config.json. */
+#include <math.h>
+#include <string.h>
+
+#include <check.h>
+
+#include "adapters/pattern.h"
+#include "adapters/peft.h"
+#include "tests/adapters/make_adapter.h"
+
+/* What Python's re.fullmatch() says. */
+START_TEST(test_patterns)
+{
+    static const struct {
+        const char *pattern, *text;
+        bool match;
+    } cases[] = {
+        {"", "", true},
+        {"", "a", false},
+        {"abc", "abc", true},
+        {"abc", "abcd", false},
+        {"a.c", "abc", true},
+        {"a\\.c", "abc", false},
+        {"a\\.c", "a.c", true},
+        {"a*", "", true},
+        {"a*", "aaaa", true},
+        {"a*b", "aaaab", true},
+        {"a+", "", false},
+        {"a+?", "aaa", true},
+        {"a?a?aa", "aa", true},
+        {"(ab)*", "ababab", true},
+        {"(ab)*", "ababa", false},
+        {"(a|b)*c", "abbac", true},
+        {"a|b|cd", "cd", true},
+        {"a|b|cd", "c", false},
+        {"(?:x|)y", "y", true},
+        {"(?P<name>x)y", "xy", true},
+        {"a{3}", "aaa", true},
+        {"a{3}", "aa", false},
+        {"a{2,}", "aaaaa", true},
+        {"a{2,}", "a", false},
+        {"a{,2}", "", true},
+        {"a{,2}", "aaa", false},
+        {"a{1,3}b", "aaab", true},
+        {"a{1,3}b", "aaaab", false},
+        {"a{0,2}b", "b", true},
+        {"a{0}b", "b", true},
+        {"(ab){2}", "abab", true},
+        {"a{x}", "a{x}", true},
+        {"[abc]+", "cab", true},
+        {"[^abc]+", "xyz", true},
+        {"[^abc]+", "xaz", false},
+        {"[a-c0-9]+", "a1c9", true},
+        {"[]x]+", "]x", true},
+        {"[a-]+", "a-a", true},
+        {"\\d+", "0123", true},
+        {"[\\d]{1,}", "12", true},
+        {"\\D", "1", false},
+        {"\\w+", "a_1", true},
+        {"\\s", " ", true},
+        {"^a$", "a", true},
+        {"b^a", "ba", false},
+        {"\\bmodel\\.x", "model.x", true},
+        {"a\\Bb", "ab", true},
+        {"a\\bb", "ab", false},
+        {".*\\.(q_proj|v_proj)", "model.layers.0.self_attn.q_proj", true},
+        {".*\\.(q_proj|v_proj)", "model.layers.0.self_attn.k_proj", false},
+        {"(?:.*?(?:language|text).*?(?:self_attn|mlp).*?(?:q_proj|up_proj).*?)|(?:\\bmodel\\."
+         "layers\\.[\\d]{1,}\\.(?:self_attn|mlp)\\.(?:(?:q_proj|up_proj)))",
+         "model.layers.11.mlp.up_proj", true},
+        {"(a*)*b", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaac", false},
+        {"(a|a)*(a|a)*(a|a)*(a|a)*b", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaac", false},
+        {"((((a*)*)*)*)*b", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaac", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        pattern *p;
+        err e;
+        uint64_t work = 0;
+        ck_assert_msg(pattern_create(&p, cases[i].pattern, &e) == ERR_NONE, "%s: %s",
+                      cases[i].pattern, e.msg);
+        ck_assert_msg(pattern_matches(p, cases[i].text, &work) == cases[i].match, "%s on %s",
+                      cases[i].pattern, cases[i].text);
+        ck_assert_uint_lt(work, 20000); /* no catastrophe */
+        pattern_destroy(p);
+    }
+    static const struct {
+        const char *pattern;
+        err_code code;
+    } bad[] = {
+        {"(", ERR_INPUT},           {")", ERR_INPUT},
+        {"(a", ERR_INPUT},          {"a)", ERR_INPUT},
+        {"[a", ERR_INPUT},          {"*a", ERR_INPUT},
+        {"a**", ERR_INPUT},         {"\\", ERR_INPUT},
+        {"[z-a]", ERR_INPUT},       {"a{3,1}", ERR_INPUT},
+        {"(?P<x", ERR_INPUT},       {"(?=a)", ERR_UNSUPPORTED},
+        {"(?!a)", ERR_UNSUPPORTED}, {"(?<=a)b", ERR_UNSUPPORTED},
+        {"(?i)a", ERR_UNSUPPORTED}, {"(a)\\1", ERR_UNSUPPORTED},
+        {"a*+", ERR_UNSUPPORTED},   {"\\pL", ERR_UNSUPPORTED},
+        {"a{9999}", ERR_LIMIT},     {"((a{1000}){1000}){1000}", ERR_LIMIT},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        pattern *p;
+        err e;
+        ck_assert_msg(pattern_create(&p, bad[i].pattern, &e) == bad[i].code, "%s gives %d",
+                      bad[i].pattern, e.code);
+        ck_assert_ptr_null(p);
+    }
+    char deep[300];
+    memset(deep, '(', sizeof deep - 1);
+    deep[sizeof deep - 1] = 0;
+    pattern *p;
+    ck_assert_int_eq(pattern_create(&p, deep, NULL), ERR_LIMIT);
+    static char wide[9000];
+    memset(wide, '|', 8000);
+    ck_assert_int_eq(pattern_create(&p, wide, NULL), ERR_LIMIT);
+}
+END_TEST
+
+static err_code parse(const char *text, peft_config *pc, err *e)
+{
+    model_config base = tiny_base();
+    return peft_parse(text, strlen(text), &base, 0, pc, e);
+}
+
+#define HEAD "{\"peft_type\":\"LORA\",\"r\":8,\"lora_alpha\":16"
+
+START_TEST(test_configs_accepted)
+{
+    static const struct {
+        const char *text;
+        int n_wrapped;
+        int layer;
+        proj p;
+        int rank; /* of that layer; 0: not wrapped */
+        double scale;
+    } cases[] = {
+        {HEAD ",\"target_modules\":[\"q_proj\",\"v_proj\"]}", 4, 1, PROJ_V, 8, 2},
+        {HEAD ",\"target_modules\":[\"q_proj\",\"v_proj\"]}", 4, 1, PROJ_K, 0, 0},
+        {HEAD ",\"target_modules\":\"all-linear\"}", 14, 0, PROJ_DOWN, 8, 2},
+        {HEAD ",\"target_modules\":\"All-Linear\"}", 14, 0, PROJ_GATE, 8, 2},
+        {HEAD ",\"target_modules\":\".*\\\\.mlp\\\\..*\"}", 6, 1, PROJ_UP, 8, 2},
+        {HEAD ",\"target_modules\":[\"model.layers.1.self_attn.q_proj\"]}", 1, 1, PROJ_Q, 8, 2},
+        {HEAD ",\"target_modules\":[\"self_attn.o_proj\"]}", 2, 0, PROJ_O, 8, 2},
+        {HEAD ",\"target_modules\":[\"q_proj\"],\"use_rslora\":true}", 2, 0, PROJ_Q, 8,
+         16 / 2.8284271247},
+        {HEAD ",\"target_modules\":[\"q_proj\",\"k_proj\"],\"rank_pattern\":{\"k_proj\":4}}", 4, 0,
+         PROJ_K, 4, 4},
+        {HEAD ",\"target_modules\":[\"q_proj\",\"k_proj\"],\"alpha_pattern\":{\"layers.1."
+              "self_attn.q_proj\":2}}",
+         4, 1, PROJ_Q, 8, 0.25},
+        {HEAD ",\"target_modules\":[\"q_proj\",\"k_proj\"],\"alpha_pattern\":{\"layers.1."
+              "self_attn.q_proj\":2}}",
+         4, 0, PROJ_Q, 8, 2},
+        /* The first key that matches counts. */
+        {HEAD ",\"target_modules\":[\"q_proj\"],\"rank_pattern\":{\".*q_proj\":2,\"q_proj\":5}}", 2,
+         0, PROJ_Q, 2, 8},
+        {HEAD ",\"target_modules\":[\"q_proj\"],\"rank_pattern\":{\"proj\":2}}", 2, 0, PROJ_Q, 8,
+         2},
+        {HEAD ",\"target_modules\":[\"q_proj\"],\"rank_pattern\":{\"q_proj\":3},"
+              "\"alpha_pattern\":{\"q_proj\":9},\"use_rslora\":true}",
+         2, 0, PROJ_Q, 3, 9 / 1.7320508076},
+        {HEAD ",\"target_modules\":[\"q_proj\"],\"layers_to_transform\":[1]}", 1, 1, PROJ_Q, 8, 2},
+        {HEAD ",\"target_modules\":[\"q_proj\"],\"layers_to_transform\":0}", 1, 1, PROJ_Q, 0, 0},
+        {HEAD ",\"target_modules\":[\"q_proj\"],\"layers_to_transform\":1,"
+              "\"layers_pattern\":\"layers\"}",
+         1, 1, PROJ_Q, 8, 2},
+        {HEAD ",\"target_modules\":[\"q_proj\"],\"layers_to_transform\":[0,1],"
+              "\"layers_pattern\":[\"h\",\"layers\"]}",
+         2, 1, PROJ_Q, 8, 2},
+        {HEAD ",\"target_modules\":\"all-linear\",\"exclude_modules\":[\"down_proj\"]}", 12, 0,
+         PROJ_DOWN, 0, 0},
+        {HEAD ",\"target_modules\":\"all-linear\",\"exclude_modules\":\".*layers\\\\.0\\\\..*\"}",
+         7, 0, PROJ_Q, 0, 0},
+        /* Harmless keys, as PEFT writes them. */
+        {HEAD ",\"target_modules\":[\"q_proj\"],\"auto_mapping\":null,\"peft_version\":\"0.19\","
+              "\"inference_mode\":true,\"lora_dropout\":0.05,\"megatron_core\":\"megatron.core\","
+              "\"qalora_group_size\":16,\"loftq_config\":{},\"modules_to_save\":null,"
+              "\"layer_replication\":null,\"use_dora\":false,\"init_lora_weights\":\"gaussian\","
+              "\"bias\":\"none\",\"task_type\":\"CAUSAL_LM\",\"some_future_key\":null,"
+              "\"another\":false,\"third\":[],\"revision\":\"main\"}",
+         2, 0, PROJ_Q, 8, 2},
+        {"{\"peft_type\":\"LORA\",\"target_modules\":[\"q_proj\"]}", 2, 0, PROJ_Q, 8, 1},
+        {HEAD ",\"target_modules\":[\"q_proj\"],\"lora_alpha_\":null}", 2, 0, PROJ_Q, 8, 2},
+        {"{\"peft_type\":\"LORA\",\"r\":256,\"lora_alpha\":0.5,\"target_modules\":[\"q_proj\"]}", 2,
+         0, PROJ_Q, 256, 0.5 / 256},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        peft_config pc;
+        err e;
+        ck_assert_msg(parse(cases[i].text, &pc, &e) == ERR_NONE, "%s: %s", cases[i].text, e.msg);
+        const peft_layer *pl = peft_at(&pc, cases[i].layer, cases[i].p);
+        ck_assert_msg(pc.n_wrapped == cases[i].n_wrapped, "%s: %d", cases[i].text, pc.n_wrapped);
+        ck_assert_msg(pl->wrapped == (cases[i].rank > 0), "%s", cases[i].text);
+        ck_assert_msg(pl->rank == cases[i].rank, "%s", cases[i].text);
+        ck_assert_msg(fabs(pl->scale - cases[i].scale) < 1e-6, "%s: %g", cases[i].text,
+                      (double)pl->scale);
+        peft_clear(&pc);
+    }
+}
+END_TEST
+
+#define WITH(extra) HEAD ",\"target_modules\":[\"q_proj\"]," extra "}"
+
+START_TEST(test_configs_refused)
+{
+    static const struct {
+        const char *text, *says;
+        err_code code;
+    } cases[] = {
+        {"", "", ERR_INPUT},
+        {"[]", "object", ERR_INPUT},
+        {"{", "", ERR_INPUT},
+        {"{} x", "", ERR_INPUT},
+        {"{}", "peft_type", ERR_INPUT},
+        {"{\"peft_type\":\"LOHA\"}", "LOHA", ERR_UNSUPPORTED},
+        {"{\"peft_type\":7}", "peft_type", ERR_INPUT},
+        {HEAD "}", "target_modules", ERR_INPUT},
+        {HEAD ",\"target_modules\":null}", "target_modules", ERR_INPUT},
+        {HEAD ",\"target_modules\":[]}", "target_modules", ERR_INPUT},
+        {HEAD ",\"target_modules\":7}", "target_modules", ERR_INPUT},
+        {HEAD ",\"target_modules\":[7]}", "target_modules", ERR_INPUT},
+        {HEAD ",\"target_modules\":[\"\"]}", "target_modules", ERR_INPUT},
+        {HEAD ",\"target_modules\":[\"query\"]}", "no layer", ERR_INPUT},
+        {HEAD ",\"target_modules\":[\"q_proj\",\"query\"]}", "query", ERR_INPUT},
+        {HEAD ",\"target_modules\":[\"q_proj\",\"lm_head\"]}", "lm_head", ERR_UNSUPPORTED},
+        {HEAD ",\"target_modules\":[\"q_proj\",\"embed_tokens\"]}", "embed_tokens",
+         ERR_UNSUPPORTED},
+        {HEAD ",\"target_modules\":\".*\"}", "lm_head", ERR_UNSUPPORTED},
+        {HEAD ",\"target_modules\":\"(q_proj\"}", "target_modules", ERR_INPUT},
+        {HEAD ",\"target_modules\":\"(?!x).*\"}", "look-around", ERR_UNSUPPORTED},
+        {HEAD ",\"target_modules\":[\"q_proj\"],\"target_modules\":[\"v_proj\"]}", "", ERR_INPUT},
+        {WITH("\"r\":9"), "", ERR_INPUT}, /* r twice */
+        {WITH("\"bias\":\"all\""), "bias", ERR_UNSUPPORTED},
+        {WITH("\"bias\":\"lora_only\""), "bias", ERR_UNSUPPORTED},
+        {WITH("\"task_type\":\"SEQ_CLS\""), "SEQ_CLS", ERR_UNSUPPORTED},
+        {WITH("\"use_dora\":true"), "DoRA", ERR_UNSUPPORTED},
+        {WITH("\"fan_in_fan_out\":true"), "fan_in_fan_out", ERR_UNSUPPORTED},
+        {WITH("\"modules_to_save\":[\"lm_head\"]"), "modules_to_save", ERR_UNSUPPORTED},
+        {WITH("\"lora_bias\":true"), "lora_bias", ERR_UNSUPPORTED},
+        {WITH("\"layer_replication\":[[0,2]]"), "layer_replication", ERR_UNSUPPORTED},
+        {WITH("\"target_parameters\":[\"x\"]"), "target_parameters", ERR_UNSUPPORTED},
+        {WITH("\"trainable_token_indices\":[1]"), "trainable_token_indices", ERR_UNSUPPORTED},
+        {WITH("\"megatron_config\":{\"a\":1}"), "megatron_config", ERR_UNSUPPORTED},
+        {WITH("\"loftq_config\":{\"loftq_bits\":4}"), "LoftQ", ERR_UNSUPPORTED},
+        {WITH("\"corda_config\":{\"a\":1}"), "CorDA", ERR_UNSUPPORTED},
+        {WITH("\"use_qalora\":true"), "use_qalora", ERR_UNSUPPORTED},
+        {WITH("\"alora_invocation_tokens\":[1,2]"), "aLoRA", ERR_UNSUPPORTED},
+        {WITH("\"init_lora_weights\":\"pissa\""), "pissa", ERR_UNSUPPORTED},
+        {WITH("\"init_lora_weights\":\"pissa_niter_4\""), "pissa_niter_4", ERR_UNSUPPORTED},
+        {WITH("\"init_lora_weights\":\"olora\""), "olora", ERR_UNSUPPORTED},
+        {WITH("\"init_lora_weights\":\"corda\""), "corda", ERR_UNSUPPORTED},
+        {WITH("\"init_lora_weights\":\"loftq\""), "loftq", ERR_UNSUPPORTED},
+        {WITH("\"init_lora_weights\":\"new\""), "new", ERR_UNSUPPORTED},
+        {WITH("\"init_lora_weights\":3"), "init_lora_weights", ERR_INPUT},
+        {WITH("\"something_new\":true"), "something_new", ERR_UNSUPPORTED},
+        {WITH("\"something_new\":0.5"), "something_new", ERR_UNSUPPORTED},
+        {WITH("\"use_rslora\":\"yes\""), "use_rslora", ERR_INPUT},
+        {WITH("\"rank_pattern\":[]"), "rank_pattern", ERR_INPUT},
+        {WITH("\"rank_pattern\":{\"q_proj\":\"8\"}"), "q_proj", ERR_INPUT},
+        {WITH("\"rank_pattern\":{\"q_proj\":0}"), "rank", ERR_INPUT},
+        {WITH("\"rank_pattern\":{\"q_proj\":-4}"), "rank", ERR_INPUT},
+        {WITH("\"rank_pattern\":{\"q_proj\":2.5}"), "rank", ERR_INPUT},
+        {WITH("\"rank_pattern\":{\"q_proj\":257}"), "257", ERR_LIMIT},
+        {WITH("\"rank_pattern\":{\"q_proj)|(x\":4}"), "rank_pattern", ERR_INPUT},
+        {WITH("\"alpha_pattern\":{\"q_proj\":0}"), "lora_alpha", ERR_INPUT},
+        {WITH("\"alpha_pattern\":{\"q_proj\":1e9}"), "lora_alpha", ERR_INPUT},
+        {WITH("\"layers_to_transform\":[2]"), "layer 2", ERR_INPUT},
+        {WITH("\"layers_to_transform\":[-1]"), "layer -1", ERR_INPUT},
+        {WITH("\"layers_to_transform\":\"1\""), "layers_to_transform", ERR_INPUT},
+        {WITH("\"layers_to_transform\":[0.5]"), "layers_to_transform", ERR_INPUT},
+        {WITH("\"layers_pattern\":\"layers\""), "layers_pattern", ERR_INPUT},
+        {WITH("\"layers_to_transform\":[0],\"layers_pattern\":\"h\""), "no layer", ERR_INPUT},
+        {HEAD ",\"target_modules\":\".*q_proj\",\"layers_to_transform\":[0]}", "list", ERR_INPUT},
+        {WITH("\"exclude_modules\":[\"q_proj\"]"), "no layer", ERR_INPUT},
+        {WITH("\"exclude_modules\":7"), "exclude_modules", ERR_INPUT},
+        {"{\"peft_type\":\"LORA\",\"r\":0,\"target_modules\":[\"q_proj\"]}", "r", ERR_INPUT},
+        {"{\"peft_type\":\"LORA\",\"r\":257,\"target_modules\":[\"q_proj\"]}", "257", ERR_LIMIT},
+        {"{\"peft_type\":\"LORA\",\"r\":\"8\",\"target_modules\":[\"q_proj\"]}", "r", ERR_INPUT},
+        {"{\"peft_type\":\"LORA\",\"r\":8.5,\"target_modules\":[\"q_proj\"]}", "r", ERR_INPUT},
+        {"{\"peft_type\":\"LORA\",\"lora_alpha\":0,\"target_modules\":[\"q_proj\"]}", "lora_alpha",
+         ERR_INPUT},
+        {"{\"peft_type\":\"LORA\",\"lora_alpha\":1e999,\"target_modules\":[\"q_proj\"]}", "",
+         ERR_INPUT},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        peft_config pc;
+        err e = {0};
+        err_code code = parse(cases[i].text, &pc, &e);
+        ck_assert_msg(code == cases[i].code, "%s gives %d: %s", cases[i].text, code, e.msg);
+        ck_assert_msg(strstr(e.msg, cases[i].says) != NULL, "%s says: %s", cases[i].text, e.msg);
+        ck_assert_ptr_null(pc.layer);
+    }
+}
+END_TEST
+
+START_TEST(test_tensor_names)
+{
+    static const struct {
+        const char *name;
+        int layer;
+        proj p;
+        bool is_b, ok;
+    } cases[] = {
+        {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", 0, PROJ_Q, false, true},
+        {"base_model.model.model.layers.31.mlp.down_proj.lora_B.weight", 31, PROJ_DOWN, true, true},
+        {"base_model.model.model.layers.3.mlp.up_proj.lora_B.default.weight", 3, PROJ_UP, true,
+         true},
+        {"model.layers.0.self_attn.q_proj.lora_A.weight", 0, PROJ_Q, false, false},
+        {"base_model.model.model.layers.00.self_attn.q_proj.lora_A.weight", 0, PROJ_Q, false,
+         false},
+        {"base_model.model.model.layers.-1.self_attn.q_proj.lora_A.weight", 0, PROJ_Q, false,
+         false},
+        {"base_model.model.model.layers.99999999999.self_attn.q_proj.lora_A.weight", 0, PROJ_Q,
+         false, false},
+        {"base_model.model.model.layers.0.self_attn.q_proj.lora_C.weight", 0, PROJ_Q, false, false},
+        {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.bias", 0, PROJ_Q, false, false},
+        {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weightx", 0, PROJ_Q, false,
+         false},
+        {"base_model.model.model.layers.0.mlp.q_proj.lora_A.weight", 0, PROJ_Q, false, false},
+        {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.other.weight", 0, PROJ_Q, false,
+         false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int layer = -1;
+        proj p = PROJ_COUNT;
+        bool is_b = false;
+        ck_assert_msg(peft_tensor_name(cases[i].name, &layer, &p, &is_b) == cases[i].ok, "%s",
+                      cases[i].name);
+        if (!cases[i].ok) continue;
+        ck_assert_int_eq(layer, cases[i].layer);
+        ck_assert_int_eq(p, cases[i].p);
+        ck_assert(is_b == cases[i].is_b);
+    }
+}
+END_TEST
+
+/* Thousands of patterns that all nearly match: refused for their cost, in bounded time. */
+START_TEST(test_costly_patterns)
+{
+    bytes b = {0};
+    static const char head[] = HEAD ",\"target_modules\":\"all-linear\",\"rank_pattern\":{";
+    bytes_add(&b, head, sizeof head - 1);
+    for (int i = 0; i < 8000; i++) {
+        char one[128];
+        snprintf(one, sizeof one, "%s\"(.*.*.*.*.*.*.*.*)*(.{0,30}){0,8}x%d\":4", i > 0 ? "," : "",
+                 i);
+        bytes_add(&b, one, strlen(one));
+    }
+    bytes_add(&b, "}}", 3);
+    model_config base = tiny_base();
+    base.n_layer = 80;
+    peft_config pc;
+    err e;
+    ck_assert_int_eq(peft_parse((char *)b.p, b.n - 1, &base, 0, &pc, &e), ERR_LIMIT);
+    bytes_free(&b);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("peft");
+    TCase *tc = tcase_create("peft");
+    tcase_set_timeout(tc, 60);
+    tcase_add_test(tc, test_patterns);
+    tcase_add_test(tc, test_configs_accepted);
+    tcase_add_test(tc, test_configs_refused);
+    tcase_add_test(tc, test_tensor_names);
+    tcase_add_test(tc, test_costly_patterns);
+    suite_add_tcase(s, tc);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed != 0;
+}
