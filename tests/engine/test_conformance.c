@@ -460,11 +460,13 @@ static void conform(const char *name, const char *isa)
         ck_assert_msg(d <= bound, "%s: off by %.2e, allowed %.0e", what, d, bound);
         worst = fmax(worst, d);
 
+        /* two sizes for each case, all sizes over the cases */
         static const int chunks[] = {1, 3, 7, 16, 33};
-        for (size_t k = oracle ? 4 : 0; k < sizeof(chunks) / sizeof(chunks[0]); k++) {
-            run_alone(&r, c, chunks[k], false, other);
+        for (uint32_t k = oracle ? 1 : 0; k < 2; k++) {
+            int chunk = chunks[(i + 2 * k) % 5];
+            run_alone(&r, c, chunk, false, other);
             (void)snprintf(what, sizeof(what), "%s on %s, case %u in chunks of %d", name, isa, i,
-                           chunks[k]);
+                           chunk);
             assert_same_bits(whole[i], other, rows, r.n_vocab, what);
         }
         memset(other, 0, bytes);
@@ -472,7 +474,7 @@ static void conform(const char *name, const char *isa)
         size_t last = (size_t)(rows - 1) * (size_t)r.n_vocab;
         assert_same_bits(whole[i] + last, other + last, 1, r.n_vocab, "last row alone");
     }
-    for (unsigned seed = 1; seed <= (oracle ? 1 : 3); seed++) {
+    for (unsigned seed = 1; seed <= (oracle ? 1 : 2); seed++) {
         run_mixed(&r, g, seed, mixed);
         for (uint32_t i = 0; i < g->n_case; i++) {
             (void)snprintf(what, sizeof(what), "%s on %s, case %u in mixed batch %u", name, isa, i,
