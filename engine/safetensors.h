@@ -34,12 +34,13 @@ extern "C" {
 enum { ST_DIMS_MAX = 8 };
 
 /* X(name, bits): all dtypes of the format. Only F32, F16 and BF16 can be used (st_usable()). */
-#define ST_DTYPE_LIST(X)                                                                    \
-    X(BOOL, 8)                                                                              \
-    X(F4, 4)                                                                                \
-    X(F6_E2M3, 6) X(F6_E3M2, 6) X(U8, 8) X(I8, 8) X(F8_E5M2, 8) X(F8_E4M3, 8) X(F8_E8M0, 8) \
-        X(F8_E4M3FNUZ, 8) X(F8_E5M2FNUZ, 8) X(I16, 16) X(U16, 16) X(F16, 16) X(BF16, 16)    \
-            X(I32, 32) X(U32, 32) X(F32, 32) X(C64, 64) X(F64, 64) X(I64, 64) X(U64, 64)
+/* clang-format off */
+#define ST_DTYPE_LIST(X)                                                                   \
+    X(BOOL, 8) X(F4, 4) X(F6_E2M3, 6) X(F6_E3M2, 6) X(U8, 8) X(I8, 8) X(F8_E5M2, 8)        \
+    X(F8_E4M3, 8) X(F8_E8M0, 8) X(F8_E4M3FNUZ, 8) X(F8_E5M2FNUZ, 8) X(I16, 16) X(U16, 16)  \
+    X(F16, 16) X(BF16, 16) X(I32, 32) X(U32, 32) X(F32, 32) X(C64, 64) X(F64, 64)          \
+    X(I64, 64) X(U64, 64)
+/* clang-format on */
 
 #define ST_ENUM_(name, bits) ST_##name,
 typedef enum { ST_DTYPE_LIST(ST_ENUM_) ST_DTYPE_COUNT } st_dtype;
