@@ -672,6 +672,7 @@ void residency_unpin(residency *rs, uint64_t version_id)
     entry *en = find(rs, version_id);
     if (en != NULL && en->pinned) {
         en->pinned = false;
+        en->fresh = false; /* nobody in particular waits for it */
         rs->stats.n_pinned--;
         pthread_cond_broadcast(&rs->work);
     }

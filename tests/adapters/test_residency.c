@@ -1,0 +1,454 @@
+/* test_residency.c -- the cache behind the engine's door, with the CPU backend and real files.
+ *
+ * The tests play the engine: they ask, are told ERR_BUSY, and ask again on a later "step".  No test
+ * depends on how long anything takes; each loop ends by its own condition (or by the suite's limit).
+ */
+#include <fcntl.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <check.h>
+
+#include "adapters/residency.h"
+#include "adapters/upload.h"
+#include "tests/adapters/make_adapter.h"
+#include "tests/storage/tmpdir.h"
+
+enum { N_ADAPTERS = 12 };
+
+static char dir[64];
+static store *st;
+static registry *reg;
+static backend *be;
+static model_config base;
+static uint64_t tenant_id;
+static err e;
+static uint64_t ids[N_ADAPTERS];
+static uint64_t packed; /* bytes of one */
+static residency *rs;
+static lora_source door;
+
+static adapter_version upload_one(const char *name, int r, const char *type, float value)
+{
+    upload_env env = {.reg = reg, .base = &base, .be = be};
+    upload_options o = {
+        .tenant_id = tenant_id, .name = name, .activate = true, .content_bytes = -1};
+    bytes config = make_config(r), weights = make_weights(&base, r, type, value);
+    bytes tar = make_tar("a", &config, &weights);
+    upload *u;
+    adapter_version v;
+    ck_assert_int_eq(upload_begin(&u, &env, &o, &e), ERR_NONE);
+    ck_assert_int_eq(upload_write(u, tar.p, tar.n, &e), ERR_NONE);
+    ck_assert_msg(upload_finish(u, &v, NULL, &e) == ERR_NONE, "%s", e.msg);
+    bytes_free(&config);
+    bytes_free(&weights);
+    bytes_free(&tar);
+    return v;
+}
+
+static void start(size_t budget, int n_loaders)
+{
+    residency_config cfg = {.budget_bytes = budget, .n_loaders = n_loaders};
+    ck_assert_msg(residency_create(&rs, &cfg, be, &base, reg, &e) == ERR_NONE, "%s", e.msg);
+    door = residency_source(rs);
+}
+
+static void setup(void)
+{
+    base = tiny_base();
+    rs = NULL;
+    tmpdir_make(dir);
+    ck_assert_int_eq(store_open(&st, dir, &(store_options){.create = true}, &e), ERR_NONE);
+    ck_assert_int_eq(registry_create(&reg, st, NULL, &e), ERR_NONE);
+    backend_config cfg = {.n_threads = 1, .isa = "portable"};
+    ck_assert_msg(be_open(&be, &backend_cpu, &cfg, &e) == ERR_NONE, "%s", e.msg);
+    tenant t;
+    ck_assert_int_eq(tenants_create(st, &(tenant){.name = "acme"}, &t, &e), ERR_NONE);
+    tenant_id = t.id;
+    char name[16];
+    for (int i = 0; i < N_ADAPTERS; i++) {
+        snprintf(name, sizeof name, "a%d", i);
+        adapter_version v = upload_one(name, 4, "F32", 0.1f + 0.01f * (float)i);
+        ids[i] = v.id;
+        packed = v.packed_bytes;
+    }
+}
+
+static void teardown(void)
+{
+    residency_destroy(rs);
+    registry_destroy(reg);
+    store_close(st);
+    be_close(be);
+    tmpdir_remove(dir);
+}
+
+/* Asks until the answer is not ERR_BUSY. */
+static err_code wait_for(uint64_t id, const lora_view **view)
+{
+    for (;;) {
+        err_code code = door.acquire(door.self, id, view, &e);
+        if (code != ERR_BUSY) return code;
+        usleep(500);
+    }
+}
+
+static residency_stats stats_now(void)
+{
+    residency_stats s;
+    residency_stats_get(rs, &s);
+    return s;
+}
+
+START_TEST(test_loads_what_was_uploaded)
+{
+    start(packed * 4, 1);
+    const lora_view *v, *w;
+    ck_assert_int_eq(door.acquire(door.self, ids[0], &v, &e), ERR_BUSY); /* never waits */
+    ck_assert_int_eq(wait_for(ids[0], &v), ERR_NONE);
+    ck_assert_uint_eq(v->adapter_id, ids[0]);
+    ck_assert_int_eq(v->n_layer, base.n_layer);
+    ck_assert_int_eq(v->rank_max, 4);
+    int n = 0;
+    for (int i = 0; i < base.n_layer * PROJ_COUNT; i++) {
+        const lora_mat *m = &v->mat[i];
+        bool wrapped = i % PROJ_COUNT == PROJ_Q || i % PROJ_COUNT == PROJ_V;
+        ck_assert((m->a != NULL) == wrapped);
+        if (!wrapped) continue;
+        n++;
+        ck_assert_int_eq(m->rank, 4);
+        ck_assert_double_eq_tol(m->scale, 4, 1e-6);
+        ck_assert_uint_eq((uintptr_t)m->a % 64, 0);
+        ck_assert_uint_eq((uintptr_t)m->b % 64, 0);
+    }
+    ck_assert_int_eq(n, 4);
+    ck_assert_int_eq(wait_for(ids[0], &w), ERR_NONE);
+    ck_assert_ptr_eq(v, w);
+    ck_assert_int_eq(residency_get(rs, ids[0], NULL), RESIDENCY_RESIDENT);
+    ck_assert_int_eq(residency_get(rs, ids[1], NULL), RESIDENCY_DISK);
+    door.release(door.self, v);
+    door.release(door.self, w);
+    residency_stats s = stats_now();
+    ck_assert_uint_eq(s.used_bytes, packed);
+    ck_assert_uint_eq(s.n_loads, 1);
+    ck_assert_uint_eq(s.n_misses, 1);
+    ck_assert_uint_eq(s.n_hits, 1);
+    ck_assert_int_eq(wait_for(12345, &v), ERR_NOT_FOUND);
+}
+END_TEST
+
+START_TEST(test_lru)
+{
+    start(packed * 3, 2);
+    const lora_view *v;
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(wait_for(ids[i], &v), ERR_NONE);
+        door.release(door.self, v);
+    }
+    ck_assert_int_eq(wait_for(ids[0], &v), ERR_NONE); /* 1 is the oldest now */
+    door.release(door.self, v);
+    ck_assert_int_eq(wait_for(ids[3], &v), ERR_NONE);
+    door.release(door.self, v);
+    ck_assert_int_eq(residency_get(rs, ids[0], NULL), RESIDENCY_RESIDENT);
+    ck_assert_int_eq(residency_get(rs, ids[1], NULL), RESIDENCY_DISK);
+    ck_assert_int_eq(residency_get(rs, ids[2], NULL), RESIDENCY_RESIDENT);
+    residency_stats s = stats_now();
+    ck_assert_uint_eq(s.n_evictions, 1);
+    ck_assert_uint_le(s.used_bytes, s.budget_bytes);
+}
+END_TEST
+
+/* An acquired adapter stays, whatever is asked for meanwhile. */
+START_TEST(test_acquired_stays)
+{
+    start(packed * 2, 1);
+    const lora_view *v[2], *w;
+    ck_assert_int_eq(wait_for(ids[0], &v[0]), ERR_NONE);
+    ck_assert_int_eq(wait_for(ids[1], &v[1]), ERR_NONE);
+    lora_mat before = v[0]->mat[PROJ_Q];
+    for (int i = 0; i < 50; i++) {
+        ck_assert_int_eq(door.acquire(door.self, ids[2], &w, &e), ERR_BUSY);
+        door.prefetch(door.self, ids[3 + i % 5]);
+    }
+    ck_assert_ptr_eq(v[0]->mat[PROJ_Q].a, before.a);
+    ck_assert_int_eq(residency_get(rs, ids[0], NULL), RESIDENCY_RESIDENT);
+    ck_assert_int_eq(residency_get(rs, ids[1], NULL), RESIDENCY_RESIDENT);
+    door.release(door.self, v[1]);
+    ck_assert_int_eq(wait_for(ids[2], &w), ERR_NONE);
+    ck_assert_int_eq(residency_get(rs, ids[0], NULL), RESIDENCY_RESIDENT);
+    door.release(door.self, v[0]);
+    door.release(door.self, w);
+}
+END_TEST
+
+/* More adapters wanted at once than fit: everybody is served, in bounded rounds. */
+static void serve_all(size_t budget, int n_loaders, int n_requests)
+{
+    start(budget, n_loaders);
+    struct {
+        int adapter, steps_left;
+        const lora_view *v;
+        bool done;
+    } rq[200] = {0};
+    ck_assert_int_le(n_requests, 200);
+    for (int i = 0; i < n_requests; i++) {
+        rq[i].adapter = (i * 7 + i / 5) % N_ADAPTERS;
+        rq[i].steps_left = 1 + i % 4;
+    }
+    int n_done = 0;
+    while (n_done < n_requests) {
+        int running = 0;
+        for (int i = 0; i < n_requests; i++) {
+            if (rq[i].done) continue;
+            if (rq[i].v == NULL) {
+                door.prefetch(door.self, ids[rq[i].adapter]);
+                if (running >= 8) continue; /* the engine's own limit */
+                err_code code = door.acquire(door.self, ids[rq[i].adapter], &rq[i].v, &e);
+                ck_assert_msg(code == ERR_NONE || code == ERR_BUSY, "%s", e.msg);
+                if (code == ERR_BUSY) continue;
+                ck_assert_uint_eq(rq[i].v->adapter_id, ids[rq[i].adapter]);
+            }
+            running++;
+            if (--rq[i].steps_left == 0) {
+                door.release(door.self, rq[i].v);
+                rq[i].done = true;
+                n_done++;
+            }
+        }
+        ck_assert_uint_le(stats_now().used_bytes, budget);
+        usleep(200);
+    }
+    ck_assert_int_eq(stats_now().n_acquired, 0);
+    residency_destroy(rs);
+    rs = NULL;
+}
+
+START_TEST(test_small_budgets)
+{
+    serve_all(packed, 1, 40); /* room for a single one */
+    serve_all(packed * 2 + packed / 2, 1, 60);
+    serve_all(packed * 3, 3, 100);
+    serve_all(packed * N_ADAPTERS, 2, 200);
+}
+END_TEST
+
+/* Requests for one adapter overlap without end: another one still gets its turn. */
+START_TEST(test_no_starvation)
+{
+    start(packed, 1);
+    const lora_view *held, *next, *other = NULL;
+    ck_assert_int_eq(wait_for(ids[0], &held), ERR_NONE);
+    bool refused = false;
+    while (other == NULL) {
+        err_code code = door.acquire(door.self, ids[1], &other, &e);
+        ck_assert(code == ERR_BUSY || code == ERR_NONE);
+        if (code == ERR_NONE) break;
+        if (held == NULL) {
+            usleep(200);
+            continue;
+        }
+        code = door.acquire(door.self, ids[0], &next, &e); /* the next overlaps the last */
+        door.release(door.self, held);
+        held = code == ERR_NONE ? next : NULL;
+        refused |= code == ERR_BUSY;
+        usleep(200);
+    }
+    ck_assert(refused);
+    ck_assert_ptr_nonnull(other);
+    door.release(door.self, other);
+    ck_assert_int_eq(wait_for(ids[0], &held), ERR_NONE); /* and the first comes back */
+    door.release(door.self, held);
+}
+END_TEST
+
+/* A demand whose request went away does not hold its room for ever. */
+START_TEST(test_abandoned_demand)
+{
+    start(packed, 1);
+    const lora_view *v;
+    ck_assert_int_eq(door.acquire(door.self, ids[0], &v, &e), ERR_BUSY);
+    while (residency_get(rs, ids[0], NULL) != RESIDENCY_RESIDENT) usleep(500);
+    ck_assert_int_eq(wait_for(ids[1], &v), ERR_NONE);
+    door.release(door.self, v);
+}
+END_TEST
+
+START_TEST(test_too_large)
+{
+    start(packed - 1, 1);
+    const lora_view *v;
+    ck_assert_int_eq(wait_for(ids[0], &v), ERR_LIMIT);
+    ck_assert_ptr_nonnull(strstr(e.msg, "bytes"));
+    ck_assert_int_eq(residency_get(rs, ids[0], NULL), RESIDENCY_FAILED);
+    adapter_version small = upload_one("small", 1, "BF16", 0.5f);
+    ck_assert_uint_lt(small.packed_bytes, packed);
+    ck_assert_int_eq(wait_for(small.id, &v), ERR_NONE); /* the others go on */
+    door.release(door.self, v);
+}
+END_TEST
+
+static void damage(uint64_t id, const char *file_name, bool cut)
+{
+    const adapter_version *v;
+    char path[256], file[320];
+    ck_assert_int_eq(registry_acquire_id(reg, id, &v, &e), ERR_NONE);
+    registry_path(reg, v->digest, path, sizeof path);
+    registry_release(reg, v);
+    snprintf(file, sizeof file, "%s/%s", path, file_name);
+    int fd = open(file, O_RDWR);
+    ck_assert_int_ge(fd, 0);
+    off_t size = lseek(fd, 0, SEEK_END);
+    if (cut)
+        ck_assert_int_eq(ftruncate(fd, size / 2), 0);
+    else
+        ck_assert_int_eq(pwrite(fd, "\x3c", 1, size - 9), 1);
+    close(fd);
+}
+
+START_TEST(test_damaged_files)
+{
+    start(packed * 4, 1);
+    const lora_view *v;
+    damage(ids[0], "adapter_model.safetensors", false); /* one byte of one weight */
+    ck_assert_int_eq(wait_for(ids[0], &v), ERR_CORRUPT);
+    ck_assert_ptr_nonnull(strstr(e.msg, "a0@1"));
+    damage(ids[1], "adapter_model.safetensors", true);
+    ck_assert_int_eq(wait_for(ids[1], &v), ERR_CORRUPT);
+    damage(ids[2], "adapter_config.json", true);
+    ck_assert_int_eq(wait_for(ids[2], &v), ERR_INPUT);
+    ck_assert_int_eq(wait_for(ids[3], &v), ERR_NONE);
+    door.release(door.self, v);
+    residency_stats s = stats_now();
+    ck_assert_uint_eq(s.n_failures, 3);
+    ck_assert_uint_eq(s.used_bytes, packed);
+}
+END_TEST
+
+START_TEST(test_pins)
+{
+    start(packed * 4, 1);
+    bool pinned;
+    const lora_view *v;
+    ck_assert_int_eq(residency_pin(rs, ids[0], &e), ERR_NONE);
+    ck_assert_int_eq(residency_pin(rs, ids[1], &e), ERR_NONE);
+    ck_assert_int_eq(residency_pin(rs, ids[1], &e), ERR_NONE);
+    ck_assert_int_eq(residency_pin(rs, ids[2], &e), ERR_LIMIT);
+    ck_assert_int_eq(residency_pin(rs, 4711, &e), ERR_NOT_FOUND);
+    while (stats_now().n_resident < 2) usleep(500);
+    for (int round = 0; round < 2; round++)
+        for (int i = 2; i < N_ADAPTERS; i++) {
+            ck_assert_int_eq(wait_for(ids[i], &v), ERR_NONE);
+            door.release(door.self, v);
+        }
+    ck_assert_int_eq(residency_get(rs, ids[0], &pinned), RESIDENCY_RESIDENT);
+    ck_assert(pinned);
+    ck_assert_int_eq(residency_get(rs, ids[1], &pinned), RESIDENCY_RESIDENT);
+    ck_assert_int_eq(stats_now().n_pinned, 2);
+    residency_unpin(rs, ids[0]);
+    for (int i = 2; i < 6; i++) {
+        ck_assert_int_eq(wait_for(ids[i], &v), ERR_NONE);
+        door.release(door.self, v);
+    }
+    ck_assert_int_eq(residency_get(rs, ids[0], &pinned), RESIDENCY_DISK);
+    ck_assert(!pinned);
+    residency_destroy(rs);
+    /* Pinned by name: resident again after a restart. */
+    bool on = true;
+    ck_assert_int_eq(registry_set_meta(reg, tenant_id, "a7", NULL, &on, &e), ERR_NONE);
+    start(packed * 4, 1);
+    while (residency_get(rs, ids[7], &pinned) != RESIDENCY_RESIDENT) usleep(500);
+    ck_assert(pinned);
+}
+END_TEST
+
+/* Deleted while the engine has it: it stays until it is given back, then its memory goes. */
+START_TEST(test_deleted)
+{
+    start(packed * 4, 1);
+    const adapter_version *pin;
+    const lora_view *v;
+    ck_assert_int_eq(registry_acquire(reg, tenant_id, "a0", false, &pin, &e), ERR_NONE);
+    ck_assert_int_eq(registry_delete(reg, tenant_id, "a0", 0, true, NULL, &e), ERR_NONE);
+    ck_assert_int_eq(wait_for(ids[0], &v), ERR_NONE); /* a running request may still load it */
+    ck_assert_uint_eq(stats_now().used_bytes, packed);
+    door.release(door.self, v);
+    registry_release(reg, pin);
+    /* The loader may still hold its own pin for an instant. */
+    while (stats_now().used_bytes != 0) usleep(500);
+    ck_assert_int_eq(wait_for(ids[0], &v), ERR_NOT_FOUND);
+
+    ck_assert_int_eq(wait_for(ids[1], &v), ERR_NONE);
+    ck_assert_int_eq(registry_delete(reg, tenant_id, "a1", 0, true, NULL, &e), ERR_NONE);
+    while (residency_get(rs, ids[1], NULL) != RESIDENCY_RESIDENT) usleep(500);
+    ck_assert_uint_eq(v->adapter_id, ids[1]);
+    ck_assert_ptr_nonnull(v->mat[PROJ_Q].a);
+    door.release(door.self, v);
+    while (stats_now().used_bytes != 0) usleep(500);
+}
+END_TEST
+
+/* ---- other threads warm, pin and delete while the engine works ---------------------------------- */
+
+static atomic_bool stop;
+
+static void *meddler_main(void *arg)
+{
+    (void)arg;
+    for (unsigned i = 0; !atomic_load(&stop); i++) {
+        residency_warm(rs, ids[i % N_ADAPTERS]);
+        if (i % 3 == 0 && residency_pin(rs, ids[i % 5], NULL) == ERR_NONE)
+            residency_unpin(rs, ids[i % 5]);
+        (void)stats_now();
+        usleep(100);
+    }
+    return NULL;
+}
+
+START_TEST(test_meddling)
+{
+    start(packed * 3, 2);
+    pthread_t th;
+    atomic_store(&stop, false);
+    pthread_create(&th, NULL, meddler_main, NULL);
+    for (int i = 0; i < 150; i++) {
+        const lora_view *v;
+        int k = i * 5 % (N_ADAPTERS - 2);
+        ck_assert_msg(wait_for(ids[k], &v) == ERR_NONE, "%s", e.msg);
+        ck_assert_uint_eq(v->adapter_id, ids[k]);
+        door.release(door.self, v);
+        if (i == 70) registry_delete(reg, tenant_id, "a11", 0, true, NULL, &e);
+    }
+    atomic_store(&stop, true);
+    pthread_join(th, NULL);
+    ck_assert_uint_le(stats_now().used_bytes, packed * 3);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("residency");
+    TCase *tc = tcase_create("residency");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_set_timeout(tc, 120);
+    tcase_add_test(tc, test_loads_what_was_uploaded);
+    tcase_add_test(tc, test_lru);
+    tcase_add_test(tc, test_acquired_stays);
+    tcase_add_test(tc, test_small_budgets);
+    tcase_add_test(tc, test_no_starvation);
+    tcase_add_test(tc, test_abandoned_demand);
+    tcase_add_test(tc, test_too_large);
+    tcase_add_test(tc, test_damaged_files);
+    tcase_add_test(tc, test_pins);
+    tcase_add_test(tc, test_deleted);
+    tcase_add_test(tc, test_meddling);
+    suite_add_tcase(s, tc);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed != 0;
+}
