@@ -1,0 +1,53 @@
+/* tokenizer_inside.h -- the loaded tokenizer, shared by tokenizer_load.c and tokenizer.c alone. */
+#ifndef ENGINE_TOKENIZER_INSIDE_H
+#define ENGINE_TOKENIZER_INSIDE_H
+
+#include "engine/tokenizer.h"
+#include "engine/tokenizer_split.h"
+
+#define LOWER_BLOCK "\xE2\x96\x81" /* U+2581, SentencePiece's space */
+
+typedef struct {
+    char *bytes; /* the vocabulary's string; byte-level alphabets are undone */
+    char *text;  /* what the token stands for in a text; the same memory where they agree */
+    uint32_t len, text_len;
+    bool special, added;
+} entry;
+
+typedef struct {
+    char *content;
+    size_t len;
+    int32_t id;
+    bool special, lstrip, rstrip, single_word;
+} added_token;
+
+typedef struct {
+    int32_t left, right, rank, result;
+} merge;
+
+typedef enum { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS } prepend_kind;
+
+struct tokenizer {
+    entry *entries; /* [n_vocab] */
+    int n_vocab;
+    int32_t *by_bytes; /* hash of vocabulary bytes -> id */
+    uint32_t bytes_mask;
+    merge *merges; /* open addressing, rank < 0: empty */
+    uint32_t merges_mask;
+    int32_t byte_id[256]; /* byte-level: the byte's token; byte fallback: <0xXX>; -1: none */
+    added_token *added;   /* longest first */
+    int n_added;
+    bool byte_level, byte_fallback, fuse_unk, ignore_merges, nfc;
+    bool add_prefix_space, strip_first_space, metaspace, metaspace_split;
+    prepend_kind prepend;
+    split_kind split;
+    int32_t unk, bos, eos;
+    int32_t prefix[8], suffix[8]; /* what the post-processor adds */
+    int n_prefix, n_suffix;
+};
+
+int32_t tokenizer_find_bytes(const tokenizer *t, const char *s, size_t len); /* -1: none */
+/* NULL: the pair does not merge. */
+const merge *tokenizer_find_merge(const tokenizer *t, int32_t a, int32_t b);
+
+#endif
