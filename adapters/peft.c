@@ -437,7 +437,8 @@ static err_code settle_all(plan *pl, const model_config *base, int rank_limit, p
     for (int layer = 0; layer < base->n_layer; layer++)
         for (int p = 0; p < PROJ_COUNT && code == ERR_NONE; p++) {
             snprintf(name, sizeof name, "model.layers.%d.%s", layer, proj_names[p]);
-            if (!excluded(pl, name) && (pl->all_linear || targeted(pl, name, layer)))
+            /* In this order, so that a target that is excluded everywhere counts as named. */
+            if ((pl->all_linear || targeted(pl, name, layer)) && !excluded(pl, name))
                 code = settle_layer(pl, pc, name, rank_limit,
                                     &pc->layer[(size_t)layer * PROJ_COUNT + (size_t)p], e);
             if (code == ERR_NONE && pl->work > WORK_MAX)

@@ -171,6 +171,8 @@ START_TEST(test_configs_accepted)
          PROJ_DOWN, 0, 0},
         {HEAD ",\"target_modules\":\"all-linear\",\"exclude_modules\":\".*layers\\\\.0\\\\..*\"}",
          7, 0, PROJ_Q, 0, 0},
+        {HEAD ",\"target_modules\":[\"q_proj\",\"v_proj\"],\"exclude_modules\":[\"v_proj\"]}", 2, 0,
+         PROJ_V, 0, 0},
         /* Harmless keys, as PEFT writes them. */
         {HEAD ",\"target_modules\":[\"q_proj\"],\"auto_mapping\":null,\"peft_version\":\"0.19\","
               "\"inference_mode\":true,\"lora_dropout\":0.05,\"megatron_core\":\"megatron.core\","
