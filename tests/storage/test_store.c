@@ -1,8 +1,10 @@
 /* test_store.c -- the data directory, migrations, ids, group commit, backup. */
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <check.h>
 
@@ -283,6 +285,88 @@ START_TEST(test_audit_and_backup)
 }
 END_TEST
 
+/* ---- faults ----------------------------------------------------------------------------- */
+
+/* The disk refuses to grow: writes fail with a sentence, reads go on, and once there is room again
+ * everything works without a restart. */
+START_TEST(test_disk_full)
+{
+    err e;
+    store *st = open_ok(&fresh);
+    char detail[1000];
+    memset(detail, 'x', sizeof detail - 1);
+    detail[sizeof detail - 1] = 0;
+    struct rlimit old, tight;
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
+    signal(SIGXFSZ, SIG_IGN);
+    tight = old;
+    tight.rlim_cur = 300 * 1024;
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &tight), 0);
+    size_t n_ok = 0, n;
+    err_code code = ERR_NONE;
+    while (code == ERR_NONE && n_ok < 5000) {
+        code = audit_append(st, 1, 0, "fill", "x", detail, &e);
+        n_ok += code == ERR_NONE;
+    }
+    ck_assert_msg(code == ERR_IO, "%d %s", code, e.msg);
+    ck_assert(!store_healthy(st));
+    audit_row *rows;
+    ck_assert_int_eq(audit_list(st, 0, 0, 0, &rows, &n, &e), ERR_NONE);
+    ck_assert_uint_eq(n, n_ok); /* all that was acknowledged, and nothing else */
+    free(rows);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
+    ck_assert_msg(audit_append(st, 1, 0, "after", "x", NULL, &e) == ERR_NONE, "%s", e.msg);
+    ck_assert(store_healthy(st));
+    store_close(st);
+    st = open_ok(&(store_options){.quick_check = true});
+    ck_assert_int_eq(audit_list(st, 0, 0, 0, &rows, &n, &e), ERR_NONE);
+    ck_assert_uint_eq(n, n_ok + 1);
+    free(rows);
+    store_close(st);
+}
+END_TEST
+
+/* One byte flipped anywhere: the start refuses with a reason, or serves; it never falls over. */
+START_TEST(test_flipped_bytes)
+{
+    err e;
+    store *st = open_ok(&fresh);
+    tenant t;
+    for (int i = 0; i < 20; i++)
+        ck_assert_int_eq(audit_append(st, 1, 0, "fill", "x", "{}", &e), ERR_NONE);
+    ck_assert_int_eq(tenants_create(st, &(tenant){.name = "acme"}, &t, &e), ERR_NONE);
+    store_close(st);
+    char path[128];
+    snprintf(path, sizeof path, "%s/lorad.db", dir);
+    int fd = open(path, O_RDWR);
+    off_t size = lseek(fd, 0, SEEK_END);
+    uint32_t seed = 12345;
+    int n_refused = 0;
+    for (int i = 0; i < 60; i++) {
+        seed = seed * 1664525 + 1013904223;
+        off_t at = i < 10 ? i * 10 : (off_t)(seed % (uint32_t)size); /* the header, too */
+        uint8_t was, now;
+        ck_assert_int_eq(pread(fd, &was, 1, at), 1);
+        now = was ^ (uint8_t)(1 << (seed >> 29));
+        ck_assert_int_eq(pwrite(fd, &now, 1, at), 1);
+        err_code code = store_open(&st, dir, &(store_options){.quick_check = true}, &e);
+        if (code == ERR_NONE) {
+            audit_row *rows;
+            size_t n;
+            if (audit_list(st, 0, 0, 0, &rows, &n, &e) == ERR_NONE) free(rows);
+            (void)tenants_find(st, "acme", &t, &e);
+            store_close(st);
+        } else {
+            ck_assert_int_gt(strlen(e.msg), 0);
+            n_refused++;
+        }
+        ck_assert_int_eq(pwrite(fd, &was, 1, at), 1);
+    }
+    close(fd);
+    ck_assert_int_gt(n_refused, 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("store");
@@ -296,6 +380,8 @@ int main(void)
     tcase_add_test(tc, test_ids);
     tcase_add_test(tc, test_group_commit);
     tcase_add_test(tc, test_audit_and_backup);
+    tcase_add_test(tc, test_disk_full);
+    tcase_add_test(tc, test_flipped_bytes);
     suite_add_tcase(s, tc);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
