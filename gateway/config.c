@@ -1,0 +1,448 @@
+/* config.c -- the option table and its small grammar: [section], key = value, # comments. */
+#include "gateway/config.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum { OPT_TEXT, OPT_INT, OPT_BYTES, OPT_TIME, OPT_BOOL } option_kind;
+
+typedef struct {
+    const char *section, *key;
+    option_kind kind;
+    size_t offset;
+    const char *initial;
+    int64_t lo, hi;   /* numbers; microseconds for times */
+    const char *help; /* lines separated by \n */
+} option;
+
+#define AT(field) offsetof(config, field)
+#define SECOND    INT64_C(1000000)
+#define MIB       (INT64_C(1) << 20)
+#define GIB       (INT64_C(1) << 30)
+
+static const option options[] = {
+    {"server", "listen", OPT_TEXT, AT(server_listen), "127.0.0.1:8443", 0, 0,
+     "Addresses of the inference API (HTTPS), comma-separated: host:port or [::1]:port."},
+    {"server", "threads", OPT_INT, AT(server_threads), "128", 4, 4096,
+     "Worker threads: each open connection holds one.  More connections than this wait."},
+    {"server", "tls_cert", OPT_TEXT, AT(server_tls_cert), "tls/cert.pem", 0, 0,
+     "Certificate chain (PEM).  Relative paths are relative to data.dir.  Reloaded on SIGHUP."},
+    {"server", "tls_key", OPT_TEXT, AT(server_tls_key), "tls/key.pem", 0, 0,
+     "Private key (PEM) of the certificate; must not be readable by others."},
+    {"server", "max_body", OPT_BYTES, AT(server_max_body), "4MiB", 1024, 64 * MIB,
+     "Largest JSON body of a request."},
+    {"server", "body_timeout", OPT_TIME, AT(server_body_timeout_us), "30s", SECOND, 3600 * SECOND,
+     "Time for a JSON body to arrive in full, however it drips; 408 beyond."},
+    {"server", "request_timeout", OPT_TIME, AT(server_request_timeout_us), "600s", SECOND,
+     86400 * SECOND, "Longest life of one completion, from the last byte of its body to the end."},
+    {"server", "drain_timeout", OPT_TIME, AT(server_drain_timeout_us), "30s", 0, 3600 * SECOND,
+     "After SIGTERM, running requests may take this long to end."},
+    {"server", "max_connections_per_ip", OPT_INT, AT(server_max_connections_per_ip), "0", 0, 65536,
+     "Open connections from one address; 0: only server.threads limits them."},
+    {"server", "max_choices", OPT_INT, AT(server_max_choices), "8", 1, 128,
+     "Most choices (n times prompts) of one request."},
+    {"admin", "listen", OPT_TEXT, AT(admin_listen), "127.0.0.1:8444", 0, 0,
+     "Addresses of the admin API (HTTPS, keys with the admin scope)."},
+    {"metrics", "listen", OPT_TEXT, AT(metrics_listen), "127.0.0.1:8445", 0, 0,
+     "Addresses of /healthz, /readyz and /metrics (HTTPS, no key)."},
+    {"data", "dir", OPT_TEXT, AT(data_dir), "/var/lib/lorad", 0, 0,
+     "Data directory: database, meters, adapters, certificate."},
+    {"model", "path", OPT_TEXT, AT(model_path), "", 0, 0,
+     "Hugging Face directory of the base model."},
+    {"model", "name", OPT_TEXT, AT(model_name), "base", 0, 0,
+     "Name under which requests ask for the bare base model."},
+    {"model", "chat_template", OPT_TEXT, AT(model_chat_template), "auto", 0, 0,
+     "auto: recognise the model's own template; or the name of a built-in one."},
+    {"engine", "threads", OPT_INT, AT(engine_threads), "0", 0, 256,
+     "Compute threads; 0: one for each core."},
+    {"engine", "isa", OPT_TEXT, AT(engine_isa), "auto", 0, 0,
+     "Instruction set: auto, amx, avx512bf16, avx512, avx2, portable."},
+    {"engine", "max_rows", OPT_INT, AT(engine_max_rows), "512", 16, 8192,
+     "Rows in one step: decode rows and prompt tokens together.  Longer prompts are cut in "
+     "chunks."},
+    {"engine", "max_seqs", OPT_INT, AT(engine_max_seqs), "64", 1, 1024,
+     "Sequences that run at once."},
+    {"engine", "max_queued", OPT_INT, AT(engine_max_queued), "1024", 1, 65536,
+     "Requests that may wait; 429 beyond."},
+    {"engine", "max_context", OPT_INT, AT(engine_max_context), "8192", 16, 1048576,
+     "Tokens of prompt and output together; never more than the model's own limit."},
+    {"engine", "kv_memory", OPT_BYTES, AT(engine_kv_memory), "512MiB", MIB, 1024 * GIB,
+     "Memory for the KV pages of all sequences and the prefix cache."},
+    {"engine", "prefix_cache", OPT_BOOL, AT(engine_prefix_cache), "yes", 0, 0,
+     "Reuse the KV of equal prompt beginnings, within one tenant and adapter version."},
+    {"adapters", "host_memory", OPT_BYTES, AT(adapters_host_memory), "512MiB", MIB, 1024 * GIB,
+     "Memory for adapters that are ready to run; the others stay on disk until asked for."},
+    {"adapters", "loaders", OPT_INT, AT(adapters_loaders), "1", 1, 16,
+     "Threads that load adapters from disk."},
+    {"adapters", "max_upload", OPT_BYTES, AT(adapters_max_upload), "1GiB", 1024, 64 * GIB,
+     "Largest adapter folder."},
+    {"classes", "interactive", OPT_TEXT, AT(classes_interactive), "ttft:500ms tpot:50ms weight:4",
+     0, 0,
+     "SLO class for people who wait: targets for the first token and for each further one, and\n"
+     "its share.  Asked for as service_tier \"priority\" or \"interactive\"."},
+    {"classes", "standard", OPT_TEXT, AT(classes_standard), "ttft:2s tpot:100ms weight:2", 0, 0,
+     "Asked for as \"default\" or \"standard\"."},
+    {"classes", "batch", OPT_TEXT, AT(classes_batch), "ttft:60s tpot:1s weight:1", 0, 0,
+     "Asked for as \"flex\" or \"batch\"."},
+    {"classes", "default", OPT_TEXT, AT(classes_default), "standard", 0, 0,
+     "Class of requests that ask for none, where the tenant has no default of its own."},
+    {"log", "level", OPT_TEXT, AT(log_level), "info", 0, 0, "debug, info, warn or error."},
+    {"log", "format", OPT_TEXT, AT(log_format), "text", 0, 0,
+     "text (for people), logfmt or json.  Prompts, answers and keys are never logged."},
+};
+
+enum { N_OPTIONS = (int)(sizeof(options) / sizeof(options[0])) };
+
+/* ------------------------------------------------------------------------ values -- */
+
+static bool parse_number(const char *s, double *v, const char **unit)
+{
+    char *end;
+    errno = 0;
+    *v = strtod(s, &end);
+    *unit = end;
+    return end != s && !errno && *v >= 0;
+}
+
+static bool parse_bytes(const char *s, int64_t *out)
+{
+    static const struct {
+        const char *name;
+        double factor;
+    } units[] = {
+        {"", 1},     {"B", 1},    {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0},
+        {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}};
+    double v;
+    const char *unit;
+    if (!parse_number(s, &v, &unit)) return false;
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
+        if (strcmp(unit, units[i].name) == 0 && v * units[i].factor < 9e18) {
+            *out = (int64_t)(v * units[i].factor);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool parse_time(const char *s, int64_t *out)
+{
+    static const struct {
+        const char *name;
+        double us;
+    } units[] = {{"us", 1}, {"ms", 1e3}, {"s", 1e6}, {"min", 6e7}, {"h", 3.6e9}};
+    double v;
+    const char *unit;
+    if (!parse_number(s, &v, &unit)) return false;
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
+        if (strcmp(unit, units[i].name) == 0 && v * units[i].us < 9e18) {
+            *out = (int64_t)(v * units[i].us);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool parse_bool(const char *s, bool *out)
+{
+    *out = strcmp(s, "yes") == 0 || strcmp(s, "true") == 0 || strcmp(s, "on") == 0;
+    return *out || strcmp(s, "no") == 0 || strcmp(s, "false") == 0 || strcmp(s, "off") == 0;
+}
+
+static err_code set_number(const option *o, bool parsed, int64_t v, const char *text,
+                           const char *form, int64_t *out, err *e)
+{
+    if (!parsed) {
+        return err_set(e, ERR_INPUT, "%s.%s: '%.40s' is not %s", o->section, o->key, text, form);
+    }
+    if (v < o->lo || v > o->hi) {
+        const char *unit = o->kind == OPT_TIME    ? " microseconds"
+                           : o->kind == OPT_BYTES ? " bytes"
+                                                  : "";
+        return err_set(e, ERR_INPUT, "%s.%s: '%.40s' is outside %lld to %lld%s", o->section, o->key,
+                       text, (long long)o->lo, (long long)o->hi, unit);
+    }
+    *out = v;
+    return ERR_NONE;
+}
+
+static err_code set_option(config *c, const option *o, const char *text, err *e)
+{
+    void *field = (char *)c + o->offset;
+    int64_t v = 0;
+    bool ok;
+    char *end;
+    switch (o->kind) {
+    case OPT_TEXT:
+        if (strlen(text) >= CONFIG_TEXT_MAX) {
+            return err_set(e, ERR_INPUT, "%s.%s is longer than %d bytes", o->section, o->key,
+                           CONFIG_TEXT_MAX - 1);
+        }
+        strcpy(field, text);
+        return ERR_NONE;
+    case OPT_INT:
+        errno = 0;
+        v = strtoll(text, &end, 10);
+        ok = end != text && !*end && !errno;
+        return set_number(o, ok, v, text, "an integer", field, e);
+    case OPT_BYTES:
+        ok = parse_bytes(text, &v);
+        return set_number(o, ok, v, text, "a size such as 512MiB", field, e);
+    case OPT_TIME:
+        ok = parse_time(text, &v);
+        return set_number(o, ok, v, text, "a time such as 30s or 500ms", field, e);
+    case OPT_BOOL:
+        if (parse_bool(text, field)) return ERR_NONE;
+        return err_set(e, ERR_INPUT, "%s.%s: '%.40s' is neither yes nor no", o->section, o->key,
+                       text);
+    }
+    return ERR_INTERNAL;
+}
+
+/* ------------------------------------------------------------------------- names -- */
+
+/* Edit distance, for "did you mean". */
+static int distance(const char *a, const char *b)
+{
+    int row[80];
+    int n = (int)strlen(b);
+    if (n >= 79) return 99;
+    for (int j = 0; j <= n; j++) row[j] = j;
+    for (int i = 1; a[i - 1]; i++) {
+        int diag = row[0];
+        row[0] = i;
+        for (int j = 1; j <= n; j++) {
+            int old = row[j], best = diag + (a[i - 1] != b[j - 1]);
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            row[j] = best;
+            diag = old;
+        }
+    }
+    return row[n];
+}
+
+static const option *find_option(const char *section, const char *key, err *e)
+{
+    char name[128], best_name[128] = "";
+    (void)snprintf(name, sizeof(name), "%.60s.%.60s", section, key);
+    int best = 5;
+    for (int i = 0; i < N_OPTIONS; i++) {
+        char known[128];
+        (void)snprintf(known, sizeof(known), "%s.%s", options[i].section, options[i].key);
+        if (strcmp(known, name) == 0) return &options[i];
+        int d = distance(name, known);
+        if (d < best) {
+            best = d;
+            strcpy(best_name, known);
+        }
+    }
+    if (best_name[0]) {
+        (void)err_set(e, ERR_INPUT, "unknown option '%s'; did you mean '%s'?", name, best_name);
+    } else {
+        (void)err_set(e, ERR_INPUT, "unknown option '%s'", name);
+    }
+    return NULL;
+}
+
+/* ----------------------------------------------------------------------- sources -- */
+
+void config_defaults(config *c)
+{
+    memset(c, 0, sizeof(*c));
+    for (int i = 0; i < N_OPTIONS; i++) {
+        err e;
+        if (set_option(c, &options[i], options[i].initial, &e)) abort(); /* a fault of the table */
+    }
+}
+
+static char *trim(char *s)
+{
+    while (isspace((unsigned char)*s)) s++;
+    char *end = s + strlen(s);
+    while (end > s && isspace((unsigned char)end[-1])) end--;
+    *end = 0;
+    return s;
+}
+
+static err_code read_line(config *c, char *line, char section[64], err *e)
+{
+    char *s = trim(line);
+    if (!*s || *s == '#') return ERR_NONE;
+    size_t len = strlen(s);
+    if (*s == '[') {
+        if (s[len - 1] != ']' || len > 60) return err_set(e, ERR_INPUT, "malformed [section]");
+        (void)snprintf(section, 64, "%.*s", (int)(len - 2), s + 1);
+        for (int i = 0; i < N_OPTIONS; i++) {
+            if (strcmp(options[i].section, section) == 0) return ERR_NONE;
+        }
+        return err_set(e, ERR_INPUT, "unknown section [%.40s]", section);
+    }
+    char *eq = strchr(s, '=');
+    if (!eq) return err_set(e, ERR_INPUT, "'key = value' expected");
+    if (!section[0]) return err_set(e, ERR_INPUT, "an option stands before the first [section]");
+    *eq = 0;
+    const option *o = find_option(section, trim(s), e);
+    return o ? set_option(c, o, trim(eq + 1), e) : e->code;
+}
+
+err_code config_read_file(config *c, const char *path, err *e)
+{
+    FILE *f = fopen(path, "r");
+    if (!f) return err_set(e, ERR_NOT_FOUND, "the config file can't be read: %s", strerror(errno));
+    char line[2048], section[64] = "";
+    err_code rc = ERR_NONE;
+    for (int n = 1; !rc && fgets(line, sizeof(line), f); n++) {
+        if (!strchr(line, '\n') && !feof(f))
+            rc = err_set(e, ERR_INPUT, "the line is too long");
+        else
+            rc = read_line(c, line, section, e);
+        if (rc) (void)err_context(e, "line %d", n);
+    }
+    (void)fclose(f);
+    return rc;
+}
+
+err_code config_read_env(config *c, err *e)
+{
+    for (int i = 0; i < N_OPTIONS; i++) {
+        char name[128];
+        (void)snprintf(name, sizeof(name), "LORAD_%s_%s", options[i].section, options[i].key);
+        for (char *p = name; *p; p++) *p = (char)toupper((unsigned char)*p);
+        const char *v = getenv(name);
+        if (!v) continue;
+        err_code rc = set_option(c, &options[i], v, e);
+        if (rc) {
+            (void)err_context(e, "environment");
+            return rc;
+        }
+    }
+    return ERR_NONE;
+}
+
+err_code config_set(config *c, const char *assignment, err *e)
+{
+    char buf[2048];
+    if (strlen(assignment) >= sizeof(buf)) return err_set(e, ERR_INPUT, "--set: too long");
+    strcpy(buf, assignment);
+    char *eq = strchr(buf, '='), *dot = strchr(buf, '.');
+    if (!eq || !dot || dot > eq) return err_set(e, ERR_INPUT, "--set needs section.key=value");
+    *eq = *dot = 0;
+    const option *o = find_option(trim(buf), trim(dot + 1), e);
+    return o ? set_option(c, o, trim(eq + 1), e) : e->code;
+}
+
+err_code config_parse_class(const char *text, int64_t *ttft_us, int64_t *tpot_us, double *weight,
+                            err *e)
+{
+    char buf[CONFIG_TEXT_MAX], *save = NULL;
+    (void)snprintf(buf, sizeof(buf), "%s", text);
+    *ttft_us = *tpot_us = 0;
+    *weight = 0;
+    for (char *w = strtok_r(buf, " \t", &save); w; w = strtok_r(NULL, " \t", &save)) {
+        const char *unit;
+        bool ok = (strncmp(w, "ttft:", 5) == 0 && parse_time(w + 5, ttft_us)) ||
+                  (strncmp(w, "tpot:", 5) == 0 && parse_time(w + 5, tpot_us)) ||
+                  (strncmp(w, "weight:", 7) == 0 && parse_number(w + 7, weight, &unit) && !*unit);
+        if (!ok) return err_set(e, ERR_INPUT, "'%.40s' is not ttft:TIME, tpot:TIME or weight:N", w);
+    }
+    if (*ttft_us <= 0 || *tpot_us <= 0 || *weight <= 0) {
+        return err_set(e, ERR_INPUT, "a class needs ttft, tpot and weight, all above zero");
+    }
+    return ERR_NONE;
+}
+
+static bool one_of(const char *s, const char *const *list)
+{
+    for (; *list; list++) {
+        if (strcmp(s, *list) == 0) return true;
+    }
+    return false;
+}
+
+err_code config_check(const config *c, err *e)
+{
+    static const char *const levels[] = {"debug", "info", "warn", "error", NULL};
+    static const char *const formats[] = {"text", "logfmt", "json", NULL};
+    static const char *const classes[] = {"interactive", "standard", "batch", NULL};
+    if (!c->model_path[0]) return err_set(e, ERR_INPUT, "model.path is not set");
+    if (!c->model_name[0]) return err_set(e, ERR_INPUT, "model.name is empty");
+    if (!c->data_dir[0]) return err_set(e, ERR_INPUT, "data.dir is not set");
+    if (c->engine_max_seqs > c->engine_max_rows) {
+        return err_set(e, ERR_INPUT, "engine.max_seqs must not exceed engine.max_rows");
+    }
+    if (!one_of(c->log_level, levels)) {
+        return err_set(e, ERR_INPUT, "log.level: '%.40s' is unknown", c->log_level);
+    }
+    if (!one_of(c->log_format, formats)) {
+        return err_set(e, ERR_INPUT, "log.format: '%.40s' is unknown", c->log_format);
+    }
+    if (!one_of(c->classes_default, classes)) {
+        return err_set(e, ERR_INPUT, "classes.default: '%.40s' is unknown", c->classes_default);
+    }
+    const char *texts[] = {c->classes_interactive, c->classes_standard, c->classes_batch};
+    for (int i = 0; i < 3; i++) {
+        int64_t a, b;
+        double w;
+        if (config_parse_class(texts[i], &a, &b, &w, e))
+            return err_context(e, "classes.%s", classes[i]);
+    }
+    return ERR_NONE;
+}
+
+/* ------------------------------------------------------------------------ printing -- */
+
+static void print_value(const config *c, const option *o, FILE *f)
+{
+    const void *field = (const char *)c + o->offset;
+    int64_t v = 0;
+    if (o->kind != OPT_TEXT && o->kind != OPT_BOOL) memcpy(&v, field, sizeof(v));
+    switch (o->kind) {
+    case OPT_TEXT: (void)fprintf(f, "%s", (const char *)field); break;
+    case OPT_BOOL: (void)fprintf(f, "%s", *(const bool *)field ? "yes" : "no"); break;
+    case OPT_INT: (void)fprintf(f, "%lld", (long long)v); break;
+    case OPT_BYTES:
+        if (v % GIB == 0 && v)
+            (void)fprintf(f, "%lldGiB", (long long)(v / GIB));
+        else if (v % MIB == 0 && v)
+            (void)fprintf(f, "%lldMiB", (long long)(v / MIB));
+        else
+            (void)fprintf(f, "%lld", (long long)v);
+        break;
+    case OPT_TIME:
+        if (v % SECOND == 0)
+            (void)fprintf(f, "%llds", (long long)(v / SECOND));
+        else if (v % 1000 == 0)
+            (void)fprintf(f, "%lldms", (long long)(v / 1000));
+        else
+            (void)fprintf(f, "%lldus", (long long)v);
+        break;
+    }
+}
+
+void config_print(const config *c, FILE *f)
+{
+    (void)fprintf(f,
+                  "# lorad.conf -- every option with its default.  Written by lorad --print-conf.\n"
+                  "# An option is overridden by LORAD_SECTION_KEY in the environment, and that by\n"
+                  "# --set section.key=value.  Sizes: 512MiB, 4GiB.  Times: 500ms, 30s, 5min.\n");
+    const char *section = "";
+    for (int i = 0; i < N_OPTIONS; i++) {
+        const option *o = &options[i];
+        if (strcmp(section, o->section) != 0)
+            (void)fprintf(f, "\n[%s]\n", o->section);
+        else
+            (void)fprintf(f, "\n");
+        section = o->section;
+        for (const char *p = o->help; *p;) {
+            size_t n = strcspn(p, "\n");
+            (void)fprintf(f, "# %.*s\n", (int)n, p);
+            p += n + (p[n] == '\n');
+        }
+        (void)fprintf(f, "%s = ", o->key);
+        print_value(c, o, f);
+        (void)fprintf(f, "\n");
+    }
+}

@@ -1,0 +1,68 @@
+/* config.h -- every option of lorad, from one table.
+ *
+ * Precedence: defaults, then the file, then LORAD_SECTION_KEY in the environment, then --set.  The
+ * same table prints the documented file (lorad --print-conf), checks ranges and units, and suggests
+ * a name for a misspelt one.
+ *
+ * Ownership: the caller's struct; plain data.  Threads: filled at start-up; a reload fills a new one.
+ */
+#ifndef GATEWAY_CONFIG_H
+#define GATEWAY_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "engine/base/err.h"
+
+enum { CONFIG_TEXT_MAX = 512 };
+
+typedef struct config {
+    char server_listen[CONFIG_TEXT_MAX];
+    int64_t server_threads;
+    char server_tls_cert[CONFIG_TEXT_MAX], server_tls_key[CONFIG_TEXT_MAX];
+    int64_t server_max_body, server_body_timeout_us, server_request_timeout_us;
+    int64_t server_drain_timeout_us, server_max_connections_per_ip, server_max_choices;
+    char admin_listen[CONFIG_TEXT_MAX];
+    char metrics_listen[CONFIG_TEXT_MAX];
+
+    char data_dir[CONFIG_TEXT_MAX];
+    char model_path[CONFIG_TEXT_MAX], model_name[CONFIG_TEXT_MAX];
+    char model_chat_template[CONFIG_TEXT_MAX];
+
+    int64_t engine_threads;
+    char engine_isa[CONFIG_TEXT_MAX];
+    int64_t engine_max_rows, engine_max_seqs, engine_max_queued, engine_max_context;
+    int64_t engine_kv_memory;
+    bool engine_prefix_cache;
+
+    int64_t adapters_host_memory, adapters_loaders, adapters_max_upload;
+
+    char classes_interactive[CONFIG_TEXT_MAX], classes_standard[CONFIG_TEXT_MAX];
+    char classes_batch[CONFIG_TEXT_MAX], classes_default[CONFIG_TEXT_MAX];
+
+    char log_level[CONFIG_TEXT_MAX], log_format[CONFIG_TEXT_MAX];
+} config;
+
+void config_defaults(config *c);
+
+/* Reads an INI-like file.  Errors name the line, the key and the limit. */
+err_code config_read_file(config *c, const char *path, err *e);
+
+/* LORAD_SERVER_LISTEN and the like. */
+err_code config_read_env(config *c, err *e);
+
+/* "section.key=value". */
+err_code config_set(config *c, const char *assignment, err *e);
+
+/* Relations between options, after all sources have been read. */
+err_code config_check(const config *c, err *e);
+
+/* The whole file with every key explained, showing c's values. */
+void config_print(const config *c, FILE *f);
+
+/* "ttft:500ms tpot:50ms weight:4": one SLO class. */
+err_code config_parse_class(const char *text, int64_t *ttft_us, int64_t *tpot_us, double *weight,
+                            err *e);
+
+#endif
