@@ -1,0 +1,22 @@
+/* auth.h -- who asks, and may they: from header to key, tenant and scope.
+ *
+ * Keys come as "Authorization: Bearer ..." (the scheme in any case), or "api-key", "x-api-key".  The
+ * answer to every key that is not good is the same 401.  Threads: any thread.
+ */
+#ifndef GATEWAY_AUTH_H
+#define GATEWAY_AUTH_H
+
+#include <stdbool.h>
+
+#include "gateway/exchange.h"
+
+/* The key's text in a header, or NULL; two different ways at once are *ambiguous. */
+const char *auth_find_key(const exchange *x, bool *ambiguous);
+
+/* Fills x->key and x->tenant.  False: answered with 400, 401 or 403. */
+bool auth_check(exchange *x, unsigned scope);
+
+/* May this key use that model name at all (the tenant's list of models)? */
+bool auth_may_use_model(const exchange *x, const char *model);
+
+#endif

@@ -1,0 +1,64 @@
+/* handlers.h -- every handler of the route tables.  Each answers its exchange.  Threads: workers. */
+#ifndef GATEWAY_HANDLERS_H
+#define GATEWAY_HANDLERS_H
+
+#include "gateway/exchange.h"
+
+/* completion.c */
+void completion_handle_chat(exchange *x);
+void completion_handle_text(exchange *x);
+
+/* tokenize_api.c: POST /tokenize, /detokenize (vLLM's shapes) */
+void tokenize_handle(exchange *x);
+void detokenize_handle(exchange *x);
+
+/* models_api.c: GET /v1/models, /v1/models/{*}, DELETE /v1/models/{*}, GET /v1/key */
+void models_list(exchange *x);
+void models_get(exchange *x);
+void key_whoami(exchange *x);
+
+/* adapters_api.c */
+void adapters_list(exchange *x);           /* GET /v1/adapters */
+void adapters_get(exchange *x);            /* GET /v1/adapters/{} */
+void adapters_patch(exchange *x);          /* PATCH /v1/adapters/{} */
+void adapters_delete(exchange *x);         /* DELETE /v1/adapters/{} ?drain=true */
+void adapters_upload(exchange *x);         /* POST /v1/adapters/{}/versions, application/x-tar */
+void adapters_versions(exchange *x);       /* GET /v1/adapters/{}/versions */
+void adapters_version(exchange *x);        /* GET /v1/adapters/{}/versions/{} */
+void adapters_version_delete(exchange *x); /* DELETE /v1/adapters/{}/versions/{} */
+void adapters_alias_put(exchange *x);      /* PUT /v1/adapters/{}/aliases/{}, If-Match */
+void adapters_alias_delete(exchange *x);   /* DELETE /v1/adapters/{}/aliases/{} */
+void adapters_rollback(exchange *x);       /* POST /v1/adapters/{}/rollback */
+void adapters_pin(exchange *x);            /* POST /v1/adapters/{}/pin */
+void adapters_unpin(exchange *x);          /* POST /v1/adapters/{}/unpin */
+void adapters_warm(exchange *x);           /* POST /v1/adapters/{}/warm */
+
+/* usage_api.c: GET /v1/usage */
+void usage_get(exchange *x);
+
+/* admin_api.c: under /admin/v1 */
+void admin_tenant_create(exchange *x); /* POST /tenants */
+void admin_tenants_list(exchange *x);  /* GET /tenants */
+void admin_tenant_get(exchange *x);    /* GET /tenants/{} (name or id) */
+void admin_tenant_patch(exchange *x);  /* PATCH /tenants/{} */
+void admin_tenant_delete(exchange *x); /* DELETE /tenants/{}: disables */
+void admin_key_create(exchange *x); /* POST /keys: {"tenant","name","scopes",...} -> {"key",...} */
+void admin_keys_list(exchange *x);  /* GET /keys?tenant= */
+void admin_key_get(exchange *x);    /* GET /keys/{} */
+void admin_key_rotate(exchange *x); /* POST /keys/{}/rotate */
+void admin_key_revoke(exchange *x); /* DELETE /keys/{} */
+void admin_stats(exchange *x);      /* GET /stats */
+void admin_classes(exchange *x);    /* GET /classes */
+void admin_adapters(exchange *x);   /* GET /adapters */
+void admin_usage(exchange *x);      /* GET /usage */
+void admin_audit(exchange *x);      /* GET /audit */
+void admin_backup(exchange *x);     /* POST /backup {"path"} */
+void admin_drain(exchange *x);      /* POST /drain */
+void admin_reload(exchange *x);     /* POST /reload */
+
+/* health.c */
+void health_live(exchange *x);  /* GET /healthz */
+void health_ready(exchange *x); /* GET /readyz */
+void metrics_get(exchange *x);  /* GET /metrics */
+
+#endif

@@ -1,0 +1,15 @@
+/* http_status.h -- how an err_code looks in HTTP: the only place that knows. */
+#ifndef GATEWAY_HTTP_STATUS_H
+#define GATEWAY_HTTP_STATUS_H
+
+#include "engine/base/err.h"
+
+typedef struct http_status {
+    int status;
+    const char *type, *code; /* of OpenAI's error object */
+} http_status;
+
+const http_status *http_status_of(err_code code);
+const char *http_reason(int status);
+
+#endif

@@ -1,0 +1,55 @@
+/* limits.h -- how much each tenant and key may use: reserved before, settled after.
+ *
+ * Requests per minute and tokens per minute are token buckets that refill continuously; running and
+ * daily/monthly budgets are counters.  All limits of a tenant and a key are taken in one critical
+ * section, so concurrent requests can't slip through together, and given back exactly once.
+ * Counts are per process.
+ * Threads: any thread.
+ */
+#ifndef GATEWAY_LIMITS_H
+#define GATEWAY_LIMITS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "storage/keys.h"
+#include "storage/store.h"
+#include "storage/tenants.h"
+
+typedef struct limits limits;
+
+typedef struct limits_ticket { /* what a request holds */
+    uint64_t tenant_id, key_id;
+    int64_t tokens; /* reserved */
+    bool held;
+} limits_ticket;
+
+typedef struct limits_refusal {
+    const char *type, *code; /* of the error object; static */
+    char msg[200];
+    int64_t retry_ms; /* -1: not worth retrying (a budget is spent) */
+} limits_refusal;
+
+/* What remains, for the x-ratelimit headers and GET /v1/key; -1: no limit. */
+typedef struct limits_view {
+    int64_t requests_limit, requests_left, requests_reset_ms;
+    int64_t tokens_limit, tokens_left, tokens_reset_ms;
+    int64_t concurrent_limit, running;
+    int64_t day_limit, day_used, month_limit, month_used;
+} limits_view;
+
+/* `st` (borrowed) gives the sums of the day and month when a tenant is first seen; may be NULL. */
+limits *limits_create(store *st);
+void limits_destroy(limits *l);
+
+/* Takes one request and `tokens` (prompt and the most it may produce).  False: nothing was taken and
+ * *why says so. */
+bool limits_reserve(limits *l, const key_info *key, const tenant *t, int64_t tokens,
+                    limits_ticket *ticket, limits_refusal *why);
+
+/* Gives the difference to what was used back; a ticket that is not held is left alone. */
+void limits_settle(limits *l, limits_ticket *ticket, int64_t used_tokens);
+
+void limits_look(limits *l, const key_info *key, const tenant *t, limits_view *out);
+
+#endif

@@ -1,0 +1,72 @@
+/* server.h -- everything a handler may reach, made once by main.c.
+ *
+ * Ownership: main.c makes and frees; handlers borrow.  Threads: read-only after the start but for
+ * what is marked.
+ */
+#ifndef GATEWAY_SERVER_H
+#define GATEWAY_SERVER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "adapters/registry.h"
+#include "adapters/residency.h"
+#include "adapters/upload.h"
+#include "engine/backend.h"
+#include "engine/chat.h"
+#include "engine/model.h"
+#include "engine/sched.h"
+#include "engine/tokenizer.h"
+#include "gateway/config.h"
+#include "gateway/exchange.h"
+#include "gateway/limits.h"
+#include "storage/ledger.h"
+#include "storage/meter_file.h"
+#include "storage/store.h"
+
+enum { SERVER_CLASSES = 3 };
+
+/* Counters for /metrics; atomic, any thread. */
+typedef struct server_counters {
+    _Atomic uint64_t requests[6]; /* by status class: 1xx..5xx at [1]..[5]; [0]: no answer */
+    _Atomic uint64_t prompt_tokens, cached_tokens, output_tokens;
+    _Atomic uint64_t ttft_bucket[12], ttft_count, ttft_sum_ms;
+    _Atomic uint64_t auth_failures, rate_limited, uploads, uploads_refused;
+} server_counters;
+
+extern const int64_t server_ttft_bounds_ms[12]; /* upper bounds of ttft_bucket; the last is +Inf */
+
+typedef struct server {
+    const config *cfg;
+    store *store;
+    meter_file *meters;
+    registry *registry;
+    residency *residency;
+    backend *be;
+    model *model;
+    tokenizer *tok;
+    chat_template *chat;    /* NULL: the model has none that we know */
+    char chat_problem[248]; /* why not */
+    sched *sched;
+    limits *limits;
+    upload_env upload;
+    slo_class classes[SERVER_CLASSES];
+    int default_class;
+    char fingerprint[32]; /* system_fingerprint */
+    int64_t started_wall_us;
+    atomic_bool draining, ready;
+    atomic_bool reload_wanted, drain_wanted; /* set by the admin API, seen by main.c */
+    server_counters count;
+} server;
+
+/* Class for a service_tier (NULL: the tenant's default): index, or -1 with the reason. */
+int server_class_of(const server *s, const tenant *t, const char *tier, char *reason, size_t cap);
+
+/* Milliseconds after which a refused request may try again: grows with the queue, at most 60 s. */
+int64_t server_retry_after_ms(server *s);
+
+void server_count_status(server *s, int status);
+void server_count_usage(server *s, const usage_row *rows, size_t n);
+
+#endif
