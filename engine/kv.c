@@ -6,6 +6,7 @@
  */
 #include "engine/kv.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -187,6 +188,7 @@ void kv_hold(kv_pages *kv, int page)
 void kv_release(kv_pages *kv, int page)
 {
     page_info *p = &kv->page[page];
+    assert(p->refs > 0);
     if (--p->refs > 0) return;
     if (p->published) {
         lru_add(kv, page);
@@ -241,6 +243,12 @@ void kv_publish(kv_pages *kv, const kv_domain *d, const int32_t *pages, int inde
     int *head = &kv->bucket[hash & (uint64_t)kv->bucket_mask];
     p->chain = *head;
     *head = i;
+}
+
+void kv_forget(kv_pages *kv, int page)
+{
+    assert(kv->page[page].refs > 0);
+    if (kv->page[page].published) unpublish(kv, page);
 }
 
 void kv_count(const kv_pages *kv, kv_counts *out)

@@ -47,6 +47,9 @@ int kv_match(kv_pages *kv, const kv_domain *d, const int32_t *tokens, int n_toke
 void kv_publish(kv_pages *kv, const kv_domain *d, const int32_t *pages, int index,
                 const int32_t *tokens);
 
+/* Takes a page out of the cache: its content is not to be trusted.  Holders keep it. */
+void kv_forget(kv_pages *kv, int page);
+
 typedef struct kv_counts {
     int n_pages, n_held, n_cached; /* cached: published and not held */
 } kv_counts;

@@ -3,7 +3,10 @@
 
 #include <stdlib.h>
 
-enum { NEAR_US = 50000 }; /* a deadline this close goes before fairness */
+enum {
+    NEAR_US = 50000,     /* a deadline this close goes before fairness */
+    LOCALITY_US = 20000, /* what an adapter in use is worth */
+};
 
 typedef struct {
     const policy_request *rq;
@@ -11,17 +14,23 @@ typedef struct {
     int64_t now_us;
 } view;
 
-/* Class after ageing: each full ageing period of waiting is worth one class. */
+/* Class after ageing: each full ageing period since arrival is worth one class. */
 static int64_t urgency(const view *v, const policy_request *r)
 {
     int64_t waited = v->now_us - r->arrived_us;
     int64_t raised = v->lim->ageing_us > 0 && waited > 0 ? waited / v->lim->ageing_us : 0;
-    return r->class_rank - raised;
+    return r->class_rank > raised ? r->class_rank - raised : 0;
 }
 
 static bool is_near(const view *v, const policy_request *r)
 {
-    return r->deadline_us && r->deadline_us - v->now_us < NEAR_US;
+    int64_t slack = r->deadline_us - v->now_us;
+    return r->deadline_us && slack >= 0 && slack < NEAR_US; /* what is missed is no hurry */
+}
+
+static int64_t turn(const policy_request *r)
+{
+    return r->arrived_us - (r->resident ? LOCALITY_US : 0);
 }
 
 static int by_urgency(const void *a, const void *b, void *arg)
@@ -35,9 +44,17 @@ static int by_urgency(const void *a, const void *b, void *arg)
     if (nx != ny) return nx ? -1 : 1;
     if (nx && x->deadline_us != y->deadline_us) return x->deadline_us < y->deadline_us ? -1 : 1;
     if (x->served < y->served || x->served > y->served) return x->served < y->served ? -1 : 1;
-    if (x->resident != y->resident) return x->resident ? -1 : 1;
-    if (x->arrived_us != y->arrived_us) return x->arrived_us < y->arrived_us ? -1 : 1;
+    if (turn(x) != turn(y)) return turn(x) < turn(y) ? -1 : 1;
     return *(const int *)a - *(const int *)b;
+}
+
+static int64_t weakest_running(const view *v, int n)
+{
+    int64_t weakest = -1;
+    for (int i = 0; i < n; i++) {
+        if (v->rq[i].running && urgency(v, &v->rq[i]) > weakest) weakest = urgency(v, &v->rq[i]);
+    }
+    return weakest;
 }
 
 int policy_plan(const policy_request *rq, int n, const policy_limits *lim, int64_t now_us,
@@ -51,9 +68,11 @@ int policy_plan(const policy_request *rq, int n, const policy_limits *lim, int64
     qsort_r(order, (size_t)n_decode, sizeof(*order), by_urgency, &v);
     for (int i = 0; i < n_decode; i++) out[n_out++] = (policy_entry){order[i], 1};
     if (n_decode >= lim->max_rows) return n_out;
+    int64_t weakest = weakest_running(&v, n);
     for (int i = 0; i < n; i++) {
         bool decode = rq[i].running && rq[i].left == 1;
-        if (!decode && (rq[i].running || lim->free_seats > 0)) order[m++] = i;
+        bool seat = rq[i].running || lim->free_seats > 0 || urgency(&v, &rq[i]) < weakest;
+        if (!decode && seat) order[m++] = i;
     }
     qsort_r(order, (size_t)m, sizeof(*order), by_urgency, &v);
     for (int i = 0; i < m; i++) {
@@ -64,19 +83,23 @@ int policy_plan(const policy_request *rq, int n, const policy_limits *lim, int64
     return n_out;
 }
 
-int policy_victim(const policy_request *rq, int n, const bool *allowed, int stronger_than,
+bool policy_is_weaker(const policy_request *a, const policy_request *b, const policy_limits *lim,
+                      int64_t now_us)
+{
+    view v = {NULL, lim, now_us};
+    return urgency(&v, a) > urgency(&v, b);
+}
+
+int policy_victim(const policy_request *rq, int n, const bool *allowed, int stronger,
                   const policy_limits *lim, int64_t now_us)
 {
     view v = {rq, lim, now_us};
     int worst = -1;
     for (int i = 0; i < n; i++) {
         if (!rq[i].running || !allowed[i]) continue;
-        if (stronger_than >= 0 && rq[i].class_rank <= rq[stronger_than].class_rank) continue;
-        if (worst < 0 || urgency(&v, &rq[i]) > urgency(&v, &rq[worst]) ||
-            (urgency(&v, &rq[i]) == urgency(&v, &rq[worst]) &&
-             rq[i].arrived_us > rq[worst].arrived_us)) {
-            worst = i;
-        }
+        if (stronger >= 0 && !policy_is_weaker(&rq[i], &rq[stronger], lim, now_us)) continue;
+        int64_t u = urgency(&v, &rq[i]), w = worst < 0 ? -1 : urgency(&v, &rq[worst]);
+        if (u > w || (u == w && rq[i].arrived_us >= rq[worst].arrived_us)) worst = i;
     }
     return worst;
 }

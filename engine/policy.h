@@ -1,12 +1,14 @@
 /* policy.h -- the scheduler's judgement: pure functions over a picture of the queue.
  *
  * policy_plan() says in which order requests are offered rows of the next iteration, and how many
- * each may take; policy_victim() says who gives way when pages are short.  Neither touches requests, pages or clocks; sched.c carries the
- * plan out.  Order of the plan:
+ * each may take; policy_victim() says who gives way when pages are short.
+ * Neither touches requests, pages or clocks; sched.c carries the plan out.  Order of the plan:
  *     1. decode rows of running requests: stall-free batching (Sarathi-Serve);
- *     2. prefill chunks fill the rows that are left, most urgent first: class (raised by waiting, so
- *        nobody starves), then whether the TTFT deadline is near, then the tenant's virtual token
- *        counter (VTC: served tokens over weight), then the adapters that are resident, then arrival.
+ *     2. prefill chunks fill the rows that are left, most urgent first: class (raised by waiting, at
+ *        most to the top, so that nobody starves and fairness still decides among the old), then
+ *        what is begun, then whether the TTFT deadline is near and can still be met, then the
+ *        tenant's virtual token counter (VTC: served tokens over weight), then arrival, where an
+ *        adapter that is in use counts as some milliseconds.
  *
  * Threads: any thread.
  */
@@ -18,7 +20,7 @@
 
 typedef struct policy_request {
     bool running;   /* has pages and a seat; else it waits */
-    bool resident;  /* its adapter is in memory (or it has none) */
+    bool resident;  /* its adapter is in use already (or it has none) */
     int left;       /* tokens to compute before the next output token; 1 for a decode row */
     int max_chunk;  /* rows it may take at once */
     int class_rank; /* 0 is the most urgent */
@@ -29,7 +31,7 @@ typedef struct policy_request {
 
 typedef struct policy_limits {
     int max_rows;      /* of the step */
-    int free_seats;    /* waiting requests that may be admitted */
+    int free_seats;    /* at 0, only those are listed for whom a weaker one could give way */
     int64_t ageing_us; /* waiting this long raises a request by one class */
 } policy_limits;
 
@@ -45,9 +47,14 @@ typedef struct policy_entry {
 int policy_plan(const policy_request *rq, int n, const policy_limits *lim, int64_t now_us,
                 policy_entry *out, int *order);
 
+/* Whether `a` must give way to `b`: its class, raised by waiting, is lower.  At any two times the
+ * answers for (a, b) and (b, a) are not both yes, so no two requests pre-empt each other in turn. */
+bool policy_is_weaker(const policy_request *a, const policy_request *b, const policy_limits *lim,
+                      int64_t now_us);
+
 /* Among running requests with allowed[i], the one to pre-empt: lowest class, then latest arrival;
- * -1: none.  `stronger_than` (-1: nobody) protects requests at least as urgent as that one. */
-int policy_victim(const policy_request *rq, int n, const bool *allowed, int stronger_than,
+ * -1: none.  `stronger` (-1: nobody): only requests weaker than that one. */
+int policy_victim(const policy_request *rq, int n, const bool *allowed, int stronger,
                   const policy_limits *lim, int64_t now_us);
 
 #endif

@@ -78,6 +78,7 @@ typedef struct request {
     int n_preempted;
     int64_t admitted_us, first_token_us, last_token_us;
     int state;          /* private to sched.c */
+    int tenant_slot;    /* private to sched.c */
     uint64_t cache_key; /* running block hash of the prefix cache */
     int n_cached_blocks;
 

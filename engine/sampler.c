@@ -61,18 +61,26 @@ static double uniform(uint64_t seed, uint64_t draw)
     return ((double)(x >> 11) + 0.5) * 0x1p-53;
 }
 
-/* Highest logit and the log of the sum of exponentials; false if a logit is not finite. */
-static bool log_sum(const float *logits, int n, float *max, double *lse)
+static float highest(const float *logits, int n)
 {
     float m = -INFINITY;
-    for (int i = 0; i < n; i++) {
-        if (logits[i] > m) m = logits[i];
-    }
+    for (int i = 0; i < n; i++) m = logits[i] > m ? logits[i] : m;
+    return m;
+}
+
+/* Log of the sum of exponentials. */
+static double log_sum(const float *logits, int n, float max)
+{
     double sum = 0;
-    for (int i = 0; i < n; i++) sum += (double)expf(logits[i] - m);
-    *max = m;
-    *lse = (double)m + log(sum);
-    return isfinite(m) && isfinite(sum);
+    for (int i = 0; i < n; i++) sum += (double)expf(logits[i] - max);
+    return (double)max + log(sum);
+}
+
+static bool finite_all(const float *logits, int n)
+{
+    int bad = 0;
+    for (int i = 0; i < n; i++) bad |= !isfinite(logits[i]);
+    return !bad;
 }
 
 static bool better(candidate a, candidate b)
@@ -156,7 +164,8 @@ static void adjust(sampler *sp, float *logits, const sampling *r, const int32_t 
     for (int i = 0; i < r->n_bias; i++) logits[r->bias[i].token] += r->bias[i].bias;
     penalise(sp, logits, r, prompt, n_prompt, output, n_output);
     for (int i = 0; n_output < r->min_tokens && i < r->n_stop_id; i++) {
-        logits[r->stop_id[i]] = -INFINITY;
+        int32_t t = r->stop_id[i];
+        if (t >= 0 && t < sp->n_vocab) logits[t] = -INFINITY;
     }
 }
 
@@ -243,16 +252,12 @@ static void tops(sampler *sp, const float *logits, int n_top, double lse, sample
 void sampler_pick(sampler *sp, float *logits, const sampling *rules, const int32_t *prompt,
                   int n_prompt, const int32_t *output, int n_output, sampled *out)
 {
-    float max = 0;
-    double lse = 0;
     int n = sp->n_vocab;
     *out = (sampled){.token = -1};
-    for (int i = 0; i < n; i++) {
-        if (!isfinite(logits[i])) return;
-    }
+    if (!finite_all(logits, n)) return;
     adjust(sp, logits, rules, prompt, n_prompt, output, n_output);
-    bool wants = rules->n_top >= 0 || rules->temperature > 0;
-    if (wants && !log_sum(logits, n, &max, &lse)) return;
+    float max = highest(logits, n);
+    if (!isfinite(max)) return;
     bool cut = rules->top_k > 0 || rules->top_p < 1 || rules->min_p > 0;
     if (rules->temperature <= 0) {
         out->token = greedy(logits, n);
@@ -262,6 +267,7 @@ void sampler_pick(sampler *sp, float *logits, const sampling *rules, const int32
                          : draw_all(logits, n, rules->temperature, (double)max, u);
     }
     if (rules->n_top >= 0) {
+        double lse = log_sum(logits, n, max);
         out->logprob = (float)((double)logits[out->token] - lse);
         tops(sp, logits, rules->n_top, lse, out);
     }
@@ -269,13 +275,12 @@ void sampler_pick(sampler *sp, float *logits, const sampling *rules, const int32
 
 void sampler_score(sampler *sp, const float *logits, int32_t token, int n_top, sampled *out)
 {
-    float max;
-    double lse;
     *out = (sampled){.token = token};
-    if (!log_sum(logits, sp->n_vocab, &max, &lse)) {
+    if (!finite_all(logits, sp->n_vocab)) {
         out->token = -1;
         return;
     }
+    double lse = log_sum(logits, sp->n_vocab, highest(logits, sp->n_vocab));
     out->logprob = (float)((double)logits[token] - lse);
     tops(sp, logits, n_top < 0 ? 0 : n_top, lse, out);
 }

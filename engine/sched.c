@@ -11,6 +11,7 @@
 #include "engine/sched.h"
 
 #include <assert.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -62,12 +63,15 @@ struct sched {
     policy_request *view;
     policy_entry *plan;
     int *order;
-    bool *allowed;
+    bool *allowed;    /* [cap] may still be placed or pre-empted in this step */
+    bool pages_short; /* someone waits for pages: nobody behind may take them */
     tenant_share tenants[TENANTS_MAX];
     int n_tenants;
+    double share_floor; /* counter of the tenant that left last */
 
     /* the step under construction */
     step step;
+    int rows_left, n_logit;
     int32_t *token, *pos, *logit_row;
     step_seq *seq;
     step_seg *seg;
@@ -75,8 +79,9 @@ struct sched {
     int *chunk;          /* [n_seq] */
     sampler *samplers[SAMPLERS_MAX];
     int n_samplers;
-    sampled *picked; /* [max_seqs] */
-    int *logit0;     /* [n_seq]: first row of logits, or -1 */
+    sampled *picked;  /* [max_seqs] */
+    int *logit0;      /* [n_seq]: first row of logits, or -1 */
+    bool *broken_row; /* [n_seq]: logits that are not numbers */
     const float *logits;
 };
 
@@ -97,6 +102,18 @@ static int left_of(const request *rq)
     return history_len(rq) - rq->n_computed;
 }
 
+/* Scores are handed over by the first push and must not be written again after it. */
+static bool scores(const request *rq)
+{
+    return rq->score_prompt && atomic_load_explicit(&rq->n_pushed, memory_order_relaxed) == 0;
+}
+
+/* Rows of logits that a chunk of n tokens needs. */
+static int logits_of(const request *rq, int n)
+{
+    return scores(rq) ? n : n == left_of(rq) ? 1 : 0;
+}
+
 static void domain_of(const request *rq, kv_domain *d)
 {
     *d = (kv_domain){.isolation = rq->isolation};
@@ -105,38 +122,48 @@ static void domain_of(const request *rq, kv_domain *d)
 
 /* --------------------------------------------------------------- fair sharing -- */
 
-static tenant_share *share_of(sched *sc, uint64_t tenant)
+/* A slot is its tenant's as long as one of its requests is inside; afterwards until it is needed. */
+static int share_slot(sched *sc, uint64_t tenant)
 {
     int victim = -1;
     for (int i = 0; i < sc->n_tenants; i++) {
-        if (sc->tenants[i].id == tenant) return &sc->tenants[i];
-        if (sc->tenants[i].active == 0 &&
-            (victim < 0 || sc->tenants[i].served < sc->tenants[victim].served)) {
-            victim = i;
-        }
+        const tenant_share *t = &sc->tenants[i];
+        if (t->id == tenant) return i;
+        if (t->active == 0 && (victim < 0 || t->served < sc->tenants[victim].served)) victim = i;
     }
-    if (sc->n_tenants < TENANTS_MAX) victim = sc->n_tenants++;
-    if (victim < 0) victim = 0; /* a thousand active tenants: the first shares its counter */
+    if (sc->n_tenants < TENANTS_MAX)
+        victim = sc->n_tenants++;
+    else if (victim < 0)
+        return (int)(tenant % TENANTS_MAX); /* all are active: two tenants share one counter */
     sc->tenants[victim] = (tenant_share){.id = tenant};
-    return &sc->tenants[victim];
+    return victim;
 }
 
-/* A tenant that comes back starts level with the least served active one, not with old credit. */
-static void share_enter(sched *sc, const request *rq)
+/* A tenant that comes back starts level with the least served active one, or where the last one
+ * left, but not with old credit (VTC's counter lift). */
+static void share_enter(sched *sc, request *rq)
 {
-    tenant_share *t = share_of(sc, rq->tenant_id);
+    rq->tenant_slot = share_slot(sc, rq->tenant_id);
+    tenant_share *t = &sc->tenants[rq->tenant_slot];
     if (t->active++ > 0) return;
     double least = -1;
     for (int i = 0; i < sc->n_tenants; i++) {
         const tenant_share *o = &sc->tenants[i];
         if (o != t && o->active > 0 && (least < 0 || o->served < least)) least = o->served;
     }
+    if (least < 0) least = sc->share_floor;
     if (least > t->served) t->served = least;
+}
+
+static void share_leave(sched *sc, const request *rq)
+{
+    tenant_share *t = &sc->tenants[rq->tenant_slot];
+    if (--t->active == 0) sc->share_floor = t->served;
 }
 
 static void share_charge(sched *sc, const request *rq, int tokens)
 {
-    share_of(sc, rq->tenant_id)->served += (double)tokens / (double)rq->weight;
+    sc->tenants[rq->tenant_slot].served += (double)tokens / (double)rq->weight;
 }
 
 /* ------------------------------------------------------------------ life cycle -- */
@@ -164,8 +191,7 @@ static void finish(sched *sc, request *rq, finish_reason why, const err *cause)
 {
     leave_seat(sc, rq);
     rq->state = STATE_DONE;
-    tenant_share *t = share_of(sc, rq->tenant_id);
-    if (t->active > 0) t->active--;
+    share_leave(sc, rq);
     for (int i = 0; i < sc->n; i++) {
         if (sc->list[i] == rq) sc->list[i] = NULL;
     }
@@ -232,18 +258,24 @@ static int pages_for(const sched *sc, int positions)
     return (positions + sc->page_tokens - 1) / sc->page_tokens;
 }
 
-static void describe(sched *sc, int i)
+/* One bit of 64: good enough for a preference that is bounded to milliseconds. */
+static uint64_t adapter_bit(uint64_t id)
+{
+    return 1ULL << (id * 0x9E3779B97F4A7C15ULL >> 58);
+}
+
+static void describe(sched *sc, int i, uint64_t in_use)
 {
     const request *rq = sc->list[i];
     sc->view[i] = (policy_request){
         .running = rq->state == STATE_RUNNING,
-        .resident = rq->adapter_id == 0 || rq->lora,
+        .resident = rq->adapter_id == 0 || (in_use & adapter_bit(rq->adapter_id)) != 0,
         .left = left_of(rq),
-        .max_chunk = rq->score_prompt ? SCHED_SCORE_ROWS : sc->cfg.max_rows,
+        .max_chunk = scores(rq) ? SCHED_SCORE_ROWS : sc->cfg.max_rows,
         .class_rank = sc->cfg.classes[rq->slo_class].rank,
         .arrived_us = rq->arrived_us,
         .deadline_us = rq->first_token_us ? 0 : rq->ttft_deadline_us,
-        .served = share_of(sc, rq->tenant_id)->served,
+        .served = sc->tenants[rq->tenant_slot].served,
     };
 }
 
@@ -254,23 +286,70 @@ static policy_limits limits_of(const sched *sc)
                            .ageing_us = sc->cfg.ageing_us};
 }
 
-/* Frees pages until `need` are available; only requests with allowed[] give way. */
-static bool make_room(sched *sc, int need, int for_request, bool weaker_only, int64_t now)
+/* Takes a request out of the step under construction. */
+static void unplace(sched *sc, const request *rq)
+{
+    int n_seq = sc->step.n_seq, s = 0;
+    while (s < n_seq && sc->row_owner[s] != rq) s++;
+    if (s == n_seq) return;
+    sc->rows_left += sc->chunk[s];
+    sc->n_logit -= logits_of(rq, sc->chunk[s]);
+    for (; s + 1 < n_seq; s++) {
+        sc->row_owner[s] = sc->row_owner[s + 1];
+        sc->chunk[s] = sc->chunk[s + 1];
+    }
+    sc->step.n_seq--;
+}
+
+static void preempt(sched *sc, int v)
+{
+    request *rq = sc->list[v];
+    unplace(sc, rq);
+    leave_seat(sc, rq);
+    rq->n_preempted++;
+    sc->view[v].running = false;
+    sc->allowed[v] = false; /* not again in this step */
+    pthread_mutex_lock(&sc->mu);
+    sc->stats.n_preempted++;
+    pthread_mutex_unlock(&sc->mu);
+}
+
+/* Pages for a running request: the weakest of all gives way, which may be the request itself. */
+static bool make_room(sched *sc, int need, int i, int64_t now)
 {
     policy_limits lim = limits_of(sc);
     while (kv_available(sc->pages) < need) {
-        int v =
-            policy_victim(sc->view, sc->n, sc->allowed, weaker_only ? for_request : -1, &lim, now);
-        if (v < 0) return false;
-        request *rq = sc->list[v];
-        leave_seat(sc, rq);
-        rq->n_preempted++;
-        sc->view[v].running = false;
-        sc->allowed[v] = false;
-        pthread_mutex_lock(&sc->mu);
-        sc->stats.n_preempted++;
-        pthread_mutex_unlock(&sc->mu);
-        if (v == for_request) return false;
+        sc->pages_short = true;
+        int v = policy_victim(sc->view, sc->n, sc->allowed, -1, &lim, now);
+        assert(v >= 0); /* at least i itself */
+        preempt(sc, v);
+        if (v == i) return false;
+    }
+    return true;
+}
+
+/* A seat and pages for a waiting request: only weaker ones give way, and only if that is enough. */
+static bool make_place(sched *sc, int need, int i, int64_t now)
+{
+    policy_limits lim = limits_of(sc);
+    int could = kv_available(sc->pages), weaker = 0;
+    for (int v = 0; v < sc->n; v++) {
+        if (!sc->allowed[v] || !sc->view[v].running) continue;
+        if (!policy_is_weaker(&sc->view[v], &sc->view[i], &lim, now)) continue;
+        could += sc->list[v]->n_page;
+        weaker++;
+    }
+    if (could < need) {
+        sc->pages_short = true;
+        return false;
+    }
+    while (sc->n_running >= sc->cfg.max_seqs || kv_available(sc->pages) < need) {
+        int v = weaker ? policy_victim(sc->view, sc->n, sc->allowed, i, &lim, now) : -1;
+        if (v < 0) {
+            sc->pages_short = kv_available(sc->pages) < need;
+            return false;
+        }
+        preempt(sc, v);
     }
     return true;
 }
@@ -312,14 +391,14 @@ static bool find_adapter(sched *sc, request *rq)
 /* Takes over what the prefix cache has of this history. */
 static void reuse_prefix(sched *sc, request *rq, int32_t *scratch)
 {
-    if (rq->score_prompt) return; /* every row's logits are wanted */
+    if (scores(rq)) return; /* every row's logits are wanted */
     kv_domain d;
     domain_of(rq, &d);
     int len = history_len(rq);
     for (int i = 0; i < len; i++) scratch[i] = history_at(rq, i);
     rq->n_page = kv_match(sc->pages, &d, scratch, len, rq->page, rq->page_cap);
     rq->n_computed = rq->n_page * sc->page_tokens;
-    if (rq->first_token_us == 0) {
+    if (rq->admitted_us == 0) {
         uint32_t cached = (uint32_t)(rq->n_computed < rq->n_prompt ? rq->n_computed : rq->n_prompt);
         atomic_store(&rq->meter->cached_tokens, cached);
         pthread_mutex_lock(&sc->mu);
@@ -328,49 +407,46 @@ static void reuse_prefix(sched *sc, request *rq, int32_t *scratch)
     }
 }
 
-/* A seat and pages for the whole history at once, so that a prefill once begun is finished. */
+/* A seat, and pages for the whole history at once, so that a prefill once begun is finished. */
 static bool admit(sched *sc, int i, int64_t now)
 {
     request *rq = sc->list[i];
-    if (!find_adapter(sc, rq)) return false;
-    int most = rq->n_prompt + rq->max_tokens, len = history_len(rq) + 1;
-    if (!make_room(sc, pages_for(sc, len < most ? len : most), i, true, now)) {
+    if (sc->pages_short || !find_adapter(sc, rq)) return false;
+    int most = rq->n_prompt + rq->max_tokens, len = history_len(rq);
+    if (!make_place(sc, pages_for(sc, len < most ? len + 1 : most), i, now)) {
         if (rq->lora) sc->source->release(sc->source->self, rq->lora);
         rq->lora = NULL;
         return false;
     }
     rq->state = STATE_RUNNING;
+    sc->view[i].running = true;
     sc->n_running++;
     reuse_prefix(sc, rq, sc->token);
+    bool got = extend(sc, rq, left_of(rq));
+    assert(got);
+    (void)got;
     if (rq->admitted_us == 0) rq->admitted_us = now;
     return true;
 }
 
 /* Adds one request to the step, or leaves it out if pages or logits are short. */
-static void add_entry(sched *sc, const policy_entry *pe, int *rows, int *n_logit, int64_t now)
+static void add_entry(sched *sc, const policy_entry *pe, int64_t now)
 {
     int i = pe->request;
     request *rq = sc->list[i];
-    if (!rq) return;
-    bool was_running = sc->view[i].running;
-    if (was_running && rq->state != STATE_RUNNING) return; /* pre-empted for someone above */
-    if (!was_running && (sc->n_running >= sc->cfg.max_seqs || !admit(sc, i, now))) return;
-    sc->allowed[i] = false;
+    if (!rq || !sc->allowed[i]) return;
+    if (rq->state != STATE_RUNNING && !admit(sc, i, now)) return;
     int left = left_of(rq), n = pe->n_rows < left ? pe->n_rows : left;
-    if (n > *rows) n = *rows;
-    int logits = rq->score_prompt ? n : n == left ? 1 : 0;
-    if (*n_logit + logits > sc->cfg.max_logits) return;
+    if (n > sc->rows_left) n = sc->rows_left;
+    int logits = logits_of(rq, n);
+    if (sc->n_logit + logits > sc->cfg.max_logits) return;
     int need = pages_for(sc, rq->n_computed + n) - rq->n_page;
-    if (need > 0 && !make_room(sc, need, i, false, now)) {
-        /* Nobody else can give way: it yields itself and is recomputed later. */
-        if (rq->state == STATE_RUNNING) leave_seat(sc, rq);
-        return;
-    }
+    if (need > 0 && !make_room(sc, need, i, now)) return;
     bool got = extend(sc, rq, n);
     assert(got);
     (void)got;
-    *n_logit += logits;
-    *rows -= n;
+    sc->n_logit += logits;
+    sc->rows_left -= n;
     sc->row_owner[sc->step.n_seq] = rq;
     sc->chunk[sc->step.n_seq++] = n;
 }
@@ -411,7 +487,7 @@ static void build_rows(sched *sc)
         for (int i = 0; i < n; i++) {
             sc->token[row0 + i] = history_at(rq, rq->n_computed + i);
             sc->pos[row0 + i] = rq->n_computed + i;
-            if (rq->score_prompt || (ends && i == n - 1)) {
+            if (scores(rq) || (ends && i == n - 1)) {
                 if (sc->logit0[s] < 0) sc->logit0[s] = st->n_logit;
                 sc->logit_row[st->n_logit++] = row0 + i;
             }
@@ -427,16 +503,21 @@ static void build_rows(sched *sc)
 
 static void plan_step(sched *sc, int64_t now)
 {
+    uint64_t in_use = 0;
     for (int i = 0; i < sc->n; i++) {
-        describe(sc, i);
+        if (sc->list[i]->lora) in_use |= adapter_bit(sc->list[i]->adapter_id);
+    }
+    for (int i = 0; i < sc->n; i++) {
+        describe(sc, i, in_use);
         sc->allowed[i] = true;
     }
     policy_limits lim = limits_of(sc);
     int n = policy_plan(sc->view, sc->n, &lim, now, sc->plan, sc->order);
-    int n_logit = 0, rows = sc->cfg.max_rows;
-    sc->step.n_seq = 0;
-    for (int i = 0; i < n && rows > 0 && sc->step.n_seq < sc->cfg.max_seqs; i++) {
-        add_entry(sc, &sc->plan[i], &rows, &n_logit, now);
+    sc->n_logit = sc->step.n_seq = 0;
+    sc->rows_left = sc->cfg.max_rows;
+    sc->pages_short = false;
+    for (int i = 0; i < n && sc->rows_left > 0 && sc->step.n_seq < sc->cfg.max_seqs; i++) {
+        add_entry(sc, &sc->plan[i], now);
     }
     sweep(sc);
     sort_by_adapter(sc);
@@ -455,6 +536,7 @@ static void score_rows(sched *sc, int s, sampler *sp)
         if (next >= rq->n_prompt) break;
         const float *row = sc->logits + (size_t)(sc->logit0[s] + i) * (size_t)n_vocab;
         sampler_score(sp, row, rq->prompt[next], rq->rules.n_top, &rq->prompt_score[next]);
+        if (rq->prompt_score[next].token < 0) sc->broken_row[s] = true;
     }
 }
 
@@ -471,12 +553,13 @@ static void sample_some(void *arg, int i)
     for (int s = i; s < sc->step.n_seq; s += sc->n_samplers) {
         request *rq = sc->row_owner[s];
         int n = sc->chunk[s];
-        if (rq->score_prompt && rq->n_computed < rq->n_prompt) score_rows(sc, s, sc->samplers[i]);
+        if (scores(rq) && rq->n_computed < rq->n_prompt) score_rows(sc, s, sc->samplers[i]);
         if (!wants_token(rq, n)) continue;
-        int last = sc->logit0[s] + (rq->score_prompt ? n - 1 : 0);
+        int last = sc->logit0[s] + (scores(rq) ? n - 1 : 0);
         sampler_pick(sc->samplers[i], (float *)sc->logits + (size_t)last * n_vocab, &rq->rules,
                      rq->prompt, rq->n_prompt, rq->output,
                      atomic_load_explicit(&rq->n_pushed, memory_order_relaxed), &sc->picked[s]);
+        if (sc->picked[s].token < 0) sc->broken_row[s] = true;
     }
 }
 
@@ -501,14 +584,17 @@ static bool is_stop(const request *rq, int32_t token)
     return false;
 }
 
+/* Its pages may hold what is not a number: nobody else may be given them. */
+static void fail_numbers(sched *sc, request *rq)
+{
+    err e;
+    for (int i = 0; i < rq->n_page; i++) kv_forget(sc->pages, rq->page[i]);
+    (void)err_set(&e, ERR_INTERNAL, "numeric error: the model's output is not a number");
+    finish(sc, rq, FINISH_ERROR, &e);
+}
+
 static void hand_out(sched *sc, request *rq, const sampled *t, int64_t now)
 {
-    if (t->token < 0) {
-        err e;
-        (void)err_set(&e, ERR_INTERNAL, "the model's output is not a number");
-        finish(sc, rq, FINISH_ERROR, &e);
-        return;
-    }
     if (rq->first_token_us == 0) {
         rq->first_token_us = now;
         atomic_store(&rq->meter->first_token_ms, (uint32_t)((now - rq->arrived_us) / 1000));
@@ -530,14 +616,17 @@ static void settle_entry(sched *sc, int s, int64_t now)
     request *rq = sc->row_owner[s];
     int n = sc->chunk[s], before = rq->n_computed;
     bool ends = n == left_of(rq);
+    if (sc->broken_row[s]) {
+        fail_numbers(sc, rq);
+        return;
+    }
     rq->n_computed += n;
     publish_pages(sc, rq, before);
-    if (before < rq->n_prompt) {
-        int done = rq->n_computed < rq->n_prompt ? rq->n_computed : rq->n_prompt;
-        if ((uint32_t)done > atomic_load(&rq->meter->prompt_tokens)) {
-            atomic_store(&rq->meter->prompt_tokens, (uint32_t)done);
-        }
-        share_charge(sc, rq, n);
+    int done = rq->n_computed < rq->n_prompt ? rq->n_computed : rq->n_prompt;
+    int metered = (int)atomic_load(&rq->meter->prompt_tokens);
+    if (done > metered) { /* what is recomputed after a pre-emption costs the tenant nothing */
+        atomic_store(&rq->meter->prompt_tokens, (uint32_t)done);
+        share_charge(sc, rq, done - (metered > before ? metered : before));
     }
     if (!ends) return;
     if (rq->max_tokens == 0)
@@ -553,7 +642,9 @@ static void count_step(sched *sc, int64_t took_us)
     const step *st = &sc->step;
     int adapters = 0, decode = 0;
     for (int i = 0; i < st->n_seg; i++) adapters += st->seg[i].lora != NULL;
-    for (int i = 0; i < st->n_seq; i++) decode += st->seq[i].n_rows == 1;
+    for (int i = 0; i < st->n_seq; i++) {
+        decode += st->seq[i].n_rows == 1 && st->seq[i].pos0 >= sc->row_owner[i]->n_prompt;
+    }
     pthread_mutex_lock(&sc->mu);
     sched_stats *t = &sc->stats;
     t->n_steps++;
@@ -589,6 +680,7 @@ static void run_step(sched *sc)
         fail_all(sc, &e);
         return;
     }
+    memset(sc->broken_row, 0, (size_t)sc->step.n_seq * sizeof(*sc->broken_row));
     if (sc->step.n_logit > 0) be_parallel(sc->be, sample_some, sc, sc->n_samplers);
     int64_t now = clock_now_us();
     count_step(sc, now - start);
@@ -675,6 +767,7 @@ static void free_all(sched *sc)
     free(sc->chunk);
     free(sc->picked);
     free(sc->logit0);
+    free(sc->broken_row);
     kv_destroy(sc->pages);
     if (sc->kv) be_kv_destroy(sc->be, sc->kv);
     pthread_cond_destroy(&sc->work);
@@ -703,6 +796,7 @@ static bool allocate(sched *sc)
     sc->chunk = calloc(seqs, sizeof(*sc->chunk));
     sc->picked = calloc(seqs, sizeof(*sc->picked));
     sc->logit0 = calloc(seqs, sizeof(*sc->logit0));
+    sc->broken_row = calloc(seqs, sizeof(*sc->broken_row));
     sc->pages = kv_create(sc->n_pages, sc->page_tokens, c->prefix_cache);
     sc->step.token = sc->token;
     sc->step.pos = sc->pos;
@@ -716,7 +810,7 @@ static bool allocate(sched *sc)
     }
     return sc->list && sc->view && sc->plan && sc->order && sc->allowed && sc->token && sc->pos &&
            sc->logit_row && sc->seq && sc->seg && sc->row_owner && sc->chunk && sc->picked &&
-           sc->logit0 && sc->pages;
+           sc->logit0 && sc->broken_row && sc->pages;
 }
 
 static err_code check_config(const sched_config *c, err *e)
@@ -801,6 +895,34 @@ void sched_destroy(sched *sc)
 
 /* ------------------------------------------------------------------------ API -- */
 
+/* The last guard before ids become indexes: nothing from outside is believed. */
+static err_code check_request(const sched *sc, const request *rq, err *e)
+{
+    int n_vocab = model_get_config(sc->m)->n_vocab;
+    const sampling *r = &rq->rules;
+    for (int i = 0; i < rq->n_prompt; i++) {
+        if (rq->prompt[i] < 0 || rq->prompt[i] >= n_vocab) {
+            return err_set(e, ERR_INPUT, "token id %d is not in the vocabulary of %d",
+                           (int)rq->prompt[i], n_vocab);
+        }
+    }
+    for (int i = 0; i < r->n_bias; i++) {
+        if (r->bias[i].token < 0 || r->bias[i].token >= n_vocab || !isfinite(r->bias[i].bias)) {
+            return err_set(e, ERR_INPUT, "logit_bias: token id %d is not in the vocabulary of %d",
+                           (int)r->bias[i].token, n_vocab);
+        }
+    }
+    if (!(rq->weight > 0) || !isfinite(rq->weight)) {
+        return err_set(e, ERR_INPUT, "a weight must be positive");
+    }
+    if (!(r->temperature >= 0) || !(r->top_p > 0) || !(r->min_p >= 0) || !(r->min_p <= 1) ||
+        !(r->repetition_penalty > 0) || !isfinite(r->presence_penalty) ||
+        !isfinite(r->frequency_penalty) || r->n_top > SAMPLE_TOP_MAX) {
+        return err_set(e, ERR_INPUT, "a sampling parameter is out of range");
+    }
+    return ERR_NONE;
+}
+
 err_code sched_submit(sched *sc, request *rq, err *e)
 {
     if (rq->n_prompt < 1) return err_set(e, ERR_INPUT, "the prompt has no tokens");
@@ -813,12 +935,13 @@ err_code sched_submit(sched *sc, request *rq, err *e)
                        "%d prompt tokens and %d output tokens exceed the context of %d",
                        rq->n_prompt, rq->max_tokens, sc->max_context);
     }
+    err_code rc = check_request(sc, rq, e);
+    if (rc) return rc;
     if (!rq->page) {
         rq->page_cap = pages_for(sc, rq->n_prompt + rq->max_tokens + 1);
         rq->page = calloc((size_t)rq->page_cap, sizeof(*rq->page));
         if (!rq->page) return err_set(e, ERR_NOMEM, "no memory for a block table");
     }
-    err_code rc = ERR_NONE;
     pthread_mutex_lock(&sc->mu);
     if (sc->broken)
         rc = err_set(e, ERR_DEVICE, "the device has failed");

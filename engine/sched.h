@@ -68,7 +68,8 @@ err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *b
 void sched_destroy(sched *sc);
 
 /* Lends `rq` to the engine until its terminal event.  Nothing was lent unless ERR_NONE:
- *   ERR_INPUT  prompt empty, or prompt + max_tokens beyond max_context or beyond all pages
+ *   ERR_INPUT  prompt empty, or prompt + max_tokens beyond max_context or beyond all pages, a token
+ *              id outside the vocabulary, sampling rules out of range
  *   ERR_BUSY   the queue is full, or the scheduler is draining
  *   ERR_DEVICE the device has failed
  * The stop token that ends a request is pushed like any other and counted; its text is the
