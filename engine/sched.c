@@ -447,6 +447,7 @@ static void add_entry(sched *sc, const policy_entry *pe, int64_t now)
     (void)got;
     sc->n_logit += logits;
     sc->rows_left -= n;
+    assert(sc->step.n_seq < sc->cfg.max_seqs); /* no more than have seats */
     sc->row_owner[sc->step.n_seq] = rq;
     sc->chunk[sc->step.n_seq++] = n;
 }
@@ -516,7 +517,7 @@ static void plan_step(sched *sc, int64_t now)
     sc->n_logit = sc->step.n_seq = 0;
     sc->rows_left = sc->cfg.max_rows;
     sc->pages_short = false;
-    for (int i = 0; i < n && sc->rows_left > 0 && sc->step.n_seq < sc->cfg.max_seqs; i++) {
+    for (int i = 0; i < n && sc->rows_left > 0; i++) {
         add_entry(sc, &sc->plan[i], now);
     }
     sweep(sc);

@@ -1,0 +1,236 @@
+/* test_kv.c -- pages: a million random operations against a plain model of who holds what and what
+ * lies where, and the rules of the prefix cache one by one. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <check.h>
+
+#include "engine/kv.h"
+
+enum { PAGES = 40, PT = 4, SEQS = 12, LEN = 6 /* pages per sequence */ };
+
+static uint64_t rng = 1;
+
+static int draw(int n)
+{
+    rng = rng * 6364136223846793005ULL + 1442695040888963407ULL;
+    return (int)((rng >> 33) % (uint64_t)n);
+}
+
+typedef struct {
+    int n_page, n_full;
+    int32_t page[LEN];
+    int32_t tokens[LEN * PT + 1];
+    kv_domain d;
+} seq;
+
+/* What a page truly holds: the whole history up to its end, and whose. */
+typedef struct {
+    int n;
+    int32_t tokens[LEN * PT];
+    kv_domain d;
+} truth;
+
+static bool same_domain(const kv_domain *a, const kv_domain *b)
+{
+    return a->isolation == b->isolation && memcmp(a->digest, b->digest, sizeof(a->digest)) == 0;
+}
+
+static void open_seq(kv_pages *kv, seq *s, const truth *tr, uint64_t *hits)
+{
+    *s = (seq){.d = {.isolation = (uint64_t)draw(2)}};
+    s->d.digest[31] = (uint8_t)draw(2);
+    for (int i = 0; i <= LEN * PT; i++) s->tokens[i] = draw(8) ? 7 : draw(2);
+    s->n_page = kv_match(kv, &s->d, s->tokens, 1 + draw(LEN * PT + 1), s->page, LEN);
+    s->n_full = s->n_page;
+    for (int p = 0; p < s->n_page; p++) {
+        const truth *t = &tr[s->page[p]];
+        ck_assert_int_eq(t->n, (p + 1) * PT);
+        ck_assert(memcmp(t->tokens, s->tokens, (size_t)t->n * sizeof(int32_t)) == 0);
+        ck_assert(same_domain(&t->d, &s->d));
+        (*hits)++;
+    }
+}
+
+static void close_seq(kv_pages *kv, seq *s, int *refs)
+{
+    for (int p = s->n_page - 1; p >= 0; p--) {
+        kv_release(kv, s->page[p]);
+        refs[s->page[p]]--;
+    }
+    s->n_page = s->n_full = 0;
+}
+
+static void fill_page(kv_pages *kv, seq *s, truth *tr)
+{
+    int p = s->n_full++;
+    truth *t = &tr[s->page[p]];
+    t->n = (p + 1) * PT;
+    t->d = s->d;
+    memcpy(t->tokens, s->tokens, (size_t)t->n * sizeof(int32_t));
+    kv_publish(kv, &s->d, s->page, p, s->tokens + (size_t)p * PT);
+}
+
+static void grow(kv_pages *kv, seq *s, int *refs)
+{
+    int available = kv_available(kv), page = kv_take(kv);
+    ck_assert_int_eq(page >= 0, available > 0);
+    if (page < 0) return;
+    ck_assert_int_eq(refs[page], 0); /* never a page that somebody holds */
+    refs[page] = 1;
+    s->page[s->n_page++] = page;
+}
+
+static void compare(const kv_pages *kv, const int *refs)
+{
+    kv_counts c;
+    int held = 0;
+    for (int i = 0; i < PAGES; i++) held += refs[i] > 0;
+    kv_count(kv, &c);
+    ck_assert_int_eq(c.n_held, held);
+    ck_assert_int_eq(kv_available(kv), PAGES - held);
+    ck_assert(kv_check(kv));
+}
+
+START_TEST(a_million_operations_keep_every_invariant)
+{
+    kv_pages *kv = kv_create(PAGES, PT, true);
+    static seq s[SEQS];
+    static truth tr[PAGES];
+    int refs[PAGES] = {0};
+    uint64_t hits = 0;
+    memset(s, 0, sizeof(s));
+    for (int op = 0; op < 1000000; op++) {
+        seq *q = &s[draw(SEQS)];
+        int what = draw(16);
+        if (q->n_page == 0 && what < 12) {
+            open_seq(kv, q, tr, &hits);
+            for (int p = 0; p < q->n_page; p++) refs[q->page[p]]++;
+        }
+        if (q->n_full < q->n_page)
+            fill_page(kv, q, tr);
+        else if (q->n_page < LEN && what < 13)
+            grow(kv, q, refs);
+        else if (what == 13 && q->n_page > 0)
+            kv_forget(kv, q->page[draw(q->n_page)]);
+        else
+            close_seq(kv, q, refs);
+        if (op % 64 == 0) compare(kv, refs);
+    }
+    ck_assert_uint_gt(hits, 10000);
+    for (int i = 0; i < SEQS; i++) close_seq(kv, &s[i], refs);
+    compare(kv, refs);
+    kv_destroy(kv);
+}
+END_TEST
+
+/* Publishes `n` pages of `tokens` and lets them go. */
+static void put(kv_pages *kv, const kv_domain *d, const int32_t *tokens, int n)
+{
+    int32_t page[LEN];
+    for (int i = 0; i < n; i++) {
+        page[i] = kv_take(kv);
+        ck_assert_int_ge(page[i], 0);
+        kv_publish(kv, d, page, i, tokens + (size_t)i * PT);
+    }
+    for (int i = n - 1; i >= 0; i--) kv_release(kv, page[i]);
+}
+
+static int get(kv_pages *kv, const kv_domain *d, const int32_t *tokens, int n_tokens)
+{
+    int32_t page[LEN];
+    int n = kv_match(kv, d, tokens, n_tokens, page, LEN);
+    for (int i = n - 1; i >= 0; i--) kv_release(kv, page[i]);
+    return n;
+}
+
+START_TEST(hits_need_the_same_tokens_adapter_and_domain)
+{
+    kv_pages *kv = kv_create(PAGES, PT, true);
+    int32_t t[LEN * PT];
+    for (int i = 0; i < LEN * PT; i++) t[i] = i;
+    kv_domain d = {.isolation = 5}, other = {.isolation = 6}, adapted = d;
+    adapted.digest[0] = 1;
+    put(kv, &d, t, 3);
+    ck_assert_int_eq(get(kv, &d, t, 3 * PT + 1), 3);
+    ck_assert_int_eq(get(kv, &d, t, 3 * PT), 2); /* something is left to compute */
+    ck_assert_int_eq(get(kv, &d, t, 1), 0);
+    ck_assert_int_eq(get(kv, &other, t, 3 * PT + 1), 0);
+    ck_assert_int_eq(get(kv, &adapted, t, 3 * PT + 1), 0);
+    ck_assert_int_eq(get(kv, &d, t + PT, 2 * PT + 1), 0); /* a middle is no beginning */
+    t[PT + 1]++;
+    ck_assert_int_eq(get(kv, &d, t, 3 * PT + 1), 1);
+    kv_destroy(kv);
+}
+END_TEST
+
+START_TEST(the_least_recently_used_goes_first_and_tails_before_heads)
+{
+    kv_pages *kv = kv_create(6, PT, true);
+    int32_t a[3 * PT + 1], b[3 * PT + 1];
+    for (int i = 0; i <= 3 * PT; i++) {
+        a[i] = i;
+        b[i] = 100 + i;
+    }
+    kv_domain d = {.isolation = 1};
+    put(kv, &d, a, 3);
+    put(kv, &d, b, 3);
+    ck_assert_int_eq(get(kv, &d, a, 3 * PT + 1), 3); /* a is younger now */
+    ck_assert_int_ge(kv_take(kv), 0);
+    ck_assert_int_eq(get(kv, &d, b, 3 * PT + 1), 2);
+    ck_assert_int_eq(get(kv, &d, a, 3 * PT + 1), 3);
+    kv_destroy(kv);
+}
+END_TEST
+
+START_TEST(what_is_forgotten_is_never_handed_out)
+{
+    kv_pages *kv = kv_create(8, PT, true);
+    int32_t t[2 * PT + 1] = {0}, page[2];
+    kv_domain d = {.isolation = 1};
+    for (int i = 0; i < 2; i++) {
+        page[i] = kv_take(kv);
+        kv_publish(kv, &d, page, i, t);
+    }
+    kv_forget(kv, page[0]);
+    ck_assert_int_eq(get(kv, &d, t, 2 * PT + 1), 0);
+    ck_assert(kv_check(kv));
+    kv_release(kv, page[1]);
+    kv_release(kv, page[0]);
+    ck_assert(kv_check(kv));
+    put(kv, &d, t, 1); /* the same root again: the orphan must not hang on to it */
+    ck_assert_int_eq(get(kv, &d, t, 2 * PT + 1), 1);
+    kv_destroy(kv);
+}
+END_TEST
+
+START_TEST(switched_off_it_only_counts_pages)
+{
+    kv_pages *kv = kv_create(4, PT, false);
+    int32_t t[PT + 1] = {0};
+    kv_domain d = {.isolation = 1};
+    put(kv, &d, t, 1);
+    ck_assert_int_eq(get(kv, &d, t, PT + 1), 0);
+    for (int i = 0; i < 4; i++) ck_assert_int_ge(kv_take(kv), 0);
+    ck_assert_int_eq(kv_take(kv), -1);
+    kv_destroy(kv);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("kv");
+    TCase *tc = tcase_create("all");
+    tcase_set_timeout(tc, 250);
+    tcase_add_test(tc, a_million_operations_keep_every_invariant);
+    tcase_add_test(tc, hits_need_the_same_tokens_adapter_and_domain);
+    tcase_add_test(tc, the_least_recently_used_goes_first_and_tails_before_heads);
+    tcase_add_test(tc, what_is_forgotten_is_never_handed_out);
+    tcase_add_test(tc, switched_off_it_only_counts_pages);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_NORMAL);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

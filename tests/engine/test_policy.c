@@ -1,0 +1,168 @@
+/* test_policy.c -- the scheduler's judgement, scenario by scenario; no clock, no thread. */
+#include <stdlib.h>
+
+#include <check.h>
+
+#include "engine/policy.h"
+
+enum { MAX = 16, SECOND = 1000000 };
+
+static policy_entry out[MAX];
+static int order[MAX];
+static const policy_limits lim = {.max_rows = 64, .free_seats = 4, .ageing_us = 10 * SECOND};
+
+static policy_request waiting(int rank, int64_t arrived, double served)
+{
+    return (policy_request){.left = 20,
+                            .max_chunk = 64,
+                            .class_rank = rank,
+                            .arrived_us = arrived,
+                            .served = served,
+                            .resident = true};
+}
+
+static policy_request decoding(int rank, int64_t arrived)
+{
+    policy_request r = waiting(rank, arrived, 0);
+    r.running = true;
+    r.left = 1;
+    return r;
+}
+
+static void expect(const policy_request *rq, int n, const policy_limits *l, int64_t now,
+                   const int *want, int n_want)
+{
+    ck_assert_int_eq(policy_plan(rq, n, l, now, out, order), n_want);
+    for (int i = 0; i < n_want; i++) ck_assert_int_eq(out[i].request, want[i]);
+}
+
+START_TEST(decode_rows_stand_before_any_prefill)
+{
+    policy_request rq[] = {waiting(0, 1, 0), decoding(2, 2), waiting(1, 0, 0), decoding(0, 9)};
+    expect(rq, 4, &lim, 10, (int[]){3, 1, 0, 2}, 4);
+    ck_assert_int_eq(out[0].n_rows, 1);
+    ck_assert_int_eq(out[2].n_rows, 20);
+    policy_limits tight = lim;
+    tight.max_rows = 2;
+    expect(rq, 4, &tight, 10, (int[]){3, 1}, 2);
+}
+END_TEST
+
+START_TEST(chunks_are_bounded)
+{
+    policy_request rq[] = {waiting(0, 1, 0)};
+    rq[0].left = 500;
+    expect(rq, 1, &lim, 10, (int[]){0}, 1);
+    ck_assert_int_eq(out[0].n_rows, 64);
+}
+END_TEST
+
+START_TEST(class_then_what_is_begun_then_fairness_then_arrival)
+{
+    policy_request rq[] = {waiting(1, 1, 0), waiting(0, 5, 30), waiting(0, 6, 10),
+                           waiting(0, 4, 30), waiting(0, 7, 99)};
+    rq[4].running = true;
+    expect(rq, 5, &lim, 10, (int[]){4, 2, 3, 1, 0}, 5);
+}
+END_TEST
+
+START_TEST(a_near_deadline_goes_before_fairness_and_a_missed_one_does_not)
+{
+    policy_request rq[] = {waiting(0, 1, 0), waiting(0, 2, 50), waiting(0, 3, 60)};
+    rq[1].deadline_us = SECOND + 30000;
+    rq[2].deadline_us = SECOND + 10000;
+    expect(rq, 3, &lim, SECOND, (int[]){2, 1, 0}, 3);
+    expect(rq, 3, &lim, SECOND + 20000, (int[]){1, 0, 2}, 3);
+    expect(rq, 3, &lim, SECOND / 2, (int[]){0, 1, 2}, 3);
+}
+END_TEST
+
+START_TEST(locality_is_worth_milliseconds_and_no_more)
+{
+    policy_request rq[] = {waiting(0, 0, 0), waiting(0, 10000, 0)};
+    rq[0].resident = false;
+    expect(rq, 2, &lim, SECOND, (int[]){1, 0}, 2);
+    rq[1].arrived_us = 30000;
+    expect(rq, 2, &lim, SECOND, (int[]){0, 1}, 2);
+}
+END_TEST
+
+START_TEST(waiting_lifts_a_low_class_but_not_over_fairness)
+{
+    policy_request rq[] = {waiting(2, 0, 5), waiting(0, 25 * SECOND, 9)};
+    expect(rq, 2, &lim, 25 * SECOND, (int[]){0, 1}, 2); /* level by now, less served */
+    rq[0].served = 20;
+    expect(rq, 2, &lim, 25 * SECOND, (int[]){1, 0}, 2);
+    rq[0].served = 5;
+    expect(rq, 2, &lim, 15 * SECOND, (int[]){1, 0}, 2); /* not yet */
+    /* an old backlog of one tenant doesn't lock out a newcomer of the same class */
+    policy_request flood[] = {waiting(0, 0, 100), waiting(0, 90 * SECOND, 0)};
+    expect(flood, 2, &lim, 90 * SECOND, (int[]){1, 0}, 2);
+}
+END_TEST
+
+START_TEST(without_a_seat_only_the_stronger_are_offered)
+{
+    policy_request rq[] = {decoding(1, 0), waiting(1, 1, 0), waiting(0, 2, 0)};
+    policy_limits full = lim;
+    full.free_seats = 0;
+    expect(rq, 3, &full, 10, (int[]){0, 2}, 2);
+    rq[2].class_rank = 2;
+    expect(rq, 3, &full, 10, (int[]){0}, 1);
+}
+END_TEST
+
+START_TEST(the_victim_is_of_the_lowest_class_and_arrived_last)
+{
+    policy_request rq[] = {decoding(0, 9), decoding(2, 1), decoding(2, 5), waiting(3, 9, 0),
+                           decoding(1, 8)};
+    bool ok[] = {true, true, true, true, true};
+    ck_assert_int_eq(policy_victim(rq, 5, ok, -1, &lim, 10), 2);
+    ok[2] = false;
+    ck_assert_int_eq(policy_victim(rq, 5, ok, -1, &lim, 10), 1);
+    ck_assert_int_eq(policy_victim(rq, 5, ok, 4, &lim, 10), 1); /* only weaker than request 4 */
+    ok[1] = false;
+    ck_assert_int_eq(policy_victim(rq, 5, ok, 4, &lim, 10), -1);
+    ck_assert_int_eq(policy_victim(rq, 5, ok, -1, &lim, 10), 4);
+    ok[4] = ok[0] = false;
+    ck_assert_int_eq(policy_victim(rq, 5, ok, -1, &lim, 10), -1);
+}
+END_TEST
+
+START_TEST(no_two_ever_preempt_each_other_in_turn)
+{
+    uint64_t x = 1;
+    for (int i = 0; i < 2000; i++) {
+        x = x * 6364136223846793005ULL + 1442695040888963407ULL;
+        policy_request a = decoding((int)(x >> 33) % 4, (int64_t)(x >> 40) % (60 * SECOND));
+        policy_request b = decoding((int)(x >> 35) % 4, (int64_t)(x >> 20) % (60 * SECOND));
+        bool ab = false, ba = false;
+        for (int64_t now = 60 * SECOND; now < 120 * SECOND; now += SECOND / 2) {
+            ab |= policy_is_weaker(&a, &b, &lim, now);
+            ba |= policy_is_weaker(&b, &a, &lim, now);
+        }
+        ck_assert(!(ab && ba));
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("policy");
+    TCase *tc = tcase_create("all");
+    tcase_add_test(tc, decode_rows_stand_before_any_prefill);
+    tcase_add_test(tc, chunks_are_bounded);
+    tcase_add_test(tc, class_then_what_is_begun_then_fairness_then_arrival);
+    tcase_add_test(tc, a_near_deadline_goes_before_fairness_and_a_missed_one_does_not);
+    tcase_add_test(tc, locality_is_worth_milliseconds_and_no_more);
+    tcase_add_test(tc, waiting_lifts_a_low_class_but_not_over_fairness);
+    tcase_add_test(tc, without_a_seat_only_the_stronger_are_offered);
+    tcase_add_test(tc, the_victim_is_of_the_lowest_class_and_arrived_last);
+    tcase_add_test(tc, no_two_ever_preempt_each_other_in_turn);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_NORMAL);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

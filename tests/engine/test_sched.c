@@ -1,0 +1,773 @@
+/* test_sched.c -- the engine thread over a fake model.
+ *
+ * The fake keeps, for each position of each page, which token of which adapter was put there, and
+ * makes a row's logits from a hash of what it reads back through the block table.  So a wrong page,
+ * row, position, segment or cache hit shows as a wrong token.  What is right is computed here, from
+ * the history alone.  A gate lets a test hold the engine inside a step, so no test depends on time.
+ *
+ * Because model_forward() and its companions are defined here, the library's model is not linked.
+ */
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <check.h>
+
+#include "engine/backend_ops.h"
+#include "engine/base/clock.h"
+#include "engine/sched.h"
+
+enum { VOCAB = 64, PT = 4, MAX_NEW = 24, PROMPT = 60, POISON = 63, STOP = 9, ADAPTERS = 5 };
+
+/* ------------------------------------------------------------------- the fake -- */
+
+typedef struct {
+    int32_t token, pos;
+    uint64_t adapter;
+} cell;
+
+typedef struct {
+    kv_pool head;
+    cell *cells; /* [n_pages][PT] */
+} fake_kv;
+
+struct model {
+    model_config cfg;
+    float logits[256 * VOCAB];
+    bool fail; /* the device breaks at the next step */
+    pthread_mutex_t mu;
+    pthread_cond_t change;
+    bool gated; /* a step needs a permit */
+    int permits, begun;
+};
+
+static uint64_t mix(uint64_t h, uint64_t v)
+{
+    h = (h ^ v) * 0xD6E8FEB86659FD93ULL;
+    return h ^ (h >> 32);
+}
+
+static void logits_of_hash(uint64_t h, float *out)
+{
+    for (int v = 0; v < VOCAB; v++) {
+        out[v] = (float)(mix(h, (uint64_t)v + 1) % 8192) / 1024.0F - (v == POISON ? 100.0F : 0);
+    }
+}
+
+const model_config *model_get_config(const model *m)
+{
+    return &m->cfg;
+}
+
+attn_shape model_attn_shape(const model *m)
+{
+    (void)m;
+    return (attn_shape){.n_layer = 1, .n_head = 1, .n_kv_head = 1, .head_dim = 8, .scale = 1};
+}
+
+static cell *cell_at(fake_kv *kv, const step_seq *s, int pos)
+{
+    ck_assert_int_lt(pos / PT, s->n_page);
+    int page = s->page[pos / PT];
+    ck_assert(page >= 0 && page < kv->head.n_pages);
+    return &kv->cells[(size_t)page * PT + (size_t)(pos % PT)];
+}
+
+static void answer_row(fake_kv *kv, const step_seq *s, int pos, uint64_t adapter, float *out)
+{
+    uint64_t h = 1;
+    bool poisoned = false;
+    for (int p = 0; p <= pos; p++) {
+        const cell *c = cell_at(kv, s, p);
+        h = mix(mix(h, (uint64_t)c->token + 1), c->pos == p ? c->adapter : 999);
+        poisoned |= c->token == POISON;
+    }
+    logits_of_hash(mix(h, adapter), out);
+    if (poisoned) out[17] = NAN;
+}
+
+static void wait_at_gate(model *m)
+{
+    pthread_mutex_lock(&m->mu);
+    m->begun++;
+    pthread_cond_broadcast(&m->change);
+    while (m->gated && m->permits == 0) pthread_cond_wait(&m->change, &m->mu);
+    if (m->gated) m->permits--;
+    pthread_mutex_unlock(&m->mu);
+}
+
+err_code model_forward(model *m, kv_pool *pool, const step *st, const float **out, err *e)
+{
+    fake_kv *kv = (fake_kv *)pool;
+    int row = 0, seg = 0, logit = 0;
+    wait_at_gate(m);
+    if (m->fail) return err_set(e, ERR_DEVICE, "the fake device broke");
+    for (int i = 0; i < st->n_seq; i++) {
+        const step_seq *s = &st->seq[i];
+        ck_assert_int_eq(s->row0, row);
+        while (row >= st->seg[seg].row0 + st->seg[seg].n_rows) seg++;
+        uint64_t adapter = st->seg[seg].lora ? st->seg[seg].lora->adapter_id : 0;
+        for (int k = 0; k < s->n_rows; k++, row++) {
+            ck_assert_int_eq(st->pos[row], s->pos0 + k);
+            *cell_at(kv, s, s->pos0 + k) = (cell){st->token[row], st->pos[row], adapter};
+            if (logit < st->n_logit && st->logit_row[logit] == row) {
+                answer_row(kv, s, s->pos0 + k, adapter, m->logits + (size_t)logit++ * VOCAB);
+            }
+        }
+    }
+    for (int i = 1; i < st->n_seg; i++) { /* one segment for each adapter */
+        for (int j = 0; j < i; j++) ck_assert_ptr_ne(st->seg[i].lora, st->seg[j].lora);
+    }
+    ck_assert_int_eq(row, st->n_rows);
+    ck_assert_int_eq(logit, st->n_logit);
+    *out = m->logits;
+    return ERR_NONE;
+}
+
+static err_code fake_open(backend *be, const backend_config *cfg, err *e)
+{
+    (void)cfg;
+    (void)e;
+    be->caps = (backend_caps){.name = "fake", .page_tokens = PT};
+    return ERR_NONE;
+}
+
+static void fake_close(backend *be)
+{
+    (void)be;
+}
+
+static size_t fake_page_bytes(const backend *be, const attn_shape *s)
+{
+    (void)be;
+    (void)s;
+    return 1;
+}
+
+static err_code fake_kv_create(backend *be, kv_pool **out, const attn_shape *s, int n, err *e)
+{
+    (void)be;
+    (void)e;
+    fake_kv *kv = calloc(1, sizeof(*kv));
+    kv->head = (kv_pool){*s, n, PT};
+    kv->cells = calloc((size_t)n * PT, sizeof(*kv->cells));
+    *out = &kv->head;
+    return ERR_NONE;
+}
+
+static void fake_kv_destroy(backend *be, kv_pool *kv)
+{
+    (void)be;
+    free(((fake_kv *)kv)->cells);
+    free(kv);
+}
+
+static void fake_sync(backend *be)
+{
+    (void)be;
+}
+
+static void fake_parallel(backend *be, void (*fn)(void *arg, int i), void *arg, int n)
+{
+    (void)be;
+    for (int i = n - 1; i >= 0; i--) fn(arg, i);
+}
+
+static const backend_ops fake_ops = {.name = "fake",
+                                     .open = fake_open,
+                                     .close = fake_close,
+                                     .sync = fake_sync,
+                                     .kv_page_bytes = fake_page_bytes,
+                                     .kv_create = fake_kv_create,
+                                     .kv_destroy = fake_kv_destroy,
+                                     .parallel = fake_parallel};
+
+/* -------------------------------------------------------------------- the rig -- */
+
+typedef struct {
+    int max_rows, max_seqs, n_pages, max_queued;
+    bool cache;
+    int busy; /* adapters answer ERR_BUSY so many times */
+} setting;
+
+typedef struct {
+    backend *be;
+    model m;
+    lora_view view[ADAPTERS];
+    int acquired, busy;
+    lora_source source;
+    sched *sc;
+} rig;
+
+static err_code acquire(void *self, uint64_t id, const lora_view **out, err *e)
+{
+    rig *r = self;
+    if (r->busy > 0) {
+        r->busy--;
+        return err_set(e, ERR_BUSY, "loading");
+    }
+    if (id > ADAPTERS) return err_set(e, ERR_CORRUPT, "broken");
+    r->acquired++;
+    *out = &r->view[id - 1];
+    return ERR_NONE;
+}
+
+static void release(void *self, const lora_view *v)
+{
+    (void)v;
+    ((rig *)self)->acquired--;
+}
+
+static void prefetch(void *self, uint64_t id)
+{
+    (void)self;
+    (void)id;
+}
+
+static rig *start(const setting *st)
+{
+    rig *r = calloc(1, sizeof(*r));
+    backend_config bc = {0};
+    err e;
+    ck_assert_int_eq(be_open(&r->be, &fake_ops, &bc, &e), ERR_NONE);
+    r->m.cfg = (model_config){.n_vocab = VOCAB, .max_pos = 512};
+    pthread_mutex_init(&r->m.mu, NULL);
+    pthread_cond_init(&r->m.change, NULL);
+    for (int i = 0; i < ADAPTERS; i++) {
+        r->view[i].adapter_id = (uint64_t)i + 1;
+        r->view[i].digest[3] = (uint8_t)(i + 1);
+    }
+    r->busy = st->busy;
+    r->source = (lora_source){r, acquire, release, prefetch};
+    sched_config c = {.max_rows = st->max_rows,
+                      .max_seqs = st->max_seqs,
+                      .max_queued = st->max_queued ? st->max_queued : 100,
+                      .max_context = 128,
+                      .max_logits = st->max_seqs + SCHED_SCORE_ROWS,
+                      .kv_bytes = (size_t)st->n_pages,
+                      .ageing_us = 3600LL * 1000000,
+                      .prefix_cache = st->cache,
+                      .n_class = 3,
+                      .classes = {{.rank = 0}, {.rank = 1}, {.rank = 2}}};
+    ck_assert_msg(sched_create(&r->sc, &c, &r->m, r->be, &r->source, &e) == ERR_NONE, "%s", e.msg);
+    return r;
+}
+
+static sched_stats stop(rig *r)
+{
+    sched_stats t;
+    do { /* the counts follow the last event */
+        sched_stats_get(r->sc, &t);
+    } while (t.healthy && (t.n_running || t.n_waiting || t.n_pages_used));
+    sched_destroy(r->sc);
+    ck_assert_int_eq(r->acquired, 0);
+    pthread_cond_destroy(&r->m.change);
+    pthread_mutex_destroy(&r->m.mu);
+    be_close(r->be);
+    free(r);
+    return t;
+}
+
+static void gate(rig *r, bool closed, int permits)
+{
+    pthread_mutex_lock(&r->m.mu);
+    r->m.gated = closed;
+    r->m.permits = permits;
+    pthread_cond_broadcast(&r->m.change);
+    pthread_mutex_unlock(&r->m.mu);
+}
+
+/* Until the engine has begun step `n` (counted from 1) and stands at the gate. */
+static void await_step(rig *r, int n)
+{
+    pthread_mutex_lock(&r->m.mu);
+    while (r->m.begun < n) pthread_cond_wait(&r->m.change, &r->m.mu);
+    pthread_mutex_unlock(&r->m.mu);
+}
+
+/* ---------------------------------------------------------------- the clients -- */
+
+typedef struct {
+    request rq;
+    meter meter;
+    request_signal sg;
+    int32_t prompt[PROMPT];
+    int32_t got[MAX_NEW + 1];
+    int n_got;
+} client;
+
+/* A greedy request of class 0, tenant 1, on the base, with a prompt of its own. */
+static client *make(int id, int n_prompt, int max_tokens)
+{
+    client *c = calloc(1, sizeof(*c));
+    request_init(&c->rq);
+    request_signal_init(&c->sg);
+    for (int i = 0; i < n_prompt; i++) {
+        c->prompt[i] = (int32_t)(mix((uint64_t)id, (uint64_t)i) % (VOCAB - 1));
+    }
+    c->rq.prompt = c->prompt;
+    c->rq.n_prompt = n_prompt;
+    c->rq.max_tokens = max_tokens;
+    c->rq.tenant_id = c->rq.isolation = 1;
+    c->rq.arrived_us = clock_now_us();
+    c->rq.meter = &c->meter;
+    c->rq.signal = &c->sg;
+    c->rq.rules.temperature = 0;
+    return c;
+}
+
+static void submit(rig *r, client *c)
+{
+    err e;
+    if (!c->rq.ring) ck_assert_int_eq(request_prepare(&c->rq, NULL), ERR_NONE);
+    ck_assert_msg(sched_submit(r->sc, &c->rq, &e) == ERR_NONE, "%s", e.msg);
+}
+
+static int collect(client *c)
+{
+    uint64_t seen = 0;
+    bool done = false;
+    sampled t;
+    while (!done) {
+        while (request_next(&c->rq, &t, &done)) c->got[c->n_got++] = t.token;
+        if (!done) (void)request_signal_wait(&c->sg, &seen, 1000);
+    }
+    ck_assert_int_eq((int)atomic_load(&c->meter.output_tokens), c->n_got);
+    return atomic_load(&c->rq.finish);
+}
+
+static void drop(client *c)
+{
+    request_clear(&c->rq);
+    request_signal_clear(&c->sg);
+    free(c);
+}
+
+/* What this request must give, from its history alone. */
+static void check_tokens(const client *c)
+{
+    int32_t out[MAX_NEW + 1];
+    float logits[VOCAB];
+    sampler *sp = sampler_create(VOCAB);
+    sampled t;
+    for (int i = 0; i < c->n_got; i++) {
+        uint64_t h = 1;
+        for (int p = 0; p < c->rq.n_prompt + i; p++) {
+            int32_t token = p < c->rq.n_prompt ? c->prompt[p] : out[p - c->rq.n_prompt];
+            h = mix(mix(h, (uint64_t)token + 1), c->rq.adapter_id);
+        }
+        logits_of_hash(mix(h, c->rq.adapter_id), logits);
+        sampler_pick(sp, logits, &c->rq.rules, c->prompt, c->rq.n_prompt, out, i, &t);
+        out[i] = t.token;
+        ck_assert_msg(out[i] == c->got[i], "token %d is %d, not %d (pre-empted %d times)", i,
+                      (int)c->got[i], (int)out[i], c->rq.n_preempted);
+    }
+    sampler_destroy(sp);
+}
+
+static void finish_well(client *c)
+{
+    ck_assert_int_eq(collect(c), FINISH_LENGTH);
+    ck_assert_int_eq(c->n_got, c->rq.max_tokens);
+    check_tokens(c);
+    ck_assert_int_eq((int)atomic_load(&c->meter.prompt_tokens), c->rq.n_prompt);
+}
+
+/* ----------------------------------------------------------------- the tests -- */
+
+static void vary(client *c, int i)
+{
+    if (i % 3 == 0) { /* a beginning shared by many */
+        for (int k = 0; k < c->rq.n_prompt && k < 20; k++) c->prompt[k] = k % 7;
+    }
+    c->rq.tenant_id = (uint64_t)(i % 4);
+    c->rq.isolation = (uint64_t)(i % 4 / 2);
+    c->rq.adapter_id = (uint64_t)(i % (ADAPTERS + 1));
+    c->rq.slo_class = i % 3;
+    c->rq.rules.temperature = i % 5 ? 1.0F : 0;
+    c->rq.rules.top_k = i % 4 == 1 ? 7 : 0;
+    c->rq.rules.top_p = i % 4 == 2 ? 0.7F : 1;
+    c->rq.rules.frequency_penalty = i % 7 == 3 ? 1.0F : 0;
+    c->rq.rules.seed = (uint64_t)i;
+    c->rq.score_prompt = i % 11 == 5;
+}
+
+START_TEST(any_company_gives_the_same_tokens)
+{
+    static const setting settings[] = {
+        {.max_rows = 64, .max_seqs = 40, .n_pages = 400},
+        {.max_rows = 64, .max_seqs = 40, .n_pages = 400, .cache = true, .busy = 40},
+        {.max_rows = 33, .max_seqs = 32, .n_pages = 40, .cache = true, .busy = 5},
+        {.max_rows = 17, .max_seqs = 9, .n_pages = 22, .cache = true},
+        {.max_rows = 1, .max_seqs = 1, .n_pages = 30},
+    };
+    enum { N = 80 };
+    client *c[N];
+    rig *r = start(&settings[_i]);
+    for (int i = 0; i < N; i++) {
+        int n_prompt = 1 + (int)(mix(7, (uint64_t)i) % PROMPT);
+        c[i] = make(i, n_prompt, 1 + (int)(mix(8, (uint64_t)i) % MAX_NEW));
+        vary(c[i], i);
+        submit(r, c[i]);
+        if (i % 6 == 4) request_cancel(&c[i / 2]->rq);
+    }
+    for (int i = 0; i < N; i++) {
+        int why = collect(c[i]);
+        check_tokens(c[i]);
+        if (why != FINISH_CANCELLED) {
+            ck_assert_int_eq(why, FINISH_LENGTH);
+            ck_assert_int_eq(c[i]->n_got, c[i]->rq.max_tokens);
+        }
+        ck_assert_int_le((int)atomic_load(&c[i]->meter.prompt_tokens), c[i]->rq.n_prompt);
+        drop(c[i]);
+    }
+    sched_stats t = stop(r);
+    if (settings[_i].n_pages < 100 && settings[_i].max_seqs > 1)
+        ck_assert_uint_gt(t.n_preempted, 0);
+    if (settings[_i].n_pages == 400 && settings[_i].cache) ck_assert_uint_gt(t.n_cached_tokens, 0);
+    ck_assert_uint_eq(t.n_finished + t.n_cancelled, N);
+}
+END_TEST
+
+START_TEST(the_urgent_takes_pages_and_seats_from_a_decoding_batch)
+{
+    /* _i 0: pages are short; 1: seats are */
+    setting st = {.max_rows = 64, .max_seqs = _i ? 2 : 8, .n_pages = _i ? 100 : 14};
+    rig *r = start(&st);
+    client *low[2], *high = make(50, 12, 4);
+    gate(r, true, 0);
+    for (int i = 0; i < 2; i++) {
+        low[i] = make(i, 8, 20);
+        low[i]->rq.slo_class = 2;
+        submit(r, low[i]);
+        await_step(r, 1);
+    }
+    gate(r, true, 2);
+    await_step(r, 3); /* both have had a step */
+    if (!_i) high->rq.n_prompt = 44;
+    for (int k = 12; k < 44; k++) high->prompt[k] = 1;
+    submit(r, high);
+    gate(r, false, 0);
+    finish_well(high);
+    finish_well(low[0]);
+    finish_well(low[1]);
+    ck_assert_int_eq(high->rq.n_preempted, 0);
+    ck_assert_int_gt(low[0]->rq.n_preempted + low[1]->rq.n_preempted, 0);
+    ck_assert(high->rq.last_token_us <= low[1]->rq.last_token_us);
+    for (int i = 0; i < 2; i++) drop(low[i]);
+    drop(high);
+    (void)stop(r);
+}
+END_TEST
+
+START_TEST(the_small_never_pass_a_large_one_for_ever)
+{
+    setting st = {.max_rows = 64, .max_seqs = 8, .n_pages = 16};
+    rig *r = start(&st);
+    client *small[30], *large = make(99, 50, 10);
+    gate(r, true, 0);
+    for (int i = 0; i < 30; i++) {
+        small[i] = make(i, 8, 8);
+        if (i == 2) submit(r, large);
+        submit(r, small[i]);
+    }
+    gate(r, false, 0);
+    finish_well(large);
+    int before = 0;
+    for (int i = 0; i < 30; i++) {
+        finish_well(small[i]);
+        before += small[i]->rq.first_token_us < large->rq.first_token_us;
+    }
+    ck_assert_int_le(before, 8);
+    for (int i = 0; i < 30; i++) drop(small[i]);
+    drop(large);
+    (void)stop(r);
+}
+END_TEST
+
+START_TEST(a_flood_of_one_tenant_does_not_hold_up_another)
+{
+    setting st = {.max_rows = 64, .max_seqs = 2, .n_pages = 100};
+    rig *r = start(&st);
+    client *flood[40], *late[4];
+    gate(r, true, 0);
+    for (int i = 0; i < 40; i++) submit(r, flood[i] = make(i, 8, 6));
+    for (int i = 0; i < 4; i++) {
+        late[i] = make(100 + i, 8, 6);
+        late[i]->rq.tenant_id = 2;
+        submit(r, late[i]);
+    }
+    gate(r, false, 0);
+    int before = 0;
+    for (int i = 0; i < 4; i++) finish_well(late[i]);
+    for (int i = 0; i < 40; i++) {
+        finish_well(flood[i]);
+        before += flood[i]->rq.first_token_us < late[3]->rq.first_token_us;
+    }
+    ck_assert_int_le(before, 8);
+    for (int i = 0; i < 4; i++) drop(late[i]);
+    for (int i = 0; i < 40; i++) drop(flood[i]);
+    (void)stop(r);
+}
+END_TEST
+
+static int cached_of(rig *r, uint64_t isolation, uint64_t adapter)
+{
+    client *c = make(5, 30, 4);
+    c->rq.isolation = isolation;
+    c->rq.adapter_id = adapter;
+    submit(r, c);
+    finish_well(c);
+    int cached = (int)atomic_load(&c->meter.cached_tokens);
+    drop(c);
+    return cached;
+}
+
+START_TEST(the_prefix_cache_stays_within_domain_and_adapter)
+{
+    setting st = {.max_rows = 64, .max_seqs = 8, .n_pages = 100, .cache = true};
+    rig *r = start(&st);
+    ck_assert_int_eq(cached_of(r, 1, 0), 0);
+    ck_assert_int_eq(cached_of(r, 1, 0), 28);
+    ck_assert_int_eq(cached_of(r, 2, 0), 0);
+    ck_assert_int_eq(cached_of(r, 1, 1), 0);
+    ck_assert_int_eq(cached_of(r, 1, 2), 0);
+    ck_assert_int_eq(cached_of(r, 1, 1), 28);
+    ck_assert_int_eq(cached_of(r, 2, 0), 28);
+    ck_assert_uint_eq(stop(r).n_cached_tokens, 3 * 28);
+}
+END_TEST
+
+START_TEST(broken_numbers_fail_one_request_and_are_not_cached)
+{
+    setting st = {.max_rows = 16, .max_seqs = 8, .n_pages = 100, .cache = true};
+    rig *r = start(&st);
+    for (int round = 0; round < 3; round++) {
+        client *bad = make(7, 30, 4), *good = make(8 + round, 30, 10);
+        bad->prompt[2] = POISON;
+        bad->rq.score_prompt = round == 2;
+        if (round == 2) bad->rq.max_tokens = 0;
+        submit(r, bad);
+        submit(r, good);
+        ck_assert_int_eq(collect(bad), FINISH_ERROR);
+        ck_assert_int_eq(bad->rq.why.code, ERR_INTERNAL);
+        ck_assert_int_eq(bad->n_got, 0);
+        ck_assert_int_eq((int)atomic_load(&bad->meter.cached_tokens), 0);
+        finish_well(good);
+        drop(bad);
+        drop(good);
+    }
+    ck_assert_uint_eq(stop(r).n_failed, 3);
+}
+END_TEST
+
+START_TEST(a_broken_device_fails_everyone_once)
+{
+    setting st = {.max_rows = 64, .max_seqs = 2, .n_pages = 100};
+    rig *r = start(&st);
+    client *c[6], *after = make(50, 4, 4);
+    gate(r, true, 0);
+    r->m.fail = true;
+    for (int i = 0; i < 6; i++) submit(r, c[i] = make(i, 8, 6));
+    gate(r, false, 0);
+    for (int i = 0; i < 6; i++) {
+        ck_assert_int_eq(collect(c[i]), FINISH_ERROR);
+        ck_assert_int_eq(c[i]->rq.why.code, ERR_DEVICE);
+        drop(c[i]);
+    }
+    ck_assert_int_eq(request_prepare(&after->rq, NULL), ERR_NONE);
+    err e;
+    ck_assert_int_eq(sched_submit(r->sc, &after->rq, &e), ERR_DEVICE);
+    drop(after);
+    sched_stats t = stop(r);
+    ck_assert(!t.healthy);
+    ck_assert_uint_eq(t.n_failed, 6);
+}
+END_TEST
+
+START_TEST(a_cancelled_request_goes_within_one_step)
+{
+    setting st = {.max_rows = 64, .max_seqs = 4, .n_pages = 100};
+    rig *r = start(&st);
+    client *c = make(1, 8, 20), *queued = make(2, 8, 20), *other = make(3, 8, 10);
+    gate(r, true, 2);
+    submit(r, c);
+    await_step(r, 3); /* two tokens are out, the third step runs */
+    submit(r, queued);
+    submit(r, other);
+    request_cancel(&c->rq);
+    request_cancel(&queued->rq);
+    gate(r, false, 0);
+    ck_assert_int_eq(collect(c), FINISH_CANCELLED);
+    ck_assert_int_eq(c->n_got, 3);
+    check_tokens(c);
+    ck_assert_int_eq(collect(queued), FINISH_CANCELLED);
+    ck_assert_int_eq(queued->n_got, 0);
+    finish_well(other);
+    drop(c);
+    drop(queued);
+    drop(other);
+    ck_assert_uint_eq(stop(r).n_cancelled, 2);
+}
+END_TEST
+
+START_TEST(stop_ids_min_tokens_and_expiry)
+{
+    setting st = {.max_rows = 64, .max_seqs = 4, .n_pages = 100};
+    static const int32_t stop_id[] = {STOP, 30000};
+    static const logit_bias bias[] = {{STOP, 90}};
+    rig *r = start(&st);
+    client *c = make(1, 8, 20), *late = make(2, 8, 20), *broken = make(3, 8, 8);
+    c->rq.rules.stop_id = stop_id;
+    c->rq.rules.n_stop_id = 2;
+    c->rq.rules.min_tokens = 5;
+    c->rq.rules.bias = bias;
+    c->rq.rules.n_bias = 1;
+    submit(r, c);
+    ck_assert_int_eq(collect(c), FINISH_STOP);
+    ck_assert_int_eq(c->n_got, 6); /* the stop token is handed out and counted */
+    ck_assert_int_eq(c->got[5], STOP);
+    check_tokens(c);
+    late->rq.expires_us = 1;
+    submit(r, late);
+    ck_assert_int_eq(collect(late), FINISH_ERROR);
+    ck_assert_int_eq(late->rq.why.code, ERR_TIMEOUT);
+    broken->rq.adapter_id = 77;
+    submit(r, broken);
+    ck_assert_int_eq(collect(broken), FINISH_ERROR);
+    ck_assert_int_eq(broken->rq.why.code, ERR_CORRUPT);
+    drop(c);
+    drop(late);
+    drop(broken);
+    (void)stop(r);
+}
+END_TEST
+
+START_TEST(prompts_are_scored_in_any_chunks_and_company)
+{
+    setting st = {.max_rows = 16, .max_seqs = 6, .n_pages = _i ? 20 : 200, .cache = true};
+    rig *r = start(&st);
+    client *c[12];
+    sampler *sp = sampler_create(VOCAB);
+    for (int i = 0; i < 12; i++) {
+        c[i] = make(i / 2, 40, i % 3 ? 8 : 0);
+        c[i]->rq.score_prompt = true;
+        c[i]->rq.rules.n_top = 2;
+        submit(r, c[i]);
+    }
+    for (int i = 0; i < 12; i++) {
+        finish_well(c[i]);
+        uint64_t h = 1;
+        for (int p = 0; p + 1 < 40; p++) {
+            float logits[VOCAB];
+            sampled want;
+            h = mix(mix(h, (uint64_t)c[i]->prompt[p] + 1), 0);
+            logits_of_hash(mix(h, 0), logits);
+            sampler_score(sp, logits, c[i]->prompt[p + 1], 2, &want);
+            ck_assert(memcmp(&want, &c[i]->rq.prompt_score[p + 1], sizeof(want)) == 0);
+        }
+        drop(c[i]);
+    }
+    sampler_destroy(sp);
+    (void)stop(r);
+}
+END_TEST
+
+static void refused(rig *r, client *c, err_code want)
+{
+    err e;
+    ck_assert_int_eq(request_prepare(&c->rq, NULL), ERR_NONE);
+    ck_assert_int_eq(sched_submit(r->sc, &c->rq, &e), want);
+    ck_assert_ptr_null(c->rq.page);
+    drop(c);
+}
+
+START_TEST(what_cannot_be_served_is_refused)
+{
+    setting st = {.max_rows = 64, .max_seqs = 1, .n_pages = 10, .max_queued = 2};
+    static const logit_bias bias[] = {{VOCAB, 1}};
+    rig *r = start(&st);
+    ck_assert_int_eq(sched_max_context(r->sc), 40);
+    refused(r, make(1, 30, 11), ERR_INPUT);
+    refused(r, make(1, 10, 0), ERR_INPUT);
+    client *c = make(1, 8, 8);
+    c->prompt[3] = VOCAB;
+    refused(r, c, ERR_INPUT);
+    c = make(1, 8, 8);
+    c->prompt[0] = -1;
+    refused(r, c, ERR_INPUT);
+    c = make(1, 8, 8);
+    c->rq.rules.bias = bias;
+    c->rq.rules.n_bias = 1;
+    refused(r, c, ERR_INPUT);
+    c = make(1, 8, 8);
+    c->rq.weight = 0;
+    refused(r, c, ERR_INPUT);
+    c = make(1, 8, 8);
+    c->rq.rules.temperature = NAN;
+    refused(r, c, ERR_INPUT);
+    c = make(1, 8, 8);
+    c->rq.slo_class = 3;
+    refused(r, c, ERR_INPUT);
+    gate(r, true, 0);
+    client *full[3];
+    for (int i = 0; i < 3; i++) submit(r, full[i] = make(i, 8, 4));
+    refused(r, make(1, 8, 8), ERR_BUSY);
+    gate(r, false, 0);
+    for (int i = 0; i < 3; i++) {
+        finish_well(full[i]);
+        drop(full[i]);
+    }
+    ck_assert(sched_drain(r->sc, 60000000));
+    refused(r, make(1, 8, 8), ERR_BUSY);
+    (void)stop(r);
+}
+END_TEST
+
+START_TEST(destroying_ends_what_still_runs)
+{
+    setting st = {.max_rows = 64, .max_seqs = 2, .n_pages = 100};
+    rig *r = start(&st);
+    client *c[4];
+    gate(r, true, 0);
+    for (int i = 0; i < 4; i++) submit(r, c[i] = make(i, 8, 20));
+    await_step(r, 1);
+    for (int i = 0; i < 4; i++) request_cancel(&c[i]->rq);
+    gate(r, false, 0);
+    sched_destroy(r->sc);
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(collect(c[i]), FINISH_CANCELLED);
+        drop(c[i]);
+    }
+    be_close(r->be);
+    pthread_cond_destroy(&r->m.change);
+    pthread_mutex_destroy(&r->m.mu);
+    free(r);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("sched");
+    TCase *tc = tcase_create("all");
+    tcase_set_timeout(tc, 120);
+    tcase_add_loop_test(tc, any_company_gives_the_same_tokens, 0, 5);
+    tcase_add_loop_test(tc, the_urgent_takes_pages_and_seats_from_a_decoding_batch, 0, 2);
+    tcase_add_test(tc, the_small_never_pass_a_large_one_for_ever);
+    tcase_add_test(tc, a_flood_of_one_tenant_does_not_hold_up_another);
+    tcase_add_test(tc, the_prefix_cache_stays_within_domain_and_adapter);
+    tcase_add_test(tc, broken_numbers_fail_one_request_and_are_not_cached);
+    tcase_add_test(tc, a_broken_device_fails_everyone_once);
+    tcase_add_test(tc, a_cancelled_request_goes_within_one_step);
+    tcase_add_test(tc, stop_ids_min_tokens_and_expiry);
+    tcase_add_loop_test(tc, prompts_are_scored_in_any_chunks_and_company, 0, 2);
+    tcase_add_test(tc, what_cannot_be_served_is_refused);
+    tcase_add_test(tc, destroying_ends_what_still_runs);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_NORMAL);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
