@@ -56,6 +56,10 @@ void request_init(request *rq)
 
 err_code request_prepare(request *rq, err *e)
 {
+    if (rq->max_tokens < 0 || rq->n_prompt < 0) {
+        return err_set(e, ERR_INPUT, "a request can't have %d prompt and %d output tokens",
+                       rq->n_prompt, rq->max_tokens);
+    }
     size_t n = (size_t)rq->max_tokens + 1;
     rq->ring = calloc(n, sizeof(*rq->ring));
     rq->output = calloc(n, sizeof(*rq->output));

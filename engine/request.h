@@ -96,7 +96,7 @@ typedef struct request {
 
 /* Zeroes the struct, so that clear is always safe; sets neutral sampling rules. */
 void request_init(request *rq);
-/* Allocates ring and output for max_tokens.  ERR_NOMEM. */
+/* Allocates ring and output for max_tokens.  ERR_NOMEM; ERR_INPUT for negative counts. */
 err_code request_prepare(request *rq, err *e);
 /* Frees what prepare made.  Not while the engine has it. */
 void request_clear(request *rq);

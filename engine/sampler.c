@@ -179,7 +179,7 @@ static int keep(candidate *list, int n, const sampling *r, double total, double 
     for (; kept < n; kept++) {
         double w = exp(((double)list[kept].logit - max) / (double)r->temperature);
         if (kept && w < (double)r->min_p) break; /* relative to the best, whose weight is 1 */
-        if (kept && sum >= (double)r->top_p * total) break;
+        if (kept && r->top_p < 1 && sum >= (double)r->top_p * total) break;
         list[kept].logit = (float)w;
         sum += w;
     }
