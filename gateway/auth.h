@@ -17,6 +17,6 @@ const char *auth_find_key(const exchange *x, bool *ambiguous);
 bool auth_check(exchange *x, unsigned scope);
 
 /* May this key use that model name at all (the tenant's list of models)? */
-bool auth_may_use_model(const exchange *x, const char *model);
+bool auth_may_use_model(const exchange *x, const char *name);
 
 #endif

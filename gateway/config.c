@@ -40,8 +40,6 @@ static const option options[] = {
      86400 * SECOND, "Longest life of one completion, from the last byte of its body to the end."},
     {"server", "drain_timeout", OPT_TIME, AT(server_drain_timeout_us), "30s", 0, 3600 * SECOND,
      "After SIGTERM, running requests may take this long to end."},
-    {"server", "max_connections_per_ip", OPT_INT, AT(server_max_connections_per_ip), "0", 0, 65536,
-     "Open connections from one address; 0: only server.threads limits them."},
     {"server", "max_choices", OPT_INT, AT(server_max_choices), "8", 1, 128,
      "Most choices (n times prompts) of one request."},
     {"admin", "listen", OPT_TEXT, AT(admin_listen), "127.0.0.1:8444", 0, 0,

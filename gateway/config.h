@@ -22,7 +22,7 @@ typedef struct config {
     int64_t server_threads;
     char server_tls_cert[CONFIG_TEXT_MAX], server_tls_key[CONFIG_TEXT_MAX];
     int64_t server_max_body, server_body_timeout_us, server_request_timeout_us;
-    int64_t server_drain_timeout_us, server_max_connections_per_ip, server_max_choices;
+    int64_t server_drain_timeout_us, server_max_choices;
     char admin_listen[CONFIG_TEXT_MAX];
     char metrics_listen[CONFIG_TEXT_MAX];
 

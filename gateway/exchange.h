@@ -101,6 +101,10 @@ bool exchange_stream_begin(exchange *x, const char *type);
 bool exchange_stream_write(exchange *x, const char *data, size_t len);
 void exchange_stream_end(exchange *x);
 
+/* Called once by the listener when the handler is done: an answer if there is none, and what is left
+ * of the body is bounded. */
+void exchange_finish(exchange *x);
+
 /* No answer: the client is gone, the connection is closed. */
 void exchange_drop(exchange *x);
 

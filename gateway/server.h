@@ -56,6 +56,7 @@ typedef struct server {
     char fingerprint[32]; /* system_fingerprint */
     int64_t started_wall_us;
     atomic_bool draining, ready;
+    atomic_bool cut;                         /* the drain is over: what still runs is cancelled */
     atomic_bool reload_wanted, drain_wanted; /* set by the admin API, seen by main.c */
     server_counters count;
 } server;

@@ -20,7 +20,7 @@ room_of() {
     *) echo "${1%%/*}" ;;
     esac
 }
-list=$(find engine storage adapters tui gateway tests \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \))
+list=$(find engine storage adapters gateway tests $(ls -d tui 2>/dev/null) \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \))
 bad=0
 for f in $list; do
     room=$(room_of "$f")

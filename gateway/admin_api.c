@@ -1,0 +1,554 @@
+/* admin_api.c -- tenants, keys and the server itself, for operators' keys on the admin listener. */
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/json.h"
+#include "gateway/api_fields.h"
+#include "gateway/handlers.h"
+#include "gateway/server.h"
+#include "storage/audit.h"
+#include "storage/backup.h"
+
+enum { PAGE_MAX = 1000 };
+
+/* -------------------------------------------------------------------- tenants -- */
+
+static const struct {
+    const char *name;
+    size_t offset;
+} limit_fields[] = {
+    {"requests_per_minute", offsetof(tenant_limits, requests_per_minute)},
+    {"tokens_per_minute", offsetof(tenant_limits, tokens_per_minute)},
+    {"max_concurrent", offsetof(tenant_limits, max_concurrent)},
+    {"max_queued", offsetof(tenant_limits, max_queued)},
+    {"tokens_per_day", offsetof(tenant_limits, tokens_per_day)},
+    {"tokens_per_month", offsetof(tenant_limits, tokens_per_month)},
+    {"max_adapters", offsetof(tenant_limits, max_adapters)},
+    {"max_adapter_bytes", offsetof(tenant_limits, max_adapter_bytes)},
+};
+
+enum { N_LIMITS = (int)(sizeof(limit_fields) / sizeof(limit_fields[0])) };
+
+static int64_t *limit_at(tenant_limits *l, int i)
+{
+    return (int64_t *)(void *)((char *)l + limit_fields[i].offset);
+}
+
+static void write_list(jsonw *w, const char *name, const char *list)
+{
+    jsonw_open(w, name, '[');
+    while (*list) {
+        size_t n = strcspn(list, ",");
+        jsonw_strn(w, NULL, list, n);
+        list += n + (list[n] == ',');
+    }
+    jsonw_close(w, ']');
+}
+
+static void write_tenant(jsonw *w, const tenant *t)
+{
+    tenant_limits lim = t->limits;
+    jsonw_open(w, NULL, '{');
+    jsonw_str(w, "object", "tenant");
+    api_write_id(w, "id", t->id);
+    jsonw_str(w, "name", t->name);
+    jsonw_str(w, "state", t->disabled ? "disabled" : "active");
+    jsonw_num(w, "weight", t->weight);
+    jsonw_str(w, "default_class", t->default_class[0] ? t->default_class : NULL);
+    write_list(w, "classes", t->classes);
+    write_list(w, "models", t->models);
+    jsonw_open(w, "limits", '{');
+    for (int i = 0; i < N_LIMITS; i++) {
+        jsonw_int(w, limit_fields[i].name, *limit_at(&lim, i));
+    }
+    jsonw_close(w, '}');
+    jsonw_int(w, "generation", (int64_t)t->generation);
+    api_write_time(w, "created", t->created_wall_us);
+    jsonw_close(w, '}');
+}
+
+static bool bad(exchange *x, const err *e, const char *param)
+{
+    exchange_error(x, 400, "invalid_request_error", "invalid_value", param, "%s", e->msg);
+    return false;
+}
+
+/* ["a","b"] as "a,b". */
+static bool take_list(exchange *x, const cJSON *body, const char *name, char *out, size_t cap)
+{
+    const cJSON *v = json_get(body, name), *each;
+    if (!v || cJSON_IsNull(v)) return true;
+    size_t n = 0;
+    out[0] = 0;
+    bool ok = cJSON_IsArray(v);
+    cJSON_ArrayForEach(each, v)
+    {
+        ok = ok && cJSON_IsString(each) && each->valuestring[0] &&
+             !strchr(each->valuestring, ',') && strlen(each->valuestring) + n + 2 < cap;
+        if (!ok) break;
+        n += (size_t)snprintf(out + n, cap - n, "%s%s", n ? "," : "", each->valuestring);
+    }
+    if (ok) return true;
+    exchange_error(x, 400, "invalid_request_error", "invalid_value", name,
+                   "'%s' must be an array of names, together shorter than %zu bytes", name, cap);
+    return false;
+}
+
+static bool take_limits(exchange *x, const cJSON *body, tenant_limits *out)
+{
+    const cJSON *v = json_get(body, "limits");
+    const char *known[N_LIMITS + 1] = {NULL};
+    err e;
+    if (!v || cJSON_IsNull(v)) return true;
+    for (int i = 0; i < N_LIMITS; i++) known[i] = limit_fields[i].name;
+    if (!api_only_fields(x, v, known)) return false;
+    for (int i = 0; i < N_LIMITS; i++) {
+        if (json_int(v, known[i], 0, INT64_C(1) << 50, limit_at(out, i), NULL, &e)) {
+            return bad(x, &e, known[i]);
+        }
+    }
+    return true;
+}
+
+/* Settings that the body names; the others stay. */
+static bool take_tenant(exchange *x, const cJSON *body, tenant *t)
+{
+    static const char *const known[] = {"name",   "weight", "default_class", "classes",
+                                        "models", "limits", "disabled",      NULL};
+    err e;
+    const char *s = NULL;
+    bool found = false;
+    if (!api_only_fields(x, body, known)) return false;
+    if (json_str(body, "name", &s, &found, &e)) return bad(x, &e, "name");
+    if (found) {
+        if (!name_valid(s)) {
+            exchange_error(x, 400, "invalid_request_error", "invalid_value", "name",
+                           "a tenant's name must match [a-z0-9][a-z0-9._-]{0,63}");
+            return false;
+        }
+        (void)snprintf(t->name, sizeof(t->name), "%s", s);
+    }
+    if (json_num(body, "weight", 0.001, 1000, &t->weight, NULL, &e)) return bad(x, &e, "weight");
+    if (json_bool(body, "disabled", &t->disabled, NULL, &e)) return bad(x, &e, "disabled");
+    if (json_str(body, "default_class", &s, &found, &e)) return bad(x, &e, "default_class");
+    if (found) {
+        char why[128];
+        tenant probe = {0};
+        if (server_class_of(x->server, &probe, s, why, sizeof(why)) < 0 ||
+            strlen(s) > CLASS_NAME_MAX) {
+            exchange_error(x, 400, "invalid_request_error", "invalid_value", "default_class",
+                           "there is no class '%.40s'", s);
+            return false;
+        }
+        (void)snprintf(t->default_class, sizeof(t->default_class), "%s", s);
+    }
+    return take_list(x, body, "classes", t->classes, sizeof(t->classes)) &&
+           take_list(x, body, "models", t->models, sizeof(t->models)) &&
+           take_limits(x, body, &t->limits);
+}
+
+static void reply_tenant(exchange *x, int status, const tenant *t)
+{
+    jsonw w;
+    jsonw_init(&w);
+    write_tenant(&w, t);
+    exchange_reply_json(x, status, &w);
+    jsonw_clear(&w);
+}
+
+/* By name or id. */
+static bool find_tenant(exchange *x, const char *which, tenant *out)
+{
+    err e;
+    err_code rc = tenants_find(x->server->store, which, out, &e);
+    uint64_t id = api_parse_id(which);
+    if (rc && id) rc = tenants_get(x->server->store, id, out, &e);
+    if (!rc) return true;
+    exchange_error(x, 404, "invalid_request_error", "tenant_not_found", "tenant",
+                   "there is no tenant '%.80s'", which);
+    return false;
+}
+
+void admin_tenant_create(exchange *x)
+{
+    const cJSON *body;
+    tenant want = {.weight = 1}, made;
+    err e;
+    if (!exchange_read_json(x, &body, NULL, NULL) || !take_tenant(x, body, &want)) return;
+    if (!want.name[0]) {
+        exchange_error(x, 400, "invalid_request_error", "missing_required_parameter", "name",
+                       "'name' is required");
+        return;
+    }
+    if (tenants_create(x->server->store, &want, &made, &e)) {
+        exchange_reply_err(x, &e, "name");
+        return;
+    }
+    api_audit(x, made.id, "tenant.create", made.name, NULL);
+    reply_tenant(x, 201, &made);
+}
+
+void admin_tenants_list(exchange *x)
+{
+    tenant *list;
+    size_t n;
+    err e;
+    const char *after = exchange_query(x, "after");
+    if (tenants_list(x->server->store, after ? api_parse_id(after) : 0, PAGE_MAX, &list, &n, &e)) {
+        exchange_reply_err(x, &e, NULL);
+        return;
+    }
+    jsonw w;
+    api_list_begin(&w);
+    for (size_t i = 0; i < n; i++) write_tenant(&w, &list[i]);
+    api_list_end(x, &w, n == PAGE_MAX);
+    free(list);
+}
+
+void admin_tenant_get(exchange *x)
+{
+    tenant t;
+    if (find_tenant(x, x->param[0], &t)) reply_tenant(x, 200, &t);
+}
+
+void admin_tenant_patch(exchange *x)
+{
+    const cJSON *body;
+    tenant t, now;
+    err e;
+    if (!find_tenant(x, x->param[0], &t)) return;
+    if (!exchange_read_json(x, &body, NULL, NULL) || !take_tenant(x, body, &t)) return;
+    if (tenants_update(x->server->store, &t, &now, &e)) {
+        exchange_reply_err(x, &e, NULL);
+        return;
+    }
+    api_audit(x, now.id, "tenant.update", now.name, NULL);
+    reply_tenant(x, 200, &now);
+}
+
+void admin_tenant_delete(exchange *x)
+{
+    tenant t;
+    err e;
+    if (!find_tenant(x, x->param[0], &t)) return;
+    if (tenants_disable(x->server->store, t.id, &e) ||
+        tenants_get(x->server->store, t.id, &t, &e)) {
+        exchange_reply_err(x, &e, NULL);
+        return;
+    }
+    api_audit(x, t.id, "tenant.disable", t.name, NULL);
+    reply_tenant(x, 200, &t);
+}
+
+/* ----------------------------------------------------------------------- keys -- */
+
+static void write_key(exchange *x, jsonw *w, const key_info *k, const char *text)
+{
+    tenant t = {0};
+    if (k->tenant_id) (void)tenants_get(x->server->store, k->tenant_id, &t, NULL);
+    jsonw_open(w, NULL, '{');
+    jsonw_str(w, "object", "key");
+    api_write_id(w, "id", k->id);
+    if (text) jsonw_str(w, "key", text);
+    jsonw_str(w, "public_id", k->public_id);
+    jsonw_str(w, "name", k->name);
+    jsonw_str(w, "tenant", k->tenant_id ? t.name : NULL);
+    jsonw_open(w, "scopes", '[');
+    for (unsigned s = 1; s <= SCOPE_ADMIN; s <<= 1) {
+        if (k->scopes & s) jsonw_str(w, NULL, scope_name((key_scope)s));
+    }
+    jsonw_close(w, ']');
+    jsonw_int(w, "requests_per_minute", k->requests_per_minute);
+    jsonw_int(w, "tokens_per_minute", k->tokens_per_minute);
+    jsonw_int(w, "max_concurrent", k->max_concurrent);
+    jsonw_int(w, "secrets", k->n_secrets);
+    api_write_time(w, "created", k->created_wall_us);
+    api_write_time(w, "expires_at", k->expires_wall_us);
+    api_write_time(w, "revoked", k->revoked_wall_us);
+    api_write_time(w, "last_used", k->last_used_wall_us);
+    jsonw_close(w, '}');
+}
+
+static void reply_key(exchange *x, int status, const key_info *k, const char *text)
+{
+    jsonw w;
+    jsonw_init(&w);
+    write_key(x, &w, k, text);
+    exchange_reply_json(x, status, &w);
+    jsonw_clear(&w);
+}
+
+static bool take_scopes(exchange *x, const cJSON *body, unsigned *out)
+{
+    const cJSON *v = json_get(body, "scopes"), *each;
+    bool ok = cJSON_IsArray(v) && v->child;
+    cJSON_ArrayForEach(each, v)
+    {
+        unsigned s = cJSON_IsString(each) ? scope_from_name(each->valuestring) : 0;
+        ok = ok && s;
+        *out |= s;
+    }
+    if (ok) return true;
+    exchange_error(x, 400, "invalid_request_error", "invalid_value", "scopes",
+                   "'scopes' must be an array of inference, adapters.read, adapters.write, admin");
+    return false;
+}
+
+void admin_key_create(exchange *x)
+{
+    static const char *const known[] = {"tenant",
+                                        "name",
+                                        "scopes",
+                                        "expires_at",
+                                        "requests_per_minute",
+                                        "tokens_per_minute",
+                                        "max_concurrent",
+                                        NULL};
+    const cJSON *body;
+    key_info want = {0}, made;
+    char text[KEY_TEXT_LEN + 1];
+    const char *who = NULL, *name = NULL;
+    int64_t expires = 0;
+    err e;
+    if (!exchange_read_json(x, &body, NULL, NULL) || !api_only_fields(x, body, known)) return;
+    bool ok =
+        !json_str(body, "tenant", &who, NULL, &e) && !json_str(body, "name", &name, NULL, &e) &&
+        !json_int(body, "expires_at", 0, INT64_C(1) << 40, &expires, NULL, &e) &&
+        !json_int(body, "requests_per_minute", 0, INT64_C(1) << 40, &want.requests_per_minute, NULL,
+                  &e) &&
+        !json_int(body, "tokens_per_minute", 0, INT64_C(1) << 40, &want.tokens_per_minute, NULL,
+                  &e) &&
+        !json_int(body, "max_concurrent", 0, INT64_C(1) << 40, &want.max_concurrent, NULL, &e);
+    if (!ok) {
+        (void)bad(x, &e, NULL);
+        return;
+    }
+    tenant t = {0};
+    if (!take_scopes(x, body, &want.scopes) || (who && !find_tenant(x, who, &t))) return;
+    if (name && strlen(name) > KEY_NAME_MAX) {
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", "name",
+                       "'name' is longer than %d bytes", KEY_NAME_MAX);
+        return;
+    }
+    want.tenant_id = t.id;
+    want.expires_wall_us = expires * 1000000;
+    (void)snprintf(want.name, sizeof(want.name), "%s", name ? name : "");
+    if (keys_create(x->server->store, &want, text, &made, &e)) {
+        exchange_reply_err(x, &e, "scopes");
+        return;
+    }
+    api_audit(x, made.tenant_id, "key.create", made.public_id, NULL);
+    reply_key(x, 201, &made, text);
+}
+
+void admin_keys_list(exchange *x)
+{
+    key_info *list;
+    size_t n;
+    err e;
+    tenant t = {0};
+    const char *who = exchange_query(x, "tenant");
+    if (who && !find_tenant(x, who, &t)) return;
+    if (keys_list(x->server->store, t.id, &list, &n, &e)) {
+        exchange_reply_err(x, &e, NULL);
+        return;
+    }
+    jsonw w;
+    api_list_begin(&w);
+    for (size_t i = 0; i < n; i++) write_key(x, &w, &list[i], NULL);
+    api_list_end(x, &w, false);
+    free(list);
+}
+
+static bool find_key(exchange *x, key_info *out)
+{
+    err e;
+    uint64_t id = api_parse_id(x->param[0]);
+    if (id && keys_get(x->server->store, id, out, &e) == ERR_NONE) return true;
+    exchange_error(x, 404, "invalid_request_error", "key_not_found", "key", "there is no such key");
+    return false;
+}
+
+void admin_key_get(exchange *x)
+{
+    key_info k;
+    if (find_key(x, &k)) reply_key(x, 200, &k, NULL);
+}
+
+void admin_key_rotate(exchange *x)
+{
+    key_info k;
+    char text[KEY_TEXT_LEN + 1];
+    int64_t grace_s = 86400;
+    err e;
+    if (!find_key(x, &k)) return;
+    const char *grace = exchange_query(x, "grace_seconds");
+    if (grace) grace_s = (int64_t)api_parse_id(grace);
+    if (grace && grace_s == 0) grace_s = 1; /* 0 would mean for ever */
+    int64_t until = clock_wall_us() + grace_s * 1000000;
+    if (keys_rotate(x->server->store, k.id, until, text, &e) ||
+        keys_get(x->server->store, k.id, &k, &e)) {
+        exchange_reply_err(x, &e, NULL);
+        return;
+    }
+    api_audit(x, k.tenant_id, "key.rotate", k.public_id, NULL);
+    reply_key(x, 201, &k, text);
+}
+
+void admin_key_revoke(exchange *x)
+{
+    key_info k;
+    err e;
+    if (!find_key(x, &k)) return;
+    if (keys_revoke(x->server->store, k.id, &e) || keys_get(x->server->store, k.id, &k, &e)) {
+        exchange_reply_err(x, &e, NULL);
+        return;
+    }
+    api_audit(x, k.tenant_id, "key.revoke", k.public_id, NULL);
+    reply_key(x, 200, &k, NULL);
+}
+
+/* --------------------------------------------------------------------- server -- */
+
+void admin_stats(exchange *x)
+{
+    server *s = x->server;
+    sched_stats t;
+    residency_stats r;
+    registry_totals g;
+    sched_stats_get(s->sched, &t);
+    residency_stats_get(s->residency, &r);
+    registry_totals_get(s->registry, 0, &g);
+    jsonw w;
+    jsonw_init(&w);
+    jsonw_open(&w, NULL, '{');
+    jsonw_str(&w, "version", LORAD_VERSION);
+    jsonw_str(&w, "backend", be_caps(s->be)->detail);
+    jsonw_int(&w, "uptime_seconds", (clock_wall_us() - s->started_wall_us) / 1000000);
+    jsonw_bool(&w, "draining", atomic_load(&s->draining));
+    jsonw_open(&w, "engine", '{');
+    jsonw_bool(&w, "healthy", t.healthy);
+    jsonw_int(&w, "running", t.n_running);
+    jsonw_int(&w, "waiting", t.n_waiting);
+    jsonw_int(&w, "pages", t.n_pages);
+    jsonw_int(&w, "pages_used", t.n_pages_used);
+    jsonw_int(&w, "pages_cached", t.n_pages_cached);
+    jsonw_int(&w, "steps", (int64_t)t.n_steps);
+    jsonw_int(&w, "prefill_tokens", (int64_t)t.n_prefill_tokens);
+    jsonw_int(&w, "decode_tokens", (int64_t)t.n_decode_tokens);
+    jsonw_int(&w, "cached_tokens", (int64_t)t.n_cached_tokens);
+    jsonw_int(&w, "preempted", (int64_t)t.n_preempted);
+    jsonw_int(&w, "cancelled", (int64_t)t.n_cancelled);
+    jsonw_int(&w, "failed", (int64_t)t.n_failed);
+    jsonw_int(&w, "last_rows", t.last_rows);
+    jsonw_int(&w, "last_adapters", t.last_adapters);
+    jsonw_int(&w, "last_step_us", t.last_step_us);
+    jsonw_close(&w, '}');
+    jsonw_open(&w, "adapters", '{');
+    jsonw_int(&w, "registered", (int64_t)g.n_adapters);
+    jsonw_int(&w, "versions", (int64_t)g.n_versions);
+    jsonw_int(&w, "pins", (int64_t)g.n_pins);
+    jsonw_int(&w, "file_bytes", (int64_t)g.file_bytes);
+    jsonw_int(&w, "resident", r.n_resident);
+    jsonw_int(&w, "loading", r.n_loading);
+    jsonw_int(&w, "memory_bytes", (int64_t)r.used_bytes);
+    jsonw_int(&w, "memory_budget_bytes", (int64_t)r.budget_bytes);
+    jsonw_int(&w, "loads", (int64_t)r.n_loads);
+    jsonw_int(&w, "evictions", (int64_t)r.n_evictions);
+    jsonw_close(&w, '}');
+    jsonw_close(&w, '}');
+    exchange_reply_json(x, 200, &w);
+    jsonw_clear(&w);
+}
+
+void admin_classes(exchange *x)
+{
+    jsonw w;
+    api_list_begin(&w);
+    for (int i = 0; i < SERVER_CLASSES; i++) {
+        const slo_class *c = &x->server->classes[i];
+        jsonw_open(&w, NULL, '{');
+        jsonw_str(&w, "name", c->name);
+        jsonw_int(&w, "ttft_ms", c->ttft_us / 1000);
+        jsonw_int(&w, "tpot_ms", c->tpot_us / 1000);
+        jsonw_num(&w, "weight", (double)c->weight);
+        jsonw_bool(&w, "default", i == x->server->default_class);
+        jsonw_close(&w, '}');
+    }
+    api_list_end(x, &w, false);
+}
+
+void admin_audit(exchange *x)
+{
+    audit_row *rows;
+    size_t n;
+    err e;
+    const char *before = exchange_query(x, "before");
+    if (audit_list(x->server->store, 0, before ? api_parse_id(before) : 0, 100, &rows, &n, &e)) {
+        exchange_reply_err(x, &e, NULL);
+        return;
+    }
+    jsonw w;
+    api_list_begin(&w);
+    for (size_t i = 0; i < n; i++) {
+        jsonw_open(&w, NULL, '{');
+        api_write_id(&w, "id", rows[i].id);
+        api_write_time(&w, "time", rows[i].wall_us);
+        api_write_id(&w, "actor_key", rows[i].actor_key_id);
+        api_write_id(&w, "tenant", rows[i].tenant_id);
+        jsonw_str(&w, "action", rows[i].action);
+        jsonw_str(&w, "object", rows[i].object);
+        jsonw_str(&w, "detail", rows[i].detail[0] ? rows[i].detail : NULL);
+        jsonw_close(&w, '}');
+    }
+    api_list_end(x, &w, n == 100);
+    free(rows);
+}
+
+static void reply_done(exchange *x, int status, const char *what)
+{
+    jsonw w;
+    jsonw_init(&w);
+    jsonw_open(&w, NULL, '{');
+    jsonw_str(&w, "status", what);
+    jsonw_close(&w, '}');
+    exchange_reply_json(x, status, &w);
+    jsonw_clear(&w);
+}
+
+void admin_backup(exchange *x)
+{
+    static const char *const known[] = {"path", NULL};
+    const cJSON *body;
+    const char *path = NULL;
+    err e;
+    if (!exchange_read_json(x, &body, NULL, NULL) || !api_only_fields(x, body, known)) return;
+    if (json_str(body, "path", &path, NULL, &e) || !path || path[0] != '/') {
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", "path",
+                       "'path' must be an absolute path on the server");
+        return;
+    }
+    if (backup_write(x->server->store, path, &e)) {
+        exchange_reply_err(x, &e, "path");
+        return;
+    }
+    api_audit(x, 0, "server.backup", path, NULL);
+    reply_done(x, 200, "written");
+}
+
+void admin_drain(exchange *x)
+{
+    api_audit(x, 0, "server.drain", "", NULL);
+    reply_done(x, 202, "draining");
+    atomic_store(&x->server->drain_wanted, true);
+}
+
+void admin_reload(exchange *x)
+{
+    api_audit(x, 0, "server.reload", "", NULL);
+    atomic_store(&x->server->reload_wanted, true);
+    reply_done(x, 202, "reloading");
+}

@@ -1,0 +1,83 @@
+/* auth.c -- one answer for every bad key. */
+#include "gateway/auth.h"
+
+#include <string.h>
+
+#include <civetweb.h>
+
+#include "gateway/server.h"
+
+const char *auth_find_key(const exchange *x, bool *ambiguous)
+{
+    static const char *const aliases[] = {"api-key", "x-api-key"};
+    const char *key = NULL, *bearer = exchange_header(x, "Authorization");
+    *ambiguous = false;
+    if (bearer && strncasecmp(bearer, "Bearer ", 7) == 0) {
+        key = bearer + 7;
+        while (*key == ' ') key++;
+    }
+    for (int i = 0; i < 2; i++) {
+        const char *v = exchange_header(x, aliases[i]);
+        if (!v) continue;
+        if (key && strcmp(key, v) != 0) *ambiguous = true;
+        key = v;
+    }
+    return key;
+}
+
+static bool deny(exchange *x, const char *code, const char *msg)
+{
+    atomic_fetch_add(&x->server->count.auth_failures, 1);
+    exchange_error(x, 401, "invalid_request_error", code, NULL, "%s", msg);
+    return false;
+}
+
+bool auth_check(exchange *x, unsigned scope)
+{
+    bool ambiguous;
+    const char *key = auth_find_key(x, &ambiguous);
+    if (ambiguous) {
+        exchange_error(x, 400, "invalid_request_error", "ambiguous_credentials", NULL,
+                       "two different API keys were sent");
+        return false;
+    }
+    err e = {.code = ERR_DENIED};
+    err_code rc = ERR_DENIED;
+    key_info info = {0};
+    tenant who = {0};
+    if (key) rc = keys_check(x->server->store, key, strlen(key), &info, &who, &e);
+    if (rc == ERR_IO || rc == ERR_NOMEM) {
+        exchange_reply_err(x, &e, NULL);
+        return false;
+    }
+    if (rc) {
+        bool expired = key && strstr(e.msg, "expired") != NULL;
+        bool disabled = key && (strstr(e.msg, "disabled") || strstr(e.msg, "suspended"));
+        if (disabled) {
+            exchange_error(x, 403, "permission_error", "tenant_suspended", NULL, "%s", e.msg);
+            return false;
+        }
+        return expired ? deny(x, "expired_api_key", e.msg)
+                       : deny(x, "invalid_api_key",
+                              "Incorrect API key provided, or none: send it as "
+                              "'Authorization: Bearer lk_...'.");
+    }
+    x->key = info;
+    x->tenant = who;
+    if (info.scopes & scope) return true;
+    atomic_fetch_add(&x->server->count.auth_failures, 1);
+    exchange_error(x, 403, "permission_error", "insufficient_scope", NULL,
+                   "this API key may not do this; it lacks the scope");
+    return false;
+}
+
+bool auth_may_use_model(const exchange *x, const char *name)
+{
+    /* "name@7" and "name:alias" stand for "name" */
+    char bare[256];
+    size_t n = strcspn(name, "@:");
+    if (n >= sizeof(bare)) return false;
+    memcpy(bare, name, n);
+    bare[n] = 0;
+    return list_allows(x->tenant.models, bare);
+}

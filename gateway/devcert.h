@@ -1,0 +1,13 @@
+/* devcert.h -- a self-signed certificate for development: localhost, 127.0.0.1 and ::1, ten years.
+ *
+ * Threads: start-up only.
+ */
+#ifndef GATEWAY_DEVCERT_H
+#define GATEWAY_DEVCERT_H
+
+#include "engine/base/err.h"
+
+/* Writes both files (PEM; the key with mode 0600).  ERR_EXISTS rather than overwrite. */
+err_code devcert_write(const char *cert_path, const char *key_path, err *e);
+
+#endif

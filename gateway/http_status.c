@@ -1,0 +1,74 @@
+/* http_status.c -- one table. */
+#include "gateway/http_status.h"
+
+#include <stddef.h>
+
+#define REQUEST "invalid_request_error"
+
+static const struct {
+    err_code code;
+    http_status h;
+} table[] = {
+    {ERR_INPUT, {400, REQUEST, "invalid_value"}},
+    {ERR_CORRUPT, {422, REQUEST, "corrupt_data"}},
+    {ERR_NOT_FOUND, {404, REQUEST, "not_found"}},
+    {ERR_EXISTS, {409, "conflict_error", "already_exists"}},
+    {ERR_DENIED, {403, "permission_error", "not_allowed"}},
+    {ERR_LIMIT, {413, REQUEST, "limit_exceeded"}},
+    {ERR_BUSY, {429, "overloaded_error", "queue_full"}},
+    {ERR_CANCELLED, {499, "server_error", "cancelled"}},
+    {ERR_TIMEOUT, {504, "timeout_error", "request_timeout"}},
+    {ERR_NOMEM, {503, "overloaded_error", "out_of_memory"}},
+    {ERR_IO, {503, "server_error", "storage_unavailable"}},
+    {ERR_DEVICE, {503, "server_error", "device_error"}},
+    {ERR_INTERNAL, {500, "server_error", "internal_error"}},
+    {ERR_UNSUPPORTED, {400, REQUEST, "unsupported"}},
+    {ERR_CONFLICT, {409, "conflict_error", "conflict"}},
+};
+
+const http_status *http_status_of(err_code code)
+{
+    static const http_status unknown = {500, "server_error", "internal_error"};
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        if (table[i].code == code) return &table[i].h;
+    }
+    return &unknown;
+}
+
+const char *http_reason(int status)
+{
+    static const struct {
+        int status;
+        const char *text;
+    } reasons[] = {{200, "OK"},
+                   {201, "Created"},
+                   {202, "Accepted"},
+                   {204, "No Content"},
+                   {400, "Bad Request"},
+                   {401, "Unauthorized"},
+                   {403, "Forbidden"},
+                   {404, "Not Found"},
+                   {405, "Method Not Allowed"},
+                   {408, "Request Timeout"},
+                   {409, "Conflict"},
+                   {411, "Length Required"},
+                   {412, "Precondition Failed"},
+                   {413, "Content Too Large"},
+                   {414, "URI Too Long"},
+                   {415, "Unsupported Media Type"},
+                   {417, "Expectation Failed"},
+                   {422, "Unprocessable Content"},
+                   {428, "Precondition Required"},
+                   {429, "Too Many Requests"},
+                   {431, "Request Header Fields Too Large"},
+                   {500, "Internal Server Error"},
+                   {501, "Not Implemented"},
+                   {503, "Service Unavailable"},
+                   {504, "Gateway Timeout"},
+                   {505, "HTTP Version Not Supported"},
+                   {507, "Insufficient Storage"}};
+    for (size_t i = 0; i < sizeof(reasons) / sizeof(reasons[0]); i++) {
+        if (reasons[i].status == status) return reasons[i].text;
+    }
+    return "Unknown";
+}

@@ -1,0 +1,263 @@
+/* limits.c -- token buckets and counters under one mutex.
+ *
+ * A bucket holds at most one minute's worth and refills continuously, so there is no edge of a window
+ * to burst across.  Tokens are reserved in full (prompt and the most the request may produce); what
+ * was not used comes back at the end.  A bucket may not go below zero except by settlement.
+ */
+#include "gateway/limits.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "storage/ledger.h"
+
+enum { BUCKETS = 1024, DAY_S = 86400 };
+
+typedef struct {
+    double level; /* what may be taken now */
+    int64_t seen_us;
+} bucket;
+
+typedef struct account {
+    struct account *next;
+    uint64_t id;
+    bool is_key;
+    bucket requests, tokens;
+    int64_t running;
+    int64_t day, day_used, month_used; /* tenants only; used includes reservations */
+} account;
+
+struct limits {
+    pthread_mutex_t mu; /* leaf lock, but for the ledger's read when a tenant is first seen */
+    store *st;
+    account *table[BUCKETS];
+};
+
+limits *limits_create(store *st)
+{
+    limits *l = calloc(1, sizeof(*l));
+    if (!l) abort(); /* start-up */
+    l->st = st;
+    pthread_mutex_init(&l->mu, NULL);
+    return l;
+}
+
+void limits_destroy(limits *l)
+{
+    if (!l) return;
+    for (int i = 0; i < BUCKETS; i++) {
+        for (account *a = l->table[i]; a;) {
+            account *next = a->next;
+            free(a);
+            a = next;
+        }
+    }
+    pthread_mutex_destroy(&l->mu);
+    free(l);
+}
+
+/* Sums of the current day and month come from the ledger at first sight and at each new day. */
+static void roll(limits *l, account *a, int64_t wall_us)
+{
+    int64_t day = wall_us / 1000000 / DAY_S;
+    if (a->is_key || a->day == day) return;
+    a->day = day;
+    a->day_used = a->month_used = 0;
+    if (l->st) {
+        (void)ledger_spent(l->st, a->id, wall_us, &a->day_used, &a->month_used, NULL);
+    }
+}
+
+static account *account_of(limits *l, uint64_t id, bool is_key)
+{
+    account **head = &l->table[(id * 0x9E3779B97F4A7C15ULL) >> 54];
+    for (account *a = *head; a; a = a->next) {
+        if (a->id == id && a->is_key == is_key) return a;
+    }
+    account *a = calloc(1, sizeof(*a));
+    if (!a) return NULL;
+    a->id = id;
+    a->is_key = is_key;
+    a->requests.level = a->tokens.level = INFINITY; /* full: cut to the limit at first use */
+    a->next = *head;
+    *head = a;
+    return a;
+}
+
+static void refill(bucket *b, int64_t per_minute, int64_t now)
+{
+    if (per_minute <= 0) return;
+    double full = (double)per_minute;
+    b->level += full * (double)(now - b->seen_us) / 60e6;
+    if (!(b->level < full)) b->level = full;
+    b->seen_us = now;
+}
+
+static bool refuse(limits_refusal *w, const char *type, const char *code, int64_t retry_ms,
+                   const char *scope, const char *what, int64_t limit)
+{
+    w->type = type;
+    w->code = code;
+    w->retry_ms = retry_ms;
+    (void)snprintf(w->msg, sizeof(w->msg), "The %s's limit of %lld %s is reached.", scope,
+                   (long long)limit, what);
+    return false;
+}
+
+static int64_t wait_ms(double lacking, int64_t per_minute)
+{
+    double ms = lacking * 60e3 / (double)per_minute + 1;
+    return ms > 60000 ? 60000 : (int64_t)ms;
+}
+
+static bool check_rates(account *a, int64_t rpm, int64_t tpm, int64_t concurrent, int64_t tokens,
+                        int64_t now, limits_refusal *w)
+{
+    const char *scope = a->is_key ? "key" : "tenant";
+    refill(&a->requests, rpm, now);
+    refill(&a->tokens, tpm, now);
+    if (concurrent > 0 && a->running >= concurrent) {
+        return refuse(w, "rate_limit_error", "rate_limit_exceeded", 1000, scope,
+                      "concurrent requests", concurrent);
+    }
+    if (rpm > 0 && a->requests.level < 1) {
+        return refuse(w, "rate_limit_error", "rate_limit_exceeded",
+                      wait_ms(1 - a->requests.level, rpm), scope, "requests per minute", rpm);
+    }
+    if (tpm > 0 && tokens > tpm) {
+        (void)refuse(w, "rate_limit_error", "rate_limit_exceeded", -1, scope,
+                     "tokens per minute is smaller than this one request: it", tpm);
+        (void)snprintf(w->msg, sizeof(w->msg),
+                       "This request may use %lld tokens, more than the %s's limit of %lld tokens "
+                       "per minute; lower max_tokens.",
+                       (long long)tokens, scope, (long long)tpm);
+        return false;
+    }
+    if (tpm > 0 && a->tokens.level < (double)tokens) {
+        return refuse(w, "rate_limit_error", "rate_limit_exceeded",
+                      wait_ms((double)tokens - a->tokens.level, tpm), scope, "tokens per minute",
+                      tpm);
+    }
+    return true;
+}
+
+static bool check_budget(const account *a, const tenant_limits *t, int64_t tokens,
+                         limits_refusal *w)
+{
+    if (t->tokens_per_day > 0 && a->day_used + tokens > t->tokens_per_day) {
+        return refuse(w, "insufficient_quota", "insufficient_quota", -1, "tenant", "tokens per day",
+                      t->tokens_per_day);
+    }
+    if (t->tokens_per_month > 0 && a->month_used + tokens > t->tokens_per_month) {
+        return refuse(w, "insufficient_quota", "insufficient_quota", -1, "tenant",
+                      "tokens per month", t->tokens_per_month);
+    }
+    return true;
+}
+
+static void take(account *a, int64_t tokens)
+{
+    a->requests.level -= 1;
+    a->tokens.level -= (double)tokens;
+    a->running++;
+    a->day_used += tokens;
+    a->month_used += tokens;
+}
+
+static void give(account *a, int64_t unused)
+{
+    a->tokens.level += (double)unused;
+    if (a->running > 0) a->running--;
+    a->day_used -= unused;
+    a->month_used -= unused;
+}
+
+bool limits_reserve(limits *l, const key_info *key, const tenant *t, int64_t tokens,
+                    limits_ticket *ticket, limits_refusal *why)
+{
+    int64_t now = clock_now_us(), wall = clock_wall_us();
+    *ticket = (limits_ticket){.tenant_id = t->id, .key_id = key->id, .tokens = tokens};
+    pthread_mutex_lock(&l->mu);
+    account *ta = account_of(l, t->id, false), *ka = account_of(l, key->id, true);
+    bool ok = ta && ka;
+    if (!ok) {
+        *why =
+            (limits_refusal){.type = "overloaded_error", .code = "out_of_memory", .retry_ms = 1000};
+        (void)snprintf(why->msg, sizeof(why->msg), "out of memory, try again");
+    } else {
+        roll(l, ta, wall);
+        ok = check_rates(ta, t->limits.requests_per_minute, t->limits.tokens_per_minute,
+                         t->limits.max_concurrent, tokens, now, why) &&
+             check_rates(ka, key->requests_per_minute, key->tokens_per_minute, key->max_concurrent,
+                         tokens, now, why) &&
+             check_budget(ta, &t->limits, tokens, why);
+    }
+    if (ok) {
+        take(ta, tokens);
+        take(ka, tokens);
+        ticket->held = true;
+    }
+    pthread_mutex_unlock(&l->mu);
+    return ok;
+}
+
+void limits_settle(limits *l, limits_ticket *ticket, int64_t used_tokens)
+{
+    if (!ticket->held) return;
+    ticket->held = false;
+    pthread_mutex_lock(&l->mu);
+    account *ta = account_of(l, ticket->tenant_id, false);
+    account *ka = account_of(l, ticket->key_id, true);
+    if (ta) give(ta, ticket->tokens - used_tokens);
+    if (ka) give(ka, ticket->tokens - used_tokens);
+    pthread_mutex_unlock(&l->mu);
+}
+
+static void look_bucket(const bucket *b, int64_t limit, int64_t *lim, int64_t *left, int64_t *reset)
+{
+    *lim = limit > 0 ? limit : -1;
+    *left = limit > 0 ? (b->level > 0 ? (int64_t)b->level : 0) : -1;
+    *reset = limit > 0 ? (int64_t)(((double)limit - b->level) * 60e3 / (double)limit) : 0;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a <= 0 ? b : b <= 0 ? a : a < b ? a : b;
+}
+
+void limits_look(limits *l, const key_info *key, const tenant *t, limits_view *out)
+{
+    int64_t now = clock_now_us();
+    memset(out, 0, sizeof(*out));
+    pthread_mutex_lock(&l->mu);
+    account *ta = account_of(l, t->id, false), *ka = account_of(l, key->id, true);
+    if (ta && ka) {
+        roll(l, ta, clock_wall_us());
+        refill(&ta->requests, t->limits.requests_per_minute, now);
+        refill(&ta->tokens, t->limits.tokens_per_minute, now);
+        refill(&ka->requests, key->requests_per_minute, now);
+        refill(&ka->tokens, key->tokens_per_minute, now);
+        bool key_r = key->requests_per_minute > 0 && (t->limits.requests_per_minute <= 0 ||
+                                                      ka->requests.level < ta->requests.level);
+        bool key_t = key->tokens_per_minute > 0 &&
+                     (t->limits.tokens_per_minute <= 0 || ka->tokens.level < ta->tokens.level);
+        look_bucket(key_r ? &ka->requests : &ta->requests,
+                    key_r ? key->requests_per_minute : t->limits.requests_per_minute,
+                    &out->requests_limit, &out->requests_left, &out->requests_reset_ms);
+        look_bucket(key_t ? &ka->tokens : &ta->tokens,
+                    key_t ? key->tokens_per_minute : t->limits.tokens_per_minute,
+                    &out->tokens_limit, &out->tokens_left, &out->tokens_reset_ms);
+        int64_t most = least(t->limits.max_concurrent, key->max_concurrent);
+        out->concurrent_limit = most > 0 ? most : -1;
+        out->running = ta->running;
+        out->day_limit = t->limits.tokens_per_day > 0 ? t->limits.tokens_per_day : -1;
+        out->month_limit = t->limits.tokens_per_month > 0 ? t->limits.tokens_per_month : -1;
+        out->day_used = ta->day_used;
+        out->month_used = ta->month_used;
+    }
+    pthread_mutex_unlock(&l->mu);
+}

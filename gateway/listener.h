@@ -1,0 +1,40 @@
+/* listener.h -- the TLS listeners: one civetweb context for each plane, so that none starves another.
+ *
+ * Also what civetweb does not give: the socket of a connection (to see a client leave), deadlines for
+ * bodies that drip and readers that stop, and a guard against requests that two parsers would read
+ * differently (RFC 9112; see ARCHITECTURE.md for the list).
+ * Threads: open, close, reload on the main thread; the rest on workers.
+ */
+#ifndef GATEWAY_LISTENER_H
+#define GATEWAY_LISTENER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/base/err.h"
+#include "gateway/exchange.h"
+
+struct server;
+typedef struct listener listener;
+
+/* Starts listening on the comma-separated addresses. */
+err_code listener_open(listener **out, struct server *s, plane p, const char *addresses,
+                       int n_threads, const char *cert_path, const char *key_path, err *e);
+/* Cuts what is still open. */
+void listener_close(listener *l);
+
+/* New connections get the new certificate; on failure the old one stays. */
+err_code listener_reload(listener *l, const char *cert_path, const char *key_path, err *e);
+
+/* Loads and compares both files, for `lorad check`. */
+err_code listener_check_files(const char *cert_path, const char *key_path, err *e);
+
+/* ---- for exchange.c, on a worker ------------------------------------------------ */
+
+int listener_socket(void); /* of this worker's connection; -1: unknown */
+
+/* At `at_us` (monotonic) the socket is shut down for reading (and writing if `both`).  One deadline per
+ * worker; a new one replaces the old; 0 takes it away. */
+void listener_deadline(int64_t at_us, bool both);
+
+#endif

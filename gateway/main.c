@@ -1,0 +1,506 @@
+/* main.c -- lorad: init, check, serve.
+ *
+ * serve() builds the rooms from the ground up, waits for signals, and takes them down in reverse:
+ * stop accepting, let what runs finish until the drain deadline, cancel the rest, close.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/log.h"
+#include "gateway/devcert.h"
+#include "gateway/listener.h"
+#include "gateway/server.h"
+#include "storage/audit.h"
+
+enum { EXIT_USAGE = 2, SETS_MAX = 64, ADMIN_THREADS = 16, METRICS_THREADS = 4, SLOT_MARGIN = 64 };
+
+static const char usage[] =
+    "lorad " LORAD_VERSION " -- multi-tenant LoRA serving gateway\n"
+    "\n"
+    "  lorad init  --dir DIR --model DIR    makes a data directory: config, certificate, admin "
+    "key\n"
+    "  lorad check [-c FILE] [--set S.K=V]  validates config, certificate and model; prints a "
+    "plan\n"
+    "  lorad serve [-c FILE] [--set S.K=V]  runs until SIGTERM; SIGHUP reloads certificate and "
+    "log\n"
+    "  lorad --print-conf                   the documented config file\n"
+    "  lorad version\n"
+    "\n"
+    "FILE defaults to /etc/lorad/lorad.conf.  Exit status: 0 fine, 1 failed, 2 wrong usage.\n";
+
+typedef struct {
+    const char *file, *dir, *model;
+    const char *sets[SETS_MAX];
+    int n_sets;
+} arguments;
+
+static int fail(const err *e)
+{
+    (void)fprintf(stderr, "lorad: %s\n", e->msg);
+    return EXIT_FAILURE;
+}
+
+/* ---------------------------------------------------------------------- arguments -- */
+
+static bool parse_arguments(int argc, char **argv, arguments *a)
+{
+    *a = (arguments){.file = "/etc/lorad/lorad.conf"};
+    for (int i = 2; i < argc; i++) {
+        const char **to = strcmp(argv[i], "-c") == 0 || strcmp(argv[i], "--config") == 0 ? &a->file
+                          : strcmp(argv[i], "--dir") == 0                                ? &a->dir
+                          : strcmp(argv[i], "--model") == 0                              ? &a->model
+                                                                                         : NULL;
+        bool set = strcmp(argv[i], "--set") == 0;
+        if (!to && !set) {
+            (void)fprintf(stderr, "lorad: unknown argument '%s'\n\n%s", argv[i], usage);
+            return false;
+        }
+        if (i + 1 >= argc || (set && a->n_sets == SETS_MAX)) {
+            (void)fprintf(stderr, "lorad: %s needs a value\n", argv[i]);
+            return false;
+        }
+        if (set)
+            a->sets[a->n_sets++] = argv[++i];
+        else
+            *to = argv[++i];
+    }
+    return true;
+}
+
+static err_code read_config(const arguments *a, config *c, err *e)
+{
+    config_defaults(c);
+    err_code rc = config_read_file(c, a->file, e);
+    if (rc) return err_context(e, "%s", a->file);
+    rc = config_read_env(c, e);
+    for (int i = 0; !rc && i < a->n_sets; i++) rc = config_set(c, a->sets[i], e);
+    return rc ? rc : config_check(c, e);
+}
+
+static void apply_log(const config *c)
+{
+    static const char *const levels[] = {"debug", "info", "warn", "error"};
+    static const char *const formats[] = {"text", "logfmt", "json"};
+    int level = LOG_INFO, format = LOG_TEXT;
+    for (int i = 0; i < 4; i++) {
+        if (strcmp(c->log_level, levels[i]) == 0) level = i;
+    }
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(c->log_format, formats[i]) == 0) format = i;
+    }
+    log_setup((log_level)level, (log_format)format);
+}
+
+/* Relative to the data directory, unless absolute. */
+static void in_data_dir(const config *c, const char *path, char out[PATH_MAX])
+{
+    if (path[0] == '/')
+        (void)snprintf(out, PATH_MAX, "%s", path);
+    else
+        (void)snprintf(out, PATH_MAX, "%s/%s", c->data_dir, path);
+}
+
+/* --------------------------------------------------------------------------- init -- */
+
+static err_code make_dir(const char *path, mode_t mode, err *e)
+{
+    if (mkdir(path, mode) == 0 || errno == EEXIST) return ERR_NONE;
+    return err_set(e, ERR_IO, "%s: %s", path, strerror(errno));
+}
+
+static err_code write_config(const config *c, const char *path, err *e)
+{
+    FILE *f = fopen(path, "wx");
+    if (!f) {
+        return err_set(e, errno == EEXIST ? ERR_EXISTS : ERR_IO, "%s: %s", path, strerror(errno));
+    }
+    config_print(c, f);
+    if (fclose(f) != 0) return err_set(e, ERR_IO, "%s: %s", path, strerror(errno));
+    return ERR_NONE;
+}
+
+static err_code make_admin_key(const char *dir, char text[KEY_TEXT_LEN + 1], err *e)
+{
+    store *st;
+    store_options options = {.create = true};
+    err_code rc = store_open(&st, dir, &options, e);
+    if (rc) return rc;
+    key_info want = {.scopes = SCOPE_ADMIN, .name = "admin"}, made;
+    rc = keys_create(st, &want, text, &made, e);
+    if (!rc)
+        rc = audit_append(st, 0, 0, "key.create", made.public_id, "{\"by\":\"lorad init\"}", e);
+    store_close(st);
+    return rc;
+}
+
+static int init(const arguments *a)
+{
+    err e;
+    config c;
+    char dir[PATH_MAX], model_dir[PATH_MAX], path[PATH_MAX + 64], cert[PATH_MAX + 64];
+    char key[KEY_TEXT_LEN + 1];
+    if (!a->dir || !a->model) {
+        (void)fprintf(stderr, "lorad: init needs --dir and --model\n");
+        return EXIT_USAGE;
+    }
+    config_defaults(&c);
+    if (make_dir(a->dir, 0700, &e)) return fail(&e);
+    if (!realpath(a->dir, dir) || !realpath(a->model, model_dir)) {
+        (void)err_set(&e, ERR_IO, "%s: %s", a->model, strerror(errno));
+        return fail(&e);
+    }
+    if (strlen(dir) >= CONFIG_TEXT_MAX || strlen(model_dir) >= CONFIG_TEXT_MAX) {
+        (void)err_set(&e, ERR_INPUT, "a path is longer than %d bytes", CONFIG_TEXT_MAX - 1);
+        return fail(&e);
+    }
+    memcpy(c.data_dir, dir, strlen(dir) + 1);
+    memcpy(c.model_path, model_dir, strlen(model_dir) + 1);
+    (void)snprintf(path, sizeof(path), "%s/tls", dir);
+    if (make_dir(path, 0700, &e)) return fail(&e);
+    (void)snprintf(cert, sizeof(cert), "%s/tls/cert.pem", dir);
+    (void)snprintf(path, sizeof(path), "%s/tls/key.pem", dir);
+    if (devcert_write(cert, path, &e)) return fail(&e);
+    if (make_admin_key(dir, key, &e)) return fail(&e);
+    (void)snprintf(path, sizeof(path), "%s/lorad.conf", dir);
+    if (write_config(&c, path, &e)) return fail(&e);
+    (void)printf("config       %s\n"
+                 "certificate  %s (self-signed, for development)\n"
+                 "admin key    %s\n"
+                 "             shown once: keep it\n"
+                 "next         lorad serve -c %s\n",
+                 path, cert, key, path);
+    return EXIT_SUCCESS;
+}
+
+/* ------------------------------------------------------------------- the server -- */
+
+typedef struct {
+    arguments args;
+    config cfg;
+    server srv;
+    listener *inference, *admin, *metrics;
+    lora_source source;
+    char cert[PATH_MAX], key[PATH_MAX];
+} process;
+
+static void make_classes(process *p)
+{
+    static const char *const names[SERVER_CLASSES] = {"interactive", "standard", "batch"};
+    const char *texts[] = {p->cfg.classes_interactive, p->cfg.classes_standard,
+                           p->cfg.classes_batch};
+    for (int i = 0; i < SERVER_CLASSES; i++) {
+        slo_class *sc = &p->srv.classes[i];
+        double share = 1;
+        err ignored; /* config_check() has parsed it before */
+        *sc = (slo_class){.rank = i};
+        (void)config_parse_class(texts[i], &sc->ttft_us, &sc->tpot_us, &share, &ignored);
+        (void)snprintf(sc->name, sizeof(sc->name), "%s", names[i]);
+        sc->weight = (float)share;
+        if (strcmp(p->cfg.classes_default, names[i]) == 0) p->srv.default_class = i;
+    }
+}
+
+static err_code open_model(process *p, err *e)
+{
+    server *s = &p->srv;
+    const config *c = &p->cfg;
+    backend_config bc = {.n_threads = (int)c->engine_threads, .isa = c->engine_isa};
+    err_code rc = be_open(&s->be, &backend_cpu, &bc, e);
+    if (!rc) {
+        rc = model_load(&s->model, c->model_path, s->be, (int)c->engine_max_rows,
+                        (int)c->engine_max_seqs + SCHED_SCORE_ROWS, e);
+    }
+    if (!rc) rc = tokenizer_load(&s->tok, c->model_path, e);
+    if (rc) return err_context(e, "model.path");
+    err why;
+    rc = chat_template_load(&s->chat, c->model_path, c->model_chat_template, s->tok, &why);
+    if (rc) {
+        bool asked = strcmp(c->model_chat_template, "auto") != 0;
+        if (asked) return err_set(e, rc, "model.chat_template: %s", why.msg);
+        s->chat = NULL; /* completions still work; chat says why it does not */
+        (void)snprintf(s->chat_problem, sizeof(s->chat_problem), "%s", why.msg);
+        log_warn("gateway", "chat is off: %s", why.msg);
+    }
+    const model_config *mc = model_get_config(s->model);
+    char text[256];
+    uint8_t digest[DIGEST_BYTES];
+    int n = snprintf(text, sizeof(text), "%s %s %s %d %d %d", LORAD_VERSION, mc->family,
+                     be_caps(s->be)->detail, mc->n_layer, mc->dim, mc->n_vocab);
+    digest_bytes(text, (size_t)n, digest);
+    (void)snprintf(s->fingerprint, sizeof(s->fingerprint), "fp_%02x%02x%02x%02x%02x", digest[0],
+                   digest[1], digest[2], digest[3], digest[4]);
+    return ERR_NONE;
+}
+
+static err_code open_storage(process *p, err *e)
+{
+    server *s = &p->srv;
+    const config *c = &p->cfg;
+    int recovered = 0;
+    store_options options = {0};
+    err_code rc = store_open(&s->store, c->data_dir, &options, e);
+    if (rc) return err_context(e, "data.dir");
+    int slots = (int)(c->engine_max_queued + c->engine_max_seqs) + SLOT_MARGIN;
+    rc = meter_file_open(&s->meters, s->store, slots, &recovered, e);
+    if (rc) return rc;
+    if (recovered) {
+        log_warn("gateway", "%d requests were cut short by a crash; their usage is settled",
+                 recovered);
+    }
+    upload_sweep(c->data_dir);
+    return ERR_NONE;
+}
+
+static err_code open_adapters(process *p, err *e)
+{
+    server *s = &p->srv;
+    const config *c = &p->cfg;
+    registry_config rc_cfg = {.reserved = {c->model_name}, .n_reserved = 1};
+    err_code rc = registry_create(&s->registry, s->store, &rc_cfg, e);
+    if (rc) return rc;
+    residency_config rs = {.budget_bytes = (size_t)c->adapters_host_memory,
+                           .n_loaders = (int)c->adapters_loaders};
+    rc = residency_create(&s->residency, &rs, s->be, model_get_config(s->model), s->registry, e);
+    if (rc) return rc;
+    p->source = residency_source(s->residency);
+    s->upload = (upload_env){.reg = s->registry,
+                             .base = model_get_config(s->model),
+                             .be = s->be,
+                             .max_bytes = (uint64_t)c->adapters_max_upload,
+                             .max_packed_bytes = (uint64_t)c->adapters_host_memory};
+    return ERR_NONE;
+}
+
+static err_code open_scheduler(process *p, err *e)
+{
+    server *s = &p->srv;
+    const config *c = &p->cfg;
+    sched_config sc = {.max_rows = (int)c->engine_max_rows,
+                       .max_seqs = (int)c->engine_max_seqs,
+                       .max_queued = (int)c->engine_max_queued,
+                       .max_context = (int)c->engine_max_context,
+                       .max_logits = (int)c->engine_max_seqs + SCHED_SCORE_ROWS,
+                       .kv_bytes = (size_t)c->engine_kv_memory,
+                       .prefix_cache = c->engine_prefix_cache,
+                       .n_class = SERVER_CLASSES};
+    memcpy(sc.classes, s->classes, sizeof(s->classes));
+    return sched_create(&s->sched, &sc, s->model, s->be, &p->source, e);
+}
+
+static err_code open_listeners(process *p, err *e)
+{
+    const config *c = &p->cfg;
+    err_code rc = listener_open(&p->metrics, &p->srv, PLANE_METRICS, c->metrics_listen,
+                                METRICS_THREADS, p->cert, p->key, e);
+    if (!rc) {
+        rc = listener_open(&p->admin, &p->srv, PLANE_ADMIN, c->admin_listen, ADMIN_THREADS, p->cert,
+                           p->key, e);
+    }
+    if (!rc) {
+        rc = listener_open(&p->inference, &p->srv, PLANE_INFERENCE, c->server_listen,
+                           (int)c->server_threads, p->cert, p->key, e);
+    }
+    return rc;
+}
+
+static void close_all(process *p)
+{
+    server *s = &p->srv;
+    listener_close(p->inference);
+    listener_close(p->admin);
+    listener_close(p->metrics);
+    sched_destroy(s->sched);
+    if (s->residency) residency_destroy(s->residency);
+    if (s->registry) registry_destroy(s->registry);
+    limits_destroy(s->limits);
+    if (s->meters) meter_file_close(s->meters);
+    store_close(s->store);
+    chat_template_destroy(s->chat);
+    tokenizer_destroy(s->tok);
+    model_destroy(s->model);
+    be_close(s->be);
+}
+
+/* Tells systemd, if it asks to be told (sd_notify's protocol). */
+static void notify(const char *state)
+{
+    const char *path = getenv("NOTIFY_SOCKET");
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    if (!path || (path[0] != '/' && path[0] != '@') || strlen(path) >= sizeof(a.sun_path)) return;
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return;
+    memcpy(a.sun_path, path, strlen(path));
+    if (a.sun_path[0] == '@') a.sun_path[0] = 0;
+    socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
+    (void)sendto(fd, state, strlen(state), MSG_NOSIGNAL, (const struct sockaddr *)&a, len);
+    (void)close(fd);
+}
+
+static void reload(process *p)
+{
+    err e;
+    config fresh;
+    char cert[PATH_MAX], key[PATH_MAX];
+    if (read_config(&p->args, &fresh, &e)) {
+        log_error("gateway", "reload refused, the old config stays: %s", e.msg);
+        return;
+    }
+    in_data_dir(&fresh, fresh.server_tls_cert, cert);
+    in_data_dir(&fresh, fresh.server_tls_key, key);
+    listener *all[] = {p->inference, p->admin, p->metrics};
+    for (int i = 0; i < 3; i++) {
+        if (listener_reload(all[i], cert, key, &e)) {
+            log_error("gateway", "reload refused, the old certificate stays: %s", e.msg);
+            return;
+        }
+    }
+    apply_log(&fresh);
+    log_info("gateway", "certificate and log settings reloaded; other options need a restart");
+}
+
+static void raise_file_limit(void)
+{
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) != 0) return;
+    r.rlim_cur = r.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &r);
+}
+
+/* Until it is time to stop. */
+static void wait_for_end(process *p, const sigset_t *signals)
+{
+    struct timespec pause = {0, 200 * 1000000L};
+    for (;;) {
+        int sig = sigtimedwait(signals, NULL, &pause);
+        if (sig == SIGTERM || sig == SIGINT) return;
+        if (atomic_exchange(&p->srv.drain_wanted, false)) return;
+        if (sig == SIGHUP || atomic_exchange(&p->srv.reload_wanted, false)) reload(p);
+    }
+}
+
+static void drain(process *p, const sigset_t *signals)
+{
+    atomic_store(&p->srv.draining, true);
+    notify("STOPPING=1");
+    log_info("gateway", "draining: no new requests, running ones may finish");
+    int64_t end = clock_now_us() + p->cfg.server_drain_timeout_us;
+    struct timespec none = {0, 0};
+    while (!sched_drain(p->srv.sched, 100000)) {
+        int sig = sigtimedwait(signals, NULL, &none);
+        if (clock_now_us() >= end || sig == SIGTERM || sig == SIGINT) break;
+    }
+    atomic_store(&p->srv.cut, true);
+    (void)sched_drain(p->srv.sched, 10000000);
+    struct timespec settle = {0, 200 * 1000000L}; /* last bytes of answers */
+    (void)nanosleep(&settle, NULL);
+}
+
+static int serve(const arguments *a)
+{
+    static process p; /* large, one of it */
+    err e;
+    sigset_t signals;
+    p.args = *a;
+    if (read_config(a, &p.cfg, &e)) return fail(&e);
+    apply_log(&p.cfg);
+    raise_file_limit();
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)sigemptyset(&signals);
+    (void)sigaddset(&signals, SIGTERM);
+    (void)sigaddset(&signals, SIGINT);
+    (void)sigaddset(&signals, SIGHUP);
+    (void)pthread_sigmask(SIG_BLOCK, &signals, NULL); /* inherited by every thread */
+
+    p.srv.cfg = &p.cfg;
+    p.srv.started_wall_us = clock_wall_us();
+    in_data_dir(&p.cfg, p.cfg.server_tls_cert, p.cert);
+    in_data_dir(&p.cfg, p.cfg.server_tls_key, p.key);
+    make_classes(&p);
+    err_code rc = listener_check_files(p.cert, p.key, &e);
+    if (!rc) rc = open_storage(&p, &e);
+    if (!rc) rc = open_model(&p, &e);
+    if (!rc) rc = open_adapters(&p, &e);
+    if (!rc) p.srv.limits = limits_create(p.srv.store);
+    if (!rc) rc = open_scheduler(&p, &e);
+    if (!rc) rc = open_listeners(&p, &e);
+    if (rc) {
+        close_all(&p);
+        return fail(&e);
+    }
+    atomic_store(&p.srv.ready, true);
+    notify("READY=1");
+    log_info("gateway", "serving %s on %s (%s; admin %s, metrics %s)", p.cfg.model_name,
+             p.cfg.server_listen, be_caps(p.srv.be)->detail, p.cfg.admin_listen,
+             p.cfg.metrics_listen);
+    wait_for_end(&p, &signals);
+    drain(&p, &signals);
+    close_all(&p);
+    log_info("gateway", "stopped");
+    return EXIT_SUCCESS;
+}
+
+/* -------------------------------------------------------------------------- check -- */
+
+static int check(const arguments *a)
+{
+    err e;
+    config c;
+    model_config mc;
+    tokenizer *tok;
+    char cert[PATH_MAX], key[PATH_MAX];
+    if (read_config(a, &c, &e)) return fail(&e);
+    in_data_dir(&c, c.server_tls_cert, cert);
+    in_data_dir(&c, c.server_tls_key, key);
+    if (listener_check_files(cert, key, &e)) return fail(&e);
+    if (model_config_read(c.model_path, &mc, &e)) return fail(&e);
+    if (tokenizer_load(&tok, c.model_path, &e)) return fail(&e);
+    tokenizer_destroy(tok);
+    (void)printf("config       %s: fine\n"
+                 "certificate  %s: fine\n"
+                 "model        %s, %d layers of %d, %d heads (%d kv), vocabulary %d\n"
+                 "context      %d tokens at most\n"
+                 "memory       %lld MiB of KV pages, %lld MiB of adapters\n",
+                 a->file, cert, mc.family, mc.n_layer, mc.dim, mc.n_head, mc.n_kv_head, mc.n_vocab,
+                 mc.max_pos < c.engine_max_context ? mc.max_pos : (int)c.engine_max_context,
+                 (long long)(c.engine_kv_memory >> 20), (long long)(c.adapters_host_memory >> 20));
+    return EXIT_SUCCESS;
+}
+
+int main(int argc, char **argv)
+{
+    arguments a;
+    const char *verb = argc > 1 ? argv[1] : "";
+    if (strcmp(verb, "--print-conf") == 0) {
+        config c;
+        config_defaults(&c);
+        config_print(&c, stdout);
+        return EXIT_SUCCESS;
+    }
+    if (strcmp(verb, "version") == 0 || strcmp(verb, "--version") == 0) {
+        (void)printf("lorad %s\n", LORAD_VERSION);
+        return EXIT_SUCCESS;
+    }
+    if (strcmp(verb, "--help") == 0 || strcmp(verb, "-h") == 0 || strcmp(verb, "help") == 0) {
+        (void)fputs(usage, stdout);
+        return EXIT_SUCCESS;
+    }
+    if (strcmp(verb, "init") != 0 && strcmp(verb, "check") != 0 && strcmp(verb, "serve") != 0) {
+        (void)fputs(usage, stderr);
+        return EXIT_USAGE;
+    }
+    if (!parse_arguments(argc, argv, &a)) return EXIT_USAGE;
+    if (strcmp(verb, "init") == 0) return init(&a);
+    return strcmp(verb, "check") == 0 ? check(&a) : serve(&a);
+}

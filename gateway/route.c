@@ -1,0 +1,192 @@
+/* route.c -- the tables, and walking them. */
+#include "gateway/route.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "gateway/auth.h"
+#include "gateway/handlers.h"
+#include "gateway/server.h"
+
+enum {
+    INFER = SCOPE_INFERENCE,
+    READ = SCOPE_ADAPTERS_READ | SCOPE_ADAPTERS_WRITE,
+    WRITE = SCOPE_ADAPTERS_WRITE,
+    ADMIN = SCOPE_ADMIN,
+};
+
+const route routes_inference[] = {
+    {"POST", "/v1/chat/completions", INFER, completion_handle_chat},
+    {"POST", "/v1/completions", INFER, completion_handle_text},
+    {"POST", "/tokenize", INFER, tokenize_handle},
+    {"POST", "/v1/tokenize", INFER, tokenize_handle},
+    {"POST", "/detokenize", INFER, detokenize_handle},
+    {"POST", "/v1/detokenize", INFER, detokenize_handle},
+    {"GET", "/v1/models", INFER, models_list},
+    {"GET", "/v1/models/{*}", INFER, models_get},
+    {"GET", "/v1/key", INFER | READ, key_whoami},
+    {"GET", "/v1/usage", INFER, usage_get},
+    {"GET", "/v1/adapters", READ, adapters_list},
+    {"GET", "/v1/adapters/{}", READ, adapters_get},
+    {"PATCH", "/v1/adapters/{}", WRITE, adapters_patch},
+    {"DELETE", "/v1/adapters/{}", WRITE, adapters_delete},
+    {"POST", "/v1/adapters/{}/versions", WRITE, adapters_upload},
+    {"GET", "/v1/adapters/{}/versions", READ, adapters_versions},
+    {"GET", "/v1/adapters/{}/versions/{}", READ, adapters_version},
+    {"DELETE", "/v1/adapters/{}/versions/{}", WRITE, adapters_version_delete},
+    {"PUT", "/v1/adapters/{}/aliases/{}", WRITE, adapters_alias_put},
+    {"DELETE", "/v1/adapters/{}/aliases/{}", WRITE, adapters_alias_delete},
+    {"POST", "/v1/adapters/{}/rollback", WRITE, adapters_rollback},
+    {"POST", "/v1/adapters/{}/pin", WRITE, adapters_pin},
+    {"POST", "/v1/adapters/{}/unpin", WRITE, adapters_unpin},
+    {"POST", "/v1/adapters/{}/warm", WRITE, adapters_warm},
+    {NULL, NULL, 0, NULL},
+};
+
+const route routes_admin[] = {
+    {"POST", "/admin/v1/tenants", ADMIN, admin_tenant_create},
+    {"GET", "/admin/v1/tenants", ADMIN, admin_tenants_list},
+    {"GET", "/admin/v1/tenants/{}", ADMIN, admin_tenant_get},
+    {"PATCH", "/admin/v1/tenants/{}", ADMIN, admin_tenant_patch},
+    {"DELETE", "/admin/v1/tenants/{}", ADMIN, admin_tenant_delete},
+    {"POST", "/admin/v1/keys", ADMIN, admin_key_create},
+    {"GET", "/admin/v1/keys", ADMIN, admin_keys_list},
+    {"GET", "/admin/v1/keys/{}", ADMIN, admin_key_get},
+    {"POST", "/admin/v1/keys/{}/rotate", ADMIN, admin_key_rotate},
+    {"DELETE", "/admin/v1/keys/{}", ADMIN, admin_key_revoke},
+    {"GET", "/admin/v1/stats", ADMIN, admin_stats},
+    {"GET", "/admin/v1/classes", ADMIN, admin_classes},
+    {"GET", "/admin/v1/adapters", ADMIN, admin_adapters},
+    {"GET", "/admin/v1/usage", ADMIN, admin_usage},
+    {"GET", "/admin/v1/audit", ADMIN, admin_audit},
+    {"POST", "/admin/v1/backup", ADMIN, admin_backup},
+    {"POST", "/admin/v1/drain", ADMIN, admin_drain},
+    {"POST", "/admin/v1/reload", ADMIN, admin_reload},
+    {NULL, NULL, 0, NULL},
+};
+
+const route routes_metrics[] = {
+    {"GET", "/healthz", 0, health_live},
+    {"GET", "/readyz", 0, health_ready},
+    {"GET", "/metrics", 0, metrics_get},
+    {NULL, NULL, 0, NULL},
+};
+
+/* --------------------------------------------------------------------- matching -- */
+
+static int hex(char c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* Percent-decodes; NULL for what could mean another path to another reader.  `rest`: slashes stand. */
+static char *decode_segment(exchange *x, const char *s, size_t len, bool rest)
+{
+    char *out = arena_alloc(&x->arena, len + 1);
+    if (!out || len == 0) return NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++) {
+        char c = s[i];
+        if (c == '%') {
+            int hi = i + 2 < len ? hex(s[i + 1]) : -1, lo = i + 2 < len ? hex(s[i + 2]) : -1;
+            if (hi < 0 || lo < 0) return NULL;
+            c = (char)(hi * 16 + lo);
+            i += 2;
+            if (c == 0 || c == '\\' || (c == '/' && !rest)) return NULL;
+        }
+        if ((unsigned char)c < 0x20 || c == 0x7f || c == '\\') return NULL;
+        out[n++] = c;
+    }
+    out[n] = 0;
+    return strcmp(out, ".") == 0 || strcmp(out, "..") == 0 ? NULL : out;
+}
+
+bool route_match(exchange *x, const char *pattern, const char *path)
+{
+    x->n_param = 0;
+    while (*pattern == '/' && *path == '/') {
+        pattern++;
+        path++;
+        size_t want = strcspn(pattern, "/"), have = strcspn(path, "/");
+        if (strcmp(pattern, "{*}") == 0) {
+            char *p = decode_segment(x, path, strlen(path), true);
+            if (!p) return false;
+            x->param[x->n_param++] = p;
+            return true;
+        }
+        if (want == 2 && memcmp(pattern, "{}", 2) == 0) {
+            char *p = decode_segment(x, path, have, false);
+            if (!p || x->n_param == EXCHANGE_PARAM_MAX) return false;
+            x->param[x->n_param++] = p;
+        } else if (want != have || memcmp(pattern, path, want) != 0) {
+            return false;
+        }
+        pattern += want;
+        path += have;
+    }
+    return !*pattern && !*path;
+}
+
+/* ------------------------------------------------------------------- dispatching -- */
+
+static const route *table_of(plane p)
+{
+    return p == PLANE_INFERENCE ? routes_inference
+           : p == PLANE_ADMIN   ? routes_admin
+                                : routes_metrics;
+}
+
+/* HEAD is GET without the body. */
+static bool same_method(const char *asked, const char *route_method)
+{
+    if (strcmp(asked, "HEAD") == 0) return strcmp(route_method, "GET") == 0;
+    return strcmp(asked, route_method) == 0;
+}
+
+/* The routes that fit the path; the one that fits the method too, and all methods for Allow. */
+static const route *find(exchange *x, const char *path, char *allow, size_t cap)
+{
+    const route *hit = NULL;
+    char *kept[EXCHANGE_PARAM_MAX];
+    int n_kept = 0;
+    for (const route *r = table_of(x->plane); r->method; r++) {
+        if (!route_match(x, r->pattern, path)) continue;
+        size_t n = strlen(allow);
+        (void)snprintf(allow + n, cap - n, "%s%s", n ? ", " : "", r->method);
+        if (hit || !same_method(x->method, r->method)) continue;
+        hit = r;
+        n_kept = x->n_param;
+        memcpy(kept, x->param, sizeof(kept));
+    }
+    if (hit) {
+        x->n_param = n_kept;
+        memcpy(x->param, kept, sizeof(kept));
+    }
+    return hit;
+}
+
+void route_dispatch(exchange *x)
+{
+    char allow[128] = "", with_v1[sizeof(x->path) + 4];
+    const char *path = x->path;
+    const route *r = find(x, path, allow, sizeof(allow));
+    if (!r && !allow[0] && x->plane == PLANE_INFERENCE && strncmp(path, "/v1/", 4) != 0) {
+        (void)snprintf(with_v1, sizeof(with_v1), "/v1%s", path); /* some clients leave it out */
+        r = find(x, with_v1, allow, sizeof(allow));
+    }
+    if (!r && !allow[0]) {
+        exchange_error(x, 404, "invalid_request_error", "unknown_url", NULL,
+                       "no such URL: %s %.200s", x->method, x->path);
+        return;
+    }
+    if (!r) {
+        exchange_add_header(x, "Allow", "%s", allow);
+        exchange_error(x, 405, "invalid_request_error", "method_not_allowed", NULL,
+                       "%s is not allowed here; %s is", x->method, allow);
+        return;
+    }
+    if (r->scope && !auth_check(x, r->scope)) return;
+    r->fn(x);
+}

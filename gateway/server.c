@@ -1,0 +1,72 @@
+/* server.c -- what handlers share. */
+#include "gateway/server.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const int64_t server_ttft_bounds_ms[12] = {5,   10,   25,   50,   100,   250,
+                                           500, 1000, 2500, 5000, 10000, INT64_MAX};
+
+static int class_by_name(const server *s, const char *name)
+{
+    /* OpenAI's tiers, then our own names */
+    static const char *const tiers[SERVER_CLASSES] = {"priority", "default", "flex"};
+    for (int i = 0; i < SERVER_CLASSES; i++) {
+        if (strcmp(name, tiers[i]) == 0 || strcmp(name, s->classes[i].name) == 0) return i;
+    }
+    return -1;
+}
+
+int server_class_of(const server *s, const tenant *t, const char *tier, char *reason, size_t cap)
+{
+    int i = s->default_class;
+    if (tier)
+        i = class_by_name(s, tier);
+    else if (t->default_class[0])
+        i = class_by_name(s, t->default_class);
+    if (i < 0) {
+        (void)snprintf(reason, cap,
+                       "'service_tier' must be auto, priority, default or flex, or the "
+                       "name of a class");
+        return -1;
+    }
+    if (!list_allows(t->classes, s->classes[i].name)) {
+        if (!tier) { /* the tenant's first allowed class stands in for the server's default */
+            for (int k = SERVER_CLASSES - 1; k >= 0; k--) {
+                if (list_allows(t->classes, s->classes[k].name)) return k;
+            }
+        }
+        (void)snprintf(reason, cap, "this tenant may not use the class '%s'", s->classes[i].name);
+        return -1;
+    }
+    return i;
+}
+
+int64_t server_retry_after_ms(server *s)
+{
+    sched_stats st;
+    sched_stats_get(s->sched, &st);
+    int64_t ms = 250 + 100 * (int64_t)st.n_waiting;
+    return ms > 60000 ? 60000 : ms;
+}
+
+void server_count_status(server *s, int status)
+{
+    int i = status / 100;
+    atomic_fetch_add(&s->count.requests[i >= 1 && i <= 5 && status != 499 ? i : 0], 1);
+}
+
+void server_count_usage(server *s, const usage_row *rows, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        atomic_fetch_add(&s->count.prompt_tokens, rows[i].prompt_tokens);
+        atomic_fetch_add(&s->count.cached_tokens, rows[i].cached_tokens);
+        atomic_fetch_add(&s->count.output_tokens, rows[i].output_tokens);
+        if (rows[i].ttft_ms < 0) continue;
+        int b = 0;
+        while (rows[i].ttft_ms > server_ttft_bounds_ms[b]) b++;
+        atomic_fetch_add(&s->count.ttft_bucket[b], 1);
+        atomic_fetch_add(&s->count.ttft_count, 1);
+        atomic_fetch_add(&s->count.ttft_sum_ms, (uint64_t)rows[i].ttft_ms);
+    }
+}

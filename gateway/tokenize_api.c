@@ -1,0 +1,167 @@
+/* tokenize_api.c -- POST /tokenize and /detokenize, in vLLM's shapes. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/json.h"
+#include "gateway/auth.h"
+#include "gateway/handlers.h"
+#include "gateway/openai.h"
+#include "gateway/server.h"
+
+static bool refuse(exchange *x, const char *param, const char *msg)
+{
+    exchange_error(x, 400, "invalid_request_error", "invalid_value", param, "%s", msg);
+    return false;
+}
+
+/* The tokenizer is the same for all, but a model that does not exist has none. */
+static bool check_model(exchange *x, const cJSON *body)
+{
+    const char *name = NULL;
+    const adapter_version *v = NULL;
+    err e;
+    if (json_str(body, "model", &name, NULL, &e)) return refuse(x, "model", e.msg);
+    if (!name || strcmp(name, x->server->cfg->model_name) == 0) return true;
+    if (auth_may_use_model(x, name) && x->tenant.id &&
+        registry_acquire(x->server->registry, x->tenant.id, name, false, &v, &e) == ERR_NONE) {
+        registry_release(x->server->registry, v);
+        return true;
+    }
+    exchange_error(x, 404, "invalid_request_error", "model_not_found", "model",
+                   "The model '%.100s' does not exist or you do not have access to it.", name);
+    return false;
+}
+
+/* Messages go through the same checks as in /v1/chat/completions. */
+static int64_t encode_chat(exchange *x, const cJSON *body, int32_t **ids)
+{
+    server *s = x->server;
+    openai_request rq;
+    openai_problem p;
+    openai_limits lim = {.n_vocab = tokenizer_vocab(s->tok),
+                         .max_context = sched_max_context(s->sched),
+                         .max_choices = 1,
+                         .temperature = 1,
+                         .top_p = 1};
+    cJSON *copy = cJSON_CreateObject();
+    bool ok = copy && cJSON_AddStringToObject(copy, "model", "m") &&
+              cJSON_AddItemReferenceToObject(copy, "messages",
+                                             (cJSON *)(uintptr_t)json_get(body, "messages"));
+    const cJSON *open = json_get(body, "add_generation_prompt");
+    if (ok && cJSON_IsBool(open)) {
+        ok = cJSON_AddBoolToObject(copy, "add_generation_prompt", cJSON_IsTrue(open)) != NULL;
+    }
+    int64_t n = -1;
+    err e = {.msg = "out of memory"};
+    if (!ok) {
+        exchange_error(x, 503, "overloaded_error", "out_of_memory", NULL, "out of memory");
+    } else if (!openai_parse(&rq, true, copy, "{}", 2, &lim, &x->arena, &p)) {
+        exchange_error(x, p.status, p.type, p.code, p.param, "%s", p.msg);
+    } else if (!s->chat) {
+        (void)refuse(x, "messages", s->chat_problem);
+    } else {
+        n = chat_encode(s->chat, s->tok, rq.msgs, (size_t)rq.n_msgs, rq.add_generation_prompt, NULL,
+                        0, &e);
+        *ids = n > 0 ? arena_calloc(&x->arena, (size_t)n, sizeof(**ids)) : NULL;
+        if (n > 0 && *ids) {
+            (void)chat_encode(s->chat, s->tok, rq.msgs, (size_t)rq.n_msgs, rq.add_generation_prompt,
+                              *ids, (size_t)n, &e);
+        } else {
+            (void)refuse(x, "messages", e.msg);
+            n = -1;
+        }
+    }
+    cJSON_Delete(copy);
+    return n;
+}
+
+static int64_t encode_text(exchange *x, const cJSON *body, int32_t **ids)
+{
+    const char *text = NULL;
+    bool special = true;
+    err e;
+    if (json_str(body, "prompt", &text, NULL, &e) ||
+        json_bool(body, "add_special_tokens", &special, NULL, &e)) {
+        (void)refuse(x, NULL, e.msg);
+        return -1;
+    }
+    if (!text) {
+        (void)refuse(x, "prompt", "'prompt' or 'messages' is required");
+        return -1;
+    }
+    int flags = TOK_PARSE_SPECIAL | (special ? TOK_ADD_SPECIAL : 0);
+    int64_t n = tokenizer_encode(x->server->tok, text, strlen(text), flags, NULL, 0);
+    *ids = n >= 0 ? arena_calloc(&x->arena, (size_t)n + 1, sizeof(**ids)) : NULL;
+    if (!*ids) {
+        (void)refuse(x, "prompt", "the prompt is too large to tokenise in one request");
+        return -1;
+    }
+    (void)tokenizer_encode(x->server->tok, text, strlen(text), flags, *ids, (size_t)n);
+    return n;
+}
+
+void tokenize_handle(exchange *x)
+{
+    const cJSON *body;
+    int32_t *ids = NULL;
+    if (!exchange_read_json(x, &body, NULL, NULL)) return;
+    if (!cJSON_IsObject(body)) {
+        (void)refuse(x, NULL, "the body must be a JSON object");
+        return;
+    }
+    if (!check_model(x, body)) return;
+    int64_t n =
+        json_get(body, "messages") ? encode_chat(x, body, &ids) : encode_text(x, body, &ids);
+    if (n < 0) return;
+    jsonw w;
+    jsonw_init(&w);
+    jsonw_open(&w, NULL, '{');
+    jsonw_int(&w, "count", n);
+    jsonw_int(&w, "max_model_len", sched_max_context(x->server->sched));
+    jsonw_open(&w, "tokens", '[');
+    for (int64_t i = 0; i < n; i++) jsonw_int(&w, NULL, ids[i]);
+    jsonw_close(&w, ']');
+    jsonw_close(&w, '}');
+    exchange_reply_json(x, 200, &w);
+    jsonw_clear(&w);
+}
+
+void detokenize_handle(exchange *x)
+{
+    const cJSON *body, *v;
+    if (!exchange_read_json(x, &body, NULL, NULL)) return;
+    if (!cJSON_IsObject(body)) {
+        (void)refuse(x, NULL, "the body must be a JSON object");
+        return;
+    }
+    if (!check_model(x, body)) return;
+    const cJSON *tokens = json_get(body, "tokens");
+    size_t n = 0;
+    int32_t *ids =
+        cJSON_IsArray(tokens)
+            ? arena_calloc(&x->arena, (size_t)cJSON_GetArraySize(tokens) + 1, sizeof(*ids))
+            : NULL;
+    if (!ids) {
+        (void)refuse(x, "tokens", "'tokens' must be an array of token ids");
+        return;
+    }
+    cJSON_ArrayForEach(v, tokens)
+    {
+        double d = cJSON_IsNumber(v) ? v->valuedouble : -1;
+        if (!(d >= 0 && d < tokenizer_vocab(x->server->tok)) || d != (double)(int32_t)d) {
+            (void)refuse(x, "tokens", "'tokens' holds something that is not a token id");
+            return;
+        }
+        ids[n++] = (int32_t)d;
+    }
+    size_t len = 0;
+    char *text = tokenizer_decode(x->server->tok, ids, n, false, &len);
+    jsonw w;
+    jsonw_init(&w);
+    jsonw_open(&w, NULL, '{');
+    jsonw_strn(&w, "prompt", text ? text : "", len);
+    jsonw_close(&w, '}');
+    free(text);
+    exchange_reply_json(x, 200, &w);
+    jsonw_clear(&w);
+}
