@@ -183,6 +183,33 @@ START_TEST(the_least_recently_used_goes_first_and_tails_before_heads)
 }
 END_TEST
 
+/* As in kv.c, so that a collision can be made to order. */
+static uint64_t mix(uint64_t h, uint64_t v)
+{
+    h = (h ^ v) * 0x9E3779B97F4A7C15ULL;
+    return h ^ (h >> 29);
+}
+
+/* Two domains whose hashes are equal: one word of the digest evens out the other isolation. */
+START_TEST(equal_hashes_do_not_make_equal_pages)
+{
+    const uint64_t seed = 0x243F6A8885A308D3ULL;
+    kv_pages *kv = kv_create(PAGES, PT, true);
+    kv_domain d = {.isolation = 5}, twin = {.isolation = 6};
+    uint64_t word = mix(seed, 5) ^ mix(seed, 6);
+    memcpy(twin.digest, &word, sizeof(word));
+    int32_t t[3 * PT + 1] = {0};
+    put(kv, &d, t, 2);
+    ck_assert_int_eq(get(kv, &d, t, 3 * PT), 2);
+    ck_assert_int_eq(get(kv, &twin, t, 3 * PT), 0);
+    put(kv, &twin, t, 1); /* its own first page: what follows in d doesn't follow here */
+    ck_assert_int_eq(get(kv, &twin, t, 3 * PT), 1);
+    ck_assert_int_eq(get(kv, &d, t, 3 * PT), 2);
+    ck_assert(kv_check(kv));
+    kv_destroy(kv);
+}
+END_TEST
+
 START_TEST(what_is_forgotten_is_never_handed_out)
 {
     kv_pages *kv = kv_create(8, PT, true);
@@ -225,6 +252,7 @@ int main(void)
     tcase_add_test(tc, a_million_operations_keep_every_invariant);
     tcase_add_test(tc, hits_need_the_same_tokens_adapter_and_domain);
     tcase_add_test(tc, the_least_recently_used_goes_first_and_tails_before_heads);
+    tcase_add_test(tc, equal_hashes_do_not_make_equal_pages);
     tcase_add_test(tc, what_is_forgotten_is_never_handed_out);
     tcase_add_test(tc, switched_off_it_only_counts_pages);
     suite_add_tcase(s, tc);
