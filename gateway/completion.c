@@ -769,13 +769,13 @@ static bool admit(completion *c, bool chat)
     if (!read_body(c, chat) || !resolve_model(c) || !tokenise_all(c) || !set_stop_ids(c)) {
         return false;
     }
-    c->n_choices = c->rq.n * c->rq.n_prompts;
     if (!pick_class(c) || !reserve(c)) return false;
-    c->choices = calloc((size_t)c->n_choices, sizeof(*c->choices));
+    int n = c->rq.n * c->rq.n_prompts;
+    c->choices = calloc((size_t)n, sizeof(*c->choices));
     if (!c->choices) {
-        c->n_choices = 0;
         return openai_refuse(&c->problem, 503, "overloaded", NULL, "out of memory, try again");
     }
+    c->n_choices = n;
     for (int i = 0; i < c->rq.n_ignored; i++) exchange_ignored_param(c->x, c->rq.ignored[i]);
     return true;
 }

