@@ -19,7 +19,7 @@
 #include "engine/cpu/halves.h"
 
 enum {
-    ROW_CHUNK = 128,       /* rows of one panel held on the stack */
+    ROW_CHUNK = 256,       /* rows of one panel held on the stack */
     HUGE_BYTES = 2U << 20, /* alignment that lets the kernel use huge pages */
     /* Below this many multiply-adds the fan-out costs more than it gives. */
     SMALL_WORK = 1 << 15,
@@ -220,7 +220,7 @@ static void prepare_row(linear_job *job, int row)
 {
     const cpu_weight *w = cpu_weight_of(&job->outs[0]);
     const float *x = job->x + (size_t)row * job->d_in;
-    if (job->tiles) linear_round_row(job->x16 + (size_t)row * w->k_pad, x, job->d_in, w->k_pad);
+    if (job->tiles) linear_round_row(job->x16, row, x, job->d_in, w->k_pad);
     if (!job->seg) return;
     const step_seg *sg = seg_of_row(job, row);
     for (int o = 0; o < job->n_out; o++) {
@@ -350,9 +350,8 @@ static void linear_rows(backend *be, const float *x, const linear_out *outs, int
     if (!scratch) return;
     job.x16 = (uint16_t *)(void *)scratch;
     job.v = (float *)(void *)(scratch + x16_bytes);
-    if (job.tiles) { /* rows that pad the last tile */
-        memset(job.x16 + (size_t)n_rows * first->k_pad, 0,
-               (size_t)(rows_pad - n_rows) * first->k_pad * 2);
+    for (int row = n_rows; job.tiles && row < rows_pad; row++) { /* what pads the last tile */
+        linear_zero_row(job.x16, row, first->k_pad);
     }
     size_t work = 0;
     for (int o = 0; o < n_out; o++) {

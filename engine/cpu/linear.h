@@ -3,7 +3,7 @@
  * A weight is packed in panels of PANEL output columns.  Layouts:
  *     f32, bf16     [panel][k][PANEL]                 vector kernels
  *     bf16 on AMX   [panel][k_pad/32][PANEL/16] tiles of [16 pairs of k][16 columns][2]
- * Rows of x are used as f32, or rounded to bf16 [rows][k_pad] for AMX.
+ * Rows of x are used as f32, or rounded to bf16 for AMX: [row / 16][k / 32] tiles of [16 rows][32].
  *
  * The order of summation over k is the same for every number of rows: one accumulator per output,
  * k ascending (AMX: 32 at a time, by TDPBF16PS).
@@ -49,7 +49,8 @@ extern const linear_kernels linear_portable, linear_avx2, linear_avx512;
 panel_fn linear_panel_tile;
 void linear_tile_begin(void); /* per thread: loads the tile configuration */
 void linear_tile_end(void);
-/* f32 row to bf16, zero-padded to k_pad. */
-void linear_round_row(uint16_t *dst, const float *src, int d_in, int k_pad);
+/* Row of x rounded to bf16 into its place among the tiles, zero-padded to k_pad; or all zero. */
+void linear_round_row(uint16_t *x16, int row, const float *src, int d_in, int k_pad);
+void linear_zero_row(uint16_t *x16, int row, int k_pad);
 
 #endif

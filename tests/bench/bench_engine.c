@@ -1,0 +1,150 @@
+/* bench_engine.c -- the engine without the network: decode and prompt processing on a model directory.
+ *
+ *   bench_engine MODEL_DIR
+ *
+ * Prints one line of JSON: seconds for a step of one decode row, of eight, of eight with eight random
+ * r=16 adapters on all seven layers, and for a prompt of 512 tokens; medians.  Bytes of the weights
+ * that a decode step reads, and the multiply-adds of the prompt's linear layers, stand beside.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/backend.h"
+#include "engine/base/clock.h"
+#include "engine/model.h"
+
+enum { PROMPT = 512, STREAMS = 8, RANK = 16, CONTEXT = 256, RUNS = 15 };
+
+static backend *be;
+static model *m;
+static kv_pool *kv;
+static int32_t pages[STREAMS][64];
+static lora_view views[STREAMS];
+
+static void die(const err *e)
+{
+    (void)fprintf(stderr, "bench_engine: %s\n", e->msg);
+    exit(2);
+}
+
+static float *noise(size_t n)
+{
+    float *v = malloc(n * sizeof(*v));
+    if (!v) abort();
+    uint32_t s = 12345;
+    for (size_t i = 0; i < n; i++) {
+        s = s * 1664525U + 1013904223U;
+        v[i] = ((float)(s >> 8) / (float)(1U << 24) - 0.5F) * 0.02F;
+    }
+    return v;
+}
+
+static void make_adapters(void)
+{
+    const model_config *c = model_get_config(m);
+    err e;
+    for (int a = 0; a < STREAMS; a++) {
+        lora_mat *mat = calloc((size_t)c->n_layer * PROJ_COUNT, sizeof(*mat));
+        if (!mat) abort();
+        for (int i = 0; i < c->n_layer * PROJ_COUNT; i++) {
+            int d_out, d_in;
+            model_proj_shape(c, (proj)(i % PROJ_COUNT), &d_out, &d_in);
+            float *x = noise((size_t)RANK * (size_t)(d_in > d_out ? d_in : d_out));
+            void *pa = be_alloc(be, be_lora_a_bytes(be, c->type, RANK, d_in));
+            void *pb = be_alloc(be, be_lora_b_bytes(be, c->type, RANK, d_out));
+            if (!pa || !pb ||
+                be_lora_pack(be, c->type, pa, pb, x, x, DT_F32, RANK, d_in, d_out, &e)) {
+                abort();
+            }
+            mat[i] = (lora_mat){pa, pb, RANK, 2.0F};
+            free(x);
+        }
+        views[a] = (lora_view){
+            .adapter_id = (uint64_t)a + 1, .n_layer = c->n_layer, .rank_max = RANK, .mat = mat};
+    }
+}
+
+static double run_step(int n_seq, int rows, int pos0, bool lora)
+{
+    static int32_t token[STREAMS * PROMPT], pos[STREAMS * PROMPT];
+    step_seq seq[STREAMS];
+    step_seg seg[STREAMS];
+    int32_t logit[STREAMS];
+    int n = 0;
+    for (int s = 0; s < n_seq; s++) {
+        seq[s] = (step_seq){n, rows, pos0, pages[s], 64};
+        seg[s] = (step_seg){n, rows, lora ? &views[s] : NULL};
+        for (int i = 0; i < rows; i++, n++) {
+            token[n] = (int32_t)((s * 7919 + i * 31 + 11) % model_get_config(m)->n_vocab);
+            pos[n] = pos0 + i;
+        }
+        logit[s] = n - 1;
+    }
+    step st = {.n_rows = n,
+               .token = token,
+               .pos = pos,
+               .n_seq = n_seq,
+               .seq = seq,
+               .n_seg = lora ? n_seq : 1,
+               .seg = seg,
+               .n_logit = n_seq,
+               .logit_row = logit};
+    if (!lora) seg[0] = (step_seg){0, n, NULL};
+    const float *logits;
+    err e;
+    int64_t from = clock_now_us();
+    if (model_forward(m, kv, &st, &logits, &e)) die(&e);
+    return (double)(clock_now_us() - from) / 1e6;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(int n_seq, int rows, int pos0, bool lora, int runs)
+{
+    double t[64];
+    (void)run_step(n_seq, rows, pos0, lora);
+    for (int i = 0; i < runs; i++) t[i] = run_step(n_seq, rows, pos0, lora);
+    qsort(t, (size_t)runs, sizeof(*t), by_value);
+    return t[runs / 2];
+}
+
+int main(int argc, char **argv)
+{
+    err e;
+    backend_config bc = {.isa = "auto"};
+    if (argc != 2) {
+        (void)fprintf(stderr, "usage: bench_engine MODEL_DIR\n");
+        return 2;
+    }
+    if (be_open(&be, &backend_cpu, &bc, &e)) die(&e);
+    if (model_load(&m, argv[1], be, PROMPT, STREAMS, &e)) die(&e);
+    attn_shape shape = model_attn_shape(m);
+    if (be_kv_create(be, &kv, &shape, STREAMS * 64, &e)) die(&e);
+    for (int s = 0; s < STREAMS; s++) {
+        for (int i = 0; i < 64; i++) pages[s][i] = s * 64 + i;
+        (void)run_step(1, CONTEXT, 0, false); /* some history to attend to */
+    }
+    make_adapters();
+    const model_config *c = model_get_config(m);
+    double layer = 0;
+    for (int p = 0; p < PROJ_COUNT; p++) {
+        int d_out, d_in;
+        model_proj_shape(c, (proj)p, &d_out, &d_in);
+        layer += (double)d_out * d_in;
+    }
+    double one = median(1, 1, CONTEXT, false, RUNS), one_lora = median(1, 1, CONTEXT, true, RUNS);
+    double eight = median(STREAMS, 1, CONTEXT, false, RUNS);
+    double eight_lora = median(STREAMS, 1, CONTEXT, true, RUNS);
+    double prompt = median(1, PROMPT, 0, false, 5), prompt_lora = median(1, PROMPT, 0, true, 3);
+    (void)printf("{\"backend\":\"%s\",\"one_s\":%.6f,\"one_lora_s\":%.6f,\"eight_s\":%.6f,"
+                 "\"eight_lora_s\":%.6f,\"prompt_s\":%.6f,\"prompt_lora_s\":%.6f,"
+                 "\"weight_bytes\":%zu,\"prompt_tokens\":%d,\"linear_flop\":%.6g}\n",
+                 be_caps(be)->detail, one, one_lora, eight, eight_lora, prompt, prompt_lora,
+                 model_weight_bytes(m), PROMPT, 2.0 * layer * c->n_layer * PROMPT);
+    return 0;
+}

@@ -1,0 +1,180 @@
+/* bench_machine.c -- what this machine can do: read bandwidth and the bf16 matrix peak.
+ *
+ * Bandwidth: all cores sum a buffer of 4 GiB (far beyond the caches), best of 5 passes.  Peak: all cores
+ * run be_linear()'s own instruction (AMX tiles, else FMA) on operands that stay in the first-level
+ * cache.  Prints one line of JSON.
+ */
+#include <immintrin.h>
+#include <pthread.h>
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/cpu/cpu.h"
+
+enum { PASSES = 5, REPEAT = 4000000 };
+
+static const size_t buffer_bytes = (size_t)4 << 30;
+static unsigned char *buffer;
+static int n_threads;
+static pthread_barrier_t gate;
+static atomic_ullong sink;
+
+__attribute__((target("avx2"))) static uint64_t read_avx2(const unsigned char *p, size_t n)
+{
+    __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
+    for (size_t i = 0; i + 128 <= n; i += 128) {
+        a = _mm256_add_epi64(a, _mm256_load_si256((const __m256i *)(p + i)));
+        b = _mm256_add_epi64(b, _mm256_load_si256((const __m256i *)(p + i + 32)));
+        c = _mm256_add_epi64(c, _mm256_load_si256((const __m256i *)(p + i + 64)));
+        d = _mm256_add_epi64(d, _mm256_load_si256((const __m256i *)(p + i + 96)));
+    }
+    a = _mm256_add_epi64(_mm256_add_epi64(a, b), _mm256_add_epi64(c, d));
+    return (uint64_t)_mm256_extract_epi64(a, 0) + (uint64_t)_mm256_extract_epi64(a, 3);
+}
+
+static void *read_part(void *arg)
+{
+    size_t i = (size_t)(intptr_t)arg, part = buffer_bytes / (size_t)n_threads;
+    for (int pass = 0; pass < PASSES; pass++) {
+        pthread_barrier_wait(&gate);
+        atomic_fetch_add(&sink, read_avx2(buffer + i * part, part));
+        pthread_barrier_wait(&gate);
+    }
+    return NULL;
+}
+
+typedef struct {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t colsb[16];
+    uint8_t rows[16];
+} __attribute__((packed)) tile_config;
+
+__attribute__((target("amx-tile,amx-bf16"))) static void amx_loop(int n)
+{
+    alignas(64) tile_config cfg = {.palette = 1};
+    static alignas(64) uint16_t data[512];
+    for (int i = 0; i < 8; i++) {
+        cfg.colsb[i] = 64;
+        cfg.rows[i] = 16;
+    }
+    _tile_loadconfig(&cfg);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_loadd(4, data, 64);
+    _tile_loadd(5, data, 64);
+    _tile_loadd(6, data, 64);
+    _tile_loadd(7, data, 64);
+    for (int i = 0; i < n; i += 4) {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_release();
+}
+
+__attribute__((target("avx512f,avx512bf16"))) static void bf16_loop(int n)
+{
+    __m512 a[8];
+    for (int i = 0; i < 8; i++) a[i] = _mm512_setzero_ps();
+    __m512bh x = (__m512bh)_mm512_setzero_si512();
+    for (int k = 0; k < n; k += 8) {
+        for (int i = 0; i < 8; i++) a[i] = _mm512_dpbf16_ps(a[i], x, x);
+    }
+    float out[16];
+    for (int i = 0; i < 8; i++) {
+        _mm512_storeu_ps(out, a[i]);
+        atomic_fetch_add(&sink, (unsigned long long)out[0]);
+    }
+}
+
+__attribute__((target("avx2,fma"))) static void fma_loop(int n)
+{
+    __m256 a[8];
+    for (int i = 0; i < 8; i++) a[i] = _mm256_setzero_ps();
+    __m256 x = _mm256_set1_ps(0.5F);
+    for (int k = 0; k < n; k += 8) {
+        for (int i = 0; i < 8; i++) a[i] = _mm256_fmadd_ps(x, x, a[i]);
+    }
+    float out[8];
+    for (int i = 0; i < 8; i++) {
+        _mm256_storeu_ps(out, a[i]);
+        atomic_fetch_add(&sink, (unsigned long long)out[0]);
+    }
+}
+
+static cpu_isa isa;
+
+static void *matrix_part(void *arg)
+{
+    (void)arg;
+    pthread_barrier_wait(&gate);
+    if (isa == ISA_AMX)
+        amx_loop(REPEAT);
+    else if (isa == ISA_AVX512BF16)
+        bf16_loop(REPEAT * 16);
+    else
+        fma_loop(REPEAT * 16);
+    pthread_barrier_wait(&gate);
+    return NULL;
+}
+
+static void start_all(pthread_t *t, void *(*fn)(void *))
+{
+    for (int i = 0; i < n_threads; i++) {
+        if (pthread_create(&t[i], NULL, fn, (void *)(intptr_t)i) != 0) abort();
+    }
+}
+
+int main(void)
+{
+    n_threads = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    isa = cpu_isa_detect();
+    pthread_t *t = calloc((size_t)n_threads, sizeof(*t));
+    buffer = aligned_alloc(1 << 21, buffer_bytes);
+    if (!t || !buffer || isa < ISA_AVX2) {
+        (void)fprintf(stderr, "bench_machine: needs 4 GiB of memory and AVX2\n");
+        return 2;
+    }
+    (void)madvise(buffer, buffer_bytes, MADV_HUGEPAGE);
+    memset(buffer, 1, buffer_bytes);
+    pthread_barrier_init(&gate, NULL, (unsigned)n_threads + 1);
+    double gb_s = 0;
+    start_all(t, read_part);
+    for (int pass = 0; pass < PASSES; pass++) {
+        pthread_barrier_wait(&gate);
+        int64_t from = clock_now_us();
+        pthread_barrier_wait(&gate);
+        double v = (double)buffer_bytes / (double)(clock_now_us() - from) / 1e3;
+        if (v > gb_s) gb_s = v;
+    }
+    for (int i = 0; i < n_threads; i++) (void)pthread_join(t[i], NULL);
+    double tflops = 0;
+    for (int pass = 0; pass < 3; pass++) {
+        start_all(t, matrix_part);
+        pthread_barrier_wait(&gate);
+        int64_t from = clock_now_us();
+        pthread_barrier_wait(&gate);
+        double s = (double)(clock_now_us() - from) / 1e6;
+        for (int i = 0; i < n_threads; i++) (void)pthread_join(t[i], NULL);
+        double each = isa == ISA_AMX          ? 2.0 * 16 * 16 * 32
+                      : isa == ISA_AVX512BF16 ? 16 * 64
+                                              : 16 * 16;
+        double v = each * REPEAT * n_threads / s / 1e12;
+        if (v > tflops) tflops = v;
+    }
+    (void)printf("{\"threads\":%d,\"isa\":\"%s\",\"read_gb_per_s\":%.2f,\"bf16_tflops\":%.3f}\n",
+                 n_threads, cpu_isa_name(isa), gb_s, tflops);
+    free(buffer);
+    free(t);
+    return 0;
+}
