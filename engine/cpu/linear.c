@@ -23,6 +23,7 @@ enum {
     HUGE_BYTES = 2U << 20, /* alignment that lets the kernel use huge pages */
     /* Below this many multiply-adds the fan-out costs more than it gives. */
     SMALL_WORK = 1 << 15,
+    CHUNK_BYTES = 1 << 20,
 };
 
 static const linear_kernels *kernels_of(const backend *be)
@@ -185,7 +186,7 @@ typedef struct {
     float *v;      /* [n_out][n_rows][rank_max] */
     const linear_out *outs;
     const step_seg *seg; /* NULL: no LoRA */
-    int n_out, n_seg, n_rows, d_in, layer, rank_max, n_panels;
+    int n_out, n_seg, n_rows, d_in, layer, rank_max, n_panels, chunk;
     bool tiles;
     atomic_int next_row, next_panel;
 } linear_job;
@@ -272,7 +273,8 @@ static void finish_panel(const linear_job *job, int o, int p, float *buf, int ro
     }
 }
 
-static void run_panel(const linear_job *job, int o, int p)
+/* Rows [row0, row0 + n) of one panel. */
+static void run_panel(const linear_job *job, int o, int p, int row0, int n)
 {
     alignas(64) float buf[ROW_CHUNK * PANEL];
     const cpu_weight *w = cpu_weight_of(&job->outs[o]);
@@ -280,28 +282,37 @@ static void run_panel(const linear_job *job, int o, int p)
                    : w->pack == PACK_F32 ? job->kern->panel_f32
                                          : job->kern->panel_bf16;
     const void *x = w->pack == PACK_TILE ? (const void *)job->x16 : (const void *)job->x;
-    for (int row = 0; row < job->n_rows; row += ROW_CHUNK) {
-        int n = job->n_rows - row < ROW_CHUNK ? job->n_rows - row : ROW_CHUNK;
-        fn(buf, w, p, x, row, n);
-        finish_panel(job, o, p, buf, row, n);
-    }
+    fn(buf, w, p, x, row0, n);
+    finish_panel(job, o, p, buf, row0, n);
 }
 
+/* Items are (chunk of rows, panel), chunk by chunk: the rows of a chunk stay in the second-level cache
+ * while all panels stream past them. */
 static void panels_thread(void *arg, int thread, int n_threads)
 {
     (void)thread;
     (void)n_threads;
     linear_job *job = arg;
+    int n_chunks = (job->n_rows + job->chunk - 1) / job->chunk;
     if (job->tiles) linear_tile_begin();
-    for (int i; (i = atomic_fetch_add(&job->next_panel, 1)) < job->n_panels;) {
-        int o = 0;
+    for (int item; (item = atomic_fetch_add(&job->next_panel, 1)) < job->n_panels * n_chunks;) {
+        int row0 = item / job->n_panels * job->chunk, i = item % job->n_panels, o = 0;
+        int n = job->n_rows - row0 < job->chunk ? job->n_rows - row0 : job->chunk;
         while (i >= cpu_weight_of(&job->outs[o])->n_panel) {
             i -= cpu_weight_of(&job->outs[o])->n_panel;
             o++;
         }
-        run_panel(job, o, i);
+        run_panel(job, o, i, row0, n);
     }
     if (job->tiles) linear_tile_end();
+}
+
+/* Rows whose activations take about half of a second-level cache. */
+static int chunk_rows(const cpu_weight *w)
+{
+    size_t row = (size_t)w->k_pad * (w->pack == PACK_TILE ? 2 : 4);
+    int rows = (int)(CHUNK_BYTES / row) / 32 * 32;
+    return rows < 32 ? 32 : rows > ROW_CHUNK ? ROW_CHUNK : rows;
 }
 
 static bool any_lora(const step *s, int layer)
@@ -334,6 +345,7 @@ static void linear_rows(backend *be, const float *x, const linear_out *outs, int
                       .n_rows = n_rows,
                       .d_in = first->head.cols,
                       .layer = layer,
+                      .chunk = chunk_rows(first),
                       .tiles = first->pack == PACK_TILE};
     if (s && any_lora(s, layer)) {
         job.seg = s->seg;
