@@ -1,0 +1,60 @@
+#!/bin/sh
+# run.sh CASE -- one figure: a last line "CASE <figure> <unit> (asked <bound>): ok|short".
+#
+#   sh tests/bench/run.sh --list
+#   sh tests/bench/run.sh CASE [--json FILE]
+#
+# Figures are ratios within one run of one machine.  Random-weight models are made once under
+# build/bench.  Exit status: 0 ok, 1 short, 2 could not be measured.
+set -eu
+cd "$(dirname "$0")/../.."
+
+cases="decode-1 lora-8 streams-8 prompt-512 workloads"
+json=
+[ $# -gt 0 ] || set -- --list
+case $1 in
+--list) for c in $cases; do echo "$c"; done; exit 0 ;;
+esac
+name=$1
+shift
+while [ $# -gt 0 ]; do
+    case $1 in
+    --json) json=${2:?--json needs a file}; shift 2 ;;
+    *) echo "run.sh: unknown option $1" >&2; exit 2 ;;
+    esac
+done
+case " $cases " in *" $name "*) ;; *) echo "run.sh: unknown case $name; --list names them" >&2; exit 2 ;; esac
+
+if [ "$name" = workloads ]; then
+    # The generators against known values of the published workloads; needs numpy.
+    if python3 tests/bench/workloads.py check; then verdict=ok rc=0; else verdict=short rc=1; fi
+    echo "workloads $rc differing (asked 0): $verdict"
+    exit $rc
+fi
+
+bin=build/release
+[ -x $bin/bench_engine ] || { echo "run.sh: build first (sh tests/run.sh)" >&2; exit 2; }
+model=build/bench/1.1B
+[ -e "$model/config.json" ] || python3 tests/tools/make_random_model.py 1.1B "$model" >&2
+machine=$($bin/bench_machine)
+engine=$($bin/bench_engine "$model")
+echo "$machine"
+echo "$engine"
+[ -z "$json" ] || printf '{"machine":%s,"engine":%s}\n' "$machine" "$engine" >"$json"
+exec python3 - "$name" "$machine" "$engine" <<'PY'
+import json, sys
+name, m, e = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
+figure, unit, asked = {
+    # tokens/s of one stream over what the read bandwidth allows for the weights' bytes
+    "decode-1": (e["weight_bytes"] / m["read_gb_per_s"] / 1e9 / e["one_s"], "of bandwidth", 0.75),
+    # eight streams with eight adapters over eight streams on the bare base
+    "lora-8": (e["eight_s"] / e["eight_lora_s"], "of base", 0.80),
+    # eight streams with eight adapters over one stream with one adapter
+    "streams-8": (8 / e["eight_lora_s"] * e["one_lora_s"], "times one stream", 3.0),
+    # multiply-adds of the linear layers over the measured bf16 matrix peak
+    "prompt-512": (e["linear_flop"] / e["prompt_s"] / 1e12 / m["bf16_tflops"], "of peak", 0.40),
+}[name]
+ok = figure >= asked
+print(f"{name} {figure:.3f} {unit} (asked {asked}): {'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
+PY
