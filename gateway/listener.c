@@ -97,17 +97,21 @@ void listener_deadline(int64_t at_us, bool both)
 
 static void reaper_retain(void)
 {
-    if (reaper.n_open++ > 0) return;
+    pthread_mutex_lock(&reaper.mu);
+    bool first = reaper.n_open++ == 0;
+    pthread_mutex_unlock(&reaper.mu);
+    if (!first) return;
     reaper.stop = false;
     if (pthread_create(&reaper.thread, NULL, reap, NULL) != 0) abort(); /* start-up */
 }
 
 static void reaper_release(void)
 {
-    if (--reaper.n_open > 0) return;
     pthread_mutex_lock(&reaper.mu);
-    reaper.stop = true;
+    bool last = --reaper.n_open == 0;
+    reaper.stop = last;
     pthread_mutex_unlock(&reaper.mu);
+    if (!last) return;
     (void)pthread_join(reaper.thread, NULL);
 }
 

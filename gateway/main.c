@@ -315,12 +315,31 @@ static err_code open_listeners(process *p, err *e)
     return rc;
 }
 
+static void *close_listener(void *l)
+{
+    listener_close(l);
+    return NULL;
+}
+
+/* Side by side: civetweb takes more than a second to stop each. */
+static void close_listeners(process *p)
+{
+    listener *all[] = {p->inference, p->admin, p->metrics};
+    pthread_t thread[3];
+    bool started[3];
+    for (int i = 0; i < 3; i++) {
+        started[i] = pthread_create(&thread[i], NULL, close_listener, all[i]) == 0;
+        if (!started[i]) listener_close(all[i]);
+    }
+    for (int i = 0; i < 3; i++) {
+        if (started[i]) (void)pthread_join(thread[i], NULL);
+    }
+}
+
 static void close_all(process *p)
 {
     server *s = &p->srv;
-    listener_close(p->inference);
-    listener_close(p->admin);
-    listener_close(p->metrics);
+    close_listeners(p);
     sched_destroy(s->sched);
     if (s->residency) residency_destroy(s->residency);
     if (s->registry) registry_destroy(s->registry);
