@@ -20,7 +20,7 @@
 
 enum {
     PIECE_BYTES = 64 * 1024,
-    GRACE_BYTES = 1 << 20, /* of a refused body that are read, so that the answer arrives */
+    GRACE_BYTES = 8 << 20, /* of a refused body that are read, so that the answer arrives */
     GRACE_US = 500 * 1000,
     ANSWER_US = 30 * 1000000, /* for the client to take an answer */
 };
@@ -252,10 +252,7 @@ static int write_head(exchange *x, char *out, size_t cap, int status, const char
         x->ignored[0] = 0;
     }
     if (!x->body_read && has_body(x)) x->close_after = true;
-    if (x->close_after || atomic_load(&x->server->draining)) {
-        x->close_after = true;
-        mg_disable_connection_keep_alive(x->conn);
-    }
+    if (atomic_load(&x->server->draining)) x->close_after = true;
     x->status = status;
     x->answered = true;
     return snprintf(out, cap,
@@ -389,7 +386,11 @@ void exchange_finish(exchange *x)
         exchange_error(x, 500, "server_error", "internal_error", NULL, "no answer was made");
     }
     if (x->streaming) exchange_drop(x); /* cut: the client sees a broken stream, not a whole one */
-    if (!x->close_after || x->body_read || !has_body(x) || x->status == 499) return;
+    if (!x->close_after) return;
+    if (x->body_read || !has_body(x) || x->status == 499) {
+        mg_disable_connection_keep_alive(x->conn);
+        return;
+    }
     /* A refused body: take a little, so that the client gets to read the answer, then no more. */
     char waste[4096];
     listener_deadline(clock_now_us() + GRACE_US, false);
@@ -399,4 +400,5 @@ void exchange_finish(exchange *x)
     listener_deadline(0, false);
     int fd = listener_socket();
     if (fd >= 0) (void)shutdown(fd, SHUT_RD);
+    mg_disable_connection_keep_alive(x->conn); /* before this, mg_read() would give nothing */
 }
