@@ -1,0 +1,166 @@
+/* test_tokenizer.c -- the same ids and the same text as Hugging Face's tokenizers, on 2,100 strings in
+ * five kinds of tokenizer (tests/tools/make_tokenizer_goldens.py), and the streaming detokeniser. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <check.h>
+
+#include "engine/tokenizer.h"
+
+static const char *const kinds[] = {"gpt2", "llama3", "qwen2", "llama2", "mistral"};
+
+enum { N_KINDS = 5, LEAST_STRINGS = 2000 };
+
+static FILE *open_fixture(const char *a, const char *b)
+{
+    char path[256];
+    (void)snprintf(path, sizeof(path), "fixtures/tokenizers/%s/%s", a, b);
+    FILE *f = fopen(path, "r");
+    ck_assert_msg(f != NULL, "%s", path);
+    return f;
+}
+
+/* One line of hex into bytes; false at the end. */
+static bool read_hex(FILE *f, char **line, size_t *cap, char **bytes, size_t *len)
+{
+    ssize_t n = getline(line, cap, f);
+    if (n < 0) return false;
+    *len = (size_t)(n - 1) / 2;
+    *bytes = malloc(*len + 1);
+    for (size_t i = 0; i < *len; i++) {
+        unsigned v;
+        ck_assert_int_eq(sscanf(*line + 2 * i, "%2x", &v), 1);
+        (*bytes)[i] = (char)v;
+    }
+    return true;
+}
+
+static bool same_ids(const char *line, const int32_t *ids, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        char *end;
+        if (strtol(line, &end, 10) != ids[i]) return false;
+        line = end;
+    }
+    return line[strspn(line, " \n")] == 0;
+}
+
+static void check_stream(const tokenizer *t, const int32_t *ids, int64_t n, const char *want,
+                         size_t len)
+{
+    char *all = malloc((size_t)n * DETOK_MAX + 16);
+    size_t m = 0;
+    detok d;
+    detok_init(&d, t, true);
+    for (int64_t i = 0; i < n; i++) {
+        size_t got = detok_push(&d, ids[i], all + m, DETOK_MAX);
+        /* each piece stands on its own: no part of a sequence at either end */
+        if (got) ck_assert(((unsigned char)all[m] & 0xC0) != 0x80);
+        m += got;
+    }
+    m += detok_flush(&d, all + m, 8);
+    ck_assert_uint_eq(m, len);
+    ck_assert(memcmp(all, want, len) == 0);
+    free(all);
+}
+
+START_TEST(ids_and_texts_are_those_of_hugging_face)
+{
+    char dir[128], *line = NULL, *ids_line = NULL, *dec_line = NULL;
+    size_t cap = 0, ids_cap = 0, dec_cap = 0;
+    err e;
+    tokenizer *t;
+    (void)snprintf(dir, sizeof(dir), "fixtures/tokenizers/%s", kinds[_i]);
+    ck_assert_msg(tokenizer_load(&t, dir, &e) == ERR_NONE, "%s: %s", kinds[_i], e.msg);
+    FILE *strings = open_fixture(".", "strings.hex"),
+         *ids_file = open_fixture(kinds[_i], "ids.txt");
+    FILE *decoded = open_fixture(kinds[_i], "decoded.hex");
+    char *text, *want;
+    size_t len, want_len;
+    int n_strings = 0, n_bad = 0;
+    while (read_hex(strings, &line, &cap, &text, &len)) {
+        ck_assert(getline(&ids_line, &ids_cap, ids_file) > 0);
+        ck_assert(read_hex(decoded, &dec_line, &dec_cap, &want, &want_len));
+        int flags = TOK_ADD_SPECIAL | TOK_PARSE_SPECIAL;
+        int64_t n = tokenizer_encode(t, text, len, flags, NULL, 0);
+        int32_t *ids = malloc(((size_t)n + 1) * sizeof(*ids));
+        ck_assert_int_eq(tokenizer_encode(t, text, len, flags, ids, (size_t)n), n);
+        if (!same_ids(ids_line, ids, n)) {
+            if (n_bad++ < 3) (void)fprintf(stderr, "%s: ids differ: %s", kinds[_i], line);
+        } else {
+            size_t got_len;
+            char *got = tokenizer_decode(t, ids, (size_t)n, true, &got_len);
+            if (got_len != want_len || memcmp(got, want, want_len) != 0) {
+                if (n_bad++ < 3) (void)fprintf(stderr, "%s: text differs: %s", kinds[_i], line);
+            } else {
+                check_stream(t, ids, n, want, want_len);
+            }
+            free(got);
+        }
+        free(ids);
+        free(text);
+        free(want);
+        n_strings++;
+    }
+    ck_assert_int_ge(n_strings, LEAST_STRINGS);
+    ck_assert_msg(n_bad == 0, "%s: %d of %d strings differ", kinds[_i], n_bad, n_strings);
+    (void)fclose(strings);
+    (void)fclose(ids_file);
+    (void)fclose(decoded);
+    free(line);
+    free(ids_line);
+    free(dec_line);
+    tokenizer_destroy(t);
+}
+END_TEST
+
+START_TEST(special_tokens_are_parsed_only_when_asked)
+{
+    tokenizer *t;
+    ck_assert_int_eq(tokenizer_load(&t, "fixtures/tokenizers/llama3", NULL), ERR_NONE);
+    int32_t ids[64], special = tokenizer_find(t, "<|eot_id|>");
+    ck_assert_int_ge(special, 0);
+    ck_assert(tokenizer_is_special(t, special));
+    ck_assert_int_eq(tokenizer_encode(t, "<|eot_id|>", 10, TOK_PARSE_SPECIAL, ids, 64), 1);
+    ck_assert_int_eq(ids[0], special);
+    int64_t n = tokenizer_encode(t, "<|eot_id|>", 10, 0, ids, 64);
+    ck_assert_int_gt(n, 1);
+    for (int64_t i = 0; i < n; i++) ck_assert_int_ne(ids[i], special);
+    tokenizer_destroy(t);
+}
+END_TEST
+
+START_TEST(a_megabyte_of_one_letter_is_no_trouble)
+{
+    tokenizer *t;
+    size_t len = 1 << 20;
+    char *text = malloc(len);
+    memset(text, 'a', len);
+    for (int i = 0; i < N_KINDS; i++) {
+        char dir[128];
+        (void)snprintf(dir, sizeof(dir), "fixtures/tokenizers/%s", kinds[i]);
+        ck_assert_int_eq(tokenizer_load(&t, dir, NULL), ERR_NONE);
+        int64_t n = tokenizer_encode(t, text, len, 0, NULL, 0);
+        ck_assert(n > 0 && n < (int64_t)len);
+        tokenizer_destroy(t);
+    }
+    free(text);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("tokenizer");
+    TCase *tc = tcase_create("all");
+    tcase_set_timeout(tc, 120);
+    tcase_add_loop_test(tc, ids_and_texts_are_those_of_hugging_face, 0, N_KINDS);
+    tcase_add_test(tc, special_tokens_are_parsed_only_when_asked);
+    tcase_add_test(tc, a_megabyte_of_one_letter_is_no_trouble);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_NORMAL);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
