@@ -1,0 +1,147 @@
+/* test_limits.c -- reserve and settle: nothing slips through together, nothing is lost. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <check.h>
+
+#include "gateway/limits.h"
+
+static limits *all;
+static key_info key;
+static tenant who;
+
+static void setup(void)
+{
+    all = limits_create(NULL);
+    key = (key_info){.id = 7};
+    who = (tenant){.id = 3};
+}
+
+static void teardown(void)
+{
+    limits_destroy(all);
+}
+
+static bool take(int64_t tokens, limits_ticket *t, limits_refusal *w)
+{
+    return limits_reserve(all, &key, &who, tokens, t, w);
+}
+
+START_TEST(no_limit_refuses_nothing)
+{
+    limits_ticket t;
+    limits_refusal w;
+    for (int i = 0; i < 1000; i++) ck_assert(take(1000000, &t, &w));
+}
+END_TEST
+
+START_TEST(requests_per_minute)
+{
+    limits_ticket t;
+    limits_refusal w;
+    who.limits.requests_per_minute = 5;
+    for (int i = 0; i < 5; i++) ck_assert(take(1, &t, &w));
+    ck_assert(!take(1, &t, &w));
+    ck_assert_str_eq(w.code, "rate_limit_exceeded");
+    ck_assert(w.retry_ms > 0 && w.retry_ms <= 12001);
+    ck_assert_ptr_nonnull(strstr(w.msg, "tenant"));
+}
+END_TEST
+
+START_TEST(tokens_come_back_when_unused)
+{
+    limits_ticket t, other;
+    limits_refusal w;
+    key.tokens_per_minute = 100;
+    ck_assert(take(100, &t, &w));
+    ck_assert(!take(50, &other, &w));
+    ck_assert_ptr_nonnull(strstr(w.msg, "key"));
+    limits_settle(all, &t, 30);
+    limits_settle(all, &t, 0); /* twice gives nothing twice */
+    ck_assert(take(70, &other, &w));
+    ck_assert(!take(70, &t, &w));
+    ck_assert(!take(101, &t, &w)); /* can never fit */
+    ck_assert_int_eq(w.retry_ms, -1);
+}
+END_TEST
+
+START_TEST(concurrent_requests)
+{
+    limits_ticket t[3];
+    limits_refusal w;
+    who.limits.max_concurrent = 2;
+    ck_assert(take(1, &t[0], &w) && take(1, &t[1], &w));
+    ck_assert(!take(1, &t[2], &w));
+    limits_settle(all, &t[0], 1);
+    ck_assert(take(1, &t[2], &w));
+}
+END_TEST
+
+START_TEST(budgets_are_not_worth_retrying)
+{
+    limits_ticket t;
+    limits_refusal w;
+    who.limits.tokens_per_day = 10;
+    ck_assert(take(8, &t, &w));
+    limits_settle(all, &t, 8);
+    ck_assert(!take(3, &t, &w));
+    ck_assert_str_eq(w.code, "insufficient_quota");
+    ck_assert_int_eq(w.retry_ms, -1);
+    limits_view v;
+    limits_look(all, &key, &who, &v);
+    ck_assert_int_eq(v.day_used, 8);
+    ck_assert_int_eq(v.day_limit, 10);
+    ck_assert_int_eq(v.tokens_limit, -1);
+}
+END_TEST
+
+static atomic_llong admitted;
+
+static void *hammer(void *arg)
+{
+    (void)arg;
+    for (int i = 0; i < 2000; i++) {
+        limits_ticket t;
+        limits_refusal w;
+        if (!limits_reserve(all, &key, &who, 10, &t, &w)) continue;
+        atomic_fetch_add(&admitted, 10);
+        limits_settle(all, &t, 10);
+    }
+    return NULL;
+}
+
+START_TEST(threads_can_not_slip_through_together)
+{
+    pthread_t th[8];
+    who.limits.tokens_per_day = 1000;
+    atomic_store(&admitted, 0);
+    for (int i = 0; i < 8; i++) ck_assert_int_eq(pthread_create(&th[i], NULL, hammer, NULL), 0);
+    for (int i = 0; i < 8; i++) ck_assert_int_eq(pthread_join(th[i], NULL), 0);
+    ck_assert_int_eq(atomic_load(&admitted), 1000);
+    limits_view v;
+    limits_look(all, &key, &who, &v);
+    ck_assert_int_eq(v.running, 0);
+    ck_assert_int_eq(v.day_used, 1000);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("limits");
+    TCase *tc = tcase_create("all");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, no_limit_refuses_nothing);
+    tcase_add_test(tc, requests_per_minute);
+    tcase_add_test(tc, tokens_come_back_when_unused);
+    tcase_add_test(tc, concurrent_requests);
+    tcase_add_test(tc, budgets_are_not_worth_retrying);
+    tcase_add_test(tc, threads_can_not_slip_through_together);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_NORMAL);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
