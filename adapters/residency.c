@@ -25,6 +25,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -32,6 +34,8 @@
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "storage/digest.h"
+
+enum { LOADER_NICE = 15 };
 
 enum { BUCKETS = 4096, LOADERS_MAX = 16, SLAB_ALIGN = 256 };
 enum { FRESH_US = 2000000, PATIENCE_US = 1000000, RETRY_US = 5000000, TICK_MS = 100 };
@@ -544,6 +548,10 @@ static void load_one(residency *rs, entry *en)
 static void *loader_main(void *arg)
 {
     residency *rs = arg;
+    (void)pthread_setname_np(pthread_self(), "loader");
+    /* Loads come second to the running batch where they share its cores; on Linux, niceness is a
+     * thread's own. */
+    (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), LOADER_NICE);
     pthread_mutex_lock(&rs->mu);
     while (!rs->stop) {
         entry *en = next_to_load(rs);

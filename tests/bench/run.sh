@@ -9,7 +9,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 
-cases="decode-1 lora-8 streams-8 prompt-512 workloads"
+cases="decode-1 lora-8 streams-8 prompt-512 workloads adapters-1000"
 json=
 [ $# -gt 0 ] || set -- --list
 case $1 in
@@ -30,6 +30,20 @@ if [ "$name" = workloads ]; then
     if python3 tests/bench/workloads.py check; then verdict=ok rc=0; else verdict=short rc=1; fi
     echo "workloads $rc differing (asked 0): $verdict"
     exit $rc
+fi
+
+if [ "$name" = adapters-1000 ]; then
+    out=$(sh tests/bench/adapters_1000.sh)
+    echo "$out"
+    exec python3 - "$out" <<'PY'
+import json, sys
+cold, warm = [json.loads(line) for line in sys.argv[1].splitlines()]
+figure = cold["itl_p99_ms"] / warm["itl_p99_ms"]
+ok = figure <= 1.5 and cold["errors"] == 0 and warm["errors"] == 0
+print(f"adapters-1000 {figure:.3f} times resident p99, {cold['errors']} errors (asked 1.5, 0): "
+      f"{'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
+PY
 fi
 
 bin=build/release
