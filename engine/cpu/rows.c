@@ -75,8 +75,8 @@ static void rms_thread(void *arg, int thread, int n_threads)
     }
 }
 
-void cpu_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps,
-                  int n_rows, int dim)
+void cpu_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps, int n_rows,
+                  int dim)
 {
     rows_job j = {.kern = kernels_of(cpu_of(be)->isa),
                   .out = out,

@@ -1,0 +1,61 @@
+"""TLS as openssl and curl see it: versions, the certificate's name, a reload without losing anyone."""
+import signal
+import subprocess
+import time
+
+from harness import Server, run
+
+server = Server()
+
+
+def s_client(*options):
+    r = subprocess.run(["openssl", "s_client", "-connect", f"127.0.0.1:{server.port}", "-servername",
+                        "localhost", "-CAfile", server.ca, "-verify_return_error", *options],
+                       input="", capture_output=True, text=True, timeout=20)
+    return r.returncode, r.stdout + r.stderr
+
+
+def speaks_tls_1_3_and_1_2_only():
+    for option, version in [("-tls1_3", "TLSv1.3"), ("-tls1_2", "TLSv1.2")]:
+        code, out = s_client(option)
+        assert code == 0 and version in out and "Verify return code: 0" in out, out
+    for option in ("-tls1_1", "-tls1"):
+        code, out = s_client(option, "-cipher", "DEFAULT:@SECLEVEL=0")
+        assert code != 0, out
+    code, out = s_client("-tls1_2", "-cipher", "AES128-SHA")
+    assert code != 0, out
+
+
+def plain_http_gets_nothing():
+    r = subprocess.run(["curl", "-s", "-m", "5", f"http://127.0.0.1:{server.port}/v1/models"],
+                       capture_output=True, timeout=20)
+    assert r.returncode != 0 or b"data" not in r.stdout, r
+
+
+def curl_streams():
+    r = subprocess.run(
+        ["curl", "-sN", "-m", "20", "--cacert", server.ca, "-H", f"Authorization: Bearer {key}", "-H",
+         "Content-Type: application/json", "-d",
+         '{"model":"base","prompt":"The","max_tokens":4,"stream":true,"ignore_eos":true}',
+         f"https://localhost:{server.port}/v1/completions"], capture_output=True, text=True,
+        timeout=30)
+    assert r.returncode == 0 and r.stdout.endswith("data: [DONE]\n\n"), r
+
+
+def a_bad_certificate_is_not_taken_over():
+    cert = server.dir / "tls/cert.pem"
+    good = cert.read_text()
+    cert.write_text("garbage")
+    server.process.send_signal(signal.SIGHUP)
+    end = time.monotonic() + 10
+    while "the old certificate stays" not in server.log_path.read_text():
+        assert time.monotonic() < end, "no word about the bad certificate"
+        time.sleep(0.05)
+    cert.write_text(good)
+    assert server.call("GET", "/v1/models", key=key).status == 200
+
+
+with server:
+    key = server.tenant("alice")
+    run([speaks_tls_1_3_and_1_2_only, plain_http_gets_nothing, curl_streams,
+         a_bad_certificate_is_not_taken_over])
