@@ -26,8 +26,15 @@ typedef struct {
 static const option options[] = {
     {"server", "listen", OPT_TEXT, AT(server_listen), "127.0.0.1:8443", 0, 0,
      "Addresses of the inference API (HTTPS), comma-separated: host:port or [::1]:port."},
-    {"server", "threads", OPT_INT, AT(server_threads), "128", 4, 4096,
-     "Worker threads: each open connection holds one.  More connections than this wait."},
+    {"server", "threads", OPT_INT, AT(server_threads), "200", 4, 4096,
+     "Worker threads: each open connection holds one."},
+    {"server", "max_connections", OPT_INT, AT(server_max_connections), "0", 0, 4095,
+     "Connections of the inference API; 503 and Retry-After beyond.  Must be below threads, so "
+     "that\n"
+     "workers are left to refuse the rest.  0: seven eighths of threads."},
+    {"server", "max_connections_per_ip", OPT_INT, AT(server_max_connections_per_ip), "0", 0, 4096,
+     "The same for one IPv4 address or one IPv6 /64; 429 beyond.  Where all clients come through\n"
+     "one proxy, set it to max_connections.  0: three quarters of max_connections."},
     {"server", "tls_cert", OPT_TEXT, AT(server_tls_cert), "tls/cert.pem", 0, 0,
      "Certificate chain (PEM).  Relative paths are relative to data.dir.  Reloaded on SIGHUP."},
     {"server", "tls_key", OPT_TEXT, AT(server_tls_key), "tls/key.pem", 0, 0,
@@ -371,6 +378,9 @@ err_code config_check(const config *c, err *e)
     if (c->engine_max_seqs > c->engine_max_rows) {
         return err_set(e, ERR_INPUT, "engine.max_seqs must not exceed engine.max_rows");
     }
+    if (c->server_max_connections >= c->server_threads) {
+        return err_set(e, ERR_INPUT, "server.max_connections must be below server.threads");
+    }
     if (!one_of(c->log_level, levels)) {
         return err_set(e, ERR_INPUT, "log.level: '%.40s' is unknown", c->log_level);
     }
@@ -388,6 +398,19 @@ err_code config_check(const config *c, err *e)
             return err_context(e, "classes.%s", classes[i]);
     }
     return ERR_NONE;
+}
+
+int64_t config_max_connections(const config *c)
+{
+    if (c->server_max_connections) return c->server_max_connections;
+    int64_t spare = c->server_threads / 8;
+    return c->server_threads - (spare ? spare : 1);
+}
+
+int64_t config_max_connections_per_ip(const config *c)
+{
+    if (c->server_max_connections_per_ip) return c->server_max_connections_per_ip;
+    return (3 * config_max_connections(c) + 3) / 4;
 }
 
 /* ------------------------------------------------------------------------ printing -- */

@@ -19,7 +19,7 @@ enum { CONFIG_TEXT_MAX = 512 };
 
 typedef struct config {
     char server_listen[CONFIG_TEXT_MAX];
-    int64_t server_threads;
+    int64_t server_threads, server_max_connections, server_max_connections_per_ip;
     char server_tls_cert[CONFIG_TEXT_MAX], server_tls_key[CONFIG_TEXT_MAX];
     int64_t server_max_body, server_body_timeout_us, server_request_timeout_us;
     int64_t server_drain_timeout_us, server_max_choices;
@@ -57,6 +57,10 @@ err_code config_set(config *c, const char *assignment, err *e);
 
 /* Relations between options, after all sources have been read. */
 err_code config_check(const config *c, err *e);
+
+/* What the two limits come to, their 0 resolved. */
+int64_t config_max_connections(const config *c);
+int64_t config_max_connections_per_ip(const config *c);
 
 /* The whole file with every key explained, showing c's values. */
 void config_print(const config *c, FILE *f);

@@ -22,6 +22,7 @@ enum {
     PIECE_BYTES = 64 * 1024,
     GRACE_BYTES = 8 << 20, /* of a refused body that are read, so that the answer arrives */
     GRACE_US = 500 * 1000,
+    SLOWEST_BYTES = 65536, /* a second, of a body after its first body_timeout, or of an answer */
     ANSWER_US = 30 * 1000000, /* for the client to take an answer */
 };
 
@@ -87,15 +88,16 @@ err_code exchange_stream_body(exchange *x, uint64_t max,
     }
     char *piece = malloc(PIECE_BYTES);
     if (!piece) return err_set(e, ERR_NOMEM, "no memory to read the body");
-    /* The time grows with the size: 64 KiB/s is the slowest that is not an attack. */
-    int64_t limit = x->server->cfg->server_body_timeout_us;
-    int64_t end = clock_now_us() + limit;
-    if (x->content_length > 0) end += x->content_length * 1000000 / 65536;
+    /* The time grows with the size, or with what has come where the size is unknown: 64 KiB/s is the
+     * slowest that is not an attack. */
+    int64_t start = clock_now_us() + x->server->cfg->server_body_timeout_us, end = start;
+    if (x->content_length > 0) end += x->content_length * 1000000 / SLOWEST_BYTES;
     invite(x);
     uint64_t total = 0;
     err_code rc = ERR_NONE;
     while (!rc) {
-        listener_deadline(x->chunked_body ? clock_now_us() + limit : end, false);
+        if (x->chunked_body) end = start + (int64_t)(total * 1000000 / SLOWEST_BYTES);
+        listener_deadline(end, false);
         size_t want = PIECE_BYTES;
         if (!x->chunked_body && (uint64_t)x->content_length - total < want) {
             want = (size_t)((uint64_t)x->content_length - total);
@@ -113,7 +115,8 @@ err_code exchange_stream_body(exchange *x, uint64_t max,
         }
         bool whole = n == 0 && (x->chunked_body || total == (uint64_t)x->content_length);
         if (whole) break;
-        if (clock_now_us() >= end)
+        bool stalled = !x->chunked_body && !exchange_client_gone(x); /* civetweb's own patience */
+        if (clock_now_us() >= end || stalled)
             rc = err_set(e, ERR_TIMEOUT, "the body did not arrive in time");
         else
             rc = err_set(e, ERR_INPUT, "the body ended early or its framing is broken");
@@ -283,7 +286,7 @@ void exchange_reply(exchange *x, int status, const char *type, const char *body,
         memcpy(all + n, body, len);
         n += (int)len;
     }
-    listener_deadline(clock_now_us() + ANSWER_US + (int64_t)len * 1000000 / 65536, true);
+    listener_deadline(clock_now_us() + ANSWER_US + (int64_t)len * 1000000 / SLOWEST_BYTES, true);
     if (mg_write(x->conn, all, (size_t)n) != n) exchange_drop(x);
     listener_deadline(0, false);
     x->sent_bytes = (uint64_t)n;

@@ -135,6 +135,15 @@ static void put_http(page *p, server *s)
            (double)atomic_load(&s->count.auth_failures));
     metric(p, "lorad_rate_limited_total", "counter", "Requests refused by a limit",
            (double)atomic_load(&s->count.rate_limited));
+    metric(p, "lorad_connections", "gauge", "Connections of the inference API",
+           (double)atomic_load(&s->count.connections));
+    put(p,
+        "# HELP lorad_connections_refused_total Connections over a limit\n"
+        "# TYPE lorad_connections_refused_total counter\n"
+        "lorad_connections_refused_total{limit=\"max_connections\"} %llu\n"
+        "lorad_connections_refused_total{limit=\"max_connections_per_ip\"} %llu\n",
+        (unsigned long long)atomic_load(&s->count.refused_total),
+        (unsigned long long)atomic_load(&s->count.refused_per_ip));
 }
 
 void metrics_get(exchange *x)

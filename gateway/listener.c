@@ -1,8 +1,13 @@
 /* listener.c -- civetweb, tamed.
  *
- * Each worker's connection is known to one slot of a small table: the socket comes from OpenSSL's info
- * callback at the end of the handshake, which runs on the worker itself.  A reaper thread shuts
- * sockets down whose deadline has passed; the worker's blocked read or write then returns.
+ * What each worker knows of its connection (socket, deadline, whether it is counted) is thread-local:
+ * it begins with the TLS handshake, whose info callback runs on the worker itself before the first
+ * byte is read, and ends with on_close().
+ *
+ * Certificates: civetweb's own SSL_CTX holds no certificate.  During each handshake on_cert() hands
+ * the connection over to the listener's current SSL_CTX, which is complete and never changed again.
+ * A reload makes a new one and swaps the pointer; OpenSSL's reference counts keep the old one for the
+ * handshakes and connections that have it.
  */
 #include "gateway/listener.h"
 
@@ -12,107 +17,90 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 
 #include <civetweb.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <openssl/x509err.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
+#include "gateway/deadline.h"
+#include "gateway/guard.h"
 #include "gateway/http_status.h"
+#include "gateway/peers.h"
 #include "gateway/route.h"
 #include "gateway/server.h"
 
-enum { WATCH_MAX = 8192, REAP_MS = 100, HEADER_BYTES = 32768 };
+enum {
+    HEADER_BYTES = 32768,
+    REFUSED_US = 2 * 1000000, /* a connection over the limit may take this long to hear so */
+    REFUSED_RETRY_MS = 1000,
+};
+
+static const char ciphers[] = "ECDHE+AESGCM:ECDHE+CHACHA20"; /* TLS 1.2; 1.3 has only good ones */
 
 struct listener {
     struct mg_context *ctx;
     server *srv;
     plane plane;
-    SSL_CTX *ssl;                     /* civetweb's own; certificates are swapped in place */
-    const char *cert_path, *key_path; /* during listener_open() */
+    peers *peers;       /* NULL: connections are not limited */
+    pthread_mutex_t mu; /* leaf lock; guards `current` */
+    SSL_CTX *current;   /* with the certificate for new connections */
 };
 
-/* ------------------------------------------------------------------- deadlines -- */
+/* ------------------------------------------------------- this worker's connection -- */
 
-typedef struct {
-    int fd;
-    int64_t at_us; /* 0: none */
-    bool both, used;
-} watch;
-
-static struct {
-    pthread_mutex_t mu; /* leaf lock */
-    watch slot[WATCH_MAX];
-    int n_open; /* listeners */
-    bool stop;
-    pthread_t thread;
-} reaper = {.mu = PTHREAD_MUTEX_INITIALIZER};
-
-static _Thread_local int my_slot = -1;
-static _Thread_local int my_fd = -1;
-
-static void *reap(void *arg)
-{
-    (void)arg;
-    (void)pthread_setname_np(pthread_self(), "reaper");
-    struct timespec pause = {0, REAP_MS * 1000000L};
-    for (;;) {
-        (void)nanosleep(&pause, NULL);
-        int64_t now = clock_now_us();
-        pthread_mutex_lock(&reaper.mu);
-        bool stop = reaper.stop;
-        for (int i = 0; i < WATCH_MAX; i++) {
-            watch *w = &reaper.slot[i];
-            if (!w->used || !w->at_us || w->at_us > now) continue;
-            /* The slot is cleared before its owner can close the socket. */
-            (void)shutdown(w->fd, w->both ? SHUT_RDWR : SHUT_RD);
-            w->at_us = 0;
-        }
-        pthread_mutex_unlock(&reaper.mu);
-        if (stop) return NULL;
-    }
-}
+static _Thread_local struct {
+    int fd; /* +1; 0: unknown */
+    bool counted;
+    peer_id id;
+    peer_verdict verdict;
+    deadline deadline;
+} my;
 
 int listener_socket(void)
 {
-    return my_fd;
+    return my.fd - 1;
 }
 
 void listener_deadline(int64_t at_us, bool both)
 {
-    pthread_mutex_lock(&reaper.mu);
-    if (my_slot < 0 && at_us) {
-        for (int i = 0; i < WATCH_MAX && my_slot < 0; i++) {
-            if (!reaper.slot[i].used) my_slot = i;
-        }
-    }
-    if (my_slot >= 0) {
-        reaper.slot[my_slot] = (watch){my_fd, my_fd >= 0 ? at_us : 0, both, at_us != 0};
-        if (!at_us) my_slot = -1;
-    }
-    pthread_mutex_unlock(&reaper.mu);
+    deadline_set(&my.deadline, listener_socket(), at_us, both);
 }
 
-static void reaper_retain(void)
+/* One that is over a limit gets its answer by on_request(), or is cut. */
+static void begin_connection(listener *l, int fd)
 {
-    pthread_mutex_lock(&reaper.mu);
-    bool first = reaper.n_open++ == 0;
-    pthread_mutex_unlock(&reaper.mu);
-    if (!first) return;
-    reaper.stop = false;
-    if (pthread_create(&reaper.thread, NULL, reap, NULL) != 0) abort(); /* start-up */
+    my.fd = fd + 1;
+    if (!l->peers || fd < 0) return;
+    struct sockaddr_storage from = {0};
+    socklen_t len = sizeof(from);
+    (void)getpeername(fd, (struct sockaddr *)&from, &len); /* unknown: counted as one client */
+    my.id = peers_identify(&from);
+    my.verdict = peers_enter(l->peers, my.id);
+    my.counted = my.verdict == PEER_ADMITTED;
+    if (my.counted) {
+        atomic_fetch_add(&l->srv->count.connections, 1);
+        return;
+    }
+    atomic_fetch_add(my.verdict == PEER_TOTAL_FULL ? &l->srv->count.refused_total
+                                                   : &l->srv->count.refused_per_ip,
+                     1);
+    listener_deadline(clock_now_us() + REFUSED_US, true);
 }
 
-static void reaper_release(void)
+static void on_close(const struct mg_connection *conn)
 {
-    pthread_mutex_lock(&reaper.mu);
-    bool last = --reaper.n_open == 0;
-    reaper.stop = last;
-    pthread_mutex_unlock(&reaper.mu);
-    if (!last) return;
-    (void)pthread_join(reaper.thread, NULL);
+    listener *l = mg_get_user_data(mg_get_context(conn));
+    listener_deadline(0, false);
+    if (my.counted) {
+        peers_leave(l->peers, my.id);
+        atomic_fetch_sub(&l->srv->count.connections, 1);
+    }
+    my.counted = false;
+    my.verdict = PEER_ADMITTED;
+    my.fd = 0;
 }
 
 /* ------------------------------------------------------------------------- TLS -- */
@@ -120,7 +108,22 @@ static void reaper_release(void)
 static void on_tls_info(const SSL *ssl, int where, int ret)
 {
     (void)ret;
-    if (where & SSL_CB_HANDSHAKE_DONE) my_fd = SSL_get_fd(ssl);
+    if (!(where & SSL_CB_HANDSHAKE_START) || my.fd) return;
+    const struct mg_connection *conn = SSL_get_app_data(ssl);
+    begin_connection(mg_get_user_data(mg_get_context(conn)), SSL_get_fd(ssl));
+}
+
+/* The certificate of the day.  Resumed sessions need none. */
+static int on_cert(SSL *ssl, void *arg)
+{
+    listener *l = arg;
+    pthread_mutex_lock(&l->mu);
+    SSL_CTX *ctx = l->current;
+    (void)SSL_CTX_up_ref(ctx);
+    pthread_mutex_unlock(&l->mu);
+    bool ok = SSL_set_SSL_CTX(ssl, ctx) == ctx; /* with a reference of its own */
+    SSL_CTX_free(ctx);
+    return ok ? 1 : 0;
 }
 
 static err_code tls_error(err *e, const char *what)
@@ -138,103 +141,78 @@ static err_code load_pair(SSL_CTX *ctx, const char *cert_path, const char *key_p
         return tls_error(e, "the certificate (server.tls_cert) can't be used");
     }
     if (SSL_CTX_use_PrivateKey_file(ctx, key_path, SSL_FILETYPE_PEM) != 1) {
-        return tls_error(e, "the private key (server.tls_key) can't be used");
+        /* This compares with the certificate, too. */
+        bool foreign = ERR_GET_REASON(ERR_peek_last_error()) == X509_R_KEY_VALUES_MISMATCH ||
+                       ERR_GET_REASON(ERR_peek_last_error()) == X509_R_KEY_TYPE_MISMATCH;
+        return tls_error(e, foreign ? "the private key (server.tls_key) is not the certificate's"
+                                    : "the private key (server.tls_key) can't be used");
     }
     if (SSL_CTX_check_private_key(ctx) != 1) {
-        return tls_error(e, "certificate and private key don't belong together");
+        return tls_error(e, "the private key (server.tls_key) is not the certificate's");
     }
     return ERR_NONE;
 }
 
+static void set_rules(SSL_CTX *ctx)
+{
+    (void)SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
+    /* A read that ends without TLS's farewell must not void the connection: after a deadline has shut
+     * it down for reading, the 408 is still to be written.  HTTP's own framing tells what is whole. */
+    (void)SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
+                                       SSL_OP_CIPHER_SERVER_PREFERENCE |
+                                       SSL_OP_IGNORE_UNEXPECTED_EOF);
+    (void)SSL_CTX_set_cipher_list(ctx, ciphers);
+    SSL_CTX_set_info_callback(ctx, on_tls_info);
+}
+
+/* A context with this certificate, or NULL. */
+static SSL_CTX *make_context(const char *cert_path, const char *key_path, err *e)
+{
+    SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
+    if (!ctx) {
+        (void)tls_error(e, "TLS");
+        return NULL;
+    }
+    set_rules(ctx);
+    if (load_pair(ctx, cert_path, key_path, e)) {
+        SSL_CTX_free(ctx);
+        return NULL;
+    }
+    return ctx;
+}
+
 static int on_init_ssl(void *ssl_ctx, void *user_data)
 {
-    listener *l = user_data;
-    SSL_CTX *ctx = ssl_ctx;
-    l->ssl = ctx;
-    (void)SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
-    (void)SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
-                                       SSL_OP_CIPHER_SERVER_PREFERENCE);
-    SSL_CTX_set_info_callback(ctx, on_tls_info);
-    err e;
-    if (load_pair(ctx, l->cert_path, l->key_path, &e)) {
-        log_error("listener", "%s", e.msg);
-        return -1;
-    }
+    set_rules(ssl_ctx);
+    SSL_CTX_set_cert_cb(ssl_ctx, on_cert, user_data);
     return 1; /* nothing is left for civetweb to load */
 }
 
 err_code listener_check_files(const char *cert_path, const char *key_path, err *e)
 {
-    SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
-    if (!ctx) return tls_error(e, "TLS");
-    err_code rc = load_pair(ctx, cert_path, key_path, e);
+    SSL_CTX *ctx = make_context(cert_path, key_path, e);
     SSL_CTX_free(ctx);
-    return rc;
+    return ctx ? ERR_NONE : e->code;
 }
 
-err_code listener_reload(listener *l, const char *cert_path, const char *key_path, err *e)
+err_code listener_reload(listener *const *all, int n, const char *cert_path, const char *key_path,
+                         err *e)
 {
-    err_code rc = listener_check_files(cert_path, key_path, e); /* all or nothing */
-    return rc ? rc : load_pair(l->ssl, cert_path, key_path, e);
+    SSL_CTX *fresh = make_context(cert_path, key_path, e);
+    if (!fresh) return e->code;
+    for (int i = 0; i < n; i++) {
+        (void)SSL_CTX_up_ref(fresh);
+        pthread_mutex_lock(&all[i]->mu);
+        SSL_CTX *old = all[i]->current;
+        all[i]->current = fresh;
+        pthread_mutex_unlock(&all[i]->mu);
+        SSL_CTX_free(old); /* gone with the last connection that has it */
+    }
+    SSL_CTX_free(fresh);
+    return ERR_NONE;
 }
 
-/* ----------------------------------------------------------------------- guard -- */
-
-static int count_header(const struct mg_request_info *ri, const char *name, const char **value)
-{
-    int n = 0;
-    for (int i = 0; i < ri->num_headers; i++) {
-        if (strcasecmp(ri->http_headers[i].name, name) != 0) continue;
-        *value = ri->http_headers[i].value;
-        n++;
-    }
-    return n;
-}
-
-static bool all_digits(const char *s)
-{
-    size_t n = strlen(s);
-    return n >= 1 && n <= 15 && strspn(s, "0123456789") == n;
-}
-
-/* NULL: fine.  Else what is wrong, with the status. */
-static const char *guard(const struct mg_request_info *ri, int *status, int64_t *length,
-                         bool *chunked)
-{
-    const char *cl = NULL, *te = NULL, *other = NULL;
-    *status = 400;
-    *length = -1;
-    *chunked = false;
-    const char *version = ri->http_version ? ri->http_version : "";
-    if (strcmp(version, "1.1") != 0 && strcmp(version, "1.0") != 0) {
-        *status = 505;
-        return "only HTTP/1.1 and HTTP/1.0 are spoken here";
-    }
-    int n_cl = count_header(ri, "Content-Length", &cl);
-    int n_te = count_header(ri, "Transfer-Encoding", &te);
-    if (n_cl > 1 || n_te > 1) return "a framing header appears twice";
-    if (n_cl && n_te) return "Content-Length and Transfer-Encoding exclude each other";
-    if (n_cl && !all_digits(cl)) return "Content-Length is not a number";
-    if (n_te && strcasecmp(te, "chunked") != 0) return "Transfer-Encoding must be chunked";
-    if (n_te && strcmp(version, "1.0") == 0) return "HTTP/1.0 has no Transfer-Encoding";
-    int n_host = count_header(ri, "Host", &other);
-    if (n_host > 1) return "two Host headers";
-    if (n_host == 0 && strcmp(version, "1.1") == 0) return "the Host header is missing";
-    if (count_header(ri, "Authorization", &other) > 1) return "two Authorization headers";
-    if (count_header(ri, "Content-Type", &other) > 1) return "two Content-Type headers";
-    if (count_header(ri, "Content-Encoding", &other) > 0 && strcasecmp(other, "identity") != 0) {
-        *status = 415;
-        return "a Content-Encoding is not supported";
-    }
-    const char *uri = ri->request_uri ? ri->request_uri : "";
-    if (uri[0] != '/') return "the request target must be a path";
-    for (const char *p = uri; *p; p++) {
-        if ((unsigned char)*p <= ' ' || (unsigned char)*p >= 0x7f) return "a byte of the path";
-    }
-    if (n_cl) *length = strtoll(cl, NULL, 10);
-    *chunked = n_te > 0;
-    return NULL;
-}
+/* -------------------------------------------------------------------- requests -- */
 
 static void start_exchange(exchange *x, listener *l, struct mg_connection *conn,
                            const struct mg_request_info *ri)
@@ -263,6 +241,20 @@ static void log_exchange(const exchange *x)
                x->key.id ? x->key.public_id : NULL, "model", x->log_model, NULL);
 }
 
+/* A connection over a limit gets this one answer. */
+static void refuse_connection(exchange *x)
+{
+    x->close_after = true;
+    exchange_retry_after(x, REFUSED_RETRY_MS);
+    if (my.verdict == PEER_TOTAL_FULL) {
+        exchange_error(x, 503, "overloaded_error", "too_many_connections", NULL,
+                       "the server has as many connections as it takes; try again");
+    } else {
+        exchange_error(x, 429, "rate_limit_error", "too_many_connections", NULL,
+                       "your address has as many connections as it may have; close some");
+    }
+}
+
 static int on_request(struct mg_connection *conn)
 {
     const struct mg_request_info *ri = mg_get_request_info(conn);
@@ -270,8 +262,10 @@ static int on_request(struct mg_connection *conn)
     exchange x;
     int status;
     start_exchange(&x, l, conn, ri);
-    const char *wrong = guard(ri, &status, &x.content_length, &x.chunked_body);
-    if (wrong) {
+    const char *wrong = guard_check(ri, &status, &x.content_length, &x.chunked_body);
+    if (my.verdict != PEER_ADMITTED) {
+        refuse_connection(&x);
+    } else if (wrong) {
         x.close_after = true;
         exchange_error(&x, status, "invalid_request_error", "bad_request", NULL, "%s", wrong);
     } else if (strlen(ri->request_uri) >= sizeof(x.path)) {
@@ -317,13 +311,6 @@ static int on_log(const struct mg_connection *conn, const char *msg)
     return 1;
 }
 
-static void on_close(const struct mg_connection *conn)
-{
-    (void)conn;
-    listener_deadline(0, false);
-    my_fd = -1;
-}
-
 /* -------------------------------------------------------------------- lifetime -- */
 
 /* civetweb's syntax: an "s" behind each port. */
@@ -340,6 +327,14 @@ static void ports_of(const char *addresses, char *out, size_t cap)
     }
 }
 
+static void release(listener *l)
+{
+    peers_destroy(l->peers);
+    SSL_CTX_free(l->current);
+    pthread_mutex_destroy(&l->mu);
+    free(l);
+}
+
 err_code listener_open(listener **out, server *s, plane p, const char *addresses, int n_threads,
                        const char *cert_path, const char *key_path, err *e)
 {
@@ -348,21 +343,27 @@ err_code listener_open(listener **out, server *s, plane p, const char *addresses
     if (!l) return err_set(e, ERR_NOMEM, "no memory for a listener");
     l->srv = s;
     l->plane = p;
-    l->cert_path = cert_path;
-    l->key_path = key_path;
+    pthread_mutex_init(&l->mu, NULL);
+    l->current = make_context(cert_path, key_path, e);
+    if (p == PLANE_INFERENCE) { /* the others are for few, who are trusted */
+        l->peers =
+            peers_create(config_max_connections(s->cfg), config_max_connections_per_ip(s->cfg));
+        if (!l->peers) (void)err_set(e, ERR_NOMEM, "no memory for a listener");
+    }
+    if (!l->current || (p == PLANE_INFERENCE && !l->peers)) {
+        release(l);
+        return e->code;
+    }
     char ports[CONFIG_TEXT_MAX + 64] = "", threads[16], header[16];
     ports_of(addresses, ports, sizeof(ports));
     (void)snprintf(threads, sizeof(threads), "%d", n_threads);
     (void)snprintf(header, sizeof(header), "%d", HEADER_BYTES);
-    err_code rc = listener_check_files(cert_path, key_path, e);
     const char *options[] = {"listening_ports",
                              ports,
                              "num_threads",
                              threads,
                              "ssl_protocol_version",
                              "4",
-                             "ssl_cipher_list",
-                             "ECDHE+AESGCM:ECDHE+CHACHA20",
                              "enable_keep_alive",
                              "yes",
                              "keep_alive_timeout_ms",
@@ -390,20 +391,14 @@ err_code listener_open(listener **out, server *s, plane p, const char *addresses
     char text[256] = "";
     struct mg_error_data ed = {.text = text, .text_buffer_size = sizeof(text)};
     struct mg_init_data init = {.callbacks = &cb, .user_data = l, .configuration_options = options};
-    if (!rc) {
-        l->ctx = mg_start2(&init, &ed);
-        if (!l->ctx) {
-            rc = err_set(e, ERR_IO, "can't listen on '%s': %s", addresses,
-                         text[0] ? text : "unknown");
-        }
+    deadline_reaper_retain();
+    l->ctx = mg_start2(&init, &ed);
+    if (!l->ctx) {
+        deadline_reaper_release();
+        release(l);
+        return err_set(e, ERR_IO, "can't listen on '%s': %s", addresses,
+                       text[0] ? text : "unknown");
     }
-    l->cert_path = l->key_path = NULL;
-    if (rc) {
-        if (l->ctx) mg_stop(l->ctx);
-        free(l);
-        return rc;
-    }
-    reaper_retain();
     *out = l;
     return ERR_NONE;
 }
@@ -412,6 +407,6 @@ void listener_close(listener *l)
 {
     if (!l) return;
     mg_stop(l->ctx);
-    reaper_release();
-    free(l);
+    deadline_reaper_release();
+    release(l);
 }

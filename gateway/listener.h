@@ -1,8 +1,8 @@
 /* listener.h -- the TLS listeners: one civetweb context for each plane, so that none starves another.
  *
  * Also what civetweb does not give: the socket of a connection (to see a client leave), deadlines for
- * bodies that drip and readers that stop, and a guard against requests that two parsers would read
- * differently (RFC 9112; see ARCHITECTURE.md for the list).
+ * bodies that drip and readers that stop (deadline.h), a limit on connections in all and from each
+ * client (peers.h), and a guard against requests that two parsers would read differently (guard.h).
  * Threads: open, close, reload on the main thread; the rest on workers.
  */
 #ifndef GATEWAY_LISTENER_H
@@ -23,8 +23,10 @@ err_code listener_open(listener **out, struct server *s, plane p, const char *ad
 /* Cuts what is still open. */
 void listener_close(listener *l);
 
-/* New connections get the new certificate; on failure the old one stays. */
-err_code listener_reload(listener *l, const char *cert_path, const char *key_path, err *e);
+/* New connections of all n listeners get the new certificate, running ones keep theirs.  Cert and key
+ * must belong together; on failure every listener stays as it was. */
+err_code listener_reload(listener *const *all, int n, const char *cert_path, const char *key_path,
+                         err *e);
 
 /* Loads and compares both files, for `lorad check`. */
 err_code listener_check_files(const char *cert_path, const char *key_path, err *e);
@@ -34,7 +36,8 @@ err_code listener_check_files(const char *cert_path, const char *key_path, err *
 int listener_socket(void); /* of this worker's connection; -1: unknown */
 
 /* At `at_us` (monotonic) the socket is shut down for reading (and writing if `both`).  One deadline per
- * worker; a new one replaces the old; 0 takes it away. */
+ * worker; a new one replaces the old; 0 takes it away.  Every worker has one: there is no table that
+ * could be full. */
 void listener_deadline(int64_t at_us, bool both);
 
 #endif

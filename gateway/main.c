@@ -379,11 +379,9 @@ static void reload(process *p)
     in_data_dir(&fresh, fresh.server_tls_cert, cert);
     in_data_dir(&fresh, fresh.server_tls_key, key);
     listener *all[] = {p->inference, p->admin, p->metrics};
-    for (int i = 0; i < 3; i++) {
-        if (listener_reload(all[i], cert, key, &e)) {
-            log_error("gateway", "reload refused, the old certificate stays: %s", e.msg);
-            return;
-        }
+    if (listener_reload(all, 3, cert, key, &e)) {
+        log_error("gateway", "reload refused, the old certificate stays: %s", e.msg);
+        return;
     }
     apply_log(&fresh);
     log_info("gateway", "certificate and log settings reloaded; other options need a restart");

@@ -33,6 +33,8 @@ typedef struct server_counters {
     _Atomic uint64_t prompt_tokens, cached_tokens, output_tokens;
     _Atomic uint64_t ttft_bucket[12], ttft_count, ttft_sum_ms;
     _Atomic uint64_t auth_failures, rate_limited, uploads, uploads_refused;
+    _Atomic uint64_t connections;                   /* open on the inference listener */
+    _Atomic uint64_t refused_total, refused_per_ip; /* connections over the two limits */
 } server_counters;
 
 extern const int64_t server_ttft_bounds_ms[12]; /* upper bounds of ttft_bucket; the last is +Inf */

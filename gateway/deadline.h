@@ -1,0 +1,32 @@
+/* deadline.h -- sockets that are shut down when their time is up.
+ *
+ * A worker blocked in a read or write returns at once when the reaper shuts its socket down.  Every
+ * deadline is a node that its owner holds; the reaper walks the list of those that are set, so their
+ * number has no bound of its own.
+ *
+ * Ownership: the caller's struct, zeroed before first use; it must be taken off (at_us 0) before the
+ *            socket is closed or the struct goes away.
+ * Threads: set on any thread, each node by one; the reaper is one thread for the whole process.
+ */
+#ifndef GATEWAY_DEADLINE_H
+#define GATEWAY_DEADLINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct deadline { /* private */
+    struct deadline *next, **link;
+    int fd;
+    int64_t at_us;
+    bool both;
+} deadline;
+
+/* The reaper runs while it is held at least once.  Start-up and end alone. */
+void deadline_reaper_retain(void);
+void deadline_reaper_release(void);
+
+/* At `at_us` (monotonic) fd is shut down for reading (and writing if `both`).  Replaces what d was set
+ * to; 0 takes it off, and then the reaper touches neither d nor fd any more. */
+void deadline_set(deadline *d, int fd, int64_t at_us, bool both);
+
+#endif

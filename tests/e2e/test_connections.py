@@ -1,0 +1,148 @@
+"""Too many connections, and bodies that drip: refused cheaply, while the others are served."""
+import json
+import socket
+import time
+
+from harness import Server, run
+
+# 8 workers, of which 6 may hold connections; no client more than 4.
+server = Server(settings={"server.threads": 8, "server.max_connections": 6,
+                          "server.max_connections_per_ip": 4, "server.body_timeout": "2s"})
+
+
+class Client:
+    """A kept-alive connection from an address of this machine (all of 127/8 is loopback)."""
+
+    def __init__(self, source="127.0.0.1"):
+        self.c = server.connect(timeout=20)
+        self.c.source_address = (source, 0)
+        self.c.connect()
+
+    def models(self):
+        self.c.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})
+        r = self.c.getresponse()
+        return r, r.read()
+
+    def close(self):
+        self.c.close()
+
+
+def wait_connections(n):
+    end = time.monotonic() + 20
+    while server.metrics()["lorad_connections"] != n:
+        assert time.monotonic() < end, server.metrics()["lorad_connections"]
+        time.sleep(0.02)
+
+
+def refused(client, status, kind):
+    r, body = client.models()
+    assert r.status == status, (r.status, body)
+    assert r.getheader("Retry-After") == "1" and r.getheader("Connection") == "close", r.headers
+    e = json.loads(body)["error"]
+    assert e["code"] == "too_many_connections" and e["type"] == kind, body
+    client.close()
+
+
+def one_address_has_its_share():
+    before = server.metrics()
+    mine = [Client() for _ in range(4)]
+    assert all(c.models()[0].status == 200 for c in mine)
+    refused(Client(), 429, "rate_limit_error")
+    refused(Client(), 429, "rate_limit_error")
+    other = Client("127.0.0.2")  # somebody else is served
+    assert other.models()[0].status == 200
+    assert all(c.models()[0].status == 200 for c in mine)
+    wait_connections(5)
+    for c in (other, *mine):
+        c.close()
+    wait_connections(0)
+    again = Client()
+    assert again.models()[0].status == 200
+    again.close()
+    name = 'lorad_connections_refused_total{limit="max_connections_per_ip"}'
+    assert server.metrics()[name] == before[name] + 2
+
+
+def all_together_have_theirs():
+    name = 'lorad_connections_refused_total{limit="max_connections"}'
+    before = server.metrics()[name]
+    held = [Client(f"127.0.0.{i // 2 + 1}") for i in range(6)]
+    assert all(c.models()[0].status == 200 for c in held)
+    refused(Client("127.0.0.9"), 503, "overloaded_error")
+    # Those over the limit that say nothing are cut; the workers that refuse are not used up.
+    silent = [Client(f"127.0.1.{i}") for i in range(1, 5)]
+    refused(Client("127.0.0.9"), 503, "overloaded_error")
+    for c in silent:
+        c.c.sock.settimeout(20)
+        try:
+            assert c.c.sock.recv(1) == b""
+        except ConnectionError:
+            pass
+        c.close()
+    assert all(c.models()[0].status == 200 for c in held)
+    held.pop().close()
+    wait_connections(5)
+    fresh = Client("127.0.0.9")
+    assert fresh.models()[0].status == 200
+    for c in (fresh, *held):
+        c.close()
+    wait_connections(0)
+    assert server.metrics()[name] == before + 6
+
+
+def failed_handshakes_are_given_back():
+    for hello in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff", b""):
+        for _ in range(10):
+            s = socket.create_connection(("127.0.0.1", server.port), 20)
+            s.sendall(hello)
+            s.close()
+    wait_connections(0)
+    c = Client()
+    assert c.models()[0].status == 200
+    c.close()
+
+
+def drip(head, pieces):
+    """Sends a byte now and then until the server has had enough; its answer and what was sent."""
+    s = server.raw(timeout=30)
+    s.sendall(head)
+    s.settimeout(0.5)
+    start, answer, i = time.monotonic(), b"", 0
+    while time.monotonic() - start < 30:
+        try:
+            if i < len(pieces):
+                s.sendall(pieces[i])
+                i += 1
+            piece = s.recv(65536)
+            if not piece:
+                break
+            answer += piece
+        except TimeoutError:
+            pass
+        except OSError:  # it has closed while we were sending
+            break
+    s.close()
+    return answer, i
+
+
+def a_dripping_body_is_cut():
+    head = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "
+            + key.encode() + b"\r\nContent-Type: application/json\r\n")
+    whole = json.dumps({"model": "base", "prompt": "The", "max_tokens": 1}).encode()
+    for framing, pieces in [
+            (b"Content-Length: %d" % len(whole), [whole[i:i + 1] for i in range(len(whole))]),
+            (b"Transfer-Encoding: chunked", [b"1\r\n%c\r\n" % b for b in whole])]:
+        answer, sent = drip(head + framing + b"\r\n\r\n", pieces)
+        assert answer.startswith(b"HTTP/1.1 408 "), (framing, answer)
+        assert b'"code":"request_timeout"' in answer and answer.count(b"HTTP/1.1 ") == 1, answer
+        assert sent < len(pieces)
+        r = server.call("POST", "/v1/completions", whole, key=key,
+                        headers={"Content-Type": "application/json"})
+        assert r.status == 200, r
+    wait_connections(0)
+
+
+with server:
+    key = server.tenant("alice")
+    run([one_address_has_its_share, all_together_have_theirs, failed_handshakes_are_given_back,
+         a_dripping_body_is_cut])
