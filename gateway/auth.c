@@ -41,26 +41,21 @@ bool auth_check(exchange *x, unsigned scope)
                        "two different API keys were sent");
         return false;
     }
-    err e = {.code = ERR_DENIED};
-    err_code rc = ERR_DENIED;
+    err e;
     key_info info = {0};
     tenant who = {0};
+    err_code rc = ERR_DENIED;
     if (key) rc = keys_check(x->server->store, key, strlen(key), &info, &who, &e);
-    if (rc == ERR_IO || rc == ERR_NOMEM) {
+    switch (rc) {
+    case ERR_NONE: break;
+    case ERR_DENIED:
+        return deny(x, "invalid_api_key",
+                    "Incorrect API key provided, or none: send it as "
+                    "'Authorization: Bearer lk_...'.");
+    case ERR_EXPIRED: return deny(x, "expired_api_key", e.msg);
+    default: /* a suspended tenant, or storage that fails */
         exchange_reply_err(x, &e, NULL);
         return false;
-    }
-    if (rc) {
-        bool expired = key && strstr(e.msg, "expired") != NULL;
-        bool disabled = key && (strstr(e.msg, "disabled") || strstr(e.msg, "suspended"));
-        if (disabled) {
-            exchange_error(x, 403, "permission_error", "tenant_suspended", NULL, "%s", e.msg);
-            return false;
-        }
-        return expired ? deny(x, "expired_api_key", e.msg)
-                       : deny(x, "invalid_api_key",
-                              "Incorrect API key provided, or none: send it as "
-                              "'Authorization: Bearer lk_...'.");
     }
     x->key = info;
     x->tenant = who;

@@ -24,6 +24,8 @@ static const struct {
     {ERR_INTERNAL, {500, "server_error", "internal_error"}},
     {ERR_UNSUPPORTED, {400, REQUEST, "unsupported"}},
     {ERR_CONFLICT, {409, "conflict_error", "conflict"}},
+    {ERR_EXPIRED, {401, REQUEST, "expired_api_key"}},
+    {ERR_SUSPENDED, {403, "permission_error", "tenant_suspended"}},
 };
 
 const http_status *http_status_of(err_code code)

@@ -477,11 +477,11 @@ err_code keys_check(store *st, const char *text, size_t len, key_info *out, tena
     pthread_rwlock_unlock(&kc->lock);
     if (!ok) return err_set(e, ERR_DENIED, "%s", refused);
     if (out->expires_wall_us != 0 && now_us >= out->expires_wall_us)
-        return err_set(e, ERR_DENIED, "the API key has expired");
+        return err_set(e, ERR_EXPIRED, "the API key has expired");
     tenant t = {0};
     if (out->tenant_id != 0) {
         if (tenants_get(st, out->tenant_id, &t, NULL) != ERR_NONE || t.disabled)
-            return err_set(e, ERR_DENIED, "the tenant of this API key is disabled");
+            return err_set(e, ERR_SUSPENDED, "the tenant of this API key is disabled");
     }
     if (t_out != NULL) *t_out = t;
     if (post) {

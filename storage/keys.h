@@ -55,7 +55,7 @@ err_code keys_create(store *st, const key_info *want, char text[KEY_TEXT_LEN + 1
                      err *e);
 
 /* Who holds this text?  ERR_DENIED with the same sentence for malformed, unknown, wrong and revoked
- * keys; expired keys and disabled tenants say so, because the holder has proved to know the secret.
+ * keys; ERR_EXPIRED and ERR_SUSPENDED (the tenant is disabled) only after the secret has matched.
  * `t_out` (may be NULL) is the tenant, zeroed for an operator's key.  Notes the use. */
 err_code keys_check(store *st, const char *text, size_t len, key_info *out, tenant *t_out, err *e);
 

@@ -33,7 +33,9 @@ extern "C" {
     X(ERR_DEVICE, -12, "device error")          \
     X(ERR_INTERNAL, -13, "internal error")      \
     X(ERR_UNSUPPORTED, -14, "not supported")    \
-    X(ERR_CONFLICT, -15, "conflicting state")
+    X(ERR_CONFLICT, -15, "conflicting state")   \
+    X(ERR_EXPIRED, -16, "expired")              \
+    X(ERR_SUSPENDED, -17, "suspended")
 
 #define ERR_ENUM_(name, value, text) name = (value),
 typedef enum { ERR_LIST(ERR_ENUM_) } err_code;
