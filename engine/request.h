@@ -67,6 +67,8 @@ typedef struct request {
     int64_t arrived_us, ttft_deadline_us, tpot_target_us; /* monotonic; 0: none */
     int64_t expires_us; /* give up (FINISH_ERROR, ERR_TIMEOUT) when still running then; 0: never */
     meter *meter;       /* counts that survive a crash; never NULL */
+    _Atomic int64_t *waiting; /* a count that the engine lowers by one when the request first runs,
+                                 and not at all if it never does; may be NULL */
     request_signal *signal;
 
     /* ---- zone 2: engine thread only, between submit and finish ---- */
@@ -76,10 +78,10 @@ typedef struct request {
     int n_page, page_cap;
     int n_computed; /* positions whose KV is in pages */
     int n_preempted;
-    int64_t admitted_us, first_token_us, last_token_us;
-    int state;          /* private to sched.c */
-    int tenant_slot;    /* private to sched.c */
-    uint64_t cache_key; /* running block hash of the prefix cache */
+    int64_t admitted_us, first_token_us, last_token_us; /* admitted_us 0: has never run */
+    int state;                                          /* private to sched.c */
+    int tenant_slot;                                    /* private to sched.c */
+    uint64_t cache_key;                                 /* running block hash of the prefix cache */
     int n_cached_blocks;
 
     /* ---- zone 3: shared; see who touches each field ---- */

@@ -425,7 +425,10 @@ static bool admit(sched *sc, int i, int64_t now)
     bool got = extend(sc, rq, left_of(rq));
     assert(got);
     (void)got;
-    if (rq->admitted_us == 0) rq->admitted_us = now;
+    if (rq->admitted_us == 0) {
+        rq->admitted_us = now;
+        if (rq->waiting) atomic_fetch_sub(rq->waiting, 1);
+    }
     return true;
 }
 

@@ -338,6 +338,7 @@ static bool prepare_choice(completion *c, choice *ch, int index)
     rq->tpot_target_us = sc->tpot_us;
     rq->expires_us = c->started_us + c->srv->cfg->server_request_timeout_us;
     rq->signal = &c->signal;
+    if (index == 0) rq->waiting = c->ticket.waiting; /* one HTTP request counts once */
     if (request_prepare(rq, &e)) return refuse_err(c, &e, "max_tokens");
 
     meter_owner owner = {.request_id = ch->usage_id,
@@ -684,6 +685,7 @@ static void settle(completion *c)
             }
         }
     }
+    if (c->n_choices && c->choices[0].rq.admitted_us) limits_has_run(&c->ticket);
     limits_settle(c->srv->limits, &c->ticket, used);
     if (ok) server_count_usage(c->srv, rows, n);
     free(rows);

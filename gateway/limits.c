@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,7 @@ typedef struct account {
     bool is_key;
     bucket requests, tokens;
     int64_t running;
+    _Atomic int64_t queued;            /* raised under the lock, lowered by the engine without */
     int64_t day, day_used, month_used; /* tenants only; used includes reservations */
 } account;
 
@@ -145,6 +147,13 @@ static bool check_rates(account *a, int64_t rpm, int64_t tpm, int64_t concurrent
     return true;
 }
 
+static bool check_queue(account *a, const tenant_limits *t, limits_refusal *w)
+{
+    if (t->max_queued <= 0 || atomic_load(&a->queued) < t->max_queued) return true;
+    return refuse(w, "rate_limit_error", "rate_limit_exceeded", 1000, "tenant", "queued requests",
+                  t->max_queued);
+}
+
 static bool check_budget(const account *a, const tenant_limits *t, int64_t tokens,
                          limits_refusal *w)
 {
@@ -194,21 +203,30 @@ bool limits_reserve(limits *l, const key_info *key, const tenant *t, int64_t tok
                          t->limits.max_concurrent, tokens, now, why) &&
              check_rates(ka, key->requests_per_minute, key->tokens_per_minute, key->max_concurrent,
                          tokens, now, why) &&
-             check_budget(ta, &t->limits, tokens, why);
+             check_budget(ta, &t->limits, tokens, why) && check_queue(ta, &t->limits, why);
     }
     if (ok) {
         take(ta, tokens);
         take(ka, tokens);
+        atomic_fetch_add(&ta->queued, 1);
+        ticket->waiting = &ta->queued; /* accounts live as long as the limits */
         ticket->held = true;
     }
     pthread_mutex_unlock(&l->mu);
     return ok;
 }
 
+void limits_has_run(limits_ticket *ticket)
+{
+    ticket->waiting = NULL;
+}
+
 void limits_settle(limits *l, limits_ticket *ticket, int64_t used_tokens)
 {
     if (!ticket->held) return;
     ticket->held = false;
+    if (ticket->waiting) atomic_fetch_sub(ticket->waiting, 1);
+    ticket->waiting = NULL;
     pthread_mutex_lock(&l->mu);
     account *ta = account_of(l, ticket->tenant_id, false);
     account *ka = account_of(l, ticket->key_id, true);
@@ -254,6 +272,8 @@ void limits_look(limits *l, const key_info *key, const tenant *t, limits_view *o
         int64_t most = least(t->limits.max_concurrent, key->max_concurrent);
         out->concurrent_limit = most > 0 ? most : -1;
         out->running = ta->running;
+        out->queued_limit = t->limits.max_queued > 0 ? t->limits.max_queued : -1;
+        out->queued = atomic_load(&ta->queued);
         out->day_limit = t->limits.tokens_per_day > 0 ? t->limits.tokens_per_day : -1;
         out->month_limit = t->limits.tokens_per_month > 0 ? t->limits.tokens_per_month : -1;
         out->day_used = ta->day_used;

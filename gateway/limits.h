@@ -2,7 +2,8 @@
  *
  * Requests per minute and tokens per minute are token buckets that refill continuously; running and
  * daily/monthly budgets are counters.  All limits of a tenant and a key are taken in one critical
- * section, so concurrent requests can't slip through together, and given back exactly once.
+ * section, so concurrent requests can't slip through together, and given back exactly once.  A request
+ * is queued from its reservation until the engine first runs it.
  * Counts are per process.
  * Threads: any thread.
  */
@@ -22,6 +23,7 @@ typedef struct limits_ticket { /* what a request holds */
     uint64_t tenant_id, key_id;
     int64_t tokens; /* reserved */
     bool held;
+    _Atomic int64_t *waiting; /* the tenant's requests that have not begun to run; NULL: this has */
 } limits_ticket;
 
 typedef struct limits_refusal {
@@ -34,7 +36,8 @@ typedef struct limits_refusal {
 typedef struct limits_view {
     int64_t requests_limit, requests_left, requests_reset_ms;
     int64_t tokens_limit, tokens_left, tokens_reset_ms;
-    int64_t concurrent_limit, running;
+    int64_t concurrent_limit, running; /* running: those that are queued, too */
+    int64_t queued_limit, queued;
     int64_t day_limit, day_used, month_limit, month_used;
 } limits_view;
 
@@ -46,6 +49,9 @@ void limits_destroy(limits *l);
  * *why says so. */
 bool limits_reserve(limits *l, const key_info *key, const tenant *t, int64_t tokens,
                     limits_ticket *ticket, limits_refusal *why);
+
+/* The request has begun to run, and whoever saw that has lowered *ticket->waiting already. */
+void limits_has_run(limits_ticket *ticket);
 
 /* Gives the difference to what was used back; a ticket that is not held is left alone. */
 void limits_settle(limits *l, limits_ticket *ticket, int64_t used_tokens);

@@ -79,6 +79,54 @@ START_TEST(concurrent_requests)
 }
 END_TEST
 
+START_TEST(queued_requests)
+{
+    limits_ticket t[4];
+    limits_refusal w;
+    limits_view v;
+    who.limits.max_queued = 2;
+    who.limits.requests_per_minute = 4;
+    ck_assert(take(1, &t[0], &w) && take(1, &t[1], &w));
+    ck_assert(!take(1, &t[2], &w));
+    ck_assert_str_eq(w.code, "rate_limit_exceeded");
+    ck_assert_str_eq(w.msg, "The tenant's limit of 2 queued requests is reached.");
+    ck_assert_int_gt(w.retry_ms, 0);
+    limits_look(all, &key, &who, &v);
+    ck_assert_int_eq(v.queued, 2);
+    ck_assert_int_eq(v.queued_limit, 2);
+    ck_assert_int_eq(v.running, 2); /* a refused request took nothing */
+    ck_assert_int_eq(v.requests_left, 2);
+
+    atomic_fetch_sub(t[0].waiting, 1); /* the engine runs the first */
+    ck_assert(take(1, &t[2], &w));
+    ck_assert(!take(1, &t[3], &w));
+    limits_has_run(&t[0]);
+    limits_settle(all, &t[0], 1); /* what has run is not lowered twice */
+    ck_assert(!take(1, &t[3], &w));
+    limits_settle(all, &t[1], 0); /* ended without ever running */
+    limits_settle(all, &t[1], 0);
+    ck_assert(take(1, &t[3], &w));
+    who.limits.max_queued = 0;
+    limits_settle(all, &t[2], 0);
+    limits_settle(all, &t[3], 0);
+    limits_look(all, &key, &who, &v);
+    ck_assert_int_eq(v.queued, 0);
+    ck_assert_int_eq(v.queued_limit, -1);
+}
+END_TEST
+
+/* Another tenant's queue is its own. */
+START_TEST(queues_are_per_tenant)
+{
+    limits_ticket t;
+    limits_refusal w;
+    who.limits.max_queued = 1;
+    ck_assert(take(1, &t, &w) && !take(1, &t, &w));
+    who.id = 4;
+    ck_assert(take(1, &t, &w));
+}
+END_TEST
+
 START_TEST(budgets_are_not_worth_retrying)
 {
     limits_ticket t;
@@ -136,6 +184,8 @@ int main(void)
     tcase_add_test(tc, requests_per_minute);
     tcase_add_test(tc, tokens_come_back_when_unused);
     tcase_add_test(tc, concurrent_requests);
+    tcase_add_test(tc, queued_requests);
+    tcase_add_test(tc, queues_are_per_tenant);
     tcase_add_test(tc, budgets_are_not_worth_retrying);
     tcase_add_test(tc, threads_can_not_slip_through_together);
     suite_add_tcase(s, tc);

@@ -1,0 +1,120 @@
+"""A tenant's limits as its client meets them: the queue, concurrency, rates, a budget."""
+import json
+import threading
+import time
+
+from harness import Server, run
+
+# One seat and one slow thread, so that requests do wait.
+server = Server(settings={"engine.threads": 1, "engine.isa": "portable", "engine.max_seqs": 1})
+
+
+def ask(key, n=1, max_tokens=8):
+    return server.call("POST", "/v1/completions",
+                       {"model": "base", "prompt": "The", "max_tokens": max_tokens, "n": n,
+                        "ignore_eos": True}, key=key)
+
+
+def refused(r, says, code="rate_limit_exceeded", kind="rate_limit_error"):
+    assert r.status == 429, r
+    e = r.json["error"]
+    assert e["code"] == code and e["type"] == kind and says in e["message"], r
+    if code == "rate_limit_exceeded":
+        assert 1 <= int(r.headers["retry-after"]) <= 60, r.headers
+        assert int(r.headers["retry-after-ms"]) >= 1, r.headers
+    else:
+        assert r.headers["x-should-retry"] == "false", r.headers
+
+
+def wait_until(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+class Held:
+    """A stream that holds the one seat until it is closed."""
+
+    def __enter__(self):
+        self.c = server.connect()
+        self.c.request("POST", "/v1/completions", json.dumps(
+            {"model": "base", "prompt": "The", "max_tokens": 900, "n": 8, "ignore_eos": True,
+             "stream": True}),
+            {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"})
+        self.r = self.c.getresponse()
+        assert self.r.status == 200 and self.r.readline().startswith(b"data: ")
+        return self
+
+    def __init__(self, key):
+        self.key = key
+
+    def __exit__(self, *exc):
+        self.c.sock.close()
+        self.r.close()
+        self.c.close()
+
+
+def the_queue_of_a_tenant():
+    key = server.tenant("queue", limits={"max_queued": 2})
+    other = server.tenant("bystander")
+    with Held(other):  # its own seven further choices wait, but they are no one else's queue
+        answers = []
+        threads = [threading.Thread(target=lambda: answers.append(ask(key))) for _ in range(2)]
+        for t in threads:
+            t.start()
+        wait_until(lambda: server.metrics()["lorad_requests_waiting"] == 7 + 2)
+        for _ in range(3):  # a refused request takes no place
+            refused(ask(key), "limit of 2 queued requests")
+        assert server.metrics()["lorad_requests_waiting"] == 7 + 2
+    for t in threads:
+        t.join()
+    assert [r.status for r in answers] == [200, 200], answers
+    assert ask(key).status == 200
+    server.admin("PATCH", "/tenants/queue", {"limits": {"max_queued": 1}})
+    with Held(key):  # what runs is not queued
+        gone = server.connect()
+        gone.request("POST", "/v1/completions", json.dumps(
+            {"model": "base", "prompt": "The", "max_tokens": 8}),
+            {"Authorization": f"Bearer {key}", "Content-Type": "application/json"})
+        wait_until(lambda: server.metrics()["lorad_requests_waiting"] == 7 + 1)
+        refused(ask(key), "limit of 1 queued requests")
+        gone.close()  # a client that leaves the queue frees its place
+        wait_until(lambda: server.metrics()["lorad_requests_waiting"] == 7)
+        before = server.metrics()["lorad_rate_limited_total"]
+        late = threading.Thread(target=lambda: answers.append(ask(key)))
+        late.start()
+        wait_until(lambda: server.metrics()["lorad_requests_waiting"] == 7 + 1)
+        assert server.metrics()["lorad_rate_limited_total"] == before
+    late.join()
+    assert answers[-1].status == 200, answers[-1]
+
+
+def concurrent_requests():
+    key = server.tenant("concurrent", limits={"max_concurrent": 1})
+    with Held(key):
+        refused(ask(key), "limit of 1 concurrent requests")
+    wait_until(lambda: server.metrics()["lorad_requests_running"] == 0)
+    wait_until(lambda: ask(key).status == 200)
+
+
+def rates_and_budgets():
+    key = server.tenant("rates", limits={"requests_per_minute": 2})
+    assert [ask(key).status for _ in range(2)] == [200, 200]
+    r = ask(key)
+    refused(r, "limit of 2 requests per minute")
+    assert r.headers["x-ratelimit-limit-requests"] == "2"
+    assert r.headers["x-ratelimit-remaining-requests"] == "0"
+    key = server.tenant("budget", limits={"tokens_per_day": 20})
+    assert ask(key).status == 200
+    refused(ask(key, max_tokens=100), "tokens per day", "insufficient_quota", "insufficient_quota")
+
+
+def nothing_is_left():
+    wait_until(lambda: server.metrics()["lorad_requests_waiting"] == 0)
+    m = server.metrics()
+    assert m["lorad_requests_running"] == 0 and m["lorad_kv_pages_used"] == 0, m
+
+
+with server:
+    run([the_queue_of_a_tenant, concurrent_requests, rates_and_budgets, nothing_is_left])
