@@ -1,0 +1,203 @@
+"""Every route with every kind of key, on every listener: the status each must give, and no other.
+
+The table of routes is read from gateway/route.c, so a route that is added without a line here fails.
+"""
+import re
+
+from harness import DEMO, ROOT, Server, run, tar_of
+
+server = Server()
+INFER, READ, WRITE, ADMIN = "inference", "adapters.read", "adapters.write", "admin"
+READERS = {READ, WRITE}  # who may write may read
+V1, ADM = "/v1", "/admin/v1"
+A = V1 + "/adapters/"
+
+# method, pattern, path, scopes of which one is enough, body, status for those who have it, status for
+# another tenant who has it (None: the same)
+INFERENCE = [
+    ("POST", V1 + "/chat/completions", None, {INFER}, {}, 400, None),
+    ("POST", V1 + "/completions", None, {INFER}, {"model": "base", "prompt": "x", "max_tokens": 1},
+     200, None),
+    ("POST", "/tokenize", None, {INFER}, {"model": "base", "prompt": "x"}, 200, None),
+    ("POST", V1 + "/tokenize", None, {INFER}, {"model": "base", "prompt": "x"}, 200, None),
+    ("POST", "/detokenize", None, {INFER}, {"tokens": [5]}, 200, None),
+    ("POST", V1 + "/detokenize", None, {INFER}, {"tokens": [5]}, 200, None),
+    ("GET", V1 + "/models", None, {INFER}, None, 200, None),
+    ("GET", V1 + "/models/{*}", V1 + "/models/pirate", {INFER}, None, 200, 404),
+    ("GET", V1 + "/key", None, {INFER} | READERS, None, 200, None),
+    ("GET", V1 + "/usage", None, {INFER}, None, 200, None),
+    ("GET", V1 + "/adapters", None, READERS, None, 200, None),
+    ("GET", A + "{}", A + "pirate", READERS, None, 200, 404),
+    ("PATCH", A + "{}", A + "pirate", {WRITE}, {"description": "arr"}, 200, 404),
+    ("POST", A + "{}/versions", A + "pirate/versions", {WRITE}, b"no tar" * 200, 422, None),
+    ("GET", A + "{}/versions", A + "pirate/versions", READERS, None, 200, 404),
+    ("GET", A + "{}/versions/{}", A + "pirate/versions/1", READERS, None, 200, 404),
+    ("DELETE", A + "{}/versions/{}", A + "pirate/versions/9", {WRITE}, None, 404, None),
+    ("PUT", A + "{}/aliases/{}", A + "pirate/aliases/stable", {WRITE}, {"version": 1}, 200, 404),
+    ("DELETE", A + "{}/aliases/{}", A + "pirate/aliases/nobody", {WRITE}, None, 404, None),
+    ("POST", A + "{}/rollback", A + "pirate/rollback", {WRITE}, {}, 409, 404),
+    ("POST", A + "{}/pin", A + "pirate/pin", {WRITE}, {}, 200, 404),
+    ("POST", A + "{}/unpin", A + "pirate/unpin", {WRITE}, {}, 200, 404),
+    ("POST", A + "{}/warm", A + "pirate/warm", {WRITE}, {}, 202, 404),
+    ("DELETE", A + "{}", A + "nobody", {WRITE}, None, 404, None),
+]
+OPERATOR = [
+    ("POST", ADM + "/tenants", None, {}, 400),
+    ("GET", ADM + "/tenants", None, None, 200),
+    ("GET", ADM + "/tenants/{}", ADM + "/tenants/mine", None, 200),
+    ("PATCH", ADM + "/tenants/{}", ADM + "/tenants/mine", {"weight": 1}, 200),
+    ("DELETE", ADM + "/tenants/{}", ADM + "/tenants/nobody", None, 404),
+    ("POST", ADM + "/keys", None, {}, 400),
+    ("GET", ADM + "/keys", None, None, 200),
+    ("GET", ADM + "/keys/{}", ADM + "/keys/nobody", None, 404),
+    ("POST", ADM + "/keys/{}/rotate", ADM + "/keys/nobody/rotate", {}, 404),
+    ("DELETE", ADM + "/keys/{}", ADM + "/keys/nobody", None, 404),
+    ("GET", ADM + "/stats", None, None, 200),
+    ("GET", ADM + "/classes", None, None, 200),
+    ("GET", ADM + "/adapters", None, None, 200),
+    ("GET", ADM + "/usage", None, None, 200),
+    ("GET", ADM + "/audit", None, None, 200),
+    ("POST", ADM + "/backup", None, {"path": "relative"}, 400),
+    ("POST", ADM + "/reload", None, {}, 202),
+    ("POST", ADM + "/drain", None, {}, 202),  # the last of all: it ends the server
+]
+METRICS = [("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics")]
+
+
+def call(port, method, path, key, body=None):
+    headers = {"Content-Type": "application/x-tar"} if isinstance(body, bytes) else {}
+    if body is None and method in ("POST", "PUT", "PATCH"):
+        body = {}
+    return server.call(method, path, body, key=key, headers=headers, port=port)
+
+
+def code(r):
+    return r.json["error"]["code"] if r.body and r.status >= 400 else None
+
+
+def the_table_is_whole():
+    source = (ROOT / "gateway/route.c").read_text()
+    tables = re.findall(r"const route routes_(\w+)\[\] = \{(.*?)\n\};", source, re.S)
+    found = {plane: set(re.findall(r'\{"(\w+)", "([^"]+)", ', text)) for plane, text in tables}
+    assert found == {"inference": {(r[0], r[1]) for r in INFERENCE},
+                     "admin": {(r[0], r[1]) for r in OPERATOR},
+                     "metrics": set(METRICS)}, found
+
+
+def inference_routes():
+    wrong = []
+    for method, pattern, path, scopes, body, status, foreign in INFERENCE:
+        path = path or pattern
+        for who, key, have in keys:
+            r = call(server.port, method, path, key, body)
+            if key is None or who in ("wrong", "revoked", "expired"):
+                want = (401, "expired_api_key" if who == "expired" else "invalid_api_key")
+            elif who == "suspended":
+                want = (403, "tenant_suspended")
+            elif not scopes & have:
+                want = (403, "insufficient_scope")
+            else:
+                want = (foreign if who == "foreign" and foreign else status, code(r))
+            if (r.status, code(r)) != want:
+                wrong.append((method, path, who, want, r))
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+def without_v1_and_as_head():
+    """The same doors under their other names are as closed."""
+    wrong = []
+    for method, pattern, path, scopes, body, status, foreign in INFERENCE:
+        path = path or pattern
+        for who, key, have in keys:
+            if have & scopes and who not in ("revoked", "expired", "suspended"):
+                continue
+            want = 401 if not have or who in ("revoked", "expired") else 403
+            r = call(server.port, method, path.removeprefix(V1), key, body)
+            if r.status != want:
+                wrong.append((method, path.removeprefix(V1), who, want, r))
+            if method == "GET":
+                r = call(server.port, "HEAD", path, key)
+                if r.status != want or r.body:
+                    wrong.append(("HEAD", path, who, want, r))
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+def admin_routes():
+    wrong = []
+    for method, pattern, path, body, status in OPERATOR:
+        path = path or pattern
+        for who, key, have in keys:
+            if path.endswith("/drain") and ADMIN in have:
+                continue
+            r = call(server.admin_port, method, path, key, body)
+            if key is None or who in ("wrong", "revoked", "expired"):
+                want = 401
+            elif ADMIN not in have or who == "suspended":
+                want = 403
+            else:
+                want = status
+            if r.status != want:
+                wrong.append((method, path, who, want, r))
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+def health_needs_no_key():
+    for _, path in METRICS:
+        for who, key, have in keys:
+            assert call(server.metrics_port, "GET", path, key).status == 200, (path, who)
+
+
+def no_listener_serves_anothers_routes():
+    routes = {server.port: [(r[0], r[2] or r[1]) for r in INFERENCE],
+              server.admin_port: [(r[0], r[2] or r[1]) for r in OPERATOR],
+              server.metrics_port: METRICS}
+    for port in routes:
+        for owner, table in routes.items():
+            for method, path in table if owner != port else []:
+                for who, key, have in keys:
+                    r = call(port, method, path, key)
+                    assert (r.status, code(r)) == (404, "unknown_url"), (port, method, path, who, r)
+
+
+def other_methods_are_named():
+    allowed = {}
+    for method, pattern, path, *_ in INFERENCE:
+        allowed.setdefault(path or pattern, []).append(method)
+    for path, methods in allowed.items():
+        shape = [m for m, p, q, *_ in INFERENCE
+                 if re.fullmatch(re.escape(p).replace(r"\{\}", "[^/]+").replace(r"\{\*\}", ".+"), path)]
+        for method in {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} - set(shape):
+            r = call(server.port, method, path, None)
+            assert (r.status, code(r)) == (405, "method_not_allowed"), (method, path, r)
+            assert set(r.headers["allow"].split(", ")) == set(shape), (path, r.headers)
+
+
+def nothing_was_changed_by_those_refused():
+    r = call(server.port, "GET", A + "pirate", everything)
+    assert r.status == 200 and call(server.port, "GET", V1 + "/adapters", foreign).json["data"] == []
+    assert call(server.metrics_port, "GET", "/readyz", None).status == 200
+
+
+def drain_is_the_operators():
+    assert call(server.admin_port, "POST", ADM + "/drain", server.admin_key, {}).status == 202
+    assert server.process.wait(60) == 0
+
+
+with server:
+    everything, foreign = server.tenant("mine"), server.tenant("foreign")
+    server.upload(everything, "pirate", DEMO / "adapters/pirate")
+    revoked = server.admin("POST", "/keys", {"tenant": "mine", "name": "r", "scopes": [INFER]})
+    server.admin("DELETE", "/keys/" + revoked["id"])
+    suspended = server.tenant("suspended")
+    server.admin("PATCH", "/tenants/suspended", {"disabled": True})
+    ALL = {INFER, READ, WRITE}
+    keys = [("none", None, set()), ("wrong", "lk_0123456789_" + "a" * 49, set()),
+            ("revoked", revoked["key"], {INFER}),
+            ("expired", server.key("mine", ALL, expires_at=1), ALL),
+            ("suspended", suspended, ALL), ("inference", server.key("mine", [INFER]), {INFER}),
+            ("read", server.key("mine", [READ]), {READ}),
+            ("write", server.key("mine", [WRITE]), {WRITE}), ("all", everything, ALL),
+            ("foreign", foreign, ALL), ("operator", server.admin_key, {ADMIN})]
+    run([the_table_is_whole, inference_routes, without_v1_and_as_head, admin_routes,
+         health_needs_no_key, no_listener_serves_anothers_routes, other_methods_are_named,
+         nothing_was_changed_by_those_refused, drain_is_the_operators])

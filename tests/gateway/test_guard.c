@@ -1,0 +1,112 @@
+/* test_guard.c -- each head that two parsers could read differently is refused, and no other. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <check.h>
+#include <civetweb.h>
+
+#include "gateway/guard.h"
+
+typedef struct {
+    const char *version, *uri;
+    const char *headers; /* "Name: value\n..." */
+    int status;          /* 0: let through */
+    int64_t length;
+    bool chunked;
+} row;
+
+#define HOST "Host: localhost\n"
+
+static const row rows[] = {
+    {"1.1", "/v1/models", HOST, 0, -1, false},
+    {"1.0", "/", "", 0, -1, false},
+    {"1.1", "/", HOST "Content-Length: 0\n", 0, 0, false},
+    {"1.1", "/", HOST "content-LENGTH: 123\n", 0, 123, false},
+    {"1.1", "/", HOST "Content-Length: 999999999999999\n", 0, 999999999999999, false},
+    {"1.1", "/", HOST "Content-Length: 007\n", 0, 7, false},
+    {"1.1", "/", HOST "Transfer-Encoding: Chunked\n", 0, -1, true},
+    {"1.1", "/", HOST "Content-Encoding: identity\n", 0, -1, false},
+    {"1.1", "/", HOST "X: 1\nX: 2\nCookie: a\nCookie: b\n", 0, -1, false},
+    {"1.1", "/a?q=%00#f", HOST, 0, -1, false},
+
+    {"2.0", "/", HOST, 505, 0, false},
+    {"0.9", "/", "", 505, 0, false},
+    {"1.10", "/", HOST, 505, 0, false},
+    {"", "/", HOST, 505, 0, false},
+    {NULL, "/", HOST, 505, 0, false},
+    {"1.1", "/", "", 400, 0, false},
+    {"1.1", "/", HOST HOST, 400, 0, false},
+    {"1.0", "/", HOST "HOST: other\n", 400, 0, false},
+    {"1.1", "/", HOST "Content-Length: 3\nContent-Length: 3\n", 400, 0, false},
+    {"1.1", "/", HOST "Content-Length: 3\nX: 1\ncontent-length: 4\n", 400, 0, false},
+    {"1.1", "/", HOST "Content-Length: 3\nTransfer-Encoding: chunked\n", 400, 0, false},
+    {"1.1", "/", HOST "Transfer-Encoding: chunked\nContent-Length: 0\n", 400, 0, false},
+    {"1.1", "/", HOST "Content-Length: \n", 400, 0, false},
+    {"1.1", "/", HOST "Content-Length: +3\n", 400, 0, false},
+    {"1.1", "/", HOST "Content-Length: -1\n", 400, 0, false},
+    {"1.1", "/", HOST "Content-Length: 3,3\n", 400, 0, false},
+    {"1.1", "/", HOST "Content-Length: 3 \n", 400, 0, false},
+    {"1.1", "/", HOST "Content-Length: 0x3\n", 400, 0, false},
+    {"1.1", "/", HOST "Content-Length: 1e3\n", 400, 0, false},
+    {"1.1", "/", HOST "Content-Length: 1234567890123456\n", 400, 0, false},
+    {"1.1", "/", HOST "Transfer-Encoding: chunked\nTransfer-Encoding: chunked\n", 400, 0, false},
+    {"1.1", "/", HOST "Transfer-Encoding: gzip, chunked\n", 400, 0, false},
+    {"1.1", "/", HOST "Transfer-Encoding: chunked, identity\n", 400, 0, false},
+    {"1.1", "/", HOST "Transfer-Encoding: \n", 400, 0, false},
+    {"1.1", "/", HOST "Transfer-Encoding:  chunked\n", 400, 0, false},
+    {"1.0", "/", HOST "Transfer-Encoding: chunked\n", 400, 0, false},
+    {"1.1", "/", HOST "Authorization: Bearer a\nauthorization: Bearer b\n", 400, 0, false},
+    {"1.1", "/", HOST "x-api-key: a\nX-Api-Key: b\n", 400, 0, false},
+    {"1.1", "/", HOST "api-key: a\napi-key: b\n", 400, 0, false},
+    {"1.1", "/", HOST "Content-Type: a\nContent-Type: b\n", 400, 0, false},
+    {"1.1", "/", HOST "Content-Encoding: gzip\n", 415, 0, false},
+    {"1.1", "https://localhost/", HOST, 400, 0, false},
+    {"1.1", "*", HOST, 400, 0, false},
+    {"1.1", "", HOST, 400, 0, false},
+    {"1.1", NULL, HOST, 400, 0, false},
+    {"1.1", "/a b", HOST, 400, 0, false},
+    {"1.1", "/a\tb", HOST, 400, 0, false},
+    {"1.1", "/a\x7f", HOST, 400, 0, false},
+    {"1.1", "/\xc3\xa9", HOST, 400, 0, false},
+};
+
+START_TEST(each_head)
+{
+    const row *r = &rows[_i];
+    struct mg_request_info ri = {.http_version = r->version, .request_uri = r->uri};
+    char text[512];
+    (void)snprintf(text, sizeof(text), "%s", r->headers);
+    for (char *p = text; *p;) {
+        char *end = strchr(p, '\n'), *colon = strchr(p, ':');
+        *end = *colon = 0;
+        ri.http_headers[ri.num_headers++] = (struct mg_header){p, colon + 2};
+        p = end + 1;
+    }
+    int status = 0;
+    int64_t length;
+    bool chunked;
+    const char *wrong = guard_check(&ri, &status, &length, &chunked);
+    if (r->status == 0) {
+        ck_assert_msg(!wrong, "row %d: %s", _i, wrong);
+        ck_assert_int_eq(length, r->length);
+        ck_assert_int_eq(chunked, r->chunked);
+    } else {
+        ck_assert_msg(wrong != NULL, "row %d was let through", _i);
+        ck_assert_int_eq(status, r->status);
+        ck_assert(wrong[0] && strlen(wrong) < 100);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("guard");
+    TCase *tc = tcase_create("all");
+    tcase_add_loop_test(tc, each_head, 0, (int)(sizeof(rows) / sizeof(rows[0])));
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_NORMAL);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,159 @@
+/* test_route.c -- paths against patterns, and what is said where nothing fits. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <check.h>
+
+#include "gateway/route.h"
+#include "tests/gateway/fake_civetweb.h"
+
+static const struct {
+    const char *pattern, *path, *p0, *p1; /* p0 "-": no match; NULL: no such parameter */
+} rows[] = {
+    {"/v1/models", "/v1/models", NULL, NULL},
+    {"/v1/models", "/v1/models/", "-", NULL},
+    {"/v1/models", "/v1/Models", "-", NULL},
+    {"/v1/models", "/v1/model", "-", NULL},
+    {"/v1/models", "/v1/modelss", "-", NULL},
+    {"/v1/models", "/v1//models", "-", NULL},
+    {"/v1/models", "//v1/models", "-", NULL},
+    {"/v1/models", "/v1/%6dodels", "-", NULL}, /* literals are not decoded */
+    {"/v1/models", "v1/models", "-", NULL},
+    {"/v1/models", "", "-", NULL},
+    {"/v1/models", "/", "-", NULL},
+    {"/a/{}", "/a/b", "b", NULL},
+    {"/a/{}", "/a/", "-", NULL},
+    {"/a/{}", "/a", "-", NULL},
+    {"/a/{}", "/a/b/", "-", NULL},
+    {"/a/{}", "/a/b/c", "-", NULL},
+    {"/a/{}", "/a/%41%7a", "Az", NULL},
+    {"/a/{}", "/a/x+y", "x+y", NULL}, /* a plus is a space in queries alone */
+    {"/a/{}", "/a/%C3%A9", "\xc3\xa9", NULL},
+    {"/a/{}", "/a/%25%34%31", "%41", NULL}, /* once, not twice */
+    {"/a/{}", "/a/{}", "{}", NULL},
+    {"/a/{}", "/a/...", "...", NULL},
+    {"/a/{}", "/a/.", "-", NULL},
+    {"/a/{}", "/a/..", "-", NULL},
+    {"/a/{}", "/a/%2e%2E", "-", NULL},
+    {"/a/{}", "/a/.%2e", "-", NULL},
+    {"/a/{}", "/a/b%2fc", "-", NULL},
+    {"/a/{}", "/a/b%5Cc", "-", NULL},
+    {"/a/{}", "/a/b\\c", "-", NULL},
+    {"/a/{}", "/a/b%00", "-", NULL},
+    {"/a/{}", "/a/b%0a", "-", NULL},
+    {"/a/{}", "/a/b%7f", "-", NULL},
+    {"/a/{}", "/a/%", "-", NULL},
+    {"/a/{}", "/a/%4", "-", NULL},
+    {"/a/{}", "/a/%4g", "-", NULL},
+    {"/a/{}", "/a/%-1", "-", NULL},
+    {"/a/{}/v/{}", "/a/x/v/7", "x", "7"},
+    {"/a/{}/v/{}", "/a/x/w/7", "-", NULL},
+    {"/a/{}/v/{}", "/a//v/7", "-", NULL},
+    {"/a/{}/v/{}", "/a/x/v", "-", NULL},
+    {"/m/{*}", "/m/a/b", "a/b", NULL},
+    {"/m/{*}", "/m/a%2fb@7:x", "a/b@7:x", NULL},
+    {"/m/{*}", "/m/", "-", NULL},
+    {"/m/{*}", "/m/a%00", "-", NULL},
+    {"/m/{*}", "/m/..", "-", NULL},
+};
+
+START_TEST(patterns)
+{
+    exchange *x = fake_request("GET", "");
+    bool want = !rows[_i].p0 || strcmp(rows[_i].p0, "-") != 0;
+    ck_assert_msg(route_match(x, rows[_i].pattern, rows[_i].path) == want, "'%s' and '%s'",
+                  rows[_i].pattern, rows[_i].path);
+    if (!want) return;
+    ck_assert_int_eq(x->n_param, (rows[_i].p0 != NULL) + (rows[_i].p1 != NULL));
+    if (rows[_i].p0) ck_assert_str_eq(x->param[0], rows[_i].p0);
+    if (rows[_i].p1) ck_assert_str_eq(x->param[1], rows[_i].p1);
+}
+END_TEST
+
+START_TEST(more_parameters_than_there_is_room_for)
+{
+    exchange *x = fake_request("GET", "");
+    ck_assert(route_match(x, "/{}/{}/{}/{}", "/a/b/c/d"));
+    ck_assert_int_eq(x->n_param, EXCHANGE_PARAM_MAX);
+    ck_assert(!route_match(x, "/{}/{}/{}/{}/{}", "/a/b/c/d/e"));
+}
+END_TEST
+
+static const char *ask(plane p, const char *method, const char *path)
+{
+    exchange *x = fake_request(method, path);
+    x->plane = p;
+    route_dispatch(x);
+    return fake_code();
+}
+
+START_TEST(where_nothing_fits)
+{
+    ck_assert_str_eq(ask(PLANE_INFERENCE, "GET", "/v1/nothing"), "unknown_url");
+    ck_assert_int_eq(fake_status(), 404);
+    ck_assert_str_eq(ask(PLANE_INFERENCE, "GET", "/v1/v1/models"), "unknown_url");
+    ck_assert_str_eq(ask(PLANE_INFERENCE, "GET", "/admin/v1/tenants"), "unknown_url");
+    ck_assert_str_eq(ask(PLANE_INFERENCE, "GET", "/metrics"), "unknown_url");
+    ck_assert_str_eq(ask(PLANE_ADMIN, "GET", "/v1/models"), "unknown_url");
+    ck_assert_str_eq(ask(PLANE_ADMIN, "GET", "/tenants"), "unknown_url");
+    ck_assert_str_eq(ask(PLANE_METRICS, "GET", "/admin/v1/stats"), "unknown_url");
+    ck_assert_str_eq(ask(PLANE_METRICS, "GET", ""), "unknown_url");
+}
+END_TEST
+
+START_TEST(other_methods)
+{
+    ck_assert_str_eq(ask(PLANE_INFERENCE, "DELETE", "/v1/models"), "method_not_allowed");
+    ck_assert_int_eq(fake_status(), 405);
+    ck_assert(fake_said("Allow: GET"));
+    (void)ask(PLANE_INFERENCE, "OPTIONS", "/v1/adapters/x");
+    ck_assert(fake_said("Allow: GET, PATCH, DELETE"));
+    (void)ask(PLANE_INFERENCE, "PUT", "/chat/completions"); /* without /v1 as well */
+    ck_assert(fake_said("Allow: POST"));
+    (void)ask(PLANE_INFERENCE, "HEAD", "/v1/completions"); /* HEAD goes where GET goes */
+    ck_assert_int_eq(fake_status(), 405);
+    (void)ask(PLANE_INFERENCE, "get", "/v1/models");
+    ck_assert_int_eq(fake_status(), 405);
+}
+END_TEST
+
+/* Default deny: every route but health and metrics asks for a scope, and refuses who has no key. */
+START_TEST(every_route_asks_for_a_key)
+{
+    const route *const tables[] = {routes_inference, routes_admin};
+    for (int t = 0; t < 2; t++) {
+        for (const route *r = tables[t]; r->method; r++) {
+            char path[128];
+            size_t n = 0;
+            for (const char *p = r->pattern; *p; p++) { /* {} and {*} become x */
+                if (*p == '}') path[n++] = 'x';
+                if (*p != '{' && *p != '}' && *p != '*') path[n++] = *p;
+            }
+            path[n] = 0;
+            ck_assert_msg(r->scope != 0, "%s %s is open to all", r->method, r->pattern);
+            ck_assert_int_eq((r->scope & SCOPE_ADMIN) != 0, t == 1);
+            ck_assert_msg(strcmp(ask(t ? PLANE_ADMIN : PLANE_INFERENCE, r->method, path),
+                                 "invalid_api_key") == 0,
+                          "%s %s: %.80s", r->method, path, fake_conn.out);
+            ck_assert_int_eq(fake_status(), 401);
+        }
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("route");
+    TCase *tc = tcase_create("all");
+    tcase_add_loop_test(tc, patterns, 0, (int)(sizeof(rows) / sizeof(rows[0])));
+    tcase_add_test(tc, more_parameters_than_there_is_room_for);
+    tcase_add_test(tc, where_nothing_fits);
+    tcase_add_test(tc, other_methods);
+    tcase_add_test(tc, every_route_asks_for_a_key);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_NORMAL);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
