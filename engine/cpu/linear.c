@@ -1,7 +1,7 @@
 /* linear.c -- weights, adapters, and be_linear(): base product and LoRA in one parallel sweep.
  *
  * Two phases with one barrier between them:
- *     1. rows of x are rounded to bf16 (AMX), and every (projection, row) with an adapter gets
+ *     1. rows of x are rounded to bf16 (beside tiles), and every (projection, row) with an adapter gets
  *        its v = A x (shrink);
  *     2. every (projection, panel of columns) is computed for all rows, and the panel's epilogue
  *        adds bias and scale * B v (expand) while the outputs are still in cache.
@@ -19,11 +19,12 @@
 #include "engine/cpu/halves.h"
 
 enum {
-    ROW_CHUNK = 256,       /* rows of one panel held on the stack */
+    ROW_CHUNK = 256,       /* rows of one item */
+    GROUP = 8,             /* panels of one item, where there are many rows */
+    MANY_ROWS = 64,        /* from here on */
     HUGE_BYTES = 2U << 20, /* alignment that lets the kernel use huge pages */
     /* Below this many multiply-adds the fan-out costs more than it gives. */
     SMALL_WORK = 1 << 15,
-    CHUNK_BYTES = 1 << 20,
 };
 
 static const linear_kernels *kernels_of(const backend *be)
@@ -101,7 +102,9 @@ err_code cpu_weight_create(backend *be, weight **out, const void *src, dtype typ
 {
     cpu_weight *w = calloc(1, sizeof(*w));
     if (!w) return err_set(e, ERR_NOMEM, "no memory for a weight");
-    w->pack = type != DT_BF16 ? PACK_F32 : cpu_of(be)->isa == ISA_AMX ? PACK_TILE : PACK_BF16;
+    w->pack = type != DT_BF16                     ? PACK_F32
+              : cpu_of(be)->isa >= ISA_AVX512BF16 ? PACK_TILE
+                                                  : PACK_BF16;
     w->k_pad = round_up(cols, K_BLOCK);
     w->n_panel = round_up(rows, PANEL) / PANEL;
     int k = w->pack == PACK_TILE ? w->k_pad : cols;
@@ -182,18 +185,26 @@ err_code cpu_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const 
 typedef struct {
     const linear_kernels *kern;
     const float *x;
-    uint16_t *x16; /* [rows_pad][k_pad], AMX only */
+    uint16_t *x16; /* [rows_pad][k_pad], beside tiles only */
     float *v;      /* [n_out][n_rows][rank_max] */
     const linear_out *outs;
     const step_seg *seg; /* NULL: no LoRA */
-    int n_out, n_seg, n_rows, d_in, layer, rank_max, n_panels, chunk;
-    bool tiles;
-    atomic_int next_row, next_panel;
+    float *sums;         /* [thread][GROUP][ROW_CHUNK][PANEL], where group > 1 */
+    int n_out, n_seg, n_rows, d_in, layer, rank_max;
+    int chunk, n_chunk; /* rows of an item */
+    int group, n_group; /* panels of an item; items of a chunk */
+    bool tiles, amx;
+    atomic_int next_row, *next; /* next[n_chunk] */
 } linear_job;
 
 static const cpu_weight *cpu_weight_of(const linear_out *o)
 {
     return (const cpu_weight *)o->w;
+}
+
+static int groups_of(const linear_job *job, int o)
+{
+    return (cpu_weight_of(&job->outs[o])->n_panel + job->group - 1) / job->group;
 }
 
 static const lora_mat *mat_of(const linear_job *job, const step_seg *sg, const linear_out *o)
@@ -242,77 +253,85 @@ static void prepare_thread(void *arg, int thread, int n_threads)
     }
 }
 
-/* Bias, LoRA, and out to y: rows [row0, row0 + n) of one panel. */
-static void finish_panel(const linear_job *job, int o, int p, float *buf, int row0, int n)
+/* Bias, LoRA, and out to y: row `row`, panels [p0, p0 + n_panel) of one output; the panels' sums
+ * lie `stride` floats apart in buf. */
+static void finish_row(const linear_job *job, int o, const step_seg *sg, int row, int p0,
+                       int n_panel, float *buf, size_t stride)
 {
     const linear_out *out = &job->outs[o];
-    int d_out = out->w->rows, n0 = p * PANEL;
-    int cols = d_out - n0 < PANEL ? d_out - n0 : PANEL;
-    const step_seg *sg = job->seg ? seg_of_row(job, row0) : NULL;
-    for (int i = 0; i < n; i++) {
-        int row = row0 + i;
-        float *b = buf + (size_t)i * PANEL;
+    const lora_mat *m = sg ? mat_of(job, sg, out) : NULL;
+    int d_out = out->w->rows;
+    const float *v = m ? job->v + ((size_t)o * job->n_rows + row) * job->rank_max : NULL;
+    for (int p = p0; p < p0 + n_panel; p++, buf += stride) {
+        int n0 = p * PANEL, cols = d_out - n0 < PANEL ? d_out - n0 : PANEL;
         if (out->bias) {
-            for (int j = 0; j < cols; j++) b[j] += out->bias[n0 + j];
+            for (int j = 0; j < cols; j++) buf[j] += out->bias[n0 + j];
         }
-        if (sg) {
-            while (row >= sg->row0 + sg->n_rows) sg++;
-            const lora_mat *m = mat_of(job, sg, out);
-            if (m) {
-                const float *v = job->v + ((size_t)o * job->n_rows + row) * job->rank_max;
-                job->kern->expand(b, m->b, out->w->type == DT_BF16, v, m->scale, m->rank, d_out, n0,
-                                  cols);
-            }
+        if (m) {
+            job->kern->expand(buf, m->b, out->w->type == DT_BF16, v, m->scale, m->rank, d_out, n0,
+                              cols);
         }
         float *y = out->y + (size_t)row * d_out + n0;
         if (out->accumulate) {
-            for (int j = 0; j < cols; j++) y[j] += b[j];
+            for (int j = 0; j < cols; j++) y[j] += buf[j];
         } else {
-            memcpy(y, b, (size_t)cols * sizeof(*y));
+            memcpy(y, buf, (size_t)cols * sizeof(*y));
         }
     }
 }
 
-/* Rows [row0, row0 + n) of one panel. */
-static void run_panel(const linear_job *job, int o, int p, int row0, int n)
+/* Panels [p0, p0 + n_panel) of output o for rows [row0, row0 + n). */
+static void run_item(const linear_job *job, float *buf, int o, int p0, int n_panel, int row0, int n)
 {
-    alignas(64) float buf[ROW_CHUNK * PANEL];
     const cpu_weight *w = cpu_weight_of(&job->outs[o]);
-    panel_fn *fn = w->pack == PACK_TILE  ? linear_panel_tile
-                   : w->pack == PACK_F32 ? job->kern->panel_f32
-                                         : job->kern->panel_bf16;
-    const void *x = w->pack == PACK_TILE ? (const void *)job->x16 : (const void *)job->x;
-    fn(buf, w, p, x, row0, n);
-    finish_panel(job, o, p, buf, row0, n);
+    int pad = round_up(n, PANEL); /* kernels may write whole blocks of rows */
+    if (n_panel > 1) {
+        block_fn *fn = job->amx ? linear_block_tile : linear_block_pairs;
+        fn(buf, pad, w, p0, n_panel, job->x16, row0, n);
+    } else if (w->pack == PACK_TILE) {
+        panel_fn *fn = job->amx ? linear_panel_tile : linear_panel_pairs;
+        fn(buf, w, p0, job->x16, row0, n);
+    } else {
+        panel_fn *fn = w->pack == PACK_F32 ? job->kern->panel_f32 : job->kern->panel_bf16;
+        fn(buf, w, p0, job->x, row0, n);
+    }
+    const step_seg *sg = job->seg ? seg_of_row(job, row0) : NULL;
+    for (int i = 0; i < n; i++) {
+        while (sg && row0 + i >= sg->row0 + sg->n_rows) sg++;
+        finish_row(job, o, sg, row0 + i, p0, n_panel, buf + (size_t)i * PANEL, (size_t)pad * PANEL);
+    }
 }
 
-/* Items are (chunk of rows, panel), chunk by chunk: the rows of a chunk stay in the second-level cache
- * while all panels stream past them. */
+/* Items are (chunk of rows, group of panels).  Each thread begins with a chunk of its own, whose rows
+ * stay in its second-level cache while all weights pass; threads on different chunks pass over the
+ * same weights at about the same time, so that memory gives them once.  Then it helps the others. */
 static void panels_thread(void *arg, int thread, int n_threads)
 {
-    (void)thread;
     (void)n_threads;
     linear_job *job = arg;
-    int n_chunks = (job->n_rows + job->chunk - 1) / job->chunk;
-    if (job->tiles) linear_tile_begin();
-    for (int item; (item = atomic_fetch_add(&job->next_panel, 1)) < job->n_panels * n_chunks;) {
-        int row0 = item / job->n_panels * job->chunk, i = item % job->n_panels, o = 0;
+    alignas(64) float own[ROW_CHUNK * PANEL];
+    float *buf = job->group > 1 ? job->sums + (size_t)thread * GROUP * ROW_CHUNK * PANEL : own;
+    if (job->amx) linear_tile_begin();
+    for (int turn = 0; turn < job->n_chunk; turn++) {
+        int c = (thread + turn) % job->n_chunk, row0 = c * job->chunk;
         int n = job->n_rows - row0 < job->chunk ? job->n_rows - row0 : job->chunk;
-        while (i >= cpu_weight_of(&job->outs[o])->n_panel) {
-            i -= cpu_weight_of(&job->outs[o])->n_panel;
-            o++;
+        for (int item; (item = atomic_fetch_add(&job->next[c], 1)) < job->n_group;) {
+            int o = 0;
+            while (item >= groups_of(job, o)) item -= groups_of(job, o++);
+            int p0 = item * job->group, left = cpu_weight_of(&job->outs[o])->n_panel - p0;
+            run_item(job, buf, o, p0, left < job->group ? left : job->group, row0, n);
         }
-        run_panel(job, o, i, row0, n);
     }
-    if (job->tiles) linear_tile_end();
+    if (job->amx) linear_tile_end();
 }
 
-/* Rows whose activations take about half of a second-level cache. */
-static int chunk_rows(const cpu_weight *w)
+/* As many panels an item as leave each thread some items. */
+static int group_size(const linear_job *job, int n_threads)
 {
-    size_t row = (size_t)w->k_pad * (w->pack == PACK_TILE ? 2 : 4);
-    int rows = (int)(CHUNK_BYTES / row) / 32 * 32;
-    return rows < 32 ? 32 : rows > ROW_CHUNK ? ROW_CHUNK : rows;
+    int panels = 0;
+    for (int o = 0; o < job->n_out; o++) panels += cpu_weight_of(&job->outs[o])->n_panel;
+    int group = panels * job->n_chunk / (4 * n_threads);
+    return group < 1 ? 1 : group > GROUP ? GROUP : group;
 }
 
 static bool any_lora(const step *s, int layer)
@@ -345,8 +364,12 @@ static void linear_rows(backend *be, const float *x, const linear_out *outs, int
                       .n_rows = n_rows,
                       .d_in = first->head.cols,
                       .layer = layer,
-                      .chunk = chunk_rows(first),
-                      .tiles = first->pack == PACK_TILE};
+                      .chunk = ROW_CHUNK,
+                      .n_chunk = (n_rows + ROW_CHUNK - 1) / ROW_CHUNK,
+                      .group = 1,
+                      .tiles = first->pack == PACK_TILE,
+                      .amx = first->pack == PACK_TILE && cpu->isa == ISA_AMX};
+    if (job.tiles && n_rows >= MANY_ROWS) job.group = group_size(&job, cpu_pool_threads(cpu->pool));
     if (s && any_lora(s, layer)) {
         job.seg = s->seg;
         job.n_seg = s->n_seg;
@@ -358,16 +381,22 @@ static void linear_rows(backend *be, const float *x, const linear_out *outs, int
     int rows_pad = round_up(n_rows, 16);
     size_t x16_bytes = job.tiles ? (size_t)rows_pad * first->k_pad * 2 : 0;
     size_t v_bytes = (size_t)n_out * n_rows * job.rank_max * sizeof(float);
-    char *scratch = cpu_scratch(be, x16_bytes + v_bytes + 64);
+    size_t sum_bytes =
+        job.group > 1 ? (size_t)cpu_pool_threads(cpu->pool) * GROUP * ROW_CHUNK * PANEL * 4 : 0;
+    size_t next_bytes = (size_t)job.n_chunk * sizeof(*job.next);
+    char *scratch = cpu_scratch(be, x16_bytes + sum_bytes + v_bytes + next_bytes + 64);
     if (!scratch) return;
     job.x16 = (uint16_t *)(void *)scratch;
-    job.v = (float *)(void *)(scratch + x16_bytes);
+    job.sums = (float *)(void *)(scratch + x16_bytes);
+    job.v = (float *)(void *)(scratch + x16_bytes + sum_bytes);
+    job.next = (atomic_int *)(void *)(scratch + x16_bytes + sum_bytes + v_bytes);
+    for (int c = 0; c < job.n_chunk; c++) atomic_init(&job.next[c], 0);
     for (int row = n_rows; job.tiles && row < rows_pad; row++) { /* what pads the last tile */
         linear_zero_row(job.x16, row, first->k_pad);
     }
     size_t work = 0;
     for (int o = 0; o < n_out; o++) {
-        job.n_panels += cpu_weight_of(&outs[o])->n_panel;
+        job.n_group += groups_of(&job, o);
         work += (size_t)outs[o].w->rows * first->head.cols * n_rows;
     }
     size_t prepare =

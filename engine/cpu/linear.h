@@ -2,11 +2,13 @@
  *
  * A weight is packed in panels of PANEL output columns.  Layouts:
  *     f32, bf16     [panel][k][PANEL]                 vector kernels
- *     bf16 on AMX   [panel][k_pad/32][PANEL/16] tiles of [16 pairs of k][16 columns][2]
- * Rows of x are used as f32, or rounded to bf16 for AMX: [row / 16][k / 32] tiles of [16 rows][32].
+ *     bf16 tiles    [panel][k_pad/32][PANEL/16] tiles of [16 pairs of k][16 columns][2]: AMX, and
+ *                   AVX512_BF16, where a row of a tile is a vector
+ * Rows of x are used as f32, or, beside tiles, rounded to bf16: [row / 16][k / 32] tiles of
+ * [16 rows][32].
  *
  * The order of summation over k is the same for every number of rows: one accumulator per output,
- * k ascending (AMX: 32 at a time, by TDPBF16PS).
+ * k ascending (AMX: 32 at a time, by TDPBF16PS; AVX512_BF16: 2 at a time, by VDPBF16PS).
  */
 #ifndef ENGINE_CPU_LINEAR_H
 #define ENGINE_CPU_LINEAR_H
@@ -45,10 +47,23 @@ typedef struct linear_kernels {
 
 extern const linear_kernels linear_portable, linear_avx2, linear_avx512;
 
+/* Many rows at once: panels [p0, p0 + n_panel) of rows [row0, row0 + n_rows), row0 a multiple of
+ * 16, into out[panel][row < rows_pad][PANEL]; bit for bit what the panel_fn beside it writes.  In the
+ * manner of Goto and van de Geijn ("Anatomy of High-Performance Matrix Multiplication"): for each
+ * piece of k, the rows' piece stays in the second-level cache while the panels pass, and a panel's
+ * piece stays in the first level while the rows pass. */
+typedef void block_fn(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
+                      const void *x, int row0, int n_rows);
+
 /* linear_amx.c */
 panel_fn linear_panel_tile;
+block_fn linear_block_tile;
 void linear_tile_begin(void); /* per thread: loads the tile configuration */
 void linear_tile_end(void);
+
+/* linear_avx512bf16.c */
+panel_fn linear_panel_pairs;
+block_fn linear_block_pairs;
 /* Row of x rounded to bf16 into its place among the tiles, zero-padded to k_pad; or all zero. */
 void linear_round_row(uint16_t *x16, int row, const float *src, int d_in, int k_pad);
 void linear_zero_row(uint16_t *x16, int row, int k_pad);

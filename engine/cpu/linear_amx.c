@@ -11,7 +11,7 @@
 #include "engine/cpu/linear.h"
 #include "engine/cpu/vec.h"
 
-enum { TILE = 16, L1_K = 512 /* 32 KiB of a panel */ };
+enum { TILE = 16, BLOCK_K = 256 /* 16 KiB of a panel */ };
 
 typedef struct {
     uint8_t palette, start_row, reserved[14];
@@ -26,6 +26,7 @@ void linear_tile_begin(void)
         cfg.colsb[i] = 64;
         cfg.rows[i] = TILE;
     }
+    __asm__ volatile("" : : "r"(&cfg) : "memory"); /* gcc 12's intrinsic names 8 bytes of it */
     _tile_loadconfig(&cfg);
 }
 
@@ -34,33 +35,22 @@ void linear_tile_end(void)
     _tile_release();
 }
 
-/* Blocks of 16 rows; in a block, tiles of [16 rows][32 of k], so that a tile is 1 KiB in one piece. */
-static uint16_t *tile_row(uint16_t *x16, int row, int k_pad)
-{
-    return x16 + (size_t)(row / TILE) * TILE * k_pad + (size_t)(row % TILE) * K_BLOCK;
-}
+/* Lines of weights that are wanted soon, fetched into the second-level cache four at each step. */
+typedef struct {
+    const char *at, *end;
+} ahead;
 
-void linear_round_row(uint16_t *x16, int row, const float *src, int d_in, int k_pad)
+static inline __attribute__((always_inline)) void fetch(ahead *a)
 {
-    uint16_t *dst = tile_row(x16, row, k_pad);
-    for (int k = 0; k < k_pad; k += K_BLOCK, dst += TILE * K_BLOCK) {
-        int n = d_in - k;
-        __mmask16 lo = n >= 16 ? 0xFFFF : (__mmask16)((1U << n) - 1U);
-        __mmask16 hi = n >= 32 ? 0xFFFF : n <= 16 ? 0 : (__mmask16)((1U << (n - 16)) - 1U);
-        __m512 a = _mm512_maskz_loadu_ps(lo, src + k), b = _mm512_maskz_loadu_ps(hi, src + k + 16);
-        _mm512_storeu_si512(dst, (__m512i)_mm512_cvtne2ps_pbh(b, a));
-    }
-}
-
-void linear_zero_row(uint16_t *x16, int row, int k_pad)
-{
-    uint16_t *dst = tile_row(x16, row, k_pad);
-    for (int k = 0; k < k_pad; k += K_BLOCK, dst += TILE * K_BLOCK) memset(dst, 0, 2 * K_BLOCK);
+    if (a->at >= a->end) return;
+    for (int line = 0; line < 4 * 64; line += 64) _mm_prefetch(a->at + line, _MM_HINT_T1);
+    a->at += 4 * 64;
 }
 
 /* Two row blocks at once, k from k0 to k1; what was summed before comes from, and goes to, `out`.
  * Storing and loading an accumulator changes no bit. */
-static void two_blocks(float *out, const uint16_t *w, const uint16_t *x, int k_pad, int k0, int k1)
+static inline __attribute__((always_inline)) void
+two_blocks(float *out, const uint16_t *w, const uint16_t *x, int k_pad, int k0, int k1, ahead *a)
 {
     if (k0 == 0) {
         _tile_zero(0);
@@ -79,6 +69,7 @@ static void two_blocks(float *out, const uint16_t *w, const uint16_t *x, int k_p
         _tile_loadd(6, w, 64);
         _tile_loadd(4, x0, 64);
         _tile_dpbf16ps(0, 4, 6);
+        fetch(a);
         _tile_loadd(7, w + 512, 64);
         _tile_dpbf16ps(1, 4, 7);
         _tile_loadd(5, x1, 64);
@@ -94,11 +85,20 @@ static void two_blocks(float *out, const uint16_t *w, const uint16_t *x, int k_p
     _tile_stored(3, out + TILE * PANEL + TILE, PANEL * 4);
 }
 
-static void one_block(float *out, const uint16_t *w, const uint16_t *x, int k_pad)
+/* One row block, the same way.  A decode step reads all weights through here, so they are fetched
+ * 8 KiB ahead into the first-level cache. */
+static void one_block(float *out, const uint16_t *w, const uint16_t *x, int k0, int k1)
 {
-    _tile_zero(0);
-    _tile_zero(1);
-    for (int k = 0; k < k_pad; k += K_BLOCK) {
+    if (k0 == 0) {
+        _tile_zero(0);
+        _tile_zero(1);
+    } else {
+        _tile_loadd(0, out, PANEL * 4);
+        _tile_loadd(1, out + TILE, PANEL * 4);
+    }
+    x += (size_t)k0 * TILE;
+    w += (size_t)k0 * PANEL;
+    for (int k = k0; k < k1; k += K_BLOCK) {
         for (int line = 0; line < 2048; line += 64) {
             _mm_prefetch((const char *)w + 8192 + line, _MM_HINT_T0);
         }
@@ -114,22 +114,45 @@ static void one_block(float *out, const uint16_t *w, const uint16_t *x, int k_pa
     _tile_stored(1, out + TILE, PANEL * 4);
 }
 
-/* out has room for, and x has, a multiple of 16 rows; row0 is a multiple of 16.  Many rows: k in
- * pieces whose part of the panel stays in the first-level cache. */
+static const uint16_t *panel_data(const cpu_weight *w, int p)
+{
+    return (const void *)((const char *)w->data + (size_t)p * w->panel_bytes);
+}
+
+/* out has room for, and x has, a multiple of 16 rows; row0 is a multiple of 16. */
 void linear_panel_tile(float *out, const cpu_weight *w, int p, const void *x, int row0, int n_rows)
 {
-    const uint16_t *data = (const void *)((const char *)w->data + (size_t)p * w->panel_bytes);
+    const uint16_t *data = panel_data(w, p), *rows = (const uint16_t *)x + (size_t)row0 * w->k_pad;
+    ahead none = {NULL, NULL};
+    int i = 0;
+    for (; n_rows - i > TILE; i += 2 * TILE) {
+        two_blocks(out + i * PANEL, data, rows + (size_t)i * w->k_pad, w->k_pad, 0, w->k_pad,
+                   &none);
+    }
+    if (i < n_rows) one_block(out + i * PANEL, data, rows + (size_t)i * w->k_pad, 0, w->k_pad);
+}
+
+void linear_block_tile(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
+                       const void *x, int row0, int n_rows)
+{
     const uint16_t *rows = (const uint16_t *)x + (size_t)row0 * w->k_pad;
-    int pairs = n_rows / (2 * TILE) + (n_rows % (2 * TILE) > TILE);
-    int piece = pairs > 1 ? L1_K : w->k_pad;
-    for (int k0 = 0; k0 < w->k_pad; k0 += piece) {
-        int k1 = k0 + piece < w->k_pad ? k0 + piece : w->k_pad;
-        for (int i = 0; i < pairs; i++) {
-            size_t at = (size_t)i * 2 * TILE;
-            two_blocks(out + at * PANEL, data, rows + at * w->k_pad, w->k_pad, k0, k1);
+    for (int k0 = 0; k0 < w->k_pad; k0 += BLOCK_K) {
+        int k1 = k0 + BLOCK_K < w->k_pad ? k0 + BLOCK_K : w->k_pad;
+        for (int p = 0; p < n_panel; p++) {
+            bool last = p + 1 == n_panel;
+            const uint16_t *next =
+                panel_data(w, last ? p0 : p0 + p + 1) + (size_t)(last ? k1 : k0) * PANEL;
+            ahead a = {(const char *)next, (const char *)(next + (size_t)(k1 - k0) * PANEL)};
+            if (last && k1 == w->k_pad) a.at = a.end;
+            float *o = out + (size_t)p * rows_pad * PANEL;
+            const uint16_t *data = panel_data(w, p0 + p);
+            int i = 0;
+            for (; n_rows - i > TILE; i += 2 * TILE) {
+                two_blocks(o + i * PANEL, data, rows + (size_t)i * w->k_pad, w->k_pad, k0, k1, &a);
+            }
+            if (i < n_rows) {
+                one_block(o + i * PANEL, data, rows + (size_t)i * w->k_pad, k0, k1);
+            }
         }
     }
-    int left = n_rows - pairs * 2 * TILE;
-    size_t at = (size_t)pairs * 2 * TILE;
-    if (left > 0) one_block(out + at * PANEL, data, rows + at * w->k_pad, w->k_pad);
 }

@@ -12,6 +12,8 @@
 
 #define LANES (PANEL / VEC)
 
+enum { AHEAD = 8192 }; /* bytes of weights on their way from memory */
+
 /* One sweep of a panel for R rows (a constant once inlined). */
 static inline __attribute__((always_inline)) void
 sweep(float *out, const void *data, bool bf16, const float *const *x, int k_end, const int r_count)
@@ -28,6 +30,7 @@ sweep(float *out, const void *data, bool bf16, const float *const *x, int k_end,
             w[j] = bf16 ? vf_from_bf16(h + (size_t)k * PANEL + j * VEC)
                         : vf_load(f + (size_t)k * PANEL + j * VEC);
         }
+        __builtin_prefetch((const char *)data + (size_t)k * (bf16 ? 2 : 4) * PANEL + AHEAD);
         for (int r = 0; r < r_count; r++) {
             vf xv = vf_set(x[r][k]);
             for (int j = 0; j < LANES; j++) acc[r][j] += xv * w[j];

@@ -1,10 +1,11 @@
 /* bench_engine.c -- the engine without the network: decode and prompt processing on a model directory.
  *
- *   bench_engine MODEL_DIR
+ *   bench_engine MODEL_DIR [prompt]
  *
  * Prints one line of JSON: seconds for a step of one decode row, of eight, of eight with eight random
  * r=16 adapters on all seven layers, and for a prompt of 512 tokens; medians.  Bytes of the weights
- * that a decode step reads, and the multiply-adds of the prompt's linear layers, stand beside.
+ * that a decode step reads, and the multiply-adds of the prompt's linear layers, stand beside.  With
+ * `prompt`, only prompts are processed, over and over, for a profiler to look at.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,9 +117,11 @@ static double median(int n_seq, int rows, int pos0, bool lora, int runs)
 int main(int argc, char **argv)
 {
     err e;
-    backend_config bc = {.isa = "auto"};
-    if (argc != 2) {
-        (void)fprintf(stderr, "usage: bench_engine MODEL_DIR\n");
+    const char *isa = getenv("LORAD_BENCH_ISA"); /* default: the best that runs here */
+    backend_config bc = {.isa = isa ? isa : "auto"};
+    bool prompt_only = argc == 3 && strcmp(argv[2], "prompt") == 0;
+    if (argc != 2 && !prompt_only) {
+        (void)fprintf(stderr, "usage: bench_engine MODEL_DIR [prompt]\n");
         return 2;
     }
     if (be_open(&be, &backend_cpu, &bc, &e)) die(&e);
@@ -130,6 +133,10 @@ int main(int argc, char **argv)
         (void)run_step(1, CONTEXT, 0, false); /* some history to attend to */
     }
     make_adapters();
+    if (prompt_only) {
+        (void)printf("{\"prompt_s\":%.6f}\n", median(1, PROMPT, 0, false, 10));
+        return 0;
+    }
     const model_config *c = model_get_config(m);
     double layer = 0;
     for (int p = 0; p < PROJ_COUNT; p++) {

@@ -18,7 +18,7 @@
 #include "engine/base/clock.h"
 #include "engine/cpu/cpu.h"
 
-enum { PASSES = 5, REPEAT = 4000000 };
+enum { PASSES = 5, REPEAT = 3000000, ACCUMULATORS = 12 };
 
 static const size_t buffer_bytes = (size_t)4 << 30;
 static unsigned char *buffer;
@@ -64,6 +64,7 @@ __attribute__((target("amx-tile,amx-bf16"))) static void amx_loop(int n)
         cfg.colsb[i] = 64;
         cfg.rows[i] = 16;
     }
+    __asm__ volatile("" : : "r"(&cfg) : "memory"); /* gcc 12's intrinsic names 8 bytes of it */
     _tile_loadconfig(&cfg);
     _tile_zero(0);
     _tile_zero(1);
@@ -84,14 +85,20 @@ __attribute__((target("amx-tile,amx-bf16"))) static void amx_loop(int n)
 
 __attribute__((target("avx512f,avx512bf16"))) static void bf16_loop(int n)
 {
-    __m512 a[8];
-    for (int i = 0; i < 8; i++) a[i] = _mm512_setzero_ps();
+    __m512 a[ACCUMULATORS];
+#pragma GCC unroll 16
+    for (int i = 0; i < ACCUMULATORS; i++) a[i] = _mm512_setzero_ps();
     __m512bh x = (__m512bh)_mm512_setzero_si512();
-    for (int k = 0; k < n; k += 8) {
-        for (int i = 0; i < 8; i++) a[i] = _mm512_dpbf16_ps(a[i], x, x);
+    for (int k = 0; k < n; k += ACCUMULATORS) {
+#pragma GCC unroll 16
+        for (int i = 0; i < ACCUMULATORS; i++) {
+            a[i] = _mm512_dpbf16_ps(a[i], x, x);
+            __asm__ volatile("" : "+v"(a[i])); /* twelve of them, not one */
+        }
     }
     float out[16];
-    for (int i = 0; i < 8; i++) {
+#pragma GCC unroll 16
+    for (int i = 0; i < ACCUMULATORS; i++) {
         _mm512_storeu_ps(out, a[i]);
         atomic_fetch_add(&sink, (unsigned long long)out[0]);
     }
@@ -99,14 +106,20 @@ __attribute__((target("avx512f,avx512bf16"))) static void bf16_loop(int n)
 
 __attribute__((target("avx2,fma"))) static void fma_loop(int n)
 {
-    __m256 a[8];
-    for (int i = 0; i < 8; i++) a[i] = _mm256_setzero_ps();
+    __m256 a[ACCUMULATORS];
+#pragma GCC unroll 16
+    for (int i = 0; i < ACCUMULATORS; i++) a[i] = _mm256_setzero_ps();
     __m256 x = _mm256_set1_ps(0.5F);
-    for (int k = 0; k < n; k += 8) {
-        for (int i = 0; i < 8; i++) a[i] = _mm256_fmadd_ps(x, x, a[i]);
+    for (int k = 0; k < n; k += ACCUMULATORS) {
+#pragma GCC unroll 16
+        for (int i = 0; i < ACCUMULATORS; i++) {
+            a[i] = _mm256_fmadd_ps(x, x, a[i]);
+            __asm__ volatile("" : "+x"(a[i])); /* twelve of them, not one */
+        }
     }
     float out[8];
-    for (int i = 0; i < 8; i++) {
+#pragma GCC unroll 16
+    for (int i = 0; i < ACCUMULATORS; i++) {
         _mm256_storeu_ps(out, a[i]);
         atomic_fetch_add(&sink, (unsigned long long)out[0]);
     }
@@ -139,6 +152,12 @@ int main(void)
 {
     n_threads = (int)sysconf(_SC_NPROCESSORS_ONLN);
     isa = cpu_isa_detect();
+    err e;
+    const char *name = getenv("LORAD_BENCH_ISA");
+    if (name && cpu_isa_parse(name, &isa, &e)) {
+        (void)fprintf(stderr, "bench_machine: %s\n", e.msg);
+        return 2;
+    }
     pthread_t *t = calloc((size_t)n_threads, sizeof(*t));
     buffer = aligned_alloc(1 << 21, buffer_bytes);
     if (!t || !buffer || isa < ISA_AVX2) {
