@@ -71,13 +71,13 @@ def a_stream_outlives_the_reload():
     reload("certificate and log settings reloaded")
     for port in (server.port, server.admin_port, server.metrics_port):
         assert shown(port) == digest(new[0]), port
+    # a connection from before, kept alive, is still good
+    idle.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})
+    assert idle.getresponse().status == 200
     running = server.metrics()["lorad_requests_running"]
     assert running == 8, f"the stream ended before the reload: {running}"
     rest = r.read()
     assert rest.endswith(b"data: [DONE]\n\n") and rest.count(b"\ndata: ") > 8
-    # a connection from before, kept alive, is still good
-    idle.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})
-    assert idle.getresponse().status == 200
     c.close()
     idle.close()
 
