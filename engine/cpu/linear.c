@@ -151,15 +151,20 @@ size_t cpu_lora_a_bytes(const backend *be, dtype base, int rank, int d_in)
 size_t cpu_lora_b_bytes(const backend *be, dtype base, int rank, int d_out)
 {
     (void)be;
-    return lora_bytes(base, rank, d_out);
+    return lora_bytes(base, rank, round_up(d_out, PANEL));
 }
 
-static void lora_put(void *dst, size_t i, bool bf16, float v)
+/* n values as they are packed: bf16 beside bf16 weights, else f32. */
+static void lora_convert(void *dst, bool bf16, const void *src, dtype type, size_t n)
 {
-    if (bf16)
-        ((uint16_t *)dst)[i] = bf16_from_f32(v);
+    uint16_t *h = dst;
+    float *f = dst;
+    if (bf16 && type == DT_BF16)
+        memcpy(dst, src, 2 * n);
+    else if (bf16)
+        for (size_t i = 0; i < n; i++) h[i] = bf16_from_f32(element(src, type, i));
     else
-        ((float *)dst)[i] = v;
+        for (size_t i = 0; i < n; i++) f[i] = element(src, type, i);
 }
 
 err_code cpu_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
@@ -168,14 +173,14 @@ err_code cpu_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const 
     (void)be;
     (void)e;
     bool bf16 = base == DT_BF16;
-    for (size_t i = 0; i < (size_t)rank * (size_t)d_in; i++) {
-        lora_put(a_dst, i, bf16, element(a_src, type, i));
-    }
-    for (int n = 0; n < d_out; n++) { /* transposed: [rank][d_out] */
-        for (int r = 0; r < rank; r++) {
-            float v = element(b_src, type, (size_t)n * rank + r);
-            lora_put(b_dst, (size_t)r * d_out + n, bf16, v);
-        }
+    size_t from = type == DT_F32 ? 4 : 2, to = bf16 ? 2 : 4;
+    lora_convert(a_dst, bf16, a_src, type, (size_t)rank * (size_t)d_in);
+    memset(b_dst, 0, cpu_lora_b_bytes(be, base, rank, d_out));
+    for (int n = 0; n < d_out; n++) {
+        char row[LORA_RANK_MAX * 4], *panel = b_dst;
+        panel += ((size_t)(n / PANEL) * rank * PANEL + n % PANEL) * to;
+        lora_convert(row, bf16, (const char *)b_src + (size_t)n * rank * from, type, (size_t)rank);
+        for (int r = 0; r < rank; r++) memcpy(panel + (size_t)r * PANEL * to, row + r * to, to);
     }
     return ERR_NONE;
 }
@@ -227,20 +232,16 @@ static const step_seg *seg_of_row(const linear_job *job, int row)
     return &job->seg[lo];
 }
 
-/* Phase 1 for one row. */
-static void prepare_row(linear_job *job, int row)
+/* Phase 1 for one row and output; the row is rounded with its first. */
+static void prepare_row(linear_job *job, int row, int o)
 {
     const cpu_weight *w = cpu_weight_of(&job->outs[0]);
     const float *x = job->x + (size_t)row * job->d_in;
-    if (job->tiles) linear_round_row(job->x16, row, x, job->d_in, w->k_pad);
-    if (!job->seg) return;
-    const step_seg *sg = seg_of_row(job, row);
-    for (int o = 0; o < job->n_out; o++) {
-        const lora_mat *m = mat_of(job, sg, &job->outs[o]);
-        if (!m) continue;
-        float *v = job->v + ((size_t)o * job->n_rows + row) * job->rank_max;
-        job->kern->shrink(v, m->a, job->outs[o].w->type == DT_BF16, x, m->rank, job->d_in);
-    }
+    if (job->tiles && o == 0) linear_round_row(job->x16, row, x, job->d_in, w->k_pad);
+    const lora_mat *m = job->seg ? mat_of(job, seg_of_row(job, row), &job->outs[o]) : NULL;
+    if (!m) return;
+    float *v = job->v + ((size_t)o * job->n_rows + row) * job->rank_max;
+    job->kern->shrink(v, m->a, job->outs[o].w->type == DT_BF16, x, m->rank, job->d_in);
 }
 
 static void prepare_thread(void *arg, int thread, int n_threads)
@@ -248,8 +249,28 @@ static void prepare_thread(void *arg, int thread, int n_threads)
     (void)thread;
     (void)n_threads;
     linear_job *job = arg;
-    for (int row; (row = atomic_fetch_add(&job->next_row, 1)) < job->n_rows;) {
-        prepare_row(job, row);
+    int n_out = job->seg ? job->n_out : 1;
+    for (int i; (i = atomic_fetch_add(&job->next_row, 1)) < job->n_rows * n_out;) {
+        prepare_row(job, i / n_out, i % n_out);
+    }
+}
+
+/* B's part for one panel of columns. */
+static const char *b_of(const lora_mat *m, int p, const weight *w)
+{
+    return (const char *)m->b + lora_bytes(w->type, m->rank, p * PANEL);
+}
+
+/* What the epilogue of an item will read, on its way while the item's products are computed. */
+static void fetch_b(const linear_job *job, int o, int p0, int row0, int n)
+{
+    const step_seg *sg = seg_of_row(job, row0);
+    for (; sg < job->seg + job->n_seg && sg->row0 < row0 + n; sg++) {
+        const lora_mat *m = mat_of(job, sg, &job->outs[o]);
+        if (!m) continue;
+        const char *b = b_of(m, p0, job->outs[o].w);
+        size_t bytes = lora_bytes(job->outs[o].w->type, m->rank, PANEL);
+        for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(b + i);
     }
 }
 
@@ -268,8 +289,8 @@ static void finish_row(const linear_job *job, int o, const step_seg *sg, int row
             for (int j = 0; j < cols; j++) buf[j] += out->bias[n0 + j];
         }
         if (m) {
-            job->kern->expand(buf, m->b, out->w->type == DT_BF16, v, m->scale, m->rank, d_out, n0,
-                              cols);
+            job->kern->expand(buf, b_of(m, p, out->w), out->w->type == DT_BF16, v, m->scale,
+                              m->rank);
         }
         float *y = out->y + (size_t)row * d_out + n0;
         if (out->accumulate) {
@@ -284,6 +305,7 @@ static void finish_row(const linear_job *job, int o, const step_seg *sg, int row
 static void run_item(const linear_job *job, float *buf, int o, int p0, int n_panel, int row0, int n)
 {
     const cpu_weight *w = cpu_weight_of(&job->outs[o]);
+    if (job->seg) fetch_b(job, o, p0, row0, n);
     int pad = round_up(n, PANEL); /* kernels may write whole blocks of rows */
     if (n_panel > 1) {
         block_fn *fn = job->amx ? linear_block_tile : linear_block_pairs;

@@ -35,9 +35,9 @@ typedef void panel_fn(float *out, const cpu_weight *w, int panel, const void *x,
 /* v[r] = A[r] . x for one row (row-major A of `rank` rows, bf16 or f32). */
 typedef void shrink_fn(float *v, const void *a, bool bf16, const float *x, int rank, int d_in);
 
-/* out[j] += sum_r (scale v[r]) B[r][n0+j], j in [0, n): B is stored [rank][d_out]. */
-typedef void expand_fn(float *out, const void *b, bool bf16, const float *v, float scale, int rank,
-                       int d_out, int n0, int n);
+/* out[j] += scale * sum_r v[r] B[r][j], j in [0, PANEL): the part of B for one panel of columns; B is
+ * stored [panel][rank][PANEL], the last panel padded with zeros, so that an epilogue reads one piece. */
+typedef void expand_fn(float *out, const void *b, bool bf16, const float *v, float scale, int rank);
 
 typedef struct linear_kernels {
     panel_fn *panel_f32, *panel_bf16;

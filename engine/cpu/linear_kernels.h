@@ -85,6 +85,7 @@ static inline __attribute__((always_inline)) void dots(float *v, const void *a, 
         vf xv = vf_load(x + k);
         for (int r = 0; r < r_count; r++) {
             size_t at = (size_t)r * d + k;
+            __builtin_prefetch((const char *)a + (at + (size_t)r_count * d) * (bf16 ? 2 : 4));
             acc[r] += xv * (bf16 ? vf_from_bf16((const uint16_t *)a + at)
                                  : vf_load((const float *)a + at));
         }
@@ -118,39 +119,29 @@ static void shrink(float *v, const void *a, bool bf16, const float *x, int rank,
 }
 
 static inline __attribute__((always_inline)) void expand_all(float *out, const void *b, bool bf16,
-                                                             const float *v, float scale, int rank,
-                                                             int d_out, int n0, int n)
+                                                             const float *v, float scale, int rank)
 {
-    for (int j = 0; j < n; j += VEC) {
-        int left = n - j < VEC ? n - j : VEC;
-        vf acc = vf_set(0);
-        for (int r = 0; r < rank; r++) {
-            size_t at = (size_t)r * d_out + n0 + j;
-            vf bv;
-            if (left == VEC) {
-                bv = bf16 ? vf_from_bf16((const uint16_t *)b + at) : vf_load((const float *)b + at);
-            } else {
-                bv = bf16 ? vf_load_bf16_n((const uint16_t *)b + at, left)
-                          : vf_load_n((const float *)b + at, left);
-            }
-            acc += vf_set(v[r]) * bv;
+    vf acc[LANES];
+    for (int j = 0; j < LANES; j++) acc[j] = vf_set(0);
+    for (int r = 0; r < rank; r++) {
+        vf vr = vf_set(v[r]);
+        for (int j = 0; j < LANES; j++) {
+            size_t at = (size_t)r * PANEL + j * VEC;
+            acc[j] += vr * (bf16 ? vf_from_bf16((const uint16_t *)b + at)
+                                 : vf_load((const float *)b + at));
         }
-        vf y = left == VEC ? vf_load(out + j) : vf_load_n(out + j, left);
-        y += acc * vf_set(scale);
-        if (left == VEC)
-            vf_store(out + j, y);
-        else
-            vf_store_n(out + j, y, left);
+    }
+    for (int j = 0; j < LANES; j++) {
+        vf_store(out + j * VEC, vf_load(out + j * VEC) + acc[j] * vf_set(scale));
     }
 }
 
-static void expand(float *out, const void *b, bool bf16, const float *v, float scale, int rank,
-                   int d_out, int n0, int n)
+static void expand(float *out, const void *b, bool bf16, const float *v, float scale, int rank)
 {
     if (bf16)
-        expand_all(out, b, true, v, scale, rank, d_out, n0, n);
+        expand_all(out, b, true, v, scale, rank);
     else
-        expand_all(out, b, false, v, scale, rank, d_out, n0, n);
+        expand_all(out, b, false, v, scale, rank);
 }
 
 const linear_kernels KERNELS = {panel_f32, panel_bf16, shrink, expand};
