@@ -15,7 +15,6 @@
 
 enum {
     SMALL_WORK = 1 << 14, /* multiply-adds below which the fan-out costs more than it gives */
-    HUGE_BYTES = 2U << 20,
 };
 
 static const attend_kernels *kernels_of(const backend *be)

@@ -108,21 +108,20 @@ static inline __attribute__((always_inline)) void one_page(row_state *const *st,
                                                            const int *lo, const int *hi, int n,
                                                            bool bf16)
 {
-    bool whole = true; /* the same range for all: they may share the loads of V */
-    for (int r = 1; r < n; r++) whole &= lo[r] == lo[0] && hi[r] == hi[0];
-    if (whole && n == ATTEND_ROWS) {
-        page_rows(st, kv, k, v, lo, hi, bf16, ATTEND_ROWS);
-        return;
-    }
-    int r = 0;
-    while (r < n) {
-        bool four = n - r >= 4;
-        for (int i = 1; four && i < 4; i++) four = lo[r + i] == lo[r] && hi[r + i] == hi[r];
-        if (four)
-            page_rows(st + r, kv, k, v, lo + r, hi + r, bf16, 4);
-        else
-            page_rows(st + r, kv, k, v, lo + r, hi + r, bf16, 1);
-        r += four ? 4 : 1;
+    /* Neighbours with the same range share the loads of K and V. */
+    for (int r = 0, same; r < n; r += same) {
+        same = 1;
+        while (r + same < n && lo[r + same] == lo[r] && hi[r + same] == hi[r]) same++;
+        if (same > 4 && same < ATTEND_ROWS) same = 4;
+        row_state *const *rows = st + r;
+        const int *from = lo + r, *to = hi + r;
+        switch (same) {
+        case 1: page_rows(rows, kv, k, v, from, to, bf16, 1); break;
+        case 2: page_rows(rows, kv, k, v, from, to, bf16, 2); break;
+        case 3: page_rows(rows, kv, k, v, from, to, bf16, 3); break;
+        case 4: page_rows(rows, kv, k, v, from, to, bf16, 4); break;
+        default: page_rows(rows, kv, k, v, from, to, bf16, ATTEND_ROWS); break;
+        }
     }
 }
 

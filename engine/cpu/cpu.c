@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -109,12 +110,16 @@ static err_code cpu_open(backend *be, const backend_config *cfg, err *e)
 
 /* -------------------------------------------------------------------- memory -- */
 
+/* Large blocks (an adapter's slab, activations) lie on huge pages as far as whole ones fit. */
 static void *cpu_alloc(backend *be, size_t bytes)
 {
     (void)be;
     size_t padded = (bytes + 63) / 64 * 64;
     if (padded < bytes) return NULL;
-    void *p = aligned_alloc(64, padded ? padded : 64);
+    void *p = aligned_alloc(bytes >= HUGE_BYTES ? HUGE_BYTES : 64, padded ? padded : 64);
+    if (p && bytes >= HUGE_BYTES) {
+        (void)madvise(p, bytes / HUGE_BYTES * HUGE_BYTES, MADV_HUGEPAGE);
+    }
     if (p) memset(p, 0, padded);
     return p;
 }

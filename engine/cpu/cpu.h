@@ -31,6 +31,8 @@ typedef enum {
     ISA_AMX,        /* + AMX-TILE, AMX-BF16, permission granted by the kernel */
 } cpu_isa;
 
+enum { HUGE_BYTES = 2U << 20 }; /* alignment that lets the kernel use huge pages */
+
 typedef struct cpu_pool cpu_pool;
 
 typedef struct cpu_state {

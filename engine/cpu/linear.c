@@ -19,10 +19,9 @@
 #include "engine/cpu/halves.h"
 
 enum {
-    ROW_CHUNK = 256,       /* rows of one item */
-    GROUP = 8,             /* panels of one item, where there are many rows */
-    MANY_ROWS = 64,        /* from here on */
-    HUGE_BYTES = 2U << 20, /* alignment that lets the kernel use huge pages */
+    ROW_CHUNK = 256, /* rows of one item */
+    GROUP = 8,       /* panels of one item, where there are many rows */
+    MANY_ROWS = 64,  /* from here on */
     /* Below this many multiply-adds the fan-out costs more than it gives. */
     SMALL_WORK = 1 << 15,
 };
