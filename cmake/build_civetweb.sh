@@ -3,70 +3,127 @@
 #
 # Debian 12's binary (1.15) crashes on the first TLS request under OpenSSL 3, so we take the source
 # package of 1.16 with Debian's security patches, add our own for the header parser (see the .patch
-# beside this file), and configure it for OpenSSL 3, without files, CGI, WebSockets or Lua.
-# The machine's own package sources say where to download; only the suite's name is changed.
+# beside this file), and compile it for OpenSSL 3, without files, CGI, WebSockets or Lua.
+# The machine's own package sources say where to download; only the suite's name is changed. Needs
+# no root: apt works on lists and a cache of its own. CC and AR may name other tools.
 set -eu
-dest=$1
+dest=${1:?usage: build_civetweb.sh DEST}
 here=$(cd "$(dirname "$0")" && pwd)
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+cc=${CC:-cc}
+ar=${AR:-ar}
+
+say() { echo "civetweb: $*" >&2; }
+# A machine without Debian's archive can still bring the library along.
+by_hand() {
+    say "or put a libcivetweb.a of 1.16 (OpenSSL 3, with our patch) under $dest/lib and its"
+    say "civetweb.h under $dest/include."
+    exit 1
+}
+
+missing=
+for tool in "$cc:gcc" "$ar:binutils" patch:patch dpkg-source:dpkg-dev apt-get:apt; do
+    command -v "${tool%:*}" >/dev/null 2>&1 || missing="$missing ${tool##*:}"
+done
+[ -e "$keyring" ] || missing="$missing debian-archive-keyring"
+if [ -n "$missing" ]; then
+    say "building it needs packages that are missing:$missing"
+    say "Install them (as root: apt-get install$missing), or ask whoever has root to; then run this again,"
+    by_hand
+fi
+
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/parts"
 
-# URIs of Debian's main archive, from one-line and deb822 sources.
-uris() {
-    for f in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
-        if [ -r "$f" ]; then sed -n 's/^deb\(-src\)\{0,1\} *\(\[[^]]*\] *\)\{0,1\}\([a-z]*:[^ ]*\).*/\3/p' "$f"; fi
-    done
-    for f in /etc/apt/sources.list.d/*.sources; do
-        if [ -r "$f" ]; then sed -n 's/^URIs: *//p' "$f" | tr ' ' '\n'; fi
+# Every archive of the package sources with a plain suite (no -security), "debian" ones first.
+archives=$(apt-get -o Dir::State::lists="$work/lists" update --print-uris 2>/dev/null |
+    sed -n "s/^'\(.*\)\/dists\/[^/-]*\/InRelease'.*/\1/p" | sort -u |
+    awk '/\/debian\/*$/ { print; next } { rest = rest $0 "\n" } END { printf "%s", rest }')
+if [ -z "$archives" ]; then
+    say "the package sources of this machine (/etc/apt) name no Debian archive."
+    say "Add Debian's own archive there,"
+    by_hand
+fi
+# The running suite's source first, where it has 1.16; Debian 12 has not.
+running=$(. /etc/os-release 2>/dev/null && echo "${VERSION_CODENAME:-}")
+suites=
+for suite in $running trixie forky sid; do
+    case " bookworm $suites " in *" $suite "*) ;; *) suites="$suites $suite" ;; esac
+done
+
+in_own_lists() {
+    apt-get -o Dir::Etc::sourcelist="$work/sources.list" -o Dir::Etc::sourceparts="$work/parts" \
+        -o Dir::State::lists="$work/lists" -o Dir::Cache="$work/cache" -o APT::Sandbox::User= \
+        -o APT::Update::Error-Mode=any -o Acquire::Retries=1 -o Acquire::http::Timeout=30 \
+        -o Acquire::https::Timeout=30 -o Acquire::Languages=none "$@" >>"$work/log" 2>&1
+}
+# fetch ARCHIVE SUITE: sets src to the unpacked source; else says in a line why not.
+fetch() {
+    src=
+    rm -rf "$work"/civetweb* "$work/lists"
+    mkdir -p "$work/lists/partial"
+    echo "deb-src [signed-by=$keyring] $1 $2 main" >"$work/sources.list"
+    : >"$work/log"
+    if ! in_own_lists update; then
+        say "$2: its list of sources cannot be fetched: $(grep '^E: ' "$work/log" | head -n 1)"
+        return 1
+    fi
+    listed=1
+    if ! (cd "$work" && in_own_lists source civetweb); then
+        say "$2: its source package cannot be fetched: $(grep '^E: ' "$work/log" | head -n 1)"
+        return 1
+    fi
+    src=$(find "$work" -maxdepth 1 -type d -name 'civetweb-1.16*')
+    if [ -z "$src" ]; then
+        say "$2: not version 1.16"
+        return 1
+    fi
+    for cve in CVE-2025-55763 CVE-2025-9648; do
+        if ! grep -q "$cve" "$src/debian/changelog"; then
+            say "$2: without Debian's fix of $cve"
+            return 1
+        fi
     done
 }
-archive=$(uris | grep '/debian/*$' | sort -u | head -n 1)
-if [ -z "$archive" ]; then
-    echo "civetweb: no Debian archive in the package sources of this machine." >&2
-    echo "Put libcivetweb.a (1.16, OpenSSL 3) and civetweb.h under $dest/lib and $dest/include." >&2
-    exit 1
-fi
-
-mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/parts"
-apt_options="-o Dir::Etc::sourcelist=$work/sources.list -o Dir::Etc::sourceparts=$work/parts
-    -o Dir::State::lists=$work/lists -o Dir::Cache=$work/cache -o APT::Sandbox::User="
+listed=
 fetched=
-for suite in trixie sid; do
-    echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $archive $suite main" >"$work/sources.list"
-    # shellcheck disable=SC2086  # a list of options
-    if apt-get $apt_options update >"$work/log" 2>&1 &&
-        (cd "$work" && apt-get $apt_options source civetweb >>"$work/log" 2>&1); then
-        fetched=$suite
-        break
-    fi
-    rm -rf "$work"/civetweb-* "$work"/civetweb_*
+for archive in $archives; do
+    for suite in $suites; do
+        if fetch "$archive" "$suite"; then
+            fetched=$suite
+            break 2
+        fi
+    done
 done
-if [ -z "$fetched" ]; then
-    tail -n 15 "$work/log" >&2
-    echo "civetweb: its source package could not be fetched; is the network up, are dpkg-dev and" >&2
-    echo "debian-archive-keyring installed?" >&2
-    exit 1
+if [ -z "$fetched" ] && [ -z "$listed" ]; then
+    say "no list of source packages could be fetched from $(echo $archives). Is the network up, and"
+    say "does \`apt-get update\` work? (A proxy belongs into /etc/apt/apt.conf.d.) Mend that and run this again,"
+    by_hand
+elif [ -z "$fetched" ]; then
+    say "none of the suites$suites gives a usable source package of 1.16. If the mirror is only being"
+    say "updated, wait an hour; else name another in /etc/apt; then run this again,"
+    by_hand
 fi
 
-src=$(find "$work" -maxdepth 1 -type d -name 'civetweb-*')
 (cd "$src" && patch -p1 <"$here/civetweb-strict-headers.patch") >"$work/log" 2>&1 || {
     cat "$work/log" >&2
-    echo "civetweb: our patch does not fit $(basename "$src")" >&2
+    say "our patch does not fit $(head -n 1 "$src/debian/changelog")"
     exit 1
 }
-if ! { cmake -S "$src" -B "$work/build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-    -DCIVETWEB_SSL_OPENSSL_API_3_0=ON -DCIVETWEB_SSL_OPENSSL_API_1_1=OFF \
-    -DCIVETWEB_ENABLE_SSL_DYNAMIC_LOADING=OFF -DCIVETWEB_ENABLE_IPV6=ON \
-    -DCIVETWEB_BUILD_TESTING=OFF -DCIVETWEB_ENABLE_SERVER_EXECUTABLE=OFF -DBUILD_SHARED_LIBS=OFF \
-    -DCIVETWEB_ENABLE_CXX=OFF -DCIVETWEB_SERVE_NO_FILES=ON -DCIVETWEB_DISABLE_CGI=ON \
-    -DCIVETWEB_ENABLE_WEBSOCKETS=OFF -DCIVETWEB_ENABLE_LUA=OFF -DCIVETWEB_ENABLE_DEBUG_TOOLS=OFF \
-    -DCIVETWEB_ENABLE_ASAN=OFF && cmake --build "$work/build"; } >"$work/log" 2>&1; then
+# One file, compiled by itself: its own CMake project would also ask for a C++ compiler.
+if ! { "$cc" -std=c11 -O2 -g -DNDEBUG -fPIC -fvisibility=hidden -fstack-protector-strong \
+    -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -DOPENSSL_API_3_0 -DNO_SSL_DL -DUSE_IPV6 -DNO_FILES -DNO_CGI \
+    -DUSE_STACK_SIZE=102400 -I"$src/include" -c "$src/src/civetweb.c" -o "$work/civetweb.o" &&
+    "$ar" rcs "$work/libcivetweb.a" "$work/civetweb.o"; } >"$work/log" 2>&1; then
     tail -n 30 "$work/log" >&2
-    echo "civetweb: the build failed" >&2
+    say "the compiler failed; are libc6-dev and libssl-dev installed?"
     exit 1
 fi
+# The library comes last, and whole: that it stands there means that all is done.
 mkdir -p "$dest/lib" "$dest/include"
 cp "$src/include/civetweb.h" "$dest/include/"
-cp "$(find "$work/build" -name libcivetweb.a)" "$dest/lib/libcivetweb.a.new"
-mv "$dest/lib/libcivetweb.a.new" "$dest/lib/libcivetweb.a"
-echo "civetweb from $fetched is in $dest"
+cp "$work/libcivetweb.a" "$dest/lib/libcivetweb.a.$$"
+mv "$dest/lib/libcivetweb.a.$$" "$dest/lib/libcivetweb.a"
+echo "civetweb $(sed -n '1s/.*(\(.*\)).*/\1/p' "$src/debian/changelog") from $fetched is in $dest"

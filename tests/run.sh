@@ -22,10 +22,19 @@ need_packages $BUILD_PACKAGES $RUN_PACKAGES $TEST_PACKAGES
 
 # A Python of our own with the client that most users have; nothing else comes from outside.
 venv=build/venv
-if ! "$venv/bin/python" -c 'import openai' 2>/dev/null; then
-    python3 -m venv "$venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-        -r tests/e2e/requirements.txt
+wanted=tests/e2e/requirements.txt
+if ! cmp -s "$wanted" "$venv/requirements.txt"; then
+    echo "Installing into $venv: $(grep -v '^#' "$wanted" | tr '\n' ' ')"
+    rm -rf "$venv"
+    mkdir -p build
+    if ! { python3 -m venv "$venv" && "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+        -r "$wanted"; }; then
+        rm -rf "$venv"
+        echo "tests/run.sh: the Python client of the end-to-end tests could not be installed; the lines" >&2
+        echo "above say why. It needs python3-venv and a package index that pip can reach." >&2
+        exit 1
+    fi
+    cp "$wanted" "$venv/requirements.txt"
 fi
 
 cmake --preset "$preset"
