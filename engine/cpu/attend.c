@@ -14,6 +14,7 @@
 #include "engine/cpu/halves.h"
 
 enum {
+    APPEND_ROWS = 4,      /* that a thread takes at a time */
     SMALL_WORK = 1 << 14, /* multiply-adds below which the fan-out costs more than it gives */
 };
 
@@ -94,6 +95,7 @@ typedef struct {
     const rope_table *rope;
     const step *s;
     int layer;
+    atomic_size_t next;
 } append_job;
 
 static void store_kv(const cpu_kv *kv, char *k, char *v, int slot, const float *ks, const float *vs)
@@ -129,15 +131,17 @@ static void append_row(const append_job *j, const step_seq *sq, int row)
     }
 }
 
-static void append_thread(void *arg, int thread, int n_threads)
+static void append_thread(void *arg, int thread)
 {
-    const append_job *j = arg;
-    int64_t n = j->s->n_rows;
-    int from = (int)(n * thread / n_threads), to = (int)(n * (thread + 1) / n_threads);
-    for (int i = 0; i < j->s->n_seq; i++) {
-        const step_seq *sq = &j->s->seq[i];
-        for (int row = sq->row0; row < sq->row0 + sq->n_rows; row++) {
-            if (row >= from && row < to) append_row(j, sq, row);
+    (void)thread;
+    append_job *j = arg;
+    size_t from, to;
+    while (cpu_next_piece(&j->next, (size_t)j->s->n_rows, APPEND_ROWS, &from, &to)) {
+        for (int i = 0; i < j->s->n_seq; i++) {
+            const step_seq *sq = &j->s->seq[i];
+            int row = sq->row0 > (int)from ? sq->row0 : (int)from;
+            int end = sq->row0 + sq->n_rows < (int)to ? sq->row0 + sq->n_rows : (int)to;
+            for (; row < end; row++) append_row(j, sq, row);
         }
     }
 }
@@ -159,7 +163,7 @@ void cpu_rope_append(backend *be, kv_pool *pool, float *q, float *k, const float
                     .layer = layer};
     size_t values = (size_t)s->n_rows * pool->shape.n_head * pool->shape.head_dim;
     if (values < SMALL_WORK)
-        append_thread(&j, 0, 1);
+        append_thread(&j, 0);
     else
         cpu_pool_run(cpu_of(be)->pool, append_thread, &j);
 }
@@ -199,10 +203,9 @@ static void run_item(const attend_job *j, const step_seq *sq, int item)
     j->kern->attend(j->kv, rows, n, sq->page, j->layer, kv_head);
 }
 
-static void attend_thread(void *arg, int thread, int n_threads)
+static void attend_thread(void *arg, int thread)
 {
     (void)thread;
-    (void)n_threads;
     attend_job *j = arg;
     int seq = 0, first = 0; /* items before this sequence */
     for (int i; (i = atomic_fetch_add(&j->next, 1)) < j->n_items;) {
@@ -231,7 +234,7 @@ void cpu_attend(backend *be, const kv_pool *pool, float *out, const float *q, co
                 pool->shape.head_dim;
     }
     if (work < SMALL_WORK)
-        attend_thread(&j, 0, 1);
+        attend_thread(&j, 0);
     else
         cpu_pool_run(cpu_of(be)->pool, attend_thread, &j);
 }

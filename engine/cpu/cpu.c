@@ -167,10 +167,9 @@ typedef struct {
     atomic_int next;
 } parallel_job;
 
-static void parallel_thread(void *arg, int thread, int n_threads)
+static void parallel_thread(void *arg, int thread)
 {
     (void)thread;
-    (void)n_threads;
     parallel_job *job = arg;
     for (int i; (i = atomic_fetch_add(&job->next, 1)) < job->n;) {
         job->fn(job->arg, i);

@@ -13,6 +13,7 @@
 #ifndef ENGINE_CPU_CPU_H
 #define ENGINE_CPU_CPU_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -58,13 +59,24 @@ const char *cpu_isa_name(cpu_isa isa);
 void *cpu_scratch(backend *be, size_t bytes);
 
 /* ---- pool.c: n threads, the caller is thread 0 --------------------------------------
- * Runs fn(arg, thread, n_threads) once on each thread and returns when all are done.
+ * Runs fn(arg, thread) on the caller and on each worker that is awake in time, and returns when all
+ * that began have ended.  fn must therefore hand out its work piece by piece (cpu_next_piece()),
+ * so that the caller alone would do it all.
  * Threads spin briefly, then sleep (futex).  AMX tile configuration is per thread and is the
  * kernels' business. */
 err_code cpu_pool_create(cpu_pool **out, int n_threads, err *e);
 void cpu_pool_destroy(cpu_pool *p);
 int cpu_pool_threads(const cpu_pool *p);
-void cpu_pool_run(cpu_pool *p, void (*fn)(void *arg, int thread, int n_threads), void *arg);
+void cpu_pool_run(cpu_pool *p, void (*fn)(void *arg, int thread), void *arg);
+
+/* The next `piece` of n things that nobody has taken: [*from, *to).  False: none is left. */
+static inline bool cpu_next_piece(atomic_size_t *next, size_t n, size_t piece, size_t *from,
+                                  size_t *to)
+{
+    *from = atomic_fetch_add(next, piece);
+    *to = *from + piece < n ? *from + piece : n;
+    return *from < n;
+}
 
 /* ---- operations, by file ------------------------------------------------------------- */
 

@@ -86,10 +86,9 @@ typedef struct {
     atomic_int next;
 } pack_job;
 
-static void pack_thread(void *arg, int thread, int n_threads)
+static void pack_thread(void *arg, int thread)
 {
     (void)thread;
-    (void)n_threads;
     pack_job *job = arg;
     for (int p; (p = atomic_fetch_add(&job->next, 1)) < job->w->n_panel;) {
         pack_panel(job->w, job->src, p);
@@ -243,10 +242,9 @@ static void prepare_row(linear_job *job, int row, int o)
     job->kern->shrink(v, m->a, job->outs[o].w->type == DT_BF16, x, m->rank, job->d_in);
 }
 
-static void prepare_thread(void *arg, int thread, int n_threads)
+static void prepare_thread(void *arg, int thread)
 {
     (void)thread;
-    (void)n_threads;
     linear_job *job = arg;
     int n_out = job->seg ? job->n_out : 1;
     for (int i; (i = atomic_fetch_add(&job->next_row, 1)) < job->n_rows * n_out;) {
@@ -326,9 +324,8 @@ static void run_item(const linear_job *job, float *buf, int o, int p0, int n_pan
 /* Items are (chunk of rows, group of panels).  Each thread begins with a chunk of its own, whose rows
  * stay in its second-level cache while all weights pass; threads on different chunks pass over the
  * same weights at about the same time, so that memory gives them once.  Then it helps the others. */
-static void panels_thread(void *arg, int thread, int n_threads)
+static void panels_thread(void *arg, int thread)
 {
-    (void)n_threads;
     linear_job *job = arg;
     alignas(64) float own[ROW_CHUNK * PANEL];
     float *buf = job->group > 1 ? job->sums + (size_t)thread * GROUP * ROW_CHUNK * PANEL : own;
@@ -363,12 +360,12 @@ static bool any_lora(const step *s, int layer)
     return false;
 }
 
-static void run(backend *be, cpu_state *cpu, size_t work,
-                void (*fn)(void *arg, int thread, int n_threads), void *arg)
+static void run(backend *be, cpu_state *cpu, size_t work, void (*fn)(void *arg, int thread),
+                void *arg)
 {
     (void)be;
     if (work < SMALL_WORK)
-        fn(arg, 0, 1);
+        fn(arg, 0);
     else
         cpu_pool_run(cpu->pool, fn, arg);
 }

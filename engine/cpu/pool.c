@@ -1,8 +1,11 @@
 /* pool.c -- compute threads that spin for a moment, then sleep.
  *
- * A run is a generation number: the caller raises it, workers see it, run the function and count
- * down.  Between the operations of a step the gap is microseconds, so workers spin that long; when
- * the engine is idle they sleep on a condition variable and cost nothing.
+ * A run is a generation with a gate.  The caller opens it; a worker that comes while it is open joins,
+ * and runs the function; when the caller has run out of work itself it closes the gate and waits for
+ * those that joined.  So a worker that the system has put aside (its core is somebody else's for
+ * a moment) holds nobody up: the others do its share.  Between the operations of a step the gap is
+ * microseconds, so workers spin that long; when the engine is idle they sleep on a condition variable
+ * and cost nothing.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -14,7 +17,7 @@
 #include "engine/base/clock.h"
 #include "engine/cpu/cpu.h"
 
-enum { SPIN_US = 30, THREADS_MAX = 256 };
+enum { SPIN_US = 30, THREADS_MAX = 256, OPEN = 1 << 15, JOINED = OPEN - 1, GENERATION = 16 };
 
 typedef struct {
     cpu_pool *pool;
@@ -24,11 +27,11 @@ typedef struct {
 
 struct cpu_pool {
     int n_threads;
-    worker *workers;                                  /* [n_threads - 1] */
-    void (*fn)(void *arg, int thread, int n_threads); /* set before the generation is raised */
+    worker *workers;                   /* [n_threads - 1] */
+    void (*fn)(void *arg, int thread); /* set before the gate is opened */
     void *arg;
-    _Atomic uint64_t generation;
-    atomic_int left; /* workers that have not finished this generation */
+    _Atomic uint64_t gate; /* generation << 16 | OPEN | workers that joined */
+    atomic_int done;       /* of those that joined */
     atomic_bool stop;
     atomic_int sleepers;
     pthread_mutex_t mu; /* leaf lock: sleeping and waking */
@@ -48,7 +51,7 @@ static bool spin_for(cpu_pool *p, uint64_t seen)
     int64_t end = clock_now_us() + SPIN_US;
     do {
         for (int i = 0; i < 64; i++) {
-            if (atomic_load(&p->generation) != seen) return true;
+            if (atomic_load(&p->gate) >> GENERATION != seen) return true;
             relax();
         }
     } while (clock_now_us() < end);
@@ -59,9 +62,19 @@ static void sleep_until_work(cpu_pool *p, uint64_t seen)
 {
     pthread_mutex_lock(&p->mu);
     atomic_fetch_add(&p->sleepers, 1);
-    while (atomic_load(&p->generation) == seen) pthread_cond_wait(&p->wake, &p->mu);
+    while (atomic_load(&p->gate) >> GENERATION == seen) pthread_cond_wait(&p->wake, &p->mu);
     atomic_fetch_sub(&p->sleepers, 1);
     pthread_mutex_unlock(&p->mu);
+}
+
+/* False: the gate of this generation is closed, its work is done. */
+static bool join(cpu_pool *p, uint64_t gate)
+{
+    uint64_t generation = gate >> GENERATION;
+    while ((gate & OPEN) && gate >> GENERATION == generation) {
+        if (atomic_compare_exchange_weak(&p->gate, &gate, gate + 1)) return true;
+    }
+    return false;
 }
 
 static void *work(void *arg)
@@ -74,16 +87,20 @@ static void *work(void *arg)
     uint64_t seen = 0;
     for (;;) {
         if (!spin_for(p, seen)) sleep_until_work(p, seen);
-        seen = atomic_load(&p->generation);
+        uint64_t gate = atomic_load(&p->gate);
+        seen = gate >> GENERATION;
         if (atomic_load(&p->stop)) return NULL;
-        p->fn(p->arg, w->index, p->n_threads);
-        atomic_fetch_sub(&p->left, 1);
+        if (!join(p, gate)) continue;
+        p->fn(p->arg, w->index);
+        atomic_fetch_add(&p->done, 1);
     }
 }
 
-static void start_generation(cpu_pool *p)
+/* Only the caller of cpu_pool_run() opens, and the gate is closed now: nobody else writes it. */
+static void open_gate(cpu_pool *p)
 {
-    atomic_fetch_add(&p->generation, 1);
+    atomic_store(&p->done, 0);
+    atomic_store(&p->gate, ((atomic_load(&p->gate) >> GENERATION) + 1) << GENERATION | OPEN);
     if (atomic_load(&p->sleepers) == 0) return;
     /* A worker that is about to sleep checks the generation under the lock. */
     pthread_mutex_lock(&p->mu);
@@ -126,7 +143,7 @@ void cpu_pool_destroy(cpu_pool *p)
 {
     if (!p) return;
     atomic_store(&p->stop, true);
-    start_generation(p);
+    open_gate(p);
     for (int i = 1; i < p->n_threads; i++) (void)pthread_join(p->workers[i - 1].thread, NULL);
     pthread_cond_destroy(&p->wake);
     pthread_mutex_destroy(&p->mu);
@@ -139,20 +156,20 @@ int cpu_pool_threads(const cpu_pool *p)
     return p->n_threads;
 }
 
-void cpu_pool_run(cpu_pool *p, void (*fn)(void *arg, int thread, int n_threads), void *arg)
+void cpu_pool_run(cpu_pool *p, void (*fn)(void *arg, int thread), void *arg)
 {
     if (p->n_threads == 1) {
-        fn(arg, 0, 1);
+        fn(arg, 0);
         return;
     }
     p->fn = fn;
     p->arg = arg;
-    atomic_store(&p->left, p->n_threads - 1);
-    start_generation(p);
-    fn(arg, 0, p->n_threads);
+    open_gate(p);
+    fn(arg, 0);
+    int joined = (int)(atomic_fetch_and(&p->gate, ~(uint64_t)OPEN) & JOINED);
     int64_t yield_after = clock_now_us() + 10 * SPIN_US;
-    while (atomic_load(&p->left) != 0) {
-        for (int i = 0; i < 64 && atomic_load(&p->left) != 0; i++) relax();
+    while (atomic_load(&p->done) != joined) {
+        for (int i = 0; i < 64 && atomic_load(&p->done) != joined; i++) relax();
         if (clock_now_us() > yield_after) (void)sched_yield(); /* somebody else has our core */
     }
 }

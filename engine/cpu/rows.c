@@ -6,7 +6,10 @@
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/halves.h"
 
-enum { SMALL_VALUES = 1 << 15 }; /* below: the fan-out costs more than it gives */
+enum {
+    SMALL_VALUES = 1 << 15, /* below: the fan-out costs more than it gives */
+    PIECE = 1 << 13,        /* values that a thread takes at a time */
+};
 
 static const row_kernels *kernels_of(cpu_isa isa)
 {
@@ -21,21 +24,13 @@ typedef struct {
     float eps;
     int n_rows, dim;
     size_t n;
+    atomic_size_t next;
 } rows_job;
 
-/* The part [from, to) of n that a thread takes, in units. */
-static void share(size_t n, size_t unit, int thread, int n_threads, size_t *from, size_t *to)
-{
-    size_t units = (n + unit - 1) / unit;
-    *from = units * (size_t)thread / (size_t)n_threads * unit;
-    *to = units * (size_t)(thread + 1) / (size_t)n_threads * unit;
-    if (*to > n) *to = n;
-}
-
-static void run(backend *be, size_t values, void (*fn)(void *arg, int thread, int n), void *arg)
+static void run(backend *be, size_t values, void (*fn)(void *arg, int thread), void *arg)
 {
     if (values < SMALL_VALUES)
-        fn(arg, 0, 1);
+        fn(arg, 0);
     else
         cpu_pool_run(cpu_of(be)->pool, fn, arg);
 }
@@ -64,14 +59,16 @@ void cpu_rms_norm_row(cpu_isa isa, float *out, const float *x, const float *gain
     kernels_of(isa)->rms_norm(out, x, gain, eps, dim);
 }
 
-static void rms_thread(void *arg, int thread, int n_threads)
+static void rms_thread(void *arg, int thread)
 {
+    (void)thread;
     rows_job *j = arg;
-    size_t from, to;
-    share((size_t)j->n_rows, 1, thread, n_threads, &from, &to);
-    for (size_t i = from; i < to; i++) {
-        j->kern->rms_norm(j->out + i * (size_t)j->dim, j->x + i * (size_t)j->dim, j->weight, j->eps,
-                          j->dim);
+    size_t from, to, piece = PIECE / (size_t)j->dim + 1;
+    while (cpu_next_piece(&j->next, (size_t)j->n_rows, piece, &from, &to)) {
+        for (size_t i = from; i < to; i++) {
+            j->kern->rms_norm(j->out + i * (size_t)j->dim, j->x + i * (size_t)j->dim, j->weight,
+                              j->eps, j->dim);
+        }
     }
 }
 
@@ -88,12 +85,14 @@ void cpu_rms_norm(backend *be, float *out, const float *x, const float *gain, fl
     run(be, (size_t)n_rows * dim, rms_thread, &j);
 }
 
-static void silu_thread(void *arg, int thread, int n_threads)
+static void silu_thread(void *arg, int thread)
 {
+    (void)thread;
     rows_job *j = arg;
     size_t from, to;
-    share(j->n, 64, thread, n_threads, &from, &to);
-    if (to > from) j->kern->silu_mul(j->out + from, j->x + from, to - from);
+    while (cpu_next_piece(&j->next, j->n, PIECE, &from, &to)) {
+        j->kern->silu_mul(j->out + from, j->x + from, to - from);
+    }
 }
 
 void cpu_silu_mul(backend *be, float *gate, const float *up, size_t n)
