@@ -230,25 +230,35 @@ static const step_seg *seg_of_row(const linear_job *job, int row)
     return &job->seg[lo];
 }
 
-/* Phase 1 for one row and output; the row is rounded with its first. */
-static void prepare_row(linear_job *job, int row, int o)
+/* Phase 1 for rows [row, end), which share an adapter or have none, and one output. */
+static void shrink_rows(linear_job *job, const step_seg *sg, int o, int row, int end)
 {
-    const cpu_weight *w = cpu_weight_of(&job->outs[0]);
-    const float *x = job->x + (size_t)row * job->d_in;
-    if (job->tiles && o == 0) linear_round_row(job->x16, row, x, job->d_in, w->k_pad);
-    const lora_mat *m = job->seg ? mat_of(job, seg_of_row(job, row), &job->outs[o]) : NULL;
+    const lora_mat *m = mat_of(job, sg, &job->outs[o]);
     if (!m) return;
     float *v = job->v + ((size_t)o * job->n_rows + row) * job->rank_max;
-    job->kern->shrink(v, m->a, job->outs[o].w->type == DT_BF16, x, m->rank, job->d_in);
+    job->kern->shrink(v, job->rank_max, end - row, m->a, job->outs[o].w->type == DT_BF16,
+                      job->x + (size_t)row * job->d_in, m->rank, job->d_in);
 }
 
+/* Items are (SHRINK_ROWS rows, output); rows are rounded with their first output. */
 static void prepare_thread(void *arg, int thread)
 {
     (void)thread;
     linear_job *job = arg;
+    const cpu_weight *w = cpu_weight_of(&job->outs[0]);
     int n_out = job->seg ? job->n_out : 1;
-    for (int i; (i = atomic_fetch_add(&job->next_row, 1)) < job->n_rows * n_out;) {
-        prepare_row(job, i / n_out, i % n_out);
+    int n_items = (job->n_rows + SHRINK_ROWS - 1) / SHRINK_ROWS * n_out;
+    for (int i; (i = atomic_fetch_add(&job->next_row, 1)) < n_items;) {
+        int row = i / n_out * SHRINK_ROWS, o = i % n_out;
+        int end = row + SHRINK_ROWS < job->n_rows ? row + SHRINK_ROWS : job->n_rows;
+        for (int r = row; job->tiles && o == 0 && r < end; r++) {
+            linear_round_row(job->x16, r, job->x + (size_t)r * job->d_in, job->d_in, w->k_pad);
+        }
+        const step_seg *sg = job->seg ? seg_of_row(job, row) : NULL;
+        for (int to; sg && row < end; row = to, sg++) {
+            to = sg->row0 + sg->n_rows < end ? sg->row0 + sg->n_rows : end;
+            shrink_rows(job, sg, o, row, to);
+        }
     }
 }
 
@@ -271,30 +281,42 @@ static void fetch_b(const linear_job *job, int o, int p0, int row0, int n)
     }
 }
 
-/* Bias, LoRA, and out to y: row `row`, panels [p0, p0 + n_panel) of one output; the panels' sums
- * lie `stride` floats apart in buf. */
-static void finish_row(const linear_job *job, int o, const step_seg *sg, int row, int p0,
-                       int n_panel, float *buf, size_t stride)
+/* Rows [row0, row0 + n) of panels [p0, p0 + n_panel) of one output: the panels' sums lie `stride`
+ * floats apart in buf. */
+static void add_lora(const linear_job *job, int o, int p0, int n_panel, float *buf, size_t stride,
+                     int row0, int n)
 {
     const linear_out *out = &job->outs[o];
-    const lora_mat *m = sg ? mat_of(job, sg, out) : NULL;
-    int d_out = out->w->rows;
-    const float *v = m ? job->v + ((size_t)o * job->n_rows + row) * job->rank_max : NULL;
-    for (int p = p0; p < p0 + n_panel; p++, buf += stride) {
-        int n0 = p * PANEL, cols = d_out - n0 < PANEL ? d_out - n0 : PANEL;
-        if (out->bias) {
-            for (int j = 0; j < cols; j++) buf[j] += out->bias[n0 + j];
+    const step_seg *sg = seg_of_row(job, row0);
+    for (int i = 0; i < n; sg++) {
+        int end = sg->row0 + sg->n_rows - row0 < n ? sg->row0 + sg->n_rows - row0 : n;
+        const lora_mat *m = mat_of(job, sg, out);
+        for (int p = 0; m && p < n_panel; p++) {
+            const float *v = job->v + ((size_t)o * job->n_rows + row0 + i) * job->rank_max;
+            job->kern->expand(buf + (size_t)p * stride + (size_t)i * PANEL, end - i,
+                              b_of(m, p0 + p, out->w), out->w->type == DT_BF16, v, job->rank_max,
+                              m->scale, m->rank);
         }
-        if (m) {
-            job->kern->expand(buf, b_of(m, p, out->w), out->w->type == DT_BF16, v, m->scale,
-                              m->rank);
-        }
-        float *y = out->y + (size_t)row * d_out + n0;
-        if (out->accumulate) {
-            for (int j = 0; j < cols; j++) y[j] += buf[j];
-        } else {
-            memcpy(y, buf, (size_t)cols * sizeof(*y));
-        }
+        i = end;
+    }
+}
+
+/* Bias, and out to y: one row of one panel. */
+static void put_row(const linear_out *out, int row, int p, const float *buf)
+{
+    int d_out = out->w->rows, n0 = p * PANEL;
+    int cols = d_out - n0 < PANEL ? d_out - n0 : PANEL;
+    float *y = out->y + (size_t)row * d_out + n0;
+    if (out->accumulate && out->bias) {
+        for (int j = 0; j < cols; j++) y[j] += buf[j] + out->bias[n0 + j];
+    } else if (out->accumulate) {
+        for (int j = 0; j < cols; j++) y[j] += buf[j];
+    } else if (out->bias) {
+        for (int j = 0; j < cols; j++) y[j] = buf[j] + out->bias[n0 + j];
+    } else if (cols == PANEL) {
+        memcpy(y, buf, PANEL * sizeof(*y));
+    } else {
+        memcpy(y, buf, (size_t)cols * sizeof(*y));
     }
 }
 
@@ -314,10 +336,12 @@ static void run_item(const linear_job *job, float *buf, int o, int p0, int n_pan
         panel_fn *fn = w->pack == PACK_F32 ? job->kern->panel_f32 : job->kern->panel_bf16;
         fn(buf, w, p0, job->x, row0, n);
     }
-    const step_seg *sg = job->seg ? seg_of_row(job, row0) : NULL;
+    size_t stride = (size_t)pad * PANEL;
+    if (job->seg) add_lora(job, o, p0, n_panel, buf, stride, row0, n);
     for (int i = 0; i < n; i++) {
-        while (sg && row0 + i >= sg->row0 + sg->n_rows) sg++;
-        finish_row(job, o, sg, row0 + i, p0, n_panel, buf + (size_t)i * PANEL, (size_t)pad * PANEL);
+        for (int p = 0; p < n_panel; p++) {
+            put_row(&job->outs[o], row0 + i, p0 + p, buf + p * stride + (size_t)i * PANEL);
+        }
     }
 }
 

@@ -32,12 +32,18 @@ typedef struct cpu_weight {
 typedef void panel_fn(float *out, const cpu_weight *w, int panel, const void *x, int row0,
                       int n_rows);
 
-/* v[r] = A[r] . x for one row (row-major A of `rank` rows, bf16 or f32). */
-typedef void shrink_fn(float *v, const void *a, bool bf16, const float *x, int rank, int d_in);
+enum { SHRINK_ROWS = 4 };
 
-/* out[j] += scale * sum_r v[r] B[r][j], j in [0, PANEL): the part of B for one panel of columns; B is
- * stored [panel][rank][PANEL], the last panel padded with zeros, so that an epilogue reads one piece. */
-typedef void expand_fn(float *out, const void *b, bool bf16, const float *v, float scale, int rank);
+/* v[i][r] = A[r] . x[i] for n_rows <= SHRINK_ROWS rows (row-major A of `rank` rows, bf16 or f32); v is
+ * [n_rows][v_stride], x is [n_rows][d_in].  A row's bits do not depend on n_rows. */
+typedef void shrink_fn(float *v, int v_stride, int n_rows, const void *a, bool bf16, const float *x,
+                       int rank, int d_in);
+
+/* out[i][j] += scale * sum_r v[i][r] B[r][j], j in [0, PANEL), out [n_rows][PANEL]: the part of B for
+ * one panel of columns.  B is stored [panel][rank][PANEL], the last panel padded with zeros, so that an
+ * epilogue reads one piece.  A row's bits do not depend on n_rows. */
+typedef void expand_fn(float *out, int n_rows, const void *b, bool bf16, const float *v,
+                       int v_stride, float scale, int rank);
 
 typedef struct linear_kernels {
     panel_fn *panel_f32, *panel_bf16;

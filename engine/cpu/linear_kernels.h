@@ -74,74 +74,134 @@ static void panel_bf16(float *out, const cpu_weight *w, int p, const void *x, in
     panel(out, w, p, x, row0, n_rows, true);
 }
 
-/* Dot product of R rows of A with x. */
-static inline __attribute__((always_inline)) void dots(float *v, const void *a, bool bf16,
-                                                       const float *x, int d, const int r_count)
+static inline __attribute__((always_inline)) vf load_a(const void *a, size_t at, bool bf16)
 {
-    vf acc[4];
-    for (int r = 0; r < r_count; r++) acc[r] = vf_set(0);
+    return bf16 ? vf_from_bf16((const uint16_t *)a + at) : vf_load((const float *)a + at);
+}
+
+static inline __attribute__((always_inline)) vf load_a_n(const void *a, size_t at, bool bf16, int n)
+{
+    return bf16 ? vf_load_bf16_n((const uint16_t *)a + at, n) : vf_load_n((const float *)a + at, n);
+}
+
+/* Dot products of R rows of A with N rows of x; the R rows after them are fetched meanwhile. */
+static inline __attribute__((always_inline)) void dots(float *v, int v_stride, const void *a,
+                                                       bool bf16, const float *x, int d,
+                                                       const int r_count, const int n_count)
+{
+    vf acc[SHRINK_ROWS][4];
+    for (int i = 0; i < n_count; i++) {
+        for (int r = 0; r < r_count; r++) acc[i][r] = vf_set(0);
+    }
     int k = 0;
     for (; k + VEC <= d; k += VEC) {
-        vf xv = vf_load(x + k);
+        vf av[4];
         for (int r = 0; r < r_count; r++) {
             size_t at = (size_t)r * d + k;
             __builtin_prefetch((const char *)a + (at + (size_t)r_count * d) * (bf16 ? 2 : 4));
-            acc[r] += xv * (bf16 ? vf_from_bf16((const uint16_t *)a + at)
-                                 : vf_load((const float *)a + at));
+            av[r] = load_a(a, at, bf16);
+        }
+        for (int i = 0; i < n_count; i++) {
+            vf xv = vf_load(x + (size_t)i * d + k);
+            for (int r = 0; r < r_count; r++) acc[i][r] += xv * av[r];
         }
     }
     if (k < d) {
-        vf xv = vf_load_n(x + k, d - k);
-        for (int r = 0; r < r_count; r++) {
-            size_t at = (size_t)r * d + k;
-            acc[r] += xv * (bf16 ? vf_load_bf16_n((const uint16_t *)a + at, d - k)
-                                 : vf_load_n((const float *)a + at, d - k));
+        for (int i = 0; i < n_count; i++) {
+            vf xv = vf_load_n(x + (size_t)i * d + k, d - k);
+            for (int r = 0; r < r_count; r++) {
+                acc[i][r] += xv * load_a_n(a, (size_t)r * d + k, bf16, d - k);
+            }
         }
     }
-    for (int r = 0; r < r_count; r++) v[r] = vf_sum(acc[r]);
+    for (int i = 0; i < n_count; i++) {
+        for (int r = 0; r < r_count; r++) v[i * v_stride + r] = vf_sum(acc[i][r]);
+    }
 }
 
-static inline __attribute__((always_inline)) void shrink_all(float *v, const void *a, bool bf16,
-                                                             const float *x, int rank, int d)
+static inline __attribute__((always_inline)) void shrink_all(float *v, int v_stride, const void *a,
+                                                             bool bf16, const float *x, int rank,
+                                                             int d, const int n_count)
 {
     size_t row = (size_t)d * (bf16 ? 2 : 4);
     int r = 0;
-    for (; r + 4 <= rank; r += 4) dots(v + r, (const char *)a + r * row, bf16, x, d, 4);
-    for (; r < rank; r++) dots(v + r, (const char *)a + r * row, bf16, x, d, 1);
+    for (; r + 4 <= rank; r += 4) {
+        dots(v + r, v_stride, (const char *)a + r * row, bf16, x, d, 4, n_count);
+    }
+    for (; r < rank; r++) {
+        dots(v + r, v_stride, (const char *)a + r * row, bf16, x, d, 1, n_count);
+    }
 }
 
-static void shrink(float *v, const void *a, bool bf16, const float *x, int rank, int d_in)
+static inline __attribute__((always_inline)) void shrink_n(float *v, int v_stride, int n_rows,
+                                                           const void *a, bool bf16, const float *x,
+                                                           int rank, int d)
+{
+    switch (n_rows) {
+    case 1: shrink_all(v, v_stride, a, bf16, x, rank, d, 1); break;
+    case 2: shrink_all(v, v_stride, a, bf16, x, rank, d, 2); break;
+    case 3: shrink_all(v, v_stride, a, bf16, x, rank, d, 3); break;
+    default: shrink_all(v, v_stride, a, bf16, x, rank, d, SHRINK_ROWS); break;
+    }
+}
+
+static void shrink(float *v, int v_stride, int n_rows, const void *a, bool bf16, const float *x,
+                   int rank, int d_in)
 {
     if (bf16)
-        shrink_all(v, a, true, x, rank, d_in);
+        shrink_n(v, v_stride, n_rows, a, true, x, rank, d_in);
     else
-        shrink_all(v, a, false, x, rank, d_in);
+        shrink_n(v, v_stride, n_rows, a, false, x, rank, d_in);
 }
+
+enum { EXPAND_ROWS = 4 };
 
 static inline __attribute__((always_inline)) void expand_all(float *out, const void *b, bool bf16,
-                                                             const float *v, float scale, int rank)
+                                                             const float *v, int v_stride,
+                                                             float scale, int rank,
+                                                             const int n_count)
 {
-    vf acc[LANES];
-    for (int j = 0; j < LANES; j++) acc[j] = vf_set(0);
+    vf acc[EXPAND_ROWS][LANES];
+    for (int i = 0; i < n_count; i++) {
+        for (int j = 0; j < LANES; j++) acc[i][j] = vf_set(0);
+    }
     for (int r = 0; r < rank; r++) {
-        vf vr = vf_set(v[r]);
-        for (int j = 0; j < LANES; j++) {
-            size_t at = (size_t)r * PANEL + j * VEC;
-            acc[j] += vr * (bf16 ? vf_from_bf16((const uint16_t *)b + at)
-                                 : vf_load((const float *)b + at));
+        vf bv[LANES];
+        for (int j = 0; j < LANES; j++) bv[j] = load_a(b, (size_t)r * PANEL + j * VEC, bf16);
+        for (int i = 0; i < n_count; i++) {
+            vf vr = vf_set(v[i * v_stride + r]);
+            for (int j = 0; j < LANES; j++) acc[i][j] += vr * bv[j];
         }
     }
-    for (int j = 0; j < LANES; j++) {
-        vf_store(out + j * VEC, vf_load(out + j * VEC) + acc[j] * vf_set(scale));
+    for (int i = 0; i < n_count; i++) {
+        for (int j = 0; j < LANES; j++) {
+            float *o = out + i * PANEL + j * VEC;
+            vf_store(o, vf_load(o) + acc[i][j] * vf_set(scale));
+        }
     }
 }
 
-static void expand(float *out, const void *b, bool bf16, const float *v, float scale, int rank)
+static inline __attribute__((always_inline)) void expand_n(float *out, int n_rows, const void *b,
+                                                           bool bf16, const float *v, int v_stride,
+                                                           float scale, int rank)
+{
+    int i = 0;
+    for (; i + EXPAND_ROWS <= n_rows; i += EXPAND_ROWS) {
+        expand_all(out + i * PANEL, b, bf16, v + (size_t)i * v_stride, v_stride, scale, rank,
+                   EXPAND_ROWS);
+    }
+    for (; i < n_rows; i++) {
+        expand_all(out + i * PANEL, b, bf16, v + (size_t)i * v_stride, v_stride, scale, rank, 1);
+    }
+}
+
+static void expand(float *out, int n_rows, const void *b, bool bf16, const float *v, int v_stride,
+                   float scale, int rank)
 {
     if (bf16)
-        expand_all(out, b, true, v, scale, rank);
+        expand_n(out, n_rows, b, true, v, v_stride, scale, rank);
     else
-        expand_all(out, b, false, v, scale, rank);
+        expand_n(out, n_rows, b, false, v, v_stride, scale, rank);
 }
 
 const linear_kernels KERNELS = {panel_f32, panel_bf16, shrink, expand};

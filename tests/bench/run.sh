@@ -9,7 +9,8 @@
 set -eu
 cd "$(dirname "$0")/../.."
 
-cases="decode-1 lora-8 streams-8 prompt-512 workloads adapters-1000"
+cases="decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads adapters-1000 punica-distinct
+    punica-uniform punica-skewed punica-identical slora"
 json=
 [ $# -gt 0 ] || set -- --list
 case $1 in
@@ -46,6 +47,45 @@ print(f"adapters-1000 {figure:.3f} times resident p99, median of {len(ratios)}, 
 sys.exit(0 if ok else 1)
 PY
 fi
+
+case $name in
+punica-* | slora)
+    out=$(sh tests/bench/traces.sh "${name#punica-}")
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$name" "$out" <<'PY'
+import json, sys
+name, r = sys.argv[1], json.loads(sys.argv[2])
+print(f"{name} {r['errors']} errors of {r['requests']} requests, {r['tokens_per_s']:.0f} tokens/s (asked 0): "
+      f"{'ok' if r['errors'] == 0 else 'short'}")
+sys.exit(0 if r["errors"] == 0 else 1)
+PY
+    ;;
+https-*)
+    size=${name#https-}
+    model=build/bench/$size
+    [ -d "$model/adapters" ] || python3 tests/tools/make_random_model.py "$size" "$model" --adapters 8 >&2
+    out=$(sh tests/bench/https.sh "$model")
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$name" "$out" <<'PY'
+import json, statistics, sys
+runs = [json.loads(line) for line in sys.argv[2].splitlines()]
+rows = ["1 stream", "1 stream, 1 adapter", "8 streams", "8 streams, 8 adapters"]
+def mid(row, key):
+    return statistics.median(r[key] for r in runs[row::4])
+for i, row in enumerate(rows):
+    print(f"{row:24s} {mid(i, 'tokens_per_s'):7.1f} tokens/s  TTFT p50 {mid(i, 'ttft_p50_ms'):7.1f} p99 "
+          f"{mid(i, 'ttft_p99_ms'):7.1f} ms  ITL p50 {mid(i, 'itl_p50_ms'):6.1f} p99 {mid(i, 'itl_p99_ms'):6.1f} ms")
+lora = statistics.median(b["tokens_per_s"] / a["tokens_per_s"] for a, b in zip(runs[2::4], runs[3::4]))
+many = statistics.median(b["tokens_per_s"] / a["tokens_per_s"] for a, b in zip(runs[1::4], runs[3::4]))
+errors = sum(r["errors"] for r in runs)
+ok = lora >= 0.80 and many >= 3.0 and errors == 0
+print(f"{sys.argv[1]} {lora:.3f} of base, {many:.2f} times one stream, {errors} errors (asked 0.80, 3.0, 0): "
+      f"{'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
+PY
+    ;;
+esac
 
 bin=build/release
 [ -x $bin/bench_engine ] || { echo "run.sh: build first (sh tests/run.sh)" >&2; exit 2; }
