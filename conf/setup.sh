@@ -39,7 +39,7 @@ need_packages() {
         echo "(the lists could not all be refreshed)"
         $as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y \
             --no-install-recommends $missing; } >"$install_log" 2>&1; then
-        tail -n 20 "$install_log" >&2
+        tail -n 8 "$install_log" >&2
         rm -f "$install_log"
         echo "The packages could not be installed; the lines above say why. Is the network up, and does" >&2
         echo "\`apt-get update\` work as root? Once it does, run this again." >&2
