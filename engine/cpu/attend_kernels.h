@@ -18,7 +18,7 @@ typedef struct {
     float max, sum;
 } row_state;
 
-static inline vf load_kv(const char *p, size_t i, bool bf16)
+static inline __attribute__((always_inline)) vf load_kv(const char *p, size_t i, bool bf16)
 {
     return bf16 ? vf_from_bf16((const uint16_t *)(const void *)p + i)
                 : vf_load((const float *)(const void *)p + i);

@@ -27,7 +27,7 @@ static void rms_norm(float *out, const float *x, const float *weight, float eps,
 }
 
 /* x / (1 + exp(-x)); for x below -87 the exponential is capped at e^88, the result a tiny negative. */
-static vf silu(vf x)
+static inline __attribute__((always_inline)) vf silu(vf x)
 {
     return x / (vf_set(1.0F) + vf_exp(-x));
 }

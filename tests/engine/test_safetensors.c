@@ -372,14 +372,16 @@ END_TEST
 START_TEST(many_tensors)
 {
     enum { N = 5000 };
-    char *h = malloc((size_t)N * 96);
-    size_t at = 0;
-    h[at++] = '{';
+    char *h;
+    size_t at;
+    FILE *m = open_memstream(&h, &at);
+    ck_assert_ptr_nonnull(m);
+    (void)fputc('{', m);
     for (int i = N - 1; i >= 0; i--) {
-        at += (size_t)sprintf(
-            h + at, "\"t.%d\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[%d,%d]}%s", i,
-            3 * i, 3 * i + 3, i ? "," : "}");
+        (void)fprintf(m, "\"t.%d\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[%d,%d]}%s", i,
+                      3 * i, 3 * i + 3, i ? "," : "}");
     }
+    ck_assert_int_eq(fclose(m), 0);
     err e;
     safetensors *f;
     size_t len;
