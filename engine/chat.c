@@ -1,45 +1,52 @@
 /* chat.c -- conversations rendered by code, one style per family of templates.
  *
- * A conversation becomes runs: a special marker (one id), or ordinary text.  Neighbouring pieces of
- * ordinary text (a role's name, a newline, the content) form one run and are tokenised together, so
- * that merges across them are as in the rendered string; text never becomes a marker.
+ * A conversation is written out as the model's template would, the template's part and the
+ * messages' texts told apart (tok_guard), and encoded in one piece: spaces, merges and a marker's
+ * own trimming are as for the rendered string, while no message can become one of the markers.
+ * What the template says is read by chat_shape.c.
  */
 #include "engine/chat.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/base/json.h"
-
-typedef enum { STYLE_CHATML, STYLE_ROLE_TAGS, STYLE_LLAMA3, STYLE_LLAMA2, STYLE_MISTRAL } style;
+#include "engine/chat_inside.h"
+#include "engine/unicode.h"
 
 struct chat_template {
-    style style;
-    const char *name;
-    const char *default_system; /* rendered when the conversation has no system message */
-    int32_t bos;                /* -1: none is rendered */
+    chat_shape shape;
+    const char *bos, *eos; /* the model's, as text; "": none */
     int32_t stop[4];
     int n_stop;
+    int32_t *barred; /* added tokens that the template may write, special or not */
+    size_t n_barred;
+    int64_t (*now)(void);
 };
 
-static const struct {
-    const char *name;
-    style style;
-} names[] = {{"chatml", STYLE_CHATML},  {"qwen", STYLE_CHATML},    {"role-tags", STYLE_ROLE_TAGS},
-             {"llama-3", STYLE_LLAMA3}, {"llama-2", STYLE_LLAMA2}, {"mistral", STYLE_MISTRAL}};
+static int64_t wall_clock(void)
+{
+    return (int64_t)time(NULL);
+}
 
 const char *chat_template_names(void)
 {
-    return "chatml, qwen, role-tags, llama-3, llama-2, mistral";
+    return "chatml, qwen, qwen3, role-tags, zephyr, llama-3, llama-3.1, llama-2, mistral";
 }
 
 const char *chat_template_name(const chat_template *ct)
 {
-    return ct->name;
+    return ct->shape.name;
 }
 
-/* ----------------------------------------------------------------- recognition -- */
+void chat_template_set_clock(chat_template *ct, int64_t (*now)(void))
+{
+    ct->now = now;
+}
+
+/* --------------------------------------------------------------------- loading -- */
 
 static char *read_file(const char *dir, const char *name)
 {
@@ -58,23 +65,20 @@ static char *read_file(const char *dir, const char *name)
     return text;
 }
 
-/* The model's own template, malloced; NULL: it has none. */
-static char *template_text(const char *dir)
+/* chat_template of a JSON file: a string, or a list of named ones. */
+static char *template_in_json(const char *dir, const char *name)
 {
-    char *text = read_file(dir, "chat_template.jinja");
-    if (text) return text;
-    text = read_file(dir, "tokenizer_config.json");
-    if (!text) return NULL;
+    char *text = read_file(dir, name), *out = NULL;
     cJSON *cfg;
-    char *out = NULL;
+    if (!text) return NULL;
     if (json_parse(text, strlen(text), &json_limits_trusted, &cfg, NULL) == ERR_NONE) {
         const cJSON *v = json_get(cfg, "chat_template"), *each;
         if (cJSON_IsString(v)) out = strdup(v->valuestring);
         cJSON_ArrayForEach(each, v)
         {
-            const cJSON *name = json_get(each, "name"), *t = json_get(each, "template");
-            if (!out && cJSON_IsString(name) && cJSON_IsString(t) &&
-                strcmp(name->valuestring, "default") == 0) {
+            const cJSON *which = json_get(each, "name"), *t = json_get(each, "template");
+            if (!out && cJSON_IsString(which) && cJSON_IsString(t) &&
+                strcmp(which->valuestring, "default") == 0) {
                 out = strdup(t->valuestring);
             }
         }
@@ -84,111 +88,146 @@ static char *template_text(const char *dir)
     return out;
 }
 
-static bool has(const char *text, const char *part)
+/* The model's own template, malloced; NULL: it has none. */
+static char *template_text(const char *dir)
 {
-    return strstr(text, part) != NULL;
+    char *text = read_file(dir, "chat_template.jinja");
+    if (!text) text = template_in_json(dir, "tokenizer_config.json");
+    if (!text) text = template_in_json(dir, "chat_template.json");
+    return text;
 }
 
-/* What the template contains tells its family; NULL: none of ours. */
-static const char *recognise(const char *t)
+/* An added token's content. */
+static const char *token_text(const tokenizer *tok, int32_t id)
 {
-    if (has(t, "<|im_start|>")) {
-        if (has(t, "enable_thinking")) return NULL; /* inserts think blocks: not rendered here */
-        return has(t, "You are Qwen") || has(t, "You are a helpful assistant") ? "qwen" : "chatml";
+    size_t len;
+    return tokenizer_is_added(tok, id) ? tokenizer_bytes(tok, id, &len) : "";
+}
+
+static void add_stop(chat_template *ct, const tokenizer *tok, int32_t id)
+{
+    for (int i = 0; i < ct->n_stop; i++) {
+        if (ct->stop[i] == id) return;
     }
-    if (has(t, "<|start_header_id|>") && has(t, "<|eot_id|>")) {
-        return has(t, "Cutting Knowledge Date") ? NULL : "llama-3"; /* renders today's date */
-    }
-    if (has(t, "[INST]") && has(t, "<<SYS>>")) return "llama-2";
-    if (has(t, "[INST]") && !has(t, "[AVAILABLE_TOOLS]")) return "mistral";
-    if (has(t, "'<|' + message['role'] + '|>") && has(t, "<|end|>")) return "role-tags";
-    return NULL;
+    if (tokenizer_is_added(tok, id) && ct->n_stop < 4) ct->stop[ct->n_stop++] = id;
 }
 
-static void add_stop(chat_template *ct, const tokenizer *tok, const char *content)
-{
-    int32_t id = tokenizer_find(tok, content);
-    if (id >= 0 && ct->n_stop < 4) ct->stop[ct->n_stop++] = id;
-}
+/* The markers that each style writes. */
+static const char *const markers[][6] = {
+    [STYLE_CHATML] = {"<|im_start|>", "<|im_end|>"},
+    [STYLE_QWEN3] = {"<|im_start|>", "<|im_end|>", "<think>", "</think>"},
+    [STYLE_ROLE_TAGS] = {"<|system|>", "<|user|>", "<|assistant|>"},
+    [STYLE_LLAMA3] = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
+    [STYLE_LLAMA2] = {"[INST]", "[/INST]", "<<SYS>>", "<</SYS>>"},
+    [STYLE_MISTRAL] = {"[INST]", "[/INST]"},
+};
 
-/* Every marker that the style renders must be a token of the model. */
+/* Markers without which a style is not the model's (Zephyr's are ordinary text). */
 static err_code check_markers(const chat_template *ct, const tokenizer *tok, err *e)
 {
-    static const char *const need[][4] = {
-        [STYLE_CHATML] = {"<|im_start|>", "<|im_end|>"},
-        [STYLE_ROLE_TAGS] = {"<|system|>", "<|user|>", "<|assistant|>", "<|end|>"},
-        [STYLE_LLAMA3] = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
-        [STYLE_LLAMA2] = {NULL},
-        [STYLE_MISTRAL] = {NULL},
+    static const int needed[] = {
+        [STYLE_CHATML] = 2, [STYLE_QWEN3] = 2,  [STYLE_ROLE_TAGS] = 3,
+        [STYLE_LLAMA3] = 3, [STYLE_LLAMA2] = 0, [STYLE_MISTRAL] = 0,
     };
-    for (int i = 0; i < 4 && need[ct->style][i]; i++) {
-        if (tokenizer_find(tok, need[ct->style][i]) < 0) {
-            return err_set(e, ERR_UNSUPPORTED,
-                           "the chat template '%s' needs the token %s, which "
-                           "the model does not have",
-                           ct->name, need[ct->style][i]);
-        }
+    const chat_shape *s = &ct->shape;
+    bool tags = s->style == STYLE_ROLE_TAGS;
+    int n = tags && !s->end ? 0 : needed[s->style];
+    for (int i = 0; i < n + (tags && s->end); i++) {
+        const char *m = i < n ? markers[s->style][i] : s->end;
+        if (tokenizer_is_added(tok, tokenizer_find(tok, m))) continue;
+        return err_set(e, ERR_UNSUPPORTED,
+                       "the chat template '%s' needs the token %s, which the model does not have",
+                       s->name, m);
     }
     return ERR_NONE;
+}
+
+static bool is_marker(const chat_template *ct, const char *text, const char *token)
+{
+    for (int i = 0; i < 6; i++) {
+        const char *m = markers[ct->shape.style][i];
+        if (m && strcmp(m, token) == 0) return true;
+    }
+    if (strcmp(token, ct->bos) == 0 || strcmp(token, ct->eos) == 0) return true;
+    if (ct->shape.end && strcmp(token, ct->shape.end) == 0) return true;
+    if (token[strspn(token, " \t\r\n")] == 0) return false; /* spaces mark nothing */
+    return strstr(text, token) != NULL;
+}
+
+/* Whatever the template contains as a token of its own, a message's text must not become. */
+static err_code find_barred(chat_template *ct, const char *text, const tokenizer *tok, err *e)
+{
+    size_t n = 0;
+    for (int32_t id = 0; id < tokenizer_vocab(tok); id++) n += tokenizer_is_added(tok, id);
+    ct->barred = calloc(n + 1, sizeof(*ct->barred));
+    if (!ct->barred) return err_set(e, ERR_NOMEM, "no memory for the chat template");
+    for (int32_t id = 0; id < tokenizer_vocab(tok); id++) {
+        if (!tokenizer_is_added(tok, id) || tokenizer_is_special(tok, id)) continue;
+        if (is_marker(ct, text, token_text(tok, id))) ct->barred[ct->n_barred++] = id;
+    }
+    return ERR_NONE;
+}
+
+/* A style asked for by name: as the model's own template says, if it is of that name; else as the
+ * family's models usually have it. */
+static bool named_shape(chat_shape *s, const char *name, const char *text, const tokenizer *tok)
+{
+    if (text[0] && chat_shape_read(s, text) && strcmp(s->name, name) == 0) return true;
+    if (!chat_shape_named(s, name)) return false;
+    if (strstr(text, "bos_token")) s->bos = true;
+    if (strcmp(name, "qwen") == 0 && strstr(text, "You are Qwen, created by Alibaba Cloud.")) {
+        s->default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
+    }
+    if (s->style == STYLE_MISTRAL && tokenizer_is_added(tok, tokenizer_find(tok, "[INST]"))) {
+        s->user[0] = s->with_system[0] = "[INST] "; /* from version 3 on */
+        s->user[1] = s->with_system[2] = "[/INST]";
+        s->system = SYSTEM_IN_LAST;
+        s->trim_reply = true;
+    }
+    return true;
 }
 
 static err_code fill(chat_template *ct, const char *name, const char *text, const tokenizer *tok,
                      err *e)
 {
-    bool known = false;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        if (strcmp(names[i].name, name) != 0) continue;
-        ct->name = names[i].name;
-        ct->style = names[i].style;
-        known = true;
+    bool automatic = !name || strcmp(name, "auto") == 0;
+    if (automatic && !chat_shape_read(&ct->shape, text)) {
+        return err_set(e, ERR_UNSUPPORTED,
+                       "the model's chat template is not one that lorad renders; set "
+                       "model.chat_template to one of %s, or use /v1/completions",
+                       chat_template_names());
     }
-    if (!known) {
+    if (!automatic && !named_shape(&ct->shape, name, text, tok)) {
         return err_set(e, ERR_INPUT, "unknown chat template '%.40s'; known: %s", name,
                        chat_template_names());
     }
-    ct->bos = -1;
-    if (ct->style != STYLE_CHATML || has(text, "bos_token")) ct->bos = tokenizer_bos(tok);
-    if (strcmp(name, "qwen") == 0) {
-        ct->default_system =
-            has(text, "You are Qwen")
-                ? "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
-                : "You are a helpful assistant.";
-    }
-    add_stop(ct, tok, "<|im_end|>");
-    add_stop(ct, tok, "<|eot_id|>");
-    add_stop(ct, tok, "<|end|>");
-    if (tokenizer_eos(tok) >= 0 && ct->n_stop < 4) ct->stop[ct->n_stop++] = tokenizer_eos(tok);
-    return check_markers(ct, tok, e);
+    ct->now = wall_clock;
+    ct->bos = token_text(tok, tokenizer_bos(tok));
+    ct->eos = token_text(tok, tokenizer_eos(tok));
+    static const char *const ends[] = {"<|im_end|>", "<|eot_id|>", "<|end|>"};
+    for (int i = 0; i < 3; i++) add_stop(ct, tok, tokenizer_find(tok, ends[i]));
+    add_stop(ct, tok, tokenizer_eos(tok));
+    err_code rc = check_markers(ct, tok, e);
+    return rc ? rc : find_barred(ct, text, tok, e);
 }
 
 err_code chat_template_load(chat_template **out, const char *dir, const char *name,
                             const tokenizer *tok, err *e)
 {
     *out = NULL;
-    bool automatic = !name || strcmp(name, "auto") == 0;
     char *text = template_text(dir);
-    if (automatic && !text) {
+    if (!text && (!name || strcmp(name, "auto") == 0)) {
         return err_set(e, ERR_NOT_FOUND,
                        "the model has no chat template; set model.chat_template to "
                        "one of %s, or use /v1/completions",
                        chat_template_names());
     }
-    if (automatic) name = recognise(text);
     chat_template *ct = calloc(1, sizeof(*ct));
-    err_code rc = ERR_NONE;
-    if (!ct)
-        rc = err_set(e, ERR_NOMEM, "no memory for the chat template");
-    else if (!name) {
-        rc = err_set(e, ERR_UNSUPPORTED,
-                     "the model's chat template is not one that lorad renders; set "
-                     "model.chat_template to one of %s, or use /v1/completions",
-                     chat_template_names());
-    } else {
-        rc = fill(ct, name, text ? text : "", tok, e);
-    }
+    err_code rc = ct ? fill(ct, name, text ? text : "", tok, e)
+                     : err_set(e, ERR_NOMEM, "no memory for the chat template");
     free(text);
     if (rc)
-        free(ct);
+        chat_template_destroy(ct);
     else
         *out = ct;
     return rc;
@@ -196,6 +235,8 @@ err_code chat_template_load(chat_template **out, const char *dir, const char *na
 
 void chat_template_destroy(chat_template *ct)
 {
+    if (!ct) return;
+    free(ct->barred);
     free(ct);
 }
 
@@ -209,58 +250,58 @@ int chat_stop_ids(const chat_template *ct, int32_t *ids, int cap)
 /* -------------------------------------------------------------------- rendering -- */
 
 typedef struct {
-    const tokenizer *tok;
-    int32_t *ids;
-    size_t n, cap;
-    char *run; /* ordinary text since the last marker */
+    const chat_template *ct;
+    char *text;
     size_t len, room;
+    tok_span *foreign;
+    size_t n_foreign, foreign_room;
     bool failed;
 } writer;
 
-static void put_id(writer *w, int32_t id)
-{
-    if (w->n < w->cap) w->ids[w->n] = id;
-    w->n++;
-}
+typedef struct {
+    const char *s;
+    size_t len;
+} piece;
 
-static void flush(writer *w)
+static void append(writer *w, const char *s, size_t len)
 {
-    if (w->len == 0 || w->failed) return;
-    size_t left = w->n < w->cap ? w->cap - w->n : 0;
-    int64_t n = tokenizer_encode(w->tok, w->run, w->len, 0, left ? w->ids + w->n : NULL, left);
-    if (n < 0)
-        w->failed = true;
-    else
-        w->n += (size_t)n;
-    w->len = 0;
-}
-
-static void put_text(writer *w, const char *s, size_t len)
-{
-    if (w->failed) return;
+    if (w->failed || len == 0) return;
     if (w->room - w->len < len) {
         size_t room = 2 * (w->len + len) + 256;
-        char *p = realloc(w->run, room);
+        char *p = realloc(w->text, room);
         if (!p) {
             w->failed = true;
             return;
         }
-        w->run = p;
+        w->text = p;
         w->room = room;
     }
-    memcpy(w->run + w->len, s, len);
+    memcpy(w->text + w->len, s, len);
     w->len += len;
 }
 
+/* The template's own words. */
 static void put(writer *w, const char *s)
 {
-    put_text(w, s, strlen(s));
+    append(w, s, strlen(s));
 }
 
-static void mark(writer *w, const char *content)
+/* A message's text. */
+static void put_foreign(writer *w, piece p)
 {
-    flush(w);
-    put_id(w, tokenizer_find(w->tok, content));
+    if (p.len == 0 || w->failed) return;
+    if (w->n_foreign == w->foreign_room) {
+        size_t room = 2 * w->foreign_room + 16;
+        tok_span *f = realloc(w->foreign, room * sizeof(*f));
+        if (!f) {
+            w->failed = true;
+            return;
+        }
+        w->foreign = f;
+        w->foreign_room = room;
+    }
+    w->foreign[w->n_foreign++] = (tok_span){w->len, w->len + p.len};
+    append(w, p.s, p.len);
 }
 
 static const char *role_of(const chat_message *m)
@@ -268,146 +309,309 @@ static const char *role_of(const chat_message *m)
     return strcmp(m->role, "developer") == 0 ? "system" : m->role;
 }
 
-static void trimmed(const chat_message *m, const char **s, size_t *len)
+static bool is_role(const chat_message *m, const char *role)
 {
-    *s = m->text;
-    *len = m->len;
-    while (*len && strchr(" \t\r\n", (*s)[0])) {
-        (*s)++;
-        (*len)--;
-    }
-    while (*len && strchr(" \t\r\n", (*s)[*len - 1])) (*len)--;
+    return strcmp(role_of(m), role) == 0;
 }
 
-static void render_chatml(writer *w, const chat_template *ct, const chat_message *m, size_t n,
-                          bool open)
+static piece whole(const chat_message *m)
 {
-    if (ct->default_system && (n == 0 || strcmp(role_of(&m[0]), "system") != 0)) {
-        mark(w, "<|im_start|>");
-        put(w, "system\n");
-        put(w, ct->default_system);
-        mark(w, "<|im_end|>");
-        put(w, "\n");
+    return (piece){m->text, m->len};
+}
+
+/* What Python's str.strip() takes away. */
+static bool is_strip_space(uint32_t c)
+{
+    return unicode_is_space(c) || (c >= 0x1C && c <= 0x1F);
+}
+
+static piece trimmed_right(piece p)
+{
+    while (p.len > 0) {
+        size_t back = p.len, used;
+        do back--;
+        while (back > 0 && ((unsigned char)p.s[back] & 0xC0) == 0x80);
+        if (!is_strip_space(utf8_decode(p.s + back, p.len - back, &used))) break;
+        p.len = back;
+    }
+    return p;
+}
+
+static piece trimmed(piece p)
+{
+    size_t used;
+    while (p.len > 0 && is_strip_space(utf8_decode(p.s, p.len, &used))) {
+        p.s += used;
+        p.len -= used;
+    }
+    return trimmed_right(p);
+}
+
+static piece trimmed_if(bool trim, const chat_message *m)
+{
+    return trim ? trimmed(whole(m)) : whole(m);
+}
+
+static void chatml_message(writer *w, const char *role, piece text)
+{
+    put(w, "<|im_start|>");
+    put(w, role);
+    put(w, "\n");
+    put_foreign(w, text);
+    put(w, "<|im_end|>\n");
+}
+
+static void render_chatml(writer *w, const chat_message *m, size_t n)
+{
+    const char *d = w->ct->shape.default_system;
+    if (d && (n == 0 || !is_role(&m[0], "system"))) {
+        put(w, "<|im_start|>system\n");
+        put(w, d);
+        put(w, "<|im_end|>\n");
+    }
+    for (size_t i = 0; i < n; i++) chatml_message(w, role_of(&m[i]), whole(&m[i]));
+}
+
+/* ------------------------------------------------------------------------ Qwen3 -- */
+
+static bool begins_with(piece p, const char *s)
+{
+    return p.len >= strlen(s) && memcmp(p.s, s, strlen(s)) == 0;
+}
+
+static bool finishes_with(piece p, const char *s)
+{
+    return p.len >= strlen(s) && memcmp(p.s + p.len - strlen(s), s, strlen(s)) == 0;
+}
+
+static piece without_newlines(piece p, bool left, bool right)
+{
+    while (left && p.len > 0 && p.s[0] == '\n') {
+        p.s++;
+        p.len--;
+    }
+    while (right && p.len > 0 && p.s[p.len - 1] == '\n') p.len--;
+    return p;
+}
+
+/* What follows the last `mark`, all of it if there is none. */
+static piece after_last(piece p, const char *mark)
+{
+    const char *at;
+    while ((at = memmem(p.s, p.len, mark, strlen(mark))) != NULL) {
+        size_t gone = (size_t)(at - p.s) + strlen(mark);
+        p.s += gone;
+        p.len -= gone;
+    }
+    return p;
+}
+
+/* A reply's thoughts are cut from it; they return, between the markers, only after the last question,
+ * where the template always puts them into the last message. */
+static void qwen3_reply(writer *w, const chat_message *m, bool after_question, bool last)
+{
+    piece text = whole(m), thought = {text.s, 0};
+    const char *end = memmem(text.s, text.len, "</think>", 8);
+    if (end) {
+        thought.len = (size_t)(end - text.s);
+        thought = without_newlines(thought, false, true);
+        thought = without_newlines(after_last(thought, "<think>"), true, false);
+        text = without_newlines(after_last(text, "</think>"), true, false);
+    }
+    put(w, "<|im_start|>assistant\n");
+    if (after_question && (last || thought.len > 0)) {
+        put(w, "<think>\n");
+        put_foreign(w, without_newlines(thought, true, true));
+        put(w, "\n</think>\n\n");
+        text = without_newlines(text, true, false);
+    }
+    put_foreign(w, text);
+    put(w, "<|im_end|>\n");
+}
+
+static void render_qwen3(writer *w, const chat_message *m, size_t n)
+{
+    size_t question = n; /* the last one that is no tool's answer */
+    for (size_t i = 0; i < n; i++) {
+        piece p = whole(&m[i]);
+        bool tool = begins_with(p, "<tool_response>") && finishes_with(p, "</tool_response>");
+        if (is_role(&m[i], "user") && !tool) question = i;
     }
     for (size_t i = 0; i < n; i++) {
-        mark(w, "<|im_start|>");
+        if (is_role(&m[i], "assistant"))
+            qwen3_reply(w, &m[i], question < i, i + 1 == n);
+        else
+            chatml_message(w, role_of(&m[i]), whole(&m[i]));
+    }
+}
+
+/* ------------------------------------------------------------- role tags, Llama -- */
+
+static void render_role_tags(writer *w, const chat_message *m, size_t n)
+{
+    const char *end = w->ct->shape.end;
+    for (size_t i = 0; i < n; i++) {
+        put(w, "<|");
         put(w, role_of(&m[i]));
-        put(w, "\n");
-        put_text(w, m[i].text, m[i].len);
-        mark(w, "<|im_end|>");
-        put(w, "\n");
-    }
-    if (open) {
-        mark(w, "<|im_start|>");
-        put(w, "assistant\n");
-    }
-}
-
-static void render_role_tags(writer *w, const chat_message *m, size_t n, bool open)
-{
-    for (size_t i = 0; i < n; i++) {
-        char tag[32];
-        (void)snprintf(tag, sizeof(tag), "<|%s|>", role_of(&m[i]));
-        mark(w, tag);
-        put(w, "\n");
-        put_text(w, m[i].text, m[i].len);
-        mark(w, "<|end|>");
-        put(w, "\n");
-    }
-    if (open) {
-        mark(w, "<|assistant|>");
+        put(w, "|>\n");
+        put_foreign(w, whole(&m[i]));
+        put(w, end ? end : w->ct->eos);
         put(w, "\n");
     }
 }
 
-static void render_llama3(writer *w, const chat_message *m, size_t n, bool open)
+static void llama3_header(writer *w, const char *role)
 {
-    for (size_t i = 0; i < n; i++) {
-        const char *s;
-        size_t len;
-        trimmed(&m[i], &s, &len);
-        mark(w, "<|start_header_id|>");
-        put(w, role_of(&m[i]));
-        mark(w, "<|end_header_id|>");
+    put(w, "<|start_header_id|>");
+    put(w, role);
+    put(w, "<|end_header_id|>\n\n");
+}
+
+static void put_today(writer *w)
+{
+    static const char months[12][4] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                       "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+    time_t now = (time_t)w->ct->now();
+    struct tm tm;
+    char text[48];
+    if (!localtime_r(&now, &tm)) {
+        w->failed = true;
+        return;
+    }
+    (void)snprintf(text, sizeof(text), "%02d %s %d", tm.tm_mday, months[tm.tm_mon],
+                   tm.tm_year + 1900);
+    put(w, text);
+}
+
+static void render_llama3(writer *w, const chat_message *m, size_t n)
+{
+    const chat_shape *s = &w->ct->shape;
+    size_t first = 0;
+    if (s->dated) {
+        llama3_header(w, "system");
+        put(w, "Cutting Knowledge Date: ");
+        put(w, s->knowledge);
+        put(w, "\nToday Date: ");
+        if (s->date)
+            put(w, s->date);
+        else
+            put_today(w);
         put(w, "\n\n");
-        put_text(w, s, len);
-        mark(w, "<|eot_id|>");
+        if (n > 0 && is_role(&m[0], "system"))
+            put_foreign(w, trimmed(whole(&m[first++])));
+        else if (s->default_system)
+            put(w, s->default_system);
+        put(w, "<|eot_id|>");
     }
-    if (open) {
-        mark(w, "<|start_header_id|>");
-        put(w, "assistant");
-        mark(w, "<|end_header_id|>");
-        put(w, "\n\n");
-    }
-}
-
-/* Llama-2 and Mistral: [INST] ... [/INST] are ordinary text (or tokens of the model, where it has
- * them); roles must alternate, a system message may only come first. */
-static void inst(writer *w, const char *marker)
-{
-    if (tokenizer_find(w->tok, marker) >= 0)
-        mark(w, marker);
-    else
-        put(w, marker);
-}
-
-static bool render_inst(writer *w, const chat_template *ct, const chat_message *m, size_t n, err *e)
-{
-    size_t first = n > 0 && strcmp(role_of(&m[0]), "system") == 0 ? 1 : 0;
-    bool llama = ct->style == STYLE_LLAMA2;
     for (size_t i = first; i < n; i++) {
-        bool user = (i - first) % 2 == 0;
-        if (strcmp(role_of(&m[i]), user ? "user" : "assistant") != 0) {
-            (void)err_set(e, ERR_INPUT,
-                          "this model's chat template needs user and assistant messages in "
-                          "turn, with a system message only at the start");
-            return false;
-        }
-        const char *s;
-        size_t len;
-        trimmed(&m[i], &s, &len);
-        if (user) {
-            if (llama && i > first) {
-                flush(w);
-                if (ct->bos >= 0) put_id(w, ct->bos);
+        llama3_header(w, role_of(&m[i]));
+        put_foreign(w, trimmed(whole(&m[i])));
+        put(w, "<|eot_id|>");
+    }
+}
+
+/* Llama-2 and Mistral: roles must alternate, a system message may only come first. */
+static bool in_turn(const chat_message *m, size_t n, size_t *first, err *e)
+{
+    *first = n > 0 && is_role(&m[0], "system") ? 1 : 0;
+    for (size_t i = *first; i < n; i++) {
+        if (is_role(&m[i], (i - *first) % 2 == 0 ? "user" : "assistant")) continue;
+        (void)err_set(e, ERR_INPUT,
+                      "this model's chat template needs user and assistant messages in "
+                      "turn, with a system message only at the start");
+        return false;
+    }
+    return true;
+}
+
+static bool render_llama2(writer *w, const chat_message *m, size_t n, err *e)
+{
+    size_t first;
+    if (!in_turn(m, n, &first, e)) return false;
+    for (size_t i = first; i < n; i++) {
+        if (is_role(&m[i], "user")) {
+            bool with_system = first == 1 && i == 1;
+            put(w, w->ct->bos);
+            put(w, "[INST] ");
+            if (with_system) {
+                put(w, "<<SYS>>\n");
+                put_foreign(w, whole(&m[0]));
+                put(w, "\n<</SYS>>\n\n");
             }
-            inst(w, "[INST]");
-            put(w, " ");
-            if (i == first && first == 1) {
-                put(w, llama ? "<<SYS>>\n" : "");
-                put_text(w, m[0].text, m[0].len);
-                put(w, llama ? "\n<</SYS>>\n\n" : "\n\n");
-            }
-            put_text(w, s, len);
-            put(w, " ");
-            inst(w, "[/INST]");
+            /* the template trims the two together */
+            piece right = trimmed_right(whole(&m[i]));
+            if (with_system && right.len == 0) w->len -= 2;
+            put_foreign(w, with_system ? right : trimmed(whole(&m[i])));
+            put(w, " [/INST]");
         } else {
             put(w, " ");
-            put_text(w, s, len);
-            if (llama) put(w, " ");
-            flush(w);
-            if (tokenizer_eos(w->tok) >= 0) put_id(w, tokenizer_eos(w->tok));
+            put_foreign(w, trimmed(whole(&m[i])));
+            put(w, " ");
+            put(w, w->ct->eos);
         }
     }
     return true;
 }
 
+static bool render_mistral(writer *w, const chat_message *m, size_t n, err *e)
+{
+    const chat_shape *s = &w->ct->shape;
+    size_t first;
+    if (!in_turn(m, n, &first, e)) return false;
+    if (first == 1 && s->system == SYSTEM_REFUSED) {
+        (void)err_set(e, ERR_INPUT, "this model's chat template has no place for a system message");
+        return false;
+    }
+    size_t at = s->system == SYSTEM_IN_LAST ? n - 1 : 1;
+    for (size_t i = first; i < n; i++) {
+        if (is_role(&m[i], "assistant")) {
+            put(w, s->reply[0]);
+            put_foreign(w, trimmed_if(s->trim_reply, &m[i]));
+            put(w, w->ct->eos);
+            put(w, s->reply[1]);
+        } else if (first == 1 && i == at) {
+            put(w, s->with_system[0]);
+            put_foreign(w, trimmed_if(s->trim_system, &m[0]));
+            put(w, s->with_system[1]);
+            put_foreign(w, whole(&m[i]));
+            put(w, s->with_system[2]);
+        } else {
+            put(w, s->user[0]);
+            put_foreign(w, trimmed_if(s->trim_user, &m[i]));
+            put(w, s->user[1]);
+        }
+    }
+    return true;
+}
+
+static bool render(writer *w, const chat_message *m, size_t n, err *e)
+{
+    const chat_shape *s = &w->ct->shape;
+    if (s->bos && s->style != STYLE_LLAMA2) put(w, w->ct->bos);
+    switch (s->style) {
+    case STYLE_CHATML: render_chatml(w, m, n); return true;
+    case STYLE_QWEN3: render_qwen3(w, m, n); return true;
+    case STYLE_ROLE_TAGS: render_role_tags(w, m, n); return true;
+    case STYLE_LLAMA3: render_llama3(w, m, n); return true;
+    case STYLE_LLAMA2: return render_llama2(w, m, n, e);
+    case STYLE_MISTRAL: return render_mistral(w, m, n, e);
+    }
+    return false;
+}
+
 int64_t chat_encode(const chat_template *ct, const tokenizer *tok, const chat_message *msgs,
                     size_t n_msgs, bool add_generation_prompt, int32_t *ids, size_t cap, err *e)
 {
-    writer w = {.tok = tok, .ids = ids, .cap = cap};
-    bool ok = true;
-    if (ct->bos >= 0) put_id(&w, ct->bos);
-    switch (ct->style) {
-    case STYLE_CHATML: render_chatml(&w, ct, msgs, n_msgs, add_generation_prompt); break;
-    case STYLE_ROLE_TAGS: render_role_tags(&w, msgs, n_msgs, add_generation_prompt); break;
-    case STYLE_LLAMA3: render_llama3(&w, msgs, n_msgs, add_generation_prompt); break;
-    case STYLE_LLAMA2:
-    case STYLE_MISTRAL: ok = render_inst(&w, ct, msgs, n_msgs, e); break;
+    writer w = {.ct = ct};
+    int64_t n = ERR_INPUT;
+    if (render(&w, msgs, n_msgs, e)) {
+        if (add_generation_prompt) put(&w, ct->shape.opening);
+        tok_guard guard = {w.foreign, w.n_foreign, ct->barred, ct->n_barred};
+        n = w.failed ? -1
+                     : tokenizer_encode_guarded(tok, w.text ? w.text : "", w.len, &guard, ids, cap);
+        if (n < 0) n = err_set(e, ERR_NOMEM, "no memory for the conversation");
     }
-    flush(&w);
-    free(w.run);
-    if (!ok) return ERR_INPUT;
-    if (w.failed) return err_set(e, ERR_NOMEM, "no memory for the conversation");
-    return (int64_t)w.n;
+    free(w.text);
+    free(w.foreign);
+    return n;
 }

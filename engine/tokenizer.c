@@ -45,6 +45,11 @@ bool tokenizer_is_special(const tokenizer *t, int32_t id)
     return id >= 0 && id < t->n_vocab && t->entries[id].special;
 }
 
+bool tokenizer_is_added(const tokenizer *t, int32_t id)
+{
+    return id >= 0 && id < t->n_vocab && t->entries[id].added;
+}
+
 /* ------------------------------------------------------------------- encoding -- */
 
 typedef struct {
@@ -64,7 +69,27 @@ typedef struct {
     symbol *symbols;
     pair *heap;
     size_t n_heap, work_cap;
+    const tok_guard *guard; /* NULL: none */
+    size_t next_foreign;    /* the first span that ends after the place that is read */
 } encoder;
+
+/* A token that only its own text in the right place gives, never the vocabulary or a merge. */
+static bool is_barred(const encoder *en, int32_t id)
+{
+    const tok_guard *g = en->guard;
+    if (!g) return false;
+    if (en->t->entries[id].special) return true;
+    for (size_t i = 0; i < g->n_barred; i++) {
+        if (g->barred[i] == id) return true;
+    }
+    return false;
+}
+
+static int32_t find_piece(const encoder *en, const char *s, size_t len)
+{
+    int32_t id = tokenizer_find_bytes(en->t, s, len);
+    return id >= 0 && is_barred(en, id) ? -1 : id;
+}
 
 static void emit(encoder *en, int32_t id)
 {
@@ -123,7 +148,7 @@ static void offer(encoder *en, int32_t left)
     int32_t a = s[left].id, b = s[s[left].next].id;
     if (a < 0 || b < 0) return;
     const merge *m = tokenizer_find_merge(en->t, a, b);
-    if (m) heap_push(en, (pair){m->rank, left, a, b});
+    if (m && !is_barred(en, m->result)) heap_push(en, (pair){m->rank, left, a, b});
 }
 
 /* Merges the first n symbols and emits what is left. */
@@ -157,7 +182,7 @@ static void byte_level_piece(encoder *en, const char *s, size_t len)
 {
     const tokenizer *t = en->t;
     if (t->ignore_merges) {
-        int32_t id = tokenizer_find_bytes(t, s, len);
+        int32_t id = find_piece(en, s, len);
         if (id >= 0) {
             emit(en, id);
             return;
@@ -177,7 +202,7 @@ static void sentence_piece(encoder *en, const char *s, size_t len)
 {
     const tokenizer *t = en->t;
     if (t->ignore_merges) {
-        int32_t id = tokenizer_find_bytes(t, s, len);
+        int32_t id = find_piece(en, s, len);
         if (id >= 0) {
             emit(en, id);
             return;
@@ -188,7 +213,7 @@ static void sentence_piece(encoder *en, const char *s, size_t len)
     bool after_unk = false;
     for (size_t i = 0, used; i < len; i += used) {
         (void)utf8_decode(s + i, len - i, &used);
-        int32_t id = tokenizer_find_bytes(t, s + i, used);
+        int32_t id = find_piece(en, s + i, used);
         bool bytes = id < 0 && t->byte_fallback;
         for (size_t k = 0; bytes && k < used; k++) bytes = t->byte_id[(unsigned char)s[i + k]] >= 0;
         if (id >= 0) {
@@ -309,15 +334,27 @@ static bool stands_alone(const char *s, size_t len, size_t from, size_t to)
     return !is_word_char(utf8_decode(s + back, len - back, &used));
 }
 
-static const added_token *added_at(const tokenizer *t, const char *s, size_t len, size_t i,
-                                   bool special)
+/* Whether the added token may begin here: a barred one touches no foreign span. */
+static bool is_free(encoder *en, const added_token *a, size_t i)
 {
+    const tok_guard *g = en->guard;
+    if (!g || !is_barred(en, a->id)) return true;
+    while (en->next_foreign < g->n_foreign && g->foreign[en->next_foreign].to <= i) {
+        en->next_foreign++;
+    }
+    return en->next_foreign == g->n_foreign || g->foreign[en->next_foreign].from >= i + a->len;
+}
+
+static const added_token *added_at(encoder *en, const char *s, size_t len, size_t i, bool special)
+{
+    const tokenizer *t = en->t;
     for (int k = 0; k < t->n_added; k++) {
         const added_token *a = &t->added[k];
         if (a->special && !special) continue;
         if (a->content[0] != s[i] || len - i < a->len || memcmp(s + i, a->content, a->len) != 0) {
             continue;
         }
+        if (!is_free(en, a, i)) continue;
         if (!a->single_word || stands_alone(s, len, i, i + a->len)) return a;
     }
     return NULL;
@@ -342,10 +379,10 @@ static size_t skip_left(const char *s, size_t len, size_t i)
     return i;
 }
 
-int64_t tokenizer_encode(const tokenizer *t, const char *text, size_t len, int flags, int32_t *ids,
-                         size_t cap)
+static int64_t encode(const tokenizer *t, const char *text, size_t len, int flags,
+                      const tok_guard *guard, int32_t *ids, size_t cap)
 {
-    encoder en = {.t = t, .out = ids, .cap = cap};
+    encoder en = {.t = t, .out = ids, .cap = cap, .guard = guard};
     if (len > INT32_MAX / 4) return -1;
     bool first[256] = {false}; /* bytes that begin an added token */
     bool special = flags & TOK_PARSE_SPECIAL;
@@ -356,7 +393,7 @@ int64_t tokenizer_encode(const tokenizer *t, const char *text, size_t len, int f
     size_t start = 0;
     for (size_t i = 0; i < len;) {
         const added_token *a =
-            first[(unsigned char)text[i]] ? added_at(t, text, len, i, special) : NULL;
+            first[(unsigned char)text[i]] ? added_at(&en, text, len, i, special) : NULL;
         if (!a) {
             i++;
             continue;
@@ -373,6 +410,18 @@ int64_t tokenizer_encode(const tokenizer *t, const char *text, size_t len, int f
     free(en.symbols);
     free(en.heap);
     return en.failed ? -1 : (int64_t)en.n;
+}
+
+int64_t tokenizer_encode(const tokenizer *t, const char *text, size_t len, int flags, int32_t *ids,
+                         size_t cap)
+{
+    return encode(t, text, len, flags, NULL, ids, cap);
+}
+
+int64_t tokenizer_encode_guarded(const tokenizer *t, const char *text, size_t len,
+                                 const tok_guard *guard, int32_t *ids, size_t cap)
+{
+    return encode(t, text, len, TOK_PARSE_SPECIAL, guard, ids, cap);
 }
 
 /* ------------------------------------------------------------------- decoding -- */

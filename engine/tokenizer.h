@@ -28,6 +28,7 @@ int32_t tokenizer_eos(const tokenizer *t); /* -1: none */
 /* Id of a token by its exact content ("<|eot_id|>"), or -1. */
 int32_t tokenizer_find(const tokenizer *t, const char *content);
 bool tokenizer_is_special(const tokenizer *t, int32_t id);
+bool tokenizer_is_added(const tokenizer *t, int32_t id); /* found in texts whole, special or not */
 
 enum {
     TOK_ADD_SPECIAL = 1,   /* what the post-processor adds (bos ...) */
@@ -41,6 +42,25 @@ enum {
  * Negative: out of memory.  Time and memory O(len log len). */
 int64_t tokenizer_encode(const tokenizer *t, const char *text, size_t len, int flags, int32_t *ids,
                          size_t cap);
+
+/* A text of two hands: markers count only where the caller wrote them. */
+typedef struct tok_span {
+    size_t from, to;
+} tok_span;
+
+typedef struct tok_guard {
+    const tok_span *foreign; /* what others wrote: in order, apart, none empty */
+    size_t n_foreign;
+    const int32_t *barred; /* added tokens that foreign text never becomes, besides special ones */
+    size_t n_barred;
+} tok_guard;
+
+/* As tokenizer_encode() with TOK_PARSE_SPECIAL, the whole text at once (so that spaces and merges at
+ * markers are as for any text), but a special or barred token is found only where all of its bytes
+ * are outside the foreign spans, and no merge makes one: its text in a foreign span is encoded as
+ * ordinary text. */
+int64_t tokenizer_encode_guarded(const tokenizer *t, const char *text, size_t len,
+                                 const tok_guard *guard, int32_t *ids, size_t cap);
 
 /* Bytes of one token as it appears in a text (byte-level tokens are decoded to raw bytes; special
  * tokens give their content).  Borrowed; *len set.  NULL for an unknown id. */

@@ -549,6 +549,7 @@ static err_code make_texts(loader *l)
         int byte = t->byte_fallback ? byte_token(en->bytes) : -1;
         if (byte >= 0) en->text[0] = (char)byte;
         en->text_len = byte >= 0 ? 1 : (uint32_t)undo_blocks(en->bytes, en->text);
+        en->text[en->text_len] = 0;
     }
     return ERR_NONE;
 }
@@ -588,6 +589,22 @@ static int32_t config_token(const tokenizer *t, const cJSON *cfg, const char *na
     const cJSON *v = json_get(cfg, name);
     if (cJSON_IsObject(v)) v = json_get(v, "content");
     return cJSON_IsString(v) ? tokenizer_find(t, v->valuestring) : -1;
+}
+
+/* What the configuration names as bos or eos is found in texts as a special token, listed as an added
+ * one or not. */
+static err_code make_special(tokenizer *t, int32_t id, err *e)
+{
+    if (id < 0 || t->entries[id].added) return ERR_NONE;
+    added_token *list = realloc(t->added, ((size_t)t->n_added + 1) * sizeof(*list));
+    if (list) t->added = list;
+    char *content = list ? strndup(t->entries[id].bytes, t->entries[id].len) : NULL;
+    if (!content) return err_set(e, ERR_NOMEM, "no memory for added tokens");
+    list[t->n_added++] =
+        (added_token){.content = content, .len = strlen(content), .id = id, .special = true};
+    qsort(list, (size_t)t->n_added, sizeof(*list), longest_first);
+    t->entries[id].added = t->entries[id].special = true;
+    return ERR_NONE;
 }
 
 static err_code read_all(loader *l)
@@ -641,6 +658,12 @@ err_code tokenizer_load(tokenizer **out, const char *dir, err *e)
         t->bos = config_token(t, cfg, "bos_token");
         t->eos = config_token(t, cfg, "eos_token");
         cJSON_Delete(cfg);
+        rc = make_special(t, t->bos, e);
+        if (!rc) rc = make_special(t, t->eos, e);
+        if (rc) {
+            tokenizer_destroy(t);
+            return rc;
+        }
     }
     *out = t;
     return ERR_NONE;

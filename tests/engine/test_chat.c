@@ -1,9 +1,13 @@
-/* test_chat.c -- conversations as ids: the demo's own template, ChatML, and forged markers. */
+/* test_chat.c -- conversations as ids: Hugging Face's for each family (fixtures/chat, made by
+ * tests/tools/make_chat_golden.py), forged markers, templates that are refused, the clock.
+ */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <check.h>
 
+#include "engine/base/json.h"
 #include "engine/chat.h"
 
 static char *render(const chat_template *ct, const tokenizer *t, const chat_message *m, size_t n,
@@ -22,6 +26,214 @@ static char *render(const chat_template *ct, const tokenizer *t, const chat_mess
     {                       \
         r, s, sizeof(s) - 1 \
     }
+
+/* ------------------------------------------------------------ Hugging Face's ids -- */
+
+enum { IDS = 4096, MESSAGES = 8, FORGED_FROM = 16 };
+
+static char *file_text(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    ck_assert_msg(f, "no %s", path);
+    char *text = malloc(1 << 20);
+    ck_assert_ptr_nonnull(text);
+    text[fread(text, 1, (1 << 20) - 1, f)] = 0;
+    ck_assert_int_eq(fclose(f), 0);
+    return text;
+}
+
+static cJSON *conversations(void)
+{
+    char *text = file_text("fixtures/chat/conversations.json");
+    cJSON *all;
+    err e;
+    ck_assert_msg(json_parse(text, strlen(text), &json_limits_trusted, &all, &e) == ERR_NONE, "%s",
+                  e.msg);
+    free(text);
+    return all;
+}
+
+static size_t messages_of(const cJSON *conversation, chat_message *m)
+{
+    size_t n = 0;
+    const cJSON *v;
+    cJSON_ArrayForEach(v, conversation)
+    {
+        ck_assert_uint_lt(n, MESSAGES);
+        const char *text = cJSON_GetArrayItem(v, 1)->valuestring;
+        m[n++] = (chat_message){cJSON_GetArrayItem(v, 0)->valuestring, text, strlen(text)};
+    }
+    return n;
+}
+
+typedef struct {
+    char name[64], style[32], dir[128];
+    tokenizer *tok;
+    chat_template *ct;
+} chat_case;
+
+static int64_t july_2024(void)
+{
+    return 1721995200; /* 26 July 2024, 12:00 UTC */
+}
+
+static void open_case(chat_case *c, const char *line)
+{
+    char kind[32], dir[128];
+    err e;
+    ck_assert_int_eq(sscanf(line, "%63s %31s %31s", c->name, kind, c->style), 3);
+    (void)snprintf(dir, sizeof(dir), "fixtures/chat/tok-%s", kind);
+    (void)snprintf(c->dir, sizeof(c->dir), "fixtures/chat/%s", c->name);
+    ck_assert_msg(tokenizer_load(&c->tok, dir, &e) == ERR_NONE, "%s: %s", dir, e.msg);
+    ck_assert_msg(chat_template_load(&c->ct, c->dir, "auto", c->tok, &e) == ERR_NONE, "%s: %s",
+                  c->name, e.msg);
+    ck_assert_str_eq(chat_template_name(c->ct), c->style);
+    chat_template_set_clock(c->ct, july_2024);
+}
+
+static void close_case(chat_case *c)
+{
+    chat_template_destroy(c->ct);
+    tokenizer_destroy(c->tok);
+}
+
+/* One line of ids.txt; `ids` holds the line before.  Returns the count, -1: refused. */
+static int64_t golden(const char *line, int *conversation, int *opened, int32_t *ids, int64_t n)
+{
+    int used;
+    ck_assert_int_eq(sscanf(line, "%d %d%n", conversation, opened, &used), 2);
+    const char *s = line + used;
+    if (strcmp(s, " refused") == 0) return -1;
+    if (strncmp(s, " +", 2) == 0)
+        s += 2;
+    else
+        n = 0;
+    for (int id; sscanf(s, " %d%n", &id, &used) == 1; s += used) {
+        ck_assert_int_lt(n, IDS);
+        ids[n++] = id;
+    }
+    return n;
+}
+
+static int64_t encode(const chat_case *c, const chat_message *m, size_t n, bool open, int32_t *ids)
+{
+    err e;
+    int64_t k = chat_encode(c->ct, c->tok, m, n, open, ids, IDS, &e);
+    if (k < 0) {
+        ck_assert_int_eq(k, ERR_INPUT);
+        ck_assert(e.msg[0]);
+        return -1;
+    }
+    ck_assert_int_le(k, IDS);
+    return k;
+}
+
+/* Added tokens that stand for markers: all but the one that no template here contains. */
+static int markers_in(const chat_case *c, const int32_t *ids, int64_t n, const char *template)
+{
+    int k = 0;
+    for (int64_t i = 0; i < n; i++) {
+        size_t len;
+        const char *s = tokenizer_bytes(c->tok, ids[i], &len);
+        k += tokenizer_is_special(c->tok, ids[i]) ||
+             (tokenizer_is_added(c->tok, ids[i]) && strstr(template, s));
+    }
+    return k;
+}
+
+/* SentencePiece models put a space after each marker, so forged ones make more. */
+static char *without_spaces(char *s)
+{
+    char *to = s;
+    for (const char *from = s; *from; from++) {
+        if (*from != ' ' && *from != '\n') *to++ = *from;
+    }
+    *to = 0;
+    return s;
+}
+
+/* Markers in messages give no marker: as many as with harmless texts, and the text is unchanged. */
+static void check_forged(const chat_case *c, const chat_message *m, size_t n, bool open,
+                         const int32_t *theirs, int64_t n_theirs, const char *template)
+{
+    static int32_t ids[IDS], harmless[IDS];
+    chat_message plain[MESSAGES];
+    for (size_t i = 0; i < n; i++) plain[i] = (chat_message){m[i].role, "x", 1};
+    int64_t k = encode(c, m, n, open, ids), p = encode(c, plain, n, open, harmless);
+    ck_assert_msg((k < 0) == (n_theirs < 0), "%s", c->name);
+    if (k < 0) return;
+    ck_assert_msg(markers_in(c, ids, k, template) == markers_in(c, harmless, p, template), "%s",
+                  c->name);
+    ck_assert_msg(markers_in(c, theirs, n_theirs, template) > markers_in(c, ids, k, template), "%s",
+                  c->name);
+    size_t len;
+    char *ours = without_spaces(tokenizer_decode(c->tok, ids, (size_t)k, false, &len));
+    char *other = without_spaces(tokenizer_decode(c->tok, theirs, (size_t)n_theirs, false, &len));
+    ck_assert_str_eq(ours, other);
+    free(ours);
+    free(other);
+}
+
+static char *template_text(const chat_case *c)
+{
+    static const char *const files[] = {"chat_template.jinja", "tokenizer_config.json",
+                                        "chat_template.json"};
+    char path[192];
+    for (int i = 0; i < 3; i++) {
+        (void)snprintf(path, sizeof(path), "%s/%s", c->dir, files[i]);
+        FILE *f = fopen(path, "rb");
+        if (!f) continue;
+        ck_assert_int_eq(fclose(f), 0);
+        return file_text(path);
+    }
+    ck_abort_msg("%s has no template", c->name);
+}
+
+static void check_case(const char *line, const cJSON *all)
+{
+    static int32_t ids[IDS], ours[IDS];
+    chat_case c;
+    char path[192], *save = NULL;
+    open_case(&c, line);
+    (void)snprintf(path, sizeof(path), "%s/ids.txt", c.dir);
+    char *text = file_text(path), *template = template_text(&c);
+    int lines = 0;
+    int64_t n = 0;
+    for (char *l = strtok_r(text, "\n", &save); l; l = strtok_r(NULL, "\n", &save), lines++) {
+        chat_message m[MESSAGES];
+        int conversation, opened;
+        n = golden(l, &conversation, &opened, ids, n);
+        size_t n_msgs = messages_of(cJSON_GetArrayItem(all, conversation), m);
+        if (conversation >= FORGED_FROM) {
+            check_forged(&c, m, n_msgs, opened, ids, n, template);
+            continue;
+        }
+        int64_t k = encode(&c, m, n_msgs, opened, ours);
+        ck_assert_msg(k == n && (n < 0 || memcmp(ids, ours, (size_t)n * sizeof(*ids)) == 0),
+                      "%s: conversation %d, opened %d: %d ids, Hugging Face has %d", c.name,
+                      conversation, opened, (int)k, (int)n);
+        ck_assert_int_eq(chat_encode(c.ct, c.tok, m, n_msgs, opened, NULL, 0, NULL) < 0, n < 0);
+    }
+    ck_assert_int_eq(lines, 2 * cJSON_GetArraySize(all));
+    free(text);
+    free(template);
+    close_case(&c);
+}
+
+START_TEST(every_family_gives_hugging_faces_ids)
+{
+    char *cases = file_text("fixtures/chat/cases.txt"), *save = NULL;
+    cJSON *all = conversations();
+    ck_assert_int_eq(setenv("TZ", "UTC", 1), 0); /* one template asks the clock */
+    int n = 0;
+    for (char *l = strtok_r(cases, "\n", &save); l; l = strtok_r(NULL, "\n", &save), n++) {
+        check_case(l, all);
+    }
+    ck_assert_int_ge(n, 18);
+    cJSON_Delete(all);
+    free(cases);
+}
+END_TEST
 
 START_TEST(the_demo_speaks_its_own_template)
 {
@@ -112,6 +324,7 @@ int main(void)
 {
     Suite *s = suite_create("chat");
     TCase *tc = tcase_create("all");
+    tcase_add_test(tc, every_family_gives_hugging_faces_ids);
     tcase_add_test(tc, the_demo_speaks_its_own_template);
     tcase_add_test(tc, markers_in_a_message_stay_text);
     tcase_add_test(tc, roles_out_of_turn_are_refused);
