@@ -1,12 +1,17 @@
 /* policy.c -- one comparison decides. */
 #include "engine/policy.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum {
     NEAR_US = 50000,     /* a deadline this close goes before fairness */
     LOCALITY_US = 20000, /* what an adapter in use is worth */
+    LOOK_AHEAD = 64,     /* prompts whose deadlines decide about the pace */
 };
+
+/* What prompts may add to a step of decode rows, as long as no first token is in danger. */
+static const double gentle = 0.25;
 
 typedef struct {
     const policy_request *rq;
@@ -81,6 +86,49 @@ int policy_plan(const policy_request *rq, int n, const policy_limits *lim, int64
         out[n_out++] = (policy_entry){order[i], take};
     }
     return n_out;
+}
+
+static bool is_decode(const policy_request *r)
+{
+    return r->running && r->left == 1;
+}
+
+/* At the gentle pace prompts get gentle / (1 + gentle) of the time: would that be too late for one? */
+static bool is_pressing(const policy_request *rq, const policy_entry *plan, int n_plan,
+                        const cost_model *cost, int64_t now_us)
+{
+    const cost_work none = {0};
+    double constant = cost_predict(cost, &none), ahead = 0;
+    for (int i = 0, seen = 0; i < n_plan && seen < LOOK_AHEAD; i++) {
+        const policy_request *r = &rq[plan[i].request];
+        if (is_decode(r)) continue;
+        seen++;
+        cost_work w = cost_with_chunk(&none, r->left, r->context, r->rank);
+        ahead += cost_predict(cost, &w) - constant;
+        if (!r->deadline_us || r->deadline_us < now_us) continue; /* what is missed is no hurry */
+        if ((double)(r->deadline_us - now_us) < ahead * (1 + gentle) / gentle) return true;
+    }
+    return false;
+}
+
+double policy_budget_us(const policy_request *rq, const policy_entry *plan, int n_plan,
+                        const cost_model *cost, int64_t now_us)
+{
+    cost_work w = {0};
+    double slack = INFINITY;
+    for (int i = 0; i < n_plan; i++) {
+        const policy_request *r = &rq[plan[i].request];
+        if (!is_decode(r)) break; /* decode rows stand first */
+        w.decode++;
+        w.attended += r->context + 1;
+        w.ranks += r->rank;
+        if (r->due_us) slack = fmin(slack, (double)(r->due_us - now_us));
+    }
+    if (w.decode == 0 || cost->n < COST_LEARNING) return INFINITY;
+    double base = cost_predict(cost, &w), pace = base * (1 + gentle);
+    if (slack <= base) return pace; /* the target is missed without any prompt */
+    if (is_pressing(rq, plan, n_plan, cost, now_us)) return slack;
+    return fmin(slack, pace);
 }
 
 bool policy_is_weaker(const policy_request *a, const policy_request *b, const policy_limits *lim,

@@ -9,6 +9,9 @@
  *        what is begun, then whether the TTFT deadline is near and can still be met, then the
  *        tenant's virtual token counter (VTC: served tokens over weight), then arrival, where an
  *        adapter that is in use counts as some milliseconds.
+ * policy_budget_us() says how long the step may take: prompts are cut so that the streams beside them
+ * keep their pace (Sarathi-Serve), and more so than their targets ask as long as no first token is
+ * in danger.
  *
  * Threads: any thread.
  */
@@ -17,6 +20,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "engine/cost.h"
 
 typedef struct policy_request {
     bool running;   /* has pages and a seat; else it waits */
@@ -27,6 +32,9 @@ typedef struct policy_request {
     int64_t arrived_us;
     int64_t deadline_us; /* of the first token; 0: none or already made */
     double served;       /* virtual tokens of its tenant */
+    int context;         /* positions that have KV */
+    int rank;            /* of its adapter, 0: none or not known yet */
+    int64_t due_us;      /* when its class wants the next token; 0: the first is not made */
 } policy_request;
 
 typedef struct policy_limits {
@@ -46,6 +54,11 @@ typedef struct policy_entry {
  * scratch [n]. */
 int policy_plan(const policy_request *rq, int n, const policy_limits *lim, int64_t now_us,
                 policy_entry *out, int *order);
+
+/* Microseconds that the step of this plan may take; INFINITY: nobody's next token is waited for, or
+ * nothing is known about what steps cost. */
+double policy_budget_us(const policy_request *rq, const policy_entry *plan, int n_plan,
+                        const cost_model *cost, int64_t now_us);
 
 /* Whether `a` must give way to `b`: its class, raised by waiting, is lower.  At any two times the
  * answers for (a, b) and (b, a) are not both yes, so no two requests pre-empt each other in turn. */

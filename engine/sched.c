@@ -20,6 +20,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
+#include "engine/cost.h"
 #include "engine/kv.h"
 #include "engine/policy.h"
 
@@ -29,6 +30,7 @@ enum {
     IDLE_WAIT_MS = 100,
     DEFAULT_AGEING_US = 10 * 1000000,
     OUTPUT_PRICE = 2, /* an output token costs as much as two prompt tokens (VTC) */
+    LEAST_CHUNK = 16, /* a prompt goes on by so many tokens even in a step without budget */
 };
 
 enum { STATE_WAITING, STATE_RUNNING, STATE_DONE };
@@ -68,6 +70,10 @@ struct sched {
     tenant_share tenants[TENANTS_MAX];
     int n_tenants;
     double share_floor; /* counter of the tenant that left last */
+
+    cost_model cost;
+    cost_work load;   /* of the step under construction */
+    double budget_us; /* INFINITY: no bound */
 
     /* the step under construction */
     step step;
@@ -264,6 +270,11 @@ static uint64_t adapter_bit(uint64_t id)
     return 1ULL << (id * 0x9E3779B97F4A7C15ULL >> 58);
 }
 
+static int rank_of(const request *rq)
+{
+    return rq->lora ? rq->lora->rank_max : 0;
+}
+
 static void describe(sched *sc, int i, uint64_t in_use)
 {
     const request *rq = sc->list[i];
@@ -276,6 +287,9 @@ static void describe(sched *sc, int i, uint64_t in_use)
         .arrived_us = rq->arrived_us,
         .deadline_us = rq->first_token_us ? 0 : rq->ttft_deadline_us,
         .served = sc->tenants[rq->tenant_slot].served,
+        .context = rq->n_computed,
+        .rank = rank_of(rq),
+        .due_us = rq->last_token_us ? rq->last_token_us + rq->tpot_target_us : 0,
     };
 }
 
@@ -432,15 +446,39 @@ static bool admit(sched *sc, int i, int64_t now)
     return true;
 }
 
-/* Adds one request to the step, or leaves it out if pages or logits are short. */
+/* How many of n rows fit into the step's time.  Decode rows always do, and so does the least chunk of
+ * the first prompt. */
+static int rows_in_budget(const sched *sc, const request *rq, int n)
+{
+    if (isinf(sc->budget_us) || (n == 1 && left_of(rq) == 1)) return n;
+    int fit = cost_chunk(&sc->cost, &sc->load, sc->budget_us, n, rq->n_computed, rank_of(rq));
+    int least = sc->load.prefill > 0 ? 0 : n < LEAST_CHUNK ? n : LEAST_CHUNK;
+    return fit > least ? fit : least;
+}
+
+static void count_work(cost_work *w, const request *rq, int n)
+{
+    if (n == 1) {
+        w->decode++;
+        w->attended += rq->n_computed + 1;
+        w->ranks += rank_of(rq);
+    } else {
+        *w = cost_with_chunk(w, n, rq->n_computed, rank_of(rq));
+    }
+}
+
+/* Adds one request to the step, or leaves it out if time, pages or logits are short. */
 static void add_entry(sched *sc, const policy_entry *pe, int64_t now)
 {
     int i = pe->request;
     request *rq = sc->list[i];
     if (!rq || !sc->allowed[i]) return;
+    if (rows_in_budget(sc, rq, pe->n_rows) == 0) return;
     if (rq->state != STATE_RUNNING && !admit(sc, i, now)) return;
     int left = left_of(rq), n = pe->n_rows < left ? pe->n_rows : left;
     if (n > sc->rows_left) n = sc->rows_left;
+    n = rows_in_budget(sc, rq, n);
+    if (n == 0) return;
     int logits = logits_of(rq, n);
     if (sc->n_logit + logits > sc->cfg.max_logits) return;
     int need = pages_for(sc, rq->n_computed + n) - rq->n_page;
@@ -450,6 +488,7 @@ static void add_entry(sched *sc, const policy_entry *pe, int64_t now)
     (void)got;
     sc->n_logit += logits;
     sc->rows_left -= n;
+    count_work(&sc->load, rq, n);
     assert(sc->step.n_seq < sc->cfg.max_seqs); /* no more than have seats */
     sc->row_owner[sc->step.n_seq] = rq;
     sc->chunk[sc->step.n_seq++] = n;
@@ -518,6 +557,8 @@ static void plan_step(sched *sc, int64_t now)
     policy_limits lim = limits_of(sc);
     int n = policy_plan(sc->view, sc->n, &lim, now, sc->plan, sc->order);
     sc->n_logit = sc->step.n_seq = 0;
+    sc->load = (cost_work){0};
+    sc->budget_us = policy_budget_us(sc->view, sc->plan, n, &sc->cost, now);
     sc->rows_left = sc->cfg.max_rows;
     sc->pages_short = false;
     for (int i = 0; i < n && sc->rows_left > 0; i++) {
@@ -660,6 +701,7 @@ static void count_step(sched *sc, int64_t took_us)
     t->last_adapters = adapters;
     t->last_step_us = took_us;
     t->busy_us += took_us;
+    t->cost_error = sc->cost.error;
     pthread_mutex_unlock(&sc->mu);
 }
 
@@ -676,6 +718,14 @@ static void fail_all(sched *sc, const err *e)
     sweep(sc);
 }
 
+/* What was placed may have been taken out again by a pre-emption: the work is counted anew. */
+static void learn(sched *sc, int64_t took_us)
+{
+    cost_work w = {0};
+    for (int s = 0; s < sc->step.n_seq; s++) count_work(&w, sc->row_owner[s], sc->chunk[s]);
+    cost_observe(&sc->cost, &w, (double)took_us);
+}
+
 static void run_step(sched *sc)
 {
     err e;
@@ -687,6 +737,7 @@ static void run_step(sched *sc)
     memset(sc->broken_row, 0, (size_t)sc->step.n_seq * sizeof(*sc->broken_row));
     if (sc->step.n_logit > 0) be_parallel(sc->be, sample_some, sc, sc->n_samplers);
     int64_t now = clock_now_us();
+    learn(sc, now - start);
     count_step(sc, now - start);
     for (int s = 0; s < sc->step.n_seq; s++) settle_entry(sc, s, now);
     sweep(sc);
@@ -864,6 +915,7 @@ err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *b
     int limit = model_get_config(m)->max_pos < cfg->max_context ? model_get_config(m)->max_pos
                                                                 : cfg->max_context;
     sc->max_context = most < limit ? (int)most : limit;
+    cost_init(&sc->cost);
     sc->stats.healthy = true;
     sc->stats.n_pages = sc->n_pages;
     pthread_condattr_t attr;

@@ -55,6 +55,7 @@ typedef struct sched_stats {
     uint64_t n_finished, n_cancelled, n_failed, n_preempted, n_adapter_waits;
     int last_rows, last_segments, last_adapters; /* of the latest step */
     int64_t last_step_us, busy_us;               /* busy_us: sum over steps */
+    double cost_error; /* of the cost model: mean |predicted - took| / took over some 50 steps */
 } sched_stats;
 
 typedef struct sched sched;

@@ -71,6 +71,9 @@ static void put_engine(page *p, const sched_stats *t)
     metric(p, "lorad_steps_total", "counter", "Forward passes", (double)t->n_steps);
     metric(p, "lorad_step_rows_total", "counter", "Rows of all steps", (double)t->n_rows);
     metric(p, "lorad_step_seconds_total", "counter", "Time in steps", (double)t->busy_us / 1e6);
+    metric(p, "lorad_cost_model_error_ratio", "gauge",
+           "Mean difference of a step's predicted time from what it took, over that",
+           t->cost_error);
     metric(p, "lorad_prefill_tokens_total", "counter", "Prompt tokens computed",
            (double)t->n_prefill_tokens);
     metric(p, "lorad_preemptions_total", "counter", "Sequences that gave their pages back",

@@ -10,7 +10,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 
 cases="decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads adapters-1000 punica-distinct
-    punica-uniform punica-skewed punica-identical slora"
+    punica-uniform punica-skewed punica-identical slora stall"
 json=
 [ $# -gt 0 ] || set -- --list
 case $1 in
@@ -59,6 +59,21 @@ name, r = sys.argv[1], json.loads(sys.argv[2])
 print(f"{name} {r['errors']} errors of {r['requests']} requests, {r['tokens_per_s']:.0f} tokens/s (asked 0): "
       f"{'ok' if r['errors'] == 0 else 'short'}")
 sys.exit(0 if r["errors"] == 0 else 1)
+PY
+    ;;
+stall)
+    out=$(sh tests/bench/stall.sh)
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, statistics, sys
+runs = [json.loads(line) for line in sys.argv[1].splitlines()]
+figure = statistics.median(b["itl_p99_ms"] / a["itl_p99_ms"] for a, b in zip(runs[::2], runs[1::2]))
+errors = sum(r["errors"] for r in runs)
+ok = figure <= 1.3 and errors == 0
+print(f"stall {figure:.3f} times the streams' p99 inter-token latency alone, {errors} errors (asked 1.3, 0): "
+      f"{'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
 PY
     ;;
 https-*)

@@ -1,4 +1,5 @@
 /* test_policy.c -- the scheduler's judgement, scenario by scenario; no clock, no thread. */
+#include <math.h>
 #include <stdlib.h>
 
 #include <check.h>
@@ -146,6 +147,72 @@ START_TEST(no_two_ever_preempt_each_other_in_turn)
 }
 END_TEST
 
+/* 1 ms a step, 1 ms for 8 decode rows, 1 ms for 64 prompt tokens. */
+static cost_model known_costs(void)
+{
+    cost_model c;
+    cost_init(&c);
+    c.theta[0] = c.theta[1] = c.theta[2] = 1000;
+    c.n = COST_LEARNING;
+    return c;
+}
+
+static double budget(const policy_request *rq, int n, const cost_model *c, int64_t now)
+{
+    return policy_budget_us(rq, out, policy_plan(rq, n, &lim, now, out, order), c, now);
+}
+
+START_TEST(nothing_bounds_a_step_without_streams_or_knowledge)
+{
+    cost_model c = known_costs(), fresh;
+    cost_init(&fresh);
+    policy_request rq[] = {waiting(0, 1, 0), decoding(0, 2)};
+    rq[1].due_us = SECOND;
+    ck_assert(isinf(budget(rq, 1, &c, 10)));
+    ck_assert(isinf(budget(rq, 2, &fresh, 10)));
+    ck_assert(isfinite(budget(rq, 2, &c, 10)));
+}
+END_TEST
+
+/* 8 streams: their step takes 2 ms, so prompts may make it 2.5 ms. */
+START_TEST(streams_keep_their_pace_while_no_first_token_is_in_danger)
+{
+    cost_model c = known_costs();
+    policy_request rq[10];
+    for (int i = 0; i < 8; i++) {
+        rq[i] = decoding(1, i);
+        rq[i].due_us = SECOND + i * 1000;
+    }
+    rq[8] = waiting(1, 20, 0);
+    rq[8].left = 640; /* 10 ms of work: 50 ms at a fifth of the time */
+    rq[8].deadline_us = 500000;
+    ck_assert_double_eq_tol(budget(rq, 9, &c, 400000), 2500, 1e-6);
+    /* In danger: the slack of the tightest stream. */
+    ck_assert_double_eq_tol(budget(rq, 9, &c, 460000), SECOND - 460000, 1e-6);
+    /* Missed already: no reason to hurt the streams. */
+    ck_assert_double_eq_tol(budget(rq, 9, &c, 600000), 2500, 1e-6);
+    /* Those before it in the queue count as well. */
+    rq[9] = rq[8];
+    rq[9].arrived_us = 30;
+    ck_assert_double_eq_tol(budget(rq, 10, &c, 410000), SECOND - 410000, 1e-6);
+}
+END_TEST
+
+START_TEST(a_target_bounds_the_pace_unless_streams_alone_miss_it)
+{
+    cost_model c = known_costs();
+    policy_request rq[9];
+    for (int i = 0; i < 8; i++) {
+        rq[i] = decoding(1, i);
+        rq[i].due_us = SECOND;
+    }
+    rq[8] = waiting(1, 20, 0);
+    ck_assert_double_eq_tol(budget(rq, 9, &c, SECOND - 2200), 2200, 1e-6);
+    ck_assert_double_eq_tol(budget(rq, 9, &c, SECOND - 1500), 2500, 1e-6);
+    ck_assert_double_eq_tol(budget(rq, 9, &c, SECOND + 1500), 2500, 1e-6);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("policy");
@@ -159,6 +226,9 @@ int main(void)
     tcase_add_test(tc, without_a_seat_only_the_stronger_are_offered);
     tcase_add_test(tc, the_victim_is_of_the_lowest_class_and_arrived_last);
     tcase_add_test(tc, no_two_ever_preempt_each_other_in_turn);
+    tcase_add_test(tc, nothing_bounds_a_step_without_streams_or_knowledge);
+    tcase_add_test(tc, streams_keep_their_pace_while_no_first_token_is_in_danger);
+    tcase_add_test(tc, a_target_bounds_the_pace_unless_streams_alone_miss_it);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_NORMAL);

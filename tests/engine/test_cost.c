@@ -1,0 +1,185 @@
+/* test_cost.c -- the model of a step's time: it learns, follows, forgives, and bounds chunks. */
+#include <math.h>
+#include <stdlib.h>
+
+#include <check.h>
+
+#include "engine/cost.h"
+
+static uint64_t state = 7;
+
+static double uniform(void)
+{
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    return (double)(state >> 11) / (double)(1ULL << 53);
+}
+
+/* A machine: what a step with this work takes. */
+static double took(const cost_work *w, double speed)
+{
+    return speed * (900 + 40 * w->prefill + 260 * w->decode + 0.02 * w->attended + 3 * w->ranks);
+}
+
+static cost_work some_work(void)
+{
+    cost_work w = {.decode = floor(uniform() * 32)};
+    w.attended = w.decode * floor(uniform() * 500);
+    w.ranks = w.decode * floor(uniform() * 2) * 16;
+    return cost_with_chunk(&w, (int)(uniform() * uniform() * 400), (int)(uniform() * 1000), 16);
+}
+
+/* Worst |predicted - took| / took over fresh steps. */
+static double worst_error(const cost_model *c, double speed)
+{
+    double worst = 0;
+    for (int i = 0; i < 200; i++) {
+        cost_work w = some_work();
+        w.decode++;
+        worst = fmax(worst, fabs(cost_predict(c, &w) - took(&w, speed)) / took(&w, speed));
+    }
+    return worst;
+}
+
+static void serve(cost_model *c, int steps, double speed, double noise)
+{
+    for (int i = 0; i < steps; i++) {
+        cost_work w = some_work();
+        w.decode++;
+        cost_observe(c, &w, took(&w, speed) * (1 + noise * (2 * uniform() - 1)));
+    }
+}
+
+START_TEST(learns_an_exact_machine_in_a_few_steps)
+{
+    cost_model c;
+    cost_init(&c);
+    cost_work w = some_work();
+    ck_assert_double_eq(cost_predict(&c, &w), 0);
+    serve(&c, 40, 1, 0);
+    ck_assert_double_lt(worst_error(&c, 1), 0.02);
+}
+END_TEST
+
+START_TEST(noise_leaves_it_near_and_says_so)
+{
+    cost_model c;
+    cost_init(&c);
+    serve(&c, 1000, 1, 0.2);
+    ck_assert_double_lt(worst_error(&c, 1), 0.15);
+    ck_assert_double_gt(c.error, 0.05); /* the mean of uniform noise of 20 % is 10 % */
+    ck_assert_double_lt(c.error, 0.15);
+}
+END_TEST
+
+START_TEST(follows_a_machine_that_becomes_slower)
+{
+    cost_model c;
+    cost_init(&c);
+    serve(&c, 300, 1, 0.05);
+    serve(&c, 400, 3, 0.05);
+    ck_assert_double_lt(worst_error(&c, 3), 0.2);
+    ck_assert_double_lt(c.error, 0.1);
+}
+END_TEST
+
+/* The coefficients are lies at first: ten times too cheap, or too dear. */
+START_TEST(a_lying_model_is_corrected)
+{
+    for (int lie = 0; lie < 2; lie++) {
+        cost_model c;
+        cost_init(&c);
+        serve(&c, 300, lie ? 10 : 0.1, 0.05);
+        ck_assert_double_gt(worst_error(&c, 1), 0.8);
+        serve(&c, 600, 1, 0.05);
+        ck_assert_double_lt(worst_error(&c, 1), 0.25);
+    }
+}
+END_TEST
+
+START_TEST(one_interrupted_step_moves_it_little)
+{
+    cost_model c;
+    cost_init(&c);
+    serve(&c, 300, 1, 0.05);
+    double before = worst_error(&c, 1);
+    cost_work w = some_work();
+    w.decode++;
+    cost_observe(&c, &w, 200 * took(&w, 1));
+    ck_assert_double_lt(worst_error(&c, 1), before + 0.1);
+}
+END_TEST
+
+/* Only decode steps for long, then a prompt: what was not seen is not thought negative or wild. */
+START_TEST(more_work_never_looks_cheaper)
+{
+    cost_model c;
+    cost_init(&c);
+    for (int i = 0; i < 5000; i++) {
+        cost_work w = {.decode = 1 + floor(uniform() * 8), .attended = floor(uniform() * 4000)};
+        cost_observe(&c, &w, took(&w, 1) * (1 + 0.3 * (2 * uniform() - 1)));
+    }
+    for (int i = 0; i < 500; i++) {
+        cost_work w = some_work(), more = cost_with_chunk(&w, 1 + i % 64, i, 16);
+        ck_assert_double_ge(cost_predict(&c, &more), cost_predict(&c, &w));
+        ck_assert(isfinite(cost_predict(&c, &more)));
+    }
+    serve(&c, 200, 1, 0.05);
+    ck_assert_double_lt(worst_error(&c, 1), 0.3);
+}
+END_TEST
+
+START_TEST(what_is_no_time_is_ignored)
+{
+    cost_model c;
+    cost_init(&c);
+    serve(&c, 50, 1, 0);
+    cost_model before = c;
+    cost_work w = some_work();
+    cost_observe(&c, &w, 0);
+    cost_observe(&c, &w, -5);
+    cost_observe(&c, &w, (double)NAN);
+    cost_observe(&c, &w, (double)INFINITY);
+    ck_assert_mem_eq(&before, &c, sizeof(c));
+}
+END_TEST
+
+START_TEST(a_chunk_is_the_most_that_fits)
+{
+    cost_model c;
+    cost_init(&c);
+    serve(&c, 300, 1, 0);
+    cost_work w = {.decode = 8, .attended = 2000};
+    double base = cost_predict(&c, &w);
+    ck_assert_int_eq(cost_chunk(&c, &w, base - 1, 400, 0, 16), 0);
+    ck_assert_int_eq(cost_chunk(&c, &w, (double)INFINITY, 400, 0, 16), 400);
+    for (int i = 1; i < 60; i++) {
+        double budget = base + 300.0 * i;
+        int n = cost_chunk(&c, &w, budget, 400, 100, 16), step = n >= 32 ? 32 : 1;
+        cost_work fits = cost_with_chunk(&w, n, 100, 16),
+                  over = cost_with_chunk(&w, n + step, 100, 16);
+        if (n > 0) ck_assert_double_le(cost_predict(&c, &fits), budget);
+        if (n < 400) ck_assert_double_gt(cost_predict(&c, &over), budget);
+        if (n > 32 && n < 400) ck_assert_int_eq(n % 32, 0);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("cost");
+    TCase *tc = tcase_create("cost");
+    tcase_add_test(tc, learns_an_exact_machine_in_a_few_steps);
+    tcase_add_test(tc, noise_leaves_it_near_and_says_so);
+    tcase_add_test(tc, follows_a_machine_that_becomes_slower);
+    tcase_add_test(tc, a_lying_model_is_corrected);
+    tcase_add_test(tc, one_interrupted_step_moves_it_little);
+    tcase_add_test(tc, more_work_never_looks_cheaper);
+    tcase_add_test(tc, what_is_no_time_is_ignored);
+    tcase_add_test(tc, a_chunk_is_the_most_that_fits);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
