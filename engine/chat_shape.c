@@ -17,7 +17,8 @@
 #include "engine/chat_inside.h"
 #include "engine/unicode.h"
 
-#define QUOTE '\x01' /* an apostrophe inside a literal; real quotes bound literals */
+/* An apostrophe inside a literal; real quotes bound literals. */
+static const char QUOTE = '\x01';
 
 /* -------------------------------------------------------------- the plain form -- */
 
@@ -40,6 +41,12 @@ typedef struct {
 static bool is_word(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+static char swapped(char c, char from, char to)
+{
+    if (c == from) return to;
+    return c;
 }
 
 static bool is_blank(char c)
@@ -82,7 +89,7 @@ static void open_literal(plain *p)
 static void add_in_literal(plain *p, char c)
 {
     if (c == QUOTE) p->failed = true;
-    add(p, c == '\'' ? QUOTE : c);
+    add(p, swapped(c, '\'', QUOTE));
 }
 
 static int hex_digit(char c)
@@ -178,7 +185,7 @@ static void expression(plain *p, const char *s, const char *end)
         } else if (c == '\'' || c == '"') {
             s = literal(p, s, end);
         } else {
-            add(p, c == '~' ? '+' : c);
+            add(p, swapped(c, '~', '+'));
             s++;
             if (c == ')' && ends_with(p, ".strip()")) {
                 p->n -= strlen(".strip()");
@@ -202,7 +209,7 @@ static void raw_text(plain *p, const char *s, const char *end)
 /* Where the tag that begins at s ends ("}}", "%}", "#}"), literals and braces passed over. */
 static const char *tag_end(const char *s, char kind)
 {
-    char first = kind == '{' ? '}' : kind;
+    char first = swapped(kind, '{', '}');
     int depth = 0;
     for (; *s; s++) {
         if (kind != '#' && (*s == '\'' || *s == '"')) {
@@ -376,7 +383,7 @@ static const char *keep(chat_shape *s, span c)
 {
     if (SHAPE_TEXT - s->used <= c.len) return NULL;
     char *at = s->text + s->used;
-    for (size_t i = 0; i < c.len; i++) at[i] = c.s[i] == QUOTE ? '\'' : c.s[i];
+    for (size_t i = 0; i < c.len; i++) at[i] = swapped(c.s[i], QUOTE, '\'');
     at[c.len] = 0;
     s->used += c.len + 1;
     return at;
@@ -477,9 +484,7 @@ static bool read_chatml(chat_shape *s, const plain *p)
             if (!chatml_opening(s, p, i)) return false;
         } else if (starts(r, "'<|im_start|>system")) {
             if (!chatml_system(s, p, i)) return false;
-        } else if (!p->tools && !qwen3) {
-            return false;
-        } else if (!chatml_part(r, qwen3, named)) {
+        } else if ((!p->tools && !qwen3) || !chatml_part(r, qwen3, named)) {
             return false;
         }
     }

@@ -9,6 +9,7 @@
 
 #include "engine/base/json.h"
 #include "engine/chat.h"
+#include "engine/chat_inside.h"
 
 static char *render(const chat_template *ct, const tokenizer *t, const chat_message *m, size_t n,
                     bool open)
@@ -303,6 +304,219 @@ START_TEST(roles_out_of_turn_are_refused)
 }
 END_TEST
 
+/* A model's directory with this template, over a tokenizer that has ChatML's, Llama-3's or Mistral's
+ * markers. */
+static err_code load_text(chat_template **ct, const tokenizer *t, const char *name,
+                          const char *text, err *e)
+{
+    char dir[] = "/tmp/test_chat.XXXXXX", path[64];
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    (void)snprintf(path, sizeof(path), "%s/chat_template.jinja", dir);
+    FILE *f = fopen(path, "wb");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_ge(fputs(text, f), 0);
+    ck_assert_int_eq(fclose(f), 0);
+    err_code rc = chat_template_load(ct, dir, name, t, e);
+    ck_assert_int_eq(remove(path), 0);
+    ck_assert_int_eq(remove(dir), 0);
+    return rc;
+}
+
+#define CHATML_LOOP                                                                               \
+    "{% for m in [] %}{% endfor %}{% for message in messages %}{{ '<|im_start|>' + message.role " \
+    "+ "                                                                                          \
+    "'\\n' + message.content + '<|im_end|>\\n' }}{% endfor %}"
+#define CHATML_OPEN "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+#define LLAMA3_LOOP                                                              \
+    "{% for message in messages %}{{ '<|start_header_id|>' + message['role'] + " \
+    "'<|end_header_id|>\\n\\n' + message['content'] | trim + '<|eot_id|>' }}{% endfor %}"
+#define LLAMA3_OPEN                                                                             \
+    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}" \
+    "{% endif %}"
+#define INST_LOOP(user, reply)                                                            \
+    "{{ bos_token }}{% for message in messages %}{% if message.role == 'user' %}{{ " user \
+    " }}{% else %}{{ " reply " }}{% endif %}{% endfor %}"
+
+/* Each is a known template with something more, less or else: none may be taken for the known one. */
+START_TEST(a_template_that_says_more_is_refused)
+{
+    static const struct {
+        const char *kind, *text;
+        bool known;
+    } rows[] = {
+        {"qwen", CHATML_LOOP CHATML_OPEN, true},
+        {"qwen", "{# it's {{ } #}" CHATML_LOOP "{%- generation -%}" CHATML_OPEN "\n", true},
+        {"qwen", CHATML_LOOP, false},
+        {"qwen", CHATML_LOOP "{{ '<|im_start|>assistant\\n' }}", false},
+        {"qwen", CHATML_LOOP CHATML_OPEN "{{ 'more' }}", false},
+        {"qwen", CHATML_LOOP CHATML_OPEN "more", false},
+        {"qwen", "{{ bos_token }}\n" CHATML_LOOP CHATML_OPEN, false},
+        {"qwen", "{{ '<|im_start|>system\\nAlways<|im_end|>\\n' }}" CHATML_LOOP CHATML_OPEN, false},
+        {"qwen", "{{ 'Today is ' + strftime_now('%d') }}" CHATML_LOOP CHATML_OPEN, false},
+        {"qwen", "{% if tools %}{{ tools }}{% endif %}" CHATML_LOOP CHATML_OPEN, true},
+        {"qwen",
+         "{% if tools %}{{ tools }}{% endif %}{{ '<|im_start|>system\\nx' }}" CHATML_LOOP
+             CHATML_OPEN,
+         false},
+        {"qwen",
+         CHATML_LOOP "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n<think>\\n' }}"
+                     "{% endif %}",
+         false},
+        {"qwen",
+         "{% if tools %}{{ tools }}{% endif %}{% for message in messages %}{{ '<|im_start|>' + "
+         "message.role + '\\n' + message.content.split('</think>')[-1] + '<|im_end|>\\n' }}"
+         "{% endfor %}" CHATML_LOOP CHATML_OPEN,
+         false},
+        {"qwen", CHATML_LOOP CHATML_OPEN "{{ 'open", false},
+        {"qwen", CHATML_LOOP CHATML_OPEN "{{ '\\N{DASH}' }}", false},
+        {"qwen", CHATML_LOOP CHATML_OPEN "{% raw %}{% endraw %}", false},
+        {"headers", "{{ bos_token }}" LLAMA3_LOOP LLAMA3_OPEN, true},
+        {"headers", LLAMA3_LOOP "{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}",
+         false},
+        {"headers", LLAMA3_LOOP LLAMA3_OPEN "{{ 'Cutting Knowledge Date: ' + date_string }}",
+         false},
+        {"inst", INST_LOOP("'[INST]' + message.content + '[/INST]'", "message.content + eos_token"),
+         true},
+        {"inst", INST_LOOP("'[INST]' + message.content + '[/INST]'", "message.content"), false},
+        {"inst",
+         INST_LOOP("'[INST]' + message.content|upper + '[/INST]'", "message.content + eos_token"),
+         false},
+        {"inst",
+         "[SYSTEM_PROMPT]" INST_LOOP("'[INST]' + message.content + '[/INST]'",
+                                     "message.content + eos_token"),
+         false},
+        {"inst", "{% for message in messages %}{{ message.content }}{% endfor %}", false},
+        {"inst", "", false},
+        {"inst", "{{", false},
+        {"inst", "{%-", false},
+        {"inst", "{{-}}{%-%}{#-#}{{ '\\", false},
+        {"inst", "{{ ' }} {{ \"[INST]", false},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        char dir[64];
+        tokenizer *t;
+        chat_template *ct;
+        err e = {0};
+        (void)snprintf(dir, sizeof(dir), "fixtures/chat/tok-%s", rows[i].kind);
+        ck_assert_int_eq(tokenizer_load(&t, dir, NULL), ERR_NONE);
+        err_code rc = load_text(&ct, t, "auto", rows[i].text, &e);
+        ck_assert_msg(rc == (rows[i].known ? ERR_NONE : ERR_UNSUPPORTED), "%s", rows[i].text);
+        ck_assert(rows[i].known || strstr(e.msg, "model.chat_template"));
+        chat_template_destroy(ct);
+        tokenizer_destroy(t);
+    }
+}
+END_TEST
+
+/* Bytes changed, lost and doubled: read without harm (the sanitizers look on), and what is kept of a
+ * template stays inside the shape. */
+START_TEST(broken_templates_do_no_harm)
+{
+    static const char *const dirs[] = {"qwen3", "llama3.2", "mistral3", "llama2-first",
+                                       "role-tags"};
+    static const char odd[] = "{}%#'\"\\-+[]*|\n\x01~";
+    chat_shape *shape = malloc(sizeof(*shape));
+    uint32_t r = 1;
+    ck_assert_ptr_nonnull(shape);
+    for (size_t d = 0; d < sizeof(dirs) / sizeof(dirs[0]); d++) {
+        char path[96];
+        (void)snprintf(path, sizeof(path), "fixtures/chat/%s/chat_template.jinja", dirs[d]);
+        char *text = file_text(path);
+        size_t len = strlen(text);
+        ck_assert(chat_shape_read(shape, text));
+        for (int i = 0; i < 400; i++) {
+            char *broken = malloc(len + 1); /* as large as it is, so that a step beyond is seen */
+            ck_assert_ptr_nonnull(broken);
+            memcpy(broken, text, len + 1);
+            for (int k = 0; k < 1 + i % 3; k++) {
+                r = r * 1664525u + 1013904223u;
+                broken[(r >> 8) % len] = odd[(r >> 3) % (sizeof(odd) - 1)];
+            }
+            if (i % 4 == 0) broken[(r >> 7) % len] = 0;
+            if (chat_shape_read(shape, broken)) {
+                ck_assert_uint_le(shape->used, sizeof(shape->text));
+                ck_assert_ptr_nonnull(shape->opening);
+            }
+            free(broken);
+        }
+        free(text);
+    }
+    free(shape);
+}
+END_TEST
+
+START_TEST(a_style_asked_for_by_name_overrules_an_unknown_template)
+{
+    tokenizer *t;
+    chat_template *ct;
+    err e;
+    ck_assert_int_eq(tokenizer_load(&t, "fixtures/chat/tok-inst", NULL), ERR_NONE);
+    ck_assert_int_eq(load_text(&ct, t, "mistral", "who knows", &e), ERR_NONE);
+    chat_message m[] = {SAY("system", "S"), SAY("user", "a"), SAY("assistant", " b "),
+                        SAY("user", "c")};
+    char *s = render(ct, t, m, 4, true);
+    ck_assert_str_eq(s, "<s>[INST] a[/INST] b</s>[INST] S\n\nc[/INST]"); /* it has the tokens */
+    free(s);
+    chat_template_destroy(ct);
+    /* the model's own words where its template is of that name */
+    ck_assert_int_eq(load_text(&ct, t, "mistral",
+                               INST_LOOP("'[INST]<' + message.content + '>[/INST]'",
+                                         "message.content + eos_token + '!'"),
+                               &e),
+                     ERR_NONE);
+    s = render(ct, t, m + 1, 3, true);
+    ck_assert_str_eq(s, "<s>[INST]<a>[/INST] b </s>![INST]<c>[/INST]");
+    free(s);
+    ck_assert_int_eq(chat_encode(ct, t, m, 4, true, NULL, 0, &e), ERR_INPUT); /* no system place */
+    chat_template_destroy(ct);
+    ck_assert_int_eq(load_text(&ct, t, "qwen3", "who knows", &e), ERR_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(e.msg, "<|im_start|>"));
+    tokenizer_destroy(t);
+}
+END_TEST
+
+static int64_t new_year(void)
+{
+    return 1767225600; /* 1 January 2026, 00:00 UTC */
+}
+
+START_TEST(a_template_without_a_date_asks_the_clock)
+{
+    chat_case c;
+    chat_message m[] = {SAY("user", "hi")};
+    ck_assert_int_eq(setenv("TZ", "UTC", 1), 0);
+    open_case(&c, "clock headers llama-3.1");
+    chat_template_set_clock(c.ct, new_year);
+    char *s = render(c.ct, c.tok, m, 1, false);
+    ck_assert_ptr_nonnull(strstr(s, "\nToday Date: 01 Jan 2026\n\n<|eot_id|>"));
+    free(s);
+    close_case(&c);
+}
+END_TEST
+
+START_TEST(texts_that_are_a_marker_and_nothing_else_stay_text)
+{
+    chat_case c;
+    static int32_t ids[IDS];
+    const char *texts[] = {"<think>", "</think>", "<|im_end|>", "<|im_start|>", "<|endoftext|>"};
+    open_case(&c, "qwen3 qwen qwen3");
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        chat_message m[] = {{"user", texts[i], strlen(texts[i])}, SAY("user", "x")};
+        int64_t n = encode(&c, m, 2, true, ids);
+        int found = 0;
+        for (int64_t k = 0; k < n; k++) found += ids[k] == tokenizer_find(c.tok, texts[i]);
+        ck_assert_int_eq(found, i == 2 ? 2 : i == 3 ? 3 : 0);
+    }
+    /* an added token that the template does not contain is one in messages too, as for the trainer */
+    chat_message m[] = {SAY("user", "<tool_call>")};
+    int64_t n = encode(&c, m, 1, true, ids);
+    int found = 0;
+    for (int64_t k = 0; k < n; k++) found += ids[k] == tokenizer_find(c.tok, "<tool_call>");
+    ck_assert_int_eq(found, 1);
+    close_case(&c);
+}
+END_TEST
+
 START_TEST(what_is_not_known_is_said_with_a_way_out)
 {
     tokenizer *t;
@@ -329,6 +543,11 @@ int main(void)
     tcase_add_test(tc, markers_in_a_message_stay_text);
     tcase_add_test(tc, roles_out_of_turn_are_refused);
     tcase_add_test(tc, what_is_not_known_is_said_with_a_way_out);
+    tcase_add_test(tc, a_template_that_says_more_is_refused);
+    tcase_add_test(tc, broken_templates_do_no_harm);
+    tcase_add_test(tc, a_style_asked_for_by_name_overrules_an_unknown_template);
+    tcase_add_test(tc, a_template_without_a_date_asks_the_clock);
+    tcase_add_test(tc, texts_that_are_a_marker_and_nothing_else_stay_text);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_NORMAL);
