@@ -1,4 +1,9 @@
-/* cost.c -- recursive least squares over five terms. */
+/* cost.c -- least squares with forgetting over five terms, none of them negative.
+ *
+ * Kept are the weighted sums of f f' and f y (the information form: nothing in it can grow without
+ * bound, however one-sided the work is); the coefficients are brought to their minimum by coordinate
+ * descent from where they were.
+ */
 #include "engine/cost.h"
 
 #include <math.h>
@@ -6,10 +11,10 @@
 
 static const double steady = 0.995, astray = 0.95; /* forgetting: remembers 200 steps, or 20 */
 static const double too_far = 0.25; /* recent error from which the model is astray, not the steps */
-static const double unsure = 1e8;   /* of a coefficient that nothing was learnt about */
+static const double prior = 0.01;   /* weight of "it costs nothing", where nothing was seen */
 static const double clip = 4;       /* a residual beyond so many spreads counts as that many */
 
-enum { TILE = 32 };
+enum { TILE = 32, SWEEPS = 100 };
 
 static void terms_of(const cost_work *w, double *f)
 {
@@ -23,7 +28,6 @@ static void terms_of(const cost_work *w, double *f)
 void cost_init(cost_model *c)
 {
     memset(c, 0, sizeof(*c));
-    for (int i = 0; i < COST_TERMS; i++) c->p[i][i] = unsure;
 }
 
 static double dot(const double *a, const double *b)
@@ -47,26 +51,25 @@ static double follow(double mean, double value, uint64_t n, double most)
     return mean + share * (value - mean);
 }
 
-/* Forgetting makes directions that the work never visits ever less sure; there is a limit to it. */
-static void forget(cost_model *c, double forgetting)
+/* Minimum of t' A t / 2 - b' t over t >= 0, from the last one. */
+static void solve(cost_model *c)
 {
-    for (int i = 0; i < COST_TERMS; i++) {
-        for (int j = 0; j < COST_TERMS; j++) c->p[i][j] /= forgetting;
-    }
-    for (int i = 0; i < COST_TERMS; i++) {
-        if (c->p[i][i] <= unsure) continue;
-        double down = sqrt(unsure / c->p[i][i]);
-        for (int j = 0; j < COST_TERMS; j++) {
-            c->p[i][j] *= down;
-            c->p[j][i] *= down;
+    for (int sweep = 0; sweep < SWEEPS; sweep++) {
+        double moved = 0;
+        for (int i = 0; i < COST_TERMS; i++) {
+            double others = dot(c->ff[i], c->theta) - c->ff[i][i] * c->theta[i];
+            double t = fmax(0, (c->fy[i] - others) / (c->ff[i][i] + prior));
+            moved = fmax(moved, fabs(t - c->theta[i]));
+            c->theta[i] = t;
         }
+        if (moved < 1e-3) break; /* a nanosecond */
     }
 }
 
 void cost_observe(cost_model *c, const cost_work *w, double took_us)
 {
     if (!(took_us > 0) || !isfinite(took_us)) return;
-    double f[COST_TERMS], pf[COST_TERMS], predicted = cost_predict(c, w);
+    double f[COST_TERMS], predicted = cost_predict(c, w);
     terms_of(w, f);
     double residual = took_us - predicted;
     double error = fmin(1, fabs(residual) / took_us);
@@ -80,13 +83,12 @@ void cost_observe(cost_model *c, const cost_work *w, double took_us)
     } else {
         c->spread = follow(c->spread, fabs(residual), c->n, 20);
     }
-    for (int i = 0; i < COST_TERMS; i++) pf[i] = dot(c->p[i], f);
-    double denom = 1 + dot(f, pf);
+    double keep = is_astray ? astray : steady;
     for (int i = 0; i < COST_TERMS; i++) {
-        c->theta[i] = fmax(0, c->theta[i] + pf[i] / denom * residual);
-        for (int j = 0; j < COST_TERMS; j++) c->p[i][j] -= pf[i] * pf[j] / denom;
+        c->fy[i] = keep * c->fy[i] + f[i] * (predicted + residual);
+        for (int j = 0; j < COST_TERMS; j++) c->ff[i][j] = keep * c->ff[i][j] + f[i] * f[j];
     }
-    forget(c, is_astray ? astray : steady);
+    solve(c);
     c->n++;
 }
 

@@ -1,7 +1,7 @@
 /* cost.h -- how long a step will take: a linear model, fitted while it serves.
  *
  * Time is predicted from what a step holds: a constant, prompt tokens, decode rows, positions attended
- * to, and ranks of the adapters it reads.  Recursive least squares with forgetting (Ljung, "System
+ * to, and ranks of the adapters it reads.  Least squares with forgetting (Ljung, "System
  * Identification", 11.2) follows the machine; coefficients are kept from becoming negative, so more
  * work never looks cheaper, and one step that the system interrupted moves the model only a little.
  * A model that is wrong makes chunks too large or too small for some steps, and is corrected by
@@ -25,9 +25,9 @@ typedef struct cost_work {
 } cost_work;
 
 typedef struct cost_model {
-    double theta[COST_TERMS]; /* microseconds for each scaled term */
-    double p[COST_TERMS][COST_TERMS];
-    double spread; /* mean absolute residual, microseconds */
+    double theta[COST_TERMS];                          /* microseconds for each scaled term */
+    double ff[COST_TERMS][COST_TERMS], fy[COST_TERMS]; /* weighted sums over the steps seen */
+    double spread;                                     /* mean absolute residual, microseconds */
     double error;  /* mean |predicted - took| / took, each at most 1, over about 50 steps */
     double recent; /* the same over about 10: while it is large, old steps are forgotten fast */
     uint64_t n;

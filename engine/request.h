@@ -66,7 +66,9 @@ typedef struct request {
     float weight;  /* of the tenant in fair sharing; 1 is normal */
     int64_t arrived_us, ttft_deadline_us, tpot_target_us; /* monotonic; 0: none */
     int64_t expires_us; /* give up (FINISH_ERROR, ERR_TIMEOUT) when still running then; 0: never */
-    meter *meter;       /* counts that survive a crash; never NULL */
+    int64_t
+        patience_us; /* the same, when no token was made until then: the client's own deadline */
+    meter *meter;    /* counts that survive a crash; never NULL */
     _Atomic int64_t *waiting; /* a count that the engine lowers by one when the request first runs,
                                  and not at all if it never does; may be NULL */
     request_signal *signal;
@@ -81,7 +83,8 @@ typedef struct request {
     int64_t admitted_us, first_token_us, last_token_us; /* admitted_us 0: has never run */
     int state;                                          /* private to sched.c */
     int tenant_slot;                                    /* private to sched.c */
-    uint64_t cache_key;                                 /* running block hash of the prefix cache */
+    double expected_us; /* time to first token as predicted when it was submitted; 0: unknown */
+    uint64_t cache_key; /* running block hash of the prefix cache */
     int n_cached_blocks;
 
     /* ---- zone 3: shared; see who touches each field ---- */

@@ -56,7 +56,12 @@ struct sched {
     request *inbox_head, *inbox_tail;
     int n_inside; /* submitted and not finished; guarded by mu */
     bool draining, stop, broken;
-    sched_stats stats; /* guarded by mu */
+    /* What a new request of each class would wait for; guarded by mu. */
+    double backlog_us[SLO_CLASS_MAX]; /* prompt work before it */
+    double seat_us[SLO_CLASS_MAX];    /* until a seat is its own */
+    double row_us;                    /* of one prompt token; 0: not known yet */
+    double surprise;                  /* mean of actual over predicted time to first token */
+    sched_stats stats;                /* guarded by mu */
     _Atomic int64_t heartbeat_us;
 
     /* engine thread only */
@@ -72,8 +77,9 @@ struct sched {
     double share_floor; /* counter of the tenant that left last */
 
     cost_model cost;
-    cost_work load;   /* of the step under construction */
-    double budget_us; /* INFINITY: no bound */
+    cost_work load;    /* of the step under construction */
+    double budget_us;  /* INFINITY: no bound */
+    double service_us; /* mean time in a seat of those that finished */
 
     /* the step under construction */
     step step;
@@ -185,6 +191,8 @@ static void drop_pages(sched *sc, request *rq)
 static void leave_seat(sched *sc, request *rq)
 {
     if (rq->state != STATE_RUNNING) return;
+    double held = (double)(clock_now_us() - rq->admitted_us);
+    sc->service_us += (sc->service_us > 0 ? 0.05 : 1) * (held - sc->service_us);
     drop_pages(sc, rq);
     if (rq->lora) sc->source->release(sc->source->self, rq->lora);
     rq->lora = NULL;
@@ -251,6 +259,11 @@ static void see_ends(sched *sc, int64_t now)
         } else if (rq->expires_us && now > rq->expires_us) {
             err e;
             (void)err_set(&e, ERR_TIMEOUT, "the request took longer than it may");
+            finish(sc, rq, FINISH_ERROR, &e);
+        } else if (rq->patience_us && !rq->first_token_us && now > rq->patience_us) {
+            err e;
+            (void)err_set(&e, ERR_TIMEOUT,
+                          "the client's own deadline passed before the first token");
             finish(sc, rq, FINISH_ERROR, &e);
         }
     }
@@ -638,10 +651,21 @@ static void fail_numbers(sched *sc, request *rq)
     finish(sc, rq, FINISH_ERROR, &e);
 }
 
+/* The prediction is corrected by what became of it, within reason. */
+static void see_surprise(sched *sc, const request *rq, int64_t now)
+{
+    if (rq->expected_us <= 0) return;
+    pthread_mutex_lock(&sc->mu);
+    double ratio = (double)(now - rq->arrived_us) / rq->expected_us * sc->surprise;
+    sc->surprise += 0.05 * (fmin(4, fmax(0.25, ratio)) - sc->surprise);
+    pthread_mutex_unlock(&sc->mu);
+}
+
 static void hand_out(sched *sc, request *rq, const sampled *t, int64_t now)
 {
     if (rq->first_token_us == 0) {
         rq->first_token_us = now;
+        see_surprise(sc, rq, now);
         atomic_store(&rq->meter->first_token_ms, (uint32_t)((now - rq->arrived_us) / 1000));
     }
     rq->last_token_us = now;
@@ -745,11 +769,51 @@ static void run_step(sched *sc)
 
 /* -------------------------------------------------------------------- thread -- */
 
+/* Microseconds of the prompt work that a request has before its first token. */
+static double prompt_us(const sched *sc, const request *rq)
+{
+    const cost_work none = {0};
+    cost_work w = cost_with_chunk(&none, left_of(rq), rq->n_computed, rank_of(rq));
+    return cost_predict(&sc->cost, &w) - cost_predict(&sc->cost, &none);
+}
+
+/* For each class: prompts of its rank or a more urgent one are before it, and so are their seats.
+ * A seat is free after service_us / seats in the mean (Little's law). */
+static void predict_waits(sched *sc, double *backlog, double *seat)
+{
+    int ahead[SLO_CLASS_MAX] = {0}, seats = sc->cfg.max_seqs;
+    memset(backlog, 0, SLO_CLASS_MAX * sizeof(*backlog));
+    for (int i = 0; i < sc->n; i++) {
+        const request *rq = sc->list[i];
+        if (rq->first_token_us) continue;
+        backlog[rq->slo_class] += prompt_us(sc, rq);
+        ahead[rq->slo_class] += rq->state == STATE_WAITING;
+    }
+    if (sc->pages_short && sc->n_running > 0) seats = sc->n_running;
+    double sum[SLO_CLASS_MAX];
+    for (int c = 0; c < sc->cfg.n_class; c++) {
+        int before = sc->n_running + 1;
+        sum[c] = 0;
+        for (int o = 0; o < sc->cfg.n_class; o++) {
+            if (sc->cfg.classes[o].rank > sc->cfg.classes[c].rank) continue;
+            sum[c] += backlog[o];
+            before += ahead[o];
+        }
+        seat[c] = before > seats ? (before - seats) * sc->service_us / seats : 0;
+    }
+    memcpy(backlog, sum, sizeof(sum));
+}
+
 static void publish_counts(sched *sc)
 {
     kv_counts kc;
+    double backlog[SLO_CLASS_MAX], seat[SLO_CLASS_MAX] = {0};
     kv_count(sc->pages, &kc);
+    predict_waits(sc, backlog, seat);
     pthread_mutex_lock(&sc->mu);
+    memcpy(sc->backlog_us, backlog, sizeof(backlog));
+    memcpy(sc->seat_us, seat, sizeof(seat));
+    sc->row_us = sc->cost.n < COST_LEARNING ? 0 : sc->cost.theta[1] / 64;
     sc->stats.n_running = sc->n_running;
     sc->stats.n_waiting = sc->n_inside - sc->n_running;
     sc->stats.n_pages = kc.n_pages;
@@ -916,6 +980,7 @@ err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *b
                                                                 : cfg->max_context;
     sc->max_context = most < limit ? (int)most : limit;
     cost_init(&sc->cost);
+    sc->surprise = 1;
     sc->stats.healthy = true;
     sc->stats.n_pages = sc->n_pages;
     pthread_condattr_t attr;
@@ -979,6 +1044,35 @@ static err_code check_request(const sched *sc, const request *rq, err *e)
     return ERR_NONE;
 }
 
+/* mu is held. */
+static double predict_ttft(const sched *sc, int class, int n_prompt)
+{
+    if (sc->row_us <= 0) return 0;
+    double work = sc->backlog_us[class] + n_prompt * sc->row_us;
+    return sc->surprise * (work + sc->seat_us[class]);
+}
+
+int64_t sched_predict_ttft_us(sched *sc, int class, int n_prompt)
+{
+    if (class < 0 || class >= sc->cfg.n_class) return 0;
+    pthread_mutex_lock(&sc->mu);
+    double us = predict_ttft(sc, class, n_prompt);
+    pthread_mutex_unlock(&sc->mu);
+    return us < 1e15 ? (int64_t)us : INT64_MAX;
+}
+
+/* S-LoRA's early abort: what would come too late is refused while that is cheap.  mu is held. */
+static err_code check_promise(const sched *sc, const request *rq, err *e)
+{
+    const slo_class *c = &sc->cfg.classes[rq->slo_class];
+    if (!c->reject_on_overload || rq->expected_us <= (double)c->ttft_us) return ERR_NONE;
+    return err_set(
+        e, ERR_BUSY,
+        "the class '%s' is overloaded: the first token would take about %.0f ms, and its "
+        "target is %lld ms",
+        c->name, rq->expected_us / 1000, (long long)(c->ttft_us / 1000));
+}
+
 err_code sched_submit(sched *sc, request *rq, err *e)
 {
     if (rq->n_prompt < 1) return err_set(e, ERR_INPUT, "the prompt has no tokens");
@@ -1006,6 +1100,12 @@ err_code sched_submit(sched *sc, request *rq, err *e)
     else if (sc->n_inside >= sc->cap) {
         rc = err_set(e, ERR_BUSY, "the queue is full (%d requests)", sc->n_inside);
     } else {
+        rq->expected_us = predict_ttft(sc, rq->slo_class, rq->n_prompt);
+        rc = check_promise(sc, rq, e);
+    }
+    if (!rc) {
+        /* Until the engine has looked at it, the next in line must know of it. */
+        sc->backlog_us[rq->slo_class] += rq->n_prompt * sc->row_us;
         sc->n_inside++;
         rq->next = NULL;
         if (sc->inbox_tail)

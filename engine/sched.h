@@ -71,11 +71,17 @@ void sched_destroy(sched *sc);
 /* Lends `rq` to the engine until its terminal event.  Nothing was lent unless ERR_NONE:
  *   ERR_INPUT  prompt empty, or prompt + max_tokens beyond max_context or beyond all pages, a token
  *              id outside the vocabulary, sampling rules out of range
- *   ERR_BUSY   the queue is full, or the scheduler is draining
+ *   ERR_BUSY   the queue is full, the scheduler is draining, or the request's class rejects on
+ *              overload and the first token would come later than its target
  *   ERR_DEVICE the device has failed
  * The stop token that ends a request is pushed like any other and counted; its text is the
  * gateway's to drop. */
 err_code sched_submit(sched *sc, request *rq, err *e);
+
+/* Microseconds in which a request of this class would have its first token, if it came now, as far
+ * as the work before it, seats and the cost model tell; corrected by what became of earlier
+ * predictions.  0: not known yet.  Any thread. */
+int64_t sched_predict_ttft_us(sched *sc, int class, int n_prompt);
 
 /* No new requests; true once none is left or false at the deadline. */
 bool sched_drain(sched *sc, int64_t timeout_us);

@@ -307,6 +307,22 @@ static uint64_t isolation_of(const completion *c)
     return out;
 }
 
+/* When the client stops waiting for a first byte, by its own word: openai-python and its kin say
+ * x-stainless-read-timeout, gateways say x-request-timeout; seconds.  0: it does not say, or nonsense. */
+static int64_t patience_of(const completion *c)
+{
+    static const char *const names[] = {"x-request-timeout", "x-stainless-read-timeout"};
+    double least = 0;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *text = exchange_header(c->x, names[i]);
+        char *end;
+        double s = text ? strtod(text, &end) : 0;
+        if (!text || end == text || *end || !(s > 0) || s > 1e6) continue;
+        least = least > 0 && least < s ? least : s;
+    }
+    return least > 0 ? c->started_us + (int64_t)(least * 1e6) : 0;
+}
+
 static bool prepare_choice(completion *c, choice *ch, int index)
 {
     err e;
@@ -337,6 +353,7 @@ static bool prepare_choice(completion *c, choice *ch, int index)
     rq->ttft_deadline_us = c->started_us + sc->ttft_us;
     rq->tpot_target_us = sc->tpot_us;
     rq->expires_us = c->started_us + c->srv->cfg->server_request_timeout_us;
+    rq->patience_us = patience_of(c);
     rq->signal = &c->signal;
     if (index == 0) rq->waiting = c->ticket.waiting; /* one HTTP request counts once */
     if (request_prepare(rq, &e)) return refuse_err(c, &e, "max_tokens");
@@ -364,7 +381,8 @@ static bool submit_all(completion *c)
     for (int i = 0; i < c->n_choices; i++) {
         err e;
         if (sched_submit(c->srv->sched, &c->choices[i].rq, &e)) {
-            exchange_retry_after(c->x, server_retry_after_ms(c->srv));
+            exchange_retry_after(
+                c->x, server_retry_after_ms(c->srv, c->slo_class, c->choices[i].rq.n_prompt));
             return refuse_err(c, &e, NULL);
         }
         c->choices[i].submitted = true;

@@ -87,7 +87,9 @@ static const option options[] = {
     {"classes", "interactive", OPT_TEXT, AT(classes_interactive), "ttft:500ms tpot:50ms weight:4",
      0, 0,
      "SLO class for people who wait: targets for the first token and for each further one, and\n"
-     "its share.  Asked for as service_tier \"priority\" or \"interactive\"."},
+     "its share.  With overload:reject a request is answered 429 at once, with the time to come\n"
+     "back, where its first token would miss the target; without it, it waits in the queue.\n"
+     "Asked for as service_tier \"priority\" or \"interactive\"."},
     {"classes", "standard", OPT_TEXT, AT(classes_standard), "ttft:2s tpot:100ms weight:2", 0, 0,
      "Asked for as \"default\" or \"standard\"."},
     {"classes", "batch", OPT_TEXT, AT(classes_batch), "ttft:60s tpot:1s weight:1", 0, 0,
@@ -339,21 +341,31 @@ err_code config_set(config *c, const char *assignment, err *e)
     return o ? set_option(c, o, trim(eq + 1), e) : e->code;
 }
 
-err_code config_parse_class(const char *text, int64_t *ttft_us, int64_t *tpot_us, double *weight,
-                            err *e)
+static bool parse_overload(const char *s, bool *reject)
+{
+    *reject = strcmp(s, "reject") == 0;
+    return *reject || strcmp(s, "queue") == 0;
+}
+
+err_code config_parse_class(const char *text, config_class *out, err *e)
 {
     char buf[CONFIG_TEXT_MAX], *save = NULL;
     (void)snprintf(buf, sizeof(buf), "%s", text);
-    *ttft_us = *tpot_us = 0;
-    *weight = 0;
+    *out = (config_class){0};
     for (char *w = strtok_r(buf, " \t", &save); w; w = strtok_r(NULL, " \t", &save)) {
         const char *unit;
-        bool ok = (strncmp(w, "ttft:", 5) == 0 && parse_time(w + 5, ttft_us)) ||
-                  (strncmp(w, "tpot:", 5) == 0 && parse_time(w + 5, tpot_us)) ||
-                  (strncmp(w, "weight:", 7) == 0 && parse_number(w + 7, weight, &unit) && !*unit);
-        if (!ok) return err_set(e, ERR_INPUT, "'%.40s' is not ttft:TIME, tpot:TIME or weight:N", w);
+        bool ok =
+            (strncmp(w, "ttft:", 5) == 0 && parse_time(w + 5, &out->ttft_us)) ||
+            (strncmp(w, "tpot:", 5) == 0 && parse_time(w + 5, &out->tpot_us)) ||
+            (strncmp(w, "weight:", 7) == 0 && parse_number(w + 7, &out->weight, &unit) && !*unit) ||
+            (strncmp(w, "overload:", 9) == 0 && parse_overload(w + 9, &out->reject));
+        if (!ok) {
+            return err_set(e, ERR_INPUT,
+                           "'%.40s' is not ttft:TIME, tpot:TIME, weight:N or overload:queue|reject",
+                           w);
+        }
     }
-    if (*ttft_us <= 0 || *tpot_us <= 0 || *weight <= 0) {
+    if (out->ttft_us <= 0 || out->tpot_us <= 0 || out->weight <= 0) {
         return err_set(e, ERR_INPUT, "a class needs ttft, tpot and weight, all above zero");
     }
     return ERR_NONE;
@@ -392,9 +404,8 @@ err_code config_check(const config *c, err *e)
     }
     const char *texts[] = {c->classes_interactive, c->classes_standard, c->classes_batch};
     for (int i = 0; i < 3; i++) {
-        int64_t a, b;
-        double w;
-        if (config_parse_class(texts[i], &a, &b, &w, e))
+        config_class parsed;
+        if (config_parse_class(texts[i], &parsed, e))
             return err_context(e, "classes.%s", classes[i]);
     }
     return ERR_NONE;

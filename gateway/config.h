@@ -65,8 +65,13 @@ int64_t config_max_connections_per_ip(const config *c);
 /* The whole file with every key explained, showing c's values. */
 void config_print(const config *c, FILE *f);
 
+typedef struct config_class {
+    int64_t ttft_us, tpot_us; /* targets */
+    double weight;
+    bool reject; /* answer 429 at once where the first token would miss its target; else queue */
+} config_class;
+
 /* "ttft:500ms tpot:50ms weight:4": one SLO class. */
-err_code config_parse_class(const char *text, int64_t *ttft_us, int64_t *tpot_us, double *weight,
-                            err *e);
+err_code config_parse_class(const char *text, config_class *out, err *e);
 
 #endif

@@ -202,12 +202,15 @@ static void make_classes(process *p)
                            p->cfg.classes_batch};
     for (int i = 0; i < SERVER_CLASSES; i++) {
         slo_class *sc = &p->srv.classes[i];
-        double share = 1;
+        config_class parsed;
         err ignored; /* config_check() has parsed it before */
-        *sc = (slo_class){.rank = i};
-        (void)config_parse_class(texts[i], &sc->ttft_us, &sc->tpot_us, &share, &ignored);
+        (void)config_parse_class(texts[i], &parsed, &ignored);
+        *sc = (slo_class){.rank = i,
+                          .ttft_us = parsed.ttft_us,
+                          .tpot_us = parsed.tpot_us,
+                          .weight = (float)parsed.weight,
+                          .reject_on_overload = parsed.reject};
         (void)snprintf(sc->name, sizeof(sc->name), "%s", names[i]);
-        sc->weight = (float)share;
         if (strcmp(p->cfg.classes_default, names[i]) == 0) p->srv.default_class = i;
     }
 }

@@ -42,12 +42,12 @@ int server_class_of(const server *s, const tenant *t, const char *tier, char *re
     return i;
 }
 
-int64_t server_retry_after_ms(server *s)
+int64_t server_retry_after_ms(server *s, int class, int n_prompt)
 {
-    sched_stats st;
-    sched_stats_get(s->sched, &st);
-    int64_t ms = 250 + 100 * (int64_t)st.n_waiting;
-    return ms > 60000 ? 60000 : ms;
+    int64_t late_us = sched_predict_ttft_us(s->sched, class, n_prompt);
+    late_us -= class >= 0 ? s->classes[class].ttft_us : 0;
+    int64_t ms = late_us / 1000;
+    return ms < 250 ? 250 : ms > 60000 ? 60000 : ms;
 }
 
 void server_count_status(server *s, int status)

@@ -66,8 +66,9 @@ typedef struct server {
 /* Class for a service_tier (NULL: the tenant's default): index, or -1 with the reason. */
 int server_class_of(const server *s, const tenant *t, const char *tier, char *reason, size_t cap);
 
-/* Milliseconds after which a refused request may try again: grows with the queue, at most 60 s. */
-int64_t server_retry_after_ms(server *s);
+/* Milliseconds after which a refused request may try again: when the predicted first token would
+ * meet the class's target; from 250 to 60,000. */
+int64_t server_retry_after_ms(server *s, int class, int n_prompt);
 
 void server_count_status(server *s, int status);
 void server_count_usage(server *s, const usage_row *rows, size_t n);

@@ -128,6 +128,27 @@ START_TEST(more_work_never_looks_cheaper)
 }
 END_TEST
 
+/* What a server really sees: thousands of steps of one kind, a few of another, odd ones between. */
+START_TEST(one_sided_work_never_breaks_it)
+{
+    cost_model c;
+    cost_init(&c);
+    cost_work one = {.decode = 1}, small = {.prefill = 3, .attended = 6};
+    for (int i = 0; i < 200000; i++) {
+        cost_work w = i % 500 < 2 ? small : one;
+        w.attended += i % 500;
+        double us = took(&w, 1) * (1 + 0.3 * (2 * uniform() - 1)) * (i % 997 == 0 ? 50 : 1);
+        cost_observe(&c, &w, us);
+        if (i > 100 && i % 100 == 0) {
+            cost_work big = cost_with_chunk(&one, 64, 0, 0);
+            ck_assert_double_gt(cost_predict(&c, &one), 0.5 * took(&one, 1));
+            ck_assert_double_lt(cost_predict(&c, &one), 2 * took(&one, 1));
+            ck_assert_double_lt(cost_predict(&c, &big), 100 * took(&big, 1));
+        }
+    }
+}
+END_TEST
+
 START_TEST(what_is_no_time_is_ignored)
 {
     cost_model c;
@@ -174,6 +195,7 @@ int main(void)
     tcase_add_test(tc, a_lying_model_is_corrected);
     tcase_add_test(tc, one_interrupted_step_moves_it_little);
     tcase_add_test(tc, more_work_never_looks_cheaper);
+    tcase_add_test(tc, one_sided_work_never_breaks_it);
     tcase_add_test(tc, what_is_no_time_is_ignored);
     tcase_add_test(tc, a_chunk_is_the_most_that_fits);
     suite_add_tcase(s, tc);

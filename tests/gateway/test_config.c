@@ -97,12 +97,19 @@ START_TEST(classes_and_relations)
 {
     config c;
     err e;
-    int64_t a, b;
-    double w;
-    ck_assert_int_eq(config_parse_class("ttft:1s tpot:20ms weight:2.5", &a, &b, &w, &e), ERR_NONE);
-    ck_assert(a == 1000000 && b == 20000 && w == 2.5);
-    ck_assert_int_eq(config_parse_class("ttft:1s", &a, &b, &w, &e), ERR_INPUT);
-    ck_assert_int_eq(config_parse_class("ttft:1s tpot:x weight:1", &a, &b, &w, &e), ERR_INPUT);
+    config_class k;
+    ck_assert_int_eq(config_parse_class("ttft:1s tpot:20ms weight:2.5", &k, &e), ERR_NONE);
+    ck_assert(k.ttft_us == 1000000 && k.tpot_us == 20000 && k.weight == 2.5 && !k.reject);
+    ck_assert_int_eq(config_parse_class("overload:reject ttft:1s tpot:1s weight:1", &k, &e), 0);
+    ck_assert(k.reject);
+    ck_assert_int_eq(config_parse_class("overload:queue ttft:1s tpot:1s weight:1", &k, &e), 0);
+    ck_assert(!k.reject);
+    static const char *const wrong[] = {"ttft:1s", "ttft:1s tpot:x weight:1",
+                                        "ttft:1s tpot:1s weight:1 overload:drop",
+                                        "ttft:1s tpot:1s weight:1 overload:"};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        ck_assert_int_eq(config_parse_class(wrong[i], &k, &e), ERR_INPUT);
+    }
     config_defaults(&c);
     ck_assert_int_eq(config_check(&c, &e), ERR_INPUT);
     ck_assert_ptr_nonnull(strstr(e.msg, "model.path"));
