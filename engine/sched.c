@@ -41,6 +41,16 @@ typedef struct {
     int active;    /* requests in the scheduler */
 } tenant_share;
 
+/* What a request of each class would wait for, came it now. */
+typedef struct {
+    double prompt_us[SLO_CLASS_MAX]; /* prompt work before it */
+    double seat_us[SLO_CLASS_MAX];   /* time in seats of those before it, all together */
+    int before[SLO_CLASS_MAX];       /* requests that have a seat or get one before it */
+    int seats;
+    double row_us, step_us; /* of one prompt token, of a decode step; row_us 0: not known yet */
+    double fill;
+} outlook;
+
 struct sched {
     sched_config cfg;
     model *m;
@@ -56,12 +66,9 @@ struct sched {
     request *inbox_head, *inbox_tail;
     int n_inside; /* submitted and not finished; guarded by mu */
     bool draining, stop, broken;
-    /* What a new request of each class would wait for; guarded by mu. */
-    double backlog_us[SLO_CLASS_MAX]; /* prompt work before it */
-    double seat_us[SLO_CLASS_MAX];    /* until a seat is its own */
-    double row_us;                    /* of one prompt token; 0: not known yet */
-    double surprise;                  /* mean of actual over predicted time to first token */
-    sched_stats stats;                /* guarded by mu */
+    outlook outlook;   /* guarded by mu */
+    double surprise;   /* mean of actual over predicted time to first token; guarded by mu */
+    sched_stats stats; /* guarded by mu */
     _Atomic int64_t heartbeat_us;
 
     /* engine thread only */
@@ -77,9 +84,9 @@ struct sched {
     double share_floor; /* counter of the tenant that left last */
 
     cost_model cost;
-    cost_work load;    /* of the step under construction */
-    double budget_us;  /* INFINITY: no bound */
-    double service_us; /* mean time in a seat of those that finished */
+    cost_work load;   /* of the step under construction */
+    double budget_us; /* INFINITY: no bound */
+    double fill;      /* mean share of its max_tokens that a request makes */
 
     /* the step under construction */
     step step;
@@ -191,8 +198,6 @@ static void drop_pages(sched *sc, request *rq)
 static void leave_seat(sched *sc, request *rq)
 {
     if (rq->state != STATE_RUNNING) return;
-    double held = (double)(clock_now_us() - rq->admitted_us);
-    sc->service_us += (sc->service_us > 0 ? 0.05 : 1) * (held - sc->service_us);
     drop_pages(sc, rq);
     if (rq->lora) sc->source->release(sc->source->self, rq->lora);
     rq->lora = NULL;
@@ -205,6 +210,10 @@ static void finish(sched *sc, request *rq, finish_reason why, const err *cause)
 {
     leave_seat(sc, rq);
     rq->state = STATE_DONE;
+    if ((why == FINISH_STOP || why == FINISH_LENGTH) && rq->max_tokens > 0) {
+        int made = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed);
+        sc->fill += 0.05 * ((double)made / rq->max_tokens - sc->fill);
+    }
     share_leave(sc, rq);
     for (int i = 0; i < sc->n; i++) {
         if (sc->list[i] == rq) sc->list[i] = NULL;
@@ -777,43 +786,41 @@ static double prompt_us(const sched *sc, const request *rq)
     return cost_predict(&sc->cost, &w) - cost_predict(&sc->cost, &none);
 }
 
-/* For each class: prompts of its rank or a more urgent one are before it, and so are their seats.
- * A seat is free after service_us / seats in the mean (Little's law). */
-static void predict_waits(sched *sc, double *backlog, double *seat)
+/* One more request before those of its class and of all that are less urgent. */
+static void stand_before(const sched *sc, outlook *o, int class, double prompt, double seat)
 {
-    int ahead[SLO_CLASS_MAX] = {0}, seats = sc->cfg.max_seqs;
-    memset(backlog, 0, SLO_CLASS_MAX * sizeof(*backlog));
+    for (int c = 0; c < sc->cfg.n_class; c++) {
+        if (sc->cfg.classes[c].rank < sc->cfg.classes[class].rank) continue;
+        o->prompt_us[c] += prompt;
+        o->seat_us[c] += seat;
+        o->before[c]++;
+    }
+}
+
+static void look_out(sched *sc, outlook *o)
+{
+    const cost_work decode = {.decode = sc->n_running > 0 ? sc->n_running : 1};
+    *o = (outlook){.seats = sc->cfg.max_seqs, .fill = sc->fill};
+    if (sc->pages_short && sc->n_running > 0) o->seats = sc->n_running;
+    o->step_us = cost_predict(&sc->cost, &decode);
+    o->row_us = sc->cost.n < COST_LEARNING ? 0 : sc->cost.theta[1] / 64;
     for (int i = 0; i < sc->n; i++) {
         const request *rq = sc->list[i];
-        if (rq->first_token_us) continue;
-        backlog[rq->slo_class] += prompt_us(sc, rq);
-        ahead[rq->slo_class] += rq->state == STATE_WAITING;
+        double rest =
+            rq->max_tokens * sc->fill - atomic_load_explicit(&rq->n_pushed, memory_order_relaxed);
+        stand_before(sc, o, rq->slo_class, rq->first_token_us ? 0 : prompt_us(sc, rq),
+                     fmax(1, rest) * o->step_us);
     }
-    if (sc->pages_short && sc->n_running > 0) seats = sc->n_running;
-    double sum[SLO_CLASS_MAX];
-    for (int c = 0; c < sc->cfg.n_class; c++) {
-        int before = sc->n_running + 1;
-        sum[c] = 0;
-        for (int o = 0; o < sc->cfg.n_class; o++) {
-            if (sc->cfg.classes[o].rank > sc->cfg.classes[c].rank) continue;
-            sum[c] += backlog[o];
-            before += ahead[o];
-        }
-        seat[c] = before > seats ? (before - seats) * sc->service_us / seats : 0;
-    }
-    memcpy(backlog, sum, sizeof(sum));
 }
 
 static void publish_counts(sched *sc)
 {
     kv_counts kc;
-    double backlog[SLO_CLASS_MAX], seat[SLO_CLASS_MAX] = {0};
+    outlook now;
     kv_count(sc->pages, &kc);
-    predict_waits(sc, backlog, seat);
+    look_out(sc, &now);
     pthread_mutex_lock(&sc->mu);
-    memcpy(sc->backlog_us, backlog, sizeof(backlog));
-    memcpy(sc->seat_us, seat, sizeof(seat));
-    sc->row_us = sc->cost.n < COST_LEARNING ? 0 : sc->cost.theta[1] / 64;
+    sc->outlook = now;
     sc->stats.n_running = sc->n_running;
     sc->stats.n_waiting = sc->n_inside - sc->n_running;
     sc->stats.n_pages = kc.n_pages;
@@ -980,7 +987,7 @@ err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *b
                                                                 : cfg->max_context;
     sc->max_context = most < limit ? (int)most : limit;
     cost_init(&sc->cost);
-    sc->surprise = 1;
+    sc->surprise = sc->fill = 1;
     sc->stats.healthy = true;
     sc->stats.n_pages = sc->n_pages;
     pthread_condattr_t attr;
@@ -1044,12 +1051,14 @@ static err_code check_request(const sched *sc, const request *rq, err *e)
     return ERR_NONE;
 }
 
-/* mu is held. */
+/* mu is held.  Who finds no seat waits until those before it have made their tokens, `seats` at once. */
 static double predict_ttft(const sched *sc, int class, int n_prompt)
 {
-    if (sc->row_us <= 0) return 0;
-    double work = sc->backlog_us[class] + n_prompt * sc->row_us;
-    return sc->surprise * (work + sc->seat_us[class]);
+    const outlook *o = &sc->outlook;
+    if (o->row_us <= 0) return 0;
+    double us = o->prompt_us[class] + n_prompt * o->row_us + o->step_us;
+    if (o->before[class] + 1 > o->seats) us += o->seat_us[class] / o->seats;
+    return sc->surprise * us;
 }
 
 int64_t sched_predict_ttft_us(sched *sc, int class, int n_prompt)
@@ -1105,7 +1114,8 @@ err_code sched_submit(sched *sc, request *rq, err *e)
     }
     if (!rc) {
         /* Until the engine has looked at it, the next in line must know of it. */
-        sc->backlog_us[rq->slo_class] += rq->n_prompt * sc->row_us;
+        stand_before(sc, &sc->outlook, rq->slo_class, rq->n_prompt * sc->outlook.row_us,
+                     rq->max_tokens * sc->outlook.fill * sc->outlook.step_us);
         sc->n_inside++;
         rq->next = NULL;
         if (sc->inbox_tail)
