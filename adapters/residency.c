@@ -13,14 +13,9 @@
  *     least recently taken of those is closed: it finishes what it serves and is handed out no more
  *     until it has been evicted and asked for again;
  *   - what could never fit is refused, not queued.
- *
- * Files are read and hashed whole against the digest: a disk that rots fails the request, not the
- * answer.
  */
 #include "adapters/residency.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,14 +25,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "adapters/validate.h"
+#include "adapters/load.h"
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
-#include "storage/digest.h"
 
 enum { LOADER_NICE = 15 };
 
-enum { BUCKETS = 4096, LOADERS_MAX = 16, SLAB_ALIGN = 256 };
+enum { BUCKETS = 4096, LOADERS_MAX = 16 };
 enum { FRESH_US = 2000000, PATIENCE_US = 1000000, RETRY_US = 5000000, TICK_MS = 100 };
 
 typedef enum { WANT_NONE, WANT_HINT, WANT_DEMAND } want;
@@ -234,161 +228,6 @@ static void close_some(residency *rs, uint64_t bytes)
     }
 }
 
-/* ---- loading -------------------------------------------------------------------------------- */
-
-typedef struct load {
-    const adapter_version *v; /* pinned in the registry */
-    int dir_fd;
-    adapter_layout layout;
-    lora_mat *mat;
-    void *slab;
-    uint64_t bytes;
-    int rank_max;
-} load;
-
-static void load_clear(residency *rs, load *ld)
-{
-    if (ld->slab != NULL) be_free(rs->be, ld->slab);
-    free(ld->mat);
-    adapter_layout_clear(&ld->layout);
-    if (ld->dir_fd >= 0) close(ld->dir_fd);
-    registry_release(rs->reg, ld->v);
-}
-
-/* Everything but the weights: the pin, the config, the header, the packed size. */
-static err_code load_begin(residency *rs, uint64_t id, load *ld, err *e)
-{
-    char path[4200];
-    memset(ld, 0, sizeof *ld);
-    ld->dir_fd = -1;
-    err_code code = registry_acquire_id(rs->reg, id, &ld->v, e);
-    if (code != ERR_NONE) return code;
-    registry_path(rs->reg, ld->v->digest, path, sizeof path);
-    ld->dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (ld->dir_fd < 0)
-        return err_set(e, ERR_IO, "the files of %s@%d cannot be read", ld->v->name, ld->v->version);
-    code = validate_adapter(ld->dir_fd, rs->base, 0, false, &ld->layout, e);
-    if (code != ERR_NONE) return err_context(e, "%s@%d", ld->v->name, ld->v->version);
-    ld->bytes = adapter_packed_bytes(&ld->layout, rs->base, rs->be);
-    ld->rank_max = ld->layout.peft.rank_max;
-    return ERR_NONE;
-}
-
-static err_code read_file(int dir_fd, const char *name, uint8_t **out, size_t *len, err *e)
-{
-    *out = NULL;
-    *len = 0;
-    int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0) return err_set(e, ERR_IO, "%s cannot be read", name);
-    off_t size = lseek(fd, 0, SEEK_END);
-    uint8_t *p = size >= 0 ? malloc((size_t)size + 1) : NULL;
-    size_t n = 0;
-    while (p != NULL && n < (size_t)size) {
-        ssize_t got = pread(fd, p + n, (size_t)size - n, (off_t)n);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) break;
-        n += (size_t)got;
-    }
-    close(fd);
-    if (p == NULL) return err_set(e, ERR_NOMEM, "out of memory");
-    if (n != (size_t)size) {
-        free(p);
-        return err_set(e, ERR_IO, "%s cannot be read", name);
-    }
-    *out = p;
-    *len = n;
-    return ERR_NONE;
-}
-
-/* The whole content in memory, once it is known to be what was published. */
-static err_code read_checked(const load *ld, uint8_t **weights, size_t *len, err *e)
-{
-    uint8_t *config = NULL, got[DIGEST_BYTES];
-    size_t n_config = 0;
-    *weights = NULL;
-    err_code code = read_file(ld->dir_fd, "adapter_config.json", &config, &n_config, e);
-    if (code == ERR_NONE)
-        code = read_file(ld->dir_fd, "adapter_model.safetensors", weights, len, e);
-    if (code == ERR_NONE) {
-        adapter_digest(config, n_config, *weights, *len, got);
-        if (!digest_same(got, ld->v->digest, DIGEST_BYTES))
-            code = err_set(e, ERR_CORRUPT, "the stored files of %s@%d have changed on the disk",
-                           ld->v->name, ld->v->version);
-    }
-    free(config);
-    return code;
-}
-
-/* A pointer to the tensor that its type's alignment allows to read: into the file's copy in memory,
- * or *spare (the caller frees). */
-static const void *aligned(const uint8_t *file, const adapter_tensor *t, void **spare)
-{
-    const uint8_t *p = file + t->offset;
-    if ((uintptr_t)p % dtype_bytes(t->type) == 0) return p;
-    *spare = malloc((size_t)t->bytes);
-    if (*spare != NULL) memcpy(*spare, p, (size_t)t->bytes);
-    return *spare;
-}
-
-static err_code pack_pair(residency *rs, const adapter_pair *pair, const uint8_t *file, int rank,
-                          int d_in, int d_out, void *a_dst, void *b_dst, err *e)
-{
-    void *spare_a = NULL, *spare_b = NULL;
-    const void *a = aligned(file, &pair->a, &spare_a);
-    const void *b = aligned(file, &pair->b, &spare_b);
-    err_code code = a != NULL && b != NULL ? be_lora_pack(rs->be, rs->base->type, a_dst, b_dst, a,
-                                                          b, pair->a.type, rank, d_in, d_out, e)
-                                           : err_set(e, ERR_NOMEM, "out of memory");
-    free(spare_a);
-    free(spare_b);
-    return code;
-}
-
-static size_t padded(size_t bytes)
-{
-    return (bytes + SLAB_ALIGN - 1) / SLAB_ALIGN * SLAB_ALIGN;
-}
-
-static err_code pack_all(residency *rs, load *ld, const uint8_t *file, size_t len, err *e)
-{
-    size_t n_mat = (size_t)rs->base->n_layer * PROJ_COUNT, at = 0;
-    ld->mat = calloc(n_mat, sizeof *ld->mat);
-    ld->slab = be_alloc(rs->be, (size_t)ld->bytes);
-    if (ld->mat == NULL || ld->slab == NULL)
-        return err_set(e, ERR_NOMEM, "no memory for an adapter of %llu bytes",
-                       (unsigned long long)ld->bytes);
-    err_code code = ERR_NONE;
-    for (size_t i = 0; i < n_mat && code == ERR_NONE; i++) {
-        const adapter_pair *pair = &ld->layout.pair[i];
-        const peft_layer *pl = &ld->layout.peft.layer[i];
-        if (!pl->wrapped) continue;
-        if (pair->a.offset + pair->a.bytes > len || pair->b.offset + pair->b.bytes > len)
-            return err_set(e, ERR_CORRUPT, "the adapter's file became shorter");
-        int d_out, d_in;
-        model_proj_shape(rs->base, (proj)(i % PROJ_COUNT), &d_out, &d_in);
-        lora_mat *m = &ld->mat[i];
-        uint8_t *slab = ld->slab;
-        m->a = slab + at;
-        at += padded(be_lora_a_bytes(rs->be, rs->base->type, pl->rank, d_in));
-        m->b = slab + at;
-        at += padded(be_lora_b_bytes(rs->be, rs->base->type, pl->rank, d_out));
-        m->rank = pl->rank;
-        m->scale = pl->scale;
-        code = pack_pair(rs, pair, file, pl->rank, d_in, d_out, (void *)m->a, (void *)m->b, e);
-    }
-    return code;
-}
-
-static err_code load_weights(residency *rs, load *ld, err *e)
-{
-    uint8_t *file = NULL;
-    size_t len = 0;
-    err_code code = read_checked(ld, &file, &len, e);
-    if (code == ERR_NONE) code = pack_all(rs, ld, file, len, e);
-    free(file);
-    return code;
-}
-
 /* ---- loader threads (mu is held unless said) ---------------------------------------------------- */
 
 static void fail(residency *rs, entry *en, const err *why)
@@ -468,7 +307,7 @@ static err_code reserve(residency *rs, entry *en, err *e)
     return ERR_NONE;
 }
 
-static void make_resident(residency *rs, entry *en, load *ld, int64_t took_us)
+static void make_resident(residency *rs, entry *en, adapter_load *ld, int64_t took_us)
 {
     list_drop(&rs->queue[WANT_NONE], en);
     en->reserved = false;
@@ -506,13 +345,13 @@ static void give_up(residency *rs, entry *en)
 /* Loads one entry; called and returns with mu held. */
 static void load_one(residency *rs, entry *en)
 {
-    load ld;
+    adapter_load ld;
     err why = {0};
     en->taken = true;
     uint64_t id = en->id;
     pthread_mutex_unlock(&rs->mu);
     int64_t t0 = clock_now_us();
-    err_code code = load_begin(rs, id, &ld, &why);
+    err_code code = adapter_load_begin(&ld, rs->reg, rs->be, rs->base, id, &why);
     int64_t header_us = clock_now_us() - t0;
     pthread_mutex_lock(&rs->mu);
     if (code == ERR_NONE) {
@@ -522,7 +361,7 @@ static void load_one(residency *rs, entry *en)
     if (code == ERR_NONE) {
         pthread_mutex_unlock(&rs->mu);
         t0 = clock_now_us();
-        code = load_weights(rs, &ld, &why);
+        code = adapter_load_weights(&ld, &why);
         int64_t took_us = header_us + clock_now_us() - t0;
         pthread_mutex_lock(&rs->mu);
         if (code == ERR_NONE) make_resident(rs, en, &ld, took_us);
@@ -541,7 +380,7 @@ static void load_one(residency *rs, entry *en)
         fail(rs, en, &why);
     pthread_cond_broadcast(&rs->work);
     pthread_mutex_unlock(&rs->mu);
-    load_clear(rs, &ld); /* the last pin may delete files: not under the lock */
+    adapter_load_clear(&ld); /* the last pin may delete files: not under the lock */
     pthread_mutex_lock(&rs->mu);
 }
 
