@@ -1,6 +1,6 @@
 /* bench_engine.c -- the engine without the network: decode and prompt processing on a model directory.
  *
- *   bench_engine MODEL_DIR [prompt|base-8|lora-8]
+ *   bench_engine MODEL_DIR [prompt|base-N|lora-N]
  *
  * Prints one line of JSON: seconds for a step of one decode row, of eight, of eight with eight random
  * r=16 adapters on all seven layers, and for a prompt of 512 tokens; medians.  Bytes of the weights
@@ -126,10 +126,11 @@ int main(int argc, char **argv)
     const char *isa = getenv("LORAD_BENCH_ISA"); /* default: the best that runs here */
     backend_config bc = {.isa = isa ? isa : "auto"};
     bool prompt_only = argc == 3 && strcmp(argv[2], "prompt") == 0;
-    bool lora_only = argc == 3 && strcmp(argv[2], "lora-8") == 0;
-    bool base_only = argc == 3 && strcmp(argv[2], "base-8") == 0;
-    if (argc != 2 && !prompt_only && !lora_only && !base_only) {
-        (void)fprintf(stderr, "usage: bench_engine MODEL_DIR [prompt|base-8|lora-8]\n");
+    int streams = 0; /* of decoding alone */
+    bool lora = argc == 3 && strncmp(argv[2], "lora-", 5) == 0;
+    if (argc == 3 && (lora || strncmp(argv[2], "base-", 5) == 0)) streams = atoi(argv[2] + 5);
+    if (argc > 3 || streams > STREAMS || argc == 1 || (argc == 3 && !prompt_only && streams < 1)) {
+        (void)fprintf(stderr, "usage: bench_engine MODEL_DIR [prompt|base-N|lora-N]\n");
         return 2;
     }
     if (be_open(&be, &backend_cpu, &bc, &e)) die(&e);
@@ -141,8 +142,9 @@ int main(int argc, char **argv)
         (void)run_step(1, CONTEXT, 0, false); /* some history to attend to */
     }
     make_adapters();
-    if (lora_only || base_only) {
-        (void)printf("{\"eight_s\":%.6f}\n", median(STREAMS, 1, CONTEXT, lora_only, 60));
+    if (streams > 0) {
+        (void)printf("{\"streams\":%d,\"decode_s\":%.6f}\n", streams,
+                     median(streams, 1, CONTEXT, lora, 60));
         return 0;
     }
     if (prompt_only) {
