@@ -66,7 +66,8 @@ struct sched {
     request *inbox_head, *inbox_tail;
     int n_inside; /* submitted and not finished; guarded by mu */
     bool draining, stop, broken;
-    outlook outlook;   /* guarded by mu */
+    outlook outlook; /* guarded by mu */
+    board *board;
     double surprise;   /* mean of actual over predicted time to first token; guarded by mu */
     sched_stats stats; /* guarded by mu */
     _Atomic int64_t heartbeat_us;
@@ -82,6 +83,7 @@ struct sched {
     tenant_share tenants[TENANTS_MAX];
     int n_tenants;
     double share_floor; /* counter of the tenant that left last */
+    int64_t settle_us;  /* of the iteration that has just ended */
 
     cost_model cost;
     cost_work load;   /* of the step under construction */
@@ -713,8 +715,14 @@ static void settle_entry(sched *sc, int s, int64_t now)
         hand_out(sc, rq, &sc->picked[s], now);
 }
 
-static void count_step(sched *sc, int64_t took_us)
+/* Where an iteration's time went: `seen` its begin, then the ends of planning, forward pass, sampling. */
+typedef struct {
+    int64_t seen, planned, computed, sampled;
+} step_times;
+
+static void count_step(sched *sc, const step_times *when)
 {
+    int64_t took_us = when->sampled - when->planned;
     kv_counts kc;
     kv_count(sc->pages, &kc);
     const step *st = &sc->step;
@@ -732,8 +740,13 @@ static void count_step(sched *sc, int64_t took_us)
     t->last_rows = st->n_rows;
     t->last_segments = st->n_seg;
     t->last_adapters = adapters;
+    t->last_prefill = st->n_rows - decode;
+    t->last_seqs = st->n_seq;
     t->last_step_us = took_us;
     t->busy_us += took_us;
+    t->plan_us += when->planned - when->seen;
+    t->forward_us += when->computed - when->planned;
+    t->sample_us += when->sampled - when->computed;
     t->cost_error = sc->cost.error;
     pthread_mutex_unlock(&sc->mu);
 }
@@ -759,21 +772,23 @@ static void learn(sched *sc, int64_t took_us)
     cost_observe(&sc->cost, &w, (double)took_us);
 }
 
-static void run_step(sched *sc)
+static void run_step(sched *sc, int64_t seen_us)
 {
     err e;
-    int64_t start = clock_now_us();
+    step_times when = {.seen = seen_us, .planned = clock_now_us()};
     if (model_forward(sc->m, sc->kv, &sc->step, &sc->logits, &e)) {
         fail_all(sc, &e);
         return;
     }
+    when.computed = clock_now_us();
     memset(sc->broken_row, 0, (size_t)sc->step.n_seq * sizeof(*sc->broken_row));
     if (sc->step.n_logit > 0) be_parallel(sc->be, sample_some, sc, sc->n_samplers);
-    int64_t now = clock_now_us();
-    learn(sc, now - start);
-    count_step(sc, now - start);
+    int64_t now = when.sampled = clock_now_us();
+    learn(sc, now - when.planned);
+    count_step(sc, &when);
     for (int s = 0; s < sc->step.n_seq; s++) settle_entry(sc, s, now);
     sweep(sc);
+    sc->settle_us = clock_now_us() - now;
 }
 
 /* -------------------------------------------------------------------- thread -- */
@@ -813,14 +828,50 @@ static void look_out(sched *sc, outlook *o)
     }
 }
 
+/* Somebody has asked what is in the queue. */
+static void show(sched *sc)
+{
+    board_row *row;
+    board_share *share;
+    if (!board_open(sc->board, &row, &share)) return;
+    for (int i = 0; i < sc->n; i++) {
+        const request *rq = sc->list[i];
+        row[i] = (board_row){.id = rq->id,
+                             .tenant_id = rq->tenant_id,
+                             .adapter_id = rq->adapter_id,
+                             .slo_class = rq->slo_class,
+                             .running = rq->state == STATE_RUNNING,
+                             .n_prompt = rq->n_prompt,
+                             .n_computed = rq->n_computed,
+                             .n_output = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed),
+                             .max_tokens = rq->max_tokens,
+                             .n_preempted = rq->n_preempted,
+                             .rank = rank_of(rq),
+                             .arrived_us = rq->arrived_us,
+                             .admitted_us = rq->admitted_us,
+                             .first_token_us = rq->first_token_us,
+                             .last_token_us = rq->last_token_us,
+                             .ttft_deadline_us = rq->ttft_deadline_us,
+                             .tpot_target_us = rq->tpot_target_us};
+    }
+    for (int i = 0; i < sc->n_tenants; i++) {
+        const tenant_share *t = &sc->tenants[i];
+        share[i] = (board_share){.tenant_id = t->id, .served = t->served, .active = t->active};
+    }
+    board_close(sc->board, sc->n, sc->n_tenants, clock_now_us());
+}
+
 static void publish_counts(sched *sc)
 {
     kv_counts kc;
     outlook now;
     kv_count(sc->pages, &kc);
     look_out(sc, &now);
+    if (board_wanted(sc->board)) show(sc);
     pthread_mutex_lock(&sc->mu);
     sc->outlook = now;
+    sc->stats.settle_us += sc->settle_us;
+    sc->settle_us = 0;
     sc->stats.n_running = sc->n_running;
     sc->stats.n_waiting = sc->n_inside - sc->n_running;
     sc->stats.n_pages = kc.n_pages;
@@ -863,7 +914,7 @@ static void *engine_thread(void *arg)
         see_ends(sc, now);
         plan_step(sc, now);
         idle = sc->step.n_seq == 0;
-        if (!idle) run_step(sc);
+        if (!idle) run_step(sc, now);
         publish_counts(sc);
     }
     take_inbox(sc);
@@ -895,6 +946,7 @@ static void free_all(sched *sc)
     free(sc->logit0);
     free(sc->broken_row);
     kv_destroy(sc->pages);
+    board_destroy(sc->board);
     if (sc->kv) be_kv_destroy(sc->be, sc->kv);
     pthread_cond_destroy(&sc->work);
     pthread_mutex_destroy(&sc->mu);
@@ -924,6 +976,7 @@ static bool allocate(sched *sc)
     sc->logit0 = calloc(seqs, sizeof(*sc->logit0));
     sc->broken_row = calloc(seqs, sizeof(*sc->broken_row));
     sc->pages = kv_create(sc->n_pages, sc->page_tokens, c->prefix_cache);
+    sc->board = board_create(sc->cap, TENANTS_MAX);
     sc->step.token = sc->token;
     sc->step.pos = sc->pos;
     sc->step.logit_row = sc->logit_row;
@@ -936,7 +989,7 @@ static bool allocate(sched *sc)
     }
     return sc->list && sc->view && sc->plan && sc->order && sc->allowed && sc->token && sc->pos &&
            sc->logit_row && sc->seq && sc->seg && sc->row_owner && sc->chunk && sc->picked &&
-           sc->logit0 && sc->broken_row && sc->pages;
+           sc->logit0 && sc->broken_row && sc->pages && sc->board;
 }
 
 static err_code check_config(const sched_config *c, err *e)
@@ -1154,6 +1207,11 @@ void sched_stats_get(sched *sc, sched_stats *out)
     *out = sc->stats;
     out->healthy = !sc->broken;
     pthread_mutex_unlock(&sc->mu);
+}
+
+board *sched_board(sched *sc)
+{
+    return sc->board;
 }
 
 int sched_max_context(const sched *sc)

@@ -18,6 +18,7 @@
 
 #include "engine/backend.h"
 #include "engine/base/err.h"
+#include "engine/board.h"
 #include "engine/lora.h"
 #include "engine/model.h"
 #include "engine/request.h"
@@ -53,8 +54,10 @@ typedef struct sched_stats {
     int n_running, n_waiting, n_pages, n_pages_used, n_pages_cached;
     uint64_t n_steps, n_rows, n_prefill_tokens, n_decode_tokens, n_cached_tokens;
     uint64_t n_finished, n_cancelled, n_failed, n_preempted, n_adapter_waits;
-    int last_rows, last_segments, last_adapters; /* of the latest step */
-    int64_t last_step_us, busy_us;               /* busy_us: sum over steps */
+    int last_rows, last_segments, last_adapters;       /* of the latest step */
+    int last_prefill, last_seqs;                       /* prompt rows and sequences of it */
+    int64_t last_step_us, busy_us;                     /* busy_us: sum over steps */
+    int64_t plan_us, forward_us, sample_us, settle_us; /* sums: where an iteration's time goes */
     double cost_error; /* of the cost model: mean |predicted - took| / took over some 50 steps */
 } sched_stats;
 
@@ -87,6 +90,9 @@ int64_t sched_predict_ttft_us(sched *sc, int class, int n_prompt);
 bool sched_drain(sched *sc, int64_t timeout_us);
 
 void sched_stats_get(sched *sc, sched_stats *out);
+
+/* The requests in the engine and the tenants' counters; see board.h.  Any thread but the engine's. */
+board *sched_board(sched *sc);
 
 /* Largest prompt + output that can ever be served (max_context, pages). */
 int sched_max_context(const sched *sc);

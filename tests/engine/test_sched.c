@@ -613,6 +613,59 @@ START_TEST(a_cancelled_request_goes_within_one_step)
 }
 END_TEST
 
+/* The engine shows its queue between steps, and a reader who comes in the midst of one gets the last
+ * picture instead of waiting for the step. */
+START_TEST(the_board_shows_the_queue_between_steps)
+{
+    setting st = {.max_rows = 64, .max_seqs = 1, .n_pages = 100};
+    rig *r = start(&st);
+    client *c = make(1, 8, 20), *queued = make(2, 12, 5);
+    board_picture p = {0};
+    c->rq.id = 71;
+    queued->rq.id = 72;
+    queued->rq.tenant_id = queued->rq.isolation = 9;
+    queued->rq.slo_class = 2;
+    gate(r, true, 1);
+    submit(r, c);
+    await_step(r, 2); /* one token is out, the second step stands at the gate */
+    submit(r, queued);
+    ck_assert(!board_read(sched_board(r->sc), 1000, &p)); /* asked: there is none yet */
+    gate(r, true, 2);
+    await_step(r, 4);
+    ck_assert(board_read(sched_board(r->sc), 0, &p)); /* the engine is inside its fourth step */
+    int64_t first_us = p.taken_us;
+    ck_assert_int_gt(first_us, 0);
+    ck_assert_int_le(first_us, clock_now_us());
+    gate(r, true, 1);
+    await_step(r, 5);
+    ck_assert(board_read(sched_board(r->sc), 0, &p));
+    ck_assert_int_gt(p.taken_us, first_us);
+    ck_assert_int_eq(p.n_row, 2);
+    ck_assert_uint_eq(p.row[0].id, 71);
+    ck_assert(p.row[0].running);
+    ck_assert_int_eq(p.row[0].n_prompt, 8);
+    ck_assert_int_eq(p.row[0].n_output, 4);
+    ck_assert_int_gt(p.row[0].first_token_us, 0);
+    ck_assert_uint_eq(p.row[1].id, 72);
+    ck_assert_uint_eq(p.row[1].tenant_id, 9);
+    ck_assert_int_eq(p.row[1].slo_class, 2);
+    ck_assert(!p.row[1].running);
+    ck_assert_int_eq(p.row[1].n_output, 0);
+    ck_assert_int_eq(p.n_share, 2);
+    ck_assert_int_eq(p.share[0].active, 1);
+    ck_assert(p.share[0].served > 0);
+    gate(r, false, 0);
+    finish_well(c);
+    finish_well(queued);
+    board_picture_clear(&p);
+    sched_stats t = stop(r);
+    ck_assert_int_ge(t.forward_us, 0);
+    ck_assert_int_le(t.forward_us + t.sample_us, t.busy_us + 1);
+    drop(c);
+    drop(queued);
+}
+END_TEST
+
 START_TEST(stop_ids_min_tokens_and_expiry)
 {
     setting st = {.max_rows = 64, .max_seqs = 4, .n_pages = 100};
@@ -761,6 +814,7 @@ int main(void)
     tcase_add_test(tc, broken_numbers_fail_one_request_and_are_not_cached);
     tcase_add_test(tc, a_broken_device_fails_everyone_once);
     tcase_add_test(tc, a_cancelled_request_goes_within_one_step);
+    tcase_add_test(tc, the_board_shows_the_queue_between_steps);
     tcase_add_test(tc, stop_ids_min_tokens_and_expiry);
     tcase_add_loop_test(tc, prompts_are_scored_in_any_chunks_and_company, 0, 2);
     tcase_add_test(tc, what_cannot_be_served_is_refused);
