@@ -129,3 +129,9 @@ void request_cancel(request *rq)
 {
     atomic_store(&rq->cancel, true);
 }
+
+void request_stop(request *rq)
+{
+    atomic_store(&rq->stopped, true);
+    atomic_store(&rq->cancel, true);
+}

@@ -83,12 +83,14 @@ typedef struct request {
     int64_t admitted_us, first_token_us, last_token_us; /* admitted_us 0: has never run */
     int state;                                          /* private to sched.c */
     int tenant_slot;                                    /* private to sched.c */
+    int telemetry_slot;                                 /* private to telemetry.c */
     double expected_us; /* time to first token as predicted when it was submitted; 0: unknown */
     uint64_t cache_key; /* running block hash of the prefix cache */
     int n_cached_blocks;
 
     /* ---- zone 3: shared; see who touches each field ---- */
     atomic_bool cancel;    /* gateway sets, engine reads */
+    atomic_bool stopped;   /* the same: it ends because a stop string was seen */
     sampled *ring;         /* [max_tokens], owned; slot i is written before n_pushed passes i */
     int32_t *output;       /* [max_tokens], the bare tokens, engine writes */
     sampled *prompt_score; /* [n_prompt] if score_prompt; entry 0 is unused; engine writes before
@@ -115,5 +117,7 @@ void request_finish(request *rq, finish_reason why, const err *cause);
  * whether the request has ended (then read rq->finish).  Never waits (request_signal_wait does). */
 bool request_next(request *rq, sampled *out, bool *done);
 void request_cancel(request *rq);
+/* No more tokens are wanted, for what was asked is complete: ends it with FINISH_STOP. */
+void request_stop(request *rq);
 
 #endif

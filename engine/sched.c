@@ -71,6 +71,7 @@ struct sched {
     double surprise;   /* mean of actual over predicted time to first token; guarded by mu */
     sched_stats stats; /* guarded by mu */
     _Atomic int64_t heartbeat_us;
+    telemetry *tele;
 
     /* engine thread only */
     request **list; /* [cap] running and waiting, in order of arrival */
@@ -84,6 +85,7 @@ struct sched {
     int n_tenants;
     double share_floor; /* counter of the tenant that left last */
     int64_t settle_us;  /* of the iteration that has just ended */
+    uint64_t n_prompt_tokens, n_output_tokens;
 
     cost_model cost;
     cost_work load;   /* of the step under construction */
@@ -205,6 +207,15 @@ static void leave_seat(sched *sc, request *rq)
     rq->lora = NULL;
     rq->state = STATE_WAITING;
     sc->n_running--;
+    telemetry_adapter_add(sc->tele, rq->adapter_id, -1, +1);
+}
+
+static request_outcome outcome_of(finish_reason why)
+{
+    return why == FINISH_STOP        ? OUTCOME_STOP
+           : why == FINISH_LENGTH    ? OUTCOME_LENGTH
+           : why == FINISH_CANCELLED ? OUTCOME_CANCELLED
+                                     : OUTCOME_FAILED;
 }
 
 /* The last touch of the request; the list is tidied by sweep(). */
@@ -222,6 +233,8 @@ static void finish(sched *sc, request *rq, finish_reason why, const err *cause)
     }
     free(rq->page);
     rq->page = NULL;
+    telemetry_adapter_add(sc->tele, rq->adapter_id, 0, -1);
+    telemetry_end(sc->tele, rq, outcome_of(why), clock_now_us());
     pthread_mutex_lock(&sc->mu);
     sc->n_inside--;
     if (why == FINISH_CANCELLED)
@@ -256,6 +269,7 @@ static void take_inbox(sched *sc)
         assert(sc->n < sc->cap); /* sched_submit() counts */
         sc->list[sc->n++] = rq;
         share_enter(sc, rq);
+        telemetry_adapter_add(sc->tele, rq->adapter_id, 0, +1);
         if (rq->adapter_id && sc->source) sc->source->prefetch(sc->source->self, rq->adapter_id);
         rq = next;
     }
@@ -266,7 +280,7 @@ static void see_ends(sched *sc, int64_t now)
     for (int i = 0; i < sc->n; i++) {
         request *rq = sc->list[i];
         if (atomic_load(&rq->cancel)) {
-            finish(sc, rq, FINISH_CANCELLED, NULL);
+            finish(sc, rq, atomic_load(&rq->stopped) ? FINISH_STOP : FINISH_CANCELLED, NULL);
         } else if (rq->expires_us && now > rq->expires_us) {
             err e;
             (void)err_set(&e, ERR_TIMEOUT, "the request took longer than it may");
@@ -441,6 +455,7 @@ static void reuse_prefix(sched *sc, request *rq, int32_t *scratch)
         atomic_store(&rq->meter->cached_tokens, cached);
         pthread_mutex_lock(&sc->mu);
         sc->stats.n_cached_tokens += cached;
+        sc->stats.n_looked_up_tokens += (uint64_t)rq->n_prompt;
         pthread_mutex_unlock(&sc->mu);
     }
 }
@@ -459,12 +474,14 @@ static bool admit(sched *sc, int i, int64_t now)
     rq->state = STATE_RUNNING;
     sc->view[i].running = true;
     sc->n_running++;
+    telemetry_adapter_add(sc->tele, rq->adapter_id, +1, -1);
     reuse_prefix(sc, rq, sc->token);
     bool got = extend(sc, rq, left_of(rq));
     assert(got);
     (void)got;
     if (rq->admitted_us == 0) {
         rq->admitted_us = now;
+        telemetry_seat(sc->tele, rq);
         if (rq->waiting) atomic_fetch_sub(rq->waiting, 1);
     }
     return true;
@@ -674,13 +691,16 @@ static void see_surprise(sched *sc, const request *rq, int64_t now)
 
 static void hand_out(sched *sc, request *rq, const sampled *t, int64_t now)
 {
+    int64_t before = rq->last_token_us;
     if (rq->first_token_us == 0) {
         rq->first_token_us = now;
         see_surprise(sc, rq, now);
         atomic_store(&rq->meter->first_token_ms, (uint32_t)((now - rq->arrived_us) / 1000));
     }
     rq->last_token_us = now;
+    telemetry_token(sc->tele, rq, before);
     atomic_fetch_add(&rq->meter->output_tokens, 1);
+    sc->n_output_tokens++;
     share_charge(sc, rq, OUTPUT_PRICE);
     int n = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed) + 1;
     int32_t token = t->token;
@@ -706,6 +726,7 @@ static void settle_entry(sched *sc, int s, int64_t now)
     int metered = (int)atomic_load(&rq->meter->prompt_tokens);
     if (done > metered) { /* what is recomputed after a pre-emption costs the tenant nothing */
         atomic_store(&rq->meter->prompt_tokens, (uint32_t)done);
+        sc->n_prompt_tokens += (uint64_t)(done - metered);
         share_charge(sc, rq, done - (metered > before ? metered : before));
     }
     if (!ends) return;
@@ -731,6 +752,7 @@ static void count_step(sched *sc, const step_times *when)
     for (int i = 0; i < st->n_seq; i++) {
         decode += st->seq[i].n_rows == 1 && st->seq[i].pos0 >= sc->row_owner[i]->n_prompt;
     }
+    telemetry_step(sc->tele, st->n_rows);
     pthread_mutex_lock(&sc->mu);
     sched_stats *t = &sc->stats;
     t->n_steps++;
@@ -877,6 +899,8 @@ static void publish_counts(sched *sc)
     sc->stats.n_pages = kc.n_pages;
     sc->stats.n_pages_used = kc.n_held;
     sc->stats.n_pages_cached = kc.n_cached;
+    sc->stats.n_prompt_tokens = sc->n_prompt_tokens;
+    sc->stats.n_output_tokens = sc->n_output_tokens;
     pthread_mutex_unlock(&sc->mu);
 }
 
@@ -947,6 +971,7 @@ static void free_all(sched *sc)
     free(sc->broken_row);
     kv_destroy(sc->pages);
     board_destroy(sc->board);
+    telemetry_destroy(sc->tele);
     if (sc->kv) be_kv_destroy(sc->be, sc->kv);
     pthread_cond_destroy(&sc->work);
     pthread_mutex_destroy(&sc->mu);
@@ -977,6 +1002,7 @@ static bool allocate(sched *sc)
     sc->broken_row = calloc(seqs, sizeof(*sc->broken_row));
     sc->pages = kv_create(sc->n_pages, sc->page_tokens, c->prefix_cache);
     sc->board = board_create(sc->cap, TENANTS_MAX);
+    sc->tele = telemetry_create(c->n_class, c->max_tenants, sc->cap);
     sc->step.token = sc->token;
     sc->step.pos = sc->pos;
     sc->step.logit_row = sc->logit_row;
@@ -989,7 +1015,7 @@ static bool allocate(sched *sc)
     }
     return sc->list && sc->view && sc->plan && sc->order && sc->allowed && sc->token && sc->pos &&
            sc->logit_row && sc->seq && sc->seg && sc->row_owner && sc->chunk && sc->picked &&
-           sc->logit0 && sc->broken_row && sc->pages && sc->board;
+           sc->logit0 && sc->broken_row && sc->pages && sc->board && sc->tele;
 }
 
 static err_code check_config(const sched_config *c, err *e)
@@ -1003,6 +1029,7 @@ static err_code check_config(const sched_config *c, err *e)
                        c->max_seqs + SCHED_SCORE_ROWS);
     }
     if (c->max_queued < 1) return err_set(e, ERR_INPUT, "max_queued must be at least 1");
+    if (c->max_tenants < 0) return err_set(e, ERR_INPUT, "max_tenants must not be negative");
     if (c->max_context < 2) return err_set(e, ERR_INPUT, "max_context must be at least 2");
     if (c->n_class < 1 || c->n_class > SLO_CLASS_MAX) {
         return err_set(e, ERR_INPUT, "there must be 1 to %d classes", SLO_CLASS_MAX);
@@ -1154,6 +1181,7 @@ err_code sched_submit(sched *sc, request *rq, err *e)
         rq->page = calloc((size_t)rq->page_cap, sizeof(*rq->page));
         if (!rq->page) return err_set(e, ERR_NOMEM, "no memory for a block table");
     }
+    telemetry_enter(sc->tele, rq);
     pthread_mutex_lock(&sc->mu);
     if (sc->broken)
         rc = err_set(e, ERR_DEVICE, "the device has failed");
@@ -1180,6 +1208,8 @@ err_code sched_submit(sched *sc, request *rq, err *e)
     }
     pthread_mutex_unlock(&sc->mu);
     if (rc) {
+        telemetry_refuse(sc->tele, rq->slo_class, rq->tenant_id,
+                         rc == ERR_BUSY ? OUTCOME_REFUSED : OUTCOME_FAILED);
         free(rq->page);
         rq->page = NULL;
     }
@@ -1212,6 +1242,16 @@ void sched_stats_get(sched *sc, sched_stats *out)
 board *sched_board(sched *sc)
 {
     return sc->board;
+}
+
+telemetry *sched_telemetry(const sched *sc)
+{
+    return sc->tele;
+}
+
+int sched_page_tokens(const sched *sc)
+{
+    return sc->page_tokens;
 }
 
 int sched_max_context(const sched *sc)

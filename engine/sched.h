@@ -22,6 +22,7 @@
 #include "engine/lora.h"
 #include "engine/model.h"
 #include "engine/request.h"
+#include "engine/telemetry.h"
 
 enum {
     SLO_CLASS_MAX = 8,
@@ -45,6 +46,7 @@ typedef struct sched_config {
     size_t kv_bytes;   /* budget of the page pool */
     int64_t ageing_us; /* waiting this long raises a request by one class; 0: 10 s */
     bool prefix_cache;
+    int max_tenants; /* that have telemetry of their own */
     int n_class;
     slo_class classes[SLO_CLASS_MAX];
 } sched_config;
@@ -52,7 +54,11 @@ typedef struct sched_config {
 typedef struct sched_stats {
     bool healthy; /* false: the device failed, nothing is accepted any more */
     int n_running, n_waiting, n_pages, n_pages_used, n_pages_cached;
-    uint64_t n_steps, n_rows, n_prefill_tokens, n_decode_tokens, n_cached_tokens;
+    uint64_t n_steps, n_rows, n_prefill_tokens, n_decode_tokens;
+    uint64_t n_prompt_tokens,
+        n_output_tokens; /* as tenants are charged: recomputing adds nothing */
+    uint64_t n_looked_up_tokens,
+        n_cached_tokens; /* prompt tokens asked of the prefix cache, and found */
     uint64_t n_finished, n_cancelled, n_failed, n_preempted, n_adapter_waits;
     int last_rows, last_segments, last_adapters;       /* of the latest step */
     int last_prefill, last_seqs;                       /* prompt rows and sequences of it */
@@ -93,6 +99,11 @@ void sched_stats_get(sched *sc, sched_stats *out);
 
 /* The requests in the engine and the tenants' counters; see board.h.  Any thread but the engine's. */
 board *sched_board(sched *sc);
+/* What became of requests; the gateway adds what it refuses.  Lives as long as the scheduler. */
+telemetry *sched_telemetry(const sched *sc);
+
+/* Positions in one KV page. */
+int sched_page_tokens(const sched *sc);
 
 /* Largest prompt + output that can ever be served (max_context, pages). */
 int sched_max_context(const sched *sc);

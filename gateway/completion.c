@@ -283,6 +283,8 @@ static bool reserve(completion *c)
     add_rate_headers(c);
     if (ok) return true;
     atomic_fetch_add(&c->srv->count.rate_limited, 1);
+    telemetry_refuse(sched_telemetry(c->srv->sched), c->slo_class, c->x->tenant.id,
+                     OUTCOME_LIMITED);
     if (why.retry_ms >= 0)
         exchange_retry_after(c->x, why.retry_ms);
     else
@@ -435,7 +437,7 @@ static bool take_tokens(completion *c, choice *ch)
             continue;
         }
         ch->n_text++;
-        if (completion_text_push(&ch->text, t.token)) request_cancel(&ch->rq);
+        if (completion_text_push(&ch->text, t.token)) request_stop(&ch->rq);
     }
     if (!done) return news;
     completion_text_finish(&ch->text);

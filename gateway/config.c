@@ -53,6 +53,14 @@ static const option options[] = {
      "Addresses of the admin API (HTTPS, keys with the admin scope)."},
     {"metrics", "listen", OPT_TEXT, AT(metrics_listen), "127.0.0.1:8445", 0, 0,
      "Addresses of /healthz, /readyz and /metrics (HTTPS, no key)."},
+    {"metrics", "max_tenants", OPT_INT, AT(metrics_max_tenants), "50", 0, 10000,
+     "So many tenants, the first to send a request, have series of their own in /metrics; the "
+     "others\n"
+     "share tenant=\"_other\".  A tenant's series are about 100 lines."},
+    {"metrics", "vllm_names", OPT_BOOL, AT(metrics_vllm_names), "yes", 0, 0,
+     "Export the names that vLLM uses beside lorad's own, for dashboards made for vLLM and for "
+     "the\n"
+     "endpoint picker of the Kubernetes Gateway API Inference Extension."},
     {"data", "dir", OPT_TEXT, AT(data_dir), "/var/lib/lorad", 0, 0,
      "Data directory: database, meters, adapters, certificate."},
     {"model", "path", OPT_TEXT, AT(model_path), "", 0, 0,

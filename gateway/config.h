@@ -25,6 +25,8 @@ typedef struct config {
     int64_t server_drain_timeout_us, server_max_choices;
     char admin_listen[CONFIG_TEXT_MAX];
     char metrics_listen[CONFIG_TEXT_MAX];
+    int64_t metrics_max_tenants;
+    bool metrics_vllm_names;
 
     char data_dir[CONFIG_TEXT_MAX];
     char model_path[CONFIG_TEXT_MAX], model_name[CONFIG_TEXT_MAX];

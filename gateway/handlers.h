@@ -59,6 +59,8 @@ void admin_reload(exchange *x);     /* POST /reload */
 /* health.c */
 void health_live(exchange *x);  /* GET /healthz */
 void health_ready(exchange *x); /* GET /readyz */
-void metrics_get(exchange *x);  /* GET /metrics */
+
+/* metrics.c */
+void metrics_get(exchange *x); /* GET /metrics */
 
 #endif

@@ -165,6 +165,15 @@ static void set_rules(SSL_CTX *ctx)
     SSL_CTX_set_info_callback(ctx, on_tls_info);
 }
 
+/* Until when the certificate of a context is good, in microseconds of the wall clock; 0: unknown. */
+static int64_t expiry_of(const SSL_CTX *ctx)
+{
+    int days, seconds;
+    const X509 *cert = SSL_CTX_get0_certificate(ctx);
+    if (!cert || !ASN1_TIME_diff(&days, &seconds, NULL, X509_get0_notAfter(cert))) return 0;
+    return clock_wall_us() + (days * INT64_C(86400) + seconds) * 1000000;
+}
+
 /* A context with this certificate, or NULL. */
 static SSL_CTX *make_context(const char *cert_path, const char *key_path, err *e)
 {
@@ -208,6 +217,7 @@ err_code listener_reload(listener *const *all, int n, const char *cert_path, con
         pthread_mutex_unlock(&all[i]->mu);
         SSL_CTX_free(old); /* gone with the last connection that has it */
     }
+    if (n > 0) atomic_store(&all[0]->srv->cert_expires_wall_us, expiry_of(fresh));
     SSL_CTX_free(fresh);
     return ERR_NONE;
 }
@@ -354,6 +364,7 @@ err_code listener_open(listener **out, server *s, plane p, const char *addresses
         release(l);
         return e->code;
     }
+    atomic_store(&s->cert_expires_wall_us, expiry_of(l->current));
     char ports[CONFIG_TEXT_MAX + 64] = "", threads[16], header[16];
     ports_of(addresses, ports, sizeof(ports));
     (void)snprintf(threads, sizeof(threads), "%d", n_threads);

@@ -297,6 +297,7 @@ static err_code open_scheduler(process *p, err *e)
                        .max_logits = (int)c->engine_max_seqs + SCHED_SCORE_ROWS,
                        .kv_bytes = (size_t)c->engine_kv_memory,
                        .prefix_cache = c->engine_prefix_cache,
+                       .max_tenants = (int)c->metrics_max_tenants,
                        .n_class = SERVER_CLASSES};
     memcpy(sc.classes, s->classes, sizeof(s->classes));
     return sched_create(&s->sched, &sc, s->model, s->be, &p->source, e);

@@ -4,9 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-const int64_t server_ttft_bounds_ms[12] = {5,   10,   25,   50,   100,   250,
-                                           500, 1000, 2500, 5000, 10000, INT64_MAX};
-
 static int class_by_name(const server *s, const char *name)
 {
     /* OpenAI's tiers, then our own names */
@@ -62,11 +59,5 @@ void server_count_usage(server *s, const usage_row *rows, size_t n)
         atomic_fetch_add(&s->count.prompt_tokens, rows[i].prompt_tokens);
         atomic_fetch_add(&s->count.cached_tokens, rows[i].cached_tokens);
         atomic_fetch_add(&s->count.output_tokens, rows[i].output_tokens);
-        if (rows[i].ttft_ms < 0) continue;
-        int b = 0;
-        while (rows[i].ttft_ms > server_ttft_bounds_ms[b]) b++;
-        atomic_fetch_add(&s->count.ttft_bucket[b], 1);
-        atomic_fetch_add(&s->count.ttft_count, 1);
-        atomic_fetch_add(&s->count.ttft_sum_ms, (uint64_t)rows[i].ttft_ms);
     }
 }

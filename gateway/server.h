@@ -31,13 +31,10 @@ enum { SERVER_CLASSES = 3 };
 typedef struct server_counters {
     _Atomic uint64_t requests[6]; /* by status class: 1xx..5xx at [1]..[5]; [0]: no answer */
     _Atomic uint64_t prompt_tokens, cached_tokens, output_tokens;
-    _Atomic uint64_t ttft_bucket[12], ttft_count, ttft_sum_ms;
     _Atomic uint64_t auth_failures, rate_limited, uploads, uploads_refused;
     _Atomic uint64_t connections;                   /* open on the inference listener */
     _Atomic uint64_t refused_total, refused_per_ip; /* connections over the two limits */
 } server_counters;
-
-extern const int64_t server_ttft_bounds_ms[12]; /* upper bounds of ttft_bucket; the last is +Inf */
 
 typedef struct server {
     const config *cfg;
@@ -57,6 +54,7 @@ typedef struct server {
     int default_class;
     char fingerprint[32]; /* system_fingerprint */
     int64_t started_wall_us;
+    _Atomic int64_t cert_expires_wall_us; /* of the certificate in use; set by listener.c */
     atomic_bool draining, ready;
     atomic_bool cut;                         /* the drain is over: what still runs is cancelled */
     atomic_bool reload_wanted, drain_wanted; /* set by the admin API, seen by main.c */

@@ -30,6 +30,7 @@ typedef struct job {
     void *arg;
     err_code code;
     err why;
+    int64_t posted_us;
     bool done, owned; /* owned: nobody waits, the writer frees */
     pthread_cond_t wake;
 } job;
@@ -45,6 +46,7 @@ struct store {
     pthread_cond_t work;
     job *head, **tail;
     int n_queued;
+    int64_t writing_us; /* when the oldest job of the running batch was posted; 0: none runs */
     bool stop, healthy;
     store_stats stats;
 
@@ -220,6 +222,7 @@ static bool commit_batch(store *st, job *list)
 static void finish_batch_locked(store *st, job *list, bool ok, int64_t took_us)
 {
     st->healthy = ok;
+    st->writing_us = 0;
     if (ok) st->stats.n_commits++;
     st->stats.last_commit_us = took_us;
     if (took_us > st->stats.max_commit_us) st->stats.max_commit_us = took_us;
@@ -252,6 +255,7 @@ static void *writer_main(void *arg)
         if (st->head == NULL) st->tail = &st->head;
         last->next = NULL;
         st->n_queued -= n;
+        st->writing_us = list->posted_us;
         pthread_mutex_unlock(&st->mu);
         int64_t t0 = clock_now_us();
         bool ok = commit_batch(st, list);
@@ -265,6 +269,7 @@ static void *writer_main(void *arg)
 
 static void enqueue_locked(store *st, job *j)
 {
+    j->posted_us = clock_now_us();
     *st->tail = j;
     st->tail = &j->next;
     st->n_queued++;
@@ -520,6 +525,8 @@ void store_stats_get(store *st, store_stats *out)
     pthread_mutex_lock(&st->mu);
     *out = st->stats;
     out->n_queued = st->n_queued;
+    int64_t oldest = st->writing_us ? st->writing_us : st->head ? st->head->posted_us : 0;
+    out->lag_us = oldest ? clock_now_us() - oldest : 0;
     pthread_mutex_unlock(&st->mu);
 }
 

@@ -31,6 +31,7 @@ typedef struct store_stats {
     uint64_t n_jobs, n_commits, n_failed; /* writer: jobs done, transactions, jobs refused */
     int n_queued;                         /* waiting now */
     int64_t last_commit_us, max_commit_us;
+    int64_t lag_us; /* how long the oldest write that is not durable yet has waited; 0: none */
 } store_stats;
 
 enum { STORE_SCHEMA_VERSION = 3 };

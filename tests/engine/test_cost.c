@@ -189,6 +189,7 @@ int main(void)
 {
     Suite *s = suite_create("cost");
     TCase *tc = tcase_create("cost");
+    tcase_set_timeout(tc, 60);
     tcase_add_test(tc, learns_an_exact_machine_in_a_few_steps);
     tcase_add_test(tc, noise_leaves_it_near_and_says_so);
     tcase_add_test(tc, follows_a_machine_that_becomes_slower);

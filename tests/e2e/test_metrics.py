@@ -1,0 +1,247 @@
+"""/metrics: valid as text, and the figures are those of what was sent, also under vLLM's names."""
+import concurrent.futures
+import json
+import ssl
+import time
+
+import promtext
+from harness import DEMO, Server, run
+
+MODEL = 'odd "base\\ é'
+CLASSES = {"priority": "interactive", "default": "standard", "flex": "batch"}
+# Targets that nobody can miss, and one that everybody does: no figure depends on the machine's speed.
+server = Server(settings={"model.name": MODEL, "metrics.max_tenants": "2", "engine.max_seqs": "2",
+                          "engine.max_queued": "6",
+                          "classes.interactive": "ttft:1h tpot:1h weight:4",
+                          "classes.standard": "ttft:1us tpot:1h weight:2",
+                          "classes.batch": "ttft:1h tpot:1us weight:1"})
+keys = {}
+
+
+def scrape():
+    r = server.call("GET", "/metrics", port=server.metrics_port)
+    assert r.status == 200 and r.headers["content-type"].startswith("text/plain; version=0.0.4"), r
+    return promtext.Scrape(r.body.decode())
+
+
+def until(what, seconds=60):
+    """The first scrape for which `what` holds: counts follow the last byte by a moment."""
+    end = time.monotonic() + seconds
+    while True:
+        s = scrape()
+        if what(s):
+            return s
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+def post(who, tier="default", max_tokens=8, prompt="The red lamp", headers=None, model=MODEL, **more):
+    body = {"model": model, "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True,
+            "service_tier": tier, **more}
+    return server.call("POST", "/v1/completions", body, key=keys[who], headers=headers)
+
+
+def idle(s):
+    return s.value("lorad_requests_running") == 0 and s.value("lorad_requests_waiting") == 0
+
+
+def a_fresh_server_has_valid_metrics_and_no_requests():
+    s = scrape()
+    assert s.value("lorad_requests_total") == 0
+    assert s.value("lorad_time_to_first_token_seconds_count") == 0
+    assert s.value("lorad_engine_healthy") == 1
+    assert 0 <= s.value("lorad_engine_heartbeat_age_seconds") < 30
+    assert {l["model_name"] for l, _ in s.select("vllm:num_requests_running")} == {MODEL}
+    assert s.value("lorad_slo_target_seconds", **{"class": "standard", "target": "ttft"}) == 1e-6
+
+
+def the_figures_are_those_of_what_was_sent():
+    before, sent = scrape(), []
+    for tier, sizes in (("priority", (3, 1, 9)), ("default", (5, 6, 2, 12)), ("flex", (7, 4))):
+        for i, n in enumerate(sizes):
+            start = time.monotonic()
+            r = post("alice", tier, n, prompt="The blue box is heavy " * (i + 1))
+            assert r.status == 200, r
+            sent.append((CLASSES[tier], r.json["usage"], time.monotonic() - start))
+    r = post("alice", "flex", 40, prompt="Question: What is 7 plus 5?", stop=["e", "1", " "])
+    assert r.json["choices"][0]["finish_reason"] == "stop", r
+    sent.append(("batch", r.json["usage"], 60))
+    s = until(lambda s: idle(s) and s.value("lorad_e2e_latency_seconds_count") == len(sent))
+    promtext.never_backwards(before, s)
+    for name in CLASSES.values():
+        mine = [(u, t) for c, u, t in sent if c == name]
+        cls = {"class": name}
+        stops = int(name == "batch")
+        assert s.value("lorad_requests_total", outcome="length", **cls) == len(mine) - stops
+        assert s.value("lorad_requests_total", outcome="stop", **cls) == stops
+        assert s.value("lorad_requests_total", **cls) == len(mine)
+        for series in ("time_to_first_token_seconds", "e2e_latency_seconds", "queue_seconds"):
+            assert s.value(f"lorad_{series}_count", **cls) == len(mine), series
+        prompts = sum(u["prompt_tokens"] for u, _ in mine)
+        assert s.value("lorad_prompt_tokens_sum", **cls) == prompts
+        if not stops:  # tokens made while a stop string's cancel was on its way are counted, too
+            outputs = sum(u["completion_tokens"] for u, _ in mine)
+            several = sum(u["completion_tokens"] > 1 for u, _ in mine)
+            assert s.value("lorad_output_tokens_sum", **cls) == outputs
+            assert s.value("lorad_inter_token_latency_seconds_count", **cls) == outputs - len(mine)
+            assert s.value("lorad_time_per_output_token_seconds_count", **cls) == several
+        ttft, e2e = (s.value(f"lorad_{n}_seconds_sum", **cls)
+                     for n in ("time_to_first_token", "e2e_latency"))
+        itl = s.value("lorad_inter_token_latency_seconds_sum", **cls)
+        assert 0 < s.value("lorad_queue_seconds_sum", **cls) <= ttft <= e2e
+        assert e2e <= sum(t for _, t in mine), (e2e, mine)
+        assert abs(ttft + itl - e2e) < 0.01 + 0.2 * e2e or stops, (ttft, itl, e2e)
+        # which promise was kept follows from the targets alone
+        for target in ("ttft", "tpot", "both"):
+            broken = {"standard": ("ttft", "both"), "batch": ("tpot", "both")}.get(name, ())
+            met = s.value("lorad_slo_requests_total", target=target, met="true", **cls)
+            assert met == (0 if target in broken else len(mine)), (name, target, met)
+            assert s.value("lorad_slo_requests_total", target=target, **cls) == len(mine)
+    assert s.value("vllm:prompt_tokens_total") == sum(u["prompt_tokens"] for _, u, _ in sent)
+    assert s.value("vllm:generation_tokens_total") == s.value("lorad_output_tokens_sum")
+    assert s.value("vllm:request_success_total", finished_reason="length") == len(sent) - 1
+    assert s.value("vllm:request_success_total", finished_reason="stop") == 1
+    for ours, theirs in (("time_to_first_token", "time_to_first_token"),
+                         ("inter_token_latency", "inter_token_latency"),
+                         ("inter_token_latency", "time_per_output_token"),
+                         ("e2e_latency", "e2e_request_latency"),
+                         ("queue", "request_queue_time")):
+        for part in ("sum", "count"):
+            a = s.value(f"lorad_{ours}_seconds_{part}")
+            b = s.value(f"vllm:{theirs}_seconds_{part}")
+            assert abs(a - b) < 1e-6 * (a + b) + 1e-9, (ours, theirs, a, b)
+    hits, asked = s.value("vllm:prefix_cache_hits_total"), s.value("vllm:prefix_cache_queries_total")
+    assert hits == sum(u["prompt_tokens_details"]["cached_tokens"] for _, u, _ in sent)
+    assert asked == sum(u["prompt_tokens"] for _, u, _ in sent)
+    assert s.value("lorad_tenant_requests_total", tenant="alice") == len(sent)
+    assert s.value("lorad_tenant_time_to_first_token_seconds_count", tenant="alice") == len(sent)
+
+
+def full(s):
+    return s.value("vllm:num_requests_running") == 2 and s.value("vllm:num_requests_waiting") == 2
+
+
+def full_or_idle(s):
+    return full(s) or idle(s)
+
+
+def stream_of(model):
+    c = server.connect()
+    c.request("POST", "/v1/completions",
+              json.dumps({"model": model, "prompt": "One", "max_tokens": 900, "stream": True,
+                          "ignore_eos": True}),
+              {"Authorization": "Bearer " + keys["alice"], "Content-Type": "application/json"})
+    return c
+
+
+def running_and_waiting_requests_and_their_adapters_are_shown():
+    info = scrape().select("vllm:lora_requests_info")
+    assert len(info) == 1 and info[0][0]["running_lora_adapters"] == "", info
+    assert info[0][0]["max_lora"] == "2" and abs(info[0][1] - time.time()) < 60, info
+    cancelled = scrape().value("lorad_requests_total", outcome="cancelled")
+    names = {"pirate", "shout", "formal"}
+    for _ in range(20):  # until a look falls between the last one's coming and the first one's end
+        streams = [stream_of(n) for n in (*names, "pirate")]
+        until(full_or_idle)
+        s = scrape()
+        if full(s) and full(scrape()):
+            break
+        for c in streams:
+            c.close()
+        until(idle)
+    labels = s.select("vllm:lora_requests_info")[0][0]
+    running, waiting = (labels[k + "_lora_adapters"].split(",") for k in ("running", "waiting"))
+    assert set(running) | set(waiting) == names, labels
+    for some in (running, waiting):
+        assert 1 <= len(some) <= 2 and len(some) == len(set(some)), labels
+    use = s.value("vllm:kv_cache_usage_perc")
+    assert 0 < use <= 1 and use == s.value("vllm:gpu_cache_usage_perc"), use
+    config = s.select("vllm:cache_config_info")[0][0]
+    assert int(config["num_gpu_blocks"]) == s.value("lorad_kv_pages"), config
+    assert int(config["block_size"]) >= 1, config
+    for c in streams:
+        c.close()
+    s = until(lambda s: idle(s) and s.value("lorad_kv_pages_used") == 0)
+    ended = s.value("lorad_requests_total", outcome="cancelled") - cancelled
+    assert ended >= 2, ended  # at least those that waited
+    labels = s.select("vllm:lora_requests_info")[0][0]
+    assert labels["running_lora_adapters"] == labels["waiting_lora_adapters"] == "", labels
+    assert s.value("vllm:request_success_total", finished_reason="abort") == \
+        s.value("lorad_requests_total", outcome="cancelled")
+
+
+def every_outcome_is_told_apart():
+    before = scrape()
+
+    def grown(s, outcome):
+        return (s.value("lorad_requests_total", outcome=outcome)
+                - before.value("lorad_requests_total", outcome=outcome))
+
+    def missed(s):  # of the batch class every complete request misses its target
+        return (s.value("lorad_slo_requests_total", target="both", met="false")
+                - s.value("lorad_slo_requests_total", target="tpot", met="false"))
+    assert post("limited", "priority", max_tokens=2).status == 200
+    assert post("limited", "priority", max_tokens=2).status == 429
+    statuses = []
+    while 429 not in statuses:  # more than the queue holds, and one that finds it full
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            many = [pool.submit(post, "alice", "flex", 900) for _ in range(12)]
+            many.append(pool.submit(post, "alice", "priority"))
+            statuses += [f.result().status for f in many]
+    while 504 not in statuses:  # its client gives up before there is a seat
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            many = [pool.submit(post, "alice", "flex", 900) for _ in range(4)]
+            many.append(pool.submit(post, "alice", "flex", headers={"x-request-timeout": "0.01"}))
+            statuses += [f.result().status for f in many]
+    refused, failed, length = (statuses.count(k) for k in (429, 504, 200))
+    assert refused + failed + length == len(statuses), statuses
+    s = until(idle)
+    assert {k: grown(s, k) for k in ("limited", "refused", "failed")} == \
+        {"limited": 1, "refused": refused, "failed": failed}
+    assert grown(s, "length") == 1 + length
+    assert missed(s) - missed(before) == refused + failed  # the limited one is nobody's fault
+
+
+def tenants_beyond_the_limit_share_one_series():
+    for who in ("other", "dave", "other"):  # a tenant may be called so
+        assert post(who, "priority", 3).status == 200
+    s = until(idle)
+    tenants = {l["tenant"] for l, _ in s.select("lorad_tenant_requests_total")}
+    assert tenants == {"alice", "limited", "_other"}, tenants
+    assert s.value("lorad_tenant_requests_total", tenant="_other", outcome="length") == 3
+    assert s.value("lorad_tenant_slo_requests_total", tenant="_other", met="true") == 3
+    assert s.value("lorad_tenant_tokens_total", tenant="_other", kind="output") == 9
+    for outcome in ("stop", "length", "refused", "limited", "cancelled", "failed"):
+        assert s.value("lorad_tenant_requests_total", outcome=outcome) == \
+            s.value("lorad_requests_total", outcome=outcome), outcome
+
+
+def what_the_operator_must_renew_or_watch_is_there():
+    s = scrape()
+    with server.raw() as sock:
+        not_after = ssl.cert_time_to_seconds(sock.getpeercert()["notAfter"])
+    shown = s.value("lorad_tls_certificate_expiry_timestamp_seconds")
+    assert abs(shown - not_after) < 5, (shown, not_after)
+    assert abs(s.value("process_start_time_seconds") - time.time()) < 3600
+    assert 0 <= s.value("lorad_ledger_lag_seconds") < 60
+    assert s.value("lorad_ledger_commits_total") > 0 and s.value("lorad_ledger_failed_total") == 0
+
+
+def without_vllm_names_there_are_none():
+    with Server(settings={"metrics.vllm_names": "no"}) as other:
+        text = other.call("GET", "/metrics", port=other.metrics_port).body.decode()
+    assert promtext.Scrape(text).value("lorad_requests_running") == 0
+    assert "vllm" not in text
+
+
+with server:
+    keys["alice"] = server.tenant("alice")
+    keys["limited"] = server.tenant("limited", limits={"requests_per_minute": 1})
+    keys["other"] = server.tenant("other")
+    keys["dave"] = server.tenant("dave")
+    for a in ("pirate", "shout", "formal"):
+        server.upload(keys["alice"], a, DEMO / "adapters" / a)
+    run([a_fresh_server_has_valid_metrics_and_no_requests, the_figures_are_those_of_what_was_sent,
+         running_and_waiting_requests_and_their_adapters_are_shown, every_outcome_is_told_apart,
+         tenants_beyond_the_limit_share_one_series,
+         what_the_operator_must_renew_or_watch_is_there, without_vllm_names_there_are_none])
