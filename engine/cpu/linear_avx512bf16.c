@@ -13,7 +13,9 @@ enum {
     TILE = 16,
     ROWS = 8,      /* at once: 16 accumulators */
     BLOCK_K = 256, /* 16 KiB of a panel */
-    AHEAD = 8192,  /* bytes of weights on their way from memory */
+    FEW_K = 128,   /* 8 KiB, where the rows are few */
+    AHEAD = 2048,  /* bytes of weights on their way from memory, for one group of rows */
+    LINE = 64,
 };
 
 /* Blocks of 16 rows; in a block, tiles of [16 rows][32 of k], so that a tile is 1 KiB in one piece. */
@@ -40,21 +42,17 @@ void linear_zero_row(uint16_t *x16, int row, int k_pad)
     for (int k = 0; k < k_pad; k += K_BLOCK, dst += TILE * K_BLOCK) memset(dst, 0, 2 * K_BLOCK);
 }
 
-/* The pair of k at x, in every lane. */
-static inline __attribute__((always_inline)) __m512bh two_of(const uint16_t *x)
-{
-    int two;
-    memcpy(&two, x, sizeof(two));
-    return (__m512bh)_mm512_set1_epi32(two);
-}
+/* Lines of weights to ask memory for while others are multiplied: `n` for every 2 KiB, in one ascending
+ * stream, which the fetchers of all CPUs follow (two streams, as the tiles are read, cost a Zen 4
+ * a third of its bandwidth). */
+typedef struct {
+    const char *next;
+    int n;
+} fetch;
 
-/* R rows of one 16-row block (a constant once inlined), k from k0 to k1.  Tile by tile where the weights
- * come from memory: one stream of addresses, which the fetchers of all CPUs follow (two, 1 KiB
- * apart, cost a Zen 4 a third of its bandwidth).  Two tiles at a time where they lie in a cache: each
- * value of x is read once for both.  An output's sum is the same either way. */
-static inline __attribute__((always_inline)) void sweep(float *out, const uint16_t *w,
-                                                        const uint16_t *x, int k0, int k1,
-                                                        const bool cached, const int r_count)
+/* R rows of one 16-row block (a constant once inlined), k from k0 to k1. */
+static inline __attribute__((always_inline)) void
+sweep(float *out, const uint16_t *w, const uint16_t *x, int k0, int k1, fetch f, const int r_count)
 {
     __m512 acc[ROWS][2];
     for (int r = 0; r < r_count; r++) {
@@ -64,28 +62,20 @@ static inline __attribute__((always_inline)) void sweep(float *out, const uint16
     w += (size_t)k0 * PANEL;
     x += (size_t)k0 * TILE;
     for (int k = k0; k < k1; k += K_BLOCK, w += PANEL * K_BLOCK, x += TILE * K_BLOCK) {
-        for (int pair = 0; cached && pair < K_BLOCK / 2; pair++) {
-            const uint16_t *at = w + (size_t)pair * K_BLOCK;
-            __m512bh w0 = (__m512bh)_mm512_loadu_si512(at);
-            __m512bh w1 = (__m512bh)_mm512_loadu_si512(at + TILE * K_BLOCK);
-            _mm_prefetch((const char *)at + AHEAD, _MM_HINT_T0);
-            _mm_prefetch((const char *)(at + TILE * K_BLOCK) + AHEAD, _MM_HINT_T0);
+        for (int pair = 0; pair < K_BLOCK / 2; pair++) {
+            __m512bh w0 = (__m512bh)_mm512_loadu_si512(w + (size_t)pair * 32);
+            __m512bh w1 = (__m512bh)_mm512_loadu_si512(w + 512 + (size_t)pair * 32);
+            if (2 * pair < f.n) {
+                _mm_prefetch(f.next, _MM_HINT_T0);
+                _mm_prefetch(f.next + LINE, _MM_HINT_T0);
+                f.next += 2 * LINE;
+            }
             for (int r = 0; r < r_count; r++) {
-                __m512bh xv = two_of(x + (size_t)r * K_BLOCK + (size_t)pair * 2);
+                int two;
+                memcpy(&two, x + (size_t)r * K_BLOCK + (size_t)pair * 2, sizeof(two));
+                __m512bh xv = (__m512bh)_mm512_set1_epi32(two);
                 acc[r][0] = _mm512_dpbf16_ps(acc[r][0], xv, w0);
                 acc[r][1] = _mm512_dpbf16_ps(acc[r][1], xv, w1);
-            }
-        }
-        for (int j = 0; !cached && j < 2; j++) {
-            const uint16_t *tile = w + (size_t)j * TILE * K_BLOCK;
-#pragma GCC unroll 16
-            for (int pair = 0; pair < K_BLOCK / 2; pair++, tile += K_BLOCK) {
-                __m512bh wv = (__m512bh)_mm512_loadu_si512(tile);
-                _mm_prefetch((const char *)tile + AHEAD, _MM_HINT_T0);
-                for (int r = 0; r < r_count; r++) {
-                    __m512bh xv = two_of(x + (size_t)r * K_BLOCK + (size_t)pair * 2);
-                    acc[r][j] = _mm512_dpbf16_ps(acc[r][j], xv, wv);
-                }
             }
         }
     }
@@ -95,23 +85,25 @@ static inline __attribute__((always_inline)) void sweep(float *out, const uint16
     }
 }
 
-static inline __attribute__((always_inline)) void rows_of(float *out, const uint16_t *w,
-                                                          const uint16_t *x, int k_pad, int k0,
-                                                          int k1, const bool cached, int n_rows)
+/* The groups of ROWS rows share the fetching of what comes `ahead` bytes later. */
+static void rows_of(float *out, const uint16_t *w, const uint16_t *x, int k_pad, int k0, int k1,
+                    int n_rows, int ahead)
 {
-    for (int i = 0; i < n_rows; i += ROWS) {
+    int n_group = (n_rows + ROWS - 1) / ROWS, share = (2 * K_BLOCK / n_group + 1) & ~1;
+    fetch f = {(const char *)(w + (size_t)k0 * PANEL) + ahead, share};
+    for (int i = 0; i < n_rows; i += ROWS, f.next += (size_t)share * LINE * (k1 - k0) / K_BLOCK) {
         int n = n_rows - i < ROWS ? n_rows - i : ROWS;
         const uint16_t *xi = x + tile_row(i, k_pad);
         float *o = out + (size_t)i * PANEL;
         switch (n) {
-        case 1: sweep(o, w, xi, k0, k1, cached, 1); break;
-        case 2: sweep(o, w, xi, k0, k1, cached, 2); break;
-        case 3: sweep(o, w, xi, k0, k1, cached, 3); break;
-        case 4: sweep(o, w, xi, k0, k1, cached, 4); break;
-        case 5: sweep(o, w, xi, k0, k1, cached, 5); break;
-        case 6: sweep(o, w, xi, k0, k1, cached, 6); break;
-        case 7: sweep(o, w, xi, k0, k1, cached, 7); break;
-        default: sweep(o, w, xi, k0, k1, cached, ROWS); break;
+        case 1: sweep(o, w, xi, k0, k1, f, 1); break;
+        case 2: sweep(o, w, xi, k0, k1, f, 2); break;
+        case 3: sweep(o, w, xi, k0, k1, f, 3); break;
+        case 4: sweep(o, w, xi, k0, k1, f, 4); break;
+        case 5: sweep(o, w, xi, k0, k1, f, 5); break;
+        case 6: sweep(o, w, xi, k0, k1, f, 6); break;
+        case 7: sweep(o, w, xi, k0, k1, f, 7); break;
+        default: sweep(o, w, xi, k0, k1, f, ROWS); break;
         }
     }
 }
@@ -124,7 +116,14 @@ static const uint16_t *panel_data(const cpu_weight *w, int p)
 void linear_panel_pairs(float *out, const cpu_weight *w, int p, const void *x, int row0, int n_rows)
 {
     const uint16_t *rows = (const uint16_t *)x + (size_t)row0 * w->k_pad;
-    rows_of(out, panel_data(w, p), rows, w->k_pad, 0, w->k_pad, false, n_rows);
+    if (n_rows <= ROWS) {
+        rows_of(out, panel_data(w, p), rows, w->k_pad, 0, w->k_pad, n_rows, AHEAD);
+        return;
+    }
+    for (int k0 = 0; k0 < w->k_pad; k0 += FEW_K) {
+        int k1 = k0 + FEW_K < w->k_pad ? k0 + FEW_K : w->k_pad;
+        rows_of(out, panel_data(w, p), rows, w->k_pad, k0, k1, n_rows, FEW_K * PANEL * 2);
+    }
 }
 
 void linear_block_pairs(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
@@ -135,7 +134,7 @@ void linear_block_pairs(float *out, int rows_pad, const cpu_weight *w, int p0, i
         int k1 = k0 + BLOCK_K < w->k_pad ? k0 + BLOCK_K : w->k_pad;
         for (int p = 0; p < n_panel; p++) {
             rows_of(out + (size_t)p * rows_pad * PANEL, panel_data(w, p0 + p), rows, w->k_pad, k0,
-                    k1, true, n_rows);
+                    k1, n_rows, BLOCK_K * PANEL * 2);
         }
     }
 }

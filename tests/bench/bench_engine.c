@@ -1,6 +1,6 @@
 /* bench_engine.c -- the engine without the network: decode and prompt processing on a model directory.
  *
- *   bench_engine MODEL_DIR [prompt|base-N|lora-N]
+ *   bench_engine MODEL_DIR [prompt[-N]|base-N|lora-N]
  *
  * Prints one line of JSON: seconds for a step of one decode row, of eight, of eight with eight random
  * r=16 adapters on all seven layers, and for a prompt of 512 tokens; medians.  Bytes of the weights
@@ -125,12 +125,15 @@ int main(int argc, char **argv)
     err e;
     const char *isa = getenv("LORAD_BENCH_ISA"); /* default: the best that runs here */
     backend_config bc = {.isa = isa ? isa : "auto"};
-    bool prompt_only = argc == 3 && strcmp(argv[2], "prompt") == 0;
+    int prompt_rows = 0;
+    if (argc == 3 && strcmp(argv[2], "prompt") == 0) prompt_rows = PROMPT;
+    if (argc == 3 && strncmp(argv[2], "prompt-", 7) == 0) prompt_rows = atoi(argv[2] + 7);
     int streams = 0; /* of decoding alone */
     bool lora = argc == 3 && strncmp(argv[2], "lora-", 5) == 0;
     if (argc == 3 && (lora || strncmp(argv[2], "base-", 5) == 0)) streams = atoi(argv[2] + 5);
-    if (argc > 3 || streams > STREAMS || argc == 1 || (argc == 3 && !prompt_only && streams < 1)) {
-        (void)fprintf(stderr, "usage: bench_engine MODEL_DIR [prompt|base-N|lora-N]\n");
+    if (argc > 3 || streams > STREAMS || argc == 1 || prompt_rows > PROMPT ||
+        (argc == 3 && prompt_rows < 1 && streams < 1)) {
+        (void)fprintf(stderr, "usage: bench_engine MODEL_DIR [prompt[-N]|base-N|lora-N]\n");
         return 2;
     }
     if (be_open(&be, &backend_cpu, &bc, &e)) die(&e);
@@ -147,8 +150,8 @@ int main(int argc, char **argv)
                      median(streams, 1, CONTEXT, lora, 60));
         return 0;
     }
-    if (prompt_only) {
-        (void)printf("{\"prompt_s\":%.6f}\n", median(1, PROMPT, 0, false, 10));
+    if (prompt_rows > 0) {
+        (void)printf("{\"prompt_s\":%.6f}\n", median(1, prompt_rows, 0, false, 10));
         return 0;
     }
     const model_config *c = model_get_config(m);
