@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "adapters/folder.h"
 #include "engine/base/log.h"
 #include "storage/tenants.h"
 
@@ -219,25 +220,12 @@ void registry_path(const registry *r, const uint8_t digest[DIGEST_BYTES], char *
     snprintf(out, cap, "%s/adapters/%s", store_dir(r->db), hex);
 }
 
-static const char *const file_names[] = {"adapter_config.json", "adapter_model.safetensors"};
-
-static void remove_dir(const char *path)
-{
-    char file[4400];
-    for (size_t i = 0; i < sizeof file_names / sizeof *file_names; i++) {
-        snprintf(file, sizeof file, "%s/%s", path, file_names[i]);
-        unlink(file);
-    }
-    if (rmdir(path) != 0 && errno != ENOENT)
-        log_warn("adapters", "cannot remove the files of a deleted adapter: %s", strerror(errno));
-}
-
 static bool files_there(const registry *r, const uint8_t digest[DIGEST_BYTES])
 {
     char path[4200], file[4400];
     registry_path(r, digest, path, sizeof path);
-    for (size_t i = 0; i < sizeof file_names / sizeof *file_names; i++) {
-        snprintf(file, sizeof file, "%s/%s", path, file_names[i]);
+    for (int p = 0; p < PART_COUNT; p++) {
+        snprintf(file, sizeof file, "%s/%s", path, folder_part_names[p]);
         if (access(file, R_OK) != 0) return false;
     }
     return true;
@@ -250,7 +238,7 @@ void registry_files_forget(registry *r, const uint8_t digest[DIGEST_BYTES])
     pthread_mutex_lock(&r->mu);
     bool used = digest_used(r, digest);
     pthread_mutex_unlock(&r->mu);
-    if (!used) remove_dir(path);
+    if (!used) folder_remove(path);
 }
 
 /* Removes the files of this content unless some version still has it. */
@@ -274,7 +262,7 @@ static void sweep_files(registry *r)
         if (strlen(de->d_name) != DIGEST_HEX - 1 || !digest_from_hex(de->d_name, digest)) continue;
         if (digest_used(r, digest)) continue;
         snprintf(path, sizeof path, "%s/%s", root, de->d_name);
-        remove_dir(path);
+        folder_remove(path);
     }
     closedir(d);
 }
@@ -578,7 +566,7 @@ static entry *entry_of(registry *r, uint64_t tenant_id, const char *name, err *e
     return en;
 }
 
-static err_code check_name(const registry *r, const char *name, err *e)
+err_code registry_check_name(const registry *r, const char *name, err *e)
 {
     if (!name_valid(name))
         return err_set(e, ERR_INPUT,
@@ -652,6 +640,8 @@ static err_code publish_new(registry *r, entry *en, const registry_new_version *
              nv->description != NULL ? nv->description : "");
     snprintf(v.info, sizeof v.info, "%s", nv->info != NULL ? nv->info : "{}");
     memcpy(v.digest, nv->digest, DIGEST_BYTES);
+    v.has_part_sha = nv->part_sha != NULL;
+    if (v.has_part_sha) memcpy(v.part_sha, nv->part_sha, sizeof v.part_sha);
     const alias *al = en != NULL ? find_alias(en, "default") : NULL;
     int previous = al != NULL ? al->version : 0;
     err_code code =
@@ -673,11 +663,22 @@ static err_code publish_new(registry *r, entry *en, const registry_new_version *
     return code;
 }
 
+/* `expected` < 0: whatever it is; a name that does not exist has generation 0. */
+static err_code check_generation(const entry *en, int64_t expected, err *e)
+{
+    uint64_t is = en != NULL ? en->row.generation : 0;
+    if (expected < 0 || (uint64_t)expected == is) return ERR_NONE;
+    if (en == NULL) return err_set(e, ERR_STALE, "there is no adapter of that name (any more)");
+    return err_set(e, ERR_STALE,
+                   "the adapter was changed meanwhile: its generation is %llu, not %lld",
+                   (unsigned long long)is, (long long)expected);
+}
+
 err_code registry_publish(registry *r, const registry_new_version *nv, adapter_version *out,
                           bool *existed, err *e)
 {
     bool again = false;
-    err_code code = check_name(r, nv->name, e);
+    err_code code = registry_check_name(r, nv->name, e);
     if (code != ERR_NONE) return code;
     pthread_mutex_lock(&r->change);
     pthread_mutex_lock(&r->mu);
@@ -687,20 +688,13 @@ err_code registry_publish(registry *r, const registry_new_version *nv, adapter_v
     if (doomed)
         code = err_set(e, ERR_CONFLICT,
                        "'%s' was deleted and still serves its last requests: try again", nv->name);
-    else if (en != NULL)
-        code = publish_again(r, en, nv, out, &again, e);
+    else if (nv->if_generation)
+        code = check_generation(en, (int64_t)nv->generation, e);
+    if (code == ERR_NONE && en != NULL) code = publish_again(r, en, nv, out, &again, e);
     if (code == ERR_NONE && !again) code = publish_new(r, en, nv, out, e);
     pthread_mutex_unlock(&r->change);
     if (existed != NULL) *existed = again;
     return code;
-}
-
-static err_code check_generation(const entry *en, int64_t expected, err *e)
-{
-    if (expected < 0 || (uint64_t)expected == en->row.generation) return ERR_NONE;
-    return err_set(e, ERR_CONFLICT,
-                   "the adapter was changed meanwhile: its generation is %llu, not %lld",
-                   (unsigned long long)en->row.generation, (long long)expected);
 }
 
 static err_code check_target(registry *r, entry *en, int number, err *e)

@@ -68,17 +68,23 @@ typedef struct registry_new_version {
     const uint8_t *digest;   /* files lie under <dir>/adapters/<digest>/ already */
     uint64_t file_bytes, packed_bytes;
     int rank_max;
-    const char *info; /* JSON */
-    bool activate;    /* point `default` at it; the first version of a name always is */
+    const uint8_t (*part_sha)[DIGEST_BYTES]; /* SHA-256 of config and weights; NULL: not known */
+    const char *info;                        /* JSON */
+    bool activate; /* point `default` at it; the first version of a name always is */
     int64_t max_adapters, max_bytes; /* the tenant's limits; 0: none */
+    bool if_generation;              /* ERR_STALE unless the adapter's generation is this one */
+    uint64_t generation;             /* 0: the name must be new */
 } registry_new_version;
+
+/* ERR_INPUT unless an adapter may bear this name: its form, and not the base's. */
+err_code registry_check_name(const registry *r, const char *name, err *e);
 
 /* Content that the name's newest ready version has already: that version again, *existed true. */
 err_code registry_publish(registry *r, const registry_new_version *nv, adapter_version *out,
                           bool *existed, err *e);
 
-/* Points an alias at a version.  expected_generation < 0: whatever it is; else ERR_CONFLICT unless
- * the adapter's generation is that one.  *generation (may be NULL) is the new one. */
+/* Points an alias at a version.  expected_generation < 0: whatever it is; else ERR_STALE unless the
+ * adapter's generation is that one.  *generation (may be NULL) is the new one. */
 err_code registry_set_alias(registry *r, uint64_t tenant_id, const char *name, const char *alias,
                             int version, int64_t expected_generation, uint64_t *generation, err *e);
 err_code registry_drop_alias(registry *r, uint64_t tenant_id, const char *name, const char *alias,

@@ -92,6 +92,10 @@ static const option options[] = {
      "Threads that load adapters from disk."},
     {"adapters", "max_upload", OPT_BYTES, AT(adapters_max_upload), "1GiB", 1024, 64 * GIB,
      "Largest adapter folder."},
+    {"adapters", "max_open_uploads", OPT_INT, AT(adapters_max_open_uploads), "8", 1, 1024,
+     "Resumable uploads that one tenant may have open; their room on the disk is reserved."},
+    {"adapters", "upload_expiry", OPT_TIME, AT(adapters_upload_expiry_us), "24h", SECOND,
+     30 * 86400 * SECOND, "An upload without progress for this long is given up."},
     {"classes", "interactive", OPT_TEXT, AT(classes_interactive), "ttft:500ms tpot:50ms weight:4",
      0, 0,
      "SLO class for people who wait: targets for the first token and for each further one, and\n"

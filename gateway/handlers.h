@@ -22,7 +22,6 @@ void adapters_list(exchange *x);           /* GET /v1/adapters */
 void adapters_get(exchange *x);            /* GET /v1/adapters/{} */
 void adapters_patch(exchange *x);          /* PATCH /v1/adapters/{} */
 void adapters_delete(exchange *x);         /* DELETE /v1/adapters/{} ?drain=true */
-void adapters_upload(exchange *x);         /* POST /v1/adapters/{}/versions, application/x-tar */
 void adapters_versions(exchange *x);       /* GET /v1/adapters/{}/versions */
 void adapters_version(exchange *x);        /* GET /v1/adapters/{}/versions/{} */
 void adapters_version_delete(exchange *x); /* DELETE /v1/adapters/{}/versions/{} */
@@ -32,6 +31,15 @@ void adapters_rollback(exchange *x);       /* POST /v1/adapters/{}/rollback */
 void adapters_pin(exchange *x);            /* POST /v1/adapters/{}/pin */
 void adapters_unpin(exchange *x);          /* POST /v1/adapters/{}/unpin */
 void adapters_warm(exchange *x);           /* POST /v1/adapters/{}/warm */
+
+/* uploads_api.c */
+void uploads_begin(exchange *x);  /* POST /v1/adapters/{}/versions: a tar, or a JSON manifest */
+void uploads_get(exchange *x);    /* GET /v1/adapters/{}/versions/{upload} */
+void uploads_drop(exchange *x);   /* DELETE /v1/adapters/{}/versions/{upload} */
+void uploads_file(exchange *x);   /* HEAD, GET .../versions/{upload}/files/{} */
+void uploads_put(exchange *x);    /* PUT .../versions/{upload}/files/{}: the whole file */
+void uploads_patch(exchange *x);  /* PATCH .../versions/{upload}/files/{}, Upload-Offset */
+void uploads_commit(exchange *x); /* POST .../versions/{upload}/commit */
 
 /* usage_api.c: GET /v1/usage */
 void usage_get(exchange *x);

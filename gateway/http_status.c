@@ -26,6 +26,8 @@ static const struct {
     {ERR_CONFLICT, {409, "conflict_error", "conflict"}},
     {ERR_EXPIRED, {401, REQUEST, "expired_api_key"}},
     {ERR_SUSPENDED, {403, "permission_error", "tenant_suspended"}},
+    {ERR_NO_ROOM, {507, "server_error", "insufficient_storage"}},
+    {ERR_STALE, {412, REQUEST, "precondition_failed"}},
 };
 
 const http_status *http_status_of(err_code code)

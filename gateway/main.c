@@ -25,6 +25,7 @@
 #include "storage/audit.h"
 
 enum { EXIT_USAGE = 2, SETS_MAX = 64, ADMIN_THREADS = 16, METRICS_THREADS = 4, SLOT_MARGIN = 64 };
+enum { SWEEP_US = 5000000 }; /* between looks for abandoned uploads */
 
 static const char usage[] =
     "lorad " LORAD_VERSION " -- multi-tenant LoRA serving gateway\n"
@@ -262,7 +263,7 @@ static err_code open_storage(process *p, err *e)
         log_warn("gateway", "%d requests were cut short by a crash; their usage is settled",
                  recovered);
     }
-    upload_sweep(c->data_dir);
+    publish_sweep(c->data_dir);
     return ERR_NONE;
 }
 
@@ -283,7 +284,9 @@ static err_code open_adapters(process *p, err *e)
                              .be = s->be,
                              .max_bytes = (uint64_t)c->adapters_max_upload,
                              .max_packed_bytes = (uint64_t)c->adapters_host_memory};
-    return ERR_NONE;
+    staging_config sg = {.max_open = (int)c->adapters_max_open_uploads,
+                         .expiry_us = c->adapters_upload_expiry_us};
+    return staging_open(&s->staging, &s->upload, &sg, e);
 }
 
 static err_code open_scheduler(process *p, err *e)
@@ -345,6 +348,7 @@ static void close_all(process *p)
     server *s = &p->srv;
     close_listeners(p);
     sched_destroy(s->sched);
+    staging_close(s->staging);
     if (s->residency) residency_destroy(s->residency);
     if (s->registry) registry_destroy(s->registry);
     limits_destroy(s->limits);
@@ -403,7 +407,12 @@ static void raise_file_limit(void)
 static void wait_for_end(process *p, const sigset_t *signals)
 {
     struct timespec pause = {0, 200 * 1000000L};
+    int64_t swept_us = clock_now_us();
     for (;;) {
+        if (clock_now_us() - swept_us >= SWEEP_US) {
+            swept_us = clock_now_us();
+            (void)staging_expire(p->srv.staging, swept_us);
+        }
         int sig = sigtimedwait(signals, NULL, &pause);
         if (sig == SIGTERM || sig == SIGINT) return;
         if (atomic_exchange(&p->srv.drain_wanted, false)) return;
@@ -438,6 +447,7 @@ static int serve(const arguments *a)
     apply_log(&p.cfg);
     raise_file_limit();
     (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGXFSZ, SIG_IGN); /* a file-size limit is an error of that write, not the end */
     (void)sigemptyset(&signals);
     (void)sigaddset(&signals, SIGTERM);
     (void)sigaddset(&signals, SIGINT);

@@ -12,6 +12,7 @@
 
 #include "adapters/registry.h"
 #include "adapters/residency.h"
+#include "adapters/staging.h"
 #include "adapters/upload.h"
 #include "engine/backend.h"
 #include "engine/chat.h"
@@ -50,6 +51,7 @@ typedef struct server {
     sched *sched;
     limits *limits;
     upload_env upload;
+    staging *staging; /* interrupted and running resumable uploads */
     slo_class classes[SERVER_CLASSES];
     int default_class;
     char fingerprint[32]; /* system_fingerprint */

@@ -83,7 +83,7 @@ static err_code find_or_make(sqlite3 *db, struct publish_job *p, err *e)
 static err_code insert_version(sqlite3 *db, const version_row *v, err *e)
 {
     sql q;
-    sql_begin(&q, db, "INSERT INTO adapter_versions VALUES(?,?,?,?,?,?,?,?,?,?,?)");
+    sql_begin(&q, db, "INSERT INTO adapter_versions VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)");
     sql_int(&q, (int64_t)v->id);
     sql_int(&q, (int64_t)v->adapter_id);
     sql_int(&q, v->version);
@@ -95,6 +95,12 @@ static err_code insert_version(sqlite3 *db, const version_row *v, err *e)
     sql_text(&q, v->error);
     sql_text(&q, v->info);
     sql_int(&q, v->created_wall_us);
+    for (int i = 0; i < 2; i++) {
+        if (v->has_part_sha)
+            sql_blob(&q, v->part_sha[i], DIGEST_BYTES);
+        else
+            sql_null(&q);
+    }
     return sql_done(&q, "write the adapter's version", e);
 }
 
@@ -313,6 +319,29 @@ err_code adapter_rows_drop(store *st, uint64_t adapter_id, err *e)
 {
     struct change_job c = {.id = adapter_id};
     return store_write(st, adapter_row_drop, &c, e);
+}
+
+/* ---- parts ----------------------------------------------------------------------------- */
+
+err_code adapter_rows_find_part(store *st, uint64_t tenant_id, int part,
+                                const uint8_t sha[DIGEST_BYTES], uint8_t digest[DIGEST_BYTES],
+                                bool *found, err *e)
+{
+    sql q;
+    sqlite3 *db = store_read_begin(st);
+    sql_begin(&q, db,
+              part == 0
+                  ? "SELECT v.digest FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id"
+                    " WHERE v.config_sha=? AND a.tenant_id=? AND v.state=? LIMIT 1"
+                  : "SELECT v.digest FROM adapter_versions v JOIN adapters a ON a.id = v.adapter_id"
+                    " WHERE v.weights_sha=? AND a.tenant_id=? AND v.state=? LIMIT 1");
+    sql_blob(&q, sha, DIGEST_BYTES);
+    sql_int(&q, (int64_t)tenant_id);
+    sql_int(&q, ADAPTER_READY);
+    *found = sql_row(&q) && sql_col_blob(&q, 0, digest, DIGEST_BYTES);
+    err_code code = sql_end(&q, "look for the file", e);
+    store_read_end(st, db);
+    return code;
 }
 
 /* ---- load ------------------------------------------------------------------------------ */

@@ -49,7 +49,9 @@ typedef struct version_row {
     adapter_state state;
     char error[248]; /* with ADAPTER_FAILED */
     int64_t created_wall_us;
-    char info[ADAPTER_INFO_MAX]; /* JSON: ranks, targets, dtype, base named by the config */
+    char info[ADAPTER_INFO_MAX];       /* JSON: ranks, targets, dtype, base named by the config */
+    bool has_part_sha;                 /* false: published before these were kept */
+    uint8_t part_sha[2][DIGEST_BYTES]; /* SHA-256 of config and weights; not read back by _load */
 } version_row;
 
 typedef struct alias_row {
@@ -76,6 +78,12 @@ err_code adapter_rows_set_meta(store *st, uint64_t adapter_id, const char *descr
                                uint64_t generation, err *e);
 /* All versions of a name at once: no new requests, across a restart too. */
 err_code adapter_rows_drain(store *st, uint64_t adapter_id, err *e);
+/* A ready version of this tenant whose config (part 0) or weights (part 1) have this SHA-256: *found, and
+ * the digest that names its folder. */
+err_code adapter_rows_find_part(store *st, uint64_t tenant_id, int part,
+                                const uint8_t sha[DIGEST_BYTES], uint8_t digest[DIGEST_BYTES],
+                                bool *found, err *e);
+
 /* Removes a name with all its versions' rows and aliases (usage keeps its own copy of the label). */
 err_code adapter_rows_drop(store *st, uint64_t adapter_id, err *e);
 

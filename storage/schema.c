@@ -82,6 +82,17 @@ static const char *const steps[STORE_SCHEMA_VERSION] = {
     " detail TEXT NOT NULL"
     ") STRICT;"
     "CREATE INDEX audit_tenant ON audit(tenant_id, id);",
+
+    /* 4: files known by their content, sharing, an object's events */
+    "ALTER TABLE adapter_versions ADD COLUMN config_sha BLOB;"
+    "ALTER TABLE adapter_versions ADD COLUMN weights_sha BLOB;"
+    "CREATE INDEX adapter_versions_config ON adapter_versions(config_sha);"
+    "CREATE INDEX adapter_versions_weights ON adapter_versions(weights_sha);"
+    "CREATE TABLE adapter_shares(" /* tenant_id 0: all */
+    " adapter_id INTEGER NOT NULL REFERENCES adapters(id) ON DELETE CASCADE,"
+    " tenant_id INTEGER NOT NULL, PRIMARY KEY(adapter_id, tenant_id)"
+    ") STRICT, WITHOUT ROWID;"
+    "CREATE INDEX audit_object ON audit(tenant_id, object, id);",
 };
 
 static err_code pragma_int(sqlite3 *db, const char *text, int64_t *out, err *e)

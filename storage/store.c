@@ -72,7 +72,7 @@ err_code sql_error(sqlite3 *db, int rc, const char *what, err *e)
         if (ext == SQLITE_CONSTRAINT_FOREIGNKEY)
             return err_set(e, ERR_NOT_FOUND, "cannot %s: what it belongs to does not exist", what);
         return err_set(e, ERR_EXISTS, "cannot %s: it exists already", what);
-    case SQLITE_FULL: return err_set(e, ERR_IO, "cannot %s: the disk is full", what);
+    case SQLITE_FULL: return err_set(e, ERR_NO_ROOM, "cannot %s: the disk is full", what);
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
         return err_set(e, ERR_BUSY, "cannot %s: the database is locked by another program", what);

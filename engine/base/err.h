@@ -35,7 +35,9 @@ extern "C" {
     X(ERR_UNSUPPORTED, -14, "not supported")    \
     X(ERR_CONFLICT, -15, "conflicting state")   \
     X(ERR_EXPIRED, -16, "expired")              \
-    X(ERR_SUSPENDED, -17, "suspended")
+    X(ERR_SUSPENDED, -17, "suspended")          \
+    X(ERR_NO_ROOM, -18, "disk full")            \
+    X(ERR_STALE, -19, "changed meanwhile")
 
 #define ERR_ENUM_(name, value, text) name = (value),
 typedef enum { ERR_LIST(ERR_ENUM_) } err_code;

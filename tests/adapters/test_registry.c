@@ -171,7 +171,7 @@ START_TEST(test_aliases)
     ck_assert_int_eq(registry_get(reg, acme, "poet", &en, &e), ERR_NONE);
     g = en.generation;
     ck_assert_int_eq(registry_set_alias(reg, acme, "poet", "default", 1, (int64_t)g + 7, NULL, &e),
-                     ERR_CONFLICT);
+                     ERR_STALE);
     ck_assert_int_eq(registry_set_alias(reg, acme, "poet", "default", 1, (int64_t)g, &g, &e),
                      ERR_NONE);
     ck_assert_uint_gt(g, en.generation);

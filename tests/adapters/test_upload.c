@@ -753,7 +753,7 @@ START_TEST(test_limits_and_leftovers)
     ck_assert_ptr_nonnull(f);
     fclose(f);
     ck_assert_int_eq(count_files("adapters/tmp"), 1);
-    upload_sweep(dir);
+    publish_sweep(dir);
     ck_assert_int_eq(count_files("adapters/tmp"), 0);
     bytes_free(&config);
     bytes_free(&weights);

@@ -92,7 +92,7 @@ START_TEST(test_newer_and_foreign)
     raw_sql("PRAGMA user_version=99");
     ck_assert_int_eq(store_open(&st, dir, NULL, &e), ERR_CONFLICT);
     ck_assert_ptr_nonnull(strstr(e.msg, "99"));
-    raw_sql("PRAGMA user_version=3; PRAGMA application_id=1");
+    raw_sql("PRAGMA user_version=4; PRAGMA application_id=1");
     ck_assert_int_eq(store_open(&st, dir, NULL, &e), ERR_CONFLICT);
     tmpdir_remove(dir);
     mkdir(dir, 0700);

@@ -1,0 +1,115 @@
+/* folder.c -- names, harmless companions, and the file system's errors. */
+#include "adapters/folder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "engine/base/log.h"
+
+enum { CHUNK = 1 << 18 };
+
+const char *const folder_part_names[PART_COUNT] = {"adapter_config.json",
+                                                   "adapter_model.safetensors"};
+
+folder_part folder_part_of(const char *name)
+{
+    int p = 0;
+    while (p < PART_COUNT && strcmp(folder_part_names[p], name) != 0) p++;
+    return (folder_part)p;
+}
+
+static bool has_ending(const char *name, const char *ending)
+{
+    size_t n = strlen(name), m = strlen(ending);
+    return n >= m && strcasecmp(name + n - m, ending) == 0;
+}
+
+err_code folder_may_skip(const char *name, err *e)
+{
+    static const char *const pickles[] = {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt"};
+    static const char *const harmless[] = {".md",    ".txt",           ".json", ".jinja",
+                                           ".yaml",  ".yml",           ".csv",  ".log",
+                                           ".model", ".gitattributes", ".jsonl"};
+    static const char *const whole[] = {"LICENSE", "NOTICE", "training_args.bin", ".gitignore"};
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
+        if (strcmp(name, whole[i]) == 0) return ERR_NONE;
+    for (size_t i = 0; i < sizeof pickles / sizeof *pickles; i++)
+        if (has_ending(name, pickles[i]))
+            return err_set(e, ERR_UNSUPPORTED,
+                           "'%.80s' is a pickle, which can run code and is never read: save the "
+                           "adapter as safetensors and leave it out",
+                           name);
+    for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++)
+        if (has_ending(name, harmless[i])) return ERR_NONE;
+    if (has_ending(name, ".safetensors"))
+        return err_set(e, ERR_UNSUPPORTED,
+                       "'%.80s' is not read: the weights must be in adapter_model.safetensors",
+                       name);
+    return err_set(e, ERR_INPUT, "'%.80s' is no file of an adapter: leave it out", name);
+}
+
+err_code folder_disk_error(err *e, const char *what)
+{
+    /* EFBIG: the process's own limit on a file's size. */
+    if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)
+        return err_set(e, ERR_NO_ROOM, "there is no room for the upload on the server's disk");
+    return err_set(e, ERR_IO, "cannot %s the upload: %s", what, strerror(errno));
+}
+
+bool folder_sync(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return false;
+    bool ok = fsync(fd) == 0;
+    close(fd);
+    return ok;
+}
+
+bool folder_reserve(int fd, uint64_t bytes)
+{
+    if (bytes == 0) return true;
+    int rc;
+    do rc = fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes);
+    while (rc != 0 && errno == EINTR);
+    return rc == 0 || errno == EOPNOTSUPP || errno == ENOSYS;
+}
+
+err_code folder_hash(int fd, uint8_t out[DIGEST_BYTES], err *e)
+{
+    char *chunk = malloc(CHUNK);
+    if (chunk == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    digest_state *d = digest_begin();
+    off_t at = 0;
+    ssize_t n;
+    while ((n = pread(fd, chunk, CHUNK, at)) != 0) {
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) break;
+        digest_add(d, chunk, (size_t)n);
+        at += n;
+    }
+    free(chunk);
+    if (n < 0) {
+        digest_drop(d);
+        return folder_disk_error(e, "read");
+    }
+    digest_end(d, out);
+    return ERR_NONE;
+}
+
+void folder_remove(const char *path)
+{
+    char file[FOLDER_PATH_MAX + 300];
+    if (unlink(path) == 0) return; /* a link to a folder elsewhere, whose files are not ours */
+    for (int p = 0; p < PART_COUNT; p++) {
+        snprintf(file, sizeof file, "%s/%s", path, folder_part_names[p]);
+        unlink(file);
+    }
+    if (rmdir(path) != 0 && errno != ENOENT)
+        log_warn("adapters", "cannot remove a folder that is not used any more: %s",
+                 strerror(errno));
+}

@@ -1,0 +1,61 @@
+/* publish.h -- from a folder that has arrived to a version that is served.
+ *
+ * The last steps of every way in, in the order that a crash allows (DESIGN 6): the files are synced,
+ * validated against the base, the folder is synced, renamed to the digest of its content, its parent
+ * synced, then the row is written.  A crash before the row leaves a folder that nobody knows and that
+ * the next start removes.
+ *
+ * Threads: any thread; many publish at once.
+ */
+#ifndef ADAPTERS_PUBLISH_H
+#define ADAPTERS_PUBLISH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "adapters/folder.h"
+#include "adapters/registry.h"
+#include "engine/backend.h"
+#include "engine/model.h"
+
+/* What every upload of a server shares. */
+typedef struct upload_env {
+    registry *reg;
+    const model_config *base;  /* what adapters must fit */
+    const backend *be;         /* for the packed size; NULL: the file's size stands for it */
+    uint64_t max_bytes;        /* of the whole folder; 0: 2 GiB */
+    uint64_t max_packed_bytes; /* residency's budget: a larger adapter could never run; 0: none */
+    int rank_max;              /* 0: LORA_RANK_MAX */
+} upload_env;
+
+typedef struct publish_options {
+    uint64_t tenant_id;
+    const char *name;                /* of the adapter; checked */
+    const char *description;         /* NULL: keep */
+    bool activate;                   /* point `default` at the new version */
+    int64_t max_adapters, max_bytes; /* the tenant's limits; 0: none */
+    bool if_generation;              /* ERR_STALE unless the adapter's generation is this one */
+    uint64_t generation;             /* 0: the name must be new */
+    int64_t content_bytes; /* for upload_begin(): Content-Length, -1: unknown; refuses early */
+} publish_options;
+
+/* ERR_INPUT unless name and description are well-formed. */
+err_code publish_check_names(const char *name, const char *description, err *e);
+
+/* A fresh empty folder <dir>/adapters/tmp/<id>; its path into `path`, its descriptor is the caller's. */
+err_code publish_tmp(registry *reg, char path[FOLDER_PATH_MAX], int *dir_fd, err *e);
+
+/* Publishes the folder at `path` (from publish_tmp(), our files in it, each synced, with these sizes and
+ * SHA-256).  The caller removes what is left at `path` afterwards, whatever the result.
+ *   ERR_INPUT, ERR_CORRUPT, ERR_UNSUPPORTED  what is wrong with the adapter
+ *   ERR_LIMIT, ERR_STALE, ERR_CONFLICT, ERR_NO_ROOM, ERR_IO  why it cannot be published now
+ * *existed (may be NULL): the name's newest version has exactly this content already. */
+err_code publish_folder(const upload_env *env, const publish_options *o, const char *path,
+                        int dir_fd, const uint64_t bytes[PART_COUNT],
+                        const uint8_t sha[PART_COUNT][DIGEST_BYTES], adapter_version *out,
+                        bool *existed, err *e);
+
+/* Removes what a crash left under adapters/tmp; call once at the start. */
+void publish_sweep(const char *data_dir);
+
+#endif
