@@ -21,6 +21,7 @@
 enum {
     ROW_CHUNK = 256, /* rows of one item */
     GROUP = 8,       /* panels of one item, where there are many rows */
+    APART = 16,      /* counters of one part and the next: a cache line */
     MANY_ROWS = 64,  /* from here on */
     /* Below this many multiply-adds the fan-out costs more than it gives. */
     SMALL_WORK = 1 << 15,
@@ -196,8 +197,9 @@ typedef struct {
     int n_out, n_seg, n_rows, d_in, layer, rank_max;
     int chunk, n_chunk; /* rows of an item */
     int group, n_group; /* panels of an item; items of a chunk */
+    int n_part;
     bool tiles, amx;
-    atomic_int next_row, *next; /* next[n_chunk] */
+    atomic_int next_row, *next; /* of part i: next[i * APART] */
 } linear_job;
 
 static const cpu_weight *cpu_weight_of(const linear_out *o)
@@ -345,19 +347,32 @@ static void run_item(const linear_job *job, float *buf, int o, int p0, int n_pan
     }
 }
 
-/* Items are (chunk of rows, group of panels).  Each thread begins with a chunk of its own, whose rows
- * stay in its second-level cache while all weights pass; threads on different chunks pass over the
- * same weights at about the same time, so that memory gives them once.  Then it helps the others. */
+/* The first item of a part, where parts are runs of panels. */
+static int part_start(const linear_job *job, int part)
+{
+    return (int)((int64_t)job->n_group * part / job->n_part);
+}
+
+/* Items are (chunk of rows, group of panels), in parts that threads share out.  With several chunks a
+ * part is a chunk: each thread begins with one of its own, whose rows stay in its second-level cache
+ * while all weights pass; threads on different chunks pass over the same weights at about the same
+ * time, so that memory gives them once.  With one chunk a part is a run of panels, so that each thread
+ * reads one long stretch of memory.  Whoever is done helps the others. */
 static void panels_thread(void *arg, int thread)
 {
     linear_job *job = arg;
     alignas(64) float own[ROW_CHUNK * PANEL];
     float *buf = job->group > 1 ? job->sums + (size_t)thread * GROUP * ROW_CHUNK * PANEL : own;
     if (job->amx) linear_tile_begin();
-    for (int turn = 0; turn < job->n_chunk; turn++) {
-        int c = (thread + turn) % job->n_chunk, row0 = c * job->chunk;
+    for (int turn = 0; turn < job->n_part; turn++) {
+        int part = (thread + turn) % job->n_part, end = job->n_group, c = part;
+        if (job->n_chunk == 1) {
+            end = part_start(job, part + 1);
+            c = 0;
+        }
+        int row0 = c * job->chunk;
         int n = job->n_rows - row0 < job->chunk ? job->n_rows - row0 : job->chunk;
-        for (int item; (item = atomic_fetch_add(&job->next[c], 1)) < job->n_group;) {
+        for (int item; (item = atomic_fetch_add(&job->next[part * APART], 1)) < end;) {
             int o = 0;
             while (item >= groups_of(job, o)) item -= groups_of(job, o++);
             int p0 = item * job->group, left = cpu_weight_of(&job->outs[o])->n_panel - p0;
@@ -425,14 +440,14 @@ static void linear_rows(backend *be, const float *x, const linear_out *outs, int
     size_t v_bytes = (size_t)n_out * n_rows * job.rank_max * sizeof(float);
     size_t sum_bytes =
         job.group > 1 ? (size_t)cpu_pool_threads(cpu->pool) * GROUP * ROW_CHUNK * PANEL * 4 : 0;
-    size_t next_bytes = (size_t)job.n_chunk * sizeof(*job.next);
+    job.n_part = job.n_chunk > 1 ? job.n_chunk : cpu_pool_threads(cpu->pool);
+    size_t next_bytes = (size_t)job.n_part * APART * sizeof(*job.next);
     char *scratch = cpu_scratch(be, x16_bytes + sum_bytes + v_bytes + next_bytes + 64);
     if (!scratch) return;
     job.x16 = (uint16_t *)(void *)scratch;
     job.sums = (float *)(void *)(scratch + x16_bytes);
     job.v = (float *)(void *)(scratch + x16_bytes + sum_bytes);
     job.next = (atomic_int *)(void *)(scratch + x16_bytes + sum_bytes + v_bytes);
-    for (int c = 0; c < job.n_chunk; c++) atomic_init(&job.next[c], 0);
     for (int row = n_rows; job.tiles && row < rows_pad; row++) { /* what pads the last tile */
         linear_zero_row(job.x16, row, first->k_pad);
     }
@@ -440,6 +455,9 @@ static void linear_rows(backend *be, const float *x, const linear_out *outs, int
     for (int o = 0; o < n_out; o++) {
         job.n_group += groups_of(&job, o);
         work += (size_t)outs[o].w->rows * first->head.cols * n_rows;
+    }
+    for (int i = 0; i < job.n_part; i++) {
+        atomic_init(&job.next[i * APART], job.n_chunk > 1 ? 0 : part_start(&job, i));
     }
     size_t prepare =
         (size_t)n_rows * job.d_in * ((job.tiles ? 1 : 0) + (size_t)n_out * job.rank_max);

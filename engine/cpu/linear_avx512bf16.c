@@ -14,7 +14,7 @@ enum {
     ROWS = 8,      /* at once: 16 accumulators */
     BLOCK_K = 256, /* 16 KiB of a panel */
     FEW_K = 128,   /* 8 KiB, where the rows are few */
-    AHEAD = 2048,  /* bytes of weights on their way from memory, for one group of rows */
+    AHEAD = 1024,  /* bytes of weights on their way from memory, for one group of rows */
     LINE = 64,
 };
 

@@ -146,8 +146,8 @@ int main(int argc, char **argv)
     }
     make_adapters();
     if (streams > 0) {
-        (void)printf("{\"streams\":%d,\"decode_s\":%.6f}\n", streams,
-                     median(streams, 1, CONTEXT, lora, 60));
+        (void)printf("{\"streams\":%d,\"decode_s\":%.6f,\"weight_bytes\":%zu}\n", streams,
+                     median(streams, 1, CONTEXT, lora, 60), model_weight_bytes(m));
         return 0;
     }
     if (prompt_rows > 0) {

@@ -106,6 +106,21 @@ bin=build/release
 [ -x $bin/bench_engine ] || { echo "run.sh: build first (sh tests/run.sh)" >&2; exit 2; }
 model=build/bench/1.1B
 [ -e "$model/config.json" ] || python3 tests/tools/make_random_model.py 1.1B "$model" >&2
+if [ "$name" = decode-1 ]; then
+    # Bandwidth of a shared machine can double within a minute: the two are measured in turns.
+    out=$(for i in 1 2 3 4 5; do $bin/bench_machine && $bin/bench_engine "$model" base-1; done)
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, statistics, sys
+runs = [json.loads(line) for line in sys.argv[1].splitlines()]
+# tokens/s of one stream over what the read bandwidth allows for the weights' bytes
+figure = statistics.median(e["weight_bytes"] / m["read_gb_per_s"] / 1e9 / e["decode_s"]
+                           for m, e in zip(runs[::2], runs[1::2]))
+print(f"decode-1 {figure:.3f} of bandwidth, median of 5 (asked 0.75): {'ok' if figure >= 0.75 else 'short'}")
+sys.exit(0 if figure >= 0.75 else 1)
+PY
+fi
 machine=$($bin/bench_machine)
 engine=$($bin/bench_engine "$model")
 echo "$machine"
@@ -115,8 +130,6 @@ exec python3 - "$name" "$machine" "$engine" <<'PY'
 import json, sys
 name, m, e = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
 figure, unit, asked = {
-    # tokens/s of one stream over what the read bandwidth allows for the weights' bytes
-    "decode-1": (e["weight_bytes"] / m["read_gb_per_s"] / 1e9 / e["one_s"], "of bandwidth", 0.75),
     # eight streams with eight adapters over eight streams on the bare base
     "lora-8": (e["eight_s"] / e["eight_lora_s"], "of base", 0.80),
     # eight streams with eight adapters over one stream with one adapter
