@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +58,7 @@ struct registry {
     char reserved[4][ADAPTER_NAME_MAX * 2];
     int n_reserved;
     pthread_mutex_t files, change;
+    _Atomic uint64_t n_changes;
     pthread_mutex_t mu; /* leaf lock; guards all below */
     entry *by_name[BUCKETS];
     version *by_id[BUCKETS];
@@ -531,6 +533,7 @@ static void finish_version(registry *r, version *v)
     pthread_mutex_unlock(&r->mu);
     free_version(v);
     if (last) free_entry(en);
+    atomic_fetch_add(&r->n_changes, 1);
     pthread_mutex_unlock(&r->change);
     if (code == ERR_NONE) drop_files_if_unused(r, was.digest);
     if (gone != NULL) gone(self, was.id);
@@ -692,6 +695,7 @@ err_code registry_publish(registry *r, const registry_new_version *nv, adapter_v
         code = check_generation(en, (int64_t)nv->generation, e);
     if (code == ERR_NONE && en != NULL) code = publish_again(r, en, nv, out, &again, e);
     if (code == ERR_NONE && !again) code = publish_new(r, en, nv, out, e);
+    atomic_fetch_add(&r->n_changes, 1);
     pthread_mutex_unlock(&r->change);
     if (existed != NULL) *existed = again;
     return code;
@@ -725,6 +729,7 @@ err_code registry_set_alias(registry *r, uint64_t tenant_id, const char *name, c
         if (code == ERR_NONE) code = set_alias_changing(r, en, al, number, e);
         if (code == ERR_NONE && generation != NULL) *generation = en->row.generation;
     }
+    atomic_fetch_add(&r->n_changes, 1);
     pthread_mutex_unlock(&r->change);
     return code;
 }
@@ -751,6 +756,7 @@ err_code registry_drop_alias(registry *r, uint64_t tenant_id, const char *name, 
             pthread_mutex_unlock(&r->mu);
         }
     }
+    atomic_fetch_add(&r->n_changes, 1);
     pthread_mutex_unlock(&r->change);
     return code;
 }
@@ -775,6 +781,7 @@ err_code registry_rollback(registry *r, uint64_t tenant_id, const char *name, co
         if (code == ERR_NONE) code = set_alias_changing(r, en, al, to, e);
         if (code == ERR_NONE && number != NULL) *number = to;
     }
+    atomic_fetch_add(&r->n_changes, 1);
     pthread_mutex_unlock(&r->change);
     return code;
 }
@@ -801,6 +808,7 @@ err_code registry_set_meta(registry *r, uint64_t tenant_id, const char *name,
             pthread_mutex_unlock(&r->mu);
         }
     }
+    atomic_fetch_add(&r->n_changes, 1);
     pthread_mutex_unlock(&r->change);
     return code;
 }
@@ -884,6 +892,7 @@ err_code registry_delete(registry *r, uint64_t tenant_id, const char *name, int 
                         : adapter_rows_drain(r->db, en->row.id, e);
     n_idle = take_idle(r, en, only, idle, &busy);
 out:
+    atomic_fetch_add(&r->n_changes, 1);
     pthread_mutex_unlock(&r->change);
     for (int i = 0; i < n_idle; i++) finish_version(r, idle[i]);
     free(idle);
@@ -960,6 +969,59 @@ err_code registry_list(registry *r, uint64_t tenant_id, const char *after, size_
     else
         *n = count;
     return code;
+}
+
+uint64_t registry_changes(const registry *r)
+{
+    return atomic_load(&((registry *)r)->n_changes);
+}
+
+static void summarise(entry *en, registry_summary *out)
+{
+    *out = (registry_summary){
+        .id = en->row.id, .tenant_id = en->row.tenant_id, .pinned = en->row.pinned};
+    memcpy(out->name, en->row.name, sizeof out->name);
+    const alias *al = find_alias(en, "default");
+    if (al != NULL) {
+        out->default_version = al->version;
+        out->previous = al->previous;
+    }
+    for (int i = 0; i < en->n_version; i++) {
+        const version *v = en->version[i];
+        out->n_versions += v->state == ADAPTER_READY;
+        out->file_bytes += v->pub.file_bytes;
+        if (al == NULL || v->pub.version != al->version) continue;
+        out->default_id = v->pub.id;
+        out->rank_max = v->pub.rank_max;
+        out->packed_bytes = v->pub.packed_bytes;
+    }
+}
+
+err_code registry_summaries(registry *r, registry_summary **out, size_t *n, err *e)
+{
+    size_t cap = 0, count = 0;
+    registry_summary *list = NULL;
+    for (size_t b = 0; b < BUCKETS; b++) {
+        if (b % 64 == 0) pthread_mutex_lock(&r->mu);
+        for (entry *en = r->by_name[b]; en != NULL; en = en->next) {
+            if (en->doomed) continue;
+            if (count == cap) {
+                cap = cap ? cap * 2 : 256;
+                registry_summary *more = realloc(list, cap * sizeof *more);
+                if (more == NULL) {
+                    pthread_mutex_unlock(&r->mu);
+                    free(list);
+                    return no_memory(e);
+                }
+                list = more;
+            }
+            summarise(en, &list[count++]);
+        }
+        if (b % 64 == 63) pthread_mutex_unlock(&r->mu);
+    }
+    *out = list;
+    *n = count;
+    return ERR_NONE;
 }
 
 err_code registry_get(registry *r, uint64_t tenant_id, const char *name, adapter_entry *out, err *e)

@@ -149,6 +149,20 @@ err_code registry_versions(registry *r, uint64_t tenant_id, const char *name, ve
 err_code registry_version(registry *r, uint64_t tenant_id, const char *name, int version,
                           version_entry *out, err *e);
 
+typedef struct registry_summary {       /* one name, in short */
+    uint64_t id, tenant_id, default_id; /* default_id: of the default version; 0: none */
+    char name[ADAPTER_NAME_MAX + 1];
+    int default_version, previous, n_versions, rank_max;
+    uint64_t file_bytes, packed_bytes; /* of all versions; of the default one */
+    bool pinned;
+} registry_summary;
+
+/* Rises with every change of a name, version or alias. */
+uint64_t registry_changes(const registry *r);
+/* All names in no order; malloced.  The registry is locked piece by piece: what changes meanwhile may
+ * be missing, and registry_changes() has risen then. */
+err_code registry_summaries(registry *r, registry_summary **out, size_t *n, err *e);
+
 typedef struct registry_totals {
     size_t n_adapters, n_versions, n_pins;
     uint64_t file_bytes;

@@ -31,7 +31,7 @@
 
 enum { LOADER_NICE = 15 };
 
-enum { BUCKETS = 4096, LOADERS_MAX = 16 };
+enum { BUCKETS = 4096, LOADERS_MAX = 16, ROWS_ROOM = 1024 };
 enum { FRESH_US = 2000000, PATIENCE_US = 1000000, RETRY_US = 5000000, TICK_MS = 100 };
 
 typedef enum { WANT_NONE, WANT_HINT, WANT_DEMAND } want;
@@ -47,7 +47,7 @@ typedef struct entry {
     bool pinned, closing, gone;
     int acquired;
     uint64_t bytes; /* packed; known once a loader has read the header */
-    int64_t queued_us, loaded_us, failed_us;
+    int64_t queued_us, loaded_us, failed_us, took_us;
     bool fresh; /* loaded, and nobody took it yet */
     err why;    /* with RESIDENCY_FAILED */
     lora_view view;
@@ -324,6 +324,7 @@ static void make_resident(residency *rs, entry *en, adapter_load *ld, int64_t to
     en->taken = false;
     en->fresh = true;
     en->loaded_us = clock_now_us();
+    en->took_us = took_us;
     list_push(&rs->lru, en);
     rs->stats.n_loads++;
     rs->stats.loaded_bytes += en->bytes;
@@ -568,6 +569,33 @@ void residency_stats_get(residency *rs, residency_stats *out)
     out->n_waiting = rs->queue[WANT_DEMAND].n + rs->queue[WANT_HINT].n;
     out->n_acquired = rs->n_acquired;
     pthread_mutex_unlock(&rs->mu);
+}
+
+err_code residency_rows(residency *rs, residency_row **out, size_t *n, size_t *cap, err *e)
+{
+    for (size_t b = 0; b < BUCKETS; b += 64) {
+        if (*cap - *n < ROWS_ROOM) { /* outside the lock */
+            size_t more = *cap * 2 + ROWS_ROOM;
+            residency_row *p = realloc(*out, more * sizeof *p);
+            if (p == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+            *out = p;
+            *cap = more;
+        }
+        pthread_mutex_lock(&rs->mu);
+        for (size_t i = b; i < b + 64; i++) {
+            for (const entry *en = rs->bucket[i]; en != NULL && *n < *cap; en = en->chained) {
+                if (en->state == RESIDENCY_DISK && !en->pinned) continue;
+                (*out)[(*n)++] = (residency_row){.version_id = en->id,
+                                                 .state = en->state,
+                                                 .pinned = en->pinned,
+                                                 .acquired = en->acquired,
+                                                 .bytes = en->bytes,
+                                                 .load_us = en->took_us};
+            }
+        }
+        pthread_mutex_unlock(&rs->mu);
+    }
+    return ERR_NONE;
 }
 
 /* ---- life -------------------------------------------------------------------------------------------- */

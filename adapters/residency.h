@@ -67,4 +67,17 @@ void residency_unpin(residency *rs, uint64_t version_id);
 residency_state residency_get(residency *rs, uint64_t version_id, bool *pinned);
 void residency_stats_get(residency *rs, residency_stats *out);
 
+typedef struct residency_row { /* one version that is not just on the disk */
+    uint64_t version_id;
+    residency_state state;
+    bool pinned;
+    int acquired; /* sequences of the batch that use it */
+    uint64_t bytes;
+    int64_t load_us; /* what the latest load took; 0: not loaded yet */
+} residency_row;
+
+/* Appends those rows to *out (malloced, *cap and *n counted along).  The lock is held for a few
+ * hundred at a time, so the engine waits for none of it.  ERR_NOMEM. */
+err_code residency_rows(residency *rs, residency_row **out, size_t *n, size_t *cap, err *e);
+
 #endif

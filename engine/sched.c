@@ -919,7 +919,7 @@ static bool wait_for_work(sched *sc, bool idle)
         }
         (void)pthread_cond_timedwait(&sc->work, &sc->mu, &end);
         atomic_store(&sc->heartbeat_us, clock_now_us());
-        if (sc->n > 0) break;
+        if (sc->n > 0 || board_wanted(sc->board)) break;
     }
     bool go = !sc->stop;
     pthread_mutex_unlock(&sc->mu);

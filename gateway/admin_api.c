@@ -413,57 +413,6 @@ void admin_key_revoke(exchange *x)
 
 /* --------------------------------------------------------------------- server -- */
 
-void admin_stats(exchange *x)
-{
-    server *s = x->server;
-    sched_stats t;
-    residency_stats r;
-    registry_totals g;
-    sched_stats_get(s->sched, &t);
-    residency_stats_get(s->residency, &r);
-    registry_totals_get(s->registry, 0, &g);
-    jsonw w;
-    jsonw_init(&w);
-    jsonw_open(&w, NULL, '{');
-    jsonw_str(&w, "version", LORAD_VERSION);
-    jsonw_str(&w, "backend", be_caps(s->be)->detail);
-    jsonw_int(&w, "uptime_seconds", (clock_wall_us() - s->started_wall_us) / 1000000);
-    jsonw_bool(&w, "draining", atomic_load(&s->draining));
-    jsonw_open(&w, "engine", '{');
-    jsonw_bool(&w, "healthy", t.healthy);
-    jsonw_int(&w, "running", t.n_running);
-    jsonw_int(&w, "waiting", t.n_waiting);
-    jsonw_int(&w, "pages", t.n_pages);
-    jsonw_int(&w, "pages_used", t.n_pages_used);
-    jsonw_int(&w, "pages_cached", t.n_pages_cached);
-    jsonw_int(&w, "steps", (int64_t)t.n_steps);
-    jsonw_int(&w, "prefill_tokens", (int64_t)t.n_prefill_tokens);
-    jsonw_int(&w, "decode_tokens", (int64_t)t.n_decode_tokens);
-    jsonw_int(&w, "cached_tokens", (int64_t)t.n_cached_tokens);
-    jsonw_int(&w, "preempted", (int64_t)t.n_preempted);
-    jsonw_int(&w, "cancelled", (int64_t)t.n_cancelled);
-    jsonw_int(&w, "failed", (int64_t)t.n_failed);
-    jsonw_int(&w, "last_rows", t.last_rows);
-    jsonw_int(&w, "last_adapters", t.last_adapters);
-    jsonw_int(&w, "last_step_us", t.last_step_us);
-    jsonw_close(&w, '}');
-    jsonw_open(&w, "adapters", '{');
-    jsonw_int(&w, "registered", (int64_t)g.n_adapters);
-    jsonw_int(&w, "versions", (int64_t)g.n_versions);
-    jsonw_int(&w, "pins", (int64_t)g.n_pins);
-    jsonw_int(&w, "file_bytes", (int64_t)g.file_bytes);
-    jsonw_int(&w, "resident", r.n_resident);
-    jsonw_int(&w, "loading", r.n_loading);
-    jsonw_int(&w, "memory_bytes", (int64_t)r.used_bytes);
-    jsonw_int(&w, "memory_budget_bytes", (int64_t)r.budget_bytes);
-    jsonw_int(&w, "loads", (int64_t)r.n_loads);
-    jsonw_int(&w, "evictions", (int64_t)r.n_evictions);
-    jsonw_close(&w, '}');
-    jsonw_close(&w, '}');
-    exchange_reply_json(x, 200, &w);
-    jsonw_clear(&w);
-}
-
 void admin_classes(exchange *x)
 {
     jsonw w;

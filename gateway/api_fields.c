@@ -8,6 +8,7 @@
 
 #include "engine/base/log.h"
 #include "gateway/server.h"
+#include "gateway/stats.h"
 #include "storage/audit.h"
 
 bool api_only_fields(exchange *x, const cJSON *body, const char *const *known)
@@ -75,6 +76,7 @@ void api_audit(exchange *x, uint64_t tenant_id, const char *action, const char *
                const char *detail)
 {
     err e;
+    stats_event(x->server->stats, "audit", action, tenant_id, object, detail, x->key.id);
     if (audit_append(x->server->store, x->key.id, tenant_id, action, object, detail, &e)) {
         log_error("gateway", "audit row of %s is missing: %s", action, e.msg);
     }

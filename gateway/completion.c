@@ -26,6 +26,7 @@
 #include "gateway/openai.h"
 #include "gateway/openai_reply.h"
 #include "gateway/server.h"
+#include "gateway/stats.h"
 #include "storage/digest.h"
 #include "storage/ledger.h"
 #include "storage/meter_file.h"
@@ -285,6 +286,7 @@ static bool reserve(completion *c)
     atomic_fetch_add(&c->srv->count.rate_limited, 1);
     telemetry_refuse(sched_telemetry(c->srv->sched), c->slo_class, c->x->tenant.id,
                      OUTCOME_LIMITED);
+    stats_refused(c->srv->stats, c->x->tenant.id, c->slo_class, true);
     if (why.retry_ms >= 0)
         exchange_retry_after(c->x, why.retry_ms);
     else
@@ -383,6 +385,7 @@ static bool submit_all(completion *c)
     for (int i = 0; i < c->n_choices; i++) {
         err e;
         if (sched_submit(c->srv->sched, &c->choices[i].rq, &e)) {
+            stats_refused(c->srv->stats, c->x->tenant.id, c->slo_class, false);
             exchange_retry_after(
                 c->x, server_retry_after_ms(c->srv, c->slo_class, c->choices[i].rq.n_prompt));
             return refuse_err(c, &e, NULL);

@@ -55,7 +55,6 @@ void admin_keys_list(exchange *x);  /* GET /keys?tenant= */
 void admin_key_get(exchange *x);    /* GET /keys/{} */
 void admin_key_rotate(exchange *x); /* POST /keys/{}/rotate */
 void admin_key_revoke(exchange *x); /* DELETE /keys/{} */
-void admin_stats(exchange *x);      /* GET /stats */
 void admin_classes(exchange *x);    /* GET /classes */
 void admin_adapters(exchange *x);   /* GET /adapters */
 void admin_usage(exchange *x);      /* GET /usage */
@@ -63,6 +62,9 @@ void admin_audit(exchange *x);      /* GET /audit */
 void admin_backup(exchange *x);     /* POST /backup {"path"} */
 void admin_drain(exchange *x);      /* POST /drain */
 void admin_reload(exchange *x);     /* POST /reload */
+
+/* stats_api.c: GET /admin/v1/stats */
+void admin_stats(exchange *x);
 
 /* health.c */
 void health_live(exchange *x);  /* GET /healthz */

@@ -74,9 +74,14 @@ static void roll(limits *l, account *a, int64_t wall_us)
     }
 }
 
+static account **bucket_of(limits *l, uint64_t id)
+{
+    return &l->table[(id * 0x9E3779B97F4A7C15ULL) >> 54];
+}
+
 static account *account_of(limits *l, uint64_t id, bool is_key)
 {
-    account **head = &l->table[(id * 0x9E3779B97F4A7C15ULL) >> 54];
+    account **head = bucket_of(l, id);
     for (account *a = *head; a; a = a->next) {
         if (a->id == id && a->is_key == is_key) return a;
     }
@@ -233,6 +238,24 @@ void limits_settle(limits *l, limits_ticket *ticket, int64_t used_tokens)
     if (ta) give(ta, ticket->tokens - used_tokens);
     if (ka) give(ka, ticket->tokens - used_tokens);
     pthread_mutex_unlock(&l->mu);
+}
+
+void limits_usage_get(limits *l, const uint64_t *id, size_t n, limits_usage *out)
+{
+    int64_t day = clock_wall_us() / 1000000 / DAY_S;
+    for (size_t i = 0; i < n; i++) {
+        out[i] = (limits_usage){0};
+        pthread_mutex_lock(&l->mu);
+        const account *a = *bucket_of(l, id[i]);
+        while (a && (a->id != id[i] || a->is_key)) a = a->next;
+        if (a) {
+            out[i] = (limits_usage){.running = a->running,
+                                    .queued = atomic_load(&a->queued),
+                                    .day_used = a->day == day ? a->day_used : 0,
+                                    .month_used = a->month_used};
+        }
+        pthread_mutex_unlock(&l->mu);
+    }
 }
 
 static void look_bucket(const bucket *b, int64_t limit, int64_t *lim, int64_t *left, int64_t *reset)

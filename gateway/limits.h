@@ -56,6 +56,14 @@ void limits_has_run(limits_ticket *ticket);
 /* Gives the difference to what was used back; a ticket that is not held is left alone. */
 void limits_settle(limits *l, limits_ticket *ticket, int64_t used_tokens);
 
+typedef struct limits_usage {
+    int64_t running, queued, day_used, month_used;
+} limits_usage;
+
+/* What tenants use now, for those that sent something since the start (the others stay zero): out[i]
+ * of tenant id[i].  Reads no ledger and makes no account. */
+void limits_usage_get(limits *l, const uint64_t *id, size_t n, limits_usage *out);
+
 void limits_look(limits *l, const key_info *key, const tenant *t, limits_view *out);
 
 #endif

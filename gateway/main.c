@@ -22,6 +22,7 @@
 #include "gateway/devcert.h"
 #include "gateway/listener.h"
 #include "gateway/server.h"
+#include "gateway/stats.h"
 #include "storage/audit.h"
 
 enum { EXIT_USAGE = 2, SETS_MAX = 64, ADMIN_THREADS = 16, METRICS_THREADS = 4, SLOT_MARGIN = 64 };
@@ -347,6 +348,7 @@ static void close_all(process *p)
 {
     server *s = &p->srv;
     close_listeners(p);
+    stats_destroy(s->stats);
     sched_destroy(s->sched);
     staging_close(s->staging);
     if (s->residency) residency_destroy(s->residency);
@@ -414,6 +416,7 @@ static void wait_for_end(process *p, const sigset_t *signals)
             (void)staging_expire(p->srv.staging, swept_us);
         }
         int sig = sigtimedwait(signals, NULL, &pause);
+        stats_tick(p->srv.stats);
         if (sig == SIGTERM || sig == SIGINT) return;
         if (atomic_exchange(&p->srv.drain_wanted, false)) return;
         if (sig == SIGHUP || atomic_exchange(&p->srv.reload_wanted, false)) reload(p);
@@ -465,6 +468,7 @@ static int serve(const arguments *a)
     if (!rc) rc = open_adapters(&p, &e);
     if (!rc) p.srv.limits = limits_create(p.srv.store);
     if (!rc) rc = open_scheduler(&p, &e);
+    if (!rc && !(p.srv.stats = stats_create(&p.srv))) rc = err_set(&e, ERR_NOMEM, "no memory");
     if (!rc) rc = open_listeners(&p, &e);
     if (rc) {
         close_all(&p);

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "gateway/stats.h"
+
 static int class_by_name(const server *s, const char *name)
 {
     /* OpenAI's tiers, then our own names */
@@ -55,6 +57,7 @@ void server_count_status(server *s, int status)
 
 void server_count_usage(server *s, const usage_row *rows, size_t n)
 {
+    stats_note(s->stats, rows, n);
     for (size_t i = 0; i < n; i++) {
         atomic_fetch_add(&s->count.prompt_tokens, rows[i].prompt_tokens);
         atomic_fetch_add(&s->count.cached_tokens, rows[i].cached_tokens);

@@ -50,6 +50,7 @@ typedef struct server {
     char chat_problem[248]; /* why not */
     sched *sched;
     limits *limits;
+    struct stats *stats; /* stats.h; NULL in tests of parts */
     upload_env upload;
     staging *staging; /* interrupted and running resumable uploads */
     slo_class classes[SERVER_CLASSES];

@@ -657,6 +657,7 @@ START_TEST(the_board_shows_the_queue_between_steps)
     gate(r, false, 0);
     finish_well(c);
     finish_well(queued);
+    while (p.n_row) ck_assert(board_read(sched_board(r->sc), 1000, &p)); /* idle: it shows that */
     board_picture_clear(&p);
     sched_stats t = stop(r);
     ck_assert_int_ge(t.forward_us, 0);

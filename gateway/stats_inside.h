@@ -1,0 +1,99 @@
+/* stats_inside.h -- what stats.c and stats_tables.c share.  Threads: with stats.mu held. */
+#ifndef GATEWAY_STATS_INSIDE_H
+#define GATEWAY_STATS_INSIDE_H
+
+#include <pthread.h>
+
+#include "adapters/registry.h"
+#include "adapters/residency.h"
+#include "engine/board.h"
+#include "gateway/limits.h"
+#include "gateway/server.h"
+#include "gateway/stats.h"
+#include "gateway/stats_book.h"
+#include "gateway/stats_journal.h"
+
+enum {
+    SAMPLES = 16,       /* one a second: rates are over the last ten */
+    CLASS_SAMPLES = 16, /* one in five seconds: percentiles are over the last minute */
+    CLASS_SAMPLE_S = 5,
+    PENDING_MAX = 256, /* events between two pictures */
+    EVENTS_MAX = 1000, /* kept */
+};
+
+typedef struct pending_event {
+    int64_t wall_us;
+    uint64_t tenant_id, actor;
+    proto_event row; /* without id, tenant, actor, time */
+} pending_event;
+
+typedef struct id_index {
+    uint64_t id;
+    uint32_t index;
+} id_index;
+
+typedef struct adapter_line {
+    uint64_t id, tenant_id, version_id, key;
+    bool hot; /* is or was in memory or in use at the last picture */
+    uint64_t requests;
+    proto_adapter row;
+} adapter_line;
+
+typedef struct class_sample {
+    int64_t at_us;
+    book_counts counts[SERVER_CLASSES];
+} class_sample;
+
+typedef struct totals_sample {
+    int64_t at_us;
+    proto_totals totals;
+} totals_sample;
+
+struct stats {
+    struct server *srv;
+    book *book;
+    uint64_t epoch; /* first half of a cursor: another process, another epoch */
+
+    pthread_mutex_t mu; /* guards all below but the events' own part */
+    journal *journal;
+    int64_t taken_us;
+    int64_t wall_minus_mono; /* taken once: what was told of a request does not wander */
+    proto_server server;
+    proto_totals totals;
+    proto_engine engine;
+    proto_class classes[SERVER_CLASSES];
+    book_counts class_counts[SERVER_CLASSES];
+    totals_sample sample[SAMPLES];
+    class_sample class_ring[CLASS_SAMPLES];
+    uint64_t n_sample, n_class_sample;
+    board_picture picture;
+
+    tenant *tenants; /* by id */
+    uint64_t *tenant_ids;
+    limits_usage *usage;
+    size_t n_tenants, cap_tenants;
+
+    adapter_line *adapters;
+    id_index *by_version, *by_key, *by_tenant; /* sorted; by_tenant: how many adapters */
+    size_t n_adapters, n_by_tenant;
+    uint64_t registry_seen;
+    bool listed;
+    residency_row *resident;
+    size_t n_resident, cap_resident;
+
+    uint64_t n_events; /* numbers given to events */
+    bool was_healthy;
+
+    pthread_mutex_t events_mu; /* leaf lock */
+    pending_event pending[PENDING_MAX];
+    uint64_t n_pending, n_taken; /* ever put, ever taken */
+};
+
+/* stats_tables.c */
+void stats_take_tenants(stats *st);
+void stats_take_adapters(stats *st);
+void stats_take_requests(stats *st);
+void stats_take_events(stats *st);
+void stats_seed_events(stats *st);
+
+#endif
