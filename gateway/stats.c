@@ -308,6 +308,7 @@ static void refresh(stats *st)
     take_classes(st);
     stats_take_tenants(st);
     stats_take_adapters(st);
+    stats_put_tenants(st);
     stats_take_requests(st);
     stats_take_events(st);
 }

@@ -90,7 +90,8 @@ struct stats {
 };
 
 /* stats_tables.c */
-void stats_take_tenants(stats *st);
+void stats_take_tenants(stats *st); /* names first: the others' rows hold them */
+void stats_put_tenants(stats *st);  /* after the adapters: they are counted */
 void stats_take_adapters(stats *st);
 void stats_take_requests(stats *st);
 void stats_take_events(stats *st);

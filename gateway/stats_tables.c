@@ -128,7 +128,12 @@ void stats_take_tenants(stats *st)
     free(st->tenants);
     st->tenants = list;
     st->n_tenants = n;
-    for (size_t i = 0; i < n; i++) st->tenant_ids[i] = list[i].id;
+}
+
+void stats_put_tenants(stats *st)
+{
+    size_t n = st->n_tenants;
+    for (size_t i = 0; i < n; i++) st->tenant_ids[i] = st->tenants[i].id;
     if (st->picture.n_share) {
         qsort(st->picture.share, (size_t)st->picture.n_share, sizeof(board_share), by_share);
     }
