@@ -1,0 +1,417 @@
+/* test_grammar.c -- which texts a grammar takes, judged before by jsonschema and re
+ * (tests/tools/make_grammar_golden.py); masks against the plain way of asking token by token; what is
+ * refused, and that nothing hostile takes long or much. */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <check.h>
+
+#include "engine/base/json.h"
+#include "engine/grammar.h"
+#include "engine/grammar_inside.h"
+
+static tokenizer *tok;
+static grammar_maker *maker;
+static grammar_walk *walk;
+static int32_t eos;
+
+static void setup(void)
+{
+    err e;
+    ck_assert_msg(tokenizer_load(&tok, "../conf/demo/base", &e) == ERR_NONE, "%s", e.msg);
+    ck_assert_msg(grammar_maker_create(&maker, tok, tokenizer_vocab(tok), &e) == ERR_NONE, "%s",
+                  e.msg);
+    walk = grammar_walk_create();
+    eos = tokenizer_eos(tok);
+    ck_assert_int_ge(eos, 0);
+}
+
+static void teardown(void)
+{
+    grammar_walk_destroy(walk);
+    grammar_maker_destroy(maker);
+    tokenizer_destroy(tok);
+}
+
+static err_code compile(const char *kind, const char *text, grammar **out, err *e)
+{
+    cJSON *tree = NULL;
+    bool regex = strcmp(kind, "regex") == 0;
+    if (!regex) {
+        ck_assert_msg(json_parse(text, strlen(text), &json_limits_trusted, &tree, e) == ERR_NONE,
+                      "%s: %s", text, e->msg);
+    }
+    grammar_spec spec = {.kind = regex                         ? GRAMMAR_REGEX
+                                 : strcmp(kind, "choice") == 0 ? GRAMMAR_CHOICE
+                                                               : GRAMMAR_SCHEMA,
+                         .json = tree,
+                         .regex = text};
+    err_code rc = grammar_acquire(maker, &spec, out, e);
+    cJSON_Delete(tree);
+    return rc;
+}
+
+static grammar *must(const char *kind, const char *text)
+{
+    err e;
+    grammar *g;
+    ck_assert_msg(compile(kind, text, &g, &e) == ERR_NONE, "%.200s: %s", text, e.msg);
+    return g;
+}
+
+static const uint32_t *mask_of(grammar_run *r)
+{
+    const uint32_t *m;
+    while (!(m = grammar_run_mask(r, walk))) {
+        struct timespec t = {0, 100000};
+        (void)nanosleep(&t, NULL);
+    }
+    return m;
+}
+
+static bool allowed(const uint32_t *mask, int32_t id)
+{
+    return mask[id / 32] >> (id % 32) & 1;
+}
+
+/* Whether the text goes through, token by token, and may end there. */
+static bool takes(grammar *g, const char *text)
+{
+    int32_t ids[2048];
+    int64_t n = tokenizer_encode(tok, text, strlen(text), 0, ids, 2048);
+    ck_assert(n >= 0 && n < 2048);
+    grammar_run *r = grammar_run_create(g, &eos, 1);
+    bool ok = true;
+    for (int64_t i = 0; i < n && ok; i++) {
+        ok = !grammar_run_over(r) && allowed(mask_of(r), ids[i]);
+        if (ok) grammar_run_accept(r, walk, ids[i]);
+        ck_assert_msg(!grammar_run_failed(r), "%s: an allowed token is not taken", text);
+    }
+    if (ok && !grammar_run_over(r)) ok = allowed(mask_of(r), eos);
+    grammar_run_release(r);
+    return ok;
+}
+
+START_TEST(takes_and_refuses_what_jsonschema_does)
+{
+    FILE *f = fopen("fixtures/grammar/cases.jsonl", "r");
+    ck_assert_ptr_nonnull(f);
+    char *line = NULL;
+    size_t cap = 0;
+    int n_yes = 0, n_no = 0;
+    while (getline(&line, &cap, f) > 0) {
+        cJSON *tree = NULL;
+        err e;
+        ck_assert_int_eq(json_parse(line, strlen(line), &json_limits_trusted, &tree, &e), ERR_NONE);
+        const char *kind = tree->child->string;
+        char *spec = cJSON_IsString(tree->child) ? strdup(tree->child->valuestring)
+                                                 : cJSON_PrintUnformatted(tree->child);
+        grammar *g = must(kind, spec);
+        const cJSON *v;
+        cJSON_ArrayForEach(v, json_get(tree, "yes"))
+        {
+            ck_assert_msg(takes(g, v->valuestring), "%.300s does not take %s", spec,
+                          v->valuestring);
+            n_yes++;
+        }
+        cJSON_ArrayForEach(v, json_get(tree, "no"))
+        {
+            ck_assert_msg(!takes(g, v->valuestring), "%.300s takes %s", spec, v->valuestring);
+            n_no++;
+        }
+        grammar_release(g);
+        free(spec);
+        cJSON_Delete(tree);
+    }
+    free(line);
+    (void)fclose(f);
+    ck_assert_int_gt(n_yes, 400);
+    ck_assert_int_gt(n_no, 800);
+}
+END_TEST
+
+typedef struct {
+    const char *kind, *spec, *text, *answer; /* answer: '+' taken, '-' not */
+} single;
+
+static const single singles[] = {
+    {"schema", "{\"type\":\"integer\",\"minimum\":-5,\"maximum\":12}", "-5", "+"},
+    {"schema", "{\"type\":\"integer\",\"minimum\":-5,\"maximum\":12}", "-6", "-"},
+    {"schema", "{\"type\":\"integer\",\"minimum\":-5,\"maximum\":12}", "13", "-"},
+    {"schema", "{\"type\":\"integer\",\"minimum\":-5,\"maximum\":12}", "-0", "-"},
+    {"schema", "{\"type\":\"integer\",\"minimum\":-5,\"maximum\":12}", "07", "-"},
+    {"schema", "{\"type\":\"number\",\"minimum\":0.25,\"exclusiveMaximum\":3}", "0.25", "+"},
+    {"schema", "{\"type\":\"number\",\"minimum\":0.25,\"exclusiveMaximum\":3}", "0.2499", "-"},
+    {"schema", "{\"type\":\"number\",\"minimum\":0.25,\"exclusiveMaximum\":3}", "2.999", "+"},
+    {"schema", "{\"type\":\"number\",\"minimum\":0.25,\"exclusiveMaximum\":3}", "3", "-"},
+    {"schema", "{\"type\":\"number\",\"minimum\":0.25,\"exclusiveMaximum\":3}", "3.0", "-"},
+    {"schema", "{\"type\":\"number\"}", "-1.5e-7", "+"},
+    {"schema", "{\"type\":\"number\"}", "1.", "-"},
+    {"schema", "{\"type\":\"number\"}", "-0", "-"},
+    {"schema", "{\"type\":\"number\"}", "-0.5", "+"},
+    {"schema", "{\"type\":\"string\"}", "\"\\u00e9\\n\\\"\"", "+"},
+    {"schema", "{\"type\":\"string\"}", "\"\\ud83d\"", "-"},
+    {"schema", "{\"type\":\"string\"}", "\"\\ue000\\uFFFD\"", "+"},
+    {"schema", "{\"type\":\"string\"}", "\"\\u0000\"", "-"},
+    {"schema", "{\"type\":\"string\"}", "\"a\nb\"", "-"},
+    {"schema", "{\"type\":\"string\",\"maxLength\":2}", "\"\xF0\x9F\x98\x80\xC3\xA9\"", "+"},
+    {"schema", "{\"type\":\"string\",\"maxLength\":2}", "\"abc\"", "-"},
+    {"schema", "{\"type\":\"string\",\"minLength\":2}", "\"a\"", "-"},
+    {"schema", "{\"type\":\"string\",\"pattern\":\"^a[\\\"\\\\\\\\]b$\"}", "\"a\\\"b\"", "+"},
+    {"schema",
+     "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"null\"}},"
+     "\"additionalProperties\":{\"type\":\"boolean\"}}",
+     "{\"a\":null,\"b\":true}", "+"},
+    {"schema",
+     "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"null\"}},"
+     "\"additionalProperties\":{\"type\":\"boolean\"}}",
+     "{\"a\":true}", "-"},
+    {"schema",
+     "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"null\"}},"
+     "\"additionalProperties\":{\"type\":\"boolean\"}}",
+     "{\"\\u0061\":true}", "-"},
+    {"schema",
+     "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"null\"}},"
+     "\"additionalProperties\":{\"type\":\"boolean\"}}",
+     "{\"ab\":true, \"\": false}", "+"},
+    {"schema", "{\"$ref\":\"#/$defs/a~1b\",\"$defs\":{\"a/b\":{\"type\":\"null\"}}}", "null", "+"},
+    {"schema", "{\"type\":\"integer\",\"enum\":[1,\"1\",2.5]}", "\"1\"", "-"},
+    {"schema", "{\"type\":\"integer\",\"enum\":[1,\"1\",2.5]}", "1", "+"},
+    {"schema", "true", "[1,{\"a\":[null]}]", "+"},
+    {"schema", "{}", "[1,]", "-"},
+    {"regex", "a{3}", "aa", "-"},
+    {"regex", "(a|b)*c", "abbac", "+"},
+    {"regex", "(a*)*b", "aaab", "+"},
+    {"regex", "^(x|y)$", "y", "+"},
+    {"regex", "[\\w.-]+@[^@ ]+", "a.b-c@d\xC3\xA9", "+"},
+    {"regex", "\\d{10,12}", "123456789", "-"},
+    {"regex", "\\d{10,12}", "1234567890123", "-"},
+    {"regex", "\\d{10,12}z?", "12345678901z", "+"},
+    {"choice", "[\"ab\",\"abc\"]", "ab", "+"},
+    {"choice", "[\"ab\",\"abc\"]", "abc", "+"},
+    {"choice", "[\"ab\",\"abc\"]", "a", "-"},
+};
+
+START_TEST(takes_single_texts)
+{
+    for (size_t i = 0; i < sizeof(singles) / sizeof(singles[0]); i++) {
+        const single *s = &singles[i];
+        grammar *g = must(s->kind, s->spec);
+        ck_assert_msg(takes(g, s->text) == (s->answer[0] == '+'), "%s: %s", s->spec, s->text);
+        grammar_release(g);
+    }
+}
+END_TEST
+
+/* The mask against asking for each token alone in a run of its own. */
+static void check_masks(grammar *g, const char *text)
+{
+    int32_t ids[512];
+    int64_t n = tokenizer_encode(tok, text, strlen(text), 0, ids, 512);
+    grammar_run *r = grammar_run_create(g, &eos, 1);
+    for (int64_t at = 0; at < n; at++) {
+        const uint32_t *mask = mask_of(r);
+        for (int32_t id = 0; id < tokenizer_vocab(tok); id++) {
+            grammar_run *alone = grammar_run_create(g, &eos, 1);
+            for (int64_t k = 0; k < at; k++) grammar_run_accept(alone, walk, ids[k]);
+            ck_assert(!grammar_run_failed(alone) || !grammar_run_ready(alone));
+            while (!grammar_run_ready(alone)) sched_yield();
+            grammar_run_accept(alone, walk, id);
+            while (!grammar_run_ready(alone)) sched_yield();
+            size_t len;
+            ck_assert_msg(allowed(mask, id) == !grammar_run_failed(alone), "after %lld tokens: %s",
+                          (long long)at, tokenizer_bytes(tok, id, &len));
+            grammar_run_release(alone);
+        }
+        grammar_run_accept(r, walk, ids[at]);
+    }
+    grammar_run_release(r);
+}
+
+START_TEST(masks_are_what_asking_each_token_says)
+{
+    grammar *g =
+        must("schema", "{\"type\":\"object\",\"properties\":{\"s\":{\"type\":\"string\","
+                       "\"minLength\":2,\"maxLength\":5},\"n\":{\"type\":\"array\",\"items\":"
+                       "{\"type\":\"number\",\"minimum\":1},\"maxItems\":2}}}");
+    check_masks(g, "{\"s\":\"ab \xC3\xA9\", \"n\":[1.5, 22]}");
+    grammar_release(g);
+    g = must("regex", "([a-z]{2,12} ){0,3}\\d+");
+    check_masks(g, "the lamp 12");
+    grammar_release(g);
+}
+END_TEST
+
+typedef struct {
+    const char *kind, *spec;
+    err_code rc;
+    const char *says;
+} refused;
+
+static const refused refusals[] = {
+    {"schema", "{\"not\":{}}", ERR_UNSUPPORTED, "'not' at #"},
+    {"schema", "{\"properties\":{\"a\":{\"items\":{\"if\":true}}}}", ERR_UNSUPPORTED,
+     "'if' at #/properties/a/items"},
+    {"schema", "{\"patternProperties\":{}}", ERR_UNSUPPORTED, "'patternProperties'"},
+    {"schema", "{\"type\":\"array\",\"uniqueItems\":true}", ERR_UNSUPPORTED, "'uniqueItems'"},
+    {"schema", "{\"type\":\"number\",\"multipleOf\":0.1}", ERR_UNSUPPORTED, "'multipleOf'"},
+    {"schema", "{\"type\":\"string\",\"format\":\"iri\"}", ERR_UNSUPPORTED, "format"},
+    {"schema", "{\"type\":\"string\",\"pattern\":\"(?=a)b\"}", ERR_UNSUPPORTED, "look-around"},
+    {"schema", "{\"type\":\"string\",\"pattern\":\"a*\",\"maxLength\":3}", ERR_UNSUPPORTED,
+     "'maxLength'"},
+    {"schema", "{\"$ref\":\"https://example.com/x\"}", ERR_UNSUPPORTED, "$ref"},
+    {"schema", "{\"$ref\":\"#/$defs/none\"}", ERR_INPUT, "nowhere"},
+    {"schema", "{\"$ref\":\"#\"}", ERR_INPUT, "back to itself"},
+    {"schema", "{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}", ERR_INPUT, "itself"},
+    {"schema", "{\"type\":\"text\"}", ERR_INPUT, "'type'"},
+    {"schema", "{\"type\":\"string\",\"minLength\":5,\"maxLength\":4}", ERR_INPUT, "bound"},
+    {"schema", "{\"type\":\"string\",\"minLength\":-1}", ERR_INPUT, "whole number"},
+    {"schema", "{\"enum\":[]}", ERR_INPUT, "no finite text"},
+    {"schema", "false", ERR_INPUT, "no finite text"},
+    {"schema", "{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}", ERR_INPUT, "no finite text"},
+    {"schema", "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}",
+     ERR_INPUT, "no finite text"},
+    {"schema", "[]", ERR_INPUT, "object or a boolean"},
+    {"schema",
+     "{\"allOf\":[{\"properties\":{\"a\":{}},\"additionalProperties\":false},"
+     "{\"properties\":{\"b\":{}}}]}",
+     ERR_UNSUPPORTED, "additionalProperties"},
+    {"regex", "a(?!b)", ERR_UNSUPPORTED, "look-around"},
+    {"regex", "(a)\\1", ERR_UNSUPPORTED, "back reference"},
+    {"regex", "a$b", ERR_UNSUPPORTED, "anchor"},
+    {"regex", "(a", ERR_INPUT, "')'"},
+    {"regex", "a)", ERR_INPUT, "')'"},
+    {"regex", "[z-a]", ERR_INPUT, "backwards"},
+    {"regex", "*a", ERR_INPUT, "nothing to repeat"},
+    {"regex", "\\", ERR_INPUT, "backslash"},
+    {"regex", "\\p{L}", ERR_UNSUPPORTED, "property"},
+    {"regex", "((((a{1000}){1000}){1000}){1000})", ERR_LIMIT, "large"},
+    {"regex", "(.|\\n){20000}", ERR_LIMIT, "repetitions"},
+    {"choice", "[]", ERR_INPUT, "at least one"},
+    {"choice", "[\"a\",1]", ERR_INPUT, "choice 1"},
+};
+
+START_TEST(refuses_by_name)
+{
+    for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
+        const refused *x = &refusals[i];
+        grammar *g;
+        err e = {.msg = ""};
+        err_code rc = compile(x->kind, x->spec, &g, &e);
+        ck_assert_msg(rc == x->rc, "%s: %d %s", x->spec, rc, e.msg);
+        ck_assert_msg(strstr(e.msg, x->says) != NULL, "%s: %s", x->spec, e.msg);
+        ck_assert_ptr_null(g);
+    }
+}
+END_TEST
+
+/* A text of `n` copies. */
+static char *times(const char *piece, int n, const char *end)
+{
+    size_t len = strlen(piece);
+    char *s = malloc((size_t)n * len + strlen(end) + 1);
+    for (int i = 0; i < n; i++) memcpy(s + (size_t)i * len, piece, len);
+    memcpy(s + (size_t)n * len, end, strlen(end) + 1);
+    return s;
+}
+
+START_TEST(hostile_grammars_end_soon)
+{
+    /* Two thousand optional members, ten thousand choices, groups in groups, ambiguous repetitions. */
+    char *s = times("(a|b|ab)*", 40, "c"), key[64];
+    grammar *g = must("regex", s);
+    ck_assert(takes(g, "ababc"));
+    grammar_release(g);
+    free(s);
+    s = times("(", 200, "a");
+    err e;
+    ck_assert_int_eq(compile("regex", s, &g, &e), ERR_LIMIT);
+    free(s);
+    cJSON *schema = cJSON_CreateObject(), *props = cJSON_AddObjectToObject(schema, "properties");
+    for (int i = 0; i < 2000; i++) {
+        (void)snprintf(key, sizeof(key), "k%d", i);
+        cJSON_AddTrueToObject(props, key);
+    }
+    grammar_spec spec = {.kind = GRAMMAR_SCHEMA, .json = schema};
+    ck_assert_msg(grammar_acquire(maker, &spec, &g, &e) == ERR_NONE, "%s", e.msg);
+    ck_assert(takes(g, "{\"k0\":1,\"k1\":[],\"k2\":null}"));
+    grammar_release(g);
+    cJSON_Delete(schema);
+    cJSON *list = cJSON_CreateArray();
+    for (int i = 0; i < 10000; i++) {
+        (void)snprintf(key, sizeof(key), "choice %d", i);
+        cJSON_AddItemToArray(list, cJSON_CreateString(key));
+    }
+    spec = (grammar_spec){.kind = GRAMMAR_CHOICE, .json = list};
+    ck_assert_msg(grammar_acquire(maker, &spec, &g, &e) == ERR_NONE, "%s", e.msg);
+    ck_assert(takes(g, "choice 9999"));
+    ck_assert(!takes(g, "choice 10000"));
+    grammar_release(g);
+    cJSON_Delete(list);
+}
+END_TEST
+
+START_TEST(nesting_ends_where_the_stack_does)
+{
+    grammar *g = must("schema", "{\"type\":\"array\"}");
+    int32_t ids[512];
+    char *s = times("[", 400, "");
+    int64_t n = tokenizer_encode(tok, s, strlen(s), 0, ids, 512);
+    grammar_run *r = grammar_run_create(g, &eos, 1);
+    int64_t k = 0;
+    for (; k < n && allowed(mask_of(r), ids[k]); k++) grammar_run_accept(r, walk, ids[k]);
+    ck_assert_int_gt(k, 20); /* deep, but not for ever */
+    ck_assert_int_lt(k, n);
+    for (int i = 0; i < 500 && !grammar_run_over(r); i++) { /* and there is a way out */
+        const uint32_t *mask = mask_of(r);
+        int32_t close;
+        ck_assert_int_eq(tokenizer_encode(tok, "]", 1, 0, &close, 1), 1);
+        ck_assert(allowed(mask, close));
+        grammar_run_accept(r, walk, close);
+    }
+    ck_assert(grammar_run_over(r));
+    grammar_run_release(r);
+    grammar_release(g);
+    free(s);
+}
+END_TEST
+
+START_TEST(one_compilation_serves_all)
+{
+    grammar *a = must("schema", "{\"type\":\"null\"}"),
+            *b = must("schema", "{ \"type\": \"null\" }");
+    ck_assert_ptr_eq(a, b);
+    char spec[64];
+    for (int i = 0; i < 200; i++) { /* more than the cache holds: what is in use stays whole */
+        (void)snprintf(spec, sizeof(spec), "{\"const\":%d}", i);
+        grammar_release(must("schema", spec));
+    }
+    ck_assert(takes(a, "null"));
+    grammar_release(a);
+    grammar_release(b);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("grammar");
+    TCase *t = tcase_create("all");
+    tcase_set_timeout(t, 240);
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_add_test(t, takes_and_refuses_what_jsonschema_does);
+    tcase_add_test(t, takes_single_texts);
+    tcase_add_test(t, masks_are_what_asking_each_token_says);
+    tcase_add_test(t, refuses_by_name);
+    tcase_add_test(t, hostile_grammars_end_soon);
+    tcase_add_test(t, nesting_ends_where_the_stack_does);
+    tcase_add_test(t, one_compilation_serves_all);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? 1 : 0;
+}
