@@ -13,11 +13,10 @@
 
 #include "storage/digest.h"
 
-enum { SLAB_ALIGN = 256 };
-
 void adapter_load_clear(adapter_load *ld)
 {
     if (ld->slab != NULL) be_free(ld->be, ld->slab);
+    extras_clear(&ld->extras, ld->be);
     free(ld->mat);
     adapter_layout_clear(&ld->layout);
     if (ld->dir_fd >= 0) close(ld->dir_fd);
@@ -26,10 +25,10 @@ void adapter_load_clear(adapter_load *ld)
 
 /* Everything but the weights: the pin, the config, the header, the packed size. */
 err_code adapter_load_begin(adapter_load *ld, registry *reg, backend *be, const model_config *base,
-                            uint64_t id, err *e)
+                            const model *weights, uint64_t id, err *e)
 {
     char path[4200];
-    *ld = (adapter_load){.reg = reg, .be = be, .base = base, .dir_fd = -1};
+    *ld = (adapter_load){.reg = reg, .be = be, .base = base, .weights = weights, .dir_fd = -1};
     err_code code = registry_acquire_id(ld->reg, id, &ld->v, e);
     if (code != ERR_NONE) return code;
     registry_path(ld->reg, ld->v->digest, path, sizeof path);
@@ -113,16 +112,11 @@ static err_code pack_pair(const adapter_load *ld, const adapter_pair *pair, cons
     return code;
 }
 
-static size_t padded(size_t bytes)
-{
-    return (bytes + SLAB_ALIGN - 1) / SLAB_ALIGN * SLAB_ALIGN;
-}
-
 static err_code pack_all(adapter_load *ld, const uint8_t *file, size_t len, err *e)
 {
     size_t n_mat = (size_t)ld->base->n_layer * PROJ_COUNT, at = 0;
     ld->mat = calloc(n_mat, sizeof *ld->mat);
-    ld->slab = be_alloc(ld->be, (size_t)ld->bytes);
+    ld->slab = be_alloc(ld->be, (size_t)(ld->bytes - extras_bytes(&ld->layout, ld->base, ld->be)));
     if (ld->mat == NULL || ld->slab == NULL)
         return err_set(e, ERR_NOMEM, "no memory for an adapter of %llu bytes",
                        (unsigned long long)ld->bytes);
@@ -138,9 +132,9 @@ static err_code pack_all(adapter_load *ld, const uint8_t *file, size_t len, err 
         lora_mat *m = &ld->mat[i];
         uint8_t *slab = ld->slab;
         m->a = slab + at;
-        at += padded(be_lora_a_bytes(ld->be, ld->base->type, pl->rank, d_in));
+        at += adapter_padded(be_lora_a_bytes(ld->be, ld->base->type, pl->rank, d_in));
         m->b = slab + at;
-        at += padded(be_lora_b_bytes(ld->be, ld->base->type, pl->rank, d_out));
+        at += adapter_padded(be_lora_b_bytes(ld->be, ld->base->type, pl->rank, d_out));
         m->rank = pl->rank;
         m->scale = pl->scale;
         code = pack_pair(ld, pair, file, pl->rank, d_in, d_out, (void *)m->a, (void *)m->b, e);
@@ -154,6 +148,9 @@ err_code adapter_load_weights(adapter_load *ld, err *e)
     size_t len = 0;
     err_code code = read_checked(ld, &file, &len, e);
     if (code == ERR_NONE) code = pack_all(ld, file, len, e);
+    if (code == ERR_NONE)
+        code =
+            extras_make(&ld->extras, &ld->layout, ld->base, ld->weights, ld->be, file, ld->mat, e);
     free(file);
     return code;
 }

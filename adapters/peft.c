@@ -20,37 +20,27 @@ static const json_limits limits = {.max_bytes = 1 << 20, .max_depth = 16, .max_v
 enum { NAME_MAX_BYTES = 128, PATTERN_KEYS_MAX = 8192, PATTERN_SIZE_MAX = 600000 };
 static const uint64_t WORK_MAX = 400 * 1000 * 1000; /* a second or so, for any config */
 
-static const char *const proj_names[PROJ_COUNT] = {
-    [PROJ_Q] = "self_attn.q_proj", [PROJ_K] = "self_attn.k_proj", [PROJ_V] = "self_attn.v_proj",
-    [PROJ_O] = "self_attn.o_proj", [PROJ_GATE] = "mlp.gate_proj", [PROJ_UP] = "mlp.up_proj",
-    [PROJ_DOWN] = "mlp.down_proj",
-};
-
-const char *peft_proj_name(proj p)
+void peft_slot_shape(const model_config *base, size_t slot, int *d_out, int *d_in)
 {
-    return proj_names[p];
+    if (slot < peft_head_slot(base->n_layer)) {
+        model_proj_shape(base, (proj)(slot % PROJ_COUNT), d_out, d_in);
+    } else if (slot == peft_head_slot(base->n_layer)) {
+        *d_out = base->n_vocab;
+        *d_in = base->dim;
+    } else {
+        *d_out = base->dim;
+        *d_in = base->n_vocab;
+    }
 }
 
-bool peft_tensor_name(const char *name, int *layer, proj *p, bool *is_b)
+void peft_slot_name(char *out, size_t cap, int n_layer, size_t slot)
 {
-    static const char prefix[] = "base_model.model.model.layers.";
-    if (strncmp(name, prefix, sizeof prefix - 1) != 0) return false;
-    const char *at = name + sizeof prefix - 1;
-    size_t digits = strspn(at, "0123456789");
-    if (digits == 0 || digits > 6 || (digits > 1 && *at == '0') || at[digits] != '.') return false;
-    *layer = atoi(at);
-    at += digits + 1;
-    for (int i = 0; i < PROJ_COUNT; i++) {
-        size_t n = strlen(proj_names[i]);
-        if (strncmp(at, proj_names[i], n) != 0 || at[n] != '.') continue;
-        at += n + 1;
-        if (strncmp(at, "lora_A.", 7) != 0 && strncmp(at, "lora_B.", 7) != 0) return false;
-        *p = (proj)i;
-        *is_b = at[5] == 'B';
-        at += 7;
-        return strcmp(at, "weight") == 0 || strcmp(at, "default.weight") == 0;
-    }
-    return false;
+    if (slot < peft_head_slot(n_layer))
+        snprintf(out, cap, "model.layers.%d.%s", (int)(slot / PROJ_COUNT),
+                 module_name((int)(slot % PROJ_COUNT)));
+    else
+        snprintf(out, cap, "%s",
+                 module_name(slot == peft_head_slot(n_layer) ? MODULE_HEAD : MODULE_EMBED));
 }
 
 /* ---- keys --------------------------------------------------------------------------------- */
@@ -76,6 +66,10 @@ static const struct {
     {"layers_to_transform", KEY_HANDLED, NULL},
     {"layers_pattern", KEY_HANDLED, NULL},
     {"bias", KEY_HANDLED, NULL},
+    {"lora_bias", KEY_HANDLED, NULL},
+    {"use_dora", KEY_HANDLED, NULL},
+    {"modules_to_save", KEY_HANDLED, NULL},
+    {"ensure_weight_tying", KEY_HANDLED, NULL},
     {"peft_type", KEY_HANDLED, NULL},
     {"task_type", KEY_HANDLED, NULL},
     {"init_lora_weights", KEY_HANDLED, NULL},
@@ -88,18 +82,19 @@ static const struct {
     {"eva_config", KEY_INERT, NULL},    /* how A was initialised; ranks are in rank_pattern */
     {"megatron_core", KEY_INERT, NULL}, /* a module's name, used with megatron_config only */
     {"qalora_group_size", KEY_INERT, NULL},
-    {"ensure_weight_tying", KEY_INERT, NULL}, /* concerns embeddings only, which are refused */
     {"runtime_config", KEY_INERT, NULL},
+    {"velora_config", KEY_INERT, NULL}, /* how gradients are kept; concerns training only */
     {"fan_in_fan_out", KEY_UNSET, "transposed weights (Conv1D)"},
-    {"modules_to_save", KEY_UNSET, "whole trained modules"},
-    {"use_dora", KEY_UNSET, "DoRA"},
-    {"lora_bias", KEY_UNSET, "a bias in lora_B"},
     {"loftq_config", KEY_UNSET, "LoftQ, which changes the base"},
     {"corda_config", KEY_UNSET, "CorDA, which changes the base"},
     {"lora_ga_config", KEY_UNSET, "LoRA-GA, which changes the base"},
     {"megatron_config", KEY_UNSET, "Megatron layers"},
     {"trainable_token_indices", KEY_UNSET, "trained embeddings of single tokens"},
     {"target_parameters", KEY_UNSET, "LoRA on bare parameters"},
+    {"kasa_config", KEY_UNSET, "KaSA, which changes the base"},
+    {"monteclora_config", KEY_UNSET, "MonteCLoRA"},
+    {"arrow_config", KEY_UNSET, "Arrow routing"},
+    {"use_bdlora", KEY_UNSET, "block-diagonal LoRA"},
     {"layer_replication", KEY_UNSET, "replicated layers"},
     {"use_qalora", KEY_UNSET, "QA-LoRA"},
     {"alora_invocation_tokens", KEY_UNSET, "activated LoRA (aLoRA)"},
@@ -130,7 +125,7 @@ static err_code check_keys(const cJSON *root, err *e)
     return ERR_NONE;
 }
 
-static err_code check_fixed(const cJSON *root, err *e)
+static err_code check_fixed(const cJSON *root, peft_config *pc, err *e)
 {
     const char *s = NULL;
     if (json_str(root, "peft_type", &s, NULL, e) != ERR_NONE) return e->code;
@@ -144,8 +139,14 @@ static err_code check_fixed(const cJSON *root, err *e)
                        s);
     s = NULL;
     if (json_str(root, "bias", &s, NULL, e) != ERR_NONE) return e->code;
-    if (s != NULL && strcmp(s, "none") != 0)
-        return err_set(e, ERR_UNSUPPORTED, "bias '%.32s' is not supported: only none is", s);
+    if (s == NULL || strcmp(s, "none") == 0)
+        pc->bias = PEFT_BIAS_NONE;
+    else if (strcmp(s, "all") == 0)
+        pc->bias = PEFT_BIAS_ALL;
+    else if (strcmp(s, "lora_only") == 0)
+        pc->bias = PEFT_BIAS_LORA_ONLY;
+    else
+        return err_set(e, ERR_UNSUPPORTED, "bias '%.32s' is none of none, all and lora_only", s);
 
     const cJSON *init = json_get(root, "init_lora_weights");
     if (init == NULL || cJSON_IsNull(init) || cJSON_IsBool(init)) return ERR_NONE;
@@ -161,6 +162,29 @@ static err_code check_fixed(const cJSON *root, err *e)
                    "init_lora_weights '%.32s' changes the base's weights: save the adapter with "
                    "path_initial_model_for_weight_conversion",
                    init->valuestring);
+}
+
+/* Only the two tables outside the layers can be whole trained modules. */
+static err_code read_saved(const cJSON *root, peft_config *pc, err *e)
+{
+    const cJSON *list = json_get(root, "modules_to_save"), *v;
+    if (list == NULL || unset(list)) return ERR_NONE;
+    if (!cJSON_IsArray(list)) return err_set(e, ERR_INPUT, "modules_to_save must be a list");
+    cJSON_ArrayForEach(v, list)
+    {
+        if (!cJSON_IsString(v)) return err_set(e, ERR_INPUT, "modules_to_save must hold names");
+        const char *dot = strrchr(v->valuestring, '.'), *last = dot ? dot + 1 : v->valuestring;
+        if (strcmp(last, "embed_tokens") == 0)
+            pc->save_embed = true;
+        else if (strcmp(last, "lm_head") == 0)
+            pc->save_head = true;
+        else
+            return err_set(e, ERR_UNSUPPORTED,
+                           "modules_to_save names '%.64s': whole trained modules other than "
+                           "embed_tokens and lm_head are not supported",
+                           v->valuestring);
+    }
+    return ERR_NONE;
 }
 
 /* ---- patterns ------------------------------------------------------------------------------- */
@@ -323,6 +347,10 @@ static err_code read_layers(const cJSON *root, plan *pl, int n_layer, err *e)
     for (int i = 0; i < n && code == ERR_NONE; i++) {
         const char *text =
             cJSON_IsArray(pat) ? cJSON_GetArrayItem(pat, i)->valuestring : pat->valuestring;
+        /* PEFT puts it into a longer pattern without parentheses: a '|' would cut that in two. */
+        if (strchr(text, '|') != NULL)
+            return err_set(e, ERR_UNSUPPORTED, "layers_pattern '%.64s': '|' is not supported",
+                           text);
         code = compile_around("layers_pattern", "(?:|.*\\.)(?:", text, ")\\.\\d+\\..*",
                               &pl->layer_pattern[i], e);
         if (code == ERR_NONE) pl->n_layer_pattern++;
@@ -404,9 +432,9 @@ static err_code settle_layer(plan *pl, peft_config *pc, const char *name, int ra
     if (rank != floor(rank) || rank < 1 || rank > rank_limit)
         return err_set(e, rank > rank_limit ? ERR_LIMIT : ERR_INPUT,
                        "the rank of %s is %g; allowed are 1 to %d", name, rank, rank_limit);
-    if (alpha == 0 || fabs(alpha) > 1e6)
-        return err_set(e, ERR_INPUT, "lora_alpha of %s is %g; it must not be 0 or beyond 1e6", name,
-                       alpha);
+    if (!(alpha > 0 && alpha <= 1e6))
+        return err_set(e, ERR_INPUT, "lora_alpha of %s is %g; it must be above 0 and at most 1e6",
+                       name, alpha);
     out->wrapped = true;
     out->rank = (int)rank;
     out->scale = (float)(alpha / (pc->rslora ? sqrt(rank) : rank));
@@ -415,32 +443,66 @@ static err_code settle_layer(plan *pl, peft_config *pc, const char *name, int ra
     return ERR_NONE;
 }
 
-/* Modules of the base that PEFT could wrap and this server can't. */
-static err_code refuse_others(plan *pl, err *e)
+/* Wraps one module (which may be several projections fused). */
+static err_code settle_module(plan *pl, peft_config *pc, const char *name, int layer, int module,
+                              int rank_limit, err *e)
 {
-    const char *const others[] = {"lm_head", "model.embed_tokens"};
-    if (pl->all_linear) return ERR_NONE; /* leaves the output layer out by itself */
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (!excluded(pl, others[i]) && targeted(pl, others[i], -1))
-            return err_set(e, ERR_UNSUPPORTED,
-                           "target_modules covers '%s': LoRA on embeddings and on the output layer "
-                           "is not supported",
-                           others[i]);
+    peft_layer one = {0};
+    int count;
+    err_code code = settle_layer(pl, pc, name, rank_limit, &one, e);
+    if (module == MODULE_HEAD)
+        pc->layer[peft_head_slot(pc->n_layer)] = one;
+    else if (module == MODULE_EMBED)
+        pc->layer[peft_embed_slot(pc->n_layer)] = one;
+    else
+        for (int first = (int)module_projs(module, &count), i = 0; i < count; i++)
+            pc->layer[(size_t)layer * PROJ_COUNT + (size_t)(first + i)] = one;
+    return code;
+}
+
+/* Does this base have the module, as the adapter's author called it? */
+static bool there(const naming *names, int module)
+{
+    if (module == MODULE_QKV) return names->qkv;
+    if (module == MODULE_GATE_UP) return names->gate_up;
+    if (module <= PROJ_V) return !names->qkv;
+    if (module == PROJ_GATE || module == PROJ_UP) return !names->gate_up;
+    return true;
+}
+
+/* lm_head and embed_tokens: no linear layers of the body, so all-linear leaves them out. */
+static err_code settle_outside(plan *pl, const naming *names, int rank_limit, peft_config *pc,
+                               err *e)
+{
+    char name[NAME_MAX_BYTES];
+    for (int module = MODULE_HEAD; module <= MODULE_EMBED; module++) {
+        module_path(name, sizeof name, names, -1, module);
+        if (pl->all_linear || (module == MODULE_HEAD ? pc->save_head : pc->save_embed)) continue;
+        bool tied = module == MODULE_HEAD && pc->tie; /* the embedding's LoRA, saved twice */
+        if (tied) module_path(name, sizeof name, names, -1, MODULE_EMBED);
+        if (!targeted(pl, name, -1) || excluded(pl, name)) continue;
+        return err_set(e, ERR_UNSUPPORTED,
+                       "target_modules covers '%s': LoRA on embeddings and on the output layer "
+                       "is not supported",
+                       name);
+        err_code code = settle_module(pl, pc, name, -1, module, rank_limit, e);
+        if (code != ERR_NONE) return code;
+    }
     return ERR_NONE;
 }
 
-static err_code settle_all(plan *pl, const model_config *base, int rank_limit, peft_config *pc,
-                           err *e)
+static err_code settle_all(plan *pl, const model_config *base, const naming *names, int rank_limit,
+                           peft_config *pc, err *e)
 {
     char name[NAME_MAX_BYTES];
-    err_code code = refuse_others(pl, e);
+    err_code code = settle_outside(pl, names, rank_limit, pc, e);
     for (int layer = 0; layer < base->n_layer; layer++)
-        for (int p = 0; p < PROJ_COUNT && code == ERR_NONE; p++) {
-            snprintf(name, sizeof name, "model.layers.%d.%s", layer, proj_names[p]);
+        for (int m = 0; m < MODULE_IN_LAYER && code == ERR_NONE; m++) {
+            if (!there(names, m)) continue;
+            module_path(name, sizeof name, names, layer, m);
             /* In this order, so that a target that is excluded everywhere counts as named. */
             if ((pl->all_linear || targeted(pl, name, layer)) && !excluded(pl, name))
-                code = settle_layer(pl, pc, name, rank_limit,
-                                    &pc->layer[(size_t)layer * PROJ_COUNT + (size_t)p], e);
+                code = settle_module(pl, pc, name, layer, m, rank_limit, e);
             if (code == ERR_NONE && pl->work > WORK_MAX)
                 code = err_set(e, ERR_LIMIT, "the patterns of adapter_config.json cost too much");
         }
@@ -464,32 +526,42 @@ static err_code settle_all(plan *pl, const model_config *base, int rank_limit, p
 
 /* ---- API ------------------------------------------------------------------------------------------ */
 
-static err_code read_plan(const cJSON *root, plan *pl, const model_config *base, int rank_limit,
-                          peft_config *pc, err *e)
+static err_code read_plan(const cJSON *root, plan *pl, const model_config *base,
+                          const naming *names, int rank_limit, peft_config *pc, err *e)
 {
+    bool tie = false;
     int64_t r = 8; /* PEFT's own defaults */
     pc->alpha = 8;
     const char *name = NULL;
     err_code code = check_keys(root, e);
-    if (code == ERR_NONE) code = check_fixed(root, e);
+    if (code == ERR_NONE) code = check_fixed(root, pc, e);
     if (code == ERR_NONE) code = json_int(root, "r", 1, 1 << 20, &r, NULL, e);
     if (code == ERR_NONE) code = json_num(root, "lora_alpha", -1e6, 1e6, &pc->alpha, NULL, e);
     if (code == ERR_NONE) code = json_bool(root, "use_rslora", &pc->rslora, NULL, e);
+    if (code == ERR_NONE) code = json_bool(root, "use_dora", &pc->dora, NULL, e);
+    if (code == ERR_NONE) code = json_bool(root, "lora_bias", &pc->lora_bias, NULL, e);
+    if (code == ERR_NONE) code = json_bool(root, "ensure_weight_tying", &tie, NULL, e);
     if (code == ERR_NONE) code = json_str(root, "base_model_name_or_path", &name, NULL, e);
+    if (code == ERR_NONE) code = read_saved(root, pc, e);
     if (code == ERR_NONE) code = read_targets(root, pl, e);
     if (code == ERR_NONE) code = read_excluded(root, pl, e);
     if (code == ERR_NONE) code = read_layers(root, pl, base->n_layer, e);
     if (code == ERR_NONE) code = read_keyed(root, "rank_pattern", &pl->rank, &pl->n_rank, e);
     if (code == ERR_NONE) code = read_keyed(root, "alpha_pattern", &pl->alpha, &pl->n_alpha, e);
     if (code != ERR_NONE) return code;
+    if (pc->dora && pc->lora_bias)
+        return err_set(e, ERR_UNSUPPORTED, "use_dora together with lora_bias is not supported");
     pc->rank = (int)r;
+    pc->tie = tie && base->tied;
+    if (pc->tie && pc->save_embed) pc->save_head = true;
     snprintf(pc->base_name, sizeof pc->base_name, "%s", name != NULL ? name : "");
-    return settle_all(pl, base, rank_limit, pc, e);
+    return settle_all(pl, base, names, rank_limit, pc, e);
 }
 
 err_code peft_parse(const char *text, size_t len, const model_config *base, int rank_max,
-                    peft_config *out, err *e)
+                    const naming *names, peft_config *out, err *e)
 {
+    static const naming usual = {.root = -1};
     memset(out, 0, sizeof *out);
     if (rank_max <= 0 || rank_max > LORA_RANK_MAX) rank_max = LORA_RANK_MAX;
     err own;
@@ -499,13 +571,13 @@ err_code peft_parse(const char *text, size_t len, const model_config *base, int 
     if (code != ERR_NONE) return err_context(e, "adapter_config.json");
     plan pl = {0};
     out->n_layer = base->n_layer;
-    out->layer = calloc((size_t)base->n_layer * PROJ_COUNT, sizeof *out->layer);
+    out->layer = calloc(peft_slots(base->n_layer), sizeof *out->layer);
     if (out->layer == NULL)
         code = err_set(e, ERR_NOMEM, "out of memory");
     else if (!cJSON_IsObject(root))
         code = err_set(e, ERR_INPUT, "adapter_config.json must be an object");
     else
-        code = read_plan(root, &pl, base, rank_max, out, e);
+        code = read_plan(root, &pl, base, names != NULL ? names : &usual, rank_max, out, e);
     plan_clear(&pl);
     cJSON_Delete(root);
     if (code != ERR_NONE) peft_clear(out);

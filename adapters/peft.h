@@ -17,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "adapters/naming.h"
 #include "engine/base/err.h"
 #include "engine/lora.h"
 #include "engine/model.h"
@@ -28,33 +29,54 @@ typedef struct peft_layer {
     float scale; /* alpha / rank, or alpha / sqrt(rank) with use_rslora */
 } peft_layer;
 
+typedef enum { PEFT_BIAS_NONE, PEFT_BIAS_ALL, PEFT_BIAS_LORA_ONLY } peft_bias;
+
 typedef struct peft_config {
     int n_layer;
-    peft_layer *layer; /* [n_layer][PROJ_COUNT], owned */
-    int rank;          /* `r`, the default */
+    /* [n_layer][PROJ_COUNT], then lm_head and embed_tokens; owned */
+    peft_layer *layer;
+    int rank; /* `r`, the default */
     double alpha;
-    bool rslora;
-    int n_wrapped, rank_max;
-    char base_name[160]; /* base_model_name_or_path, for display only; never opened */
+    bool rslora, dora, lora_bias;
+    peft_bias bias;
+    bool save_head, save_embed; /* modules_to_save */
+    bool tie;                   /* ensure_weight_tying, on a tied base */
+    int n_wrapped, rank_max;    /* n_wrapped: modules as PEFT counts them */
+    char base_name[160];        /* base_model_name_or_path, for display only; never opened */
 } peft_config;
 
-/* Zeroes *out first, so that clear is always safe.
+/* Zeroes *out first, so that clear is always safe.  `names`: how the weights' file names its tensors
+ * (naming_learn), which is how its author's model named its modules; NULL: as usual.
  *   ERR_INPUT        not what PEFT writes, or out of range
  *   ERR_UNSUPPORTED  a PEFT feature that would change the result and is not supported: named */
 err_code peft_parse(const char *text, size_t len, const model_config *base, int rank_max,
-                    peft_config *out, err *e);
+                    const naming *names, peft_config *out, err *e);
 void peft_clear(peft_config *pc);
+
+/* Index in peft_config.layer (and whatever is laid out like it) of lm_head and embed_tokens. */
+static inline size_t peft_head_slot(int n_layer)
+{
+    return (size_t)n_layer * PROJ_COUNT;
+}
+static inline size_t peft_embed_slot(int n_layer)
+{
+    return (size_t)n_layer * PROJ_COUNT + 1;
+}
+static inline size_t peft_slots(int n_layer)
+{
+    return (size_t)n_layer * PROJ_COUNT + 2;
+}
+
+/* d_out and d_in of any slot; embed_tokens counts as dim x n_vocab, which is how PEFT shapes its
+ * matrices. */
+void peft_slot_shape(const model_config *base, size_t slot, int *d_out, int *d_in);
+
+/* "model.layers.3.self_attn.q_proj", "lm_head", "embed_tokens": for sentences. */
+void peft_slot_name(char *out, size_t cap, int n_layer, size_t slot);
 
 static inline const peft_layer *peft_at(const peft_config *pc, int layer, proj p)
 {
     return &pc->layer[(size_t)layer * PROJ_COUNT + p];
 }
-
-/* "self_attn.q_proj" ... of a proj. */
-const char *peft_proj_name(proj p);
-
-/* The tensor "base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight" (or with
- * ".default" before ".weight") taken apart; false when it is not of that form. */
-bool peft_tensor_name(const char *name, int *layer, proj *p, bool *is_b);
 
 #endif

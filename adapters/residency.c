@@ -53,6 +53,7 @@ typedef struct entry {
     lora_view view;
     lora_mat *mat;
     void *slab;
+    adapter_extras extras;
 } entry;
 
 typedef struct chain {
@@ -63,6 +64,7 @@ typedef struct chain {
 struct residency {
     backend *be;
     const model_config *base;
+    const model *weights;
     registry *reg;
     size_t budget;
     int n_loaders;
@@ -179,6 +181,7 @@ static void evict(residency *rs, entry *en)
     list_drop(&rs->lru, en);
     rs->used -= (size_t)en->bytes;
     be_free(rs->be, en->slab);
+    extras_clear(&en->extras, rs->be);
     free(en->mat);
     en->slab = NULL;
     en->mat = NULL;
@@ -313,8 +316,10 @@ static void make_resident(residency *rs, entry *en, adapter_load *ld, int64_t to
     en->reserved = false;
     en->slab = ld->slab;
     en->mat = ld->mat;
+    en->extras = ld->extras;
     ld->slab = NULL;
     ld->mat = NULL;
+    ld->extras = (adapter_extras){0};
     en->view = (lora_view){.adapter_id = en->id,
                            .n_layer = rs->base->n_layer,
                            .rank_max = ld->rank_max,
@@ -352,7 +357,7 @@ static void load_one(residency *rs, entry *en)
     uint64_t id = en->id;
     pthread_mutex_unlock(&rs->mu);
     int64_t t0 = clock_now_us();
-    err_code code = adapter_load_begin(&ld, rs->reg, rs->be, rs->base, id, &why);
+    err_code code = adapter_load_begin(&ld, rs->reg, rs->be, rs->base, rs->weights, id, &why);
     int64_t header_us = clock_now_us() - t0;
     pthread_mutex_lock(&rs->mu);
     if (code == ERR_NONE) {
@@ -630,6 +635,7 @@ err_code residency_create(residency **out, const residency_config *cfg, backend 
     rs->be = be;
     rs->base = base;
     rs->reg = reg;
+    rs->weights = cfg->weights;
     rs->budget = cfg->budget_bytes;
     pthread_mutex_init(&rs->mu, NULL);
     pthread_condattr_t attr;
@@ -667,6 +673,7 @@ void residency_destroy(residency *rs)
         for (entry *en = rs->bucket[b], *next; en != NULL; en = next) {
             next = en->chained;
             if (en->slab != NULL) be_free(rs->be, en->slab);
+            extras_clear(&en->extras, rs->be);
             free(en->mat);
             free(en);
         }

@@ -26,6 +26,8 @@ typedef struct residency residency;
 typedef struct residency_config {
     size_t budget_bytes; /* of packed adapters */
     int n_loaders;       /* threads; 0: 1 */
+    const model
+        *weights; /* of the base, for DoRA and biases; NULL: adapters with them fail to load */
 } residency_config;
 
 typedef enum {

@@ -1,8 +1,8 @@
 /* validate.h -- does this adapter fit this base, to the last byte?
  *
- * Strict where the reference readers are lax: every tensor must be a lora_A or lora_B of a layer
- * that the config wraps, of the right shape and one of F32/F16/BF16, all values finite; every
- * wrapped layer must have both; nothing may be left over.
+ * Strict where the reference readers are lax: every tensor must be one that the config promises
+ * (adapters/layout.h), of the right shape and one of F32/F16/BF16, all values finite; every
+ * wrapped layer must have all of its own; nothing may be left over.
  *
  * Threads: any thread.  Reads with pread(), never through a mapping: a file that shrinks under a
  * mapping would kill the process.
@@ -14,33 +14,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "adapters/peft.h"
+#include "adapters/layout.h"
 #include "engine/backend.h"
 #include "storage/digest.h"
-
-/* Where one matrix lies in adapter_model.safetensors. */
-typedef struct adapter_tensor {
-    uint64_t offset, bytes; /* in the file */
-    dtype type;
-    bool present;
-} adapter_tensor;
-
-typedef struct adapter_pair {
-    adapter_tensor a, b; /* A [rank][d_in], B [d_out][rank] */
-} adapter_pair;
-
-typedef struct adapter_layout {
-    peft_config peft;
-    adapter_pair *pair;  /* [n_layer][PROJ_COUNT], owned */
-    uint64_t file_bytes; /* of both files */
-    char dtype_name[8];  /* "F32", "F16", "BF16", "mixed" */
-} adapter_layout;
 
 /* Checks the two files in `dir_fd`.  `scan_values`: read every value and refuse NaN and infinities.
  * Zeroes *out first.  The sentence names the tensor and the limit. */
 err_code validate_adapter(int dir_fd, const model_config *base, int rank_max, bool scan_values,
                           adapter_layout *out, err *e);
 void adapter_layout_clear(adapter_layout *al);
+
+/* A piece of the packed adapter takes a multiple of this. */
+enum { ADAPTER_ALIGN = 256 };
+static inline uint64_t adapter_padded(uint64_t bytes)
+{
+    return (bytes + ADAPTER_ALIGN - 1) / ADAPTER_ALIGN * ADAPTER_ALIGN;
+}
 
 /* Bytes that the packed adapter takes in `be`'s memory. */
 uint64_t adapter_packed_bytes(const adapter_layout *al, const model_config *base,

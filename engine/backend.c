@@ -137,6 +137,13 @@ err_code be_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const v
     return be->ops->lora_pack(be, base, a_dst, b_dst, a_src, b_src, type, rank, d_in, d_out, e);
 }
 
+err_code be_lora_gain(backend *be, const weight *w, const lora_pair *pair, const float *magnitude,
+                      float *gain, err *e)
+{
+    assert(pair->rank >= 1 && pair->rank <= LORA_RANK_MAX && pair->a && pair->b);
+    return be->ops->lora_gain(be, w, pair, magnitude, gain, e);
+}
+
 static void check_shape(const attn_shape *s)
 {
     assert(s->n_layer > 0 && s->n_kv_head > 0 && s->head_dim > 0);

@@ -128,6 +128,20 @@ size_t be_lora_b_bytes(const backend *be, dtype base, int rank, int d_out);
 err_code be_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
                       const void *b_src, dtype type, int rank, int d_in, int d_out, err *e);
 
+/* DoRA's gain of an adapted layer (Liu et al. 2024, section 4.3: the norm is a constant once trained):
+ * gain[i] = magnitude[i] / ||W_i + scale * B_i A||_2 for each row of w, A and B taken as
+ * be_lora_pack() would round them.  All in host memory; magnitude and gain f32 [d_out].  For a loader
+ * thread: rank * d_in * d_out multiply-adds on it.  ERR_INPUT when a row all but vanishes or a gain is
+ * not finite. */
+typedef struct lora_pair {
+    const void *a, *b; /* [rank][d_in], [d_out][rank], row-major, `type`, aligned for it */
+    dtype type;
+    int rank;
+    float scale;
+} lora_pair;
+err_code be_lora_gain(backend *be, const weight *w, const lora_pair *pair, const float *magnitude,
+                      float *gain, err *e);
+
 /* ---- KV pages ----------------------------------------------------------------- */
 
 size_t be_kv_page_bytes(const backend *be, const attn_shape *shape);

@@ -39,6 +39,9 @@ struct backend_ops {
     err_code (*lora_pack)(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
                           const void *b_src, dtype type, int rank, int d_in, int d_out, err *e);
 
+    err_code (*lora_gain)(backend *be, const weight *w, const lora_pair *pair,
+                          const float *magnitude, float *gain, err *e);
+
     size_t (*kv_page_bytes)(const backend *be, const attn_shape *shape);
     err_code (*kv_create)(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, err *e);
     void (*kv_destroy)(backend *be, kv_pool *kv);

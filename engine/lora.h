@@ -22,14 +22,22 @@ enum { LORA_RANK_MAX = 256, LORA_DIGEST_BYTES = 32 };
  * names (q_proj ...) are in adapters/peft.c. */
 typedef enum { PROJ_Q, PROJ_K, PROJ_V, PROJ_O, PROJ_GATE, PROJ_UP, PROJ_DOWN, PROJ_COUNT } proj;
 
-/* One wrapped linear layer: y += scale * B (A x).  `a` and `b` are in the backend's
- * memory, in the layout that be_lora_pack() made; rank differs from layer to layer. */
+/* What an adapter does to one linear layer: y = gain * (W x + scale * B (A x)) + bias.  All
+ * pointers are in the backend's memory, a and b in the layout that be_lora_pack() made; rank differs
+ * from layer to layer.  All zero: this layer is not adapted. */
 typedef struct lora_mat {
-    const void *a; /* packed A [rank][d_in]; NULL: this layer is not adapted */
+    const void *a; /* packed A [rank][d_in]; NULL: rank is 0 */
     const void *b; /* packed B [d_out][rank] */
     int32_t rank;
-    float scale; /* alpha / rank, alpha / sqrt(rank) for rsLoRA */
+    float scale;       /* alpha / rank, alpha / sqrt(rank) for rsLoRA */
+    const float *gain; /* [d_out], DoRA (Liu et al. 2024): magnitude / ||W + scale B A||; NULL: 1 */
+    const float *bias; /* [d_out], stands in for the base's; NULL: the base's own */
 } lora_mat;
+
+static inline int lora_mat_used(const lora_mat *m)
+{
+    return m->rank > 0 || m->bias != NULL;
+}
 
 /* Immutable while acquired.  Borrowed from the source, never freed by the engine. */
 typedef struct lora_view {
@@ -37,7 +45,7 @@ typedef struct lora_view {
     uint8_t
         digest[LORA_DIGEST_BYTES]; /* of the adapter's content: part of the prefix cache's key */
     int n_layer;
-    int rank_max;
+    int rank_max;        /* of all below */
     const lora_mat *mat; /* [n_layer][PROJ_COUNT] */
 } lora_view;
 

@@ -173,6 +173,16 @@ size_t model_weight_bytes(const model *m)
     return m->weight_bytes;
 }
 
+const weight *model_proj_weight(const model *m, int layer, proj p)
+{
+    return m->layer[layer].w[p];
+}
+
+const float *model_proj_bias(const model *m, int layer, proj p)
+{
+    return m->layer[layer].bias[p];
+}
+
 /* -------------------------------------------------------------------------- forward -- */
 
 static linear_out project(const model_layer *l, proj p, float *y)

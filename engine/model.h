@@ -49,6 +49,7 @@ err_code model_config_read(const char *dir, model_config *out, err *e);
 
 /* d_out and d_in of one wrapped linear layer. */
 void model_proj_shape(const model_config *c, proj p, int *d_out, int *d_in);
+bool model_proj_has_bias(const model_config *c, proj p);
 
 typedef struct model model;
 
@@ -64,6 +65,11 @@ attn_shape model_attn_shape(const model *m);
 /* Packed matrices, head included: what one decode step reads.  The embedding table is not
  * counted: it stays mapped, and a step touches one row per token. */
 size_t model_weight_bytes(const model *m);
+
+/* The packed matrix of one projection, and its bias (backend memory, [d_out]; NULL: none).  Live as
+ * long as the model; for loaders of adapters, any thread. */
+const weight *model_proj_weight(const model *m, int layer, proj p);
+const float *model_proj_bias(const model *m, int layer, proj p);
 
 /* One forward pass.  *logits_out: f32 [s->n_logit][n_vocab], host-readable, valid until the next
  * call.  The scheduler guarantees pages and bounds.  ERR_DEVICE when the backend failed. */

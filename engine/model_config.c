@@ -539,3 +539,9 @@ void model_proj_shape(const model_config *c, proj p, int *d_out, int *d_in)
     }
     abort(); /* not a projection: a bug of the caller */
 }
+
+bool model_proj_has_bias(const model_config *c, proj p)
+{
+    if (p == PROJ_O) return c->o_bias;
+    return p < PROJ_O ? c->qkv_bias : c->mlp_bias;
+}

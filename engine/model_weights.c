@@ -166,12 +166,6 @@ static wanted *want(loader *l, int layer, const char *name, const char *suffix, 
     return w;
 }
 
-static bool has_bias(const model_config *c, proj p)
-{
-    if (p == PROJ_O) return c->o_bias;
-    return p < PROJ_O ? c->qkv_bias : c->mlp_bias;
-}
-
 static void want_layer(loader *l, int i)
 {
     const model_config *c = &l->m->cfg;
@@ -180,7 +174,7 @@ static void want_layer(loader *l, int i)
         int d_out, d_in;
         model_proj_shape(c, (proj)p, &d_out, &d_in);
         want(l, i, proj_names[p], ".weight", d_out, d_in)->matrix = &layer->w[p];
-        if (has_bias(c, (proj)p)) {
+        if (model_proj_has_bias(c, (proj)p)) {
             want(l, i, proj_names[p], ".bias", d_out, 0)->device = &layer->bias[p];
         }
     }

@@ -276,7 +276,8 @@ static err_code open_adapters(process *p, err *e)
     err_code rc = registry_create(&s->registry, s->store, &rc_cfg, e);
     if (rc) return rc;
     residency_config rs = {.budget_bytes = (size_t)c->adapters_host_memory,
-                           .n_loaders = (int)c->adapters_loaders};
+                           .n_loaders = (int)c->adapters_loaders,
+                           .weights = s->model};
     rc = residency_create(&s->residency, &rs, s->be, model_get_config(s->model), s->registry, e);
     if (rc) return rc;
     p->source = residency_source(s->residency);

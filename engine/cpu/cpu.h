@@ -3,6 +3,7 @@
  *     cpu.c            open/close, ISA choice, memory, the ops table
  *     pool.c           the compute threads
  *     linear.c         be_linear, be_logits, be_weight_*, be_lora_pack; picks a kernel set
+ *     dora.c           be_lora_gain
  *     linear_<isa>.c   kernels, compiled with the flags of their ISA (see CMakeLists.txt)
  *     attend.c, attend_<isa>.c    KV pages, rope_append, attend
  *     rows.c, rows_<isa>.c        embed, rms_norm, silu_mul
@@ -92,6 +93,10 @@ void cpu_linear(backend *be, const float *x, const linear_out *outs, int n_out, 
                 int layer);
 void cpu_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
                 int dim, const weight *head, const step *s);
+
+/* dora.c */
+err_code cpu_lora_gain(backend *be, const weight *w, const lora_pair *pair, const float *magnitude,
+                       float *gain, err *e);
 
 /* attend.c */
 enum { CPU_PAGE_TOKENS = 32 };

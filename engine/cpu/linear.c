@@ -4,7 +4,7 @@
  *     1. rows of x are rounded to bf16 (beside tiles), and every (projection, row) with an adapter gets
  *        its v = A x (shrink);
  *     2. every (projection, panel of columns) is computed for all rows, and the panel's epilogue
- *        adds bias and scale * B v (expand) while the outputs are still in cache.
+ *        adds scale * B v (expand), DoRA's gain and the bias while the outputs are still in cache.
  * Rows without an adapter take no part in shrink or expand.  Work is handed out by an atomic
  * counter; which thread computes a panel never changes its bits.
  */
@@ -27,7 +27,7 @@ enum {
     SMALL_WORK = 1 << 15,
 };
 
-static const linear_kernels *kernels_of(const backend *be)
+const linear_kernels *linear_kernels_of(const backend *be)
 {
     cpu_isa isa = ((const cpu_state *)be->impl)->isa;
     if (isa >= ISA_AVX512) return &linear_avx512;
@@ -131,6 +131,7 @@ void cpu_weight_destroy(backend *be, weight *w)
     (void)be;
     if (!w) return;
     free(((cpu_weight *)w)->data);
+    free(atomic_load(&((cpu_weight *)w)->squares));
     free(w);
 }
 
@@ -216,7 +217,7 @@ static const lora_mat *mat_of(const linear_job *job, const step_seg *sg, const l
 {
     if (!sg->lora || o->lora_proj < 0 || job->layer < 0) return NULL;
     const lora_mat *m = &sg->lora->mat[(size_t)job->layer * PROJ_COUNT + (size_t)o->lora_proj];
-    return m->a ? m : NULL;
+    return lora_mat_used(m) ? m : NULL;
 }
 
 static const step_seg *seg_of_row(const linear_job *job, int row)
@@ -236,7 +237,7 @@ static const step_seg *seg_of_row(const linear_job *job, int row)
 static void shrink_rows(linear_job *job, const step_seg *sg, int o, int row, int end)
 {
     const lora_mat *m = mat_of(job, sg, &job->outs[o]);
-    if (!m) return;
+    if (!m || m->rank == 0) return;
     float *v = job->v + ((size_t)o * job->n_rows + row) * job->rank_max;
     job->kern->shrink(v, job->rank_max, end - row, m->a, job->outs[o].w->type == DT_BF16,
                       job->x + (size_t)row * job->d_in, m->rank, job->d_in);
@@ -276,10 +277,23 @@ static void fetch_b(const linear_job *job, int o, int p0, int row0, int n)
     const step_seg *sg = seg_of_row(job, row0);
     for (; sg < job->seg + job->n_seg && sg->row0 < row0 + n; sg++) {
         const lora_mat *m = mat_of(job, sg, &job->outs[o]);
-        if (!m) continue;
+        if (!m || m->rank == 0) continue;
         const char *b = b_of(m, p0, job->outs[o].w);
         size_t bytes = lora_bytes(job->outs[o].w->type, m->rank, PANEL);
         for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(b + i);
+    }
+}
+
+static int panel_cols(const weight *w, int p)
+{
+    return w->rows - p * PANEL < PANEL ? w->rows - p * PANEL : PANEL;
+}
+
+/* DoRA: n rows of one panel times the gain of their columns. */
+static void multiply(float *buf, int n, const float *gain, int cols)
+{
+    for (int i = 0; i < n; i++) {
+        for (int j = 0; j < cols; j++) buf[i * PANEL + j] *= gain[j];
     }
 }
 
@@ -295,26 +309,29 @@ static void add_lora(const linear_job *job, int o, int p0, int n_panel, float *b
         const lora_mat *m = mat_of(job, sg, out);
         for (int p = 0; m && p < n_panel; p++) {
             const float *v = job->v + ((size_t)o * job->n_rows + row0 + i) * job->rank_max;
-            job->kern->expand(buf + (size_t)p * stride + (size_t)i * PANEL, end - i,
-                              b_of(m, p0 + p, out->w), out->w->type == DT_BF16, v, job->rank_max,
-                              m->scale, m->rank);
+            float *sums = buf + (size_t)p * stride + (size_t)i * PANEL;
+            if (m->rank > 0)
+                job->kern->expand(sums, end - i, b_of(m, p0 + p, out->w), out->w->type == DT_BF16,
+                                  v, job->rank_max, m->scale, m->rank);
+            if (m->gain)
+                multiply(sums, end - i, m->gain + (size_t)(p0 + p) * PANEL,
+                         panel_cols(out->w, p0 + p));
         }
         i = end;
     }
 }
 
 /* Bias, and out to y: one row of one panel. */
-static void put_row(const linear_out *out, int row, int p, const float *buf)
+static void put_row(const linear_out *out, const float *bias, int row, int p, const float *buf)
 {
-    int d_out = out->w->rows, n0 = p * PANEL;
-    int cols = d_out - n0 < PANEL ? d_out - n0 : PANEL;
+    int d_out = out->w->rows, n0 = p * PANEL, cols = panel_cols(out->w, p);
     float *y = out->y + (size_t)row * d_out + n0;
-    if (out->accumulate && out->bias) {
-        for (int j = 0; j < cols; j++) y[j] += buf[j] + out->bias[n0 + j];
+    if (out->accumulate && bias) {
+        for (int j = 0; j < cols; j++) y[j] += buf[j] + bias[n0 + j];
     } else if (out->accumulate) {
         for (int j = 0; j < cols; j++) y[j] += buf[j];
-    } else if (out->bias) {
-        for (int j = 0; j < cols; j++) y[j] = buf[j] + out->bias[n0 + j];
+    } else if (bias) {
+        for (int j = 0; j < cols; j++) y[j] = buf[j] + bias[n0 + j];
     } else if (cols == PANEL) {
         memcpy(y, buf, PANEL * sizeof(*y));
     } else {
@@ -340,9 +357,14 @@ static void run_item(const linear_job *job, float *buf, int o, int p0, int n_pan
     }
     size_t stride = (size_t)pad * PANEL;
     if (job->seg) add_lora(job, o, p0, n_panel, buf, stride, row0, n);
+    const linear_out *out = &job->outs[o];
+    const step_seg *sg = job->seg ? seg_of_row(job, row0) : NULL;
     for (int i = 0; i < n; i++) {
+        if (sg && row0 + i >= sg->row0 + sg->n_rows) sg++;
+        const lora_mat *m = sg ? mat_of(job, sg, out) : NULL;
+        const float *bias = m && m->bias ? m->bias : out->bias;
         for (int p = 0; p < n_panel; p++) {
-            put_row(&job->outs[o], row0 + i, p0 + p, buf + p * stride + (size_t)i * PANEL);
+            put_row(out, bias, row0 + i, p0 + p, buf + p * stride + (size_t)i * PANEL);
         }
     }
 }
@@ -414,7 +436,7 @@ static void linear_rows(backend *be, const float *x, const linear_out *outs, int
 {
     cpu_state *cpu = cpu_of(be);
     const cpu_weight *first = cpu_weight_of(&outs[0]);
-    linear_job job = {.kern = kernels_of(be),
+    linear_job job = {.kern = linear_kernels_of(be),
                       .x = x,
                       .outs = outs,
                       .n_out = n_out,

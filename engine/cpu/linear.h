@@ -26,6 +26,8 @@ typedef struct cpu_weight {
     int n_panel;
     size_t panel_bytes;
     void *data; /* 64-byte aligned */
+    /* [n_panel * PANEL]: the sum of squares of each row; NULL until a DoRA adapter wants it (dora.c) */
+    _Atomic(double *) squares;
 } cpu_weight;
 
 /* y[row][n0 .. n0+PANEL) = x W^T for one panel; writes PANEL floats per row into out[row][PANEL]. */
@@ -52,6 +54,8 @@ typedef struct linear_kernels {
 } linear_kernels;
 
 extern const linear_kernels linear_portable, linear_avx2, linear_avx512;
+
+const linear_kernels *linear_kernels_of(const backend *be);
 
 /* Many rows at once: panels [p0, p0 + n_panel) of rows [row0, row0 + n_rows), row0 a multiple of
  * 16, into out[panel][row < rows_pad][PANEL]; bit for bit what the panel_fn beside it writes.  In the

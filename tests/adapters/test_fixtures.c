@@ -70,7 +70,7 @@ static void compare_pair(const model_config *base, const safetensors *f, int lay
 {
     char name[160];
     snprintf(name, sizeof name, "base_model.model.model.layers.%d.%s.lora_A.weight", layer,
-             peft_proj_name(p));
+             module_name(p));
     const st_tensor *a = safetensors_find(f, name);
     strstr(name, "lora_A")[5] = 'B';
     const st_tensor *b = safetensors_find(f, name);

@@ -119,7 +119,7 @@ END_TEST
 static err_code parse(const char *text, peft_config *pc, err *e)
 {
     model_config base = tiny_base();
-    return peft_parse(text, strlen(text), &base, 0, pc, e);
+    return peft_parse(text, strlen(text), &base, 0, NULL, pc, e);
 }
 
 #define HEAD "{\"peft_type\":\"LORA\",\"r\":8,\"lora_alpha\":16"
@@ -232,13 +232,18 @@ START_TEST(test_configs_refused)
         {HEAD ",\"target_modules\":\"(?!x).*\"}", "look-around", ERR_UNSUPPORTED},
         {HEAD ",\"target_modules\":[\"q_proj\"],\"target_modules\":[\"v_proj\"]}", "", ERR_INPUT},
         {WITH("\"r\":9"), "", ERR_INPUT}, /* r twice */
-        {WITH("\"bias\":\"all\""), "bias", ERR_UNSUPPORTED},
-        {WITH("\"bias\":\"lora_only\""), "bias", ERR_UNSUPPORTED},
         {WITH("\"task_type\":\"SEQ_CLS\""), "SEQ_CLS", ERR_UNSUPPORTED},
-        {WITH("\"use_dora\":true"), "DoRA", ERR_UNSUPPORTED},
         {WITH("\"fan_in_fan_out\":true"), "fan_in_fan_out", ERR_UNSUPPORTED},
-        {WITH("\"modules_to_save\":[\"lm_head\"]"), "modules_to_save", ERR_UNSUPPORTED},
-        {WITH("\"lora_bias\":true"), "lora_bias", ERR_UNSUPPORTED},
+        {WITH("\"bias\":\"some\""), "bias", ERR_UNSUPPORTED},
+        {WITH("\"use_dora\":true,\"lora_bias\":true"), "use_dora", ERR_UNSUPPORTED},
+        {WITH("\"modules_to_save\":[\"input_layernorm\"]"), "input_layernorm", ERR_UNSUPPORTED},
+        {WITH("\"modules_to_save\":\"lm_head\""), "modules_to_save", ERR_INPUT},
+        {WITH("\"modules_to_save\":[1]"), "modules_to_save", ERR_INPUT},
+        {WITH("\"kasa_config\":{\"a\":1}"), "KaSA", ERR_UNSUPPORTED},
+        {WITH("\"arrow_config\":{\"a\":1}"), "Arrow", ERR_UNSUPPORTED},
+        {WITH("\"use_bdlora\":{\"a\":1}"), "block-diagonal", ERR_UNSUPPORTED},
+        {WITH("\"layers_to_transform\":[0],\"layers_pattern\":\"h|layers\""), "'|'",
+         ERR_UNSUPPORTED},
         {WITH("\"layer_replication\":[[0,2]]"), "layer_replication", ERR_UNSUPPORTED},
         {WITH("\"target_parameters\":[\"x\"]"), "target_parameters", ERR_UNSUPPORTED},
         {WITH("\"trainable_token_indices\":[1]"), "trainable_token_indices", ERR_UNSUPPORTED},
@@ -295,44 +300,107 @@ START_TEST(test_configs_refused)
 }
 END_TEST
 
+/* The names that savers write, and what is left to refuse. */
 START_TEST(test_tensor_names)
 {
     static const struct {
         const char *name;
-        int layer;
-        proj p;
-        bool is_b, ok;
-    } cases[] = {
-        {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", 0, PROJ_Q, false, true},
-        {"base_model.model.model.layers.31.mlp.down_proj.lora_B.weight", 31, PROJ_DOWN, true, true},
-        {"base_model.model.model.layers.3.mlp.up_proj.lora_B.default.weight", 3, PROJ_UP, true,
-         true},
-        {"model.layers.0.self_attn.q_proj.lora_A.weight", 0, PROJ_Q, false, false},
-        {"base_model.model.model.layers.00.self_attn.q_proj.lora_A.weight", 0, PROJ_Q, false,
-         false},
-        {"base_model.model.model.layers.-1.self_attn.q_proj.lora_A.weight", 0, PROJ_Q, false,
-         false},
-        {"base_model.model.model.layers.99999999999.self_attn.q_proj.lora_A.weight", 0, PROJ_Q,
-         false, false},
-        {"base_model.model.model.layers.0.self_attn.q_proj.lora_C.weight", 0, PROJ_Q, false, false},
-        {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.bias", 0, PROJ_Q, false, false},
-        {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weightx", 0, PROJ_Q, false,
-         false},
-        {"base_model.model.model.layers.0.mlp.q_proj.lora_A.weight", 0, PROJ_Q, false, false},
-        {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.other.weight", 0, PROJ_Q, false,
-         false},
+        int layer, module;
+        tensor_role role;
+    } good[] = {
+        {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", 0, PROJ_Q, ROLE_A},
+        {"base_model.model.model.layers.31.mlp.down_proj.lora_B.weight", 31, PROJ_DOWN, ROLE_B},
+        {"base_model.model.model.layers.3.mlp.up_proj.lora_B.default.weight", 3, PROJ_UP, ROLE_B},
+        {"model.layers.0.self_attn.q_proj.lora_A.weight", 0, PROJ_Q, ROLE_A},
+        {"base_model.model.layers.7.self_attn.o_proj.lora_A.weight", 7, PROJ_O, ROLE_A},
+        {"layers.7.self_attn.o_proj.lora_A.weight", 7, PROJ_O, ROLE_A},
+        {"base_model.model.model.language_model.layers.2.mlp.gate_proj.lora_B.weight", 2, PROJ_GATE,
+         ROLE_B},
+        {"base_model.model.language_model.model.layers.2.mlp.gate_proj.lora_B.weight", 2, PROJ_GATE,
+         ROLE_B},
+        {"base_model.model.model.model.layers.2.mlp.gate_proj.lora_B.weight", 2, PROJ_GATE, ROLE_B},
+        {"module.base_model.model.model.layers.2.mlp.gate_proj.lora_B.weight", 2, PROJ_GATE,
+         ROLE_B},
+        {"_orig_mod.base_model.model.model.layers.2._orig_mod.self_attn.k_proj.lora_B.weight", 2,
+         PROJ_K, ROLE_B},
+        {"_fsdp_wrapped_module.base_model.model.model.layers.1._fsdp_wrapped_module."
+         "_checkpoint_wrapped_module.self_attn.v_proj.lora_A.weight",
+         1, PROJ_V, ROLE_A},
+        {"base_model.model.model.layers.0.self_attn.qkv_proj.lora_B.weight", 0, MODULE_QKV, ROLE_B},
+        {"base_model.model.model.layers.0.mlp.gate_up_proj.lora_A.weight", 0, MODULE_GATE_UP,
+         ROLE_A},
+        {"base_model.model.model.layers.0.self_attn.q_proj.lora_B.bias", 0, PROJ_Q, ROLE_B_BIAS},
+        {"base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector", 0, PROJ_Q,
+         ROLE_MAGNITUDE},
+        {"base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector.weight", 0, PROJ_Q,
+         ROLE_MAGNITUDE},
+        {"base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector.default.weight", 0,
+         PROJ_Q, ROLE_MAGNITUDE},
+        {"base_model.model.model.layers.0.self_attn.q_proj.base_layer.bias", 0, PROJ_Q, ROLE_BIAS},
+        {"base_model.model.model.layers.0.self_attn.q_proj.bias", 0, PROJ_Q, ROLE_BIAS},
+        {"base_model.model.lm_head.lora_A.weight", -1, MODULE_HEAD, ROLE_A},
+        {"base_model.model.lm_head.weight", -1, MODULE_HEAD, ROLE_TABLE},
+        {"base_model.model.lm_head.base_layer.weight", -1, MODULE_HEAD, ROLE_TABLE},
+        {"base_model.model.lm_head.modules_to_save.default.weight", -1, MODULE_HEAD, ROLE_TABLE},
+        {"base_model.model.model.embed_tokens.lora_embedding_A", -1, MODULE_EMBED, ROLE_A},
+        {"base_model.model.model.embed_tokens.lora_embedding_B.default", -1, MODULE_EMBED, ROLE_B},
+        {"base_model.model.model.embed_tokens.weight", -1, MODULE_EMBED, ROLE_TABLE},
+        {"base_model.model.model.language_model.embed_tokens.base_layer.weight", -1, MODULE_EMBED,
+         ROLE_TABLE},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        int layer = -1;
-        proj p = PROJ_COUNT;
-        bool is_b = false;
-        ck_assert_msg(peft_tensor_name(cases[i].name, &layer, &p, &is_b) == cases[i].ok, "%s",
-                      cases[i].name);
-        if (!cases[i].ok) continue;
-        ck_assert_int_eq(layer, cases[i].layer);
-        ck_assert_int_eq(p, cases[i].p);
-        ck_assert(is_b == cases[i].is_b);
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        tensor_name t;
+        ck_assert_msg(tensor_name_parse(good[i].name, &t), "%s", good[i].name);
+        ck_assert_msg(t.layer == good[i].layer && t.module == good[i].module &&
+                          t.role == good[i].role,
+                      "%s: layer %d, module %d, role %d", good[i].name, t.layer, t.module, t.role);
     }
+    static const struct {
+        const char *name, *says;
+    } bad[] = {
+        {"", "belongs to no layer"},
+        {"base_model.model.", "belongs to no layer"},
+        {"base_model.model.model.layers.00.self_attn.q_proj.lora_A.weight", "belongs to no layer"},
+        {"base_model.model.model.layers.-1.self_attn.q_proj.lora_A.weight", "belongs to no layer"},
+        {"base_model.model.model.layers.99999999999.self_attn.q_proj.lora_A.weight",
+         "belongs to no layer"},
+        {"base_model.model.model.layers.0.self_attn.q_proj.lora_C.weight", "belongs to no layer"},
+        {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weightx", "belongs to no layer"},
+        {"base_model.model.model.layers.0.mlp.q_proj.lora_A.weight", "belongs to no layer"},
+        {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.other.weight",
+         "belongs to no layer"},
+        {"base_model.model.model.layers.0.self_attn.q_proj.lora_embedding_A",
+         "belongs to no layer"},
+        {"base_model.model.model.embed_tokens.lora_A.weight", "belongs to no layer"},
+        {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.bias", "bias in lora_A"},
+        {"base_model.model.model.layers.0.self_attn.q_proj.base_layer.weight",
+         "weight of the base"},
+        {"base_model.model.model.layers.0.input_layernorm.weight", "norm"},
+        {"base_model.model.model.layers.0.mlp.experts.3.up_proj.lora_A.weight", "experts"},
+        {"base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta",
+         "single tokens"},
+        {"model.layers.0.self_attn.q_proj.lora_a", "MLX"},
+        {"lora_unet_down_blocks_0.lora_down.weight", "kohya"},
+        {"base_model.model.score.modules_to_save.weight", "trained module"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        tensor_name t;
+        err e;
+        ck_assert_msg(!tensor_name_parse(bad[i].name, &t), "%s", bad[i].name);
+        naming_refuse(bad[i].name, &e);
+        ck_assert_msg(strstr(e.msg, bad[i].says) != NULL, "%s: %s", bad[i].name, e.msg);
+    }
+    char lengthy[4000];
+    memset(lengthy, 'x', sizeof lengthy - 1);
+    lengthy[sizeof lengthy - 1] = 0;
+    tensor_name t;
+    ck_assert(!tensor_name_parse(lengthy, &t));
+    naming n = {.root = -1};
+    err e;
+    ck_assert_int_eq(naming_learn(&n, "model.layers.0.mlp.up_proj.lora_A.weight", &e), ERR_NONE);
+    ck_assert_int_eq(naming_learn(&n, "lm_head.lora_A.weight", &e), ERR_NONE);
+    ck_assert_int_eq(naming_learn(&n, "layers.0.mlp.up_proj.lora_B.weight", &e), ERR_INPUT);
+    ck_assert_ptr_nonnull(strstr(e.msg, "another way"));
 }
 END_TEST
 
@@ -353,7 +421,7 @@ START_TEST(test_costly_patterns)
     base.n_layer = 80;
     peft_config pc;
     err e;
-    ck_assert_int_eq(peft_parse((char *)b.p, b.n - 1, &base, 0, &pc, &e), ERR_LIMIT);
+    ck_assert_int_eq(peft_parse((char *)b.p, b.n - 1, &base, 0, NULL, &pc, &e), ERR_LIMIT);
     bytes_free(&b);
 }
 END_TEST

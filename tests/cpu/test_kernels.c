@@ -161,7 +161,7 @@ static void check_linear(backend *be, dtype type, int n_rows, int d_in, int d_ou
         void *b = be_alloc(be, be_lora_b_bytes(be, type, r, d_out));
         ck_assert_int_eq(be_lora_pack(be, type, a, b, p.a[s], p.b[s], DT_F32, r, d_in, d_out, NULL),
                          ERR_NONE);
-        mats[s][PROJ_Q] = (lora_mat){a, b, r, 0.5F};
+        mats[s][PROJ_Q] = (lora_mat){.a = a, .b = b, .rank = r, .scale = 0.5F};
     }
     float *all = run_rows(be, &p, w, views, 0, n_rows);
     double tol = (type == DT_BF16 ? 2e-2 : 2e-4) * (1 + sqrt((double)d_in) * 0.1);

@@ -120,6 +120,32 @@ static err_code plain_lora_pack(backend *be, dtype base, void *a_dst, void *b_ds
     return ERR_NONE;
 }
 
+static err_code plain_lora_gain(backend *be, const weight *w, const lora_pair *pair,
+                                const float *magnitude, float *gain, err *e)
+{
+    (void)be;
+    (void)e;
+    const float *v = ((const plain_weight *)w)->v;
+    size_t n_a = (size_t)pair->rank * (size_t)w->cols, n_b = (size_t)pair->rank * (size_t)w->rows;
+    float *a = malloc(n_a * sizeof(float)), *b = malloc(n_b * sizeof(float));
+    plain_to_f32(a, pair->a, pair->type, 0, n_a);
+    plain_to_f32(b, pair->b, pair->type, 0, n_b);
+    for (int i = 0; i < w->rows; i++) {
+        double sum = 0;
+        for (int k = 0; k < w->cols; k++) {
+            double value = (double)v[(size_t)i * (size_t)w->cols + (size_t)k];
+            for (int r = 0; r < pair->rank; r++)
+                value += (double)pair->scale * (double)b[i * pair->rank + r] *
+                         (double)a[r * w->cols + k];
+            sum += value * value;
+        }
+        gain[i] = (float)((double)magnitude[i] / sqrt(sum));
+    }
+    free(a);
+    free(b);
+    return ERR_NONE;
+}
+
 static size_t plain_page_floats(const attn_shape *s)
 {
     return (size_t)PLAIN_PAGE_TOKENS * (size_t)s->n_kv_head * (size_t)s->head_dim;
@@ -217,7 +243,7 @@ static const lora_mat *plain_lora_of(const step *s, int row, int layer, int p)
         if (row < g->row0 || row >= g->row0 + g->n_rows) continue;
         if (!g->lora || layer < 0 || p < 0) return NULL;
         const lora_mat *m = &g->lora->mat[layer * PROJ_COUNT + p];
-        return m->a ? m : NULL;
+        return lora_mat_used(m) ? m : NULL;
     }
     return NULL;
 }
@@ -232,11 +258,13 @@ static void plain_linear_row(const linear_out *o, float *y, const float *x, cons
     }
     for (int i = 0; i < d_out; i++) {
         float sum = plain_dot(w->v + (size_t)i * (size_t)d_in, x, d_in);
-        if (o->bias) sum += o->bias[i];
         if (lm) {
             sum += lm->scale *
                    plain_dot((const float *)lm->b + (size_t)i * (size_t)lm->rank, v, lm->rank);
         }
+        if (lm && lm->gain) sum *= lm->gain[i];
+        const float *bias = lm && lm->bias ? lm->bias : o->bias;
+        if (bias) sum += bias[i];
         y[i] = o->accumulate ? y[i] + sum : sum;
     }
 }
@@ -376,6 +404,7 @@ static const backend_ops backend_plain = {
     .lora_a_bytes = plain_lora_bytes,
     .lora_b_bytes = plain_lora_bytes,
     .lora_pack = plain_lora_pack,
+    .lora_gain = plain_lora_gain,
     .kv_page_bytes = plain_kv_page_bytes,
     .kv_create = plain_kv_create,
     .kv_destroy = plain_kv_destroy,

@@ -63,7 +63,7 @@ static void make_adapters(adapters *ad, backend *be, const model_config *c)
             void *pb = be_alloc(be, be_lora_b_bytes(be, c->type, r, d_out));
             ck_assert_int_eq(
                 be_lora_pack(be, c->type, pa, pb, av, bv, DT_F32, r, d_in, d_out, NULL), ERR_NONE);
-            ad->mat[a][i] = (lora_mat){pa, pb, r, 1.0F};
+            ad->mat[a][i] = (lora_mat){.a = pa, .b = pb, .rank = r, .scale = 1.0F};
             free(av);
             free(bv);
         }

@@ -21,15 +21,12 @@
 #include "engine/base/json.h"
 #include "engine/model.h"
 #include "engine/safetensors.h"
+#include "tests/engine/golden.h"
 #include "tests/engine/plain_backend.h"
 
 enum {
     MAX_ROWS = 128,
     N_ADAPTER = 8,
-    TOKENS_MAX = 96,
-    CASES_MAX = 16,
-    TOP_MAX = 8,
-    SAMPLE_MAX = 16,
     N_PAGES = 16 * 12,
 };
 
@@ -43,72 +40,6 @@ static const char *const adapter_names[N_ADAPTER] = {"r1",   "r4",     "r16",   
 
 /* "plain" is the oracle of plain_backend.h; the others are levels of the CPU backend. */
 static const char *const isa_names[] = {"plain", "portable", "avx2", "avx512", "avx512bf16", "amx"};
-
-/* ---------------------------------------------------------------------------- golden -- */
-
-typedef struct golden_pos {
-    uint16_t top_id[TOP_MAX];
-    float top[TOP_MAX], sample[SAMPLE_MAX];
-} golden_pos;
-
-typedef struct golden_case {
-    int adapter, n_prompt, n_new;
-    int32_t token[TOKENS_MAX];
-    golden_pos pos[TOKENS_MAX];
-} golden_case;
-
-typedef struct golden {
-    uint32_t n_vocab, n_case, n_top, n_sample;
-    golden_case c[CASES_MAX];
-} golden;
-
-static void get(FILE *f, void *dst, size_t bytes)
-{
-    ck_assert_uint_eq(fread(dst, 1, bytes, f), bytes);
-}
-
-static void golden_read_case(FILE *f, const golden *g, golden_case *c)
-{
-    int32_t adapter;
-    uint32_t n_prompt, n_new;
-    get(f, &adapter, 4);
-    get(f, &n_prompt, 4);
-    get(f, &n_new, 4);
-    ck_assert(adapter >= -1 && adapter < N_ADAPTER && n_new > 0);
-    ck_assert_uint_le(n_prompt + n_new, TOKENS_MAX);
-    c->adapter = adapter;
-    c->n_prompt = (int)n_prompt;
-    c->n_new = (int)n_new;
-    for (int i = 0; i < c->n_prompt + c->n_new; i++) {
-        uint16_t t;
-        get(f, &t, 2);
-        c->token[i] = t;
-    }
-    for (int i = 0; i < c->n_prompt + c->n_new - 1; i++) {
-        get(f, c->pos[i].top_id, 2 * (size_t)g->n_top);
-        get(f, c->pos[i].top, 4 * (size_t)g->n_top);
-        get(f, c->pos[i].sample, 4 * (size_t)g->n_sample);
-    }
-}
-
-static golden *golden_read(const char *dir)
-{
-    char path[256];
-    (void)snprintf(path, sizeof(path), "%s/golden.bin", dir);
-    FILE *f = fopen(path, "rb");
-    ck_assert_msg(f != NULL, "%s is missing: run tests from tests/", path);
-    golden *g = calloc(1, sizeof(*g));
-    char magic[4];
-    get(f, magic, 4);
-    ck_assert_int_eq(memcmp(magic, "LGLD", 4), 0);
-    get(f, &g->n_vocab, 16);
-    ck_assert_uint_eq(g->n_case, CASES_MAX);
-    ck_assert(g->n_top <= TOP_MAX && g->n_sample <= SAMPLE_MAX);
-    for (uint32_t i = 0; i < g->n_case; i++) golden_read_case(f, g, &g->c[i]);
-    ck_assert_int_eq(fgetc(f), EOF);
-    (void)fclose(f);
-    return g;
-}
 
 /* -------------------------------------------------------------------------- adapters -- */
 
@@ -181,7 +112,7 @@ static void load_pair(backend *be, const model_config *c, const cJSON *config, c
     ck_assert(pa && pb);
     ck_assert_int_eq(
         be_lora_pack(be, c->type, pa, pb, a->data, b->data, type, rank, d_in, d_out, &e), 0);
-    *out = (lora_mat){pa, pb, rank, (float)(alpha / (rs ? sqrt(r) : r))};
+    *out = (lora_mat){.a = pa, .b = pb, .rank = rank, .scale = (float)(alpha / (rs ? sqrt(r) : r))};
 }
 
 static void adapter_load(adapter *ad, backend *be, const model_config *c, const char *dir, int id)
@@ -372,57 +303,6 @@ static void run_mixed(rig *r, const golden *g, unsigned seed, float *const logit
 
 /* ---------------------------------------------------------------------------- verdict -- */
 
-static double log_sum_exp(const float *v, int n)
-{
-    double max = -INFINITY, sum = 0;
-    for (int i = 0; i < n; i++) max = fmax(max, (double)v[i]);
-    for (int i = 0; i < n; i++) sum += exp((double)v[i] - max);
-    return max + log(sum);
-}
-
-static int argmax(const float *v, int n)
-{
-    int best = 0;
-    for (int i = 1; i < n; i++) {
-        if (v[i] > v[best]) best = i;
-    }
-    return best;
-}
-
-/* Largest difference of a log-probability; asserts the greedy tokens. */
-static double compare(const golden *g, const golden_case *c, const float *logits, const char *what)
-{
-    double worst = 0;
-    int n = (int)g->n_vocab;
-    for (int p = 0; p < c->n_prompt + c->n_new - 1; p++) {
-        const float *row = logits + (size_t)p * (size_t)n;
-        double z = log_sum_exp(row, n);
-        ck_assert_msg(isfinite(z), "%s: position %d is not finite", what, p);
-        for (uint32_t k = 0; k < g->n_top; k++) {
-            double d = (double)row[c->pos[p].top_id[k]] - z - (double)c->pos[p].top[k];
-            worst = fmax(worst, fabs(d));
-        }
-        for (uint32_t k = 0; k < g->n_sample; k++) {
-            uint32_t id = (31 * (uint32_t)p + 17 * k) % g->n_vocab;
-            worst = fmax(worst, fabs((double)row[id] - z - (double)c->pos[p].sample[k]));
-        }
-        if (p >= c->n_prompt - 1) {
-            ck_assert_msg(argmax(row, n) == c->token[p + 1], "%s: greedy token at %d", what, p + 1);
-        }
-    }
-    return worst;
-}
-
-static void assert_same_bits(const float *a, const float *b, int rows, int n_vocab,
-                             const char *what)
-{
-    for (int p = 0; p < rows; p++) {
-        size_t at = (size_t)p * (size_t)n_vocab;
-        ck_assert_msg(memcmp(a + at, b + at, 4 * (size_t)n_vocab) == 0,
-                      "%s: position %d of %d differs", what, p, rows);
-    }
-}
-
 static bool isa_runs(const char *isa)
 {
     backend *be;
@@ -440,6 +320,7 @@ static void conform(const char *name, const char *isa)
     char dir[128], what[160];
     (void)snprintf(dir, sizeof(dir), "fixtures/models/%s", name);
     golden *g = golden_read(dir);
+    ck_assert_uint_eq(g->n_case, CASES_MAX);
     rig r;
     rig_open(&r, dir, isa);
     ck_assert_int_eq(r.n_vocab, (int)g->n_vocab);

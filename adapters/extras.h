@@ -1,0 +1,30 @@
+/* extras.h -- what an adapter brings beside A and B of the layers: DoRA's gains, biases.
+ *
+ * Small beside the matrices, and made anew rather than copied: a gain needs the base's weights
+ * (be_lora_gain), a bias may be a sum.  They lie in one piece of backend memory of their own.
+ *
+ * Ownership: extras_clear() frees.  Threads: a loader thread.
+ */
+#ifndef ADAPTERS_EXTRAS_H
+#define ADAPTERS_EXTRAS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "adapters/layout.h"
+#include "engine/backend.h"
+#include "engine/model.h"
+
+typedef struct adapter_extras {
+    void *slab; /* NULL: there are none */
+} adapter_extras;
+
+uint64_t extras_bytes(const adapter_layout *al, const model_config *base, const backend *be);
+
+/* `file`: the whole weights' file in memory, checked; `mat`: [n_layer][PROJ_COUNT], gets gain and bias.
+ * `base` NULL: ERR_UNSUPPORTED when weights of the base are needed.  Zeroes *out first. */
+err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_config *shape,
+                     const model *base, backend *be, const uint8_t *file, lora_mat *mat, err *e);
+void extras_clear(adapter_extras *ex, backend *be);
+
+#endif

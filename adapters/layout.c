@@ -1,0 +1,178 @@
+/* layout.c -- one tensor at a time into its place; then what is missing. */
+#include "adapters/layout.h"
+
+#include <stdio.h>
+#include <string.h>
+
+adapter_tensor *adapter_part(adapter_pair *pair, int part)
+{
+    adapter_tensor *parts[ADAPTER_PARTS] = {&pair->a,      &pair->b,    &pair->magnitude,
+                                            &pair->b_bias, &pair->bias, &pair->table};
+    return parts[part];
+}
+
+static size_t first_slot(int n_layer, const tensor_name *tn, int *count)
+{
+    *count = 1;
+    if (tn->module == MODULE_HEAD) return peft_head_slot(n_layer);
+    if (tn->module == MODULE_EMBED) return peft_embed_slot(n_layer);
+    return (size_t)tn->layer * PROJ_COUNT + (size_t)module_projs(tn->module, count);
+}
+
+/* Is this kind of tensor what the config promises for this module? */
+static err_code check_wanted(const adapter_layout *al, const model_config *base, const char *name,
+                             const tensor_name *tn, size_t slot, err *e)
+{
+    const peft_config *pc = &al->peft;
+    bool wrapped = pc->layer[slot].wrapped, has_bias;
+    switch (tn->role) {
+    case ROLE_A:
+    case ROLE_B:
+        if (wrapped) return ERR_NONE;
+        return err_set(e, ERR_INPUT, "tensor '%.140s' is not covered by target_modules", name);
+    case ROLE_MAGNITUDE:
+        if (wrapped && pc->dora) return ERR_NONE;
+        return err_set(e, ERR_INPUT, "tensor '%.140s' is DoRA's, but use_dora is not set", name);
+    case ROLE_B_BIAS:
+        if (wrapped && pc->lora_bias) return ERR_NONE;
+        return err_set(e, ERR_INPUT,
+                       "tensor '%.140s' is a bias of lora_B, but lora_bias is not set", name);
+    case ROLE_BIAS:
+        if (pc->bias == PEFT_BIAS_NONE || (pc->bias == PEFT_BIAS_LORA_ONLY && !wrapped))
+            return err_set(e, ERR_INPUT, "tensor '%.140s' is a trained bias, which `bias` excludes",
+                           name);
+        has_bias = slot < peft_head_slot(pc->n_layer) &&
+                   model_proj_has_bias(base, (proj)(slot % PROJ_COUNT));
+        if (has_bias) return ERR_NONE;
+        return err_set(e, ERR_INPUT, "tensor '%.140s': the base has no bias there", name);
+    case ROLE_TABLE:
+        return err_set(e, ERR_UNSUPPORTED,
+                       "tensor '%.140s': a whole trained embedding or output layer is not "
+                       "supported",
+                       name);
+    }
+    return ERR_NONE;
+}
+
+static err_code check_shape(const st_tensor *t, uint64_t rows, uint64_t cols, err *e)
+{
+    int ndim = cols > 0 ? 2 : 1;
+    if (t->ndim != ndim)
+        return err_set(e, ERR_INPUT, "tensor '%.140s' has %d dimensions; %d are expected", t->name,
+                       t->ndim, ndim);
+    if (ndim == 2 && (t->shape[0] != rows || t->shape[1] != cols))
+        return err_set(e, ERR_INPUT, "tensor '%.140s' is %llu x %llu; expected is %llu x %llu",
+                       t->name, (unsigned long long)t->shape[0], (unsigned long long)t->shape[1],
+                       (unsigned long long)rows, (unsigned long long)cols);
+    if (ndim == 1 && t->shape[0] != rows)
+        return err_set(e, ERR_INPUT, "tensor '%.140s' has %llu values; expected are %llu", t->name,
+                       (unsigned long long)t->shape[0], (unsigned long long)rows);
+    return ERR_NONE;
+}
+
+static adapter_tensor *part_of(adapter_pair *pair, tensor_role role)
+{
+    switch (role) {
+    case ROLE_A: return &pair->a;
+    case ROLE_B: return &pair->b;
+    case ROLE_MAGNITUDE: return &pair->magnitude;
+    case ROLE_B_BIAS: return &pair->b_bias;
+    case ROLE_BIAS: return &pair->bias;
+    case ROLE_TABLE: break;
+    }
+    return &pair->table;
+}
+
+err_code layout_place(adapter_layout *al, const model_config *base, const st_tensor *t, err *e)
+{
+    tensor_name tn;
+    if (!tensor_name_parse(t->name, &tn)) return naming_refuse(t->name, e);
+    if (tn.layer >= base->n_layer)
+        return err_set(e, ERR_INPUT, "tensor '%.140s': the base has only %d layers", t->name,
+                       base->n_layer);
+    int count;
+    size_t slot = first_slot(base->n_layer, &tn, &count);
+    err_code code = check_wanted(al, base, t->name, &tn, slot, e);
+    if (code != ERR_NONE) return code;
+    dtype type;
+    if (!st_usable(t->dtype, &type))
+        return err_set(e, ERR_UNSUPPORTED, "tensor '%.140s' is %s; allowed are F32, F16 and BF16",
+                       t->name, st_dtype_name(t->dtype));
+
+    /* A fused module: one A for all its projections, its other tensors row after row. */
+    int d_out[3] = {0}, d_in = 0, rank = al->peft.layer[slot].rank;
+    uint64_t rows = 0;
+    for (int i = 0; i < count; i++) {
+        peft_slot_shape(base, slot + (size_t)i, &d_out[i], &d_in);
+        rows += (uint64_t)d_out[i];
+    }
+    if (tn.role == ROLE_A)
+        code = check_shape(t, (uint64_t)rank, (uint64_t)d_in, e);
+    else if (tn.role == ROLE_B)
+        code = check_shape(t, rows, (uint64_t)rank, e);
+    else if (tn.role == ROLE_TABLE)
+        code = check_shape(t, (uint64_t)base->n_vocab, (uint64_t)base->dim, e);
+    else
+        code = check_shape(t, rows, 0, e);
+    if (code != ERR_NONE) return code;
+
+    uint64_t at = t->offset;
+    for (int i = 0; i < count; i++) {
+        adapter_tensor *to = part_of(&al->pair[slot + (size_t)i], tn.role);
+        if (to->present)
+            return err_set(e, ERR_INPUT, "tensor '%.140s' is there twice, under two names",
+                           t->name);
+        uint64_t bytes = tn.role == ROLE_A ? t->bytes : t->bytes / rows * (uint64_t)d_out[i];
+        if (tn.role == ROLE_TABLE) bytes = t->bytes;
+        *to = (adapter_tensor){.offset = at, .bytes = bytes, .type = type, .present = true};
+        if (tn.role != ROLE_A) at += bytes;
+    }
+    return ERR_NONE;
+}
+
+/* What is promised for a wrapped module and not in the file. */
+static const char *missing_of(const peft_config *pc, const adapter_pair *pair)
+{
+    if (!pair->a.present) return "lora_A.weight";
+    if (!pair->b.present) return "lora_B.weight";
+    if (pc->dora && !pair->magnitude.present) return "lora_magnitude_vector (use_dora)";
+    if (pc->lora_bias && !pair->b_bias.present) return "lora_B.bias (lora_bias)";
+    return NULL;
+}
+
+static err_code check_slot(adapter_layout *al, const model_config *base, size_t slot, err *e)
+{
+    const peft_config *pc = &al->peft;
+    const adapter_pair *pair = &al->pair[slot];
+    bool wrapped = pc->layer[slot].wrapped;
+    char name[128];
+    peft_slot_name(name, sizeof name, pc->n_layer, slot);
+    const char *missing = wrapped ? missing_of(pc, pair) : NULL;
+    if (missing != NULL)
+        return err_set(e, ERR_INPUT, "target_modules covers %s, but its %s is not in the file",
+                       name, missing);
+    if (wrapped && pair->a.type != pair->b.type)
+        return err_set(e, ERR_UNSUPPORTED, "lora_A and lora_B of %s differ in type", name);
+    bool biased = slot < peft_head_slot(pc->n_layer) &&
+                  model_proj_has_bias(base, (proj)(slot % PROJ_COUNT)) &&
+                  (pc->bias == PEFT_BIAS_ALL || (pc->bias == PEFT_BIAS_LORA_ONLY && wrapped));
+    if (biased && !pair->bias.present)
+        return err_set(e, ERR_INPUT, "`bias` covers %s, but its bias is not in the file", name);
+    return ERR_NONE;
+}
+
+err_code layout_check(adapter_layout *al, const model_config *base, err *e)
+{
+    static const char *const names[] = {[DT_F32] = "F32", [DT_F16] = "F16", [DT_BF16] = "BF16"};
+    const char *all = NULL;
+    for (size_t slot = 0; slot < peft_slots(base->n_layer); slot++) {
+        err_code code = check_slot(al, base, slot, e);
+        if (code != ERR_NONE) return code;
+        if (!al->pair[slot].a.present) continue;
+        const char *one = names[al->pair[slot].a.type];
+        if (all != NULL && all != one) one = "mixed";
+        all = one;
+    }
+    snprintf(al->dtype_name, sizeof al->dtype_name, "%s", all != NULL ? all : "");
+    return ERR_NONE;
+}

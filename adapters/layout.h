@@ -1,0 +1,52 @@
+/* layout.h -- where each matrix and vector of an adapter lies in its file.
+ *
+ * The same for every file format: the readers (safetensors in validate.c) place tensor after tensor,
+ * then layout_check() sees that nothing is missing.  Shapes are checked here, values are not.
+ *
+ * Threads: one layout belongs to one thread.
+ */
+#ifndef ADAPTERS_LAYOUT_H
+#define ADAPTERS_LAYOUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "adapters/naming.h"
+#include "adapters/peft.h"
+#include "engine/backend.h"
+#include "engine/safetensors.h"
+
+typedef struct adapter_tensor {
+    uint64_t offset, bytes; /* in the file */
+    dtype type;
+    bool present;
+} adapter_tensor;
+
+/* All that one module of the base may get. */
+typedef struct adapter_pair {
+    adapter_tensor a, b;      /* A [rank][d_in], B [d_out][rank] */
+    adapter_tensor magnitude; /* DoRA, [d_out] */
+    adapter_tensor b_bias;    /* lora_bias, [d_out] */
+    adapter_tensor bias;      /* the layer's own bias, trained, [d_out] */
+    adapter_tensor table;     /* lm_head, embed_tokens: the whole weight, [n_vocab][dim] */
+} adapter_pair;
+
+typedef struct adapter_layout {
+    peft_config peft;
+    adapter_pair *pair;  /* [peft_slots(n_layer)], owned */
+    uint64_t file_bytes; /* of all files */
+    char dtype_name[8];  /* "F32", "F16", "BF16", "mixed" */
+} adapter_layout;
+
+/* Every tensor of one module, one after another: n = ADAPTER_PARTS. */
+enum { ADAPTER_PARTS = 6 };
+adapter_tensor *adapter_part(adapter_pair *pair, int part);
+
+/* Where one tensor of the file belongs.  ERR_INPUT, ERR_UNSUPPORTED name it. */
+err_code layout_place(adapter_layout *al, const model_config *base, const st_tensor *t, err *e);
+
+/* All is there that the config promises, and of fitting types; sets dtype_name. */
+err_code layout_check(adapter_layout *al, const model_config *base, err *e);
+
+#endif

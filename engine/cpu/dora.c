@@ -1,0 +1,192 @@
+/* dora.c -- what DoRA needs at load time: the length of each row of W + scale * B A.
+ *
+ * For row i, with b = row i of B:
+ *     ||W_i + s b A||^2 = ||W_i||^2 + 2 s b . (A W_i^T) + s^2 b (A A^T) b^T
+ * A W^T is the base product with A's rows as x, so the step's own kernels do the bulk of it; ||W_i||^2
+ * is computed once per weight and kept; A A^T is small.  The sums are put together in double: what
+ * cancels there is at most what the adapter takes away of the row.
+ *
+ * Threads: a loader thread; the pool is the engine's and takes no part.
+ */
+#include <math.h>
+#include <stdalign.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/cpu/halves.h"
+#include "engine/cpu/linear.h"
+
+/* Below this share of ||W_i||^2, what is left of a row is rounding. */
+static const double VANISHED = 1e-5;
+
+typedef struct {
+    const cpu_weight *w;
+    const lora_pair *pair;
+    const linear_kernels *kern;
+    int rank, d_in;
+    bool amx;
+    float *x;      /* A as f32 [rank][d_in] */
+    uint16_t *x16; /* the same as tiles, beside tiles only */
+    float *gram;   /* A A^T [rank][rank] */
+    float *p;      /* A W^T of one panel [rank, padded][PANEL] */
+    float *b;      /* B of one panel [rank][PANEL] */
+    const double *squares;
+} gain_job;
+
+/* Value i as the step will multiply it. */
+static float value_at(const gain_job *g, const void *src, size_t i)
+{
+    uint16_t h;
+    float f;
+    if (g->pair->type == DT_F32) {
+        memcpy(&f, (const char *)src + 4 * i, 4);
+    } else {
+        memcpy(&h, (const char *)src + 2 * i, 2);
+        f = g->pair->type == DT_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
+    }
+    return g->w->head.type == DT_BF16 ? bf16_to_f32(bf16_from_f32(f)) : f;
+}
+
+static void read_b(const gain_job *g, int panel)
+{
+    int cols = g->w->head.rows - panel * PANEL;
+    memset(g->b, 0, (size_t)g->rank * PANEL * sizeof(*g->b));
+    for (int j = 0; j < PANEL && j < cols; j++) {
+        size_t row = (size_t)(panel * PANEL + j) * g->rank;
+        for (int r = 0; r < g->rank; r++)
+            g->b[r * PANEL + j] = value_at(g, g->pair->b, row + (size_t)r);
+    }
+}
+
+/* Adds the squares of one panel's values; they lie in groups of PANEL: one of each column, or, in
+ * tiles, two of each of 16 columns. */
+static void add_squares(const cpu_weight *w, int panel, double out[PANEL])
+{
+    const char *data = (const char *)w->data + (size_t)panel * w->panel_bytes;
+    int k_end = w->pack == PACK_TILE ? w->k_pad : w->head.cols;
+    for (int k = 0; k < k_end; k++) {
+        const uint16_t *h = (const uint16_t *)(const void *)data + (size_t)k * PANEL;
+        const float *f = (const float *)(const void *)data + (size_t)k * PANEL;
+        int half = k / 16 % 2 * 16; /* a tile is 16 such groups; two tiles make a K_BLOCK */
+        for (int j = 0; j < PANEL; j++) {
+            double v = (double)(w->pack == PACK_F32 ? f[j] : bf16_to_f32(h[j]));
+            out[w->pack == PACK_TILE ? half + j / 2 : j] += v * v;
+        }
+    }
+}
+
+/* Made by whoever comes first; another's copy is dropped. */
+static const double *squares_of(cpu_weight *w)
+{
+    double *have = atomic_load(&w->squares);
+    if (have) return have;
+    double *s = calloc((size_t)w->n_panel * PANEL, sizeof(*s));
+    if (!s) return NULL;
+    for (int p = 0; p < w->n_panel; p++) add_squares(w, p, s + (size_t)p * PANEL);
+    if (atomic_compare_exchange_strong(&w->squares, &have, s)) return s;
+    free(s);
+    return have;
+}
+
+static err_code gain_begin(gain_job *g, err *e)
+{
+    size_t n = (size_t)g->rank * g->d_in;
+    int pad = (g->rank + PANEL - 1) / PANEL * PANEL;
+    bool tiles = g->w->pack == PACK_TILE;
+    g->x = malloc((n + 64) * sizeof(*g->x));
+    g->gram = malloc((size_t)g->rank * g->rank * sizeof(*g->gram));
+    g->p = aligned_alloc(64, (size_t)pad * PANEL * sizeof(*g->p));
+    g->b = malloc((size_t)g->rank * PANEL * sizeof(*g->b));
+    if (tiles) g->x16 = aligned_alloc(64, (size_t)pad * g->w->k_pad * 2);
+    if (!g->x || !g->gram || !g->p || !g->b || (tiles && !g->x16))
+        return err_set(e, ERR_NOMEM, "no memory for the norms of a DoRA adapter");
+    for (size_t i = 0; i < n; i++) g->x[i] = value_at(g, g->pair->a, i);
+    for (int r = 0; tiles && r < pad; r++) {
+        if (r < g->rank)
+            linear_round_row(g->x16, r, g->x + (size_t)r * g->d_in, g->d_in, g->w->k_pad);
+        else
+            linear_zero_row(g->x16, r, g->w->k_pad);
+    }
+    for (int r = 0; r < g->rank; r += SHRINK_ROWS) {
+        int rows = g->rank - r < SHRINK_ROWS ? g->rank - r : SHRINK_ROWS;
+        g->kern->shrink(g->gram + (size_t)r * g->rank, g->rank, rows, g->x, false,
+                        g->x + (size_t)r * g->d_in, g->rank, g->d_in);
+    }
+    return ERR_NONE;
+}
+
+/* A W^T for one panel of W's rows. */
+static void project(const gain_job *g, int panel)
+{
+    if (g->w->pack == PACK_TILE) {
+        panel_fn *fn = g->amx ? linear_panel_tile : linear_panel_pairs;
+        fn(g->p, g->w, panel, g->x16, 0, g->rank);
+    } else {
+        panel_fn *fn = g->w->pack == PACK_F32 ? g->kern->panel_f32 : g->kern->panel_bf16;
+        fn(g->p, g->w, panel, g->x, 0, g->rank);
+    }
+}
+
+/* Squared lengths of one panel's rows. */
+static void lengths(const gain_job *g, int panel, double out[PANEL])
+{
+    double s = (double)g->pair->scale, cross[PANEL] = {0}, own[PANEL] = {0};
+    project(g, panel);
+    read_b(g, panel);
+    for (int r = 0; r < g->rank; r++) {
+        float t[PANEL] = {0};
+        for (int q = 0; q < g->rank; q++) {
+            float gq = g->gram[(size_t)r * g->rank + q];
+            for (int j = 0; j < PANEL; j++) t[j] += gq * g->b[q * PANEL + j];
+        }
+        for (int j = 0; j < PANEL; j++) {
+            double b = (double)g->b[r * PANEL + j];
+            cross[j] += b * (double)g->p[(size_t)r * PANEL + j];
+            own[j] += b * (double)t[j];
+        }
+    }
+    for (int j = 0; j < PANEL; j++)
+        out[j] = g->squares[panel * PANEL + j] + 2 * s * cross[j] + s * s * own[j];
+}
+
+static err_code gains(const gain_job *g, const float *magnitude, float *gain, err *e)
+{
+    for (int panel = 0; panel < g->w->n_panel; panel++) {
+        double len[PANEL];
+        lengths(g, panel, len);
+        for (int j = 0; j < PANEL && panel * PANEL + j < g->w->head.rows; j++) {
+            int i = panel * PANEL + j;
+            bool there = len[j] > VANISHED * g->squares[i] && len[j] > 0;
+            gain[i] = there ? (float)((double)magnitude[i] / sqrt(len[j])) : INFINITY;
+            if (!isfinite(gain[i]))
+                return err_set(e, ERR_INPUT, "DoRA: row %d of W + scale * B A has no usable length",
+                               i);
+        }
+    }
+    return ERR_NONE;
+}
+
+err_code cpu_lora_gain(backend *be, const weight *w, const lora_pair *pair, const float *magnitude,
+                       float *gain, err *e)
+{
+    gain_job g = {.w = (const cpu_weight *)w,
+                  .pair = pair,
+                  .kern = linear_kernels_of(be),
+                  .rank = pair->rank,
+                  .d_in = w->cols};
+    g.amx = g.w->pack == PACK_TILE && ((const cpu_state *)be->impl)->isa == ISA_AMX;
+    g.squares = squares_of((cpu_weight *)(uintptr_t)g.w);
+    err_code code = g.squares ? gain_begin(&g, e)
+                              : err_set(e, ERR_NOMEM, "no memory for the norms of a DoRA adapter");
+    if (code == ERR_NONE) {
+        if (g.amx) linear_tile_begin();
+        code = gains(&g, magnitude, gain, e);
+        if (g.amx) linear_tile_end();
+    }
+    free(g.x);
+    free(g.x16);
+    free(g.gram);
+    free(g.p);
+    free(g.b);
+    return code;
+}

@@ -1,0 +1,291 @@
+/* test_golden.c -- every kind of adapter that PEFT saves, through the whole room, against PEFT's answers.
+ *
+ * tests/tools/make_peft_goldens.py made fixtures/peft/<base>/<kind>.  Each folder is uploaded, published
+ * and loaded by residency as in production; then the engine runs its cases:
+ *
+ *   - log-probabilities within 1e-4 (3e-2 for a BF16 base) of PEFT's, the same greedy tokens;
+ *   - all kinds of a base, and rows of the bare base, in one mixed batch: bit for bit the same.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <check.h>
+
+#include "adapters/residency.h"
+#include "adapters/upload.h"
+#include "engine/model.h"
+#include "tests/engine/golden.h"
+#include "tests/engine/plain_backend.h"
+#include "tests/storage/tmpdir.h"
+
+enum { KINDS_MAX = 40, MAX_ROWS = 128, N_PAGES = 400, N_CASE = 3 };
+
+static const char *const bases[] = {"llama-f32", "llama-bf16", "qwen2-f32"};
+static const char *const isas[] = {"plain", "portable", "avx2", "avx512", "avx512bf16", "amx"};
+
+typedef struct kind {
+    char name[64];
+    golden *g;
+    adapter_version v;
+    const lora_view *view;
+    float *alone[N_CASE];
+} kind;
+
+static char dir[64];
+static store *st;
+static registry *reg;
+static backend *be;
+static model *m;
+static kv_pool *kv;
+static residency *rs;
+static uint64_t tenant_id;
+static err e;
+static kind kinds[KINDS_MAX];
+static int n_kind;
+
+static bool open_backend(const char *isa)
+{
+    backend_config cfg = {.n_threads = 1, .isa = isa};
+    bool plain = strcmp(isa, "plain") == 0;
+    if (be_open(&be, plain ? &backend_plain : &backend_cpu, &cfg, &e) == ERR_NONE) return true;
+    ck_assert_msg(e.code == ERR_UNSUPPORTED, "%s: %s", isa, e.msg);
+    return false;
+}
+
+static void upload_folder(const char *parent, const char *folder, adapter_version *v)
+{
+    upload_env env = {.reg = reg, .base = model_get_config(m), .be = be};
+    upload_options o = {
+        .tenant_id = tenant_id, .name = folder, .activate = true, .content_bytes = -1};
+    char command[300], piece[8192];
+    snprintf(command, sizeof command, "tar --exclude=golden.bin -cf - -C %s %s", parent, folder);
+    FILE *f = popen(command, "r");
+    ck_assert_ptr_nonnull(f);
+    upload *u;
+    ck_assert_int_eq(upload_begin(&u, &env, &o, &e), ERR_NONE);
+    for (size_t n; (n = fread(piece, 1, sizeof piece, f)) > 0;)
+        ck_assert_msg(upload_write(u, piece, n, &e) == ERR_NONE, "%s: %s", folder, e.msg);
+    ck_assert_int_eq(pclose(f), 0);
+    ck_assert_msg(upload_finish(u, v, NULL, &e) == ERR_NONE, "%s/%s: %s", parent, folder, e.msg);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const kind *)a)->name, ((const kind *)b)->name);
+}
+
+static void list_kinds(const char *parent)
+{
+    DIR *d = opendir(parent);
+    ck_assert_msg(d != NULL, "%s is missing: run tests from tests/", parent);
+    n_kind = 0;
+    memset(kinds, 0, sizeof kinds);
+    for (struct dirent *de; (de = readdir(d)) != NULL;) {
+        if (de->d_name[0] == '.') continue;
+        ck_assert_int_lt(n_kind, KINDS_MAX);
+        snprintf(kinds[n_kind++].name, sizeof kinds->name, "%s", de->d_name);
+    }
+    closedir(d);
+    qsort(kinds, (size_t)n_kind, sizeof *kinds, by_name);
+}
+
+static void rig_open(const char *base)
+{
+    char path[200];
+    tmpdir_make(dir);
+    ck_assert_int_eq(store_open(&st, dir, &(store_options){.create = true}, &e), ERR_NONE);
+    ck_assert_int_eq(registry_create(&reg, st, NULL, &e), ERR_NONE);
+    tenant t;
+    ck_assert_int_eq(tenants_create(st, &(tenant){.name = "acme"}, &t, &e), ERR_NONE);
+    tenant_id = t.id;
+    snprintf(path, sizeof path, "fixtures/models/%s", base);
+    ck_assert_msg(model_load(&m, path, be, MAX_ROWS, MAX_ROWS, &e) == ERR_NONE, "%s", e.msg);
+    attn_shape shape = model_attn_shape(m);
+    ck_assert_int_eq(be_kv_create(be, &kv, &shape, N_PAGES, &e), ERR_NONE);
+    residency_config cfg = {.budget_bytes = 256 << 20, .weights = m};
+    ck_assert_int_eq(residency_create(&rs, &cfg, be, model_get_config(m), reg, &e), ERR_NONE);
+    lora_source door = residency_source(rs);
+    snprintf(path, sizeof path, "fixtures/peft/%s", base);
+    list_kinds(path);
+    for (int i = 0; i < n_kind; i++) {
+        char where[300];
+        upload_folder(path, kinds[i].name, &kinds[i].v);
+        snprintf(where, sizeof where, "%s/%s", path, kinds[i].name);
+        kinds[i].g = golden_read(where);
+        ck_assert_uint_eq(kinds[i].g->n_case, N_CASE);
+        err_code code;
+        while ((code = door.acquire(door.self, kinds[i].v.id, &kinds[i].view, &e)) == ERR_BUSY)
+            usleep(500);
+        ck_assert_msg(code == ERR_NONE, "%s: %s", kinds[i].name, e.msg);
+    }
+}
+
+static void rig_close(void)
+{
+    lora_source door = residency_source(rs);
+    for (int i = 0; i < n_kind; i++) {
+        door.release(door.self, kinds[i].view);
+        free(kinds[i].g);
+        for (int k = 0; k < N_CASE; k++) free(kinds[i].alone[k]);
+    }
+    residency_destroy(rs);
+    be_kv_destroy(be, kv);
+    model_destroy(m);
+    registry_destroy(reg);
+    store_close(st);
+    be_close(be);
+    tmpdir_remove(dir);
+}
+
+/* One sequence's way through a case. */
+typedef struct run {
+    const golden_case *c;
+    const lora_view *view;
+    int pos, n_now, slot;
+    float *logits;
+} run;
+
+/* One step over runs sorted by adapter; each takes n_now rows. */
+static void step_runs(run *runs, int n_runs)
+{
+    int32_t token[MAX_ROWS], pos[MAX_ROWS], want[MAX_ROWS];
+    int32_t page[KINDS_MAX + 2][TOKENS_MAX];
+    float *dst[MAX_ROWS];
+    step_seq seq[KINDS_MAX + 2];
+    step_seg seg[KINDS_MAX + 2];
+    step s = {.token = token, .pos = pos, .seq = seq, .seg = seg, .logit_row = want};
+    int n_vocab = model_get_config(m)->n_vocab, tokens = be_caps(be)->page_tokens;
+    int n_page = (TOKENS_MAX + tokens - 1) / tokens;
+    for (int i = 0; i < n_runs; i++) {
+        run *u = &runs[i];
+        if (u->n_now == 0) continue;
+        for (int p = 0; p < n_page; p++) page[i][p] = u->slot * n_page + p;
+        ck_assert_int_lt((u->slot + 1) * n_page, N_PAGES);
+        ck_assert_int_le(s.n_rows + u->n_now, MAX_ROWS);
+        seq[s.n_seq++] = (step_seq){s.n_rows, u->n_now, u->pos, page[i], n_page};
+        if (s.n_seg == 0 || seg[s.n_seg - 1].lora != u->view)
+            seg[s.n_seg++] = (step_seg){s.n_rows, 0, u->view};
+        seg[s.n_seg - 1].n_rows += u->n_now;
+        for (int k = 0; k < u->n_now; k++, s.n_rows++) {
+            token[s.n_rows] = u->c->token[u->pos + k];
+            pos[s.n_rows] = u->pos + k;
+            dst[s.n_logit] = u->logits + (size_t)(u->pos + k) * (size_t)n_vocab;
+            want[s.n_logit++] = s.n_rows;
+        }
+        u->pos += u->n_now;
+    }
+    const float *logits;
+    ck_assert_msg(model_forward(m, kv, &s, &logits, &e) == ERR_NONE, "forward: %s", e.msg);
+    for (int i = 0; i < s.n_logit; i++)
+        memcpy(dst[i], logits + (size_t)i * (size_t)n_vocab, 4 * (size_t)n_vocab);
+}
+
+static int case_rows(const golden_case *c)
+{
+    return c->n_prompt + c->n_new - 1;
+}
+
+static float *logits_alloc(void)
+{
+    return calloc((size_t)TOKENS_MAX * (size_t)model_get_config(m)->n_vocab, sizeof(float));
+}
+
+static double check_alone(const char *base, const char *isa, double bound)
+{
+    double worst = 0;
+    char what[200];
+    for (int i = 0; i < n_kind; i++)
+        for (int k = 0; k < N_CASE; k++) {
+            const golden_case *c = &kinds[i].g->c[k];
+            run u = {.c = c, .view = kinds[i].view, .logits = logits_alloc()};
+            u.n_now = case_rows(c);
+            kinds[i].alone[k] = u.logits;
+            step_runs(&u, 1);
+            snprintf(what, sizeof what, "%s/%s on %s, case %d", base, kinds[i].name, isa, k);
+            double d = compare(kinds[i].g, c, u.logits, what);
+            ck_assert_msg(d <= bound, "%s: off by %.2e, allowed %.0e", what, d, bound);
+            worst = fmax(worst, d);
+        }
+    return worst;
+}
+
+/* All kinds and the base side by side, a few rows of each at a time. */
+static void check_mixed(const char *base, const char *isa)
+{
+    run runs[KINDS_MAX + 1];
+    float *plain = logits_alloc();
+    char what[200];
+    unsigned seed = 7;
+    for (int k = 0; k < N_CASE; k++) {
+        const golden_case *first = &kinds[0].g->c[k];
+        run alone = {.c = first, .logits = logits_alloc(), .n_now = case_rows(first)};
+        step_runs(&alone, 1);
+        memset(plain, 0, (size_t)TOKENS_MAX * 4);
+        runs[0] = (run){.c = first, .logits = plain};
+        for (int i = 0; i < n_kind; i++)
+            runs[i + 1] = (run){.c = &kinds[i].g->c[k],
+                                .view = kinds[i].view,
+                                .slot = i + 1,
+                                .logits = logits_alloc()};
+        for (int left = 1; left > 0;) {
+            left = 0;
+            for (int i = 0; i <= n_kind; i++) {
+                int rest = case_rows(runs[i].c) - runs[i].pos;
+                seed = seed * 1664525U + 1013904223U;
+                int now = (int)(seed >> 24) % 4;
+                runs[i].n_now = now < rest ? now : rest;
+                left += rest > 0;
+            }
+            int rows = 0;
+            for (int i = 0; i <= n_kind; i++) rows += runs[i].n_now;
+            if (rows > 0) step_runs(runs, n_kind + 1);
+        }
+        int n_vocab = model_get_config(m)->n_vocab;
+        snprintf(what, sizeof what, "%s, bare, on %s, mixed", base, isa);
+        assert_same_bits(alone.logits, plain, case_rows(first), n_vocab, what);
+        free(alone.logits);
+        for (int i = 0; i < n_kind; i++) {
+            snprintf(what, sizeof what, "%s/%s on %s, mixed", base, kinds[i].name, isa);
+            assert_same_bits(kinds[i].alone[k], runs[i + 1].logits, case_rows(runs[i + 1].c),
+                             n_vocab, what);
+            free(runs[i + 1].logits);
+        }
+    }
+    free(plain);
+}
+
+START_TEST(test_as_peft)
+{
+    const char *base = bases[_i];
+    double bound = strstr(base, "bf16") ? 3e-2 : 1e-4;
+    int ran = 0;
+    for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
+        if (!open_backend(isas[i])) continue;
+        rig_open(base);
+        double worst = check_alone(base, isas[i], bound);
+        printf("%-11s %2d kinds on %-11s max log-prob difference %.2e (allowed %.0e)\n", base,
+               n_kind, isas[i], worst, bound);
+        fflush(stdout);
+        check_mixed(base, isas[i]);
+        rig_close();
+        ran++;
+    }
+    ck_assert_int_ge(ran, 2); /* plain and portable run everywhere */
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("golden");
+    TCase *tc = tcase_create("golden");
+    tcase_set_timeout(tc, 240);
+    tcase_add_loop_test(tc, test_as_peft, 0, (int)(sizeof bases / sizeof *bases));
+    suite_add_tcase(s, tc);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed != 0;
+}

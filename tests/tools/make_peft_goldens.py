@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Makes tests/fixtures/peft: one adapter of each kind that PEFT can save, and what PEFT answers.
+
+Usage: make_peft_goldens.py [output directory]     (needs torch, transformers, peft, safetensors)
+
+The bases are those of make_goldens.py (tests/fixtures/models), which must be there already.  Each
+directory is <base>/<kind>: the files as PEFT saved them (config and safetensors), changed only where
+the kind is another saver's way of writing the same, and golden.bin in make_goldens.py's format with
+adapter 0 throughout.  Adapters are random and strong: magnitudes, biases and tables are moved as far
+as matrices are, so that an engine that leaves one out is far off.
+"""
+
+import json
+import os
+import shutil
+import struct
+import sys
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
+from safetensors.torch import load_file, save_file
+
+from make_goldens import ALL, N_NEW, N_SAMPLE, N_TOP, N_VOCAB, load, make_case, write_case
+
+TWO = ["q_proj", "v_proj"]
+REGEX = r".*\.layers\.(0|1)\.(self_attn\.[qo]_proj|mlp\.(up|down)_proj)"
+
+# kind: (bases, LoraConfig, how the saver differs)
+KINDS = {
+    "regex": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=REGEX), None),
+    "linear": (["llama-f32"], dict(r=3, lora_alpha=6, target_modules="all-linear",
+                                   exclude_modules=["k_proj", "layers.1.mlp.up_proj"]), None),
+    "layers": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=ALL, layers_to_transform=[1],
+                                   layers_pattern="layers"), None),
+    "keys": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=ALL,
+                                 rank_pattern={r".*\.1\.mlp\.\w+": 7, "down_proj": 6,
+                                               "^model.layers.0.self_attn.q_proj": 2,
+                                               "[kv]_proj": 5},
+                                 alpha_pattern={r"layers\.\d\.self_attn\.(q|o)_proj": 3,
+                                                "proj": 99, "down_proj": 20}), None),
+    "dora": (["llama-f32", "qwen2-f32", "llama-bf16"],
+             dict(r=4, lora_alpha=8, target_modules=ALL, use_dora=True), None),
+    "dora-rs": (["llama-f32", "llama-bf16"],
+                dict(r=40, lora_alpha=10, use_rslora=True, use_dora=True,
+                     target_modules=["q_proj", "o_proj", "down_proj"],
+                     rank_pattern={"o_proj": 3}, alpha_pattern={"layers.0.mlp.down_proj": 24}), None),
+    "lora-bias": (["qwen2-f32"], dict(r=4, lora_alpha=8, target_modules=["q_proj", "k_proj"],
+                                      lora_bias=True), None),
+    "bias-all": (["qwen2-f32"], dict(r=4, lora_alpha=8, target_modules=["q_proj", "up_proj"],
+                                     bias="all"), None),
+    "bias-lora": (["qwen2-f32"], dict(r=4, lora_alpha=8, target_modules=["q_proj", "up_proj"],
+                                      bias="lora_only"), None),
+    "both-bias": (["qwen2-f32"], dict(r=4, lora_alpha=8, target_modules=["q_proj", "k_proj"],
+                                      lora_bias=True, bias="lora_only"), None),
+    "fused": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=ALL), "fused"),
+    "fused-dora": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=ALL, use_dora=True),
+                   "fused"),
+    "plain": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=TWO), "plain"),
+    "vision": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=TWO), "vision"),
+    "wrapped": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=TWO), "wrapped"),
+}
+LENGTHS = [1, 9, 37]
+MARGIN = {"llama-bf16": 0.12}
+
+
+def randomise(model, kind, gen):
+    """Fills what PEFT leaves at its start: B at zero, magnitudes at the norm, biases at the base's."""
+    _, wish, how = KINDS[kind]
+    with torch.no_grad():
+        for name, module in model.named_modules():
+            if not isinstance(module, LoraLayer):
+                continue
+            scale = module.scaling["default"]
+            if "default" in module.lora_embedding_A:
+                a, b = module.lora_embedding_A["default"], module.lora_embedding_B["default"]
+            else:
+                a, b = module.lora_A["default"].weight, module.lora_B["default"].weight
+            size = 0.2 / scale / max(1, min(a.shape)) ** 0.5
+            a.copy_(torch.randn(a.shape, generator=gen) / (a.shape[1] ** 0.5 if a.shape[1] != N_VOCAB else 1))
+            b.copy_(torch.randn(b.shape, generator=gen) * size)
+            if "default" in module.lora_magnitude_vector:
+                m = module.lora_magnitude_vector["default"].weight
+                m.mul_(1 + 0.2 * torch.randn(m.shape, generator=gen))
+            if wish.get("lora_bias"):
+                bias = module.lora_B["default"].bias
+                bias.copy_(torch.randn(bias.shape, generator=gen) * 0.2 / scale)
+        if how == "fused":
+            for layer in model.base_model.model.model.layers:
+                for first, *rest in ([layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj],
+                                     [layer.mlp.gate_proj, layer.mlp.up_proj]):
+                    for other in rest:
+                        other.lora_A["default"].weight.copy_(first.lora_A["default"].weight)
+        bias = wish.get("bias", "none")
+        for name, p in model.named_parameters():
+            if name.endswith(".bias") and "lora_" not in name and bias != "none":
+                if bias == "all" or "base_layer" in name:
+                    p.add_(0.3 * torch.randn(p.shape, generator=gen))
+            if "modules_to_save.default" in name:
+                p.add_(0.3 * p.std() * torch.randn(p.shape, generator=gen))
+
+
+def fuse(tensors):
+    """q, k, v and gate, up as one module each: one A, the rest row after row."""
+    out = {}
+    for name, value in tensors.items():
+        for parts, fused in ((["q_proj", "k_proj", "v_proj"], "qkv_proj"),
+                             (["gate_proj", "up_proj"], "gate_up_proj")):
+            if not any("." + p + "." in name for p in parts):
+                continue
+            part = next(p for p in parts if "." + p + "." in name)
+            if part == parts[0]:
+                all_parts = [tensors[name.replace(part, p)] for p in parts]
+                out[name.replace(part, fused)] = (value if "lora_A" in name
+                                                  else torch.cat(all_parts).contiguous())
+            break
+        else:
+            out[name] = value
+    return out
+
+
+def rename(tensors, how):
+    if how == "fused":
+        return fuse(tensors)
+    if how == "plain":
+        return {k.replace("base_model.model.", "").replace(".weight", ".default.weight"): v
+                for k, v in tensors.items()}
+    if how == "vision":
+        return {k.replace("model.layers", "model.language_model.layers"): v for k, v in tensors.items()}
+    if how == "wrapped":
+        return {k.replace("base_model.model.", "module._orig_mod.base_model.model.")
+                .replace(".self_attn.", "._fsdp_wrapped_module.self_attn."): v for k, v in tensors.items()}
+    return tensors
+
+
+def reconfigure(config, how):
+    config["base_model_name_or_path"] = "tiny"
+    if isinstance(config["target_modules"], list):
+        config["target_modules"] = sorted(config["target_modules"])
+    if how == "fused":
+        config["target_modules"] = ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]
+    if how == "vision":
+        config["target_modules"] = (r"(?:.*?(?:language|text).*?(?:self_attn|mlp).*?(?:q_proj|v_proj).*?)|"
+                                    r"(?:\bmodel\.layers\.[\d]{1,}\.(?:self_attn)\.(?:(?:q_proj|v_proj)))")
+
+
+def make_kind(base_dir, where, kind, margin, gen):
+    _, wish, how = KINDS[kind]
+    model = get_peft_model(load(base_dir), LoraConfig(task_type="CAUSAL_LM", **wish))
+    randomise(model, kind, gen)
+    model.save_pretrained(where)
+    os.remove(os.path.join(where, "README.md"))
+    model = PeftModel.from_pretrained(load(base_dir), where).eval()  # what PEFT itself reads
+    base = load(base_dir)
+    with open(os.path.join(where, "golden.bin"), "wb") as f:
+        f.write(b"LGLD" + struct.pack("<IIII", N_VOCAB, len(LENGTHS), N_TOP, N_SAMPLE))
+        for n_prompt in LENGTHS:
+            tokens, logprobs = make_case(model, n_prompt, margin, gen)
+            write_case(f, 0, n_prompt, tokens, logprobs)
+    far = (base(torch.tensor([tokens])).logits - model(torch.tensor([tokens])).logits).abs().max()
+    assert far > 0.05, f"{kind} does nothing: {far}"
+    path = os.path.join(where, "adapter_model.safetensors")
+    save_file({k: v.contiguous() for k, v in rename(load_file(path), how).items()}, path,
+              metadata={"format": "pt"})
+    path = os.path.join(where, "adapter_config.json")
+    with open(path) as f:
+        config = json.load(f)
+    reconfigure(config, how)
+    with open(path, "w") as f:
+        json.dump(config, f, indent=2)  # the order of patterns matters
+
+
+def main():
+    here = os.path.dirname(os.path.abspath(__file__))
+    models = os.path.join(here, "..", "fixtures", "models")
+    out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(here, "..", "fixtures", "peft")
+    only = sys.argv[2:]
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    for kind, (bases, _, _) in KINDS.items():
+        if only and kind not in only:
+            continue
+        for base in bases:
+            where = os.path.join(out, base, kind)
+            shutil.rmtree(where, ignore_errors=True)
+            torch.manual_seed(1)
+            gen = torch.Generator().manual_seed(sum(map(ord, kind + base)))
+            make_kind(os.path.join(models, base), where, kind, MARGIN.get(base, 0.01), gen)
+            print(base, kind, flush=True)
+
+
+if __name__ == "__main__":
+    main()
