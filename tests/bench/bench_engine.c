@@ -64,7 +64,7 @@ static void make_adapters(void)
             void *pa = at, *pb = at + be_lora_a_bytes(be, c->type, RANK, d_in);
             at = (char *)pb + be_lora_b_bytes(be, c->type, RANK, d_out);
             if (be_lora_pack(be, c->type, pa, pb, x, x, DT_F32, RANK, d_in, d_out, &e)) abort();
-            mat[i] = (lora_mat){pa, pb, RANK, 2.0F};
+            mat[i] = (lora_mat){.a = pa, .b = pb, .rank = RANK, .scale = 2.0F};
             free(x);
         }
         views[a] = (lora_view){
