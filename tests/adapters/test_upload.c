@@ -707,7 +707,7 @@ START_TEST(test_weight_attacks)
            ERR_INPUT, "not in the file");
     expect(send_weights(&w, "{\"peft_type\":\"LORA\",\"r\":4,\"use_dora\":true,"
                             "\"target_modules\":[\"q_proj\",\"v_proj\"]}"),
-           ERR_UNSUPPORTED, "DoRA");
+           ERR_INPUT, "lora_magnitude_vector");
     expect(send_weights(&w, ""), ERR_INPUT, "adapter_config.json");
     bytes_free(&w);
     ck_assert_int_eq(count_files("adapters"), 0);
