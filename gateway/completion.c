@@ -714,6 +714,27 @@ static void settle(completion *c)
     free(rows);
 }
 
+/* What the log line says: of all choices the tokens, of the first one the times. */
+static void describe_for_log(const completion *c)
+{
+    exchange *x = c->x;
+    openai_usage u;
+    (void)snprintf(x->log_model, sizeof(x->log_model), "%s", c->label);
+    x->log_class = c->srv->classes[c->slo_class].name;
+    if (c->n_choices == 0 || !c->choices[0].submitted) return;
+    const choice *ch = &c->choices[0];
+    const request *rq = &ch->rq;
+    usage_of(c, &u);
+    x->log_prompt = u.prompt_tokens;
+    x->log_cached = u.cached_tokens;
+    x->log_output = u.output_tokens;
+    if (rq->admitted_us) x->log_queue_us = rq->admitted_us - rq->arrived_us;
+    if (rq->first_token_us) x->log_ttft_us = rq->first_token_us - rq->arrived_us;
+    int made = atomic_load(&rq->n_pushed);
+    if (made > 1) x->log_tpot_us = (rq->last_token_us - rq->first_token_us) / (made - 1);
+    (void)snprintf(x->log_finish, sizeof(x->log_finish), "%s", ch->finish ? ch->finish : "error");
+}
+
 /* ------------------------------------------------------------- the last bytes -- */
 
 static bool any_error(completion *c)
@@ -829,6 +850,7 @@ static void run(completion *c, bool chat)
         abandon(c);
         c->status = c->problem.status;
         settle(c);
+        describe_for_log(c);
         send_problem(c);
         return;
     }
@@ -839,6 +861,7 @@ static void run(completion *c, bool chat)
     else
         c->status = 200;
     settle(c);
+    describe_for_log(c);
     if (c->client_gone)
         exchange_drop(c->x);
     else if (failed)

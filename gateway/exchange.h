@@ -18,6 +18,7 @@
 #include "engine/base/arena.h"
 #include "engine/base/err.h"
 #include "gateway/jsonw.h"
+#include "gateway/trace.h"
 #include "storage/keys.h"
 #include "storage/tenants.h"
 
@@ -37,7 +38,7 @@ typedef struct exchange {
     const char *query;               /* raw, NULL: none */
     char *param[EXCHANGE_PARAM_MAX]; /* decoded path segments that matched {} in the route */
     int n_param;
-    char request_id[40]; /* ours: "req_..." */
+    char request_id[40]; /* ours: "req_" and 16 hex digits, which are our span id too */
     key_info key;        /* zero id: none */
     tenant tenant;       /* zero id: the operator's key */
     arena arena;
@@ -52,7 +53,12 @@ typedef struct exchange {
     bool chunked_body, body_read, answered, streaming, close_after, keep_alive_ok;
     int status; /* of the answer */
     uint64_t sent_bytes;
-    const char *log_model; /* for the log line; may be NULL */
+    trace_context trace;
+    /* For the log line; NULL or below 0: left out. */
+    char log_model[80], log_finish[16];
+    const char *log_class;
+    int64_t log_prompt, log_cached, log_output; /* tokens */
+    int64_t log_queue_us, log_ttft_us, log_tpot_us;
 } exchange;
 
 /* ---- the request -------------------------------------------------------------- */

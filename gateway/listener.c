@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 
 #include <civetweb.h>
@@ -232,23 +233,64 @@ static void start_exchange(exchange *x, listener *l, struct mg_connection *conn,
                     .plane = l->plane,
                     .method = ri->request_method,
                     .query = ri->query_string,
-                    .arrived_us = clock_now_us()};
+                    .arrived_us = clock_now_us(),
+                    .log_prompt = -1,
+                    .log_cached = -1,
+                    .log_output = -1,
+                    .log_queue_us = -1,
+                    .log_ttft_us = -1,
+                    .log_tpot_us = -1};
     arena_init(&x->arena, EXCHANGE_ARENA_BYTES);
     (void)snprintf(x->request_id, sizeof(x->request_id), "req_%016llx",
                    (unsigned long long)store_next_id(l->srv->store));
 }
 
+/* Two of them are none. */
+static void join_trace(exchange *x, const struct mg_request_info *ri)
+{
+    const char *header = NULL;
+    int n = 0;
+    for (int i = 0; i < ri->num_headers; i++) {
+        if (strcasecmp(ri->http_headers[i].name, "traceparent") != 0) continue;
+        header = ri->http_headers[i].value;
+        n++;
+    }
+    if (n != 1 || !trace_parse(header, &x->trace)) return;
+    exchange_add_header(x, "traceparent", "00-%s-%s-%s", x->trace.trace_id, x->request_id + 4,
+                        x->trace.flags);
+}
+
+static const char *count_of(int64_t n, char text[24])
+{
+    (void)snprintf(text, 24, "%lld", (long long)n);
+    return n < 0 ? NULL : text;
+}
+
+static const char *ms_of(int64_t us, char text[24])
+{
+    (void)snprintf(text, 24, "%.2f", (double)us / 1000);
+    return us < 0 ? NULL : text;
+}
+
 static void log_exchange(const exchange *x)
 {
+    char prompt[24], cached[24], output[24], queue[24], ttft[24], tpot[24];
+    bool traced = x->trace.trace_id[0] != 0;
     char status[12], ms[24], bytes[24], who[TENANT_NAME_MAX + 1];
     (void)snprintf(status, sizeof(status), "%d", x->status);
     (void)snprintf(ms, sizeof(ms), "%.1f", (double)(clock_now_us() - x->arrived_us) / 1000);
     (void)snprintf(bytes, sizeof(bytes), "%llu", (unsigned long long)x->sent_bytes);
     (void)snprintf(who, sizeof(who), "%s", x->tenant.name);
-    log_fields(x->plane == PLANE_METRICS ? LOG_DEBUG : LOG_INFO, "gateway", "request", "id",
-               x->request_id, "method", x->method, "path", x->path, "status", status, "ms", ms,
-               "bytes", bytes, "tenant", who[0] ? who : NULL, "key",
-               x->key.id ? x->key.public_id : NULL, "model", x->log_model, NULL);
+    log_fields(
+        x->plane == PLANE_METRICS ? LOG_DEBUG : LOG_INFO, "gateway", "request", "id", x->request_id,
+        "method", x->method, "path", x->path, "status", status, "ms", ms, "bytes", bytes, "tenant",
+        who[0] ? who : NULL, "key", x->key.id ? x->key.public_id : NULL, "model",
+        x->log_model[0] ? x->log_model : NULL, "class", x->log_class, "prompt_tokens",
+        count_of(x->log_prompt, prompt), "cached_tokens", count_of(x->log_cached, cached),
+        "output_tokens", count_of(x->log_output, output), "queue_ms", ms_of(x->log_queue_us, queue),
+        "ttft_ms", ms_of(x->log_ttft_us, ttft), "tpot_ms", ms_of(x->log_tpot_us, tpot), "finish",
+        x->log_finish[0] ? x->log_finish : NULL, "trace_id", traced ? x->trace.trace_id : NULL,
+        "parent_id", traced ? x->trace.parent_id : NULL, NULL);
 }
 
 /* A connection over a limit gets this one answer. */
@@ -272,6 +314,7 @@ static int on_request(struct mg_connection *conn)
     exchange x;
     int status;
     start_exchange(&x, l, conn, ri);
+    join_trace(&x, ri);
     const char *wrong = guard_check(ri, &status, &x.content_length, &x.chunked_body);
     if (my.verdict != PEER_ADMITTED) {
         refuse_connection(&x);
