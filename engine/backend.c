@@ -177,6 +177,18 @@ void be_kv_copy_page(backend *be, kv_pool *kv, int dst_page, int src_page)
     if (!broken(be) && dst_page != src_page) be->ops->kv_copy_page(be, kv, dst_page, src_page);
 }
 
+void be_kv_save(backend *be, const kv_pool *kv, int page, void *host)
+{
+    assert(page >= 0 && page < kv->n_pages);
+    if (!broken(be)) be->ops->kv_save(be, kv, page, host);
+}
+
+void be_kv_load(backend *be, kv_pool *kv, int page, const void *host)
+{
+    assert(page >= 0 && page < kv->n_pages);
+    if (!broken(be)) be->ops->kv_load(be, kv, page, host);
+}
+
 /* ------------------------------------------------------------------ operations -- */
 
 static void check_step(const kv_pool *kv, const step *s)

@@ -46,6 +46,8 @@ struct backend_ops {
     err_code (*kv_create)(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, err *e);
     void (*kv_destroy)(backend *be, kv_pool *kv);
     void (*kv_copy_page)(backend *be, kv_pool *kv, int dst_page, int src_page);
+    void (*kv_save)(backend *be, const kv_pool *kv, int page, void *host);
+    void (*kv_load)(backend *be, kv_pool *kv, int page, const void *host);
 
     void (*embed)(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
     void (*rms_norm)(backend *be, float *out, const float *x, const float *weight, float eps,

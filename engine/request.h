@@ -78,7 +78,9 @@ typedef struct request {
     const lora_view *lora;
     int32_t *page; /* block table, owned by the scheduler */
     int n_page, page_cap;
-    int n_computed; /* positions whose KV is in pages */
+    int32_t *swap_slot; /* [page_cap] behind `page`: where its pages lie while it is pre-empted */
+    int n_swapped;      /* of them in use */
+    int n_computed;     /* positions whose KV is in pages, or swapped out */
     int n_preempted;
     int64_t admitted_us, first_token_us, last_token_us; /* admitted_us 0: has never run */
     int state;                                          /* private to sched.c */

@@ -3,8 +3,8 @@
  * One iteration: take what the inbox holds, drop what was cancelled, let policy_plan() choose, seat
  * and page the chosen, build the step, run it, sample, hand tokens out, retire the finished.
  * A request's history is its prompt followed by its output; `n_computed` positions of it have KV.
- * Pre-emption gives all pages back and recomputes the history later, so the draws go on where they
- * were and the tokens are the same.
+ * Pre-emption gives all pages back; later the history is recomputed, or its pages return from where
+ * they were swapped to.  The draws go on where they were, so the tokens are the same.
  *
  * Everything the loop needs is allocated in sched_create().
  */
@@ -58,6 +58,7 @@ struct sched {
     const lora_source *source;
     kv_pages *pages;
     kv_pool *kv;
+    swap_pool *swap; /* NULL: there is none */
     int page_tokens, n_pages, max_context;
 
     pthread_t thread;
@@ -218,10 +219,17 @@ static request_outcome outcome_of(finish_reason why)
                                      : OUTCOME_FAILED;
 }
 
+static void swap_forget(sched *sc, request *rq)
+{
+    if (rq->n_swapped) swap_drop(sc->swap, rq->swap_slot, rq->n_swapped);
+    rq->n_swapped = 0;
+}
+
 /* The last touch of the request; the list is tidied by sweep(). */
 static void finish(sched *sc, request *rq, finish_reason why, const err *cause)
 {
     leave_seat(sc, rq);
+    swap_forget(sc, rq);
     rq->state = STATE_DONE;
     if ((why == FINISH_STOP || why == FINISH_LENGTH) && rq->max_tokens > 0) {
         int made = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed);
@@ -353,11 +361,37 @@ static void unplace(sched *sc, const request *rq)
     sc->step.n_seq--;
 }
 
+/* Copying a request's pages out and back takes less time than computing them again. */
+static bool swap_is_cheaper(const sched *sc, const request *rq, int n_page)
+{
+    const cost_work none = {0};
+    cost_work again = cost_with_chunk(&none, rq->n_computed, 0, rank_of(rq));
+    double recompute = cost_predict(&sc->cost, &again) - cost_predict(&sc->cost, &none);
+    return sc->cost.n >= COST_LEARNING && swap_round_trip_us(sc->swap, n_page) < recompute;
+}
+
+/* Returns how many positions are kept; 0: they will be computed again. */
+static int swap_out(sched *sc, request *rq)
+{
+    int n = pages_for(sc, rq->n_computed);
+    if (!sc->swap || n == 0 || scores(rq)) return 0; /* scored prompts begin anew */
+    if (sc->cfg.preemption == PREEMPT_RECOMPUTE) return 0;
+    if (sc->cfg.preemption == PREEMPT_CHEAPER && !swap_is_cheaper(sc, rq, n)) return 0;
+    if (!swap_save(sc->swap, rq->page, n, rq->swap_slot)) return 0;
+    rq->n_swapped = n;
+    pthread_mutex_lock(&sc->mu);
+    sc->stats.n_swapped_out++;
+    pthread_mutex_unlock(&sc->mu);
+    return rq->n_computed;
+}
+
 static void preempt(sched *sc, int v)
 {
     request *rq = sc->list[v];
     unplace(sc, rq);
+    int kept = swap_out(sc, rq);
     leave_seat(sc, rq);
+    rq->n_computed = kept;
     rq->n_preempted++;
     sc->view[v].running = false;
     sc->allowed[v] = false; /* not again in this step */
@@ -460,6 +494,34 @@ static void reuse_prefix(sched *sc, request *rq, int32_t *scratch)
     }
 }
 
+static void publish_pages(sched *sc, request *rq, int before)
+{
+    kv_domain d;
+    domain_of(rq, &d);
+    int32_t *tokens = sc->pos; /* no step is built or running: its arrays are free */
+    for (int p = before / sc->page_tokens; (p + 1) * sc->page_tokens <= rq->n_computed; p++) {
+        for (int i = 0; i < sc->page_tokens; i++) {
+            tokens[i] = history_at(rq, p * sc->page_tokens + i);
+        }
+        kv_publish(sc->pages, &d, rq->page, p, tokens);
+    }
+}
+
+/* What the prefix cache does not have any more comes back from the swap; `kept` positions were saved. */
+static void swap_in(sched *sc, request *rq, int kept)
+{
+    int from = rq->n_computed / sc->page_tokens;
+    if (rq->n_computed < kept) {
+        swap_load(sc->swap, rq->swap_slot + from, rq->n_swapped - from, rq->page + from);
+        rq->n_computed = kept;
+        publish_pages(sc, rq, from * sc->page_tokens);
+        pthread_mutex_lock(&sc->mu);
+        sc->stats.n_swapped_in++;
+        pthread_mutex_unlock(&sc->mu);
+    }
+    swap_forget(sc, rq);
+}
+
 /* A seat, and pages for the whole history at once, so that a prefill once begun is finished. */
 static bool admit(sched *sc, int i, int64_t now)
 {
@@ -475,10 +537,13 @@ static bool admit(sched *sc, int i, int64_t now)
     sc->view[i].running = true;
     sc->n_running++;
     telemetry_adapter_add(sc->tele, rq->adapter_id, +1, -1);
+    int kept = rq->n_computed; /* swapped out */
+    rq->n_computed = 0;
     reuse_prefix(sc, rq, sc->token);
     bool got = extend(sc, rq, left_of(rq));
     assert(got);
     (void)got;
+    if (rq->n_swapped) swap_in(sc, rq, kept);
     if (rq->admitted_us == 0) {
         rq->admitted_us = now;
         telemetry_seat(sc->tele, rq);
@@ -646,19 +711,6 @@ static void sample_some(void *arg, int i)
                      rq->prompt, rq->n_prompt, rq->output,
                      atomic_load_explicit(&rq->n_pushed, memory_order_relaxed), &sc->picked[s]);
         if (sc->picked[s].token < 0) sc->broken_row[s] = true;
-    }
-}
-
-static void publish_pages(sched *sc, request *rq, int before)
-{
-    kv_domain d;
-    domain_of(rq, &d);
-    int32_t *tokens = sc->pos; /* the step is over: its arrays are free */
-    for (int p = before / sc->page_tokens; (p + 1) * sc->page_tokens <= rq->n_computed; p++) {
-        for (int i = 0; i < sc->page_tokens; i++) {
-            tokens[i] = history_at(rq, p * sc->page_tokens + i);
-        }
-        kv_publish(sc->pages, &d, rq->page, p, tokens);
     }
 }
 
@@ -899,6 +951,7 @@ static void publish_counts(sched *sc)
     sc->stats.n_pages = kc.n_pages;
     sc->stats.n_pages_used = kc.n_held;
     sc->stats.n_pages_cached = kc.n_cached;
+    swap_count(sc->swap, &sc->stats.swap);
     sc->stats.n_prompt_tokens = sc->n_prompt_tokens;
     sc->stats.n_output_tokens = sc->n_output_tokens;
     pthread_mutex_unlock(&sc->mu);
@@ -972,6 +1025,7 @@ static void free_all(sched *sc)
     kv_destroy(sc->pages);
     board_destroy(sc->board);
     telemetry_destroy(sc->tele);
+    swap_destroy(sc->swap);
     if (sc->kv) be_kv_destroy(sc->be, sc->kv);
     pthread_cond_destroy(&sc->work);
     pthread_mutex_destroy(&sc->mu);
@@ -1078,6 +1132,9 @@ err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *b
     (void)pthread_condattr_destroy(&attr);
     atomic_store(&sc->heartbeat_us, clock_now_us());
     rc = be_kv_create(be, &sc->kv, &shape, sc->n_pages, e);
+    if (!rc && cfg->preemption != PREEMPT_RECOMPUTE) {
+        rc = swap_create(&sc->swap, be, sc->kv, page_bytes, cfg->swap_bytes, e);
+    }
     if (!rc && !allocate(sc)) rc = err_set(e, ERR_NOMEM, "no memory for the scheduler");
     if (!rc && pthread_create(&sc->thread, NULL, engine_thread, sc) != 0) {
         rc = err_set(e, ERR_LIMIT, "the engine thread could not be started");
@@ -1178,8 +1235,9 @@ err_code sched_submit(sched *sc, request *rq, err *e)
     if (rc) return rc;
     if (!rq->page) {
         rq->page_cap = pages_for(sc, rq->n_prompt + rq->max_tokens + 1);
-        rq->page = calloc((size_t)rq->page_cap, sizeof(*rq->page));
+        rq->page = calloc(2 * (size_t)rq->page_cap, sizeof(*rq->page));
         if (!rq->page) return err_set(e, ERR_NOMEM, "no memory for a block table");
+        rq->swap_slot = rq->page + rq->page_cap;
     }
     telemetry_enter(sc->tele, rq);
     pthread_mutex_lock(&sc->mu);

@@ -6,7 +6,8 @@
  * adapters, reserve pages, build the step, model_forward(), sample, push, retire.
  *
  * A request is never failed for lack of pages: it waits, or the latest arrival of the lowest
- * class is pre-empted and recomputed later with identical tokens.
+ * class is pre-empted and goes on later with identical tokens: its KV is recomputed, or was swapped to
+ * host memory where that is cheaper.
  *
  * Threads: sched_submit(), sched_cancel(), sched_stats_get() from any thread.
  */
@@ -22,6 +23,7 @@
 #include "engine/lora.h"
 #include "engine/model.h"
 #include "engine/request.h"
+#include "engine/swap.h"
 #include "engine/telemetry.h"
 
 enum {
@@ -37,6 +39,13 @@ typedef struct slo_class {
     int rank;                /* 0 is the most urgent */
 } slo_class;
 
+/* What becomes of a pre-empted request's KV. */
+typedef enum {
+    PREEMPT_CHEAPER, /* by the cost model and what copies have taken */
+    PREEMPT_RECOMPUTE,
+    PREEMPT_SWAP, /* as long as there is room */
+} preemption;
+
 typedef struct sched_config {
     int max_rows;      /* rows in one step: decode rows + prefill tokens */
     int max_seqs;      /* sequences running at once */
@@ -46,6 +55,8 @@ typedef struct sched_config {
     size_t kv_bytes;   /* budget of the page pool */
     int64_t ageing_us; /* waiting this long raises a request by one class; 0: 10 s */
     bool prefix_cache;
+    size_t swap_bytes; /* host memory for pages of pre-empted requests */
+    preemption preemption;
     int max_tenants; /* that have telemetry of their own */
     int n_class;
     slo_class classes[SLO_CLASS_MAX];
@@ -60,6 +71,8 @@ typedef struct sched_stats {
     uint64_t n_looked_up_tokens,
         n_cached_tokens; /* prompt tokens asked of the prefix cache, and found */
     uint64_t n_finished, n_cancelled, n_failed, n_preempted, n_adapter_waits;
+    uint64_t n_swapped_out, n_swapped_in; /* requests; of the pre-empted, those with a copy */
+    swap_counts swap;                     /* pages of them */
     int last_rows, last_segments, last_adapters;       /* of the latest step */
     int last_prefill, last_seqs;                       /* prompt rows and sequences of it */
     int64_t last_step_us, busy_us;                     /* busy_us: sum over steps */

@@ -86,6 +86,11 @@ static const option options[] = {
      "Memory for the KV pages of all sequences and the prefix cache."},
     {"engine", "prefix_cache", OPT_BOOL, AT(engine_prefix_cache), "yes", 0, 0,
      "Reuse the KV of equal prompt beginnings, within one tenant and adapter version."},
+    {"engine", "swap_bytes", OPT_BYTES, AT(engine_swap_bytes), "256MiB", 0, 1024 * GIB,
+     "Memory for the KV of pre-empted requests, until they run again; touched only when used."},
+    {"engine", "preemption", OPT_TEXT, AT(engine_preemption), "auto", 0, 0,
+     "What becomes of it: recompute, swap (as long as there is room), or auto: what is cheaper by\n"
+     "the cost model and what copies have taken."},
     {"adapters", "host_memory", OPT_BYTES, AT(adapters_host_memory), "512MiB", MIB, 1024 * GIB,
      "Memory for adapters that are ready to run; the others stay on disk until asked for."},
     {"adapters", "loaders", OPT_INT, AT(adapters_loaders), "1", 1, 16,
@@ -396,6 +401,7 @@ err_code config_check(const config *c, err *e)
     static const char *const levels[] = {"debug", "info", "warn", "error", NULL};
     static const char *const formats[] = {"text", "logfmt", "json", NULL};
     static const char *const classes[] = {"interactive", "standard", "batch", NULL};
+    static const char *const preemptions[] = {"auto", "recompute", "swap", NULL};
     if (!c->model_path[0]) return err_set(e, ERR_INPUT, "model.path is not set");
     if (!c->model_name[0]) return err_set(e, ERR_INPUT, "model.name is empty");
     if (!c->data_dir[0]) return err_set(e, ERR_INPUT, "data.dir is not set");
@@ -410,6 +416,9 @@ err_code config_check(const config *c, err *e)
     }
     if (!one_of(c->log_format, formats)) {
         return err_set(e, ERR_INPUT, "log.format: '%.40s' is unknown", c->log_format);
+    }
+    if (!one_of(c->engine_preemption, preemptions)) {
+        return err_set(e, ERR_INPUT, "engine.preemption: '%.40s' is unknown", c->engine_preemption);
     }
     if (!one_of(c->classes_default, classes)) {
         return err_set(e, ERR_INPUT, "classes.default: '%.40s' is unknown", c->classes_default);

@@ -37,6 +37,8 @@ typedef struct config {
     int64_t engine_max_rows, engine_max_seqs, engine_max_queued, engine_max_context;
     int64_t engine_kv_memory;
     bool engine_prefix_cache;
+    int64_t engine_swap_bytes;
+    char engine_preemption[CONFIG_TEXT_MAX];
 
     int64_t adapters_host_memory, adapters_loaders, adapters_max_upload;
     int64_t adapters_max_open_uploads, adapters_upload_expiry_us;

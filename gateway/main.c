@@ -302,6 +302,11 @@ static err_code open_scheduler(process *p, err *e)
                        .max_logits = (int)c->engine_max_seqs + SCHED_SCORE_ROWS,
                        .kv_bytes = (size_t)c->engine_kv_memory,
                        .prefix_cache = c->engine_prefix_cache,
+                       .swap_bytes = (size_t)c->engine_swap_bytes,
+                       .preemption = strcmp(c->engine_preemption, "swap") == 0 ? PREEMPT_SWAP
+                                     : strcmp(c->engine_preemption, "recompute") == 0
+                                         ? PREEMPT_RECOMPUTE
+                                         : PREEMPT_CHEAPER,
                        .max_tenants = (int)c->metrics_max_tenants,
                        .n_class = SERVER_CLASSES};
     memcpy(sc.classes, s->classes, sizeof(s->classes));

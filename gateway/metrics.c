@@ -46,6 +46,19 @@ static void put_engine(prom *p, const metrics_view *v)
     prom_counter(p, "lorad_prefix_hit_tokens_total", "Of these, found", t->n_cached_tokens);
     prom_counter(p, "lorad_preemptions_total", "Sequences that gave their pages back",
                  t->n_preempted);
+    prom_family(p, "lorad_swapped_requests_total", "counter",
+                "Pre-empted requests whose KV was copied out, and back");
+    prom_count(p, t->n_swapped_out, "direction", "out", NULL);
+    prom_count(p, t->n_swapped_in, "direction", "in", NULL);
+    prom_family(p, "lorad_swapped_pages_total", "counter", "KV pages copied out, and back");
+    prom_count(p, t->swap.n_saved, "direction", "out", NULL);
+    prom_count(p, t->swap.n_loaded, "direction", "in", NULL);
+    prom_gauge(p, "lorad_swap_bytes", "KV of pre-empted requests in host memory",
+               (double)t->swap.n_used * (double)t->swap.page_bytes);
+    prom_gauge(p, "lorad_swap_budget_bytes", "Room for it",
+               (double)t->swap.n_pages * (double)t->swap.page_bytes);
+    prom_gauge(p, "lorad_swap_page_seconds", "What one page takes out and back",
+               t->swap.page_us / 1e6);
     prom_counter(p, "lorad_adapter_waits_total", "Times that a request found its adapter not there",
                  t->n_adapter_waits);
     prom_counter(p, "lorad_cancelled_total", "Requests cancelled by their client", t->n_cancelled);

@@ -84,6 +84,20 @@ void cpu_kv_copy_page(backend *be, kv_pool *pool, int dst_page, int src_page)
            kv->data + (size_t)src_page * kv->page_bytes, kv->page_bytes);
 }
 
+void cpu_kv_save(backend *be, const kv_pool *pool, int page, void *host)
+{
+    (void)be;
+    const cpu_kv *kv = (const cpu_kv *)pool;
+    memcpy(host, kv->data + (size_t)page * kv->page_bytes, kv->page_bytes);
+}
+
+void cpu_kv_load(backend *be, kv_pool *pool, int page, const void *host)
+{
+    (void)be;
+    cpu_kv *kv = (cpu_kv *)pool;
+    memcpy(kv->data + (size_t)page * kv->page_bytes, host, kv->page_bytes);
+}
+
 /* --------------------------------------------------------------- rope, append -- */
 
 typedef struct {

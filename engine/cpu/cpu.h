@@ -104,6 +104,8 @@ size_t cpu_kv_page_bytes(const backend *be, const attn_shape *shape);
 err_code cpu_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, err *e);
 void cpu_kv_destroy(backend *be, kv_pool *kv);
 void cpu_kv_copy_page(backend *be, kv_pool *kv, int dst_page, int src_page);
+void cpu_kv_save(backend *be, const kv_pool *kv, int page, void *host);
+void cpu_kv_load(backend *be, kv_pool *kv, int page, const void *host);
 void cpu_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v,
                      const float *q_norm, const float *k_norm, float norm_eps,
                      const rope_table *rope, const step *s, int layer);

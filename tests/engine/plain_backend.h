@@ -193,6 +193,33 @@ static void plain_kv_copy_page(backend *be, kv_pool *pool, int dst, int src)
     }
 }
 
+/* Layer by layer: K, then V. */
+static void plain_kv_save(backend *be, const kv_pool *pool, int page, void *host)
+{
+    (void)be;
+    const plain_kv *kv = (const plain_kv *)pool;
+    size_t n = plain_page_floats(&pool->shape);
+    float *to = host;
+    for (int l = 0; l < pool->shape.n_layer; l++, to += 2 * n) {
+        size_t at = ((size_t)l * (size_t)pool->n_pages + (size_t)page) * n;
+        memcpy(to, kv->k + at, n * 4);
+        memcpy(to + n, kv->v + at, n * 4);
+    }
+}
+
+static void plain_kv_load(backend *be, kv_pool *pool, int page, const void *host)
+{
+    (void)be;
+    plain_kv *kv = (plain_kv *)pool;
+    size_t n = plain_page_floats(&pool->shape);
+    const float *from = host;
+    for (int l = 0; l < pool->shape.n_layer; l++, from += 2 * n) {
+        size_t at = ((size_t)l * (size_t)pool->n_pages + (size_t)page) * n;
+        memcpy(kv->k + at, from, n * 4);
+        memcpy(kv->v + at, from + n, n * 4);
+    }
+}
+
 /* Offset of one position's heads in kv->k and kv->v. */
 static size_t plain_kv_at(const kv_pool *pool, const step_seq *q, int layer, int pos)
 {
@@ -409,6 +436,8 @@ static const backend_ops backend_plain = {
     .kv_create = plain_kv_create,
     .kv_destroy = plain_kv_destroy,
     .kv_copy_page = plain_kv_copy_page,
+    .kv_save = plain_kv_save,
+    .kv_load = plain_kv_load,
     .embed = plain_embed,
     .rms_norm = plain_rms_norm,
     .linear = plain_linear,

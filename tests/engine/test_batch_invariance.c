@@ -168,6 +168,7 @@ typedef struct {
     int max_rows, threads, n_pages, cold;
     bool cache;
     const char *isa;
+    int swap; /* pages of room for the pre-empted, which are then always swapped */
 } setting;
 
 typedef struct {
@@ -197,6 +198,8 @@ static void start(rig *r, const setting *st, const char *dir)
                        .max_logits = MAX_SEQS + SCHED_SCORE_ROWS,
                        .kv_bytes = (size_t)st->n_pages * be_kv_page_bytes(r->be, &sh),
                        .prefix_cache = st->cache,
+                       .swap_bytes = (size_t)st->swap * be_kv_page_bytes(r->be, &sh),
+                       .preemption = PREEMPT_SWAP,
                        .n_class = 2,
                        .classes = {{.name = "fast", .rank = 0}, {.name = "slow", .rank = 1}}};
     ck_assert_msg(sched_create(&r->sc, &sc, r->m, r->be, &r->source, &e) == ERR_NONE, "%s", e.msg);
@@ -277,16 +280,21 @@ START_TEST(each_request_gives_what_it_gives_alone)
         {.max_rows = 50, .threads = 1, .n_pages = 400, .cache = true, .isa = "auto"},
         {.max_rows = 96, .threads = 2, .n_pages = 9, .isa = "auto", .cold = 300},
         {.max_rows = 64, .threads = 3, .n_pages = 14, .cache = true, .isa = "auto", .cold = 50},
+        {.max_rows = 96, .threads = 2, .n_pages = 9, .isa = "auto", .swap = 100},
+        {.max_rows = 64, .threads = 2, .n_pages = 12, .cache = true, .isa = "auto", .swap = 6},
     };
     client *ref = calloc(N_REQUESTS, sizeof(*ref));
     alone(ref, models[_i], "auto");
-    uint64_t preempted = 0, cached = 0;
+    uint64_t preempted = 0, cached = 0, swapped = 0;
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
         sched_stats stats;
         together(ref, models[_i], &settings[i], &stats);
         preempted += stats.n_preempted;
         cached += stats.n_cached_tokens;
+        swapped += stats.n_swapped_in;
     }
+    ck_assert_msg(swapped > 0,
+                  "no request ever came back from the swap: the test shows too little");
     ck_assert_msg(preempted > 0, "no request was ever pre-empted: the test shows too little");
     ck_assert_msg(cached > 0, "the prefix cache was never used: the test shows too little");
     for (int i = 0; i < N_REQUESTS; i++) drop_client(&ref[i]);

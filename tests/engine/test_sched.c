@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <check.h>
 
@@ -38,6 +39,7 @@ struct model {
     bool fail; /* the device breaks at the next step */
     pthread_mutex_t mu;
     pthread_cond_t change;
+    int row_us; /* what each row takes */
     bool gated; /* a step needs a permit */
     int permits, begun;
 };
@@ -97,12 +99,19 @@ static void wait_at_gate(model *m)
     pthread_mutex_unlock(&m->mu);
 }
 
+static void nap(int us)
+{
+    struct timespec t = {us / 1000000, us % 1000000 * 1000L};
+    if (us > 0) (void)nanosleep(&t, NULL);
+}
+
 err_code model_forward(model *m, kv_pool *pool, const step *st, const float **out, err *e)
 {
     fake_kv *kv = (fake_kv *)pool;
     int row = 0, seg = 0, logit = 0;
     wait_at_gate(m);
     if (m->fail) return err_set(e, ERR_DEVICE, "the fake device broke");
+    nap(st->n_rows * m->row_us);
     for (int i = 0; i < st->n_seq; i++) {
         const step_seq *s = &st->seq[i];
         ck_assert_int_eq(s->row0, row);
@@ -142,7 +151,7 @@ static size_t fake_page_bytes(const backend *be, const attn_shape *s)
 {
     (void)be;
     (void)s;
-    return 1;
+    return PT * sizeof(cell);
 }
 
 static err_code fake_kv_create(backend *be, kv_pool **out, const attn_shape *s, int n, err *e)
@@ -163,6 +172,22 @@ static void fake_kv_destroy(backend *be, kv_pool *kv)
     free(kv);
 }
 
+static int copy_us; /* what copying a page takes */
+
+static void fake_kv_save(backend *be, const kv_pool *kv, int page, void *host)
+{
+    (void)be;
+    nap(copy_us);
+    memcpy(host, ((const fake_kv *)kv)->cells + (size_t)page * PT, PT * sizeof(cell));
+}
+
+static void fake_kv_load(backend *be, kv_pool *kv, int page, const void *host)
+{
+    (void)be;
+    nap(copy_us);
+    memcpy(((fake_kv *)kv)->cells + (size_t)page * PT, host, PT * sizeof(cell));
+}
+
 static void fake_sync(backend *be)
 {
     (void)be;
@@ -181,6 +206,8 @@ static const backend_ops fake_ops = {.name = "fake",
                                      .kv_page_bytes = fake_page_bytes,
                                      .kv_create = fake_kv_create,
                                      .kv_destroy = fake_kv_destroy,
+                                     .kv_save = fake_kv_save,
+                                     .kv_load = fake_kv_load,
                                      .parallel = fake_parallel};
 
 /* -------------------------------------------------------------------- the rig -- */
@@ -189,6 +216,8 @@ typedef struct {
     int max_rows, max_seqs, n_pages, max_queued;
     bool cache;
     int busy; /* adapters answer ERR_BUSY so many times */
+    int swap; /* pages of room */
+    preemption preemption;
 } setting;
 
 typedef struct {
@@ -245,7 +274,9 @@ static rig *start(const setting *st)
                       .max_queued = st->max_queued ? st->max_queued : 100,
                       .max_context = 128,
                       .max_logits = st->max_seqs + SCHED_SCORE_ROWS,
-                      .kv_bytes = (size_t)st->n_pages,
+                      .kv_bytes = (size_t)st->n_pages * PT * sizeof(cell),
+                      .swap_bytes = (size_t)st->swap * PT * sizeof(cell),
+                      .preemption = st->preemption,
                       .ageing_us = 3600LL * 1000000,
                       .prefix_cache = st->cache,
                       .n_class = 3,
@@ -401,6 +432,16 @@ START_TEST(any_company_gives_the_same_tokens)
         {.max_rows = 33, .max_seqs = 32, .n_pages = 40, .cache = true, .busy = 5},
         {.max_rows = 17, .max_seqs = 9, .n_pages = 22, .cache = true},
         {.max_rows = 1, .max_seqs = 1, .n_pages = 30},
+        /* every pre-empted one is swapped, some are, and as it pays */
+        {.max_rows = 33, .max_seqs = 32, .n_pages = 40, .swap = 800, .preemption = PREEMPT_SWAP},
+        {.max_rows = 17,
+         .max_seqs = 9,
+         .n_pages = 22,
+         .cache = true,
+         .swap = 800,
+         .preemption = PREEMPT_SWAP},
+        {.max_rows = 17, .max_seqs = 9, .n_pages = 22, .swap = 9, .preemption = PREEMPT_SWAP},
+        {.max_rows = 33, .max_seqs = 32, .n_pages = 40, .cache = true, .swap = 800},
     };
     enum { N = 80 };
     client *c[N];
@@ -427,6 +468,13 @@ START_TEST(any_company_gives_the_same_tokens)
         ck_assert_uint_gt(t.n_preempted, 0);
     if (settings[_i].n_pages == 400 && settings[_i].cache) ck_assert_uint_gt(t.n_cached_tokens, 0);
     ck_assert_uint_eq(t.n_finished + t.n_cancelled, N);
+    ck_assert_int_eq(t.swap.n_used, 0);
+    ck_assert_uint_le(t.n_swapped_in, t.n_swapped_out);
+    if (settings[_i].preemption == PREEMPT_SWAP) {
+        ck_assert_uint_gt(t.n_swapped_in, 0);
+        if (settings[_i].swap < 100) ck_assert_uint_lt(t.n_swapped_out, t.n_preempted);
+    }
+    if (settings[_i].swap == 0) ck_assert_uint_eq(t.n_swapped_out, 0);
 }
 END_TEST
 
@@ -458,6 +506,69 @@ START_TEST(the_urgent_takes_pages_and_seats_from_a_decoding_batch)
     for (int i = 0; i < 2; i++) drop(low[i]);
     drop(high);
     (void)stop(r);
+}
+END_TEST
+
+/* _i 0: copies are dear, 1: computing is; 2, 3: the same, but the operator has decided otherwise. */
+START_TEST(a_preempted_request_goes_on_in_the_cheaper_way)
+{
+    bool swaps = _i == 1 || _i == 2;
+    copy_us = _i % 2 ? 0 : 20000;
+    setting st = {.max_rows = 64,
+                  .max_seqs = 8,
+                  .n_pages = 14,
+                  .swap = 100,
+                  .preemption = _i == 2   ? PREEMPT_SWAP
+                                : _i == 3 ? PREEMPT_RECOMPUTE
+                                          : PREEMPT_CHEAPER};
+    rig *r = start(&st);
+    r->m.row_us = _i % 2 ? 3000 : 0;
+    client *low = make(1, 20, 24), *high = make(50, 40, 4);
+    low->rq.slo_class = 2;
+    gate(r, true, 16);
+    submit(r, low);
+    await_step(r, 17); /* the model has seen what steps cost */
+    submit(r, high);
+    gate(r, false, 0);
+    finish_well(high);
+    finish_well(low);
+    ck_assert_int_eq(low->rq.n_preempted, 1);
+    drop(low);
+    drop(high);
+    sched_stats t = stop(r);
+    ck_assert_uint_eq(t.n_swapped_out, swaps);
+    ck_assert_uint_eq(t.n_swapped_in, swaps);
+    /* 20 and 16 or more of its tokens were computed once, or twice */
+    ck_assert_uint_eq(t.n_prefill_tokens > 60 + 30, !swaps);
+    copy_us = 0;
+}
+END_TEST
+
+/* What waits in the swap may be cancelled, and its room is free again. */
+START_TEST(a_swapped_request_can_be_cancelled)
+{
+    setting st = {
+        .max_rows = 64, .max_seqs = 1, .n_pages = 40, .swap = 100, .preemption = PREEMPT_SWAP};
+    rig *r = start(&st);
+    client *low = make(1, 20, 24), *high = make(50, 20, 8);
+    low->rq.slo_class = 2;
+    gate(r, true, 3);
+    submit(r, low);
+    await_step(r, 4);
+    submit(r, high);
+    gate(r, true, 3);
+    await_step(r, 6); /* the high one runs, the low one is swapped out */
+    request_cancel(&low->rq);
+    gate(r, false, 0);
+    ck_assert_int_eq(collect(low), FINISH_CANCELLED);
+    check_tokens(low);
+    finish_well(high);
+    drop(low);
+    drop(high);
+    sched_stats t = stop(r);
+    ck_assert_uint_eq(t.n_swapped_out, 1);
+    ck_assert_uint_eq(t.n_swapped_in, 0);
+    ck_assert_int_eq(t.swap.n_used, 0);
 }
 END_TEST
 
@@ -807,8 +918,10 @@ int main(void)
     Suite *s = suite_create("sched");
     TCase *tc = tcase_create("all");
     tcase_set_timeout(tc, 120);
-    tcase_add_loop_test(tc, any_company_gives_the_same_tokens, 0, 5);
+    tcase_add_loop_test(tc, any_company_gives_the_same_tokens, 0, 9);
     tcase_add_loop_test(tc, the_urgent_takes_pages_and_seats_from_a_decoding_batch, 0, 2);
+    tcase_add_loop_test(tc, a_preempted_request_goes_on_in_the_cheaper_way, 0, 4);
+    tcase_add_test(tc, a_swapped_request_can_be_cancelled);
     tcase_add_test(tc, the_small_never_pass_a_large_one_for_ever);
     tcase_add_test(tc, a_flood_of_one_tenant_does_not_hold_up_another);
     tcase_add_test(tc, the_prefix_cache_stays_within_domain_and_adapter);
