@@ -3,14 +3,17 @@
  *   bench_load --url https://localhost:8443 --key-file F --ca F --trace F --concurrency N
  *              [--model NAME] [--adapter-prefix P] [--vocab N] [--seed N] [--limit N] [--json F]
  *
- * Each line of the trace is "arrival_ms adapter prompt_tokens output_tokens" (workloads.py).  With
+ * Each line of the trace is "arrival_ms adapter prompt_tokens output_tokens [class [tenant]]"
+ * (workloads.py): the class is asked for as service_tier, the tenant is a line of the key file.  With
  * an adapter prefix the request's model is prefix + adapter, else --model.  Adapter -1 always means
  * --model.  Prompts are random token ids, different in every request, so nothing is found in a
  * cache; end-of-sequence is ignored, so each request makes just the tokens asked for.  Requests
  * with an arrival time wait for it (open loop), up to --concurrency at once.
  *
  * Prints one line of JSON: tokens per second over the whole run, time to first token and
- * inter-token latency (p50, p99, in milliseconds, as the client sees them), errors.
+ * inter-token latency (p50, p99, in milliseconds, as the client sees them), errors.  Where the trace
+ * names classes, the same of each beside: with the time per output token after the first (TPOT, of a
+ * request), refusals (429), and the least tokens made in any 10 s while arrivals went on.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -25,11 +28,18 @@
 
 #include "engine/base/clock.h"
 
-enum { LINE_BYTES = 65536, KEY_BYTES = 256 };
+enum {
+    LINE_BYTES = 65536,
+    KEY_BYTES = 256,
+    CLASSES_MAX = 8,
+    WINDOW_US = 10000000,
+    WINDOWS_MAX = 4096
+};
 
 typedef struct {
     double arrival_ms;
     int adapter, prompt, output;
+    int class, tenant; /* class: index in classes[], -1: none asked for */
 } job;
 
 typedef struct { /* latencies in microseconds */
@@ -39,7 +49,8 @@ typedef struct { /* latencies in microseconds */
 
 static struct {
     const char *url, *ca, *model, *prefix;
-    char key[KEY_BYTES];
+    char (*keys)[KEY_BYTES];
+    int n_keys;
     int vocab, concurrency;
     uint64_t seed;
     job *jobs;
@@ -51,13 +62,20 @@ static int64_t t_start;
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
 static series ttft, itl;
 static uint64_t n_ok, n_failed, n_output;
+static struct {
+    char name[32];
+    series ttft, tpot;
+    uint64_t n_ok, n_failed, n_refused, n_output;
+    uint32_t window[WINDOWS_MAX]; /* tokens */
+} classes[CLASSES_MAX];
+static int n_classes;
 static char first_error[512];
 
 typedef struct {
     char line[LINE_BYTES];
     size_t len;
     int64_t sent, first, last;
-    int tokens;
+    int tokens, class;
     bool done, failed;
     series gaps;
 } reading;
@@ -120,6 +138,11 @@ static void take_line(reading *r)
     for (int i = 1; i < n && r->tokens; i++) series_add(&r->gaps, (now - r->last) / n);
     r->last = now;
     r->tokens += n;
+    int64_t window = (now - t_start) / WINDOW_US;
+    if (r->class < 0 || window >= WINDOWS_MAX) return;
+    pthread_mutex_lock(&mu);
+    classes[r->class].window[window] += (uint32_t)n;
+    pthread_mutex_unlock(&mu);
 }
 
 static size_t on_data(char *data, size_t size, size_t n, void *arg)
@@ -160,6 +183,13 @@ static char *make_body(size_t index)
                       "{\"model\":\"%s\",\"max_tokens\":%d,\"ignore_eos\":true,\"stream\":true,"
                       "\"temperature\":0,\"return_token_ids\":true,\"prompt\":[",
                       model, j->output);
+    if (j->class >= 0) {
+        at = snprintf(body, cap,
+                      "{\"model\":\"%s\",\"max_tokens\":%d,\"ignore_eos\":true,\"stream\":true,"
+                      "\"temperature\":0,\"return_token_ids\":true,\"service_tier\":\"%s\","
+                      "\"prompt\":[",
+                      model, j->output, classes[j->class].name);
+    }
     for (int i = 0; i < j->prompt; i++) {
         uint64_t r = mix(opt.seed * 1000003 + index * 4099 + (uint64_t)i);
         at += snprintf(body + at, cap - (size_t)at, "%s%d", i ? "," : "",
@@ -169,13 +199,27 @@ static char *make_body(size_t index)
     return body;
 }
 
-static void record(const reading *r, const char *error)
+static void record_class(const reading *r, const char *error, bool refused)
+{
+    int c = r->class;
+    classes[c].n_output += (uint64_t)r->tokens;
+    classes[c].n_refused += refused;
+    classes[c].n_failed += error && !refused;
+    if (error) return;
+    classes[c].n_ok++;
+    series_add(&classes[c].ttft, r->first - r->sent);
+    if (r->tokens > 1) series_add(&classes[c].tpot, (r->last - r->first) / (r->tokens - 1));
+}
+
+static void record(const reading *r, const char *error, bool refused)
 {
     pthread_mutex_lock(&mu);
     n_output += (uint64_t)r->tokens;
+    if (r->class >= 0) record_class(r, error, refused);
     if (error) {
         n_failed++;
-        if (!first_error[0]) (void)snprintf(first_error, sizeof(first_error), "%s", error);
+        if (!first_error[0] && !(refused && r->class >= 0))
+            (void)snprintf(first_error, sizeof(first_error), "%s", error);
     } else {
         n_ok++;
         series_add(&ttft, r->first - r->sent);
@@ -184,7 +228,7 @@ static void record(const reading *r, const char *error)
     pthread_mutex_unlock(&mu);
 }
 
-static void run_job(CURL *curl, reading *r, size_t index)
+static void run_job(CURL *curl, reading *r, struct curl_slist *const *headers, size_t index)
 {
     const job *j = &opt.jobs[index];
     int64_t due = t_start + (int64_t)(j->arrival_ms * 1000);
@@ -193,9 +237,11 @@ static void run_job(CURL *curl, reading *r, size_t index)
     char *body = make_body(index);
     r->len = 0;
     r->tokens = 0;
+    r->class = j->class;
     r->done = r->failed = false;
     r->gaps.n = 0;
     r->sent = clock_now_us();
+    (void)curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers[j->tenant]);
     (void)curl_easy_setopt(curl, CURLOPT_POSTFIELDS, body);
     (void)curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE, (long)strlen(body));
     CURLcode rc = curl_easy_perform(curl);
@@ -208,7 +254,7 @@ static void run_job(CURL *curl, reading *r, size_t index)
                        curl_easy_strerror(rc), status, r->tokens, j->output, r->line);
         error = why;
     }
-    record(r, error);
+    record(r, error, status == 429);
     free(body);
 }
 
@@ -220,12 +266,15 @@ static void *worker(void *arg)
     if (!r || !curl) abort();
     char url[512], auth[KEY_BYTES + 32];
     (void)snprintf(url, sizeof(url), "%s/v1/completions", opt.url);
-    (void)snprintf(auth, sizeof(auth), "Authorization: Bearer %s", opt.key);
-    struct curl_slist *headers = curl_slist_append(NULL, auth);
-    headers = curl_slist_append(headers, "Content-Type: application/json");
-    headers = curl_slist_append(headers, "Expect:");
+    struct curl_slist **headers = calloc((size_t)opt.n_keys, sizeof(struct curl_slist *));
+    if (!headers) abort();
+    for (int i = 0; i < opt.n_keys; i++) {
+        (void)snprintf(auth, sizeof(auth), "Authorization: Bearer %s", opt.keys[i]);
+        headers[i] = curl_slist_append(NULL, auth);
+        headers[i] = curl_slist_append(headers[i], "Content-Type: application/json");
+        headers[i] = curl_slist_append(headers[i], "Expect:");
+    }
     (void)curl_easy_setopt(curl, CURLOPT_URL, url);
-    (void)curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
     (void)curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_data);
     (void)curl_easy_setopt(curl, CURLOPT_WRITEDATA, r);
     (void)curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
@@ -234,26 +283,52 @@ static void *worker(void *arg)
     for (;;) {
         size_t i = atomic_fetch_add(&next_job, 1);
         if (i >= opt.n_jobs) break;
-        run_job(curl, r, i);
+        run_job(curl, r, headers, i);
     }
     curl_easy_cleanup(curl);
-    curl_slist_free_all(headers);
+    for (int i = 0; i < opt.n_keys; i++) curl_slist_free_all(headers[i]);
+    free(headers);
     free(r->gaps.v);
     free(r);
     return NULL;
 }
 
-static void read_trace(const char *path, size_t limit)
+static FILE *must_open(const char *path)
 {
     FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "r");
-    if (!f) {
-        perror(path);
+    if (f) return f;
+    perror(path);
+    exit(2);
+}
+
+static int class_of(const char *name)
+{
+    int i = 0;
+    while (i < n_classes && strcmp(classes[i].name, name) != 0) i++;
+    if (i == CLASSES_MAX) {
+        (void)fprintf(stderr, "bench_load: more than %d classes\n", CLASSES_MAX);
         exit(2);
     }
+    if (i == n_classes)
+        (void)snprintf(classes[n_classes++].name, sizeof(classes[i].name), "%s", name);
+    return i;
+}
+
+static void read_trace(const char *path, size_t limit)
+{
+    FILE *f = must_open(path);
     size_t cap = 0;
-    job j;
-    while (opt.n_jobs < limit &&
-           fscanf(f, "%lf %d %d %d", &j.arrival_ms, &j.adapter, &j.prompt, &j.output) == 4) {
+    char line[256];
+    while (opt.n_jobs < limit && fgets(line, sizeof(line), f)) {
+        job j = {.class = -1};
+        char class[32];
+        int n = sscanf(line, "%lf %d %d %d %31s %d", &j.arrival_ms, &j.adapter, &j.prompt,
+                       &j.output, class, &j.tenant);
+        if (n < 4 || j.tenant < 0 || j.tenant >= opt.n_keys) {
+            (void)fprintf(stderr, "bench_load: cannot use this line of the trace: %s\n", line);
+            exit(2);
+        }
+        if (n > 4) j.class = class_of(class);
         if (opt.n_jobs == cap) {
             cap = cap ? 2 * cap : 256;
             opt.jobs = realloc(opt.jobs, cap * sizeof(*opt.jobs));
@@ -264,15 +339,40 @@ static void read_trace(const char *path, size_t limit)
     if (f != stdin) (void)fclose(f);
 }
 
-static void read_key(const char *path)
+static void read_keys(const char *path)
 {
-    FILE *f = fopen(path, "r");
-    if (!f || !fgets(opt.key, sizeof(opt.key), f)) {
-        perror(path);
-        exit(2);
+    FILE *f = must_open(path);
+    char line[KEY_BYTES];
+    while (fgets(line, sizeof(line), f)) {
+        opt.keys = realloc(opt.keys, (size_t)(opt.n_keys + 1) * sizeof(*opt.keys));
+        if (!opt.keys) abort();
+        line[strcspn(line, "\r\n")] = 0;
+        memcpy(opt.keys[opt.n_keys++], line, sizeof(line));
     }
-    opt.key[strcspn(opt.key, "\r\n")] = 0;
-    (void)fclose(f);
+    if (f != stdin) (void)fclose(f);
+}
+
+/* In whole windows up to the last arrival. */
+static uint32_t least_of(int c)
+{
+    int64_t n = (int64_t)(opt.jobs[opt.n_jobs - 1].arrival_ms * 1000) / WINDOW_US;
+    uint32_t least = n > 0 ? UINT32_MAX : 0;
+    for (int64_t i = 0; i < n && i < WINDOWS_MAX; i++) {
+        if (classes[c].window[i] < least) least = classes[c].window[i];
+    }
+    return least;
+}
+
+static void report_class(FILE *f, int c)
+{
+    (void)fprintf(f,
+                  "%s\"%s\":{\"requests\":%" PRIu64 ",\"errors\":%" PRIu64 ",\"refused\":%" PRIu64
+                  ",\"output_tokens\":%" PRIu64 ",\"ttft_p50_ms\":%.2f,\"ttft_p99_ms\":%.2f,"
+                  "\"tpot_p50_ms\":%.3f,\"tpot_p99_ms\":%.3f,\"least_tokens_10s\":%" PRIu32 "}",
+                  c ? "," : "", classes[c].name, classes[c].n_ok, classes[c].n_failed,
+                  classes[c].n_refused, classes[c].n_output, percentile_ms(&classes[c].ttft, 0.5),
+                  percentile_ms(&classes[c].ttft, 0.99), percentile_ms(&classes[c].tpot, 0.5),
+                  percentile_ms(&classes[c].tpot, 0.99), least_of(c));
 }
 
 static void report(FILE *f, double wall_s)
@@ -280,10 +380,15 @@ static void report(FILE *f, double wall_s)
     (void)fprintf(f,
                   "{\"requests\":%" PRIu64 ",\"errors\":%" PRIu64 ",\"output_tokens\":%" PRIu64
                   ",\"wall_s\":%.3f,\"tokens_per_s\":%.2f,\"ttft_p50_ms\":%.2f,"
-                  "\"ttft_p99_ms\":%.2f,\"itl_p50_ms\":%.3f,\"itl_p99_ms\":%.3f}\n",
+                  "\"ttft_p99_ms\":%.2f,\"itl_p50_ms\":%.3f,\"itl_p99_ms\":%.3f",
                   n_ok, n_failed, n_output, wall_s, (double)n_output / wall_s,
                   percentile_ms(&ttft, 0.5), percentile_ms(&ttft, 0.99), percentile_ms(&itl, 0.5),
                   percentile_ms(&itl, 0.99));
+    for (int c = 0; c < n_classes; c++) {
+        if (c == 0) (void)fputs(",\"classes\":{", f);
+        report_class(f, c);
+    }
+    (void)fputs(n_classes ? "}}\n" : "}\n", f);
 }
 
 int main(int argc, char **argv)
@@ -295,7 +400,7 @@ int main(int argc, char **argv)
         if (strcmp(name, "--url") == 0)
             opt.url = v;
         else if (strcmp(name, "--key-file") == 0)
-            read_key(v);
+            read_keys(v);
         else if (strcmp(name, "--ca") == 0)
             opt.ca = v;
         else if (strcmp(name, "--trace") == 0)
@@ -319,7 +424,7 @@ int main(int argc, char **argv)
             return 2;
         }
     }
-    if (!opt.url || !opt.key[0] || !trace || opt.concurrency < 1 || opt.vocab < 1) {
+    if (!opt.url || opt.n_keys == 0 || !trace || opt.concurrency < 1 || opt.vocab < 1) {
         (void)fprintf(stderr, "bench_load: --url, --key-file and --trace are needed\n");
         return 2;
     }
@@ -346,6 +451,11 @@ int main(int argc, char **argv)
     }
     free(threads);
     free(opt.jobs);
+    free(opt.keys);
+    for (int c = 0; c < n_classes; c++) {
+        free(classes[c].ttft.v);
+        free(classes[c].tpot.v);
+    }
     free(ttft.v);
     free(itl.v);
     curl_global_cleanup();

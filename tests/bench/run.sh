@@ -10,7 +10,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 
 cases="decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads adapters-1000 punica-distinct
-    punica-uniform punica-skewed punica-identical slora stall"
+    punica-uniform punica-skewed punica-identical slora stall slo-wire"
 json=
 [ $# -gt 0 ] || set -- --list
 case $1 in
@@ -73,6 +73,35 @@ errors = sum(r["errors"] for r in runs)
 ok = figure <= 1.3 and errors == 0
 print(f"stall {figure:.3f} times the streams' p99 inter-token latency alone, {errors} errors (asked 1.3, 0): "
       f"{'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
+PY
+    ;;
+slo-wire)
+    out=$(sh tests/bench/slo.sh)
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, re, sys
+closed, run, *metrics = sys.argv[1].splitlines()
+closed, run = json.loads(closed), json.loads(run)
+print(f"capacity {closed['requests'] / closed['wall_s']:.1f} requests/s, {closed['tokens_per_s']:.0f} tokens/s")
+buckets = {}
+for line in metrics:
+    m = re.match(r'lorad_time_(to_first|per_output)_token_seconds_bucket\{class="([^"]+)",le="([^"]+)"\} (\d+)', line)
+    if m:
+        buckets.setdefault((m[2], m[1]), []).append((float(m[3]), int(m[4])))
+def upper(name, what): # the bucket's end below which 99 of 100 lie; both runs
+    rows = buckets.get((name, what), [])
+    return next((le * 1000 for le, n in rows if n >= 0.99 * rows[-1][1]), float("nan"))
+for name, c in sorted(run["classes"].items()):
+    print(f"{name:12} {c['requests']:5} done {c['refused']:4} refused {c['errors']} errors  TTFT p50 {c['ttft_p50_ms']:8.1f} "
+          f"p99 {c['ttft_p99_ms']:8.1f} (server: below {upper(name, 'to_first'):.0f}) ms  TPOT p99 {c['tpot_p99_ms']:6.2f} "
+          f"(server: below {upper(name, 'per_output'):.1f}) ms  least in 10 s {c['least_tokens_10s']} tokens")
+i, b = run["classes"]["interactive"], run["classes"]["batch"]
+figure = max(i["ttft_p99_ms"] / 500, i["tpot_p99_ms"] / 50)
+errors = sum(c["errors"] for c in run["classes"].values())
+ok = figure <= 1 and b["least_tokens_10s"] > 0 and errors == 0
+print(f"slo-wire {figure:.2f} of interactive's targets at p99, batch at least {b['least_tokens_10s']} tokens in any 10 s, "
+      f"{errors} errors (asked 1, above 0, 0): {'ok' if ok else 'short'}")
 sys.exit(0 if ok else 1)
 PY
     ;;

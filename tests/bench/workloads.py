@@ -4,9 +4,11 @@
     workloads.py punica  --requests 1024 --maxlen 2048 --popularity skewed
     workloads.py slora   --adapters 200 --alpha 1 --rate 2 --cv 1 --duration 300
     workloads.py powerlaw --requests 400 --adapters 200 --alpha 1.0 --seed 1
+    workloads.py slo --rate 10 --duration 120 --tenants 100
     workloads.py check   (compares with known values; exit status 0 or 1)
 
-Writes one line per request to standard output: arrival_ms adapter prompt_tokens output_tokens.
+Writes one line per request to standard output: arrival_ms adapter prompt_tokens output_tokens, and
+for slo its class and tenant.
 An arrival of 0 for all means a closed loop: the load generator keeps a fixed number in flight.
 Needs numpy; the order of draws is that of the authors' code (Punica 591b598, S-LoRA c1ddf48).
 """
@@ -83,6 +85,22 @@ def powerlaw(requests, adapters, alpha, seed, lo=8, hi=64):
     return [(0, int(a), int(rng.integers(lo, hi)), int(rng.integers(lo, hi))) for a in which]
 
 
+def slo(rate, duration, tenants, seed, cv=1.0):
+    """Three classes 20/50/30, tenant 0 sends half of all; each tenant has one adapter, its own.
+
+    Gamma arrivals, log-normal lengths; rate 0: all at once (closed loop) of as many as 20 s bring.
+    """
+    rng = np.random.Generator(np.random.PCG64(seed))
+    n = int(rate * duration) if rate else 400
+    gaps = rng.gamma(1 / cv**2, cv**2 / rate, n) if rate else np.zeros(n)
+    classes = rng.choice(["interactive", "standard", "batch"], size=n, p=[0.2, 0.5, 0.3])
+    who = np.where(rng.random(n) < 0.5, 0, rng.integers(1, tenants, n))
+    prompts = np.clip(rng.lognormal(4.6, 0.8, n), 8, 600).astype(int)
+    outputs = np.clip(rng.lognormal(4.4, 0.7, n), 8, 400).astype(int)
+    return [(float(t) * 1000, 0, int(p), int(o), str(c), int(w))
+            for t, p, o, c, w in zip(np.cumsum(gaps), prompts, outputs, classes, who)]
+
+
 def check():
     """Known values, of numpy's generators and the authors' code."""
     wrong = []
@@ -146,6 +164,11 @@ def main():
     a.add_argument("--seed", type=int, default=1)
     a.add_argument("--lo", type=int, default=8)
     a.add_argument("--hi", type=int, default=64)
+    a = sub.add_parser("slo")
+    a.add_argument("--rate", type=float, default=0)
+    a.add_argument("--duration", type=float, default=120)
+    a.add_argument("--tenants", type=int, default=100)
+    a.add_argument("--seed", type=int, default=1)
     sub.add_parser("check")
     args = vars(ap.parse_args())
     kind = args.pop("kind")
@@ -153,9 +176,8 @@ def main():
         return check()
     if kind == "punica":
         args["n"] = args.pop("requests")
-    for t, adapter, prompt, output in {"punica": punica, "slora": slora,
-                                       "powerlaw": powerlaw}[kind](**args):
-        print(f"{t:.3f} {adapter} {prompt} {output}")
+    for t, *rest in {"punica": punica, "slora": slora, "powerlaw": powerlaw, "slo": slo}[kind](**args):
+        print(f"{t:.3f}", *rest)
     return 0
 
 

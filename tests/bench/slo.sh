@@ -1,0 +1,33 @@
+#!/bin/sh
+# slo.sh [SECONDS] -- three classes 20/50/30 from 100 tenants (one sends half of all), each with an adapter of
+# its own, on the demo model over HTTPS: first as fast as it goes (that is the capacity), then for SECONDS
+# (120) at 120 % of it, arrivals as they come.  Called by run.sh; prints bench_load's two lines of JSON,
+# then what /metrics says of the same (the engine's own histograms).
+set -eu
+cd "$(dirname "$0")/../.."
+. tests/bench/served.sh
+seconds=${1:-120}
+tenants=100
+serve_init conf/demo/base
+serve_start --set server.threads=1000 --set server.max_connections=900 --set server.max_connections_per_ip=850
+tar -C conf/demo/adapters/formal --format=ustar -cf "$dir/a.tar" .
+: >"$dir/keys"
+tenant=0
+while [ $tenant -lt $tenants ]; do
+    serve_post "$admin" "https://localhost:$((port + 1))/admin/v1/tenants" "{\"name\":\"t$tenant\"}" >/dev/null
+    serve_post "$admin" "https://localhost:$((port + 1))/admin/v1/keys" \
+        "{\"tenant\":\"t$tenant\",\"name\":\"k\",\"scopes\":[\"inference\",\"adapters.read\",\"adapters.write\"]}" |
+        grep -o 'lk_[A-Za-z0-9_]*' | head -n 1 >"$dir/key"
+    serve_upload "$dir/a.tar" 0 1
+    cat "$dir/key" >>"$dir/keys"
+    tenant=$((tenant + 1))
+done
+cp "$dir/keys" "$dir/key"
+python3 tests/bench/workloads.py slo --tenants $tenants --seed 1 >"$dir/trace"
+serve_load --trace "$dir/trace" --concurrency 64 --vocab 1700 --adapter-prefix a | tee "$dir/closed"
+rate=$(python3 -c 'import json, sys; r = json.load(sys.stdin); print(1.2 * r["requests"] / r["wall_s"])' <"$dir/closed")
+python3 tests/bench/workloads.py slo --tenants $tenants --rate "$rate" --duration "$seconds" --seed 2 >"$dir/trace"
+serve_load --trace "$dir/trace" --concurrency 800 --vocab 1700 --adapter-prefix a || true
+curl -sf --cacert "$ca" "https://localhost:$((port + 2))/metrics" |
+    grep -E '^lorad_time_(to_first|per_output)_token_seconds_bucket|^lorad_slo_'
+serve_stop
