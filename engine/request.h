@@ -28,6 +28,7 @@
 
 #include "engine/base/err.h"
 #include "engine/base/meter.h"
+#include "engine/grammar.h"
 #include "engine/lora.h"
 #include "engine/sampler.h"
 
@@ -62,8 +63,9 @@ typedef struct request {
     int max_tokens;    /* >= 0; 0 only with score_prompt */
     bool score_prompt; /* log-probabilities of the prompt's own tokens are wanted (echo) */
     sampling rules;
-    int slo_class; /* index into the scheduler's classes */
-    float weight;  /* of the tenant in fair sharing; 1 is normal */
+    grammar_run *grammar; /* what the answer must be, or NULL; the gateway's to release */
+    int slo_class;        /* index into the scheduler's classes */
+    float weight;         /* of the tenant in fair sharing; 1 is normal */
     int64_t arrived_us, ttft_deadline_us, tpot_target_us; /* monotonic; 0: none */
     int64_t expires_us; /* give up (FINISH_ERROR, ERR_TIMEOUT) when still running then; 0: never */
     int64_t
@@ -89,6 +91,7 @@ typedef struct request {
     double expected_us; /* time to first token as predicted when it was submitted; 0: unknown */
     uint64_t cache_key; /* running block hash of the prefix cache */
     int n_cached_blocks;
+    bool grammar_late; /* its mask was not ready: it waits alone until it is */
 
     /* ---- zone 3: shared; see who touches each field ---- */
     atomic_bool cancel;    /* gateway sets, engine reads */

@@ -163,9 +163,40 @@ static void adjust(sampler *sp, float *logits, const sampling *r, const int32_t 
 {
     for (int i = 0; i < r->n_bias; i++) logits[r->bias[i].token] += r->bias[i].bias;
     penalise(sp, logits, r, prompt, n_prompt, output, n_output);
-    for (int i = 0; n_output < r->min_tokens && i < r->n_stop_id; i++) {
+}
+
+static bool is_stop(const sampling *r, int32_t token)
+{
+    for (int i = 0; i < r->n_stop_id; i++) {
+        if (r->stop_id[i] == token) return true;
+    }
+    return false;
+}
+
+static bool only_stops(const sampler *sp, const sampling *r, const uint32_t *allowed)
+{
+    for (int base = 0; base < sp->n_vocab; base += 32) {
+        for (uint32_t bits = allowed[base / 32]; bits; bits &= bits - 1) {
+            if (!is_stop(r, base + __builtin_ctz(bits))) return false;
+        }
+    }
+    return true;
+}
+
+static void ban(const sampler *sp, float *logits, const sampling *r, const uint32_t *allowed,
+                int n_output)
+{
+    bool early = n_output < r->min_tokens && !(allowed && only_stops(sp, r, allowed));
+    for (int i = 0; early && i < r->n_stop_id; i++) {
         int32_t t = r->stop_id[i];
         if (t >= 0 && t < sp->n_vocab) logits[t] = -INFINITY;
+    }
+    for (int base = 0; allowed && base < sp->n_vocab; base += 32) {
+        uint32_t bits = allowed[base / 32];
+        int n = sp->n_vocab - base < 32 ? sp->n_vocab - base : 32;
+        for (int k = 0; bits != UINT32_MAX && k < n; k++) {
+            if (!(bits >> k & 1)) logits[base + k] = -INFINITY;
+        }
     }
 }
 
@@ -178,6 +209,7 @@ static int keep(candidate *list, int n, const sampling *r, double total, double 
     int kept = 0;
     for (; kept < n; kept++) {
         double w = exp(((double)list[kept].logit - max) / (double)r->temperature);
+        if (kept && !(w > 0)) break;             /* not allowed, or as good as impossible */
         if (kept && w < (double)r->min_p) break; /* relative to the best, whose weight is 1 */
         if (kept && r->top_p < 1 && sum >= (double)r->top_p * total) break;
         list[kept].logit = (float)w;
@@ -247,15 +279,25 @@ static void tops(sampler *sp, const float *logits, int n_top, double lse, sample
         out->top_id[i] = sp->list[i].token;
         out->top_logprob[i] = (float)((double)sp->list[i].logit - lse);
     }
+    /* What is not allowed is no alternative. */
+    while (out->n_top > 0 && !isfinite(out->top_logprob[out->n_top - 1])) out->n_top--;
 }
 
 void sampler_pick(sampler *sp, float *logits, const sampling *rules, const int32_t *prompt,
                   int n_prompt, const int32_t *output, int n_output, sampled *out)
 {
+    sampler_pick_allowed(sp, logits, rules, NULL, prompt, n_prompt, output, n_output, out);
+}
+
+void sampler_pick_allowed(sampler *sp, float *logits, const sampling *rules,
+                          const uint32_t *allowed, const int32_t *prompt, int n_prompt,
+                          const int32_t *output, int n_output, sampled *out)
+{
     int n = sp->n_vocab;
     *out = (sampled){.token = -1};
     if (!finite_all(logits, n)) return;
     adjust(sp, logits, rules, prompt, n_prompt, output, n_output);
+    ban(sp, logits, rules, allowed, n_output);
     float max = highest(logits, n);
     if (!isfinite(max)) return;
     bool cut = rules->top_k > 0 || rules->top_p < 1 || rules->min_p > 0;

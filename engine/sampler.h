@@ -4,8 +4,8 @@
  * batch.  The random number of output token i is a counter-based function of (seed, i).
  *
  * Order of processing (that of vLLM and Hugging Face): logit_bias, repetition penalty over
- * prompt and output, presence and frequency penalties over output, min_tokens (eos banned),
- * then log-probabilities are taken; temperature, top-k, top-p, min-p, draw.
+ * prompt and output, presence and frequency penalties over output, min_tokens (eos banned), what a
+ * grammar does not allow, then log-probabilities are taken; temperature, top-k, top-p, min-p, draw.
  * Threads: any thread.
  */
 #ifndef ENGINE_SAMPLER_H
@@ -56,6 +56,12 @@ void sampler_destroy(sampler *sp);
  * the caller fails that request alone). */
 void sampler_pick(sampler *sp, float *logits, const sampling *rules, const int32_t *prompt,
                   int n_prompt, const int32_t *output, int n_output, sampled *out);
+
+/* The same among the tokens whose bits are set in `allowed` [(n_vocab + 31) / 32], at least one;
+ * log-probabilities are those among them.  min_tokens gives way where only stop ids are allowed. */
+void sampler_pick_allowed(sampler *sp, float *logits, const sampling *rules,
+                          const uint32_t *allowed, const int32_t *prompt, int n_prompt,
+                          const int32_t *output, int n_output, sampled *out);
 
 /* Log-probability of `token` and the n_top best, for prompt scoring (echo). */
 void sampler_score(sampler *sp, const float *logits, int32_t token, int n_top, sampled *out);

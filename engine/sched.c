@@ -102,10 +102,12 @@ struct sched {
     request **row_owner; /* [n_seq] */
     int *chunk;          /* [n_seq] */
     sampler *samplers[SAMPLERS_MAX];
+    grammar_walk *walks[SAMPLERS_MAX];
     int n_samplers;
     sampled *picked;  /* [max_seqs] */
     int *logit0;      /* [n_seq]: first row of logits, or -1 */
     bool *broken_row; /* [n_seq]: logits that are not numbers */
+    bool *late;       /* [n_seq]: the mask of its grammar is not ready */
     const float *logits;
 };
 
@@ -579,6 +581,7 @@ static void add_entry(sched *sc, const policy_entry *pe, int64_t now)
     int i = pe->request;
     request *rq = sc->list[i];
     if (!rq || !sc->allowed[i]) return;
+    if (rq->grammar_late && !grammar_run_ready(rq->grammar)) return;
     if (rows_in_budget(sc, rq, pe->n_rows) == 0) return;
     if (rq->state != STATE_RUNNING && !admit(sc, i, now)) return;
     int left = left_of(rq), n = pe->n_rows < left ? pe->n_rows : left;
@@ -707,10 +710,21 @@ static void sample_some(void *arg, int i)
         if (scores(rq) && rq->n_computed < rq->n_prompt) score_rows(sc, s, sc->samplers[i]);
         if (!wants_token(rq, n)) continue;
         int last = sc->logit0[s] + (scores(rq) ? n - 1 : 0);
-        sampler_pick(sc->samplers[i], (float *)sc->logits + (size_t)last * n_vocab, &rq->rules,
-                     rq->prompt, rq->n_prompt, rq->output,
-                     atomic_load_explicit(&rq->n_pushed, memory_order_relaxed), &sc->picked[s]);
-        if (sc->picked[s].token < 0) sc->broken_row[s] = true;
+        const uint32_t *allowed = NULL;
+        if (rq->grammar) {
+            allowed = grammar_run_mask(rq->grammar, sc->walks[i]);
+            sc->late[s] = !allowed;
+            if (!allowed || grammar_run_failed(rq->grammar)) continue;
+        }
+        sampler_pick_allowed(sc->samplers[i], (float *)sc->logits + (size_t)last * n_vocab,
+                             &rq->rules, allowed, rq->prompt, rq->n_prompt, rq->output,
+                             atomic_load_explicit(&rq->n_pushed, memory_order_relaxed),
+                             &sc->picked[s]);
+        int32_t token = sc->picked[s].token;
+        if (token < 0)
+            sc->broken_row[s] = true;
+        else if (rq->grammar)
+            grammar_run_accept(rq->grammar, sc->walks[i], token);
     }
 }
 
@@ -757,10 +771,18 @@ static void hand_out(sched *sc, request *rq, const sampled *t, int64_t now)
     int n = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed) + 1;
     int32_t token = t->token;
     request_push(rq, t);
-    if (is_stop(rq, token))
+    if (is_stop(rq, token) || (rq->grammar && grammar_run_over(rq->grammar)))
         finish(sc, rq, FINISH_STOP, NULL);
     else if (n >= rq->max_tokens)
         finish(sc, rq, FINISH_LENGTH, NULL);
+}
+
+/* The text so far allows more than can be told apart within bounds. */
+static void fail_grammar(sched *sc, request *rq)
+{
+    err e;
+    (void)err_set(&e, ERR_INPUT, "the grammar of this request is too ambiguous to go on with");
+    finish(sc, rq, FINISH_ERROR, &e);
 }
 
 static void settle_entry(sched *sc, int s, int64_t now)
@@ -768,6 +790,11 @@ static void settle_entry(sched *sc, int s, int64_t now)
     request *rq = sc->row_owner[s];
     int n = sc->chunk[s], before = rq->n_computed;
     bool ends = n == left_of(rq);
+    rq->grammar_late = sc->late[s];
+    if (sc->late[s]) { /* its last row is computed again once the mask is there */
+        n--;
+        ends = false;
+    }
     if (sc->broken_row[s]) {
         fail_numbers(sc, rq);
         return;
@@ -784,6 +811,8 @@ static void settle_entry(sched *sc, int s, int64_t now)
     if (!ends) return;
     if (rq->max_tokens == 0)
         finish(sc, rq, FINISH_LENGTH, NULL);
+    else if (rq->grammar && grammar_run_failed(rq->grammar))
+        fail_grammar(sc, rq);
     else
         hand_out(sc, rq, &sc->picked[s], now);
 }
@@ -856,6 +885,7 @@ static void run_step(sched *sc, int64_t seen_us)
     }
     when.computed = clock_now_us();
     memset(sc->broken_row, 0, (size_t)sc->step.n_seq * sizeof(*sc->broken_row));
+    memset(sc->late, 0, (size_t)sc->step.n_seq * sizeof(*sc->late));
     if (sc->step.n_logit > 0) be_parallel(sc->be, sample_some, sc, sc->n_samplers);
     int64_t now = when.sampled = clock_now_us();
     learn(sc, now - when.planned);
@@ -1006,7 +1036,10 @@ static void *engine_thread(void *arg)
 
 static void free_all(sched *sc)
 {
-    for (int i = 0; i < sc->n_samplers; i++) sampler_destroy(sc->samplers[i]);
+    for (int i = 0; i < SAMPLERS_MAX; i++) {
+        sampler_destroy(sc->samplers[i]);
+        grammar_walk_destroy(sc->walks[i]);
+    }
     free(sc->list);
     free(sc->view);
     free(sc->plan);
@@ -1022,6 +1055,7 @@ static void free_all(sched *sc)
     free(sc->picked);
     free(sc->logit0);
     free(sc->broken_row);
+    free(sc->late);
     kv_destroy(sc->pages);
     board_destroy(sc->board);
     telemetry_destroy(sc->tele);
@@ -1054,6 +1088,7 @@ static bool allocate(sched *sc)
     sc->picked = calloc(seqs, sizeof(*sc->picked));
     sc->logit0 = calloc(seqs, sizeof(*sc->logit0));
     sc->broken_row = calloc(seqs, sizeof(*sc->broken_row));
+    sc->late = calloc(seqs, sizeof(*sc->late));
     sc->pages = kv_create(sc->n_pages, sc->page_tokens, c->prefix_cache);
     sc->board = board_create(sc->cap, TENANTS_MAX);
     sc->tele = telemetry_create(c->n_class, c->max_tenants, sc->cap);
@@ -1065,11 +1100,12 @@ static bool allocate(sched *sc)
     int want = c->max_seqs < SAMPLERS_MAX ? c->max_seqs : SAMPLERS_MAX;
     for (; sc->n_samplers < want; sc->n_samplers++) {
         sc->samplers[sc->n_samplers] = sampler_create(model_get_config(sc->m)->n_vocab);
-        if (!sc->samplers[sc->n_samplers]) return false;
+        sc->walks[sc->n_samplers] = grammar_walk_create();
+        if (!sc->samplers[sc->n_samplers] || !sc->walks[sc->n_samplers]) return false;
     }
     return sc->list && sc->view && sc->plan && sc->order && sc->allowed && sc->token && sc->pos &&
            sc->logit_row && sc->seq && sc->seg && sc->row_owner && sc->chunk && sc->picked &&
-           sc->logit0 && sc->broken_row && sc->pages && sc->board && sc->tele;
+           sc->logit0 && sc->broken_row && sc->late && sc->pages && sc->board && sc->tele;
 }
 
 static err_code check_config(const sched_config *c, err *e)

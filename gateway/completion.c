@@ -61,6 +61,7 @@ typedef struct completion {
     openai_request rq;
     openai_problem problem;
     const adapter_version *adapter;  /* NULL: the bare base */
+    grammar *form;                   /* what the answer must be; NULL: text */
     char label[MODEL_LABEL_MAX + 1]; /* "base", "name@7": for usage */
     int slo_class;
     choice *choices;
@@ -101,6 +102,13 @@ static void send_problem(completion *c)
 
 /* ------------------------------------------------------------ body and model -- */
 
+/* The client would rather be refused than have a field ignored. */
+static bool wants_strict(const completion *c)
+{
+    const char *v = exchange_header(c->x, "x-lorad-strict-params");
+    return v && (strcmp(v, "true") == 0 || strcmp(v, "1") == 0);
+}
+
 static bool read_body(completion *c, bool chat)
 {
     const cJSON *tree;
@@ -116,7 +124,8 @@ static bool read_body(completion *c, bool chat)
                          .max_choices = (int)c->srv->cfg->server_max_choices,
                          .temperature = mc->gen_temperature >= 0 ? mc->gen_temperature : 1,
                          .top_p = mc->gen_top_p > 0 ? mc->gen_top_p : 1,
-                         .top_k = mc->gen_top_k > 0 ? mc->gen_top_k : 0};
+                         .top_k = mc->gen_top_k > 0 ? mc->gen_top_k : 0,
+                         .strict = wants_strict(c)};
     return openai_parse(&c->rq, chat, tree, text, len, &lim, &c->x->arena, &c->problem);
 }
 
@@ -236,11 +245,20 @@ static bool set_stop_ids(completion *c)
 
 /* ---------------------------------------------------------- limits, classes -- */
 
+/* vLLM's priority, as far as the tenant may: sooner or later than others is another class. */
+static const char *tier_of(const completion *c)
+{
+    if (c->rq.service_tier || c->rq.priority == 0) return c->rq.service_tier;
+    char reason[128];
+    const char *tier = c->rq.priority < 0 ? "priority" : "flex";
+    bool may = server_class_of(c->srv, &c->x->tenant, tier, reason, sizeof(reason)) >= 0;
+    return may ? tier : NULL;
+}
+
 static bool pick_class(completion *c)
 {
     char reason[128];
-    c->slo_class =
-        server_class_of(c->srv, &c->x->tenant, c->rq.service_tier, reason, sizeof(reason));
+    c->slo_class = server_class_of(c->srv, &c->x->tenant, tier_of(c), reason, sizeof(reason));
     if (c->slo_class >= 0) return true;
     return openai_refuse(&c->problem, 400, "invalid_value", "service_tier", "%s", reason);
 }
@@ -294,6 +312,19 @@ static bool reserve(completion *c)
     c->problem = (openai_problem){.status = 429, .type = why.type, .code = why.code};
     (void)snprintf(c->problem.msg, sizeof(c->problem.msg), "%s", why.msg);
     return false;
+}
+
+/* What the answer must be, compiled; on this worker, after the limits are reserved. */
+static bool compile_form(completion *c)
+{
+    if (!c->rq.format_param) return true;
+    err e;
+    err_code rc = grammar_acquire(c->srv->grammars, &c->rq.format, &c->form, &e);
+    if (!rc) return true;
+    if (rc == ERR_NOMEM) return refuse_err(c, &e, c->rq.format_param);
+    return openai_refuse(&c->problem, 400,
+                         rc == ERR_UNSUPPORTED ? "unsupported_parameter" : "invalid_value",
+                         c->rq.format_param, "%s: %s", c->rq.format_param, e.msg);
 }
 
 /* ------------------------------------------------------------------- choices -- */
@@ -361,6 +392,13 @@ static bool prepare_choice(completion *c, choice *ch, int index)
     rq->signal = &c->signal;
     if (index == 0) rq->waiting = c->ticket.waiting; /* one HTTP request counts once */
     if (request_prepare(rq, &e)) return refuse_err(c, &e, "max_tokens");
+    if (c->form) {
+        rq->grammar = grammar_run_create(c->form, rq->rules.stop_id, rq->rules.n_stop_id);
+        if (!rq->grammar) {
+            return openai_refuse(&c->problem, 503, "overloaded", NULL, "out of memory, try again");
+        }
+        grammar_run_prepare(rq->grammar);
+    }
 
     meter_owner owner = {.request_id = ch->usage_id,
                          .tenant_id = c->x->tenant.id,
@@ -815,7 +853,7 @@ static bool admit(completion *c, bool chat)
     if (!read_body(c, chat) || !resolve_model(c) || !tokenise_all(c) || !set_stop_ids(c)) {
         return false;
     }
-    if (!pick_class(c) || !reserve(c)) return false;
+    if (!pick_class(c) || !reserve(c) || !compile_form(c)) return false;
     int n = c->rq.n * c->rq.n_prompts;
     c->choices = calloc((size_t)n, sizeof(*c->choices));
     if (!c->choices) {
@@ -832,8 +870,11 @@ static void finish(completion *c)
         choice *ch = &c->choices[i];
         completion_text_clear(&ch->text);
         request_clear(&ch->rq);
+        grammar_run_release(ch->rq.grammar);
     }
     free(c->choices);
+    grammar_release(c->form);
+    openai_request_clear(&c->rq);
     limits_settle(c->srv->limits, &c->ticket, 0);
     if (c->adapter) registry_release(c->srv->registry, c->adapter);
     jsonw_clear(&c->out);

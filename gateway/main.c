@@ -228,6 +228,9 @@ static err_code open_model(process *p, err *e)
                         (int)c->engine_max_seqs + SCHED_SCORE_ROWS, e);
     }
     if (!rc) rc = tokenizer_load(&s->tok, c->model_path, e);
+    if (!rc) {
+        rc = grammar_maker_create(&s->grammars, s->tok, model_get_config(s->model)->n_vocab, e);
+    }
     if (rc) return err_context(e, "model.path");
     err why;
     rc = chat_template_load(&s->chat, c->model_path, c->model_chat_template, s->tok, &why);
@@ -363,6 +366,7 @@ static void close_all(process *p)
     if (s->meters) meter_file_close(s->meters);
     store_close(s->store);
     chat_template_destroy(s->chat);
+    grammar_maker_destroy(s->grammars);
     tokenizer_destroy(s->tok);
     model_destroy(s->model);
     be_close(s->be);

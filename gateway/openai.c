@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/base/json.h"
+#include "gateway/openai_format.h"
 
 typedef enum { TAKEN, IGNORED, REFUSED } field_fate;
 enum { CHAT = 1, TEXT = 2, BOTH = 3 };
@@ -57,6 +58,7 @@ static const field fields[] = {
     {"stream_options", BOTH, TAKEN},
     {"service_tier", BOTH, TAKEN},
     {"cache_salt", BOTH, TAKEN},
+    {"priority", BOTH, TAKEN},
     {"response_format", BOTH, TAKEN},
     {"tools", CHAT, TAKEN},
     {"tool_choice", CHAT, TAKEN},
@@ -81,11 +83,14 @@ static const field fields[] = {
     {"documents", CHAT, REFUSED},
     {"prompt_embeds", BOTH, REFUSED},
     {"prompt_logprobs", BOTH, REFUSED},
-    {"structured_outputs", BOTH, REFUSED},
-    {"guided_json", BOTH, REFUSED},
-    {"guided_regex", BOTH, REFUSED},
-    {"guided_choice", BOTH, REFUSED},
+    {"structured_outputs", BOTH, TAKEN},
+    {"guided_json", BOTH, TAKEN},
+    {"guided_regex", BOTH, TAKEN},
+    {"guided_choice", BOTH, TAKEN},
     {"guided_grammar", BOTH, REFUSED},
+    {"guided_whitespace_pattern", BOTH, REFUSED},
+    {"structural_tag", BOTH, REFUSED},
+    {"guided_decoding_backend", BOTH, IGNORED},
     {"grammar", BOTH, REFUSED},
     {"json_schema", BOTH, REFUSED},
     {"bad_words", BOTH, REFUSED},
@@ -98,7 +103,6 @@ static const field fields[] = {
     {"merged_adapters", BOTH, REFUSED},
     {"n_discard", BOTH, REFUSED},
     {"id_slot", BOTH, REFUSED},
-    {"priority", BOTH, REFUSED},
     {"tenant", BOTH, REFUSED},
 };
 
@@ -574,16 +578,6 @@ static bool take_stream(parser *ps)
 
 /* ----------------------------------------- fields with one supported value -- */
 
-static bool check_response_format(parser *ps)
-{
-    const cJSON *v = json_get(ps->body, "response_format");
-    if (!is_set(v)) return true;
-    const cJSON *type = cJSON_IsObject(v) ? json_get(v, "type") : NULL;
-    if (cJSON_IsString(type) && strcmp(type->valuestring, "text") == 0) return true;
-    return openai_refuse(ps->p, 400, "unsupported_parameter", "response_format",
-                         "'response_format' is supported with type 'text' only");
-}
-
 static bool check_tools(parser *ps)
 {
     const cJSON *tools = json_get(ps->body, "tools");
@@ -635,6 +629,10 @@ static bool sort_fields(parser *ps)
             return openai_refuse(ps->p, 400, "unsupported_parameter", f->name,
                                  "'%s' is not supported", f->name);
         }
+        if (!f && ps->lim->strict) {
+            return openai_refuse(ps->p, 400, "unknown_parameter", v->string,
+                                 "Unrecognized request argument supplied: %.60s", v->string);
+        }
         if (rq->n_ignored < OPENAI_IGNORED_MAX) rq->ignored[rq->n_ignored++] = v->string;
     }
     return true;
@@ -668,7 +666,8 @@ bool openai_parse(openai_request *out, bool chat, const cJSON *body, const char 
               take_int(&ps, "truncate_prompt_tokens", 1, lim->max_context, &out->truncate_prompt) &&
               take_str(&ps, "service_tier", 32, &out->service_tier) &&
               take_str(&ps, "cache_salt", OPENAI_SALT_MAX, &out->cache_salt) &&
-              check_response_format(&ps) && check_tools(&ps) && check_modalities(&ps);
+              take_int(&ps, "priority", -1000000, 1000000, &out->priority) &&
+              openai_take_format(out, body, p) && check_tools(&ps) && check_modalities(&ps);
     if (!ok) return false;
     out->keep_special = !skip_special;
     if (out->service_tier && strcmp(out->service_tier, "auto") == 0) out->service_tier = NULL;

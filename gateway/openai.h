@@ -18,6 +18,7 @@
 
 #include "engine/base/arena.h"
 #include "engine/chat.h"
+#include "engine/grammar.h"
 #include "engine/sampler.h"
 
 enum {
@@ -47,6 +48,7 @@ typedef struct openai_limits {
     int max_choices;          /* n x prompts */
     float temperature, top_p; /* defaults where the request is silent */
     int top_k;
+    bool strict; /* a field that has no effect is an error */
 } openai_limits;
 
 /* One prompt of /v1/completions: text, or token ids. */
@@ -86,6 +88,11 @@ typedef struct openai_request {
     bool stream, include_usage, continuous_usage;
     const char *service_tier; /* NULL: auto */
     const char *cache_salt;   /* NULL: none */
+    int priority;             /* vLLM's: lower is sooner; 0 where service_tier says it */
+
+    const char *format_param; /* the field that says what form the answer has; NULL: none */
+    grammar_spec format;
+    cJSON *format_tree; /* owned: a schema that came as text */
 
     const char *ignored[OPENAI_IGNORED_MAX]; /* names of fields that had no effect */
     int n_ignored;
@@ -94,6 +101,9 @@ typedef struct openai_request {
 /* `text` is the body that `body` was parsed from (for integers beyond 2^53).  False: *p says why. */
 bool openai_parse(openai_request *out, bool chat, const cJSON *body, const char *text, size_t len,
                   const openai_limits *lim, arena *a, openai_problem *p);
+
+/* Frees what is not in the arena; a zeroed struct is fine. */
+void openai_request_clear(openai_request *rq);
 
 /* Fills *p; returns false, so that a refusal is one line. */
 bool openai_refuse(openai_problem *p, int status, const char *code, const char *param,

@@ -16,6 +16,7 @@
 #include "adapters/upload.h"
 #include "engine/backend.h"
 #include "engine/chat.h"
+#include "engine/grammar.h"
 #include "engine/model.h"
 #include "engine/sched.h"
 #include "engine/tokenizer.h"
@@ -46,6 +47,7 @@ typedef struct server {
     backend *be;
     model *model;
     tokenizer *tok;
+    grammar_maker *grammars;
     chat_template *chat;    /* NULL: the model has none that we know */
     char chat_problem[248]; /* why not */
     sched *sched;

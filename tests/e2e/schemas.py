@@ -56,7 +56,7 @@ BY_HAND = [
     {"type": "string", "minLength": 20, "maxLength": 20}, {"type": "string", "maxLength": 90},
     {"type": "string", "pattern": r"^(\+\d{1,3} )?\(?\d{3}\)?[- ]\d{4}$"},
     {"type": "string", "pattern": r"^[^\"\\a-z]{2,30}\"\\\t$"},
-    {"type": "string", "pattern": r"^(?:[a-c]|x[^y]?|\w+\s){0,4}?z$"},
+    {"type": "string", "pattern": r"^(?:[a-c]|x[^y]?|\w{1,9}\s){0,4}?z$"},
     {"type": "string", "pattern": r"^[\u00e0-\u00ff€]{1,4}\.$"},
     {"type": "string", "pattern": "^a{2,12}b{0,20}(c|de?){3}$", "minLength": 5, "maxLength": 38},
     *[{"type": "string", "format": f} for f in (

@@ -34,6 +34,7 @@ static void parse(parsed *out, bool chat, const char *body)
 
 static void drop(parsed *p)
 {
+    openai_request_clear(&p->rq);
     cJSON_Delete(p->tree);
     arena_clear(&p->mem);
 }
@@ -148,9 +149,24 @@ static const refusal refusals[] = {
     {true, "{" MSG ",\"stream\":true,\"stream_options\":[]}", "stream_options", "invalid_value"},
     {true, "{" MSG ",\"stream\":true,\"stream_options\":{\"include_usage\":1}}", "include_usage",
      "invalid_value"},
-    {true, "{" MSG ",\"response_format\":{\"type\":\"json_object\"}}", "response_format",
+    {true, "{" MSG ",\"response_format\":\"text\"}", "response_format", "invalid_value"},
+    {true, "{" MSG ",\"response_format\":{\"type\":\"xml\"}}", "response_format", "invalid_value"},
+    {true, "{" MSG ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}}",
+     "response_format.json_schema.schema", "missing_required_parameter"},
+    {true, "{" MSG ",\"structured_outputs\":[]}", "structured_outputs", "invalid_value"},
+    {true, "{" MSG ",\"structured_outputs\":{\"grammar\":\"x\"}}", "structured_outputs.grammar",
      "unsupported_parameter"},
-    {true, "{" MSG ",\"response_format\":\"text\"}", "response_format", "unsupported_parameter"},
+    {true, "{" MSG ",\"structured_outputs\":{\"new\":1}}", "structured_outputs",
+     "unsupported_parameter"},
+    {true, "{" MSG ",\"structured_outputs\":{\"json\":\"{\"}}", "structured_outputs.json",
+     "invalid_value"},
+    {true, "{" MSG ",\"structured_outputs\":{\"json\":\"{}\",\"regex\":\"a\"}}",
+     "structured_outputs.regex", "invalid_value"},
+    {true, "{" MSG ",\"guided_json\":{},\"response_format\":{\"type\":\"json_object\"}}",
+     "guided_json", "invalid_value"},
+    {true, "{" MSG ",\"guided_regex\":7}", "guided_regex", "invalid_value"},
+    {true, "{" MSG ",\"guided_choice\":\"a\"}", "guided_choice", "invalid_value"},
+    {true, "{" MSG ",\"guided_grammar\":\"a\"}", "guided_grammar", "unsupported_parameter"},
     {true, "{" MSG ",\"tools\":[{}]}", "tools", "unsupported_parameter"},
     {true, "{" MSG ",\"tool_choice\":\"auto\"}", "tool_choice", "unsupported_parameter"},
     {true, "{" MSG ",\"modalities\":[\"text\",\"audio\"]}", "modalities", "unsupported_parameter"},
@@ -159,7 +175,7 @@ static const refusal refusals[] = {
     {true, "{" MSG ",\"lora\":[]}", "lora", "unsupported_parameter"},
     {true, "{" MSG ",\"adapter_path\":\"/etc\"}", "adapter_path", "unsupported_parameter"},
     {true, "{" MSG ",\"tenant\":\"B\"}", "tenant", "unsupported_parameter"},
-    {true, "{" MSG ",\"priority\":-100}", "priority", "unsupported_parameter"},
+    {true, "{" MSG ",\"priority\":0.5}", "priority", "invalid_value"},
     {true, "{" MSG ",\"chat_template\":\"x\"}", "chat_template", "unsupported_parameter"},
     {true, "{" MSG ",\"truncate_prompt_tokens\":0}", "truncate_prompt_tokens", "invalid_value"},
     {true, "{" MSG ",\"service_tier\":7}", "service_tier", "invalid_value"},
@@ -258,6 +274,76 @@ START_TEST(defaults_and_neutral_values)
 }
 END_TEST
 
+START_TEST(forms_of_an_answer)
+{
+    static const struct {
+        const char *field, *param;
+        grammar_kind kind;
+        bool json;
+    } cases[] = {
+        {"\"response_format\":{\"type\":\"json_object\"}", "response_format", GRAMMAR_SCHEMA,
+         false},
+        {"\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{}}}",
+         "response_format.json_schema.schema", GRAMMAR_SCHEMA, true},
+        {"\"structured_outputs\":{\"json\":{},\"regex\":null}", "structured_outputs.json",
+         GRAMMAR_SCHEMA, true},
+        {"\"structured_outputs\":{\"json\":\"{}\",\"disable_any_whitespace\":true}",
+         "structured_outputs.json", GRAMMAR_SCHEMA, true},
+        {"\"structured_outputs\":{\"json_object\":true}", "structured_outputs.json_object",
+         GRAMMAR_SCHEMA, false},
+        {"\"structured_outputs\":{\"regex\":\"a\"}", "structured_outputs.regex", GRAMMAR_REGEX,
+         false},
+        {"\"guided_json\":{}", "guided_json", GRAMMAR_SCHEMA, true},
+        {"\"guided_regex\":\"a\"", "guided_regex", GRAMMAR_REGEX, false},
+        {"\"guided_choice\":[\"a\"]", "guided_choice", GRAMMAR_CHOICE, true},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char body[400];
+        parsed p;
+        (void)snprintf(body, sizeof(body), "{%s,%s,\"ignore_eos\":true}", i % 2 ? MSG : TXT,
+                       cases[i].field);
+        parse(&p, i % 2, body);
+        ck_assert_msg(p.ok, "%s: %s", body, p.p.msg);
+        ck_assert_str_eq(p.rq.format_param, cases[i].param);
+        ck_assert_int_eq((int)p.rq.format.kind, (int)cases[i].kind);
+        ck_assert((p.rq.format.json != NULL) == cases[i].json);
+        ck_assert((p.rq.format.regex != NULL) == (cases[i].kind == GRAMMAR_REGEX));
+        ck_assert(!p.rq.rules.ignore_eos);
+        ck_assert_str_eq(p.rq.ignored[p.rq.n_ignored - 1], "ignore_eos");
+        drop(&p);
+    }
+}
+END_TEST
+
+START_TEST(strict_clients_are_told_of_unknown_fields)
+{
+    openai_limits strict = limits;
+    strict.strict = true;
+    static const struct {
+        const char *body;
+        bool ok;
+    } cases[] = {{"{" TXT ",\"user\":\"u\",\"top_k\":3,\"nothing\":null}", true},
+                 {"{" TXT ",\"temprature\":1}", false},
+                 {"{" TXT ",\"messages\":[]}", false}};
+    for (size_t i = 0; i < 3; i++) {
+        arena mem;
+        cJSON *tree;
+        err e;
+        openai_request rq;
+        openai_problem p;
+        arena_init(&mem, 1 << 20);
+        const char *s = cases[i].body;
+        ck_assert_int_eq(json_parse(s, strlen(s), &json_limits_request, &tree, &e), ERR_NONE);
+        bool ok = openai_parse(&rq, false, tree, s, strlen(s), &strict, &mem, &p);
+        ck_assert_msg(ok == cases[i].ok, "%s", s);
+        if (!ok) ck_assert_str_eq(p.code, "unknown_parameter");
+        openai_request_clear(&rq);
+        cJSON_Delete(tree);
+        arena_clear(&mem);
+    }
+}
+END_TEST
+
 START_TEST(prompts_of_all_four_kinds)
 {
     parsed p;
@@ -336,6 +422,8 @@ int main(void)
     tcase_add_test(tc, every_field_arrives);
     tcase_add_test(tc, defaults_and_neutral_values);
     tcase_add_test(tc, prompts_of_all_four_kinds);
+    tcase_add_test(tc, forms_of_an_answer);
+    tcase_add_test(tc, strict_clients_are_told_of_unknown_fields);
     tcase_add_test(tc, a_request_can_not_take_more_memory_than_its_arena);
     tcase_add_test(tc, writer_escapes_and_puts_commas);
     suite_add_tcase(s, tc);
