@@ -60,8 +60,8 @@ void publish_sweep(const char *data_dir)
     closedir(d);
 }
 
-static err_code check_content(const upload_env *env, int dir_fd, const uint64_t bytes[PART_COUNT],
-                              registry_new_version *nv, char *info, size_t cap, err *e)
+err_code publish_check(const upload_env *env, int dir_fd, const uint64_t bytes[PART_COUNT],
+                       registry_new_version *nv, char *info, size_t cap, err *e)
 {
     adapter_layout al;
     err_code code = validate_adapter(dir_fd, env->base, env->rank_max, true, &al, e);
@@ -115,7 +115,7 @@ err_code publish_folder(const upload_env *env, const publish_options *o, const c
                                .max_bytes = o->max_bytes,
                                .if_generation = o->if_generation,
                                .generation = o->generation};
-    err_code code = check_content(env, dir_fd, bytes, &nv, info, sizeof info, e);
+    err_code code = publish_check(env, dir_fd, bytes, &nv, info, sizeof info, e);
     if (code != ERR_NONE) return code;
     adapter_digest_parts(bytes, sha, whole);
     registry_files_lock(env->reg);

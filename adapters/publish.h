@@ -55,6 +55,11 @@ err_code publish_folder(const upload_env *env, const publish_options *o, const c
                         const uint8_t sha[PART_COUNT][DIGEST_BYTES], adapter_version *out,
                         bool *existed, err *e);
 
+/* The first step alone: does the folder fit the base?  Fills in what is told of it: nv's rank_max,
+ * file_bytes, packed_bytes, and one line of JSON in `info`. */
+err_code publish_check(const upload_env *env, int dir_fd, const uint64_t bytes[PART_COUNT],
+                       registry_new_version *nv, char *info, size_t cap, err *e);
+
 /* Removes what a crash left under adapters/tmp; call once at the start. */
 void publish_sweep(const char *data_dir);
 

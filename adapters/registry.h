@@ -50,7 +50,8 @@ void registry_destroy(registry *r);
 
 /* ---- on the way of a request ------------------------------------------------ */
 
-/* "name" (its alias `default`), "name@7", "name:alias"; with `any_tenant`, "tenant/name..." too.
+/* "name" (its alias `default`), "name@7", "name:alias"; "tenant/name..." for what is the tenant's own,
+ * shared with it, or, with `any_tenant`, anybody's.
  *   ERR_NOT_FOUND  also when the name belongs to another tenant (the same sentence)
  *   ERR_CONFLICT   the version is draining or failed */
 err_code registry_acquire(registry *r, uint64_t tenant_id, const char *model, bool any_tenant,
@@ -90,12 +91,24 @@ err_code registry_set_alias(registry *r, uint64_t tenant_id, const char *name, c
 err_code registry_drop_alias(registry *r, uint64_t tenant_id, const char *name, const char *alias,
                              int64_t expected_generation, err *e);
 /* Back to the version that the alias meant before; *version is that one.  ERR_CONFLICT when there
- * is none, or it is gone. */
+ * is none, or it is gone; ERR_STALE as for registry_set_alias(). */
 err_code registry_rollback(registry *r, uint64_t tenant_id, const char *name, const char *alias,
-                           int *version, err *e);
+                           int64_t expected_generation, int *version, err *e);
 /* NULL keeps.  `pinned` asks residency to keep the default version resident. */
 err_code registry_set_meta(registry *r, uint64_t tenant_id, const char *name,
                            const char *description, const bool *pinned, err *e);
+
+typedef struct registry_meta {
+    const char *description; /* NULL: keep */
+    const bool *pinned;      /* NULL: keep */
+    bool share;              /* the three below replace who may use it */
+    bool shared_all;         /* every tenant of this server */
+    const uint64_t *shared;  /* tenants */
+    int n_shared;
+    int64_t expected_generation; /* -1: whatever it is; else ERR_STALE */
+} registry_meta;
+err_code registry_update(registry *r, uint64_t tenant_id, const char *name, const registry_meta *m,
+                         err *e);
 
 /* Deletes one version (version > 0) or the whole name (0).
  *   drain   requests that hold it finish; *draining says whether any do
@@ -120,8 +133,12 @@ typedef struct adapter_entry { /* one name, as a tenant sees it */
     uint64_t generation;
     int64_t created_wall_us;
     int default_version; /* 0: none */
+    uint64_t default_id; /* its version id; 0: none */
+    adapter_state state; /* of the default version, or of the newest where there is none */
     int n_versions;      /* ready ones */
     uint64_t file_bytes; /* of all versions */
+    bool shared_all;
+    int n_shared; /* tenants that it is shared with by name */
     int n_alias;
     struct {
         char alias[ADAPTER_NAME_MAX + 1];
@@ -134,13 +151,41 @@ typedef struct version_entry {
     adapter_state state;
     int pins;
     char error[248];
-    char info[ADAPTER_INFO_MAX];
+    char info[ADAPTER_INFO_MAX]; /* JSON; by registry_version() alone, else empty */
 } version_entry;
 
 /* Names after `after` (NULL: from the first) in alphabetical order, at most `limit` (0: all).
  * tenant_id 0: all tenants, ordered by tenant, then name (then `after` is ignored).  Malloced. */
 err_code registry_list(registry *r, uint64_t tenant_id, const char *after, size_t limit,
                        adapter_entry **out, size_t *n, err *e);
+
+enum { REGISTRY_SCAN_MAX = 4096 };
+
+typedef struct registry_query {
+    uint64_t tenant_id;   /* 0: all tenants */
+    uint64_t shared_with; /* not 0: only other tenants' names that this one may use */
+    const char *prefix;   /* of the name; NULL: all */
+    adapter_state state;  /* 0: any */
+    size_t limit;         /* of entries in the page; at least 1 */
+    uint64_t
+        after_tenant_id; /* the page begins after this name (and tenant, where all are asked) */
+    const char *after;   /* NULL: at the first */
+} registry_query;
+
+typedef struct registry_cursor { /* where the next page begins */
+    bool more;
+    uint64_t tenant_id;
+    char name[ADAPTER_NAME_MAX + 1];
+} registry_cursor;
+
+/* One page, by tenant and name.  Its time does not grow with the number of names: the begin is found by
+ * bisection, and at most REGISTRY_SCAN_MAX names are looked at, so that a page may be short, even
+ * empty, and still have a next one.  *out has room for q->limit. */
+void registry_page(registry *r, const registry_query *q, adapter_entry *out, size_t *n,
+                   registry_cursor *next);
+/* Tenants that a name is shared with; malloced, NULL for none. */
+err_code registry_shares(registry *r, uint64_t tenant_id, const char *name, uint64_t **out,
+                         size_t *n, err *e);
 err_code registry_get(registry *r, uint64_t tenant_id, const char *name, adapter_entry *out,
                       err *e);
 /* Versions of a name, newest first; malloced. */

@@ -42,18 +42,45 @@ void adapter_write_version(exchange *x, jsonw *w, const version_entry *v)
     jsonw_close(w, '}');
 }
 
+/* "none", "all" or the tenants' names; whom others share with is theirs alone to know. */
+static void write_sharing(exchange *x, jsonw *w, const adapter_entry *a)
+{
+    uint64_t *list = NULL;
+    size_t n = 0;
+    err ignored;
+    if (a->shared_all || a->n_shared == 0) {
+        jsonw_str(w, "sharing", a->shared_all ? "all" : "none");
+        return;
+    }
+    jsonw_open(w, "sharing", '[');
+    (void)registry_shares(x->server->registry, a->tenant_id, a->name, &list, &n, &ignored);
+    for (size_t i = 0; i < n; i++) {
+        tenant t;
+        if (tenants_get(x->server->store, list[i], &t, NULL) == ERR_NONE)
+            jsonw_str(w, NULL, t.name);
+    }
+    jsonw_close(w, ']');
+    free(list);
+}
+
 void adapter_write_entry(exchange *x, jsonw *w, const adapter_entry *a)
 {
-    version_entry v;
     const char *residency_name = NULL;
-    if (a->default_version && registry_version(x->server->registry, a->tenant_id, a->name,
-                                               a->default_version, &v, NULL) == ERR_NONE) {
-        residency_name = residency_state_name(residency_get(x->server->residency, v.v.id, NULL));
-    }
+    char id[TENANT_NAME_MAX + ADAPTER_NAME_MAX + 2];
+    bool own = a->tenant_id == x->tenant.id;
+    tenant owner = {0};
+    if (!own) (void)tenants_get(x->server->store, a->tenant_id, &owner, NULL);
+    (void)snprintf(id, sizeof(id), "%s%s%s", owner.name, own ? "" : "/", a->name);
+    if (a->default_id)
+        residency_name =
+            residency_state_name(residency_get(x->server->residency, a->default_id, NULL));
     jsonw_open(w, NULL, '{');
     jsonw_str(w, "object", "adapter");
     jsonw_str(w, "name", a->name);
+    jsonw_str(w, "model", id);
+    jsonw_str(w, "owner", own ? x->tenant.name : owner.name);
     jsonw_str(w, "description", a->description);
+    jsonw_str(w, "state", adapter_state_name(a->state));
     if (a->default_version)
         jsonw_int(w, "default_version", a->default_version);
     else
@@ -66,6 +93,7 @@ void adapter_write_entry(exchange *x, jsonw *w, const adapter_entry *a)
     jsonw_open(w, "aliases", '{');
     for (int i = 0; i < a->n_alias; i++) jsonw_int(w, a->alias[i].alias, a->alias[i].version);
     jsonw_close(w, '}');
+    if (own) write_sharing(x, w, a);
     api_write_time(w, "created", a->created_wall_us);
     jsonw_close(w, '}');
 }
@@ -101,24 +129,16 @@ void adapter_refuse(exchange *x, const err *e, const char *param)
 void adapter_follow_pin(exchange *x, const char *name, uint64_t old_version)
 {
     adapter_entry a;
-    version_entry v;
     if (registry_get(x->server->registry, x->tenant.id, name, &a, NULL) || !a.pinned) return;
     if (old_version) residency_unpin(x->server->residency, old_version);
-    if (a.default_version && registry_version(x->server->registry, x->tenant.id, name,
-                                              a.default_version, &v, NULL) == ERR_NONE) {
-        (void)residency_pin(x->server->residency, v.v.id, NULL);
-    }
+    if (a.default_id) (void)residency_pin(x->server->residency, a.default_id, NULL);
 }
 
 uint64_t adapter_default_id(exchange *x, const char *name)
 {
     adapter_entry a;
-    version_entry v;
-    if (registry_get(x->server->registry, x->tenant.id, name, &a, NULL) || !a.default_version)
-        return 0;
-    if (registry_version(x->server->registry, x->tenant.id, name, a.default_version, &v, NULL))
-        return 0;
-    return v.v.id;
+    if (registry_get(x->server->registry, x->tenant.id, name, &a, NULL)) return 0;
+    return a.default_id;
 }
 
 void adapter_reply_published(exchange *x, const adapter_version *v, bool existed, uint64_t before)

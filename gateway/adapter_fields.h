@@ -34,6 +34,12 @@ void adapter_follow_pin(exchange *x, const char *name, uint64_t before);
 /* If-Match: "7" or * (absent: -1), If-None-Match: * (0: the name must be new).  False: answered. */
 bool adapter_expected(exchange *x, int64_t *out);
 
+/* ?limit=, ?after=, ?prefix=, ?state=, ?residency=; false: answered. */
+bool adapter_take_query(exchange *x, registry_query *q, const char **residency);
+/* The page, with "has_more" and "next", which is the "after" of the next one. */
+void adapter_reply_page(exchange *x, registry_query *q, const char *residency,
+                        void (*write)(exchange *x, jsonw *w, const adapter_entry *a));
+
 /* ?activate=; `initially` where it is not given. */
 bool adapter_activate(exchange *x, bool initially);
 

@@ -2,37 +2,109 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/json.h"
 #include "gateway/adapter_fields.h"
 #include "gateway/api_fields.h"
 #include "gateway/handlers.h"
 #include "gateway/server.h"
+#include "storage/audit.h"
+
+enum { SHARES_MAX = 1000, WARM_WAIT_MAX_S = 300 };
 
 /* ----------------------------------------------------------------------- looking -- */
 
-void adapters_list(exchange *x)
+/* "name", or for shared ones "owner/name". */
+static bool take_cursor(exchange *x, registry_query *q, const char *after)
 {
-    adapter_entry *list;
-    size_t n, limit = 100;
-    err e;
-    if (!adapter_need_tenant(x)) return;
-    const char *after = exchange_query(x, "after"), *asked = exchange_query(x, "limit");
-    if (asked) limit = (size_t)api_parse_id(asked);
-    if (limit < 1 || limit > 1000) {
+    const char *slash = after ? strchr(after, '/') : NULL;
+    q->after = after;
+    if (!slash) return true;
+    tenant t;
+    char owner[TENANT_NAME_MAX + 1] = "";
+    if ((size_t)(slash - after) < sizeof(owner)) memcpy(owner, after, (size_t)(slash - after));
+    if (tenants_find(x->server->store, owner, &t, NULL)) {
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", "after",
+                       "'after' is no cursor of this list");
+        return false;
+    }
+    q->after_tenant_id = t.id;
+    q->after = slash + 1;
+    return true;
+}
+
+bool adapter_take_query(exchange *x, registry_query *q, const char **residency_name)
+{
+    static const adapter_state states[] = {ADAPTER_READY, ADAPTER_FAILED, ADAPTER_DRAINING};
+    const char *asked = exchange_query(x, "limit"), *state = exchange_query(x, "state");
+    q->limit = asked ? (size_t)api_parse_id(asked) : 100;
+    if (q->limit < 1 || q->limit > 1000) {
         exchange_error(x, 400, "invalid_request_error", "invalid_value", "limit",
                        "'limit' must be from 1 to 1000");
-        return;
+        return false;
     }
-    if (registry_list(x->server->registry, x->tenant.id, after, limit + 1, &list, &n, &e)) {
-        exchange_reply_err(x, &e, NULL);
-        return;
+    for (size_t i = 0; state && i < sizeof(states) / sizeof(states[0]); i++) {
+        if (strcmp(state, adapter_state_name(states[i])) == 0) q->state = states[i];
     }
+    if (state && !q->state) {
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", "state",
+                       "'state' must be ready, failed or draining");
+        return false;
+    }
+    q->prefix = exchange_query(x, "prefix");
+    *residency_name = exchange_query(x, "residency");
+    return take_cursor(x, q, exchange_query(x, "after"));
+}
+
+void adapter_reply_page(exchange *x, registry_query *q, const char *residency_name,
+                        void (*write)(exchange *x, jsonw *w, const adapter_entry *a))
+{
+    registry_cursor next = {.more = true};
+    adapter_entry *page = malloc(q->limit * sizeof(*page));
+    size_t want = q->limit, seen = 0;
     jsonw w;
     api_list_begin(&w);
-    for (size_t i = 0; i < n && i < limit; i++) adapter_write_entry(x, &w, &list[i]);
-    api_list_end(x, &w, n > limit);
-    free(list);
+    if (!page) w.failed = true;
+    /* Residency is not the registry's to filter by: pages of its, until ours is full. */
+    while (page && want > 0 && next.more && seen < REGISTRY_SCAN_MAX) {
+        size_t n;
+        q->limit = want;
+        registry_page(x->server->registry, q, page, &n, &next);
+        for (size_t i = 0; i < n; i++) {
+            residency_state rs = residency_get(x->server->residency, page[i].default_id, NULL);
+            if (residency_name && strcmp(residency_name, residency_state_name(rs)) != 0) continue;
+            write(x, &w, &page[i]);
+            want--;
+        }
+        seen += n ? n : REGISTRY_SCAN_MAX;
+        q->after_tenant_id = next.tenant_id;
+        q->after = next.name;
+    }
+    jsonw_close(&w, ']');
+    jsonw_bool(&w, "has_more", next.more);
+    tenant t = {0};
+    if (next.more && !q->tenant_id) (void)tenants_get(x->server->store, next.tenant_id, &t, NULL);
+    char cursor[TENANT_NAME_MAX + ADAPTER_NAME_MAX + 2];
+    (void)snprintf(cursor, sizeof(cursor), "%s%s%s", t.name, t.name[0] ? "/" : "", next.name);
+    jsonw_str(&w, "next", next.more ? cursor : NULL);
+    jsonw_close(&w, '}');
+    exchange_reply_json(x, 200, &w);
+    jsonw_clear(&w);
+    free(page);
+}
+
+void adapters_list(exchange *x)
+{
+    const char *residency_name, *shared = exchange_query(x, "shared");
+    registry_query q = {0};
+    if (!adapter_need_tenant(x) || !adapter_take_query(x, &q, &residency_name)) return;
+    if (shared && strcmp(shared, "true") == 0)
+        q.shared_with = x->tenant.id;
+    else
+        q.tenant_id = x->tenant.id;
+    adapter_reply_page(x, &q, residency_name, adapter_write_entry);
 }
 
 void adapters_get(exchange *x)
@@ -90,23 +162,65 @@ void adapters_version(exchange *x)
 
 /* ------------------------------------------------------------------------ changing -- */
 
+/* "none", "all", or a list of tenants' names; false: answered.  *list is malloced. */
+static bool take_sharing(exchange *x, const cJSON *v, registry_meta *m, uint64_t **list)
+{
+    const cJSON *item;
+    int n = cJSON_GetArraySize(v);
+    bool word = cJSON_IsString(v);
+    m->share = true;
+    m->shared_all = word && strcmp(v->valuestring, "all") == 0;
+    if (m->shared_all || (word && strcmp(v->valuestring, "none") == 0)) return true;
+    *list = cJSON_IsArray(v) && n <= SHARES_MAX ? calloc((size_t)n + 1, sizeof(**list)) : NULL;
+    m->shared = *list;
+    const cJSON *items = *list ? v : NULL;
+    cJSON_ArrayForEach(item, items)
+    {
+        tenant t;
+        if (!cJSON_IsString(item) ||
+            tenants_find(x->server->store, item->valuestring, &t, NULL) != ERR_NONE) {
+            exchange_error(x, 404, "invalid_request_error", "not_found", "sharing",
+                           "there is no tenant '%.64s'",
+                           cJSON_IsString(item) ? item->valuestring : "");
+            return false;
+        }
+        (*list)[m->n_shared++] = t.id;
+    }
+    if (*list) return true;
+    exchange_error(x, 400, "invalid_request_error", "invalid_value", "sharing",
+                   "'sharing' must be \"none\", \"all\" or a list of up to %d tenants' names",
+                   SHARES_MAX);
+    return false;
+}
+
 void adapters_patch(exchange *x)
 {
-    static const char *const known[] = {"description", NULL};
+    static const char *const known[] = {"description", "sharing", NULL};
     const cJSON *body;
-    const char *text = NULL;
+    uint64_t *list = NULL;
+    registry_meta m = {0};
     err e;
-    if (!adapter_need_tenant(x) || !exchange_read_json(x, &body, NULL, NULL) ||
-        !api_only_fields(x, body, known)) {
+    if (!adapter_need_tenant(x) || !adapter_expected(x, &m.expected_generation) ||
+        !exchange_read_json(x, &body, NULL, NULL) || !api_only_fields(x, body, known)) {
         return;
     }
-    if (json_str(body, "description", &text, NULL, &e) ||
-        registry_set_meta(x->server->registry, x->tenant.id, x->param[0], text, NULL, &e)) {
+    const cJSON *sharing = json_get(body, "sharing");
+    if (json_str(body, "description", &m.description, NULL, &e)) {
         exchange_reply_err(x, &e, "description");
-        return;
+    } else if (!sharing || take_sharing(x, sharing, &m, &list)) {
+        if (registry_update(x->server->registry, x->tenant.id, x->param[0], &m, &e)) {
+            exchange_reply_err(x, &e, e.code == ERR_STALE ? "If-Match" : NULL);
+        } else {
+            char detail[96];
+            (void)snprintf(
+                detail, sizeof(detail), "{\"description\":%s,\"shared_all\":%s,\"shared_with\":%d}",
+                m.description ? "true" : "false", m.shared_all ? "true" : "false", m.n_shared);
+            api_audit(x, x->tenant.id, m.share ? "adapter.share" : "adapter.update", x->param[0],
+                      m.share ? detail : NULL);
+            adapter_reply_entry(x, 200);
+        }
     }
-    api_audit(x, x->tenant.id, "adapter.update", x->param[0], NULL);
-    adapter_reply_entry(x, 200);
+    free(list);
 }
 
 static void delete_some(exchange *x, int version)
@@ -124,7 +238,10 @@ static void delete_some(exchange *x, int version)
         }
         return;
     }
-    api_audit(x, x->tenant.id, "adapter.delete", x->param[0], NULL);
+    char detail[64];
+    (void)snprintf(detail, sizeof(detail), "{\"version\":%d,\"draining\":%s}", version,
+                   draining ? "true" : "false");
+    api_audit(x, x->tenant.id, "adapter.delete", x->param[0], detail);
     jsonw w;
     jsonw_init(&w);
     jsonw_open(&w, NULL, '{');
@@ -153,34 +270,54 @@ void adapters_version_delete(exchange *x)
     if (number) delete_some(x, number);
 }
 
-static void reply_alias(exchange *x, err_code rc, const err *e, uint64_t before)
+/* version 0: the alias is gone. */
+static void reply_alias(exchange *x, err_code rc, const err *e, const char *action,
+                        const char *alias, int version, uint64_t before)
 {
     if (rc) {
         exchange_reply_err(x, e, rc == ERR_STALE ? "If-Match" : "alias");
-    } else {
-        adapter_follow_pin(x, x->param[0], before);
-        api_audit(x, x->tenant.id, "adapter.alias", x->param[0], NULL);
-        adapter_reply_entry(x, 200);
+        return;
     }
+    char detail[160];
+    (void)snprintf(detail, sizeof(detail), "{\"alias\":\"%.64s\",\"version\":%d}", alias, version);
+    adapter_follow_pin(x, x->param[0], before);
+    api_audit(x, x->tenant.id, action, x->param[0], detail);
+    adapter_reply_entry(x, 200);
+}
+
+static void set_alias(exchange *x, const char *alias, int number, const char *action)
+{
+    err e;
+    int64_t expected;
+    if (!adapter_expected(x, &expected)) return;
+    uint64_t before = adapter_default_id(x, x->param[0]);
+    err_code rc = registry_set_alias(x->server->registry, x->tenant.id, x->param[0], alias, number,
+                                     expected, NULL, &e);
+    reply_alias(x, rc, &e, action, alias, number, before);
 }
 
 void adapters_alias_put(exchange *x)
 {
     static const char *const known[] = {"version", NULL};
     const cJSON *body;
-    int64_t number = 0, expected;
+    int64_t number = 0;
     err e;
-    if (!adapter_need_tenant(x) || !adapter_expected(x, &expected)) return;
-    if (!exchange_read_json(x, &body, NULL, NULL) || !api_only_fields(x, body, known)) return;
+    if (!adapter_need_tenant(x) || !exchange_read_json(x, &body, NULL, NULL) ||
+        !api_only_fields(x, body, known)) {
+        return;
+    }
     if (json_int(body, "version", 1, INT32_MAX, &number, NULL, &e) || number == 0) {
         exchange_error(x, 400, "invalid_request_error", "invalid_value", "version",
                        "'version' must be the number of a version");
         return;
     }
-    uint64_t before = adapter_default_id(x, x->param[0]);
-    err_code rc = registry_set_alias(x->server->registry, x->tenant.id, x->param[0], x->param[1],
-                                     (int)number, expected, NULL, &e);
-    reply_alias(x, rc, &e, before);
+    set_alias(x, x->param[1], (int)number, "adapter.alias");
+}
+
+void adapters_activate(exchange *x)
+{
+    int number = adapter_need_tenant(x) ? version_of(x, 1) : 0;
+    if (number) set_alias(x, "default", number, "adapter.activate");
 }
 
 void adapters_alias_delete(exchange *x)
@@ -191,19 +328,21 @@ void adapters_alias_delete(exchange *x)
     uint64_t before = adapter_default_id(x, x->param[0]);
     err_code rc = registry_drop_alias(x->server->registry, x->tenant.id, x->param[0], x->param[1],
                                       expected, &e);
-    reply_alias(x, rc, &e, before);
+    reply_alias(x, rc, &e, "adapter.alias", x->param[1], 0, before);
 }
 
 void adapters_rollback(exchange *x)
 {
     err e;
-    int number;
-    if (!adapter_need_tenant(x)) return;
+    int number = 0;
+    int64_t expected;
+    if (!adapter_need_tenant(x) || !adapter_expected(x, &expected)) return;
     uint64_t before = adapter_default_id(x, x->param[0]);
     const char *alias = exchange_query(x, "alias");
-    err_code rc = registry_rollback(x->server->registry, x->tenant.id, x->param[0],
-                                    alias ? alias : "default", &number, &e);
-    reply_alias(x, rc, &e, before);
+    if (!alias) alias = "default";
+    err_code rc = registry_rollback(x->server->registry, x->tenant.id, x->param[0], alias, expected,
+                                    &number, &e);
+    reply_alias(x, rc, &e, "adapter.rollback", alias, number, before);
 }
 
 /* -------------------------------------------------------------------------- tiers -- */
@@ -241,38 +380,135 @@ void adapters_unpin(exchange *x)
     set_pin(x, false);
 }
 
+/* ?version= (else the default); ?wait=SECONDS: answers when it is in memory, 202 when it is not by then. */
 void adapters_warm(exchange *x)
 {
+    server *s = x->server;
     if (!adapter_need_tenant(x)) return;
-    uint64_t id = adapter_default_id(x, x->param[0]);
-    if (id) residency_warm(x->server->residency, id);
-    adapter_reply_entry(x, id ? 202 : 200);
+    const char *asked = exchange_query(x, "version"), *wait = exchange_query(x, "wait");
+    uint64_t seconds = wait ? api_parse_id(wait) : 0;
+    if (wait && (seconds < 1 || seconds > WARM_WAIT_MAX_S)) {
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", "wait",
+                       "'wait' must be from 1 to %d seconds", WARM_WAIT_MAX_S);
+        return;
+    }
+    version_entry v;
+    err e;
+    uint64_t id = asked ? 0 : adapter_default_id(x, x->param[0]),
+             number = asked ? api_parse_id(asked) : 0;
+    if (number > 0 && number <= INT32_MAX &&
+        registry_version(s->registry, x->tenant.id, x->param[0], (int)number, &v, &e) == ERR_NONE) {
+        id = v.v.id;
+    }
+    if (!id) {
+        exchange_error(x, 404, "invalid_request_error", "not_found", asked ? "version" : "name",
+                       "there is no such version of an adapter '%.64s'", x->param[0]);
+        return;
+    }
+    residency_warm(s->residency, id);
+    residency_state now = residency_get(s->residency, id, NULL);
+    int64_t end = clock_now_us() + (int64_t)seconds * 1000000;
+    const struct timespec pause = {0, 5000000};
+    while ((now == RESIDENCY_LOADING || now == RESIDENCY_DISK) && clock_now_us() < end &&
+           !atomic_load(&s->draining) && !exchange_client_gone(x)) {
+        (void)nanosleep(&pause, NULL);
+        /* It may have been evicted between two looks: ask again. */
+        if (now == RESIDENCY_DISK) residency_warm(s->residency, id);
+        now = residency_get(s->residency, id, NULL);
+    }
+    if (now == RESIDENCY_FAILED) {
+        exchange_error(x, 503, "server_error", "adapter_load_failed", NULL,
+                       "the adapter's files cannot be loaded: publish it again");
+        return;
+    }
+    adapter_reply_entry(x, now == RESIDENCY_LOADING || now == RESIDENCY_DISK ? 202 : 200);
 }
 
-/* Every tenant's, for operators. */
-void admin_adapters(exchange *x)
+/* ------------------------------------------------------------------------- history -- */
+
+/* Newest first; ?before=ID&limit=.  Also of a name that is gone. */
+void adapters_events(exchange *x)
 {
-    adapter_entry *list;
-    size_t n;
+    audit_row *rows;
+    size_t n, limit = 100;
     err e;
-    if (registry_list(x->server->registry, 0, NULL, 0, &list, &n, &e)) {
+    if (!adapter_need_tenant(x)) return;
+    const char *before = exchange_query(x, "before"), *asked = exchange_query(x, "limit");
+    if (asked) limit = (size_t)api_parse_id(asked);
+    if (limit < 1 || limit > 1000) {
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", "limit",
+                       "'limit' must be from 1 to 1000");
+        return;
+    }
+    if (audit_list_object(x->server->store, x->tenant.id, "adapter.", x->param[0],
+                          before ? api_parse_id(before) : 0, limit + 1, &rows, &n, &e)) {
+        exchange_reply_err(x, &e, NULL);
+        return;
+    }
+    adapter_entry a;
+    if (n == 0 && registry_get(x->server->registry, x->tenant.id, x->param[0], &a, &e)) {
+        free(rows);
+        exchange_reply_err(x, &e, "name");
+        return;
+    }
+    jsonw w;
+    api_list_begin(&w);
+    for (size_t i = 0; i < n && i < limit; i++) {
+        jsonw_open(&w, NULL, '{');
+        jsonw_str(&w, "object", "adapter.event");
+        api_write_id(&w, "id", rows[i].id);
+        api_write_time(&w, "time", rows[i].wall_us);
+        api_write_id(&w, "actor_key", rows[i].actor_key_id);
+        jsonw_str(&w, "action", rows[i].action);
+        jsonw_str(&w, "name", rows[i].object);
+        jsonw_str(&w, "detail", rows[i].detail[0] ? rows[i].detail : NULL);
+        jsonw_close(&w, '}');
+    }
+    api_list_end(x, &w, n > limit);
+    free(rows);
+}
+
+/* What this tenant used of each version, ?start=&end= in seconds since 1970. */
+void adapters_usage(exchange *x)
+{
+    usage_sum *sums;
+    version_entry *versions;
+    size_t n, n_versions;
+    err e;
+    if (!adapter_need_tenant(x)) return;
+    const char *start = exchange_query(x, "start"), *end = exchange_query(x, "end");
+    usage_query q = {.tenant_id = x->tenant.id,
+                     .start_wall_us = start ? (int64_t)api_parse_id(start) * 1000000 : 0,
+                     .end_wall_us = end ? (int64_t)api_parse_id(end) * 1000000 : INT64_MAX,
+                     .group_by = USAGE_BY_ADAPTER};
+    if (registry_versions(x->server->registry, x->tenant.id, x->param[0], &versions, &n_versions,
+                          &e)) {
+        exchange_reply_err(x, &e, "name");
+        return;
+    }
+    if (ledger_query(x->server->store, &q, &sums, &n, &e)) {
+        free(versions);
         exchange_reply_err(x, &e, NULL);
         return;
     }
     jsonw w;
     api_list_begin(&w);
-    for (size_t i = 0; i < n; i++) {
-        tenant t = {0};
-        (void)tenants_get(x->server->store, list[i].tenant_id, &t, NULL);
+    for (size_t i = 0; i < n_versions; i++) {
+        usage_sum none = {0};
+        const usage_sum *u = &none;
+        for (size_t k = 0; k < n; k++) {
+            if (sums[k].adapter_id == versions[i].v.id) u = &sums[k];
+        }
         jsonw_open(&w, NULL, '{');
-        jsonw_str(&w, "tenant", t.name);
-        jsonw_str(&w, "name", list[i].name);
-        jsonw_int(&w, "default_version", list[i].default_version);
-        jsonw_int(&w, "versions", list[i].n_versions);
-        jsonw_int(&w, "bytes", (int64_t)list[i].file_bytes);
-        jsonw_bool(&w, "pinned", list[i].pinned);
+        jsonw_str(&w, "object", "adapter.usage");
+        jsonw_int(&w, "version", versions[i].v.version);
+        jsonw_int(&w, "num_model_requests", (int64_t)u->n_requests);
+        jsonw_int(&w, "input_tokens", (int64_t)u->prompt_tokens);
+        jsonw_int(&w, "input_cached_tokens", (int64_t)u->cached_tokens);
+        jsonw_int(&w, "output_tokens", (int64_t)u->output_tokens);
         jsonw_close(&w, '}');
     }
     api_list_end(x, &w, false);
-    free(list);
+    free(versions);
+    free(sums);
 }

@@ -150,7 +150,12 @@ static bool resolve_model(completion *c)
         registry_acquire(c->srv->registry, c->x->tenant.id, c->rq.model, false, &c->adapter, &e);
     if (rc == ERR_NOT_FOUND || rc == ERR_INPUT) return no_such_model(c);
     if (rc) return refuse_err(c, &e, "model");
-    (void)snprintf(c->label, sizeof(c->label), "%s@%d", c->adapter->name, c->adapter->version);
+    /* Another tenant's, shared: "owner/name@7". */
+    const char *slash = strchr(c->rq.model, '/');
+    int owner =
+        slash && c->adapter->tenant_id != c->x->tenant.id ? (int)(slash - c->rq.model) + 1 : 0;
+    (void)snprintf(c->label, sizeof(c->label), "%.*s%s@%d", owner, c->rq.model, c->adapter->name,
+                   c->adapter->version);
     return true;
 }
 

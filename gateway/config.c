@@ -101,6 +101,10 @@ static const option options[] = {
      "Resumable uploads that one tenant may have open; their room on the disk is reserved."},
     {"adapters", "upload_expiry", OPT_TIME, AT(adapters_upload_expiry_us), "24h", SECOND,
      30 * 86400 * SECOND, "An upload without progress for this long is given up."},
+    {"adapters", "roots", OPT_TEXT, AT(adapters_roots), "", 0, 0,
+     "Directories, comma-separated, whose adapters an operator may register where they lie, "
+     "without\n"
+     "copying (POST /admin/v1/adapters/register).  Empty: none."},
     {"classes", "interactive", OPT_TEXT, AT(classes_interactive), "ttft:500ms tpot:50ms weight:4",
      0, 0,
      "SLO class for people who wait: targets for the first token and for each further one, and\n"

@@ -42,6 +42,7 @@ typedef struct config {
 
     int64_t adapters_host_memory, adapters_loaders, adapters_max_upload;
     int64_t adapters_max_open_uploads, adapters_upload_expiry_us;
+    char adapters_roots[CONFIG_TEXT_MAX];
 
     char classes_interactive[CONFIG_TEXT_MAX], classes_standard[CONFIG_TEXT_MAX];
     char classes_batch[CONFIG_TEXT_MAX], classes_default[CONFIG_TEXT_MAX];

@@ -17,6 +17,10 @@ void models_list(exchange *x);
 void models_get(exchange *x);
 void key_whoami(exchange *x);
 
+/* adapters_admin.c: under /admin/v1 */
+void admin_adapters(exchange *x);          /* GET /adapters */
+void admin_adapters_register(exchange *x); /* POST /adapters/register {"path","tenant"} */
+
 /* adapters_api.c */
 void adapters_list(exchange *x);           /* GET /v1/adapters */
 void adapters_get(exchange *x);            /* GET /v1/adapters/{} */
@@ -30,7 +34,10 @@ void adapters_alias_delete(exchange *x);   /* DELETE /v1/adapters/{}/aliases/{} 
 void adapters_rollback(exchange *x);       /* POST /v1/adapters/{}/rollback */
 void adapters_pin(exchange *x);            /* POST /v1/adapters/{}/pin */
 void adapters_unpin(exchange *x);          /* POST /v1/adapters/{}/unpin */
-void adapters_warm(exchange *x);           /* POST /v1/adapters/{}/warm */
+void adapters_warm(exchange *x);           /* POST /v1/adapters/{}/warm ?wait= ?version= */
+void adapters_activate(exchange *x);       /* POST /v1/adapters/{}/versions/{}/activate, If-Match */
+void adapters_events(exchange *x);         /* GET /v1/adapters/{}/events */
+void adapters_usage(exchange *x);          /* GET /v1/adapters/{}/usage */
 
 /* uploads_api.c */
 void uploads_begin(exchange *x);  /* POST /v1/adapters/{}/versions: a tar, or a JSON manifest */
@@ -56,7 +63,6 @@ void admin_key_get(exchange *x);    /* GET /keys/{} */
 void admin_key_rotate(exchange *x); /* POST /keys/{}/rotate */
 void admin_key_revoke(exchange *x); /* DELETE /keys/{} */
 void admin_classes(exchange *x);    /* GET /classes */
-void admin_adapters(exchange *x);   /* GET /adapters */
 void admin_usage(exchange *x);      /* GET /usage */
 void admin_audit(exchange *x);      /* GET /audit */
 void admin_backup(exchange *x);     /* POST /backup {"path"} */

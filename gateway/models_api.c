@@ -20,6 +20,33 @@ static void write_model(exchange *x, jsonw *w, const char *id, const char *owner
     jsonw_close(w, '}');
 }
 
+/* What other tenants share with this one: "owner/name". */
+static void write_shared(exchange *x, jsonw *w)
+{
+    enum { PAGE = 64 };
+    registry_query q = {.shared_with = x->tenant.id, .limit = PAGE};
+    registry_cursor next = {.more = true};
+    adapter_entry *page = malloc(PAGE * sizeof(*page));
+    while (page && next.more) {
+        size_t n;
+        registry_page(x->server->registry, &q, page, &n, &next);
+        for (size_t i = 0; i < n; i++) {
+            tenant owner;
+            char id[TENANT_NAME_MAX + ADAPTER_NAME_MAX + 2];
+            if (page[i].default_version == 0 ||
+                tenants_get(x->server->store, page[i].tenant_id, &owner, NULL)) {
+                continue;
+            }
+            (void)snprintf(id, sizeof(id), "%s/%s", owner.name, page[i].name);
+            if (auth_may_use_model(x, id))
+                write_model(x, w, id, owner.name, page[i].created_wall_us, true);
+        }
+        q.after_tenant_id = next.tenant_id;
+        q.after = next.name;
+    }
+    free(page);
+}
+
 void models_list(exchange *x)
 {
     server *s = x->server;
@@ -39,6 +66,7 @@ void models_list(exchange *x)
         if (list[i].default_version == 0 || !auth_may_use_model(x, list[i].name)) continue;
         write_model(x, &w, list[i].name, x->tenant.name, list[i].created_wall_us, true);
     }
+    if (x->tenant.id) write_shared(x, &w);
     api_list_end(x, &w, false);
     free(list);
 }
@@ -60,7 +88,9 @@ void models_get(exchange *x)
     }
     jsonw w;
     jsonw_init(&w);
-    write_model(x, &w, id, base ? "lorad" : x->tenant.name,
+    tenant owner = x->tenant;
+    if (v && v->tenant_id != owner.id) (void)tenants_get(s->store, v->tenant_id, &owner, NULL);
+    write_model(x, &w, id, base ? "lorad" : owner.name,
                 base ? s->started_wall_us : v->created_wall_us, !base);
     if (v) registry_release(s->registry, v);
     exchange_reply_json(x, 200, &w);

@@ -24,6 +24,7 @@ const char *adapter_state_name(adapter_state s)
 struct publish_job {
     adapter_row *a;
     version_row *v;
+    const char *info;
     bool activate;
     int64_t max_adapters, max_bytes;
     uint64_t new_adapter_id;
@@ -80,7 +81,7 @@ static err_code find_or_make(sqlite3 *db, struct publish_job *p, err *e)
     return sql_done(&q, "write the adapter", e);
 }
 
-static err_code insert_version(sqlite3 *db, const version_row *v, err *e)
+static err_code insert_version(sqlite3 *db, const version_row *v, const char *info, err *e)
 {
     sql q;
     sql_begin(&q, db, "INSERT INTO adapter_versions VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)");
@@ -93,7 +94,7 @@ static err_code insert_version(sqlite3 *db, const version_row *v, err *e)
     sql_int(&q, v->rank_max);
     sql_int(&q, v->state);
     sql_text(&q, v->error);
-    sql_text(&q, v->info);
+    sql_text(&q, info);
     sql_int(&q, v->created_wall_us);
     for (int i = 0; i < 2; i++) {
         if (v->has_part_sha)
@@ -163,7 +164,7 @@ static err_code publish_rows(sqlite3 *db, void *arg, err *e)
     v->adapter_id = a->id;
     v->version = ++a->last_version;
     a->generation++;
-    code = insert_version(db, v, e);
+    code = insert_version(db, v, p->info, e);
     if (code != ERR_NONE) return code;
     if (p->activate || current == 0)
         code = put_alias(db, a->id, "default", v->version, current, a->generation, e);
@@ -177,11 +178,12 @@ static err_code publish_rows(sqlite3 *db, void *arg, err *e)
     return sql_done(&q, "change the adapter", e);
 }
 
-err_code adapter_rows_publish(store *st, adapter_row *a, version_row *v, bool activate,
-                              int64_t max_adapters, int64_t max_bytes, err *e)
+err_code adapter_rows_publish(store *st, adapter_row *a, version_row *v, const char *info,
+                              bool activate, int64_t max_adapters, int64_t max_bytes, err *e)
 {
     struct publish_job p = {.a = a,
                             .v = v,
+                            .info = info,
                             .activate = activate,
                             .max_adapters = max_adapters,
                             .max_bytes = max_bytes,
@@ -198,7 +200,6 @@ struct change_job {
     uint64_t id, generation;
     const char *text;
     int version, previous;
-    bool flag;
 };
 
 static err_code alias_row_set(sqlite3 *db, void *arg, err *e)
@@ -264,24 +265,44 @@ err_code adapter_rows_set_state(store *st, uint64_t version_id, adapter_state st
     return store_write(st, state_row_set, &c, e);
 }
 
-static err_code meta_row_set(sqlite3 *db, void *arg, err *e)
+struct meta_job {
+    uint64_t id;
+    const adapter_meta_rows *m;
+};
+
+static err_code share_with(sqlite3 *db, uint64_t adapter_id, uint64_t tenant_id, err *e)
 {
-    const struct change_job *c = arg;
     sql q;
-    sql_begin(&q, db, "UPDATE adapters SET description=?, pinned=?, generation=? WHERE id=?");
-    sql_text(&q, c->text);
-    sql_int(&q, c->flag);
-    sql_int(&q, (int64_t)c->generation);
-    sql_int(&q, (int64_t)c->id);
-    return sql_done(&q, "change the adapter", e);
+    sql_begin(&q, db, "INSERT OR IGNORE INTO adapter_shares VALUES(?,?)");
+    sql_int(&q, (int64_t)adapter_id);
+    sql_int(&q, (int64_t)tenant_id);
+    return sql_done(&q, "share the adapter", e);
 }
 
-err_code adapter_rows_set_meta(store *st, uint64_t adapter_id, const char *description, bool pinned,
-                               uint64_t generation, err *e)
+static err_code meta_row_set(sqlite3 *db, void *arg, err *e)
 {
-    struct change_job c = {
-        .id = adapter_id, .generation = generation, .text = description, .flag = pinned};
-    return store_write(st, meta_row_set, &c, e);
+    const struct meta_job *j = arg;
+    sql q;
+    sql_begin(&q, db, "UPDATE adapters SET description=?, pinned=?, generation=? WHERE id=?");
+    sql_text(&q, j->m->description);
+    sql_int(&q, j->m->pinned);
+    sql_int(&q, (int64_t)j->m->generation);
+    sql_int(&q, (int64_t)j->id);
+    err_code code = sql_done(&q, "change the adapter", e);
+    if (code != ERR_NONE || !j->m->share) return code;
+    sql_begin(&q, db, "DELETE FROM adapter_shares WHERE adapter_id=?");
+    sql_int(&q, (int64_t)j->id);
+    code = sql_done(&q, "share the adapter", e);
+    if (code == ERR_NONE && j->m->shared_all) code = share_with(db, j->id, 0, e);
+    for (int i = 0; i < j->m->n_shared && code == ERR_NONE; i++)
+        code = share_with(db, j->id, j->m->shared[i], e);
+    return code;
+}
+
+err_code adapter_rows_set_meta(store *st, uint64_t adapter_id, const adapter_meta_rows *m, err *e)
+{
+    struct meta_job j = {.id = adapter_id, .m = m};
+    return store_write(st, meta_row_set, &j, e);
 }
 
 static err_code adapter_row_drain(sqlite3 *db, void *arg, err *e)
@@ -319,6 +340,21 @@ err_code adapter_rows_drop(store *st, uint64_t adapter_id, err *e)
 {
     struct change_job c = {.id = adapter_id};
     return store_write(st, adapter_row_drop, &c, e);
+}
+
+/* ---- what is only shown ------------------------------------------------------------------ */
+
+err_code adapter_rows_info(store *st, uint64_t version_id, char *out, size_t cap, err *e)
+{
+    sql q;
+    sqlite3 *db = store_read_begin(st);
+    out[0] = 0;
+    sql_begin(&q, db, "SELECT info FROM adapter_versions WHERE id=?");
+    sql_int(&q, (int64_t)version_id);
+    if (sql_row(&q)) sql_col_text(&q, 0, out, cap);
+    err_code code = sql_end(&q, "read the version", e);
+    store_read_end(st, db);
+    return code;
 }
 
 /* ---- parts ----------------------------------------------------------------------------- */
@@ -394,7 +430,7 @@ static err_code load_versions(sqlite3 *db, adapter_rows *out, err *e)
     bool short_of_memory = false, bad = false;
     sql_begin(&q, db,
               "SELECT id, adapter_id, version, digest, file_bytes, packed_bytes, rank_max, state,"
-              " error, info, created_us FROM adapter_versions ORDER BY id");
+              " error, created_us FROM adapter_versions ORDER BY id");
     while (sql_row(&q)) {
         version_row *v = push((void **)&out->version, &out->n_version, sizeof *v);
         if (v == NULL) {
@@ -410,8 +446,7 @@ static err_code load_versions(sqlite3 *db, adapter_rows *out, err *e)
         v->rank_max = (int)sql_col_int(&q, 6);
         v->state = (adapter_state)sql_col_int(&q, 7);
         sql_col_text(&q, 8, v->error, sizeof v->error);
-        sql_col_text(&q, 9, v->info, sizeof v->info);
-        v->created_wall_us = sql_col_int(&q, 10);
+        v->created_wall_us = sql_col_int(&q, 9);
     }
     err_code code = sql_end(&q, "read the versions", e);
     if (short_of_memory) return err_set(e, ERR_NOMEM, "out of memory");
@@ -442,6 +477,24 @@ static err_code load_aliases(sqlite3 *db, adapter_rows *out, err *e)
     return short_of_memory ? err_set(e, ERR_NOMEM, "out of memory") : code;
 }
 
+static err_code load_shares(sqlite3 *db, adapter_rows *out, err *e)
+{
+    sql q;
+    bool short_of_memory = false;
+    sql_begin(&q, db, "SELECT adapter_id, tenant_id FROM adapter_shares");
+    while (sql_row(&q)) {
+        share_row *sh = push((void **)&out->share, &out->n_share, sizeof *sh);
+        if (sh == NULL) {
+            short_of_memory = true;
+            break;
+        }
+        sh->adapter_id = (uint64_t)sql_col_int(&q, 0);
+        sh->tenant_id = (uint64_t)sql_col_int(&q, 1);
+    }
+    err_code code = sql_end(&q, "read the shares", e);
+    return short_of_memory ? err_set(e, ERR_NOMEM, "out of memory") : code;
+}
+
 err_code adapter_rows_load(store *st, adapter_rows *out, err *e)
 {
     memset(out, 0, sizeof *out);
@@ -449,6 +502,7 @@ err_code adapter_rows_load(store *st, adapter_rows *out, err *e)
     err_code code = load_adapters(db, out, e);
     if (code == ERR_NONE) code = load_versions(db, out, e);
     if (code == ERR_NONE) code = load_aliases(db, out, e);
+    if (code == ERR_NONE) code = load_shares(db, out, e);
     store_read_end(st, db);
     if (code != ERR_NONE) adapter_rows_clear(out);
     return code;
@@ -459,5 +513,6 @@ void adapter_rows_clear(adapter_rows *rows)
     free(rows->adapter);
     free(rows->version);
     free(rows->alias);
+    free(rows->share);
     memset(rows, 0, sizeof *rows);
 }

@@ -63,10 +63,12 @@ typedef struct alias_row {
 
 /* In one transaction: makes the name if it is new, gives the next version number, inserts the
  * version, points the alias `default` at it if `activate` (or if it is the first ready one).
- * In: v's digest, file_bytes, packed_bytes, rank_max, info; a's tenant_id, name.  Out: both whole.
+ * In: v's digest, file_bytes, packed_bytes, rank_max, part_sha; a's tenant_id, name.  Out: both whole.
  * Limits (0: none) are checked inside the transaction: ERR_LIMIT. */
-err_code adapter_rows_publish(store *st, adapter_row *a, version_row *v, bool activate,
-                              int64_t max_adapters, int64_t max_bytes, err *e);
+err_code adapter_rows_publish(store *st, adapter_row *a, version_row *v, const char *info,
+                              bool activate, int64_t max_adapters, int64_t max_bytes, err *e);
+/* What was told of a version when it was published (JSON: ranks, targets, dtype); "" when it is gone. */
+err_code adapter_rows_info(store *st, uint64_t version_id, char *out, size_t cap, err *e);
 
 err_code adapter_rows_set_alias(store *st, uint64_t adapter_id, const char *alias, int version,
                                 int previous, uint64_t generation, err *e);
@@ -74,8 +76,18 @@ err_code adapter_rows_drop_alias(store *st, uint64_t adapter_id, const char *ali
                                  uint64_t generation, err *e);
 err_code adapter_rows_set_state(store *st, uint64_t version_id, adapter_state state,
                                 const char *error, err *e);
-err_code adapter_rows_set_meta(store *st, uint64_t adapter_id, const char *description, bool pinned,
-                               uint64_t generation, err *e);
+
+typedef struct adapter_meta_rows {
+    const char *description;
+    bool pinned;
+    uint64_t generation;
+    bool share; /* replace the shares, too */
+    bool shared_all;
+    const uint64_t *shared; /* tenants */
+    int n_shared;
+} adapter_meta_rows;
+/* ERR_NOT_FOUND: a tenant to share with does not exist. */
+err_code adapter_rows_set_meta(store *st, uint64_t adapter_id, const adapter_meta_rows *m, err *e);
 /* All versions of a name at once: no new requests, across a restart too. */
 err_code adapter_rows_drain(store *st, uint64_t adapter_id, err *e);
 /* A ready version of this tenant whose config (part 0) or weights (part 1) have this SHA-256: *found, and
@@ -87,12 +99,17 @@ err_code adapter_rows_find_part(store *st, uint64_t tenant_id, int part,
 /* Removes a name with all its versions' rows and aliases (usage keeps its own copy of the label). */
 err_code adapter_rows_drop(store *st, uint64_t adapter_id, err *e);
 
+typedef struct share_row {
+    uint64_t adapter_id, tenant_id; /* tenant 0: all */
+} share_row;
+
 /* Everything, for the start: malloced arrays, by id. */
 typedef struct adapter_rows {
     adapter_row *adapter;
     version_row *version;
     alias_row *alias;
-    size_t n_adapter, n_version, n_alias;
+    share_row *share;
+    size_t n_adapter, n_version, n_alias, n_share;
 } adapter_rows;
 err_code adapter_rows_load(store *st, adapter_rows *out, err *e);
 void adapter_rows_clear(adapter_rows *rows);

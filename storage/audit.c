@@ -36,8 +36,8 @@ err_code audit_append(store *st, uint64_t actor_key_id, uint64_t tenant_id, cons
     return store_write(st, insert_row, &r, e);
 }
 
-err_code audit_list(store *st, uint64_t tenant_id, uint64_t before_id, size_t limit,
-                    audit_row **out, size_t *n, err *e)
+static err_code list_rows(store *st, uint64_t tenant_id, const char *prefix, const char *object,
+                          uint64_t before_id, size_t limit, audit_row **out, size_t *n, err *e)
 {
     enum { LIMIT_MAX = 10000 };
     *out = NULL;
@@ -47,13 +47,21 @@ err_code audit_list(store *st, uint64_t tenant_id, uint64_t before_id, size_t li
     audit_row *list = NULL;
     sqlite3 *db = store_read_begin(st);
     sql q;
-    sql_begin(
-        &q, db,
-        "SELECT id, wall_us, actor_key_id, tenant_id, action, object, detail FROM audit"
-        " WHERE (?1 = 0 OR tenant_id = ?1) AND (?2 = 0 OR id < ?2) ORDER BY id DESC LIMIT ?3");
+    sql_begin(&q, db,
+              object != NULL
+                  ? "SELECT id, wall_us, actor_key_id, tenant_id, action, object, detail FROM audit"
+                    " WHERE tenant_id = ?1 AND object = ?4 AND substr(action, 1, length(?5)) = ?5"
+                    " AND (?2 = 0 OR id < ?2) ORDER BY id DESC LIMIT ?3"
+                  : "SELECT id, wall_us, actor_key_id, tenant_id, action, object, detail FROM audit"
+                    " WHERE (?1 = 0 OR tenant_id = ?1) AND (?2 = 0 OR id < ?2)"
+                    " ORDER BY id DESC LIMIT ?3");
     sql_int(&q, (int64_t)tenant_id);
     sql_int(&q, (int64_t)before_id);
     sql_int(&q, (int64_t)limit);
+    if (object != NULL) {
+        sql_text(&q, object);
+        sql_text(&q, prefix);
+    }
     bool short_of_memory = false;
     while (sql_row(&q)) {
         if (*n == cap) {
@@ -84,4 +92,16 @@ err_code audit_list(store *st, uint64_t tenant_id, uint64_t before_id, size_t li
     }
     *out = list;
     return ERR_NONE;
+}
+
+err_code audit_list(store *st, uint64_t tenant_id, uint64_t before_id, size_t limit,
+                    audit_row **out, size_t *n, err *e)
+{
+    return list_rows(st, tenant_id, NULL, NULL, before_id, limit, out, n, e);
+}
+
+err_code audit_list_object(store *st, uint64_t tenant_id, const char *prefix, const char *object,
+                           uint64_t before_id, size_t limit, audit_row **out, size_t *n, err *e)
+{
+    return list_rows(st, tenant_id, prefix, object, before_id, limit, out, n, e);
 }

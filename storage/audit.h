@@ -32,4 +32,8 @@ err_code audit_append(store *st, uint64_t actor_key_id, uint64_t tenant_id, cons
 err_code audit_list(store *st, uint64_t tenant_id, uint64_t before_id, size_t limit,
                     audit_row **out, size_t *n, err *e);
 
+/* The same of one object, and of actions that begin with `prefix` ("adapter."). */
+err_code audit_list_object(store *st, uint64_t tenant_id, const char *prefix, const char *object,
+                           uint64_t before_id, size_t limit, audit_row **out, size_t *n, err *e);
+
 #endif
