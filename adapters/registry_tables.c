@@ -43,7 +43,7 @@ static int by_tenant_and_name(const void *a, const void *b)
 
 void entry_sort(registry *r)
 {
-    qsort(r->order, r->n_entry, sizeof *r->order, by_tenant_and_name);
+    if (r->n_entry > 0) qsort(r->order, r->n_entry, sizeof *r->order, by_tenant_and_name);
     r->loading = false;
 }
 

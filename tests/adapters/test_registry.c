@@ -2,9 +2,11 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <check.h>
 
@@ -134,10 +136,10 @@ START_TEST(test_resolve)
         ck_assert_int_eq(version_of(bolt, "poet"), 1);
         reopen();
     }
-    const char *unknown[] = {"",         "Poet",      "poet@",     "poet@0",   "poet@01",
-                             "poet@9",   "poet@x",    "poet@1x",   "poet:",    "poet:nope",
-                             "poet@1:a", "acme/poet", "bolt/poet", "poet@-1",  "poet:De",
-                             "poet/x",   "other",     "/poet",     "poet@1@1", "poet@99999999999"};
+    const char *unknown[] = {"",         "Poet",     "poet@",     "poet@0",   "poet@01",
+                             "poet@9",   "poet@x",   "poet@1x",   "poet:",    "poet:nope",
+                             "poet@1:a", "acme/poe", "bolt/poet", "poet@-1",  "poet:De",
+                             "poet/x",   "other",    "/poet",     "poet@1@1", "poet@99999999999"};
     char first[248] = "";
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         const adapter_version *v;
@@ -439,6 +441,165 @@ START_TEST(test_changes_under_load)
 }
 END_TEST
 
+START_TEST(test_generations)
+{
+    adapter_version v;
+    registry_new_version nv = {.tenant_id = acme, .name = "cas", .if_generation = true};
+    uint8_t digest[DIGEST_BYTES];
+    make_files(1, digest);
+    nv.digest = digest;
+    nv.generation = 3;
+    ck_assert_int_eq(registry_publish(reg, &nv, &v, NULL, &e), ERR_STALE);
+    nv.generation = 0; /* must be new */
+    ck_assert_int_eq(registry_publish(reg, &nv, &v, NULL, &e), ERR_NONE);
+    make_files(2, digest);
+    ck_assert_int_eq(registry_publish(reg, &nv, &v, NULL, &e), ERR_STALE);
+    adapter_entry en;
+    ck_assert_int_eq(registry_get(reg, acme, "cas", &en, &e), ERR_NONE);
+    nv.generation = en.generation;
+    nv.activate = true;
+    ck_assert_int_eq(registry_publish(reg, &nv, &v, NULL, &e), ERR_NONE);
+    int number;
+    ck_assert_int_eq(
+        registry_rollback(reg, acme, "cas", "default", (int64_t)en.generation, &number, &e),
+        ERR_STALE);
+    ck_assert_int_eq(version_of(acme, "cas"), 2);
+    ck_assert_int_eq(
+        registry_rollback(reg, acme, "cas", "default", (int64_t)en.generation + 1, &number, &e),
+        ERR_NONE);
+    ck_assert_int_eq(version_of(acme, "cas"), 1);
+    registry_meta m = {.description = "text", .expected_generation = (int64_t)en.generation};
+    ck_assert_int_eq(registry_update(reg, acme, "cas", &m, &e), ERR_STALE);
+    ck_assert_int_eq(registry_get(reg, acme, "cas", &en, &e), ERR_NONE);
+    ck_assert_str_eq(en.description, "");
+    m.expected_generation = (int64_t)en.generation;
+    ck_assert_int_eq(registry_update(reg, acme, "cas", &m, &e), ERR_NONE);
+    reopen();
+    ck_assert_int_eq(registry_get(reg, acme, "cas", &en, &e), ERR_NONE);
+    ck_assert_str_eq(en.description, "text");
+    ck_assert_uint_eq(en.generation, (uint64_t)m.expected_generation + 1);
+    ck_assert_uint_ne(en.default_id, 0);
+}
+END_TEST
+
+static int shared_with(uint64_t tenant_id)
+{
+    adapter_entry page[8];
+    registry_query q = {.shared_with = tenant_id, .limit = 8};
+    registry_cursor next;
+    size_t n;
+    registry_page(reg, &q, page, &n, &next);
+    ck_assert(!next.more);
+    return (int)n;
+}
+
+START_TEST(test_sharing)
+{
+    publish(acme, "poet", 1, true);
+    publish(bolt, "poet", 2, true);
+    uint64_t carol = make_tenant("carol");
+    ck_assert_int_eq(version_of(bolt, "acme/poet"), -ERR_NOT_FOUND);
+    ck_assert_int_eq(version_of(acme, "acme/poet"), 1);
+    registry_meta m = {.share = true, .shared = &bolt, .n_shared = 1, .expected_generation = -1};
+    ck_assert_int_eq(registry_update(reg, acme, "poet", &m, &e), ERR_NONE);
+    for (int pass = 0; pass < 2; pass++) {
+        ck_assert_int_eq(version_of(bolt, "acme/poet@1"), 1);
+        ck_assert_int_eq(version_of(carol, "acme/poet"), -ERR_NOT_FOUND);
+        ck_assert_int_eq(version_of(bolt, "acme/poet/x"), -ERR_NOT_FOUND);
+        ck_assert_int_eq(version_of(bolt, "/poet"), -ERR_NOT_FOUND);
+        ck_assert_int_eq(shared_with(bolt), 1);
+        ck_assert_int_eq(shared_with(acme), 0);
+        ck_assert_int_eq(shared_with(carol), 0);
+        reopen();
+    }
+    m = (registry_meta){.share = true, .shared_all = true, .expected_generation = -1};
+    ck_assert_int_eq(registry_update(reg, acme, "poet", &m, &e), ERR_NONE);
+    ck_assert_int_eq(version_of(carol, "acme/poet"), 1);
+    ck_assert_int_eq(shared_with(carol), 1);
+    ck_assert_int_eq(registry_delete(reg, acme, "poet", 0, true, NULL, &e), ERR_NONE);
+    ck_assert_int_eq(shared_with(carol), 0);
+    publish(acme, "poet", 3, true); /* a new one of the name is nobody else's */
+    reopen();
+    ck_assert_int_eq(version_of(carol, "acme/poet"), -ERR_NOT_FOUND);
+}
+END_TEST
+
+START_TEST(test_pages)
+{
+    char name[24];
+    for (int i = 0; i < 300; i++) {
+        int k = i * 7 % 300; /* not in order */
+        snprintf(name, sizeof name, "%c%03d", k % 3 == 0 ? 'a' : 'b', k);
+        publish(acme, name, 1, true);
+        if (i % 100 == 0) publish(bolt, name, 1, true);
+    }
+    for (int pass = 0; pass < 2; pass++) {
+        size_t seen = 0, n, rounds = 0;
+        registry_query q = {.tenant_id = acme, .prefix = "b", .limit = 7};
+        registry_cursor next = {.more = true};
+        adapter_entry page[7];
+        char last[ADAPTER_NAME_MAX + 1] = "";
+        while (next.more && rounds++ < 100) {
+            registry_page(reg, &q, page, &n, &next);
+            ck_assert_uint_le(n, 7);
+            for (size_t i = 0; i < n; i++, seen++) {
+                ck_assert_int_lt(strcmp(last, page[i].name), 0);
+                ck_assert_int_eq(page[i].name[0], 'b');
+                ck_assert_uint_eq(page[i].tenant_id, acme);
+                snprintf(last, sizeof last, "%s", page[i].name);
+            }
+            q.after = next.name; /* the same memory: allowed */
+        }
+        ck_assert_uint_eq(seen, 200);
+        seen = 0;
+        q = (registry_query){.limit = 7, .state = ADAPTER_READY}; /* all tenants */
+        next.more = true;
+        for (rounds = 0; next.more && rounds < 100; rounds++) {
+            registry_page(reg, &q, page, &n, &next);
+            seen += n;
+            q.after = next.name;
+            q.after_tenant_id = next.tenant_id;
+        }
+        ck_assert_uint_eq(seen, 303);
+        q = (registry_query){.tenant_id = acme, .limit = 7, .after = "b150x"};
+        registry_page(reg, &q, page, &n, &next);
+        ck_assert_str_eq(page[0].name, "b151");
+        q.prefix = "c";
+        registry_page(reg, &q, page, &n, &next);
+        ck_assert(n == 0 && !next.more);
+        reopen();
+    }
+}
+END_TEST
+
+/* A folder that an operator owns, linked: a delete takes the link, never the files. */
+START_TEST(test_links_are_not_followed)
+{
+    uint8_t digest[DIGEST_BYTES];
+    char path[256], outside[200], file[300];
+    make_files(9, digest);
+    registry_path(reg, digest, path, sizeof path);
+    snprintf(outside, sizeof outside, "%s/outside", dir);
+    ck_assert_int_eq(rename(path, outside), 0);
+    char real[400];
+    ck_assert_ptr_nonnull(realpath(outside, real));
+    ck_assert_int_eq(symlink(real, path), 0);
+    registry_new_version nv = {.tenant_id = acme, .name = "linked", .digest = digest};
+    ck_assert_int_eq(registry_publish(reg, &nv, NULL, NULL, &e), ERR_NONE);
+    reopen();
+    ck_assert_int_eq(version_of(acme, "linked"), 1);
+    ck_assert_int_eq(registry_delete(reg, acme, "linked", 0, true, NULL, &e), ERR_NONE);
+    ck_assert_int_ne(access(path, F_OK), 0);
+    snprintf(file, sizeof file, "%s/adapter_config.json", outside);
+    ck_assert_int_eq(access(file, F_OK), 0);
+    /* The same at the start, for a link that no row knows. */
+    ck_assert_int_eq(symlink(real, path), 0);
+    reopen();
+    ck_assert_int_ne(access(path, F_OK), 0);
+    ck_assert_int_eq(access(file, F_OK), 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("registry");
@@ -452,6 +613,10 @@ int main(void)
     tcase_add_test(tc, test_restart_finishes);
     tcase_add_test(tc, test_limits_and_lists);
     tcase_add_test(tc, test_changes_under_load);
+    tcase_add_test(tc, test_generations);
+    tcase_add_test(tc, test_sharing);
+    tcase_add_test(tc, test_pages);
+    tcase_add_test(tc, test_links_are_not_followed);
     suite_add_tcase(s, tc);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);

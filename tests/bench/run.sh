@@ -9,7 +9,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 
-cases="decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads adapters-1000 punica-distinct
+cases="decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads kill-upload adapters-1000 punica-distinct
     punica-uniform punica-skewed punica-identical slora stall slo-wire"
 json=
 [ $# -gt 0 ] || set -- --list
@@ -44,6 +44,20 @@ figure, errors = statistics.median(ratios), sum(r["errors"] for r in runs)
 ok = figure <= 1.5 and errors == 0
 print(f"adapters-1000 {figure:.3f} times resident p99, median of {len(ratios)}, {errors} errors (asked 1.5, 0): "
       f"{'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
+PY
+fi
+
+if [ "$name" = kill-upload ]; then
+    # Every kill must leave the old version or the new one, whole, and nothing else on the disk.
+    out=$(sh tests/bench/kill_upload.sh 200)
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, sys
+r = json.loads(sys.argv[1].splitlines()[-1])
+ok = r["wrong"] == 0 and r.get("rounds") == r["asked"]
+print(f"kill-upload {r['wrong']} of {r['asked']} kills left neither old nor new (asked 0): {'ok' if ok else 'short'}")
 sys.exit(0 if ok else 1)
 PY
 fi
