@@ -14,6 +14,7 @@ A = V1 + "/adapters/"
 
 # method, pattern, path, scopes of which one is enough, body, status for those who have it, status for
 # another tenant who has it (None: the same)
+UPLOAD = "pirate/versions/u0123456789abcdef"  # the form of an upload's id, and nobody's
 INFERENCE = [
     ("POST", V1 + "/chat/completions", None, {INFER}, {}, 400, None),
     ("POST", V1 + "/completions", None, {INFER}, {"model": "base", "prompt": "x", "max_tokens": 1},
@@ -33,12 +34,22 @@ INFERENCE = [
     ("GET", A + "{}/versions", A + "pirate/versions", READERS, None, 200, 404),
     ("GET", A + "{}/versions/{}", A + "pirate/versions/1", READERS, None, 200, 404),
     ("DELETE", A + "{}/versions/{}", A + "pirate/versions/9", {WRITE}, None, 404, None),
+    ("GET", A + "{}/versions/{}/files/{}", A + UPLOAD + "/files/adapter_config.json", READERS, None,
+     404, None),
+    ("PUT", A + "{}/versions/{}/files/{}", A + UPLOAD + "/files/adapter_config.json", {WRITE}, b"x",
+     404, None),
+    ("PATCH", A + "{}/versions/{}/files/{}", A + UPLOAD + "/files/adapter_config.json", {WRITE}, b"x",
+     400, None),  # no Upload-Offset
+    ("POST", A + "{}/versions/{}/commit", A + UPLOAD + "/commit", {WRITE}, {}, 404, None),
+    ("POST", A + "{}/versions/{}/activate", A + "pirate/versions/1/activate", {WRITE}, {}, 200, 404),
+    ("GET", A + "{}/events", A + "pirate/events", READERS, None, 200, 404),
+    ("GET", A + "{}/usage", A + "pirate/usage", READERS, None, 200, 404),
     ("PUT", A + "{}/aliases/{}", A + "pirate/aliases/stable", {WRITE}, {"version": 1}, 200, 404),
     ("DELETE", A + "{}/aliases/{}", A + "pirate/aliases/nobody", {WRITE}, None, 404, None),
     ("POST", A + "{}/rollback", A + "pirate/rollback", {WRITE}, {}, 409, 404),
     ("POST", A + "{}/pin", A + "pirate/pin", {WRITE}, {}, 200, 404),
     ("POST", A + "{}/unpin", A + "pirate/unpin", {WRITE}, {}, 200, 404),
-    ("POST", A + "{}/warm", A + "pirate/warm", {WRITE}, {}, 202, 404),
+    ("POST", A + "{}/warm", A + "pirate/warm?wait=60", {WRITE}, {}, 200, 404),
     ("DELETE", A + "{}", A + "nobody", {WRITE}, None, 404, None),
 ]
 OPERATOR = [
@@ -55,6 +66,7 @@ OPERATOR = [
     ("GET", ADM + "/stats", None, None, 200),
     ("GET", ADM + "/classes", None, None, 200),
     ("GET", ADM + "/adapters", None, None, 200),
+    ("POST", ADM + "/adapters/register", None, {}, 400),
     ("GET", ADM + "/usage", None, None, 200),
     ("GET", ADM + "/audit", None, None, 200),
     ("POST", ADM + "/backup", None, {"path": "relative"}, 400),
@@ -162,7 +174,7 @@ def no_listener_serves_anothers_routes():
 def other_methods_are_named():
     allowed = {}
     for method, pattern, path, *_ in INFERENCE:
-        allowed.setdefault(path or pattern, []).append(method)
+        allowed.setdefault((path or pattern).split("?")[0], []).append(method)
     for path, methods in allowed.items():
         shape = [m for m, p, q, *_ in INFERENCE
                  if re.fullmatch(re.escape(p).replace(r"\{\}", "[^/]+").replace(r"\{\*\}", ".+"), path)]
