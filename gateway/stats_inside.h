@@ -34,7 +34,8 @@ typedef struct id_index {
 
 typedef struct adapter_line {
     uint64_t id, tenant_id, version_id, key;
-    bool hot; /* is or was in memory or in use at the last picture */
+    bool known; /* its tier was looked at before */
+    bool hot;   /* is or was in memory or in use at the last picture */
     uint64_t requests;
     proto_adapter row;
 } adapter_line;

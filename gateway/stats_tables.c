@@ -175,6 +175,7 @@ static void fill_adapter(const stats *st, adapter_line *a, const registry_summar
 /* What only this process knows lives on when the registry is listed anew. */
 static void carry_over(adapter_line *to, const adapter_line *from)
 {
+    to->known = from->known;
     to->row.hits = from->row.hits;
     to->row.output_tokens = from->row.output_tokens;
     to->row.last_used_s = from->row.last_used_s;
@@ -342,7 +343,8 @@ void stats_take_adapters(stats *st)
         if (!a->hot) continue;
         bool there = strcmp(a->row.tier, residency_state_name(RESIDENCY_RESIDENT)) == 0;
         if (before[i][0] && there && strcmp(before[i], a->row.tier) != 0) a->row.loads++;
-        if (before[i][0]) tell_tier(st, a, before[i], &told);
+        if (before[i][0] && a->known) tell_tier(st, a, before[i], &told);
+        a->known = true;
         put_adapter(st, a);
         a->hot = there || strcmp(a->row.tier, loading) == 0 || a->row.requests || a->row.pinned;
     }

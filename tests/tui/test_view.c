@@ -1,0 +1,394 @@
+/* test_view.c -- answers to data, data to rows, keys to screens and to calls; all without a terminal. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <check.h>
+
+#include "tui/view.h"
+
+static view v;
+static cells c;
+
+/* An answer with the given tables and the time `at`. */
+static const char *answer(const char *head, int at, const char *tables)
+{
+    static char text[65536];
+    (void)snprintf(
+        text, sizeof(text),
+        "{\"object\":\"stats\",\"cursor\":\"1-%d\",%s,\"more\":false,"
+        "\"server\":{\"version\":\"1\",\"model\":\"base\",\"access\":\"admin\",\"healthy\":true,"
+        "\"ready\":true,\"at_us\":%d000000,\"now_us\":1700000000000000,\"max_seqs\":64},"
+        "\"totals\":{\"made_tokens\":%d00,\"steps\":%d},\"rates\":{},"
+        "\"engine\":{\"running\":3,\"pages\":100,\"pages_used\":25},"
+        "\"classes\":[{\"name\":\"standard\",\"ttft_target_ms\":500,\"ttft_p50_ms\":12.5,"
+        "\"attained\":1,\"ttft_hist\":[0,3,1]}],\"hist_bounds_us\":[100,1000],%s,\"gone\":{}}",
+        at, head, at, at, at, tables);
+    return text;
+}
+
+static const char three_tenants[] = "\"tenants\":["
+                                    "{\"id\":\"1\",\"name\":\"acme\",\"state\":\"active\",\"day_"
+                                    "tokens\":50,\"prompt_tokens\":10,\"adapters\":2},"
+                                    "{\"id\":\"2\",\"name\":\"globex\",\"state\":\"active\",\"day_"
+                                    "tokens\":500,\"prompt_tokens\":20},"
+                                    "{\"id\":\"3\",\"name\":\"initech\",\"state\":\"disabled\","
+                                    "\"day_tokens\":5,\"prompt_tokens\":0}]";
+
+static const char adapters[] =
+    "\"adapters\":["
+    "{\"id\":\"11\",\"tenant\":\"acme\",\"name\":\"pirate\",\"tier\":\"host\",\"pinned\":true,"
+    "\"hits\":5},"
+    "{\"id\":\"12\",\"tenant\":\"acme\",\"name\":\"a/b\\u001b[31m\",\"tier\":\"disk\"},"
+    "{\"id\":\"13\",\"tenant\":\"globex\",\"name\":\"shout\",\"tier\":\"host\",\"hits\":9}]";
+
+static void start(int n_servers)
+{
+    static const char *const names[] = {"one", "two"};
+    ck_assert(view_init(&v, names, n_servers));
+    ck_assert(cells_resize(&c, 24, 80, true));
+}
+
+static void stop(void)
+{
+    view_clear(&v);
+    cells_free(&c);
+}
+
+static void feed_it(const char *text)
+{
+    err e;
+    ck_assert_msg(topdata_apply_text(view_data(&v), text, strlen(text), &e) == ERR_NONE, "%s",
+                  e.msg);
+    v.server[v.current].up = true;
+    v.server[v.current].answered_us = 1000000;
+}
+
+static void press(const char *keys)
+{
+    for (; *keys; keys++) view_key(&v, *keys, 1000000);
+}
+
+static void draw(void)
+{
+    view_draw(&v, &c, 1000000, 1700000000000000);
+}
+
+static bool shows(const char *needle)
+{
+    bool found = false;
+    draw();
+    for (int y = 0; y < c.rows && !found; y++) {
+        char *row = cells_row(&c, y);
+        found = strstr(row, needle) != NULL;
+        free(row);
+    }
+    return found;
+}
+
+/* The first text of row y of the table (0: the first below the heading). */
+static void row_begins(int y, const char *want)
+{
+    draw();
+    char *row = cells_row(&c, 3 + y);
+    ck_assert_msg(strncmp(row, want, strlen(want)) == 0, "row %d is '%s'", y, row);
+    free(row);
+}
+
+START_TEST(deltas_add_change_and_remove)
+{
+    start(1);
+    feed_it(answer("\"reset\":true", 1, three_tenants));
+    topdata *d = view_data(&v);
+    ck_assert_uint_eq(d->table[TABLE_TENANTS].n, 3);
+    ck_assert_str_eq(d->cursor, "1-1");
+    feed_it(answer("\"reset\":false", 3,
+                   "\"tenants\":[{\"id\":\"1\",\"name\":\"acme\",\"prompt_tokens\":210}]"));
+    int64_t i = rowset_find(&d->table[TABLE_TENANTS], 1);
+    ck_assert_int_ge(i, 0);
+    ck_assert(d->table[TABLE_TENANTS].side[i].rate == 100); /* 200 tokens in 2 s */
+    ck_assert(d->now.output_tokens == 100);
+    char gone[4000];
+    (void)snprintf(gone, sizeof(gone), "%s", answer("\"reset\":false", 4, "\"tenants\":[]"));
+    (void)strcpy(strstr(gone, "\"gone\":{}"), "\"gone\":{\"tenants\":[\"2\"]}}");
+    feed_it(gone);
+    ck_assert_uint_eq(d->table[TABLE_TENANTS].n, 2);
+    ck_assert_int_lt(rowset_find(&d->table[TABLE_TENANTS], 2), 0);
+    ck_assert_int_ge(rowset_find(&d->table[TABLE_TENANTS], 3), 0);
+    i = rowset_find(&d->table[TABLE_TENANTS], 1);
+    ck_assert(d->table[TABLE_TENANTS].side[i].rate == 0);
+    feed_it(answer("\"reset\":true", 5, "\"tenants\":[]"));
+    ck_assert_uint_eq(d->table[TABLE_TENANTS].n, 0);
+    stop();
+}
+END_TEST
+
+/* Thousands of rows put and dropped in any order: the table of ids stays right. */
+START_TEST(rows_are_found_after_many_changes)
+{
+    start(1);
+    static bool there[3001];
+    char text[256], whole[1024];
+    memset(there, 0, sizeof(there));
+    srand((unsigned)_i);
+    const rowset *r = &view_data(&v)->table[TABLE_ADAPTERS];
+    for (int k = 0; k < 4000; k++) {
+        int id = rand() % 300 + 1;
+        bool add = rand() % 2;
+        (void)snprintf(text, sizeof(text), "\"adapters\":[{\"id\":\"%d\",\"hits\":%d}]", id, id);
+        (void)snprintf(whole, sizeof(whole), "%s",
+                       answer("\"reset\":false", k + 1, add ? text : "\"adapters\":[]"));
+        (void)snprintf(text, sizeof(text), "\"gone\":{\"adapters\":[\"%d\"]}}", id);
+        if (!add) (void)strcpy(strstr(whole, "\"gone\":{}"), text);
+        feed_it(whole);
+        there[id] = add;
+    }
+    size_t n = 0;
+    for (int id = 1; id <= 300; id++) {
+        int64_t i = rowset_find(r, (uint64_t)id);
+        ck_assert_int_eq(i >= 0, there[id]);
+        if (i >= 0) ck_assert_int_eq(((proto_adapter *)rowset_row(r, (size_t)i))->hits, id);
+        n += there[id];
+    }
+    ck_assert_uint_eq(r->n, n);
+    stop();
+}
+END_TEST
+
+START_TEST(a_bad_answer_changes_nothing)
+{
+    static const char *const bad[] = {
+        "",
+        "[]",
+        "{}",
+        "{\"object\":\"list\"}",
+        "null",
+        "{\"object\":\"stats\",\"cursor\":7}",
+        "{\"object\":\"stats\",\"cursor\":\"1\",\"reset\":true,\"server\":[]}",
+    };
+    static const char *const rows[] = {
+        "\"tenants\":{}",
+        "\"tenants\":[7]",
+        "\"tenants\":[{\"name\":\"x\"}]",
+        "\"tenants\":[{\"id\":5}]",
+        "\"tenants\":[{\"id\":\"0x5\"}]",
+        "\"tenants\":[{\"id\":\"5\",\"name\":7}]",
+        "\"tenants\":[{\"id\":\"5\",\"running\":\"7\"}]",
+        "\"adapters\":[{\"id\":\"5\",\"pinned\":1}]",
+        "\"tenants\":[{\"id\":\"5\",\"running\":1e300}]",
+    };
+    start(1);
+    feed_it(answer("\"reset\":true", 1, three_tenants));
+    uint64_t version = view_data(&v)->version;
+    err e;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        ck_assert_int_ne(topdata_apply_text(view_data(&v), bad[i], strlen(bad[i]), &e), ERR_NONE);
+    }
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const char *text = answer("\"reset\":true", 2, rows[i]);
+        ck_assert_msg(topdata_apply_text(view_data(&v), text, strlen(text), &e) == ERR_CORRUPT,
+                      "%s", rows[i]);
+    }
+    ck_assert_uint_eq(view_data(&v)->version, version);
+    ck_assert_uint_eq(view_data(&v)->table[TABLE_TENANTS].n, 3);
+    stop();
+}
+END_TEST
+
+START_TEST(every_screen_shows_what_it_is_for)
+{
+    start(1);
+    char both[8192];
+    (void)snprintf(
+        both, sizeof(both),
+        "%s,%s,\"requests\":[{\"id\":\"77\",\"tenant\":\"acme\",\"adapter\":\"pirate@1\","
+        "\"class_name\":\"standard\",\"state\":\"decode\",\"arrived_us\":1699999999000000,"
+        "\"due_us\":1700000000050000,\"output\":7,\"max_tokens\":48}],"
+        "\"events\":[{\"id\":\"1\",\"time_us\":1700000000000000,\"kind\":\"key.revoke\","
+        "\"level\":\"audit\",\"object\":\"abc\"}]",
+        three_tenants, adapters);
+    feed_it(answer("\"reset\":true", 1, both));
+    ck_assert(shows("Tokens out/s") && shows("standard") && shows("3 of 64") && shows("25%"));
+    ck_assert(shows("12ms")); /* TTFT p50 */
+    press("2");
+    ck_assert(shows("globex") && shows("disabled"));
+    press("3");
+    ck_assert(shows("pirate") && shows("host*"));
+    ck_assert(shows("a/b?[31m")); /* the escape is harmless */
+    press("4");
+    ck_assert(shows("77 ") && shows("1.0s") && shows("+50ms") && shows("decode"));
+    press("5");
+    ck_assert(shows("Step time") && shows("Cost model") && shows("100 pages: 25 held"));
+    press("6");
+    ck_assert(shows("TTFT") && shows("^ target"));
+    press("7");
+    ck_assert(shows("key.revoke"));
+    press("\t");
+    ck_assert_int_eq(v.screen, SCREEN_OVERVIEW);
+    for (int cols = 5; cols < 300; cols += 7) { /* any size */
+        for (int rows = 1; rows < 70; rows += 9) {
+            ck_assert(cells_resize(&c, rows, cols, cols % 2));
+            for (int s = 0; s < SCREENS - 1; s++) {
+                v.screen = (screen)s;
+                draw();
+                press("H");
+                draw();
+                press("x\n");
+                draw();
+                press("x");
+            }
+        }
+    }
+    stop();
+}
+END_TEST
+
+START_TEST(tables_sort_filter_search_and_group)
+{
+    char both[4096];
+    start(1);
+    (void)snprintf(both, sizeof(both), "%s,%s", three_tenants, adapters);
+    feed_it(answer("\"reset\":true", 1, both));
+    press("2>>>"); /* from TOK/S to TODAY */
+    ck_assert_int_eq(v.table[TABLE_TENANTS].sort, 7);
+    row_begins(0, "globex");
+    press("I");
+    row_begins(0, "initech");
+    press("\\glo\n");
+    row_begins(0, "globex");
+    ck_assert_uint_eq(v.table[TABLE_TENANTS].n, 1);
+    view_key(&v, '\\', 1000000);
+    view_key(&v, KEYS_ESC, 1000000);
+    ck_assert_uint_eq((draw(), v.table[TABLE_TENANTS].n), 3);
+    press("/acm\n");
+    ck_assert_uint_eq(v.table[TABLE_TENANTS].selected_id, 1);
+    feed_it(answer("\"reset\":false", 2,
+                   "\"tenants\":[{\"id\":\"1\",\"name\":\"acme\",\"day_tokens\":9000}]"));
+    draw(); /* it moves to the end, and the choice with it */
+    ck_assert_uint_eq(v.table[TABLE_TENANTS].selected, 2);
+    press("3t");
+    row_begins(0, "\xe2\x96\xbc acme (2)");
+    ck_assert(shows("globex (1)"));
+    press("\n"); /* details of a heading: none */
+    draw();
+    ck_assert_int_eq(v.mode, MODE_NORMAL);
+    press("j\n");
+    ck_assert(shows("Details"));
+    press("x");
+    view_mouse(&v, 1, 16, 1, 1000000); /* the second tab */
+    ck_assert_int_eq(v.screen, SCREEN_TENANTS);
+    view_mouse(&v, 2, 0, 1, 1000000); /* the heading of the first column */
+    ck_assert_int_eq(v.table[TABLE_TENANTS].sort, 0);
+    row_begins(0, "acme");
+    view_mouse(&v, 5, 0, 1, 1000000);
+    ck_assert_uint_eq(v.table[TABLE_TENANTS].selected, 2);
+    stop();
+}
+END_TEST
+
+START_TEST(actions_ask_and_name_their_rows)
+{
+    char both[4096];
+    start(1);
+    (void)snprintf(both, sizeof(both), "%s,%s,\"requests\":[{\"id\":\"77\",\"tenant\":\"acme\"}]",
+                   three_tenants, adapters);
+    feed_it(answer("\"reset\":true", 1, both));
+    press("4ac");
+    ck_assert(shows("cancel request: 77? (y/n)"));
+    press("n");
+    ck_assert_int_eq(v.n_action, 0);
+    press("acy");
+    ck_assert_int_eq(v.n_action, 1);
+    ck_assert_str_eq(v.action[0].method, "DELETE");
+    ck_assert_str_eq(v.action[0].path, "/admin/v1/requests/77");
+    v.n_action = 0;
+    press("3/a/b\nap");
+    ck_assert(shows("? (y/n)"));
+    press("y"); /* a hostile name is encoded in the path */
+    ck_assert_str_eq(v.action[0].path, "/admin/v1/tenants/acme/adapters/a%2Fb%1B%5B31m/pin");
+    v.n_action = 0;
+    press("g   "); /* three tagged */
+    press("aby");
+    ck_assert_int_eq(v.n_action, 3);
+    v.n_action = 0;
+    press("2/acme\nam600\n");
+    ck_assert(shows("set requests_per_minute to 600: acme? (y/n)"));
+    press("y");
+    ck_assert_str_eq(v.action[0].method, "PATCH");
+    ck_assert_str_eq(v.action[0].path, "/admin/v1/tenants/acme");
+    ck_assert_str_eq(v.action[0].body, "{\"limits\":{\"requests_per_minute\":600}}");
+    v.n_action = 0;
+    press("am6x\n"); /* no number */
+    ck_assert_int_eq(v.mode, MODE_NORMAL);
+    press("aca");
+    press("y");
+    ck_assert_str_eq(v.action[0].body, "{\"default_class\":\"standard\"}");
+    v.n_action = 0;
+    press("ak");
+    ck_assert_int_eq(v.n_action, 1);
+    ck_assert(v.action[0].list_keys);
+    v.n_action = 0;
+    static const char keys[] =
+        "{\"data\":[{\"id\":\"5\",\"public_id\":\"old\",\"revoked\":9},"
+        "{\"id\":\"6\",\"public_id\":\"live\",\"name\":\"app\",\"revoked\":null}]}";
+    view_keys_came(&v, keys, strlen(keys), 1000000);
+    ck_assert(shows("live") && !shows("old"));
+    press("ay");
+    ck_assert_str_eq(v.action[0].path, "/admin/v1/keys/6");
+    ck_assert_str_eq(v.action[0].method, "DELETE");
+    v.n_action = 0;
+    press("aDy");
+    ck_assert_str_eq(v.action[0].path, "/admin/v1/drain");
+    v.n_action = 0;
+    (void)strcpy(view_data(&v)->server.access, "read"); /* a key that may only look */
+    press("a");
+    ck_assert_int_eq(v.mode, MODE_NORMAL);
+    ck_assert(shows("may only look"));
+    stop();
+}
+END_TEST
+
+START_TEST(old_data_is_dimmed_with_its_age)
+{
+    start(2);
+    feed_it(answer("\"reset\":true", 1, three_tenants));
+    v.server[0].up = false;
+    (void)strcpy(v.server[0].error, "connection refused");
+    view_draw(&v, &c, 1000000 + 42000000, 1700000000000000);
+    char *last = cells_row(&c, 22);
+    ck_assert_ptr_nonnull(strstr(last, "data is 42s old: connection refused"));
+    free(last);
+    ck_assert_int_eq(c.at[5 * 80].style, STYLE_DIM);
+    press("0");
+    ck_assert(shows("SERVER") && shows("gone") && shows("two"));
+    press("j\n");
+    ck_assert_int_eq(v.current, 1);
+    press("p");
+    ck_assert(v.paused);
+    press("+");
+    ck_assert_int_eq(v.interval_ms, 2000);
+    press("q");
+    ck_assert(v.quit);
+    stop();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("view");
+    TCase *tc = tcase_create("all");
+    tcase_set_timeout(tc, 120);
+    tcase_add_test(tc, deltas_add_change_and_remove);
+    tcase_add_loop_test(tc, rows_are_found_after_many_changes, 0, 3);
+    tcase_add_test(tc, a_bad_answer_changes_nothing);
+    tcase_add_test(tc, every_screen_shows_what_it_is_for);
+    tcase_add_test(tc, tables_sort_filter_search_and_group);
+    tcase_add_test(tc, actions_ask_and_name_their_rows);
+    tcase_add_test(tc, old_data_is_dimmed_with_its_age);
+    suite_add_tcase(s, tc);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? 1 : 0;
+}
