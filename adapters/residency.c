@@ -532,6 +532,25 @@ void residency_unpin(residency *rs, uint64_t version_id)
     pthread_mutex_unlock(&rs->mu);
 }
 
+err_code residency_evict(residency *rs, uint64_t version_id, err *e)
+{
+    err_code code = ERR_NONE;
+    pthread_mutex_lock(&rs->mu);
+    entry *en = find(rs, version_id);
+    if (en != NULL && en->pinned) {
+        code = err_set(e, ERR_CONFLICT, "the adapter is pinned: unpin it first");
+    } else if (en != NULL && en->state == RESIDENCY_RESIDENT) {
+        en->wanted = WANT_NONE; /* a warm-up that was never used would bring it back at once */
+        if (en->acquired > 0)
+            en->closing = true;
+        else
+            evict(rs, en);
+        pthread_cond_broadcast(&rs->work); /* there may be room now */
+    }
+    pthread_mutex_unlock(&rs->mu);
+    return code;
+}
+
 /* The registry has let go of a version for good. */
 static void gone_cb(void *self, uint64_t version_id)
 {

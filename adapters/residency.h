@@ -66,6 +66,10 @@ void residency_warm(residency *rs, uint64_t version_id);
 err_code residency_pin(residency *rs, uint64_t version_id, err *e);
 void residency_unpin(residency *rs, uint64_t version_id);
 
+/* Drops it from memory, at once or when the last sequence lets go of it; one that is not there is left
+ * alone.  ERR_CONFLICT: it is pinned. */
+err_code residency_evict(residency *rs, uint64_t version_id, err *e);
+
 residency_state residency_get(residency *rs, uint64_t version_id, bool *pinned);
 void residency_stats_get(residency *rs, residency_stats *out);
 

@@ -257,7 +257,7 @@ static void write_key(exchange *x, jsonw *w, const key_info *k, const char *text
     jsonw_str(w, "name", k->name);
     jsonw_str(w, "tenant", k->tenant_id ? t.name : NULL);
     jsonw_open(w, "scopes", '[');
-    for (unsigned s = 1; s <= SCOPE_ADMIN; s <<= 1) {
+    for (unsigned s = 1; s <= SCOPE_ADMIN_READ; s <<= 1) {
         if (k->scopes & s) jsonw_str(w, NULL, scope_name((key_scope)s));
     }
     jsonw_close(w, ']');
@@ -293,7 +293,8 @@ static bool take_scopes(exchange *x, const cJSON *body, unsigned *out)
     }
     if (ok) return true;
     exchange_error(x, 400, "invalid_request_error", "invalid_value", "scopes",
-                   "'scopes' must be an array of inference, adapters.read, adapters.write, admin");
+                   "'scopes' must be an array of inference, adapters.read, adapters.write, "
+                   "admin, admin.read");
     return false;
 }
 

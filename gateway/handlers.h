@@ -69,6 +69,9 @@ void admin_backup(exchange *x);     /* POST /backup {"path"} */
 void admin_drain(exchange *x);      /* POST /drain */
 void admin_reload(exchange *x);     /* POST /reload */
 
+/* admin_adapters.c: POST /admin/v1/tenants/{}/adapters/{}/{pin,unpin,warm,rollback,evict} */
+void admin_adapter_act(exchange *x);
+
 /* stats_api.c: GET /admin/v1/stats */
 void admin_stats(exchange *x);
 

@@ -46,10 +46,9 @@ static const struct {
     unsigned scope;
     const char *name;
 } scopes[] = {
-    {SCOPE_INFERENCE, "inference"},
-    {SCOPE_ADAPTERS_READ, "adapters.read"},
-    {SCOPE_ADAPTERS_WRITE, "adapters.write"},
-    {SCOPE_ADMIN, "admin"},
+    {SCOPE_INFERENCE, "inference"},           {SCOPE_ADAPTERS_READ, "adapters.read"},
+    {SCOPE_ADAPTERS_WRITE, "adapters.write"}, {SCOPE_ADMIN, "admin"},
+    {SCOPE_ADMIN_READ, "admin.read"},
 };
 
 const char *scope_name(key_scope one)
@@ -389,7 +388,7 @@ static err_code check_want(const key_info *want, err *e)
 {
     if (want->scopes == 0 || (want->scopes & ~(unsigned)SCOPE_ALL) != 0)
         return err_set(e, ERR_INPUT, "a key needs at least one known scope");
-    bool admin = (want->scopes & SCOPE_ADMIN) != 0;
+    bool admin = (want->scopes & (SCOPE_ADMIN | SCOPE_ADMIN_READ)) != 0;
     if (admin && want->tenant_id != 0)
         return err_set(e, ERR_INPUT, "a tenant's key cannot have the scope admin");
     if (!admin && want->tenant_id == 0)

@@ -27,11 +27,12 @@ typedef enum {
     SCOPE_INFERENCE = 1,
     SCOPE_ADAPTERS_READ = 2,
     SCOPE_ADAPTERS_WRITE = 4,
-    SCOPE_ADMIN = 8, /* the admin listener; such a key has no tenant */
-    SCOPE_ALL = 15
+    SCOPE_ADMIN = 8,       /* the admin listener; such a key has no tenant */
+    SCOPE_ADMIN_READ = 16, /* the same, but only to look */
+    SCOPE_ALL = 31
 } key_scope;
 
-/* "inference", "adapters.read", "adapters.write", "admin"; NULL for anything else. */
+/* "inference", "adapters.read", "adapters.write", "admin", "admin.read"; NULL for anything else. */
 const char *scope_name(key_scope one);
 /* 0 for an unknown name. */
 unsigned scope_from_name(const char *name);

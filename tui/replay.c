@@ -41,9 +41,9 @@ err_code replay_next(replay *r, replay_item *out, err *e)
     ssize_t n = getline(&r->line, &r->cap, r->file);
     if (n < 0) return err_set(e, ERR_NOT_FOUND, "the recording ends");
     r->number++;
-    if (json_parse(r->line, (size_t)n, &json_limits_trusted, &out->tree, e)) {
-        return err_set(e, ERR_CORRUPT, "line %zu of the recording: %.160s", r->number,
-                       e ? e->msg : "");
+    err why;
+    if (json_parse(r->line, (size_t)n, &json_limits_trusted, &out->tree, &why)) {
+        return err_set(e, ERR_CORRUPT, "line %zu of the recording: %.160s", r->number, why.msg);
     }
     const char *name = NULL;
     out->stats = json_get(out->tree, "stats");
@@ -72,7 +72,7 @@ err_code replay_open(replay *r, const char *path, err *e)
         replay_item it;
         err_code rc = replay_next(r, &it, e);
         cJSON_Delete(it.tree);
-        if (rc == ERR_NOT_FOUND && i > 0) break;
+        if (rc && i > 0) break; /* what is broken later is said when it is its turn */
         if (rc) {
             replay_close(r);
             return rc == ERR_NOT_FOUND ? err_set(e, ERR_CORRUPT, "%s is empty", path) : rc;

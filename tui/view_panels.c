@@ -316,7 +316,7 @@ void view_draw_slo(view *v, cells *c, int top, int rows)
     }
     if (h >= 1 && y - 1 < top + rows) {
         (void)cells_text(c, y - 1, 5, -1, STYLE_DIM,
-                         "100us     1ms      10ms     100ms     1s       10s   ^ target");
+                         "10us 100u 1ms  10ms 100m 1s   10s  100s   ^ target");
     }
 }
 

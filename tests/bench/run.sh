@@ -10,7 +10,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 
 cases="decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads kill-upload adapters-1000 punica-distinct
-    punica-uniform punica-skewed punica-identical slora stall slo-wire"
+    punica-uniform punica-skewed punica-identical slora stall slo-wire loratop stats-cost"
 json=
 [ $# -gt 0 ] || set -- --list
 case $1 in
@@ -73,6 +73,25 @@ name, r = sys.argv[1], json.loads(sys.argv[2])
 print(f"{name} {r['errors']} errors of {r['requests']} requests, {r['tokens_per_s']:.0f} tokens/s (asked 0): "
       f"{'ok' if r['errors'] == 0 else 'short'}")
 sys.exit(0 if r["errors"] == 0 else 1)
+PY
+    ;;
+loratop | stats-cost)
+    [ -x build/release/loratop ] || { echo "run.sh: build first (sh tests/run.sh)" >&2; exit 2; }
+    out=$(python3 tests/bench/loratop.py "$name")
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$name" "$out" <<'PY'
+import json, sys
+name, r = sys.argv[1], json.loads(sys.argv[2])
+if name == "stats-cost":
+    ok = r["cpu_percent"] < 0.5 and r["updates"] >= 0.9 * r["seconds"]
+    print(f"stats-cost {r['cpu_percent']:.2f} % of a core at one update a second (asked 0.5): {'ok' if ok else 'short'}")
+else:
+    grown = r["rss_kib_after_all"] / r["rss_kib_after_a_third"] - 1
+    ok = r["key_max_ms"] < 50 and r["cpu_percent"] < 3 and grown < 0.02
+    print(f"loratop {r['key_max_ms']:.1f} ms from key to screen, {r['cpu_percent']:.2f} % of a core, memory "
+          f"{100 * grown:+.1f} % over 2,400 updates (asked 50, 3, 2): {'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
 PY
     ;;
 stall)
