@@ -7,7 +7,7 @@ import re
 from harness import DEMO, ROOT, Server, run, tar_of
 
 server = Server()
-INFER, READ, WRITE, ADMIN = "inference", "adapters.read", "adapters.write", "admin"
+INFER, READ, WRITE, ADMIN, LOOK = "inference", "adapters.read", "adapters.write", "admin", "admin.read"
 READERS = {READ, WRITE}  # who may write may read
 V1, ADM = "/v1", "/admin/v1"
 A = V1 + "/adapters/"
@@ -58,6 +58,7 @@ OPERATOR = [
     ("GET", ADM + "/tenants/{}", ADM + "/tenants/mine", None, 200),
     ("PATCH", ADM + "/tenants/{}", ADM + "/tenants/mine", {"weight": 1}, 200),
     ("DELETE", ADM + "/tenants/{}", ADM + "/tenants/nobody", None, 404),
+    ("POST", ADM + "/tenants/{}/adapters/{}/{}", ADM + "/tenants/nobody/adapters/x/pin", {}, 404),
     ("POST", ADM + "/keys", None, {}, 400),
     ("GET", ADM + "/keys", None, None, 200),
     ("GET", ADM + "/keys/{}", ADM + "/keys/nobody", None, 404),
@@ -144,7 +145,7 @@ def admin_routes():
             r = call(server.admin_port, method, path, key, body)
             if key is None or who in ("wrong", "revoked", "expired"):
                 want = 401
-            elif ADMIN not in have or who == "suspended":
+            elif not have & {ADMIN, LOOK} or (LOOK in have and method != "GET"):
                 want = 403
             else:
                 want = status
@@ -202,6 +203,7 @@ with server:
     server.admin("DELETE", "/keys/" + revoked["id"])
     suspended = server.tenant("suspended")
     server.admin("PATCH", "/tenants/suspended", {"disabled": True})
+    looker = server.admin("POST", "/keys", {"name": "eyes", "scopes": [LOOK]})["key"]
     ALL = {INFER, READ, WRITE}
     keys = [("none", None, set()), ("wrong", "lk_0123456789_" + "a" * 49, set()),
             ("revoked", revoked["key"], {INFER}),
@@ -209,7 +211,7 @@ with server:
             ("suspended", suspended, ALL), ("inference", server.key("mine", [INFER]), {INFER}),
             ("read", server.key("mine", [READ]), {READ}),
             ("write", server.key("mine", [WRITE]), {WRITE}), ("all", everything, ALL),
-            ("foreign", foreign, ALL), ("operator", server.admin_key, {ADMIN})]
+            ("foreign", foreign, ALL), ("operator", server.admin_key, {ADMIN}), ("looker", looker, {LOOK})]
     run([the_table_is_whole, inference_routes, without_v1_and_as_head, admin_routes,
          health_needs_no_key, no_listener_serves_anothers_routes, other_methods_are_named,
          nothing_was_changed_by_those_refused, drain_is_the_operators])
