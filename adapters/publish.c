@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "adapters/validate.h"
+#include "engine/base/log.h"
 
 err_code publish_check_names(const char *name, const char *description, err *e)
 {
@@ -80,8 +81,25 @@ err_code publish_check(const upload_env *env, int dir_fd, const uint64_t bytes[P
     return ERR_NONE;
 }
 
+/* Do the files at `path` still have the content that its name promises? */
+static bool is_whole(const char *path, const uint8_t sha[PART_COUNT][DIGEST_BYTES])
+{
+    int dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    bool whole = dir_fd >= 0;
+    for (int p = 0; p < PART_COUNT && whole; p++) {
+        uint8_t got[DIGEST_BYTES];
+        int fd = openat(dir_fd, folder_part_names[p], O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        whole = fd >= 0 && folder_hash(fd, got, NULL) == ERR_NONE &&
+                memcmp(got, sha[p], DIGEST_BYTES) == 0;
+        if (fd >= 0) close(fd);
+    }
+    if (dir_fd >= 0) close(dir_fd);
+    return whole;
+}
+
 /* Gives the folder its final name, unless the same content is there already. */
 static err_code place(registry *reg, const char *path, int dir_fd,
+                      const uint8_t sha[PART_COUNT][DIGEST_BYTES],
                       const uint8_t whole[DIGEST_BYTES], err *e)
 {
     char to[FOLDER_PATH_MAX + 80], root[FOLDER_PATH_MAX];
@@ -89,12 +107,17 @@ static err_code place(registry *reg, const char *path, int dir_fd,
     snprintf(root, sizeof root, "%s/adapters", store_dir(registry_store(reg)));
     if (fsync(dir_fd) != 0) return folder_disk_error(e, "sync");
     int rc = rename(path, to);
-    /* A link to an operator's folder with this content: our own copy takes its place. */
+    if (rc != 0 && (errno == EEXIST || errno == ENOTEMPTY)) {
+        /* The content of a published version, or of one on its way out whose files the lock keeps
+         * from going.  Unless it rotted: then the fresh copy mends every version that has it. */
+        if (is_whole(to, sha)) return ERR_NONE;
+        log_warn("adapters", "damaged files of a version are replaced by a fresh upload of them");
+        errno = ENOTDIR;
+    }
+    /* Also in the place of a link to an operator's folder with this content. */
     if (rc != 0 && errno == ENOTDIR) rc = renameat2(AT_FDCWD, path, AT_FDCWD, to, RENAME_EXCHANGE);
-    if (rc == 0) return folder_sync(root) ? ERR_NONE : folder_disk_error(e, "sync");
-    /* A directory that is not empty: the content of a published version, or of one on its way out
-     * whose files the lock keeps from going. */
-    return errno == EEXIST || errno == ENOTEMPTY ? ERR_NONE : folder_disk_error(e, "store");
+    if (rc != 0) return folder_disk_error(e, "store");
+    return folder_sync(root) ? ERR_NONE : folder_disk_error(e, "sync");
 }
 
 err_code publish_folder(const upload_env *env, const publish_options *o, const char *path,
@@ -119,7 +142,7 @@ err_code publish_folder(const upload_env *env, const publish_options *o, const c
     if (code != ERR_NONE) return code;
     adapter_digest_parts(bytes, sha, whole);
     registry_files_lock(env->reg);
-    code = place(env->reg, path, dir_fd, whole, e);
+    code = place(env->reg, path, dir_fd, sha, whole, e);
     if (code == ERR_NONE) code = registry_publish(env->reg, &nv, out, existed, e);
     /* Refused for a limit or a name: files that no version has go again. */
     if (code != ERR_NONE) registry_files_forget(env->reg, whole);

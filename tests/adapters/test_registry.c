@@ -1,4 +1,5 @@
 /* test_registry.c -- names, versions, aliases, pins; what a restart and a delete leave. */
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -600,6 +601,25 @@ START_TEST(test_links_are_not_followed)
 }
 END_TEST
 
+/* What a registered adapter costs while nobody uses it. */
+START_TEST(test_memory)
+{
+    enum { N = 300 };
+    char name[ADAPTER_NAME_MAX + 1];
+    size_t before = mallinfo2().uordblks;
+    for (int i = 0; i < N; i++) {
+        snprintf(name, sizeof name, "an-adapter-with-a-name-of-usual-length-%04d", i);
+        publish(acme, name, 1, true);
+    }
+    size_t each = (mallinfo2().uordblks - before) / N; /* 0 with a sanitizer's malloc */
+    ck_assert_msg(each < 2048, "%zu bytes", each);     /* the database's cache included */
+    reopen();
+    registry_totals t;
+    registry_totals_get(reg, acme, &t);
+    ck_assert_uint_eq(t.n_adapters, N);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("registry");
@@ -617,6 +637,7 @@ int main(void)
     tcase_add_test(tc, test_sharing);
     tcase_add_test(tc, test_pages);
     tcase_add_test(tc, test_links_are_not_followed);
+    tcase_add_test(tc, test_memory);
     suite_add_tcase(s, tc);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);

@@ -6,6 +6,7 @@ import json
 import pathlib
 import shutil
 import tempfile
+import time
 
 from harness import DEMO, Server, run, tar_of
 
@@ -237,10 +238,30 @@ def a_tree_is_registered_in_place():
     assert text_of(key, "team-a-v2-pirate").startswith("Arr!")  # by content, from the copy
 
 
+def a_fresh_upload_mends_what_rotted():
+    digest = upload(carol, "rotten", "bullets").json["digest"]
+    right = text_of(carol, "rotten")
+    server.stop()
+    file = server.dir / "adapters" / digest / "adapter_model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-100] ^= 0x40
+    file.write_bytes(data)
+    server.start()
+    r = server.ask(carol, "rotten", QUESTION)
+    assert r.status == 422 and "changed on the disk" in r.json["error"]["message"], r
+    assert upload(carol, "rotten", "bullets").status == 200
+    for _ in range(200):  # the failed load is tried again after a while
+        r = server.ask(carol, "rotten", QUESTION)
+        if r.status == 200:
+            break
+        time.sleep(0.1)
+    assert r.status == 200 and r.json["choices"][0]["message"]["content"] == right, r
+
+
 try:
     with server:
         alice, bob, carol = (server.tenant(n) for n in ("alice", "bob", "carol"))
         run([publish_then_activate, of_many_publishers_one_wins, sharing, lists_in_pages,
-             warm_and_history, a_tree_is_registered_in_place])
+             warm_and_history, a_tree_is_registered_in_place, a_fresh_upload_mends_what_rotted])
 finally:
     shutil.rmtree(tree, ignore_errors=True)
