@@ -12,6 +12,8 @@
 static const double steady = 0.995, astray = 0.95; /* forgetting: remembers 200 steps, or 20 */
 static const double too_far = 0.25; /* recent error from which the model is astray, not the steps */
 static const double prior = 0.01;   /* weight of "it costs nothing", where nothing was seen */
+static const int agree = 8;         /* steps that must err to one side before times are rescaled */
+static const uint64_t pause = 50;   /* steps before that is done again: forgetting has its turn */
 static const double clip = 4;       /* a residual beyond so many spreads counts as that many */
 
 enum { TILE = 32, SWEEPS = 100 };
@@ -66,6 +68,32 @@ static void solve(cost_model *c)
     }
 }
 
+/* Steps that err to one side, each by at least exp(|run|). */
+static void see_run(cost_model *c, double predicted, double took_us)
+{
+    double l = predicted > 0 ? log(took_us / predicted) : 0;
+    if (fabs(l) < too_far) {
+        c->run_n = 0;
+        return;
+    }
+    bool same = c->run_n > 0 && (l > 0) == (c->run > 0);
+    c->run_n = same ? c->run_n + 1 : 1;
+    if (!same || fabs(l) < fabs(c->run)) c->run = l;
+}
+
+/* All times by one factor. */
+static void rescale(cost_model *c)
+{
+    double factor = exp(c->run);
+    for (int i = 0; i < COST_TERMS; i++) {
+        c->theta[i] *= factor;
+        c->fy[i] *= factor;
+    }
+    c->spread *= factor;
+    c->run_n = 0;
+    c->rescaled = c->n;
+}
+
 void cost_observe(cost_model *c, const cost_work *w, double took_us)
 {
     if (!(took_us > 0) || !isfinite(took_us)) return;
@@ -76,6 +104,12 @@ void cost_observe(cost_model *c, const cost_work *w, double took_us)
     if (c->n > 0) c->error = follow(c->error, error, c->n - 1, 50);
     c->recent = follow(c->recent, error, c->n, 10);
     bool is_astray = c->recent > too_far;
+    see_run(c, predicted, took_us);
+    if (is_astray && c->run_n >= agree && c->n >= c->rescaled + pause) {
+        rescale(c);
+        predicted = cost_predict(c, w);
+        residual = took_us - predicted;
+    }
     if (c->n >= COST_LEARNING && !is_astray) {
         double limit = clip * c->spread + 0.01 * took_us;
         c->spread = follow(c->spread, fmin(fabs(residual), 2 * limit), c->n - COST_LEARNING, 50);

@@ -5,7 +5,9 @@
  * Identification", 11.2) follows the machine; coefficients are kept from becoming negative, so more
  * work never looks cheaper, and one step that the system interrupted moves the model only a little.
  * A model that is wrong makes chunks too large or too small for some steps, and is corrected by
- * what they took.
+ * what they took: where they all err to one side, by the factor that they agree on, at once (the
+ * machine, or the prior, is another than was thought; what the parts cost in proportion is kept);
+ * else by forgetting fast.
  *
  * Pure state, no clock.  Threads: the caller's; one at a time for one model.
  */
@@ -31,6 +33,9 @@ typedef struct cost_model {
     double error;  /* mean |predicted - took| / took, each at most 1, over about 50 steps */
     double recent; /* the same over about 10: while it is large, old steps are forgotten fast */
     uint64_t n;
+    double run; /* log of took over predicted: the least of the latest that err to one side */
+    int run_n;  /* how many these are */
+    uint64_t rescaled; /* n when that was last believed */
 } cost_model;
 
 void cost_init(cost_model *c);

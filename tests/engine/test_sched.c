@@ -544,6 +544,36 @@ START_TEST(a_preempted_request_goes_on_in_the_cheaper_way)
 }
 END_TEST
 
+/* The machine changes a hundredfold at once: _i 0, what was cheap is dear; 1, the other way.  A stream has a
+ * token of every step, and a prompt beside it goes on in every one. */
+START_TEST(a_cost_model_that_lies_stops_nobody)
+{
+    setting st = {.max_rows = 64, .max_seqs = 8, .n_pages = 100};
+    rig *r = start(&st);
+    client *stream = make(1, 20, 24), *prompt = make(50, 60, 1);
+    stream->rq.tpot_target_us = 10; /* so it never has time for a prompt beside it */
+    gate(r, true, 0);
+    r->m.row_us = _i ? 3000 : 0;
+    submit(r, stream);
+    gate(r, true, 13);
+    await_step(r, 14);
+    pthread_mutex_lock(&r->m.mu);
+    r->m.row_us = _i ? 0 : 3000;
+    pthread_mutex_unlock(&r->m.mu);
+    submit(r, prompt);
+    gate(r, true, 6); /* 14, which runs, and 15 to 19: 60 tokens by 16 are 4 steps */
+    await_step(r, 20);
+    ck_assert_int_eq(atomic_load(&prompt->rq.n_pushed), 1);
+    ck_assert_int_eq(atomic_load(&stream->rq.n_pushed), 19);
+    gate(r, false, 0);
+    finish_well(prompt);
+    finish_well(stream);
+    drop(prompt);
+    drop(stream);
+    (void)stop(r);
+}
+END_TEST
+
 /* What waits in the swap may be cancelled, and its room is free again. */
 START_TEST(a_swapped_request_can_be_cancelled)
 {
@@ -921,6 +951,7 @@ int main(void)
     tcase_add_loop_test(tc, any_company_gives_the_same_tokens, 0, 9);
     tcase_add_loop_test(tc, the_urgent_takes_pages_and_seats_from_a_decoding_batch, 0, 2);
     tcase_add_loop_test(tc, a_preempted_request_goes_on_in_the_cheaper_way, 0, 4);
+    tcase_add_loop_test(tc, a_cost_model_that_lies_stops_nobody, 0, 2);
     tcase_add_test(tc, a_swapped_request_can_be_cancelled);
     tcase_add_test(tc, the_small_never_pass_a_large_one_for_ever);
     tcase_add_test(tc, a_flood_of_one_tenant_does_not_hold_up_another);
