@@ -97,12 +97,10 @@ static bool take_list(exchange *x, const cJSON *body, const char *name, char *ou
     return false;
 }
 
-static bool take_limits(exchange *x, const cJSON *body, tenant_limits *out)
+static bool take_limit_fields(exchange *x, const cJSON *v, tenant_limits *out)
 {
-    const cJSON *v = json_get(body, "limits");
     const char *known[N_LIMITS + 1] = {NULL};
     err e;
-    if (!v || cJSON_IsNull(v)) return true;
     for (int i = 0; i < N_LIMITS; i++) known[i] = limit_fields[i].name;
     if (!api_only_fields(x, v, known)) return false;
     for (int i = 0; i < N_LIMITS; i++) {
@@ -111,6 +109,12 @@ static bool take_limits(exchange *x, const cJSON *body, tenant_limits *out)
         }
     }
     return true;
+}
+
+static bool take_limits(exchange *x, const cJSON *body, tenant_limits *out)
+{
+    const cJSON *v = json_get(body, "limits");
+    return !v || cJSON_IsNull(v) || take_limit_fields(x, v, out);
 }
 
 /* Settings that the body names; the others stay. */
@@ -241,6 +245,81 @@ void admin_tenant_delete(exchange *x)
     }
     api_audit(x, t.id, "tenant.disable", t.name, NULL);
     reply_tenant(x, 200, &t);
+}
+
+/* --------------------------------------------------------------------- limits -- */
+
+static void write_limits(exchange *x, jsonw *w, const tenant *t)
+{
+    tenant_limits lim = t->limits;
+    key_info none = {0};
+    limits_view v;
+    limits_look(x->server->limits, &none, t, &v);
+    jsonw_open(w, NULL, '{');
+    jsonw_str(w, "object", "limits");
+    jsonw_str(w, "tenant", t->name);
+    jsonw_open(w, "limits", '{');
+    for (int i = 0; i < N_LIMITS; i++) {
+        jsonw_int(w, limit_fields[i].name, *limit_at(&lim, i));
+    }
+    jsonw_close(w, '}');
+    jsonw_open(w, "used", '{');
+    if (v.requests_limit >= 0)
+        jsonw_int(w, "requests_per_minute", v.requests_limit - v.requests_left);
+    if (v.tokens_limit >= 0) jsonw_int(w, "tokens_per_minute", v.tokens_limit - v.tokens_left);
+    jsonw_int(w, "max_concurrent", v.running);
+    jsonw_int(w, "max_queued", v.queued);
+    jsonw_int(w, "tokens_per_day", v.day_used);
+    jsonw_int(w, "tokens_per_month", v.month_used);
+    jsonw_close(w, '}');
+    jsonw_close(w, '}');
+}
+
+void admin_limits_list(exchange *x)
+{
+    tenant *list;
+    size_t n;
+    err e;
+    const char *after = exchange_query(x, "after");
+    if (tenants_list(x->server->store, after ? api_parse_id(after) : 0, PAGE_MAX, &list, &n, &e)) {
+        exchange_reply_err(x, &e, NULL);
+        return;
+    }
+    jsonw w;
+    api_list_begin(&w);
+    for (size_t i = 0; i < n; i++) write_limits(x, &w, &list[i]);
+    api_list_end(x, &w, n == PAGE_MAX);
+    free(list);
+}
+
+static void reply_limits(exchange *x, const tenant *t)
+{
+    jsonw w;
+    jsonw_init(&w);
+    write_limits(x, &w, t);
+    exchange_reply_json(x, 200, &w);
+    jsonw_clear(&w);
+}
+
+void admin_limits_get(exchange *x)
+{
+    tenant t;
+    if (find_tenant(x, x->param[0], &t)) reply_limits(x, &t);
+}
+
+void admin_limits_patch(exchange *x)
+{
+    const cJSON *body;
+    tenant t, now;
+    err e;
+    if (!find_tenant(x, x->param[0], &t)) return;
+    if (!exchange_read_json(x, &body, NULL, NULL) || !take_limit_fields(x, body, &t.limits)) return;
+    if (tenants_update(x->server->store, &t, &now, &e)) {
+        exchange_reply_err(x, &e, NULL);
+        return;
+    }
+    api_audit(x, now.id, "limits.update", now.name, NULL);
+    reply_limits(x, &now);
 }
 
 /* ----------------------------------------------------------------------- keys -- */

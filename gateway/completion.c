@@ -23,6 +23,7 @@
 #include "gateway/completion_text.h"
 #include "gateway/handlers.h"
 #include "gateway/http_status.h"
+#include "gateway/inflight.h"
 #include "gateway/openai.h"
 #include "gateway/openai_reply.h"
 #include "gateway/server.h"
@@ -42,6 +43,7 @@ enum {
 typedef struct choice {
     request rq;
     meter_slot *slot;
+    inflight_entry live;
     uint64_t usage_id;
     completion_text text;
     openai_prompt prompt; /* ids, always */
@@ -69,6 +71,7 @@ typedef struct completion {
     request_signal signal;
     limits_ticket ticket;
     bool stream_open, client_gone;
+    atomic_bool stop; /* an operator wants it ended */
     jsonw out;
     char id[64];
     int64_t started_wall_us, started_us, first_token_us;
@@ -363,6 +366,24 @@ static int64_t patience_of(const completion *c)
     return least > 0 ? c->started_us + (int64_t)(least * 1e6) : 0;
 }
 
+/* To operators. */
+static void announce(completion *c, choice *ch)
+{
+    inflight_info *f = &ch->live.info;
+    *f = (inflight_info){.id = ch->usage_id,
+                         .tenant_id = c->x->tenant.id,
+                         .key_id = c->x->key.id,
+                         .slo_class = c->slo_class,
+                         .n_prompt = ch->rq.n_prompt,
+                         .max_tokens = ch->rq.max_tokens,
+                         .stream = c->rq.stream,
+                         .arrived_us = c->started_us};
+    (void)snprintf(f->request_id, sizeof(f->request_id), "%s", c->x->request_id);
+    (void)snprintf(f->model, sizeof(f->model), "%s", c->label);
+    ch->live.stop = &c->stop;
+    inflight_add(c->srv->inflight, &ch->live);
+}
+
 static bool prepare_choice(completion *c, choice *ch, int index)
 {
     err e;
@@ -417,6 +438,7 @@ static bool prepare_choice(completion *c, choice *ch, int index)
                    c->rq.chat ? "chat" : "completions");
     if (meter_file_acquire(c->srv->meters, &owner, &ch->slot, &e)) return refuse_err(c, &e, NULL);
     rq->meter = meter_slot_meter(ch->slot);
+    announce(c, ch);
     return true;
 }
 
@@ -672,8 +694,9 @@ static void wait_all(completion *c)
         }
         if (all_done) return;
         bool cut = atomic_load(&c->srv->cut);
-        if (!cancelled && (cut || c->client_gone || exchange_client_gone(c->x))) {
-            c->client_gone |= !cut;
+        bool stop = atomic_load(&c->stop);
+        if (!cancelled && (cut || stop || c->client_gone || exchange_client_gone(c->x))) {
+            c->client_gone |= !cut && !stop;
             cancelled = true;
             cancel_all(c);
         }
@@ -787,6 +810,11 @@ static bool any_error(completion *c)
         if (atomic_load(&ch->rq.finish) == FINISH_ERROR && !ch->text.stop_hit) {
             return !refuse_err(c, &ch->rq.why, NULL);
         }
+        if (strcmp(ch->finish, "cancelled") == 0 && !c->client_gone && atomic_load(&c->stop)) {
+            exchange_add_header(c->x, "x-should-retry", "false");
+            return !openai_refuse(&c->problem, 403, "request_cancelled", NULL,
+                                  "an operator has cancelled this request");
+        }
         if (strcmp(ch->finish, "cancelled") == 0 && !c->client_gone) {
             return !openai_refuse(&c->problem, 503, "shutting_down", NULL,
                                   "the server is shutting down");
@@ -873,6 +901,7 @@ static void finish(completion *c)
 {
     for (int i = 0; i < c->n_choices; i++) {
         choice *ch = &c->choices[i];
+        inflight_remove(c->srv->inflight, &ch->live);
         completion_text_clear(&ch->text);
         request_clear(&ch->rq);
         grammar_run_release(ch->rq.grammar);

@@ -57,17 +57,24 @@ void admin_tenants_list(exchange *x);  /* GET /tenants */
 void admin_tenant_get(exchange *x);    /* GET /tenants/{} (name or id) */
 void admin_tenant_patch(exchange *x);  /* PATCH /tenants/{} */
 void admin_tenant_delete(exchange *x); /* DELETE /tenants/{}: disables */
-void admin_key_create(exchange *x); /* POST /keys: {"tenant","name","scopes",...} -> {"key",...} */
-void admin_keys_list(exchange *x);  /* GET /keys?tenant= */
-void admin_key_get(exchange *x);    /* GET /keys/{} */
-void admin_key_rotate(exchange *x); /* POST /keys/{}/rotate */
-void admin_key_revoke(exchange *x); /* DELETE /keys/{} */
-void admin_classes(exchange *x);    /* GET /classes */
-void admin_usage(exchange *x);      /* GET /usage */
-void admin_audit(exchange *x);      /* GET /audit */
-void admin_backup(exchange *x);     /* POST /backup {"path"} */
-void admin_drain(exchange *x);      /* POST /drain */
-void admin_reload(exchange *x);     /* POST /reload */
+void admin_key_create(exchange *x);  /* POST /keys: {"tenant","name","scopes",...} -> {"key",...} */
+void admin_keys_list(exchange *x);   /* GET /keys?tenant= */
+void admin_key_get(exchange *x);     /* GET /keys/{} */
+void admin_key_rotate(exchange *x);  /* POST /keys/{}/rotate */
+void admin_key_revoke(exchange *x);  /* DELETE /keys/{} */
+void admin_limits_list(exchange *x); /* GET /limits: every tenant's, and what is used of them */
+void admin_limits_get(exchange *x);  /* GET /limits/{} (tenant, by name or id) */
+void admin_limits_patch(exchange *x); /* PATCH /limits/{}: the fields that the body names */
+void admin_classes(exchange *x);      /* GET /classes */
+void admin_usage(exchange *x);        /* GET /usage */
+void admin_audit(exchange *x);        /* GET /audit */
+void admin_backup(exchange *x);       /* POST /backup {"path"} */
+void admin_drain(exchange *x);        /* POST /drain */
+void admin_reload(exchange *x);       /* POST /reload */
+
+/* admin_requests.c: under /admin/v1 */
+void admin_requests_list(exchange *x);  /* GET /requests ?tenant= &state= &limit= */
+void admin_request_cancel(exchange *x); /* DELETE /requests/{} (id, or the x-request-id) */
 
 /* admin_adapters.c: POST /admin/v1/tenants/{}/adapters/{}/{pin,unpin,warm,rollback,evict} */
 void admin_adapter_act(exchange *x);

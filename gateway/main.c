@@ -363,6 +363,7 @@ static void close_all(process *p)
     if (s->residency) residency_destroy(s->residency);
     if (s->registry) registry_destroy(s->registry);
     limits_destroy(s->limits);
+    inflight_destroy(s->inflight);
     if (s->meters) meter_file_close(s->meters);
     store_close(s->store);
     chat_template_destroy(s->chat);
@@ -477,6 +478,7 @@ static int serve(const arguments *a)
     if (!rc) rc = open_model(&p, &e);
     if (!rc) rc = open_adapters(&p, &e);
     if (!rc) p.srv.limits = limits_create(p.srv.store);
+    if (!rc && !(p.srv.inflight = inflight_create())) rc = err_set(&e, ERR_NOMEM, "out of memory");
     if (!rc) rc = open_scheduler(&p, &e);
     if (!rc && !(p.srv.stats = stats_create(&p.srv))) rc = err_set(&e, ERR_NOMEM, "no memory");
     if (!rc) rc = open_listeners(&p, &e);

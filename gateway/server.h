@@ -22,6 +22,7 @@
 #include "engine/tokenizer.h"
 #include "gateway/config.h"
 #include "gateway/exchange.h"
+#include "gateway/inflight.h"
 #include "gateway/limits.h"
 #include "storage/ledger.h"
 #include "storage/meter_file.h"
@@ -53,6 +54,7 @@ typedef struct server {
     sched *sched;
     limits *limits;
     struct stats *stats; /* stats.h; NULL in tests of parts */
+    inflight *inflight;
     upload_env upload;
     staging *staging; /* interrupted and running resumable uploads */
     slo_class classes[SERVER_CLASSES];

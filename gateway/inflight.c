@@ -1,0 +1,91 @@
+/* inflight.c -- a doubly linked list under one mutex. */
+#include "gateway/inflight.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct inflight {
+    pthread_mutex_t mu;          /* leaf */
+    inflight_entry *head, *tail; /* in order of arrival */
+    size_t n;
+};
+
+inflight *inflight_create(void)
+{
+    inflight *f = calloc(1, sizeof(*f));
+    if (f) pthread_mutex_init(&f->mu, NULL);
+    return f;
+}
+
+void inflight_destroy(inflight *f)
+{
+    if (!f) return;
+    assert(f->n == 0);
+    pthread_mutex_destroy(&f->mu);
+    free(f);
+}
+
+void inflight_add(inflight *f, inflight_entry *e)
+{
+    pthread_mutex_lock(&f->mu);
+    e->next = NULL;
+    e->prev = f->tail;
+    if (f->tail)
+        f->tail->next = e;
+    else
+        f->head = e;
+    f->tail = e;
+    f->n++;
+    e->listed = true;
+    pthread_mutex_unlock(&f->mu);
+}
+
+void inflight_remove(inflight *f, inflight_entry *e)
+{
+    if (!e->listed) return;
+    pthread_mutex_lock(&f->mu);
+    *(e->prev ? &e->prev->next : &f->head) = e->next;
+    *(e->next ? &e->next->prev : &f->tail) = e->prev;
+    f->n--;
+    e->listed = false;
+    pthread_mutex_unlock(&f->mu);
+}
+
+bool inflight_list(inflight *f, inflight_info **out, size_t *n)
+{
+    size_t cap = 64;
+    *n = 0;
+    *out = NULL;
+    for (;;) { /* memory is taken without the lock: the list may have grown meanwhile */
+        free(*out);
+        *out = malloc(cap * sizeof(**out));
+        if (!*out) return false;
+        pthread_mutex_lock(&f->mu);
+        size_t have = f->n;
+        if (have <= cap) {
+            for (const inflight_entry *e = f->head; e; e = e->next) (*out)[(*n)++] = e->info;
+        }
+        pthread_mutex_unlock(&f->mu);
+        if (have <= cap) return true;
+        cap = have + have / 2;
+    }
+}
+
+bool inflight_stop(inflight *f, const char *which, inflight_info *info)
+{
+    char id[24];
+    bool found = false;
+    pthread_mutex_lock(&f->mu);
+    for (const inflight_entry *e = f->head; e; e = e->next) {
+        (void)snprintf(id, sizeof(id), "%llu", (unsigned long long)e->info.id);
+        if (strcmp(which, id) != 0 && strcmp(which, e->info.request_id) != 0) continue;
+        if (!found && info) *info = e->info;
+        found = true;
+        atomic_store(e->stop, true);
+    }
+    pthread_mutex_unlock(&f->mu);
+    return found;
+}
