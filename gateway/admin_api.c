@@ -430,9 +430,10 @@ void admin_keys_list(exchange *x)
     size_t n;
     err e;
     tenant t = {0};
-    const char *who = exchange_query(x, "tenant");
+    const char *who = exchange_query(x, "tenant"), *all = exchange_query(x, "all");
     if (who && !find_tenant(x, who, &t)) return;
-    if (keys_list(x->server->store, t.id, &list, &n, &e)) {
+    bool every = !who && all && strcmp(all, "true") == 0;
+    if (keys_list(x->server->store, every ? KEYS_OF_ALL : t.id, &list, &n, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }

@@ -521,7 +521,7 @@ err_code keys_list(store *st, uint64_t tenant_id, key_info **out, size_t *n, err
         }
         for (size_t b = 0; b < kc->n_bucket; b++)
             for (const key_entry *k = kc->bucket[b]; k != NULL; k = k->next) {
-                if (k->info.tenant_id != tenant_id) continue;
+                if (tenant_id != KEYS_OF_ALL && k->info.tenant_id != tenant_id) continue;
                 if (pass == 0)
                     count++;
                 else

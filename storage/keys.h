@@ -61,7 +61,9 @@ err_code keys_create(store *st, const key_info *want, char text[KEY_TEXT_LEN + 1
 err_code keys_check(store *st, const char *text, size_t len, key_info *out, tenant *t_out, err *e);
 
 err_code keys_get(store *st, uint64_t key_id, key_info *out, err *e);
-/* Keys of one tenant (0: the operator's), revoked ones too, by id.  *out is malloced. */
+#define KEYS_OF_ALL UINT64_MAX
+
+/* Keys of one tenant (0: the operator's; KEYS_OF_ALL), revoked ones too, by id.  *out is malloced. */
 err_code keys_list(store *st, uint64_t tenant_id, key_info **out, size_t *n, err *e);
 
 /* One more secret under the same public id.  The older ones stay valid until `old_until_wall_us`

@@ -1,0 +1,318 @@
+/* table.c -- cells first, then widths, then lines. */
+#include "tui/table.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/json.h"
+#include "tui/text.h"
+
+enum { COLUMNS_MAX = 24, CELL_MAX = 1024, LEAST_WIDTH = 8, GAP = 2 };
+
+bool table_format_of(const char *name, table_format *out)
+{
+    static const char *const names[] = {"table", "wide", "json", "csv", "name"};
+    for (int i = 0; i < 5; i++) {
+        if (strcmp(name, names[i]) != 0) continue;
+        *out = (table_format)i;
+        return true;
+    }
+    return false;
+}
+
+int table_width_of(FILE *f)
+{
+    struct winsize w;
+    if (!isatty(fileno(f))) return 0;
+    const char *columns = getenv("COLUMNS");
+    int n = columns ? (int)strtol(columns, NULL, 10) : 0;
+    if (n < 1 && ioctl(fileno(f), TIOCGWINSZ, &w) == 0) n = w.ws_col;
+    return n < 1 ? 80 : n;
+}
+
+/* -------------------------------------------------------------------------- cells -- */
+
+static const cJSON *at_path(const cJSON *row, const char *path)
+{
+    char name[64];
+    while (row && *path) {
+        size_t n = strcspn(path, ".");
+        if (n >= sizeof(name)) return NULL;
+        memcpy(name, path, n);
+        name[n] = 0;
+        row = json_get(row, name);
+        path += n + (path[n] == '.');
+    }
+    return row;
+}
+
+static void put_number(double v, char *out, size_t cap)
+{
+    if (v == floor(v) && fabs(v) < 1e15)
+        (void)snprintf(out, cap, "%.0f", v);
+    else
+        (void)snprintf(out, cap, "%.6g", v);
+}
+
+static void put_list(const cJSON *v, char *out, size_t cap)
+{
+    const cJSON *each;
+    size_t n = 0;
+    out[0] = 0;
+    cJSON_ArrayForEach(each, v)
+    {
+        char number[32] = "";
+        if (cJSON_IsNumber(each)) put_number(each->valuedouble, number, sizeof(number));
+        const char *text = cJSON_IsString(each) ? each->valuestring : number;
+        bool pair = each->string && cJSON_IsObject(v);
+        int k = snprintf(out + n, cap - n, "%s%s%s%s", n ? "," : "", pair ? each->string : "",
+                         pair ? "=" : "", text);
+        if (k < 0 || (size_t)k >= cap - n) return; /* cut: it is for people or too long for csv */
+        n += (size_t)k;
+    }
+}
+
+static void put_time(double s, char *out, size_t cap)
+{
+    time_t t = (time_t)s;
+    struct tm tm;
+    if (!(s > 0 && s < 1e12) || !localtime_r(&t, &tm) ||
+        strftime(out, cap, "%Y-%m-%d %H:%M:%S", &tm) == 0) {
+        (void)snprintf(out, cap, "-");
+    }
+}
+
+/* For people; raw: for csv. */
+static void cell_text(const column *c, const cJSON *row, bool raw, char out[CELL_MAX])
+{
+    const cJSON *v = at_path(row, c->path);
+    out[0] = 0;
+    if (!v || cJSON_IsNull(v)) {
+        if (!raw) strcpy(out, "-");
+    } else if (cJSON_IsString(v)) {
+        (void)snprintf(out, CELL_MAX, "%s", v->valuestring);
+    } else if (cJSON_IsBool(v)) {
+        strcpy(out, raw ? (cJSON_IsTrue(v) ? "true" : "false") : cJSON_IsTrue(v) ? "yes" : "-");
+    } else if (cJSON_IsArray(v) || cJSON_IsObject(v)) {
+        put_list(v, out, CELL_MAX);
+        if (!raw && !out[0]) strcpy(out, "-");
+    } else if (!raw && c->kind == CELL_BYTES) {
+        text_bytes(v->valuedouble, out, CELL_MAX);
+    } else if (!raw && c->kind == CELL_TIME) {
+        put_time(v->valuedouble, out, CELL_MAX);
+    } else if (!raw && c->kind == CELL_MS) {
+        double s = v->valuedouble / 1000;
+        text_span(fabs(s), out + 1, CELL_MAX - 1);
+        out[0] = '-';
+        if (s >= 0) memmove(out, out + 1, strlen(out));
+    } else if (!raw && c->kind == CELL_LIMIT && v->valuedouble == 0) {
+        strcpy(out, "-");
+    } else {
+        put_number(v->valuedouble, out, CELL_MAX);
+    }
+}
+
+static bool to_the_right(cell_kind k)
+{
+    return k == CELL_INT || k == CELL_NUM || k == CELL_BYTES || k == CELL_MS || k == CELL_LIMIT;
+}
+
+/* ------------------------------------------------------------------------- tables -- */
+
+static void print_padded(FILE *f, const char *s, int width, bool right, bool last)
+{
+    char out[CELL_MAX * 4 + 8];
+    int w = text_clean(s, out, sizeof(out), width);
+    int pad = width - w;
+    if (right)
+        (void)fprintf(f, "%*s%s", pad > 0 ? pad : 0, "", out);
+    else
+        (void)fprintf(f, "%s%*s", out, last || pad < 0 ? 0 : pad, "");
+    (void)fputs(last ? "\n" : "  ", f);
+}
+
+/* Narrows the widest text column, one by one, until the line fits. */
+static void fit(const column *const *c, int *width, int n, int room)
+{
+    int total = GAP * (n - 1);
+    for (int i = 0; i < n; i++) total += width[i];
+    while (room > 0 && total > room) {
+        int widest = -1;
+        for (int i = 0; i < n; i++) {
+            if (to_the_right(c[i]->kind) || width[i] <= LEAST_WIDTH) continue;
+            if (widest < 0 || width[i] > width[widest]) widest = i;
+        }
+        if (widest < 0) return; /* nothing more to give */
+        width[widest]--;
+        total--;
+    }
+}
+
+static int choose(const column *columns, bool all, const column **out)
+{
+    int n = 0;
+    for (const column *c = columns; c->head && n < COLUMNS_MAX; c++) {
+        if (all || !c->wide) out[n++] = c;
+    }
+    return n;
+}
+
+static void print_csv_cell(FILE *f, const char *s, bool last)
+{
+    char clean[CELL_MAX * 4 + 8];
+    (void)text_clean(s, clean, sizeof(clean), 0);
+    bool quote = strpbrk(clean, ",\" ") != NULL;
+    if (quote) (void)fputc('"', f);
+    for (const char *p = clean; *p; p++) {
+        if (*p == '"') (void)fputc('"', f);
+        (void)fputc(*p, f);
+    }
+    if (quote) (void)fputc('"', f);
+    (void)fputs(last ? "\r\n" : ",", f);
+}
+
+static void print_csv(FILE *f, const column *const *c, int n, const cJSON *rows)
+{
+    const cJSON *row;
+    char cell[CELL_MAX];
+    for (int i = 0; i < n; i++) print_csv_cell(f, c[i]->path, i + 1 == n);
+    cJSON_ArrayForEach(row, rows)
+    {
+        for (int i = 0; i < n; i++) {
+            cell_text(c[i], row, true, cell);
+            print_csv_cell(f, cell, i + 1 == n);
+        }
+    }
+}
+
+static void print_names(FILE *f, const column *c, const cJSON *rows)
+{
+    const cJSON *row;
+    char cell[CELL_MAX], clean[CELL_MAX * 4 + 8];
+    cJSON_ArrayForEach(row, rows)
+    {
+        cell_text(c, row, true, cell);
+        (void)text_clean(cell, clean, sizeof(clean), 0);
+        (void)fprintf(f, "%s\n", clean);
+    }
+}
+
+void table_print(FILE *f, const column *columns, const cJSON *rows, table_format format, int width)
+{
+    const column *c[COLUMNS_MAX];
+    int w[COLUMNS_MAX], n = choose(columns, format != TABLE_PEOPLE, c);
+    char cell[CELL_MAX];
+    const cJSON *row;
+    if (format == TABLE_CSV || format == TABLE_NAME) {
+        if (format == TABLE_CSV)
+            print_csv(f, c, n, rows);
+        else
+            print_names(f, c[0], rows);
+        return;
+    }
+    for (int i = 0; i < n; i++) w[i] = text_width(c[i]->head);
+    cJSON_ArrayForEach(row, rows)
+    {
+        for (int i = 0; i < n; i++) {
+            cell_text(c[i], row, false, cell);
+            int need = text_width(cell);
+            if (need > w[i]) w[i] = need;
+        }
+    }
+    fit(c, w, n, width);
+    for (int i = 0; i < n; i++)
+        print_padded(f, c[i]->head, w[i], to_the_right(c[i]->kind), i + 1 == n);
+    cJSON_ArrayForEach(row, rows)
+    {
+        for (int i = 0; i < n; i++) {
+            cell_text(c[i], row, false, cell);
+            print_padded(f, cell, w[i], to_the_right(c[i]->kind), i + 1 == n);
+        }
+    }
+}
+
+static void print_pair(FILE *f, const char *head, int head_width, const char *value, int width)
+{
+    char name[512], text[CELL_MAX * 4 + 8];
+    int room = width > head_width + GAP ? width - head_width - GAP : 0;
+    int w = text_clean(head, name, sizeof(name), head_width);
+    (void)text_clean(value, text, sizeof(text), room);
+    (void)fprintf(f, "%s%*s  %s\n", name, head_width > w ? head_width - w : 0, "", text);
+}
+
+void table_print_one(FILE *f, const column *columns, const cJSON *row, int width)
+{
+    char cell[CELL_MAX];
+    int head = 0;
+    for (const column *c = columns; c->head; c++) {
+        if (text_width(c->head) > head) head = text_width(c->head);
+    }
+    for (const column *c = columns; c->head; c++) {
+        if (!at_path(row, c->path)) continue;
+        cell_text(c, row, false, cell);
+        print_pair(f, c->head, head, cell, width);
+    }
+}
+
+/* ----------------------------------------------------------------- whole answers -- */
+
+static void print_branch(FILE *f, const char *path, const cJSON *v, int width, int depth)
+{
+    const cJSON *each;
+    char name[256], cell[CELL_MAX];
+    bool nested = false;
+    cJSON_ArrayForEach(each, v) nested |= cJSON_IsObject(each) || cJSON_IsArray(each);
+    if (depth < 16 && (cJSON_IsObject(v) || (cJSON_IsArray(v) && nested))) {
+        int i = 0;
+        cJSON_ArrayForEach(each, v)
+        {
+            if (each->string && strcmp(each->string, "object") == 0) continue;
+            char number[16];
+            (void)snprintf(number, sizeof(number), "%d", i++);
+            (void)snprintf(name, sizeof(name), "%s%s%s", path, *path ? "." : "",
+                           each->string ? each->string : number);
+            print_branch(f, name, each, width, depth + 1);
+        }
+        return;
+    }
+    column c = {.head = "", .path = "", .kind = CELL_TEXT};
+    cell_text(&c, v, false, cell);
+    print_pair(f, path, 32, cell, width);
+}
+
+void table_print_tree(FILE *f, const cJSON *tree, int width)
+{
+    print_branch(f, "", tree, width, 0);
+}
+
+void table_print_json(FILE *f, const cJSON *value)
+{
+    char *text = cJSON_Print(value);
+    if (!text) return;
+    for (const char *p = text; *p; p++) {
+        unsigned char a = (unsigned char)p[0], b = (unsigned char)p[1];
+        if (a == 0x7f) {
+            (void)fputs("\\u007f", f);
+        } else if (a == 0xc2 && b >= 0x80 && b < 0xa0) { /* C1 */
+            (void)fprintf(f, "\\u%04x", b);
+            p++;
+        } else if (a == 0xe2 && (b == 0x80 || b == 0x81) && (unsigned char)p[2] >= 0x80) {
+            unsigned cp = 0x2000u + ((b & 0x3fu) << 6) + ((unsigned char)p[2] & 0x3fu);
+            bool odd = (cp >= 0x200b && cp <= 0x200f) || (cp >= 0x2028 && cp <= 0x202e) ||
+                       (cp >= 0x2060 && cp <= 0x206f);
+            if (odd)
+                (void)fprintf(f, "\\u%04x", cp);
+            else
+                (void)fwrite(p, 1, 3, f);
+            p += 2;
+        } else {
+            (void)fputc(*p, f);
+        }
+    }
+    (void)fputc('\n', f);
+    free(text);
+}

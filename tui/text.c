@@ -1,0 +1,147 @@
+/* text.c -- UTF-8 decoded by hand (strictly), widths from the C library. */
+#include "tui/text.h"
+
+#include <langinfo.h>
+#include <string.h>
+#include <wchar.h>
+
+/* Length of the sequence at s (n bytes are there) and its code point; 0: broken; -1: cut short. */
+static int decode(const char *s, size_t n, uint32_t *cp)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    unsigned char c = (unsigned char)s[0];
+    int len = c < 0x80 ? 1 : (c >> 5) == 6 ? 2 : (c >> 4) == 14 ? 3 : (c >> 3) == 30 ? 4 : 0;
+    if (len == 0) return 0;
+    *cp = len == 1 ? c : c & (0x7fu >> len);
+    for (int i = 1; i < len; i++) {
+        if ((size_t)i >= n) return -1;
+        if (((unsigned char)s[i] & 0xc0) != 0x80) return 0;
+        *cp = *cp << 6 | ((unsigned char)s[i] & 0x3f);
+    }
+    return *cp < least[len] || *cp > 0x10ffff || (*cp >= 0xd800 && *cp < 0xe000) ? 0 : len;
+}
+
+/* Nothing that a terminal would obey, and nothing that makes one text look like another. */
+static bool harmless(uint32_t cp)
+{
+    if (cp < 0x20 || (cp >= 0x7f && cp < 0xa0) || cp == 0xad) return false;
+    if (cp >= 0x200b && cp <= 0x200f) return false; /* zero width, direction marks */
+    if (cp >= 0x2028 && cp <= 0x202e) return false; /* separators, direction overrides */
+    if (cp >= 0x2060 && cp <= 0x206f) return false;
+    if (cp == 0x061c || cp == 0x180e || cp == 0xfeff) return false;
+    if (cp >= 0xfff9 && cp <= 0xfffb) return false;
+    return cp < 0xe0000;
+}
+
+static bool utf8_terminal(void)
+{
+    return strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
+}
+
+/* What stands for the next character: its bytes in out (at most 4), its width; advances *s. */
+static int next(const char **s, size_t *n, bool utf8, char out[5])
+{
+    uint32_t cp = 0;
+    int len = decode(*s, *n, &cp), width = 1;
+    bool good = len > 0 && harmless(cp) && (cp < 0x80 || utf8);
+    if (good && cp >= 0x80) width = wcwidth((wchar_t)cp);
+    if (good && width >= 0) {
+        memcpy(out, *s, (size_t)len);
+        out[len] = 0;
+    } else {
+        memcpy(out, "?", 2);
+        width = 1;
+    }
+    if (len < 1) len = 1;
+    *s += len;
+    *n -= (size_t)len;
+    return width;
+}
+
+int text_width(const char *s)
+{
+    char ch[5];
+    size_t n = strlen(s);
+    bool utf8 = utf8_terminal();
+    int width = 0;
+    while (n) width += next(&s, &n, utf8, ch);
+    return width;
+}
+
+int text_clean(const char *s, char *out, size_t cap, int columns)
+{
+    char ch[5];
+    size_t n = strlen(s), at = 0;
+    bool utf8 = utf8_terminal(), cut = columns > 0 && text_width(s) > columns;
+    int width = 0, room = cut ? columns - 1 : columns;
+    while (n) {
+        int w = next(&s, &n, utf8, ch);
+        size_t len = strlen(ch);
+        if ((columns > 0 && width + w > room) || at + len + 4 > cap) break;
+        memcpy(out + at, ch, len);
+        at += len;
+        width += w;
+    }
+    if (cut) {
+        const char *dots = utf8 ? "\xe2\x80\xa6" : "~";
+        memcpy(out + at, dots, strlen(dots));
+        at += strlen(dots);
+        width++;
+    }
+    out[at] = 0;
+    return width;
+}
+
+void text_print(FILE *f, const char *s, size_t len, text_carry *carry)
+{
+    bool utf8 = utf8_terminal();
+    char ch[5];
+    while (len || carry->n == 4) {
+        while (carry->n < 4 && len) { /* at least one whole sequence, if there is one */
+            carry->bytes[carry->n++] = *s++;
+            len--;
+        }
+        const char *p = carry->bytes;
+        size_t n = (size_t)carry->n;
+        while (n) {
+            uint32_t cp;
+            if (decode(p, n, &cp) < 0 && len == 0) break; /* the rest comes with the next piece */
+            if (decode(p, n, &cp) < 0 && n < 4) break;
+            if (*p == '\n' || *p == '\t') {
+                (void)fputc(*p++, f);
+                n--;
+                continue;
+            }
+            (void)next(&p, &n, utf8, ch);
+            (void)fputs(ch, f);
+        }
+        memmove(carry->bytes, p, n);
+        carry->n = (int)n;
+    }
+}
+
+void text_bytes(double bytes, char *out, size_t cap)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    int u = 0;
+    while (bytes >= 999.5 && u < 5) {
+        bytes /= 1024;
+        u++;
+    }
+    (void)snprintf(out, cap, u && bytes < 99.95 ? "%.1f %s" : "%.0f %s", bytes, units[u]);
+}
+
+void text_span(double seconds, char *out, size_t cap)
+{
+    long long s = seconds < 0 ? 0 : seconds > 1e15 ? 1000000000000000LL : (long long)seconds;
+    if (seconds > 0 && seconds < 10)
+        (void)snprintf(out, cap, "%.1fs", seconds);
+    else if (s < 100)
+        (void)snprintf(out, cap, "%llds", s);
+    else if (s < 6000)
+        (void)snprintf(out, cap, "%lldm%02llds", s / 60, s % 60);
+    else if (s < 172800)
+        (void)snprintf(out, cap, "%lldh%02lldm", s / 3600, s / 60 % 60);
+    else
+        (void)snprintf(out, cap, "%lldd", s / 86400);
+}
