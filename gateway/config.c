@@ -451,6 +451,14 @@ int64_t config_max_connections_per_ip(const config *c)
 
 /* ------------------------------------------------------------------------ printing -- */
 
+bool config_describe(int i, config_option_text *out)
+{
+    if (i < 0 || i >= N_OPTIONS) return false;
+    const option *o = &options[i];
+    *out = (config_option_text){o->section, o->key, o->initial, o->help};
+    return true;
+}
+
 static void print_value(const config *c, const option *o, FILE *f)
 {
     const void *field = (const char *)c + o->offset;

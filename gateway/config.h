@@ -69,6 +69,12 @@ int64_t config_max_connections(const config *c);
 int64_t config_max_connections_per_ip(const config *c);
 
 /* The whole file with every key explained, showing c's values. */
+/* One option's row of the table, for man pages; false beyond the last.  Texts are static. */
+typedef struct config_option_text {
+    const char *section, *key, *initial, *help;
+} config_option_text;
+bool config_describe(int i, config_option_text *out);
+
 void config_print(const config *c, FILE *f);
 
 typedef struct config_class {

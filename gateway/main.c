@@ -6,14 +6,11 @@
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,26 +18,17 @@
 #include "engine/base/log.h"
 #include "gateway/devcert.h"
 #include "gateway/listener.h"
+#include "gateway/manual.h"
+#include "gateway/notify.h"
+#include "gateway/offline_backup.h"
 #include "gateway/server.h"
 #include "gateway/stats.h"
 #include "storage/audit.h"
 
+/* After the drain what still runs is cut short, and the listeners end. */
+enum { DRAIN_MARGIN_US = 30000000 };
 enum { EXIT_USAGE = 2, SETS_MAX = 64, ADMIN_THREADS = 16, METRICS_THREADS = 4, SLOT_MARGIN = 64 };
 enum { SWEEP_US = 5000000 }; /* between looks for abandoned uploads */
-
-static const char usage[] =
-    "lorad " LORAD_VERSION " -- multi-tenant LoRA serving gateway\n"
-    "\n"
-    "  lorad init  --dir DIR --model DIR    makes a data directory: config, certificate, admin "
-    "key\n"
-    "  lorad check [-c FILE] [--set S.K=V]  validates config, certificate and model; prints a "
-    "plan\n"
-    "  lorad serve [-c FILE] [--set S.K=V]  runs until SIGTERM; SIGHUP reloads certificate and "
-    "log\n"
-    "  lorad --print-conf                   the documented config file\n"
-    "  lorad version\n"
-    "\n"
-    "FILE defaults to /etc/lorad/lorad.conf.  Exit status: 0 fine, 1 failed, 2 wrong usage.\n";
 
 typedef struct {
     const char *file, *dir, *model;
@@ -66,7 +54,8 @@ static bool parse_arguments(int argc, char **argv, arguments *a)
                                                                                          : NULL;
         bool set = strcmp(argv[i], "--set") == 0;
         if (!to && !set) {
-            (void)fprintf(stderr, "lorad: unknown argument '%s'\n\n%s", argv[i], usage);
+            (void)fprintf(stderr, "lorad: unknown argument '%s'\n\n", argv[i]);
+            manual_usage(stderr);
             return false;
         }
         if (i + 1 >= argc || (set && a->n_sets == SETS_MAX)) {
@@ -195,6 +184,7 @@ typedef struct {
     listener *inference, *admin, *metrics;
     lora_source source;
     char cert[PATH_MAX], key[PATH_MAX];
+    int64_t fed_us; /* when the watchdog last heard of us */
 } process;
 
 static void make_classes(process *p)
@@ -373,21 +363,6 @@ static void close_all(process *p)
     be_close(s->be);
 }
 
-/* Tells systemd, if it asks to be told (sd_notify's protocol). */
-static void notify(const char *state)
-{
-    const char *path = getenv("NOTIFY_SOCKET");
-    struct sockaddr_un a = {.sun_family = AF_UNIX};
-    if (!path || (path[0] != '/' && path[0] != '@') || strlen(path) >= sizeof(a.sun_path)) return;
-    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) return;
-    memcpy(a.sun_path, path, strlen(path));
-    if (a.sun_path[0] == '@') a.sun_path[0] = 0;
-    socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
-    (void)sendto(fd, state, strlen(state), MSG_NOSIGNAL, (const struct sockaddr *)&a, len);
-    (void)close(fd);
-}
-
 static void reload(process *p)
 {
     err e;
@@ -417,6 +392,23 @@ static void raise_file_limit(void)
 }
 
 /* Until it is time to stop. */
+static void reload_and_tell(process *p)
+{
+    notify_reloading();
+    reload(p);
+    notify_send("READY=1");
+}
+
+/* Says that we live as long as the engine does: its silence is what a restart mends. */
+static void feed_watchdog(process *p)
+{
+    int64_t period = notify_watchdog_us(), now = clock_now_us();
+    if (!period || now - p->fed_us < period / 4) return;
+    if (now - sched_heartbeat_us(p->srv.sched) > period) return;
+    p->fed_us = now;
+    notify_send("WATCHDOG=1");
+}
+
 static void wait_for_end(process *p, const sigset_t *signals)
 {
     struct timespec pause = {0, 200 * 1000000L};
@@ -428,20 +420,23 @@ static void wait_for_end(process *p, const sigset_t *signals)
         }
         int sig = sigtimedwait(signals, NULL, &pause);
         stats_tick(p->srv.stats);
+        feed_watchdog(p);
         if (sig == SIGTERM || sig == SIGINT) return;
         if (atomic_exchange(&p->srv.drain_wanted, false)) return;
-        if (sig == SIGHUP || atomic_exchange(&p->srv.reload_wanted, false)) reload(p);
+        if (sig == SIGHUP || atomic_exchange(&p->srv.reload_wanted, false)) reload_and_tell(p);
     }
 }
 
 static void drain(process *p, const sigset_t *signals)
 {
     atomic_store(&p->srv.draining, true);
-    notify("STOPPING=1");
+    notify_send("STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=%lld",
+                (long long)(p->cfg.server_drain_timeout_us + DRAIN_MARGIN_US));
     log_info("gateway", "draining: no new requests, running ones may finish");
     int64_t end = clock_now_us() + p->cfg.server_drain_timeout_us;
     struct timespec none = {0, 0};
     while (!sched_drain(p->srv.sched, 100000)) {
+        feed_watchdog(p);
         int sig = sigtimedwait(signals, NULL, &none);
         if (clock_now_us() >= end || sig == SIGTERM || sig == SIGINT) break;
     }
@@ -487,7 +482,7 @@ static int serve(const arguments *a)
         return fail(&e);
     }
     atomic_store(&p.srv.ready, true);
-    notify("READY=1");
+    notify_send("READY=1\nSTATUS=serving %s on %s", p.cfg.model_name, p.cfg.server_listen);
     log_info("gateway", "serving %s on %s (%s; admin %s, metrics %s)", p.cfg.model_name,
              p.cfg.server_listen, be_caps(p.srv.be)->detail, p.cfg.admin_listen,
              p.cfg.metrics_listen);
@@ -525,6 +520,25 @@ static int check(const arguments *a)
     return EXIT_SUCCESS;
 }
 
+/* ------------------------------------------------------------------------- backup -- */
+
+static int back_up(const arguments *a)
+{
+    err e;
+    config c;
+    offline_backup_stats done;
+    if (!a->dir) {
+        (void)fprintf(stderr, "lorad: backup needs --dir\n");
+        return EXIT_USAGE;
+    }
+    if (read_config(a, &c, &e) || offline_backup(c.data_dir, a->dir, &done, &e)) return fail(&e);
+    (void)printf("database     %s/lorad.db\n"
+                 "adapters     %d files, %lld bytes\n"
+                 "settled      %d requests that a crash had left open\n",
+                 a->dir, done.files, (long long)done.bytes, done.settled);
+    return EXIT_SUCCESS;
+}
+
 int main(int argc, char **argv)
 {
     arguments a;
@@ -540,14 +554,21 @@ int main(int argc, char **argv)
         return EXIT_SUCCESS;
     }
     if (strcmp(verb, "--help") == 0 || strcmp(verb, "-h") == 0 || strcmp(verb, "help") == 0) {
-        (void)fputs(usage, stdout);
+        manual_usage(stdout);
         return EXIT_SUCCESS;
     }
-    if (strcmp(verb, "init") != 0 && strcmp(verb, "check") != 0 && strcmp(verb, "serve") != 0) {
-        (void)fputs(usage, stderr);
-        return EXIT_USAGE;
+    if (strcmp(verb, "--print-man") == 0) {
+        manual_page(stdout, argc > 2 && strcmp(argv[2], "5") == 0 ? 5 : 1);
+        return EXIT_SUCCESS;
     }
-    if (!parse_arguments(argc, argv, &a)) return EXIT_USAGE;
-    if (strcmp(verb, "init") == 0) return init(&a);
-    return strcmp(verb, "check") == 0 ? check(&a) : serve(&a);
+    static const struct {
+        const char *verb;
+        int (*run)(const arguments *a);
+    } verbs[] = {{"init", init}, {"check", check}, {"serve", serve}, {"backup", back_up}};
+    for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+        if (strcmp(verb, verbs[i].verb) != 0) continue;
+        return parse_arguments(argc, argv, &a) ? verbs[i].run(&a) : EXIT_USAGE;
+    }
+    manual_usage(stderr);
+    return EXIT_USAGE;
 }

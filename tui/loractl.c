@@ -164,26 +164,22 @@ bool ctl_open(ctl *c, ctl_side side, client **out, int *status)
     *out = c->client[side];
     if (*out) return true;
     if (!resolve(c, status)) return false;
-    bool admin = side == ADMIN_SIDE;
-    const char *url = admin ? c->context.admin_url : c->context.url;
-    const char *key = admin ? c->context.admin_key : c->context.key;
+    static const char *const no_url[SIDES] = {
+        "no server is known: set url in the context, or LORAD_URL",
+        "no server for operators is known: set admin_url in the context, or LORAD_ADMIN_URL",
+        "no metrics_url is known: set it in the context, or LORAD_METRICS_URL"};
+    static const char *const no_key[SIDES] = {
+        "there is no key: 'loractl context set NAME --key', LORAD_KEY or LORAD_KEY_FILE",
+        "there is no operator's key: 'loractl context set NAME --admin-key', LORAD_ADMIN_KEY or "
+        "LORAD_ADMIN_KEY_FILE"};
+    const char *url[SIDES] = {c->context.url, c->context.admin_url, c->context.metrics_url};
+    const char *key[SIDES] = {c->context.key, c->context.admin_key, ""};
     *status = CTL_REFUSED;
-    if (!*url) {
-        return ctl_fail(admin
-                            ? "no server for operators is known: set admin_url in the context, or "
-                              "LORAD_ADMIN_URL"
-                            : "no server is known: set url in the context, or LORAD_URL") == CTL_OK;
-    }
-    if (!*key) {
-        return ctl_fail(admin
-                            ? "there is no operator's key: 'loractl context set NAME --admin-key', "
-                              "LORAD_ADMIN_KEY or LORAD_ADMIN_KEY_FILE"
-                            : "there is no key: 'loractl context set NAME --key', LORAD_KEY or "
-                              "LORAD_KEY_FILE") == CTL_OK;
-    }
-    client_options o = {.url = url,
+    if (!*url[side]) return ctl_fail("%s", no_url[side]) == CTL_OK;
+    if (no_key[side] && !*key[side]) return ctl_fail("%s", no_key[side]) == CTL_OK;
+    client_options o = {.url = url[side],
                         .ca_file = c->context.ca,
-                        .key = key,
+                        .key = key[side],
                         .cert_file = c->context.cert,
                         .cert_key_file = c->context.cert_key,
                         .agent = "loractl/" LORAD_VERSION};

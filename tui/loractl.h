@@ -22,7 +22,7 @@
 
 enum { CTL_OK, CTL_REFUSED, CTL_USAGE, CTL_UNREACHABLE, CTL_INTERRUPTED = 130 };
 
-typedef enum { TENANT_SIDE, ADMIN_SIDE } ctl_side;
+typedef enum { TENANT_SIDE, ADMIN_SIDE, METRICS_SIDE, SIDES } ctl_side;
 
 typedef struct ctl {
     cli cli;
@@ -30,8 +30,8 @@ typedef struct ctl {
     context context;
     bool contexts_read, resolved;
     table_format format;
-    int width;         /* columns of standard output; 0: it is no terminal */
-    client *client[2]; /* [ctl_side], opened when first needed */
+    int width;             /* columns of standard output; 0: it is no terminal */
+    client *client[SIDES]; /* opened when first needed */
 } ctl;
 
 extern const cli_program loractl_program;
@@ -118,6 +118,7 @@ int ctl_limits_set(void *c);
 int ctl_usage_show(void *c);
 int ctl_requests_list(void *c);
 int ctl_requests_cancel(void *c);
+int ctl_ping(void *c);
 int ctl_stats(void *c);
 int ctl_classes(void *c);
 int ctl_audit(void *c);

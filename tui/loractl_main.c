@@ -194,6 +194,7 @@ static const cli_command commands[] = {
      ctl_requests_list, NULL},
     {"requests cancel", "ID...", 1, -1, "End running or waiting requests", NULL,
      ctl_requests_cancel, NULL},
+    {"ping", "", 0, 0, "Is the server ready? (needs metrics_url, no key)", NULL, ctl_ping, NULL},
     {"stats", "", 0, 0, "Show the server's counters", NULL, ctl_stats, NULL},
     {"classes", "", 0, 0, "List the classes of service", NULL, ctl_classes, NULL},
     {"audit", "", 0, 0, "List what operators and tenants have changed", audit_settings, ctl_audit,
@@ -315,7 +316,7 @@ int main(int argc, char **argv)
     }
     if (!status) status = take_format(&c);
     if (!status) status = c.cli.command->run(&c);
-    for (int i = 0; i < 2; i++) client_close(c.client[i]);
+    for (int i = 0; i < SIDES; i++) client_close(c.client[i]);
     contexts_clear(&c.contexts);
     context_wipe(&c.context);
     if (fflush(stdout) != 0 && status == CTL_OK)

@@ -1,0 +1,75 @@
+# package.cmake -- man pages and completions from the programs themselves, install rules, `cpack -G DEB`.
+include(GNUInstallDirs)
+
+# made(FILE PROGRAM ARGUMENTS...): a file that a program of ours prints, made with everything else
+set(made_dir ${PROJECT_BINARY_DIR}/made)
+file(MAKE_DIRECTORY ${made_dir})
+set(made_files)
+macro(made file program)
+    add_custom_command(OUTPUT ${made_dir}/${file}
+        COMMAND ${program} ${ARGN} > ${made_dir}/${file}.tmp
+        COMMAND ${CMAKE_COMMAND} -E rename ${made_dir}/${file}.tmp ${made_dir}/${file}
+        DEPENDS ${program} VERBATIM)
+    list(APPEND made_files ${made_dir}/${file})
+endmacro()
+made(lorad.1 lorad --print-man 1)
+made(lorad.conf.5 lorad --print-man 5)
+made(loractl.1 loractl --print-man)
+made(loractl.bash loractl completion bash)
+made(_loractl loractl completion zsh)
+made(loractl.fish loractl completion fish)
+made(lorad.conf lorad --print-conf)
+set(man1 lorad loractl)
+set(programs lorad loractl)
+if(TARGET loratop)
+    list(APPEND programs loratop)
+endif()
+foreach(page lorad.1 loractl.1 lorad.conf.5)
+    add_custom_command(OUTPUT ${made_dir}/${page}.gz COMMAND gzip -9nkf ${made_dir}/${page}
+        DEPENDS ${made_dir}/${page} VERBATIM)
+    list(APPEND made_files ${made_dir}/${page}.gz)
+endforeach()
+add_custom_target(made ALL DEPENDS ${made_files})
+
+# The unit names /usr/local, where `install` by hand puts the program; a package owns /usr.
+file(READ ${PROJECT_SOURCE_DIR}/conf/lorad.service unit)
+string(REPLACE /usr/local/bin/ /usr/bin/ unit "${unit}")
+file(CONFIGURE OUTPUT ${made_dir}/lorad.service CONTENT "${unit}" @ONLY)
+
+install(TARGETS ${programs} RUNTIME DESTINATION bin)
+install(FILES ${made_dir}/lorad.1.gz ${made_dir}/loractl.1.gz DESTINATION share/man/man1)
+install(FILES ${made_dir}/lorad.conf.5.gz DESTINATION share/man/man5)
+install(FILES ${made_dir}/loractl.bash DESTINATION share/bash-completion/completions RENAME loractl)
+install(FILES ${made_dir}/_loractl DESTINATION share/zsh/vendor-completions)
+install(FILES ${made_dir}/loractl.fish DESTINATION share/fish/vendor_completions.d)
+install(FILES ${made_dir}/lorad.service DESTINATION lib/systemd/system)
+install(FILES ${PROJECT_SOURCE_DIR}/conf/debian/lorad.sysusers DESTINATION lib/sysusers.d
+    RENAME lorad.conf)
+install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/conf/Containerfile
+    DESTINATION share/doc/lorad)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/conf/grafana ${PROJECT_SOURCE_DIR}/conf/prometheus
+    DESTINATION share/doc/lorad/examples)
+install(FILES ${made_dir}/lorad.conf DESTINATION /etc/lorad
+    PERMISSIONS OWNER_READ OWNER_WRITE GROUP_READ)
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME lorad)
+set(CPACK_PACKAGE_VENDOR lorad)
+set(CPACK_PACKAGE_CONTACT "lorad's maintainers <lorad@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "multi-tenant LoRA serving gateway")
+set(CPACK_PACKAGE_DESCRIPTION "Serves many LoRA adapters over one shared base model to many tenants,
+from one process, over HTTPS, with OpenAI's API; with its command line.")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION net)
+set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "systemd | systemd-standalone-sysusers | opensysusers")
+set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/conf/debian/conffiles
+    ${PROJECT_SOURCE_DIR}/conf/debian/postinst ${PROJECT_SOURCE_DIR}/conf/debian/prerm
+    ${PROJECT_SOURCE_DIR}/conf/debian/postrm)
+# `cpack` packs what was built; it builds nothing.
+set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)
+include(CPack)

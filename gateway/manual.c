@@ -1,0 +1,153 @@
+/* manual.c -- one table, three ways to print it. */
+#include "gateway/manual.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "gateway/config.h"
+
+static const struct {
+    const char *name, *args, *help, *more;
+} commands[] = {
+    {"init", "--dir DIR --model DIR", "makes a data directory: config, certificate, admin key",
+     "The certificate is self-signed, for development: localhost, 127.0.0.1 and ::1, ten years. "
+     "The "
+     "admin key is shown this once."},
+    {"check", "[-c FILE] [--set S.K=V]", "validates config, certificate and model; prints a plan",
+     "Opens nothing that a running server would miss; meant for ExecStartPre= and for pipelines."},
+    {"serve", "[-c FILE] [--set S.K=V]", "runs until SIGTERM; SIGHUP reloads certificate and log",
+     "SIGTERM and SIGINT drain: no new requests, running ones may finish until "
+     "server.drain_timeout; a "
+     "second signal cuts them short. SIGHUP reads certificate and log settings again; where the "
+     "new "
+     "ones are not valid, the old ones stay. Under systemd (Type=notify) it tells when it is "
+     "ready, "
+     "reloads and stops, and answers the watchdog as long as the engine lives."},
+    {"backup", "[-c FILE] --dir DIR", "copies database and adapters while no server runs",
+     "DIR must be new; it becomes a data directory as it was, without the certificate. While a "
+     "server "
+     "runs, ask it instead: loractl backup PATH copies the database (then copy adapters/ with any "
+     "tool: "
+     "its files never change)."},
+};
+
+static const struct {
+    const char *name, *help;
+} options[] = {
+    {"-c, --config FILE", "The config file; /etc/lorad/lorad.conf without it"},
+    {"--set SECTION.KEY=VALUE", "Overrides one option of the file and the environment"},
+    {"--print-conf", "Prints the config file with every option explained"},
+    {"--print-man [1|5]", "Prints lorad(1) or lorad.conf(5)"},
+    {"--help, --version", "What they say"},
+};
+
+enum {
+    N_COMMANDS = (int)(sizeof(commands) / sizeof(commands[0])),
+    N_OPTIONS = (int)(sizeof(options) / sizeof(options[0])),
+};
+
+void manual_usage(FILE *f)
+{
+    (void)fprintf(f, "lorad %s -- multi-tenant LoRA serving gateway\n\n", LORAD_VERSION);
+    for (int i = 0; i < N_COMMANDS; i++) {
+        (void)fprintf(f, "  lorad %-6s %-24s  %s\n", commands[i].name, commands[i].args,
+                      commands[i].help);
+    }
+    (void)fputc('\n', f);
+    for (int i = 0; i < N_OPTIONS; i++)
+        (void)fprintf(f, "  %-24s  %s\n", options[i].name, options[i].help);
+    (void)fputs("\nExit status: 0 fine, 1 failed, 2 wrong usage.\n", f);
+}
+
+/* ------------------------------------------------------------------------- troff -- */
+
+static void put(const char *s, FILE *f)
+{
+    bool start = true;
+    for (; *s; s++) {
+        if (start && (*s == '.' || *s == '\'')) (void)fputs("\\&", f);
+        if (*s == '\\')
+            (void)fputs("\\e", f);
+        else if (*s == '-')
+            (void)fputs("\\-", f);
+        else
+            (void)fputc(*s, f);
+        start = *s == '\n';
+    }
+}
+
+static void page_of_program(FILE *f)
+{
+    (void)fprintf(f,
+                  ".TH LORAD 1 \"\" \"lorad %s\" \"User Commands\"\n.SH NAME\n"
+                  "lorad \\- multi\\-tenant LoRA serving gateway\n.SH SYNOPSIS\n",
+                  LORAD_VERSION);
+    for (int i = 0; i < N_COMMANDS; i++) {
+        (void)fprintf(f, "%s.B lorad %s\n", i ? ".br\n" : "", commands[i].name);
+        put(commands[i].args, f);
+        (void)fputc('\n', f);
+    }
+    (void)fputs(
+        ".SH DESCRIPTION\n"
+        "lorad serves many LoRA adapters over one shared base model to many tenants, from one "
+        "process,\nover HTTPS, with OpenAI\\(aqs API. loractl(1) is the command line for it.\n"
+        ".SH COMMANDS\n",
+        f);
+    for (int i = 0; i < N_COMMANDS; i++) {
+        (void)fprintf(f, ".TP\n.B %s\n", commands[i].name);
+        put(commands[i].help, f);
+        (void)fputs(".\n", f);
+        put(commands[i].more, f);
+        (void)fputc('\n', f);
+    }
+    (void)fputs(".SH OPTIONS\n", f);
+    for (int i = 0; i < N_OPTIONS; i++) {
+        (void)fputs(".TP\n.B ", f);
+        put(options[i].name, f);
+        (void)fputc('\n', f);
+        put(options[i].help, f);
+        (void)fputs(".\n", f);
+    }
+    (void)fputs(
+        ".SH EXIT STATUS\n0 fine, 1 failed, 2 wrong usage.\n"
+        ".SH ENVIRONMENT\n.TP\n.I LORAD_SECTION_KEY\nOverrides the option section.key of the "
+        "file.\n.TP\n.BR NOTIFY_SOCKET \", \" WATCHDOG_USEC\nSet by systemd.\n"
+        ".SH FILES\n.TP\n.I /etc/lorad/lorad.conf\nThe config file.\n"
+        ".TP\n.I /var/lib/lorad\nThe data directory: database, meters, adapters, certificate.\n"
+        ".SH SEE ALSO\n.BR lorad.conf (5),\n.BR loractl (1)\n",
+        f);
+}
+
+static void page_of_config(FILE *f)
+{
+    (void)fprintf(
+        f,
+        ".TH LORAD.CONF 5 \"\" \"lorad %s\" \"File Formats\"\n.SH NAME\n"
+        "lorad.conf \\- configuration of lorad(1)\n.SH DESCRIPTION\n"
+        "Sections in brackets, \\fIkey = value\\fR lines, comments after #. An option is "
+        "overridden by\n\\fBLORAD_SECTION_KEY\\fR in the environment, and that by "
+        "\\fB\\-\\-set section.key=value\\fR.\nSizes: 512MiB, 4GiB. Times: 500ms, 30s, 5min.\n"
+        "\\fBlorad check\\fR says whether a file is valid. tls_cert, tls_key and the log "
+        "section are read\nagain on SIGHUP; the others want a restart.\n",
+        LORAD_VERSION);
+    const char *section = "";
+    config_option_text o;
+    for (int i = 0; config_describe(i, &o); i++) {
+        if (strcmp(section, o.section) != 0) (void)fprintf(f, ".SH [%s]\n", o.section);
+        section = o.section;
+        (void)fprintf(f, ".TP\n.BR %s \" = ", o.key);
+        put(o.initial, f);
+        (void)fputs("\"\n", f);
+        put(o.help, f);
+        (void)fputc('\n', f);
+    }
+    (void)fputs(".SH SEE ALSO\n.BR lorad (1)\n", f);
+}
+
+void manual_page(FILE *f, int section)
+{
+    if (section == 5)
+        page_of_config(f);
+    else
+        page_of_program(f);
+}

@@ -1,0 +1,92 @@
+"""The Debian package: built by cpack, then taken apart."""
+import gzip
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+
+import harness
+from harness import ROOT, run
+
+BUILD = harness.BUILD.resolve()
+
+work = pathlib.Path(tempfile.mkdtemp(prefix="lorad-deb-"))
+deb = None
+
+
+def deb_field(name):
+    return subprocess.run(["dpkg-deb", "--field", deb, name], capture_output=True, text=True,
+                          check=True).stdout.strip()
+
+
+def test_build():
+    global deb
+    p = subprocess.run(["cpack", "-G", "DEB", "--config", BUILD / "CPackConfig.cmake", "-B", work / "out"],
+                       capture_output=True, text=True, cwd=work)
+    assert p.returncode == 0, p.stdout + p.stderr
+    found = list((work / "out").glob("*.deb"))
+    assert len(found) == 1, found
+    deb = found[0]
+    assert re.fullmatch(r"lorad_[0-9.]+_\w+\.deb", deb.name), deb.name
+    subprocess.run(["dpkg-deb", "-x", deb, work / "root"], check=True)
+    subprocess.run(["dpkg-deb", "-e", deb, work / "control"], check=True)
+
+
+def test_control():
+    assert deb_field("Package") == "lorad" and deb_field("Maintainer")
+    depends = deb_field("Depends")
+    for library in ("libc6", "libssl3", "libsqlite3-0", "libcjson1", "libcurl4"):
+        assert library in depends, depends
+    assert (work / "control/conffiles").read_text().split() == ["/etc/lorad/lorad.conf"]
+    for script in ("postinst", "prerm", "postrm"):
+        path = work / "control" / script
+        assert os.access(path, os.X_OK), script
+        subprocess.run(["sh", "-n", path], check=True)
+    sums = (work / "control/md5sums").read_text()
+    assert "usr/bin/lorad" in sums
+
+
+def test_contents():
+    listing = subprocess.run(["dpkg-deb", "-c", deb], capture_output=True, text=True, check=True).stdout
+    assert all("root/root" in line for line in listing.splitlines()), listing
+    modes = {line.split()[5].lstrip("."): line.split()[0] for line in listing.splitlines()}
+    want = {"/usr/bin/lorad": "-rwxr-xr-x", "/usr/bin/loractl": "-rwxr-xr-x",
+            "/etc/lorad/lorad.conf": "-rw-r-----", "/usr/lib/systemd/system/lorad.service": "-rw-r--r--",
+            "/usr/lib/sysusers.d/lorad.conf": "-rw-r--r--",
+            "/usr/share/man/man1/lorad.1.gz": "-rw-r--r--",
+            "/usr/share/man/man1/loractl.1.gz": "-rw-r--r--",
+            "/usr/share/man/man5/lorad.conf.5.gz": "-rw-r--r--",
+            "/usr/share/bash-completion/completions/loractl": "-rw-r--r--",
+            "/usr/share/zsh/vendor-completions/_loractl": "-rw-r--r--",
+            "/usr/share/fish/vendor_completions.d/loractl.fish": "-rw-r--r--"}
+    if (BUILD / "loratop").exists():
+        want["/usr/bin/loratop"] = "-rwxr-xr-x"
+    for path, mode in want.items():
+        assert modes.get(path) == mode, (path, modes.get(path))
+    assert not [p for p in modes if p.startswith("/work") or "/build" in p], modes
+
+
+def test_it_runs():
+    usr = work / "root/usr"
+    for program in ("lorad", "loractl"):
+        out = subprocess.run([usr / "bin" / program, "version"], capture_output=True, text=True,
+                             check=True).stdout
+        assert out.split()[1] == deb_field("Version"), out
+    unit = (usr / "lib/systemd/system/lorad.service").read_text()
+    command = re.search(r"^ExecStart=(\S+)", unit, re.M)[1]
+    assert (work / "root" / command.lstrip("/")).exists() and "/usr/local/" not in unit, command
+    conf = (work / "root/etc/lorad/lorad.conf").read_text()
+    assert conf == (ROOT / "conf/lorad.conf").read_text()
+    page = gzip.open(usr / "share/man/man1/loractl.1.gz", "rt").read()
+    assert page == subprocess.run([usr / "bin/loractl", "--print-man"], capture_output=True,
+                                  text=True).stdout
+    subprocess.run(["bash", "-n", usr / "share/bash-completion/completions/loractl"], check=True)
+
+
+if __name__ == "__main__":
+    try:
+        run([test_build, test_control, test_contents, test_it_runs])
+    finally:
+        shutil.rmtree(work, ignore_errors=True)

@@ -1,0 +1,167 @@
+"""lorad as a service: what it tells systemd, its unit, its manual, and a copy of its data directory."""
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+from harness import BUILD, DEMO, ROOT, Server, run
+
+LORAD = (BUILD / "lorad").resolve()
+
+
+class Manager:
+    """The socket that systemd would listen on."""
+
+    def __init__(self, abstract=False, watchdog_us=None, pid=None):
+        self.folder = tempfile.mkdtemp(prefix="lorad-notify-")
+        name = f"\0lorad-test-{os.getpid()}" if abstract else f"{self.folder}/notify"
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(name)
+        self.socket.settimeout(60)
+        self.env = {"NOTIFY_SOCKET": name.replace("\0", "@")}
+        if watchdog_us:
+            self.env["WATCHDOG_USEC"] = str(watchdog_us)
+        if pid:
+            self.env["WATCHDOG_PID"] = str(pid)
+
+    def __enter__(self):
+        self.before = {k: os.environ.get(k) for k in self.env}
+        os.environ.update(self.env)
+        return self
+
+    def __exit__(self, *exc):
+        for k, v in self.before.items():
+            os.environ.pop(k) if v is None else os.environ.__setitem__(k, v)
+        self.socket.close()
+        shutil.rmtree(self.folder)
+
+    def next(self):
+        return dict(line.split("=", 1) for line in self.socket.recv(4096).decode().split("\n"))
+
+    def until(self, name):
+        while True:
+            message = self.next()
+            if name in message:
+                return message
+
+
+def test_ready_reloading_watchdog_stopping():
+    with Manager(watchdog_us=400000) as m, Server() as s:
+        ready = m.next()
+        assert ready["READY"] == "1" and "serving" in ready["STATUS"], ready
+        assert s.call("GET", "/readyz", port=s.metrics_port).status == 200  # it is true
+        for _ in range(3):
+            assert m.until("WATCHDOG")["WATCHDOG"] == "1"
+        before = time.clock_gettime(time.CLOCK_MONOTONIC) * 1e6
+        s.process.send_signal(signal.SIGHUP)
+        told = m.until("RELOADING")
+        assert before <= int(told["MONOTONIC_USEC"]) <= time.clock_gettime(time.CLOCK_MONOTONIC) * 1e6
+        m.until("READY")
+        (s.dir / "lorad.conf").write_text("[nonsense]\n")  # refused, but the reload is over
+        s.process.send_signal(signal.SIGHUP)
+        m.until("RELOADING")
+        m.until("READY")
+        s.process.send_signal(signal.SIGTERM)
+        told = m.until("STOPPING")
+        assert int(told["EXTEND_TIMEOUT_USEC"]) > 30e6, told
+        assert s.process.wait(60) == 0
+
+
+def test_abstract_socket_and_somebody_elses_watchdog():
+    with Manager(abstract=True, watchdog_us=100000, pid=1) as m, Server() as s:
+        assert m.next()["READY"] == "1"
+        s.call("GET", "/healthz", port=s.metrics_port)
+        time.sleep(0.6)
+        s.process.send_signal(signal.SIGTERM)
+        assert "STOPPING" in m.next()  # nothing came in between
+
+
+def test_no_ready_without_a_start():
+    with Manager() as m:
+        p = subprocess.run([LORAD, "serve", "-c", "/nonexistent.conf"], capture_output=True, timeout=60)
+        assert p.returncode == 1
+        m.socket.settimeout(0.2)
+        try:
+            raise AssertionError(m.next())
+        except TimeoutError:
+            pass
+
+
+def test_unit_file():
+    text = (ROOT / "conf/lorad.service").read_text()
+    for line in ("Type=notify", "WatchdogSec=", "ExecReload=/bin/kill -HUP $MAINPID",
+                 "NoNewPrivileges=yes", "ProtectSystem=strict"):
+        assert line in text, line
+    if shutil.which("systemd-analyze"):
+        with tempfile.TemporaryDirectory() as d:
+            unit = pathlib.Path(d) / "lorad.service"
+            unit.write_text(text.replace("/usr/local/bin/lorad", str(LORAD)).replace("User=lorad\n", "")
+                            .replace("Group=lorad\n", ""))
+            p = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
+            ours = [l for l in (p.stdout + p.stderr).splitlines() if "lorad.service" in l]
+            assert not ours, ours
+
+
+def test_manual():
+    for page, pieces in (("1", (".TH LORAD 1", "SIGHUP", "\\-\\-print\\-conf", "backup")),
+                         ("5", (".TH LORAD.CONF 5", "[server]", "kv_memory", "drain_timeout"))):
+        text = subprocess.run([LORAD, "--print-man", page], capture_output=True, text=True,
+                              check=True).stdout
+        for piece in pieces:
+            assert piece in text, piece
+        if shutil.which("groff"):
+            p = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z"], input=text, text=True,
+                               capture_output=True)
+            assert p.returncode == 0 and not p.stderr, p.stderr
+    # every option of the printed config has its entry
+    page = subprocess.run([LORAD, "--print-man", "5"], capture_output=True, text=True).stdout
+    conf = subprocess.run([LORAD, "--print-conf"], capture_output=True, text=True).stdout
+    for key in re.findall(r"^(\w+) = ", conf, re.M):
+        assert f".BR {key} " in page, key
+    assert "lorad backup" in subprocess.run([LORAD, "--help"], capture_output=True, text=True).stdout
+
+
+def test_backup_of_what_a_crash_left():
+    with Server() as s:
+        key = s.tenant("acme")
+        s.upload(key, "pirate", DEMO / "adapters/pirate")
+        want = s.ask(key, "pirate", "What is 7 plus 5?").json["choices"][0]["message"]["content"]
+        copy = s.dir.with_suffix(".copy")
+        busy = subprocess.run([LORAD, "backup", "-c", s.dir / "lorad.conf", "--dir", copy],
+                              capture_output=True, text=True)
+        assert busy.returncode == 1 and "loractl backup" in busy.stderr and not copy.exists(), busy
+        c = s.connect()
+        c.request("POST", "/v1/completions",
+                  '{"model":"pirate","prompt":"Once","max_tokens":900,"ignore_eos":true,"n":8,"stream":true}',
+                  {"Authorization": f"Bearer {key}", "Content-Type": "application/json"})
+        c.getresponse().readline()
+        s.stop(signal.SIGKILL)
+        p = subprocess.run([LORAD, "backup", "-c", s.dir / "lorad.conf", "--dir", copy],
+                           capture_output=True, text=True)
+        assert p.returncode == 0, p
+        assert int(re.search(r"settled +(\d+)", p.stdout)[1]) >= 1, p.stdout
+        again = subprocess.run([LORAD, "backup", "-c", s.dir / "lorad.conf", "--dir", copy],
+                               capture_output=True, text=True)
+        assert again.returncode == 1 and "already" in again.stderr
+        assert copy.stat().st_mode & 0o777 == 0o700
+        # The copy serves, in the place of what it was made of.
+        for name in ("lorad.db", "lorad.db-wal", "lorad.db-shm"):
+            (s.dir / name).unlink(missing_ok=True)
+        shutil.rmtree(s.dir / "adapters")
+        shutil.copy(copy / "lorad.db", s.dir)
+        shutil.copytree(copy / "adapters", s.dir / "adapters")
+        s.start()
+        assert s.ask(key, "pirate", "What is 7 plus 5?").json["choices"][0]["message"]["content"] == want
+        rows = s.admin("GET", "/usage?tenant=acme&group_by=model")["data"]
+        assert sum(r["num_model_requests"] for b in rows for r in b["results"]) >= 3, rows
+        shutil.rmtree(copy)
+
+
+if __name__ == "__main__":
+    run([test_ready_reloading_watchdog_stopping, test_abstract_socket_and_somebody_elses_watchdog,
+         test_no_ready_without_a_start, test_unit_file, test_manual, test_backup_of_what_a_crash_left])
