@@ -153,7 +153,8 @@ static bool name_is_new(walk *w, const char *name)
     return false;
 }
 
-static void take_folder(walk *w, int dir_fd)
+/* Not inlined: its buffers would stand once for each level of the walk, and a worker's stack is small. */
+__attribute__((noinline)) static void take_folder(walk *w, int dir_fd)
 {
     char name[ADAPTER_NAME_MAX + 1];
     adapter_version v;
@@ -219,27 +220,35 @@ static void walk_folder(walk *w, int dir_fd, int depth)
     if (n >= 0) free(list);
 }
 
+/* w->path: the tree's own. */
+static err_code walk_tree(walk *w, const char *roots, const char *path, err *e)
+{
+    bool found = realpath(path, w->path) != NULL;
+    /* What lies outside is not even told to be missing. */
+    if (!inside_any(found ? w->path : path, roots))
+        return err_set(e, ERR_DENIED, "the path lies in none of adapters.roots");
+    int fd = found ? open(w->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW) : -1;
+    if (fd < 0) return err_set(e, ERR_NOT_FOUND, "there is no such directory");
+    w->top = strlen(w->path);
+    walk_folder(w, fd, 0);
+    close(fd);
+    tdestroy(w->names, free);
+    return ERR_NONE;
+}
+
 err_code inplace_register(const upload_env *env, const char *roots, const char *path,
                           const publish_options *o, inplace_seen seen, void *self,
                           inplace_totals *out, err *e)
 {
-    walk w = {.env = env, .o = o, .seen = seen, .self = self, .totals = out};
     memset(out, 0, sizeof *out);
     if (path[0] != '/') return err_set(e, ERR_INPUT, "'path' must be absolute");
-    bool found = realpath(path, w.path) != NULL;
-    /* What lies outside is not even told to be missing. */
-    if (!found && !inside_any(path, roots))
-        return err_set(e, ERR_DENIED, "the path lies in none of adapters.roots");
-    if (!found) return err_set(e, ERR_NOT_FOUND, "there is no such directory");
-    if (!inside_any(w.path, roots))
-        return err_set(e, ERR_DENIED, "the path lies in none of adapters.roots");
-    int fd = open(w.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0) return err_set(e, ERR_NOT_FOUND, "there is no such directory");
-    w.top = strlen(w.path);
-    walk_folder(&w, fd, 0);
-    close(fd);
-    tdestroy(w.names, free);
+    walk *w = malloc(sizeof *w);
+    if (w == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    *w = (walk){.env = env, .o = o, .seen = seen, .self = self, .totals = out};
+    err_code code = walk_tree(w, roots, path, e);
+    free(w);
     char root[FOLDER_PATH_MAX];
     snprintf(root, sizeof root, "%s/adapters", store_dir(registry_store(env->reg)));
-    return folder_sync(root) ? ERR_NONE : folder_disk_error(e, "sync");
+    if (code == ERR_NONE && !folder_sync(root)) code = folder_disk_error(e, "sync");
+    return code;
 }

@@ -116,8 +116,11 @@ static void *cpu_alloc(backend *be, size_t bytes)
     (void)be;
     size_t padded = (bytes + 63) / 64 * 64;
     if (padded < bytes) return NULL;
-    void *p = aligned_alloc(bytes >= HUGE_BYTES ? HUGE_BYTES : 64, padded ? padded : 64);
-    if (p && bytes >= HUGE_BYTES) {
+    /* Not aligned_alloc(): sanitizers hold it to sizes that are multiples of the alignment. */
+    void *p = NULL;
+    if (posix_memalign(&p, bytes >= HUGE_BYTES ? HUGE_BYTES : 64, padded ? padded : 64) != 0)
+        return NULL;
+    if (bytes >= HUGE_BYTES) {
         (void)madvise(p, bytes / HUGE_BYTES * HUGE_BYTES, MADV_HUGEPAGE);
     }
     if (p) memset(p, 0, padded);

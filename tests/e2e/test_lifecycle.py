@@ -195,6 +195,9 @@ def a_tree_is_registered_in_place():
     (tree / "TEAM-a").mkdir()
     shutil.copytree(DEMO / "adapters/formal", tree / "TEAM-a" / "shout")  # the same name again
     (tree / "out").symlink_to(DEMO / "adapters")
+    deep = tree / "1/2/3/4/5/6/7/8"
+    shutil.copytree(DEMO / "adapters/bullets", deep)
+    shutil.copytree(DEMO / "adapters/bullets", tree / "1/2/3/4/5/6/7/x/9")  # too deep: passed over
     before = hashes()
     server.admin("POST", "/tenants", {"name": "fleet"})
     key = server.key("fleet")
@@ -206,11 +209,11 @@ def a_tree_is_registered_in_place():
     assert server.call("POST", "/admin/v1/adapters/register", {"path": str(tree), "tenant": "fleet"},
                        key=alice, port=server.admin_port).status in (401, 403)
     r = register({"path": str(tree), "tenant": "fleet"})
-    assert (r["registered"], r["unchanged"], r["refused"]) == (3, 0, 3), r
+    assert (r["registered"], r["unchanged"], r["refused"]) == (4, 0, 3), r
     assert {e["path"] for e in r["errors"]} == {"Team A/shout", "broken", "linked"}, r
-    assert pages(key) == ["help", "team-a-shout", "team-a-v2-pirate"]
+    assert pages(key) == ["1-2-3-4-5-6-7-8", "help", "team-a-shout", "team-a-v2-pirate"]
     assert text_of(key, "help").startswith("Acme support") and text_of(key, "team-a-v2-pirate").startswith("Arr!")
-    assert register({"path": str(tree), "tenant": "fleet"})["unchanged"] == 3
+    assert register({"path": str(tree), "tenant": "fleet"})["unchanged"] == 4
     links = [p for p in (server.dir / "adapters").iterdir() if p.is_symlink()]
     assert links and all(str(p.resolve()).startswith(str(tree.resolve())) for p in links), links
     # A changed file is refused at the next load, until the tree is registered again.
