@@ -193,6 +193,11 @@ The server runs in the background (pid $pid). From here:
             messages=[{"role": "user", "content": "$question"}]):
         print(c.choices[0].delta.content or "", end="", flush=True)'
 
+  the dashboard, and the command line for operators:
+    export LORAD_ADMIN_URL=https://localhost:$((port + 1)) LORAD_ADMIN_KEY=\$(cat $dir/admin.key) LORAD_CA=$ca
+    build/release/loratop
+    build/release/loractl tenant list
+
   stop it:
     kill $pid
 TEXT
