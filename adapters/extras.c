@@ -1,6 +1,7 @@
 /* extras.c -- vectors out of the file, through the host, into the backend's memory. */
 #include "adapters/extras.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,15 +21,45 @@ static bool biased(const adapter_pair *pair)
     return pair->b_bias.present || pair->bias.present;
 }
 
-uint64_t extras_bytes(const adapter_layout *al, const model_config *base, const backend *be)
+/* The type that a slot's A and B are packed beside. */
+static dtype pack_type(const adapter_layout *al, const model_config *base, size_t slot)
+{
+    bool own = slot == peft_head_slot(base->n_layer) && al->pair[slot].table.present;
+    return own ? al->pair[slot].table.type : base->type;
+}
+
+static uint64_t table_bytes(const adapter_layout *al, const model_config *base, size_t slot)
+{
+    const adapter_tensor *t = &al->pair[slot].table;
+    if (!t->present) return 0;
+    if (slot == peft_embed_slot(base->n_layer)) return adapter_padded(t->bytes);
+    /* A packed weight: whole panels, and F16 as F32. */
+    uint64_t rows = ((uint64_t)base->n_vocab + 31) / 32 * 32,
+             cols = ((uint64_t)base->dim + 31) / 32 * 32;
+    return rows * cols * (t->type == DT_BF16 ? 2 : 4);
+}
+
+/* In the slab; an own output layer is beside it. */
+static uint64_t slab_bytes(const adapter_layout *al, const model_config *base, const backend *be)
 {
     uint64_t sum = 0;
-    (void)be;
     for (size_t slot = 0; slot < peft_slots(base->n_layer); slot++) {
+        const peft_layer *pl = &al->peft.layer[slot];
         if (al->pair[slot].magnitude.present) sum += vector_bytes(base, slot);
         if (biased(&al->pair[slot])) sum += vector_bytes(base, slot);
+        if (slot < peft_head_slot(base->n_layer) || !pl->wrapped) continue;
+        int d_out, d_in;
+        dtype type = pack_type(al, base, slot);
+        peft_slot_shape(base, slot, &d_out, &d_in);
+        sum += adapter_padded(be_lora_a_bytes(be, type, pl->rank, d_in)) +
+               adapter_padded(be_lora_b_bytes(be, type, pl->rank, d_out));
     }
-    return sum;
+    return sum + table_bytes(al, base, peft_embed_slot(base->n_layer));
+}
+
+uint64_t extras_bytes(const adapter_layout *al, const model_config *base, const backend *be)
+{
+    return slab_bytes(al, base, be) + table_bytes(al, base, peft_head_slot(base->n_layer));
 }
 
 /* ---- making -------------------------------------------------------------------------------------- */
@@ -72,24 +103,77 @@ static const void *matrix(const maker *mk, const adapter_tensor *t, void **spare
     return *spare;
 }
 
-static err_code make_gain(maker *mk, size_t slot, lora_mat *m, int n, err *e)
+/* A and B of a slot as they lie in the file; both spares are the caller's to free. */
+static err_code read_pair(const maker *mk, size_t slot, lora_pair *out, void *spare[2], err *e)
 {
     const adapter_pair *pair = &mk->al->pair[slot];
     const peft_layer *pl = &mk->al->peft.layer[slot];
-    void *spare_a, *spare_b;
-    const weight *w =
-        model_proj_weight(mk->base, (int)(slot / PROJ_COUNT), (proj)(slot % PROJ_COUNT));
-    lora_pair lp = {.a = matrix(mk, &pair->a, &spare_a),
-                    .b = matrix(mk, &pair->b, &spare_b),
-                    .type = pair->a.type,
-                    .rank = pl->rank,
-                    .scale = pl->scale};
-    err_code code =
-        lp.a != NULL && lp.b != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
-    read_vector(mk, &pair->magnitude, mk->in, n);
-    if (code == ERR_NONE) code = be_lora_gain(mk->be, w, &lp, mk->in, mk->out, e);
-    free(spare_a);
-    free(spare_b);
+    *out = (lora_pair){.a = matrix(mk, &pair->a, &spare[0]),
+                       .b = matrix(mk, &pair->b, &spare[1]),
+                       .type = pair->a.type,
+                       .rank = pl->rank,
+                       .scale = pl->scale};
+    return out->a != NULL && out->b != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
+}
+
+static float value_of(const void *data, dtype type, size_t i)
+{
+    static const st_dtype types[] = {[DT_F32] = ST_F32, [DT_F16] = ST_F16, [DT_BF16] = ST_BF16};
+    st_tensor view = {.dtype = types[type], .count = i + 1, .data = data};
+    float v;
+    st_read_f32(&view, i, 1, &v);
+    return v;
+}
+
+/* DoRA on the input table: the norm of each of its columns over all tokens, W + scale * (B A)^T. */
+static err_code embed_gain(const maker *mk, const lora_pair *lp, const void *table, dtype type,
+                           int n_vocab, int dim, err *e)
+{
+    double *sum = calloc((size_t)dim, sizeof *sum);
+    float *b = malloc((size_t)dim * (size_t)lp->rank * sizeof *b),
+          *row = malloc((size_t)dim * sizeof *row);
+    err_code code = sum && b && row ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
+    for (int r = 0; code == ERR_NONE && r < lp->rank; r++)
+        for (int k = 0; k < dim; k++)
+            b[(size_t)r * (size_t)dim + (size_t)k] =
+                lp->scale * value_of(lp->b, lp->type, (size_t)k * (size_t)lp->rank + (size_t)r);
+    static const st_dtype types[] = {[DT_F32] = ST_F32, [DT_F16] = ST_F16, [DT_BF16] = ST_BF16};
+    st_tensor view = {.dtype = types[type], .count = UINT64_MAX, .data = table};
+    for (int t = 0; code == ERR_NONE && t < n_vocab; t++) {
+        st_read_f32(&view, (uint64_t)t * (uint64_t)dim, (uint64_t)dim, row);
+        for (int r = 0; r < lp->rank; r++) {
+            float a = value_of(lp->a, lp->type, (size_t)r * (size_t)n_vocab + (size_t)t);
+            for (int k = 0; k < dim; k++) row[k] += a * b[(size_t)r * (size_t)dim + (size_t)k];
+        }
+        for (int k = 0; k < dim; k++) sum[k] += (double)row[k] * (double)row[k];
+    }
+    for (int k = 0; code == ERR_NONE && k < dim; k++) {
+        mk->out[k] = (float)((double)mk->in[k] / sqrt(sum[k]));
+        if (!isfinite(mk->out[k]))
+            code = err_set(e, ERR_INPUT, "DoRA: column %d of the table has no usable length", k);
+    }
+    free(sum);
+    free(b);
+    free(row);
+    return code;
+}
+
+static err_code make_gain(maker *mk, size_t slot, const weight *w, lora_mat *m, int n, err *e)
+{
+    void *spare[2] = {NULL, NULL};
+    lora_pair lp;
+    err_code code = read_pair(mk, slot, &lp, spare, e);
+    read_vector(mk, &mk->al->pair[slot].magnitude, mk->in, n);
+    if (code == ERR_NONE && w != NULL) {
+        code = be_lora_gain(mk->be, w, &lp, mk->in, mk->out, e);
+    } else if (code == ERR_NONE) {
+        const adapter_tensor *own = &mk->al->pair[slot].table;
+        const void *table = own->present ? mk->file + own->offset : model_embed_table(mk->base);
+        code = embed_gain(mk, &lp, table, own->present ? own->type : mk->shape->embed_type,
+                          mk->shape->n_vocab, n, e);
+    }
+    free(spare[0]);
+    free(spare[1]);
     void *to = take(mk, (uint64_t)n * sizeof(float));
     m->gain = to;
     return code != ERR_NONE ? code : be_upload(mk->be, to, mk->out, (size_t)n * sizeof(float));
@@ -105,7 +189,7 @@ static err_code make_bias(maker *mk, size_t slot, lora_mat *m, int n, err *e)
     memset(mk->out, 0, bytes);
     if (pair->bias.present)
         read_vector(mk, &pair->bias, mk->out, n);
-    else
+    else if (slot < peft_head_slot(mk->shape->n_layer))
         own = model_proj_bias(mk->base, (int)(slot / PROJ_COUNT), (proj)(slot % PROJ_COUNT));
     if (own != NULL) code = be_download(mk->be, mk->out, own, bytes);
     if (code != ERR_NONE) return err_set(e, code, "the base's bias cannot be read");
@@ -118,28 +202,102 @@ static err_code make_bias(maker *mk, size_t slot, lora_mat *m, int n, err *e)
     return be_upload(mk->be, to, mk->out, bytes);
 }
 
-static err_code make_slot(maker *mk, size_t slot, lora_mat *m, err *e)
+/* `w`: the weight that the slot adapts; NULL: the input table. */
+static err_code make_slot(maker *mk, size_t slot, const weight *w, lora_mat *m, err *e)
 {
     const adapter_pair *pair = &mk->al->pair[slot];
     int d_out, d_in;
     char name[128];
     err_code code = ERR_NONE;
     peft_slot_shape(mk->shape, slot, &d_out, &d_in);
-    if (pair->magnitude.present) code = make_gain(mk, slot, m, d_out, e);
+    if (pair->magnitude.present) code = make_gain(mk, slot, w, m, d_out, e);
     if (code == ERR_NONE && biased(pair)) code = make_bias(mk, slot, m, d_out, e);
     if (code == ERR_NONE) return code;
     peft_slot_name(name, sizeof name, mk->shape->n_layer, slot);
     return err_context(e, "%s", name);
 }
 
+/* A and B of lm_head or embed_tokens. */
+static err_code pack_outside(maker *mk, size_t slot, lora_mat *m, err *e)
+{
+    const peft_layer *pl = &mk->al->peft.layer[slot];
+    if (!pl->wrapped) return ERR_NONE;
+    void *spare[2] = {NULL, NULL};
+    lora_pair lp;
+    int d_out, d_in;
+    dtype type = pack_type(mk->al, mk->shape, slot);
+    peft_slot_shape(mk->shape, slot, &d_out, &d_in);
+    void *a = take(mk, be_lora_a_bytes(mk->be, type, pl->rank, d_in));
+    void *b = take(mk, be_lora_b_bytes(mk->be, type, pl->rank, d_out));
+    *m = (lora_mat){.a = a, .b = b, .rank = pl->rank, .scale = pl->scale};
+    err_code code = read_pair(mk, slot, &lp, spare, e);
+    if (code == ERR_NONE && slot == peft_embed_slot(mk->shape->n_layer))
+        code =
+            be_lora_pack_embed(mk->be, type, a, b, lp.a, lp.b, lp.type, pl->rank, d_in, d_out, e);
+    else if (code == ERR_NONE)
+        code = be_lora_pack(mk->be, type, a, b, lp.a, lp.b, lp.type, pl->rank, d_in, d_out, e);
+    free(spare[0]);
+    free(spare[1]);
+    return code;
+}
+
+static bool touched(const adapter_layout *al, size_t slot)
+{
+    return al->peft.layer[slot].wrapped || al->pair[slot].table.present;
+}
+
+static err_code make_head(maker *mk, adapter_extras *out, err *e)
+{
+    size_t slot = peft_head_slot(mk->shape->n_layer);
+    const adapter_tensor *t = &mk->al->pair[slot].table;
+    const model_config *c = mk->shape;
+    if (!touched(mk->al, slot)) return ERR_NONE;
+    if (!t->present && c->head_type != c->type)
+        return err_set(e, ERR_UNSUPPORTED, "LoRA on an lm_head of another type than the layers'");
+    out->head = calloc(1, sizeof *out->head);
+    if (out->head == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    if (t->present) {
+        void *spare;
+        const void *src = matrix(mk, t, &spare);
+        err_code code = src == NULL ? err_set(e, ERR_NOMEM, "out of memory")
+                                    : be_lora_weight_create(mk->be, &out->own_head, src, t->type,
+                                                            c->n_vocab, c->dim, e);
+        free(spare);
+        if (code != ERR_NONE) return code;
+        out->head->w = out->own_head;
+    }
+    err_code code = pack_outside(mk, slot, &out->head->mat, e);
+    const weight *w = out->own_head != NULL ? out->own_head : model_head_weight(mk->base);
+    return code != ERR_NONE ? code : make_slot(mk, slot, w, &out->head->mat, e);
+}
+
+static err_code make_embed(maker *mk, adapter_extras *out, err *e)
+{
+    size_t slot = peft_embed_slot(mk->shape->n_layer);
+    const adapter_tensor *t = &mk->al->pair[slot].table;
+    if (!touched(mk->al, slot)) return ERR_NONE;
+    out->embed = calloc(1, sizeof *out->embed);
+    if (out->embed == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    out->embed->pack_type = (int)pack_type(mk->al, mk->shape, slot);
+    if (t->present) {
+        void *to = take(mk, t->bytes);
+        err_code code = be_upload(mk->be, to, mk->file + t->offset, (size_t)t->bytes);
+        if (code != ERR_NONE) return err_set(e, code, "an embedding cannot be copied");
+        out->embed->table = to;
+        out->embed->table_type = (int)t->type;
+    }
+    err_code code = pack_outside(mk, slot, &out->embed->mat, e);
+    return code != ERR_NONE ? code : make_slot(mk, slot, NULL, &out->embed->mat, e);
+}
+
 err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_config *shape,
                      const model *base, backend *be, const uint8_t *file, lora_mat *mat, err *e)
 {
     memset(out, 0, sizeof *out);
-    uint64_t bytes = extras_bytes(al, shape, be);
-    if (bytes == 0) return ERR_NONE;
+    if (extras_bytes(al, shape, be) == 0) return ERR_NONE;
     if (base == NULL)
-        return err_set(e, ERR_UNSUPPORTED, "DoRA and biases need the base's weights at hand");
+        return err_set(e, ERR_UNSUPPORTED,
+                       "DoRA, biases and embeddings need the base's weights at hand");
     maker mk = {.al = al, .shape = shape, .base = base, .be = be, .file = file};
     size_t longest = 0;
     for (size_t slot = 0; slot < peft_slots(shape->n_layer); slot++) {
@@ -148,12 +306,16 @@ err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_
     }
     mk.in = malloc(longest);
     mk.out = malloc(longest);
-    out->slab = mk.slab = be_alloc(be, (size_t)bytes);
+    out->slab = mk.slab = be_alloc(be, (size_t)slab_bytes(al, shape, be));
     err_code code = mk.in != NULL && mk.out != NULL && mk.slab != NULL
                         ? ERR_NONE
                         : err_set(e, ERR_NOMEM, "no memory for an adapter");
     for (size_t slot = 0; slot < peft_head_slot(shape->n_layer) && code == ERR_NONE; slot++)
-        code = make_slot(&mk, slot, &mat[slot], e);
+        code = make_slot(
+            &mk, slot, model_proj_weight(base, (int)(slot / PROJ_COUNT), (proj)(slot % PROJ_COUNT)),
+            &mat[slot], e);
+    if (code == ERR_NONE) code = make_head(&mk, out, e);
+    if (code == ERR_NONE) code = make_embed(&mk, out, e);
     free(mk.in);
     free(mk.out);
     return code;
@@ -162,5 +324,8 @@ err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_
 void extras_clear(adapter_extras *ex, backend *be)
 {
     if (ex->slab != NULL) be_free(be, ex->slab);
+    if (ex->own_head != NULL) be_weight_destroy(be, ex->own_head);
+    free(ex->head);
+    free(ex->embed);
     memset(ex, 0, sizeof *ex);
 }

@@ -45,11 +45,7 @@ static err_code check_wanted(const adapter_layout *al, const model_config *base,
                    model_proj_has_bias(base, (proj)(slot % PROJ_COUNT));
         if (has_bias) return ERR_NONE;
         return err_set(e, ERR_INPUT, "tensor '%.140s': the base has no bias there", name);
-    case ROLE_TABLE:
-        return err_set(e, ERR_UNSUPPORTED,
-                       "tensor '%.140s': a whole trained embedding or output layer is not "
-                       "supported",
-                       name);
+    case ROLE_TABLE: return ERR_NONE; /* modules_to_save, or a table that PEFT saved beside LoRA */
     }
     return ERR_NONE;
 }
@@ -68,6 +64,24 @@ static err_code check_shape(const st_tensor *t, uint64_t rows, uint64_t cols, er
         return err_set(e, ERR_INPUT, "tensor '%.140s' has %llu values; expected are %llu", t->name,
                        (unsigned long long)t->shape[0], (unsigned long long)rows);
     return ERR_NONE;
+}
+
+/* Rows for tokens that the base does not have. */
+static err_code check_tokens(const st_tensor *t, const tensor_name *tn, const model_config *base,
+                             err *e)
+{
+    if (tn->module < MODULE_IN_LAYER || t->ndim != 2) return ERR_NONE;
+    bool across = tn->module == MODULE_EMBED && tn->role == ROLE_A;
+    if (tn->role != ROLE_TABLE && !across && !(tn->module == MODULE_HEAD && tn->role == ROLE_B))
+        return ERR_NONE;
+    uint64_t tokens = t->shape[across ? 1 : 0];
+    if (tokens <= (uint64_t)base->n_vocab) return ERR_NONE;
+    return err_set(
+        e, ERR_UNSUPPORTED,
+        "tensor '%.140s' is for %llu tokens, the base has %d: added tokens are not "
+        "supported.  Use reserved tokens of the base instead, or resize the base, save it, "
+        "and serve that",
+        t->name, (unsigned long long)tokens, base->n_vocab);
 }
 
 static adapter_tensor *part_of(adapter_pair *pair, tensor_role role)
@@ -106,6 +120,8 @@ err_code layout_place(adapter_layout *al, const model_config *base, const st_ten
         peft_slot_shape(base, slot + (size_t)i, &d_out[i], &d_in);
         rows += (uint64_t)d_out[i];
     }
+    code = check_tokens(t, &tn, base, e);
+    if (code != ERR_NONE) return code;
     if (tn.role == ROLE_A)
         code = check_shape(t, (uint64_t)rank, (uint64_t)d_in, e);
     else if (tn.role == ROLE_B)
@@ -151,6 +167,11 @@ static err_code check_slot(adapter_layout *al, const model_config *base, size_t 
     if (missing != NULL)
         return err_set(e, ERR_INPUT, "target_modules covers %s, but its %s is not in the file",
                        name, missing);
+    bool saved = (slot == peft_head_slot(pc->n_layer) && pc->save_head) ||
+                 (slot == peft_embed_slot(pc->n_layer) && pc->save_embed);
+    if (saved && !pair->table.present)
+        return err_set(e, ERR_INPUT, "modules_to_save covers %s, but its weight is not in the file",
+                       name);
     if (wrapped && pair->a.type != pair->b.type)
         return err_set(e, ERR_UNSUPPORTED, "lora_A and lora_B of %s differ in type", name);
     bool biased = slot < peft_head_slot(pc->n_layer) &&
@@ -174,5 +195,18 @@ err_code layout_check(adapter_layout *al, const model_config *base, err *e)
         all = one;
     }
     snprintf(al->dtype_name, sizeof al->dtype_name, "%s", all != NULL ? all : "");
+    /* Loaded into a tied model, a table that no wrapper holds is the output layer's, too. */
+    const adapter_tensor *embed = &al->pair[peft_embed_slot(base->n_layer)].table;
+    adapter_tensor *head = &al->pair[peft_head_slot(base->n_layer)].table;
+    if (base->tied && embed->present && !al->peft.save_embed && !head->present) *head = *embed;
     return ERR_NONE;
+}
+
+void layout_forget_table(adapter_layout *al, const model_config *base, size_t slot, uint64_t print)
+{
+    adapter_tensor *t = &al->pair[slot].table;
+    bool head = slot == peft_head_slot(base->n_layer);
+    if (t->type == (head ? base->head_type : base->embed_type) &&
+        print == (head ? base->head_print : base->embed_print))
+        t->present = false;
 }

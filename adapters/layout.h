@@ -49,4 +49,7 @@ err_code layout_place(adapter_layout *al, const model_config *base, const st_ten
 /* All is there that the config promises, and of fitting types; sets dtype_name. */
 err_code layout_check(adapter_layout *al, const model_config *base, err *e);
 
+/* PEFT saves the tables of wrapped embeddings whole: forgets a table that is the base's own. */
+void layout_forget_table(adapter_layout *al, const model_config *base, size_t slot, uint64_t print);
+
 #endif

@@ -32,28 +32,27 @@ static const struct {
     const char *ending;
     tensor_role role;
     enum { ANY, LINEAR, EMBED, OUTSIDE } where;
-    bool saved;
 } endings[] = {
-    {"lora_A.weight", ROLE_A, LINEAR, false},
-    {"lora_A.default.weight", ROLE_A, LINEAR, false},
-    {"lora_B.weight", ROLE_B, LINEAR, false},
-    {"lora_B.default.weight", ROLE_B, LINEAR, false},
-    {"lora_B.bias", ROLE_B_BIAS, LINEAR, false},
-    {"lora_B.default.bias", ROLE_B_BIAS, LINEAR, false},
-    {"lora_embedding_A", ROLE_A, EMBED, false},
-    {"lora_embedding_A.default", ROLE_A, EMBED, false},
-    {"lora_embedding_B", ROLE_B, EMBED, false},
-    {"lora_embedding_B.default", ROLE_B, EMBED, false},
-    {"lora_magnitude_vector", ROLE_MAGNITUDE, ANY, false},
-    {"lora_magnitude_vector.weight", ROLE_MAGNITUDE, ANY, false},
-    {"lora_magnitude_vector.default", ROLE_MAGNITUDE, ANY, false},
-    {"lora_magnitude_vector.default.weight", ROLE_MAGNITUDE, ANY, false},
-    {"bias", ROLE_BIAS, LINEAR, false},
-    {"base_layer.bias", ROLE_BIAS, LINEAR, false},
-    {"weight", ROLE_TABLE, OUTSIDE, true},
-    {"base_layer.weight", ROLE_TABLE, OUTSIDE, true},
-    {"modules_to_save.weight", ROLE_TABLE, OUTSIDE, false},
-    {"modules_to_save.default.weight", ROLE_TABLE, OUTSIDE, false},
+    {"lora_A.weight", ROLE_A, LINEAR},
+    {"lora_A.default.weight", ROLE_A, LINEAR},
+    {"lora_B.weight", ROLE_B, LINEAR},
+    {"lora_B.default.weight", ROLE_B, LINEAR},
+    {"lora_B.bias", ROLE_B_BIAS, LINEAR},
+    {"lora_B.default.bias", ROLE_B_BIAS, LINEAR},
+    {"lora_embedding_A", ROLE_A, EMBED},
+    {"lora_embedding_A.default", ROLE_A, EMBED},
+    {"lora_embedding_B", ROLE_B, EMBED},
+    {"lora_embedding_B.default", ROLE_B, EMBED},
+    {"lora_magnitude_vector", ROLE_MAGNITUDE, ANY},
+    {"lora_magnitude_vector.weight", ROLE_MAGNITUDE, ANY},
+    {"lora_magnitude_vector.default", ROLE_MAGNITUDE, ANY},
+    {"lora_magnitude_vector.default.weight", ROLE_MAGNITUDE, ANY},
+    {"bias", ROLE_BIAS, LINEAR},
+    {"base_layer.bias", ROLE_BIAS, LINEAR},
+    {"weight", ROLE_TABLE, OUTSIDE},
+    {"base_layer.weight", ROLE_TABLE, OUTSIDE},
+    {"modules_to_save.weight", ROLE_TABLE, OUTSIDE},
+    {"modules_to_save.default.weight", ROLE_TABLE, OUTSIDE},
 };
 
 const char *module_name(int module)
@@ -167,7 +166,6 @@ bool tensor_name_parse(const char *name, tensor_name *out)
         if (endings[i].where == EMBED && out->module != MODULE_EMBED) continue;
         if (endings[i].where == OUTSIDE && out->module < MODULE_IN_LAYER) continue;
         out->role = endings[i].role;
-        out->saved = endings[i].saved;
         return true;
     }
     return false;

@@ -42,8 +42,7 @@ typedef struct tensor_name {
     int layer; /* -1: outside the layers */
     int module;
     tensor_role role;
-    int root;   /* which way of naming the model; -1: the name does not tell (lm_head) */
-    bool saved; /* ROLE_TABLE: it is the base layer of a wrapped module, or has no wrapper */
+    int root; /* which way of naming the model; -1: the name does not tell (lm_head) */
 } tensor_name;
 
 /* How one file names things. */

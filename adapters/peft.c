@@ -481,10 +481,6 @@ static err_code settle_outside(plan *pl, const naming *names, int rank_limit, pe
         bool tied = module == MODULE_HEAD && pc->tie; /* the embedding's LoRA, saved twice */
         if (tied) module_path(name, sizeof name, names, -1, MODULE_EMBED);
         if (!targeted(pl, name, -1) || excluded(pl, name)) continue;
-        return err_set(e, ERR_UNSUPPORTED,
-                       "target_modules covers '%s': LoRA on embeddings and on the output layer "
-                       "is not supported",
-                       name);
         err_code code = settle_module(pl, pc, name, -1, module, rank_limit, e);
         if (code != ERR_NONE) return code;
     }

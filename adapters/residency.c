@@ -323,7 +323,9 @@ static void make_resident(residency *rs, entry *en, adapter_load *ld, int64_t to
     en->view = (lora_view){.adapter_id = en->id,
                            .n_layer = rs->base->n_layer,
                            .rank_max = ld->rank_max,
-                           .mat = en->mat};
+                           .mat = en->mat,
+                           .head = en->extras.head,
+                           .embed = en->extras.embed};
     memcpy(en->view.digest, ld->v->digest, LORA_DIGEST_BYTES);
     en->state = RESIDENCY_RESIDENT;
     en->taken = false;

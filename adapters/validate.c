@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "adapters/extras.h"
+#include "engine/base/fingerprint.h"
 #include "engine/safetensors.h"
 
 enum { CONFIG_MAX = 1 << 20, CHUNK = 1 << 18 };
@@ -129,6 +130,32 @@ static err_code scan_all(int fd, adapter_layout *al, err *e)
     return code;
 }
 
+/* Needs a look at every byte of the tables, also when values are not scanned. */
+static err_code recognise_tables(int fd, const model_config *base, adapter_layout *al, err *e)
+{
+    const size_t slots[] = {peft_head_slot(base->n_layer), peft_embed_slot(base->n_layer)};
+    uint8_t *chunk = NULL;
+    err_code code = ERR_NONE;
+    for (int i = 0; i < 2 && code == ERR_NONE; i++) {
+        const adapter_tensor *t = &al->pair[slots[i]].table;
+        if (!t->present || base->head_print == 0) continue;
+        if (chunk == NULL && (chunk = malloc(CHUNK)) == NULL)
+            return err_set(e, ERR_NOMEM, "out of memory");
+        fingerprint f;
+        fingerprint_begin(&f);
+        for (uint64_t done = 0, n; done < t->bytes && code == ERR_NONE; done += n) {
+            n = t->bytes - done < CHUNK ? t->bytes - done : CHUNK;
+            if (!read_all(fd, chunk, (size_t)n, t->offset + done))
+                code = err_set(e, ERR_IO, "%s cannot be read", WEIGHTS_NAME);
+            else
+                fingerprint_add(&f, chunk, (size_t)n);
+        }
+        if (code == ERR_NONE) layout_forget_table(al, base, slots[i], fingerprint_end(&f));
+    }
+    free(chunk);
+    return code;
+}
+
 /* ---- API ------------------------------------------------------------------------------------ */
 
 static err_code read_header(int fd, uint64_t bytes, safetensors **out, err *e)
@@ -168,6 +195,7 @@ static err_code read_both(int dir_fd, int fd, uint64_t bytes, const model_config
     for (int i = 0; code == ERR_NONE && i < safetensors_count(st); i++)
         code = layout_place(al, base, safetensors_at(st, i), e);
     if (code == ERR_NONE) code = layout_check(al, base, e);
+    if (code == ERR_NONE) code = recognise_tables(fd, base, al, e);
     if (code == ERR_NONE && scan_values) code = scan_all(fd, al, e);
     safetensors_close(st);
     return code;

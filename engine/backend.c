@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/backend_ops.h"
 
@@ -135,6 +136,35 @@ err_code be_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const v
 {
     assert(rank >= 1 && rank <= LORA_RANK_MAX && d_in > 0 && d_out > 0);
     return be->ops->lora_pack(be, base, a_dst, b_dst, a_src, b_src, type, rank, d_in, d_out, e);
+}
+
+err_code be_lora_pack_embed(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
+                            const void *b_src, dtype type, int rank, int n_vocab, int dim, err *e)
+{
+    assert(rank >= 1 && rank <= LORA_RANK_MAX && n_vocab > 0 && dim > 0);
+    size_t size = dtype_bytes(type);
+    char *by_token = malloc((size_t)rank * (size_t)n_vocab * size);
+    if (!by_token) return err_set(e, ERR_NOMEM, "no memory for LoRA on the embedding");
+    for (int r = 0; r < rank; r++) {
+        const char *from = (const char *)a_src + (size_t)r * (size_t)n_vocab * size;
+        for (int t = 0; t < n_vocab; t++) {
+            memcpy(by_token + ((size_t)t * (size_t)rank + (size_t)r) * size,
+                   from + (size_t)t * size, size);
+        }
+    }
+    /* Packing A keeps its values in order, so the transposed one keeps its own. */
+    err_code rc =
+        be->ops->lora_pack(be, base, a_dst, b_dst, by_token, b_src, type, rank, n_vocab, dim, e);
+    free(by_token);
+    return rc;
+}
+
+err_code be_lora_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
+                               int cols, err *e)
+{
+    assert(src && rows > 0 && cols > 0);
+    *out = NULL;
+    return be->ops->lora_weight_create(be, out, src, type, rows, cols, e);
 }
 
 err_code be_lora_gain(backend *be, const weight *w, const lora_pair *pair, const float *magnitude,

@@ -128,6 +128,15 @@ size_t be_lora_b_bytes(const backend *be, dtype base, int rank, int d_out);
 err_code be_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
                       const void *b_src, dtype type, int rank, int d_in, int d_out, err *e);
 
+/* The same for LoRA on the input table: A [rank][n_vocab] is packed row by token, B [dim][rank] as
+ * any.  Sizes: be_lora_a_bytes(rank, n_vocab), be_lora_b_bytes(rank, dim). */
+err_code be_lora_pack_embed(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
+                            const void *b_src, dtype type, int rank, int n_vocab, int dim, err *e);
+
+/* be_weight_create() for a loader thread: packs on the calling thread alone. */
+err_code be_lora_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
+                               int cols, err *e);
+
 /* DoRA's gain of an adapted layer (Liu et al. 2024, section 4.3: the norm is a constant once trained):
  * gain[i] = magnitude[i] / ||W_i + scale * B_i A||_2 for each row of w, A and B taken as
  * be_lora_pack() would round them.  All in host memory; magnitude and gain f32 [d_out].  For a loader
@@ -156,7 +165,8 @@ void be_kv_load(backend *be, kv_pool *kv, int page, const void *host);
 
 /* ---- the model's operations: enqueue and return ---------------------------------- */
 
-/* out[i] = table[token[i]]; `table` is the raw [n_vocab][dim] matrix of `type` in host memory. */
+/* out[i] = table[token[i]], by the segment's lora_embed where there is one; `table` is the base's raw
+ * [n_vocab][dim] matrix of `type` in host memory. */
 void be_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
 
 /* out = rms_norm(x) * weight, over n_rows rows of `dim`; weight f32 in host memory. */
@@ -182,8 +192,8 @@ void be_attend(backend *be, const kv_pool *kv, float *out, const float *q, const
 /* gate = silu(gate) * up, n values. */
 void be_silu_mul(backend *be, float *gate, const float *up, size_t n);
 
-/* logits [n_logit][rows of head] = rms_norm(x[logit_row]) head^T; in host-readable memory
- * after be_sync().  x: [n_rows][dim]. */
+/* logits [n_logit][rows of head] = rms_norm(x[logit_row]) head^T, by the segment's lora_head where there
+ * is one; in host-readable memory after be_sync().  x: [n_rows][dim]. */
 void be_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
                int dim, const weight *head, const step *s);
 

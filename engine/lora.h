@@ -22,6 +22,8 @@ enum { LORA_RANK_MAX = 256, LORA_DIGEST_BYTES = 32 };
  * names (q_proj ...) are in adapters/peft.c. */
 typedef enum { PROJ_Q, PROJ_K, PROJ_V, PROJ_O, PROJ_GATE, PROJ_UP, PROJ_DOWN, PROJ_COUNT } proj;
 
+enum { LORA_HEAD = PROJ_COUNT }; /* linear_out.lora_proj of the output layer */
+
 /* What an adapter does to one linear layer: y = gain * (W x + scale * B (A x)) + bias.  All
  * pointers are in the backend's memory, a and b in the layout that be_lora_pack() made; rank differs
  * from layer to layer.  All zero: this layer is not adapted. */
@@ -39,14 +41,32 @@ static inline int lora_mat_used(const lora_mat *m)
     return m->rank > 0 || m->bias != NULL;
 }
 
+typedef struct weight weight; /* engine/backend.h */
+
+/* The output layer of an adapter: another matrix, LoRA on it, or both. */
+typedef struct lora_head {
+    const weight *w; /* NULL: the base's */
+    lora_mat mat;
+} lora_head;
+
+/* The input table: row t is gain * (table[t] + scale * B A_t). */
+typedef struct lora_embed {
+    const void *table; /* [n_vocab][dim], host-readable, of `table_type`; NULL: the base's */
+    int table_type;    /* dtype */
+    int pack_type;     /* dtype that mat was packed beside (be_lora_pack_embed) */
+    lora_mat mat;      /* a: [n_vocab][rank]; bias is not used */
+} lora_embed;
+
 /* Immutable while acquired.  Borrowed from the source, never freed by the engine. */
 typedef struct lora_view {
     uint64_t adapter_id; /* unique over all time; never reused */
     uint8_t
         digest[LORA_DIGEST_BYTES]; /* of the adapter's content: part of the prefix cache's key */
     int n_layer;
-    int rank_max;        /* of all below */
-    const lora_mat *mat; /* [n_layer][PROJ_COUNT] */
+    int rank_max;            /* of all below */
+    const lora_mat *mat;     /* [n_layer][PROJ_COUNT] */
+    const lora_head *head;   /* NULL: the base's */
+    const lora_embed *embed; /* NULL: the base's */
 } lora_view;
 
 /* Where views come from.  All three are called on the engine thread and must not block. */

@@ -183,6 +183,16 @@ const float *model_proj_bias(const model *m, int layer, proj p)
     return m->layer[layer].bias[p];
 }
 
+const weight *model_head_weight(const model *m)
+{
+    return m->head;
+}
+
+const void *model_embed_table(const model *m)
+{
+    return m->embed;
+}
+
 /* -------------------------------------------------------------------------- forward -- */
 
 static linear_out project(const model_layer *l, proj p, float *y)

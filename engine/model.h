@@ -36,6 +36,10 @@ typedef struct model_config {
     float rope_factor, rope_low_freq, rope_high_freq;
     int rope_original_pos;
     dtype type; /* of the linear weights on disk */
+    /* Known once the weights are loaded: type and fingerprint (engine/base/fingerprint.h; 0: not known) of
+     * the raw input table and output matrix, by which an adapter's copy of them is recognised. */
+    dtype embed_type, head_type;
+    uint64_t embed_print, head_print;
     int bos_id; /* -1: none */
     int n_eos;
     int32_t eos_id[MODEL_EOS_MAX];
@@ -70,6 +74,9 @@ size_t model_weight_bytes(const model *m);
  * long as the model; for loaders of adapters, any thread. */
 const weight *model_proj_weight(const model *m, int layer, proj p);
 const float *model_proj_bias(const model *m, int layer, proj p);
+const weight *model_head_weight(const model *m);
+/* The raw input table [n_vocab][dim] of config's embed_type, any alignment. */
+const void *model_embed_table(const model *m);
 
 /* One forward pass.  *logits_out: f32 [s->n_logit][n_vocab], host-readable, valid until the next
  * call.  The scheduler guarantees pages and bounds.  ERR_DEVICE when the backend failed. */

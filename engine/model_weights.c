@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/base/fingerprint.h"
 #include "engine/model_inside.h"
 
 enum { FILES_MAX = 1024, FILE_NAME_MAX = 255 };
@@ -303,6 +304,14 @@ static const void *aligned_data(const st_tensor *t, void **copy)
     return *copy;
 }
 
+static uint64_t print_of(const st_tensor *t)
+{
+    fingerprint f;
+    fingerprint_begin(&f);
+    fingerprint_add(&f, t->data, t->bytes);
+    return fingerprint_end(&f);
+}
+
 static err_code load_matrix(model *m, const wanted *w, err *e)
 {
     dtype type;
@@ -313,6 +322,10 @@ static err_code load_matrix(model *m, const wanted *w, err *e)
     if (!src) return err_set(e, ERR_NOMEM, "tensor '%s': no memory", w->name);
     err_code rc = be_weight_create(m->be, w->matrix, src, type, w->rows, w->cols, e);
     free(copy);
+    if (w->matrix == &m->head) {
+        m->cfg.head_type = type;
+        m->cfg.head_print = print_of(w->t);
+    }
     safetensors_forget(w->from->f, w->t);
     if (rc) {
         if (e) (void)err_context(e, "tensor '%s'", w->name);
@@ -346,6 +359,9 @@ static err_code load_embedding(loader *l, const wanted *w, err *e)
     assert(usable);
     m->embed = aligned_data(w->t, &m->embed_copy);
     if (!m->embed) return err_set(e, ERR_NOMEM, "tensor '%s': no memory", w->name);
+    m->cfg.embed_type = m->embed_type;
+    m->cfg.embed_print = m->cfg.tied ? m->cfg.head_print : print_of(w->t);
+    safetensors_forget(w->from->f, w->t); /* rows come back as they are used */
     if (m->embed_copy) return ERR_NONE;
     shard *s = &l->shard[w->from - l->shard];
     m->embed_file = s->f;

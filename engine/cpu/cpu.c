@@ -202,6 +202,7 @@ const backend_ops backend_cpu = {
     .lora_a_bytes = cpu_lora_a_bytes,
     .lora_b_bytes = cpu_lora_b_bytes,
     .lora_pack = cpu_lora_pack,
+    .lora_weight_create = cpu_lora_weight_create,
     .lora_gain = cpu_lora_gain,
     .kv_page_bytes = cpu_kv_page_bytes,
     .kv_create = cpu_kv_create,

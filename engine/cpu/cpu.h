@@ -84,6 +84,8 @@ static inline bool cpu_next_piece(atomic_size_t *next, size_t n, size_t piece, s
 /* linear.c */
 err_code cpu_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
                            int cols, err *e);
+err_code cpu_lora_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
+                                int cols, err *e);
 void cpu_weight_destroy(backend *be, weight *w);
 size_t cpu_lora_a_bytes(const backend *be, dtype base, int rank, int d_in);
 size_t cpu_lora_b_bytes(const backend *be, dtype base, int rank, int d_out);

@@ -96,8 +96,8 @@ static void pack_thread(void *arg, int thread)
     }
 }
 
-err_code cpu_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
-                           int cols, err *e)
+static err_code weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
+                              int cols, bool alone, err *e)
 {
     cpu_weight *w = calloc(1, sizeof(*w));
     if (!w) return err_set(e, ERR_NOMEM, "no memory for a weight");
@@ -121,9 +121,25 @@ err_code cpu_weight_create(backend *be, weight **out, const void *src, dtype typ
     if (align == HUGE_BYTES) (void)madvise(w->data, padded, MADV_HUGEPAGE);
     memset(w->data, 0, padded);
     pack_job job = {.w = w, .src = src};
-    cpu_pool_run(cpu_of(be)->pool, pack_thread, &job);
+    if (alone)
+        pack_thread(&job, 0);
+    else
+        cpu_pool_run(cpu_of(be)->pool, pack_thread, &job);
     *out = &w->head;
     return ERR_NONE;
+}
+
+err_code cpu_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
+                           int cols, err *e)
+{
+    return weight_create(be, out, src, type, rows, cols, false, e);
+}
+
+/* The pool is the engine thread's. */
+err_code cpu_lora_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
+                                int cols, err *e)
+{
+    return weight_create(be, out, src, type, rows, cols, true, e);
 }
 
 void cpu_weight_destroy(backend *be, weight *w)
@@ -216,6 +232,10 @@ static int groups_of(const linear_job *job, int o)
 static const lora_mat *mat_of(const linear_job *job, const step_seg *sg, const linear_out *o)
 {
     if (!sg->lora || o->lora_proj < 0 || job->layer < 0) return NULL;
+    if (o->lora_proj == LORA_HEAD) {
+        const lora_head *head = sg->lora->head;
+        return head && lora_mat_used(&head->mat) ? &head->mat : NULL;
+    }
     const lora_mat *m = &sg->lora->mat[(size_t)job->layer * PROJ_COUNT + (size_t)o->lora_proj];
     return lora_mat_used(m) ? m : NULL;
 }
@@ -493,19 +513,64 @@ void cpu_linear(backend *be, const float *x, const linear_out *outs, int n_out, 
     linear_rows(be, x, outs, n_out, s->n_rows, s, layer);
 }
 
+/* ------------------------------------------------------------------- logits -- */
+
+typedef struct {
+    const weight *w; /* of these rows */
+    bool lora;       /* some of them have LoRA on it */
+    int row0, n_rows, n_seg;
+} head_run;
+
+/* The segment that holds row `row` of the step; *i only grows. */
+static const step_seg *seg_at(const step *s, int *i, int row)
+{
+    while (*i < s->n_seg && row >= s->seg[*i].row0 + s->seg[*i].n_rows) ++*i;
+    return *i < s->n_seg ? &s->seg[*i] : NULL;
+}
+
+/* The wanted rows from `from` on that share an output matrix; their segments, counted in rows of the
+ * run, go to `seg`. */
+static head_run next_run(const step *s, const weight *base, int from, step_seg *seg)
+{
+    head_run r = {.w = base, .row0 = from};
+    int at = 0;
+    for (int i = from; i < s->n_logit; i++, r.n_rows++) {
+        const step_seg *sg = seg_at(s, &at, s->logit_row[i]);
+        const lora_view *view = sg ? sg->lora : NULL;
+        const lora_head *head = view ? view->head : NULL;
+        const weight *w = head && head->w ? head->w : base;
+        if (i > from && w != r.w) break;
+        r.w = w;
+        r.lora |= head && lora_mat_used(&head->mat);
+        if (r.n_seg == 0 || seg[r.n_seg - 1].lora != view)
+            seg[r.n_seg++] = (step_seg){r.n_rows, 0, view};
+        seg[r.n_seg - 1].n_rows++;
+    }
+    return r;
+}
+
 void cpu_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
                 int dim, const weight *head, const step *s)
 {
-    float *rows = be_alloc(be, (size_t)s->n_logit * dim * sizeof(float));
+    size_t row_bytes = (size_t)s->n_logit * dim * sizeof(float);
+    float *rows = be_alloc(be, row_bytes + (size_t)s->n_logit * sizeof(step_seg));
     if (!rows) {
         backend_fail(be, ERR_NOMEM, "no memory for %d rows of logits", s->n_logit);
         return;
     }
+    step_seg *seg = (step_seg *)(void *)((char *)rows + row_bytes);
     for (int i = 0; i < s->n_logit; i++) {
         cpu_rms_norm_row(cpu_of(be)->isa, rows + (size_t)i * dim, x + (size_t)s->logit_row[i] * dim,
                          norm_weight, eps, dim);
     }
-    linear_out out = {.y = logits, .w = head, .lora_proj = -1};
-    linear_rows(be, rows, &out, 1, s->n_logit, NULL, -1);
+    head_run r;
+    for (int i = 0; i < s->n_logit; i += r.n_rows) {
+        r = next_run(s, head, i, seg);
+        linear_out out = {
+            .y = logits + (size_t)i * head->rows, .w = r.w, .lora_proj = r.lora ? LORA_HEAD : -1};
+        step part = {.n_rows = r.n_rows, .seg = seg, .n_seg = r.n_seg};
+        linear_rows(be, rows + (size_t)i * dim, &out, 1, r.n_rows, r.lora ? &part : NULL,
+                    r.lora ? 0 : -1);
+    }
     be_free(be, rows);
 }

@@ -5,10 +5,12 @@
 
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/halves.h"
+#include "engine/cpu/linear.h"
 
 enum {
     SMALL_VALUES = 1 << 15, /* below: the fan-out costs more than it gives */
     PIECE = 1 << 13,        /* values that a thread takes at a time */
+    EMBED_ROWS = 16,        /* tokens, likewise */
 };
 
 static const row_kernels *kernels_of(cpu_isa isa)
@@ -35,22 +37,87 @@ static void run(backend *be, size_t values, void (*fn)(void *arg, int thread), v
         cpu_pool_run(cpu_of(be)->pool, fn, arg);
 }
 
-void cpu_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s)
+typedef struct {
+    const linear_kernels *kern;
+    float *out;
+    const void *table;
+    dtype type;
+    int dim;
+    const step *s;
+    atomic_size_t next;
+} embed_job;
+
+static void copy_row(float *out, const void *table, dtype type, int32_t token, int dim)
 {
-    (void)be; /* a copy of a few rows: not worth a fan-out */
-    for (int i = 0; i < s->n_rows; i++) {
-        const char *row = (const char *)table + (size_t)s->token[i] * dim * dtype_bytes(type);
-        float *o = out + (size_t)i * dim;
-        if (type == DT_F32) {
-            memcpy(o, row, (size_t)dim * sizeof(float));
-            continue;
-        }
-        for (int j = 0; j < dim; j++) {
-            uint16_t h;
-            memcpy(&h, row + 2 * (size_t)j, sizeof(h)); /* a mapped file may be misaligned */
-            o[j] = type == DT_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
+    const char *row = (const char *)table + (size_t)token * dim * dtype_bytes(type);
+    if (type == DT_F32) {
+        memcpy(out, row, (size_t)dim * sizeof(float));
+        return;
+    }
+    for (int j = 0; j < dim; j++) {
+        uint16_t h;
+        memcpy(&h, row + 2 * (size_t)j, sizeof(h)); /* a mapped file may be misaligned */
+        out[j] = type == DT_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
+    }
+}
+
+/* out = gain * (out + scale * B A_token): A's column of the token is what a shrink would give. */
+static void adapt_row(const embed_job *job, float *out, const lora_embed *em, int32_t token)
+{
+    const lora_mat *m = &em->mat;
+    bool bf16 = em->pack_type == DT_BF16;
+    float v[LORA_RANK_MAX], sums[PANEL];
+    for (int r = 0; r < m->rank; r++) {
+        size_t i = (size_t)token * m->rank + r;
+        v[r] = bf16 ? bf16_to_f32(((const uint16_t *)m->a)[i]) : ((const float *)m->a)[i];
+    }
+    for (int n0 = 0; n0 < job->dim; n0 += PANEL) {
+        int cols = job->dim - n0 < PANEL ? job->dim - n0 : PANEL;
+        const char *b = (const char *)m->b + (size_t)n0 * m->rank * (bf16 ? 2 : 4);
+        memset(sums, 0, sizeof(sums));
+        memcpy(sums, out + n0, (size_t)cols * sizeof(float));
+        job->kern->expand(sums, 1, b, bf16, v, m->rank, m->scale, m->rank);
+        for (int j = 0; j < cols; j++) out[n0 + j] = m->gain ? sums[j] * m->gain[n0 + j] : sums[j];
+    }
+}
+
+static void embed_thread(void *arg, int thread)
+{
+    (void)thread;
+    embed_job *job = arg;
+    const step *s = job->s;
+    size_t from, to;
+    while (cpu_next_piece(&job->next, (size_t)s->n_rows, EMBED_ROWS, &from, &to)) {
+        int sg = 0;
+        for (size_t i = from; i < to; i++) {
+            while (sg < s->n_seg && (int)i >= s->seg[sg].row0 + s->seg[sg].n_rows) sg++;
+            const lora_view *view = sg < s->n_seg ? s->seg[sg].lora : NULL;
+            const lora_embed *em = view ? view->embed : NULL;
+            float *out = job->out + i * (size_t)job->dim;
+            if (em && em->table)
+                copy_row(out, em->table, (dtype)em->table_type, s->token[i], job->dim);
+            else
+                copy_row(out, job->table, job->type, s->token[i], job->dim);
+            if (em && em->mat.rank > 0) adapt_row(job, out, em, s->token[i]);
         }
     }
+}
+
+/* The bare copy of a few rows is not worth a fan-out. */
+void cpu_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s)
+{
+    embed_job job = {.kern = linear_kernels_of(be),
+                     .out = out,
+                     .table = table,
+                     .type = type,
+                     .dim = dim,
+                     .s = s};
+    size_t work = 0;
+    for (int i = 0; i < s->n_seg; i++) {
+        const lora_embed *em = s->seg[i].lora ? s->seg[i].lora->embed : NULL;
+        if (em) work += (size_t)s->seg[i].n_rows * (size_t)em->mat.rank * (size_t)dim;
+    }
+    run(be, work, embed_thread, &job);
 }
 
 void cpu_rms_norm_row(cpu_isa isa, float *out, const float *x, const float *gain, float eps,

@@ -173,6 +173,12 @@ START_TEST(test_configs_accepted)
          7, 0, PROJ_Q, 0, 0},
         {HEAD ",\"target_modules\":[\"q_proj\",\"v_proj\"],\"exclude_modules\":[\"v_proj\"]}", 2, 0,
          PROJ_V, 0, 0},
+        {HEAD ",\"target_modules\":[\"q_proj\",\"lm_head\",\"embed_tokens\"]}", 4, 0, PROJ_Q, 8, 2},
+        {HEAD ",\"target_modules\":\".*\"}", 16, 0, PROJ_Q, 8, 2},
+        {HEAD ",\"target_modules\":[\"q_proj\",\"lm_head\"],\"layers_to_transform\":[1]}", 2, 1,
+         PROJ_Q, 8, 2}, /* a whole name is not narrowed by layers */
+        /* What is saved whole is not wrapped. */
+        {HEAD ",\"target_modules\":\".*\",\"modules_to_save\":[\"lm_head\"]}", 15, 0, PROJ_Q, 8, 2},
         /* Harmless keys, as PEFT writes them. */
         {HEAD ",\"target_modules\":[\"q_proj\"],\"auto_mapping\":null,\"peft_version\":\"0.19\","
               "\"inference_mode\":true,\"lora_dropout\":0.05,\"megatron_core\":\"megatron.core\","
@@ -224,10 +230,6 @@ START_TEST(test_configs_refused)
         {HEAD ",\"target_modules\":[\"\"]}", "target_modules", ERR_INPUT},
         {HEAD ",\"target_modules\":[\"query\"]}", "no layer", ERR_INPUT},
         {HEAD ",\"target_modules\":[\"q_proj\",\"query\"]}", "query", ERR_INPUT},
-        {HEAD ",\"target_modules\":[\"q_proj\",\"lm_head\"]}", "lm_head", ERR_UNSUPPORTED},
-        {HEAD ",\"target_modules\":[\"q_proj\",\"embed_tokens\"]}", "embed_tokens",
-         ERR_UNSUPPORTED},
-        {HEAD ",\"target_modules\":\".*\"}", "lm_head", ERR_UNSUPPORTED},
         {HEAD ",\"target_modules\":\"(q_proj\"}", "target_modules", ERR_INPUT},
         {HEAD ",\"target_modules\":\"(?!x).*\"}", "look-around", ERR_UNSUPPORTED},
         {HEAD ",\"target_modules\":[\"q_proj\"],\"target_modules\":[\"v_proj\"]}", "", ERR_INPUT},

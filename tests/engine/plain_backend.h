@@ -229,13 +229,33 @@ static size_t plain_kv_at(const kv_pool *pool, const step_seq *q, int layer, int
                                                         (size_t)pool->shape.head_dim;
 }
 
+static const lora_view *plain_view_of(const step *s, int row)
+{
+    for (int i = 0; i < s->n_seg; i++) {
+        if (row >= s->seg[i].row0 && row < s->seg[i].row0 + s->seg[i].n_rows) return s->seg[i].lora;
+    }
+    return NULL;
+}
+
 static void plain_embed(backend *be, float *out, const void *table, dtype type, int dim,
                         const step *s)
 {
     (void)be;
     for (int i = 0; i < s->n_rows; i++) {
-        plain_to_f32(out + (size_t)i * (size_t)dim, table, type,
+        const lora_view *view = plain_view_of(s, i);
+        const lora_embed *em = view ? view->embed : NULL;
+        bool own = em && em->table;
+        float *o = out + (size_t)i * (size_t)dim;
+        plain_to_f32(o, own ? em->table : table, own ? (dtype)em->table_type : type,
                      (uint64_t)s->token[i] * (uint64_t)dim, (size_t)dim);
+        for (int k = 0; em && em->mat.rank > 0 && k < dim; k++) {
+            int rank = em->mat.rank;
+            double sum = (double)o[k];
+            for (int r = 0; r < rank; r++)
+                sum += (double)em->mat.scale * (double)((const float *)em->mat.b)[k * rank + r] *
+                       (double)((const float *)em->mat.a)[s->token[i] * rank + r];
+            o[k] = (float)(em->mat.gain ? sum * (double)em->mat.gain[k] : sum);
+        }
     }
 }
 
@@ -269,6 +289,8 @@ static const lora_mat *plain_lora_of(const step *s, int row, int layer, int p)
         const step_seg *g = &s->seg[i];
         if (row < g->row0 || row >= g->row0 + g->n_rows) continue;
         if (!g->lora || layer < 0 || p < 0) return NULL;
+        if (p == LORA_HEAD)
+            return g->lora->head && lora_mat_used(&g->lora->head->mat) ? &g->lora->head->mat : NULL;
         const lora_mat *m = &g->lora->mat[layer * PROJ_COUNT + p];
         return lora_mat_used(m) ? m : NULL;
     }
@@ -399,14 +421,14 @@ static void plain_logits(backend *be, float *logits, const float *x, const float
                          int dim, const weight *head, const step *s)
 {
     (void)be;
-    const plain_weight *w = (const plain_weight *)head;
     float *h = malloc((size_t)dim * sizeof(float));
     for (int i = 0; i < s->n_logit; i++) {
-        plain_norm_row(h, x + (size_t)s->logit_row[i] * (size_t)dim, norm, eps, dim);
-        for (int k = 0; k < head->rows; k++) {
-            logits[(size_t)i * (size_t)head->rows + (size_t)k] =
-                plain_dot(w->v + (size_t)k * (size_t)dim, h, dim);
-        }
+        int row = s->logit_row[i];
+        const lora_view *view = plain_view_of(s, row);
+        linear_out out = {.w = view && view->head && view->head->w ? view->head->w : head};
+        plain_norm_row(h, x + (size_t)row * (size_t)dim, norm, eps, dim);
+        plain_linear_row(&out, logits + (size_t)i * (size_t)head->rows, h,
+                         plain_lora_of(s, row, 0, LORA_HEAD));
     }
     free(h);
 }
@@ -431,6 +453,7 @@ static const backend_ops backend_plain = {
     .lora_a_bytes = plain_lora_bytes,
     .lora_b_bytes = plain_lora_bytes,
     .lora_pack = plain_lora_pack,
+    .lora_weight_create = plain_weight_create,
     .lora_gain = plain_lora_gain,
     .kv_page_bytes = plain_kv_page_bytes,
     .kv_create = plain_kv_create,
