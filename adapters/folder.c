@@ -29,6 +29,13 @@ static bool has_ending(const char *name, const char *ending)
     return n >= m && strcasecmp(name + n - m, ending) == 0;
 }
 
+const char folder_gguf_name[] = "adapter.gguf";
+
+bool folder_is_gguf(const char *name)
+{
+    return has_ending(name, ".gguf");
+}
+
 err_code folder_may_skip(const char *name, err *e)
 {
     static const char *const pickles[] = {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt"};
@@ -41,8 +48,9 @@ err_code folder_may_skip(const char *name, err *e)
     for (size_t i = 0; i < sizeof pickles / sizeof *pickles; i++)
         if (has_ending(name, pickles[i]))
             return err_set(e, ERR_UNSUPPORTED,
-                           "'%.80s' is a pickle, which can run code and is never read: save the "
-                           "adapter as safetensors and leave it out",
+                           "'%.80s' is a pickle, which can run code and is never read. To convert: "
+                           "PeftModel.from_pretrained(base, folder).save_pretrained(folder, "
+                           "safe_serialization=True); then leave it out",
                            name);
     for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++)
         if (has_ending(name, harmless[i])) return ERR_NONE;
@@ -109,6 +117,8 @@ void folder_remove(const char *path)
         snprintf(file, sizeof file, "%s/%s", path, folder_part_names[p]);
         unlink(file);
     }
+    snprintf(file, sizeof file, "%s/%s", path, folder_gguf_name);
+    unlink(file);
     if (rmdir(path) != 0 && errno != ENOENT)
         log_warn("adapters", "cannot remove a folder that is not used any more: %s",
                  strerror(errno));

@@ -24,6 +24,10 @@ extern const char *const folder_part_names[PART_COUNT];
 /* PART_COUNT: the file is none of ours. */
 folder_part folder_part_of(const char *name);
 
+/* A GGUF on its way in lies in the folder under this name until it has been rewritten (adapters/gguf.h). */
+extern const char folder_gguf_name[];
+bool folder_is_gguf(const char *name);
+
 /* For a file that is none of ours.  ERR_NONE: harmless, to be left out; else why it is refused. */
 err_code folder_may_skip(const char *name, err *e);
 

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "adapters/gguf.h"
 #include "adapters/tar.h"
 #include "storage/digest.h"
 
@@ -30,6 +31,7 @@ struct upload {
     folder_part now;
     uint64_t received;
     digest_state *hash;
+    bool gguf; /* the weights came as a GGUF */
     bool have[PART_COUNT];
     uint64_t bytes[PART_COUNT];
     uint8_t digest[PART_COUNT][DIGEST_BYTES];
@@ -42,7 +44,15 @@ static err_code begin_cb(void *self, const char *name, uint64_t bytes, err *e)
     upload *u = self;
     u->fd = -1;
     folder_part p = folder_part_of(name);
+    if (p == PART_COUNT && folder_is_gguf(name)) {
+        if (u->gguf) return err_set(e, ERR_INPUT, "'%.80s' is a second GGUF", name);
+        u->gguf = true;
+        name = folder_gguf_name;
+        p = PART_WEIGHTS;
+    }
     if (p == PART_COUNT) return folder_may_skip(name, e);
+    if (p == PART_WEIGHTS && u->have[p])
+        return err_set(e, ERR_INPUT, "the tar holds weights twice: safetensors and GGUF");
     if (p == PART_CONFIG && bytes > FOLDER_CONFIG_MAX)
         return err_set(e, ERR_LIMIT, "%s has %llu bytes; at most %d are read", name,
                        (unsigned long long)bytes, FOLDER_CONFIG_MAX);
@@ -146,9 +156,47 @@ void upload_abort(upload *u)
     free(u);
 }
 
+/* Opens a part anew for writing. */
+static int part_fd(const upload *u, folder_part p)
+{
+    return openat(u->dir_fd, folder_part_names[p],
+                  O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+}
+
+static err_code finish_part(upload *u, folder_part p, int fd, err *e)
+{
+    off_t end = lseek(fd, 0, SEEK_END);
+    if (end < 0 || fsync(fd) != 0) return folder_disk_error(e, "sync");
+    u->bytes[p] = (uint64_t)end;
+    u->have[p] = true;
+    return folder_hash(fd, u->digest[p], e);
+}
+
+/* What came as one GGUF becomes the two files that everything else knows. */
+static err_code rewrite_gguf(upload *u, err *e)
+{
+    if (u->have[PART_CONFIG])
+        return err_set(e, ERR_INPUT, "a GGUF says all by itself: leave adapter_config.json out");
+    int fd[PART_COUNT] = {part_fd(u, PART_CONFIG), part_fd(u, PART_WEIGHTS)};
+    int in = openat(u->dir_fd, folder_gguf_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    err_code code = ERR_NONE;
+    if (fd[PART_CONFIG] < 0 || fd[PART_WEIGHTS] < 0 || in < 0) code = folder_disk_error(e, "store");
+    if (code == ERR_NONE)
+        code = gguf_convert(in, u->bytes[PART_WEIGHTS], u->env.base, fd[PART_CONFIG],
+                            fd[PART_WEIGHTS], e);
+    for (int p = 0; p < PART_COUNT && code == ERR_NONE; p++)
+        code = finish_part(u, (folder_part)p, fd[p], e);
+    for (int p = 0; p < PART_COUNT; p++)
+        if (fd[p] >= 0) close(fd[p]);
+    if (in >= 0) close(in);
+    unlinkat(u->dir_fd, folder_gguf_name, 0);
+    return code;
+}
+
 err_code upload_finish(upload *u, adapter_version *out, bool *existed, err *e)
 {
     err_code code = tar_finish(u->tar, e);
+    if (code == ERR_NONE && u->gguf) code = rewrite_gguf(u, e);
     for (int p = 0; p < PART_COUNT && code == ERR_NONE; p++)
         if (!u->have[p]) code = err_set(e, ERR_INPUT, "the tar holds no %s", folder_part_names[p]);
     if (code == ERR_NONE)

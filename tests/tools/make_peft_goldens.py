@@ -72,15 +72,23 @@ KINDS = {
     "fused": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=ALL), "fused"),
     "fused-dora": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=ALL, use_dora=True),
                    "fused"),
+    "gguf": (["llama-f32", "qwen2-f32", "llama-bf16"],
+             dict(r=4, lora_alpha=8, target_modules=ALL + ["lm_head"],
+                  rank_pattern={"k_proj": 3, "layers.1.mlp.up_proj": 20}), "gguf"),
     "plain": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=TWO), "plain"),
     "vision": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=TWO), "vision"),
     "wrapped": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=TWO), "wrapped"),
 }
 LENGTHS = [1, 9, 37]
 MARGIN = {"llama-bf16": 0.12}
+GGUF_TYPES = {"llama-f32": (0, torch.float32), "qwen2-f32": (1, torch.float16),
+              "llama-bf16": (30, torch.bfloat16)}
+GGUF_NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+              "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+              "mlp.down_proj": "ffn_down"}
 
 
-def randomise(model, kind, gen):
+def randomise(model, kind, base, gen):
     """Fills what PEFT leaves at its start: B at zero, magnitudes at the norm, biases at the base's."""
     _, wish, how = KINDS[kind]
     with torch.no_grad():
@@ -107,6 +115,10 @@ def randomise(model, kind, gen):
                                      [layer.mlp.gate_proj, layer.mlp.up_proj]):
                     for other in rest:
                         other.lora_A["default"].weight.copy_(first.lora_A["default"].weight)
+        if how == "gguf":
+            for name, p in model.named_parameters():
+                if ".lora_" in name:
+                    p.copy_(p.to(GGUF_TYPES[base][1]).float())
         bias = wish.get("bias", "none")
         for name, p in model.named_parameters():
             if name.endswith(".bias") and "lora_" not in name and bias != "none":
@@ -160,10 +172,46 @@ def reconfigure(config, how):
                                     r"(?:\bmodel\.layers\.[\d]{1,}\.(?:self_attn)\.(?:(?:q_proj|v_proj)))")
 
 
+def gguf_string(text):
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def write_gguf(path, tensors, base, config, alpha):
+    """As llama.cpp's convert_lora_to_gguf.py does, for the names and types that we need."""
+    ggml_type, dtype = GGUF_TYPES[base]
+    arch = base.split("-")[0]
+    keys = [("general.architecture", 8, gguf_string(arch)), ("general.type", 8, gguf_string("adapter")),
+            ("adapter.type", 8, gguf_string("lora")), ("general.name", 8, gguf_string("golden")),
+            ("general.tags", 9, struct.pack("<IQ", 8, 2) + gguf_string("a") + gguf_string("b")),
+            ("general.quantization_version", 4, struct.pack("<I", 2)),
+            ("adapter.lora.alpha", 6, struct.pack("<f", alpha))]
+    infos, data = b"", b""
+    for name, value in tensors.items():
+        module, end = name.removeprefix("base_model.model.").rsplit(".lora_", 1)
+        if module == "lm_head":
+            to = "output"
+        else:
+            _, _, layer, rest = module.split(".", 3)
+            to = f"blk.{layer}.{GGUF_NAMES[rest]}"
+        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+        last = module.rsplit(".", 1)[-1]
+        if arch == "llama" and end[0] == "B" and last in heads:
+            value = (value.reshape(heads[last], 2, value.shape[0] // heads[last] // 2, value.shape[1])
+                     .swapaxes(1, 2).reshape(value.shape))
+        raw = value.to(dtype).contiguous().view(torch.uint8).numpy().tobytes()
+        infos += (gguf_string(f"{to}.weight.lora_{end[0].lower()}") +
+                  struct.pack("<IQQIQ", 2, value.shape[1], value.shape[0], ggml_type, len(data)))
+        data += raw + b"\0" * (-len(raw) % 32)
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
+    head += b"".join(gguf_string(k) + struct.pack("<I", t) + v for k, t, v in keys) + infos
+    with open(path, "wb") as f:
+        f.write(head + b"\0" * (-len(head) % 32) + data)
+
+
 def make_kind(base_dir, where, kind, margin, gen):
     _, wish, how = KINDS[kind]
     model = get_peft_model(load(base_dir), LoraConfig(task_type="CAUSAL_LM", **wish))
-    randomise(model, kind, gen)
+    randomise(model, kind, os.path.basename(base_dir), gen)
     model.save_pretrained(where)
     os.remove(os.path.join(where, "README.md"))
     model = PeftModel.from_pretrained(load(base_dir), where).eval()  # what PEFT itself reads
@@ -176,6 +224,13 @@ def make_kind(base_dir, where, kind, margin, gen):
     far = (base(torch.tensor([tokens])).logits - model(torch.tensor([tokens])).logits).abs().max()
     assert far > 0.05, f"{kind} does nothing: {far}"
     path = os.path.join(where, "adapter_model.safetensors")
+    if how == "gguf":
+        tensors = {k: v for k, v in load_file(path).items() if ".lora_" in k}
+        write_gguf(os.path.join(where, "adapter.gguf"), tensors, os.path.basename(base_dir),
+                   base.config, wish["lora_alpha"])
+        os.remove(path)
+        os.remove(os.path.join(where, "adapter_config.json"))
+        return
     save_file({k: v.contiguous() for k, v in rename(load_file(path), how).items()}, path,
               metadata={"format": "pt"})
     path = os.path.join(where, "adapter_config.json")
