@@ -531,7 +531,10 @@ static err_code read_plan(const cJSON *root, plan *pl, const model_config *base,
     const char *name = NULL;
     err_code code = check_keys(root, e);
     if (code == ERR_NONE) code = check_fixed(root, pc, e);
-    if (code == ERR_NONE) code = json_int(root, "r", 1, 1 << 20, &r, NULL, e);
+    if (code == ERR_NONE) code = json_int(root, "r", -(1ll << 52), 1ll << 52, &r, NULL, e);
+    if (code == ERR_NONE && (r < 1 || r > 1 << 20))
+        code = err_set(e, r < 1 ? ERR_INPUT : ERR_LIMIT, "r is %lld; allowed are 1 to %d",
+                       (long long)r, rank_limit);
     if (code == ERR_NONE) code = json_num(root, "lora_alpha", -1e6, 1e6, &pc->alpha, NULL, e);
     if (code == ERR_NONE) code = json_bool(root, "use_rslora", &pc->rslora, NULL, e);
     if (code == ERR_NONE) code = json_bool(root, "use_dora", &pc->dora, NULL, e);

@@ -208,7 +208,8 @@ static err_code integer(scan *s, uint64_t *out)
     }
     size_t digits = (size_t)(s->at - from);
     if (digits == 0 || (digits > 1 && *from == '0')) {
-        return bad(s, "expected a whole number, not negative");
+        return bad(s, *from == '-' ? "expected a whole number, not a negative one"
+                                   : "expected a whole number");
     }
     if (s->at < s->end && strchr(".eE", *s->at) && *s->at != '\0') {
         return bad(s, "number that is not an integer");
@@ -532,8 +533,11 @@ err_code safetensors_header_bytes(const uint8_t first[8], uint64_t file_bytes, c
     uint64_t n = 0;
     for (int i = PREFIX_BYTES - 1; i >= 0; i--) n = n << 8 | first[i];
     if (file_bytes < PREFIX_BYTES || n > file_bytes - PREFIX_BYTES) {
-        return err_set(e, ERR_CORRUPT, "safetensors: the header is longer than the file");
+        return err_set(e, ERR_CORRUPT,
+                       "safetensors: the header of %llu bytes is longer than the file (%llu)",
+                       (unsigned long long)n, (unsigned long long)file_bytes);
     }
+    if (n == 0) return err_set(e, ERR_CORRUPT, "safetensors: the header is empty");
     if (n > lim->max_header_bytes) {
         return err_set(e, ERR_LIMIT, "safetensors: header of %llu bytes exceeds %zu",
                        (unsigned long long)n, lim->max_header_bytes);

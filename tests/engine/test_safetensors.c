@@ -51,7 +51,7 @@ static const verdict good[] = {
 
 static const verdict bad[] = {
     /* JSON that is none */
-    {"", 0, ERR_CORRUPT, "begin with"},
+    {"", 0, ERR_CORRUPT, "header is empty"},
     {"[]", 0, ERR_CORRUPT, "begin with"},
     {"\"x\"", 0, ERR_CORRUPT, "begin with"},
     {" {}", 0, ERR_CORRUPT, "begin with"},
