@@ -208,6 +208,8 @@ int ctl_run(ctl *c, ctl_side side, const client_request *rq, client_reply *reply
     *reply = (client_reply){.retry_after_ms = -1, .upload_offset = -1};
     if (!ctl_open(c, side, &cl, &status)) return status;
     const char *timeout = cli_value(&c->cli, "timeout");
+    const char *wait = cli_value(&c->cli, "wait"); /* the server's own time comes on top */
+    if (wait && !rq->timeout_ms) mine.timeout_ms = ctl_span(wait) * 1000 + CLIENT_CALL_MS;
     if (timeout && !rq->timeout_ms) mine.timeout_ms = ctl_span(timeout) * 1000;
     err_code rc = ctl_transfer(cl, &mine, reply, &e);
     if (rc == ERR_CANCELLED) return CTL_INTERRUPTED;
@@ -267,6 +269,7 @@ int ctl_list(ctl *c, ctl_side side, const char *path, const char *cursor_field, 
             return status;
         }
         bool more = cJSON_IsTrue(json_get(tree, "has_more"));
+        const cJSON *said = json_get(tree, "next"); /* the server's word for the next page */
         cJSON *each;
         const char *last = NULL;
         while ((each = cJSON_DetachItemFromArray(data, 0))) {
@@ -275,6 +278,7 @@ int ctl_list(ctl *c, ctl_side side, const char *path, const char *cursor_field, 
             (void)cJSON_AddItemToArray(*rows, each);
         }
         char next[256] = "";
+        if (cJSON_IsString(said)) last = said->valuestring;
         if (last) (void)client_escape(last, next, sizeof(next));
         cJSON_Delete(data);
         cJSON_Delete(tree);

@@ -57,7 +57,7 @@ int ctl_run(ctl *c, ctl_side side, const client_request *rq, client_reply *reply
 /* client_call() that a signal ends; prints nothing. */
 err_code ctl_transfer(client *cl, const client_request *rq, client_reply *reply, err *e);
 
-/* GET of a list, page after page (?after=<last id>); *rows is an array of its "data". */
+/* GET of a list, page after page (?after= the answer's "next", else the last id); *rows is an array of its "data". */
 int ctl_list(ctl *c, ctl_side side, const char *path, const char *cursor_field, cJSON **rows);
 
 /* ---- saying ------------------------------------------------------------------------ */
@@ -137,6 +137,9 @@ int ctl_adapter_pin(void *c);
 int ctl_adapter_unpin(void *c);
 int ctl_adapter_warm(void *c);
 int ctl_adapter_delete(void *c);
+int ctl_adapter_share(void *c);
+int ctl_adapter_events(void *c);
+int ctl_adapter_register(void *c);
 int ctl_adapter_push(void *c);
 extern const column ctl_version_columns[];
 

@@ -14,6 +14,7 @@ static const column adapter_columns[] = {
     {"RESIDENCY", "residency", CELL_TEXT, false},
     {"PINNED", "pinned", CELL_BOOL, false},
     {"ALIASES", "aliases", CELL_LIST, true},
+    {"SHARED WITH", "sharing", CELL_LIST, true},
     {"CREATED", "created", CELL_TIME, false},
     {"DESCRIPTION", "description", CELL_TEXT, false},
     {NULL, NULL, CELL_TEXT, false},
@@ -165,7 +166,80 @@ int ctl_adapter_unpin(void *p)
 
 int ctl_adapter_warm(void *p)
 {
-    return post(p, "warm", "");
+    ctl *c = p;
+    char query[32] = "";
+    const char *wait = cli_value(&c->cli, "wait");
+    if (wait && ctl_span(wait) < 1) return ctl_usage("--wait: '%s' is no span of time", wait);
+    if (wait) (void)snprintf(query, sizeof(query), "?wait=%lld", (long long)ctl_span(wait));
+    return post(c, "warm", query);
+}
+
+int ctl_adapter_share(void *p)
+{
+    ctl *c = p;
+    cJSON *tree, *body = cJSON_CreateObject();
+    const char *first = c->cli.arg[1];
+    if (c->cli.n_arg == 2 && (strcmp(first, "all") == 0 || strcmp(first, "none") == 0)) {
+        (void)cJSON_AddStringToObject(body, "sharing", first);
+    } else {
+        cJSON *list = cJSON_AddArrayToObject(body, "sharing");
+        for (int i = 1; i < c->cli.n_arg; i++)
+            (void)cJSON_AddItemToArray(list, cJSON_CreateString(c->cli.arg[i]));
+    }
+    int status =
+        ctl_call(c, TENANT_SIDE, "PATCH", body, &tree, "/v1/adapters/%s", ctl_seg(c->cli.arg[0]));
+    if (!status) ctl_print_row(c, adapter_columns, tree);
+    cJSON_Delete(tree);
+    return status;
+}
+
+int ctl_adapter_events(void *p)
+{
+    static const column columns[] = {
+        {"TIME", "time", CELL_TIME, false},    {"ACTION", "action", CELL_TEXT, false},
+        {"NAME", "name", CELL_TEXT, false},    {"DETAIL", "detail", CELL_TEXT, false},
+        {"KEY", "actor_key", CELL_TEXT, true}, {NULL, NULL, CELL_TEXT, false},
+    };
+    ctl *c = p;
+    cJSON *tree;
+    int status = ctl_call(c, TENANT_SIDE, "GET", NULL, &tree, "/v1/adapters/%s/events",
+                          ctl_seg(c->cli.arg[0]));
+    const cJSON *data = !status && cJSON_IsObject(tree) ? json_get(tree, "data") : NULL;
+    if (!status && !cJSON_IsArray(data)) status = ctl_fail("the server's answer is no list");
+    if (!status) ctl_print_rows(c, columns, data);
+    cJSON_Delete(tree);
+    return status;
+}
+
+/* What was refused goes to standard output, row by row; then the exit status is not zero. */
+int ctl_adapter_register(void *p)
+{
+    static const column columns[] = {{"PATH", "path", CELL_TEXT, false},
+                                     {"REFUSED BECAUSE", "message", CELL_TEXT, false},
+                                     {NULL, NULL, CELL_TEXT, false}};
+    ctl *c = p;
+    int64_t registered = 0, unchanged = 0, refused = 0;
+    const char *tenant = cli_value(&c->cli, "tenant");
+    if (!tenant) return ctl_usage("--tenant is needed: whose adapters are they?");
+    cJSON *tree, *body = cJSON_CreateObject();
+    (void)cJSON_AddStringToObject(body, "path", c->cli.arg[0]);
+    (void)cJSON_AddStringToObject(body, "tenant", tenant);
+    int status = ctl_call(c, ADMIN_SIDE, "POST", body, &tree, "/admin/v1/adapters/register");
+    if (status) return status;
+    if (!cJSON_IsObject(tree) ||
+        json_int(tree, "registered", 0, INT64_C(1) << 50, &registered, NULL, NULL) ||
+        json_int(tree, "unchanged", 0, INT64_C(1) << 50, &unchanged, NULL, NULL) ||
+        json_int(tree, "refused", 0, INT64_C(1) << 50, &refused, NULL, NULL)) {
+        cJSON_Delete(tree);
+        return ctl_fail("the server's answer is no registration");
+    }
+    const cJSON *errors = json_get(tree, "errors");
+    if (c->format != TABLE_JSON && cJSON_IsArray(errors) && cJSON_GetArraySize(errors) > 0)
+        ctl_print_rows(c, columns, errors);
+    ctl_done(c, tree, "%lld registered, %lld unchanged, %lld refused", (long long)registered,
+             (long long)unchanged, (long long)refused);
+    cJSON_Delete(tree);
+    return refused ? CTL_REFUSED : CTL_OK;
 }
 
 int ctl_adapter_delete(void *p)

@@ -229,7 +229,7 @@ int ctl_key_create(void *p)
     cJSON *tree, *body = cJSON_CreateObject();
     const char *tenant = cli_value(&c->cli, "tenant"), *name = cli_value(&c->cli, "name"),
                *scopes = cli_value(&c->cli, "scopes"), *expires = cli_value(&c->cli, "expires");
-    bool admin = scopes && strcmp(scopes, "admin") == 0, ok = out_is_free(c);
+    bool admin = scopes && strncmp(scopes, "admin", 5) == 0, ok = out_is_free(c);
     int64_t when = 0;
     if (ok && !tenant && !admin) {
         (void)ctl_usage("--tenant is needed (only a key with the scope admin has none)");

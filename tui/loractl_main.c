@@ -50,7 +50,7 @@ static const cli_option key_settings[] = {
     {"tenant", 't', "NAME", "Whose key it is", NULL},
     {"name", 'n', "TEXT", "What it is for", NULL},
     {"scopes", 0, "A,B", "What it may do (inference)",
-     "inference adapters.read adapters.write admin"},
+     "inference adapters.read adapters.write admin.read admin"},
     {"expires", 0, "TIME", "Not accepted after this span (30d) or date (2026-12-31)", NULL},
     {"requests-per-minute", 0, "N", "Limit of this key alone", NULL},
     {"tokens-per-minute", 0, "N", "Limit of this key alone", NULL},
@@ -111,6 +111,16 @@ static const cli_option alias_settings[] = {
     END,
 };
 
+static const cli_option warm_settings[] = {
+    {"wait", 0, "TIME", "Come back when it is in memory, at most after so long", NULL},
+    END,
+};
+
+static const cli_option register_settings[] = {
+    {"tenant", 't', "NAME", "Whose adapters they are", NULL},
+    END,
+};
+
 static const cli_option delete_settings[] = {
     {"drain", 0, NULL, "Let the requests that use it finish first", NULL},
     END,
@@ -165,8 +175,14 @@ static const cli_command commands[] = {
     {"adapter pin", "NAME", 1, 1, "Keep it in memory", NULL, ctl_adapter_pin, NULL},
     {"adapter unpin", "NAME", 1, 1, "Let it leave memory when others need room", NULL,
      ctl_adapter_unpin, NULL},
-    {"adapter warm", "NAME", 1, 1, "Load it before the first request does", NULL, ctl_adapter_warm,
-     NULL},
+    {"adapter warm", "NAME", 1, 1, "Load it before the first request does", warm_settings,
+     ctl_adapter_warm, NULL},
+    {"adapter share", "NAME none|all|TENANT...", 2, -1, "Say who else may ask for owner/NAME", NULL,
+     ctl_adapter_share, NULL},
+    {"adapter events", "NAME", 1, 1, "List who changed what", NULL, ctl_adapter_events, NULL},
+    {"adapter register", "PATH", 1, 1,
+     "Serve a tree of adapter folders where it lies on the server", register_settings,
+     ctl_adapter_register, NULL},
     {"adapter delete", "NAME[@VERSION]...", 1, -1, "Delete adapters or versions", delete_settings,
      ctl_adapter_delete, NULL},
     {"usage", "", 0, 0, "Show requests and tokens by time", usage_settings, ctl_usage_show, NULL},

@@ -365,6 +365,16 @@ def test_adapters():
     ctl("adapter", "warm", "pirate", key=key)
     assert "eng" in ctl("adapter", "list", "--all")
     assert "pirate" in ctl("models", key=key)
+    assert parsed("adapter", "warm", "pirate", "--wait", "30s", key=key)["residency"] != "disk"
+    server.tenant("guest")
+    guest = server.key("guest")
+    ctl("adapter", "share", "pirate", "guest", key=key)
+    assert "guest" in ctl("adapter", "list", "-o", "wide", key=key)
+    assert server.ask(guest, "eng/pirate", "What is 7 plus 5?").status == 200
+    assert parsed("adapter", "share", "pirate", "none", key=key)["sharing"] == "none"
+    assert server.ask(guest, "eng/pirate", "What is 7 plus 5?").status == 404
+    ctl("adapter", "share", "pirate", "nobody-here", key=key, expect=1)
+    assert "adapter.publish" in ctl("adapter", "events", "pirate", key=key)
     ctl("adapter", "delete", "pirate@2", key=key, expect=1)
     ctl("adapter", "delete", "pirate@2", "--yes", key=key)
     ctl("adapter", "delete", "pirate", "again", "--yes", "--drain", key=key)
@@ -381,6 +391,26 @@ def test_adapters():
     ctl("adapter", "push", folder, key=key, expect=1)
     assert "adapter" not in ctl("adapter", "list", "-o", "csv", key=key).split("\n", 1)[1]
     ctl("adapter", "push", ADAPTER, key=server.key("eng", ["inference"]), expect=1)  # scope
+
+
+def test_pages_and_registration():
+    server.tenant("bulk")
+    key = server.key("bulk")
+    root = pathlib.Path(server.settings["adapters.roots"])
+    for i in range(3):
+        shutil.copytree(ADAPTER, root / f"bulk-{i}")
+    (root / "broken").mkdir()
+    (root / "broken" / "adapter_config.json").write_text("{}")
+    ctl("adapter", "register", root, expect=2)
+    text = ctl("adapter", "register", root, "--tenant", "bulk", expect=1)
+    assert "3 registered" in text and "1 refused" in text and "broken" in text, text
+    shutil.rmtree(root / "broken")
+    assert "3 unchanged" in ctl("adapter", "register", root, "-t", "bulk")
+    assert len(parsed("adapter", "list", key=key)) == 3
+    s, env = lie()  # pages: what the server calls the next one is asked for
+    Liar.status, Liar.body = 200, json.dumps({"data": [{"name": "x"}], "has_more": True, "next": "x"}).encode()
+    assert len(parsed("adapter", "list", env=env, key="lk_x")) == 2  # and a circle is not run for ever
+    s.shutdown()
 
 
 def test_push_over_a_bad_line():
@@ -577,9 +607,12 @@ def test_drain():
 
 if __name__ == "__main__":
     try:
-        with Server(settings={"engine.max_seqs": 1}) as server:
+        roots = home / "roots"
+        roots.mkdir()
+        with Server(settings={"engine.max_seqs": 1, "adapters.roots": roots}) as server:
             run([test_wrong_usage, test_contexts, test_tenants_and_limits, test_keys,
-                 test_servers_that_lie, test_hostile_names, test_adapters, test_push_over_a_bad_line,
+                 test_servers_that_lie, test_hostile_names, test_adapters,
+                 test_pages_and_registration, test_push_over_a_bad_line,
                  test_push_goes_on_after_a_kill, test_progress_only_on_a_terminal,
                  test_chat_and_complete, test_chat_interactive, test_requests, test_server_side,
                  test_cannot_connect, test_tables_fit, test_completion, test_man_page, test_drain])
