@@ -9,7 +9,7 @@
  *
  * One `struct request` is counted, that is: each choice of a request with n > 1.
  *
- * Threads: any thread, but telemetry_adapter(): the engine thread.
+ * Threads: any thread; of one request, one after another.
  */
 #ifndef ENGINE_TELEMETRY_H
 #define ENGINE_TELEMETRY_H
