@@ -10,7 +10,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 
 cases="decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads kill-upload adapters-1000 punica-distinct
-    punica-uniform punica-skewed punica-identical slora stall slo-wire loratop stats-cost"
+    punica-uniform punica-skewed punica-identical slora stall slo-wire loratop stats-cost schemas schema-cost"
 json=
 [ $# -gt 0 ] || set -- --list
 case $1 in
@@ -135,6 +135,29 @@ errors = sum(c["errors"] for c in run["classes"].values())
 ok = figure <= 1 and b["least_tokens_10s"] > 0 and errors == 0
 print(f"slo-wire {figure:.2f} of interactive's targets at p99, batch at least {b['least_tokens_10s']} tokens in any 10 s, "
       f"{errors} errors (asked 1, above 0, 0): {'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
+PY
+    ;;
+schemas | schema-cost)
+    python=build/venv/bin/python # made by tests/run.sh
+    if [ "$name" = schemas ]; then
+        out=$($python tests/bench/forms.py schemas)
+    else
+        model=build/bench/135M
+        [ -e "$model/config.json" ] || python3 tests/tools/make_random_model.py 135M "$model" --adapters 8 >&2
+        out=$($python tests/bench/forms.py cost "$model")
+    fi
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$name" "$out" <<'PY'
+import json, sys
+name, r = sys.argv[1], json.loads(sys.argv[2])
+if name == "schemas":
+    ok = r["valid"] == r["answers"] == 10000
+    print(f"schemas {r['valid']} of {r['answers']} answers parse and validate (asked 10000): {'ok' if ok else 'short'}")
+else:
+    ok = r["ratio"] >= 0.95
+    print(f"schema-cost {r['ratio']:.3f} of the throughput without (asked 0.95): {'ok' if ok else 'short'}")
 sys.exit(0 if ok else 1)
 PY
     ;;

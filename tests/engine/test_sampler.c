@@ -310,6 +310,74 @@ START_TEST(extreme_logits_and_temperatures_stay_right)
 }
 END_TEST
 
+/* Under a mask: nothing else is drawn, and all is as if the others did not exist. */
+START_TEST(only_what_is_allowed_is_drawn)
+{
+    enum { N = 1000 };
+    sampler *sp = sampler_create(N);
+    uint32_t allowed[(N + 31) / 32];
+    for (int round = 0; round < 200; round++) {
+        sampling r = neutral();
+        r.temperature = round % 5 == 0 ? 0 : 1.5F;
+        r.top_k = round % 3 == 0 ? 7 : 0;
+        r.top_p = round % 4 == 0 ? 0.8F : 1;
+        r.min_p = round % 7 == 0 ? 0.1F : 0;
+        r.n_top = 5;
+        r.seed = (uint64_t)round;
+        int n_allowed = 1 + round % 9;
+        int32_t ids[9];
+        memset(allowed, 0, sizeof(allowed));
+        for (int i = 0; i < n_allowed; i++) {
+            ids[i] = (int32_t)(draw() % N);
+            allowed[ids[i] / 32] |= 1U << (ids[i] % 32);
+        }
+        float *l = random_logits(N, 8), total = 0;
+        float *copy = malloc(N * sizeof(*copy));
+        memcpy(copy, l, N * sizeof(*copy));
+        sampled out;
+        sampler_pick_allowed(sp, l, &r, allowed, NULL, 0, NULL, 0, &out);
+        ck_assert(out.token >= 0 && (allowed[out.token / 32] >> (out.token % 32) & 1));
+        ck_assert_int_le(out.n_top, n_allowed);
+        double sum = 0;
+        for (int v = 0; v < N; v++) {
+            if (allowed[v / 32] >> (v % 32) & 1) sum += exp((double)copy[v]);
+        }
+        ck_assert_double_eq_tol((double)out.logprob, (double)copy[out.token] - log(sum), 1e-4);
+        for (int i = 0; i < out.n_top; i++) {
+            int32_t v = out.top_id[i];
+            ck_assert(allowed[v / 32] >> (v % 32) & 1);
+            total += expf(out.top_logprob[i]);
+        }
+        if (n_allowed <= 5) ck_assert_float_eq_tol(total, 1, 1e-3F);
+        free(copy);
+        free(l);
+    }
+    sampler_destroy(sp);
+}
+END_TEST
+
+START_TEST(min_tokens_gives_way_where_only_the_end_is_allowed)
+{
+    enum { N = 40 };
+    sampler *sp = sampler_create(N);
+    sampling r = neutral();
+    int32_t stop[] = {33, 3};
+    r.stop_id = stop;
+    r.n_stop_id = 2;
+    r.min_tokens = 10;
+    uint32_t allowed[2] = {1U << 3, 1U << 1};
+    sampled out;
+    float l[N] = {0};
+    sampler_pick_allowed(sp, l, &r, allowed, NULL, 0, NULL, 0, &out);
+    ck_assert(out.token == 33 || out.token == 3);
+    allowed[0] |= 1U << 7; /* now there is a way to go on */
+    memset(l, 0, sizeof(l));
+    sampler_pick_allowed(sp, l, &r, allowed, NULL, 0, NULL, 0, &out);
+    ck_assert_int_eq(out.token, 7);
+    sampler_destroy(sp);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("sampler");
@@ -321,6 +389,8 @@ int main(void)
     tcase_add_test(tc, penalties_bias_and_bans_match_the_plain_rules);
     tcase_add_test(tc, a_draw_depends_on_seed_and_number_alone);
     tcase_add_test(tc, what_is_not_a_number_is_said);
+    tcase_add_test(tc, only_what_is_allowed_is_drawn);
+    tcase_add_test(tc, min_tokens_gives_way_where_only_the_end_is_allowed);
     tcase_add_test(tc, extreme_logits_and_temperatures_stay_right);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);

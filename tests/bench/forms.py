@@ -1,0 +1,90 @@
+"""Structured answers, measured: forms.py schemas | cost MODEL_DIR
+
+schemas   200 schemas, 50 answers each through HTTPS by the demo model at temperature 1.2; one line of JSON:
+          how many were made, ended by themselves, parse, validate.
+cost      tokens per second of 8 requests at once with a schema and without, in turns; one line of JSON."""
+import concurrent.futures
+import json
+import pathlib
+import statistics
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+import schemas  # noqa: E402
+from harness import Server  # noqa: E402
+
+# Never done within the tokens asked for: keys, strings, numbers, nesting, an enum, one of each again and again.
+LONG = {"type": "array", "minItems": 1000, "items": {
+    "type": "object", "additionalProperties": False, "required": ["name", "kind", "score", "tags"],
+    "properties": {"name": {"type": "string", "minLength": 4, "maxLength": 60},
+                   "kind": {"enum": ["small", "large", "unknown"]},
+                   "score": {"type": "number", "minimum": 0, "maximum": 100},
+                   "notes": {"type": "string"},
+                   "tags": {"type": "array", "items": {"type": "string", "maxLength": 12},
+                            "minItems": 1, "maxItems": 5}}}}
+TOKENS, STREAMS, TURNS = 96, 8, 7
+
+
+def form(schema):
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+
+
+def all_schemas(each=50):
+    todo = schemas.schemas()
+    count = {"answers": 0, "ended": 0, "valid": 0, "wrong": []}
+    with Server() as server:
+        key = server.tenant("forms")
+
+        def one(job):
+            i, seed = job
+            r = server.call("POST", "/v1/chat/completions", {
+                "model": "base", "temperature": 1.2, "seed": seed, "max_tokens": 700,
+                "messages": [{"role": "user", "content": "What is 7 plus 5?"}],
+                "response_format": form(todo[i])}, key=key, timeout=600)
+            return i, r
+        jobs = [(i, 1000 * i + k) for i in range(len(todo)) for k in range(each)]
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            for i, r in pool.map(one, jobs):
+                count["answers"] += 1
+                wrong = repr(r) if r.status != 200 else None
+                if not wrong:
+                    choice = r.json["choices"][0]
+                    count["ended"] += choice["finish_reason"] == "stop"
+                    wrong = schemas.check(todo[i], choice["message"]["content"])
+                if wrong:
+                    count["wrong"].append([i, wrong[:300]])
+                else:
+                    count["valid"] += 1
+    count["wrong"] = count["wrong"][:20]
+    print(json.dumps(count))
+
+
+def cost(model):
+    rates = {"plain": [], "schema": []}
+    with Server(model=model) as server:
+        key = server.tenant("forms")
+
+        def one(more, seed):
+            r = server.call("POST", "/v1/completions", {
+                "model": "base", "prompt": [9] * 16, "max_tokens": TOKENS, "temperature": 1,
+                "seed": seed, **more}, key=key, timeout=600)
+            assert r.status == 200, r
+            assert r.json["usage"]["completion_tokens"] == TOKENS, r
+        kinds = {"plain": {"ignore_eos": True}, "schema": {"response_format": form(LONG)}}
+        for turn in range(TURNS + 1):
+            for kind, more in kinds.items():
+                start = time.monotonic()
+                with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
+                    list(pool.map(lambda k: one(more, turn * 100 + k), range(2 * STREAMS)))
+                if turn:  # the first one warms up
+                    rates[kind].append(2 * STREAMS * TOKENS / (time.monotonic() - start))
+    ratios = [b / a for a, b in zip(rates["plain"], rates["schema"])]
+    print(json.dumps({"ratio": statistics.median(ratios), "ratios": ratios,
+                      **{k: statistics.median(v) for k, v in rates.items()}}))
+
+
+if sys.argv[1] == "schemas":
+    all_schemas()
+else:
+    cost(sys.argv[2])

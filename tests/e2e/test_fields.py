@@ -1,0 +1,181 @@
+"""Every field of the two completion calls does what it says, seen from outside (temperature 0 where not said)."""
+import math
+
+from harness import Server, events, run
+
+server = Server()
+QUESTION = [{"role": "user", "content": "What is 7 plus 5?"}]
+
+
+def call(path, body, expect=200, **headers):
+    r = server.call("POST", path, body, key=key, headers=headers)
+    assert r.status == expect, r
+    return r
+
+
+def text(prompt="The red lamp", expect=200, **more):
+    r = call("/v1/completions", {"model": "base", "prompt": prompt, "temperature": 0,
+                                 "max_tokens": 8, **more}, expect)
+    return r.json
+
+
+def chat(expect=200, **more):
+    return call("/v1/chat/completions", {"model": "base", "messages": QUESTION, "temperature": 0,
+                                         "max_tokens": 24, **more}, expect).json
+
+
+def said(r):
+    c = r["choices"][0]
+    return c["text"] if "text" in c else c["message"]["content"]
+
+
+def ids_of(s):
+    return call("/tokenize", {"model": "base", "prompt": s}).json["tokens"]
+
+
+def prompts_of_every_kind():
+    one = said(text())
+    ids = ids_of("The red lamp")
+    assert said(text(ids)) == one
+    r = text(["The red lamp", "A"])
+    assert r["choices"][0]["text"] == one and [c["index"] for c in r["choices"]] == [0, 1]
+    r = text([ids, ids_of("A"), ids])
+    assert [c["text"] for c in r["choices"]] == [one, said(text("A")), one]
+    assert r["usage"]["prompt_tokens"] == 2 * len(ids) + len(ids_of("A"))
+
+
+def several_choices():
+    r = text(n=3, best_of=3, temperature=1.1, seed=4)
+    assert len({c["text"] for c in r["choices"]}) > 1
+    assert [c["index"] for c in r["choices"]] == [0, 1, 2]
+    r = text(["The", "A"], n=2, temperature=1.1, seed=4)
+    assert [c["index"] for c in r["choices"]] == [0, 1, 2, 3]
+    assert text(n=2, best_of=3, expect=400)["error"]["param"] == "best_of"
+    r = chat(n=2, temperature=1.5, seed=1)
+    assert len(r["choices"]) == 2
+
+
+def echo_and_log_probabilities():
+    r = text(echo=True, logprobs=2)["choices"][0]
+    assert r["text"].startswith("The red lamp")
+    lp = r["logprobs"]
+    assert "".join(lp["tokens"]) == r["text"] and lp["token_logprobs"][0] is None
+    assert all(len(t) == 2 for t in lp["top_logprobs"][1:])
+    assert lp["text_offset"][0] == 0
+    lp = chat(logprobs=True, top_logprobs=5)["choices"][0]["logprobs"]["content"]
+    for t in lp:
+        tops = [a["logprob"] for a in t["top_logprobs"]]
+        assert tops == sorted(tops, reverse=True) and len(tops) == 5
+        assert t["logprob"] == tops[0] and sum(map(math.exp, tops)) <= 1.0001
+
+
+def sampling_rules():
+    greedy = said(chat())
+    for more in ({"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1}):
+        assert said(chat(temperature=1.5, seed=3, **more)) == greedy, more
+    first = chat(return_token_ids=True)["choices"][0]["token_ids"][0]
+    other = chat(return_token_ids=True, logit_bias={str(first): -100})["choices"][0]["token_ids"][0]
+    assert other != first
+    wanted = ids_of("lamp")[0]
+    forced = chat(return_token_ids=True, logit_bias={str(wanted): 100}, max_tokens=4)
+    assert forced["choices"][0]["token_ids"] == [wanted] * 4
+    for more in ({"frequency_penalty": 2}, {"presence_penalty": 2}, {"repetition_penalty": 2}):
+        ask = dict(return_token_ids=True, ignore_eos=True, max_tokens=120)
+        plain = chat(**ask)["choices"][0]["token_ids"]
+        less = chat(**ask, **more)["choices"][0]["token_ids"]
+        assert less != plain and max(map(less.count, less)) < max(map(plain.count, plain)), more
+
+
+def ends():
+    full = chat(return_token_ids=True)["choices"][0]
+    assert full["finish_reason"] == "stop"
+    ids, n = full["token_ids"], len(full["token_ids"])
+    longer = chat(min_tokens=n + 6)
+    assert longer["usage"]["completion_tokens"] > n + 5
+    forever = chat(ignore_eos=True, max_tokens=40)
+    assert forever["usage"]["completion_tokens"] == 40
+    assert forever["choices"][0]["finish_reason"] == "length"
+    cut = chat(stop_token_ids=[ids[3]], return_token_ids=True)["choices"][0]
+    assert cut["token_ids"] == ids[:ids.index(ids[3])] and cut["stop_reason"] == ids[3]
+    answer = full["message"]["content"]
+    mark = answer[4:6]
+    assert said(chat(stop=mark)) == answer[:answer.index(mark)]
+    kept = chat(stop=[mark], include_stop_str_in_output=True)
+    assert said(kept) == answer[:answer.index(mark) + 2]
+    assert kept["choices"][0]["stop_reason"] == mark
+    shown = said(chat(skip_special_tokens=False, ignore_eos=True, max_tokens=40))
+    hidden = said(chat(ignore_eos=True, max_tokens=40))
+    assert len(shown) > len(hidden), (shown, hidden)
+
+
+def token_ids_come_back():
+    r = chat(return_token_ids=True)["choices"][0]
+    assert call("/detokenize", {"model": "base", "tokens": r["token_ids"]}).json["prompt"] \
+        == r["message"]["content"]
+    assert len(r["prompt_token_ids"]) == chat()["usage"]["prompt_tokens"]
+    r = call("/v1/chat/completions", {"model": "base", "messages": QUESTION, "temperature": 0,
+                                      "max_tokens": 24, "stream": True, "return_token_ids": True})
+    ids = [i for e in events(r.body) for c in e["choices"] for i in c.get("token_ids") or []]
+    assert ids == chat(return_token_ids=True)["choices"][0]["token_ids"]
+
+
+def streams_with_usage():
+    def stream(**options):
+        r = call("/v1/completions", {"model": "base", "prompt": "The", "max_tokens": 6, "stream": True,
+                                     "ignore_eos": True, "stream_options": options})
+        return events(r.body)
+    got = stream(include_usage=True)
+    assert got[-1]["choices"] == [] and got[-1]["usage"]["completion_tokens"] == 6
+    assert all(e["usage"] is None for e in got[:-1])
+    got = stream(include_usage=True, continuous_usage_stats=True)
+    counts = [e["usage"]["completion_tokens"] for e in got]
+    assert counts == sorted(counts) and counts[-1] == 6
+    assert all("usage" not in e for e in stream())
+
+
+def parts_and_tiers():
+    parts = [{"role": "user", "content": [{"type": "text", "text": "What is 7"},
+                                          {"type": "text", "text": " plus 5?"}]}]
+    assert said(chat(messages=parts)) == said(chat())
+    assert chat(service_tier="flex")["service_tier"] == "flex"
+    assert chat(service_tier="auto")["service_tier"] == "default"
+    assert chat(service_tier="nonsense", expect=400)["error"]["param"] == "service_tier"
+    for p in (-5, 0, 7):
+        assert said(chat(priority=p)) == said(chat())
+    bound = server.tenant("bounded", classes=["standard"])
+    r = server.call("POST", "/v1/chat/completions", {"model": "base", "messages": QUESTION,
+                    "max_tokens": 2, "priority": -9}, key=bound)
+    assert r.status == 200, r  # as soon as it may, no sooner
+
+
+def salts_part_the_cache():
+    prompt = list(range(40, 140))
+
+    def cached(salt):
+        r = text(prompt, max_tokens=1, cache_salt=salt)
+        return r["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert cached("a") == 0 and cached("a") > 0 and cached("b") == 0
+
+
+def strict_clients_hear_of_unknown_fields():
+    body = {"model": "base", "messages": QUESTION, "max_tokens": 1, "temprature": 1, "user": "me"}
+    r = call("/v1/chat/completions", body)
+    assert sorted(r.headers["x-ignored-params"].replace(",", " ").split()) == ["temprature", "user"]
+    r = call("/v1/chat/completions", body, 400, **{"x-lorad-strict-params": "true"})
+    assert r.json["error"]["code"] == "unknown_parameter"
+    assert r.json["error"]["param"] == "temprature"
+    del body["temprature"]
+    call("/v1/chat/completions", body, 200, **{"x-lorad-strict-params": "true"})
+
+
+def also_without_v1():
+    body = {"model": "base", "prompt": "The", "max_tokens": 2}
+    assert call("/completions", body).json["choices"]
+    assert server.call("GET", "/models", key=key).json["data"][0]["id"] == "base"
+
+
+with server:
+    key = server.tenant("fields")
+    run([prompts_of_every_kind, several_choices, echo_and_log_probabilities, sampling_rules, ends,
+         token_ids_come_back, streams_with_usage, parts_and_tiers, salts_part_the_cache,
+         strict_clients_hear_of_unknown_fields, also_without_v1])
