@@ -201,10 +201,18 @@ const cJSON *schema_target(schema_compiler *c, const cJSON *s)
     return NULL;
 }
 
+static int64_t nodes_of(const cJSON *s)
+{
+    int64_t n = 0;
+    for (; s; s = s->next) n += 1 + (s->child ? nodes_of(s->child) : 0);
+    return n;
+}
+
 /* Takes ownership of `s`; NULL and an error if there is no room. */
 cJSON *schema_own(schema_compiler *c, cJSON *s)
 {
-    if (s && c->n_merged < MERGES_MAX) {
+    c->merged_nodes += nodes_of(s);
+    if (s && c->n_merged < MERGES_MAX && c->merged_nodes < MERGED_NODES_MAX) {
         c->merged[c->n_merged++] = s;
         return s;
     }
@@ -331,6 +339,13 @@ static bool closes_out(const cJSON *closed, const cJSON *other)
     return false;
 }
 
+static bool may_join(schema_compiler *c, const cJSON *a, const cJSON *b)
+{
+    int64_t n = cJSON_GetArraySize(a), m = cJSON_GetArraySize(b);
+    c->merge_work += (n + 1) * (m + 1);
+    return c->merge_work < MERGE_WORK_MAX || schema_fail(c, ERR_LIMIT, "too much to join");
+}
+
 /* What satisfies both; owned by the compiler. */
 cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b)
 {
@@ -339,6 +354,8 @@ cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b)
         return schema_own(c, none ? cJSON_CreateFalse()
                                   : cJSON_Duplicate(cJSON_IsObject(a) ? a : b, true));
     }
+    const cJSON *members_a = schema_get(a, "properties"), *members_b = schema_get(b, "properties");
+    if (!may_join(c, a, b) || !may_join(c, members_a, members_b)) return NULL;
     if (closes_out(a, b) || closes_out(b, a)) {
         (void)schema_unsupported(c, "additionalProperties", " where another part adds properties");
         return NULL;
@@ -355,6 +372,7 @@ cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b)
             cJSON_AddItemToObject(out, v->string, cJSON_Duplicate(v, true));
             continue;
         }
+        if (!may_join(c, mine, v)) return NULL;
         cJSON *joined = join(v->string, mine, v);
         if (!joined) {
             (void)schema_unsupported(c, v->string, " where two parts say it differently");

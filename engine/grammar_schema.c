@@ -294,6 +294,10 @@ static void other_keys(schema_compiler *c, int32_t from, const cJSON *props, int
     for (int i = 0; i < 3; i++) gb_bytes(b, any, plain[i][0], plain[i][1], STEP_COUNT, any);
     gb_leave(b, any, quote);
     int n = cJSON_GetArraySize(props), k = 0;
+    if (n > OTHERS_MAX) {
+        (void)schema_fail(c, ERR_LIMIT, "too many properties beside additionalProperties");
+        return;
+    }
     const char **name = calloc((size_t)n + 1, sizeof(*name));
     int32_t *place = calloc((size_t)n + 1, sizeof(*place)); /* state that each name has come to */
     if (!name || !place) b->failed = true;

@@ -15,7 +15,10 @@ enum {
     NEST_MAX = 100,    /* of schemas in one another, merged ones included */
     REF_HOPS_MAX = 64, /* a $ref to a $ref ... */
     LENGTH_MAX = 1 << 30,
-    KEY_MAX = 64, /* characters of a member's name that the schema does not give */
+    MERGED_NODES_MAX = 100000,
+    MERGE_WORK_MAX = 10000000, /* members compared */
+    OTHERS_MAX = 1000,         /* named members beside additionalProperties */
+    KEY_MAX = 64,              /* characters of a member's name that the schema does not give */
 };
 
 typedef struct {
@@ -32,6 +35,7 @@ typedef struct {
     int n_known;
     cJSON *merged[MERGES_MAX]; /* owned */
     int n_merged;
+    int64_t merged_nodes, merge_work; /* bounded: a small schema may ask for a lot */
     int nest;
     char path[256];
     size_t path_len;

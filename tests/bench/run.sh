@@ -154,7 +154,7 @@ import json, sys
 name, r = sys.argv[1], json.loads(sys.argv[2])
 if name == "schemas":
     ok = r["valid"] == r["answers"] == 10000
-    print(f"schemas {r['valid']} of {r['answers']} answers parse and validate (asked 10000): {'ok' if ok else 'short'}")
+    print(f"schemas {r['valid']} of {r['answers']} whole answers parse and validate, {r['cut']} others were cut by max_tokens (asked 10000): {'ok' if ok else 'short'}")
 else:
     ok = r["ratio"] >= 0.95
     print(f"schema-cost {r['ratio']:.3f} of the throughput without (asked 0.95): {'ok' if ok else 'short'}")

@@ -354,6 +354,32 @@ START_TEST(hostile_grammars_end_soon)
 }
 END_TEST
 
+/* Small texts that would ask for hours or gigabytes if nobody counted. */
+START_TEST(what_multiplies_is_refused)
+{
+    char *many = times("1,", 20000, "2"), *refs = times("{\"$ref\":\"#/$defs/e\"},", 400, "{}");
+    size_t n = 2 * strlen(many) + strlen(refs) + 400;
+    char *s = malloc(n), key[32];
+    grammar *g;
+    err e;
+    (void)snprintf(s, n, "{\"$defs\":{\"e\":{\"enum\":[%s]}},\"enum\":[%.20000s0],\"allOf\":[%s]}",
+                   many, many, refs);
+    ck_assert_int_eq(compile("schema", s, &g, &e), ERR_LIMIT);
+    free(s);
+    free(many);
+    free(refs);
+    cJSON *schema = cJSON_CreateObject(), *props = cJSON_AddObjectToObject(schema, "properties");
+    cJSON_AddTrueToObject(schema, "additionalProperties");
+    for (int i = 0; i < 3000; i++) {
+        (void)snprintf(key, sizeof(key), "k%d", i);
+        cJSON_AddTrueToObject(props, key);
+    }
+    grammar_spec spec = {.kind = GRAMMAR_SCHEMA, .json = schema};
+    ck_assert_int_eq(grammar_acquire(maker, &spec, &g, &e), ERR_LIMIT);
+    cJSON_Delete(schema);
+}
+END_TEST
+
 START_TEST(nesting_ends_where_the_stack_does)
 {
     grammar *g = must("schema", "{\"type\":\"array\"}");
@@ -406,6 +432,7 @@ int main(void)
     tcase_add_test(t, masks_are_what_asking_each_token_says);
     tcase_add_test(t, refuses_by_name);
     tcase_add_test(t, hostile_grammars_end_soon);
+    tcase_add_test(t, what_multiplies_is_refused);
     tcase_add_test(t, nesting_ends_where_the_stack_does);
     tcase_add_test(t, one_compilation_serves_all);
     suite_add_tcase(s, t);
