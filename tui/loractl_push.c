@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -302,12 +303,127 @@ static int commit(push *p)
     return status;
 }
 
+/* ---------------------------------------------------------------------- one GGUF -- */
+
+/* llama.cpp's file goes in one piece, as the only member of a tar. */
+typedef struct {
+    push *p;
+    const local_file *f;
+    char head[512];
+    int64_t at, total; /* of the tar */
+} tar_source;
+
+static void tar_head(tar_source *t)
+{
+    char *h = t->head;
+    unsigned sum = 0;
+    memset(h, 0, sizeof(t->head));
+    (void)snprintf(h, 100, "adapter.gguf");
+    (void)snprintf(h + 100, 8, "%07o", 0644);
+    (void)snprintf(h + 108, 8, "%07o", 0);
+    (void)snprintf(h + 116, 8, "%07o", 0);
+    (void)snprintf(h + 124, 12, "%011llo", (unsigned long long)t->f->bytes);
+    (void)snprintf(h + 136, 12, "%011o", 0);
+    h[156] = '0';
+    memcpy(h + 257, "ustar\00000", 8);
+    memset(h + 148, ' ', 8);
+    for (size_t i = 0; i < sizeof(t->head); i++) sum += (unsigned char)h[i];
+    (void)snprintf(h + 148, 8, "%06o", sum);
+}
+
+static size_t read_tar(void *arg, char *to, size_t cap)
+{
+    tar_source *t = arg;
+    int64_t head = (int64_t)sizeof(t->head), end = head + t->f->bytes;
+    ssize_t got;
+    if (t->at < head) {
+        got = head - t->at < (int64_t)cap ? (ssize_t)(head - t->at) : (ssize_t)cap;
+        memcpy(to, t->head + t->at, (size_t)got);
+    } else if (t->at < end) {
+        if (end - t->at < (int64_t)cap) cap = (size_t)(end - t->at);
+        got = pread(t->f->fd, to, cap, (off_t)(t->at - head));
+    } else { /* padding, and two empty blocks */
+        got = t->total - t->at < (int64_t)cap ? (ssize_t)(t->total - t->at) : (ssize_t)cap;
+        memset(to, 0, (size_t)got);
+    }
+    if (got <= 0) return 0;
+    t->at += got;
+    return (size_t)got;
+}
+
+static bool rewind_tar(void *arg)
+{
+    ((tar_source *)arg)->at = 0;
+    return true;
+}
+
+static void show_tar(void *arg, int64_t sent, int64_t received)
+{
+    (void)received;
+    progress_set(&((tar_source *)arg)->p->progress, sent);
+}
+
+static bool is_gguf(const char *path)
+{
+    struct stat st;
+    size_t n = strlen(path);
+    return n > 5 && strcasecmp(path + n - 5, ".gguf") == 0 && stat(path, &st) == 0 &&
+           S_ISREG(st.st_mode);
+}
+
+static int push_gguf(push *p)
+{
+    struct stat st;
+    char path[4096];
+    client_reply reply;
+    cJSON *tree = NULL;
+    err e;
+    size_t n = strlen(p->name);
+    const char *description = cli_value(&p->c->cli, "description");
+    if (!cli_value(&p->c->cli, "name") && n > 5) p->name[n - 5] = 0; /* the file's, without .gguf */
+    local_file *f = &p->file[0];
+    f->fd = open(p->dir, O_RDONLY | O_CLOEXEC);
+    if (f->fd < 0 || fstat(f->fd, &st) != 0) return ctl_fail("%s: %s", p->dir, strerror(errno));
+    f->bytes = st.st_size;
+    if (f->bytes >= INT64_C(1) << 33) return ctl_fail("%s is too large for a tar", p->dir);
+    tar_source t = {.p = p, .f = f, .total = 512 + (f->bytes + 511) / 512 * 512 + 1024};
+    tar_head(&t);
+    (void)snprintf(path, sizeof(path), "/v1/adapters/%s/versions?activate=%s%s%s", ctl_seg(p->name),
+                   cli_given(&p->c->cli, "no-activate") ? "false" : "true",
+                   description ? "&description=" : "", description ? ctl_seg(description) : "");
+    client_request rq = {.method = "POST",
+                         .path = path,
+                         .type = "application/x-tar",
+                         .source = read_tar,
+                         .rewind = rewind_tar,
+                         .source_arg = &t,
+                         .source_bytes = t.total,
+                         .on_progress = show_tar,
+                         .progress_arg = &t,
+                         .timeout_ms = -1,
+                         .idle_ms = COMMIT_MS};
+    if (cli_given(&p->c->cli, "new")) rq.headers[0] = "If-None-Match: *";
+    progress_begin(&p->progress, p->name, t.total, 0, cli_given(&p->c->cli, "quiet"));
+    int status = ctl_run(p->c, TENANT_SIDE, &rq, &reply);
+    progress_end(&p->progress);
+    if (!status && client_reply_json(&reply, &tree, &e)) status = ctl_fail("%s", e.msg);
+    client_reply_clear(&reply);
+    if (!status) ctl_print_row(p->c, ctl_version_columns, tree);
+    cJSON_Delete(tree);
+    return status;
+}
+
 int ctl_adapter_push(void *arg)
 {
     ctl *c = arg;
     cJSON *upload = NULL;
     push p = {.c = c, .dir = c->cli.arg[0]};
     int status = find_name(&p);
+    if (!status && is_gguf(p.dir)) {
+        status = push_gguf(&p);
+        if (p.file[0].fd > 0) (void)close(p.file[0].fd);
+        return status;
+    }
     if (!status) status = open_files(&p);
     if (!status) {
         status = ctl_call(c, TENANT_SIDE, "POST", manifest(&p), &upload, "/v1/adapters/%s/versions",

@@ -20,7 +20,7 @@ import termios
 import threading
 import time
 
-from harness import BUILD, DEMO, Server, free_port, run
+from harness import BUILD, DEMO, ROOT, Server, free_port, run
 
 LORACTL = BUILD / "loractl"
 ADAPTER = DEMO / "adapters" / "pirate"
@@ -157,7 +157,7 @@ def test_wrong_usage():
         assert ctl.errors, args
     assert "did you mean 'tenant create'" in (ctl("tenant", "creat", "x", expect=2) or ctl.errors)
     assert "did you mean '--json'" in (ctl("stats", "--jsno", expect=2) or ctl.errors)
-    assert "usage: loractl adapter push DIR" in ctl("adapter", "push", "--help")
+    assert "usage: loractl adapter push DIR|FILE.gguf" in ctl("adapter", "push", "--help")
     assert "adapter push" in ctl("--help") and "adapter push" in ctl("help")
     assert ctl("version").startswith("loractl ") and ctl("--version") == ctl("version")
 
@@ -393,6 +393,29 @@ def test_adapters():
     ctl("adapter", "push", ADAPTER, key=server.key("eng", ["inference"]), expect=1)  # scope
 
 
+def test_push_of_a_gguf():
+    key = server.tenant("llama")
+    ctl("adapter", "push", home / "none.gguf", key=key, expect=1)
+    bad = home / "bad.gguf"
+    bad.write_bytes(b"GGUF" + bytes(1021))  # no multiple of a tar's block
+    ctl("adapter", "push", bad, key=key, expect=1)
+    assert "GGUF" in ctl.errors or "gguf" in ctl.errors, ctl.errors
+    fixtures = ROOT / "tests/fixtures"
+    model = home / "model"  # the fixture has no tokenizer; nothing is asked of it here
+    shutil.copytree(fixtures / "models/llama-f32", model)
+    shutil.copy(DEMO / "base/tokenizer.json", model)
+    with Server(model=model) as other:
+        env = {"LORAD_URL": f"https://localhost:{other.port}", "LORAD_CA": other.ca}
+        theirs = other.tenant("llama")
+        shutil.copy(fixtures / "peft/llama-f32/gguf/adapter.gguf", home / "mine.gguf")
+        made = parsed("adapter", "push", home / "mine.gguf", "--description", "from llama.cpp",
+                      key=theirs, env=env)
+        assert made["model"] == "mine@1" and made["state"] == "ready", made
+        ctl("adapter", "push", home / "mine.gguf", "-n", "mine", "--new", key=theirs, env=env, expect=1)
+        shown = parsed("adapter", "show", "mine", key=theirs, env=env)
+        assert shown["description"] == "from llama.cpp", shown
+
+
 def test_pages_and_registration():
     server.tenant("bulk")
     key = server.key("bulk")
@@ -612,7 +635,7 @@ if __name__ == "__main__":
         with Server(settings={"engine.max_seqs": 1, "adapters.roots": roots}) as server:
             run([test_wrong_usage, test_contexts, test_tenants_and_limits, test_keys,
                  test_servers_that_lie, test_hostile_names, test_adapters,
-                 test_pages_and_registration, test_push_over_a_bad_line,
+                 test_push_of_a_gguf, test_pages_and_registration, test_push_over_a_bad_line,
                  test_push_goes_on_after_a_kill, test_progress_only_on_a_terminal,
                  test_chat_and_complete, test_chat_interactive, test_requests, test_server_side,
                  test_cannot_connect, test_tables_fit, test_completion, test_man_page, test_drain])
