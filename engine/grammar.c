@@ -61,7 +61,8 @@ struct grammar_run {
     _Atomic int state; /* run_state; the helper writes RUN_READY last */
     grammar_run *next; /* in the helper's queue */
     bool complete, over, failed;
-    uint32_t *mask; /* [mask_words] */
+    uint32_t *mask, *before; /* [mask_words] of this place and, if `nearer`, of the one before */
+    bool nearer;             /* as before but for counters that are nearer to their upper bound */
     g_conf conf[GRAMMAR_SET_MAX];
     int n_conf, n_node;
     g_node *node, *spare; /* [RUN_NODES] each */
@@ -131,7 +132,7 @@ static bool is_cheap(const grammar_run *r, int most)
         if (f->node == NODE_ROOT && r->g->a.is_end[f->state]) continue;
         const state_mask *m = mask_of(r->g, f->state);
         if (!m || depth_below(r, f) + m->depth > GRAMMAR_DEPTH_MAX) return false;
-        dep += m->n_dep;
+        dep += r->nearer ? 0 : m->n_dep;
     }
     return dep <= most;
 }
@@ -148,7 +149,8 @@ static void compose(grammar_run *r, g_walk *w)
     for (int i = 0; i < r->n_conf; i++) {
         const g_conf *f = &r->conf[i];
         if (is_end(r, f)) continue;
-        mask_add(t, mask_of(r->g, f->state), &r->g->a, f, r->node, r->n_node, w, r->mask);
+        mask_add(t, mask_of(r->g, f->state), &r->g->a, f, r->node, r->n_node, w,
+                 r->nearer ? r->before : NULL, r->mask);
     }
 }
 
@@ -271,16 +273,28 @@ static bool same_frames(const grammar_run *r, int32_t x, int32_t y)
     return x == y;
 }
 
-static bool same_mask(const grammar_run *r, const g_conf *conf, int n)
+/* A string that has got longer, say, and no nearer to what is wanted at least. */
+static bool counts_on(const g_auto *a, const g_conf *x, const g_conf *y)
 {
-    if (n != r->n_conf) return false;
+    return x->bounds < 0 || (x->c >= a->bounds[x->bounds].min && y->c >= x->c);
+}
+
+typedef enum { PLACE_NEW, PLACE_NEARER, PLACE_SAME } place_kind;
+
+/* PLACE_NEARER: nothing is allowed that was not allowed before. */
+static place_kind compare(const grammar_run *r, const g_conf *conf, int n)
+{
+    place_kind kind = PLACE_SAME;
+    if (n != r->n_conf) return PLACE_NEW;
     for (int i = 0; i < n; i++) {
         const g_conf *x = &r->conf[i], *y = &conf[i];
-        if (x->state != y->state || x->bounds != y->bounds) return false;
+        if (x->state != y->state || x->bounds != y->bounds) return PLACE_NEW;
         bool count = x->c == y->c || (counts_freely(&r->g->a, x) && counts_freely(&r->g->a, y));
-        if (!count || !same_frames(r, x->node, y->node)) return false;
+        if (!same_frames(r, x->node, y->node)) return PLACE_NEW;
+        if (!count && !counts_on(&r->g->a, x, y)) return PLACE_NEW;
+        if (!count) kind = PLACE_NEARER;
     }
-    return true;
+    return kind;
 }
 
 /* The sets after the token's bytes; false: it leads nowhere. */
@@ -309,14 +323,20 @@ static void settle(grammar_run *r, g_walk *w, int depth)
         if (f.node >= 0) f.node = keep_node(r, w, f.node, &n_node);
         if (f.node >= NODE_ROOT) conf[n++] = f;
     }
-    bool same = atomic_load(&r->state) == RUN_READY && same_mask(r, conf, n);
+    place_kind kind = atomic_load(&r->state) == RUN_READY ? compare(r, conf, n) : PLACE_NEW;
     memcpy(r->conf, conf, (size_t)n * sizeof(*conf));
     r->n_conf = n;
     r->n_node = n_node;
     g_node *old = r->node;
     r->node = r->spare;
     r->spare = old;
-    if (same) return;
+    if (kind == PLACE_SAME) return;
+    r->nearer = kind == PLACE_NEARER;
+    if (r->nearer) {
+        uint32_t *mask = r->mask;
+        r->mask = r->before;
+        r->before = mask;
+    }
     int ends = 0;
     for (int i = 0; i < n; i++) ends += is_end(r, &conf[i]);
     r->complete = ends > 0;
@@ -364,6 +384,7 @@ void grammar_run_release(grammar_run *r)
     if (!r || atomic_fetch_sub(&r->refs, 1) != 1) return;
     grammar_release(r->g);
     free(r->mask);
+    free(r->before);
     free(r->node);
     free(r->spare);
     free(r->stop_id);
@@ -389,10 +410,11 @@ grammar_run *grammar_run_create(grammar *g, const int32_t *stop_id, int n_stop_i
     atomic_fetch_add(&g->refs, 1);
     atomic_store(&r->refs, 1);
     r->mask = calloc(mask_words(g->maker->trie.n_vocab), sizeof(*r->mask));
+    r->before = calloc(mask_words(g->maker->trie.n_vocab), sizeof(*r->before));
     r->node = calloc(RUN_NODES, sizeof(*r->node));
     r->spare = calloc(RUN_NODES, sizeof(*r->spare));
     r->stop_id = calloc((size_t)n_stop_id + 1, sizeof(*r->stop_id));
-    if (!r->mask || !r->node || !r->spare || !r->stop_id || !begin_run(r)) {
+    if (!r->mask || !r->before || !r->node || !r->spare || !r->stop_id || !begin_run(r)) {
         grammar_run_release(r);
         return NULL;
     }

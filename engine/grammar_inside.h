@@ -163,6 +163,7 @@ enum {
     NODE_UNKNOWN = -2, /* a state by itself: what is below is not known */
     BOUNDS_NONE = -1,
     BOUNDS_UNKNOWN = -2,
+    BOUNDS_MAYBE = -3, /* of an unknown frame that has left its loop, if it might */
     WALK_CONFS = 8192,
     WALK_NODES = 8192,
     RUN_NODES = 1024, /* frames that a run keeps between tokens */

@@ -101,12 +101,17 @@ bool trie_build(token_trie *t, const tokenizer *tok, int n_vocab)
 
 /* --------------------------------------------------------------- one state's tokens -- */
 
-static int32_t bottom_count(const g_walk *w, const g_conf *f)
+/* What the unknown frame has counted; *maybe: it also depends on the lower bound. */
+static int32_t bottom_count(const g_walk *w, const g_conf *f, bool *maybe)
 {
-    if (f->node < 0) return f->bounds == BOUNDS_UNKNOWN ? f->c : 0;
-    int32_t i = f->node; /* no frames from before: base is empty */
-    while (w->node[i].parent >= 0) i = w->node[i].parent;
-    return w->node[i].bounds == BOUNDS_UNKNOWN ? w->node[i].c : 0;
+    int32_t bounds = f->bounds, c = f->c, i = f->node; /* no frames from before: base is empty */
+    while (i >= 0) {
+        bounds = w->node[i].bounds;
+        c = w->node[i].c;
+        i = w->node[i].parent;
+    }
+    *maybe = bounds == BOUNDS_MAYBE;
+    return *maybe || bounds == BOUNDS_UNKNOWN ? c : 0;
 }
 
 /* 0: allowed as it is; 1..KIND_MOST: if the counter has so much room; KIND_DEPENDS, KIND_NEVER. */
@@ -114,11 +119,16 @@ enum { KIND_MOST = 200, KIND_DEPENDS = 254, KIND_NEVER = 255 };
 
 static uint8_t kind_of(const g_walk *w, int depth, bool left)
 {
-    int32_t least = INT32_MAX;
+    int32_t least = INT32_MAX, least_maybe = INT32_MAX;
     for (int i = w->conf_at[depth]; i < w->conf_at[depth + 1] && least > 0; i++) {
-        int32_t k = bottom_count(w, &w->conf[i]);
-        if (k < least) least = k;
+        bool maybe;
+        int32_t k = bottom_count(w, &w->conf[i], &maybe);
+        if (maybe && k < least_maybe) least_maybe = k;
+        if (!maybe && k < least) least = k;
     }
+    /* A way that has left its loop wants room for what it counted before: with no less than another it
+     * opens nothing new. */
+    left = left || least_maybe < least;
     if (least == 0) return 0;
     if (left) return KIND_DEPENDS;
     if (least == INT32_MAX) return KIND_NEVER;
@@ -253,7 +263,7 @@ static void add_counted(const state_mask *m, int n_vocab, int room, uint32_t *ou
 }
 
 void mask_add(const token_trie *t, const state_mask *m, const g_auto *a, const g_conf *f,
-              const g_node *node, int n_node, g_walk *w, uint32_t *out)
+              const g_node *node, int n_node, g_walk *w, const uint32_t *among, uint32_t *out)
 {
     int max = f->bounds >= 0 ? a->bounds[f->bounds].max : -1;
     size_t words = mask_words(t->n_vocab);
@@ -267,14 +277,18 @@ void mask_add(const token_trie *t, const state_mask *m, const g_auto *a, const g
     walk_begin(w, a, node, n_node);
     walk_set(w, f, 1);
     int good = 0; /* bytes of the last token that led somewhere, its sets are there */
+    int shared = GRAMMAR_TOKEN_MAX; /* bytes that this token has in common with that one */
     for (int i = 0; i < m->n_dep; i++) {
         int p = m->dep[i];
         const uint8_t *s = t->bytes + t->at[p];
-        int len = (int)(t->at[p + 1] - t->at[p]), d = m->dep_same[i];
-        if (d > good) continue; /* the same bytes failed before */
-        good = d;
+        int len = (int)(t->at[p + 1] - t->at[p]), id = t->id[p];
+        if (m->dep_same[i] < shared) shared = m->dep_same[i];
+        if (among && !(among[id / 32] >> (id % 32) & 1)) continue;
+        if (shared > good) continue; /* the same bytes failed before */
+        good = shared;
+        shared = GRAMMAR_TOKEN_MAX;
         while (good < len && walk_byte(w, good, s[good])) good++;
-        if (good == len) allow(out, t->id[p]);
+        if (good == len) allow(out, id);
     }
 }
 

@@ -53,9 +53,10 @@ static inline size_t mask_words(int n_vocab)
 state_mask *mask_build(const token_trie *t, const g_auto *a, int32_t state, g_walk *w);
 void mask_free(state_mask *m);
 
-/* Adds what `m`, the mask of f's state, allows for the configuration f. */
+/* Adds what `m`, the mask of f's state, allows for the configuration f.  `among`: bits of the only
+ * dependent tokens that are still in question; NULL: all. */
 void mask_add(const token_trie *t, const state_mask *m, const g_auto *a, const g_conf *f,
-              const g_node *node, int n_node, g_walk *w, uint32_t *out);
+              const g_node *node, int n_node, g_walk *w, const uint32_t *among, uint32_t *out);
 
 /* The same for all n configurations at once, without masks of states: the slow and plain way.  False:
  * too much work. */

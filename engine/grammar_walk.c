@@ -65,6 +65,7 @@ static int32_t push(g_walk *w, int first_node, const g_conf *f, int32_t ret)
 /* The frame above is not needed any more if its rule ends right after the call. */
 static bool is_tail(const g_walk *w, const g_conf *f, const g_edge *e)
 {
+    if (f->bounds == BOUNDS_MAYBE) return false;
     return w->a->is_end[e->to] && !(f->bounds == BOUNDS_UNKNOWN && f->c > 0);
 }
 
@@ -82,12 +83,16 @@ static bool follow(g_walk *w, const g_conf *f, const g_edge *e, int first_node, 
         if (node < NODE_UNKNOWN) return false;
         *out = (g_conf){w->a->rule[e->rule].start, 0, e->bounds, node};
     } else if (e->step == STEP_ENTER) {
+        if (f->bounds == BOUNDS_MAYBE) {
+            w->left = true;
+            return false;
+        }
         out->c = 0;
         out->bounds = e->bounds;
     } else if (e->step == STEP_LEAVE) {
-        if (f->bounds == BOUNDS_UNKNOWN) {
-            w->left = true;
-            return false;
+        if (f->bounds == BOUNDS_UNKNOWN || f->bounds == BOUNDS_MAYBE) {
+            out->bounds = BOUNDS_MAYBE;
+            return true;
         }
         if (f->bounds >= 0 && f->c < w->a->bounds[f->bounds].min) return false;
         out->c = 0;

@@ -28,7 +28,7 @@ def form(schema):
 
 def chat(expect=200, **more):
     body = {"model": "base", "messages": QUESTION, "temperature": 1.3, "max_tokens": 200, **more}
-    r = server.call("POST", "/v1/chat/completions", body, key=key)
+    r = server.call("POST", "/v1/chat/completions", body, key=key, timeout=600)
     assert r.status == expect, r
     return r
 
@@ -194,9 +194,9 @@ def masks_that_are_late_hold_nobody_up():
         f"p{i}": {"type": "string", "pattern": f"^(.[^{i % 10}]|..x|[^a-y]..){{{i % 3 + 1},4}}$"}
         for i in range(12)}}
     big["required"] = [f"p{i}" for i in range(0, 12, 2)]
-    with concurrent.futures.ThreadPoolExecutor(9) as pool:
+    with concurrent.futures.ThreadPoolExecutor(5) as pool:
         made = [pool.submit(chat, response_format=form(big), seed=i, max_tokens=900, temperature=1)
-                for i in range(8)]
+                for i in range(4)]
         plain = chat(temperature=0).json["choices"][0]["message"]
         texts = [message(m.result()) for m in made]
     for i, t in enumerate(texts):
