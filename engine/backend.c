@@ -67,6 +67,20 @@ void be_free(backend *be, void *p)
     if (p) be->ops->free(be, p);
 }
 
+void *be_map(backend *be, size_t bytes)
+{
+    return be->ops->map ? be->ops->map(be, bytes) : be->ops->alloc(be, bytes);
+}
+
+void be_unmap(backend *be, void *p, size_t bytes)
+{
+    if (!p) return;
+    if (be->ops->map)
+        be->ops->unmap(be, p, bytes);
+    else
+        be->ops->free(be, p);
+}
+
 err_code be_upload(backend *be, void *dst, const void *src, size_t bytes)
 {
     return be->ops->upload(be, dst, src, bytes);
@@ -194,6 +208,15 @@ err_code be_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int n
     assert(n_pages > 0);
     *out = NULL;
     return be->ops->kv_create(be, out, shape, n_pages, e);
+}
+
+err_code be_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, void *mem,
+                      size_t stride, err *e)
+{
+    check_shape(shape);
+    assert(n_pages > 0 && mem && stride >= be_kv_page_bytes(be, shape) && stride % 64 == 0);
+    *out = NULL;
+    return be->ops->kv_attach(be, out, shape, n_pages, mem, stride, e);
 }
 
 void be_kv_destroy(backend *be, kv_pool *kv)

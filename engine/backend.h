@@ -57,6 +57,7 @@ typedef struct backend_caps {
     const char *name; /* "cpu", "cuda" */
     char detail[96];  /* "amx-bf16, 2 threads" */
     int page_tokens;  /* positions in one KV page; fixed per backend */
+    int lora_cols;    /* B is packed in blocks of so many columns, each in one piece; 0: 1 */
 } backend_caps;
 
 /* Shape of attention, fixed for a model. */
@@ -98,6 +99,10 @@ const backend_caps *be_caps(const backend *be);
 /* Backend memory, zeroed, 64-byte aligned (CUDA: 256); NULL when there is none. */
 void *be_alloc(backend *be, size_t bytes);
 void be_free(backend *be, void *p);
+/* The same for large areas that fill up slowly: memory comes with the first touch where the system can do
+ * that.  The size is given back with them. */
+void *be_map(backend *be, size_t bytes);
+void be_unmap(backend *be, void *p, size_t bytes);
 err_code be_upload(backend *be, void *dst, const void *src, size_t bytes);
 err_code be_download(backend *be, void *dst, const void *src, size_t bytes);
 
@@ -119,12 +124,14 @@ dtype be_weight_type(const weight *w);
 
 /* ---- adapters ----------------------------------------------------------------- */
 
-/* Bytes that one packed pair takes for a base of type `base`. */
+/* Bytes that one packed pair takes for a base of type `base`.  Proportional to the rank, and A's to d_in,
+ * so that a part of the rows of A, or of B's blocks of lora_cols columns, can be packed elsewhere
+ * (struct lora_split). */
 size_t be_lora_a_bytes(const backend *be, dtype base, int rank, int d_in);
 size_t be_lora_b_bytes(const backend *be, dtype base, int rank, int d_out);
 
 /* Packs A [rank][d_in] and B [d_out][rank] (host, row-major, `type`) into memory from
- * be_alloc().  Precision: that of `base` (F32 for F32 and F16, BF16 for BF16). */
+ * be_alloc() or be_map(); a_dst or b_dst may be NULL: only the other.  Precision: that of `base` (F32 for F32 and F16, BF16 for BF16). */
 err_code be_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
                       const void *b_src, dtype type, int rank, int d_in, int d_out, err *e);
 
@@ -155,6 +162,10 @@ err_code be_lora_gain(backend *be, const weight *w, const lora_pair *pair, const
 
 size_t be_kv_page_bytes(const backend *be, const attn_shape *shape);
 err_code be_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, err *e);
+/* Pages in memory that the caller keeps (be_map()): page i lies at mem + i * stride, and stride is at
+ * least be_kv_page_bytes(), a multiple of 64. */
+err_code be_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, void *mem,
+                      size_t stride, err *e);
 void be_kv_destroy(backend *be, kv_pool *kv);
 /* Copies the whole page of all layers (copy-on-write of a shared, partly filled page). */
 void be_kv_copy_page(backend *be, kv_pool *kv, int dst_page, int src_page);

@@ -26,6 +26,8 @@ struct backend_ops {
     void (*close)(backend *be);
     void *(*alloc)(backend *be, size_t bytes);
     void (*free)(backend *be, void *p);
+    void *(*map)(backend *be, size_t bytes); /* NULL: alloc and free do */
+    void (*unmap)(backend *be, void *p, size_t bytes);
     err_code (*upload)(backend *be, void *dst, const void *src, size_t bytes);
     err_code (*download)(backend *be, void *dst, const void *src, size_t bytes);
     void (*sync)(backend *be);
@@ -46,6 +48,8 @@ struct backend_ops {
 
     size_t (*kv_page_bytes)(const backend *be, const attn_shape *shape);
     err_code (*kv_create)(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, err *e);
+    err_code (*kv_attach)(backend *be, kv_pool **out, const attn_shape *shape, int n_pages,
+                          void *mem, size_t stride, err *e);
     void (*kv_destroy)(backend *be, kv_pool *kv);
     void (*kv_copy_page)(backend *be, kv_pool *kv, int dst_page, int src_page);
     void (*kv_save)(backend *be, const kv_pool *kv, int page, void *host);

@@ -1,8 +1,10 @@
-/* kv.c -- arrays indexed by page; a chained hash table over published pages; one LRU list.
+/* kv.c -- arrays indexed by page; a chained hash table over published pages.
  *
  * A published page remembers its parent page and the parent's serial number, which changes whenever
  * a page is published or loses its content.  So a chain is intact exactly when each link's serial
  * still matches, and walking from the root verifies everything that comes before.
+ *
+ * All of it is guarded by the arena's lock, because a loader that needs room may evict a page.
  */
 #include "engine/kv.h"
 
@@ -18,11 +20,11 @@ typedef struct {
     uint64_t serial, parent_serial; /* parent_serial 0: a root */
     uint64_t hash;
     int parent;
-    int chain;        /* next in the hash bucket */
-    int newer, older; /* LRU list of free-to-evict pages; free pages use `older` as a stack link */
+    int chain; /* next in the hash bucket */
 } page_info;
 
 struct kv_pages {
+    arena *arena;
     int n_pages, page_tokens;
     bool cache;
     page_info *page;
@@ -30,18 +32,18 @@ struct kv_pages {
     kv_domain *domain; /* [n_pages] of published roots */
     int *bucket;
     int bucket_mask;
-    int free_top; /* stack of free pages */
-    int lru_newest, lru_oldest;
-    int n_free, n_cached;
     uint64_t next_serial;
 };
 
-kv_pages *kv_create(int n_pages, int page_tokens, bool prefix_cache)
+static void evicted(void *self, int page);
+
+kv_pages *kv_create(arena *a, int page_tokens, bool prefix_cache)
 {
     kv_pages *kv = calloc(1, sizeof(*kv));
     if (!kv) return NULL;
-    int buckets = 16;
+    int buckets = 16, n_pages = arena_n_chunks(a);
     while (buckets < n_pages) buckets *= 2;
+    kv->arena = a;
     kv->n_pages = n_pages;
     kv->page_tokens = page_tokens;
     kv->cache = prefix_cache;
@@ -56,51 +58,26 @@ kv_pages *kv_create(int n_pages, int page_tokens, bool prefix_cache)
         return NULL;
     }
     for (int i = 0; i < buckets; i++) kv->bucket[i] = NONE;
-    kv->free_top = NONE;
-    kv->lru_newest = kv->lru_oldest = NONE;
-    for (int i = n_pages - 1; i >= 0; i--) {
-        kv->page[i].older = kv->free_top;
-        kv->free_top = i;
-    }
-    kv->n_free = n_pages;
+    arena_on_evict(a, evicted, kv);
     return kv;
 }
 
 void kv_destroy(kv_pages *kv)
 {
     if (!kv) return;
+    arena_lock(kv->arena);
+    for (int i = 0; kv->page && i < kv->n_pages; i++) {
+        bool idle = kv->page[i].refs == 0 && kv->page[i].published;
+        if (idle) arena_page_hold_locked(kv->arena, i);
+        if (idle || kv->page[i].refs > 0) arena_page_free_locked(kv->arena, i);
+    }
+    arena_unlock(kv->arena);
+    arena_on_evict(kv->arena, NULL, NULL);
     free(kv->page);
     free(kv->tokens);
     free(kv->domain);
     free(kv->bucket);
     free(kv);
-}
-
-/* ------------------------------------------------------------------------ LRU -- */
-
-static void lru_add(kv_pages *kv, int i)
-{
-    page_info *p = &kv->page[i];
-    p->newer = NONE;
-    p->older = kv->lru_newest;
-    if (kv->lru_newest != NONE) kv->page[kv->lru_newest].newer = i;
-    kv->lru_newest = i;
-    if (kv->lru_oldest == NONE) kv->lru_oldest = i;
-    kv->n_cached++;
-}
-
-static void lru_remove(kv_pages *kv, int i)
-{
-    page_info *p = &kv->page[i];
-    if (p->newer != NONE)
-        kv->page[p->newer].older = p->older;
-    else
-        kv->lru_newest = p->older;
-    if (p->older != NONE)
-        kv->page[p->older].newer = p->newer;
-    else
-        kv->lru_oldest = p->newer;
-    kv->n_cached--;
 }
 
 /* --------------------------------------------------------------------- hashing -- */
@@ -139,6 +116,12 @@ static void unpublish(kv_pages *kv, int i)
     p->serial = 0;
 }
 
+/* The arena needed the room. */
+static void evicted(void *self, int page)
+{
+    unpublish(self, page);
+}
+
 /* The published page that continues `parent` (NONE: a root of `d`) by `tokens`. */
 static int find(const kv_pages *kv, const kv_domain *d, int parent, uint64_t hash,
                 const int32_t *tokens)
@@ -165,43 +148,52 @@ static int find(const kv_pages *kv, const kv_domain *d, int parent, uint64_t has
 
 int kv_take(kv_pages *kv)
 {
-    int i = kv->free_top;
-    if (i != NONE) {
-        kv->free_top = kv->page[i].older;
-        kv->n_free--;
-    } else {
-        i = kv->lru_oldest;
-        if (i == NONE) return -1;
-        lru_remove(kv, i);
-        unpublish(kv, i);
-    }
-    kv->page[i].refs = 1;
+    arena_lock(kv->arena);
+    int i = arena_page_take_locked(kv->arena);
+    if (i != NONE) kv->page[i].refs = 1;
+    arena_unlock(kv->arena);
     return i;
+}
+
+static void hold(kv_pages *kv, int page)
+{
+    page_info *p = &kv->page[page];
+    if (p->refs++ == 0) arena_page_hold_locked(kv->arena, page);
 }
 
 void kv_hold(kv_pages *kv, int page)
 {
-    page_info *p = &kv->page[page];
-    if (p->refs++ == 0) lru_remove(kv, page);
+    arena_lock(kv->arena);
+    hold(kv, page);
+    arena_unlock(kv->arena);
 }
 
 void kv_release(kv_pages *kv, int page)
 {
     page_info *p = &kv->page[page];
+    arena_lock(kv->arena);
     assert(p->refs > 0);
-    if (--p->refs > 0) return;
-    if (p->published) {
-        lru_add(kv, page);
-        return;
-    }
-    p->older = kv->free_top;
-    kv->free_top = page;
-    kv->n_free++;
+    if (--p->refs == 0 && p->published)
+        arena_page_idle_locked(kv->arena, page);
+    else if (p->refs == 0)
+        arena_page_free_locked(kv->arena, page);
+    arena_unlock(kv->arena);
 }
 
-int kv_available(const kv_pages *kv)
+int kv_available(const kv_pages *kv, bool fresh)
 {
-    return kv->n_free + kv->n_cached;
+    arena_lock(kv->arena);
+    int n = arena_available_locked(kv->arena, fresh);
+    arena_unlock(kv->arena);
+    return n;
+}
+
+bool kv_claim(kv_pages *kv, int n, bool fresh)
+{
+    arena_lock(kv->arena);
+    bool got = arena_claim_locked(kv->arena, n, fresh);
+    arena_unlock(kv->arena);
+    return got;
 }
 
 int kv_match(kv_pages *kv, const kv_domain *d, const int32_t *tokens, int n_tokens, int32_t *pages,
@@ -210,20 +202,22 @@ int kv_match(kv_pages *kv, const kv_domain *d, const int32_t *tokens, int n_toke
     if (!kv->cache) return 0;
     uint64_t hash = root_hash(d);
     int parent = NONE, n = 0;
+    arena_lock(kv->arena);
     while (n < cap && (n + 1) * kv->page_tokens < n_tokens) {
         const int32_t *block = tokens + (size_t)n * kv->page_tokens;
         hash = block_hash(hash, block, kv->page_tokens);
         int i = find(kv, d, parent, hash, block);
         if (i == NONE) break;
-        kv_hold(kv, i);
+        hold(kv, i);
         pages[n++] = i;
         parent = i;
     }
+    arena_unlock(kv->arena);
     return n;
 }
 
-void kv_publish(kv_pages *kv, const kv_domain *d, const int32_t *pages, int index,
-                const int32_t *tokens)
+static void publish(kv_pages *kv, const kv_domain *d, const int32_t *pages, int index,
+                    const int32_t *tokens)
 {
     int i = pages[index], parent = index ? pages[index - 1] : NONE;
     page_info *p = &kv->page[i];
@@ -245,40 +239,49 @@ void kv_publish(kv_pages *kv, const kv_domain *d, const int32_t *pages, int inde
     *head = i;
 }
 
+void kv_publish(kv_pages *kv, const kv_domain *d, const int32_t *pages, int index,
+                const int32_t *tokens)
+{
+    arena_lock(kv->arena);
+    publish(kv, d, pages, index, tokens);
+    arena_unlock(kv->arena);
+}
+
 void kv_forget(kv_pages *kv, int page)
 {
+    arena_lock(kv->arena);
     assert(kv->page[page].refs > 0);
     if (kv->page[page].published) unpublish(kv, page);
+    arena_unlock(kv->arena);
 }
 
 void kv_count(const kv_pages *kv, kv_counts *out)
 {
-    *out = (kv_counts){.n_pages = kv->n_pages,
-                       .n_held = kv->n_pages - kv->n_free - kv->n_cached,
-                       .n_cached = kv->n_cached};
+    arena_counts c;
+    arena_count(kv->arena, &c);
+    *out =
+        (kv_counts){.n_pages = kv->n_pages, .n_held = c.n_pages_held, .n_cached = c.n_pages_cached};
 }
 
 bool kv_check(const kv_pages *kv)
 {
-    int n_free = 0, n_cached = 0, n_held = 0, n_chained = 0, n_published = 0;
-    for (int i = kv->free_top; i != NONE && n_free <= kv->n_pages; i = kv->page[i].older) {
-        if (kv->page[i].refs || kv->page[i].published) return false;
-        n_free++;
-    }
-    for (int i = kv->lru_oldest; i != NONE && n_cached <= kv->n_pages; i = kv->page[i].newer) {
-        if (kv->page[i].refs || !kv->page[i].published) return false;
-        n_cached++;
-    }
+    kv_counts c;
+    int n_cached = 0, n_held = 0, n_chained = 0, n_published = 0;
+    kv_count(kv, &c);
+    if (!arena_check(kv->arena)) return false;
+    arena_lock(kv->arena);
+    bool ok = true;
     for (int i = 0; i < kv->n_pages; i++) {
         n_held += kv->page[i].refs > 0;
+        n_cached += kv->page[i].refs == 0 && kv->page[i].published;
         n_published += kv->page[i].published;
-        if (kv->page[i].refs < 0) return false;
+        ok = ok && kv->page[i].refs >= 0;
     }
     for (int b = 0; b <= kv->bucket_mask; b++) {
-        for (int i = kv->bucket[b]; i != NONE; i = kv->page[i].chain) {
-            if (!kv->page[i].published || n_chained++ > kv->n_pages) return false;
+        for (int i = kv->bucket[b]; i != NONE && ok; i = kv->page[i].chain) {
+            ok = kv->page[i].published && n_chained++ <= kv->n_pages;
         }
     }
-    return n_free == kv->n_free && n_cached == kv->n_cached && n_chained == n_published &&
-           n_free + n_cached + n_held == kv->n_pages;
+    arena_unlock(kv->arena);
+    return ok && n_cached == c.n_cached && n_held == c.n_held && n_chained == n_published;
 }

@@ -24,6 +24,14 @@ typedef enum { PROJ_Q, PROJ_K, PROJ_V, PROJ_O, PROJ_GATE, PROJ_UP, PROJ_DOWN, PR
 
 enum { LORA_HEAD = PROJ_COUNT }; /* linear_out.lora_proj of the output layer */
 
+/* Where the rest of a matrix lies that did not fit into one piece of memory (engine/arena.h): the rows of A
+ * from a_first on, a_each at a time, and the columns of B from b_first on, b_each at a time.  b_first and
+ * b_each are multiples of the backend's lora_cols. */
+typedef struct lora_split {
+    int32_t a_first, a_each, b_first, b_each;
+    const void *const *a, *const *b;
+} lora_split;
+
 /* What an adapter does to one linear layer: y = gain * (W x + scale * B (A x)) + bias.  All
  * pointers are in the backend's memory, a and b in the layout that be_lora_pack() made; rank differs
  * from layer to layer.  All zero: this layer is not adapted. */
@@ -34,6 +42,7 @@ typedef struct lora_mat {
     float scale;       /* alpha / rank, alpha / sqrt(rank) for rsLoRA */
     const float *gain; /* [d_out], DoRA (Liu et al. 2024): magnitude / ||W + scale B A||; NULL: 1 */
     const float *bias; /* [d_out], stands in for the base's; NULL: the base's own */
+    const lora_split *split; /* NULL: a and b are whole */
 } lora_mat;
 
 static inline int lora_mat_used(const lora_mat *m)
@@ -69,7 +78,7 @@ typedef struct lora_view {
     const lora_embed *embed; /* NULL: the base's */
 } lora_view;
 
-/* Where views come from.  All three are called on the engine thread and must not block. */
+/* Where views come from.  All are called on the engine thread and must not block. */
 typedef struct lora_source {
     void *self;
     /* ERR_NONE: *out is resident and stays so until release.
@@ -79,6 +88,11 @@ typedef struct lora_source {
     void (*release)(void *self, const lora_view *view);
     /* A request for this adapter waits in the queue: start loading now.  A hint. */
     void (*prefetch)(void *self, uint64_t adapter_id);
+    /* The same, by a request that must have its first token by then (clock_now_us()): the nearest deadline
+     * is loaded first.  May be NULL. */
+    void (*want)(void *self, uint64_t adapter_id, int64_t deadline_us);
+    /* Chunks of the arena that the view takes.  May be NULL: none. */
+    int (*chunks)(void *self, const lora_view *view);
 } lora_source;
 
 #ifdef __cplusplus

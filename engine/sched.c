@@ -56,6 +56,7 @@ struct sched {
     model *m;
     backend *be;
     const lora_source *source;
+    arena *arena, *own_arena; /* own_arena: NULL where it was lent */
     kv_pages *pages;
     kv_pool *kv;
     swap_pool *swap; /* NULL: there is none */
@@ -266,6 +267,16 @@ static void sweep(sched *sc)
     sc->n = n;
 }
 
+/* It waits, so its adapter may come already: in the order of the first tokens that are promised. */
+static void expect_adapter(sched *sc, const request *rq)
+{
+    const lora_source *src = sc->source;
+    if (src->want)
+        src->want(src->self, rq->adapter_id, rq->ttft_deadline_us);
+    else
+        src->prefetch(src->self, rq->adapter_id);
+}
+
 static void take_inbox(sched *sc)
 {
     pthread_mutex_lock(&sc->mu);
@@ -280,7 +291,7 @@ static void take_inbox(sched *sc)
         sc->list[sc->n++] = rq;
         share_enter(sc, rq);
         telemetry_adapter_add(sc->tele, rq->adapter_id, 0, +1);
-        if (rq->adapter_id && sc->source) sc->source->prefetch(sc->source->self, rq->adapter_id);
+        if (rq->adapter_id && sc->source) expect_adapter(sc, rq);
         rq = next;
     }
 }
@@ -402,11 +413,11 @@ static void preempt(sched *sc, int v)
     pthread_mutex_unlock(&sc->mu);
 }
 
-/* Pages for a running request: the weakest of all gives way, which may be the request itself. */
+/* Pages for a running request, claimed: the weakest of all gives way, which may be the request itself. */
 static bool make_room(sched *sc, int need, int i, int64_t now)
 {
     policy_limits lim = limits_of(sc);
-    while (kv_available(sc->pages) < need) {
+    while (!kv_claim(sc->pages, need, false)) {
         sc->pages_short = true;
         int v = policy_victim(sc->view, sc->n, sc->allowed, -1, &lim, now);
         assert(v >= 0); /* at least i itself */
@@ -416,11 +427,11 @@ static bool make_room(sched *sc, int need, int i, int64_t now)
     return true;
 }
 
-/* A seat and pages for a waiting request: only weaker ones give way, and only if that is enough. */
+/* A seat and pages, claimed, for a waiting request: only weaker ones give way, and only if that is enough. */
 static bool make_place(sched *sc, int need, int i, int64_t now)
 {
     policy_limits lim = limits_of(sc);
-    int could = kv_available(sc->pages), weaker = 0;
+    int could = kv_available(sc->pages, true), weaker = 0;
     for (int v = 0; v < sc->n; v++) {
         if (!sc->allowed[v] || !sc->view[v].running) continue;
         if (!policy_is_weaker(&sc->view[v], &sc->view[i], &lim, now)) continue;
@@ -431,10 +442,10 @@ static bool make_place(sched *sc, int need, int i, int64_t now)
         sc->pages_short = true;
         return false;
     }
-    while (sc->n_running >= sc->cfg.max_seqs || kv_available(sc->pages) < need) {
+    while (sc->n_running >= sc->cfg.max_seqs || !kv_claim(sc->pages, need, true)) {
         int v = weaker ? policy_victim(sc->view, sc->n, sc->allowed, i, &lim, now) : -1;
         if (v < 0) {
-            sc->pages_short = kv_available(sc->pages) < need;
+            sc->pages_short = kv_available(sc->pages, true) < need;
             return false;
         }
         preempt(sc, v);
@@ -524,11 +535,30 @@ static void swap_in(sched *sc, request *rq, int kept)
     swap_forget(sc, rq);
 }
 
+/* Beside its own adapter the arena must hold the whole of it, or it would never come to its end. */
+static bool could_ever_fit(sched *sc, request *rq)
+{
+    const lora_source *src = sc->source;
+    int adapter = rq->lora && src->chunks ? src->chunks(src->self, rq->lora) : 0;
+    int most = pages_for(sc, rq->n_prompt + rq->max_tokens);
+    if (adapter == 0 || most <= sc->n_pages - adapter) return true;
+    err e;
+    (void)err_set(
+        &e, ERR_LIMIT,
+        "%d prompt tokens and %d output tokens do not fit into the device's memory beside the "
+        "adapter",
+        rq->n_prompt, rq->max_tokens);
+    src->release(src->self, rq->lora);
+    rq->lora = NULL;
+    finish(sc, rq, FINISH_ERROR, &e);
+    return false;
+}
+
 /* A seat, and pages for the whole history at once, so that a prefill once begun is finished. */
 static bool admit(sched *sc, int i, int64_t now)
 {
     request *rq = sc->list[i];
-    if (sc->pages_short || !find_adapter(sc, rq)) return false;
+    if (sc->pages_short || !find_adapter(sc, rq) || !could_ever_fit(sc, rq)) return false;
     int most = rq->n_prompt + rq->max_tokens, len = history_len(rq);
     if (!make_place(sc, pages_for(sc, len < most ? len + 1 : most), i, now)) {
         if (rq->lora) sc->source->release(sc->source->self, rq->lora);
@@ -545,6 +575,7 @@ static bool admit(sched *sc, int i, int64_t now)
     bool got = extend(sc, rq, left_of(rq));
     assert(got);
     (void)got;
+    (void)kv_claim(sc->pages, 0, false); /* one more was asked for than the prompt takes */
     if (rq->n_swapped) swap_in(sc, rq, kept);
     if (rq->admitted_us == 0) {
         rq->admitted_us = now;
@@ -985,6 +1016,7 @@ static void publish_counts(sched *sc)
     sc->stats.n_prompt_tokens = sc->n_prompt_tokens;
     sc->stats.n_output_tokens = sc->n_output_tokens;
     pthread_mutex_unlock(&sc->mu);
+    arena_page_cost(sc->arena, now.row_us * sc->page_tokens);
 }
 
 /* Sleeps until there is a reason to look again; false: stop. */
@@ -1057,6 +1089,7 @@ static void free_all(sched *sc)
     free(sc->broken_row);
     free(sc->late);
     kv_destroy(sc->pages);
+    arena_destroy(sc->own_arena);
     board_destroy(sc->board);
     telemetry_destroy(sc->tele);
     swap_destroy(sc->swap);
@@ -1089,7 +1122,7 @@ static bool allocate(sched *sc)
     sc->logit0 = calloc(seqs, sizeof(*sc->logit0));
     sc->broken_row = calloc(seqs, sizeof(*sc->broken_row));
     sc->late = calloc(seqs, sizeof(*sc->late));
-    sc->pages = kv_create(sc->n_pages, sc->page_tokens, c->prefix_cache);
+    sc->pages = kv_create(sc->arena, sc->page_tokens, c->prefix_cache);
     sc->board = board_create(sc->cap, TENANTS_MAX);
     sc->tele = telemetry_create(c->n_class, c->max_tenants, sc->cap);
     sc->step.token = sc->token;
@@ -1127,6 +1160,19 @@ static err_code check_config(const sched_config *c, err *e)
     return ERR_NONE;
 }
 
+/* The pool that pages live in: the arena that was lent, or a pool and an arena of its own. */
+static err_code open_pages(sched *sc, const attn_shape *shape, size_t page_bytes, err *e)
+{
+    sc->arena = sc->cfg.arena;
+    if (sc->arena) {
+        return be_kv_attach(sc->be, &sc->kv, shape, sc->n_pages, arena_memory(sc->arena),
+                            arena_chunk_bytes(sc->arena), e);
+    }
+    err_code rc = arena_create(&sc->own_arena, NULL, sc->n_pages, page_bytes, 0, e);
+    sc->arena = sc->own_arena;
+    return rc ? rc : be_kv_create(sc->be, &sc->kv, shape, sc->n_pages, e);
+}
+
 err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *be,
                       const lora_source *source, err *e)
 {
@@ -1136,7 +1182,7 @@ err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *b
     attn_shape shape = model_attn_shape(m);
     int page_tokens = be_caps(be)->page_tokens;
     size_t page_bytes = be_kv_page_bytes(be, &shape);
-    size_t n_pages = cfg->kv_bytes / page_bytes;
+    size_t n_pages = cfg->arena ? (size_t)arena_n_chunks(cfg->arena) : cfg->kv_bytes / page_bytes;
     if (n_pages > INT32_MAX) n_pages = INT32_MAX;
     if (n_pages < 1) {
         return err_set(e, ERR_LIMIT, "a KV budget of %zu bytes holds no page of %zu bytes",
@@ -1167,7 +1213,7 @@ err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *b
     pthread_cond_init(&sc->work, &attr);
     (void)pthread_condattr_destroy(&attr);
     atomic_store(&sc->heartbeat_us, clock_now_us());
-    rc = be_kv_create(be, &sc->kv, &shape, sc->n_pages, e);
+    rc = open_pages(sc, &shape, page_bytes, e);
     if (!rc && cfg->preemption != PREEMPT_RECOMPUTE) {
         rc = swap_create(&sc->swap, be, sc->kv, page_bytes, cfg->swap_bytes, e);
     }

@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/arena.h"
 #include "engine/backend.h"
 #include "engine/base/err.h"
 #include "engine/board.h"
@@ -52,7 +53,8 @@ typedef struct sched_config {
     int max_queued;    /* waiting requests before sched_submit() answers ERR_BUSY */
     int max_context;   /* tokens per sequence, prompt and output */
     int max_logits;    /* rows of logits in one step; what model_load() was given */
-    size_t kv_bytes;   /* budget of the page pool */
+    arena *arena;      /* for the KV pages; borrowed */
+    size_t kv_bytes;   /* without one: budget of a page pool of the scheduler's own */
     int64_t ageing_us; /* waiting this long raises a request by one class; 0: 10 s */
     bool prefix_cache;
     size_t swap_bytes; /* host memory for pages of pre-empted requests */
@@ -64,7 +66,8 @@ typedef struct sched_config {
 
 typedef struct sched_stats {
     bool healthy; /* false: the device failed, nothing is accepted any more */
-    int n_running, n_waiting, n_pages, n_pages_used, n_pages_cached;
+    int n_running, n_waiting;
+    int n_pages, n_pages_used, n_pages_cached; /* of the arena's chunks; adapters have some too */
     uint64_t n_steps, n_rows, n_prefill_tokens, n_decode_tokens;
     uint64_t n_prompt_tokens,
         n_output_tokens; /* as tenants are charged: recomputing adds nothing */

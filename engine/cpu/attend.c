@@ -9,7 +9,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "engine/cpu/halves.h"
 
@@ -44,7 +43,8 @@ size_t cpu_kv_page_bytes(const backend *be, const attn_shape *shape)
     return kv.page_bytes;
 }
 
-err_code cpu_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, err *e)
+err_code cpu_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, void *mem,
+                       size_t stride, err *e)
 {
     (void)be;
     if (shape->head_dim > HEAD_DIM_MAX) {
@@ -55,25 +55,39 @@ err_code cpu_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int 
     if (!kv) return err_set(e, ERR_NOMEM, "no memory for the KV pool");
     lay_out(kv, shape);
     kv->head = (kv_pool){.shape = *shape, .n_pages = n_pages, .page_tokens = CPU_PAGE_TOKENS};
-    size_t bytes = kv->page_bytes * (size_t)n_pages;
-    size_t padded = (bytes + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES;
-    kv->data = mmap(NULL, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (kv->data == MAP_FAILED) {
-        free(kv);
-        return err_set(e, ERR_NOMEM, "no memory for %d KV pages (%zu bytes)", n_pages, bytes);
-    }
-    (void)madvise(kv->data, padded, MADV_HUGEPAGE);
+    kv->page_bytes = stride;
+    kv->data = mem;
+    kv->borrowed = true;
     *out = &kv->head;
     return ERR_NONE;
 }
 
+err_code cpu_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, err *e)
+{
+    size_t page_bytes = cpu_kv_page_bytes(be, shape), bytes = page_bytes * (size_t)n_pages;
+    void *mem = cpu_map(be, bytes);
+    if (!mem) {
+        return err_set(e, ERR_NOMEM, "no memory for %d KV pages (%zu bytes)", n_pages, bytes);
+    }
+    err_code rc = cpu_kv_attach(be, out, shape, n_pages, mem, page_bytes, e);
+    if (rc)
+        cpu_unmap(be, mem, bytes);
+    else
+        ((cpu_kv *)*out)->borrowed = false;
+    return rc;
+}
+
 void cpu_kv_destroy(backend *be, kv_pool *pool)
 {
-    (void)be;
     cpu_kv *kv = (cpu_kv *)pool;
-    size_t bytes = kv->page_bytes * (size_t)kv->head.n_pages;
-    (void)munmap(kv->data, (bytes + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES);
+    if (!kv->borrowed) cpu_unmap(be, kv->data, kv->page_bytes * (size_t)kv->head.n_pages);
     free(kv);
+}
+
+/* Pages may stand further apart than they are long. */
+static size_t used_bytes(const cpu_kv *kv)
+{
+    return kv->layer_bytes * (size_t)kv->head.shape.n_layer;
 }
 
 void cpu_kv_copy_page(backend *be, kv_pool *pool, int dst_page, int src_page)
@@ -81,21 +95,21 @@ void cpu_kv_copy_page(backend *be, kv_pool *pool, int dst_page, int src_page)
     (void)be;
     cpu_kv *kv = (cpu_kv *)pool;
     memcpy(kv->data + (size_t)dst_page * kv->page_bytes,
-           kv->data + (size_t)src_page * kv->page_bytes, kv->page_bytes);
+           kv->data + (size_t)src_page * kv->page_bytes, used_bytes(kv));
 }
 
 void cpu_kv_save(backend *be, const kv_pool *pool, int page, void *host)
 {
     (void)be;
     const cpu_kv *kv = (const cpu_kv *)pool;
-    memcpy(host, kv->data + (size_t)page * kv->page_bytes, kv->page_bytes);
+    memcpy(host, kv->data + (size_t)page * kv->page_bytes, used_bytes(kv));
 }
 
 void cpu_kv_load(backend *be, kv_pool *pool, int page, const void *host)
 {
     (void)be;
     cpu_kv *kv = (cpu_kv *)pool;
-    memcpy(kv->data + (size_t)page * kv->page_bytes, host, kv->page_bytes);
+    memcpy(kv->data + (size_t)page * kv->page_bytes, host, used_bytes(kv));
 }
 
 /* --------------------------------------------------------------- rope, append -- */

@@ -18,8 +18,9 @@ typedef struct cpu_kv {
     size_t elem_bytes;
     size_t head_bytes;  /* K and V of one kv head in one layer's page */
     size_t layer_bytes; /* of all kv heads */
-    size_t page_bytes;
-    char *data; /* [n_pages][n_layer][n_kv_head][K, V] */
+    size_t page_bytes;  /* from one page to the next */
+    bool borrowed;      /* data is the caller's */
+    char *data;         /* [n_pages][n_layer][n_kv_head][K, V] */
 } cpu_kv;
 
 /* One query row of one head. */

@@ -103,6 +103,7 @@ static err_code cpu_open(backend *be, const backend_config *cfg, err *e)
         return rc;
     }
     be->caps.page_tokens = CPU_PAGE_TOKENS;
+    be->caps.lora_cols = CPU_LORA_COLS;
     (void)snprintf(be->caps.detail, sizeof(be->caps.detail), "%s, %d threads",
                    cpu_isa_name(cpu->isa), cpu_pool_threads(cpu->pool));
     return ERR_NONE;
@@ -125,6 +126,29 @@ static void *cpu_alloc(backend *be, size_t bytes)
     }
     if (p) memset(p, 0, padded);
     return p;
+}
+
+static size_t mapped_bytes(size_t bytes)
+{
+    return (bytes + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES;
+}
+
+void *cpu_map(backend *be, size_t bytes)
+{
+    (void)be;
+    size_t padded = mapped_bytes(bytes);
+    void *p = padded < bytes
+                  ? MAP_FAILED
+                  : mmap(NULL, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    (void)madvise(p, padded, MADV_HUGEPAGE);
+    return p;
+}
+
+void cpu_unmap(backend *be, void *p, size_t bytes)
+{
+    (void)be;
+    (void)munmap(p, mapped_bytes(bytes));
 }
 
 static void cpu_free(backend *be, void *p)
@@ -194,6 +218,8 @@ const backend_ops backend_cpu = {
     .close = cpu_close,
     .alloc = cpu_alloc,
     .free = cpu_free,
+    .map = cpu_map,
+    .unmap = cpu_unmap,
     .upload = cpu_copy,
     .download = cpu_copy,
     .sync = cpu_sync,
@@ -206,6 +232,7 @@ const backend_ops backend_cpu = {
     .lora_gain = cpu_lora_gain,
     .kv_page_bytes = cpu_kv_page_bytes,
     .kv_create = cpu_kv_create,
+    .kv_attach = cpu_kv_attach,
     .kv_destroy = cpu_kv_destroy,
     .kv_copy_page = cpu_kv_copy_page,
     .kv_save = cpu_kv_save,

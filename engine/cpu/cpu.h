@@ -59,6 +59,10 @@ const char *cpu_isa_name(cpu_isa isa);
  * NULL marks the backend as failed. */
 void *cpu_scratch(backend *be, size_t bytes);
 
+/* Lazily zeroed, on huge pages as far as whole ones fit. */
+void *cpu_map(backend *be, size_t bytes);
+void cpu_unmap(backend *be, void *p, size_t bytes);
+
 /* ---- pool.c: n threads, the caller is thread 0 --------------------------------------
  * Runs fn(arg, thread) on the caller and on each worker that is awake in time, and returns when all
  * that began have ended.  fn must therefore hand out its work piece by piece (cpu_next_piece()),
@@ -82,6 +86,7 @@ static inline bool cpu_next_piece(atomic_size_t *next, size_t n, size_t piece, s
 /* ---- operations, by file ------------------------------------------------------------- */
 
 /* linear.c */
+enum { CPU_LORA_COLS = 32 }; /* a panel */
 err_code cpu_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
                            int cols, err *e);
 err_code cpu_lora_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
@@ -104,6 +109,8 @@ err_code cpu_lora_gain(backend *be, const weight *w, const lora_pair *pair, cons
 enum { CPU_PAGE_TOKENS = 32 };
 size_t cpu_kv_page_bytes(const backend *be, const attn_shape *shape);
 err_code cpu_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, err *e);
+err_code cpu_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, void *mem,
+                       size_t stride, err *e);
 void cpu_kv_destroy(backend *be, kv_pool *kv);
 void cpu_kv_copy_page(backend *be, kv_pool *kv, int dst_page, int src_page);
 void cpu_kv_save(backend *be, const kv_pool *kv, int page, void *host);

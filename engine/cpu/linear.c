@@ -170,17 +170,43 @@ size_t cpu_lora_b_bytes(const backend *be, dtype base, int rank, int d_out)
     return lora_bytes(base, rank, round_up(d_out, PANEL));
 }
 
-/* n values as they are packed: bf16 beside bf16 weights, else f32. */
-static void lora_convert(void *dst, bool bf16, const void *src, dtype type, size_t n)
+/* dst[i][j] = src[i * row + j * col] as it is packed (bf16 beside bf16 weights, else f32), rows dense.
+ * Inlined for each pair of types, so that the loops are plain. */
+static inline __attribute__((always_inline)) void lora_block(void *dst, const bool bf16,
+                                                             const void *src, const dtype type,
+                                                             int n_row, int n_col, size_t row,
+                                                             size_t col, int width)
 {
     uint16_t *h = dst;
     float *f = dst;
-    if (bf16 && type == DT_BF16)
-        memcpy(dst, src, 2 * n);
+    for (int i = 0; i < n_row; i++) {
+        for (int j = 0; j < n_col; j++) {
+            size_t from = (size_t)i * row + (size_t)j * col, to = (size_t)i * (size_t)width + j;
+            if (bf16 && type == DT_BF16)
+                h[to] = bf16_element(src, from);
+            else if (bf16)
+                h[to] = bf16_from_f32(element(src, type, from));
+            else
+                f[to] = element(src, type, from);
+        }
+    }
+}
+
+static void lora_convert(void *dst, bool bf16, const void *src, dtype type, int n_row, int n_col,
+                         size_t row, size_t col, int width)
+{
+    if (bf16 && type == DT_F32)
+        lora_block(dst, true, src, DT_F32, n_row, n_col, row, col, width);
+    else if (bf16 && type == DT_BF16)
+        lora_block(dst, true, src, DT_BF16, n_row, n_col, row, col, width);
     else if (bf16)
-        for (size_t i = 0; i < n; i++) h[i] = bf16_from_f32(element(src, type, i));
+        lora_block(dst, true, src, DT_F16, n_row, n_col, row, col, width);
+    else if (type == DT_F32)
+        lora_block(dst, false, src, DT_F32, n_row, n_col, row, col, width);
+    else if (type == DT_BF16)
+        lora_block(dst, false, src, DT_BF16, n_row, n_col, row, col, width);
     else
-        for (size_t i = 0; i < n; i++) f[i] = element(src, type, i);
+        lora_block(dst, false, src, DT_F16, n_row, n_col, row, col, width);
 }
 
 err_code cpu_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
@@ -190,13 +216,13 @@ err_code cpu_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const 
     (void)e;
     bool bf16 = base == DT_BF16;
     size_t from = type == DT_F32 ? 4 : 2, to = bf16 ? 2 : 4;
-    lora_convert(a_dst, bf16, a_src, type, (size_t)rank * (size_t)d_in);
-    memset(b_dst, 0, cpu_lora_b_bytes(be, base, rank, d_out));
-    for (int n = 0; n < d_out; n++) {
-        char row[LORA_RANK_MAX * 4], *panel = b_dst;
-        panel += ((size_t)(n / PANEL) * rank * PANEL + n % PANEL) * to;
-        lora_convert(row, bf16, (const char *)b_src + (size_t)n * rank * from, type, (size_t)rank);
-        for (int r = 0; r < rank; r++) memcpy(panel + (size_t)r * PANEL * to, row + r * to, to);
+    if (a_dst) lora_convert(a_dst, bf16, a_src, type, rank, d_in, (size_t)d_in, 1, d_in);
+    for (int n = 0; b_dst && n < d_out; n += PANEL) {
+        int cols = d_out - n < PANEL ? d_out - n : PANEL;
+        char *panel = (char *)b_dst + (size_t)n * (size_t)rank * to;
+        if (cols < PANEL) memset(panel, 0, (size_t)rank * PANEL * to);
+        lora_convert(panel, bf16, (const char *)b_src + (size_t)n * (size_t)rank * from, type, rank,
+                     cols, 1, (size_t)rank, PANEL);
     }
     return ERR_NONE;
 }
@@ -259,8 +285,15 @@ static void shrink_rows(linear_job *job, const step_seg *sg, int o, int row, int
     const lora_mat *m = mat_of(job, sg, &job->outs[o]);
     if (!m || m->rank == 0) return;
     float *v = job->v + ((size_t)o * job->n_rows + row) * job->rank_max;
-    job->kern->shrink(v, job->rank_max, end - row, m->a, job->outs[o].w->type == DT_BF16,
-                      job->x + (size_t)row * job->d_in, m->rank, job->d_in);
+    const lora_split *sp = m->split;
+    const void *a = m->a;
+    for (int r = 0, n, piece = 0; r < m->rank; r += n) {
+        n = !sp ? m->rank : r == 0 ? sp->a_first : sp->a_each;
+        if (n > m->rank - r) n = m->rank - r;
+        job->kern->shrink(v + r, job->rank_max, end - row, a, job->outs[o].w->type == DT_BF16,
+                          job->x + (size_t)row * job->d_in, n, job->d_in);
+        if (r + n < m->rank) a = sp->a[piece++];
+    }
 }
 
 /* Items are (SHRINK_ROWS rows, output); rows are rounded with their first output. */
@@ -288,7 +321,11 @@ static void prepare_thread(void *arg, int thread)
 /* B's part for one panel of columns. */
 static const char *b_of(const lora_mat *m, int p, const weight *w)
 {
-    return (const char *)m->b + lora_bytes(w->type, m->rank, p * PANEL);
+    const lora_split *sp = m->split;
+    int col = p * PANEL;
+    if (!sp || col < sp->b_first) return (const char *)m->b + lora_bytes(w->type, m->rank, col);
+    col -= sp->b_first;
+    return (const char *)sp->b[col / sp->b_each] + lora_bytes(w->type, m->rank, col % sp->b_each);
 }
 
 /* What the epilogue of an item will read, on its way while the item's products are computed. */

@@ -15,7 +15,7 @@
 
 #include "engine/cpu/cpu.h"
 
-enum { PANEL = 32, K_BLOCK = 32 };
+enum { PANEL = CPU_LORA_COLS, K_BLOCK = 32 };
 
 typedef enum { PACK_F32, PACK_BF16, PACK_TILE } packing;
 

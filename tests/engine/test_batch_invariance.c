@@ -189,7 +189,8 @@ static void start(rig *r, const setting *st, const char *dir)
                   "%s", e.msg);
     make_adapters(&r->ad, r->be, model_get_config(r->m));
     r->ad.cold = st->cold;
-    r->source = (lora_source){&r->ad, acquire, release, prefetch};
+    r->source =
+        (lora_source){.self = &r->ad, .acquire = acquire, .release = release, .prefetch = prefetch};
     attn_shape sh = model_attn_shape(r->m);
     sched_config sc = {.max_rows = st->max_rows,
                        .max_seqs = st->max_rows < MAX_SEQS ? st->max_rows : MAX_SEQS,

@@ -7,6 +7,25 @@
 
 #include "engine/kv.h"
 
+static arena *ar;
+
+/* Pages without memory behind them. */
+static kv_pages *open_kv(int n_pages, bool prefix_cache)
+{
+    err e;
+    ck_assert_int_eq(arena_create(&ar, NULL, n_pages, 64, 0, &e), ERR_NONE);
+    return kv_create(ar, 4, prefix_cache);
+}
+
+static void close_kv(kv_pages *kv)
+{
+    arena_counts c;
+    kv_destroy(kv);
+    arena_count(ar, &c);
+    ck_assert_int_eq(c.n_free, c.n_chunks); /* all of it came back */
+    arena_destroy(ar);
+}
+
 enum { PAGES = 40, PT = 4, SEQS = 12, LEN = 6 /* pages per sequence */ };
 
 static uint64_t rng = 1;
@@ -73,7 +92,7 @@ static void fill_page(kv_pages *kv, seq *s, truth *tr)
 
 static void grow(kv_pages *kv, seq *s, int *refs)
 {
-    int available = kv_available(kv), page = kv_take(kv);
+    int available = kv_available(kv, true), page = kv_take(kv);
     ck_assert_int_eq(page >= 0, available > 0);
     if (page < 0) return;
     ck_assert_int_eq(refs[page], 0); /* never a page that somebody holds */
@@ -88,13 +107,13 @@ static void compare(const kv_pages *kv, const int *refs)
     for (int i = 0; i < PAGES; i++) held += refs[i] > 0;
     kv_count(kv, &c);
     ck_assert_int_eq(c.n_held, held);
-    ck_assert_int_eq(kv_available(kv), PAGES - held);
+    ck_assert_int_eq(kv_available(kv, true), PAGES - held);
     ck_assert(kv_check(kv));
 }
 
 START_TEST(a_million_operations_keep_every_invariant)
 {
-    kv_pages *kv = kv_create(PAGES, PT, true);
+    kv_pages *kv = open_kv(PAGES, true);
     static seq s[SEQS];
     static truth tr[PAGES];
     int refs[PAGES] = {0};
@@ -120,7 +139,7 @@ START_TEST(a_million_operations_keep_every_invariant)
     ck_assert_uint_gt(hits, 10000);
     for (int i = 0; i < SEQS; i++) close_seq(kv, &s[i], refs);
     compare(kv, refs);
-    kv_destroy(kv);
+    close_kv(kv);
 }
 END_TEST
 
@@ -146,7 +165,7 @@ static int get(kv_pages *kv, const kv_domain *d, const int32_t *tokens, int n_to
 
 START_TEST(hits_need_the_same_tokens_adapter_and_domain)
 {
-    kv_pages *kv = kv_create(PAGES, PT, true);
+    kv_pages *kv = open_kv(PAGES, true);
     int32_t t[LEN * PT];
     for (int i = 0; i < LEN * PT; i++) t[i] = i;
     kv_domain d = {.isolation = 5}, other = {.isolation = 6}, adapted = d;
@@ -160,13 +179,13 @@ START_TEST(hits_need_the_same_tokens_adapter_and_domain)
     ck_assert_int_eq(get(kv, &d, t + PT, 2 * PT + 1), 0); /* a middle is no beginning */
     t[PT + 1]++;
     ck_assert_int_eq(get(kv, &d, t, 3 * PT + 1), 1);
-    kv_destroy(kv);
+    close_kv(kv);
 }
 END_TEST
 
 START_TEST(the_least_recently_used_goes_first_and_tails_before_heads)
 {
-    kv_pages *kv = kv_create(6, PT, true);
+    kv_pages *kv = open_kv(6, true);
     int32_t a[3 * PT + 1], b[3 * PT + 1];
     for (int i = 0; i <= 3 * PT; i++) {
         a[i] = i;
@@ -179,7 +198,7 @@ START_TEST(the_least_recently_used_goes_first_and_tails_before_heads)
     ck_assert_int_ge(kv_take(kv), 0);
     ck_assert_int_eq(get(kv, &d, b, 3 * PT + 1), 2);
     ck_assert_int_eq(get(kv, &d, a, 3 * PT + 1), 3);
-    kv_destroy(kv);
+    close_kv(kv);
 }
 END_TEST
 
@@ -194,7 +213,7 @@ static uint64_t mix(uint64_t h, uint64_t v)
 START_TEST(equal_hashes_do_not_make_equal_pages)
 {
     const uint64_t seed = 0x243F6A8885A308D3ULL;
-    kv_pages *kv = kv_create(PAGES, PT, true);
+    kv_pages *kv = open_kv(PAGES, true);
     kv_domain d = {.isolation = 5}, twin = {.isolation = 6};
     uint64_t word = mix(seed, 5) ^ mix(seed, 6);
     memcpy(twin.digest, &word, sizeof(word));
@@ -206,13 +225,13 @@ START_TEST(equal_hashes_do_not_make_equal_pages)
     ck_assert_int_eq(get(kv, &twin, t, 3 * PT), 1);
     ck_assert_int_eq(get(kv, &d, t, 3 * PT), 2);
     ck_assert(kv_check(kv));
-    kv_destroy(kv);
+    close_kv(kv);
 }
 END_TEST
 
 START_TEST(what_is_forgotten_is_never_handed_out)
 {
-    kv_pages *kv = kv_create(8, PT, true);
+    kv_pages *kv = open_kv(8, true);
     int32_t t[2 * PT + 1] = {0}, page[2];
     kv_domain d = {.isolation = 1};
     for (int i = 0; i < 2; i++) {
@@ -227,20 +246,20 @@ START_TEST(what_is_forgotten_is_never_handed_out)
     ck_assert(kv_check(kv));
     put(kv, &d, t, 1); /* the same root again: the orphan must not hang on to it */
     ck_assert_int_eq(get(kv, &d, t, 2 * PT + 1), 1);
-    kv_destroy(kv);
+    close_kv(kv);
 }
 END_TEST
 
 START_TEST(switched_off_it_only_counts_pages)
 {
-    kv_pages *kv = kv_create(4, PT, false);
+    kv_pages *kv = open_kv(4, false);
     int32_t t[PT + 1] = {0};
     kv_domain d = {.isolation = 1};
     put(kv, &d, t, 1);
     ck_assert_int_eq(get(kv, &d, t, PT + 1), 0);
     for (int i = 0; i < 4; i++) ck_assert_int_ge(kv_take(kv), 0);
     ck_assert_int_eq(kv_take(kv), -1);
-    kv_destroy(kv);
+    close_kv(kv);
 }
 END_TEST
 

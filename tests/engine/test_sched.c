@@ -268,7 +268,8 @@ static rig *start(const setting *st)
         r->view[i].digest[3] = (uint8_t)(i + 1);
     }
     r->busy = st->busy;
-    r->source = (lora_source){r, acquire, release, prefetch};
+    r->source =
+        (lora_source){.self = r, .acquire = acquire, .release = release, .prefetch = prefetch};
     sched_config c = {.max_rows = st->max_rows,
                       .max_seqs = st->max_seqs,
                       .max_queued = st->max_queued ? st->max_queued : 100,
