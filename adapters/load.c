@@ -13,33 +13,46 @@
 
 #include "storage/digest.h"
 
+enum { PIECE_ALIGN = 64, A_ROWS = 4 /* of A stay together: kernels take so many at a time */ };
+
 void adapter_load_clear(adapter_load *ld)
 {
-    if (ld->slab != NULL) be_free(ld->be, ld->slab);
-    extras_clear(&ld->extras, ld->be);
+    if (ld->env == NULL) return;
+    extras_clear(&ld->extras, ld->env->be);
     free(ld->mat);
+    if (ld->own_copy) copy_free(ld->copy);
     adapter_layout_clear(&ld->layout);
     if (ld->dir_fd >= 0) close(ld->dir_fd);
-    registry_release(ld->reg, ld->v);
+    registry_release(ld->env->reg, ld->v);
 }
 
-/* Everything but the weights: the pin, the config, the header, the packed size. */
-err_code adapter_load_begin(adapter_load *ld, registry *reg, backend *be, const model_config *base,
-                            const model *weights, uint64_t id, err *e)
+static const adapter_layout *layout_of(const adapter_load *ld)
+{
+    return ld->copy != NULL ? &ld->copy->layout : &ld->layout;
+}
+
+err_code adapter_load_begin(adapter_load *ld, const load_env *env, uint64_t id, adapter_copy *copy,
+                            err *e)
 {
     char path[4200];
-    *ld = (adapter_load){.reg = reg, .be = be, .base = base, .weights = weights, .dir_fd = -1};
-    err_code code = registry_acquire_id(ld->reg, id, &ld->v, e);
+    *ld = (adapter_load){.env = env, .copy = copy, .dir_fd = -1};
+    err_code code = registry_acquire_id(env->reg, id, &ld->v, e);
     if (code != ERR_NONE) return code;
-    registry_path(ld->reg, ld->v->digest, path, sizeof path);
-    ld->dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (ld->dir_fd < 0)
-        return err_set(e, ERR_IO, "the files of %s@%d cannot be read", ld->v->name, ld->v->version);
-    code = validate_adapter(ld->dir_fd, ld->base, 0, false, &ld->layout, e);
-    if (code != ERR_NONE) return err_context(e, "%s@%d", ld->v->name, ld->v->version);
-    ld->bytes = adapter_packed_bytes(&ld->layout, ld->base, ld->be);
-    ld->rank_max = ld->layout.peft.rank_max;
-    return ERR_NONE;
+    if (copy == NULL) {
+        registry_path(env->reg, ld->v->digest, path, sizeof path);
+        ld->dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (ld->dir_fd < 0)
+            return err_set(e, ERR_IO, "the files of %s@%d cannot be read", ld->v->name,
+                           ld->v->version);
+        code = validate_adapter(ld->dir_fd, env->base, 0, false, &ld->layout, e);
+        if (code != ERR_NONE) return err_context(e, "%s@%d", ld->v->name, ld->v->version);
+    }
+    ld->n_chunks = adapter_chunks(layout_of(ld), env->base, env->be, env->chunk_bytes);
+    ld->rank_max = layout_of(ld)->peft.rank_max;
+    return ld->n_chunks > 0
+               ? ERR_NONE
+               : err_set(e, ERR_LIMIT, "the matrices of %s@%d are too large for this server",
+                         ld->v->name, ld->v->version);
 }
 
 static err_code read_file(int dir_fd, const char *name, uint8_t **out, size_t *len, err *e)
@@ -98,59 +111,217 @@ static const void *aligned(const uint8_t *file, const adapter_tensor *t, void **
     return *spare;
 }
 
-static err_code pack_pair(const adapter_load *ld, const adapter_pair *pair, const uint8_t *file,
-                          int rank, int d_in, int d_out, void *a_dst, void *b_dst, err *e)
+/* ---- pieces ------------------------------------------------------------------------------- */
+
+/* Where the next piece goes: offset `at` of the chunk-th chunk. */
+typedef struct walk {
+    size_t chunk_bytes, at;
+    int chunk;
+} walk;
+
+/* Units of a matrix (rows of A, blocks of columns of B) that fit here, `unit` bytes each; goes on to the
+ * next chunk when not even `least` do. */
+static int fit(walk *w, size_t unit, int left, int least)
 {
+    size_t room = w->chunk_bytes - w->at;
+    if (least > left) least = left;
+    if (room < unit * (size_t)least) {
+        w->chunk++;
+        w->at = 0;
+        room = w->chunk_bytes;
+    }
+    size_t n = room / unit;
+    if (n >= (size_t)left) return left;
+    return (int)(n / (size_t)least) * least;
+}
+
+static void advance(walk *w, size_t bytes)
+{
+    w->at += (bytes + PIECE_ALIGN - 1) / PIECE_ALIGN * PIECE_ALIGN;
+    if (w->at > w->chunk_bytes) w->at = w->chunk_bytes;
+}
+
+static int block_cols(const backend *be)
+{
+    return be_caps(be)->lora_cols > 0 ? be_caps(be)->lora_cols : 1;
+}
+
+size_t adapter_chunk_least(const model_config *base, const backend *be)
+{
+    size_t least = be_lora_b_bytes(be, base->type, LORA_RANK_MAX, block_cols(be));
+    for (int p = 0; p < PROJ_COUNT; p++) {
+        int d_out, d_in;
+        model_proj_shape(base, (proj)p, &d_out, &d_in);
+        size_t rows = be_lora_a_bytes(be, base->type, A_ROWS, d_in);
+        if (rows > least) least = rows;
+    }
+    return (least + PIECE_ALIGN - 1) / PIECE_ALIGN * PIECE_ALIGN;
+}
+
+int adapter_chunks(const adapter_layout *al, const model_config *base, const backend *be,
+                   size_t chunk_bytes)
+{
+    walk w = {.chunk_bytes = chunk_bytes};
+    int cols = block_cols(be);
+    for (size_t slot = 0; slot < peft_head_slot(base->n_layer); slot++) {
+        const peft_layer *pl = &al->peft.layer[slot];
+        int d_out, d_in;
+        if (!pl->wrapped) continue;
+        peft_slot_shape(base, slot, &d_out, &d_in);
+        size_t row = be_lora_a_bytes(be, base->type, 1, d_in);
+        size_t block = be_lora_b_bytes(be, base->type, pl->rank, cols);
+        if (A_ROWS * row > chunk_bytes || block > chunk_bytes) return 0;
+        for (int left = pl->rank, n; left > 0; left -= n) {
+            n = fit(&w, row, left, A_ROWS);
+            advance(&w, (size_t)n * row);
+        }
+        for (int left = (d_out + cols - 1) / cols, n; left > 0; left -= n) {
+            n = fit(&w, block, left, 1);
+            advance(&w, (size_t)n * block);
+        }
+    }
+    return w.chunk + 1;
+}
+
+/* One adapter's packing under way.  The block behind `mat` holds the matrices, then a lora_split for each
+ * chunk border that may cut one, then the addresses of what is behind the borders. */
+typedef struct packing {
+    const adapter_load *ld;
+    const uint8_t *file;
+    void *const *chunk;
+    walk w;
+    lora_mat *mat;
+    lora_split *split;
+    const void **more;
+} packing;
+
+static char *place(const packing *p)
+{
+    return (char *)p->chunk[p->w.chunk] + p->w.at;
+}
+
+static lora_split *split_of(packing *p, lora_mat *m)
+{
+    if (m->split == NULL) m->split = p->split++;
+    return (lora_split *)m->split;
+}
+
+static err_code pack_a(packing *p, lora_mat *m, const void *src, dtype type, int d_in, err *e)
+{
+    const load_env *env = p->ld->env;
+    size_t row = be_lora_a_bytes(env->be, env->base->type, 1, d_in);
+    err_code code = ERR_NONE;
+    for (int done = 0, n; done < m->rank && code == ERR_NONE; done += n) {
+        n = fit(&p->w, row, m->rank - done, A_ROWS);
+        char *to = place(p);
+        if (done == 0) {
+            m->a = to;
+            if (n < m->rank) {
+                lora_split *sp = split_of(p, m);
+                sp->a_first = n;
+                sp->a_each = (int)(env->chunk_bytes / row) / A_ROWS * A_ROWS;
+                sp->a = p->more;
+            }
+        } else {
+            *p->more++ = to;
+        }
+        const char *from = (const char *)src + (size_t)done * (size_t)d_in * dtype_bytes(type);
+        code = be_lora_pack(env->be, env->base->type, to, NULL, from, NULL, type, n, d_in, 1, e);
+        advance(&p->w, (size_t)n * row);
+    }
+    return code;
+}
+
+static err_code pack_b(packing *p, lora_mat *m, const void *src, dtype type, int d_out, err *e)
+{
+    const load_env *env = p->ld->env;
+    int cols = block_cols(env->be), blocks = (d_out + cols - 1) / cols;
+    size_t block = be_lora_b_bytes(env->be, env->base->type, m->rank, cols);
+    err_code code = ERR_NONE;
+    for (int done = 0, n; done < blocks && code == ERR_NONE; done += n) {
+        n = fit(&p->w, block, blocks - done, 1);
+        char *to = place(p);
+        if (done == 0) {
+            m->b = to;
+            if (m->split != NULL || n < blocks) {
+                lora_split *sp = split_of(p, m);
+                sp->b_first = n * cols;
+                sp->b_each = (int)(env->chunk_bytes / block) * cols;
+                sp->b = p->more;
+            }
+        } else {
+            *p->more++ = to;
+        }
+        int col = done * cols, end = col + n * cols < d_out ? col + n * cols : d_out;
+        const char *from = (const char *)src + (size_t)col * (size_t)m->rank * dtype_bytes(type);
+        code = be_lora_pack(env->be, env->base->type, NULL, to, NULL, from, type, m->rank, 1,
+                            end - col, e);
+        advance(&p->w, (size_t)n * block);
+    }
+    return code;
+}
+
+static err_code pack_pair(packing *p, size_t slot, err *e)
+{
+    const adapter_layout *al = layout_of(p->ld);
+    const adapter_pair *pair = &al->pair[slot];
+    int d_out, d_in;
+    peft_slot_shape(p->ld->env->base, slot, &d_out, &d_in);
+    lora_mat *m = &p->mat[slot];
+    m->rank = al->peft.layer[slot].rank;
+    m->scale = al->peft.layer[slot].scale;
     void *spare_a = NULL, *spare_b = NULL;
-    const void *a = aligned(file, &pair->a, &spare_a);
-    const void *b = aligned(file, &pair->b, &spare_b);
-    err_code code = a != NULL && b != NULL ? be_lora_pack(ld->be, ld->base->type, a_dst, b_dst, a,
-                                                          b, pair->a.type, rank, d_in, d_out, e)
-                                           : err_set(e, ERR_NOMEM, "out of memory");
+    const void *a = aligned(p->file, &pair->a, &spare_a);
+    const void *b = aligned(p->file, &pair->b, &spare_b);
+    err_code code =
+        a != NULL && b != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory for an adapter");
+    if (code == ERR_NONE) code = pack_a(p, m, a, pair->a.type, d_in, e);
+    if (code == ERR_NONE) code = pack_b(p, m, b, pair->b.type, d_out, e);
+    if (m->split != NULL && m->split->a == NULL) split_of(p, m)->a_first = m->rank; /* whole */
     free(spare_a);
     free(spare_b);
     return code;
 }
 
-static err_code pack_all(adapter_load *ld, const uint8_t *file, size_t len, err *e)
+err_code adapter_load_pack(adapter_load *ld, void *const *chunk, err *e)
 {
-    size_t n_mat = (size_t)ld->base->n_layer * PROJ_COUNT, at = 0;
-    ld->mat = calloc(n_mat, sizeof *ld->mat);
-    ld->slab = be_alloc(ld->be, (size_t)(ld->bytes - extras_bytes(&ld->layout, ld->base, ld->be)));
-    if (ld->mat == NULL || ld->slab == NULL)
-        return err_set(e, ERR_NOMEM, "no memory for an adapter of %llu bytes",
-                       (unsigned long long)ld->bytes);
-    err_code code = ERR_NONE;
-    for (size_t i = 0; i < n_mat && code == ERR_NONE; i++) {
-        const adapter_pair *pair = &ld->layout.pair[i];
-        const peft_layer *pl = &ld->layout.peft.layer[i];
-        if (!pl->wrapped) continue;
-        if (pair->a.offset + pair->a.bytes > len || pair->b.offset + pair->b.bytes > len)
-            return err_set(e, ERR_CORRUPT, "the adapter's file became shorter");
-        int d_out, d_in;
-        model_proj_shape(ld->base, (proj)(i % PROJ_COUNT), &d_out, &d_in);
-        lora_mat *m = &ld->mat[i];
-        uint8_t *slab = ld->slab;
-        m->a = slab + at;
-        at += adapter_padded(be_lora_a_bytes(ld->be, ld->base->type, pl->rank, d_in));
-        m->b = slab + at;
-        at += adapter_padded(be_lora_b_bytes(ld->be, ld->base->type, pl->rank, d_out));
-        m->rank = pl->rank;
-        m->scale = pl->scale;
-        code = pack_pair(ld, pair, file, pl->rank, d_in, d_out, (void *)m->a, (void *)m->b, e);
-    }
+    const load_env *env = ld->env;
+    size_t n_mat = (size_t)env->base->n_layer * PROJ_COUNT, n = (size_t)ld->n_chunks;
+    void *spare;
+    ld->mat = calloc(1, n_mat * sizeof(lora_mat) + n * (sizeof(lora_split) + sizeof(void *)));
+    const uint8_t *file = copy_open(ld->copy, env->base->n_layer, &spare);
+    err_code code = ld->mat != NULL && file != NULL
+                        ? ERR_NONE
+                        : err_set(e, ERR_NOMEM, "no memory for an adapter");
+    packing p = {.ld = ld,
+                 .file = file,
+                 .chunk = chunk,
+                 .w = {.chunk_bytes = env->chunk_bytes},
+                 .mat = ld->mat,
+                 .split = (lora_split *)(void *)(ld->mat + n_mat)};
+    p.more = (const void **)(void *)(p.split + n);
+    for (size_t slot = 0; slot < n_mat && code == ERR_NONE; slot++)
+        if (layout_of(ld)->peft.layer[slot].wrapped) code = pack_pair(&p, slot, e);
+    if (code == ERR_NONE)
+        code = extras_make(&ld->extras, layout_of(ld), env->base, env->weights, env->be, file,
+                           ld->mat, e);
+    free(spare);
     return code;
 }
 
-err_code adapter_load_weights(adapter_load *ld, err *e)
+err_code adapter_load_read(adapter_load *ld, err *e)
 {
     uint8_t *file = NULL;
     size_t len = 0;
+    if (ld->copy != NULL) return ERR_NONE;
     err_code code = read_checked(ld, &file, &len, e);
-    if (code == ERR_NONE) code = pack_all(ld, file, len, e);
-    if (code == ERR_NONE)
-        code =
-            extras_make(&ld->extras, &ld->layout, ld->base, ld->weights, ld->be, file, ld->mat, e);
-    free(file);
-    return code;
+    if (code != ERR_NONE) {
+        free(file);
+        return code;
+    }
+    ld->copy = copy_make(&ld->layout, file, len, ld->env->base->n_layer, ld->env->int8);
+    ld->own_copy = ld->copy != NULL;
+    return ld->copy != NULL ? ERR_NONE
+                            : err_set(e, ERR_CORRUPT, "%s@%d cannot be kept: its file is too short",
+                                      ld->v->name, ld->v->version);
 }

@@ -24,7 +24,7 @@ typedef struct {
 } page_info;
 
 struct kv_pages {
-    arena *arena;
+    devmem *arena;
     int n_pages, page_tokens;
     bool cache;
     page_info *page;
@@ -37,11 +37,11 @@ struct kv_pages {
 
 static void evicted(void *self, int page);
 
-kv_pages *kv_create(arena *a, int page_tokens, bool prefix_cache)
+kv_pages *kv_create(devmem *a, int page_tokens, bool prefix_cache)
 {
     kv_pages *kv = calloc(1, sizeof(*kv));
     if (!kv) return NULL;
-    int buckets = 16, n_pages = arena_n_chunks(a);
+    int buckets = 16, n_pages = devmem_n_chunks(a);
     while (buckets < n_pages) buckets *= 2;
     kv->arena = a;
     kv->n_pages = n_pages;
@@ -58,21 +58,21 @@ kv_pages *kv_create(arena *a, int page_tokens, bool prefix_cache)
         return NULL;
     }
     for (int i = 0; i < buckets; i++) kv->bucket[i] = NONE;
-    arena_on_evict(a, evicted, kv);
+    devmem_on_evict(a, evicted, kv);
     return kv;
 }
 
 void kv_destroy(kv_pages *kv)
 {
     if (!kv) return;
-    arena_lock(kv->arena);
+    devmem_lock(kv->arena);
     for (int i = 0; kv->page && i < kv->n_pages; i++) {
         bool idle = kv->page[i].refs == 0 && kv->page[i].published;
-        if (idle) arena_page_hold_locked(kv->arena, i);
-        if (idle || kv->page[i].refs > 0) arena_page_free_locked(kv->arena, i);
+        if (idle) devmem_page_hold_locked(kv->arena, i);
+        if (idle || kv->page[i].refs > 0) devmem_page_free_locked(kv->arena, i);
     }
-    arena_unlock(kv->arena);
-    arena_on_evict(kv->arena, NULL, NULL);
+    devmem_unlock(kv->arena);
+    devmem_on_evict(kv->arena, NULL, NULL);
     free(kv->page);
     free(kv->tokens);
     free(kv->domain);
@@ -148,51 +148,51 @@ static int find(const kv_pages *kv, const kv_domain *d, int parent, uint64_t has
 
 int kv_take(kv_pages *kv)
 {
-    arena_lock(kv->arena);
-    int i = arena_page_take_locked(kv->arena);
+    devmem_lock(kv->arena);
+    int i = devmem_page_take_locked(kv->arena);
     if (i != NONE) kv->page[i].refs = 1;
-    arena_unlock(kv->arena);
+    devmem_unlock(kv->arena);
     return i;
 }
 
 static void hold(kv_pages *kv, int page)
 {
     page_info *p = &kv->page[page];
-    if (p->refs++ == 0) arena_page_hold_locked(kv->arena, page);
+    if (p->refs++ == 0) devmem_page_hold_locked(kv->arena, page);
 }
 
 void kv_hold(kv_pages *kv, int page)
 {
-    arena_lock(kv->arena);
+    devmem_lock(kv->arena);
     hold(kv, page);
-    arena_unlock(kv->arena);
+    devmem_unlock(kv->arena);
 }
 
 void kv_release(kv_pages *kv, int page)
 {
     page_info *p = &kv->page[page];
-    arena_lock(kv->arena);
+    devmem_lock(kv->arena);
     assert(p->refs > 0);
     if (--p->refs == 0 && p->published)
-        arena_page_idle_locked(kv->arena, page);
+        devmem_page_idle_locked(kv->arena, page);
     else if (p->refs == 0)
-        arena_page_free_locked(kv->arena, page);
-    arena_unlock(kv->arena);
+        devmem_page_free_locked(kv->arena, page);
+    devmem_unlock(kv->arena);
 }
 
 int kv_available(const kv_pages *kv, bool fresh)
 {
-    arena_lock(kv->arena);
-    int n = arena_available_locked(kv->arena, fresh);
-    arena_unlock(kv->arena);
+    devmem_lock(kv->arena);
+    int n = devmem_available_locked(kv->arena, fresh);
+    devmem_unlock(kv->arena);
     return n;
 }
 
 bool kv_claim(kv_pages *kv, int n, bool fresh)
 {
-    arena_lock(kv->arena);
-    bool got = arena_claim_locked(kv->arena, n, fresh);
-    arena_unlock(kv->arena);
+    devmem_lock(kv->arena);
+    bool got = devmem_claim_locked(kv->arena, n, fresh);
+    devmem_unlock(kv->arena);
     return got;
 }
 
@@ -202,7 +202,7 @@ int kv_match(kv_pages *kv, const kv_domain *d, const int32_t *tokens, int n_toke
     if (!kv->cache) return 0;
     uint64_t hash = root_hash(d);
     int parent = NONE, n = 0;
-    arena_lock(kv->arena);
+    devmem_lock(kv->arena);
     while (n < cap && (n + 1) * kv->page_tokens < n_tokens) {
         const int32_t *block = tokens + (size_t)n * kv->page_tokens;
         hash = block_hash(hash, block, kv->page_tokens);
@@ -212,7 +212,7 @@ int kv_match(kv_pages *kv, const kv_domain *d, const int32_t *tokens, int n_toke
         pages[n++] = i;
         parent = i;
     }
-    arena_unlock(kv->arena);
+    devmem_unlock(kv->arena);
     return n;
 }
 
@@ -242,23 +242,23 @@ static void publish(kv_pages *kv, const kv_domain *d, const int32_t *pages, int 
 void kv_publish(kv_pages *kv, const kv_domain *d, const int32_t *pages, int index,
                 const int32_t *tokens)
 {
-    arena_lock(kv->arena);
+    devmem_lock(kv->arena);
     publish(kv, d, pages, index, tokens);
-    arena_unlock(kv->arena);
+    devmem_unlock(kv->arena);
 }
 
 void kv_forget(kv_pages *kv, int page)
 {
-    arena_lock(kv->arena);
+    devmem_lock(kv->arena);
     assert(kv->page[page].refs > 0);
     if (kv->page[page].published) unpublish(kv, page);
-    arena_unlock(kv->arena);
+    devmem_unlock(kv->arena);
 }
 
 void kv_count(const kv_pages *kv, kv_counts *out)
 {
-    arena_counts c;
-    arena_count(kv->arena, &c);
+    devmem_counts c;
+    devmem_count(kv->arena, &c);
     *out =
         (kv_counts){.n_pages = kv->n_pages, .n_held = c.n_pages_held, .n_cached = c.n_pages_cached};
 }
@@ -268,8 +268,8 @@ bool kv_check(const kv_pages *kv)
     kv_counts c;
     int n_cached = 0, n_held = 0, n_chained = 0, n_published = 0;
     kv_count(kv, &c);
-    if (!arena_check(kv->arena)) return false;
-    arena_lock(kv->arena);
+    if (!devmem_check(kv->arena)) return false;
+    devmem_lock(kv->arena);
     bool ok = true;
     for (int i = 0; i < kv->n_pages; i++) {
         n_held += kv->page[i].refs > 0;
@@ -282,6 +282,6 @@ bool kv_check(const kv_pages *kv)
             ok = kv->page[i].published && n_chained++ <= kv->n_pages;
         }
     }
-    arena_unlock(kv->arena);
+    devmem_unlock(kv->arena);
     return ok && n_cached == c.n_cached && n_held == c.n_held && n_chained == n_published;
 }

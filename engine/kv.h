@@ -1,6 +1,6 @@
 /* kv.h -- which KV page belongs to whom: reference counts, eviction, and the prefix cache.
  *
- * Pages are chunks of the arena (engine/arena.h), which decides what is evicted: the page table does not
+ * Pages are chunks of the arena (engine/devmem.h), which decides what is evicted: the page table does not
  * know how much of the device the adapters have.  A full page may be published under its
  * content: (adapter digest, isolation domain, all tokens from the start to its end).  A later
  * sequence with the same beginning takes it over instead of computing it.  A hit is verified
@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/arena.h"
+#include "engine/devmem.h"
 #include "engine/lora.h"
 
 typedef struct kv_pages kv_pages;
@@ -28,7 +28,7 @@ typedef struct kv_domain {
 } kv_domain;
 
 /* Borrows the arena.  NULL: out of memory. */
-kv_pages *kv_create(arena *a, int page_tokens, bool prefix_cache);
+kv_pages *kv_create(devmem *a, int page_tokens, bool prefix_cache);
 void kv_destroy(kv_pages *kv);
 
 /* A page with one reference, or -1 when all are held.  May evict a published one. */

@@ -56,7 +56,7 @@ struct sched {
     model *m;
     backend *be;
     const lora_source *source;
-    arena *arena, *own_arena; /* own_arena: NULL where it was lent */
+    devmem *arena, *own_arena; /* own_arena: NULL where it was lent */
     kv_pages *pages;
     kv_pool *kv;
     swap_pool *swap; /* NULL: there is none */
@@ -1016,7 +1016,7 @@ static void publish_counts(sched *sc)
     sc->stats.n_prompt_tokens = sc->n_prompt_tokens;
     sc->stats.n_output_tokens = sc->n_output_tokens;
     pthread_mutex_unlock(&sc->mu);
-    arena_page_cost(sc->arena, now.row_us * sc->page_tokens);
+    devmem_page_cost(sc->arena, now.row_us * sc->page_tokens);
 }
 
 /* Sleeps until there is a reason to look again; false: stop. */
@@ -1089,7 +1089,7 @@ static void free_all(sched *sc)
     free(sc->broken_row);
     free(sc->late);
     kv_destroy(sc->pages);
-    arena_destroy(sc->own_arena);
+    devmem_destroy(sc->own_arena);
     board_destroy(sc->board);
     telemetry_destroy(sc->tele);
     swap_destroy(sc->swap);
@@ -1165,10 +1165,10 @@ static err_code open_pages(sched *sc, const attn_shape *shape, size_t page_bytes
 {
     sc->arena = sc->cfg.arena;
     if (sc->arena) {
-        return be_kv_attach(sc->be, &sc->kv, shape, sc->n_pages, arena_memory(sc->arena),
-                            arena_chunk_bytes(sc->arena), e);
+        return be_kv_attach(sc->be, &sc->kv, shape, sc->n_pages, devmem_memory(sc->arena),
+                            devmem_chunk_bytes(sc->arena), e);
     }
-    err_code rc = arena_create(&sc->own_arena, NULL, sc->n_pages, page_bytes, 0, e);
+    err_code rc = devmem_create(&sc->own_arena, NULL, sc->n_pages, page_bytes, 0, e);
     sc->arena = sc->own_arena;
     return rc ? rc : be_kv_create(sc->be, &sc->kv, shape, sc->n_pages, e);
 }
@@ -1182,7 +1182,7 @@ err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *b
     attn_shape shape = model_attn_shape(m);
     int page_tokens = be_caps(be)->page_tokens;
     size_t page_bytes = be_kv_page_bytes(be, &shape);
-    size_t n_pages = cfg->arena ? (size_t)arena_n_chunks(cfg->arena) : cfg->kv_bytes / page_bytes;
+    size_t n_pages = cfg->arena ? (size_t)devmem_n_chunks(cfg->arena) : cfg->kv_bytes / page_bytes;
     if (n_pages > INT32_MAX) n_pages = INT32_MAX;
     if (n_pages < 1) {
         return err_set(e, ERR_LIMIT, "a KV budget of %zu bytes holds no page of %zu bytes",

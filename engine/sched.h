@@ -17,10 +17,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/arena.h"
 #include "engine/backend.h"
 #include "engine/base/err.h"
 #include "engine/board.h"
+#include "engine/devmem.h"
 #include "engine/lora.h"
 #include "engine/model.h"
 #include "engine/request.h"
@@ -53,7 +53,7 @@ typedef struct sched_config {
     int max_queued;    /* waiting requests before sched_submit() answers ERR_BUSY */
     int max_context;   /* tokens per sequence, prompt and output */
     int max_logits;    /* rows of logits in one step; what model_load() was given */
-    arena *arena;      /* for the KV pages; borrowed */
+    devmem *arena;     /* for the KV pages; borrowed */
     size_t kv_bytes;   /* without one: budget of a page pool of the scheduler's own */
     int64_t ageing_us; /* waiting this long raises a request by one class; 0: 10 s */
     bool prefix_cache;

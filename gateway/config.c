@@ -82,8 +82,10 @@ static const option options[] = {
      "Requests that may wait; 429 beyond."},
     {"engine", "max_context", OPT_INT, AT(engine_max_context), "8192", 16, 1048576,
      "Tokens of prompt and output together; never more than the model's own limit."},
-    {"engine", "kv_memory", OPT_BYTES, AT(engine_kv_memory), "512MiB", MIB, 1024 * GIB,
-     "Memory for the KV pages of all sequences and the prefix cache."},
+    {"engine", "kv_memory", OPT_BYTES, AT(engine_kv_memory), "1GiB", MIB, 1024 * GIB,
+     "Memory of the device: one arena for the KV pages of all sequences, the prefix cache and the\n"
+     "adapters that are ready to run.  Nothing is split beforehand; what is idle and worth least\n"
+     "(uses, time to bring it back, size) makes room."},
     {"engine", "prefix_cache", OPT_BOOL, AT(engine_prefix_cache), "yes", 0, 0,
      "Reuse the KV of equal prompt beginnings, within one tenant and adapter version."},
     {"engine", "swap_bytes", OPT_BYTES, AT(engine_swap_bytes), "256MiB", 0, 1024 * GIB,
@@ -91,8 +93,15 @@ static const option options[] = {
     {"engine", "preemption", OPT_TEXT, AT(engine_preemption), "auto", 0, 0,
      "What becomes of it: recompute, swap (as long as there is room), or auto: what is cheaper by\n"
      "the cost model and what copies have taken."},
-    {"adapters", "host_memory", OPT_BYTES, AT(adapters_host_memory), "512MiB", MIB, 1024 * GIB,
-     "Memory for adapters that are ready to run; the others stay on disk until asked for."},
+    {"adapters", "device_memory", OPT_BYTES, AT(adapters_device_memory), "0", 0, 1024 * GIB,
+     "The most of engine.kv_memory that adapters may take; 0: all of it."},
+    {"adapters", "host_memory", OPT_BYTES, AT(adapters_host_memory), "512MiB", 0, 1024 * GIB,
+     "Memory for copies of adapters' files, from which they come back faster than from the disk;\n"
+     "0: none are kept."},
+    {"adapters", "host_int8", OPT_BOOL, AT(adapters_host_int8), "no", 0, 0,
+     "Keep A and B in int8 there (64 values to a scale): a quarter of F32's size, each value\n"
+     "off by at most 1/254 of the largest of its 64.  Adapters are then always served in this "
+     "precision."},
     {"adapters", "loaders", OPT_INT, AT(adapters_loaders), "1", 1, 16,
      "Threads that load adapters from disk."},
     {"adapters", "max_upload", OPT_BYTES, AT(adapters_max_upload), "1GiB", 1024, 64 * GIB,

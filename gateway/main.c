@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "adapters/load.h"
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "gateway/devcert.h"
@@ -261,6 +262,24 @@ static err_code open_storage(process *p, err *e)
     return ERR_NONE;
 }
 
+/* A chunk holds a KV page, and any piece that an adapter may not be cut below. */
+static err_code open_devmem(process *p, err *e)
+{
+    server *s = &p->srv;
+    const config *c = &p->cfg;
+    attn_shape shape = model_attn_shape(s->model);
+    size_t chunk = be_kv_page_bytes(s->be, &shape);
+    size_t least = adapter_chunk_least(model_get_config(s->model), s->be);
+    if (chunk < least) chunk = least;
+    chunk = (chunk + 63) / 64 * 64;
+    size_t n = (size_t)c->engine_kv_memory / chunk;
+    size_t bound = ((size_t)c->adapters_device_memory + chunk - 1) / chunk;
+    if (n > INT32_MAX) n = INT32_MAX;
+    if (bound > n) bound = 0;
+    err_code rc = devmem_create(&s->arena, s->be, (int)n, chunk, (int)bound, e);
+    return rc ? err_context(e, "engine.kv_memory") : rc;
+}
+
 static err_code open_adapters(process *p, err *e)
 {
     server *s = &p->srv;
@@ -268,7 +287,11 @@ static err_code open_adapters(process *p, err *e)
     registry_config rc_cfg = {.reserved = {c->model_name}, .n_reserved = 1};
     err_code rc = registry_create(&s->registry, s->store, &rc_cfg, e);
     if (rc) return rc;
-    residency_config rs = {.budget_bytes = (size_t)c->adapters_host_memory,
+    rc = open_devmem(p, e);
+    if (rc) return rc;
+    residency_config rs = {.arena = s->arena,
+                           .host_bytes = (size_t)c->adapters_host_memory,
+                           .host_int8 = c->adapters_host_int8,
                            .n_loaders = (int)c->adapters_loaders,
                            .weights = s->model};
     rc = residency_create(&s->residency, &rs, s->be, model_get_config(s->model), s->registry, e);
@@ -278,7 +301,8 @@ static err_code open_adapters(process *p, err *e)
                              .base = model_get_config(s->model),
                              .be = s->be,
                              .max_bytes = (uint64_t)c->adapters_max_upload,
-                             .max_packed_bytes = (uint64_t)c->adapters_host_memory};
+                             .max_packed_bytes = (uint64_t)devmem_lease_limit(s->arena, NULL) *
+                                                 devmem_chunk_bytes(s->arena)};
     staging_config sg = {.max_open = (int)c->adapters_max_open_uploads,
                          .expiry_us = c->adapters_upload_expiry_us};
     return staging_open(&s->staging, &s->upload, &sg, e);
@@ -293,7 +317,7 @@ static err_code open_scheduler(process *p, err *e)
                        .max_queued = (int)c->engine_max_queued,
                        .max_context = (int)c->engine_max_context,
                        .max_logits = (int)c->engine_max_seqs + SCHED_SCORE_ROWS,
-                       .kv_bytes = (size_t)c->engine_kv_memory,
+                       .arena = s->arena,
                        .prefix_cache = c->engine_prefix_cache,
                        .swap_bytes = (size_t)c->engine_swap_bytes,
                        .preemption = strcmp(c->engine_preemption, "swap") == 0 ? PREEMPT_SWAP
@@ -351,6 +375,7 @@ static void close_all(process *p)
     sched_destroy(s->sched);
     staging_close(s->staging);
     if (s->residency) residency_destroy(s->residency);
+    devmem_destroy(s->arena);
     if (s->registry) registry_destroy(s->registry);
     limits_destroy(s->limits);
     inflight_destroy(s->inflight);
@@ -513,7 +538,7 @@ static int check(const arguments *a)
                  "certificate  %s: fine\n"
                  "model        %s, %d layers of %d, %d heads (%d kv), vocabulary %d\n"
                  "context      %d tokens at most\n"
-                 "memory       %lld MiB of KV pages, %lld MiB of adapters\n",
+                 "memory       %lld MiB of KV pages and adapters, %lld MiB of adapters' copies\n",
                  a->file, cert, mc.family, mc.n_layer, mc.dim, mc.n_head, mc.n_kv_head, mc.n_vocab,
                  mc.max_pos < c.engine_max_context ? mc.max_pos : (int)c.engine_max_context,
                  (long long)(c.engine_kv_memory >> 20), (long long)(c.adapters_host_memory >> 20));

@@ -195,7 +195,36 @@ static void put_adapters(prom *p, server *s)
                (double)r.used_bytes);
     prom_gauge(p, "lorad_adapter_memory_budget_bytes", "Budget of that memory",
                (double)r.budget_bytes);
-    prom_counter(p, "lorad_adapter_loads_total", "Adapters loaded from disk", r.n_loads);
+    prom_gauge(p, "lorad_adapter_host_memory_bytes", "Copies of adapters in host memory",
+               (double)r.host_used_bytes);
+    prom_gauge(p, "lorad_adapter_host_memory_budget_bytes", "Budget of that memory",
+               (double)r.host_budget_bytes);
+    prom_gauge(p, "lorad_adapters_host", "Adapter versions with a copy in host memory", r.n_host);
+    prom_family(p, "lorad_adapter_hits_total", "counter",
+                "Adapters found in the tier where they were looked for");
+    prom_count(p, r.n_hits, "tier", "device", NULL);
+    prom_count(p, r.n_host_hits, "tier", "host", NULL);
+    prom_family(p, "lorad_adapter_misses_total", "counter", "Adapters not found there");
+    prom_count(p, r.n_misses, "tier", "device", NULL);
+    prom_count(p, r.n_host_misses, "tier", "host", NULL);
+    prom_family(p, "lorad_adapter_tier_evictions_total", "counter", "Adapters evicted, by tier");
+    prom_count(p, r.n_evictions, "tier", "device", NULL);
+    prom_count(p, r.n_host_evictions, "tier", "host", NULL);
+    prom_family(p, "lorad_adapter_stage_seconds_total", "counter",
+                "Time of loaders: reading and checking files, packing for the device");
+    prom_sample(p, (double)r.read_us_sum / 1e6, "stage", "read", NULL);
+    prom_sample(p, (double)r.pack_us_sum / 1e6, "stage", "pack", NULL);
+    prom_counter(p, "lorad_adapter_read_bytes_total", "Bytes that were read for it", r.read_bytes);
+    prom_family(p, "lorad_arena_chunks", "gauge", "The device's memory, by what has it");
+    prom_count(p, (uint64_t)r.arena.n_free, "use", "free", NULL);
+    prom_count(p, (uint64_t)r.arena.n_pages_held, "use", "kv", NULL);
+    prom_count(p, (uint64_t)r.arena.n_pages_cached, "use", "kv_cached", NULL);
+    prom_count(p, (uint64_t)(r.arena.n_lease_chunks - r.arena.n_lease_idle), "use", "adapters",
+               NULL);
+    prom_count(p, (uint64_t)r.arena.n_lease_idle, "use", "adapters_idle", NULL);
+    prom_counter(p, "lorad_arena_kv_pages_evicted_total", "Pages of the prefix cache evicted",
+                 r.arena.pages_evicted);
+    prom_counter(p, "lorad_adapter_loads_total", "Adapters loaded to the device", r.n_loads);
     prom_counter(p, "lorad_adapter_evictions_total", "Adapters evicted", r.n_evictions);
     prom_family(p, "lorad_adapter_load_seconds_total", "counter", "Time spent loading adapters");
     prom_sample(p, (double)r.load_us_sum / 1e6, NULL);

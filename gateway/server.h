@@ -44,6 +44,7 @@ typedef struct server {
     store *store;
     meter_file *meters;
     registry *registry;
+    devmem *arena; /* the device's: KV pages and adapters */
     residency *residency;
     backend *be;
     model *model;

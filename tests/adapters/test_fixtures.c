@@ -128,7 +128,7 @@ static void run_all(const char *model_dir, const char *parent)
     model_config base;
     ck_assert_msg(model_config_read(model_dir, &base, &e) == ERR_NONE, "%s", e.msg);
     residency *rs;
-    residency_config cfg = {.budget_bytes = 64 << 20};
+    residency_config cfg = {.budget_bytes = 64 << 20, .chunk_bytes = 4 << 20}; /* no splits */
     ck_assert_int_eq(residency_create(&rs, &cfg, be, &base, reg, &e), ERR_NONE);
     for (int i = 0; i < N_NAMES; i++) {
         adapter_version v = {0};

@@ -20,7 +20,8 @@
 #include "tests/engine/plain_backend.h"
 #include "tests/storage/tmpdir.h"
 
-enum { KINDS_MAX = 40, MAX_ROWS = 128, N_PAGES = 400, N_CASE = 3 };
+/* CHUNK: so small that most matrices are cut in pieces. */
+enum { KINDS_MAX = 40, MAX_ROWS = 128, N_PAGES = 400, N_CASE = 3, CHUNK = 8192 };
 
 static const char *const bases[] = {"llama-f32", "llama-bf16", "qwen2-f32"};
 static const char *const isas[] = {"plain", "portable", "avx2", "avx512", "avx512bf16", "amx"};
@@ -104,7 +105,7 @@ static void rig_open(const char *base)
     ck_assert_msg(model_load(&m, path, be, MAX_ROWS, MAX_ROWS, &e) == ERR_NONE, "%s", e.msg);
     attn_shape shape = model_attn_shape(m);
     ck_assert_int_eq(be_kv_create(be, &kv, &shape, N_PAGES, &e), ERR_NONE);
-    residency_config cfg = {.budget_bytes = 256 << 20, .weights = m};
+    residency_config cfg = {.budget_bytes = 256 << 20, .chunk_bytes = CHUNK, .weights = m};
     ck_assert_int_eq(residency_create(&rs, &cfg, be, model_get_config(m), reg, &e), ERR_NONE);
     lora_source door = residency_source(rs);
     snprintf(path, sizeof path, "fixtures/peft/%s", base);

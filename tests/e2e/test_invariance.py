@@ -10,7 +10,7 @@ from harness import DEMO, Server, demo_adapters, events, run
 
 N, ROUNDS = 32, 3
 # Room for about a dozen of these requests: the others wait, or give their pages back and start over.
-server = Server(settings={"engine.kv_memory": "2MiB", "engine.max_seqs": "24"})
+server = Server(settings={"engine.kv_memory": "5MiB", "engine.max_seqs": "24"})
 QUESTIONS = ["What is 7 plus 5?", "Which animals live on the farm? Tell me about all of them, please.",
              "Say it in other words: the red lamp stands on the old table near the window.",
              "What color is the sky?", "Hello"]

@@ -74,7 +74,7 @@ def test_counts_equal_the_ledger():
     after = {r["name"]: r for r in held["adapters"].values()}
     for name in demo_adapters()[:3]:
         assert after[name]["hits"] == before[name]["hits"] + 2
-        assert after[name]["tier"] == "host", after[name]
+        assert after[name]["tier"] == "device", after[name]
         assert after[name]["last_used_s"] > 0
     untouched = demo_adapters()[-1]
     assert after[untouched]["hits"] == before[untouched]["hits"]

@@ -115,8 +115,8 @@ static err_code plain_lora_pack(backend *be, dtype base, void *a_dst, void *b_ds
     (void)be;
     (void)base;
     (void)e;
-    plain_to_f32(a_dst, a_src, type, 0, (size_t)rank * (size_t)d_in);
-    plain_to_f32(b_dst, b_src, type, 0, (size_t)rank * (size_t)d_out);
+    if (a_dst) plain_to_f32(a_dst, a_src, type, 0, (size_t)rank * (size_t)d_in);
+    if (b_dst) plain_to_f32(b_dst, b_src, type, 0, (size_t)rank * (size_t)d_out);
     return ERR_NONE;
 }
 
@@ -297,19 +297,40 @@ static const lora_mat *plain_lora_of(const step *s, int row, int layer, int p)
     return NULL;
 }
 
+/* Row r of A, column i of B, wherever the piece lies that has them. */
+static const float *plain_piece(const void *whole, const void *const *more, int first, int each,
+                                int i, int width)
+{
+    const float *p = i < first ? whole : more[(i - first) / each];
+    return p + (size_t)(i < first ? i : (i - first) % each) * (size_t)width;
+}
+
+static const float *plain_a(const lora_mat *m, int r, int d_in)
+{
+    const lora_split *sp = m->split;
+    return sp ? plain_piece(m->a, sp->a, sp->a_first, sp->a_each, r, d_in)
+              : (const float *)m->a + (size_t)r * (size_t)d_in;
+}
+
+static const float *plain_b(const lora_mat *m, int i)
+{
+    const lora_split *sp = m->split;
+    return sp ? plain_piece(m->b, sp->b, sp->b_first, sp->b_each, i, m->rank)
+              : (const float *)m->b + (size_t)i * (size_t)m->rank;
+}
+
 static void plain_linear_row(const linear_out *o, float *y, const float *x, const lora_mat *lm)
 {
     const plain_weight *w = (const plain_weight *)o->w;
     float v[LORA_RANK_MAX];
     int d_in = w->head.cols, d_out = w->head.rows;
     for (int r = 0; lm && r < lm->rank; r++) {
-        v[r] = plain_dot((const float *)lm->a + (size_t)r * (size_t)d_in, x, d_in);
+        v[r] = plain_dot(plain_a(lm, r, d_in), x, d_in);
     }
     for (int i = 0; i < d_out; i++) {
         float sum = plain_dot(w->v + (size_t)i * (size_t)d_in, x, d_in);
         if (lm) {
-            sum += lm->scale *
-                   plain_dot((const float *)lm->b + (size_t)i * (size_t)lm->rank, v, lm->rank);
+            sum += lm->scale * plain_dot(plain_b(lm, i), v, lm->rank);
         }
         if (lm && lm->gain) sum *= lm->gain[i];
         const float *bias = lm && lm->bias ? lm->bias : o->bias;

@@ -7,23 +7,23 @@
 
 #include "engine/kv.h"
 
-static arena *ar;
+static devmem *ar;
 
 /* Pages without memory behind them. */
 static kv_pages *open_kv(int n_pages, bool prefix_cache)
 {
     err e;
-    ck_assert_int_eq(arena_create(&ar, NULL, n_pages, 64, 0, &e), ERR_NONE);
+    ck_assert_int_eq(devmem_create(&ar, NULL, n_pages, 64, 0, &e), ERR_NONE);
     return kv_create(ar, 4, prefix_cache);
 }
 
 static void close_kv(kv_pages *kv)
 {
-    arena_counts c;
+    devmem_counts c;
     kv_destroy(kv);
-    arena_count(ar, &c);
+    devmem_count(ar, &c);
     ck_assert_int_eq(c.n_free, c.n_chunks); /* all of it came back */
-    arena_destroy(ar);
+    devmem_destroy(ar);
 }
 
 enum { PAGES = 40, PT = 4, SEQS = 12, LEN = 6 /* pages per sequence */ };

@@ -1,9 +1,9 @@
-/* arena.c -- one array of chunks, a stack of free ones, two heaps of what may be evicted.
+/* devmem.c -- one array of chunks, a stack of free ones, two heaps of what may be evicted.
  *
  * A lease stands in its heap under its first chunk, so both heaps hold chunk numbers.  Two heaps
  * instead of one, because the bound on adapters is kept by evicting adapters.
  */
-#include "engine/arena.h"
+#include "engine/devmem.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -21,17 +21,17 @@ typedef struct {
     double worth;
     uint64_t seq;  /* equal worth: who became idle first goes first */
     uint32_t uses; /* of a page's content */
-    arena_lease *lease;
+    devmem_lease *lease;
 } chunk;
 
-struct arena_lease {
-    arena *a;
+struct devmem_lease {
+    devmem *a;
     void *owner;
     int first, n, holds;
     bool pinned, filling, lost;
     double cost_us, popularity;
     int64_t ready_us;
-    arena_lease *next_lost;
+    devmem_lease *next_lost;
 };
 
 typedef struct {
@@ -39,7 +39,7 @@ typedef struct {
     int n;
 } heap;
 
-struct arena {
+struct devmem {
     backend *be;
     void *mem;
     size_t chunk_bytes;
@@ -56,13 +56,13 @@ struct arena {
     int claimed, reserved;
     double clock, page_cost_us;
     uint64_t seq;
-    arena_lease *lost;
+    devmem_lease *lost;
     uint64_t pages_evicted, leases_evicted;
 };
 
 /* ------------------------------------------------------------------------ heaps -- */
 
-static bool before(const arena *a, int x, int y)
+static bool before(const devmem *a, int x, int y)
 {
     const chunk *p = &a->chunk[x], *q = &a->chunk[y];
     if (p->rank != q->rank) return p->rank < q->rank;
@@ -70,13 +70,13 @@ static bool before(const arena *a, int x, int y)
     return p->seq < q->seq;
 }
 
-static void put(arena *a, heap *h, int at, int c)
+static void put(devmem *a, heap *h, int at, int c)
 {
     h->v[at] = c;
     a->chunk[c].at = at;
 }
 
-static void sift(arena *a, heap *h, int at)
+static void sift(devmem *a, heap *h, int at)
 {
     int c = h->v[at];
     while (at > 0 && before(a, c, h->v[(at - 1) / 2])) {
@@ -91,14 +91,14 @@ static void sift(arena *a, heap *h, int at)
     put(a, h, at, c);
 }
 
-static void heap_add(arena *a, heap *h, int c)
+static void heap_add(devmem *a, heap *h, int c)
 {
     a->chunk[c].seq = ++a->seq;
     put(a, h, h->n, c);
     sift(a, h, h->n++);
 }
 
-static void heap_remove(arena *a, heap *h, int c)
+static void heap_remove(devmem *a, heap *h, int c)
 {
     int at = a->chunk[c].at, last = h->v[--h->n];
     a->chunk[c].at = NONE;
@@ -109,7 +109,7 @@ static void heap_remove(arena *a, heap *h, int c)
 
 /* ------------------------------------------------------------------- moving chunks -- */
 
-static void push_free(arena *a, int c)
+static void push_free(devmem *a, int c)
 {
     a->chunk[c].kind = FREE;
     a->chunk[c].lease = NULL;
@@ -118,7 +118,7 @@ static void push_free(arena *a, int c)
     a->n_free++;
 }
 
-static int pop_free(arena *a)
+static int pop_free(devmem *a)
 {
     int c = a->free_top;
     a->free_top = a->chunk[c].next;
@@ -126,9 +126,9 @@ static int pop_free(arena *a)
     return c;
 }
 
-static void lease_to_heap(arena_lease *l, int rank)
+static void lease_to_heap(devmem_lease *l, int rank)
 {
-    arena *a = l->a;
+    devmem *a = l->a;
     chunk *c = &a->chunk[l->first];
     c->rank = rank;
     c->worth = a->clock + l->popularity * l->cost_us / l->n;
@@ -136,21 +136,21 @@ static void lease_to_heap(arena_lease *l, int rank)
     heap_add(a, &a->leases, l->first);
 }
 
-static void lease_from_heap(arena_lease *l)
+static void lease_from_heap(devmem_lease *l)
 {
-    arena *a = l->a;
+    devmem *a = l->a;
     a->n_lease_idle[a->chunk[l->first].rank] -= l->n;
     heap_remove(a, &a->leases, l->first);
 }
 
-static bool in_heap(const arena_lease *l)
+static bool in_heap(const devmem_lease *l)
 {
     return l->a->chunk[l->first].at != NONE;
 }
 
-static void free_chunks(arena_lease *l)
+static void free_chunks(devmem_lease *l)
 {
-    arena *a = l->a;
+    devmem *a = l->a;
     for (int c = l->first, next; c != NONE; c = next) {
         next = a->chunk[c].next;
         push_free(a, c);
@@ -162,7 +162,7 @@ static void free_chunks(arena_lease *l)
 }
 
 /* The one that goes next among those of at most this rank, or NONE. */
-static int victim(const arena *a, int rank, bool leases_only)
+static int victim(const devmem *a, int rank, bool leases_only)
 {
     int l = a->leases.n > 0 ? a->leases.v[0] : NONE;
     int p = a->pages.n > 0 && !leases_only ? a->pages.v[0] : NONE;
@@ -171,7 +171,7 @@ static int victim(const arena *a, int rank, bool leases_only)
     return before(a, l, p) ? l : p;
 }
 
-static bool evict_one(arena *a, int rank, bool leases_only)
+static bool evict_one(devmem *a, int rank, bool leases_only)
 {
     int c = victim(a, rank, leases_only);
     if (c == NONE) return false;
@@ -183,7 +183,7 @@ static bool evict_one(arena *a, int rank, bool leases_only)
         a->pages_evicted++;
         return true;
     }
-    arena_lease *l = a->chunk[c].lease;
+    devmem_lease *l = a->chunk[c].lease;
     lease_from_heap(l);
     free_chunks(l);
     l->lost = true;
@@ -194,11 +194,11 @@ static bool evict_one(arena *a, int rank, bool leases_only)
 }
 
 /* Whom nobody came for is as idle as the others. */
-static void expire(arena *a, int64_t now_us)
+static void expire(devmem *a, int64_t now_us)
 {
     for (int i = 0; i < a->leases.n; i++) {
-        arena_lease *l = a->chunk[a->leases.v[i]].lease;
-        if (a->chunk[l->first].rank == IDLE || now_us - l->ready_us < ARENA_FRESH_US) continue;
+        devmem_lease *l = a->chunk[a->leases.v[i]].lease;
+        if (a->chunk[l->first].rank == IDLE || now_us - l->ready_us < DEVMEM_FRESH_US) continue;
         lease_from_heap(l);
         lease_to_heap(l, IDLE);
         i = -1; /* the heap has changed under us; each lease moves once */
@@ -207,12 +207,12 @@ static void expire(arena *a, int64_t now_us)
 
 /* --------------------------------------------------------------------------- life -- */
 
-err_code arena_create(arena **out, backend *be, int n_chunks, size_t chunk_bytes, int lease_chunks,
-                      err *e)
+err_code devmem_create(devmem **out, backend *be, int n_chunks, size_t chunk_bytes,
+                       int lease_chunks, err *e)
 {
     *out = NULL;
     if (n_chunks < 1) return err_set(e, ERR_LIMIT, "the arena holds no chunk");
-    arena *a = calloc(1, sizeof(*a));
+    devmem *a = calloc(1, sizeof(*a));
     if (!a) return err_set(e, ERR_NOMEM, "no memory for the arena");
     a->be = be;
     a->n_chunks = n_chunks;
@@ -225,7 +225,7 @@ err_code arena_create(arena **out, backend *be, int n_chunks, size_t chunk_bytes
     a->leases.v = calloc((size_t)n_chunks, sizeof(int));
     if (be) a->mem = be_map(be, (size_t)n_chunks * chunk_bytes);
     if (!a->chunk || !a->pages.v || !a->leases.v || (be && !a->mem)) {
-        arena_destroy(a);
+        devmem_destroy(a);
         return err_set(e, ERR_NOMEM, "no memory for an arena of %d chunks of %zu bytes", n_chunks,
                        chunk_bytes);
     }
@@ -238,7 +238,7 @@ err_code arena_create(arena **out, backend *be, int n_chunks, size_t chunk_bytes
     return ERR_NONE;
 }
 
-void arena_destroy(arena *a)
+void devmem_destroy(devmem *a)
 {
     if (!a) return;
     assert(a->n_leases == 0);
@@ -250,53 +250,53 @@ void arena_destroy(arena *a)
     free(a);
 }
 
-int arena_n_chunks(const arena *a)
+int devmem_n_chunks(const devmem *a)
 {
     return a->n_chunks;
 }
 
-size_t arena_chunk_bytes(const arena *a)
+size_t devmem_chunk_bytes(const devmem *a)
 {
     return a->chunk_bytes;
 }
 
-void *arena_memory(const arena *a)
+void *devmem_memory(const devmem *a)
 {
     return a->mem;
 }
 
-void arena_lock(arena *a)
+void devmem_lock(devmem *a)
 {
     pthread_mutex_lock(&a->mu);
 }
 
-void arena_unlock(arena *a)
+void devmem_unlock(devmem *a)
 {
     pthread_mutex_unlock(&a->mu);
 }
 
 /* ------------------------------------------------------------------------ adapters -- */
 
-static int idle_to(const arena *a, int rank)
+static int idle_to(const devmem *a, int rank)
 {
     int n = 0;
     for (int i = 0; i <= rank; i++) n += a->n_lease_idle[i];
     return n;
 }
 
-arena_lease *arena_lease_take(arena *a, int n, arena_need need, int64_t now_us, void *owner)
+devmem_lease *devmem_lease_take(devmem *a, int n, devmem_need need, int64_t now_us, void *owner)
 {
-    int rank = need == ARENA_DEMAND ? PREFETCHED : IDLE;
-    arena_lease *l = calloc(1, sizeof(*l));
+    int rank = need == DEVMEM_DEMAND ? PREFETCHED : IDLE;
+    devmem_lease *l = calloc(1, sizeof(*l));
     if (!l || n < 1) {
         free(l);
         return NULL;
     }
-    arena_lock(a);
+    devmem_lock(a);
     expire(a, now_us);
     int over = a->n_lease_chunks + n - a->lease_cap, idle = idle_to(a, rank);
     if (over > idle || a->n_free + a->pages.n + idle - a->claimed < n) {
-        arena_unlock(a);
+        devmem_unlock(a);
         free(l);
         return NULL;
     }
@@ -304,7 +304,7 @@ arena_lease *arena_lease_take(arena *a, int n, arena_need need, int64_t now_us, 
     while (got && a->n_lease_chunks + n > a->lease_cap) got = evict_one(a, rank, true);
     while (got && a->n_free < n) got = evict_one(a, rank, false);
     assert(got);
-    *l = (arena_lease){.a = a, .owner = owner, .first = NONE, .n = n, .filling = true};
+    *l = (devmem_lease){.a = a, .owner = owner, .first = NONE, .n = n, .filling = true};
     for (int i = 0; i < n; i++) {
         int c = pop_free(a);
         a->chunk[c].kind = LEASED;
@@ -314,19 +314,19 @@ arena_lease *arena_lease_take(arena *a, int n, arena_need need, int64_t now_us, 
     }
     a->n_lease_chunks += n;
     a->n_leases++;
-    arena_unlock(a);
+    devmem_unlock(a);
     return l;
 }
 
 /* The chain is the lease's own: nobody else writes it while the lease lives. */
-int arena_lease_chunk(const arena_lease *l, int i)
+int devmem_lease_chunk(const devmem_lease *l, int i)
 {
     int c = l->first;
     while (i-- > 0) c = l->a->chunk[c].next;
     return c;
 }
 
-void arena_lease_map(const arena_lease *l, void **out)
+void devmem_lease_map(const devmem_lease *l, void **out)
 {
     int i = 0;
     for (int c = l->first; c != NONE; c = l->a->chunk[c].next) {
@@ -334,47 +334,47 @@ void arena_lease_map(const arena_lease *l, void **out)
     }
 }
 
-int arena_lease_chunks(const arena_lease *l)
+int devmem_lease_chunks(const devmem_lease *l)
 {
     return l ? l->n : 0;
 }
 
-void arena_lease_ready(arena_lease *l, arena_need need, double cost_us, int64_t now_us)
+void devmem_lease_ready(devmem_lease *l, devmem_need need, double cost_us, int64_t now_us)
 {
-    arena_lock(l->a);
+    devmem_lock(l->a);
     assert(l->filling);
     l->filling = false;
     l->cost_us = cost_us > 1 ? cost_us : 1;
     l->popularity = 1;
     l->ready_us = now_us;
-    if (!l->pinned) lease_to_heap(l, need == ARENA_DEMAND ? DEMANDED : PREFETCHED);
-    arena_unlock(l->a);
+    if (!l->pinned) lease_to_heap(l, need == DEVMEM_DEMAND ? DEMANDED : PREFETCHED);
+    devmem_unlock(l->a);
 }
 
-bool arena_lease_hold(arena_lease *l, double popularity)
+bool devmem_lease_hold(devmem_lease *l, double popularity)
 {
-    arena_lock(l->a);
+    devmem_lock(l->a);
     bool there = !l->lost && !l->filling;
     if (there) {
         l->popularity = popularity;
         if (in_heap(l)) lease_from_heap(l);
         l->holds++;
     }
-    arena_unlock(l->a);
+    devmem_unlock(l->a);
     return there;
 }
 
-void arena_lease_release(arena_lease *l)
+void devmem_lease_release(devmem_lease *l)
 {
-    arena_lock(l->a);
+    devmem_lock(l->a);
     assert(l->holds > 0);
     if (--l->holds == 0 && !l->pinned) lease_to_heap(l, IDLE);
-    arena_unlock(l->a);
+    devmem_unlock(l->a);
 }
 
-void arena_lease_pin(arena_lease *l, bool pinned)
+void devmem_lease_pin(devmem_lease *l, bool pinned)
 {
-    arena_lock(l->a);
+    devmem_lock(l->a);
     if (!l->lost && l->pinned != pinned) {
         l->pinned = pinned;
         l->a->n_pinned_chunks += pinned ? l->n : -l->n;
@@ -383,82 +383,82 @@ void arena_lease_pin(arena_lease *l, bool pinned)
         else if (!pinned && l->holds == 0 && !l->filling)
             lease_to_heap(l, IDLE);
     }
-    arena_unlock(l->a);
+    devmem_unlock(l->a);
 }
 
-bool arena_lease_alive(arena_lease *l)
+bool devmem_lease_alive(devmem_lease *l)
 {
-    arena_lock(l->a);
+    devmem_lock(l->a);
     bool alive = !l->lost;
-    arena_unlock(l->a);
+    devmem_unlock(l->a);
     return alive;
 }
 
-void arena_lease_drop(arena_lease *l)
+void devmem_lease_drop(devmem_lease *l)
 {
-    arena *a = l->a;
-    arena_lock(a);
+    devmem *a = l->a;
+    devmem_lock(a);
     assert(l->holds == 0);
     if (l->lost) {
-        arena_lease **at = &a->lost;
+        devmem_lease **at = &a->lost;
         while (*at && *at != l) at = &(*at)->next_lost;
         if (*at) *at = l->next_lost;
     } else {
         if (in_heap(l)) lease_from_heap(l);
         free_chunks(l);
     }
-    arena_unlock(a);
+    devmem_unlock(a);
     free(l);
 }
 
-void *arena_lost(arena *a)
+void *devmem_lost(devmem *a)
 {
-    arena_lock(a);
-    arena_lease *l = a->lost;
+    devmem_lock(a);
+    devmem_lease *l = a->lost;
     if (l) a->lost = l->next_lost;
-    arena_unlock(a);
+    devmem_unlock(a);
     return l ? l->owner : NULL;
 }
 
-int arena_lease_limit(arena *a, const arena_lease *but)
+int devmem_lease_limit(devmem *a, const devmem_lease *but)
 {
-    arena_lock(a);
+    devmem_lock(a);
     int n = a->lease_cap - a->n_pinned_chunks + (but && but->pinned ? but->n : 0);
-    arena_unlock(a);
+    devmem_unlock(a);
     return n;
 }
 
-void arena_reserve(arena *a, int n)
+void devmem_reserve(devmem *a, int n)
 {
-    arena_lock(a);
+    devmem_lock(a);
     a->reserved = n;
-    arena_unlock(a);
+    devmem_unlock(a);
 }
 
 /* ------------------------------------------------------------------------ KV pages -- */
 
-void arena_on_evict(arena *a, void (*fn)(void *self, int chunk), void *self)
+void devmem_on_evict(devmem *a, void (*fn)(void *self, int chunk), void *self)
 {
-    arena_lock(a);
+    devmem_lock(a);
     a->evicted = fn;
     a->self = self;
-    arena_unlock(a);
+    devmem_unlock(a);
 }
 
-int arena_available_locked(const arena *a, bool fresh)
+int devmem_available_locked(const devmem *a, bool fresh)
 {
     int n = a->n_free + a->pages.n + idle_to(a, DEMANDED) - (fresh ? a->reserved : 0);
     return n > 0 ? n : 0;
 }
 
-bool arena_claim_locked(arena *a, int n, bool fresh)
+bool devmem_claim_locked(devmem *a, int n, bool fresh)
 {
-    if (n > arena_available_locked(a, fresh)) return false;
+    if (n > devmem_available_locked(a, fresh)) return false;
     a->claimed = n;
     return true;
 }
 
-int arena_page_take_locked(arena *a)
+int devmem_page_take_locked(devmem *a)
 {
     if (a->n_free == 0 && !evict_one(a, DEMANDED, false)) return NONE;
     int c = pop_free(a);
@@ -469,14 +469,14 @@ int arena_page_take_locked(arena *a)
     return c;
 }
 
-void arena_page_free_locked(arena *a, int c)
+void devmem_page_free_locked(devmem *a, int c)
 {
     assert(a->chunk[c].kind == PAGE_HELD);
     a->n_pages_held--;
     push_free(a, c);
 }
 
-void arena_page_idle_locked(arena *a, int c)
+void devmem_page_idle_locked(devmem *a, int c)
 {
     chunk *p = &a->chunk[c];
     assert(p->kind == PAGE_HELD);
@@ -487,7 +487,7 @@ void arena_page_idle_locked(arena *a, int c)
     heap_add(a, &a->pages, c);
 }
 
-void arena_page_hold_locked(arena *a, int c)
+void devmem_page_hold_locked(devmem *a, int c)
 {
     assert(a->chunk[c].kind == PAGE_IDLE);
     heap_remove(a, &a->pages, c);
@@ -497,31 +497,31 @@ void arena_page_hold_locked(arena *a, int c)
     if (a->claimed > 0) a->claimed--; /* it was among those that the promise counted on */
 }
 
-void arena_page_cost(arena *a, double us)
+void devmem_page_cost(devmem *a, double us)
 {
-    arena_lock(a);
+    devmem_lock(a);
     if (us > 0) a->page_cost_us = us;
-    arena_unlock(a);
+    devmem_unlock(a);
 }
 
 /* ------------------------------------------------------------------------- looking -- */
 
-void arena_count(arena *a, arena_counts *out)
+void devmem_count(devmem *a, devmem_counts *out)
 {
-    arena_lock(a);
-    *out = (arena_counts){.n_chunks = a->n_chunks,
-                          .n_free = a->n_free,
-                          .n_pages_held = a->n_pages_held,
-                          .n_pages_cached = a->pages.n,
-                          .n_lease_chunks = a->n_lease_chunks,
-                          .n_lease_idle = idle_to(a, DEMANDED),
-                          .n_leases = a->n_leases,
-                          .pages_evicted = a->pages_evicted,
-                          .leases_evicted = a->leases_evicted};
-    arena_unlock(a);
+    devmem_lock(a);
+    *out = (devmem_counts){.n_chunks = a->n_chunks,
+                           .n_free = a->n_free,
+                           .n_pages_held = a->n_pages_held,
+                           .n_pages_cached = a->pages.n,
+                           .n_lease_chunks = a->n_lease_chunks,
+                           .n_lease_idle = idle_to(a, DEMANDED),
+                           .n_leases = a->n_leases,
+                           .pages_evicted = a->pages_evicted,
+                           .leases_evicted = a->leases_evicted};
+    devmem_unlock(a);
 }
 
-static bool check_heap(const arena *a, const heap *h, chunk_kind kind)
+static bool check_heap(const devmem *a, const heap *h, chunk_kind kind)
 {
     for (int i = 0; i < h->n; i++) {
         const chunk *c = &a->chunk[h->v[i]];
@@ -532,7 +532,7 @@ static bool check_heap(const arena *a, const heap *h, chunk_kind kind)
 }
 
 /* Walks a lease from its first chunk; the others are counted by it. */
-static bool check_lease(const arena *a, const arena_lease *l, int *seen)
+static bool check_lease(const devmem *a, const devmem_lease *l, int *seen)
 {
     int n = 0;
     for (int c = l->first; c != NONE && n <= l->n; c = a->chunk[c].next, n++) {
@@ -543,10 +543,10 @@ static bool check_lease(const arena *a, const arena_lease *l, int *seen)
     return n == l->n && !l->lost && evictable == in_heap(l);
 }
 
-bool arena_check(arena *a)
+bool devmem_check(devmem *a)
 {
     int kinds[LEASED + 1] = {0}, stacked = 0, leased = 0, idle = 0;
-    arena_lock(a);
+    devmem_lock(a);
     bool ok = check_heap(a, &a->pages, PAGE_IDLE) && check_heap(a, &a->leases, LEASED);
     for (int c = a->free_top; c != NONE && ok; c = a->chunk[c].next) {
         ok = a->chunk[c].kind == FREE && ++stacked <= a->n_chunks;
@@ -561,6 +561,6 @@ bool arena_check(arena *a)
          leased == a->n_lease_chunks && kinds[PAGE_HELD] == a->n_pages_held &&
          kinds[PAGE_IDLE] == a->pages.n && idle == idle_to(a, DEMANDED) &&
          a->n_lease_chunks <= a->lease_cap;
-    arena_unlock(a);
+    devmem_unlock(a);
     return ok;
 }
