@@ -759,7 +759,9 @@ err_code residency_evict(residency *rs, uint64_t version_id, err *e)
 {
     err_code code = ERR_NONE;
     pthread_mutex_lock(&rs->mu);
+    collect(rs);
     entry *en = find(rs, version_id);
+    if (en != NULL && en->copy != NULL && !en->taken && !en->pinned) host_drop(rs, en);
     if (en != NULL && en->pinned) {
         code = err_set(e, ERR_CONFLICT, "the adapter is pinned: unpin it first");
     } else if (en != NULL && en->state == RESIDENCY_RESIDENT) {
@@ -767,10 +769,12 @@ err_code residency_evict(residency *rs, uint64_t version_id, err *e)
         if (en->acquired > 0)
             en->closing = true;
         else
-            evict(rs, en);
+            left_device(rs, en);
         pthread_cond_broadcast(&rs->work); /* there may be room now */
     }
+    adapter_copy *trash = take_trash(rs);
     pthread_mutex_unlock(&rs->mu);
+    free_trash(trash);
     return code;
 }
 
