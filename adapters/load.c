@@ -48,6 +48,11 @@ err_code adapter_load_begin(adapter_load *ld, const load_env *env, uint64_t id, 
         if (code != ERR_NONE) return err_context(e, "%s@%d", ld->v->name, ld->v->version);
     }
     ld->n_chunks = adapter_chunks(layout_of(ld), env->base, env->be, env->chunk_bytes);
+    /* What lies elsewhere (whole tables, biases) is paid for with chunks too, so that the arena's budget
+     * bounds it. */
+    uint64_t extra = extras_bytes(layout_of(ld), env->base, env->be);
+    if (ld->n_chunks > 0 && extra / env->chunk_bytes < INT32_MAX / 2)
+        ld->n_chunks += (int)((extra + env->chunk_bytes - 1) / env->chunk_bytes);
     ld->rank_max = layout_of(ld)->peft.rank_max;
     return ld->n_chunks > 0
                ? ERR_NONE
