@@ -56,6 +56,13 @@ err_code backup_write(store *st, const char *path, err *e)
     if (atomic_flag_test_and_set(&running))
         return err_set(e, ERR_BUSY, "another backup is running");
     unlink(tmp);
+    /* SQLite would make it readable by all: hashes of keys and everybody's usage are in it. */
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        atomic_flag_clear(&running);
+        return err_set(e, ERR_IO, "cannot write the backup: %s", strerror(errno));
+    }
+    close(fd);
     sqlite3 *db = store_read_begin(st);
     err_code code = copy_pages(db, tmp, e);
     store_read_end(st, db);

@@ -548,7 +548,7 @@ def test_server_side():
     ctl("usage", "--by", "colour", key=key, expect=1)
     backup = home / "copy.db"
     ctl("backup", backup)
-    assert backup.stat().st_size > 0
+    assert backup.stat().st_size > 0 and backup.stat().st_mode & 0o777 == 0o600
     ctl("backup", "relative.db", expect=1)
     assert "reloading" in ctl("reload")
 

@@ -149,6 +149,7 @@ def test_backup_of_what_a_crash_left():
                                capture_output=True, text=True)
         assert again.returncode == 1 and "already" in again.stderr
         assert copy.stat().st_mode & 0o777 == 0o700
+        assert (copy / "lorad.db").stat().st_mode & 0o777 == 0o600
         # The copy serves, in the place of what it was made of.
         for name in ("lorad.db", "lorad.db-wal", "lorad.db-shm"):
             (s.dir / name).unlink(missing_ok=True)
