@@ -75,8 +75,9 @@ struct stats {
     size_t n_tenants, cap_tenants;
 
     adapter_line *adapters;
-    id_index *by_version, *by_key, *by_tenant; /* sorted; by_tenant: how many adapters */
-    size_t n_adapters, n_by_tenant;
+    id_index *by_version;         /* hash table; id 0: free */
+    id_index *by_key, *by_tenant; /* sorted; by_tenant: how many adapters */
+    size_t n_adapters, n_by_tenant, n_version_slot;
     uint64_t registry_seen;
     bool listed;
     residency_row *resident;
