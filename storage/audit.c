@@ -23,8 +23,8 @@ static err_code insert_row(sqlite3 *db, void *arg, err *e)
     return sql_done(&q, "write the audit row", e);
 }
 
-err_code audit_append(store *st, uint64_t actor_key_id, uint64_t tenant_id, const char *action,
-                      const char *object, const char *detail, err *e)
+static audit_row make_row(store *st, uint64_t actor_key_id, uint64_t tenant_id, const char *action,
+                          const char *object, const char *detail)
 {
     audit_row r = {.id = store_next_id(st),
                    .wall_us = clock_wall_us(),
@@ -33,7 +33,21 @@ err_code audit_append(store *st, uint64_t actor_key_id, uint64_t tenant_id, cons
     snprintf(r.action, sizeof r.action, "%s", action);
     snprintf(r.object, sizeof r.object, "%s", object != NULL ? object : "");
     snprintf(r.detail, sizeof r.detail, "%s", detail != NULL ? detail : "");
+    return r;
+}
+
+err_code audit_append(store *st, uint64_t actor_key_id, uint64_t tenant_id, const char *action,
+                      const char *object, const char *detail, err *e)
+{
+    audit_row r = make_row(st, actor_key_id, tenant_id, action, object, detail);
     return store_write(st, insert_row, &r, e);
+}
+
+void audit_post(store *st, uint64_t actor_key_id, uint64_t tenant_id, const char *action,
+                const char *object, const char *detail)
+{
+    audit_row r = make_row(st, actor_key_id, tenant_id, action, object, detail);
+    store_post(st, insert_row, &r, sizeof r);
 }
 
 static err_code list_rows(store *st, uint64_t tenant_id, const char *prefix, const char *object,

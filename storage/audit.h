@@ -27,6 +27,10 @@ typedef struct audit_row {
 err_code audit_append(store *st, uint64_t actor_key_id, uint64_t tenant_id, const char *action,
                       const char *object, const char *detail, err *e);
 
+/* The same without waiting: durable with the next commit, in the order of the calls.  For many at once. */
+void audit_post(store *st, uint64_t actor_key_id, uint64_t tenant_id, const char *action,
+                const char *object, const char *detail);
+
 /* Newest first, with an id below `before_id` (0: from the newest), at most `limit`.
  * tenant_id 0: everything.  *out is malloced. */
 err_code audit_list(store *st, uint64_t tenant_id, uint64_t before_id, size_t limit,
