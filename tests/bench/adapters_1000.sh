@@ -7,17 +7,17 @@ cd "$(dirname "$0")/../.."
 . tests/bench/served.sh
 python3 tests/bench/workloads.py powerlaw --requests 1500 --adapters 200 --alpha 1.0 --lo 8 --hi 48 >"$dir/trace"
 serve_init conf/demo/base
-serve_start --set adapters.host_memory=2GiB
+serve_start --set engine.kv_memory=2GiB
 tar -C conf/demo/adapters/json --format=ustar -cf "$dir/a.tar" .
 serve_upload "$dir/a.tar" 0 1000
 serve_stop
 load() { serve_load --trace "$dir/trace" --concurrency 8 --vocab 1700 --adapter-prefix a; }
 one=$(wc -c <conf/demo/adapters/json/adapter_model.safetensors) # F32 on disk, BF16 in memory: half
 for _ in 1 2 3; do
-    serve_start --set "adapters.host_memory=$((one / 2 * 50 + one / 4))"
+    serve_start --set "adapters.device_memory=$(((one / 2 + 65536) * 50))"
     load
     serve_stop
-    serve_start --set adapters.host_memory=2GiB
+    serve_start --set engine.kv_memory=2GiB
     load >/dev/null # brings all 200 in
     load
     serve_stop

@@ -9,7 +9,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 
-cases="decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads kill-upload adapters-1000 punica-distinct
+cases="decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads kill-upload adapters-1000 tiers punica-distinct
     punica-uniform punica-skewed punica-identical slora stall slo-wire loratop stats-cost schemas schema-cost"
 json=
 [ $# -gt 0 ] || set -- --list
@@ -58,6 +58,24 @@ import json, sys
 r = json.loads(sys.argv[1].splitlines()[-1])
 ok = r["wrong"] == 0 and r.get("rounds") == r["asked"]
 print(f"kill-upload {r['wrong']} of {r['asked']} kills left neither old nor new (asked 0): {'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
+PY
+fi
+
+if [ "$name" = tiers ]; then
+    out=$(sh tests/bench/tiers.sh)
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, statistics, sys
+runs = [json.loads(line) for line in sys.argv[1].splitlines()]
+pairs = list(zip(runs[::2], runs[1::2]))
+speed = statistics.median(a["tokens_per_s"] / b["tokens_per_s"] for a, b in pairs)
+itl = statistics.median(a["itl_p99_ms"] / b["itl_p99_ms"] for a, b in pairs)
+errors = sum(r["errors"] for r in runs)
+ok = speed >= 0.85 and itl <= 1.3 and errors == 0
+print(f"tiers {speed:.3f} of resident throughput, {itl:.2f} times its p99 inter-token latency, median of {len(pairs)}, "
+      f"{errors} errors (asked 0.85, 1.3, 0): {'ok' if ok else 'short'}")
 sys.exit(0 if ok else 1)
 PY
 fi
