@@ -333,7 +333,7 @@ void stats_take_adapters(stats *st)
     if (residency_rows(st->srv->residency, &st->resident, &st->n_resident, &st->cap_resident, NULL))
         return;
     /* What was hot falls back to the disk, unless it is seen below. */
-    static const char loading[] = "loading";
+    const char *disk = residency_state_name(RESIDENCY_DISK);
     char(*before)[PROTO_WORD_CAP] = calloc(st->n_adapters + 1, sizeof(*before));
     if (!before) return;
     for (size_t i = 0; i < st->n_adapters; i++) {
@@ -368,7 +368,7 @@ void stats_take_adapters(stats *st)
         if (before[i][0] && a->known) tell_tier(st, a, before[i], &told);
         a->known = true;
         put_adapter(st, a);
-        a->hot = there || strcmp(a->row.tier, loading) == 0 || a->row.requests || a->row.pinned;
+        a->hot = strcmp(a->row.tier, disk) != 0 || a->row.requests || a->row.pinned;
     }
     free(before);
 }

@@ -263,6 +263,7 @@ static void adapter_cell(const view *v, int column, const proto_adapter *a, cons
         *s = strcmp(a->tier, "disk") == 0      ? STYLE_DIM
              : strcmp(a->tier, "failed") == 0  ? STYLE_BAD
              : strcmp(a->tier, "loading") == 0 ? STYLE_WARN
+             : strcmp(a->tier, "host") == 0    ? STYLE_NORMAL
                                                : STYLE_GOOD;
         break;
     case A_RANK: (void)snprintf(out, cap, "%lld", (long long)a->rank); break;
