@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/clock.h"
 #include "gateway/api_fields.h"
 #include "gateway/server.h"
 
@@ -20,8 +21,8 @@ bool adapter_need_tenant(exchange *x)
 void adapter_write_version(exchange *x, jsonw *w, const version_entry *v)
 {
     char hex[DIGEST_HEX], model_id[ADAPTER_NAME_MAX + 16];
-    bool pinned = false;
-    residency_state rs = residency_get(x->server->residency, v->v.id, &pinned);
+    residency_row r;
+    residency_row_get(x->server->residency, v->v.id, &r);
     digest_hex(v->v.digest, hex);
     (void)snprintf(model_id, sizeof(model_id), "%s@%d", v->v.name, v->v.version);
     jsonw_open(w, NULL, '{');
@@ -35,8 +36,16 @@ void adapter_write_version(exchange *x, jsonw *w, const version_entry *v)
     jsonw_int(w, "bytes", (int64_t)v->v.file_bytes);
     jsonw_int(w, "memory_bytes", (int64_t)v->v.packed_bytes);
     jsonw_int(w, "rank", v->v.rank_max);
-    jsonw_str(w, "residency", residency_state_name(rs));
-    jsonw_bool(w, "pinned", pinned);
+    jsonw_str(w, "residency", residency_state_name(r.state));
+    jsonw_int(w, "host_bytes", (int64_t)r.host_bytes);
+    jsonw_int(w, "hits", (int64_t)r.n_hits);
+    jsonw_int(w, "loads", (int64_t)r.n_loads);
+    jsonw_int(w, "load_us", r.load_us);
+    if (r.last_use_us)
+        jsonw_int(w, "idle_seconds", (clock_now_us() - r.last_use_us) / 1000000);
+    else
+        jsonw_null(w, "idle_seconds");
+    jsonw_bool(w, "pinned", r.pinned);
     jsonw_int(w, "in_use", v->pins);
     api_write_time(w, "created", v->v.created_wall_us);
     jsonw_close(w, '}');
