@@ -5,13 +5,14 @@
 #include <stdlib.h>
 
 enum {
-    NEAR_US = 50000,     /* a deadline this close goes before fairness */
-    LOCALITY_US = 20000, /* what an adapter in use is worth */
-    LOOK_AHEAD = 64,     /* prompts whose deadlines decide about the pace */
+    LOOK_AHEAD = 64, /* prompts whose deadlines decide about the pace */
 };
 
 /* What prompts may add to a step of decode rows, as long as no first token is in danger. */
 static const double gentle = 0.25;
+
+/* The last part of the time to the first token, in which a request may take what others have. */
+static const double hurry = 0.35;
 
 typedef struct {
     const policy_request *rq;
@@ -27,15 +28,11 @@ static int64_t urgency(const view *v, const policy_request *r)
     return r->class_rank > raised ? r->class_rank - raised : 0;
 }
 
-static bool is_near(const view *v, const policy_request *r)
+static bool may_displace(const policy_request *r, int64_t now_us)
 {
-    int64_t slack = r->deadline_us - v->now_us;
-    return r->deadline_us && slack >= 0 && slack < NEAR_US; /* what is missed is no hurry */
-}
-
-static int64_t turn(const policy_request *r)
-{
-    return r->arrived_us - (r->resident ? LOCALITY_US : 0);
+    int64_t slack = r->deadline_us - now_us;
+    if (r->deadline_us == 0) return true;
+    return slack >= 0 && (double)slack < hurry * (double)(r->deadline_us - r->arrived_us);
 }
 
 static int by_urgency(const void *a, const void *b, void *arg)
@@ -44,47 +41,51 @@ static int by_urgency(const void *a, const void *b, void *arg)
     const policy_request *x = &v->rq[*(const int *)a], *y = &v->rq[*(const int *)b];
     int64_t ux = urgency(v, x), uy = urgency(v, y);
     if (ux != uy) return ux < uy ? -1 : 1;
-    if (x->running != y->running) return x->running ? -1 : 1; /* finish what is begun */
-    bool nx = is_near(v, x), ny = is_near(v, y);
-    if (nx != ny) return nx ? -1 : 1;
-    if (nx && x->deadline_us != y->deadline_us) return x->deadline_us < y->deadline_us ? -1 : 1;
-    if (x->served < y->served || x->served > y->served) return x->served < y->served ? -1 : 1;
-    if (turn(x) != turn(y)) return turn(x) < turn(y) ? -1 : 1;
+    if (x->arrived_us != y->arrived_us) return x->arrived_us < y->arrived_us ? -1 : 1;
     return *(const int *)a - *(const int *)b;
 }
 
 static int64_t weakest_running(const view *v, int n)
 {
     int64_t weakest = -1;
-    for (int i = 0; i < n; i++) {
-        if (v->rq[i].running && urgency(v, &v->rq[i]) > weakest) weakest = urgency(v, &v->rq[i]);
+    for (int i = 0; i < n && v->rq[i].running; i++) {
+        if (urgency(v, &v->rq[i]) > weakest) weakest = urgency(v, &v->rq[i]);
     }
     return weakest;
+}
+
+static void add(policy_entry *out, int *n_out, const policy_request *rq, int i)
+{
+    int take = rq[i].left < rq[i].max_chunk ? rq[i].left : rq[i].max_chunk;
+    out[(*n_out)++] = (policy_entry){i, take};
 }
 
 int policy_plan(const policy_request *rq, int n, const policy_limits *lim, int64_t now_us,
                 policy_entry *out, int *order)
 {
     view v = {rq, lim, now_us};
-    int n_decode = 0, m = 0, n_out = 0;
-    for (int i = 0; i < n; i++) {
-        if (rq[i].running && rq[i].left == 1) order[n_decode++] = i;
+    int n_running = 0, n_decode = 0, n_begun = 0, n_out = 0;
+    for (; n_running < n && rq[n_running].running; n_running++) {
+        if (rq[n_running].left == 1) order[n_decode++] = n_running;
     }
-    qsort_r(order, (size_t)n_decode, sizeof(*order), by_urgency, &v);
+    if (n_decode > lim->max_rows) qsort_r(order, (size_t)n_decode, sizeof(*order), by_urgency, &v);
     for (int i = 0; i < n_decode; i++) out[n_out++] = (policy_entry){order[i], 1};
     if (n_decode >= lim->max_rows) return n_out;
-    int64_t weakest = weakest_running(&v, n);
-    for (int i = 0; i < n; i++) {
-        bool decode = rq[i].running && rq[i].left == 1;
-        bool seat = rq[i].running || lim->free_seats > 0 || urgency(&v, &rq[i]) < weakest;
-        if (!decode && seat) order[m++] = i;
+    for (int i = 0; i < n_running; i++) {
+        if (rq[i].left > 1) order[n_begun++] = i;
     }
-    qsort_r(order, (size_t)m, sizeof(*order), by_urgency, &v);
-    for (int i = 0; i < m; i++) {
-        const policy_request *r = &rq[order[i]];
-        int take = r->left < r->max_chunk ? r->left : r->max_chunk;
-        out[n_out++] = (policy_entry){order[i], take};
+    qsort_r(order, (size_t)n_begun, sizeof(*order), by_urgency, &v);
+    int64_t weakest = n_running < n && lim->free_seats <= 0 ? weakest_running(&v, n) : -1;
+    int begun = 0;
+    for (int w = n_running; w < n; w++) {
+        int64_t u = urgency(&v, &rq[w]);
+        if (lim->free_seats <= 0 && !(may_displace(&rq[w], now_us) && u < weakest)) continue;
+        for (; begun < n_begun && urgency(&v, &rq[order[begun]]) <= u; begun++) {
+            add(out, &n_out, rq, order[begun]);
+        }
+        add(out, &n_out, rq, w);
     }
+    for (; begun < n_begun; begun++) add(out, &n_out, rq, order[begun]);
     return n_out;
 }
 
@@ -135,7 +136,7 @@ bool policy_is_weaker(const policy_request *a, const policy_request *b, const po
                       int64_t now_us)
 {
     view v = {NULL, lim, now_us};
-    return urgency(&v, a) > urgency(&v, b);
+    return may_displace(b, now_us) && urgency(&v, a) > urgency(&v, b);
 }
 
 int policy_victim(const policy_request *rq, int n, const bool *allowed, int stronger,

@@ -1,14 +1,13 @@
-/* policy.h -- the scheduler's judgement: pure functions over a picture of the queue.
+/* policy.h -- the scheduler's judgement: pure functions over a picture of one step.
  *
- * policy_plan() says in which order requests are offered rows of the next iteration, and how many
- * each may take; policy_victim() says who gives way when pages are short.
- * Neither touches requests, pages or clocks; sched.c carries the plan out.  Order of the plan:
- *     1. decode rows of running requests: stall-free batching (Sarathi-Serve);
- *     2. prefill chunks fill the rows that are left, most urgent first: class (raised by waiting, at
- *        most to the top, so that nobody starves and fairness still decides among the old), then
- *        what is begun, then whether the TTFT deadline is near and can still be met, then the
- *        tenant's virtual token counter (VTC: served tokens over weight), then arrival, where an
- *        adapter that is in use counts as some milliseconds.
+ * The picture holds who runs, then the first of those that wait in the order of fair.h.
+ * policy_plan() says in which order they are offered rows of the next iteration, and how many each may
+ * take; policy_victim() says who gives way when pages are short.  Neither touches requests, pages
+ * or clocks; sched.c carries the plan out, and tests/sim carries it out on a modelled device.
+ *     1. decode rows of running requests: iteration-level scheduling (Orca), stall-free batching
+ *        (Sarathi-Serve);
+ *     2. prefill chunks fill the rows that are left: what is begun before what waits, unless the
+ *        latter is of a more urgent class (raised by waiting); those that wait as they were given.
  * policy_budget_us() says how long the step may take: prompts are cut so that the streams beside them
  * keep their pace (Sarathi-Serve), and more so than their targets ask as long as no first token is
  * in danger.
@@ -25,13 +24,11 @@
 
 typedef struct policy_request {
     bool running;   /* has pages and a seat; else it waits */
-    bool resident;  /* its adapter is in use already (or it has none) */
     int left;       /* tokens to compute before the next output token; 1 for a decode row */
     int max_chunk;  /* rows it may take at once */
     int class_rank; /* 0 is the most urgent */
     int64_t arrived_us;
     int64_t deadline_us; /* of the first token; 0: none or already made */
-    double served;       /* virtual tokens of its tenant */
     int context;         /* positions that have KV */
     int rank;            /* of its adapter, 0: none or not known yet */
     int64_t due_us;      /* when its class wants the next token; 0: the first is not made */
@@ -49,9 +46,9 @@ typedef struct policy_entry {
 } policy_entry;
 
 /* Fills `out` (room for n entries) with everyone who may run, decode rows first, then the others,
- * most urgent first within each part; returns the count.  The caller goes down the list until rows,
- * seats or pages are used up, passing over those whose adapter is not there yet.  `order` is
- * scratch [n]. */
+ * most urgent first; returns the count.  Running requests stand before waiting ones in `rq`.  The
+ * caller goes down the list until rows, seats or pages are used up, passing over those whose adapter
+ * is not there yet.  `order` is scratch [n]. */
 int policy_plan(const policy_request *rq, int n, const policy_limits *lim, int64_t now_us,
                 policy_entry *out, int *order);
 
@@ -60,8 +57,9 @@ int policy_plan(const policy_request *rq, int n, const policy_limits *lim, int64
 double policy_budget_us(const policy_request *rq, const policy_entry *plan, int n_plan,
                         const cost_model *cost, int64_t now_us);
 
-/* Whether `a` must give way to `b`: its class, raised by waiting, is lower.  At any two times the
- * answers for (a, b) and (b, a) are not both yes, so no two requests pre-empt each other in turn. */
+/* Whether `a` must give way to `b`: its class, raised by waiting, is lower, and `b` has no deadline or
+ * one that is near: until then a seat will come free by itself, and nothing is computed twice.  At any
+ * two times the answers for (a, b) and (b, a) are not both yes, so no two pre-empt each other in turn. */
 bool policy_is_weaker(const policy_request *a, const policy_request *b, const policy_limits *lim,
                       int64_t now_us);
 

@@ -86,7 +86,7 @@ typedef struct request {
     int n_preempted;
     int64_t admitted_us, first_token_us, last_token_us; /* admitted_us 0: has never run */
     int state;                                          /* private to sched.c */
-    int tenant_slot;                                    /* private to sched.c */
+    int ticket;                                         /* fair.h; private to sched.c */
     int telemetry_slot;                                 /* private to telemetry.c */
     double expected_us; /* time to first token as predicted when it was submitted; 0: unknown */
     uint64_t cache_key; /* running block hash of the prefix cache */

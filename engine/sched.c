@@ -1,7 +1,7 @@
 /* sched.c -- the engine thread.
  *
- * One iteration: take what the inbox holds, drop what was cancelled, let policy_plan() choose, seat
- * and page the chosen, build the step, run it, sample, hand tokens out, retire the finished.
+ * One iteration: take what the inbox holds, drop what was cancelled, let fair_pick() name who of
+ * those that wait is next and policy_plan() choose, seat and page the chosen, build the step, run it, sample, hand tokens out, retire the finished.
  * A request's history is its prompt followed by its output; `n_computed` positions of it have KV.
  * Pre-emption gives all pages back; later the history is recomputed, or its pages return from where
  * they were swapped to.  The draws go on where they were, so the tokens are the same.
@@ -21,35 +21,21 @@
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/cost.h"
+#include "engine/fair.h"
 #include "engine/kv.h"
 #include "engine/policy.h"
+#include "engine/promise.h"
 
 enum {
     SAMPLERS_MAX = 16,
-    TENANTS_MAX = 1024, /* counters of fair sharing; the least served is forgotten first */
     IDLE_WAIT_MS = 100,
     DEFAULT_AGEING_US = 10 * 1000000,
-    OUTPUT_PRICE = 2, /* an output token costs as much as two prompt tokens (VTC) */
     LEAST_CHUNK = 16, /* a prompt goes on by so many tokens even in a step without budget */
+    SPARE_PICKS = 16, /* of those that wait, beyond the seats: who could take one, who comes next */
+    SCAN = 256,       /* of those that wait, looked at for cancellation in one step */
 };
 
 enum { STATE_WAITING, STATE_RUNNING, STATE_DONE };
-
-typedef struct {
-    uint64_t id;
-    double served; /* tokens over weight */
-    int active;    /* requests in the scheduler */
-} tenant_share;
-
-/* What a request of each class would wait for, came it now. */
-typedef struct {
-    double prompt_us[SLO_CLASS_MAX]; /* prompt work before it */
-    double seat_us[SLO_CLASS_MAX];   /* time in seats of those before it, all together */
-    int before[SLO_CLASS_MAX];       /* requests that have a seat or get one before it */
-    int seats;
-    double row_us, step_us; /* of one prompt token, of a decode step; row_us 0: not known yet */
-    double fill;
-} outlook;
 
 struct sched {
     sched_config cfg;
@@ -68,31 +54,29 @@ struct sched {
     request *inbox_head, *inbox_tail;
     int n_inside; /* submitted and not finished; guarded by mu */
     bool draining, stop, broken;
-    outlook outlook; /* guarded by mu */
+    promise_outlook outlook; /* guarded by mu */
     board *board;
-    double surprise;   /* mean of actual over predicted time to first token; guarded by mu */
-    sched_stats stats; /* guarded by mu */
+    double surprise[SLO_CLASS_MAX]; /* actual over predicted time to first token; guarded by mu */
+    sched_stats stats;              /* guarded by mu */
     _Atomic int64_t heartbeat_us;
     telemetry *tele;
 
     /* engine thread only */
-    request **list; /* [cap] running and waiting, in order of arrival */
+    request **list; /* those who run, then those who may be seated in this step */
     int n, cap, n_running;
     policy_request *view;
     policy_entry *plan;
     int *order;
-    bool *allowed;    /* [cap] may still be placed or pre-empted in this step */
-    bool pages_short; /* someone waits for pages: nobody behind may take them */
-    tenant_share tenants[TENANTS_MAX];
-    int n_tenants;
-    double share_floor; /* counter of the tenant that left last */
-    int64_t settle_us;  /* of the iteration that has just ended */
+    bool *allowed;     /* may still be placed or pre-empted in this step */
+    bool pages_short;  /* someone waits for pages: nobody behind may take them */
+    fair *fair;        /* who waits, and what each tenant was served */
+    int scan;          /* where the look for cancelled ones goes on */
+    int64_t settle_us; /* of the iteration that has just ended */
     uint64_t n_prompt_tokens, n_output_tokens;
 
     cost_model cost;
     cost_work load;   /* of the step under construction */
     double budget_us; /* INFINITY: no bound */
-    double fill;      /* mean share of its max_tokens that a request makes */
 
     /* the step under construction */
     step step;
@@ -147,52 +131,6 @@ static void domain_of(const request *rq, kv_domain *d)
     if (rq->lora) memcpy(d->digest, rq->lora->digest, sizeof(d->digest));
 }
 
-/* --------------------------------------------------------------- fair sharing -- */
-
-/* A slot is its tenant's as long as one of its requests is inside; afterwards until it is needed. */
-static int share_slot(sched *sc, uint64_t tenant)
-{
-    int victim = -1;
-    for (int i = 0; i < sc->n_tenants; i++) {
-        const tenant_share *t = &sc->tenants[i];
-        if (t->id == tenant) return i;
-        if (t->active == 0 && (victim < 0 || t->served < sc->tenants[victim].served)) victim = i;
-    }
-    if (sc->n_tenants < TENANTS_MAX)
-        victim = sc->n_tenants++;
-    else if (victim < 0)
-        return (int)(tenant % TENANTS_MAX); /* all are active: two tenants share one counter */
-    sc->tenants[victim] = (tenant_share){.id = tenant};
-    return victim;
-}
-
-/* A tenant that comes back starts level with the least served active one, or where the last one
- * left, but not with old credit (VTC's counter lift). */
-static void share_enter(sched *sc, request *rq)
-{
-    rq->tenant_slot = share_slot(sc, rq->tenant_id);
-    tenant_share *t = &sc->tenants[rq->tenant_slot];
-    if (t->active++ > 0) return;
-    double least = -1;
-    for (int i = 0; i < sc->n_tenants; i++) {
-        const tenant_share *o = &sc->tenants[i];
-        if (o != t && o->active > 0 && (least < 0 || o->served < least)) least = o->served;
-    }
-    if (least < 0) least = sc->share_floor;
-    if (least > t->served) t->served = least;
-}
-
-static void share_leave(sched *sc, const request *rq)
-{
-    tenant_share *t = &sc->tenants[rq->tenant_slot];
-    if (--t->active == 0) sc->share_floor = t->served;
-}
-
-static void share_charge(sched *sc, const request *rq, int tokens)
-{
-    sc->tenants[rq->tenant_slot].served += (double)tokens / (double)rq->weight;
-}
-
 /* ------------------------------------------------------------------ life cycle -- */
 
 static void drop_pages(sched *sc, request *rq)
@@ -234,11 +172,7 @@ static void finish(sched *sc, request *rq, finish_reason why, const err *cause)
     leave_seat(sc, rq);
     swap_forget(sc, rq);
     rq->state = STATE_DONE;
-    if ((why == FINISH_STOP || why == FINISH_LENGTH) && rq->max_tokens > 0) {
-        int made = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed);
-        sc->fill += 0.05 * ((double)made / rq->max_tokens - sc->fill);
-    }
-    share_leave(sc, rq);
+    fair_leave(sc->fair, rq->ticket, clock_now_us());
     for (int i = 0; i < sc->n; i++) {
         if (sc->list[i] == rq) sc->list[i] = NULL;
     }
@@ -258,11 +192,12 @@ static void finish(sched *sc, request *rq, finish_reason why, const err *cause)
     request_finish(rq, why, cause);
 }
 
+/* Keeps those who run. */
 static void sweep(sched *sc)
 {
     int n = 0;
     for (int i = 0; i < sc->n; i++) {
-        if (sc->list[i]) sc->list[n++] = sc->list[i];
+        if (sc->list[i] && sc->list[i]->state == STATE_RUNNING) sc->list[n++] = sc->list[i];
     }
     sc->n = n;
 }
@@ -287,33 +222,58 @@ static void take_inbox(sched *sc)
         request *next = rq->next;
         rq->next = NULL;
         rq->state = STATE_WAITING;
-        assert(sc->n < sc->cap); /* sched_submit() counts */
-        sc->list[sc->n++] = rq;
-        share_enter(sc, rq);
+        fair_job job = {.who = rq,
+                        .tenant = rq->tenant_id,
+                        .adapter = rq->adapter_id,
+                        .weight = (double)rq->weight,
+                        .slo = rq->slo_class,
+                        .arrived_us = rq->arrived_us,
+                        .deadline_us = rq->ttft_deadline_us,
+                        .prompt = rq->n_prompt,
+                        .output = rq->max_tokens};
+        rq->ticket = fair_enter(sc->fair, &job, clock_now_us());
         telemetry_adapter_add(sc->tele, rq->adapter_id, 0, +1);
         if (rq->adapter_id && sc->source) expect_adapter(sc, rq);
         rq = next;
     }
 }
 
+/* S-LoRA's early abort: nothing was computed for it, and it would come too late. */
+static bool is_too_late(const sched *sc, const request *rq, int64_t now)
+{
+    return sc->cfg.classes[rq->slo_class].reject_on_overload && rq->admitted_us == 0 &&
+           rq->ttft_deadline_us && now > rq->ttft_deadline_us;
+}
+
+static void see_end(sched *sc, request *rq, int64_t now)
+{
+    err e;
+    if (atomic_load(&rq->cancel)) {
+        finish(sc, rq, atomic_load(&rq->stopped) ? FINISH_STOP : FINISH_CANCELLED, NULL);
+    } else if (rq->expires_us && now > rq->expires_us) {
+        (void)err_set(&e, ERR_TIMEOUT, "the request took longer than it may");
+        finish(sc, rq, FINISH_ERROR, &e);
+    } else if (rq->patience_us && !rq->first_token_us && now > rq->patience_us) {
+        (void)err_set(&e, ERR_TIMEOUT, "the client's own deadline passed before the first token");
+        finish(sc, rq, FINISH_ERROR, &e);
+    } else if (is_too_late(sc, rq, now)) {
+        const slo_class *c = &sc->cfg.classes[rq->slo_class];
+        (void)err_set(&e, ERR_BUSY,
+                      "the class '%s' is overloaded: the first token would come later than its "
+                      "target of %lld ms",
+                      c->name, (long long)(c->ttft_us / 1000));
+        finish(sc, rq, FINISH_ERROR, &e);
+    }
+}
+
+/* All that run, and of those that wait some in each step. */
 static void see_ends(sched *sc, int64_t now)
 {
-    for (int i = 0; i < sc->n; i++) {
-        request *rq = sc->list[i];
-        if (atomic_load(&rq->cancel)) {
-            finish(sc, rq, atomic_load(&rq->stopped) ? FINISH_STOP : FINISH_CANCELLED, NULL);
-        } else if (rq->expires_us && now > rq->expires_us) {
-            err e;
-            (void)err_set(&e, ERR_TIMEOUT, "the request took longer than it may");
-            finish(sc, rq, FINISH_ERROR, &e);
-        } else if (rq->patience_us && !rq->first_token_us && now > rq->patience_us) {
-            err e;
-            (void)err_set(&e, ERR_TIMEOUT,
-                          "the client's own deadline passed before the first token");
-            finish(sc, rq, FINISH_ERROR, &e);
-        }
-    }
+    int tickets[SCAN];
+    for (int i = 0; i < sc->n; i++) see_end(sc, sc->list[i], now);
     sweep(sc);
+    int n = fair_scan(sc->fair, &sc->scan, SCAN, tickets);
+    for (int i = 0; i < n; i++) see_end(sc, fair_who(sc->fair, tickets[i]), now);
 }
 
 /* ------------------------------------------------------------------- the plan -- */
@@ -323,29 +283,21 @@ static int pages_for(const sched *sc, int positions)
     return (positions + sc->page_tokens - 1) / sc->page_tokens;
 }
 
-/* One bit of 64: good enough for a preference that is bounded to milliseconds. */
-static uint64_t adapter_bit(uint64_t id)
-{
-    return 1ULL << (id * 0x9E3779B97F4A7C15ULL >> 58);
-}
-
 static int rank_of(const request *rq)
 {
     return rq->lora ? rq->lora->rank_max : 0;
 }
 
-static void describe(sched *sc, int i, uint64_t in_use)
+static void describe(sched *sc, int i)
 {
     const request *rq = sc->list[i];
     sc->view[i] = (policy_request){
         .running = rq->state == STATE_RUNNING,
-        .resident = rq->adapter_id == 0 || (in_use & adapter_bit(rq->adapter_id)) != 0,
         .left = left_of(rq),
         .max_chunk = scores(rq) ? SCHED_SCORE_ROWS : sc->cfg.max_rows,
         .class_rank = sc->cfg.classes[rq->slo_class].rank,
         .arrived_us = rq->arrived_us,
         .deadline_us = rq->first_token_us ? 0 : rq->ttft_deadline_us,
-        .served = sc->tenants[rq->tenant_slot].served,
         .context = rq->n_computed,
         .rank = rank_of(rq),
         .due_us = rq->last_token_us ? rq->last_token_us + rq->tpot_target_us : 0,
@@ -405,6 +357,7 @@ static void preempt(sched *sc, int v)
     int kept = swap_out(sc, rq);
     leave_seat(sc, rq);
     rq->n_computed = kept;
+    fair_back(sc->fair, rq->ticket, clock_now_us());
     rq->n_preempted++;
     sc->view[v].running = false;
     sc->allowed[v] = false; /* not again in this step */
@@ -478,6 +431,7 @@ static bool find_adapter(sched *sc, request *rq)
     if (rc == ERR_NONE) return true;
     rq->lora = NULL;
     if (rc == ERR_BUSY) {
+        fair_block(sc->fair, rq->ticket, clock_now_us());
         pthread_mutex_lock(&sc->mu);
         sc->stats.n_adapter_waits++;
         pthread_mutex_unlock(&sc->mu);
@@ -558,7 +512,8 @@ static bool could_ever_fit(sched *sc, request *rq)
 static bool admit(sched *sc, int i, int64_t now)
 {
     request *rq = sc->list[i];
-    if (sc->pages_short || !find_adapter(sc, rq) || !could_ever_fit(sc, rq)) return false;
+    if (sc->pages_short || atomic_load(&rq->cancel) || is_too_late(sc, rq, now)) return false;
+    if (!find_adapter(sc, rq) || !could_ever_fit(sc, rq)) return false;
     int most = rq->n_prompt + rq->max_tokens, len = history_len(rq);
     if (!make_place(sc, pages_for(sc, len < most ? len + 1 : most), i, now)) {
         if (rq->lora) sc->source->release(sc->source->self, rq->lora);
@@ -568,6 +523,7 @@ static bool admit(sched *sc, int i, int64_t now)
     rq->state = STATE_RUNNING;
     sc->view[i].running = true;
     sc->n_running++;
+    fair_seat(sc->fair, rq->ticket, now);
     telemetry_adapter_add(sc->tele, rq->adapter_id, +1, -1);
     int kept = rq->n_computed; /* swapped out */
     rq->n_computed = 0;
@@ -684,14 +640,30 @@ static void build_rows(sched *sc)
     }
 }
 
+/* Those who could be seated stand behind those who run. */
+static void list_waiting(sched *sc, int64_t now)
+{
+    int tickets[FAIR_PICKS], want = sc->cfg.max_seqs - sc->n_running + SPARE_PICKS;
+    int n = fair_pick(sc->fair, now, want < FAIR_PICKS ? want : FAIR_PICKS, tickets);
+    for (int i = 0; i < n; i++) sc->list[sc->n++] = fair_who(sc->fair, tickets[i]);
+}
+
+/* What comes next should find its adapter there. */
+static void prefetch_waiting(sched *sc)
+{
+    for (int i = 0; i < sc->n && sc->source; i++) {
+        const request *rq = sc->list[i];
+        if (rq && rq->state == STATE_WAITING && rq->adapter_id && !rq->lora) {
+            sc->source->prefetch(sc->source->self, rq->adapter_id);
+        }
+    }
+}
+
 static void plan_step(sched *sc, int64_t now)
 {
-    uint64_t in_use = 0;
+    list_waiting(sc, now);
     for (int i = 0; i < sc->n; i++) {
-        if (sc->list[i]->lora) in_use |= adapter_bit(sc->list[i]->adapter_id);
-    }
-    for (int i = 0; i < sc->n; i++) {
-        describe(sc, i, in_use);
+        describe(sc, i);
         sc->allowed[i] = true;
     }
     policy_limits lim = limits_of(sc);
@@ -704,6 +676,7 @@ static void plan_step(sched *sc, int64_t now)
     for (int i = 0; i < n && sc->rows_left > 0; i++) {
         add_entry(sc, &sc->plan[i], now);
     }
+    prefetch_waiting(sc);
     sweep(sc);
     sort_by_adapter(sc);
     build_rows(sc);
@@ -781,8 +754,7 @@ static void see_surprise(sched *sc, const request *rq, int64_t now)
 {
     if (rq->expected_us <= 0) return;
     pthread_mutex_lock(&sc->mu);
-    double ratio = (double)(now - rq->arrived_us) / rq->expected_us * sc->surprise;
-    sc->surprise += 0.05 * (fmin(4, fmax(0.25, ratio)) - sc->surprise);
+    promise_learn(&sc->surprise[rq->slo_class], rq->expected_us, (double)(now - rq->arrived_us));
     pthread_mutex_unlock(&sc->mu);
 }
 
@@ -798,7 +770,7 @@ static void hand_out(sched *sc, request *rq, const sampled *t, int64_t now)
     telemetry_token(sc->tele, rq, before);
     atomic_fetch_add(&rq->meter->output_tokens, 1);
     sc->n_output_tokens++;
-    share_charge(sc, rq, OUTPUT_PRICE);
+    fair_charge(sc->fair, rq->ticket, 0, 1);
     int n = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed) + 1;
     int32_t token = t->token;
     request_push(rq, t);
@@ -837,7 +809,7 @@ static void settle_entry(sched *sc, int s, int64_t now)
     if (done > metered) { /* what is recomputed after a pre-emption costs the tenant nothing */
         atomic_store(&rq->meter->prompt_tokens, (uint32_t)done);
         sc->n_prompt_tokens += (uint64_t)(done - metered);
-        share_charge(sc, rq, done - (metered > before ? metered : before));
+        fair_charge(sc->fair, rq->ticket, done - (metered > before ? metered : before), 0);
     }
     if (!ends) return;
     if (rq->max_tokens == 0)
@@ -885,6 +857,19 @@ static void count_step(sched *sc, const step_times *when)
     pthread_mutex_unlock(&sc->mu);
 }
 
+static void finish_all(sched *sc, finish_reason why, const err *cause)
+{
+    int tickets[SCAN];
+    for (int i = 0; i < sc->n; i++) {
+        if (sc->list[i]) finish(sc, sc->list[i], why, cause);
+    }
+    sweep(sc);
+    while (fair_waiting(sc->fair) > 0) {
+        int n = fair_scan(sc->fair, &sc->scan, SCAN, tickets);
+        for (int i = 0; i < n; i++) finish(sc, fair_who(sc->fair, tickets[i]), why, cause);
+    }
+}
+
 static void fail_all(sched *sc, const err *e)
 {
     log_error("engine", "the device failed: %s", e->msg);
@@ -892,10 +877,7 @@ static void fail_all(sched *sc, const err *e)
     sc->broken = true;
     pthread_mutex_unlock(&sc->mu);
     take_inbox(sc);
-    for (int i = 0; i < sc->n; i++) {
-        if (sc->list[i]) finish(sc, sc->list[i], FINISH_ERROR, e);
-    }
-    sweep(sc);
+    finish_all(sc, FINISH_ERROR, e);
 }
 
 /* What was placed may have been taken out again by a pre-emption: the work is counted anew. */
@@ -928,6 +910,13 @@ static void run_step(sched *sc, int64_t seen_us)
 
 /* -------------------------------------------------------------------- thread -- */
 
+/* mu is held.  Until the engine has looked at it, the next in line must know of it. */
+static void expect_one(sched *sc, const request *rq)
+{
+    promise_ask ask = {rq->tenant_id, rq->slo_class, rq->n_prompt};
+    promise_add(&sc->outlook, &ask, rq->max_tokens);
+}
+
 /* Microseconds of the prompt work that a request has before its first token. */
 static double prompt_us(const sched *sc, const request *rq)
 {
@@ -936,31 +925,25 @@ static double prompt_us(const sched *sc, const request *rq)
     return cost_predict(&sc->cost, &w) - cost_predict(&sc->cost, &none);
 }
 
-/* One more request before those of its class and of all that are less urgent. */
-static void stand_before(const sched *sc, outlook *o, int class, double prompt, double seat)
+static board_row row_of(const request *rq)
 {
-    for (int c = 0; c < sc->cfg.n_class; c++) {
-        if (sc->cfg.classes[c].rank < sc->cfg.classes[class].rank) continue;
-        o->prompt_us[c] += prompt;
-        o->seat_us[c] += seat;
-        o->before[c]++;
-    }
-}
-
-static void look_out(sched *sc, outlook *o)
-{
-    const cost_work decode = {.decode = sc->n_running > 0 ? sc->n_running : 1};
-    *o = (outlook){.seats = sc->cfg.max_seqs, .fill = sc->fill};
-    if (sc->pages_short && sc->n_running > 0) o->seats = sc->n_running;
-    o->step_us = cost_predict(&sc->cost, &decode);
-    o->row_us = sc->cost.n < COST_LEARNING ? 0 : sc->cost.theta[1] / 64;
-    for (int i = 0; i < sc->n; i++) {
-        const request *rq = sc->list[i];
-        double rest =
-            rq->max_tokens * sc->fill - atomic_load_explicit(&rq->n_pushed, memory_order_relaxed);
-        stand_before(sc, o, rq->slo_class, rq->first_token_us ? 0 : prompt_us(sc, rq),
-                     fmax(1, rest) * o->step_us);
-    }
+    return (board_row){.id = rq->id,
+                       .tenant_id = rq->tenant_id,
+                       .adapter_id = rq->adapter_id,
+                       .slo_class = rq->slo_class,
+                       .running = rq->state == STATE_RUNNING,
+                       .n_prompt = rq->n_prompt,
+                       .n_computed = rq->n_computed,
+                       .n_output = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed),
+                       .max_tokens = rq->max_tokens,
+                       .n_preempted = rq->n_preempted,
+                       .rank = rank_of(rq),
+                       .arrived_us = rq->arrived_us,
+                       .admitted_us = rq->admitted_us,
+                       .first_token_us = rq->first_token_us,
+                       .last_token_us = rq->last_token_us,
+                       .ttft_deadline_us = rq->ttft_deadline_us,
+                       .tpot_target_us = rq->tpot_target_us};
 }
 
 /* Somebody has asked what is in the queue. */
@@ -968,43 +951,40 @@ static void show(sched *sc)
 {
     board_row *row;
     board_share *share;
+    int n_row = 0, n_share = 0;
     if (!board_open(sc->board, &row, &share)) return;
-    for (int i = 0; i < sc->n; i++) {
-        const request *rq = sc->list[i];
-        row[i] = (board_row){.id = rq->id,
-                             .tenant_id = rq->tenant_id,
-                             .adapter_id = rq->adapter_id,
-                             .slo_class = rq->slo_class,
-                             .running = rq->state == STATE_RUNNING,
-                             .n_prompt = rq->n_prompt,
-                             .n_computed = rq->n_computed,
-                             .n_output = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed),
-                             .max_tokens = rq->max_tokens,
-                             .n_preempted = rq->n_preempted,
-                             .rank = rank_of(rq),
-                             .arrived_us = rq->arrived_us,
-                             .admitted_us = rq->admitted_us,
-                             .first_token_us = rq->first_token_us,
-                             .last_token_us = rq->last_token_us,
-                             .ttft_deadline_us = rq->ttft_deadline_us,
-                             .tpot_target_us = rq->tpot_target_us};
+    for (int i = 0; i < sc->n; i++) row[n_row++] = row_of(sc->list[i]);
+    for (int cursor = 0, tickets[SCAN]; cursor < sc->cap;) {
+        int left = sc->cap - cursor;
+        int n = fair_scan(sc->fair, &cursor, left < SCAN ? left : SCAN, tickets);
+        for (int i = 0; i < n; i++) row[n_row++] = row_of(fair_who(sc->fair, tickets[i]));
     }
-    for (int i = 0; i < sc->n_tenants; i++) {
-        const tenant_share *t = &sc->tenants[i];
-        share[i] = (board_share){.tenant_id = t->id, .served = t->served, .active = t->active};
+    for (; n_share < FAIR_TENANTS; n_share++) {
+        board_share *s = &share[n_share];
+        if (!fair_tenant(sc->fair, n_share, &s->tenant_id, &s->served, &s->active)) break;
     }
-    board_close(sc->board, sc->n, sc->n_tenants, clock_now_us());
+    board_close(sc->board, n_row, n_share, clock_now_us());
 }
 
 static void publish_counts(sched *sc)
 {
     kv_counts kc;
-    outlook now;
     kv_count(sc->pages, &kc);
-    look_out(sc, &now);
+    const cost_work decode = {.decode = sc->n_running > 0 ? sc->n_running : 1};
+    double step_us = cost_predict(&sc->cost, &decode), begun_us = 0;
+    double row_us = sc->cost.n < COST_LEARNING ? 0 : sc->cost.theta[1] / 64;
+    int seats = sc->pages_short && sc->n_running > 0 ? sc->n_running : sc->cfg.max_seqs;
+    fair_set_prices(sc->fair, row_us, step_us / seats, step_us);
+    for (int i = 0; i < sc->n; i++) {
+        if (!sc->list[i]->first_token_us) begun_us += prompt_us(sc, sc->list[i]);
+    }
     if (board_wanted(sc->board)) show(sc);
+    int64_t now = clock_now_us();
     pthread_mutex_lock(&sc->mu);
-    sc->outlook = now;
+    fair_publish(sc->fair, &sc->outlook, now);
+    sc->outlook.running_us = begun_us;
+    sc->outlook.free_seats = seats - sc->n_running;
+    for (const request *rq = sc->inbox_head; rq; rq = rq->next) expect_one(sc, rq);
     sc->stats.settle_us += sc->settle_us;
     sc->settle_us = 0;
     sc->stats.n_running = sc->n_running;
@@ -1016,7 +996,7 @@ static void publish_counts(sched *sc)
     sc->stats.n_prompt_tokens = sc->n_prompt_tokens;
     sc->stats.n_output_tokens = sc->n_output_tokens;
     pthread_mutex_unlock(&sc->mu);
-    devmem_page_cost(sc->arena, now.row_us * sc->page_tokens);
+    devmem_page_cost(sc->arena, row_us * sc->page_tokens);
 }
 
 /* Sleeps until there is a reason to look again; false: stop. */
@@ -1027,14 +1007,14 @@ static bool wait_for_work(sched *sc, bool idle)
         struct timespec end;
         (void)clock_gettime(CLOCK_MONOTONIC, &end);
         /* With requests that could not run (an adapter on its way) look again soon. */
-        end.tv_nsec += sc->n > 0 ? 1000000L : IDLE_WAIT_MS * 1000000L;
+        end.tv_nsec += fair_waiting(sc->fair) > 0 ? 1000000L : IDLE_WAIT_MS * 1000000L;
         if (end.tv_nsec >= 1000000000L) {
             end.tv_nsec -= 1000000000L;
             end.tv_sec++;
         }
         (void)pthread_cond_timedwait(&sc->work, &sc->mu, &end);
         atomic_store(&sc->heartbeat_us, clock_now_us());
-        if (sc->n > 0 || board_wanted(sc->board)) break;
+        if (fair_waiting(sc->fair) > 0 || board_wanted(sc->board)) break;
     }
     bool go = !sc->stop;
     pthread_mutex_unlock(&sc->mu);
@@ -1057,10 +1037,7 @@ static void *engine_thread(void *arg)
         publish_counts(sc);
     }
     take_inbox(sc);
-    for (int i = 0; i < sc->n; i++) {
-        if (sc->list[i]) finish(sc, sc->list[i], FINISH_CANCELLED, NULL);
-    }
-    sweep(sc);
+    finish_all(sc, FINISH_CANCELLED, NULL);
     return NULL;
 }
 
@@ -1093,6 +1070,7 @@ static void free_all(sched *sc)
     board_destroy(sc->board);
     telemetry_destroy(sc->tele);
     swap_destroy(sc->swap);
+    fair_destroy(sc->fair);
     if (sc->kv) be_kv_destroy(sc->be, sc->kv);
     pthread_cond_destroy(&sc->work);
     pthread_mutex_destroy(&sc->mu);
@@ -1102,7 +1080,7 @@ static void free_all(sched *sc)
 static bool allocate(sched *sc)
 {
     const sched_config *c = &sc->cfg;
-    size_t cap = (size_t)sc->cap, seqs = (size_t)c->max_seqs;
+    size_t seqs = (size_t)c->max_seqs, cap = seqs + FAIR_PICKS;
     size_t rows = (size_t)c->max_rows, context = (size_t)sc->max_context;
     size_t tokens = rows > context ? rows : context; /* the arrays serve as scratch too */
     if (tokens < (size_t)sc->page_tokens) tokens = (size_t)sc->page_tokens;
@@ -1123,8 +1101,14 @@ static bool allocate(sched *sc)
     sc->broken_row = calloc(seqs, sizeof(*sc->broken_row));
     sc->late = calloc(seqs, sizeof(*sc->late));
     sc->pages = kv_create(sc->arena, sc->page_tokens, c->prefix_cache);
-    sc->board = board_create(sc->cap, TENANTS_MAX);
+    sc->board = board_create(sc->cap, FAIR_TENANTS);
     sc->tele = telemetry_create(c->n_class, c->max_tenants, sc->cap);
+    fair_config fc = {.n_class = c->n_class, .cap = sc->cap, .ageing_us = c->ageing_us};
+    for (int i = 0; i < c->n_class; i++) {
+        const slo_class *k = &c->classes[i];
+        fc.classes[i] = (fair_class){k->rank, (double)k->weight, k->ttft_us};
+    }
+    sc->fair = fair_create(&fc);
     sc->step.token = sc->token;
     sc->step.pos = sc->pos;
     sc->step.logit_row = sc->logit_row;
@@ -1138,7 +1122,8 @@ static bool allocate(sched *sc)
     }
     return sc->list && sc->view && sc->plan && sc->order && sc->allowed && sc->token && sc->pos &&
            sc->logit_row && sc->seq && sc->seg && sc->row_owner && sc->chunk && sc->picked &&
-           sc->logit0 && sc->broken_row && sc->late && sc->pages && sc->board && sc->tele;
+           sc->logit0 && sc->broken_row && sc->late && sc->pages && sc->fair && sc->board &&
+           sc->tele;
 }
 
 static err_code check_config(const sched_config *c, err *e)
@@ -1203,7 +1188,7 @@ err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *b
                                                                 : cfg->max_context;
     sc->max_context = most < limit ? (int)most : limit;
     cost_init(&sc->cost);
-    sc->surprise = sc->fill = 1;
+    for (int i = 0; i < SLO_CLASS_MAX; i++) sc->surprise[i] = 1;
     sc->stats.healthy = true;
     sc->stats.n_pages = sc->n_pages;
     pthread_condattr_t attr;
@@ -1270,21 +1255,18 @@ static err_code check_request(const sched *sc, const request *rq, err *e)
     return ERR_NONE;
 }
 
-/* mu is held.  Who finds no seat waits until those before it have made their tokens, `seats` at once. */
-static double predict_ttft(const sched *sc, int class, int n_prompt)
+/* mu is held. */
+static double predict_ttft(const sched *sc, const promise_ask *ask)
 {
-    const outlook *o = &sc->outlook;
-    if (o->row_us <= 0) return 0;
-    double us = o->prompt_us[class] + n_prompt * o->row_us + o->step_us;
-    if (o->before[class] + 1 > o->seats) us += o->seat_us[class] / o->seats;
-    return sc->surprise * us;
+    return sc->surprise[ask->slo] * promise_ttft_us(&sc->outlook, ask);
 }
 
-int64_t sched_predict_ttft_us(sched *sc, int class, int n_prompt)
+int64_t sched_predict_ttft_us(sched *sc, uint64_t tenant, int class, int n_prompt)
 {
     if (class < 0 || class >= sc->cfg.n_class) return 0;
+    promise_ask ask = {.tenant = tenant, .slo = class, .n_prompt = n_prompt};
     pthread_mutex_lock(&sc->mu);
-    double us = predict_ttft(sc, class, n_prompt);
+    double us = predict_ttft(sc, &ask);
     pthread_mutex_unlock(&sc->mu);
     return us < 1e15 ? (int64_t)us : INT64_MAX;
 }
@@ -1293,7 +1275,8 @@ int64_t sched_predict_ttft_us(sched *sc, int class, int n_prompt)
 static err_code check_promise(const sched *sc, const request *rq, err *e)
 {
     const slo_class *c = &sc->cfg.classes[rq->slo_class];
-    if (!c->reject_on_overload || rq->expected_us <= (double)c->ttft_us) return ERR_NONE;
+    if (!c->reject_on_overload || !promise_is_hopeless(rq->expected_us, c->ttft_us))
+        return ERR_NONE;
     return err_set(
         e, ERR_BUSY,
         "the class '%s' is overloaded: the first token would take about %.0f ms, and its "
@@ -1330,13 +1313,12 @@ err_code sched_submit(sched *sc, request *rq, err *e)
     else if (sc->n_inside >= sc->cap) {
         rc = err_set(e, ERR_BUSY, "the queue is full (%d requests)", sc->n_inside);
     } else {
-        rq->expected_us = predict_ttft(sc, rq->slo_class, rq->n_prompt);
+        promise_ask ask = {rq->tenant_id, rq->slo_class, rq->n_prompt};
+        rq->expected_us = predict_ttft(sc, &ask);
         rc = check_promise(sc, rq, e);
     }
     if (!rc) {
-        /* Until the engine has looked at it, the next in line must know of it. */
-        stand_before(sc, &sc->outlook, rq->slo_class, rq->n_prompt * sc->outlook.row_us,
-                     rq->max_tokens * sc->outlook.fill * sc->outlook.step_us);
+        expect_one(sc, rq);
         sc->n_inside++;
         rq->next = NULL;
         if (sc->inbox_tail)

@@ -442,6 +442,12 @@ static bool prepare_choice(completion *c, choice *ch, int index)
     return true;
 }
 
+static void say_when_to_come_back(completion *c, const choice *ch)
+{
+    exchange_retry_after(
+        c->x, server_retry_after_ms(c->srv, ch->rq.tenant_id, c->slo_class, ch->rq.n_prompt));
+}
+
 static bool submit_all(completion *c)
 {
     for (int i = 0; i < c->n_choices; i++) {
@@ -451,8 +457,7 @@ static bool submit_all(completion *c)
         err e;
         if (sched_submit(c->srv->sched, &c->choices[i].rq, &e)) {
             stats_refused(c->srv->stats, c->x->tenant.id, c->slo_class, false);
-            exchange_retry_after(
-                c->x, server_retry_after_ms(c->srv, c->slo_class, c->choices[i].rq.n_prompt));
+            say_when_to_come_back(c, &c->choices[i]);
             return refuse_err(c, &e, NULL);
         }
         c->choices[i].submitted = true;
@@ -808,6 +813,7 @@ static bool any_error(completion *c)
     for (int i = 0; i < c->n_choices; i++) {
         const choice *ch = &c->choices[i];
         if (atomic_load(&ch->rq.finish) == FINISH_ERROR && !ch->text.stop_hit) {
+            if (ch->rq.why.code == ERR_BUSY) say_when_to_come_back(c, ch);
             return !refuse_err(c, &ch->rq.why, NULL);
         }
         if (strcmp(ch->finish, "cancelled") == 0 && !c->client_gone && atomic_load(&c->stop)) {

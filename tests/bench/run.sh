@@ -9,7 +9,8 @@
 set -eu
 cd "$(dirname "$0")/../.."
 
-cases="decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads kill-upload adapters-1000 tiers punica-distinct
+sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-wait sim-million plan-cost"
+cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads kill-upload adapters-1000 tiers punica-distinct
     punica-uniform punica-skewed punica-identical slora stall slo-wire loratop stats-cost schemas schema-cost"
 json=
 [ $# -gt 0 ] || set -- --list
@@ -81,6 +82,12 @@ PY
 fi
 
 case $name in
+sim-* | plan-cost)
+    out=$(python3 tests/bench/sim_cases.py "$name") && rc=0 || rc=$?
+    [ -z "$json" ] || echo "$out" | grep '^{' >"$json" || true
+    echo "$out"
+    exit $rc
+    ;;
 punica-* | slora)
     out=$(sh tests/bench/traces.sh "${name#punica-}")
     echo "$out"

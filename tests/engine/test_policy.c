@@ -12,20 +12,21 @@ static policy_entry out[MAX];
 static int order[MAX];
 static const policy_limits lim = {.max_rows = 64, .free_seats = 4, .ageing_us = 10 * SECOND};
 
-static policy_request waiting(int rank, int64_t arrived, double served)
+static policy_request waiting(int rank, int64_t arrived)
 {
-    return (policy_request){.left = 20,
-                            .max_chunk = 64,
-                            .class_rank = rank,
-                            .arrived_us = arrived,
-                            .served = served,
-                            .resident = true};
+    return (policy_request){.left = 20, .max_chunk = 64, .class_rank = rank, .arrived_us = arrived};
+}
+
+static policy_request prefilling(int rank, int64_t arrived)
+{
+    policy_request r = waiting(rank, arrived);
+    r.running = true;
+    return r;
 }
 
 static policy_request decoding(int rank, int64_t arrived)
 {
-    policy_request r = waiting(rank, arrived, 0);
-    r.running = true;
+    policy_request r = prefilling(rank, arrived);
     r.left = 1;
     return r;
 }
@@ -39,72 +40,39 @@ static void expect(const policy_request *rq, int n, const policy_limits *l, int6
 
 START_TEST(decode_rows_stand_before_any_prefill)
 {
-    policy_request rq[] = {waiting(0, 1, 0), decoding(2, 2), waiting(1, 0, 0), decoding(0, 9)};
-    expect(rq, 4, &lim, 10, (int[]){3, 1, 0, 2}, 4);
+    policy_request rq[] = {prefilling(0, 0), decoding(2, 2), decoding(0, 9), waiting(0, 1)};
+    expect(rq, 4, &lim, 10, (int[]){1, 2, 0, 3}, 4);
     ck_assert_int_eq(out[0].n_rows, 1);
     ck_assert_int_eq(out[2].n_rows, 20);
     policy_limits tight = lim;
-    tight.max_rows = 2;
-    expect(rq, 4, &tight, 10, (int[]){3, 1}, 2);
+    tight.max_rows = 1; /* then the most urgent stream */
+    expect(rq, 4, &tight, 10, (int[]){2, 1}, 2);
 }
 END_TEST
 
 START_TEST(chunks_are_bounded)
 {
-    policy_request rq[] = {waiting(0, 1, 0)};
+    policy_request rq[] = {waiting(0, 1)};
     rq[0].left = 500;
     expect(rq, 1, &lim, 10, (int[]){0}, 1);
     ck_assert_int_eq(out[0].n_rows, 64);
 }
 END_TEST
 
-START_TEST(class_then_what_is_begun_then_fairness_then_arrival)
+START_TEST(what_is_begun_goes_on_unless_a_more_urgent_class_waits)
 {
-    policy_request rq[] = {waiting(1, 1, 0), waiting(0, 5, 30), waiting(0, 6, 10),
-                           waiting(0, 4, 30), waiting(0, 7, 99)};
-    rq[4].running = true;
-    expect(rq, 5, &lim, 10, (int[]){4, 2, 3, 1, 0}, 5);
-}
-END_TEST
-
-START_TEST(a_near_deadline_goes_before_fairness_and_a_missed_one_does_not)
-{
-    policy_request rq[] = {waiting(0, 1, 0), waiting(0, 2, 50), waiting(0, 3, 60)};
-    rq[1].deadline_us = SECOND + 30000;
-    rq[2].deadline_us = SECOND + 10000;
-    expect(rq, 3, &lim, SECOND, (int[]){2, 1, 0}, 3);
-    expect(rq, 3, &lim, SECOND + 20000, (int[]){1, 0, 2}, 3);
-    expect(rq, 3, &lim, SECOND / 2, (int[]){0, 1, 2}, 3);
-}
-END_TEST
-
-START_TEST(locality_is_worth_milliseconds_and_no_more)
-{
-    policy_request rq[] = {waiting(0, 0, 0), waiting(0, 10000, 0)};
-    rq[0].resident = false;
-    expect(rq, 2, &lim, SECOND, (int[]){1, 0}, 2);
-    rq[1].arrived_us = 30000;
-    expect(rq, 2, &lim, SECOND, (int[]){0, 1}, 2);
-}
-END_TEST
-
-START_TEST(waiting_lifts_a_low_class_but_not_over_fairness)
-{
-    policy_request rq[] = {waiting(2, 0, 5), waiting(0, 25 * SECOND, 9)};
-    expect(rq, 2, &lim, 25 * SECOND, (int[]){0, 1}, 2); /* level by now, less served */
-    rq[0].served = 20;
-    expect(rq, 2, &lim, 25 * SECOND, (int[]){1, 0}, 2);
-    rq[0].served = 5;
-    expect(rq, 2, &lim, 15 * SECOND, (int[]){1, 0}, 2); /* not yet */
-    /* an old backlog of one tenant doesn't lock out a newcomer of the same class */
-    policy_request flood[] = {waiting(0, 0, 100), waiting(0, 90 * SECOND, 0)};
-    expect(flood, 2, &lim, 90 * SECOND, (int[]){1, 0}, 2);
+    policy_request rq[] = {prefilling(2, 1), prefilling(1, 5), prefilling(1, 3),
+                           waiting(1, 6),    waiting(0, 7),    waiting(2, 4)};
+    expect(rq, 6, &lim, 10, (int[]){2, 1, 3, 4, 0, 5}, 6); /* the waiting as they were given */
+    policy_request urgent[] = {prefilling(1, 1), waiting(0, 7)};
+    expect(urgent, 2, &lim, 10, (int[]){1, 0}, 2);
+    expect(urgent, 2, &lim, 10 * SECOND + 1, (int[]){0, 1}, 2); /* raised by waiting */
 }
 END_TEST
 
 START_TEST(without_a_seat_only_the_stronger_are_offered)
 {
-    policy_request rq[] = {decoding(1, 0), waiting(1, 1, 0), waiting(0, 2, 0)};
+    policy_request rq[] = {decoding(1, 0), waiting(1, 1), waiting(0, 2)};
     policy_limits full = lim;
     full.free_seats = 0;
     expect(rq, 3, &full, 10, (int[]){0, 2}, 2);
@@ -113,10 +81,25 @@ START_TEST(without_a_seat_only_the_stronger_are_offered)
 }
 END_TEST
 
+START_TEST(nobody_is_displaced_before_the_deadline_is_near_or_after_it)
+{
+    policy_request rq[] = {decoding(1, 0), waiting(0, SECOND)};
+    rq[1].deadline_us = 2 * SECOND;
+    policy_limits full = lim;
+    full.free_seats = 0;
+    expect(rq, 2, &full, SECOND + 600000, (int[]){0}, 1);
+    ck_assert(!policy_is_weaker(&rq[0], &rq[1], &full, SECOND + 600000));
+    expect(rq, 2, &full, SECOND + 700000, (int[]){0, 1}, 2);
+    ck_assert(policy_is_weaker(&rq[0], &rq[1], &full, SECOND + 700000));
+    expect(rq, 2, &full, 2 * SECOND + 1, (int[]){0}, 1); /* what is missed is no hurry */
+    expect(rq, 2, &lim, SECOND, (int[]){0, 1}, 2);       /* a free seat is for anybody */
+}
+END_TEST
+
 START_TEST(the_victim_is_of_the_lowest_class_and_arrived_last)
 {
-    policy_request rq[] = {decoding(0, 9), decoding(2, 1), decoding(2, 5), waiting(3, 9, 0),
-                           decoding(1, 8)};
+    policy_request rq[] = {decoding(0, 9), decoding(2, 1), decoding(2, 5), waiting(3, 9),
+                           decoding(1, 8)}; /* victims are found wherever they stand */
     bool ok[] = {true, true, true, true, true};
     ck_assert_int_eq(policy_victim(rq, 5, ok, -1, &lim, 10), 2);
     ok[2] = false;
@@ -166,9 +149,9 @@ START_TEST(nothing_bounds_a_step_without_streams_or_knowledge)
 {
     cost_model c = known_costs(), fresh;
     cost_init(&fresh);
-    policy_request rq[] = {waiting(0, 1, 0), decoding(0, 2)};
-    rq[1].due_us = SECOND;
-    ck_assert(isinf(budget(rq, 1, &c, 10)));
+    policy_request rq[] = {decoding(0, 2), waiting(0, 1)};
+    rq[0].due_us = SECOND;
+    ck_assert(isinf(budget(rq + 1, 1, &c, 10)));
     ck_assert(isinf(budget(rq, 2, &fresh, 10)));
     ck_assert(isfinite(budget(rq, 2, &c, 10)));
 }
@@ -183,7 +166,7 @@ START_TEST(streams_keep_their_pace_while_no_first_token_is_in_danger)
         rq[i] = decoding(1, i);
         rq[i].due_us = SECOND + i * 1000;
     }
-    rq[8] = waiting(1, 20, 0);
+    rq[8] = waiting(1, 20);
     rq[8].left = 640; /* 10 ms of work: 50 ms at a fifth of the time */
     rq[8].deadline_us = 500000;
     ck_assert_double_eq_tol(budget(rq, 9, &c, 400000), 2500, 1e-6);
@@ -206,7 +189,7 @@ START_TEST(a_target_bounds_the_pace_unless_streams_alone_miss_it)
         rq[i] = decoding(1, i);
         rq[i].due_us = SECOND;
     }
-    rq[8] = waiting(1, 20, 0);
+    rq[8] = waiting(1, 20);
     ck_assert_double_eq_tol(budget(rq, 9, &c, SECOND - 2200), 2200, 1e-6);
     ck_assert_double_eq_tol(budget(rq, 9, &c, SECOND - 1500), 2500, 1e-6);
     ck_assert_double_eq_tol(budget(rq, 9, &c, SECOND + 1500), 2500, 1e-6);
@@ -219,11 +202,9 @@ int main(void)
     TCase *tc = tcase_create("all");
     tcase_add_test(tc, decode_rows_stand_before_any_prefill);
     tcase_add_test(tc, chunks_are_bounded);
-    tcase_add_test(tc, class_then_what_is_begun_then_fairness_then_arrival);
-    tcase_add_test(tc, a_near_deadline_goes_before_fairness_and_a_missed_one_does_not);
-    tcase_add_test(tc, locality_is_worth_milliseconds_and_no_more);
-    tcase_add_test(tc, waiting_lifts_a_low_class_but_not_over_fairness);
+    tcase_add_test(tc, what_is_begun_goes_on_unless_a_more_urgent_class_waits);
     tcase_add_test(tc, without_a_seat_only_the_stronger_are_offered);
+    tcase_add_test(tc, nobody_is_displaced_before_the_deadline_is_near_or_after_it);
     tcase_add_test(tc, the_victim_is_of_the_lowest_class_and_arrived_last);
     tcase_add_test(tc, no_two_ever_preempt_each_other_in_turn);
     tcase_add_test(tc, nothing_bounds_a_step_without_streams_or_knowledge);

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""The simulator's figures against what issue 4 asks: sim_cases.py [--bin FILE] [--requests N] CASE...
+
+Prints the runs that a case is made of and, last, its line "CASE <figure> <unit> (asked <bound>): ok|short".
+Exit status: 0 all ok, 1 one is short, 2 could not be measured."""
+import argparse
+import functools
+import json
+import subprocess
+import sys
+import time
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--bin", default="build/release/sim")
+parser.add_argument("--requests", type=int, default=40000)
+parser.add_argument("--slack", type=float, default=0, help="by how much a bound may be missed (for short runs)")
+parser.add_argument("case", nargs="+")
+options = parser.parse_args()
+
+
+@functools.lru_cache(None)
+def sim(*more):
+    out = subprocess.run([options.bin, "--json", *more], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                         check=True, text=True).stdout
+    runs = [json.loads(line) for line in out.splitlines()]
+    for r in runs:
+        print(json.dumps({k: r[k] for k in r if k != "classes"}))
+    return {r.get("policy", "plan"): r for r in runs}
+
+
+def crowded(*more):
+    """120 % of capacity, 20/50/30, 100 tenants, one sends half, adapters fit."""
+    return sim("--requests", str(options.requests), "--alone", *more)
+
+
+def cold(slots):
+    return sim("--requests", str(options.requests // 2), "--slots", str(slots), "--adapters", str(8 * slots),
+               "--policy", "lorad,fcfs,vllm-like,priority+shed,slora-like,vtc")
+
+
+def best_other(runs):
+    return max(r["good_per_s"] for name, r in runs.items() if name != "lorad")
+
+
+def sim_million():
+    start = time.monotonic()
+    run = sim("--requests", "1000000", "--adapters", "10000", "--policy", "lorad")["lorad"]
+    return time.monotonic() - start, f"s, {run['steps']} steps", 60, False
+
+
+CASES = {  # figure, unit, bound, whether more is better
+    "sim-honest": lambda: (crowded()["lorad"]["classes"][0]["good_honest"],
+                           "of the honest tenants' interactive requests", 0.97, True),
+    "sim-fair": lambda: (crowded()["lorad"]["honest_good"] / crowded()["lorad alone"]["honest_good"],
+                         "of the honest tenants' goodput without the abuser", 0.97, True),
+    "sim-jain": lambda: (sim("--requests", str(options.requests * 3 // 4), "--abuser", "0", "--uneven", "0.8",
+                             "--load", "3", "--policy", "lorad")["lorad"]["jain"],
+                         "Jain's index over backlogged tenants, 300 % load", 0.98, True),
+    "sim-batch": lambda: (crowded()["lorad"]["batch_share"] if crowded()["lorad"]["batch_least"] > 0 else 0,
+                          "of the service is the batch class's, never none in 60 s", 1 / 7, True),
+    "sim-fcfs": lambda: (crowded()["lorad"]["good_per_s"] / crowded()["fcfs"]["good_per_s"],
+                         "times the goodput of FCFS", 1.5, True),
+    "sim-late": lambda: (crowded()["lorad"]["late"], "of what was admitted missed a target", 0.01, False),
+    "sim-cold": lambda: (cold(32)["lorad"]["good_per_s"] / best_other(cold(32)),
+                         "times the goodput of the best other, 8 times more adapters than fit", 1.1, True),
+    "sim-cold-wait": lambda: (cold(32)["lorad"]["longest_wait_s"], "s, the longest wait for a seat", 60.1, False),
+    "sim-million": sim_million,
+    "plan-cost": lambda: (sim("--plan")["plan"]["share"], "of a step, 256 running, 10,000 waiting", 0.01, False),
+}
+
+
+def main():
+    bad = 0
+    for name in options.case:
+        try:
+            figure, unit, bound, more = CASES[name]()
+        except (subprocess.CalledProcessError, OSError, KeyError) as e:
+            print(f"{name}: {e!r}", file=sys.stderr)
+            return 2
+        ok = figure >= bound - options.slack if more else figure <= bound + options.slack
+        bad += not ok
+        print(f"{name} {figure:.4f} {unit} (asked {bound:.4g}): {'ok' if ok else 'short'}")
+    return 1 if bad else 0
+
+
+sys.exit(main())

@@ -1,0 +1,279 @@
+/* test_fair.c -- who waits and who is next, rule by rule; no clock, no thread. */
+#include <stdlib.h>
+
+#include <check.h>
+
+#include "engine/fair.h"
+
+enum { SECOND = 1000000, CAP = 256 };
+
+static fair *f;
+static int picks[FAIR_PICKS];
+
+static void set_up(void)
+{
+    fair_config c = {.n_class = 3, .cap = CAP, .ageing_us = 10 * SECOND};
+    c.classes[0] = (fair_class){0, 4, SECOND / 2};
+    c.classes[1] = (fair_class){1, 2, 2 * SECOND};
+    c.classes[2] = (fair_class){2, 1, 60 * SECOND};
+    f = fair_create(&c);
+    ck_assert_ptr_nonnull(f);
+}
+
+static void tear_down(void)
+{
+    ck_assert(fair_check(f));
+    fair_destroy(f);
+}
+
+static int enter(uint64_t tenant, int slo, int64_t arrived)
+{
+    fair_job j = {.tenant = tenant, .weight = 1, .slo = slo, .arrived_us = arrived};
+    j.prompt = 100;
+    j.output = 100;
+    return fair_enter(f, &j, arrived);
+}
+
+static int enter_with(uint64_t tenant, uint64_t adapter, int64_t arrived)
+{
+    fair_job j = {.tenant = tenant, .adapter = adapter, .weight = 1, .arrived_us = arrived};
+    j.prompt = 100;
+    j.output = 100;
+    return fair_enter(f, &j, arrived);
+}
+
+static int first(int64_t now)
+{
+    return fair_pick(f, now, 1, picks) ? picks[0] : -1;
+}
+
+/* Seated, served as expected, gone. */
+static void serve(int ticket, int64_t now)
+{
+    fair_seat(f, ticket, now);
+    fair_charge(f, ticket, 100, 100);
+    fair_leave(f, ticket, now);
+}
+
+START_TEST(class_then_least_served_then_arrival)
+{
+    int batch = enter(1, 2, 1), late = enter(2, 0, 5), early = enter(3, 0, 4);
+    ck_assert_int_eq(fair_pick(f, 10, 9, picks), 3);
+    ck_assert_int_eq(picks[0], early);
+    ck_assert_int_eq(picks[1], late);
+    ck_assert_int_eq(picks[2], batch);
+    serve(early, 10);
+    int again = enter(3, 0, 6); /* served once already */
+    ck_assert_int_eq(first(10), late);
+    (void)again;
+}
+END_TEST
+
+START_TEST(one_pick_shares_between_tenants_as_many_would)
+{
+    for (int i = 0; i < 20; i++) (void)enter(1, 1, i);
+    int other[3];
+    for (int i = 0; i < 3; i++) other[i] = enter(2, 1, 100 + i);
+    ck_assert_int_eq(fair_pick(f, 200, 6, picks), 6);
+    int n = 0;
+    for (int i = 0; i < 6; i++) {
+        for (int k = 0; k < 3; k++) n += picks[i] == other[k];
+    }
+    ck_assert_int_eq(n, 3);
+}
+END_TEST
+
+START_TEST(a_tenant_far_beyond_its_share_waits_behind_any_class_of_the_others)
+{
+    /* Somebody waits all the time with the counter of the beginning. */
+    int anchor = enter(2, 2, 0);
+    int i = 0;
+    for (; i < 100; i++) {
+        int t = enter(1, 0, 1);
+        if (first(10) == anchor) break;
+        serve(t, 10);
+    }
+    ck_assert_int_gt(i, 4);  /* class goes first within a quantum */
+    ck_assert_int_lt(i, 99); /* and no further */
+}
+END_TEST
+
+START_TEST(nobody_comes_back_with_old_credit)
+{
+    int x = enter(1, 0, 0);
+    serve(x, 1);
+    for (int i = 0; i < 50; i++) serve(enter(2, 0, 2), 3);
+    int back = enter(1, 0, 10), usual = enter(2, 0, 11);
+    int n1 = 0;
+    for (int i = 0; i < 10; i++) { /* level: they take turns */
+        int t = first(12);
+        n1 += t == back;
+        serve(t, 12);
+        if (t == back)
+            back = enter(1, 0, 20 + i);
+        else
+            usual = enter(2, 0, 20 + i);
+    }
+    ck_assert_int_eq(n1, 5);
+    (void)usual;
+}
+END_TEST
+
+START_TEST(weights_of_tenants_and_classes_divide_what_is_served)
+{
+    int got[2] = {0}, class_got[3] = {0}, ticket[6];
+    uint64_t who[6];
+    for (int k = 0; k < 6; k++) {
+        fair_job j = {.tenant = 1 + (uint64_t)k % 2, .weight = k % 2 ? 3 : 1, .slo = k / 2};
+        j.prompt = j.output = 100;
+        ticket[k] = fair_enter(f, &j, 0);
+        who[k] = j.tenant;
+    }
+    for (int i = 0; i < 4000; i++) {
+        int t = first(0), k = 0;
+        while (ticket[k] != t) k++;
+        got[who[k] - 1]++;
+        class_got[k / 2]++;
+        serve(t, 0);
+        fair_job j = {.tenant = who[k], .weight = k % 2 ? 3 : 1, .slo = k / 2};
+        j.prompt = j.output = 100;
+        ticket[k] = fair_enter(f, &j, 0);
+    }
+    ck_assert_double_eq_tol((double)got[1] / got[0], 3, 0.1);
+    ck_assert_double_eq_tol(class_got[0] / 4000.0, 4 / 7.0, 0.03);
+    ck_assert_double_eq_tol(class_got[2] / 4000.0, 1 / 7.0, 0.03);
+}
+END_TEST
+
+START_TEST(a_near_deadline_goes_first_and_a_missed_one_does_not)
+{
+    fair_set_prices(f, 100, 50, 1000);
+    fair_job j = {.tenant = 1, .weight = 1, .slo = 1, .deadline_us = 2 * SECOND, .prompt = 10};
+    int std = fair_enter(f, &j, 0), inter = enter(2, 0, SECOND);
+    ck_assert_int_eq(first(SECOND), inter);
+    ck_assert_int_eq(first(SECOND + 400000), std);
+    ck_assert_int_eq(first(2 * SECOND + 1), inter);
+}
+END_TEST
+
+START_TEST(a_prompt_that_cannot_meet_its_target_joins_one_class_lower)
+{
+    fair_set_prices(f, 100, 50, 1000);
+    fair_job j = {.tenant = 1, .weight = 1, .slo = 0, .prompt = 6000}; /* 600 ms */
+    int huge = fair_enter(f, &j, 0), std = enter(2, 1, 5);
+    ck_assert_int_eq(fair_pick(f, 10, 9, picks), 2);
+    ck_assert_int_eq(picks[0], huge); /* as old as its class now: level with it, arrived before */
+    int inter = enter(3, 0, 9);
+    ck_assert_int_eq(first(10), inter);
+    (void)std;
+}
+END_TEST
+
+START_TEST(a_head_that_waits_too_long_goes_before_all)
+{
+    int batch = enter(1, 2, 0);
+    ck_assert_int_eq(first(SECOND), batch);
+    int inter = enter(2, 0, 9 * SECOND);
+    ck_assert_int_eq(first(10 * SECOND), inter);
+    ck_assert_int_eq(first(10 * SECOND + 1), batch);
+    /* but one of a flow at a time: the next has not been the head for long */
+    int second = enter(1, 2, 0);
+    serve(batch, 11 * SECOND);
+    ck_assert_int_eq(first(11 * SECOND), inter);
+    (void)second;
+}
+END_TEST
+
+START_TEST(others_pass_a_head_without_adapter_and_it_is_asked_for_again)
+{
+    int cold = enter_with(1, 7, 0), other = enter_with(1, 8, 1);
+    (void)enter_with(1, 0, 2);
+    ck_assert_int_eq(fair_pick(f, 5, 3, picks), 3);
+    ck_assert_int_eq(picks[0], cold);
+    fair_seat(f, other, 5);
+    ck_assert(fair_in_use(f, 8));
+    ck_assert(!fair_in_use(f, 7));
+    fair_block(f, cold, 5);
+    for (int i = 0; i < 3; i++) ck_assert_int_eq(fair_pick(f, 6 + i, 3, picks), 2);
+    fair_back(f, other, 9);
+    ck_assert_int_eq(fair_pick(f, 9, 9, picks), 3);
+    ck_assert(!fair_in_use(f, 8));
+}
+END_TEST
+
+START_TEST(an_adapter_long_in_use_takes_nobody_new_while_another_starves)
+{
+    int hot = enter_with(1, 7, 0);
+    fair_seat(f, hot, 0);
+    int cold = enter_with(2, 8, SECOND), more = enter_with(1, 7, SECOND);
+    ck_assert_int_eq(fair_pick(f, SECOND, 9, picks), 2);
+    fair_block(f, cold, SECOND);
+    ck_assert_int_eq(fair_pick(f, SECOND + 1000, 9, picks), 2);
+    ck_assert_int_eq(fair_pick(f, 4 * SECOND, 9, picks), 1);
+    ck_assert_int_eq(picks[0], cold);
+    fair_leave(f, hot, 4 * SECOND); /* not taken up again at once either */
+    ck_assert_int_eq(fair_pick(f, 4 * SECOND, 9, picks), 1);
+    fair_seat(f, cold, 4 * SECOND);
+    ck_assert_int_eq(fair_pick(f, 5 * SECOND, 9, picks), 1);
+    ck_assert_int_eq(picks[0], more);
+}
+END_TEST
+
+START_TEST(counters_end_as_what_was_used)
+{
+    int a = enter(1, 0, 0), b = enter(1, 1, 0);
+    int64_t start = fair_served(f, a);
+    fair_seat(f, a, 1);
+    ck_assert_int_eq(fair_served(f, a) - start, 65536 * 300LL); /* expected */
+    fair_charge(f, a, 50, 0);
+    fair_back(f, a, 2); /* what it did not use is given back */
+    ck_assert_int_eq(fair_served(f, a) - start, 65536 * 50LL);
+    fair_seat(f, a, 3);
+    fair_charge(f, a, 50, 7);
+    fair_leave(f, a, 4);
+    ck_assert_int_eq(fair_served(f, b) - start, 65536 * 114LL);
+    ck_assert(fair_check(f));
+}
+END_TEST
+
+START_TEST(scanning_shows_each_that_waits_once)
+{
+    for (int i = 0; i < 40; i++) (void)enter((uint64_t)i % 7, i % 3, i);
+    for (int i = 0; i < 10; i++) fair_seat(f, first(50), 50);
+    int cursor = 0, seen[CAP] = {0}, n = 0;
+    for (int round = 0; round < CAP / 8; round++) {
+        int tickets[8], m = fair_scan(f, &cursor, 8, tickets);
+        for (int i = 0; i < m; i++) {
+            ck_assert(fair_is_waiting(f, tickets[i]));
+            n += seen[tickets[i]]++ == 0;
+        }
+    }
+    ck_assert_int_eq(n, 30);
+    ck_assert_int_eq(fair_waiting(f), 30);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("fair");
+    TCase *tc = tcase_create("all");
+    tcase_add_checked_fixture(tc, set_up, tear_down);
+    tcase_add_test(tc, class_then_least_served_then_arrival);
+    tcase_add_test(tc, one_pick_shares_between_tenants_as_many_would);
+    tcase_add_test(tc, a_tenant_far_beyond_its_share_waits_behind_any_class_of_the_others);
+    tcase_add_test(tc, nobody_comes_back_with_old_credit);
+    tcase_add_test(tc, weights_of_tenants_and_classes_divide_what_is_served);
+    tcase_add_test(tc, a_near_deadline_goes_first_and_a_missed_one_does_not);
+    tcase_add_test(tc, a_prompt_that_cannot_meet_its_target_joins_one_class_lower);
+    tcase_add_test(tc, a_head_that_waits_too_long_goes_before_all);
+    tcase_add_test(tc, others_pass_a_head_without_adapter_and_it_is_asked_for_again);
+    tcase_add_test(tc, an_adapter_long_in_use_takes_nobody_new_while_another_starves);
+    tcase_add_test(tc, counters_end_as_what_was_used);
+    tcase_add_test(tc, scanning_shows_each_that_waits_once);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_NORMAL);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,269 @@
+/* engine.c -- the loop: arrivals, a plan, a step, tokens; for whichever
+ * scheduler. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tests/sim/sim.h"
+
+enum { CONTEXT = 4096, PAGES_MAX = CONTEXT / SIM_PAGE + 1 };
+
+const char *const sim_policies[] = {"lorad",      "fcfs", "vllm-like", "priority+shed",
+                                    "slora-like", "edf",  "vtc"};
+
+int sim_left(const sim_engine *e, const sim_seq *q)
+{
+    return e->a[q->id].prompt + q->made - q->computed;
+}
+
+sim_seq *sim_take(sim_engine *e, int id)
+{
+    assert(e->n_free > 0);
+    int i = e->free_seq[--e->n_free];
+    e->seqs[i] = (sim_seq){.id = id, .arrived_us = e->a[id].us};
+    e->seqs[i].deadline_us = e->a[id].us + e->set->classes[e->a[id].slo].ttft_us;
+    return &e->seqs[i];
+}
+
+void sim_finish(sim_engine *e, sim_seq *q, sim_end how)
+{
+    sim_outcome *o = &e->out->of[q->id];
+    if (q->running) sim_unseat(e, q);
+    o->end = (uint8_t)how;
+    o->ends++;
+    o->first_us = q->first_us;
+    o->last_us = q->last_us;
+    o->preempted = (uint8_t)(q->n_preempted < 255 ? q->n_preempted : 255);
+    e->free_seq[e->n_free++] = (int)(q - e->seqs);
+}
+
+bool sim_extend(sim_engine *e, sim_seq *q, int positions)
+{
+    int want = (positions + SIM_PAGE - 1) / SIM_PAGE;
+    if (want - q->n_page > kv_available(e->pages, true)) return false;
+    while (q->n_page < want) q->page[q->n_page++] = kv_take(e->pages);
+    return true;
+}
+
+/* Page tables belong to seats: the last one's is free. */
+bool sim_seat(sim_engine *e, sim_seq *q, int positions)
+{
+    assert(!q->running && e->n_running < e->set->device.max_seqs);
+    if ((positions + SIM_PAGE - 1) / SIM_PAGE > kv_available(e->pages, true)) return false;
+    q->page = NULL;
+    for (int i = 0; i < e->set->device.max_seqs && !q->page; i++) {
+        int32_t *table = e->page_pool + (size_t)i * PAGES_MAX;
+        if (table[PAGES_MAX - 1] == 0) q->page = table;
+    }
+    q->page[PAGES_MAX - 1] = 1;
+    e->running[e->n_running++] = (int)(q - e->seqs);
+    q->running = true;
+    bool got = sim_extend(e, q, positions);
+    assert(got);
+    if (!q->ever) e->out->of[q->id].seated_us = e->now_us;
+    if (!q->ever && e->now_us - q->arrived_us > e->out->longest_wait_us)
+        e->out->longest_wait_us = e->now_us - q->arrived_us;
+    q->ever = true;
+    return got;
+}
+
+void sim_unseat(sim_engine *e, sim_seq *q)
+{
+    for (int i = q->n_page - 1; i >= 0; i--) kv_release(e->pages, q->page[i]);
+    q->page[PAGES_MAX - 1] = 0;
+    q->n_page = q->computed = q->chunk = 0;
+    q->running = false;
+    sim_slots_release(e->slots, e->a[q->id].adapter, e->now_us);
+    int i = 0;
+    while (&e->seqs[e->running[i]] != q) i++;
+    memmove(e->running + i, e->running + i + 1, sizeof(int) * (size_t)(--e->n_running - i));
+}
+
+static void count(const sim_engine *e, cost_work *w, const sim_seq *q, int n)
+{
+    int rank = sim_rank(e->a[q->id].adapter);
+    if (n == 1) {
+        w->decode++;
+        w->attended += q->computed + 1;
+        w->ranks += rank;
+    } else {
+        *w = cost_with_chunk(w, n, q->computed, rank);
+    }
+}
+
+void sim_place(sim_engine *e, sim_seq *q, int n)
+{
+    assert(n > 0 && n <= e->rows_left && q->chunk == 0 && q->running);
+    e->rows_left -= n;
+    q->chunk = n;
+    count(e, &e->work, q, n);
+}
+
+static void settle(sim_engine *e, sim_scheduler *s, sim_seq *q)
+{
+    int n = q->chunk, left = sim_left(e, q);
+    const sim_arrival *a = &e->a[q->id];
+    q->chunk = 0;
+    q->computed += n;
+    e->out->computed += (uint64_t)n;
+    int done = q->computed < a->prompt ? q->computed : a->prompt;
+    int fresh = done > q->done_prompt ? done - q->done_prompt : 0;
+    q->done_prompt += fresh;
+    if (n > 1 || q->computed <= a->prompt) e->out->recomputed += (uint64_t)(n - fresh);
+    if (n < left) {
+        s->token(s->self, q, fresh, 0);
+        return;
+    }
+    q->made++;
+    if (!q->first_us) q->first_us = e->now_us;
+    q->last_us = e->now_us;
+    s->token(s->self, q, fresh, 1);
+    if (q->made < a->output) return;
+    s->gone(s->self, q);
+    sim_finish(e, q, SIM_DONE);
+}
+
+/* Each distinct adapter of a step is read once; cost.c counts segments, as
+ * sched.c does. */
+static void recount(sim_engine *e)
+{
+    static uint32_t mark[1 << 17], round;
+    round++;
+    e->work = (cost_work){0};
+    for (int i = 0; i < e->n_running; i++) {
+        sim_seq *q = &e->seqs[e->running[i]];
+        if (q->chunk == 0) continue;
+        double ranks = e->work.ranks;
+        uint32_t id = e->a[q->id].adapter & ((1 << 17) - 1);
+        count(e, &e->work, q, q->chunk);
+        if (mark[id] == round) e->work.ranks = ranks;
+        mark[id] = round;
+    }
+}
+
+static void check(const sim_engine *e)
+{
+    kv_counts kc;
+    int pages = 0, rows = 0;
+    kv_count(e->pages, &kc);
+    static uint32_t seen[1 << 16], round;
+    round++;
+    for (int i = 0; i < e->n_running; i++) {
+        const sim_seq *q = &e->seqs[e->running[i]];
+        assert(q->running && q->n_page * SIM_PAGE >= q->computed + q->chunk);
+        for (int p = 0; p < q->n_page; p++) {
+            assert(seen[q->page[p]] != round); /* used twice */
+            seen[q->page[p]] = round;
+        }
+        pages += q->n_page;
+        rows += q->chunk;
+    }
+    assert(pages == kc.n_held && kv_check(e->pages)); /* leaked */
+    assert(rows <= e->set->device.max_rows && e->n_running <= e->set->device.max_seqs);
+}
+
+static bool open(sim_engine *e, int adapters)
+{
+    const sim_device *d = &e->set->device;
+    e->cap = (e->n < 200000 ? e->n : 200000) + 1;
+    e->seqs = calloc((size_t)e->cap, sizeof(*e->seqs));
+    e->free_seq = calloc((size_t)e->cap, sizeof(int));
+    e->running = calloc((size_t)d->max_seqs, sizeof(int));
+    e->page_pool = calloc((size_t)d->max_seqs * PAGES_MAX, sizeof(int32_t));
+    err why;
+    if (devmem_create(&e->arena, NULL, d->n_pages, 64, 0, &why)) return false;
+    e->pages = kv_create(e->arena, SIM_PAGE, false);
+    e->slots = sim_slots_create(d, adapters);
+    e->out->of = calloc((size_t)e->n, sizeof(*e->out->of));
+    for (int i = 0; e->free_seq && i < e->cap; i++) e->free_seq[e->n_free++] = e->cap - 1 - i;
+    cost_init(&e->cost);
+    return e->seqs && e->free_seq && e->running && e->page_pool && e->pages && e->slots &&
+           e->out->of;
+}
+
+static void close(sim_engine *e)
+{
+    free(e->seqs);
+    free(e->free_seq);
+    free(e->running);
+    free(e->page_pool);
+    kv_destroy(e->pages);
+    devmem_destroy(e->arena);
+    sim_slots_destroy(e->slots);
+}
+
+static double thread_s(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static bool advance(sim_engine *e, sim_scheduler *s)
+{
+    e->work = (cost_work){0};
+    e->rows_left = e->set->device.max_rows;
+    double start = thread_s();
+    s->plan(s->self);
+    e->out->plan_s += thread_s() - start;
+    if (e->set->check) check(e);
+    recount(e);
+    if (e->work.prefill + e->work.decode == 0) return false;
+    double us = sim_step_us(&e->set->device, &e->work, &e->noise);
+    e->now_us += (int64_t)us + 1;
+    e->out->steps++;
+    e->out->rows += (uint64_t)(e->work.prefill + e->work.decode);
+    s->stepped(s->self, &e->work, us);
+    for (int i = 0, n = e->n_running; i < n;) {
+        sim_seq *q = &e->seqs[e->running[i]];
+        if (q->chunk) {
+            e->out->hash =
+                (e->out->hash ^ ((uint64_t)q->id << 12 ^ (uint64_t)q->chunk)) * 0x100000001B3ULL;
+            settle(e, s, q);
+        }
+        if (e->n_running < n)
+            n--;
+        else
+            i++;
+    }
+    return true;
+}
+
+bool sim_run(const sim_setup *set, const sim_arrival *a, int n, int tenants, int adapters,
+             sim_result *out)
+{
+    sim_engine e = {.set = set, .a = a, .n = n, .tenants = tenants, .out = out, .noise = 7};
+    sim_scheduler s = {0};
+    *out = (sim_result){0};
+    bool ok = open(&e, adapters) &&
+              (set->policy == SIM_LORAD ? sim_server_open(&s, &e) : sim_baseline_open(&s, &e));
+    int next = 0;
+    while (ok && (set->max_steps == 0 || out->steps < set->max_steps)) {
+        for (; next < n && a[next].us <= e.now_us; next++) {
+            if (a[next].tenant != set->skip_tenant) s.arrive(s.self, next);
+        }
+        sim_slots_run(e.slots, e.now_us);
+        if (advance(&e, &s)) continue;
+        if (next == n && e.n_running == 0 && s.empty(s.self)) break;
+        int64_t then = sim_slots_next(e.slots), soon = e.now_us + 1000;
+        if (!s.empty(s.self) && soon < then) then = soon;
+        if (next < n && a[next].us < then) then = a[next].us;
+        e.now_us = then > e.now_us && then < INT64_MAX ? then : soon;
+    }
+    out->end_us = e.now_us;
+    if (ok && set->check && set->max_steps == 0) {
+        kv_counts kc;
+        kv_count(e.pages, &kc);
+        assert(kc.n_held == 0);
+    }
+    if (s.destroy) s.destroy(s.self);
+    close(&e);
+    return ok;
+}
+
+void sim_result_clear(sim_result *r)
+{
+    free(r->of);
+    r->of = NULL;
+}

@@ -1,0 +1,322 @@
+/* server.c -- the server's own decisions, carried out on the modelled device as
+ * engine/sched.c does. */
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/policy.h"
+#include "engine/promise.h"
+#include "tests/sim/sim.h"
+
+enum { SPARE_PICKS = 16, LEAST_CHUNK = 16, SCAN = 256 }; /* as in sched.c */
+
+typedef struct {
+    sim_engine *e;
+    fair *fair;
+    promise_outlook outlook;
+    double surprise[SIM_CLASSES];
+    sim_seq **list;
+    policy_request *view;
+    policy_entry *plan;
+    int *order, n, scan;
+    bool *allowed, pages_short;
+    double budget_us;
+    uint64_t n_checks;
+} server;
+
+static void arrive(void *self, int id)
+{
+    server *s = self;
+    sim_engine *e = s->e;
+    const sim_arrival *a = &e->a[id];
+    promise_ask ask = {(uint64_t)a->tenant, a->slo, a->prompt};
+    double expected = s->surprise[a->slo] * promise_ttft_us(&s->outlook, &ask);
+    int64_t ttft = e->set->classes[a->slo].ttft_us;
+    if (e->n_free == 0 || (!e->set->queue && promise_is_hopeless(expected, ttft))) {
+        e->out->of[id].end = SIM_REFUSED;
+        e->out->of[id].ends++;
+        return;
+    }
+    sim_seq *q = sim_take(e, id);
+    q->expected_us = expected;
+    promise_add(&s->outlook, &ask, a->max_tokens);
+    fair_job job = {.who = q,
+                    .tenant = (uint64_t)a->tenant,
+                    .adapter = a->adapter,
+                    .weight = 1,
+                    .slo = a->slo,
+                    .arrived_us = a->us,
+                    .deadline_us = q->deadline_us,
+                    .prompt = a->prompt,
+                    .output = a->max_tokens};
+    q->ticket = fair_enter(s->fair, &job, e->now_us);
+}
+
+static void leave(server *s, sim_seq *q, sim_end how)
+{
+    fair_leave(s->fair, q->ticket, s->e->now_us);
+    sim_finish(s->e, q, how);
+}
+
+/* Early abort of what was never seated and cannot be in time. */
+static bool is_too_late(const server *s, const sim_seq *q)
+{
+    return !s->e->set->queue && !q->ever && s->e->now_us > q->deadline_us;
+}
+
+static void see_ends(server *s)
+{
+    int tickets[SCAN];
+    int n = s->e->set->queue ? 0 : fair_scan(s->fair, &s->scan, SCAN, tickets);
+    for (int i = 0; i < n; i++) {
+        sim_seq *q = fair_who(s->fair, tickets[i]);
+        if (is_too_late(s, q)) leave(s, q, SIM_ABORTED);
+    }
+}
+
+static void describe(server *s, int i)
+{
+    const sim_engine *e = s->e;
+    const sim_seq *q = s->list[i];
+    const sim_arrival *a = &e->a[q->id];
+    s->view[i] = (policy_request){
+        .running = q->running,
+        .left = sim_left(e, q),
+        .max_chunk = e->set->device.max_rows,
+        .class_rank = a->slo,
+        .arrived_us = q->arrived_us,
+        .deadline_us = q->first_us ? 0 : q->deadline_us,
+        .context = q->computed,
+        .rank = sim_rank(a->adapter),
+        .due_us = q->last_us ? q->last_us + e->set->classes[a->slo].tpot_us : 0,
+    };
+    s->allowed[i] = true;
+}
+
+static policy_limits limits_of(const server *s)
+{
+    return (policy_limits){.max_rows = s->e->set->device.max_rows,
+                           .free_seats = s->e->set->device.max_seqs - s->e->n_running,
+                           .ageing_us = s->e->set->ageing_us};
+}
+
+static void preempt(server *s, int v)
+{
+    sim_seq *q = s->list[v];
+    s->e->rows_left += q->chunk;
+    sim_unseat(s->e, q);
+    fair_back(s->fair, q->ticket, s->e->now_us);
+    q->n_preempted++;
+    s->view[v].running = s->allowed[v] = false;
+}
+
+static bool make_room(server *s, int need, int i)
+{
+    policy_limits lim = limits_of(s);
+    while (kv_available(s->e->pages, true) < need) {
+        s->pages_short = true;
+        int v = policy_victim(s->view, s->n, s->allowed, -1, &lim, s->e->now_us);
+        assert(v >= 0);
+        preempt(s, v);
+        if (v == i) return false;
+    }
+    return true;
+}
+
+static bool make_place(server *s, int need, int i)
+{
+    policy_limits lim = limits_of(s);
+    int could = kv_available(s->e->pages, true), weaker = 0;
+    for (int v = 0; v < s->n; v++) {
+        if (!s->allowed[v] || !s->view[v].running) continue;
+        if (!policy_is_weaker(&s->view[v], &s->view[i], &lim, s->e->now_us)) continue;
+        could += s->list[v]->n_page;
+        weaker++;
+    }
+    if (could < need) {
+        s->pages_short = true;
+        return false;
+    }
+    while (s->e->n_running >= s->e->set->device.max_seqs ||
+           kv_available(s->e->pages, true) < need) {
+        int v = weaker ? policy_victim(s->view, s->n, s->allowed, i, &lim, s->e->now_us) : -1;
+        if (v < 0) {
+            s->pages_short = kv_available(s->e->pages, true) < need;
+            return false;
+        }
+        preempt(s, v);
+    }
+    return true;
+}
+
+/* Rule 1 of fair.h, counted: those that may be passed no more, and are. */
+static void count_passed(server *s, const sim_seq *seated)
+{
+    int cursor = 0, tickets[SCAN];
+    int n = fair_scan(s->fair, &cursor, SCAN, tickets);
+    for (int i = 0; i < n; i++) {
+        sim_seq *q = fair_who(s->fair, tickets[i]);
+        if (!fair_is_aged(s->fair, tickets[i], s->e->now_us))
+            q->passed = 0; /* another is its head */
+        if (q == seated || !fair_is_aged(s->fair, tickets[i], s->e->now_us)) continue;
+        if (s->e->a[q->id].adapter != 0) continue; /* it may lack its adapter */
+        q->passed++;
+        if (q->passed > s->e->out->most_passed) s->e->out->most_passed = q->passed;
+    }
+}
+
+static bool admit(server *s, int i)
+{
+    sim_engine *e = s->e;
+    sim_seq *q = s->list[i];
+    const sim_arrival *a = &e->a[q->id];
+    if (s->pages_short || is_too_late(s, q)) return false; /* see_ends() finds the late */
+    if (!sim_slots_acquire(e->slots, a->adapter, e->now_us)) {
+        fair_block(s->fair, q->ticket, e->now_us);
+        return false;
+    }
+    int most = a->prompt + a->max_tokens, len = a->prompt + q->made;
+    int want = len < most ? len + 1 : most;
+    if (!make_place(s, (want + SIM_PAGE - 1) / SIM_PAGE, i)) {
+        sim_slots_release(e->slots, a->adapter, e->now_us);
+        return false;
+    }
+    bool got = sim_seat(e, q, len);
+    assert(got);
+    (void)got;
+    s->view[i].running = true;
+    if (e->set->check) count_passed(s, q);
+    fair_seat(s->fair, q->ticket, e->now_us);
+    return true;
+}
+
+static int rows_in_budget(const server *s, const sim_seq *q, int n)
+{
+    if (isinf(s->budget_us) || (n == 1 && sim_left(s->e, q) == 1)) return n;
+    int rank = sim_rank(s->e->a[q->id].adapter);
+    int fit = cost_chunk(&s->e->cost, &s->e->work, s->budget_us, n, q->computed, rank);
+    int least = s->e->work.prefill > 0 ? 0 : n < LEAST_CHUNK ? n : LEAST_CHUNK;
+    return fit > least ? fit : least;
+}
+
+static void add_entry(server *s, const policy_entry *pe)
+{
+    int i = pe->request;
+    sim_seq *q = s->list[i];
+    if (!s->allowed[i] || rows_in_budget(s, q, pe->n_rows) == 0) return;
+    if (!q->running && !admit(s, i)) return;
+    int left = sim_left(s->e, q), n = pe->n_rows < left ? pe->n_rows : left;
+    if (n > s->e->rows_left) n = s->e->rows_left;
+    n = rows_in_budget(s, q, n);
+    if (n == 0) return;
+    int need = (q->computed + n + SIM_PAGE - 1) / SIM_PAGE - q->n_page;
+    if (need > 0 && !make_room(s, need, i)) return;
+    bool got = sim_extend(s->e, q, q->computed + n);
+    assert(got);
+    (void)got;
+    sim_place(s->e, q, n);
+}
+
+static void publish(server *s)
+{
+    sim_engine *e = s->e;
+    const cost_work none = {0}, decode = {.decode = e->n_running > 0 ? e->n_running : 1};
+    double step_us = cost_predict(&e->cost, &decode), begun_us = 0;
+    double row_us = e->cost.n < COST_LEARNING ? 0 : e->cost.theta[1] / 64;
+    int max = e->set->device.max_seqs, seats = s->pages_short && e->n_running ? e->n_running : max;
+    fair_set_prices(s->fair, row_us, step_us / seats, step_us);
+    for (int i = 0; i < e->n_running; i++) {
+        const sim_seq *q = &e->seqs[e->running[i]];
+        if (q->first_us) continue;
+        int rank = sim_rank(e->a[q->id].adapter);
+        cost_work w = cost_with_chunk(&none, sim_left(e, q), q->computed, rank);
+        begun_us += cost_predict(&e->cost, &w) - cost_predict(&e->cost, &none);
+    }
+    fair_publish(s->fair, &s->outlook, e->now_us);
+    s->outlook.running_us = begun_us;
+    s->outlook.free_seats = seats - e->n_running;
+}
+
+static void plan(void *self)
+{
+    server *s = self;
+    sim_engine *e = s->e;
+    int tickets[FAIR_PICKS], want = e->set->device.max_seqs - e->n_running + SPARE_PICKS;
+    see_ends(s);
+    s->n = 0;
+    for (int i = 0; i < e->n_running; i++) s->list[s->n++] = &e->seqs[e->running[i]];
+    int found = fair_pick(s->fair, e->now_us, want < FAIR_PICKS ? want : FAIR_PICKS, tickets);
+    for (int i = 0; i < found; i++) s->list[s->n++] = fair_who(s->fair, tickets[i]);
+    for (int i = 0; i < s->n; i++) describe(s, i);
+    policy_limits lim = limits_of(s);
+    int n = policy_plan(s->view, s->n, &lim, e->now_us, s->plan, s->order);
+    s->budget_us = policy_budget_us(s->view, s->plan, n, &e->cost, e->now_us);
+    s->pages_short = false;
+    for (int i = 0; i < n && e->rows_left > 0; i++) add_entry(s, &s->plan[i]);
+    publish(s);
+    if (e->set->check && s->n_checks++ % 16 == 0) assert(fair_check(s->fair));
+}
+
+static void token(void *self, sim_seq *q, int prompt, int output)
+{
+    server *s = self;
+    fair_charge(s->fair, q->ticket, prompt, output);
+    if (output && q->made == 1) {
+        double took = (double)(s->e->now_us - q->arrived_us);
+        promise_learn(&s->surprise[s->e->a[q->id].slo], q->expected_us, took);
+    }
+}
+
+static void gone(void *self, sim_seq *q)
+{
+    server *s = self;
+    fair_leave(s->fair, q->ticket, s->e->now_us);
+}
+
+static void stepped(void *self, const cost_work *w, double us)
+{
+    server *s = self;
+    cost_observe(&s->e->cost, w, us);
+    s->e->out->cost_error = s->e->cost.error;
+}
+
+static bool empty(const void *self)
+{
+    const server *s = self;
+    return fair_waiting(s->fair) == 0;
+}
+
+static void destroy(void *self)
+{
+    server *s = self;
+    if (s->e->set->check) assert(fair_check(s->fair));
+    fair_destroy(s->fair);
+    free((void *)s->list);
+    free(s->view);
+    free(s->plan);
+    free(s->order);
+    free(s->allowed);
+    free(s);
+}
+
+bool sim_server_open(sim_scheduler *out, sim_engine *e)
+{
+    server *s = calloc(1, sizeof(*s));
+    if (!s) return false;
+    size_t cap = (size_t)e->set->device.max_seqs + FAIR_PICKS;
+    s->e = e;
+    fair_config c = {.n_class = SIM_CLASSES, .cap = e->cap, .ageing_us = e->set->ageing_us};
+    for (int i = 0; i < SIM_CLASSES; i++) {
+        const sim_class *k = &e->set->classes[i];
+        c.classes[i] = (fair_class){i, k->weight, k->ttft_us};
+        s->surprise[i] = 1;
+    }
+    s->fair = fair_create(&c);
+    s->list = calloc(cap, sizeof(*s->list));
+    s->view = calloc(cap, sizeof(*s->view));
+    s->plan = calloc(cap, sizeof(*s->plan));
+    s->order = calloc(cap, sizeof(*s->order));
+    s->allowed = calloc(cap, sizeof(*s->allowed));
+    *out = (sim_scheduler){s, arrive, plan, token, gone, stepped, empty, destroy};
+    return s->fair && s->list && s->view && s->plan && s->order && s->allowed;
+}

@@ -1,0 +1,202 @@
+/* sim.h -- the scheduler on a modelled device, with a virtual clock.
+ *
+ * The server's own object code decides: engine/fair.c, policy.c, promise.c,
+ * cost.c and kv.c; server.c does with it what engine/sched.c does.  Modelled
+ * are the time of a step and the adapters' slots (device.c) and the requests
+ * (workload.c).  baseline.c holds the policies to compare with. One run has no
+ * thread, no clock of the machine, and depends on nothing but its seed.
+ */
+#ifndef TESTS_SIM_H
+#define TESTS_SIM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "engine/cost.h"
+#include "engine/devmem.h"
+#include "engine/fair.h"
+#include "engine/kv.h"
+
+enum { SIM_CLASSES = 3, SIM_SECOND = 1000000, SIM_PAGE = 16 };
+
+/* ---- what comes in ---- */
+
+typedef enum { MIX_DISTINCT, MIX_UNIFORM, MIX_SKEWED, MIX_IDENTICAL } sim_mix;
+
+typedef struct sim_load {
+    uint64_t seed;
+    int n, tenants, adapters;
+    double rate;                     /* requests per second */
+    double cv;                       /* of the gaps: Gamma arrivals */
+    double abuser;                   /* share of all requests that tenant 0 sends; 0: nobody does */
+    double uneven;                   /* tenant i of the others sends in proportion to (i +
+                    1)^-uneven */
+    double skew;                     /* of adapters' popularity, with MIX_SKEWED */
+    double burst;                    /* rate of 5 s out of 30 over the mean of the rest; 1: none */
+    double classes[SIM_CLASSES];     /* shares of requests */
+    double mean_prompt, mean_output; /* log-normal, as ShareGPT's */
+    int max_prompt, max_tokens;
+    sim_mix mix;
+} sim_load;
+
+typedef struct sim_arrival {
+    int64_t us;
+    uint32_t adapter; /* 0: none */
+    int16_t tenant, slo;
+    int16_t prompt, output, max_tokens;
+} sim_arrival;
+
+/* Allocates [l->n], sorted by time; NULL: out of memory. */
+sim_arrival *sim_workload(const sim_load *l);
+uint64_t sim_random(uint64_t *state);
+double sim_uniform(uint64_t *state); /* in (0, 1) */
+
+/* ---- the device ---- */
+
+typedef struct sim_device {
+    double base_us, prefill_us, decode_us, context_us, rank_us, noise;
+    int max_rows, max_seqs, n_pages, slots;
+    double load_us; /* of one rank-16 adapter, from host memory */
+} sim_device;
+
+int sim_rank(uint32_t adapter);
+double sim_step_us(const sim_device *d, const cost_work *w, uint64_t *state);
+
+typedef struct sim_slots sim_slots;
+sim_slots *sim_slots_create(const sim_device *d, int adapters);
+void sim_slots_destroy(sim_slots *s);
+/* Resident and held until release; else it is asked for and comes in the order
+ * of asking. */
+bool sim_slots_acquire(sim_slots *s, uint32_t adapter, int64_t now_us);
+void sim_slots_release(sim_slots *s, uint32_t adapter, int64_t now_us);
+void sim_slots_run(sim_slots *s, int64_t now_us); /* time goes by */
+int64_t sim_slots_next(const sim_slots *s);       /* when the copy under way ends, or INT64_MAX */
+
+/* ---- a run ---- */
+
+typedef struct sim_class {
+    int64_t ttft_us, tpot_us;
+    double weight;
+} sim_class;
+
+typedef enum {
+    SIM_LORAD,
+    SIM_FCFS,
+    SIM_VLLM,
+    SIM_PRIORITY,
+    SIM_SLORA,
+    SIM_EDF,
+    SIM_VTC
+} sim_policy;
+extern const char *const sim_policies[];
+enum { SIM_POLICIES = 7 };
+
+typedef struct sim_setup {
+    sim_device device;
+    sim_class classes[SIM_CLASSES];
+    int64_t ageing_us;
+    sim_policy policy;
+    int skip_tenant;    /* its requests are left out; -1: nobody's */
+    bool check;         /* invariants in every step; ends the process where one is broken
+               */
+    bool queue;         /* nobody is refused */
+    uint64_t max_steps; /* 0: until all have ended */
+} sim_setup;
+
+typedef enum { SIM_NEVER, SIM_REFUSED, SIM_ABORTED, SIM_DONE } sim_end;
+
+typedef struct sim_outcome {
+    int64_t first_us, last_us, seated_us; /* 0: never */
+    uint8_t end, ends, preempted;
+} sim_outcome;
+
+typedef struct sim_result {
+    sim_outcome *of; /* [n], owned */
+    int64_t end_us;
+    uint64_t steps, rows, computed, recomputed, hash; /* hash: of the schedule */
+    double plan_s;                                    /* processor time of planning */
+    double cost_error;
+    int64_t longest_wait_us; /* of a request that was seated */
+    int most_passed;         /* with check: seats given to others while one head was over
+                      its ageing bound */
+} sim_result;
+
+bool sim_run(const sim_setup *s, const sim_arrival *a, int n, int tenants, int adapters,
+             sim_result *out);
+void sim_result_clear(sim_result *r);
+
+/* ---- inside: what server.c and baseline.c share (engine.c) ---- */
+
+typedef struct sim_seq {                     /* a request in the system */
+    int id;                                  /* index of its arrival */
+    int computed, made, ticket, done_prompt; /* positions with KV; tokens; fair.h */
+    int64_t arrived_us, deadline_us, first_us, last_us, charged_us;
+    double expected_us;
+    bool running, ever;
+    int n_page, n_preempted, chunk, passed;
+    int32_t *page;
+} sim_seq;
+
+typedef struct sim_engine {
+    const sim_setup *set;
+    const sim_arrival *a;
+    int n, tenants;
+    sim_result *out;
+    devmem *arena;
+    kv_pages *pages;
+    sim_slots *slots;
+    int64_t now_us;
+    uint64_t noise;
+    sim_seq *seqs; /* [cap], pool */
+    int *free_seq, n_free, cap;
+    int32_t *page_pool;
+    int *running, n_running; /* seqs with a seat */
+    cost_model cost;
+    cost_work work;
+    int rows_left;
+} sim_engine;
+
+int sim_left(const sim_engine *e, const sim_seq *q);
+sim_seq *sim_take(sim_engine *e, int id);
+void sim_finish(sim_engine *e, sim_seq *q, sim_end how); /* gives the place in the pool back */
+bool sim_seat(sim_engine *e, sim_seq *q, int positions); /* pages for so many; or nothing */
+void sim_unseat(sim_engine *e, sim_seq *q);
+bool sim_extend(sim_engine *e, sim_seq *q, int positions);
+void sim_place(sim_engine *e, sim_seq *q, int n);
+
+typedef struct sim_scheduler {
+    void *self;
+    void (*arrive)(void *self, int id);
+    void (*plan)(void *self);                                      /* places rows */
+    void (*token)(void *self, sim_seq *q, int prompt, int output); /* settled */
+    void (*gone)(void *self, sim_seq *q); /* finished, before its place is given back */
+    void (*stepped)(void *self, const cost_work *w, double us);
+    bool (*empty)(const void *self); /* nobody waits */
+    void (*destroy)(void *self);
+} sim_scheduler;
+
+bool sim_server_open(sim_scheduler *s, sim_engine *e);
+bool sim_baseline_open(sim_scheduler *s, sim_engine *e);
+
+/* ---- figures ---- */
+
+typedef struct sim_figures {
+    double good[SIM_CLASSES], good_honest[SIM_CLASSES], good_per_s; /* shares of arrivals */
+    double honest_good, all_good;
+    double ttft50[SIM_CLASSES], ttft99[SIM_CLASSES], tpot50[SIM_CLASSES],
+        tpot99[SIM_CLASSES]; /* s */
+    double late;             /* admitted and then missed */
+    double late_class[SIM_CLASSES], refused[SIM_CLASSES];
+    double wasted; /* share of computed tokens that served no good request */
+    double jain;   /* over tenants that wanted more than they got */
+    int backlogged;
+    double batch_share, batch_least; /* of the service; least over any 60 s, in tokens per s */
+    double per_s;
+} sim_figures;
+
+void sim_measure(const sim_setup *s, const sim_arrival *a, int n, int tenants, int honest_from,
+                 const sim_result *r, sim_figures *f);
+void sim_print(FILE *to, const char *name, const sim_figures *f);
+
+#endif
