@@ -209,8 +209,10 @@ static void start(rig *r, const setting *st, const char *dir)
 static void stop(rig *r, sched_stats *stats)
 {
     ck_assert(sched_drain(r->sc, 10000000));
-    usleep(2000); /* the last counts */
-    sched_stats_get(r->sc, stats);
+    do { /* the last counts come a moment after the last answer */
+        usleep(1000);
+        sched_stats_get(r->sc, stats);
+    } while (stats->n_running + stats->n_waiting > 0);
     sched_destroy(r->sc);
     drop_adapters(&r->ad);
     model_destroy(r->m);
