@@ -87,6 +87,12 @@ class Term:
                 raise AssertionError(f"waited for {what}; the screen:\n{now}")
             time.sleep(0.05)
 
+    def wait_end(self, seconds=60):
+        end = time.monotonic() + seconds
+        while self.tmux("display-message", "-p", "#{pane_dead}").strip() != "1":
+            assert time.monotonic() < end, self.screen()
+            time.sleep(0.05)
+
     def resize(self, cols, rows):
         self.tmux("resize-window", "-x", str(cols), "-y", str(rows))
 
@@ -235,7 +241,7 @@ def test_keys_do_what_the_help_says():
         t.key("5")
         t.wait("Step time")
         t.key("F10")
-        t.wait(lambda x: "Pane is dead" in x)
+        t.wait_end()
         saved = pathlib.Path(t.config, "lorad/loratop.conf").read_text()
         assert "screen = engine" in saved and "adapters.sort = 0" in saved, saved
 
@@ -246,7 +252,7 @@ def test_settings_are_remembered():
         t.key("6")
         t.wait("^ target")
         t.type("q")
-        t.wait("Pane is dead")
+        t.wait_end()
         with Term(env={"XDG_CONFIG_HOME": t.config}) as again:
             again.wait("^ target")
 
