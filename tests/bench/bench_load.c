@@ -4,7 +4,8 @@
  *              [--model NAME] [--adapter-prefix P] [--vocab N] [--seed N] [--limit N] [--json F]
  *
  * Each line of the trace is "arrival_ms adapter prompt_tokens output_tokens [class [tenant]]"
- * (workloads.py): the class is asked for as service_tier, the tenant is a line of the key file.  With
+ * (workloads.py): the class is asked for as service_tier (up to a slash; the whole word names it in the
+ * report), the tenant is a line of the key file.  With
  * an adapter prefix the request's model is prefix + adapter, else --model.  Adapter -1 always means
  * --model.  Prompts are random token ids, different in every request, so nothing is found in a
  * cache; end-of-sequence is ignored, so each request makes just the tokens asked for.  Requests
@@ -186,9 +187,10 @@ static char *make_body(size_t index)
     if (j->class >= 0) {
         at = snprintf(body, cap,
                       "{\"model\":\"%s\",\"max_tokens\":%d,\"ignore_eos\":true,\"stream\":true,"
-                      "\"temperature\":0,\"return_token_ids\":true,\"service_tier\":\"%s\","
+                      "\"temperature\":0,\"return_token_ids\":true,\"service_tier\":\"%.*s\","
                       "\"prompt\":[",
-                      model, j->output, classes[j->class].name);
+                      model, j->output, (int)strcspn(classes[j->class].name, "/"),
+                      classes[j->class].name);
     }
     for (int i = 0; i < j->prompt; i++) {
         uint64_t r = mix(opt.seed * 1000003 + index * 4099 + (uint64_t)i);

@@ -151,14 +151,15 @@ def upper(name, what): # the bucket's end below which 99 of 100 lie; both runs
     rows = buckets.get((name, what), [])
     return next((le * 1000 for le, n in rows if n >= 0.99 * rows[-1][1]), float("nan"))
 for name, c in sorted(run["classes"].items()):
-    print(f"{name:12} {c['requests']:5} done {c['refused']:4} refused {c['errors']} errors  TTFT p50 {c['ttft_p50_ms']:8.1f} "
-          f"p99 {c['ttft_p99_ms']:8.1f} (server: below {upper(name, 'to_first'):.0f}) ms  TPOT p99 {c['tpot_p99_ms']:6.2f} "
-          f"(server: below {upper(name, 'per_output'):.1f}) ms  least in 10 s {c['least_tokens_10s']} tokens")
+    print(f"{name:17} {c['requests']:5} done {c['refused']:4} refused {c['errors']} errors  TTFT p50 {c['ttft_p50_ms']:8.1f} "
+          f"p99 {c['ttft_p99_ms']:8.1f} (all of the class, by the server: below {upper(name.split('/')[0], 'to_first'):.0f}) ms  TPOT p99 {c['tpot_p99_ms']:6.2f} "
+          f"(below {upper(name.split('/')[0], 'per_output'):.1f}) ms  least in 10 s {c['least_tokens_10s']} tokens")
 i, b = run["classes"]["interactive"], run["classes"]["batch"]
+# The heavy tenant asks for more than its share by far: what it gets is in the lines above.
 figure = max(i["ttft_p99_ms"] / 500, i["tpot_p99_ms"] / 50)
 errors = sum(c["errors"] for c in run["classes"].values())
 ok = figure <= 1 and b["least_tokens_10s"] > 0 and errors == 0
-print(f"slo-wire {figure:.2f} of interactive's targets at p99, batch at least {b['least_tokens_10s']} tokens in any 10 s, "
+print(f"slo-wire {figure:.2f} of interactive's targets at p99 (99 tenants beside one that sends half), batch at least {b['least_tokens_10s']} tokens in any 10 s, "
       f"{errors} errors (asked 1, above 0, 0): {'ok' if ok else 'short'}")
 sys.exit(0 if ok else 1)
 PY

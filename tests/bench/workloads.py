@@ -86,7 +86,7 @@ def powerlaw(requests, adapters, alpha, seed, lo=8, hi=64):
 
 
 def slo(rate, duration, tenants, seed, cv=1.0):
-    """Three classes 20/50/30, tenant 0 sends half of all; each tenant has one adapter, its own.
+    """Three classes 20/50/30, tenant 0 sends half of all ("/heavy"); each tenant has one adapter, its own.
 
     Gamma arrivals, log-normal lengths; rate 0: all at once (closed loop) of as many as 20 s bring.
     """
@@ -97,7 +97,7 @@ def slo(rate, duration, tenants, seed, cv=1.0):
     who = np.where(rng.random(n) < 0.5, 0, rng.integers(1, tenants, n))
     prompts = np.clip(rng.lognormal(4.6, 0.8, n), 8, 600).astype(int)
     outputs = np.clip(rng.lognormal(4.4, 0.7, n), 8, 400).astype(int)
-    return [(float(t) * 1000, 0, int(p), int(o), str(c), int(w))
+    return [(float(t) * 1000, 0, int(p), int(o), str(c) + ("" if w else "/heavy"), int(w))
             for t, p, o, c, w in zip(np.cumsum(gaps), prompts, outputs, classes, who)]
 
 

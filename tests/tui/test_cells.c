@@ -41,8 +41,9 @@ START_TEST(hostile_text_is_harmless)
     static const char *const all[][2] = {
         {"\x1b[2J\x1b]0;x\x07", "?[2J?]0;x?"},
         {"a\r\nb\tc\x7f", "a??b?c?"},
-        {"e\xcc\x81\xcc\x82\xcc\x83x", "e???x"},        /* combining */
-        {"\xd7\xa9\xd7\x9c\xd7\x95\xd7\x9d!", "???" "?!"}, /* right-to-left */
+        {"e\xcc\x81\xcc\x82\xcc\x83x", "e???x"}, /* combining */
+        {"\xd7\xa9\xd7\x9c\xd7\x95\xd7\x9d!", "???"
+                                              "?!"}, /* right-to-left */
         {"a\xe2\x80\xae"
          "b",
          "a?b"}, /* override of the direction */
@@ -76,10 +77,12 @@ START_TEST(wide_characters_take_two_cells_or_none)
     (void)cells_text(&c, 0, 1, 1, STYLE_NORMAL, "x"); /* over a half: the other half goes */
     row_is(&c, 0, " x\xe5\x89\x8d");
     (void)cells_text(&c, 0, 5, 2, STYLE_NORMAL, "\xe5\x90\x8d\xe5\x89\x8d\xe5\x90\x8d");
-    row_is(&c, 0, " x\xe5\x89\x8d  ~");         /* it does not fit beside the mark */
+    row_is(&c, 0, " x\xe5\x89\x8d  ~");        /* it does not fit beside the mark */
     ck_assert(cells_resize(&c, 1, 10, false)); /* ASCII */
     (void)cells_text(&c, 0, 0, 10, STYLE_NORMAL, "\xe5\x90\x8d\xc3\xbc-");
-    row_is(&c, 0, "?" "?-");
+    row_is(&c, 0,
+           "?"
+           "?-");
     cells_free(&c);
 }
 END_TEST
