@@ -1006,15 +1006,15 @@ static bool wait_for_work(sched *sc, bool idle)
     while (!sc->inbox_head && !sc->stop && idle) {
         struct timespec end;
         (void)clock_gettime(CLOCK_MONOTONIC, &end);
-        /* With requests that could not run (an adapter on its way) look again soon. */
-        end.tv_nsec += fair_waiting(sc->fair) > 0 ? 1000000L : IDLE_WAIT_MS * 1000000L;
+        /* With requests that could not run (an adapter, pages or a mask on its way) look again soon. */
+        end.tv_nsec += sc->n_inside > 0 ? 1000000L : IDLE_WAIT_MS * 1000000L;
         if (end.tv_nsec >= 1000000000L) {
             end.tv_nsec -= 1000000000L;
             end.tv_sec++;
         }
         (void)pthread_cond_timedwait(&sc->work, &sc->mu, &end);
         atomic_store(&sc->heartbeat_us, clock_now_us());
-        if (fair_waiting(sc->fair) > 0 || board_wanted(sc->board)) break;
+        if (sc->n_inside > 0 || board_wanted(sc->board)) break;
     }
     bool go = !sc->stop;
     pthread_mutex_unlock(&sc->mu);
