@@ -1,9 +1,9 @@
 /* sched.h -- the engine thread: which rows run in the next forward pass.
  *
  * Iteration-level scheduling (Orca) with chunked prefill (Sarathi-Serve) over paged KV (vLLM).
- * sched.c owns the thread and executes; policy.c decides and touches nothing; kv.c keeps pages
- * and the prefix cache.  Loop: drain the inbox, see cancellations, policy_plan(), acquire
- * adapters, reserve pages, build the step, model_forward(), sample, push, retire.
+ * sched.c owns the thread, sched_plan.c and sched_settle.c execute; fair.c and policy.c decide and
+ * touch nothing; kv.c keeps pages and the prefix cache.  Loop: drain the inbox, see cancellations,
+ * policy_plan(), acquire adapters, reserve pages, build the step, model_forward(), sample, push, retire.
  *
  * A request is never failed for lack of pages: it waits, or the latest arrival of the lowest
  * class is pre-empted and goes on later with identical tokens: its KV is recomputed, or was swapped to

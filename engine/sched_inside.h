@@ -1,0 +1,181 @@
+/* sched_inside.h -- what the three files of the scheduler share.  Private to sched*.c.
+ *
+ *   sched.c         the thread, the inbox, what callers ask and what is shown to them
+ *   sched_plan.c    who runs in the next step: seats, adapters, pages, pre-emption
+ *   sched_settle.c  the step itself, and what becomes of its requests
+ *
+ * Threads: the engine's, but for what the struct says.
+ */
+#ifndef ENGINE_SCHED_INSIDE_H
+#define ENGINE_SCHED_INSIDE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/cost.h"
+#include "engine/fair.h"
+#include "engine/kv.h"
+#include "engine/policy.h"
+#include "engine/promise.h"
+#include "engine/sched.h"
+
+enum {
+    SAMPLERS_MAX = 16,
+    SCAN = 256, /* of those that wait, looked at for cancellation in one step */
+};
+
+enum { STATE_WAITING, STATE_RUNNING, STATE_DONE };
+
+struct sched {
+    sched_config cfg;
+    model *m;
+    backend *be;
+    const lora_source *source;
+    devmem *arena, *own_arena; /* own_arena: NULL where it was lent */
+    kv_pages *pages;
+    kv_pool *kv;
+    swap_pool *swap; /* NULL: there is none */
+    int page_tokens, n_pages, max_context;
+
+    pthread_t thread;
+    pthread_mutex_t mu; /* leaf lock: inbox, stats, flags */
+    pthread_cond_t work;
+    request *inbox_head, *inbox_tail;
+    int n_inside; /* submitted and not finished; guarded by mu */
+    bool draining, stop, broken;
+    promise_outlook outlook; /* guarded by mu */
+    board *board;
+    double surprise[SLO_CLASS_MAX]; /* actual over predicted time to first token; guarded by mu */
+    sched_stats stats;              /* guarded by mu */
+    _Atomic int64_t heartbeat_us;
+    telemetry *tele;
+
+    /* engine thread only */
+    request **list; /* those who run, then those who may be seated in this step */
+    int n, cap, n_running;
+    policy_request *view;
+    policy_entry *plan;
+    int *order;
+    bool *allowed;     /* may still be placed or pre-empted in this step */
+    bool pages_short;  /* someone waits for pages: nobody behind may take them */
+    fair *fair;        /* who waits, and what each tenant was served */
+    int scan;          /* where the look for cancelled ones goes on */
+    int64_t settle_us; /* of the iteration that has just ended */
+    uint64_t n_prompt_tokens, n_output_tokens;
+
+    cost_model cost;
+    cost_work load;   /* of the step under construction */
+    double budget_us; /* INFINITY: no bound */
+
+    /* the step under construction */
+    step step;
+    int rows_left, n_logit;
+    int32_t *token, *pos, *logit_row;
+    step_seq *seq;
+    step_seg *seg;
+    request **row_owner; /* [n_seq] */
+    int *chunk;          /* [n_seq] */
+    sampler *samplers[SAMPLERS_MAX];
+    grammar_walk *walks[SAMPLERS_MAX];
+    int n_samplers;
+    sampled *picked;  /* [max_seqs] */
+    int *logit0;      /* [n_seq]: first row of logits, or -1 */
+    bool *broken_row; /* [n_seq]: logits that are not numbers */
+    bool *late;       /* [n_seq]: the mask of its grammar is not ready */
+    const float *logits;
+};
+
+/* -------------------------------------------------------------------- history -- */
+
+static inline int history_len(const request *rq)
+{
+    return rq->n_prompt + atomic_load_explicit(&rq->n_pushed, memory_order_relaxed);
+}
+
+static inline int32_t history_at(const request *rq, int i)
+{
+    return i < rq->n_prompt ? rq->prompt[i] : rq->output[i - rq->n_prompt];
+}
+
+static inline int left_of(const request *rq)
+{
+    return history_len(rq) - rq->n_computed;
+}
+
+/* Scores are handed over by the first push and must not be written again after it. */
+static inline bool scores(const request *rq)
+{
+    return rq->score_prompt && atomic_load_explicit(&rq->n_pushed, memory_order_relaxed) == 0;
+}
+
+/* Rows of logits that a chunk of n tokens needs. */
+static inline int logits_of(const request *rq, int n)
+{
+    return scores(rq) ? n : n == left_of(rq) ? 1 : 0;
+}
+
+static inline void domain_of(const request *rq, kv_domain *d)
+{
+    *d = (kv_domain){.isolation = rq->isolation};
+    if (rq->lora) memcpy(d->digest, rq->lora->digest, sizeof(d->digest));
+}
+
+static inline int pages_for(const sched *sc, int positions)
+{
+    return (positions + sc->page_tokens - 1) / sc->page_tokens;
+}
+
+static inline int rank_of(const request *rq)
+{
+    return rq->lora ? rq->lora->rank_max : 0;
+}
+
+/* The work of n rows of this request, on top of what is in the step. */
+static inline void count_work(cost_work *w, const request *rq, int n)
+{
+    if (n == 1) {
+        w->decode++;
+        w->attended += rq->n_computed + 1;
+        w->ranks += rank_of(rq);
+    } else {
+        *w = cost_with_chunk(w, n, rq->n_computed, rank_of(rq));
+    }
+}
+
+/* S-LoRA's early abort: nothing was computed for it, and it would come too late. */
+static inline bool is_too_late(const sched *sc, const request *rq, int64_t now)
+{
+    return sc->cfg.classes[rq->slo_class].reject_on_overload && rq->admitted_us == 0 &&
+           rq->ttft_deadline_us && now > rq->ttft_deadline_us;
+}
+
+/* ---------------------------------------------------------- between the files -- */
+
+/* Takes over what was submitted since the last step. */
+void sched_take_inbox(sched *sc);
+
+/* Chooses and seats who runs next, and builds the step; its n_seq is 0 where nobody can run. */
+void sched_plan_step(sched *sc, int64_t now);
+
+/* Computes the step, hands its tokens out, retires who is done.  `seen_us`: when the iteration began. */
+void sched_run_step(sched *sc, int64_t seen_us);
+
+/* From running to waiting: gives back the seat, the pages and the adapter. */
+void sched_leave_seat(sched *sc, request *rq);
+
+/* Full pages from position `before` on become findable by their content. */
+void sched_publish_pages(sched *sc, request *rq, int before);
+
+/* Its copy in host memory is not needed any more. */
+void sched_swap_forget(sched *sc, request *rq);
+
+/* The last touch of the request; the list is tidied by sched_sweep(). */
+void sched_finish(sched *sc, request *rq, finish_reason why, const err *cause);
+void sched_finish_all(sched *sc, finish_reason why, const err *cause);
+
+/* Keeps those who run. */
+void sched_sweep(sched *sc);
+
+#endif

@@ -1,0 +1,319 @@
+/* sched_settle.c -- the step itself, and what becomes of its requests.
+ *
+ * Forward pass, sampling on the compute threads, then each request's own settlement: pages to the
+ * prefix cache, tokens metered and charged, handed out, the finished retired.
+ */
+#include <stdlib.h>
+
+#include "engine/base/log.h"
+#include "engine/sched_inside.h"
+
+/* ----------------------------------------------------------------- life cycle -- */
+
+static void drop_pages(sched *sc, request *rq)
+{
+    /* The tail goes first, so that it is also evicted first. */
+    for (int i = rq->n_page - 1; i >= 0; i--) kv_release(sc->pages, rq->page[i]);
+    rq->n_page = 0;
+    rq->n_computed = 0;
+}
+
+void sched_leave_seat(sched *sc, request *rq)
+{
+    if (rq->state != STATE_RUNNING) return;
+    drop_pages(sc, rq);
+    if (rq->lora) sc->source->release(sc->source->self, rq->lora);
+    rq->lora = NULL;
+    rq->state = STATE_WAITING;
+    sc->n_running--;
+    telemetry_adapter_add(sc->tele, rq->adapter_id, -1, +1);
+}
+
+static request_outcome outcome_of(finish_reason why)
+{
+    return why == FINISH_STOP        ? OUTCOME_STOP
+           : why == FINISH_LENGTH    ? OUTCOME_LENGTH
+           : why == FINISH_CANCELLED ? OUTCOME_CANCELLED
+                                     : OUTCOME_FAILED;
+}
+
+void sched_swap_forget(sched *sc, request *rq)
+{
+    if (rq->n_swapped) swap_drop(sc->swap, rq->swap_slot, rq->n_swapped);
+    rq->n_swapped = 0;
+}
+
+void sched_finish(sched *sc, request *rq, finish_reason why, const err *cause)
+{
+    sched_leave_seat(sc, rq);
+    sched_swap_forget(sc, rq);
+    rq->state = STATE_DONE;
+    fair_leave(sc->fair, rq->ticket, clock_now_us());
+    for (int i = 0; i < sc->n; i++) {
+        if (sc->list[i] == rq) sc->list[i] = NULL;
+    }
+    free(rq->page);
+    rq->page = NULL;
+    telemetry_adapter_add(sc->tele, rq->adapter_id, 0, -1);
+    telemetry_end(sc->tele, rq, outcome_of(why), clock_now_us());
+    pthread_mutex_lock(&sc->mu);
+    sc->n_inside--;
+    if (why == FINISH_CANCELLED)
+        sc->stats.n_cancelled++;
+    else if (why == FINISH_ERROR)
+        sc->stats.n_failed++;
+    else
+        sc->stats.n_finished++;
+    pthread_mutex_unlock(&sc->mu);
+    request_finish(rq, why, cause);
+}
+
+void sched_sweep(sched *sc)
+{
+    int n = 0;
+    for (int i = 0; i < sc->n; i++) {
+        if (sc->list[i] && sc->list[i]->state == STATE_RUNNING) sc->list[n++] = sc->list[i];
+    }
+    sc->n = n;
+}
+
+void sched_finish_all(sched *sc, finish_reason why, const err *cause)
+{
+    int tickets[SCAN];
+    for (int i = 0; i < sc->n; i++) {
+        if (sc->list[i]) sched_finish(sc, sc->list[i], why, cause);
+    }
+    sched_sweep(sc);
+    while (fair_waiting(sc->fair) > 0) {
+        int n = fair_scan(sc->fair, &sc->scan, SCAN, tickets);
+        for (int i = 0; i < n; i++) sched_finish(sc, fair_who(sc->fair, tickets[i]), why, cause);
+    }
+}
+
+static void fail_all(sched *sc, const err *e)
+{
+    log_error("engine", "the device failed: %s", e->msg);
+    pthread_mutex_lock(&sc->mu);
+    sc->broken = true;
+    pthread_mutex_unlock(&sc->mu);
+    sched_take_inbox(sc);
+    sched_finish_all(sc, FINISH_ERROR, e);
+}
+
+void sched_publish_pages(sched *sc, request *rq, int before)
+{
+    kv_domain d;
+    domain_of(rq, &d);
+    int32_t *tokens = sc->pos; /* no step is built or running: its arrays are free */
+    for (int p = before / sc->page_tokens; (p + 1) * sc->page_tokens <= rq->n_computed; p++) {
+        for (int i = 0; i < sc->page_tokens; i++) {
+            tokens[i] = history_at(rq, p * sc->page_tokens + i);
+        }
+        kv_publish(sc->pages, &d, rq->page, p, tokens);
+    }
+}
+
+/* -------------------------------------------------------------------- results -- */
+
+/* Log-probabilities of prompt tokens whose predecessor's row was in this chunk. */
+static void score_rows(sched *sc, int s, sampler *sp)
+{
+    request *rq = sc->row_owner[s];
+    int n_vocab = model_get_config(sc->m)->n_vocab;
+    for (int i = 0; i < sc->chunk[s]; i++) {
+        int next = rq->n_computed + i + 1;
+        if (next >= rq->n_prompt) break;
+        const float *row = sc->logits + (size_t)(sc->logit0[s] + i) * (size_t)n_vocab;
+        sampler_score(sp, row, rq->prompt[next], rq->rules.n_top, &rq->prompt_score[next]);
+        if (rq->prompt_score[next].token < 0) sc->broken_row[s] = true;
+    }
+}
+
+static bool wants_token(const request *rq, int n)
+{
+    return n == left_of(rq) && rq->max_tokens > 0;
+}
+
+/* Entries i, i + n_samplers, ...: each sampler serves one thread at a time. */
+static void sample_some(void *arg, int i)
+{
+    sched *sc = arg;
+    size_t n_vocab = (size_t)model_get_config(sc->m)->n_vocab;
+    for (int s = i; s < sc->step.n_seq; s += sc->n_samplers) {
+        request *rq = sc->row_owner[s];
+        int n = sc->chunk[s];
+        if (scores(rq) && rq->n_computed < rq->n_prompt) score_rows(sc, s, sc->samplers[i]);
+        if (!wants_token(rq, n)) continue;
+        int last = sc->logit0[s] + (scores(rq) ? n - 1 : 0);
+        const uint32_t *allowed = NULL;
+        if (rq->grammar) {
+            allowed = grammar_run_mask(rq->grammar, sc->walks[i]);
+            sc->late[s] = !allowed;
+            if (!allowed || grammar_run_failed(rq->grammar)) continue;
+        }
+        sampler_pick_allowed(sc->samplers[i], (float *)sc->logits + (size_t)last * n_vocab,
+                             &rq->rules, allowed, rq->prompt, rq->n_prompt, rq->output,
+                             atomic_load_explicit(&rq->n_pushed, memory_order_relaxed),
+                             &sc->picked[s]);
+        int32_t token = sc->picked[s].token;
+        if (token < 0)
+            sc->broken_row[s] = true;
+        else if (rq->grammar)
+            grammar_run_accept(rq->grammar, sc->walks[i], token);
+    }
+}
+
+static bool is_stop(const request *rq, int32_t token)
+{
+    for (int i = 0; i < rq->rules.n_stop_id; i++) {
+        if (rq->rules.stop_id[i] == token) return true;
+    }
+    return false;
+}
+
+/* Its pages may hold what is not a number: nobody else may be given them. */
+static void fail_numbers(sched *sc, request *rq)
+{
+    err e;
+    for (int i = 0; i < rq->n_page; i++) kv_forget(sc->pages, rq->page[i]);
+    (void)err_set(&e, ERR_INTERNAL, "numeric error: the model's output is not a number");
+    sched_finish(sc, rq, FINISH_ERROR, &e);
+}
+
+/* The prediction is corrected by what became of it, within reason. */
+static void see_surprise(sched *sc, const request *rq, int64_t now)
+{
+    if (rq->expected_us <= 0) return;
+    pthread_mutex_lock(&sc->mu);
+    promise_learn(&sc->surprise[rq->slo_class], rq->expected_us, (double)(now - rq->arrived_us));
+    pthread_mutex_unlock(&sc->mu);
+}
+
+static void hand_out(sched *sc, request *rq, const sampled *t, int64_t now)
+{
+    int64_t before = rq->last_token_us;
+    if (rq->first_token_us == 0) {
+        rq->first_token_us = now;
+        see_surprise(sc, rq, now);
+        atomic_store(&rq->meter->first_token_ms, (uint32_t)((now - rq->arrived_us) / 1000));
+    }
+    rq->last_token_us = now;
+    telemetry_token(sc->tele, rq, before);
+    atomic_fetch_add(&rq->meter->output_tokens, 1);
+    sc->n_output_tokens++;
+    fair_charge(sc->fair, rq->ticket, 0, 1);
+    int n = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed) + 1;
+    int32_t token = t->token;
+    request_push(rq, t);
+    if (is_stop(rq, token) || (rq->grammar && grammar_run_over(rq->grammar)))
+        sched_finish(sc, rq, FINISH_STOP, NULL);
+    else if (n >= rq->max_tokens)
+        sched_finish(sc, rq, FINISH_LENGTH, NULL);
+}
+
+/* The text so far allows more than can be told apart within bounds. */
+static void fail_grammar(sched *sc, request *rq)
+{
+    err e;
+    (void)err_set(&e, ERR_INPUT, "the grammar of this request is too ambiguous to go on with");
+    sched_finish(sc, rq, FINISH_ERROR, &e);
+}
+
+static void settle_entry(sched *sc, int s, int64_t now)
+{
+    request *rq = sc->row_owner[s];
+    int n = sc->chunk[s], before = rq->n_computed;
+    bool ends = n == left_of(rq);
+    rq->grammar_late = sc->late[s];
+    if (sc->late[s]) { /* its last row is computed again once the mask is there */
+        n--;
+        ends = false;
+    }
+    if (sc->broken_row[s]) {
+        fail_numbers(sc, rq);
+        return;
+    }
+    rq->n_computed += n;
+    sched_publish_pages(sc, rq, before);
+    int done = rq->n_computed < rq->n_prompt ? rq->n_computed : rq->n_prompt;
+    int metered = (int)atomic_load(&rq->meter->prompt_tokens);
+    if (done > metered) { /* what is recomputed after a pre-emption costs the tenant nothing */
+        atomic_store(&rq->meter->prompt_tokens, (uint32_t)done);
+        sc->n_prompt_tokens += (uint64_t)(done - metered);
+        fair_charge(sc->fair, rq->ticket, done - (metered > before ? metered : before), 0);
+    }
+    if (!ends) return;
+    if (rq->max_tokens == 0)
+        sched_finish(sc, rq, FINISH_LENGTH, NULL);
+    else if (rq->grammar && grammar_run_failed(rq->grammar))
+        fail_grammar(sc, rq);
+    else
+        hand_out(sc, rq, &sc->picked[s], now);
+}
+
+/* ------------------------------------------------------------------- the step -- */
+
+/* Where an iteration's time went: `seen` its begin, then the ends of planning, forward pass, sampling. */
+typedef struct {
+    int64_t seen, planned, computed, sampled;
+} step_times;
+
+static void count_step(sched *sc, const step_times *when)
+{
+    int64_t took_us = when->sampled - when->planned;
+    kv_counts kc;
+    kv_count(sc->pages, &kc);
+    const step *st = &sc->step;
+    int adapters = 0, decode = 0;
+    for (int i = 0; i < st->n_seg; i++) adapters += st->seg[i].lora != NULL;
+    for (int i = 0; i < st->n_seq; i++) {
+        decode += st->seq[i].n_rows == 1 && st->seq[i].pos0 >= sc->row_owner[i]->n_prompt;
+    }
+    telemetry_step(sc->tele, st->n_rows);
+    pthread_mutex_lock(&sc->mu);
+    sched_stats *t = &sc->stats;
+    t->n_steps++;
+    t->n_rows += (uint64_t)st->n_rows;
+    t->n_decode_tokens += (uint64_t)decode;
+    t->n_prefill_tokens += (uint64_t)(st->n_rows - decode);
+    t->last_rows = st->n_rows;
+    t->last_segments = st->n_seg;
+    t->last_adapters = adapters;
+    t->last_prefill = st->n_rows - decode;
+    t->last_seqs = st->n_seq;
+    t->last_step_us = took_us;
+    t->busy_us += took_us;
+    t->plan_us += when->planned - when->seen;
+    t->forward_us += when->computed - when->planned;
+    t->sample_us += when->sampled - when->computed;
+    t->cost_error = sc->cost.error;
+    pthread_mutex_unlock(&sc->mu);
+}
+
+/* What was placed may have been taken out again by a pre-emption: the work is counted anew. */
+static void learn(sched *sc, int64_t took_us)
+{
+    cost_work w = {0};
+    for (int s = 0; s < sc->step.n_seq; s++) count_work(&w, sc->row_owner[s], sc->chunk[s]);
+    cost_observe(&sc->cost, &w, (double)took_us);
+}
+
+void sched_run_step(sched *sc, int64_t seen_us)
+{
+    err e;
+    step_times when = {.seen = seen_us, .planned = clock_now_us()};
+    if (model_forward(sc->m, sc->kv, &sc->step, &sc->logits, &e)) {
+        fail_all(sc, &e);
+        return;
+    }
+    when.computed = clock_now_us();
+    memset(sc->broken_row, 0, (size_t)sc->step.n_seq * sizeof(*sc->broken_row));
+    memset(sc->late, 0, (size_t)sc->step.n_seq * sizeof(*sc->late));
+    if (sc->step.n_logit > 0) be_parallel(sc->be, sample_some, sc, sc->n_samplers);
+    int64_t now = when.sampled = clock_now_us();
+    learn(sc, now - when.planned);
+    count_step(sc, &when);
+    for (int s = 0; s < sc->step.n_seq; s++) settle_entry(sc, s, now);
+    sched_sweep(sc);
+    sc->settle_us = clock_now_us() - now;
+}
