@@ -47,6 +47,14 @@ bool request_signal_wait(request_signal *sg, uint64_t *seen, int timeout_ms)
     return news;
 }
 
+void request_signal_wake(request_signal *sg)
+{
+    pthread_mutex_lock(&sg->mu);
+    sg->events++;
+    pthread_cond_signal(&sg->ready);
+    pthread_mutex_unlock(&sg->mu);
+}
+
 void request_init(request *rq)
 {
     memset(rq, 0, sizeof(*rq));
@@ -82,21 +90,13 @@ void request_clear(request *rq)
     rq->prompt_score = NULL;
 }
 
-static void tell(request_signal *sg)
-{
-    pthread_mutex_lock(&sg->mu);
-    sg->events++;
-    pthread_cond_signal(&sg->ready);
-    pthread_mutex_unlock(&sg->mu);
-}
-
 void request_push(request *rq, const sampled *t)
 {
     int n = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed);
     rq->ring[n] = *t;
     rq->output[n] = t->token;
     atomic_store_explicit(&rq->n_pushed, n + 1, memory_order_release);
-    tell(rq->signal);
+    request_signal_wake(rq->signal);
 }
 
 void request_finish(request *rq, finish_reason why, const err *cause)

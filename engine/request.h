@@ -44,13 +44,15 @@ typedef enum {
 typedef struct request_signal {
     pthread_mutex_t mu;   /* leaf lock */
     pthread_cond_t ready; /* CLOCK_MONOTONIC */
-    uint64_t events;      /* pushes and finishes so far; guarded by mu */
+    uint64_t events;      /* pushes, finishes and wakes so far; guarded by mu */
 } request_signal;
 
 void request_signal_init(request_signal *sg);
 void request_signal_clear(request_signal *sg);
 /* Waits until `events` differs from *seen (then updates *seen, returns true) or timeout_ms pass. */
 bool request_signal_wait(request_signal *sg, uint64_t *seen, int timeout_ms);
+/* Ends a wait for another reason than a token.  Any thread, while sg lives. */
+void request_signal_wake(request_signal *sg);
 
 typedef struct request {
     /* ---- zone 1: gateway writes before sched_submit(), then read-only ---- */

@@ -21,9 +21,11 @@
 #include "engine/sched.h"
 #include "gateway/auth.h"
 #include "gateway/completion_text.h"
+#include "gateway/deadline.h"
 #include "gateway/handlers.h"
 #include "gateway/http_status.h"
 #include "gateway/inflight.h"
+#include "gateway/listener.h"
 #include "gateway/openai.h"
 #include "gateway/openai_reply.h"
 #include "gateway/server.h"
@@ -33,7 +35,8 @@
 #include "storage/meter_file.h"
 
 enum {
-    WAIT_MS = 20,      /* how often a waiting worker looks whether the client is gone */
+    WAIT_MS = 250,     /* how often a waiting worker looks whether it was told to stop */
+    LOOK_MS = 20,      /* and whether the client is gone, where nobody tells it */
     COMMIT_MS = 10000, /* silence before a stream is begun without a token */
     PING_MS = 10000,   /* silence between comments after that */
     STOP_IDS_MAX = MODEL_EOS_MAX + 8 + OPENAI_STOP_ID_MAX,
@@ -685,8 +688,13 @@ static void keep_alive(completion *c, int64_t *last_us)
     *last_us = clock_now_us();
 }
 
+static void wake(void *signal)
+{
+    request_signal_wake(signal);
+}
+
 /* Until every choice has ended.  A gone client cancels; the engine still says when it is done. */
-static void wait_all(completion *c)
+static void wait_watched(completion *c, int wait_ms)
 {
     uint64_t seen = 0;
     int64_t last_us = clock_now_us();
@@ -706,8 +714,16 @@ static void wait_all(completion *c)
             cancel_all(c);
         }
         keep_alive(c, &last_us);
-        (void)request_signal_wait(&c->signal, &seen, WAIT_MS);
+        (void)request_signal_wait(&c->signal, &seen, wait_ms);
     }
+}
+
+static void wait_all(completion *c)
+{
+    int fd = listener_socket();
+    bool watched = deadline_watch(fd, wake, &c->signal);
+    wait_watched(c, watched ? WAIT_MS : LOOK_MS);
+    if (watched) deadline_unwatch(fd);
 }
 
 /* Takes back what was lent when not all choices could be submitted. */
