@@ -49,6 +49,7 @@ void stats_destroy(stats *st)
     free(st->by_key);
     free(st->by_tenant);
     free(st->resident);
+    free(st->seen);
     pthread_mutex_destroy(&st->events_mu);
     pthread_mutex_destroy(&st->mu);
     free(st);
@@ -259,8 +260,6 @@ static void take_server(stats *st, const sched_stats *e)
 
 static void take_engine(stats *st, const sched_stats *e, const residency_stats *r)
 {
-    registry_totals g;
-    registry_totals_get(st->srv->registry, 0, &g);
     st->engine = (proto_engine){
         .running = e->n_running,
         .waiting = e->n_waiting,
@@ -275,7 +274,7 @@ static void take_engine(stats *st, const sched_stats *e, const residency_stats *
         .last_step_us = e->last_step_us,
         .silent_us = st->taken_us - sched_heartbeat_us(st->srv->sched),
         .cost_error = e->cost_error,
-        .adapters_registered = (int64_t)g.n_adapters,
+        .adapters_registered = (int64_t)stats_registered(st)->n_adapters,
         .adapters_resident = r->n_resident,
         .adapters_loading = r->n_loading,
         .adapters_queued = r->n_waiting,

@@ -155,13 +155,14 @@ void book_refused(book *b, uint64_t tenant_id, int class, bool limited)
     pthread_mutex_unlock(&b->mu);
 }
 
-void book_drain(book *b, book_kind kind,
-                void (*fn)(void *arg, uint64_t id, const book_counts *counts), void *arg)
+int book_drain(book *b, book_kind kind,
+               void (*fn)(void *arg, uint64_t id, const book_counts *counts), void *arg)
 {
     pthread_mutex_lock(&b->mu);
     entry *en = b->dirty[kind];
+    int n = 0;
     b->dirty[kind] = NULL;
-    while (en) {
+    for (; en; n++) {
         entry *next = en->next_dirty;
         en->dirty = false;
         en->next_dirty = NULL;
@@ -169,6 +170,7 @@ void book_drain(book *b, book_kind kind,
         en = next;
     }
     pthread_mutex_unlock(&b->mu);
+    return n;
 }
 
 bool book_get(book *b, book_kind kind, uint64_t id, book_counts *out)

@@ -36,9 +36,17 @@ typedef struct adapter_line {
     uint64_t id, tenant_id, version_id, key;
     bool known; /* its tier was looked at before */
     bool hot;   /* is or was in memory or in use at the last picture */
+    bool hit;   /* requests ended since then */
     uint64_t requests;
     proto_adapter row;
 } adapter_line;
+
+/* What moves in a row, as it was at the last picture. */
+typedef struct adapter_live {
+    bool looked, pinned;
+    char tier[PROTO_WORD_CAP];
+    int64_t in_use, requests, load_us;
+} adapter_live;
 
 typedef struct class_sample {
     int64_t at_us;
@@ -80,8 +88,12 @@ struct stats {
     size_t n_adapters, n_by_tenant, n_version_slot;
     uint64_t registry_seen;
     bool listed;
-    residency_row *resident;
-    size_t n_resident, cap_resident;
+    residency_row *resident, *seen; /* of this picture and of the one before */
+    size_t n_resident, cap_resident, cap_seen;
+    bool adapters_moved; /* look at all again, whatever residency says */
+    registry_totals registered;
+    uint64_t counted_at;
+    bool counted;
 
     uint64_t n_events; /* numbers given to events */
     bool was_healthy;
@@ -95,6 +107,7 @@ struct stats {
 void stats_take_tenants(stats *st); /* names first: the others' rows hold them */
 void stats_put_tenants(stats *st);  /* after the adapters: they are counted */
 void stats_take_adapters(stats *st);
+const registry_totals *stats_registered(stats *st);
 void stats_take_requests(stats *st);
 void stats_take_events(stats *st);
 void stats_seed_events(stats *st);

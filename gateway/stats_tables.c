@@ -1,7 +1,8 @@
 /* stats_tables.c -- the rows of tenants, adapters, requests and events, into the journal.
  *
  * Adapters are listed anew only when the registry has changed; else the rows are touched that are, or
- * were a moment ago, in memory or in use.  So ten thousand adapters at rest cost nothing.
+ * were a moment ago, in memory or in use, and only when residency shows something else than last time.  So
+ * ten thousand adapters at rest cost next to nothing, in memory too.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -228,6 +229,18 @@ static id_index *version_slot(id_index *table, size_t n_slot, uint64_t version_i
     return &table[i];
 }
 
+/* Of all adapters, counted anew only when there are others. */
+const registry_totals *stats_registered(stats *st)
+{
+    uint64_t changes = registry_changes(st->srv->registry);
+    if (!st->counted || changes != st->counted_at) {
+        registry_totals_get(st->srv->registry, 0, &st->registered);
+        st->counted = true;
+        st->counted_at = changes;
+    }
+    return &st->registered;
+}
+
 static bool list_adapters(stats *st)
 {
     registry_summary *list;
@@ -284,7 +297,7 @@ static bool list_adapters(stats *st)
     journal_begin(st->journal, TABLE_ADAPTERS);
     for (size_t i = 0; i < n; i++) put_adapter(st, &all[i]);
     journal_end(st->journal, TABLE_ADAPTERS);
-    st->listed = true;
+    st->listed = st->adapters_moved = true;
     st->registry_seen = changes;
     return true;
 }
@@ -305,7 +318,7 @@ static void note_hits(void *arg, uint64_t key, const book_counts *c)
     row->hits = (int64_t)c->ended;
     row->output_tokens = (int64_t)c->output_tokens;
     row->last_used_s = c->last_wall_us / 1000000;
-    st->adapters[at->index].hot = true;
+    st->adapters[at->index].hot = st->adapters[at->index].hit = true;
 }
 
 static void tell_tier(stats *st, const adapter_line *a, const char *before, int *told)
@@ -325,28 +338,92 @@ static void tell_tier(stats *st, const adapter_line *a, const char *before, int 
     }
 }
 
-void stats_take_adapters(stats *st)
+static bool looks_the_same(const residency_row *a, const residency_row *b)
 {
-    if (!list_adapters(st)) return;
-    book_drain(st->book, BOOK_ADAPTER, note_hits, st);
-    st->n_resident = 0;
-    if (residency_rows(st->srv->residency, &st->resident, &st->n_resident, &st->cap_resident, NULL))
-        return;
-    /* What was hot falls back to the disk, unless it is seen below. */
-    const char *disk = residency_state_name(RESIDENCY_DISK);
-    char(*before)[PROTO_WORD_CAP] = calloc(st->n_adapters + 1, sizeof(*before));
-    if (!before) return;
+    return a->version_id == b->version_id && a->state == b->state && a->pinned == b->pinned &&
+           a->acquired == b->acquired && a->load_us == b->load_us;
+}
+
+/* What the last picture saw of residency, in the same order, and nothing since: then no row has changed. */
+static bool nothing_moved(stats *st, size_t n_seen, int n_hit)
+{
+    bool same = !st->adapters_moved && n_hit == 0 && n_seen == st->n_resident;
+    st->adapters_moved = false;
+    for (size_t i = 0; i < n_seen && same; i++)
+        same = looks_the_same(&st->seen[i], &st->resident[i]);
+    for (int i = 0; i < st->picture.n_row && same; i++) same = st->picture.row[i].adapter_id == 0;
+    return same;
+}
+
+/* Puts the rows of what is hot that are not as they were before. */
+static void put_changed(stats *st, const adapter_live *before)
+{
+    int told = 0;
     for (size_t i = 0; i < st->n_adapters; i++) {
         adapter_line *a = &st->adapters[i];
         if (!a->hot) continue;
-        memcpy(before[i], a->row.tier, sizeof(before[i]));
+        const adapter_live *b = &before[i];
+        bool there = strcmp(a->row.tier, residency_state_name(RESIDENCY_RESIDENT)) == 0;
+        bool moved = strcmp(b->tier, a->row.tier) != 0;
+        if (b->looked && there && moved) a->row.loads++;
+        if (b->looked && a->known) tell_tier(st, a, b->tier, &told);
+        if (moved || a->hit || !a->known || b->pinned != a->row.pinned ||
+            b->in_use != a->row.in_use || b->requests != a->row.requests ||
+            b->load_us != a->row.load_us)
+            put_adapter(st, a);
+        a->known = true;
+        a->hit = false;
+        a->hot = strcmp(a->row.tier, residency_state_name(RESIDENCY_DISK)) != 0 ||
+                 a->row.requests || a->row.pinned;
+        st->adapters_moved |= a->row.requests > 0; /* they will end */
+    }
+}
+
+static adapter_live live_of(const adapter_line *a)
+{
+    adapter_live l = {.looked = true,
+                      .pinned = a->row.pinned,
+                      .in_use = a->row.in_use,
+                      .requests = a->row.requests,
+                      .load_us = a->row.load_us};
+    memcpy(l.tier, a->row.tier, sizeof(l.tier));
+    return l;
+}
+
+void stats_take_adapters(stats *st)
+{
+    if (!list_adapters(st)) return;
+    int n_hit = book_drain(st->book, BOOK_ADAPTER, note_hits, st);
+    residency_row *seen = st->seen; /* the two areas take turns */
+    size_t cap_seen = st->cap_seen, n_seen = st->n_resident;
+    st->seen = st->resident;
+    st->cap_seen = st->cap_resident;
+    st->resident = seen;
+    st->cap_resident = cap_seen;
+    st->n_resident = 0;
+    if (residency_rows(st->srv->residency, &st->resident, &st->n_resident, &st->cap_resident,
+                       NULL)) {
+        st->adapters_moved = true;
+        return;
+    }
+    if (nothing_moved(st, n_seen, n_hit)) return;
+    /* What was hot falls back to the disk, unless it is seen below. */
+    adapter_live *before = calloc(st->n_adapters + 1, sizeof(*before));
+    if (!before) {
+        st->adapters_moved = true;
+        return;
+    }
+    for (size_t i = 0; i < st->n_adapters; i++) {
+        adapter_line *a = &st->adapters[i];
+        if (!a->hot) continue;
+        before[i] = live_of(a);
         cold(a);
     }
     for (size_t i = 0; i < st->n_resident; i++) {
         const residency_row *r = &st->resident[i];
         adapter_line *a = adapter_of(st, r->version_id);
         if (!a) continue;
-        if (!a->hot) memcpy(before[a - st->adapters], a->row.tier, sizeof(before[0]));
+        if (!a->hot) before[a - st->adapters] = live_of(a);
         a->hot = true;
         set_tier(a, r->state);
         a->row.pinned = r->pinned;
@@ -356,20 +433,11 @@ void stats_take_adapters(stats *st)
     for (int i = 0; i < st->picture.n_row; i++) {
         adapter_line *a = adapter_of(st, st->picture.row[i].adapter_id);
         if (!a) continue;
+        if (!a->hot) before[a - st->adapters] = live_of(a);
         a->hot = true;
         a->row.requests++;
     }
-    int told = 0;
-    for (size_t i = 0; i < st->n_adapters; i++) {
-        adapter_line *a = &st->adapters[i];
-        if (!a->hot) continue;
-        bool there = strcmp(a->row.tier, residency_state_name(RESIDENCY_RESIDENT)) == 0;
-        if (before[i][0] && there && strcmp(before[i], a->row.tier) != 0) a->row.loads++;
-        if (before[i][0] && a->known) tell_tier(st, a, before[i], &told);
-        a->known = true;
-        put_adapter(st, a);
-        a->hot = strcmp(a->row.tier, disk) != 0 || a->row.requests || a->row.pinned;
-    }
+    put_changed(st, before);
     free(before);
 }
 
