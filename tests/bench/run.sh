@@ -10,7 +10,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-wait sim-million plan-cost"
-cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads kill-upload adapters-1000 tiers punica-distinct
+cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers punica-distinct
     punica-uniform punica-skewed punica-identical slora stall slo-wire loratop stats-cost schemas schema-cost"
 json=
 [ $# -gt 0 ] || set -- --list
@@ -63,20 +63,31 @@ sys.exit(0 if ok else 1)
 PY
 fi
 
-if [ "$name" = tiers ]; then
-    out=$(sh tests/bench/tiers.sh)
+if [ "$name" = tiers ] || [ "$name" = adapters-10000 ]; then
+    part=registered
+    [ "$name" = adapters-10000 ] || part=tiers
+    out=$(python3 tests/bench/many.py $part)
     echo "$out"
     [ -z "$json" ] || echo "$out" >"$json"
-    exec python3 - "$out" <<'PY'
+    exec python3 - "$name" "$out" <<'PY'
 import json, statistics, sys
-runs = [json.loads(line) for line in sys.argv[1].splitlines()]
-pairs = list(zip(runs[::2], runs[1::2]))
-speed = statistics.median(a["tokens_per_s"] / b["tokens_per_s"] for a, b in pairs)
-itl = statistics.median(a["itl_p99_ms"] / b["itl_p99_ms"] for a, b in pairs)
-errors = sum(r["errors"] for r in runs)
-ok = speed >= 0.85 and itl <= 1.3 and errors == 0
-print(f"tiers {speed:.3f} of resident throughput, {itl:.2f} times its p99 inter-token latency, median of {len(pairs)}, "
-      f"{errors} errors (asked 0.85, 1.3, 0): {'ok' if ok else 'short'}")
+name, runs = sys.argv[1], [json.loads(line) for line in sys.argv[2].splitlines()]
+if name == "tiers":
+    pairs = list(zip(runs[::2], runs[1::2]))
+    speed = statistics.median(a["tokens_per_s"] / b["tokens_per_s"] for a, b in pairs)
+    itl = statistics.median(a["itl_p99_ms"] / b["itl_p99_ms"] for a, b in pairs)
+    errors = sum(r["errors"] for r in runs)
+    ok = speed >= 0.85 and itl <= 1.3 and errors == 0
+    print(f"tiers {speed:.3f} of resident throughput, {itl:.2f} times its p99 inter-token latency, median of {len(pairs)}, "
+          f"{errors} errors (asked 0.85, 1.3, 0): {'ok' if ok else 'short'}")
+else:
+    r = runs[0]
+    start = (r["start_ms"]["full"] - r["start_ms"]["none"]) / 1000
+    each = max(r["bytes_each"], r["bytes_each_looked_at"])
+    page = max(r["page_ms"]) / r["page_ms_of_200"]
+    ok = start < 3 and each < 2048 and page < 1.5 and r["errors"] == 0 and r["listed"] == r["registered"]
+    print(f"adapters-10000 {start:.2f} s more to start, {each} bytes each, the slowest page {page:.2f} times one of 200 names, "
+          f"{r['errors']} errors (asked 3, 2048, 1.5, 0): {'ok' if ok else 'short'}")
 sys.exit(0 if ok else 1)
 PY
 fi
