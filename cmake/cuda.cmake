@@ -1,0 +1,54 @@
+# cuda.cmake -- engine/cuda/*.cu for devices, where nvcc is found: the object library `cuda_kernels`.
+#
+# LORAD_CUDA=ON insists, =OFF leaves it out. LORAD_CUDA_ARCH: which devices ("90" or "80;90" ...).
+# nvcc is called by rules of our own: CMake's CUDA language would try to link a program first, which
+# needs parts of the toolkit that the kernels do not.
+if(NOT DEFINED LORAD_NVCC)
+    find_program(LORAD_NVCC nvcc PATHS /usr/local/cuda/bin)
+endif()
+if(LORAD_NVCC)
+    set(have_nvcc ON)
+else()
+    set(have_nvcc OFF)
+endif()
+option(LORAD_CUDA "Compile the CUDA kernels (default: where nvcc is found)" ${have_nvcc})
+if(LORAD_CUDA AND NOT have_nvcc)
+    message(FATAL_ERROR "LORAD_CUDA is ON, but there is no nvcc; name it with -DLORAD_NVCC=")
+endif()
+if(LORAD_CUDA)
+    if(NOT DEFINED LORAD_CUDA_ARCH)
+        # PTX of the last one as well, for devices to come.
+        set(arch 80 89 90)
+        execute_process(COMMAND ${LORAD_NVCC} --list-gpu-arch OUTPUT_VARIABLE known ERROR_QUIET)
+        if(known MATCHES "compute_100")
+            list(APPEND arch 100)
+        endif()
+        set(LORAD_CUDA_ARCH "${arch}" CACHE STRING "compute capabilities to compile kernels for")
+    endif()
+    set(nvcc_arch)
+    foreach(a IN LISTS LORAD_CUDA_ARCH)
+        list(APPEND nvcc_arch -gencode arch=compute_${a},code=sm_${a})
+        set(last ${a})
+    endforeach()
+    list(APPEND nvcc_arch -gencode arch=compute_${last},code=compute_${last})
+    set(LORAD_NVCC_FLAGS -O3 -std=c++17 -lineinfo --threads 0 -I${PROJECT_SOURCE_DIR}
+        -Xcompiler=-Wall,-Wextra,-fPIC -Werror=all-warnings ${nvcc_arch})
+    file(GLOB cuda_src CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/cuda/*.cu)
+    set(cuda_obj)
+    foreach(f IN LISTS cuda_src)
+        get_filename_component(name ${f} NAME_WE)
+        set(obj ${PROJECT_BINARY_DIR}/cuda/${name}.o)
+        add_custom_command(OUTPUT ${obj}
+            COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/cuda
+            COMMAND ${LORAD_NVCC} ${LORAD_NVCC_FLAGS} -MD -MF ${obj}.d -c ${f} -o ${obj}
+            DEPENDS ${f} DEPFILE ${obj}.d COMMENT "nvcc engine/cuda/${name}.cu" VERBATIM)
+        list(APPEND cuda_obj ${obj})
+    endforeach()
+    add_custom_target(cuda_objects ALL DEPENDS ${cuda_obj})
+    add_library(cuda_kernels OBJECT IMPORTED GLOBAL)
+    set_target_properties(cuda_kernels PROPERTIES IMPORTED_OBJECTS "${cuda_obj}")
+    add_dependencies(cuda_kernels cuda_objects)
+    message(STATUS "CUDA kernels: sm_${LORAD_CUDA_ARCH} by ${LORAD_NVCC}")
+else()
+    message(STATUS "no nvcc: CUDA kernels are compiled for the emulator only")
+endif()

@@ -1,0 +1,40 @@
+# emu.cmake -- CUDA sources for the host compiler and the emulator in tests/emu.
+#
+# add_emu_test(name sources...): the ctest emu.<name>, label unit, from .cu, .cpp and .c files, each
+# compiled as C++ with every access to memory reported to the emulator (emu.h). .cu files of engine/cuda are
+# compiled once, in emu_kernels, which is linked.
+#
+# -fsanitize=thread makes the compiler call hooks, which tests/emu/emu_memory.cpp has: these programs are never
+# linked with a sanitizer's library, in no preset.
+set(emu_flags -Wall -Wextra -Wshadow -O1 -g -ffp-contract=off -DLORAD_EMU -I${PROJECT_SOURCE_DIR}/tests/emu/include)
+set(emu_watch -fsanitize=thread "SHELL:--param tsan-instrument-func-entry-exit=0")
+add_library(emu STATIC tests/emu/emu.cpp tests/emu/emu_memory.cpp)
+set_target_properties(emu PROPERTIES COMPILE_OPTIONS "${emu_flags};-O2" CXX_STANDARD 20)
+
+function(emu_target name)
+    foreach(f IN LISTS ARGN)
+        if(f MATCHES "\\.(cu|c)$")
+            set_source_files_properties(${f} PROPERTIES LANGUAGE CXX)
+        endif()
+    endforeach()
+    set_target_properties(${name} PROPERTIES COMPILE_OPTIONS "${emu_flags};${emu_watch}" LINK_OPTIONS ""
+        CXX_STANDARD 20)
+endfunction()
+
+file(GLOB emu_src CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/cuda/*.cu)
+if(emu_src)
+    add_library(emu_kernels STATIC ${emu_src})
+    emu_target(emu_kernels ${emu_src})
+else()
+    add_library(emu_kernels INTERFACE)
+endif()
+
+function(add_emu_test name)
+    add_executable(emu.${name} ${ARGN})
+    emu_target(emu.${name} ${ARGN})
+    target_link_libraries(emu.${name} PRIVATE emu_kernels emu PkgConfig::CHECK Threads::Threads m)
+    add_test(NAME emu.${name} COMMAND emu.${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}/tests)
+    set_tests_properties(emu.${name} PROPERTIES LABELS unit TIMEOUT 300)
+endfunction()
+
+add_emu_test(test_emu tests/emu/test_emu.cu)

@@ -1,0 +1,761 @@
+/* emu.cpp -- blocks, threads as fibers, barriers and collectives; see emu.h.
+ *
+ * A fiber runs until it must wait.  A barrier or collective releases its threads when the last one
+ * arrives, who does the work for all; when nobody can run and not all have ended, they have
+ * diverged, and the message says who waits where.
+ */
+#include "tests/emu/emu.h"
+
+#include <math.h>
+#include <mutex>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <unordered_map>
+#include <vector>
+
+#include "tests/emu/emu_inside.h"
+
+#if !defined(__x86_64__)
+#    include <ucontext.h>
+#endif
+
+__thread emu_fiber *emu_cur;
+emu_world emu_w;
+
+namespace
+{
+
+enum wait_kind { RUNNING, AT_BARRIER, AT_WARP, ENDED };
+enum warp_op { OP_SYNC, OP_SHFL, OP_BALLOT, OP_MMA, OP_LDMATRIX };
+const char *const op_name[] = {"__syncwarp", "shuffle", "vote", "mma", "ldmatrix"};
+
+struct copy {
+    char *to;
+    const char *from;
+    int bytes, valid;
+};
+
+struct thread : emu_fiber {
+#if defined(__x86_64__)
+    void *sp;
+#else
+    ucontext_t context;
+#endif
+    wait_kind wait;
+    /* at a barrier */
+    const char *file;
+    int line, pred, count;
+    /* in a collective */
+    warp_op op;
+    unsigned mask;
+    int variant; /* must be equal for all */
+    uint32_t in[12], out[8];
+    int arg, width;
+    const void *row;
+    /* cp.async: groups in order, the last one open */
+    std::vector<copy> *copies;
+    std::vector<size_t> *group_end;
+};
+
+struct state {
+    std::mutex lock;
+    std::vector<thread> threads;
+    char *stacks;
+    std::vector<int> ready; /* threads that can run: a queue, or a bag when order is random */
+    size_t ready_at;
+    int n_ended, n_at_barrier;
+    uint64_t seed, rng;
+    void (*body)(const void *);
+    const void *args;
+    const char *kernel;
+    void *dynamic;
+    size_t dynamic_bytes, static_bytes;
+    std::unordered_map<const void *, void *> statics;
+    std::unordered_map<const void *, size_t> allowed;
+    bool catching, leaving;
+    emu_fault_kind fault;
+    char msg[1024];
+    emu_counts counts;
+#if defined(__x86_64__)
+    void *host_sp;
+#else
+    ucontext_t host;
+#endif
+} S;
+
+/* ---- switching -------------------------------------------------------------------- */
+
+#if defined(__x86_64__)
+extern "C" void emu_switch(void **save, void *load);
+asm(".text\n.globl emu_switch\n.type emu_switch,@function\nemu_switch:\n"
+    "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
+    "movq %rsp, (%rdi)\nmovq %rsi, %rsp\n"
+    "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n"
+    ".size emu_switch,.-emu_switch\n");
+#endif
+
+thread *self()
+{
+    return static_cast<thread *>(emu_cur);
+}
+
+void to_host()
+{
+    thread *t = self();
+    emu_cur = nullptr;
+#if defined(__x86_64__)
+    emu_switch(&t->sp, S.host_sp);
+#else
+    swapcontext(&t->context, &S.host);
+#endif
+}
+
+void to_thread(thread *t)
+{
+    S.counts.switches++;
+    emu_cur = t;
+#if defined(__x86_64__)
+    emu_switch(&S.host_sp, t->sp);
+#else
+    swapcontext(&S.host, &t->context);
+#endif
+    emu_cur = nullptr;
+}
+
+void thread_main()
+{
+    S.body(S.args);
+    thread *t = self();
+    if (!t->copies->empty())
+        emu_fault(EMU_IN_FLIGHT, "thread %d ends with %zu cp.async not waited for", t->tid,
+                  t->copies->size());
+    t->wait = ENDED;
+    S.n_ended++;
+    to_host();
+    abort();
+}
+
+void thread_prepare(thread *t)
+{
+#if defined(__x86_64__)
+    void **top = reinterpret_cast<void **>(t->stack_lo + EMU_STACK - 64);
+    *--top = nullptr; /* where thread_main would return to; keeps the stack aligned */
+    *--top = reinterpret_cast<void *>(&thread_main);
+    for (int i = 0; i < 6; i++) *--top = nullptr;
+    t->sp = top;
+#else
+    getcontext(&t->context);
+    t->context.uc_stack.ss_sp = reinterpret_cast<void *>(t->stack_lo);
+    t->context.uc_stack.ss_size = EMU_STACK;
+    t->context.uc_link = nullptr;
+    makecontext(&t->context, thread_main, 0);
+#endif
+}
+
+uint32_t draw()
+{
+    S.rng = S.rng * 6364136223846793005ULL + 1442695040888963407ULL;
+    return static_cast<uint32_t>(S.rng >> 33);
+}
+
+void make_ready(thread *t)
+{
+    t->wait = RUNNING;
+    S.ready.push_back(t->tid);
+}
+
+thread *next_ready()
+{
+    if (S.ready_at == S.ready.size()) return nullptr;
+    if (S.seed) {
+        size_t i = S.ready_at + draw() % (S.ready.size() - S.ready_at);
+        std::swap(S.ready[i], S.ready[S.ready_at]);
+    }
+    thread *t = &S.threads[static_cast<size_t>(S.ready[S.ready_at++])];
+    if (S.ready_at == S.ready.size()) {
+        S.ready.clear();
+        S.ready_at = 0;
+    }
+    return t;
+}
+
+/* ---- barriers ----------------------------------------------------------------------- */
+
+void barrier(const char *file, int line, int pred)
+{
+    thread *t = self();
+    t->file = file;
+    t->line = line;
+    t->pred = pred;
+    if (++S.n_at_barrier < emu_w.n_thread) {
+        t->wait = AT_BARRIER;
+        to_host();
+        return;
+    }
+    S.n_at_barrier = 0;
+    emu_w.epoch++;
+    int count = 0;
+    for (int i = 0; i < emu_w.n_thread; i++) {
+        thread *o = &S.threads[static_cast<size_t>(i)];
+        if (o->line != line || strcmp(o->file, file) != 0)
+            emu_fault(EMU_DIVERGED,
+                      "threads %d and %d meet at two different barriers, lines %d and %d of %s",
+                      t->tid, o->tid, line, o->line, file);
+        count += o->pred != 0;
+    }
+    for (int i = 0; i < emu_w.n_thread; i++) {
+        thread *o = &S.threads[static_cast<size_t>(i)];
+        o->count = count;
+        if (o != t) make_ready(o);
+    }
+    if (S.seed) { /* the last to come must not always be the first to go on */
+        make_ready(t);
+        to_host();
+    }
+}
+
+/* Who is stuck, in words. */
+void diverged()
+{
+    char who[600] = "";
+    size_t n = 0;
+    for (int i = 0; i < emu_w.n_thread && n + 100 < sizeof(who); i++) {
+        const thread *t = &S.threads[static_cast<size_t>(i)];
+        const thread *p = i ? t - 1 : nullptr;
+        if (p && p->wait == t->wait && (t->wait != AT_BARRIER || p->line == t->line) &&
+            (t->wait != AT_WARP || (p->op == t->op && p->mask == t->mask)))
+            continue;
+        if (t->wait == ENDED)
+            n += static_cast<size_t>(snprintf(who + n, sizeof(who) - n, "; %d.. ended", i));
+        else if (t->wait == AT_BARRIER)
+            n += static_cast<size_t>(
+                snprintf(who + n, sizeof(who) - n, "; %d.. at the barrier of line %d", i, t->line));
+        else
+            n += static_cast<size_t>(snprintf(who + n, sizeof(who) - n,
+                                              "; %d.. in a %s of lanes %08x", i, op_name[t->op],
+                                              t->mask));
+    }
+    emu_fault(EMU_DIVERGED, "threads wait for each other%s", who);
+}
+
+/* ---- collectives of a warp ---------------------------------------------------------- */
+
+bool lane_exists(const thread *t, int lane)
+{
+    return t->warp * EMU_WARP + lane < emu_w.n_thread;
+}
+
+thread *lane_of(const thread *t, int lane)
+{
+    return &S.threads[static_cast<size_t>(t->warp * EMU_WARP + lane)];
+}
+
+float half_value(uint16_t h, bool bf16)
+{
+    uint32_t u;
+    float f;
+    if (bf16) {
+        u = static_cast<uint32_t>(h) << 16;
+        memcpy(&f, &u, 4);
+        return f;
+    }
+    int e = h >> 10 & 31, m = h & 1023;
+    double v = e == 31 ? (m ? NAN : INFINITY) : e ? ldexp(1024 + m, e - 25) : ldexp(m, -24);
+    return static_cast<float>(h & 0x8000 ? -v : v);
+}
+
+float half_of(const uint32_t *regs, int i, bool bf16)
+{
+    return half_value(static_cast<uint16_t>(regs[i / 2] >> (i % 2 * 16)), bf16);
+}
+
+/* PTX ISA, "Matrix fragments for mma.m16n8k16" (and k8, whose registers are the first half): with
+ * g = lane / 4 and q = lane % 4, A's register i holds row g + 8 (i % 2), columns 2q + 8 (i / 2) and the next;
+ * B's register i holds rows 2q + 8i and the next of column g; C's element i row g + 8 (i / 2), column
+ * 2q + i % 2. */
+void do_mma(thread *any)
+{
+    int k_n = any->variant & 31;
+    bool bf16 = any->variant & 32;
+    static float a[16][16], b[16][8];
+    for (int l = 0; l < EMU_WARP; l++) {
+        const thread *t = lane_of(any, l);
+        int g = l / 4, q = l % 4, n_a = k_n / 4, n_b = k_n / 8;
+        for (int i = 0; i < n_a; i++) {
+            for (int j = 0; j < 2; j++)
+                a[g + i % 2 * 8][q * 2 + i / 2 * 8 + j] = half_of(t->in, i * 2 + j, bf16);
+        }
+        for (int i = 0; i < n_b; i++) {
+            for (int j = 0; j < 2; j++)
+                b[q * 2 + i * 8 + j][g] = half_of(t->in + 4, i * 2 + j, bf16);
+        }
+    }
+    for (int l = 0; l < EMU_WARP; l++) {
+        thread *t = lane_of(any, l);
+        for (int i = 0; i < 4; i++) {
+            int row = l / 4 + i / 2 * 8, col = l % 4 * 2 + i % 2;
+            float c;
+            memcpy(&c, &t->in[6 + i], 4);
+            double sum = 0;
+            for (int k = 0; k < k_n; k++) sum += static_cast<double>(a[row][k]) * b[k][col];
+            c = static_cast<float>(c + sum);
+            memcpy(&t->out[i], &c, 4);
+        }
+    }
+}
+
+/* Lane l gets of matrix m the elements (l / 4, 2 (l % 4)) and the next; transposed, (2 (l % 4), l / 4). */
+void do_ldmatrix(thread *any)
+{
+    int n = any->variant & 7;
+    bool trans = any->variant & 8;
+    for (int l = 0; l < EMU_WARP; l++) {
+        thread *t = lane_of(any, l);
+        for (int m = 0; m < n; m++) {
+            uint16_t h[2];
+            for (int j = 0; j < 2; j++) {
+                int row = trans ? l % 4 * 2 + j : l / 4, col = trans ? l / 4 : l % 4 * 2 + j;
+                const thread *from = lane_of(any, m * 8 + row);
+                memcpy(&h[j], static_cast<const char *>(from->row) + col * 2, 2);
+            }
+            t->out[m] = static_cast<uint32_t>(h[1]) << 16 | h[0];
+        }
+    }
+}
+
+void do_shfl(thread *any)
+{
+    for (int l = 0; l < EMU_WARP; l++) {
+        if (!(any->mask >> l & 1)) continue;
+        thread *t = lane_of(any, l);
+        int w = t->width, base = l / w * w, in = l - base, from = in;
+        switch (t->variant) {
+        case EMU_SHFL_IDX: from = t->arg & (w - 1); break;
+        case EMU_SHFL_UP: from = in - t->arg < 0 ? in : in - t->arg; break;
+        case EMU_SHFL_DOWN: from = in + t->arg >= w ? in : in + t->arg; break;
+        default: from = in ^ t->arg; break;
+        }
+        if (from >= w) from = in;
+        if (!(any->mask >> (base + from) & 1))
+            emu_fault(EMU_DIVERGED, "lane %d shuffles from lane %d, which is not in the mask %08x",
+                      l, base + from, any->mask);
+        t->out[0] = lane_of(any, base + from)->in[0];
+    }
+}
+
+void do_ballot(thread *any)
+{
+    uint32_t votes = 0;
+    for (int l = 0; l < EMU_WARP; l++) {
+        if (any->mask >> l & 1 && lane_of(any, l)->in[0]) votes |= 1U << l;
+    }
+    for (int l = 0; l < EMU_WARP; l++) {
+        if (any->mask >> l & 1) lane_of(any, l)->out[0] = votes;
+    }
+}
+
+/* What each lane knew, all know now. */
+void do_sync(thread *any)
+{
+    uint32_t known[EMU_WARP] = {0};
+    for (int l = 0; l < EMU_WARP; l++) {
+        if (!(any->mask >> l & 1)) continue;
+        for (int i = 0; i < EMU_WARP; i++) {
+            uint32_t c = lane_of(any, l)->clock[i];
+            if (c > known[i]) known[i] = c;
+        }
+    }
+    for (int l = 0; l < EMU_WARP; l++) {
+        if (!(any->mask >> l & 1)) continue;
+        thread *t = lane_of(any, l);
+        memcpy(t->clock, known, sizeof(known));
+        t->clock[l]++;
+    }
+}
+
+/* Waits for the lanes of the mask; the last one works for all. */
+void collective(warp_op op, unsigned mask, int variant)
+{
+    thread *t = self();
+    if (!t) abort();
+    t->op = op;
+    t->mask = mask;
+    t->variant = variant;
+    t->wait = AT_WARP;
+    if (!(mask >> t->lane & 1))
+        emu_fault(EMU_DIVERGED, "lane %d calls a %s with the mask %08x, which leaves it out",
+                  t->lane, op_name[op], mask);
+    for (int l = 0; l < EMU_WARP; l++) {
+        if (!(mask >> l & 1)) continue;
+        bool exists = lane_exists(t, l);
+        const thread *o = exists ? lane_of(t, l) : t;
+        if (!exists || o->wait == ENDED)
+            emu_fault(EMU_DIVERGED, "lane %d of warp %d is in the mask %08x of a %s, but %s", l,
+                      t->warp, mask, op_name[op], exists ? "has ended" : "does not exist");
+        if (o->wait != AT_WARP || o->op != op || o->mask != mask || o->variant != variant) {
+            to_host();
+            return;
+        }
+    }
+    switch (op) {
+    case OP_SYNC: do_sync(t); break;
+    case OP_SHFL: do_shfl(t); break;
+    case OP_BALLOT: do_ballot(t); break;
+    case OP_MMA: do_mma(t); break;
+    case OP_LDMATRIX: do_ldmatrix(t); break;
+    }
+    t->wait = RUNNING;
+    for (int l = 0; l < EMU_WARP; l++) {
+        if (mask >> l & 1 && l != t->lane) make_ready(lane_of(t, l));
+    }
+    if (S.seed) {
+        make_ready(t);
+        to_host();
+    }
+}
+
+/* ---- blocks ------------------------------------------------------------------------- */
+
+void make_threads()
+{
+    if (S.stacks) return;
+    S.threads.resize(EMU_THREADS_MAX);
+    size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE)), each = EMU_STACK + page;
+    S.stacks = static_cast<char *>(mmap(nullptr, each * EMU_THREADS_MAX, PROT_READ | PROT_WRITE,
+                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (S.stacks == MAP_FAILED) abort();
+    for (size_t i = 0; i < EMU_THREADS_MAX; i++) {
+        thread *t = &S.threads[i];
+        mprotect(S.stacks + i * each, page, PROT_NONE);
+        t->stack_lo = reinterpret_cast<uintptr_t>(S.stacks + i * each + page);
+        t->tid = static_cast<int>(i);
+        t->warp = t->tid / EMU_WARP;
+        t->lane = t->tid % EMU_WARP;
+        t->copies = new std::vector<copy>;
+        t->group_end = new std::vector<size_t>;
+    }
+}
+
+void run_block(uint3 block, dim3 grid, dim3 dim)
+{
+    emu_shared_reset();
+    S.statics.clear();
+    S.static_bytes = 0;
+    emu_w.block_epoch = ++emu_w.epoch;
+    S.dynamic = S.dynamic_bytes ? emu_shared_array(S.dynamic_bytes) : nullptr;
+    S.ready.clear();
+    S.ready_at = 0;
+    S.n_ended = S.n_at_barrier = 0;
+    for (int i = 0; i < emu_w.n_thread; i++) {
+        thread *t = &S.threads[static_cast<size_t>(i)];
+        unsigned u = static_cast<unsigned>(i);
+        t->where = {{u % dim.x, u / dim.x % dim.y, u / dim.x / dim.y}, block, dim, grid};
+        memset(t->clock, 0, sizeof(t->clock));
+        t->clock[t->lane] = 1;
+        t->fenced = false;
+        t->copies->clear();
+        t->group_end->clear();
+        thread_prepare(t);
+        make_ready(t);
+    }
+    for (thread *t; !S.leaving && (t = next_ready());) to_thread(t);
+    if (!S.leaving && S.n_ended < emu_w.n_thread) diverged();
+    S.counts.blocks++;
+    S.counts.threads += static_cast<uint64_t>(emu_w.n_thread);
+}
+
+} // namespace
+
+/* ---- faults and settings ---------------------------------------------------------------- */
+
+void emu_fault(emu_fault_kind kind, const char *fmt, ...)
+{
+    char text[800];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    if (S.fault == EMU_OK) {
+        const emu_where *w = emu_cur ? &emu_cur->where : nullptr;
+        S.fault = kind;
+        if (w)
+            snprintf(S.msg, sizeof(S.msg), "%s, block (%u, %u, %u), thread (%u, %u, %u): %s",
+                     S.kernel, w->block_idx.x, w->block_idx.y, w->block_idx.z, w->thread_idx.x,
+                     w->thread_idx.y, w->thread_idx.z, text);
+        else
+            snprintf(S.msg, sizeof(S.msg), "%s: %s", S.kernel, text);
+        if (!S.catching) {
+            fprintf(stderr, "emu: %s\n", S.msg);
+            abort();
+        }
+    }
+    S.leaving = true;
+    if (emu_cur) {
+        to_host(); /* never to be resumed */
+        abort();
+    }
+}
+
+void emu_catch_faults(void)
+{
+    S.catching = true;
+}
+
+emu_fault_kind emu_take_fault(char *msg, size_t size)
+{
+    emu_fault_kind k = S.fault;
+    if (msg && size) snprintf(msg, size, "%s", k ? S.msg : "");
+    S.fault = EMU_OK;
+    return k;
+}
+
+emu_fault_kind emu_peek_fault(void)
+{
+    return S.fault;
+}
+
+void emu_seed(uint64_t seed)
+{
+    S.seed = seed;
+    S.rng = seed;
+}
+
+emu_counts emu_count(void)
+{
+    S.counts.accesses = emu_w.accesses;
+    return S.counts;
+}
+
+/* ---- launches ----------------------------------------------------------------------- */
+
+void emu_allow_shared(const void *kernel, size_t bytes)
+{
+    S.allowed[kernel] = bytes;
+}
+
+void emu_launch_raw(const void *kernel, const char *name, dim3 grid, dim3 block, size_t shared,
+                    void (*body)(const void *), const void *args, size_t args_bytes)
+{
+    std::lock_guard<std::mutex> hold(S.lock);
+    if (S.fault != EMU_OK) return;
+    S.leaving = false;
+    S.kernel = name;
+    uint64_t n = static_cast<uint64_t>(block.x) * block.y * block.z;
+    if (n == 0 || n > EMU_THREADS_MAX || block.z > 64)
+        return emu_fault(EMU_CONFIG, "a block of %u x %u x %u threads", block.x, block.y, block.z);
+    if (!grid.x || !grid.y || !grid.z || grid.x > 0x7FFFFFFFU || grid.y > 65535 || grid.z > 65535)
+        return emu_fault(EMU_CONFIG, "a grid of %u x %u x %u blocks", grid.x, grid.y, grid.z);
+    auto allowed = S.allowed.find(kernel);
+    size_t limit = allowed == S.allowed.end() ? 48 << 10 : allowed->second;
+    if (shared > limit || shared > 227 << 10)
+        return emu_fault(EMU_CONFIG, "%zu bytes of shared memory, %zu were allowed", shared, limit);
+    make_threads();
+    emu_memory_launch();
+    S.counts.launches++;
+    S.body = body;
+    S.args = args;
+    S.dynamic_bytes = shared;
+    emu_w.args_lo = reinterpret_cast<uintptr_t>(args);
+    emu_w.args_hi = emu_w.args_lo + args_bytes;
+    emu_w.n_thread = static_cast<int>(n);
+    emu_w.launch_epoch = emu_w.epoch + 1;
+    emu_w.fiber = &S.threads[0];
+    for (unsigned z = 0; z < grid.z; z++) {
+        for (unsigned y = 0; y < grid.y; y++) {
+            for (unsigned x = 0; x < grid.x && !S.leaving; x++) run_block({x, y, z}, grid, block);
+        }
+    }
+}
+
+/* ---- what kernels call ------------------------------------------------------------------ */
+
+uint3 emu_thread_idx(void)
+{
+    return emu_cur->where.thread_idx;
+}
+
+uint3 emu_block_idx(void)
+{
+    return emu_cur->where.block_idx;
+}
+
+dim3 emu_block_dim(void)
+{
+    return emu_cur->where.block_dim;
+}
+
+dim3 emu_grid_dim(void)
+{
+    return emu_cur->where.grid_dim;
+}
+
+void emu_load(void *to, const void *from, int bytes)
+{
+    emu_access(from, static_cast<size_t>(bytes), EMU_READ, true);
+    memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+void emu_store(void *to, const void *from, int bytes)
+{
+    emu_access(to, static_cast<size_t>(bytes), EMU_WRITE, true);
+    memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+void emu_syncthreads(const char *file, int line)
+{
+    barrier(file, line, 0);
+}
+
+int emu_syncthreads_count(int pred, const char *file, int line)
+{
+    barrier(file, line, pred);
+    return self()->count;
+}
+
+void emu_syncwarp(unsigned mask)
+{
+    collective(OP_SYNC, mask, 0);
+}
+
+void emu_threadfence(void)
+{
+    emu_cur->fenced = true;
+}
+
+uint32_t emu_shfl(emu_shfl_kind kind, unsigned mask, uint32_t v, int arg, int width)
+{
+    thread *t = self();
+    t->in[0] = v;
+    t->arg = arg;
+    t->width = width;
+    collective(OP_SHFL, mask, kind);
+    return t->out[0];
+}
+
+unsigned emu_ballot(unsigned mask, int pred)
+{
+    thread *t = self();
+    t->in[0] = pred != 0;
+    collective(OP_BALLOT, mask, 0);
+    return t->out[0];
+}
+
+void emu_mma(float *d, const uint32_t *a, const uint32_t *b, int k, int bf16)
+{
+    thread *t = self();
+    memcpy(t->in, a, static_cast<size_t>(k));
+    memcpy(t->in + 4, b, static_cast<size_t>(k) / 2);
+    memcpy(t->in + 6, d, 16);
+    collective(OP_MMA, 0xFFFFFFFFU, k | (bf16 ? 32 : 0));
+    memcpy(d, t->out, 16);
+}
+
+void emu_ldmatrix(uint32_t *r, const void *row, int n, int trans)
+{
+    thread *t = self();
+    t->row = row;
+    if (t->lane < n * 8) emu_access(row, 16, EMU_READ, true);
+    collective(OP_LDMATRIX, 0xFFFFFFFFU, n | (trans ? 8 : 0));
+    memcpy(r, t->out, static_cast<size_t>(n) * 4);
+}
+
+void emu_cp_async(void *shared, const void *global, int bytes, int valid_bytes)
+{
+    thread *t = self();
+    emu_access(shared, static_cast<size_t>(bytes), EMU_ISSUE, true);
+    if (reinterpret_cast<uintptr_t>(global) % static_cast<unsigned>(bytes))
+        emu_fault(EMU_MISALIGNED, "cp.async of %d bytes from %p", bytes, global);
+    t->copies->push_back(
+        {static_cast<char *>(shared), static_cast<const char *>(global), bytes, valid_bytes});
+}
+
+void emu_cp_async_commit(void)
+{
+    thread *t = self();
+    t->group_end->push_back(t->copies->size());
+}
+
+void emu_cp_async_wait(int groups_left)
+{
+    thread *t = self();
+    size_t n = t->copies->size(), groups = t->group_end->size();
+    size_t left = groups_left < 0 ? 0 : static_cast<size_t>(groups_left);
+    if (groups_left >= 0) n = groups > left ? (*t->group_end)[groups - left - 1] : 0;
+    for (size_t i = 0; i < n; i++) {
+        const copy *c = &(*t->copies)[i];
+        size_t valid = static_cast<size_t>(c->valid), all = static_cast<size_t>(c->bytes);
+        if (valid) emu_access(c->from, valid, EMU_READ, false);
+        emu_access(c->to, all, EMU_WRITE, true);
+        memcpy(c->to, c->from, valid);
+        memset(c->to + valid, 0, all - valid);
+    }
+    t->copies->erase(t->copies->begin(), t->copies->begin() + static_cast<long>(n));
+    size_t done = groups > left ? groups - left : 0;
+    t->group_end->erase(t->group_end->begin(), t->group_end->begin() + static_cast<long>(done));
+    for (size_t &end : *t->group_end) end -= n;
+}
+
+template <class T>
+static T combine(T old, T v, emu_atomic_op op)
+{
+    switch (op) {
+    case EMU_ADD: return old + v;
+    case EMU_MAX: return old > v ? old : v;
+    case EMU_MIN: return old < v ? old : v;
+    default: return v;
+    }
+}
+
+int32_t emu_atomic_i32(int32_t *p, int32_t v, emu_atomic_op op)
+{
+    emu_access(p, 4, EMU_ATOMIC, true);
+    int32_t old = *p;
+    *p = op == EMU_OR ? old | v : op == EMU_AND ? old & v : combine(old, v, op);
+    return old;
+}
+
+uint32_t emu_atomic_u32(uint32_t *p, uint32_t v, emu_atomic_op op)
+{
+    emu_access(p, 4, EMU_ATOMIC, true);
+    uint32_t old = *p;
+    *p = op == EMU_OR ? old | v : op == EMU_AND ? old & v : combine(old, v, op);
+    return old;
+}
+
+float emu_atomic_f32(float *p, float v, emu_atomic_op op)
+{
+    emu_access(p, 4, EMU_ATOMIC, true);
+    float old = *p;
+    *p = combine(old, v, op);
+    return old;
+}
+
+uint32_t emu_atomic_cas(uint32_t *p, uint32_t expected, uint32_t v)
+{
+    emu_access(p, 4, EMU_ATOMIC, true);
+    uint32_t old = *p;
+    if (old == expected) *p = v;
+    return old;
+}
+
+void *emu_dynamic_shared(void)
+{
+    if (!S.dynamic) emu_fault(EMU_BOUNDS, "no dynamic shared memory was given to this launch");
+    return S.dynamic;
+}
+
+void *emu_static_shared(const void *key, size_t bytes)
+{
+    void *&p = S.statics[key];
+    if (!p) {
+        p = emu_shared_array(bytes);
+        S.static_bytes += bytes;
+        if (S.static_bytes > 48 << 10)
+            emu_fault(EMU_CONFIG, "%zu bytes of static shared memory", S.static_bytes);
+    }
+    return p;
+}

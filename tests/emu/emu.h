@@ -1,0 +1,158 @@
+/* emu.h -- runs CUDA kernels on the host, thread by thread, and watches every access.
+ *
+ * A `.cu` file compiled with -DLORAD_EMU (and add_emu_test()'s flags) finds the stand-ins of
+ * tests/emu/include instead of the toolkit.  A launch runs its blocks one after another, the threads of
+ * a block as fibers of the calling thread: in order, or in an order drawn from emu_seed() again at every
+ * barrier, shuffle and other collective.
+ *
+ * Memory is watched by instrumentation: the compiler calls a hook for each load and store
+ * (-fsanitize=thread, whose run-time library emu_memory.cpp stands in for), so kernels use plain pointers.
+ * Found, for shared and global memory alike, to two bytes:
+ *     - accesses outside of the arrays of emu_alloc() and of the block's shared arrays, or misaligned;
+ *     - reads of what nobody has written (shared memory starts each block as NaN patterns);
+ *     - races: two threads touch the same place, one writes, and no barrier stands between.  __syncthreads()
+ *       orders a block, __syncwarp(mask) those of the mask; shuffles, votes and mma order nothing.
+ *       Blocks of one launch are ordered by nothing but atomics after a __threadfence();
+ *     - cp.async: the target is unwritten from the issue until the thread's wait, and written at the wait;
+ *       a thread that ends with copies in flight;
+ *     - barriers that not all threads reach, or reach at different lines; collectives whose mask names
+ *       lanes that never come.
+ * Not found: races between single bytes; overruns from one part of a shared array into another part
+ * of the same array; anything about time, caches or the memory model's reordering.
+ *
+ * Host memory is not device memory: kernels may touch only emu_alloc()'s, their arguments, their own
+ * stack, and constants of the program.
+ *
+ * Threads: one launch at a time in a process (a lock); the rest is for the launching thread.
+ */
+#ifndef EMU_H
+#define EMU_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <tuple>
+
+/* ---- faults ------------------------------------------------------------------- */
+
+typedef enum {
+    EMU_OK,
+    EMU_BOUNDS,     /* outside of every array, or of the wrong kind of memory */
+    EMU_MISALIGNED, /* a wide access that is not aligned to its size */
+    EMU_UNINIT,     /* read before written */
+    EMU_RACE,       /* no barrier between two accesses of two threads */
+    EMU_DIVERGED,   /* threads that wait for each other at different places, or have ended */
+    EMU_IN_FLIGHT,  /* ended with cp.async not waited for */
+    EMU_CONFIG,     /* a launch that a device would refuse */
+} emu_fault_kind;
+
+/* Without this a fault prints its message and aborts.  With it, the launch ends at the first fault (its
+ * memory is then undefined), later launches do nothing, and emu_take_fault() says what it was and
+ * clears it. */
+void emu_catch_faults(void);
+emu_fault_kind emu_take_fault(char *msg, size_t size); /* msg may be NULL */
+emu_fault_kind emu_peek_fault(void);
+
+/* 0: threads run in order; else at random, the same for the same seed. */
+void emu_seed(uint64_t seed);
+
+/* Switches the watch over races in global memory off or on (default): for long end-to-end runs. */
+void emu_watch_races(int on);
+
+typedef struct emu_counts {
+    uint64_t launches, blocks, threads, switches, accesses;
+} emu_counts;
+emu_counts emu_count(void);
+
+/* ---- device memory --------------------------------------------------------------- */
+
+/* 256-byte aligned, unwritten, of exactly `bytes`; kernels that leave it are found.  Host code may read
+ * and write it directly, and says so with emu_wrote() after it wrote. */
+void *emu_alloc(size_t bytes);
+void emu_free(void *p);
+void emu_wrote(const void *p, size_t bytes);
+/* NULL, or the first byte of the range that is not device memory or was never written. */
+const void *emu_first_unwritten(const void *p, size_t bytes);
+int emu_is_device(const void *p, size_t bytes);
+
+/* ---- inside kernels: used by the stand-in headers and engine/cuda/intrin.h ----------------- */
+
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_)
+    {
+    }
+};
+struct uint3 {
+    unsigned x, y, z;
+};
+
+typedef struct emu_where {
+    uint3 thread_idx, block_idx;
+    dim3 block_dim, grid_dim;
+} emu_where;
+uint3 emu_thread_idx(void);
+uint3 emu_block_idx(void);
+dim3 emu_block_dim(void);
+dim3 emu_grid_dim(void);
+
+void emu_syncthreads(const char *file, int line);
+int emu_syncthreads_count(int pred, const char *file, int line);
+void emu_syncwarp(unsigned mask);
+void emu_threadfence(void);
+
+typedef enum { EMU_SHFL_IDX, EMU_SHFL_UP, EMU_SHFL_DOWN, EMU_SHFL_XOR } emu_shfl_kind;
+uint32_t emu_shfl(emu_shfl_kind kind, unsigned mask, uint32_t v, int arg, int width);
+unsigned emu_ballot(unsigned mask, int pred);
+
+/* d += a b, fragments as in PTX's mma.sync.m16n8k16 and m16n8k8, f32 sums.  k: 16 or 8. */
+void emu_mma(float *d, const uint32_t *a, const uint32_t *b, int k, int bf16);
+/* n = 1, 2, 4 matrices of 8 x 8 halves; lane i gives the address of row i % 8 of matrix i / 8. */
+void emu_ldmatrix(uint32_t *r, const void *row, int n, int trans);
+
+/* 4, 8 or 16 bytes in one access. */
+void emu_load(void *to, const void *from, int bytes);
+void emu_store(void *to, const void *from, int bytes);
+
+void emu_cp_async(void *shared, const void *global, int bytes, int valid_bytes);
+void emu_cp_async_commit(void);
+void emu_cp_async_wait(int groups_left); /* -1: all, committed or not */
+
+typedef enum { EMU_ADD, EMU_MAX, EMU_MIN, EMU_OR, EMU_AND, EMU_EXCH } emu_atomic_op;
+int32_t emu_atomic_i32(int32_t *p, int32_t v, emu_atomic_op op);
+uint32_t emu_atomic_u32(uint32_t *p, uint32_t v, emu_atomic_op op);
+float emu_atomic_f32(float *p, float v, emu_atomic_op op);
+uint32_t emu_atomic_cas(uint32_t *p, uint32_t expected, uint32_t v);
+
+void *emu_dynamic_shared(void);
+/* `key` names the declaration: the same array for all threads of a block. */
+void *emu_static_shared(const void *key, size_t bytes);
+
+/* ---- launches -------------------------------------------------------------------- */
+
+struct CUstream_st;
+void emu_launch_raw(const void *kernel, const char *name, dim3 grid, dim3 block, size_t shared,
+                    void (*body)(const void *args), const void *args, size_t args_bytes);
+/* More than 48 KiB of dynamic shared memory must have been asked for. */
+void emu_allow_shared(const void *kernel, size_t bytes);
+
+template <class... P>
+struct emu_call {
+    void (*kernel)(P...);
+    std::tuple<P...> args;
+    static void body(const void *self)
+    {
+        const emu_call *c = static_cast<const emu_call *>(self);
+        std::apply(c->kernel, c->args);
+    }
+};
+
+template <class... P, class... A>
+static inline void emu_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block,
+                              size_t shared, struct CUstream_st *, A... args)
+{
+    emu_call<P...> call = {kernel, std::tuple<P...>(args...)};
+    emu_launch_raw(reinterpret_cast<const void *>(kernel), name, grid, block, shared,
+                   emu_call<P...>::body, &call, sizeof(call));
+}
+
+#endif

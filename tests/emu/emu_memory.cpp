@@ -1,0 +1,401 @@
+/* emu_memory.cpp -- watches every load and store of kernels; see emu.h.
+ *
+ * Each two bytes of device memory have a cell: who wrote last, who has read since, and when.  "When" is the
+ * block's epoch, which a __syncthreads() ends, and inside of an epoch the lane's clock, which a
+ * __syncwarp() makes known to the others of its mask (vector clocks of a warp).  Two accesses of the same epoch
+ * are ordered when the later thread knows the earlier one's clock.
+ *
+ * The hooks at the end have the names that -fsanitize=thread calls.  No program with these is linked with
+ * that library.
+ */
+#include <algorithm>
+#include <map>
+#include <set>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unordered_map>
+#include <vector>
+
+#include "tests/emu/emu_inside.h"
+
+extern "C" char __executable_start, _end; // the linker's: the program from code to zeroed data
+
+namespace
+{
+
+enum { MANY = 0xFFFF, REDZONE = 256 };
+enum { WRITTEN = 1, BY_ATOMIC = 2, IN_FLIGHT = 4 };
+
+struct cell {
+    uint32_t w_epoch, w_clock;
+    uint32_t r_epoch, r_clock, r_mask; /* lanes of r_warp */
+    uint32_t r_blocks;                 /* the launch in which several blocks read it */
+    uint16_t w_tid, r_warp;            /* MANY: several warps read */
+    uint32_t flags;
+};
+
+struct region {
+    uintptr_t lo;
+    size_t bytes;
+    cell *cells;
+    void *base;
+    bool shared;
+};
+
+std::vector<region> shared; /* the first n_shared are the block's */
+size_t n_shared;
+std::map<uintptr_t, region> global;
+region *last; /* a global one, the last that was hit */
+bool watch_races = true;
+
+std::vector<uint32_t> block_starts; /* epochs, of the launch's blocks */
+std::set<uint32_t> acquired;        /* blocks that are ordered before this one */
+uint32_t acquired_by;               /* block_epoch that `acquired` belongs to */
+std::unordered_map<uintptr_t, std::set<uint32_t>> released; /* by atomics on an address */
+
+region make(size_t bytes, bool is_shared)
+{
+    region r;
+    r.base = aligned_alloc(256, (bytes + 255) / 256 * 256 + 2 * REDZONE);
+    r.cells = static_cast<cell *>(calloc(bytes / 2 + 1, sizeof(cell)));
+    if (!r.base || !r.cells) abort();
+    r.lo = reinterpret_cast<uintptr_t>(r.base) + REDZONE;
+    r.bytes = bytes;
+    r.shared = is_shared;
+    memset(reinterpret_cast<void *>(r.lo), 0xFF, bytes);
+    return r;
+}
+
+void drop(region *r)
+{
+    free(r->base);
+    free(r->cells);
+}
+
+region *find_global(uintptr_t p)
+{
+    if (last && p - last->lo < last->bytes) return last;
+    auto it = global.upper_bound(p);
+    if (it == global.begin()) return nullptr;
+    region *r = &(--it)->second;
+    if (p - r->lo >= r->bytes) return nullptr;
+    return last = r;
+}
+
+region *find(uintptr_t p)
+{
+    for (size_t i = 0; i < n_shared; i++) {
+        if (p - shared[i].lo < shared[i].bytes) return &shared[i];
+    }
+    return find_global(p);
+}
+
+/* Has t learnt, by barriers of its warp, of what thread `tid` had done at `clock`? */
+bool knows(const emu_fiber *t, int tid, uint32_t clock)
+{
+    return tid / EMU_WARP == t->warp && t->clock[tid % EMU_WARP] >= clock;
+}
+
+/* Was it another block of this launch that acted at `epoch`, with no atomics in between? */
+bool other_block(uint32_t epoch)
+{
+    if (epoch < emu_w.launch_epoch || epoch >= emu_w.block_epoch) return false;
+    if (acquired_by != emu_w.block_epoch || acquired.empty()) return true;
+    auto it = std::upper_bound(block_starts.begin(), block_starts.end(), epoch);
+    return acquired.count(*--it) == 0;
+}
+
+const char *place(char *buf, size_t size, const region *r, uintptr_t p)
+{
+    snprintf(buf, size, "byte %zu of a %s array of %zu", static_cast<size_t>(p) - r->lo,
+             r->shared ? "shared" : "global", r->bytes);
+    return buf;
+}
+
+void race(const region *r, uintptr_t p, const char *what, const char *with, int tid)
+{
+    char at[100];
+    emu_fault(EMU_RACE, "%s %s, which thread %d %s with no barrier since", what,
+              place(at, sizeof(at), r, p), tid, with);
+}
+
+void check_writer(const emu_fiber *t, const region *r, const cell *c, uintptr_t p, const char *what)
+{
+    if (c->w_epoch == emu_w.epoch) {
+        if (c->w_tid != t->tid && !knows(t, c->w_tid, c->w_clock))
+            race(r, p, what, c->flags & BY_ATOMIC ? "changed atomically" : "wrote", c->w_tid);
+    } else if (!r->shared && other_block(c->w_epoch)) {
+        race(r, p, what, "of another block wrote", c->w_tid);
+    }
+}
+
+void check_readers(const emu_fiber *t, const region *r, const cell *c, uintptr_t p,
+                   const char *what)
+{
+    if (c->r_epoch == emu_w.epoch) {
+        if (c->r_warp == MANY) race(r, p, what, "(and others) read", c->r_mask ? 0 : -1);
+        uint32_t others = c->r_mask;
+        if (c->r_warp == t->warp) others &= ~(1U << t->lane);
+        for (; others; others &= others - 1) {
+            int tid = c->r_warp * EMU_WARP + __builtin_ctz(others);
+            if (!knows(t, tid, c->r_clock)) race(r, p, what, "read", tid);
+        }
+    } else if (!r->shared && other_block(c->r_epoch)) {
+        race(r, p, what, "of another block read", c->r_warp == MANY ? -1 : c->r_warp * EMU_WARP);
+    }
+    if (!r->shared && c->r_blocks == emu_w.launch_epoch && c->r_blocks && acquired.empty())
+        race(r, p, what, "of another block read", -1);
+}
+
+void note_reader(const emu_fiber *t, const region *r, cell *c)
+{
+    uint32_t bit = 1U << t->lane, clock = t->clock[t->lane];
+    if (c->r_epoch != emu_w.epoch) {
+        if (!r->shared && c->r_epoch >= emu_w.launch_epoch && c->r_epoch < emu_w.block_epoch)
+            c->r_blocks = emu_w.launch_epoch;
+        c->r_epoch = emu_w.epoch;
+        c->r_warp = static_cast<uint16_t>(t->warp);
+        c->r_mask = bit;
+        c->r_clock = clock;
+    } else if (c->r_warp != t->warp) {
+        c->r_warp = MANY;
+    } else if ((c->r_mask & ~bit) == 0 || c->r_clock < clock) {
+        /* readers before that this lane knows of need not be kept apart: they are earlier */
+        uint32_t keep = 0;
+        for (uint32_t m = c->r_mask & ~bit; m; m &= m - 1) {
+            int lane = __builtin_ctz(m);
+            if (t->clock[lane] < c->r_clock) keep |= 1U << lane;
+        }
+        c->r_mask = keep | bit;
+        c->r_clock = clock;
+    } else {
+        c->r_mask |= bit;
+    }
+}
+
+void note_writer(const emu_fiber *t, cell *c, uint32_t flags)
+{
+    c->w_epoch = emu_w.epoch;
+    c->w_clock = t->clock[t->lane];
+    c->w_tid = static_cast<uint16_t>(t->tid);
+    c->flags = flags;
+}
+
+void check_written(const region *r, const cell *c, uintptr_t p)
+{
+    char at[100];
+    bool now = !r->shared || c->w_epoch >= emu_w.block_epoch;
+    if (now && (c->flags & (WRITTEN | IN_FLIGHT)) == WRITTEN) return;
+    if (now && c->flags & IN_FLIGHT)
+        emu_fault(EMU_UNINIT, "reads %s, where a cp.async of thread %d is in flight: no wait",
+                  place(at, sizeof(at), r, p), c->w_tid);
+    emu_fault(EMU_UNINIT, "reads %s, which nobody has written", place(at, sizeof(at), r, p));
+}
+
+/* An atomic orders this block after those that fenced and changed the same word. */
+void atomic_order(const emu_fiber *t, uintptr_t p)
+{
+    std::set<uint32_t> &rel = released[p];
+    if (acquired_by != emu_w.block_epoch) acquired.clear();
+    acquired_by = emu_w.block_epoch;
+    acquired.insert(rel.begin(), rel.end());
+    if (!t->fenced) return;
+    rel.insert(acquired.begin(), acquired.end());
+    rel.insert(emu_w.block_epoch);
+}
+
+bool constant(uintptr_t p, size_t bytes)
+{
+    if (p >= emu_w.args_lo && p + bytes <= emu_w.args_hi) return true;
+    return p >= reinterpret_cast<uintptr_t>(&__executable_start) &&
+           p + bytes <= reinterpret_cast<uintptr_t>(&_end);
+}
+
+void access(uintptr_t p, size_t bytes, emu_access_kind kind, bool wide)
+{
+    const emu_fiber *t = emu_cur;
+    if (p - t->stack_lo < EMU_STACK) return;
+    emu_w.accesses++;
+    const region *r = find(p);
+    if (!r) {
+        if (kind == EMU_READ && constant(p, bytes)) return;
+        emu_fault(EMU_BOUNDS, "%s %zu bytes at %p, which is in no array of the device",
+                  kind == EMU_READ ? "reads" : "writes", bytes, reinterpret_cast<void *>(p));
+    }
+    if (p + bytes > r->lo + r->bytes)
+        emu_fault(EMU_BOUNDS, "%s %zu bytes at byte %zu of an array of %zu",
+                  kind == EMU_READ ? "reads" : "writes", bytes, static_cast<size_t>(p) - r->lo,
+                  r->bytes);
+    if (wide && p % bytes)
+        emu_fault(EMU_MISALIGNED, "an access of %zu bytes at byte %zu of an array", bytes,
+                  static_cast<size_t>(p) - r->lo);
+    if (kind == EMU_ATOMIC && !r->shared) atomic_order(t, p);
+    bool races = bytes > 1 && (watch_races || r->shared);
+    cell *c = r->cells + (p - r->lo) / 2, *end = r->cells + (p - r->lo + bytes + 1) / 2;
+    for (uintptr_t at = p; c < end; c++, at += 2) {
+        if (kind == EMU_READ) {
+            check_written(r, c, at);
+            if (races) check_writer(t, r, c, at, "reads");
+            if (races) note_reader(t, r, c);
+            continue;
+        }
+        if (kind == EMU_ATOMIC) check_written(r, c, at);
+        bool both = kind == EMU_ATOMIC && c->flags & BY_ATOMIC;
+        if (races && !both) check_writer(t, r, c, at, "writes");
+        if (races) check_readers(t, r, c, at, "writes");
+        note_writer(t, c,
+                    kind == EMU_ISSUE    ? IN_FLIGHT
+                    : kind == EMU_ATOMIC ? WRITTEN | BY_ATOMIC
+                                         : WRITTEN);
+    }
+    if (kind == EMU_ISSUE) memset(reinterpret_cast<void *>(p), 0xFF, bytes);
+}
+
+} // namespace
+
+void emu_access(const void *p, size_t bytes, emu_access_kind kind, bool wide)
+{
+    access(reinterpret_cast<uintptr_t>(p), bytes, kind, wide);
+}
+
+void emu_watch_races(int on)
+{
+    watch_races = on != 0;
+}
+
+void emu_memory_launch(void)
+{
+    block_starts.clear();
+    acquired.clear();
+    acquired_by = 0;
+    released.clear();
+}
+
+void *emu_shared_array(size_t bytes)
+{
+    if (n_shared == shared.size()) shared.push_back(make(bytes, true));
+    region *r = &shared[n_shared++];
+    if (r->bytes != bytes) {
+        drop(r);
+        *r = make(bytes, true);
+    } else {
+        memset(reinterpret_cast<void *>(r->lo), 0xFF, bytes);
+    }
+    return reinterpret_cast<void *>(r->lo);
+}
+
+void emu_shared_reset(void)
+{
+    n_shared = 0;
+    block_starts.push_back(emu_w.epoch + 1);
+}
+
+void *emu_alloc(size_t bytes)
+{
+    region r = make(bytes ? bytes : 1, false);
+    last = nullptr;
+    global[r.lo] = r;
+    return reinterpret_cast<void *>(r.lo);
+}
+
+void emu_free(void *p)
+{
+    if (!p) return;
+    auto it = global.find(reinterpret_cast<uintptr_t>(p));
+    if (it == global.end()) abort();
+    drop(&it->second);
+    last = nullptr;
+    global.erase(it);
+}
+
+void emu_wrote(const void *p, size_t bytes)
+{
+    uintptr_t at = reinterpret_cast<uintptr_t>(p);
+    if (bytes == 0) return;
+    region *r = find_global(at);
+    if (!r || at + bytes > r->lo + r->bytes) abort();
+    for (size_t i = (at - r->lo) / 2; i < (at - r->lo + bytes + 1) / 2; i++)
+        r->cells[i].flags = WRITTEN;
+}
+
+const void *emu_first_unwritten(const void *p, size_t bytes)
+{
+    uintptr_t at = reinterpret_cast<uintptr_t>(p);
+    if (bytes == 0) return nullptr;
+    const region *r = find_global(at);
+    if (!r || at + bytes > r->lo + r->bytes) return p;
+    for (size_t i = (at - r->lo) / 2; i < (at - r->lo + bytes + 1) / 2; i++) {
+        if (!(r->cells[i].flags & WRITTEN)) return reinterpret_cast<const void *>(r->lo + i * 2);
+    }
+    return nullptr;
+}
+
+int emu_is_device(const void *p, size_t bytes)
+{
+    uintptr_t at = reinterpret_cast<uintptr_t>(p);
+    const region *r = find_global(at);
+    return r && at + bytes <= r->lo + r->bytes;
+}
+
+/* ---- what the compiler calls ---------------------------------------------------------- */
+
+extern "C" {
+void __tsan_init(void);
+void __tsan_func_entry(void *);
+void __tsan_func_exit(void);
+void __tsan_read_range(void *p, size_t n);
+void __tsan_write_range(void *p, size_t n);
+void __tsan_vptr_update(void **, void *);
+void __tsan_vptr_read(void **);
+
+void __tsan_init(void)
+{
+}
+void __tsan_func_entry(void *)
+{
+}
+void __tsan_func_exit(void)
+{
+}
+void __tsan_vptr_update(void **, void *)
+{
+}
+void __tsan_vptr_read(void **)
+{
+}
+
+#define HOOK(name, n, kind, wide)                                           \
+    void name(void *p);                                                     \
+    void name(void *p)                                                      \
+    {                                                                       \
+        if (emu_cur) access(reinterpret_cast<uintptr_t>(p), n, kind, wide); \
+    }
+HOOK(__tsan_read1, 1, EMU_READ, true)
+HOOK(__tsan_read2, 2, EMU_READ, true)
+HOOK(__tsan_read4, 4, EMU_READ, true)
+HOOK(__tsan_read8, 8, EMU_READ, true)
+HOOK(__tsan_read16, 16, EMU_READ, true)
+HOOK(__tsan_write1, 1, EMU_WRITE, true)
+HOOK(__tsan_write2, 2, EMU_WRITE, true)
+HOOK(__tsan_write4, 4, EMU_WRITE, true)
+HOOK(__tsan_write8, 8, EMU_WRITE, true)
+HOOK(__tsan_write16, 16, EMU_WRITE, true)
+HOOK(__tsan_unaligned_read2, 2, EMU_READ, false)
+HOOK(__tsan_unaligned_read4, 4, EMU_READ, false)
+HOOK(__tsan_unaligned_read8, 8, EMU_READ, false)
+HOOK(__tsan_unaligned_read16, 16, EMU_READ, false)
+HOOK(__tsan_unaligned_write2, 2, EMU_WRITE, false)
+HOOK(__tsan_unaligned_write4, 4, EMU_WRITE, false)
+HOOK(__tsan_unaligned_write8, 8, EMU_WRITE, false)
+HOOK(__tsan_unaligned_write16, 16, EMU_WRITE, false)
+
+void __tsan_read_range(void *p, size_t n)
+{
+    if (emu_cur && n) access(reinterpret_cast<uintptr_t>(p), n, EMU_READ, false);
+}
+void __tsan_write_range(void *p, size_t n)
+{
+    if (emu_cur && n) access(reinterpret_cast<uintptr_t>(p), n, EMU_WRITE, false);
+}
+}

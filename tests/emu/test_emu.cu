@@ -1,0 +1,344 @@
+/* test_emu.cu -- the emulator against what a device would do, and against kernels with faults planted
+ * in them: each must be found, in order and in any random order of threads.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include <check.h>
+
+#include "engine/cuda/intrin.h"
+#include "engine/cuda/launch.h"
+#include "tests/emu/emu.h"
+
+enum { SEEDS = 5 };
+
+static float *device_floats(size_t n, bool filled)
+{
+    float *p = (float *)emu_alloc(n * sizeof(float));
+    for (size_t i = 0; filled && i < n; i++) p[i] = (float)i;
+    if (filled) emu_wrote(p, n * sizeof(float));
+    return p;
+}
+
+/* ---- what works ---------------------------------------------------------------------- */
+
+/* out = in, reversed within the block through shared memory. */
+static __global__ void reverse_kernel(float *out, const float *in)
+{
+    CU_SHARED(float, tile);
+    unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    tile[threadIdx.x] = in[i];
+    __syncthreads(); /* all of the tile is written */
+    out[i] = tile[blockDim.x - 1 - threadIdx.x];
+}
+
+START_TEST(test_reverse)
+{
+    emu_seed((uint64_t)_i);
+    float *in = device_floats(4096, true), *out = device_floats(4096, false);
+    CU_LAUNCH(reverse_kernel, 16, 256, 1024, NULL, out, in);
+    for (int i = 0; i < 4096; i++) ck_assert(out[i] == (float)(i / 256 * 256 + 255 - i % 256));
+    ck_assert_ptr_null(emu_first_unwritten(out, 4096 * 4));
+    emu_free(in);
+    emu_free(out);
+}
+END_TEST
+
+/* Sums of blocks by shuffles, one partial sum a warp, and one atomic counter. */
+static __global__ void sum_kernel(float *out, uint32_t *count, const float *in)
+{
+    CU_STATIC_SHARED(float, part, 8);
+    float v = cu_warp_sum(in[blockIdx.x * blockDim.x + threadIdx.x]);
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
+    __syncthreads(); /* parts are there */
+    if (threadIdx.x < 32) {
+        float p = cu_warp_sum(threadIdx.x < 8 ? part[threadIdx.x] : 0);
+        if (threadIdx.x == 0) out[blockIdx.x] = p;
+    }
+    if (cu_ballot(threadIdx.x % 2 == 0) != 0x55555555U) out[0] = -1;
+    cu_atomic_add_u32(count, 1);
+}
+
+START_TEST(test_sum)
+{
+    emu_seed((uint64_t)_i);
+    float *in = device_floats(1024, true), *out = device_floats(4, false);
+    uint32_t *count = (uint32_t *)emu_alloc(4);
+    *count = 0;
+    emu_wrote(count, 4);
+    CU_LAUNCH(sum_kernel, 4, 256, 0, NULL, out, count, in);
+    for (int b = 0; b < 4; b++) ck_assert(out[b] == 256.0F * (float)b * 256 + 255 * 128);
+    ck_assert_uint_eq(*count, 1024);
+    emu_free(in);
+    emu_free(out);
+    emu_free(count);
+}
+END_TEST
+
+/* d = a b of 16 x 16 and 16 x 8 halves by every road into fragments: plain loads as intrin.h describes them,
+ * ldmatrix, and the k8 instruction twice; all must agree with the definition of a product. */
+static __global__ void mma_kernel(float *d, const uint16_t *a, const uint16_t *b, int bf16)
+{
+    CU_STATIC_SHARED(uint16_t, as, 16 * 16);
+    CU_STATIC_SHARED(uint16_t, bs, 16 * 8);
+    int lane = (int)threadIdx.x, g = lane / 4, q = lane % 4;
+    cu_cp_async16(as + lane * 8, a + lane * 8);
+    if (lane < 16) cu_cp_async16(bs + lane * 8, b + lane * 8);
+    cu_cp_async_commit();
+    CU_CP_ASYNC_WAIT(0);
+    cu_syncwarp();
+
+    uint32_t af[4], bf[2];
+    for (int i = 0; i < 4; i++) {
+        const uint16_t *p = as + (g + i % 2 * 8) * 16 + q * 2 + i / 2 * 8;
+        af[i] = (uint32_t)p[1] << 16 | p[0];
+    }
+    for (int i = 0; i < 2; i++) {
+        const uint16_t *p = bs + (q * 2 + i * 8) * 8 + g;
+        bf[i] = (uint32_t)p[8] << 16 | p[0];
+    }
+    float sums[3][4] = {{0}};
+    if (bf16)
+        cu_mma_bf16_k16(sums[0], af, bf);
+    else
+        cu_mma_f16_k16(sums[0], af, bf);
+
+    uint32_t al[4], bl[2];
+    cu_ldmatrix_x4(al, as + (lane % 16) * 16 + lane / 16 * 8);
+    cu_ldmatrix_x2_trans(bl, bs + (lane % 16) * 8);
+    if (bf16)
+        cu_mma_bf16_k16(sums[1], al, bl);
+    else
+        cu_mma_f16_k16(sums[1], al, bl);
+
+    for (int h = 0; h < 2; h++) {
+        if (bf16)
+            cu_mma_bf16_k8(sums[2], af + 2 * h, bf[h]);
+        else
+            cu_mma_f16_k8(sums[2], af + 2 * h, bf[h]);
+    }
+    for (int road = 0; road < 3; road++) {
+        for (int i = 0; i < 4; i++)
+            d[road * 128 + (g + i / 2 * 8) * 8 + q * 2 + i % 2] = sums[road][i];
+    }
+}
+
+START_TEST(test_mma)
+{
+    emu_seed((uint64_t)_i);
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        uint16_t *a = (uint16_t *)emu_alloc(512), *b = (uint16_t *)emu_alloc(256);
+        float *d = device_floats(384, false), av[256], bv[128];
+        for (int i = 0; i < 256; i++) {
+            av[i] = (float)(i * 37 % 101 - 50) / 4;
+            a[i] = bf16 ? cu_bf16_of(av[i]) : cu_f16_of(av[i]);
+        }
+        for (int i = 0; i < 128; i++) {
+            bv[i] = (float)(i * 53 % 97 - 48) / 8;
+            b[i] = bf16 ? cu_bf16_of(bv[i]) : cu_f16_of(bv[i]);
+        }
+        emu_wrote(a, 512);
+        emu_wrote(b, 256);
+        CU_LAUNCH(mma_kernel, 1, 32, 0, NULL, d, a, b, bf16);
+        for (int m = 0; m < 16; m++) {
+            for (int n = 0; n < 8; n++) {
+                float want = 0; /* exact: few bits */
+                for (int k = 0; k < 16; k++) want += av[m * 16 + k] * bv[k * 8 + n];
+                for (int road = 0; road < 3; road++)
+                    ck_assert_msg(d[road * 128 + m * 8 + n] == want, "road %d (%d, %d): %g not %g",
+                                  road, m, n, (double)d[road * 128 + m * 8 + n], (double)want);
+            }
+        }
+        emu_free(a);
+        emu_free(b);
+        emu_free(d);
+    }
+}
+END_TEST
+
+/* The last block sums what all blocks left in global memory: ordered by fences and an atomic. */
+static __global__ void last_block_kernel(float *out, float *part, uint32_t *count, int fence)
+{
+    CU_STATIC_SHARED(int, last, 1);
+    if (threadIdx.x == 0) {
+        part[blockIdx.x] = (float)blockIdx.x;
+        if (fence) __threadfence();
+        *last = cu_atomic_add_u32(count, 1) == gridDim.x - 1;
+    }
+    __syncthreads(); /* all know whether they are in the last block */
+    if (*last && threadIdx.x == 0) {
+        float sum = 0;
+        for (unsigned i = 0; i < gridDim.x; i++) sum += part[i];
+        *out = sum;
+    }
+}
+
+static emu_fault_kind run_last_block(int fence, float *sum)
+{
+    float *part = device_floats(8, false), *out = device_floats(1, false);
+    uint32_t *count = (uint32_t *)emu_alloc(4);
+    *count = 0;
+    emu_wrote(count, 4);
+    CU_LAUNCH(last_block_kernel, 8, 64, 0, NULL, out, part, count, fence);
+    emu_fault_kind k = emu_take_fault(NULL, 0);
+    *sum = *out;
+    emu_free(part);
+    emu_free(out);
+    emu_free(count);
+    return k;
+}
+
+START_TEST(test_last_block)
+{
+    float sum;
+    emu_catch_faults();
+    ck_assert_int_eq(run_last_block(1, &sum), EMU_OK);
+    ck_assert(sum == 28);
+    ck_assert_int_eq(run_last_block(0, &sum), EMU_RACE);
+}
+END_TEST
+
+/* ---- planted faults --------------------------------------------------------------------- */
+
+enum plant {
+    NOTHING,
+    SHARED_OVERRUN,
+    SHARED_UNDERRUN,
+    GLOBAL_OVERRUN,
+    HOST_MEMORY,
+    SHARED_UNWRITTEN,
+    GLOBAL_UNWRITTEN,
+    NO_BARRIER,
+    NO_SYNCWARP,
+    WRITE_AFTER_READ,
+    BLOCKS_COLLIDE,
+    NO_WAIT,
+    WAIT_TOO_FEW,
+    WAIT_NO_BARRIER,
+    LEFT_IN_FLIGHT,
+    BARRIER_IN_BRANCH,
+    TWO_BARRIERS,
+    EARLY_END,
+    SHUFFLE_IN_BRANCH,
+    MISALIGNED,
+    N_PLANT
+};
+
+/* What is missing shows itself as a race or as a read too early, by the order of the threads. */
+enum { RACE_OR_EARLY = 100 };
+static const int expected[N_PLANT] = {EMU_OK,        EMU_BOUNDS,    EMU_BOUNDS,    EMU_BOUNDS,
+                                      EMU_BOUNDS,    EMU_UNINIT,    EMU_UNINIT,    RACE_OR_EARLY,
+                                      RACE_OR_EARLY, EMU_RACE,      EMU_RACE,      EMU_UNINIT,
+                                      EMU_UNINIT,    RACE_OR_EARLY, EMU_IN_FLIGHT, EMU_DIVERGED,
+                                      EMU_DIVERGED,  EMU_DIVERGED,  EMU_DIVERGED,  EMU_MISALIGNED};
+
+/* 64 threads turn 64 pairs of 16-byte pieces around: correct but for the plant. */
+static __global__ void planted_kernel(float *out, const float *in, const float *host, int plant)
+{
+    CU_SHARED(float, s); /* [64 * 4 + 64] */
+    float *extra = s + 256;
+    int t = (int)threadIdx.x, other = t ^ 1, far = 63 - t;
+    cu_cp_async16(s + 4 * t, in + 4 * t);
+    cu_cp_async_commit();
+    if (plant == WAIT_TOO_FEW) {
+        CU_CP_ASYNC_WAIT(1);
+    } else if (plant != NO_WAIT) {
+        CU_CP_ASYNC_WAIT(0);
+    }
+    if (plant == EARLY_END && t == 5) return;
+    if (plant != WAIT_NO_BARRIER) __syncthreads(); /* all pieces are there */
+    float x = s[4 * far];
+    if (plant != SHARED_UNWRITTEN) extra[t] = x;
+    if (plant != NO_SYNCWARP) cu_syncwarp();
+    x += extra[other];
+    if (plant != NO_BARRIER) __syncthreads(); /* all have read their neighbour's */
+    if (plant == NO_BARRIER) x += extra[far];
+    if (plant == WRITE_AFTER_READ) x += extra[far];
+    if (plant == SHARED_OVERRUN && t == 63) x += extra[t + 1];
+    if (plant == SHARED_UNDERRUN && t == 0) s[-1] = x;
+    if (plant == MISALIGNED && t == 3) x += cu_ld_f32x4(s + 1).x;
+    extra[t] = x;
+    if (plant == SHUFFLE_IN_BRANCH && t < 8) x += cu_shfl_xor_f32(x, 1);
+    if (plant == GLOBAL_UNWRITTEN && t == 9) x += out[100];
+    if (plant == GLOBAL_OVERRUN && t == 9) out[128] = x;
+    if (plant == HOST_MEMORY && t == 9) x += *host;
+    if (plant == BARRIER_IN_BRANCH && t < 32) __syncthreads();
+    if (plant == TWO_BARRIERS) {
+        if (t < 32)
+            __syncthreads();
+        else
+            __syncthreads();
+    }
+    if (plant == LEFT_IN_FLIGHT && t == 0) cu_cp_async16(s, in);
+    out[(plant == BLOCKS_COLLIDE ? 0 : blockIdx.x * 64) + (unsigned)t] = x;
+}
+
+START_TEST(test_planted)
+{
+    int plant = _i / SEEDS;
+    char msg[600];
+    float *in = device_floats(256, true), *out = device_floats(128, false);
+    float *host = (float *)calloc(1, sizeof(*host));
+    emu_seed((uint64_t)(_i % SEEDS));
+    emu_catch_faults();
+    CU_LAUNCH(planted_kernel, 2, 64, 320 * 4, NULL, out, in, host, plant);
+    emu_fault_kind found = emu_take_fault(msg, sizeof(msg));
+    bool right = found == expected[plant] ||
+                 (expected[plant] == RACE_OR_EARLY && (found == EMU_RACE || found == EMU_UNINIT));
+    ck_assert_msg(right, "plant %d, seed %d: found %d, not %d: %s", plant, _i % SEEDS, found,
+                  expected[plant], msg);
+    if (plant == NOTHING) {
+        for (int i = 0; i < 128; i++)
+            ck_assert(out[i] == (float)(4 * (63 - i % 64) + 4 * (63 - (i % 64 ^ 1))));
+    }
+    /* and the emulator goes on as if nothing had been */
+    CU_LAUNCH(planted_kernel, 2, 64, 320 * 4, NULL, out, in, host, (int)NOTHING);
+    ck_assert_int_eq(emu_take_fault(msg, sizeof(msg)), EMU_OK);
+    emu_free(in);
+    emu_free(out);
+    free(host);
+}
+END_TEST
+
+START_TEST(test_refused_launches)
+{
+    float *in = device_floats(256, true), *out = device_floats(256, false);
+    emu_catch_faults();
+    CU_LAUNCH(reverse_kernel, 0, 256, 1024, NULL, out, in);
+    ck_assert_int_eq(cudaGetLastError(), cudaErrorInvalidConfiguration);
+    ck_assert_int_eq(emu_take_fault(NULL, 0), EMU_CONFIG);
+    CU_LAUNCH(reverse_kernel, 1, 1025, 4100, NULL, out, in);
+    ck_assert_int_eq(emu_take_fault(NULL, 0), EMU_CONFIG);
+    CU_LAUNCH(reverse_kernel, 1, 256, 49 << 10, NULL, out, in);
+    ck_assert_int_eq(emu_take_fault(NULL, 0), EMU_CONFIG);
+    ck_assert_int_eq(CU_ALLOW_SHARED(reverse_kernel, 64 << 10), cudaSuccess);
+    CU_LAUNCH(reverse_kernel, 1, 256, 49 << 10, NULL, out, in);
+    ck_assert_int_eq(cudaGetLastError(), cudaSuccess);
+    CU_LAUNCH(reverse_kernel, 1, 256, 1023, NULL, out, in); /* the tile ends too early */
+    ck_assert_int_eq(emu_take_fault(NULL, 0), EMU_BOUNDS);
+    CU_LAUNCH(reverse_kernel, 1, 256, 0, NULL, out, in);
+    ck_assert_int_eq(emu_take_fault(NULL, 0), EMU_BOUNDS);
+    emu_free(in);
+    emu_free(out);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("emu");
+    TCase *tc = tcase_create("emu");
+    tcase_set_timeout(tc, 60);
+    tcase_add_loop_test(tc, test_reverse, 0, SEEDS);
+    tcase_add_loop_test(tc, test_sum, 0, SEEDS);
+    tcase_add_loop_test(tc, test_mma, 0, SEEDS);
+    tcase_add_test(tc, test_last_block);
+    tcase_add_loop_test(tc, test_planted, 0, (int)N_PLANT * (int)SEEDS);
+    tcase_add_test(tc, test_refused_launches);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_set_fork_status(sr, CK_NOFORK);
+    srunner_run_all(sr, CK_NORMAL);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed != 0;
+}
