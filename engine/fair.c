@@ -145,8 +145,9 @@ fair *fair_create(const fair_config *cfg)
     f->used_first = f->used_last = f->late_first = f->late_last = NONE;
     double sum = 0;
     for (int c = 0; c < cfg->n_class; c++) sum += cfg->classes[c].weight;
-    for (int c = 0; c < cfg->n_class; c++) {
-        f->class_unit[c] = llround(SCALE * sum / cfg->classes[c].weight);
+    for (int c = 0; c < cfg->n_class; c++) { /* a weight that is not positive is the least there is */
+        double unit = SCALE * sum / cfg->classes[c].weight;
+        f->class_unit[c] = unit > 0 && unit < 1e9 ? llround(unit) : 1000000000;
         f->fill[c] = 1;
     }
     f->mean = FIRST_MEAN * 16;

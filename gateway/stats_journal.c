@@ -1,6 +1,7 @@
 /* stats_journal.c -- one list in order of change, and a hash table over it. */
 #include "gateway/stats_journal.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +15,7 @@ typedef struct node {
     uint32_t seen; /* round of journal_begin() */
     int table;
     bool gone; /* a mark: holds no row */
-    unsigned char row[];
+    _Alignas(max_align_t) unsigned char row[];
 } node;
 
 struct journal {
