@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "engine/backend_ops.h"
 
@@ -81,6 +82,29 @@ void be_unmap(backend *be, void *p, size_t bytes)
         be->ops->free(be, p);
 }
 
+size_t be_room(backend *be)
+{
+    return be->ops->room ? be->ops->room(be) : 0;
+}
+
+/* Address space, zeroed when touched: most steps want few logits. */
+void *be_host_alloc(backend *be, size_t bytes)
+{
+    if (be->ops->host_alloc) return be->ops->host_alloc(be, bytes);
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+void be_host_free(backend *be, void *p, size_t bytes)
+{
+    if (!p) return;
+    if (be->ops->host_free)
+        be->ops->host_free(be, p, bytes);
+    else
+        (void)munmap(p, bytes);
+}
+
 err_code be_upload(backend *be, void *dst, const void *src, size_t bytes)
 {
     return be->ops->upload(be, dst, src, bytes);
@@ -133,6 +157,26 @@ int be_weight_cols(const weight *w)
 dtype be_weight_type(const weight *w)
 {
     return w->type;
+}
+
+err_code be_table_create(backend *be, const void **out, const void *host, dtype type, int n_vocab,
+                         int dim, const weight *same, err *e)
+{
+    assert(host && n_vocab > 0 && dim > 0);
+    *out = host;
+    return be->ops->table_create ? be->ops->table_create(be, out, host, type, n_vocab, dim, same, e)
+                                 : ERR_NONE;
+}
+
+void be_table_destroy(backend *be, const void *table)
+{
+    if (table && be->ops->table_destroy) be->ops->table_destroy(be, table);
+}
+
+err_code be_prepare(backend *be, const weight *const *w, int n, err *e)
+{
+    assert(n >= 1 && n <= LINEAR_OUT_MAX);
+    return be->ops->prepare ? be->ops->prepare(be, w, n, e) : ERR_NONE;
 }
 
 size_t be_lora_a_bytes(const backend *be, dtype base, int rank, int d_in)

@@ -51,6 +51,9 @@ typedef struct backend_config {
     int n_threads;   /* CPU: compute threads including the caller; 0: one per core */
     const char *isa; /* CPU: "auto", "amx", "avx512bf16", "avx512", "avx2", "portable" */
     int device;      /* CUDA: ordinal */
+    double fraction; /* CUDA: of the device's memory, for everything; 0: 0.9 */
+    /* CUDA: the largest step; 0: 512 rows, 64 sequences, 8192 positions each */
+    int max_rows, max_seqs, max_context;
 } backend_config;
 
 typedef struct backend_caps {
@@ -80,7 +83,7 @@ typedef struct linear_out {
 enum { LINEAR_OUT_MAX = 3 };
 
 typedef struct rope_table {
-    const float *cos, *sin; /* [max_pos][rope_dim / 2], host memory */
+    const float *cos, *sin; /* [max_pos][rope_dim / 2], backend memory */
     int max_pos, rope_dim;  /* rotate-half convention (Hugging Face), first rope_dim of each head */
 } rope_table;
 
@@ -103,6 +106,11 @@ void be_free(backend *be, void *p);
  * that.  The size is given back with them. */
 void *be_map(backend *be, size_t bytes);
 void be_unmap(backend *be, void *p, size_t bytes);
+/* Bytes that be_alloc() and be_map() can still give in one piece; 0: nobody counts (host memory). */
+size_t be_room(backend *be);
+/* Host memory that the device can write at full speed, zeroed; be_logits() wants its result there. */
+void *be_host_alloc(backend *be, size_t bytes);
+void be_host_free(backend *be, void *p, size_t bytes);
 err_code be_upload(backend *be, void *dst, const void *src, size_t bytes);
 err_code be_download(backend *be, void *dst, const void *src, size_t bytes);
 
@@ -121,6 +129,16 @@ size_t be_weight_bytes(const weight *w);
 int be_weight_rows(const weight *w);
 int be_weight_cols(const weight *w);
 dtype be_weight_type(const weight *w);
+
+/* The input table: *out is what be_embed() takes for the raw [n_vocab][dim] matrix `host`, which stays where it
+ * is as long.  `same`: a weight made of the same matrix (tied embeddings), or NULL. */
+err_code be_table_create(backend *be, const void **out, const void *host, dtype type, int n_vocab,
+                         int dim, const weight *same, err *e);
+void be_table_destroy(backend *be, const void *table);
+
+/* These weights will be the `w` of the outs of one be_linear() (one alone: also of be_logits()).  After all
+ * weights were made, before the first step; may take its time. */
+err_code be_prepare(backend *be, const weight *const *w, int n, err *e);
 
 /* ---- adapters ----------------------------------------------------------------- */
 
@@ -176,11 +194,11 @@ void be_kv_load(backend *be, kv_pool *kv, int page, const void *host);
 
 /* ---- the model's operations: enqueue and return ---------------------------------- */
 
-/* out[i] = table[token[i]], by the segment's lora_embed where there is one; `table` is the base's raw
- * [n_vocab][dim] matrix of `type` in host memory. */
+/* out[i] = table[token[i]], by the segment's lora_embed where there is one; `table` is the base's, of
+ * be_table_create(). */
 void be_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
 
-/* out = rms_norm(x) * weight, over n_rows rows of `dim`; weight f32 in host memory. */
+/* out = rms_norm(x) * weight, over n_rows rows of `dim`; weight f32 in backend memory. */
 void be_rms_norm(backend *be, float *out, const float *x, const float *weight, float eps,
                  int n_rows, int dim);
 

@@ -28,6 +28,9 @@ struct backend_ops {
     void (*free)(backend *be, void *p);
     void *(*map)(backend *be, size_t bytes); /* NULL: alloc and free do */
     void (*unmap)(backend *be, void *p, size_t bytes);
+    size_t (*room)(backend *be);                    /* NULL: 0 */
+    void *(*host_alloc)(backend *be, size_t bytes); /* NULL: plain memory */
+    void (*host_free)(backend *be, void *p, size_t bytes);
     err_code (*upload)(backend *be, void *dst, const void *src, size_t bytes);
     err_code (*download)(backend *be, void *dst, const void *src, size_t bytes);
     void (*sync)(backend *be);
@@ -35,6 +38,12 @@ struct backend_ops {
     err_code (*weight_create)(backend *be, weight **out, const void *src, dtype type, int rows,
                               int cols, err *e);
     void (*weight_destroy)(backend *be, weight *w);
+
+    err_code (*table_create)(backend *be, const void **out, const void *host, dtype type,
+                             int n_vocab, int dim, const weight *same,
+                             err *e); /* NULL: the table itself */
+    void (*table_destroy)(backend *be, const void *table);
+    err_code (*prepare)(backend *be, const weight *const *w, int n, err *e); /* NULL: nothing */
 
     size_t (*lora_a_bytes)(const backend *be, dtype base, int rank, int d_in);
     size_t (*lora_b_bytes)(const backend *be, dtype base, int rank, int d_out);

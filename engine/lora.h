@@ -60,10 +60,11 @@ typedef struct lora_head {
 
 /* The input table: row t is gain * (table[t] + scale * B A_t). */
 typedef struct lora_embed {
-    const void *table; /* [n_vocab][dim], host-readable, of `table_type`; NULL: the base's */
-    int table_type;    /* dtype */
-    int pack_type;     /* dtype that mat was packed beside (be_lora_pack_embed) */
-    lora_mat mat;      /* a: [n_vocab][rank]; bias is not used */
+    const void
+        *table;     /* [n_vocab][dim] in the backend's memory, of `table_type`; NULL: the base's */
+    int table_type; /* dtype */
+    int pack_type;  /* dtype that mat was packed beside (be_lora_pack_embed) */
+    lora_mat mat;   /* a: [n_vocab][rank]; bias is not used */
 } lora_embed;
 
 /* Immutable while acquired.  Borrowed from the source, never freed by the engine. */

@@ -11,7 +11,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "engine/model_inside.h"
 
@@ -44,23 +43,16 @@ static void rope_frequencies(const model_config *c, float *inv_freq)
     }
 }
 
-/* Zero pages, touched when written; NULL when the address space is used up. */
-static void *reserve(size_t bytes)
-{
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                   -1, 0);
-    return p == MAP_FAILED ? NULL : p;
-}
-
 static err_code rope_create(model *m, err *e)
 {
     const model_config *c = &m->cfg;
     int half = c->head_dim / 2;
     m->rope_bytes = (size_t)c->max_pos * (size_t)half * sizeof(float);
     m->inv_freq = malloc((size_t)half * sizeof(float));
-    m->rope_cos = reserve(m->rope_bytes);
-    m->rope_sin = reserve(m->rope_bytes);
-    if (!m->inv_freq || !m->rope_cos || !m->rope_sin) {
+    m->rope_chunk = malloc(ROPE_CHUNK * (size_t)half * sizeof(float));
+    m->rope_cos = be_map(m->be, m->rope_bytes);
+    m->rope_sin = be_map(m->be, m->rope_bytes);
+    if (!m->inv_freq || !m->rope_chunk || !m->rope_cos || !m->rope_sin) {
         return err_set(e, ERR_NOMEM, "no memory for the rope tables of %d positions", c->max_pos);
     }
     rope_frequencies(c, m->inv_freq);
@@ -68,20 +60,34 @@ static err_code rope_create(model *m, err *e)
     return ERR_NONE;
 }
 
-/* Makes positions [0, n) ready. */
-static void rope_fill(model *m, int n)
+/* One function's values for positions [from, to), uploaded. */
+static err_code rope_upload(model *m, float *table, double (*fn)(double), int from, int to, err *e)
 {
-    int half = m->cfg.head_dim / 2;
-    int to = (n + ROPE_CHUNK - 1) / ROPE_CHUNK * ROPE_CHUNK;
-    if (to > m->cfg.max_pos) to = m->cfg.max_pos;
-    for (int pos = m->rope_ready; pos < to; pos++) {
-        for (int i = 0; i < half; i++) {
+    size_t half = (size_t)m->cfg.head_dim / 2;
+    float *v = m->rope_chunk;
+    for (int pos = from; pos < to; pos++) {
+        for (size_t i = 0; i < half; i++) {
             float angle = (float)pos * m->inv_freq[i]; /* rounded to f32 as the reference does */
-            m->rope_cos[(size_t)pos * (size_t)half + (size_t)i] = (float)cos((double)angle);
-            m->rope_sin[(size_t)pos * (size_t)half + (size_t)i] = (float)sin((double)angle);
+            *v++ = (float)fn((double)angle);
         }
     }
-    if (to > m->rope_ready) m->rope_ready = to;
+    err_code rc = be_upload(m->be, table + (size_t)from * half, m->rope_chunk,
+                            (size_t)(to - from) * half * sizeof(float));
+    return rc ? err_set(e, rc, "the device takes no rope tables") : ERR_NONE;
+}
+
+/* Makes positions [0, n) ready, a chunk at a time. */
+static err_code rope_fill(model *m, int n, err *e)
+{
+    err_code rc = ERR_NONE;
+    while (!rc && m->rope_ready < n) {
+        int from = m->rope_ready, to = from + ROPE_CHUNK;
+        if (to > m->cfg.max_pos) to = m->cfg.max_pos;
+        rc = rope_upload(m, m->rope_cos, cos, from, to, e);
+        if (!rc) rc = rope_upload(m, m->rope_sin, sin, from, to, e);
+        if (!rc) m->rope_ready = to;
+    }
+    return rc;
 }
 
 /* ----------------------------------------------------------------------------- life -- */
@@ -104,12 +110,26 @@ static err_code scratch_create(model *m, err *e)
     m->gate = rows_alloc(m, c->ffn_dim);
     m->up = rows_alloc(m, c->ffn_dim);
     m->logits_bytes = (size_t)m->max_logits * (size_t)c->n_vocab * sizeof(float);
-    m->logits = reserve(m->logits_bytes);
+    m->logits = be_host_alloc(m->be, m->logits_bytes);
     if (!m->x || !m->h || !m->q || !m->k || !m->v || !m->attn || !m->gate || !m->up || !m->logits) {
         return err_set(e, ERR_NOMEM, "no memory for steps of %d rows and %d logits", m->max_rows,
                        m->max_logits);
     }
     return ERR_NONE;
+}
+
+/* Tells the backend which matrices share an input. */
+static err_code products_prepare(model *m, err *e)
+{
+    err_code rc = be_prepare(m->be, (const weight *const *)&m->head, 1, e);
+    for (int i = 0; !rc && i < m->cfg.n_layer; i++) {
+        weight *const *w = m->layer[i].w;
+        rc = be_prepare(m->be, (const weight *const *)&w[PROJ_Q], 3, e);
+        if (!rc) rc = be_prepare(m->be, (const weight *const *)&w[PROJ_O], 1, e);
+        if (!rc) rc = be_prepare(m->be, (const weight *const *)&w[PROJ_GATE], 2, e);
+        if (!rc) rc = be_prepare(m->be, (const weight *const *)&w[PROJ_DOWN], 1, e);
+    }
+    return rc;
 }
 
 err_code model_load(model **out, const char *dir, backend *be, int max_rows, int max_logits, err *e)
@@ -126,6 +146,7 @@ err_code model_load(model **out, const char *dir, backend *be, int max_rows, int
     if (!rc) rc = model_weights_load(m, dir, e);
     if (!rc) rc = rope_create(m, e);
     if (!rc) rc = scratch_create(m, e);
+    if (!rc) rc = products_prepare(m, e);
     if (rc) {
         model_destroy(m);
         return rc;
@@ -142,9 +163,10 @@ void model_destroy(model *m)
     for (size_t i = 0; i < sizeof(scratch) / sizeof(scratch[0]); i++) {
         if (scratch[i]) be_free(m->be, scratch[i]);
     }
-    if (m->logits) (void)munmap(m->logits, m->logits_bytes);
-    if (m->rope_cos) (void)munmap(m->rope_cos, m->rope_bytes);
-    if (m->rope_sin) (void)munmap(m->rope_sin, m->rope_bytes);
+    be_host_free(m->be, m->logits, m->logits_bytes);
+    be_unmap(m->be, m->rope_cos, m->rope_bytes);
+    be_unmap(m->be, m->rope_sin, m->rope_bytes);
+    free(m->rope_chunk);
     free(m->inv_freq);
     free(m);
 }
@@ -239,10 +261,11 @@ err_code model_forward(model *m, kv_pool *kv, const step *s, const float **logit
     for (int i = 0; i < s->n_seq; i++) {
         int end = s->seq[i].pos0 + s->seq[i].n_rows;
         assert(end <= c->max_pos);
-        if (end > m->rope_ready) rope_fill(m, end);
+        err_code rc = end > m->rope_ready ? rope_fill(m, end, e) : ERR_NONE;
+        if (rc) return rc;
     }
 
-    be_embed(m->be, m->x, m->embed, m->embed_type, c->dim, s);
+    be_embed(m->be, m->x, m->table, m->embed_type, c->dim, s);
     for (int i = 0; i < c->n_layer; i++) forward_layer(m, kv, s, i);
     if (s->n_logit) {
         be_logits(m->be, m->logits, m->x, m->out_norm, c->norm_eps, c->dim, m->head, s);

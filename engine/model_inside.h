@@ -18,8 +18,8 @@ enum { MODEL_PATH_MAX = 4096 };
 typedef struct model_layer {
     weight *w[PROJ_COUNT];
     float *bias[PROJ_COUNT];     /* backend memory, or NULL */
-    float *attn_norm, *mlp_norm; /* host, [dim] */
-    float *q_norm, *k_norm;      /* host, [head_dim], or NULL */
+    float *attn_norm, *mlp_norm; /* the same, [dim] */
+    float *q_norm, *k_norm;      /* [head_dim], or NULL */
 } model_layer;
 
 struct model {
@@ -30,6 +30,7 @@ struct model {
     /* weights, made by model_weights_load() */
     model_layer *layer; /* [n_layer] */
     const void *embed;  /* raw [n_vocab][dim]: mapped, or embed_copy */
+    const void *table;  /* what be_embed() reads of it */
     dtype embed_type;
     void *embed_copy;
     safetensors *embed_file; /* kept mapped while embed points into it */
@@ -39,11 +40,12 @@ struct model {
 
     /* positions [0, rope_ready) are filled in */
     rope_table rope;
-    float *rope_cos, *rope_sin, *inv_freq;
+    float *rope_cos, *rope_sin; /* backend memory */
+    float *inv_freq, *rope_chunk;
     size_t rope_bytes; /* of each of the two tables */
     int rope_ready;
 
-    /* scratch of one step, backend memory but for logits */
+    /* scratch of one step, backend memory; logits of be_host_alloc() */
     float *x, *h, *q, *k, *v, *attn, *gate, *up;
     float *logits;
     size_t logits_bytes;

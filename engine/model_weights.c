@@ -28,7 +28,6 @@ typedef struct wanted {
     char name[96];
     int rows, cols;  /* cols 0: a vector of `rows` values */
     weight **matrix; /* packed here, or: */
-    float **host;    /* vector as f32 in host memory, or: */
     float **device;  /* vector as f32 in backend memory; all NULL: the embedding table */
     const shard *from;
     const st_tensor *t;
@@ -179,11 +178,11 @@ static void want_layer(loader *l, int i)
             want(l, i, proj_names[p], ".bias", d_out, 0)->device = &layer->bias[p];
         }
     }
-    want(l, i, "input_layernorm", ".weight", c->dim, 0)->host = &layer->attn_norm;
-    want(l, i, "post_attention_layernorm", ".weight", c->dim, 0)->host = &layer->mlp_norm;
+    want(l, i, "input_layernorm", ".weight", c->dim, 0)->device = &layer->attn_norm;
+    want(l, i, "post_attention_layernorm", ".weight", c->dim, 0)->device = &layer->mlp_norm;
     if (c->qk_norm) {
-        want(l, i, "self_attn.q_norm", ".weight", c->head_dim, 0)->host = &layer->q_norm;
-        want(l, i, "self_attn.k_norm", ".weight", c->head_dim, 0)->host = &layer->k_norm;
+        want(l, i, "self_attn.q_norm", ".weight", c->head_dim, 0)->device = &layer->q_norm;
+        want(l, i, "self_attn.k_norm", ".weight", c->head_dim, 0)->device = &layer->k_norm;
     }
 }
 
@@ -199,7 +198,7 @@ static err_code want_all(loader *l, err *e)
     want(l, -1, c->tied ? "model.embed_tokens" : "lm_head", ".weight", c->n_vocab, c->dim)->matrix =
         &l->m->head;
     (void)want(l, -1, "model.embed_tokens", ".weight", c->n_vocab, c->dim);
-    want(l, -1, "model.norm", ".weight", c->dim, 0)->host = &l->m->out_norm;
+    want(l, -1, "model.norm", ".weight", c->dim, 0)->device = &l->m->out_norm;
     for (int i = 0; i < c->n_layer; i++) want_layer(l, i);
     return ERR_NONE;
 }
@@ -341,10 +340,6 @@ static err_code load_vector(model *m, const wanted *w, err *e)
     float *v = host_alloc(bytes);
     if (!v) return err_set(e, ERR_NOMEM, "tensor '%s': no memory", w->name);
     st_read_f32(w->t, 0, (size_t)w->rows, v);
-    if (w->host) {
-        *w->host = v;
-        return ERR_NONE;
-    }
     *w->device = be_alloc(m->be, bytes);
     err_code rc = *w->device ? be_upload(m->be, *w->device, v, bytes) : ERR_NOMEM;
     free(v);
@@ -361,6 +356,9 @@ static err_code load_embedding(loader *l, const wanted *w, err *e)
     if (!m->embed) return err_set(e, ERR_NOMEM, "tensor '%s': no memory", w->name);
     m->cfg.embed_type = m->embed_type;
     m->cfg.embed_print = m->cfg.tied ? m->cfg.head_print : print_of(w->t);
+    err_code rc = be_table_create(m->be, &m->table, m->embed, m->embed_type, w->rows, w->cols,
+                                  m->cfg.tied ? m->head : NULL, e);
+    if (rc) return e ? err_context(e, "tensor '%s'", w->name) : rc;
     safetensors_forget(w->from->f, w->t); /* rows come back as they are used */
     if (m->embed_copy) return ERR_NONE;
     shard *s = &l->shard[w->from - l->shard];
@@ -382,9 +380,9 @@ static err_code load_all(loader *l, const char *dir, err *e)
     if (!rc) rc = check_types(l, e);
     for (size_t i = 0; i < l->n_want && !rc; i++) {
         const wanted *w = &l->want[i];
-        rc = w->matrix              ? load_matrix(l->m, w, e)
-             : w->host || w->device ? load_vector(l->m, w, e)
-                                    : load_embedding(l, w, e);
+        rc = w->matrix   ? load_matrix(l->m, w, e)
+             : w->device ? load_vector(l->m, w, e)
+                         : load_embedding(l, w, e);
     }
     return rc;
 }
@@ -408,17 +406,19 @@ void model_weights_clear(model *m)
             if (l->w[p]) be_weight_destroy(m->be, l->w[p]);
             if (l->bias[p]) be_free(m->be, l->bias[p]);
         }
-        free(l->attn_norm);
-        free(l->mlp_norm);
-        free(l->q_norm);
-        free(l->k_norm);
+        float *norms[] = {l->attn_norm, l->mlp_norm, l->q_norm, l->k_norm};
+        for (int k = 0; k < 4; k++) {
+            if (norms[k]) be_free(m->be, norms[k]);
+        }
     }
     free(m->layer);
     m->layer = NULL;
     if (m->head) be_weight_destroy(m->be, m->head);
     m->head = NULL;
-    free(m->out_norm);
+    if (m->out_norm) be_free(m->be, m->out_norm);
     m->out_norm = NULL;
+    be_table_destroy(m->be, m->table);
+    m->table = NULL;
     free(m->embed_copy);
     m->embed_copy = NULL;
     safetensors_close(m->embed_file);
