@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <limits.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +31,7 @@
 enum { DRAIN_MARGIN_US = 30000000 };
 enum { EXIT_USAGE = 2, SETS_MAX = 64, ADMIN_THREADS = 16, METRICS_THREADS = 4, SLOT_MARGIN = 64 };
 enum { SWEEP_US = 5000000 }; /* between looks for abandoned uploads */
+enum { MMAP_BYTES = 256 * 1024 }; /* allocations of that size are the system's own */
 
 typedef struct {
     const char *file, *dir, *model;
@@ -471,6 +473,15 @@ static void drain(process *p, const sigset_t *signals)
     (void)nanosleep(&settle, NULL);
 }
 
+/* What many threads allocate for a moment (a listing, an adapter's files) goes back to the system and not into
+ * one heap per thread: memory for each of ten thousand adapters would otherwise be mostly holes. */
+static void bound_holes(void)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    (void)mallopt(M_MMAP_THRESHOLD, MMAP_BYTES);
+    (void)mallopt(M_ARENA_MAX, cores > 2 ? (int)cores : 2);
+}
+
 static int serve(const arguments *a)
 {
     static process p; /* large, one of it */
@@ -480,6 +491,7 @@ static int serve(const arguments *a)
     if (read_config(a, &p.cfg, &e)) return fail(&e);
     apply_log(&p.cfg);
     raise_file_limit();
+    bound_holes();
     (void)signal(SIGPIPE, SIG_IGN);
     (void)signal(SIGXFSZ, SIG_IGN); /* a file-size limit is an error of that write, not the end */
     (void)sigemptyset(&signals);
