@@ -30,7 +30,7 @@
 /* After the drain what still runs is cut short, and the listeners end. */
 enum { DRAIN_MARGIN_US = 30000000 };
 enum { EXIT_USAGE = 2, SETS_MAX = 64, ADMIN_THREADS = 16, METRICS_THREADS = 4, SLOT_MARGIN = 64 };
-enum { SWEEP_US = 5000000 }; /* between looks for abandoned uploads */
+enum { SWEEP_US = 5000000 };      /* between looks for abandoned uploads */
 enum { MMAP_BYTES = 256 * 1024 }; /* allocations of that size are the system's own */
 
 typedef struct {
