@@ -1,6 +1,7 @@
-/* copy.h -- an adapter in host memory, compact: as its file has it, or with A and B in int8.
+/* copy.h -- an adapter in host memory: as its file has it, as the device has it, or with A and B in int8.
  *
- * The middle tier: what it holds needs no disk, no hashing and no parsing to be packed again.  In int8 each
+ * The middle tier: what it holds needs no disk, no hashing and no parsing to be packed again.  As the device
+ * has it (load.c makes that of most) means chunk after chunk of the arena: going up is a plain copy.  In int8 each
  * COPY_GROUP consecutive values share a scale: an element is off by at most 1/254 of the largest of
  * its group (symmetric rounding to 127 steps, as in LLM.int8's vector-wise scheme), at 1.06 bytes each.
  * All other tensors stay as they are.  Where int8 is on, an adapter is always packed from its copy, so
@@ -24,6 +25,7 @@ typedef struct adapter_copy {
     uint8_t *data;
     uint64_t bytes;
     uint64_t image_bytes;      /* int8; 0: data is the image */
+    size_t chunk_bytes;        /* data is what stood in the chunks, the last one cut short; 0: no */
     struct adapter_copy *next; /* for whoever frees several */
 } adapter_copy;
 

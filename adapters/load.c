@@ -14,6 +14,7 @@
 #include "storage/digest.h"
 
 enum { PIECE_ALIGN = 64, A_ROWS = 4 /* of A stay together: kernels take so many at a time */ };
+enum { READ_PIECE = 256 * 1024 };
 
 void adapter_load_clear(adapter_load *ld)
 {
@@ -60,7 +61,9 @@ err_code adapter_load_begin(adapter_load *ld, const load_env *env, uint64_t id, 
                          ld->v->name, ld->v->version);
 }
 
-static err_code read_file(int dir_fd, const char *name, uint8_t **out, size_t *len, err *e)
+/* Reads a file whole.  The system reads ahead while what has come is hashed. */
+static err_code read_file(int dir_fd, const char *name, uint8_t **out, uint64_t *len,
+                          uint8_t sha[DIGEST_BYTES], err *e)
 {
     *out = NULL;
     *len = 0;
@@ -68,13 +71,18 @@ static err_code read_file(int dir_fd, const char *name, uint8_t **out, size_t *l
     if (fd < 0) return err_set(e, ERR_IO, "%s cannot be read", name);
     off_t size = lseek(fd, 0, SEEK_END);
     uint8_t *p = size >= 0 ? malloc((size_t)size + 1) : NULL;
+    digest_state *d = digest_begin();
     size_t n = 0;
+    (void)posix_fadvise(fd, 0, size, POSIX_FADV_WILLNEED);
     while (p != NULL && n < (size_t)size) {
-        ssize_t got = pread(fd, p + n, (size_t)size - n, (off_t)n);
+        size_t left = (size_t)size - n;
+        ssize_t got = pread(fd, p + n, left < READ_PIECE ? left : READ_PIECE, (off_t)n);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) break;
+        digest_add(d, p + n, (size_t)got);
         n += (size_t)got;
     }
+    digest_end(d, sha);
     close(fd);
     if (p == NULL) return err_set(e, ERR_NOMEM, "out of memory");
     if (n != (size_t)size) {
@@ -87,21 +95,22 @@ static err_code read_file(int dir_fd, const char *name, uint8_t **out, size_t *l
 }
 
 /* The whole content in memory, once it is known to be what was published. */
-static err_code read_checked(const adapter_load *ld, uint8_t **weights, size_t *len, err *e)
+static err_code read_checked(const adapter_load *ld, uint8_t **weights, uint64_t *len, err *e)
 {
-    uint8_t *config = NULL, got[DIGEST_BYTES];
-    size_t n_config = 0;
+    uint8_t *config = NULL, sha[2][DIGEST_BYTES], got[DIGEST_BYTES];
+    uint64_t bytes[2] = {0};
     *weights = NULL;
-    err_code code = read_file(ld->dir_fd, "adapter_config.json", &config, &n_config, e);
+    err_code code = read_file(ld->dir_fd, "adapter_config.json", &config, &bytes[0], sha[0], e);
     if (code == ERR_NONE)
-        code = read_file(ld->dir_fd, "adapter_model.safetensors", weights, len, e);
+        code = read_file(ld->dir_fd, "adapter_model.safetensors", weights, &bytes[1], sha[1], e);
     if (code == ERR_NONE) {
-        adapter_digest(config, n_config, *weights, *len, got);
+        adapter_digest_parts(bytes, (const uint8_t(*)[DIGEST_BYTES])sha, got);
         if (!digest_same(got, ld->v->digest, DIGEST_BYTES))
             code = err_set(e, ERR_CORRUPT, "the stored files of %s@%d have changed on the disk",
                            ld->v->name, ld->v->version);
     }
     free(config);
+    *len = bytes[1];
     return code;
 }
 
@@ -188,7 +197,7 @@ int adapter_chunks(const adapter_layout *al, const model_config *base, const bac
     return w.chunk + 1;
 }
 
-/* One adapter's packing under way.  The block behind `mat` holds the matrices, then a lora_split for each
+/* One adapter's packing under way; without a file only the addresses are found.  The block behind `mat` holds the matrices, then a lora_split for each
  * chunk border that may cut one, then the addresses of what is behind the borders. */
 typedef struct packing {
     const adapter_load *ld;
@@ -230,8 +239,11 @@ static err_code pack_a(packing *p, lora_mat *m, const void *src, dtype type, int
         } else {
             *p->more++ = to;
         }
-        const char *from = (const char *)src + (size_t)done * (size_t)d_in * dtype_bytes(type);
-        code = be_lora_pack(env->be, env->base->type, to, NULL, from, NULL, type, n, d_in, 1, e);
+        if (src != NULL) {
+            const char *from = (const char *)src + (size_t)done * (size_t)d_in * dtype_bytes(type);
+            code =
+                be_lora_pack(env->be, env->base->type, to, NULL, from, NULL, type, n, d_in, 1, e);
+        }
         advance(&p->w, (size_t)n * row);
     }
     return code;
@@ -258,9 +270,12 @@ static err_code pack_b(packing *p, lora_mat *m, const void *src, dtype type, int
             *p->more++ = to;
         }
         int col = done * cols, end = col + n * cols < d_out ? col + n * cols : d_out;
-        const char *from = (const char *)src + (size_t)col * (size_t)m->rank * dtype_bytes(type);
-        code = be_lora_pack(env->be, env->base->type, NULL, to, NULL, from, type, m->rank, 1,
-                            end - col, e);
+        if (src != NULL) {
+            const char *from =
+                (const char *)src + (size_t)col * (size_t)m->rank * dtype_bytes(type);
+            code = be_lora_pack(env->be, env->base->type, NULL, to, NULL, from, type, m->rank, 1,
+                                end - col, e);
+        }
         advance(&p->w, (size_t)n * block);
     }
     return code;
@@ -276,10 +291,13 @@ static err_code pack_pair(packing *p, size_t slot, err *e)
     m->rank = al->peft.layer[slot].rank;
     m->scale = al->peft.layer[slot].scale;
     void *spare_a = NULL, *spare_b = NULL;
-    const void *a = aligned(p->file, &pair->a, &spare_a);
-    const void *b = aligned(p->file, &pair->b, &spare_b);
-    err_code code =
-        a != NULL && b != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory for an adapter");
+    const void *a = NULL, *b = NULL;
+    err_code code = ERR_NONE;
+    if (p->file != NULL) {
+        a = aligned(p->file, &pair->a, &spare_a);
+        b = aligned(p->file, &pair->b, &spare_b);
+        if (a == NULL || b == NULL) code = err_set(e, ERR_NOMEM, "no memory for an adapter");
+    }
     if (code == ERR_NONE) code = pack_a(p, m, a, pair->a.type, d_in, e);
     if (code == ERR_NONE) code = pack_b(p, m, b, pair->b.type, d_out, e);
     if (m->split != NULL && m->split->a == NULL) split_of(p, m)->a_first = m->rank; /* whole */
@@ -288,16 +306,74 @@ static err_code pack_pair(packing *p, size_t slot, err *e)
     return code;
 }
 
+/* Bytes of the i-th chunk in a copy of `bytes`. */
+static size_t piece_of(uint64_t bytes, size_t chunk_bytes, int i)
+{
+    uint64_t left = bytes - (uint64_t)i * chunk_bytes;
+    return left < chunk_bytes ? (size_t)left : chunk_bytes;
+}
+
+static err_code upload_chunks(const adapter_copy *c, backend *be, void *const *chunk)
+{
+    err_code code = ERR_NONE;
+    for (int i = 0; (uint64_t)i * c->chunk_bytes < c->bytes && code == ERR_NONE; i++) {
+        code = be_upload(be, chunk[i], c->data + (size_t)i * c->chunk_bytes,
+                         piece_of(c->bytes, c->chunk_bytes, i));
+    }
+    return code;
+}
+
+/* What is in the chunks now takes the place of the file's content in the copy, unless that would be much
+ * larger, or there is more to make of the file than chunks. */
+static void compact(adapter_load *ld, void *const *chunk, uint64_t bytes)
+{
+    adapter_copy *c = ld->copy;
+    const load_env *env = ld->env;
+    if (!env->keep || !ld->own_copy || c->image_bytes > 0 || bytes > c->bytes + c->bytes / 4 * 3)
+        return;
+    if (extras_bytes(&c->layout, env->base, env->be) > 0) return;
+    uint8_t *data = malloc((size_t)bytes);
+    err_code code = data != NULL ? ERR_NONE : ERR_NOMEM;
+    for (int i = 0; (uint64_t)i * env->chunk_bytes < bytes && code == ERR_NONE; i++) {
+        code = be_download(env->be, data + (size_t)i * env->chunk_bytes, chunk[i],
+                           piece_of(bytes, env->chunk_bytes, i));
+    }
+    if (code != ERR_NONE) {
+        free(data);
+        return;
+    }
+    free(c->data);
+    c->data = data;
+    c->bytes = bytes;
+    c->chunk_bytes = env->chunk_bytes;
+}
+
+/* Fills the matrices and, unless the copy is packed, the chunks. */
+static err_code pack_layers(adapter_load *ld, packing *p, err *e)
+{
+    const load_env *env = ld->env;
+    size_t n_mat = (size_t)env->base->n_layer * PROJ_COUNT;
+    err_code code = ERR_NONE;
+    for (size_t slot = 0; slot < n_mat && code == ERR_NONE; slot++)
+        if (layout_of(ld)->peft.layer[slot].wrapped) code = pack_pair(p, slot, e);
+    if (code != ERR_NONE || p->file == NULL) return code;
+    return extras_make(&ld->extras, layout_of(ld), env->base, env->weights, env->be, p->file,
+                       ld->mat, e);
+}
+
 err_code adapter_load_pack(adapter_load *ld, void *const *chunk, err *e)
 {
     const load_env *env = ld->env;
+    const adapter_copy *c = ld->copy;
     size_t n_mat = (size_t)env->base->n_layer * PROJ_COUNT, n = (size_t)ld->n_chunks;
-    void *spare;
+    void *spare = NULL;
+    const uint8_t *file = NULL;
     ld->mat = calloc(1, n_mat * sizeof(lora_mat) + n * (sizeof(lora_split) + sizeof(void *)));
-    const uint8_t *file = copy_open(ld->copy, env->base->n_layer, &spare);
-    err_code code = ld->mat != NULL && file != NULL
-                        ? ERR_NONE
-                        : err_set(e, ERR_NOMEM, "no memory for an adapter");
+    if (c->chunk_bytes == 0) file = copy_open(c, env->base->n_layer, &spare);
+    if (ld->mat == NULL || (file == NULL && c->chunk_bytes == 0)) {
+        free(spare);
+        return err_set(e, ERR_NOMEM, "no memory for an adapter");
+    }
     packing p = {.ld = ld,
                  .file = file,
                  .chunk = chunk,
@@ -305,19 +381,20 @@ err_code adapter_load_pack(adapter_load *ld, void *const *chunk, err *e)
                  .mat = ld->mat,
                  .split = (lora_split *)(void *)(ld->mat + n_mat)};
     p.more = (const void **)(void *)(p.split + n);
-    for (size_t slot = 0; slot < n_mat && code == ERR_NONE; slot++)
-        if (layout_of(ld)->peft.layer[slot].wrapped) code = pack_pair(&p, slot, e);
-    if (code == ERR_NONE)
-        code = extras_make(&ld->extras, layout_of(ld), env->base, env->weights, env->be, file,
-                           ld->mat, e);
+    err_code code = pack_layers(ld, &p, e);
     free(spare);
+    if (code != ERR_NONE) return code;
+    if (c->chunk_bytes == 0)
+        compact(ld, chunk, (uint64_t)p.w.chunk * env->chunk_bytes + p.w.at);
+    else if (upload_chunks(c, env->be, chunk) != ERR_NONE)
+        code = err_set(e, ERR_IO, "the device took no copy of an adapter");
     return code;
 }
 
 err_code adapter_load_read(adapter_load *ld, err *e)
 {
     uint8_t *file = NULL;
-    size_t len = 0;
+    uint64_t len = 0;
     if (ld->copy != NULL) return ERR_NONE;
     err_code code = read_checked(ld, &file, &len, e);
     if (code != ERR_NONE) {

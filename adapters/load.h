@@ -3,7 +3,8 @@
  * Steps, so that the caller can look for room in between and keep the copy: begin() pins the version, and
  * reads the small header unless there is a copy already; it knows how many chunks are needed.  read()
  * reads everything and compares it with the digest under which it was published.  pack() fills the
- * chunks (be_lora_pack); what does not fit into one goes on in the next (struct lora_split).
+ * chunks (be_lora_pack, or be_upload from a copy that is packed); what does not fit into one goes on in the
+ * next (struct lora_split).
  *
  * Ownership: begin() to clear(), whatever happened between; copy, extras and mat may be taken over (set
  *            NULL).
@@ -32,6 +33,7 @@ typedef struct load_env {
     const model *weights; /* of the base; NULL: what needs them is refused */
     size_t chunk_bytes;
     bool int8; /* copies in int8 */
+    bool keep; /* copies are kept: pack() makes them such as go up again by a plain copy */
 } load_env;
 
 typedef struct adapter_load {

@@ -12,14 +12,9 @@
  *     recently taken of those is closed: it finishes what it serves and is handed out no more until
  *     it has been evicted and asked for again; and new sequences leave it room (devmem_reserve);
  *   - what could never fit is refused, not queued.
- *
- * Copies in host memory are made when files are read, and evicted by the same measure as the arena's:
- * uses * microseconds of reading / bytes, over a clock.
  */
 #include "adapters/residency.h"
 
-#include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,72 +23,18 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "adapters/load.h"
+#include "adapters/residency_tables.h"
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 
-enum { LOADER_NICE = 15 };
+/* Loads share the cores with the running batch.  One that a request waits for comes before work that can
+ * wait, but after the batch; a hint takes what is left over. */
+enum { DEMAND_NICE = 5, HINT_NICE = 15 };
 
-enum { BUCKETS = 4096, LOADERS_MAX = 16, ROWS_ROOM = 1024 };
+static _Thread_local int pace; /* this loader's niceness: on Linux it is a thread's own */
+
+enum { ROWS_ROOM = 1024 };
 enum { PATIENCE_US = 1000000, RETRY_US = 5000000, TICK_MS = 2 };
-static const double HALF_LIFE_US = 600e6; /* of popularity */
-
-typedef enum { WANT_NONE, WANT_HINT, WANT_DEMAND } want;
-
-typedef struct entry {
-    struct entry *chained;     /* hash */
-    struct entry *prev, *next; /* queue while queued, LRU while resident */
-    uint64_t id;
-    residency_state state; /* HOST is never stored: DISK with a copy */
-    want wanted;
-    bool taken;    /* a loader works on it */
-    bool reserved; /* its chunks are taken; it stands in no queue */
-    bool pinned, closing, gone;
-    int acquired;
-    uint64_t bytes; /* of its chunks; known once a loader has read the header */
-    int64_t due_us; /* order in the queue; 0: not known */
-    int64_t failed_us, took_us, last_use_us;
-    double popularity; /* decayed count of uses, as of last_use_us */
-    uint64_t n_hits, n_loads;
-    bool fresh; /* loaded, and nobody took it yet */
-    err *why;   /* with RESIDENCY_FAILED */
-    lora_view view;
-    lora_mat *mat;
-    devmem_lease *lease;
-    adapter_extras extras;
-    adapter_copy *copy;
-    int host_at; /* in rs->host */
-    int64_t read_us;
-    double host_worth;
-} entry;
-
-typedef struct chain {
-    entry *head, *tail;
-    int n;
-} chain;
-
-struct residency {
-    load_env env;
-    devmem *arena, *own_arena;
-    size_t budget, host_budget;
-    int n_loaders;
-    pthread_t loader[LOADERS_MAX];
-
-    pthread_mutex_t mu; /* before the registry's, the arena's and the backend's; guards all below */
-    pthread_cond_t work; /* CLOCK_MONOTONIC: queued, released, evicted, stop */
-    bool stop;
-    entry *bucket[BUCKETS];
-    chain queue[3]; /* by want; WANT_NONE: those whose chunks are taken */
-    chain lru;      /* resident, least recently used first */
-    entry **host;   /* those with a copy */
-    int n_host, cap_host;
-    size_t host_used;
-    double host_clock;
-    adapter_copy *trash; /* to be freed once mu is not held */
-    int n_acquired;
-    const entry *starved; /* has had devmem_reserve() called for it */
-    residency_stats stats;
-};
 
 const char *residency_state_name(residency_state s)
 {
@@ -107,201 +48,12 @@ const char *residency_state_name(residency_state s)
     return "unknown";
 }
 
-/* ---- lists and table (mu is held) ------------------------------------------------------- */
-
-static void list_push(chain *l, entry *en)
-{
-    en->next = NULL;
-    en->prev = l->tail;
-    if (l->tail != NULL)
-        l->tail->next = en;
-    else
-        l->head = en;
-    l->tail = en;
-    l->n++;
-}
-
-static void list_drop(chain *l, entry *en)
-{
-    if (en->prev != NULL)
-        en->prev->next = en->next;
-    else
-        l->head = en->next;
-    if (en->next != NULL)
-        en->next->prev = en->prev;
-    else
-        l->tail = en->prev;
-    en->prev = en->next = NULL;
-    l->n--;
-}
-
-static size_t bucket_of(uint64_t id)
-{
-    return (size_t)(id * 0x9e3779b97f4a7c15u >> 40) & (BUCKETS - 1);
-}
-
-static entry *find(residency *rs, uint64_t id)
-{
-    entry *en = rs->bucket[bucket_of(id)];
-    while (en != NULL && en->id != id) en = en->chained;
-    return en;
-}
-
-static entry *find_or_add(residency *rs, uint64_t id)
-{
-    entry *en = find(rs, id);
-    if (en != NULL) return en;
-    en = calloc(1, sizeof *en);
-    if (en == NULL) return NULL;
-    en->id = id;
-    en->state = RESIDENCY_DISK;
-    en->chained = rs->bucket[bucket_of(id)];
-    rs->bucket[bucket_of(id)] = en;
-    return en;
-}
-
-static void host_drop(residency *rs, entry *en);
-
-static void forget(residency *rs, entry *en)
-{
-    entry **at = &rs->bucket[bucket_of(en->id)];
-    while (*at != en) at = &(*at)->chained;
-    *at = en->chained;
-    if (en->pinned) rs->stats.n_pinned--;
-    if (en->copy != NULL) host_drop(rs, en);
-    free(en->why);
-    free(en);
-}
-
-/* Nothing is known of it that would be worth keeping. */
-static void forget_if_empty(residency *rs, entry *en)
-{
-    bool used = en->n_loads > 0 || en->copy != NULL || en->pinned || en->due_us > 0;
-    if (en->gone || (!used && en->state == RESIDENCY_DISK)) forget(rs, en);
-}
-
-/* Before the first that is due later. */
-static void queue_add(residency *rs, want w, entry *en)
-{
-    chain *l = &rs->queue[w];
-    entry *after = l->tail;
-    while (after != NULL && after->due_us > en->due_us) after = after->prev;
-    if (after == l->tail) {
-        list_push(l, en);
-        return;
-    }
-    entry *before = after != NULL ? after->next : l->head;
-    en->prev = after;
-    en->next = before;
-    before->prev = en;
-    if (after != NULL)
-        after->next = en;
-    else
-        l->head = en;
-    l->n++;
-}
-
-/* Puts it into the queue, or moves it from the hints up to the demands, or forward. */
-static void enqueue(residency *rs, entry *en, want w, int64_t due_us)
-{
-    if (en->state == RESIDENCY_LOADING) {
-        if (en->wanted > w) w = en->wanted;
-        if (en->wanted == w && due_us >= en->due_us) return;
-        if (due_us < en->due_us) en->due_us = due_us;
-        if (en->reserved) {
-            en->wanted = w;
-            return;
-        }
-        list_drop(&rs->queue[en->wanted], en);
-    } else {
-        en->due_us = due_us;
-    }
-    en->state = RESIDENCY_LOADING;
-    en->wanted = w;
-    queue_add(rs, w, en);
-    pthread_cond_broadcast(&rs->work);
-}
-
-static double popularity(const entry *en, int64_t now_us)
-{
-    return en->popularity * exp2(-(double)(now_us - en->last_use_us) / HALF_LIFE_US);
-}
-
-/* ---- host memory ---------------------------------------------------------------------------- */
-
-static void host_drop(residency *rs, entry *en)
-{
-    rs->host_used -= (size_t)en->copy->bytes;
-    rs->host[en->host_at] = rs->host[--rs->n_host];
-    rs->host[en->host_at]->host_at = en->host_at;
-    en->copy->next = rs->trash;
-    rs->trash = en->copy;
-    en->copy = NULL;
-}
-
-static void host_value(residency *rs, entry *en)
-{
-    en->host_worth = rs->host_clock + (popularity(en, clock_now_us()) + 1) * (double)en->read_us /
-                                          (double)(en->copy->bytes + 1);
-}
-
-/* Evicts copies, the least worth first, until the budget holds; those that loaders work on stay. */
-static void host_trim(residency *rs)
-{
-    while (rs->host_used > rs->host_budget) {
-        entry *least = NULL;
-        for (int i = 0; i < rs->n_host; i++) {
-            entry *en = rs->host[i];
-            if (!en->taken && (least == NULL || en->host_worth < least->host_worth)) least = en;
-        }
-        if (least == NULL) return;
-        if (least->host_worth > rs->host_clock) rs->host_clock = least->host_worth;
-        host_drop(rs, least);
-        rs->stats.n_host_evictions++;
-    }
-}
-
-/* Keeps what a loader has read. */
-static void host_keep(residency *rs, entry *en, adapter_load *ld, int64_t read_us)
-{
-    if (!ld->own_copy || rs->host_budget == 0 || en->gone) return;
-    if (rs->n_host == rs->cap_host) {
-        int cap = rs->cap_host > 0 ? rs->cap_host * 2 : 64;
-        entry **more = realloc(rs->host, (size_t)cap * sizeof(entry *));
-        if (more == NULL) return;
-        rs->host = more;
-        rs->cap_host = cap;
-    }
-    en->copy = ld->copy;
-    ld->own_copy = false;
-    en->host_at = rs->n_host;
-    rs->host[rs->n_host++] = en;
-    rs->host_used += (size_t)en->copy->bytes;
-    en->read_us = read_us;
-    host_value(rs, en);
-}
-
-static adapter_copy *take_trash(residency *rs)
-{
-    adapter_copy *c = rs->trash;
-    rs->trash = NULL;
-    return c;
-}
-
-static void free_trash(adapter_copy *c)
-{
-    for (adapter_copy *next; c != NULL; c = next) {
-        next = c->next;
-        copy_free(c);
-    }
-}
-
 /* ---- the device ---------------------------------------------------------------------------------- */
 
 /* The chunks of a resident entry are gone, or go now; it is queued again if somebody wants it. */
 static void left_device(residency *rs, entry *en)
 {
-    list_drop(&rs->lru, en);
+    chain_drop(&rs->lru, en);
     devmem_lease_drop(en->lease);
     extras_clear(&en->extras, rs->env.be);
     free(en->mat);
@@ -313,9 +65,9 @@ static void left_device(residency *rs, entry *en)
     want again = en->gone ? WANT_NONE : en->wanted;
     en->wanted = WANT_NONE;
     if (en->gone)
-        forget(rs, en);
+        tier_forget(rs, en);
     else if (again != WANT_NONE)
-        enqueue(rs, en, again, en->due_us);
+        tier_enqueue(rs, en, again, en->due_us);
 }
 
 /* Learns of what the arena has evicted. */
@@ -351,7 +103,7 @@ static void relent(residency *rs, const entry *en)
 
 static void fail(residency *rs, entry *en, const err *why)
 {
-    list_drop(&rs->queue[en->wanted], en);
+    chain_drop(&rs->queue[en->wanted], en);
     en->state = RESIDENCY_FAILED;
     en->wanted = WANT_NONE;
     en->taken = false;
@@ -361,7 +113,7 @@ static void fail(residency *rs, entry *en, const err *why)
     en->due_us = 0;
     rs->stats.n_failures++;
     log_warn("adapters", "load failed: %s", why->msg);
-    if (en->gone) forget(rs, en);
+    if (en->gone) tier_forget(rs, en);
 }
 
 static entry *next_to_load(residency *rs)
@@ -384,17 +136,6 @@ static void wait_a_tick(residency *rs)
     pthread_cond_timedwait(&rs->work, &rs->mu, &until);
 }
 
-/* Bytes that pinned adapters hold or will hold, `but` apart. */
-static uint64_t pinned_bytes(const residency *rs, const entry *but)
-{
-    uint64_t sum = 0;
-    if (rs->stats.n_pinned == 0) return 0;
-    for (size_t b = 0; b < BUCKETS; b++)
-        for (const entry *x = rs->bucket[b]; x != NULL; x = x->chained)
-            if (x->pinned && x != but) sum += x->bytes;
-    return sum;
-}
-
 /* Waits for n chunks for `en` and takes them.  ERR_CANCELLED: it is not wanted any more, or only a hint.
  * ERR_CONFLICT: an earlier demand has no loader yet, and this thread must see to that one first. */
 static err_code reserve(residency *rs, entry *en, int n, err *e)
@@ -403,7 +144,7 @@ static err_code reserve(residency *rs, entry *en, int n, err *e)
     for (;;) {
         collect(rs);
         if (rs->stop || en->gone) return err_set(e, ERR_CANCELLED, "the adapter was deleted");
-        uint64_t pinned = pinned_bytes(rs, en);
+        uint64_t pinned = tier_pinned_bytes(rs, en);
         if (en->bytes > rs->budget || pinned > rs->budget - en->bytes)
             return err_set(
                 e, ERR_LIMIT, "the adapter takes %llu bytes; this server has %llu for adapters",
@@ -426,8 +167,8 @@ static err_code reserve(residency *rs, entry *en, int n, err *e)
     }
     relent(rs, en);
     /* Its turn is over: the next demand may look for room while this one is read. */
-    list_drop(&rs->queue[en->wanted], en);
-    list_push(&rs->queue[WANT_NONE], en);
+    chain_drop(&rs->queue[en->wanted], en);
+    chain_push(&rs->queue[WANT_NONE], en);
     en->reserved = true;
     pthread_cond_broadcast(&rs->work);
     return ERR_NONE;
@@ -435,7 +176,7 @@ static err_code reserve(residency *rs, entry *en, int n, err *e)
 
 static void make_resident(residency *rs, entry *en, adapter_load *ld, int64_t took_us)
 {
-    list_drop(&rs->queue[WANT_NONE], en);
+    chain_drop(&rs->queue[WANT_NONE], en);
     devmem_need need = en->wanted == WANT_DEMAND ? DEVMEM_DEMAND : DEVMEM_HINT;
     en->reserved = false;
     en->mat = ld->mat;
@@ -456,7 +197,7 @@ static void make_resident(residency *rs, entry *en, adapter_load *ld, int64_t to
     en->fresh = true;
     en->took_us = took_us;
     en->n_loads++;
-    list_push(&rs->lru, en);
+    chain_push(&rs->lru, en);
     if (en->pinned) devmem_lease_pin(en->lease, true);
     devmem_lease_ready(en->lease, need, (double)took_us, clock_now_us());
     rs->stats.n_loads++;
@@ -469,11 +210,11 @@ static void make_resident(residency *rs, entry *en, adapter_load *ld, int64_t to
 /* A hint without room, or the end: back to where it was without a word. */
 static void give_up(residency *rs, entry *en)
 {
-    list_drop(&rs->queue[en->wanted], en);
+    chain_drop(&rs->queue[en->wanted], en);
     en->state = RESIDENCY_DISK;
     en->wanted = WANT_NONE;
     en->taken = false;
-    forget_if_empty(rs, en);
+    tier_forget_if_empty(rs, en);
 }
 
 typedef struct timing {
@@ -511,12 +252,20 @@ static void count_read(residency *rs, entry *en, adapter_load *ld, const timing 
     host_keep(rs, en, ld, t->read_us);
 }
 
+static void keep_pace(const entry *en)
+{
+    int wanted = en->wanted == WANT_HINT ? HINT_NICE : DEMAND_NICE;
+    if (wanted != pace) (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), wanted);
+    pace = wanted;
+}
+
 static err_code bring_up(residency *rs, entry *en, adapter_load *ld, timing *t, err *e)
 {
-    en->bytes = (uint64_t)ld->n_chunks * rs->env.chunk_bytes;
+    tier_set_bytes(rs, en, (uint64_t)ld->n_chunks * rs->env.chunk_bytes);
     err_code code = reserve(rs, en, ld->n_chunks, e);
     bool only_host = code == ERR_CANCELLED && !rs->stop && !en->gone && rs->host_budget > 0;
     if (code != ERR_NONE && !only_host) return code;
+    keep_pace(en); /* a hint may have become a demand */
     if (!only_host) {
         if (ld->copy != NULL)
             rs->stats.n_host_hits++;
@@ -542,6 +291,7 @@ static void load_one(residency *rs, entry *en)
     timing t = {0};
     err why = {0};
     en->taken = true; /* so its copy stays */
+    keep_pace(en);
     uint64_t id = en->id;
     adapter_copy *copy = en->copy;
     if (copy != NULL) host_value(rs, en);
@@ -554,8 +304,8 @@ static void load_one(residency *rs, entry *en)
     if (code != ERR_NONE && en->reserved) {
         devmem_lease_drop(en->lease);
         en->lease = NULL;
-        list_drop(&rs->queue[WANT_NONE], en);
-        list_push(&rs->queue[en->wanted], en);
+        chain_drop(&rs->queue[WANT_NONE], en);
+        chain_push(&rs->queue[en->wanted], en);
         en->reserved = false;
     }
     if (code != ERR_NONE) relent(rs, en);
@@ -566,10 +316,10 @@ static void load_one(residency *rs, entry *en)
     else if (code != ERR_NONE)
         fail(rs, en, &why);
     host_trim(rs);
-    adapter_copy *trash = take_trash(rs);
+    adapter_copy *trash = host_take_trash(rs);
     pthread_cond_broadcast(&rs->work);
     pthread_mutex_unlock(&rs->mu);
-    free_trash(trash);
+    host_free_trash(trash);
     adapter_load_clear(&ld); /* the last pin may delete files: not under the lock */
     pthread_mutex_lock(&rs->mu);
 }
@@ -578,9 +328,6 @@ static void *loader_main(void *arg)
 {
     residency *rs = arg;
     (void)pthread_setname_np(pthread_self(), "loader");
-    /* Loads come second to the running batch where they share its cores; on Linux, niceness is a
-     * thread's own. */
-    (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), LOADER_NICE);
     pthread_mutex_lock(&rs->mu);
     while (!rs->stop) {
         entry *en = next_to_load(rs);
@@ -599,10 +346,10 @@ static err_code acquire_locked(residency *rs, uint64_t id, const lora_view **out
 {
     int64_t now_us = clock_now_us();
     collect(rs);
-    entry *en = find_or_add(rs, id);
+    entry *en = tier_find_or_add(rs, id);
     if (en == NULL) return err_set(e, ERR_NOMEM, "out of memory");
     if (en->state == RESIDENCY_RESIDENT && !en->closing) {
-        double popular = popularity(en, now_us) + 1;
+        double popular = tier_popularity(en, now_us) + 1;
         if (devmem_lease_hold(en->lease, popular)) {
             if (!en->fresh) {
                 rs->stats.n_hits++;
@@ -614,8 +361,8 @@ static err_code acquire_locked(residency *rs, uint64_t id, const lora_view **out
             en->acquired++;
             rs->n_acquired++;
             en->wanted = WANT_NONE;
-            list_drop(&rs->lru, en);
-            list_push(&rs->lru, en);
+            chain_drop(&rs->lru, en);
+            chain_push(&rs->lru, en);
             *out = &en->view;
             return ERR_NONE;
         }
@@ -632,7 +379,7 @@ static err_code acquire_locked(residency *rs, uint64_t id, const lora_view **out
         if (en->state != RESIDENCY_LOADING) rs->stats.n_misses++;
         /* a hint may have told when it is due, also one that found no room */
         bool known = en->due_us > 0 && en->due_us < INT64_MAX;
-        enqueue(rs, en, WANT_DEMAND, known ? en->due_us : now_us);
+        tier_enqueue(rs, en, WANT_DEMAND, known ? en->due_us : now_us);
     }
     return err_set(e, ERR_BUSY, "the adapter is being loaded");
 }
@@ -651,7 +398,7 @@ static void release_cb(void *self, const lora_view *view)
 {
     residency *rs = self;
     pthread_mutex_lock(&rs->mu);
-    entry *en = find(rs, view->adapter_id);
+    entry *en = tier_find(rs, view->adapter_id);
     if (en == NULL || en->acquired <= 0) {
         log_error("adapters", "the engine released an adapter that it does not hold");
         abort();
@@ -670,10 +417,10 @@ static void hint(residency *rs, uint64_t id, int64_t due_us)
 {
     pthread_mutex_lock(&rs->mu);
     collect(rs);
-    entry *en = find_or_add(rs, id);
+    entry *en = tier_find_or_add(rs, id);
     if (en != NULL && en->due_us > 0 && en->due_us < due_us) due_us = en->due_us;
     if (en != NULL && (en->state == RESIDENCY_DISK || en->state == RESIDENCY_LOADING))
-        enqueue(rs, en, WANT_HINT, due_us);
+        tier_enqueue(rs, en, WANT_HINT, due_us);
     pthread_mutex_unlock(&rs->mu);
 }
 
@@ -691,7 +438,7 @@ static int chunks_cb(void *self, const lora_view *view)
 {
     residency *rs = self;
     pthread_mutex_lock(&rs->mu);
-    const entry *en = find(rs, view->adapter_id);
+    const entry *en = tier_find(rs, view->adapter_id);
     int n = en != NULL ? devmem_lease_chunks(en->lease) : 0;
     pthread_mutex_unlock(&rs->mu);
     return n;
@@ -721,18 +468,17 @@ err_code residency_pin(residency *rs, uint64_t version_id, err *e)
     if (code != ERR_NONE) return code;
     pthread_mutex_lock(&rs->mu);
     collect(rs);
-    entry *en = find_or_add(rs, version_id);
+    entry *en = tier_find_or_add(rs, version_id);
     if (en == NULL) {
         code = err_set(e, ERR_NOMEM, "out of memory");
-    } else if (!en->pinned && pinned_bytes(rs, en) + v->packed_bytes > rs->budget / 2) {
+    } else if (!en->pinned && tier_pinned_bytes(rs, en) + v->packed_bytes > rs->budget / 2) {
         code = err_set(e, ERR_LIMIT, "pinned adapters would take more than half of the room");
-        if (en->state == RESIDENCY_DISK) forget_if_empty(rs, en);
+        if (en->state == RESIDENCY_DISK) tier_forget_if_empty(rs, en);
     } else {
-        if (!en->pinned) rs->stats.n_pinned++;
-        en->pinned = true;
         if (en->bytes == 0) en->bytes = v->packed_bytes;
+        tier_set_pinned(rs, en, true);
         if (en->state != RESIDENCY_RESIDENT)
-            enqueue(rs, en, WANT_DEMAND, clock_now_us());
+            tier_enqueue(rs, en, WANT_DEMAND, clock_now_us());
         else
             devmem_lease_pin(en->lease, true);
     }
@@ -744,12 +490,11 @@ err_code residency_pin(residency *rs, uint64_t version_id, err *e)
 void residency_unpin(residency *rs, uint64_t version_id)
 {
     pthread_mutex_lock(&rs->mu);
-    entry *en = find(rs, version_id);
+    entry *en = tier_find(rs, version_id);
     if (en != NULL && en->pinned) {
-        en->pinned = false;
+        tier_set_pinned(rs, en, false);
         en->fresh = false; /* nobody in particular waits for it */
         if (en->state == RESIDENCY_RESIDENT) devmem_lease_pin(en->lease, false);
-        rs->stats.n_pinned--;
         pthread_cond_broadcast(&rs->work);
     }
     pthread_mutex_unlock(&rs->mu);
@@ -760,7 +505,7 @@ err_code residency_evict(residency *rs, uint64_t version_id, err *e)
     err_code code = ERR_NONE;
     pthread_mutex_lock(&rs->mu);
     collect(rs);
-    entry *en = find(rs, version_id);
+    entry *en = tier_find(rs, version_id);
     if (en != NULL && en->copy != NULL && !en->taken && !en->pinned) host_drop(rs, en);
     if (en != NULL && en->pinned) {
         code = err_set(e, ERR_CONFLICT, "the adapter is pinned: unpin it first");
@@ -772,9 +517,9 @@ err_code residency_evict(residency *rs, uint64_t version_id, err *e)
             left_device(rs, en);
         pthread_cond_broadcast(&rs->work); /* there may be room now */
     }
-    adapter_copy *trash = take_trash(rs);
+    adapter_copy *trash = host_take_trash(rs);
     pthread_mutex_unlock(&rs->mu);
-    free_trash(trash);
+    host_free_trash(trash);
     return code;
 }
 
@@ -784,7 +529,7 @@ static void gone_cb(void *self, uint64_t version_id)
     residency *rs = self;
     pthread_mutex_lock(&rs->mu);
     collect(rs);
-    entry *en = find(rs, version_id);
+    entry *en = tier_find(rs, version_id);
     if (en != NULL) {
         en->gone = true;
         if (en->state == RESIDENCY_RESIDENT) {
@@ -793,13 +538,13 @@ static void gone_cb(void *self, uint64_t version_id)
             if (en->state == RESIDENCY_LOADING)
                 give_up(rs, en);
             else
-                forget(rs, en);
+                tier_forget(rs, en);
         }
         pthread_cond_broadcast(&rs->work);
     }
-    adapter_copy *trash = take_trash(rs);
+    adapter_copy *trash = host_take_trash(rs);
     pthread_mutex_unlock(&rs->mu);
-    free_trash(trash);
+    host_free_trash(trash);
 }
 
 static residency_state state_of(const entry *en)
@@ -826,7 +571,7 @@ void residency_row_get(residency *rs, uint64_t version_id, residency_row *out)
 {
     pthread_mutex_lock(&rs->mu);
     collect(rs);
-    const entry *en = find(rs, version_id);
+    const entry *en = tier_find(rs, version_id);
     *out = en != NULL ? row_of(en) : (residency_row){.version_id = version_id};
     pthread_mutex_unlock(&rs->mu);
 }
@@ -925,8 +670,12 @@ err_code residency_create(residency **out, const residency_config *cfg, backend 
         return err_set(e, ERR_INPUT, "there are at most %d loader threads", LOADERS_MAX);
     residency *rs = calloc(1, sizeof *rs);
     if (rs == NULL) return err_set(e, ERR_NOMEM, "out of memory");
-    rs->env = (load_env){
-        .reg = reg, .be = be, .base = base, .weights = cfg->weights, .int8 = cfg->host_int8};
+    rs->env = (load_env){.reg = reg,
+                         .be = be,
+                         .base = base,
+                         .weights = cfg->weights,
+                         .int8 = cfg->host_int8,
+                         .keep = cfg->host_bytes > 0};
     rs->host_budget = cfg->host_bytes;
     err_code code = open_devmem(rs, cfg, e);
     if (code != ERR_NONE) {
@@ -977,7 +726,7 @@ void residency_destroy(residency *rs)
             free(en->why);
             free(en);
         }
-    free_trash(take_trash(rs));
+    host_free_trash(host_take_trash(rs));
     pthread_mutex_unlock(&rs->mu);
     devmem_destroy(rs->own_arena);
     free(rs->host);

@@ -13,6 +13,7 @@
 
 #include <check.h>
 
+#include "adapters/load.h"
 #include "adapters/residency.h"
 #include "adapters/upload.h"
 #include "tests/adapters/make_adapter.h"
@@ -447,6 +448,85 @@ START_TEST(test_host_copies)
 }
 END_TEST
 
+/* All of a view's A and B, wherever the chunks' borders cut them, one after another. */
+static size_t gather(const lora_view *v, char *out, size_t cap, int *cuts)
+{
+    size_t at = 0;
+    for (int i = 0; i < v->n_layer * PROJ_COUNT; i++) {
+        const lora_mat *m = &v->mat[i];
+        const lora_split *sp = m->split;
+        if (m->rank == 0) continue;
+        int d_out, d_in;
+        model_proj_shape(&base, (proj)(i % PROJ_COUNT), &d_out, &d_in);
+        size_t row = be_lora_a_bytes(be, base.type, 1, d_in);
+        int cols = be_caps(be)->lora_cols, blocks = (d_out + cols - 1) / cols;
+        size_t block = be_lora_b_bytes(be, base.type, m->rank, cols);
+        const char *a = m->a, *b = m->b;
+        *cuts += sp != NULL;
+        for (int r = 0, n, piece = 0; r < m->rank; r += n, at += (size_t)n * row) {
+            n = sp == NULL ? m->rank : r == 0 ? sp->a_first : sp->a_each;
+            if (n > m->rank - r) n = m->rank - r;
+            ck_assert_uint_le(at + (size_t)n * row, cap);
+            memcpy(out + at, r == 0 ? a : (const char *)sp->a[piece++], (size_t)n * row);
+        }
+        for (int k = 0, n, piece = 0; k < blocks; k += n, at += (size_t)n * block) {
+            n = sp == NULL || sp->b == NULL ? blocks : (k == 0 ? sp->b_first : sp->b_each) / cols;
+            if (n > blocks - k) n = blocks - k;
+            ck_assert_uint_le(at + (size_t)n * block, cap);
+            memcpy(out + at, k == 0 ? b : (const char *)sp->b[piece++], (size_t)n * block);
+        }
+    }
+    return at;
+}
+
+/* A copy goes up again with the same bits that were packed from the files, over many chunks' borders. */
+static void goes_up_again(const char *name, int rank, const char *type, bool as_chunks)
+{
+    enum { ROOM = 1 << 20 };
+    adapter_version av = upload_one(name, rank, type, 0.3f);
+    chunk = adapter_chunk_least(&base, be) + 4096; /* borders inside of A */
+    host = 64u << 20;
+    start(chunk * 10, 1); /* one, not two */
+    char *before = malloc(ROOM), *after = malloc(ROOM);
+    const lora_view *v;
+    int cuts = 0, cuts_after = 0;
+    ck_assert_int_eq(wait_for(av.id, &v), ERR_NONE);
+    size_t n = gather(v, before, ROOM, &cuts);
+    door.release(door.self, v);
+    residency_row row;
+    residency_row_get(rs, av.id, &row);
+    ck_assert_int_eq(row.host_bytes >= n, as_chunks); /* B has 16 columns, on the device 32 */
+    /* Others take all of the room. */
+    for (int i = 0; residency_get(rs, av.id, NULL) == RESIDENCY_RESIDENT; i++) {
+        char other[16];
+        snprintf(other, sizeof other, "%s-%d", name, i);
+        ck_assert_int_eq(wait_for(upload_one(other, rank, type, 0.01f * (float)i).id, &v),
+                         ERR_NONE);
+        door.release(door.self, v);
+    }
+    ck_assert_int_eq(residency_get(rs, av.id, NULL), RESIDENCY_HOST);
+    uint64_t hits = stats_now().n_host_hits;
+    ck_assert_int_eq(wait_for(av.id, &v), ERR_NONE);
+    ck_assert_uint_eq(stats_now().n_host_hits, hits + 1);
+    ck_assert_uint_eq(gather(v, after, ROOM, &cuts_after), n);
+    ck_assert_int_eq(memcmp(before, after, n), 0);
+    ck_assert_int_gt(cuts, 0);
+    ck_assert_int_eq(cuts, cuts_after);
+    door.release(door.self, v);
+    free(before);
+    free(after);
+    residency_destroy(rs);
+    rs = NULL;
+}
+
+START_TEST(test_copies_go_up_again)
+{
+    goes_up_again("wide", 256, "F32", true);
+    goes_up_again("half", 256, "F16",
+                  false); /* twice as large on the device: stays as its file is */
+}
+END_TEST
+
 /* The nearest deadline is loaded first, whoever came first. */
 START_TEST(test_deadlines_order_the_queue)
 {
@@ -571,6 +651,7 @@ int main(void)
     tcase_add_test(tc, test_pins);
     tcase_add_test(tc, test_deleted);
     tcase_add_test(tc, test_host_copies);
+    tcase_add_test(tc, test_copies_go_up_again);
     tcase_add_test(tc, test_deadlines_order_the_queue);
     tcase_add_test(tc, test_int8_copies);
     tcase_add_test(tc, test_meddling);
