@@ -16,7 +16,7 @@
 enum {
     NONE = -1,
     SCALE = 65536,     /* counters are in 1/SCALE of a virtual token */
-    QUANTUM_JOBS = 32, /* a tenant's round: so many requests of mean cost */
+    QUANTUM_JOBS = 8, /* a tenant's round: so many requests of mean cost */
     CLASS_QUANTUM_JOBS = 64,
     FIRST_MEAN = 512,      /* virtual tokens of a request, until some have ended */
     DEMANDS = 8,           /* adapters that are asked for at once: the order is ours, not

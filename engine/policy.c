@@ -11,6 +11,12 @@ enum {
 /* What prompts may add to a step of decode rows, as long as no first token is in danger. */
 static const double gentle = 0.25;
 
+/* Of its target, what a first token should leave over: steps do not take what was predicted. */
+static const double reserve = 0.4;
+
+/* Of the time until a stream's next token is due, what a step may take, for the same reason. */
+static const double spend = 0.7;
+
 /* The last part of the time to the first token, in which a request may take what others have. */
 static const double hurry = 0.35;
 
@@ -107,7 +113,9 @@ static bool is_pressing(const policy_request *rq, const policy_entry *plan, int 
         cost_work w = cost_with_chunk(&none, r->left, r->context, r->rank);
         ahead += cost_predict(cost, &w) - constant;
         if (!r->deadline_us || r->deadline_us < now_us) continue; /* what is missed is no hurry */
-        if ((double)(r->deadline_us - now_us) < ahead * (1 + gentle) / gentle) return true;
+        double left = (double)(r->deadline_us - now_us);
+        left -= reserve * (double)(r->deadline_us - r->arrived_us);
+        if (left < ahead * (1 + gentle) / gentle) return true;
     }
     return false;
 }
@@ -128,7 +136,7 @@ double policy_budget_us(const policy_request *rq, const policy_entry *plan, int 
     if (w.decode == 0 || cost->n < COST_LEARNING) return INFINITY;
     double base = cost_predict(cost, &w), pace = base * (1 + gentle);
     if (slack <= base) return pace; /* the target is missed without any prompt */
-    if (is_pressing(rq, plan, n_plan, cost, now_us)) return slack;
+    if (is_pressing(rq, plan, n_plan, cost, now_us)) return fmax(spend * slack, pace);
     return fmin(slack, pace);
 }
 

@@ -132,10 +132,11 @@ static inline int rank_of(const request *rq)
     return rq->lora ? rq->lora->rank_max : 0;
 }
 
-/* The work of n rows of this request, on top of what is in the step. */
+/* The work of n rows of this request, on top of what is in the step.  One row of a prompt that has
+ * more is no decode row: it costs what a prompt's row costs. */
 static inline void count_work(cost_work *w, const request *rq, int n)
 {
-    if (n == 1) {
+    if (n == 1 && left_of(rq) == 1) {
         w->decode++;
         w->attended += rq->n_computed + 1;
         w->ranks += rank_of(rq);

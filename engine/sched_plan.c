@@ -260,13 +260,14 @@ static bool admit(sched *sc, int i, int64_t now)
 }
 
 /* How many of n rows fit into the step's time.  Decode rows always do, and so does the least chunk of
- * the first prompt. */
+ * the first prompt.  Nobody is given a seat for less: it would be held, and hardly used. */
 static int rows_in_budget(const sched *sc, const request *rq, int n)
 {
     if (isinf(sc->budget_us) || (n == 1 && left_of(rq) == 1)) return n;
     int fit = cost_chunk(&sc->cost, &sc->load, sc->budget_us, n, rq->n_computed, rank_of(rq));
-    int least = sc->load.prefill > 0 ? 0 : n < LEAST_CHUNK ? n : LEAST_CHUNK;
-    return fit > least ? fit : least;
+    int least = n < LEAST_CHUNK ? n : LEAST_CHUNK;
+    if (sc->load.prefill <= 0) return fit > least ? fit : least;
+    return rq->state == STATE_RUNNING || fit >= least ? fit : 0;
 }
 
 /* Adds one request to the step, or leaves it out if time, pages or logits are short. */

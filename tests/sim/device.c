@@ -16,6 +16,7 @@ double sim_step_us(const sim_device *d, const cost_work *w, uint64_t *state)
 {
     double us = d->base_us + d->prefill_us * w->prefill + d->decode_us * w->decode +
                 d->context_us * w->attended + d->rank_us * w->ranks;
+    if (d->hiccup > 0 && sim_uniform(state) < d->hiccup) us += d->hiccup_us * sim_uniform(state);
     return us * (1 + d->noise * (2 * sim_uniform(state) - 1));
 }
 

@@ -83,7 +83,7 @@ void sim_unseat(sim_engine *e, sim_seq *q)
 static void count(const sim_engine *e, cost_work *w, const sim_seq *q, int n)
 {
     int rank = sim_rank(e->a[q->id].adapter);
-    if (n == 1) {
+    if (n == 1 && sim_left(e, q) == 1) {
         w->decode++;
         w->attended += q->computed + 1;
         w->ranks += rank;

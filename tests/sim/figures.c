@@ -117,8 +117,9 @@ void sim_measure(const sim_setup *s, const sim_arrival *a, int n, int tenants, i
     double *wanted = calloc((size_t)tenants, sizeof(*wanted)), useful = 0;
     double *got = calloc((size_t)tenants, sizeof(*got));
     float *ttft = malloc((size_t)n * sizeof(*ttft)), *tpot = malloc((size_t)n * sizeof(*tpot));
+    float *late = malloc((size_t)n * sizeof(*late));
     *f = (sim_figures){0};
-    if (!wanted || !got || !ttft || !tpot) abort();
+    if (!wanted || !got || !ttft || !tpot || !late) abort();
     for (int i = 0; i < n; i++) {
         if (a[i].tenant == s->skip_tenant) continue;
         int c = a[i].slo;
@@ -142,15 +143,17 @@ void sim_measure(const sim_setup *s, const sim_arrival *a, int n, int tenants, i
         f->refused[c] = all[c] ? (double)refused[c] / all[c] : 0;
         int add[6] = {all[c], good[c], honest[c], honest_good[c], admitted[c], missed[c]};
         for (int k = 0; k < 6; k++) sum[k] += add[k];
-        int m = 0, w = 0;
+        int m = 0, w = 0, h = 0;
         for (int i = 0; i < n; i++) {
             const sim_outcome *o = &r->of[i];
             if (a[i].slo != c || a[i].tenant == s->skip_tenant || o->end != SIM_DONE) continue;
             ttft[m++] = (float)(1e-6 * (double)(o->first_us - a[i].us));
+            if (a[i].tenant >= honest_from) late[h++] = ttft[m - 1];
             if (a[i].output > 1) tpot[w++] = (float)(1e-6 * tpot_us(&a[i], o));
         }
         f->ttft50[c] = percentile(ttft, m, 0.5);
         f->ttft99[c] = percentile(ttft, m, 0.99);
+        f->ttft99_honest[c] = percentile(late, h, 0.99);
         f->tpot50[c] = percentile(tpot, w, 0.5);
         f->tpot99[c] = percentile(tpot, w, 0.99);
     }
@@ -167,6 +170,7 @@ void sim_measure(const sim_setup *s, const sim_arrival *a, int n, int tenants, i
     free(got);
     free(ttft);
     free(tpot);
+    free(late);
 }
 
 void sim_print(FILE *to, const char *name, const sim_figures *f)

@@ -195,8 +195,9 @@ static int rows_in_budget(const server *s, const sim_seq *q, int n)
     if (isinf(s->budget_us) || (n == 1 && sim_left(s->e, q) == 1)) return n;
     int rank = sim_rank(s->e->a[q->id].adapter);
     int fit = cost_chunk(&s->e->cost, &s->e->work, s->budget_us, n, q->computed, rank);
-    int least = s->e->work.prefill > 0 ? 0 : n < LEAST_CHUNK ? n : LEAST_CHUNK;
-    return fit > least ? fit : least;
+    int least = n < LEAST_CHUNK ? n : LEAST_CHUNK;
+    if (s->e->work.prefill <= 0) return fit > least ? fit : least;
+    return q->running || fit >= least ? fit : 0;
 }
 
 static void add_entry(server *s, const policy_entry *pe)

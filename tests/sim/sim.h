@@ -56,6 +56,7 @@ double sim_uniform(uint64_t *state); /* in (0, 1) */
 
 typedef struct sim_device {
     double base_us, prefill_us, decode_us, context_us, rank_us, noise;
+    double hiccup, hiccup_us; /* share of steps that others hold up, by at most so much */
     int max_rows, max_seqs, n_pages, slots;
     double load_us; /* of one rank-16 adapter, from host memory */
 } sim_device;
@@ -186,7 +187,8 @@ typedef struct sim_figures {
     double honest_good, all_good;
     double ttft50[SIM_CLASSES], ttft99[SIM_CLASSES], tpot50[SIM_CLASSES],
         tpot99[SIM_CLASSES]; /* s */
-    double late;             /* admitted and then missed */
+    double ttft99_honest[SIM_CLASSES];
+    double late; /* admitted and then missed */
     double late_class[SIM_CLASSES], refused[SIM_CLASSES];
     double wasted; /* share of computed tokens that served no good request */
     double jain;   /* over tenants that wanted more than they got */
