@@ -1,0 +1,465 @@
+/* sched_rig.h -- the engine thread over a fake model, for test_sched.c.
+ *
+ * The fake keeps, for each position of each page, which token of which adapter was put there, and
+ * makes a row's logits from a hash of what it reads back through the block table.  So a wrong page,
+ * row, position, segment or cache hit shows as a wrong token.  What is right is computed here, from
+ * the history alone.  A gate lets a test hold the engine inside a step, so no test depends on time.
+ *
+ * Because model_forward() and its companions are defined here, the library's model is not linked; the
+ * same holds for grammars.
+ */
+#ifndef TESTS_SCHED_RIG_H
+#define TESTS_SCHED_RIG_H
+
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <check.h>
+
+#include "engine/backend_ops.h"
+#include "engine/base/clock.h"
+#include "engine/grammar.h"
+#include "engine/sched.h"
+
+enum { VOCAB = 64, PT = 4, MAX_NEW = 24, PROMPT = 60, POISON = 63, STOP = 9, ADAPTERS = 5 };
+
+/* ------------------------------------------------------------------- the fake -- */
+
+typedef struct {
+    int32_t token, pos;
+    uint64_t adapter;
+} cell;
+
+typedef struct {
+    kv_pool head;
+    cell *cells; /* [n_pages][PT] */
+} fake_kv;
+
+struct model {
+    model_config cfg;
+    float logits[256 * VOCAB];
+    bool fail; /* the device breaks at the next step */
+    pthread_mutex_t mu;
+    pthread_cond_t change;
+    int row_us; /* what each row takes */
+    bool gated; /* a step needs a permit */
+    int permits, begun;
+};
+
+static uint64_t mix(uint64_t h, uint64_t v)
+{
+    h = (h ^ v) * 0xD6E8FEB86659FD93ULL;
+    return h ^ (h >> 32);
+}
+
+static void logits_of_hash(uint64_t h, float *out)
+{
+    for (int v = 0; v < VOCAB; v++) {
+        out[v] = (float)(mix(h, (uint64_t)v + 1) % 8192) / 1024.0F - (v == POISON ? 100.0F : 0);
+    }
+}
+
+const model_config *model_get_config(const model *m)
+{
+    return &m->cfg;
+}
+
+/* A form whose masks, all of them wide open, come when the test says so. */
+struct grammar_run {
+    atomic_bool ready;
+    atomic_int asked; /* and not answered */
+    uint32_t mask[VOCAB / 32];
+};
+
+const uint32_t *grammar_run_mask(grammar_run *g, grammar_walk *w)
+{
+    (void)w;
+    if (atomic_load(&g->ready)) return g->mask;
+    atomic_fetch_add(&g->asked, 1);
+    return NULL;
+}
+
+bool grammar_run_ready(const grammar_run *g)
+{
+    return atomic_load(&g->ready);
+}
+
+void grammar_run_accept(grammar_run *g, grammar_walk *w, int32_t token)
+{
+    (void)w;
+    (void)token;
+    atomic_store(&g->ready, false); /* the next one comes late again */
+}
+
+bool grammar_run_over(const grammar_run *g)
+{
+    (void)g;
+    return false;
+}
+
+bool grammar_run_failed(const grammar_run *g)
+{
+    (void)g;
+    return false;
+}
+
+grammar_walk *grammar_walk_create(void)
+{
+    return calloc(1, 1);
+}
+
+void grammar_walk_destroy(grammar_walk *w)
+{
+    free(w);
+}
+
+attn_shape model_attn_shape(const model *m)
+{
+    (void)m;
+    return (attn_shape){.n_layer = 1, .n_head = 1, .n_kv_head = 1, .head_dim = 8, .scale = 1};
+}
+
+static cell *cell_at(fake_kv *kv, const step_seq *s, int pos)
+{
+    ck_assert_int_lt(pos / PT, s->n_page);
+    int page = s->page[pos / PT];
+    ck_assert(page >= 0 && page < kv->head.n_pages);
+    return &kv->cells[(size_t)page * PT + (size_t)(pos % PT)];
+}
+
+static void answer_row(fake_kv *kv, const step_seq *s, int pos, uint64_t adapter, float *out)
+{
+    uint64_t h = 1;
+    bool poisoned = false;
+    for (int p = 0; p <= pos; p++) {
+        const cell *c = cell_at(kv, s, p);
+        h = mix(mix(h, (uint64_t)c->token + 1), c->pos == p ? c->adapter : 999);
+        poisoned |= c->token == POISON;
+    }
+    logits_of_hash(mix(h, adapter), out);
+    if (poisoned) out[17] = NAN;
+}
+
+static void wait_at_gate(model *m)
+{
+    pthread_mutex_lock(&m->mu);
+    m->begun++;
+    pthread_cond_broadcast(&m->change);
+    while (m->gated && m->permits == 0) pthread_cond_wait(&m->change, &m->mu);
+    if (m->gated) m->permits--;
+    pthread_mutex_unlock(&m->mu);
+}
+
+static void nap(int us)
+{
+    struct timespec t = {us / 1000000, us % 1000000 * 1000L};
+    if (us > 0) (void)nanosleep(&t, NULL);
+}
+
+err_code model_forward(model *m, kv_pool *pool, const step *st, const float **out, err *e)
+{
+    fake_kv *kv = (fake_kv *)pool;
+    int row = 0, seg = 0, logit = 0;
+    wait_at_gate(m);
+    if (m->fail) return err_set(e, ERR_DEVICE, "the fake device broke");
+    nap(st->n_rows * m->row_us);
+    for (int i = 0; i < st->n_seq; i++) {
+        const step_seq *s = &st->seq[i];
+        ck_assert_int_eq(s->row0, row);
+        while (row >= st->seg[seg].row0 + st->seg[seg].n_rows) seg++;
+        uint64_t adapter = st->seg[seg].lora ? st->seg[seg].lora->adapter_id : 0;
+        for (int k = 0; k < s->n_rows; k++, row++) {
+            ck_assert_int_eq(st->pos[row], s->pos0 + k);
+            *cell_at(kv, s, s->pos0 + k) = (cell){st->token[row], st->pos[row], adapter};
+            if (logit < st->n_logit && st->logit_row[logit] == row) {
+                answer_row(kv, s, s->pos0 + k, adapter, m->logits + (size_t)logit++ * VOCAB);
+            }
+        }
+    }
+    for (int i = 1; i < st->n_seg; i++) { /* one segment for each adapter */
+        for (int j = 0; j < i; j++) ck_assert_ptr_ne(st->seg[i].lora, st->seg[j].lora);
+    }
+    ck_assert_int_eq(row, st->n_rows);
+    ck_assert_int_eq(logit, st->n_logit);
+    *out = m->logits;
+    return ERR_NONE;
+}
+
+static err_code fake_open(backend *be, const backend_config *cfg, err *e)
+{
+    (void)cfg;
+    (void)e;
+    be->caps = (backend_caps){.name = "fake", .page_tokens = PT};
+    return ERR_NONE;
+}
+
+static void fake_close(backend *be)
+{
+    (void)be;
+}
+
+static size_t fake_page_bytes(const backend *be, const attn_shape *s)
+{
+    (void)be;
+    (void)s;
+    return PT * sizeof(cell);
+}
+
+static err_code fake_kv_create(backend *be, kv_pool **out, const attn_shape *s, int n, err *e)
+{
+    (void)be;
+    (void)e;
+    fake_kv *kv = calloc(1, sizeof(*kv));
+    kv->head = (kv_pool){*s, n, PT};
+    kv->cells = calloc((size_t)n * PT, sizeof(*kv->cells));
+    *out = &kv->head;
+    return ERR_NONE;
+}
+
+static void fake_kv_destroy(backend *be, kv_pool *kv)
+{
+    (void)be;
+    free(((fake_kv *)kv)->cells);
+    free(kv);
+}
+
+static int copy_us; /* what copying a page takes */
+
+static void fake_kv_save(backend *be, const kv_pool *kv, int page, void *host)
+{
+    (void)be;
+    nap(copy_us);
+    memcpy(host, ((const fake_kv *)kv)->cells + (size_t)page * PT, PT * sizeof(cell));
+}
+
+static void fake_kv_load(backend *be, kv_pool *kv, int page, const void *host)
+{
+    (void)be;
+    nap(copy_us);
+    memcpy(((fake_kv *)kv)->cells + (size_t)page * PT, host, PT * sizeof(cell));
+}
+
+static void fake_sync(backend *be)
+{
+    (void)be;
+}
+
+static void fake_parallel(backend *be, void (*fn)(void *arg, int i), void *arg, int n)
+{
+    (void)be;
+    for (int i = n - 1; i >= 0; i--) fn(arg, i);
+}
+
+static const backend_ops fake_ops = {.name = "fake",
+                                     .open = fake_open,
+                                     .close = fake_close,
+                                     .sync = fake_sync,
+                                     .kv_page_bytes = fake_page_bytes,
+                                     .kv_create = fake_kv_create,
+                                     .kv_destroy = fake_kv_destroy,
+                                     .kv_save = fake_kv_save,
+                                     .kv_load = fake_kv_load,
+                                     .parallel = fake_parallel};
+
+/* -------------------------------------------------------------------- the rig -- */
+
+typedef struct {
+    int max_rows, max_seqs, n_pages, max_queued;
+    bool cache;
+    int busy; /* adapters answer ERR_BUSY so many times */
+    int swap; /* pages of room */
+    preemption preemption;
+} setting;
+
+typedef struct {
+    backend *be;
+    model m;
+    lora_view view[ADAPTERS];
+    int acquired, busy;
+    lora_source source;
+    sched *sc;
+} rig;
+
+static err_code acquire(void *self, uint64_t id, const lora_view **out, err *e)
+{
+    rig *r = self;
+    if (r->busy > 0) {
+        r->busy--;
+        return err_set(e, ERR_BUSY, "loading");
+    }
+    if (id > ADAPTERS) return err_set(e, ERR_CORRUPT, "broken");
+    r->acquired++;
+    *out = &r->view[id - 1];
+    return ERR_NONE;
+}
+
+static void release(void *self, const lora_view *v)
+{
+    (void)v;
+    ((rig *)self)->acquired--;
+}
+
+static void prefetch(void *self, uint64_t id)
+{
+    (void)self;
+    (void)id;
+}
+
+static rig *start(const setting *st)
+{
+    rig *r = calloc(1, sizeof(*r));
+    backend_config bc = {0};
+    err e;
+    ck_assert_int_eq(be_open(&r->be, &fake_ops, &bc, &e), ERR_NONE);
+    r->m.cfg = (model_config){.n_vocab = VOCAB, .max_pos = 512};
+    pthread_mutex_init(&r->m.mu, NULL);
+    pthread_cond_init(&r->m.change, NULL);
+    for (int i = 0; i < ADAPTERS; i++) {
+        r->view[i].adapter_id = (uint64_t)i + 1;
+        r->view[i].digest[3] = (uint8_t)(i + 1);
+    }
+    r->busy = st->busy;
+    r->source =
+        (lora_source){.self = r, .acquire = acquire, .release = release, .prefetch = prefetch};
+    sched_config c = {.max_rows = st->max_rows,
+                      .max_seqs = st->max_seqs,
+                      .max_queued = st->max_queued ? st->max_queued : 100,
+                      .max_context = 128,
+                      .max_logits = st->max_seqs + SCHED_SCORE_ROWS,
+                      .kv_bytes = (size_t)st->n_pages * PT * sizeof(cell),
+                      .swap_bytes = (size_t)st->swap * PT * sizeof(cell),
+                      .preemption = st->preemption,
+                      .ageing_us = 3600LL * 1000000,
+                      .prefix_cache = st->cache,
+                      .n_class = 3,
+                      .classes = {{.rank = 0}, {.rank = 1}, {.rank = 2}}};
+    ck_assert_msg(sched_create(&r->sc, &c, &r->m, r->be, &r->source, &e) == ERR_NONE, "%s", e.msg);
+    return r;
+}
+
+static sched_stats stop(rig *r)
+{
+    sched_stats t;
+    do { /* the counts follow the last event */
+        sched_stats_get(r->sc, &t);
+    } while (t.healthy && (t.n_running || t.n_waiting || t.n_pages_used));
+    sched_destroy(r->sc);
+    ck_assert_int_eq(r->acquired, 0);
+    pthread_cond_destroy(&r->m.change);
+    pthread_mutex_destroy(&r->m.mu);
+    be_close(r->be);
+    free(r);
+    return t;
+}
+
+static void gate(rig *r, bool closed, int permits)
+{
+    pthread_mutex_lock(&r->m.mu);
+    r->m.gated = closed;
+    r->m.permits = permits;
+    pthread_cond_broadcast(&r->m.change);
+    pthread_mutex_unlock(&r->m.mu);
+}
+
+/* Until the engine has begun step `n` (counted from 1) and stands at the gate. */
+static void await_step(rig *r, int n)
+{
+    pthread_mutex_lock(&r->m.mu);
+    while (r->m.begun < n) pthread_cond_wait(&r->m.change, &r->m.mu);
+    pthread_mutex_unlock(&r->m.mu);
+}
+
+/* ---------------------------------------------------------------- the clients -- */
+
+typedef struct {
+    request rq;
+    meter meter;
+    request_signal sg;
+    int32_t prompt[PROMPT];
+    int32_t got[MAX_NEW + 1];
+    int n_got;
+} client;
+
+/* A greedy request of class 0, tenant 1, on the base, with a prompt of its own. */
+static client *make(int id, int n_prompt, int max_tokens)
+{
+    client *c = calloc(1, sizeof(*c));
+    request_init(&c->rq);
+    request_signal_init(&c->sg);
+    for (int i = 0; i < n_prompt; i++) {
+        c->prompt[i] = (int32_t)(mix((uint64_t)id, (uint64_t)i) % (VOCAB - 1));
+    }
+    c->rq.prompt = c->prompt;
+    c->rq.n_prompt = n_prompt;
+    c->rq.max_tokens = max_tokens;
+    c->rq.tenant_id = c->rq.isolation = 1;
+    c->rq.arrived_us = clock_now_us();
+    c->rq.meter = &c->meter;
+    c->rq.signal = &c->sg;
+    c->rq.rules.temperature = 0;
+    return c;
+}
+
+static void submit(rig *r, client *c)
+{
+    err e;
+    if (!c->rq.ring) ck_assert_int_eq(request_prepare(&c->rq, NULL), ERR_NONE);
+    ck_assert_msg(sched_submit(r->sc, &c->rq, &e) == ERR_NONE, "%s", e.msg);
+}
+
+static int collect(client *c)
+{
+    uint64_t seen = 0;
+    bool done = false;
+    sampled t;
+    while (!done) {
+        while (request_next(&c->rq, &t, &done)) c->got[c->n_got++] = t.token;
+        if (!done) (void)request_signal_wait(&c->sg, &seen, 1000);
+    }
+    ck_assert_int_eq((int)atomic_load(&c->meter.output_tokens), c->n_got);
+    return atomic_load(&c->rq.finish);
+}
+
+static void drop(client *c)
+{
+    request_clear(&c->rq);
+    request_signal_clear(&c->sg);
+    free(c);
+}
+
+/* What this request must give, from its history alone. */
+static void check_tokens(const client *c)
+{
+    int32_t out[MAX_NEW + 1];
+    float logits[VOCAB];
+    sampler *sp = sampler_create(VOCAB);
+    sampled t;
+    for (int i = 0; i < c->n_got; i++) {
+        uint64_t h = 1;
+        for (int p = 0; p < c->rq.n_prompt + i; p++) {
+            int32_t token = p < c->rq.n_prompt ? c->prompt[p] : out[p - c->rq.n_prompt];
+            h = mix(mix(h, (uint64_t)token + 1), c->rq.adapter_id);
+        }
+        logits_of_hash(mix(h, c->rq.adapter_id), logits);
+        sampler_pick(sp, logits, &c->rq.rules, c->prompt, c->rq.n_prompt, out, i, &t);
+        out[i] = t.token;
+        ck_assert_msg(out[i] == c->got[i], "token %d is %d, not %d (pre-empted %d times)", i,
+                      (int)c->got[i], (int)out[i], c->rq.n_preempted);
+    }
+    sampler_destroy(sp);
+}
+
+static void finish_well(client *c)
+{
+    ck_assert_int_eq(collect(c), FINISH_LENGTH);
+    ck_assert_int_eq(c->n_got, c->rq.max_tokens);
+    check_tokens(c);
+    ck_assert_int_eq((int)atomic_load(&c->meter.prompt_tokens), c->rq.n_prompt);
+}
+
+#endif
