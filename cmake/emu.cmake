@@ -29,12 +29,18 @@ else()
     add_library(emu_kernels INTERFACE)
 endif()
 
+# Plain C that the tests need: the sampler that kernels are compared with, the host's part of attention.
+add_library(emu_host STATIC engine/sampler.c engine/cuda/attend_plan.c)
+set_target_properties(emu_host PROPERTIES COMPILE_OPTIONS "-Wall;-Wextra;-Wshadow;-O2;-g;-ffp-contract=off" LINK_OPTIONS "")
+
 function(add_emu_test name)
     add_executable(emu.${name} ${ARGN})
     emu_target(emu.${name} ${ARGN})
-    target_link_libraries(emu.${name} PRIVATE emu_kernels emu PkgConfig::CHECK Threads::Threads m)
+    target_link_libraries(emu.${name} PRIVATE emu_kernels emu_host emu PkgConfig::CHECK Threads::Threads m)
     add_test(NAME emu.${name} COMMAND emu.${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}/tests)
     set_tests_properties(emu.${name} PROPERTIES LABELS unit TIMEOUT 300)
 endfunction()
 
 add_emu_test(test_emu tests/emu/test_emu.cu)
+add_emu_test(test_rows tests/emu/test_rows.cu)
+add_emu_test(test_attend tests/emu/test_attend.cu)

@@ -1,0 +1,683 @@
+/* attend.cu -- kernels of attend.h.
+ *
+ * One kernel source serves small items (one warp, one split) and large ones (eight warps, all splits): a warp owns
+ * 16 packed rows, its keys come in tiles of 64, and attend_tile() is all the arithmetic (online softmax: Milakov and
+ * Gimelshein; FlashAttention-2's order; the splits are those of Flash-Decoding with a fixed size).  Products are bf16
+ * on tensor cores with f32 sums; scores and weights stay f32 until the second product.  What could be contracted
+ * differently in two copies of the code is written with explicit roundings, so that both kernels give the same bits.
+ *
+ * K and V tiles are copied with cp.async, two of each: while tile t is computed, t + 1 arrives.  Rows of a tile in
+ * shared memory stand 16 bytes further apart than they are long, an odd number of 16-byte units: ldmatrix hits all banks.
+ * Positions that no row of the item may see are filled with zeros, whatever a recycled page holds there.
+ *
+ * f32 pages, and head sizes other than 64, 80, 96 and 128, take plain_kernel(): a warp per packed row, no tensor cores.
+ *
+ * Held to its oracle by tests/emu/test_attend.c.
+ */
+#include "engine/cuda/attend.h"
+
+#include "engine/cuda/floats.h"
+#include "engine/cuda/intrin.h"
+#include "engine/cuda/launch.h"
+
+enum {
+    WARP = 32,
+    LARGE_WARPS = CU_LARGE_ROWS / 16,
+    PLAIN_WARPS = 4,
+    MERGE_WARPS = 4,
+    TILE = CU_TILE_TOKENS,
+    SPLIT_TILES = CU_SPLIT_TOKENS / CU_TILE_TOKENS,
+    PAGE = CU_PAGE_TOKENS,
+    LANE_DIMS = CU_HEAD_DIM_MAX / WARP,
+    N_KEY_BLOCKS = TILE / 8, /* columns of scores by 8 */
+};
+
+#define LOG2_E 1.44269504088896340736F
+
+/* One piece of work, as both kernels see it. */
+typedef struct {
+    cu_attend_seq seq;
+    cu_attend_item item;
+    int kv_head, group, n_packed;
+    int lo, len;      /* no row sees a position below lo; the sequence has `len` */
+    int tile0, tile1; /* [tile0, tile1) are looked at */
+} work;
+
+__device__ static int window_start(int pos, int window)
+{
+    return window > 0 && pos >= window ? pos - window + 1 : 0;
+}
+
+__device__ static work take_work(const cu_attend_args *a, const cu_attend_item *items, int i,
+                                 int rows)
+{
+    work w;
+    w.item = items[i / a->kv.n_kv_head];
+    w.kv_head = i % a->kv.n_kv_head;
+    w.seq = a->seq[w.item.seq];
+    w.group = a->n_head / a->kv.n_kv_head;
+    w.n_packed = w.seq.n_rows * w.group;
+    int last = w.item.first + rows < w.n_packed ? w.item.first + rows - 1 : w.n_packed - 1;
+    w.lo = window_start(w.seq.pos0 + w.item.first / w.group, a->window);
+    w.len = w.seq.pos0 + w.seq.n_rows;
+    int hi = w.seq.pos0 + last / w.group;
+    w.tile0 = w.item.split0 * SPLIT_TILES > w.lo / TILE ? w.item.split0 * SPLIT_TILES : w.lo / TILE;
+    w.tile1 =
+        w.item.split1 * SPLIT_TILES < hi / TILE + 1 ? w.item.split1 * SPLIT_TILES : hi / TILE + 1;
+    return w;
+}
+
+/* K of the work's head in page 0; V follows `part` bytes later. */
+__device__ static const char *head_base(const cu_kv *kv, int kv_head, size_t part)
+{
+    return kv->mem + ((size_t)kv->layer * kv->n_kv_head + kv_head) * 2 * part;
+}
+
+/* Weights with which sums up to max `m0` and sums of max `m1` are added; returns the new max. */
+__device__ static float merge_weights(float m0, float m1, float c, float *f0, float *f1)
+{
+    float m = m0 > m1 ? m0 : m1;
+    if (m == -INFINITY) { /* nothing in either */
+        *f0 = *f1 = 0;
+        return m;
+    }
+    *f0 = cu_exp2(cu_mul(cu_add(m0, -m), c));
+    *f1 = cu_exp2(cu_mul(cu_add(m1, -m), c));
+    return m;
+}
+
+__device__ static float inverse(float sum)
+{
+    return sum > 0 || sum != sum ? cu_div(1.0F, sum) : 0;
+}
+
+__device__ static float *partial_row(const cu_attend_args *a, int partial, int kv_head, int r)
+{
+    size_t at = ((size_t)partial * a->kv.n_kv_head + kv_head) * CU_SMALL_ROWS + r;
+    return a->partial_out + at * a->kv.head_dim;
+}
+
+__device__ static float *partial_state(const cu_attend_args *a, int partial, int kv_head, int r)
+{
+    return a->partial_state +
+           (((size_t)partial * a->kv.n_kv_head + kv_head) * CU_SMALL_ROWS + r) * 2;
+}
+
+/* ------------------------------------------------------------------ tensor cores: one tile -- */
+
+/* Copies TILE rows of K or V to shared memory, zeros for positions outside [lo, len). */
+template <int HD, int THREADS>
+__device__ static __forceinline__ void load_tile(char *smem, const cu_kv *kv, const char *base,
+                                                 const int32_t *page, int tile, int lo, int len)
+{
+    const int CHUNKS = HD / 8, STRIDE = HD * 2 + 16;
+    int pos = tile * TILE;
+    size_t p0 = pos < len ? (size_t)page[pos / PAGE] : 0;
+    size_t p1 = pos + PAGE < len ? (size_t)page[pos / PAGE + 1] : 0;
+    const char *src0 = base + p0 * kv->stride, *src1 = base + p1 * kv->stride;
+    CU_UNROLL_BY(4) /* more costs registers that the sums need */
+    for (int i = (int)threadIdx.x; i < TILE * CHUNKS; i += THREADS) {
+        int r = i / CHUNKS, chunk = i % CHUNKS;
+        bool live = pos + r >= lo && pos + r < len;
+        const char *src = (r < PAGE ? src0 : src1) + (r % PAGE) * (HD * 2) + chunk * 16;
+        cu_cp_async16_or_zero(smem + r * STRIDE + chunk * 16, live ? src : base, live);
+    }
+}
+
+/* scores[8 keys][..] = Q K^T: fragments of m16n8k16, d ascending. */
+template <int HD>
+__device__ static __forceinline__ void tile_scores(float (*s)[4], const uint32_t (*q)[4],
+                                                   const char *k)
+{
+    const int STRIDE = HD * 2 + 16;
+    int lane = (int)threadIdx.x % WARP;
+    const char *at = k + (lane / 16 * 8 + lane % 8) * STRIDE + lane / 8 % 2 * 16;
+    CU_UNROLL
+    for (int j = 0; j < TILE / 16; j++) {
+        for (int i = 0; i < 4; i++) s[2 * j][i] = s[2 * j + 1][i] = 0;
+        CU_UNROLL
+        for (int kk = 0; kk < HD / 16; kk++) {
+            uint32_t b[4];
+            cu_ldmatrix_x4(b, at + j * 16 * STRIDE + kk * 32);
+            cu_mma_bf16_k16(s[2 * j], q[kk], b);
+            cu_mma_bf16_k16(s[2 * j + 1], q[kk], b + 2);
+        }
+    }
+}
+
+/* o += P V, keys ascending. */
+template <int HD>
+__device__ static __forceinline__ void tile_values(float (*o)[4], const float (*p)[4],
+                                                   const char *v)
+{
+    const int STRIDE = HD * 2 + 16;
+    int lane = (int)threadIdx.x % WARP;
+    const char *at = v + (lane / 8 % 2 * 8 + lane % 8) * STRIDE + lane / 16 * 16;
+    CU_UNROLL
+    for (int kk = 0; kk < TILE / 16; kk++) {
+        const float *x = p[2 * kk], *y = p[2 * kk + 1];
+        uint32_t a[4] = {cu_bf16x2_of(x[0], x[1]), cu_bf16x2_of(x[2], x[3]),
+                         cu_bf16x2_of(y[0], y[1]), cu_bf16x2_of(y[2], y[3])};
+        CU_UNROLL
+        for (int n = 0; n < HD / 16; n++) {
+            uint32_t b[4];
+            cu_ldmatrix_x4_trans(b, at + kk * 16 * STRIDE + n * 32);
+            cu_mma_bf16_k16(o[2 * n], a, b);
+            cu_mma_bf16_k16(o[2 * n + 1], a, b + 2);
+        }
+    }
+}
+
+/* Masks scores of keys from `pos` on outside [lo, hi] of the lane's two rows. */
+__device__ static __forceinline__ void tile_mask(float (*s)[4], int pos, const int *lo,
+                                                 const int *hi)
+{
+    int first = pos + (int)threadIdx.x % 4 * 2;
+    CU_UNROLL
+    for (int j = 0; j < N_KEY_BLOCKS; j++) {
+        CU_UNROLL
+        for (int i = 0; i < 4; i++) {
+            int key = first + j * 8 + i % 2, r = i / 2;
+            if (key < lo[r] || key > hi[r]) s[j][i] = -INFINITY;
+        }
+    }
+}
+
+/* Scores become weights; the sums so far are scaled to the new maxima.  m, l: of the lane's two rows; l is this lane's
+ * part of it.  c: scale * log2(e). */
+template <int HD>
+__device__ static __forceinline__ void tile_soften(float (*s)[4], float (*o)[4], float *m, float *l,
+                                                   float c)
+{
+    float f[2], mc[2];
+    CU_UNROLL
+    for (int r = 0; r < 2; r++) {
+        float top = m[r];
+        CU_UNROLL
+        for (int j = 0; j < N_KEY_BLOCKS; j++)
+            top = cu_max(top, cu_max(s[j][2 * r], s[j][2 * r + 1]));
+        top = cu_max(top, cu_shfl_xor_f32(top, 1));
+        top = cu_max(top, cu_shfl_xor_f32(top, 2));
+        float base = top == -INFINITY ? 0 : top; /* all masked so far: weights are 0, not NaN */
+        mc[r] = cu_mul(base, c);
+        f[r] = cu_exp2(cu_mul(cu_add(m[r], -base), c));
+        m[r] = top;
+        l[r] = cu_mul(l[r], f[r]);
+    }
+    /* Scaling by 1 changes no bit, so it may be left out. */
+    if (!cu_all(f[0] == 1 && f[1] == 1)) {
+        CU_UNROLL
+        for (int n = 0; n < HD / 8; n++) {
+            for (int i = 0; i < 4; i++) o[n][i] = cu_mul(o[n][i], f[i / 2]);
+        }
+    }
+    CU_UNROLL
+    for (int j = 0; j < N_KEY_BLOCKS; j++) {
+        CU_UNROLL
+        for (int i = 0; i < 4; i++) {
+            s[j][i] = cu_exp2(cu_fma(s[j][i], c, -mc[i / 2]));
+            l[i / 2] = cu_add(l[i / 2], s[j][i]);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ tensor cores: an item -- */
+
+/* The lane's two packed rows. */
+typedef struct {
+    int row[2], head[2]; /* of the step; query head */
+    int lo[2], hi[2];    /* positions that it sees; hi -1: there is no such row */
+    int local[2];        /* among the item's */
+} lane_rows;
+
+__device__ static lane_rows rows_of(const cu_attend_args *a, const work *w)
+{
+    lane_rows lr;
+    int local = (int)threadIdx.x / WARP * 16 + (int)threadIdx.x % WARP / 4;
+    for (int r = 0; r < 2; r++) {
+        lr.local[r] = local + 8 * r;
+        int p = w->item.first + lr.local[r], in_seq = p / w->group;
+        lr.row[r] = w->seq.row0 + in_seq;
+        lr.head[r] = w->kv_head * w->group + p % w->group;
+        int pos = w->seq.pos0 + in_seq;
+        bool live = p < w->n_packed;
+        lr.lo[r] = live ? window_start(pos, a->window) : 0;
+        lr.hi[r] = live ? pos : -1;
+    }
+    return lr;
+}
+
+/* Q of the warp's 16 rows as A fragments, rounded to bf16. */
+template <int HD>
+__device__ static __forceinline__ void load_q(uint32_t (*q)[4], const cu_attend_args *a,
+                                              const lane_rows *lr)
+{
+    int col = (int)threadIdx.x % 4 * 2;
+    CU_UNROLL
+    for (int r = 0; r < 2; r++) {
+        const float *src = a->q + (size_t)lr->row[r] * a->q_stride + (size_t)lr->head[r] * HD + col;
+        CU_UNROLL
+        for (int kk = 0; kk < HD / 16; kk++) {
+            float x[2] = {0, 0}, y[2] = {0, 0};
+            if (lr->hi[r] >= 0) {
+                cu_load_f32x2(x, src + kk * 16);
+                cu_load_f32x2(y, src + kk * 16 + 8);
+            }
+            q[kk][r] = cu_bf16x2_of(x[0], x[1]);
+            q[kk][2 + r] = cu_bf16x2_of(y[0], y[1]);
+        }
+    }
+}
+
+/* A split ends: its sums o (max m, sum l) go to the partials, or join those of the splits before, which wait in
+ * `out` unscaled (max all_m, sum all_l).  The last split of an item writes the result. */
+template <int HD>
+__device__ static __forceinline__ void
+end_split(const cu_attend_args *a, const work *w, const lane_rows *lr, float (*o)[4],
+          const float *m, float *l, float *all_m, float *all_l, bool first, bool last, float c)
+{
+    int col = (int)threadIdx.x % 4 * 2;
+    CU_UNROLL
+    for (int r = 0; r < 2; r++) {
+        l[r] = cu_add(l[r], cu_shfl_xor_f32(l[r], 1));
+        l[r] = cu_add(l[r], cu_shfl_xor_f32(l[r], 2));
+    }
+    CU_UNROLL
+    for (int r = 0; r < 2; r++) {
+        if (lr->hi[r] < 0) continue;
+        if (w->item.partial >= 0) {
+            float *dst = partial_row(a, w->item.partial, w->kv_head, lr->local[r]) + col;
+            CU_UNROLL
+            for (int n = 0; n < HD / 8; n++) cu_store_f32x2(dst + n * 8, &o[n][2 * r]);
+            if (col == 0) {
+                float state[2] = {m[r], l[r]};
+                cu_store_f32x2(partial_state(a, w->item.partial, w->kv_head, lr->local[r]), state);
+            }
+            continue;
+        }
+        float *out = a->out + (size_t)lr->row[r] * a->out_stride + lr->head[r] * HD + col;
+        if (first) {
+            all_m[r] = m[r];
+            all_l[r] = l[r];
+        } else {
+            float f0, f1;
+            all_m[r] = merge_weights(all_m[r], m[r], c, &f0, &f1);
+            all_l[r] = cu_fma(l[r], f1, cu_mul(all_l[r], f0));
+            CU_UNROLL
+            for (int n = 0; n < HD / 8; n++) {
+                float old[2];
+                cu_load_f32x2(old, out + n * 8);
+                o[n][2 * r] = cu_fma(o[n][2 * r], f1, cu_mul(old[0], f0));
+                o[n][2 * r + 1] = cu_fma(o[n][2 * r + 1], f1, cu_mul(old[1], f0));
+            }
+        }
+        if (last) {
+            float inv = inverse(all_l[r]);
+            CU_UNROLL
+            for (int n = 0; n < HD / 8; n++) {
+                for (int i = 2 * r; i < 2 * r + 2; i++) o[n][i] = cu_mul(o[n][i], inv);
+            }
+        }
+        if (last && a->out16) {
+            uint16_t *out16 = a->out16 + ((size_t)lr->row[r] * a->n_head + lr->head[r]) * HD + col;
+            CU_UNROLL
+            for (int n = 0; n < HD / 8; n++) {
+                *(uint32_t *)(out16 + n * 8) = cu_bf16x2_of(o[n][2 * r], o[n][2 * r + 1]);
+            }
+        } else {
+            CU_UNROLL
+            for (int n = 0; n < HD / 8; n++) cu_store_f32x2(out + n * 8, &o[n][2 * r]);
+        }
+    }
+}
+
+template <int WARPS>
+__device__ static __forceinline__ void sync_item()
+{
+    if (WARPS == 1) {
+        cu_syncwarp();
+    } else {
+        __syncthreads();
+    }
+}
+
+/* WARPS * 16 packed rows of one kv head per item; the blocks of the grid take items in turn. */
+template <int HD, int WARPS>
+__device__ static __forceinline__ void
+run_items(const cu_attend_args &a, const cu_attend_item *items, int n_items, char *smem)
+{
+    const int TILE_BYTES = TILE * (HD * 2 + 16), THREADS = WARPS * WARP;
+    const float c = cu_mul(a.scale, LOG2_E);
+    const size_t part = (size_t)PAGE * HD * 2;
+    for (int i = (int)blockIdx.x; i < n_items * a.kv.n_kv_head; i += (int)gridDim.x) {
+        work w = take_work(&a, items, i, WARPS * 16);
+        lane_rows lr = rows_of(&a, &w);
+        const char *k_base = head_base(&a.kv, w.kv_head, part), *v_base = k_base + part;
+        const int32_t *page = a.page + w.seq.page0;
+
+        sync_item<WARPS>(); /* nobody reads the tiles of the item before any more */
+        load_tile<HD, THREADS>(smem, &a.kv, k_base, page, w.tile0, w.lo, w.len);
+        cu_cp_async_commit();
+        load_tile<HD, THREADS>(smem + 2 * TILE_BYTES, &a.kv, v_base, page, w.tile0, w.lo, w.len);
+        cu_cp_async_commit();
+
+        uint32_t q[HD / 16][4];
+        load_q<HD>(q, &a, &lr);
+        float o[HD / 8][4], m[2], l[2], all_m[2] = {0, 0}, all_l[2] = {0, 0};
+        bool fresh = true, first = true;
+        for (int t = w.tile0; t < w.tile1; t++) {
+            int buf = (t - w.tile0) % 2;
+            if (fresh) {
+                CU_UNROLL
+                for (int n = 0; n < HD / 8; n++) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
+                m[0] = m[1] = -INFINITY;
+                l[0] = l[1] = 0;
+                fresh = false;
+            }
+            /* The other K tile was read before the last barrier; likewise V's below. */
+            if (t + 1 < w.tile1) {
+                load_tile<HD, THREADS>(smem + (1 - buf) * TILE_BYTES, &a.kv, k_base, page, t + 1,
+                                       w.lo, w.len);
+            }
+            cu_cp_async_commit();
+            CU_CP_ASYNC_WAIT(2); /* this tile's K has come; V and the next K may be on their way */
+            sync_item<
+                WARPS>(); /* ... for all threads; and all have left the V tile that is filled next */
+            int pos = t * TILE;
+            bool blind = (lr.hi[0] < pos || lr.lo[0] >= pos + TILE) &&
+                         (lr.hi[1] < pos || lr.lo[1] >= pos + TILE);
+            bool busy = !cu_all(blind);
+            float s[N_KEY_BLOCKS][4];
+            if (busy) {
+                tile_scores<HD>(s, q, smem + buf * TILE_BYTES);
+                bool whole = lr.lo[0] <= pos && lr.hi[0] >= pos + TILE - 1 && lr.lo[1] <= pos &&
+                             lr.hi[1] >= pos + TILE - 1;
+                if (!cu_all(whole)) tile_mask(s, pos, lr.lo, lr.hi);
+                tile_soften<HD>(s, o, m, l, c);
+            }
+            if (t + 1 < w.tile1) {
+                load_tile<HD, THREADS>(smem + (3 - buf) * TILE_BYTES, &a.kv, v_base, page, t + 1,
+                                       w.lo, w.len);
+            }
+            cu_cp_async_commit();
+            CU_CP_ASYNC_WAIT(2); /* this tile's V has come */
+            sync_item<
+                WARPS>(); /* ... for all threads; and all have left the K tile that is filled next */
+            if (busy) tile_values<HD>(o, s, smem + (2 + buf) * TILE_BYTES);
+
+            bool last = t + 1 == w.tile1;
+            if (last || (t + 1) % SPLIT_TILES == 0) {
+                end_split<HD>(&a, &w, &lr, o, m, l, all_m, all_l, first, last, c);
+                fresh = true;
+                first = false;
+            }
+        }
+    }
+}
+
+template <int HD>
+__global__ __launch_bounds__(WARP) void small_kernel(cu_attend_args a)
+{
+    CU_SHARED(char, tiles);
+    run_items<HD, 1>(a, a.small, a.counts->n_small, tiles);
+}
+
+template <int HD>
+__global__ __launch_bounds__(LARGE_WARPS *WARP, 1) void large_kernel(cu_attend_args a)
+{
+    CU_SHARED(char, tiles);
+    run_items<HD, LARGE_WARPS>(a, a.large, a.counts->n_large, tiles);
+}
+
+/* --------------------------------------------------------------------- any size, any type -- */
+
+__device__ static float kv_value(const char *p, int type, int i)
+{
+    return type == DT_F32 ? ((const float *)p)[i] : cu_f32_of_bf16(((const uint16_t *)p)[i]);
+}
+
+/* One page of keys for one packed row: a lane has a key for the scores, then dims lane, lane + 32 .. for the values. */
+__device__ static void plain_page(const cu_kv *kv, const char *k, const char *v, const float *q,
+                                  bool live, float *o, float *m, float *l, float c)
+{
+    int lane = (int)threadIdx.x % WARP, d = kv->head_dim, elem = kv->type == DT_F32 ? 4 : 2;
+    float s = -INFINITY;
+    if (live) {
+        float acc[4] = {0, 0, 0, 0};
+        const char *row = k + (size_t)lane * d * elem;
+        int i = 0;
+        for (; i + 4 <= d; i += 4) {
+            for (int j = 0; j < 4; j++)
+                acc[j] = cu_fma(q[i + j], kv_value(row, kv->type, i + j), acc[j]);
+        }
+        for (; i < d; i++) acc[0] = cu_fma(q[i], kv_value(row, kv->type, i), acc[0]);
+        s = cu_add(cu_add(acc[0], acc[1]), cu_add(acc[2], acc[3]));
+    }
+    float top = cu_max(*m, s);
+    for (int x = WARP / 2; x > 0; x /= 2) top = cu_max(top, cu_shfl_xor_f32(top, x));
+    float base = top == -INFINITY ? 0 : top;
+    float f = cu_exp2(cu_mul(cu_add(*m, -base), c));
+    float p = live ? cu_exp2(cu_mul(cu_add(s, -base), c)) : 0;
+    *m = top;
+    *l = cu_add(cu_mul(*l, f), p);
+    CU_UNROLL
+    for (int j = 0; j < LANE_DIMS; j++) o[j] = cu_mul(o[j], f);
+    unsigned lives = cu_ballot(live);
+    for (int t = 0; t < PAGE; t++) {
+        float pt = cu_shfl_f32(p, t);
+        if (!(lives >> t & 1)) continue; /* whatever lies there is not multiplied */
+        const char *row = v + (size_t)t * d * elem;
+        CU_UNROLL
+        for (int j = 0; j < LANE_DIMS; j++) {
+            if (lane + j * WARP < d)
+                o[j] = cu_fma(pt, kv_value(row, kv->type, lane + j * WARP), o[j]);
+        }
+    }
+}
+
+__device__ static void write_lane(const cu_attend_args *a, int row, int head, int i, float x)
+{
+    size_t at = (size_t)head * a->kv.head_dim + i;
+    if (a->out16) {
+        a->out16[(size_t)row * a->n_head * a->kv.head_dim + at] = cu_bf16_of(x);
+    } else {
+        a->out[(size_t)row * a->out_stride + at] = x;
+    }
+}
+
+/* One packed row of an item by one warp, its q in shared memory. */
+__device__ static void plain_row(const cu_attend_args *a, const work *w, int local, float *q)
+{
+    int lane = (int)threadIdx.x % WARP, d = a->kv.head_dim, p = w->item.first + local;
+    int in_seq = p / w->group, row = w->seq.row0 + in_seq,
+        head = w->kv_head * w->group + p % w->group;
+    int hi = w->seq.pos0 + in_seq, lo = window_start(hi, a->window);
+    const int SPLIT_PAGES = (int)CU_SPLIT_TOKENS / (int)CU_PAGE_TOKENS;
+    size_t part = (size_t)PAGE * d * (a->kv.type == DT_F32 ? 4 : 2);
+    const char *base = head_base(&a->kv, w->kv_head, part);
+    float c = cu_mul(a->scale, LOG2_E);
+
+    cu_syncwarp(); /* the row before is done with q */
+    for (int i = lane; i < d; i += WARP)
+        q[i] = a->q[(size_t)row * a->q_stride + (size_t)head * d + i];
+    cu_syncwarp(); /* q is there for all lanes */
+
+    float all[LANE_DIMS], all_m = -INFINITY, all_l = 0;
+    for (int j = 0; j < LANE_DIMS; j++) all[j] = 0;
+    for (int split = w->item.split0; split < w->item.split1; split++) {
+        float o[LANE_DIMS], m = -INFINITY, l = 0;
+        for (int j = 0; j < LANE_DIMS; j++) o[j] = 0;
+        for (int b = split * SPLIT_PAGES; b < (split + 1) * SPLIT_PAGES; b++) {
+            if (b * PAGE > hi || (b + 1) * PAGE <= lo) continue;
+            const char *k = base + (size_t)a->page[w->seq.page0 + b] * a->kv.stride;
+            int pos = b * PAGE + lane;
+            plain_page(&a->kv, k, k + part, q, pos >= lo && pos <= hi, o, &m, &l, c);
+        }
+        for (int x = WARP / 2; x > 0; x /= 2) l = cu_add(l, cu_shfl_xor_f32(l, x));
+        if (w->item.partial >= 0) {
+            float *dst = partial_row(a, w->item.partial, w->kv_head, local);
+            for (int j = 0; j < LANE_DIMS; j++) {
+                if (lane + j * WARP < d) dst[lane + j * WARP] = o[j];
+            }
+            float *state = partial_state(a, w->item.partial, w->kv_head, local);
+            if (lane == 0) state[0] = m;
+            if (lane == 1) state[1] = l;
+            return; /* an item with a partial has one split */
+        }
+        float f0, f1;
+        all_m = merge_weights(all_m, m, c, &f0, &f1);
+        all_l = cu_fma(l, f1, cu_mul(all_l, f0));
+        for (int j = 0; j < LANE_DIMS; j++) all[j] = cu_fma(o[j], f1, cu_mul(all[j], f0));
+    }
+    float inv = inverse(all_l);
+    for (int j = 0; j < LANE_DIMS; j++) {
+        int i = lane + j * WARP;
+        if (i < d) write_lane(a, row, head, i, cu_mul(all[j], inv));
+    }
+}
+
+/* A warp per packed row; `rows` of an item. */
+__global__ __launch_bounds__(PLAIN_WARPS *WARP, 2) void plain_kernel(cu_attend_args a, int rows)
+{
+    CU_STATIC_SHARED(float, q, (int)PLAIN_WARPS *(int)CU_HEAD_DIM_MAX);
+    const cu_attend_item *items = rows == CU_SMALL_ROWS ? a.small : a.large;
+    int n = rows == CU_SMALL_ROWS ? a.counts->n_small : a.counts->n_large;
+    int warp = (int)threadIdx.x / WARP;
+    for (int i = (int)blockIdx.x; i < n * a.kv.n_kv_head; i += (int)gridDim.x) {
+        work w = take_work(&a, items, i, rows);
+        for (int r = warp; r < rows && w.item.first + r < w.n_packed; r += PLAIN_WARPS) {
+            plain_row(&a, &w, r, q + warp * CU_HEAD_DIM_MAX);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------- the merge -- */
+
+/* A warp per packed row: splits in ascending order, as end_split() does it. */
+__global__ __launch_bounds__(MERGE_WARPS *WARP) void merge_kernel(cu_attend_args a)
+{
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, d = a.kv.head_dim;
+    int group = a.n_head / a.kv.n_kv_head, n = a.counts->n_merge * a.kv.n_kv_head;
+    float c = cu_mul(a.scale, LOG2_E);
+    for (int i = (int)blockIdx.x; i < n; i += (int)gridDim.x) {
+        cu_attend_merge mg = a.merge[i / a.kv.n_kv_head];
+        cu_attend_seq sq = a.seq[mg.seq];
+        int kv_head = i % a.kv.n_kv_head;
+        for (int r = warp; r < CU_SMALL_ROWS && mg.first + r < sq.n_rows * group;
+             r += MERGE_WARPS) {
+            float all[LANE_DIMS], all_m = -INFINITY, all_l = 0;
+            for (int j = 0; j < LANE_DIMS; j++) all[j] = 0;
+            for (int s = 0; s < mg.n_partial; s++) {
+                const float *o = partial_row(&a, mg.partial0 + s, kv_head, r);
+                float state[2], f0, f1;
+                cu_load_f32x2(state, partial_state(&a, mg.partial0 + s, kv_head, r));
+                all_m = merge_weights(all_m, state[0], c, &f0, &f1);
+                all_l = cu_fma(state[1], f1, cu_mul(all_l, f0));
+                CU_UNROLL
+                for (int j = 0; j < LANE_DIMS; j++) {
+                    if (lane + j * WARP < d)
+                        all[j] = cu_fma(o[lane + j * WARP], f1, cu_mul(all[j], f0));
+                }
+            }
+            float inv = inverse(all_l);
+            int p = mg.first + r, row = sq.row0 + p / group, head = kv_head * group + p % group;
+            CU_UNROLL
+            for (int j = 0; j < LANE_DIMS; j++) {
+                if (lane + j * WARP < d)
+                    write_lane(&a, row, head, lane + j * WARP, cu_mul(all[j], inv));
+            }
+        }
+    }
+}
+
+/* --------------------------------------------------------------------------------- host -- */
+
+static bool has_tensor_path(const cu_attend_args *a)
+{
+    int d = a->kv.head_dim;
+    return a->kv.type == DT_BF16 && (d == 64 || d == 80 || d == 96 || d == 128);
+}
+
+static size_t tile_bytes(int head_dim)
+{
+    return (size_t)4 * TILE * ((size_t)head_dim * 2 + 16);
+}
+
+extern "C" size_t cu_attend_partial_bytes(int n_kv_head, int head_dim)
+{
+    return (size_t)n_kv_head * CU_SMALL_ROWS * ((size_t)head_dim + 2) * sizeof(float);
+}
+
+template <int HD>
+static cudaError_t setup_size(void)
+{
+    cudaError_t rc = CU_ALLOW_SHARED(small_kernel<HD>, tile_bytes(HD));
+    return rc != cudaSuccess ? rc : CU_ALLOW_SHARED(large_kernel<HD>, tile_bytes(HD));
+}
+
+extern "C" cudaError_t cu_attend_setup(void)
+{
+    cudaError_t rc = setup_size<64>();
+    if (rc == cudaSuccess) rc = setup_size<80>();
+    if (rc == cudaSuccess) rc = setup_size<96>();
+    if (rc == cudaSuccess) rc = setup_size<128>();
+    return rc;
+}
+
+extern "C" void cu_attend_grid(cu_attend_args *args, int n_sm, size_t shared_per_sm)
+{
+    /* One block's tiles, and the KiB that the system keeps for each block; registers allow at least as many. */
+    int fit = (int)(shared_per_sm / (tile_bytes(args->kv.head_dim) + 1024));
+    bool tensor = has_tensor_path(args);
+    args->grid_small = n_sm * (!tensor ? 8 : fit > 8 ? 8 : fit < 1 ? 1 : fit);
+    args->grid_large = n_sm * (tensor ? 1 : 8);
+    args->grid_merge = n_sm * 8;
+}
+
+template <int HD>
+static void launch_size(cudaStream_t stream, const cu_attend_args *a)
+{
+    if (a->grid_small > 0) {
+        CU_LAUNCH(small_kernel<HD>, dim3((unsigned)a->grid_small), dim3(WARP), tile_bytes(HD),
+                  stream, *a);
+    }
+    if (a->grid_large > 0) {
+        CU_LAUNCH(large_kernel<HD>, dim3((unsigned)a->grid_large), dim3(LARGE_WARPS * WARP),
+                  tile_bytes(HD), stream, *a);
+    }
+}
+
+static void launch_plain(cudaStream_t stream, const cu_attend_args *a)
+{
+    const int rows[2] = {CU_SMALL_ROWS, CU_LARGE_ROWS}, grid[2] = {a->grid_small, a->grid_large};
+    for (int i = 0; i < 2; i++) {
+        if (grid[i] <= 0) continue;
+        CU_LAUNCH(plain_kernel, dim3((unsigned)grid[i]), dim3(PLAIN_WARPS * WARP), 0, stream, *a,
+                  rows[i]);
+    }
+}
+
+extern "C" cudaError_t cu_attend(cudaStream_t stream, const cu_attend_args *args)
+{
+    const cu_kv *kv = &args->kv;
+    if (kv->head_dim < 1 || kv->head_dim > CU_HEAD_DIM_MAX || args->n_head % kv->n_kv_head ||
+        args->q_stride % 2 || args->out_stride % 2) {
+        return cudaErrorInvalidValue;
+    }
+    if (!has_tensor_path(args)) {
+        launch_plain(stream, args);
+    } else if (kv->head_dim == 64) {
+        launch_size<64>(stream, args);
+    } else if (kv->head_dim == 80) {
+        launch_size<80>(stream, args);
+    } else if (kv->head_dim == 96) {
+        launch_size<96>(stream, args);
+    } else {
+        launch_size<128>(stream, args);
+    }
+    if (args->grid_merge > 0) {
+        CU_LAUNCH(merge_kernel, dim3((unsigned)args->grid_merge), dim3(MERGE_WARPS * WARP), 0,
+                  stream, *args);
+    }
+    return cudaGetLastError();
+}

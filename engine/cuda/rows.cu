@@ -1,0 +1,335 @@
+/* rows.cu -- kernels of rows.h.
+ *
+ * One block (norm) or one warp (rope) per row with a fixed tree of sums, so the bits of a row depend on that row alone.
+ * Memory moves 16 bytes at a time where the row's length allows it.
+ *
+ * Held to its oracle by tests/emu/test_rows.c.
+ */
+#include "engine/cuda/rows.h"
+
+#include "engine/cuda/floats.h"
+#include "engine/cuda/intrin.h"
+#include "engine/cuda/launch.h"
+
+enum { WARP = 32, ROW_THREADS = 256, ROPE_WARPS = 4, BLOCKS_MAX = 65535 };
+
+static int blocks_for(size_t n, int each)
+{
+    size_t b = (n + (size_t)each - 1) / (size_t)each;
+    return b > BLOCKS_MAX ? BLOCKS_MAX : (int)b;
+}
+
+/* Threads for a row: one for every four values.  It depends on the row's length, never on how many there are. */
+static int threads_for(int dim)
+{
+    int t = (dim + 3) / 4;
+    t = (t + WARP - 1) / WARP * WARP;
+    return t > 1024 ? 1024 : t;
+}
+
+/* ------------------------------------------------------------------------------- embedding -- */
+
+__device__ static float table_value(const void *table, int type, size_t i)
+{
+    if (type == DT_F32) return ((const float *)table)[i];
+    uint16_t h = ((const uint16_t *)table)[i];
+    return type == DT_BF16 ? cu_f32_of_bf16(h) : cu_f32_of_f16(h);
+}
+
+/* out[row] = table[token[row]]; thread: every 256th group of 8 values; grid: rows. */
+__global__ void embed_kernel(cu_embed_args a)
+{
+    int row = (int)blockIdx.x, token = a.token[row];
+    const void *table = a.table;
+    int type = a.type;
+    if (a.alt && a.alt[row].table) {
+        table = a.alt[row].table;
+        type = a.alt[row].type;
+    }
+    float *out = a.out + (size_t)row * a.dim;
+    bool known = token >= 0 && token < a.n_vocab;
+    size_t at = known ? (size_t)token * a.dim : 0;
+    size_t elem = type == DT_F32 ? 4 : 2;
+    bool wide = a.dim % 8 == 0 && (uintptr_t)table % 16 == 0;
+    if (!known) {
+        for (int i = (int)threadIdx.x; i < a.dim; i += (int)blockDim.x) out[i] = 0;
+    } else if (!wide) {
+        for (int i = (int)threadIdx.x; i < a.dim; i += (int)blockDim.x) {
+            out[i] = table_value(table, type, at + (size_t)i);
+        }
+    } else {
+        const char *src = (const char *)table + at * elem;
+        for (int i = (int)threadIdx.x * 8; i < a.dim; i += (int)blockDim.x * 8) {
+            float v[8];
+            if (type == DT_F32) {
+                cu_load_f32x4(v, (const float *)src + i);
+                cu_load_f32x4(v + 4, (const float *)src + i + 4);
+            } else {
+                uint4 x = cu_ld16(src + (size_t)i * 2);
+                uint32_t w[4] = {x.x, x.y, x.z, x.w};
+                for (int k = 0; k < 4; k++) {
+                    uint16_t lo = (uint16_t)(w[k] & 0xFFFFU), hi = (uint16_t)(w[k] >> 16);
+                    v[2 * k] = type == DT_BF16 ? cu_f32_of_bf16(lo) : cu_f32_of_f16(lo);
+                    v[2 * k + 1] = type == DT_BF16 ? cu_f32_of_bf16(hi) : cu_f32_of_f16(hi);
+                }
+            }
+            cu_store_f32x4(out + i, v);
+            cu_store_f32x4(out + i + 4, v + 4);
+        }
+    }
+}
+
+extern "C" cudaError_t cu_embed(cudaStream_t stream, const cu_embed_args *args)
+{
+    if (args->n_rows <= 0 || args->dim <= 0) return cudaSuccess;
+    CU_LAUNCH(embed_kernel, dim3((unsigned)args->n_rows), dim3(ROW_THREADS), 0, stream, *args);
+    return cudaGetLastError();
+}
+
+/* -------------------------------------------------------------------------------- rms norm -- */
+
+/* Sum over the block, the same bits in every thread: a butterfly inside the warps, then the warps in order. */
+__device__ static float block_sum(float v, float *smem)
+{
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, n = (int)blockDim.x / WARP;
+    for (int d = WARP / 2; d > 0; d /= 2) v = cu_add(v, cu_shfl_xor_f32(v, d));
+    if (lane == 0) smem[warp] = v;
+    __syncthreads(); /* all warps' sums are in smem */
+    float sum = 0;
+    for (int i = 0; i < n; i++) sum = cu_add(sum, smem[i]);
+    return sum;
+}
+
+/* One row of four values at a time, `vec` where rows begin on 16 bytes; grid: rows. */
+__global__ void rms_norm_kernel(cu_rms_norm_args a)
+{
+    CU_STATIC_SHARED(float, sums, WARP);
+    int row = (int)blockIdx.x, from = a.index ? a.index[row] : row;
+    if (from < 0) return; /* the whole block */
+    float *x = a.x + (size_t)from * a.dim;
+    const float *add = a.add ? a.add + (size_t)from * a.dim : NULL;
+    float acc = 0;
+    bool vec = a.dim % 4 == 0;
+    for (int i = (int)threadIdx.x * 4; i < a.dim; i += (int)blockDim.x * 4) {
+        float v[4] = {0, 0, 0, 0};
+        int n = a.dim - i < 4 ? a.dim - i : 4;
+        if (vec) {
+            cu_load_f32x4(v, x + i);
+        } else {
+            for (int k = 0; k < 4; k++) v[k] = k < n ? x[i + k] : 0;
+        }
+        if (add) {
+            for (int k = 0; k < 4; k++) v[k] = k < n ? cu_add(v[k], add[i + k]) : 0;
+            if (vec) {
+                cu_store_f32x4(x + i, v);
+            } else {
+                for (int k = 0; k < n; k++) x[i + k] = v[k];
+            }
+        }
+        for (int k = 0; k < 4; k++) acc = cu_fma(v[k], v[k], acc);
+    }
+    float inv = cu_div(1.0F, cu_sqrt(cu_add(cu_div(block_sum(acc, sums), (float)a.dim), a.eps)));
+    /* Each thread reads again what it read (or wrote) itself: no barrier is needed. */
+    float *out = a.out ? a.out + (size_t)row * a.dim : NULL;
+    uint16_t *out16 = a.out16 ? a.out16 + (size_t)row * a.dim : NULL;
+    for (int i = (int)threadIdx.x * 4; i < a.dim; i += (int)blockDim.x * 4) {
+        int n = a.dim - i < 4 ? a.dim - i : 4;
+        float v[4], w[4];
+        if (vec) {
+            cu_load_f32x4(v, x + i);
+            cu_load_f32x4(w, a.weight + i);
+        } else {
+            for (int k = 0; k < 4; k++) v[k] = k < n ? x[i + k] : 0;
+            for (int k = 0; k < 4; k++) w[k] = k < n ? a.weight[i + k] : 0;
+        }
+        for (int k = 0; k < 4; k++) v[k] = cu_mul(cu_mul(v[k], inv), w[k]);
+        if (vec) {
+            if (out) cu_store_f32x4(out + i, v);
+            if (out16) {
+                uint32_t h[2] = {cu_bf16x2_of(v[0], v[1]), cu_bf16x2_of(v[2], v[3])};
+                cu_st8(out16 + i, make_uint2(h[0], h[1]));
+            }
+        } else {
+            for (int k = 0; k < n; k++) {
+                if (out) out[i + k] = v[k];
+                if (out16) out16[i + k] = cu_bf16_of(v[k]);
+            }
+        }
+    }
+}
+
+extern "C" cudaError_t cu_rms_norm(cudaStream_t stream, const cu_rms_norm_args *args)
+{
+    if (args->n_rows <= 0 || args->dim <= 0) return cudaSuccess;
+    if (args->add && args->index) return cudaErrorInvalidValue;
+    CU_LAUNCH(rms_norm_kernel, dim3((unsigned)args->n_rows), dim3((unsigned)threads_for(args->dim)),
+              0, stream, *args);
+    return cudaGetLastError();
+}
+
+/* ------------------------------------------------------------------------- rope and append -- */
+
+__device__ static float warp_sum(float v)
+{
+    for (int d = WARP / 2; d > 0; d /= 2) v = cu_add(v, cu_shfl_xor_f32(v, d));
+    return v;
+}
+
+/* One head in place: norm, then the rotation of pairs (i, i + half).  A lane holds both values of its pairs. */
+__device__ static void turn_head(const cu_rope_args *a, float *x, const float *norm,
+                                 const float *cs, const float *sn, int lane)
+{
+    int d = a->kv.head_dim, half = a->rope_dim / 2;
+    float inv = 1;
+    if (norm) {
+        float acc = 0;
+        for (int i = lane; i < d; i += WARP) acc = cu_fma(x[i], x[i], acc);
+        inv = cu_div(1.0F, cu_sqrt(cu_add(cu_div(warp_sum(acc), (float)d), a->norm_eps)));
+        cu_syncwarp(); /* all lanes have read what is written below */
+    }
+    for (int i = lane; i < half; i += WARP) {
+        float lo = x[i], hi = x[i + half], c = cs[i], s = sn[i];
+        if (norm) {
+            lo = cu_mul(cu_mul(lo, inv), norm[i]);
+            hi = cu_mul(cu_mul(hi, inv), norm[i + half]);
+        }
+        x[i] = cu_add(cu_mul(lo, c), -cu_mul(hi, s));
+        x[i + half] = cu_add(cu_mul(hi, c), cu_mul(lo, s));
+    }
+    for (int i = 2 * half + lane; norm && i < d; i += WARP)
+        x[i] = cu_mul(cu_mul(x[i], inv), norm[i]);
+}
+
+__device__ static void store_value(char *p, int type, int i, float x)
+{
+    if (type == DT_F32) {
+        ((float *)p)[i] = x;
+    } else {
+        ((uint16_t *)p)[i] = cu_bf16_of(x);
+    }
+}
+
+/* A warp per (row, head of q, k or v); grid.x: rows, grid.y: heads by four. */
+__global__ void rope_kernel(cu_rope_args a)
+{
+    int row = (int)blockIdx.x, lane = (int)threadIdx.x % WARP, d = a.kv.head_dim;
+    int h = (int)blockIdx.y * ROPE_WARPS + (int)threadIdx.x / WARP, n_kv = a.kv.n_kv_head;
+    if (h >= a.n_head + 2 * n_kv) return; /* a whole warp; no block barrier below */
+    size_t at = (size_t)a.pos[row] * (size_t)(a.rope_dim / 2);
+    const float *cs = a.cos + at, *sn = a.sin + at;
+    if (h < a.n_head) {
+        turn_head(&a, a.q + (size_t)row * a.q_stride + (size_t)h * d, a.q_norm, cs, sn, lane);
+        return;
+    }
+    h -= a.n_head;
+    bool is_v = h >= n_kv;
+    if (is_v) h -= n_kv;
+    const float *src;
+    if (is_v) {
+        src = a.v + (size_t)row * a.v_stride + (size_t)h * d;
+    } else {
+        float *k = a.k + (size_t)row * a.k_stride + (size_t)h * d;
+        turn_head(&a, k, a.k_norm, cs, sn, lane);
+        cu_syncwarp(); /* lanes store what others turned */
+        src = k;
+    }
+    int slot = a.slot[row];
+    if (slot < 0) return;
+    size_t elem = a.kv.type == DT_F32 ? 4 : 2, part = (size_t)CU_PAGE_TOKENS * d * elem;
+    char *dst = a.kv.mem + (size_t)(slot / CU_PAGE_TOKENS) * a.kv.stride +
+                ((size_t)a.kv.layer * n_kv + h) * 2 * part + (is_v ? part : 0) +
+                (size_t)(slot % CU_PAGE_TOKENS) * d * elem;
+    for (int i = lane; i < d; i += WARP) store_value(dst, a.kv.type, i, src[i]);
+}
+
+extern "C" cudaError_t cu_rope_append(cudaStream_t stream, const cu_rope_args *args)
+{
+    if (args->n_rows <= 0) return cudaSuccess;
+    if (args->rope_dim > args->kv.head_dim || args->rope_dim % 2) return cudaErrorInvalidValue;
+    int heads = args->n_head + 2 * args->kv.n_kv_head;
+    dim3 grid((unsigned)args->n_rows, (unsigned)((heads + ROPE_WARPS - 1) / ROPE_WARPS));
+    CU_LAUNCH(rope_kernel, grid, dim3(ROPE_WARPS * WARP), 0, stream, *args);
+    return cudaGetLastError();
+}
+
+/* -------------------------------------------------------------------- silu and conversions -- */
+
+__device__ static float silu_mul(float g, float u)
+{
+    return cu_mul(cu_div(g, cu_add(1.0F, expf(-g))), u);
+}
+
+/* Thread: four values of a row at a time; grid: rows * pieces of a row, in a loop. */
+__global__ void silu_kernel(cu_silu_args a)
+{
+    size_t quads = (size_t)((a.cols + 3) / 4), n = quads * (size_t)a.n_rows;
+    bool vec = a.cols % 4 == 0 && a.in_stride % 4 == 0;
+    for (size_t t = (size_t)blockIdx.x * blockDim.x + threadIdx.x; t < n;
+         t += (size_t)gridDim.x * blockDim.x) {
+        size_t row = t / quads;
+        int i = (int)(t % quads) * 4, left = a.cols - i < 4 ? a.cols - i : 4;
+        const float *gate = a.gate + row * (size_t)a.in_stride + i;
+        const float *up = a.up + row * (size_t)a.in_stride + i;
+        size_t at = row * (size_t)a.cols + (size_t)i;
+        float g[4], u[4];
+        if (vec) {
+            cu_load_f32x4(g, gate);
+            cu_load_f32x4(u, up);
+        } else {
+            for (int k = 0; k < 4; k++) g[k] = k < left ? gate[k] : 0;
+            for (int k = 0; k < 4; k++) u[k] = k < left ? up[k] : 0;
+        }
+        for (int k = 0; k < 4; k++) g[k] = silu_mul(g[k], u[k]);
+        if (vec) {
+            if (a.out) cu_store_f32x4(a.out + at, g);
+            if (a.out16) {
+                uint32_t h[2] = {cu_bf16x2_of(g[0], g[1]), cu_bf16x2_of(g[2], g[3])};
+                cu_st8(a.out16 + at, make_uint2(h[0], h[1]));
+            }
+        } else {
+            for (int k = 0; k < left; k++) {
+                if (a.out) a.out[at + (size_t)k] = g[k];
+                if (a.out16) a.out16[at + (size_t)k] = cu_bf16_of(g[k]);
+            }
+        }
+    }
+}
+
+extern "C" cudaError_t cu_silu_mul(cudaStream_t stream, const cu_silu_args *args)
+{
+    if (args->n_rows <= 0 || args->cols <= 0) return cudaSuccess;
+    if (args->out == args->gate && args->in_stride != args->cols) return cudaErrorInvalidValue;
+    size_t quads = (size_t)((args->cols + 3) / 4) * (size_t)args->n_rows;
+    CU_LAUNCH(silu_kernel, dim3((unsigned)blocks_for(quads, ROW_THREADS)), dim3(ROW_THREADS), 0,
+              stream, *args);
+    return cudaGetLastError();
+}
+
+/* Thread: eight values at a time; the tail by single ones. */
+__global__ void convert_kernel(cu_convert_args a)
+{
+    size_t stride = (size_t)gridDim.x * blockDim.x * 8;
+    bool wide = (uintptr_t)a.x % 16 == 0 && (uintptr_t)a.out % 16 == 0;
+    for (size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * 8; i < a.n; i += stride) {
+        if (wide && a.n - i >= 8 && a.type == DT_BF16) {
+            float v[8];
+            cu_load_f32x4(v, a.x + i);
+            cu_load_f32x4(v + 4, a.x + i + 4);
+            uint32_t h[4];
+            for (int k = 0; k < 4; k++) h[k] = cu_bf16x2_of(v[2 * k], v[2 * k + 1]);
+            cu_st16(a.out + i, make_uint4(h[0], h[1], h[2], h[3]));
+        } else {
+            for (size_t k = i; k < i + 8 && k < a.n; k++) {
+                a.out[k] = a.type == DT_BF16 ? cu_bf16_of(a.x[k]) : cu_f16_of(a.x[k]);
+            }
+        }
+    }
+}
+
+extern "C" cudaError_t cu_convert(cudaStream_t stream, const cu_convert_args *args)
+{
+    if (args->n == 0) return cudaSuccess;
+    CU_LAUNCH(convert_kernel, dim3((unsigned)blocks_for(args->n, ROW_THREADS * 8)),
+              dim3(ROW_THREADS), 0, stream, *args);
+    return cudaGetLastError();
+}

@@ -1,0 +1,97 @@
+/* rows.h -- CUDA kernels that treat each row (or value) alone: embedding, RMS norm, rotary positions with the
+ * write into KV pages, SiLU, conversions.
+ *
+ * The bits of a row never depend on how many rows there are: one block (or warp) sums one row in a fixed order.
+ * All pointers are device memory.  What changes from step to step is read from device buffers (token, pos, slot,
+ * index), so a captured graph replays with other contents; n_rows is that of the padded batch.
+ * Launchers enqueue on `stream`, never wait, and return cudaGetLastError().  Nothing to do is no error.
+ *
+ * Alignment: rows of activations begin on 16 bytes (dim and strides multiples of 4; the scalar paths take the rest).
+ * Held to f64 oracles by tests/emu/test_rows.c.
+ */
+#ifndef ENGINE_CUDA_ROWS_H
+#define ENGINE_CUDA_ROWS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cuda_runtime.h>
+
+#include "engine/cuda/kv.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Another input table for one row (an adapter's own embed_tokens); table NULL: the base's. */
+typedef struct cu_embed_alt {
+    const void *table; /* [n_vocab][dim] */
+    int32_t type;      /* dtype */
+} cu_embed_alt;
+
+/* out[i] = table[token[i]], as f32. */
+typedef struct cu_embed_args {
+    float *out;               /* [n_rows][dim] */
+    const void *table;        /* [n_vocab][dim] of `type` */
+    int type;                 /* dtype */
+    int dim, n_rows, n_vocab; /* a token outside [0, n_vocab) gives zeros */
+    const int32_t *token;     /* [n_rows] */
+    const cu_embed_alt *alt;  /* [n_rows] or NULL: the base's for all */
+} cu_embed_args;
+cudaError_t cu_embed(cudaStream_t stream, const cu_embed_args *args);
+
+/* For each i: r = index ? index[i] : i; x[r] += add[r] (if add); out[i] = x[r] / rms(x[r]) * weight. */
+typedef struct cu_rms_norm_args {
+    float *out;          /* [n_rows][dim], may be x; NULL: not wanted */
+    uint16_t *out16;     /* the same rounded to bf16; NULL: not wanted */
+    float *x;            /* [..][dim]; written only if `add` */
+    const float *add;    /* [..][dim] or NULL: the residual branch to be added first */
+    const float *weight; /* [dim] */
+    const int32_t
+        *index; /* [n_rows] or NULL; not together with `add`; negative: the row is left out */
+    float eps;
+    int n_rows, dim;
+} cu_rms_norm_args;
+cudaError_t cu_rms_norm(cudaStream_t stream, const cu_rms_norm_args *args);
+
+/* RMS norm per head (if q_norm, k_norm), rotate-half by pos, in place on q and k; K and V into the pages. */
+typedef struct cu_rope_args {
+    float *q, *k;                     /* row i: q + i * q_stride, heads dense inside a row */
+    const float *v;                   /* so a fused product [n_rows][q, k, v] needs no copy */
+    int q_stride, k_stride, v_stride; /* floats */
+    const float *q_norm, *k_norm;     /* [head_dim] or NULL */
+    float norm_eps;
+    const float *cos, *sin; /* [max_pos][rope_dim / 2] */
+    int rope_dim, n_head;
+    int n_rows;
+    const int32_t *pos; /* [n_rows] */
+    const int32_t
+        *slot; /* [n_rows]: page * CU_PAGE_TOKENS + place in it; negative: nothing is written */
+    cu_kv kv;
+} cu_rope_args;
+cudaError_t cu_rope_append(cudaStream_t stream, const cu_rope_args *args);
+
+/* silu(gate) * up, [n_rows][cols]; row i of gate and up begins at i * in_stride, of the outputs at i * cols. */
+typedef struct cu_silu_args {
+    const float *gate, *up;
+    int in_stride;   /* floats: cols, or 2 * cols for a fused product */
+    float *out;      /* may be gate if in_stride is cols; NULL: not wanted */
+    uint16_t *out16; /* bf16; NULL: not wanted */
+    int n_rows, cols;
+} cu_silu_args;
+cudaError_t cu_silu_mul(cudaStream_t stream, const cu_silu_args *args);
+
+/* out[i] = x[i] rounded to nearest even. */
+typedef struct cu_convert_args {
+    uint16_t *out;
+    const float *x;
+    size_t n;
+    int type; /* DT_BF16 or DT_F16 */
+} cu_convert_args;
+cudaError_t cu_convert(cudaStream_t stream, const cu_convert_args *args);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

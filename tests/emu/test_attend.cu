@@ -1,0 +1,439 @@
+/* test_attend.cu -- engine/cuda/attend.cu against f64: head sizes, groups, windows, prefill and decode mixed, pages in
+ * random order; and each row against itself in other chunks and other company, bit for bit. */
+#include "engine/cuda/attend.h"
+#include "tests/emu/device_data.h"
+
+enum { MAX_SEQS = 8, LAYER = 1, LAYERS = 2 };
+
+/* A model's shape, and the whole history of a few sequences. */
+typedef struct {
+    int d, n_head, n_kv, window, type;
+    int n_seq, len[MAX_SEQS];
+    float *q[MAX_SEQS], *k[MAX_SEQS], *v[MAX_SEQS]; /* [len][heads][d] */
+    int32_t *page[MAX_SEQS];
+    cu_kv kv;
+    int n_pages;
+} history;
+
+static float rounded(float f, int type)
+{
+    return type == DT_BF16 ? cu_f32_of_bf16(cu_bf16_of(f)) : f;
+}
+
+static float *values(int len, int cols, int type)
+{
+    float *p = (float *)malloc(((size_t)len * cols + 1) * sizeof(float));
+    for (size_t i = 0; i < (size_t)len * cols; i++) p[i] = rounded(draw_float(1.5F), type);
+    return p;
+}
+
+static void kv_write(const history *h, int seq, int pos)
+{
+    const cu_kv *kv = &h->kv;
+    size_t elem = kv->type == DT_F32 ? 4 : 2, part = (size_t)CU_PAGE_TOKENS * kv->head_dim * elem;
+    for (int head = 0; head < h->n_kv; head++) {
+        char *to = kv->mem + (size_t)h->page[seq][pos / CU_PAGE_TOKENS] * kv->stride +
+                   ((size_t)LAYER * h->n_kv + head) * 2 * part +
+                   (size_t)(pos % CU_PAGE_TOKENS) * h->d * elem;
+        for (int i = 0; i < h->d; i++) {
+            size_t from = ((size_t)pos * h->n_kv + head) * h->d + i;
+            if (kv->type == DT_F32) {
+                ((float *)to)[i] = h->k[seq][from];
+                ((float *)(to + part))[i] = h->v[seq][from];
+            } else {
+                ((uint16_t *)to)[i] = cu_bf16_of(h->k[seq][from]);
+                ((uint16_t *)(to + part))[i] = cu_bf16_of(h->v[seq][from]);
+            }
+        }
+    }
+}
+
+/* Pages in random order, filled with NaN where no position lies: nothing of that may be seen. */
+static void make_history(history *h, int d, int n_head, int n_kv, int window, int type, int n_seq,
+                         const int *len)
+{
+    memset(h, 0, sizeof(*h));
+    h->d = d;
+    h->n_head = n_head;
+    h->n_kv = n_kv;
+    h->window = window;
+    h->type = type;
+    h->n_seq = n_seq;
+    for (int s = 0; s < n_seq; s++) h->n_pages += (len[s] + CU_PAGE_TOKENS - 1) / CU_PAGE_TOKENS;
+    h->n_pages += 3;
+    int32_t *order = (int32_t *)malloc((size_t)h->n_pages * 4);
+    for (int i = 0; i < h->n_pages; i++) order[i] = i;
+    for (int i = h->n_pages - 1; i > 0; i--) {
+        int j = below(i + 1), t = order[i];
+        order[i] = order[j];
+        order[j] = t;
+    }
+    size_t bytes = cu_kv_bytes(LAYERS, n_kv, d, type), stride = (bytes + 255) / 256 * 256 + 256;
+    h->kv = {(char *)emu_alloc(stride * h->n_pages), stride, LAYER, n_kv, d, type};
+    memset(h->kv.mem, 0xFF, stride * h->n_pages);
+    emu_wrote(h->kv.mem, stride * h->n_pages);
+    int next = 0;
+    for (int s = 0; s < n_seq; s++) {
+        h->len[s] = len[s];
+        h->q[s] = values(len[s], n_head * d, type);
+        h->k[s] = values(len[s], n_kv * d, type);
+        h->v[s] = values(len[s], n_kv * d, type);
+        h->page[s] = order + next;
+        next += (len[s] + CU_PAGE_TOKENS - 1) / CU_PAGE_TOKENS;
+    }
+    h->page[MAX_SEQS - 1] = order; /* owns the list */
+}
+
+static void drop_history(history *h)
+{
+    for (int s = 0; s < h->n_seq; s++) {
+        free(h->q[s]);
+        free(h->k[s]);
+        free(h->v[s]);
+    }
+    free(h->page[MAX_SEQS - 1]);
+    emu_free(h->kv.mem);
+}
+
+static void oracle(const history *h, int seq, int pos, int head, double *out)
+{
+    int kv = head / (h->n_head / h->n_kv), d = h->d;
+    int from = h->window && pos >= h->window ? pos - h->window + 1 : 0;
+    const float *q = h->q[seq] + ((size_t)pos * h->n_head + head) * d;
+    double *s = (double *)malloc((size_t)(pos + 1) * sizeof(double)), max = -INFINITY, sum = 0;
+    for (int t = from; t <= pos; t++) {
+        s[t] = 0;
+        for (int i = 0; i < d; i++)
+            s[t] += (double)q[i] * h->k[seq][((size_t)t * h->n_kv + kv) * d + i];
+        s[t] /= sqrt((double)d);
+        if (s[t] > max) max = s[t];
+    }
+    for (int i = 0; i < d; i++) out[i] = 0;
+    for (int t = from; t <= pos; t++) {
+        double p = exp(s[t] - max);
+        sum += p;
+        for (int i = 0; i < d; i++) out[i] += p * h->v[seq][((size_t)t * h->n_kv + kv) * d + i];
+    }
+    for (int i = 0; i < d; i++) out[i] /= sum;
+    free(s);
+}
+
+/* Which rows of which sequence: rows [from, to) of seq s, at positions [from, to). */
+typedef struct {
+    int seq, from, to;
+} chunk;
+
+/* Runs one step; result [rows][n_head][d] in the caller's memory.  The positions' K and V are in the pages; later
+ * ones are not. */
+static float *run_step(const history *h, const chunk *c, int n_chunk, int max_partial, bool half)
+{
+    int rows = 0, group = h->n_head / h->n_kv, cols = h->n_head * h->d, pages = 0;
+    step_seq seq[MAX_SEQS];
+    for (int i = 0; i < n_chunk; i++) {
+        seq[i] = {rows, c[i].to - c[i].from, c[i].from, h->page[c[i].seq],
+                  (h->len[c[i].seq] + CU_PAGE_TOKENS - 1) / CU_PAGE_TOKENS};
+        rows += c[i].to - c[i].from;
+        pages += seq[i].n_page;
+    }
+    step s = {};
+    s.n_rows = rows;
+    s.n_seq = n_chunk;
+    s.seq = seq;
+    cu_attend_plan p = {};
+    cu_attend_plan_limits(&p, n_chunk, rows, pages, group, max_partial);
+    p.seq = (cu_attend_seq *)emu_alloc((size_t)(p.max_seq + 1) * sizeof(*p.seq));
+    p.small = (cu_attend_item *)emu_alloc((size_t)(p.max_small + 1) * sizeof(*p.small));
+    p.large = (cu_attend_item *)emu_alloc((size_t)(p.max_large + 1) * sizeof(*p.large));
+    p.merge = (cu_attend_merge *)emu_alloc((size_t)(p.max_merge + 1) * sizeof(*p.merge));
+    p.page = (int32_t *)emu_alloc((size_t)(p.max_page + 1) * 4);
+    ck_assert(cu_attend_plan_fill(&p, &s, group, h->window));
+    emu_wrote(p.seq, (size_t)p.counts.n_seq * sizeof(*p.seq));
+    emu_wrote(p.small, (size_t)p.counts.n_small * sizeof(*p.small));
+    emu_wrote(p.large, (size_t)p.counts.n_large * sizeof(*p.large));
+    emu_wrote(p.merge, (size_t)p.counts.n_merge * sizeof(*p.merge));
+    emu_wrote(p.page, (size_t)p.n_page * 4);
+
+    /* q and out with gaps between the rows, as of a fused product. */
+    int stride = cols + 6;
+    float *q = (float *)emu_alloc((size_t)(rows + 1) * stride * 4);
+    for (int i = 0; i < n_chunk; i++) {
+        size_t n = (size_t)cols * 4;
+        for (int pos = c[i].from; pos < c[i].to; pos++) {
+            float *row = q + (size_t)(seq[i].row0 + pos - c[i].from) * stride;
+            memcpy(row, h->q[c[i].seq] + (size_t)pos * cols, n);
+            emu_wrote(row, n);
+        }
+    }
+    size_t partials = (size_t)(max_partial + 1) * h->n_kv * CU_SMALL_ROWS;
+    cu_attend_args a = {};
+    a.out = device_empty((size_t)(rows + 1) * stride);
+    a.out16 = half ? (uint16_t *)emu_alloc((size_t)(rows + 1) * cols * 2) : NULL;
+    a.q = q;
+    a.q_stride = a.out_stride = stride;
+    a.n_head = h->n_head;
+    a.window = h->window;
+    a.scale = 1 / sqrtf((float)h->d);
+    a.kv = h->kv;
+    a.counts = (cu_attend_counts *)to_device(&p.counts, sizeof(p.counts));
+    a.seq = p.seq;
+    a.small = p.small;
+    a.large = p.large;
+    a.merge = p.merge;
+    a.page = p.page;
+    a.partial_out = device_empty(partials * h->d);
+    a.partial_state = device_empty(partials * 2);
+    cu_attend_grid(&a, 2, 100 << 10);
+    a.grid_small = a.grid_large = a.grid_merge = 3; /* blocks take several items each */
+    ck_assert_int_eq(cu_attend(NULL, &a), cudaSuccess);
+
+    float *out = (float *)malloc(((size_t)rows * cols + 1) * sizeof(float));
+    for (int i = 0; i < rows; i++) {
+        for (int j = 0; j < cols; j++) {
+            out[(size_t)i * cols + j] = half ? cu_f32_of_bf16(a.out16[(size_t)i * cols + j])
+                                             : a.out[(size_t)i * stride + j];
+        }
+    }
+    void *mine[] = {p.seq, p.small, p.large,          p.merge,       p.page,
+                    q,     a.out,   (void *)a.counts, a.partial_out, a.partial_state};
+    for (void *m : mine) emu_free(m);
+    if (half) emu_free(a.out16);
+    return out;
+}
+
+static void check_step(const history *h, const chunk *c, int n_chunk, const float *got, double tol)
+{
+    double want[CU_HEAD_DIM_MAX];
+    size_t row = 0;
+    for (int i = 0; i < n_chunk; i++) {
+        for (int pos = c[i].from; pos < c[i].to; pos++, row++) {
+            int step_size =
+                c[i].to - c[i].from > 40 && pos > c[i].from + 2 && pos < c[i].to - 2 ? 3 : 1;
+            for (int head = pos % step_size; head < h->n_head; head += step_size) {
+                oracle(h, c[i].seq, pos, head, want);
+                const float *g = got + (row * h->n_head + head) * h->d;
+                for (int j = 0; j < h->d; j++) {
+                    ck_assert_msg(fabs((double)g[j] - want[j]) <= tol,
+                                  "head size %d, group %d, window %d: seq %d, pos %d, head %d "
+                                  "[%d]: %g, not %g",
+                                  h->d, h->n_head / h->n_kv, h->window, c[i].seq, pos, head, j,
+                                  g[j], want[j]);
+                }
+            }
+        }
+    }
+}
+
+static void write_upto(const history *h, int seq, int from, int to)
+{
+    for (int pos = from; pos < to; pos++) kv_write(h, seq, pos);
+}
+
+/* ---- against the oracle ------------------------------------------------------------------ */
+
+typedef struct {
+    int d, n_head, n_kv, window, type;
+} shape;
+
+static const shape shapes[] = {
+    {64, 4, 2, 0, DT_BF16},  {80, 3, 1, 0, DT_BF16},   {96, 2, 2, 70, DT_BF16},
+    {128, 8, 2, 0, DT_BF16}, {128, 2, 1, 33, DT_BF16}, {64, 20, 1, 0, DT_BF16},
+    {64, 4, 2, 0, DT_F32},   {20, 3, 3, 50, DT_F32},   {40, 4, 2, 0, DT_BF16},
+    {256, 2, 1, 0, DT_BF16},
+};
+enum { N_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
+
+/* Decode rows, a first chunk, a later chunk, a short one: 0, 1, 7, 64, 130 rows in one step. */
+START_TEST(mixed_steps_meet_the_oracle)
+{
+    const shape *sh = &shapes[_i];
+    rng_state = 11 + (uint64_t)_i;
+    const int len[] = {130, 97, 64, 1, 71, 260};
+    history h;
+    make_history(&h, sh->d, sh->n_head, sh->n_kv, sh->window, sh->type, 6, len);
+    const chunk c[] = {{0, 0, 130}, {1, 96, 97}, {2, 0, 64}, {3, 0, 1}, {4, 64, 71}, {5, 259, 260}};
+    for (int s = 0; s < 6; s++) write_upto(&h, s, 0, c[s].to);
+    for (int seed = 0; seed < 2; seed++) {
+        emu_seed((uint64_t)seed);
+        float *got = run_step(&h, c, 6, 16, false);
+        check_step(&h, c, 6, got, sh->type == DT_F32 || (sh->d != 64 && sh->d < 80) ? 2e-5 : 8e-3);
+        free(got);
+    }
+    float *none = run_step(&h, c, 0, 4, false);
+    free(none);
+    float *half = run_step(&h, c + 1, 5, 4, true);
+    check_step(&h, c + 1, 5, half, 2e-2);
+    free(half);
+    drop_history(&h);
+}
+END_TEST
+
+/* Several splits: partial sums and their merge; too little room for partials; long chunks that merge on the way. */
+static void check_long(const shape *sh, int window, bool full)
+{
+    const int len[] = {1300, 530, 1024, 513};
+    history h;
+    make_history(&h, sh->d, sh->n_head, sh->n_kv, window, sh->type, 4, len);
+    double tol = sh->type == DT_F32 ? 2e-5 : 8e-3;
+    const chunk c[] = {{0, 1299, 1300}, {1, 529, 530}, {2, 1023, 1024}, {3, 511, 513}};
+    for (int s = 0; s < 4; s++) write_upto(&h, s, 0, len[s]);
+    float *one = run_step(&h, c, 4, 32, false);
+    check_step(&h, c, 4, one, tol);
+    size_t row = (size_t)h.n_head * h.d;
+    /* With room for two partials, and with none. */
+    for (int room = 0; room < 3; room += 2) {
+        float *got = run_step(&h, c, 4, room, false);
+        ck_assert_msg(memcmp(got, one, 5 * row * 4) == 0, "other bits with room for %d partials",
+                      room);
+        free(got);
+    }
+    /* The same positions at the end of long chunks. */
+    int rows = full ? 140 : 66;
+    const chunk l[] = {{0, 1300 - rows, 1300}, {3, 513 - rows, 513}};
+    float *got = run_step(&h, l, 2, 32, false);
+    if (full) check_step(&h, l, 2, got, tol);
+    ck_assert_msg(memcmp(got + (size_t)(rows - 1) * row, one, row * 4) == 0,
+                  "head size %d, window %d: other bits in a long chunk", sh->d, window);
+    ck_assert_msg(memcmp(got + (size_t)(2 * rows - 2) * row, one + 3 * row, 2 * row * 4) == 0,
+                  "head size %d, window %d: other bits across a split", sh->d, window);
+    free(got);
+    free(one);
+    drop_history(&h);
+}
+
+START_TEST(splits_merge_in_order)
+{
+    static const shape sh[] = {{64, 2, 1, 0, DT_BF16}, {128, 4, 1, 0, DT_BF16},
+                               {80, 2, 2, 0, DT_BF16}, {96, 2, 1, 0, DT_BF16},
+                               {64, 2, 1, 0, DT_F32},  {36, 2, 1, 0, DT_F32}};
+    rng_state = 5;
+    emu_seed((uint64_t)_i % 2);
+    check_long(&sh[_i], _i % 2 ? 600 : 0, _i == 0);
+    check_long(&sh[_i], _i % 2 ? 0 : 90, false);
+}
+END_TEST
+
+/* ---- invariance ----------------------------------------------------------------------------- */
+
+/* A prompt in any chunks, beside anything: the same bits. */
+START_TEST(chunks_and_company_change_no_bit)
+{
+    static const shape sh[] = {{64, 4, 2, 0, DT_BF16},
+                               {128, 4, 1, 45, DT_BF16},
+                               {80, 2, 2, 0, DT_BF16},
+                               {64, 2, 1, 0, DT_F32}};
+    rng_state = 21 + (uint64_t)_i;
+    const int len[] = {150, 90};
+    history h;
+    make_history(&h, sh[_i].d, sh[_i].n_head, sh[_i].n_kv, sh[_i].window, sh[_i].type, 2, len);
+    write_upto(&h, 1, 0, 90);
+    write_upto(&h, 0, 0, 150);
+    size_t row = (size_t)h.n_head * h.d;
+    const chunk all = {0, 0, 150};
+    float *whole = run_step(&h, &all, 1, 8, false);
+    for (int trial = 0; trial < 4; trial++) {
+        for (int from = 0; from < 150;) {
+            int n = trial == 0 ? (from < 140 ? 140 : 1) : 1 + below(trial == 1 ? 9 : 100);
+            if (n > 150 - from) n = 150 - from;
+            int other = below(80);
+            const chunk c[] = {{1, other, other + 1 + below(10)}, {0, from, from + n}, {1, 89, 90}};
+            bool company = trial % 2;
+            float *part = run_step(&h, company ? c : c + 1, company ? 3 : 1, 8, false);
+            size_t at = company ? (size_t)(c[0].to - c[0].from) * row : 0;
+            ck_assert_msg(memcmp(part + at, whole + (size_t)from * row, (size_t)n * row * 4) == 0,
+                          "head size %d: rows %d to %d have other bits in a chunk of their own",
+                          h.d, from, from + n);
+            free(part);
+            from += n;
+        }
+    }
+    free(whole);
+    drop_history(&h);
+}
+END_TEST
+
+/* ---- the plan ------------------------------------------------------------------------------------ */
+
+START_TEST(plan_covers_every_row_once)
+{
+    rng_state = 77;
+    for (int trial = 0; trial < 300; trial++) {
+        int group = 1 + below(12), window = below(3) ? 0 : 1 + below(900), n = 1 + below(6),
+            rows = 0, pages = 0;
+        static int32_t table[200];
+        step_seq seq[6];
+        for (int i = 0; i < n; i++) {
+            int r = below(2) ? 1 : 1 + below(300), pos0 = below(3000);
+            seq[i] = {rows, r, pos0, table, 200};
+            rows += r;
+            pages += (pos0 + r + CU_PAGE_TOKENS - 1) / CU_PAGE_TOKENS;
+        }
+        step s = {};
+        s.n_rows = rows;
+        s.n_seq = n;
+        s.seq = seq;
+        cu_attend_plan p = {};
+        cu_attend_plan_limits(&p, n, rows, pages, group, below(40));
+        p.seq = (cu_attend_seq *)calloc((size_t)p.max_seq + 1, sizeof(*p.seq));
+        p.small = (cu_attend_item *)calloc((size_t)p.max_small + 1, sizeof(*p.small));
+        p.large = (cu_attend_item *)calloc((size_t)p.max_large + 1, sizeof(*p.large));
+        p.merge = (cu_attend_merge *)calloc((size_t)p.max_merge + 1, sizeof(*p.merge));
+        p.page = (int32_t *)calloc((size_t)p.max_page + 1, 4);
+        ck_assert(cu_attend_plan_fill(&p, &s, group, window));
+        ck_assert_int_eq(p.n_page, pages);
+        for (int i = 0; i < n; i++) {
+            for (int row = 0; row < seq[i].n_rows * group; row++) {
+                int pos = seq[i].pos0 + row / group,
+                    want0 = (window && pos >= window ? pos - window + 1 : 0) / CU_SPLIT_TOKENS;
+                int covered = 0, lowest = 1 << 30, highest = -1;
+                for (int j = 0; j < p.counts.n_small + p.counts.n_large; j++) {
+                    bool small = j < p.counts.n_small;
+                    const cu_attend_item *it = small ? &p.small[j] : &p.large[j - p.counts.n_small];
+                    int size = small ? CU_SMALL_ROWS : CU_LARGE_ROWS;
+                    if (it->seq != i || row < it->first || row >= it->first + size) continue;
+                    covered += it->split1 - it->split0;
+                    if (it->split0 < lowest) lowest = it->split0;
+                    if (it->split1 > highest) highest = it->split1;
+                    ck_assert_int_lt(it->partial, p.max_partial);
+                }
+                ck_assert_int_eq(covered, highest - lowest); /* each split once */
+                ck_assert_int_le(lowest, want0);
+                ck_assert_int_ge(highest, pos / CU_SPLIT_TOKENS + 1);
+            }
+        }
+        p.max_small = p.counts.n_small - 1; /* too little room is told, not overrun */
+        if (p.counts.n_small > 0) ck_assert(!cu_attend_plan_fill(&p, &s, group, window));
+        free(p.seq);
+        free(p.small);
+        free(p.large);
+        free(p.merge);
+        free(p.page);
+    }
+    int32_t slot[8], table2[] = {5, 2};
+    step_seq sq = {1, 3, 31, table2, 2}, first = {0, 1, 4, table2, 2}, both[] = {first, sq};
+    step s = {};
+    s.n_rows = 4;
+    s.n_seq = 2;
+    s.seq = both;
+    cu_slots_fill(slot, 6, &s);
+    const int32_t want[] = {5 * 32 + 4, 5 * 32 + 31, 2 * 32, 2 * 32 + 1, -1, -1};
+    ck_assert_mem_eq(slot, want, sizeof(want));
+}
+END_TEST
+
+int main(void)
+{
+    if (cu_attend_setup() != cudaSuccess) return 1;
+    Suite *s = suite_create("attend");
+    TCase *t = tcase_create("attend");
+    tcase_set_timeout(t, 250);
+    tcase_add_test(t, plan_covers_every_row_once);
+    tcase_add_loop_test(t, mixed_steps_meet_the_oracle, 0, N_SHAPES);
+    tcase_add_loop_test(t, splits_merge_in_order, 0, 6);
+    tcase_add_loop_test(t, chunks_and_company_change_no_bit, 0, 4);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,363 @@
+/* test_rows.cu -- engine/cuda/rows.cu against f64, and each row against itself in other company. */
+#include "engine/cuda/rows.h"
+#include "tests/emu/device_data.h"
+
+static const int row_counts[] = {0, 1, 7, 64, 130};
+static const int dims[] = {64, 80, 100, 576, 7};
+
+static uint16_t half_bits(float f, int type)
+{
+    return type == DT_BF16 ? cu_bf16_of(f) : cu_f16_of(f);
+}
+
+static float half_float(uint16_t h, int type)
+{
+    return type == DT_BF16 ? cu_f32_of_bf16(h) : cu_f32_of_f16(h);
+}
+
+static void bits_equal(const void *a, const void *b, size_t bytes, const char *what)
+{
+    ck_assert_msg(memcmp(a, b, bytes) == 0, "%s: other bits in other company", what);
+}
+
+/* ---- embedding ------------------------------------------------------------------------- */
+
+static void *make_table(int type, size_t n, float **plain)
+{
+    *plain = (float *)malloc(n * sizeof(float));
+    void *t = emu_alloc(n * (type == DT_F32 ? 4 : 2));
+    for (size_t i = 0; i < n; i++) {
+        float f = draw_float(2);
+        if (type == DT_F32) {
+            ((float *)t)[i] = (*plain)[i] = f;
+        } else {
+            ((uint16_t *)t)[i] = half_bits(f, type);
+            (*plain)[i] = half_float(half_bits(f, type), type);
+        }
+    }
+    emu_wrote(t, n * (type == DT_F32 ? 4 : 2));
+    return t;
+}
+
+static void check_embed(int type, int dim, int n)
+{
+    const int VOCAB = 300;
+    float *plain, *other;
+    void *table = make_table(type, (size_t)VOCAB * dim, &plain);
+    void *alt_table = make_table(DT_F32, (size_t)VOCAB * dim, &other);
+    int32_t *token = (int32_t *)malloc((size_t)(n + 1) * 4);
+    cu_embed_alt *alt = (cu_embed_alt *)calloc((size_t)n + 1, sizeof(*alt));
+    for (int i = 0; i < n; i++) {
+        token[i] = i == 5 ? VOCAB : below(VOCAB);
+        if (i % 3 == 1) alt[i] = {alt_table, DT_F32};
+    }
+    cu_embed_args a = {};
+    a.out = device_empty((size_t)n * dim + 1);
+    a.table = table;
+    a.type = type;
+    a.dim = dim;
+    a.n_rows = n;
+    a.n_vocab = VOCAB;
+    a.token = (int32_t *)to_device(token, (size_t)n * 4);
+    a.alt = (cu_embed_alt *)to_device(alt, (size_t)n * sizeof(*alt));
+    ck_assert_int_eq(cu_embed(NULL, &a), cudaSuccess);
+    for (int i = 0; i < n; i++) {
+        const float *want =
+            (i % 3 == 1 ? other : plain) + (size_t)(token[i] < VOCAB ? token[i] : 0) * dim;
+        for (int j = 0; j < dim; j++) {
+            ck_assert(a.out[(size_t)i * dim + j] == (token[i] < VOCAB ? want[j] : 0));
+        }
+    }
+    free(plain);
+    free(other);
+    free(token);
+    free(alt);
+    emu_free(table);
+    emu_free(alt_table);
+    emu_free(a.out);
+    emu_free((void *)a.token);
+    emu_free((void *)a.alt);
+}
+
+START_TEST(embedding_copies_rows)
+{
+    emu_seed((uint64_t)_i);
+    for (int type = DT_F32; type <= DT_BF16; type++) {
+        for (int n : row_counts) {
+            check_embed(type, 64, n);
+            check_embed(type, 100, n % 9);
+        }
+    }
+}
+END_TEST
+
+/* ---- rms norm ---------------------------------------------------------------------------- */
+
+static void check_norm(int dim, int n, bool add, bool pick, int seed)
+{
+    rng_state = (uint64_t)seed;
+    size_t all = (size_t)(n ? n : 1) * dim;
+    float *x = device_random(all, 3), *residual = device_random(all, 1),
+          *gain = device_random((size_t)dim, 2);
+    float *before = (float *)malloc(all * sizeof(float));
+    memcpy(before, x, all * sizeof(float));
+    int32_t *index = (int32_t *)malloc((size_t)(n + 1) * 4);
+    int n_out = pick ? n / 2 : n;
+    for (int i = 0; i < n_out; i++) index[i] = 2 * i + 1;
+    cu_rms_norm_args a = {};
+    a.x = x;
+    a.add = add ? residual : NULL;
+    a.weight = gain;
+    a.index = pick ? (int32_t *)to_device(index, (size_t)n_out * 4) : NULL;
+    a.eps = 1e-5F;
+    a.n_rows = n_out;
+    a.dim = dim;
+    a.out = device_empty(all);
+    a.out16 = (uint16_t *)emu_alloc(all * 2);
+    ck_assert_int_eq(cu_rms_norm(NULL, &a), cudaSuccess);
+    for (int i = 0; i < n_out; i++) {
+        size_t from = (size_t)(pick ? index[i] : i) * dim, to = (size_t)i * dim;
+        double sum = 0;
+        for (int j = 0; j < dim; j++) {
+            double v = before[from + j];
+            if (add) v += residual[from + j];
+            sum += v * v;
+            if (add) check_near(x[from + j], v, 1e-6, "x + residual", from + j);
+        }
+        double inv = 1 / sqrt(sum / dim + 1e-5);
+        for (int j = 0; j < dim; j++) {
+            double v = before[from + j] + (add ? (double)residual[from + j] : 0);
+            check_near(a.out[to + j], v * inv * gain[j], 2e-6, "norm", to + j);
+            ck_assert_int_eq(a.out16[to + j], cu_bf16_of(a.out[to + j]));
+        }
+    }
+    /* The last row alone has the same bits. */
+    if (n_out > 1 && !pick) {
+        memcpy(x, before, all * sizeof(float));
+        cu_rms_norm_args b = a;
+        b.n_rows = 1;
+        size_t last = (size_t)(n_out - 1) * dim;
+        float *copy = (float *)to_device(x + last, (size_t)dim * 4);
+        float *extra = (float *)to_device(residual + last, (size_t)dim * 4);
+        b.x = copy;
+        b.add = add ? extra : NULL;
+        b.out = device_empty((size_t)dim);
+        b.out16 = NULL;
+        ck_assert_int_eq(cu_rms_norm(NULL, &b), cudaSuccess);
+        bits_equal(b.out, a.out + last, (size_t)dim * 4, "norm");
+        emu_free(copy);
+        emu_free(extra);
+        emu_free(b.out);
+    }
+    free(before);
+    free(index);
+    emu_free(x);
+    emu_free(residual);
+    emu_free(gain);
+    if (a.index) emu_free((void *)a.index);
+    emu_free(a.out);
+    emu_free(a.out16);
+}
+
+START_TEST(norms_meet_the_oracle)
+{
+    emu_seed((uint64_t)_i);
+    for (int dim : dims) {
+        for (int n : row_counts) {
+            check_norm(dim, n > 64 && dim > 100 ? 9 : n, false, false, 3);
+            check_norm(dim, n % 10, true, false, 4);
+            check_norm(dim, n % 10, false, true, 5);
+        }
+    }
+    check_norm(8200, 2, true, false, 6);
+    cu_rms_norm_args both = {};
+    int32_t index = 0;
+    float add = 0;
+    both.index = &index;
+    both.add = &add;
+    both.n_rows = both.dim = 1;
+    ck_assert_int_eq(cu_rms_norm(NULL, &both), cudaErrorInvalidValue);
+}
+END_TEST
+
+/* ---- rope and append ------------------------------------------------------------------------- */
+
+typedef struct {
+    int d, n_head, n_kv, rope_dim, type;
+    bool norm, fused;
+} rope_case;
+
+static void turn(double *x, const float *norm, const float *cs, const float *sn, int d,
+                 int rope_dim)
+{
+    if (norm) {
+        double sum = 0;
+        for (int i = 0; i < d; i++) sum += x[i] * x[i];
+        double inv = 1 / sqrt(sum / d + 1e-6);
+        for (int i = 0; i < d; i++) x[i] *= inv * norm[i];
+    }
+    for (int i = 0; i < rope_dim / 2; i++) {
+        double a = x[i], b = x[i + rope_dim / 2];
+        x[i] = a * cs[i] - b * sn[i];
+        x[i + rope_dim / 2] = b * cs[i] + a * sn[i];
+    }
+}
+
+static float kv_read(const cu_kv *kv, int slot, int head, bool v, int i)
+{
+    size_t elem = kv->type == DT_F32 ? 4 : 2, part = (size_t)CU_PAGE_TOKENS * kv->head_dim * elem;
+    const char *p = kv->mem + (size_t)(slot / CU_PAGE_TOKENS) * kv->stride +
+                    ((size_t)kv->layer * kv->n_kv_head + head) * 2 * part + (v ? part : 0) +
+                    ((size_t)(slot % CU_PAGE_TOKENS) * kv->head_dim + i) * elem;
+    return kv->type == DT_F32 ? *(const float *)p : cu_f32_of_bf16(*(const uint16_t *)p);
+}
+
+static void check_rope(const rope_case *rc, int n)
+{
+    const int PAGES = 9, MAX_POS = 400, LAYERS = 2;
+    int d = rc->d, q_cols = rc->n_head * d, kv_cols = rc->n_kv * d;
+    int row = rc->fused ? q_cols + 2 * kv_cols : 0;
+    cu_rope_args a = {};
+    float *qkv = device_random((size_t)(n + 1) * (q_cols + 2 * kv_cols), 2);
+    a.q = qkv;
+    a.k = rc->fused ? qkv + q_cols : qkv + (size_t)n * q_cols;
+    a.v = rc->fused ? a.k + kv_cols : a.k + (size_t)n * kv_cols;
+    a.q_stride = rc->fused ? row : q_cols;
+    a.k_stride = a.v_stride = rc->fused ? row : kv_cols;
+    a.q_norm = rc->norm ? device_random((size_t)d, 2) : NULL;
+    a.k_norm = rc->norm ? device_random((size_t)d, 2) : NULL;
+    a.norm_eps = 1e-6F;
+    a.cos = device_random((size_t)MAX_POS * (rc->rope_dim / 2), 1);
+    a.sin = device_random((size_t)MAX_POS * (rc->rope_dim / 2), 1);
+    a.rope_dim = rc->rope_dim;
+    a.n_head = rc->n_head;
+    a.n_rows = n;
+    size_t bytes = cu_kv_bytes(LAYERS, rc->n_kv, d, rc->type), stride = (bytes + 255) / 256 * 256;
+    a.kv = {(char *)emu_alloc(stride * PAGES), stride, 1, rc->n_kv, d, rc->type};
+    int32_t pos[200], slot[200];
+    for (int i = 0; i < n; i++) {
+        pos[i] = below(MAX_POS);
+        slot[i] = i == 3 ? -1 : (i * 7 + 5) % (PAGES * CU_PAGE_TOKENS);
+    }
+    a.pos = (int32_t *)to_device(pos, (size_t)n * 4);
+    a.slot = (int32_t *)to_device(slot, (size_t)n * 4);
+    size_t all = (size_t)(n + 1) * (q_cols + 2 * kv_cols);
+    float *before = (float *)malloc(all * sizeof(float));
+    memcpy(before, qkv, all * sizeof(float));
+    ck_assert_int_eq(cu_rope_append(NULL, &a), cudaSuccess);
+    double x[256];
+    for (int i = 0; i < n; i++) {
+        const float *cs = a.cos + (size_t)pos[i] * (rc->rope_dim / 2),
+                    *sn = a.sin + (size_t)pos[i] * (rc->rope_dim / 2);
+        for (int h = 0; h < rc->n_head + rc->n_kv; h++) {
+            bool is_k = h >= rc->n_head;
+            const float *got = is_k ? a.k + (size_t)i * a.k_stride + (h - rc->n_head) * d
+                                    : a.q + (size_t)i * a.q_stride + h * d;
+            for (int j = 0; j < d; j++) x[j] = before[got - qkv + j];
+            turn(x, is_k ? a.k_norm : a.q_norm, cs, sn, d, rc->rope_dim);
+            for (int j = 0; j < d; j++) check_near(got[j], x[j], 3e-6, is_k ? "k" : "q", (size_t)j);
+            for (int j = 0; is_k && slot[i] >= 0 && j < d; j++) {
+                float kept = kv_read(&a.kv, slot[i], h - rc->n_head, false, j);
+                ck_assert(kept ==
+                          (rc->type == DT_F32 ? got[j] : cu_f32_of_bf16(cu_bf16_of(got[j]))));
+                float v = a.v[(size_t)i * a.v_stride + (h - rc->n_head) * d + j];
+                float kept_v = kv_read(&a.kv, slot[i], h - rc->n_head, true, j);
+                ck_assert(kept_v == (rc->type == DT_F32 ? v : cu_f32_of_bf16(cu_bf16_of(v))));
+            }
+        }
+    }
+    free(before);
+    emu_free(qkv);
+    emu_free(a.kv.mem);
+    emu_free((void *)a.cos);
+    emu_free((void *)a.sin);
+    emu_free((void *)a.pos);
+    emu_free((void *)a.slot);
+    if (rc->norm) emu_free((void *)a.q_norm);
+    if (rc->norm) emu_free((void *)a.k_norm);
+}
+
+START_TEST(rope_turns_and_appends)
+{
+    static const rope_case cases[] = {{64, 4, 2, 64, DT_BF16, false, false},
+                                      {80, 3, 1, 32, DT_BF16, true, true},
+                                      {96, 2, 2, 96, DT_F32, true, false},
+                                      {128, 4, 1, 128, DT_BF16, true, true},
+                                      {20, 5, 5, 20, DT_F32, false, true}};
+    emu_seed((uint64_t)_i);
+    for (const rope_case &c : cases) {
+        for (int n : row_counts) check_rope(&c, n);
+    }
+}
+END_TEST
+
+/* ---- silu and conversions ---------------------------------------------------------------------- */
+
+static void check_silu(int n, int cols, bool fused)
+{
+    int stride = fused ? 2 * cols : cols;
+    float *gate = device_random((size_t)(n + 1) * stride, 9);
+    float *up = fused ? gate + cols : device_random((size_t)(n + 1) * stride, 3);
+    if (n) gate[0] = -100;
+    cu_silu_args a = {gate,
+                      up,
+                      stride,
+                      device_empty((size_t)(n + 1) * cols),
+                      (uint16_t *)emu_alloc((size_t)(n + 1) * cols * 2),
+                      n,
+                      cols};
+    ck_assert_int_eq(cu_silu_mul(NULL, &a), cudaSuccess);
+    for (int i = 0; i < n; i++) {
+        for (int j = 0; j < cols; j++) {
+            double g = gate[(size_t)i * stride + j],
+                   want = g / (1 + exp(-g)) * up[(size_t)i * stride + j];
+            size_t at = (size_t)i * cols + j;
+            check_near(a.out[at], want, 1e-6, "silu", at);
+            ck_assert_int_eq(a.out16[at], cu_bf16_of(a.out[at]));
+        }
+    }
+    emu_free(gate);
+    if (!fused) emu_free(up);
+    emu_free(a.out);
+    emu_free(a.out16);
+}
+
+static void check_convert(size_t n, int type)
+{
+    float *x = device_random(n + 1, 100);
+    cu_convert_args a = {(uint16_t *)emu_alloc((n + 1) * 2), x, n, type};
+    ck_assert_int_eq(cu_convert(NULL, &a), cudaSuccess);
+    for (size_t i = 0; i < n; i++) ck_assert_int_eq(a.out[i], half_bits(x[i], type));
+    emu_free(x);
+    emu_free(a.out);
+}
+
+START_TEST(silu_and_conversions)
+{
+    emu_seed((uint64_t)_i);
+    for (int n : row_counts) {
+        check_silu(n, 64, false);
+        check_silu(n, 100, true);
+        check_silu(n % 8, 7, n % 2);
+        check_convert((size_t)n * 37, DT_BF16);
+        check_convert((size_t)n * 8, DT_F16);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("rows");
+    TCase *t = tcase_create("rows");
+    tcase_set_timeout(t, 120);
+    tcase_add_loop_test(t, embedding_copies_rows, 0, 2);
+    tcase_add_loop_test(t, norms_meet_the_oracle, 0, 2);
+    tcase_add_loop_test(t, rope_turns_and_appends, 0, 2);
+    tcase_add_loop_test(t, silu_and_conversions, 0, 2);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? 1 : 0;
+}
