@@ -14,6 +14,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { SAMPLE_TOP_MAX = 20 };
 
 typedef struct logit_bias {
@@ -65,5 +69,9 @@ void sampler_pick_allowed(sampler *sp, float *logits, const sampling *rules,
 
 /* Log-probability of `token` and the n_top best, for prompt scoring (echo). */
 void sampler_score(sampler *sp, const float *logits, int32_t token, int n_top, sampled *out);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
