@@ -1,9 +1,8 @@
-/* chat.c -- conversations rendered by code, one style per family of templates.
+/* chat.c -- a conversation through its template, then through the tokenizer.
  *
- * A conversation is written out as the model's template would, the template's part and the
- * messages' texts told apart (tok_guard), and encoded in one piece: spaces, merges and a marker's
- * own trimming are as for the rendered string, while no message can become one of the markers.
- * What the template says is read by chat_shape.c.
+ * The template's part and the strangers' texts are told apart by engine/jinja.h, and encoded in one
+ * piece (tok_guard): spaces, merges and a marker's own trimming are as for the rendered string, while no
+ * message can become one of the markers.
  */
 #include "engine/chat.h"
 
@@ -13,15 +12,22 @@
 #include <time.h>
 
 #include "engine/base/json.h"
-#include "engine/chat_inside.h"
-#include "engine/unicode.h"
+#include "engine/chat_builtin.h"
+#include "engine/jinja.h"
+
+enum {
+    MEMORY_BASE = 64 << 20, /* of a rendering */
+    MEMORY_BY_BYTE = 48,    /* and for each byte of the messages */
+};
 
 struct chat_template {
-    chat_shape shape;
-    const char *bos, *eos; /* the model's, as text; "": none */
-    int32_t stop[4];
+    jinja *plain, *with_tools; /* with_tools: NULL where plain serves both */
+    bool developers;           /* the template knows the role */
+    const char *bos, *eos;     /* the model's, as text; "": none */
+    int32_t stop[CHAT_STOP_MAX];
     int n_stop;
-    int32_t *barred; /* added tokens that the template may write, special or not */
+    bool *marker; /* [vocab] added tokens that the template writes, special or not */
+    int32_t *barred;
     size_t n_barred;
     int64_t (*now)(void);
 };
@@ -31,27 +37,30 @@ static int64_t wall_clock(void)
     return (int64_t)time(NULL);
 }
 
-const char *chat_template_names(void)
-{
-    return "chatml, qwen, qwen3, role-tags, zephyr, llama-3, llama-3.1, llama-2, mistral";
-}
-
-const char *chat_template_name(const chat_template *ct)
-{
-    return ct->shape.name;
-}
-
 void chat_template_set_clock(chat_template *ct, int64_t (*now)(void))
 {
     ct->now = now;
 }
 
+const char *chat_template_names(void)
+{
+    return "chatml, qwen, qwen3, role-tags, zephyr, llama-3, llama-3.1, llama-2, mistral, gemma";
+}
+
+bool chat_reserved(const char *name)
+{
+    static const char *const names[] = {
+        "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strcmp(names[i], name) == 0) return true;
+    }
+    return false;
+}
+
 /* --------------------------------------------------------------------- loading -- */
 
-static char *read_file(const char *dir, const char *name)
+static char *read_path(const char *path)
 {
-    char path[4096];
-    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
     FILE *f = fopen(path, "rb");
     if (!f) return NULL;
     long size = fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
@@ -65,36 +74,99 @@ static char *read_file(const char *dir, const char *name)
     return text;
 }
 
-/* chat_template of a JSON file: a string, or a list of named ones. */
-static char *template_in_json(const char *dir, const char *name)
+static char *read_file(const char *dir, const char *name)
 {
-    char *text = read_file(dir, name), *out = NULL;
+    char path[4096];
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+    return read_path(path);
+}
+
+typedef struct {
+    char *plain, *with_tools; /* malloced; NULL: none */
+} texts;
+
+/* chat_template of a JSON file: a string, or a list of named ones. */
+static void texts_in_json(const char *dir, const char *name, texts *t)
+{
+    char *text = read_file(dir, name);
     cJSON *cfg;
-    if (!text) return NULL;
+    if (!text) return;
     if (json_parse(text, strlen(text), &json_limits_trusted, &cfg, NULL) == ERR_NONE) {
         const cJSON *v = json_get(cfg, "chat_template"), *each;
-        if (cJSON_IsString(v)) out = strdup(v->valuestring);
+        if (cJSON_IsString(v)) t->plain = strdup(v->valuestring);
+        if (!cJSON_IsArray(v)) v = NULL;
         cJSON_ArrayForEach(each, v)
         {
-            const cJSON *which = json_get(each, "name"), *t = json_get(each, "template");
-            if (!out && cJSON_IsString(which) && cJSON_IsString(t) &&
-                strcmp(which->valuestring, "default") == 0) {
-                out = strdup(t->valuestring);
-            }
+            const cJSON *which = json_get(each, "name"), *is = json_get(each, "template");
+            if (!cJSON_IsString(which) || !cJSON_IsString(is)) continue;
+            if (!t->plain && strcmp(which->valuestring, "default") == 0)
+                t->plain = strdup(is->valuestring);
+            if (!t->with_tools && strcmp(which->valuestring, "tool_use") == 0)
+                t->with_tools = strdup(is->valuestring);
         }
         cJSON_Delete(cfg);
     }
     free(text);
-    return out;
 }
 
-/* The model's own template, malloced; NULL: it has none. */
-static char *template_text(const char *dir)
+/* The model's own template. */
+static void own_texts(const char *dir, texts *t)
 {
-    char *text = read_file(dir, "chat_template.jinja");
-    if (!text) text = template_in_json(dir, "tokenizer_config.json");
-    if (!text) text = template_in_json(dir, "chat_template.json");
-    return text;
+    t->plain = read_file(dir, "chat_template.jinja");
+    if (!t->plain) texts_in_json(dir, "tokenizer_config.json", t);
+    if (!t->plain) texts_in_json(dir, "chat_template.json", t);
+}
+
+static bool is_token(const tokenizer *tok, const char *text)
+{
+    return tokenizer_is_added(tok, tokenizer_find(tok, text));
+}
+
+/* The token that is missing for it, NULL: none. */
+static const char *missing(const chat_builtin *b, const tokenizer *tok)
+{
+    for (int i = 0; i < 4; i++) {
+        if (b->needs[i] && !is_token(tok, b->needs[i])) return b->needs[i];
+    }
+    return NULL;
+}
+
+static err_code builtin_texts(const char *name, const tokenizer *tok, texts *t, err *e)
+{
+    const char *lacks = NULL;
+    for (const chat_builtin *b = chat_builtins; b->name; b++) {
+        if (strcmp(b->name, name) != 0) continue;
+        lacks = missing(b, tok);
+        if (lacks) continue;
+        t->plain = strdup(b->text);
+        return t->plain ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory for the chat template");
+    }
+    if (lacks) {
+        return err_set(e, ERR_UNSUPPORTED,
+                       "the chat template '%s' needs the token %s, which the model does not have",
+                       name, lacks);
+    }
+    return err_set(e, ERR_INPUT,
+                   "unknown chat template '%.40s'; known: auto, a path with a '/', %s", name,
+                   chat_template_names());
+}
+
+static err_code find_texts(const char *dir, const char *name, const tokenizer *tok, texts *t,
+                           err *e)
+{
+    if (name && strchr(name, '/')) {
+        t->plain = read_path(name);
+        if (!t->plain)
+            return err_set(e, ERR_NOT_FOUND, "the file of the chat template cannot be read");
+        return ERR_NONE;
+    }
+    if (name && strcmp(name, "auto") != 0) return builtin_texts(name, tok, t, e);
+    own_texts(dir, t);
+    if (t->plain) return ERR_NONE;
+    return err_set(e, ERR_NOT_FOUND,
+                   "the model has no chat template; set model.chat_template to one of %s, or to a "
+                   "file, or use /v1/completions",
+                   chat_template_names());
 }
 
 /* An added token's content. */
@@ -109,123 +181,90 @@ static void add_stop(chat_template *ct, const tokenizer *tok, int32_t id)
     for (int i = 0; i < ct->n_stop; i++) {
         if (ct->stop[i] == id) return;
     }
-    if (tokenizer_is_added(tok, id) && ct->n_stop < 4) ct->stop[ct->n_stop++] = id;
+    if (tokenizer_is_added(tok, id) && ct->n_stop < CHAT_STOP_MAX) ct->stop[ct->n_stop++] = id;
 }
 
-/* The markers that each style writes. */
-static const char *const markers[][6] = {
-    [STYLE_CHATML] = {"<|im_start|>", "<|im_end|>"},
-    [STYLE_QWEN3] = {"<|im_start|>", "<|im_end|>", "<think>", "</think>"},
-    [STYLE_ROLE_TAGS] = {"<|system|>", "<|user|>", "<|assistant|>"},
-    [STYLE_LLAMA3] = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
-    [STYLE_LLAMA2] = {"[INST]", "[/INST]", "<<SYS>>", "<</SYS>>"},
-    [STYLE_MISTRAL] = {"[INST]", "[/INST]"},
-};
+static jinja_run *begin(const chat_template *ct, const chat_ask *ask);
 
-/* Markers without which a style is not the model's (Zephyr's are ordinary text). */
-static err_code check_markers(const chat_template *ct, const tokenizer *tok, err *e)
+/* Tokens that the template puts together from pieces ('<|' + role + '|>'), seen in short conversations. */
+static void try_out(chat_template *ct, const tokenizer *tok)
 {
-    static const int needed[] = {
-        [STYLE_CHATML] = 2, [STYLE_QWEN3] = 2,  [STYLE_ROLE_TAGS] = 3,
-        [STYLE_LLAMA3] = 3, [STYLE_LLAMA2] = 0, [STYLE_MISTRAL] = 0,
-    };
-    const chat_shape *s = &ct->shape;
-    bool tags = s->style == STYLE_ROLE_TAGS;
-    int n = tags && !s->end ? 0 : needed[s->style];
-    for (int i = 0; i < n + (tags && s->end); i++) {
-        const char *m = i < n ? markers[s->style][i] : s->end;
-        if (tokenizer_is_added(tok, tokenizer_find(tok, m))) continue;
-        return err_set(e, ERR_UNSUPPORTED,
-                       "the chat template '%s' needs the token %s, which the model does not have",
-                       s->name, m);
+    static const chat_message all[] = {{.role = "system", .text = "x", .len = 1},
+                                       {.role = "user", .text = "x", .len = 1},
+                                       {.role = "assistant", .text = "x", .len = 1},
+                                       {.role = "user", .text = "x", .len = 1}};
+    static const struct {
+        int from, n;
+    } probes[] = {{1, 1}, {1, 3}, {0, 4}};
+    for (size_t i = 0; i < sizeof(probes) / sizeof(probes[0]); i++) {
+        chat_ask ask = {.msgs = all + probes[i].from,
+                        .n_msgs = (size_t)probes[i].n,
+                        .add_generation_prompt = true};
+        int32_t *ids;
+        int64_t n = chat_encode(ct, tok, &ask, &ids, NULL);
+        for (int64_t k = 0; k < n; k++) {
+            if (tokenizer_is_added(tok, ids[k])) ct->marker[ids[k]] = true;
+        }
+        if (n > 0) free(ids);
     }
-    return ERR_NONE;
 }
 
-static bool is_marker(const chat_template *ct, const char *text, const char *token)
+/* Whatever the template writes as a token of its own, a message's text must not become. */
+static err_code find_markers(chat_template *ct, const texts *t, const tokenizer *tok, err *e)
 {
-    for (int i = 0; i < 6; i++) {
-        const char *m = markers[ct->shape.style][i];
-        if (m && strcmp(m, token) == 0) return true;
-    }
-    if (strcmp(token, ct->bos) == 0 || strcmp(token, ct->eos) == 0) return true;
-    if (ct->shape.end && strcmp(token, ct->shape.end) == 0) return true;
-    if (token[strspn(token, " \t\r\n")] == 0) return false; /* spaces mark nothing */
-    return strstr(text, token) != NULL;
-}
-
-/* Whatever the template contains as a token of its own, a message's text must not become. */
-static err_code find_barred(chat_template *ct, const char *text, const tokenizer *tok, err *e)
-{
+    int32_t vocab = tokenizer_vocab(tok);
     size_t n = 0;
-    for (int32_t id = 0; id < tokenizer_vocab(tok); id++) n += tokenizer_is_added(tok, id);
+    for (int32_t id = 0; id < vocab; id++) n += tokenizer_is_added(tok, id);
+    ct->marker = calloc((size_t)vocab + 1, sizeof(*ct->marker));
     ct->barred = calloc(n + 1, sizeof(*ct->barred));
-    if (!ct->barred) return err_set(e, ERR_NOMEM, "no memory for the chat template");
-    for (int32_t id = 0; id < tokenizer_vocab(tok); id++) {
-        if (!tokenizer_is_added(tok, id) || tokenizer_is_special(tok, id)) continue;
-        if (is_marker(ct, text, token_text(tok, id))) ct->barred[ct->n_barred++] = id;
+    if (!ct->barred || !ct->marker) return err_set(e, ERR_NOMEM, "no memory for the chat template");
+    try_out(ct, tok);
+    for (int32_t id = 0; id < vocab; id++) {
+        const char *s = token_text(tok, id);
+        if (s[strspn(s, " \t\r\n")] == 0 || tokenizer_is_special(tok, id))
+            continue; /* spaces mark nothing */
+        bool written = ct->marker[id] || strstr(t->plain, s) || strcmp(s, ct->bos) == 0 ||
+                       strcmp(s, ct->eos) == 0 || (t->with_tools && strstr(t->with_tools, s));
+        if (written) ct->barred[ct->n_barred++] = id;
     }
     return ERR_NONE;
 }
 
-/* A style asked for by name: as the model's own template says, if it is of that name; else as the
- * family's models usually have it. */
-static bool named_shape(chat_shape *s, const char *name, const char *text, const tokenizer *tok)
+static err_code fill(chat_template *ct, const texts *t, const tokenizer *tok, err *e)
 {
-    if (text[0] && chat_shape_read(s, text) && strcmp(s->name, name) == 0) return true;
-    if (!chat_shape_named(s, name)) return false;
-    if (strstr(text, "bos_token")) s->bos = true;
-    if (strcmp(name, "qwen") == 0 && strstr(text, "You are Qwen, created by Alibaba Cloud.")) {
-        s->default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
-    }
-    if (s->style == STYLE_MISTRAL && tokenizer_is_added(tok, tokenizer_find(tok, "[INST]"))) {
-        s->user[0] = s->with_system[0] = "[INST] "; /* from version 3 on */
-        s->user[1] = s->with_system[2] = "[/INST]";
-        s->system = SYSTEM_IN_LAST;
-        s->trim_reply = true;
-    }
-    return true;
-}
-
-static err_code fill(chat_template *ct, const char *name, const char *text, const tokenizer *tok,
-                     err *e)
-{
-    bool automatic = !name || strcmp(name, "auto") == 0;
-    if (automatic && !chat_shape_read(&ct->shape, text)) {
+    static const char *const ends[] = {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>",
+                                       "<end_of_turn>"};
+    err why;
+    err_code rc = jinja_read(&ct->plain, t->plain, strlen(t->plain), &why);
+    if (!rc && t->with_tools)
+        rc = jinja_read(&ct->with_tools, t->with_tools, strlen(t->with_tools), &why);
+    if (rc) {
         return err_set(e, ERR_UNSUPPORTED,
-                       "the model's chat template is not one that lorad renders; set "
-                       "model.chat_template to one of %s, or use /v1/completions",
-                       chat_template_names());
+                       "%.120s; set model.chat_template to a built-in one or a file, or use "
+                       "/v1/completions",
+                       why.msg);
     }
-    if (!automatic && !named_shape(&ct->shape, name, text, tok)) {
-        return err_set(e, ERR_INPUT, "unknown chat template '%.40s'; known: %s", name,
-                       chat_template_names());
-    }
+    ct->developers = strstr(t->plain, "developer") != NULL;
     ct->now = wall_clock;
     ct->bos = token_text(tok, tokenizer_bos(tok));
     ct->eos = token_text(tok, tokenizer_eos(tok));
-    static const char *const ends[] = {"<|im_end|>", "<|eot_id|>", "<|end|>"};
-    for (int i = 0; i < 3; i++) add_stop(ct, tok, tokenizer_find(tok, ends[i]));
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
+        add_stop(ct, tok, tokenizer_find(tok, ends[i]));
     add_stop(ct, tok, tokenizer_eos(tok));
-    err_code rc = check_markers(ct, tok, e);
-    return rc ? rc : find_barred(ct, text, tok, e);
+    return find_markers(ct, t, tok, e);
 }
 
 err_code chat_template_load(chat_template **out, const char *dir, const char *name,
                             const tokenizer *tok, err *e)
 {
+    texts t = {0};
     *out = NULL;
-    char *text = template_text(dir);
-    if (!text && (!name || strcmp(name, "auto") == 0)) {
-        return err_set(e, ERR_NOT_FOUND,
-                       "the model has no chat template; set model.chat_template to "
-                       "one of %s, or use /v1/completions",
-                       chat_template_names());
-    }
-    chat_template *ct = calloc(1, sizeof(*ct));
-    err_code rc = ct ? fill(ct, name, text ? text : "", tok, e)
-                     : err_set(e, ERR_NOMEM, "no memory for the chat template");
-    free(text);
+    err_code rc = find_texts(dir, name, tok, &t, e);
+    chat_template *ct = rc ? NULL : calloc(1, sizeof(*ct));
+    if (!rc)
+        rc = ct ? fill(ct, &t, tok, e) : err_set(e, ERR_NOMEM, "no memory for the chat template");
+    free(t.plain);
+    free(t.with_tools);
     if (rc)
         chat_template_destroy(ct);
     else
@@ -236,6 +275,9 @@ err_code chat_template_load(chat_template **out, const char *dir, const char *na
 void chat_template_destroy(chat_template *ct)
 {
     if (!ct) return;
+    jinja_destroy(ct->plain);
+    jinja_destroy(ct->with_tools);
+    free(ct->marker);
     free(ct->barred);
     free(ct);
 }
@@ -249,369 +291,86 @@ int chat_stop_ids(const chat_template *ct, int32_t *ids, int cap)
 
 /* -------------------------------------------------------------------- rendering -- */
 
-typedef struct {
-    const chat_template *ct;
-    char *text;
-    size_t len, room;
-    tok_span *foreign;
-    size_t n_foreign, foreign_room;
-    bool failed;
-} writer;
-
-typedef struct {
-    const char *s;
-    size_t len;
-} piece;
-
-static void append(writer *w, const char *s, size_t len)
+static void set_message(jinja_run *r, const chat_template *ct, const chat_message *m)
 {
-    if (w->failed || len == 0) return;
-    if (w->room - w->len < len) {
-        size_t room = 2 * (w->len + len) + 256;
-        char *p = realloc(w->text, room);
-        if (!p) {
-            w->failed = true;
-            return;
-        }
-        w->text = p;
-        w->room = room;
+    bool developer = strcmp(m->role, "developer") == 0 && !ct->developers;
+    const char *role = developer ? "system" : m->role;
+    jinja_item(r);
+    jinja_item_text(r, "role", role, strlen(role), false);
+    jinja_item_text(r, "content", m->text, m->len, true);
+    if (m->name) jinja_item_text(r, "name", m->name, strlen(m->name), true);
+    if (m->reasoning) {
+        jinja_item_text(r, "reasoning_content", m->reasoning, strlen(m->reasoning), true);
+        jinja_item_text(r, "thinking", m->reasoning, strlen(m->reasoning), true);
     }
-    memcpy(w->text + w->len, s, len);
-    w->len += len;
+    if (m->tool_calls) jinja_item_json(r, "tool_calls", m->tool_calls);
+    if (m->tool_call_id)
+        jinja_item_text(r, "tool_call_id", m->tool_call_id, strlen(m->tool_call_id), true);
 }
 
-/* The template's own words. */
-static void put(writer *w, const char *s)
+static jinja_run *begin(const chat_template *ct, const chat_ask *ask)
 {
-    append(w, s, strlen(s));
-}
-
-/* A message's text. */
-static void put_foreign(writer *w, piece p)
-{
-    if (p.len == 0 || w->failed) return;
-    if (w->n_foreign == w->foreign_room) {
-        size_t room = 2 * w->foreign_room + 16;
-        tok_span *f = realloc(w->foreign, room * sizeof(*f));
-        if (!f) {
-            w->failed = true;
-            return;
-        }
-        w->foreign = f;
-        w->foreign_room = room;
+    size_t bytes = 0;
+    for (size_t i = 0; i < ask->n_msgs; i++) bytes += ask->msgs[i].len;
+    bool tool_use = ask->tools && ct->with_tools;
+    jinja_run *r = jinja_begin(tool_use ? ct->with_tools : ct->plain,
+                               MEMORY_BASE + MEMORY_BY_BYTE * bytes, ct->now);
+    if (!r) return NULL;
+    const cJSON *v;
+    cJSON_ArrayForEach(v, ask->kwargs)
+    {
+        if (!chat_reserved(v->string)) jinja_set_json(r, v->string, v, true);
     }
-    w->foreign[w->n_foreign++] = (tok_span){w->len, w->len + p.len};
-    append(w, p.s, p.len);
+    jinja_set_list(r, "messages");
+    for (size_t i = 0; i < ask->n_msgs; i++) set_message(r, ct, &ask->msgs[i]);
+    jinja_set_json(r, "tools", ask->tools, true);
+    jinja_set_json(r, "documents", NULL, true);
+    jinja_set_bool(r, "add_generation_prompt", ask->add_generation_prompt);
+    if (ct->bos[0]) jinja_set_text(r, "bos_token", ct->bos, strlen(ct->bos), false);
+    if (ct->eos[0]) jinja_set_text(r, "eos_token", ct->eos, strlen(ct->eos), false);
+    return r;
 }
 
-static const char *role_of(const chat_message *m)
+/* The text with the answer's opening behind it. */
+static int64_t encode(const chat_template *ct, const tokenizer *tok, const jinja_text *t,
+                      const char *opening, int32_t **ids)
 {
-    return strcmp(m->role, "developer") == 0 ? "system" : m->role;
-}
-
-static bool is_role(const chat_message *m, const char *role)
-{
-    return strcmp(role_of(m), role) == 0;
-}
-
-static piece whole(const chat_message *m)
-{
-    return (piece){m->text, m->len};
-}
-
-/* What Python's str.strip() takes away. */
-static bool is_strip_space(uint32_t c)
-{
-    return unicode_is_space(c) || (c >= 0x1C && c <= 0x1F);
-}
-
-static piece trimmed_right(piece p)
-{
-    while (p.len > 0) {
-        size_t back = p.len, used;
-        do back--;
-        while (back > 0 && ((unsigned char)p.s[back] & 0xC0) == 0x80);
-        if (!is_strip_space(utf8_decode(p.s + back, p.len - back, &used))) break;
-        p.len = back;
+    tok_guard guard = {t->foreign, t->n_foreign, ct->barred, ct->n_barred};
+    size_t more = opening ? strlen(opening) : 0, cap = t->len + more + 16; /* a token has a byte */
+    char *whole = more ? malloc(t->len + more + 1) : NULL;
+    if (whole) {
+        memcpy(whole, t->text, t->len);
+        memcpy(whole + t->len, opening, more + 1);
     }
-    return p;
-}
-
-static piece trimmed(piece p)
-{
-    size_t used;
-    while (p.len > 0 && is_strip_space(utf8_decode(p.s, p.len, &used))) {
-        p.s += used;
-        p.len -= used;
+    int64_t n = whole || !more ? 0 : -1;
+    for (bool fits = n < 0; !fits; fits = n < 0 || n <= (int64_t)cap) {
+        if (n > (int64_t)cap) cap = (size_t)n; /* normal forms may be longer */
+        int32_t *room = realloc(*ids, cap * sizeof(**ids));
+        if (room) *ids = room;
+        n = room ? tokenizer_encode_guarded(tok, whole ? whole : t->text, t->len + more, &guard,
+                                            *ids, cap)
+                 : -1;
     }
-    return trimmed_right(p);
-}
-
-static piece trimmed_if(bool trim, const chat_message *m)
-{
-    return trim ? trimmed(whole(m)) : whole(m);
-}
-
-static void chatml_message(writer *w, const char *role, piece text)
-{
-    put(w, "<|im_start|>");
-    put(w, role);
-    put(w, "\n");
-    put_foreign(w, text);
-    put(w, "<|im_end|>\n");
-}
-
-static void render_chatml(writer *w, const chat_message *m, size_t n)
-{
-    const char *d = w->ct->shape.default_system;
-    if (d && (n == 0 || !is_role(&m[0], "system"))) {
-        put(w, "<|im_start|>system\n");
-        put(w, d);
-        put(w, "<|im_end|>\n");
+    free(whole);
+    if (n < 0) {
+        free(*ids);
+        *ids = NULL;
     }
-    for (size_t i = 0; i < n; i++) chatml_message(w, role_of(&m[i]), whole(&m[i]));
+    return n;
 }
 
-/* ------------------------------------------------------------------------ Qwen3 -- */
-
-static bool begins_with(piece p, const char *s)
+int64_t chat_encode(const chat_template *ct, const tokenizer *tok, const chat_ask *ask,
+                    int32_t **ids, err *e)
 {
-    return p.len >= strlen(s) && memcmp(p.s, s, strlen(s)) == 0;
-}
-
-static bool finishes_with(piece p, const char *s)
-{
-    return p.len >= strlen(s) && memcmp(p.s + p.len - strlen(s), s, strlen(s)) == 0;
-}
-
-static piece without_newlines(piece p, bool left, bool right)
-{
-    while (left && p.len > 0 && p.s[0] == '\n') {
-        p.s++;
-        p.len--;
-    }
-    while (right && p.len > 0 && p.s[p.len - 1] == '\n') p.len--;
-    return p;
-}
-
-/* What follows the last `mark`, all of it if there is none. */
-static piece after_last(piece p, const char *mark)
-{
-    const char *at;
-    while ((at = memmem(p.s, p.len, mark, strlen(mark))) != NULL) {
-        size_t gone = (size_t)(at - p.s) + strlen(mark);
-        p.s += gone;
-        p.len -= gone;
-    }
-    return p;
-}
-
-/* A reply's thoughts are cut from it; they return, between the markers, only after the last question,
- * where the template always puts them into the last message. */
-static void qwen3_reply(writer *w, const chat_message *m, bool after_question, bool last)
-{
-    piece text = whole(m), thought = {text.s, 0};
-    const char *end = memmem(text.s, text.len, "</think>", 8);
-    if (end) {
-        thought.len = (size_t)(end - text.s);
-        thought = without_newlines(thought, false, true);
-        thought = without_newlines(after_last(thought, "<think>"), true, false);
-        text = without_newlines(after_last(text, "</think>"), true, false);
-    }
-    put(w, "<|im_start|>assistant\n");
-    if (after_question && (last || thought.len > 0)) {
-        put(w, "<think>\n");
-        put_foreign(w, without_newlines(thought, true, true));
-        put(w, "\n</think>\n\n");
-        text = without_newlines(text, true, false);
-    }
-    put_foreign(w, text);
-    put(w, "<|im_end|>\n");
-}
-
-static void render_qwen3(writer *w, const chat_message *m, size_t n)
-{
-    size_t question = n; /* the last one that is no tool's answer */
-    for (size_t i = 0; i < n; i++) {
-        piece p = whole(&m[i]);
-        bool tool = begins_with(p, "<tool_response>") && finishes_with(p, "</tool_response>");
-        if (is_role(&m[i], "user") && !tool) question = i;
-    }
-    for (size_t i = 0; i < n; i++) {
-        if (is_role(&m[i], "assistant"))
-            qwen3_reply(w, &m[i], question < i, i + 1 == n);
-        else
-            chatml_message(w, role_of(&m[i]), whole(&m[i]));
-    }
-}
-
-/* ------------------------------------------------------------- role tags, Llama -- */
-
-static void render_role_tags(writer *w, const chat_message *m, size_t n)
-{
-    const char *end = w->ct->shape.end;
-    for (size_t i = 0; i < n; i++) {
-        put(w, "<|");
-        put(w, role_of(&m[i]));
-        put(w, "|>\n");
-        put_foreign(w, whole(&m[i]));
-        put(w, end ? end : w->ct->eos);
-        put(w, "\n");
-    }
-}
-
-static void llama3_header(writer *w, const char *role)
-{
-    put(w, "<|start_header_id|>");
-    put(w, role);
-    put(w, "<|end_header_id|>\n\n");
-}
-
-static void put_today(writer *w)
-{
-    static const char months[12][4] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
-                                       "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
-    time_t now = (time_t)w->ct->now();
-    struct tm tm;
-    char text[48];
-    if (!localtime_r(&now, &tm)) {
-        w->failed = true;
-        return;
-    }
-    (void)snprintf(text, sizeof(text), "%02d %s %d", tm.tm_mday, months[tm.tm_mon],
-                   tm.tm_year + 1900);
-    put(w, text);
-}
-
-static void render_llama3(writer *w, const chat_message *m, size_t n)
-{
-    const chat_shape *s = &w->ct->shape;
-    size_t first = 0;
-    if (s->dated) {
-        llama3_header(w, "system");
-        put(w, "Cutting Knowledge Date: ");
-        put(w, s->knowledge);
-        put(w, "\nToday Date: ");
-        if (s->date)
-            put(w, s->date);
-        else
-            put_today(w);
-        put(w, "\n\n");
-        if (n > 0 && is_role(&m[0], "system"))
-            put_foreign(w, trimmed(whole(&m[first++])));
-        else if (s->default_system)
-            put(w, s->default_system);
-        put(w, "<|eot_id|>");
-    }
-    for (size_t i = first; i < n; i++) {
-        llama3_header(w, role_of(&m[i]));
-        put_foreign(w, trimmed(whole(&m[i])));
-        put(w, "<|eot_id|>");
-    }
-}
-
-/* Llama-2 and Mistral: roles must alternate, a system message may only come first. */
-static bool in_turn(const chat_message *m, size_t n, size_t *first, err *e)
-{
-    *first = n > 0 && is_role(&m[0], "system") ? 1 : 0;
-    for (size_t i = *first; i < n; i++) {
-        if (is_role(&m[i], (i - *first) % 2 == 0 ? "user" : "assistant")) continue;
-        (void)err_set(e, ERR_INPUT,
-                      "this model's chat template needs user and assistant messages in "
-                      "turn, with a system message only at the start");
-        return false;
-    }
-    return true;
-}
-
-static bool render_llama2(writer *w, const chat_message *m, size_t n, err *e)
-{
-    size_t first;
-    if (!in_turn(m, n, &first, e)) return false;
-    for (size_t i = first; i < n; i++) {
-        if (is_role(&m[i], "user")) {
-            bool with_system = first == 1 && i == 1;
-            put(w, w->ct->bos);
-            put(w, "[INST] ");
-            if (with_system) {
-                put(w, "<<SYS>>\n");
-                put_foreign(w, whole(&m[0]));
-                put(w, "\n<</SYS>>\n\n");
-            }
-            /* the template trims the two together */
-            piece right = trimmed_right(whole(&m[i]));
-            if (with_system && right.len == 0) w->len -= 2;
-            put_foreign(w, with_system ? right : trimmed(whole(&m[i])));
-            put(w, " [/INST]");
-        } else {
-            put(w, " ");
-            put_foreign(w, trimmed(whole(&m[i])));
-            put(w, " ");
-            put(w, w->ct->eos);
-        }
-    }
-    return true;
-}
-
-static bool render_mistral(writer *w, const chat_message *m, size_t n, err *e)
-{
-    const chat_shape *s = &w->ct->shape;
-    size_t first;
-    if (!in_turn(m, n, &first, e)) return false;
-    if (first == 1 && s->system == SYSTEM_REFUSED) {
-        (void)err_set(e, ERR_INPUT, "this model's chat template has no place for a system message");
-        return false;
-    }
-    size_t at = s->system == SYSTEM_IN_LAST ? n - 1 : 1;
-    for (size_t i = first; i < n; i++) {
-        if (is_role(&m[i], "assistant")) {
-            put(w, s->reply[0]);
-            put_foreign(w, trimmed_if(s->trim_reply, &m[i]));
-            put(w, w->ct->eos);
-            put(w, s->reply[1]);
-        } else if (first == 1 && i == at) {
-            put(w, s->with_system[0]);
-            put_foreign(w, trimmed_if(s->trim_system, &m[0]));
-            put(w, s->with_system[1]);
-            put_foreign(w, whole(&m[i]));
-            put(w, s->with_system[2]);
-        } else {
-            put(w, s->user[0]);
-            put_foreign(w, trimmed_if(s->trim_user, &m[i]));
-            put(w, s->user[1]);
-        }
-    }
-    return true;
-}
-
-static bool render(writer *w, const chat_message *m, size_t n, err *e)
-{
-    const chat_shape *s = &w->ct->shape;
-    if (s->bos && s->style != STYLE_LLAMA2) put(w, w->ct->bos);
-    switch (s->style) {
-    case STYLE_CHATML: render_chatml(w, m, n); return true;
-    case STYLE_QWEN3: render_qwen3(w, m, n); return true;
-    case STYLE_ROLE_TAGS: render_role_tags(w, m, n); return true;
-    case STYLE_LLAMA3: render_llama3(w, m, n); return true;
-    case STYLE_LLAMA2: return render_llama2(w, m, n, e);
-    case STYLE_MISTRAL: return render_mistral(w, m, n, e);
-    }
-    return false;
-}
-
-int64_t chat_encode(const chat_template *ct, const tokenizer *tok, const chat_message *msgs,
-                    size_t n_msgs, bool add_generation_prompt, int32_t *ids, size_t cap, err *e)
-{
-    writer w = {.ct = ct};
-    int64_t n = ERR_INPUT;
-    if (render(&w, msgs, n_msgs, e)) {
-        if (add_generation_prompt) put(&w, ct->shape.opening);
-        tok_guard guard = {w.foreign, w.n_foreign, ct->barred, ct->n_barred};
-        n = w.failed ? -1
-                     : tokenizer_encode_guarded(tok, w.text ? w.text : "", w.len, &guard, ids, cap);
+    *ids = NULL;
+    jinja_run *r = begin(ct, ask);
+    if (!r) return err_set(e, ERR_NOMEM, "no memory for the conversation");
+    jinja_text t;
+    int64_t n = jinja_render(r, &t, e);
+    if (n == ERR_NONE) {
+        n = encode(ct, tok, &t, ask->opening, ids);
         if (n < 0) n = err_set(e, ERR_NOMEM, "no memory for the conversation");
     }
-    free(w.text);
-    free(w.foreign);
+    jinja_end(r);
     return n;
 }

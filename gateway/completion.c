@@ -39,7 +39,7 @@ enum {
     LOOK_MS = 20,      /* and whether the client is gone, where nobody tells it */
     COMMIT_MS = 10000, /* silence before a stream is begun without a token */
     PING_MS = 10000,   /* silence between comments after that */
-    STOP_IDS_MAX = MODEL_EOS_MAX + 8 + OPENAI_STOP_ID_MAX,
+    STOP_IDS_MAX = MODEL_EOS_MAX + CHAT_STOP_MAX + OPENAI_STOP_ID_MAX,
 };
 
 /* One choice: a request in the engine and the text made of its tokens. */
@@ -175,15 +175,22 @@ static bool too_long(completion *c, int64_t n)
                          sched_max_context(c->srv->sched), (long long)n);
 }
 
-static int64_t encode(completion *c, const openai_prompt *p, int32_t *ids, size_t cap, err *e)
+static int64_t encode_text(completion *c, const openai_prompt *p, int32_t **ids, err *e)
 {
-    if (c->rq.chat) {
-        return chat_encode(c->srv->chat, c->srv->tok, c->rq.msgs, (size_t)c->rq.n_msgs,
-                           c->rq.add_generation_prompt, ids, cap, e);
-    }
     int flags = TOK_PARSE_SPECIAL | (c->rq.add_special_tokens ? TOK_ADD_SPECIAL : 0);
-    int64_t n = tokenizer_encode(c->srv->tok, p->text, p->len, flags, ids, cap);
-    return n < 0 ? err_set(e, ERR_NOMEM, "no memory to tokenise the prompt") : n;
+    int64_t n = tokenizer_encode(c->srv->tok, p->text, p->len, flags, NULL, 0);
+    *ids = n >= 0 ? malloc(((size_t)n + 1) * sizeof(**ids)) : NULL;
+    if (!*ids) return err_set(e, ERR_NOMEM, "no memory to tokenise the prompt");
+    return tokenizer_encode(c->srv->tok, p->text, p->len, flags, *ids, (size_t)n);
+}
+
+static int64_t encode_chat(completion *c, int32_t **ids, err *e)
+{
+    chat_ask ask = {.msgs = c->rq.msgs,
+                    .n_msgs = (size_t)c->rq.n_msgs,
+                    .add_generation_prompt = c->rq.add_generation_prompt,
+                    .kwargs = c->rq.template_kwargs};
+    return chat_encode(c->srv->chat, c->srv->tok, &ask, ids, e);
 }
 
 /* Text to ids, cut if asked for, checked against the context. */
@@ -191,13 +198,17 @@ static bool tokenise(completion *c, openai_prompt *p)
 {
     err e;
     if (!p->ids) {
-        int64_t n = encode(c, p, NULL, 0, &e);
-        if (n < 0) return refuse_err(c, &e, c->rq.chat ? "messages" : "prompt");
+        int32_t *made = NULL;
+        int64_t n = c->rq.chat ? encode_chat(c, &made, &e) : encode_text(c, p, &made, &e);
+        if (n < 0) {
+            free(made);
+            return refuse_err(c, &e, c->rq.chat ? "messages" : "prompt");
+        }
         int64_t most = c->rq.truncate_prompt >= 0 ? INT32_MAX : sched_max_context(c->srv->sched);
-        if (n > most) return too_long(c, n);
-        int32_t *ids = arena_calloc(&c->x->arena, (size_t)n + 1, sizeof(*ids));
+        int32_t *ids = n <= most ? arena_calloc(&c->x->arena, (size_t)n + 1, sizeof(*ids)) : NULL;
+        if (ids) memcpy(ids, made, (size_t)n * sizeof(*ids));
+        free(made);
         if (!ids) return too_long(c, n);
-        (void)encode(c, p, ids, (size_t)n, &e);
         p->ids = ids;
         p->n_ids = (int)n;
     }
@@ -246,7 +257,7 @@ static bool set_stop_ids(completion *c)
     if (!r->ignore_eos) {
         const model_config *mc = model_get_config(c->srv->model);
         for (int i = 0; i < mc->n_eos; i++) ids[n++] = mc->eos_id[i];
-        if (c->srv->chat) n += chat_stop_ids(c->srv->chat, ids + n, 8);
+        if (c->srv->chat) n += chat_stop_ids(c->srv->chat, ids + n, CHAT_STOP_MAX);
     }
     for (int i = 0; i < r->n_stop_id; i++) ids[n++] = r->stop_id[i];
     r->stop_id = ids;

@@ -68,7 +68,9 @@ static const option options[] = {
     {"model", "name", OPT_TEXT, AT(model_name), "base", 0, 0,
      "Name under which requests ask for the bare base model."},
     {"model", "chat_template", OPT_TEXT, AT(model_chat_template), "auto", 0, 0,
-     "auto: recognise the model's own template; or the name of a built-in one."},
+     "auto: the model's own; or the name of a built-in one (chatml, qwen, qwen3, llama-3.1, "
+     "mistral ...);\n"
+     "or the path of a Jinja file, with a '/' in it."},
     {"engine", "threads", OPT_INT, AT(engine_threads), "0", 0, 256,
      "Compute threads; 0: one for each core."},
     {"engine", "isa", OPT_TEXT, AT(engine_isa), "auto", 0, 0,

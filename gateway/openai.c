@@ -78,7 +78,7 @@ static const field fields[] = {
     {"audio", CHAT, REFUSED},
     {"web_search_options", CHAT, REFUSED},
     {"chat_template", BOTH, REFUSED},
-    {"chat_template_kwargs", BOTH, REFUSED},
+    {"chat_template_kwargs", CHAT, TAKEN},
     {"continue_final_message", CHAT, REFUSED},
     {"documents", CHAT, REFUSED},
     {"prompt_embeds", BOTH, REFUSED},
@@ -327,6 +327,26 @@ static bool take_message(parser *ps, const cJSON *v, int index, chat_message *m)
     (void)snprintf(param, sizeof(param), "messages[%d].content", index);
     return openai_refuse(ps->p, 400, "invalid_value", param,
                          "'content' must be a string or an array of text parts");
+}
+
+/* Variables for the template ("enable_thinking"): nothing else reads them, and they are a stranger's. */
+static bool take_kwargs(parser *ps)
+{
+    const cJSON *v = json_get(ps->body, "chat_template_kwargs"), *each;
+    if (!is_set(v)) return true;
+    if (!cJSON_IsObject(v) || cJSON_GetArraySize(v) > OPENAI_KWARGS_MAX) {
+        return openai_refuse(ps->p, 400, "invalid_value", "chat_template_kwargs",
+                             "'chat_template_kwargs' must be an object of at most %d variables",
+                             OPENAI_KWARGS_MAX);
+    }
+    cJSON_ArrayForEach(each, v)
+    {
+        if (!chat_reserved(each->string)) continue;
+        return openai_refuse(ps->p, 400, "invalid_value", "chat_template_kwargs",
+                             "'chat_template_kwargs' cannot set '%s'", each->string);
+    }
+    ps->rq->template_kwargs = v;
+    return true;
 }
 
 static bool take_messages(parser *ps)
@@ -655,9 +675,10 @@ bool openai_parse(openai_request *out, bool chat, const cJSON *body, const char 
         return openai_refuse(p, 400, "missing_required_parameter", "model", "'model' is required");
     }
     bool skip_special = true;
-    bool ok = (chat ? take_messages(&ps) : take_prompt(&ps)) && take_sampling(&ps) &&
-              take_seed(&ps, text, len) && (chat || take_bool(&ps, "echo", &out->echo)) &&
-              take_max_tokens(&ps) && take_choices(&ps) && take_logprobs(&ps) && take_stream(&ps) &&
+    bool ok = (chat ? take_messages(&ps) && take_kwargs(&ps) : take_prompt(&ps)) &&
+              take_sampling(&ps) && take_seed(&ps, text, len) &&
+              (chat || take_bool(&ps, "echo", &out->echo)) && take_max_tokens(&ps) &&
+              take_choices(&ps) && take_logprobs(&ps) && take_stream(&ps) &&
               take_bool(&ps, "include_stop_str_in_output", &out->include_stop) &&
               take_bool(&ps, "skip_special_tokens", &skip_special) &&
               take_bool(&ps, "add_special_tokens", &out->add_special_tokens) &&

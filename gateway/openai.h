@@ -30,6 +30,7 @@ enum {
     OPENAI_MESSAGE_MAX = 2048,
     OPENAI_IGNORED_MAX = 32,
     OPENAI_SALT_MAX = 1024,
+    OPENAI_KWARGS_MAX = 32,
     OPENAI_TEXT_MAX_TOKENS = 16, /* /v1/completions: max_tokens when it is not given */
 };
 
@@ -66,6 +67,7 @@ typedef struct openai_request {
     chat_message *msgs;
     int n_msgs;
     bool add_generation_prompt;
+    const cJSON *template_kwargs; /* variables of the chat template; NULL: none */
     /* text */
     openai_prompt *prompts;
     int n_prompts; /* 1 for chat */

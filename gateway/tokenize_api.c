@@ -47,9 +47,10 @@ static int64_t encode_chat(exchange *x, const cJSON *body, int32_t **ids)
     bool ok = copy && cJSON_AddStringToObject(copy, "model", "m") &&
               cJSON_AddItemReferenceToObject(copy, "messages",
                                              (cJSON *)(uintptr_t)json_get(body, "messages"));
-    const cJSON *open = json_get(body, "add_generation_prompt");
-    if (ok && cJSON_IsBool(open)) {
-        ok = cJSON_AddBoolToObject(copy, "add_generation_prompt", cJSON_IsTrue(open)) != NULL;
+    static const char *const more[] = {"add_generation_prompt", "chat_template_kwargs"};
+    for (size_t i = 0; ok && i < sizeof(more) / sizeof(more[0]); i++) {
+        const cJSON *v = json_get(body, more[i]);
+        if (v) ok = cJSON_AddItemReferenceToObject(copy, more[i], (cJSON *)(uintptr_t)v);
     }
     int64_t n = -1;
     err e = {.msg = "out of memory"};
@@ -60,16 +61,18 @@ static int64_t encode_chat(exchange *x, const cJSON *body, int32_t **ids)
     } else if (!s->chat) {
         (void)refuse(x, "messages", s->chat_problem);
     } else {
-        n = chat_encode(s->chat, s->tok, rq.msgs, (size_t)rq.n_msgs, rq.add_generation_prompt, NULL,
-                        0, &e);
+        int32_t *made;
+        chat_ask ask = {.msgs = rq.msgs,
+                        .n_msgs = (size_t)rq.n_msgs,
+                        .add_generation_prompt = rq.add_generation_prompt,
+                        .kwargs = rq.template_kwargs};
+        n = chat_encode(s->chat, s->tok, &ask, &made, &e);
         *ids = n > 0 ? arena_calloc(&x->arena, (size_t)n, sizeof(**ids)) : NULL;
-        if (n > 0 && *ids) {
-            (void)chat_encode(s->chat, s->tok, rq.msgs, (size_t)rq.n_msgs, rq.add_generation_prompt,
-                              *ids, (size_t)n, &e);
-        } else {
-            (void)refuse(x, "messages", e.msg);
-            n = -1;
-        }
+        if (*ids)
+            memcpy(*ids, made, (size_t)n * sizeof(**ids));
+        else
+            n = refuse(x, "messages", e.msg) ? 0 : -1;
+        free(made);
     }
     cJSON_Delete(copy);
     return n;

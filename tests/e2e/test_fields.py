@@ -168,6 +168,12 @@ def strict_clients_hear_of_unknown_fields():
     call("/v1/chat/completions", body, 200, **{"x-lorad-strict-params": "true"})
 
 
+def variables_for_the_template():
+    assert said(chat(chat_template_kwargs={"enable_thinking": False})) == said(chat())
+    for bad in ({"messages": []}, {"bos_token": "x"}, [], {str(i): 1 for i in range(40)}):
+        assert chat(chat_template_kwargs=bad, expect=400)["error"]["param"] == "chat_template_kwargs"
+
+
 def also_without_v1():
     body = {"model": "base", "prompt": "The", "max_tokens": 2}
     assert call("/completions", body).json["choices"]
@@ -178,4 +184,5 @@ with server:
     key = server.tenant("fields")
     run([prompts_of_every_kind, several_choices, echo_and_log_probabilities, sampling_rules, ends,
          token_ids_come_back, streams_with_usage, parts_and_tiers, salts_part_the_cache,
-         strict_clients_hear_of_unknown_fields, also_without_v1])
+         strict_clients_hear_of_unknown_fields, variables_for_the_template,
+         also_without_v1])

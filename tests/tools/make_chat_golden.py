@@ -7,7 +7,7 @@ chat/tok-<kind>: tokenizer.json cut down from tokenizers/<kind>, with the family
 chat/<case>: a template where models keep theirs, and ids.txt: apply_chat_template's ids of each
 conversation of chat/conversations.json, "<conversation> <opened> ids..." a line; what opening adds
 to the line before it stands after "+"; "refused": the template raised.
-chat/cases.txt: each case with its tokenizer and the style's name.
+chat/cases.txt: each case with its tokenizer.
 
 The templates render what the public families' templates render, without tools.
 """
@@ -191,7 +191,7 @@ ZEPHYR = "{% for message in messages %}\n" + "".join(
     for word, role in (("if", "user"), ("elif", "system"), ("elif", "assistant"))
 ) + "{% endif %}\n{% if loop.last and add_generation_prompt %}\n{{ '<|assistant|>' }}\n{% endif %}\n{% endfor %}"
 
-CASES = {  # case: tokenizer, the style's name, where it is kept, template
+CASES = {  # case: tokenizer, the family, where it is kept, template
     "chatml": ("qwen", "chatml", "tokenizer_config.json", LOOP.replace("%s", "")),
     "smollm2": ("qwen", "chatml", "chat_template.json",
                 LOOP.replace("%s", DEFAULT.replace("%s", "You are SmallOne, trained by us"))),
@@ -321,7 +321,7 @@ def main():
                     lines.append(" ".join([str(i), str(int(opened))] + [str(k) for k in ids]))
         (out / case / "ids.txt").write_text("\n".join(lines) + "\n")
     (out / "cases.txt").write_text(
-        "".join(f"{case} {kind} {style}\n" for case, (kind, style, _, _) in CASES.items()))
+        "".join(f"{case} {kind}\n" for case, (kind, _, _, _) in CASES.items()))
 
 
 if __name__ == "__main__":
