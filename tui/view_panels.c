@@ -163,40 +163,75 @@ void view_draw_overview(view *v, cells *c, int top, int rows)
 
 /* ----------------------------------------------------------------------- engine -- */
 
+/* One part of a bar that is whole. */
+typedef struct part {
+    const char *name;
+    double n;
+    style s;
+    char mark;
+} part;
+
+/* Each part has a cell at least where it is not nothing; the last takes what is left. */
+static void draw_parts(cells *c, int row, const char *label, const part *p, int n_part)
+{
+    double all = 0;
+    for (int i = 0; i < n_part; i++) all += p[i].n;
+    (void)cells_text(c, row, 0, LABEL, STYLE_DIM, label);
+    int x = LABEL, end = c->cols - 1;
+    for (int i = 0; i < n_part && all > 0; i++) {
+        int n = (int)lround(p[i].n / all * (end - LABEL));
+        if (n == 0 && p[i].n > 0) n = 1;
+        if (i == n_part - 1 || n > end - x) n = end - x;
+        if (n < 0) n = 0;
+        cells_fill(c, row, x, n, p[i].s, (uint32_t)p[i].mark);
+        x += n;
+    }
+}
+
 /* Where the time of an iteration went, over the last interval. */
 static void draw_split(const topdata *d, cells *c, int row)
 {
     static const proto_totals none;
     const proto_totals *a = &d->before, *b = &d->totals;
     if (a->steps == b->steps) a = &none; /* nothing ran: since the start */
-    const struct {
-        const char *name;
-        int64_t us;
-        style s;
-        char mark;
-    } part[] = {{"plan", b->plan_us - a->plan_us, STYLE_WARN, 'p'},
-                {"forward", b->forward_us - a->forward_us, STYLE_GOOD, 'F'},
-                {"sample", b->sample_us - a->sample_us, STYLE_ACCENT, 's'},
-                {"settle", b->settle_us - a->settle_us, STYLE_BAD, 'h'}};
-    int64_t all = 0;
-    for (int i = 0; i < 4; i++) all += part[i].us;
-    (void)cells_text(c, row, 0, LABEL, STYLE_DIM, "Step time");
-    int x = LABEL, w = c->cols - LABEL - 1;
-    for (int i = 0; i < 4 && all > 0; i++) {
-        int n = i == 3 ? LABEL + w - x : (int)lround((double)part[i].us / (double)all * w);
-        if (n < 0) n = 0;
-        cells_fill(c, row, x, n, part[i].s, (uint32_t)part[i].mark);
-        x += n;
-    }
-    x = LABEL;
+    const part p[] = {{"plan", (double)(b->plan_us - a->plan_us), STYLE_WARN, 'p'},
+                      {"forward", (double)(b->forward_us - a->forward_us), STYLE_GOOD, 'F'},
+                      {"sample", (double)(b->sample_us - a->sample_us), STYLE_ACCENT, 's'},
+                      {"settle", (double)(b->settle_us - a->settle_us), STYLE_BAD, 'h'}};
+    double all = 0;
+    for (int i = 0; i < 4; i++) all += p[i].n;
+    draw_parts(c, row, "Step time", p, 4);
+    int x = LABEL;
     for (int i = 0; i < 4; i++) {
-        x += cells_printf(c, row + 1, x, c->cols - x, part[i].s, "%c %s %.1f%%  ", part[i].mark,
-                          part[i].name, all ? 100 * (double)part[i].us / (double)all : 0);
+        x += cells_printf(c, row + 1, x, c->cols - x, p[i].s, "%c %s %.1f%%  ", p[i].mark,
+                          p[i].name, all > 0 ? 100 * p[i].n / all : 0);
     }
     double steps = (double)(b->steps - a->steps);
     if (steps > 0) {
         (void)cells_printf(c, row + 1, x, c->cols - x, STYLE_NORMAL, "%.2f ms a step",
-                           (double)all / steps / 1e3);
+                           all / steps / 1e3);
+    }
+}
+
+/* What the arena that KV pages and adapters share is full of. */
+static void draw_arena(const topdata *d, cells *c, int row)
+{
+    const proto_engine *g = &d->engine;
+    double bytes = (double)g->kv_bytes;
+    double held = share_of(g->pages_used, g->pages) * bytes;
+    double cached = share_of(g->pages_cached, g->pages) * bytes;
+    double adapters = (double)g->adapter_bytes;
+    const part p[] = {{"pages", held, STYLE_GOOD, 'K'},
+                      {"cached", cached, STYLE_ACCENT, 'c'},
+                      {"adapters", adapters, STYLE_WARN, 'A'},
+                      {"free", fmax(bytes - held - cached - adapters, 0), STYLE_DIM, '.'}};
+    draw_parts(c, row, "Arena", p, 4);
+    int x = LABEL;
+    for (int i = 0; i < 4; i++) {
+        char size[16];
+        text_bytes(p[i].n, size, sizeof(size));
+        x += cells_printf(c, row + 1, x, c->cols - x, p[i].s, "%c %s %s  ", p[i].mark, p[i].name,
+                          size);
     }
 }
 
@@ -236,7 +271,7 @@ void view_draw_engine(view *v, cells *c, int top, int rows)
          &d->series[SERIES_COST_ERROR], 1);
     (void)snprintf(text, sizeof(text), "%.0f%%", d->now.busy * 100);
     line(c, y++, 0, c->cols, "Busy", STYLE_GOOD, text, &d->series[SERIES_BUSY], 1);
-    memory_bars(d, c, y, 0, c->cols);
+    draw_arena(d, c, y);
     y += 2;
     (void)cells_printf(c, y++, LABEL, -1, STYLE_DIM,
                        "%lld pages: %lld held, %lld cached prefixes, %lld free",

@@ -20,7 +20,8 @@ static const char *answer(const char *head, int at, const char *tables)
         "\"server\":{\"version\":\"1\",\"model\":\"base\",\"access\":\"admin\",\"healthy\":true,"
         "\"ready\":true,\"at_us\":%d000000,\"now_us\":1700000000000000,\"max_seqs\":64},"
         "\"totals\":{\"made_tokens\":%d00,\"steps\":%d},\"rates\":{},"
-        "\"engine\":{\"running\":3,\"pages\":100,\"pages_used\":25},"
+        "\"engine\":{\"running\":3,\"pages\":100,\"pages_used\":25,\"kv_bytes\":1048576,\"adapter_"
+        "bytes\":524288},"
         "\"classes\":[{\"name\":\"standard\",\"ttft_target_ms\":500,\"ttft_p50_ms\":12.5,"
         "\"attained\":1,\"ttft_hist\":[0,3,1]}],\"hist_bounds_us\":[100,1000],%s,\"gone\":{}}",
         at, head, at, at, at, tables);
@@ -219,6 +220,8 @@ START_TEST(every_screen_shows_what_it_is_for)
     ck_assert(shows("77 ") && shows("1.0s") && shows("+50ms") && shows("decode"));
     press("5");
     ck_assert(shows("Step time") && shows("Cost model") && shows("100 pages: 25 held"));
+    ck_assert(shows("K pages 256 KiB") && shows("A adapters 512 KiB") && shows(". free 256 KiB"));
+    ck_assert(shows("KKKKKAAAAA") && shows("AAAAA.....") && !shows("Kc"));
     press("6");
     ck_assert(shows("TTFT") && shows("^ target"));
     press("7");
