@@ -53,10 +53,11 @@ for suite in $running trixie forky sid; do
     case " bookworm $suites " in *" $suite "*) ;; *) suites="$suites $suite" ;; esac
 done
 
+# An expired list (a mirror that lags) is still signed by Debian, and fetch() looks for the fixes itself.
 in_own_lists() {
     apt-get -o Dir::Etc::sourcelist="$work/sources.list" -o Dir::Etc::sourceparts="$work/parts" \
         -o Dir::State::lists="$work/lists" -o Dir::Cache="$work/cache" -o APT::Sandbox::User= \
-        -o APT::Update::Error-Mode=any -o Acquire::Retries=1 -o Acquire::http::Timeout=30 \
+        -o APT::Update::Error-Mode=any -o Acquire::Check-Valid-Until=false -o Acquire::Retries=1 -o Acquire::http::Timeout=30 \
         -o Acquire::https::Timeout=30 -o Acquire::Languages=none "$@" >>"$work/log" 2>&1
 }
 # fetch ARCHIVE SUITE: sets src to the unpacked source; else says in a line why not.
