@@ -271,7 +271,13 @@ void cli_print_help(const cli_program *p, const cli_command *command, FILE *f)
         print_options("options of every command", p->options, f);
         return;
     }
-    (void)fprintf(f, "%s %s -- %s\n\n", p->name, LORAD_VERSION, p->tagline);
+    (void)fprintf(f, "%s %s -- %s\n", p->name, LORAD_VERSION, p->tagline);
+    if (!p->commands) {
+        print_options("options", p->options, f);
+        (void)fprintf(f, "\n%s\n", p->description);
+        return;
+    }
+    (void)fputc('\n', f);
     for (const cli_command *k = p->commands; k->name; k++) {
         char left[96];
         (void)snprintf(left, sizeof(left), "%s%s%s", k->name, *k->args ? " " : "", k->args);
@@ -329,8 +335,8 @@ void cli_print_man(const cli_program *p, FILE *f)
     (void)fprintf(f, ".TH %s 1 \"\" \"lorad %s\" \"User Commands\"\n.SH NAME\n%s \\- ", upper,
                   LORAD_VERSION, p->name);
     put_troff(p->tagline, f);
-    (void)fprintf(f, "\n.SH SYNOPSIS\n.B %s\n.I COMMAND\n[\\fIarguments\\fR] [\\fIoptions\\fR]\n",
-                  p->name);
+    (void)fprintf(f, "\n.SH SYNOPSIS\n.B %s\n%s[\\fIoptions\\fR]\n", p->name,
+                  p->commands ? ".I COMMAND\n[\\fIarguments\\fR] " : "");
     (void)fputs(".SH DESCRIPTION\n", f);
     for (const char *s = p->description; *s;) {
         const char *end = strstr(s, "\n\n");
@@ -341,14 +347,15 @@ void cli_print_man(const cli_program *p, FILE *f)
         (void)fputs("\n.PP\n", f);
         s += len + (end ? 2 : 0);
     }
-    (void)fputs(".SH COMMANDS\n", f);
-    for (const cli_command *k = p->commands; k->name; k++) {
+    if (p->commands) (void)fputs(".SH COMMANDS\n", f);
+    for (const cli_command *k = p->commands; k && k->name; k++) {
         (void)fprintf(f, ".SS \"%s %s\"\n", k->name, k->args);
         put_troff(k->help, f);
         (void)fputs(".\n", f);
         man_options(k->options, f);
     }
-    (void)fputs(".SH OPTIONS\nThese go with every command.\n", f);
+    (void)fputs(".SH OPTIONS\n", f);
+    if (p->commands) (void)fputs("These go with every command.\n", f);
     man_options(p->options, f);
     (void)fputs(p->after, f);
 }

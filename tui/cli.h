@@ -33,10 +33,12 @@ typedef struct cli_command {
 
 typedef struct cli_program {
     const char *name, *tagline;
-    const cli_command *commands;
-    const cli_option *options; /* of every command */
-    const char *description;   /* for the man page; paragraphs separated by an empty line */
-    const char *after;         /* ready troff: files, environment, examples */
+    const cli_command *commands; /* NULL: it has only options */
+    const cli_option *options;   /* of every command */
+    const char
+        *description;  /* for the man page; paragraphs separated by an empty line; without commands
+                                  also for help, after the options */
+    const char *after; /* ready troff: files, environment, examples */
 } cli_program;
 
 typedef struct cli {

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "tui/cli.h"
 #include "tui/contexts.h"
 #include "tui/feed.h"
 #include "tui/replay.h"
@@ -27,28 +28,35 @@ enum {
     DRAWS_MAX = 1 << 20
 };
 
-static const char usage[] =
-    "loratop: live dashboard of lorad servers, over their admin API\n"
-    "\n"
-    "  loratop [options]                 the server of the current context (see loractl) or of\n"
-    "                                    LORAD_ADMIN_URL, LORAD_ADMIN_KEY, LORAD_CA\n"
-    "  -c, --context NAME                this context; several times: several servers\n"
-    "  -i, --interval SECONDS            between updates (0.1 to 60)\n"
-    "  -s, --screen NAME                 overview, tenants, adapters, requests, engine, slo, "
-    "events\n"
-    "      --once                        one picture as text\n"
-    "      --json                        the server's answers, one a line; with --once: one, "
-    "whole\n"
-    "      --csv                         the main figures, one line an update\n"
-    "      --record FILE                 keep all answers;  --replay FILE: show them again\n"
-    "      --speed X                     of a replay (1: as it was; 0: as fast as it goes)\n"
-    "      --frames N                    end after N updates\n"
-    "      --headless                    draw into memory, with keys of all kinds, and report\n"
-    "      --width N, --height N         of --once and --headless\n"
-    "      --ascii, --read-only\n"
-    "      --version, --help\n"
-    "\n"
-    "Inside: H shows the keys.  NO_COLOR is heeded.\n";
+static const cli_option flags[] = {
+    {"context", 'c', "NAME", "this context (see loractl); several times: several servers", NULL},
+    {"interval", 'i', "SECONDS", "between updates, 0.1 to 60", NULL},
+    {"screen", 's', "NAME", "overview, tenants, adapters, requests, engine, slo, events",
+     "overview tenants adapters requests engine slo events"},
+    {"once", 0, NULL, "one picture as text", NULL},
+    {"json", 0, NULL, "the server's answers, one a line; with --once: one, whole", NULL},
+    {"csv", 0, NULL, "the main figures, one line an update", NULL},
+    {"record", 0, "FILE", "append all answers to it", "FILE"},
+    {"replay", 0, "FILE", "show again what was recorded", "FILE"},
+    {"speed", 0, "X", "of a replay: 1 as it was, 0 as fast as it goes", NULL},
+    {"frames", 0, "N", "end after N updates", NULL},
+    {"headless", 0, NULL, "draw a replay into memory, with keys of all kinds, and report", NULL},
+    {"width", 0, "N", "of --once and --headless", NULL},
+    {"height", 0, "N", "of --once and --headless", NULL},
+    {"ascii", 0, NULL, "no character beyond ASCII", NULL},
+    {"read-only", 0, NULL, "offer no action", NULL},
+    {"version", 0, NULL, "print the version", NULL},
+    {"help", 'h', NULL, "print this", NULL},
+    {0}};
+
+static const cli_program program = {
+    .name = "loratop",
+    .tagline = "live dashboard of lorad servers, over their admin API",
+    .options = flags,
+    .description =
+        "Without --context it shows the server of the current context, or of LORAD_ADMIN_URL, "
+        "LORAD_ADMIN_KEY\nand LORAD_CA. Inside, H shows the keys. NO_COLOR is heeded.",
+    .after = ".SH SEE ALSO\n.BR loractl (1),\n.BR lorad (1)\n"};
 
 typedef struct options {
     const char *context[VIEW_SERVERS_MAX];
@@ -85,8 +93,10 @@ static int fail(const err *e)
 
 /* ---------------------------------------------------------------------- arguments -- */
 
+/* Options without a letter: their place in the table. */
 enum {
-    OPT_ONCE = 256,
+    OPT_FIRST = 256,
+    OPT_ONCE = OPT_FIRST + 3,
     OPT_JSON,
     OPT_CSV,
     OPT_RECORD,
@@ -111,24 +121,11 @@ static bool take_number(const char *text, double lo, double hi, double *out)
 /* -1: go on; else the exit status. */
 static int parse(int argc, char **argv, options *o)
 {
-    static const struct option all[] = {{"context", 1, NULL, 'c'},
-                                        {"interval", 1, NULL, 'i'},
-                                        {"screen", 1, NULL, 's'},
-                                        {"once", 0, NULL, OPT_ONCE},
-                                        {"json", 0, NULL, OPT_JSON},
-                                        {"csv", 0, NULL, OPT_CSV},
-                                        {"record", 1, NULL, OPT_RECORD},
-                                        {"replay", 1, NULL, OPT_REPLAY},
-                                        {"speed", 1, NULL, OPT_SPEED},
-                                        {"frames", 1, NULL, OPT_FRAMES},
-                                        {"headless", 0, NULL, OPT_HEADLESS},
-                                        {"width", 1, NULL, OPT_WIDTH},
-                                        {"height", 1, NULL, OPT_HEIGHT},
-                                        {"ascii", 0, NULL, OPT_ASCII},
-                                        {"read-only", 0, NULL, OPT_READ_ONLY},
-                                        {"version", 0, NULL, OPT_VERSION},
-                                        {"help", 0, NULL, 'h'},
-                                        {NULL, 0, NULL, 0}};
+    struct option all[sizeof(flags) / sizeof(flags[0])] = {0};
+    for (int i = 0; flags[i].name; i++) {
+        all[i] = (struct option){flags[i].name, flags[i].arg != NULL, NULL,
+                                 flags[i].letter ? flags[i].letter : OPT_FIRST + i};
+    }
     *o = (options){.screen = -1, .interval_s = 0, .speed = 1};
     for (;;) {
         double n;
@@ -164,7 +161,7 @@ static int parse(int argc, char **argv, options *o)
         case OPT_ASCII: o->ascii = true; break;
         case OPT_READ_ONLY: o->read_only = true; break;
         case OPT_VERSION: (void)printf("loratop %s\n", LORAD_VERSION); return EXIT_SUCCESS;
-        case 'h': (void)fputs(usage, stdout); return EXIT_SUCCESS;
+        case 'h': cli_print_help(&program, NULL, stdout); return EXIT_SUCCESS;
         default: return EXIT_USAGE;
         }
         if (ok) continue;
@@ -612,6 +609,10 @@ int main(int argc, char **argv)
     static app a; /* large, one of it */
     err e;
     (void)setlocale(LC_ALL, "");
+    if (argc == 2 && strcmp(argv[1], "--print-man") == 0) {
+        cli_print_man(&program, stdout);
+        return EXIT_SUCCESS;
+    }
     int status = parse(argc, argv, &a.o);
     if (status >= 0) return status;
     if (a.o.headless && !a.o.replay) {

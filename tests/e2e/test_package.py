@@ -63,6 +63,7 @@ def test_contents():
             "/usr/share/fish/vendor_completions.d/loractl.fish": "-rw-r--r--"}
     if (BUILD / "loratop").exists():
         want["/usr/bin/loratop"] = "-rwxr-xr-x"
+        want["/usr/share/man/man1/loratop.1.gz"] = "-rw-r--r--"
     for path, mode in want.items():
         assert modes.get(path) == mode, (path, modes.get(path))
     assert not [p for p in modes if p.startswith("/work") or "/build" in p], modes
