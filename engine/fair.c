@@ -15,7 +15,8 @@
 
 enum {
     NONE = -1,
-    SCALE = 65536,     /* counters are in 1/SCALE of a virtual token */
+    NEVER = -1,
+    SCALE = 65536,    /* counters are in 1/SCALE of a virtual token */
     QUANTUM_JOBS = 8, /* a tenant's round: so many requests of mean cost */
     CLASS_QUANTUM_JOBS = 64,
     FIRST_MEAN = 512,      /* virtual tokens of a request, until some have ended */
@@ -49,12 +50,12 @@ typedef struct {
     int64_t charged, used; /* virtual tokens */
     int made;
     int64_t seated_us;
+    int64_t head_us; /* since when it is the head of its flow, less what it ran since; or NEVER */
 } job;
 
 typedef struct {
     int head, tail, n;
     int active;             /* place in f->active or NONE */
-    int64_t head_us;        /* since when its head is the head */
     int64_t prompt, output; /* sums over those that wait */
     int64_t seen_us;
     double served_us, waited_us; /* decayed: device time given while it waited,
@@ -145,7 +146,8 @@ fair *fair_create(const fair_config *cfg)
     f->used_first = f->used_last = f->late_first = f->late_last = NONE;
     double sum = 0;
     for (int c = 0; c < cfg->n_class; c++) sum += cfg->classes[c].weight;
-    for (int c = 0; c < cfg->n_class; c++) { /* a weight that is not positive is the least there is */
+    for (int c = 0; c < cfg->n_class;
+         c++) { /* a weight that is not positive is the least there is */
         double unit = SCALE * sum / cfg->classes[c].weight;
         f->class_unit[c] = unit > 0 && unit < 1e9 ? llround(unit) : 1000000000;
         f->fill[c] = 1;
@@ -347,6 +349,17 @@ static void flow_tick(const fair *f, flow *fl, int slo, int64_t now_us)
     fl->seen_us = now_us;
 }
 
+/* Who stands first begins to age.  A pre-empted request goes on where it had stopped; one that it pushes
+ * back ages on, and the one before it is as old as it is. */
+static void be_head(fair *f, int i, int64_t now_us)
+{
+    if (i == NONE) return;
+    job *j = &f->jobs[i];
+    if (j->head_us == NEVER) j->head_us = now_us;
+    if (j->next == NONE || f->jobs[j->next].head_us == NEVER) return;
+    if (f->jobs[j->next].head_us < j->head_us) j->head_us = f->jobs[j->next].head_us;
+}
+
 static void flow_link(fair *f, int i, int after, int64_t now_us)
 {
     job *j = &f->jobs[i];
@@ -356,7 +369,7 @@ static void flow_link(fair *f, int i, int after, int64_t now_us)
     j->next = after == NONE ? fl->head : f->jobs[after].next;
     *(j->prev == NONE ? &fl->head : &f->jobs[j->prev].next) = i;
     *(j->next == NONE ? &fl->tail : &f->jobs[j->next].prev) = i;
-    if (j->prev == NONE) fl->head_us = now_us;
+    be_head(f, fl->head, now_us);
     if (fl->n++ == 0) {
         fl->active = f->n_active;
         f->active[f->n_active++] = j->tenant * f->cfg.n_class + j->slo;
@@ -376,7 +389,7 @@ static void flow_unlink(fair *f, int i, int64_t now_us)
     flow_tick(f, fl, j->slo, now_us);
     *(j->prev == NONE ? &fl->head : &f->jobs[j->prev].next) = j->next;
     *(j->next == NONE ? &fl->tail : &f->jobs[j->next].prev) = j->prev;
-    if (j->prev == NONE) fl->head_us = now_us;
+    be_head(f, fl->head, now_us);
     if (--fl->n == 0) {
         int last = f->active[--f->n_active];
         f->active[fl->active] = last;
@@ -416,6 +429,7 @@ int fair_enter(fair *f, const fair_job *in, int64_t now_us)
                        .deadline_us = in->deadline_us,
                        .prompt = in->prompt,
                        .output = in->output,
+                       .head_us = NEVER,
                        .unit = llround(fmin(1e9, fmax(1, SCALE / in->weight)))};
     wait_again(f, i);
     f->tenants[t].inside++;
@@ -448,11 +462,12 @@ void fair_back(fair *f, int ticket, int64_t now_us)
     job *j = &f->jobs[ticket];
     assert(j->state == RUNNING);
     charge(f, j, j->used - j->charged);
+    if (j->head_us != NEVER) j->head_us += now_us - j->seated_us;
     wait_again(f, ticket);
     if (j->adapter != NONE) f->entries[j->adapter].waiting++;
     entry_stop(f, j->adapter, now_us);
     int after = NONE, next = flow_at(f, j->tenant, j->slo)->head;
-    while (next != NONE && f->jobs[next].arrived_us <= j->arrived_us) {
+    while (next != NONE && f->jobs[next].arrived_us < j->arrived_us) {
         after = next;
         next = f->jobs[next].next;
     }
@@ -513,8 +528,7 @@ void fair_leave(fair *f, int ticket, int64_t now_us)
  * before all others, one of each flow at a time. */
 static bool is_aged(const fair *f, const job *j, int64_t now_us)
 {
-    const flow *fl = flow_at(f, j->tenant, j->slo);
-    return f->cfg.ageing_us > 0 && j->prev == NONE && now_us - fl->head_us > f->cfg.ageing_us;
+    return f->cfg.ageing_us > 0 && j->head_us != NEVER && now_us - j->head_us > f->cfg.ageing_us;
 }
 
 /* Rules 2 and 3: how many quanta before the least served (deficit round robin;
@@ -583,7 +597,7 @@ static void describe(const fair *f, const view *v, int ticket, head *h)
     h->class_round = round_of(f->class_served[j->slo] + f->class_ghost[j->slo], v->least_class,
                               v->class_quantum);
     h->near = is_near(f, j, v->now_us);
-    h->since_us = flow_at(f, j->tenant, j->slo)->head_us;
+    h->since_us = j->head_us;
     h->deadline_us = j->deadline_us;
     h->rank = rank_of(f, j);
     h->served = t->served + t->ghost;
@@ -800,6 +814,12 @@ bool fair_is_waiting(const fair *f, int ticket)
 bool fair_is_aged(const fair *f, int ticket, int64_t now_us)
 {
     return f->jobs[ticket].state == WAITING && is_aged(f, &f->jobs[ticket], now_us);
+}
+
+int64_t fair_age_us(const fair *f, int ticket, int64_t now_us)
+{
+    const job *j = &f->jobs[ticket];
+    return j->state == WAITING && j->head_us != NEVER ? now_us - j->head_us : 0;
 }
 
 int64_t fair_served(const fair *f, int ticket)

@@ -4,8 +4,12 @@
  * Waiting requests stand in flows, one for each (tenant, class), in order of
  * arrival.  fair_pick() merges the heads of the flows, each rule a small
  * function in fair.c:
- *     1. a head that has waited for its turn longer than the ageing bound goes
- * first;
+ *     1. a head that has waited for its turn longer than the ageing bound goes first, the one that has for
+ *        longest before others.  So nobody starves: from then on no free seat is given to anybody but heads
+ *        that are older, of which there is one for each other flow, and those that come back pre-empted;
+ *        these cannot return for ever, since from rank x bound after their arrival on only older ones
+ *        pre-empt them (policy.h).  Who is about to miss a deadline may still take the seat of a weaker
+ *        one that runs.  tests/sim/test_props.c holds every seat of every scenario to it;
  *     2. tenants by rounds of deficit (VTC's counters, DLPM's quantum): who is
  * within a quantum of the least served one is in this round, and an abuser in a
  * later one, whatever its class;
@@ -98,9 +102,12 @@ int fair_scan(const fair *f, int *cursor, int n, int *tickets);
 
 int fair_waiting(const fair *f);
 bool fair_is_waiting(const fair *f, int ticket);
-/* Whether it stands first in its flow for longer than the ageing bound: nobody
- * but such goes before. */
+/* Whether it has stood first in its flow for longer than the ageing bound: nobody
+ * but such goes before, and of these who has for longest.  What it stood there before it was pre-empted,
+ * or pushed back by one that was, counts. */
 bool fair_is_aged(const fair *f, int ticket, int64_t now_us);
+/* How long it has stood first in its flow; 0: it never did. */
+int64_t fair_age_us(const fair *f, int ticket, int64_t now_us);
 /* Virtual tokens over weight that the tenant of this request has been charged,
  * in 1/65536. */
 int64_t fair_served(const fair *f, int ticket);

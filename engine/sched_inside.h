@@ -60,6 +60,7 @@ struct sched {
     int *order;
     bool *allowed;     /* may still be placed or pre-empted in this step */
     bool pages_short;  /* someone waits for pages: nobody behind may take them */
+    bool rows_short;   /* for time in the step: nobody behind is seated */
     fair *fair;        /* who waits, and what each tenant was served */
     int scan;          /* where the look for cancelled ones goes on */
     int64_t settle_us; /* of the iteration that has just ended */

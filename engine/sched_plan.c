@@ -230,7 +230,8 @@ static bool could_ever_fit(sched *sc, request *rq)
 static bool admit(sched *sc, int i, int64_t now)
 {
     request *rq = sc->list[i];
-    if (sc->pages_short || atomic_load(&rq->cancel) || is_too_late(sc, rq, now)) return false;
+    if (sc->pages_short || sc->rows_short || atomic_load(&rq->cancel) || is_too_late(sc, rq, now))
+        return false;
     if (!find_adapter(sc, rq) || !could_ever_fit(sc, rq)) return false;
     int most = rq->n_prompt + rq->max_tokens, len = history_len(rq);
     if (!make_place(sc, pages_for(sc, len < most ? len + 1 : most), i, now)) {
@@ -277,7 +278,10 @@ static void add_entry(sched *sc, const policy_entry *pe, int64_t now)
     request *rq = sc->list[i];
     if (!rq || !sc->allowed[i]) return;
     if (rq->grammar_late && !grammar_run_ready(rq->grammar)) return;
-    if (rows_in_budget(sc, rq, pe->n_rows) == 0) return;
+    if (rows_in_budget(sc, rq, pe->n_rows) == 0) {
+        if (rq->state != STATE_RUNNING) sc->rows_short = true;
+        return;
+    }
     if (rq->state != STATE_RUNNING && !admit(sc, i, now)) return;
     int left = left_of(rq), n = pe->n_rows < left ? pe->n_rows : left;
     if (n > sc->rows_left) n = sc->rows_left;
@@ -380,7 +384,7 @@ void sched_plan_step(sched *sc, int64_t now)
     sc->load = (cost_work){0};
     sc->budget_us = policy_budget_us(sc->view, sc->plan, n, &sc->cost, now);
     sc->rows_left = sc->cfg.max_rows;
-    sc->pages_short = false;
+    sc->pages_short = sc->rows_short = false;
     for (int i = 0; i < n && sc->rows_left > 0; i++) {
         add_entry(sc, &sc->plan[i], now);
     }

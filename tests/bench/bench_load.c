@@ -281,6 +281,8 @@ static void *worker(void *arg)
     (void)curl_easy_setopt(curl, CURLOPT_WRITEDATA, r);
     (void)curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     (void)curl_easy_setopt(curl, CURLOPT_TIMEOUT, 1800L);
+    /* The server drops a connection that was idle for 8 s: never send on one that may be gone. */
+    (void)curl_easy_setopt(curl, CURLOPT_MAXAGE_CONN, 5L);
     if (opt.ca) (void)curl_easy_setopt(curl, CURLOPT_CAINFO, opt.ca);
     for (;;) {
         size_t i = atomic_fetch_add(&next_job, 1);

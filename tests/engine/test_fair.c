@@ -169,6 +169,27 @@ START_TEST(a_prompt_that_cannot_meet_its_target_joins_one_class_lower)
 }
 END_TEST
 
+/* Neither what was pre-empted nor what it pushes back begins to age anew. */
+START_TEST(pre_emption_does_not_begin_the_ageing_anew)
+{
+    int batch = enter(1, 2, 0), behind = enter(1, 2, 1);
+    fair_seat(f, batch, 4 * SECOND); /* has waited 4 s */
+    fair_back(f, batch, 6 * SECOND); /* `behind` was the head for 2 s */
+    int inter = enter(2, 0, 7 * SECOND);
+    ck_assert_int_eq(first(12 * SECOND - 1), inter);
+    ck_assert_int_eq(first(12 * SECOND + 1), batch); /* 6 s more */
+    fair_seat(f, batch, 12 * SECOND);                /* and `behind` waits since 4 s */
+    ck_assert_int_eq(first(14 * SECOND - 1), inter);
+    ck_assert_int_eq(first(14 * SECOND + 1), behind);
+    /* Who returns in front of one that is over the bound goes at once, to let it through. */
+    fair_back(f, batch, 15 * SECOND);
+    ck_assert_int_eq(fair_pick(f, 15 * SECOND, 9, picks), 3);
+    ck_assert_int_eq(picks[0], batch);
+    ck_assert_int_eq(picks[1], behind);
+    ck_assert_int_eq(picks[2], inter);
+}
+END_TEST
+
 START_TEST(a_head_that_waits_too_long_goes_before_all)
 {
     int batch = enter(1, 2, 0);
@@ -266,6 +287,7 @@ int main(void)
     tcase_add_test(tc, a_near_deadline_goes_first_and_a_missed_one_does_not);
     tcase_add_test(tc, a_prompt_that_cannot_meet_its_target_joins_one_class_lower);
     tcase_add_test(tc, a_head_that_waits_too_long_goes_before_all);
+    tcase_add_test(tc, pre_emption_does_not_begin_the_ageing_anew);
     tcase_add_test(tc, others_pass_a_head_without_adapter_and_it_is_asked_for_again);
     tcase_add_test(tc, an_adapter_long_in_use_takes_nobody_new_while_another_starves);
     tcase_add_test(tc, counters_end_as_what_was_used);

@@ -19,7 +19,7 @@ typedef struct {
     policy_request *view;
     policy_entry *plan;
     int *order, n, scan;
-    bool *allowed, pages_short;
+    bool *allowed, pages_short, rows_short, displaced;
     double budget_us;
     uint64_t n_checks;
 } server;
@@ -108,6 +108,7 @@ static void preempt(server *s, int v)
     fair_back(s->fair, q->ticket, s->e->now_us);
     q->n_preempted++;
     s->view[v].running = s->allowed[v] = false;
+    s->displaced = true;
 }
 
 static bool make_room(server *s, int need, int i)
@@ -149,19 +150,20 @@ static bool make_place(server *s, int need, int i)
     return true;
 }
 
-/* Rule 1 of fair.h, counted: those that may be passed no more, and are. */
-static void count_passed(server *s, const sim_seq *seated)
+/* Rule 1 of fair.h: nobody who waits with an adapter at hand is passed once he has aged. */
+static void check_order(server *s, const sim_seq *seated)
 {
+    int64_t now = s->e->now_us, age = 0;
+    if (fair_is_aged(s->fair, seated->ticket, now)) age = fair_age_us(s->fair, seated->ticket, now);
     int cursor = 0, tickets[SCAN];
     int n = fair_scan(s->fair, &cursor, SCAN, tickets);
     for (int i = 0; i < n; i++) {
-        sim_seq *q = fair_who(s->fair, tickets[i]);
-        if (!fair_is_aged(s->fair, tickets[i], s->e->now_us))
-            q->passed = 0; /* another is its head */
-        if (q == seated || !fair_is_aged(s->fair, tickets[i], s->e->now_us)) continue;
-        if (s->e->a[q->id].adapter != 0) continue; /* it may lack its adapter */
-        q->passed++;
-        if (q->passed > s->e->out->most_passed) s->e->out->most_passed = q->passed;
+        const sim_seq *q = fair_who(s->fair, tickets[i]);
+        if (q == seated || !fair_is_aged(s->fair, tickets[i], now) || is_too_late(s, q)) continue;
+        const sim_arrival *a = &s->e->a[q->id], *b = &s->e->a[seated->id];
+        if (a->tenant == b->tenant && a->slo == b->slo) continue; /* in its own flow by arrival */
+        if (a->adapter != 0) continue;                            /* it may lack its adapter */
+        s->e->out->passed += fair_age_us(s->fair, tickets[i], now) > age;
     }
 }
 
@@ -170,7 +172,8 @@ static bool admit(server *s, int i)
     sim_engine *e = s->e;
     sim_seq *q = s->list[i];
     const sim_arrival *a = &e->a[q->id];
-    if (s->pages_short || is_too_late(s, q)) return false; /* see_ends() finds the late */
+    if (s->pages_short || s->rows_short || is_too_late(s, q))
+        return false; /* see_ends() finds the late */
     if (!sim_slots_acquire(e->slots, a->adapter, e->now_us)) {
         fair_block(s->fair, q->ticket, e->now_us);
         return false;
@@ -185,7 +188,7 @@ static bool admit(server *s, int i)
     assert(got);
     (void)got;
     s->view[i].running = true;
-    if (e->set->check) count_passed(s, q);
+    if (e->set->check && !s->displaced) check_order(s, q);
     fair_seat(s->fair, q->ticket, e->now_us);
     return true;
 }
@@ -204,7 +207,11 @@ static void add_entry(server *s, const policy_entry *pe)
 {
     int i = pe->request;
     sim_seq *q = s->list[i];
-    if (!s->allowed[i] || rows_in_budget(s, q, pe->n_rows) == 0) return;
+    if (!s->allowed[i]) return;
+    if (rows_in_budget(s, q, pe->n_rows) == 0) {
+        if (!q->running) s->rows_short = true;
+        return;
+    }
     if (!q->running && !admit(s, i)) return;
     int left = sim_left(s->e, q), n = pe->n_rows < left ? pe->n_rows : left;
     if (n > s->e->rows_left) n = s->e->rows_left;
@@ -252,7 +259,8 @@ static void plan(void *self)
     policy_limits lim = limits_of(s);
     int n = policy_plan(s->view, s->n, &lim, e->now_us, s->plan, s->order);
     s->budget_us = policy_budget_us(s->view, s->plan, n, &e->cost, e->now_us);
-    s->pages_short = false;
+    s->pages_short = s->rows_short = false;
+    s->displaced = lim.free_seats <= 0;
     for (int i = 0; i < n && e->rows_left > 0; i++) add_entry(s, &s->plan[i]);
     publish(s);
     if (e->set->check && s->n_checks++ % 16 == 0) assert(fair_check(s->fair));

@@ -119,8 +119,8 @@ typedef struct sim_result {
     double plan_s;                                    /* processor time of planning */
     double cost_error;
     int64_t longest_wait_us; /* of a request that was seated */
-    int most_passed;         /* with check: seats given to others while one head was over
-                      its ageing bound */
+    int passed;              /* with check: free seats given to others while a head was over its
+                      ageing bound, and had been for longer */
 } sim_result;
 
 bool sim_run(const sim_setup *s, const sim_arrival *a, int n, int tenants, int adapters,
@@ -135,7 +135,7 @@ typedef struct sim_seq {                     /* a request in the system */
     int64_t arrived_us, deadline_us, first_us, last_us, charged_us;
     double expected_us;
     bool running, ever;
-    int n_page, n_preempted, chunk, passed;
+    int n_page, n_preempted, chunk;
     int32_t *page;
 } sim_seq;
 
