@@ -31,7 +31,8 @@
  * wait, but after the batch; a hint takes what is left over. */
 enum { DEMAND_NICE = 5, HINT_NICE = 15 };
 
-static _Thread_local int pace; /* this loader's niceness: on Linux it is a thread's own */
+/* On Linux niceness is a thread's own: the process's, and what this loader has added to it. */
+static _Thread_local int own_nice, pace;
 
 enum { ROWS_ROOM = 1024 };
 enum { PATIENCE_US = 1000000, RETRY_US = 5000000, TICK_MS = 2 };
@@ -255,7 +256,8 @@ static void count_read(residency *rs, entry *en, adapter_load *ld, const timing 
 static void keep_pace(const entry *en)
 {
     int wanted = en->wanted == WANT_HINT ? HINT_NICE : DEMAND_NICE;
-    if (wanted != pace) (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), wanted);
+    if (wanted != pace)
+        (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), own_nice + wanted);
     pace = wanted;
 }
 
@@ -328,6 +330,7 @@ static void *loader_main(void *arg)
 {
     residency *rs = arg;
     (void)pthread_setname_np(pthread_self(), "loader");
+    own_nice = getpriority(PRIO_PROCESS, 0);
     pthread_mutex_lock(&rs->mu);
     while (!rs->stop) {
         entry *en = next_to_load(rs);

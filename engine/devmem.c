@@ -31,6 +31,8 @@ struct devmem_lease {
     bool pinned, filling, lost;
     double cost_us, popularity;
     int64_t ready_us;
+    devmem_lease *older, *newer; /* among those that nobody has come for yet */
+    bool fresh;
     devmem_lease *next_lost;
 };
 
@@ -56,7 +58,7 @@ struct devmem {
     int claimed, reserved;
     double clock, page_cost_us;
     uint64_t seq;
-    devmem_lease *lost;
+    devmem_lease *lost, *fresh_first, *fresh_last; /* fresh: by ready_us */
     uint64_t pages_evicted, leases_evicted;
 };
 
@@ -126,6 +128,25 @@ static int pop_free(devmem *a)
     return c;
 }
 
+static void fresh_add(devmem_lease *l)
+{
+    devmem *a = l->a;
+    l->fresh = true;
+    l->newer = NULL;
+    l->older = a->fresh_last;
+    *(a->fresh_last ? &a->fresh_last->newer : &a->fresh_first) = l;
+    a->fresh_last = l;
+}
+
+static void fresh_remove(devmem_lease *l)
+{
+    devmem *a = l->a;
+    if (!l->fresh) return;
+    *(l->older ? &l->older->newer : &a->fresh_first) = l->newer;
+    *(l->newer ? &l->newer->older : &a->fresh_last) = l->older;
+    l->fresh = false;
+}
+
 static void lease_to_heap(devmem_lease *l, int rank)
 {
     devmem *a = l->a;
@@ -133,12 +154,14 @@ static void lease_to_heap(devmem_lease *l, int rank)
     c->rank = rank;
     c->worth = a->clock + l->popularity * l->cost_us / l->n;
     a->n_lease_idle[rank] += l->n;
+    if (rank != IDLE) fresh_add(l);
     heap_add(a, &a->leases, l->first);
 }
 
 static void lease_from_heap(devmem_lease *l)
 {
     devmem *a = l->a;
+    fresh_remove(l);
     a->n_lease_idle[a->chunk[l->first].rank] -= l->n;
     heap_remove(a, &a->leases, l->first);
 }
@@ -196,12 +219,10 @@ static bool evict_one(devmem *a, int rank, bool leases_only)
 /* Whom nobody came for is as idle as the others. */
 static void expire(devmem *a, int64_t now_us)
 {
-    for (int i = 0; i < a->leases.n; i++) {
-        devmem_lease *l = a->chunk[a->leases.v[i]].lease;
-        if (a->chunk[l->first].rank == IDLE || now_us - l->ready_us < DEVMEM_FRESH_US) continue;
-        lease_from_heap(l);
+    while (a->fresh_first && now_us - a->fresh_first->ready_us >= DEVMEM_FRESH_US) {
+        devmem_lease *l = a->fresh_first;
+        lease_from_heap(l); /* no longer fresh */
         lease_to_heap(l, IDLE);
-        i = -1; /* the heap has changed under us; each lease moves once */
     }
 }
 
@@ -540,7 +561,8 @@ static bool check_lease(const devmem *a, const devmem_lease *l, int *seen)
     }
     *seen += n;
     bool evictable = l->holds == 0 && !l->pinned && !l->filling;
-    return n == l->n && !l->lost && evictable == in_heap(l);
+    bool fresh = in_heap(l) && a->chunk[l->first].rank != IDLE;
+    return n == l->n && !l->lost && evictable == in_heap(l) && fresh == l->fresh;
 }
 
 bool devmem_check(devmem *a)

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <check.h>
@@ -16,6 +17,7 @@
 #include "adapters/load.h"
 #include "adapters/residency.h"
 #include "adapters/upload.h"
+#include "engine/backend_ops.h"
 #include "tests/adapters/make_adapter.h"
 #include "tests/storage/tmpdir.h"
 
@@ -34,6 +36,64 @@ static size_t chunk;    /* as large as one, so that budgets can be told in adapt
 static size_t host;     /* budget of host memory */
 static residency *rs;
 static lora_source door;
+
+/* ---- a disk and a device that can be stopped --------------------------------------------------- */
+
+typedef enum { GOES, READS_HANG, PACKS_HANG } stall;
+
+static struct {
+    pthread_mutex_t mu;
+    pthread_cond_t changed;
+    stall at;
+    int n_hanging;
+} gate = {.mu = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+static _Thread_local bool is_engine; /* this thread plays the engine now */
+static atomic_int n_engine_reads;
+
+static void pass(stall what)
+{
+    pthread_mutex_lock(&gate.mu);
+    gate.n_hanging++;
+    pthread_cond_broadcast(&gate.changed);
+    while (gate.at == what) pthread_cond_wait(&gate.changed, &gate.mu);
+    gate.n_hanging--;
+    pthread_mutex_unlock(&gate.mu);
+}
+
+static void set_gate(stall at)
+{
+    pthread_mutex_lock(&gate.mu);
+    gate.at = at;
+    pthread_cond_broadcast(&gate.changed);
+    pthread_mutex_unlock(&gate.mu);
+}
+
+static void await_hanging(int n)
+{
+    pthread_mutex_lock(&gate.mu);
+    while (gate.n_hanging < n) pthread_cond_wait(&gate.changed, &gate.mu);
+    pthread_mutex_unlock(&gate.mu);
+}
+
+/* Stands before libc's for all of this program. */
+ssize_t pread(int fd, void *to, size_t n, off_t at)
+{
+    char name[16] = "";
+    if (is_engine) atomic_fetch_add(&n_engine_reads, 1);
+    (void)pthread_getname_np(pthread_self(), name, sizeof name);
+    if (strcmp(name, "loader") == 0) pass(READS_HANG);
+    return syscall(SYS_pread64, fd, to, n, at);
+}
+
+static backend_ops stoppable; /* the CPU's */
+
+static err_code slow_pack(backend *b, dtype type, void *a_dst, void *b_dst, const void *a_src,
+                          const void *b_src, dtype src, int rank, int d_in, int d_out, err *why)
+{
+    if (is_engine) atomic_fetch_add(&n_engine_reads, 1);
+    pass(PACKS_HANG);
+    return backend_cpu.lora_pack(b, type, a_dst, b_dst, a_src, b_src, src, rank, d_in, d_out, why);
+}
 
 static adapter_version upload_one(const char *name, int r, const char *type, float value)
 {
@@ -69,7 +129,9 @@ static void setup(void)
     ck_assert_int_eq(store_open(&st, dir, &(store_options){.create = true}, &e), ERR_NONE);
     ck_assert_int_eq(registry_create(&reg, st, NULL, &e), ERR_NONE);
     backend_config cfg = {.n_threads = 1, .isa = "portable"};
-    ck_assert_msg(be_open(&be, &backend_cpu, &cfg, &e) == ERR_NONE, "%s", e.msg);
+    stoppable = backend_cpu;
+    stoppable.lora_pack = slow_pack;
+    ck_assert_msg(be_open(&be, &stoppable, &cfg, &e) == ERR_NONE, "%s", e.msg);
     tenant t;
     ck_assert_int_eq(tenants_create(st, &(tenant){.name = "acme"}, &t, &e), ERR_NONE);
     tenant_id = t.id;
@@ -596,6 +658,54 @@ START_TEST(test_int8_copies)
 }
 END_TEST
 
+/* ---- a cold adapter waits alone -------------------------------------------------------------------- */
+
+/* The engine asks for what is there, lets go of it, hints and asks for more, again and again. */
+static void engine_runs_on(uint64_t cold)
+{
+    const lora_view *v, *w;
+    is_engine = true;
+    for (int i = 0; i < 2000; i++) {
+        ck_assert_int_eq(door.acquire(door.self, ids[i % 2], &v, &e), ERR_NONE);
+        ck_assert_int_gt(door.chunks(door.self, v), 0);
+        ck_assert_int_eq(door.acquire(door.self, cold, &w, &e), ERR_BUSY);
+        door.want(door.self, ids[6 + i % 6], 1 + i);
+        door.prefetch(door.self, ids[6 + i % 6]);
+        door.release(door.self, v);
+    }
+    is_engine = false;
+}
+
+/* A disk that does not answer, then packing that does not end: the engine is never kept waiting, and never
+ * reads a file or packs a weight itself. */
+START_TEST(test_stalls_nobody_else)
+{
+    const lora_view *v;
+    host = packed * 16;
+    for (stall at = READS_HANG; at <= PACKS_HANG; at++) {
+        start(packed * 4, 2);
+        for (int i = 0; i < 2; i++) {
+            ck_assert_int_eq(wait_for(ids[i], &v), ERR_NONE);
+            door.release(door.self, v);
+        }
+        set_gate(at);
+        uint64_t cold = ids[2 + (int)at];
+        ck_assert_int_eq(door.acquire(door.self, cold, &v, &e), ERR_BUSY);
+        await_hanging(1);
+        engine_runs_on(cold);
+        residency_warm(rs, ids[11]);
+        (void)stats_now();
+        ck_assert_int_eq(residency_get(rs, cold, NULL), RESIDENCY_LOADING);
+        set_gate(GOES);
+        ck_assert_int_eq(wait_for(cold, &v), ERR_NONE);
+        door.release(door.self, v);
+        residency_destroy(rs);
+        rs = NULL;
+    }
+    ck_assert_int_eq(atomic_load(&n_engine_reads), 0);
+}
+END_TEST
+
 /* ---- other threads warm, pin and delete while the engine works ---------------------------------- */
 
 static atomic_bool stop;
@@ -654,6 +764,7 @@ int main(void)
     tcase_add_test(tc, test_copies_go_up_again);
     tcase_add_test(tc, test_deadlines_order_the_queue);
     tcase_add_test(tc, test_int8_copies);
+    tcase_add_test(tc, test_stalls_nobody_else);
     tcase_add_test(tc, test_meddling);
     suite_add_tcase(s, tc);
     SRunner *r = srunner_create(s);

@@ -1,6 +1,6 @@
-"""Ten thousand adapters on one node: many.py registered | tiers [REQUESTS [PAIRS]]
+"""Ten thousand adapters on one node: many.py registered | tiers [REQUESTS [PAIRS]] | arena
 
-Both work on one data directory with 10,000 distinct adapters of the demo model (rank 8, 16, 32, 64 in turn, on
+All work on one data directory with 10,000 distinct adapters of the demo model (rank 8, 16, 32, 64 in turn, on
 q_proj and v_proj as PEFT does by itself) that were registered where they lie; it is made once under
 build/bench/many (2.4 GB, minutes).  Lines of JSON.
 
@@ -8,6 +8,8 @@ registered  start-up, memory and listing with the 10,000 and with none, and a tr
 tiers       a power-law trace over 2,000 of them with room for 200 on the device and 600 in host memory, and
             the same with all 2,000 resident, in turns.  First each of the 2,000 is asked for once, the
             popular ones last, then the trace runs once with other draws; neither is counted.
+arena       64 MiB for KV pages and adapters: contexts of 1,000 tokens, then 1,000 adapters, then the contexts
+            again; the most of the arena that each phase held, seen on /metrics, and what is held at the end.
 """
 import json
 import pathlib
@@ -16,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -24,7 +27,7 @@ from harness import BUILD, DEMO, Server  # noqa: E402
 
 ALL, HIT, DEVICE, HOST = 10000, 2000, 200, 600
 WHERE = ROOT / "build/bench/many"
-CHUNK = 36864  # a KV page of the demo model
+CHUNK = 73728  # a KV page of the demo model: 32 tokens
 
 
 def register(server, tree):
@@ -59,9 +62,9 @@ def memory_kib(server):
     raise AssertionError("no RssAnon")
 
 
-def load(server, trace, prefix="a"):
+def load(server, trace, concurrency=8):
     argv = [BUILD / "bench_load", "--url", server.url.removesuffix("/v1"), "--key-file", server.dir / "key", "--ca", server.ca,
-            "--trace", trace, "--concurrency", "8", "--vocab", "1700", "--adapter-prefix", prefix]
+            "--trace", trace, "--concurrency", str(concurrency), "--vocab", "1700", "--adapter-prefix", "a"]
     r = subprocess.run(argv, check=False, capture_output=True, text=True)
     sys.stderr.write(r.stderr)
     return json.loads(r.stdout)
@@ -77,7 +80,7 @@ def powerlaw(path, requests, seed):
 # ---- registered ----------------------------------------------------------------------------------
 
 def page_times(server, afters, n=60):
-    """Median milliseconds of a page of 100 after each of these names, in turns on one connection."""
+    """Milliseconds (the lower quartile) of a page of 100 after each of these names, in turns on one connection."""
     key = (server.dir / "key").read_text().split()[0]
     c, took = server.connect(), {a: [] for a in afters}
     for _ in range(n):
@@ -89,7 +92,7 @@ def page_times(server, afters, n=60):
             took[after].append(1000 * (time.monotonic() - t0))
             assert r.status == 200 and len(body["data"]) == 100, (after, len(body["data"]))
     c.close()
-    return [round(statistics.median(v), 3) for v in took.values()]
+    return [round(statistics.quantiles(v, n=4)[0], 3) for v in took.values()]
 
 
 def look(server):
@@ -179,8 +182,49 @@ def tiers(requests, pairs):
                 print(json.dumps(out), flush=True)
 
 
+# ---- arena ------------------------------------------------------------------------------------------
+
+def held(server):
+    """Chunks of the arena by what has them."""
+    m = server.metrics()
+    return {use: int(m[f'lorad_arena_chunks{{use="{use}"}}']) for use in ("free", "kv", "kv_cached", "adapters", "adapters_idle")}
+
+
+def arena():
+    server = prepared()
+    server.settings = {"engine.kv_memory": "64MiB", "adapters.host_memory": "1GiB"}
+    out = {}
+    with tempfile.TemporaryDirectory() as tmp, server:
+        phases = {"contexts": "".join("0 -1 900 100\n" for _ in range(64)),
+                  "adapters": "".join(f"0 {i} 8 4\n" for i in range(1000))}
+        for name, trace in phases.items():
+            pathlib.Path(f"{tmp}/{name}").write_text(trace)
+        for phase in ("contexts", "adapters", "contexts again"):
+            done, pages, adapters = threading.Event(), [], []
+
+            def watch():
+                while not done.is_set():
+                    h = held(server)
+                    pages.append(h["kv"] / sum(h.values()))
+                    adapters.append((h["adapters"] + h["adapters_idle"]) / sum(h.values()))
+                    time.sleep(0.01)
+            watcher = threading.Thread(target=watch)
+            watcher.start()
+            r = load(server, f"{tmp}/{phase.split()[0]}", concurrency=40)
+            done.set()
+            watcher.join()
+            out[phase] = {"pages": round(max(pages), 4), "adapters": round(max(adapters), 4), "errors": r["errors"],
+                          "tokens_per_s": r["tokens_per_s"]}
+        time.sleep(1)  # the last row's settlement
+        end = held(server)
+    out["end"] = {**end, "chunks": (64 << 20) // CHUNK}
+    print(json.dumps(out))
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "registered":
         registered()
+    elif sys.argv[1] == "arena":
+        arena()
     else:
         tiers(int(sys.argv[2]) if len(sys.argv) > 2 else 3000, int(sys.argv[3]) if len(sys.argv) > 3 else 3)

@@ -10,7 +10,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-wait sim-wire sim-million plan-cost"
-cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers punica-distinct
+cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft punica-distinct
     punica-uniform punica-skewed punica-identical slora stall slo-wire loratop stats-cost schemas schema-cost"
 json=
 [ $# -gt 0 ] || set -- --list
@@ -63,9 +63,25 @@ sys.exit(0 if ok else 1)
 PY
 fi
 
-if [ "$name" = tiers ] || [ "$name" = adapters-10000 ]; then
-    part=registered
-    [ "$name" = adapters-10000 ] || part=tiers
+if [ "$name" = cold-ttft ]; then
+    model=build/bench/135M
+    [ -e "$model/adapters" ] || python3 tests/tools/make_random_model.py 135M "$model" --adapters 8 >&2
+    out=$(python3 tests/bench/cold.py "$model")
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, sys
+r = json.loads(sys.argv[1])
+figure = max(r["ratio"].values())
+print(f"cold-ttft {r['ratio']['disk']:.2f} from disk, {r['ratio']['host']:.2f} from host memory, of bytes / bandwidth + 2 steps + "
+      f"the warm time to first token (asked 1): {'ok' if figure <= 1 else 'short'}")
+sys.exit(0 if figure <= 1 else 1)
+PY
+fi
+
+if [ "$name" = tiers ] || [ "$name" = adapters-10000 ] || [ "$name" = arena ]; then
+    part=$name
+    [ "$name" != adapters-10000 ] || part=registered
     out=$(python3 tests/bench/many.py $part)
     echo "$out"
     [ -z "$json" ] || echo "$out" >"$json"
@@ -80,6 +96,14 @@ if name == "tiers":
     ok = speed >= 0.85 and itl <= 1.3 and errors == 0
     print(f"tiers {speed:.3f} of resident throughput, {itl:.2f} times its p99 inter-token latency, median of {len(pairs)}, "
           f"{errors} errors (asked 0.85, 1.3, 0): {'ok' if ok else 'short'}")
+elif name == "arena":
+    r = runs[0]
+    least, end = min(r["contexts"]["pages"], r["contexts again"]["pages"]), r["end"]
+    errors = sum(r[k]["errors"] for k in ("contexts", "adapters", "contexts again"))
+    leaked = end["chunks"] - end["free"] - end["kv_cached"] - end["adapters_idle"]
+    ok = least > 0.95 and r["adapters"]["adapters"] > 0.95 and leaked == 0 and errors == 0
+    print(f"arena {least:.3f} held by long contexts before and after, {r['adapters']['adapters']:.3f} by adapters between, "
+          f"{leaked} leaked, {errors} errors (asked 0.95, 0.95, 0, 0): {'ok' if ok else 'short'}")
 else:
     r = runs[0]
     start = (r["start_ms"]["full"] - r["start_ms"]["none"]) / 1000
