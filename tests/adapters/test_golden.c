@@ -4,7 +4,8 @@
  * and loaded by residency as in production; then the engine runs its cases:
  *
  *   - log-probabilities within 1e-4 (3e-2 for a BF16 base) of PEFT's, the same greedy tokens;
- *   - all kinds of a base, and rows of the bare base, in one mixed batch: bit for bit the same.
+ *   - all kinds of a base, and rows of the bare base, in one mixed batch: bit for bit the same;
+ *   - with A and B in int8 (adapters.host_int8): within INT8_WORST of PEFT's, INT8_MEAN on average.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -23,6 +24,7 @@
 /* CHUNK: so small that most matrices are cut in pieces. */
 enum { KINDS_MAX = 40, MAX_ROWS = 128, N_PAGES = 400, N_CASE = 3, CHUNK = 8192 };
 
+static const double INT8_WORST = 0.06, INT8_MEAN = 4e-3;
 static const char *const bases[] = {"llama-f32", "llama-bf16", "qwen2-f32"};
 static const char *const isas[] = {"plain", "portable", "avx2", "avx512", "avx512bf16", "amx"};
 
@@ -92,7 +94,7 @@ static void list_kinds(const char *parent)
     qsort(kinds, (size_t)n_kind, sizeof *kinds, by_name);
 }
 
-static void rig_open(const char *base)
+static void rig_open(const char *base, bool int8)
 {
     char path[200];
     tmpdir_make(dir);
@@ -106,6 +108,8 @@ static void rig_open(const char *base)
     attn_shape shape = model_attn_shape(m);
     ck_assert_int_eq(be_kv_create(be, &kv, &shape, N_PAGES, &e), ERR_NONE);
     residency_config cfg = {.budget_bytes = 256 << 20, .chunk_bytes = CHUNK, .weights = m};
+    cfg.host_int8 = int8;
+    cfg.host_bytes = int8 ? 256 << 20 : 0;
     ck_assert_int_eq(residency_create(&rs, &cfg, be, model_get_config(m), reg, &e), ERR_NONE);
     lora_source door = residency_source(rs);
     snprintf(path, sizeof path, "fixtures/peft/%s", base);
@@ -264,7 +268,7 @@ START_TEST(test_as_peft)
     int ran = 0;
     for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
         if (!open_backend(isas[i])) continue;
-        rig_open(base);
+        rig_open(base, false);
         double worst = check_alone(base, isas[i], bound);
         printf("%-11s %2d kinds on %-11s max log-prob difference %.2e (allowed %.0e)\n", base,
                n_kind, isas[i], worst, bound);
@@ -277,12 +281,63 @@ START_TEST(test_as_peft)
 }
 END_TEST
 
+/* Over all that PEFT's answers tell: the largest and the mean difference of a log-probability. */
+static void measure_int8(double *worst, double *mean, int *other, int *n_greedy)
+{
+    double sum = 0;
+    long n = 0;
+    for (int i = 0; i < n_kind; i++)
+        for (int k = 0; k < N_CASE; k++) {
+            const golden *g = kinds[i].g;
+            const golden_case *c = &g->c[k];
+            run u = {.c = c, .view = kinds[i].view, .logits = logits_alloc()};
+            u.n_now = case_rows(c);
+            step_runs(&u, 1);
+            for (int p = 0; p < case_rows(c); p++) {
+                const float *row = u.logits + (size_t)p * g->n_vocab;
+                double z = log_sum_exp(row, (int)g->n_vocab);
+                for (uint32_t t = 0; t < g->n_top; t++, n++) {
+                    double d =
+                        fabs((double)row[c->pos[p].top_id[t]] - z - (double)c->pos[p].top[t]);
+                    *worst = fmax(*worst, d);
+                    sum += d;
+                }
+                if (p < c->n_prompt - 1) continue;
+                *n_greedy += 1;
+                *other += argmax(row, (int)g->n_vocab) != c->token[p + 1];
+            }
+            free(u.logits);
+        }
+    *mean = sum / (double)n;
+}
+
+START_TEST(test_int8)
+{
+    const char *base = bases[_i];
+    double worst = 0, mean = 0;
+    int other = 0, n_greedy = 0;
+    ck_assert(open_backend("portable"));
+    rig_open(base, true);
+    measure_int8(&worst, &mean, &other, &n_greedy);
+    printf("%-11s int8: log-prob difference at most %.2e, %.2e on average; %d of %d greedy tokens "
+           "differ\n",
+           base, worst, mean, other, n_greedy);
+    fflush(stdout);
+    ck_assert_double_le(worst, INT8_WORST);
+    ck_assert_double_le(mean, INT8_MEAN);
+    ck_assert_double_gt(worst, 1e-4); /* it was int8 indeed */
+    ck_assert_int_le(other * 50, n_greedy);
+    rig_close();
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("golden");
     TCase *tc = tcase_create("golden");
     tcase_set_timeout(tc, 240);
     tcase_add_loop_test(tc, test_as_peft, 0, (int)(sizeof bases / sizeof *bases));
+    tcase_add_loop_test(tc, test_int8, 0, (int)(sizeof bases / sizeof *bases));
     suite_add_tcase(s, tc);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
