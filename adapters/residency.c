@@ -352,15 +352,7 @@ static err_code acquire_locked(residency *rs, uint64_t id, const lora_view **out
     entry *en = tier_find_or_add(rs, id);
     if (en == NULL) return err_set(e, ERR_NOMEM, "out of memory");
     if (en->state == RESIDENCY_RESIDENT && !en->closing) {
-        double popular = tier_popularity(en, now_us) + 1;
-        if (devmem_lease_hold(en->lease, popular)) {
-            if (!en->fresh) {
-                rs->stats.n_hits++;
-                en->n_hits++;
-            }
-            en->fresh = false;
-            en->popularity = popular;
-            en->last_use_us = now_us;
+        if (devmem_lease_hold(en->lease, tier_popularity(en, now_us))) {
             en->acquired++;
             rs->n_acquired++;
             en->wanted = WANT_NONE;
@@ -395,6 +387,26 @@ static err_code acquire_cb(void *self, uint64_t id, const lora_view **out, err *
     err_code code = acquire_locked(rs, id, out, e);
     pthread_mutex_unlock(&rs->mu);
     return code;
+}
+
+static void used_cb(void *self, const lora_view *view)
+{
+    residency *rs = self;
+    int64_t now_us = clock_now_us();
+    pthread_mutex_lock(&rs->mu);
+    entry *en = tier_find(rs, view->adapter_id);
+    if (en != NULL && en->acquired > 0) {
+        if (!en->fresh) {
+            rs->stats.n_hits++;
+            en->n_hits++;
+        }
+        en->fresh = false;
+        en->popularity = tier_popularity(en, now_us) + 1;
+        en->last_use_us = now_us;
+        (void)devmem_lease_hold(en->lease, en->popularity);
+        devmem_lease_release(en->lease);
+    }
+    pthread_mutex_unlock(&rs->mu);
 }
 
 static void release_cb(void *self, const lora_view *view)
@@ -454,6 +466,7 @@ lora_source residency_source(residency *rs)
                          .release = release_cb,
                          .prefetch = prefetch_cb,
                          .want = want_cb,
+                         .used = used_cb,
                          .chunks = chunks_cb};
 }
 

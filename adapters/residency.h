@@ -48,7 +48,8 @@ const char *residency_state_name(residency_state s);
 typedef struct residency_stats {
     size_t budget_bytes, used_bytes; /* of the device, by adapters; whole chunks */
     int n_resident, n_loading, n_waiting, n_pinned, n_acquired;
-    uint64_t n_hits, n_misses; /* acquires that found the adapter resident, and that did not */
+    uint64_t n_hits,
+        n_misses; /* seats that found the adapter resident, and loads that were waited for */
     uint64_t n_loads, n_evictions, n_failures;
     uint64_t loaded_bytes;
     int64_t load_us_sum, load_us_max; /* to the device, from wherever */

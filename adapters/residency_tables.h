@@ -31,7 +31,7 @@ typedef struct entry {
     int64_t failed_us, took_us, last_use_us;
     double popularity; /* decayed count of uses, as of last_use_us */
     uint64_t n_hits, n_loads;
-    bool fresh; /* loaded, and nobody took it yet */
+    bool fresh; /* loaded, and nobody used it yet */
     err *why;   /* with RESIDENCY_FAILED */
     lora_view view;
     lora_mat *mat;

@@ -92,6 +92,9 @@ typedef struct lora_source {
     /* The same, by a request that must have its first token by then (clock_now_us()): the nearest deadline
      * is loaded first.  May be NULL. */
     void (*want)(void *self, uint64_t adapter_id, int64_t deadline_us);
+    /* A sequence has its seat, with this view acquired: only this counts as a use, for a request may acquire
+     * and release again while it waits for pages.  May be NULL. */
+    void (*used)(void *self, const lora_view *view);
     /* Chunks of the arena that the view takes.  May be NULL: none. */
     int (*chunks)(void *self, const lora_view *view);
 } lora_source;

@@ -244,6 +244,7 @@ static bool admit(sched *sc, int i, int64_t now)
     sc->n_running++;
     fair_seat(sc->fair, rq->ticket, now);
     telemetry_adapter_add(sc->tele, rq->adapter_id, +1, -1);
+    if (rq->lora && sc->source->used) sc->source->used(sc->source->self, rq->lora);
     int kept = rq->n_computed; /* swapped out */
     rq->n_computed = 0;
     reuse_prefix(sc, rq, sc->token);

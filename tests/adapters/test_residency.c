@@ -160,6 +160,7 @@ static err_code wait_for(uint64_t id, const lora_view **view)
 {
     for (;;) {
         err_code code = door.acquire(door.self, id, view, &e);
+        if (code == ERR_NONE) door.used(door.self, *view);
         if (code != ERR_BUSY) return code;
         usleep(500);
     }
@@ -230,6 +231,30 @@ START_TEST(test_popular_stays)
     residency_stats s = stats_now();
     ck_assert_uint_eq(s.n_evictions, 3);
     ck_assert_uint_le(s.used_bytes, s.budget_bytes);
+}
+END_TEST
+
+/* A request that looks for its adapter in each step while it waits for pages has not used it. */
+START_TEST(test_waiting_is_no_use)
+{
+    start(packed * 2, 1);
+    const lora_view *v;
+    ck_assert_int_eq(wait_for(ids[0], &v), ERR_NONE);
+    door.release(door.self, v);
+    ck_assert_int_eq(wait_for(ids[1], &v), ERR_NONE);
+    door.release(door.self, v);
+    for (int i = 0; i < 8; i++) {
+        ck_assert_int_eq(wait_for(ids[1], &v), ERR_NONE);
+        door.release(door.self, v);
+    }
+    for (int i = 0; i < 1000; i++) {
+        ck_assert_int_eq(door.acquire(door.self, ids[0], &v, &e), ERR_NONE);
+        door.release(door.self, v);
+    }
+    residency_row row;
+    residency_row_get(rs, ids[0], &row);
+    ck_assert_uint_eq(row.n_hits, 0);
+    ck_assert_uint_eq(stats_now().n_hits, 8);
 }
 END_TEST
 
@@ -752,6 +777,7 @@ int main(void)
     tcase_set_timeout(tc, 120);
     tcase_add_test(tc, test_loads_what_was_uploaded);
     tcase_add_test(tc, test_popular_stays);
+    tcase_add_test(tc, test_waiting_is_no_use);
     tcase_add_test(tc, test_acquired_stays);
     tcase_add_test(tc, test_small_budgets);
     tcase_add_test(tc, test_no_starvation);
