@@ -21,6 +21,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("LORAD_BUILD", ROOT / "build/release"))
 DEMO = ROOT / "conf/demo"
+PATIENCE = float(os.environ.get("LORAD_PATIENCE", "1"))  # more under sanitizers
 
 
 def free_port():
@@ -126,7 +127,7 @@ class Server:
         return ssl.create_default_context(cafile=self.ca)
 
     def connect(self, port=None, timeout=60):
-        return http.client.HTTPSConnection("localhost", port or self.port, timeout=timeout,
+        return http.client.HTTPSConnection("localhost", port or self.port, timeout=timeout * PATIENCE,
                                            context=self.tls())
 
     def raw(self, port=None, timeout=10):

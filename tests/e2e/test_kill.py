@@ -11,6 +11,7 @@ from harness import Server, run
 
 ROUNDS, CLIENTS = 3, 6
 server = Server()
+begun = threading.Event()  # a stream has reached its client
 received = {}  # tenant -> output tokens that reached the client; never more than what is billed
 
 
@@ -26,6 +27,7 @@ def stream_until_cut(name, key):
             if line.startswith(b"data: {"):
                 for choice in json.loads(line[6:])["choices"]:
                     received[name] += len(choice.get("token_ids") or [])
+                begun.set()
     except (OSError, ValueError, EOFError):
         pass
     except Exception as e:  # http.client's own ways to say that the stream broke off
@@ -65,9 +67,11 @@ def nothing_is_lost_over_kills():
     made = {n: 0 for n in keys}
     for _ in range(ROUNDS):
         threads = [threading.Thread(target=stream_until_cut, args=a) for a in keys.items()]
+        begun.clear()
         for t in threads:
             t.start()
-        time.sleep(0.05 + rng.random() * 0.1)
+        assert begun.wait(600)
+        time.sleep(rng.random() * 0.1)
         server.stop(signal.SIGKILL)
         for t in threads:
             t.join()
