@@ -78,7 +78,7 @@ static const option options[] = {
     {"engine", "max_rows", OPT_INT, AT(engine_max_rows), "512", 16, 8192,
      "Rows in one step: decode rows and prompt tokens together.  Longer prompts are cut in "
      "chunks."},
-    {"engine", "max_seqs", OPT_INT, AT(engine_max_seqs), "64", 1, 1024,
+    {"engine", "max_seqs", OPT_INT, AT(engine_max_seqs), "64", 1, 4096,
      "Sequences that run at once."},
     {"engine", "max_queued", OPT_INT, AT(engine_max_queued), "1024", 1, 65536,
      "Requests that may wait; 429 beyond."},

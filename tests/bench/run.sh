@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../.."
 
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-wait sim-wire sim-million plan-cost"
 cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft punica-distinct
-    punica-uniform punica-skewed punica-identical slora stall slo-wire loratop stats-cost schemas schema-cost"
+    punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu streams-2000 slowloris loratop stats-cost schemas schema-cost"
 json=
 [ $# -gt 0 ] || set -- --list
 case $1 in
@@ -151,6 +151,34 @@ else:
     ok = r["key_p99_ms"] < 50 and r["cpu_percent"] < 3 and grown < 0.02
     print(f"loratop {r['key_p99_ms']:.1f} ms (p99) from key to screen, {r['cpu_percent']:.2f} % of a core, memory "
           f"{100 * grown:+.1f} % over 2,400 updates (asked 50, 3, 2): {'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
+PY
+    ;;
+overhead | token-cpu | streams-2000 | slowloris)
+    [ -x build/release/lorad ] || { echo "run.sh: build first (sh tests/run.sh)" >&2; exit 2; }
+    out=$(python3 tests/bench/gateway.py "$name")
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$name" "$out" <<'PY'
+import json, sys
+name, r = sys.argv[1], json.loads(sys.argv[2])
+if name == "overhead":
+    ok = r["p99_ms"] < 2 and r["errors"] == 0
+    print(f"overhead {r['p99_ms']:.2f} ms p99 at 200 requests/s with a null model, {r['errors']} errors (asked 2, 0): "
+          f"{'ok' if ok else 'short'}")
+elif name == "token-cpu":
+    ok = r["added_us"] < 50 and r["frames_per_token"] > 0.5
+    print(f"token-cpu {r['added_us']:.1f} us of CPU more for a streamed token, {r['frames_per_token']:.2f} frames a token "
+          f"(asked 50, above 0.5): {'ok' if ok else 'short'}")
+elif name == "streams-2000":
+    grown = r["rss_kib"][-1] / r["rss_kib"][1] - 1 # all threads have had their turn by then
+    ok = r["errors"] == 0 and r["most_running"] >= 1900 and grown < 0.05
+    print(f"streams-2000 {r['errors']} errors, {r['most_running']:.0f} at once, memory {100 * grown:+.1f} % after two more rounds, "
+          f"{(r['rss_kib'][-1] - r['rss_before_kib']) / 2000:.0f} KiB a stream (asked 0, 1900, 5): {'ok' if ok else 'short'}")
+else:
+    ok = r["ratio"] <= 1.2 and r["errors"] == 0
+    print(f"slowloris {r['ratio']:.3f} times the streams' p99 inter-token latency alone, {r['thrown_out']} sockets thrown out, "
+          f"{r['errors']} errors (asked 1.2, -, 0): {'ok' if ok else 'short'}")
 sys.exit(0 if ok else 1)
 PY
     ;;

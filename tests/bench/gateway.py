@@ -1,0 +1,177 @@
+"""gateway.py WHAT -- the cases of run.sh about the gateway itself; prints one JSON object.
+
+overhead      a null model (two layers of 64, one token): time to the answer at 200 requests/s over kept-alive TLS
+token-cpu     the server's CPU for a streamed token, less what it takes for one that is not streamed
+streams-2000  2,000 concurrent streams, four times: all whole, and what memory they leave behind
+slowloris     inter-token latency of eight streams, alone and beside 1,000 sockets that send a byte now and then
+"""
+import concurrent.futures
+import json
+import os
+import pathlib
+import random
+import select
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/e2e"))
+from harness import BUILD, DEMO, Server  # noqa: E402
+
+TICK = os.sysconf("SC_CLK_TCK")
+NULL = ROOT / "build/bench/null"
+
+
+def null_model():
+    if not (NULL / "config.json").exists():
+        subprocess.run([sys.executable, ROOT / "tests/tools/make_random_model.py", "tiny", NULL], check=True,
+                       stdout=subprocess.DEVNULL)
+    return NULL
+
+
+def cpu_s(pid):
+    f = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(f[11]) + int(f[12])) / TICK
+
+
+def rss_kib(pid):
+    return int(next(line for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
+                    if line.startswith("VmRSS")).split()[1])
+
+
+def load(server, key, trace, concurrency, vocab=1000, seed=1):
+    """bench_load on lines of "arrival_ms adapter prompt output"; its JSON."""
+    with tempfile.TemporaryDirectory(prefix="gateway-bench-") as d:
+        pathlib.Path(d, "key").write_text(key + "\n")
+        pathlib.Path(d, "trace").write_text("".join(line + "\n" for line in trace))
+        out = subprocess.run([BUILD / "bench_load", "--url", f"https://localhost:{server.port}", "--key-file",
+                              f"{d}/key", "--ca", server.ca, "--trace", f"{d}/trace", "--concurrency",
+                              str(concurrency), "--vocab", str(vocab), "--seed", str(seed)],
+                             check=True, capture_output=True, text=True).stdout
+    return json.loads(out.splitlines()[-1])
+
+
+def overhead():
+    runs = []
+    with Server(model=null_model(), settings={"log.level": "warn"}) as s:
+        key = s.tenant("t")
+        load(s, key, ["0 -1 1 1"] * 64, 16)  # warm
+        for turn in range(3):
+            runs.append(load(s, key, [f"{i * 5} -1 1 1" for i in range(2000)], 16, seed=turn))
+    return {"p50_ms": statistics.median(r["ttft_p50_ms"] for r in runs),
+            "p99_ms": statistics.median(r["ttft_p99_ms"] for r in runs),
+            "all_p99_ms": [r["ttft_p99_ms"] for r in runs], "errors": sum(r["errors"] for r in runs)}
+
+
+def token_cpu():
+    tokens, clients, rounds = 400, 8, 8
+    with Server(model=null_model(), settings={"log.level": "warn"}) as s:
+        key = s.tenant("t")
+        connections = [s.connect() for _ in range(clients)]
+
+        def ask(job):
+            c, stream = job
+            c.request("POST", "/v1/completions", json.dumps(
+                {"model": "base", "prompt": [5], "max_tokens": tokens, "ignore_eos": True, "stream": stream}),
+                {"Authorization": f"Bearer {key}", "Content-Type": "application/json"})
+            r = c.getresponse()
+            frames = r.read().count(b"\ndata: ")
+            assert r.status == 200 and (not stream or frames > 0), (r.status, frames)
+            return frames
+
+        def turn(stream):
+            start = cpu_s(s.process.pid)
+            with concurrent.futures.ThreadPoolExecutor(clients) as pool:
+                frames = sum(sum(pool.map(ask, [(c, stream) for c in connections])) for _ in range(rounds))
+            return (cpu_s(s.process.pid) - start) / (tokens * clients * rounds) * 1e6, frames
+        turn(False)
+        pairs = [(turn(True), turn(False)) for _ in range(3)]
+    return {"added_us": statistics.median(a[0] - b[0] for a, b in pairs),
+            "streamed_us": [a[0] for a, b in pairs], "plain_us": [b[0] for a, b in pairs],
+            "frames_per_token": pairs[0][0][1] / (tokens * clients * rounds)}
+
+
+def streams_2000():
+    n = 2000
+    with Server(settings={"log.level": "warn", "server.threads": n + 100, "server.max_connections": n + 50,
+                          "server.max_connections_per_ip": n + 50, "engine.max_queued": 2 * n,
+                          "engine.max_seqs": n, "engine.max_rows": n + 500, "engine.kv_memory": "2GiB",
+                          "engine.prefix_cache": "no"}) as s:  # it would fill the arena bit by bit, as it should
+        key = s.tenant("t")
+        before, runs, rss, most = rss_kib(s.process.pid), [], [], [0]
+        stop = threading.Event()
+
+        def watch():
+            while not stop.wait(0.2):
+                most[0] = max(most[0], s.metrics()["lorad_requests_running"])
+        eye = threading.Thread(target=watch)
+        eye.start()
+        for turn in range(4):
+            runs.append(load(s, key, ["0 -1 16 64"] * n, n, 1700, turn))
+            rss.append(rss_kib(s.process.pid))
+        stop.set()
+        eye.join()
+    return {"errors": sum(r["errors"] for r in runs), "most_running": most[0], "rss_before_kib": before, "rss_kib": rss,
+            "tokens_per_s": [r["tokens_per_s"] for r in runs], "ttft_p99_ms": [r["ttft_p99_ms"] for r in runs]}
+
+
+def slowloris():
+    n, runs = 1000, []
+    with Server(settings={"log.level": "warn", "server.threads": n + 200, "server.max_connections": n + 100,
+                          "server.max_connections_per_ip": n + 100}) as s:
+        key = s.tenant("t")
+        trace = ["0 -1 16 900"] * 48
+        load(s, key, trace[:8], 8, 1700)
+        stop, cut = threading.Event(), [0]
+
+        def attack():
+            """Half never finish TLS, half never finish a header; whoever is thrown out comes again."""
+            rng, context, socks = random.Random(1), s.tls(), {}
+            while not stop.is_set():
+                while len(socks) < n and not stop.is_set():
+                    try:
+                        raw = socket.create_connection(("127.0.0.1", s.port), 10)
+                        if rng.random() < 0.5:
+                            raw = context.wrap_socket(raw, server_hostname="localhost")
+                            raw.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n")
+                        raw.setblocking(False)
+                        socks[raw.fileno()] = raw
+                    except OSError:
+                        break
+                for fd, raw in list(socks.items()):
+                    try:
+                        if rng.random() < 0.1:
+                            raw.send(b"X" if hasattr(raw, "context") else b"\x16")
+                        if select.select([raw], [], [], 0)[0] and not raw.recv(4096):
+                            raise OSError("thrown out")
+                    except BlockingIOError:
+                        pass
+                    except OSError:
+                        cut[0] += 1
+                        raw.close()
+                        del socks[fd]
+                stop.wait(0.5)
+            for raw in socks.values():
+                raw.close()
+        for turn in range(3):
+            stop.clear()
+            runs.append(load(s, key, trace, 8, 1700, 10 + turn))
+            villain = threading.Thread(target=attack)
+            villain.start()
+            time.sleep(4)
+            runs.append(load(s, key, trace, 8, 1700, 20 + turn))
+            stop.set()
+            villain.join()
+    return {"alone_p99_ms": [r["itl_p99_ms"] for r in runs[::2]], "beside_p99_ms": [r["itl_p99_ms"] for r in runs[1::2]],
+            "ratio": statistics.median(b["itl_p99_ms"] / a["itl_p99_ms"] for a, b in zip(runs[::2], runs[1::2])),
+            "errors": sum(r["errors"] for r in runs), "thrown_out": cut[0]}
+
+
+if __name__ == "__main__":
+    print(json.dumps({"overhead": overhead, "token-cpu": token_cpu, "streams-2000": streams_2000,
+                      "slowloris": slowloris}[sys.argv[1]]()))
