@@ -22,8 +22,8 @@ enum {
 
 struct chat_template {
     jinja *plain, *with_tools; /* with_tools: NULL where plain serves both */
-    bool developers;           /* the template knows the role */
-    const char *bos, *eos;     /* the model's, as text; "": none */
+    char *text, *text_with_tools;
+    const char *bos, *eos; /* the model's, as text; "": none */
     int32_t stop[CHAT_STOP_MAX];
     int n_stop;
     bool *marker; /* [vocab] added tokens that the template writes, special or not */
@@ -55,6 +55,11 @@ bool chat_reserved(const char *name)
         if (strcmp(names[i], name) == 0) return true;
     }
     return false;
+}
+
+bool chat_template_says(const chat_template *ct, const char *part)
+{
+    return strstr(ct->text, part) || (ct->text_with_tools && strstr(ct->text_with_tools, part));
 }
 
 /* --------------------------------------------------------------------- loading -- */
@@ -210,7 +215,7 @@ static void try_out(chat_template *ct, const tokenizer *tok)
 }
 
 /* Whatever the template writes as a token of its own, a message's text must not become. */
-static err_code find_markers(chat_template *ct, const texts *t, const tokenizer *tok, err *e)
+static err_code find_markers(chat_template *ct, const tokenizer *tok, err *e)
 {
     int32_t vocab = tokenizer_vocab(tok);
     size_t n = 0;
@@ -223,35 +228,34 @@ static err_code find_markers(chat_template *ct, const texts *t, const tokenizer 
         const char *s = token_text(tok, id);
         if (s[strspn(s, " \t\r\n")] == 0 || tokenizer_is_special(tok, id))
             continue; /* spaces mark nothing */
-        bool written = ct->marker[id] || strstr(t->plain, s) || strcmp(s, ct->bos) == 0 ||
-                       strcmp(s, ct->eos) == 0 || (t->with_tools && strstr(t->with_tools, s));
+        bool written = ct->marker[id] || chat_template_says(ct, s) || strcmp(s, ct->bos) == 0 ||
+                       strcmp(s, ct->eos) == 0;
         if (written) ct->barred[ct->n_barred++] = id;
     }
     return ERR_NONE;
 }
 
-static err_code fill(chat_template *ct, const texts *t, const tokenizer *tok, err *e)
+static err_code fill(chat_template *ct, const tokenizer *tok, err *e)
 {
     static const char *const ends[] = {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>",
                                        "<end_of_turn>"};
     err why;
-    err_code rc = jinja_read(&ct->plain, t->plain, strlen(t->plain), &why);
-    if (!rc && t->with_tools)
-        rc = jinja_read(&ct->with_tools, t->with_tools, strlen(t->with_tools), &why);
+    err_code rc = jinja_read(&ct->plain, ct->text, strlen(ct->text), &why);
+    if (!rc && ct->text_with_tools)
+        rc = jinja_read(&ct->with_tools, ct->text_with_tools, strlen(ct->text_with_tools), &why);
     if (rc) {
         return err_set(e, ERR_UNSUPPORTED,
                        "%.120s; set model.chat_template to a built-in one or a file, or use "
                        "/v1/completions",
                        why.msg);
     }
-    ct->developers = strstr(t->plain, "developer") != NULL;
     ct->now = wall_clock;
     ct->bos = token_text(tok, tokenizer_bos(tok));
     ct->eos = token_text(tok, tokenizer_eos(tok));
     for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
         add_stop(ct, tok, tokenizer_find(tok, ends[i]));
     add_stop(ct, tok, tokenizer_eos(tok));
-    return find_markers(ct, t, tok, e);
+    return find_markers(ct, tok, e);
 }
 
 err_code chat_template_load(chat_template **out, const char *dir, const char *name,
@@ -261,10 +265,15 @@ err_code chat_template_load(chat_template **out, const char *dir, const char *na
     *out = NULL;
     err_code rc = find_texts(dir, name, tok, &t, e);
     chat_template *ct = rc ? NULL : calloc(1, sizeof(*ct));
-    if (!rc)
-        rc = ct ? fill(ct, &t, tok, e) : err_set(e, ERR_NOMEM, "no memory for the chat template");
-    free(t.plain);
-    free(t.with_tools);
+    if (!rc && !ct) rc = err_set(e, ERR_NOMEM, "no memory for the chat template");
+    if (ct) {
+        ct->text = t.plain;
+        ct->text_with_tools = t.with_tools;
+        rc = fill(ct, tok, e);
+    } else {
+        free(t.plain);
+        free(t.with_tools);
+    }
     if (rc)
         chat_template_destroy(ct);
     else
@@ -277,6 +286,8 @@ void chat_template_destroy(chat_template *ct)
     if (!ct) return;
     jinja_destroy(ct->plain);
     jinja_destroy(ct->with_tools);
+    free(ct->text);
+    free(ct->text_with_tools);
     free(ct->marker);
     free(ct->barred);
     free(ct);
@@ -293,7 +304,7 @@ int chat_stop_ids(const chat_template *ct, int32_t *ids, int cap)
 
 static void set_message(jinja_run *r, const chat_template *ct, const chat_message *m)
 {
-    bool developer = strcmp(m->role, "developer") == 0 && !ct->developers;
+    bool developer = strcmp(m->role, "developer") == 0 && !chat_template_says(ct, "developer");
     const char *role = developer ? "system" : m->role;
     jinja_item(r);
     jinja_item_text(r, "role", role, strlen(role), false);

@@ -69,6 +69,9 @@ int64_t chat_encode(const chat_template *ct, const tokenizer *tok, const chat_as
 enum { CHAT_STOP_MAX = 8 };
 int chat_stop_ids(const chat_template *ct, int32_t *ids, int cap);
 
+/* Whether the template's text has `part`: how it writes tool calls, whether it has tools at all. */
+bool chat_template_says(const chat_template *ct, const char *part);
+
 /* Whether `name` is a variable that the gateway or the tokenizer sets, so no kwarg. */
 bool chat_reserved(const char *name);
 

@@ -28,6 +28,7 @@
 #include "gateway/listener.h"
 #include "gateway/openai.h"
 #include "gateway/openai_reply.h"
+#include "gateway/openai_tools.h"
 #include "gateway/server.h"
 #include "gateway/stats.h"
 #include "storage/digest.h"
@@ -49,6 +50,7 @@ typedef struct choice {
     inflight_entry live;
     uint64_t usage_id;
     completion_text text;
+    tool_reader tools;    /* with c->tools: what the text says */
     openai_prompt prompt; /* ids, always */
     int index;
     int n_taken;   /* tokens popped from the ring */
@@ -65,8 +67,9 @@ typedef struct completion {
     server *srv;
     openai_request rq;
     openai_problem problem;
-    const adapter_version *adapter;  /* NULL: the bare base */
-    grammar *form;                   /* what the answer must be; NULL: text */
+    const adapter_version *adapter; /* NULL: the bare base */
+    tool_style tools;               /* how calls are written; TOOLS_NONE: they are not looked for */
+    grammar *form;                  /* what the answer must be; NULL: text */
     char label[MODEL_LABEL_MAX + 1]; /* "base", "name@7": for usage */
     int slo_class;
     choice *choices;
@@ -186,10 +189,13 @@ static int64_t encode_text(completion *c, const openai_prompt *p, int32_t **ids,
 
 static int64_t encode_chat(completion *c, int32_t **ids, err *e)
 {
-    chat_ask ask = {.msgs = c->rq.msgs,
-                    .n_msgs = (size_t)c->rq.n_msgs,
-                    .add_generation_prompt = c->rq.add_generation_prompt,
-                    .kwargs = c->rq.template_kwargs};
+    chat_ask ask = {
+        .msgs = c->rq.msgs,
+        .n_msgs = (size_t)c->rq.n_msgs,
+        .add_generation_prompt = c->rq.add_generation_prompt,
+        .tools = c->rq.tools,
+        .opening = c->rq.tool_choice >= TOOL_CHOICE_REQUIRED ? tool_style_opening(c->tools) : NULL,
+        .kwargs = c->rq.template_kwargs};
     return chat_encode(c->srv->chat, c->srv->tok, &ask, ids, e);
 }
 
@@ -231,6 +237,22 @@ static bool tokenise(completion *c, openai_prompt *p)
     return true;
 }
 
+/* How this model writes calls, from its template. */
+static bool prepare_tools(completion *c)
+{
+    if (!c->rq.tools) return true;
+    const chat_template *ct = c->srv->chat;
+    c->tools = chat_template_says(ct, "<tool_call>")    ? TOOLS_HERMES
+               : chat_template_says(ct, "[TOOL_CALLS]") ? TOOLS_MISTRAL
+               : chat_template_says(ct, "tools")        ? TOOLS_LLAMA
+                                                        : TOOLS_NONE;
+    if (c->tools == TOOLS_NONE) {
+        return openai_refuse(&c->problem, 400, "unsupported_parameter", "tools",
+                             "'tools' is not supported: this model's chat template has none");
+    }
+    return openai_force_call(&c->rq, c->tools, &c->problem);
+}
+
 static bool tokenise_all(completion *c)
 {
     if (c->rq.chat) {
@@ -240,6 +262,7 @@ static bool tokenise_all(completion *c)
         }
         c->rq.prompts = arena_calloc(&c->x->arena, 1, sizeof(*c->rq.prompts));
         if (!c->rq.prompts) return too_long(c, 0);
+        if (!prepare_tools(c)) return false;
     }
     for (int i = 0; i < c->rq.n_prompts; i++) {
         if (!tokenise(c, &c->rq.prompts[i])) return false;
@@ -405,6 +428,13 @@ static bool prepare_choice(completion *c, choice *ch, int index)
     ch->stop_token = -1;
     ch->prompt = c->rq.prompts[index / c->rq.n];
     completion_text_init(&ch->text, &c->rq, c->srv->tok);
+    if (c->tools) {
+        bool opened = c->rq.tool_choice >= TOOL_CHOICE_REQUIRED;
+        ch->text.kept = tokenizer_find(c->srv->tok, tool_style_marker(c->tools));
+        if (!tool_reader_init(&ch->tools, c->tools, c->rq.tools, opened, c->rq.one_call)) {
+            return openai_refuse(&c->problem, 503, "overloaded", NULL, "out of memory, try again");
+        }
+    }
     request *rq = &ch->rq;
     request_init(rq);
     ch->usage_id = store_next_id(c->srv->store);
@@ -508,6 +538,24 @@ static const char *finish_word(const choice *ch)
     return "stop";
 }
 
+/* The text so far goes to the reader of calls.  True: nothing more is wanted. */
+static bool read_calls(choice *ch)
+{
+    size_t len;
+    const char *text = completion_text_take(&ch->text, &len);
+    tool_reader_push(&ch->tools, text, len);
+    return tool_reader_done(&ch->tools);
+}
+
+/* Who named the function knows that it is called: OpenAI says "stop" then. */
+static void finish_calls(const completion *c, choice *ch)
+{
+    (void)read_calls(ch);
+    tool_reader_finish(&ch->tools);
+    bool called = ch->tools.n_calls && c->rq.tool_choice != TOOL_CHOICE_NAMED;
+    if (called && strcmp(ch->finish, "stop") == 0) ch->finish = "tool_calls";
+}
+
 /* Takes what the engine has made for one choice.  True if there is news for the client. */
 static bool take_tokens(completion *c, choice *ch)
 {
@@ -518,18 +566,22 @@ static bool take_tokens(completion *c, choice *ch)
         ch->n_taken++;
         news = true;
         if (c->first_token_us == 0) c->first_token_us = clock_now_us();
-        if (ch->text.stop_hit) continue; /* made while the cancel was on its way */
+        if (ch->text.stop_hit || tool_reader_done(&ch->tools))
+            continue; /* made while the cancel was on its way */
         if (is_stop_token(&ch->rq, t.token)) {
             ch->stop_token = t.token;
             continue;
         }
         ch->n_text++;
-        if (completion_text_push(&ch->text, t.token)) request_stop(&ch->rq);
+        bool stop = completion_text_push(&ch->text, t.token);
+        if (c->tools) stop |= read_calls(ch);
+        if (stop) request_stop(&ch->rq);
     }
     if (!done) return news;
     completion_text_finish(&ch->text);
     ch->done = true;
-    ch->finish = ch->text.stop_hit ? "stop" : finish_word(ch);
+    ch->finish = ch->text.stop_hit || tool_reader_done(&ch->tools) ? "stop" : finish_word(ch);
+    if (c->tools) finish_calls(c, ch);
     return true;
 }
 
@@ -562,6 +614,12 @@ static void usage_of(const completion *c, openai_usage *u)
     }
 }
 
+/* What may be shown since the last time. */
+static const char *take_text(completion *c, choice *ch, size_t *len)
+{
+    return c->tools ? tool_reader_take_text(&ch->tools, len) : completion_text_take(&ch->text, len);
+}
+
 /* Describes the tokens of a choice from n_shown on. */
 static void describe(const completion *c, choice *ch, openai_choice *out, openai_logprobs *lp,
                      const char *text, size_t len, bool first)
@@ -572,7 +630,8 @@ static void describe(const completion *c, choice *ch, openai_choice *out, openai
                            .first = first,
                            .finish = ch->finish,
                            .stop_string = ch->text.stop_hit,
-                           .stop_token = ch->stop_token};
+                           .stop_token = ch->stop_token,
+                           .calls = c->tools ? &ch->tools : NULL};
     if (c->rq.logprobs) {
         *lp = (openai_logprobs){.tok = c->srv->tok,
                                 .token = ch->rq.ring + ch->n_shown,
@@ -655,9 +714,10 @@ static void add_news(completion *c, choice *ch)
         }
     }
     size_t len;
-    const char *text = completion_text_take(&ch->text, &len);
+    const char *text = take_text(c, ch, &len);
+    bool calls = c->tools && tool_reader_has_news(&ch->tools);
     bool tokens = (c->rq.logprobs || c->rq.return_token_ids) && ch->n_text > ch->n_shown;
-    if (len || tokens || ch->finish) add_chunk(c, ch, text, len, false);
+    if (len || calls || tokens || ch->finish) add_chunk(c, ch, text, len, false);
 }
 
 static void flush_stream(completion *c)
@@ -887,7 +947,7 @@ static void send_whole(completion *c)
     for (int i = 0; i < c->n_choices; i++) {
         choice *ch = &c->choices[i];
         size_t len;
-        const char *text = completion_text_take(&ch->text, &len);
+        const char *text = take_text(c, ch, &len);
         if (c->rq.echo) {
             size_t n_prompt = 0;
             char *prompt = echo_text(c, ch, &n_prompt);
@@ -936,6 +996,7 @@ static void finish(completion *c)
         choice *ch = &c->choices[i];
         inflight_remove(c->srv->inflight, &ch->live);
         completion_text_clear(&ch->text);
+        tool_reader_clear(&ch->tools);
         request_clear(&ch->rq);
         grammar_run_release(ch->rq.grammar);
     }

@@ -10,7 +10,7 @@
 
 void completion_text_init(completion_text *ct, const openai_request *rules, const tokenizer *tok)
 {
-    *ct = (completion_text){.rules = rules};
+    *ct = (completion_text){.rules = rules, .kept = -1};
     detok_init(&ct->detok, tok, !rules->keep_special);
 }
 
@@ -76,6 +76,7 @@ static size_t held_tail(const completion_text *ct)
 bool completion_text_push(completion_text *ct, int32_t token)
 {
     if (ct->stop_hit || !make_room(ct)) return ct->stop_hit != NULL;
+    ct->detok.skip_special = !ct->rules->keep_special && token != ct->kept;
     ct->len += detok_push(&ct->detok, token, ct->text + ct->len, ct->cap - ct->len);
     if (ct->rules->n_stop && find_stop(ct)) return true;
     ct->released = ct->len - held_tail(ct);

@@ -22,6 +22,7 @@ typedef struct completion_text {
     size_t len, cap;
     size_t released;      /* bytes of `text` that may be shown */
     size_t taken;         /* bytes already shown */
+    int32_t kept;         /* a special token that is shown all the same; -1: none */
     const char *stop_hit; /* the stop string that ended it, or NULL */
     bool failed;          /* out of memory */
 } completion_text;

@@ -13,6 +13,7 @@
 
 #include "engine/base/json.h"
 #include "gateway/openai_format.h"
+#include "gateway/openai_tools.h"
 
 typedef enum { TAKEN, IGNORED, REFUSED } field_fate;
 enum { CHAT = 1, TEXT = 2, BOTH = 3 };
@@ -69,7 +70,7 @@ static const field fields[] = {
     {"store", BOTH, IGNORED},
     {"prompt_cache_key", BOTH, IGNORED},
     {"prompt_cache_retention", BOTH, IGNORED},
-    {"parallel_tool_calls", CHAT, IGNORED},
+    {"parallel_tool_calls", CHAT, TAKEN},
     {"reasoning_effort", CHAT, IGNORED},
     {"verbosity", CHAT, IGNORED},
     {"prediction", CHAT, IGNORED},
@@ -289,11 +290,24 @@ static bool join_parts(parser *ps, const cJSON *parts, int index, chat_message *
 
 static const char *known_role(const char *role)
 {
-    static const char *const roles[] = {"system", "developer", "user", "assistant"};
+    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
     for (size_t i = 0; i < sizeof(roles) / sizeof(roles[0]); i++) {
         if (strcmp(role, roles[i]) == 0) return roles[i];
     }
     return NULL;
+}
+
+static bool message_text(parser *ps, const cJSON *v, int index, const char *name, bool must,
+                         const char **out)
+{
+    char param[64];
+    const cJSON *t = json_get(v, name);
+    if (cJSON_IsString(t)) *out = t->valuestring;
+    if (cJSON_IsString(t) || (!must && !is_set(t))) return true;
+    (void)snprintf(param, sizeof(param), "messages[%d].%s", index, name);
+    return openai_refuse(ps->p, 400,
+                         must && !is_set(t) ? "missing_required_parameter" : "invalid_value", param,
+                         "'%s' must be a string", name);
 }
 
 static bool take_message(parser *ps, const cJSON *v, int index, chat_message *m)
@@ -308,14 +322,31 @@ static bool take_message(parser *ps, const cJSON *v, int index, chat_message *m)
     if (!m->role) {
         (void)snprintf(param, sizeof(param), "messages[%d].role", index);
         return openai_refuse(ps->p, 400, "invalid_value", param,
-                             "'role' must be system, developer, user or assistant");
+                             "'role' must be system, developer, user, assistant or tool");
     }
-    static const char *const calls[] = {"tool_calls", "function_call", "audio"};
-    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
-        if (!is_set(json_get(v, calls[i]))) continue;
-        (void)snprintf(param, sizeof(param), "messages[%d].%s", index, calls[i]);
+    static const char *const refused[] = {"function_call", "audio"};
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+        if (!is_set(json_get(v, refused[i]))) continue;
+        (void)snprintf(param, sizeof(param), "messages[%d].%s", index, refused[i]);
         return openai_refuse(ps->p, 400, "unsupported_parameter", param, "'%s' is not supported",
-                             calls[i]);
+                             refused[i]);
+    }
+    const cJSON *calls = json_get(v, "tool_calls");
+    bool assistant = strcmp(m->role, "assistant") == 0, tool = strcmp(m->role, "tool") == 0;
+    if (!message_text(ps, v, index, "name", false, &m->name) ||
+        (assistant && !message_text(ps, v, index, "reasoning_content", false, &m->reasoning)) ||
+        (tool && !message_text(ps, v, index, "tool_call_id", true, &m->tool_call_id))) {
+        return false;
+    }
+    if (is_set(calls)) {
+        (void)snprintf(param, sizeof(param), "messages[%d].tool_calls", index);
+        if (!assistant) {
+            return openai_refuse(ps->p, 400, "invalid_value", param,
+                                 "only an assistant's message has 'tool_calls'");
+        }
+        if (!openai_take_calls(ps->rq, calls, index, m, ps->p)) return false;
+        m->text = "";
+        if (!is_set(json_get(v, "content"))) return true;
     }
     const cJSON *content = json_get(v, "content");
     if (cJSON_IsString(content)) {
@@ -598,22 +629,6 @@ static bool take_stream(parser *ps)
 
 /* ----------------------------------------- fields with one supported value -- */
 
-static bool check_tools(parser *ps)
-{
-    const cJSON *tools = json_get(ps->body, "tools");
-    const cJSON *choice = json_get(ps->body, "tool_choice");
-    bool none = cJSON_IsString(choice) && strcmp(choice->valuestring, "none") == 0;
-    if (is_set(tools) && !none) {
-        return openai_refuse(ps->p, 400, "unsupported_parameter", "tools",
-                             "'tools' is supported only with 'tool_choice': \"none\"");
-    }
-    if (is_set(choice) && !none) {
-        return openai_refuse(ps->p, 400, "unsupported_parameter", "tool_choice",
-                             "'tool_choice' is supported with \"none\" only");
-    }
-    return true;
-}
-
 static bool check_modalities(parser *ps)
 {
     const cJSON *v = json_get(ps->body, "modalities");
@@ -688,7 +703,8 @@ bool openai_parse(openai_request *out, bool chat, const cJSON *body, const char 
               take_str(&ps, "service_tier", 32, &out->service_tier) &&
               take_str(&ps, "cache_salt", OPENAI_SALT_MAX, &out->cache_salt) &&
               take_int(&ps, "priority", -1000000, 1000000, &out->priority) &&
-              openai_take_format(out, body, p) && check_tools(&ps) && check_modalities(&ps);
+              openai_take_format(out, body, p) && (!chat || openai_take_tools(out, body, p)) &&
+              check_modalities(&ps);
     if (!ok) return false;
     out->keep_special = !skip_special;
     if (out->service_tier && strcmp(out->service_tier, "auto") == 0) out->service_tier = NULL;

@@ -21,6 +21,13 @@
 #include "engine/grammar.h"
 #include "engine/sampler.h"
 
+typedef enum {
+    TOOL_CHOICE_NONE,
+    TOOL_CHOICE_AUTO,
+    TOOL_CHOICE_REQUIRED,
+    TOOL_CHOICE_NAMED
+} tool_choice;
+
 enum {
     OPENAI_STOP_MAX = 4,
     OPENAI_STOP_BYTES_MAX = 256,
@@ -31,6 +38,7 @@ enum {
     OPENAI_IGNORED_MAX = 32,
     OPENAI_SALT_MAX = 1024,
     OPENAI_KWARGS_MAX = 32,
+    OPENAI_TOOLS_MAX = 128,
     OPENAI_TEXT_MAX_TOKENS = 16, /* /v1/completions: max_tokens when it is not given */
 };
 
@@ -68,6 +76,10 @@ typedef struct openai_request {
     int n_msgs;
     bool add_generation_prompt;
     const cJSON *template_kwargs; /* variables of the chat template; NULL: none */
+    const cJSON *tools;           /* for the model to see; NULL: none */
+    tool_choice tool_choice;
+    const cJSON *tool_named; /* the function that must be called */
+    bool one_call;
     /* text */
     openai_prompt *prompts;
     int n_prompts; /* 1 for chat */
@@ -94,7 +106,8 @@ typedef struct openai_request {
 
     const char *format_param; /* the field that says what form the answer has; NULL: none */
     grammar_spec format;
-    cJSON *format_tree; /* owned: a schema that came as text */
+    cJSON *format_tree; /* owned: a schema that came as text, or was made of tools */
+    cJSON *owned;       /* what messages were turned into */
 
     const char *ignored[OPENAI_IGNORED_MAX]; /* names of fields that had no effect */
     int n_ignored;

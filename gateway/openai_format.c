@@ -161,5 +161,6 @@ bool openai_take_format(openai_request *rq, const cJSON *body, openai_problem *p
 void openai_request_clear(openai_request *rq)
 {
     cJSON_Delete(rq->format_tree);
-    rq->format_tree = NULL;
+    cJSON_Delete(rq->owned);
+    rq->format_tree = rq->owned = NULL;
 }

@@ -205,6 +205,52 @@ static void write_choice_end(jsonw *w, bool chat, const openai_choice *c)
     write_ids(w, "token_ids", c->ids, c->n_ids);
 }
 
+static void write_call_head(jsonw *w, const tool_call *c)
+{
+    jsonw_str(w, "id", c->id);
+    jsonw_str(w, "type", "function");
+}
+
+static void write_calls(jsonw *w, const tool_reader *r)
+{
+    if (!r || r->n_calls == 0) return;
+    jsonw_open(w, "tool_calls", '[');
+    for (int i = 0; i < r->n_calls; i++) {
+        const tool_call *c = &r->call[i];
+        jsonw_open(w, NULL, '{');
+        write_call_head(w, c);
+        jsonw_open(w, "function", '{');
+        jsonw_str(w, "name", c->name);
+        jsonw_strn(w, "arguments", r->args.s + c->at, c->len);
+        jsonw_close(w, '}');
+        jsonw_close(w, '}');
+    }
+    jsonw_close(w, ']');
+}
+
+/* What is new since the last delta: a call's id and name once, then pieces of its arguments. */
+static void write_call_deltas(jsonw *w, tool_reader *r)
+{
+    bool any = false;
+    for (int i = 0; r && i < r->n_calls; i++) {
+        tool_call *c = &r->call[i];
+        if (!c->told && c->given == c->len) continue;
+        if (!any) jsonw_open(w, "tool_calls", '[');
+        any = true;
+        jsonw_open(w, NULL, '{');
+        jsonw_int(w, "index", i);
+        if (c->told) write_call_head(w, c);
+        jsonw_open(w, "function", '{');
+        if (c->told) jsonw_str(w, "name", c->name);
+        jsonw_strn(w, "arguments", r->args.s + c->at + c->given, c->len - c->given);
+        jsonw_close(w, '}');
+        jsonw_close(w, '}');
+        c->told = false;
+        c->given = c->len;
+    }
+    if (any) jsonw_close(w, ']');
+}
+
 static void write_whole_choice(jsonw *w, bool chat, const openai_choice *c)
 {
     jsonw_open(w, NULL, '{');
@@ -212,8 +258,12 @@ static void write_whole_choice(jsonw *w, bool chat, const openai_choice *c)
     if (chat) {
         jsonw_open(w, "message", '{');
         jsonw_str(w, "role", "assistant");
-        jsonw_strn(w, "content", c->text, c->len);
+        if (c->len == 0 && c->calls && c->calls->n_calls)
+            jsonw_null(w, "content");
+        else
+            jsonw_strn(w, "content", c->text, c->len);
         jsonw_null(w, "refusal");
+        write_calls(w, c->calls);
         jsonw_close(w, '}');
     } else {
         jsonw_strn(w, "text", c->text, c->len);
@@ -230,6 +280,7 @@ static void write_delta_choice(jsonw *w, bool chat, const openai_choice *c)
         jsonw_open(w, "delta", '{');
         if (c->first) jsonw_str(w, "role", "assistant");
         if (c->first || c->len) jsonw_strn(w, "content", c->text, c->len);
+        if (!c->first) write_call_deltas(w, c->calls);
         jsonw_close(w, '}');
     } else {
         jsonw_strn(w, "text", c->text, c->len);

@@ -16,6 +16,7 @@
 #include "engine/sampler.h"
 #include "engine/tokenizer.h"
 #include "gateway/jsonw.h"
+#include "gateway/tool_reader.h"
 
 /* The same in every chunk of an answer. */
 typedef struct openai_head {
@@ -53,6 +54,7 @@ typedef struct openai_choice {
     const char *stop_string;         /* what ended it, for stop_reason; NULL: none */
     int32_t stop_token;              /* likewise; -1: none */
     const openai_logprobs *logprobs; /* NULL: null */
+    tool_reader *calls;              /* its calls; a delta takes what is new; NULL: none */
     const int32_t *prompt_ids, *ids; /* return_token_ids; NULL: left out */
     int n_prompt_ids, n_ids;
 } openai_choice;

@@ -25,9 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 SEED = 20261120
 MARKS = ["<|bos|>", "<|eos|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
-TEMPLATE = ("{{ bos_token }}{% for message in messages %}{{ '<|' + message['role'] + '|>\n' + "
-            "message['content'] + '<|end|>\n' }}{% endfor %}"
-            "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}")
+TEMPLATE = (pathlib.Path(__file__).parent / "base/chat_template.jinja").read_text()
 
 # ------------------------------------------------------------------ the world
 

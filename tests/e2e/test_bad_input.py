@@ -121,7 +121,7 @@ def request_cases():
     yield "empty tar", key, "/v1/adapters/x/versions", b"\0" * 1024, 422, "adapter_invalid"
     yield "tokens of nothing", key, "/tokenize", {"model": "base"}, 400, "invalid_value"
     yield "tokens unknown", key, "/detokenize", {"tokens": [10**9]}, 400, "invalid_value"
-    yield "tools", key, CHAT, chat(tools=[{}]), 400, "unsupported_parameter"
+    yield "tools", key, CHAT, chat(tools=[{}]), 400, "invalid_value"
     yield "image", key, CHAT, chat(messages=[{"role": "user", "content": [
         {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]}]), 400, "invalid_value"
 

@@ -39,7 +39,12 @@ static void drop(parsed *p)
     arena_clear(&p->mem);
 }
 
-#define MSG "\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
+#define MSG        "\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
+#define TOOL(name) "{\"type\":\"function\",\"function\":{\"name\":\"" name "\"}}"
+#define CALL(args)                                                                          \
+    "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"c\",\"function\":{" \
+    "\"name\":"                                                                             \
+    "\"f\",\"arguments\":" args "}}]}"
 #define TXT "\"model\":\"m\",\"prompt\":\"hi\""
 
 typedef struct {
@@ -63,7 +68,7 @@ static const refusal refusals[] = {
     {true, "{\"model\":\"m\",\"messages\":[{\"role\":\"root\",\"content\":\"x\"}]}",
      "messages[0].role", "invalid_value"},
     {true, "{\"model\":\"m\",\"messages\":[{\"role\":\"tool\",\"content\":\"x\"}]}",
-     "messages[0].role", "invalid_value"},
+     "messages[0].tool_call_id", "missing_required_parameter"},
     {true, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\"}]}", "messages[0].content",
      "invalid_value"},
     {true, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":42}]}",
@@ -77,7 +82,7 @@ static const refusal refusals[] = {
      "messages[0].content[0].text", "invalid_value"},
     {true,
      "{\"model\":\"m\",\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[]}]}",
-     "messages[0].tool_calls", "unsupported_parameter"},
+     "messages[0].tool_calls", "invalid_value"},
     {false, "{\"model\":\"m\"}", "prompt", "missing_required_parameter"},
     {false, "{\"model\":\"m\",\"prompt\":null}", "prompt", "missing_required_parameter"},
     {false, "{\"model\":\"m\",\"prompt\":7}", "prompt", "invalid_value"},
@@ -167,8 +172,36 @@ static const refusal refusals[] = {
     {true, "{" MSG ",\"guided_regex\":7}", "guided_regex", "invalid_value"},
     {true, "{" MSG ",\"guided_choice\":\"a\"}", "guided_choice", "invalid_value"},
     {true, "{" MSG ",\"guided_grammar\":\"a\"}", "guided_grammar", "unsupported_parameter"},
-    {true, "{" MSG ",\"tools\":[{}]}", "tools", "unsupported_parameter"},
-    {true, "{" MSG ",\"tool_choice\":\"auto\"}", "tool_choice", "unsupported_parameter"},
+    {true, "{" MSG ",\"tools\":[{}]}", "tools[0].type", "invalid_value"},
+    {true, "{" MSG ",\"tools\":[]}", "tools", "invalid_value"},
+    {true, "{" MSG ",\"tools\":{}}", "tools", "invalid_value"},
+    {true, "{" MSG ",\"tools\":[{\"type\":\"function\"}]}", "tools[0].function", "invalid_value"},
+    {true, "{" MSG ",\"tools\":[" TOOL("a b") "]}", "tools[0].function.name", "invalid_value"},
+    {true, "{" MSG ",\"tools\":[" TOOL("f") "," TOOL("f") "]}", "tools[1].function.name",
+     "invalid_value"},
+    {true,
+     "{" MSG ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":3}}]}",
+     "tools[0].function.parameters", "invalid_value"},
+    {true, "{" MSG ",\"tool_choice\":\"auto\"}", "tool_choice", "invalid_value"},
+    {true, "{" MSG ",\"tools\":[" TOOL("f") "],\"tool_choice\":\"any\"}", "tool_choice",
+     "invalid_value"},
+    {true,
+     "{" MSG ",\"tools\":[" TOOL("f") "],\"tool_choice\":{\"type\":\"function\",\"function\":"
+                                      "{\"name\":\"g\"}}}",
+     "tool_choice", "invalid_value"},
+    {true, "{" MSG ",\"tools\":[" TOOL("f") "],\"parallel_tool_calls\":1}", "parallel_tool_calls",
+     "invalid_value"},
+    {true, "{\"model\":\"m\",\"messages\":[" CALL("\"{\"") "]}",
+     "messages[0].tool_calls[0].function.arguments", "invalid_value"},
+    {true, "{\"model\":\"m\",\"messages\":[" CALL("\"[1]\"") "]}",
+     "messages[0].tool_calls[0].function.arguments", "invalid_value"},
+    {true, "{\"model\":\"m\",\"messages\":[" CALL("{}") "]}",
+     "messages[0].tool_calls[0].function.arguments", "invalid_value"},
+    {true,
+     "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"\",\"tool_calls\":[1]}]}",
+     "messages[0].tool_calls", "invalid_value"},
+    {true, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"\",\"name\":1}]}",
+     "messages[0].name", "invalid_value"},
     {true, "{" MSG ",\"modalities\":[\"text\",\"audio\"]}", "modalities", "unsupported_parameter"},
     {true, "{" MSG ",\"functions\":[]}", "functions", "unsupported_parameter"},
     {true, "{" MSG ",\"audio\":{}}", "audio", "unsupported_parameter"},
@@ -262,7 +295,8 @@ START_TEST(defaults_and_neutral_values)
     ck_assert_int_eq(p.rq.rules.n_top, -1);
     ck_assert(!p.rq.seed_given);
     drop(&p);
-    parse(&p, true, "{" MSG ",\"tools\":[{}],\"tool_choice\":\"none\",\"modalities\":[\"text\"]}");
+    parse(&p, true,
+          "{" MSG ",\"tools\":[" TOOL("f") "],\"tool_choice\":\"none\",\"modalities\":[\"text\"]}");
     ck_assert_msg(p.ok, "%s", p.p.msg);
     ck_assert_int_eq(p.rq.max_tokens, -1);
     drop(&p);

@@ -1,0 +1,219 @@
+"""Tools: forced calls by grammar, calls found in what a model writes, conversations with calls in them."""
+import json
+import pathlib
+import shutil
+import tempfile
+
+import jsonschema
+import openai
+
+from harness import DEMO, Server, events, run
+
+ASK = [{"role": "user", "content": "What is 7 plus 5?"}]
+WEATHER = {"type": "function", "function": {
+    "name": "get_weather", "description": "The weather in a town", "strict": True,
+    "parameters": {"type": "object", "properties": {
+        "town": {"type": "string", "maxLength": 12}, "days": {"type": "integer", "minimum": 1, "maximum": 9},
+        "at": {"$ref": "#/$defs/Point"}},
+        "required": ["town", "days"], "additionalProperties": False,
+        "$defs": {"Point": {"type": "object", "properties": {"x": {"type": "integer"}},
+                            "required": ["x"], "additionalProperties": False}}}}}
+ADD = {"type": "function", "function": {"name": "add", "parameters": {
+    "type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+    "required": ["a", "b"], "additionalProperties": False}}}
+NOW = {"type": "function", "function": {"name": "now"}}
+TOOLS = [WEATHER, ADD, NOW]
+# The families' ways of writing a call; the demo's own template has the first.
+LLAMA = """{{ bos_token }}{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for m in messages %}
+{{- '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}{{ '<|assistant|>\n' }}"""
+MISTRAL = LLAMA.replace("{{ bos", "{# [TOOL_CALLS] #}{{ bos")
+
+
+def body(**more):
+    return {"model": "base", "messages": ASK, "temperature": 1, "max_tokens": 300, **more}
+
+
+def chat(server, expect=200, **more):
+    r = server.call("POST", "/v1/chat/completions", body(**more), key=server.tools_key)
+    assert r.status == expect, r
+    return r.json["choices"][0] if expect == 200 else r.json["error"]
+
+
+def client(server, **more):
+    return openai.OpenAI(base_url=server.url, api_key=server.tools_key, max_retries=0,
+                         http_client=openai.DefaultHttpxClient(verify=server.tls()), **more)
+
+
+def named(tool):
+    return {"type": "function", "function": {"name": tool["function"]["name"]}}
+
+
+def check(call):
+    """What a forced call must be."""
+    tool = next(t for t in TOOLS if t["function"]["name"] == call["function"]["name"])
+    args = json.loads(call["function"]["arguments"])
+    jsonschema.validate(args, tool["function"].get("parameters", {"maxProperties": 0}))
+    assert call["type"] == "function" and len(call["id"]) >= 9
+    return call["function"]["name"]
+
+
+def a_named_function_is_called():
+    for seed in range(3):
+        for tool in TOOLS:
+            c = chat(server, tools=TOOLS, tool_choice=named(tool), seed=seed)
+            assert c["finish_reason"] == "stop" and c["message"]["content"] is None, c
+            assert [check(call) for call in c["message"]["tool_calls"]] == [tool["function"]["name"]]
+
+
+def required_calls_one_of_them():
+    seen = set()
+    for seed in range(12):
+        c = chat(server, tools=TOOLS, tool_choice="required", seed=seed)
+        assert c["finish_reason"] == "tool_calls" and len(c["message"]["tool_calls"]) == 1, c
+        seen.add(check(c["message"]["tool_calls"][0]))
+    assert len(seen) > 1, seen
+
+
+def streams_the_same_call():
+    for choice in ("required", named(WEATHER)):
+        ask = dict(tools=TOOLS, tool_choice=choice, seed=4)
+        whole = chat(server, **ask)
+        r = server.call("POST", "/v1/chat/completions", body(stream=True, **ask), key=server.tools_key)
+        deltas = [c for e in events(r.body) for c in e["choices"]]
+        assert deltas[0]["delta"] == {"role": "assistant", "content": ""}, deltas[0]
+        calls = [t for d in deltas for t in d["delta"].get("tool_calls", [])]
+        assert [("id" in t, "name" in t["function"], "type" in t) for t in calls][0] == (True,) * 3
+        assert all("id" not in t and "name" not in t["function"] for t in calls[1:]) and len(calls) > 2
+        assert {t["index"] for t in calls} == {0}
+        want = whole["message"]["tool_calls"][0]["function"]
+        assert "".join(t["function"]["arguments"] for t in calls) == want["arguments"]
+        assert calls[0]["function"]["name"] == want["name"]
+        assert deltas[-1]["finish_reason"] == whole["finish_reason"], deltas[-1]
+
+
+def openai_python_streams_and_answers():
+    with client(server).chat.completions.stream(model="base", messages=ASK, tools=[WEATHER, NOW], max_tokens=300,
+                                                tool_choice="required", seed=2, temperature=1) as stream:
+        final = stream.get_final_completion().choices[0]
+    assert final.finish_reason == "tool_calls" and check(final.message.tool_calls[0].to_dict())
+    c = client(server).chat.completions
+    first = c.create(model="base", messages=ASK, tools=TOOLS, tool_choice=named(ADD), max_tokens=100)
+    call = first.choices[0].message.tool_calls[0]
+    more = [*ASK, first.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "12"},
+            {"role": "user", "content": "Thanks."}]
+    second = c.create(model="base", messages=more, tools=TOOLS, max_tokens=20, temperature=0)
+    assert second.choices[0].finish_reason in ("stop", "length")
+    assert second.usage.prompt_tokens > first.usage.prompt_tokens
+
+
+def the_model_sees_tools_and_calls():
+    def prompt(**more):
+        c = chat(server, max_tokens=1, return_token_ids=True, **more)
+        r = server.call("POST", "/detokenize", {"model": "base", "tokens": c["prompt_token_ids"]},
+                        key=server.tools_key)
+        return r.json["prompt"]
+    plain = prompt()
+    assert "get_weather" not in plain and prompt(tools=TOOLS, tool_choice="none") == plain
+    seen = prompt(tools=TOOLS)
+    assert json.dumps(WEATHER["function"]) in seen, seen
+    calls = [{"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a":7,"b":5}'}}]
+    seen = prompt(messages=[*ASK, {"role": "assistant", "tool_calls": calls},
+                            {"role": "tool", "tool_call_id": "c1", "content": "12 <|end|>"}])
+    assert '{"name": "add", "arguments": {"a": 7, "b": 5}}' in seen and "<tool_response>\n12" in seen
+    assert prompt(tools=TOOLS, tool_choice=named(ADD)).endswith("<|assistant|>\n<tool_call>\n")
+
+
+def written(text):
+    """Makes the model write this."""
+    return {"structured_outputs": {"choice": [text]}}
+
+
+def finds_calls_in_what_is_written():
+    def ask(text, **more):
+        c = chat(server, tools=TOOLS, **written(text), **more)
+        m = c["message"]
+        calls = [(t["function"]["name"], json.loads(t["function"]["arguments"])) for t in m.get("tool_calls", [])]
+        return m["content"], calls, c["finish_reason"]
+    one = '<tool_call>\n{"name": "add", "arguments": {"a": 7, "b": [{}, "}"]}}\n</tool_call>'
+    two = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    add, now = ("add", {"a": 7, "b": [{}, "}"]}), ("now", {})
+    assert ask(one) == (None, [add], "tool_calls")
+    assert ask("Let me see.\n" + one + "\n" + two) == ("Let me see.", [add, now], "tool_calls")
+    assert ask(one + two, parallel_tool_calls=False) == (None, [add], "tool_calls")
+    assert ask("No call. <tool_call> here") == ("No call. <tool_call> here", [], "stop")
+    assert ask(one, tool_choice="none") == (one, [], "stop")
+    cut = chat(server, tools=TOOLS, **written(one), max_tokens=24)
+    assert cut["finish_reason"] == "length"
+    r = server.call("POST", "/v1/chat/completions", body(tools=TOOLS, stream=True, **written("Hm. " + one + two)),
+                    key=server.tools_key)
+    got = {}
+    text = ""
+    for e in events(r.body):
+        for c in e["choices"]:
+            text += c["delta"].get("content") or ""
+            for t in c["delta"].get("tool_calls", []):
+                entry = got.setdefault(t["index"], ["", ""])
+                entry[0] += t["function"].get("name", "")
+                entry[1] += t["function"]["arguments"]
+    assert text == "Hm." and [(n, json.loads(a)) for n, a in got.values()] == [add, now], (text, got)
+
+
+def several_choices_each_with_its_call():
+    r = server.call("POST", "/v1/chat/completions", body(tools=TOOLS, tool_choice="required", n=3, seed=1),
+                    key=server.tools_key).json["choices"]
+    ids = [c["message"]["tool_calls"][0]["id"] for c in r]
+    assert len(set(ids)) == 3 and all(check(c["message"]["tool_calls"][0]) for c in r)
+
+
+def refusals():
+    def refused(param, **more):
+        e = chat(server, expect=400, **more)
+        assert e["param"] == param, e
+    refused("tools", tools=[])
+    refused("tools[0].function.name", tools=[{"type": "function", "function": {"name": "no good"}}])
+    refused("tool_choice", tools=TOOLS, tool_choice=named({"function": {"name": "other"}}))
+    refused("tool_choice", tool_choice="required")
+    refused("tool_choice", tools=TOOLS, tool_choice="required", response_format={"type": "json_object"})
+    bad = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {}}}}
+    refused("tools", tools=[bad], tool_choice="required")
+    deep = {"type": "object"}
+    for _ in range(12):
+        deep = {"type": "object", "properties": {"a": deep, "b": {"$ref": "#/nowhere"}}}
+    refused("tools", tools=[{"type": "function", "function": {"name": "f", "parameters": deep}}],
+            tool_choice="required")
+    refused("messages[1].tool_calls[0].function.arguments", messages=[*ASK, {"role": "assistant", "tool_calls": [
+        {"id": "x", "type": "function", "function": {"name": "f", "arguments": "{"}}]}])
+    refused("messages[0].tool_call_id", messages=[{"role": "tool", "content": "x"}])
+
+
+def other_families():
+    calls = {"llama": (LLAMA, '{"name": "add", "parameters": {"a": 1, "b": 2}}'),
+             "mistral": (MISTRAL, '[TOOL_CALLS] [{"name": "add", "arguments": {"a": 1, "b": 2}}]')}
+    for name, (template, text) in calls.items():
+        path = pathlib.Path(folder) / f"{name}.jinja"
+        path.write_text(template)
+        with Server(settings={"model.chat_template": str(path)}) as other:
+            other.tools_key = other.tenant("tools")
+            c = chat(other, tools=TOOLS, **written(text))
+            assert c["finish_reason"] == "tool_calls", (name, c)
+            assert json.loads(c["message"]["tool_calls"][0]["function"]["arguments"]) == {"a": 1, "b": 2}
+            for seed in range(3):
+                c = chat(other, tools=TOOLS, tool_choice="required", seed=seed)
+                assert c["finish_reason"] == "tool_calls" and check(c["message"]["tool_calls"][0]), c
+    path.write_text("{{ messages[0].content }}")
+    with Server(settings={"model.chat_template": str(path)}) as other:
+        other.tools_key = other.tenant("tools")
+        assert chat(other, expect=400, tools=TOOLS)["param"] == "tools"
+        assert chat(other, tools=TOOLS, tool_choice="none")["message"]["content"] is not None
+
+
+folder = tempfile.mkdtemp(prefix="lorad-tools-")
+server = Server(model=DEMO / "base")
+try:
+    with server:
+        server.tools_key = server.tenant("tools")
+        run([a_named_function_is_called, required_calls_one_of_them, streams_the_same_call,
+             openai_python_streams_and_answers, the_model_sees_tools_and_calls, finds_calls_in_what_is_written,
+             several_choices_each_with_its_call, refusals, other_families])
+finally:
+    shutil.rmtree(folder)

@@ -1,0 +1,223 @@
+/* test_tool_reader.c -- tool calls in what models write: each family's way, cut anywhere, broken anyhow. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <check.h>
+
+#include "gateway/tool_reader.h"
+
+/* "text|name(args)|name(args)", ids left out. */
+static void show(tool_reader *r, char *out, size_t cap)
+{
+    int n = snprintf(out, cap, "%.*s", (int)r->text.len, r->text.s ? r->text.s : "");
+    for (int i = 0; i < r->n_calls; i++) {
+        const tool_call *c = &r->call[i];
+        ck_assert_uint_ge(strlen(c->id), 9);
+        n += snprintf(out + n, cap - (size_t)n, "|%s(%.*s)%s", c->name, (int)c->len,
+                      r->args.s + c->at, c->whole ? "" : "...");
+    }
+}
+
+typedef struct {
+    tool_style style;
+    bool opened, one;
+    const char *text, *want;
+} row;
+
+static const row rows[] = {
+    {TOOLS_HERMES, false, false, "Hello {there} <b>", "Hello {there} <b>"},
+    {TOOLS_HERMES, false, false,
+     "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>", "|f({\"a\": 1})"},
+    {TOOLS_HERMES, false, false,
+     "Let me "
+     "see.\n<tool_call>\n{\"name\":\"f\",\"arguments\":{}}\n</tool_call>\n<tool_call>{\"name\": "
+     "\"g_2\", \"arguments\": {\"x\": \"}]\\\"{\", \"y\": [{}, {\"z\": []}]}}</tool_call>\n",
+     "Let me see.|f({})|g_2({\"x\": \"}]\\\"{\", \"y\": [{}, {\"z\": []}]})"},
+    {TOOLS_HERMES, false, true,
+     "<tool_call>{\"name\":\"f\",\"arguments\":{}}</"
+     "tool_call><tool_call>{\"name\":\"g\",\"arguments\":{}}"
+     "</tool_call>",
+     "|f({})"},
+    {TOOLS_HERMES, false, false,
+     "<tool_call>{\"arguments\": {\"q\": \"\\u00e9\"}, \"name\": \"f\"}</tool_call>",
+     "|f({\"q\": \"\\u00e9\"})"},
+    {TOOLS_HERMES, false, false, "<tool_call>{\"name\": \"now\"}</tool_call>after",
+     "after|now({})"},
+    {TOOLS_HERMES, false, false,
+     "<tool_call>{\"name\":\"f\",\"arguments\":{},\"id\":\"}\"}</tool_call>x", "x|f({})"},
+    {TOOLS_HERMES, false, false, "<tool_call>no object</tool_call>",
+     "<tool_call>no object</tool_call>"},
+    {TOOLS_HERMES, false, false, "<tool_call>{\"nam\": 1}", "<tool_call>{\"nam\": 1}"},
+    {TOOLS_HERMES, false, false, "<tool_call>{\"name\": 5, \"arguments\": {}}",
+     "<tool_call>{\"name\": 5, \"arguments\": {}}"},
+    {TOOLS_HERMES, false, false, "<tool_call>{\"name\": \"f\", \"arguments\": \"{}\"}",
+     "<tool_call>{\"name\": \"f\", \"arguments\": \"{}\"}"},
+    {TOOLS_HERMES, false, false, "a <tool_cal", "a <tool_cal"},
+    {TOOLS_HERMES, false, false, "<tool_call>{\"name\": \"f\"", "<tool_call>{\"name\": \"f\""},
+    {TOOLS_HERMES, false, false, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"cut",
+     "|f({\"a\": \"cut)..."},
+    {TOOLS_HERMES, true, true, "{\"name\": \"f\", \"arguments\": {\"a\": true}}",
+     "|f({\"a\": true})"},
+    {TOOLS_MISTRAL, false, false,
+     "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": "
+     "{}, "
+     "\"id\": \"abc\"}]",
+     "|f({\"a\": 1})|g({})"},
+    {TOOLS_MISTRAL, false, false, "[TOOL_CALLS]{\"name\": \"f\", \"arguments\": {}}", "|f({})"},
+    {TOOLS_MISTRAL, false, false, "a list [1, 2]", "a list [1, 2]"},
+    {TOOLS_MISTRAL, true, true, "{\"name\": \"f\", \"arguments\": {}}]", "|f({})"},
+    {TOOLS_LLAMA, false, false, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", "|f({\"a\": 1})"},
+    {TOOLS_LLAMA, false, false, "\n <|python_tag|>{\"name\": \"f\", \"parameters\": {}}", "|f({})"},
+    {TOOLS_LLAMA, false, false,
+     "{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", "
+     "\"parameters\": {\"b\": {}}}",
+     "|f({})|g({\"b\": {}})"},
+    {TOOLS_LLAMA, false, false, "{\"name\": \"unknown\", \"parameters\": {}}",
+     "{\"name\": \"unknown\", \"parameters\": {}}"},
+    {TOOLS_LLAMA, false, false, "{\"answer\": 42}", "{\"answer\": 42}"},
+    {TOOLS_LLAMA, false, false, "It is {\"name\": \"f\", \"parameters\": {}}",
+     "It is {\"name\": \"f\", \"parameters\": {}}"},
+    {TOOLS_LLAMA, false, false, "<|python_tag|>print(1)", "<|python_tag|>print(1)"},
+    {TOOLS_LLAMA, true, true, "{\"name\": \"g\", \"parameters\": {}}", "|g({})"},
+};
+
+static cJSON *tools(void)
+{
+    return cJSON_Parse("[{\"function\":{\"name\":\"f\"}},{\"function\":{\"name\":\"g\"}}]");
+}
+
+START_TEST(each_way_of_writing_calls_however_it_is_cut)
+{
+    const row *t = &rows[_i];
+    cJSON *known = tools();
+    char got[1024];
+    size_t len = strlen(t->text);
+    for (size_t step = 1; step <= len; step++) {
+        tool_reader r;
+        ck_assert(tool_reader_init(&r, t->style, known, t->opened, t->one));
+        for (size_t i = 0; i < len; i += step)
+            tool_reader_push(&r, t->text + i, len - i < step ? len - i : step);
+        ck_assert_int_eq(tool_reader_done(&r), t->one);
+        tool_reader_finish(&r);
+        show(&r, got, sizeof(got));
+        ck_assert_msg(strcmp(got, t->want) == 0, "by %zu: '%s', wanted '%s'", step, got, t->want);
+        ck_assert(!r.failed);
+        tool_reader_clear(&r);
+    }
+    cJSON_Delete(known);
+}
+END_TEST
+
+/* Text is not held back longer than it must be, arguments not at all. */
+START_TEST(comes_as_it_is_made)
+{
+    tool_reader r;
+    size_t len;
+    ck_assert(tool_reader_init(&r, TOOLS_HERMES, NULL, false, false));
+    tool_reader_push(&r, "abc <", 5);
+    (void)tool_reader_take_text(&r, &len);
+    ck_assert_uint_eq(len, 3);
+    tool_reader_push(&r, "tool_call>{\"name\":\"f\",\"arguments\":{\"a", 37);
+    ck_assert_int_eq(r.n_calls, 1);
+    ck_assert_uint_eq(r.call[0].len, 3);
+    ck_assert(tool_reader_has_news(&r) && r.call[0].told);
+    r.call[0].told = false;
+    r.call[0].given = 3;
+    ck_assert(!tool_reader_has_news(&r));
+    tool_reader_push(&r, "b", 1);
+    ck_assert(tool_reader_has_news(&r));
+    tool_reader_clear(&r);
+}
+END_TEST
+
+static uint32_t lot = 7;
+
+static uint32_t draw(uint32_t n)
+{
+    lot = lot * 1664525u + 1013904223u;
+    return (lot >> 8) % n;
+}
+
+START_TEST(broken_calls_do_no_harm)
+{
+    static const char odd[] = "{}[]\"\\,:<>; \n\x01";
+    cJSON *known = tools();
+    for (int i = 0; i < 20000; i++) {
+        const row *t = &rows[draw(sizeof(rows) / sizeof(rows[0]))];
+        size_t len = strlen(t->text);
+        char *s = strdup(t->text);
+        for (uint32_t k = 0; k < 1 + draw(4); k++)
+            s[draw((uint32_t)len)] = odd[draw(sizeof(odd) - 1)];
+        if (draw(4) == 0) len = draw((uint32_t)len + 1);
+        tool_reader r;
+        ck_assert(tool_reader_init(&r, t->style, known, t->opened, t->one));
+        for (size_t at = 0; at < len;) {
+            size_t n = 1 + draw(9);
+            if (n > len - at) n = len - at;
+            char *piece = malloc(n); /* as large as it is */
+            memcpy(piece, s + at, n);
+            tool_reader_push(&r, piece, n);
+            free(piece);
+            at += n;
+        }
+        tool_reader_finish(&r);
+        ck_assert_int_le(r.n_calls, TOOL_CALLS_MAX);
+        for (int k = 0; k < r.n_calls; k++)
+            ck_assert_uint_le(r.call[k].at + r.call[k].len, r.args.len);
+        tool_reader_clear(&r);
+        free(s);
+    }
+    cJSON_Delete(known);
+}
+END_TEST
+
+/* Much, and deep: time and memory stay in proportion. */
+START_TEST(huge_and_deep)
+{
+    static const char begin[] = "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":";
+    static char block[4096];
+    tool_reader r;
+    memset(block, '[', sizeof(block));
+    ck_assert(tool_reader_init(&r, TOOLS_HERMES, NULL, false, false));
+    tool_reader_push(&r, begin, sizeof(begin) - 1);
+    for (int i = 0; i < 2000; i++) tool_reader_push(&r, block, sizeof(block));
+    tool_reader_finish(&r);
+    ck_assert_int_eq(r.n_calls, 1);
+    ck_assert(!r.call[0].whole && r.call[0].len > 2000 * sizeof(block));
+    tool_reader_clear(&r);
+
+    /* a head without end is text at last */
+    ck_assert(tool_reader_init(&r, TOOLS_HERMES, NULL, false, false));
+    tool_reader_push(&r, "<tool_call>{\"x\":\"", 17);
+    memset(block, 'y', sizeof(block));
+    for (int i = 0; i < 100; i++) tool_reader_push(&r, block, sizeof(block));
+    ck_assert_uint_ge(r.text.len, 90 * sizeof(block));
+    tool_reader_clear(&r);
+
+    ck_assert(tool_reader_init(&r, TOOLS_HERMES, NULL, false, false));
+    for (int i = 0; i < 500; i++)
+        tool_reader_push(&r, "<tool_call>{\"name\":\"f\"}</tool_call>", 35);
+    tool_reader_finish(&r);
+    ck_assert_int_eq(r.n_calls, TOOL_CALLS_MAX);
+    tool_reader_clear(&r);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("tool_reader");
+    TCase *tc = tcase_create("all");
+    tcase_set_timeout(tc, 60);
+    tcase_add_loop_test(tc, each_way_of_writing_calls_however_it_is_cut, 0,
+                        (int)(sizeof(rows) / sizeof(rows[0])));
+    tcase_add_test(tc, comes_as_it_is_made);
+    tcase_add_test(tc, broken_calls_do_no_harm);
+    tcase_add_test(tc, huge_and_deep);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_NORMAL);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
