@@ -685,7 +685,7 @@ __device__ static int32_t pick(shared *sh, row_state *st)
 }
 
 /* Grid: rows. */
-__global__ __launch_bounds__(THREADS) void sample_kernel(cu_sample_args a)
+__global__ __launch_bounds__(THREADS, 1) void sample_kernel(cu_sample_args a)
 {
     CU_SHARED(shared, sh);
     row_state st;
