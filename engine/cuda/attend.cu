@@ -299,6 +299,10 @@ end_split(const cu_attend_args *a, const work *w, const lane_rows *lr, float (*o
         if (first) {
             all_m[r] = m[r];
             all_l[r] = l[r];
+            CU_UNROLL
+            for (int n = 0; n < HD / 8; n++) { /* -0 becomes 0, as it does when a merge begins */
+                for (int i = 2 * r; i < 2 * r + 2; i++) o[n][i] = cu_add(o[n][i], 0.0F);
+            }
         } else {
             float f0, f1;
             all_m[r] = merge_weights(all_m[r], m[r], c, &f0, &f1);
@@ -380,9 +384,10 @@ run_items(const cu_attend_args &a, const cu_attend_item *items, int n_items, cha
                                        w.lo, w.len);
             }
             cu_cp_async_commit();
-            CU_CP_ASYNC_WAIT(2); /* this tile's K has come; V and the next K may be on their way */
-            sync_item<
-                WARPS>(); /* ... for all threads; and all have left the V tile that is filled next */
+            /* This tile's K has come, for all threads; V and the next K may be on their way.  All have
+             * left the V tile that is filled next. */
+            CU_CP_ASYNC_WAIT(2);
+            sync_item<WARPS>();
             int pos = t * TILE;
             bool blind = (lr.hi[0] < pos || lr.lo[0] >= pos + TILE) &&
                          (lr.hi[1] < pos || lr.lo[1] >= pos + TILE);
@@ -400,9 +405,9 @@ run_items(const cu_attend_args &a, const cu_attend_item *items, int n_items, cha
                                        w.lo, w.len);
             }
             cu_cp_async_commit();
-            CU_CP_ASYNC_WAIT(2); /* this tile's V has come */
-            sync_item<
-                WARPS>(); /* ... for all threads; and all have left the K tile that is filled next */
+            /* This tile's V has come, for all threads; all have left the K tile that is filled next. */
+            CU_CP_ASYNC_WAIT(2);
+            sync_item<WARPS>();
             if (busy) tile_values<HD>(o, s, smem + (2 + buf) * TILE_BYTES);
 
             bool last = t + 1 == w.tile1;
