@@ -20,21 +20,27 @@ done
 # shellcheck disable=SC2086  # lists of names
 need_packages $BUILD_PACKAGES $RUN_PACKAGES $TEST_PACKAGES
 
-# A Python of our own with the client that most users have; nothing else comes from outside.
-venv=build/venv
-wanted=tests/e2e/requirements.txt
-if ! cmp -s "$wanted" "$venv/requirements.txt"; then
-    echo "Installing into $venv: $(grep -v '^#' "$wanted" | tr '\n' ' ')"
-    rm -rf "$venv"
+# Pythons of our own with the clients that most users have; nothing else comes from outside.
+# environment FOLDER FILE: as the file says, made anew when it has changed.
+environment() {
+    cmp -s "$2" "$1/requirements.txt" && return 0
+    echo "Installing into $1: $(grep -v '^#' "$2" | tr '\n' ' ')"
+    rm -rf "$1"
     mkdir -p build
-    if ! { python3 -m venv "$venv" && "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-        -r "$wanted"; }; then
-        rm -rf "$venv"
-        echo "tests/run.sh: the Python client of the end-to-end tests could not be installed; the lines" >&2
-        echo "above say why. It needs python3-venv and a package index that pip can reach." >&2
-        exit 1
+    if python3 -m venv "$1" && "$1/bin/python" -m pip install --quiet --disable-pip-version-check -r "$2"; then
+        cp "$2" "$1/requirements.txt"
+        return 0
     fi
-    cp "$wanted" "$venv/requirements.txt"
+    rm -rf "$1"
+    return 1
+}
+if ! environment build/venv tests/e2e/requirements.txt; then
+    echo "tests/run.sh: the Python client of the end-to-end tests could not be installed; the lines" >&2
+    echo "above say why. It needs python3-venv and a package index that pip can reach." >&2
+    exit 1
+fi
+if ! environment build/venv-clients tests/e2e/requirements-clients.txt; then
+    echo "tests/run.sh: LangChain and LiteLLM could not be installed; e2e.test_clients will be skipped" >&2
 fi
 
 cmake --preset "$preset"
