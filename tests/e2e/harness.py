@@ -18,6 +18,8 @@ import tarfile
 import tempfile
 import time
 
+import contract
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("LORAD_BUILD", ROOT / "build/release"))
 DEMO = ROOT / "conf/demo"
@@ -146,9 +148,12 @@ class Server:
         try:
             c.request(method, path, body, h)
             r = c.getresponse()
-            return Reply(r.status, dict((k.lower(), v) for k, v in r.getheaders()), r.read())
+            reply = Reply(r.status, dict((k.lower(), v) for k, v in r.getheaders()), r.read())
         finally:
             c.close()
+        if port in (None, self.port):
+            contract.check(method, path, reply.status, reply.headers, reply.body)
+        return reply
 
     def admin(self, method, path, body=None, expect=(200, 201)):
         r = self.call(method, "/admin/v1" + path, body, key=self.admin_key, port=self.admin_port)

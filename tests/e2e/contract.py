@@ -1,0 +1,73 @@
+"""contract.py -- answers of the inference plane against conf/openapi.json, wherever the harness gets one."""
+import functools
+import json
+import pathlib
+import re
+
+try:
+    import jsonschema
+except ImportError:  # benches run without it; test_contract.py does not
+    jsonschema = None
+
+DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "conf/openapi.json"
+
+
+@functools.cache
+def document():
+    return json.loads(DOCUMENT.read_text())
+
+
+@functools.cache
+def routes():
+    out = []
+    for path, operations in document()["paths"].items():
+        pattern = re.sub(r"\\\{id\\\}", "(.+)", re.escape(path))  # a model's id may have slashes
+        out.append((re.compile(re.sub(r"\\\{\w+\\\}", "([^/]+)", pattern) + "$"), operations))
+    return out
+
+
+@functools.cache
+def validator(name):
+    schema = {"$ref": f"#/components/schemas/{name}", "components": document()["components"]}
+    return jsonschema.Draft202012Validator(schema)
+
+
+def operation(method, path):
+    """The description of a call; None: not in the document."""
+    path = path.split("?")[0].rstrip("/")
+    for p in (path, "/v1" + path, path.removeprefix("/v1")):
+        for pattern, operations in routes():
+            if pattern.match(p):
+                return operations.get(method.lower())
+    return None
+
+
+def hold(name, value, what):
+    wrong = next(validator(name).iter_errors(value), None)
+    if wrong:
+        raise AssertionError(f"{what}: the answer is no {name}: {wrong.json_path}: {wrong.message}\n{str(value)[:600]}")
+
+
+def check(method, path, status, headers, body):
+    """Raises where the document does not allow this answer."""
+    what = f"{method} {path}: {status}"
+    kind = headers.get("content-type", "").split(";")[0]
+    if jsonschema is None or method == "HEAD":
+        return
+    if status >= 400:
+        if kind != "application/json":
+            raise AssertionError(f"{what}: an error of the type {kind!r}")
+        hold("Error", json.loads(body), what)
+        return
+    op = operation(method, path)
+    if op is None or not body:
+        return
+    content = op["responses"]["2XX"]["content"]
+    name = content.get(kind, {}).get("schema", {}).get("$ref", "").rpartition("/")[2]
+    if kind == "application/json":
+        hold(name, json.loads(body), what)
+    elif kind == "text/event-stream":
+        for frame in body.decode().split("\n\n"):
+            if frame and not frame.startswith(":") and frame != "data: [DONE]":
+                value = json.loads(frame.removeprefix("data: "))
+                hold("Error" if "error" in value else name, value, what)
