@@ -1,19 +1,20 @@
 # emu.cmake -- CUDA sources for the host compiler and the emulator in tests/emu.
 #
-# add_emu_test(name sources...): the ctest emu.<name>, label unit, from .cu, .cpp and .c files, each
-# compiled as C++ with every access to memory reported to the emulator (emu.h). .cu files of engine/cuda are
+# add_emu_test(name sources...): the ctest emu.<name>, label unit, from .cu (as C++), .cpp and .c files, each
+# compiled with every access to memory reported to the emulator (emu.h). .cu files of engine/cuda are
 # compiled once, in emu_kernels, which is linked.
 #
 # -fsanitize=thread makes the compiler call hooks, which tests/emu/emu_memory.cpp has: these programs are never
 # linked with a sanitizer's library, in no preset.
-set(emu_flags -Wall -Wextra -Wshadow -O1 -g -ffp-contract=off -DLORAD_EMU -I${PROJECT_SOURCE_DIR}/tests/emu/include)
+set(emu_flags -Wall -Wextra -Wshadow -Wno-unknown-pragmas $<$<COMPILE_LANGUAGE:CXX>:-Wno-deprecated-enum-enum-conversion>
+    -O1 -g -ffp-contract=off -DLORAD_EMU -I${PROJECT_SOURCE_DIR}/tests/emu/include)
 set(emu_watch -fsanitize=thread "SHELL:--param tsan-instrument-func-entry-exit=0")
 add_library(emu STATIC tests/emu/emu.cpp tests/emu/emu_memory.cpp)
 set_target_properties(emu PROPERTIES COMPILE_OPTIONS "${emu_flags};-O2" CXX_STANDARD 20)
 
 function(emu_target name)
     foreach(f IN LISTS ARGN)
-        if(f MATCHES "\\.(cu|c)$")
+        if(f MATCHES "\\.cu$")
             set_source_files_properties(${f} PROPERTIES LANGUAGE CXX)
         endif()
     endforeach()
@@ -29,8 +30,8 @@ else()
     add_library(emu_kernels INTERFACE)
 endif()
 
-# Plain C that the tests need: the sampler that kernels are compared with, the host's part of attention.
-add_library(emu_host STATIC engine/sampler.c engine/cuda/attend_plan.c)
+# Plain C that the tests need: the sampler that kernels are compared with, the host's parts of attention and LoRA.
+add_library(emu_host STATIC engine/sampler.c engine/cuda/attend_plan.c engine/cuda/sgmv_plan.c)
 set_target_properties(emu_host PROPERTIES COMPILE_OPTIONS "-Wall;-Wextra;-Wshadow;-O2;-g;-ffp-contract=off" LINK_OPTIONS "")
 
 function(add_emu_test name)
@@ -45,3 +46,4 @@ add_emu_test(test_emu tests/emu/test_emu.cu)
 add_emu_test(test_rows tests/emu/test_rows.cu)
 add_emu_test(test_attend tests/emu/test_attend.cu)
 add_emu_test(test_sample tests/emu/test_sample.cu)
+add_emu_test(test_sgmv tests/emu/test_sgmv.cu)

@@ -1,6 +1,6 @@
 /* halves.h -- scalar conversions of the 16-bit float types, and the width of our vectors.
  *
- * Private to engine/cpu/ and tests.  Threads: any thread.
+ * Private to engine/cpu/, engine/cuda/ and tests.  Threads: any thread.
  */
 #ifndef ENGINE_CPU_HALVES_H
 #define ENGINE_CPU_HALVES_H
@@ -42,6 +42,26 @@ static inline float f16_to_f32(uint16_t h)
     float out;
     memcpy(&out, &u, sizeof(out));
     return out;
+}
+
+/* Round to nearest even; too large becomes infinite, NaN stays NaN. */
+static inline uint16_t f16_from_f32(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof(u));
+    uint16_t sign = (uint16_t)((u >> 16) & 0x8000U);
+    u &= 0x7FFFFFFFU;
+    if (u > 0x7F800000U) return (uint16_t)(sign | 0x7E00U);
+    if (u >= 0x477FF000U) return (uint16_t)(sign | 0x7C00U); /* 65520 and more */
+    if (u < 0x38800000U) {                                   /* subnormal: multiples of 2^-24 */
+        float a;
+        memcpy(&a, &u, sizeof(a));
+        a += 0.5F; /* whose last place is 2^-24: the addition rounds */
+        memcpy(&u, &a, sizeof(u));
+        return (uint16_t)(sign | (u - 0x3F000000U));
+    }
+    u += 0xFFFU + ((u >> 13) & 1U);
+    return (uint16_t)(sign | ((u - 0x38000000U) >> 13));
 }
 
 #endif

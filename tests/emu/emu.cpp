@@ -256,16 +256,11 @@ thread *lane_of(const thread *t, int lane)
 
 float half_value(uint16_t h, bool bf16)
 {
-    uint32_t u;
     float f;
-    if (bf16) {
-        u = static_cast<uint32_t>(h) << 16;
-        memcpy(&f, &u, 4);
-        return f;
-    }
-    int e = h >> 10 & 31, m = h & 1023;
-    double v = e == 31 ? (m ? NAN : INFINITY) : e ? ldexp(1024 + m, e - 25) : ldexp(m, -24);
-    return static_cast<float>(h & 0x8000 ? -v : v);
+    uint32_t u = static_cast<uint32_t>(h) << 16;
+    if (!bf16) return static_cast<float>(__builtin_bit_cast(_Float16, h));
+    memcpy(&f, &u, 4);
+    return f;
 }
 
 float half_of(const uint32_t *regs, int i, bool bf16)
@@ -281,28 +276,31 @@ void do_mma(thread *any)
 {
     int k_n = any->variant & 31;
     bool bf16 = any->variant & 32;
-    static float a[16][16], b[16][8];
+    static double a[16][16], b[8][16];
     for (int l = 0; l < EMU_WARP; l++) {
         const thread *t = lane_of(any, l);
         int g = l / 4, q = l % 4, n_a = k_n / 4, n_b = k_n / 8;
         for (int i = 0; i < n_a; i++) {
             for (int j = 0; j < 2; j++)
-                a[g + i % 2 * 8][q * 2 + i / 2 * 8 + j] = half_of(t->in, i * 2 + j, bf16);
+                a[g + i % 2 * 8][q * 2 + i / 2 * 8 + j] =
+                    static_cast<double>(half_of(t->in, i * 2 + j, bf16));
         }
         for (int i = 0; i < n_b; i++) {
             for (int j = 0; j < 2; j++)
-                b[q * 2 + i * 8 + j][g] = half_of(t->in + 4, i * 2 + j, bf16);
+                b[g][q * 2 + i * 8 + j] = static_cast<double>(half_of(t->in + 4, i * 2 + j, bf16));
         }
     }
     for (int l = 0; l < EMU_WARP; l++) {
         thread *t = lane_of(any, l);
         for (int i = 0; i < 4; i++) {
-            int row = l / 4 + i / 2 * 8, col = l % 4 * 2 + i % 2;
+            const double *x = a[l / 4 + i / 2 * 8], *y = b[l % 4 * 2 + i % 2];
+            double sum[4] = {0, 0, 0, 0};
+            for (int k = 0; k < k_n; k += 4) {
+                for (int j = 0; j < 4; j++) sum[j] += x[k + j] * y[k + j];
+            }
             float c;
             memcpy(&c, &t->in[6 + i], 4);
-            double sum = 0;
-            for (int k = 0; k < k_n; k++) sum += static_cast<double>(a[row][k]) * b[k][col];
-            c = static_cast<float>(c + sum);
+            c = static_cast<float>(static_cast<double>(c) + (sum[0] + sum[1] + sum[2] + sum[3]));
             memcpy(&t->out[i], &c, 4);
         }
     }

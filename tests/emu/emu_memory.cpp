@@ -235,8 +235,8 @@ void access(uintptr_t p, size_t bytes, emu_access_kind kind, bool wide)
     cell *c = r->cells + (p - r->lo) / 2, *end = r->cells + (p - r->lo + bytes + 1) / 2;
     for (uintptr_t at = p; c < end; c++, at += 2) {
         if (kind == EMU_READ) {
-            check_written(r, c, at);
-            if (races) check_writer(t, r, c, at, "reads");
+            if ((c->flags & (WRITTEN | IN_FLIGHT)) != WRITTEN || r->shared) check_written(r, c, at);
+            if (races && c->w_epoch >= emu_w.launch_epoch) check_writer(t, r, c, at, "reads");
             if (races) note_reader(t, r, c);
             continue;
         }

@@ -1,0 +1,522 @@
+/* sgmv.cu -- the LoRA kernels of sgmv.h for BF16 and F16 (sgmv_f32.cu has F32).
+ *
+ * Names: g = lane / 4 and q = lane % 4 as in intrin.h.  A lane of the shrink loads 8 consecutive k of row g; as
+ * registers {x, y, z, w} they are k-pairs q and q + 4 of two mma: x and y of the first, z and w of the second.
+ */
+#include "engine/cuda/sgmv.h"
+
+#include "engine/cuda/intrin.h"
+#include "engine/cuda/launch.h"
+#include "engine/cuda/sgmv_inside.h"
+
+enum {
+    THREADS = 256,
+    WARPS = THREADS / CU_WARP,
+    PASS = 64, /* ranks of one block of the shrink */
+    TILE_THREADS = 128,
+    TILE_K = 64, /* k of one stage */
+    STAGES = 3,
+    ROW_BLOCKS = WARPS, /* blocks of columns of one block of the expand */
+};
+
+template <bool BF16>
+CU_INLINE void mma16(float *d, const uint32_t *a, const uint32_t *b)
+{
+    if (BF16)
+        cu_mma_bf16_k16(d, a, b);
+    else
+        cu_mma_f16_k16(d, a, b);
+}
+
+template <bool BF16>
+CU_INLINE void mma8(float *d, const uint32_t *a, uint32_t b)
+{
+    if (BF16)
+        cu_mma_bf16_k8(d, a, b);
+    else
+        cu_mma_f16_k8(d, a, b);
+}
+
+/* d += (two rows of 8 k) (a column of 8 k), for the 32 k of four lanes. */
+template <bool BF16>
+CU_INLINE void mma32(float *d, uint4 lo, uint4 hi, uint4 x)
+{
+    uint32_t a0[4] = {lo.x, hi.x, lo.y, hi.y}, b0[2] = {x.x, x.y};
+    uint32_t a1[4] = {lo.z, hi.z, lo.w, hi.w}, b1[2] = {x.z, x.w};
+    mma16<BF16>(d, a0, b0);
+    mma16<BF16>(d, a1, b1);
+}
+
+CU_INLINE uint4 zero16()
+{
+    return make_uint4(0, 0, 0, 0);
+}
+
+/* ---- shrink: chains over warps, planes over blocks -----------------------------------------
+ * v[plane][row][out][r] = A[r] . x[row] over the plane's k, for one chunk, one projection and up to 64 ranks.
+ * Grid (chunk, projection * planes * passes), 8 warps: warp c has chain c.  NT: row blocks of 8. */
+template <int NT, bool BF16>
+static __global__ void __launch_bounds__(THREADS, 2)
+    shrink_kernel(sgmv_args p, int n_plane, int plane_k, int n_pass)
+{
+    CU_STATIC_SHARED(float, red, WARPS *NT * 8 * 16);
+    if ((int)blockIdx.x >= p.counts->n_small) return;
+    int work = (int)blockIdx.y;
+    int pass = work % n_pass, plane = work / n_pass % n_plane, o = work / n_pass / n_plane;
+    const sgmv_chunk c = p.chunk[blockIdx.x];
+    const sgmv_mat m = c.mats[p.out[o].mat];
+    if (pass * PASS >= m.rank) return;
+
+    int t = (int)threadIdx.x, warp = t / CU_WARP, g = t % CU_WARP / 4, q = t % 4;
+    int d8 = (p.d_in + 7) / 8 * 8, end = (plane + 1) * plane_k < d8 ? (plane + 1) * plane_k : d8;
+    const uint16_t *x = (const uint16_t *)p.x + (size_t)c.row0 * (size_t)p.x_stride;
+    int last = (pass + 1) * PASS < m.rank ? (pass + 1) * PASS : m.rank;
+
+    for (int r0 = pass * PASS; r0 < last; r0 += 16) {
+        float acc[NT][4] = {{0}};
+        const uint16_t *lo = r0 + g < m.rank ? sgmv_a_row16(&m, r0 + g, d8) : nullptr;
+        const uint16_t *hi = r0 + g + 8 < m.rank ? sgmv_a_row16(&m, r0 + g + 8, d8) : nullptr;
+        for (int k0 = plane * plane_k + warp * SGMV_SLICE; k0 < end;
+             k0 += SGMV_CHAINS * SGMV_SLICE) {
+            uint4 al[4], ah[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int k = k0 + 32 * i + 8 * q;
+                al[i] = lo && k < end ? cu_ldg16_once(lo + k) : zero16();
+                ah[i] = hi && k < end ? cu_ldg16_once(hi + k) : zero16();
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int k = k0 + 32 * i + 8 * q;
+#pragma unroll
+                for (int nt = 0; nt < NT; nt++) {
+                    int row = nt * 8 + g;
+                    uint4 xv = row < c.n_rows && k < end
+                                   ? cu_ldg16(x + (size_t)row * (size_t)p.x_stride + k)
+                                   : zero16();
+                    mma32<BF16>(acc[nt], al[i], ah[i], xv);
+                }
+            }
+        }
+        __syncthreads(); /* the last ranks' sums have been taken out of red */
+#pragma unroll
+        for (int nt = 0; nt < NT; nt++) {
+            float *to = red + ((warp * NT + nt) * 8 + 2 * q) * 16 + g;
+            to[0] = acc[nt][0];
+            to[16] = acc[nt][1];
+            to[8] = acc[nt][2];
+            to[24] = acc[nt][3];
+        }
+        __syncthreads(); /* all chains are there */
+        for (int i = t; i < NT * 8 * 16; i += THREADS) {
+            int row = i / 16, r = r0 + i % 16;
+            float sum = red[i];
+            for (int w = 1; w < WARPS; w++) sum += red[w * NT * 8 * 16 + i];
+            if (row < c.n_rows && r < (m.rank + 7) / 8 * 8)
+                p.v[(size_t)plane * p.v_plane + sgmv_v_at(&c, row, o) + (size_t)r] = sum;
+        }
+    }
+}
+
+/* ---- shrink: tiles ----------------------------------------------------------------------------
+ * The same values for 64 rows: x comes through shared memory once for up to four 16-rank pieces of all
+ * projections.  Grid (tile, planes * passes), 4 warps of 16 rows each, which walk the 8 chains one after another.
+ *
+ * A stage is x [64][64 k], then A [64][64 k]; its pieces of 16 bytes change halves in odd rows, so that the 8 lanes
+ * of a phase of a shared load meet all banks. */
+typedef struct tile_piece {
+    const sgmv_mat *m; /* NULL: none */
+    int o, r0;
+} tile_piece;
+
+CU_INLINE tile_piece piece_of(const sgmv_args *p, const sgmv_chunk *c, int n)
+{
+    tile_piece none = {nullptr, 0, 0};
+    for (int o = 0; o < p->n_out; o++) {
+        const sgmv_mat *m = c->mats + p->out[o].mat;
+        int pieces = (m->rank + 15) / 16;
+        if (n < pieces) {
+            tile_piece found = {m, o, n * 16};
+            return found;
+        }
+        n -= pieces;
+    }
+    return none;
+}
+
+CU_INLINE int swizzled(int row, int piece)
+{
+    return row * TILE_K + (piece ^ (row & 1) << 2) * 8;
+}
+
+template <bool BF16>
+static __global__ void __launch_bounds__(TILE_THREADS)
+    shrink_tile_kernel(sgmv_args p, int n_plane, int plane_k)
+{
+    CU_STATIC_SHARED(uint16_t, stage, STAGES * 2 * SGMV_TILE_ROWS * TILE_K);
+    if ((int)blockIdx.x >= p.counts->n_tile) return;
+    int plane = (int)blockIdx.y % n_plane, first = (int)blockIdx.y / n_plane * 4;
+    const sgmv_chunk c = p.tile[blockIdx.x];
+    tile_piece piece[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) piece[i] = piece_of(&p, &c, first + i);
+    if (!piece[0].m) return;
+
+    int t = (int)threadIdx.x, warp = t / CU_WARP, g = t % CU_WARP / 4, q = t % 4;
+    int d8 = (p.d_in + 7) / 8 * 8, begin = plane * plane_k;
+    int end = begin + plane_k < d8 ? begin + plane_k : d8;
+
+    /* What this thread copies of each stage: 16 bytes of rows t / 8 + 16 i of x and of A. */
+    int mine = t % 8;
+    const uint16_t *xs[4], *as[4];
+    uint32_t valid = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int row = t / 8 + 16 * i;
+        bool has_x = row < c.n_rows, has_a = piece[i].m && piece[i].r0 + t / 8 < piece[i].m->rank;
+        xs[i] = (const uint16_t *)p.x + (size_t)(c.row0 + (has_x ? row : 0)) * (size_t)p.x_stride;
+        as[i] = has_a ? sgmv_a_row16(piece[i].m, piece[i].r0 + t / 8, d8) : xs[i];
+        valid |= (uint32_t)has_x << i | (uint32_t)has_a << (4 + i);
+    }
+
+    /* Stage s of the walk: half s % 2 of the s / 2-th slice that exists, chain by chain. */
+    int n_slice = (end - begin + SGMV_SLICE - 1) / SGMV_SLICE;
+    float acc[2][4][4] = {{{0}}}, sum[2][4][4] = {{{0}}};
+    int chain = 0, slice = 0;     /* of the stage to be computed */
+    int f_chain = 0, f_slice = 0; /* of the stage to be fetched */
+    int n_stage = 2 * n_slice;
+    for (int s = -(STAGES - 1); s < n_stage; s++) {
+        int f = s + STAGES - 1;
+        if (s >= 0) {
+            CU_CP_ASYNC_WAIT(STAGES - 2);
+            __syncthreads(); /* all of stage s is there, and stage s - 1 has been read by everybody */
+        }
+        if (f < n_stage) {
+            int k = begin + f_slice * SGMV_SLICE + f % 2 * TILE_K + mine * 8;
+            bool in = k < end;
+            uint16_t *to = stage + f % STAGES * 2 * SGMV_TILE_ROWS * TILE_K;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int at = swizzled(t / 8 + 16 * i, mine);
+                cu_cp_async16_or_zero(to + at, xs[i] + (in ? k : 0), in && valid >> i & 1);
+                cu_cp_async16_or_zero(to + SGMV_TILE_ROWS * TILE_K + at, as[i] + (in ? k : 0),
+                                      in && valid >> (4 + i) & 1);
+            }
+            if (f % 2 == 1) {
+                f_slice += SGMV_CHAINS;
+                if (f_slice >= n_slice) f_slice = ++f_chain;
+            }
+        }
+        cu_cp_async_commit(); /* empty ones too: the wait counts them */
+        if (s < 0) continue;
+        const uint16_t *xt = stage + s % STAGES * 2 * SGMV_TILE_ROWS * TILE_K;
+        const uint16_t *at = xt + SGMV_TILE_ROWS * TILE_K;
+#pragma unroll
+        for (int i = 0; i < TILE_K / 32; i++) {
+            uint4 xv[2];
+#pragma unroll
+            for (int nt = 0; nt < 2; nt++)
+                xv[nt] = cu_ld16(xt + swizzled(warp * 16 + nt * 8 + g, 4 * i + q));
+#pragma unroll
+            for (int mt = 0; mt < 4; mt++) {
+                uint4 lo = cu_ld16(at + swizzled(mt * 16 + g, 4 * i + q));
+                uint4 hi = cu_ld16(at + swizzled(mt * 16 + 8 + g, 4 * i + q));
+#pragma unroll
+                for (int nt = 0; nt < 2; nt++) mma32<BF16>(acc[nt][mt], lo, hi, xv[nt]);
+            }
+        }
+        if (s % 2 == 1) {
+            slice += SGMV_CHAINS;
+            if (slice >= n_slice) { /* the chain's end */
+#pragma unroll
+                for (int i = 0; i < 32; i++) {
+                    float *a = &acc[i / 16][i / 4 % 4][i % 4], *b = &sum[i / 16][i / 4 % 4][i % 4];
+                    *b = chain ? *b + *a : *a;
+                    *a = 0;
+                }
+                slice = ++chain;
+            }
+        }
+    }
+    CU_CP_ASYNC_WAIT(0);
+#pragma unroll
+    for (int mt = 0; mt < 4; mt++) {
+        if (!piece[mt].m) continue;
+        int rank8 = (piece[mt].m->rank + 7) / 8 * 8;
+#pragma unroll
+        for (int nt = 0; nt < 2; nt++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int row = warp * 16 + nt * 8 + 2 * q + i % 2, r = piece[mt].r0 + g + i / 2 * 8;
+                float s = sum[nt][mt][i];
+                for (int rest = chain; rest < SGMV_CHAINS; rest++) s += 0.0F; /* chains without k */
+                if (row < c.n_rows && r < rank8)
+                    p.v[(size_t)plane * p.v_plane + sgmv_v_at(&c, row, piece[mt].o) + (size_t)r] =
+                        s;
+            }
+        }
+    }
+}
+
+/* ---- expand -----------------------------------------------------------------------------------
+ * out = gain (in + scale B v) + bias + res for one chunk and 8 blocks of 64 columns, a warp each.
+ * Grid (chunk, blocks of columns / 8 of all projections).  B goes from memory into fragments; v, its planes added, lies
+ * in shared memory as high and low halves [row][rank]. */
+CU_INLINE void b_fragments(uint4 *b, const uint16_t *block, int k, int lane)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        b[i] = cu_ldg16_once(block + (size_t)k * SGMV_COLS + (i * 32 + lane) * 8);
+}
+
+template <bool BF16>
+CU_INLINE uint32_t pair_of(float a, float b)
+{
+    return BF16 ? cu_bf16x2_of(a, b) : cu_f16x2_of(a, b);
+}
+
+template <bool BF16>
+CU_INLINE float low_of(uint32_t pair)
+{
+    return BF16 ? cu_bf16_lo(pair) : cu_f32_of_f16((uint16_t)(pair & 0xFFFFU));
+}
+
+template <bool BF16>
+CU_INLINE float high_of(uint32_t pair)
+{
+    return BF16 ? cu_bf16_hi(pair) : cu_f32_of_f16((uint16_t)(pair >> 16));
+}
+
+template <int NT, bool BF16>
+static __global__ void __launch_bounds__(THREADS, 2)
+    expand_kernel(sgmv_args p, int n_plane, int rank16)
+{
+    CU_SHARED(uint32_t, vs); /* pairs: high [NT * 8][row_words], then low */
+    int n = p.all_rows ? p.counts->n_all : p.counts->n_lora;
+    if ((int)blockIdx.x >= n) return;
+    int o = 0, group = (int)blockIdx.y;
+    for (; group >= sgmv_groups(p.out[o].d_out, ROW_BLOCKS); o++)
+        group -= sgmv_groups(p.out[o].d_out, ROW_BLOCKS);
+    const sgmv_chunk c = p.chunk[blockIdx.x];
+    const sgmv_out out = p.out[o];
+    sgmv_mat m;
+    if (!sgmv_needed(&m, &c, &out)) return;
+
+    int t = (int)threadIdx.x, warp = t / CU_WARP, lane = t % CU_WARP, g = lane / 4, q = lane % 4;
+    int col0 = (group * ROW_BLOCKS + warp) * SGMV_COLS, rank8 = (m.rank + 7) / 8 * 8;
+    bool has = col0 < out.d_out;
+    const uint16_t *block = has && m.rank ? (const uint16_t *)sgmv_b_block(&m, col0, 2) : nullptr;
+    uint4 b[4];
+    if (block && rank8 >= 16) b_fragments(b, block, 0, lane); /* on its way during the sums */
+
+    int pairs = rank8 / 2, row_words = rank16 / 2 + 4;
+    for (int i = t; i < NT * 8 * pairs; i += THREADS) {
+        int row = i / pairs, r = i % pairs * 2;
+        float v0 = 0, v1 = 0;
+        if (row < c.n_rows) {
+            const float *v = p.v + sgmv_v_at(&c, row, o) + r;
+            float2 sum = *(const float2 *)v;
+            v0 = sum.x;
+            v1 = sum.y;
+            for (int s = 1; s < n_plane; s++) {
+                float2 more = *(const float2 *)(v + (size_t)s * p.v_plane);
+                v0 += more.x;
+                v1 += more.y;
+            }
+        }
+        uint32_t high = pair_of<BF16>(v0, v1);
+        vs[row * row_words + r / 2] = high;
+        vs[(NT * 8 + row) * row_words + r / 2] =
+            pair_of<BF16>(v0 - low_of<BF16>(high), v1 - high_of<BF16>(high));
+    }
+    __syncthreads(); /* v is there */
+    if (!has) return;
+
+    float acc[NT][4][4] = {{{0}}};
+    int k = 0;
+    for (; k + 16 <= rank8; k += 16) {
+        uint4 now[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) now[i] = b[i];
+        if (k + 32 <= rank8) b_fragments(b, block, k + 16, lane);
+#pragma unroll
+        for (int nt = 0; nt < NT; nt++) {
+            const uint32_t *high = vs + (nt * 8 + g) * row_words + k / 2 + q;
+            const uint32_t *low = high + NT * 8 * row_words;
+            uint32_t vh[2] = {high[0], high[4]}, vl[2] = {low[0], low[4]};
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint32_t a[4] = {now[i].x, now[i].y, now[i].z, now[i].w};
+                mma16<BF16>(acc[nt][i], a, vh);
+                mma16<BF16>(acc[nt][i], a, vl);
+            }
+        }
+    }
+    if (k < rank8) {
+        uint2 tail[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            tail[i] = cu_ldg8_once(block + (size_t)k * SGMV_COLS + (i * 32 + lane) * 4);
+#pragma unroll
+        for (int nt = 0; nt < NT; nt++) {
+            const uint32_t *high = vs + (nt * 8 + g) * row_words + k / 2 + q;
+            uint32_t vh = high[0], vl = high[NT * 8 * row_words];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint32_t a[2] = {tail[i].x, tail[i].y};
+                mma8<BF16>(acc[nt][i], a, vh);
+                mma8<BF16>(acc[nt][i], a, vl);
+            }
+        }
+    }
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) { /* row 2q + i % 2, columns 4g.. and 32 + 4g.. */
+            int row = nt * 8 + 2 * q + i % 2;
+            if (row >= c.n_rows) continue;
+            sgmv_put(&out, &m, c.row0 + row, col0 + i / 2 * 32 + 4 * g, acc[nt][0][i],
+                     acc[nt][1][i], acc[nt][2][i], acc[nt][3][i]);
+        }
+    }
+}
+
+/* ---- gather ------------------------------------------------------------------------------------
+ * v[0][row][0][r] = A[token[row]][r].  Grid (chunk), threads over (row, r). */
+static __global__ void gather_kernel(sgmv_args p, const int32_t *token, int n_vocab)
+{
+    if ((int)blockIdx.x >= p.counts->n_lora) return;
+    const sgmv_chunk c = p.chunk[blockIdx.x];
+    const sgmv_mat m = c.mats[p.out[0].mat];
+    int rank8 = (m.rank + 7) / 8 * 8;
+    for (int i = (int)threadIdx.x; i < c.n_rows * rank8; i += THREADS) {
+        int row = i / rank8, r = i % rank8, id = token[c.row0 + row];
+        float v = 0;
+        if (r < m.rank && id >= 0 && id < n_vocab) {
+            size_t at = (size_t)id * (size_t)m.rank + (size_t)r;
+            v = p.type == DT_F32    ? ((const float *)m.a)[at]
+                : p.type == DT_BF16 ? cu_f32_of_bf16(((const uint16_t *)m.a)[at])
+                                    : cu_f32_of_f16(((const uint16_t *)m.a)[at]);
+        }
+        p.v[sgmv_v_at(&c, row, 0) + (size_t)r] = v;
+    }
+}
+
+cudaError_t cu_sgmv_gather(cudaStream_t stream, const sgmv_args *p, const int32_t *token,
+                           int n_vocab)
+{
+    if (p->max_lora > 0)
+        CU_LAUNCH(gather_kernel, dim3((unsigned)p->max_lora), dim3(THREADS), 0, stream, *p, token,
+                  n_vocab);
+    return cudaGetLastError();
+}
+
+/* ---- round ---------------------------------------------------------------------------------------
+ * out = x in two bytes, 8 values a thread. */
+static __global__ void round_kernel(uint16_t *out, int out_stride, bool bf16, const float *x,
+                                    int x_stride, int n_rows, int cols)
+{
+    int width = (cols + 7) / 8;
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    int row = (int)(i / (size_t)width), k = (int)(i % (size_t)width) * 8;
+    if (row >= n_rows) return;
+    const float *from = x + (size_t)row * (size_t)x_stride + k;
+    float v[8];
+    if (k + 8 <= cols && x_stride % 4 == 0) {
+        float4 a = cu_ld_f32x4(from), b = cu_ld_f32x4(from + 4);
+        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+        v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+    } else {
+#pragma unroll
+        for (int j = 0; j < 8; j++) v[j] = k + j < cols ? from[j] : 0.0F;
+    }
+    uint4 r = bf16 ? make_uint4(cu_bf16x2_of(v[0], v[1]), cu_bf16x2_of(v[2], v[3]),
+                                cu_bf16x2_of(v[4], v[5]), cu_bf16x2_of(v[6], v[7]))
+                   : make_uint4(cu_f16x2_of(v[0], v[1]), cu_f16x2_of(v[2], v[3]),
+                                cu_f16x2_of(v[4], v[5]), cu_f16x2_of(v[6], v[7]));
+    cu_st16(out + (size_t)row * (size_t)out_stride + k, r);
+}
+
+cudaError_t cu_round_rows(cudaStream_t stream, void *out, int out_stride, dtype type,
+                          const float *x, int x_stride, int n_rows, int cols)
+{
+    size_t n = (size_t)n_rows * (size_t)((cols + 7) / 8);
+    if (n > 0)
+        CU_LAUNCH(round_kernel, dim3((unsigned)((n + THREADS - 1) / THREADS)), dim3(THREADS), 0,
+                  stream, (uint16_t *)out, out_stride, type == DT_BF16, x, x_stride, n_rows, cols);
+    return cudaGetLastError();
+}
+
+/* ---- launches ------------------------------------------------------------------------------------ */
+
+template <int NT, bool BF16>
+static void launch_shrink(cudaStream_t stream, const sgmv_args *p, int n_plane, int plane_k)
+{
+    int n_pass = (p->rank_max + PASS - 1) / PASS;
+    dim3 grid((unsigned)p->max_small, (unsigned)(p->n_out * n_plane * n_pass));
+    CU_LAUNCH((shrink_kernel<NT, BF16>), grid, dim3(THREADS), 0, stream, *p, n_plane, plane_k,
+              n_pass);
+}
+
+template <bool BF16>
+static void launch_shrinks(cudaStream_t stream, const sgmv_args *p)
+{
+    int n_plane = sgmv_planes(p->d_in, p->type), plane_k = sgmv_plane_k(p->d_in, p->type);
+    if (p->max_small > 0 && p->chunk_rows <= 8)
+        launch_shrink<1, BF16>(stream, p, n_plane, plane_k);
+    else if (p->max_small > 0 && p->chunk_rows <= 16)
+        launch_shrink<2, BF16>(stream, p, n_plane, plane_k);
+    else if (p->max_small > 0)
+        launch_shrink<4, BF16>(stream, p, n_plane, plane_k);
+    if (p->max_tile > 0) {
+        int pieces = p->n_out * ((p->rank_max + 15) / 16);
+        dim3 grid((unsigned)p->max_tile, (unsigned)(n_plane * ((pieces + 3) / 4)));
+        CU_LAUNCH((shrink_tile_kernel<BF16>), grid, dim3(TILE_THREADS), 0, stream, *p, n_plane,
+                  plane_k);
+    }
+}
+
+cudaError_t cu_sgmv_shrink(cudaStream_t stream, const sgmv_args *p)
+{
+    if (p->n_out <= 0 || p->rank_max <= 0) return cudaSuccess;
+    if (p->type == DT_F32) return sgmv_f32_shrink(stream, p);
+    if (p->type == DT_BF16)
+        launch_shrinks<true>(stream, p);
+    else
+        launch_shrinks<false>(stream, p);
+    return cudaGetLastError();
+}
+
+template <int NT, bool BF16>
+static void launch_expand(cudaStream_t stream, const sgmv_args *p, dim3 grid)
+{
+    int rank16 = (p->rank_max + 15) / 16 * 16;
+    size_t shared = (size_t)(2 * NT * 8) * (size_t)(rank16 / 2 + 4) * sizeof(uint32_t);
+    CU_LAUNCH((expand_kernel<NT, BF16>), grid, dim3(THREADS), shared, stream, *p,
+              sgmv_planes(p->d_in, p->type), rank16);
+}
+
+template <bool BF16>
+static void launch_expands(cudaStream_t stream, const sgmv_args *p, dim3 grid)
+{
+    if (p->chunk_rows <= 8)
+        launch_expand<1, BF16>(stream, p, grid);
+    else if (p->chunk_rows <= 16)
+        launch_expand<2, BF16>(stream, p, grid);
+    else
+        launch_expand<4, BF16>(stream, p, grid);
+}
+
+cudaError_t cu_sgmv_expand(cudaStream_t stream, const sgmv_args *p)
+{
+    int chunks = p->all_rows ? p->max_all : p->max_lora, groups = 0;
+    for (int o = 0; o < p->n_out; o++) groups += sgmv_groups(p->out[o].d_out, ROW_BLOCKS);
+    if (chunks <= 0 || groups == 0) return cudaSuccess;
+    if (p->type == DT_F32) return sgmv_f32_expand(stream, p);
+    dim3 grid((unsigned)chunks, (unsigned)groups);
+    if (p->type == DT_BF16)
+        launch_expands<true>(stream, p, grid);
+    else
+        launch_expands<false>(stream, p, grid);
+    return cudaGetLastError();
+}

@@ -1,0 +1,90 @@
+/* sgmv_inside.h -- what sgmv.cu and sgmv_f32.cu share: where things lie, and the last step of an output. */
+#ifndef ENGINE_CUDA_SGMV_INSIDE_H
+#define ENGINE_CUDA_SGMV_INSIDE_H
+
+#include "engine/cuda/intrin.h"
+#include "engine/cuda/sgmv.h"
+
+cudaError_t sgmv_f32_shrink(cudaStream_t stream, const sgmv_args *args);
+cudaError_t sgmv_f32_expand(cudaStream_t stream, const sgmv_args *args);
+
+/* Blocks of `each` * SGMV_COLS columns. */
+static __host__ __device__ __forceinline__ int sgmv_groups(int d_out, int each)
+{
+    return (d_out + each * SGMV_COLS - 1) / (each * SGMV_COLS);
+}
+
+/* Row r of A, `bytes` long. */
+CU_INLINE const char *sgmv_a_row(const sgmv_mat *m, int r, size_t bytes)
+{
+    if (r < m->a_first) return (const char *)m->a + (size_t)r * bytes;
+    int rest = r - m->a_first;
+    return (const char *)m->a_more[rest / m->a_each] + (size_t)(rest % m->a_each) * bytes;
+}
+
+CU_INLINE const uint16_t *sgmv_a_row16(const sgmv_mat *m, int r, int d8)
+{
+    return (const uint16_t *)sgmv_a_row(m, r, (size_t)d8 * 2);
+}
+
+/* The block of B that begins with column col0. */
+CU_INLINE const char *sgmv_b_block(const sgmv_mat *m, int col0, int element_bytes)
+{
+    size_t each = (size_t)((m->rank + 7) / 8 * 8) * (size_t)element_bytes; /* a column's */
+    if (col0 < m->b_first) return (const char *)m->b + (size_t)col0 * each;
+    int rest = col0 - m->b_first;
+    return (const char *)m->b_more[rest / m->b_each] + (size_t)(rest % m->b_each) * each;
+}
+
+CU_INLINE size_t sgmv_v_at(const sgmv_chunk *c, int row, int o)
+{
+    return (size_t)c->v0 + (size_t)(row * SGMV_OUT_MAX + o) * (size_t)c->v_rank;
+}
+
+/* The chunk's matrix for this output (all zero: none), and whether there is anything to do. */
+CU_INLINE bool sgmv_needed(sgmv_mat *m, const sgmv_chunk *c, const sgmv_out *out)
+{
+    if (c->mats) {
+        *m = c->mats[out->mat];
+    } else {
+        sgmv_mat none = {nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, 0, 0, 0, 0, 0, 0};
+        *m = none;
+    }
+    return m->rank > 0 || m->gain || m->bias || out->bias || out->res || out->in != out->out;
+}
+
+CU_INLINE float sgmv_value(const sgmv_out *out, const sgmv_mat *m, int col, float in, float res,
+                           float sum)
+{
+    float y = m->rank > 0 ? fmaf(m->scale, sum, in) : in;
+    const float *bias = m->bias ? m->bias : out->bias;
+    if (m->gain) y *= m->gain[col];
+    if (bias) y += bias[col];
+    if (out->res) y += res;
+    return y;
+}
+
+/* Columns col .. col + 3 of a row, those that exist. */
+CU_INLINE void sgmv_put(const sgmv_out *out, const sgmv_mat *m, int row, int col, float s0,
+                        float s1, float s2, float s3)
+{
+    const float *in = out->in + (size_t)row * (size_t)out->in_stride + col;
+    const float *res = out->res ? out->res + (size_t)row * (size_t)out->res_stride + col : in;
+    float *y = out->out + (size_t)row * (size_t)out->out_stride + col;
+    bool wide = (((uintptr_t)in | (uintptr_t)res | (uintptr_t)y) & 15) == 0;
+    if (wide && col + 4 <= out->d_out) {
+        float4 i = cu_ld_f32x4(in), r = out->res ? cu_ld_f32x4(res) : i;
+        cu_st_f32x4(y, make_float4(sgmv_value(out, m, col, i.x, r.x, s0),
+                                   sgmv_value(out, m, col + 1, i.y, r.y, s1),
+                                   sgmv_value(out, m, col + 2, i.z, r.z, s2),
+                                   sgmv_value(out, m, col + 3, i.w, r.w, s3)));
+        return;
+    }
+    float s[4] = {s0, s1, s2, s3};
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        if (col + j < out->d_out) y[j] = sgmv_value(out, m, col + j, in[j], res[j], s[j]);
+    }
+}
+
+#endif

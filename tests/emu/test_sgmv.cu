@@ -1,0 +1,695 @@
+/* test_sgmv.cu -- the LoRA kernels under the emulator: against double precision over popularities, ranks and
+ * rows, and bit for bit against themselves in other company, other chunks, and tiles.
+ *
+ * Threads run in random order in all but the first case of each test; everything that the emulator watches is watched.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <check.h>
+
+#include "engine/cpu/halves.h"
+#include "engine/cuda/sgmv.h"
+#include "tests/emu/emu.h"
+
+enum { ADAPTERS_MAX = 130, MATS = 3, WORDS_MAX = 64 };
+
+static uint64_t rng = 1;
+
+static uint32_t draw(void)
+{
+    rng = rng * 6364136223846793005ULL + 1442695040888963407ULL;
+    return (uint32_t)(rng >> 33);
+}
+
+static float uniform(void)
+{
+    return (float)draw() / (float)(1U << 30) - 1.0F;
+}
+
+static void *device_copy(const void *from, size_t bytes)
+{
+    void *p = emu_alloc(bytes);
+    if (bytes) memcpy(p, from, bytes);
+    emu_wrote(p, bytes);
+    return p;
+}
+
+static float rounded(float f, dtype type)
+{
+    return type == DT_F32    ? f
+           : type == DT_BF16 ? bf16_to_f32(bf16_from_f32(f))
+                             : f16_to_f32(f16_from_f32(f));
+}
+
+/* Values and where they lie: host floats as the device has them, after rounding. */
+typedef struct {
+    float *a, *b, *gain, *bias; /* [rank][d_in], [d_out][rank] */
+    int rank;
+    float scale;
+} plain_mat;
+
+typedef struct {
+    dtype type;
+    int d_in, n_out, d_out[SGMV_OUT_MAX], n_adapter, rank_max;
+    plain_mat plain[ADAPTERS_MAX][MATS];
+    sgmv_mat *mats[ADAPTERS_MAX]; /* on the device */
+    void *held[ADAPTERS_MAX * MATS * 12];
+    int n_held;
+} world;
+
+static void *hold(world *w, void *p)
+{
+    ck_assert_int_lt(w->n_held, (int)(sizeof(w->held) / sizeof(w->held[0])));
+    return w->held[w->n_held++] = p;
+}
+
+static float *random_floats(size_t n, float scale, dtype type)
+{
+    float *v = (float *)malloc((n + 1) * sizeof(*v));
+    for (size_t i = 0; i < n; i++) v[i] = rounded(uniform() * scale, type);
+    return v;
+}
+
+/* Packs rows [row0, row0 + n) of A into a piece of its own. */
+static void *a_piece(world *w, const plain_mat *pm, int row0, int n)
+{
+    size_t bytes = sgmv_a_bytes(w->type, n, w->d_in);
+    void *host = malloc(bytes);
+    sgmv_pack(w->type, host, NULL, pm->a + (size_t)row0 * (size_t)w->d_in, NULL, DT_F32, n, w->d_in,
+              1);
+    void *p = hold(w, device_copy(host, bytes));
+    free(host);
+    return p;
+}
+
+static void *b_piece(world *w, const plain_mat *pm, int col0, int n)
+{
+    size_t bytes = sgmv_b_bytes(w->type, pm->rank, n);
+    void *host = malloc(bytes);
+    sgmv_pack(w->type, NULL, host, NULL, pm->b + (size_t)col0 * (size_t)pm->rank, DT_F32, pm->rank,
+              1, n);
+    void *p = hold(w, device_copy(host, bytes));
+    free(host);
+    return p;
+}
+
+static int min_of(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* One matrix, in several pieces now and then. */
+static sgmv_mat device_mat(world *w, plain_mat *pm, int d_out, bool pieces)
+{
+    lora_mat lm = {};
+    lora_split sp = {};
+    const void *a_more[WORDS_MAX], *b_more[WORDS_MAX], *more[2 * WORDS_MAX];
+    int a_first = pm->rank, b_first = d_out;
+    lm.rank = pm->rank;
+    lm.scale = pm->scale;
+    if (pieces && pm->rank > 4) a_first = 4;
+    if (pieces && d_out > SGMV_COLS) b_first = SGMV_COLS;
+    lm.a = a_piece(w, pm, 0, a_first);
+    lm.b = b_piece(w, pm, 0, b_first);
+    if (a_first < pm->rank || b_first < d_out) {
+        sp = (lora_split){.a_first = a_first,
+                          .a_each = 8,
+                          .b_first = b_first,
+                          .b_each = SGMV_COLS,
+                          .a = a_more,
+                          .b = b_more};
+        for (int r = a_first, i = 0; r < pm->rank; r += 8)
+            a_more[i++] = a_piece(w, pm, r, min_of(8, pm->rank - r));
+        for (int c = b_first, i = 0; c < d_out; c += SGMV_COLS)
+            b_more[i++] = b_piece(w, pm, c, min_of(SGMV_COLS, d_out - c));
+        lm.split = &sp;
+    }
+    if (pm->gain) lm.gain = (float *)hold(w, device_copy(pm->gain, (size_t)d_out * 4));
+    if (pm->bias) lm.bias = (float *)hold(w, device_copy(pm->bias, (size_t)d_out * 4));
+    sgmv_mat out;
+    void *table = emu_alloc(sizeof(more));
+    int n = sgmv_mat_of(&out, &lm, d_out, more, (const void *const *)table);
+    ck_assert_int_le(n, 2 * WORDS_MAX);
+    memcpy(table, more, (size_t)n * sizeof(*more));
+    emu_wrote(table, (size_t)n * sizeof(*more));
+    hold(w, table);
+    return out;
+}
+
+/* ranks: 0-terminated list, drawn from; some targets are missing. */
+static void world_make(world *w, dtype type, int d_in, const int *d_out, int n_out, int n_adapter,
+                       const int *ranks, bool extras)
+{
+    memset(w, 0, sizeof(*w));
+    w->type = type;
+    w->d_in = d_in;
+    w->n_out = n_out;
+    w->n_adapter = n_adapter;
+    int n_rank = 0;
+    for (; ranks[n_rank]; n_rank++)
+        w->rank_max = ranks[n_rank] > w->rank_max ? ranks[n_rank] : w->rank_max;
+    for (int i = 0; i < n_adapter; i++) {
+        sgmv_mat mats[MATS] = {};
+        for (int o = 0; o < n_out; o++) {
+            plain_mat *pm = &w->plain[i][o];
+            if (n_out > 1 && draw() % 5 == 0) continue;
+            size_t rank = (size_t)ranks[draw() % (unsigned)n_rank];
+            w->d_out[o] = d_out[o];
+            pm->rank = (int)rank;
+            pm->scale = 0.5F + (float)(draw() % 4);
+            pm->a = random_floats(rank * (size_t)d_in, 0.5F, type);
+            pm->b = random_floats(rank * (size_t)d_out[o], 0.5F, type);
+            if (extras && i % 3 == 1) pm->gain = random_floats((size_t)d_out[o], 2, DT_F32);
+            if (extras && i % 2 == 1) pm->bias = random_floats((size_t)d_out[o], 2, DT_F32);
+            mats[o] = device_mat(w, pm, d_out[o], draw() % 3 == 0);
+        }
+        w->mats[i] = (sgmv_mat *)hold(w, device_copy(mats, sizeof(mats)));
+    }
+    for (int o = 0; o < n_out; o++) w->d_out[o] = d_out[o];
+}
+
+static void world_free(world *w)
+{
+    for (int i = 0; i < w->n_held; i++) emu_free(w->held[i]);
+    for (int i = 0; i < w->n_adapter; i++) {
+        for (int o = 0; o < w->n_out; o++) {
+            plain_mat *pm = &w->plain[i][o];
+            free(pm->a);
+            free(pm->b);
+            free(pm->gain);
+            free(pm->bias);
+        }
+    }
+}
+
+/* A step: rows, their adapters (-1: base), sorted. */
+typedef struct {
+    int n_rows, stride, chunk_rows, tile_from, odd; /* odd: unaligned outputs */
+    const int *adapter;
+    const float *x; /* [n_rows][d_in], rounded */
+    const float *in[SGMV_OUT_MAX], *res, *bias[SGMV_OUT_MAX];
+    bool spare; /* grids larger than needed, as in a captured graph */
+} step_of;
+
+static int segments(sgmv_seg *seg, const world *w, const step_of *s)
+{
+    int n = 0;
+    for (int i = 0; i < s->n_rows; i++) {
+        const sgmv_mat *mats = s->adapter[i] < 0 ? NULL : w->mats[s->adapter[i]];
+        if (n == 0 || s->adapter[i] != s->adapter[i - 1]) {
+            sgmv_seg sg = {};
+            sg.mats = mats;
+            sg.row0 = i;
+            for (int o = 0; o < w->n_out && mats; o++)
+                sg.rank_max = sg.rank_max > mats[o].rank ? sg.rank_max : mats[o].rank;
+            seg[n++] = sg;
+        }
+        seg[n - 1].n_rows++;
+    }
+    return n;
+}
+
+/* Runs the step; y[o] gets host arrays [n_rows][d_out]. */
+static void run(const world *w, const step_of *s, float **y)
+{
+    int n = s->n_rows, x_stride = (w->d_in + 7) / 8 * 8 + 8;
+    sgmv_seg seg[ADAPTERS_MAX + 1];
+    int n_seg = segments(seg, w, s), max_chunk = n_seg + n / s->chunk_rows;
+    int max_tile = n_seg + n / SGMV_TILE_ROWS;
+    sgmv_chunk *chunk = (sgmv_chunk *)calloc((size_t)max_chunk + 1, sizeof(*chunk));
+    sgmv_chunk *tile = (sgmv_chunk *)calloc((size_t)max_tile + 1, sizeof(*tile));
+    sgmv_counts counts;
+    int64_t floats = sgmv_plan(chunk, max_chunk, tile, max_tile, &counts, seg, n_seg, s->chunk_rows,
+                               s->tile_from);
+    ck_assert_int_ge(floats, 0);
+
+    sgmv_args a = {};
+    a.type = w->type;
+    a.d_in = w->d_in;
+    a.x_stride = x_stride;
+    float *wide = (float *)malloc(((size_t)n * (size_t)w->d_in + 1) * 4);
+    memcpy(wide, s->x, (size_t)n * (size_t)w->d_in * 4);
+    float *x32 = (float *)device_copy(wide, (size_t)n * (size_t)w->d_in * 4);
+    void *x = x32, *x16 = NULL;
+    if (w->type == DT_F32) {
+        a.x_stride = w->d_in;
+    } else {
+        x16 = x = emu_alloc((size_t)n * (size_t)x_stride * 2);
+        cu_round_rows(NULL, x16, x_stride, w->type, x32, w->d_in, n, w->d_in);
+    }
+    a.x = x;
+    int planes = sgmv_planes(w->d_in, w->type);
+    a.v = (float *)emu_alloc((size_t)planes * (size_t)floats * 4);
+    a.v_plane = (size_t)floats;
+    void *d_counts = device_copy(&counts, sizeof(counts));
+    void *d_chunk = device_copy(chunk, (size_t)max_chunk * sizeof(*chunk));
+    void *d_tile = device_copy(tile, (size_t)max_tile * sizeof(*tile));
+    a.counts = (sgmv_counts *)d_counts;
+    a.chunk = (sgmv_chunk *)d_chunk;
+    a.tile = (sgmv_chunk *)d_tile;
+    int more = s->spare ? 3 : 0;
+    a.max_small = counts.n_small + more;
+    a.max_tile = counts.n_tile + more;
+    a.max_lora = counts.n_lora + more;
+    a.max_all = counts.n_all + more;
+    a.chunk_rows = s->chunk_rows;
+    a.rank_max = w->rank_max;
+    a.all_rows = s->res || s->bias[0];
+    a.n_out = w->n_out;
+    void *held[SGMV_OUT_MAX * 4] = {NULL};
+    int n_held = 0;
+    float *out[SGMV_OUT_MAX];
+    for (int o = 0; o < w->n_out; o++) {
+        size_t d = (size_t)w->d_out[o], stride = d + (size_t)s->odd;
+        float *host = (float *)malloc(((size_t)n * stride + 1) * 4);
+        for (size_t i = 0; i < (size_t)n; i++) {
+            for (size_t j = 0; j < stride; j++)
+                host[i * stride + j] = j < d ? s->in[o][i * d + j] : -7;
+        }
+        out[o] = (float *)device_copy(host, (size_t)n * stride * 4);
+        held[n_held++] = out[o];
+        free(host);
+        sgmv_out so = {};
+        so.in = so.out = out[o];
+        so.in_stride = so.out_stride = (int)stride;
+        so.d_out = (int)d;
+        so.mat = o;
+        if (s->res) {
+            so.res = (float *)(held[n_held++] = device_copy(s->res, (size_t)n * d * 4));
+            so.res_stride = (int)d;
+        }
+        if (s->bias[o]) so.bias = (float *)(held[n_held++] = device_copy(s->bias[o], d * 4));
+        a.out[o] = so;
+    }
+    ck_assert_int_eq(cu_sgmv_shrink(NULL, &a), cudaSuccess);
+    ck_assert_int_eq(cu_sgmv_expand(NULL, &a), cudaSuccess);
+    for (int o = 0; o < w->n_out; o++) {
+        size_t d = (size_t)w->d_out[o], stride = d + (size_t)s->odd;
+        y[o] = (float *)malloc(((size_t)n * d + 1) * 4);
+        for (size_t i = 0; i < (size_t)n; i++) {
+            memcpy(y[o] + i * d, out[o] + i * stride, d * 4);
+            for (size_t j = d; j < stride; j++) ck_assert(out[o][i * stride + j] == -7);
+        }
+    }
+    for (int i = 0; i < n_held; i++) emu_free(held[i]);
+    emu_free(x32);
+    emu_free(x16);
+    emu_free(a.v);
+    emu_free(d_counts);
+    emu_free(d_chunk);
+    emu_free(d_tile);
+    free(wide);
+    free(chunk);
+    free(tile);
+}
+
+/* The same in double precision, with a bound for the error from the sum of magnitudes. */
+static void check_row(const world *w, const step_of *s, int row, int o, const float *y)
+{
+    int d = w->d_out[o], id = s->adapter[row];
+    const plain_mat none = {};
+    const plain_mat *pm = id < 0 ? &none : &w->plain[id][o];
+    double v[LORA_RANK_MAX], mag[LORA_RANK_MAX];
+    for (int r = 0; r < pm->rank; r++) {
+        v[r] = mag[r] = 0;
+        for (int k = 0; k < w->d_in; k++) {
+            double t = (double)pm->a[r * w->d_in + k] * (double)s->x[row * w->d_in + k];
+            v[r] += t;
+            mag[r] += fabs(t);
+        }
+    }
+    for (int c = 0; c < d; c++) {
+        double sum = 0, size = 0;
+        for (int r = 0; r < pm->rank; r++) {
+            sum += (double)pm->b[c * pm->rank + r] * v[r];
+            size += fabs((double)pm->b[c * pm->rank + r]) * mag[r];
+        }
+        double in = (double)s->in[o][row * d + c];
+        double want = in + (double)pm->scale * sum, bound = fabs(in) + (double)pm->scale * size;
+        if (pm->gain) want *= (double)pm->gain[c], bound *= 2;
+        const float *bias = pm->bias ? pm->bias : s->bias[o];
+        if (bias) want += (double)bias[c], bound += 2;
+        if (s->res) want += (double)s->res[row * d + c], bound += 2;
+        double miss = fabs((double)y[c] - want);
+        ck_assert_msg(miss <= bound * 0x1p-16 + 1e-7,
+                      "row %d (adapter %d, rank %d) output %d column %d: %.9g, not %.9g (bound %g)",
+                      row, id, pm->rank, o, c, (double)y[c], want, bound * 0x1p-16);
+    }
+}
+
+/* ---- who has which adapter ---------------------------------------------------------------- */
+
+enum { IDENTICAL, DISTINCT, UNIFORM, ZIPF, SKEWED, N_POPULARITY };
+
+static int by_number(const void *a, const void *b)
+{
+    return *(const int *)a - *(const int *)b;
+}
+
+static void popularity(int *adapter, int n, int kind, int n_adapter, bool bases)
+{
+    for (int i = 0; i < n; i++) {
+        double u = (double)draw() / 0x1p31;
+        int a = 0;
+        if (kind == DISTINCT) a = i % n_adapter;
+        if (kind == UNIFORM) a = (int)(u * sqrt((double)n_adapter));
+        if (kind == SKEWED) a = draw() % 4 ? 0 : (int)(u * n_adapter);
+        if (kind == ZIPF) {
+            double total = 0;
+            for (int j = 1; j <= n_adapter; j++) total += pow(j, -1.5);
+            for (u *= total; a + 1 < n_adapter && (u -= pow(a + 1, -1.5)) > 0;) a++;
+        }
+        adapter[i] = bases && draw() % 6 == 0 ? -1 : a;
+    }
+    qsort(adapter, (size_t)n, sizeof(*adapter), by_number);
+}
+
+typedef struct {
+    step_of s;
+    int adapter[300];
+    float *own[8];
+} rows_of;
+
+static void rows_make(rows_of *r, const world *w, int n, int kind)
+{
+    memset(r, 0, sizeof(*r));
+    popularity(r->adapter, n, kind, w->n_adapter, kind != IDENTICAL);
+    r->s.n_rows = n;
+    r->s.adapter = r->adapter;
+    r->s.x = r->own[0] = random_floats((size_t)n * (size_t)w->d_in, 1, w->type);
+    for (int o = 0; o < w->n_out; o++)
+        r->s.in[o] = r->own[1 + o] = random_floats((size_t)n * (size_t)w->d_out[o], 4, DT_F32);
+    r->s.chunk_rows = 8;
+}
+
+static void rows_free(rows_of *r)
+{
+    for (int i = 0; i < 8; i++) free(r->own[i]);
+}
+
+static void outputs_free(const world *w, float **y)
+{
+    for (int o = 0; o < w->n_out; o++) free(y[o]);
+}
+
+/* ---- tests ------------------------------------------------------------------------------------ */
+
+static const int rank_lists[][8] = {{8}, {16}, {24}, {64}, {128}, {1, 5, 8, 16, 24, 64, 100, 256}};
+enum { N_RANKS = sizeof(rank_lists) / sizeof(rank_lists[0]) };
+
+/* Every popularity, list of ranks and number of rows; widths and ways of cutting take turns. */
+START_TEST(test_matrix)
+{
+    static const int rows[] = {0, 1, 7, 64, 130};
+    static const int widths[][4] = {
+        {200, 192, 64, 64}, {1160, 72, 40, 8}, {72, 136, 520, 64}, {40, 64, 64, 64}};
+    int kind = _i / N_RANKS, list[9] = {0}, turn = 0;
+    memcpy(list, rank_lists[_i % N_RANKS], sizeof(rank_lists[0]));
+    rng = (uint64_t)_i + 1;
+    for (int type = 0; type < 3; type++) {
+        if (type != DT_BF16 && _i % 3 != type) continue; /* dtype F32 is 0, F16 is 1 */
+        for (int n = 0; n < (type == DT_BF16 ? 5 : 3); n++, turn++) {
+            static const int chunk_rows[] = {8, 32, 16};
+            const int *width = widths[(turn + _i) % 4];
+            world *w = (world *)malloc(sizeof(*w));
+            rows_of r;
+            float *y[SGMV_OUT_MAX];
+            int n_adapter = kind == DISTINCT ? min_of(rows[n] + 1, 20) : 8;
+            emu_seed((uint64_t)(turn ? turn * 31 + _i : 0));
+            world_make(w, (dtype)type, width[0], width + 1, SGMV_OUT_MAX, n_adapter, list, false);
+            rows_make(&r, w, rows[n], kind);
+            r.s.chunk_rows = chunk_rows[turn % 3];
+            r.s.tile_from = turn % 2 ? 16 : 0;
+            r.s.spare = turn % 4 == 3;
+            r.s.odd = turn % 5 == 4;
+            run(w, &r.s, y);
+            for (int i = 0; i < rows[n]; i++) {
+                for (int o = 0; o < w->n_out; o++)
+                    check_row(w, &r.s, i, o, y[o] + (size_t)i * (size_t)w->d_out[o]);
+            }
+            outputs_free(w, y);
+            rows_free(&r);
+            world_free(w);
+            free(w);
+        }
+    }
+}
+END_TEST
+
+/* Many planes: d_in of an MLP's last matrix. */
+START_TEST(test_long_rows)
+{
+    static const int ranks[] = {16, 24, 0}, d_out = 64;
+    world *w = (world *)malloc(sizeof(*w));
+    rng = 77;
+    emu_seed(5);
+    ck_assert_int_eq(sgmv_planes(9000, DT_BF16), 5);
+    ck_assert_int_eq(sgmv_planes(8192, DT_BF16), 8);
+    ck_assert_int_eq(sgmv_planes(1, DT_BF16), 1);
+    world_make(w, DT_BF16, 9000, &d_out, 1, 2, ranks, false);
+    float *y[2];
+    rows_of r;
+    rows_make(&r, w, 20, ZIPF);
+    for (int tiles = 0; tiles < 2; tiles++) {
+        r.s.tile_from = tiles;
+        run(w, &r.s, y + tiles);
+        for (int i = 0; i < r.s.n_rows; i++)
+            check_row(w, &r.s, i, 0, y[tiles] + (size_t)i * (size_t)d_out);
+    }
+    ck_assert_int_eq(memcmp(y[0], y[1], (size_t)r.s.n_rows * (size_t)d_out * 4), 0);
+    free(y[0]);
+    free(y[1]);
+    rows_free(&r);
+    world_free(w);
+    free(w);
+}
+END_TEST
+
+/* The bits of a row: alone, among neighbours, in chunks of every size, in tiles. */
+START_TEST(test_invariance)
+{
+    static const int d_out[] = {192, 64, 72}, ranks[] = {5, 8, 16, 24, 80, 0};
+    dtype type = _i == 0 ? DT_BF16 : _i == 1 ? DT_F16 : DT_F32;
+    world *w = (world *)malloc(sizeof(*w));
+    rng = (uint64_t)_i + 9;
+    world_make(w, type, 1480, d_out, 3, 3, ranks, true);
+    rows_of r;
+    float *all[SGMV_OUT_MAX], *y[SGMV_OUT_MAX];
+    rows_make(&r, w, 76, ZIPF);
+    run(w, &r.s, all);
+    static const int ways[][2] = {{32, 0}, {16, 20}, {32, 1}, {8, 1}};
+    for (int way = 0; way < 4; way++) {
+        emu_seed((uint64_t)way + 1);
+        r.s.chunk_rows = ways[way][0];
+        r.s.tile_from = ways[way][1];
+        run(w, &r.s, y);
+        for (int o = 0; o < 3; o++) {
+            size_t bytes = (size_t)r.s.n_rows * (size_t)d_out[o] * 4;
+            ck_assert_msg(memcmp(all[o], y[o], bytes) == 0, "way %d, output %d", way, o);
+        }
+        outputs_free(w, y);
+    }
+    for (int row = 0; row < r.s.n_rows; row += 17) { /* alone, and the rest of a prompt cut there */
+        for (int many = 0; many < 2; many++) {
+            step_of s = r.s;
+            s.n_rows = many ? r.s.n_rows - row : 1;
+            s.adapter += row;
+            s.x += (size_t)row * (size_t)w->d_in;
+            s.chunk_rows = many ? 32 : 8;
+            s.tile_from = many ? 33 : 0;
+            for (int o = 0; o < 3; o++) s.in[o] += (size_t)row * (size_t)d_out[o];
+            run(w, &s, y);
+            for (int o = 0; o < 3; o++) {
+                size_t bytes = (size_t)s.n_rows * (size_t)d_out[o] * 4;
+                ck_assert(memcmp(all[o] + (size_t)row * (size_t)d_out[o], y[o], bytes) == 0);
+            }
+            outputs_free(w, y);
+        }
+    }
+    outputs_free(w, all);
+    rows_free(&r);
+    world_free(w);
+    free(w);
+}
+END_TEST
+
+/* Residual, biases of base and adapter, DoRA's gains, rows of the base; aligned or not. */
+START_TEST(test_finish)
+{
+    static const int d_out[] = {200, 200, 200}, ranks[] = {8, 20, 0};
+    dtype type = _i % 2 ? DT_F32 : DT_BF16;
+    world *w = (world *)malloc(sizeof(*w));
+    rng = (uint64_t)_i + 3;
+    emu_seed((uint64_t)_i);
+    world_make(w, type, 104, d_out, 3, 6, ranks, true);
+    rows_of r;
+    float *y[SGMV_OUT_MAX];
+    rows_make(&r, w, 40, UNIFORM);
+    r.s.odd = _i & 2 ? 3 : 0;
+    r.s.res = r.own[5] = random_floats(40 * 200, 2, DT_F32);
+    r.own[6] = random_floats(200, 2, DT_F32);
+    for (int o = 0; o < 3; o++) r.s.bias[o] = r.own[6];
+    r.s.spare = true;
+    run(w, &r.s, y);
+    for (int i = 0; i < 40; i++) {
+        for (int o = 0; o < 3; o++) check_row(w, &r.s, i, o, y[o] + (size_t)i * 200);
+    }
+    outputs_free(w, y);
+    rows_free(&r);
+    world_free(w);
+    free(w);
+}
+END_TEST
+
+/* out = table row + scale B A[token]. */
+START_TEST(test_gather)
+{
+    enum { VOCAB = 50, DIM = 72, RANK = 12, ROWS = 10 };
+    dtype type = (dtype)_i;
+    rng = (uint64_t)_i + 1;
+    emu_seed((uint64_t)_i);
+    float *a = random_floats(RANK * VOCAB, 1, type), *b = random_floats(DIM * RANK, 1, type);
+    size_t a_bytes = sgmv_a_bytes(type, RANK, VOCAB), b_bytes = sgmv_b_bytes(type, RANK, DIM);
+    void *ah = malloc(a_bytes), *bh = malloc(b_bytes);
+    sgmv_pack_embed(type, ah, bh, a, b, DT_F32, RANK, VOCAB, DIM);
+    sgmv_mat m = {};
+    m.a = device_copy(ah, a_bytes);
+    m.b = device_copy(bh, b_bytes);
+    m.rank = m.a_first = RANK;
+    m.a_each = m.b_each = SGMV_COLS;
+    m.b_first = INT32_MAX;
+    m.scale = 1.5F;
+    sgmv_mat *mats = (sgmv_mat *)device_copy(&m, sizeof(m));
+    sgmv_seg seg[2] = {{NULL, 0, 3, 0}, {mats, 3, ROWS - 3, RANK}};
+    sgmv_chunk chunk[4] = {};
+    sgmv_counts counts;
+    int64_t floats = sgmv_plan(chunk, 4, NULL, 0, &counts, seg, 2, 8, 0);
+    int32_t ids[ROWS];
+    float y[ROWS * DIM];
+    for (int i = 0; i < ROWS; i++) ids[i] = (int32_t)(draw() % VOCAB);
+    ids[5] = -1;
+    ids[6] = VOCAB;
+    for (int i = 0; i < ROWS * DIM; i++) y[i] = uniform();
+    float *out = (float *)device_copy(y, sizeof(y));
+    int32_t *token = (int32_t *)device_copy(ids, sizeof(ids));
+    sgmv_args args = {};
+    args.type = type;
+    args.d_in = 1;
+    args.v = (float *)emu_alloc((size_t)floats * 4);
+    args.v_plane = (size_t)floats;
+    args.counts = (sgmv_counts *)device_copy(&counts, sizeof(counts));
+    args.chunk = (sgmv_chunk *)device_copy(chunk, sizeof(chunk));
+    args.max_lora = counts.n_lora;
+    args.chunk_rows = 8;
+    args.rank_max = RANK;
+    args.n_out = 1;
+    args.out[0].in = args.out[0].out = out;
+    args.out[0].in_stride = args.out[0].out_stride = args.out[0].d_out = DIM;
+    ck_assert_int_eq(cu_sgmv_gather(NULL, &args, token, VOCAB), cudaSuccess);
+    ck_assert_int_eq(cu_sgmv_expand(NULL, &args), cudaSuccess);
+    for (int i = 0; i < ROWS; i++) {
+        for (int c = 0; c < DIM; c++) {
+            double want = (double)y[i * DIM + c];
+            bool has = i >= 3 && ids[i] >= 0 && ids[i] < VOCAB;
+            for (int r = 0; has && r < RANK; r++)
+                want += 1.5 * (double)a[r * VOCAB + ids[i]] * (double)b[c * RANK + r];
+            ck_assert_msg(fabs((double)out[i * DIM + c] - want) < 1e-4, "row %d column %d", i, c);
+        }
+    }
+    emu_free((void *)m.a);
+    emu_free((void *)m.b);
+    emu_free(mats);
+    emu_free(out);
+    emu_free(token);
+    emu_free(args.v);
+    emu_free((void *)args.counts);
+    emu_free((void *)args.chunk);
+    free(a);
+    free(b);
+    free(ah);
+    free(bh);
+}
+END_TEST
+
+/* Lists that are too short are refused; empty segments and empty steps are nothing. */
+START_TEST(test_plan)
+{
+    sgmv_mat *m = (sgmv_mat *)(uintptr_t)64;
+    sgmv_seg seg[] = {
+        {m, 0, 0, 8}, {NULL, 0, 5, 0}, {m, 5, 70, 12}, {m + 1, 75, 0, 8}, {m + 2, 75, 9, 256}};
+    sgmv_chunk chunk[20], tile[4];
+    sgmv_counts n;
+    int64_t floats = sgmv_plan(chunk, 20, tile, 4, &n, seg, 5, 32, 64);
+    ck_assert_int_eq(floats, (70 * 16 + 9 * 256) * SGMV_OUT_MAX);
+    ck_assert_int_eq(n.n_small, 1);
+    ck_assert_int_eq(n.n_lora, 4);
+    ck_assert_int_eq(n.n_all, 5);
+    ck_assert_int_eq(n.n_tile, 2);
+    ck_assert(chunk[0].mats == m + 2 && chunk[0].row0 == 75 && chunk[0].n_rows == 9 &&
+              chunk[0].v_rank == 256);
+    ck_assert(chunk[3].row0 == 69 && chunk[3].n_rows == 6);
+    ck_assert_uint_eq(chunk[3].v0, chunk[1].v0 + 64 * 16 * SGMV_OUT_MAX);
+    ck_assert(tile[1].row0 == 69 && tile[1].n_rows == 6 && tile[1].v0 == chunk[3].v0);
+    ck_assert(chunk[4].mats == NULL && chunk[4].n_rows == 5);
+    ck_assert_int_eq(sgmv_plan(chunk, 4, tile, 4, &n, seg, 5, 32, 64), -1);
+    ck_assert_int_eq(sgmv_plan(chunk, 20, tile, 1, &n, seg, 5, 32, 64), -1);
+    ck_assert_int_eq(sgmv_plan(chunk, 20, tile, 4, &n, seg, 2, 32, 64), 0);
+    ck_assert_int_eq(n.n_lora, 0);
+}
+END_TEST
+
+/* Every half survives, and f32 is rounded to the nearest: the device's words for it are the host's. */
+START_TEST(test_rounding)
+{
+    enum { N = 4096 };
+    static float x[N];
+    emu_seed(0);
+    for (int i = 0; i < N; i++) {
+        uint32_t u = draw() << 1 ^ draw();
+        u = (u & 0x807FFFFFU) | (100 + draw() % 50) << 23;
+        memcpy(&x[i], &u, 4);
+        ck_assert(f16_from_f32(x[i]) == __builtin_bit_cast(uint16_t, (_Float16)x[i]));
+    }
+    float *in = (float *)device_copy(x, sizeof(x));
+    for (int type = DT_F16; type <= DT_BF16; type++) {
+        uint16_t *out = (uint16_t *)emu_alloc(64 * 72 * 2);
+        cu_round_rows(NULL, out, 72, (dtype)type, in, 64, 64, 63);
+        for (int i = 0; i < 64; i++) {
+            for (int j = 0; j < 64; j++) {
+                float f = j < 63 ? x[i * 64 + j] : 0;
+                uint16_t want = type == DT_BF16 ? bf16_from_f32(f) : f16_from_f32(f);
+                ck_assert_uint_eq(out[i * 72 + j], want);
+            }
+        }
+        emu_free(out);
+    }
+    for (uint32_t h = 0; h < 0x10000; h++) {
+        float f = f16_to_f32((uint16_t)h);
+        if (f == f) ck_assert_uint_eq(f16_from_f32(f), h);
+    }
+    emu_free(in);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("sgmv");
+    TCase *tc = tcase_create("sgmv");
+    tcase_set_timeout(tc, 300);
+    tcase_add_loop_test(tc, test_matrix, 0, (int)N_POPULARITY * (int)N_RANKS);
+    tcase_add_test(tc, test_long_rows);
+    tcase_add_loop_test(tc, test_invariance, 0, 3);
+    tcase_add_loop_test(tc, test_finish, 0, 4);
+    tcase_add_loop_test(tc, test_gather, 0, 3);
+    tcase_add_test(tc, test_plan);
+    tcase_add_test(tc, test_rounding);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_NORMAL);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed != 0;
+}
