@@ -78,23 +78,27 @@ static __global__ void __launch_bounds__(THREADS, 2)
         const uint16_t *hi = r0 + g + 8 < m.rank ? sgmv_a_row16(&m, r0 + g + 8, d8) : nullptr;
         for (int k0 = plane * plane_k + warp * SGMV_SLICE; k0 < end;
              k0 += SGMV_CHAINS * SGMV_SLICE) {
-            uint4 al[4], ah[4];
+            enum { AT_ONCE = NT == 4 ? 2 : 4 }; /* loads under way, by registers */
+#pragma unroll 1
+            for (int part = 0; part < 4; part += AT_ONCE) {
+                uint4 al[AT_ONCE], ah[AT_ONCE];
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int k = k0 + 32 * i + 8 * q;
-                al[i] = lo && k < end ? cu_ldg16_once(lo + k) : zero16();
-                ah[i] = hi && k < end ? cu_ldg16_once(hi + k) : zero16();
-            }
+                for (int i = 0; i < AT_ONCE; i++) {
+                    int k = k0 + 32 * (part + i) + 8 * q;
+                    al[i] = lo && k < end ? cu_ldg16_once(lo + k) : zero16();
+                    ah[i] = hi && k < end ? cu_ldg16_once(hi + k) : zero16();
+                }
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int k = k0 + 32 * i + 8 * q;
+                for (int i = 0; i < AT_ONCE; i++) {
+                    int k = k0 + 32 * (part + i) + 8 * q;
 #pragma unroll
-                for (int nt = 0; nt < NT; nt++) {
-                    int row = nt * 8 + g;
-                    uint4 xv = row < c.n_rows && k < end
-                                   ? cu_ldg16(x + (size_t)row * (size_t)p.x_stride + k)
-                                   : zero16();
-                    mma32<BF16>(acc[nt], al[i], ah[i], xv);
+                    for (int nt = 0; nt < NT; nt++) {
+                        int row = nt * 8 + g;
+                        uint4 xv = row < c.n_rows && k < end
+                                       ? cu_ldg16(x + (size_t)row * (size_t)p.x_stride + k)
+                                       : zero16();
+                        mma32<BF16>(acc[nt], al[i], ah[i], xv);
+                    }
                 }
             }
         }
