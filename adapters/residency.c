@@ -29,7 +29,7 @@
 
 /* Loads share the cores with the running batch.  One that a request waits for comes before work that can
  * wait, but after the batch; a hint takes what is left over. */
-enum { DEMAND_NICE = 5, HINT_NICE = 15 };
+enum { DEMAND_NICE = 10, HINT_NICE = 15 };
 
 /* On Linux niceness is a thread's own: the process's, and what this loader has added to it. */
 static _Thread_local int own_nice, pace;

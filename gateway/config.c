@@ -98,8 +98,9 @@ static const option options[] = {
     {"adapters", "device_memory", OPT_BYTES, AT(adapters_device_memory), "0", 0, 1024 * GIB,
      "The most of engine.kv_memory that adapters may take; 0: all of it."},
     {"adapters", "host_memory", OPT_BYTES, AT(adapters_host_memory), "512MiB", 0, 1024 * GIB,
-     "Memory for copies of adapters' files, from which they come back faster than from the disk;\n"
-     "0: none are kept."},
+     "Memory for copies of adapters, mostly as the device has them, from which they come back by "
+     "a\n"
+     "plain copy instead of from the disk; 0: none are kept."},
     {"adapters", "host_int8", OPT_BOOL, AT(adapters_host_int8), "no", 0, 0,
      "Keep A and B in int8 there (64 values to a scale): a quarter of F32's size, each value\n"
      "off by at most 1/254 of the largest of its 64.  Adapters are then always served in this "

@@ -89,7 +89,8 @@ if [ "$name" = tiers ] || [ "$name" = adapters-10000 ] || [ "$name" = arena ]; t
 import json, statistics, sys
 name, runs = sys.argv[1], [json.loads(line) for line in sys.argv[2].splitlines()]
 if name == "tiers":
-    pairs = list(zip(runs[::2], runs[1::2]))
+    kinds = {k: sorted((r for r in runs if r["kind"] == k), key=lambda r: r["pair"]) for k in ("tiers", "resident")}
+    pairs = list(zip(kinds["tiers"], kinds["resident"]))
     speed = statistics.median(a["tokens_per_s"] / b["tokens_per_s"] for a, b in pairs)
     itl = statistics.median(a["itl_p99_ms"] / b["itl_p99_ms"] for a, b in pairs)
     errors = sum(r["errors"] for r in runs)
