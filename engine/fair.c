@@ -9,6 +9,7 @@
 #include "engine/fair.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,22 +20,23 @@ enum {
     SCALE = 65536,    /* counters are in 1/SCALE of a virtual token */
     QUANTUM_JOBS = 8, /* a tenant's round: so many requests of mean cost */
     CLASS_QUANTUM_JOBS = 64,
-    FIRST_MEAN = 512,      /* virtual tokens of a request, until some have ended */
-    DEMANDS = 8,           /* adapters that are asked for at once: the order is ours, not
-                  the loader's */
-    WINDOW = 64,           /* how far into a flow others may pass a head without adapter */
-    POPS = 512,            /* heads that one pick looks at */
+    FIRST_MEAN = 512, /* virtual tokens of a request, until some have ended */
+    DEMANDS = 3,      /* adapters that are asked for at once: the order is ours, not the loader's */
+    WINDOW = 64,      /* how far into a flow others may pass a head without adapter */
+    POPS = 512,       /* heads that one pick looks at */
     CYCLE_US = 500000,     /* an adapter in use so long may have to make room */
     SCARCE_US = 100000,    /* an adapter has waited so long: there is no room */
     PATIENCE_US = 2500000, /* for one that was asked for so long ago */
     REST_US = 100000,      /* and is not taken up again at once */
-    COMPANY_MAX = 8,
+    COMPANY_MAX = 32,
+    BRIEF = 64,       /* tokens; what is shorter stays about as long */
     CLOSED_SHARE = 4, /* at most every so many-th adapter in use takes nobody new */
     REFRESH = 64,     /* flows whose share is brought up to date in one fair_publish() */
 };
 
-static const double patience = 0.6;        /* of its target may be spent waiting for company */
-static const double hurry = 0.35;          /* of its target left: the deadline is near */
+static const double patience = 0.9; /* of its target may be spent waiting for company */
+static const double futile = 1.3;   /* times what a load takes: with less time left it is in vain */
+static const double hurry = 0.35;   /* of its target left: the deadline is near */
 static const double least_memory_us = 2e6; /* of a flow's share of the device */
 static const double prior_us = 250000;     /* weight of "an equal share", where little was seen */
 
@@ -111,8 +113,9 @@ struct fair {
     int64_t mean; /* virtual tokens of a request, in 1/16 */
     double fill[PROMISE_CLASSES];
     double row_us, output_us, step_us;
-    double stay_us; /* mean time in a seat */
-    bool scarce;    /* adapters wait for room */
+    double stay_us;  /* mean time in a seat */
+    double fetch_us; /* mean time from asking for an adapter to the first seat with it */
+    bool scarce;     /* adapters wait for room */
     int dirty[PROMISE_TENANTS], n_dirty, refresh;
 };
 
@@ -228,6 +231,7 @@ static void entry_run(fair *f, int i, int64_t now_us)
     if (i == NONE) return;
     entry *en = &f->entries[i];
     en->waiting--;
+    if (en->blocked) f->fetch_us += 0.05 * ((double)(now_us - en->blocked_us) - f->fetch_us);
     entry_unblock(f, i);
     if (en->running++ > 0) return;
     en->used_us = now_us;
@@ -564,14 +568,15 @@ static int64_t turn_of(const fair *f, const job *j)
     return j->arrived_us - (used ? FAIR_LOCALITY_US : 0);
 }
 
-/* One load serves all who wait for the adapter (S-LoRA's clusters): where room
- * is short, those who share theirs with most others go first. */
+/* One load serves all who wait for the adapter (S-LoRA's clusters), and takes room for as long as their
+ * answers take: where room is short, who brings much company and short answers goes first. */
 static int company_of(const fair *f, const job *j)
 {
     if (!f->scarce) return 0;
-    if (j->adapter == NONE || f->entries[j->adapter].running > 0) return COMPANY_MAX;
+    if (j->adapter == NONE || f->entries[j->adapter].running > 0) return INT_MAX;
     int n = f->entries[j->adapter].waiting;
-    return n < COMPANY_MAX ? n : COMPANY_MAX;
+    double stay = BRIEF + j->output * f->fill[j->slo];
+    return (int)(1e6 * sqrt(n < COMPANY_MAX ? n : COMPANY_MAX) / stay);
 }
 
 /* Where adapters wait for room, a request with time to spare does not ask for
@@ -581,6 +586,15 @@ static bool waits_for_company(const fair *f, const job *j, int64_t now_us)
 {
     double spare = patience * (double)f->cfg.classes[j->slo].ttft_us - 2 * f->stay_us;
     return f->scarce && (double)(now_us - j->arrived_us) < spare;
+}
+
+/* Where adapters wait for room, one that would come after the deadline takes it from one that would not.
+ * What is missed already is no hurry, and waits as long as it must. */
+static bool comes_too_late(const fair *f, const job *j, int64_t now_us)
+{
+    int64_t left = j->deadline_us - now_us;
+    return f->scarce && j->deadline_us && left >= 0 && (double)left < futile * f->fetch_us &&
+           !is_aged(f, j, now_us);
 }
 
 typedef struct {
@@ -703,7 +717,8 @@ static bool may_be_named(const fair *f, const job *j, int64_t now_us, int asked)
     if (!is_cold(f, j)) return !is_closed(f, j, now_us);
     if (is_blocked(f, j)) return true;
     if (is_closed(f, j, now_us)) return false;
-    return f->n_blocked + asked < DEMANDS && !waits_for_company(f, j, now_us);
+    return f->n_blocked + asked < DEMANDS && !waits_for_company(f, j, now_us) &&
+           !comes_too_late(f, j, now_us);
 }
 
 /* The first from `i` on that may be named, at most WINDOW further on; NONE:

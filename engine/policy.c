@@ -15,7 +15,7 @@ static const double gentle = 0.25;
 static const double reserve = 0.4;
 
 /* Of the time until a stream's next token is due, what a step may take, for the same reason. */
-static const double spend = 0.7;
+static const double spend = 0.6;
 
 /* The last part of the time to the first token, in which a request may take what others have. */
 static const double hurry = 0.35;

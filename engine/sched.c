@@ -58,7 +58,7 @@ void sched_take_inbox(sched *sc)
     }
 }
 
-static void see_end(sched *sc, request *rq, int64_t now)
+void sched_see_end(sched *sc, request *rq, int64_t now)
 {
     err e;
     if (atomic_load(&rq->cancel)) {
@@ -83,10 +83,10 @@ static void see_end(sched *sc, request *rq, int64_t now)
 static void see_ends(sched *sc, int64_t now)
 {
     int tickets[SCAN];
-    for (int i = 0; i < sc->n; i++) see_end(sc, sc->list[i], now);
+    for (int i = 0; i < sc->n; i++) sched_see_end(sc, sc->list[i], now);
     sched_sweep(sc);
     int n = fair_scan(sc->fair, &sc->scan, SCAN, tickets);
-    for (int i = 0; i < n; i++) see_end(sc, fair_who(sc->fair, tickets[i]), now);
+    for (int i = 0; i < n; i++) sched_see_end(sc, fair_who(sc->fair, tickets[i]), now);
 }
 
 /* -------------------------------------------------------------------- thread -- */

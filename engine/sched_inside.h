@@ -158,6 +158,9 @@ static inline bool is_too_late(const sched *sc, const request *rq, int64_t now)
 /* Takes over what was submitted since the last step. */
 void sched_take_inbox(sched *sc);
 
+/* Ends it if it was cancelled, or has no time left. */
+void sched_see_end(sched *sc, request *rq, int64_t now);
+
 /* Chooses and seats who runs next, and builds the step; its n_seq is 0 where nobody can run. */
 void sched_plan_step(sched *sc, int64_t now);
 

@@ -358,7 +358,11 @@ static void list_waiting(sched *sc, int64_t now)
 {
     int tickets[FAIR_PICKS], want = sc->cfg.max_seqs - sc->n_running + SPARE_PICKS;
     int n = fair_pick(sc->fair, now, want < FAIR_PICKS ? want : FAIR_PICKS, tickets);
-    for (int i = 0; i < n; i++) sc->list[sc->n++] = fair_who(sc->fair, tickets[i]);
+    for (int i = 0; i < n; i++) {
+        request *rq = fair_who(sc->fair, tickets[i]);
+        sched_see_end(sc, rq, now);
+        if (fair_is_waiting(sc->fair, tickets[i])) sc->list[sc->n++] = rq; /* else it is gone */
+    }
 }
 
 /* What comes next should find its adapter there. */

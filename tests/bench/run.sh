@@ -205,7 +205,8 @@ slo-wire)
 import json, re, sys
 closed, run, *metrics = sys.argv[1].splitlines()
 closed, run = json.loads(closed), json.loads(run)
-print(f"capacity {closed['requests'] / closed['wall_s']:.1f} requests/s, {closed['tokens_per_s']:.0f} tokens/s")
+print(f"capacity {closed['requests'] / closed['wall_s']:.1f} requests/s, {closed['tokens_per_s']:.0f} tokens/s as fast as it goes; "
+      f"{run['requests'] / run['wall_s']:.1f}, {run['tokens_per_s']:.0f} in the run, whose load was {100 * run['wall_s'] / 120:.0f} % of that")
 buckets = {}
 for line in metrics:
     m = re.match(r'lorad_time_(to_first|per_output)_token_seconds_bucket\{class="([^"]+)",le="([^"]+)"\} (\d+)', line)

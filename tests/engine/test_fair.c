@@ -274,6 +274,67 @@ START_TEST(scanning_shows_each_that_waits_once)
 }
 END_TEST
 
+/* An adapter that was asked for long ago: there is no room for it. */
+static int make_scarce(int64_t now)
+{
+    int t = enter_with(90, 90, now);
+    fair_block(f, t, now);
+    return t;
+}
+
+static int enter_cold(uint64_t tenant, int slo, int output, int64_t arrived, int64_t deadline)
+{
+    fair_job j = {.tenant = tenant, .adapter = tenant, .weight = 1, .slo = slo};
+    j.prompt = 100;
+    j.output = output;
+    j.arrived_us = arrived;
+    j.deadline_us = deadline;
+    return fair_enter(f, &j, arrived);
+}
+
+START_TEST(where_adapters_lack_room_short_answers_go_first)
+{
+    int huge = enter_cold(1, 0, 1000, 0, 0), brief = enter_cold(2, 0, 50, 1, 0);
+    ck_assert_int_eq(first(2), huge);
+    (void)make_scarce(2);
+    int64_t now = 500000;
+    ck_assert_int_ge(fair_pick(f, now, 9, picks), 2);
+    int at[2] = {9, 9};
+    for (int i = 0; i < 3; i++) {
+        if (picks[i] == brief) at[0] = i;
+        if (picks[i] == huge) at[1] = i;
+    }
+    ck_assert_int_lt(at[0], at[1]);
+}
+END_TEST
+
+START_TEST(no_room_is_asked_for_an_adapter_that_would_come_too_late)
+{
+    int64_t now = 0;
+    for (int i = 0; i < 100; i++) { /* each came after a second */
+        int t = enter_with(50, 50, now);
+        fair_block(f, t, now);
+        now += SECOND;
+        serve(t, now);
+    }
+    int stuck = make_scarce(now);
+    now += SECOND / 5;
+    int soon = enter_cold(1, 0, 50, now, now + SECOND / 2),
+        later = enter_cold(2, 0, 50, now - SECOND, 0);
+    int n = fair_pick(f, now, 9, picks), seen = 0;
+    for (int i = 0; i < n; i++) {
+        ck_assert_int_ne(picks[i], soon);
+        seen += picks[i] == stuck || picks[i] == later;
+    }
+    ck_assert_int_eq(seen, 2);
+    /* Once it is missed there is time enough. */
+    n = fair_pick(f, now + SECOND / 2 + 1, 9, picks);
+    seen = 0;
+    for (int i = 0; i < n; i++) seen += picks[i] == soon;
+    ck_assert_int_eq(seen, 1);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("fair");
@@ -287,6 +348,8 @@ int main(void)
     tcase_add_test(tc, a_near_deadline_goes_first_and_a_missed_one_does_not);
     tcase_add_test(tc, a_prompt_that_cannot_meet_its_target_joins_one_class_lower);
     tcase_add_test(tc, a_head_that_waits_too_long_goes_before_all);
+    tcase_add_test(tc, where_adapters_lack_room_short_answers_go_first);
+    tcase_add_test(tc, no_room_is_asked_for_an_adapter_that_would_come_too_late);
     tcase_add_test(tc, pre_emption_does_not_begin_the_ageing_anew);
     tcase_add_test(tc, others_pass_a_head_without_adapter_and_it_is_asked_for_again);
     tcase_add_test(tc, an_adapter_long_in_use_takes_nobody_new_while_another_starves);

@@ -171,13 +171,13 @@ START_TEST(streams_keep_their_pace_while_no_first_token_is_in_danger)
     rq[8].deadline_us = 500000;
     ck_assert_double_eq_tol(budget(rq, 9, &c, 200000), 2500, 1e-6);
     /* In danger, four tenths of the target being kept in reserve: most of the tightest stream's slack. */
-    ck_assert_double_eq_tol(budget(rq, 9, &c, 260000), 0.7 * (SECOND - 260000), 1e-6);
+    ck_assert_double_eq_tol(budget(rq, 9, &c, 260000), 0.6 * (SECOND - 260000), 1e-6);
     /* Missed already: no reason to hurt the streams. */
     ck_assert_double_eq_tol(budget(rq, 9, &c, 600000), 2500, 1e-6);
     /* Those before it in the queue count as well. */
     rq[9] = rq[8];
     rq[9].arrived_us = 30;
-    ck_assert_double_eq_tol(budget(rq, 10, &c, 210000), 0.7 * (SECOND - 210000), 1e-6);
+    ck_assert_double_eq_tol(budget(rq, 10, &c, 210000), 0.6 * (SECOND - 210000), 1e-6);
 }
 END_TEST
 

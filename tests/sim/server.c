@@ -254,7 +254,13 @@ static void plan(void *self)
     s->n = 0;
     for (int i = 0; i < e->n_running; i++) s->list[s->n++] = &e->seqs[e->running[i]];
     int found = fair_pick(s->fair, e->now_us, want < FAIR_PICKS ? want : FAIR_PICKS, tickets);
-    for (int i = 0; i < found; i++) s->list[s->n++] = fair_who(s->fair, tickets[i]);
+    for (int i = 0; i < found; i++) {
+        sim_seq *q = fair_who(s->fair, tickets[i]);
+        if (is_too_late(s, q))
+            leave(s, q, SIM_ABORTED);
+        else
+            s->list[s->n++] = q;
+    }
     for (int i = 0; i < s->n; i++) describe(s, i);
     policy_limits lim = limits_of(s);
     int n = policy_plan(s->view, s->n, &lim, e->now_us, s->plan, s->order);
