@@ -3,9 +3,8 @@
 # its own, on the demo model over HTTPS: first as fast as it goes (that is the capacity), then for SECONDS
 # (120) at 120 % of it, arrivals as they come.  A machine with other work is not as fast in the second part as
 # in the first: the server has something to do until the last answer, so the load was wall time over SECONDS, and
-# where that is not 110 to 130 % the second part is done again at 120 % of what was served, twice at most.
-# Called by run.sh; prints bench_load's two lines of JSON, then what /metrics says of all parts (the engine's own
-# histograms).
+# where that is not 110 to 130 % both parts are done again, twice at most.  Called by run.sh; prints bench_load's
+# lines of JSON for the last two parts, then what /metrics says of all (the engine's own histograms).
 set -eu
 cd "$(dirname "$0")/../.."
 . tests/bench/served.sh
@@ -27,16 +26,17 @@ while [ $tenant -lt $tenants ]; do
     tenant=$((tenant + 1))
 done
 cp "$dir/keys" "$dir/key"
-python3 tests/bench/workloads.py slo --tenants $tenants --seed 1 >"$dir/trace"
-serve_load --trace "$dir/trace" --concurrency 64 --vocab 1700 --adapter-prefix a | tee "$dir/run"
 for seed in 2 3 4; do
-    rate=$(python3 -c 'import json, sys; r = json.load(sys.stdin); print(1.2 * r["requests"] / r["wall_s"])' <"$dir/run")
+    python3 tests/bench/workloads.py slo --tenants $tenants --seed 1 >"$dir/trace"
+    serve_load --trace "$dir/trace" --concurrency 64 --vocab 1700 --adapter-prefix a >"$dir/closed"
+    rate=$(python3 -c 'import json, sys; r = json.load(sys.stdin); print(1.2 * r["requests"] / r["wall_s"])' <"$dir/closed")
     python3 tests/bench/workloads.py slo --tenants $tenants --rate "$rate" --duration "$seconds" --seed $seed >"$dir/trace"
     serve_load --trace "$dir/trace" --concurrency 1600 --vocab 1700 --adapter-prefix a >"$dir/run" || true
     load=$(python3 -c 'import json, sys; print(round(100 * json.load(sys.stdin)["wall_s"] / float(sys.argv[1])))' "$seconds" <"$dir/run")
     echo "slo.sh: $rate requests/s were $load % of what was served" >&2
     [ "$load" -lt 110 ] || [ "$load" -gt 130 ] || break
 done
+cat "$dir/closed"
 cat "$dir/run"
 curl -sf --cacert "$ca" "https://localhost:$((port + 2))/metrics" |
     grep -E '^lorad_time_(to_first|per_output)_token_seconds_bucket|^lorad_slo_'
