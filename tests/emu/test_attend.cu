@@ -17,7 +17,7 @@ typedef struct {
 
 static float rounded(float f, int type)
 {
-    return type == DT_BF16 ? cu_f32_of_bf16(cu_bf16_of(f)) : f;
+    return type == DT_BF16 ? bf16_to_f32(bf16_from_f32(f)) : f;
 }
 
 static float *values(int len, int cols, int type)
@@ -41,8 +41,8 @@ static void kv_write(const history *h, int seq, int pos)
                 ((float *)to)[i] = h->k[seq][from];
                 ((float *)(to + part))[i] = h->v[seq][from];
             } else {
-                ((uint16_t *)to)[i] = cu_bf16_of(h->k[seq][from]);
-                ((uint16_t *)(to + part))[i] = cu_bf16_of(h->v[seq][from]);
+                ((uint16_t *)to)[i] = bf16_from_f32(h->k[seq][from]);
+                ((uint16_t *)(to + part))[i] = bf16_from_f32(h->v[seq][from]);
             }
         }
     }
@@ -189,8 +189,8 @@ static float *run_step(const history *h, const chunk *c, int n_chunk, int max_pa
     float *out = (float *)malloc(((size_t)rows * cols + 1) * sizeof(float));
     for (int i = 0; i < rows; i++) {
         for (int j = 0; j < cols; j++) {
-            out[(size_t)i * cols + j] = half ? cu_f32_of_bf16(a.out16[(size_t)i * cols + j])
-                                             : a.out[(size_t)i * stride + j];
+            out[(size_t)i * cols + j] =
+                half ? bf16_to_f32(a.out16[(size_t)i * cols + j]) : a.out[(size_t)i * stride + j];
         }
     }
     void *mine[] = {p.seq, p.small, p.large,          p.merge,       p.page,

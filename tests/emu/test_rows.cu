@@ -7,12 +7,12 @@ static const int dims[] = {64, 80, 100, 576, 7};
 
 static uint16_t half_bits(float f, int type)
 {
-    return type == DT_BF16 ? cu_bf16_of(f) : cu_f16_of(f);
+    return type == DT_BF16 ? bf16_from_f32(f) : f16_from_f32(f);
 }
 
 static float half_float(uint16_t h, int type)
 {
-    return type == DT_BF16 ? cu_f32_of_bf16(h) : cu_f32_of_f16(h);
+    return type == DT_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
 }
 
 static void bits_equal(const void *a, const void *b, size_t bytes, const char *what)
@@ -128,7 +128,7 @@ static void check_norm(int dim, int n, bool add, bool pick, int seed)
         for (int j = 0; j < dim; j++) {
             double v = before[from + j] + (add ? (double)residual[from + j] : 0);
             check_near(a.out[to + j], v * inv * gain[j], 2e-6, "norm", to + j);
-            ck_assert_int_eq(a.out16[to + j], cu_bf16_of(a.out[to + j]));
+            ck_assert_int_eq(a.out16[to + j], bf16_from_f32(a.out[to + j]));
         }
     }
     /* The last row alone has the same bits. */
@@ -209,7 +209,7 @@ static float kv_read(const cu_kv *kv, int slot, int head, bool v, int i)
     const char *p = kv->mem + (size_t)(slot / CU_PAGE_TOKENS) * kv->stride +
                     ((size_t)kv->layer * kv->n_kv_head + head) * 2 * part + (v ? part : 0) +
                     ((size_t)(slot % CU_PAGE_TOKENS) * kv->head_dim + i) * elem;
-    return kv->type == DT_F32 ? *(const float *)p : cu_f32_of_bf16(*(const uint16_t *)p);
+    return kv->type == DT_F32 ? *(const float *)p : bf16_to_f32(*(const uint16_t *)p);
 }
 
 static void check_rope(const rope_case *rc, int n)
@@ -259,10 +259,10 @@ static void check_rope(const rope_case *rc, int n)
             for (int j = 0; is_k && slot[i] >= 0 && j < d; j++) {
                 float kept = kv_read(&a.kv, slot[i], h - rc->n_head, false, j);
                 ck_assert(kept ==
-                          (rc->type == DT_F32 ? got[j] : cu_f32_of_bf16(cu_bf16_of(got[j]))));
+                          (rc->type == DT_F32 ? got[j] : bf16_to_f32(bf16_from_f32(got[j]))));
                 float v = a.v[(size_t)i * a.v_stride + (h - rc->n_head) * d + j];
                 float kept_v = kv_read(&a.kv, slot[i], h - rc->n_head, true, j);
-                ck_assert(kept_v == (rc->type == DT_F32 ? v : cu_f32_of_bf16(cu_bf16_of(v))));
+                ck_assert(kept_v == (rc->type == DT_F32 ? v : bf16_to_f32(bf16_from_f32(v))));
             }
         }
     }
@@ -313,7 +313,7 @@ static void check_silu(int n, int cols, bool fused)
                    want = g / (1 + exp(-g)) * up[(size_t)i * stride + j];
             size_t at = (size_t)i * cols + j;
             check_near(a.out[at], want, 1e-6, "silu", at);
-            ck_assert_int_eq(a.out16[at], cu_bf16_of(a.out[at]));
+            ck_assert_int_eq(a.out16[at], bf16_from_f32(a.out[at]));
         }
     }
     emu_free(gate);

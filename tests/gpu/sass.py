@@ -17,6 +17,9 @@ import sys
 HOT = {
     "sgmv": {"shrink_kernel": True, "shrink_tile_kernel": True, "expand_kernel": True},
     "sgmv_f32": {"shrink_f32_kernel": False, "expand_f32_kernel": False},
+    "attend": {"small_kernel": True, "large_kernel": True, "merge_kernel": False, "plain_kernel": False},
+    "rows": {"rms_norm_kernel": False, "rope_kernel": False, "silu_kernel": False, "embed_kernel": False},
+    "sample": {"sample_kernel": False},
 }
 # registers, shared memory and threads of a multiprocessor, blocks
 SM = {80: (65536, 164 << 10, 2048, 32), 89: (65536, 100 << 10, 1536, 24), 90: (65536, 228 << 10, 2048, 32),
