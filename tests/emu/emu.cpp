@@ -57,8 +57,8 @@ struct thread : emu_fiber {
     int arg, width;
     const void *row;
     /* cp.async: groups in order, the last one open */
-    std::vector<copy> *copies;
-    std::vector<size_t> *group_end;
+    std::vector<copy> copies;
+    std::vector<size_t> group_end;
 };
 
 struct state {
@@ -130,9 +130,9 @@ void thread_main()
 {
     S.body(S.args);
     thread *t = self();
-    if (!t->copies->empty())
+    if (!t->copies.empty())
         emu_fault(EMU_IN_FLIGHT, "thread %d ends with %zu cp.async not waited for", t->tid,
-                  t->copies->size());
+                  t->copies.size());
     t->wait = ENDED;
     S.n_ended++;
     to_host();
@@ -433,8 +433,6 @@ void make_threads()
         t->tid = static_cast<int>(i);
         t->warp = t->tid / EMU_WARP;
         t->lane = t->tid % EMU_WARP;
-        t->copies = new std::vector<copy>;
-        t->group_end = new std::vector<size_t>;
     }
 }
 
@@ -455,8 +453,8 @@ void run_block(uint3 block, dim3 grid, dim3 dim)
         memset(t->clock, 0, sizeof(t->clock));
         t->clock[t->lane] = 1;
         t->fenced = false;
-        t->copies->clear();
-        t->group_end->clear();
+        t->copies.clear();
+        t->group_end.clear();
         thread_prepare(t);
         make_ready(t);
     }
@@ -667,34 +665,34 @@ void emu_cp_async(void *shared, const void *global, int bytes, int valid_bytes)
     emu_access(shared, static_cast<size_t>(bytes), EMU_ISSUE, true);
     if (reinterpret_cast<uintptr_t>(global) % static_cast<unsigned>(bytes))
         emu_fault(EMU_MISALIGNED, "cp.async of %d bytes from %p", bytes, global);
-    t->copies->push_back(
+    t->copies.push_back(
         {static_cast<char *>(shared), static_cast<const char *>(global), bytes, valid_bytes});
 }
 
 void emu_cp_async_commit(void)
 {
     thread *t = self();
-    t->group_end->push_back(t->copies->size());
+    t->group_end.push_back(t->copies.size());
 }
 
 void emu_cp_async_wait(int groups_left)
 {
     thread *t = self();
-    size_t n = t->copies->size(), groups = t->group_end->size();
+    size_t n = t->copies.size(), groups = t->group_end.size();
     size_t left = groups_left < 0 ? 0 : static_cast<size_t>(groups_left);
-    if (groups_left >= 0) n = groups > left ? (*t->group_end)[groups - left - 1] : 0;
+    if (groups_left >= 0) n = groups > left ? t->group_end[groups - left - 1] : 0;
     for (size_t i = 0; i < n; i++) {
-        const copy *c = &(*t->copies)[i];
+        const copy *c = &t->copies[i];
         size_t valid = static_cast<size_t>(c->valid), all = static_cast<size_t>(c->bytes);
         if (valid) emu_access(c->from, valid, EMU_READ, false);
         emu_access(c->to, all, EMU_WRITE, true);
         memcpy(c->to, c->from, valid);
         memset(c->to + valid, 0, all - valid);
     }
-    t->copies->erase(t->copies->begin(), t->copies->begin() + static_cast<long>(n));
+    t->copies.erase(t->copies.begin(), t->copies.begin() + static_cast<long>(n));
     size_t done = groups > left ? groups - left : 0;
-    t->group_end->erase(t->group_end->begin(), t->group_end->begin() + static_cast<long>(done));
-    for (size_t &end : *t->group_end) end -= n;
+    t->group_end.erase(t->group_end.begin(), t->group_end.begin() + static_cast<long>(done));
+    for (size_t &end : t->group_end) end -= n;
 }
 
 template <class T>

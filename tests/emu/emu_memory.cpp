@@ -43,7 +43,9 @@ struct region {
     bool shared;
 };
 
-std::vector<region> shared; /* the first n_shared are the block's */
+struct region_list : std::vector<region> {
+    ~region_list();
+} shared; /* the first n_shared are the block's */
 size_t n_shared;
 std::map<uintptr_t, region> global;
 region *last; /* a global one, the last that was hit */
@@ -71,6 +73,11 @@ void drop(region *r)
 {
     free(r->base);
     free(r->cells);
+}
+
+region_list::~region_list()
+{
+    for (region &r : *this) drop(&r);
 }
 
 region *find_global(uintptr_t p)

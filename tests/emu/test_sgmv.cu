@@ -651,7 +651,9 @@ START_TEST(test_rounding)
         uint32_t u = draw() << 1 ^ draw();
         u = (u & 0x807FFFFFU) | (100 + draw() % 50) << 23;
         memcpy(&x[i], &u, 4);
+#ifdef LORAD_EMU
         ck_assert(f16_from_f32(x[i]) == __builtin_bit_cast(uint16_t, (_Float16)x[i]));
+#endif
     }
     float *in = (float *)device_copy(x, sizeof(x));
     for (int type = DT_F16; type <= DT_BF16; type++) {
