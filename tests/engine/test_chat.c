@@ -246,6 +246,103 @@ START_TEST(every_family_gives_hugging_faces_ids)
 }
 END_TEST
 
+/* A model's directory with this template, over a tokenizer that has ChatML's, Llama-3's or Mistral's
+ * markers. */
+static err_code load_text(chat_template **ct, const tokenizer *t, const char *name,
+                          const char *text, err *e)
+{
+    char dir[] = "/tmp/test_chat.XXXXXX", path[64];
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    (void)snprintf(path, sizeof(path), "%s/chat_template.jinja", dir);
+    FILE *f = fopen(path, "wb");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_ge(fputs(text, f), 0);
+    ck_assert_int_eq(fclose(f), 0);
+    err_code rc = chat_template_load(ct, dir, name, t, e);
+    ck_assert_int_eq(remove(path), 0);
+    ck_assert_int_eq(remove(dir), 0);
+    return rc;
+}
+
+static const char *text_of(const cJSON *m, const char *name)
+{
+    const cJSON *v = json_get(m, name);
+    return cJSON_IsString(v) ? v->valuestring : NULL;
+}
+
+/* One line of tools.jsonl: a conversation with calls, tools and variables. */
+static void check_talk(const chat_template *ct, const tokenizer *t, const cJSON *line,
+                       const char *where)
+{
+    chat_message m[MESSAGES] = {0};
+    size_t n = 0;
+    const cJSON *v, *want = json_get(line, "ids"), *tools = json_get(line, "tools");
+    cJSON_ArrayForEach(v, json_get(line, "messages"))
+    {
+        ck_assert_uint_lt(n, MESSAGES);
+        const char *text = text_of(v, "content");
+        m[n++] = (chat_message){.role = text_of(v, "role"),
+                                .text = text,
+                                .len = strlen(text),
+                                .reasoning = text_of(v, "reasoning_content"),
+                                .tool_call_id = text_of(v, "tool_call_id"),
+                                .tool_calls = json_get(v, "tool_calls")};
+    }
+    chat_ask ask = {.msgs = m,
+                    .n_msgs = n,
+                    .add_generation_prompt = true,
+                    .tools = cJSON_IsArray(tools) ? tools : NULL,
+                    .kwargs = json_get(line, "kwargs")};
+    int32_t *ids;
+    err e = {.msg = ""};
+    int64_t k = chat_encode(ct, t, &ask, &ids, &e);
+    if (!cJSON_IsArray(want)) {
+        ck_assert_msg(k == ERR_INPUT && e.msg[0], "%s: Hugging Face refuses it", where);
+        return;
+    }
+    ck_assert_msg(k == cJSON_GetArraySize(want), "%s: %d ids, Hugging Face has %d %s", where,
+                  (int)k, cJSON_GetArraySize(want), e.msg);
+    int i = 0;
+    cJSON_ArrayForEach(v, want) ck_assert_msg(ids[i++] == v->valueint, "%s: id %d", where, i - 1);
+    free(ids);
+}
+
+START_TEST(tools_calls_and_variables_give_hugging_faces_ids)
+{
+    FILE *f = fopen("fixtures/chat/tools.jsonl", "rb");
+    ck_assert_ptr_nonnull(f);
+    char *line = NULL, dir[128], where[64];
+    size_t cap = 0;
+    tokenizer *t = NULL;
+    chat_template *ct = NULL;
+    int n = 0, templates = 0;
+    while (getline(&line, &cap, f) > 0) {
+        cJSON *v;
+        err e;
+        ck_assert_msg(!json_parse(line, strlen(line), &json_limits_trusted, &v, &e), "%s", e.msg);
+        const char *template = text_of(v, "template");
+        (void)snprintf(where, sizeof(where), "template %d, line %d", templates, n++);
+        if (template) {
+            chat_template_destroy(ct);
+            tokenizer_destroy(t);
+            (void)snprintf(dir, sizeof(dir), "fixtures/chat/tok-%s", text_of(v, "tokenizer"));
+            ck_assert_int_eq(tokenizer_load(&t, dir, NULL), ERR_NONE);
+            ck_assert_msg(!load_text(&ct, t, "auto", template, &e), "%s", e.msg);
+            templates++;
+        } else {
+            check_talk(ct, t, v, where);
+        }
+        cJSON_Delete(v);
+    }
+    ck_assert_int_ge(templates, 5);
+    ck_assert_int_ge(n, 160);
+    chat_template_destroy(ct);
+    tokenizer_destroy(t);
+    free(line);
+    ck_assert_int_eq(fclose(f), 0);
+}
+END_TEST
+
 START_TEST(the_demo_speaks_its_own_template)
 {
     tokenizer *t;
@@ -313,24 +410,6 @@ START_TEST(roles_out_of_turn_are_refused)
     tokenizer_destroy(t);
 }
 END_TEST
-
-/* A model's directory with this template, over a tokenizer that has ChatML's, Llama-3's or Mistral's
- * markers. */
-static err_code load_text(chat_template **ct, const tokenizer *t, const char *name,
-                          const char *text, err *e)
-{
-    char dir[] = "/tmp/test_chat.XXXXXX", path[64];
-    ck_assert_ptr_nonnull(mkdtemp(dir));
-    (void)snprintf(path, sizeof(path), "%s/chat_template.jinja", dir);
-    FILE *f = fopen(path, "wb");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_int_ge(fputs(text, f), 0);
-    ck_assert_int_eq(fclose(f), 0);
-    err_code rc = chat_template_load(ct, dir, name, t, e);
-    ck_assert_int_eq(remove(path), 0);
-    ck_assert_int_eq(remove(dir), 0);
-    return rc;
-}
 
 /* Any template is rendered; one that cannot be read says where, and what to do. */
 START_TEST(templates_of_their_own)
@@ -540,6 +619,7 @@ int main(void)
     Suite *s = suite_create("chat");
     TCase *tc = tcase_create("all");
     tcase_add_test(tc, every_family_gives_hugging_faces_ids);
+    tcase_add_test(tc, tools_calls_and_variables_give_hugging_faces_ids);
     tcase_add_test(tc, the_demo_speaks_its_own_template);
     tcase_add_test(tc, markers_in_a_message_stay_text);
     tcase_add_test(tc, roles_out_of_turn_are_refused);
