@@ -60,8 +60,8 @@ class Load:
             except (AssertionError, OSError, http.client.HTTPException) as e:
                 self.fault = self.fault or f"{type(e).__name__}: {e}"
             n += 1
-        with self.lock:
-            self.n += n
+            with self.lock:
+                self.n += 1
 
     def __enter__(self):
         for t in self.threads:
@@ -69,11 +69,12 @@ class Load:
         return self
 
     def __exit__(self, *exc):
+        while exc[0] is None and self.fault is None and self.n <= len(QUESTIONS):  # on slow machines
+            time.sleep(0.05)
         self.stop.set()
         for t in self.threads:
             t.join()
         assert exc[0] is not None or self.fault is None, self.fault
-        assert exc[0] is not None or self.n > len(QUESTIONS), self.n
 
 
 def the_judge_would_see_a_mix():

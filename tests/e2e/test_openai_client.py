@@ -118,7 +118,7 @@ def errors_have_their_classes():
 
 
 def retries_on_429():
-    key = server.tenant("hasty", limits={"requests_per_minute": 60})
+    key = server.tenant("hasty", limits={"requests_per_minute": 30})
     seen = []
     http = openai.DefaultHttpxClient(verify=server.tls(),
                         event_hooks={"response": [lambda r: seen.append(r.status_code)]})
