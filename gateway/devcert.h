@@ -1,4 +1,4 @@
-/* devcert.h -- a self-signed certificate for development: localhost, 127.0.0.1 and ::1, ten years.
+/* devcert.h -- a self-signed certificate for development: localhost, 127.0.0.1 and ::1, 397 days.
  *
  * Threads: start-up only.
  */

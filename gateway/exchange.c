@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include <civetweb.h>
 
@@ -246,6 +247,21 @@ void exchange_retry_after(exchange *x, int64_t ms)
     exchange_add_header(x, "retry-after-ms", "%lld", (long long)ms);
 }
 
+/* RFC 9110, 6.6.1 and 5.6.7; by hand, for the format knows no locale. */
+static void write_date(char out[32])
+{
+    static const char day[][4] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
+    static const char month[][4] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                    "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+    time_t now = time(NULL);
+    struct tm t;
+    (void)gmtime_r(&now, &t);
+    (void)snprintf(out, 32, "%s, %02u %s %04u %02u:%02u:%02u GMT", day[t.tm_wday % 7],
+                   (unsigned)t.tm_mday % 32, month[t.tm_mon % 12],
+                   (unsigned)(t.tm_year + 1900) % 10000, (unsigned)t.tm_hour % 24,
+                   (unsigned)t.tm_min % 60, (unsigned)t.tm_sec % 61);
+}
+
 /* Status line and all headers; returns the length. */
 static int write_head(exchange *x, char *out, size_t cap, int status, const char *type,
                       const char *framing)
@@ -258,11 +274,13 @@ static int write_head(exchange *x, char *out, size_t cap, int status, const char
     if (atomic_load(&x->server->draining)) x->close_after = true;
     x->status = status;
     x->answered = true;
+    char date[32];
+    write_date(date);
     return snprintf(out, cap,
-                    "HTTP/1.1 %d %s\r\nContent-Type: %s\r\n%s"
+                    "HTTP/1.1 %d %s\r\nDate: %s\r\nContent-Type: %s\r\n%s"
                     "x-request-id: %s\r\nCache-Control: no-store\r\n"
                     "X-Content-Type-Options: nosniff\r\n%s%s\r\n",
-                    status, http_reason(status), type, framing, x->request_id, x->headers,
+                    status, http_reason(status), date, type, framing, x->request_id, x->headers,
                     x->close_after ? "Connection: close\r\n" : "Connection: keep-alive\r\n");
 }
 

@@ -10,7 +10,7 @@ static const struct {
     const char *name, *args, *help, *more;
 } commands[] = {
     {"init", "--dir DIR --model DIR", "makes a data directory: config, certificate, admin key",
-     "The certificate is self-signed, for development: localhost, 127.0.0.1 and ::1, ten years. "
+     "The certificate is self-signed, for development: localhost, 127.0.0.1 and ::1, 397 days. "
      "The "
      "admin key is shown this once."},
     {"check", "[-c FILE] [--set S.K=V]", "validates config, certificate and model; prints a plan",

@@ -1,4 +1,5 @@
 """TLS as openssl and curl see it: versions, the certificate's name, a reload without losing anyone."""
+import email.utils
 import signal
 import subprocess
 import time
@@ -24,6 +25,19 @@ def speaks_tls_1_3_and_1_2_only():
         assert code != 0, out
     code, out = s_client("-tls1_2", "-cipher", "AES128-SHA")
     assert code != 0, out
+
+
+def the_certificate_is_no_longer_valid_than_clients_take():
+    for days, code in ((396, 0), (398, 1)):
+        r = subprocess.run(["openssl", "x509", "-in", server.ca, "-noout", "-checkend", str(days * 86400)],
+                           capture_output=True, text=True, timeout=20)
+        assert r.returncode == code, (days, r.stdout)
+
+
+def every_answer_has_its_date():
+    for method, path in (("GET", "/v1/models"), ("GET", "/nowhere"), ("POST", "/v1/completions")):
+        r = server.call(method, path, key=key)
+        assert abs(email.utils.parsedate_to_datetime(r.headers["date"]).timestamp() - time.time()) < 60, r.headers
 
 
 def plain_http_gets_nothing():
@@ -57,5 +71,6 @@ def a_bad_certificate_is_not_taken_over():
 
 with server:
     key = server.tenant("alice")
-    run([speaks_tls_1_3_and_1_2_only, plain_http_gets_nothing, curl_streams,
+    run([speaks_tls_1_3_and_1_2_only, the_certificate_is_no_longer_valid_than_clients_take,
+         every_answer_has_its_date, plain_http_gets_nothing, curl_streams,
          a_bad_certificate_is_not_taken_over])
