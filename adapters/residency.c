@@ -15,6 +15,7 @@
  */
 #include "adapters/residency.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -184,7 +185,9 @@ static void make_resident(residency *rs, entry *en, adapter_load *ld, int64_t to
     en->extras = ld->extras;
     ld->mat = NULL;
     ld->extras = (adapter_extras){0};
+    static atomic_ullong loads; /* of all residencies of the process */
     en->view = (lora_view){.adapter_id = en->id,
+                           .load_id = atomic_fetch_add(&loads, 1) + 1,
                            .n_layer = rs->env.base->n_layer,
                            .rank_max = ld->rank_max,
                            .mat = en->mat,

@@ -200,6 +200,10 @@ err_code be_lora_pack_embed(backend *be, dtype base, void *a_dst, void *b_dst, c
                             const void *b_src, dtype type, int rank, int n_vocab, int dim, err *e)
 {
     assert(rank >= 1 && rank <= LORA_RANK_MAX && n_vocab > 0 && dim > 0);
+    if (be->ops->lora_pack_embed) {
+        return be->ops->lora_pack_embed(be, base, a_dst, b_dst, a_src, b_src, type, rank, n_vocab,
+                                        dim, e);
+    }
     size_t size = dtype_bytes(type);
     char *by_token = malloc((size_t)rank * (size_t)n_vocab * size);
     if (!by_token) return err_set(e, ERR_NOMEM, "no memory for LoRA on the embedding");

@@ -50,6 +50,11 @@ struct backend_ops {
     err_code (*lora_pack)(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
                           const void *b_src, dtype type, int rank, int d_in, int d_out, err *e);
 
+    /* NULL: by lora_pack(), for backends that pack A value by value in order */
+    err_code (*lora_pack_embed)(backend *be, dtype base, void *a_dst, void *b_dst,
+                                const void *a_src, const void *b_src, dtype type, int rank,
+                                int n_vocab, int dim, err *e);
+
     err_code (*lora_weight_create)(backend *be, weight **out, const void *src, dtype type, int rows,
                                    int cols, err *e);
     err_code (*lora_gain)(backend *be, const weight *w, const lora_pair *pair,

@@ -70,6 +70,7 @@ typedef struct lora_embed {
 /* Immutable while acquired.  Borrowed from the source, never freed by the engine. */
 typedef struct lora_view {
     uint64_t adapter_id; /* unique over all time; never reused */
+    uint64_t load_id; /* another one each time it is loaded; 0: the view may change at any time */
     uint8_t
         digest[LORA_DIGEST_BYTES]; /* of the adapter's content: part of the prefix cache's key */
     int n_layer;

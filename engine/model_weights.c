@@ -366,6 +366,24 @@ static err_code load_embedding(loader *l, const wanted *w, err *e)
     return ERR_NONE;
 }
 
+/* Refuses at once what cannot fit, with the sum. */
+static err_code check_room(const loader *l, err *e)
+{
+    size_t room = be_room(l->m->be), need = 0;
+    if (room == 0) return ERR_NONE;
+    for (size_t i = 0; i < l->n_want; i++) {
+        const wanted *w = &l->want[i];
+        bool shared = !w->matrix && !w->device && l->m->cfg.tied; /* the head's */
+        if (!shared) need += w->t->bytes;
+    }
+    if (need <= room) return ERR_NONE;
+    double gib = (double)(1 << 30);
+    return err_set(e, ERR_NOMEM,
+                   "the weights take %.2f GiB, and the device has %.2f GiB for them (before "
+                   "scratch, KV pages and adapters)",
+                   (double)need / gib, (double)room / gib);
+}
+
 static err_code load_all(loader *l, const char *dir, err *e)
 {
     l->shard = calloc(FILES_MAX, sizeof(*l->shard));
@@ -378,6 +396,7 @@ static err_code load_all(loader *l, const char *dir, err *e)
     }
     if (!rc) rc = check_leftover(l, e);
     if (!rc) rc = check_types(l, e);
+    if (!rc) rc = check_room(l, e);
     for (size_t i = 0; i < l->n_want && !rc; i++) {
         const wanted *w = &l->want[i];
         rc = w->matrix   ? load_matrix(l->m, w, e)

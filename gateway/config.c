@@ -71,6 +71,13 @@ static const option options[] = {
      "auto: the model's own; or the name of a built-in one (chatml, qwen, qwen3, llama-3.1, "
      "mistral ...);\n"
      "or the path of a Jinja file, with a '/' in it."},
+    {"engine", "backend", OPT_TEXT, AT(engine_backend), "auto", 0, 0,
+     "auto: CUDA where there is a device of compute capability 8.0 or newer and cuBLAS, else the "
+     "CPU;\n"
+     "cuda, cpu: that one or none.  `lorad check` says which it is, and why."},
+    {"engine", "device", OPT_INT, AT(engine_device), "0", 0, 63, "Number of the CUDA device."},
+    {"engine", "device_memory_fraction", OPT_TEXT, AT(engine_device_memory_fraction), "0.9", 0, 0,
+     "How much of a CUDA device's memory is taken at the start: weights, scratch and the arena."},
     {"engine", "threads", OPT_INT, AT(engine_threads), "0", 0, 256,
      "Compute threads; 0: one for each core."},
     {"engine", "isa", OPT_TEXT, AT(engine_isa), "auto", 0, 0,
@@ -84,10 +91,11 @@ static const option options[] = {
      "Requests that may wait; 429 beyond."},
     {"engine", "max_context", OPT_INT, AT(engine_max_context), "8192", 16, 1048576,
      "Tokens of prompt and output together; never more than the model's own limit."},
-    {"engine", "kv_memory", OPT_BYTES, AT(engine_kv_memory), "1GiB", MIB, 1024 * GIB,
+    {"engine", "kv_memory", OPT_BYTES, AT(engine_kv_memory), "0", 0, 1024 * GIB,
      "Memory of the device: one arena for the KV pages of all sequences, the prefix cache and the\n"
      "adapters that are ready to run.  Nothing is split beforehand; what is idle and worth least\n"
-     "(uses, time to bring it back, size) makes room."},
+     "(uses, time to bring it back, size) makes room.  0: 1GiB on the CPU; on a CUDA device what\n"
+     "the model leaves of device_memory_fraction, less a sixteenth."},
     {"engine", "prefix_cache", OPT_BOOL, AT(engine_prefix_cache), "yes", 0, 0,
      "Reuse the KV of equal prompt beginnings, within one tenant and adapter version."},
     {"engine", "swap_bytes", OPT_BYTES, AT(engine_swap_bytes), "256MiB", 0, 1024 * GIB,
@@ -418,6 +426,7 @@ err_code config_check(const config *c, err *e)
     static const char *const formats[] = {"text", "logfmt", "json", NULL};
     static const char *const classes[] = {"interactive", "standard", "batch", NULL};
     static const char *const preemptions[] = {"auto", "recompute", "swap", NULL};
+    static const char *const backends[] = {"auto", "cpu", "cuda", NULL};
     if (!c->model_path[0]) return err_set(e, ERR_INPUT, "model.path is not set");
     if (!c->model_name[0]) return err_set(e, ERR_INPUT, "model.name is empty");
     if (!c->data_dir[0]) return err_set(e, ERR_INPUT, "data.dir is not set");
@@ -432,6 +441,17 @@ err_code config_check(const config *c, err *e)
     }
     if (!one_of(c->log_format, formats)) {
         return err_set(e, ERR_INPUT, "log.format: '%.40s' is unknown", c->log_format);
+    }
+    if (!one_of(c->engine_backend, backends)) {
+        return err_set(e, ERR_INPUT, "engine.backend: '%.40s' is unknown", c->engine_backend);
+    }
+    char *end;
+    double fraction = strtod(c->engine_device_memory_fraction, &end);
+    if (*end || !(fraction >= 0.05 && fraction <= 0.98)) {
+        return err_set(e, ERR_LIMIT,
+                       "engine.device_memory_fraction: '%.40s' is not within 0.05 and "
+                       "0.98",
+                       c->engine_device_memory_fraction);
     }
     if (!one_of(c->engine_preemption, preemptions)) {
         return err_set(e, ERR_INPUT, "engine.preemption: '%.40s' is unknown", c->engine_preemption);

@@ -32,6 +32,8 @@ typedef struct config {
     char model_path[CONFIG_TEXT_MAX], model_name[CONFIG_TEXT_MAX];
     char model_chat_template[CONFIG_TEXT_MAX];
 
+    char engine_backend[CONFIG_TEXT_MAX], engine_device_memory_fraction[CONFIG_TEXT_MAX];
+    int64_t engine_device;
     int64_t engine_threads;
     char engine_isa[CONFIG_TEXT_MAX];
     int64_t engine_max_rows, engine_max_seqs, engine_max_queued, engine_max_context;

@@ -19,6 +19,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "gateway/devcert.h"
+#include "gateway/device.h"
 #include "gateway/listener.h"
 #include "gateway/manual.h"
 #include "gateway/notify.h"
@@ -214,12 +215,14 @@ static err_code open_model(process *p, err *e)
 {
     server *s = &p->srv;
     const config *c = &p->cfg;
-    backend_config bc = {.n_threads = (int)c->engine_threads, .isa = c->engine_isa};
-    err_code rc = be_open(&s->be, &backend_cpu, &bc, e);
+    char reason[256];
+    err_code rc = device_open(&s->be, c, reason, sizeof(reason), e);
     if (!rc) {
+        if (reason[0]) log_info("gateway", "serving on the CPU: %s", reason);
         rc = model_load(&s->model, c->model_path, s->be, (int)c->engine_max_rows,
                         (int)c->engine_max_seqs + SCHED_SCORE_ROWS, e);
     }
+    if (!rc) device_arena(&p->cfg, s->be);
     if (!rc) rc = tokenizer_load(&s->tok, c->model_path, e);
     if (!rc) {
         rc = grammar_maker_create(&s->grammars, s->tok, model_get_config(s->model)->n_vocab, e);
@@ -546,14 +549,21 @@ static int check(const arguments *a)
     if (model_config_read(c.model_path, &mc, &e)) return fail(&e);
     if (tokenizer_load(&tok, c.model_path, &e)) return fail(&e);
     tokenizer_destroy(tok);
+    char device[512];
+    char room[64] = "what the model leaves";
+    if (c.engine_kv_memory > 0) {
+        (void)snprintf(room, sizeof(room), "%lld MiB", (long long)(c.engine_kv_memory >> 20));
+    }
+    if (device_describe(&c, device, sizeof(device), &e)) return fail(&e);
     (void)printf("config       %s: fine\n"
                  "certificate  %s: fine\n"
                  "model        %s, %d layers of %d, %d heads (%d kv), vocabulary %d\n"
+                 "backend      %s\n"
                  "context      %d tokens at most\n"
-                 "memory       %lld MiB of KV pages and adapters, %lld MiB of adapters' copies\n",
+                 "memory       %s of KV pages and adapters, %lld MiB of adapters' copies\n",
                  a->file, cert, mc.family, mc.n_layer, mc.dim, mc.n_head, mc.n_kv_head, mc.n_vocab,
-                 mc.max_pos < c.engine_max_context ? mc.max_pos : (int)c.engine_max_context,
-                 (long long)(c.engine_kv_memory >> 20), (long long)(c.adapters_host_memory >> 20));
+                 device, mc.max_pos < c.engine_max_context ? mc.max_pos : (int)c.engine_max_context,
+                 room, (long long)(c.adapters_host_memory >> 20));
     return EXIT_SUCCESS;
 }
 

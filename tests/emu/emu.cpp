@@ -533,6 +533,8 @@ void emu_allow_shared(const void *kernel, size_t bytes)
     S.allowed[kernel] = bytes;
 }
 
+emu_stream_fn emu_on_stream;
+
 void emu_launch_raw(const void *kernel, const char *name, dim3 grid, dim3 block, size_t shared,
                     void (*body)(const void *), const void *args, size_t args_bytes)
 {

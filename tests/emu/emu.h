@@ -135,6 +135,13 @@ void emu_launch_raw(const void *kernel, const char *name, dim3 grid, dim3 block,
 /* More than 48 KiB of dynamic shared memory must have been asked for. */
 void emu_allow_shared(const void *kernel, size_t bytes);
 
+/* Set by an emulated run-time library (tests/emu/cuda_rt/): launches on a stream go there, to be run in the
+ * stream's turn by emu_launch_raw().  The arguments are the callee's to copy. */
+typedef void (*emu_stream_fn)(struct CUstream_st *stream, const void *kernel, const char *name,
+                              dim3 grid, dim3 block, size_t shared, void (*body)(const void *args),
+                              const void *args, size_t args_bytes);
+extern emu_stream_fn emu_on_stream;
+
 template <class... P>
 struct emu_call {
     void (*kernel)(P...);
@@ -148,11 +155,15 @@ struct emu_call {
 
 template <class... P, class... A>
 static inline void emu_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block,
-                              size_t shared, struct CUstream_st *, A... args)
+                              size_t shared, struct CUstream_st *stream, A... args)
 {
     emu_call<P...> call = {kernel, std::tuple<P...>(args...)};
-    emu_launch_raw(reinterpret_cast<const void *>(kernel), name, grid, block, shared,
-                   emu_call<P...>::body, &call, sizeof(call));
+    const void *entry = reinterpret_cast<const void *>(kernel);
+    if (emu_on_stream && stream)
+        emu_on_stream(stream, entry, name, grid, block, shared, emu_call<P...>::body, &call,
+                      sizeof(call));
+    else
+        emu_launch_raw(entry, name, grid, block, shared, emu_call<P...>::body, &call, sizeof(call));
 }
 
 #endif

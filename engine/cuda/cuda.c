@@ -1,0 +1,249 @@
+/* cuda.c -- opens the device, says why where it cannot, reports faults, fills the table. */
+#include "engine/cuda/cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/cpu/cpu.h"
+
+enum {
+    WORKSPACE_BYTES = 32 << 20,
+    LEAST_CAPABILITY = 80, /* sm_80: bf16 tensor cores, cp.async */
+};
+
+/* ---- faults ---------------------------------------------------------------------------- */
+
+/* What only a new context heals. */
+static bool sticky(cudaError_t code)
+{
+    return code != cudaErrorMemoryAllocation && code != cudaErrorInvalidValue &&
+           code != cudaErrorNotReady;
+}
+
+static void note(cuda_state *cu, cudaError_t code)
+{
+    int none = 0;
+    if (sticky(code)) (void)atomic_compare_exchange_strong(&cu->lost, &none, (int)code);
+}
+
+bool cuda_ok(backend *be, cudaError_t code, const char *call, const char *file, int line)
+{
+    if (code == cudaSuccess) return true;
+    note(cuda_of(be), code);
+    const char *slash = strrchr(file, '/');
+    int name = (int)strcspn(call, "(");
+    backend_fail(be, ERR_DEVICE, "%.*s: %s (%s:%d)", name, call, cudaGetErrorString(code),
+                 slash ? slash + 1 : file, line);
+    return false;
+}
+
+err_code cuda_err(cuda_state *cu, cudaError_t code, const char *call, err *e)
+{
+    if (code == cudaSuccess) return ERR_NONE;
+    note(cu, code);
+    return err_set(e, code == cudaErrorMemoryAllocation ? ERR_NOMEM : ERR_DEVICE, "%.*s: %s",
+                   (int)strcspn(call, "("), call, cudaGetErrorString(code));
+}
+
+static void cuda_sync(backend *be)
+{
+    cuda_state *cu = cuda_of(be);
+    cu->step.of = NULL;
+    (void)CU(be, cudaStreamSynchronize(cu->stream));
+    int lost = atomic_load(&cu->lost);
+    if (lost) (void)CU(be, (cudaError_t)lost); /* a loader met it */
+}
+
+/* ---- life -------------------------------------------------------------------------------- */
+
+static void cuda_close(backend *be)
+{
+    cuda_state *cu = cuda_of(be);
+    if (!cu) return;
+    if (cu->stream) (void)cudaStreamSynchronize(cu->stream);
+    cuda_tables_close(cu);
+    cuda_step_close(cu);
+    blas_close(&cu->blas);
+    cuda_memory_close(cu);
+    if (cu->stream) (void)cudaStreamDestroy(cu->stream);
+    if (cu->pool) cpu_pool_destroy(cu->pool);
+    /* The context goes as well where it is broken, so that the next one begins anew. */
+    if (atomic_load(&cu->lost)) (void)cudaDeviceReset();
+    free(cu);
+    be->impl = NULL;
+}
+
+static double gib(size_t bytes)
+{
+    return (double)bytes / (double)(1ULL << 30);
+}
+
+static err_code choose_device(cuda_state *cu, int device, struct cudaDeviceProp *p, err *e)
+{
+    int n = 0;
+    cudaError_t ce = cudaGetDeviceCount(&n);
+    if (ce || n == 0) {
+        return err_set(e, ERR_UNSUPPORTED, "no CUDA device: %s",
+                       ce ? cudaGetErrorString(ce) : "none is there");
+    }
+    if (device < 0 || device >= n) {
+        return err_set(e, ERR_UNSUPPORTED, "there is no CUDA device %d: this machine has %d",
+                       device, n);
+    }
+    cu->device = device;
+    err_code rc = CU_TRY(cu, cudaSetDevice(device), e);
+    if (!rc) rc = CU_TRY(cu, cudaGetDeviceProperties(p, device), e);
+    if (rc) return rc;
+    if (p->major * 10 + p->minor < LEAST_CAPABILITY) {
+        return err_set(e, ERR_UNSUPPORTED, "%s has compute capability %d.%d; 8.0 is the least",
+                       p->name, p->major, p->minor);
+    }
+    cu->n_sm = p->multiProcessorCount;
+    cu->shared_per_sm = p->sharedMemPerMultiprocessor;
+    return ERR_NONE;
+}
+
+static err_code open_arena(cuda_state *cu, double fraction, err *e)
+{
+    size_t free_bytes, total;
+    err_code rc = CU_TRY(cu, cudaMemGetInfo(&free_bytes, &total), e);
+    if (rc) return rc;
+    size_t asked = (size_t)((double)total * fraction);
+    if (asked > free_bytes) {
+        return err_set(e, ERR_NOMEM,
+                       "device-memory-fraction %.2f of %.1f GiB is %.1f GiB, but others leave %.1f "
+                       "GiB free",
+                       fraction, gib(total), gib(asked), gib(free_bytes));
+    }
+    return cuda_memory_open(cu, asked, e);
+}
+
+static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
+{
+    cuda_state *cu = calloc(1, sizeof(*cu));
+    struct cudaDeviceProp p;
+    if (!cu) return err_set(e, ERR_NOMEM, "no memory for the CUDA backend");
+    be->impl = cu;
+    cu->max_rows = cfg->max_rows > 0 ? cfg->max_rows : 512;
+    cu->max_seqs = cfg->max_seqs > 0 ? cfg->max_seqs : 64;
+    cu->max_context = cfg->max_context > 0 ? cfg->max_context : 8192;
+    err_code rc = choose_device(cu, cfg->device, &p, e);
+    if (!rc) rc = open_arena(cu, cfg->fraction > 0 ? cfg->fraction : 0.9, e);
+    if (!rc) rc = CU_TRY(cu, cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking), e);
+    if (!rc) rc = CU_TRY(cu, cu_attend_setup(), e);
+    if (!rc && !(cu->workspace = cuda_take(cu, WORKSPACE_BYTES, false)))
+        rc = err_set(e, ERR_NOMEM, "the device has no room for cuBLAS");
+    if (!rc) rc = blas_open(&cu->blas, cu->workspace, WORKSPACE_BYTES, cu->max_rows, e);
+    if (!rc) rc = cpu_pool_create(&cu->pool, cfg->n_threads, e);
+    if (!rc) rc = cuda_step_open(cu, e);
+    if (rc) {
+        cuda_close(be);
+        return rc;
+    }
+    be->caps.page_tokens = CU_PAGE_TOKENS;
+    be->caps.lora_cols = SGMV_COLS;
+    (void)snprintf(be->caps.detail, sizeof(be->caps.detail), "%.40s, sm_%d%d, %.1f GiB, cuBLAS %zu",
+                   p.name, p.major, p.minor, gib(cu->mem.bytes), cu->blas.api.version());
+    return ERR_NONE;
+}
+
+/* ---- small ops ------------------------------------------------------------------------------ */
+
+static size_t cuda_room_op(backend *be)
+{
+    return cuda_room(cuda_of(be));
+}
+
+/* The caller's pinned memory, with room of the same size on the device: logits are made there. */
+static void *cuda_host_alloc(backend *be, size_t bytes)
+{
+    cuda_state *cu = cuda_of(be);
+    err e;
+    void *p = NULL;
+    if (CU_TRY(cu, cudaHostAlloc(&p, bytes, cudaHostAllocDefault), &e)) return NULL;
+    float *twin = cu->logits.host ? NULL : cuda_take(cu, bytes, false);
+    if (!twin) {
+        (void)cudaFreeHost(p);
+        return NULL;
+    }
+    memset(p, 0, bytes);
+    cu->logits = (cuda_logits){.host = p, .device = twin, .bytes = bytes};
+    return p;
+}
+
+static void cuda_host_free(backend *be, void *p, size_t bytes)
+{
+    cuda_state *cu = cuda_of(be);
+    (void)bytes;
+    if (p == cu->logits.host) {
+        cuda_give(cu, cu->logits.device);
+        cu->logits = (cuda_logits){0};
+    }
+    (void)cudaFreeHost(p);
+}
+
+typedef struct {
+    void (*fn)(void *arg, int i);
+    void *arg;
+    int n;
+    atomic_int next;
+} parallel_job;
+
+static void parallel_thread(void *arg, int thread)
+{
+    (void)thread;
+    parallel_job *job = arg;
+    for (int i; (i = atomic_fetch_add(&job->next, 1)) < job->n;) job->fn(job->arg, i);
+}
+
+static void cuda_parallel(backend *be, void (*fn)(void *arg, int i), void *arg, int n)
+{
+    parallel_job job = {.fn = fn, .arg = arg, .n = n};
+    if (n == 1)
+        fn(arg, 0);
+    else
+        cpu_pool_run(cuda_of(be)->pool, parallel_thread, &job);
+}
+
+const backend_ops backend_cuda = {
+    .name = "cuda",
+    .open = cuda_open,
+    .close = cuda_close,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .map = cuda_alloc,
+    .unmap = cuda_unmap,
+    .room = cuda_room_op,
+    .host_alloc = cuda_host_alloc,
+    .host_free = cuda_host_free,
+    .upload = cuda_upload,
+    .download = cuda_download,
+    .sync = cuda_sync,
+    .weight_create = cuda_weight_create,
+    .weight_destroy = cuda_weight_destroy,
+    .table_create = cuda_table_create,
+    .table_destroy = cuda_table_destroy,
+    .prepare = cuda_prepare,
+    .lora_a_bytes = cuda_lora_a_bytes,
+    .lora_b_bytes = cuda_lora_b_bytes,
+    .lora_pack = cuda_lora_pack,
+    .lora_pack_embed = cuda_lora_pack_embed,
+    .lora_weight_create = cuda_lora_weight_create,
+    .lora_gain = cuda_lora_gain,
+    .kv_page_bytes = cuda_kv_page_bytes,
+    .kv_create = cuda_kv_create,
+    .kv_attach = cuda_kv_attach,
+    .kv_destroy = cuda_kv_destroy,
+    .kv_copy_page = cuda_kv_copy_page,
+    .kv_save = cuda_kv_save,
+    .kv_load = cuda_kv_load,
+    .embed = cuda_embed,
+    .rms_norm = cuda_rms_norm,
+    .linear = cuda_linear,
+    .rope_append = cuda_rope_append,
+    .attend = cuda_attend,
+    .silu_mul = cuda_silu_mul,
+    .logits = cuda_logits_run,
+    .parallel = cuda_parallel,
+};

@@ -1,0 +1,272 @@
+/* cuda.h -- the CUDA backend's inside: its state, its host code by file.
+ *
+ *     cuda.c      open/close, faults, the ops table
+ *     memory.c    one arena, uploads through pinned staging on a stream of their own
+ *     blas.c      the base's products (blas.h)
+ *     linear.c    weights, fused groups, be_linear, be_logits
+ *     adapter.c   packing, DoRA's gains, the tables that kernels read of each resident adapter
+ *     step.c      what a step tells the kernels: one pinned block, one copy
+ *     kv.c        KV pages, rope_append, attend
+ *     *.cu        kernels, behind C functions that launch them (rows.h, attend.h, sgmv.h)
+ *
+ * All of this is C and calls the runtime alone, so the same source runs on tests/emu/cuda_rt/.
+ *
+ * Threads: engine thread, except memory.c and adapter.c's packing, which loaders enter too.
+ */
+#ifndef ENGINE_CUDA_CUDA_H
+#define ENGINE_CUDA_CUDA_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cuda_runtime_api.h>
+
+#include "engine/backend.h"
+#include "engine/backend_ops.h"
+#include "engine/cuda/attend.h"
+#include "engine/cuda/blas.h"
+#include "engine/cuda/kv.h"
+#include "engine/cuda/rows.h"
+#include "engine/cuda/sgmv.h"
+
+enum { CUDA_ALIGN = 256, CUDA_STAGES = 4, CUDA_STAGE_BYTES = 8 << 20, CUDA_FUSED_MAX = 3 };
+
+/* ---- memory.c: one arena, cut into blocks ------------------------------------------------ */
+
+typedef struct cuda_block cuda_block;
+
+typedef struct cuda_stage {
+    char *pinned;
+    cudaEvent_t done; /* its last copy has been made */
+    bool busy;
+} cuda_stage;
+
+typedef struct cuda_memory {
+    char *base;
+    size_t bytes, used;
+    cuda_block *first;
+    pthread_mutex_t mu; /* leaf lock; guards the blocks */
+    pthread_mutex_t stage_mu;
+    pthread_cond_t stage_free;
+    cuda_stage stage[CUDA_STAGES];
+    int n_stage, turn;
+    cudaStream_t stream;     /* uploads */
+    cudaEvent_t uploaded;    /* after the last of them */
+    atomic_ullong uploads;   /* enqueued so far */
+    unsigned long long seen; /* that the main stream waits for; engine thread */
+} cuda_memory;
+
+/* ---- linear.c --------------------------------------------------------------------------------- */
+
+typedef struct cuda_weight {
+    weight head;
+    void *p; /* [rows][cols], row-major, as on disk */
+} cuda_weight;
+
+/* A result that lies in a fused product's rows instead of where the caller asked for it. */
+typedef struct cuda_alias {
+    const float *asked;
+    float *at;
+    int stride; /* floats */
+} cuda_alias;
+
+/* ---- adapter.c: what kernels read of an adapter, kept from step to step ------------------------- */
+
+typedef struct cuda_table {
+    uint64_t load_id, used; /* 0: empty; step of its last use */
+    sgmv_mat *device;
+    bool biased;   /* some matrix has a bias or a gain without a rank */
+    bool embeds;   /* LoRA on the input table */
+    bool own_rows; /* an input table of its own */
+    bool heads;    /* LoRA on the output layer */
+} cuda_table;
+
+/* ---- step.c ------------------------------------------------------------------------------------- */
+
+/* One plan of the LoRA kernels on the device, and the sizes of its grids. */
+typedef struct cuda_lists {
+    const sgmv_counts *counts;
+    const sgmv_chunk *chunk, *tile;
+    int32_t n_small, n_tile, n_lora, n_all;
+    size_t v_floats;
+    bool all_rows;
+} cuda_lists;
+
+/* The step as it lies in device memory. */
+typedef struct cuda_step {
+    const step *of; /* NULL: none since the last cuda_sync() */
+    char *pinned[2], *device;
+    cudaEvent_t copied[2];
+    size_t bytes; /* of each */
+    uint64_t serial;
+    sgmv_seg *seg;       /* host scratch */
+    const weight **head; /* [n_logit], host: whose output layer */
+    const int32_t *token, *pos, *slot, *logit_row;
+    const cu_embed_alt *alt; /* NULL: no row has an input table of its own */
+    cu_attend_plan plan;     /* host addresses; counts */
+    const cu_attend_counts *counts;
+    const cu_attend_seq *seq;
+    const cu_attend_item *small, *large;
+    const cu_attend_merge *merge;
+    const int32_t *page;
+    cuda_lists rows, logits;
+    bool embeds, heads;
+} cuda_step;
+
+typedef struct cuda_kv {
+    kv_pool head;
+    char *mem;
+    size_t stride;
+    bool own;
+} cuda_kv;
+
+/* Logits: pinned memory of the caller, and where the product puts them. */
+typedef struct cuda_logits {
+    float *host, *device;
+    size_t bytes;
+} cuda_logits;
+
+typedef struct cuda_state {
+    int device, n_sm;
+    size_t shared_per_sm;
+    atomic_int
+        lost; /* cudaError_t of the first fault that a device does not recover from; 0: healthy */
+    cudaStream_t stream;
+    cuda_memory mem;
+    blas blas;
+    void *workspace;
+    struct cpu_pool *pool; /* of the host, for be_parallel() */
+    int max_rows, max_seqs, max_context;
+    dtype arith; /* of the layers' matrices */
+    int n_vocab, dim, ffn;
+    const void *shared_table; /* the input table that is the head's matrix */
+
+    /* x of the next product, already rounded, where an operation has written it so */
+    void *x16;
+    const float *x16_of;
+    cuda_alias alias[CUDA_FUSED_MAX];
+    int n_alias;
+    float *t; /* [max_rows][t_cols]: fused products, and what is added to the residual stream */
+    float *v; /* of the LoRA kernels */
+    int t_cols, x_cols;
+    size_t v_floats;
+    float *partial; /* of attention */
+    int max_partial;
+    cuda_step step;
+    cuda_kv *kv;
+    cuda_logits logits;
+    cuda_table *table;
+    int n_table, n_layer;
+    char *table_memory;
+    size_t table_bytes; /* of one */
+    int table_more;     /* addresses behind the matrices of one */
+} cuda_state;
+
+static inline cuda_state *cuda_of(const backend *be)
+{
+    return (cuda_state *)be->impl;
+}
+
+/* ---- faults (cuda.c) --------------------------------------------------------------------------------
+ * Every call of the runtime goes through one of these two.  CU() is for the engine thread: it marks the
+ * backend (sticky, be_sync() reports) and is false.  cuda_try() is for everybody else and says it in *e. */
+bool cuda_ok(backend *be, cudaError_t code, const char *call, const char *file, int line);
+#define CU(be, call) cuda_ok((be), (call), #call, __FILE__, __LINE__)
+err_code cuda_err(cuda_state *cu, cudaError_t code, const char *call, err *e);
+#define CU_TRY(cu, call, e) cuda_err((cu), (call), #call, (e))
+
+/* ---- memory.c, what the others call ------------------------------------------------------------- */
+err_code cuda_memory_open(cuda_state *cu, size_t bytes, err *e);
+void cuda_memory_close(cuda_state *cu);
+/* `low`: from the beginning, one after another (matrices, so that some lie side by side); else from the
+ * end.  Not zeroed.  NULL: no room. */
+void *cuda_take(cuda_state *cu, size_t bytes, bool low);
+void cuda_give(cuda_state *cu, void *p);
+size_t cuda_room(cuda_state *cu); /* the largest block that is free */
+
+/* A piece of pinned memory to fill, at most CUDA_STAGE_BYTES; then its copy is enqueued. */
+err_code cuda_stage_begin(cuda_state *cu, cuda_stage **out, err *e);
+err_code cuda_stage_send(cuda_state *cu, cuda_stage *st, void *dst, size_t bytes, err *e);
+void cuda_stage_drop(cuda_state *cu, cuda_stage *st); /* instead of sending it */
+/* Engine thread: what follows on the main stream runs after all uploads enqueued so far. */
+void cuda_await_uploads(backend *be);
+
+void *cuda_alloc(backend *be, size_t bytes);
+void cuda_free(backend *be, void *p);
+void cuda_unmap(backend *be, void *p, size_t bytes);
+err_code cuda_upload(backend *be, void *dst, const void *src, size_t bytes);
+err_code cuda_download(backend *be, void *dst, const void *src, size_t bytes);
+
+/* ---- step.c, adapter.c ------------------------------------------------------------------------------ */
+
+/* Room for steps of max_rows rows; once, after the model's scratch is known. */
+err_code cuda_step_open(cuda_state *cu, err *e);
+void cuda_step_close(cuda_state *cu);
+/* The step is on its way to the device; false: the backend is marked. */
+bool cuda_step_enter(backend *be, const step *s);
+/* The device's table of a view, uploaded if it is not there yet; NULL: the backend is marked. */
+const cuda_table *cuda_table_of(backend *be, const lora_view *view);
+err_code cuda_tables_open(cuda_state *cu, int n_layer, size_t stride, err *e);
+void cuda_tables_close(cuda_state *cu);
+static inline int cuda_head_mat(const cuda_state *cu)
+{
+    return cu->n_layer * PROJ_COUNT;
+}
+static inline int cuda_embed_mat(const cuda_state *cu)
+{
+    return cu->n_layer * PROJ_COUNT + 1;
+}
+
+/* What the LoRA kernels have in common for the rows of a step. */
+sgmv_args cuda_sgmv(const cuda_state *cu, const cuda_lists *l, dtype type, const void *x, int d_in);
+/* Where a result lies that somebody asked for at `p`, `cols` wide. */
+cuda_alias cuda_where(const cuda_state *cu, const float *p, int cols);
+
+/* ---- the ops, by file ----------------------------------------------------------------------------------- */
+
+err_code cuda_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
+                            int cols, err *e);
+err_code cuda_lora_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
+                                 int cols, err *e);
+void cuda_weight_destroy(backend *be, weight *w);
+err_code cuda_table_create(backend *be, const void **out, const void *host, dtype type, int n_vocab,
+                           int dim, const weight *same, err *e);
+void cuda_table_destroy(backend *be, const void *table);
+err_code cuda_prepare(backend *be, const weight *const *w, int n, err *e);
+void cuda_linear(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
+                 int layer);
+void cuda_logits_run(backend *be, float *logits, const float *x, const float *norm_weight,
+                     float eps, int dim, const weight *head, const step *s);
+void cuda_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
+void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps,
+                   int n_rows, int dim);
+void cuda_silu_mul(backend *be, float *gate, const float *up, size_t n);
+
+size_t cuda_lora_a_bytes(const backend *be, dtype base, int rank, int d_in);
+size_t cuda_lora_b_bytes(const backend *be, dtype base, int rank, int d_out);
+err_code cuda_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
+                        const void *b_src, dtype type, int rank, int d_in, int d_out, err *e);
+err_code cuda_lora_pack_embed(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
+                              const void *b_src, dtype type, int rank, int n_vocab, int dim,
+                              err *e);
+err_code cuda_lora_gain(backend *be, const weight *w, const lora_pair *pair, const float *magnitude,
+                        float *gain, err *e);
+
+size_t cuda_kv_page_bytes(const backend *be, const attn_shape *shape);
+err_code cuda_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, err *e);
+err_code cuda_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, void *mem,
+                        size_t stride, err *e);
+void cuda_kv_destroy(backend *be, kv_pool *kv);
+void cuda_kv_copy_page(backend *be, kv_pool *kv, int dst_page, int src_page);
+void cuda_kv_save(backend *be, const kv_pool *kv, int page, void *host);
+void cuda_kv_load(backend *be, kv_pool *kv, int page, const void *host);
+void cuda_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v,
+                      const float *q_norm, const float *k_norm, float norm_eps,
+                      const rope_table *rope, const step *s, int layer);
+void cuda_attend(backend *be, const kv_pool *kv, float *out, const float *q, const step *s,
+                 int layer);
+
+#endif

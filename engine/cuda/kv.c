@@ -1,0 +1,185 @@
+/* kv.c -- KV pages of the CUDA backend: their memory, copies, rope_append and attend. */
+#include <stdlib.h>
+
+#include "engine/cuda/cuda.h"
+
+size_t cuda_kv_page_bytes(const backend *be, const attn_shape *shape)
+{
+    (void)be;
+    return cu_kv_bytes(shape->n_layer, shape->n_kv_head, shape->head_dim, (int)shape->kv_type);
+}
+
+/* Attention's scratch hangs on the shape of the heads: taken with the first pool. */
+static err_code open_partials(cuda_state *cu, const attn_shape *shape, err *e)
+{
+    if (cu->partial) return ERR_NONE;
+    size_t each = cu_attend_partial_bytes(shape->n_kv_head, shape->head_dim);
+    cu->max_partial = 8 * cu->n_sm;
+    cu->partial = cuda_take(cu, (size_t)cu->max_partial * each, false);
+    return cu->partial ? ERR_NONE
+                       : err_set(e, ERR_NOMEM, "the device has no room for attention's sums");
+}
+
+err_code cuda_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, void *mem,
+                        size_t stride, err *e)
+{
+    cuda_state *cu = cuda_of(be);
+    if (cu->kv) return err_set(e, ERR_UNSUPPORTED, "the CUDA backend has one pool of KV pages");
+    if (shape->head_dim > CU_HEAD_DIM_MAX || shape->head_dim % 8 != 0) {
+        return err_set(e, ERR_UNSUPPORTED,
+                       "heads of %d: the CUDA backend takes multiples of 8 to %d", shape->head_dim,
+                       CU_HEAD_DIM_MAX);
+    }
+    cuda_kv *kv = calloc(1, sizeof(*kv));
+    if (!kv) return err_set(e, ERR_NOMEM, "no memory for a pool of pages");
+    *kv = (cuda_kv){.head = {.shape = *shape, .n_pages = n_pages, .page_tokens = CU_PAGE_TOKENS},
+                    .mem = mem,
+                    .stride = stride};
+    err_code rc = open_partials(cu, shape, e);
+    if (!rc) rc = cuda_tables_open(cu, shape->n_layer, stride, e);
+    if (rc) {
+        free(kv);
+        return rc;
+    }
+    cu->kv = kv;
+    *out = &kv->head;
+    return ERR_NONE;
+}
+
+err_code cuda_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, err *e)
+{
+    size_t page = (cuda_kv_page_bytes(be, shape) + 255) / 256 * 256;
+    void *mem = cuda_alloc(be, (size_t)n_pages * page);
+    if (!mem) return err_set(e, ERR_NOMEM, "the device has no room for %d KV pages", n_pages);
+    err_code rc = cuda_kv_attach(be, out, shape, n_pages, mem, page, e);
+    if (rc)
+        cuda_free(be, mem);
+    else
+        cuda_of(be)->kv->own = true;
+    return rc;
+}
+
+void cuda_kv_destroy(backend *be, kv_pool *pool)
+{
+    cuda_state *cu = cuda_of(be);
+    cuda_kv *kv = (cuda_kv *)pool;
+    if (kv->own) cuda_free(be, kv->mem);
+    cuda_tables_close(cu);
+    cuda_give(cu, cu->partial);
+    cu->partial = NULL;
+    cu->kv = NULL;
+    free(kv);
+}
+
+static char *page_at(const cuda_kv *kv, int page)
+{
+    return kv->mem + (size_t)page * kv->stride;
+}
+
+void cuda_kv_copy_page(backend *be, kv_pool *pool, int dst_page, int src_page)
+{
+    const cuda_kv *kv = (const cuda_kv *)pool;
+    cuda_await_uploads(be);
+    (void)CU(be, cudaMemcpyAsync(page_at(kv, dst_page), page_at(kv, src_page),
+                                 cuda_kv_page_bytes(be, &pool->shape), cudaMemcpyDeviceToDevice,
+                                 cuda_of(be)->stream));
+}
+
+void cuda_kv_save(backend *be, const kv_pool *pool, int page, void *host)
+{
+    cudaStream_t stream = cuda_of(be)->stream;
+    bool ok = CU(be, cudaMemcpyAsync(host, page_at((const cuda_kv *)pool, page),
+                                     cuda_kv_page_bytes(be, &pool->shape), cudaMemcpyDeviceToHost,
+                                     stream));
+    if (ok) (void)CU(be, cudaStreamSynchronize(stream));
+}
+
+void cuda_kv_load(backend *be, kv_pool *pool, int page, const void *host)
+{
+    cudaStream_t stream = cuda_of(be)->stream;
+    cuda_await_uploads(be);
+    bool ok = CU(be, cudaMemcpyAsync(page_at((const cuda_kv *)pool, page), host,
+                                     cuda_kv_page_bytes(be, &pool->shape), cudaMemcpyHostToDevice,
+                                     stream));
+    if (ok) (void)CU(be, cudaStreamSynchronize(stream));
+}
+
+/* ---- operations ------------------------------------------------------------------------ */
+
+static cu_kv layer_of(const kv_pool *pool, int layer)
+{
+    const cuda_kv *kv = (const cuda_kv *)pool;
+    return (cu_kv){.mem = kv->mem,
+                   .stride = kv->stride,
+                   .layer = layer,
+                   .n_kv_head = pool->shape.n_kv_head,
+                   .head_dim = pool->shape.head_dim,
+                   .type = (int)pool->shape.kv_type};
+}
+
+void cuda_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v,
+                      const float *q_norm, const float *k_norm, float norm_eps,
+                      const rope_table *rope, const step *s, int layer)
+{
+    cuda_state *cu = cuda_of(be);
+    const attn_shape *shape = &kv->shape;
+    if (!cuda_step_enter(be, s)) return;
+    cuda_alias aq = cuda_where(cu, q, shape->n_head * shape->head_dim);
+    cuda_alias ak = cuda_where(cu, k, shape->n_kv_head * shape->head_dim);
+    cuda_alias av = cuda_where(cu, v, shape->n_kv_head * shape->head_dim);
+    cu_rope_args a = {.q = aq.at,
+                      .k = ak.at,
+                      .v = av.at,
+                      .q_stride = aq.stride,
+                      .k_stride = ak.stride,
+                      .v_stride = av.stride,
+                      .q_norm = q_norm,
+                      .k_norm = k_norm,
+                      .norm_eps = norm_eps,
+                      .cos = rope->cos,
+                      .sin = rope->sin,
+                      .rope_dim = rope->rope_dim,
+                      .n_head = shape->n_head,
+                      .n_rows = s->n_rows,
+                      .pos = cu->step.pos,
+                      .slot = cu->step.slot,
+                      .kv = layer_of(kv, layer)};
+    (void)CU(be, cu_rope_append(cu->stream, &a));
+}
+
+void cuda_attend(backend *be, const kv_pool *kv, float *out, const float *q, const step *s,
+                 int layer)
+{
+    cuda_state *cu = cuda_of(be);
+    const attn_shape *shape = &kv->shape;
+    int cols = shape->n_head * shape->head_dim;
+    if (!cuda_step_enter(be, s)) return;
+    cuda_alias aq = cuda_where(cu, q, cols);
+    size_t each = cu_attend_partial_bytes(shape->n_kv_head, shape->head_dim);
+    size_t state = (size_t)shape->n_kv_head * CU_SMALL_ROWS * 2 * sizeof(float);
+    cu_attend_args a = {
+        .out = out,
+        .out16 = cu->arith == DT_BF16 ? cu->x16 : NULL,
+        .q = aq.at,
+        .q_stride = aq.stride,
+        .out_stride = cols,
+        .n_head = shape->n_head,
+        .window = shape->window,
+        .scale = shape->scale,
+        .kv = layer_of(kv, layer),
+        .counts = cu->step.counts,
+        .seq = cu->step.seq,
+        .small = cu->step.small,
+        .large = cu->step.large,
+        .merge = cu->step.merge,
+        .page = cu->step.page,
+        .partial_out = cu->partial,
+        .partial_state = (float *)((char *)cu->partial + (size_t)cu->max_partial * (each - state))};
+    cu_attend_grid(&a, cu->n_sm, cu->shared_per_sm);
+    const cu_attend_counts *n = &cu->step.plan.counts;
+    if (n->n_small == 0) a.grid_small = 0;
+    if (n->n_large == 0) a.grid_large = 0;
+    if (n->n_merge == 0) a.grid_merge = 0;
+    cu->x16_of = cu->arith == DT_BF16 ? out : NULL;
+    (void)CU(be, cu_attend(cu->stream, &a));
+}

@@ -1,0 +1,418 @@
+/* linear.c -- matrices on the device and what is done with rows: products, norms, the input table, logits.
+ *
+ * A product is cuBLAS's, in f32, into the result's own rows or into `t`; bias, LoRA, DoRA's gain and the residual
+ * stream come after it, in one launch (sgmv.h): out = gain * (product + lora) + bias + residual, in that order for
+ * every row, whoever stands beside it.  Matrices that lie side by side (q, k, v; gate, up) are one product
+ * into `t`, and what asked for the parts is told where they are (struct cuda_alias): nothing is copied.
+ *
+ * Operations before a product write its input already rounded (x16); only F16 needs a launch for that.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/cuda/cuda.h"
+
+/* ---- weights ------------------------------------------------------------------------------- */
+
+static err_code weight_make(backend *be, weight **out, const void *src, dtype type, int rows,
+                            int cols, bool low, err *e)
+{
+    cuda_state *cu = cuda_of(be);
+    size_t bytes = (size_t)rows * (size_t)cols * dtype_bytes(type);
+    cuda_weight *w = calloc(1, sizeof(*w));
+    if (!w) return err_set(e, ERR_NOMEM, "no memory for a matrix");
+    w->head = (weight){.rows = rows, .cols = cols, .type = type, .bytes = bytes};
+    w->p = cuda_take(cu, bytes, low);
+    if (!w->p) {
+        free(w);
+        return err_set(e, ERR_NOMEM,
+                       "the device has no room for a matrix of %zu bytes: %zu of %zu are taken "
+                       "(device-memory-fraction)",
+                       bytes, cu->mem.used, cu->mem.bytes);
+    }
+    err_code rc = cuda_upload(be, w->p, src, bytes);
+    if (rc) {
+        cuda_weight_destroy(be, &w->head);
+        return err_set(e, rc, "the device takes no matrix of %zu bytes", bytes);
+    }
+    *out = &w->head;
+    return ERR_NONE;
+}
+
+err_code cuda_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
+                            int cols, err *e)
+{
+    return weight_make(be, out, src, type, rows, cols, true, e);
+}
+
+/* An adapter's own output layer: of the base's shape and type, whose products are known. */
+err_code cuda_lora_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
+                                 int cols, err *e)
+{
+    if (!blas_plan_find(&cuda_of(be)->blas, type, rows, cols)) {
+        return err_set(e, ERR_UNSUPPORTED,
+                       "an lm_head of another type than the base's (CUDA backend)");
+    }
+    return weight_make(be, out, src, type, rows, cols, false, e);
+}
+
+void cuda_weight_destroy(backend *be, weight *w)
+{
+    cuda_give(cuda_of(be), ((cuda_weight *)w)->p);
+    free(w);
+}
+
+err_code cuda_table_create(backend *be, const void **out, const void *host, dtype type, int n_vocab,
+                           int dim, const weight *same, err *e)
+{
+    cuda_state *cu = cuda_of(be);
+    size_t bytes = (size_t)n_vocab * (size_t)dim * dtype_bytes(type);
+    cu->n_vocab = n_vocab;
+    cu->dim = dim;
+    if (same && same->type == type && same->rows == n_vocab && same->cols == dim) {
+        *out = ((const cuda_weight *)same)->p;
+        cu->shared_table = *out;
+        return ERR_NONE;
+    }
+    void *p = cuda_take(cu, bytes, false);
+    if (!p) return err_set(e, ERR_NOMEM, "the device has no room for %zu bytes", bytes);
+    err_code rc = cuda_upload(be, p, host, bytes);
+    if (rc) {
+        cuda_give(cu, p);
+        return err_set(e, rc, "the device takes no input table");
+    }
+    *out = p;
+    return ERR_NONE;
+}
+
+void cuda_table_destroy(backend *be, const void *table)
+{
+    cuda_state *cu = cuda_of(be);
+    if (table != cu->shared_table) cuda_give(cu, (void *)(uintptr_t)table);
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+/* Rows of all of them if they lie side by side; 0: they do not. */
+static int side_by_side(const weight *const *w, int n)
+{
+    const char *end = NULL;
+    int rows = 0;
+    for (int i = 0; i < n; i++) {
+        const char *p = ((const cuda_weight *)w[i])->p;
+        if ((end && p != end) || w[i]->cols != w[0]->cols || w[i]->type != w[0]->type) return 0;
+        end = p + w[i]->bytes;
+        rows += w[i]->rows;
+    }
+    return rows;
+}
+
+static err_code grow(cuda_state *cu, void **p, size_t bytes, err *e)
+{
+    cuda_give(cu, *p);
+    *p = cuda_take(cu, bytes, false);
+    return *p ? ERR_NONE
+              : err_set(e, ERR_NOMEM, "the device has no room for steps of %d rows", cu->max_rows);
+}
+
+/* Scratch for products of these widths. */
+static err_code grow_scratch(cuda_state *cu, int rows, int cols, dtype type, err *e)
+{
+    err_code rc = ERR_NONE;
+    size_t n = (size_t)cu->max_rows;
+    if (cols > cu->x_cols) {
+        rc = grow(cu, &cu->x16, n * (size_t)cols * sizeof(uint16_t), e);
+        cu->x_cols = cols;
+    }
+    if (!rc && rows > cu->t_cols) {
+        rc = grow(cu, (void **)&cu->t, n * (size_t)rows * sizeof(float), e);
+        cu->t_cols = rows;
+    }
+    size_t v = n * SGMV_OUT_MAX * LORA_RANK_MAX * (size_t)sgmv_planes(cols, type);
+    if (!rc && v > cu->v_floats) {
+        rc = grow(cu, (void **)&cu->v, v * sizeof(float), e);
+        cu->v_floats = v;
+    }
+    return rc;
+}
+
+static err_code plan_for(cuda_state *cu, const cuda_weight *w, int rows, err *e)
+{
+    const blas_plan *plan;
+    dtype type = w->head.type;
+    int cols = w->head.cols;
+    if (blas_plan_find(&cu->blas, type, rows, cols)) return ERR_NONE;
+    size_t bytes = blas_trial_bytes(&cu->blas, type, rows, cols);
+    void *trial = cuda_take(cu, bytes, false);
+    if (!trial) {
+        return err_set(e, ERR_NOMEM, "the device has no room to try products (%zu bytes)", bytes);
+    }
+    err_code rc = blas_plan_get(&cu->blas, &plan, type, rows, cols, w->p, trial, cu->stream, e);
+    cuda_give(cu, trial);
+    return rc;
+}
+
+err_code cuda_prepare(backend *be, const weight *const *w, int n, err *e)
+{
+    cuda_state *cu = cuda_of(be);
+    const weight *first = w[0];
+    cu->arith = first->type; /* the head comes before the layers */
+    if (first->cols % 8 != 0) {
+        return err_set(e, ERR_UNSUPPORTED,
+                       "layers of %d values: the CUDA backend takes multiples of 8", first->cols);
+    }
+    cuda_await_uploads(be);
+    int fused = n > 1 ? side_by_side(w, n) : 0, widest = fused;
+    err_code rc = ERR_NONE;
+    if (fused) rc = plan_for(cu, (const cuda_weight *)first, fused, e);
+    for (int i = 0; !rc && i < n; i++) {
+        if (!fused) rc = plan_for(cu, (const cuda_weight *)w[i], w[i]->rows, e);
+        if (w[i]->rows > widest && w[i]->rows != cu->n_vocab) widest = w[i]->rows;
+    }
+    if (n == 2) cu->ffn = w[0]->rows;
+    int t_cols = widest > first->cols ? widest : first->cols;
+    return rc ? rc : grow_scratch(cu, t_cols, first->cols, first->type, e);
+}
+
+cuda_alias cuda_where(const cuda_state *cu, const float *p, int cols)
+{
+    for (int i = 0; i < cu->n_alias; i++) {
+        if (cu->alias[i].asked == p) return cu->alias[i];
+    }
+    return (cuda_alias){.asked = p, .at = (float *)(uintptr_t)p, .stride = cols};
+}
+
+/* ---- products ---------------------------------------------------------------------------------- */
+
+/* x as cuBLAS and the LoRA kernels read it; NULL: the backend is marked. */
+static const void *rounded(backend *be, const float *x, dtype type, int n_rows, int cols)
+{
+    cuda_state *cu = cuda_of(be);
+    if (type == DT_F32) return x;
+    if (type == DT_BF16 && cu->x16_of == x) return cu->x16;
+    cu->x16_of = NULL;
+    bool ok = CU(be, cu_round_rows(cu->stream, cu->x16, cols, type, x, cols, n_rows, cols));
+    return ok ? cu->x16 : NULL;
+}
+
+static bool multiply(backend *be, const weight *w, int rows_of_w, const void *x, float *y,
+                     int n_rows)
+{
+    cuda_state *cu = cuda_of(be);
+    err e;
+    const blas_plan *p = blas_plan_find(&cu->blas, w->type, rows_of_w, w->cols);
+    if (!p) {
+        backend_fail(be, ERR_DEVICE, "no product was prepared for %d x %d", rows_of_w, w->cols);
+        return false;
+    }
+    if (blas_product(&cu->blas, p, ((const cuda_weight *)w)->p, x, y, n_rows, 0, cu->stream, &e) ==
+        ERR_NONE)
+        return true;
+    backend_fail(be, e.code, "%s", e.msg);
+    int none = 0;
+    (void)atomic_compare_exchange_strong(&cu->lost, &none, (int)cudaErrorLaunchFailure);
+    return false;
+}
+
+sgmv_args cuda_sgmv(const cuda_state *cu, const cuda_lists *l, dtype type, const void *x, int d_in)
+{
+    return (sgmv_args){.type = type,
+                       .x = x,
+                       .x_stride = d_in,
+                       .d_in = d_in,
+                       .v = cu->v,
+                       .v_plane = l->v_floats,
+                       .counts = l->counts,
+                       .chunk = l->chunk,
+                       .tile = l->tile,
+                       .max_small = l->n_small,
+                       .max_tile = l->n_tile,
+                       .max_lora = l->n_lora,
+                       .max_all = l->n_all,
+                       .chunk_rows = 32,
+                       .rank_max = LORA_RANK_MAX};
+}
+
+/* What comes after the product: only the launches that have something to do. */
+static void finish(backend *be, sgmv_args *a, bool adapted, bool all_rows)
+{
+    cuda_state *cu = cuda_of(be);
+    a->all_rows = all_rows;
+    if (adapted && a->max_lora > 0 && !CU(be, cu_sgmv_shrink(cu->stream, a))) return;
+    if (!adapted) a->max_small = a->max_tile = 0;
+    if (all_rows || (adapted && a->max_lora > 0)) (void)CU(be, cu_sgmv_expand(cu->stream, a));
+}
+
+void cuda_linear(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
+                 int layer)
+{
+    cuda_state *cu = cuda_of(be);
+    const weight *w[LINEAR_OUT_MAX] = {NULL};
+    dtype type = outs[0].w->type;
+    int cols = outs[0].w->cols, n = s->n_rows;
+    if (!cuda_step_enter(be, s)) return;
+    const void *in = rounded(be, x, type, n, cols);
+    bool adapted = false, all_rows = cu->step.rows.all_rows, residual = false;
+    for (int i = 0; i < n_out; i++) {
+        w[i] = outs[i].w;
+        adapted |= layer >= 0 && outs[i].lora_proj >= 0;
+        residual |= outs[i].accumulate;
+        all_rows |= outs[i].accumulate || outs[i].bias != NULL;
+    }
+    all_rows &= adapted || residual || outs[0].bias || outs[n_out - 1].bias;
+    int fused = n_out > 1 && !residual ? side_by_side(w, n_out) : 0;
+    if (!in || (fused && !multiply(be, w[0], fused, in, cu->t, n))) return;
+    if (fused) cu->n_alias = 0;
+
+    sgmv_args a = cuda_sgmv(cu, &cu->step.rows, type, in, cols);
+    int at = 0;
+    for (int i = 0; i < n_out; i++) {
+        const linear_out *o = &outs[i];
+        float *made = fused ? cu->t + at : o->accumulate ? cu->t : o->y;
+        int stride = fused ? fused : w[i]->rows;
+        if (!fused && !multiply(be, w[i], w[i]->rows, in, made, n)) return;
+        if (fused) cu->alias[cu->n_alias++] = (cuda_alias){o->y, made, stride};
+        bool lora = layer >= 0 && o->lora_proj >= 0;
+        int mat = lora ? layer * PROJ_COUNT + o->lora_proj : 0;
+        a.out[a.n_out++] = (sgmv_out){.in = made,
+                                      .out = o->accumulate ? o->y : made,
+                                      .res = o->accumulate ? o->y : NULL,
+                                      .bias = o->bias,
+                                      .in_stride = stride,
+                                      .out_stride = o->accumulate ? w[i]->rows : stride,
+                                      .res_stride = w[i]->rows,
+                                      .d_out = w[i]->rows,
+                                      .mat = mat};
+        at += w[i]->rows;
+        if (o->accumulate && cu->x16_of == o->y) cu->x16_of = NULL;
+        /* `t` holds one product: what is added to the stream is added before the next one. */
+        if (o->accumulate) {
+            finish(be, &a, adapted, all_rows);
+            a.n_out = 0;
+        }
+    }
+    if (a.n_out > 0) finish(be, &a, adapted, all_rows);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------ */
+
+void cuda_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s)
+{
+    cuda_state *cu = cuda_of(be);
+    if (!cuda_step_enter(be, s)) return;
+    cu_embed_args a = {.out = out,
+                       .table = table,
+                       .type = (int)type,
+                       .dim = dim,
+                       .n_rows = s->n_rows,
+                       .n_vocab = cu->n_vocab,
+                       .token = cu->step.token,
+                       .alt = cu->step.alt};
+    cu->x16_of = NULL;
+    if (!CU(be, cu_embed(cu->stream, &a)) || !cu->step.embeds) return;
+    sgmv_args g = cuda_sgmv(cu, &cu->step.rows, cu->arith, NULL, 1);
+    g.n_out = 1;
+    g.all_rows = true; /* a gain without a rank too */
+    g.out[0] = (sgmv_out){.in = out,
+                          .out = out,
+                          .in_stride = dim,
+                          .out_stride = dim,
+                          .d_out = dim,
+                          .mat = cuda_embed_mat(cu)};
+    if (g.max_lora > 0 && !CU(be, cu_sgmv_gather(cu->stream, &g, cu->step.token, cu->n_vocab)))
+        return;
+    (void)CU(be, cu_sgmv_expand(cu->stream, &g));
+}
+
+/* Everything that reads `out` is a product: in BF16 models only the rounded values are written. */
+void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps,
+                   int n_rows, int dim)
+{
+    cuda_state *cu = cuda_of(be);
+    bool half = cu->arith == DT_BF16;
+    cu_rms_norm_args a = {.out = half ? NULL : out,
+                          .out16 = half ? cu->x16 : NULL,
+                          .x = (float *)(uintptr_t)x,
+                          .weight = gain,
+                          .eps = eps,
+                          .n_rows = n_rows,
+                          .dim = dim};
+    cu->x16_of = half ? out : NULL;
+    (void)CU(be, cu_rms_norm(cu->stream, &a));
+}
+
+void cuda_silu_mul(backend *be, float *gate, const float *up, size_t n)
+{
+    cuda_state *cu = cuda_of(be);
+    int n_rows = cu->step.of ? cu->step.of->n_rows : 1, cols = (int)(n / (size_t)n_rows);
+    bool half = cu->arith == DT_BF16;
+    cuda_alias ag = cuda_where(cu, gate, cols), au = cuda_where(cu, up, cols);
+    cu_silu_args a = {.gate = ag.at,
+                      .up = au.at,
+                      .in_stride = ag.stride,
+                      .out = half ? NULL : gate,
+                      .out16 = half ? cu->x16 : NULL,
+                      .n_rows = n_rows,
+                      .cols = cols};
+    cu->x16_of = half ? gate : NULL;
+    (void)CU(be, cu_silu_mul(cu->stream, &a));
+}
+
+/* The rows of each output layer are a product of their own. */
+static bool multiply_heads(backend *be, const weight *base, const void *x, float *y, int n)
+{
+    const weight **head = cuda_of(be)->step.head;
+    size_t size = dtype_bytes(base->type);
+    for (int i = 0, to; i < n; i = to) {
+        to = i + 1;
+        while (to < n && head[to] == head[i]) to++;
+        const weight *w = head[i] ? head[i] : base;
+        const char *from = (const char *)x + (size_t)i * (size_t)base->cols * size;
+        if (w->type != base->type) {
+            backend_fail(be, ERR_UNSUPPORTED, "an adapter's lm_head is of another type");
+            return false;
+        }
+        if (!multiply(be, w, w->rows, from, y + (size_t)i * (size_t)base->rows, to - i))
+            return false;
+    }
+    return true;
+}
+
+void cuda_logits_run(backend *be, float *logits, const float *x, const float *norm_weight,
+                     float eps, int dim, const weight *head, const step *s)
+{
+    cuda_state *cu = cuda_of(be);
+    int n = s->n_logit;
+    size_t bytes = (size_t)n * (size_t)head->rows * sizeof(float);
+    if (!cuda_step_enter(be, s)) return;
+    if (logits != cu->logits.host || bytes > cu->logits.bytes) {
+        backend_fail(be, ERR_LIMIT, "logits that lie elsewhere than be_host_alloc() gave");
+        return;
+    }
+    bool half = head->type == DT_BF16;
+    cu_rms_norm_args a = {.out = half ? NULL : cu->t,
+                          .out16 = half ? cu->x16 : NULL,
+                          .x = (float *)(uintptr_t)x,
+                          .weight = norm_weight,
+                          .index = cu->step.logit_row,
+                          .eps = eps,
+                          .n_rows = n,
+                          .dim = dim};
+    cu->x16_of = NULL;
+    if (!CU(be, cu_rms_norm(cu->stream, &a))) return;
+    const void *in = half ? cu->x16 : rounded(be, cu->t, head->type, n, dim);
+    float *y = cu->logits.device;
+    if (!in || !multiply_heads(be, head, in, y, n)) return;
+    if (cu->step.heads) {
+        sgmv_args g = cuda_sgmv(cu, &cu->step.logits, head->type, in, dim);
+        g.n_out = 1;
+        g.out[0] = (sgmv_out){.in = y,
+                              .out = y,
+                              .in_stride = head->rows,
+                              .out_stride = head->rows,
+                              .d_out = head->rows,
+                              .mat = cuda_head_mat(cu)};
+        finish(be, &g, true, cu->step.logits.all_rows);
+    }
+    (void)CU(be, cudaMemcpyAsync(logits, y, bytes, cudaMemcpyDeviceToHost, cu->stream));
+}

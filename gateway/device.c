@@ -1,0 +1,75 @@
+/* device.c -- CUDA where there is a device, else the CPU. */
+#include "gateway/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GIB_SHIFT = 30, MIB = 1 << 20 };
+
+static backend_config describe(const config *c, double fraction)
+{
+    return (backend_config){.n_threads = (int)c->engine_threads,
+                            .isa = c->engine_isa,
+                            .device = (int)c->engine_device,
+                            .fraction = fraction,
+                            .max_rows = (int)c->engine_max_rows,
+                            .max_seqs = (int)c->engine_max_seqs,
+                            .max_context = (int)c->engine_max_context};
+}
+
+static err_code try_cuda(backend **out, const backend_config *bc, err *e)
+{
+#ifdef LORAD_CUDA
+    return be_open(out, &backend_cuda, bc, e);
+#else
+    (void)out;
+    (void)bc;
+    return err_set(e, ERR_UNSUPPORTED, "this lorad was built without CUDA");
+#endif
+}
+
+static err_code open_any(backend **out, const config *c, double fraction, char *why, size_t size,
+                         err *e)
+{
+    backend_config bc = describe(c, fraction);
+    err reason = {0};
+    why[0] = '\0';
+    if (strcmp(c->engine_backend, "cpu") == 0) {
+        (void)snprintf(why, size, "engine.backend is cpu");
+    } else {
+        err_code rc = try_cuda(out, &bc, &reason);
+        if (!rc) return ERR_NONE;
+        if (rc != ERR_UNSUPPORTED || strcmp(c->engine_backend, "cuda") == 0)
+            return err_set(e, rc, "engine.backend: %s", reason.msg);
+        (void)snprintf(why, size, "%s", reason.msg);
+    }
+    return be_open(out, &backend_cpu, &bc, e);
+}
+
+err_code device_open(backend **out, const config *c, char *why, size_t size, err *e)
+{
+    return open_any(out, c, strtod(c->engine_device_memory_fraction, NULL), why, size, e);
+}
+
+err_code device_describe(const config *c, char *out, size_t size, err *e)
+{
+    backend *be;
+    char why[256];
+    err_code rc = open_any(&be, c, 0.02, why, sizeof(why), e);
+    if (rc) return rc;
+    const backend_caps *caps = be_caps(be);
+    (void)snprintf(out, size, "%s: %s%s%s%s", caps->name, caps->detail, why[0] ? " (" : "", why,
+                   why[0] ? ")" : "");
+    be_close(be);
+    return ERR_NONE;
+}
+
+/* A sixteenth stays for what adapters have beside the arena: gains, biases, own embeddings. */
+void device_arena(config *c, backend *be)
+{
+    if (c->engine_kv_memory != 0) return;
+    size_t room = be_room(be);
+    c->engine_kv_memory =
+        room == 0 ? (int64_t)1 << GIB_SHIFT : (int64_t)((room - room / 16) / MIB) * MIB;
+}

@@ -1,0 +1,214 @@
+/* cublas_rt.c -- cuBLASLt as plain loops with f32 sums, and as treacherous as the real one.
+ *
+ * Its heuristic prefers, by the number of rows, algorithms that add in other orders: halves of K, four
+ * interleaved strands of K (which no attribute tells), plain order in another blocking.  A caller that
+ * takes the first one gives other bits in other batches.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/cuda/blas.h"
+#include "tests/emu/cuda_rt/emu_rt.h"
+
+enum { PLAIN = 1, HALVES, STRANDS, BLOCKED };
+
+typedef struct {
+    int compute, transa;
+} desc;
+
+typedef struct {
+    int type;
+    uint64_t rows, cols;
+    int64_t ld;
+} layout;
+
+typedef struct {
+    int algo, type, m, n, k;
+    float alpha, beta;
+    const void *a, *b;
+    const float *c;
+    float *d;
+} job;
+
+static lt_status create(void **handle)
+{
+    *handle = calloc(1, 1);
+    return *handle ? 0 : 3;
+}
+
+static lt_status release(void *p)
+{
+    free(p);
+    return 0;
+}
+
+static size_t version(void)
+{
+    return 130000;
+}
+
+static lt_status desc_create(void **d, int compute, int scale)
+{
+    desc *p = calloc(1, sizeof(*p));
+    if (!p || scale != LT_R_32F) return 7;
+    p->compute = compute;
+    *d = p;
+    return 0;
+}
+
+static lt_status desc_set(void *d, int attr, const void *v, size_t n)
+{
+    if (attr != LT_DESC_TRANSA || n != 4) return 7;
+    memcpy(&((desc *)d)->transa, v, 4);
+    return 0;
+}
+
+static lt_status layout_create(void **l, int type, uint64_t rows, uint64_t cols, int64_t ld)
+{
+    layout *p = malloc(sizeof(*p));
+    if (!p) return 3;
+    *p = (layout){type, rows, cols, ld};
+    *l = p;
+    return 0;
+}
+
+static lt_status layout_set(void *l, int attr, const void *v, size_t n)
+{
+    if (attr != LT_LAYOUT_COLS || n != 8) return 7;
+    memcpy(&((layout *)l)->cols, v, 8);
+    return 0;
+}
+
+static lt_status pref_set(void *p, int attr, const void *v, size_t n)
+{
+    (void)p;
+    (void)v;
+    return (attr == LT_PREF_MAX_WORKSPACE && n == 8) || (attr == LT_PREF_REDUCTION_MASK && n == 4)
+               ? 0
+               : 7;
+}
+
+static lt_status heuristic(void *handle, void *d, void *a, void *b, void *c, void *dd, void *pref,
+                           int wanted, lt_heuristic *out, int *n)
+{
+    (void)handle;
+    (void)d;
+    (void)a;
+    (void)c;
+    (void)dd;
+    (void)pref;
+    static const int few[] = {HALVES, PLAIN, STRANDS}, some[] = {STRANDS, BLOCKED, HALVES},
+                     many[] = {STRANDS, HALVES};
+    uint64_t rows = ((layout *)b)->cols;
+    const int *from = rows <= 16 ? few : rows <= 64 ? some : many;
+    int have = rows <= 64 ? 3 : 2;
+    *n = have < wanted ? have : wanted;
+    memset(out, 0, (size_t)*n * sizeof(*out));
+    for (int i = 0; i < *n; i++) out[i].algo.data[0] = (uint64_t)from[i];
+    return 0;
+}
+
+static lt_status config_get(const lt_algo *algo, int attr, void *v, size_t n, size_t *written)
+{
+    int32_t split = algo->data[0] == HALVES ? 2 : 1;
+    if (attr != LT_CONFIG_SPLITK_NUM || n != 4) return 7;
+    memcpy(v, &split, 4);
+    *written = 4;
+    return 0;
+}
+
+static float half_to_f32(uint16_t h)
+{
+    _Float16 f;
+    memcpy(&f, &h, 2);
+    return (float)f;
+}
+
+static float value(const void *p, int type, size_t at)
+{
+    if (type == LT_R_32F) return ((const float *)p)[at];
+    uint16_t h = ((const uint16_t *)p)[at];
+    if (type == LT_R_16F) return half_to_f32(h);
+    uint32_t bits = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+
+static float dot(const job *j, int row, int col)
+{
+    size_t a = (size_t)row * (size_t)j->k, b = (size_t)col * (size_t)j->k;
+    float sum[4] = {0};
+    for (int i = 0; i < j->k; i++) {
+        int lane = j->algo == HALVES ? i >= j->k / 2 : j->algo == STRANDS ? i % 4 : 0;
+        sum[lane] += value(j->a, j->type, a + (size_t)i) * value(j->b, j->type, b + (size_t)i);
+    }
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+static void run(void *arg)
+{
+    const job *j = arg;
+    size_t size = j->type == LT_R_32F ? 4 : 2;
+    emu_bridge_read("cublasLtMatmul", j->a, (size_t)j->m * (size_t)j->k * size);
+    emu_bridge_read("cublasLtMatmul", j->b, (size_t)j->n * (size_t)j->k * size);
+    for (int col = 0; col < j->n; col++) {
+        for (int row = 0; row < j->m; row++) {
+            size_t at = (size_t)col * (size_t)j->m + (size_t)row;
+            float v = j->alpha * dot(j, row, col);
+            j->d[at] = j->beta == 0 ? v : v + j->beta * j->c[at];
+        }
+    }
+    emu_bridge_wrote(j->d, (size_t)j->m * (size_t)j->n * sizeof(float));
+}
+
+static lt_status matmul(void *handle, void *d, const void *alpha, const void *a, void *la,
+                        const void *b, void *lb, const void *beta, const void *c, void *lc,
+                        void *out, void *lo, const lt_algo *algo, void *workspace,
+                        size_t workspace_bytes, cudaStream_t stream)
+{
+    (void)handle;
+    (void)lc;
+    (void)workspace;
+    (void)workspace_bytes;
+    const layout *x = la, *y = lb, *z = lo;
+    bool shapes = x->rows == y->rows && z->rows == x->cols && z->cols == y->cols &&
+                  x->ld == (int64_t)x->rows && y->ld == (int64_t)y->rows &&
+                  z->ld == (int64_t)z->rows && x->type == y->type && z->type == LT_R_32F;
+    if (!shapes || ((desc *)d)->transa != LT_OP_T || algo->data[0] == 0) return 7;
+    job *j = malloc(sizeof(*j));
+    if (!j) return 3;
+    *j = (job){.algo = (int)algo->data[0],
+               .type = x->type,
+               .m = (int)z->rows,
+               .n = (int)z->cols,
+               .k = (int)x->rows,
+               .a = a,
+               .b = b,
+               .c = c,
+               .d = out};
+    memcpy(&j->alpha, alpha, sizeof(float));
+    memcpy(&j->beta, beta, sizeof(float));
+    return emu_rt_submit(stream, "cublasLtMatmul", run, free, j) == cudaSuccess ? 0 : 13;
+}
+
+err_code blas_load(blas_api *out, err *e)
+{
+    (void)e;
+    *out = (blas_api){.create = create,
+                      .destroy = release,
+                      .version = version,
+                      .desc_create = desc_create,
+                      .desc_destroy = release,
+                      .desc_set = desc_set,
+                      .layout_create = layout_create,
+                      .layout_destroy = release,
+                      .layout_set = layout_set,
+                      .pref_create = create,
+                      .pref_destroy = release,
+                      .pref_set = pref_set,
+                      .heuristic = heuristic,
+                      .config_get = config_get,
+                      .matmul = matmul};
+    return ERR_NONE;
+}

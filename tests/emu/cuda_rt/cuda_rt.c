@@ -1,0 +1,758 @@
+/* cuda_rt.c -- streams as queues that run when somebody waits, memory from malloc(), faults on demand.
+ *
+ * A stream's operations run in order, on the thread that waits for them; an event is a place in a stream's
+ * queue, and waiting for it runs that stream up to there.  What real devices do at some time, this one does as
+ * late as it may: a missing event or a staging buffer that is written too early is then always wrong.
+ * A graph is the list of operations that were captured.
+ *
+ * A fault is sticky, as on a device: every call answers it until cudaDeviceReset(), which frees all memory.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/emu/cuda_rt/emu_rt.h"
+
+typedef enum { OP_RUN, OP_COPY, OP_SET, OP_RECORD, OP_WAIT } op_kind;
+
+typedef struct op {
+    struct op *next;
+    op_kind kind;
+    bool to_device, from_device;
+    char name[48];
+    bool poisoned; /* the fault shows when it runs */
+    void (*run)(void *arg);
+    void (*drop)(void *arg);
+    void *arg;
+    void *dst; /* copies: height lines of width bytes */
+    const void *src;
+    void *owned; /* the source of a pageable copy */
+    size_t width, height, dpitch, spitch;
+    int value;
+    struct CUstream_st *on; /* OP_WAIT: run that stream up to `place` */
+    uint64_t place;
+    bool lent; /* belongs to a graph */
+} op;
+
+struct CUgraph_st {
+    op *head, **tail;
+    int n, refs;
+};
+
+struct CUgraphExec_st {
+    cudaGraph_t g;
+    struct CUgraphExec_st *next;
+};
+
+struct CUstream_st {
+    struct CUstream_st *next;
+    op *head, **tail;
+    uint64_t enqueued, done;
+    cudaGraph_t capture;
+};
+
+struct CUevent_st {
+    struct CUevent_st *next;
+    cudaStream_t on;
+    uint64_t place;
+};
+
+typedef struct block {
+    struct block *next;
+    void *p;
+    size_t bytes;
+    bool pinned;
+} block;
+
+static struct {
+    pthread_mutex_t mu;
+    int n_devices;
+    size_t memory;
+    cudaStream_t streams;
+    cudaEvent_t events;
+    block *blocks;
+    cudaError_t lost, last;
+    char fail_what[48];
+    bool fail_any;
+    int fail_in;
+    cudaError_t fail_code;
+    emu_rt_counts n;
+} rt = {.mu = PTHREAD_MUTEX_INITIALIZER, .n_devices = 1, .memory = (size_t)1 << 30, .fail_in = -1};
+
+static void lock(void)
+{
+    pthread_mutex_lock(&rt.mu);
+}
+
+static cudaError_t leave(cudaError_t e)
+{
+    if (e != cudaSuccess) rt.last = e;
+    pthread_mutex_unlock(&rt.mu);
+    return e;
+}
+
+/* ---- faults ---------------------------------------------------------------------------- */
+
+static bool strikes(const char *name)
+{
+    if (rt.fail_in < 0) return false;
+    if (!rt.fail_any && strncmp(name, rt.fail_what, strlen(rt.fail_what)) != 0) return false;
+    return rt.fail_in-- == 0;
+}
+
+/* The state of the device at the beginning of each call; the lock is taken. */
+static cudaError_t enter(const char *name)
+{
+    lock();
+    if (rt.lost != cudaSuccess) return rt.lost;
+    if (!rt.fail_any && strikes(name)) {
+        if (rt.fail_code != cudaErrorMemoryAllocation) rt.lost = rt.fail_code;
+        return rt.fail_code;
+    }
+    return cudaSuccess;
+}
+
+#define ENTER(name)                              \
+    do {                                         \
+        cudaError_t e_ = enter(name);            \
+        if (e_ != cudaSuccess) return leave(e_); \
+    } while (0)
+
+void emu_rt_fail_at(const char *what, int n, cudaError_t code)
+{
+    lock();
+    rt.fail_any = what == NULL;
+    (void)snprintf(rt.fail_what, sizeof(rt.fail_what), "%s", what ? what : "");
+    rt.fail_in = n;
+    rt.fail_code = code;
+    pthread_mutex_unlock(&rt.mu);
+}
+
+void emu_rt_device(int n_devices, size_t memory_bytes)
+{
+    lock();
+    rt.n_devices = n_devices;
+    rt.memory = memory_bytes;
+    pthread_mutex_unlock(&rt.mu);
+}
+
+void emu_rt_count(emu_rt_counts *out)
+{
+    lock();
+    *out = rt.n;
+    pthread_mutex_unlock(&rt.mu);
+}
+
+static const struct {
+    cudaError_t code;
+    const char *name, *text;
+} errors[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
+     "CUDA driver version is insufficient for CUDA runtime version"},
+    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorECCUncorrectable, "cudaErrorECCUncorrectable", "uncorrectable ECC error encountered"},
+    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress",
+     "an illegal memory access was encountered"},
+    {cudaErrorLaunchTimeout, "cudaErrorLaunchTimeout", "the launch timed out and was terminated"},
+    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+};
+
+static size_t error_index(cudaError_t e)
+{
+    size_t i = 0, n = sizeof(errors) / sizeof(errors[0]);
+    while (i < n && errors[i].code != e) i++;
+    return i < n ? i : n;
+}
+
+const char *cudaGetErrorName(cudaError_t e)
+{
+    size_t i = error_index(e);
+    return i < sizeof(errors) / sizeof(errors[0]) ? errors[i].name : "cudaErrorUnknown";
+}
+
+const char *cudaGetErrorString(cudaError_t e)
+{
+    size_t i = error_index(e);
+    return i < sizeof(errors) / sizeof(errors[0]) ? errors[i].text : "unknown error";
+}
+
+cudaError_t cudaPeekAtLastError(void)
+{
+    lock();
+    cudaError_t e = rt.lost ? rt.lost : rt.last;
+    pthread_mutex_unlock(&rt.mu);
+    return e;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    lock();
+    cudaError_t e = rt.lost ? rt.lost : rt.last;
+    rt.last = cudaSuccess;
+    pthread_mutex_unlock(&rt.mu);
+    return e;
+}
+
+/* ---- the device ------------------------------------------------------------------------- */
+
+cudaError_t cudaDriverGetVersion(int *v)
+{
+    *v = rt.n_devices < 0 ? 0 : CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *v)
+{
+    *v = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *n)
+{
+    ENTER("cudaGetDeviceCount");
+    *n = rt.n_devices > 0 ? rt.n_devices : 0;
+    return leave(rt.n_devices < 0    ? cudaErrorInsufficientDriver
+                 : rt.n_devices == 0 ? cudaErrorNoDevice
+                                     : cudaSuccess);
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    ENTER("cudaSetDevice");
+    return leave(device >= 0 && device < rt.n_devices ? cudaSuccess : cudaErrorInvalidDevice);
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    ENTER("cudaGetDevice");
+    *device = 0;
+    return leave(cudaSuccess);
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
+{
+    ENTER("cudaGetDeviceProperties");
+    if (device < 0 || device >= rt.n_devices) return leave(cudaErrorInvalidDevice);
+    *p = (struct cudaDeviceProp){.name = "emulated device",
+                                 .totalGlobalMem = rt.memory,
+                                 .sharedMemPerBlockOptin = 99 * 1024,
+                                 .sharedMemPerMultiprocessor = 100 * 1024,
+                                 .major = 8,
+                                 .minor = 0,
+                                 .multiProcessorCount = 4};
+    return leave(cudaSuccess);
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device)
+{
+    ENTER("cudaDeviceGetAttribute");
+    if (device < 0 || device >= rt.n_devices) return leave(cudaErrorInvalidDevice);
+    *value = attr == cudaDevAttrComputeCapabilityMajor   ? 8
+             : attr == cudaDevAttrComputeCapabilityMinor ? 0
+                                                         : 4;
+    return leave(cudaSuccess);
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
+{
+    ENTER("cudaMemGetInfo");
+    *total = rt.memory;
+    *free_bytes = rt.memory > rt.n.device_bytes ? rt.memory - rt.n.device_bytes : 0;
+    return leave(cudaSuccess);
+}
+
+/* ---- memory -------------------------------------------------------------------------------- */
+
+static cudaError_t take(void **p, size_t bytes, bool pinned)
+{
+    *p = NULL;
+    if (!pinned && (bytes > rt.memory || rt.n.device_bytes > rt.memory - bytes))
+        return cudaErrorMemoryAllocation;
+    block *b = calloc(1, sizeof(*b));
+    if (!pinned) emu_bridge_open();
+    if (b && !pinned) b->p = emu_bridge_alloc(bytes ? bytes : 1);
+    if (!b || (pinned ? posix_memalign(&b->p, 512, bytes + 1) != 0 : b->p == NULL)) {
+        free(b);
+        return cudaErrorMemoryAllocation;
+    }
+    b->bytes = bytes;
+    b->pinned = pinned;
+    b->next = rt.blocks;
+    rt.blocks = b;
+    memset(b->p, 0xA5, bytes);
+    *(pinned ? &rt.n.pinned_bytes : &rt.n.device_bytes) += bytes;
+    rt.n.mallocs++;
+    *p = b->p;
+    return cudaSuccess;
+}
+
+static void free_block(block **at)
+{
+    block *b = *at;
+    *at = b->next;
+    *(b->pinned ? &rt.n.pinned_bytes : &rt.n.device_bytes) -= b->bytes;
+    if (b->pinned)
+        free(b->p);
+    else
+        emu_bridge_free(b->p);
+    free(b);
+}
+
+static block **find_block(const void *p)
+{
+    block **at = &rt.blocks;
+    while (*at && ((const char *)p < (char *)(*at)->p ||
+                   (const char *)p >= (char *)(*at)->p + (*at)->bytes)) {
+        at = &(*at)->next;
+    }
+    return at;
+}
+
+static bool known_host(const void *p)
+{
+    block **at = find_block(p);
+    return *at && (*at)->pinned;
+}
+
+cudaError_t cudaMalloc(void **p, size_t bytes)
+{
+    ENTER("cudaMalloc");
+    return leave(take(p, bytes, false));
+}
+
+cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    ENTER("cudaHostAlloc");
+    return leave(take(p, bytes, true));
+}
+
+static cudaError_t drain(cudaStream_t s, uint64_t place);
+
+static cudaError_t drain_all(void)
+{
+    cudaError_t e = cudaSuccess;
+    for (cudaStream_t s = rt.streams; s && !e; s = s->next) e = drain(s, s->enqueued);
+    return e;
+}
+
+static cudaError_t give_back(void *p, bool pinned)
+{
+    if (!p) return cudaSuccess;
+    cudaError_t e = drain_all(); /* cudaFree() waits for the device */
+    block **at = find_block(p);
+    if (!*at || (*at)->p != p || (*at)->pinned != pinned) return cudaErrorInvalidValue;
+    free_block(at);
+    return e;
+}
+
+cudaError_t cudaFree(void *p)
+{
+    ENTER("cudaFree");
+    return leave(give_back(p, false));
+}
+
+cudaError_t cudaFreeHost(void *p)
+{
+    ENTER("cudaFreeHost");
+    return leave(give_back(p, true));
+}
+
+/* ---- operations ------------------------------------------------------------------------------- */
+
+static void drop_op(op *o)
+{
+    if (o->drop) o->drop(o->arg);
+    free(o->owned);
+    free(o);
+}
+
+static void drop_graph(cudaGraph_t g)
+{
+    if (--g->refs > 0) return;
+    for (op *o = g->head, *next; o; o = next) {
+        next = o->next;
+        o->lent = false;
+        drop_op(o);
+    }
+    free(g);
+}
+
+static void perform(const op *o)
+{
+    switch (o->kind) {
+    case OP_RUN: o->run(o->arg); break;
+    case OP_COPY:
+        for (size_t i = 0; i < o->height; i++) {
+            char *to = (char *)o->dst + i * o->dpitch;
+            const char *from = (const char *)o->src + i * o->spitch;
+            if (o->from_device) emu_bridge_read("cudaMemcpy", from, o->width);
+            memmove(to, from, o->width);
+            if (o->to_device) emu_bridge_wrote(to, o->width);
+        }
+        break;
+    case OP_SET:
+        memset(o->dst, o->value, o->width);
+        emu_bridge_wrote(o->dst, o->width);
+        break;
+    case OP_RECORD:
+    case OP_WAIT: break;
+    }
+}
+
+/* Runs the stream's operations until `place` of them are done. */
+static cudaError_t drain(cudaStream_t s, uint64_t place)
+{
+    while (s->done < place && s->head) {
+        op *o = s->head;
+        if (o->kind == OP_WAIT && o->on != s) {
+            cudaError_t e = drain(o->on, o->place);
+            if (e) return e;
+        }
+        if (o->poisoned) rt.lost = rt.fail_code;
+        if (rt.lost) return rt.lost;
+        s->head = o->next;
+        if (!s->head) s->tail = &s->head;
+        s->done++;
+        perform(o);
+        drop_op(o);
+    }
+    return rt.lost;
+}
+
+static cudaError_t enqueue(cudaStream_t s, op *o)
+{
+    if (!o) return cudaErrorMemoryAllocation;
+    o->poisoned = rt.fail_any && strikes(o->name);
+    if (s->capture) {
+        *s->capture->tail = o;
+        s->capture->tail = &o->next;
+        s->capture->n++;
+        o->lent = true;
+        return cudaSuccess;
+    }
+    *s->tail = o;
+    s->tail = &o->next;
+    s->enqueued++;
+    return cudaSuccess;
+}
+
+static op *make(op_kind kind, const char *name)
+{
+    op *o = calloc(1, sizeof(*o));
+    if (!o) return NULL;
+    o->kind = kind;
+    (void)snprintf(o->name, sizeof(o->name), "%s", name);
+    return o;
+}
+
+cudaError_t emu_rt_submit(cudaStream_t s, const char *name, void (*run)(void *arg),
+                          void (*drop)(void *arg), void *arg)
+{
+    cudaError_t e = enter(name);
+    if (e || !s) {
+        if (drop) drop(arg);
+        return leave(e ? e : cudaErrorInvalidResourceHandle);
+    }
+    op *o = make(OP_RUN, name);
+    if (o) {
+        o->run = run;
+        o->drop = drop;
+        o->arg = arg;
+        *(strncmp(name, "cublas", 6) == 0 ? &rt.n.products : &rt.n.launches) += 1;
+    }
+    return leave(enqueue(s, o));
+}
+
+cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t spitch,
+                              size_t width, size_t height, enum cudaMemcpyKind kind, cudaStream_t s)
+{
+    ENTER("cudaMemcpy");
+    if (!s || kind == cudaMemcpyHostToHost || width > dpitch || width > spitch)
+        return leave(cudaErrorInvalidValue);
+    block *d = *find_block(dst), *f = *find_block(src);
+    bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+    bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+    if (kind != cudaMemcpyDefault &&
+        ((to_device != (d && !d->pinned)) || (from_device != (f && !f->pinned))))
+        return leave(cudaErrorInvalidValue);
+    size_t extent = height ? (height - 1) * dpitch + width : 0;
+    if (d && (char *)dst + extent > (char *)d->p + d->bytes) return leave(cudaErrorInvalidValue);
+    op *o = make(OP_COPY, "cudaMemcpy");
+    if (!o) return leave(cudaErrorMemoryAllocation);
+    o->to_device = to_device;
+    o->from_device = from_device;
+    o->dst = dst;
+    o->src = src;
+    o->width = width;
+    o->height = height;
+    o->dpitch = dpitch;
+    o->spitch = spitch;
+    rt.n.copies++;
+    bool pageable_from = !f, pageable_to = !d;
+    if (s->capture && (pageable_from || pageable_to)) {
+        drop_op(o);
+        return leave(cudaErrorStreamCaptureUnsupported);
+    }
+    if (pageable_from && !pageable_to) { /* is read before the call returns */
+        o->owned = malloc(width * height + 1);
+        if (!o->owned) {
+            drop_op(o);
+            return leave(cudaErrorMemoryAllocation);
+        }
+        for (size_t i = 0; i < height; i++)
+            memcpy((char *)o->owned + i * width, (const char *)src + i * spitch, width);
+        o->src = o->owned;
+        o->spitch = width;
+    }
+    cudaError_t e = enqueue(s, o);
+    if (!e && pageable_to) e = drain(s, s->enqueued); /* has arrived when the call returns */
+    return leave(e);
+}
+
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t s)
+{
+    return cudaMemcpy2DAsync(dst, bytes, src, bytes, bytes, bytes ? 1 : 0, kind, s);
+}
+
+cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s)
+{
+    ENTER("cudaMemset");
+    if (!s || known_host(p) || !*find_block(p)) return leave(cudaErrorInvalidValue);
+    op *o = make(OP_SET, "cudaMemset");
+    if (o) {
+        o->dst = p;
+        o->value = value;
+        o->width = bytes;
+    }
+    return leave(enqueue(s, o));
+}
+
+/* ---- streams and events ------------------------------------------------------------------------- */
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags)
+{
+    (void)flags;
+    ENTER("cudaStreamCreate");
+    *s = calloc(1, sizeof(**s));
+    if (!*s) return leave(cudaErrorMemoryAllocation);
+    (*s)->tail = &(*s)->head;
+    (*s)->next = rt.streams;
+    rt.streams = *s;
+    return leave(cudaSuccess);
+}
+
+static void free_stream(cudaStream_t s)
+{
+    cudaStream_t *at = &rt.streams;
+    while (*at != s) at = &(*at)->next;
+    *at = s->next;
+    for (op *o = s->head, *next; o; o = next) {
+        next = o->next;
+        drop_op(o);
+    }
+    if (s->capture) drop_graph(s->capture);
+    for (cudaEvent_t ev = rt.events; ev; ev = ev->next) {
+        if (ev->on == s) ev->on = NULL;
+    }
+    free(s);
+}
+
+static bool live_stream(cudaStream_t s)
+{
+    cudaStream_t at = rt.streams;
+    while (at && at != s) at = at->next;
+    return at != NULL;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t s)
+{
+    ENTER("cudaStreamDestroy");
+    if (!live_stream(s)) return leave(cudaErrorInvalidResourceHandle);
+    cudaError_t e = drain(s, s->enqueued);
+    free_stream(s);
+    return leave(e);
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t s)
+{
+    ENTER("cudaStreamSynchronize");
+    if (!live_stream(s)) return leave(cudaErrorInvalidResourceHandle);
+    if (s->capture) return leave(cudaErrorStreamCaptureUnsupported);
+    rt.n.syncs++;
+    return leave(drain(s, s->enqueued));
+}
+
+/* Nothing is ever done before somebody waits. */
+cudaError_t cudaStreamQuery(cudaStream_t s)
+{
+    ENTER("cudaStreamQuery");
+    return leave(s->done == s->enqueued ? cudaSuccess : cudaErrorNotReady);
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+    ENTER("cudaDeviceSynchronize");
+    rt.n.syncs++;
+    return leave(drain_all());
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ev, unsigned flags)
+{
+    (void)flags;
+    ENTER("cudaEventCreate");
+    *ev = calloc(1, sizeof(**ev));
+    if (!*ev) return leave(cudaErrorMemoryAllocation);
+    (*ev)->next = rt.events;
+    rt.events = *ev;
+    return leave(cudaSuccess);
+}
+
+static void free_event(cudaEvent_t ev)
+{
+    cudaEvent_t *at = &rt.events;
+    while (*at && *at != ev) at = &(*at)->next;
+    if (!*at) return;
+    *at = ev->next;
+    free(ev);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t ev)
+{
+    ENTER("cudaEventDestroy");
+    free_event(ev);
+    return leave(cudaSuccess);
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t ev, cudaStream_t s)
+{
+    ENTER("cudaEventRecord");
+    if (!live_stream(s)) return leave(cudaErrorInvalidResourceHandle);
+    cudaError_t e = enqueue(s, make(OP_RECORD, "cudaEventRecord"));
+    if (!s->capture) {
+        ev->on = s;
+        ev->place = s->enqueued;
+    }
+    return leave(e);
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t ev, unsigned flags)
+{
+    (void)flags;
+    ENTER("cudaStreamWaitEvent");
+    if (!ev->on) return leave(cudaSuccess);
+    if (s->capture) return leave(cudaErrorStreamCaptureUnsupported);
+    op *o = make(OP_WAIT, "cudaStreamWaitEvent");
+    if (o) {
+        o->on = ev->on;
+        o->place = ev->place;
+    }
+    return leave(enqueue(s, o));
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t ev)
+{
+    ENTER("cudaEventSynchronize");
+    rt.n.syncs++;
+    return leave(ev->on ? drain(ev->on, ev->place) : cudaSuccess);
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t ev)
+{
+    ENTER("cudaEventQuery");
+    return leave(!ev->on || ev->on->done >= ev->place ? cudaSuccess : cudaErrorNotReady);
+}
+
+/* ---- graphs ----------------------------------------------------------------------------------------- */
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode)
+{
+    (void)mode;
+    ENTER("cudaStreamBeginCapture");
+    if (s->capture) return leave(cudaErrorStreamCaptureUnsupported);
+    s->capture = calloc(1, sizeof(*s->capture));
+    if (!s->capture) return leave(cudaErrorMemoryAllocation);
+    s->capture->tail = &s->capture->head;
+    s->capture->refs = 1;
+    return leave(cudaSuccess);
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g)
+{
+    ENTER("cudaStreamEndCapture");
+    *g = s->capture;
+    s->capture = NULL;
+    rt.n.captures++;
+    return leave(*g ? cudaSuccess : cudaErrorStreamCaptureInvalidated);
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g, unsigned long long flags)
+{
+    (void)flags;
+    ENTER("cudaGraphInstantiate");
+    *exec = calloc(1, sizeof(**exec));
+    if (!*exec) return leave(cudaErrorMemoryAllocation);
+    (*exec)->g = g;
+    g->refs++;
+    return leave(cudaSuccess);
+}
+
+static void run_graph(void *arg)
+{
+    cudaGraph_t g = arg;
+    for (op *o = g->head; o; o = o->next) perform(o);
+}
+
+static void unref_graph(void *arg)
+{
+    drop_graph(arg);
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
+{
+    ENTER("cudaGraphLaunch");
+    op *o = make(OP_RUN, "cudaGraphLaunch");
+    if (!o) return leave(cudaErrorMemoryAllocation);
+    o->run = run_graph;
+    o->drop = unref_graph;
+    o->arg = exec->g;
+    exec->g->refs++;
+    rt.n.graph_launches++;
+    rt.n.graph_nodes += (uint64_t)exec->g->n;
+    return leave(enqueue(s, o));
+}
+
+/* A graph outlives a lost device until its owner gives it back. */
+cudaError_t cudaGraphDestroy(cudaGraph_t g)
+{
+    lock();
+    drop_graph(g);
+    return leave(cudaSuccess);
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    lock();
+    drop_graph(exec->g);
+    free(exec);
+    return leave(cudaSuccess);
+}
+
+/* ---- after a fault -------------------------------------------------------------------------------------- */
+
+cudaError_t cudaDeviceReset(void)
+{
+    lock();
+    while (rt.streams) free_stream(rt.streams);
+    while (rt.events) free_event(rt.events);
+    while (rt.blocks) free_block(&rt.blocks); /* pinned memory goes with its context too */
+    rt.lost = rt.last = cudaSuccess;
+    rt.n.resets++;
+    return leave(cudaSuccess);
+}

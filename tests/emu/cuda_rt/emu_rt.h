@@ -1,0 +1,56 @@
+/* emu_rt.h -- what tests and the emulator's CU_LAUNCH ask of the emulated runtime beyond CUDA's own calls.
+ *
+ * Threads: any.
+ */
+#ifndef TESTS_EMU_CUDA_RT_EMU_RT_H
+#define TESTS_EMU_CUDA_RT_EMU_RT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Enqueues work: run(arg) once in the stream's turn, or at each launch of the graph that is being
+ * captured from `s`; drop(arg) (may be NULL) when it will not run again.  The name is for messages. */
+cudaError_t emu_rt_submit(cudaStream_t s, const char *name, void (*run)(void *arg),
+                          void (*drop)(void *arg), void *arg);
+
+/* ---- bridge.cpp: the emulator that runs kernels and watches memory (tests/emu/emu.h) ------ */
+void *emu_bridge_alloc(size_t bytes);
+void emu_bridge_free(void *p);
+void emu_bridge_wrote(void *p, size_t bytes);
+/* Aborts where a part of the range was never written. */
+void emu_bridge_read(const char *who, const void *p, size_t bytes);
+void emu_bridge_open(void); /* before the first launch */
+
+/* ---- for tests ------------------------------------------------------------------------- */
+
+/* Devices that cudaGetDeviceCount() finds (-1: the driver is missing) and the memory of each. */
+void emu_rt_device(int n_devices, size_t memory_bytes);
+
+/* The n-th call from now of the runtime function or launch whose name begins with `what` (NULL: any that
+ * enqueues) fails with `code`; from there on the device is lost: every call fails so until
+ * cudaDeviceReset().  n < 0: never. */
+void emu_rt_fail_at(const char *what, int n, cudaError_t code);
+
+typedef struct emu_rt_counts {
+    uint64_t launches; /* of kernels, graphs' nodes apart */
+    uint64_t products; /* of cuBLAS */
+    uint64_t copies;   /* enqueued */
+    uint64_t syncs;    /* the host waited for a stream, an event or the device */
+    uint64_t mallocs;  /* cudaMalloc() and cudaHostAlloc() */
+    uint64_t captures, graph_launches, graph_nodes;
+    uint64_t resets;
+    size_t device_bytes, pinned_bytes; /* now */
+} emu_rt_counts;
+void emu_rt_count(emu_rt_counts *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
