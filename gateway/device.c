@@ -69,7 +69,7 @@ err_code device_describe(const config *c, char *out, size_t size, err *e)
 void device_arena(config *c, backend *be)
 {
     if (c->engine_kv_memory != 0) return;
-    size_t room = be_room(be);
+    size_t room = be ? be_room(be) : 0;
     c->engine_kv_memory =
         room == 0 ? (int64_t)1 << GIB_SHIFT : (int64_t)((room - room / 16) / MIB) * MIB;
 }

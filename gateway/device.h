@@ -16,7 +16,7 @@ err_code device_open(backend **out, const config *c, char *why, size_t size, err
  * stays open. */
 err_code device_describe(const config *c, char *out, size_t size, err *e);
 
-/* Resolves engine.kv_memory = 0, once the model is loaded. */
+/* Resolves engine.kv_memory = 0, once the model is loaded; be NULL: what it is on a CPU. */
 void device_arena(config *c, backend *be);
 
 #endif

@@ -551,10 +551,11 @@ static int check(const arguments *a)
     tokenizer_destroy(tok);
     char device[512];
     char room[64] = "what the model leaves";
+    if (device_describe(&c, device, sizeof(device), &e)) return fail(&e);
+    if (c.engine_kv_memory == 0 && strncmp(device, "cuda", 4) != 0) device_arena(&c, NULL);
     if (c.engine_kv_memory > 0) {
         (void)snprintf(room, sizeof(room), "%lld MiB", (long long)(c.engine_kv_memory >> 20));
     }
-    if (device_describe(&c, device, sizeof(device), &e)) return fail(&e);
     (void)printf("config       %s: fine\n"
                  "certificate  %s: fine\n"
                  "model        %s, %d layers of %d, %d heads (%d kv), vocabulary %d\n"
