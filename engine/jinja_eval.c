@@ -159,7 +159,8 @@ static jv loop_attr(jinja_run *r, jv v, const char *name)
     if (strcmp(name, "previtem") == 0) return i > 0 ? l->item[i - 1] : undefined("loop.previtem");
     if (strcmp(name, "nextitem") == 0)
         return i + 1 < n ? l->item[i + 1] : undefined("loop.nextitem");
-    if (strcmp(name, "cycle") == 0 || strcmp(name, "changed") == 0) return method(r, v, name);
+    if (strcmp(name, "cycle") == 0) return method(r, v, "cycle"); /* not `name`: it may not last */
+    if (strcmp(name, "changed") == 0) return method(r, v, "changed");
     return undefined("loop's attribute");
 }
 

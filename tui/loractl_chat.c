@@ -1,4 +1,6 @@
 /* loractl_chat.c -- talking to a model: streamed, with history where there is somebody to talk. */
+#include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -258,6 +260,20 @@ static bool wait_for_line(void)
     return !stop;
 }
 
+/* getline() of what wait_for_line() has seen; false: it is gone, for Ctrl-C throws away what was typed, and
+ * a plain read would wait for more.  *n as getline() returns it. */
+static bool read_line(char **line, size_t *cap, ssize_t *n)
+{
+    int flags = isatty(STDIN_FILENO) ? fcntl(STDIN_FILENO, F_GETFL) : -1;
+    if (flags >= 0) (void)fcntl(STDIN_FILENO, F_SETFL, flags | O_NONBLOCK);
+    errno = 0;
+    *n = getline(line, cap, stdin);
+    bool gone = *n <= 0 && (errno == EAGAIN || errno == EINTR);
+    if (flags >= 0) (void)fcntl(STDIN_FILENO, F_SETFL, flags);
+    if (gone) clearerr(stdin);
+    return !gone;
+}
+
 static int converse(ctl *c, cJSON *body)
 {
     char *line = NULL, system[4096] = "";
@@ -275,7 +291,11 @@ static int converse(ctl *c, cJSON *body)
             (void)fputc('\n', stderr);
             continue;
         }
-        ssize_t n = getline(&line, &cap, stdin);
+        ssize_t n;
+        if (!read_line(&line, &cap, &n)) {
+            (void)fputc('\n', stderr);
+            continue;
+        }
         if (n <= 0) break;
         if (line[n - 1] == '\n') line[n - 1] = 0;
         if (!*line || obey(body, line, system, sizeof(system), &end)) continue;
