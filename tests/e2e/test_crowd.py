@@ -27,7 +27,7 @@ class Client(threading.Thread):
     def __init__(self):
         super().__init__(daemon=True)
         self.todo, self.done = queue.SimpleQueue(), queue.SimpleQueue()
-        self.c = None
+        self.c, self.used = None, 0
 
     def run(self):
         while True:
@@ -36,11 +36,15 @@ class Client(threading.Thread):
                 return
             try:
                 self.done.put(job(self))
-            except (OSError, http.client.HTTPException) as e:
+            except (OSError, http.client.HTTPException, AssertionError, ValueError) as e:
                 self.c = None
                 self.done.put(e)
 
     def request(self, key, body):
+        if self.c and time.monotonic() - self.used > 2:  # the server closes what idles for some seconds
+            self.c.close()
+            self.c = None
+        self.used = time.monotonic()
         if self.c is None:
             self.c = http.client.HTTPSConnection("localhost", server.port, timeout=300, context=tls)
             self.c.connect()
