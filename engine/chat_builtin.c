@@ -76,7 +76,7 @@ static const char qwen3[] = CHATML_SYSTEM(
             "{%- else %}{{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{%- "
             "endif %}"
             "{%- endfor %}" OPEN_CHATML "{%- if add_generation_prompt and enable_thinking is "
-                                        "defined and enable_thinking is false %}"
+            "defined and enable_thinking is false %}"
             "{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}";
 
 static const char role_tags[] =
