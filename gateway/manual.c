@@ -1,9 +1,9 @@
 /* manual.c -- one table, three ways to print it. */
 #include "gateway/manual.h"
 
-#include <stdbool.h>
 #include <string.h>
 
+#include "engine/base/troff.h"
 #include "gateway/config.h"
 
 static const struct {
@@ -61,21 +61,6 @@ void manual_usage(FILE *f)
 
 /* ------------------------------------------------------------------------- troff -- */
 
-static void put(const char *s, FILE *f)
-{
-    bool start = true;
-    for (; *s; s++) {
-        if (start && (*s == '.' || *s == '\'')) (void)fputs("\\&", f);
-        if (*s == '\\')
-            (void)fputs("\\e", f);
-        else if (*s == '-')
-            (void)fputs("\\-", f);
-        else
-            (void)fputc(*s, f);
-        start = *s == '\n';
-    }
-}
-
 static void page_of_program(FILE *f)
 {
     (void)fprintf(f,
@@ -84,7 +69,7 @@ static void page_of_program(FILE *f)
                   LORAD_VERSION);
     for (int i = 0; i < N_COMMANDS; i++) {
         (void)fprintf(f, "%s.B lorad %s\n", i ? ".br\n" : "", commands[i].name);
-        put(commands[i].args, f);
+        troff_put(commands[i].args, f);
         (void)fputc('\n', f);
     }
     (void)fputs(
@@ -95,17 +80,17 @@ static void page_of_program(FILE *f)
         f);
     for (int i = 0; i < N_COMMANDS; i++) {
         (void)fprintf(f, ".TP\n.B %s\n", commands[i].name);
-        put(commands[i].help, f);
+        troff_put(commands[i].help, f);
         (void)fputs(".\n", f);
-        put(commands[i].more, f);
+        troff_put(commands[i].more, f);
         (void)fputc('\n', f);
     }
     (void)fputs(".SH OPTIONS\n", f);
     for (int i = 0; i < N_OPTIONS; i++) {
         (void)fputs(".TP\n.B ", f);
-        put(options[i].name, f);
+        troff_put(options[i].name, f);
         (void)fputc('\n', f);
-        put(options[i].help, f);
+        troff_put(options[i].help, f);
         (void)fputs(".\n", f);
     }
     (void)fputs(
@@ -136,9 +121,9 @@ static void page_of_config(FILE *f)
         if (strcmp(section, o.section) != 0) (void)fprintf(f, ".SH [%s]\n", o.section);
         section = o.section;
         (void)fprintf(f, ".TP\n.BR %s \" = ", o.key);
-        put(o.initial, f);
+        troff_put(o.initial, f);
         (void)fputs("\"\n", f);
-        put(o.help, f);
+        troff_put(o.help, f);
         (void)fputc('\n', f);
     }
     (void)fputs(".SH SEE ALSO\n.BR lorad (1)\n", f);

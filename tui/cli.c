@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/troff.h"
+
 /* ------------------------------------------------------------------------- parsing -- */
 
 static const cli_option *find_option(const cli_option *list, const char *name, size_t len)
@@ -292,33 +294,17 @@ void cli_print_help(const cli_program *p, const cli_command *command, FILE *f)
 
 /* ----------------------------------------------------------------------- man page -- */
 
-/* troff's own characters made plain. */
-static void put_troff(const char *s, FILE *f)
-{
-    bool start = true;
-    for (; *s; s++) {
-        if (start && (*s == '.' || *s == '\'')) (void)fputs("\\&", f);
-        if (*s == '\\')
-            (void)fputs("\\e", f);
-        else if (*s == '-')
-            (void)fputs("\\-", f);
-        else
-            (void)fputc(*s, f);
-        start = *s == '\n';
-    }
-}
-
 static void man_options(const cli_option *list, FILE *f)
 {
     for (const cli_option *o = list; o && o->name; o++) {
         (void)fputs(".TP\n", f);
         if (o->letter) (void)fprintf(f, "\\fB\\-%c\\fR, ", o->letter);
         (void)fputs("\\fB\\-\\-", f);
-        put_troff(o->name, f);
+        troff_put(o->name, f);
         (void)fputs("\\fR", f);
         if (o->arg) (void)fprintf(f, " \\fI%s\\fR", o->arg);
         (void)fputc('\n', f);
-        put_troff(o->help, f);
+        troff_put(o->help, f);
         (void)fputs(".\n", f);
     }
 }
@@ -334,7 +320,7 @@ void cli_print_man(const cli_program *p, FILE *f)
     upper[n] = 0;
     (void)fprintf(f, ".TH %s 1 \"\" \"lorad %s\" \"User Commands\"\n.SH NAME\n%s \\- ", upper,
                   LORAD_VERSION, p->name);
-    put_troff(p->tagline, f);
+    troff_put(p->tagline, f);
     (void)fprintf(f, "\n.SH SYNOPSIS\n.B %s\n%s[\\fIoptions\\fR]\n", p->name,
                   p->commands ? ".I COMMAND\n[\\fIarguments\\fR] " : "");
     (void)fputs(".SH DESCRIPTION\n", f);
@@ -342,7 +328,7 @@ void cli_print_man(const cli_program *p, FILE *f)
         const char *end = strstr(s, "\n\n");
         size_t len = end ? (size_t)(end - s) : strlen(s);
         char *paragraph = strndup(s, len);
-        if (paragraph) put_troff(paragraph, f);
+        if (paragraph) troff_put(paragraph, f);
         free(paragraph);
         (void)fputs("\n.PP\n", f);
         s += len + (end ? 2 : 0);
@@ -350,7 +336,7 @@ void cli_print_man(const cli_program *p, FILE *f)
     if (p->commands) (void)fputs(".SH COMMANDS\n", f);
     for (const cli_command *k = p->commands; k && k->name; k++) {
         (void)fprintf(f, ".SS \"%s %s\"\n", k->name, k->args);
-        put_troff(k->help, f);
+        troff_put(k->help, f);
         (void)fputs(".\n", f);
         man_options(k->options, f);
     }

@@ -250,6 +250,18 @@ int ctl_call(ctl *c, ctl_side side, const char *method, cJSON *body, cJSON **tre
     return status;
 }
 
+int ctl_show(ctl *c, ctl_side side, const char *path)
+{
+    cJSON *tree;
+    int status = ctl_call(c, side, "GET", NULL, &tree, "%s", path);
+    if (!status && c->format == TABLE_JSON)
+        table_print_json(stdout, tree);
+    else if (!status)
+        table_print_tree(stdout, tree, c->width);
+    cJSON_Delete(tree);
+    return status;
+}
+
 int ctl_list(ctl *c, ctl_side side, const char *path, const char *cursor_field, cJSON **rows)
 {
     char cursor[256] = "";

@@ -46,6 +46,9 @@ bool ctl_open(ctl *c, ctl_side side, client **out, int *status);
 int ctl_call(ctl *c, ctl_side side, const char *method, cJSON *body, cJSON **tree, const char *fmt,
              ...) __attribute__((format(printf, 6, 7)));
 
+/* GETs one object and prints it, as JSON or as a tree; the exit status. */
+int ctl_show(ctl *c, ctl_side side, const char *path);
+
 /* While somebody talks to us, Ctrl-C ends what runs, not the program.  ctl_was_interrupted() says whether
  * there was one since it was last asked. */
 void ctl_keep_running(void);

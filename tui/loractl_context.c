@@ -178,13 +178,5 @@ int ctl_context_set(void *p)
 
 int ctl_whoami(void *p)
 {
-    ctl *c = p;
-    cJSON *tree;
-    int status = ctl_call(c, TENANT_SIDE, "GET", NULL, &tree, "/v1/key");
-    if (!status && c->format == TABLE_JSON)
-        table_print_json(stdout, tree);
-    else if (!status)
-        table_print_tree(stdout, tree, c->width);
-    cJSON_Delete(tree);
-    return status;
+    return ctl_show(p, TENANT_SIDE, "/v1/key");
 }

@@ -149,15 +149,7 @@ int ctl_requests_cancel(void *p)
 
 int ctl_stats(void *p)
 {
-    ctl *c = p;
-    cJSON *tree;
-    int status = ctl_call(c, ADMIN_SIDE, "GET", NULL, &tree, "/admin/v1/stats");
-    if (!status && c->format == TABLE_JSON)
-        table_print_json(stdout, tree);
-    else if (!status)
-        table_print_tree(stdout, tree, c->width);
-    cJSON_Delete(tree);
-    return status;
+    return ctl_show(p, ADMIN_SIDE, "/admin/v1/stats");
 }
 
 /* For scripts and health checks: nothing but the exit status matters. */

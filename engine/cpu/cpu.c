@@ -1,7 +1,6 @@
 /* cpu.c -- opens the CPU backend: picks an instruction set, starts the pool, fills the table. */
 #include "engine/cpu/cpu.h"
 
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -187,29 +186,9 @@ void *cpu_scratch(backend *be, size_t bytes)
 
 /* ------------------------------------------------------------------ parallel -- */
 
-typedef struct {
-    void (*fn)(void *arg, int i);
-    void *arg;
-    int n;
-    atomic_int next;
-} parallel_job;
-
-static void parallel_thread(void *arg, int thread)
-{
-    (void)thread;
-    parallel_job *job = arg;
-    for (int i; (i = atomic_fetch_add(&job->next, 1)) < job->n;) {
-        job->fn(job->arg, i);
-    }
-}
-
 static void cpu_parallel(backend *be, void (*fn)(void *arg, int i), void *arg, int n)
 {
-    parallel_job job = {.fn = fn, .arg = arg, .n = n};
-    if (n == 1)
-        fn(arg, 0);
-    else
-        cpu_pool_run(cpu_of(be)->pool, parallel_thread, &job);
+    cpu_pool_each(cpu_of(be)->pool, fn, arg, n);
 }
 
 const backend_ops backend_cpu = {

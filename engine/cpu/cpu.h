@@ -73,6 +73,8 @@ err_code cpu_pool_create(cpu_pool **out, int n_threads, err *e);
 void cpu_pool_destroy(cpu_pool *p);
 int cpu_pool_threads(const cpu_pool *p);
 void cpu_pool_run(cpu_pool *p, void (*fn)(void *arg, int thread), void *arg);
+/* fn(arg, i) for i in [0, n), on whichever thread is free; returns when all have ended. */
+void cpu_pool_each(cpu_pool *p, void (*fn)(void *arg, int i), void *arg, int n);
 
 /* The next `piece` of n things that nobody has taken: [*from, *to).  False: none is left. */
 static inline bool cpu_next_piece(atomic_size_t *next, size_t n, size_t piece, size_t *from,

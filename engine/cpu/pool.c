@@ -173,3 +173,26 @@ void cpu_pool_run(cpu_pool *p, void (*fn)(void *arg, int thread), void *arg)
         if (clock_now_us() > yield_after) (void)sched_yield(); /* somebody else has our core */
     }
 }
+
+typedef struct {
+    void (*fn)(void *arg, int i);
+    void *arg;
+    int n;
+    atomic_int next;
+} each_job;
+
+static void each_thread(void *arg, int thread)
+{
+    (void)thread;
+    each_job *job = arg;
+    for (int i; (i = atomic_fetch_add(&job->next, 1)) < job->n;) job->fn(job->arg, i);
+}
+
+void cpu_pool_each(cpu_pool *p, void (*fn)(void *arg, int i), void *arg, int n)
+{
+    each_job job = {.fn = fn, .arg = arg, .n = n};
+    if (n == 1)
+        fn(arg, 0);
+    else
+        cpu_pool_run(p, each_thread, &job);
+}

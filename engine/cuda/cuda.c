@@ -183,27 +183,9 @@ static void cuda_host_free(backend *be, void *p, size_t bytes)
     (void)cudaFreeHost(p);
 }
 
-typedef struct {
-    void (*fn)(void *arg, int i);
-    void *arg;
-    int n;
-    atomic_int next;
-} parallel_job;
-
-static void parallel_thread(void *arg, int thread)
-{
-    (void)thread;
-    parallel_job *job = arg;
-    for (int i; (i = atomic_fetch_add(&job->next, 1)) < job->n;) job->fn(job->arg, i);
-}
-
 static void cuda_parallel(backend *be, void (*fn)(void *arg, int i), void *arg, int n)
 {
-    parallel_job job = {.fn = fn, .arg = arg, .n = n};
-    if (n == 1)
-        fn(arg, 0);
-    else
-        cpu_pool_run(cuda_of(be)->pool, parallel_thread, &job);
+    cpu_pool_each(cuda_of(be)->pool, fn, arg, n);
 }
 
 const backend_ops backend_cuda = {

@@ -7,7 +7,6 @@ slowloris     inter-token latency of eight streams, alone and beside 1,000 socke
 """
 import concurrent.futures
 import json
-import os
 import pathlib
 import random
 import select
@@ -22,8 +21,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/e2e"))
 from harness import BUILD, DEMO, Server  # noqa: E402
+from process import cpu_s, rss_kib  # noqa: E402
 
-TICK = os.sysconf("SC_CLK_TCK")
 NULL = ROOT / "build/bench/null"
 
 
@@ -32,16 +31,6 @@ def null_model():
         subprocess.run([sys.executable, ROOT / "tests/tools/make_random_model.py", "tiny", NULL], check=True,
                        stdout=subprocess.DEVNULL)
     return NULL
-
-
-def cpu_s(pid):
-    f = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(f[11]) + int(f[12])) / TICK
-
-
-def rss_kib(pid):
-    return int(next(line for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
-                    if line.startswith("VmRSS")).split()[1])
 
 
 def load(server, key, trace, concurrency, vocab=1000, seed=1):

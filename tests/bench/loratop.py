@@ -19,9 +19,9 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/e2e"))
 from harness import BUILD, DEMO, Server  # noqa: E402
+from process import cpu_s  # noqa: E402
 
 ADAPTERS, TENANTS, REQUESTS, UPDATES = 10000, 1000, 2000, 120
-TICK = os.sysconf("SC_CLK_TCK")
 
 
 def recording(path):
@@ -77,11 +77,6 @@ def recording(path):
                      "requests": live if first else moved, "events": [],
                      "gone": {} if first else {"requests": gone}}
             f.write(json.dumps({"at_us": now, "server": "made-up", "stats": stats}) + "\n")
-
-
-def cpu_s(pid):
-    f = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(f[11]) + int(f[12])) / TICK
 
 
 def loratop(folder):

@@ -1,0 +1,19 @@
+/* troff.c -- what begins a request, an escape or a hyphen. */
+#include "engine/base/troff.h"
+
+#include <stdbool.h>
+
+void troff_put(const char *s, FILE *f)
+{
+    bool start = true;
+    for (; *s; s++) {
+        if (start && (*s == '.' || *s == '\'')) (void)fputs("\\&", f);
+        if (*s == '\\')
+            (void)fputs("\\e", f);
+        else if (*s == '-')
+            (void)fputs("\\-", f);
+        else
+            (void)fputc(*s, f);
+        start = *s == '\n';
+    }
+}
