@@ -254,16 +254,6 @@ void adapter_digest_parts(const uint64_t bytes[2], const uint8_t sha[2][DIGEST_B
     digest_end(d, out);
 }
 
-void adapter_digest(const void *config, size_t n_config, const void *weights, size_t n_weights,
-                    uint8_t out[DIGEST_BYTES])
-{
-    uint8_t sha[2][DIGEST_BYTES];
-    const uint64_t bytes[2] = {n_config, n_weights};
-    digest_bytes(config, n_config, sha[0]);
-    digest_bytes(weights, n_weights, sha[1]);
-    adapter_digest_parts(bytes, (const uint8_t(*)[DIGEST_BYTES])sha, out);
-}
-
 /* JSON string contents: quotes and backslashes escaped, control bytes dropped. */
 static void quote(const char *in, char *out, size_t cap)
 {

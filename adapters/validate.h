@@ -39,8 +39,6 @@ uint64_t adapter_packed_bytes(const adapter_layout *al, const model_config *base
  * order, length and SHA-256. */
 void adapter_digest_parts(const uint64_t bytes[2], const uint8_t sha[2][DIGEST_BYTES],
                           uint8_t out[DIGEST_BYTES]);
-void adapter_digest(const void *config, size_t n_config, const void *weights, size_t n_weights,
-                    uint8_t out[DIGEST_BYTES]);
 
 /* One line of JSON about the adapter for people: r, alpha, targets, ranks, dtype. */
 void adapter_describe(const adapter_layout *al, char *out, size_t cap);

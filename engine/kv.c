@@ -161,13 +161,6 @@ static void hold(kv_pages *kv, int page)
     if (p->refs++ == 0) devmem_page_hold_locked(kv->arena, page);
 }
 
-void kv_hold(kv_pages *kv, int page)
-{
-    devmem_lock(kv->arena);
-    hold(kv, page);
-    devmem_unlock(kv->arena);
-}
-
 void kv_release(kv_pages *kv, int page)
 {
     page_info *p = &kv->page[page];

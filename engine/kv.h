@@ -33,7 +33,6 @@ void kv_destroy(kv_pages *kv);
 
 /* A page with one reference, or -1 when all are held.  May evict a published one. */
 int kv_take(kv_pages *kv);
-void kv_hold(kv_pages *kv, int page);
 void kv_release(kv_pages *kv, int page);
 
 /* Pages that kv_take() could give now; `fresh`: to a sequence that has no seat yet.  Others may take some

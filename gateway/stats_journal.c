@@ -227,11 +227,6 @@ size_t journal_count(const journal *j, int table)
     return j->count[table];
 }
 
-uint64_t journal_now(const journal *j)
-{
-    return j->number;
-}
-
 uint64_t journal_read(const journal *j, uint64_t since, size_t limit, bool *more, bool *reset,
                       void (*fn)(void *arg, int table, uint64_t id, const void *row), void *arg)
 {

@@ -36,8 +36,6 @@ void journal_end(journal *j, int table);
 /* NULL: no such row.  Valid until the next change. */
 const void *journal_row(const journal *j, int table, uint64_t id);
 size_t journal_count(const journal *j, int table);
-/* The number of the latest change; 0: none. */
-uint64_t journal_now(const journal *j);
 
 /* Calls fn, in order of change, for at most `limit` rows that changed after `since`; row NULL: it went.
  * since 0 reads all rows and no marks.  Returns the number to go on from.  *more: there are others.

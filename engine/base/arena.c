@@ -2,9 +2,7 @@
 #include "engine/base/arena.h"
 
 #include <stdalign.h>
-#include <stdarg.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,20 +63,5 @@ char *arena_strndup(arena *a, const char *s, size_t len)
     if (len == SIZE_MAX) return NULL;
     char *p = arena_alloc(a, len + 1);
     if (p) memcpy(p, s, len); /* arena memory is zeroed: the NUL stands */
-    return p;
-}
-
-char *arena_printf(arena *a, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    int n = vsnprintf(NULL, 0, fmt, ap);
-    va_end(ap);
-    if (n < 0) return NULL;
-    char *p = arena_alloc(a, (size_t)n + 1);
-    if (!p) return NULL;
-    va_start(ap, fmt);
-    (void)vsnprintf(p, (size_t)n + 1, fmt, ap);
-    va_end(ap);
     return p;
 }

@@ -30,6 +30,4 @@ void *arena_calloc(arena *a, size_t count, size_t size);
 /* Copies `len` bytes and adds a NUL. */
 char *arena_strndup(arena *a, const char *s, size_t len);
 
-char *arena_printf(arena *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
 #endif
