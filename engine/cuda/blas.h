@@ -71,9 +71,11 @@ typedef struct blas_api {
                         cudaStream_t stream);
 } blas_api;
 
-/* Opens the library; ERR_UNSUPPORTED with the reason where it cannot be had.  (The emulated build has
- * its own in tests/emu/cuda_rt/.) */
+/* Opens the library; ERR_UNSUPPORTED, with the loader's reason and what to install, where it cannot be had.  (The
+ * emulated build has its own in tests/emu/cuda_rt/.)  Start-up only. */
 err_code blas_load(blas_api *out, err *e);
+/* The first of these files that can be opened; a missing function names file and function. */
+err_code blas_load_from(blas_api *out, const char *const *files, int n, err *e);
 
 /* ---- products ---------------------------------------------------------------------------------- */
 

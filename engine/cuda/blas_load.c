@@ -4,15 +4,11 @@
 
 #include "engine/cuda/blas.h"
 
+/* By the version that the runtime linked here belongs to, then what also speaks this interface. */
 static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"};
 
-err_code blas_load(blas_api *out, err *e)
+static err_code resolve(blas_api *out, void *lib, const char *file, err *e)
 {
-    void *lib = NULL;
-    for (size_t i = 0; !lib && i < sizeof(names) / sizeof(names[0]); i++) {
-        lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    }
-    if (!lib) return err_set(e, ERR_UNSUPPORTED, "cuBLAS is not installed: %s", dlerror());
     const struct {
         const char *name;
         void *to;
@@ -35,8 +31,39 @@ err_code blas_load(blas_api *out, err *e)
     };
     for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
         void *f = dlsym(lib, wanted[i].name);
-        if (!f) return err_set(e, ERR_UNSUPPORTED, "cuBLAS has no %s", wanted[i].name);
+        if (!f) {
+            return err_set(e, ERR_UNSUPPORTED, "%s has no %s: cuBLAS 12 or newer is needed", file,
+                           wanted[i].name);
+        }
         memcpy(wanted[i].to, &f, sizeof(f)); /* POSIX: a void * holds a function's address */
     }
-    return ERR_NONE; /* stays open as long as the process */
+    return ERR_NONE;
+}
+
+err_code blas_load_from(blas_api *out, const char *const *files, int n, err *e)
+{
+    char why[256] = "";
+    for (int i = 0; i < n; i++) {
+        void *lib = dlopen(files[i], RTLD_NOW | RTLD_LOCAL);
+        if (lib) {
+            err_code rc = resolve(out, lib, files[i], e);
+            if (rc) (void)dlclose(lib);
+            return rc; /* else it stays open as long as the process */
+        }
+        const char *said = dlerror();
+        if (!why[0] && said) {
+            strncpy(why, said, sizeof(why) - 1);
+        }
+    }
+    return err_set(
+        e, ERR_UNSUPPORTED,
+        "cuBLAS is not installed (%s): install NVIDIA's Debian package libcublas-13-0 or "
+        "libcublas-12-x, or the Python package nvidia-cublas with LD_LIBRARY_PATH naming "
+        "its lib folder",
+        why);
+}
+
+err_code blas_load(blas_api *out, err *e)
+{
+    return blas_load_from(out, names, (int)(sizeof(names) / sizeof(names[0])), e);
 }
