@@ -42,7 +42,7 @@ static err_code resolve(blas_api *out, void *lib, const char *file, err *e)
 
 err_code blas_load_from(blas_api *out, const char *const *files, int n, err *e)
 {
-    char why[256] = "";
+    char why[96] = "";
     for (int i = 0; i < n; i++) {
         void *lib = dlopen(files[i], RTLD_NOW | RTLD_LOCAL);
         if (lib) {
@@ -55,12 +55,11 @@ err_code blas_load_from(blas_api *out, const char *const *files, int n, err *e)
             strncpy(why, said, sizeof(why) - 1);
         }
     }
-    return err_set(
-        e, ERR_UNSUPPORTED,
-        "cuBLAS is not installed (%s): install NVIDIA's Debian package libcublas-13-0 or "
-        "libcublas-12-x, or the Python package nvidia-cublas with LD_LIBRARY_PATH naming "
-        "its lib folder",
-        why);
+    return err_set(e, ERR_UNSUPPORTED,
+                   "cuBLAS is not installed (%s): install libcublas-13-0 (NVIDIA's Debian package) "
+                   "or nvidia-cublas "
+                   "(Python's, its lib folder in LD_LIBRARY_PATH)",
+                   why);
 }
 
 err_code blas_load(blas_api *out, err *e)
