@@ -1,0 +1,292 @@
+/* completion_admit.c -- from the body to a request that may run: parsed, its model pinned, its prompt in
+ * ids, its limits reserved, the form of its answer compiled.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/sched.h"
+#include "gateway/auth.h"
+#include "gateway/completion_inside.h"
+#include "gateway/stats.h"
+
+enum { STOP_IDS_MAX = MODEL_EOS_MAX + CHAT_STOP_MAX + OPENAI_STOP_ID_MAX };
+
+/* ------------------------------------------------------------ body and model -- */
+
+/* The client would rather be refused than have a field ignored. */
+static bool wants_strict(const completion *c)
+{
+    const char *v = exchange_header(c->x, "x-lorad-strict-params");
+    return v && (strcmp(v, "true") == 0 || strcmp(v, "1") == 0);
+}
+
+static bool read_body(completion *c, bool chat)
+{
+    const cJSON *tree;
+    const char *text;
+    size_t len;
+    if (!exchange_read_json(c->x, &tree, &text, &len)) {
+        c->problem.status = 0; /* answered already */
+        return false;
+    }
+    const model_config *mc = model_get_config(c->srv->model);
+    openai_limits lim = {.n_vocab = mc->n_vocab,
+                         .max_context = sched_max_context(c->srv->sched),
+                         .max_choices = (int)c->srv->cfg->server_max_choices,
+                         .temperature = mc->gen_temperature >= 0 ? mc->gen_temperature : 1,
+                         .top_p = mc->gen_top_p > 0 ? mc->gen_top_p : 1,
+                         .top_k = mc->gen_top_k > 0 ? mc->gen_top_k : 0,
+                         .strict = wants_strict(c)};
+    return openai_parse(&c->rq, chat, tree, text, len, &lim, &c->x->arena, &c->problem);
+}
+
+/* The same sentence for a model that is unknown and one that this key may not use. */
+static bool no_such_model(completion *c)
+{
+    return openai_refuse(&c->problem, 404, "model_not_found", "model",
+                         "The model '%.100s' does not exist or you do not have access to it.",
+                         c->rq.model);
+}
+
+static bool resolve_model(completion *c)
+{
+    if (!auth_may_use_model(c->x, c->rq.model)) return no_such_model(c);
+    if (strcmp(c->rq.model, c->srv->cfg->model_name) == 0) {
+        (void)snprintf(c->label, sizeof(c->label), "%.*s", MODEL_LABEL_MAX,
+                       c->srv->cfg->model_name);
+        return true;
+    }
+    err e;
+    err_code rc =
+        registry_acquire(c->srv->registry, c->x->tenant.id, c->rq.model, false, &c->adapter, &e);
+    if (rc == ERR_NOT_FOUND || rc == ERR_INPUT) return no_such_model(c);
+    if (rc) return completion_refuse(c, &e, "model");
+    /* Another tenant's, shared: "owner/name@7". */
+    const char *slash = strchr(c->rq.model, '/');
+    int owner =
+        slash && c->adapter->tenant_id != c->x->tenant.id ? (int)(slash - c->rq.model) + 1 : 0;
+    (void)snprintf(c->label, sizeof(c->label), "%.*s%s@%d", owner, c->rq.model, c->adapter->name,
+                   c->adapter->version);
+    return true;
+}
+
+/* ---------------------------------------------------------------- tokens -- */
+
+static bool too_long(completion *c, int64_t n)
+{
+    return openai_refuse(&c->problem, 400, "context_length_exceeded",
+                         c->rq.chat ? "messages" : "prompt",
+                         "This server's maximum context length is %d tokens; the prompt has %lld.",
+                         sched_max_context(c->srv->sched), (long long)n);
+}
+
+static int64_t encode_text(completion *c, const openai_prompt *p, int32_t **ids, err *e)
+{
+    int flags = TOK_PARSE_SPECIAL | (c->rq.add_special_tokens ? TOK_ADD_SPECIAL : 0);
+    int64_t n = tokenizer_encode(c->srv->tok, p->text, p->len, flags, NULL, 0);
+    *ids = n >= 0 ? malloc(((size_t)n + 1) * sizeof(**ids)) : NULL;
+    if (!*ids) return err_set(e, ERR_NOMEM, "no memory to tokenise the prompt");
+    return tokenizer_encode(c->srv->tok, p->text, p->len, flags, *ids, (size_t)n);
+}
+
+static int64_t encode_chat(completion *c, int32_t **ids, err *e)
+{
+    chat_ask ask = {
+        .msgs = c->rq.msgs,
+        .n_msgs = (size_t)c->rq.n_msgs,
+        .add_generation_prompt = c->rq.add_generation_prompt,
+        .tools = c->rq.tools,
+        .opening = c->rq.tool_choice >= TOOL_CHOICE_REQUIRED ? tool_style_opening(c->tools) : NULL,
+        .kwargs = c->rq.template_kwargs};
+    return chat_encode(c->srv->chat, c->srv->tok, &ask, ids, e);
+}
+
+/* Text to ids, cut if asked for, checked against the context. */
+static bool tokenise(completion *c, openai_prompt *p)
+{
+    err e;
+    if (!p->ids) {
+        int32_t *made = NULL;
+        int64_t n = c->rq.chat ? encode_chat(c, &made, &e) : encode_text(c, p, &made, &e);
+        if (n < 0) {
+            free(made);
+            return completion_refuse(c, &e, c->rq.chat ? "messages" : "prompt");
+        }
+        int64_t most = c->rq.truncate_prompt >= 0 ? INT32_MAX : sched_max_context(c->srv->sched);
+        int32_t *ids = n <= most ? arena_calloc(&c->x->arena, (size_t)n + 1, sizeof(*ids)) : NULL;
+        if (ids) memcpy(ids, made, (size_t)n * sizeof(*ids));
+        free(made);
+        if (!ids) return too_long(c, n);
+        p->ids = ids;
+        p->n_ids = (int)n;
+    }
+    if (c->rq.truncate_prompt >= 0 && p->n_ids > c->rq.truncate_prompt) {
+        p->ids += p->n_ids - c->rq.truncate_prompt;
+        p->n_ids = c->rq.truncate_prompt;
+    }
+    if (p->n_ids == 0) {
+        return openai_refuse(&c->problem, 400, "empty_prompt", c->rq.chat ? "messages" : "prompt",
+                             "the prompt has no tokens");
+    }
+    int room = sched_max_context(c->srv->sched) - p->n_ids;
+    if (room < (c->rq.max_tokens == 0 ? 0 : 1)) return too_long(c, p->n_ids);
+    if (c->rq.max_tokens > room) {
+        return openai_refuse(&c->problem, 400, "context_length_exceeded", "max_tokens",
+                             "This server's maximum context length is %d tokens; the prompt has %d "
+                             "and max_tokens asks for %d.",
+                             sched_max_context(c->srv->sched), p->n_ids, c->rq.max_tokens);
+    }
+    return true;
+}
+
+/* How this model writes calls, from its template. */
+static bool prepare_tools(completion *c)
+{
+    if (!c->rq.tools) return true;
+    const chat_template *ct = c->srv->chat;
+    c->tools = chat_template_says(ct, "<tool_call>")    ? TOOLS_HERMES
+               : chat_template_says(ct, "[TOOL_CALLS]") ? TOOLS_MISTRAL
+               : chat_template_says(ct, "tools")        ? TOOLS_LLAMA
+                                                        : TOOLS_NONE;
+    if (c->tools == TOOLS_NONE) {
+        return openai_refuse(&c->problem, 400, "unsupported_parameter", "tools",
+                             "'tools' is not supported: this model's chat template has none");
+    }
+    return openai_force_call(&c->rq, c->tools, &c->problem);
+}
+
+static bool tokenise_all(completion *c)
+{
+    if (c->rq.chat) {
+        if (!c->srv->chat) {
+            return openai_refuse(&c->problem, 400, "unsupported_model", "model",
+                                 "this model has no chat template; use /v1/completions");
+        }
+        c->rq.prompts = arena_calloc(&c->x->arena, 1, sizeof(*c->rq.prompts));
+        if (!c->rq.prompts) return too_long(c, 0);
+        if (!prepare_tools(c)) return false;
+    }
+    for (int i = 0; i < c->rq.n_prompts; i++) {
+        if (!tokenise(c, &c->rq.prompts[i])) return false;
+    }
+    return true;
+}
+
+/* The model's end-of-sequence ids, the template's, and the request's own. */
+static bool set_stop_ids(completion *c)
+{
+    sampling *r = &c->rq.rules;
+    int32_t *ids = arena_calloc(&c->x->arena, STOP_IDS_MAX, sizeof(*ids));
+    if (!ids) return too_long(c, 0);
+    int n = 0;
+    if (!r->ignore_eos) {
+        const model_config *mc = model_get_config(c->srv->model);
+        for (int i = 0; i < mc->n_eos; i++) ids[n++] = mc->eos_id[i];
+        if (c->srv->chat) n += chat_stop_ids(c->srv->chat, ids + n, CHAT_STOP_MAX);
+    }
+    for (int i = 0; i < r->n_stop_id; i++) ids[n++] = r->stop_id[i];
+    r->stop_id = ids;
+    r->n_stop_id = n;
+    return true;
+}
+
+/* ---------------------------------------------------------- limits, classes -- */
+
+/* vLLM's priority, as far as the tenant may: sooner or later than others is another class. */
+static const char *tier_of(const completion *c)
+{
+    if (c->rq.service_tier || c->rq.priority == 0) return c->rq.service_tier;
+    char reason[128];
+    const char *tier = c->rq.priority < 0 ? "priority" : "flex";
+    bool may = server_class_of(c->srv, &c->x->tenant, tier, reason, sizeof(reason)) >= 0;
+    return may ? tier : NULL;
+}
+
+static bool pick_class(completion *c)
+{
+    char reason[128];
+    c->slo_class = server_class_of(c->srv, &c->x->tenant, tier_of(c), reason, sizeof(reason));
+    if (c->slo_class >= 0) return true;
+    return openai_refuse(&c->problem, 400, "invalid_value", "service_tier", "%s", reason);
+}
+
+/* Tokens one prompt may produce. */
+int completion_output_room(const completion *c, const openai_prompt *p)
+{
+    int room = sched_max_context(c->srv->sched) - p->n_ids;
+    return c->rq.max_tokens >= 0 ? c->rq.max_tokens : room;
+}
+
+static void add_rate_headers(completion *c)
+{
+    limits_view v;
+    limits_look(c->srv->limits, &c->x->key, &c->x->tenant, &v);
+    if (v.requests_limit > 0) {
+        exchange_add_header(c->x, "x-ratelimit-limit-requests", "%lld",
+                            (long long)v.requests_limit);
+        exchange_add_header(c->x, "x-ratelimit-remaining-requests", "%lld",
+                            (long long)v.requests_left);
+        exchange_add_header(c->x, "x-ratelimit-reset-requests", "%lldms",
+                            (long long)v.requests_reset_ms);
+    }
+    if (v.tokens_limit > 0) {
+        exchange_add_header(c->x, "x-ratelimit-limit-tokens", "%lld", (long long)v.tokens_limit);
+        exchange_add_header(c->x, "x-ratelimit-remaining-tokens", "%lld", (long long)v.tokens_left);
+        exchange_add_header(c->x, "x-ratelimit-reset-tokens", "%lldms",
+                            (long long)v.tokens_reset_ms);
+    }
+}
+
+static bool reserve(completion *c)
+{
+    int64_t tokens = 0;
+    for (int i = 0; i < c->rq.n_prompts; i++) {
+        tokens += c->rq.prompts[i].n_ids;
+        tokens += (int64_t)c->rq.n * completion_output_room(c, &c->rq.prompts[i]);
+    }
+    limits_refusal why;
+    bool ok = limits_reserve(c->srv->limits, &c->x->key, &c->x->tenant, tokens, &c->ticket, &why);
+    add_rate_headers(c);
+    if (ok) return true;
+    atomic_fetch_add(&c->srv->count.rate_limited, 1);
+    telemetry_refuse(sched_telemetry(c->srv->sched), c->slo_class, c->x->tenant.id,
+                     OUTCOME_LIMITED);
+    stats_refused(c->srv->stats, c->x->tenant.id, c->slo_class, true);
+    if (why.retry_ms >= 0)
+        exchange_retry_after(c->x, why.retry_ms);
+    else
+        exchange_add_header(c->x, "x-should-retry", "false");
+    c->problem = (openai_problem){.status = 429, .type = why.type, .code = why.code};
+    (void)snprintf(c->problem.msg, sizeof(c->problem.msg), "%s", why.msg);
+    return false;
+}
+
+/* What the answer must be, compiled; on this worker, after the limits are reserved. */
+static bool compile_form(completion *c)
+{
+    if (!c->rq.format_param) return true;
+    err e;
+    err_code rc = grammar_acquire(c->srv->grammars, &c->rq.format, &c->form, &e);
+    if (!rc) return true;
+    if (rc == ERR_NOMEM) return completion_refuse(c, &e, c->rq.format_param);
+    return openai_refuse(&c->problem, 400,
+                         rc == ERR_UNSUPPORTED ? "unsupported_parameter" : "invalid_value",
+                         c->rq.format_param, "%s: %s", c->rq.format_param, e.msg);
+}
+
+bool completion_admit(completion *c, bool chat)
+{
+    if (!read_body(c, chat) || !resolve_model(c) || !tokenise_all(c) || !set_stop_ids(c)) {
+        return false;
+    }
+    if (!pick_class(c) || !reserve(c) || !compile_form(c)) return false;
+    int n = c->rq.n * c->rq.n_prompts;
+    c->choices = calloc((size_t)n, sizeof(*c->choices));
+    if (!c->choices) {
+        return openai_refuse(&c->problem, 503, "overloaded", NULL, "out of memory, try again");
+    }
+    c->n_choices = n;
+    for (int i = 0; i < c->rq.n_ignored; i++) exchange_ignored_param(c->x, c->rq.ignored[i]);
+    return true;
+}

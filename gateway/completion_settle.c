@@ -1,0 +1,91 @@
+/* completion_settle.c -- the end of a request in figures: usage rows, limits, the log line. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/log.h"
+#include "gateway/completion_inside.h"
+#include "storage/ledger.h"
+#include "storage/meter_file.h"
+
+static void fill_row(const completion *c, const choice *ch, usage_row *row)
+{
+    const meter *m = ch->rq.meter;
+    *row = (usage_row){.request_id = ch->usage_id,
+                       .tenant_id = c->x->tenant.id,
+                       .key_id = c->x->key.id,
+                       .adapter_id = ch->rq.adapter_id,
+                       .output_tokens = atomic_load(&m->output_tokens),
+                       .status = c->client_gone ? 499 : c->status,
+                       .ttft_ms = -1,
+                       .duration_ms = (clock_now_us() - c->started_us) / 1000,
+                       .started_wall_us = c->started_wall_us,
+                       .ended_wall_us = clock_wall_us()};
+    if (ch->index % c->rq.n == 0) { /* one prompt is paid once, however many choices it has */
+        row->prompt_tokens = atomic_load(&m->prompt_tokens);
+        row->cached_tokens = atomic_load(&m->cached_tokens);
+    }
+    if (ch->rq.first_token_us) row->ttft_ms = (ch->rq.first_token_us - c->started_us) / 1000;
+    (void)snprintf(row->model, sizeof(row->model), "%s", c->label);
+    (void)snprintf(row->slo_class, sizeof(row->slo_class), "%s",
+                   c->srv->classes[c->slo_class].name);
+    (void)snprintf(row->endpoint, sizeof(row->endpoint), "%s", c->rq.chat ? "chat" : "completions");
+    (void)snprintf(row->finish, sizeof(row->finish), "%s", ch->finish ? ch->finish : "error");
+}
+
+/* Durable before the last byte goes out.  If the disk refuses, the meter slots stay in use, so
+ * nothing is lost: they are settled at the next start. */
+void completion_settle(completion *c)
+{
+    usage_row *rows = calloc((size_t)c->n_choices, sizeof(*rows));
+    err e = {.msg = "no memory"};
+    size_t n = 0;
+    for (int i = 0; rows && i < c->n_choices; i++) {
+        if (c->choices[i].submitted) fill_row(c, &c->choices[i], &rows[n++]);
+    }
+    bool ok = rows && (n == 0 || ledger_settle(c->srv->store, rows, n, &e) == ERR_NONE);
+    if (!ok) log_error("gateway", "usage of %s is not settled yet: %s", c->id, e.msg);
+    int64_t used = 0;
+    for (size_t i = 0; ok && i < n; i++) used += rows[i].prompt_tokens + rows[i].output_tokens;
+    for (int i = 0; i < c->n_choices; i++) {
+        choice *ch = &c->choices[i];
+        if (ch->slot && (ok || !ch->submitted)) {
+            /* The answer still reports usage: keep the counts beyond the slot. */
+            meter *copy = arena_alloc(&c->x->arena, sizeof(*copy));
+            if (copy) {
+                atomic_store(&copy->cached_tokens, atomic_load(&ch->rq.meter->cached_tokens));
+                atomic_store(&copy->prompt_tokens, atomic_load(&ch->rq.meter->prompt_tokens));
+                atomic_store(&copy->output_tokens, atomic_load(&ch->rq.meter->output_tokens));
+                ch->rq.meter = copy;
+                meter_file_release(c->srv->meters, ch->slot);
+                ch->slot = NULL;
+            }
+        }
+    }
+    if (c->n_choices && c->choices[0].rq.admitted_us) limits_has_run(&c->ticket);
+    limits_settle(c->srv->limits, &c->ticket, used);
+    if (ok) server_count_usage(c->srv, rows, n);
+    free(rows);
+}
+
+/* What the log line says: of all choices the tokens, of the first one the times. */
+void completion_log(const completion *c)
+{
+    exchange *x = c->x;
+    openai_usage u;
+    (void)snprintf(x->log_model, sizeof(x->log_model), "%s", c->label);
+    x->log_class = c->srv->classes[c->slo_class].name;
+    if (c->n_choices == 0 || !c->choices[0].submitted) return;
+    const choice *ch = &c->choices[0];
+    const request *rq = &ch->rq;
+    completion_usage(c, &u);
+    x->log_prompt = u.prompt_tokens;
+    x->log_cached = u.cached_tokens;
+    x->log_output = u.output_tokens;
+    if (rq->admitted_us) x->log_queue_us = rq->admitted_us - rq->arrived_us;
+    if (rq->first_token_us) x->log_ttft_us = rq->first_token_us - rq->arrived_us;
+    int made = atomic_load(&rq->n_pushed);
+    if (made > 1) x->log_tpot_us = (rq->last_token_us - rq->first_token_us) / (made - 1);
+    (void)snprintf(x->log_finish, sizeof(x->log_finish), "%s", ch->finish ? ch->finish : "error");
+}
