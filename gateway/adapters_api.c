@@ -12,7 +12,7 @@
 #include "gateway/server.h"
 #include "storage/audit.h"
 
-enum { SHARES_MAX = 1000, WARM_WAIT_MAX_S = 300 };
+enum { SHARES_MAX = 1000, WARM_WAIT_MAX_S = 300, PAGE_PIECE = 32 };
 
 /* ----------------------------------------------------------------------- looking -- */
 
@@ -62,7 +62,7 @@ void adapter_reply_page(exchange *x, registry_query *q, const char *residency_na
                         void (*write)(exchange *x, jsonw *w, const adapter_entry *a))
 {
     registry_cursor next = {.more = true};
-    adapter_entry *page = malloc(q->limit * sizeof(*page));
+    adapter_entry *page = malloc(PAGE_PIECE * sizeof(*page));
     size_t want = q->limit, seen = 0;
     jsonw w;
     api_list_begin(&w);
@@ -70,7 +70,7 @@ void adapter_reply_page(exchange *x, registry_query *q, const char *residency_na
     /* Residency is not the registry's to filter by: pages of its, until ours is full. */
     while (page && want > 0 && next.more && seen < REGISTRY_SCAN_MAX) {
         size_t n;
-        q->limit = want;
+        q->limit = want < PAGE_PIECE ? want : PAGE_PIECE;
         registry_page(x->server->registry, q, page, &n, &next);
         for (size_t i = 0; i < n; i++) {
             residency_state rs = residency_get(x->server->residency, page[i].default_id, NULL);

@@ -32,20 +32,26 @@ typedef struct id_index {
     uint32_t index;
 } id_index;
 
+/* What is known of an adapter beside its name, which stands in its row in the journal alone: there are ten
+ * thousand of these. */
 typedef struct adapter_line {
     uint64_t id, tenant_id, version_id, key;
+    int64_t bytes, memory_bytes, hits, output_tokens, last_used_s, load_us;
+    int32_t version, previous, versions, rank, in_use, requests;
+    uint32_t loads;
+    uint8_t tier; /* residency_state */
+    bool pinned;
     bool known; /* its tier was looked at before */
     bool hot;   /* is or was in memory or in use at the last picture */
     bool hit;   /* requests ended since then */
-    uint64_t requests;
-    proto_adapter row;
 } adapter_line;
 
 /* What moves in a row, as it was at the last picture. */
 typedef struct adapter_live {
+    int64_t load_us;
+    int32_t in_use, requests;
+    uint8_t tier;
     bool looked, pinned;
-    char tier[PROTO_WORD_CAP];
-    int64_t in_use, requests, load_us;
 } adapter_live;
 
 typedef struct class_sample {

@@ -146,39 +146,26 @@ void stats_put_tenants(stats *st)
 
 /* ---------------------------------------------------------------------- adapters -- */
 
-/* For ten thousand rows ten times a second: no printf. */
-static void set_tier(adapter_line *a, residency_state s)
-{
-    const char *name = residency_state_name(s);
-    size_t n = strlen(name);
-    memset(a->row.tier, 0, sizeof(a->row.tier));
-    memcpy(a->row.tier, name, n < sizeof(a->row.tier) ? n : sizeof(a->row.tier) - 1);
-}
-
 static void cold(adapter_line *a)
 {
-    set_tier(a, RESIDENCY_DISK);
-    a->row.pinned = false;
-    a->row.in_use = a->row.requests = 0;
+    a->tier = RESIDENCY_DISK;
+    a->pinned = false;
+    a->in_use = a->requests = 0;
 }
 
-static void fill_adapter(const stats *st, adapter_line *a, const registry_summary *g)
+static void fill_adapter(adapter_line *a, const registry_summary *g)
 {
-    memset(a, 0, sizeof(*a));
-    a->id = g->id;
-    a->tenant_id = g->tenant_id;
-    a->version_id = g->default_id;
-    a->key = book_adapter_key(g->tenant_id, g->name);
-    a->hot = true; /* until the first look at residency says otherwise */
-    put_id(a->row.id, sizeof(a->row.id), g->id);
-    (void)snprintf(a->row.tenant, sizeof(a->row.tenant), "%s", tenant_name(st, g->tenant_id));
-    (void)snprintf(a->row.name, sizeof(a->row.name), "%s", g->name);
-    a->row.version = g->default_version;
-    a->row.previous = g->previous;
-    a->row.versions = g->n_versions;
-    a->row.rank = g->rank_max;
-    a->row.bytes = (int64_t)g->file_bytes;
-    a->row.memory_bytes = (int64_t)g->packed_bytes;
+    *a = (adapter_line){.id = g->id,
+                        .tenant_id = g->tenant_id,
+                        .version_id = g->default_id,
+                        .key = book_adapter_key(g->tenant_id, g->name),
+                        .hot = true, /* until the first look at residency says otherwise */
+                        .version = g->default_version,
+                        .previous = g->previous,
+                        .versions = g->n_versions,
+                        .rank = g->rank_max,
+                        .bytes = (int64_t)g->file_bytes,
+                        .memory_bytes = (int64_t)g->packed_bytes};
     cold(a);
 }
 
@@ -186,14 +173,14 @@ static void fill_adapter(const stats *st, adapter_line *a, const registry_summar
 static void carry_over(adapter_line *to, const adapter_line *from)
 {
     to->known = from->known;
-    to->row.hits = from->row.hits;
-    to->row.output_tokens = from->row.output_tokens;
-    to->row.last_used_s = from->row.last_used_s;
-    to->row.loads = from->row.loads;
-    to->row.load_us = from->row.load_us;
+    to->hits = from->hits;
+    to->output_tokens = from->output_tokens;
+    to->last_used_s = from->last_used_s;
+    to->loads = from->loads;
+    to->load_us = from->load_us;
     if (to->version_id == from->version_id) {
-        memcpy(to->row.tier, from->row.tier, sizeof(to->row.tier));
-        to->row.pinned = from->row.pinned;
+        to->tier = from->tier;
+        to->pinned = from->pinned;
     }
 }
 
@@ -208,17 +195,47 @@ static void count_by_tenant(stats *st)
             st->by_tenant[n++] = (id_index){st->by_tenant[i].id, 1};
     }
     st->n_by_tenant = n;
+    id_index *less = realloc(st->by_tenant, (n + 1) * sizeof(*less));
+    if (less) st->by_tenant = less;
 }
 
-static int by_adapter_id(const void *a, const void *b)
+static int by_summary_id(const void *a, const void *b)
 {
-    uint64_t x = ((const adapter_line *)a)->id, y = ((const adapter_line *)b)->id;
+    uint64_t x = ((const registry_summary *)a)->id, y = ((const registry_summary *)b)->id;
     return x < y ? -1 : x > y;
 }
 
-static void put_adapter(stats *st, const adapter_line *a)
+static const char *adapter_name(const stats *st, const adapter_line *a)
 {
-    (void)journal_put(st->journal, TABLE_ADAPTERS, a->id, &a->row);
+    const proto_adapter *row = journal_row(st->journal, TABLE_ADAPTERS, a->id);
+    return row ? row->name : "";
+}
+
+/* `name`: NULL where its row has it already. */
+static void put_adapter(stats *st, const adapter_line *a, const char *name)
+{
+    proto_adapter row;
+    memset(&row, 0, sizeof(row));
+    put_id(row.id, sizeof(row.id), a->id);
+    (void)snprintf(row.tenant, sizeof(row.tenant), "%s", tenant_name(st, a->tenant_id));
+    (void)snprintf(row.name, sizeof(row.name), "%s", name ? name : adapter_name(st, a));
+    (void)snprintf(row.tier, sizeof(row.tier), "%s",
+                   residency_state_name((residency_state)a->tier));
+    row.version = a->version;
+    row.previous = a->previous;
+    row.versions = a->versions;
+    row.rank = a->rank;
+    row.bytes = a->bytes;
+    row.memory_bytes = a->memory_bytes;
+    row.pinned = a->pinned;
+    row.in_use = a->in_use;
+    row.requests = a->requests;
+    row.hits = a->hits;
+    row.output_tokens = a->output_tokens;
+    row.loads = a->loads;
+    row.load_us = a->load_us;
+    row.last_used_s = a->last_used_s;
+    (void)journal_put(st->journal, TABLE_ADAPTERS, a->id, &row);
 }
 
 /* by_version is a hash table: every picture looks all resident versions up. */
@@ -250,7 +267,7 @@ static bool list_adapters(stats *st)
     if (registry_summaries(st->srv->registry, &list, &n, NULL)) return false;
     adapter_line *all = calloc(n + 1, sizeof(*all));
     size_t n_slot = 64;
-    while (n_slot < 2 * n) n_slot *= 2;
+    while (n_slot < n + n / 2) n_slot *= 2;
     id_index *version = calloc(n_slot, sizeof(*version)), *key = calloc(n + 1, sizeof(*key)),
              *owner = calloc(n + 1, sizeof(*owner));
     if (!all || !version || !key || !owner) {
@@ -261,9 +278,8 @@ static bool list_adapters(stats *st)
         free(list);
         return false;
     }
-    for (size_t i = 0; i < n; i++) fill_adapter(st, &all[i], &list[i]);
-    free(list);
-    qsort(all, n, sizeof(*all), by_adapter_id);
+    if (n) qsort(list, n, sizeof(*list), by_summary_id);
+    for (size_t i = 0; i < n; i++) fill_adapter(&all[i], &list[i]);
     for (size_t i = 0, k = 0; i < n || k < st->n_adapters;) { /* both are sorted */
         if (k == st->n_adapters || (i < n && all[i].id < st->adapters[k].id)) {
             i++;
@@ -295,8 +311,9 @@ static bool list_adapters(stats *st)
     st->n_adapters = n;
     count_by_tenant(st);
     journal_begin(st->journal, TABLE_ADAPTERS);
-    for (size_t i = 0; i < n; i++) put_adapter(st, &all[i]);
+    for (size_t i = 0; i < n; i++) put_adapter(st, &all[i], list[i].name);
     journal_end(st->journal, TABLE_ADAPTERS);
+    free(list);
     st->listed = st->adapters_moved = true;
     st->registry_seen = changes;
     return true;
@@ -314,27 +331,26 @@ static void note_hits(void *arg, uint64_t key, const book_counts *c)
     stats *st = arg;
     const id_index *at = index_of(st->by_key, st->n_adapters, key);
     if (!at) return;
-    proto_adapter *row = &st->adapters[at->index].row;
-    row->hits = (int64_t)c->ended;
-    row->output_tokens = (int64_t)c->output_tokens;
-    row->last_used_s = c->last_wall_us / 1000000;
-    st->adapters[at->index].hot = st->adapters[at->index].hit = true;
+    adapter_line *a = &st->adapters[at->index];
+    a->hits = (int64_t)c->ended;
+    a->output_tokens = (int64_t)c->output_tokens;
+    a->last_used_s = c->last_wall_us / 1000000;
+    a->hot = a->hit = true;
 }
 
-static void tell_tier(stats *st, const adapter_line *a, const char *before, int *told)
+static void tell_tier(stats *st, const adapter_line *a, uint8_t before, int *told)
 {
-    const char *now = a->row.tier, *host = residency_state_name(RESIDENCY_RESIDENT);
     char detail[96];
-    if (strcmp(now, before) == 0 || !st->was_healthy || ++*told > TIER_EVENTS_MAX) return;
-    if (strcmp(now, host) == 0) {
-        (void)snprintf(detail, sizeof(detail), "%.1f ms, %.1f MiB, rank %lld",
-                       (double)a->row.load_us / 1e3, (double)a->row.memory_bytes / 1048576,
-                       (long long)a->row.rank);
-        stats_event(st, "info", "adapter.load", a->tenant_id, a->row.name, detail, 0);
-    } else if (strcmp(now, residency_state_name(RESIDENCY_FAILED)) == 0) {
-        stats_event(st, "error", "adapter.unreadable", a->tenant_id, a->row.name, "", 0);
-    } else if (strcmp(before, host) == 0) {
-        stats_event(st, "info", "adapter.evict", a->tenant_id, a->row.name, "", 0);
+    if (a->tier == before || !st->was_healthy || ++*told > TIER_EVENTS_MAX) return;
+    const char *name = adapter_name(st, a);
+    if (a->tier == RESIDENCY_RESIDENT) {
+        (void)snprintf(detail, sizeof(detail), "%.1f ms, %.1f MiB, rank %d",
+                       (double)a->load_us / 1e3, (double)a->memory_bytes / 1048576, a->rank);
+        stats_event(st, "info", "adapter.load", a->tenant_id, name, detail, 0);
+    } else if (a->tier == RESIDENCY_FAILED) {
+        stats_event(st, "error", "adapter.unreadable", a->tenant_id, name, "", 0);
+    } else if (before == RESIDENCY_RESIDENT) {
+        stats_event(st, "info", "adapter.evict", a->tenant_id, name, "", 0);
     }
 }
 
@@ -363,31 +379,27 @@ static void put_changed(stats *st, const adapter_live *before)
         adapter_line *a = &st->adapters[i];
         if (!a->hot) continue;
         const adapter_live *b = &before[i];
-        bool there = strcmp(a->row.tier, residency_state_name(RESIDENCY_RESIDENT)) == 0;
-        bool moved = strcmp(b->tier, a->row.tier) != 0;
-        if (b->looked && there && moved) a->row.loads++;
+        bool moved = b->tier != a->tier;
+        if (b->looked && moved && a->tier == RESIDENCY_RESIDENT) a->loads++;
         if (b->looked && a->known) tell_tier(st, a, b->tier, &told);
-        if (moved || a->hit || !a->known || b->pinned != a->row.pinned ||
-            b->in_use != a->row.in_use || b->requests != a->row.requests ||
-            b->load_us != a->row.load_us)
-            put_adapter(st, a);
+        if (moved || a->hit || !a->known || b->pinned != a->pinned || b->in_use != a->in_use ||
+            b->requests != a->requests || b->load_us != a->load_us)
+            put_adapter(st, a, NULL);
         a->known = true;
         a->hit = false;
-        a->hot = strcmp(a->row.tier, residency_state_name(RESIDENCY_DISK)) != 0 ||
-                 a->row.requests || a->row.pinned;
-        st->adapters_moved |= a->row.requests > 0; /* they will end */
+        a->hot = a->tier != RESIDENCY_DISK || a->requests || a->pinned;
+        st->adapters_moved |= a->requests > 0; /* they will end */
     }
 }
 
 static adapter_live live_of(const adapter_line *a)
 {
-    adapter_live l = {.looked = true,
-                      .pinned = a->row.pinned,
-                      .in_use = a->row.in_use,
-                      .requests = a->row.requests,
-                      .load_us = a->row.load_us};
-    memcpy(l.tier, a->row.tier, sizeof(l.tier));
-    return l;
+    return (adapter_live){.looked = true,
+                          .tier = a->tier,
+                          .pinned = a->pinned,
+                          .in_use = a->in_use,
+                          .requests = a->requests,
+                          .load_us = a->load_us};
 }
 
 void stats_take_adapters(stats *st)
@@ -425,17 +437,17 @@ void stats_take_adapters(stats *st)
         if (!a) continue;
         if (!a->hot) before[a - st->adapters] = live_of(a);
         a->hot = true;
-        set_tier(a, r->state);
-        a->row.pinned = r->pinned;
-        a->row.in_use = r->acquired;
-        if (r->load_us) a->row.load_us = r->load_us;
+        a->tier = (uint8_t)r->state;
+        a->pinned = r->pinned;
+        a->in_use = r->acquired;
+        if (r->load_us) a->load_us = r->load_us;
     }
     for (int i = 0; i < st->picture.n_row; i++) {
         adapter_line *a = adapter_of(st, st->picture.row[i].adapter_id);
         if (!a) continue;
         if (!a->hot) before[a - st->adapters] = live_of(a);
         a->hot = true;
-        a->row.requests++;
+        a->requests++;
     }
     put_changed(st, before);
     free(before);
@@ -450,7 +462,7 @@ static void name_adapter(stats *st, uint64_t version_id, char *out, size_t cap)
     const adapter_version *v;
     if (version_id == 0) return;
     if (a) {
-        (void)snprintf(out, cap, "%s@%lld", a->row.name, (long long)a->row.version);
+        (void)snprintf(out, cap, "%s@%d", adapter_name(st, a), a->version);
     } else if (registry_acquire_id(st->srv->registry, version_id, &v, NULL) == ERR_NONE) {
         (void)snprintf(out, cap, "%s@%d", v->name, v->version);
         registry_release(st->srv->registry, v);
