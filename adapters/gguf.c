@@ -175,7 +175,7 @@ static bool take(const char **at, const char *prefix)
     return true;
 }
 
-/* "blk.3.attn_q.weight.lora_a". */
+/* "blk.3.attn_q.weight.lora_a", "output.weight.lora_b", "token_embd.weight.lora_a". */
 static bool parse_name(const char *name, int n_layer, tensor_name *to)
 {
     static const struct {
@@ -194,11 +194,25 @@ static bool parse_name(const char *name, int n_layer, tensor_name *to)
         while (i < n && !take(&name, modules[i].name)) i++;
         if (i == n || to->layer >= n_layer) return false;
         to->module = modules[i].module;
+    } else if (take(&name, "token_embd.")) {
+        to->module = MODULE_EMBED;
     } else if (!take(&name, "output.")) {
         return false;
     }
     to->role = strcmp(name, "weight.lora_a") == 0 ? ROLE_A : ROLE_B;
     return to->role == ROLE_A || strcmp(name, "weight.lora_b") == 0;
+}
+
+/* A of token_embd lies as [token][rank] in a GGUF, as [rank][token] where PEFT saves it. */
+static bool is_turned(const matrix *m)
+{
+    return m->to.module == MODULE_EMBED && m->to.role == ROLE_A;
+}
+
+/* Of A, as PEFT has it. */
+static uint64_t rank_of(const matrix *m)
+{
+    return is_turned(m) ? m->cols : m->rows;
 }
 
 static int type_bytes(int type)
@@ -221,9 +235,6 @@ static err_code read_tensor(gguf *g, const model_config *base, matrix *m, err *e
     if (code == ERR_NONE) code = number(g, 4, &type, e);
     if (code == ERR_NONE) code = number(g, 8, &m->offset, e);
     if (code != ERR_NONE) return code;
-    if (strstr(name, "token_embd") != NULL)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "GGUF: LoRA on embeddings is not read from GGUF: upload what PEFT saved");
     if (!parse_name(name, base->n_layer, &m->to))
         return err_set(e, ERR_INPUT, "GGUF: tensor '%s' belongs to no layer of this base model",
                        name);
@@ -236,7 +247,8 @@ static err_code read_tensor(gguf *g, const model_config *base, matrix *m, err *e
     if (m->rows == 0 || m->cols == 0 || m->rows > most || m->cols > most / m->rows)
         return err_set(e, ERR_CORRUPT, "GGUF: tensor '%s' is larger than the file", name);
     m->bytes = m->rows * m->cols * (uint64_t)type_bytes(m->type);
-    uint64_t rank = m->to.role == ROLE_A ? m->rows : m->cols;
+    /* llama.cpp looks tokens up in token_embd's A: a row for each of them. */
+    uint64_t rank = m->to.role == ROLE_A && !is_turned(m) ? m->rows : m->cols;
     if (rank > LORA_RANK_MAX)
         return err_set(e, ERR_LIMIT, "GGUF: tensor '%s' has rank %llu; at most %d is supported",
                        name, (unsigned long long)rank, LORA_RANK_MAX);
@@ -375,8 +387,9 @@ static err_code write_config(const gguf *g, int fd, err *e)
         path_of(m, path, sizeof path);
         const char *comma = first ? "" : ",";
         add(&t, "%s\"%s\"", comma, path);
-        add(&ranks, "%s\"%s\":%llu", comma, path, (unsigned long long)m->rows);
-        if (g->alpha == 0) add(&alphas, "%s\"%s\":%llu", comma, path, (unsigned long long)m->rows);
+        add(&ranks, "%s\"%s\":%llu", comma, path, (unsigned long long)rank_of(m));
+        if (g->alpha == 0)
+            add(&alphas, "%s\"%s\":%llu", comma, path, (unsigned long long)rank_of(m));
         first = false;
     }
     add(&t, "],\"rank_pattern\":{");
@@ -399,15 +412,18 @@ static err_code write_header(const gguf *g, int fd, err *e)
     uint64_t at = 0;
     for (uint64_t i = 0; i < g->n_tensors; i++) {
         const matrix *m = &g->m[i];
+        bool embed = m->to.module == MODULE_EMBED;
         path_of(m, path, sizeof path);
         add(&t,
-            "%s\"base_model.model.%s.lora_%c.weight\":{\"dtype\":\"%s\",\"shape\":[%llu,%llu],"
+            "%s\"base_model.model.%s.lora_%s%c%s\":{\"dtype\":\"%s\",\"shape\":[%llu,%llu],"
             "\"data_offsets\":[%llu,%llu]}",
-            i == 0 ? "{" : ",", path, m->to.role == ROLE_A ? 'A' : 'B',
+            i == 0 ? "{" : ",", path, embed ? "embedding_" : "", m->to.role == ROLE_A ? 'A' : 'B',
+            embed ? "" : ".weight",
             m->type == 0   ? "F32"
             : m->type == 1 ? "F16"
                            : "BF16",
-            (unsigned long long)m->rows, (unsigned long long)m->cols, (unsigned long long)at,
+            (unsigned long long)(is_turned(m) ? m->cols : m->rows),
+            (unsigned long long)(is_turned(m) ? m->rows : m->cols), (unsigned long long)at,
             (unsigned long long)(at + m->bytes));
         at += m->bytes;
     }
@@ -456,6 +472,23 @@ static err_code copy_turned(const gguf *g, const matrix *m, const model_config *
     return code;
 }
 
+/* [token][rank] to [rank][token]. */
+static err_code copy_transposed(const gguf *g, const matrix *m, int fd, err *e)
+{
+    size_t size = (size_t)type_bytes(m->type), rows = (size_t)m->rows, cols = (size_t)m->cols;
+    char *in = malloc((size_t)m->bytes), *out = malloc((size_t)m->bytes);
+    err_code code = in != NULL && out != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
+    if (code == ERR_NONE && !get(g->fd, in, (size_t)m->bytes, g->data0 + m->offset))
+        code = err_set(e, ERR_IO, "the GGUF cannot be read");
+    for (size_t r = 0; code == ERR_NONE && r < rows; r++)
+        for (size_t c = 0; c < cols; c++)
+            memcpy(out + (c * rows + r) * size, in + (r * cols + c) * size, size);
+    if (code == ERR_NONE) code = put(fd, out, (size_t)m->bytes, e);
+    free(in);
+    free(out);
+    return code;
+}
+
 static err_code copy_plain(const gguf *g, const matrix *m, char *chunk, int fd, err *e)
 {
     err_code code = ERR_NONE;
@@ -475,8 +508,11 @@ static err_code write_weights(const gguf *g, const model_config *base, int fd, e
     err_code code = write_header(g, fd, e);
     for (uint64_t i = 0; i < g->n_tensors && code == ERR_NONE; i++) {
         int heads = heads_turned(base, &g->m[i]);
-        code = heads > 0 ? copy_turned(g, &g->m[i], base, heads, fd, e)
-                         : copy_plain(g, &g->m[i], chunk, fd, e);
+        if (is_turned(&g->m[i]))
+            code = copy_transposed(g, &g->m[i], fd, e);
+        else
+            code = heads > 0 ? copy_turned(g, &g->m[i], base, heads, fd, e)
+                             : copy_plain(g, &g->m[i], chunk, fd, e);
     }
     free(chunk);
     return code;

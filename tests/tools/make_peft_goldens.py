@@ -75,6 +75,9 @@ KINDS = {
     "gguf": (["llama-f32", "qwen2-f32", "llama-bf16"],
              dict(r=4, lora_alpha=8, target_modules=ALL + ["lm_head"],
                   rank_pattern={"k_proj": 3, "layers.1.mlp.up_proj": 20}), "gguf"),
+    "gguf-ends": (["llama-f32", "llama-bf16"],
+                  dict(r=4, lora_alpha=8, target_modules=["q_proj", "embed_tokens", "lm_head"],
+                       rank_pattern={"embed_tokens": 6}), "gguf"),
     "plain": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=TWO), "plain"),
     "vision": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=TWO), "vision"),
     "wrapped": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=TWO), "wrapped"),
@@ -188,8 +191,12 @@ def write_gguf(path, tensors, base, config, alpha):
     infos, data = b"", b""
     for name, value in tensors.items():
         module, end = name.removeprefix("base_model.model.").rsplit(".lora_", 1)
+        end = end.removeprefix("embedding_")
         if module == "lm_head":
             to = "output"
+        elif module == "model.embed_tokens":
+            to = "token_embd"
+            value = value.T if end[0] == "A" else value  # as get_rows() of llama.cpp wants it
         else:
             _, _, layer, rest = module.split(".", 3)
             to = f"blk.{layer}.{GGUF_NAMES[rest]}"
