@@ -60,6 +60,7 @@ static void write_tenant(jsonw *w, const tenant *t)
     jsonw_str(w, "default_class", t->default_class[0] ? t->default_class : NULL);
     write_list(w, "classes", t->classes);
     write_list(w, "models", t->models);
+    write_list(w, "networks", t->networks);
     jsonw_open(w, "limits", '{');
     for (int i = 0; i < N_LIMITS; i++) {
         jsonw_int(w, limit_fields[i].name, *limit_at(&lim, i));
@@ -97,6 +98,32 @@ static bool take_list(exchange *x, const cJSON *body, const char *name, char *ou
     return false;
 }
 
+/* ["192.0.2.0/24"]; an empty array lifts the bounds. */
+static bool take_networks(exchange *x, const cJSON *body, char out[NETWORKS_MAX])
+{
+    const cJSON *v = json_get(body, "networks"), *each;
+    char list[NETWORKS_MAX] = "", one[NETWORK_TEXT_MAX];
+    size_t n = 0;
+    err e;
+    if (!v || cJSON_IsNull(v)) return true;
+    bool ok = cJSON_IsArray(v);
+    cJSON_ArrayForEach(each, v)
+    {
+        ok = ok && cJSON_IsString(each) && n + NETWORK_TEXT_MAX + 1 < sizeof(list);
+        if (!ok) break;
+        if (networks_canonical(each->valuestring, one, &e)) return bad(x, &e, "networks");
+        n += (size_t)snprintf(list + n, sizeof(list) - n, "%s%s", n ? "," : "", one);
+    }
+    if (ok) {
+        memcpy(out, list, sizeof(list));
+        return true;
+    }
+    exchange_error(x, 400, "invalid_request_error", "invalid_value", "networks",
+                   "'networks' must be an array of CIDR blocks, together shorter than %d bytes",
+                   NETWORKS_MAX - NETWORK_TEXT_MAX);
+    return false;
+}
+
 static bool take_limit_fields(exchange *x, const cJSON *v, tenant_limits *out)
 {
     const char *known[N_LIMITS + 1] = {NULL};
@@ -120,8 +147,8 @@ static bool take_limits(exchange *x, const cJSON *body, tenant_limits *out)
 /* Settings that the body names; the others stay. */
 static bool take_tenant(exchange *x, const cJSON *body, tenant *t)
 {
-    static const char *const known[] = {"name",   "weight", "default_class", "classes",
-                                        "models", "limits", "disabled",      NULL};
+    static const char *const known[] = {"name",   "weight",   "default_class", "classes", "models",
+                                        "limits", "disabled", "networks",      NULL};
     err e;
     const char *s = NULL;
     bool found = false;
@@ -151,7 +178,7 @@ static bool take_tenant(exchange *x, const cJSON *body, tenant *t)
     }
     return take_list(x, body, "classes", t->classes, sizeof(t->classes)) &&
            take_list(x, body, "models", t->models, sizeof(t->models)) &&
-           take_limits(x, body, &t->limits);
+           take_networks(x, body, t->networks) && take_limits(x, body, &t->limits);
 }
 
 static void reply_tenant(exchange *x, int status, const tenant *t)
@@ -343,6 +370,7 @@ static void write_key(exchange *x, jsonw *w, const key_info *k, const char *text
     jsonw_int(w, "requests_per_minute", k->requests_per_minute);
     jsonw_int(w, "tokens_per_minute", k->tokens_per_minute);
     jsonw_int(w, "max_concurrent", k->max_concurrent);
+    write_list(w, "networks", k->networks);
     jsonw_int(w, "secrets", k->n_secrets);
     api_write_time(w, "created", k->created_wall_us);
     api_write_time(w, "expires_at", k->expires_wall_us);
@@ -377,6 +405,30 @@ static bool take_scopes(exchange *x, const cJSON *body, unsigned *out)
     return false;
 }
 
+/* Settings that the body names; the others stay. */
+static bool take_key(exchange *x, const cJSON *body, key_info *k)
+{
+    const char *name = NULL;
+    int64_t expires = 0;
+    bool named = false, dated = false;
+    err e;
+    if (json_str(body, "name", &name, &named, &e) ||
+        json_int(body, "expires_at", 0, INT64_C(1) << 40, &expires, &dated, &e) ||
+        json_int(body, "requests_per_minute", 0, INT64_C(1) << 40, &k->requests_per_minute, NULL,
+                 &e) ||
+        json_int(body, "tokens_per_minute", 0, INT64_C(1) << 40, &k->tokens_per_minute, NULL, &e) ||
+        json_int(body, "max_concurrent", 0, INT64_C(1) << 40, &k->max_concurrent, NULL, &e))
+        return bad(x, &e, NULL);
+    if (named && strlen(name) > KEY_NAME_MAX) {
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", "name",
+                       "'name' is longer than %d bytes", KEY_NAME_MAX);
+        return false;
+    }
+    if (named) (void)snprintf(k->name, sizeof(k->name), "%s", name);
+    if (dated) k->expires_wall_us = expires * 1000000;
+    return take_networks(x, body, k->networks);
+}
+
 void admin_key_create(exchange *x)
 {
     static const char *const known[] = {"tenant",
@@ -386,36 +438,23 @@ void admin_key_create(exchange *x)
                                         "requests_per_minute",
                                         "tokens_per_minute",
                                         "max_concurrent",
+                                        "networks",
                                         NULL};
     const cJSON *body;
     key_info want = {0}, made;
     char text[KEY_TEXT_LEN + 1];
-    const char *who = NULL, *name = NULL;
-    int64_t expires = 0;
+    const char *who = NULL;
     err e;
     if (!exchange_read_json(x, &body, NULL, NULL) || !api_only_fields(x, body, known)) return;
-    bool ok =
-        !json_str(body, "tenant", &who, NULL, &e) && !json_str(body, "name", &name, NULL, &e) &&
-        !json_int(body, "expires_at", 0, INT64_C(1) << 40, &expires, NULL, &e) &&
-        !json_int(body, "requests_per_minute", 0, INT64_C(1) << 40, &want.requests_per_minute, NULL,
-                  &e) &&
-        !json_int(body, "tokens_per_minute", 0, INT64_C(1) << 40, &want.tokens_per_minute, NULL,
-                  &e) &&
-        !json_int(body, "max_concurrent", 0, INT64_C(1) << 40, &want.max_concurrent, NULL, &e);
-    if (!ok) {
-        (void)bad(x, &e, NULL);
+    if (json_str(body, "tenant", &who, NULL, &e)) {
+        (void)bad(x, &e, "tenant");
         return;
     }
     tenant t = {0};
-    if (!take_scopes(x, body, &want.scopes) || (who && !find_tenant(x, who, &t))) return;
-    if (name && strlen(name) > KEY_NAME_MAX) {
-        exchange_error(x, 400, "invalid_request_error", "invalid_value", "name",
-                       "'name' is longer than %d bytes", KEY_NAME_MAX);
+    if (!take_key(x, body, &want) || !take_scopes(x, body, &want.scopes) ||
+        (who && !find_tenant(x, who, &t)))
         return;
-    }
     want.tenant_id = t.id;
-    want.expires_wall_us = expires * 1000000;
-    (void)snprintf(want.name, sizeof(want.name), "%s", name ? name : "");
     if (keys_create(x->server->store, &want, text, &made, &e)) {
         exchange_reply_err(x, &e, "scopes");
         return;
@@ -457,6 +496,25 @@ void admin_key_get(exchange *x)
 {
     key_info k;
     if (find_key(x, &k)) reply_key(x, 200, &k, NULL);
+}
+
+void admin_key_patch(exchange *x)
+{
+    static const char *const known[] = {
+        "name",     "expires_at", "requests_per_minute", "tokens_per_minute", "max_concurrent",
+        "networks", NULL};
+    const cJSON *body;
+    key_info k, now;
+    err e;
+    if (!find_key(x, &k) || !exchange_read_json(x, &body, NULL, NULL) ||
+        !api_only_fields(x, body, known) || !take_key(x, body, &k))
+        return;
+    if (keys_update(x->server->store, &k, &now, &e)) {
+        exchange_reply_err(x, &e, NULL);
+        return;
+    }
+    api_audit(x, now.tenant_id, "key.update", now.public_id, NULL);
+    reply_key(x, 200, &now, NULL);
 }
 
 void admin_key_rotate(exchange *x)

@@ -32,6 +32,23 @@ static bool deny(exchange *x, const char *code, const char *msg)
     return false;
 }
 
+/* Both lists must hold the client: the tenant's and the key's own. */
+static bool check_network(exchange *x)
+{
+    if (!x->tenant.networks[0] && !x->key.networks[0]) return true;
+    network_address from = networks_client(x->server->cfg->server_trusted_proxies, x->peer,
+                                           mg_get_request_info(x->conn));
+    if ((!x->tenant.networks[0] || networks_hold(x->tenant.networks, &from)) &&
+        (!x->key.networks[0] || networks_hold(x->key.networks, &from)))
+        return true;
+    char who[NETWORK_TEXT_MAX];
+    networks_print(&from, who);
+    atomic_fetch_add(&x->server->count.auth_failures, 1);
+    exchange_error(x, 403, "permission_error", "network_not_allowed", NULL,
+                   "this API key may not be used from your address (%s)", who);
+    return false;
+}
+
 bool auth_check(exchange *x, unsigned scope)
 {
     bool ambiguous;
@@ -59,6 +76,7 @@ bool auth_check(exchange *x, unsigned scope)
     }
     x->key = info;
     x->tenant = who;
+    if (!check_network(x)) return false;
     if (info.scopes & scope) return true;
     atomic_fetch_add(&x->server->count.auth_failures, 1);
     exchange_error(x, 403, "permission_error", "insufficient_scope", NULL,

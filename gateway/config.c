@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gateway/networks.h"
+
 typedef enum { OPT_TEXT, OPT_INT, OPT_BYTES, OPT_TIME, OPT_BOOL } option_kind;
 
 typedef struct {
@@ -35,6 +37,12 @@ static const option options[] = {
     {"server", "max_connections_per_ip", OPT_INT, AT(server_max_connections_per_ip), "0", 0, 4096,
      "The same for one IPv4 address or one IPv6 /64; 429 beyond.  Where all clients come through\n"
      "one proxy, set it to max_connections.  0: three quarters of max_connections."},
+    {"server", "trusted_proxies", OPT_TEXT, AT(server_trusted_proxies), "", 0, 0,
+     "CIDR blocks, comma-separated, of the proxies whose X-Forwarded-For tells the client's "
+     "address "
+     "where\n"
+     "a tenant or key is bound to networks.  Empty: nobody's; the connection's own address "
+     "counts."},
     {"server", "tls_cert", OPT_TEXT, AT(server_tls_cert), "tls/cert.pem", 0, 0,
      "Certificate chain (PEM).  Relative paths are relative to data.dir.  Reloaded on SIGHUP."},
     {"server", "tls_key", OPT_TEXT, AT(server_tls_key), "tls/key.pem", 0, 0,
@@ -436,6 +444,8 @@ err_code config_check(const config *c, err *e)
     if (c->server_max_connections >= c->server_threads) {
         return err_set(e, ERR_INPUT, "server.max_connections must be below server.threads");
     }
+    if (networks_check_list(c->server_trusted_proxies, e))
+        return err_context(e, "server.trusted_proxies");
     if (!one_of(c->log_level, levels)) {
         return err_set(e, ERR_INPUT, "log.level: '%.40s' is unknown", c->log_level);
     }

@@ -20,6 +20,7 @@ enum { CONFIG_TEXT_MAX = 512 };
 typedef struct config {
     char server_listen[CONFIG_TEXT_MAX];
     int64_t server_threads, server_max_connections, server_max_connections_per_ip;
+    char server_trusted_proxies[CONFIG_TEXT_MAX];
     char server_tls_cert[CONFIG_TEXT_MAX], server_tls_key[CONFIG_TEXT_MAX];
     int64_t server_max_body, server_body_timeout_us, server_request_timeout_us;
     int64_t server_drain_timeout_us, server_max_choices;

@@ -18,6 +18,7 @@
 #include "engine/base/arena.h"
 #include "engine/base/err.h"
 #include "gateway/jsonw.h"
+#include "gateway/networks.h"
 #include "gateway/trace.h"
 #include "storage/keys.h"
 #include "storage/tenants.h"
@@ -38,9 +39,10 @@ typedef struct exchange {
     const char *query;               /* raw, NULL: none */
     char *param[EXCHANGE_PARAM_MAX]; /* decoded path segments that matched {} in the route */
     int n_param;
-    char request_id[40]; /* ours: "req_" and 16 hex digits, which are our span id too */
-    key_info key;        /* zero id: none */
-    tenant tenant;       /* zero id: the operator's key */
+    char request_id[40];  /* ours: "req_" and 16 hex digits, which are our span id too */
+    key_info key;         /* zero id: none */
+    tenant tenant;        /* zero id: the operator's key */
+    network_address peer; /* of the connection: a client, or a proxy */
     arena arena;
     int64_t arrived_us;
 

@@ -60,6 +60,7 @@ void admin_tenant_delete(exchange *x); /* DELETE /tenants/{}: disables */
 void admin_key_create(exchange *x);  /* POST /keys: {"tenant","name","scopes",...} -> {"key",...} */
 void admin_keys_list(exchange *x);   /* GET /keys?tenant= (none: operators'), ?all=true */
 void admin_key_get(exchange *x);     /* GET /keys/{} */
+void admin_key_patch(exchange *x);   /* PATCH /keys/{}: the fields that the body names */
 void admin_key_rotate(exchange *x);  /* POST /keys/{}/rotate */
 void admin_key_revoke(exchange *x);  /* DELETE /keys/{} */
 void admin_limits_list(exchange *x); /* GET /limits: every tenant's, and what is used of them */

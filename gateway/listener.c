@@ -56,6 +56,7 @@ static _Thread_local struct {
     int fd; /* +1; 0: unknown */
     bool counted;
     peer_id id;
+    network_address peer;
     peer_verdict verdict;
     deadline deadline;
 } my;
@@ -74,10 +75,11 @@ void listener_deadline(int64_t at_us, bool both)
 static void begin_connection(listener *l, int fd)
 {
     my.fd = fd + 1;
-    if (!l->peers || fd < 0) return;
     struct sockaddr_storage from = {0};
     socklen_t len = sizeof(from);
     (void)getpeername(fd, (struct sockaddr *)&from, &len); /* unknown: counted as one client */
+    my.peer = networks_of_socket(&from);
+    if (!l->peers || fd < 0) return;
     my.id = peers_identify(&from);
     my.verdict = peers_enter(l->peers, my.id);
     my.counted = my.verdict == PEER_ADMITTED;
@@ -233,6 +235,7 @@ static void start_exchange(exchange *x, listener *l, struct mg_connection *conn,
                     .plane = l->plane,
                     .method = ri->request_method,
                     .query = ri->query_string,
+                    .peer = my.peer,
                     .arrived_us = clock_now_us(),
                     .log_prompt = -1,
                     .log_cached = -1,

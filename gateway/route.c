@@ -61,6 +61,7 @@ const route routes_admin[] = {
     {"POST", "/admin/v1/keys", ADMIN, admin_key_create},
     {"GET", "/admin/v1/keys", LOOK, admin_keys_list},
     {"GET", "/admin/v1/keys/{}", LOOK, admin_key_get},
+    {"PATCH", "/admin/v1/keys/{}", ADMIN, admin_key_patch},
     {"POST", "/admin/v1/keys/{}/rotate", ADMIN, admin_key_rotate},
     {"DELETE", "/admin/v1/keys/{}", ADMIN, admin_key_revoke},
     {"GET", "/admin/v1/limits", LOOK, admin_limits_list},

@@ -230,7 +230,8 @@ err_code key_cache_open(struct key_cache **out, sqlite3 *db, err *e)
     sql q;
     sql_begin(&q, db,
               "SELECT id, coalesce(tenant_id, 0), public_id, name, scopes, rpm, tpm,"
-              " max_concurrent, expires_us, created_us, revoked_us, last_used_us FROM api_keys");
+              " max_concurrent, expires_us, created_us, revoked_us, last_used_us, networks"
+              " FROM api_keys");
     bool short_of_memory = false;
     while (sql_row(&q)) {
         key_entry *k = calloc(1, sizeof *k);
@@ -251,6 +252,7 @@ err_code key_cache_open(struct key_cache **out, sqlite3 *db, err *e)
         i->created_wall_us = sql_col_int(&q, 9);
         i->revoked_wall_us = sql_col_int(&q, 10);
         atomic_init(&k->used_us, sql_col_int(&q, 11));
+        sql_col_text(&q, 12, i->networks, sizeof i->networks);
         insert(kc, k);
     }
     err_code code = sql_end(&q, "read the keys", e);
@@ -310,7 +312,7 @@ static err_code insert_key(sqlite3 *db, void *arg, err *e)
         if (code != ERR_NONE) return code;
         if (!there) return err_set(e, ERR_NOT_FOUND, "no such tenant, or it is disabled");
     }
-    sql_begin(&q, db, "INSERT INTO api_keys VALUES(?,?,?,?,?,?,?,?,?,?,0,0)");
+    sql_begin(&q, db, "INSERT INTO api_keys VALUES(?,?,?,?,?,?,?,?,?,?,0,0,?)");
     sql_int(&q, (int64_t)i->id);
     if (i->tenant_id != 0)
         sql_int(&q, (int64_t)i->tenant_id);
@@ -324,6 +326,7 @@ static err_code insert_key(sqlite3 *db, void *arg, err *e)
     sql_int(&q, i->max_concurrent);
     sql_int(&q, i->expires_wall_us);
     sql_int(&q, i->created_wall_us);
+    sql_text(&q, i->networks);
     err_code code = sql_done(&q, "write the key", e);
     if (code != ERR_NONE) return code;
     return insert_secret(db, i->id, &k->secret[0], i->created_wall_us, e);
@@ -355,6 +358,23 @@ static err_code rotate_rows(sqlite3 *db, void *arg, err *e)
         code = sql_done(&q, "rotate the key", e);
     }
     return code == ERR_NONE ? insert_secret(db, r->key_id, &r->fresh, r->now_us, e) : code;
+}
+
+static err_code update_row(sqlite3 *db, void *arg, err *e)
+{
+    const key_info *i = arg;
+    sql q;
+    sql_begin(&q, db,
+              "UPDATE api_keys SET name=?, rpm=?, tpm=?, max_concurrent=?, expires_us=?,"
+              " networks=? WHERE id=?");
+    sql_text(&q, i->name);
+    sql_int(&q, i->requests_per_minute);
+    sql_int(&q, i->tokens_per_minute);
+    sql_int(&q, i->max_concurrent);
+    sql_int(&q, i->expires_wall_us);
+    sql_text(&q, i->networks);
+    sql_int(&q, (int64_t)i->id);
+    return sql_done(&q, "change the key", e);
 }
 
 struct stamp_job {
@@ -592,6 +612,34 @@ err_code keys_revoke(store *st, uint64_t key_id, err *e)
         key_entry *k = find_id(kc, key_id);
         if (k->info.revoked_wall_us == 0) k->info.revoked_wall_us = s.wall_us;
         pthread_rwlock_unlock(&kc->lock);
+    }
+    pthread_mutex_unlock(&kc->change);
+    return code;
+}
+
+err_code keys_update(store *st, const key_info *want, key_info *out, err *e)
+{
+    struct key_cache *kc = store_keys(st);
+    key_info now;
+    pthread_mutex_lock(&kc->change);
+    err_code code = keys_get(st, want->id, &now, e);
+    if (code == ERR_NONE && now.revoked_wall_us != 0)
+        code = err_set(e, ERR_CONFLICT, "the key is revoked");
+    if (code == ERR_NONE) {
+        memcpy(now.name, want->name, sizeof now.name);
+        memcpy(now.networks, want->networks, sizeof now.networks);
+        now.requests_per_minute = want->requests_per_minute;
+        now.tokens_per_minute = want->tokens_per_minute;
+        now.max_concurrent = want->max_concurrent;
+        now.expires_wall_us = want->expires_wall_us;
+        code = check_want(&now, e);
+    }
+    if (code == ERR_NONE) code = store_write(st, update_row, &now, e);
+    if (code == ERR_NONE) {
+        pthread_rwlock_wrlock(&kc->lock);
+        find_id(kc, want->id)->info = now;
+        pthread_rwlock_unlock(&kc->lock);
+        if (out != NULL) *out = now;
     }
     pthread_mutex_unlock(&kc->change);
     return code;

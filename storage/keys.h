@@ -44,13 +44,14 @@ typedef struct key_info {
     char name[KEY_NAME_MAX + 1]; /* for people; printable UTF-8 */
     unsigned scopes;
     int64_t requests_per_minute, tokens_per_minute, max_concurrent; /* 0: only the tenant's */
-    int64_t expires_wall_us;                                        /* 0: never */
-    int64_t created_wall_us, revoked_wall_us;                       /* revoked 0: live */
-    int64_t last_used_wall_us;                                      /* within a minute; 0: never */
-    int n_secrets;                                                  /* live ones */
+    char networks[NETWORKS_MAX]; /* CIDR blocks of its clients, comma-separated; empty: all */
+    int64_t expires_wall_us;     /* 0: never */
+    int64_t created_wall_us, revoked_wall_us; /* revoked 0: live */
+    int64_t last_used_wall_us;                /* within a minute; 0: never */
+    int n_secrets;                            /* live ones */
 } key_info;
 
-/* Makes a key from want's tenant_id, name, scopes, limits, expiry.  The text appears here and never
+/* Makes a key from want's tenant_id, name, scopes, limits, networks, expiry.  The text appears here and never
  * again.  `out` may be NULL.  ERR_NOT_FOUND: no such tenant; ERR_INPUT: no or mixed-up scopes. */
 err_code keys_create(store *st, const key_info *want, char text[KEY_TEXT_LEN + 1], key_info *out,
                      err *e);
@@ -70,6 +71,9 @@ err_code keys_list(store *st, uint64_t tenant_id, key_info **out, size_t *n, err
  * (0: for ever).  ERR_LIMIT at KEY_SECRETS_MAX live ones. */
 err_code keys_rotate(store *st, uint64_t key_id, int64_t old_until_wall_us,
                      char text[KEY_TEXT_LEN + 1], err *e);
+
+/* Replaces name, limits, networks and expiry of the key want->id.  ERR_CONFLICT: it is revoked. */
+err_code keys_update(store *st, const key_info *want, key_info *out, err *e);
 
 /* All secrets of the key are void at once. */
 err_code keys_revoke(store *st, uint64_t key_id, err *e);

@@ -93,6 +93,10 @@ static const char *const steps[STORE_SCHEMA_VERSION] = {
     " tenant_id INTEGER NOT NULL, PRIMARY KEY(adapter_id, tenant_id)"
     ") STRICT, WITHOUT ROWID;"
     "CREATE INDEX audit_object ON audit(tenant_id, object, id);",
+
+    /* 5: from where keys may be used */
+    "ALTER TABLE tenants ADD COLUMN networks TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE api_keys ADD COLUMN networks TEXT NOT NULL DEFAULT '';",
 };
 
 static err_code pragma_int(sqlite3 *db, const char *text, int64_t *out, err *e)

@@ -25,7 +25,7 @@ struct tenant_cache {
 #define COLUMNS                                                                                   \
     "id, name, disabled, weight, default_class, classes, models, rpm, tpm, max_concurrent,"       \
     " max_queued, tokens_per_day, tokens_per_month, max_adapters, max_adapter_bytes, generation," \
-    " created_us, updated_us"
+    " created_us, updated_us, networks"
 
 bool name_valid(const char *name)
 {
@@ -133,6 +133,7 @@ static void read_row(sql *q, tenant *t)
     t->generation = (uint64_t)sql_col_int(q, 15);
     t->created_wall_us = sql_col_int(q, 16);
     t->updated_wall_us = sql_col_int(q, 17);
+    sql_col_text(q, 18, t->networks, sizeof t->networks);
 }
 
 err_code tenant_cache_open(struct tenant_cache **out, sqlite3 *db, err *e)
@@ -172,7 +173,7 @@ static err_code write_row(sqlite3 *db, void *arg, err *e)
     const tenant_limits *l = &t->limits;
     sql q;
     sql_begin(&q, db,
-              "INSERT INTO tenants(" COLUMNS ") VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+              "INSERT INTO tenants(" COLUMNS ") VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
               " ON CONFLICT(id) DO UPDATE SET name=excluded.name, disabled=excluded.disabled,"
               " weight=excluded.weight, default_class=excluded.default_class,"
               " classes=excluded.classes, models=excluded.models, rpm=excluded.rpm,"
@@ -180,7 +181,7 @@ static err_code write_row(sqlite3 *db, void *arg, err *e)
               " max_queued=excluded.max_queued, tokens_per_day=excluded.tokens_per_day,"
               " tokens_per_month=excluded.tokens_per_month, max_adapters=excluded.max_adapters,"
               " max_adapter_bytes=excluded.max_adapter_bytes, generation=excluded.generation,"
-              " updated_us=excluded.updated_us");
+              " updated_us=excluded.updated_us, networks=excluded.networks");
     sql_int(&q, (int64_t)t->id);
     sql_text(&q, t->name);
     sql_int(&q, t->disabled);
@@ -199,6 +200,7 @@ static err_code write_row(sqlite3 *db, void *arg, err *e)
     sql_int(&q, (int64_t)t->generation);
     sql_int(&q, t->created_wall_us);
     sql_int(&q, t->updated_wall_us);
+    sql_text(&q, t->networks);
     return sql_done(&q, "write the tenant", e);
 }
 
@@ -237,8 +239,9 @@ static err_code check(const tenant *t, err *e)
                        TENANT_NAME_MAX);
     if (!isfinite(t->weight) || t->weight <= 0 || t->weight > 1000)
         return err_set(e, ERR_INPUT, "a tenant's weight is above 0 and at most 1000");
-    if (!printable(t->default_class) || !printable(t->classes) || !printable(t->models))
-        return err_set(e, ERR_INPUT, "classes and models hold no control characters");
+    if (!printable(t->default_class) || !printable(t->classes) || !printable(t->models) ||
+        !printable(t->networks))
+        return err_set(e, ERR_INPUT, "classes, models and networks hold no control characters");
     const tenant_limits *l = &t->limits;
     const int64_t all[] = {l->requests_per_minute, l->tokens_per_minute, l->max_concurrent,
                            l->max_queued,          l->tokens_per_day,    l->tokens_per_month,

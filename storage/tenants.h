@@ -13,7 +13,7 @@
 
 #include "storage/store.h"
 
-enum { TENANT_NAME_MAX = 64, TENANT_LIST_MAX = 512, CLASS_NAME_MAX = 31 };
+enum { TENANT_NAME_MAX = 64, TENANT_LIST_MAX = 512, CLASS_NAME_MAX = 31, NETWORKS_MAX = 1024 };
 
 /* What one tenant may use; 0 means no limit in every field. */
 typedef struct tenant_limits {
@@ -32,6 +32,7 @@ typedef struct tenant {
     char default_class[CLASS_NAME_MAX + 1]; /* empty: the server's default */
     char classes[TENANT_LIST_MAX];          /* allowed, comma-separated; empty: all */
     char models[TENANT_LIST_MAX];           /* allowed model names, comma-separated; empty: all */
+    char networks[NETWORKS_MAX]; /* CIDR blocks of its clients, comma-separated; empty: all */
     tenant_limits limits;
     uint64_t generation; /* raised by each change */
     int64_t created_wall_us, updated_wall_us;

@@ -112,6 +112,7 @@ int ctl_tenant_resume(void *c);
 int ctl_tenant_delete(void *c);
 int ctl_key_list(void *c);
 int ctl_key_create(void *c);
+int ctl_key_set(void *c);
 int ctl_key_rotate(void *c);
 int ctl_key_revoke(void *c);
 int ctl_limits_show(void *c);

@@ -23,6 +23,7 @@ static const column tenant_columns[] = {
     {"ID", "id", CELL_TEXT, true},
     {"CLASSES", "classes", CELL_LIST, true},
     {"MODELS", "models", CELL_LIST, true},
+    {"NETWORKS", "networks", CELL_LIST, true},
     {"QUEUED", "limits.max_queued", CELL_LIMIT, true},
     {"TOK/DAY", "limits.tokens_per_day", CELL_LIMIT, true},
     {"TOK/MONTH", "limits.tokens_per_month", CELL_LIMIT, true},
@@ -42,6 +43,14 @@ int ctl_tenant_list(void *p)
     return status;
 }
 
+/* --networks A,B; none lifts the bounds. */
+static void take_networks(const ctl *c, cJSON *body)
+{
+    const char *list = cli_value(&c->cli, "networks");
+    if (!list) return;
+    (void)cJSON_AddItemToObject(body, "networks", ctl_words(strcmp(list, "none") == 0 ? "" : list));
+}
+
 /* The options that tenant create and tenant set share. */
 static bool take_settings(ctl *c, cJSON *body)
 {
@@ -59,6 +68,7 @@ static bool take_settings(ctl *c, cJSON *body)
     if (class) (void)cJSON_AddStringToObject(body, "default_class", class);
     if (classes) (void)cJSON_AddItemToObject(body, "classes", ctl_words(classes));
     if (models) (void)cJSON_AddItemToObject(body, "models", ctl_words(models));
+    take_networks(c, body);
     const char *pairs[CLI_OPTIONS_MAX];
     int n = 0;
     while (n < CLI_OPTIONS_MAX && (pairs[n] = cli_each(&c->cli, "limit", n))) n++;
@@ -153,6 +163,7 @@ static const column key_columns[] = {
     {"REQ/MIN", "requests_per_minute", CELL_LIMIT, true},
     {"TOK/MIN", "tokens_per_minute", CELL_LIMIT, true},
     {"CONC", "max_concurrent", CELL_LIMIT, true},
+    {"NETWORKS", "networks", CELL_LIST, true},
     {"CREATED", "created", CELL_TIME, true},
     {NULL, NULL, CELL_TEXT, false},
 };
@@ -223,19 +234,13 @@ static bool out_is_free(const ctl *c)
     return false;
 }
 
-int ctl_key_create(void *p)
+/* The options that key create and key set share. */
+static bool take_key_settings(ctl *c, cJSON *body)
 {
-    ctl *c = p;
-    cJSON *tree, *body = cJSON_CreateObject();
-    const char *tenant = cli_value(&c->cli, "tenant"), *name = cli_value(&c->cli, "name"),
-               *scopes = cli_value(&c->cli, "scopes"), *expires = cli_value(&c->cli, "expires");
-    bool admin = scopes && strncmp(scopes, "admin", 5) == 0, ok = out_is_free(c);
+    const char *name = cli_value(&c->cli, "name"), *expires = cli_value(&c->cli, "expires");
     int64_t when = 0;
-    if (ok && !tenant && !admin) {
-        (void)ctl_usage("--tenant is needed (only a key with the scope admin has none)");
-        ok = false;
-    }
-    if (ok && expires) {
+    bool ok = true;
+    if (expires) {
         int64_t span = ctl_span(expires);
         ok = strchr(expires, '-') ? ctl_time(expires, &when) : span > 0;
         if (!strchr(expires, '-')) when = (int64_t)time(NULL) + span;
@@ -251,13 +256,27 @@ int ctl_key_create(void *p)
         (void)snprintf(pair, sizeof(pair), "%s=%.40s", limits[i], v);
         ok = ctl_pairs(body, &one, 1);
     }
-    if (!ok) {
+    if (name) (void)cJSON_AddStringToObject(body, "name", name);
+    if (when) (void)cJSON_AddNumberToObject(body, "expires_at", (double)when);
+    take_networks(c, body);
+    return ok;
+}
+
+int ctl_key_create(void *p)
+{
+    ctl *c = p;
+    cJSON *tree, *body = cJSON_CreateObject();
+    const char *tenant = cli_value(&c->cli, "tenant"), *scopes = cli_value(&c->cli, "scopes");
+    bool admin = scopes && strncmp(scopes, "admin", 5) == 0, ok = out_is_free(c);
+    if (ok && !tenant && !admin) {
+        (void)ctl_usage("--tenant is needed (only a key with the scope admin has none)");
+        ok = false;
+    }
+    if (!ok || !take_key_settings(c, body)) {
         cJSON_Delete(body);
         return CTL_USAGE;
     }
     if (tenant) (void)cJSON_AddStringToObject(body, "tenant", tenant);
-    if (name) (void)cJSON_AddStringToObject(body, "name", name);
-    if (when) (void)cJSON_AddNumberToObject(body, "expires_at", (double)when);
     (void)cJSON_AddItemToObject(body, "scopes", ctl_words(scopes ? scopes : "inference"));
     int status = ctl_call(c, ADMIN_SIDE, "POST", body, &tree, "/admin/v1/keys");
     if (!status) status = show_new_key(c, tree);
@@ -288,6 +307,22 @@ static int key_id_of(ctl *c, const char *which, char out[32])
     }
     cJSON_Delete(rows);
     if (!status && !*out) status = ctl_fail("there is no such key");
+    return status;
+}
+
+int ctl_key_set(void *p)
+{
+    ctl *c = p;
+    cJSON *tree, *body = cJSON_CreateObject();
+    char id[32];
+    int status = take_key_settings(c, body) ? key_id_of(c, c->cli.arg[0], id) : CTL_USAGE;
+    if (status) {
+        cJSON_Delete(body);
+        return status;
+    }
+    status = ctl_call(c, ADMIN_SIDE, "PATCH", body, &tree, "/admin/v1/keys/%s", id);
+    if (!status) ctl_print_row(c, key_columns, tree);
+    cJSON_Delete(tree);
     return status;
 }
 

@@ -37,6 +37,7 @@ static const cli_option tenant_settings[] = {
     {"class", 0, "CLASS", "Class of requests that ask for none", CLASSES},
     {"classes", 0, "A,B", "Classes that may be asked for", CLASSES},
     {"models", 0, "A,B", "Models that may be asked for", NULL},
+    {"networks", 0, "A,B", "CIDR blocks that its requests must come from; none: anywhere", NULL},
     {"limit", 0, "NAME=NUMBER", "One limit, as in 'limits set'; may be repeated", NULL},
     END,
 };
@@ -55,7 +56,18 @@ static const cli_option key_settings[] = {
     {"requests-per-minute", 0, "N", "Limit of this key alone", NULL},
     {"tokens-per-minute", 0, "N", "Limit of this key alone", NULL},
     {"max-concurrent", 0, "N", "Limit of this key alone", NULL},
+    {"networks", 0, "A,B", "CIDR blocks that its requests must come from; none: anywhere", NULL},
     {"out", 0, "FILE", "Write the key into this new file (mode 600) instead of showing it", "FILE"},
+    END,
+};
+
+static const cli_option key_changes[] = {
+    {"name", 'n', "TEXT", "What it is for", NULL},
+    {"expires", 0, "TIME", "Not accepted after this span (30d) or date (2026-12-31)", NULL},
+    {"requests-per-minute", 0, "N", "Limit of this key alone; none lifts it", NULL},
+    {"tokens-per-minute", 0, "N", "Limit of this key alone; none lifts it", NULL},
+    {"max-concurrent", 0, "N", "Limit of this key alone; none lifts it", NULL},
+    {"networks", 0, "A,B", "CIDR blocks that its requests must come from; none: anywhere", NULL},
     END,
 };
 
@@ -199,6 +211,7 @@ static const cli_command commands[] = {
      ctl_tenant_delete, NULL},
     {"key list", "", 0, 0, "List keys", of_tenant, ctl_key_list, NULL},
     {"key create", "", 0, 0, "Make a key; it is shown once", key_settings, ctl_key_create, NULL},
+    {"key set", "ID", 1, 1, "Change a key's settings", key_changes, ctl_key_set, NULL},
     {"key rotate", "ID", 1, 1, "Give a key a new secret", rotate_settings, ctl_key_rotate, NULL},
     {"key revoke", "ID...", 1, -1, "Refuse keys from now on", NULL, ctl_key_revoke, NULL},
     {"limits show", "[TENANT]", 0, 1, "Show limits and what is used of them", NULL, ctl_limits_show,

@@ -210,6 +210,11 @@ def test_tenants_and_limits():
     assert "batch" in ctl("tenant", "show", "acme")
     assert parsed("tenant", "set", "acme", "--classes", "batch,standard")["classes"] == ["batch",
                                                                                       "standard"]
+    assert parsed("tenant", "set", "acme", "--networks", "10.0.0.0/8,::ffff:127.0.0.1,::1")["networks"] == [
+        "10.0.0.0/8", "127.0.0.1/32", "::1/128"]
+    ctl("tenant", "set", "acme", "--networks", "10.0.0.1/8", expect=1)
+    assert "is 10.0.0.0/8 meant?" in ctl.errors
+    assert parsed("tenant", "set", "acme", "--networks", "none")["networks"] == []
     key = server.key("acme")
     ctl("tenant", "suspend", "acme", expect=1)
     assert "--yes" in ctl.errors
@@ -234,6 +239,12 @@ def test_keys():
                   "--requests-per-minute", "60")
     assert made["key"].startswith("lk_") and made["scopes"] == ["inference"]
     assert abs(made["expires_at"] - time.time() - 30 * 86400) < 600 and made["requests_per_minute"] == 60
+    ctl("models", key=made["key"])
+    bound = parsed("key", "set", made["public_id"], "--networks", "192.0.2.0/24", "--max-concurrent", "4")
+    assert bound["networks"] == ["192.0.2.0/24"] and bound["max_concurrent"] == 4 and bound["name"] == "laptop"
+    ctl("models", key=made["key"], expect=1)
+    assert "may not be used from your address" in ctl.errors, ctl.errors
+    assert parsed("key", "set", made["id"], "--networks", "none", "--max-concurrent", "none")["networks"] == []
     ctl("models", key=made["key"])
     assert made["key"] not in ctl("key", "list", "-o", "wide")
     assert "laptop" in ctl("key", "list", "--tenant", "keys")

@@ -123,14 +123,21 @@ START_TEST(test_roll_forward)
         ck_assert_msg(schema_migrate(db, from, &e) == ERR_NONE, "%s", e.msg);
         if (from >= 1)
             ck_assert_int_eq(sqlite3_exec(db,
-                                          "INSERT INTO tenants VALUES(9,'acme',0,1.0,'','','',0,0,"
-                                          "0,0,0,0,0,0,1,5,5)",
+                                          "INSERT INTO tenants(id, name, disabled, weight,"
+                                          " default_class, classes, models, rpm, tpm,"
+                                          " max_concurrent, max_queued, tokens_per_day,"
+                                          " tokens_per_month, max_adapters, max_adapter_bytes,"
+                                          " generation, created_us, updated_us)"
+                                          " VALUES(9,'acme',0,1.0,'','','',0,0,0,0,0,0,0,0,1,5,5)",
                                           NULL, NULL, NULL),
                              SQLITE_OK);
         sqlite3_close(db);
         store *st = open_ok(&fresh);
         tenant t;
-        if (from >= 1) ck_assert_int_eq(tenants_find(st, "acme", &t, &e), ERR_NONE);
+        if (from >= 1) {
+            ck_assert_int_eq(tenants_find(st, "acme", &t, &e), ERR_NONE);
+            ck_assert_str_eq(t.networks, "");
+        }
         ck_assert_int_eq(audit_append(st, 1, 0, "test", "x", NULL, &e), ERR_NONE);
         store_close(st);
     }
