@@ -303,6 +303,17 @@ static void check_step(const kv_pool *kv, const step *s)
     (void)kv;
 }
 
+bool be_step_begin(backend *be, const step *s)
+{
+    return broken(be) || !be->ops->step_begin || be->ops->step_begin(be, s);
+}
+
+/* Also where the backend is marked: a recording has to end. */
+bool be_step_end(backend *be, const step *s)
+{
+    return !be->ops->step_end || be->ops->step_end(be, s);
+}
+
 void be_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s)
 {
     assert(s->n_rows > 0);
@@ -355,6 +366,13 @@ void be_logits(backend *be, float *logits, const float *x, const float *norm_wei
     assert(head->cols == dim);
     if (!broken(be) && s->n_logit > 0) {
         be->ops->logits(be, logits, x, norm_weight, eps, dim, head, s);
+    }
+}
+
+void be_logits_fetch(backend *be, float *logits, int n_rows, int n_vocab)
+{
+    if (!broken(be) && n_rows > 0 && be->ops->logits_fetch) {
+        be->ops->logits_fetch(be, logits, (size_t)n_rows * (size_t)n_vocab);
     }
 }
 

@@ -54,6 +54,7 @@ typedef struct backend_config {
     double fraction; /* CUDA: of the device's memory, for everything; 0: 0.9 */
     /* CUDA: the largest step; 0: 512 rows, 64 sequences, 8192 positions each */
     int max_rows, max_seqs, max_context;
+    bool no_graphs; /* CUDA: launch each kernel by itself, also in decode steps */
 } backend_config;
 
 typedef struct backend_caps {
@@ -194,6 +195,19 @@ void be_kv_load(backend *be, kv_pool *kv, int page, const void *host);
 
 /* ---- the model's operations: enqueue and return ---------------------------------- */
 
+/* Around the operations of a step, from be_embed() to be_logits():
+ *
+ *     do {
+ *         if (be_step_begin(be, s)) ... the operations ...
+ *     } while (!be_step_end(be, s));
+ *
+ * so that a backend may record them and replay them for a later step of the same shape.  begin is false where it has
+ * just enqueued such a record: the operations are left out.  end is false where recording failed: they have to be
+ * enqueued again, and will not be recorded.  So they must be the same calls with the same operands for every step
+ * with logits, but for what stands in the step. */
+bool be_step_begin(backend *be, const step *s);
+bool be_step_end(backend *be, const step *s);
+
 /* out[i] = table[token[i]], by the segment's lora_embed where there is one; `table` is the base's, of
  * be_table_create(). */
 void be_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
@@ -222,9 +236,11 @@ void be_attend(backend *be, const kv_pool *kv, float *out, const float *q, const
 void be_silu_mul(backend *be, float *gate, const float *up, size_t n);
 
 /* logits [n_logit][rows of head] = rms_norm(x[logit_row]) head^T, by the segment's lora_head where there
- * is one; in host-readable memory after be_sync().  x: [n_rows][dim]. */
+ * is one; `logits` is of be_host_alloc(), x [n_rows][dim].  The host may read them after be_logits_fetch() of the
+ * first n_rows and be_sync(). */
 void be_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
                int dim, const weight *head, const step *s);
+void be_logits_fetch(backend *be, float *logits, int n_rows, int n_vocab);
 
 /* Runs fn(arg, i) for i in [0, n) on the backend's host threads (sampling of many rows). */
 void be_parallel(backend *be, void (*fn)(void *arg, int i), void *arg, int n);

@@ -69,6 +69,10 @@ struct backend_ops {
     void (*kv_save)(backend *be, const kv_pool *kv, int page, void *host);
     void (*kv_load)(backend *be, kv_pool *kv, int page, const void *host);
 
+    /* Both or none: around the operations of a step; see be_step_begin(). */
+    bool (*step_begin)(backend *be, const step *s);
+    bool (*step_end)(backend *be, const step *s);
+
     void (*embed)(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
     void (*rms_norm)(backend *be, float *out, const float *x, const float *weight, float eps,
                      int n_rows, int dim);
@@ -82,6 +86,7 @@ struct backend_ops {
     void (*silu_mul)(backend *be, float *gate, const float *up, size_t n);
     void (*logits)(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
                    int dim, const weight *head, const step *s);
+    void (*logits_fetch)(backend *be, float *logits, size_t n); /* NULL: they are there */
     void (*parallel)(backend *be, void (*fn)(void *arg, int i), void *arg, int n);
 };
 

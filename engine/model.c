@@ -254,6 +254,16 @@ static void forward_layer(model *m, kv_pool *kv, const step *s, int i)
     be_linear(be, m->gate, &down, 1, s, i);
 }
 
+static void forward(model *m, kv_pool *kv, const step *s)
+{
+    const model_config *c = &m->cfg;
+    be_embed(m->be, m->x, m->table, m->embed_type, c->dim, s);
+    for (int i = 0; i < c->n_layer; i++) forward_layer(m, kv, s, i);
+    if (s->n_logit) {
+        be_logits(m->be, m->logits, m->x, m->out_norm, c->norm_eps, c->dim, m->head, s);
+    }
+}
+
 err_code model_forward(model *m, kv_pool *kv, const step *s, const float **logits_out, err *e)
 {
     const model_config *c = &m->cfg;
@@ -265,11 +275,10 @@ err_code model_forward(model *m, kv_pool *kv, const step *s, const float **logit
         if (rc) return rc;
     }
 
-    be_embed(m->be, m->x, m->table, m->embed_type, c->dim, s);
-    for (int i = 0; i < c->n_layer; i++) forward_layer(m, kv, s, i);
-    if (s->n_logit) {
-        be_logits(m->be, m->logits, m->x, m->out_norm, c->norm_eps, c->dim, m->head, s);
-    }
+    do {
+        if (be_step_begin(m->be, s)) forward(m, kv, s);
+    } while (!be_step_end(m->be, s));
+    be_logits_fetch(m->be, m->logits, s->n_logit, c->n_vocab);
     *logits_out = m->logits;
     return be_sync(m->be, e); /* errors are sticky: this is the only check */
 }

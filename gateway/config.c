@@ -86,6 +86,10 @@ static const option options[] = {
     {"engine", "device", OPT_INT, AT(engine_device), "0", 0, 63, "Number of the CUDA device."},
     {"engine", "device_memory_fraction", OPT_TEXT, AT(engine_device_memory_fraction), "0.9", 0, 0,
      "How much of a CUDA device's memory is taken at the start: weights, scratch and the arena."},
+    {"engine", "cuda_graphs", OPT_BOOL, AT(engine_cuda_graphs), "yes", 0, 0,
+     "On a CUDA device, record the launches of decode steps once for each padded number of rows "
+     "and\n"
+     "replay them; no: launch each kernel by itself."},
     {"engine", "threads", OPT_INT, AT(engine_threads), "0", 0, 256,
      "Compute threads; 0: one for each core."},
     {"engine", "isa", OPT_TEXT, AT(engine_isa), "auto", 0, 0,

@@ -15,7 +15,8 @@ static backend_config describe(const config *c, double fraction)
                             .fraction = fraction,
                             .max_rows = (int)c->engine_max_rows,
                             .max_seqs = (int)c->engine_max_seqs,
-                            .max_context = (int)c->engine_max_context};
+                            .max_context = (int)c->engine_max_context,
+                            .no_graphs = !c->engine_cuda_graphs};
 }
 
 static err_code try_cuda(backend **out, const backend_config *bc, err *e)

@@ -10,26 +10,32 @@
 enum {
     WORKSPACE_BYTES = 32 << 20,
     LEAST_CAPABILITY = 80, /* sm_80: bf16 tensor cores, cp.async */
+    CAPTURE_ERRORS_END = 910,
 };
 
 /* ---- faults ---------------------------------------------------------------------------- */
 
-/* What only a new context heals. */
-static bool sticky(cudaError_t code)
+bool cuda_sticky(cudaError_t code)
 {
-    return code != cudaErrorMemoryAllocation && code != cudaErrorInvalidValue &&
+    bool capture =
+        (int)code >= (int)cudaErrorStreamCaptureUnsupported && (int)code < CAPTURE_ERRORS_END;
+    return !capture && code != cudaErrorMemoryAllocation && code != cudaErrorInvalidValue &&
            code != cudaErrorNotReady;
 }
 
 static void note(cuda_state *cu, cudaError_t code)
 {
     int none = 0;
-    if (sticky(code)) (void)atomic_compare_exchange_strong(&cu->lost, &none, (int)code);
+    if (cuda_sticky(code)) (void)atomic_compare_exchange_strong(&cu->lost, &none, (int)code);
 }
 
 bool cuda_ok(backend *be, cudaError_t code, const char *call, const char *file, int line)
 {
     if (code == cudaSuccess) return true;
+    if (cuda_of(be)->graphs.recording && !cuda_sticky(code)) {
+        cuda_graph_spoil(cuda_of(be), call, cudaGetErrorString(code));
+        return false;
+    }
     note(cuda_of(be), code);
     const char *slash = strrchr(file, '/');
     int name = (int)strcspn(call, "(");
@@ -62,6 +68,7 @@ static void cuda_close(backend *be)
     cuda_state *cu = cuda_of(be);
     if (!cu) return;
     if (cu->stream) (void)cudaStreamSynchronize(cu->stream);
+    cuda_graphs_drop(cu);
     cuda_tables_close(cu);
     cuda_step_close(cu);
     blas_close(&cu->blas);
@@ -128,6 +135,7 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     cu->max_rows = cfg->max_rows > 0 ? cfg->max_rows : 512;
     cu->max_seqs = cfg->max_seqs > 0 ? cfg->max_seqs : 64;
     cu->max_context = cfg->max_context > 0 ? cfg->max_context : 8192;
+    cu->graphs.on = !cfg->no_graphs;
     err_code rc = choose_device(cu, cfg->device, &p, e);
     if (!rc) rc = open_arena(cu, cfg->fraction > 0 ? cfg->fraction : 0.9, e);
     if (!rc) rc = CU_TRY(cu, cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking), e);
@@ -220,6 +228,8 @@ const backend_ops backend_cuda = {
     .kv_copy_page = cuda_kv_copy_page,
     .kv_save = cuda_kv_save,
     .kv_load = cuda_kv_load,
+    .step_begin = cuda_step_begin,
+    .step_end = cuda_step_end,
     .embed = cuda_embed,
     .rms_norm = cuda_rms_norm,
     .linear = cuda_linear,
@@ -227,5 +237,6 @@ const backend_ops backend_cuda = {
     .attend = cuda_attend,
     .silu_mul = cuda_silu_mul,
     .logits = cuda_logits_run,
+    .logits_fetch = cuda_logits_fetch,
     .parallel = cuda_parallel,
 };

@@ -6,6 +6,7 @@
  *     linear.c    weights, fused groups, be_linear, be_logits
  *     adapter.c   packing, DoRA's gains, the tables that kernels read of each resident adapter
  *     step.c      what a step tells the kernels: one pinned block, one copy
+ *     graph.c     decode steps recorded and replayed
  *     kv.c        KV pages, rope_append, attend
  *     *.cu        kernels, behind C functions that launch them (rows.h, attend.h, sgmv.h)
  *
@@ -93,11 +94,29 @@ typedef struct cuda_lists {
     int32_t n_small, n_tile, n_lora, n_all;
     size_t v_floats;
     bool all_rows;
+    int32_t chunk_rows, rank_max;
 } cuda_lists;
+
+/* What a record serves: steps without adapters, with ranks to 64, to 256, and with LoRA on the input table or the output
+ * layer as well.  Other adapters of the same kind need no other record. */
+typedef enum {
+    CUDA_EXACT, /* none: launches are of the step's own sizes */
+    CUDA_BARE,
+    CUDA_RANK64,
+    CUDA_RANK256,
+    CUDA_WHOLE,
+} cuda_kind;
+
+/* Sizes of a step's launches. */
+typedef struct cuda_shape {
+    cuda_kind kind;
+    int n_rows, n_logit; /* the step's, or padded: where kind is not CUDA_EXACT */
+} cuda_shape;
 
 /* The step as it lies in device memory. */
 typedef struct cuda_step {
     const step *of; /* NULL: none since the last cuda_sync() */
+    cuda_shape shape;
     char *pinned[2], *device;
     cudaEvent_t copied[2];
     size_t bytes; /* of each */
@@ -105,8 +124,8 @@ typedef struct cuda_step {
     sgmv_seg *seg;       /* host scratch */
     const weight **head; /* [n_logit], host: whose output layer */
     const int32_t *token, *pos, *slot, *logit_row;
-    const cu_embed_alt *alt; /* NULL: no row has an input table of its own */
-    cu_attend_plan plan;     /* host addresses; counts */
+    const cu_embed_alt *alt;
+    cu_attend_plan plan; /* host addresses; counts */
     const cu_attend_counts *counts;
     const cu_attend_seq *seq;
     const cu_attend_item *small, *large;
@@ -115,6 +134,26 @@ typedef struct cuda_step {
     cuda_lists rows, logits;
     bool embeds, heads;
 } cuda_step;
+
+/* ---- graph.c ------------------------------------------------------------------------------------ */
+
+enum { CUDA_GRAPHS = 64 };
+
+typedef struct cuda_graph {
+    cuda_shape shape;
+    uint64_t used; /* serial of the step that used it last */
+    bool tried;    /* its launches have been made once, unrecorded */
+    cudaGraphExec_t exec;
+} cuda_graph;
+
+typedef struct cuda_graphs {
+    bool on, recording, spoilt;
+    bool again;      /* the step could not be recorded: its operations come once more */
+    err why;         /* spoilt: the first call that could not be recorded */
+    cuda_graph *now; /* recording: which one */
+    cuda_graph g[CUDA_GRAPHS];
+    int n;
+} cuda_graphs;
 
 typedef struct cuda_kv {
     kv_pool head;
@@ -156,6 +195,7 @@ typedef struct cuda_state {
     float *partial; /* of attention */
     int max_partial;
     cuda_step step;
+    cuda_graphs graphs;
     cuda_kv *kv;
     cuda_logits logits;
     cuda_table *table;
@@ -173,6 +213,7 @@ static inline cuda_state *cuda_of(const backend *be)
 /* ---- faults (cuda.c) --------------------------------------------------------------------------------
  * Every call of the runtime goes through one of these two.  CU() is for the engine thread: it marks the
  * backend (sticky, be_sync() reports) and is false.  cuda_try() is for everybody else and says it in *e. */
+bool cuda_sticky(cudaError_t code); /* only a new context heals it */
 bool cuda_ok(backend *be, cudaError_t code, const char *call, const char *file, int line);
 #define CU(be, call) cuda_ok((be), (call), #call, __FILE__, __LINE__)
 err_code cuda_err(cuda_state *cu, cudaError_t code, const char *call, err *e);
@@ -194,11 +235,27 @@ void cuda_stage_drop(cuda_state *cu, cuda_stage *st); /* instead of sending it *
 /* Engine thread: what follows on the main stream runs after all uploads enqueued so far. */
 void cuda_await_uploads(backend *be);
 
+/* Zeroes on the upload stream. */
+err_code cuda_clear(cuda_state *cu, void *p, size_t bytes, err *e);
+/* Waits for `ev` if it has not come yet. */
+cudaError_t cuda_wait(cudaEvent_t ev);
+
 void *cuda_alloc(backend *be, size_t bytes);
 void cuda_free(backend *be, void *p);
 void cuda_unmap(backend *be, void *p, size_t bytes);
 err_code cuda_upload(backend *be, void *dst, const void *src, size_t bytes);
 err_code cuda_download(backend *be, void *dst, const void *src, size_t bytes);
+
+/* ---- graph.c ---------------------------------------------------------------------------------------------
+ * A decode step's launches have the sizes of its padded shape, and their arguments hang on that shape alone: what
+ * differs between steps of one shape stands in the block of step.c, at fixed addresses. */
+cuda_shape cuda_shape_of(const cuda_state *cu, const step *s);
+bool cuda_step_begin(backend *be, const step *s);
+bool cuda_step_end(backend *be, const step *s);
+/* While recording: what cannot be recorded is no fault of the device; the step is launched plainly then. */
+void cuda_graph_spoil(cuda_state *cu, const char *call, const char *why);
+/* What has been recorded is void: its operands move, or the backend closes. */
+void cuda_graphs_drop(cuda_state *cu);
 
 /* ---- step.c, adapter.c ------------------------------------------------------------------------------ */
 
@@ -240,6 +297,7 @@ void cuda_linear(backend *be, const float *x, const linear_out *outs, int n_out,
                  int layer);
 void cuda_logits_run(backend *be, float *logits, const float *x, const float *norm_weight,
                      float eps, int dim, const weight *head, const step *s);
+void cuda_logits_fetch(backend *be, float *logits, size_t n);
 void cuda_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
 void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps,
                    int n_rows, int dim);

@@ -63,6 +63,7 @@ void cuda_kv_destroy(backend *be, kv_pool *pool)
 {
     cuda_state *cu = cuda_of(be);
     cuda_kv *kv = (cuda_kv *)pool;
+    cuda_graphs_drop(cu);
     if (kv->own) cuda_free(be, kv->mem);
     cuda_tables_close(cu);
     cuda_give(cu, cu->partial);
@@ -140,7 +141,7 @@ void cuda_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float 
                       .sin = rope->sin,
                       .rope_dim = rope->rope_dim,
                       .n_head = shape->n_head,
-                      .n_rows = s->n_rows,
+                      .n_rows = cu->step.shape.n_rows,
                       .pos = cu->step.pos,
                       .slot = cu->step.slot,
                       .kv = layer_of(kv, layer)};
@@ -177,9 +178,10 @@ void cuda_attend(backend *be, const kv_pool *kv, float *out, const float *q, con
         .partial_state = (float *)((char *)cu->partial + (size_t)cu->max_partial * (each - state))};
     cu_attend_grid(&a, cu->n_sm, cu->shared_per_sm);
     const cu_attend_counts *n = &cu->step.plan.counts;
-    if (n->n_small == 0) a.grid_small = 0;
-    if (n->n_large == 0) a.grid_large = 0;
-    if (n->n_merge == 0) a.grid_merge = 0;
+    bool exact = cu->step.shape.kind == CUDA_EXACT;
+    if (exact && n->n_small == 0) a.grid_small = 0;
+    if (!exact || n->n_large == 0) a.grid_large = 0; /* rows of decode steps are small items */
+    if (exact && n->n_merge == 0) a.grid_merge = 0;
     cu->x16_of = cu->arith == DT_BF16 ? out : NULL;
     (void)CU(be, cu_attend(cu->stream, &a));
 }

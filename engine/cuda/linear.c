@@ -107,11 +107,12 @@ static int side_by_side(const weight *const *w, int n)
     return rows;
 }
 
+/* Zeroed: padded rows, which belong to nobody, are computed on what lies there. */
 static err_code grow(cuda_state *cu, void **p, size_t bytes, err *e)
 {
     cuda_give(cu, *p);
     *p = cuda_take(cu, bytes, false);
-    return *p ? ERR_NONE
+    return *p ? cuda_clear(cu, *p, bytes, e)
               : err_set(e, ERR_NOMEM, "the device has no room for steps of %d rows", cu->max_rows);
 }
 
@@ -161,6 +162,7 @@ err_code cuda_prepare(backend *be, const weight *const *w, int n, err *e)
         return err_set(e, ERR_UNSUPPORTED,
                        "layers of %d values: the CUDA backend takes multiples of 8", first->cols);
     }
+    cuda_graphs_drop(cu); /* scratch may move */
     cuda_await_uploads(be);
     int fused = n > 1 ? side_by_side(w, n) : 0, widest = fused;
     err_code rc = ERR_NONE;
@@ -208,6 +210,10 @@ static bool multiply(backend *be, const weight *w, int rows_of_w, const void *x,
     if (blas_product(&cu->blas, p, ((const cuda_weight *)w)->p, x, y, n_rows, 0, cu->stream, &e) ==
         ERR_NONE)
         return true;
+    if (cu->graphs.recording) {
+        cuda_graph_spoil(cu, "cublasLtMatmul", e.msg);
+        return false;
+    }
     backend_fail(be, e.code, "%s", e.msg);
     int none = 0;
     (void)atomic_compare_exchange_strong(&cu->lost, &none, (int)cudaErrorLaunchFailure);
@@ -229,8 +235,8 @@ sgmv_args cuda_sgmv(const cuda_state *cu, const cuda_lists *l, dtype type, const
                        .max_tile = l->n_tile,
                        .max_lora = l->n_lora,
                        .max_all = l->n_all,
-                       .chunk_rows = 32,
-                       .rank_max = LORA_RANK_MAX};
+                       .chunk_rows = l->chunk_rows,
+                       .rank_max = l->rank_max};
 }
 
 /* What comes after the product: only the launches that have something to do. */
@@ -249,8 +255,8 @@ void cuda_linear(backend *be, const float *x, const linear_out *outs, int n_out,
     cuda_state *cu = cuda_of(be);
     const weight *w[LINEAR_OUT_MAX] = {NULL};
     dtype type = outs[0].w->type;
-    int cols = outs[0].w->cols, n = s->n_rows;
     if (!cuda_step_enter(be, s)) return;
+    int cols = outs[0].w->cols, n = cu->step.shape.n_rows;
     const void *in = rounded(be, x, type, n, cols);
     bool adapted = false, all_rows = cu->step.rows.all_rows, residual = false;
     for (int i = 0; i < n_out; i++) {
@@ -304,7 +310,7 @@ void cuda_embed(backend *be, float *out, const void *table, dtype type, int dim,
                        .table = table,
                        .type = (int)type,
                        .dim = dim,
-                       .n_rows = s->n_rows,
+                       .n_rows = cu->step.shape.n_rows,
                        .n_vocab = cu->n_vocab,
                        .token = cu->step.token,
                        .alt = cu->step.alt};
@@ -335,7 +341,7 @@ void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, f
                           .x = (float *)(uintptr_t)x,
                           .weight = gain,
                           .eps = eps,
-                          .n_rows = n_rows,
+                          .n_rows = cu->step.of ? cu->step.shape.n_rows : n_rows,
                           .dim = dim};
     cu->x16_of = half ? out : NULL;
     (void)CU(be, cu_rms_norm(cu->stream, &a));
@@ -344,7 +350,7 @@ void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, f
 void cuda_silu_mul(backend *be, float *gate, const float *up, size_t n)
 {
     cuda_state *cu = cuda_of(be);
-    int n_rows = cu->step.of ? cu->step.of->n_rows : 1, cols = (int)(n / (size_t)n_rows);
+    int cols = (int)(n / (size_t)(cu->step.of ? cu->step.of->n_rows : 1));
     bool half = cu->arith == DT_BF16;
     cuda_alias ag = cuda_where(cu, gate, cols), au = cuda_where(cu, up, cols);
     cu_silu_args a = {.gate = ag.at,
@@ -352,7 +358,7 @@ void cuda_silu_mul(backend *be, float *gate, const float *up, size_t n)
                       .in_stride = ag.stride,
                       .out = half ? NULL : gate,
                       .out16 = half ? cu->x16 : NULL,
-                      .n_rows = n_rows,
+                      .n_rows = cu->step.of ? cu->step.shape.n_rows : 1,
                       .cols = cols};
     cu->x16_of = half ? gate : NULL;
     (void)CU(be, cu_silu_mul(cu->stream, &a));
@@ -382,9 +388,9 @@ void cuda_logits_run(backend *be, float *logits, const float *x, const float *no
                      float eps, int dim, const weight *head, const step *s)
 {
     cuda_state *cu = cuda_of(be);
-    int n = s->n_logit;
-    size_t bytes = (size_t)n * (size_t)head->rows * sizeof(float);
     if (!cuda_step_enter(be, s)) return;
+    int n = cu->step.shape.n_logit;
+    size_t bytes = (size_t)n * (size_t)head->rows * sizeof(float);
     if (logits != cu->logits.host || bytes > cu->logits.bytes) {
         backend_fail(be, ERR_LIMIT, "logits that lie elsewhere than be_host_alloc() gave");
         return;
@@ -414,5 +420,11 @@ void cuda_logits_run(backend *be, float *logits, const float *x, const float *no
                               .mat = cuda_head_mat(cu)};
         finish(be, &g, true, cu->step.logits.all_rows);
     }
-    (void)CU(be, cudaMemcpyAsync(logits, y, bytes, cudaMemcpyDeviceToHost, cu->stream));
+}
+
+void cuda_logits_fetch(backend *be, float *logits, size_t n)
+{
+    cuda_state *cu = cuda_of(be);
+    (void)CU(be, cudaMemcpyAsync(logits, cu->logits.device, n * sizeof(float),
+                                 cudaMemcpyDeviceToHost, cu->stream));
 }

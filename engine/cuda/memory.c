@@ -154,6 +154,12 @@ void cuda_memory_close(cuda_state *cu)
 
 /* ---- uploads ------------------------------------------------------------------------------- */
 
+cudaError_t cuda_wait(cudaEvent_t ev)
+{
+    cudaError_t ce = cudaEventQuery(ev);
+    return ce == cudaErrorNotReady ? cudaEventSynchronize(ev) : ce;
+}
+
 err_code cuda_stage_begin(cuda_state *cu, cuda_stage **out, err *e)
 {
     cuda_memory *m = &cu->mem;
@@ -172,7 +178,7 @@ err_code cuda_stage_begin(cuda_state *cu, cuda_stage **out, err *e)
     m->turn = (int)(st - m->stage + 1) % m->n_stage;
     st->busy = true;
     pthread_mutex_unlock(&m->stage_mu);
-    rc = CU_TRY(cu, cudaEventSynchronize(st->done), e);
+    rc = CU_TRY(cu, cuda_wait(st->done), e);
     if (rc) {
         cuda_stage_drop(cu, st);
         return rc;
@@ -224,7 +230,7 @@ void cuda_await_uploads(backend *be)
 
 /* ---- the ops ---------------------------------------------------------------------------------- */
 
-static err_code clear(cuda_state *cu, void *p, size_t bytes, err *e)
+err_code cuda_clear(cuda_state *cu, void *p, size_t bytes, err *e)
 {
     cuda_memory *m = &cu->mem;
     err_code rc = CU_TRY(cu, cudaSetDevice(cu->device), e);
@@ -241,7 +247,7 @@ void *cuda_alloc(backend *be, size_t bytes)
     cuda_state *cu = cuda_of(be);
     err e;
     void *p = cuda_take(cu, bytes, false);
-    if (p && clear(cu, p, padded(bytes), &e)) {
+    if (p && cuda_clear(cu, p, padded(bytes), &e)) {
         cuda_give(cu, p);
         return NULL;
     }

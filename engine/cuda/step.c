@@ -1,13 +1,15 @@
 /* step.c -- a step as kernels read it: lists made on the host in one pinned block, sent in one copy.
  *
- * Two blocks take turns, so that one can be filled while the other is still on its way.
+ * Two blocks take turns, so that one can be filled while the other is still on its way.  Where things lie in a
+ * block hangs on the step's shape alone (graph.c), but for the pages, which come last; so what was
+ * recorded for a shape finds another step of it at the same addresses.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/cuda/cuda.h"
 
-enum { CHUNK_ROWS = 32, TILE_FROM = 64, ATTEND_GROUP_MAX = 64 };
+enum { CHUNK_ROWS = 32, DECODE_CHUNK_ROWS = 8, TILE_FROM = 64, ATTEND_GROUP_MAX = 64 };
 
 /* Places things in the block one after another. */
 typedef struct inbox {
@@ -46,7 +48,8 @@ static size_t bytes_most(const cuda_state *cu)
     n += (size_t)(most.max_small + most.max_large) * sizeof(cu_attend_item);
     n += (size_t)most.max_merge * sizeof(cu_attend_merge);
     n += (size_t)most.max_page * sizeof(int32_t);
-    n += 4 * rows * sizeof(sgmv_chunk) + 2 * sizeof(sgmv_counts) + sizeof(cu_attend_counts);
+    n += 2 * (2 * rows + rows / 16 + 2) * sizeof(sgmv_chunk);
+    n += 2 * sizeof(sgmv_counts) + sizeof(cu_attend_counts);
     return n + 32 * 16;
 }
 
@@ -82,84 +85,123 @@ void cuda_step_close(cuda_state *cu)
     memset(st, 0, sizeof(*st));
 }
 
-/* ---- filling ----------------------------------------------------------------------------- */
+/* ---- layout ------------------------------------------------------------------------------ */
 
-static const int32_t *put_ints(inbox *in, const int32_t *v, int n)
+typedef struct list_parts {
+    sgmv_counts *counts;
+    sgmv_chunk *chunk, *tile;
+    int max_chunk, max_tile;
+} list_parts;
+
+/* The parts of a step in the pinned block; cuda_step has their places on the device. */
+typedef struct parts {
+    int32_t *token, *pos, *logit_row, *slot;
+    cu_embed_alt *alt;
+    cu_attend_counts *counts;
+    list_parts rows, logits;
+} parts;
+
+#define PUT(in, host, device, n)                                \
+    do {                                                        \
+        const void *d_;                                         \
+        (host) = put((in), (size_t)(n) * sizeof(*(host)), &d_); \
+        (device) = d_;                                          \
+    } while (0)
+
+static void lay_lists(inbox *in, list_parts *p, cuda_lists *l, const cuda_shape *shape, int n_seg,
+                      int n_rows)
 {
-    const void *device;
-    int32_t *to = put(in, (size_t)n * sizeof(*to), &device);
-    if (to) memcpy(to, v, (size_t)n * sizeof(*to));
-    return device;
+    bool exact = shape->kind == CUDA_EXACT;
+    p->max_chunk = exact ? n_seg + n_rows / CHUNK_ROWS : n_rows;
+    p->max_tile = exact ? n_seg + n_rows / SGMV_TILE_ROWS : 2 * (n_rows / TILE_FROM);
+    PUT(in, p->counts, l->counts, 1);
+    PUT(in, p->chunk, l->chunk, p->max_chunk);
+    PUT(in, p->tile, l->tile, p->max_tile);
 }
 
-static void fill_attention(cuda_state *cu, inbox *in, const step *s)
+/* False: the step has no room. */
+static bool lay_out(cuda_state *cu, inbox *in, parts *p, const step *s)
+{
+    cuda_step *st = &cu->step;
+    cu_attend_plan *plan = &st->plan;
+    const cuda_shape *shape = &st->shape;
+    const attn_shape *attn = &cu->kv->head.shape;
+    int n = shape->n_rows, n_seq = shape->kind == CUDA_EXACT ? s->n_seq : n, pages = 0;
+    for (int i = 0; i < s->n_seq; i++) pages += s->seq[i].n_page;
+    memset(plan, 0, sizeof(*plan));
+    cu_attend_plan_limits(plan, n_seq, n, pages, attn->n_head / attn->n_kv_head, cu->max_partial);
+    PUT(in, p->token, st->token, n);
+    PUT(in, p->pos, st->pos, n);
+    PUT(in, p->logit_row, st->logit_row, shape->n_logit);
+    PUT(in, p->slot, st->slot, n);
+    PUT(in, p->alt, st->alt, n);
+    PUT(in, p->counts, st->counts, 1);
+    PUT(in, plan->seq, st->seq, plan->max_seq);
+    PUT(in, plan->small, st->small, plan->max_small);
+    PUT(in, plan->large, st->large, plan->max_large);
+    PUT(in, plan->merge, st->merge, plan->max_merge);
+    lay_lists(in, &p->rows, &st->rows, shape, s->n_seg, n);
+    lay_lists(in, &p->logits, &st->logits, shape, s->n_seg, shape->n_logit);
+    PUT(in, plan->page, st->page, plan->max_page);
+    return !in->full;
+}
+
+/* ---- filling ----------------------------------------------------------------------------- */
+
+/* `rest` behind the step's own. */
+static void fill_ints(int32_t *to, const int32_t *v, int n, int n_padded, int32_t rest)
+{
+    memcpy(to, v, (size_t)n * sizeof(*to));
+    for (int i = n; i < n_padded; i++) to[i] = rest;
+}
+
+static bool fill_attention(cuda_state *cu, const parts *p, const step *s)
 {
     cuda_step *st = &cu->step;
     const attn_shape *shape = &cu->kv->head.shape;
-    int group = shape->n_head / shape->n_kv_head, pages = 0;
-    for (int i = 0; i < s->n_seq; i++) pages += s->seq[i].n_page;
-    const void *slot, *counts, *seq, *small, *large, *merge, *page;
-    int32_t *slots = put(in, (size_t)s->n_rows * sizeof(*slots), &slot);
-    cu_attend_plan *p = &st->plan;
-    memset(p, 0, sizeof(*p));
-    cu_attend_plan_limits(p, s->n_seq, s->n_rows, pages, group, cu->max_partial);
-    cu_attend_counts *n = put(in, sizeof(*n), &counts);
-    p->seq = put(in, (size_t)p->max_seq * sizeof(*p->seq), &seq);
-    p->small = put(in, (size_t)p->max_small * sizeof(*p->small), &small);
-    p->large = put(in, (size_t)p->max_large * sizeof(*p->large), &large);
-    p->merge = put(in, (size_t)p->max_merge * sizeof(*p->merge), &merge);
-    p->page = put(in, (size_t)p->max_page * sizeof(*p->page), &page);
-    if (in->full || !cu_attend_plan_fill(p, s, group, shape->window)) {
-        in->full = true;
-        return;
-    }
-    cu_slots_fill(slots, s->n_rows, s);
-    *n = p->counts;
-    st->slot = slot;
-    st->counts = counts;
-    st->seq = seq;
-    st->small = small;
-    st->large = large;
-    st->merge = merge;
-    st->page = page;
+    if (!cu_attend_plan_fill(&st->plan, s, shape->n_head / shape->n_kv_head, shape->window))
+        return false;
+    cu_slots_fill(p->slot, st->shape.n_rows, s);
+    *p->counts = st->plan.counts;
+    return true;
 }
 
-/* The lists of the LoRA kernels for `n_rows` rows cut as st->seg says. */
-static void fill_lists(cuda_state *cu, inbox *in, cuda_lists *l, int n_seg, int n_rows)
+/* The lists of the LoRA kernels for rows cut as st->seg says, and the sizes of their launches. */
+static bool fill_lists(cuda_state *cu, const list_parts *p, cuda_lists *l, int n_seg, int n_padded)
 {
     const cuda_step *st = &cu->step;
-    const void *counts, *chunk, *tile;
-    int max_chunk = n_seg + n_rows / CHUNK_ROWS, max_tile = n_seg + n_rows / SGMV_TILE_ROWS;
-    sgmv_counts *c = put(in, sizeof(*c), &counts);
-    sgmv_chunk *chunks = put(in, (size_t)max_chunk * sizeof(*chunks), &chunk);
-    sgmv_chunk *tiles = put(in, (size_t)max_tile * sizeof(*tiles), &tile);
-    if (in->full) return;
-    int64_t floats =
-        sgmv_plan(chunks, max_chunk, tiles, max_tile, c, st->seg, n_seg, CHUNK_ROWS, TILE_FROM);
-    if (floats < 0) {
-        in->full = true;
-        return;
+    cuda_kind kind = st->shape.kind;
+    l->chunk_rows = kind == CUDA_EXACT ? CHUNK_ROWS : DECODE_CHUNK_ROWS;
+    l->rank_max = kind == CUDA_RANK64 ? 64 : LORA_RANK_MAX;
+    int64_t floats = sgmv_plan(p->chunk, p->max_chunk, p->tile, p->max_tile, p->counts, st->seg,
+                               n_seg, l->chunk_rows, TILE_FROM);
+    if (floats < 0) return false;
+    if (kind == CUDA_EXACT) {
+        l->n_small = p->counts->n_small;
+        l->n_tile = p->counts->n_tile;
+        l->n_lora = p->counts->n_lora;
+        l->n_all = p->counts->n_all;
+        l->v_floats = (size_t)floats;
+        return true;
     }
-    bool all = l->all_rows;
-    *l = (cuda_lists){.counts = counts,
-                      .chunk = chunk,
-                      .tile = tile,
-                      .n_small = c->n_small,
-                      .n_tile = c->n_tile,
-                      .n_lora = c->n_lora,
-                      .n_all = c->n_all,
-                      .v_floats = (size_t)floats,
-                      .all_rows = all};
+    bool lora = kind != CUDA_BARE; /* bounds; kernels read the counts */
+    l->n_small = l->n_lora = lora ? n_padded : 0;
+    l->n_tile = lora ? p->max_tile : 0;
+    l->n_all = n_padded;
+    l->v_floats = (size_t)n_padded * SGMV_OUT_MAX * (size_t)l->rank_max;
+    l->all_rows = lora;
+    return true;
 }
 
 /* Rows of the step by adapter; where an adapter has an input table of its own. */
-static bool fill_rows(backend *be, inbox *in, const step *s)
+static bool fill_rows(backend *be, const parts *p, const step *s)
 {
     cuda_state *cu = cuda_of(be);
     cuda_step *st = &cu->step;
-    cu_embed_alt *alt = NULL;
-    st->alt = NULL;
-    st->embeds = st->heads = st->rows.all_rows = false;
+    bool whole = st->shape.kind == CUDA_WHOLE;
+    st->embeds = st->heads = whole;
+    st->rows.all_rows = false;
+    memset(p->alt, 0, (size_t)st->shape.n_rows * sizeof(*p->alt));
     for (int i = 0; i < s->n_seg; i++) {
         const step_seg *sg = &s->seg[i];
         st->seg[i] = (sgmv_seg){.row0 = sg->row0, .n_rows = sg->n_rows};
@@ -171,24 +213,15 @@ static bool fill_rows(backend *be, inbox *in, const step *s)
         st->rows.all_rows |= t->biased;
         st->embeds |= t->embeds;
         st->heads |= t->heads;
-        if (!t->own_rows) continue;
-        if (!alt) {
-            const void *device;
-            alt = put(in, (size_t)s->n_rows * sizeof(*alt), &device);
-            if (!alt) return true;
-            memset(alt, 0, (size_t)s->n_rows * sizeof(*alt));
-            st->alt = device;
-        }
-        for (int r = sg->row0; r < sg->row0 + sg->n_rows; r++) {
-            alt[r] = (cu_embed_alt){sg->lora->embed->table, sg->lora->embed->table_type};
+        for (int r = sg->row0; t->own_rows && r < sg->row0 + sg->n_rows; r++) {
+            p->alt[r] = (cu_embed_alt){sg->lora->embed->table, sg->lora->embed->table_type};
         }
     }
-    fill_lists(cu, in, &st->rows, s->n_seg, s->n_rows);
     return true;
 }
 
-/* Logits by adapter: their rows are those of logit_row, numbered anew. */
-static void fill_heads(cuda_state *cu, inbox *in, const step *s)
+/* Logits by adapter: their rows are those of logit_row, numbered anew.  Returns the segments. */
+static int fill_heads(cuda_state *cu, const step *s)
 {
     cuda_step *st = &cu->step;
     int n_seg = 0, at = 0;
@@ -208,7 +241,15 @@ static void fill_heads(cuda_state *cu, inbox *in, const step *s)
                                       .rank_max = used ? head->mat.rank : 0};
         if (used && head->mat.rank == 0) st->logits.all_rows = true;
     }
-    fill_lists(cu, in, &st->logits, n_seg, s->n_logit);
+    for (; at < st->shape.n_logit; at++) st->head[at] = NULL;
+    return n_seg;
+}
+
+static bool no_room(backend *be, const step *s)
+{
+    backend_fail(be, ERR_LIMIT, "a step of %d rows in %d sequences has no room", s->n_rows,
+                 s->n_seq);
+    return false;
 }
 
 bool cuda_step_enter(backend *be, const step *s)
@@ -223,18 +264,18 @@ bool cuda_step_enter(backend *be, const step *s)
     }
     int turn = (int)(++st->serial & 1);
     inbox in = {.host = st->pinned[turn], .device = st->device, .room = st->bytes};
-    if (!CU(be, cudaEventSynchronize(st->copied[turn]))) return false;
-    st->token = put_ints(&in, s->token, s->n_rows);
-    st->pos = put_ints(&in, s->pos, s->n_rows);
-    st->logit_row = put_ints(&in, s->logit_row, s->n_logit);
-    fill_attention(cu, &in, s);
-    if (!fill_rows(be, &in, s)) return false;
-    fill_heads(cu, &in, s); /* last: it overwrites st->seg */
-    if (in.full) {
-        backend_fail(be, ERR_LIMIT, "a step of %d rows in %d sequences has no room", s->n_rows,
-                     s->n_seq);
-        return false;
-    }
+    parts p;
+    if (!CU(be, cuda_wait(st->copied[turn]))) return false;
+    st->shape = cuda_shape_of(cu, s);
+    const cuda_shape *shape = &st->shape;
+    if (!lay_out(cu, &in, &p, s) || !fill_attention(cu, &p, s)) return no_room(be, s);
+    fill_ints(p.token, s->token, s->n_rows, shape->n_rows, -1);
+    fill_ints(p.pos, s->pos, s->n_rows, shape->n_rows, 0);
+    fill_ints(p.logit_row, s->logit_row, s->n_logit, shape->n_logit, -1);
+    if (!fill_rows(be, &p, s)) return false;
+    if (!fill_lists(cu, &p.rows, &st->rows, s->n_seg, shape->n_rows)) return no_room(be, s);
+    int n_seg = fill_heads(cu, s); /* overwrites st->seg */
+    if (!fill_lists(cu, &p.logits, &st->logits, n_seg, shape->n_logit)) return no_room(be, s);
     cuda_await_uploads(be);
     st->of =
         CU(be, cudaMemcpyAsync(in.device, in.host, in.at, cudaMemcpyHostToDevice, cu->stream)) &&
