@@ -376,6 +376,20 @@ void be_logits_fetch(backend *be, float *logits, int n_rows, int n_vocab)
     }
 }
 
+bool be_can_sample(const backend *be)
+{
+    return be->ops->sample != NULL;
+}
+
+const sampled *be_sample(backend *be, float *logits, int n_vocab, const sample_row *rows, int n)
+{
+    for (int i = 0; i < n; i++) {
+        assert(rows[i].score < n_vocab && rows[i].rules->n_bias <= SAMPLE_BIAS_MAX);
+        assert(rows[i].rules->n_stop_id <= SAMPLE_STOP_MAX);
+    }
+    return broken(be) ? NULL : be->ops->sample(be, logits, n_vocab, rows, n);
+}
+
 void be_parallel(backend *be, void (*fn)(void *arg, int i), void *arg, int n)
 {
     if (n > 0) be->ops->parallel(be, fn, arg, n);

@@ -30,6 +30,7 @@
 
 #include "engine/base/err.h"
 #include "engine/lora.h"
+#include "engine/sampler.h"
 #include "engine/step.h"
 
 #ifdef __cplusplus
@@ -236,11 +237,35 @@ void be_attend(backend *be, const kv_pool *kv, float *out, const float *q, const
 void be_silu_mul(backend *be, float *gate, const float *up, size_t n);
 
 /* logits [n_logit][rows of head] = rms_norm(x[logit_row]) head^T, by the segment's lora_head where there
- * is one; `logits` is of be_host_alloc(), x [n_rows][dim].  The host may read them after be_logits_fetch() of the
- * first n_rows and be_sync(). */
+ * is one; `logits` is of be_host_alloc(), x [n_rows][dim].  be_sample() finds them there; the host does
+ * after be_logits_fetch() of the first n_rows and be_sync(). */
 void be_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
                int dim, const weight *head, const step *s);
 void be_logits_fetch(backend *be, float *logits, int n_rows, int n_vocab);
+
+/* ---- sampling where the logits are ------------------------------------------------ */
+
+/* What one row of logits is for: sampler_pick_allowed(), or sampler_score() of the token `score`. */
+typedef struct sample_row {
+    int logit;                      /* which row of be_logits(); no two of a call share one */
+    int32_t score;                  /* -1: pick */
+    const sampling *rules;          /* at most SAMPLE_BIAS_MAX biases, SAMPLE_STOP_MAX stop ids */
+    const int32_t *prompt, *output; /* together at most max_context */
+    int n_prompt, n_output;
+    const uint32_t *allowed; /* as sampler_pick_allowed() has it, or NULL */
+} sample_row;
+
+/* Whether be_sample() is to be called.  A backend whose logits the host reads as they are (the CPU) leaves
+ * sampling to the caller's threads. */
+bool be_can_sample(const backend *be);
+
+/* Enqueues the sampling of `n` rows of what be_logits() has enqueued; what they point to is copied before it
+ * returns.  The result [n] can be read after be_sync() and until the next call; it, and nothing of the size of the
+ * vocabulary, is what is copied to the host.  All of a request's rules are kept, also the token mask of a
+ * grammar (uploaded: an eighth of a byte a token) and the scoring of prompts (echo), so logits never have to go to the host.
+ * Changes the logits.  The tokens are those of sampler.h up to the rounding of exp(): the same draw numbers, in f64.
+ * n = 0 is allowed.  NULL: the backend is marked as failed. */
+const sampled *be_sample(backend *be, float *logits, int n_vocab, const sample_row *rows, int n);
 
 /* Runs fn(arg, i) for i in [0, n) on the backend's host threads (sampling of many rows). */
 void be_parallel(backend *be, void (*fn)(void *arg, int i), void *arg, int n);

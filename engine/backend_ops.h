@@ -87,6 +87,8 @@ struct backend_ops {
     void (*logits)(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
                    int dim, const weight *head, const step *s);
     void (*logits_fetch)(backend *be, float *logits, size_t n); /* NULL: they are there */
+    const sampled *(*sample)(backend *be, float *logits, int n_vocab, const sample_row *rows,
+                             int n); /* NULL: the host does */
     void (*parallel)(backend *be, void (*fn)(void *arg, int i), void *arg, int n);
 };
 

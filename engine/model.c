@@ -264,7 +264,7 @@ static void forward(model *m, kv_pool *kv, const step *s)
     }
 }
 
-err_code model_forward(model *m, kv_pool *kv, const step *s, const float **logits_out, err *e)
+err_code model_enqueue(model *m, kv_pool *kv, const step *s, err *e)
 {
     const model_config *c = &m->cfg;
     assert(s->n_rows > 0 && s->n_rows <= m->max_rows && s->n_logit <= m->max_logits);
@@ -278,7 +278,19 @@ err_code model_forward(model *m, kv_pool *kv, const step *s, const float **logit
     do {
         if (be_step_begin(m->be, s)) forward(m, kv, s);
     } while (!be_step_end(m->be, s));
-    be_logits_fetch(m->be, m->logits, s->n_logit, c->n_vocab);
+    return ERR_NONE;
+}
+
+err_code model_forward(model *m, kv_pool *kv, const step *s, const float **logits_out, err *e)
+{
+    err_code rc = model_enqueue(m, kv, s, e);
+    if (rc) return rc;
+    be_logits_fetch(m->be, m->logits, s->n_logit, m->cfg.n_vocab);
     *logits_out = m->logits;
     return be_sync(m->be, e); /* errors are sticky: this is the only check */
+}
+
+const sampled *model_sample(model *m, const sample_row *rows, int n)
+{
+    return be_sample(m->be, m->logits, m->cfg.n_vocab, rows, n);
 }

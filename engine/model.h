@@ -82,6 +82,11 @@ const void *model_embed_table(const model *m);
  * call.  The scheduler guarantees pages and bounds.  ERR_DEVICE when the backend failed. */
 err_code model_forward(model *m, kv_pool *kv, const step *s, const float **logits_out, err *e);
 
+/* The same in pieces, for backends that sample (be_can_sample()): enqueues the pass up to its logits and
+ * returns; enqueues the sampling of them (be_sample()).  Then be_sync(). */
+err_code model_enqueue(model *m, kv_pool *kv, const step *s, err *e);
+const sampled *model_sample(model *m, const sample_row *rows, int n);
+
 #ifdef __cplusplus
 }
 #endif

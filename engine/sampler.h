@@ -18,7 +18,11 @@
 extern "C" {
 #endif
 
-enum { SAMPLE_TOP_MAX = 20 };
+enum {
+    SAMPLE_TOP_MAX = 20,
+    SAMPLE_BIAS_MAX = 1024, /* a device has room for so many */
+    SAMPLE_STOP_MAX = 256,
+};
 
 typedef struct logit_bias {
     int32_t token;

@@ -246,6 +246,9 @@ static void free_all(sched *sc)
     free(sc->logit0);
     free(sc->broken_row);
     free(sc->late);
+    free(sc->draw);
+    free(sc->draw_end);
+    free((void *)sc->mask);
     kv_destroy(sc->pages);
     devmem_destroy(sc->own_arena);
     board_destroy(sc->board);
@@ -281,6 +284,9 @@ static bool allocate(sched *sc)
     sc->logit0 = calloc(seqs, sizeof(*sc->logit0));
     sc->broken_row = calloc(seqs, sizeof(*sc->broken_row));
     sc->late = calloc(seqs, sizeof(*sc->late));
+    sc->draw = calloc((size_t)c->max_logits, sizeof(*sc->draw));
+    sc->draw_end = calloc((size_t)c->max_logits, sizeof(*sc->draw_end));
+    sc->mask = calloc(seqs, sizeof(*sc->mask));
     sc->pages = kv_create(sc->arena, sc->page_tokens, c->prefix_cache);
     sc->board = board_create(sc->cap, FAIR_TENANTS);
     sc->tele = telemetry_create(c->n_class, c->max_tenants, sc->cap);
@@ -303,8 +309,8 @@ static bool allocate(sched *sc)
     }
     return sc->list && sc->view && sc->plan && sc->order && sc->allowed && sc->token && sc->pos &&
            sc->logit_row && sc->seq && sc->seg && sc->row_owner && sc->chunk && sc->picked &&
-           sc->logit0 && sc->broken_row && sc->late && sc->pages && sc->fair && sc->board &&
-           sc->tele;
+           sc->logit0 && sc->broken_row && sc->late && sc->draw && sc->draw_end && sc->mask &&
+           sc->pages && sc->fair && sc->board && sc->tele;
 }
 
 static err_code check_config(const sched_config *c, err *e)
@@ -418,6 +424,10 @@ static err_code check_request(const sched *sc, const request *rq, err *e)
             return err_set(e, ERR_INPUT, "token id %d is not in the vocabulary of %d",
                            (int)rq->prompt[i], n_vocab);
         }
+    }
+    if (r->n_bias > SAMPLE_BIAS_MAX || r->n_stop_id > SAMPLE_STOP_MAX) {
+        return err_set(e, ERR_INPUT, "at most %d biases and %d stop ids can be given",
+                       SAMPLE_BIAS_MAX, SAMPLE_STOP_MAX);
     }
     for (int i = 0; i < r->n_bias; i++) {
         if (r->bias[i].token < 0 || r->bias[i].token >= n_vocab || !isfinite(r->bias[i].bias)) {

@@ -1,7 +1,8 @@
-/* sched_inside.h -- what the three files of the scheduler share.  Private to sched*.c.
+/* sched_inside.h -- what the files of the scheduler share.  Private to sched*.c.
  *
  *   sched.c         the thread, the inbox, what callers ask and what is shown to them
  *   sched_plan.c    who runs in the next step: seats, adapters, pages, pre-emption
+ *   sched_sample.c  forward pass and sampling of a step
  *   sched_settle.c  the step itself, and what becomes of its requests
  *
  * Threads: the engine's, but for what the struct says.
@@ -27,6 +28,12 @@ enum {
 };
 
 enum { STATE_WAITING, STATE_RUNNING, STATE_DONE };
+
+/* Where the result of one sample_row goes. */
+typedef struct draw_end {
+    sampled *to;
+    int seq;
+} draw_end;
 
 struct sched {
     sched_config cfg;
@@ -86,6 +93,11 @@ struct sched {
     bool *broken_row; /* [n_seq]: logits that are not numbers */
     bool *late;       /* [n_seq]: the mask of its grammar is not ready */
     const float *logits;
+
+    /* for backends that sample */
+    sample_row *draw;      /* [max_logits] */
+    draw_end *draw_end;    /* [max_logits] */
+    const uint32_t **mask; /* [n_seq]: what the grammar allows, or NULL */
 };
 
 /* -------------------------------------------------------------------- history -- */
@@ -163,6 +175,10 @@ void sched_see_end(sched *sc, request *rq, int64_t now);
 
 /* Chooses and seats who runs next, and builds the step; its n_seq is 0 where nobody can run. */
 void sched_plan_step(sched *sc, int64_t now);
+
+/* Forward pass and sampling: picked, broken_row and late of the step's sequences, scores of prompts.
+ * *computed_us: when the pass was over (with sampling, where the device does both). */
+err_code sched_compute(sched *sc, int64_t *computed_us, err *e);
 
 /* Computes the step, hands its tokens out, retires who is done.  `seen_us`: when the iteration began. */
 void sched_run_step(sched *sc, int64_t seen_us);

@@ -1,6 +1,6 @@
 /* sched_settle.c -- the step itself, and what becomes of its requests.
  *
- * Forward pass, sampling on the compute threads, then each request's own settlement: pages to the
+ * After forward pass and sampling (sched_sample.c) each request's own settlement: pages to the
  * prefix cache, tokens metered and charged, handed out, the finished retired.
  */
 #include <stdlib.h>
@@ -114,54 +114,6 @@ void sched_publish_pages(sched *sc, request *rq, int before)
 }
 
 /* -------------------------------------------------------------------- results -- */
-
-/* Log-probabilities of prompt tokens whose predecessor's row was in this chunk. */
-static void score_rows(sched *sc, int s, sampler *sp)
-{
-    request *rq = sc->row_owner[s];
-    int n_vocab = model_get_config(sc->m)->n_vocab;
-    for (int i = 0; i < sc->chunk[s]; i++) {
-        int next = rq->n_computed + i + 1;
-        if (next >= rq->n_prompt) break;
-        const float *row = sc->logits + (size_t)(sc->logit0[s] + i) * (size_t)n_vocab;
-        sampler_score(sp, row, rq->prompt[next], rq->rules.n_top, &rq->prompt_score[next]);
-        if (rq->prompt_score[next].token < 0) sc->broken_row[s] = true;
-    }
-}
-
-static bool wants_token(const request *rq, int n)
-{
-    return n == left_of(rq) && rq->max_tokens > 0;
-}
-
-/* Entries i, i + n_samplers, ...: each sampler serves one thread at a time. */
-static void sample_some(void *arg, int i)
-{
-    sched *sc = arg;
-    size_t n_vocab = (size_t)model_get_config(sc->m)->n_vocab;
-    for (int s = i; s < sc->step.n_seq; s += sc->n_samplers) {
-        request *rq = sc->row_owner[s];
-        int n = sc->chunk[s];
-        if (scores(rq) && rq->n_computed < rq->n_prompt) score_rows(sc, s, sc->samplers[i]);
-        if (!wants_token(rq, n)) continue;
-        int last = sc->logit0[s] + (scores(rq) ? n - 1 : 0);
-        const uint32_t *allowed = NULL;
-        if (rq->grammar) {
-            allowed = grammar_run_mask(rq->grammar, sc->walks[i]);
-            sc->late[s] = !allowed;
-            if (!allowed || grammar_run_failed(rq->grammar)) continue;
-        }
-        sampler_pick_allowed(sc->samplers[i], (float *)sc->logits + (size_t)last * n_vocab,
-                             &rq->rules, allowed, rq->prompt, rq->n_prompt, rq->output,
-                             atomic_load_explicit(&rq->n_pushed, memory_order_relaxed),
-                             &sc->picked[s]);
-        int32_t token = sc->picked[s].token;
-        if (token < 0)
-            sc->broken_row[s] = true;
-        else if (rq->grammar)
-            grammar_run_accept(rq->grammar, sc->walks[i], token);
-    }
-}
 
 static bool is_stop(const request *rq, int32_t token)
 {
@@ -302,14 +254,10 @@ void sched_run_step(sched *sc, int64_t seen_us)
 {
     err e;
     step_times when = {.seen = seen_us, .planned = clock_now_us()};
-    if (model_forward(sc->m, sc->kv, &sc->step, &sc->logits, &e)) {
+    if (sched_compute(sc, &when.computed, &e)) {
         fail_all(sc, &e);
         return;
     }
-    when.computed = clock_now_us();
-    memset(sc->broken_row, 0, (size_t)sc->step.n_seq * sizeof(*sc->broken_row));
-    memset(sc->late, 0, (size_t)sc->step.n_seq * sizeof(*sc->late));
-    if (sc->step.n_logit > 0) be_parallel(sc->be, sample_some, sc, sc->n_samplers);
     int64_t now = when.sampled = clock_now_us();
     learn(sc, now - when.planned);
     count_step(sc, &when);

@@ -71,6 +71,7 @@ static void cuda_close(backend *be)
     cuda_graphs_drop(cu);
     cuda_tables_close(cu);
     cuda_step_close(cu);
+    cuda_draw_close(cu);
     blas_close(&cu->blas);
     cuda_memory_close(cu);
     if (cu->stream) (void)cudaStreamDestroy(cu->stream);
@@ -163,6 +164,18 @@ static size_t cuda_room_op(backend *be)
     return cuda_room(cuda_of(be));
 }
 
+static void cuda_host_free(backend *be, void *p, size_t bytes)
+{
+    cuda_state *cu = cuda_of(be);
+    (void)bytes;
+    if (p == cu->logits.host) {
+        cuda_draw_close(cu);
+        cuda_give(cu, cu->logits.device);
+        cu->logits = (cuda_logits){0};
+    }
+    (void)cudaFreeHost(p);
+}
+
 /* The caller's pinned memory, with room of the same size on the device: logits are made there. */
 static void *cuda_host_alloc(backend *be, size_t bytes)
 {
@@ -177,18 +190,11 @@ static void *cuda_host_alloc(backend *be, size_t bytes)
     }
     memset(p, 0, bytes);
     cu->logits = (cuda_logits){.host = p, .device = twin, .bytes = bytes};
-    return p;
-}
-
-static void cuda_host_free(backend *be, void *p, size_t bytes)
-{
-    cuda_state *cu = cuda_of(be);
-    (void)bytes;
-    if (p == cu->logits.host) {
-        cuda_give(cu, cu->logits.device);
-        cu->logits = (cuda_logits){0};
+    if (cuda_draw_open(be, &e)) {
+        cuda_host_free(be, p, bytes);
+        return NULL;
     }
-    (void)cudaFreeHost(p);
+    return p;
 }
 
 static void cuda_parallel(backend *be, void (*fn)(void *arg, int i), void *arg, int n)
@@ -238,5 +244,6 @@ const backend_ops backend_cuda = {
     .silu_mul = cuda_silu_mul,
     .logits = cuda_logits_run,
     .logits_fetch = cuda_logits_fetch,
+    .sample = cuda_sample,
     .parallel = cuda_parallel,
 };

@@ -7,6 +7,7 @@
  *     adapter.c   packing, DoRA's gains, the tables that kernels read of each resident adapter
  *     step.c      what a step tells the kernels: one pinned block, one copy
  *     graph.c     decode steps recorded and replayed
+ *     draw.c      sampling: rules and lists up, a few bytes a row back
  *     kv.c        KV pages, rope_append, attend
  *     *.cu        kernels, behind C functions that launch them (rows.h, attend.h, sgmv.h)
  *
@@ -31,6 +32,7 @@
 #include "engine/cuda/blas.h"
 #include "engine/cuda/kv.h"
 #include "engine/cuda/rows.h"
+#include "engine/cuda/sample.h"
 #include "engine/cuda/sgmv.h"
 
 enum { CUDA_ALIGN = 256, CUDA_STAGES = 4, CUDA_STAGE_BYTES = 8 << 20, CUDA_FUSED_MAX = 3 };
@@ -168,6 +170,18 @@ typedef struct cuda_logits {
     size_t bytes;
 } cuda_logits;
 
+/* ---- draw.c ------------------------------------------------------------------------------------- */
+
+/* What sampling reads and writes. */
+typedef struct cuda_draw {
+    char *pinned[2], *device; /* rules and lists; the pinned ones take turns */
+    cudaEvent_t copied[2];
+    size_t bytes; /* of each */
+    unsigned turn;
+    int max;               /* rows */
+    sampled *out, *answer; /* [max], on the device and pinned */
+} cuda_draw;
+
 typedef struct cuda_state {
     int device, n_sm;
     size_t shared_per_sm;
@@ -198,6 +212,7 @@ typedef struct cuda_state {
     cuda_graphs graphs;
     cuda_kv *kv;
     cuda_logits logits;
+    cuda_draw draw;
     cuda_table *table;
     int n_table, n_layer;
     char *table_memory;
@@ -298,6 +313,10 @@ void cuda_linear(backend *be, const float *x, const linear_out *outs, int n_out,
 void cuda_logits_run(backend *be, float *logits, const float *x, const float *norm_weight,
                      float eps, int dim, const weight *head, const step *s);
 void cuda_logits_fetch(backend *be, float *logits, size_t n);
+/* With the memory of logits, when the vocabulary is known. */
+err_code cuda_draw_open(backend *be, err *e);
+void cuda_draw_close(cuda_state *cu);
+const sampled *cuda_sample(backend *be, float *logits, int n_vocab, const sample_row *rows, int n);
 void cuda_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
 void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps,
                    int n_rows, int dim);

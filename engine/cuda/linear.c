@@ -421,10 +421,3 @@ void cuda_logits_run(backend *be, float *logits, const float *x, const float *no
         finish(be, &g, true, cu->step.logits.all_rows);
     }
 }
-
-void cuda_logits_fetch(backend *be, float *logits, size_t n)
-{
-    cuda_state *cu = cuda_of(be);
-    (void)CU(be, cudaMemcpyAsync(logits, cu->logits.device, n * sizeof(float),
-                                 cudaMemcpyDeviceToHost, cu->stream));
-}

@@ -161,7 +161,7 @@ static void nap(int us)
     if (us > 0) (void)nanosleep(&t, NULL);
 }
 
-err_code model_forward(model *m, kv_pool *pool, const step *st, const float **out, err *e)
+static err_code compute(model *m, kv_pool *pool, const step *st, err *e)
 {
     fake_kv *kv = (fake_kv *)pool;
     int row = 0, seg = 0, logit = 0;
@@ -186,8 +186,48 @@ err_code model_forward(model *m, kv_pool *pool, const step *st, const float **ou
     }
     ck_assert_int_eq(row, st->n_rows);
     ck_assert_int_eq(logit, st->n_logit);
-    *out = m->logits;
     return ERR_NONE;
+}
+
+err_code model_forward(model *m, kv_pool *pool, const step *st, const float **out, err *e)
+{
+    *out = m->logits;
+    return compute(m, pool, st, e);
+}
+
+err_code model_enqueue(model *m, kv_pool *pool, const step *st, err *e)
+{
+    return compute(m, pool, st, e);
+}
+
+const sampled *model_sample(model *m, const sample_row *rows, int n)
+{
+    static sampled out[256];
+    sampler *sp = sampler_create(VOCAB);
+    for (int i = 0; i < n; i++) {
+        const sample_row *r = &rows[i];
+        float *row = m->logits + (size_t)r->logit * VOCAB;
+        for (int j = 0; j < i; j++) ck_assert_int_ne(rows[j].logit, r->logit);
+        if (r->score >= 0)
+            sampler_score(sp, row, r->score, r->rules->n_top, &out[i]);
+        else
+            sampler_pick_allowed(sp, row, r->rules, r->allowed, r->prompt, r->n_prompt, r->output,
+                                 r->n_output, &out[i]);
+    }
+    sampler_destroy(sp);
+    return out;
+}
+
+/* Its presence says that the backend samples; model_sample() above stands for the way there. */
+static const sampled *fake_sample(backend *be, float *logits, int n_vocab, const sample_row *rows,
+                                  int n)
+{
+    (void)be;
+    (void)logits;
+    (void)n_vocab;
+    (void)rows;
+    (void)n;
+    return NULL;
 }
 
 static err_code fake_open(backend *be, const backend_config *cfg, err *e)
@@ -255,16 +295,18 @@ static void fake_parallel(backend *be, void (*fn)(void *arg, int i), void *arg, 
     for (int i = n - 1; i >= 0; i--) fn(arg, i);
 }
 
-static const backend_ops fake_ops = {.name = "fake",
-                                     .open = fake_open,
-                                     .close = fake_close,
-                                     .sync = fake_sync,
-                                     .kv_page_bytes = fake_page_bytes,
-                                     .kv_create = fake_kv_create,
-                                     .kv_destroy = fake_kv_destroy,
-                                     .kv_save = fake_kv_save,
-                                     .kv_load = fake_kv_load,
-                                     .parallel = fake_parallel};
+static bool device_samples; /* the backend does */
+
+static backend_ops fake_ops = {.name = "fake",
+                               .open = fake_open,
+                               .close = fake_close,
+                               .sync = fake_sync,
+                               .kv_page_bytes = fake_page_bytes,
+                               .kv_create = fake_kv_create,
+                               .kv_destroy = fake_kv_destroy,
+                               .kv_save = fake_kv_save,
+                               .kv_load = fake_kv_load,
+                               .parallel = fake_parallel};
 
 /* -------------------------------------------------------------------- the rig -- */
 
@@ -312,6 +354,7 @@ static void prefetch(void *self, uint64_t id)
 
 static rig *start(const setting *st)
 {
+    fake_ops.sample = device_samples ? fake_sample : NULL;
     rig *r = calloc(1, sizeof(*r));
     backend_config bc = {0};
     err e;

@@ -572,11 +572,17 @@ START_TEST(destroying_ends_what_still_runs)
 }
 END_TEST
 
-int main(void)
+static void on_device(void)
 {
-    Suite *s = suite_create("sched");
-    TCase *tc = tcase_create("all");
+    device_samples = true;
+}
+
+/* All of it twice: the host samples, the backend does. */
+static void add_tests(Suite *s, const char *name, void (*before)(void))
+{
+    TCase *tc = tcase_create(name);
     tcase_set_timeout(tc, 120);
+    if (before) tcase_add_checked_fixture(tc, before, NULL);
     tcase_add_loop_test(tc, any_company_gives_the_same_tokens, 0, 9);
     tcase_add_loop_test(tc, the_urgent_takes_pages_and_seats_from_a_decoding_batch, 0, 2);
     tcase_add_loop_test(tc, a_preempted_request_goes_on_in_the_cheaper_way, 0, 4);
@@ -595,6 +601,13 @@ int main(void)
     tcase_add_test(tc, what_cannot_be_served_is_refused);
     tcase_add_test(tc, destroying_ends_what_still_runs);
     suite_add_tcase(s, tc);
+}
+
+int main(void)
+{
+    Suite *s = suite_create("sched");
+    add_tests(s, "host", NULL);
+    add_tests(s, "device", on_device);
     SRunner *sr = srunner_create(s);
     srunner_run_all(sr, CK_NORMAL);
     int failed = srunner_ntests_failed(sr);

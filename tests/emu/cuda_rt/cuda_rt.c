@@ -494,6 +494,10 @@ cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t 
     o->dpitch = dpitch;
     o->spitch = spitch;
     rt.n.copies++;
+    if (from_device && !to_device) {
+        rt.n.copies_to_host++;
+        rt.n.bytes_to_host += width * height;
+    }
     bool pageable_from = !f, pageable_to = !d;
     if (s->capture && (pageable_from || pageable_to)) {
         drop_op(o);

@@ -38,11 +38,12 @@ void emu_rt_device(int n_devices, size_t memory_bytes);
 void emu_rt_fail_at(const char *what, int n, cudaError_t code);
 
 typedef struct emu_rt_counts {
-    uint64_t launches; /* of kernels, graphs' nodes apart */
-    uint64_t products; /* of cuBLAS */
-    uint64_t copies;   /* enqueued */
-    uint64_t syncs;    /* the host waited for a stream, an event or the device */
-    uint64_t mallocs;  /* cudaMalloc() and cudaHostAlloc() */
+    uint64_t launches;                      /* of kernels, graphs' nodes apart */
+    uint64_t products;                      /* of cuBLAS */
+    uint64_t copies;                        /* enqueued */
+    uint64_t copies_to_host, bytes_to_host; /* of them */
+    uint64_t syncs;   /* the host waited for a stream, an event or the device */
+    uint64_t mallocs; /* cudaMalloc() and cudaHostAlloc() */
     uint64_t captures, graph_launches, graph_nodes;
     uint64_t resets;
     size_t device_bytes, pinned_bytes; /* now */

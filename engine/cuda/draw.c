@@ -1,0 +1,211 @@
+/* draw.c -- sampling on the device: be_sample().
+ *
+ * Rules, and the lists they need (biases, histories where a penalty asks for them, token masks), go up in a pinned
+ * block; two of these take turns.  Its size is bounded by the longest single row: more rows with long lists than fit go
+ * up in several rounds, each with its own launch, and nothing is allocated.  The answers of all rounds, one small
+ * struct a row, come back in one copy.
+ */
+#include <string.h>
+
+#include "engine/cuda/cuda.h"
+
+enum { ALIGN = 16, USUAL_BYTES = 2048 }; /* lists of a row: 500 tokens or 250 biases */
+
+static size_t padded(size_t bytes)
+{
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static size_t mask_bytes(int n_vocab)
+{
+    return padded(((size_t)n_vocab + 31) / 32 * sizeof(uint32_t));
+}
+
+/* ---- life ------------------------------------------------------------------------------ */
+
+err_code cuda_draw_open(backend *be, err *e)
+{
+    cuda_state *cu = cuda_of(be);
+    cuda_draw *d = &cu->draw;
+    int n_vocab = cu->n_vocab > 0 ? cu->n_vocab : 1;
+    size_t longest = sizeof(cu_sample_row) + mask_bytes(n_vocab) +
+                     padded(SAMPLE_BIAS_MAX * sizeof(logit_bias)) +
+                     padded(SAMPLE_STOP_MAX * sizeof(int32_t)) +
+                     padded((size_t)cu->max_context * sizeof(int32_t)) + 8 * ALIGN;
+    size_t max = cu->logits.bytes / sizeof(float) / (size_t)n_vocab;
+    d->max = max < (size_t)cu->max_rows ? (int)max : cu->max_rows;
+    if (d->max < 1) d->max = 1;
+    d->bytes = padded((size_t)d->max * (sizeof(cu_sample_row) + USUAL_BYTES) + longest);
+    d->device = cuda_take(cu, d->bytes, false);
+    d->out =
+        cuda_alloc(be, (size_t)d->max * sizeof(*d->out)); /* zeroed: not all of it is written */
+    err_code rc = d->device && d->out ? ERR_NONE : err_set(e, ERR_NOMEM, "no room for sampling");
+    if (!rc) {
+        rc = CU_TRY(cu,
+                    cudaHostAlloc((void **)&d->answer, (size_t)d->max * sizeof(*d->answer),
+                                  cudaHostAllocDefault),
+                    e);
+    }
+    for (int i = 0; !rc && i < 2; i++) {
+        rc = CU_TRY(cu, cudaHostAlloc((void **)&d->pinned[i], d->bytes, cudaHostAllocDefault), e);
+        if (!rc)
+            rc = CU_TRY(cu, cudaEventCreateWithFlags(&d->copied[i], cudaEventDisableTiming), e);
+    }
+    if (rc) cuda_draw_close(cu);
+    return rc;
+}
+
+void cuda_draw_close(cuda_state *cu)
+{
+    cuda_draw *d = &cu->draw;
+    for (int i = 0; i < 2; i++) {
+        if (d->copied[i]) (void)cudaEventDestroy(d->copied[i]);
+        if (d->pinned[i]) (void)cudaFreeHost(d->pinned[i]);
+    }
+    if (d->answer) (void)cudaFreeHost(d->answer);
+    cuda_give(cu, d->out);
+    cuda_give(cu, d->device);
+    memset(d, 0, sizeof(*d));
+}
+
+/* ---- one round --------------------------------------------------------------------------- */
+
+/* Which lists a row needs: the others stay at home. */
+typedef struct {
+    bool prompt, output, stops;
+} wanted;
+
+static wanted wants(const sample_row *r)
+{
+    const sampling *u = r->rules;
+    bool repeat = u->repetition_penalty != 1, pick = r->score < 0;
+    return (wanted){.prompt = pick && repeat,
+                    .output =
+                        pick && (repeat || u->presence_penalty != 0 || u->frequency_penalty != 0),
+                    .stops = pick && r->n_output < u->min_tokens};
+}
+
+static size_t row_bytes(const sample_row *r, int n_vocab)
+{
+    wanted w = wants(r);
+    size_t n = sizeof(cu_sample_row) + ALIGN;
+    if (r->score < 0) n += padded((size_t)r->rules->n_bias * sizeof(logit_bias));
+    if (w.stops) n += padded((size_t)r->rules->n_stop_id * sizeof(int32_t));
+    if (w.prompt) n += padded((size_t)r->n_prompt * sizeof(int32_t));
+    if (w.output) n += padded((size_t)r->n_output * sizeof(int32_t));
+    if (r->allowed) n += mask_bytes(n_vocab);
+    return n;
+}
+
+/* How many of `n` rows fit into a block, at least one. */
+static int rows_that_fit(const cuda_draw *d, const sample_row *rows, int n, int n_vocab)
+{
+    size_t sum = ALIGN;
+    int k = 0;
+    while (k < n && (sum += row_bytes(&rows[k], n_vocab)) <= d->bytes) k++;
+    return k;
+}
+
+typedef struct {
+    char *host, *device;
+    size_t at;
+} block;
+
+static const void *put(block *b, const void *from, size_t bytes, bool needed)
+{
+    if (!needed || bytes == 0) return NULL;
+    const char *to = b->device + b->at;
+    memcpy(b->host + b->at, from, bytes);
+    b->at += padded(bytes);
+    return to;
+}
+
+static cu_sample_row row_of(block *b, const sample_row *r, int n_vocab)
+{
+    const sampling *u = r->rules;
+    wanted w = wants(r);
+    bool pick = r->score < 0;
+    size_t id = sizeof(int32_t), mask = ((size_t)n_vocab + 31) / 32 * sizeof(uint32_t);
+    return (cu_sample_row){
+        .logit_row = r->logit,
+        .temperature = u->temperature,
+        .top_p = u->top_p,
+        .min_p = u->min_p,
+        .top_k = u->top_k,
+        .repetition_penalty = u->repetition_penalty,
+        .presence_penalty = u->presence_penalty,
+        .frequency_penalty = u->frequency_penalty,
+        .seed = u->seed,
+        .n_bias = pick ? u->n_bias : 0,
+        .n_stop_id = w.stops ? u->n_stop_id : 0,
+        .bias = put(b, u->bias, (size_t)u->n_bias * sizeof(logit_bias), pick),
+        .stop_id = put(b, u->stop_id, (size_t)u->n_stop_id * id, w.stops),
+        .prompt = put(b, r->prompt, (size_t)r->n_prompt * id, w.prompt),
+        .output = put(b, r->output, (size_t)r->n_output * id, w.output),
+        .allowed = put(b, r->allowed, mask, r->allowed != NULL),
+        .n_prompt = w.prompt ? r->n_prompt : 0,
+        .n_output = r->n_output,
+        .min_tokens = u->min_tokens,
+        .n_top = pick || u->n_top > 0 ? u->n_top : 0,
+        .score = r->score,
+    };
+}
+
+/* Fills a block with k rows, sends it, launches; false: the backend is marked. */
+static bool run_round(backend *be, float *logits, int n_vocab, const sample_row *rows, int k,
+                      sampled *out)
+{
+    cuda_state *cu = cuda_of(be);
+    cuda_draw *d = &cu->draw;
+    unsigned turn = ++d->turn & 1;
+    if (!CU(be, cudaEventSynchronize(d->copied[turn]))) return false;
+    block b = {.host = d->pinned[turn], .device = d->device};
+    cu_sample_row *to = (cu_sample_row *)(void *)b.host;
+    b.at = padded((size_t)k * sizeof(*to));
+    for (int i = 0; i < k; i++) to[i] = row_of(&b, &rows[i], n_vocab);
+    if (!CU(be, cudaMemcpyAsync(b.device, b.host, b.at, cudaMemcpyHostToDevice, cu->stream)) ||
+        !CU(be, cudaEventRecord(d->copied[turn], cu->stream)))
+        return false;
+    cu_sample_args a = {.logits = logits,
+                        .rows = (const cu_sample_row *)(void *)b.device,
+                        .out = out,
+                        .n_rows = k,
+                        .n_vocab = n_vocab,
+                        .stride = n_vocab};
+    return CU(be, cu_sample(cu->stream, &a));
+}
+
+/* ---- the ops --------------------------------------------------------------------------------- */
+
+const sampled *cuda_sample(backend *be, float *logits, int n_vocab, const sample_row *rows, int n)
+{
+    cuda_state *cu = cuda_of(be);
+    cuda_draw *d = &cu->draw;
+    if (n > d->max || logits != cu->logits.host) {
+        backend_fail(be, ERR_LIMIT, "%d rows to sample, with room for %d", n, d->max);
+        return NULL;
+    }
+    for (int done = 0, k; done < n; done += k) {
+        k = rows_that_fit(d, rows + done, n - done, n_vocab);
+        if (k == 0) {
+            backend_fail(be, ERR_LIMIT, "a row's sampling rules have no room");
+            return NULL;
+        }
+        if (!run_round(be, cu->logits.device, n_vocab, rows + done, k, d->out + done)) return NULL;
+    }
+    if (n > 0 && !CU(be, cudaMemcpyAsync(d->answer, d->out, (size_t)n * sizeof(*d->answer),
+                                         cudaMemcpyDeviceToHost, cu->stream)))
+        return NULL;
+    return d->answer;
+}
+
+void cuda_logits_fetch(backend *be, float *logits, size_t n)
+{
+    cuda_state *cu = cuda_of(be);
+    if (logits != cu->logits.host || n * sizeof(*logits) > cu->logits.bytes) {
+        backend_fail(be, ERR_LIMIT, "logits that lie elsewhere than be_host_alloc() gave");
+        return;
+    }
+    (void)CU(be, cudaMemcpyAsync(logits, cu->logits.device, n * sizeof(*logits),
+                                 cudaMemcpyDeviceToHost, cu->stream));
+}
