@@ -59,6 +59,9 @@ err_code registry_acquire(registry *r, uint64_t tenant_id, const char *model, bo
 /* One more pin on a version by its id; while it drains too, for as long as somebody holds it. */
 err_code registry_acquire_id(registry *r, uint64_t version_id, const adapter_version **out, err *e);
 void registry_release(registry *r, const adapter_version *v);
+/* Limits of the name that a pinned version belongs to, and that name's id (never reused). */
+void registry_limits(registry *r, const adapter_version *v, uint64_t *adapter_id,
+                     adapter_limits *out);
 
 /* ---- changes ------------------------------------------------------------------ */
 
@@ -110,6 +113,10 @@ typedef struct registry_meta {
 err_code registry_update(registry *r, uint64_t tenant_id, const char *name, const registry_meta *m,
                          err *e);
 
+/* Of the name; they go when the name is deleted.  ERR_INPUT on a negative one. */
+err_code registry_set_limits(registry *r, uint64_t tenant_id, const char *name,
+                             const adapter_limits *l, err *e);
+
 /* Deletes one version (version > 0) or the whole name (0).
  *   drain   requests that hold it finish; *draining says whether any do
  *   !drain  ERR_CONFLICT while requests hold it
@@ -137,6 +144,7 @@ typedef struct adapter_entry { /* one name, as a tenant sees it */
     adapter_state state; /* of the default version, or of the newest where there is none */
     int n_versions;      /* ready ones */
     uint64_t file_bytes; /* of all versions */
+    adapter_limits limits;
     bool shared_all;
     int n_shared; /* tenants that it is shared with by name */
     int n_alias;

@@ -326,6 +326,22 @@ err_code registry_update(registry *r, uint64_t tenant_id, const char *name, cons
     return code;
 }
 
+err_code registry_set_limits(registry *r, uint64_t tenant_id, const char *name,
+                             const adapter_limits *l, err *e)
+{
+    pthread_mutex_lock(&r->change);
+    entry *en = entry_of(r, tenant_id, name, e);
+    err_code code = en != NULL ? adapter_rows_set_limits(r->db, en->id, l, e) : ERR_NOT_FOUND;
+    if (code == ERR_NONE) {
+        pthread_mutex_lock(&r->mu);
+        en->limits = *l;
+        pthread_mutex_unlock(&r->mu);
+    }
+    atomic_fetch_add(&r->n_changes, 1);
+    pthread_mutex_unlock(&r->change);
+    return code;
+}
+
 /* ---- delete ---------------------------------------------------------------------------- */
 
 /* Marks the versions as draining under `mu`.  ERR_CONFLICT (nothing marked) while requests hold

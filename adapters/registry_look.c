@@ -16,6 +16,7 @@ static void copy_entry(const entry *en, adapter_entry *out)
     out->pinned = en->pinned;
     out->generation = en->generation;
     out->created_wall_us = en->created_wall_us;
+    out->limits = en->limits;
     out->shared_all = en->shared_all;
     out->n_shared = en->n_shared;
     for (int i = 0; i < en->n_version; i++) {
@@ -34,6 +35,16 @@ static void copy_entry(const entry *en, adapter_entry *out)
     if (v != NULL) out->default_id = v->pub.id;
     if (v == NULL && en->n_version > 0) v = en->version[en->n_version - 1];
     out->state = v != NULL ? v->state : ADAPTER_FAILED;
+}
+
+void registry_limits(registry *r, const adapter_version *v, uint64_t *adapter_id,
+                     adapter_limits *out)
+{
+    const entry *en = ((const version *)(const void *)v)->owner;
+    pthread_mutex_lock(&r->mu);
+    *adapter_id = en->id;
+    *out = en->limits;
+    pthread_mutex_unlock(&r->mu);
 }
 
 static void copy_version(const version *v, version_entry *out)

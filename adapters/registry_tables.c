@@ -113,6 +113,7 @@ entry *entry_add(registry *r, const adapter_row *row)
     en->tenant_id = row->tenant_id;
     memcpy(en->name, row->name, sizeof en->name);
     en->created_wall_us = row->created_wall_us;
+    en->limits = row->limits;
     entry_update(en, row);
     if (!order_insert(r, en)) {
         entry_free(en);

@@ -42,6 +42,7 @@ typedef struct entry {
     bool doomed; /* the name is deleted and hidden; versions run out */
     int last_version;
     int64_t created_wall_us;
+    adapter_limits limits;
     char *description; /* NULL: none */
     version **version; /* by number, ascending */
     alias *alias;      /* default first, if there is one */

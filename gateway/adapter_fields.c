@@ -72,6 +72,15 @@ static void write_sharing(exchange *x, jsonw *w, const adapter_entry *a)
     free(list);
 }
 
+void adapter_write_limits(jsonw *w, const adapter_limits *l)
+{
+    jsonw_open(w, "limits", '{');
+    jsonw_int(w, "requests_per_minute", l->requests_per_minute);
+    jsonw_int(w, "tokens_per_minute", l->tokens_per_minute);
+    jsonw_int(w, "max_concurrent", l->max_concurrent);
+    jsonw_close(w, '}');
+}
+
 void adapter_write_entry(exchange *x, jsonw *w, const adapter_entry *a)
 {
     const char *residency_name = NULL;
@@ -102,6 +111,7 @@ void adapter_write_entry(exchange *x, jsonw *w, const adapter_entry *a)
     jsonw_open(w, "aliases", '{');
     for (int i = 0; i < a->n_alias; i++) jsonw_int(w, a->alias[i].alias, a->alias[i].version);
     jsonw_close(w, '}');
+    adapter_write_limits(w, &a->limits);
     if (own) write_sharing(x, w, a);
     api_write_time(w, "created", a->created_wall_us);
     jsonw_close(w, '}');

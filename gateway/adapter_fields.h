@@ -12,6 +12,7 @@
 bool adapter_need_tenant(exchange *x);
 
 void adapter_write_version(exchange *x, jsonw *w, const version_entry *v);
+void adapter_write_limits(jsonw *w, const adapter_limits *l); /* 0: none */
 void adapter_write_entry(exchange *x, jsonw *w, const adapter_entry *a);
 
 /* The adapter param[0] with its ETag, or why not. */

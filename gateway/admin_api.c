@@ -293,7 +293,7 @@ static void write_limits(exchange *x, jsonw *w, const tenant *t)
     tenant_limits lim = t->limits;
     key_info none = {0};
     limits_view v;
-    limits_look(x->server->limits, &none, t, &v);
+    limits_look(x->server->limits, &none, t, NULL, &v);
     jsonw_open(w, NULL, '{');
     jsonw_str(w, "object", "limits");
     jsonw_str(w, "tenant", t->name);

@@ -218,10 +218,10 @@ int completion_output_room(const completion *c, const openai_prompt *p)
     return c->rq.max_tokens >= 0 ? c->rq.max_tokens : room;
 }
 
-static void add_rate_headers(completion *c)
+static void add_rate_headers(completion *c, const limits_adapter *a)
 {
     limits_view v;
-    limits_look(c->srv->limits, &c->x->key, &c->x->tenant, &v);
+    limits_look(c->srv->limits, &c->x->key, &c->x->tenant, a, &v);
     if (v.requests_limit > 0) {
         exchange_add_header(c->x, "x-ratelimit-limit-requests", "%lld",
                             (long long)v.requests_limit);
@@ -246,8 +246,11 @@ static bool reserve(completion *c)
         tokens += (int64_t)c->rq.n * completion_output_room(c, &c->rq.prompts[i]);
     }
     limits_refusal why;
-    bool ok = limits_reserve(c->srv->limits, &c->x->key, &c->x->tenant, tokens, &c->ticket, &why);
-    add_rate_headers(c);
+    limits_adapter of, *a = c->adapter ? &of : NULL;
+    if (a) registry_limits(c->srv->registry, c->adapter, &of.id, &of.limits);
+    bool ok =
+        limits_reserve(c->srv->limits, &c->x->key, &c->x->tenant, a, tokens, &c->ticket, &why);
+    add_rate_headers(c, a);
     if (ok) return true;
     atomic_fetch_add(&c->srv->count.rate_limited, 1);
     telemetry_refuse(sched_telemetry(c->srv->sched), c->slo_class, c->x->tenant.id,

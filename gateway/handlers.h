@@ -79,6 +79,8 @@ void admin_request_cancel(exchange *x); /* DELETE /requests/{} (id, or the x-req
 
 /* admin_adapters.c: POST /admin/v1/tenants/{}/adapters/{}/{pin,unpin,warm,rollback,evict} */
 void admin_adapter_act(exchange *x);
+void admin_adapter_limits_get(exchange *x);   /* GET /admin/v1/limits/{tenant}/{adapter} */
+void admin_adapter_limits_patch(exchange *x); /* PATCH: the fields that the body names */
 
 /* stats_api.c: GET /admin/v1/stats */
 void admin_stats(exchange *x);

@@ -23,10 +23,14 @@ typedef struct {
     int64_t seen_us;
 } bucket;
 
+typedef enum { OF_TENANT, OF_KEY, OF_ADAPTER } account_kind;
+
+static const char *const scopes[] = {"tenant", "key", "adapter"};
+
 typedef struct account {
     struct account *next;
     uint64_t id;
-    bool is_key;
+    account_kind kind;
     bucket requests, tokens;
     int64_t running;
     _Atomic int64_t queued;            /* raised under the lock, lowered by the engine without */
@@ -66,7 +70,7 @@ void limits_destroy(limits *l)
 static void roll(limits *l, account *a, int64_t wall_us)
 {
     int64_t day = wall_us / 1000000 / DAY_S;
-    if (a->is_key || a->day == day) return;
+    if (a->kind != OF_TENANT || a->day == day) return;
     a->day = day;
     a->day_used = a->month_used = 0;
     if (l->st) {
@@ -79,16 +83,21 @@ static account **bucket_of(limits *l, uint64_t id)
     return &l->table[(id * 0x9E3779B97F4A7C15ULL) >> 54];
 }
 
-static account *account_of(limits *l, uint64_t id, bool is_key)
+static account *find_account(limits *l, uint64_t id, account_kind kind)
 {
-    account **head = bucket_of(l, id);
-    for (account *a = *head; a; a = a->next) {
-        if (a->id == id && a->is_key == is_key) return a;
-    }
-    account *a = calloc(1, sizeof(*a));
+    account *a = *bucket_of(l, id);
+    while (a && (a->id != id || a->kind != kind)) a = a->next;
+    return a;
+}
+
+static account *account_of(limits *l, uint64_t id, account_kind kind)
+{
+    account **head = bucket_of(l, id), *a = find_account(l, id, kind);
+    if (a) return a;
+    a = calloc(1, sizeof(*a));
     if (!a) return NULL;
     a->id = id;
-    a->is_key = is_key;
+    a->kind = kind;
     a->requests.level = a->tokens.level = INFINITY; /* full: cut to the limit at first use */
     a->next = *head;
     *head = a;
@@ -124,7 +133,7 @@ static int64_t wait_ms(double lacking, int64_t per_minute)
 static bool check_rates(account *a, int64_t rpm, int64_t tpm, int64_t concurrent, int64_t tokens,
                         int64_t now, limits_refusal *w)
 {
-    const char *scope = a->is_key ? "key" : "tenant";
+    const char *scope = scopes[a->kind];
     refill(&a->requests, rpm, now);
     refill(&a->tokens, tpm, now);
     if (concurrent > 0 && a->running >= concurrent) {
@@ -190,14 +199,21 @@ static void give(account *a, int64_t unused)
     a->month_used -= unused;
 }
 
-bool limits_reserve(limits *l, const key_info *key, const tenant *t, int64_t tokens,
-                    limits_ticket *ticket, limits_refusal *why)
+static bool any(const adapter_limits *a)
 {
+    return a->requests_per_minute > 0 || a->tokens_per_minute > 0 || a->max_concurrent > 0;
+}
+
+bool limits_reserve(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,
+                    int64_t tokens, limits_ticket *ticket, limits_refusal *why)
+{
+    bool counted = a && any(&a->limits);
     int64_t now = clock_now_us(), wall = clock_wall_us();
     *ticket = (limits_ticket){.tenant_id = t->id, .key_id = key->id, .tokens = tokens};
     pthread_mutex_lock(&l->mu);
-    account *ta = account_of(l, t->id, false), *ka = account_of(l, key->id, true);
-    bool ok = ta && ka;
+    account *ta = account_of(l, t->id, OF_TENANT), *ka = account_of(l, key->id, OF_KEY);
+    account *aa = counted ? account_of(l, a->id, OF_ADAPTER) : NULL;
+    bool ok = ta && ka && (aa || !counted);
     if (!ok) {
         *why =
             (limits_refusal){.type = "overloaded_error", .code = "out_of_memory", .retry_ms = 1000};
@@ -208,11 +224,15 @@ bool limits_reserve(limits *l, const key_info *key, const tenant *t, int64_t tok
                          t->limits.max_concurrent, tokens, now, why) &&
              check_rates(ka, key->requests_per_minute, key->tokens_per_minute, key->max_concurrent,
                          tokens, now, why) &&
+             (!aa || check_rates(aa, a->limits.requests_per_minute, a->limits.tokens_per_minute,
+                                 a->limits.max_concurrent, tokens, now, why)) &&
              check_budget(ta, &t->limits, tokens, why) && check_queue(ta, &t->limits, why);
     }
     if (ok) {
         take(ta, tokens);
         take(ka, tokens);
+        if (aa) take(aa, tokens);
+        if (aa) ticket->adapter_id = a->id;
         atomic_fetch_add(&ta->queued, 1);
         ticket->waiting = &ta->queued; /* accounts live as long as the limits */
         ticket->held = true;
@@ -233,10 +253,11 @@ void limits_settle(limits *l, limits_ticket *ticket, int64_t used_tokens)
     if (ticket->waiting) atomic_fetch_sub(ticket->waiting, 1);
     ticket->waiting = NULL;
     pthread_mutex_lock(&l->mu);
-    account *ta = account_of(l, ticket->tenant_id, false);
-    account *ka = account_of(l, ticket->key_id, true);
-    if (ta) give(ta, ticket->tokens - used_tokens);
-    if (ka) give(ka, ticket->tokens - used_tokens);
+    const uint64_t id[] = {ticket->tenant_id, ticket->key_id, ticket->adapter_id};
+    for (account_kind k = OF_TENANT; k <= OF_ADAPTER; k++) {
+        account *a = find_account(l, id[k], k);
+        if (a) give(a, ticket->tokens - used_tokens);
+    }
     pthread_mutex_unlock(&l->mu);
 }
 
@@ -246,8 +267,7 @@ void limits_usage_get(limits *l, const uint64_t *id, size_t n, limits_usage *out
     for (size_t i = 0; i < n; i++) {
         out[i] = (limits_usage){0};
         pthread_mutex_lock(&l->mu);
-        const account *a = *bucket_of(l, id[i]);
-        while (a && (a->id != id[i] || a->is_key)) a = a->next;
+        const account *a = find_account(l, id[i], OF_TENANT);
         if (a) {
             out[i] = (limits_usage){.running = a->running,
                                     .queued = atomic_load(&a->queued),
@@ -258,47 +278,75 @@ void limits_usage_get(limits *l, const uint64_t *id, size_t n, limits_usage *out
     }
 }
 
-static void look_bucket(const bucket *b, int64_t limit, int64_t *lim, int64_t *left, int64_t *reset)
+/* The bucket that empties first of those with a limit: *lim is -1 before the first. */
+static void look_bucket(bucket *b, int64_t limit, int64_t now, int64_t *lim, int64_t *left,
+                        int64_t *reset)
 {
-    *lim = limit > 0 ? limit : -1;
-    *left = limit > 0 ? (b->level > 0 ? (int64_t)b->level : 0) : -1;
-    *reset = limit > 0 ? (int64_t)(((double)limit - b->level) * 60e3 / (double)limit) : 0;
+    if (limit <= 0) return;
+    refill(b, limit, now);
+    int64_t level = b->level > 0 ? (int64_t)b->level : 0;
+    if (*lim >= 0 && level >= *left) return;
+    *lim = limit;
+    *left = level;
+    *reset = (int64_t)(((double)limit - b->level) * 60e3 / (double)limit);
 }
 
-static int64_t least(int64_t a, int64_t b)
+static void look_rates(account *a, int64_t rpm, int64_t tpm, int64_t concurrent, int64_t now,
+                       limits_view *out)
 {
-    return a <= 0 ? b : b <= 0 ? a : a < b ? a : b;
+    look_bucket(&a->requests, rpm, now, &out->requests_limit, &out->requests_left,
+                &out->requests_reset_ms);
+    look_bucket(&a->tokens, tpm, now, &out->tokens_limit, &out->tokens_left, &out->tokens_reset_ms);
+    if (concurrent > 0 && (out->concurrent_limit < 0 || concurrent < out->concurrent_limit))
+        out->concurrent_limit = concurrent;
 }
 
-void limits_look(limits *l, const key_info *key, const tenant *t, limits_view *out)
+static const limits_view no_limits = {.requests_limit = -1,
+                                      .requests_left = -1,
+                                      .tokens_limit = -1,
+                                      .tokens_left = -1,
+                                      .concurrent_limit = -1,
+                                      .queued_limit = -1,
+                                      .day_limit = -1,
+                                      .month_limit = -1};
+
+static void look_adapter(limits *l, const limits_adapter *a, int64_t now, limits_view *out)
+{
+    account *aa = a && any(&a->limits) ? account_of(l, a->id, OF_ADAPTER) : NULL;
+    if (!aa) return;
+    look_rates(aa, a->limits.requests_per_minute, a->limits.tokens_per_minute,
+               a->limits.max_concurrent, now, out);
+    out->running = aa->running;
+}
+
+void limits_look_adapter(limits *l, const limits_adapter *a, limits_view *out)
+{
+    *out = no_limits;
+    pthread_mutex_lock(&l->mu);
+    look_adapter(l, a, clock_now_us(), out);
+    pthread_mutex_unlock(&l->mu);
+}
+
+void limits_look(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,
+                 limits_view *out)
 {
     int64_t now = clock_now_us();
-    memset(out, 0, sizeof(*out));
+    *out = no_limits;
     pthread_mutex_lock(&l->mu);
-    account *ta = account_of(l, t->id, false), *ka = account_of(l, key->id, true);
+    account *ta = account_of(l, t->id, OF_TENANT), *ka = account_of(l, key->id, OF_KEY);
     if (ta && ka) {
+        const tenant_limits *tl = &t->limits;
         roll(l, ta, clock_wall_us());
-        refill(&ta->requests, t->limits.requests_per_minute, now);
-        refill(&ta->tokens, t->limits.tokens_per_minute, now);
-        refill(&ka->requests, key->requests_per_minute, now);
-        refill(&ka->tokens, key->tokens_per_minute, now);
-        bool key_r = key->requests_per_minute > 0 && (t->limits.requests_per_minute <= 0 ||
-                                                      ka->requests.level < ta->requests.level);
-        bool key_t = key->tokens_per_minute > 0 &&
-                     (t->limits.tokens_per_minute <= 0 || ka->tokens.level < ta->tokens.level);
-        look_bucket(key_r ? &ka->requests : &ta->requests,
-                    key_r ? key->requests_per_minute : t->limits.requests_per_minute,
-                    &out->requests_limit, &out->requests_left, &out->requests_reset_ms);
-        look_bucket(key_t ? &ka->tokens : &ta->tokens,
-                    key_t ? key->tokens_per_minute : t->limits.tokens_per_minute,
-                    &out->tokens_limit, &out->tokens_left, &out->tokens_reset_ms);
-        int64_t most = least(t->limits.max_concurrent, key->max_concurrent);
-        out->concurrent_limit = most > 0 ? most : -1;
+        look_rates(ta, tl->requests_per_minute, tl->tokens_per_minute, tl->max_concurrent, now,
+                   out);
+        look_rates(ka, key->requests_per_minute, key->tokens_per_minute, key->max_concurrent, now,
+                   out);
+        look_adapter(l, a, now, out);
         out->running = ta->running;
-        out->queued_limit = t->limits.max_queued > 0 ? t->limits.max_queued : -1;
+        out->queued_limit = tl->max_queued > 0 ? tl->max_queued : -1;
         out->queued = atomic_load(&ta->queued);
-        out->day_limit = t->limits.tokens_per_day > 0 ? t->limits.tokens_per_day : -1;
-        out->month_limit = t->limits.tokens_per_month > 0 ? t->limits.tokens_per_month : -1;
+        out->day_limit = tl->tokens_per_day > 0 ? tl->tokens_per_day : -1;
+        out->month_limit = tl->tokens_per_month > 0 ? tl->tokens_per_month : -1;
         out->day_used = ta->day_used;
         out->month_used = ta->month_used;
     }

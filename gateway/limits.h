@@ -1,8 +1,8 @@
-/* limits.h -- how much each tenant and key may use: reserved before, settled after.
+/* limits.h -- how much each tenant, key and adapter may use: reserved before, settled after.
  *
  * Requests per minute and tokens per minute are token buckets that refill continuously; running and
- * daily/monthly budgets are counters.  All limits of a tenant and a key are taken in one critical
- * section, so concurrent requests can't slip through together, and given back exactly once.  A request
+ * daily/monthly budgets are counters.  All limits of a tenant, a key and an adapter are taken in one
+ * critical section, so concurrent requests can't slip through together, and given back exactly once.  A request
  * is queued from its reservation until the engine first runs it.
  * Counts are per process.
  * Threads: any thread.
@@ -13,15 +13,23 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "storage/adapter_rows.h"
 #include "storage/keys.h"
 #include "storage/store.h"
 #include "storage/tenants.h"
 
 typedef struct limits limits;
 
-typedef struct limits_ticket { /* what a request holds */
-    uint64_t tenant_id, key_id;
-    int64_t tokens; /* reserved */
+/* An adapter's name, with whatever limits it has: those of all tenants that use it together.  It is counted
+ * while it has a limit: requests that began before there was one are not in. */
+typedef struct limits_adapter {
+    uint64_t id;
+    adapter_limits limits;
+} limits_adapter;
+
+typedef struct limits_ticket {              /* what a request holds */
+    uint64_t tenant_id, key_id, adapter_id; /* adapter_id 0: none that is counted */
+    int64_t tokens;                         /* reserved */
     bool held;
     _Atomic int64_t *waiting; /* the tenant's requests that have not begun to run; NULL: this has */
 } limits_ticket;
@@ -45,10 +53,10 @@ typedef struct limits_view {
 limits *limits_create(store *st);
 void limits_destroy(limits *l);
 
-/* Takes one request and `tokens` (prompt and the most it may produce).  False: nothing was taken and
- * *why says so. */
-bool limits_reserve(limits *l, const key_info *key, const tenant *t, int64_t tokens,
-                    limits_ticket *ticket, limits_refusal *why);
+/* Takes one request and `tokens` (prompt and the most it may produce); `a` may be NULL.  False: nothing
+ * was taken and *why says so. */
+bool limits_reserve(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,
+                    int64_t tokens, limits_ticket *ticket, limits_refusal *why);
 
 /* The request has begun to run, and whoever saw that has lowered *ticket->waiting already. */
 void limits_has_run(limits_ticket *ticket);
@@ -64,6 +72,11 @@ typedef struct limits_usage {
  * of tenant id[i].  Reads no ledger and makes no account. */
 void limits_usage_get(limits *l, const uint64_t *id, size_t n, limits_usage *out);
 
-void limits_look(limits *l, const key_info *key, const tenant *t, limits_view *out);
+/* `a` may be NULL. */
+void limits_look(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,
+                 limits_view *out);
+
+/* An adapter alone: requests, tokens and running of the view; the rest is zero. */
+void limits_look_adapter(limits *l, const limits_adapter *a, limits_view *out);
 
 #endif

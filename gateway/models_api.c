@@ -114,7 +114,7 @@ static void write_limit(jsonw *w, const char *name, int64_t limit, int64_t left)
 void key_whoami(exchange *x)
 {
     limits_view v;
-    limits_look(x->server->limits, &x->key, &x->tenant, &v);
+    limits_look(x->server->limits, &x->key, &x->tenant, NULL, &v);
     jsonw w;
     jsonw_init(&w);
     jsonw_open(&w, NULL, '{');

@@ -67,6 +67,8 @@ const route routes_admin[] = {
     {"GET", "/admin/v1/limits", LOOK, admin_limits_list},
     {"GET", "/admin/v1/limits/{}", LOOK, admin_limits_get},
     {"PATCH", "/admin/v1/limits/{}", ADMIN, admin_limits_patch},
+    {"GET", "/admin/v1/limits/{}/{}", LOOK, admin_adapter_limits_get},
+    {"PATCH", "/admin/v1/limits/{}/{}", ADMIN, admin_adapter_limits_patch},
     {"GET", "/admin/v1/requests", LOOK, admin_requests_list},
     {"DELETE", "/admin/v1/requests/{}", ADMIN, admin_request_cancel},
     {"GET", "/admin/v1/stats", LOOK, admin_stats},

@@ -72,7 +72,7 @@ static err_code find_or_make(sqlite3 *db, struct publish_job *p, err *e)
     a->generation = 0;
     a->pinned = false;
     a->created_wall_us = p->v->created_wall_us;
-    sql_begin(&q, db, "INSERT INTO adapters VALUES(?,?,?,?,0,0,0,?)");
+    sql_begin(&q, db, "INSERT INTO adapters VALUES(?,?,?,?,0,0,0,?,0,0,0)");
     sql_int(&q, (int64_t)a->id);
     sql_int(&q, (int64_t)a->tenant_id);
     sql_text(&q, a->name);
@@ -305,6 +305,31 @@ err_code adapter_rows_set_meta(store *st, uint64_t adapter_id, const adapter_met
     return store_write(st, meta_row_set, &j, e);
 }
 
+struct limits_job {
+    uint64_t id;
+    const adapter_limits *l;
+};
+
+static err_code limits_row_set(sqlite3 *db, void *arg, err *e)
+{
+    const struct limits_job *j = arg;
+    sql q;
+    sql_begin(&q, db, "UPDATE adapters SET rpm=?, tpm=?, max_concurrent=? WHERE id=?");
+    sql_int(&q, j->l->requests_per_minute);
+    sql_int(&q, j->l->tokens_per_minute);
+    sql_int(&q, j->l->max_concurrent);
+    sql_int(&q, (int64_t)j->id);
+    return sql_done(&q, "limit the adapter", e);
+}
+
+err_code adapter_rows_set_limits(store *st, uint64_t adapter_id, const adapter_limits *l, err *e)
+{
+    struct limits_job j = {.id = adapter_id, .l = l};
+    if (l->requests_per_minute < 0 || l->tokens_per_minute < 0 || l->max_concurrent < 0)
+        return err_set(e, ERR_INPUT, "a limit is 0 (none) or more");
+    return store_write(st, limits_row_set, &j, e);
+}
+
 static err_code adapter_row_drain(sqlite3 *db, void *arg, err *e)
 {
     const struct change_job *c = arg;
@@ -404,7 +429,7 @@ static err_code load_adapters(sqlite3 *db, adapter_rows *out, err *e)
     bool short_of_memory = false;
     sql_begin(&q, db,
               "SELECT id, tenant_id, name, description, pinned, last_version, generation,"
-              " created_us FROM adapters ORDER BY id");
+              " created_us, rpm, tpm, max_concurrent FROM adapters ORDER BY id");
     while (sql_row(&q)) {
         a = push((void **)&out->adapter, &out->n_adapter, sizeof *a);
         if (a == NULL) {
@@ -419,6 +444,9 @@ static err_code load_adapters(sqlite3 *db, adapter_rows *out, err *e)
         a->last_version = (int)sql_col_int(&q, 5);
         a->generation = (uint64_t)sql_col_int(&q, 6);
         a->created_wall_us = sql_col_int(&q, 7);
+        a->limits.requests_per_minute = sql_col_int(&q, 8);
+        a->limits.tokens_per_minute = sql_col_int(&q, 9);
+        a->limits.max_concurrent = sql_col_int(&q, 10);
     }
     err_code code = sql_end(&q, "read the adapters", e);
     return short_of_memory ? err_set(e, ERR_NOMEM, "out of memory") : code;

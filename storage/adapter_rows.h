@@ -27,6 +27,10 @@ typedef enum {
 /* "ready", "failed", "draining", "deleted". */
 const char *adapter_state_name(adapter_state s);
 
+typedef struct adapter_limits { /* of all who use it together; 0: none */
+    int64_t requests_per_minute, tokens_per_minute, max_concurrent;
+} adapter_limits;
+
 typedef struct adapter_row { /* one name of one tenant */
     uint64_t id;
     uint64_t tenant_id;
@@ -36,6 +40,7 @@ typedef struct adapter_row { /* one name of one tenant */
     int last_version;    /* highest number ever given */
     uint64_t generation; /* raised by each change of an alias or version; the ETag */
     int64_t created_wall_us;
+    adapter_limits limits;
 } adapter_row;
 
 typedef struct version_row {
@@ -88,6 +93,8 @@ typedef struct adapter_meta_rows {
 } adapter_meta_rows;
 /* ERR_NOT_FOUND: a tenant to share with does not exist. */
 err_code adapter_rows_set_meta(store *st, uint64_t adapter_id, const adapter_meta_rows *m, err *e);
+/* ERR_INPUT on a negative one.  The generation stays: limits are the operator's. */
+err_code adapter_rows_set_limits(store *st, uint64_t adapter_id, const adapter_limits *l, err *e);
 /* All versions of a name at once: no new requests, across a restart too. */
 err_code adapter_rows_drain(store *st, uint64_t adapter_id, err *e);
 /* A ready version of this tenant whose config (part 0) or weights (part 1) have this SHA-256: *found, and

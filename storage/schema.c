@@ -97,6 +97,11 @@ static const char *const steps[STORE_SCHEMA_VERSION] = {
     /* 5: from where keys may be used */
     "ALTER TABLE tenants ADD COLUMN networks TEXT NOT NULL DEFAULT '';"
     "ALTER TABLE api_keys ADD COLUMN networks TEXT NOT NULL DEFAULT '';",
+
+    /* 6: limits of an adapter */
+    "ALTER TABLE adapters ADD COLUMN rpm INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE adapters ADD COLUMN tpm INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE adapters ADD COLUMN max_concurrent INTEGER NOT NULL DEFAULT 0;",
 };
 
 static err_code pragma_int(sqlite3 *db, const char *text, int64_t *out, err *e)

@@ -410,6 +410,19 @@ static int print_limits(const ctl *c, const cJSON *tree)
     return CTL_OK;
 }
 
+/* "TENANT" or "TENANT/ADAPTER" as the path of its limits. */
+static const char *limits_path(const char *which)
+{
+    static char path[2200];
+    char owner[256];
+    const char *slash = strchr(which, '/');
+    size_t n = slash ? (size_t)(slash - which) : strlen(which);
+    (void)snprintf(owner, sizeof(owner), "%.*s", (int)(n < 255 ? n : 255), which);
+    (void)snprintf(path, sizeof(path), "/admin/v1/limits/%s%s%s", ctl_seg(owner), slash ? "/" : "",
+                   slash ? ctl_seg(slash + 1) : "");
+    return path;
+}
+
 int ctl_limits_show(void *p)
 {
     ctl *c = p;
@@ -419,8 +432,7 @@ int ctl_limits_show(void *p)
         status = ctl_list(c, ADMIN_SIDE, "/admin/v1/limits", "id", &tree);
         if (!status) ctl_print_rows(c, all_limits_columns, tree);
     } else {
-        status = ctl_call(c, ADMIN_SIDE, "GET", NULL, &tree, "/admin/v1/limits/%s",
-                          ctl_seg(c->cli.arg[0]));
+        status = ctl_call(c, ADMIN_SIDE, "GET", NULL, &tree, "%s", limits_path(c->cli.arg[0]));
         if (!status) status = print_limits(c, tree);
     }
     cJSON_Delete(tree);
@@ -435,8 +447,7 @@ int ctl_limits_set(void *p)
         cJSON_Delete(body);
         return CTL_USAGE;
     }
-    int status = ctl_call(c, ADMIN_SIDE, "PATCH", body, &tree, "/admin/v1/limits/%s",
-                          ctl_seg(c->cli.arg[0]));
+    int status = ctl_call(c, ADMIN_SIDE, "PATCH", body, &tree, "%s", limits_path(c->cli.arg[0]));
     if (!status) status = print_limits(c, tree);
     cJSON_Delete(tree);
     return status;

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 
-from harness import Server, run
+from harness import DEMO, Server, demo_adapters, run
 
 CROWD = int(os.environ.get("LORAD_CROWD", "1000"))
 # Both clients and the server speak on this machine: room for all at once, and for the operator's look.
@@ -71,7 +71,11 @@ def connect_all():
 def asked(key, body):
     """(status, usage, seconds it took): of a plain request."""
     def one(client):
-        r = client.request(key, body)
+        if isinstance(key, str):
+            r = client.request(key, body)
+        else:  # (key, model) in turn
+            who, model = key[crowd.index(client) % len(key)]
+            r = client.request(who, {**body, "model": model})
         answer = json.loads(r.read())
         assert r.status in (200, 429), (r.status, answer)
         if r.status == 429:
@@ -122,6 +126,32 @@ def tokens_per_minute():
     assert left >= limit - used(got) - 1, (left, used(got))
 
 
+def adapter(name, **limits):
+    """Two keys of two tenants, and the shared adapter whose limits count both."""
+    owner, guest = server.tenant(name), server.tenant(f"{name}-guest")
+    server.upload(owner, "popular", DEMO / "adapters" / demo_adapters()[0])
+    r = server.call("PATCH", "/v1/adapters/popular", {"sharing": [f"{name}-guest"]}, key=owner)
+    assert r.status == 200, r
+    set_to = server.admin("PATCH", f"/limits/{name}/popular", limits)
+    assert all(set_to["limits"][k] == v for k, v in limits.items()), set_to
+    return (owner, "popular"), (guest, f"{name}/popular")
+
+
+def of_adapter(name):
+    return server.admin("GET", f"/limits/{name}/popular")["used"]
+
+
+def adapter_rates():
+    limit = 60
+    got, took = asked(adapter("ad-rpm", requests_per_minute=limit), BODY)
+    ok = sum(s == 200 for s, _ in got)
+    assert limit <= ok <= limit + limit / 60 * took + 1, (ok, took)
+    limit = 60 * (TOKENS + 1)
+    got, took = asked(adapter("ad-tpm", tokens_per_minute=limit), BODY)
+    assert limit <= used(got) <= limit + limit / 60 * took + TOKENS + 1, (used(got), took)
+    assert of_adapter("ad-tpm")["max_concurrent"] == 0
+
+
 def budgets():
     for kind in ("tokens_per_day", "tokens_per_month"):
         limit = 50 * (TOKENS + 1) + 3
@@ -134,12 +164,17 @@ def budgets():
 def concurrency():
     """By the ledger, a request holds its place at least from its first token to the time of its row."""
     limit = 5
-    for name, limits, more in (("conc", {"max_concurrent": limit}, {}), ("conc-key", {}, {"max_concurrent": limit})):
-        server.tenant(name, limits=limits)
-        got, _ = asked(server.key(name, **more), {**BODY, "max_tokens": 60})
+    for name, limits, more in (("conc", {"max_concurrent": limit}, {}), ("conc-key", {}, {"max_concurrent": limit}),
+                               ("conc-ad%", None, {"max_concurrent": limit})):
+        if limits is None:  # of an adapter: both tenants' requests together
+            key = adapter("conc-ad", **more)
+        else:
+            server.tenant(name, limits=limits)
+            key = server.key(name, **more)
+        got, _ = asked(key, {**BODY, "max_tokens": 60})
         db = sqlite3.connect(f"file:{server.dir / 'lorad.db'}?mode=ro", uri=True)
         rows = db.execute("SELECT started_us + (ttft_ms + 1) * 1000, ended_us FROM usage JOIN tenants ON "
-                          "tenants.id = tenant_id WHERE tenants.name = ? AND ttft_ms >= 0", [name]).fetchall()
+                          "tenants.id = tenant_id WHERE tenants.name LIKE ? AND ttft_ms >= 0", [name]).fetchall()
         db.close()
         assert len(rows) == sum(s == 200 for s, _ in got) >= limit
         edges = sorted(e for a, b in rows if a < b for e in ((a, 1), (b, -1)))
@@ -182,15 +217,18 @@ def queued():
 
 def nothing_stays_reserved():
     """A third are cut in mid-stream, a third are wrong, a third are whole."""
-    key = server.tenant("leaks", limits={"max_concurrent": CROWD, "tokens_per_day": 10**7})
+    limited = adapter("leaks", max_concurrent=CROWD)
+    server.admin("PATCH", "/limits/leaks", {"max_concurrent": CROWD, "tokens_per_day": 10**7})
+    key, model = limited[0]
+    plain = {**BODY, "model": model}
 
     def one(client):
         i = crowd.index(client)
         if i % 3 == 1:
-            r = client.request(key, {**BODY, "temperature": -1})
+            r = client.request(key, {**plain, "temperature": -1})
             r.read()
             return r.status
-        r = client.request(key, {**BODY, "stream": True, "max_tokens": 200})
+        r = client.request(key, {**plain, "stream": True, "max_tokens": 200})
         if i % 3 == 0:
             r.readline()
             client.c.sock.shutdown(socket.SHUT_RDWR)
@@ -209,15 +247,17 @@ def nothing_stays_reserved():
         assert time.monotonic() < end, whoami(key)
         time.sleep(0.05)
     assert 10**7 - whoami(key)["tokens_per_day"]["remaining"] == billed(key)
+    assert of_adapter("leaks")["max_concurrent"] == 0, of_adapter("leaks")
 
 
 def nothing_stays_reserved_after_a_kill():
-    key = server.tenant("kill", limits={"max_concurrent": CROWD, "tokens_per_day": 10**7})
+    (key, model), _ = adapter("kill", max_concurrent=CROWD)
+    server.admin("PATCH", "/limits/kill", {"max_concurrent": CROWD, "tokens_per_day": 10**7})
     n = min(CROWD, 300)
     first = threading.Semaphore(0)
 
     def one(client):
-        r = client.request(key, {**BODY, "stream": True, "max_tokens": 900})
+        r = client.request(key, {**BODY, "model": model, "stream": True, "max_tokens": 900})
         first.release()
         tokens = 0
         try:
@@ -241,7 +281,9 @@ def nothing_stays_reserved_after_a_kill():
     assert left["concurrent_requests"]["remaining"] == CROWD, left
     spent = 10**7 - left["tokens_per_day"]["remaining"]
     assert spent == billed(key) and received <= spent <= n * 901, (received, spent, billed(key))
-    assert server.call("POST", "/v1/completions", BODY, key=key).status == 200
+    kept = server.admin("GET", "/limits/kill/popular")
+    assert kept["limits"]["max_concurrent"] == CROWD and kept["used"]["max_concurrent"] == 0, kept
+    assert server.call("POST", "/v1/completions", {**BODY, "model": model}, key=key).status == 200
 
 
 tls = None
@@ -252,5 +294,5 @@ with server:
     crowd = [Client() for _ in range(CROWD)]
     for each in crowd:
         each.start()
-    run([connect_all, requests_per_minute, tokens_per_minute, budgets, concurrency, queued,
+    run([connect_all, requests_per_minute, tokens_per_minute, adapter_rates, budgets, concurrency, queued,
          nothing_stays_reserved, nothing_stays_reserved_after_a_kill])

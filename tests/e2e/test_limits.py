@@ -3,15 +3,15 @@ import json
 import threading
 import time
 
-from harness import Server, run
+from harness import DEMO, Server, demo_adapters, run
 
 # One seat and one slow thread, so that requests do wait.
 server = Server(settings={"engine.threads": 1, "engine.isa": "portable", "engine.max_seqs": 1})
 
 
-def ask(key, n=1, max_tokens=8):
+def ask(key, n=1, max_tokens=8, model="base"):
     return server.call("POST", "/v1/completions",
-                       {"model": "base", "prompt": "The", "max_tokens": max_tokens, "n": n,
+                       {"model": model, "prompt": "The", "max_tokens": max_tokens, "n": n,
                         "ignore_eos": True}, key=key)
 
 
@@ -39,15 +39,15 @@ class Held:
     def __enter__(self):
         self.c = server.connect()
         self.c.request("POST", "/v1/completions", json.dumps(
-            {"model": "base", "prompt": "The", "max_tokens": 900, "n": 8, "ignore_eos": True,
+            {"model": self.model, "prompt": "The", "max_tokens": 900, "n": 8, "ignore_eos": True,
              "stream": True}),
             {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"})
         self.r = self.c.getresponse()
         assert self.r.status == 200 and self.r.readline().startswith(b"data: ")
         return self
 
-    def __init__(self, key):
-        self.key = key
+    def __init__(self, key, model="base"):
+        self.key, self.model = key, model
 
     def __exit__(self, *exc):
         self.c.sock.close()
@@ -110,6 +110,34 @@ def rates_and_budgets():
     refused(ask(key, max_tokens=100), "tokens per day", "insufficient_quota", "insufficient_quota")
 
 
+def an_adapters_own():
+    key = server.tenant("owner", limits={"requests_per_minute": 100})
+    server.upload(key, "small", DEMO / "adapters" / demo_adapters()[0])
+    shown = server.call("GET", "/v1/adapters/small", key=key).json
+    assert shown["limits"] == {"requests_per_minute": 0, "tokens_per_minute": 0, "max_concurrent": 0}
+    set_to = server.admin("PATCH", "/limits/owner/small", {"requests_per_minute": 2})
+    assert set_to["limits"]["requests_per_minute"] == 2 and set_to["adapter"] == "small"
+    assert server.call("GET", "/v1/adapters/small", key=key).json["limits"]["requests_per_minute"] == 2
+    assert [ask(key, model=m).status for m in ("small", "small@1")] == [200, 200]
+    r = ask(key, model="small")
+    refused(r, "adapter's limit of 2 requests per minute")
+    assert r.headers["x-ratelimit-limit-requests"] == "2" and r.headers["x-ratelimit-remaining-requests"] == "0"
+    assert ask(key).status == 200  # the base is another matter
+    assert server.admin("GET", "/limits/owner")["used"]["requests_per_minute"] == 3  # a refused one took nothing
+    server.admin("PATCH", "/limits/owner/small", {"requests_per_minute": 0, "max_concurrent": 1})
+    with Held(key, "small"):
+        assert server.admin("GET", "/limits/owner/small")["used"] == {"max_concurrent": 1}
+        refused(ask(key, model="small"), "adapter's limit of 1 concurrent requests")
+    wait_until(lambda: server.admin("GET", "/limits/owner/small")["used"]["max_concurrent"] == 0)
+    server.upload(key, "small", DEMO / "adapters" / demo_adapters()[1])  # a new version keeps the name's limits
+    assert server.admin("GET", "/limits/owner/small")["limits"]["max_concurrent"] == 1
+    for body in ({"tokens_per_day": 1}, {"max_concurrent": -1}, {"max_concurrent": "x"}, []):
+        server.admin("PATCH", "/limits/owner/small", body, expect=(400,))
+    server.admin("PATCH", "/limits/owner/none", {"max_concurrent": 1}, expect=(404,))
+    server.admin("PATCH", "/limits/nobody/small", {"max_concurrent": 1}, expect=(404,))
+    assert any(a["action"] == "adapter.limits" for a in server.admin("GET", "/audit")["data"])
+
+
 def nothing_is_left():
     wait_until(lambda: server.metrics()["lorad_requests_waiting"] == 0)
     m = server.metrics()
@@ -117,4 +145,4 @@ def nothing_is_left():
 
 
 with server:
-    run([the_queue_of_a_tenant, concurrent_requests, rates_and_budgets, nothing_is_left])
+    run([the_queue_of_a_tenant, concurrent_requests, rates_and_budgets, an_adapters_own, nothing_is_left])

@@ -20,7 +20,7 @@ import termios
 import threading
 import time
 
-from harness import BUILD, DEMO, ROOT, Server, free_port, run
+from harness import BUILD, DEMO, ROOT, Server, demo_adapters, free_port, run
 
 LORACTL = BUILD / "loractl"
 ADAPTER = DEMO / "adapters" / "pirate"
@@ -226,6 +226,10 @@ def test_tenants_and_limits():
     shown = parsed("limits", "show", "acme")
     assert shown["limits"]["max_concurrent"] == 7 and shown["limits"]["tokens_per_day"] == 0
     assert "max_concurrent" in ctl("limits", "show", "acme") and "acme" in ctl("limits", "show")
+    server.upload(key, "limited", DEMO / "adapters" / demo_adapters()[0])
+    assert parsed("limits", "set", "acme/limited", "tokens-per-minute=1M")["limits"]["tokens_per_minute"] == 1000000
+    assert "1000000" in ctl("limits", "show", "acme/limited", "-o", "csv"), ctl("limits", "show", "acme/limited", "-o", "csv")
+    ctl("limits", "set", "acme/limited", "tokens_per_day=3", expect=1)
     ctl("limits", "set", "acme", "wishes=3", expect=1)
     assert "wishes" in ctl.errors
     ctl("tenant", "show", "no-such", expect=1)

@@ -11,12 +11,14 @@
 static limits *all;
 static key_info key;
 static tenant who;
+static limits_adapter *adapter; /* NULL: the base */
 
 static void setup(void)
 {
     all = limits_create(NULL);
     key = (key_info){.id = 7};
     who = (tenant){.id = 3};
+    adapter = NULL;
 }
 
 static void teardown(void)
@@ -26,7 +28,7 @@ static void teardown(void)
 
 static bool take(int64_t tokens, limits_ticket *t, limits_refusal *w)
 {
-    return limits_reserve(all, &key, &who, tokens, t, w);
+    return limits_reserve(all, &key, &who, adapter, tokens, t, w);
 }
 
 START_TEST(no_limit_refuses_nothing)
@@ -91,7 +93,7 @@ START_TEST(queued_requests)
     ck_assert_str_eq(w.code, "rate_limit_exceeded");
     ck_assert_str_eq(w.msg, "The tenant's limit of 2 queued requests is reached.");
     ck_assert_int_gt(w.retry_ms, 0);
-    limits_look(all, &key, &who, &v);
+    limits_look(all, &key, &who, adapter, &v);
     ck_assert_int_eq(v.queued, 2);
     ck_assert_int_eq(v.queued_limit, 2);
     ck_assert_int_eq(v.running, 2); /* a refused request took nothing */
@@ -109,7 +111,7 @@ START_TEST(queued_requests)
     who.limits.max_queued = 0;
     limits_settle(all, &t[2], 0);
     limits_settle(all, &t[3], 0);
-    limits_look(all, &key, &who, &v);
+    limits_look(all, &key, &who, adapter, &v);
     ck_assert_int_eq(v.queued, 0);
     ck_assert_int_eq(v.queued_limit, -1);
 }
@@ -138,10 +140,66 @@ START_TEST(budgets_are_not_worth_retrying)
     ck_assert_str_eq(w.code, "insufficient_quota");
     ck_assert_int_eq(w.retry_ms, -1);
     limits_view v;
-    limits_look(all, &key, &who, &v);
+    limits_look(all, &key, &who, adapter, &v);
     ck_assert_int_eq(v.day_used, 8);
     ck_assert_int_eq(v.day_limit, 10);
     ck_assert_int_eq(v.tokens_limit, -1);
+}
+END_TEST
+
+/* An adapter's limits hold for all tenants together, beside their own. */
+START_TEST(adapters_have_limits_of_their_own)
+{
+    limits_adapter popular = {.id = 3, .limits = {.max_concurrent = 2}}, other = {.id = 5};
+    limits_ticket t[4];
+    limits_refusal w;
+    limits_view v;
+    adapter = &popular; /* with the tenant's id: accounts of two kinds are two */
+    ck_assert(take(10, &t[0], &w));
+    who.id = 4;
+    ck_assert(take(10, &t[1], &w));
+    ck_assert(!take(10, &t[2], &w));
+    ck_assert_str_eq(w.msg, "The adapter's limit of 2 concurrent requests is reached.");
+    limits_look_adapter(all, &popular, &v);
+    ck_assert_int_eq(v.running, 2);
+    ck_assert_int_eq(v.concurrent_limit, 2);
+    limits_look(all, &key, &who, adapter, &v);
+    ck_assert_int_eq(v.running, 1); /* this tenant's */
+    ck_assert_int_eq(v.concurrent_limit, 2);
+    adapter = &other;
+    ck_assert(take(10, &t[2], &w));
+    ck_assert_uint_eq(t[2].adapter_id, 0);
+    adapter = NULL;
+    ck_assert(take(10, &t[3], &w));
+    limits_settle(all, &t[0], 0);
+    limits_settle(all, &t[0], 0);
+    limits_settle(all, &t[2], 0);
+    limits_settle(all, &t[3], 0);
+    adapter = &popular;
+    ck_assert(take(10, &t[2], &w) && !take(10, &t[3], &w));
+    limits_settle(all, &t[1], 0);
+    limits_settle(all, &t[2], 0);
+
+    popular.limits = (adapter_limits){.tokens_per_minute = 100, .requests_per_minute = 3};
+    ck_assert(take(80, &t[0], &w) && !take(80, &t[1], &w));
+    ck_assert_ptr_nonnull(strstr(w.msg, "adapter's limit of 100 tokens per minute"));
+    limits_settle(all, &t[0], 10);
+    ck_assert(take(90, &t[1], &w));
+    limits_settle(all, &t[1], 0);
+    ck_assert(take(1, &t[1], &w) && !take(1, &t[2], &w));
+    ck_assert_ptr_nonnull(strstr(w.msg, "adapter's limit of 3 requests per minute"));
+    limits_look(all, &key, &who, adapter, &v);
+    ck_assert_int_eq(v.requests_limit, 3);
+    ck_assert_int_eq(v.requests_left, 0);
+    ck_assert_int_eq(v.tokens_limit, 100);
+    who.limits.requests_per_minute = 1000; /* the fuller one is not shown */
+    limits_look(all, &key, &who, adapter, &v);
+    ck_assert_int_eq(v.requests_limit, 3);
+    popular.limits =
+        (adapter_limits){0}; /* lifted while one is held: it is given back all the same */
+    limits_settle(all, &t[1], 0);
+    popular.limits.max_concurrent = 1;
+    ck_assert(take(1, &t[0], &w));
 }
 END_TEST
 
@@ -153,12 +211,28 @@ static void *hammer(void *arg)
     for (int i = 0; i < 2000; i++) {
         limits_ticket t;
         limits_refusal w;
-        if (!limits_reserve(all, &key, &who, 10, &t, &w)) continue;
+        if (!limits_reserve(all, &key, &who, adapter, 10, &t, &w)) continue;
         atomic_fetch_add(&admitted, 10);
         limits_settle(all, &t, 10);
     }
     return NULL;
 }
+
+START_TEST(threads_can_not_slip_through_an_adapter)
+{
+    pthread_t th[8];
+    limits_adapter a = {.id = 9, .limits = {.requests_per_minute = 100}};
+    limits_view v;
+    adapter = &a;
+    atomic_store(&admitted, 0);
+    for (int i = 0; i < 8; i++) ck_assert_int_eq(pthread_create(&th[i], NULL, hammer, NULL), 0);
+    for (int i = 0; i < 8; i++) ck_assert_int_eq(pthread_join(th[i], NULL), 0);
+    limits_look_adapter(all, &a, &v);
+    ck_assert_int_ge(atomic_load(&admitted) / 10, 100);
+    ck_assert_int_le(atomic_load(&admitted) / 10, 200); /* what a minute more would give */
+    ck_assert_int_eq(v.running, 0);
+}
+END_TEST
 
 START_TEST(threads_can_not_slip_through_together)
 {
@@ -169,7 +243,7 @@ START_TEST(threads_can_not_slip_through_together)
     for (int i = 0; i < 8; i++) ck_assert_int_eq(pthread_join(th[i], NULL), 0);
     ck_assert_int_eq(atomic_load(&admitted), 1000);
     limits_view v;
-    limits_look(all, &key, &who, &v);
+    limits_look(all, &key, &who, adapter, &v);
     ck_assert_int_eq(v.running, 0);
     ck_assert_int_eq(v.day_used, 1000);
 }
@@ -187,6 +261,8 @@ int main(void)
     tcase_add_test(tc, queued_requests);
     tcase_add_test(tc, queues_are_per_tenant);
     tcase_add_test(tc, budgets_are_not_worth_retrying);
+    tcase_add_test(tc, adapters_have_limits_of_their_own);
+    tcase_add_test(tc, threads_can_not_slip_through_an_adapter);
     tcase_add_test(tc, threads_can_not_slip_through_together);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
