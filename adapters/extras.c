@@ -33,10 +33,16 @@ static uint64_t table_bytes(const adapter_layout *al, const model_config *base, 
     const adapter_tensor *t = &al->pair[slot].table;
     if (!t->present) return 0;
     if (slot == peft_embed_slot(base->n_layer)) return adapter_padded(t->bytes);
-    /* A packed weight: whole panels, and F16 as F32. */
+    /* A packed weight: whole panels, and F16 as F32; some backends have it in the base's type. */
     uint64_t rows = ((uint64_t)base->n_vocab + 31) / 32 * 32,
              cols = ((uint64_t)base->dim + 31) / 32 * 32;
-    return rows * cols * (t->type == DT_BF16 ? 2 : 4);
+    return rows * cols * (t->type == DT_BF16 && base->head_type == DT_BF16 ? 2 : 4);
+}
+
+static uint64_t pair_bytes(const backend *be, dtype type, int rank, int d_in, int d_out)
+{
+    return adapter_padded(be_lora_a_bytes(be, type, rank, d_in)) +
+           adapter_padded(be_lora_b_bytes(be, type, rank, d_out));
 }
 
 /* In the slab; an own output layer is beside it. */
@@ -51,8 +57,12 @@ static uint64_t slab_bytes(const adapter_layout *al, const model_config *base, c
         int d_out, d_in;
         dtype type = pack_type(al, base, slot);
         peft_slot_shape(base, slot, &d_out, &d_in);
-        sum += adapter_padded(be_lora_a_bytes(be, type, pl->rank, d_in)) +
-               adapter_padded(be_lora_b_bytes(be, type, pl->rank, d_out));
+        uint64_t pair = pair_bytes(be, type, pl->rank, d_in, d_out);
+        if (slot == peft_head_slot(base->n_layer)) { /* beside its own table, or the base's type */
+            uint64_t other = pair_bytes(be, base->head_type, pl->rank, d_in, d_out);
+            if (other > pair) pair = other;
+        }
+        sum += pair;
     }
     return sum + table_bytes(al, base, peft_embed_slot(base->n_layer));
 }
@@ -217,15 +227,15 @@ static err_code make_slot(maker *mk, size_t slot, const weight *w, lora_mat *m, 
     return err_context(e, "%s", name);
 }
 
-/* A and B of lm_head or embed_tokens. */
-static err_code pack_outside(maker *mk, size_t slot, lora_mat *m, err *e)
+/* A and B of lm_head or embed_tokens, beside `own`, which the backend may have in another type than its file. */
+static err_code pack_outside(maker *mk, size_t slot, const weight *own, lora_mat *m, err *e)
 {
     const peft_layer *pl = &mk->al->peft.layer[slot];
     if (!pl->wrapped) return ERR_NONE;
     void *spare[2] = {NULL, NULL};
     lora_pair lp;
     int d_out, d_in;
-    dtype type = pack_type(mk->al, mk->shape, slot);
+    dtype type = own ? be_weight_type(own) : pack_type(mk->al, mk->shape, slot);
     peft_slot_shape(mk->shape, slot, &d_out, &d_in);
     void *a = take(mk, be_lora_a_bytes(mk->be, type, pl->rank, d_in));
     void *b = take(mk, be_lora_b_bytes(mk->be, type, pl->rank, d_out));
@@ -266,7 +276,7 @@ static err_code make_head(maker *mk, adapter_extras *out, err *e)
         if (code != ERR_NONE) return code;
         out->head->w = out->own_head;
     }
-    err_code code = pack_outside(mk, slot, &out->head->mat, e);
+    err_code code = pack_outside(mk, slot, out->own_head, &out->head->mat, e);
     const weight *w = out->own_head != NULL ? out->own_head : model_head_weight(mk->base);
     return code != ERR_NONE ? code : make_slot(mk, slot, w, &out->head->mat, e);
 }
@@ -286,7 +296,7 @@ static err_code make_embed(maker *mk, adapter_extras *out, err *e)
         out->embed->table = to;
         out->embed->table_type = (int)t->type;
     }
-    err_code code = pack_outside(mk, slot, &out->embed->mat, e);
+    err_code code = pack_outside(mk, slot, NULL, &out->embed->mat, e);
     return code != ERR_NONE ? code : make_slot(mk, slot, NULL, &out->embed->mat, e);
 }
 

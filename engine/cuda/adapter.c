@@ -121,6 +121,23 @@ static float rounded(float f, dtype base)
     return base == DT_F16 ? f16_to_f32(f16_from_f32(f)) : f;
 }
 
+err_code cuda_convert(void **out, dtype to, const void *src, dtype from, size_t n, err *e)
+{
+    size_t size = dtype_bytes(to);
+    char *p = malloc(n * size);
+    if (!p) return err_set(e, ERR_NOMEM, "no memory for a matrix in another type");
+    for (size_t i = 0; i < n; i++) {
+        float was = value_at(src, from, i), f = rounded(was, to);
+        uint16_t h = to == DT_BF16 ? bf16_from_f32(f) : f16_from_f32(f);
+        memcpy(p + i * size, to == DT_F32 ? (const void *)&f : (const void *)&h, size);
+        if (!isfinite(was) || isfinite(f)) continue;
+        free(p);
+        return err_set(e, ERR_INPUT, "a value of %g is too large for the base's type", (double)was);
+    }
+    *out = p;
+    return ERR_NONE;
+}
+
 static err_code gain_of(const float *row, const float *a, const lora_pair *pair, size_t i, int cols,
                         dtype base, float *sum, float magnitude, float *gain, err *e)
 {

@@ -194,6 +194,7 @@ typedef struct cuda_state {
     struct cpu_pool *pool; /* of the host, for be_parallel() */
     int max_rows, max_seqs, max_context;
     dtype arith; /* of the layers' matrices */
+    dtype head_type;
     int n_vocab, dim, ffn;
     const void *shared_table; /* the input table that is the head's matrix */
 
@@ -291,6 +292,10 @@ static inline int cuda_embed_mat(const cuda_state *cu)
 {
     return cu->n_layer * PROJ_COUNT + 1;
 }
+
+/* `n` values of another type, rounded to nearest, in memory that the caller frees; ERR_INPUT where one becomes
+ * infinite. */
+err_code cuda_convert(void **out, dtype to, const void *src, dtype from, size_t n, err *e);
 
 /* What the LoRA kernels have in common for the rows of a step. */
 sgmv_args cuda_sgmv(const cuda_state *cu, const cuda_lists *l, dtype type, const void *x, int d_in);

@@ -45,15 +45,21 @@ err_code cuda_weight_create(backend *be, weight **out, const void *src, dtype ty
     return weight_make(be, out, src, type, rows, cols, true, e);
 }
 
-/* An adapter's own output layer: of the base's shape and type, whose products are known. */
+/* An adapter's own output layer, in the type of the base's, whose products are known. */
 err_code cuda_lora_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
                                  int cols, err *e)
 {
-    if (!blas_plan_find(&cuda_of(be)->blas, type, rows, cols)) {
-        return err_set(e, ERR_UNSUPPORTED,
-                       "an lm_head of another type than the base's (CUDA backend)");
+    cuda_state *cu = cuda_of(be);
+    if (!blas_plan_find(&cu->blas, cu->head_type, rows, cols)) {
+        return err_set(e, ERR_UNSUPPORTED, "an lm_head of %d x %d beside another base's", rows,
+                       cols);
     }
-    return weight_make(be, out, src, type, rows, cols, false, e);
+    if (type == cu->head_type) return weight_make(be, out, src, type, rows, cols, false, e);
+    void *as = NULL;
+    err_code rc = cuda_convert(&as, cu->head_type, src, type, (size_t)rows * (size_t)cols, e);
+    if (!rc) rc = weight_make(be, out, as, cu->head_type, rows, cols, false, e);
+    free(as);
+    return rc;
 }
 
 void cuda_weight_destroy(backend *be, weight *w)
@@ -157,7 +163,8 @@ err_code cuda_prepare(backend *be, const weight *const *w, int n, err *e)
 {
     cuda_state *cu = cuda_of(be);
     const weight *first = w[0];
-    cu->arith = first->type; /* the head comes before the layers */
+    if (cu->blas.n_plan == 0) cu->head_type = first->type; /* the head comes before the layers */
+    cu->arith = first->type;
     if (first->cols % 8 != 0) {
         return err_set(e, ERR_UNSUPPORTED,
                        "layers of %d values: the CUDA backend takes multiples of 8", first->cols);

@@ -6,6 +6,8 @@
  *   - log-probabilities within 1e-4 (3e-2 for a BF16 base) of PEFT's, the same greedy tokens;
  *   - all kinds of a base, and rows of the bare base, in one mixed batch: bit for bit the same;
  *   - with A and B in int8 (adapters.host_int8): within INT8_WORST of PEFT's, INT8_MEAN on average.
+ *
+ * CONFORM_CUDA: the same on the CUDA backend, CONFORM_EMULATED with fewer cases on an emulated device.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -20,13 +22,35 @@
 #include "tests/engine/golden.h"
 #include "tests/engine/plain_backend.h"
 #include "tests/storage/tmpdir.h"
+#ifdef CONFORM_EMULATED
+#    include "tests/emu/cuda_rt/emu_rt.h"
+#endif
 
 /* CHUNK: so small that most matrices are cut in pieces. */
-enum { KINDS_MAX = 40, MAX_ROWS = 128, N_PAGES = 400, N_CASE = 3, CHUNK = 8192 };
+enum {
+    KINDS_MAX = 40,
+    MAX_ROWS = 128,
+    N_PAGES = 400,
+    N_CASE = 3,
+    CHUNK = 8192,
+    BUDGET = 256 << 20
+};
 
 static const double INT8_WORST = 0.06, INT8_MEAN = 4e-3;
+#ifdef CONFORM_EMULATED
+static const char *const bases[] = {"llama-bf16", "qwen2-f32"};
+enum { CASES_RUN = 1 };
+#else
 static const char *const bases[] = {"llama-f32", "llama-bf16", "qwen2-f32"};
+enum { CASES_RUN = N_CASE };
+#endif
+#ifdef CONFORM_CUDA
+static const char *const isas[] = {"cuda"};
+enum { ISA_LEAST = 1 };
+#else
 static const char *const isas[] = {"plain", "portable", "avx2", "avx512", "avx512bf16", "amx"};
+enum { ISA_LEAST = 2 }; /* plain and portable run everywhere */
+#endif
 
 typedef struct kind {
     char name[64];
@@ -50,9 +74,19 @@ static int n_kind;
 
 static bool open_backend(const char *isa)
 {
-    backend_config cfg = {.n_threads = 1, .isa = isa};
-    bool plain = strcmp(isa, "plain") == 0;
-    if (be_open(&be, plain ? &backend_plain : &backend_cpu, &cfg, &e) == ERR_NONE) return true;
+    backend_config cfg = {.n_threads = 1,
+                          .isa = isa,
+                          .max_rows = MAX_ROWS,
+                          .max_seqs = KINDS_MAX + 2,
+                          .max_context = 512};
+    const backend_ops *ops = strcmp(isa, "plain") == 0 ? &backend_plain : &backend_cpu;
+#ifdef CONFORM_CUDA
+    ops = &backend_cuda;
+#endif
+#ifdef CONFORM_EMULATED
+    emu_rt_device(1, (size_t)BUDGET + ((size_t)192 << 20));
+#endif
+    if (be_open(&be, ops, &cfg, &e) == ERR_NONE) return true;
     ck_assert_msg(e.code == ERR_UNSUPPORTED, "%s: %s", isa, e.msg);
     return false;
 }
@@ -107,7 +141,7 @@ static void rig_open(const char *base, bool int8)
     ck_assert_msg(model_load(&m, path, be, MAX_ROWS, MAX_ROWS, &e) == ERR_NONE, "%s", e.msg);
     attn_shape shape = model_attn_shape(m);
     ck_assert_int_eq(be_kv_create(be, &kv, &shape, N_PAGES, &e), ERR_NONE);
-    residency_config cfg = {.budget_bytes = 256 << 20, .chunk_bytes = CHUNK, .weights = m};
+    residency_config cfg = {.budget_bytes = BUDGET, .chunk_bytes = CHUNK, .weights = m};
     cfg.host_int8 = int8;
     cfg.host_bytes = int8 ? 256 << 20 : 0;
     ck_assert_int_eq(residency_create(&rs, &cfg, be, model_get_config(m), reg, &e), ERR_NONE);
@@ -202,7 +236,7 @@ static double check_alone(const char *base, const char *isa, double bound)
     double worst = 0;
     char what[200];
     for (int i = 0; i < n_kind; i++)
-        for (int k = 0; k < N_CASE; k++) {
+        for (int k = 0; k < CASES_RUN; k++) {
             const golden_case *c = &kinds[i].g->c[k];
             run u = {.c = c, .view = kinds[i].view, .logits = logits_alloc()};
             u.n_now = case_rows(c);
@@ -223,7 +257,7 @@ static void check_mixed(const char *base, const char *isa)
     float *plain = logits_alloc();
     char what[200];
     unsigned seed = 7;
-    for (int k = 0; k < N_CASE; k++) {
+    for (int k = 0; k < CASES_RUN; k++) {
         const golden_case *first = &kinds[0].g->c[k];
         run alone = {.c = first, .logits = logits_alloc(), .n_now = case_rows(first)};
         step_runs(&alone, 1);
@@ -277,7 +311,7 @@ START_TEST(test_as_peft)
         rig_close();
         ran++;
     }
-    ck_assert_int_ge(ran, 2); /* plain and portable run everywhere */
+    ck_assert_int_ge(ran, ISA_LEAST);
 }
 END_TEST
 
@@ -287,7 +321,7 @@ static void measure_int8(double *worst, double *mean, int *other, int *n_greedy)
     double sum = 0;
     long n = 0;
     for (int i = 0; i < n_kind; i++)
-        for (int k = 0; k < N_CASE; k++) {
+        for (int k = 0; k < CASES_RUN; k++) {
             const golden *g = kinds[i].g;
             const golden_case *c = &g->c[k];
             run u = {.c = c, .view = kinds[i].view, .logits = logits_alloc()};
@@ -316,7 +350,7 @@ START_TEST(test_int8)
     const char *base = bases[_i];
     double worst = 0, mean = 0;
     int other = 0, n_greedy = 0;
-    ck_assert(open_backend("portable"));
+    ck_assert(open_backend(ISA_LEAST > 1 ? "portable" : isas[0]));
     rig_open(base, true);
     measure_int8(&worst, &mean, &other, &n_greedy);
     printf("%-11s int8: log-prob difference at most %.2e, %.2e on average; %d of %d greedy tokens "
