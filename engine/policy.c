@@ -6,10 +6,17 @@
 
 enum {
     LOOK_AHEAD = 64, /* prompts whose deadlines decide about the pace */
+    LEAST_KEPT =
+        1, /* rows by which a prompt goes on in any step, where deadlines see to the rest */
+    LEAST_LOOSE = 16, /* where they do not: also, a model is corrected by what it sees */
 };
 
-/* What prompts may add to a step of decode rows, as long as no first token is in danger. */
-static const double gentle = 0.25;
+/* What prompts may add to a step of decode rows, as long as no first token needs more. */
+static const double gentle = 0.2;
+
+/* More than that they get in proportion to what their deadlines ask, and so much of it: later
+ * arrivals ask too. */
+static const double haste = 1.5;
 
 /* Of its target, what a first token should leave over: steps do not take what was predicted. */
 static const double reserve = 0.4;
@@ -100,31 +107,39 @@ static bool is_decode(const policy_request *r)
     return r->running && r->left == 1;
 }
 
-/* At the gentle pace prompts get gentle / (1 + gentle) of the time: would that be too late for one? */
-static bool is_pressing(const policy_request *rq, const policy_entry *plan, int n_plan,
-                        const cost_model *cost, int64_t now_us)
+/* What prompts must add to each step, over the decode rows' time, so that nobody's first token is late:
+ * at a stretch of g they get g / (1 + g) of the time.  INFINITY: one would be late even alone.  *kept: none
+ * would, none is, and all have a deadline, so the need grows with the time that they wait. */
+static double stretch_needed(const policy_request *rq, const policy_entry *plan, int n_plan,
+                             const cost_model *cost, int64_t now_us, bool *kept)
 {
     const cost_work none = {0};
-    double constant = cost_predict(cost, &none), ahead = 0;
+    double constant = cost_predict(cost, &none), ahead = 0, most = 0;
+    *kept = true;
     for (int i = 0, seen = 0; i < n_plan && seen < LOOK_AHEAD; i++) {
         const policy_request *r = &rq[plan[i].request];
         if (is_decode(r)) continue;
         seen++;
         cost_work w = cost_with_chunk(&none, r->left, r->context, r->rank);
         ahead += cost_predict(cost, &w) - constant;
-        if (!r->deadline_us || r->deadline_us < now_us) continue; /* what is missed is no hurry */
+        if (!r->deadline_us || r->deadline_us < now_us) { /* what is missed is no hurry */
+            *kept = false;
+            continue;
+        }
         double left = (double)(r->deadline_us - now_us);
         left -= reserve * (double)(r->deadline_us - r->arrived_us);
-        if (left < ahead * (1 + gentle) / gentle) return true;
+        most = fmax(most, left > ahead ? ahead / (left - ahead) : INFINITY);
     }
-    return false;
+    if (isinf(most)) *kept = false;
+    return most;
 }
 
 double policy_budget_us(const policy_request *rq, const policy_entry *plan, int n_plan,
-                        const cost_model *cost, int64_t now_us)
+                        const cost_model *cost, int64_t now_us, int *least)
 {
     cost_work w = {0};
     double slack = INFINITY;
+    *least = LEAST_LOOSE;
     for (int i = 0; i < n_plan; i++) {
         const policy_request *r = &rq[plan[i].request];
         if (!is_decode(r)) break; /* decode rows stand first */
@@ -135,9 +150,12 @@ double policy_budget_us(const policy_request *rq, const policy_entry *plan, int 
     }
     if (w.decode == 0 || cost->n < COST_LEARNING) return INFINITY;
     double base = cost_predict(cost, &w), pace = base * (1 + gentle);
+    bool kept;
+    double needed = stretch_needed(rq, plan, n_plan, cost, now_us, &kept);
+    if (kept) *least = LEAST_KEPT;
     if (slack <= base) return pace; /* the target is missed without any prompt */
-    if (is_pressing(rq, plan, n_plan, cost, now_us)) return fmax(spend * slack, pace);
-    return fmin(slack, pace);
+    if (needed <= gentle) return fmin(slack, pace);
+    return fmax(pace, fmin(spend * slack, base * (1 + haste * needed)));
 }
 
 bool policy_is_weaker(const policy_request *a, const policy_request *b, const policy_limits *lim,

@@ -9,8 +9,8 @@
  *     2. prefill chunks fill the rows that are left: what is begun before what waits, unless the
  *        latter is of a more urgent class (raised by waiting); those that wait as they were given.
  * policy_budget_us() says how long the step may take: prompts are cut so that the streams beside them
- * keep their pace (Sarathi-Serve), and more so than their targets ask as long as no first token is
- * in danger.
+ * keep their pace (Sarathi-Serve), and more so than their targets ask: a step is stretched by a fifth, or
+ * by what the deadlines of the prompts ask, whichever is more.
  *
  * Threads: any thread.
  */
@@ -53,9 +53,9 @@ int policy_plan(const policy_request *rq, int n, const policy_limits *lim, int64
                 policy_entry *out, int *order);
 
 /* Microseconds that the step of this plan may take; INFINITY: nobody's next token is waited for, or
- * nothing is known about what steps cost. */
+ * nothing is known about what steps cost.  `least`: tokens by which the first prompt goes on all the same. */
 double policy_budget_us(const policy_request *rq, const policy_entry *plan, int n_plan,
-                        const cost_model *cost, int64_t now_us);
+                        const cost_model *cost, int64_t now_us, int *least);
 
 /* Whether `a` must give way to `b`: its class, raised by waiting, is lower, and `b` has no deadline or
  * one that is near: until then a seat will come free by itself, and nothing is computed twice.  At any

@@ -76,6 +76,7 @@ struct sched {
     cost_model cost;
     cost_work load;   /* of the step under construction */
     double budget_us; /* INFINITY: no bound */
+    int least_chunk;  /* of the first prompt, whatever the budget */
 
     /* the step under construction */
     step step;

@@ -11,7 +11,8 @@
 #include "engine/sched_inside.h"
 
 enum {
-    LEAST_CHUNK = 16, /* a prompt goes on by so many tokens even in a step without budget */
+    LEAST_SEAT =
+        16, /* beside another prompt, nobody is given a seat for fewer tokens in this step */
     SPARE_PICKS = 16, /* of those that wait, beyond the seats: who could take one, who comes next */
 };
 
@@ -267,9 +268,9 @@ static int rows_in_budget(const sched *sc, const request *rq, int n)
 {
     if (isinf(sc->budget_us) || (n == 1 && left_of(rq) == 1)) return n;
     int fit = cost_chunk(&sc->cost, &sc->load, sc->budget_us, n, rq->n_computed, rank_of(rq));
-    int least = n < LEAST_CHUNK ? n : LEAST_CHUNK;
+    int seat = n < LEAST_SEAT ? n : LEAST_SEAT, least = n < sc->least_chunk ? n : sc->least_chunk;
     if (sc->load.prefill <= 0) return fit > least ? fit : least;
-    return rq->state == STATE_RUNNING || fit >= least ? fit : 0;
+    return rq->state == STATE_RUNNING || fit >= seat ? fit : 0;
 }
 
 /* Adds one request to the step, or leaves it out if time, pages or logits are short. */
@@ -387,7 +388,7 @@ void sched_plan_step(sched *sc, int64_t now)
     int n = policy_plan(sc->view, sc->n, &lim, now, sc->plan, sc->order);
     sc->n_logit = sc->step.n_seq = 0;
     sc->load = (cost_work){0};
-    sc->budget_us = policy_budget_us(sc->view, sc->plan, n, &sc->cost, now);
+    sc->budget_us = policy_budget_us(sc->view, sc->plan, n, &sc->cost, now, &sc->least_chunk);
     sc->rows_left = sc->cfg.max_rows;
     sc->pages_short = sc->rows_short = false;
     for (int i = 0; i < n && sc->rows_left > 0; i++) {

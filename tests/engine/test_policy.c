@@ -140,9 +140,11 @@ static cost_model known_costs(void)
     return c;
 }
 
+static int least;
+
 static double budget(const policy_request *rq, int n, const cost_model *c, int64_t now)
 {
-    return policy_budget_us(rq, out, policy_plan(rq, n, &lim, now, out, order), c, now);
+    return policy_budget_us(rq, out, policy_plan(rq, n, &lim, now, out, order), c, now, &least);
 }
 
 START_TEST(nothing_bounds_a_step_without_streams_or_knowledge)
@@ -157,8 +159,8 @@ START_TEST(nothing_bounds_a_step_without_streams_or_knowledge)
 }
 END_TEST
 
-/* 8 streams: their step takes 2 ms, so prompts may make it 2.5 ms. */
-START_TEST(streams_keep_their_pace_while_no_first_token_is_in_danger)
+/* 8 streams: their step takes 2 ms, so prompts may make it 2.4 ms. */
+START_TEST(streams_keep_their_pace_while_no_first_token_needs_more)
 {
     cost_model c = known_costs();
     policy_request rq[10];
@@ -166,18 +168,42 @@ START_TEST(streams_keep_their_pace_while_no_first_token_is_in_danger)
         rq[i] = decoding(1, i);
         rq[i].due_us = SECOND + i * 1000;
     }
-    rq[8] = waiting(1, 20);
-    rq[8].left = 640; /* 10 ms of work: 50 ms at a fifth of the time */
+    rq[8] = waiting(1, 0);
+    rq[8].left = 640; /* 10 ms of work: 60 ms at a sixth of the time */
     rq[8].deadline_us = 500000;
-    ck_assert_double_eq_tol(budget(rq, 9, &c, 200000), 2500, 1e-6);
-    /* In danger, four tenths of the target being kept in reserve: most of the tightest stream's slack. */
-    ck_assert_double_eq_tol(budget(rq, 9, &c, 260000), 0.6 * (SECOND - 260000), 1e-6);
+    ck_assert_double_eq_tol(budget(rq, 9, &c, 200000), 2400, 1e-6);
+    ck_assert_int_eq(least, 1);
+    /* Four tenths of the target being kept in reserve, it has 30 ms for 10: half as much again as the half
+     * of a step that this asks. */
+    ck_assert_double_eq_tol(budget(rq, 9, &c, 270000), 2000 * (1 + 1.5 * 0.5), 1e-6);
+    ck_assert_int_eq(least, 1);
+    /* Not even alone: most of the tightest stream's slack. */
+    ck_assert_double_eq_tol(budget(rq, 9, &c, 295000), 0.6 * (SECOND - 295000), 1e-6);
+    ck_assert_int_gt(least, 1);
     /* Missed already: no reason to hurt the streams. */
-    ck_assert_double_eq_tol(budget(rq, 9, &c, 600000), 2500, 1e-6);
+    ck_assert_double_eq_tol(budget(rq, 9, &c, 600000), 2400, 1e-6);
+    ck_assert_int_gt(least, 1);
     /* Those before it in the queue count as well. */
     rq[9] = rq[8];
-    rq[9].arrived_us = 30;
-    ck_assert_double_eq_tol(budget(rq, 10, &c, 210000), 0.6 * (SECOND - 210000), 1e-6);
+    ck_assert_double_eq_tol(budget(rq, 10, &c, 260000), 2000 * (1 + 1.5 * 1), 1e-6);
+}
+END_TEST
+
+/* As time goes by with nothing done, the share grows without a leap to the whole slack. */
+START_TEST(the_share_of_prompts_grows_with_what_they_need)
+{
+    cost_model c = known_costs();
+    policy_request rq[] = {decoding(1, 0), waiting(1, 0)};
+    rq[0].due_us = SECOND;
+    rq[1].left = 640;
+    rq[1].deadline_us = 500000;
+    double last = budget(rq, 2, &c, 0);
+    for (int64_t now = 1000; now <= 285000; now += 1000) {
+        double us = budget(rq, 2, &c, now);
+        ck_assert_double_ge(us, last);
+        ck_assert_double_le(us, 1.5 * last);
+        last = us;
+    }
 }
 END_TEST
 
@@ -191,8 +217,8 @@ START_TEST(a_target_bounds_the_pace_unless_streams_alone_miss_it)
     }
     rq[8] = waiting(1, 20);
     ck_assert_double_eq_tol(budget(rq, 9, &c, SECOND - 2200), 2200, 1e-6);
-    ck_assert_double_eq_tol(budget(rq, 9, &c, SECOND - 1500), 2500, 1e-6);
-    ck_assert_double_eq_tol(budget(rq, 9, &c, SECOND + 1500), 2500, 1e-6);
+    ck_assert_double_eq_tol(budget(rq, 9, &c, SECOND - 1500), 2400, 1e-6);
+    ck_assert_double_eq_tol(budget(rq, 9, &c, SECOND + 1500), 2400, 1e-6);
 }
 END_TEST
 
@@ -208,7 +234,8 @@ int main(void)
     tcase_add_test(tc, the_victim_is_of_the_lowest_class_and_arrived_last);
     tcase_add_test(tc, no_two_ever_preempt_each_other_in_turn);
     tcase_add_test(tc, nothing_bounds_a_step_without_streams_or_knowledge);
-    tcase_add_test(tc, streams_keep_their_pace_while_no_first_token_is_in_danger);
+    tcase_add_test(tc, streams_keep_their_pace_while_no_first_token_needs_more);
+    tcase_add_test(tc, the_share_of_prompts_grows_with_what_they_need);
     tcase_add_test(tc, a_target_bounds_the_pace_unless_streams_alone_miss_it);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);

@@ -8,7 +8,7 @@
 #include "engine/promise.h"
 #include "tests/sim/sim.h"
 
-enum { SPARE_PICKS = 16, LEAST_CHUNK = 16, SCAN = 256 }; /* as in sched.c */
+enum { SPARE_PICKS = 16, LEAST_SEAT = 16, SCAN = 256 }; /* as in sched.c */
 
 typedef struct {
     sim_engine *e;
@@ -19,6 +19,7 @@ typedef struct {
     policy_request *view;
     policy_entry *plan;
     int *order, n, scan;
+    int least_chunk;
     bool *allowed, pages_short, rows_short, displaced;
     double budget_us;
     uint64_t n_checks;
@@ -198,9 +199,9 @@ static int rows_in_budget(const server *s, const sim_seq *q, int n)
     if (isinf(s->budget_us) || (n == 1 && sim_left(s->e, q) == 1)) return n;
     int rank = sim_rank(s->e->a[q->id].adapter);
     int fit = cost_chunk(&s->e->cost, &s->e->work, s->budget_us, n, q->computed, rank);
-    int least = n < LEAST_CHUNK ? n : LEAST_CHUNK;
+    int seat = n < LEAST_SEAT ? n : LEAST_SEAT, least = n < s->least_chunk ? n : s->least_chunk;
     if (s->e->work.prefill <= 0) return fit > least ? fit : least;
-    return q->running || fit >= least ? fit : 0;
+    return q->running || fit >= seat ? fit : 0;
 }
 
 static void add_entry(server *s, const policy_entry *pe)
@@ -264,7 +265,7 @@ static void plan(void *self)
     for (int i = 0; i < s->n; i++) describe(s, i);
     policy_limits lim = limits_of(s);
     int n = policy_plan(s->view, s->n, &lim, e->now_us, s->plan, s->order);
-    s->budget_us = policy_budget_us(s->view, s->plan, n, &e->cost, e->now_us);
+    s->budget_us = policy_budget_us(s->view, s->plan, n, &e->cost, e->now_us, &s->least_chunk);
     s->pages_short = s->rows_short = false;
     s->displaced = lim.free_seats <= 0;
     for (int i = 0; i < n && e->rows_left > 0; i++) add_entry(s, &s->plan[i]);
