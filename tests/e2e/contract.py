@@ -1,4 +1,5 @@
-"""contract.py -- answers of the inference plane against conf/openapi.json, wherever the harness gets one."""
+"""contract.py -- answers of the inference plane against conf/openapi.json, wherever the harness gets one; and
+against OpenAI's own types, where a test asks for it (contract.also.append(openai_types.hold))."""
 import functools
 import json
 import pathlib
@@ -10,6 +11,9 @@ except ImportError:  # benches run without it; test_contract.py does not
     jsonschema = None
 
 DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "conf/openapi.json"
+
+
+also = []  # called with (name of the schema, value, what was asked) for every answer that is no error
 
 
 @functools.cache
@@ -65,9 +69,14 @@ def check(method, path, status, headers, body):
     content = op["responses"]["2XX"]["content"]
     name = content.get(kind, {}).get("schema", {}).get("$ref", "").rpartition("/")[2]
     if kind == "application/json":
-        hold(name, json.loads(body), what)
+        value = json.loads(body)
+        hold(name, value, what)
+        for each in also:
+            each(name, value, what)
     elif kind == "text/event-stream":
         for frame in body.decode().split("\n\n"):
             if frame and not frame.startswith(":") and frame != "data: [DONE]":
                 value = json.loads(frame.removeprefix("data: "))
                 hold("Error" if "error" in value else name, value, what)
+                for each in also if "error" not in value else ():
+                    each(name, value, what)

@@ -1,4 +1,5 @@
-"""conf/openapi.json: it is what its script makes, names every route, and every kind of answer keeps to it."""
+"""conf/openapi.json: it is what its script makes, names every route, and every kind of answer keeps to it and
+to openai-python's types."""
 import copy
 import json
 import pathlib
@@ -8,6 +9,7 @@ import sys
 import tempfile
 
 import contract
+import openai_types
 from harness import DEMO, ROOT, Server, demo_adapters, events, run
 
 MESSAGES = [{"role": "user", "content": "What is 7 plus 5?"}]
@@ -86,10 +88,46 @@ def another_answer_does_not():
         raise AssertionError(f"a changed {name} is taken: {json.dumps(wrong)}")
 
 
+def openais_types_are_strict():
+    """Each of these is taken by openai-python's client, and by no strict reader of its types."""
+    good = ask("/v1/chat/completions", {"messages": MESSAGES, "logprobs": True, "top_logprobs": 1}).json
+    chunk = events(ask("/v1/chat/completions", {"messages": MESSAGES, "stream": True}).body)[0]
+    text = ask("/v1/completions", {"prompt": "The", "logprobs": 1}).json
+    piece = events(ask("/v1/completions", {"prompt": "The", "stream": True}).body)[0]
+    models = server.call("GET", "/v1/models", key=key).json
+    for name, value, change in (
+            ("ChatCompletion", good, lambda v: v.update(created=1.5)),
+            ("ChatCompletion", good, lambda v: v.update(extra=1)),
+            ("ChatCompletion", good, lambda v: v.pop("model")),
+            ("ChatCompletion", good, lambda v: v.update(object="chat")),
+            ("ChatCompletion", good, lambda v: v["choices"][0].update(index="0")),
+            ("ChatCompletion", good, lambda v: v["choices"][0]["message"].update(role="model")),
+            ("ChatCompletion", good, lambda v: v["choices"][0]["message"].update(stop_reason=None)),
+            ("ChatCompletion", good, lambda v: v["choices"][0]["logprobs"]["content"][0]["top_logprobs"][0].pop("logprob")),
+            ("ChatCompletion", good, lambda v: v["usage"].update(total_tokens="3")),
+            ("ChatCompletionChunk", chunk, lambda v: v["choices"][0].pop("delta")),
+            ("ChatCompletionChunk", chunk, lambda v: v.update(service_tier="express")),
+            ("Completion", text, lambda v: v["choices"][0].update(finish_reason=None)),
+            ("Completion", text, lambda v: v["choices"][0]["logprobs"].update(text_offset=["0"])),
+            ("CompletionChunk", piece, lambda v: v["choices"][0].update(finish_reason="end")),
+            ("Models", models, lambda v: v["data"][0].update(owned_by=None)),
+            ("Models", models, lambda v: v["data"][0].update(size=1))):
+        openai_types.hold(name, value, "as it came")
+        wrong = copy.deepcopy(value)
+        change(wrong)
+        try:
+            openai_types.hold(name, wrong, "changed")
+        except AssertionError:
+            continue
+        raise AssertionError(f"a changed {name} is taken: {json.dumps(wrong)}")
+
+
 assert contract.jsonschema, "jsonschema is not installed"
+assert openai_types.openai, "openai is not installed"
+contract.also.append(openai_types.hold)
 server = Server()
 with server:
     key, adapter = server.tenant("contract"), demo_adapters()[0]
     server.upload(key, adapter, DEMO / "adapters" / adapter)
     run([the_document_is_as_its_script_makes_it, every_route_is_in_it, every_kind_of_answer_keeps_to_it,
-         every_kind_of_error_keeps_to_it, another_answer_does_not])
+         every_kind_of_error_keeps_to_it, another_answer_does_not, openais_types_are_strict])

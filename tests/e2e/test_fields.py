@@ -1,6 +1,8 @@
 """Every field of the two completion calls does what it says, seen from outside (temperature 0 where not said)."""
 import math
 
+import contract
+import openai_types
 from harness import Server, events, run
 
 server = Server()
@@ -180,6 +182,7 @@ def also_without_v1():
     assert server.call("GET", "/models", key=key).json["data"][0]["id"] == "base"
 
 
+contract.also.append(openai_types.hold)
 with server:
     key = server.tenant("fields")
     run([prompts_of_every_kind, several_choices, echo_and_log_probabilities, sampling_rules, ends,

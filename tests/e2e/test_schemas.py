@@ -11,6 +11,8 @@ from typing import Literal, Optional
 import openai
 import pydantic
 
+import contract
+import openai_types
 import schemas
 from harness import BUILD, DEMO, Server, events, run
 
@@ -223,6 +225,7 @@ def same_answers_in_a_crowd_with_too_few_pages():
     assert crowd == alone
 
 
+contract.also.append(openai_types.hold)
 with server:
     key = server.tenant("forms")
     run([random_walks_validate, every_answer_parses_and_validates, all_names_of_a_form,

@@ -7,6 +7,8 @@ import tempfile
 import jsonschema
 import openai
 
+import contract
+import openai_types
 from harness import DEMO, Server, events, run
 
 ASK = [{"role": "user", "content": "What is 7 plus 5?"}]
@@ -210,6 +212,7 @@ def other_families():
 folder = tempfile.mkdtemp(prefix="lorad-tools-")
 server = Server(model=DEMO / "base")
 try:
+    contract.also.append(openai_types.hold)
     with server:
         server.tools_key = server.tenant("tools")
         run([a_named_function_is_called, required_calls_one_of_them, streams_the_same_call,
