@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "adapters/validate.h"
+#include "engine/cpu/halves.h"
 
 /* ---- sizes ------------------------------------------------------------------------------------ */
 
@@ -28,9 +29,24 @@ static dtype pack_type(const adapter_layout *al, const model_config *base, size_
     return own ? al->pair[slot].table.type : base->type;
 }
 
+/* Does the slot get a table with other rows for single tokens? */
+static bool patched(const adapter_layout *al, const model_config *base, size_t slot)
+{
+    if (!al->pair[peft_embed_slot(base->n_layer)].rows.present) return false;
+    return slot == peft_embed_slot(base->n_layer) ||
+           (base->tied && slot == peft_head_slot(base->n_layer) && !al->pair[slot].table.present);
+}
+
+static uint64_t whole_table(const model_config *base)
+{
+    return (uint64_t)base->n_vocab * (uint64_t)base->dim * dtype_bytes(base->embed_type);
+}
+
 static uint64_t table_bytes(const adapter_layout *al, const model_config *base, size_t slot)
 {
-    const adapter_tensor *t = &al->pair[slot].table;
+    adapter_tensor patch = {
+        .bytes = whole_table(base), .type = base->embed_type, .present = patched(al, base, slot)};
+    const adapter_tensor *t = patch.present ? &patch : &al->pair[slot].table;
     if (!t->present) return 0;
     if (slot == peft_embed_slot(base->n_layer)) return adapter_padded(t->bytes);
     /* A packed weight: whole panels, and F16 as F32; some backends have it in the base's type. */
@@ -53,6 +69,7 @@ static uint64_t slab_bytes(const adapter_layout *al, const model_config *base, c
         const peft_layer *pl = &al->peft.layer[slot];
         if (al->pair[slot].magnitude.present) sum += vector_bytes(base, slot);
         if (biased(&al->pair[slot])) sum += vector_bytes(base, slot);
+        if (al->peft.layer[slot].saved) sum += vector_bytes(base, slot);
         if (slot < peft_head_slot(base->n_layer) || !pl->wrapped) continue;
         int d_out, d_in;
         dtype type = pack_type(al, base, slot);
@@ -251,9 +268,36 @@ static err_code pack_outside(maker *mk, size_t slot, const weight *own, lora_mat
     return code;
 }
 
-static bool touched(const adapter_layout *al, size_t slot)
+static bool touched(const adapter_layout *al, const model_config *base, size_t slot)
 {
-    return al->peft.layer[slot].wrapped || al->pair[slot].table.present;
+    return al->peft.layer[slot].wrapped || al->pair[slot].table.present || patched(al, base, slot);
+}
+
+/* The base's table with the trained rows in it, in the table's type as PEFT puts them there; the caller's to
+ * free. */
+static void *patched_table(const maker *mk)
+{
+    const model_config *c = mk->shape;
+    const adapter_tensor *t = &mk->al->pair[peft_embed_slot(c->n_layer)].rows;
+    char *table = malloc((size_t)whole_table(c));
+    if (table == NULL) return NULL;
+    memcpy(table, model_embed_table(mk->base), (size_t)whole_table(c));
+    for (int i = 0; i < mk->al->peft.n_token; i++) {
+        adapter_tensor one = {.offset =
+                                  t->offset + (uint64_t)i * (uint64_t)c->dim * dtype_bytes(t->type),
+                              .bytes = (uint64_t)c->dim * dtype_bytes(t->type),
+                              .type = t->type};
+        char *row =
+            table + (size_t)mk->al->peft.token[i] * (size_t)c->dim * dtype_bytes(c->embed_type);
+        read_vector(mk, &one, mk->in, c->dim);
+        if (c->embed_type == DT_F32) memcpy(row, mk->in, (size_t)c->dim * sizeof(float));
+        for (int k = 0; c->embed_type != DT_F32 && k < c->dim; k++) {
+            uint16_t h =
+                c->embed_type == DT_BF16 ? bf16_from_f32(mk->in[k]) : f16_from_f32(mk->in[k]);
+            memcpy(row + 2 * (size_t)k, &h, sizeof h);
+        }
+    }
+    return table;
 }
 
 static err_code make_head(maker *mk, adapter_extras *out, err *e)
@@ -261,16 +305,18 @@ static err_code make_head(maker *mk, adapter_extras *out, err *e)
     size_t slot = peft_head_slot(mk->shape->n_layer);
     const adapter_tensor *t = &mk->al->pair[slot].table;
     const model_config *c = mk->shape;
-    if (!touched(mk->al, slot)) return ERR_NONE;
+    if (!touched(mk->al, mk->shape, slot)) return ERR_NONE;
     if (!t->present && c->head_type != c->type)
         return err_set(e, ERR_UNSUPPORTED, "LoRA on an lm_head of another type than the layers'");
     out->head = calloc(1, sizeof *out->head);
     if (out->head == NULL) return err_set(e, ERR_NOMEM, "out of memory");
-    if (t->present) {
-        void *spare;
-        const void *src = matrix(mk, t, &spare);
+    bool patch = patched(mk->al, c, slot);
+    if (t->present || patch) {
+        void *spare = NULL;
+        const void *src = patch ? (spare = patched_table(mk)) : matrix(mk, t, &spare);
         err_code code = src == NULL ? err_set(e, ERR_NOMEM, "out of memory")
-                                    : be_lora_weight_create(mk->be, &out->own_head, src, t->type,
+                                    : be_lora_weight_create(mk->be, &out->own_head, src,
+                                                            patch ? c->embed_type : t->type,
                                                             c->n_vocab, c->dim, e);
         free(spare);
         if (code != ERR_NONE) return code;
@@ -285,7 +331,7 @@ static err_code make_embed(maker *mk, adapter_extras *out, err *e)
 {
     size_t slot = peft_embed_slot(mk->shape->n_layer);
     const adapter_tensor *t = &mk->al->pair[slot].table;
-    if (!touched(mk->al, slot)) return ERR_NONE;
+    if (!touched(mk->al, mk->shape, slot)) return ERR_NONE;
     out->embed = calloc(1, sizeof *out->embed);
     if (out->embed == NULL) return err_set(e, ERR_NOMEM, "out of memory");
     out->embed->pack_type = (int)pack_type(mk->al, mk->shape, slot);
@@ -296,8 +342,35 @@ static err_code make_embed(maker *mk, adapter_extras *out, err *e)
         out->embed->table = to;
         out->embed->table_type = (int)t->type;
     }
+    if (patched(mk->al, mk->shape, slot)) {
+        size_t bytes = (size_t)whole_table(mk->shape);
+        void *table = patched_table(mk), *to = take(mk, bytes);
+        err_code code = table != NULL ? be_upload(mk->be, to, table, bytes) : ERR_NOMEM;
+        free(table);
+        if (code != ERR_NONE) return err_set(e, code, "an embedding cannot be copied");
+        out->embed->table = to;
+        out->embed->table_type = (int)mk->shape->embed_type;
+    }
     err_code code = pack_outside(mk, slot, NULL, &out->embed->mat, e);
     return code != ERR_NONE ? code : make_slot(mk, slot, NULL, &out->embed->mat, e);
+}
+
+static err_code make_norms(maker *mk, adapter_extras *out, err *e)
+{
+    int n = mk->shape->n_layer * LORA_NORMS + 1;
+    size_t bytes = (size_t)mk->shape->dim * sizeof(float);
+    for (int at = 0; at < n; at++) {
+        size_t slot = peft_norm_slot(mk->shape->n_layer, at);
+        if (!mk->al->peft.layer[slot].saved) continue;
+        if (out->norm == NULL) out->norm = calloc((size_t)n, sizeof *out->norm);
+        if (out->norm == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+        void *to = take(mk, bytes);
+        read_vector(mk, &mk->al->pair[slot].table, mk->out, mk->shape->dim);
+        err_code code = be_upload(mk->be, to, mk->out, bytes);
+        if (code != ERR_NONE) return err_set(e, code, "a norm cannot be copied");
+        out->norm[at] = to;
+    }
+    return ERR_NONE;
 }
 
 err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_config *shape,
@@ -326,6 +399,7 @@ err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_
             &mat[slot], e);
     if (code == ERR_NONE) code = make_head(&mk, out, e);
     if (code == ERR_NONE) code = make_embed(&mk, out, e);
+    if (code == ERR_NONE) code = make_norms(&mk, out, e);
     free(mk.in);
     free(mk.out);
     return code;
@@ -337,5 +411,6 @@ void extras_clear(adapter_extras *ex, backend *be)
     if (ex->own_head != NULL) be_weight_destroy(be, ex->own_head);
     free(ex->head);
     free(ex->embed);
+    free(ex->norm);
     memset(ex, 0, sizeof *ex);
 }

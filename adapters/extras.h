@@ -1,8 +1,9 @@
-/* extras.h -- what an adapter brings beside A and B of the layers: DoRA's gains, biases, and what it
+/* extras.h -- what an adapter brings beside A and B of the layers: DoRA's gains, biases, norms, and what it
  * does to the input table and the output layer.
  *
  * A gain needs the base's weights (be_lora_gain), a bias may be a sum, the input table's A is turned.
- * All lie in one piece of backend memory of their own; a whole output layer is a weight of its own.
+ * Rows of single tokens are put into a copy of the base's table, for a tied base into one of the output layer,
+ * too.  All lie in one piece of backend memory of their own; a whole output layer is a weight of its own.
  *
  * Ownership: extras_clear() frees.  Threads: a loader thread.
  */
@@ -19,8 +20,9 @@
 typedef struct adapter_extras {
     void *slab; /* NULL: there are none */
     weight *own_head;
-    lora_head *head;   /* for the view; NULL: the base's */
-    lora_embed *embed; /* likewise */
+    lora_head *head;    /* for the view; NULL: the base's */
+    lora_embed *embed;  /* likewise */
+    const float **norm; /* likewise */
 } adapter_extras;
 
 uint64_t extras_bytes(const adapter_layout *al, const model_config *base, const backend *be);

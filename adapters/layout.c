@@ -7,7 +7,8 @@
 adapter_tensor *adapter_part(adapter_pair *pair, int part)
 {
     adapter_tensor *parts[ADAPTER_PARTS] = {&pair->a,      &pair->b,    &pair->magnitude,
-                                            &pair->b_bias, &pair->bias, &pair->table};
+                                            &pair->b_bias, &pair->bias, &pair->table,
+                                            &pair->rows};
     return parts[part];
 }
 
@@ -16,6 +17,9 @@ static size_t first_slot(int n_layer, const tensor_name *tn, int *count)
     *count = 1;
     if (tn->module == MODULE_HEAD) return peft_head_slot(n_layer);
     if (tn->module == MODULE_EMBED) return peft_embed_slot(n_layer);
+    if (tn->module == MODULE_LAST_NORM) return peft_norm_slot(n_layer, n_layer * LORA_NORMS);
+    if (tn->module > MODULE_EMBED)
+        return peft_norm_slot(n_layer, tn->layer * LORA_NORMS + tn->module - MODULE_ATTN_NORM);
     return (size_t)tn->layer * PROJ_COUNT + (size_t)module_projs(tn->module, count);
 }
 
@@ -45,7 +49,16 @@ static err_code check_wanted(const adapter_layout *al, const model_config *base,
                    model_proj_has_bias(base, (proj)(slot % PROJ_COUNT));
         if (has_bias) return ERR_NONE;
         return err_set(e, ERR_INPUT, "tensor '%.140s': the base has no bias there", name);
-    case ROLE_TABLE: return ERR_NONE; /* modules_to_save, or a table that PEFT saved beside LoRA */
+    case ROLE_TABLE: /* modules_to_save, or a table that PEFT saved beside LoRA */
+        if (tn->module <= MODULE_EMBED || pc->layer[slot].saved) return ERR_NONE;
+        return err_set(e, ERR_INPUT,
+                       "tensor '%.140s' is a trained norm, which modules_to_save does not name",
+                       name);
+    case ROLE_ROWS:
+        if (pc->n_token > 0) return ERR_NONE;
+        return err_set(e, ERR_INPUT,
+                       "tensor '%.140s' is for tokens that trainable_token_indices does not name",
+                       name);
     }
     return ERR_NONE;
 }
@@ -70,7 +83,7 @@ static err_code check_shape(const st_tensor *t, uint64_t rows, uint64_t cols, er
 static err_code check_tokens(const st_tensor *t, const tensor_name *tn, const model_config *base,
                              err *e)
 {
-    if (tn->module < MODULE_IN_LAYER || t->ndim != 2) return ERR_NONE;
+    if (tn->module < MODULE_IN_LAYER || tn->module > MODULE_EMBED || t->ndim != 2) return ERR_NONE;
     bool across = tn->module == MODULE_EMBED && tn->role == ROLE_A;
     if (tn->role != ROLE_TABLE && !across && !(tn->module == MODULE_HEAD && tn->role == ROLE_B))
         return ERR_NONE;
@@ -92,6 +105,7 @@ static adapter_tensor *part_of(adapter_pair *pair, tensor_role role)
     case ROLE_MAGNITUDE: return &pair->magnitude;
     case ROLE_B_BIAS: return &pair->b_bias;
     case ROLE_BIAS: return &pair->bias;
+    case ROLE_ROWS: return &pair->rows;
     case ROLE_TABLE: break;
     }
     return &pair->table;
@@ -126,7 +140,9 @@ err_code layout_place(adapter_layout *al, const model_config *base, const st_ten
         code = check_shape(t, (uint64_t)rank, (uint64_t)d_in, e);
     else if (tn.role == ROLE_B)
         code = check_shape(t, rows, (uint64_t)rank, e);
-    else if (tn.role == ROLE_TABLE)
+    else if (tn.role == ROLE_ROWS)
+        code = check_shape(t, (uint64_t)al->peft.n_token, (uint64_t)base->dim, e);
+    else if (tn.role == ROLE_TABLE && tn.module <= MODULE_EMBED)
         code = check_shape(t, (uint64_t)base->n_vocab, (uint64_t)base->dim, e);
     else
         code = check_shape(t, rows, 0, e);
@@ -139,7 +155,7 @@ err_code layout_place(adapter_layout *al, const model_config *base, const st_ten
             return err_set(e, ERR_INPUT, "tensor '%.140s' is there twice, under two names",
                            t->name);
         uint64_t bytes = tn.role == ROLE_A ? t->bytes : t->bytes / rows * (uint64_t)d_out[i];
-        if (tn.role == ROLE_TABLE) bytes = t->bytes;
+        if (tn.role == ROLE_TABLE || tn.role == ROLE_ROWS) bytes = t->bytes;
         *to = (adapter_tensor){.offset = at, .bytes = bytes, .type = type, .present = true};
         if (tn.role != ROLE_A) at += bytes;
     }
@@ -168,9 +184,14 @@ static err_code check_slot(adapter_layout *al, const model_config *base, size_t 
         return err_set(e, ERR_INPUT, "target_modules covers %s, but its %s is not in the file",
                        name, missing);
     bool saved = (slot == peft_head_slot(pc->n_layer) && pc->save_head) ||
-                 (slot == peft_embed_slot(pc->n_layer) && pc->save_embed);
+                 (slot == peft_embed_slot(pc->n_layer) && pc->save_embed) || pc->layer[slot].saved;
     if (saved && !pair->table.present)
         return err_set(e, ERR_INPUT, "modules_to_save covers %s, but its weight is not in the file",
+                       name);
+    if (slot == peft_embed_slot(pc->n_layer) && pc->n_token > 0 && !pair->rows.present)
+        return err_set(e, ERR_INPUT,
+                       "trainable_token_indices is set, but no trainable_tokens_delta of %s is in "
+                       "the file",
                        name);
     if (wrapped && pair->a.type != pair->b.type)
         return err_set(e, ERR_UNSUPPORTED, "lora_A and lora_B of %s differ in type", name);

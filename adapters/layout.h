@@ -29,7 +29,9 @@ typedef struct adapter_pair {
     adapter_tensor magnitude; /* DoRA, [d_out] */
     adapter_tensor b_bias;    /* lora_bias, [d_out] */
     adapter_tensor bias;      /* the layer's own bias, trained, [d_out] */
-    adapter_tensor table;     /* lm_head, embed_tokens: the whole weight, [n_vocab][dim] */
+    adapter_tensor
+        table; /* lm_head, embed_tokens: the whole weight, [n_vocab][dim]; a norm's [dim] */
+    adapter_tensor rows; /* embed_tokens: those of peft.token */
 } adapter_pair;
 
 typedef struct adapter_layout {
@@ -40,7 +42,7 @@ typedef struct adapter_layout {
 } adapter_layout;
 
 /* Every tensor of one module, one after another: n = ADAPTER_PARTS. */
-enum { ADAPTER_PARTS = 6 };
+enum { ADAPTER_PARTS = 7 };
 adapter_tensor *adapter_part(adapter_pair *pair, int part);
 
 /* Where one tensor of the file belongs.  ERR_INPUT, ERR_UNSUPPORTED name it. */

@@ -13,7 +13,8 @@ static const char *const modules[] = {
     [PROJ_GATE] = "mlp.gate_proj",         [PROJ_UP] = "mlp.up_proj",
     [PROJ_DOWN] = "mlp.down_proj",         [MODULE_QKV] = "self_attn.qkv_proj",
     [MODULE_GATE_UP] = "mlp.gate_up_proj", [MODULE_HEAD] = "lm_head",
-    [MODULE_EMBED] = "embed_tokens",
+    [MODULE_EMBED] = "embed_tokens",       [MODULE_ATTN_NORM] = "input_layernorm",
+    [MODULE_LAST_NORM] = "norm",           [MODULE_MLP_NORM] = "post_attention_layernorm",
 };
 
 /* What stands before "layers." and "embed_tokens": a causal language model, the same inside a vision
@@ -53,6 +54,8 @@ static const struct {
     {"base_layer.weight", ROLE_TABLE, OUTSIDE},
     {"modules_to_save.weight", ROLE_TABLE, OUTSIDE},
     {"modules_to_save.default.weight", ROLE_TABLE, OUTSIDE},
+    {"token_adapter.trainable_tokens_delta", ROLE_ROWS, EMBED},
+    {"token_adapter.trainable_tokens_delta.default", ROLE_ROWS, EMBED},
 };
 
 const char *module_name(int module)
@@ -72,7 +75,7 @@ void module_path(char *out, size_t cap, const naming *n, int layer, int module)
     if (module == MODULE_HEAD)
         snprintf(out, cap, "%s%s", strncmp(root, "language_", 9) == 0 ? "language_model." : "",
                  modules[module]);
-    else if (module == MODULE_EMBED)
+    else if (module == MODULE_EMBED || module == MODULE_LAST_NORM)
         snprintf(out, cap, "%s%s", root, modules[module]);
     else
         snprintf(out, cap, "%slayers.%d.%s", root, layer, modules[module]);
@@ -145,10 +148,15 @@ static bool take_path(const char **at, tensor_name *t)
         if (!skip(&p, roots[t->root])) continue;
         t->module = MODULE_EMBED;
         if (take_module(&p, MODULE_EMBED)) break;
+        t->module = MODULE_LAST_NORM;
+        if (take_module(&p, MODULE_LAST_NORM)) break;
         if (!skip(&p, "layers.") || !take_layer(&p, &t->layer)) continue;
         for (t->module = 0; t->module < MODULE_IN_LAYER; t->module++)
             if (take_module(&p, t->module)) break;
         if (t->module < MODULE_IN_LAYER) break;
+        for (t->module = MODULE_ATTN_NORM; t->module <= MODULE_MLP_NORM; t->module++)
+            if (take_module(&p, t->module)) break;
+        if (t->module <= MODULE_MLP_NORM) break;
     }
     if (t->root == NAMING_ROOTS) return false;
     *at = p;
@@ -162,7 +170,8 @@ bool tensor_name_parse(const char *name, tensor_name *out)
     if (!unwrap(name, plain) || !take_path(&at, out)) return false;
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
         if (strcmp(at, endings[i].ending) != 0) continue;
-        if (endings[i].where == LINEAR && out->module == MODULE_EMBED) continue;
+        if (endings[i].where == LINEAR && out->module >= MODULE_EMBED) continue;
+        if (endings[i].where == ANY && out->module > MODULE_EMBED) continue;
         if (endings[i].where == EMBED && out->module != MODULE_EMBED) continue;
         if (endings[i].where == OUTSIDE && out->module < MODULE_IN_LAYER) continue;
         out->role = endings[i].role;
@@ -191,12 +200,14 @@ err_code naming_refuse(const char *name, err *e)
     static const struct {
         const char *part, *feature;
     } others[] = {
-        {"token_adapter", "trained embeddings of single tokens (trainable_token_indices)"},
+        {"token_adapter", "trainable_token_indices of anything but embed_tokens"},
         {".experts.", "LoRA on experts"},
         {"lora_ga", "LoRA-GA"},
         {"original_module", "a copy of the base's own module"},
-        {"modules_to_save", "a whole trained module other than embed_tokens and lm_head"},
-        {"norm.weight", "a trained norm"},
+        {"modules_to_save",
+         "a whole trained module other than embed_tokens, lm_head and the norms"},
+        {"q_norm.weight", "a trained norm of queries"},
+        {"k_norm.weight", "a trained norm of keys"},
         {"base_layer.weight", "a trained weight of the base"},
         {"lora_A.bias", "a bias in lora_A"},
         {"lora_a", "a file that MLX saved"},

@@ -24,6 +24,9 @@ enum {
     MODULE_IN_LAYER,         /* how many those are */
     MODULE_HEAD = MODULE_IN_LAYER,
     MODULE_EMBED,
+    MODULE_ATTN_NORM, /* not to be targeted, only saved whole: two in each layer, and the last one */
+    MODULE_MLP_NORM,
+    MODULE_LAST_NORM,
 };
 
 typedef enum {
@@ -32,7 +35,8 @@ typedef enum {
     ROLE_B_BIAS,    /* lora_bias */
     ROLE_MAGNITUDE, /* DoRA */
     ROLE_BIAS,      /* the layer's own, trained */
-    ROLE_TABLE,     /* whole weight of embed_tokens or lm_head */
+    ROLE_TABLE,     /* whole weight of embed_tokens, lm_head or a norm */
+    ROLE_ROWS,      /* rows of embed_tokens (trainable_token_indices) */
 } tensor_role;
 
 enum { NAMING_ROOTS = 6 };

@@ -29,15 +29,21 @@ void peft_slot_shape(const model_config *base, size_t slot, int *d_out, int *d_i
         *d_in = base->dim;
     } else {
         *d_out = base->dim;
-        *d_in = base->n_vocab;
+        *d_in = slot == peft_embed_slot(base->n_layer) ? base->n_vocab : 1;
     }
 }
 
 void peft_slot_name(char *out, size_t cap, int n_layer, size_t slot)
 {
+    size_t norm = slot - peft_norm_slot(n_layer, 0);
     if (slot < peft_head_slot(n_layer))
         snprintf(out, cap, "model.layers.%d.%s", (int)(slot / PROJ_COUNT),
                  module_name((int)(slot % PROJ_COUNT)));
+    else if (slot == peft_norm_slot(n_layer, n_layer * LORA_NORMS))
+        snprintf(out, cap, "model.%s", module_name(MODULE_LAST_NORM));
+    else if (slot >= peft_norm_slot(n_layer, 0))
+        snprintf(out, cap, "model.layers.%d.%s", (int)(norm / LORA_NORMS),
+                 module_name(MODULE_ATTN_NORM + (int)(norm % LORA_NORMS)));
     else
         snprintf(out, cap, "%s",
                  module_name(slot == peft_head_slot(n_layer) ? MODULE_HEAD : MODULE_EMBED));
@@ -89,7 +95,7 @@ static const struct {
     {"corda_config", KEY_UNSET, "CorDA, which changes the base"},
     {"lora_ga_config", KEY_UNSET, "LoRA-GA, which changes the base"},
     {"megatron_config", KEY_UNSET, "Megatron layers"},
-    {"trainable_token_indices", KEY_UNSET, "trained embeddings of single tokens"},
+    {"trainable_token_indices", KEY_HANDLED, NULL},
     {"target_parameters", KEY_UNSET, "LoRA on bare parameters"},
     {"kasa_config", KEY_UNSET, "KaSA, which changes the base"},
     {"monteclora_config", KEY_UNSET, "MonteCLoRA"},
@@ -164,27 +170,109 @@ static err_code check_fixed(const cJSON *root, peft_config *pc, err *e)
                    init->valuestring);
 }
 
-/* Only the two tables outside the layers can be whole trained modules. */
-static err_code read_saved(const cJSON *root, peft_config *pc, err *e)
+/* PEFT saves every module whose name ends in one of these, as text: "norm" means all norms. */
+static bool ends_as(const char *name, const char *ending)
+{
+    size_t n = strlen(name), m = strlen(ending);
+    return n >= m && strcmp(name + n - m, ending) == 0;
+}
+
+/* The norms that one name of modules_to_save covers; how many. */
+static int save_norms(const char *ending, const model_config *base, const naming *names,
+                      peft_config *pc)
+{
+    char name[NAME_MAX_BYTES];
+    int found = 0, n = base->n_layer * LORA_NORMS;
+    for (int at = 0; at <= n; at++) {
+        int module = at == n ? MODULE_LAST_NORM : MODULE_ATTN_NORM + at % LORA_NORMS;
+        module_path(name, sizeof name, names, at == n ? -1 : at / LORA_NORMS, module);
+        if (!ends_as(name, ending)) continue;
+        pc->layer[peft_norm_slot(base->n_layer, at)].saved = true;
+        found++;
+    }
+    return found;
+}
+
+/* The two tables outside the layers and the norms can be whole trained modules.  Another matrix in place of a
+ * layer's would be a second base: nothing of its product could be shared. */
+static err_code read_saved(const cJSON *root, const model_config *base, const naming *names,
+                           peft_config *pc, err *e)
 {
     const cJSON *list = json_get(root, "modules_to_save"), *v;
     if (list == NULL || unset(list)) return ERR_NONE;
     if (!cJSON_IsArray(list)) return err_set(e, ERR_INPUT, "modules_to_save must be a list");
     cJSON_ArrayForEach(v, list)
     {
-        if (!cJSON_IsString(v)) return err_set(e, ERR_INPUT, "modules_to_save must hold names");
-        const char *dot = strrchr(v->valuestring, '.'), *last = dot ? dot + 1 : v->valuestring;
+        if (!cJSON_IsString(v) || v->valuestring[0] == 0)
+            return err_set(e, ERR_INPUT, "modules_to_save must hold names");
+        const char *name = v->valuestring, *dot = strrchr(name, '.'), *last = dot ? dot + 1 : name;
+        bool heads = base->qk_norm && (ends_as("layers.0.self_attn.q_norm", name) ||
+                                       ends_as("layers.0.self_attn.k_norm", name));
         if (strcmp(last, "embed_tokens") == 0)
             pc->save_embed = true;
         else if (strcmp(last, "lm_head") == 0)
             pc->save_head = true;
-        else
+        else if (heads)
+            return err_set(e, ERR_UNSUPPORTED,
+                           "modules_to_save names '%.64s', which covers q_norm or k_norm: trained "
+                           "norms of queries and keys are not supported",
+                           name);
+        else if (save_norms(name, base, names, pc) == 0)
             return err_set(e, ERR_UNSUPPORTED,
                            "modules_to_save names '%.64s': whole trained modules other than "
-                           "embed_tokens and lm_head are not supported",
-                           v->valuestring);
+                           "embed_tokens, lm_head and norms are not supported, since their "
+                           "products could not be shared with the base: train LoRA on it instead",
+                           name);
     }
     return ERR_NONE;
+}
+
+/* trainable_token_indices: a list, or {"embed_tokens": list}; rows of the input table, of a tied output layer
+ * too. */
+static err_code read_tokens(const cJSON *root, const model_config *base, peft_config *pc, err *e)
+{
+    const cJSON *list = json_get(root, "trainable_token_indices"), *v, *of;
+    if (list == NULL || unset(list)) return ERR_NONE;
+    if (cJSON_IsObject(list)) {
+        cJSON_ArrayForEach(of, list)
+        {
+            const char *dot = strrchr(of->string, '.');
+            if (strcmp(dot != NULL ? dot + 1 : of->string, "embed_tokens") != 0)
+                return err_set(e, ERR_UNSUPPORTED,
+                               "trainable_token_indices names '%.64s': single tokens of "
+                               "embed_tokens alone are supported",
+                               of->string);
+        }
+        if (list->child->next != NULL)
+            return err_set(e, ERR_INPUT, "trainable_token_indices names embed_tokens twice");
+        list = list->child;
+    }
+    if (!cJSON_IsArray(list))
+        return err_set(e, ERR_INPUT, "trainable_token_indices must be a list of tokens");
+    bool *seen = calloc((size_t)base->n_vocab, sizeof *seen);
+    pc->token = calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof *pc->token);
+    err_code code =
+        seen != NULL && pc->token != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
+    cJSON_ArrayForEach(v, list)
+    {
+        if (code != ERR_NONE) break;
+        double id = cJSON_IsNumber(v) ? v->valuedouble : -1;
+        if (id < 0 || id != floor(id))
+            code = err_set(e, ERR_INPUT, "trainable_token_indices must hold tokens' numbers");
+        else if (id >= base->n_vocab)
+            code = err_set(e, ERR_UNSUPPORTED,
+                           "trainable_token_indices names token %.0f, the base has %d: added "
+                           "tokens are not supported.  Use reserved tokens of the base instead, or "
+                           "resize the base, save it, and serve that",
+                           id, base->n_vocab);
+        else if (seen[(size_t)id])
+            code = err_set(e, ERR_INPUT, "trainable_token_indices names token %.0f twice", id);
+        if (code != ERR_NONE) break;
+        seen[(size_t)id] = true;
+        pc->token[pc->n_token++] = (int32_t)id;
+    }
+    free(seen);
+    return code;
 }
 
 /* ---- patterns ------------------------------------------------------------------------------- */
@@ -487,6 +575,22 @@ static err_code settle_outside(plan *pl, const naming *names, int rank_limit, pe
     return ERR_NONE;
 }
 
+/* What PEFT would put one over the other. */
+static err_code check_tokens_alone(const model_config *base, const peft_config *pc, err *e)
+{
+    bool wrapped = pc->layer[peft_embed_slot(base->n_layer)].wrapped ||
+                   (base->tied && pc->layer[peft_head_slot(base->n_layer)].wrapped);
+    if (pc->n_token == 0) return ERR_NONE;
+    if (wrapped)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "trainable_token_indices together with LoRA on the same table is not "
+                       "supported");
+    if (pc->save_embed || (base->tied && pc->save_head))
+        return err_set(e, ERR_INPUT,
+                       "trainable_token_indices and modules_to_save name the same table");
+    return ERR_NONE;
+}
+
 static err_code settle_all(plan *pl, const model_config *base, const naming *names, int rank_limit,
                            peft_config *pc, err *e)
 {
@@ -502,6 +606,7 @@ static err_code settle_all(plan *pl, const model_config *base, const naming *nam
             if (code == ERR_NONE && pl->work > WORK_MAX)
                 code = err_set(e, ERR_LIMIT, "the patterns of adapter_config.json cost too much");
         }
+    if (code == ERR_NONE) code = check_tokens_alone(base, pc, e);
     if (code != ERR_NONE) return code;
     if (pc->n_wrapped == 0)
         return err_set(e, ERR_INPUT, "target_modules names no layer of this base model");
@@ -541,7 +646,8 @@ static err_code read_plan(const cJSON *root, plan *pl, const model_config *base,
     if (code == ERR_NONE) code = json_bool(root, "lora_bias", &pc->lora_bias, NULL, e);
     if (code == ERR_NONE) code = json_bool(root, "ensure_weight_tying", &tie, NULL, e);
     if (code == ERR_NONE) code = json_str(root, "base_model_name_or_path", &name, NULL, e);
-    if (code == ERR_NONE) code = read_saved(root, pc, e);
+    if (code == ERR_NONE) code = read_saved(root, base, names, pc, e);
+    if (code == ERR_NONE) code = read_tokens(root, base, pc, e);
     if (code == ERR_NONE) code = read_targets(root, pl, e);
     if (code == ERR_NONE) code = read_excluded(root, pl, e);
     if (code == ERR_NONE) code = read_layers(root, pl, base->n_layer, e);
@@ -586,5 +692,6 @@ err_code peft_parse(const char *text, size_t len, const model_config *base, int 
 void peft_clear(peft_config *pc)
 {
     free(pc->layer);
+    free(pc->token);
     memset(pc, 0, sizeof *pc);
 }

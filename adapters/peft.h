@@ -27,14 +27,18 @@ typedef struct peft_layer {
     bool wrapped;
     int rank;
     float scale; /* alpha / rank, or alpha / sqrt(rank) with use_rslora */
+    bool saved;  /* modules_to_save covers it: norms alone */
 } peft_layer;
 
 typedef enum { PEFT_BIAS_NONE, PEFT_BIAS_ALL, PEFT_BIAS_LORA_ONLY } peft_bias;
 
 typedef struct peft_config {
     int n_layer;
-    /* [n_layer][PROJ_COUNT], then lm_head and embed_tokens; owned */
+    /* [n_layer][PROJ_COUNT], then lm_head and embed_tokens, then [n_layer][LORA_NORMS] norms and the last
+     * norm; owned */
     peft_layer *layer;
+    int32_t *token; /* trainable_token_indices, each within the base's vocabulary; owned */
+    int n_token;
     int rank; /* `r`, the default */
     double alpha;
     bool rslora, dora, lora_bias;
@@ -53,7 +57,7 @@ err_code peft_parse(const char *text, size_t len, const model_config *base, int 
                     const naming *names, peft_config *out, err *e);
 void peft_clear(peft_config *pc);
 
-/* Index in peft_config.layer (and whatever is laid out like it) of lm_head and embed_tokens. */
+/* Index in peft_config.layer (and whatever is laid out like it) of lm_head, embed_tokens and norms. */
 static inline size_t peft_head_slot(int n_layer)
 {
     return (size_t)n_layer * PROJ_COUNT;
@@ -62,13 +66,18 @@ static inline size_t peft_embed_slot(int n_layer)
 {
     return (size_t)n_layer * PROJ_COUNT + 1;
 }
+/* `at`: layer * LORA_NORMS + which; n_layer * LORA_NORMS: the last one, as in lora_view.norm. */
+static inline size_t peft_norm_slot(int n_layer, int at)
+{
+    return (size_t)n_layer * PROJ_COUNT + 2 + (size_t)at;
+}
 static inline size_t peft_slots(int n_layer)
 {
-    return (size_t)n_layer * PROJ_COUNT + 2;
+    return peft_norm_slot(n_layer, n_layer * LORA_NORMS) + 1;
 }
 
 /* d_out and d_in of any slot; embed_tokens counts as dim x n_vocab, which is how PEFT shapes its
- * matrices. */
+ * matrices, a norm as dim x 1. */
 void peft_slot_shape(const model_config *base, size_t slot, int *d_out, int *d_in);
 
 /* "model.layers.3.self_attn.q_proj", "lm_head", "embed_tokens": for sentences. */

@@ -192,7 +192,8 @@ static void make_resident(residency *rs, entry *en, adapter_load *ld, int64_t to
                            .rank_max = ld->rank_max,
                            .mat = en->mat,
                            .head = en->extras.head,
-                           .embed = en->extras.embed};
+                           .embed = en->extras.embed,
+                           .norm = en->extras.norm};
     memcpy(en->view.digest, ld->v->digest, LORA_DIGEST_BYTES);
     en->state = RESIDENCY_RESIDENT;
     en->wanted = WANT_NONE;

@@ -115,8 +115,13 @@ static err_code scan_tensor(int fd, const adapter_tensor *t, uint8_t *chunk, con
 
 static err_code scan_all(int fd, adapter_layout *al, err *e)
 {
-    static const char *const which[ADAPTER_PARTS] = {
-        "lora_A.weight", "lora_B.weight", "lora_magnitude_vector", "lora_B.bias", "bias", "weight"};
+    static const char *const which[ADAPTER_PARTS] = {"lora_A.weight",
+                                                     "lora_B.weight",
+                                                     "lora_magnitude_vector",
+                                                     "lora_B.bias",
+                                                     "bias",
+                                                     "weight",
+                                                     "token_adapter.trainable_tokens_delta"};
     uint8_t *chunk = malloc(CHUNK);
     if (chunk == NULL) return err_set(e, ERR_NOMEM, "out of memory");
     err_code code = ERR_NONE;

@@ -320,10 +320,10 @@ void be_embed(backend *be, float *out, const void *table, dtype type, int dim, c
     if (!broken(be)) be->ops->embed(be, out, table, type, dim, s);
 }
 
-void be_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps, int n_rows,
-                 int dim)
+void be_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps, int row0,
+                 int n_rows, int dim)
 {
-    if (!broken(be)) be->ops->rms_norm(be, out, x, gain, eps, n_rows, dim);
+    if (!broken(be)) be->ops->rms_norm(be, out, x, gain, eps, row0, n_rows, dim);
 }
 
 void be_linear(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,

@@ -213,8 +213,8 @@ bool be_step_end(backend *be, const step *s);
  * be_table_create(). */
 void be_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
 
-/* out = rms_norm(x) * weight, over n_rows rows of `dim`; weight f32 in backend memory. */
-void be_rms_norm(backend *be, float *out, const float *x, const float *weight, float eps,
+/* out = rms_norm(x) * weight, over n_rows rows of `dim` from row0 on; weight f32 in backend memory. */
+void be_rms_norm(backend *be, float *out, const float *x, const float *weight, float eps, int row0,
                  int n_rows, int dim);
 
 /* Each out: y (+)= x W^T + bias + LoRA of each segment for `layer` (layer < 0: no LoRA).
@@ -236,8 +236,8 @@ void be_attend(backend *be, const kv_pool *kv, float *out, const float *q, const
 /* gate = silu(gate) * up, n values. */
 void be_silu_mul(backend *be, float *gate, const float *up, size_t n);
 
-/* logits [n_logit][rows of head] = rms_norm(x[logit_row]) head^T, by the segment's lora_head where there
- * is one; `logits` is of be_host_alloc(), x [n_rows][dim].  be_sample() finds them there; the host does
+/* logits [n_logit][rows of head] = rms_norm(x[logit_row]) head^T, by the segment's norm and lora_head where
+ * it has them; `logits` is of be_host_alloc(), x [n_rows][dim].  be_sample() finds them there; the host does
  * after be_logits_fetch() of the first n_rows and be_sync(). */
 void be_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
                int dim, const weight *head, const step *s);

@@ -75,7 +75,7 @@ struct backend_ops {
 
     void (*embed)(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
     void (*rms_norm)(backend *be, float *out, const float *x, const float *weight, float eps,
-                     int n_rows, int dim);
+                     int row0, int n_rows, int dim);
     void (*linear)(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
                    int layer);
     void (*rope_append)(backend *be, kv_pool *kv, float *q, float *k, const float *v,

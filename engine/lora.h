@@ -67,6 +67,9 @@ typedef struct lora_embed {
     lora_mat mat;   /* a: [n_vocab][rank]; bias is not used */
 } lora_embed;
 
+/* Norms of the residual stream that an adapter may bring: two in each layer, then the last one. */
+enum { LORA_NORM_ATTN, LORA_NORM_MLP, LORA_NORMS };
+
 /* Immutable while acquired.  Borrowed from the source, never freed by the engine. */
 typedef struct lora_view {
     uint64_t adapter_id; /* unique over all time; never reused */
@@ -78,7 +81,21 @@ typedef struct lora_view {
     const lora_mat *mat;     /* [n_layer][PROJ_COUNT] */
     const lora_head *head;   /* NULL: the base's */
     const lora_embed *embed; /* NULL: the base's */
+    /* [n_layer * LORA_NORMS + 1] weights, f32 in the backend's memory; NULL, also of one: the base's */
+    const float *const *norm;
 } lora_view;
+
+/* The weights of a norm for rows of this view (NULL: the bare base): layer * LORA_NORMS + which, or, behind
+ * them all, the norm before the output layer. */
+static inline const float *lora_norm(const lora_view *view, int at, const float *base)
+{
+    return view && view->norm && view->norm[at] ? view->norm[at] : base;
+}
+
+static inline const float *lora_last_norm(const lora_view *view, const float *base)
+{
+    return view ? lora_norm(view, view->n_layer * LORA_NORMS, base) : base;
+}
 
 /* Where views come from.  All are called on the engine thread and must not block. */
 typedef struct lora_source {

@@ -230,6 +230,24 @@ static linear_out project_into(const model_layer *l, proj p, float *x)
     return out;
 }
 
+/* Into m->h: rows of adapters with a norm of their own by that one, all others together. */
+static void norm_rows(model *m, const float *base, int at, const step *s)
+{
+    const model_config *c = &m->cfg;
+    int done = 0;
+    for (int i = 0; i <= s->n_seg; i++) {
+        bool end = i == s->n_seg;
+        const float *own = end ? NULL : lora_norm(s->seg[i].lora, at, NULL);
+        if (!end && !own) continue;
+        int row0 = end ? s->n_rows : s->seg[i].row0;
+        if (row0 > done)
+            be_rms_norm(m->be, m->h, m->x, base, c->norm_eps, done, row0 - done, c->dim);
+        if (end) break;
+        be_rms_norm(m->be, m->h, m->x, own, c->norm_eps, row0, s->seg[i].n_rows, c->dim);
+        done = row0 + s->seg[i].n_rows;
+    }
+}
+
 static void forward_layer(model *m, kv_pool *kv, const step *s, int i)
 {
     const model_config *c = &m->cfg;
@@ -237,7 +255,7 @@ static void forward_layer(model *m, kv_pool *kv, const step *s, int i)
     backend *be = m->be;
     int n = s->n_rows;
 
-    be_rms_norm(be, m->h, m->x, l->attn_norm, c->norm_eps, n, c->dim);
+    norm_rows(m, l->attn_norm, i * LORA_NORMS + LORA_NORM_ATTN, s);
     linear_out qkv[] = {project(l, PROJ_Q, m->q), project(l, PROJ_K, m->k),
                         project(l, PROJ_V, m->v)};
     be_linear(be, m->h, qkv, 3, s, i);
@@ -246,7 +264,7 @@ static void forward_layer(model *m, kv_pool *kv, const step *s, int i)
     linear_out o = project_into(l, PROJ_O, m->x);
     be_linear(be, m->attn, &o, 1, s, i);
 
-    be_rms_norm(be, m->h, m->x, l->mlp_norm, c->norm_eps, n, c->dim);
+    norm_rows(m, l->mlp_norm, i * LORA_NORMS + LORA_NORM_MLP, s);
     linear_out gate_up[] = {project(l, PROJ_GATE, m->gate), project(l, PROJ_UP, m->up)};
     be_linear(be, m->h, gate_up, 2, s, i);
     be_silu_mul(be, m->gate, m->up, (size_t)n * (size_t)c->ffn_dim);

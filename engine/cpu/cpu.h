@@ -125,7 +125,7 @@ void cpu_attend(backend *be, const kv_pool *kv, float *out, const float *q, cons
 
 /* rows.c */
 void cpu_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
-void cpu_rms_norm(backend *be, float *out, const float *x, const float *weight, float eps,
+void cpu_rms_norm(backend *be, float *out, const float *x, const float *weight, float eps, int row0,
                   int n_rows, int dim);
 void cpu_silu_mul(backend *be, float *gate, const float *up, size_t n);
 /* One row of rms_norm, on the calling thread; used by cpu_logits too. */

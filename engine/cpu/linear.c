@@ -596,9 +596,10 @@ void cpu_logits(backend *be, float *logits, const float *x, const float *norm_we
         return;
     }
     step_seg *seg = (step_seg *)(void *)((char *)rows + row_bytes);
-    for (int i = 0; i < s->n_logit; i++) {
+    for (int i = 0, at = 0; i < s->n_logit; i++) {
+        const step_seg *sg = seg_at(s, &at, s->logit_row[i]);
         cpu_rms_norm_row(cpu_of(be)->isa, rows + (size_t)i * dim, x + (size_t)s->logit_row[i] * dim,
-                         norm_weight, eps, dim);
+                         lora_last_norm(sg ? sg->lora : NULL, norm_weight), eps, dim);
     }
     head_run r;
     for (int i = 0; i < s->n_logit; i += r.n_rows) {

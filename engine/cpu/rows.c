@@ -139,12 +139,13 @@ static void rms_thread(void *arg, int thread)
     }
 }
 
-void cpu_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps, int n_rows,
-                  int dim)
+void cpu_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps, int row0,
+                  int n_rows, int dim)
 {
+    size_t before = (size_t)row0 * (size_t)dim;
     rows_job j = {.kern = kernels_of(cpu_of(be)->isa),
-                  .out = out,
-                  .x = x,
+                  .out = out + before,
+                  .x = x + before,
                   .weight = gain,
                   .eps = eps,
                   .n_rows = n_rows,

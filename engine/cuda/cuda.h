@@ -323,7 +323,7 @@ err_code cuda_draw_open(backend *be, err *e);
 void cuda_draw_close(cuda_state *cu);
 const sampled *cuda_sample(backend *be, float *logits, int n_vocab, const sample_row *rows, int n);
 void cuda_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
-void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps,
+void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps, int row0,
                    int n_rows, int dim);
 void cuda_silu_mul(backend *be, float *gate, const float *up, size_t n);
 

@@ -338,14 +338,15 @@ void cuda_embed(backend *be, float *out, const void *table, dtype type, int dim,
 }
 
 /* Everything that reads `out` is a product: in BF16 models only the rounded values are written. */
-void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps,
+void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps, int row0,
                    int n_rows, int dim)
 {
     cuda_state *cu = cuda_of(be);
     bool half = cu->arith == DT_BF16;
-    cu_rms_norm_args a = {.out = half ? NULL : out,
-                          .out16 = half ? cu->x16 : NULL,
-                          .x = (float *)(uintptr_t)x,
+    size_t before = (size_t)row0 * (size_t)dim;
+    cu_rms_norm_args a = {.out = half ? NULL : out + before,
+                          .out16 = half ? (uint16_t *)cu->x16 + before : NULL,
+                          .x = (float *)(uintptr_t)x + before,
                           .weight = gain,
                           .eps = eps,
                           .n_rows = cu->step.of ? cu->step.shape.n_rows : n_rows,
@@ -391,6 +392,34 @@ static bool multiply_heads(backend *be, const weight *base, const void *x, float
     return true;
 }
 
+/* The wanted rows, one launch for each run of rows with the same norm. */
+static bool last_norm(backend *be, const float *x, const float *base, float eps, int dim, bool half,
+                      const step *s)
+{
+    cuda_state *cu = cuda_of(be);
+    for (int i = 0, g = 0; i < s->n_logit;) {
+        const float *w = NULL;
+        int from = i;
+        for (; i < s->n_logit; i++) {
+            while (g < s->n_seg && s->logit_row[i] >= s->seg[g].row0 + s->seg[g].n_rows) g++;
+            const float *one = lora_last_norm(g < s->n_seg ? s->seg[g].lora : NULL, base);
+            if (i > from && one != w) break;
+            w = one;
+        }
+        size_t before = (size_t)from * (size_t)dim;
+        cu_rms_norm_args a = {.out = half ? NULL : cu->t + before,
+                              .out16 = half ? (uint16_t *)cu->x16 + before : NULL,
+                              .x = (float *)(uintptr_t)x,
+                              .weight = w,
+                              .index = cu->step.logit_row + from,
+                              .eps = eps,
+                              .n_rows = i - from,
+                              .dim = dim};
+        if (!CU(be, cu_rms_norm(cu->stream, &a))) return false;
+    }
+    return true;
+}
+
 void cuda_logits_run(backend *be, float *logits, const float *x, const float *norm_weight,
                      float eps, int dim, const weight *head, const step *s)
 {
@@ -403,16 +432,8 @@ void cuda_logits_run(backend *be, float *logits, const float *x, const float *no
         return;
     }
     bool half = head->type == DT_BF16;
-    cu_rms_norm_args a = {.out = half ? NULL : cu->t,
-                          .out16 = half ? cu->x16 : NULL,
-                          .x = (float *)(uintptr_t)x,
-                          .weight = norm_weight,
-                          .index = cu->step.logit_row,
-                          .eps = eps,
-                          .n_rows = n,
-                          .dim = dim};
     cu->x16_of = NULL;
-    if (!CU(be, cu_rms_norm(cu->stream, &a))) return;
+    if (!last_norm(be, x, norm_weight, eps, dim, half, s)) return;
     const void *in = half ? cu->x16 : rounded(be, cu->t, head->type, n, dim);
     float *y = cu->logits.device;
     if (!in || !multiply_heads(be, head, in, y, n)) return;

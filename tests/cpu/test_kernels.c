@@ -400,7 +400,7 @@ START_TEST(rows_meet_the_oracle)
     for (int dim = 1; dim < 70; dim += 3) {
         float *x = random_f32((size_t)dim * 3, 4), *g = random_f32((size_t)dim, 1);
         float *y = malloc((size_t)dim * 3 * sizeof(*y)), *u = random_f32((size_t)dim * 3, 1);
-        be_rms_norm(be, y, x, g, 1e-5F, 3, dim);
+        be_rms_norm(be, y, x, g, 1e-5F, 0, 3, dim);
         for (int r = 0; r < 3; r++) {
             double ss = 0;
             for (int i = 0; i < dim; i++) ss += pow((double)x[r * dim + i], 2);

@@ -268,10 +268,10 @@ static void plain_norm_row(float *out, const float *x, const float *w, float eps
 }
 
 static void plain_rms_norm(backend *be, float *out, const float *x, const float *w, float eps,
-                           int n_rows, int dim)
+                           int row0, int n_rows, int dim)
 {
     (void)be;
-    for (int i = 0; i < n_rows; i++) {
+    for (int i = row0; i < row0 + n_rows; i++) {
         plain_norm_row(out + (size_t)i * (size_t)dim, x + (size_t)i * (size_t)dim, w, eps, dim);
     }
 }
@@ -447,7 +447,7 @@ static void plain_logits(backend *be, float *logits, const float *x, const float
         int row = s->logit_row[i];
         const lora_view *view = plain_view_of(s, row);
         linear_out out = {.w = view && view->head && view->head->w ? view->head->w : head};
-        plain_norm_row(h, x + (size_t)row * (size_t)dim, norm, eps, dim);
+        plain_norm_row(h, x + (size_t)row * (size_t)dim, lora_last_norm(view, norm), eps, dim);
         plain_linear_row(&out, logits + (size_t)i * (size_t)head->rows, h,
                          plain_lora_of(s, row, 0, LORA_HEAD));
     }

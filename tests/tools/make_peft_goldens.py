@@ -78,6 +78,13 @@ KINDS = {
     "gguf-ends": (["llama-f32", "llama-bf16"],
                   dict(r=4, lora_alpha=8, target_modules=["q_proj", "embed_tokens", "lm_head"],
                        rank_pattern={"embed_tokens": 6}), "gguf"),
+    "tokens": (["llama-f32", "qwen2-f32", "llama-bf16"],
+               dict(r=4, lora_alpha=8, target_modules=TWO, trainable_token_indices=list(range(3, 60, 2))),
+               None),
+    "norms": (["llama-f32", "llama-bf16"],
+              dict(r=4, lora_alpha=8, target_modules=TWO, modules_to_save=["norm"]), None),
+    "norm-one": (["qwen2-f32"], dict(r=4, lora_alpha=8, target_modules=TWO,
+                                     modules_to_save=["1.post_attention_layernorm", "lm_head"],), None),
     "plain": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=TWO), "plain"),
     "vision": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=TWO), "vision"),
     "wrapped": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=TWO), "wrapped"),
@@ -128,7 +135,10 @@ def randomise(model, kind, base, gen):
                 if bias == "all" or "base_layer" in name:
                     p.add_(0.3 * torch.randn(p.shape, generator=gen))
             if "modules_to_save.default" in name:
-                p.add_(0.3 * p.std() * torch.randn(p.shape, generator=gen))
+                size = 0.3 * p.std() if p.dim() > 1 else 0.3
+                p.add_(size * torch.randn(p.shape, generator=gen))
+            if "trainable_tokens_delta" in name:
+                p.add_(0.5 * p.std() * torch.randn(p.shape, generator=gen))
 
 
 def fuse(tensors):
