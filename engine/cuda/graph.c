@@ -52,6 +52,7 @@ cuda_shape cuda_shape_of(const cuda_state *cu, const step *s)
         const lora_view *v = s->seg[i].lora;
         if (!v) continue;
         if (v->head && v->head->w) return exact; /* products of matrices that come and go */
+        if (v->norm) return exact;               /* launches of their own, by segment */
         cuda_kind this = is_whole(v) ? CUDA_WHOLE : v->rank_max > 64 ? CUDA_RANK256 : CUDA_RANK64;
         if (this > kind) kind = this;
     }

@@ -343,13 +343,14 @@ void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, f
 {
     cuda_state *cu = cuda_of(be);
     bool half = cu->arith == DT_BF16;
+    bool whole = cu->step.of && cu->step.shape.kind != CUDA_EXACT; /* padded: no row has its own */
     size_t before = (size_t)row0 * (size_t)dim;
     cu_rms_norm_args a = {.out = half ? NULL : out + before,
                           .out16 = half ? (uint16_t *)cu->x16 + before : NULL,
                           .x = (float *)(uintptr_t)x + before,
                           .weight = gain,
                           .eps = eps,
-                          .n_rows = cu->step.of ? cu->step.shape.n_rows : n_rows,
+                          .n_rows = whole ? cu->step.shape.n_rows : n_rows,
                           .dim = dim};
     cu->x16_of = half ? out : NULL;
     (void)CU(be, cu_rms_norm(cu->stream, &a));
@@ -413,7 +414,7 @@ static bool last_norm(backend *be, const float *x, const float *base, float eps,
                               .weight = w,
                               .index = cu->step.logit_row + from,
                               .eps = eps,
-                              .n_rows = i - from,
+                              .n_rows = (i < s->n_logit ? i : cu->step.shape.n_logit) - from,
                               .dim = dim};
         if (!CU(be, cu_rms_norm(cu->stream, &a))) return false;
     }
