@@ -377,6 +377,14 @@ static err_code read_metaspace(loader *l, const cJSON *v)
     return ERR_NONE;
 }
 
+/* Gemma's: a split at spaces, after the normalizer has left none. */
+static bool splits_nothing(const loader *l, const cJSON *pattern)
+{
+    const cJSON *at = json_get(pattern, "String");
+    return cJSON_IsString(at) && strcmp(at->valuestring, " ") == 0 &&
+           strcmp(type_of(json_get(l->root, "normalizer")), "Replace") == 0;
+}
+
 static err_code read_one_pre(loader *l, const cJSON *v)
 {
     tokenizer *t = l->t;
@@ -388,6 +396,7 @@ static err_code read_one_pre(loader *l, const cJSON *v)
         return ERR_NONE;
     }
     if (strcmp(type, "Metaspace") == 0) return read_metaspace(l, v);
+    if (strcmp(type, "Split") == 0 && splits_nothing(l, json_get(v, "pattern"))) return ERR_NONE;
     if (strcmp(type, "Split") == 0) {
         const cJSON *re = json_get(json_get(v, "pattern"), "Regex"), *how = json_get(v, "behavior");
         bool isolated = cJSON_IsString(how) && strcmp(how->valuestring, "Isolated") == 0;
