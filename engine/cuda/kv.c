@@ -89,6 +89,7 @@ void cuda_kv_copy_page(backend *be, kv_pool *pool, int dst_page, int src_page)
 void cuda_kv_save(backend *be, const kv_pool *pool, int page, void *host)
 {
     cudaStream_t stream = cuda_of(be)->stream;
+    cuda_await_uploads(be); /* it may have been cleared just now */
     bool ok = CU(be, cudaMemcpyAsync(host, page_at((const cuda_kv *)pool, page),
                                      cuda_kv_page_bytes(be, &pool->shape), cudaMemcpyDeviceToHost,
                                      stream));

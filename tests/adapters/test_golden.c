@@ -24,6 +24,8 @@
 #include "tests/storage/tmpdir.h"
 #ifdef CONFORM_EMULATED
 #    include "tests/emu/cuda_rt/emu_rt.h"
+#elif defined(CONFORM_CUDA)
+#    include "tests/gpu/device_here.h"
 #endif
 
 /* CHUNK: so small that most matrices are cut in pieces. */
@@ -367,6 +369,10 @@ END_TEST
 
 int main(void)
 {
+#if defined(CONFORM_CUDA) && !defined(CONFORM_EMULATED)
+    int none = device_here();
+    if (none) return none;
+#endif
     Suite *s = suite_create("golden");
     TCase *tc = tcase_create("golden");
     tcase_set_timeout(tc, 240);
@@ -374,6 +380,9 @@ int main(void)
     tcase_add_loop_test(tc, test_int8, 0, (int)(sizeof bases / sizeof *bases));
     suite_add_tcase(s, tc);
     SRunner *r = srunner_create(s);
+#if defined(CONFORM_CUDA) && !defined(CONFORM_EMULATED)
+    srunner_set_fork_status(r, CK_NOFORK);
+#endif
     srunner_run_all(r, CK_NORMAL);
     int failed = srunner_ntests_failed(r);
     srunner_free(r);

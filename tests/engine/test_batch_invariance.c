@@ -4,6 +4,8 @@
  * 32 sampled requests: each gives exactly the tokens it gives alone, whatever the chunk size, the
  * number of threads, the page budget (down to where pre-emption is needed), the prefix cache, and
  * whoever comes, goes and is cancelled beside it.
+ *
+ * CONFORM_CUDA: the same on the CUDA backend, CONFORM_EMULATED with fewer requests on an emulated device.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +15,18 @@
 #include <check.h>
 
 #include "engine/sched.h"
+#ifdef CONFORM_EMULATED
+#    include "tests/emu/cuda_rt/emu_rt.h"
+#elif defined(CONFORM_CUDA)
+#    include "tests/gpu/device_here.h"
+#endif
 
-enum { N_ADAPTERS = 8, N_REQUESTS = 32, N_EXTRA = 12, MAX_NEW = 24, MAX_ROWS = 96, MAX_SEQS = 48 };
+enum { N_ADAPTERS = 8, MAX_ROWS = 96, MAX_SEQS = 48, SECOND = 1000000 };
+#ifdef CONFORM_EMULATED
+enum { N_REQUESTS = 12, N_EXTRA = 3, MAX_NEW = 16 };
+#else
+enum { N_REQUESTS = 32, N_EXTRA = 12, MAX_NEW = 24 };
+#endif
 
 static uint64_t rng;
 
@@ -182,8 +194,20 @@ typedef struct {
 static void start(rig *r, const setting *st, const char *dir)
 {
     err e;
-    backend_config bc = {.n_threads = st->threads, .isa = st->isa};
-    ck_assert_int_eq(be_open(&r->be, &backend_cpu, &bc, &e), ERR_NONE);
+    backend_config bc = {.n_threads = st->threads,
+                         .isa = st->isa,
+                         .max_rows = MAX_ROWS,
+                         .max_seqs = MAX_SEQS,
+                         .max_context = 128,
+                         .fraction = 0.5};
+    const backend_ops *ops = &backend_cpu;
+#ifdef CONFORM_CUDA
+    ops = &backend_cuda;
+#endif
+#ifdef CONFORM_EMULATED
+    emu_rt_device(1, (size_t)256 << 20);
+#endif
+    ck_assert_msg(be_open(&r->be, ops, &bc, &e) == ERR_NONE, "%s", e.msg);
     ck_assert_msg(model_load(&r->m, dir, r->be, MAX_ROWS, MAX_SEQS + SCHED_SCORE_ROWS, &e) ==
                       ERR_NONE,
                   "%s", e.msg);
@@ -208,7 +232,7 @@ static void start(rig *r, const setting *st, const char *dir)
 
 static void stop(rig *r, sched_stats *stats)
 {
-    ck_assert(sched_drain(r->sc, 10000000));
+    ck_assert(sched_drain(r->sc, 60 * (int64_t)SECOND));
     do { /* the last counts come a moment after the last answer */
         usleep(1000);
         sched_stats_get(r->sc, stats);
@@ -275,9 +299,20 @@ static void together(const client *ref, const char *dir, const setting *st, sche
 
 static const char *const models[] = {"fixtures/models/llama-bf16", "fixtures/models/qwen3-f32",
                                      "fixtures/models/mistral-bf16"};
+#ifdef CONFORM_EMULATED
+enum { MODELS_FROM = 2 }; /* has a sliding window */
+#else
+enum { MODELS_FROM = 0 };
+#endif
 
 START_TEST(each_request_gives_what_it_gives_alone)
 {
+#ifdef CONFORM_EMULATED
+    static const setting settings[] = {
+        {.max_rows = 50, .threads = 1, .n_pages = 14, .cache = true, .isa = "auto", .cold = 50},
+        {.max_rows = 96, .threads = 2, .n_pages = 9, .isa = "auto", .swap = 100},
+    };
+#else
     static const setting settings[] = {
         {.max_rows = 96, .threads = 2, .n_pages = 400, .isa = "auto"},
         {.max_rows = 50, .threads = 1, .n_pages = 400, .cache = true, .isa = "auto"},
@@ -286,6 +321,7 @@ START_TEST(each_request_gives_what_it_gives_alone)
         {.max_rows = 96, .threads = 2, .n_pages = 9, .isa = "auto", .swap = 100},
         {.max_rows = 64, .threads = 2, .n_pages = 12, .cache = true, .isa = "auto", .swap = 6},
     };
+#endif
     client *ref = calloc(N_REQUESTS, sizeof(*ref));
     alone(ref, models[_i], "auto");
     uint64_t preempted = 0, cached = 0, swapped = 0;
@@ -393,15 +429,22 @@ END_TEST
 
 int main(void)
 {
+#if defined(CONFORM_CUDA) && !defined(CONFORM_EMULATED)
+    int none = device_here();
+    if (none) return none;
+#endif
     Suite *s = suite_create("batch invariance");
     TCase *tc = tcase_create("all");
     tcase_set_timeout(tc, 280);
-    tcase_add_loop_test(tc, each_request_gives_what_it_gives_alone, 0, 3);
+    tcase_add_loop_test(tc, each_request_gives_what_it_gives_alone, MODELS_FROM, 3);
     tcase_add_test(tc, a_broken_adapter_fails_its_request_alone);
     tcase_add_test(tc, what_can_never_fit_is_refused_at_once);
     tcase_add_test(tc, prompts_are_scored);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
+#if defined(CONFORM_CUDA) && !defined(CONFORM_EMULATED)
+    srunner_set_fork_status(sr, CK_NOFORK);
+#endif
     srunner_run_all(sr, CK_NORMAL);
     int failed = srunner_ntests_failed(sr);
     srunner_free(sr);

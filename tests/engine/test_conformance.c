@@ -25,6 +25,8 @@
 #include "tests/engine/plain_backend.h"
 #ifdef CONFORM_EMULATED
 #    include "tests/emu/cuda_rt/emu_rt.h"
+#elif defined(CONFORM_CUDA)
+#    include "tests/gpu/device_here.h"
 #endif
 
 enum {
@@ -45,6 +47,8 @@ static const char *const model_names[] = {
     "qwen2-f32", "qwen2-f16", "qwen2-bf16", "qwen3-f32",   "qwen3-f16",   "qwen3-bf16",
 };
 #endif
+
+static uint32_t case_step = CASE_STEP;
 
 static const char *const adapter_names[N_ADAPTER] = {"r1",   "r4",     "r16",     "r64",
                                                      "r256", "rslora", "pattern", "mlp"};
@@ -303,7 +307,7 @@ static void run_mixed(rig *r, const golden *g, unsigned seed, float *const logit
     run runs[CASES_MAX];
     int n = 0, left = 1;
     for (int id = -1; id < N_ADAPTER; id++) {
-        for (uint32_t i = 0; i < g->n_case; i += CASE_STEP) {
+        for (uint32_t i = 0; i < g->n_case; i += case_step) {
             if (g->c[i].adapter != id) continue;
             run_start(&runs[n], r, &g->c[i], n, CASES_MAX, logits[i]);
             n++;
@@ -348,13 +352,14 @@ static void conform(const char *name, const char *isa)
     rig_open(&r, dir, isa);
     ck_assert_int_eq(r.n_vocab, (int)g->n_vocab);
     double bound = strstr(name, "bf16") ? 3e-2 : 2e-3, worst = 0;
-    /* There F16 activations are rounded to F16. */
-    if (strcmp(isa, "cuda") == 0 && strstr(name, "-f16")) bound = 5e-3;
+    /* There activations, A and B are rounded to F16.  The f64 oracle of plain_backend.h with these roundings, and no others,
+     * is off by 3.26e-3 at most over the four F16 models, and by as much as the device on each of them. */
+    if (strcmp(isa, "cuda") == 0 && strstr(name, "-f16")) bound = 3.5e-3;
     bool oracle = strcmp(isa, "plain") == 0; /* slow, and row by row by construction */
 
     size_t bytes = (size_t)TOKENS_MAX * g->n_vocab * sizeof(float);
     float *whole[CASES_MAX], *mixed[CASES_MAX], *other = malloc(bytes);
-    for (uint32_t i = 0; i < g->n_case; i += CASE_STEP) {
+    for (uint32_t i = 0; i < g->n_case; i += case_step) {
         const golden_case *c = &g->c[i];
         int rows = c->n_prompt + c->n_new - 1;
         whole[i] = malloc(bytes);
@@ -382,7 +387,7 @@ static void conform(const char *name, const char *isa)
     }
     for (unsigned seed = 1; seed <= (oracle ? 1 : MIXTURES); seed++) {
         run_mixed(&r, g, seed, mixed);
-        for (uint32_t i = 0; i < g->n_case; i += CASE_STEP) {
+        for (uint32_t i = 0; i < g->n_case; i += case_step) {
             (void)snprintf(what, sizeof(what), "%s on %s, case %u in mixed batch %u", name, isa, i,
                            seed);
             assert_same_bits(whole[i], mixed[i], g->c[i].n_prompt + g->c[i].n_new - 1, r.n_vocab,
@@ -392,7 +397,7 @@ static void conform(const char *name, const char *isa)
     printf("conformance %-13s %-11s max log-prob difference %.2e (allowed %.0e)\n", name, isa,
            worst, bound);
     (void)fflush(stdout);
-    for (uint32_t i = 0; i < g->n_case; i += CASE_STEP) {
+    for (uint32_t i = 0; i < g->n_case; i += case_step) {
         free(whole[i]);
         free(mixed[i]);
     }
@@ -413,15 +418,37 @@ START_TEST(matches_transformers_and_peft)
 }
 END_TEST
 
-int main(void)
+/* --open: whether there is a device; --small NAME: a few cases of that model. */
+static int options(int argc, char **argv, int *from, int *to)
 {
+    int n = (int)(sizeof(model_names) / sizeof(model_names[0]));
+    *from = 0;
+    *to = n;
+#if defined(CONFORM_CUDA) && !defined(CONFORM_EMULATED)
+    int none = device_here();
+    if (none || (argc == 2 && strcmp(argv[1], "--open") == 0)) return none ? none : -1;
+#endif
+    if (argc == 1) return 0;
+    if (argc != 3 || strcmp(argv[1], "--small") != 0) return 2;
+    case_step = 5;
+    while (*from < n && strcmp(model_names[*from], argv[2]) != 0) ++*from;
+    *to = *from + 1;
+    return *from < n ? 0 : 2;
+}
+
+int main(int argc, char **argv)
+{
+    int from, to, stop = options(argc, argv, &from, &to);
+    if (stop) return stop < 0 ? 0 : stop;
     Suite *s = suite_create("conformance");
     TCase *tc = tcase_create("golden");
     tcase_set_timeout(tc, 240);
-    tcase_add_loop_test(tc, matches_transformers_and_peft, 0,
-                        (int)(sizeof(model_names) / sizeof(model_names[0])));
+    tcase_add_loop_test(tc, matches_transformers_and_peft, from, to);
     suite_add_tcase(s, tc);
     SRunner *r = srunner_create(s);
+#if defined(CONFORM_CUDA) && !defined(CONFORM_EMULATED)
+    srunner_set_fork_status(r, CK_NOFORK);
+#endif
     srunner_run_all(r, CK_ENV);
     int failed = srunner_ntests_failed(r);
     srunner_free(r);
