@@ -51,7 +51,8 @@ class Server:
         self.dir = pathlib.Path(directory or tempfile.mkdtemp(prefix="lorad-e2e-"))
         self.own_dir = directory is None
         self.port, self.admin_port, self.metrics_port = free_port(), free_port(), free_port()
-        self.model, self.settings = model, settings or {}
+        backend = os.environ.get("LORAD_BACKEND")  # tests/gpu/run.sh: these tests on a device
+        self.model, self.settings = model, {**({"engine.backend": backend} if backend else {}), **(settings or {})}
         self.process = None
         self.log_path = self.dir.with_suffix(".log")
         self.admin_key = None

@@ -216,8 +216,8 @@ int main(int argc, char **argv)
         double ops = 4.0 * x[0] * N_HEAD * HEAD * x[1] * (x[1] + 1) / 2;
         printf("%-8s %6d %6d %10.1f %12.1f\n", "", x[0], x[1], ms * 1e3, ops / (ms * 1e-3) * 1e-12);
     }
-    printf("CASE %.1f %% of copy bandwidth, decode attention at batch 32, length 8192 (asked 85): "
-           "%s\n",
-           100 * asked, asked >= 0.85 ? "ok" : "short");
-    return asked >= 0.85 ? 0 : 1;
+    printf("CASE attention_alone %.3f of the copy's bandwidth at batch 32, length 8192 (asked >= "
+           "0.85): %s\n",
+           asked, asked >= 0.85 ? "ok" : "short");
+    return asked >= 0.85 ? 0 : 3;
 }

@@ -31,7 +31,7 @@ def read(folder):
         for line in machine.read_text().splitlines():
             name, _, value = line.partition(": ")
             report["machine"][name] = value
-    for status in sorted(folder.glob("*.status")):
+    for status in sorted(folder.glob("*.status"), key=lambda p: p.stat().st_mtime_ns):
         for line in status.read_text().splitlines():
             name, state, seconds, log = line.split("\t")
             found = figures(folder / log) if (folder / log).exists() else {}
