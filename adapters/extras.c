@@ -6,7 +6,10 @@
 #include <string.h>
 
 #include "adapters/validate.h"
+#include "engine/base/clock.h"
 #include "engine/cpu/halves.h"
+
+enum { TABLE_PIECE = 1 << 20 };
 
 /* ---- sizes ------------------------------------------------------------------------------------ */
 
@@ -100,7 +103,23 @@ typedef struct maker {
     uint8_t *slab;
     uint64_t at;
     float *in, *out; /* host vectors of the longest d_out */
+    pace *pace;
+    bool hint;
 } maker;
+
+/* Whole tables, a piece at a time. */
+static err_code upload_table(const maker *mk, void *to, const void *from, uint64_t bytes)
+{
+    err_code code = ERR_NONE;
+    for (uint64_t at = 0, n; at < bytes && code == ERR_NONE; at += n) {
+        n = bytes - at < TABLE_PIECE ? bytes - at : TABLE_PIECE;
+        if (mk->pace != NULL) pace_take(mk->pace, n, mk->hint);
+        int64_t begun_us = clock_now_us();
+        code = be_upload(mk->be, (char *)to + at, (const char *)from + at, (size_t)n);
+        if (mk->pace != NULL) pace_moved(mk->pace, n, clock_now_us() - begun_us);
+    }
+    return code;
+}
 
 static void *take(maker *mk, uint64_t bytes)
 {
@@ -337,7 +356,7 @@ static err_code make_embed(maker *mk, adapter_extras *out, err *e)
     out->embed->pack_type = (int)pack_type(mk->al, mk->shape, slot);
     if (t->present) {
         void *to = take(mk, t->bytes);
-        err_code code = be_upload(mk->be, to, mk->file + t->offset, (size_t)t->bytes);
+        err_code code = upload_table(mk, to, mk->file + t->offset, t->bytes);
         if (code != ERR_NONE) return err_set(e, code, "an embedding cannot be copied");
         out->embed->table = to;
         out->embed->table_type = (int)t->type;
@@ -345,7 +364,7 @@ static err_code make_embed(maker *mk, adapter_extras *out, err *e)
     if (patched(mk->al, mk->shape, slot)) {
         size_t bytes = (size_t)whole_table(mk->shape);
         void *table = patched_table(mk), *to = take(mk, bytes);
-        err_code code = table != NULL ? be_upload(mk->be, to, table, bytes) : ERR_NOMEM;
+        err_code code = table != NULL ? upload_table(mk, to, table, bytes) : ERR_NOMEM;
         free(table);
         if (code != ERR_NONE) return err_set(e, code, "an embedding cannot be copied");
         out->embed->table = to;
@@ -374,14 +393,16 @@ static err_code make_norms(maker *mk, adapter_extras *out, err *e)
 }
 
 err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_config *shape,
-                     const model *base, backend *be, const uint8_t *file, lora_mat *mat, err *e)
+                     const model *base, backend *be, const uint8_t *file, lora_mat *mat, pace *speed,
+                     bool hint, err *e)
 {
     memset(out, 0, sizeof *out);
     if (extras_bytes(al, shape, be) == 0) return ERR_NONE;
     if (base == NULL)
         return err_set(e, ERR_UNSUPPORTED,
                        "DoRA, biases and embeddings need the base's weights at hand");
-    maker mk = {.al = al, .shape = shape, .base = base, .be = be, .file = file};
+    maker mk = {
+        .al = al, .shape = shape, .base = base, .be = be, .file = file, .pace = speed, .hint = hint};
     size_t longest = 0;
     for (size_t slot = 0; slot < peft_slots(shape->n_layer); slot++) {
         uint64_t n = vector_bytes(shape, slot);

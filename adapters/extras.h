@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "adapters/layout.h"
+#include "adapters/pace.h"
 #include "engine/backend.h"
 #include "engine/model.h"
 
@@ -28,9 +29,11 @@ typedef struct adapter_extras {
 uint64_t extras_bytes(const adapter_layout *al, const model_config *base, const backend *be);
 
 /* `file`: the whole weights' file in memory, checked; `mat`: [n_layer][PROJ_COUNT], gets gain and bias.
- * `base` NULL: ERR_UNSUPPORTED when weights of the base are needed.  Zeroes *out first. */
+ * `base` NULL: ERR_UNSUPPORTED when weights of the base are needed.  Tables go up in pieces, at the pace of
+ * `speed` (NULL: at once); `hint`: nobody waits.  Zeroes *out first. */
 err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_config *shape,
-                     const model *base, backend *be, const uint8_t *file, lora_mat *mat, err *e);
+                     const model *base, backend *be, const uint8_t *file, lora_mat *mat, pace *speed,
+                     bool hint, err *e);
 void extras_clear(adapter_extras *ex, backend *be);
 
 #endif

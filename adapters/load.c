@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "storage/digest.h"
 
 enum { PIECE_ALIGN = 64, A_ROWS = 4 /* of A stay together: kernels take so many at a time */ };
@@ -220,6 +221,19 @@ static lora_split *split_of(packing *p, lora_mat *m)
     return (lora_split *)m->split;
 }
 
+/* Around each piece that goes to the device: waits for its turn; then tells what it took. */
+static int64_t begin_piece(const adapter_load *ld, size_t bytes)
+{
+    if (ld->env->pace == NULL) return 0;
+    pace_take(ld->env->pace, bytes, ld->hint);
+    return clock_now_us();
+}
+
+static void end_piece(const adapter_load *ld, size_t bytes, int64_t begun_us)
+{
+    if (ld->env->pace != NULL) pace_moved(ld->env->pace, bytes, clock_now_us() - begun_us);
+}
+
 static err_code pack_a(packing *p, lora_mat *m, const void *src, dtype type, int d_in, err *e)
 {
     const load_env *env = p->ld->env;
@@ -241,8 +255,10 @@ static err_code pack_a(packing *p, lora_mat *m, const void *src, dtype type, int
         }
         if (src != NULL) {
             const char *from = (const char *)src + (size_t)done * (size_t)d_in * dtype_bytes(type);
+            int64_t begun_us = begin_piece(p->ld, (size_t)n * row);
             code =
                 be_lora_pack(env->be, env->base->type, to, NULL, from, NULL, type, n, d_in, 1, e);
+            end_piece(p->ld, (size_t)n * row, begun_us);
         }
         advance(&p->w, (size_t)n * row);
     }
@@ -273,8 +289,10 @@ static err_code pack_b(packing *p, lora_mat *m, const void *src, dtype type, int
         if (src != NULL) {
             const char *from =
                 (const char *)src + (size_t)col * (size_t)m->rank * dtype_bytes(type);
+            int64_t begun_us = begin_piece(p->ld, (size_t)n * block);
             code = be_lora_pack(env->be, env->base->type, NULL, to, NULL, from, type, m->rank, 1,
                                 end - col, e);
+            end_piece(p->ld, (size_t)n * block, begun_us);
         }
         advance(&p->w, (size_t)n * block);
     }
@@ -313,12 +331,15 @@ static size_t piece_of(uint64_t bytes, size_t chunk_bytes, int i)
     return left < chunk_bytes ? (size_t)left : chunk_bytes;
 }
 
-static err_code upload_chunks(const adapter_copy *c, backend *be, void *const *chunk)
+static err_code upload_chunks(const adapter_load *ld, void *const *chunk)
 {
+    const adapter_copy *c = ld->copy;
     err_code code = ERR_NONE;
     for (int i = 0; (uint64_t)i * c->chunk_bytes < c->bytes && code == ERR_NONE; i++) {
-        code = be_upload(be, chunk[i], c->data + (size_t)i * c->chunk_bytes,
-                         piece_of(c->bytes, c->chunk_bytes, i));
+        size_t bytes = piece_of(c->bytes, c->chunk_bytes, i);
+        int64_t begun_us = begin_piece(ld, bytes);
+        code = be_upload(ld->env->be, chunk[i], c->data + (size_t)i * c->chunk_bytes, bytes);
+        end_piece(ld, bytes, begun_us);
     }
     return code;
 }
@@ -358,7 +379,7 @@ static err_code pack_layers(adapter_load *ld, packing *p, err *e)
         if (layout_of(ld)->peft.layer[slot].wrapped) code = pack_pair(p, slot, e);
     if (code != ERR_NONE || p->file == NULL) return code;
     return extras_make(&ld->extras, layout_of(ld), env->base, env->weights, env->be, p->file,
-                       ld->mat, e);
+                       ld->mat, env->pace, ld->hint, e);
 }
 
 err_code adapter_load_pack(adapter_load *ld, void *const *chunk, err *e)
@@ -386,7 +407,7 @@ err_code adapter_load_pack(adapter_load *ld, void *const *chunk, err *e)
     if (code != ERR_NONE) return code;
     if (c->chunk_bytes == 0)
         compact(ld, chunk, (uint64_t)p.w.chunk * env->chunk_bytes + p.w.at);
-    else if (upload_chunks(c, env->be, chunk) != ERR_NONE)
+    else if (upload_chunks(ld, chunk) != ERR_NONE)
         code = err_set(e, ERR_IO, "the device took no copy of an adapter");
     return code;
 }

@@ -19,6 +19,7 @@
 
 #include "adapters/copy.h"
 #include "adapters/extras.h"
+#include "adapters/pace.h"
 #include "adapters/registry.h"
 #include "adapters/validate.h"
 #include "engine/backend.h"
@@ -32,8 +33,9 @@ typedef struct load_env {
     const model_config *base;
     const model *weights; /* of the base; NULL: what needs them is refused */
     size_t chunk_bytes;
-    bool int8; /* copies in int8 */
-    bool keep; /* copies are kept: pack() makes them such as go up again by a plain copy */
+    bool int8;  /* copies in int8 */
+    bool keep;  /* copies are kept: pack() makes them such as go up again by a plain copy */
+    pace *pace; /* what pack() moves, piece by piece; NULL: no bound */
 } load_env;
 
 typedef struct adapter_load {
@@ -47,6 +49,7 @@ typedef struct adapter_load {
     adapter_extras extras;
     int n_chunks;
     int rank_max;
+    bool hint; /* nobody waits for it: pack() leaves others room */
 } adapter_load;
 
 /* Zeroes *ld first, so that clear is always safe.  copy: borrowed, or NULL.  ERR_NOT_FOUND, ERR_IO, or

@@ -15,6 +15,7 @@
  */
 #include "adapters/residency.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +34,7 @@
 enum { DEMAND_NICE = 10, HINT_NICE = 15 };
 
 /* On Linux niceness is a thread's own: the process's, and what this loader has added to it. */
-static _Thread_local int own_nice, pace;
+static _Thread_local int own_nice, nicer;
 
 enum { ROWS_ROOM = 1024 };
 enum { PATIENCE_US = 1000000, RETRY_US = 5000000, TICK_MS = 2 };
@@ -260,9 +261,9 @@ static void count_read(residency *rs, entry *en, adapter_load *ld, const timing 
 static void keep_pace(const entry *en)
 {
     int wanted = en->wanted == WANT_HINT ? HINT_NICE : DEMAND_NICE;
-    if (wanted != pace)
+    if (wanted != nicer)
         (void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), own_nice + wanted);
-    pace = wanted;
+    nicer = wanted;
 }
 
 static err_code bring_up(residency *rs, entry *en, adapter_load *ld, timing *t, err *e)
@@ -272,6 +273,7 @@ static err_code bring_up(residency *rs, entry *en, adapter_load *ld, timing *t, 
     bool only_host = code == ERR_CANCELLED && !rs->stop && !en->gone && rs->host_budget > 0;
     if (code != ERR_NONE && !only_host) return code;
     keep_pace(en); /* a hint may have become a demand */
+    ld->hint = en->wanted == WANT_HINT;
     if (!only_host) {
         if (ld->copy != NULL)
             rs->stats.n_host_hits++;
@@ -463,6 +465,12 @@ static int chunks_cb(void *self, const lora_view *view)
     return n;
 }
 
+static void step_cb(void *self, double step_us, double slack_us)
+{
+    residency *rs = self;
+    pace_step(&rs->pace, step_us, slack_us);
+}
+
 lora_source residency_source(residency *rs)
 {
     return (lora_source){.self = rs,
@@ -471,7 +479,8 @@ lora_source residency_source(residency *rs)
                          .prefetch = prefetch_cb,
                          .want = want_cb,
                          .used = used_cb,
-                         .chunks = chunks_cb};
+                         .chunks = chunks_cb,
+                         .step = step_cb};
 }
 
 /* ---- API ------------------------------------------------------------------------------------------ */
@@ -641,6 +650,7 @@ void residency_stats_get(residency *rs, residency_stats *out)
     out->host_used_bytes = rs->host_used;
     out->n_host = rs->n_host;
     pthread_mutex_unlock(&rs->mu);
+    pace_get(&rs->pace, &out->pace);
 }
 
 /* ---- life -------------------------------------------------------------------------------------------- */
@@ -697,8 +707,11 @@ err_code residency_create(residency **out, const residency_config *cfg, backend 
                          .int8 = cfg->host_int8,
                          .keep = cfg->host_bytes > 0};
     rs->host_budget = cfg->host_bytes;
+    pace_init(&rs->pace, cfg->copy_share);
+    rs->env.pace = &rs->pace;
     err_code code = open_devmem(rs, cfg, e);
     if (code != ERR_NONE) {
+        pace_clear(&rs->pace);
         free(rs);
         return code;
     }
@@ -729,6 +742,7 @@ void residency_destroy(residency *rs)
     rs->stop = true;
     pthread_cond_broadcast(&rs->work);
     pthread_mutex_unlock(&rs->mu);
+    pace_step(&rs->pace, 0, INFINITY); /* who waits for a step finishes */
     for (int i = 0; i < rs->n_loaders; i++) pthread_join(rs->loader[i], NULL);
     if (rs->n_acquired != 0) {
         log_error("adapters", "residency destroyed while %d adapters are in use", rs->n_acquired);
@@ -749,6 +763,7 @@ void residency_destroy(residency *rs)
     host_free_trash(host_take_trash(rs));
     pthread_mutex_unlock(&rs->mu);
     devmem_destroy(rs->own_arena);
+    pace_clear(&rs->pace);
     free(rs->host);
     pthread_cond_destroy(&rs->work);
     pthread_mutex_destroy(&rs->mu);

@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "adapters/pace.h"
 #include "adapters/registry.h"
 #include "engine/backend.h"
 #include "engine/devmem.h"
@@ -25,12 +26,14 @@
 typedef struct residency residency;
 
 typedef struct residency_config {
-    devmem *arena;        /* borrowed; NULL: one of its own, of budget_bytes */
-    size_t budget_bytes;  /* of packed adapters, without an devmem */
-    size_t chunk_bytes;   /* of that devmem; 0: what any adapter can be cut into */
-    size_t host_bytes;    /* of copies in host memory; 0: none are kept */
-    bool host_int8;       /* A and B are kept in int8 there */
-    int n_loaders;        /* threads; 0: 1 */
+    devmem *arena;       /* borrowed; NULL: one of its own, of budget_bytes */
+    size_t budget_bytes; /* of packed adapters, without an devmem */
+    size_t chunk_bytes;  /* of that devmem; 0: what any adapter can be cut into */
+    size_t host_bytes;   /* of copies in host memory; 0: none are kept */
+    bool host_int8;      /* A and B are kept in int8 there */
+    int n_loaders;       /* threads; 0: 1 */
+    int copy_share; /* percent of a step's slack that copies to the device may take (adapters/pace.h);
+                             0: no bound */
     const model *weights; /* of the base, for DoRA and biases; NULL: those are refused */
 } residency_config;
 
@@ -62,6 +65,7 @@ typedef struct residency_stats {
     int64_t read_us_sum; /* reading and checking files */
     uint64_t read_bytes;
     devmem_counts arena;
+    pace_counts pace;
 } residency_stats;
 
 /* Borrows all three until residency_destroy().  Names that the registry has as pinned are loaded and

@@ -54,6 +54,7 @@ struct residency {
     size_t budget, host_budget;
     int n_loaders;
     pthread_t loader[LOADERS_MAX];
+    pace pace; /* of what they move to the device; has its own lock */
 
     pthread_mutex_t mu; /* before the registry's, the arena's and the backend's; guards all below */
     pthread_cond_t work; /* CLOCK_MONOTONIC: queued, released, evicted, stop */

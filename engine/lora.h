@@ -113,6 +113,9 @@ typedef struct lora_source {
     /* A sequence has its seat, with this view acquired: only this counts as a use, for a request may acquire
      * and release again while it waits for pages.  May be NULL. */
     void (*used)(void *self, const lora_view *view);
+    /* A step begins that should take step_us, and slack_us longer without a stream missing its target
+     * (INFINITY: nobody has one): what loads may disturb it.  May be NULL. */
+    void (*step)(void *self, double step_us, double slack_us);
     /* Chunks of the arena that the view takes.  May be NULL: none. */
     int (*chunks)(void *self, const lora_view *view);
 } lora_source;

@@ -377,6 +377,19 @@ static void prefetch_waiting(sched *sc)
     }
 }
 
+/* How long the step will take, and how much longer it may: loaders keep their copies within that. */
+static void tell_loaders(sched *sc, int64_t now)
+{
+    if (!sc->source || !sc->source->step) return;
+    double step_us = cost_predict(&sc->cost, &sc->load), slack = INFINITY;
+    for (int i = 0; i < sc->step.n_seq; i++) {
+        const request *rq = sc->row_owner[i];
+        if (!rq->last_token_us || !rq->tpot_target_us) continue;
+        slack = fmin(slack, (double)(rq->last_token_us + rq->tpot_target_us - now) - step_us);
+    }
+    sc->source->step(sc->source->self, step_us, slack);
+}
+
 void sched_plan_step(sched *sc, int64_t now)
 {
     list_waiting(sc, now);
@@ -395,6 +408,7 @@ void sched_plan_step(sched *sc, int64_t now)
         add_entry(sc, &sc->plan[i], now);
     }
     prefetch_waiting(sc);
+    tell_loaders(sc, now);
     sched_sweep(sc);
     sort_by_adapter(sc);
     build_rows(sc);

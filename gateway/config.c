@@ -125,6 +125,9 @@ static const option options[] = {
      "Keep A and B in int8 there (64 values to a scale): a quarter of F32's size, each value\n"
      "off by at most 1/254 of the largest of its 64.  Adapters are then always served in this "
      "precision."},
+    {"adapters", "copy_share", OPT_INT, AT(adapters_copy_share), "50", 0, 100,
+     "Percent of the time that a step leaves before the tightest stream's target which loads may\n"
+     "take for copies to the device; they always get an eighth of the step.  0: no bound."},
     {"adapters", "loaders", OPT_INT, AT(adapters_loaders), "1", 1, 16,
      "Threads that load adapters from disk."},
     {"adapters", "max_upload", OPT_BYTES, AT(adapters_max_upload), "1GiB", 1024, 64 * GIB,

@@ -298,6 +298,7 @@ static err_code open_adapters(process *p, err *e)
                            .host_bytes = (size_t)c->adapters_host_memory,
                            .host_int8 = c->adapters_host_int8,
                            .n_loaders = (int)c->adapters_loaders,
+                           .copy_share = (int)c->adapters_copy_share,
                            .weights = s->model};
     rc = residency_create(&s->residency, &rs, s->be, model_get_config(s->model), s->registry, e);
     if (rc) return rc;

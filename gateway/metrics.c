@@ -215,6 +215,12 @@ static void put_adapters(prom *p, server *s)
     prom_sample(p, (double)r.read_us_sum / 1e6, "stage", "read", NULL);
     prom_sample(p, (double)r.pack_us_sum / 1e6, "stage", "pack", NULL);
     prom_counter(p, "lorad_adapter_read_bytes_total", "Bytes that were read for it", r.read_bytes);
+    prom_gauge(p, "lorad_adapter_copy_bytes_per_second", "Rate of copies to the device, smoothed",
+               r.pace.rate);
+    prom_gauge(p, "lorad_adapter_copy_budget_bytes",
+               "Bytes for copies in the present step; 0: no bound", (double)r.pace.budget);
+    prom_counter(p, "lorad_adapter_copy_waits_total", "Pieces that waited for a later step",
+                 r.pace.n_waits);
     prom_family(p, "lorad_arena_chunks", "gauge", "The device's memory, by what has it");
     prom_count(p, (uint64_t)r.arena.n_free, "use", "free", NULL);
     prom_count(p, (uint64_t)r.arena.n_pages_held, "use", "kv", NULL);

@@ -637,6 +637,29 @@ START_TEST(test_deadlines_order_the_queue)
 }
 END_TEST
 
+/* While streams have no time to give, a load goes on by a piece in a step, and at once when they have. */
+START_TEST(test_copies_in_pace_with_steps)
+{
+    residency_config cfg = {
+        .budget_bytes = packed * 2, .chunk_bytes = packed, .n_loaders = 1, .copy_share = 50};
+    ck_assert_msg(residency_create(&rs, &cfg, be, &base, reg, &e) == ERR_NONE, "%s", e.msg);
+    door = residency_source(rs);
+    const lora_view *v;
+    residency_stats s = {0};
+    door.step(door.self, 1e-3, -1000);
+    ck_assert_int_eq(door.acquire(door.self, ids[0], &v, &e), ERR_BUSY);
+    while (s.pace.n_waits == 0) s = stats_now();
+    ck_assert_int_gt((int)s.pace.budget, 0);
+    for (int i = 0; i < 20; i++) door.step(door.self, 1e-3, -1000);
+    door.step(door.self, 1e-3, INFINITY);
+    ck_assert_int_eq(wait_for(ids[0], &v), ERR_NONE);
+    s = stats_now();
+    ck_assert_uint_eq(s.pace.budget, 0);
+    ck_assert_double_gt(s.pace.rate, 0);
+    door.release(door.self, v);
+}
+END_TEST
+
 /* In int8 each weight is off by at most 1/254 of the largest of its group; the same bits, whether from the
  * disk or from host memory. */
 START_TEST(test_int8_copies)
@@ -789,6 +812,7 @@ int main(void)
     tcase_add_test(tc, test_host_copies);
     tcase_add_test(tc, test_copies_go_up_again);
     tcase_add_test(tc, test_deadlines_order_the_queue);
+    tcase_add_test(tc, test_copies_in_pace_with_steps);
     tcase_add_test(tc, test_int8_copies);
     tcase_add_test(tc, test_stalls_nobody_else);
     tcase_add_test(tc, test_meddling);

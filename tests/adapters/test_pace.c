@@ -1,0 +1,145 @@
+/* test_pace.c -- how much moves in a step: counted, not timed. */
+#include <math.h>
+#include <pthread.h>
+
+#include <check.h>
+
+#include "adapters/pace.h"
+
+enum { MB = 1000 * 1000 };
+
+static pace p;
+
+/* 1,000 bytes in a microsecond. */
+static void open_pace(int share)
+{
+    pace_init(&p, share);
+    for (int i = 0; i < 200; i++) pace_moved(&p, MB, 1000);
+}
+
+static int pieces(uint64_t bytes, bool hint)
+{
+    int n = 0;
+    while (n < 1000 && pace_try(&p, bytes, hint)) n++;
+    return n;
+}
+
+START_TEST(test_budget)
+{
+    open_pace(50);
+    ck_assert_int_eq(pieces(MB, false), 1000); /* no step yet */
+    pace_step(&p, 10000, 20000);               /* 10 ms: 10 MB */
+    ck_assert_int_eq(pieces(MB, false), 10);
+    ck_assert_int_eq(pieces(1, false), 0);
+    pace_step(&p, 10000, 20000);
+    ck_assert_int_eq(pieces(MB, false), 10); /* each step anew */
+    pace_step(&p, 10000, 20000);
+    pace_step(&p, 10000, 20000);
+    ck_assert_int_eq(pieces(MB, false), 10); /* and nothing is saved up */
+    pace_step(&p, 8000, -5000);              /* late already: an eighth of the step */
+    ck_assert_int_eq(pieces(MB / 10, false), 10);
+    pace_step(&p, 0, -5000); /* something always moves */
+    ck_assert_int_eq(pieces(MB, false), 1);
+    pace_step(&p, 0, INFINITY);
+    ck_assert_int_eq(pieces(MB, false), 1000);
+    pace_clear(&p);
+}
+END_TEST
+
+START_TEST(test_debt)
+{
+    open_pace(50);
+    pace_step(&p, 10000, 20000);
+    ck_assert(pace_try(&p, 25 * MB, false)); /* a piece is not cut */
+    pace_step(&p, 10000, 20000);
+    ck_assert(!pace_try(&p, 1, false)); /* -5 */
+    pace_step(&p, 10000, 20000);
+    ck_assert_int_eq(pieces(MB, false), 5);
+    pace_step(&p, 10000, 20000);
+    ck_assert(pace_try(&p, 1000 * MB, false));
+    pace_step(&p, 10000, INFINITY); /* nobody was hurt */
+    pace_step(&p, 10000, 20000);
+    ck_assert_int_eq(pieces(MB, false), 10);
+    pace_clear(&p);
+}
+END_TEST
+
+START_TEST(test_hints_leave_half)
+{
+    open_pace(50);
+    pace_step(&p, 10000, 20000);
+    ck_assert_int_eq(pieces(MB, true), 5);
+    ck_assert_int_eq(pieces(MB, false), 5);
+    pace_clear(&p);
+}
+END_TEST
+
+START_TEST(test_follows_the_rate)
+{
+    open_pace(50);
+    for (int i = 0; i < 200; i++) pace_moved(&p, MB, 4000);
+    pace_step(&p, 10000, 20000);
+    int n = pieces(MB / 4, false); /* the rate is a hair above */
+    ck_assert(n == 10 || n == 11);
+    for (int i = 0; i < 200; i++) pace_moved(&p, MB, 500);
+    pace_step(&p, 10000, 20000);
+    n = pieces(2 * MB, false);
+    ck_assert(n == 10 || n == 11);
+    pace_counts c;
+    pace_get(&p, &c);
+    ck_assert_double_eq_tol(c.rate, 2e9, 1e7);
+    ck_assert_uint_ge(c.budget, 19 * MB);
+    pace_clear(&p);
+}
+END_TEST
+
+START_TEST(test_no_bound)
+{
+    open_pace(0);
+    pace_step(&p, 10000, -1);
+    ck_assert_int_eq(pieces(MB, true), 1000);
+    pace_clear(&p);
+}
+END_TEST
+
+static void *take_three(void *arg)
+{
+    for (int i = 0; i < 3; i++) pace_take(&p, 30 * MB, false);
+    return arg;
+}
+
+/* Waits, is woken by steps, and by an engine that says nothing any more. */
+START_TEST(test_waits)
+{
+    pthread_t t;
+    pace_counts c = {0};
+    open_pace(50);
+    pace_step(&p, 10000, 20000);
+    ck_assert_int_eq(pthread_create(&t, NULL, take_three, NULL), 0);
+    while (c.n_waits == 0) pace_get(&p, &c);
+    for (int i = 0; i < 8; i++) pace_step(&p, 10000, 20000);
+    ck_assert_int_eq(pthread_join(t, NULL), 0);
+    pace_get(&p, &c);
+    ck_assert_uint_ge(c.n_waits, 1);
+    pace_clear(&p);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("pace");
+    TCase *tc = tcase_create("pace");
+    tcase_set_timeout(tc, 60);
+    tcase_add_test(tc, test_budget);
+    tcase_add_test(tc, test_debt);
+    tcase_add_test(tc, test_hints_leave_half);
+    tcase_add_test(tc, test_follows_the_rate);
+    tcase_add_test(tc, test_no_bound);
+    tcase_add_test(tc, test_waits);
+    suite_add_tcase(s, tc);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed != 0;
+}
