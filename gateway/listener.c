@@ -11,6 +11,7 @@
  */
 #include "gateway/listener.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -35,7 +36,9 @@
 
 enum {
     HEADER_BYTES = 32768,
-    REFUSED_US = 2 * 1000000, /* a connection over the limit may take this long to hear so */
+    HANDSHAKE_US = 10 * 1000000, /* from the first byte of TLS to its last */
+    HANDSHAKE_LOOK_S = 2,        /* between looks whether the server stops */
+    REFUSED_US = 2 * 1000000,    /* a connection over the limit may take this long to hear so */
     REFUSED_RETRY_MS = 1000,
 };
 
@@ -54,7 +57,7 @@ struct listener {
 
 static _Thread_local struct {
     int fd; /* +1; 0: unknown */
-    bool counted;
+    bool counted, shaking;
     peer_id id;
     network_address peer;
     peer_verdict verdict;
@@ -101,19 +104,39 @@ static void on_close(const struct mg_connection *conn)
         peers_leave(l->peers, my.id);
         atomic_fetch_sub(&l->srv->count.connections, 1);
     }
-    my.counted = false;
+    my.counted = my.shaking = false;
     my.verdict = PEER_ADMITTED;
     my.fd = 0;
 }
 
 /* ------------------------------------------------------------------------- TLS -- */
 
+/* civetweb asks an unfinished handshake twenty times a second whether it has gone on: a thousand slow
+ * clients would be twenty thousand wake-ups a second.  While it lasts, its socket blocks instead. */
+static void set_blocking(int fd, bool on)
+{
+    struct timeval look = {.tv_sec = HANDSHAKE_LOOK_S};
+    int flags = fcntl(fd, F_GETFL);
+    if (flags < 0) return;
+    if (on) (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &look, sizeof(look));
+    (void)fcntl(fd, F_SETFL, on ? flags & ~O_NONBLOCK : flags | O_NONBLOCK);
+}
+
 static void on_tls_info(const SSL *ssl, int where, int ret)
 {
     (void)ret;
-    if (!(where & SSL_CB_HANDSHAKE_START) || my.fd) return;
-    const struct mg_connection *conn = SSL_get_app_data(ssl);
-    begin_connection(mg_get_user_data(mg_get_context(conn)), SSL_get_fd(ssl));
+    int fd = SSL_get_fd(ssl);
+    if ((where & SSL_CB_HANDSHAKE_START) && !my.fd) {
+        const struct mg_connection *conn = SSL_get_app_data(ssl);
+        begin_connection(mg_get_user_data(mg_get_context(conn)), fd);
+        if (my.verdict == PEER_ADMITTED) listener_deadline(clock_now_us() + HANDSHAKE_US, true);
+        my.shaking = fd >= 0;
+        if (my.shaking) set_blocking(fd, true);
+    } else if ((where & SSL_CB_HANDSHAKE_DONE) && my.shaking) {
+        my.shaking = false;
+        set_blocking(fd, false);
+        if (my.verdict == PEER_ADMITTED) listener_deadline(0, false);
+    }
 }
 
 /* The certificate of the day.  Resumed sessions need none. */

@@ -3,14 +3,12 @@
 overhead      a null model (two layers of 64, one token): time to the answer at 200 requests/s over kept-alive TLS
 token-cpu     the server's CPU for a streamed token, less what it takes for one that is not streamed
 streams-2000  2,000 concurrent streams, four times: all whole, and what memory they leave behind
-slowloris     inter-token latency of eight streams, alone and beside 1,000 sockets that send a byte now and then
+slowloris     inter-token latency of eight streams, alone and beside 1,000 sockets that send a byte every five
+              seconds (bench_slow: half never finish TLS, half never a header)
 """
 import concurrent.futures
 import json
 import pathlib
-import random
-import select
-import socket
 import statistics
 import subprocess
 import sys
@@ -116,49 +114,26 @@ def slowloris():
         key = s.tenant("t")
         trace = ["0 -1 16 900"] * 48
         load(s, key, trace[:8], 8, 1700)
-        stop, cut = threading.Event(), [0]
+        attacks, server_cores = [], []
 
-        def attack():
-            """Half never finish TLS, half never finish a header; whoever is thrown out comes again."""
-            rng, context, socks = random.Random(1), s.tls(), {}
-            while not stop.is_set():
-                while len(socks) < n and not stop.is_set():
-                    try:
-                        raw = socket.create_connection(("127.0.0.1", s.port), 10)
-                        if rng.random() < 0.5:
-                            raw = context.wrap_socket(raw, server_hostname="localhost")
-                            raw.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n")
-                        raw.setblocking(False)
-                        socks[raw.fileno()] = raw
-                    except OSError:
-                        break
-                for fd, raw in list(socks.items()):
-                    try:
-                        if rng.random() < 0.1:
-                            raw.send(b"X" if hasattr(raw, "context") else b"\x16")
-                        if select.select([raw], [], [], 0)[0] and not raw.recv(4096):
-                            raise OSError("thrown out")
-                    except BlockingIOError:
-                        pass
-                    except OSError:
-                        cut[0] += 1
-                        raw.close()
-                        del socks[fd]
-                stop.wait(0.5)
-            for raw in socks.values():
-                raw.close()
+        def cores(since):
+            return (cpu_s(s.process.pid) - since[0]) / (time.monotonic() - since[1])
         for turn in range(3):
-            stop.clear()
             runs.append(load(s, key, trace, 8, 1700, 10 + turn))
-            villain = threading.Thread(target=attack)
-            villain.start()
+            villain = subprocess.Popen([BUILD / "bench_slow", str(s.port), str(n)], stdout=subprocess.PIPE, text=True)
             time.sleep(4)
             runs.append(load(s, key, trace, 8, 1700, 20 + turn))
-            stop.set()
-            villain.join()
+            since = cpu_s(s.process.pid), time.monotonic()
+            time.sleep(5)  # the attack alone
+            server_cores.append(cores(since))
+            villain.terminate()
+            attacks.append(json.loads(villain.communicate()[0]))
     return {"alone_p99_ms": [r["itl_p99_ms"] for r in runs[::2]], "beside_p99_ms": [r["itl_p99_ms"] for r in runs[1::2]],
             "ratio": statistics.median(b["itl_p99_ms"] / a["itl_p99_ms"] for a, b in zip(runs[::2], runs[1::2])),
-            "errors": sum(r["errors"] for r in runs), "thrown_out": cut[0]}
+            "errors": sum(r["errors"] for r in runs), "thrown_out": sum(a["thrown_out"] for a in attacks),
+            "attacker_cores": statistics.median(a["cpu_s"] / a["seconds"] for a in attacks),
+            "server_cores": statistics.median(server_cores), "held": [a["open"] for a in attacks],
+            "bytes": sum(a["bytes"] for a in attacks)}
 
 
 if __name__ == "__main__":

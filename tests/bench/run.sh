@@ -179,6 +179,7 @@ elif name == "streams-2000":
 else:
     ok = r["ratio"] <= 1.2 and r["errors"] == 0
     print(f"slowloris {r['ratio']:.3f} times the streams' p99 inter-token latency alone, {r['thrown_out']} sockets thrown out, "
+          f"{r['server_cores']:.3f} cores of the server and {r['attacker_cores']:.3f} of the attacker for it, "
           f"{r['errors']} errors (asked 1.2, -, 0): {'ok' if ok else 'short'}")
 sys.exit(0 if ok else 1)
 PY

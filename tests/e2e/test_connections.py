@@ -1,6 +1,9 @@
 """Too many connections, and bodies that drip: refused cheaply, while the others are served."""
 import json
+import pathlib
+import re
 import socket
+import ssl
 import time
 
 from harness import Server, run
@@ -102,6 +105,74 @@ def failed_handshakes_are_given_back():
     c.close()
 
 
+def switches():
+    """How often the workers of all listeners have waited, so far."""
+    n = 0
+    for f in pathlib.Path(f"/proc/{server.process.pid}/task").glob("*/status"):
+        text = f.read_text()
+        if "civetweb-worker" in text.split("\n", 1)[0]:
+            n += int(re.search(r"^voluntary_ctxt_switches:\s*(\d+)", text, re.M)[1])
+    return n
+
+
+def handshake(sock, cut):
+    """The client's side by hand, its first message in pieces with pauses; the bytes that come back."""
+    into, out = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = server.tls().wrap_bio(into, out, server_hostname="localhost")
+    while True:
+        try:
+            tls.do_handshake()
+            done = True
+        except ssl.SSLWantReadError:
+            done = False
+        data = out.read()
+        for i in range(0, len(data), cut):
+            sock.sendall(data[i:i + cut])
+            time.sleep(0.3)
+        if done:
+            return tls, into, out
+        into.write(sock.recv(65536))
+
+
+def slow_handshakes_wake_nobody_and_end():
+    slow = [socket.create_connection(("127.0.0.1", server.port), 30) for _ in range(4)]
+    for i, s in enumerate(slow[1:]):  # the first says nothing at all
+        s.sendall(b"\x16\x03\x01\x02\x00"[:i + 2])
+    wait_connections(4)
+    start, before = time.monotonic(), switches()
+    time.sleep(3)
+    woken = (switches() - before) / (time.monotonic() - start)
+    assert woken < 10, f"four handshakes that wait wake workers {woken} times a second"
+    hopeful = socket.create_connection(("127.0.0.1", server.port), 30, ("127.0.0.2", 0))
+    tls, into, out = handshake(hopeful, 150)  # slow, and served
+    tls.write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    hopeful.sendall(out.read())
+    answer = b""
+    while piece := hopeful.recv(65536):
+        into.write(piece)
+        try:
+            while text := tls.read(65536):
+                answer += text
+        except (ssl.SSLWantReadError, ssl.SSLEOFError):
+            pass
+    assert answer.startswith(b"HTTP/1.1 401 "), answer
+    hopeful.close()
+    for s in slow:  # more bytes buy no more time
+        s.settimeout(1)
+        ended = False
+        while not ended:
+            assert time.monotonic() - start < 60
+            try:
+                s.sendall(b"\x01")
+                ended = s.recv(100) == b""
+            except TimeoutError:
+                pass
+            except OSError:
+                ended = True
+        s.close()
+    wait_connections(0)
+
+
 def drip(head, pieces):
     """Sends a byte now and then until the server has had enough; its answer and what was sent."""
     s = server.raw(timeout=30)
@@ -145,4 +216,4 @@ def a_dripping_body_is_cut():
 with server:
     key = server.tenant("alice")
     run([one_address_has_its_share, all_together_have_theirs, failed_handshakes_are_given_back,
-         a_dripping_body_is_cut])
+         slow_handshakes_wake_nobody_and_end, a_dripping_body_is_cut])
