@@ -2,12 +2,18 @@
 description: every type exact, every required member there, every enumeration kept, no member that OpenAI does
 not have but for the ones below.
 
+Who has OpenAI's openapi.json puts its path into LORAD_OPENAI_DOCUMENT: answers are held to its schemas, too.
+
 openai-python itself checks none of this (it builds its objects without validation and takes any member), so
 its client can run against answers that its types do not allow.
 """
 import functools
+import json
+import os
+import pathlib
 
 try:
+    import jsonschema
     import openai.types
     import openai.types.chat
     import pydantic
@@ -21,6 +27,18 @@ VLLM = {"ChatCompletion.choices": {"stop_reason", "token_ids", "prompt_token_ids
         "Completion.choices": {"stop_reason", "token_ids", "prompt_token_ids"},
         "Model": {"parent", "max_model_len"}}
 LISTS = {"Models": "Model"}
+SCHEMAS = {"ChatCompletion": "CreateChatCompletionResponse", "ChatCompletionChunk": "CreateChatCompletionStreamResponse",
+           "Completion": "CreateCompletionResponse", "CompletionChunk": "CreateCompletionResponse", "Model": "Model",
+           "Models": "ListModelsResponse"}  # in OpenAI's document
+
+
+@functools.cache
+def published(name):
+    path = os.environ.get("LORAD_OPENAI_DOCUMENT")
+    if not path or name not in SCHEMAS:
+        return None
+    parts = json.loads(pathlib.Path(path).read_text())["components"]
+    return jsonschema.Draft202012Validator({"$ref": f"#/components/schemas/{SCHEMAS[name]}", "components": parts})
 
 
 @functools.cache
@@ -66,6 +84,10 @@ def hold(name, value, what):
     """Raises where OpenAI's type does not allow the value; names that OpenAI does not have are not looked at."""
     if openai is None:
         return
+    document = published(name)
+    wrong = document and next(document.iter_errors(as_typed(name, value)), None)
+    if wrong:
+        raise AssertionError(f"{what}: no {SCHEMAS[name]} of OpenAI: {wrong.json_path}: {wrong.message}\n{str(value)[:600]}")
     if name in LISTS:
         for each in value["data"]:
             hold(LISTS[name], each, what)
