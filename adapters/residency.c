@@ -285,9 +285,11 @@ static err_code bring_up(residency *rs, entry *en, adapter_load *ld, timing *t, 
     err_code done = read_one(ld, t, only_host ? &ignored : e);
     if (done == ERR_NONE && !only_host) done = pack_one(en, ld, t, e);
     pthread_mutex_lock(&rs->mu);
+    bool from_disk = ld->own_copy;
     count_read(rs, en, ld, t);
     rs->stats.pack_us_sum += t->pack_us;
     if (only_host) return code;
+    if (done == ERR_NONE) tier_learn(rs, en, from_disk ? t->read_us : 0, t->pack_us);
     if (done == ERR_NONE) make_resident(rs, en, ld, t->read_us + t->pack_us);
     return done;
 }
@@ -471,6 +473,34 @@ static void step_cb(void *self, double step_us, double slack_us)
     pace_step(&rs->pace, step_us, slack_us);
 }
 
+/* The size of a version that was never asked for, as the registry has it.  Without the lock: its pins are
+ * not to be let go of under it. */
+static uint64_t size_on_device(residency *rs, uint64_t id)
+{
+    const adapter_version *v;
+    err ignored;
+    if (registry_acquire_id(rs->env.reg, id, &v, &ignored) != ERR_NONE) return 0;
+    uint64_t bytes = v->packed_bytes;
+    registry_release(rs->env.reg, v);
+    return bytes;
+}
+
+static int64_t eta_cb(void *self, uint64_t id, int64_t deadline_us)
+{
+    residency *rs = self;
+    pthread_mutex_lock(&rs->mu);
+    const entry *en = tier_find(rs, id);
+    bool known = en != NULL && en->bytes > 0;
+    int64_t us = known ? tier_eta_us(rs, en, en->bytes, deadline_us) : 0;
+    pthread_mutex_unlock(&rs->mu);
+    if (known) return us;
+    uint64_t bytes = size_on_device(rs, id);
+    pthread_mutex_lock(&rs->mu);
+    us = tier_eta_us(rs, tier_find(rs, id), bytes, deadline_us);
+    pthread_mutex_unlock(&rs->mu);
+    return us;
+}
+
 lora_source residency_source(residency *rs)
 {
     return (lora_source){.self = rs,
@@ -480,7 +510,8 @@ lora_source residency_source(residency *rs)
                          .want = want_cb,
                          .used = used_cb,
                          .chunks = chunks_cb,
-                         .step = step_cb};
+                         .step = step_cb,
+                         .eta = eta_cb};
 }
 
 /* ---- API ------------------------------------------------------------------------------------------ */

@@ -107,6 +107,60 @@ void tier_enqueue(residency *rs, entry *en, want w, int64_t due_us)
     pthread_cond_broadcast(&rs->work);
 }
 
+/* ---- times ---------------------------------------------------------------------------------------- */
+
+enum {
+    QUEUE_LOOK = 64
+}; /* entries of the queue that an estimate looks at, the others are as these */
+
+static const double remember = 0.9; /* of the sums, after each load */
+
+void tier_learn(residency *rs, const entry *en, int64_t read_us, int64_t pack_us)
+{
+    double bytes = (double)en->bytes;
+    rs->pack_us = remember * rs->pack_us + (double)pack_us;
+    rs->pack_bytes = remember * rs->pack_bytes + bytes;
+    if (read_us <= 0) return;
+    rs->read_us = remember * rs->read_us + (double)read_us;
+    rs->read_bytes = remember * rs->read_bytes + bytes;
+}
+
+/* Of one load; `bytes` 0: as many as they have on average. */
+static double load_us(const residency *rs, uint64_t bytes, bool on_host)
+{
+    double n = (double)bytes;
+    if (bytes == 0 && rs->stats.n_loads > 0)
+        n = (double)rs->stats.loaded_bytes / (double)rs->stats.n_loads;
+    double us = rs->pack_bytes > 0 ? n * rs->pack_us / rs->pack_bytes : 0;
+    if (!on_host && rs->read_bytes > 0) us += n * rs->read_us / rs->read_bytes;
+    return us;
+}
+
+/* Of those in the chain that are loaded before `en`. */
+static double queue_us(const residency *rs, const chain *q, const entry *en, int64_t due_us)
+{
+    double us = 0;
+    int n = 0;
+    for (const entry *x = q->head; x != NULL && x != en && x->due_us <= due_us; x = x->next) {
+        if (++n > QUEUE_LOOK) return us * q->n / QUEUE_LOOK;
+        us += load_us(rs, x->bytes, x->copy != NULL);
+    }
+    return us;
+}
+
+int64_t tier_eta_us(const residency *rs, const entry *en, uint64_t bytes, int64_t due_us)
+{
+    if (en != NULL && en->state == RESIDENCY_RESIDENT && !en->closing) return 0;
+    if (en != NULL && en->state == RESIDENCY_FAILED) return 0;
+    double us = load_us(rs, bytes, en != NULL && en->copy != NULL);
+    if (en != NULL && en->reserved) return (int64_t)us;
+    bool demand = en != NULL && en->wanted == WANT_DEMAND;
+    double before = queue_us(rs, &rs->queue[WANT_NONE], NULL, INT64_MAX);
+    before += queue_us(rs, &rs->queue[WANT_DEMAND], en, demand ? en->due_us : INT64_MAX);
+    if (!demand) before += queue_us(rs, &rs->queue[WANT_HINT], en, due_us);
+    return (int64_t)(us + before / rs->n_loaders);
+}
+
 /* ---- pins --------------------------------------------------------------------------------------- */
 
 uint64_t tier_pinned_bytes(const residency *rs, const entry *but)

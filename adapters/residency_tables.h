@@ -70,6 +70,8 @@ struct residency {
     adapter_copy *trash; /* to be freed once mu is not held */
     int n_acquired;
     const entry *starved; /* has had devmem_reserve() called for it */
+    /* Sums over loads, the latest count most: time over bytes on the device is what a byte takes. */
+    double read_us, read_bytes, pack_us, pack_bytes;
     residency_stats stats;
 };
 
@@ -88,6 +90,13 @@ void tier_forget_if_empty(residency *rs, entry *en);
 void tier_enqueue(residency *rs, entry *en, want w, int64_t due_us);
 /* Decayed count of uses. */
 double tier_popularity(const entry *en, int64_t now_us);
+
+/* A load took so long; read_us 0: it did not come from the disk. */
+void tier_learn(residency *rs, const entry *en, int64_t read_us, int64_t pack_us);
+/* When it would be on the device: its own load at the rates seen from where it lies, and those before it in the
+ * queue, over the loaders.  `en` NULL: it was never asked for.  0: it is there, has failed, or no load
+ * was seen yet.  Looks at a bounded part of the queue. */
+int64_t tier_eta_us(const residency *rs, const entry *en, uint64_t bytes, int64_t due_us);
 
 /* Bytes that pinned adapters hold or will hold, `but` apart. */
 uint64_t tier_pinned_bytes(const residency *rs, const entry *but);

@@ -902,6 +902,7 @@ void fair_publish(fair *f, promise_outlook *o, int64_t now_us)
     o->output_us = f->output_us;
     o->step_us = f->step_us;
     o->quantum_us = 2 * (double)f->mean / 16 / FAIR_OUTPUT_PRICE * f->output_us;
+    o->fetch_us = f->scarce && f->n_blocked > 0 ? f->fetch_us : 0;
     o->n_waiting = f->n_waiting;
 }
 

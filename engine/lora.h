@@ -97,7 +97,7 @@ static inline const float *lora_last_norm(const lora_view *view, const float *ba
     return view ? lora_norm(view, view->n_layer * LORA_NORMS, base) : base;
 }
 
-/* Where views come from.  All are called on the engine thread and must not block. */
+/* Where views come from.  All but eta are called on the engine thread; none may block. */
 typedef struct lora_source {
     void *self;
     /* ERR_NONE: *out is resident and stays so until release.
@@ -118,6 +118,10 @@ typedef struct lora_source {
     void (*step)(void *self, double step_us, double slack_us);
     /* Chunks of the arena that the view takes.  May be NULL: none. */
     int (*chunks)(void *self, const lora_view *view);
+    /* Microseconds after which the adapter would be there for a request with this deadline (as for want), if it
+     * were asked for now and room is found: its own load and those before it.  0: it is there, or nothing
+     * is known.  Any thread.  May be NULL. */
+    int64_t (*eta)(void *self, uint64_t adapter_id, int64_t deadline_us);
 } lora_source;
 
 #ifdef __cplusplus

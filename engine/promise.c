@@ -1,4 +1,4 @@
-/* promise.c -- two estimates, the later one counts. */
+/* promise.c -- two estimates and the adapter's load, the latest counts. */
 #include "engine/promise.h"
 
 #include <math.h>
@@ -52,7 +52,9 @@ double promise_ttft_us(const promise_outlook *o, const promise_ask *a)
     if (o->n_waiting >= o->free_seats) {
         wait = fmax(fair_wait(o, slot, a->slo), flow_wait(o, slot, a->slo));
     }
-    return wait + o->running_us + a->n_prompt * o->row_us + o->step_us;
+    double begin = wait + o->running_us;
+    if (a->load_us > 0) begin = fmax(begin, fmax(a->load_us, o->fetch_us));
+    return begin + a->n_prompt * o->row_us + o->step_us;
 }
 
 void promise_add(promise_outlook *o, const promise_ask *a, int max_tokens)

@@ -3,7 +3,8 @@
  * The outlook is a copy of what waits, by tenant and class, with the prices of tokens; it can be read
  * while the scheduler works on.  Admission asks it before anything is queued: what could not keep
  * its class's target is refused while that is cheap (S-LoRA's early abort, QLM's estimate "queued
- * work over throughput").  Two estimates, the later one counts:
+ * work over throughput").  Two estimates, the later one counts, and a cold
+ * adapter's load, which goes on beside, where that takes longer still:
  *   - a fair device: before this request goes what its tenant has waiting in classes as urgent, and of
  *     every other tenant at most as much (VTC's bound), a quantum on top;
  *   - the flow as it went: what waits in (tenant, class) over the share of the device that the flow had
@@ -34,12 +35,14 @@ typedef struct promise_outlook {
     double fill[PROMISE_CLASSES]; /* mean share of its max_tokens that a request makes */
     double running_us;            /* prompt work of running requests that have no token yet */
     double quantum_us;            /* what a tenant may be ahead of another */
+    double fetch_us; /* from asking for an adapter to a seat, while they wait for room; else 0 */
     int free_seats, n_waiting;
 } promise_outlook;
 
 typedef struct promise_ask {
     uint64_t tenant;
     int slo, n_prompt; /* class, prompt tokens */
+    double load_us;    /* until its adapter is there (lora_source.eta); 0: it is */
 } promise_ask;
 
 /* Microseconds; 0: not known yet. */

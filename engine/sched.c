@@ -94,7 +94,7 @@ static void see_ends(sched *sc, int64_t now)
 /* mu is held.  Until the engine has looked at it, the next in line must know of it. */
 static void expect_one(sched *sc, const request *rq)
 {
-    promise_ask ask = {rq->tenant_id, rq->slo_class, rq->n_prompt};
+    promise_ask ask = {.tenant = rq->tenant_id, .slo = rq->slo_class, .n_prompt = rq->n_prompt};
     promise_add(&sc->outlook, &ask, rq->max_tokens);
 }
 
@@ -452,10 +452,22 @@ static double predict_ttft(const sched *sc, const promise_ask *ask)
     return sc->surprise[ask->slo] * promise_ttft_us(&sc->outlook, ask);
 }
 
-int64_t sched_predict_ttft_us(sched *sc, uint64_t tenant, int class, int n_prompt)
+/* mu is not held: the source has a lock of its own. */
+static promise_ask ask_of(const sched *sc, uint64_t tenant, int class, int n_prompt,
+                          uint64_t adapter)
+{
+    promise_ask ask = {.tenant = tenant, .slo = class, .n_prompt = n_prompt};
+    if (adapter && sc->source && sc->source->eta) {
+        int64_t due_us = clock_now_us() + sc->cfg.classes[class].ttft_us;
+        ask.load_us = (double)sc->source->eta(sc->source->self, adapter, due_us);
+    }
+    return ask;
+}
+
+int64_t sched_predict_ttft_us(sched *sc, uint64_t tenant, int class, int n_prompt, uint64_t adapter)
 {
     if (class < 0 || class >= sc->cfg.n_class) return 0;
-    promise_ask ask = {.tenant = tenant, .slo = class, .n_prompt = n_prompt};
+    promise_ask ask = ask_of(sc, tenant, class, n_prompt, adapter);
     pthread_mutex_lock(&sc->mu);
     double us = predict_ttft(sc, &ask);
     pthread_mutex_unlock(&sc->mu);
@@ -496,6 +508,7 @@ err_code sched_submit(sched *sc, request *rq, err *e)
         rq->swap_slot = rq->page + rq->page_cap;
     }
     telemetry_enter(sc->tele, rq);
+    promise_ask ask = ask_of(sc, rq->tenant_id, rq->slo_class, rq->n_prompt, rq->adapter_id);
     pthread_mutex_lock(&sc->mu);
     if (sc->broken)
         rc = err_set(e, ERR_DEVICE, "the device has failed");
@@ -504,7 +517,6 @@ err_code sched_submit(sched *sc, request *rq, err *e)
     else if (sc->n_inside >= sc->cap) {
         rc = err_set(e, ERR_BUSY, "the queue is full (%d requests)", sc->n_inside);
     } else {
-        promise_ask ask = {rq->tenant_id, rq->slo_class, rq->n_prompt};
         rq->expected_us = predict_ttft(sc, &ask);
         rc = check_promise(sc, rq, e);
     }

@@ -128,8 +128,8 @@ static bool prepare_choice(completion *c, choice *ch, int index)
 
 void completion_say_when(completion *c, const choice *ch)
 {
-    exchange_retry_after(
-        c->x, server_retry_after_ms(c->srv, ch->rq.tenant_id, c->slo_class, ch->rq.n_prompt));
+    exchange_retry_after(c->x, server_retry_after_ms(c->srv, ch->rq.tenant_id, c->slo_class,
+                                                     ch->rq.n_prompt, ch->rq.adapter_id));
 }
 
 bool completion_submit(completion *c)

@@ -41,9 +41,10 @@ int server_class_of(const server *s, const tenant *t, const char *tier, char *re
     return i;
 }
 
-int64_t server_retry_after_ms(server *s, uint64_t tenant_id, int class, int n_prompt)
+int64_t server_retry_after_ms(server *s, uint64_t tenant_id, int class, int n_prompt,
+                              uint64_t adapter_id)
 {
-    int64_t late_us = sched_predict_ttft_us(s->sched, tenant_id, class, n_prompt);
+    int64_t late_us = sched_predict_ttft_us(s->sched, tenant_id, class, n_prompt, adapter_id);
     late_us -= class >= 0 ? s->classes[class].ttft_us : 0;
     int64_t ms = late_us / 1000;
     return ms < 250 ? 250 : ms > 60000 ? 60000 : ms;

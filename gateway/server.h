@@ -74,7 +74,8 @@ int server_class_of(const server *s, const tenant *t, const char *tier, char *re
 
 /* Milliseconds after which a refused request may try again: when the predicted first token would
  * meet the class's target; from 250 to 60,000. */
-int64_t server_retry_after_ms(server *s, uint64_t tenant_id, int class, int n_prompt);
+int64_t server_retry_after_ms(server *s, uint64_t tenant_id, int class, int n_prompt,
+                              uint64_t adapter_id);
 
 void server_count_status(server *s, int status);
 void server_count_usage(server *s, const usage_row *rows, size_t n);

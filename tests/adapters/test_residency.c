@@ -18,6 +18,7 @@
 #include "adapters/residency.h"
 #include "adapters/upload.h"
 #include "engine/backend_ops.h"
+#include "engine/base/clock.h"
 #include "tests/adapters/make_adapter.h"
 #include "tests/storage/tmpdir.h"
 
@@ -660,6 +661,51 @@ START_TEST(test_copies_in_pace_with_steps)
 }
 END_TEST
 
+/* What admission asks: an adapter's own load and those before it, at the rate that loads had. */
+START_TEST(test_eta)
+{
+    host = packed * 20;
+    start(packed * 2, 1);
+    const lora_view *v;
+    int64_t end = INT64_MAX, now = clock_now_us();
+    ck_assert_int_eq(door.eta(door.self, ids[1], end), 0); /* no load was seen */
+    ck_assert_int_eq(wait_for(ids[0], &v), ERR_NONE);
+    door.release(door.self, v);
+    ck_assert_int_eq(door.eta(door.self, ids[0], end), 0);
+    ck_assert_int_eq(door.eta(door.self, 12345, end), door.eta(door.self, ids[1], end));
+    int64_t one = door.eta(door.self, ids[1], end); /* its size is the registry's */
+    ck_assert_int_gt(one, 0);
+    int copies = 0;
+    for (int i = 9; i < 12; i++) { /* two fit */
+        ck_assert_int_eq(wait_for(ids[i], &v), ERR_NONE);
+        door.release(door.self, v);
+    }
+    one = door.eta(door.self, ids[1], end);
+    for (int i = 0; i < N_ADAPTERS; i++) {
+        if (residency_get(rs, ids[i], NULL) != RESIDENCY_HOST) continue;
+        copies++;
+        ck_assert_int_gt(door.eta(door.self, ids[i], end), 0);
+        ck_assert_int_lt(door.eta(door.self, ids[i], end), one); /* it has been read already */
+    }
+    ck_assert_int_eq(copies, 2);
+
+    set_gate(READS_HANG);
+    for (int i = 1; i <= 3; i++)
+        ck_assert_int_eq(door.acquire(door.self, ids[i], &v, &e), ERR_BUSY);
+    await_hanging(1);
+    ck_assert_int_le(llabs(door.eta(door.self, ids[4], end) - 4 * one), 4);
+    ck_assert_int_le(llabs(door.eta(door.self, ids[3], end) - 3 * one), 4);
+    door.want(door.self, ids[5], now + 1000); /* a hint, for who has this deadline */
+    ck_assert_int_le(llabs(door.eta(door.self, ids[4], now) - 4 * one), 4);
+    ck_assert_int_le(llabs(door.eta(door.self, ids[4], now + 2000) - 5 * one), 4);
+    set_gate(GOES);
+    for (int i = 1; i <= 3; i++) {
+        ck_assert_int_eq(wait_for(ids[i], &v), ERR_NONE);
+        door.release(door.self, v);
+    }
+}
+END_TEST
+
 /* In int8 each weight is off by at most 1/254 of the largest of its group; the same bits, whether from the
  * disk or from host memory. */
 START_TEST(test_int8_copies)
@@ -813,6 +859,7 @@ int main(void)
     tcase_add_test(tc, test_copies_go_up_again);
     tcase_add_test(tc, test_deadlines_order_the_queue);
     tcase_add_test(tc, test_copies_in_pace_with_steps);
+    tcase_add_test(tc, test_eta);
     tcase_add_test(tc, test_int8_copies);
     tcase_add_test(tc, test_stalls_nobody_else);
     tcase_add_test(tc, test_meddling);

@@ -9,7 +9,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 
-sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-wait sim-wire sim-million plan-cost"
+sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-million plan-cost"
 cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft punica-distinct
     punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu streams-2000 slowloris loratop stats-cost schemas schema-cost"
 json=

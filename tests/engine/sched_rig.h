@@ -313,8 +313,9 @@ static backend_ops fake_ops = {.name = "fake",
 typedef struct {
     int max_rows, max_seqs, n_pages, max_queued;
     bool cache;
-    int busy; /* adapters answer ERR_BUSY so many times */
-    int swap; /* pages of room */
+    int busy;        /* adapters answer ERR_BUSY so many times */
+    int swap;        /* pages of room */
+    int64_t ttft_us; /* target of class 0, which then rejects on overload */
     preemption preemption;
 } setting;
 
@@ -323,6 +324,7 @@ typedef struct {
     model m;
     lora_view view[ADAPTERS];
     int acquired, busy;
+    atomic_llong eta_us; /* of adapters that are not there; 0: all are */
     lora_source source;
     sched *sc;
 } rig;
@@ -352,6 +354,13 @@ static void prefetch(void *self, uint64_t id)
     (void)id;
 }
 
+static int64_t eta(void *self, uint64_t id, int64_t deadline_us)
+{
+    (void)id;
+    (void)deadline_us;
+    return atomic_load(&((rig *)self)->eta_us);
+}
+
 static rig *start(const setting *st)
 {
     fake_ops.sample = device_samples ? fake_sample : NULL;
@@ -367,20 +376,23 @@ static rig *start(const setting *st)
         r->view[i].digest[3] = (uint8_t)(i + 1);
     }
     r->busy = st->busy;
-    r->source =
-        (lora_source){.self = r, .acquire = acquire, .release = release, .prefetch = prefetch};
-    sched_config c = {.max_rows = st->max_rows,
-                      .max_seqs = st->max_seqs,
-                      .max_queued = st->max_queued ? st->max_queued : 100,
-                      .max_context = 128,
-                      .max_logits = st->max_seqs + SCHED_SCORE_ROWS,
-                      .kv_bytes = (size_t)st->n_pages * PT * sizeof(cell),
-                      .swap_bytes = (size_t)st->swap * PT * sizeof(cell),
-                      .preemption = st->preemption,
-                      .ageing_us = 3600LL * 1000000,
-                      .prefix_cache = st->cache,
-                      .n_class = 3,
-                      .classes = {{.rank = 0}, {.rank = 1}, {.rank = 2}}};
+    r->source = (lora_source){
+        .self = r, .acquire = acquire, .release = release, .prefetch = prefetch, .eta = eta};
+    sched_config c = {
+        .max_rows = st->max_rows,
+        .max_seqs = st->max_seqs,
+        .max_queued = st->max_queued ? st->max_queued : 100,
+        .max_context = 128,
+        .max_logits = st->max_seqs + SCHED_SCORE_ROWS,
+        .kv_bytes = (size_t)st->n_pages * PT * sizeof(cell),
+        .swap_bytes = (size_t)st->swap * PT * sizeof(cell),
+        .preemption = st->preemption,
+        .ageing_us = 3600LL * 1000000,
+        .prefix_cache = st->cache,
+        .n_class = 3,
+        .classes = {{.rank = 0, .ttft_us = st->ttft_us, .reject_on_overload = st->ttft_us > 0},
+                    {.rank = 1},
+                    {.rank = 2}}};
     ck_assert_msg(sched_create(&r->sc, &c, &r->m, r->be, &r->source, &e) == ERR_NONE, "%s", e.msg);
     return r;
 }

@@ -572,6 +572,36 @@ START_TEST(destroying_ends_what_still_runs)
 }
 END_TEST
 
+/* What waits for an adapter that comes too late is refused at once, and told when to come back. */
+START_TEST(a_cold_adapter_counts_at_admission)
+{
+    rig *r = start(&(setting){.max_rows = 16, .max_seqs = 4, .n_pages = 64, .ttft_us = 60000000});
+    r->m.row_us = 500;
+    for (int i = 0; i < 3; i++) {
+        client *learn = make(1 + i, 40, 12);
+        submit(r, learn);
+        ck_assert_int_eq(collect(learn), FINISH_LENGTH);
+        drop(learn);
+    }
+    client *c = make(9, 4, 2);
+    c->rq.adapter_id = 3;
+    atomic_store(&r->eta_us, 70000000);
+    int64_t warm = sched_predict_ttft_us(r->sc, 1, 0, 4, 0);
+    int64_t cold = sched_predict_ttft_us(r->sc, 1, 0, 4, 3);
+    ck_assert_int_gt(warm, 0);
+    ck_assert_int_lt(warm, 30000000);
+    ck_assert_int_gt(cold, 30000000); /* corrected by how earlier ones came out, so not exact */
+    err e;
+    ck_assert_int_eq(request_prepare(&c->rq, NULL), ERR_NONE);
+    ck_assert_int_eq(sched_submit(r->sc, &c->rq, &e), ERR_BUSY);
+    atomic_store(&r->eta_us, 0);
+    submit(r, c);
+    ck_assert_int_eq(collect(c), FINISH_LENGTH);
+    drop(c);
+    (void)stop(r);
+}
+END_TEST
+
 static void on_device(void)
 {
     device_samples = true;
@@ -600,6 +630,7 @@ static void add_tests(Suite *s, const char *name, void (*before)(void))
     tcase_add_loop_test(tc, prompts_are_scored_in_any_chunks_and_company, 0, 2);
     tcase_add_test(tc, what_cannot_be_served_is_refused);
     tcase_add_test(tc, destroying_ends_what_still_runs);
+    tcase_add_test(tc, a_cold_adapter_counts_at_admission);
     suite_add_tcase(s, tc);
 }
 

@@ -103,6 +103,11 @@ static void close_one(sim_slots *s)
     }
 }
 
+static int64_t copy_us(const sim_slots *s, int i)
+{
+    return (int64_t)(s->d->load_us * sim_rank((uint32_t)i) / 16);
+}
+
 void sim_slots_run(sim_slots *s, int64_t now_us)
 {
     for (;;) {
@@ -127,8 +132,17 @@ void sim_slots_run(sim_slots *s, int64_t now_us)
         s->free--;
         s->copying = i;
         int64_t start = s->of[i].asked_us > s->idle_us ? s->of[i].asked_us : s->idle_us;
-        s->copied_us = start + (int64_t)(s->d->load_us * sim_rank((uint32_t)i) / 16);
+        s->copied_us = start + copy_us(s, i);
     }
+}
+
+int64_t sim_slots_eta(const sim_slots *s, uint32_t id, int64_t now_us)
+{
+    if (id == 0 || (s->of[id].resident && !s->of[id].closing)) return 0;
+    int64_t us = s->copying != NONE && s->copied_us > now_us ? s->copied_us - now_us : 0;
+    if (s->copying == (int)id) return us;
+    for (int i = s->first; i != NONE && i != (int)id; i = s->of[i].next) us += copy_us(s, i);
+    return us + copy_us(s, (int)id);
 }
 
 int64_t sim_slots_next(const sim_slots *s)

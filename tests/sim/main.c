@@ -5,12 +5,12 @@
  * [--abuser SHARE] [--cv X]
  *       [--mix distinct|uniform|skewed|identical] [--uneven X] [--burst X]
  * [--seed N]
- *       [--device h200|cpu] [--hiccup SHARE] [--queue] [--policy NAME[,NAME...]] [--alone] [--json] [--svg FILE] [--check]
+ *       [--device h200|cpu] [--hiccup SHARE] [--queue] [--blind] [--load-us N] [--policy NAME[,NAME...]] [--alone] [--json] [--svg FILE] [--check]
  * [--plan]
  *
  * --device cpu is the demo model on two cores, as slo-wire measured it; there --hiccup SHARE of the
  * steps are held up by other work, by up to 80 ms.  --queue: nobody is refused, as in the default
- * configuration.
+ * configuration.  --blind: admission does not see where adapters are; --load-us: what a load of rank 16 takes.
  *
  * --load is a multiple of the capacity, which is measured first: requests per
  * second that the device finishes with a queue that never empties and 100
@@ -296,6 +296,7 @@ static bool take(options *o, const char *name, const char *text)
                  {"--seats", &o->setup.device.max_seqs, NULL},
                  {"--pages", &o->setup.device.n_pages, NULL},
                  {"--abuser", NULL, &o->load.abuser},
+                 {"--load-us", NULL, &o->setup.device.load_us},
                  {"--cv", NULL, &o->load.cv},
                  {"--uneven", NULL, &o->load.uneven},
                  {"--burst", NULL, &o->load.burst},
@@ -323,6 +324,8 @@ static bool parse(options *o, int argc, char **argv)
             o->plan = true;
         else if (strcmp(argv[i], "--queue") == 0)
             o->setup.queue = true;
+        else if (strcmp(argv[i], "--blind") == 0)
+            o->setup.blind = true;
         else if (strcmp(argv[i], "--check") == 0)
             o->setup.check = true;
         else if (i + 1 >= argc || !take(o, argv[i], argv[i + 1]))

@@ -30,7 +30,8 @@ static void arrive(void *self, int id)
     server *s = self;
     sim_engine *e = s->e;
     const sim_arrival *a = &e->a[id];
-    promise_ask ask = {(uint64_t)a->tenant, a->slo, a->prompt};
+    promise_ask ask = {.tenant = (uint64_t)a->tenant, .slo = a->slo, .n_prompt = a->prompt};
+    if (!e->set->blind) ask.load_us = (double)sim_slots_eta(e->slots, a->adapter, e->now_us);
     double expected = s->surprise[a->slo] * promise_ttft_us(&s->outlook, &ask);
     int64_t ttft = e->set->classes[a->slo].ttft_us;
     if (e->n_free == 0 || (!e->set->queue && promise_is_hopeless(expected, ttft))) {

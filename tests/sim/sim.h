@@ -71,6 +71,8 @@ void sim_slots_destroy(sim_slots *s);
  * of asking. */
 bool sim_slots_acquire(sim_slots *s, uint32_t adapter, int64_t now_us);
 void sim_slots_release(sim_slots *s, uint32_t adapter, int64_t now_us);
+/* When it would be there, asked for now; 0: it is. */
+int64_t sim_slots_eta(const sim_slots *s, uint32_t adapter, int64_t now_us);
 void sim_slots_run(sim_slots *s, int64_t now_us); /* time goes by */
 int64_t sim_slots_next(const sim_slots *s);       /* when the copy under way ends, or INT64_MAX */
 
@@ -102,6 +104,7 @@ typedef struct sim_setup {
     bool check;         /* invariants in every step; ends the process where one is broken
                */
     bool queue;         /* nobody is refused */
+    bool blind;         /* admission does not see where adapters are */
     uint64_t max_steps; /* 0: until all have ended */
 } sim_setup;
 

@@ -1,0 +1,112 @@
+/* test_promise.c -- when a first token would come: queues, and adapters that have to be loaded. */
+#include <stdlib.h>
+
+#include <check.h>
+
+#include "engine/fair.h"
+#include "engine/promise.h"
+
+static promise_outlook o;
+
+/* 10 us a prompt token, 1 ms a step, one class; nobody waits. */
+static void setup(void)
+{
+    o = (promise_outlook){.n_class = 1,
+                          .row_us = 10,
+                          .output_us = 100,
+                          .step_us = 1000,
+                          .fill = {1},
+                          .free_seats = 4};
+}
+
+START_TEST(nothing_is_said_before_anything_is_known)
+{
+    o.row_us = 0;
+    promise_ask ask = {.tenant = 1, .n_prompt = 100, .load_us = 5e6};
+    ck_assert_double_eq(promise_ttft_us(&o, &ask), 0);
+}
+END_TEST
+
+START_TEST(a_cold_adapter_is_waited_for)
+{
+    promise_ask warm = {.tenant = 1, .n_prompt = 100}, cold = warm;
+    cold.load_us = 700000;
+    ck_assert_double_eq_tol(promise_ttft_us(&o, &warm), 2000, 1e-6);
+    ck_assert_double_eq_tol(promise_ttft_us(&o, &cold), 702000, 1e-6);
+    /* It is loaded while others' prompts are computed: the longer of the two counts. */
+    o.running_us = 400000;
+    ck_assert_double_eq_tol(promise_ttft_us(&o, &warm), 402000, 1e-6);
+    ck_assert_double_eq_tol(promise_ttft_us(&o, &cold), 702000, 1e-6);
+    o.running_us = 900000;
+    ck_assert_double_eq_tol(promise_ttft_us(&o, &cold), 902000, 1e-6);
+    /* The refusal follows. */
+    ck_assert(!promise_is_hopeless(promise_ttft_us(&o, &warm), 2000000));
+    cold.load_us = 1900000;
+    ck_assert(promise_is_hopeless(promise_ttft_us(&o, &cold), 2000000));
+}
+END_TEST
+
+START_TEST(room_on_the_device_is_waited_for_by_cold_ones_alone)
+{
+    promise_ask warm = {.tenant = 1, .n_prompt = 100}, cold = warm;
+    cold.load_us = 20000;
+    o.fetch_us = 3e6;
+    ck_assert_double_eq_tol(promise_ttft_us(&o, &warm), 2000, 1e-6);
+    ck_assert_double_eq_tol(promise_ttft_us(&o, &cold), 3002000, 1e-6);
+}
+END_TEST
+
+/* fair.c tells how long adapters are waited for, as long as they wait for room. */
+START_TEST(the_outlook_tells_of_room_that_is_short)
+{
+    fair_config c = {.n_class = 1, .cap = 16, .ageing_us = 60000000};
+    c.classes[0] = (fair_class){.weight = 1, .ttft_us = 1000000};
+    fair *f = fair_create(&c);
+    ck_assert_ptr_nonnull(f);
+    fair_set_prices(f, 10, 100, 1000);
+    int64_t now = 1000000;
+    int picked[4];
+    for (int i = 0; i < 40; i++) { /* each adapter takes 400 ms from the first demand to the seat */
+        fair_job job = {.who = &now,
+                        .tenant = 1,
+                        .adapter = (uint64_t)i + 1,
+                        .weight = 1,
+                        .arrived_us = now,
+                        .deadline_us = now + 1000000,
+                        .prompt = 10,
+                        .output = 10};
+        int t = fair_enter(f, &job, now);
+        fair_block(f, t, now);
+        now += 200000;
+        (void)fair_pick(f, now, 4, picked);
+        fair_publish(f, &o, now);
+        if (i == 39) {
+            ck_assert_double_gt(o.fetch_us, 250000);
+            ck_assert_double_lt(o.fetch_us, 400001);
+        }
+        now += 200000;
+        fair_seat(f, t, now);
+        fair_leave(f, t, now);
+        fair_publish(f, &o, now);
+        ck_assert_double_eq(o.fetch_us, 0); /* nobody waits for one */
+    }
+    fair_destroy(f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("promise");
+    TCase *tc = tcase_create("all");
+    tcase_add_checked_fixture(tc, setup, NULL);
+    tcase_add_test(tc, nothing_is_said_before_anything_is_known);
+    tcase_add_test(tc, a_cold_adapter_is_waited_for);
+    tcase_add_test(tc, room_on_the_device_is_waited_for_by_cold_ones_alone);
+    tcase_add_test(tc, the_outlook_tells_of_room_that_is_short);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_NORMAL);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
