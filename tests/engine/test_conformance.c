@@ -8,6 +8,9 @@
  *   - in chunks of several sizes, token by token, with logits of the last row only, and in a
  *     mixed batch of 16 sequences with 8 adapters: bit for bit what one piece gave.
  *
+ * On the emulated device (CONFORM_EMULATED) `--plant NAME` puts a fault between model and backend: the program must then
+ * fail, and ctest holds it to that (emu.planted_NAME).
+ *
  * The loader of adapters here is a short one for files we made ourselves; adapters/ has the real
  * one.
  */
@@ -24,6 +27,7 @@
 #include "tests/engine/golden.h"
 #include "tests/engine/plain_backend.h"
 #ifdef CONFORM_EMULATED
+#    include "engine/backend_ops.h"
 #    include "tests/emu/cuda_rt/emu_rt.h"
 #elif defined(CONFORM_CUDA)
 #    include "tests/gpu/device_here.h"
@@ -184,6 +188,48 @@ typedef struct rig {
     int page_tokens, n_vocab;
 } rig;
 
+#ifdef CONFORM_EMULATED
+static backend_ops planted; /* backend_cuda, or with a fault */
+
+/* Adapters of layer 1 are those of layer 0. */
+static void wrong_layer(backend *be, const float *x, const linear_out *outs, int n_out,
+                        const step *s, int layer)
+{
+    backend_cuda.linear(be, x, outs, n_out, s, layer > 0 ? 0 : layer);
+}
+
+/* Positions are turned by the wrong table. */
+static void wrong_rope(backend *be, kv_pool *kv, float *q, float *k, const float *v,
+                       const float *q_norm, const float *k_norm, float norm_eps,
+                       const rope_table *rope, const step *s, int layer)
+{
+    rope_table swapped = *rope;
+    swapped.cos = rope->sin;
+    backend_cuda.rope_append(be, kv, q, k, v, q_norm, k_norm, norm_eps, &swapped, s, layer);
+}
+
+/* Bits that hang on the number of rows, far below what the goldens allow. */
+static void company(backend *be, const kv_pool *kv, float *out, const float *q, const step *s,
+                    int layer)
+{
+    kv_pool *pool = (kv_pool *)(uintptr_t)kv;
+    float scale = pool->shape.scale;
+    if (s->n_rows > 4) pool->shape.scale *= 1.0001F;
+    backend_cuda.attend(be, kv, out, q, s, layer);
+    pool->shape.scale = scale;
+}
+
+static bool plant(const char *name)
+{
+    planted = backend_cuda;
+    if (!name) return true;
+    if (strcmp(name, "layer") == 0) planted.linear = wrong_layer;
+    if (strcmp(name, "rope") == 0) planted.rope_append = wrong_rope;
+    if (strcmp(name, "company") == 0) planted.attend = company;
+    return memcmp(&planted, &backend_cuda, sizeof(planted)) != 0;
+}
+#endif
+
 static err_code open_isa(backend **be, const char *isa, err *e)
 {
     backend_config cfg = {.n_threads = 2, .isa = isa, .max_rows = MAX_ROWS, .max_seqs = CASES_MAX};
@@ -192,6 +238,7 @@ static err_code open_isa(backend **be, const char *isa, err *e)
     ops = &backend_cuda;
 #endif
 #ifdef CONFORM_EMULATED
+    ops = &planted;
     emu_rt_device(1, (size_t)96 << 20);
 #endif
     return be_open(be, ops, &cfg, e);
@@ -427,6 +474,12 @@ static int options(int argc, char **argv, int *from, int *to)
 #if defined(CONFORM_CUDA) && !defined(CONFORM_EMULATED)
     int none = device_here();
     if (none || (argc == 2 && strcmp(argv[1], "--open") == 0)) return none ? none : -1;
+#endif
+#ifdef CONFORM_EMULATED
+    bool faulty = argc == 3 && strcmp(argv[1], "--plant") == 0;
+    if (!plant(faulty ? argv[2] : NULL)) return 2;
+    if (faulty) *to = 1;
+    if (faulty) return 0;
 #endif
     if (argc == 1) return 0;
     if (argc != 3 || strcmp(argv[1], "--small") != 0) return 2;
