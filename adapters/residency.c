@@ -209,6 +209,7 @@ static void make_resident(residency *rs, entry *en, adapter_load *ld, int64_t to
     rs->stats.n_loads++;
     rs->stats.loaded_bytes += en->bytes;
     rs->stats.load_us_sum += took_us;
+    rs->load_us += ((double)took_us - rs->load_us) * (rs->load_us > 0 ? 1.0 / 16 : 1);
     if (took_us > rs->stats.load_us_max) rs->stats.load_us_max = took_us;
     if (en->gone) left_device(rs, en);
 }
@@ -467,6 +468,20 @@ static int chunks_cb(void *self, const lora_view *view)
     return n;
 }
 
+static void outlook_cb(void *self, double *load_us, int *room)
+{
+    residency *rs = self;
+    devmem_counts c;
+    devmem_count(rs->arena, &c);
+    pthread_mutex_lock(&rs->mu);
+    double n = (double)rs->stats.n_loads;
+    double chunks = n > 0 ? (double)rs->stats.loaded_bytes / n / (double)rs->env.chunk_bytes : 1;
+    *load_us = rs->load_us / rs->n_loaders;
+    pthread_mutex_unlock(&rs->mu);
+    /* Half of what is idle: the other half may be wanted again. */
+    *room = 1 + (int)((c.n_free + c.n_pages_cached + c.n_lease_idle) / (2 * chunks + 1));
+}
+
 static void step_cb(void *self, double step_us, double slack_us)
 {
     residency *rs = self;
@@ -511,7 +526,8 @@ lora_source residency_source(residency *rs)
                          .used = used_cb,
                          .chunks = chunks_cb,
                          .step = step_cb,
-                         .eta = eta_cb};
+                         .eta = eta_cb,
+                         .outlook = outlook_cb};
 }
 
 /* ---- API ------------------------------------------------------------------------------------------ */

@@ -116,6 +116,9 @@ typedef struct lora_source {
     /* A step begins that should take step_us, and slack_us longer without a stream missing its target
      * (INFINITY: nobody has one): what loads may disturb it.  May be NULL. */
     void (*step)(void *self, double step_us, double slack_us);
+    /* From one adapter loaded to the next, all loaders at work, in microseconds (0: not known yet); how many
+     * could be fetched into what is idle (at least 1).  May be NULL. */
+    void (*outlook)(void *self, double *load_us, int *room);
     /* Chunks of the arena that the view takes.  May be NULL: none. */
     int (*chunks)(void *self, const lora_view *view);
     /* Microseconds after which the adapter would be there for a request with this deadline (as for want), if it

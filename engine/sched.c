@@ -22,10 +22,12 @@ enum {
 
 /* -------------------------------------------------------------- what comes in -- */
 
-/* It waits, so its adapter may come already: in the order of the first tokens that are promised. */
+/* It waits, so its adapter may come already, in the order of the first tokens that are promised; far back in
+ * the queue it waits until it is nearer (prefetch_waiting()). */
 static void expect_adapter(sched *sc, const request *rq)
 {
     const lora_source *src = sc->source;
+    if (sc->depth > 0 && fair_waiting(sc->fair) > sc->depth) return;
     if (src->want)
         src->want(src->self, rq->adapter_id, rq->ttft_deadline_us);
     else

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/ahead.h"
 #include "engine/cost.h"
 #include "engine/fair.h"
 #include "engine/kv.h"
@@ -73,6 +74,8 @@ struct sched {
     int64_t settle_us; /* of the iteration that has just ended */
     uint64_t n_prompt_tokens, n_output_tokens;
 
+    ahead ahead;
+    int depth; /* of those that wait: whose adapters are fetched */
     cost_model cost;
     cost_work load;   /* of the step under construction */
     double budget_us; /* INFINITY: no bound */

@@ -244,6 +244,7 @@ static bool admit(sched *sc, int i, int64_t now)
     sc->view[i].running = true;
     sc->n_running++;
     fair_seat(sc->fair, rq->ticket, now);
+    ahead_seat(&sc->ahead, now);
     telemetry_adapter_add(sc->tele, rq->adapter_id, +1, -1);
     if (rq->lora && sc->source->used) sc->source->used(sc->source->self, rq->lora);
     int kept = rq->n_computed; /* swapped out */
@@ -357,7 +358,8 @@ static void build_rows(sched *sc)
 /* Those who could be seated stand behind those who run. */
 static void list_waiting(sched *sc, int64_t now)
 {
-    int tickets[FAIR_PICKS], want = sc->cfg.max_seqs - sc->n_running + SPARE_PICKS;
+    int tickets[FAIR_PICKS], want = sc->cfg.max_seqs - sc->n_running +
+                                    (sc->depth > SPARE_PICKS ? sc->depth : SPARE_PICKS);
     int n = fair_pick(sc->fair, now, want < FAIR_PICKS ? want : FAIR_PICKS, tickets);
     for (int i = 0; i < n; i++) {
         request *rq = fair_who(sc->fair, tickets[i]);
@@ -366,14 +368,30 @@ static void list_waiting(sched *sc, int64_t now)
     }
 }
 
-/* What comes next should find its adapter there. */
-static void prefetch_waiting(sched *sc)
+/* How deep the next look at those that wait goes. */
+static void see_depth(sched *sc)
 {
-    for (int i = 0; i < sc->n && sc->source; i++) {
+    double load_us = 0;
+    int room = 0;
+    if (sc->source && sc->source->outlook) sc->source->outlook(sc->source->self, &load_us, &room);
+    sc->depth = ahead_depth(&sc->ahead, load_us, room, FAIR_PICKS);
+}
+
+/* What comes next should find its adapter there: in the order in which they will start. */
+static void prefetch_waiting(sched *sc, int64_t now)
+{
+    const lora_source *src = sc->source;
+    int seen = 0;
+    if (!src || fair_waiting(sc->fair) == 0) return;
+    see_depth(sc);
+    for (int i = 0; i < sc->n && seen < sc->depth; i++) {
         const request *rq = sc->list[i];
-        if (rq && rq->state == STATE_WAITING && rq->adapter_id && !rq->lora) {
-            sc->source->prefetch(sc->source->self, rq->adapter_id);
-        }
+        if (!rq || rq->state != STATE_WAITING) continue;
+        if (rq->adapter_id && !rq->lora && src->want)
+            src->want(src->self, rq->adapter_id, now + ahead_start_us(&sc->ahead, seen));
+        else if (rq->adapter_id && !rq->lora)
+            src->prefetch(src->self, rq->adapter_id);
+        seen++;
     }
 }
 
@@ -407,7 +425,7 @@ void sched_plan_step(sched *sc, int64_t now)
     for (int i = 0; i < n && sc->rows_left > 0; i++) {
         add_entry(sc, &sc->plan[i], now);
     }
-    prefetch_waiting(sc);
+    prefetch_waiting(sc, now);
     tell_loaders(sc, now);
     sched_sweep(sc);
     sort_by_adapter(sc);

@@ -174,6 +174,15 @@ static residency_stats stats_now(void)
     return s;
 }
 
+/* A hint is loaded without anybody asking again. */
+static residency_state wait_for_hint(uint64_t id)
+{
+    residency_state s;
+    while ((s = residency_get(rs, id, NULL)) != RESIDENCY_RESIDENT && s != RESIDENCY_FAILED)
+        usleep(200);
+    return s;
+}
+
 START_TEST(test_loads_what_was_uploaded)
 {
     start(packed * 4, 1);
@@ -638,6 +647,40 @@ START_TEST(test_deadlines_order_the_queue)
 }
 END_TEST
 
+/* Hints are fetched in the order in which their requests will start, whatever the order of the asking; and what
+ * the engine is told to plan with: the time of a load, and how many fit. */
+START_TEST(test_hints_in_order_of_start)
+{
+    double load_us = -1;
+    int room = 0;
+    const lora_view *v;
+    uint64_t load_id[4];
+    start(packed * 8, 1);
+    door.outlook(door.self, &load_us, &room);
+    ck_assert_double_eq(load_us, 0); /* not known yet */
+    ck_assert_int_ge(room, 1);
+    set_gate(READS_HANG);
+    door.want(door.self, ids[0], 1);
+    await_hanging(1);
+    for (int i = 1; i <= 3; i++) door.want(door.self, ids[i], 1000 - i);
+    set_gate(GOES);
+    for (int i = 0; i <= 3; i++) {
+        ck_assert_int_eq(wait_for_hint(ids[i]), RESIDENCY_RESIDENT);
+        ck_assert_int_eq(wait_for(ids[i], &v), ERR_NONE);
+        load_id[i] = v->load_id;
+        door.release(door.self, v);
+    }
+    ck_assert(load_id[0] < load_id[3] && load_id[3] < load_id[2] && load_id[2] < load_id[1]);
+    door.outlook(door.self, &load_us, &room);
+    ck_assert_double_gt(load_us, 0);
+    ck_assert_int_eq(room, 1 + 8 / 3); /* all is idle or free; half of it */
+    ck_assert_int_eq(wait_for(ids[0], &v), ERR_NONE);
+    door.outlook(door.self, &load_us, &room);
+    ck_assert_int_eq(room, 1 + 7 / 3);
+    door.release(door.self, v);
+}
+END_TEST
+
 /* While streams have no time to give, a load goes on by a piece in a step, and at once when they have. */
 START_TEST(test_copies_in_pace_with_steps)
 {
@@ -858,6 +901,7 @@ int main(void)
     tcase_add_test(tc, test_host_copies);
     tcase_add_test(tc, test_copies_go_up_again);
     tcase_add_test(tc, test_deadlines_order_the_queue);
+    tcase_add_test(tc, test_hints_in_order_of_start);
     tcase_add_test(tc, test_copies_in_pace_with_steps);
     tcase_add_test(tc, test_eta);
     tcase_add_test(tc, test_int8_copies);
