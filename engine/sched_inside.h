@@ -14,8 +14,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "engine/base/clock.h"
 #include "engine/ahead.h"
+#include "engine/base/clock.h"
 #include "engine/cost.h"
 #include "engine/fair.h"
 #include "engine/kv.h"
