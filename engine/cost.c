@@ -11,10 +11,16 @@
 
 static const double steady = 0.995, astray = 0.95; /* forgetting: remembers 200 steps, or 20 */
 static const double too_far = 0.25; /* recent error from which the model is astray, not the steps */
-static const double prior = 0.01;   /* weight of "it costs nothing", where nothing was seen */
-static const int agree = 8;         /* steps that must err to one side before times are rescaled */
-static const uint64_t pause = 50;   /* steps before that is done again: forgetting has its turn */
-static const double clip = 4;       /* a residual beyond so many spreads counts as that many */
+static const double prior =
+    0.01;                   /* weight of what a term was (at first nothing), where little is seen */
+static const int agree = 8; /* steps that must err to one side before times are rescaled */
+static const uint64_t pause = 50; /* steps before that is done again: forgetting has its turn */
+static const double most_weight =
+    100; /* and its inverse: of the size of a step beside the typical one */
+static const double surprise =
+    0.5; /* at most so much of one step's deviation counts for the pace */
+static const double most_pace = 0.7; /* either way, twofold; what goes beyond is for the terms */
+static const double clip = 4;        /* a residual beyond so many spreads counts as that many */
 
 enum { TILE = 32, SWEEPS = 100 };
 
@@ -39,11 +45,24 @@ static double dot(const double *a, const double *b)
     return sum;
 }
 
+/* At the pace of all steps that are remembered. */
+static double at_rest(const cost_model *c, const double *f)
+{
+    return dot(c->theta, f);
+}
+
 double cost_predict(const cost_model *c, const cost_work *w)
 {
     double f[COST_TERMS];
     terms_of(w, f);
-    return dot(c->theta, f);
+    return at_rest(c, f) * exp(c->pace);
+}
+
+static void see_pace(cost_model *c, double predicted, double took_us)
+{
+    if (predicted <= 0 || c->n < COST_LEARNING) return;
+    double off = fmax(-surprise, fmin(surprise, log(took_us / predicted) - c->pace));
+    c->pace = fmax(-most_pace, fmin(most_pace, c->pace + 0.06 * off));
 }
 
 /* Averages over all at first, over the latest later. */
@@ -53,14 +72,17 @@ static double follow(double mean, double value, uint64_t n, double most)
     return mean + share * (value - mean);
 }
 
-/* Minimum of t' A t / 2 - b' t over t >= 0, from the last one. */
+/* Minimum of t' A t / 2 - b' t over t >= 0, from the last one.  What was not seen for long stays as it was:
+ * else prompts would seem to cost nothing after a while of streams alone. */
 static void solve(cost_model *c)
 {
+    double last[COST_TERMS];
+    memcpy(last, c->theta, sizeof(last));
     for (int sweep = 0; sweep < SWEEPS; sweep++) {
         double moved = 0;
         for (int i = 0; i < COST_TERMS; i++) {
             double others = dot(c->ff[i], c->theta) - c->ff[i][i] * c->theta[i];
-            double t = fmax(0, (c->fy[i] - others) / (c->ff[i][i] + prior));
+            double t = fmax(0, (c->fy[i] - others + prior * last[i]) / (c->ff[i][i] + prior));
             moved = fmax(moved, fabs(t - c->theta[i]));
             c->theta[i] = t;
         }
@@ -90,24 +112,38 @@ static void rescale(cost_model *c)
         c->fy[i] *= factor;
     }
     c->spread *= factor;
+    c->typical *= factor;
+    c->pace = 0;
     c->run_n = 0;
     c->rescaled = c->n;
+}
+
+/* Errors count in proportion to the step: a prompt's step takes a hundred times what a stream's does, and
+ * its noise would drown what streams say.  By what was predicted, since by what it took those would count
+ * most that happened to be fast. */
+static double weight_of(cost_model *c, double predicted, double took_us)
+{
+    c->typical = c->n == 0 ? took_us : c->typical * pow(took_us / c->typical, 0.01);
+    double size = c->n < COST_LEARNING ? took_us : fmax(predicted, took_us / 8);
+    double ratio = fmin(most_weight, fmax(1 / most_weight, c->typical / size));
+    return ratio * ratio;
 }
 
 void cost_observe(cost_model *c, const cost_work *w, double took_us)
 {
     if (!(took_us > 0) || !isfinite(took_us)) return;
-    double f[COST_TERMS], predicted = cost_predict(c, w);
+    double f[COST_TERMS];
     terms_of(w, f);
-    double residual = took_us - predicted;
-    double error = fmin(1, fabs(residual) / took_us);
+    double predicted = at_rest(c, f), residual = took_us - predicted;
+    double error = fmin(1, fabs(took_us - cost_predict(c, w)) / took_us);
+    see_pace(c, predicted, took_us);
     if (c->n > 0) c->error = follow(c->error, error, c->n - 1, 50);
     c->recent = follow(c->recent, error, c->n, 10);
     bool is_astray = c->recent > too_far;
     see_run(c, predicted, took_us);
     if (is_astray && c->run_n >= agree && c->n >= c->rescaled + pause) {
         rescale(c);
-        predicted = cost_predict(c, w);
+        predicted = at_rest(c, f);
         residual = took_us - predicted;
     }
     if (c->n >= COST_LEARNING && !is_astray) {
@@ -117,10 +153,11 @@ void cost_observe(cost_model *c, const cost_work *w, double took_us)
     } else {
         c->spread = follow(c->spread, fabs(residual), c->n, 20);
     }
-    double keep = is_astray ? astray : steady;
+    double keep = is_astray ? astray : steady, weight = weight_of(c, predicted, took_us);
     for (int i = 0; i < COST_TERMS; i++) {
-        c->fy[i] = keep * c->fy[i] + f[i] * (predicted + residual);
-        for (int j = 0; j < COST_TERMS; j++) c->ff[i][j] = keep * c->ff[i][j] + f[i] * f[j];
+        c->fy[i] = keep * c->fy[i] + weight * f[i] * (predicted + residual);
+        for (int j = 0; j < COST_TERMS; j++)
+            c->ff[i][j] = keep * c->ff[i][j] + weight * f[i] * f[j];
     }
     solve(c);
     c->n++;

@@ -4,6 +4,8 @@
  * to, and ranks of the adapters it reads.  Least squares with forgetting (Ljung, "System
  * Identification", 11.2) follows the machine; coefficients are kept from becoming negative, so more
  * work never looks cheaper, and one step that the system interrupted moves the model only a little.
+ * Errors count in proportion to the step, and what the latest fifteen steps took longer or shorter in common
+ * is a factor of its own, for a machine whose speed comes and goes.
  * A model that is wrong makes chunks too large or too small for some steps, and is corrected by
  * what they took: where they all err to one side, by the factor that they agree on, at once (the
  * machine, or the prior, is another than was thought; what the parts cost in proportion is kept);
@@ -30,6 +32,9 @@ typedef struct cost_model {
     double theta[COST_TERMS];                          /* microseconds for each scaled term */
     double ff[COST_TERMS][COST_TERMS], fy[COST_TERMS]; /* weighted sums over the steps seen */
     double spread;                                     /* mean absolute residual, microseconds */
+    double typical;                                    /* geometric mean of what steps take */
+    double
+        pace; /* log of the latest steps' time over what the terms say: others share the machine */
     double error;  /* mean |predicted - took| / took, each at most 1, over about 50 steps */
     double recent; /* the same over about 10: while it is large, old steps are forgotten fast */
     uint64_t n;

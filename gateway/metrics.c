@@ -37,9 +37,9 @@ static void put_engine(prom *p, const metrics_view *v)
     prom_sample(p, (double)t->busy_us / 1e6, NULL);
     prom_family(p, "lorad_step_rows", "histogram", "Rows of a step");
     prom_histogram(p, &v->steps, &histogram_tokens, NULL);
-    prom_gauge(p, "lorad_cost_model_error_ratio",
-               "Mean difference of a step's predicted time from what it took, over that",
-               t->cost_error);
+    prom_family(p, "lorad_cost_model_error_ratio", "gauge",
+                "Mean difference of a step's predicted time from what it took, over that");
+    prom_sample(p, t->cost_error, "backend", be_caps(s->be)->name, NULL);
     prom_counter(p, "lorad_prefill_tokens_total", "Prompt tokens computed", t->n_prefill_tokens);
     prom_counter(p, "lorad_prefix_lookup_tokens_total", "Prompt tokens asked of the prefix cache",
                  t->n_looked_up_tokens);

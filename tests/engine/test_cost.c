@@ -1,5 +1,6 @@
 /* test_cost.c -- the model of a step's time: it learns, follows, forgives, and bounds chunks. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include <check.h>
@@ -164,6 +165,73 @@ START_TEST(what_is_no_time_is_ignored)
 }
 END_TEST
 
+/* After minutes of streams alone a prompt costs what it cost. */
+START_TEST(what_is_not_seen_is_not_forgotten)
+{
+    cost_model c;
+    cost_init(&c);
+    serve(&c, 300, 1, 0.05);
+    for (int i = 0; i < 100000; i++) {
+        cost_work w = {.decode = 1 + floor(uniform() * 8)};
+        w.attended = w.decode * floor(uniform() * 500);
+        cost_observe(&c, &w, took(&w, 1) * (1 + 0.1 * (2 * uniform() - 1)));
+    }
+    cost_work w = {.decode = 8, .attended = 2000}, more = cost_with_chunk(&w, 256, 0, 16);
+    ck_assert_double_gt(cost_predict(&c, &more), 0.7 * took(&more, 1));
+    ck_assert_double_lt(cost_predict(&c, &more), 1.4 * took(&more, 1));
+}
+END_TEST
+
+/* A machine whose speed comes and goes by a third within tens of steps, as one that others share. */
+START_TEST(follows_the_pace_of_a_shared_machine)
+{
+    cost_model c;
+    cost_init(&c);
+    double worst = 0;
+    for (int i = 0; i < 3000; i++) {
+        cost_work w = some_work();
+        w.decode++;
+        double speed = i / 60 % 2 ? 1.35 : 1, us = took(&w, speed);
+        if (i > 500 && i % 60 > 30) worst = fmax(worst, fabs(cost_predict(&c, &w) - us) / us);
+        cost_observe(&c, &w, us);
+    }
+    ck_assert_double_lt(worst, 0.12);
+}
+END_TEST
+
+/* Steps of the demo model behind a server, eight streams, then prompts of 1,000 tokens beside them, on a busy
+ * machine: prompt tokens, decode rows, positions, ranks, microseconds. */
+START_TEST(a_recorded_trace_is_predicted)
+{
+    cost_model c;
+    cost_init(&c);
+    FILE *f = fopen("fixtures/cost_trace.txt", "r");
+    ck_assert_ptr_nonnull(f);
+    char line[128];
+    double error = 0, bias = 0;
+    int n = 0, counted = 0;
+    while (fgets(line, sizeof line, f)) {
+        char *at = line;
+        double v[5];
+        for (int i = 0; i < 5; i++) v[i] = strtod(at, &at);
+        cost_work w = {.prefill = v[0], .decode = v[1], .attended = v[2], .ranks = v[3]};
+        if (n++ >= 100) {
+            double us = cost_predict(&c, &w);
+            ck_assert_double_gt(us, 0);
+            error += fmin(1, fabs(us - v[4]) / v[4]);
+            bias += log(us / v[4]);
+            counted++;
+        }
+        cost_observe(&c, &w, v[4]);
+    }
+    (void)fclose(f);
+    ck_assert_int_gt(counted, 2000);
+    ck_assert_msg(error / counted < 0.12, "mean error %.4f", error / counted);
+    ck_assert_msg(fabs(bias / counted) < 0.05, "mean log of predicted over taken %.4f",
+                  bias / counted);
+}
+END_TEST
+
 START_TEST(a_chunk_is_the_most_that_fits)
 {
     cost_model c;
@@ -198,6 +266,9 @@ int main(void)
     tcase_add_test(tc, more_work_never_looks_cheaper);
     tcase_add_test(tc, one_sided_work_never_breaks_it);
     tcase_add_test(tc, what_is_no_time_is_ignored);
+    tcase_add_test(tc, what_is_not_seen_is_not_forgotten);
+    tcase_add_test(tc, follows_the_pace_of_a_shared_machine);
+    tcase_add_test(tc, a_recorded_trace_is_predicted);
     tcase_add_test(tc, a_chunk_is_the_most_that_fits);
     suite_add_tcase(s, tc);
     SRunner *sr = srunner_create(s);
