@@ -10,6 +10,8 @@
 #include "engine/cpu/halves.h"
 #include "engine/cuda/cuda.h"
 
+enum { TABLE_BYTES_MOST = 8 << 20 };
+
 /* ---- packing: any thread ------------------------------------------------------------------- */
 
 size_t cuda_lora_a_bytes(const backend *be, dtype base, int rank, int d_in)
@@ -207,11 +209,19 @@ err_code cuda_tables_open(cuda_state *cu, int n_layer, size_t stride, err *e)
     cu->table_bytes = (size_t)n_mat * sizeof(sgmv_mat);
     cu->table_bytes += (size_t)cu->table_more * sizeof(void *);
     cu->table_bytes = (cu->table_bytes + 255) / 256 * 256;
-    if (cu->table_bytes > CUDA_STAGE_BYTES)
+    if (cu->table_bytes > TABLE_BYTES_MOST)
         return err_set(e, ERR_LIMIT,
                        "adapters would lie in too many pieces: KV pages are too small");
     cu->table = calloc((size_t)cu->n_table, sizeof(*cu->table));
-    cu->table_memory = cuda_take(cu, (size_t)cu->n_table * cu->table_bytes, false);
+    size_t all = (size_t)cu->n_table * cu->table_bytes;
+    cu->table_memory = cuda_take(cu, all, false);
+    err_code rc =
+        CU_TRY(cu, cudaHostAlloc((void **)&cu->table_pinned, all, cudaHostAllocDefault), e);
+    if (rc) {
+        cu->table_pinned = NULL;
+        cuda_tables_close(cu);
+        return rc;
+    }
     if (!cu->table || !cu->table_memory) {
         cuda_tables_close(cu);
         return err_set(e, ERR_NOMEM, "the device has no room for the tables of %d adapters",
@@ -223,13 +233,15 @@ err_code cuda_tables_open(cuda_state *cu, int n_layer, size_t stride, err *e)
 void cuda_tables_close(cuda_state *cu)
 {
     cuda_give(cu, cu->table_memory);
+    if (cu->table_pinned) (void)cudaFreeHost(cu->table_pinned);
     free(cu->table);
-    cu->table_memory = NULL;
+    cu->table_memory = cu->table_pinned = NULL;
     cu->table = NULL;
     cu->n_table = 0;
 }
 
-/* The one that was used longest ago: there are twice as many as a step has adapters. */
+/* The one that was used longest ago: there are twice as many as a step has adapters, so it is none of the step
+ * before, and its pinned copy has left. */
 static cuda_table *oldest(cuda_state *cu)
 {
     cuda_table *t = &cu->table[0];
@@ -284,7 +296,6 @@ static bool write_table(const cuda_state *cu, writer *w, const lora_view *view)
 const cuda_table *cuda_table_of(backend *be, const lora_view *view)
 {
     cuda_state *cu = cuda_of(be);
-    err e;
     for (int i = 0; view->load_id != 0 && i < cu->n_table; i++) {
         if (cu->table[i].load_id != view->load_id) continue;
         cu->table[i].used = cu->step.serial;
@@ -292,27 +303,21 @@ const cuda_table *cuda_table_of(backend *be, const lora_view *view)
     }
     cuda_table *t = oldest(cu);
     int n_mat = cu->n_layer * PROJ_COUNT + 2;
-    cuda_stage *st;
-    if (cuda_stage_begin(cu, &st, &e)) {
-        backend_fail(be, e.code, "%s", e.msg);
-        return NULL;
-    }
-    char *device = cu->table_memory + (size_t)(t - cu->table) * cu->table_bytes;
+    size_t at = (size_t)(t - cu->table) * cu->table_bytes;
+    char *device = cu->table_memory + at, *pinned = cu->table_pinned + at;
     size_t mats = (size_t)n_mat * sizeof(sgmv_mat);
-    writer w = {.mats = (sgmv_mat *)st->pinned,
-                .more = (const void **)(st->pinned + mats),
+    writer w = {.mats = (sgmv_mat *)pinned,
+                .more = (const void **)(pinned + mats),
                 .more_device = (const void *const *)(device + mats),
                 .most = cu->table_more};
     memset(t, 0, sizeof(*t));
     if (view->n_layer != cu->n_layer || !write_table(cu, &w, view)) {
-        cuda_stage_drop(cu, st);
         backend_fail(be, ERR_LIMIT, "an adapter lies in more pieces than a step can list");
         return NULL;
     }
-    if (cuda_stage_send(cu, st, device, mats + (size_t)w.n * sizeof(void *), &e)) {
-        backend_fail(be, e.code, "%s", e.msg);
+    if (!CU(be, cudaMemcpyAsync(device, pinned, mats + (size_t)w.n * sizeof(void *),
+                                cudaMemcpyHostToDevice, cu->stream)))
         return NULL;
-    }
     *t = (cuda_table){.load_id = view->load_id,
                       .used = cu->step.serial,
                       .device = (sgmv_mat *)device,

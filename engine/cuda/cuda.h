@@ -216,7 +216,7 @@ typedef struct cuda_state {
     cuda_draw draw;
     cuda_table *table;
     int n_table, n_layer;
-    char *table_memory;
+    char *table_memory, *table_pinned;
     size_t table_bytes; /* of one */
     int table_more;     /* addresses behind the matrices of one */
 } cuda_state;

@@ -103,7 +103,8 @@ void cuda_graph_spoil(cuda_state *cu, const char *call, const char *why)
 {
     cuda_graphs *gs = &cu->graphs;
     if (!gs->spoilt)
-        (void)err_set(&gs->why, ERR_DEVICE, "%.*s: %s", (int)strcspn(call, "("), call, why);
+        (void)err_set(&gs->why, ERR_DEVICE, "%.*s%s%s", (int)strcspn(call, "("), call,
+                      call[0] ? ": " : "", why);
     gs->spoilt = true;
 }
 

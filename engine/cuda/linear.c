@@ -218,7 +218,7 @@ static bool multiply(backend *be, const weight *w, int rows_of_w, const void *x,
         ERR_NONE)
         return true;
     if (cu->graphs.recording) {
-        cuda_graph_spoil(cu, "cublasLtMatmul", e.msg);
+        cuda_graph_spoil(cu, "", e.msg);
         return false;
     }
     backend_fail(be, e.code, "%s", e.msg);

@@ -3,7 +3,9 @@
  * A stream's operations run in order, on the thread that waits for them; an event is a place in a stream's
  * queue, and waiting for it runs that stream up to there.  What real devices do at some time, this one does as
  * late as it may: a missing event or a staging buffer that is written too early is then always wrong.
- * A graph is the list of operations that were captured.
+ * A graph is the list of operations that were captured, each with the arguments it had then (kernels': their
+ * bytes), and a launch performs them again: what hung on the host at capture stays as it was.  While a thread captures,
+ * its calls that wait, allocate or free spoil the capture, as CUDA has it for what it calls unsafe.
  *
  * A fault is sticky, as on a device: every call answers it until cudaDeviceReset(), which frees all memory.
  */
@@ -42,14 +44,19 @@ struct CUgraph_st {
 
 struct CUgraphExec_st {
     cudaGraph_t g;
-    struct CUgraphExec_st *next;
+    size_t bytes; /* that its nodes take on the device */
 };
+
+enum { NODE_BYTES = 256 };
 
 struct CUstream_st {
     struct CUstream_st *next;
     op *head, **tail;
     uint64_t enqueued, done;
     cudaGraph_t capture;
+    enum cudaStreamCaptureMode mode;
+    pthread_t thread; /* that captures */
+    bool spoilt;
 };
 
 struct CUevent_st {
@@ -94,6 +101,24 @@ static cudaError_t leave(cudaError_t e)
 
 /* ---- faults ---------------------------------------------------------------------------- */
 
+static bool of_capture(cudaError_t e)
+{
+    return e >= cudaErrorStreamCaptureUnsupported && e <= cudaErrorStreamCaptureInvalidated;
+}
+
+/* A call that no thread may make which captures (or any, where the capture is global). */
+static bool spoils(void)
+{
+    bool found = false;
+    for (cudaStream_t s = rt.streams; s; s = s->next) {
+        if (!s->capture || s->mode == cudaStreamCaptureModeRelaxed) continue;
+        if (s->mode != cudaStreamCaptureModeGlobal && !pthread_equal(s->thread, pthread_self()))
+            continue;
+        s->spoilt = found = true;
+    }
+    return found;
+}
+
 static bool strikes(const char *name)
 {
     if (rt.fail_in < 0) return false;
@@ -107,11 +132,21 @@ static cudaError_t enter(const char *name)
     lock();
     if (rt.lost != cudaSuccess) return rt.lost;
     if (!rt.fail_any && strikes(name)) {
-        if (rt.fail_code != cudaErrorMemoryAllocation) rt.lost = rt.fail_code;
+        if (of_capture(rt.fail_code))
+            (void)spoils();
+        else if (rt.fail_code != cudaErrorMemoryAllocation)
+            rt.lost = rt.fail_code;
         return rt.fail_code;
     }
     return cudaSuccess;
 }
+
+/* The same for what spoils a capture. */
+#define ENTER_UNSAFE(name)                                             \
+    do {                                                               \
+        ENTER(name);                                                   \
+        if (spoils()) return leave(cudaErrorStreamCaptureUnsupported); \
+    } while (0)
 
 #define ENTER(name)                              \
     do {                                         \
@@ -160,6 +195,10 @@ static const struct {
      "an illegal memory access was encountered"},
     {cudaErrorLaunchTimeout, "cudaErrorLaunchTimeout", "the launch timed out and was terminated"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
+     "operation not permitted when stream is capturing"},
+    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
+     "operation failed due to a previous error during capture"},
 };
 
 static size_t error_index(cudaError_t e)
@@ -262,7 +301,8 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
     ENTER("cudaMemGetInfo");
     *total = rt.memory;
-    *free_bytes = rt.memory > rt.n.device_bytes ? rt.memory - rt.n.device_bytes : 0;
+    size_t taken = rt.n.device_bytes + rt.n.graph_bytes;
+    *free_bytes = rt.memory > taken ? rt.memory - taken : 0;
     return leave(cudaSuccess);
 }
 
@@ -321,14 +361,14 @@ static bool known_host(const void *p)
 
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
-    ENTER("cudaMalloc");
+    ENTER_UNSAFE("cudaMalloc");
     return leave(take(p, bytes, false));
 }
 
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags)
 {
     (void)flags;
-    ENTER("cudaHostAlloc");
+    ENTER_UNSAFE("cudaHostAlloc");
     return leave(take(p, bytes, true));
 }
 
@@ -353,13 +393,13 @@ static cudaError_t give_back(void *p, bool pinned)
 
 cudaError_t cudaFree(void *p)
 {
-    ENTER("cudaFree");
+    ENTER_UNSAFE("cudaFree");
     return leave(give_back(p, false));
 }
 
 cudaError_t cudaFreeHost(void *p)
 {
-    ENTER("cudaFreeHost");
+    ENTER_UNSAFE("cudaFreeHost");
     return leave(give_back(p, true));
 }
 
@@ -464,7 +504,7 @@ cudaError_t emu_rt_submit(cudaStream_t s, const char *name, void (*run)(void *ar
         o->run = run;
         o->drop = drop;
         o->arg = arg;
-        *(strncmp(name, "cublas", 6) == 0 ? &rt.n.products : &rt.n.launches) += 1;
+        if (!s->capture) *(strncmp(name, "cublas", 6) == 0 ? &rt.n.products : &rt.n.launches) += 1;
     }
     return leave(enqueue(s, o));
 }
@@ -577,7 +617,7 @@ static bool live_stream(cudaStream_t s)
 
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
-    ENTER("cudaStreamDestroy");
+    ENTER_UNSAFE("cudaStreamDestroy");
     if (!live_stream(s)) return leave(cudaErrorInvalidResourceHandle);
     cudaError_t e = drain(s, s->enqueued);
     free_stream(s);
@@ -586,9 +626,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
-    ENTER("cudaStreamSynchronize");
+    ENTER_UNSAFE("cudaStreamSynchronize");
     if (!live_stream(s)) return leave(cudaErrorInvalidResourceHandle);
-    if (s->capture) return leave(cudaErrorStreamCaptureUnsupported);
     rt.n.syncs++;
     return leave(drain(s, s->enqueued));
 }
@@ -596,13 +635,13 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 /* Nothing is ever done before somebody waits. */
 cudaError_t cudaStreamQuery(cudaStream_t s)
 {
-    ENTER("cudaStreamQuery");
+    ENTER_UNSAFE("cudaStreamQuery");
     return leave(s->done == s->enqueued ? cudaSuccess : cudaErrorNotReady);
 }
 
 cudaError_t cudaDeviceSynchronize(void)
 {
-    ENTER("cudaDeviceSynchronize");
+    ENTER_UNSAFE("cudaDeviceSynchronize");
     rt.n.syncs++;
     return leave(drain_all());
 }
@@ -651,7 +690,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t ev, unsigned flags)
     (void)flags;
     ENTER("cudaStreamWaitEvent");
     if (!ev->on) return leave(cudaSuccess);
-    if (s->capture) return leave(cudaErrorStreamCaptureUnsupported);
+    if (s->capture) { /* on work that is not of the graph */
+        s->spoilt = true;
+        return leave(cudaErrorStreamCaptureUnsupported);
+    }
     op *o = make(OP_WAIT, "cudaStreamWaitEvent");
     if (o) {
         o->on = ev->on;
@@ -662,14 +704,14 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t ev, unsigned flags)
 
 cudaError_t cudaEventSynchronize(cudaEvent_t ev)
 {
-    ENTER("cudaEventSynchronize");
+    ENTER_UNSAFE("cudaEventSynchronize");
     rt.n.syncs++;
     return leave(ev->on ? drain(ev->on, ev->place) : cudaSuccess);
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t ev)
 {
-    ENTER("cudaEventQuery");
+    ENTER_UNSAFE("cudaEventQuery");
     return leave(!ev->on || ev->on->done >= ev->place ? cudaSuccess : cudaErrorNotReady);
 }
 
@@ -677,32 +719,45 @@ cudaError_t cudaEventQuery(cudaEvent_t ev)
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode)
 {
-    (void)mode;
     ENTER("cudaStreamBeginCapture");
+    if (!live_stream(s)) return leave(cudaErrorInvalidResourceHandle);
     if (s->capture) return leave(cudaErrorStreamCaptureUnsupported);
     s->capture = calloc(1, sizeof(*s->capture));
     if (!s->capture) return leave(cudaErrorMemoryAllocation);
     s->capture->tail = &s->capture->head;
     s->capture->refs = 1;
+    s->mode = mode;
+    s->thread = pthread_self();
+    s->spoilt = false;
     return leave(cudaSuccess);
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g)
 {
-    ENTER("cudaStreamEndCapture");
+    cudaError_t e = enter("cudaStreamEndCapture");
     *g = s->capture;
-    s->capture = NULL;
-    rt.n.captures++;
-    return leave(*g ? cudaSuccess : cudaErrorStreamCaptureInvalidated);
+    s->capture = NULL; /* whatever happens */
+    if (*g && (e || s->spoilt)) {
+        drop_graph(*g);
+        *g = NULL;
+    }
+    if (*g) rt.n.captures++;
+    return leave(e ? e : *g ? cudaSuccess : cudaErrorStreamCaptureInvalidated);
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g, unsigned long long flags)
 {
     (void)flags;
-    ENTER("cudaGraphInstantiate");
+    ENTER_UNSAFE("cudaGraphInstantiate");
+    *exec = NULL;
+    size_t bytes = (size_t)g->n * NODE_BYTES;
+    if (bytes > rt.memory - rt.n.device_bytes - rt.n.graph_bytes)
+        return leave(cudaErrorMemoryAllocation);
     *exec = calloc(1, sizeof(**exec));
     if (!*exec) return leave(cudaErrorMemoryAllocation);
     (*exec)->g = g;
+    (*exec)->bytes = bytes;
+    rt.n.graph_bytes += bytes;
     g->refs++;
     return leave(cudaSuccess);
 }
@@ -710,7 +765,10 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g, unsigned 
 static void run_graph(void *arg)
 {
     cudaGraph_t g = arg;
-    for (op *o = g->head; o; o = o->next) perform(o);
+    for (op *o = g->head; o && !rt.lost; o = o->next) {
+        if (o->poisoned) rt.lost = rt.fail_code;
+        if (!rt.lost) perform(o);
+    }
 }
 
 static void unref_graph(void *arg)
@@ -743,6 +801,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t g)
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
     lock();
+    rt.n.graph_bytes -= exec->bytes;
     drop_graph(exec->g);
     free(exec);
     return leave(cudaSuccess);

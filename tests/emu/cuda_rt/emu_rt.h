@@ -38,7 +38,7 @@ void emu_rt_device(int n_devices, size_t memory_bytes);
 void emu_rt_fail_at(const char *what, int n, cudaError_t code);
 
 typedef struct emu_rt_counts {
-    uint64_t launches;                      /* of kernels, graphs' nodes apart */
+    uint64_t launches;                      /* of kernels, one by one */
     uint64_t products;                      /* of cuBLAS */
     uint64_t copies;                        /* enqueued */
     uint64_t copies_to_host, bytes_to_host; /* of them */
@@ -46,7 +46,7 @@ typedef struct emu_rt_counts {
     uint64_t mallocs; /* cudaMalloc() and cudaHostAlloc() */
     uint64_t captures, graph_launches, graph_nodes;
     uint64_t resets;
-    size_t device_bytes, pinned_bytes; /* now */
+    size_t device_bytes, pinned_bytes, graph_bytes; /* now */
 } emu_rt_counts;
 void emu_rt_count(emu_rt_counts *out);
 
