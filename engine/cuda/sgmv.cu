@@ -468,8 +468,6 @@ static void launch_shrinks(cudaStream_t stream, const sgmv_args *p)
     int n_plane = sgmv_planes(p->d_in, p->type), plane_k = sgmv_plane_k(p->d_in, p->type);
     if (p->max_small > 0 && p->chunk_rows <= 8)
         launch_shrink<1, BF16>(stream, p, n_plane, plane_k);
-    else if (p->max_small > 0 && p->chunk_rows <= 16)
-        launch_shrink<2, BF16>(stream, p, n_plane, plane_k);
     else if (p->max_small > 0)
         launch_shrink<4, BF16>(stream, p, n_plane, plane_k);
     if (p->max_tile > 0) {
@@ -505,8 +503,6 @@ static void launch_expands(cudaStream_t stream, const sgmv_args *p, dim3 grid)
 {
     if (p->chunk_rows <= 8)
         launch_expand<1, BF16>(stream, p, grid);
-    else if (p->chunk_rows <= 16)
-        launch_expand<2, BF16>(stream, p, grid);
     else
         launch_expand<4, BF16>(stream, p, grid);
 }

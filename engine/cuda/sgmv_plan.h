@@ -70,8 +70,8 @@ typedef struct sgmv_seg {
     int32_t rank_max; /* of all matrices of the table that this plan serves */
 } sgmv_seg;
 
-/* Cuts segments (ascending, some may be empty) into chunks of at most chunk_rows rows (8, 16 or 32; 8 for captured
- * decode steps).  Segments of tile_from rows or more are shrunk in tiles; 0: none.  The choice never changes a
+/* Cuts segments (ascending, some may be empty) into chunks of at most chunk_rows rows (32, or 8
+ * for decode steps of padded size).  Segments of tile_from rows or more are shrunk in tiles; 0: none.  The choice never changes a
  * row's bits.  Returns the floats that a plane of v needs, 0 when no row has an adapter; -1 when there are more than
  * max_chunk chunks or max_tile tiles.  Enough always: max_chunk = n_seg + n_rows / chunk_rows, max_tile = n_seg +
  * n_rows / SGMV_TILE_ROWS. */
