@@ -521,9 +521,9 @@ START_TEST(built_in_templates_are_the_families)
 {
     static const struct {
         const char *fixture, *name;
-    } rows[] = {{"chatml", "chatml"},    {"qwen2", "qwen"},         {"qwen3", "qwen3"},
-                {"llama3", "llama-3"},   {"llama3.2", "llama-3.1"}, {"llama2", "llama-2"},
-                {"mistral2", "mistral"}, {"role-tags", "role-tags"}};
+    } rows[] = {{"chatml", "chatml"},    {"qwen2", "qwen"},          {"qwen3", "qwen3"},
+                {"llama3", "llama-3"},   {"llama3.2", "llama-3.1"},  {"llama2", "llama-2"},
+                {"mistral2", "mistral"}, {"role-tags", "role-tags"}, {"gemma3", "gemma"}};
     static const chat_message m[] = {SAY("system", "Be brief."), SAY("user", "Hi"),
                                      SAY("assistant", "Hello!"), SAY("user", "naïve?")};
     char line[128], kind[32], name[64];
