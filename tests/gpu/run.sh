@@ -2,7 +2,7 @@
 # run.sh -- everything that a device alone can show, on a machine with an NVIDIA GPU: one table, one JSON.
 #
 #   sh tests/gpu/run.sh [--built DIR] [--out DIR] [PART...]      all parts, or those named
-#   sh tests/gpu/run.sh pack DIR [BUILD]                         for a machine that has no compiler or libraries
+#   sh tests/gpu/run.sh pack DIR [BUILD]         DIR and DIR.tar.gz for a machine that has no compiler or libraries
 #
 #   build         lorad, tests and benches for the compute capability of device 0, in build/gpu         120 s
 #   kernels       the kernels' tests of tests/emu, on the device; cuBLAS's functions                     45 s
@@ -15,7 +15,7 @@
 # The seconds are limits: what is not done then says TIMEOUT, and the rest goes on; 9 minutes together. Nothing is
 # fetched. It needs: nvidia-smi and the driver, cuBLAS (found in the toolkit, the system or Python's nvidia-cublas), python3
 # for `served` and the report; to build: nvcc, cmake 3.25, ninja, pkg-config, a C and C++ compiler and the packages of
-# conf/setup.sh. Where these are not to be had, `pack` on a machine of the same system makes a folder that --built takes.
+# conf/setup.sh. Where these are not to be had, `pack` on a machine of the same system makes what --built takes (either).
 #
 # Exit status: 0 all of it is well, 1 something failed or took too long, 2 usage, 3 all passed and a figure is short of
 # what is asked, 77 there is no device here: nothing was looked at.
@@ -70,8 +70,8 @@ pack() { # pack FOLDER [BUILD]
             grep -Ev '/(libc|libm|libdl|librt|libpthread|libresolv|libgcc_s|ld-linux[^/]*)\.so' |
             while read -r lib; do cp -L "$lib" "$1/lib/" || exit 1; done || exit 1
     done
-    du -sh "$1"
-    exit 0
+    tar -czf "$1.tar.gz" -C "$1" . && du -sh "$1" "$1.tar.gz"
+    exit
 }
 
 # ---- the command line ------------------------------------------------------------------------------
@@ -229,6 +229,10 @@ part_bench() {
     check bench bench_sgmv "$built/gpu.bench_sgmv" --quick
 }
 
+if [ -f "$built" ]; then
+    mkdir -p "$out/built" && tar -xzf "$built" -C "$out/built" || exit 2
+    built=$out/built
+fi
 [ -z "$built" ] || built=$(cd "$built" && pwd) || exit 2
 for p in $wanted; do
     [ "$p" != build ] || continue
