@@ -239,17 +239,21 @@ for p in $wanted; do
     case " $wanted " in *" build "*) ;; *) [ -n "$built" ] || wanted="build $wanted" ;; esac
     break
 done
+# Once there are programs: their libraries, and cuBLAS.
+settle() {
+    [ -z "${settled:-}" ] || return 0
+    [ -n "$built" ] || built=$root/build/gpu
+    [ -x "$built/gpu.test_blas_load" ] || return 1 # it could not be built
+    [ ! -d "$built/lib" ] || export LD_LIBRARY_PATH="$built/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+    find_cublas
+    settled=yes
+}
+
 for p in $wanted; do
     eval "bound=\$bound_$p"
+    [ "$p" = build ] || settle || break
     part_end=$(($(now) + bound * 1000))
     "part_$p"
-    if [ "$p" = build ] || [ -z "${found:-}" ]; then
-        [ -n "$built" ] || built=$root/build/gpu
-        [ -x "$built/gpu.test_blas_load" ] || break # it could not be built
-        [ ! -d "$built/lib" ] || export LD_LIBRARY_PATH="$built/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-        found=yes
-        find_cublas
-    fi
 done
 echo
 exec python3 tests/gpu/report.py "$out"
