@@ -197,6 +197,50 @@ START_TEST(prompts_are_launched_plainly)
 }
 END_TEST
 
+/* ---- the host ahead of the device -------------------------------------------------------------- */
+
+/* Steps of golden tokens enqueued one behind the other: each waits until the lists of the last but one have left their
+ * pinned block, nobody waits for results, and what came of all of them is right. */
+START_TEST(steps_are_prepared_while_others_run)
+{
+    enum { STEPS = 7 };
+    bed b;
+    bed_open(&b, "llama-bf16", 0, 3);
+    load(&b.r, b.dir, 0);
+    for (int i = 0; i < 3; i++) together(&b, 3);
+    for (int i = 0; i < 2; i++) run_start(&b.u[i], &b.r, b.u[i].c, i, CASES_MAX, b.u[i].logits);
+    uint64_t copies = 0;
+    for (int n = 0; n < STEPS; n++) {
+        int32_t token[2], pos[2] = {n, n}, want[2] = {0, 1};
+        step_seq seq[2];
+        const step_seg seg[2] = {{0, 1, NULL}, {1, 1, &b.r.adapter[0].view}};
+        for (int i = 0; i < 2; i++) {
+            token[i] = b.u[i].c->token[n];
+            seq[i] = (step_seq){i, 1, n, b.u[i].page, b.u[i].n_page};
+        }
+        const step s = {2, token, pos, 2, seq, 2, seg, 2, want};
+        err e;
+        emu_rt_counts before = counts();
+        ck_assert_int_eq(model_enqueue(b.r.m, b.r.kv, &s, &e), ERR_NONE);
+        emu_rt_counts after = counts();
+        ck_assert_uint_eq(after.graph_launches, before.graph_launches + 1);
+        ck_assert_uint_eq(after.syncs - before.syncs, n >= 2);
+        copies += after.copies - before.copies;
+        /* Overwritten by the caller at once: what the device reads is a copy. */
+        memset(token, 0x7f, sizeof(token));
+        memset(seq, 0x7f, sizeof(seq));
+    }
+    ck_assert_uint_eq(copies, STEPS); /* a step's lists travel in one */
+    /* This one attends to all that the others have written. */
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_gt(run_left(&b.u[i]), STEPS);
+        b.u[i].pos = STEPS;
+    }
+    together(&b, 3);
+    bed_close(&b);
+}
+END_TEST
+
 /* ---- long sequences: several splits, merges ------------------------------------------------ */
 
 /* The model with a longer limit: its files by links, but for config.json. */
@@ -447,6 +491,7 @@ int main(void)
     tcase_add_loop_test(tc, replays_have_golden_bits_whoever_comes, 0,
                         (int)(sizeof(models) / sizeof(models[0])));
     tcase_add_test(tc, prompts_are_launched_plainly);
+    tcase_add_test(tc, steps_are_prepared_while_others_run);
     tcase_add_test(tc, lengths_change_between_replays);
     tcase_add_loop_test(tc, what_cannot_be_recorded_is_launched, 0,
                         (int)(sizeof(faults) / sizeof(faults[0])));
