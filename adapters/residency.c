@@ -147,6 +147,7 @@ static err_code reserve(residency *rs, entry *en, int n, err *e)
     for (;;) {
         collect(rs);
         if (rs->stop || en->gone) return err_set(e, ERR_CANCELLED, "the adapter was deleted");
+        if (rs->suspended) return err_set(e, ERR_CONFLICT, "the device is being restarted");
         uint64_t pinned = tier_pinned_bytes(rs, en);
         if (en->bytes > rs->budget || pinned > rs->budget - en->bytes)
             return err_set(
@@ -320,6 +321,9 @@ static void load_one(residency *rs, entry *en)
         en->reserved = false;
     }
     if (code != ERR_NONE) relent(rs, en);
+    /* Not the adapter's fault: it stays in its queue until the engine has another device. */
+    bool lost = code != ERR_NONE && code != ERR_CANCELLED && be_lost(rs->env.be);
+    if (lost) code = ERR_CONFLICT;
     if (code == ERR_CANCELLED)
         give_up(rs, en);
     else if (code == ERR_CONFLICT)
@@ -333,6 +337,7 @@ static void load_one(residency *rs, entry *en)
     host_free_trash(trash);
     adapter_load_clear(&ld); /* the last pin may delete files: not under the lock */
     pthread_mutex_lock(&rs->mu);
+    if (lost && !rs->suspended) wait_a_tick(rs);
 }
 
 static void *loader_main(void *arg)
@@ -342,11 +347,15 @@ static void *loader_main(void *arg)
     own_nice = getpriority(PRIO_PROCESS, 0);
     pthread_mutex_lock(&rs->mu);
     while (!rs->stop) {
-        entry *en = next_to_load(rs);
-        if (en != NULL)
+        entry *en = rs->suspended ? NULL : next_to_load(rs);
+        if (en != NULL) {
+            rs->n_busy++;
             load_one(rs, en);
-        else
+            rs->n_busy--;
+            if (rs->suspended) pthread_cond_broadcast(&rs->work);
+        } else {
             pthread_cond_wait(&rs->work, &rs->mu);
+        }
     }
     pthread_mutex_unlock(&rs->mu);
     return NULL;
@@ -516,6 +525,43 @@ static int64_t eta_cb(void *self, uint64_t id, int64_t deadline_us)
     return us;
 }
 
+static void suspend_cb(void *self)
+{
+    residency *rs = self;
+    pthread_mutex_lock(&rs->mu);
+    rs->suspended = true;
+    pace_step(&rs->pace, 0, INFINITY); /* who waits for a step finishes */
+    pthread_cond_broadcast(&rs->work);
+    while (rs->n_busy > 0) pthread_cond_wait(&rs->work, &rs->mu);
+    collect(rs);
+    for (size_t b = 0; b < BUCKETS; b++)
+        for (entry *en = rs->bucket[b], *next; en != NULL; en = next) {
+            next = en->chained;
+            if (en->state == RESIDENCY_RESIDENT && en->acquired == 0) left_device(rs, en);
+        }
+    if (rs->own_arena != NULL) devmem_unmap(rs->own_arena);
+    pthread_mutex_unlock(&rs->mu);
+}
+
+/* Adapters come back when somebody asks; the pinned ones do at once. */
+static void resume_cb(void *self)
+{
+    residency *rs = self;
+    err why;
+    pthread_mutex_lock(&rs->mu);
+    if (rs->own_arena != NULL && devmem_remap(rs->own_arena, &why) != ERR_NONE) {
+        log_error("adapters", "no adapter can be loaded any more: %s", why.msg);
+    } else {
+        rs->suspended = false;
+        for (size_t b = 0; b < BUCKETS; b++)
+            for (entry *en = rs->bucket[b]; en != NULL; en = en->chained)
+                if (en->pinned && en->state == RESIDENCY_DISK)
+                    tier_enqueue(rs, en, WANT_HINT, INT64_MAX);
+    }
+    pthread_cond_broadcast(&rs->work);
+    pthread_mutex_unlock(&rs->mu);
+}
+
 lora_source residency_source(residency *rs)
 {
     return (lora_source){.self = rs,
@@ -527,7 +573,9 @@ lora_source residency_source(residency *rs)
                          .chunks = chunks_cb,
                          .step = step_cb,
                          .eta = eta_cb,
-                         .outlook = outlook_cb};
+                         .outlook = outlook_cb,
+                         .suspend = suspend_cb,
+                         .resume = resume_cb};
 }
 
 /* ---- API ------------------------------------------------------------------------------------------ */

@@ -57,8 +57,9 @@ struct residency {
     pace pace; /* of what they move to the device; has its own lock */
 
     pthread_mutex_t mu; /* before the registry's, the arena's and the backend's; guards all below */
-    pthread_cond_t work; /* CLOCK_MONOTONIC: queued, released, evicted, stop */
-    bool stop;
+    pthread_cond_t work;  /* CLOCK_MONOTONIC: queued, released, evicted, stop */
+    bool stop, suspended; /* suspended: nobody touches the device */
+    int n_busy;           /* loaders at work */
     entry *bucket[BUCKETS];
     chain queue[3]; /* by want; WANT_NONE: those whose chunks are taken */
     chain lru;      /* resident, least recently used first */

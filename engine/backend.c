@@ -37,11 +37,13 @@ err_code be_open(backend **out, const backend_ops *ops, const backend_config *cf
     if (!be) return err_set(e, ERR_NOMEM, "no memory for the backend");
     be->ops = ops;
     be->caps.name = ops->name;
+    be->config = *cfg;
     err_code rc = ops->open(be, cfg, e);
     if (rc) {
         free(be);
         return rc;
     }
+    be->open = true;
     *out = be;
     return ERR_NONE;
 }
@@ -49,8 +51,27 @@ err_code be_open(backend **out, const backend_ops *ops, const backend_config *cf
 void be_close(backend *be)
 {
     if (!be) return;
-    be->ops->close(be);
+    if (be->open) be->ops->close(be);
     free(be);
+}
+
+bool be_lost(const backend *be)
+{
+    return be->ops->lost && be->ops->lost(be);
+}
+
+/* caps stay as they are: other threads read them. */
+err_code be_reopen(backend *be, err *e)
+{
+    backend fresh = {.ops = be->ops, .config = be->config};
+    if (be->open) be->ops->close(be);
+    be->impl = NULL;
+    be->open = false;
+    be->failed = (err){0};
+    err_code rc = be->ops->open(&fresh, &be->config, e);
+    be->impl = fresh.impl;
+    be->open = rc == ERR_NONE;
+    return rc;
 }
 
 const backend_caps *be_caps(const backend *be)

@@ -99,6 +99,12 @@ extern const backend_ops backend_cuda;
 
 err_code be_open(backend **out, const backend_ops *ops, const backend_config *cfg, err *e);
 void be_close(backend *be);
+/* True from the first failure on that only be_reopen() heals; also of calls by loaders.  Any thread. */
+bool be_lost(const backend *be);
+/* Closes the device and opens it again with the same configuration.  All that was made of this backend was destroyed
+ * or forgotten before, and no other thread is in one of its calls.  On failure the backend can be reopened again or
+ * closed, nothing else. */
+err_code be_reopen(backend *be, err *e);
 const backend_caps *be_caps(const backend *be);
 
 /* Backend memory, zeroed, 64-byte aligned (CUDA: 256); NULL when there is none. */

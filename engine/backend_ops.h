@@ -15,8 +15,10 @@ extern "C" {
 struct backend {
     const backend_ops *ops;
     backend_caps caps;
-    void *impl; /* the implementation's own state */
-    err failed; /* first failure; code ERR_NONE: healthy */
+    void *impl;            /* the implementation's own state */
+    err failed;            /* first failure; code ERR_NONE: healthy */
+    backend_config config; /* that it was opened with */
+    bool open;             /* false: be_reopen() failed */
 };
 
 struct backend_ops {
@@ -24,6 +26,7 @@ struct backend_ops {
 
     err_code (*open)(backend *be, const backend_config *cfg, err *e); /* sets caps and impl */
     void (*close)(backend *be);
+    bool (*lost)(const backend *be); /* NULL: never */
     void *(*alloc)(backend *be, size_t bytes);
     void (*free)(backend *be, void *p);
     void *(*map)(backend *be, size_t bytes); /* NULL: alloc and free do */

@@ -259,11 +259,24 @@ err_code devmem_create(devmem **out, backend *be, int n_chunks, size_t chunk_byt
     return ERR_NONE;
 }
 
+void devmem_unmap(devmem *a)
+{
+    assert(a->n_leases == 0);
+    if (a->mem) be_unmap(a->be, a->mem, (size_t)a->n_chunks * a->chunk_bytes);
+    a->mem = NULL;
+}
+
+err_code devmem_remap(devmem *a, err *e)
+{
+    if (!a->be || a->mem) return ERR_NONE;
+    a->mem = be_map(a->be, (size_t)a->n_chunks * a->chunk_bytes);
+    return a->mem ? ERR_NONE : err_set(e, ERR_NOMEM, "the device has no memory for the arena");
+}
+
 void devmem_destroy(devmem *a)
 {
     if (!a) return;
-    assert(a->n_leases == 0);
-    if (a->mem) be_unmap(a->be, a->mem, (size_t)a->n_chunks * a->chunk_bytes);
+    devmem_unmap(a);
     free(a->chunk);
     free(a->pages.v);
     free(a->leases.v);

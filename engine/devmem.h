@@ -40,6 +40,11 @@ err_code devmem_create(devmem **out, backend *be, int n_chunks, size_t chunk_byt
 /* No lease may be left. */
 void devmem_destroy(devmem *a);
 
+/* Gives the memory back, and takes it again (elsewhere); between them chunks have no address.  No page and no lease is
+ * left, and no other thread fills one. */
+void devmem_unmap(devmem *a);
+err_code devmem_remap(devmem *a, err *e);
+
 int devmem_n_chunks(const devmem *a);
 size_t devmem_chunk_bytes(const devmem *a);
 void *devmem_memory(const devmem *a); /* of chunk 0; NULL without a backend */

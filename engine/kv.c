@@ -248,6 +248,19 @@ void kv_forget(kv_pages *kv, int page)
     devmem_unlock(kv->arena);
 }
 
+void kv_clear(kv_pages *kv)
+{
+    devmem_lock(kv->arena);
+    for (int i = 0; i < kv->n_pages; i++) {
+        assert(kv->page[i].refs == 0);
+        if (!kv->page[i].published) continue;
+        unpublish(kv, i);
+        devmem_page_hold_locked(kv->arena, i);
+        devmem_page_free_locked(kv->arena, i);
+    }
+    devmem_unlock(kv->arena);
+}
+
 void kv_count(const kv_pages *kv, kv_counts *out)
 {
     devmem_counts c;

@@ -55,6 +55,9 @@ void kv_publish(kv_pages *kv, const kv_domain *d, const int32_t *pages, int inde
 /* Takes a page out of the cache: its content is not to be trusted.  Holders keep it. */
 void kv_forget(kv_pages *kv, int page);
 
+/* Forgets the whole prefix cache; nobody holds a page. */
+void kv_clear(kv_pages *kv);
+
 typedef struct kv_counts {
     int n_pages, n_held, n_cached; /* cached: published and not held */
 } kv_counts;

@@ -125,6 +125,11 @@ typedef struct lora_source {
      * were asked for now and room is found: its own load and those before it.  0: it is there, or nothing
      * is known.  Any thread.  May be NULL. */
     int64_t (*eta)(void *self, uint64_t adapter_id, int64_t deadline_us);
+    /* The device is about to go: nothing is acquired; what lies on it is forgotten, loaders stay away from it, those at
+     * work are waited for (the one call that may block).  Requests are answered ERR_BUSY until resume(), after
+     * which adapters come back on demand.  May be NULL, both or none. */
+    void (*suspend)(void *self);
+    void (*resume)(void *self);
 } lora_source;
 
 #ifdef __cplusplus

@@ -9,6 +9,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -141,8 +142,10 @@ err_code model_load(model **out, const char *dir, backend *be, int max_rows, int
     m->be = be;
     m->max_rows = max_rows;
     m->max_logits = max_logits;
+    m->dir = strdup(dir);
 
-    err_code rc = model_config_read(dir, &m->cfg, e);
+    err_code rc = m->dir ? model_config_read(dir, &m->cfg, e)
+                         : err_set(e, ERR_NOMEM, "no memory to load the model");
     if (!rc) rc = model_weights_load(m, dir, e);
     if (!rc) rc = rope_create(m, e);
     if (!rc) rc = scratch_create(m, e);
@@ -155,19 +158,53 @@ err_code model_load(model **out, const char *dir, backend *be, int max_rows, int
     return ERR_NONE;
 }
 
-void model_destroy(model *m)
+void model_unload(model *m)
 {
-    if (!m) return;
     model_weights_clear(m);
-    float *scratch[] = {m->x, m->h, m->q, m->k, m->v, m->attn, m->gate, m->up};
+    float **scratch[] = {&m->x, &m->h, &m->q, &m->k, &m->v, &m->attn, &m->gate, &m->up};
     for (size_t i = 0; i < sizeof(scratch) / sizeof(scratch[0]); i++) {
-        if (scratch[i]) be_free(m->be, scratch[i]);
+        if (*scratch[i]) be_free(m->be, *scratch[i]);
+        *scratch[i] = NULL;
     }
     be_host_free(m->be, m->logits, m->logits_bytes);
     be_unmap(m->be, m->rope_cos, m->rope_bytes);
     be_unmap(m->be, m->rope_sin, m->rope_bytes);
     free(m->rope_chunk);
     free(m->inv_freq);
+    m->logits = m->rope_cos = m->rope_sin = m->rope_chunk = m->inv_freq = NULL;
+    m->rope_ready = 0;
+}
+
+static bool same_model(const model_config *a, const model_config *b)
+{
+    return a->n_layer == b->n_layer && a->dim == b->dim && a->n_head == b->n_head &&
+           a->n_kv_head == b->n_kv_head && a->head_dim == b->head_dim && a->ffn_dim == b->ffn_dim &&
+           a->n_vocab == b->n_vocab && a->type == b->type && a->embed_print == b->embed_print &&
+           a->head_print == b->head_print;
+}
+
+/* The configuration is read by other threads all the time: a second model is loaded, and what it has moves over. */
+err_code model_reload(model *m, err *e)
+{
+    model *fresh;
+    err_code rc = model_load(&fresh, m->dir, m->be, m->max_rows, m->max_logits, e);
+    if (rc) return rc;
+    if (!same_model(&m->cfg, &fresh->cfg)) {
+        model_destroy(fresh);
+        return err_set(e, ERR_CONFLICT, "the model's files have changed");
+    }
+    size_t from = offsetof(model, layer);
+    memcpy((char *)m + from, (const char *)fresh + from, sizeof(*m) - from);
+    free(fresh->dir);
+    free(fresh);
+    return ERR_NONE;
+}
+
+void model_destroy(model *m)
+{
+    if (!m) return;
+    model_unload(m);
+    free(m->dir);
     free(m);
 }
 

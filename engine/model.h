@@ -63,6 +63,12 @@ err_code model_load(model **out, const char *dir, backend *be, int max_rows, int
                     err *e);
 void model_destroy(model *m);
 
+/* Gives back all that lies on the device, and loads it from the files again; in between there is the configuration
+ * alone.  For a backend that is reopened; engine thread, no loader at work.  ERR_CONFLICT: the files are another
+ * model's now. */
+void model_unload(model *m);
+err_code model_reload(model *m, err *e);
+
 const model_config *model_get_config(const model *m);
 /* For be_kv_create(): attention shape of this model. KV type: BF16 for BF16 models, else F32. */
 attn_shape model_attn_shape(const model *m);

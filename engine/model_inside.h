@@ -25,6 +25,7 @@ typedef struct model_layer {
 struct model {
     model_config cfg;
     backend *be;
+    char *dir;
     int max_rows, max_logits;
 
     /* weights, made by model_weights_load() */

@@ -1,7 +1,7 @@
 /* sched.c -- the engine thread, and its doors for others.
  *
  * One iteration: take what the inbox holds, drop what was cancelled, plan the step (sched_plan.c), run
- * it and settle what came of it (sched_settle.c), publish counts.
+ * it (sched_sample.c) and settle what came of it (sched_settle.c), publish counts.
  * A request's history is its prompt followed by its output; `n_computed` positions of it have KV.
  * The draws go on where they were after a pre-emption, so the tokens are the same.
  *
@@ -18,6 +18,8 @@
 enum {
     IDLE_WAIT_MS = 100,
     DEFAULT_AGEING_US = 10 * 1000000,
+    DEFAULT_RESTART_WAIT_US = 500000,
+    DEFAULT_FAULTS_MAX = 5,
 };
 
 /* -------------------------------------------------------------- what comes in -- */
@@ -82,7 +84,7 @@ void sched_see_end(sched *sc, request *rq, int64_t now)
 }
 
 /* All that run, and of those that wait some in each step. */
-static void see_ends(sched *sc, int64_t now)
+void sched_see_ends(sched *sc, int64_t now)
 {
     int tickets[SCAN];
     for (int i = 0; i < sc->n; i++) sched_see_end(sc, sc->list[i], now);
@@ -213,7 +215,12 @@ static void *engine_thread(void *arg)
         int64_t now = clock_now_us();
         atomic_store(&sc->heartbeat_us, now);
         sched_take_inbox(sc);
-        see_ends(sc, now);
+        sched_see_ends(sc, now);
+        if (!sc->dead && be_lost(sc->be)) { /* a loader met it */
+            err e;
+            (void)be_sync(sc->be, &e);
+            sched_restart(sc, &e);
+        }
         sched_plan_step(sc, now);
         idle = sc->step.n_seq == 0;
         if (!idle) sched_run_step(sc, now);
@@ -334,17 +341,17 @@ static err_code check_config(const sched_config *c, err *e)
     return ERR_NONE;
 }
 
-/* The pool that pages live in: the arena that was lent, or a pool and an arena of its own. */
-static err_code open_pages(sched *sc, const attn_shape *shape, size_t page_bytes, err *e)
+err_code sched_open_pool(sched *sc, err *e)
 {
-    sc->arena = sc->cfg.arena;
-    if (sc->arena) {
-        return be_kv_attach(sc->be, &sc->kv, shape, sc->n_pages, devmem_memory(sc->arena),
-                            devmem_chunk_bytes(sc->arena), e);
-    }
-    err_code rc = devmem_create(&sc->own_arena, NULL, sc->n_pages, page_bytes, 0, e);
-    sc->arena = sc->own_arena;
-    return rc ? rc : be_kv_create(sc->be, &sc->kv, shape, sc->n_pages, e);
+    attn_shape shape = model_attn_shape(sc->m);
+    size_t page_bytes = be_kv_page_bytes(sc->be, &shape);
+    void *mem = devmem_memory(sc->arena);
+    err_code rc = mem ? be_kv_attach(sc->be, &sc->kv, &shape, sc->n_pages, mem,
+                                     devmem_chunk_bytes(sc->arena), e)
+                      : be_kv_create(sc->be, &sc->kv, &shape, sc->n_pages, e);
+    if (!rc && sc->cfg.preemption != PREEMPT_RECOMPUTE)
+        rc = swap_create(&sc->swap, sc->be, sc->kv, page_bytes, sc->cfg.swap_bytes, e);
+    return rc;
 }
 
 err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *be,
@@ -366,6 +373,8 @@ err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *b
     if (!sc) return err_set(e, ERR_NOMEM, "no memory for the scheduler");
     sc->cfg = *cfg;
     if (sc->cfg.ageing_us <= 0) sc->cfg.ageing_us = DEFAULT_AGEING_US;
+    if (sc->cfg.max_faults <= 0) sc->cfg.max_faults = DEFAULT_FAULTS_MAX;
+    if (sc->cfg.restart_wait_us <= 0) sc->cfg.restart_wait_us = DEFAULT_RESTART_WAIT_US;
     sc->m = m;
     sc->be = be;
     sc->source = source;
@@ -387,10 +396,10 @@ err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *b
     pthread_cond_init(&sc->work, &attr);
     (void)pthread_condattr_destroy(&attr);
     atomic_store(&sc->heartbeat_us, clock_now_us());
-    rc = open_pages(sc, &shape, page_bytes, e);
-    if (!rc && cfg->preemption != PREEMPT_RECOMPUTE) {
-        rc = swap_create(&sc->swap, be, sc->kv, page_bytes, cfg->swap_bytes, e);
-    }
+    sc->arena = cfg->arena;
+    if (!sc->arena) rc = devmem_create(&sc->own_arena, NULL, sc->n_pages, page_bytes, 0, e);
+    if (!sc->arena) sc->arena = sc->own_arena;
+    if (!rc) rc = sched_open_pool(sc, e);
     if (!rc && !allocate(sc)) rc = err_set(e, ERR_NOMEM, "no memory for the scheduler");
     if (!rc && pthread_create(&sc->thread, NULL, engine_thread, sc) != 0) {
         rc = err_set(e, ERR_LIMIT, "the engine thread could not be started");
@@ -563,6 +572,8 @@ void sched_stats_get(sched *sc, sched_stats *out)
     pthread_mutex_lock(&sc->mu);
     *out = sc->stats;
     out->healthy = !sc->broken;
+    out->restarting = sc->restarting;
+    out->n_restarts = sc->n_restarts;
     pthread_mutex_unlock(&sc->mu);
 }
 

@@ -9,6 +9,9 @@
  * class is pre-empted and goes on later with identical tokens: its KV is recomputed, or was swapped to
  * host memory where that is cheaper.
  *
+ * When the device fails, what runs ends with ERR_RESTARTING, the backend is reopened, the model loaded again, and what
+ * had not begun goes on (sched_restart.c).
+ *
  * Threads: sched_submit(), sched_cancel(), sched_stats_get() from any thread.
  */
 #ifndef ENGINE_SCHED_H
@@ -59,13 +62,18 @@ typedef struct sched_config {
     bool prefix_cache;
     size_t swap_bytes; /* host memory for pages of pre-empted requests */
     preemption preemption;
+    int64_t
+        restart_wait_us; /* before the second attempt to bring the device back, doubled for each; 0: 500 ms */
+    int max_faults; /* of the device, without many good steps in between, before it is given up; 0: 5 */
     int max_tenants; /* that have telemetry of their own */
     int n_class;
     slo_class classes[SLO_CLASS_MAX];
 } sched_config;
 
 typedef struct sched_stats {
-    bool healthy; /* false: the device failed, nothing is accepted any more */
+    bool healthy;    /* false: the device failed for good, nothing is accepted any more */
+    bool restarting; /* it failed, and is brought back: requests wait */
+    uint64_t n_restarts;
     int n_running, n_waiting;
     int n_pages, n_pages_used, n_pages_cached; /* of the arena's chunks; adapters have some too */
     uint64_t n_steps, n_rows, n_prefill_tokens, n_decode_tokens;
@@ -98,7 +106,7 @@ void sched_destroy(sched *sc);
  *              id outside the vocabulary, sampling rules out of range
  *   ERR_BUSY   the queue is full, the scheduler is draining, or the request's class rejects on
  *              overload and the first token would come later than its target
- *   ERR_DEVICE the device has failed
+ *   ERR_DEVICE the device has failed, and could not be brought back
  * The stop token that ends a request is pushed like any other and counted; its text is the
  * gateway's to drop. */
 err_code sched_submit(sched *sc, request *rq, err *e);

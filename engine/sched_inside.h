@@ -3,6 +3,7 @@
  *   sched.c         the thread, the inbox, what callers ask and what is shown to them
  *   sched_plan.c    who runs in the next step: seats, adapters, pages, pre-emption
  *   sched_sample.c  forward pass and sampling of a step
+ *   sched_restart.c what becomes of all when the device fails
  *   sched_settle.c  the step itself, and what becomes of its requests
  *
  * Threads: the engine's, but for what the struct says.
@@ -51,8 +52,9 @@ struct sched {
     pthread_mutex_t mu; /* leaf lock: inbox, stats, flags */
     pthread_cond_t work;
     request *inbox_head, *inbox_tail;
-    int n_inside; /* submitted and not finished; guarded by mu */
-    bool draining, stop, broken;
+    int n_inside;                            /* submitted and not finished; guarded by mu */
+    bool draining, stop, broken, restarting; /* broken: for good */
+    uint64_t n_restarts;
     promise_outlook outlook; /* guarded by mu */
     board *board;
     double surprise[SLO_CLASS_MAX]; /* actual over predicted time to first token; guarded by mu */
@@ -61,6 +63,9 @@ struct sched {
     telemetry *tele;
 
     /* engine thread only */
+    bool dead;      /* as broken */
+    int n_faults;   /* since the device last worked for a while */
+    int n_good;     /* steps since the last fault */
     request **list; /* those who run, then those who may be seated in this step */
     int n, cap, n_running;
     policy_request *view;
@@ -176,6 +181,17 @@ void sched_take_inbox(sched *sc);
 
 /* Ends it if it was cancelled, or has no time left. */
 void sched_see_end(sched *sc, request *rq, int64_t now);
+
+/* The same for all that run and some of those that wait. */
+void sched_see_ends(sched *sc, int64_t now);
+
+/* The pool that pages live in, and that of swapped ones. */
+err_code sched_open_pool(sched *sc, err *e);
+
+/* The device has failed: brings it back, or gives up for good. */
+void sched_restart(sched *sc, const err *why);
+/* Steps that came to their end. */
+void sched_step_was_good(sched *sc);
 
 /* Chooses and seats who runs next, and builds the step; its n_seq is 0 where nobody can run. */
 void sched_plan_step(sched *sc, int64_t now);

@@ -5,7 +5,6 @@
  */
 #include <stdlib.h>
 
-#include "engine/base/log.h"
 #include "engine/sched_inside.h"
 
 /* ----------------------------------------------------------------- life cycle -- */
@@ -88,16 +87,6 @@ void sched_finish_all(sched *sc, finish_reason why, const err *cause)
         int n = fair_scan(sc->fair, &sc->scan, SCAN, tickets);
         for (int i = 0; i < n; i++) sched_finish(sc, fair_who(sc->fair, tickets[i]), why, cause);
     }
-}
-
-static void fail_all(sched *sc, const err *e)
-{
-    log_error("engine", "the device failed: %s", e->msg);
-    pthread_mutex_lock(&sc->mu);
-    sc->broken = true;
-    pthread_mutex_unlock(&sc->mu);
-    sched_take_inbox(sc);
-    sched_finish_all(sc, FINISH_ERROR, e);
 }
 
 void sched_publish_pages(sched *sc, request *rq, int before)
@@ -255,9 +244,10 @@ void sched_run_step(sched *sc, int64_t seen_us)
     err e;
     step_times when = {.seen = seen_us, .planned = clock_now_us()};
     if (sched_compute(sc, &when.computed, &e)) {
-        fail_all(sc, &e);
+        sched_restart(sc, &e);
         return;
     }
+    sched_step_was_good(sc);
     int64_t now = when.sampled = clock_now_us();
     learn(sc, now - when.planned);
     count_step(sc, &when);

@@ -21,10 +21,11 @@
 #include "gateway/listener.h"
 
 enum {
-    WAIT_MS = 250,     /* how often a waiting worker looks whether it was told to stop */
-    LOOK_MS = 20,      /* and whether the client is gone, where nobody tells it */
-    COMMIT_MS = 10000, /* silence before a stream is begun without a token */
-    PING_MS = 10000,   /* silence between comments after that */
+    RESTART_RETRY_MS = 5000, /* a guess: weights come from the page cache */
+    WAIT_MS = 250,           /* how often a waiting worker looks whether it was told to stop */
+    LOOK_MS = 20,            /* and whether the client is gone, where nobody tells it */
+    COMMIT_MS = 10000,       /* silence before a stream is begun without a token */
+    PING_MS = 10000,         /* silence between comments after that */
 };
 
 /* ------------------------------------------------------------------ refusals -- */
@@ -143,6 +144,7 @@ static bool any_error(completion *c)
         const choice *ch = &c->choices[i];
         if (atomic_load(&ch->rq.finish) == FINISH_ERROR && !ch->text.stop_hit) {
             if (ch->rq.why.code == ERR_BUSY) completion_say_when(c, ch);
+            if (ch->rq.why.code == ERR_RESTARTING) exchange_retry_after(c->x, RESTART_RETRY_MS);
             return !completion_refuse(c, &ch->rq.why, NULL);
         }
         if (strcmp(ch->finish, "cancelled") == 0 && !c->client_gone && atomic_load(&c->stop)) {

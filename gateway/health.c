@@ -12,7 +12,8 @@ void health_live(exchange *x)
     sched_stats st;
     sched_stats_get(x->server->sched, &st);
     int64_t silent = clock_now_us() - sched_heartbeat_us(x->server->sched);
-    bool ok = st.healthy && silent < STALL_US;
+    /* Loading the weights again takes its time: that is no reason to be killed. */
+    bool ok = st.healthy && (st.restarting || silent < STALL_US);
     const char *body = ok           ? "{\"status\":\"ok\"}"
                        : st.healthy ? "{\"status\":\"stalled\"}"
                                     : "{\"status\":\"device failed\"}";
@@ -24,9 +25,11 @@ void health_ready(exchange *x)
     sched_stats st;
     sched_stats_get(x->server->sched, &st);
     bool draining = atomic_load(&x->server->draining);
-    bool ok = atomic_load(&x->server->ready) && !draining && st.healthy;
-    const char *body = ok         ? "{\"status\":\"ready\"}"
-                       : draining ? "{\"status\":\"draining\"}"
-                                  : "{\"status\":\"not ready\"}";
+    bool ok = atomic_load(&x->server->ready) && !draining && st.healthy && !st.restarting;
+    const char *body = ok              ? "{\"status\":\"ready\"}"
+                       : draining      ? "{\"status\":\"draining\"}"
+                       : !st.healthy   ? "{\"status\":\"device failed\"}"
+                       : st.restarting ? "{\"status\":\"engine restarting\"}"
+                                       : "{\"status\":\"not ready\"}";
     exchange_reply(x, ok ? 200 : 503, "application/json", body, strlen(body));
 }

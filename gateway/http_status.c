@@ -27,6 +27,7 @@ static const struct {
     {ERR_EXPIRED, {401, REQUEST, "expired_api_key"}},
     {ERR_SUSPENDED, {403, "permission_error", "tenant_suspended"}},
     {ERR_NO_ROOM, {507, "server_error", "insufficient_storage"}},
+    {ERR_RESTARTING, {503, "server_error", "engine_restarting"}},
     {ERR_STALE, {412, REQUEST, "precondition_failed"}},
 };
 

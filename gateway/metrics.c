@@ -63,6 +63,8 @@ static void put_engine(prom *p, const metrics_view *v)
                  t->n_adapter_waits);
     prom_counter(p, "lorad_cancelled_total", "Requests cancelled by their client", t->n_cancelled);
     prom_counter(p, "lorad_failed_total", "Requests that failed in the engine", t->n_failed);
+    prom_counter(p, "lorad_engine_restarts_total",
+                 "Times that the device failed and was opened again", t->n_restarts);
     prom_gauge(p, "lorad_engine_healthy", "0: the device has failed", t->healthy);
     prom_gauge(p, "lorad_engine_heartbeat_age_seconds", "Since the engine thread last moved",
                (double)(clock_now_us() - sched_heartbeat_us(s->sched)) / 1e6);

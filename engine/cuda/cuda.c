@@ -61,6 +61,11 @@ static void cuda_sync(backend *be)
     if (lost) (void)CU(be, (cudaError_t)lost); /* a loader met it */
 }
 
+static bool cuda_lost(const backend *be)
+{
+    return atomic_load(&cuda_of(be)->lost) != 0;
+}
+
 /* ---- life -------------------------------------------------------------------------------- */
 
 static void cuda_close(backend *be)
@@ -206,6 +211,7 @@ const backend_ops backend_cuda = {
     .name = "cuda",
     .open = cuda_open,
     .close = cuda_close,
+    .lost = cuda_lost,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .map = cuda_alloc,

@@ -87,12 +87,20 @@ ssize_t pread(int fd, void *to, size_t n, off_t at)
 }
 
 static backend_ops stoppable; /* the CPU's */
+static atomic_bool is_lost;   /* the device is */
+
+static bool lost(const backend *b)
+{
+    (void)b;
+    return atomic_load(&is_lost);
+}
 
 static err_code slow_pack(backend *b, dtype type, void *a_dst, void *b_dst, const void *a_src,
                           const void *b_src, dtype src, int rank, int d_in, int d_out, err *why)
 {
     if (is_engine) atomic_fetch_add(&n_engine_reads, 1);
     pass(PACKS_HANG);
+    if (lost(b)) return err_set(why, ERR_DEVICE, "the device is lost");
     return backend_cpu.lora_pack(b, type, a_dst, b_dst, a_src, b_src, src, rank, d_in, d_out, why);
 }
 
@@ -132,6 +140,7 @@ static void setup(void)
     backend_config cfg = {.n_threads = 1, .isa = "portable"};
     stoppable = backend_cpu;
     stoppable.lora_pack = slow_pack;
+    stoppable.lost = lost;
     ck_assert_msg(be_open(&be, &stoppable, &cfg, &e) == ERR_NONE, "%s", e.msg);
     tenant t;
     ck_assert_int_eq(tenants_create(st, &(tenant){.name = "acme"}, &t, &e), ERR_NONE);
@@ -468,6 +477,41 @@ START_TEST(test_pins)
     start(packed * 4, 1);
     while (residency_get(rs, ids[7], &pinned) != RESIDENCY_RESIDENT) usleep(500);
     ck_assert(pinned);
+}
+END_TEST
+
+/* The device goes while one is loaded: nobody is blamed, all come back, the pinned one unasked. */
+START_TEST(test_lost_device)
+{
+    start(packed * 4, 1 + _i);
+    const lora_view *v;
+    ck_assert_int_eq(residency_pin(rs, ids[0], &e), ERR_NONE);
+    while (stats_now().n_resident < 1) usleep(500);
+    ck_assert_int_eq(wait_for(ids[1], &v), ERR_NONE);
+    door.release(door.self, v);
+    set_gate(PACKS_HANG);
+    ck_assert_int_eq(door.acquire(door.self, ids[2], &v, &e), ERR_BUSY);
+    await_hanging(1);
+    atomic_store(&is_lost, true);
+    set_gate(GOES);
+    door.suspend(door.self);
+    residency_stats s = stats_now();
+    ck_assert_int_eq(s.n_resident, 0);
+    ck_assert_uint_eq(s.used_bytes, 0);
+    ck_assert_uint_eq(s.n_failures, 0);
+    for (int i = 0; i < 3; i++) ck_assert_int_eq(door.acquire(door.self, ids[i], &v, &e), ERR_BUSY);
+    door.prefetch(door.self, ids[3]);
+    uint64_t loads = stats_now().n_loads;
+    usleep(5000); /* a loader that did not wait would be seen */
+    ck_assert_uint_eq(stats_now().n_loads, loads);
+    atomic_store(&is_lost, false);
+    door.resume(door.self);
+    while (residency_get(rs, ids[0], NULL) != RESIDENCY_RESIDENT) usleep(500);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(wait_for(ids[i], &v), ERR_NONE);
+        door.release(door.self, v);
+    }
+    ck_assert_uint_eq(stats_now().n_failures, 0);
 }
 END_TEST
 
@@ -897,6 +941,7 @@ int main(void)
     tcase_add_test(tc, test_too_large);
     tcase_add_test(tc, test_damaged_files);
     tcase_add_test(tc, test_pins);
+    tcase_add_loop_test(tc, test_lost_device, 0, 2);
     tcase_add_test(tc, test_deleted);
     tcase_add_test(tc, test_host_copies);
     tcase_add_test(tc, test_copies_go_up_again);

@@ -47,13 +47,13 @@ class Reply:
 class Server:
     """with Server() as s: s.call("GET", "/v1/models", key=...)"""
 
-    def __init__(self, model=DEMO / "base", settings=None, directory=None):
+    def __init__(self, model=DEMO / "base", settings=None, directory=None, program="lorad"):
         self.dir = pathlib.Path(directory or tempfile.mkdtemp(prefix="lorad-e2e-"))
         self.own_dir = directory is None
         self.port, self.admin_port, self.metrics_port = free_port(), free_port(), free_port()
         backend = os.environ.get("LORAD_BACKEND")  # tests/gpu/run.sh: these tests on a device
         self.model, self.settings = model, {**({"engine.backend": backend} if backend else {}), **(settings or {})}
-        self.process = None
+        self.process, self.program = None, program
         self.log_path = self.dir.with_suffix(".log")
         self.admin_key = None
 
@@ -83,7 +83,7 @@ class Server:
         settings = {"server.listen": f"127.0.0.1:{self.port}",
                     "admin.listen": f"127.0.0.1:{self.admin_port}",
                     "metrics.listen": f"127.0.0.1:{self.metrics_port}", **self.settings}
-        argv = [BUILD / "lorad", "serve", "-c", self.dir / "lorad.conf"]
+        argv = [BUILD / self.program, "serve", "-c", self.dir / "lorad.conf"]
         for name, value in settings.items():
             argv += ["--set", f"{name}={value}"]
         self.log = open(self.log_path, "ab")

@@ -43,7 +43,8 @@ typedef struct {
 struct model {
     model_config cfg;
     float logits[256 * VOCAB];
-    bool fail; /* the device breaks at the next step */
+    int fail;             /* so many of the next steps break the device */
+    int refuse, unloaded; /* so many of the next reloads fail; is it unloaded? */
     pthread_mutex_t mu;
     pthread_cond_t change;
     int row_us; /* what each row takes */
@@ -166,7 +167,11 @@ static err_code compute(model *m, kv_pool *pool, const step *st, err *e)
     fake_kv *kv = (fake_kv *)pool;
     int row = 0, seg = 0, logit = 0;
     wait_at_gate(m);
-    if (m->fail) return err_set(e, ERR_DEVICE, "the fake device broke");
+    ck_assert(!m->unloaded);
+    if (m->fail > 0) {
+        m->fail--;
+        return err_set(e, ERR_DEVICE, "the fake device broke");
+    }
     nap(st->n_rows * m->row_us);
     for (int i = 0; i < st->n_seq; i++) {
         const step_seq *s = &st->seq[i];
@@ -193,6 +198,22 @@ err_code model_forward(model *m, kv_pool *pool, const step *st, const float **ou
 {
     *out = m->logits;
     return compute(m, pool, st, e);
+}
+
+void model_unload(model *m)
+{
+    m->unloaded = true;
+}
+
+err_code model_reload(model *m, err *e)
+{
+    ck_assert(m->unloaded);
+    if (m->refuse > 0) {
+        m->refuse--;
+        return err_set(e, ERR_DEVICE, "the fake device stays broken");
+    }
+    m->unloaded = false;
+    return ERR_NONE;
 }
 
 err_code model_enqueue(model *m, kv_pool *pool, const step *st, err *e)
@@ -325,6 +346,7 @@ typedef struct {
     lora_view view[ADAPTERS];
     int acquired, busy;
     atomic_llong eta_us; /* of adapters that are not there; 0: all are */
+    bool suspended;
     lora_source source;
     sched *sc;
 } rig;
@@ -336,6 +358,7 @@ static err_code acquire(void *self, uint64_t id, const lora_view **out, err *e)
         r->busy--;
         return err_set(e, ERR_BUSY, "loading");
     }
+    ck_assert(!r->suspended);
     if (id > ADAPTERS) return err_set(e, ERR_CORRUPT, "broken");
     r->acquired++;
     *out = &r->view[id - 1];
@@ -346,6 +369,21 @@ static void release(void *self, const lora_view *v)
 {
     (void)v;
     ((rig *)self)->acquired--;
+}
+
+static void suspend(void *self)
+{
+    rig *r = self;
+    ck_assert_int_eq(r->acquired, 0);
+    ck_assert(!r->suspended);
+    r->suspended = true;
+}
+
+static void resume(void *self)
+{
+    rig *r = self;
+    ck_assert(r->suspended && !r->m.unloaded);
+    r->suspended = false;
 }
 
 static void prefetch(void *self, uint64_t id)
@@ -376,8 +414,13 @@ static rig *start(const setting *st)
         r->view[i].digest[3] = (uint8_t)(i + 1);
     }
     r->busy = st->busy;
-    r->source = (lora_source){
-        .self = r, .acquire = acquire, .release = release, .prefetch = prefetch, .eta = eta};
+    r->source = (lora_source){.self = r,
+                              .acquire = acquire,
+                              .release = release,
+                              .prefetch = prefetch,
+                              .eta = eta,
+                              .suspend = suspend,
+                              .resume = resume};
     sched_config c = {
         .max_rows = st->max_rows,
         .max_seqs = st->max_seqs,
@@ -388,6 +431,7 @@ static rig *start(const setting *st)
         .swap_bytes = (size_t)st->swap * PT * sizeof(cell),
         .preemption = st->preemption,
         .ageing_us = 3600LL * 1000000,
+        .restart_wait_us = 1000,
         .prefix_cache = st->cache,
         .n_class = 3,
         .classes = {{.rank = 0, .ttft_us = st->ttft_us, .reject_on_overload = st->ttft_us > 0},

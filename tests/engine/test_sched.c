@@ -300,27 +300,73 @@ START_TEST(broken_numbers_fail_one_request_and_are_not_cached)
 }
 END_TEST
 
-START_TEST(a_broken_device_fails_everyone_once)
+/* Those who run end, once; those who wait go on with right answers, on a device that comes at the third attempt. */
+START_TEST(a_broken_device_ends_who_runs_and_comes_back)
+{
+    setting st = {.max_rows = 64, .max_seqs = 2, .n_pages = 100, .cache = true};
+    rig *r = start(&st);
+    client *c[6];
+    gate(r, true, 0);
+    for (int i = 0; i < 6; i++) {
+        c[i] = make(i, 8, 6);
+        c[i]->rq.adapter_id = (uint64_t)(i % 3);
+        submit(r, c[i]);
+    }
+    await_step(r, 1);
+    gate(r, true, 2);
+    await_step(r, 3); /* two run, and have tokens */
+    r->m.fail = 1;
+    r->m.refuse = 2;
+    gate(r, false, 0);
+    int ended = 0;
+    for (int i = 0; i < 6; i++) {
+        if (collect(c[i]) == FINISH_ERROR) {
+            ck_assert_int_eq(c[i]->rq.why.code, ERR_RESTARTING);
+            ended++;
+        } else {
+            ck_assert_int_eq(atomic_load(&c[i]->rq.finish), FINISH_LENGTH);
+            check_tokens(c[i]);
+        }
+        drop(c[i]);
+    }
+    ck_assert_int_eq(ended, 2);
+    sched_stats t = stop(r);
+    ck_assert(t.healthy && !t.restarting);
+    ck_assert_uint_eq(t.n_restarts, 1);
+    ck_assert_uint_eq(t.n_failed, 2);
+}
+END_TEST
+
+/* _i 0: it can't be opened; 1: it breaks again and again. */
+START_TEST(a_device_that_stays_broken_is_given_up)
 {
     setting st = {.max_rows = 64, .max_seqs = 2, .n_pages = 100};
     rig *r = start(&st);
-    client *c[6], *after = make(50, 4, 4);
+    client *c[20], *after = make(50, 4, 4);
     gate(r, true, 0);
-    r->m.fail = true;
-    for (int i = 0; i < 6; i++) submit(r, c[i] = make(i, 8, 6));
+    r->m.fail = _i ? 1000 : 1;
+    r->m.refuse = _i ? 0 : 1000;
+    for (int i = 0; i < 20; i++) submit(r, c[i] = make(i, 8, 6));
+    request_cancel(&c[19]->rq);
     gate(r, false, 0);
-    for (int i = 0; i < 6; i++) {
-        ck_assert_int_eq(collect(c[i]), FINISH_ERROR);
-        ck_assert_int_eq(c[i]->rq.why.code, ERR_DEVICE);
+    int restarting = 0;
+    for (int i = 0; i < 20; i++) {
+        finish_reason why = collect(c[i]);
+        ck_assert_int_eq(why, i == 19 ? FINISH_CANCELLED : FINISH_ERROR);
+        if (i != 19) restarting += c[i]->rq.why.code == ERR_RESTARTING;
+        if (i != 19 && c[i]->rq.why.code != ERR_RESTARTING)
+            ck_assert_int_eq(c[i]->rq.why.code, ERR_DEVICE);
         drop(c[i]);
     }
+    ck_assert_int_ge(restarting, _i ? 6 : 1); /* one or two run when it breaks */
+    ck_assert_int_le(restarting, _i ? 12 : 2);
     ck_assert_int_eq(request_prepare(&after->rq, NULL), ERR_NONE);
     err e;
     ck_assert_int_eq(sched_submit(r->sc, &after->rq, &e), ERR_DEVICE);
     drop(after);
     sched_stats t = stop(r);
-    ck_assert(!t.healthy);
-    ck_assert_uint_eq(t.n_failed, 6);
+    ck_assert(!t.healthy && !t.restarting);
+    ck_assert_uint_eq(t.n_failed, 19);
 }
 END_TEST
 
@@ -622,7 +668,8 @@ static void add_tests(Suite *s, const char *name, void (*before)(void))
     tcase_add_test(tc, a_flood_of_one_tenant_does_not_hold_up_another);
     tcase_add_test(tc, the_prefix_cache_stays_within_domain_and_adapter);
     tcase_add_test(tc, broken_numbers_fail_one_request_and_are_not_cached);
-    tcase_add_test(tc, a_broken_device_fails_everyone_once);
+    tcase_add_test(tc, a_broken_device_ends_who_runs_and_comes_back);
+    tcase_add_loop_test(tc, a_device_that_stays_broken_is_given_up, 0, 2);
     tcase_add_test(tc, a_cancelled_request_goes_within_one_step);
     tcase_add_test(tc, the_board_shows_the_queue_between_steps);
     tcase_add_test(tc, rows_that_all_wait_for_their_masks_go_on_when_these_come);

@@ -50,6 +50,8 @@ static inline sched_config served_config(void)
                           .ageing_us = 3600LL * 1000000,
                           .prefix_cache = true,
                           .preemption = PREEMPT_RECOMPUTE,
+                          .restart_wait_us = 100,
+                          .max_faults = 1000000,
                           .n_class = 1,
                           .classes = {{.name = "all", .weight = 1}}};
 }

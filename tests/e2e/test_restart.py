@@ -1,0 +1,121 @@
+"""The device fails: what runs gets 503 engine_restarting, the rest is served, the server lives on."""
+import concurrent.futures
+import json
+import os
+import time
+
+from harness import DEMO, Server, run
+
+QUESTION = "What is 7 plus 5?"
+
+
+class Faults:
+    """Tells lorad_faulty when its device shall fail (faulty.c)."""
+
+    def __init__(self, server):
+        self.path = server.dir.with_suffix(".fault")
+        self.stays = server.dir.with_suffix(".fault.stays")
+        os.environ["LORAD_TEST_FAULT"] = str(self.path)
+
+    def after(self, steps):
+        part = self.path.with_suffix(".part")
+        part.write_text(f"{steps}\n")
+        os.replace(part, self.path)
+
+    def clear(self):
+        for p in (self.path, self.stays):
+            p.unlink(missing_ok=True)
+
+
+def complete(server, key, **more):
+    body = {"model": "base", "prompt": "Question: " + QUESTION, "max_tokens": 24, "temperature": 0,
+            "ignore_eos": True, **more}
+    return server.call("POST", "/v1/completions", body, key=key)
+
+
+def text(reply):
+    assert reply.status == 200, reply
+    return reply.json["choices"][0].get("text") or reply.json["choices"][0]["message"]["content"]
+
+
+def is_restarting(reply):
+    assert reply.status == 503, reply
+    assert reply.json["error"]["code"] == "engine_restarting", reply
+    assert reply.json["error"]["type"] == "server_error", reply
+    assert int(reply.headers["retry-after"]) >= 1, reply.headers
+    assert "restart" in reply.json["error"]["message"], reply
+
+
+def wait_metric(server, name, value):
+    end = time.monotonic() + 60
+    while server.metrics()[name] != value:
+        assert time.monotonic() < end, (name, server.metrics()[name])
+        time.sleep(0.05)
+
+
+def running_fails_waiting_goes_on():
+    server = Server(settings={"engine.max_seqs": "1"}, program="lorad_faulty")
+    faults = Faults(server)
+    with server:
+        key = server.tenant("acme")
+        server.upload(key, "pirate", DEMO / "adapters" / "pirate")
+        right = text(complete(server, key))
+        pirate = text(server.ask(key, "pirate", QUESTION))
+
+        faults.after(3)
+        is_restarting(complete(server, key))
+        assert text(complete(server, key)) == right
+        assert text(server.ask(key, "pirate", QUESTION)) == pirate
+        wait_metric(server, "lorad_engine_restarts_total", 1)
+        assert server.call("GET", "/readyz", port=server.metrics_port).status == 200
+
+        # One seat: one runs when it happens, the others wait and are served after it.
+        faults.after(5)
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            replies = list(pool.map(lambda i: complete(server, key) if i % 2 else
+                                    server.ask(key, "pirate", QUESTION), range(6)))
+        failed = [r for r in replies if r.status != 200]
+        assert len(failed) == 1, replies
+        is_restarting(failed[0])
+        for i, r in enumerate(replies):
+            if r.status == 200:
+                assert text(r) == (right if i % 2 else pirate), (i, r)
+        wait_metric(server, "lorad_engine_restarts_total", 2)
+
+        # A stream that has begun says it in its last event, and is not said to be whole.
+        faults.after(8)
+        body = complete(server, key, stream=True, max_tokens=60).body.decode()
+        events = [json.loads(line[6:]) for line in body.splitlines()
+                  if line.startswith("data: {")]
+        assert len(events) > 1 and events[-1]["error"]["code"] == "engine_restarting", body
+        assert "[DONE]" not in body, body
+        assert text(complete(server, key)) == right
+        m = server.metrics()
+        assert m["lorad_engine_healthy"] == 1 and m["lorad_failed_total"] == 3, m
+        assert server.stop() == 0
+    faults.clear()
+
+
+def a_device_that_does_not_come_back():
+    server = Server(program="lorad_faulty")
+    faults = Faults(server)
+    with server:
+        key = server.tenant("acme")
+        faults.stays.touch()
+        faults.after(3)
+        is_restarting(complete(server, key))
+        seen = server.call("GET", "/readyz", port=server.metrics_port)
+        assert seen.status == 503 and seen.json["status"] == "engine restarting", seen
+        assert server.call("GET", "/healthz", port=server.metrics_port).status == 200
+        reply = complete(server, key)  # waits in the queue until the device is given up
+        assert reply.status == 503 and reply.json["error"]["code"] == "device_error", reply
+        for path in ("/readyz", "/healthz"):
+            seen = server.call("GET", path, port=server.metrics_port)
+            assert seen.status == 503 and seen.json["status"] == "device failed", seen
+        assert server.metrics()["lorad_engine_healthy"] == 0
+        assert complete(server, key).status == 503
+        assert server.stop() == 0
+    faults.clear()
+
+
+run([running_fails_waiting_goes_on, a_device_that_does_not_come_back])

@@ -1,0 +1,130 @@
+/* test_restart.c -- a device that fails at any call of a served sequence, on the emulated run-time.
+ *
+ * One server; again and again the cast of served.h is sent at once, and the device made to fail at some call of it.  Each
+ * request ends exactly once: with the tokens that a healthy device gives, or with ERR_RESTARTING.  After that the same
+ * request gives the same tokens as before the fault, and the device and pinned memory hold what they held before.
+ */
+#include <stdatomic.h>
+
+#include "engine/backend_ops.h"
+#include "tests/emu/cuda_rt/served.h"
+
+enum { GROUPS = 6 };
+
+static int each = 2; /* faults of each kind */
+
+static client *right[CLIENTS];
+
+/* What the whole cast gets; returns how many were ended by a fault. */
+static int serve_all(served *v)
+{
+    client *c[CLIENTS];
+    err e;
+    int n_vocab = model_get_config(v->m)->n_vocab, ended = 0;
+    for (int i = 0; i < CLIENTS; i++) {
+        c[i] = client_make(i, n_vocab);
+        ck_assert_msg(sched_submit(v->sc, &c[i]->rq, &e) == ERR_NONE, "%s", e.msg);
+    }
+    for (int i = 0; i < CLIENTS; i++) {
+        char what[48];
+        if (client_collect(c[i]) == FINISH_ERROR) {
+            ck_assert_msg(c[i]->rq.why.code == ERR_RESTARTING, "%s", c[i]->rq.why.msg);
+            ended++;
+        } else {
+            ck_assert_int_eq(c[i]->n_got, right[i]->n_got);
+        }
+        for (int k = 0; k < c[i]->n_got; k++) { /* also of those that were ended later */
+            (void)snprintf(what, sizeof(what), "client %d, token %d", i, k);
+            same_sampled(&c[i]->got[k], &right[i]->got[k], what);
+        }
+        client_drop(c[i]);
+    }
+    return ended;
+}
+
+static void learn_right(served *v)
+{
+    err e;
+    for (int i = 0; i < CLIENTS; i++) {
+        right[i] = client_make(i, model_get_config(v->m)->n_vocab);
+        ck_assert_msg(sched_submit(v->sc, &right[i]->rq, &e) == ERR_NONE, "%s", e.msg);
+    }
+    for (int i = 0; i < CLIENTS; i++) ck_assert_int_ne(client_collect(right[i]), FINISH_ERROR);
+}
+
+static sched_stats settled(served *v)
+{
+    sched_stats t;
+    do { /* the counts follow the last event */
+        sched_stats_get(v->sc, &t);
+    } while (t.n_running || t.n_waiting || t.restarting);
+    return t;
+}
+
+/* Where in the life of a step, and how the device says it. */
+static const struct {
+    const char *call; /* NULL: whatever is enqueued */
+    int most;
+    cudaError_t code;
+} kinds[GROUPS] = {
+    {NULL, 200, cudaErrorIllegalAddress},
+    {NULL, 40, cudaErrorECCUncorrectable},
+    {"cudaStreamSynchronize", 6, cudaErrorLaunchTimeout},
+    {"cudaMemcpy", 20, cudaErrorLaunchFailure},
+    {"cudaEventSynchronize", 10, cudaErrorIllegalAddress},
+    {"cublas", 40, cudaErrorLaunchFailure},
+};
+
+START_TEST(a_fault_at_any_call_ends_who_runs_and_no_more)
+{
+    served v;
+    emu_rt_counts first, now;
+    served_start(&v, &backend_cuda);
+    learn_right(&v);
+    emu_rt_count(&first);
+    uint64_t restarts = 0;
+    int ended = 0;
+    for (int k = 0; k < each; k++) {
+        int n = (int)(served_mix((uint64_t)_i, (uint64_t)k) % (uint64_t)kinds[_i].most);
+        emu_rt_fail_at(kinds[_i].call, n, kinds[_i].code);
+        ended += serve_all(&v);
+        emu_rt_fail_at(NULL, -1, cudaSuccess);
+        sched_stats t = settled(&v);
+        ck_assert_msg(t.healthy, "call %d", n);
+        ck_assert_uint_le(t.n_restarts, restarts + 1);
+        bool struck = t.n_restarts > restarts;
+        restarts = t.n_restarts;
+        ck_assert_int_eq(serve_all(&v), 0);
+        emu_rt_count(&now);
+        ck_assert_uint_eq(now.device_bytes, first.device_bytes);
+        ck_assert_uint_eq(now.pinned_bytes, first.pinned_bytes);
+        if (struck) ck_assert_uint_gt(now.resets, 0);
+    }
+    /* Most of the calls were met, and somebody was running then. */
+    ck_assert_uint_ge(restarts, each / 2);
+    ck_assert_int_ge(ended, each / 2);
+    sched_stats t = settled(&v);
+    ck_assert_uint_eq(t.n_failed, (uint64_t)ended);
+    ck_assert_uint_eq(t.n_finished + t.n_failed, (uint64_t)(2 * each + 1) * CLIENTS);
+    for (int i = 0; i < CLIENTS; i++) client_drop(right[i]);
+    served_stop(&v);
+    emu_rt_count(&now);
+    ck_assert_uint_eq(now.device_bytes + now.pinned_bytes, 0);
+}
+END_TEST
+
+/* test_restart [N]: N faults of each kind. */
+int main(int argc, char **argv)
+{
+    if (argc > 1) each = atoi(argv[1]);
+    Suite *s = suite_create("restart");
+    TCase *tc = tcase_create("all");
+    tcase_set_timeout(tc, 300);
+    tcase_add_loop_test(tc, a_fault_at_any_call_ends_who_runs_and_no_more, 0, GROUPS);
+    suite_add_tcase(s, tc);
+    SRunner *sr = srunner_create(s);
+    srunner_run_all(sr, CK_NORMAL);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
