@@ -46,8 +46,8 @@ def test_list_and_cancel():
     t = threading.Thread(target=lambda: got.update(
         r=server.call("POST", "/v1/completions", LONG, key=other, timeout=300)))
     t.start()
-    behind = until(lambda: requests(tenant="globex"))
-    assert len(behind) == 8 and all(r["state"] == "waiting" for r in behind), behind
+    behind = until(lambda: [rows for rows in [requests(tenant="globex")] if len(rows) == 8])[0]
+    assert all(r["state"] == "waiting" for r in behind), behind
     assert all(not r["stream"] and r["output_tokens"] == 0 for r in behind), behind
     rows = requests(tenant="acme")
     assert {r["request_id"] for r in rows} == {mine} and {r["model"] for r in rows} == {"base"}
