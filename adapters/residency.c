@@ -63,6 +63,7 @@ static void left_device(residency *rs, entry *en)
     en->lease = NULL;
     en->mat = NULL;
     en->state = RESIDENCY_DISK;
+    rs->changes++;
     en->fresh = en->closing = false;
     rs->stats.n_evictions++;
     want again = en->gone ? WANT_NONE : en->wanted;
@@ -108,6 +109,7 @@ static void fail(residency *rs, entry *en, const err *why)
 {
     chain_drop(&rs->queue[en->wanted], en);
     en->state = RESIDENCY_FAILED;
+    rs->changes++;
     en->wanted = WANT_NONE;
     en->taken = false;
     if (en->why == NULL) en->why = malloc(sizeof *en->why);
@@ -198,6 +200,7 @@ static void make_resident(residency *rs, entry *en, adapter_load *ld, int64_t to
                            .norm = en->extras.norm};
     memcpy(en->view.digest, ld->v->digest, LORA_DIGEST_BYTES);
     en->state = RESIDENCY_RESIDENT;
+    rs->changes++;
     en->wanted = WANT_NONE;
     en->due_us = 0;
     en->taken = false;
@@ -220,6 +223,7 @@ static void give_up(residency *rs, entry *en)
 {
     chain_drop(&rs->queue[en->wanted], en);
     en->state = RESIDENCY_DISK;
+    rs->changes++;
     en->wanted = WANT_NONE;
     en->taken = false;
     tier_forget_if_empty(rs, en);
@@ -373,6 +377,7 @@ static err_code acquire_locked(residency *rs, uint64_t id, const lora_view **out
         if (devmem_lease_hold(en->lease, tier_popularity(en, now_us))) {
             en->acquired++;
             rs->n_acquired++;
+            rs->changes++;
             en->wanted = WANT_NONE;
             chain_drop(&rs->lru, en);
             chain_push(&rs->lru, en);
@@ -438,6 +443,7 @@ static void release_cb(void *self, const lora_view *view)
     }
     en->acquired--;
     rs->n_acquired--;
+    rs->changes++;
     devmem_lease_release(en->lease);
     if (en->acquired == 0) {
         if (en->gone || en->closing) left_device(rs, en);
@@ -706,6 +712,15 @@ residency_state residency_get(residency *rs, uint64_t version_id, bool *pinned)
     residency_row_get(rs, version_id, &row);
     if (pinned != NULL) *pinned = row.pinned;
     return row.state;
+}
+
+uint64_t residency_changes(residency *rs)
+{
+    pthread_mutex_lock(&rs->mu);
+    collect(rs);
+    uint64_t n = rs->changes + 1;
+    pthread_mutex_unlock(&rs->mu);
+    return n;
 }
 
 err_code residency_rows(residency *rs, residency_row **out, size_t *n, size_t *cap, err *e)

@@ -103,6 +103,9 @@ typedef struct residency_row { /* one version */
     int64_t last_use_us; /* clock_now_us(); 0: never */
 } residency_row;
 
+/* Counts the changes of state, pins, users and copies; never 0.  As long as it stays, residency_rows() gives
+ * the same states, pins, users and load times. */
+uint64_t residency_changes(residency *rs);
 /* Appends a row for each version that is not just on the disk to *out (malloced, *cap and *n counted along).  The lock is held for a few
  * hundred at a time, so the engine waits for none of it.  ERR_NOMEM. */
 err_code residency_rows(residency *rs, residency_row **out, size_t *n, size_t *cap, err *e);

@@ -102,6 +102,7 @@ void tier_enqueue(residency *rs, entry *en, want w, int64_t due_us)
         en->due_us = due_us;
     }
     en->state = RESIDENCY_LOADING;
+    rs->changes++;
     en->wanted = w;
     queue_add(rs, w, en);
     pthread_cond_broadcast(&rs->work);
@@ -178,6 +179,7 @@ void tier_set_pinned(residency *rs, entry *en, bool pinned)
 {
     if (en->pinned == pinned) return;
     en->pinned = pinned;
+    rs->changes++;
     rs->stats.n_pinned += pinned ? 1 : -1;
     rs->pinned_bytes += pinned ? en->bytes : -en->bytes;
 }
@@ -222,6 +224,7 @@ static void free_later(residency *rs, entry *en)
     en->copy->next = rs->trash;
     rs->trash = en->copy;
     en->copy = NULL;
+    rs->changes++;
 }
 
 void host_drop(residency *rs, entry *en)
@@ -272,6 +275,7 @@ void host_keep(residency *rs, entry *en, adapter_load *ld, int64_t read_us)
         rs->cap_host = cap;
     }
     en->copy = ld->copy;
+    rs->changes++;
     ld->own_copy = false;
     rs->host_used += (size_t)en->copy->bytes;
     en->read_us = read_us;
@@ -301,6 +305,7 @@ void tier_forget(residency *rs, entry *en)
     entry **at = &rs->bucket[bucket_of(en->id)];
     while (*at != en) at = &(*at)->chained;
     *at = en->chained;
+    rs->changes++;
     tier_set_pinned(rs, en, false);
     if (en->copy != NULL) host_drop(rs, en);
     free(en->why);

@@ -70,7 +70,8 @@ struct residency {
     double host_clock;
     adapter_copy *trash; /* to be freed once mu is not held */
     int n_acquired;
-    double load_us; /* of one load to the device, smoothed */
+    uint64_t changes;     /* of what the rows of residency_rows() show */
+    double load_us;       /* of one load to the device, smoothed */
     const entry *starved; /* has had devmem_reserve() called for it */
     /* Sums over loads, the latest count most: time over bytes on the device is what a byte takes. */
     double read_us, read_bytes, pack_us, pack_bytes;

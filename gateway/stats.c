@@ -49,7 +49,6 @@ void stats_destroy(stats *st)
     free(st->by_key);
     free(st->by_tenant);
     free(st->resident);
-    free(st->seen);
     pthread_mutex_destroy(&st->events_mu);
     pthread_mutex_destroy(&st->mu);
     free(st);

@@ -87,6 +87,7 @@ struct stats {
     uint64_t *tenant_ids;
     limits_usage *usage;
     size_t n_tenants, cap_tenants;
+    uint64_t tenants_seen; /* tenants_changes() before they were listed; 0: never */
 
     adapter_line *adapters;
     id_index *by_version;         /* hash table; id 0: free */
@@ -94,9 +95,10 @@ struct stats {
     size_t n_adapters, n_by_tenant, n_version_slot;
     uint64_t registry_seen;
     bool listed;
-    residency_row *resident, *seen; /* of this picture and of the one before */
-    size_t n_resident, cap_resident, cap_seen;
-    bool adapters_moved; /* look at all again, whatever residency says */
+    residency_row *resident; /* of the latest picture that looked */
+    size_t n_resident, cap_resident;
+    uint64_t residency_seen; /* residency_changes() before that look; 0: look again */
+    bool adapters_moved;     /* look at all again, whatever residency says */
     registry_totals registered;
     uint64_t counted_at;
     bool counted;

@@ -1,8 +1,8 @@
 /* stats_tables.c -- the rows of tenants, adapters, requests and events, into the journal.
  *
- * Adapters are listed anew only when the registry has changed; else the rows are touched that are, or
- * were a moment ago, in memory or in use, and only when residency shows something else than last time.  So
- * ten thousand adapters at rest cost next to nothing, in memory too.
+ * Adapters are listed anew only when the registry has changed, tenants when they have; else the rows are
+ * touched that are, or were a moment ago, in memory or in use, and only when residency has changed.  So ten
+ * thousand adapters at rest cost next to nothing, in memory too.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,6 +121,8 @@ void stats_take_tenants(stats *st)
 {
     tenant *list;
     size_t n;
+    uint64_t changes = tenants_changes(st->srv->store);
+    if (changes == st->tenants_seen) return;
     if (tenants_list(st->srv->store, 0, 0, &list, &n, NULL)) return;
     if (!room_for_tenants(st, n)) {
         free(list);
@@ -129,6 +131,7 @@ void stats_take_tenants(stats *st)
     free(st->tenants);
     st->tenants = list;
     st->n_tenants = n;
+    st->tenants_seen = changes;
 }
 
 void stats_put_tenants(stats *st)
@@ -354,19 +357,10 @@ static void tell_tier(stats *st, const adapter_line *a, uint8_t before, int *tol
     }
 }
 
-static bool looks_the_same(const residency_row *a, const residency_row *b)
+/* Whether residency and use are as the last picture saw them: then no row has changed. */
+static bool nothing_moved(stats *st, uint64_t changes, int n_hit)
 {
-    return a->version_id == b->version_id && a->state == b->state && a->pinned == b->pinned &&
-           a->acquired == b->acquired && a->load_us == b->load_us;
-}
-
-/* What the last picture saw of residency, in the same order, and nothing since: then no row has changed. */
-static bool nothing_moved(stats *st, size_t n_seen, int n_hit)
-{
-    bool same = !st->adapters_moved && n_hit == 0 && n_seen == st->n_resident;
-    st->adapters_moved = false;
-    for (size_t i = 0; i < n_seen && same; i++)
-        same = looks_the_same(&st->seen[i], &st->resident[i]);
+    bool same = !st->adapters_moved && n_hit == 0 && changes == st->residency_seen;
     for (int i = 0; i < st->picture.n_row && same; i++) same = st->picture.row[i].adapter_id == 0;
     return same;
 }
@@ -406,25 +400,18 @@ void stats_take_adapters(stats *st)
 {
     if (!list_adapters(st)) return;
     int n_hit = book_drain(st->book, BOOK_ADAPTER, note_hits, st);
-    residency_row *seen = st->seen; /* the two areas take turns */
-    size_t cap_seen = st->cap_seen, n_seen = st->n_resident;
-    st->seen = st->resident;
-    st->cap_seen = st->cap_resident;
-    st->resident = seen;
-    st->cap_resident = cap_seen;
+    /* before the look: what comes during it is for the next one */
+    uint64_t changes = residency_changes(st->srv->residency);
+    if (nothing_moved(st, changes, n_hit)) return;
     st->n_resident = 0;
+    st->adapters_moved = true; /* until this look is done */
     if (residency_rows(st->srv->residency, &st->resident, &st->n_resident, &st->cap_resident,
                        NULL)) {
-        st->adapters_moved = true;
         return;
     }
-    if (nothing_moved(st, n_seen, n_hit)) return;
     /* What was hot falls back to the disk, unless it is seen below. */
     adapter_live *before = calloc(st->n_adapters + 1, sizeof(*before));
-    if (!before) {
-        st->adapters_moved = true;
-        return;
-    }
+    if (!before) return;
     for (size_t i = 0; i < st->n_adapters; i++) {
         adapter_line *a = &st->adapters[i];
         if (!a->hot) continue;
@@ -449,6 +436,8 @@ void stats_take_adapters(stats *st)
         a->hot = true;
         a->requests++;
     }
+    st->residency_seen = changes;
+    st->adapters_moved = false;
     put_changed(st, before);
     free(before);
 }

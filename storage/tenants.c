@@ -20,6 +20,7 @@ struct tenant_cache {
     pthread_rwlock_t lock;  /* leaf lock; guards all below */
     tenant **row;
     size_t n, cap;
+    uint64_t changes;
 };
 
 #define COLUMNS                                                                                   \
@@ -84,6 +85,7 @@ static err_code cache_put(struct tenant_cache *tc, const tenant *t, err *e)
 {
     err_code code = ERR_NONE;
     pthread_rwlock_wrlock(&tc->lock);
+    tc->changes++;
     tenant *old = find_id(tc, t->id);
     if (old != NULL) {
         *old = *t;
@@ -297,6 +299,15 @@ err_code tenants_find(store *st, const char *name, tenant *out, err *e)
     if (t != NULL) *out = *t;
     pthread_rwlock_unlock(&tc->lock);
     return t != NULL ? ERR_NONE : err_set(e, ERR_NOT_FOUND, "no such tenant");
+}
+
+uint64_t tenants_changes(store *st)
+{
+    struct tenant_cache *tc = store_tenants(st);
+    pthread_rwlock_rdlock(&tc->lock);
+    uint64_t n = tc->changes + 1;
+    pthread_rwlock_unlock(&tc->lock);
+    return n;
 }
 
 err_code tenants_list(store *st, uint64_t after_id, size_t limit, tenant **out, size_t *n, err *e)

@@ -48,6 +48,8 @@ err_code tenants_create(store *st, const tenant *want, tenant *out, err *e);
 err_code tenants_get(store *st, uint64_t id, tenant *out, err *e);
 err_code tenants_find(store *st, const char *name, tenant *out, err *e);
 
+/* Counts the changes of tenants since the start; never 0. */
+uint64_t tenants_changes(store *st);
 /* Tenants with an id above `after_id`, by id; at most `limit` (0: all).  *out is malloced. */
 err_code tenants_list(store *st, uint64_t after_id, size_t limit, tenant **out, size_t *n, err *e);
 

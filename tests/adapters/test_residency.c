@@ -480,6 +480,45 @@ START_TEST(test_pins)
 }
 END_TEST
 
+/* A step of what rows show moves the count; a look at them does not. */
+START_TEST(test_changes)
+{
+    start(packed * 4, 1);
+    const lora_view *v;
+    residency_row *row = NULL;
+    size_t n = 0, cap = 0;
+    uint64_t seen = residency_changes(rs);
+    ck_assert_uint_ne(seen, 0);
+#define MOVED()                               \
+    do {                                      \
+        uint64_t now = residency_changes(rs); \
+        ck_assert_uint_ne(now, seen);         \
+        seen = now;                           \
+    } while (0)
+    ck_assert_int_eq(wait_for(ids[0], &v), ERR_NONE);
+    MOVED();
+    door.used(door.self, v);
+    ck_assert_int_eq(residency_rows(rs, &row, &n, &cap, &e), ERR_NONE);
+    ck_assert_int_eq(n, 1);
+    ck_assert_int_eq(row[0].acquired, 1);
+    (void)residency_get(rs, ids[0], NULL);
+    (void)stats_now();
+    ck_assert_uint_eq(residency_changes(rs), seen);
+    door.release(door.self, v);
+    MOVED();
+    ck_assert_int_eq(residency_pin(rs, ids[0], &e), ERR_NONE);
+    MOVED();
+    residency_unpin(rs, ids[0]);
+    MOVED();
+    ck_assert_int_eq(residency_evict(rs, ids[0], &e), ERR_NONE);
+    MOVED();
+    residency_warm(rs, ids[1]);
+    MOVED();
+    free(row);
+#undef MOVED
+}
+END_TEST
+
 /* The device goes while one is loaded: nobody is blamed, all come back, the pinned one unasked. */
 START_TEST(test_lost_device)
 {
@@ -941,6 +980,7 @@ int main(void)
     tcase_add_test(tc, test_too_large);
     tcase_add_test(tc, test_damaged_files);
     tcase_add_test(tc, test_pins);
+    tcase_add_test(tc, test_changes);
     tcase_add_loop_test(tc, test_lost_device, 0, 2);
     tcase_add_test(tc, test_deleted);
     tcase_add_test(tc, test_host_copies);

@@ -79,8 +79,12 @@ START_TEST(test_tenants)
     ck_assert_int_eq(t.limits.requests_per_minute, 60);
     t.limits.tokens_per_day = 1000;
     snprintf(t.classes, sizeof t.classes, "interactive,batch");
+    uint64_t seen = tenants_changes(st);
     ck_assert_int_eq(tenants_update(st, &t, &u, &e), ERR_NONE);
+    ck_assert_uint_ne(tenants_changes(st), seen);
+    seen = tenants_changes(st);
     ck_assert_int_eq(tenants_update(st, &t, NULL, &e), ERR_CONFLICT); /* stale generation */
+    ck_assert_uint_eq(tenants_changes(st), seen);
     snprintf(u.name, sizeof u.name, "bolt");
     ck_assert_int_eq(tenants_update(st, &u, NULL, &e), ERR_EXISTS);
     reopen();
@@ -244,7 +248,9 @@ START_TEST(test_key_refusals)
         ck_assert_int_eq(keys_check(st, text, KEY_TEXT_LEN, &got, NULL, &e),
                          off ? ERR_SUSPENDED : ERR_NONE);
     }
+    uint64_t seen = tenants_changes(st);
     ck_assert_int_eq(tenants_disable(st, tenant_id, &e), ERR_NONE);
+    ck_assert_uint_ne(tenants_changes(st), seen);
     ck_assert_int_eq(keys_check(st, text, KEY_TEXT_LEN, &got, NULL, &e), ERR_DENIED);
     ck_assert_int_eq(
         keys_create(st, &(key_info){.tenant_id = tenant_id, .scopes = 1}, text, NULL, &e),
