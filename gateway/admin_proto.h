@@ -48,6 +48,7 @@ enum {
     B(healthy)                                                                                 \
     B(ready)                                                                                   \
     B(draining)                                                                                \
+    B(restarting) /* the device failed and is brought back */                                  \
     I(max_seqs)                                                                                \
     I(max_queued)                                                                              \
     I(max_context)                                                                             \
@@ -70,6 +71,7 @@ enum {
     I(finished)                                                               \
     I(cancelled)                                                              \
     I(failed)                                                                 \
+    I(engine_restarts)                                                        \
     I(preempted)                                                              \
     I(steps)                                                                  \
     I(rows)                                                                   \

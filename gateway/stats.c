@@ -103,6 +103,7 @@ static void take_totals(struct server *s, proto_totals *t, const sched_stats *e,
         .finished = (int64_t)e->n_finished,
         .cancelled = (int64_t)e->n_cancelled,
         .failed = (int64_t)e->n_failed,
+        .engine_restarts = (int64_t)e->n_restarts,
         .preempted = (int64_t)e->n_preempted,
         .steps = (int64_t)e->n_steps,
         .rows = (int64_t)e->n_rows,
@@ -245,7 +246,8 @@ static void take_server(stats *st, const sched_stats *e)
     o->uptime_s = (o->now_us - s->started_wall_us) / 1000000;
     o->healthy = e->healthy;
     o->draining = atomic_load(&s->draining);
-    o->ready = atomic_load(&s->ready) && !o->draining && e->healthy;
+    o->restarting = e->restarting;
+    o->ready = atomic_load(&s->ready) && !o->draining && e->healthy && !e->restarting;
     o->max_seqs = s->cfg->engine_max_seqs;
     o->max_queued = s->cfg->engine_max_queued;
     o->max_context = sched_max_context(s->sched);
@@ -284,9 +286,15 @@ static void take_engine(stats *st, const sched_stats *e, const residency_stats *
         .load_us_max = r->load_us_max,
     };
     if (st->engine.silent_us < 0) st->engine.silent_us = 0;
+    if (e->n_restarts != st->restarts_seen) {
+        st->restarts_seen = e->n_restarts;
+        stats_event(st, "error", "engine.restart", 0, "",
+                    "the device failed; what ran on it was refused, and it is opened again", 0);
+    }
     if (e->healthy != st->was_healthy) {
         st->was_healthy = e->healthy;
-        stats_event(st, "error", "engine.failed", 0, "", "the device failed", 0);
+        stats_event(st, "error", "engine.failed", 0, "", "the device failed and does not come back",
+                    0);
     }
 }
 

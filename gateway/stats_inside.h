@@ -105,6 +105,7 @@ struct stats {
 
     uint64_t n_events; /* numbers given to events */
     bool was_healthy;
+    uint64_t restarts_seen; /* of the engine, told as events */
 
     pthread_mutex_t events_mu; /* leaf lock */
     pending_event pending[PENDING_MAX];

@@ -142,6 +142,8 @@ void view_say(view *v, int64_t now_us, const char *fmt, ...) __attribute__((form
 void view_keys_came(view *v, const char *json, size_t len, int64_t now_us);
 
 const char *view_screen_name(screen s);
+/* What one word says of a server (static text), and how it is drawn. */
+const char *view_server_state(const view_server *s, style *st);
 /* -1: no such screen. */
 int view_screen_of(const char *name);
 

@@ -32,6 +32,19 @@ static const char *const help[] = {
 
 /* ------------------------------------------------------------------------- frame -- */
 
+const char *view_server_state(const view_server *s, style *st)
+{
+    const proto_server *p = &s->data.server;
+    *st = STYLE_BAD;
+    if (!s->up) return "GONE";
+    if (!p->healthy) return "FAILED";
+    if (p->restarting) return "RESTART";
+    if (p->draining) return "draining";
+    if (!p->ready) return "starting";
+    *st = STYLE_GOOD;
+    return "ready";
+}
+
 static void draw_title(view *v, cells *c)
 {
     const view_server *s = &v->server[v->current];
@@ -45,12 +58,8 @@ static void draw_title(view *v, cells *c)
     if (s->data.any) {
         text_span(p->uptime_s, up, sizeof(up));
         x += cells_printf(c, 0, x, c->cols - x, STYLE_TITLE, "  %s  up %s  ", p->model, up);
-        const char *state = !s->up        ? "GONE"
-                            : !p->healthy ? "FAILED"
-                            : p->draining ? "draining"
-                            : p->ready    ? "ready"
-                                          : "starting";
-        style st = strcmp(state, "ready") == 0 ? STYLE_GOOD : STYLE_BAD;
+        style st;
+        const char *state = view_server_state(s, &st);
         x += cells_text(c, 0, x, c->cols - x, st, state);
     }
     char right[64];

@@ -294,11 +294,12 @@ void view_draw_engine(view *v, cells *c, int top, int rows)
         (long long)t->adapter_failures, (long long)g->adapters_loading);
     text_bytes((double)d->server.rss_bytes, size, sizeof(size));
     if (y < top + rows) {
-        (void)cells_printf(
-            c, y++, 0, -1, STYLE_NORMAL,
-            "Process      %s, %.0f s of CPU; %lld preempted, %lld cancelled, %lld failed", size,
-            (double)d->server.cpu_us / 1e6, (long long)t->preempted, (long long)t->cancelled,
-            (long long)t->failed);
+        (void)cells_printf(c, y++, 0, -1, STYLE_NORMAL,
+                           "Process      %s, %.0f s of CPU; %lld preempted, %lld cancelled, %lld "
+                           "failed, %lld restarts",
+                           size, (double)d->server.cpu_us / 1e6, (long long)t->preempted,
+                           (long long)t->cancelled, (long long)t->failed,
+                           (long long)t->engine_restarts);
     }
     if (y < top + rows) (void)cells_text(c, y, 0, -1, STYLE_DIM, d->server.backend);
 }
@@ -374,11 +375,9 @@ void view_draw_servers(view *v, cells *c, int top, int rows)
             judged += d->classes[k].met + d->classes[k].missed;
         }
         (void)cells_text(c, y, 0, 17, STYLE_NORMAL, s->name);
-        const char *state = !s->up               ? "gone"
-                            : d->server.draining ? "draining"
-                            : d->server.ready    ? "ready"
-                                                 : "starting";
-        (void)cells_text(c, y, 18, 9, strcmp(state, "ready") == 0 ? STYLE_GOOD : STYLE_BAD, state);
+        style st;
+        const char *state = view_server_state(s, &st);
+        (void)cells_text(c, y, 18, 9, st, state);
         if (!d->any) {
             (void)cells_text(c, y, x, -1, STYLE_DIM, s->error);
         } else {

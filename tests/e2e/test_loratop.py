@@ -372,7 +372,7 @@ def test_several_servers():
             t.key("0")
             t.wait(lambda x: re.search(r"east +ready", x) and re.search(r"west +ready", x))
             other.stop()
-            t.wait(lambda x: re.search(r"east +ready", x) and re.search(r"west +gone", x))
+            t.wait(lambda x: re.search(r"east +ready", x) and re.search(r"west +GONE", x))
             other.start()
             t.wait(lambda x: re.search(r"west +ready", x))
             t.key("Down", "Enter")

@@ -363,7 +363,7 @@ START_TEST(old_data_is_dimmed_with_its_age)
     free(last);
     ck_assert_int_eq(c.at[5 * 80].style, STYLE_DIM);
     press("0");
-    ck_assert(shows("SERVER") && shows("gone") && shows("two"));
+    ck_assert(shows("SERVER") && shows("GONE") && shows("two"));
     press("j\n");
     ck_assert_int_eq(v.current, 1);
     press("p");
@@ -373,6 +373,37 @@ START_TEST(old_data_is_dimmed_with_its_age)
     press("q");
     ck_assert(v.quit);
     stop();
+}
+END_TEST
+
+START_TEST(what_a_server_is_doing)
+{
+    static const struct {
+        const char *had, *is, *word;
+        style drawn;
+    } state[] = {
+        {"", "", "ready", STYLE_GOOD},
+        {"\"ready\":true", "\"ready\":false", "starting", STYLE_BAD},
+        {"\"ready\":true", "\"draining\":true", "draining", STYLE_BAD},
+        {"\"ready\":true", "\"restarting\":true", "RESTART", STYLE_BAD},
+        {"\"healthy\":true", "\"healthy\":false", "FAILED", STYLE_BAD},
+    };
+    for (size_t i = 0; i < sizeof(state) / sizeof(state[0]); i++) {
+        char text[65536];
+        const char *made = answer("\"reset\":true", 1, three_tenants);
+        const char *at = strstr(made, state[i].had);
+        (void)snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - made), made, state[i].is,
+                       at + strlen(state[i].had));
+        start(2);
+        feed_it(text);
+        style st;
+        ck_assert_str_eq(view_server_state(&v.server[0], &st), state[i].word);
+        ck_assert_int_eq(st, state[i].drawn);
+        ck_assert(shows(state[i].word)); /* in the title ... */
+        press("0");
+        ck_assert(shows(state[i].word));
+        stop();
+    }
 }
 END_TEST
 
@@ -388,6 +419,7 @@ int main(void)
     tcase_add_test(tc, tables_sort_filter_search_and_group);
     tcase_add_test(tc, actions_ask_and_name_their_rows);
     tcase_add_test(tc, old_data_is_dimmed_with_its_age);
+    tcase_add_test(tc, what_a_server_is_doing);
     suite_add_tcase(s, tc);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
