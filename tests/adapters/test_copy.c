@@ -7,6 +7,7 @@
 
 #include "adapters/copy.h"
 #include "engine/safetensors.h"
+#include "tests/run_suite.h"
 
 enum { N_LAYER = 1, A_LEN = 1000, B_LEN = 333, V_LEN = 10 };
 
@@ -120,9 +121,5 @@ int main(void)
     tcase_add_loop_test(tc, test_bound, 0, 12);
     tcase_add_test(tc, test_short_file);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -11,6 +11,7 @@
 #include "adapters/residency.h"
 #include "adapters/upload.h"
 #include "engine/safetensors.h"
+#include "tests/run_suite.h"
 #include "tests/storage/tmpdir.h"
 
 static const char *const names[] = {"r1", "r4", "r16", "r64", "r256", "mlp", "rslora", "pattern"};
@@ -183,9 +184,5 @@ int main(void)
     tcase_add_test(tc, test_qwen3);
     tcase_add_test(tc, test_wrong_base);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -21,6 +21,7 @@
 #include "engine/model.h"
 #include "tests/engine/golden.h"
 #include "tests/engine/plain_backend.h"
+#include "tests/run_suite.h"
 #include "tests/storage/tmpdir.h"
 #ifdef CONFORM_EMULATED
 #    include "tests/emu/cuda_rt/emu_rt.h"
@@ -379,12 +380,5 @@ int main(void)
     tcase_add_loop_test(tc, test_as_peft, 0, (int)(sizeof bases / sizeof *bases));
     tcase_add_loop_test(tc, test_int8, 0, (int)(sizeof bases / sizeof *bases));
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-#if defined(CONFORM_CUDA) && !defined(CONFORM_EMULATED)
-    srunner_set_fork_status(r, CK_NOFORK);
-#endif
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -17,6 +17,7 @@
 
 #include "adapters/upload.h"
 #include "tests/adapters/make_adapter.h"
+#include "tests/run_suite.h"
 #include "tests/storage/tmpdir.h"
 
 /* What one case sends; a part without bytes is left out. */
@@ -674,9 +675,5 @@ int main(void)
     tcase_add_test(tc, test_hostile);
     tcase_add_test(tc, test_the_good_ones);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

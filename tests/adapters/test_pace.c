@@ -5,6 +5,7 @@
 #include <check.h>
 
 #include "adapters/pace.h"
+#include "tests/run_suite.h"
 
 enum { MB = 1000 * 1000 };
 
@@ -137,9 +138,5 @@ int main(void)
     tcase_add_test(tc, test_no_bound);
     tcase_add_test(tc, test_waits);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

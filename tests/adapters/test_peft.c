@@ -7,6 +7,7 @@
 #include "adapters/pattern.h"
 #include "adapters/peft.h"
 #include "tests/adapters/make_adapter.h"
+#include "tests/run_suite.h"
 
 /* What Python's re.fullmatch() says. */
 START_TEST(test_patterns)
@@ -454,9 +455,5 @@ int main(void)
     tcase_add_test(tc, test_tensor_names);
     tcase_add_test(tc, test_costly_patterns);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

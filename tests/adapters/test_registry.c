@@ -12,6 +12,7 @@
 #include <check.h>
 
 #include "adapters/registry.h"
+#include "tests/run_suite.h"
 #include "tests/storage/tmpdir.h"
 
 static char dir[64];
@@ -639,9 +640,5 @@ int main(void)
     tcase_add_test(tc, test_links_are_not_followed);
     tcase_add_test(tc, test_memory);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

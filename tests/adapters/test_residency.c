@@ -20,6 +20,7 @@
 #include "engine/backend_ops.h"
 #include "engine/base/clock.h"
 #include "tests/adapters/make_adapter.h"
+#include "tests/run_suite.h"
 #include "tests/storage/tmpdir.h"
 
 enum { N_ADAPTERS = 12 };
@@ -993,9 +994,5 @@ int main(void)
     tcase_add_test(tc, test_stalls_nobody_else);
     tcase_add_test(tc, test_meddling);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

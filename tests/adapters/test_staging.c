@@ -14,6 +14,7 @@
 #include "adapters/staging.h"
 #include "engine/base/clock.h"
 #include "tests/adapters/make_adapter.h"
+#include "tests/run_suite.h"
 #include "tests/storage/tmpdir.h"
 
 static char dir[64];
@@ -430,9 +431,5 @@ int main(void)
     tcase_add_test(tc, test_writers_race);
     tcase_add_test(tc, test_bad_adapters_end);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

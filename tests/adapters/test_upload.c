@@ -8,6 +8,7 @@
 
 #include "adapters/upload.h"
 #include "tests/adapters/make_adapter.h"
+#include "tests/run_suite.h"
 #include "tests/storage/tmpdir.h"
 
 static char dir[64];
@@ -775,9 +776,5 @@ int main(void)
     tcase_add_test(tc, test_weight_attacks);
     tcase_add_test(tc, test_limits_and_leftovers);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -1,10 +1,10 @@
 /* test_json.c -- what the strict scan takes and what it refuses. */
-#include <stdlib.h>
 #include <string.h>
 
 #include <check.h>
 
 #include "engine/base/json.h"
+#include "tests/run_suite.h"
 
 static const char *const good[] = {
     "{}",
@@ -204,9 +204,5 @@ int main(void)
     tcase_add_test(tc, limits_are_kept);
     tcase_add_test(tc, members_are_typed);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -10,6 +10,7 @@
 
 #include "engine/cpu/cpu.h"
 #include "engine/cpu/halves.h"
+#include "tests/run_suite.h"
 
 static uint64_t rng = 1;
 
@@ -475,9 +476,5 @@ int main(void)
     tcase_add_test(tc, embedding_rows_are_copied_exactly);
     tcase_add_test(tc, half_floats_convert_exactly);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -2,6 +2,7 @@
  * random order; and each row against itself in other chunks and other company, bit for bit. */
 #include "engine/cuda/attend.h"
 #include "tests/emu/device_data.h"
+#include "tests/run_suite.h"
 
 enum { MAX_SEQS = 8, LAYER = 1, LAYERS = 2 };
 
@@ -431,9 +432,5 @@ int main(void)
     tcase_add_loop_test(t, splits_merge_in_order, 0, 6);
     tcase_add_loop_test(t, chunks_and_company_change_no_bit, 0, 4);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

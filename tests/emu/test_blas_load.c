@@ -9,6 +9,7 @@
 #include <check.h>
 
 #include "engine/cuda/blas.h"
+#include "tests/run_suite.h"
 
 START_TEST(says_what_to_install)
 {
@@ -70,9 +71,5 @@ int main(int argc, char **argv)
     tcase_add_test(tc, says_what_to_install);
     tcase_add_test(tc, names_the_function_that_is_missing);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

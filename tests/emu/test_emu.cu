@@ -9,6 +9,7 @@
 #include "engine/cuda/intrin.h"
 #include "engine/cuda/launch.h"
 #include "tests/emu/emu.h"
+#include "tests/run_suite.h"
 
 enum { SEEDS = 5 };
 
@@ -335,10 +336,5 @@ int main(void)
     tcase_add_loop_test(tc, test_planted, 0, (int)N_PLANT * (int)SEEDS);
     tcase_add_test(tc, test_refused_launches);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_set_fork_status(sr, CK_NOFORK);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return run_suite_as(s, CK_NOFORK);
 }

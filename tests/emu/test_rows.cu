@@ -1,6 +1,7 @@
 /* test_rows.cu -- engine/cuda/rows.cu against f64, and each row against itself in other company. */
 #include "engine/cuda/rows.h"
 #include "tests/emu/device_data.h"
+#include "tests/run_suite.h"
 
 static const int row_counts[] = {0, 1, 7, 64, 130};
 static const int dims[] = {64, 80, 100, 576, 7};
@@ -355,9 +356,5 @@ int main(void)
     tcase_add_loop_test(t, rope_turns_and_appends, 0, 2);
     tcase_add_loop_test(t, silu_and_conversions, 0, 2);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

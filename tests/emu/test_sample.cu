@@ -3,6 +3,7 @@
  * counted, and must be rare. */
 #include "engine/cuda/sample.h"
 #include "tests/emu/device_data.h"
+#include "tests/run_suite.h"
 
 enum { BATCH = 16, LISTS = 64 };
 
@@ -293,9 +294,5 @@ int main(void)
     tcase_add_test(t, long_tails_go_through_all_bands);
     tcase_add_test(t, broken_rows_say_so_alone);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

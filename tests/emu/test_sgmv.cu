@@ -13,6 +13,7 @@
 #include "engine/cpu/halves.h"
 #include "engine/cuda/sgmv.h"
 #include "tests/emu/emu.h"
+#include "tests/run_suite.h"
 
 enum { ADAPTERS_MAX = 130, MATS = 3, WORDS_MAX = 64 };
 
@@ -689,9 +690,5 @@ int main(void)
     tcase_add_test(tc, test_plan);
     tcase_add_test(tc, test_rounding);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -2,6 +2,7 @@
 #include <check.h>
 
 #include "engine/ahead.h"
+#include "tests/run_suite.h"
 
 enum { MOST = 64 };
 
@@ -53,9 +54,5 @@ int main(void)
     tcase_add_test(tc, test_depth);
     tcase_add_test(tc, test_seats);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -15,6 +15,7 @@
 #include <check.h>
 
 #include "engine/sched.h"
+#include "tests/run_suite.h"
 #ifdef CONFORM_EMULATED
 #    include "tests/emu/cuda_rt/emu_rt.h"
 #elif defined(CONFORM_CUDA)
@@ -441,12 +442,5 @@ int main(void)
     tcase_add_test(tc, what_can_never_fit_is_refused_at_once);
     tcase_add_test(tc, prompts_are_scored);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-#if defined(CONFORM_CUDA) && !defined(CONFORM_EMULATED)
-    srunner_set_fork_status(sr, CK_NOFORK);
-#endif
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -9,6 +9,7 @@
 
 #include "engine/base/json.h"
 #include "engine/chat.h"
+#include "tests/run_suite.h"
 
 static int64_t to_ids(const chat_template *ct, const tokenizer *t, const chat_message *m, size_t n,
                       bool open, int32_t **ids, err *e)
@@ -631,9 +632,5 @@ int main(void)
     tcase_add_test(tc, a_template_without_a_date_asks_the_clock);
     tcase_add_test(tc, texts_that_are_a_marker_and_nothing_else_stay_text);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

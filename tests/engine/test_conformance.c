@@ -20,6 +20,7 @@
 
 #include "tests/engine/golden_rig.h"
 #include "tests/engine/plain_backend.h"
+#include "tests/run_suite.h"
 #ifdef CONFORM_EMULATED
 #    include "engine/backend_ops.h"
 #    include "tests/emu/cuda_rt/emu_rt.h"
@@ -262,12 +263,5 @@ int main(int argc, char **argv)
     tcase_set_timeout(tc, 240);
     tcase_add_loop_test(tc, matches_transformers_and_peft, from, to);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-#if defined(CONFORM_CUDA) && !defined(CONFORM_EMULATED)
-    srunner_set_fork_status(r, CK_NOFORK);
-#endif
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -6,6 +6,7 @@
 #include <check.h>
 
 #include "engine/cost.h"
+#include "tests/run_suite.h"
 
 static uint64_t state = 7;
 
@@ -271,9 +272,5 @@ int main(void)
     tcase_add_test(tc, a_recorded_trace_is_predicted);
     tcase_add_test(tc, a_chunk_is_the_most_that_fits);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -9,6 +9,7 @@
 
 #include "engine/devmem.h"
 #include "engine/kv.h"
+#include "tests/run_suite.h"
 
 enum { CHUNKS_MAX = 64, LEASES = 12, PAGES_HELD = 40, PT = 4, PIECES = 9 };
 
@@ -462,9 +463,5 @@ int main(void)
     tcase_add_test(tc, nothing_is_split_beforehand);
     tcase_add_test(tc, threads_race);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -1,9 +1,9 @@
 /* test_fair.c -- who waits and who is next, rule by rule; no clock, no thread. */
-#include <stdlib.h>
 
 #include <check.h>
 
 #include "engine/fair.h"
+#include "tests/run_suite.h"
 
 enum { SECOND = 1000000, CAP = 256 };
 
@@ -356,9 +356,5 @@ int main(void)
     tcase_add_test(tc, counters_end_as_what_was_used);
     tcase_add_test(tc, scanning_shows_each_that_waits_once);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

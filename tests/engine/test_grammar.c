@@ -12,6 +12,7 @@
 #include "engine/base/json.h"
 #include "engine/grammar.h"
 #include "engine/grammar_inside.h"
+#include "tests/run_suite.h"
 
 static tokenizer *tok;
 static grammar_maker *maker;
@@ -436,9 +437,5 @@ int main(void)
     tcase_add_test(t, nesting_ends_where_the_stack_does);
     tcase_add_test(t, one_compilation_serves_all);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -9,6 +9,7 @@
 
 #include "engine/base/json.h"
 #include "engine/jinja.h"
+#include "tests/run_suite.h"
 
 static int64_t clock_2024(void)
 {
@@ -319,9 +320,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-    SRunner *sr = srunner_create(suite());
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed != 0;
+    return run_suite(suite());
 }

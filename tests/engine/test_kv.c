@@ -6,6 +6,7 @@
 #include <check.h>
 
 #include "engine/kv.h"
+#include "tests/run_suite.h"
 
 static devmem *ar;
 
@@ -275,9 +276,5 @@ int main(void)
     tcase_add_test(tc, what_is_forgotten_is_never_handed_out);
     tcase_add_test(tc, switched_off_it_only_counts_pages);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

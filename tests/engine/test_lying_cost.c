@@ -6,11 +6,11 @@
  * honest one does.
  */
 #include <math.h>
-#include <stdlib.h>
 
 #include <check.h>
 
 #include "engine/policy.h"
+#include "tests/run_suite.h"
 
 enum { STREAMS = 8, PROMPT = 2000, CLASS_US = 50000 };
 
@@ -231,9 +231,5 @@ int main(void)
     tcase_add_test(tc, deadlines_need_no_truth);
     tcase_add_test(tc, liars_among_the_samples_do_little);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

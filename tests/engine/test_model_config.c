@@ -12,6 +12,7 @@
 
 #include "engine/base/json.h"
 #include "engine/model.h"
+#include "tests/run_suite.h"
 
 static const char llama[] =
     "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_size\":64,"
@@ -379,9 +380,5 @@ int main(void)
     tcase_add_test(tc, families_differ);
     tcase_add_test(tc, generation_config_wins);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -13,6 +13,7 @@
 
 #include "engine/model.h"
 #include "tests/engine/plain_backend.h"
+#include "tests/run_suite.h"
 
 static const char config_text[] =
     "{\"model_type\":\"llama\",\"hidden_size\":8,\"num_hidden_layers\":2,"
@@ -418,9 +419,5 @@ int main(void)
     tcase_add_test(tc, sharded);
     tcase_add_test(tc, unaligned_data);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -1,10 +1,10 @@
 /* test_policy.c -- the scheduler's judgement, scenario by scenario; no clock, no thread. */
 #include <math.h>
-#include <stdlib.h>
 
 #include <check.h>
 
 #include "engine/policy.h"
+#include "tests/run_suite.h"
 
 enum { MAX = 16, SECOND = 1000000 };
 
@@ -238,9 +238,5 @@ int main(void)
     tcase_add_test(tc, the_share_of_prompts_grows_with_what_they_need);
     tcase_add_test(tc, a_target_bounds_the_pace_unless_streams_alone_miss_it);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -1,10 +1,10 @@
 /* test_promise.c -- when a first token would come: queues, and adapters that have to be loaded. */
-#include <stdlib.h>
 
 #include <check.h>
 
 #include "engine/fair.h"
 #include "engine/promise.h"
+#include "tests/run_suite.h"
 
 static promise_outlook o;
 
@@ -104,9 +104,5 @@ int main(void)
     tcase_add_test(tc, room_on_the_device_is_waited_for_by_cold_ones_alone);
     tcase_add_test(tc, the_outlook_tells_of_room_that_is_short);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -6,6 +6,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/request.h"
+#include "tests/run_suite.h"
 
 enum { TOKENS = 500, CHOICES = 4 };
 
@@ -175,9 +176,5 @@ int main(void)
     tcase_add_test(tc, waiting_ends_by_an_event_or_by_time);
     tcase_add_test(tc, absurd_sizes_are_refused);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -12,6 +12,7 @@
 #include <check.h>
 
 #include "engine/safetensors.h"
+#include "tests/run_suite.h"
 
 /* A file: length prefix, header, `data_bytes` bytes that count up.  Exact heap size, so that
  * AddressSanitizer sees one byte too far. */
@@ -459,9 +460,5 @@ int main(void)
     tcase_add_test(tc, many_tensors);
     tcase_add_test(tc, opens_files_and_headers);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

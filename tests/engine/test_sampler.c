@@ -7,6 +7,7 @@
 #include <check.h>
 
 #include "engine/sampler.h"
+#include "tests/run_suite.h"
 
 enum { BIG = 50257 };
 
@@ -393,9 +394,5 @@ int main(void)
     tcase_add_test(tc, min_tokens_gives_way_where_only_the_end_is_allowed);
     tcase_add_test(tc, extreme_logits_and_temperatures_stay_right);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -1,5 +1,6 @@
 /* test_sched.c -- the scheduler over a fake model; how that answers: sched_rig.h. */
 #include "tests/engine/sched_rig.h"
+#include "tests/run_suite.h"
 
 /* ----------------------------------------------------------------- the tests -- */
 
@@ -686,9 +687,5 @@ int main(void)
     Suite *s = suite_create("sched");
     add_tests(s, "host", NULL);
     add_tests(s, "device", on_device);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

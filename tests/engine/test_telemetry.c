@@ -1,11 +1,11 @@
 /* test_telemetry.c -- histograms and what is counted of requests, also by many threads at once. */
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <check.h>
 
 #include "engine/telemetry.h"
+#include "tests/run_suite.h"
 
 enum { CLASSES = 2, TENANTS = 3, ADAPTERS = 40 };
 
@@ -294,9 +294,5 @@ int main(void)
     tcase_add_test(tc, without_tenants_all_share);
     tcase_add_test(tc, adapters_in_use_are_known);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

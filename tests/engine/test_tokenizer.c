@@ -7,6 +7,7 @@
 #include <check.h>
 
 #include "engine/tokenizer.h"
+#include "tests/run_suite.h"
 
 static const char *const kinds[] = {"gpt2", "llama3", "qwen2", "llama2", "mistral"};
 
@@ -158,9 +159,5 @@ int main(void)
     tcase_add_test(tc, special_tokens_are_parsed_only_when_asked);
     tcase_add_test(tc, a_megabyte_of_one_letter_is_no_trouble);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

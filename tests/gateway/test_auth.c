@@ -1,5 +1,4 @@
 /* test_auth.c -- who gets in, and what each of the others is told. */
-#include <stdlib.h>
 #include <string.h>
 
 #include <check.h>
@@ -7,6 +6,7 @@
 #include "engine/base/clock.h"
 #include "gateway/auth.h"
 #include "tests/gateway/fake_civetweb.h"
+#include "tests/run_suite.h"
 #include "tests/storage/tmpdir.h"
 
 static char dir[64], good[KEY_TEXT_LEN + 1], expired[KEY_TEXT_LEN + 1], revoked[KEY_TEXT_LEN + 1];
@@ -180,9 +180,5 @@ int main(void)
     tcase_add_test(tc, a_scope_is_needed);
     tcase_add_test(tc, the_list_of_models);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

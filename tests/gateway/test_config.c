@@ -6,6 +6,7 @@
 #include <check.h>
 
 #include "gateway/config.h"
+#include "tests/run_suite.h"
 
 static err_code read_text(config *c, const char *text, err *e)
 {
@@ -129,9 +130,5 @@ int main(void)
     tcase_add_test(tc, sources_override_each_other);
     tcase_add_test(tc, classes_and_relations);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

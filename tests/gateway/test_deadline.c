@@ -8,6 +8,7 @@
 
 #include "engine/base/clock.h"
 #include "gateway/deadline.h"
+#include "tests/run_suite.h"
 
 enum { MANY = 20000 };
 
@@ -148,9 +149,5 @@ int main(void)
     tcase_add_test(tc, a_peer_that_goes_wakes_its_owner_once);
     tcase_add_test(tc, a_watch_on_the_same_number_is_another);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -1,11 +1,11 @@
 /* test_exchange.c -- bodies in and answers out, byte for byte, without a socket. */
-#include <stdlib.h>
 #include <string.h>
 
 #include <check.h>
 
 #include "gateway/exchange.h"
 #include "tests/gateway/fake_civetweb.h"
+#include "tests/run_suite.h"
 
 /* ---- the query ---------------------------------------------------------------------------- */
 
@@ -371,9 +371,5 @@ int main(void)
     tcase_add_test(tc, a_stream_that_is_cut_does_not_look_whole);
     tcase_add_test(tc, a_client_that_has_gone);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -1,11 +1,11 @@
 /* test_guard.c -- each head that two parsers could read differently is refused, and no other. */
-#include <stdlib.h>
 #include <string.h>
 
 #include <check.h>
 #include <civetweb.h>
 
 #include "gateway/guard.h"
+#include "tests/run_suite.h"
 
 typedef struct {
     const char *version, *uri;
@@ -104,9 +104,5 @@ int main(void)
     TCase *tc = tcase_create("all");
     tcase_add_loop_test(tc, each_head, 0, (int)(sizeof(rows) / sizeof(rows[0])));
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

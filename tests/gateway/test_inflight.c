@@ -7,6 +7,7 @@
 #include <check.h>
 
 #include "gateway/inflight.h"
+#include "tests/run_suite.h"
 
 static void fill(inflight_entry *e, uint64_t id, const char *request, atomic_bool *stop)
 {
@@ -118,9 +119,5 @@ int main(void)
     tcase_add_test(tc, many);
     tcase_add_test(tc, at_once);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

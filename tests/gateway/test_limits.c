@@ -1,12 +1,12 @@
 /* test_limits.c -- reserve and settle: nothing slips through together, nothing is lost. */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <check.h>
 
 #include "gateway/limits.h"
+#include "tests/run_suite.h"
 
 static limits *all;
 static key_info key;
@@ -265,9 +265,5 @@ int main(void)
     tcase_add_test(tc, threads_can_not_slip_through_an_adapter);
     tcase_add_test(tc, threads_can_not_slip_through_together);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -15,6 +15,7 @@
 #include "gateway/devcert.h"
 #include "gateway/listener.h"
 #include "gateway/server.h"
+#include "tests/run_suite.h"
 #include "tests/storage/tmpdir.h"
 
 enum { CLIENTS = 4, HANDSHAKES = 100 };
@@ -180,9 +181,5 @@ int main(void)
     tcase_add_test(tc, no_handshake_fails_while_certificates_are_swapped);
     tcase_add_test(tc, a_bad_pair_changes_nothing);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

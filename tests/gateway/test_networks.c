@@ -8,6 +8,7 @@
 
 #include "gateway/networks.h"
 #include "tests/gateway/fake_civetweb.h"
+#include "tests/run_suite.h"
 
 static network_address of(const char *text)
 {
@@ -157,9 +158,5 @@ int main(void)
     tcase_add_test(tc, prefixes_bit_by_bit);
     tcase_add_test(tc, whose_word_counts);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

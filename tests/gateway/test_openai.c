@@ -1,7 +1,6 @@
 /* test_openai.c -- bodies of completion requests: what is taken, refused by name, or ignored. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <check.h>
@@ -9,6 +8,7 @@
 #include "engine/base/json.h"
 #include "gateway/jsonw.h"
 #include "gateway/openai.h"
+#include "tests/run_suite.h"
 
 static const openai_limits limits = {
     .n_vocab = 1000, .max_context = 512, .max_choices = 8, .temperature = 1, .top_p = 1};
@@ -461,9 +461,5 @@ int main(void)
     tcase_add_test(tc, a_request_can_not_take_more_memory_than_its_arena);
     tcase_add_test(tc, writer_escapes_and_puts_commas);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

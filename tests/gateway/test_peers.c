@@ -2,12 +2,12 @@
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <check.h>
 
 #include "gateway/peers.h"
+#include "tests/run_suite.h"
 
 static peer_id of(const char *text)
 {
@@ -121,9 +121,5 @@ int main(void)
     tcase_add_test(tc, many_clients);
     tcase_add_test(tc, threads_leave_nothing_behind);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -1,12 +1,12 @@
 /* test_prom.c -- the text format: escapes, numbers, cumulative buckets. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <check.h>
 
 #include "gateway/prom.h"
+#include "tests/run_suite.h"
 
 START_TEST(one_family_after_another)
 {
@@ -104,9 +104,5 @@ int main(void)
     tcase_add_test(tc, buckets_are_cumulative_and_end_in_inf);
     tcase_add_test(tc, it_grows);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

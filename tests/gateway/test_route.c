@@ -1,11 +1,11 @@
 /* test_route.c -- paths against patterns, and what is said where nothing fits. */
-#include <stdlib.h>
 #include <string.h>
 
 #include <check.h>
 
 #include "gateway/route.h"
 #include "tests/gateway/fake_civetweb.h"
+#include "tests/run_suite.h"
 
 static const struct {
     const char *pattern, *path, *p0, *p1; /* p0 "-": no match; NULL: no such parameter */
@@ -151,9 +151,5 @@ int main(void)
     tcase_add_test(tc, other_methods);
     tcase_add_test(tc, every_route_asks_for_a_key);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

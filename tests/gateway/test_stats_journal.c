@@ -6,6 +6,7 @@
 
 #include "gateway/stats_book.h"
 #include "gateway/stats_journal.h"
+#include "tests/run_suite.h"
 
 enum { A, B, N };
 
@@ -249,9 +250,5 @@ int main(void)
     tcase_add_test(tc, requests_add_up_and_meet_their_targets_or_not);
     tcase_add_test(tc, percentiles_lie_in_the_right_bucket);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

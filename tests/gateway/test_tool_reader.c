@@ -6,6 +6,7 @@
 #include <check.h>
 
 #include "gateway/tool_reader.h"
+#include "tests/run_suite.h"
 
 /* "text|name(args)|name(args)", ids left out. */
 static void show(tool_reader *r, char *out, size_t cap)
@@ -215,9 +216,5 @@ int main(void)
     tcase_add_test(tc, broken_calls_do_no_harm);
     tcase_add_test(tc, huge_and_deep);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

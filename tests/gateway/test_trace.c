@@ -1,9 +1,9 @@
 /* test_trace.c -- traceparent: the standard's own examples, and what it calls invalid. */
-#include <stdlib.h>
 
 #include <check.h>
 
 #include "gateway/trace.h"
+#include "tests/run_suite.h"
 
 #define ID   "4bf92f3577b34da6a3ce929d0e0e4736"
 #define SPAN "00f067aa0ba902b7"
@@ -60,9 +60,5 @@ int main(void)
     tcase_add_test(tc, valid_ones_are_taken_apart);
     tcase_add_test(tc, invalid_ones_are_none);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_ENV);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -8,6 +8,7 @@
 #include "engine/base/clock.h"
 #include "storage/keys.h"
 #include "storage/tenants.h"
+#include "tests/run_suite.h"
 #include "tests/storage/tmpdir.h"
 
 static char dir[64];
@@ -325,9 +326,5 @@ int main(void)
     tcase_add_test(tc, test_key_refusals);
     tcase_add_test(tc, test_check_while_changing);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -11,6 +11,7 @@
 
 #include "storage/ledger.h"
 #include "storage/meter_file.h"
+#include "tests/run_suite.h"
 #include "tests/storage/tmpdir.h"
 
 static char dir[64];
@@ -359,9 +360,5 @@ int main(void)
     tcase_add_test(tc, test_torn_slot);
     tcase_add_test(tc, test_kill_nine);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

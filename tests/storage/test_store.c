@@ -13,6 +13,7 @@
 #include "storage/digest.h"
 #include "storage/store_sql.h"
 #include "storage/tenants.h"
+#include "tests/run_suite.h"
 #include "tests/storage/tmpdir.h"
 
 static char dir[64];
@@ -390,9 +391,5 @@ int main(void)
     tcase_add_test(tc, test_disk_full);
     tcase_add_test(tc, test_flipped_bytes);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -4,6 +4,7 @@
 
 #include <check.h>
 
+#include "tests/run_suite.h"
 #include "tui/cells.h"
 
 static cells grid(int rows, int cols, bool utf8)
@@ -144,9 +145,5 @@ int main(void)
     tcase_add_loop_test(tc, random_bytes_keep_the_grid_whole, 0, 5);
     tcase_add_test(tc, graphs_and_bars);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -20,6 +20,7 @@
 
 #include "engine/base/json.h"
 #include "gateway/devcert.h"
+#include "tests/run_suite.h"
 #include "tui/client.h"
 
 enum { ANSWERS_MAX = 4, REQUEST_MAX = 1 << 20 };
@@ -475,9 +476,5 @@ int main(void)
     tcase_add_test(tc, nobody_there);
     tcase_add_test(tc, bad_options);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

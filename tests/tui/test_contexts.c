@@ -8,6 +8,7 @@
 
 #include <check.h>
 
+#include "tests/run_suite.h"
 #include "tui/contexts.h"
 
 static char dir[64], path[128];
@@ -214,9 +215,5 @@ int main(void)
     tcase_add_test(tc, too_many);
     tcase_add_test(tc, environment);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

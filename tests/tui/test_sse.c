@@ -1,10 +1,10 @@
 /* test_sse.c -- events however the stream was cut, and streams that are none. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <check.h>
 
+#include "tests/run_suite.h"
 #include "tui/sse.h"
 
 typedef struct {
@@ -95,9 +95,5 @@ int main(void)
     tcase_add_test(tc, endless);
     tcase_add_test(tc, stopped);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

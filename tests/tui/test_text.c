@@ -6,6 +6,7 @@
 
 #include <check.h>
 
+#include "tests/run_suite.h"
 #include "tui/text.h"
 
 static const struct {
@@ -94,9 +95,5 @@ int main(void)
     tcase_add_test(tc, pieces);
     tcase_add_test(tc, sizes);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -5,6 +5,7 @@
 
 #include <check.h>
 
+#include "tests/run_suite.h"
 #include "tui/view.h"
 
 static view v;
@@ -421,9 +422,5 @@ int main(void)
     tcase_add_test(tc, old_data_is_dimmed_with_its_age);
     tcase_add_test(tc, what_a_server_is_doing);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -11,6 +11,7 @@
 #include "engine/cuda/cuda.h"
 #include "tests/emu/cuda_rt/emu_rt.h"
 #include "tests/engine/golden_rig.h"
+#include "tests/run_suite.h"
 
 enum { MEMORY = 96 << 20, LONG_PAGES = 26, LONG_SEQS = 5 };
 
@@ -500,9 +501,5 @@ int main(void)
     tcase_add_test(tc, a_record_keeps_its_arguments);
     tcase_add_test(tc, unsafe_calls_spoil_a_capture);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

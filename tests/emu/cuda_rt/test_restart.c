@@ -8,6 +8,7 @@
 
 #include "engine/backend_ops.h"
 #include "tests/emu/cuda_rt/served.h"
+#include "tests/run_suite.h"
 
 enum { GROUPS = 6 };
 
@@ -122,9 +123,5 @@ int main(int argc, char **argv)
     tcase_set_timeout(tc, 300);
     tcase_add_loop_test(tc, a_fault_at_any_call_ends_who_runs_and_no_more, 0, GROUPS);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -9,6 +9,7 @@
 
 #include "engine/model.h"
 #include "tests/emu/cuda_rt/emu_rt.h"
+#include "tests/run_suite.h"
 
 static const size_t mib = (size_t)1 << 20;
 static backend *be;
@@ -132,9 +133,5 @@ int main(void)
     tcase_add_test(tc, an_arena_that_is_full_says_no_and_goes_on);
     tcase_add_test(tc, pages_come_back_bit_for_bit);
     suite_add_tcase(s, tc);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

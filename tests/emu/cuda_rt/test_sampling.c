@@ -5,6 +5,7 @@
  */
 #include "engine/backend_ops.h"
 #include "tests/emu/cuda_rt/served.h"
+#include "tests/run_suite.h"
 
 enum { N = 24, WORDS = 10, LONG = 120 };
 
@@ -243,9 +244,5 @@ int main(void)
     tcase_add_loop_test(tc, the_device_picks_what_the_host_picks, 0, 8);
     tcase_add_test(tc, served_answers_are_the_same_and_only_they_come_back);
     suite_add_tcase(s, tc);
-    SRunner *sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    int failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -1,0 +1,32 @@
+/* run_suite.h -- the last line of a unit test's main().
+ *
+ * Threads: none; each case runs in a process of its own, but for what is said below.
+ */
+#ifndef TESTS_RUN_SUITE_H
+#define TESTS_RUN_SUITE_H
+
+#include <check.h>
+
+/* Runs all cases of `s` and frees it.  What main() returns: 0, or 1 where one failed.  CK_VERBOSITY (and
+ * CK_FORK, with CK_FORK_GETENV) in the environment mean what Check says. */
+static inline int run_suite_as(Suite *s, enum fork_status fork)
+{
+    SRunner *sr = srunner_create(s);
+    srunner_set_fork_status(sr, fork);
+    srunner_run_all(sr, CK_ENV);
+    int failed = srunner_ntests_failed(sr);
+    srunner_free(sr);
+    return failed != 0;
+}
+
+static inline int run_suite(Suite *s)
+{
+#if defined(CONFORM_CUDA) && \
+    !defined(CONFORM_EMULATED) /* a device's context does not outlive fork() */
+    return run_suite_as(s, CK_NOFORK);
+#else
+    return run_suite_as(s, CK_FORK_GETENV);
+#endif
+}
+
+#endif
