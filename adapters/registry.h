@@ -113,9 +113,10 @@ typedef struct registry_meta {
 err_code registry_update(registry *r, uint64_t tenant_id, const char *name, const registry_meta *m,
                          err *e);
 
-/* Of the name; they go when the name is deleted.  ERR_INPUT on a negative one. */
+/* Of the name; they go when the name is deleted.  `was`: what `l` was made from.  ERR_CONFLICT: others stand there
+ * now; ERR_INPUT on a negative one. */
 err_code registry_set_limits(registry *r, uint64_t tenant_id, const char *name,
-                             const adapter_limits *l, err *e);
+                             const adapter_limits *was, const adapter_limits *l, err *e);
 
 /* Deletes one version (version > 0) or the whole name (0).
  *   drain   requests that hold it finish; *draining says whether any do

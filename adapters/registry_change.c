@@ -327,11 +327,14 @@ err_code registry_update(registry *r, uint64_t tenant_id, const char *name, cons
 }
 
 err_code registry_set_limits(registry *r, uint64_t tenant_id, const char *name,
-                             const adapter_limits *l, err *e)
+                             const adapter_limits *was, const adapter_limits *l, err *e)
 {
     pthread_mutex_lock(&r->change);
     entry *en = entry_of(r, tenant_id, name, e);
-    err_code code = en != NULL ? adapter_rows_set_limits(r->db, en->id, l, e) : ERR_NOT_FOUND;
+    err_code code = en != NULL ? ERR_NONE : ERR_NOT_FOUND;
+    if (en != NULL && memcmp(&en->limits, was, sizeof *was) != 0)
+        code = err_set(e, ERR_CONFLICT, "the limits were changed meanwhile: read them again");
+    if (code == ERR_NONE) code = adapter_rows_set_limits(r->db, en->id, l, e);
     if (code == ERR_NONE) {
         pthread_mutex_lock(&r->mu);
         en->limits = *l;

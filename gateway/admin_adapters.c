@@ -112,6 +112,7 @@ void admin_adapter_limits_patch(exchange *x)
     if (!find_adapter(x, &a) || !exchange_read_json(x, &body, NULL, NULL) ||
         !api_only_fields(x, body, known))
         return;
+    const adapter_limits was = a.limits;
     int64_t *const at[] = {&a.limits.requests_per_minute, &a.limits.tokens_per_minute,
                            &a.limits.max_concurrent};
     for (int i = 0; known[i]; i++) {
@@ -120,7 +121,7 @@ void admin_adapter_limits_patch(exchange *x)
             return;
         }
     }
-    if (registry_set_limits(x->server->registry, x->tenant.id, a.name, &a.limits, &e)) {
+    if (registry_set_limits(x->server->registry, x->tenant.id, a.name, &was, &a.limits, &e)) {
         exchange_reply_err(x, &e, "adapter");
         return;
     }

@@ -504,12 +504,14 @@ void admin_key_patch(exchange *x)
         "name",     "expires_at", "requests_per_minute", "tokens_per_minute", "max_concurrent",
         "networks", NULL};
     const cJSON *body;
-    key_info k, now;
+    key_info was, want, now;
     err e;
-    if (!find_key(x, &k) || !exchange_read_json(x, &body, NULL, NULL) ||
-        !api_only_fields(x, body, known) || !take_key(x, body, &k))
+    if (!find_key(x, &was) || !exchange_read_json(x, &body, NULL, NULL) ||
+        !api_only_fields(x, body, known))
         return;
-    if (keys_update(x->server->store, &k, &now, &e)) {
+    want = was;
+    if (!take_key(x, body, &want)) return;
+    if (keys_update(x->server->store, &was, &want, &now, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }

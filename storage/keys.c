@@ -617,7 +617,15 @@ err_code keys_revoke(store *st, uint64_t key_id, err *e)
     return code;
 }
 
-err_code keys_update(store *st, const key_info *want, key_info *out, err *e)
+static bool same_settings(const key_info *a, const key_info *b)
+{
+    return strcmp(a->name, b->name) == 0 && strcmp(a->networks, b->networks) == 0 &&
+           a->requests_per_minute == b->requests_per_minute &&
+           a->tokens_per_minute == b->tokens_per_minute && a->max_concurrent == b->max_concurrent &&
+           a->expires_wall_us == b->expires_wall_us;
+}
+
+err_code keys_update(store *st, const key_info *was, const key_info *want, key_info *out, err *e)
 {
     struct key_cache *kc = store_keys(st);
     key_info now;
@@ -625,6 +633,8 @@ err_code keys_update(store *st, const key_info *want, key_info *out, err *e)
     err_code code = keys_get(st, want->id, &now, e);
     if (code == ERR_NONE && now.revoked_wall_us != 0)
         code = err_set(e, ERR_CONFLICT, "the key is revoked");
+    if (code == ERR_NONE && !same_settings(&now, was))
+        code = err_set(e, ERR_CONFLICT, "the key was changed meanwhile: read it again");
     if (code == ERR_NONE) {
         memcpy(now.name, want->name, sizeof now.name);
         memcpy(now.networks, want->networks, sizeof now.networks);

@@ -72,8 +72,10 @@ err_code keys_list(store *st, uint64_t tenant_id, key_info **out, size_t *n, err
 err_code keys_rotate(store *st, uint64_t key_id, int64_t old_until_wall_us,
                      char text[KEY_TEXT_LEN + 1], err *e);
 
-/* Replaces name, limits, networks and expiry of the key want->id.  ERR_CONFLICT: it is revoked. */
-err_code keys_update(store *st, const key_info *want, key_info *out, err *e);
+/* Replaces name, limits, networks and expiry of the key want->id; `was`: what `want` was made from, so that of two
+ * who change different things neither undoes the other's.  ERR_CONFLICT: that stands there no more, or it is
+ * revoked.  `out` may be NULL. */
+err_code keys_update(store *st, const key_info *was, const key_info *want, key_info *out, err *e);
 
 /* All secrets of the key are void at once. */
 err_code keys_revoke(store *st, uint64_t key_id, err *e);

@@ -484,6 +484,25 @@ START_TEST(test_generations)
 }
 END_TEST
 
+START_TEST(test_limits_of_a_name)
+{
+    publish(acme, "poet", 1, true);
+    adapter_entry en;
+    const adapter_limits none = {0}, two = {.max_concurrent = 2}, rate = {.requests_per_minute = 5},
+                         wrong = {.tokens_per_minute = -1};
+    ck_assert_int_eq(registry_set_limits(reg, acme, "poet", &none, &two, &e), ERR_NONE);
+    /* Made from what stood there before: it would undo the other's change. */
+    ck_assert_int_eq(registry_set_limits(reg, acme, "poet", &none, &rate, &e), ERR_CONFLICT);
+    ck_assert_int_eq(registry_set_limits(reg, acme, "poet", &two, &wrong, &e), ERR_INPUT);
+    ck_assert_int_eq(registry_set_limits(reg, acme, "none", &none, &two, &e), ERR_NOT_FOUND);
+    for (int pass = 0; pass < 2; pass++) {
+        ck_assert_int_eq(registry_get(reg, acme, "poet", &en, &e), ERR_NONE);
+        ck_assert_mem_eq(&en.limits, &two, sizeof two);
+        reopen();
+    }
+}
+END_TEST
+
 static int shared_with(uint64_t tenant_id)
 {
     adapter_entry page[8];
@@ -633,6 +652,7 @@ int main(void)
     tcase_add_test(tc, test_delete_while_pinned);
     tcase_add_test(tc, test_restart_finishes);
     tcase_add_test(tc, test_limits_and_lists);
+    tcase_add_test(tc, test_limits_of_a_name);
     tcase_add_test(tc, test_changes_under_load);
     tcase_add_test(tc, test_generations);
     tcase_add_test(tc, test_sharing);

@@ -183,6 +183,40 @@ START_TEST(test_key_life)
 }
 END_TEST
 
+/* Two operators who change different settings: none is lost, the later one is told to look again. */
+START_TEST(test_key_update)
+{
+    key_info want = {.tenant_id = make_tenant("acme"), .scopes = SCOPE_INFERENCE}, k, mine, now;
+    char text[KEY_TEXT_LEN + 1];
+    ck_assert_int_eq(keys_create(st, &want, text, &k, &e), ERR_NONE);
+    mine = k;
+    snprintf(mine.name, sizeof mine.name, "laptop");
+    ck_assert_int_eq(keys_update(st, &k, &mine, &now, &e), ERR_NONE);
+    ck_assert_str_eq(now.name, "laptop");
+    mine = k; /* as it was before */
+    mine.max_concurrent = 3;
+    ck_assert_int_eq(keys_update(st, &k, &mine, NULL, &e), ERR_CONFLICT);
+    ck_assert_int_eq(keys_get(st, k.id, &now, &e), ERR_NONE);
+    ck_assert_str_eq(now.name, "laptop");
+    ck_assert_int_eq(now.max_concurrent, 0);
+    mine = now;
+    mine.max_concurrent = 3;
+    snprintf(mine.networks, sizeof mine.networks, "10.0.0.0/8");
+    ck_assert_int_eq(keys_update(st, &now, &mine, NULL, &e), ERR_NONE);
+    reopen();
+    ck_assert_int_eq(keys_get(st, k.id, &now, &e), ERR_NONE);
+    ck_assert_str_eq(now.name, "laptop");
+    ck_assert_str_eq(now.networks, "10.0.0.0/8");
+    ck_assert_int_eq(now.max_concurrent, 3);
+    ck_assert_int_eq(keys_check(st, text, strlen(text), &now, NULL, &e), ERR_NONE);
+    ck_assert_int_eq(now.max_concurrent, 3);
+    ck_assert_int_eq(keys_revoke(st, k.id, &e), ERR_NONE);
+    ck_assert_int_eq(keys_update(st, &now, &now, NULL, &e), ERR_CONFLICT);
+    want.id = 12345;
+    ck_assert_int_eq(keys_update(st, &want, &want, NULL, &e), ERR_NOT_FOUND);
+}
+END_TEST
+
 START_TEST(test_key_refusals)
 {
     uint64_t tenant_id = make_tenant("acme");
@@ -323,6 +357,7 @@ int main(void)
     tcase_add_test(tc, test_names);
     tcase_add_test(tc, test_tenants);
     tcase_add_test(tc, test_key_life);
+    tcase_add_test(tc, test_key_update);
     tcase_add_test(tc, test_key_refusals);
     tcase_add_test(tc, test_check_while_changing);
     suite_add_tcase(s, tc);
