@@ -41,10 +41,8 @@ void registry_finish_version(registry *r, version *v)
 static entry *entry_of(registry *r, uint64_t tenant_id, const char *name, err *e)
 {
     pthread_mutex_lock(&r->mu);
-    entry *en = entry_find(r, tenant_id, name);
-    if (en != NULL && en->doomed) en = NULL;
+    entry *en = entry_live(r, tenant_id, name, e);
     pthread_mutex_unlock(&r->mu);
-    if (en == NULL) err_set(e, ERR_NOT_FOUND, "there is no adapter named '%.64s'", name);
     return en;
 }
 

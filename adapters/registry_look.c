@@ -5,6 +5,20 @@
 
 #include "adapters/registry_tables.h"
 
+/* What a name is shown as: its default version, or the newest where there is none. */
+static const version *shown(const entry *en)
+{
+    const alias *al = alias_find(en, "default");
+    const version *v = al != NULL ? version_by_number(en, al->version) : NULL;
+    return v != NULL || en->n_version == 0 ? v : en->version[en->n_version - 1];
+}
+
+static adapter_state state_of(const entry *en)
+{
+    const version *v = shown(en);
+    return v != NULL ? v->state : ADAPTER_FAILED;
+}
+
 static void copy_entry(const entry *en, adapter_entry *out)
 {
     memset(out, 0, sizeof *out);
@@ -30,11 +44,9 @@ static void copy_entry(const entry *en, adapter_entry *out)
         out->alias[i].previous = en->alias[i].previous;
         if (strcmp(en->alias[i].name, "default") == 0) out->default_version = en->alias[i].version;
     }
-    const version *v = NULL;
-    if (out->default_version != 0) v = version_by_number(en, out->default_version);
-    if (v != NULL) out->default_id = v->pub.id;
-    if (v == NULL && en->n_version > 0) v = en->version[en->n_version - 1];
-    out->state = v != NULL ? v->state : ADAPTER_FAILED;
+    const version *v = shown(en);
+    if (v != NULL && v->pub.version == out->default_version) out->default_id = v->pub.id;
+    out->state = state_of(en);
 }
 
 void registry_limits(registry *r, const adapter_version *v, uint64_t *adapter_id,
@@ -54,14 +66,6 @@ static void copy_version(const version *v, version_entry *out)
     out->pins = v->pins;
     snprintf(out->error, sizeof out->error, "%s", v->error != NULL ? v->error : "");
     out->info[0] = 0;
-}
-
-static adapter_state state_of(const entry *en)
-{
-    const alias *al = alias_find(en, "default");
-    const version *v = al != NULL ? version_by_number(en, al->version) : NULL;
-    if (v == NULL && en->n_version > 0) v = en->version[en->n_version - 1];
-    return v != NULL ? v->state : ADAPTER_FAILED;
 }
 
 static bool wanted(const registry_query *q, const entry *en)
@@ -128,14 +132,14 @@ err_code registry_shares(registry *r, uint64_t tenant_id, const char *name, uint
     *out = NULL;
     *n = 0;
     pthread_mutex_lock(&r->mu);
-    const entry *en = entry_find(r, tenant_id, name);
-    if (en == NULL || en->doomed) {
-        code = err_set(e, ERR_NOT_FOUND, "there is no adapter named '%.64s'", name);
+    const entry *en = entry_live(r, tenant_id, name, e);
+    if (en == NULL) {
+        code = ERR_NOT_FOUND;
     } else if (en->n_shared > 0) {
         *out = malloc((size_t)en->n_shared * sizeof **out);
-        if (*out == NULL)
+        if (*out == NULL) {
             code = registry_no_memory(e);
-        else {
+        } else {
             *n = (size_t)en->n_shared;
             memcpy(*out, en->shared, *n * sizeof **out);
         }
@@ -215,11 +219,10 @@ err_code registry_summaries(registry *r, registry_summary **out, size_t *n, err 
 err_code registry_get(registry *r, uint64_t tenant_id, const char *name, adapter_entry *out, err *e)
 {
     pthread_mutex_lock(&r->mu);
-    const entry *en = entry_find(r, tenant_id, name);
-    bool found = en != NULL && !en->doomed;
-    if (found) copy_entry(en, out);
+    const entry *en = entry_live(r, tenant_id, name, e);
+    if (en != NULL) copy_entry(en, out);
     pthread_mutex_unlock(&r->mu);
-    return found ? ERR_NONE : err_set(e, ERR_NOT_FOUND, "there is no adapter named '%.64s'", name);
+    return en != NULL ? ERR_NONE : ERR_NOT_FOUND;
 }
 
 err_code registry_versions(registry *r, uint64_t tenant_id, const char *name, version_entry **out,
@@ -229,9 +232,9 @@ err_code registry_versions(registry *r, uint64_t tenant_id, const char *name, ve
     *out = NULL;
     *n = 0;
     pthread_mutex_lock(&r->mu);
-    const entry *en = entry_find(r, tenant_id, name);
-    if (en == NULL || en->doomed) {
-        code = err_set(e, ERR_NOT_FOUND, "there is no adapter named '%.64s'", name);
+    const entry *en = entry_live(r, tenant_id, name, e);
+    if (en == NULL) {
+        code = ERR_NOT_FOUND;
     } else if ((*out = calloc((size_t)en->n_version + 1, sizeof **out)) == NULL) {
         code = registry_no_memory(e);
     } else {
@@ -245,8 +248,8 @@ err_code registry_version(registry *r, uint64_t tenant_id, const char *name, int
                           version_entry *out, err *e)
 {
     pthread_mutex_lock(&r->mu);
-    const entry *en = entry_find(r, tenant_id, name);
-    const version *v = en != NULL && !en->doomed ? version_by_number(en, number) : NULL;
+    const entry *en = entry_live(r, tenant_id, name, NULL);
+    const version *v = en != NULL ? version_by_number(en, number) : NULL;
     bool found = v != NULL;
     if (found) copy_version(v, out);
     pthread_mutex_unlock(&r->mu);

@@ -95,6 +95,14 @@ entry *entry_find(const registry *r, uint64_t tenant_id, const char *name)
     return en;
 }
 
+entry *entry_live(const registry *r, uint64_t tenant_id, const char *name, err *e)
+{
+    entry *en = entry_find(r, tenant_id, name);
+    if (en != NULL && !en->doomed) return en;
+    (void)err_set(e, ERR_NOT_FOUND, "there is no adapter named '%.64s'", name);
+    return NULL;
+}
+
 void entry_update(entry *en, const adapter_row *row)
 {
     en->pinned = row->pinned;

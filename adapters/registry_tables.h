@@ -70,6 +70,8 @@ struct registry {
 /* All of these with mu held, but for the start. */
 
 entry *entry_find(const registry *r, uint64_t tenant_id, const char *name);
+/* One that is not deleted; ERR_NOT_FOUND and NULL. */
+entry *entry_live(const registry *r, uint64_t tenant_id, const char *name, err *e);
 /* NULL: out of memory. */
 entry *entry_add(registry *r, const adapter_row *row);
 /* What a publish may have changed in the row. */
