@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "adapters/validate.h"
-#include "engine/base/clock.h"
 #include "engine/cpu/halves.h"
 
 enum { TABLE_PIECE = 1 << 20 };
@@ -113,10 +112,9 @@ static err_code upload_table(const maker *mk, void *to, const void *from, uint64
     err_code code = ERR_NONE;
     for (uint64_t at = 0, n; at < bytes && code == ERR_NONE; at += n) {
         n = bytes - at < TABLE_PIECE ? bytes - at : TABLE_PIECE;
-        if (mk->pace != NULL) pace_take(mk->pace, n, mk->hint);
-        int64_t begun_us = clock_now_us();
+        int64_t begun_us = pace_begin(mk->pace, n, mk->hint);
         code = be_upload(mk->be, (char *)to + at, (const char *)from + at, (size_t)n);
-        if (mk->pace != NULL) pace_moved(mk->pace, n, clock_now_us() - begun_us);
+        pace_end(mk->pace, n, begun_us);
     }
     return code;
 }

@@ -11,7 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/base/clock.h"
 #include "storage/digest.h"
 
 enum { PIECE_ALIGN = 64, A_ROWS = 4 /* of A stay together: kernels take so many at a time */ };
@@ -221,19 +220,6 @@ static lora_split *split_of(packing *p, lora_mat *m)
     return (lora_split *)m->split;
 }
 
-/* Around each piece that goes to the device: waits for its turn; then tells what it took. */
-static int64_t begin_piece(const adapter_load *ld, size_t bytes)
-{
-    if (ld->env->pace == NULL) return 0;
-    pace_take(ld->env->pace, bytes, ld->hint);
-    return clock_now_us();
-}
-
-static void end_piece(const adapter_load *ld, size_t bytes, int64_t begun_us)
-{
-    if (ld->env->pace != NULL) pace_moved(ld->env->pace, bytes, clock_now_us() - begun_us);
-}
-
 static err_code pack_a(packing *p, lora_mat *m, const void *src, dtype type, int d_in, err *e)
 {
     const load_env *env = p->ld->env;
@@ -255,10 +241,10 @@ static err_code pack_a(packing *p, lora_mat *m, const void *src, dtype type, int
         }
         if (src != NULL) {
             const char *from = (const char *)src + (size_t)done * (size_t)d_in * dtype_bytes(type);
-            int64_t begun_us = begin_piece(p->ld, (size_t)n * row);
+            int64_t begun_us = pace_begin(env->pace, (size_t)n * row, p->ld->hint);
             code =
                 be_lora_pack(env->be, env->base->type, to, NULL, from, NULL, type, n, d_in, 1, e);
-            end_piece(p->ld, (size_t)n * row, begun_us);
+            pace_end(env->pace, (size_t)n * row, begun_us);
         }
         advance(&p->w, (size_t)n * row);
     }
@@ -289,10 +275,10 @@ static err_code pack_b(packing *p, lora_mat *m, const void *src, dtype type, int
         if (src != NULL) {
             const char *from =
                 (const char *)src + (size_t)col * (size_t)m->rank * dtype_bytes(type);
-            int64_t begun_us = begin_piece(p->ld, (size_t)n * block);
+            int64_t begun_us = pace_begin(env->pace, (size_t)n * block, p->ld->hint);
             code = be_lora_pack(env->be, env->base->type, NULL, to, NULL, from, type, m->rank, 1,
                                 end - col, e);
-            end_piece(p->ld, (size_t)n * block, begun_us);
+            pace_end(env->pace, (size_t)n * block, begun_us);
         }
         advance(&p->w, (size_t)n * block);
     }
@@ -337,9 +323,9 @@ static err_code upload_chunks(const adapter_load *ld, void *const *chunk)
     err_code code = ERR_NONE;
     for (int i = 0; (uint64_t)i * c->chunk_bytes < c->bytes && code == ERR_NONE; i++) {
         size_t bytes = piece_of(c->bytes, c->chunk_bytes, i);
-        int64_t begun_us = begin_piece(ld, bytes);
+        int64_t begun_us = pace_begin(ld->env->pace, bytes, ld->hint);
         code = be_upload(ld->env->be, chunk[i], c->data + (size_t)i * c->chunk_bytes, bytes);
-        end_piece(ld, bytes, begun_us);
+        pace_end(ld->env->pace, bytes, begun_us);
     }
     return code;
 }

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <time.h>
 
+#include "engine/base/clock.h"
+
 static const double FIRST_RATE = 1000; /* bytes per microsecond, until one is known */
 static const double SMOOTH = 1.0 / 16;
 static const double LEAST_OF_STEP = 1.0 / 8;
@@ -85,6 +87,18 @@ void pace_moved(pace *p, uint64_t bytes, int64_t took_us)
     pthread_mutex_lock(&p->mu);
     p->rate += (rate - p->rate) * SMOOTH;
     pthread_mutex_unlock(&p->mu);
+}
+
+int64_t pace_begin(pace *p, uint64_t bytes, bool hint)
+{
+    if (p == NULL) return 0;
+    pace_take(p, bytes, hint);
+    return clock_now_us();
+}
+
+void pace_end(pace *p, uint64_t bytes, int64_t begun_us)
+{
+    if (p != NULL) pace_moved(p, bytes, clock_now_us() - begun_us);
 }
 
 void pace_get(pace *p, pace_counts *out)

@@ -49,6 +49,11 @@ void pace_take(pace *p, uint64_t bytes, bool hint);
 /* What a piece has taken. */
 void pace_moved(pace *p, uint64_t bytes, int64_t took_us);
 
+/* Around each piece that a loader moves, `p` NULL: no bound.  Waits for its turn, and says when it has begun; tells
+ * what it took. */
+int64_t pace_begin(pace *p, uint64_t bytes, bool hint);
+void pace_end(pace *p, uint64_t bytes, int64_t begun_us);
+
 void pace_get(pace *p, pace_counts *out);
 
 #endif
