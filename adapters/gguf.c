@@ -248,7 +248,7 @@ static err_code read_tensor(gguf *g, const model_config *base, matrix *m, err *e
         return err_set(e, ERR_CORRUPT, "GGUF: tensor '%s' is larger than the file", name);
     m->bytes = m->rows * m->cols * (uint64_t)type_bytes(m->type);
     /* llama.cpp looks tokens up in token_embd's A: a row for each of them. */
-    uint64_t rank = m->to.role == ROLE_A && !is_turned(m) ? m->rows : m->cols;
+    uint64_t rank = m->to.role == ROLE_A ? rank_of(m) : m->cols;
     if (rank > LORA_RANK_MAX)
         return err_set(e, ERR_LIMIT, "GGUF: tensor '%s' has rank %llu; at most %d is supported",
                        name, (unsigned long long)rank, LORA_RANK_MAX);
