@@ -46,13 +46,23 @@ static const cJSON *member(const cJSON *o, const char *name)
     return cJSON_IsObject(o) ? json_get(o, name) : NULL;
 }
 
-/* choices[0].delta.content, or choices[0].text. */
-static const char *text_of(const cJSON *tree, bool chat)
+/* choices[0].text, or with chat choices[0].<part>.content: "delta" of a chunk, "message" of a whole answer. */
+static const char *text_of(const cJSON *tree, bool chat, const char *part)
 {
     const cJSON *choices = member(tree, "choices");
     const cJSON *first = cJSON_IsArray(choices) ? cJSON_GetArrayItem(choices, 0) : NULL;
-    const cJSON *v = chat ? member(member(first, "delta"), "content") : member(first, "text");
+    const cJSON *v = chat ? member(member(first, part), "content") : member(first, "text");
     return cJSON_IsString(v) ? v->valuestring : NULL;
+}
+
+/* To the terminal and into the history.  False: one of them takes no more. */
+static bool show(listener *l, const char *text)
+{
+    size_t n = strlen(text);
+    if (n == 0) return true;
+    text_print(stdout, text, n, &l->carry);
+    l->ended_line = text[n - 1] == '\n';
+    return fflush(stdout) == 0 && keep(l, text, n);
 }
 
 static bool on_event(void *arg, const char *data, size_t len)
@@ -65,16 +75,10 @@ static bool on_event(void *arg, const char *data, size_t len)
         return true;
     }
     const cJSON *message = member(member(tree, "error"), "message");
-    const char *text = text_of(tree, l->chat);
+    const char *text = text_of(tree, l->chat, "delta");
     if (cJSON_IsString(message))
         (void)snprintf(l->problem, sizeof(l->problem), "%s", message->valuestring);
-    bool on = true;
-    if (text && *text) {
-        size_t n = strlen(text);
-        text_print(stdout, text, n, &l->carry);
-        l->ended_line = text[n - 1] == '\n';
-        on = fflush(stdout) == 0 && keep(l, text, n);
-    }
+    bool on = !text || show(l, text);
     cJSON_Delete(tree);
     return on;
 }
@@ -141,16 +145,9 @@ static int ask(ctl *c, cJSON *body, bool chat, char **answer)
         } else if (json) {
             table_print_json(stdout, tree);
         } else {
-            const cJSON *choices = member(tree, "choices");
-            const cJSON *first = cJSON_IsArray(choices) ? cJSON_GetArrayItem(choices, 0) : NULL;
-            const cJSON *v =
-                chat ? member(member(first, "message"), "content") : member(first, "text");
-            if (cJSON_IsString(v)) {
-                size_t n = strlen(v->valuestring);
-                text_print(stdout, v->valuestring, n, &l.carry);
-                l.ended_line = n && v->valuestring[n - 1] == '\n';
-                (void)keep(&l, v->valuestring, n);
-            }
+            const char *whole = text_of(tree, chat, "message");
+            l.ended_line = !whole;
+            if (whole) (void)show(&l, whole);
         }
         cJSON_Delete(tree);
     }
@@ -316,15 +313,21 @@ static int converse(ctl *c, cJSON *body)
     return status == CTL_INTERRUPTED ? CTL_OK : status;
 }
 
+/* Model and settings; NULL: said why. */
+static cJSON *begin_body(const ctl *c)
+{
+    cJSON *body = cJSON_CreateObject();
+    (void)cJSON_AddStringToObject(body, "model", c->cli.arg[0]);
+    if (add_settings(c, body)) return body;
+    cJSON_Delete(body);
+    return NULL;
+}
+
 int ctl_chat(void *p)
 {
     ctl *c = p;
-    cJSON *body = cJSON_CreateObject();
-    (void)cJSON_AddStringToObject(body, "model", c->cli.arg[0]);
-    if (!add_settings(c, body)) {
-        cJSON_Delete(body);
-        return CTL_USAGE;
-    }
+    cJSON *body = begin_body(c);
+    if (!body) return CTL_USAGE;
     int status;
     if (c->cli.n_arg == 1 && isatty(STDIN_FILENO)) {
         status = converse(c, body);
@@ -342,12 +345,8 @@ int ctl_chat(void *p)
 int ctl_complete(void *p)
 {
     ctl *c = p;
-    cJSON *body = cJSON_CreateObject();
-    (void)cJSON_AddStringToObject(body, "model", c->cli.arg[0]);
-    if (!add_settings(c, body)) {
-        cJSON_Delete(body);
-        return CTL_USAGE;
-    }
+    cJSON *body = begin_body(c);
+    if (!body) return CTL_USAGE;
     char *prompt = prompt_of(c, 1);
     if (prompt) (void)cJSON_AddStringToObject(body, "prompt", prompt);
     int status = prompt ? ask(c, body, false, NULL) : CTL_REFUSED;

@@ -32,12 +32,26 @@ static const cli_option everywhere[] = {
     END,
 };
 
+/* Options that several commands have. */
+#define PURPOSE                                     \
+    {                                               \
+        "name", 'n', "TEXT", "What it is for", NULL \
+    }
+#define EXPIRES                                                                               \
+    {                                                                                         \
+        "expires", 0, "TIME", "Not accepted after this span (30d) or date (2026-12-31)", NULL \
+    }
+#define NETWORKS                                                                                   \
+    {                                                                                              \
+        "networks", 0, "A,B", "CIDR blocks that its requests must come from; none: anywhere", NULL \
+    }
+
 static const cli_option tenant_settings[] = {
     {"weight", 0, "NUMBER", "Share among tenants that compete (1 is normal)", NULL},
     {"class", 0, "CLASS", "Class of requests that ask for none", CLASSES},
     {"classes", 0, "A,B", "Classes that may be asked for", CLASSES},
     {"models", 0, "A,B", "Models that may be asked for", NULL},
-    {"networks", 0, "A,B", "CIDR blocks that its requests must come from; none: anywhere", NULL},
+    NETWORKS,
     {"limit", 0, "NAME=NUMBER", "One limit, as in 'limits set'; may be repeated", NULL},
     END,
 };
@@ -49,25 +63,25 @@ static const cli_option of_tenant[] = {
 
 static const cli_option key_settings[] = {
     {"tenant", 't', "NAME", "Whose key it is", NULL},
-    {"name", 'n', "TEXT", "What it is for", NULL},
+    PURPOSE,
     {"scopes", 0, "A,B", "What it may do (inference)",
      "inference adapters.read adapters.write admin.read admin"},
-    {"expires", 0, "TIME", "Not accepted after this span (30d) or date (2026-12-31)", NULL},
+    EXPIRES,
     {"requests-per-minute", 0, "N", "Limit of this key alone", NULL},
     {"tokens-per-minute", 0, "N", "Limit of this key alone", NULL},
     {"max-concurrent", 0, "N", "Limit of this key alone", NULL},
-    {"networks", 0, "A,B", "CIDR blocks that its requests must come from; none: anywhere", NULL},
+    NETWORKS,
     {"out", 0, "FILE", "Write the key into this new file (mode 600) instead of showing it", "FILE"},
     END,
 };
 
 static const cli_option key_changes[] = {
-    {"name", 'n', "TEXT", "What it is for", NULL},
-    {"expires", 0, "TIME", "Not accepted after this span (30d) or date (2026-12-31)", NULL},
+    PURPOSE,
+    EXPIRES,
     {"requests-per-minute", 0, "N", "Limit of this key alone; none lifts it", NULL},
     {"tokens-per-minute", 0, "N", "Limit of this key alone; none lifts it", NULL},
     {"max-concurrent", 0, "N", "Limit of this key alone; none lifts it", NULL},
-    {"networks", 0, "A,B", "CIDR blocks that its requests must come from; none: anywhere", NULL},
+    NETWORKS,
     END,
 };
 
