@@ -18,6 +18,7 @@
 
 static const json_limits limits = {.max_bytes = 1 << 20, .max_depth = 16, .max_values = 65536};
 enum { NAME_MAX_BYTES = 128, PATTERN_KEYS_MAX = 8192, PATTERN_SIZE_MAX = 600000 };
+enum { SAVED_MAX = 1024 }; /* names of modules_to_save; each is compared with every norm's */
 static const uint64_t WORK_MAX = 400 * 1000 * 1000; /* a second or so, for any config */
 
 void peft_slot_shape(const model_config *base, size_t slot, int *d_out, int *d_in)
@@ -201,6 +202,8 @@ static err_code read_saved(const cJSON *root, const model_config *base, const na
     const cJSON *list = json_get(root, "modules_to_save"), *v;
     if (list == NULL || unset(list)) return ERR_NONE;
     if (!cJSON_IsArray(list)) return err_set(e, ERR_INPUT, "modules_to_save must be a list");
+    if (cJSON_GetArraySize(list) > SAVED_MAX)
+        return err_set(e, ERR_LIMIT, "modules_to_save has more than %d names", SAVED_MAX);
     cJSON_ArrayForEach(v, list)
     {
         if (!cJSON_IsString(v) || v->valuestring[0] == 0)

@@ -109,6 +109,14 @@ static void config_keys(parcel *p, const char *arg)
     fmt(&p->config, "}}");
 }
 
+static void config_saves(parcel *p, const char *arg)
+{
+    config_adds(p, "\"modules_to_save\":[\"lm_head\"");
+    p->config.n--;
+    for (int i = 0; i < 1024; i++) fmt(&p->config, ",\"%s\"", arg);
+    fmt(&p->config, "]}");
+}
+
 /* ---- safetensors ------------------------------------------------------------------------------------ */
 
 /* A file of this header and `n` zero bytes. */
@@ -391,6 +399,7 @@ static const hostile table[] = {
      "\"modules_to_save\":[\"lm_head\"]"},
     {"a saved norm without weights", "covers model.layers.0.input_layernorm", ERR_INPUT,
      config_adds, "\"modules_to_save\":[\"norm\"]"},
+    {"1025 saved modules", "more than 1024", ERR_LIMIT, config_saves, "norm"},
     {"a whole matrix", "'q_proj'", ERR_UNSUPPORTED, config_adds,
      "\"modules_to_save\":[\"q_proj\"]"},
     {"tokens without rows", "no trainable_tokens_delta", ERR_INPUT, config_adds,
