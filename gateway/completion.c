@@ -39,6 +39,11 @@ bool completion_refuse(completion *c, const err *e, const char *param)
     return false;
 }
 
+bool completion_no_memory(completion *c)
+{
+    return openai_refuse(&c->problem, 503, "overloaded", NULL, "out of memory, try again");
+}
+
 void completion_send_problem(completion *c)
 {
     const openai_problem *p = &c->problem;

@@ -117,7 +117,7 @@ static bool tokenise(completion *c, openai_prompt *p)
         int32_t *ids = n <= most ? arena_calloc(&c->x->arena, (size_t)n + 1, sizeof(*ids)) : NULL;
         if (ids) memcpy(ids, made, (size_t)n * sizeof(*ids));
         free(made);
-        if (!ids) return too_long(c, n);
+        if (!ids) return n <= most ? completion_no_memory(c) : too_long(c, n);
         p->ids = ids;
         p->n_ids = (int)n;
     }
@@ -164,7 +164,7 @@ static bool tokenise_all(completion *c)
                                  "this model has no chat template; use /v1/completions");
         }
         c->rq.prompts = arena_calloc(&c->x->arena, 1, sizeof(*c->rq.prompts));
-        if (!c->rq.prompts) return too_long(c, 0);
+        if (!c->rq.prompts) return completion_no_memory(c);
         if (!prepare_tools(c)) return false;
     }
     for (int i = 0; i < c->rq.n_prompts; i++) {
@@ -178,7 +178,7 @@ static bool set_stop_ids(completion *c)
 {
     sampling *r = &c->rq.rules;
     int32_t *ids = arena_calloc(&c->x->arena, STOP_IDS_MAX, sizeof(*ids));
-    if (!ids) return too_long(c, 0);
+    if (!ids) return completion_no_memory(c);
     int n = 0;
     if (!r->ignore_eos) {
         const model_config *mc = model_get_config(c->srv->model);
@@ -211,7 +211,6 @@ static bool pick_class(completion *c)
     return openai_refuse(&c->problem, 400, "invalid_value", "service_tier", "%s", reason);
 }
 
-/* Tokens one prompt may produce. */
 int completion_output_room(const completion *c, const openai_prompt *p)
 {
     int room = sched_max_context(c->srv->sched) - p->n_ids;
@@ -287,7 +286,7 @@ bool completion_admit(completion *c, bool chat)
     int n = c->rq.n * c->rq.n_prompts;
     c->choices = calloc((size_t)n, sizeof(*c->choices));
     if (!c->choices) {
-        return openai_refuse(&c->problem, 503, "overloaded", NULL, "out of memory, try again");
+        return completion_no_memory(c);
     }
     c->n_choices = n;
     for (int i = 0; i < c->rq.n_ignored; i++) exchange_ignored_param(c->x, c->rq.ignored[i]);

@@ -71,7 +71,7 @@ static bool prepare_choice(completion *c, choice *ch, int index)
         bool opened = c->rq.tool_choice >= TOOL_CHOICE_REQUIRED;
         ch->text.kept = tokenizer_find(c->srv->tok, tool_style_marker(c->tools));
         if (!tool_reader_init(&ch->tools, c->tools, c->rq.tools, opened, c->rq.one_call)) {
-            return openai_refuse(&c->problem, 503, "overloaded", NULL, "out of memory, try again");
+            return completion_no_memory(c);
         }
     }
     request *rq = &ch->rq;
@@ -104,7 +104,7 @@ static bool prepare_choice(completion *c, choice *ch, int index)
     if (c->form) {
         rq->grammar = grammar_run_create(c->form, rq->rules.stop_id, rq->rules.n_stop_id);
         if (!rq->grammar) {
-            return openai_refuse(&c->problem, 503, "overloaded", NULL, "out of memory, try again");
+            return completion_no_memory(c);
         }
         grammar_run_prepare(rq->grammar);
     }
@@ -196,7 +196,6 @@ static void finish_calls(const completion *c, choice *ch)
     if (called && strcmp(ch->finish, "stop") == 0) ch->finish = "tool_calls";
 }
 
-/* Takes what the engine has made for one choice.  True if there is news for the client. */
 bool completion_take(completion *c, choice *ch)
 {
     if (ch->done) return false;

@@ -64,6 +64,8 @@ typedef struct completion {
 
 /* c->problem from an error; param may be NULL.  Always false. */
 bool completion_refuse(completion *c, const err *e, const char *param);
+/* The same where memory is short: 503, to be tried again. */
+bool completion_no_memory(completion *c);
 /* The answer is c->problem: an error, or the last event of a stream that has begun. */
 void completion_send_problem(completion *c);
 
