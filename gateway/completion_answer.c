@@ -102,32 +102,26 @@ static void add_chunk(completion *c, choice *ch, const char *text, size_t len, b
     openai_write_chunk(&c->out, &h, &oc, c->rq.continuous_usage ? &u : NULL, c->rq.include_usage);
 }
 
-/* Appends the chunks of one choice that there is something to say about. */
+/* The first chunk, with nothing of the answer: the prompt where it is echoed, in chat the role, as OpenAI sends it. */
+static void begin_choice(completion *c, choice *ch)
+{
+    ch->started = true;
+    if (!c->rq.echo && !c->rq.chat) return;
+    size_t len = 0;
+    char *prompt = c->rq.echo ? echo_text(c, ch, &len) : NULL;
+    int n_text = ch->n_text;
+    const char *finish = ch->finish;
+    ch->n_text = 0;
+    ch->finish = NULL;
+    add_chunk(c, ch, prompt ? prompt : "", prompt ? len : 0, true);
+    ch->n_text = n_text;
+    ch->finish = finish;
+    free(prompt);
+}
+
 void completion_add_news(completion *c, choice *ch)
 {
-    if (!ch->started) {
-        ch->started = true;
-        if (c->rq.echo) {
-            size_t len = 0;
-            char *prompt = echo_text(c, ch, &len);
-            int n_text = ch->n_text;
-            const char *finish = ch->finish;
-            ch->n_text = 0; /* the prompt alone */
-            ch->finish = NULL;
-            add_chunk(c, ch, prompt ? prompt : "", prompt ? len : 0, true);
-            ch->n_text = n_text;
-            ch->finish = finish;
-            free(prompt);
-        } else if (c->rq.chat) {
-            int n_text = ch->n_text;
-            const char *finish = ch->finish;
-            ch->n_text = 0; /* the role alone, as OpenAI sends it */
-            ch->finish = NULL;
-            add_chunk(c, ch, "", 0, true);
-            ch->n_text = n_text;
-            ch->finish = finish;
-        }
-    }
+    if (!ch->started) begin_choice(c, ch);
     size_t len;
     const char *text = take_text(c, ch, &len);
     bool calls = c->tools && tool_reader_has_news(&ch->tools);

@@ -1,7 +1,6 @@
 /* completion_settle.c -- the end of a request in figures: usage rows, limits, the log line. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
@@ -34,8 +33,6 @@ static void fill_row(const completion *c, const choice *ch, usage_row *row)
     (void)snprintf(row->finish, sizeof(row->finish), "%s", ch->finish ? ch->finish : "error");
 }
 
-/* Durable before the last byte goes out.  If the disk refuses, the meter slots stay in use, so
- * nothing is lost: they are settled at the next start. */
 void completion_settle(completion *c)
 {
     usage_row *rows = calloc((size_t)c->n_choices, sizeof(*rows));
@@ -69,7 +66,6 @@ void completion_settle(completion *c)
     free(rows);
 }
 
-/* What the log line says: of all choices the tokens, of the first one the times. */
 void completion_log(const completion *c)
 {
     exchange *x = c->x;

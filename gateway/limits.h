@@ -41,7 +41,7 @@ typedef struct limits_refusal {
 } limits_refusal;
 
 /* What remains, for the x-ratelimit headers and GET /v1/key; -1: no limit. */
-typedef struct limits_view {
+typedef struct limits_view { /* a limit of -1: there is none */
     int64_t requests_limit, requests_left, requests_reset_ms;
     int64_t tokens_limit, tokens_left, tokens_reset_ms;
     int64_t concurrent_limit, running; /* running: those that are queued, too */
@@ -76,7 +76,7 @@ void limits_usage_get(limits *l, const uint64_t *id, size_t n, limits_usage *out
 void limits_look(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,
                  limits_view *out);
 
-/* An adapter alone: requests, tokens and running of the view; the rest is zero. */
+/* An adapter alone: requests, tokens, concurrent_limit and running; the rest is 0, other limits -1 (none). */
 void limits_look_adapter(limits *l, const limits_adapter *a, limits_view *out);
 
 #endif
