@@ -186,11 +186,9 @@ void adapter_reply_published(exchange *x, const adapter_version *v, bool existed
     jsonw_clear(&w);
 }
 
-bool adapter_activate(exchange *x, bool initially)
+bool adapter_activate(exchange *x, bool *activate)
 {
-    const char *asked = exchange_query(x, "activate");
-    if (!asked) return initially;
-    return initially ? strcmp(asked, "false") != 0 : strcmp(asked, "true") == 0;
+    return api_query_flag(x, "activate", activate);
 }
 
 bool adapter_expected(exchange *x, int64_t *out)

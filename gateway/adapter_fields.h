@@ -41,7 +41,7 @@ bool adapter_take_query(exchange *x, registry_query *q, const char **residency);
 void adapter_reply_page(exchange *x, registry_query *q, const char *residency,
                         void (*write)(exchange *x, jsonw *w, const adapter_entry *a));
 
-/* ?activate=; `initially` where it is not given. */
-bool adapter_activate(exchange *x, bool initially);
+/* ?activate=; *activate stays where it is not given.  False: answered. */
+bool adapter_activate(exchange *x, bool *activate);
 
 #endif

@@ -38,21 +38,21 @@ static bool take_cursor(exchange *x, registry_query *q, const char *after)
 bool adapter_take_query(exchange *x, registry_query *q, const char **residency_name)
 {
     static const adapter_state states[] = {ADAPTER_READY, ADAPTER_FAILED, ADAPTER_DRAINING};
-    const char *asked = exchange_query(x, "limit"), *state = exchange_query(x, "state");
-    q->limit = asked ? (size_t)api_parse_id(asked) : 100;
-    if (q->limit < 1 || q->limit > 1000) {
-        exchange_error(x, 400, "invalid_request_error", "invalid_value", "limit",
-                       "'limit' must be from 1 to 1000");
+    const char *const names[] = {adapter_state_name(states[0]), adapter_state_name(states[1]),
+                                 adapter_state_name(states[2]), NULL};
+    const char *const tiers[] = {
+        residency_state_name(RESIDENCY_DISK),     residency_state_name(RESIDENCY_LOADING),
+        residency_state_name(RESIDENCY_RESIDENT), residency_state_name(RESIDENCY_FAILED),
+        residency_state_name(RESIDENCY_HOST),     NULL};
+    uint64_t limit = 100;
+    int state = -1, tier;
+    if (!api_query_number(x, "limit", 1, 1000, &limit) ||
+        !api_query_word(x, "state", names, &state) ||
+        !api_query_word(x, "residency", tiers, &tier)) {
         return false;
     }
-    for (size_t i = 0; state && i < sizeof(states) / sizeof(states[0]); i++) {
-        if (strcmp(state, adapter_state_name(states[i])) == 0) q->state = states[i];
-    }
-    if (state && !q->state) {
-        exchange_error(x, 400, "invalid_request_error", "invalid_value", "state",
-                       "'state' must be ready, failed or draining");
-        return false;
-    }
+    q->limit = (size_t)limit;
+    if (state >= 0) q->state = states[state];
     q->prefix = exchange_query(x, "prefix");
     *residency_name = exchange_query(x, "residency");
     return take_cursor(x, q, exchange_query(x, "after"));
@@ -97,10 +97,13 @@ void adapter_reply_page(exchange *x, registry_query *q, const char *residency_na
 
 void adapters_list(exchange *x)
 {
-    const char *residency_name, *shared = exchange_query(x, "shared");
+    const char *residency_name;
+    bool shared = false;
     registry_query q = {0};
-    if (!adapter_need_tenant(x) || !adapter_take_query(x, &q, &residency_name)) return;
-    if (shared && strcmp(shared, "true") == 0)
+    if (!adapter_need_tenant(x) || !adapter_take_query(x, &q, &residency_name) ||
+        !api_query_flag(x, "shared", &shared))
+        return;
+    if (shared)
         q.shared_with = x->tenant.id;
     else
         q.tenant_id = x->tenant.id;
@@ -226,9 +229,8 @@ void adapters_patch(exchange *x)
 static void delete_some(exchange *x, int version)
 {
     err e;
-    bool draining = false;
-    const char *asked = exchange_query(x, "drain");
-    bool wait = asked && strcmp(asked, "true") == 0;
+    bool draining = false, wait = false;
+    if (!api_query_flag(x, "drain", &wait)) return;
     if (registry_delete(x->server->registry, x->tenant.id, x->param[0], version, wait, &draining,
                         &e)) {
         if (e.code == ERR_CONFLICT) {
@@ -385,23 +387,20 @@ void adapters_warm(exchange *x)
 {
     server *s = x->server;
     if (!adapter_need_tenant(x)) return;
-    const char *asked = exchange_query(x, "version"), *wait = exchange_query(x, "wait");
-    uint64_t seconds = wait ? api_parse_id(wait) : 0;
-    if (wait && (seconds < 1 || seconds > WARM_WAIT_MAX_S)) {
-        exchange_error(x, 400, "invalid_request_error", "invalid_value", "wait",
-                       "'wait' must be from 1 to %d seconds", WARM_WAIT_MAX_S);
+    uint64_t seconds = 0, number = 0;
+    if (!api_query_number(x, "wait", 1, WARM_WAIT_MAX_S, &seconds) ||
+        !api_query_number(x, "version", 1, INT32_MAX, &number)) {
         return;
     }
     version_entry v;
     err e;
-    uint64_t id = asked ? 0 : adapter_default_id(x, x->param[0]),
-             number = asked ? api_parse_id(asked) : 0;
-    if (number > 0 && number <= INT32_MAX &&
+    uint64_t id = number ? 0 : adapter_default_id(x, x->param[0]);
+    if (number &&
         registry_version(s->registry, x->tenant.id, x->param[0], (int)number, &v, &e) == ERR_NONE) {
         id = v.v.id;
     }
     if (!id) {
-        exchange_error(x, 404, "invalid_request_error", "not_found", asked ? "version" : "name",
+        exchange_error(x, 404, "invalid_request_error", "not_found", number ? "version" : "name",
                        "there is no such version of an adapter '%.64s'", x->param[0]);
         return;
     }
@@ -430,18 +429,15 @@ void adapters_warm(exchange *x)
 void adapters_events(exchange *x)
 {
     audit_row *rows;
-    size_t n, limit = 100;
+    size_t n;
+    uint64_t limit = 100, before = 0;
     err e;
-    if (!adapter_need_tenant(x)) return;
-    const char *before = exchange_query(x, "before"), *asked = exchange_query(x, "limit");
-    if (asked) limit = (size_t)api_parse_id(asked);
-    if (limit < 1 || limit > 1000) {
-        exchange_error(x, 400, "invalid_request_error", "invalid_value", "limit",
-                       "'limit' must be from 1 to 1000");
+    if (!adapter_need_tenant(x) || !api_query_number(x, "limit", 1, 1000, &limit) ||
+        !api_query_number(x, "before", 0, UINT64_MAX, &before)) {
         return;
     }
-    if (audit_list_object(x->server->store, x->tenant.id, "adapter.", x->param[0],
-                          before ? api_parse_id(before) : 0, limit + 1, &rows, &n, &e)) {
+    if (audit_list_object(x->server->store, x->tenant.id, "adapter.", x->param[0], before,
+                          (size_t)limit + 1, &rows, &n, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
@@ -475,12 +471,12 @@ void adapters_usage(exchange *x)
     version_entry *versions;
     size_t n, n_versions;
     err e;
-    if (!adapter_need_tenant(x)) return;
-    const char *start = exchange_query(x, "start"), *end = exchange_query(x, "end");
-    usage_query q = {.tenant_id = x->tenant.id,
-                     .start_wall_us = start ? (int64_t)api_parse_id(start) * 1000000 : 0,
-                     .end_wall_us = end ? (int64_t)api_parse_id(end) * 1000000 : INT64_MAX,
-                     .group_by = USAGE_BY_ADAPTER};
+    usage_query q = {
+        .tenant_id = x->tenant.id, .end_wall_us = INT64_MAX, .group_by = USAGE_BY_ADAPTER};
+    if (!adapter_need_tenant(x) || !api_query_time(x, "start", &q.start_wall_us) ||
+        !api_query_time(x, "end", &q.end_wall_us)) {
+        return;
+    }
     if (registry_versions(x->server->registry, x->tenant.id, x->param[0], &versions, &n_versions,
                           &e)) {
         exchange_reply_err(x, &e, "name");

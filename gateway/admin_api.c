@@ -1,8 +1,10 @@
 /* admin_api.c -- tenants, keys and the server itself, for operators' keys on the admin listener. */
+#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/json.h"
@@ -12,7 +14,7 @@
 #include "storage/audit.h"
 #include "storage/backup.h"
 
-enum { PAGE_MAX = 1000 };
+enum { PAGE_MAX = 1000, GRACE_MAX_S = 366 * 86400 };
 
 /* -------------------------------------------------------------------- tenants -- */
 
@@ -228,8 +230,9 @@ static void list_tenants(exchange *x, void (*write)(exchange *x, jsonw *w, const
     tenant *list;
     size_t n;
     err e;
-    const char *after = exchange_query(x, "after");
-    if (tenants_list(x->server->store, after ? api_parse_id(after) : 0, PAGE_MAX, &list, &n, &e)) {
+    uint64_t after = 0;
+    if (!api_query_number(x, "after", 0, UINT64_MAX, &after)) return;
+    if (tenants_list(x->server->store, after, PAGE_MAX, &list, &n, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
@@ -469,10 +472,10 @@ void admin_keys_list(exchange *x)
     size_t n;
     err e;
     tenant t = {0};
-    const char *who = exchange_query(x, "tenant"), *all = exchange_query(x, "all");
-    if (who && !find_tenant(x, who, &t)) return;
-    bool every = !who && all && strcmp(all, "true") == 0;
-    if (keys_list(x->server->store, every ? KEYS_OF_ALL : t.id, &list, &n, &e)) {
+    const char *who = exchange_query(x, "tenant");
+    bool all = false;
+    if (!api_query_flag(x, "all", &all) || (who && !find_tenant(x, who, &t))) return;
+    if (keys_list(x->server->store, all && !who ? KEYS_OF_ALL : t.id, &list, &n, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
@@ -523,13 +526,11 @@ void admin_key_rotate(exchange *x)
 {
     key_info k;
     char text[KEY_TEXT_LEN + 1];
-    int64_t grace_s = 86400;
+    uint64_t grace_s = 86400;
     err e;
-    if (!find_key(x, &k)) return;
-    const char *grace = exchange_query(x, "grace_seconds");
-    if (grace) grace_s = (int64_t)api_parse_id(grace);
-    if (grace && grace_s == 0) grace_s = 1; /* 0 would mean for ever */
-    int64_t until = clock_wall_us() + grace_s * 1000000;
+    if (!find_key(x, &k) || !api_query_number(x, "grace_seconds", 0, GRACE_MAX_S, &grace_s)) return;
+    if (grace_s == 0) grace_s = 1; /* 0 would mean for ever */
+    int64_t until = clock_wall_us() + (int64_t)grace_s * 1000000;
     if (keys_rotate(x->server->store, k.id, until, text, &e) ||
         keys_get(x->server->store, k.id, &k, &e)) {
         exchange_reply_err(x, &e, NULL);
@@ -576,8 +577,9 @@ void admin_audit(exchange *x)
     audit_row *rows;
     size_t n;
     err e;
-    const char *before = exchange_query(x, "before");
-    if (audit_list(x->server->store, 0, before ? api_parse_id(before) : 0, 100, &rows, &n, &e)) {
+    uint64_t before = 0;
+    if (!api_query_number(x, "before", 0, UINT64_MAX, &before)) return;
+    if (audit_list(x->server->store, 0, before, 100, &rows, &n, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
@@ -619,6 +621,16 @@ void admin_backup(exchange *x)
     if (json_str(body, "path", &path, NULL, &e) || !path || path[0] != '/') {
         exchange_error(x, 400, "invalid_request_error", "invalid_value", "path",
                        "'path' must be an absolute path on the server");
+        return;
+    }
+    char folder[PATH_MAX];
+    size_t n = (size_t)(strrchr(path, '/') - path);
+    if (n >= sizeof(folder)) n = sizeof(folder) - 1;
+    memcpy(folder, path, n);
+    folder[n] = 0;
+    if (access(n ? folder : "/", W_OK | X_OK) != 0) {
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", "path",
+                       "the server cannot write into the folder of 'path'");
         return;
     }
     if (backup_write(x->server->store, path, &e)) {

@@ -73,9 +73,9 @@ static void write_request(exchange *x, jsonw *w, const inflight_info *f, const b
 }
 
 static void reply_requests(exchange *x, const inflight_info *list, size_t n,
-                           const board_picture *pic, size_t limit)
+                           const board_picture *pic, size_t limit, const char *state)
 {
-    const char *who = exchange_query(x, "tenant"), *state = exchange_query(x, "state");
+    const char *who = exchange_query(x, "tenant");
     known_name last = {.id = UINT64_MAX};
     int64_t now_us = clock_now_us();
     size_t shown = 0;
@@ -98,13 +98,14 @@ static void reply_requests(exchange *x, const inflight_info *list, size_t n,
 
 void admin_requests_list(exchange *x)
 {
-    const char *asked = exchange_query(x, "limit");
-    size_t limit = asked ? (size_t)api_parse_id(asked) : 1000, n = 0;
+    static const char *const states[] = {"waiting", "prefill", "decode", NULL};
+    uint64_t limit = 1000;
+    size_t n = 0;
+    int state = -1;
     inflight_info *list = NULL;
     board_picture pic = {0};
-    if (limit < 1 || limit > LIMIT_MAX) {
-        exchange_error(x, 400, "invalid_request_error", "invalid_value", "limit",
-                       "'limit' must be from 1 to %d", LIMIT_MAX);
+    if (!api_query_number(x, "limit", 1, LIMIT_MAX, &limit) ||
+        !api_query_word(x, "state", states, &state)) {
         return;
     }
     if (!inflight_list(x->server->inflight, &list, &n)) {
@@ -113,7 +114,7 @@ void admin_requests_list(exchange *x)
     }
     if (n && board_read(sched_board(x->server->sched), PICTURE_WAIT_US, &pic) && pic.n_row)
         qsort(pic.row, (size_t)pic.n_row, sizeof(*pic.row), by_id);
-    reply_requests(x, list, n, &pic, limit);
+    reply_requests(x, list, n, &pic, (size_t)limit, state < 0 ? NULL : states[state]);
     board_picture_clear(&pic);
     free(list);
 }

@@ -40,6 +40,61 @@ uint64_t api_parse_id(const char *s)
     return strtoull(s, NULL, 10);
 }
 
+bool api_query_number(exchange *x, const char *name, uint64_t lo, uint64_t hi, uint64_t *out)
+{
+    const char *s = exchange_query(x, name);
+    if (!s) return true;
+    size_t n = strlen(s);
+    uint64_t v = api_parse_id(s);
+    if (n >= 1 && n <= 19 && strspn(s, "0123456789") == n && v >= lo && v <= hi) {
+        *out = v;
+        return true;
+    }
+    if (hi == UINT64_MAX)
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", name,
+                       "'%s' must be a whole number", name);
+    else
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", name,
+                       "'%s' must be a whole number from %llu to %llu", name,
+                       (unsigned long long)lo, (unsigned long long)hi);
+    return false;
+}
+
+bool api_query_word(exchange *x, const char *name, const char *const *words, int *out)
+{
+    char all[160] = "";
+    const char *s = exchange_query(x, name);
+    if (!s) return true;
+    for (int i = 0; words[i]; i++) {
+        if (strcmp(words[i], s) == 0) {
+            *out = i;
+            return true;
+        }
+        size_t n = strlen(all);
+        (void)snprintf(all + n, sizeof(all) - n, "%s%s", i ? ", " : "", words[i]);
+    }
+    exchange_error(x, 400, "invalid_request_error", "invalid_value", name, "'%s' must be one of %s",
+                   name, all);
+    return false;
+}
+
+bool api_query_flag(exchange *x, const char *name, bool *out)
+{
+    static const char *const words[] = {"false", "true", NULL};
+    int i = *out;
+    if (!api_query_word(x, name, words, &i)) return false;
+    *out = i != 0;
+    return true;
+}
+
+bool api_query_time(exchange *x, const char *name, int64_t *out_us)
+{
+    uint64_t s = UINT64_MAX;
+    if (!api_query_number(x, name, 0, UINT64_C(1) << 40, &s)) return false;
+    if (s != UINT64_MAX) *out_us = (int64_t)s * 1000000;
+    return true;
+}
+
 void api_write_id(jsonw *w, const char *name, uint64_t id)
 {
     char text[24];

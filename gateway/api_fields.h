@@ -11,6 +11,15 @@ bool api_only_fields(exchange *x, const cJSON *body, const char *const *known);
 uint64_t api_parse_id(const char *s);
 void api_write_id(jsonw *w, const char *name, uint64_t id);
 
+/* Query values; absent: *out stays.  False: it is something else, answered with 400.
+ * A whole number from lo to hi; `true` or `false`; one of `words` (NULL-ended), *out its index. */
+bool api_query_number(exchange *x, const char *name, uint64_t lo, uint64_t hi, uint64_t *out);
+bool api_query_flag(exchange *x, const char *name, bool *out);
+bool api_query_word(exchange *x, const char *name, const char *const *words, int *out);
+
+/* Seconds since 1970 as microseconds. */
+bool api_query_time(exchange *x, const char *name, int64_t *out_us);
+
 /* Seconds since 1970 from microseconds; null for 0. */
 void api_write_time(jsonw *w, const char *name, int64_t wall_us);
 

@@ -367,6 +367,7 @@ static int on_request(struct mg_connection *conn)
 static int on_error(struct mg_connection *conn, int status, const char *msg)
 {
     (void)msg; /* may repeat bytes of the request */
+    const listener *l = mg_get_user_data(mg_get_context(conn));
     char body[256], head[512];
     if (status < 400 || status > 599) status = 400;
     int n = snprintf(body, sizeof(body),
@@ -376,8 +377,9 @@ static int on_error(struct mg_connection *conn, int status, const char *msg)
                      status < 500 ? "invalid_request_error" : "server_error");
     int h = snprintf(head, sizeof(head),
                      "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
-                     "Connection: close\r\n\r\n%s",
-                     status, http_reason(status), n, body);
+                     "x-request-id: req_%016llx\r\nConnection: close\r\n\r\n%s",
+                     status, http_reason(status), n,
+                     (unsigned long long)store_next_id(l->srv->store), body);
     mg_disable_connection_keep_alive(conn);
     (void)mg_write(conn, head, (size_t)h);
     return 0;

@@ -124,7 +124,7 @@ void key_whoami(exchange *x)
     jsonw_str(&w, "name", x->key.name);
     jsonw_str(&w, "tenant", x->tenant.id ? x->tenant.name : NULL);
     jsonw_open(&w, "scopes", '[');
-    for (unsigned s = 1; s <= SCOPE_ADMIN; s <<= 1) {
+    for (unsigned s = 1; s <= SCOPE_ADMIN_READ; s <<= 1) {
         if (x->key.scopes & s) jsonw_str(&w, NULL, scope_name((key_scope)s));
     }
     jsonw_close(&w, ']');

@@ -45,11 +45,12 @@ static bool refuse_while_draining(exchange *x)
 static bool options_of(exchange *x, publish_options *o)
 {
     int64_t expected;
-    if (!adapter_expected(x, &expected)) return false;
+    bool activate = true;
+    if (!adapter_expected(x, &expected) || !adapter_activate(x, &activate)) return false;
     *o = (publish_options){.tenant_id = x->tenant.id,
                            .name = x->param[0],
                            .description = exchange_query(x, "description"),
-                           .activate = adapter_activate(x, true),
+                           .activate = activate,
                            .max_adapters = x->tenant.limits.max_adapters,
                            .max_bytes = x->tenant.limits.max_adapter_bytes,
                            .if_generation = expected >= 0,
@@ -196,7 +197,8 @@ static bool read_manifest(exchange *x, manifest *mf)
         exchange_reply_err(x, &e, NULL);
         return false;
     }
-    mf->m.activate = adapter_activate(x, activate);
+    if (!adapter_activate(x, &activate)) return false;
+    mf->m.activate = activate;
     for (int p = 0; p < PART_COUNT; p++) {
         if (mf->named[p]) continue;
         exchange_error(x, 422, "invalid_request_error", "adapter_invalid", "files",
@@ -472,13 +474,13 @@ void uploads_commit(exchange *x)
     publish_options o;
     adapter_version v;
     folder_part bad;
-    bool existed = false, activate = adapter_activate(x, true);
+    bool existed = false;
     err e;
     if (!adapter_need_tenant(x) || refuse_while_draining(x) || !options_of(x, &o)) return;
     uint64_t before = adapter_default_id(x, x->param[0]);
     err_code rc =
         staging_commit(s->staging, x->param[1], &o,
-                       exchange_query(x, "activate") ? &activate : NULL, &v, &existed, &bad, &e);
+                       exchange_query(x, "activate") ? &o.activate : NULL, &v, &existed, &bad, &e);
     staged_upload u;
     if (!rc) {
         adapter_reply_published(x, &v, existed, before);

@@ -25,26 +25,15 @@ static bool refuse(exchange *x, const char *param, const char *msg)
     return false;
 }
 
-static bool take_time(exchange *x, const char *name, int64_t *us)
-{
-    const char *s = exchange_query(x, name);
-    if (!s) return true;
-    uint64_t v = api_parse_id(s);
-    if ((v == 0 && strcmp(s, "0") != 0) || v > (UINT64_C(1) << 40)) {
-        return refuse(x, name, "times are seconds since 1970");
-    }
-    *us = (int64_t)v * 1000000;
-    return true;
-}
-
 static bool take_query(exchange *x, usage_query *q)
 {
     int64_t now = clock_wall_us();
     q->end_wall_us = now + 1000000;
     q->start_wall_us = now - (int64_t)DAY_S * 1000000;
-    if (!take_time(x, "start", &q->start_wall_us) ||
-        !take_time(x, "start_time", &q->start_wall_us) || !take_time(x, "end", &q->end_wall_us) ||
-        !take_time(x, "end_time", &q->end_wall_us)) {
+    if (!api_query_time(x, "start", &q->start_wall_us) ||
+        !api_query_time(x, "start_time", &q->start_wall_us) ||
+        !api_query_time(x, "end", &q->end_wall_us) ||
+        !api_query_time(x, "end_time", &q->end_wall_us)) {
         return false;
     }
     const char *width = exchange_query(x, "bucket_width"), *by = exchange_query(x, "group_by");

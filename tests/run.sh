@@ -42,6 +42,9 @@ fi
 if ! environment build/venv-clients tests/e2e/requirements-clients.txt; then
     echo "tests/run.sh: LangChain and LiteLLM could not be installed; e2e.test_clients will be skipped" >&2
 fi
+if ! environment build/venv-schema tests/e2e/requirements-schema.txt; then
+    echo "tests/run.sh: schemathesis could not be installed; e2e.test_schemathesis will be skipped" >&2
+fi
 
 cmake --preset "$preset"
 cmake --build --preset "$preset"

@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../.."
 
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-million plan-cost"
 cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft punica-distinct
-    punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu streams-2000 slowloris loratop stats-cost schemas schema-cost"
+    punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu streams-2000 slowloris loratop stats-cost schemas schema-cost schemathesis"
 json=
 [ $# -gt 0 ] || set -- --list
 case $1 in
@@ -31,6 +31,19 @@ if [ "$name" = workloads ]; then
     # The generators against known values of the published workloads; needs numpy.
     if python3 tests/bench/workloads.py check; then verdict=ok rc=0; else verdict=short rc=1; fi
     echo "workloads $rc differing (asked 0): $verdict"
+    exit $rc
+fi
+
+if [ "$name" = schemathesis ]; then
+    # Many cases for every call of both planes by our own description; what fails is printed whole.
+    log=$(mktemp)
+    if LORAD_EXAMPLES=${LORAD_EXAMPLES:-150} build/venv/bin/python tests/e2e/test_schemathesis.py >"$log"; then rc=0; else rc=$?; fi
+    [ $rc -ne 77 ] || { cat "$log"; exit 2; }
+    [ $rc -eq 0 ] || cat "$log"
+    cases=$(sed -n 's/^ *\([0-9]*\) generated.*/\1/p' "$log" | paste -sd+ | sed 's/^$/0/')
+    rm -f "$log"
+    if [ $rc -eq 0 ]; then verdict=ok failed=0; else verdict=short failed=1; fi
+    echo "schemathesis $failed planes differing, $((cases)) cases (asked 0): $verdict"
     exit $rc
 fi
 

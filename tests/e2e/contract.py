@@ -1,4 +1,4 @@
-"""contract.py -- answers of the inference plane against conf/openapi.json, wherever the harness gets one; and
+"""contract.py -- answers of the inference and the admin plane against conf/openapi.json, wherever the harness gets one; and
 against OpenAI's own types, where a test asks for it (contract.also.append(openai_types.hold))."""
 import functools
 import json
@@ -52,21 +52,22 @@ def hold(name, value, what):
         raise AssertionError(f"{what}: the answer is no {name}: {wrong.json_path}: {wrong.message}\n{str(value)[:600]}")
 
 
-def check(method, path, status, headers, body):
-    """Raises where the document does not allow this answer."""
+def check(method, path, status, headers, body, admin=False):
+    """Raises where the document does not allow this answer (of the admin plane, or of the inference plane)."""
     what = f"{method} {path}: {status}"
     kind = headers.get("content-type", "").split(";")[0]
     if jsonschema is None or method == "HEAD":
         return
+    op = operation(method, path) if path.startswith("/admin/") == admin else None
     if status >= 400:
         if kind != "application/json":
             raise AssertionError(f"{what}: an error of the type {kind!r}")
         hold("Error", json.loads(body), what)
+    if op and str(status) not in op["responses"]:
+        raise AssertionError(f"{what}: the description knows {' '.join(op['responses'])}\n{body[:300]}")
+    if status >= 400 or op is None or not body:
         return
-    op = operation(method, path)
-    if op is None or not body:
-        return
-    content = op["responses"]["2XX"]["content"]
+    content = op["responses"][str(status)]["content"]
     name = content.get(kind, {}).get("schema", {}).get("$ref", "").rpartition("/")[2]
     if kind == "application/json":
         value = json.loads(body)

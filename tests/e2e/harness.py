@@ -152,8 +152,8 @@ class Server:
             reply = Reply(r.status, dict((k.lower(), v) for k, v in r.getheaders()), r.read())
         finally:
             c.close()
-        if port in (None, self.port):
-            contract.check(method, path, reply.status, reply.headers, reply.body)
+        if port in (None, self.port, self.admin_port):
+            contract.check(method, path, reply.status, reply.headers, reply.body, port == self.admin_port)
         return reply
 
     def admin(self, method, path, body=None, expect=(200, 201)):

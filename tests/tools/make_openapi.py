@@ -1,37 +1,20 @@
 #!/usr/bin/env python3
-"""Makes conf/openapi.json: the inference plane, as it answers.
+"""Makes conf/openapi.json: the inference and the admin plane, as they answer.
 
     make_openapi.py [conf/openapi.json]
 
-Answers of OpenAI's endpoints are described to the last member (additionalProperties: false): the end-to-end
-tests hold every answer to it (tests/e2e/contract.py), and a new member must be written down here.  The
-adapters' endpoints are described by their shape.
+Answers are described to the last member (additionalProperties: false), each status by its number: the
+end-to-end tests hold every answer to it (tests/e2e/contract.py), and a new member must be written down here.
+What is asked is described so that what the schemas forbid is refused: tests/e2e/test_schemathesis.py tries.
+The admin plane is in openapi_admin.py.
 """
 import json
 import pathlib
 import sys
 
-STR, INT, NUM, BOOL, ANY = ({"type": t} for t in ("string", "integer", "number", "boolean", "object"))
+import openapi_admin
+from openapi_words import (ANY, BOOL, COUNT, FLAG, HEADERS, INT, NUM, STR, TIME, arr, header, maybe, obj, operation, opt, query, ref)
 
-
-def maybe(schema):
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def obj(properties, optional=(), **more):
-    return {"type": "object", "properties": properties, "additionalProperties": False,
-            "required": [p for p in properties if p not in optional], **more}
-
-
-def arr(items, **more):
-    return {"type": "array", "items": items, **more}
-
-
-def ref(name):
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-COUNT = {"type": "integer", "minimum": 0}
 USAGE = obj({"prompt_tokens": COUNT, "completion_tokens": COUNT, "total_tokens": COUNT,
              "prompt_tokens_details": obj({"cached_tokens": COUNT}),
              "completion_tokens_details": obj({"reasoning_tokens": COUNT})})
@@ -70,6 +53,37 @@ def answer(prefix, kind, choices, usage=USAGE, optional=()):
 MODEL = obj({"id": STR, "object": {"const": "model"}, "created": COUNT, "owned_by": STR, "parent": maybe(STR),
              "max_model_len": COUNT})
 LIMIT = obj({"limit": maybe(INT), "remaining": maybe(INT)})
+LIMITS = obj({n: COUNT for n in ("requests_per_minute", "tokens_per_minute", "max_concurrent")})
+RESIDENCY = {"enum": ["disk", "loading", "host", "device", "failed"]}
+STATE = {"enum": ["ready", "failed", "draining"]}
+VERSION = obj({"object": {"const": "adapter.version"}, "name": STR, "version": COUNT, "model": STR, "state": STATE,
+               "error": maybe(STR), "digest": {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "bytes": COUNT, "memory_bytes": COUNT,
+               "rank": COUNT, "residency": RESIDENCY, "host_bytes": COUNT, "hits": COUNT, "loads": COUNT, "load_us": COUNT,
+               "idle_seconds": maybe(COUNT), "pinned": BOOL, "in_use": COUNT, "created": COUNT})
+ADAPTER = obj({"object": {"const": "adapter"}, "name": STR, "model": STR, "owner": STR, "description": STR, "state": STATE,
+               "default_version": maybe(COUNT), "versions": COUNT, "bytes": COUNT, "residency": maybe(RESIDENCY), "pinned": BOOL,
+               "generation": COUNT, "aliases": {"type": "object", "additionalProperties": COUNT}, "limits": LIMITS,
+               "sharing": {"anyOf": [{"enum": ["none", "all"]}, arr(STR)]}, "created": COUNT}, optional=["sharing"])
+SENT = obj({"path": STR, "bytes": COUNT, "sha256": STR, "offset": COUNT, "busy": BOOL,
+            "state": {"enum": ["missing", "partial", "complete", "skipped", "ignored"]}}, optional=["sha256", "busy"])
+UPLOAD = obj({"object": {"const": "adapter.upload"}, "id": STR, "name": STR, "state": STR, "description": maybe(STR), "activate": BOOL,
+              "files": arr(SENT), "bytes": COUNT, "received": COUNT, "expires_in": INT})
+DELETED = obj({"object": {"enum": ["adapter", "adapter.version", "adapter.upload"]}, "name": STR, "id": STR, "version": COUNT,
+               "deleted": BOOL, "state": {"enum": ["draining", "deleted"]}}, optional=["name", "id", "version", "state"])
+EVENT = obj({"object": {"const": "adapter.event"}, "id": STR, "time": COUNT, "actor_key": maybe(STR), "action": STR, "name": STR,
+             "detail": maybe(STR)})
+USED = obj({"object": {"const": "adapter.usage"}, "version": COUNT, "num_model_requests": COUNT, "input_tokens": COUNT,
+            "input_cached_tokens": COUNT, "output_tokens": COUNT})
+SUM = obj({"object": {"const": "usage.completions.result"}, "input_tokens": COUNT, "input_cached_tokens": COUNT,
+           "output_tokens": COUNT, "num_model_requests": COUNT, "model": maybe(STR), "api_key_id": maybe(STR),
+           "project_id": maybe(STR), "adapter_id": maybe(STR), "class": maybe(STR)})
+BUCKET = obj({"object": {"const": "bucket"}, "start_time": INT, "end_time": INT, "results": arr(SUM)})
+
+
+def page(of, cursor=False):
+    return obj({"object": {"const": "list"}, "data": arr(of), "has_more": BOOL, **({"next": maybe(STR)} if cursor else {})})
+
+
 SCHEMAS = {
     "Error": obj({"error": obj({"message": {"type": "string", "minLength": 1}, "type": STR, "param": maybe(STR),
                                 "code": maybe(STR)})}),
@@ -84,90 +98,181 @@ SCHEMAS = {
                               arr(choice({"text": STR}, TEXT_LOGPROBS, TEXT_FINISH, False), maxItems=1),
                               maybe(USAGE), ["usage"]),
     "Model": MODEL,
-    "Models": obj({"object": {"const": "list"}, "data": arr(MODEL), "has_more": BOOL, "next": maybe(STR)}, optional=["next"]),
+    "Models": page(MODEL),
     "Tokens": obj({"count": COUNT, "max_model_len": COUNT, "tokens": arr(COUNT)}),
     "Text": obj({"prompt": STR}),
     "Key": obj({"object": {"const": "key"}, "id": STR, "public_id": STR, "name": STR, "tenant": maybe(STR),
                 "scopes": arr(STR), "expires_at": maybe(INT),
                 "limits": obj({n: LIMIT for n in ("requests_per_minute", "tokens_per_minute", "concurrent_requests",
                                                   "tokens_per_day", "tokens_per_month")})}),
-    "Page": {"type": "object", "properties": {"object": {"enum": ["list", "page"]}, "data": arr(ANY)},
-             "required": ["object", "data"]},
-    "Object": ANY,
+    "Usage": obj({"object": {"const": "page"}, "data": arr(BUCKET), "has_more": BOOL, "next_page": maybe(STR)}),
+    "Adapter": ADAPTER, "Adapters": page(ADAPTER, True), "Version": VERSION, "Versions": page(VERSION),
+    "VersionOrUpload": {"anyOf": [VERSION, UPLOAD]}, "File": SENT, "Deleted": DELETED, "Events": page(EVENT), "Used": page(USED),
+    **openapi_admin.SCHEMAS,
 }
 
-PARTS = arr({"type": "object", "properties": {"type": {"const": "text"}, "text": STR}, "required": ["type", "text"]})
-MESSAGE_IN = {"type": "object", "required": ["role"], "properties": {
-    "role": {"enum": ["system", "developer", "user", "assistant", "tool"]}, "content": maybe({"anyOf": [STR, PARTS]}),
-    "name": STR, "tool_calls": arr(CALL), "tool_call_id": STR, "reasoning_content": STR}}
+# ------------------------------------------------------------------------------------------ what is asked
+
+PART = {"type": "object", "properties": {"type": {"const": "text"}, "text": STR}, "required": ["type", "text"]}
+TEXTS = {"anyOf": [STR, arr(PART, minItems=1)]}
+CALL_IN = {"type": "object", "required": ["id", "function"], "properties": {
+    "id": STR, "type": {"enum": ["function", None]}, "function": {
+        "type": "object", "required": ["name", "arguments"], "properties": {"name": STR, "arguments": {"const": "{}"}}}}}
+
+
+def message(roles, required, **properties):
+    return {"type": "object", "required": ["role", *required], "properties": {
+        "role": {"enum": roles}, "content": TEXTS, "name": opt(STR), **properties}}
+
+
+MESSAGE_IN = {"anyOf": [message(["system", "developer", "user"], ["content"]),
+                        message(["assistant"], ["content"], reasoning_content=opt(STR)),
+                        message(["assistant"], ["tool_calls"], content=maybe(TEXTS), tool_calls=arr(CALL_IN, minItems=1, maxItems=128)),
+                        message(["tool"], ["content", "tool_call_id"], tool_call_id=STR)]}
 TOOL = {"type": "object", "required": ["type", "function"], "properties": {"type": {"const": "function"}, "function": {
     "type": "object", "required": ["name"], "properties": {
-        "name": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}, "description": STR, "parameters": ANY, "strict": BOOL}}}}
-COMMON = {"model": STR, "max_tokens": COUNT, "temperature": {"type": "number", "minimum": 0, "maximum": 2},
-          "top_p": {"type": "number", "exclusiveMinimum": 0, "maximum": 1}, "top_k": INT, "min_p": NUM, "repetition_penalty": NUM,
-          "presence_penalty": {"type": "number", "minimum": -2, "maximum": 2},
-          "frequency_penalty": {"type": "number", "minimum": -2, "maximum": 2}, "logit_bias": ANY, "seed": INT,
-          "n": {"type": "integer", "minimum": 1, "maximum": 128}, "stop": {"anyOf": [STR, arr(STR, maxItems=4)]},
-          "stop_token_ids": arr(COUNT), "include_stop_str_in_output": BOOL, "ignore_eos": BOOL, "min_tokens": COUNT,
-          "skip_special_tokens": BOOL, "truncate_prompt_tokens": INT, "return_token_ids": BOOL, "stream": BOOL,
-          "stream_options": {"type": "object", "properties": {"include_usage": BOOL, "continuous_usage_stats": BOOL}},
-          "service_tier": STR, "cache_salt": STR, "priority": INT, "response_format": ANY, "structured_outputs": ANY}
+        "name": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}, "description": opt(STR),
+        "parameters": {"type": ["object", "null"]}, "strict": opt(BOOL)}}}}
+TOKEN_ID = {"type": "integer", "minimum": 0}
+FORM = {"type": ["object", "null"], "required": ["type"], "properties": {
+    "type": {"enum": ["text", "json_object", "json_schema"]},
+    "json_schema": {"type": "object", "properties": {"name": STR, "schema": ANY, "strict": opt(BOOL)}}}}
+OUTPUTS = {"type": ["object", "null"], "additionalProperties": False, "properties": {
+    "json": {"type": ["object", "boolean", "string", "null"]}, "regex": opt(STR), "choice": opt(arr(STR)), "json_object": opt(BOOL),
+    "disable_any_whitespace": opt(BOOL), "disable_fallback": opt(BOOL), "disable_additional_properties": opt(BOOL)}}
+
+
+def number(lo, hi, **more):
+    return {"type": ["number", "null"], "minimum": lo, "maximum": hi, **more}
+
+
+def whole(lo, hi=None, **more):
+    return {"type": ["integer", "null"], "minimum": lo, **({} if hi is None else {"maximum": hi}), **more}
+
+
+def above(hi):
+    return {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": hi}
+
+
+STOP = {"type": "string", "minLength": 1, "maxLength": 256}
+TIER = {"enum": ["auto", "priority", "default", "flex", "interactive", "standard", "batch", None]}
+COMMON = {"model": {"type": "string", "minLength": 1, "maxLength": 256}, "temperature": number(0, 2), "top_p": above(1), "top_k": whole(-1),
+          "min_p": number(0, 1), "repetition_penalty": above(10), "presence_penalty": number(-2, 2),
+          "frequency_penalty": number(-2, 2), "seed": opt(INT), "n": whole(1, 128),
+          "logit_bias": {"type": ["object", "null"], "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+                         "propertyNames": {"pattern": "^[0-9]{1,9}$"}, "maxProperties": 300},
+          "stop": {"anyOf": [opt(STOP), arr(STOP, maxItems=4)]}, "stop_token_ids": opt(arr(TOKEN_ID, maxItems=64)),
+          "include_stop_str_in_output": opt(BOOL), "ignore_eos": opt(BOOL),
+          "min_tokens": whole(0), "skip_special_tokens": opt(BOOL), "truncate_prompt_tokens": whole(1), "return_token_ids": opt(BOOL),
+          "stream": opt(BOOL), "stream_options": {"type": ["object", "null"], "properties": {
+              "include_usage": opt(BOOL), "continuous_usage_stats": opt(BOOL)}},
+          "service_tier": TIER, "cache_salt": {"type": ["string", "null"], "maxLength": 1024}, "priority": whole(-1000000, 1000000), "response_format": FORM,
+          "structured_outputs": OUTPUTS}
 CHAT = {"type": "object", "required": ["model", "messages"], "properties": {
-    **COMMON, "messages": arr(MESSAGE_IN, minItems=1), "max_completion_tokens": COUNT, "logprobs": BOOL,
-    "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 20}, "add_generation_prompt": BOOL,
-    "tools": arr(TOOL, minItems=1, maxItems=128), "parallel_tool_calls": BOOL, "chat_template_kwargs": ANY,
-    "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required"]}, ANY]}}}
+    **COMMON, "messages": arr(MESSAGE_IN, minItems=1, maxItems=2048), "max_tokens": whole(1), "max_completion_tokens": whole(1), "logprobs": opt(BOOL),
+    "top_logprobs": whole(0, 20), "add_generation_prompt": opt(BOOL), "modalities": {"enum": [["text"], None]},
+    "tools": opt(arr(TOOL, minItems=1, maxItems=128)), "parallel_tool_calls": opt(BOOL),
+    "chat_template_kwargs": {"type": ["object", "null"], "maxProperties": 32},
+    "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required", None]}, {
+        "type": "object", "required": ["type", "function"], "properties": {"type": {"const": "function"}, "function": {
+            "type": "object", "required": ["name"], "properties": {"name": STR}}}}]}}}
 TEXT = {"type": "object", "required": ["model", "prompt"], "properties": {
-    **COMMON, "prompt": {"anyOf": [STR, arr({"anyOf": [STR, COUNT, arr(COUNT)]})]}, "echo": BOOL, "best_of": COUNT,
-    "logprobs": {"type": "integer", "minimum": 0, "maximum": 5}, "add_special_tokens": BOOL}}
+    **COMMON, "prompt": {"anyOf": [STR, arr(TOKEN_ID, minItems=1), arr({"anyOf": [STR, arr(TOKEN_ID)]}, minItems=1, maxItems=128)]},
+    "max_tokens": whole(0), "echo": opt(BOOL), "best_of": whole(1, 20), "logprobs": whole(0, 5), "add_special_tokens": opt(BOOL)}}
+MODEL_OPT = {"model": opt(STR)}
+TOKENIZE = {"anyOf": [
+    {"type": "object", "required": ["prompt"], "properties": {**MODEL_OPT, "prompt": STR, "add_special_tokens": opt(BOOL)},
+     "not": {"required": ["messages"]}},
+    {"type": "object", "required": ["messages"], "properties": {
+        **MODEL_OPT, "messages": arr(MESSAGE_IN, minItems=1, maxItems=2048), "add_generation_prompt": opt(BOOL),
+        "chat_template_kwargs": {"type": ["object", "null"], "maxProperties": 32}}}]}
+DETOKENIZE = {"type": "object", "required": ["tokens"], "properties": {**MODEL_OPT, "tokens": arr(TOKEN_ID)}}
+MANIFEST = obj({"files": arr(obj({"path": {"type": "string", "pattern": "^[^./\\\\][^/\\\\]*$", "maxLength": 255}, "bytes": COUNT,
+                                  "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}}), minItems=1, maxItems=64),
+                "description": opt(STR), "activate": opt(BOOL)}, optional=["description", "activate"])
+BYTES = {"type": "string", "format": "binary"}
+UPLOAD_BODY = {"application/json": MANIFEST, "application/x-tar": BYTES}
+FILE_BODY = {"application/octet-stream": BYTES}
+PATCH = obj({"description": opt(STR), "sharing": {"anyOf": [{"enum": ["none", "all"]}, arr(STR, maxItems=1000)]}},
+            optional=["description", "sharing"])
+ALIAS = obj({"version": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}})
 
-# method and path as in gateway/route.c: what is asked, what comes back, what a stream's frames are
-ROUTES = {
-    ("POST", "/v1/chat/completions"): (CHAT, "ChatCompletion", "ChatCompletionChunk"),
-    ("POST", "/v1/completions"): (TEXT, "Completion", "CompletionChunk"),
-    ("POST", "/tokenize"): (ANY, "Tokens", None),
-    ("POST", "/detokenize"): (ANY, "Text", None),
-    ("GET", "/v1/models"): (None, "Models", None),
-    ("GET", "/v1/models/{id}"): (None, "Model", None),
-    ("GET", "/v1/key"): (None, "Key", None),
-    ("GET", "/v1/usage"): (None, "Page", None),
-    ("GET", "/v1/adapters"): (None, "Page", None),
-}
-ADAPTERS = """GET {name}|PATCH {name}|DELETE {name}|POST {name}/versions|GET {name}/versions|GET {name}/versions/{version}
-DELETE {name}/versions/{version}|GET {name}/versions/{version}/files/{file}|PUT {name}/versions/{version}/files/{file}
-PATCH {name}/versions/{version}/files/{file}|POST {name}/versions/{version}/commit|POST {name}/versions/{version}/activate
-GET {name}/events|GET {name}/usage|PUT {name}/aliases/{alias}|DELETE {name}/aliases/{alias}|POST {name}/rollback
-POST {name}/pin|POST {name}/unpin|POST {name}/warm""".replace("\n", "|").split("|")
+IF_MATCH = header("If-Match", {"type": "string", "pattern": '^(\\*|"[0-9]{1,19}")$'})
+IF_NONE = header("If-None-Match", {"type": "string"})
+ACTIVATE = query("activate", FLAG)
+LIMIT_1000 = query("limit", {"type": "integer", "minimum": 1, "maximum": 1000})
+WINDOW = [query(n, TIME) for n in ("start", "start_time", "end", "end_time")]
+USAGE_QUERY = [*WINDOW, query("bucket_width", {"enum": ["1m", "1h", "1d"]}), query("model", STR),
+               query("group_by", {"enum": ["model", "key", "adapter", "class", "model,class"]})]
+WAYS = (404, 409, 412, 422, 507)  # of changing an adapter to fail
+
+ROUTES = [  # method and path as in gateway/route.c
+    operation("POST", "/v1/chat/completions", "ChatCompletion", CHAT, "ChatCompletionChunk", errors=[404, 422, 504], limited=True),
+    operation("POST", "/v1/completions", "Completion", TEXT, "CompletionChunk", errors=[404, 422, 504], limited=True),
+    operation("POST", "/tokenize", "Tokens", TOKENIZE, errors=[404]),
+    operation("POST", "/detokenize", "Text", DETOKENIZE, errors=[404]),
+    operation("GET", "/v1/models", "Models"),
+    operation("GET", "/v1/models/{id}", "Model", errors=[404]),
+    operation("GET", "/v1/key", "Key"),
+    operation("GET", "/v1/usage", "Usage", parameters=USAGE_QUERY, csv=True),
+    operation("GET", "/v1/adapters", "Adapters", parameters=[
+        LIMIT_1000, query("after", STR), query("prefix", STR), query("state", STATE), query("residency", RESIDENCY),
+        query("shared", FLAG)]),
+    *(operation(m, "/v1/adapters/" + p, gives, asked, **more) for m, p, gives, asked, more in (
+        ("GET", "{name}", "Adapter", None, {"errors": [404]}),
+        ("PATCH", "{name}", "Adapter", PATCH, {"errors": WAYS, "parameters": [IF_MATCH]}),
+        ("DELETE", "{name}", "Deleted", None, {"errors": WAYS, "statuses": [200, 202], "parameters": [query("drain", FLAG)]}),
+        ("POST", "{name}/versions", "VersionOrUpload", UPLOAD_BODY, {
+            "errors": WAYS, "statuses": [200, 201], "parameters": [ACTIVATE, IF_MATCH, IF_NONE],
+            "links": {"upload": ("GET", "/v1/adapters/{name}/versions/{version}",
+                                 {"name": "$response.body#/name", "version": "$response.body#/id"})}}),
+        ("GET", "{name}/versions", "Versions", None, {"errors": [404]}),
+        ("GET", "{name}/versions/{version}", "VersionOrUpload", None, {"errors": [404]}),
+        ("DELETE", "{name}/versions/{version}", "Deleted", None, {
+            "errors": WAYS, "statuses": [200, 202], "parameters": [query("drain", FLAG)]}),
+        ("GET", "{name}/versions/{version}/files/{file}", "File", None, {"errors": [404]}),
+        ("PUT", "{name}/versions/{version}/files/{file}", "File", FILE_BODY, {"errors": WAYS}),
+        ("PATCH", "{name}/versions/{version}/files/{file}", "File", FILE_BODY, {
+            "errors": WAYS, "parameters": [header("Upload-Offset", {"type": "string", "pattern": "^[0-9]{1,18}$"}, True)]}),
+        ("POST", "{name}/versions/{version}/commit", "Version", None, {
+            "errors": WAYS, "statuses": [200, 201], "parameters": [ACTIVATE, IF_MATCH, IF_NONE]}),
+        ("POST", "{name}/versions/{version}/activate", "Adapter", None, {"errors": WAYS, "parameters": [IF_MATCH]}),
+        ("GET", "{name}/events", "Events", None, {"errors": [404], "parameters": [LIMIT_1000, query("before", COUNT)]}),
+        ("GET", "{name}/usage", "Used", None, {"errors": [404], "parameters": [query("start", TIME), query("end", TIME)]}),
+        ("PUT", "{name}/aliases/{alias}", "Adapter", ALIAS, {"errors": WAYS, "parameters": [IF_MATCH]}),
+        ("DELETE", "{name}/aliases/{alias}", "Adapter", None, {"errors": WAYS, "parameters": [IF_MATCH]}),
+        ("POST", "{name}/rollback", "Adapter", None, {"errors": WAYS, "parameters": [IF_MATCH, query("alias", STR)]}),
+        ("POST", "{name}/pin", "Adapter", None, {"errors": WAYS}),
+        ("POST", "{name}/unpin", "Adapter", None, {"errors": WAYS}),
+        ("POST", "{name}/warm", "Adapter", None, {"errors": [404], "statuses": [200, 202], "parameters": [
+            query("version", {"type": "integer", "minimum": 1}), query("wait", {"type": "integer", "minimum": 1, "maximum": 300})]}))),
+]
 
 
-def operation(path, asked, gives, frames):
-    answers = {"application/json": {"schema": ref(gives)}}
-    if frames:
-        answers["text/event-stream"] = {"schema": ref(frames)}
-    out = {"responses": {"2XX": {"description": "what was asked for", "content": answers},
-                         "default": {"description": "an error", "content": {"application/json": {"schema": ref("Error")}}}}}
-    names = [p[1:-1] for p in path.split("/") if p.startswith("{")]
-    if names:
-        out["parameters"] = [{"name": n, "in": "path", "required": True, "schema": STR} for n in names]
-    if asked:
-        out["requestBody"] = {"required": True, "content": {"application/json": {"schema": asked}}}
-    return out
+def lines(value, depth, indent=""):
+    """JSON with a line for each member down to this depth."""
+    if not depth or not isinstance(value, dict) or not value:
+        return json.dumps(value)
+    inner = ",\n".join(f"{indent} {json.dumps(k)}: {lines(v, depth - 1, indent + ' ')}" for k, v in value.items())
+    return f"{{\n{inner}\n{indent}}}"
 
 
 def main():
     paths = {}
-    for (method, path), (asked, gives, frames) in ROUTES.items():
-        paths.setdefault(path, {})[method.lower()] = operation(path, asked, gives, frames)
-    for line in ADAPTERS:
-        method, rest = line.split(" ")
-        path = "/v1/adapters/" + rest
-        paths.setdefault(path, {})[method.lower()] = operation(path, None, "Object", None)
+    for method, path, what in ROUTES + openapi_admin.ROUTES:
+        paths.setdefault(path, {})[method.lower()] = what
+    for path in paths:
+        if path.startswith("/admin/"):
+            paths[path]["servers"] = [{"url": "https://localhost:8444"}]
+    error = {"description": "an error", "content": {"application/json": {"schema": ref("Error")}},
+             "headers": {"x-request-id": ref("x-request-id", "headers")}}
     doc = {"openapi": "3.1.0", "info": {"title": "lorad", "version": "1", "description":
-           "The inference plane. Paths under /v1 also answer without it, /tokenize and /detokenize also under it."},
+           "The inference and the admin plane. Paths under /v1 also answer without it, /tokenize and /detokenize also under it."},
            "servers": [{"url": "https://localhost:8443"}], "security": [{"key": []}], "paths": paths,
-           "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}, "schemas": SCHEMAS}}
+           "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}, "schemas": SCHEMAS,
+                          "responses": {"Error": error}, "headers": HEADERS}}
     out = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "conf/openapi.json")
-    out.write_text(json.dumps(doc, indent=1) + "\n")
+    out.write_text(lines(doc, 3) + "\n")
 
 
 if __name__ == "__main__":

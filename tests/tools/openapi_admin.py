@@ -1,0 +1,111 @@
+"""openapi_admin.py -- the admin plane's part of conf/openapi.json (see make_openapi.py)."""
+from openapi_words import ANY, BOOL, COUNT, FLAG, INT, NUM, STR, TIME, arr, maybe, obj, operation, opt, query
+
+LIMIT_NAMES = ("requests_per_minute", "tokens_per_minute", "max_concurrent", "max_queued", "tokens_per_day", "tokens_per_month",
+               "max_adapters", "max_adapter_bytes")
+ADAPTER_LIMITS = LIMIT_NAMES[:3]
+SCOPE = {"enum": ["inference", "adapters.read", "adapters.write", "admin", "admin.read"]}
+CLASS = {"enum": ["interactive", "standard", "batch"]}
+LIMITS = obj({n: COUNT for n in LIMIT_NAMES})
+TENANT = obj({"object": {"const": "tenant"}, "id": STR, "name": STR, "state": {"enum": ["active", "disabled"]}, "weight": NUM,
+              "default_class": maybe(STR), "classes": arr(STR), "models": arr(STR), "networks": arr(STR), "limits": LIMITS,
+              "generation": COUNT, "created": COUNT})
+KEY = obj({"object": {"const": "key"}, "id": STR, "key": STR, "public_id": STR, "name": STR, "tenant": maybe(STR),
+           "scopes": arr(SCOPE), "requests_per_minute": COUNT, "tokens_per_minute": COUNT, "max_concurrent": COUNT, "networks": arr(STR),
+           "secrets": COUNT, "created": COUNT, "expires_at": maybe(INT), "revoked": maybe(INT), "last_used": maybe(INT)}, optional=["key"])
+USED = obj({n: INT for n in ("requests_per_minute", "tokens_per_minute", "max_concurrent", "max_queued", "tokens_per_day",
+                             "tokens_per_month")}, optional=["requests_per_minute", "tokens_per_minute"])
+TENANT_LIMITS = obj({"object": {"const": "limits"}, "tenant": STR, "limits": LIMITS, "used": USED})
+NAME_LIMITS = obj({"object": {"const": "limits"}, "tenant": STR, "adapter": STR, "limits": obj({n: COUNT for n in ADAPTER_LIMITS}),
+                   "used": obj({n: INT for n in ADAPTER_LIMITS}, optional=ADAPTER_LIMITS[:2])})
+REQUEST = obj({"object": {"const": "request"}, "id": STR, "request_id": STR, "tenant": STR, "key_id": maybe(STR), "model": STR,
+               "class": STR, "state": {"enum": ["waiting", "prefill", "decode"]}, "stream": BOOL, "age_ms": INT, "slack_ms": maybe(INT),
+               "prompt_tokens": INT, "computed_tokens": INT, "output_tokens": INT, "max_tokens": INT, "preempted": INT})
+ROW = obj({"tenant": STR, "name": STR, "state": STR, "default_version": COUNT, "versions": COUNT, "bytes": COUNT,
+           "residency": maybe(STR), "pinned": BOOL})
+AUDIT = obj({"id": STR, "time": INT, "actor_key": maybe(STR), "tenant": maybe(STR), "action": STR, "object": STR, "detail": maybe(STR)})
+SLO = obj({"name": STR, "ttft_ms": COUNT, "tpot_ms": COUNT, "weight": NUM, "default": BOOL})
+
+
+def page(of, cursor=False):
+    return obj({"object": {"const": "list"}, "data": arr(of), "has_more": BOOL, **({"next": maybe(STR)} if cursor else {})})
+
+
+SCHEMAS = {
+    "Tenant": TENANT, "Tenants": page(TENANT), "AdminKey": KEY, "AdminKeys": page(KEY), "TenantLimits": TENANT_LIMITS,
+    "AllLimits": page(TENANT_LIMITS), "AdapterLimits": NAME_LIMITS, "Requests": page(REQUEST),
+    "Cancelled": obj({"object": {"const": "request"}, "id": STR, "request_id": STR, "cancelled": {"const": True}}),
+    "Rows": page(ROW, True), "Audit": page(AUDIT), "Classes": page(SLO), "Done": obj({"status": STR}), "Stats": ANY,
+    "Registration": obj({"object": {"const": "adapter.registration"}, "errors": arr(obj({"path": STR, "message": STR})),
+                         "registered": COUNT, "unchanged": COUNT, "refused": COUNT}),
+}
+
+# ------------------------------------------------------------------------------------------ what is asked
+
+LIMIT = {"type": ["integer", "null"], "minimum": 0, "maximum": 2**50}
+KEY_LIMIT = {"type": ["integer", "null"], "minimum": 0, "maximum": 2**40}
+TENANT_NAME = {"type": "string", "pattern": "^[a-z0-9][a-z0-9._-]{0,63}$"}
+NAMES = opt(arr({"type": "string", "pattern": "^[^,\\x00-\\x1f\\x7f]+$"}))
+NETWORKS = opt(arr({"type": "string", "format": "cidr", "examples": ["192.0.2.0/24", "2001:db8::/32"]}))
+NEW_LIMITS = obj({n: LIMIT for n in LIMIT_NAMES}, optional=LIMIT_NAMES)
+TENANT_SET = {"weight": {"type": ["number", "null"], "minimum": 0.001, "maximum": 1000}, "disabled": opt(BOOL),
+              "default_class": {"enum": [*CLASS["enum"], "priority", "default", "flex", None]}, "classes": NAMES, "models": NAMES,
+              "networks": NETWORKS, "limits": {**NEW_LIMITS, "type": ["object", "null"]}}
+TENANT_NEW = obj({"name": TENANT_NAME, **TENANT_SET}, optional=TENANT_SET)
+TENANT_PATCH = obj({"name": opt(TENANT_NAME), **TENANT_SET}, optional=["name", *TENANT_SET])
+KEY_SET = {"name": {"type": ["string", "null"], "maxLength": 64, "pattern": "^[^\\x00-\\x1f\\x7f]*$"}, "expires_at": KEY_LIMIT,
+           **{n: KEY_LIMIT for n in ADAPTER_LIMITS}, "networks": NETWORKS}
+KEY_NEW = obj({"tenant": opt(STR), "scopes": arr(SCOPE, minItems=1), **KEY_SET}, optional=["tenant", *KEY_SET])
+CURSOR = COUNT
+REGISTER = obj({"path": STR, "tenant": STR, "activate": opt(BOOL)}, optional=["activate"])
+BACKUP = obj({"path": {"type": "string", "pattern": "^/"}})
+USAGE_QUERY = [*(query(n, TIME) for n in ("start", "start_time", "end", "end_time")), query("tenant", STR), query("model", STR),
+               query("bucket_width", {"enum": ["1m", "1h", "1d"]}),
+               query("group_by", {"enum": ["model", "key", "tenant", "adapter", "class", "tenant,model"]})]
+PAGE = [query("limit", {"type": "integer", "minimum": 1, "maximum": 1000}), query("after", STR), query("prefix", STR),
+        query("state", {"enum": ["ready", "failed", "draining"]}), query("tenant", STR),
+        query("residency", {"enum": ["disk", "loading", "host", "device", "failed"]})]
+STATS_QUERY = [query("cursor", STR), query("limit", {"type": "integer", "minimum": 1, "maximum": 50000}),
+               query("tables", {"enum": ["tenants", "adapters", "requests", "events", "tenants,events", ""]}),
+               query("interval_ms", {"type": "integer", "minimum": 100, "maximum": 60000})]
+
+
+def links(thing, parameter, source, *methods):
+    return {f"{m.lower()}It": (m, f"/admin/v1/{thing}/{{{parameter}}}", {parameter: f"$response.body#/{source}"}) for m in methods}
+
+
+ROUTES = [operation(m, "/admin/v1/" + p, gives, asked, **more) for m, p, gives, asked, more in (
+    ("POST", "tenants", "Tenant", TENANT_NEW, {"statuses": [201], "errors": [409],
+                                              "links": links("tenants", "tenant", "name", "GET", "PATCH", "DELETE")}),
+    ("GET", "tenants", "Tenants", None, {"parameters": [query("after", CURSOR)]}),
+    ("GET", "tenants/{tenant}", "Tenant", None, {"errors": [404]}),
+    ("PATCH", "tenants/{tenant}", "Tenant", TENANT_PATCH, {"errors": [404, 409]}),
+    ("DELETE", "tenants/{tenant}", "Tenant", None, {"errors": [404]}),
+    ("POST", "tenants/{tenant}/adapters/{name}/{verb}", "Adapter", None, {"statuses": [200, 202], "errors": [404, 409, 412]}),
+    ("POST", "keys", "AdminKey", KEY_NEW, {"statuses": [201], "errors": [404, 409],
+                                          "links": links("keys", "key", "id", "GET", "PATCH", "DELETE")}),
+    ("GET", "keys", "AdminKeys", None, {"errors": [404], "parameters": [query("tenant", STR), query("all", FLAG)]}),
+    ("GET", "keys/{key}", "AdminKey", None, {"errors": [404]}),
+    ("PATCH", "keys/{key}", "AdminKey", obj(KEY_SET, optional=KEY_SET), {"errors": [404, 409]}),
+    ("POST", "keys/{key}/rotate", "AdminKey", None, {"statuses": [201], "errors": [404, 409], "parameters": [
+        query("grace_seconds", {"type": "integer", "minimum": 0, "maximum": 366 * 86400})]}),
+    ("DELETE", "keys/{key}", "AdminKey", None, {"errors": [404]}),
+    ("GET", "limits", "AllLimits", None, {"parameters": [query("after", CURSOR)]}),
+    ("GET", "limits/{tenant}", "TenantLimits", None, {"errors": [404]}),
+    ("PATCH", "limits/{tenant}", "TenantLimits", NEW_LIMITS, {"errors": [404]}),
+    ("GET", "limits/{tenant}/{name}", "AdapterLimits", None, {"errors": [404]}),
+    ("PATCH", "limits/{tenant}/{name}", "AdapterLimits", obj({n: LIMIT for n in ADAPTER_LIMITS}, optional=ADAPTER_LIMITS), {"errors": [404]}),
+    ("GET", "requests", "Requests", None, {"parameters": [
+        query("limit", {"type": "integer", "minimum": 1, "maximum": 10000}), query("tenant", STR),
+        query("state", {"enum": ["waiting", "prefill", "decode"]})]}),
+    ("DELETE", "requests/{id}", "Cancelled", None, {"statuses": [202], "errors": [404]}),
+    ("GET", "stats", "Stats", None, {"parameters": STATS_QUERY}),
+    ("GET", "classes", "Classes", None, {}),
+    ("GET", "adapters", "Rows", None, {"errors": [404], "parameters": PAGE}),
+    ("POST", "adapters/register", "Registration", REGISTER, {"errors": [404, 409, 422, 507]}),
+    ("GET", "usage", "Usage", None, {"errors": [404], "parameters": USAGE_QUERY, "csv": True}),
+    ("GET", "audit", "Audit", None, {"parameters": [query("before", CURSOR)]}),
+    ("POST", "backup", "Done", BACKUP, {"errors": [404, 409, 507]}),
+    ("POST", "drain", "Done", None, {"statuses": [202]}),
+    ("POST", "reload", "Done", None, {"statuses": [202]}),
+)]
