@@ -10,10 +10,9 @@ static void head_of(const completion *c, openai_head *h)
                        .id = c->id,
                        .created_s = c->started_wall_us / 1000000,
                        .model = c->rq.model,
-                       .service_tier = c->rq.service_tier,
                        .fingerprint = c->srv->fingerprint};
-    /* Chat says it always; OpenAI's text completions have no such member. */
-    if (c->rq.chat && !c->rq.service_tier) h->service_tier = "default";
+    /* What it was served as. Chat says it always; OpenAI's text completions have no such member. */
+    if (c->rq.chat || c->rq.service_tier) h->service_tier = server_tier_of(c->slo_class);
 }
 
 void completion_usage(const completion *c, openai_usage *u)

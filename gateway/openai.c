@@ -145,6 +145,25 @@ static bool is_set(const cJSON *v)
     return v && !cJSON_IsNull(v);
 }
 
+/* Named to the client once, however often it stands there. */
+static bool note_ignored(parser *ps, const char *where, const char *name)
+{
+    openai_request *rq = ps->rq;
+    size_t cap = strlen(where) + strlen(name) + 2;
+    char *full = arena_alloc(ps->mem, cap);
+    if (!full) return no_memory(ps, where);
+    (void)snprintf(full, cap, "%s.%s", where, name);
+    if (ps->lim->strict) {
+        return openai_refuse(ps->p, 400, "unknown_parameter", full,
+                             "Unrecognized request argument supplied: %.60s", full);
+    }
+    for (int i = 0; i < rq->n_ignored; i++) {
+        if (strcmp(rq->ignored[i], full) == 0) return true;
+    }
+    if (rq->n_ignored < OPENAI_IGNORED_MAX) rq->ignored[rq->n_ignored++] = full;
+    return true;
+}
+
 /* ---------------------------------------------------------- typed fields -- */
 
 static bool take_int(parser *ps, const char *name, int64_t lo, int64_t hi, int *out)
@@ -330,6 +349,17 @@ static bool take_message(parser *ps, const cJSON *v, int index, chat_message *m)
         (void)snprintf(param, sizeof(param), "messages[%d].%s", index, refused[i]);
         return openai_refuse(ps->p, 400, "unsupported_parameter", param, "'%s' is not supported",
                              refused[i]);
+    }
+    /* What answers have beside these comes back in histories: it is read by nobody, and said so. */
+    static const char *const read[] = {
+        "role",         "content",           "name",        "tool_calls",
+        "tool_call_id", "reasoning_content", "annotations", NULL};
+    const cJSON *each;
+    cJSON_ArrayForEach(each, v)
+    {
+        int i = 0;
+        while (read[i] && strcmp(read[i], each->string) != 0) i++;
+        if (!read[i] && is_set(each) && !note_ignored(ps, "messages", each->string)) return false;
     }
     const cJSON *calls = json_get(v, "tool_calls");
     bool assistant = strcmp(m->role, "assistant") == 0, tool = strcmp(m->role, "tool") == 0;
@@ -620,6 +650,16 @@ static bool take_stream(parser *ps)
     if (!rq->stream) {
         return openai_refuse(ps->p, 400, "invalid_value", "stream_options",
                              "'stream_options' needs 'stream': true");
+    }
+    const cJSON *each;
+    cJSON_ArrayForEach(each, opt)
+    {
+        /* Without padding is how streams are: only who asks for it gets something else. */
+        bool done = strcmp(each->string, "include_usage") == 0 ||
+                    strcmp(each->string, "continuous_usage_stats") == 0 ||
+                    (strcmp(each->string, "include_obfuscation") == 0 && cJSON_IsFalse(each));
+        if (!done && is_set(each) && !note_ignored(ps, "stream_options", each->string))
+            return false;
     }
     parser inner = *ps;
     inner.body = opt;

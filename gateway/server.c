@@ -6,10 +6,18 @@
 
 #include "gateway/stats.h"
 
+static const char *const tiers[SERVER_CLASSES] = {"priority", "default", "flex"};
+
+const char *server_tier_of(int class_index)
+{
+    return tiers[class_index];
+}
+
 static int class_by_name(const server *s, const char *name)
 {
     /* OpenAI's tiers, then our own names */
-    static const char *const tiers[SERVER_CLASSES] = {"priority", "default", "flex"};
+    if (strcmp(name, "fast") == 0) return 0;  /* says OpenAI: the same as priority */
+    if (strcmp(name, "scale") == 0) return 1; /* without such a contract: the default tier */
     for (int i = 0; i < SERVER_CLASSES; i++) {
         if (strcmp(name, tiers[i]) == 0 || strcmp(name, s->classes[i].name) == 0) return i;
     }

@@ -69,6 +69,9 @@ typedef struct server {
     server_counters count;
 } server;
 
+/* A class as OpenAI's clients know it: priority, default or flex. */
+const char *server_tier_of(int class_index);
+
 /* Class for a service_tier (NULL: the tenant's default): index, or -1 with the reason. */
 int server_class_of(const server *s, const tenant *t, const char *tier, char *reason, size_t cap);
 

@@ -13,7 +13,7 @@ except ImportError:  # benches run without it; test_contract.py does not
 DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "conf/openapi.json"
 
 
-also = []  # called with (name of the schema, value, what was asked) for every answer that is no error
+also = []  # called with (name of the schema, value, what was asked) for every answer
 
 
 @functools.cache
@@ -63,6 +63,8 @@ def check(method, path, status, headers, body, admin=False):
         if kind != "application/json":
             raise AssertionError(f"{what}: an error of the type {kind!r}")
         hold("Error", json.loads(body), what)
+        for each in also:
+            each("Error", json.loads(body), what)
     if op and str(status) not in op["responses"]:
         raise AssertionError(f"{what}: the description knows {' '.join(op['responses'])}\n{body[:300]}")
     if status >= 400 or op is None or not body:
@@ -78,6 +80,7 @@ def check(method, path, status, headers, body, admin=False):
         for frame in body.decode().split("\n\n"):
             if frame and not frame.startswith(":") and frame != "data: [DONE]":
                 value = json.loads(frame.removeprefix("data: "))
-                hold("Error" if "error" in value else name, value, what)
-                for each in also if "error" not in value else ():
-                    each(name, value, what)
+                kind = "Error" if "error" in value else name
+                hold(kind, value, what)
+                for each in also:
+                    each(kind, value, what)

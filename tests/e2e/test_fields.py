@@ -140,10 +140,12 @@ def parts_and_tiers():
                                           {"type": "text", "text": " plus 5?"}]}]
     assert said(chat(messages=parts)) == said(chat())
     assert chat(service_tier="flex")["service_tier"] == "flex"
-    assert chat(service_tier="auto")["service_tier"] == "default"
+    for asked, served in (("auto", "default"), ("standard", "default"), ("interactive", "priority"), ("fast", "priority"),
+                          ("scale", "default"), ("batch", "flex")):
+        assert chat(service_tier=asked)["service_tier"] == served
     assert chat(service_tier="nonsense", expect=400)["error"]["param"] == "service_tier"
-    for p in (-5, 0, 7):
-        assert said(chat(priority=p)) == said(chat())
+    for p, served in ((-5, "priority"), (0, "default"), (7, "flex")):
+        assert said(chat(priority=p)) == said(chat()) and chat(priority=p)["service_tier"] == served
     bound = server.tenant("bounded", classes=["standard"])
     r = server.call("POST", "/v1/chat/completions", {"model": "base", "messages": QUESTION,
                     "max_tokens": 2, "priority": -9}, key=bound)

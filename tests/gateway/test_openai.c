@@ -282,6 +282,29 @@ START_TEST(every_field_arrives)
 }
 END_TEST
 
+/* Members inside of others are named with where they stand, once. */
+START_TEST(what_is_ignored_inside)
+{
+    parsed p;
+    const char *body =
+        "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"refusal\":null},"
+        "{\"role\":\"assistant\",\"content\":\"b\",\"refusal\":\"c\",\"annotations\":[],\"odd\":1},"
+        "{\"role\":\"user\",\"content\":\"d\",\"odd\":2}],\"stream\":true,\"stream_options\":"
+        "{\"include_usage\":true,\"include_obfuscation\":true}}";
+    parse(&p, true, body);
+    ck_assert_msg(p.ok, "%s", p.p.msg);
+    ck_assert_int_eq(p.rq.n_ignored, 3);
+    ck_assert_str_eq(p.rq.ignored[0], "messages.refusal");
+    ck_assert_str_eq(p.rq.ignored[1], "messages.odd");
+    ck_assert_str_eq(p.rq.ignored[2], "stream_options.include_obfuscation");
+    drop(&p);
+    parse(&p, true, "{" MSG ",\"stream\":true,\"stream_options\":{\"include_obfuscation\":false}}");
+    ck_assert_msg(p.ok, "%s", p.p.msg);
+    ck_assert_int_eq(p.rq.n_ignored, 0);
+    drop(&p);
+}
+END_TEST
+
 START_TEST(defaults_and_neutral_values)
 {
     parsed p;
@@ -454,6 +477,7 @@ int main(void)
     tcase_add_loop_test(tc, each_refusal_names_its_field, 0,
                         (int)(sizeof(refusals) / sizeof(refusals[0])));
     tcase_add_test(tc, every_field_arrives);
+    tcase_add_test(tc, what_is_ignored_inside);
     tcase_add_test(tc, defaults_and_neutral_values);
     tcase_add_test(tc, prompts_of_all_four_kinds);
     tcase_add_test(tc, forms_of_an_answer);

@@ -155,7 +155,7 @@ def above(hi):
 
 
 STOP = {"type": "string", "minLength": 1, "maxLength": 256}
-TIER = {"enum": ["auto", "priority", "default", "flex", "interactive", "standard", "batch", None]}
+TIER = {"enum": ["auto", "priority", "fast", "default", "scale", "flex", "interactive", "standard", "batch", None]}
 COMMON = {"model": {"type": "string", "minLength": 1, "maxLength": 256}, "temperature": number(0, 2), "top_p": above(1), "top_k": whole(-1),
           "min_p": number(0, 1), "repetition_penalty": above(10), "presence_penalty": number(-2, 2),
           "frequency_penalty": number(-2, 2), "seed": opt(INT), "n": whole(1, 128),
