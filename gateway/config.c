@@ -59,6 +59,11 @@ static const option options[] = {
      "Most choices (n times prompts) of one request."},
     {"admin", "listen", OPT_TEXT, AT(admin_listen), "127.0.0.1:8444", 0, 0,
      "Addresses of the admin API (HTTPS, keys with the admin scope)."},
+    {"admin", "client_ca", OPT_TEXT, AT(admin_client_ca), "", 0, 0,
+     "Authorities (PEM) one of which must have signed the certificate that a client of the admin "
+     "API\n"
+     "shows; its key is asked for as well.  Empty: no certificate is asked for.  Reloaded on "
+     "SIGHUP."},
     {"metrics", "listen", OPT_TEXT, AT(metrics_listen), "127.0.0.1:8445", 0, 0,
      "Addresses of /healthz, /readyz and /metrics (HTTPS, no key)."},
     {"metrics", "max_tenants", OPT_INT, AT(metrics_max_tenants), "50", 0, 10000,

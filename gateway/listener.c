@@ -40,6 +40,7 @@ enum {
     HANDSHAKE_LOOK_S = 2,        /* between looks whether the server stops */
     REFUSED_US = 2 * 1000000,    /* a connection over the limit may take this long to hear so */
     REFUSED_RETRY_MS = 1000,
+    PLANES = PLANE_METRICS + 1,
 };
 
 static const char ciphers[] = "ECDHE+AESGCM:ECDHE+CHACHA20"; /* TLS 1.2; 1.3 has only good ones */
@@ -148,6 +149,12 @@ static int on_cert(SSL *ssl, void *arg)
     (void)SSL_CTX_up_ref(ctx);
     pthread_mutex_unlock(&l->mu);
     bool ok = SSL_set_SSL_CTX(ssl, ctx) == ctx; /* with a reference of its own */
+    if (SSL_CTX_get_verify_mode(ctx) != SSL_VERIFY_NONE) {
+        SSL_set_verify(ssl, SSL_CTX_get_verify_mode(ctx), NULL);
+        /* Nothing to resume: a certificate is looked at in every handshake. */
+        (void)SSL_set_options(ssl, SSL_OP_NO_TICKET);
+        (void)SSL_set_num_tickets(ssl, 0);
+    }
     SSL_CTX_free(ctx);
     return ok ? 1 : 0;
 }
@@ -179,6 +186,19 @@ static err_code load_pair(SSL_CTX *ctx, const char *cert_path, const char *key_p
     return ERR_NONE;
 }
 
+/* Whoever can't show a certificate that one of these has signed gets no further than TLS. */
+static err_code ask_clients(SSL_CTX *ctx, const char *ca_path, err *e)
+{
+    STACK_OF(X509_NAME) *names = SSL_load_client_CA_file(ca_path);
+    if (!names || SSL_CTX_load_verify_locations(ctx, ca_path, NULL) != 1) {
+        sk_X509_NAME_pop_free(names, X509_NAME_free);
+        return tls_error(e, "the clients' authorities (admin.client_ca) can't be used");
+    }
+    SSL_CTX_set_client_CA_list(ctx, names); /* owns them */
+    SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    return ERR_NONE;
+}
+
 static void set_rules(SSL_CTX *ctx)
 {
     (void)SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
@@ -200,8 +220,8 @@ static int64_t expiry_of(const SSL_CTX *ctx)
     return clock_wall_us() + (days * INT64_C(86400) + seconds) * 1000000;
 }
 
-/* A context with this certificate, or NULL. */
-static SSL_CTX *make_context(const char *cert_path, const char *key_path, err *e)
+/* A context with this certificate for one plane, or NULL. */
+static SSL_CTX *make_context(const listener_files *f, plane p, err *e)
 {
     SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
     if (!ctx) {
@@ -209,7 +229,8 @@ static SSL_CTX *make_context(const char *cert_path, const char *key_path, err *e
         return NULL;
     }
     set_rules(ctx);
-    if (load_pair(ctx, cert_path, key_path, e)) {
+    if (load_pair(ctx, f->cert, f->key, e) ||
+        (p == PLANE_ADMIN && f->client_ca && ask_clients(ctx, f->client_ca, e))) {
         SSL_CTX_free(ctx);
         return NULL;
     }
@@ -218,33 +239,37 @@ static SSL_CTX *make_context(const char *cert_path, const char *key_path, err *e
 
 static int on_init_ssl(void *ssl_ctx, void *user_data)
 {
+    const listener *l = user_data;
     set_rules(ssl_ctx);
+    if (l->plane == PLANE_ADMIN) (void)SSL_CTX_set_session_cache_mode(ssl_ctx, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_cert_cb(ssl_ctx, on_cert, user_data);
     return 1; /* nothing is left for civetweb to load */
 }
 
-err_code listener_check_files(const char *cert_path, const char *key_path, err *e)
+err_code listener_check_files(const listener_files *files, err *e)
 {
-    SSL_CTX *ctx = make_context(cert_path, key_path, e);
+    SSL_CTX *ctx = make_context(files, PLANE_ADMIN, e);
     SSL_CTX_free(ctx);
     return ctx ? ERR_NONE : e->code;
 }
 
-err_code listener_reload(listener *const *all, int n, const char *cert_path, const char *key_path,
-                         err *e)
+err_code listener_reload(listener *const *all, int n, const listener_files *files, err *e)
 {
-    SSL_CTX *fresh = make_context(cert_path, key_path, e);
-    if (!fresh) return e->code;
+    SSL_CTX *fresh[PLANES] = {NULL};
     for (int i = 0; i < n; i++) {
-        (void)SSL_CTX_up_ref(fresh);
+        fresh[i] = make_context(files, all[i]->plane, e);
+        if (fresh[i]) continue;
+        while (i-- > 0) SSL_CTX_free(fresh[i]);
+        return e->code;
+    }
+    if (n > 0) atomic_store(&all[0]->srv->cert_expires_wall_us, expiry_of(fresh[0]));
+    for (int i = 0; i < n; i++) {
         pthread_mutex_lock(&all[i]->mu);
         SSL_CTX *old = all[i]->current;
-        all[i]->current = fresh;
+        all[i]->current = fresh[i];
         pthread_mutex_unlock(&all[i]->mu);
         SSL_CTX_free(old); /* gone with the last connection that has it */
     }
-    if (n > 0) atomic_store(&all[0]->srv->cert_expires_wall_us, expiry_of(fresh));
-    SSL_CTX_free(fresh);
     return ERR_NONE;
 }
 
@@ -417,7 +442,7 @@ static void release(listener *l)
 }
 
 err_code listener_open(listener **out, server *s, plane p, const char *addresses, int n_threads,
-                       const char *cert_path, const char *key_path, err *e)
+                       const listener_files *files, err *e)
 {
     *out = NULL;
     listener *l = calloc(1, sizeof(*l));
@@ -425,7 +450,7 @@ err_code listener_open(listener **out, server *s, plane p, const char *addresses
     l->srv = s;
     l->plane = p;
     pthread_mutex_init(&l->mu, NULL);
-    l->current = make_context(cert_path, key_path, e);
+    l->current = make_context(files, p, e);
     if (p == PLANE_INFERENCE) { /* the others are for few, who are trusted */
         l->peers =
             peers_create(config_max_connections(s->cfg), config_max_connections_per_ip(s->cfg));

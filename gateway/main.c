@@ -107,6 +107,15 @@ static void in_data_dir(const config *c, const char *path, char out[PATH_MAX])
         (void)snprintf(out, PATH_MAX, "%s/%s", c->data_dir, path);
 }
 
+static listener_files tls_files(const config *c, char cert[PATH_MAX], char key[PATH_MAX],
+                                char ca[PATH_MAX])
+{
+    in_data_dir(c, c->server_tls_cert, cert);
+    in_data_dir(c, c->server_tls_key, key);
+    in_data_dir(c, c->admin_client_ca, ca);
+    return (listener_files){cert, key, c->admin_client_ca[0] ? ca : NULL};
+}
+
 /* --------------------------------------------------------------------------- init -- */
 
 static err_code make_dir(const char *path, mode_t mode, err *e)
@@ -187,8 +196,9 @@ typedef struct {
     server srv;
     listener *inference, *admin, *metrics;
     lora_source source;
-    char cert[PATH_MAX], key[PATH_MAX];
-    int64_t fed_us; /* when the watchdog last heard of us */
+    char cert[PATH_MAX], key[PATH_MAX], client_ca[PATH_MAX];
+    listener_files tls; /* these */
+    int64_t fed_us;     /* when the watchdog last heard of us */
 } process;
 
 static void make_classes(process *p)
@@ -340,14 +350,14 @@ static err_code open_listeners(process *p, err *e)
 {
     const config *c = &p->cfg;
     err_code rc = listener_open(&p->metrics, &p->srv, PLANE_METRICS, c->metrics_listen,
-                                METRICS_THREADS, p->cert, p->key, e);
+                                METRICS_THREADS, &p->tls, e);
     if (!rc) {
-        rc = listener_open(&p->admin, &p->srv, PLANE_ADMIN, c->admin_listen, ADMIN_THREADS, p->cert,
-                           p->key, e);
+        rc = listener_open(&p->admin, &p->srv, PLANE_ADMIN, c->admin_listen, ADMIN_THREADS, &p->tls,
+                           e);
     }
     if (!rc) {
         rc = listener_open(&p->inference, &p->srv, PLANE_INFERENCE, c->server_listen,
-                           (int)c->server_threads, p->cert, p->key, e);
+                           (int)c->server_threads, &p->tls, e);
     }
     return rc;
 }
@@ -398,15 +408,14 @@ static void reload(process *p)
 {
     err e;
     config fresh;
-    char cert[PATH_MAX], key[PATH_MAX];
+    char cert[PATH_MAX], key[PATH_MAX], ca[PATH_MAX];
     if (read_config(&p->args, &fresh, &e)) {
         log_error("gateway", "reload refused, the old config stays: %s", e.msg);
         return;
     }
-    in_data_dir(&fresh, fresh.server_tls_cert, cert);
-    in_data_dir(&fresh, fresh.server_tls_key, key);
     listener *all[] = {p->inference, p->admin, p->metrics};
-    if (listener_reload(all, 3, cert, key, &e)) {
+    listener_files files = tls_files(&fresh, cert, key, ca);
+    if (listener_reload(all, 3, &files, &e)) {
         log_error("gateway", "reload refused, the old certificate stays: %s", e.msg);
         return;
     }
@@ -506,10 +515,9 @@ static int serve(const arguments *a)
 
     p.srv.cfg = &p.cfg;
     p.srv.started_wall_us = clock_wall_us();
-    in_data_dir(&p.cfg, p.cfg.server_tls_cert, p.cert);
-    in_data_dir(&p.cfg, p.cfg.server_tls_key, p.key);
+    p.tls = tls_files(&p.cfg, p.cert, p.key, p.client_ca);
     make_classes(&p);
-    err_code rc = listener_check_files(p.cert, p.key, &e);
+    err_code rc = listener_check_files(&p.tls, &e);
     if (!rc) rc = open_storage(&p, &e);
     if (!rc) rc = open_model(&p, &e);
     if (!rc) rc = open_adapters(&p, &e);
@@ -542,11 +550,10 @@ static int check(const arguments *a)
     config c;
     model_config mc;
     tokenizer *tok;
-    char cert[PATH_MAX], key[PATH_MAX];
+    char cert[PATH_MAX], key[PATH_MAX], ca[PATH_MAX];
     if (read_config(a, &c, &e)) return fail(&e);
-    in_data_dir(&c, c.server_tls_cert, cert);
-    in_data_dir(&c, c.server_tls_key, key);
-    if (listener_check_files(cert, key, &e)) return fail(&e);
+    listener_files files = tls_files(&c, cert, key, ca);
+    if (listener_check_files(&files, &e)) return fail(&e);
     if (model_config_read(c.model_path, &mc, &e)) return fail(&e);
     if (tokenizer_load(&tok, c.model_path, &e)) return fail(&e);
     tokenizer_destroy(tok);
