@@ -13,6 +13,7 @@
 #include "engine/base/json.h"
 #include "engine/model.h"
 #include "tests/run_suite.h"
+#include "tests/storage/tmpdir.h"
 
 static const char llama[] =
     "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_size\":64,"
@@ -21,11 +22,11 @@ static const char llama[] =
     "\"rms_norm_eps\":1e-05,\"rope_theta\":500000.0,\"hidden_act\":\"silu\","
     "\"bos_token_id\":1,\"eos_token_id\":2,\"torch_dtype\":\"bfloat16\"}";
 
-static char dir[] = "/tmp/lorad_cfg_XXXXXX";
+static char dir[64];
 
 static void write_file(const char *name, const char *text)
 {
-    char path[64];
+    char path[128];
     (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
     if (!text) {
         (void)unlink(path);
@@ -39,15 +40,12 @@ static void write_file(const char *name, const char *text)
 
 static void setup(void)
 {
-    strcpy(dir + sizeof(dir) - 7, "XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(dir));
+    tmpdir_make(dir);
 }
 
 static void teardown(void)
 {
-    write_file("config.json", NULL);
-    write_file("generation_config.json", NULL);
-    (void)rmdir(dir);
+    tmpdir_remove(dir);
 }
 
 static err_code read_patched(const char *patch, model_config *c, err *e)

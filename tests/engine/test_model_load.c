@@ -14,6 +14,7 @@
 #include "engine/model.h"
 #include "tests/engine/plain_backend.h"
 #include "tests/run_suite.h"
+#include "tests/storage/tmpdir.h"
 
 static const char config_text[] =
     "{\"model_type\":\"llama\",\"hidden_size\":8,\"num_hidden_layers\":2,"
@@ -31,7 +32,7 @@ typedef struct list {
     int n;
 } list;
 
-static char dir[] = "/tmp/lorad_load_XXXXXX";
+static char dir[64];
 static backend *be;
 
 static void path_of(char *out, size_t size, const char *name)
@@ -53,23 +54,14 @@ static void setup(void)
 {
     err e;
     backend_config cfg = {0};
-    strcpy(dir + sizeof(dir) - 7, "XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(dir));
+    tmpdir_make(dir);
     ck_assert_int_eq(be_open(&be, &backend_plain, &cfg, &e), ERR_NONE);
 }
 
 static void teardown(void)
 {
-    static const char *const names[] = {"config.json",       "model.safetensors",
-                                        "one.safetensors",   "two.safetensors",
-                                        "pytorch_model.bin", "model.safetensors.index.json"};
     be_close(be);
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        char path[128];
-        path_of(path, sizeof(path), names[i]);
-        (void)unlink(path);
-    }
-    (void)rmdir(dir);
+    tmpdir_remove(dir);
 }
 
 /* ------------------------------------------------------------------------------ files -- */

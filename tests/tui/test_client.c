@@ -21,6 +21,7 @@
 #include "engine/base/json.h"
 #include "gateway/devcert.h"
 #include "tests/run_suite.h"
+#include "tests/storage/tmpdir.h"
 #include "tui/client.h"
 
 enum { ANSWERS_MAX = 4, REQUEST_MAX = 1 << 20 };
@@ -105,8 +106,7 @@ static void set_up(void)
     err e;
     (void)signal(SIGPIPE, SIG_IGN);
     memset(&srv, 0, sizeof(srv));
-    strcpy(srv.dir, "/tmp/lorad-client-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(srv.dir));
+    tmpdir_make(srv.dir);
     (void)snprintf(srv.cert, sizeof(srv.cert), "%s/cert.pem", srv.dir);
     (void)snprintf(srv.key, sizeof(srv.key), "%s/key.pem", srv.dir);
     ck_assert_int_eq(devcert_write(srv.cert, srv.key, &e), ERR_NONE);
@@ -128,9 +128,7 @@ static void tear_down(void)
     if (srv.n_answers) (void)pthread_join(srv.thread, NULL);
     SSL_CTX_free(srv.ctx);
     free(srv.request);
-    (void)unlink(srv.cert);
-    (void)unlink(srv.key);
-    (void)rmdir(srv.dir);
+    tmpdir_remove(srv.dir);
 }
 
 static client *open_client(const char *host, const char *ca)

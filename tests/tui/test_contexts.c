@@ -9,6 +9,7 @@
 #include <check.h>
 
 #include "tests/run_suite.h"
+#include "tests/storage/tmpdir.h"
 #include "tui/contexts.h"
 
 static char dir[64], path[128];
@@ -28,17 +29,14 @@ static void set_up(void)
         (void)unsetenv(name);
         v = environ;
     }
-    strcpy(dir, "/tmp/lorad-contexts-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(dir));
+    tmpdir_make(dir);
     (void)snprintf(path, sizeof(path), "%s/deep/er/contexts.conf", dir);
     (void)setenv("LORAD_CLIENT_CONFIG", path, 1);
 }
 
 static void tear_down(void)
 {
-    char cmd[128];
-    (void)snprintf(cmd, sizeof(cmd), "rm -rf '%s'", dir);
-    ck_assert_int_eq(system(cmd), 0);
+    tmpdir_remove(dir);
 }
 
 static void put(const char *name, const char *text, mode_t mode)

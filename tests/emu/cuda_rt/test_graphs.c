@@ -12,6 +12,7 @@
 #include "tests/emu/cuda_rt/emu_rt.h"
 #include "tests/engine/golden_rig.h"
 #include "tests/run_suite.h"
+#include "tests/storage/tmpdir.h"
 
 enum { MEMORY = 96 << 20, LONG_PAGES = 26, LONG_SEQS = 5 };
 
@@ -245,12 +246,11 @@ END_TEST
 /* ---- long sequences: several splits, merges ------------------------------------------------ */
 
 /* The model with a longer limit: its files by links, but for config.json. */
-static void longer_model(char *dir, size_t size)
+static void longer_model(char dir[64])
 {
     static const char limit[] = "\"max_position_embeddings\": ";
     char here[512], from[1024], to[1024], text[4096];
-    (void)snprintf(dir, size, "/tmp/lorad-graphs-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(dir));
+    tmpdir_make(dir);
     ck_assert_ptr_nonnull(getcwd(here, sizeof(here)));
     DIR *d = opendir("fixtures/models/llama-bf16");
     ck_assert_ptr_nonnull(d);
@@ -275,19 +275,6 @@ static void longer_model(char *dir, size_t size)
     ck_assert_ptr_nonnull(f);
     ck_assert_uint_eq(fwrite(text, 1, n, f), n);
     (void)fclose(f);
-}
-
-static void remove_model(const char *dir)
-{
-    char path[1024];
-    DIR *d = opendir(dir);
-    ck_assert_ptr_nonnull(d);
-    for (const struct dirent *f; (f = readdir(d)) != NULL;) {
-        (void)snprintf(path, sizeof(path), "%s/%s", dir, f->d_name);
-        if (f->d_name[0] != '.') (void)unlink(path);
-    }
-    (void)closedir(d);
-    (void)rmdir(dir);
 }
 
 /* Pages as if long prompts had been computed: the same numbers in both rigs. */
@@ -335,14 +322,14 @@ START_TEST(lengths_change_between_replays)
     float *logits[2];
     int len[LONG_SEQS] = {506, 3, 740, 508, 100};
     unsigned seed = 3;
-    longer_model(dir, sizeof(dir));
+    longer_model(dir);
     for (int k = 0; k < 2; k++) {
         rig_open(&r[k], dir, open_backend(k == 1, 0.45), 0);
         for (int i = 0; i < 4; i++) load(&r[k], dir, i);
         invent_pages(&r[k]);
         logits[k] = malloc(LONG_SEQS * (size_t)r[k].n_vocab * sizeof(float));
     }
-    remove_model(dir);
+    tmpdir_remove(dir);
     for (int n = 0; n < 10; n++) {
         /* Recorded where every row has one split: nothing to merge. */
         unsigned who = n < 4 ? 0x1b : choose((1U << LONG_SEQS) - 1, 1U << 1, 3 + n % 2, &seed);
