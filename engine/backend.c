@@ -165,16 +165,6 @@ size_t be_weight_bytes(const weight *w)
     return w->bytes;
 }
 
-int be_weight_rows(const weight *w)
-{
-    return w->rows;
-}
-
-int be_weight_cols(const weight *w)
-{
-    return w->cols;
-}
-
 dtype be_weight_type(const weight *w)
 {
     return w->type;

@@ -134,8 +134,6 @@ err_code be_weight_create(backend *be, weight **out, const void *src, dtype type
                           int cols, err *e);
 void be_weight_destroy(backend *be, weight *w);
 size_t be_weight_bytes(const weight *w);
-int be_weight_rows(const weight *w);
-int be_weight_cols(const weight *w);
 dtype be_weight_type(const weight *w);
 
 /* The input table: *out is what be_embed() takes for the raw [n_vocab][dim] matrix `host`, which stays where it

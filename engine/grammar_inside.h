@@ -192,7 +192,5 @@ void walk_add(g_walk *w, g_conf c);
 void walk_set(g_walk *w, const g_conf *c, int n);
 /* Set depth + 1 from set depth.  False: it is empty. */
 bool walk_byte(g_walk *w, int depth, uint8_t byte);
-/* Whether set `depth` holds the end of the whole text. */
-bool walk_complete(const g_walk *w, int depth);
 
 #endif

@@ -193,12 +193,3 @@ bool walk_byte(g_walk *w, int depth, uint8_t byte)
     w->left_at[depth + 1] = w->left;
     return w->n_conf > begin;
 }
-
-bool walk_complete(const g_walk *w, int depth)
-{
-    for (int i = w->conf_at[depth]; i < w->conf_at[depth + 1]; i++) {
-        const g_conf *f = &w->conf[i];
-        if (f->node == NODE_ROOT && w->a->is_end[f->state]) return true;
-    }
-    return false;
-}
