@@ -12,7 +12,7 @@ static const double LEAST_OF_STEP = 1.0 / 8;
 
 void pace_init(pace *p, int share)
 {
-    *p = (pace){.share = share, .rate = FIRST_RATE};
+    *p = (pace){.share = share, .patience_us = PACE_PATIENCE_US, .rate = FIRST_RATE};
     pthread_mutex_init(&p->mu, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -70,7 +70,7 @@ void pace_take(pace *p, uint64_t bytes, bool hint)
         uint64_t seen = p->n_steps;
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += PACE_PATIENCE_US * 1000L;
+        until.tv_nsec += p->patience_us * 1000L;
         until.tv_sec += until.tv_nsec / 1000000000L;
         until.tv_nsec %= 1000000000L;
         int rc = 0;

@@ -23,7 +23,8 @@ enum { PACE_PATIENCE_US = 200000 };
 typedef struct pace {
     pthread_mutex_t mu;
     pthread_cond_t step;
-    int share; /* percent of the slack; 0: no bound ever */
+    int share;           /* percent of the slack; 0: no bound ever */
+    int64_t patience_us; /* PACE_PATIENCE_US, but for tests */
     bool bounded;
     double rate;               /* bytes per microsecond, smoothed */
     double budget, left;       /* bytes: of this step, of it not yet taken; negative: a debt */
@@ -42,7 +43,7 @@ void pace_clear(pace *p);
 /* Before a step: how long it will take, and may take beyond that (INFINITY: as long as it likes). */
 void pace_step(pace *p, double step_us, double slack_us);
 
-/* May a piece of so many bytes be moved now?  Then it is taken from the budget. */
+/* May a piece of so many bytes be moved now?  Then it is taken from the budget.  (Loaders wait; tests ask.) */
 bool pace_try(pace *p, uint64_t bytes, bool hint);
 /* Waits until it may. */
 void pace_take(pace *p, uint64_t bytes, bool hint);

@@ -1,6 +1,7 @@
 /* test_pace.c -- how much moves in a step: counted, not timed. */
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include <check.h>
 
@@ -103,25 +104,46 @@ START_TEST(test_no_bound)
 }
 END_TEST
 
+static atomic_bool has_three;
+
 static void *take_three(void *arg)
 {
     for (int i = 0; i < 3; i++) pace_take(&p, 30 * MB, false);
+    atomic_store(&has_three, true);
     return arg;
 }
 
-/* Waits, is woken by steps, and by an engine that says nothing any more. */
-START_TEST(test_waits)
+static pthread_t begin_three(int64_t patience_us)
 {
     pthread_t t;
-    pace_counts c = {0};
     open_pace(50);
+    p.patience_us = patience_us;
     pace_step(&p, 10000, 20000);
     ck_assert_int_eq(pthread_create(&t, NULL, take_three, NULL), 0);
+    return t;
+}
+
+/* Nothing but a step wakes it: it would wait for an hour. */
+START_TEST(test_steps_wake)
+{
+    pace_counts c = {0};
+    pthread_t t = begin_three(3600LL * 1000000);
     while (c.n_waits == 0) pace_get(&p, &c);
-    for (int i = 0; i < 8; i++) pace_step(&p, 10000, 20000);
+    ck_assert(!atomic_load(&has_three));
+    while (!atomic_load(&has_three)) pace_step(&p, 10000, 20000);
+    ck_assert_int_eq(pthread_join(t, NULL), 0);
+    pace_clear(&p);
+}
+END_TEST
+
+/* An engine that says nothing any more holds nobody up: the second and the third piece go when patience ends. */
+START_TEST(test_patience_ends)
+{
+    pace_counts c;
+    pthread_t t = begin_three(1000);
     ck_assert_int_eq(pthread_join(t, NULL), 0);
     pace_get(&p, &c);
-    ck_assert_uint_ge(c.n_waits, 1);
+    ck_assert_uint_eq(c.n_waits, 2);
     pace_clear(&p);
 }
 END_TEST
@@ -136,7 +158,8 @@ int main(void)
     tcase_add_test(tc, test_hints_leave_half);
     tcase_add_test(tc, test_follows_the_rate);
     tcase_add_test(tc, test_no_bound);
-    tcase_add_test(tc, test_waits);
+    tcase_add_test(tc, test_steps_wake);
+    tcase_add_test(tc, test_patience_ends);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
