@@ -103,6 +103,16 @@ void be_unmap(backend *be, void *p, size_t bytes)
         be->ops->free(be, p);
 }
 
+bool be_commits(const backend *be)
+{
+    return be->ops->map && be->ops->commit;
+}
+
+bool be_commit(backend *be, void *p, size_t bytes)
+{
+    return !be_commits(be) || be->ops->commit(be, p, bytes);
+}
+
 size_t be_room(backend *be)
 {
     return be->ops->room ? be->ops->room(be) : 0;

@@ -114,6 +114,10 @@ void be_free(backend *be, void *p);
  * that.  The size is given back with them. */
 void *be_map(backend *be, size_t bytes);
 void be_unmap(backend *be, void *p, size_t bytes);
+/* Whether be_map() gives memory only with the first touch; then be_commit() is that touch for a part of it, whatever
+ * others do with it meanwhile.  False: the system can't, or has no memory.  Any thread. */
+bool be_commits(const backend *be);
+bool be_commit(backend *be, void *p, size_t bytes);
 /* Bytes that be_alloc() and be_map() can still give in one piece; 0: nobody counts (host memory). */
 size_t be_room(backend *be);
 /* Host memory that the device can write at full speed, zeroed; be_logits() wants its result there. */

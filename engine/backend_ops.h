@@ -31,6 +31,8 @@ struct backend_ops {
     void (*free)(backend *be, void *p);
     void *(*map)(backend *be, size_t bytes); /* NULL: alloc and free do */
     void (*unmap)(backend *be, void *p, size_t bytes);
+    bool (*commit)(backend *be, void *p,
+                   size_t bytes);                   /* NULL: all of it is there from the start */
     size_t (*room)(backend *be);                    /* NULL: 0 */
     void *(*host_alloc)(backend *be, size_t bytes); /* NULL: plain memory */
     void (*host_free)(backend *be, void *p, size_t bytes);

@@ -9,6 +9,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "engine/populate.h"
+
 enum { NONE = -1, CLASSES = 3, IDLE = 0, PREFETCHED = 1, DEMANDED = 2 };
 
 typedef enum { FREE, PAGE_HELD, PAGE_IDLE, LEASED } chunk_kind;
@@ -44,6 +46,7 @@ typedef struct {
 struct devmem {
     backend *be;
     void *mem;
+    populate *ahead; /* of the chunks that were ever taken */
     size_t chunk_bytes;
     int n_chunks, lease_cap;
     void (*evicted)(void *self, int chunk);
@@ -125,6 +128,7 @@ static int pop_free(devmem *a)
     int c = a->free_top;
     a->free_top = a->chunk[c].next;
     a->n_free--;
+    populate_reach(a->ahead, (size_t)(c + 1) * a->chunk_bytes);
     return c;
 }
 
@@ -250,6 +254,7 @@ err_code devmem_create(devmem **out, backend *be, int n_chunks, size_t chunk_byt
         return err_set(e, ERR_NOMEM, "no memory for an arena of %d chunks of %zu bytes", n_chunks,
                        chunk_bytes);
     }
+    a->ahead = populate_start(be, a->mem, (size_t)n_chunks * chunk_bytes);
     a->free_top = NONE;
     for (int i = n_chunks - 1; i >= 0; i--) {
         a->chunk[i].at = NONE;
@@ -262,6 +267,8 @@ err_code devmem_create(devmem **out, backend *be, int n_chunks, size_t chunk_byt
 void devmem_unmap(devmem *a)
 {
     assert(a->n_leases == 0);
+    populate_stop(a->ahead);
+    a->ahead = NULL;
     if (a->mem) be_unmap(a->be, a->mem, (size_t)a->n_chunks * a->chunk_bytes);
     a->mem = NULL;
 }
@@ -270,6 +277,7 @@ err_code devmem_remap(devmem *a, err *e)
 {
     if (!a->be || a->mem) return ERR_NONE;
     a->mem = be_map(a->be, (size_t)a->n_chunks * a->chunk_bytes);
+    a->ahead = populate_start(a->be, a->mem, (size_t)a->n_chunks * a->chunk_bytes);
     return a->mem ? ERR_NONE : err_set(e, ERR_NOMEM, "the device has no memory for the arena");
 }
 

@@ -150,6 +150,18 @@ void cpu_unmap(backend *be, void *p, size_t bytes)
     (void)munmap(p, mapped_bytes(bytes));
 }
 
+/* The content stays as it is, also of what another thread writes at the same time; since Linux 5.14. */
+static bool cpu_commit(backend *be, void *p, size_t bytes)
+{
+    (void)be;
+#ifdef MADV_POPULATE_WRITE
+    return madvise(p, bytes, MADV_POPULATE_WRITE) == 0;
+#else
+    (void)p, (void)bytes;
+    return false;
+#endif
+}
+
 static void cpu_free(backend *be, void *p)
 {
     (void)be;
@@ -199,6 +211,7 @@ const backend_ops backend_cpu = {
     .free = cpu_free,
     .map = cpu_map,
     .unmap = cpu_unmap,
+    .commit = cpu_commit,
     .upload = cpu_copy,
     .download = cpu_copy,
     .sync = cpu_sync,
