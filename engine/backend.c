@@ -146,13 +146,18 @@ err_code be_download(backend *be, void *dst, const void *src, size_t bytes)
     return be->ops->download(be, dst, src, bytes);
 }
 
-err_code be_sync(backend *be, err *e)
+static err_code first_failure(backend *be, err *e)
 {
-    if (!broken(be)) be->ops->sync(be);
     if (!broken(be)) return ERR_NONE;
     err first = be->failed;
     be->failed = (err){0};
     return err_set(e, first.code, "%s", first.msg);
+}
+
+err_code be_sync(backend *be, err *e)
+{
+    if (!broken(be)) be->ops->sync(be);
+    return first_failure(be, e);
 }
 
 /* --------------------------------------------------- weights, adapters, pages -- */
@@ -326,6 +331,7 @@ static void check_step(const kv_pool *kv, const step *s)
 
 bool be_step_begin(backend *be, const step *s)
 {
+    assert(!s->from || be_can_run_ahead(be));
     return broken(be) || !be->ops->step_begin || be->ops->step_begin(be, s);
 }
 
@@ -409,6 +415,22 @@ const sampled *be_sample(backend *be, float *logits, int n_vocab, const sample_r
         assert(rows[i].rules->n_stop_id <= SAMPLE_STOP_MAX);
     }
     return broken(be) ? NULL : be->ops->sample(be, logits, n_vocab, rows, n);
+}
+
+bool be_can_run_ahead(const backend *be)
+{
+    return be->ops->sample && be->ops->mark && be->ops->await;
+}
+
+int be_mark(backend *be)
+{
+    return broken(be) ? 0 : be->ops->mark(be);
+}
+
+err_code be_await(backend *be, int mark, err *e)
+{
+    if (!broken(be)) be->ops->await(be, mark);
+    return first_failure(be, e);
 }
 
 void be_parallel(backend *be, void (*fn)(void *arg, int i), void *arg, int n)

@@ -255,10 +255,11 @@ void be_logits_fetch(backend *be, float *logits, int n_rows, int n_vocab);
 
 /* What one row of logits is for: sampler_pick_allowed(), or sampler_score() of the token `score`. */
 typedef struct sample_row {
-    int logit;                      /* which row of be_logits(); no two of a call share one */
-    int32_t score;                  /* -1: pick */
-    const sampling *rules;          /* at most SAMPLE_BIAS_MAX biases, SAMPLE_STOP_MAX stop ids */
-    const int32_t *prompt, *output; /* together at most max_context */
+    int logit;             /* which row of be_logits(); no two of a call share one */
+    int32_t score;         /* -1: pick */
+    const sampling *rules; /* at most SAMPLE_BIAS_MAX biases, SAMPLE_STOP_MAX stop ids */
+    const int32_t *prompt,
+        *output; /* together at most max_context; read where a penalty asks for them */
     int n_prompt, n_output;
     const uint32_t *allowed; /* as sampler_pick_allowed() has it, or NULL */
 } sample_row;
@@ -268,12 +269,22 @@ typedef struct sample_row {
 bool be_can_sample(const backend *be);
 
 /* Enqueues the sampling of `n` rows of what be_logits() has enqueued; what they point to is copied before it
- * returns.  The result [n] can be read after be_sync() and until the next call; it, and nothing of the size of the
+ * returns.  The result [n] can be read after be_sync() and until the next call (see be_can_run_ahead()); it, and nothing of the size of the
  * vocabulary, is what is copied to the host.  All of a request's rules are kept, also the token mask of a
  * grammar (uploaded: an eighth of a byte a token) and the scoring of prompts (echo), so logits never have to go to the host.
  * Changes the logits.  The tokens are those of sampler.h up to the rounding of exp(): the same draw numbers, in f64.
  * n = 0 is allowed.  NULL: the backend is marked as failed. */
 const sampled *be_sample(backend *be, float *logits, int n_vocab, const sample_row *rows, int n);
+
+/* ---- a step while the one before it runs -------------------------------------------- */
+
+/* Whether be_mark() and be_await() may be called, and steps have `from`.  All that a step and its sampling point to is then copied
+ * before the calls that enqueue them return, and what be_sample() returned is kept until its next call but one. */
+bool be_can_run_ahead(const backend *be);
+/* Marks all that has been enqueued so far; at most two marks are not awaited yet. */
+int be_mark(backend *be);
+/* Waits for the operations before that mark, and for none behind it.  As be_sync() it reports the first failure. */
+err_code be_await(backend *be, int mark, err *e);
 
 /* Runs fn(arg, i) for i in [0, n) on the backend's host threads (sampling of many rows). */
 void be_parallel(backend *be, void (*fn)(void *arg, int i), void *arg, int n);

@@ -94,6 +94,8 @@ struct backend_ops {
     void (*logits_fetch)(backend *be, float *logits, size_t n); /* NULL: they are there */
     const sampled *(*sample)(backend *be, float *logits, int n_vocab, const sample_row *rows,
                              int n); /* NULL: the host does */
+    int (*mark)(backend *be);        /* both or none: be_can_run_ahead() */
+    void (*await)(backend *be, int mark);
     void (*parallel)(backend *be, void (*fn)(void *arg, int i), void *arg, int n);
 };
 

@@ -221,11 +221,20 @@ static void *engine_thread(void *arg)
             (void)be_sync(sc->be, &e);
             sched_restart(sc, &e);
         }
+        if (sched_should_land(sc)) sched_land(sc);
         sched_plan_step(sc, now);
-        idle = sc->step.n_seq == 0;
-        if (!idle) sched_run_step(sc, now);
+        if (sc->must_land) {
+            sched_land(sc);
+            sched_plan_step(sc, now);
+        }
+        idle = sc->step.n_seq == 0 && !sched_in_flight(sc);
+        if (sc->step.n_seq > 0)
+            sched_run_step(sc, now);
+        else
+            sched_land(sc);
         publish_counts(sc);
     }
+    sched_land(sc);
     sched_take_inbox(sc);
     sched_finish_all(sc, FINISH_CANCELLED, NULL);
     return NULL;
@@ -249,14 +258,9 @@ static void free_all(sched *sc)
     free(sc->logit_row);
     free(sc->seq);
     free(sc->seg);
-    free((void *)sc->row_owner);
-    free(sc->chunk);
-    free(sc->picked);
-    free(sc->logit0);
-    free(sc->broken_row);
-    free(sc->late);
+    free(sc->from);
     free(sc->draw);
-    free(sc->draw_end);
+    sched_flights_destroy(sc);
     free((void *)sc->mask);
     kv_destroy(sc->pages);
     devmem_destroy(sc->own_arena);
@@ -287,15 +291,10 @@ static bool allocate(sched *sc)
     sc->logit_row = calloc((size_t)c->max_logits, sizeof(*sc->logit_row));
     sc->seq = calloc(seqs, sizeof(*sc->seq));
     sc->seg = calloc(seqs, sizeof(*sc->seg));
-    sc->row_owner = calloc(seqs, sizeof(*sc->row_owner));
-    sc->chunk = calloc(seqs, sizeof(*sc->chunk));
-    sc->picked = calloc(seqs, sizeof(*sc->picked));
-    sc->logit0 = calloc(seqs, sizeof(*sc->logit0));
-    sc->broken_row = calloc(seqs, sizeof(*sc->broken_row));
-    sc->late = calloc(seqs, sizeof(*sc->late));
+    sc->from = calloc(rows, sizeof(*sc->from));
     sc->draw = calloc((size_t)c->max_logits, sizeof(*sc->draw));
-    sc->draw_end = calloc((size_t)c->max_logits, sizeof(*sc->draw_end));
     sc->mask = calloc(seqs, sizeof(*sc->mask));
+    bool flights = sched_flights_create(sc);
     sc->pages = kv_create(sc->arena, sc->page_tokens, c->prefix_cache);
     sc->board = board_create(sc->cap, FAIR_TENANTS);
     sc->tele = telemetry_create(c->n_class, c->max_tenants, sc->cap);
@@ -317,8 +316,7 @@ static bool allocate(sched *sc)
         if (!sc->samplers[sc->n_samplers] || !sc->walks[sc->n_samplers]) return false;
     }
     return sc->list && sc->view && sc->plan && sc->order && sc->allowed && sc->token && sc->pos &&
-           sc->logit_row && sc->seq && sc->seg && sc->row_owner && sc->chunk && sc->picked &&
-           sc->logit0 && sc->broken_row && sc->late && sc->draw && sc->draw_end && sc->mask &&
+           sc->logit_row && sc->seq && sc->seg && sc->from && sc->draw && sc->mask && flights &&
            sc->pages && sc->fair && sc->board && sc->tele;
 }
 

@@ -4,6 +4,7 @@
  * sched.c owns the thread, sched_plan.c and sched_settle.c execute; fair.c and policy.c decide and
  * touch nothing; kv.c keeps pages and the prefix cache.  Loop: drain the inbox, see cancellations,
  * policy_plan(), acquire adapters, reserve pages, build the step, model_forward(), sample, push, retire.
+ * Where the backend can (be_can_run_ahead()), the next step is planned and enqueued while one runs (sched_flight.c).
  *
  * A request is never failed for lack of pages: it waits, or the latest arrival of the lowest
  * class is pre-empted and goes on later with identical tokens: its KV is recomputed, or was swapped to
@@ -66,6 +67,8 @@ typedef struct sched_config {
         restart_wait_us; /* before the second attempt to bring the device back, doubled for each; 0: 500 ms */
     int max_faults; /* of the device, without many good steps in between, before it is given up; 0: 5 */
     int max_tenants; /* that have telemetry of their own */
+    bool
+        no_overlap; /* the next step is planned when the tokens of the one before are known, never before */
     int n_class;
     slo_class classes[SLO_CLASS_MAX];
 } sched_config;
@@ -81,6 +84,8 @@ typedef struct sched_stats {
         n_output_tokens; /* as tenants are charged: recomputing adds nothing */
     uint64_t n_looked_up_tokens,
         n_cached_tokens; /* prompt tokens asked of the prefix cache, and found */
+    uint64_t n_steps_ahead,
+        n_discarded; /* steps enqueued while another ran; rows of them whose request had ended */
     uint64_t n_finished, n_cancelled, n_failed, n_preempted, n_adapter_waits;
     uint64_t n_swapped_out, n_swapped_in; /* requests; of the pre-empted, those with a copy */
     swap_counts swap;                     /* pages of them */

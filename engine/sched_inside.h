@@ -4,6 +4,7 @@
  *   sched_plan.c    who runs in the next step: seats, adapters, pages, pre-emption
  *   sched_sample.c  forward pass and sampling of a step
  *   sched_restart.c what becomes of all when the device fails
+ *   sched_flight.c  steps between their enqueueing and their settlement
  *   sched_settle.c  the step itself, and what becomes of its requests
  *
  * Threads: the engine's, but for what the struct says.
@@ -36,6 +37,37 @@ typedef struct draw_end {
     sampled *to;
     int seq;
 } draw_end;
+
+/* What a row of a step in flight still uses, though its request has ended. */
+typedef struct held {
+    int32_t *page;
+    int n_page;
+    const lora_view *lora;
+} held;
+
+/* A step: under construction, then enqueued ("in flight"), then settled.  What it will have brought is counted in its requests from its
+ * enqueueing on (n_computed, n_ahead), so that the next one can be planned on top of it. */
+typedef struct flight {
+    bool up;    /* enqueued, and its results have not been taken */
+    bool ahead; /* enqueued while another was in flight */
+    int n_seq, n_draw, mark;
+    request **owner; /* [max_seqs]; NULL: has ended since, its row is discarded */
+    int *chunk;      /* [max_seqs] */
+    int *pos0;       /* [max_seqs] */
+    int *logit0;     /* [max_seqs]: first row of logits, or -1 */
+    bool *ends;      /* [max_seqs]: the last of what was known of the request */
+    bool *broken;    /* [max_seqs]: logits that are not numbers */
+    bool *late;      /* [max_seqs]: the mask of its grammar is not ready */
+    sampled *picked; /* [max_seqs] */
+    held *held;      /* [max_seqs]: where owner is NULL */
+    draw_end *end;   /* [max_logits] */
+    const sampled *got;
+
+    /* for the counts */
+    cost_work work;
+    int n_rows, n_seg, n_adapters, n_decode;
+    int64_t seen_us, planned_us, computed_us;
+} flight;
 
 struct sched {
     sched_config cfg;
@@ -89,31 +121,49 @@ struct sched {
     /* the step under construction */
     step step;
     int rows_left, n_logit;
-    int32_t *token, *pos, *logit_row;
+    int32_t *token, *pos, *from, *logit_row;
     step_seq *seq;
     step_seg *seg;
-    request **row_owner; /* [n_seq] */
-    int *chunk;          /* [n_seq] */
+    flight flights[2];
+    flight *now;         /* the one under construction; the other may be in flight */
+    request **row_owner; /* [n_seq], its owner */
+    int *chunk;          /* [n_seq], its own */
+    bool overlaps;       /* steps may be enqueued while others run */
+    bool must_land;      /* the plan cannot be carried out while a step is in flight */
+    int64_t landed_us;   /* when the last one's results were there */
     sampler *samplers[SAMPLERS_MAX];
     grammar_walk *walks[SAMPLERS_MAX];
     int n_samplers;
-    sampled *picked;  /* [max_seqs] */
-    int *logit0;      /* [n_seq]: first row of logits, or -1 */
-    bool *broken_row; /* [n_seq]: logits that are not numbers */
-    bool *late;       /* [n_seq]: the mask of its grammar is not ready */
     const float *logits;
 
     /* for backends that sample */
     sample_row *draw;      /* [max_logits] */
-    draw_end *draw_end;    /* [max_logits] */
     const uint32_t **mask; /* [n_seq]: what the grammar allows, or NULL */
 };
 
 /* -------------------------------------------------------------------- history -- */
 
+/* Tokens that were drawn, also those that steps in flight draw. */
+static inline int n_drawn(const request *rq)
+{
+    return atomic_load_explicit(&rq->n_pushed, memory_order_relaxed) + rq->n_ahead;
+}
+
 static inline int history_len(const request *rq)
 {
-    return rq->n_prompt + atomic_load_explicit(&rq->n_pushed, memory_order_relaxed);
+    return rq->n_prompt + n_drawn(rq);
+}
+
+/* The last n_ahead of the history are not. */
+static inline bool is_known(const request *rq, int i)
+{
+    return i < history_len(rq) - rq->n_ahead;
+}
+
+/* Nothing is left to plan: its last token is being drawn. */
+static inline bool is_complete(const request *rq)
+{
+    return rq->n_ahead > 0 && n_drawn(rq) >= rq->max_tokens;
 }
 
 static inline int32_t history_at(const request *rq, int i)
@@ -129,7 +179,7 @@ static inline int left_of(const request *rq)
 /* Scores are handed over by the first push and must not be written again after it. */
 static inline bool scores(const request *rq)
 {
-    return rq->score_prompt && atomic_load_explicit(&rq->n_pushed, memory_order_relaxed) == 0;
+    return rq->score_prompt && n_drawn(rq) == 0;
 }
 
 /* Rows of logits that a chunk of n tokens needs. */
@@ -196,18 +246,41 @@ void sched_step_was_good(sched *sc);
 /* Chooses and seats who runs next, and builds the step; its n_seq is 0 where nobody can run. */
 void sched_plan_step(sched *sc, int64_t now);
 
-/* Forward pass and sampling: picked, broken_row and late of the step's sequences, scores of prompts.
- * *computed_us: when the pass was over (with sampling, where the device does both). */
-err_code sched_compute(sched *sc, int64_t *computed_us, err *e);
+/* Forward pass and sampling of sc->now, enqueued where the backend samples, else done. */
+err_code sched_launch(sched *sc, err *e);
+/* Waits for it: picked, broken and late of its sequences, scores of prompts; computed_us: when the pass was over (with
+ * sampling, where the device does both). */
+err_code sched_collect(sched *sc, flight *f, err *e);
 
-/* Computes the step, hands its tokens out, retires who is done.  `seen_us`: when the iteration began. */
+/* Launches the step and settles the one before it; then also this one, unless it may stay in flight while the next one is
+ * planned.  `seen_us`: when the iteration began. */
 void sched_run_step(sched *sc, int64_t seen_us);
+/* Settles what is in flight, if anything is. */
+void sched_land(sched *sc);
+
+/* ---- sched_flight.c */
+bool sched_flights_create(sched *sc);
+void sched_flights_destroy(sched *sc);
+/* The step that is in flight, or NULL. */
+flight *sched_in_flight(sched *sc);
+/* Whether what waits should see the results of what is in flight first. */
+bool sched_should_land(sched *sc);
+/* Whether the next step can be planned before the tokens of this one are known. */
+bool sched_may_fly(const sched *sc, const flight *f);
+/* sc->now is in flight; the next step is built in the other. */
+void sched_take_off(sched *sc);
+/* The request ends: what the step in flight uses of it stays until that is over. */
+void sched_hold(sched *sc, request *rq);
+/* The row of a request that has ended: gives up what was held for it. */
+void sched_let_go(sched *sc, flight *f, int s);
+/* The device has failed: nothing is in flight any more. */
+void sched_drop_flights(sched *sc);
 
 /* From running to waiting: gives back the seat, the pages and the adapter. */
 void sched_leave_seat(sched *sc, request *rq);
 
-/* Full pages from position `before` on become findable by their content. */
-void sched_publish_pages(sched *sc, request *rq, int before);
+/* Full pages from position `before` to `end` become findable by their content, all of which is known. */
+void sched_publish_pages(sched *sc, request *rq, int before, int end);
 
 /* Its copy in host memory is not needed any more. */
 void sched_swap_forget(sched *sc, request *rq);

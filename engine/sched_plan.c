@@ -23,11 +23,11 @@ static void describe(sched *sc, int i)
     const request *rq = sc->list[i];
     sc->view[i] = (policy_request){
         .running = rq->state == STATE_RUNNING,
-        .left = left_of(rq),
+        .left = is_complete(rq) ? 0 : left_of(rq),
         .max_chunk = scores(rq) ? SCHED_SCORE_ROWS : sc->cfg.max_rows,
         .class_rank = sc->cfg.classes[rq->slo_class].rank,
         .arrived_us = rq->arrived_us,
-        .deadline_us = rq->first_token_us ? 0 : rq->ttft_deadline_us,
+        .deadline_us = rq->first_token_us || rq->n_ahead ? 0 : rq->ttft_deadline_us,
         .context = rq->n_computed,
         .rank = rank_of(rq),
         .due_us = rq->last_token_us ? rq->last_token_us + rq->tpot_target_us : 0,
@@ -102,6 +102,8 @@ static bool make_room(sched *sc, int need, int i, int64_t now)
     policy_limits lim = limits_of(sc);
     while (!kv_claim(sc->pages, need, false)) {
         sc->pages_short = true;
+        sc->must_land = sched_in_flight(sc) != NULL;
+        if (sc->must_land) return false;
         int v = policy_victim(sc->view, sc->n, sc->allowed, -1, &lim, now);
         assert(v >= 0); /* at least i itself */
         preempt(sc, v);
@@ -131,6 +133,8 @@ static bool make_place(sched *sc, int need, int i, int64_t now)
             sc->pages_short = kv_available(sc->pages, true) < need;
             return false;
         }
+        sc->must_land = sched_in_flight(sc) != NULL;
+        if (sc->must_land) return false;
         preempt(sc, v);
     }
     return true;
@@ -200,7 +204,7 @@ static void swap_in(sched *sc, request *rq, int kept)
     if (rq->n_computed < kept) {
         swap_load(sc->swap, rq->swap_slot + from, rq->n_swapped - from, rq->page + from);
         rq->n_computed = kept;
-        sched_publish_pages(sc, rq, from * sc->page_tokens);
+        sched_publish_pages(sc, rq, from * sc->page_tokens, kept);
         pthread_mutex_lock(&sc->mu);
         sc->stats.n_swapped_in++;
         pthread_mutex_unlock(&sc->mu);
@@ -332,17 +336,21 @@ static void build_rows(sched *sc)
 {
     step *st = &sc->step;
     st->n_rows = st->n_seg = st->n_logit = 0;
+    st->from = NULL;
     for (int s = 0; s < st->n_seq; s++) {
         request *rq = sc->row_owner[s];
         int n = sc->chunk[s], row0 = st->n_rows;
         bool ends = n == left_of(rq);
         sc->seq[s] = (step_seq){row0, n, rq->n_computed, rq->page, rq->n_page};
-        sc->logit0[s] = -1;
+        sc->now->logit0[s] = -1;
         for (int i = 0; i < n; i++) {
-            sc->token[row0 + i] = history_at(rq, rq->n_computed + i);
+            bool known = is_known(rq, rq->n_computed + i);
+            sc->token[row0 + i] = known ? history_at(rq, rq->n_computed + i) : 0;
+            sc->from[row0 + i] = known ? -1 : rq->draw_at;
+            if (!known) st->from = sc->from;
             sc->pos[row0 + i] = rq->n_computed + i;
             if (scores(rq) || (ends && i == n - 1)) {
-                if (sc->logit0[s] < 0) sc->logit0[s] = st->n_logit;
+                if (sc->now->logit0[s] < 0) sc->now->logit0[s] = st->n_logit;
                 sc->logit_row[st->n_logit++] = row0 + i;
             }
         }
@@ -421,8 +429,8 @@ void sched_plan_step(sched *sc, int64_t now)
     sc->load = (cost_work){0};
     sc->budget_us = policy_budget_us(sc->view, sc->plan, n, &sc->cost, now, &sc->least_chunk);
     sc->rows_left = sc->cfg.max_rows;
-    sc->pages_short = sc->rows_short = false;
-    for (int i = 0; i < n && sc->rows_left > 0; i++) {
+    sc->pages_short = sc->rows_short = sc->must_land = false;
+    for (int i = 0; i < n && sc->rows_left > 0 && !sc->must_land; i++) {
         add_entry(sc, &sc->plan[i], now);
     }
     prefetch_waiting(sc, now);

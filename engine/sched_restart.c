@@ -133,6 +133,7 @@ void sched_restart(sched *sc, const err *why)
     sc->n_good = 0;
     log_error("engine", "the device failed: %s", why->msg);
     set_state(sc, true, false);
+    sched_drop_flights(sc);
     end_running(sc);
     forget_swapped(sc);
     if (src && src->suspend) src->suspend(src->self);

@@ -2,19 +2,14 @@
  *
  * Where the host reads logits as they are (CPU), its compute threads sample, each with a sampler of its own. Where the
  * backend samples (be_can_sample()), the pass is enqueued, the masks of grammars are fetched while it runs, then
- * sampling is enqueued behind it, and the host waits once, for the tokens.  Both by the same rules, so that nobody
- * else has to know.
+ * sampling is enqueued behind it, and the host waits once, for the tokens: at once, or when it has enqueued the next step
+ * (sched_flight.c).  Both by the same rules, so that nobody else has to know.
  */
 #include "engine/sched_inside.h"
 
 static bool wants_token(const request *rq, int n)
 {
     return n == left_of(rq) && rq->max_tokens > 0;
-}
-
-static int n_output(const request *rq)
-{
-    return atomic_load_explicit(&rq->n_pushed, memory_order_relaxed);
 }
 
 /* Prompt tokens whose predecessor's row is in this chunk: the next one's index, or 0. */
@@ -28,7 +23,7 @@ static int scored_by(const sched *sc, int s, int i)
 /* Row of the logits that the next token is drawn from. */
 static int last_logit(const sched *sc, int s)
 {
-    return sc->logit0[s] + (scores(sc->row_owner[s]) ? sc->chunk[s] - 1 : 0);
+    return sc->now->logit0[s] + (scores(sc->row_owner[s]) ? sc->chunk[s] - 1 : 0);
 }
 
 /* Bits of the tokens that its form allows; false: there is nothing to pick from now. */
@@ -36,7 +31,7 @@ static bool find_mask(sched *sc, int s, grammar_walk *w)
 {
     request *rq = sc->row_owner[s];
     sc->mask[s] = grammar_run_mask(rq->grammar, w);
-    sc->late[s] = !sc->mask[s];
+    sc->now->late[s] = !sc->mask[s];
     return sc->mask[s] && !grammar_run_failed(rq->grammar);
 }
 
@@ -47,9 +42,9 @@ static void score_rows(sched *sc, int s, sampler *sp)
     request *rq = sc->row_owner[s];
     int n_vocab = model_get_config(sc->m)->n_vocab;
     for (int i = 0, next; i < sc->chunk[s] && (next = scored_by(sc, s, i)) > 0; i++) {
-        const float *row = sc->logits + (size_t)(sc->logit0[s] + i) * (size_t)n_vocab;
+        const float *row = sc->logits + (size_t)(sc->now->logit0[s] + i) * (size_t)n_vocab;
         sampler_score(sp, row, rq->prompt[next], rq->rules.n_top, &rq->prompt_score[next]);
-        if (rq->prompt_score[next].token < 0) sc->broken_row[s] = true;
+        if (rq->prompt_score[next].token < 0) sc->now->broken[s] = true;
     }
 }
 
@@ -66,19 +61,19 @@ static void sample_some(void *arg, int i)
         if (rq->grammar && !find_mask(sc, s, sc->walks[i])) continue;
         sampler_pick_allowed(
             sc->samplers[i], (float *)sc->logits + (size_t)last_logit(sc, s) * n_vocab, &rq->rules,
-            sc->mask[s], rq->prompt, rq->n_prompt, rq->output, n_output(rq), &sc->picked[s]);
-        int32_t token = sc->picked[s].token;
+            sc->mask[s], rq->prompt, rq->n_prompt, rq->output, n_drawn(rq), &sc->now->picked[s]);
+        int32_t token = sc->now->picked[s].token;
         if (token < 0)
-            sc->broken_row[s] = true;
+            sc->now->broken[s] = true;
         else if (rq->grammar)
             grammar_run_accept(rq->grammar, sc->walks[i], token);
     }
 }
 
-static err_code on_host(sched *sc, int64_t *computed_us, err *e)
+static err_code on_host(sched *sc, err *e)
 {
     err_code rc = model_forward(sc->m, sc->kv, &sc->step, &sc->logits, e);
-    *computed_us = clock_now_us();
+    sc->now->computed_us = clock_now_us();
     if (!rc && sc->step.n_logit > 0) be_parallel(sc->be, sample_some, sc, sc->n_samplers);
     return rc;
 }
@@ -96,26 +91,28 @@ static void mask_some(void *arg, int i)
     }
 }
 
+/* A step with grammars is settled before another is planned: mask is its own. */
 static void accept_some(void *arg, int i)
 {
     sched *sc = arg;
-    for (int s = i; s < sc->step.n_seq; s += sc->n_samplers) {
-        if (sc->mask[s] && sc->picked[s].token >= 0)
-            grammar_run_accept(sc->row_owner[s]->grammar, sc->walks[i], sc->picked[s].token);
+    const flight *f = sched_in_flight(sc);
+    for (int s = i; s < f->n_seq; s += sc->n_samplers) {
+        if (f->owner[s] && sc->mask[s] && f->picked[s].token >= 0)
+            grammar_run_accept(f->owner[s]->grammar, sc->walks[i], f->picked[s].token);
     }
 }
 
 static void add_row(sched *sc, int *n, int s, int logit, int32_t score, sampled *to)
 {
     const request *rq = sc->row_owner[s];
-    sc->draw_end[*n] = (draw_end){to, s};
+    sc->now->end[*n] = (draw_end){to, s};
     sc->draw[(*n)++] = (sample_row){.logit = logit,
                                     .score = score,
                                     .rules = &rq->rules,
                                     .prompt = rq->prompt,
                                     .n_prompt = rq->n_prompt,
                                     .output = rq->output,
-                                    .n_output = n_output(rq),
+                                    .n_output = n_drawn(rq),
                                     .allowed = score < 0 ? sc->mask[s] : NULL};
 }
 
@@ -125,41 +122,61 @@ static int list_rows(sched *sc)
     for (int s = 0; s < sc->step.n_seq; s++) {
         request *rq = sc->row_owner[s];
         for (int i = 0, next; i < sc->chunk[s] && (next = scored_by(sc, s, i)) > 0; i++) {
-            add_row(sc, &n, s, sc->logit0[s] + i, rq->prompt[next], &rq->prompt_score[next]);
+            add_row(sc, &n, s, sc->now->logit0[s] + i, rq->prompt[next], &rq->prompt_score[next]);
         }
-        if (wants_token(rq, sc->chunk[s]) && (!rq->grammar || sc->mask[s]))
-            add_row(sc, &n, s, last_logit(sc, s), -1, &sc->picked[s]);
+        if (!wants_token(rq, sc->chunk[s]) || (rq->grammar && !sc->mask[s])) continue;
+        rq->draw_at = n;
+        add_row(sc, &n, s, last_logit(sc, s), -1, &sc->now->picked[s]);
     }
     return n;
 }
 
-static err_code on_device(sched *sc, int64_t *computed_us, err *e)
+static err_code on_device(sched *sc, err *e)
 {
+    flight *f = sc->now;
     err_code rc = model_enqueue(sc->m, sc->kv, &sc->step, e);
     if (rc) return rc;
     bool forms = false;
-    for (int s = 0; s < sc->step.n_seq; s++) {
+    for (int s = 0; s < f->n_seq; s++) {
         sc->mask[s] = NULL;
-        sc->picked[s].token = -1;
-        forms |= sc->row_owner[s]->grammar != NULL;
+        f->picked[s].token = -1;
+        forms |= f->owner[s]->grammar != NULL;
     }
     if (forms) be_parallel(sc->be, mask_some, sc, sc->n_samplers);
-    int n = list_rows(sc);
-    const sampled *got = n > 0 ? model_sample(sc->m, sc->draw, n) : NULL;
-    rc = be_sync(sc->be, e);
-    *computed_us = clock_now_us();
-    if (rc) return rc;
-    for (int i = 0; i < n; i++) {
-        *sc->draw_end[i].to = got[i];
-        if (got[i].token < 0) sc->broken_row[sc->draw_end[i].seq] = true;
-    }
-    if (forms) be_parallel(sc->be, accept_some, sc, sc->n_samplers);
+    f->n_draw = list_rows(sc);
+    f->got = f->n_draw > 0 ? model_sample(sc->m, sc->draw, f->n_draw) : NULL;
+    if (sc->overlaps) f->mark = be_mark(sc->be);
     return ERR_NONE;
 }
 
-err_code sched_compute(sched *sc, int64_t *computed_us, err *e)
+err_code sched_launch(sched *sc, err *e)
 {
-    memset(sc->broken_row, 0, (size_t)sc->step.n_seq * sizeof(*sc->broken_row));
-    memset(sc->late, 0, (size_t)sc->step.n_seq * sizeof(*sc->late));
-    return be_can_sample(sc->be) ? on_device(sc, computed_us, e) : on_host(sc, computed_us, e);
+    flight *f = sc->now;
+    f->n_seq = sc->step.n_seq;
+    f->n_draw = 0;
+    memset(f->broken, 0, (size_t)f->n_seq * sizeof(*f->broken));
+    memset(f->late, 0, (size_t)f->n_seq * sizeof(*f->late));
+    for (int s = 0; s < f->n_seq; s++) {
+        f->pos0[s] = f->owner[s]->n_computed;
+        f->ends[s] = f->chunk[s] == left_of(f->owner[s]);
+    }
+    return be_can_sample(sc->be) ? on_device(sc, e) : on_host(sc, e);
+}
+
+err_code sched_collect(sched *sc, flight *f, err *e)
+{
+    if (!be_can_sample(sc->be)) return ERR_NONE;
+    err_code rc = sc->overlaps ? be_await(sc->be, f->mark, e) : be_sync(sc->be, e);
+    f->computed_us = clock_now_us();
+    if (rc) return rc;
+    bool forms = false;
+    for (int s = 0; s < f->n_seq; s++) forms |= f->owner[s] && f->owner[s]->grammar;
+    for (int i = 0; i < f->n_draw; i++) {
+        int s = f->end[i].seq;
+        if (!f->owner[s]) continue; /* what the request lent is gone */
+        *f->end[i].to = f->got[i];
+        if (f->got[i].token < 0) f->broken[s] = true;
+    }
+    if (forms) be_parallel(sc->be, accept_some, sc, sc->n_samplers);
+    return ERR_NONE;
 }

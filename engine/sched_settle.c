@@ -44,6 +44,7 @@ void sched_swap_forget(sched *sc, request *rq)
 
 void sched_finish(sched *sc, request *rq, finish_reason why, const err *cause)
 {
+    sched_hold(sc, rq);
     sched_leave_seat(sc, rq);
     sched_swap_forget(sc, rq);
     rq->state = STATE_DONE;
@@ -89,12 +90,12 @@ void sched_finish_all(sched *sc, finish_reason why, const err *cause)
     }
 }
 
-void sched_publish_pages(sched *sc, request *rq, int before)
+void sched_publish_pages(sched *sc, request *rq, int before, int end)
 {
     kv_domain d;
     domain_of(rq, &d);
-    int32_t *tokens = sc->pos; /* no step is built or running: its arrays are free */
-    for (int p = before / sc->page_tokens; (p + 1) * sc->page_tokens <= rq->n_computed; p++) {
+    int32_t *tokens = sc->pos; /* no step is built, one that runs was copied: its arrays are free */
+    for (int p = before / sc->page_tokens; (p + 1) * sc->page_tokens <= end; p++) {
         for (int i = 0; i < sc->page_tokens; i++) {
             tokens[i] = history_at(rq, p * sc->page_tokens + i);
         }
@@ -160,23 +161,28 @@ static void fail_grammar(sched *sc, request *rq)
     sched_finish(sc, rq, FINISH_ERROR, &e);
 }
 
-static void settle_entry(sched *sc, int s, int64_t now)
+static void settle_entry(sched *sc, flight *f, int s, int64_t now)
 {
-    request *rq = sc->row_owner[s];
-    int n = sc->chunk[s], before = rq->n_computed;
-    bool ends = n == left_of(rq);
-    rq->grammar_late = sc->late[s];
-    if (sc->late[s]) { /* its last row is computed again once the mask is there */
-        n--;
+    request *rq = f->owner[s];
+    if (!rq) {
+        sched_let_go(sc, f, s);
+        return;
+    }
+    int before = f->pos0[s], end = before + f->chunk[s];
+    bool ends = f->ends[s];
+    rq->n_ahead -= ends;
+    rq->grammar_late = f->late[s];
+    if (f->late[s]) { /* its last row is computed again once the mask is there */
+        rq->n_computed--;
+        end--;
         ends = false;
     }
-    if (sc->broken_row[s]) {
+    if (f->broken[s]) {
         fail_numbers(sc, rq);
         return;
     }
-    rq->n_computed += n;
-    sched_publish_pages(sc, rq, before);
-    int done = rq->n_computed < rq->n_prompt ? rq->n_computed : rq->n_prompt;
+    sched_publish_pages(sc, rq, before, end);
+    int done = end < rq->n_prompt ? end : rq->n_prompt;
     int metered = (int)atomic_load(&rq->meter->prompt_tokens);
     if (done > metered) { /* what is recomputed after a pre-emption costs the tenant nothing */
         atomic_store(&rq->meter->prompt_tokens, (uint32_t)done);
@@ -189,69 +195,77 @@ static void settle_entry(sched *sc, int s, int64_t now)
     else if (rq->grammar && grammar_run_failed(rq->grammar))
         fail_grammar(sc, rq);
     else
-        hand_out(sc, rq, &sc->picked[s], now);
+        hand_out(sc, rq, &f->picked[s], now);
 }
 
 /* ------------------------------------------------------------------- the step -- */
 
-/* Where an iteration's time went: `seen` its begin, then the ends of planning, forward pass, sampling. */
-typedef struct {
-    int64_t seen, planned, computed, sampled;
-} step_times;
-
-static void count_step(sched *sc, const step_times *when)
+static void count_step(sched *sc, const flight *f, int64_t began_us, int64_t now)
 {
-    int64_t took_us = when->sampled - when->planned;
-    kv_counts kc;
-    kv_count(sc->pages, &kc);
-    const step *st = &sc->step;
-    int adapters = 0, decode = 0;
-    for (int i = 0; i < st->n_seg; i++) adapters += st->seg[i].lora != NULL;
-    for (int i = 0; i < st->n_seq; i++) {
-        decode += st->seq[i].n_rows == 1 && st->seq[i].pos0 >= sc->row_owner[i]->n_prompt;
-    }
-    telemetry_step(sc->tele, st->n_rows);
+    int discarded = 0;
+    for (int s = 0; s < f->n_seq; s++) discarded += !f->owner[s];
+    telemetry_step(sc->tele, f->n_rows);
     pthread_mutex_lock(&sc->mu);
     sched_stats *t = &sc->stats;
     t->n_steps++;
-    t->n_rows += (uint64_t)st->n_rows;
-    t->n_decode_tokens += (uint64_t)decode;
-    t->n_prefill_tokens += (uint64_t)(st->n_rows - decode);
-    t->last_rows = st->n_rows;
-    t->last_segments = st->n_seg;
-    t->last_adapters = adapters;
-    t->last_prefill = st->n_rows - decode;
-    t->last_seqs = st->n_seq;
-    t->last_step_us = took_us;
-    t->busy_us += took_us;
-    t->plan_us += when->planned - when->seen;
-    t->forward_us += when->computed - when->planned;
-    t->sample_us += when->sampled - when->computed;
+    t->n_steps_ahead += f->ahead;
+    t->n_discarded += (uint64_t)discarded;
+    t->n_rows += (uint64_t)f->n_rows;
+    t->n_decode_tokens += (uint64_t)f->n_decode;
+    t->n_prefill_tokens += (uint64_t)(f->n_rows - f->n_decode);
+    t->last_rows = f->n_rows;
+    t->last_segments = f->n_seg;
+    t->last_adapters = f->n_adapters;
+    t->last_prefill = f->n_rows - f->n_decode;
+    t->last_seqs = f->n_seq;
+    t->last_step_us = now - began_us;
+    t->busy_us += now - began_us;
+    t->plan_us += f->planned_us - f->seen_us;
+    t->forward_us += f->computed_us - began_us;
+    t->sample_us += now - f->computed_us;
     t->cost_error = sc->cost.error;
     pthread_mutex_unlock(&sc->mu);
 }
 
-/* What was placed may have been taken out again by a pre-emption: the work is counted anew. */
-static void learn(sched *sc, int64_t took_us)
+/* Takes the results of a step in flight; false: the device had failed. */
+static bool land(sched *sc, flight *f)
 {
-    cost_work w = {0};
-    for (int s = 0; s < sc->step.n_seq; s++) count_work(&w, sc->row_owner[s], sc->chunk[s]);
-    cost_observe(&sc->cost, &w, (double)took_us);
+    err e;
+    if (sched_collect(sc, f, &e)) {
+        sched_restart(sc, &e);
+        return false;
+    }
+    f->up = false;
+    sched_step_was_good(sc);
+    int64_t now = clock_now_us();
+    /* One that was enqueued behind another began when that one was over. */
+    int64_t began_us = sc->landed_us > f->planned_us ? sc->landed_us : f->planned_us;
+    sc->landed_us = now;
+    cost_observe(&sc->cost, &f->work, (double)(now - began_us));
+    count_step(sc, f, began_us, now);
+    for (int s = 0; s < f->n_seq; s++) settle_entry(sc, f, s, now);
+    sched_sweep(sc);
+    sc->settle_us += clock_now_us() - now;
+    return true;
+}
+
+void sched_land(sched *sc)
+{
+    flight *f = sched_in_flight(sc);
+    if (f) (void)land(sc, f);
 }
 
 void sched_run_step(sched *sc, int64_t seen_us)
 {
     err e;
-    step_times when = {.seen = seen_us, .planned = clock_now_us()};
-    if (sched_compute(sc, &when.computed, &e)) {
+    flight *f = sc->now, *before = sched_in_flight(sc);
+    f->seen_us = seen_us;
+    f->planned_us = clock_now_us();
+    if (sched_launch(sc, &e)) {
         sched_restart(sc, &e);
         return;
     }
-    sched_step_was_good(sc);
-    int64_t now = when.sampled = clock_now_us();
-    learn(sc, now - when.planned);
-    count_step(sc, &when);
-    for (int s = 0; s < sc->step.n_seq; s++) settle_entry(sc, s, now);
-    sched_sweep(sc);
-    sc->settle_us = clock_now_us() - now;
+    sched_take_off(sc);
+    if (before && !land(sc, before)) return;
+    if (!sched_may_fly(sc, f)) (void)land(sc, f);
 }

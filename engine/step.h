@@ -40,6 +40,9 @@ typedef struct step {
     const step_seg *seg; /* cover all rows, in order; borders lie on borders of seq */
     int n_logit;
     const int32_t *logit_row; /* [n_logit] ascending; the rows whose logits are wanted */
+    const int32_t *
+        from; /* [n_rows] or NULL; from[i] >= 0: row i's token is what that row of the last be_sample()
+                            picked, which the host need not know yet; token[i] is not read then */
 } step;
 
 #endif

@@ -95,6 +95,10 @@ static const option options[] = {
      "On a CUDA device, record the launches of decode steps once for each padded number of rows "
      "and\n"
      "replay them; no: launch each kernel by itself."},
+    {"engine", "overlap", OPT_BOOL, AT(engine_overlap), "yes", 0, 0,
+     "On a CUDA device, plan and enqueue the next step while one runs; no: wait for each step's "
+     "tokens\n"
+     "first.  The tokens are the same; for diagnosis."},
     {"engine", "threads", OPT_INT, AT(engine_threads), "0", 0, 256,
      "Compute threads; 0: one for each core."},
     {"engine", "isa", OPT_TEXT, AT(engine_isa), "auto", 0, 0,

@@ -39,7 +39,7 @@ typedef struct config {
     char engine_isa[CONFIG_TEXT_MAX];
     int64_t engine_max_rows, engine_max_seqs, engine_max_queued, engine_max_context;
     int64_t engine_kv_memory;
-    bool engine_prefix_cache, engine_cuda_graphs;
+    bool engine_prefix_cache, engine_cuda_graphs, engine_overlap;
     int64_t engine_swap_bytes;
     char engine_preemption[CONFIG_TEXT_MAX];
 

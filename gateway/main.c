@@ -335,6 +335,7 @@ static err_code open_scheduler(process *p, err *e)
                        .max_logits = (int)c->engine_max_seqs + SCHED_SCORE_ROWS,
                        .arena = s->arena,
                        .prefix_cache = c->engine_prefix_cache,
+                       .no_overlap = !c->engine_overlap,
                        .swap_bytes = (size_t)c->engine_swap_bytes,
                        .preemption = strcmp(c->engine_preemption, "swap") == 0 ? PREEMPT_SWAP
                                      : strcmp(c->engine_preemption, "recompute") == 0

@@ -61,6 +61,22 @@ static void cuda_sync(backend *be)
     if (lost) (void)CU(be, (cudaError_t)lost); /* a loader met it */
 }
 
+static int cuda_mark(backend *be)
+{
+    cuda_state *cu = cuda_of(be);
+    int mark = (int)(cu->n_mark++ & 1);
+    (void)CU(be, cudaEventRecord(cu->mark[mark], cu->stream));
+    return mark;
+}
+
+static void cuda_await(backend *be, int mark)
+{
+    cuda_state *cu = cuda_of(be);
+    (void)CU(be, cudaEventSynchronize(cu->mark[mark]));
+    int lost = atomic_load(&cu->lost);
+    if (lost) (void)CU(be, (cudaError_t)lost); /* a loader met it */
+}
+
 static bool cuda_lost(const backend *be)
 {
     return atomic_load(&cuda_of(be)->lost) != 0;
@@ -79,6 +95,9 @@ static void cuda_close(backend *be)
     cuda_draw_close(cu);
     blas_close(&cu->blas);
     cuda_memory_close(cu);
+    for (int i = 0; i < 2; i++) {
+        if (cu->mark[i]) (void)cudaEventDestroy(cu->mark[i]);
+    }
     if (cu->stream) (void)cudaStreamDestroy(cu->stream);
     if (cu->pool) cpu_pool_destroy(cu->pool);
     /* The context goes as well where it is broken, so that the next one begins anew. */
@@ -145,6 +164,9 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     err_code rc = choose_device(cu, cfg->device, &p, e);
     if (!rc) rc = open_arena(cu, cfg->fraction > 0 ? cfg->fraction : 0.9, e);
     if (!rc) rc = CU_TRY(cu, cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking), e);
+    for (int i = 0; !rc && i < 2; i++) {
+        rc = CU_TRY(cu, cudaEventCreateWithFlags(&cu->mark[i], cudaEventDisableTiming), e);
+    }
     if (!rc) rc = CU_TRY(cu, cu_attend_setup(), e);
     if (!rc && !(cu->workspace = cuda_take(cu, WORKSPACE_BYTES, false)))
         rc = err_set(e, ERR_NOMEM, "the device has no room for cuBLAS");
@@ -251,5 +273,7 @@ const backend_ops backend_cuda = {
     .logits = cuda_logits_run,
     .logits_fetch = cuda_logits_fetch,
     .sample = cuda_sample,
+    .mark = cuda_mark,
+    .await = cuda_await,
     .parallel = cuda_parallel,
 };

@@ -125,7 +125,7 @@ typedef struct cuda_step {
     uint64_t serial;
     sgmv_seg *seg;       /* host scratch */
     const weight **head; /* [n_logit], host: whose output layer */
-    const int32_t *token, *pos, *slot, *logit_row;
+    const int32_t *token, *from, *pos, *slot, *logit_row;
     const cu_embed_alt *alt;
     cu_attend_plan plan; /* host addresses; counts */
     const cu_attend_counts *counts;
@@ -172,14 +172,19 @@ typedef struct cuda_logits {
 
 /* ---- draw.c ------------------------------------------------------------------------------------- */
 
+/* Two for a step that runs and two for the next one: nobody waits before a step of more than two rounds. */
+enum { CUDA_DRAW_BLOCKS = 4 };
+
 /* What sampling reads and writes. */
 typedef struct cuda_draw {
-    char *pinned[2], *device; /* rules and lists; the pinned ones take turns */
-    cudaEvent_t copied[2];
+    char *pinned[CUDA_DRAW_BLOCKS], *device; /* rules and lists; the pinned ones take turns */
+    cudaEvent_t copied[CUDA_DRAW_BLOCKS];
     size_t bytes; /* of each */
-    unsigned turn;
-    int max;               /* rows */
-    sampled *out, *answer; /* [max], on the device and pinned */
+    unsigned turn, call;
+    int max;      /* rows */
+    sampled *out; /* [max], on the device */
+    sampled *answer
+        [2]; /* [max], pinned; calls take turns: the next step's comes while this one is read */
 } cuda_draw;
 
 typedef struct cuda_state {
@@ -188,6 +193,8 @@ typedef struct cuda_state {
     atomic_int
         lost; /* cudaError_t of the first fault that a device does not recover from; 0: healthy */
     cudaStream_t stream;
+    cudaEvent_t mark[2]; /* of be_mark() */
+    unsigned n_mark;
     cuda_memory mem;
     blas blas;
     void *workspace;

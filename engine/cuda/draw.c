@@ -1,7 +1,7 @@
 /* draw.c -- sampling on the device: be_sample().
  *
  * Rules, and the lists they need (biases, histories where a penalty asks for them, token masks), go up in a pinned
- * block; two of these take turns.  Its size is bounded by the longest single row: more rows with long lists than fit go
+ * block; these take turns.  Its size is bounded by the longest single row: more rows with long lists than fit go
  * up in several rounds, each with its own launch, and nothing is allocated.  The answers of all rounds, one small
  * struct a row, come back in one copy.
  */
@@ -40,13 +40,13 @@ err_code cuda_draw_open(backend *be, err *e)
     d->out =
         cuda_alloc(be, (size_t)d->max * sizeof(*d->out)); /* zeroed: not all of it is written */
     err_code rc = d->device && d->out ? ERR_NONE : err_set(e, ERR_NOMEM, "no room for sampling");
-    if (!rc) {
+    for (int i = 0; !rc && i < 2; i++) {
         rc = CU_TRY(cu,
-                    cudaHostAlloc((void **)&d->answer, (size_t)d->max * sizeof(*d->answer),
+                    cudaHostAlloc((void **)&d->answer[i], (size_t)d->max * sizeof(sampled),
                                   cudaHostAllocDefault),
                     e);
     }
-    for (int i = 0; !rc && i < 2; i++) {
+    for (int i = 0; !rc && i < CUDA_DRAW_BLOCKS; i++) {
         rc = CU_TRY(cu, cudaHostAlloc((void **)&d->pinned[i], d->bytes, cudaHostAllocDefault), e);
         if (!rc)
             rc = CU_TRY(cu, cudaEventCreateWithFlags(&d->copied[i], cudaEventDisableTiming), e);
@@ -58,11 +58,13 @@ err_code cuda_draw_open(backend *be, err *e)
 void cuda_draw_close(cuda_state *cu)
 {
     cuda_draw *d = &cu->draw;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < CUDA_DRAW_BLOCKS; i++) {
         if (d->copied[i]) (void)cudaEventDestroy(d->copied[i]);
         if (d->pinned[i]) (void)cudaFreeHost(d->pinned[i]);
     }
-    if (d->answer) (void)cudaFreeHost(d->answer);
+    for (int i = 0; i < 2; i++) {
+        if (d->answer[i]) (void)cudaFreeHost(d->answer[i]);
+    }
     cuda_give(cu, d->out);
     cuda_give(cu, d->device);
     memset(d, 0, sizeof(*d));
@@ -157,7 +159,7 @@ static bool run_round(backend *be, float *logits, int n_vocab, const sample_row 
 {
     cuda_state *cu = cuda_of(be);
     cuda_draw *d = &cu->draw;
-    unsigned turn = ++d->turn & 1;
+    unsigned turn = ++d->turn % CUDA_DRAW_BLOCKS;
     if (!CU(be, cudaEventSynchronize(d->copied[turn]))) return false;
     block b = {.host = d->pinned[turn], .device = d->device};
     cu_sample_row *to = (cu_sample_row *)(void *)b.host;
@@ -193,10 +195,11 @@ const sampled *cuda_sample(backend *be, float *logits, int n_vocab, const sample
         }
         if (!run_round(be, cu->logits.device, n_vocab, rows + done, k, d->out + done)) return NULL;
     }
-    if (n > 0 && !CU(be, cudaMemcpyAsync(d->answer, d->out, (size_t)n * sizeof(*d->answer),
+    sampled *answer = d->answer[++d->call & 1];
+    if (n > 0 && !CU(be, cudaMemcpyAsync(answer, d->out, (size_t)n * sizeof(*answer),
                                          cudaMemcpyDeviceToHost, cu->stream)))
         return NULL;
-    return d->answer;
+    return answer;
 }
 
 void cuda_logits_fetch(backend *be, float *logits, size_t n)

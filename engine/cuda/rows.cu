@@ -86,6 +86,22 @@ extern "C" cudaError_t cu_embed(cudaStream_t stream, const cu_embed_args *args)
     return cudaGetLastError();
 }
 
+/* One thread a row. */
+__global__ void take_tokens_kernel(cu_take_args a)
+{
+    int row = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (row < a.n_rows && a.from[row] >= 0)
+        a.token[row] = a.made[(size_t)a.from[row] * (size_t)a.stride];
+}
+
+extern "C" cudaError_t cu_take_tokens(cudaStream_t stream, const cu_take_args *args)
+{
+    if (args->n_rows <= 0) return cudaSuccess;
+    CU_LAUNCH(take_tokens_kernel, dim3((unsigned)blocks_for((size_t)args->n_rows, ROW_THREADS)),
+              dim3(ROW_THREADS), 0, stream, *args);
+    return cudaGetLastError();
+}
+
 /* -------------------------------------------------------------------------------- rms norm -- */
 
 /* Sum over the block, the same bits in every thread: a butterfly inside the warps, then the warps in order. */

@@ -40,6 +40,15 @@ typedef struct cu_embed_args {
 } cu_embed_args;
 cudaError_t cu_embed(cudaStream_t stream, const cu_embed_args *args);
 
+/* token[i] = made[from[i] * stride] where from[i] >= 0: what the step before has picked. */
+typedef struct cu_take_args {
+    int32_t *token;      /* [n_rows] */
+    const int32_t *from; /* [n_rows] */
+    const int32_t *made;
+    int stride, n_rows; /* stride: int32s */
+} cu_take_args;
+cudaError_t cu_take_tokens(cudaStream_t stream, const cu_take_args *args);
+
 /* For each i: r = index ? index[i] : i; x[r] += add[r] (if add); out[i] = x[r] / rms(x[r]) * weight. */
 typedef struct cu_rms_norm_args {
     float *out;          /* [n_rows][dim], may be x; NULL: not wanted */

@@ -43,7 +43,7 @@ static size_t bytes_most(const cuda_state *cu)
     cu_attend_plan most;
     cu_attend_plan_limits(&most, cu->max_rows, cu->max_rows, page_most(cu), ATTEND_GROUP_MAX,
                           8 * cu->n_sm);
-    n += rows * (4 * sizeof(int32_t) + sizeof(cu_embed_alt));
+    n += rows * (5 * sizeof(int32_t) + sizeof(cu_embed_alt));
     n += (size_t)most.max_seq * sizeof(cu_attend_seq);
     n += (size_t)(most.max_small + most.max_large) * sizeof(cu_attend_item);
     n += (size_t)most.max_merge * sizeof(cu_attend_merge);
@@ -95,7 +95,7 @@ typedef struct list_parts {
 
 /* The parts of a step in the pinned block; cuda_step has their places on the device. */
 typedef struct parts {
-    int32_t *token, *pos, *logit_row, *slot;
+    int32_t *token, *from, *pos, *logit_row, *slot;
     cu_embed_alt *alt;
     cu_attend_counts *counts;
     list_parts rows, logits;
@@ -131,6 +131,7 @@ static bool lay_out(cuda_state *cu, inbox *in, parts *p, const step *s)
     memset(plan, 0, sizeof(*plan));
     cu_attend_plan_limits(plan, n_seq, n, pages, attn->n_head / attn->n_kv_head, cu->max_partial);
     PUT(in, p->token, st->token, n);
+    PUT(in, p->from, st->from, n);
     PUT(in, p->pos, st->pos, n);
     PUT(in, p->logit_row, st->logit_row, shape->n_logit);
     PUT(in, p->slot, st->slot, n);
@@ -245,6 +246,19 @@ static int fill_heads(cuda_state *cu, const step *s)
     return n_seg;
 }
 
+/* Tokens that the step before picks: the host has not seen them. */
+static bool take_tokens(backend *be, const step *s)
+{
+    cuda_state *cu = cuda_of(be);
+    if (!s->from) return true;
+    cu_take_args a = {.token = (int32_t *)cu->step.token,
+                      .from = cu->step.from,
+                      .made = (const int32_t *)(const void *)cu->draw.out,
+                      .stride = (int)(sizeof(sampled) / sizeof(int32_t)),
+                      .n_rows = s->n_rows};
+    return CU(be, cu_take_tokens(cu->stream, &a));
+}
+
 static bool no_room(backend *be, const step *s)
 {
     backend_fail(be, ERR_LIMIT, "a step of %d rows in %d sequences has no room", s->n_rows,
@@ -270,6 +284,7 @@ bool cuda_step_enter(backend *be, const step *s)
     const cuda_shape *shape = &st->shape;
     if (!lay_out(cu, &in, &p, s) || !fill_attention(cu, &p, s)) return no_room(be, s);
     fill_ints(p.token, s->token, s->n_rows, shape->n_rows, -1);
+    if (s->from) fill_ints(p.from, s->from, s->n_rows, shape->n_rows, -1);
     fill_ints(p.pos, s->pos, s->n_rows, shape->n_rows, 0);
     fill_ints(p.logit_row, s->logit_row, s->n_logit, shape->n_logit, -1);
     if (!fill_rows(be, &p, s)) return false;
@@ -279,7 +294,7 @@ bool cuda_step_enter(backend *be, const step *s)
     cuda_await_uploads(be);
     st->of =
         CU(be, cudaMemcpyAsync(in.device, in.host, in.at, cudaMemcpyHostToDevice, cu->stream)) &&
-                CU(be, cudaEventRecord(st->copied[turn], cu->stream))
+                CU(be, cudaEventRecord(st->copied[turn], cu->stream)) && take_tokens(be, s)
             ? s
             : NULL;
     cu->x16_of = NULL;

@@ -40,6 +40,24 @@ typedef struct {
     cell *cells; /* [n_pages][PT] */
 } fake_kv;
 
+enum { LAZY_ROWS = 256, LAZY_SEQS = 64, LAZY_PAGES = 64 };
+
+/* A step that was enqueued: all of what it was given, copied. */
+typedef struct {
+    kv_pool *pool;
+    step st;
+    int32_t token[LAZY_ROWS], pos[LAZY_ROWS], logit_row[LAZY_ROWS], from[LAZY_ROWS];
+    int32_t page[LAZY_SEQS][LAZY_PAGES];
+    step_seq seq[LAZY_SEQS];
+    step_seg seg[LAZY_SEQS];
+    sample_row row[LAZY_ROWS];
+    sampling rules[LAZY_ROWS];
+    int32_t output[LAZY_ROWS][MAX_NEW + 1];
+    int n_sample;
+    const sampled *made; /* of the last be_sample() before it: what `from` counts */
+    sampled out[LAZY_ROWS];
+} lazy_step;
+
 struct model {
     model_config cfg;
     float logits[256 * VOCAB];
@@ -50,7 +68,17 @@ struct model {
     int row_us; /* what each row takes */
     bool gated; /* a step needs a permit */
     int permits, begun;
+
+    /* a device that computes nothing before somebody waits for it */
+    lazy_step lazy[4]; /* by turns */
+    int n_enqueued, n_marked, n_done;
+    int n_ahead;    /* steps enqueued while another was not over */
+    int most_ahead; /* how many were enqueued and not over at once */
+    const sampled *made;
 };
+
+static bool device_is_lazy; /* with device_samples: it can run ahead */
+static model *lazy_model;
 
 static uint64_t mix(uint64_t h, uint64_t v)
 {
@@ -203,6 +231,7 @@ err_code model_forward(model *m, kv_pool *pool, const step *st, const float **ou
 void model_unload(model *m)
 {
     m->unloaded = true;
+    m->n_done = m->n_enqueued; /* what was enqueued is lost */
 }
 
 err_code model_reload(model *m, err *e)
@@ -216,14 +245,8 @@ err_code model_reload(model *m, err *e)
     return ERR_NONE;
 }
 
-err_code model_enqueue(model *m, kv_pool *pool, const step *st, err *e)
+static void pick(model *m, const sample_row *rows, int n, sampled *out)
 {
-    return compute(m, pool, st, e);
-}
-
-const sampled *model_sample(model *m, const sample_row *rows, int n)
-{
-    static sampled out[256];
     sampler *sp = sampler_create(VOCAB);
     for (int i = 0; i < n; i++) {
         const sample_row *r = &rows[i];
@@ -236,7 +259,100 @@ const sampled *model_sample(model *m, const sample_row *rows, int n)
                                  r->n_output, &out[i]);
     }
     sampler_destroy(sp);
-    return out;
+}
+
+#define LAZY_COPY(to, from, n) memcpy((to), (from), (size_t)(n) * sizeof(*(to)))
+
+static void lazy_enqueue(model *m, kv_pool *pool, const step *st)
+{
+    lazy_step *w = &m->lazy[m->n_enqueued % 4];
+    int waiting = m->n_enqueued - m->n_done;
+    ck_assert_int_le(waiting, 1);
+    m->n_ahead += waiting;
+    m->n_enqueued++;
+    if (waiting + 1 > m->most_ahead) m->most_ahead = waiting + 1;
+    ck_assert(st->n_rows <= LAZY_ROWS && st->n_seq <= LAZY_SEQS);
+    w->pool = pool;
+    w->st = *st;
+    w->n_sample = 0;
+    w->made = m->made;
+    LAZY_COPY(w->token, st->token, st->n_rows);
+    LAZY_COPY(w->pos, st->pos, st->n_rows);
+    LAZY_COPY(w->logit_row, st->logit_row, st->n_logit);
+    LAZY_COPY(w->seq, st->seq, st->n_seq);
+    LAZY_COPY(w->seg, st->seg, st->n_seg);
+    if (st->from) LAZY_COPY(w->from, st->from, st->n_rows);
+    for (int i = 0; i < st->n_seq; i++) {
+        ck_assert_int_le(st->seq[i].n_page, LAZY_PAGES);
+        LAZY_COPY(w->page[i], st->seq[i].page, st->seq[i].n_page);
+        w->seq[i].page = w->page[i];
+    }
+    w->st.token = w->token;
+    w->st.pos = w->pos;
+    w->st.logit_row = w->logit_row;
+    w->st.seq = w->seq;
+    w->st.seg = w->seg;
+}
+
+static void lazy_run(model *m, lazy_step *w, err *e)
+{
+    if (e->code) return;
+    for (int i = 0; w->st.from && i < w->st.n_rows; i++) {
+        if (w->from[i] >= 0) w->token[i] = w->made[w->from[i]].token;
+    }
+    if (compute(m, w->pool, &w->st, e)) return;
+    pick(m, w->row, w->n_sample, w->out);
+}
+
+/* The steps before the n-th. */
+static void lazy_drain(backend *be, int n)
+{
+    model *m = lazy_model;
+    err e = {0};
+    while (m->n_done < n) {
+        lazy_run(m, &m->lazy[m->n_done % 4], &e);
+        m->n_done++;
+    }
+    if (e.code) backend_fail(be, e.code, "%s", e.msg);
+}
+
+static int lazy_mark(backend *be)
+{
+    (void)be;
+    return lazy_model->n_enqueued;
+}
+
+static void lazy_await(backend *be, int mark)
+{
+    lazy_drain(be, mark);
+}
+
+err_code model_enqueue(model *m, kv_pool *pool, const step *st, err *e)
+{
+    if (!device_is_lazy) return compute(m, pool, st, e);
+    lazy_enqueue(m, pool, st);
+    return ERR_NONE;
+}
+
+const sampled *model_sample(model *m, const sample_row *rows, int n)
+{
+    static sampled out[256];
+    if (!device_is_lazy) {
+        pick(m, rows, n, out);
+        return out;
+    }
+    lazy_step *w = &m->lazy[(m->n_enqueued - 1) % 4];
+    w->n_sample = n;
+    for (int i = 0; i < n; i++) {
+        w->row[i] = rows[i];
+        w->rules[i] = *rows[i].rules;
+        w->row[i].rules = &w->rules[i];
+        LAZY_COPY(w->output[i], rows[i].output, rows[i].n_output);
+        w->row[i].output = w->output[i];
+        w->out[i].token = -7; /* nobody has waited */
+    }
+    m->made = w->out;
+    return w->out;
 }
 
 /* Its presence says that the backend samples; model_sample() above stands for the way there. */
@@ -293,21 +409,21 @@ static int copy_us; /* what copying a page takes */
 
 static void fake_kv_save(backend *be, const kv_pool *kv, int page, void *host)
 {
-    (void)be;
+    if (device_is_lazy) lazy_drain(be, lazy_model->n_enqueued);
     nap(copy_us);
     memcpy(host, ((const fake_kv *)kv)->cells + (size_t)page * PT, PT * sizeof(cell));
 }
 
 static void fake_kv_load(backend *be, kv_pool *kv, int page, const void *host)
 {
-    (void)be;
+    if (device_is_lazy) lazy_drain(be, lazy_model->n_enqueued);
     nap(copy_us);
     memcpy(((fake_kv *)kv)->cells + (size_t)page * PT, host, PT * sizeof(cell));
 }
 
 static void fake_sync(backend *be)
 {
-    (void)be;
+    if (device_is_lazy) lazy_drain(be, lazy_model->n_enqueued);
 }
 
 static void fake_parallel(backend *be, void (*fn)(void *arg, int i), void *arg, int n)
@@ -338,6 +454,7 @@ typedef struct {
     int swap;        /* pages of room */
     int64_t ttft_us; /* target of class 0, which then rejects on overload */
     preemption preemption;
+    bool no_overlap;
 } setting;
 
 typedef struct {
@@ -402,7 +519,10 @@ static int64_t eta(void *self, uint64_t id, int64_t deadline_us)
 static rig *start(const setting *st)
 {
     fake_ops.sample = device_samples ? fake_sample : NULL;
+    fake_ops.mark = device_is_lazy ? lazy_mark : NULL;
+    fake_ops.await = device_is_lazy ? lazy_await : NULL;
     rig *r = calloc(1, sizeof(*r));
+    lazy_model = &r->m;
     backend_config bc = {0};
     err e;
     ck_assert_int_eq(be_open(&r->be, &fake_ops, &bc, &e), ERR_NONE);
@@ -433,6 +553,7 @@ static rig *start(const setting *st)
         .ageing_us = 3600LL * 1000000,
         .restart_wait_us = 1000,
         .prefix_cache = st->cache,
+        .no_overlap = st->no_overlap,
         .n_class = 3,
         .classes = {{.rank = 0, .ttft_us = st->ttft_us, .reject_on_overload = st->ttft_us > 0},
                     {.rank = 1},

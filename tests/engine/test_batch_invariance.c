@@ -182,6 +182,7 @@ typedef struct {
     bool cache;
     const char *isa;
     int swap; /* pages of room for the pre-empted, which are then always swapped */
+    bool no_overlap;
 } setting;
 
 typedef struct {
@@ -224,6 +225,7 @@ static void start(rig *r, const setting *st, const char *dir)
                        .max_logits = MAX_SEQS + SCHED_SCORE_ROWS,
                        .kv_bytes = (size_t)st->n_pages * be_kv_page_bytes(r->be, &sh),
                        .prefix_cache = st->cache,
+                       .no_overlap = st->no_overlap,
                        .swap_bytes = (size_t)st->swap * be_kv_page_bytes(r->be, &sh),
                        .preemption = PREEMPT_SWAP,
                        .n_class = 2,
@@ -248,7 +250,8 @@ static void alone(client *out, const char *dir, const char *isa)
 {
     rig r;
     sched_stats stats;
-    setting st = {.max_rows = MAX_ROWS, .threads = 1, .n_pages = 64, .isa = isa};
+    setting st = {
+        .max_rows = MAX_ROWS, .threads = 1, .n_pages = 64, .isa = isa, .no_overlap = true};
     start(&r, &st, dir);
     for (int i = 0; i < N_REQUESTS; i++) {
         make_client(&out[i], i, model_get_config(r.m)->n_vocab);

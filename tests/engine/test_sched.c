@@ -1,4 +1,6 @@
 /* test_sched.c -- the scheduler over a fake model; how that answers: sched_rig.h. */
+#include <stdio.h>
+
 #include "tests/engine/sched_rig.h"
 #include "tests/run_suite.h"
 
@@ -654,7 +656,131 @@ static void on_device(void)
     device_samples = true;
 }
 
-/* All of it twice: the host samples, the backend does. */
+static void ahead(void)
+{
+    device_samples = device_is_lazy = true;
+}
+
+/* ------------------------------------------------------------- steps in flight -- */
+
+/* How many steps the device could begin without a look of the host between them. */
+START_TEST(the_next_step_is_enqueued_before_this_one_is_seen)
+{
+    bool off = _i == 1;
+    rig *r = start(&(setting){.max_rows = 64, .max_seqs = 4, .n_pages = 100, .no_overlap = off});
+    client *c = make(1, 9, 20);
+    c->rq.rules.temperature = 1;
+    c->rq.rules.seed = 5;
+    submit(r, c);
+    finish_well(c);
+    drop(c);
+    ck_assert_int_eq(r->m.n_enqueued, 20);
+    ck_assert_int_eq(r->m.n_ahead, off ? 0 : 19);
+    ck_assert_int_eq(r->m.most_ahead, off ? 1 : 2);
+    printf("the device waited for the host between %d of 20 steps\n", 19 - r->m.n_ahead);
+    sched_stats t = stop(r);
+    ck_assert_uint_eq(t.n_steps_ahead, off ? 0 : 19);
+    ck_assert_uint_eq(t.n_discarded, 0); /* its last token's number was known */
+    ck_assert_uint_eq(t.n_output_tokens, 20);
+}
+END_TEST
+
+/* It ends by a token that nobody knew when its next row was enqueued. */
+START_TEST(a_row_behind_a_stop_is_discarded)
+{
+    rig *r = start(&(setting){.max_rows = 64, .max_seqs = 4, .n_pages = 100, .cache = true});
+    client *first = make(40 + _i, 8 + _i, 12), *c = make(40 + _i, 8 + _i, 12);
+    submit(r, first);
+    finish_well(first);
+    int n = 6;
+    for (int k = 0; k < n; k++) { /* the first of its kind */
+        if (first->got[k] == first->got[n - 1]) n = k + 1;
+    }
+    int32_t stop_at = first->got[n - 1];
+    drop(first);
+    sched_stats t;
+    do { /* the counts follow the last event */
+        sched_stats_get(r->sc, &t);
+    } while (t.n_running || t.n_pages_used);
+    uint64_t before = t.n_output_tokens;
+    c->rq.rules.stop_id = &stop_at;
+    c->rq.rules.n_stop_id = 1;
+    c->rq.isolation = 77; /* none of the pages of the first */
+    int cached = t.n_pages_cached;
+    submit(r, c);
+    ck_assert_int_eq(collect(c), FINISH_STOP);
+    ck_assert_int_eq(c->n_got, n);
+    check_tokens(c);
+    t = stop(r);
+    ck_assert_uint_eq(t.n_output_tokens - before, (uint64_t)n);
+    ck_assert_uint_eq(t.n_discarded, 1);
+    /* The discarded row wrote position 8 + _i + n - 1; a page that ends with it is nobody's. */
+    ck_assert_int_eq(t.n_pages_cached - cached, (8 + _i + n - 1) / PT);
+    drop(c);
+}
+END_TEST
+
+/* What the next step needs and only the host has: penalties, the form of the answer, scores. */
+START_TEST(rows_that_need_the_host_wait_for_it)
+{
+    rig *r = start(&(setting){.max_rows = 64, .max_seqs = 4, .n_pages = 100});
+    struct grammar_run form = {.ready = true};
+    client *c = make(3, 9, 8), *other = make(4, 5, 20);
+    if (_i == 0) c->rq.rules.repetition_penalty = 1.5F;
+    if (_i == 1) c->rq.rules.presence_penalty = 1;
+    if (_i == 2) c->rq.rules.frequency_penalty = 1;
+    if (_i == 3) {
+        memset(form.mask, 0xFF, sizeof(form.mask));
+        c->rq.grammar = &form;
+    }
+    submit(r, c);
+    if (_i == 3) {
+        for (int k = 0; k < 8;) { /* its masks come late, one by one */
+            if (atomic_load(&form.asked)) {
+                atomic_store(&form.asked, 0);
+                atomic_store(&form.ready, true);
+            }
+            k = atomic_load(&c->rq.n_pushed);
+        }
+    }
+    finish_well(c);
+    ck_assert_int_eq(r->m.n_ahead, 0);
+    submit(r, other); /* alone, it does not */
+    finish_well(other);
+    ck_assert_int_eq(r->m.n_ahead, 19);
+    drop(c);
+    drop(other);
+    (void)stop(r);
+}
+END_TEST
+
+/* A client goes, or the device fails, with one step at the gate and another behind it. */
+START_TEST(an_end_between_two_steps_leaks_nothing)
+{
+    rig *r = start(&(setting){.max_rows = 64, .max_seqs = 4, .n_pages = 100, .cache = true});
+    client *gone = make(1, 8, 20), *other = make(2, 8, 20);
+    gone->rq.adapter_id = 2;
+    gate(r, true, 3);
+    submit(r, gone);
+    submit(r, other);
+    await_step(r, 4); /* the fourth stands at the gate, the fifth is behind it */
+    request_cancel(&gone->rq);
+    if (_i == 1) r->m.fail = 1;
+    gate(r, false, 0);
+    int why = collect(gone), other_why = collect(other);
+    ck_assert_int_eq(why, _i ? FINISH_ERROR : FINISH_CANCELLED);
+    check_tokens(gone);
+    check_tokens(other);
+    ck_assert_int_eq(other_why, _i ? FINISH_ERROR : FINISH_LENGTH);
+    sched_stats t = stop(r); /* when no page is used any more; adapters were given back */
+    ck_assert_uint_eq(t.n_discarded, _i ? 0 : 1);
+    ck_assert_uint_eq(t.n_finished + t.n_cancelled + t.n_failed, 2);
+    drop(gone);
+    drop(other);
+}
+END_TEST
+
+/* All of it three times: the host samples, the backend does, the backend computes nothing before the scheduler waits. */
 static void add_tests(Suite *s, const char *name, void (*before)(void))
 {
     TCase *tc = tcase_create(name);
@@ -682,10 +808,24 @@ static void add_tests(Suite *s, const char *name, void (*before)(void))
     suite_add_tcase(s, tc);
 }
 
+static void add_ahead_tests(Suite *s)
+{
+    TCase *tc = tcase_create("in flight");
+    tcase_set_timeout(tc, 120);
+    tcase_add_checked_fixture(tc, ahead, NULL);
+    tcase_add_loop_test(tc, the_next_step_is_enqueued_before_this_one_is_seen, 0, 2);
+    tcase_add_loop_test(tc, a_row_behind_a_stop_is_discarded, 0, PT);
+    tcase_add_loop_test(tc, rows_that_need_the_host_wait_for_it, 0, 4);
+    tcase_add_loop_test(tc, an_end_between_two_steps_leaks_nothing, 0, 2);
+    suite_add_tcase(s, tc);
+}
+
 int main(void)
 {
     Suite *s = suite_create("sched");
     add_tests(s, "host", NULL);
     add_tests(s, "device", on_device);
+    add_tests(s, "ahead", ahead);
+    add_ahead_tests(s);
     return run_suite(s);
 }

@@ -56,17 +56,21 @@ static inline sched_config served_config(void)
                           .classes = {{.name = "all", .weight = 1}}};
 }
 
-static inline void served_start(served *v, const backend_ops *ops)
+static inline void served_start_as(served *v, const backend_ops *ops, sched_config sc)
 {
     err e;
     backend_config bc = served_backend();
-    sched_config sc = served_config();
     emu_rt_device(1, (size_t)96 << 20);
     ck_assert_msg(be_open(&v->be, ops, &bc, &e) == ERR_NONE, "%s", e.msg);
     ck_assert_msg(model_load(&v->m, "fixtures/models/llama-bf16", v->be, ROWS, sc.max_logits, &e) ==
                       ERR_NONE,
                   "%s", e.msg);
     ck_assert_msg(sched_create(&v->sc, &sc, v->m, v->be, NULL, &e) == ERR_NONE, "%s", e.msg);
+}
+
+static inline void served_start(served *v, const backend_ops *ops)
+{
+    served_start_as(v, ops, served_config());
 }
 
 static inline void served_stop(served *v)

@@ -70,7 +70,7 @@ static const struct {
 } kinds[GROUPS] = {
     {NULL, 200, cudaErrorIllegalAddress},
     {NULL, 40, cudaErrorECCUncorrectable},
-    {"cudaStreamSynchronize", 6, cudaErrorLaunchTimeout},
+    {"cudaEventRecord", 12, cudaErrorLaunchTimeout},
     {"cudaMemcpy", 20, cudaErrorLaunchFailure},
     {"cudaEventSynchronize", 10, cudaErrorIllegalAddress},
     {"cublas", 40, cudaErrorLaunchFailure},
