@@ -760,9 +760,10 @@ START_TEST(an_end_between_two_steps_leaks_nothing)
     rig *r = start(&(setting){.max_rows = 64, .max_seqs = 4, .n_pages = 100, .cache = true});
     client *gone = make(1, 8, 20), *other = make(2, 8, 20);
     gone->rq.adapter_id = 2;
-    gate(r, true, 3);
+    gate(r, true, 0);
     submit(r, gone);
     submit(r, other);
+    gate(r, true, 3);
     await_step(r, 4); /* the fourth stands at the gate, the fifth is behind it */
     request_cancel(&gone->rq);
     if (_i == 1) r->m.fail = 1;
