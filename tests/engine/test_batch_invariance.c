@@ -24,9 +24,9 @@
 
 enum { N_ADAPTERS = 8, MAX_ROWS = 96, MAX_SEQS = 48, SECOND = 1000000 };
 #ifdef CONFORM_EMULATED
-enum { N_REQUESTS = 12, N_EXTRA = 3, MAX_NEW = 16 };
+enum { N_REQUESTS = 12, N_EXTRA = 3, MAX_NEW = 16, FEW = true };
 #else
-enum { N_REQUESTS = 32, N_EXTRA = 12, MAX_NEW = 24 };
+enum { N_REQUESTS = 32, N_EXTRA = 12, MAX_NEW = 24, FEW = false };
 #endif
 
 static uint64_t rng;
@@ -233,13 +233,19 @@ static void start(rig *r, const setting *st, const char *dir)
     ck_assert_msg(sched_create(&r->sc, &sc, r->m, r->be, &r->source, &e) == ERR_NONE, "%s", e.msg);
 }
 
-static void stop(rig *r, sched_stats *stats)
+/* The last counts come a moment after the last answer. */
+static void settled(rig *r, sched_stats *stats)
 {
-    ck_assert(sched_drain(r->sc, 60 * (int64_t)SECOND));
-    do { /* the last counts come a moment after the last answer */
+    do {
         usleep(1000);
         sched_stats_get(r->sc, stats);
     } while (stats->n_running + stats->n_waiting > 0);
+}
+
+static void stop(rig *r, sched_stats *stats)
+{
+    ck_assert(sched_drain(r->sc, 60 * (int64_t)SECOND));
+    settled(r, stats);
     sched_destroy(r->sc);
     drop_adapters(&r->ad);
     model_destroy(r->m);
@@ -261,6 +267,27 @@ static void alone(client *out, const char *dir, const char *isa)
         ck_assert_int_eq(out[i].n_got, out[i].rq.max_tokens);
     }
     stop(&r, &stats);
+}
+
+/* One with whole pages, after everybody else and once more: nobody took its pages, so they are found. */
+static void again(rig *r, const client *ref)
+{
+    sched_stats before, after;
+    int i = 0, n_vocab = model_get_config(r->m)->n_vocab;
+    while (i < N_REQUESTS && ref[i].rq.n_prompt <= 2 * be_caps(r->be)->page_tokens) i++;
+    ck_assert_int_lt(i, N_REQUESTS);
+    for (int turn = 0; turn < 2; turn++) {
+        client c;
+        settled(r, &before);
+        make_client(&c, i, n_vocab);
+        ck_assert_int_eq(sched_submit(r->sc, &c.rq, NULL), ERR_NONE);
+        collect(&c);
+        ck_assert_int_eq(c.n_got, ref[i].n_got);
+        ck_assert_mem_eq(c.got, ref[i].got, (size_t)c.n_got * sizeof(int32_t));
+        drop_client(&c);
+    }
+    settled(r, &after);
+    ck_assert_uint_gt(after.n_cached_tokens, before.n_cached_tokens);
 }
 
 static void together(const client *ref, const char *dir, const setting *st, sched_stats *stats)
@@ -292,7 +319,11 @@ static void together(const client *ref, const char *dir, const setting *st, sche
         ck_assert_int_eq((int)atomic_load(&c[i].meter.output_tokens), c[i].n_got);
         ck_assert_int_eq((int)atomic_load(&c[i].meter.prompt_tokens), c[i].rq.n_prompt);
     }
+    settled(&r, stats);
+    uint64_t shared = stats->n_cached_tokens; /* by the crowd */
+    if (st->cache) again(&r, ref);
     stop(&r, stats);
+    stats->n_cached_tokens = shared;
     ck_assert_int_eq(stats->n_pages_used, 0);
     ck_assert_int_eq(stats->n_running + stats->n_waiting, 0);
     for (int i = 0; i < N_REQUESTS; i++) drop_client(&c[i]);
@@ -339,7 +370,8 @@ START_TEST(each_request_gives_what_it_gives_alone)
     ck_assert_msg(swapped > 0,
                   "no request ever came back from the swap: the test shows too little");
     ck_assert_msg(preempted > 0, "no request was ever pre-empted: the test shows too little");
-    ck_assert_msg(cached > 0, "the prefix cache was never used: the test shows too little");
+    /* Whether so few share anything is a matter of time; again() does not leave it to that. */
+    ck_assert_msg(FEW || cached > 0, "the prefix cache was never used: the test shows too little");
     for (int i = 0; i < N_REQUESTS; i++) drop_client(&ref[i]);
     free(ref);
 }
