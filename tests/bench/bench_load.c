@@ -9,7 +9,8 @@
  * an adapter prefix the request's model is prefix + adapter, else --model.  Adapter -1 always means
  * --model.  Prompts are random token ids, different in every request, so nothing is found in a
  * cache; end-of-sequence is ignored, so each request makes just the tokens asked for.  Requests
- * with an arrival time wait for it (open loop), up to --concurrency at once.
+ * with an arrival time wait for it (open loop), up to --concurrency at once.  After SIGTERM nothing new is
+ * sent; what is under way is read to its end and counted.
  *
  * Prints one line of JSON: tokens per second over the whole run, time to first token and
  * inter-token latency (p50, p99, in milliseconds, as the client sees them), errors.  Where the trace
@@ -18,6 +19,7 @@
  */
 #include <inttypes.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -59,6 +61,9 @@ static struct {
 } opt = {.model = "base", .vocab = 256, .concurrency = 8, .seed = 1};
 
 static atomic_size_t next_job;
+static atomic_bool stopping;
+static pthread_mutex_t stop_mu = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t stop_now;
 static int64_t t_start;
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
 static series ttft, itl;
@@ -230,12 +235,50 @@ static void record(const reading *r, const char *error, bool refused)
     pthread_mutex_unlock(&mu);
 }
 
+/* True: it is time; false: there will be nothing more. */
+static bool wait_until(int64_t due_us)
+{
+    struct timespec end = {due_us / 1000000, due_us % 1000000 * 1000};
+    pthread_mutex_lock(&stop_mu);
+    while (!atomic_load(&stopping) && clock_now_us() < due_us)
+        (void)pthread_cond_timedwait(&stop_now, &stop_mu, &end);
+    pthread_mutex_unlock(&stop_mu);
+    return !atomic_load(&stopping);
+}
+
+/* The one thread that SIGTERM reaches. */
+static void *await_stop(void *arg)
+{
+    int got;
+    (void)sigwait(arg, &got);
+    pthread_mutex_lock(&stop_mu);
+    atomic_store(&stopping, true);
+    pthread_cond_broadcast(&stop_now);
+    pthread_mutex_unlock(&stop_mu);
+    return NULL;
+}
+
+static void listen_for_stop(void)
+{
+    static sigset_t set;
+    pthread_t thread;
+    pthread_condattr_t attr;
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&stop_now, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    (void)sigemptyset(&set);
+    (void)sigaddset(&set, SIGTERM);
+    (void)pthread_sigmask(SIG_BLOCK, &set, NULL);
+    if (pthread_create(&thread, NULL, await_stop, &set) != 0) abort();
+    (void)pthread_detach(thread);
+}
+
 static void run_job(CURL *curl, reading *r, struct curl_slist *const *headers, size_t index)
 {
     const job *j = &opt.jobs[index];
     int64_t due = t_start + (int64_t)(j->arrival_ms * 1000);
-    int64_t now = clock_now_us();
-    if (due > now) (void)usleep((useconds_t)(due - now));
+    if (!wait_until(due)) return;
     char *body = make_body(index);
     r->len = 0;
     r->tokens = 0;
@@ -436,6 +479,7 @@ int main(int argc, char **argv)
     (void)curl_global_init(CURL_GLOBAL_ALL);
     pthread_t *threads = calloc((size_t)opt.concurrency, sizeof(*threads));
     if (!threads) abort();
+    listen_for_stop();
     t_start = clock_now_us();
     for (int i = 0; i < opt.concurrency; i++) {
         if (pthread_create(&threads[i], NULL, worker, NULL) != 0) abort();
