@@ -17,6 +17,7 @@ static void fill_row(const completion *c, const choice *ch, usage_row *row)
                        .adapter_id = ch->rq.adapter_id,
                        .output_tokens = atomic_load(&m->output_tokens),
                        .status = c->client_gone ? 499 : c->status,
+                       .queue_ms = -1,
                        .ttft_ms = -1,
                        .duration_ms = (clock_now_us() - c->started_us) / 1000,
                        .started_wall_us = c->started_wall_us,
@@ -25,6 +26,7 @@ static void fill_row(const completion *c, const choice *ch, usage_row *row)
         row->prompt_tokens = atomic_load(&m->prompt_tokens);
         row->cached_tokens = atomic_load(&m->cached_tokens);
     }
+    if (ch->rq.admitted_us) row->queue_ms = (ch->rq.admitted_us - ch->rq.arrived_us) / 1000;
     if (ch->rq.first_token_us) row->ttft_ms = (ch->rq.first_token_us - c->started_us) / 1000;
     (void)snprintf(row->model, sizeof(row->model), "%s", c->label);
     (void)snprintf(row->slo_class, sizeof(row->slo_class), "%s",

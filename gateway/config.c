@@ -76,6 +76,10 @@ static const option options[] = {
      "endpoint picker of the Kubernetes Gateway API Inference Extension."},
     {"data", "dir", OPT_TEXT, AT(data_dir), "/var/lib/lorad", 0, 0,
      "Data directory: database, meters, adapters, certificate."},
+    {"data", "usage_days", OPT_INT, AT(data_usage_days), "0", 0, 36500,
+     "Usage is kept by request for so many days; what is older becomes sums by hour, tenant, key, "
+     "adapter,\n"
+     "model and class.  0: by request for ever."},
     {"model", "path", OPT_TEXT, AT(model_path), "", 0, 0,
      "Hugging Face directory of the base model."},
     {"model", "name", OPT_TEXT, AT(model_name), "base", 0, 0,

@@ -31,6 +31,8 @@
 /* After the drain what still runs is cut short, and the listeners end. */
 enum { DRAIN_MARGIN_US = 30000000 };
 enum { EXIT_USAGE = 2, SETS_MAX = 64, ADMIN_THREADS = 16, METRICS_THREADS = 4, SLOT_MARGIN = 64 };
+enum { PRUNE_ROWS = 2000 }; /* of old usage at once */
+static const int64_t PRUNE_US = 3600 * INT64_C(1000000), DAY_US = 86400 * INT64_C(1000000);
 enum { SWEEP_US = 5000000 };      /* between looks for abandoned uploads */
 enum { MMAP_BYTES = 256 * 1024 }; /* allocations of that size are the system's own */
 
@@ -198,6 +200,7 @@ typedef struct {
     lora_source source;
     char cert[PATH_MAX], key[PATH_MAX], client_ca[PATH_MAX];
     listener_files tls; /* these */
+    int64_t prune_us;   /* when old usage is looked for next */
     int64_t fed_us;     /* when the watchdog last heard of us */
 } process;
 
@@ -450,6 +453,19 @@ static void feed_watchdog(process *p)
     notify_send("WATCHDOG=1");
 }
 
+/* Whole days, so that all rows of a day are sums, or none. */
+static void prune_usage(process *p)
+{
+    err e;
+    int64_t n = 0, now = clock_now_us();
+    if (p->cfg.data_usage_days == 0 || now < p->prune_us) return;
+    int64_t today = clock_wall_us() / DAY_US * DAY_US;
+    if (ledger_prune(p->srv.store, today - p->cfg.data_usage_days * DAY_US, PRUNE_ROWS, &n, &e))
+        log_error("gateway", "old usage stays: %s", e.msg);
+    if (n < PRUNE_ROWS) p->prune_us = now + PRUNE_US; /* else at the next turn */
+    if (n) log_info("gateway", "%lld rows of usage became sums by hour", (long long)n);
+}
+
 static void wait_for_end(process *p, const sigset_t *signals)
 {
     struct timespec pause = {0, 200 * 1000000L};
@@ -461,6 +477,7 @@ static void wait_for_end(process *p, const sigset_t *signals)
         }
         int sig = sigtimedwait(signals, NULL, &pause);
         stats_tick(p->srv.stats);
+        prune_usage(p);
         feed_watchdog(p);
         if (sig == SIGTERM || sig == SIGINT) return;
         if (atomic_exchange(&p->srv.drain_wanted, false)) return;

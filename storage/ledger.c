@@ -28,7 +28,8 @@ static err_code insert_row(sqlite3 *db, const usage_row *r, bool *fresh, err *e)
 {
     sql q;
     sql_begin(&q, db,
-              "INSERT INTO usage VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+              "INSERT INTO usage VALUES(?,?,?,?4,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
+              " (SELECT digest FROM adapter_versions WHERE id=?4))"
               " ON CONFLICT(request_id) DO NOTHING");
     sql_int(&q, (int64_t)r->request_id);
     sql_int(&q, (int64_t)r->tenant_id);
@@ -47,6 +48,7 @@ static err_code insert_row(sqlite3 *db, const usage_row *r, bool *fresh, err *e)
     sql_int(&q, r->started_wall_us);
     sql_int(&q, r->ended_wall_us);
     sql_int(&q, r->recovered);
+    sql_int(&q, r->queue_ms);
     err_code code = sql_done(&q, "write the usage", e);
     *fresh = code == ERR_NONE && sqlite3_changes(db) == 1;
     return code;
@@ -86,6 +88,45 @@ err_code ledger_settle(store *st, const usage_row *rows, size_t n, err *e)
     return n == 0 ? ERR_NONE : store_write(st, settle_rows, &s, e);
 }
 
+/* ---- rows that have grown old ------------------------------------------------------ */
+
+struct prune_job {
+    int64_t before_us, max, *n;
+};
+
+static err_code prune_rows(sqlite3 *db, void *arg, err *e)
+{
+    static const char *const text[] = {
+        "INSERT INTO usage_hours SELECT started_us / 3600000000, tenant_id, key_id, adapter_id,"
+        " model, slo_class, count(*), sum(prompt_tokens), sum(cached_tokens), sum(output_tokens)"
+        " FROM (SELECT * FROM usage WHERE started_us < ?1 ORDER BY started_us, request_id LIMIT ?2)"
+        " WHERE true GROUP BY 1, 2, 3, 4, 5, 6"
+        " ON CONFLICT DO UPDATE SET n_requests=n_requests+excluded.n_requests,"
+        " prompt_tokens=prompt_tokens+excluded.prompt_tokens,"
+        " cached_tokens=cached_tokens+excluded.cached_tokens,"
+        " output_tokens=output_tokens+excluded.output_tokens",
+        "DELETE FROM usage WHERE request_id IN (SELECT request_id FROM usage"
+        " WHERE started_us < ?1 ORDER BY started_us, request_id LIMIT ?2)"};
+    const struct prune_job *p = arg;
+    for (int i = 0; i < 2; i++) {
+        sql q;
+        sql_begin(&q, db, text[i]);
+        sql_int(&q, p->before_us);
+        sql_int(&q, p->max);
+        err_code code = sql_done(&q, "sum up old usage", e);
+        if (code != ERR_NONE) return code;
+    }
+    *p->n = sqlite3_changes(db);
+    return ERR_NONE;
+}
+
+err_code ledger_prune(store *st, int64_t before_wall_us, int64_t max, int64_t *n, err *e)
+{
+    struct prune_job p = {before_wall_us, max, n};
+    *n = 0;
+    return store_write(st, prune_rows, &p, e);
+}
+
 /* ---- queries ------------------------------------------------------------------------ */
 
 static void build_query(const usage_query *q, char *text, size_t cap)
@@ -108,15 +149,22 @@ static void build_query(const usage_query *q, char *text, size_t cap)
         at = strlen(by);
         if (on) snprintf(by + at, sizeof by - at, ", %s", group[i].column);
     }
+    char only[80];
+    snprintf(only, sizeof only, "%s%s%s", q->tenant_id != 0 ? " AND tenant_id = ?4" : "",
+             q->key_id != 0 ? " AND key_id = ?5" : "", q->model != NULL ? " AND model = ?6" : "");
     /* ?1 start, ?2 end, ?3 bucket, ?4 tenant, ?5 key, ?6 model, ?7 limit */
     snprintf(text, cap,
-             "SELECT CASE WHEN ?3 > 0 THEN started_us / ?3 * ?3 ELSE ?1 END AS bucket%s, count(*),"
-             " sum(prompt_tokens), sum(cached_tokens), sum(output_tokens) FROM usage"
-             " WHERE started_us >= ?1 AND started_us < ?2%s%s%s"
+             "SELECT CASE WHEN ?3 > 0 THEN at / ?3 * ?3 ELSE ?1 END AS bucket%s, sum(n),"
+             " sum(prompt_tokens), sum(cached_tokens), sum(output_tokens) FROM ("
+             "SELECT started_us AS at, tenant_id, key_id, adapter_id, model, slo_class, 1 AS n,"
+             " prompt_tokens, cached_tokens, output_tokens FROM usage"
+             " WHERE started_us >= ?1 AND started_us < ?2%s UNION ALL "
+             "SELECT hour * 3600000000, tenant_id, key_id, adapter_id, model, slo_class,"
+             " n_requests, prompt_tokens, cached_tokens, output_tokens FROM usage_hours"
+             " WHERE hour >= (?1 + 3599999999) / 3600000000"
+             " AND hour < (?2 + 3599999999) / 3600000000%s)"
              " GROUP BY bucket%s ORDER BY bucket%s LIMIT ?7",
-             select, q->tenant_id != 0 ? " AND tenant_id = ?4" : "",
-             q->key_id != 0 ? " AND key_id = ?5" : "", q->model != NULL ? " AND model = ?6" : "",
-             by, by);
+             select, only, only, by, by);
 }
 
 err_code ledger_query(store *st, const usage_query *query, usage_sum **out, size_t *n, err *e)
@@ -130,7 +178,7 @@ err_code ledger_query(store *st, const usage_query *query, usage_sum **out, size
     size_t cap = 64;
     usage_sum *list = malloc(cap * sizeof *list);
     if (list == NULL) return err_set(e, ERR_NOMEM, "out of memory");
-    char text[1024];
+    char text[1536];
     build_query(query, text, sizeof text);
     sqlite3 *db = store_read_begin(st);
     sql q;
@@ -214,7 +262,7 @@ err_code ledger_get(store *st, uint64_t request_id, usage_row *out, err *e)
     sql_begin(&q, db,
               "SELECT request_id, tenant_id, key_id, adapter_id, model, slo_class, endpoint,"
               " prompt_tokens, cached_tokens, output_tokens, status, finish, ttft_ms, duration_ms,"
-              " started_us, ended_us, recovered FROM usage WHERE request_id=?");
+              " started_us, ended_us, recovered, queue_ms FROM usage WHERE request_id=?");
     sql_int(&q, (int64_t)request_id);
     bool found = sql_row(&q);
     if (found) {
@@ -235,6 +283,7 @@ err_code ledger_get(store *st, uint64_t request_id, usage_row *out, err *e)
         out->started_wall_us = sql_col_int(&q, 14);
         out->ended_wall_us = sql_col_int(&q, 15);
         out->recovered = sql_col_int(&q, 16) != 0;
+        out->queue_ms = sql_col_int(&q, 17);
     }
     err_code code = sql_end(&q, "read the usage", e);
     store_read_end(st, db);

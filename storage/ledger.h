@@ -2,7 +2,8 @@
  *
  * A row's request id is unique: settling the same request twice changes nothing, so that crash
  * recovery and a late worker can both settle.  Day sums per tenant are kept in the same
- * transaction, so budgets need no scan.  Shapes of HTTP answers are the gateway's business.
+ * transaction, so budgets need no scan.  ledger_prune() turns old rows into sums by hour, which queries
+ * add to those of the rows.  Shapes of HTTP answers are the gateway's business.
  * Threads: any thread.
  */
 #ifndef STORAGE_LEDGER_H
@@ -26,7 +27,7 @@ typedef struct usage_row {
     uint32_t prompt_tokens, cached_tokens, output_tokens;
     int status;                   /* HTTP status the client got; 0: unknown (recovered) */
     char finish[16];              /* "stop", "length", "cancelled", "error" */
-    int64_t ttft_ms, duration_ms; /* -1: unknown */
+    int64_t queue_ms, ttft_ms, duration_ms; /* -1: unknown */
     int64_t started_wall_us, ended_wall_us;
     bool recovered; /* settled from the meter file after a crash */
 } usage_row;
@@ -61,6 +62,10 @@ typedef struct usage_sum {
 
 /* Sums, ordered by bucket, then group; *out is malloced.  Buckets without requests are absent. */
 err_code ledger_query(store *st, const usage_query *q, usage_sum **out, size_t *n, err *e);
+
+/* Rows that began before `before_wall_us`, the oldest `max` of them, become sums by hour; *n says how many
+ * did.  Sums of a query stay what they were for buckets of an hour or a day. */
+err_code ledger_prune(store *st, int64_t before_wall_us, int64_t max, int64_t *n, err *e);
 
 /* Prompt + output tokens of the UTC day and month that hold `now_wall_us`. */
 err_code ledger_spent(store *st, uint64_t tenant_id, int64_t now_wall_us, int64_t *day_tokens,

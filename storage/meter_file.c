@@ -90,6 +90,7 @@ static void row_of(const meter_slot *s, int64_t ended_us, usage_row *r)
     }
     r->output_tokens = atomic_load(&s->counts.output_tokens);
     uint32_t first_ms = atomic_load(&s->counts.first_token_ms);
+    r->queue_ms = -1;
     r->ttft_ms = first_ms > 0 ? (int64_t)first_ms : -1;
     r->duration_ms = -1;
     r->started_wall_us = o->started_wall_us;

@@ -102,6 +102,17 @@ static const char *const steps[STORE_SCHEMA_VERSION] = {
     "ALTER TABLE adapters ADD COLUMN rpm INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE adapters ADD COLUMN tpm INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE adapters ADD COLUMN max_concurrent INTEGER NOT NULL DEFAULT 0;",
+
+    /* 7: how long a request waited, what exactly answered it; old rows as sums by hour */
+    "ALTER TABLE usage ADD COLUMN queue_ms INTEGER NOT NULL DEFAULT -1;"
+    "ALTER TABLE usage ADD COLUMN adapter_digest BLOB;"
+    "CREATE TABLE usage_hours("
+    " hour INTEGER NOT NULL, tenant_id INTEGER NOT NULL, key_id INTEGER NOT NULL,"
+    " adapter_id INTEGER NOT NULL, model TEXT NOT NULL, slo_class TEXT NOT NULL,"
+    " n_requests INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL,"
+    " cached_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL,"
+    " PRIMARY KEY(hour, tenant_id, key_id, adapter_id, model, slo_class)"
+    ") STRICT, WITHOUT ROWID;",
 };
 
 static err_code pragma_int(sqlite3 *db, const char *text, int64_t *out, err *e)

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -129,6 +130,56 @@ START_TEST(test_sums)
     ck_assert_int_eq(got.ttft_ms, 12);
     ck_assert(!got.recovered);
     ck_assert_int_eq(ledger_get(st, 99, &got, &e), ERR_NOT_FOUND);
+}
+END_TEST
+
+static void same_sums(const usage_query *q, const usage_sum *want, size_t n_want)
+{
+    usage_sum *s;
+    size_t n;
+    ck_assert_msg(ledger_query(st, q, &s, &n, &e) == ERR_NONE, "%s", e.msg);
+    ck_assert_uint_eq(n, n_want);
+    ck_assert_mem_eq(s, want, n * sizeof *s);
+    free(s);
+}
+
+/* Rows that are old become sums by hour, a few at a time: no query by hour or day, and no budget, can tell. */
+START_TEST(test_prune)
+{
+    enum { N = 60 };
+    usage_row rows[N];
+    for (int i = 0; i < N; i++) {
+        rows[i] = row(1000 + (uint64_t)i, 1 + (uint64_t)i % 3, i % 4 ? "base" : "poet@1",
+                      T0 + i * 61 * MIN_US / 2, i + 1);
+        snprintf(rows[i].slo_class, sizeof rows[i].slo_class, "%s", i % 5 ? "batch" : "standard");
+    }
+    ck_assert_int_eq(ledger_settle(st, rows, N, &e), ERR_NONE);
+    const unsigned every = USAGE_BY_MODEL | USAGE_BY_KEY | USAGE_BY_TENANT | USAGE_BY_CLASS;
+    const usage_query q[] = {
+        {.end_wall_us = T0 + 9 * DAY_US, .bucket_us = HOUR_US, .group_by = every},
+        {.end_wall_us = INT64_MAX, .group_by = USAGE_BY_ADAPTER},
+        {.tenant_id = 2, .start_wall_us = T0 + HOUR_US, .end_wall_us = T0 + 15 * HOUR_US},
+        {.tenant_id = 2, .model = "base", .end_wall_us = T0 + 9 * DAY_US, .bucket_us = DAY_US}};
+    enum { QUERIES = sizeof q / sizeof *q };
+    usage_sum *before[QUERIES];
+    size_t n_before[QUERIES];
+    int64_t day = 0, month = 0, day2 = 0, month2 = 0, n = 0, all = 0;
+    for (int i = 0; i < QUERIES; i++)
+        ck_assert_int_eq(ledger_query(st, &q[i], &before[i], &n_before[i], &e), ERR_NONE);
+    ck_assert_uint_gt(n_before[0], 40);
+    ck_assert_int_eq(ledger_spent(st, 1, T0 + HOUR_US, &day, &month, &e), ERR_NONE);
+    do {
+        ck_assert_msg(ledger_prune(st, T0 + DAY_US, 7, &n, &e) == ERR_NONE, "%s", e.msg);
+        all += n;
+        for (int i = 0; i < QUERIES; i++) same_sums(&q[i], before[i], n_before[i]);
+    } while (n == 7);
+    ck_assert_int_eq(all, 48); /* those of the first day */
+    usage_row got;
+    ck_assert_int_eq(ledger_get(st, 1000 + 47, &got, &e), ERR_NOT_FOUND);
+    ck_assert_int_eq(ledger_get(st, 1000 + 48, &got, &e), ERR_NONE);
+    ck_assert_int_eq(ledger_spent(st, 1, T0 + HOUR_US, &day2, &month2, &e), ERR_NONE);
+    ck_assert(day == day2 && month == month2 && day > 0);
+    for (int i = 0; i < QUERIES; i++) free(before[i]);
 }
 END_TEST
 
@@ -356,6 +407,7 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_set_timeout(tc, 120);
     tcase_add_test(tc, test_sums);
+    tcase_add_test(tc, test_prune);
     tcase_add_test(tc, test_slots);
     tcase_add_test(tc, test_torn_slot);
     tcase_add_test(tc, test_kill_nine);
