@@ -1,5 +1,7 @@
 """data.usage_days: a row says how long its request waited and which bytes answered; old rows become sums by hour,
 and the usage that is shown stays what it was."""
+import csv
+import io
 import sqlite3
 import time
 
@@ -49,7 +51,21 @@ def old_rows_become_sums():
     assert usage() == before
 
 
+def as_csv_it_is_the_same():
+    path = "/admin/v1/usage?start=0&bucket_width=1h&group_by=model,tenant,adapter,class"
+    r = server.call("GET", path, key=server.admin_key, port=server.admin_port, headers={"Accept": "text/csv"})
+    assert r.status == 200 and r.headers["content-type"].startswith("text/csv"), r
+    rows = list(csv.DictReader(io.StringIO(r.body.decode())))
+    flat = [{"start_time": start, **one} for start, results in usage() for one in results]
+    assert len(rows) == len(flat) == 3
+    for row, one in zip(rows, flat):
+        assert row["model"] == one["model"] and row["class"] == one["class"] and row["tenant_id"] == one["project_id"]
+        for here, there in (("start_time",) * 2, ("requests", "num_model_requests"), ("input_tokens",) * 2,
+                            ("input_cached_tokens",) * 2, ("output_tokens",) * 2):
+            assert int(row[here]) == one[there], (row, one)
+
+
 with server:
     key, adapter = server.tenant("old"), demo_adapters()[0]
     server.upload(key, adapter, DEMO / "adapters" / adapter)
-    run([a_row_says_what_answered, old_rows_become_sums])
+    run([a_row_says_what_answered, old_rows_become_sums, as_csv_it_is_the_same])
