@@ -31,12 +31,51 @@ static dtype pack_type(const adapter_layout *al, const model_config *base, size_
     return own ? al->pair[slot].table.type : base->type;
 }
 
-/* Does the slot get a table with other rows for single tokens? */
-static bool patched(const adapter_layout *al, const model_config *base, size_t slot)
+/* `base` with the adapter's vocabulary: the shape of all its tables. */
+static model_config shape_of(const adapter_layout *al, const model_config *base)
 {
-    if (!al->pair[peft_embed_slot(base->n_layer)].rows.present) return false;
-    return slot == peft_embed_slot(base->n_layer) ||
-           (base->tied && slot == peft_head_slot(base->n_layer) && !al->pair[slot].table.present);
+    model_config own = *base;
+    own.n_vocab = al->n_vocab;
+    return own;
+}
+
+/* Where the backend takes no single rows: does the slot get a whole table with them in it? */
+static bool patched(const adapter_layout *al, const model_config *base, const backend *be,
+                    size_t slot)
+{
+    return !be_caps(be)->token_rows && layout_patched(al, base, slot);
+}
+
+/* At most so many rows of a table's own. */
+static size_t row_count(const adapter_layout *al, const model_config *base, const backend *be,
+                        size_t slot)
+{
+    const adapter_tensor *more = &al->pair[slot].more;
+    size_t n = layout_patched(al, base, slot) ? (size_t)al->peft.n_token : 0;
+    if (!be_caps(be)->token_rows) return 0;
+    return n + (more->present ? (size_t)(more->bytes / dtype_bytes(more->type)) / (size_t)base->dim
+                              : 0);
+}
+
+static dtype row_type(const model_config *base, size_t slot)
+{
+    return slot == peft_head_slot(base->n_layer) ? base->head_type : base->embed_type;
+}
+
+/* A packed weight: whole panels, and F16 as F32; some backends have it in the base's type. */
+static uint64_t weight_bytes(const model_config *base, uint64_t n, dtype type)
+{
+    uint64_t rows = (n + 31) / 32 * 32, cols = ((uint64_t)base->dim + 31) / 32 * 32;
+    return rows * cols * (type == DT_BF16 && base->head_type == DT_BF16 ? 2 : 4);
+}
+
+static uint64_t row_bytes(const adapter_layout *al, const model_config *base, const backend *be,
+                          size_t slot)
+{
+    uint64_t n = row_count(al, base, be, slot), dim = (uint64_t)base->dim;
+    if (n == 0) return 0;
+    if (slot == peft_head_slot(base->n_layer)) return weight_bytes(base, n, base->head_type);
+    return adapter_padded(n * dim * dtype_bytes(base->embed_type));
 }
 
 static uint64_t whole_table(const model_config *base)
@@ -44,17 +83,17 @@ static uint64_t whole_table(const model_config *base)
     return (uint64_t)base->n_vocab * (uint64_t)base->dim * dtype_bytes(base->embed_type);
 }
 
-static uint64_t table_bytes(const adapter_layout *al, const model_config *base, size_t slot)
+static uint64_t table_bytes(const adapter_layout *al, const model_config *base, const backend *be,
+                            size_t slot)
 {
-    adapter_tensor patch = {
-        .bytes = whole_table(base), .type = base->embed_type, .present = patched(al, base, slot)};
+    adapter_tensor patch = {.bytes = whole_table(base),
+                            .type = base->embed_type,
+                            .present = patched(al, base, be, slot)};
     const adapter_tensor *t = patch.present ? &patch : &al->pair[slot].table;
-    if (!t->present) return 0;
-    if (slot == peft_embed_slot(base->n_layer)) return adapter_padded(t->bytes);
-    /* A packed weight: whole panels, and F16 as F32; some backends have it in the base's type. */
-    uint64_t rows = ((uint64_t)base->n_vocab + 31) / 32 * 32,
-             cols = ((uint64_t)base->dim + 31) / 32 * 32;
-    return rows * cols * (t->type == DT_BF16 && base->head_type == DT_BF16 ? 2 : 4);
+    uint64_t rows = row_bytes(al, base, be, slot);
+    if (!t->present) return rows;
+    if (slot == peft_embed_slot(base->n_layer)) return rows + adapter_padded(t->bytes);
+    return rows + weight_bytes(base, (uint64_t)base->n_vocab, t->type);
 }
 
 static uint64_t pair_bytes(const backend *be, dtype type, int rank, int d_in, int d_out)
@@ -83,19 +122,21 @@ static uint64_t slab_bytes(const adapter_layout *al, const model_config *base, c
         }
         sum += pair;
     }
-    return sum + table_bytes(al, base, peft_embed_slot(base->n_layer));
+    return sum + table_bytes(al, base, be, peft_embed_slot(base->n_layer));
 }
 
 uint64_t extras_bytes(const adapter_layout *al, const model_config *base, const backend *be)
 {
-    return slab_bytes(al, base, be) + table_bytes(al, base, peft_head_slot(base->n_layer));
+    model_config own = shape_of(al, base);
+    return slab_bytes(al, &own, be) + table_bytes(al, &own, be, peft_head_slot(base->n_layer));
 }
 
 /* ---- making -------------------------------------------------------------------------------------- */
 
 typedef struct maker {
     const adapter_layout *al;
-    const model_config *shape;
+    const model_config *shape; /* with the adapter's vocabulary */
+    int n_base;                /* tokens of the base */
     const model *base;
     backend *be;
     const uint8_t *file;
@@ -287,7 +328,27 @@ static err_code pack_outside(maker *mk, size_t slot, const weight *own, lora_mat
 
 static bool touched(const adapter_layout *al, const model_config *base, size_t slot)
 {
-    return al->peft.layer[slot].wrapped || al->pair[slot].table.present || patched(al, base, slot);
+    return al->peft.layer[slot].wrapped || al->pair[slot].table.present ||
+           al->pair[slot].more.present || layout_patched(al, base, slot);
+}
+
+static void put_row(char *to, const float *v, int n, dtype type)
+{
+    if (type == DT_F32) memcpy(to, v, (size_t)n * sizeof(float));
+    for (int k = 0; type != DT_F32 && k < n; k++) {
+        uint16_t h = type == DT_BF16 ? bf16_from_f32(v[k]) : f16_from_f32(v[k]);
+        memcpy(to + 2 * (size_t)k, &h, sizeof h);
+    }
+}
+
+/* Row i of a tensor of the file, in the table's type as PEFT puts it there. */
+static void copy_row(const maker *mk, const adapter_tensor *t, int i, char *to, dtype type)
+{
+    uint64_t bytes = (uint64_t)mk->shape->dim * dtype_bytes(t->type);
+    adapter_tensor one = {
+        .offset = t->offset + (uint64_t)i * bytes, .bytes = bytes, .type = t->type};
+    read_vector(mk, &one, mk->in, mk->shape->dim);
+    put_row(to, mk->in, mk->shape->dim, type);
 }
 
 /* The base's table with the trained rows in it, in the table's type as PEFT puts them there; the caller's to
@@ -299,22 +360,87 @@ static void *patched_table(const maker *mk)
     char *table = malloc((size_t)whole_table(c));
     if (table == NULL) return NULL;
     memcpy(table, model_embed_table(mk->base), (size_t)whole_table(c));
-    for (int i = 0; i < mk->al->peft.n_token; i++) {
-        adapter_tensor one = {.offset =
-                                  t->offset + (uint64_t)i * (uint64_t)c->dim * dtype_bytes(t->type),
-                              .bytes = (uint64_t)c->dim * dtype_bytes(t->type),
-                              .type = t->type};
-        char *row =
-            table + (size_t)mk->al->peft.token[i] * (size_t)c->dim * dtype_bytes(c->embed_type);
-        read_vector(mk, &one, mk->in, c->dim);
-        if (c->embed_type == DT_F32) memcpy(row, mk->in, (size_t)c->dim * sizeof(float));
-        for (int k = 0; c->embed_type != DT_F32 && k < c->dim; k++) {
-            uint16_t h =
-                c->embed_type == DT_BF16 ? bf16_from_f32(mk->in[k]) : f16_from_f32(mk->in[k]);
-            memcpy(row + 2 * (size_t)k, &h, sizeof h);
-        }
-    }
+    for (int i = 0; i < mk->al->peft.n_token; i++)
+        copy_row(mk, t, i,
+                 table +
+                     (size_t)mk->al->peft.token[i] * (size_t)c->dim * dtype_bytes(c->embed_type),
+                 c->embed_type);
     return table;
+}
+
+typedef struct own_row {
+    int32_t id;
+    const adapter_tensor *t;
+    int at; /* row of t */
+} own_row;
+
+/* By token; of two the trained one first. */
+static int by_id(const void *a, const void *b)
+{
+    const own_row *x = a, *y = b;
+    if (x->id != y->id) return x->id < y->id ? -1 : 1;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+/* Which rows the slot gets of its own: those behind the base's, and the trained ones, also in their place. */
+static size_t list_rows(const maker *mk, size_t slot, own_row *list)
+{
+    const adapter_layout *al = mk->al;
+    const adapter_tensor *more = &al->pair[slot].more, *trained = &al->pair[slot].rows;
+    if (!trained->present) trained = &al->pair[peft_embed_slot(mk->shape->n_layer)].rows;
+    size_t n = 0, kept = 0;
+    int n_token = layout_patched(al, mk->shape, slot) ? al->peft.n_token : 0;
+    for (int i = 0; i < n_token; i++) list[n++] = (own_row){al->peft.token[i], trained, i};
+    qsort(list, n, sizeof *list, by_id);
+    size_t n_trained = n;
+    for (int id = mk->n_base; more->present && id < mk->shape->n_vocab; id++) {
+        own_row key = {.id = id};
+        bool there = false;
+        for (size_t lo = 0, hi = n_trained; lo < hi && !there;) {
+            size_t mid = (lo + hi) / 2;
+            there = list[mid].id == key.id;
+            if (list[mid].id < key.id)
+                lo = mid + 1;
+            else
+                hi = mid;
+        }
+        if (!there) list[n++] = (own_row){id, more, id - mk->n_base};
+    }
+    qsort(list, n, sizeof *list, by_id);
+    for (size_t i = 0; i < n; i++)
+        if (kept == 0 || list[kept - 1].id != list[i].id) list[kept++] = list[i];
+    return kept;
+}
+
+/* *ids: the extras' to free. */
+static err_code make_rows(maker *mk, size_t slot, int32_t **ids, weight **own, lora_rows *out,
+                          err *e)
+{
+    size_t most = row_count(mk->al, mk->shape, mk->be, slot), dim = (size_t)mk->shape->dim;
+    dtype type = row_type(mk->shape, slot);
+    if (most == 0) return ERR_NONE;
+    own_row *list = malloc(most * sizeof *list);
+    char *rows = malloc(most * dim * dtype_bytes(type));
+    *ids = malloc(most * sizeof **ids);
+    err_code code = list && rows && *ids ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
+    size_t n = code == ERR_NONE ? list_rows(mk, slot, list) : 0;
+    for (size_t i = 0; i < n; i++) {
+        (*ids)[i] = list[i].id;
+        copy_row(mk, list[i].t, list[i].at, rows + i * dim * dtype_bytes(type), type);
+    }
+    *out = (lora_rows){.n = (int)n, .id = *ids, .type = (int)type};
+    if (code == ERR_NONE && slot == peft_head_slot(mk->shape->n_layer)) {
+        code = be_lora_weight_create(mk->be, own, rows, type, (int)n, (int)dim, e);
+        out->w = *own;
+    } else if (code == ERR_NONE) {
+        void *to = take(mk, most * dim * dtype_bytes(type));
+        code = upload_table(mk, to, rows, n * dim * dtype_bytes(type));
+        if (code != ERR_NONE) (void)err_set(e, code, "rows of an embedding cannot be copied");
+        out->table = to;
+    }
+    free(list);
+    free(rows);
+    return code;
 }
 
 static err_code make_head(maker *mk, adapter_extras *out, err *e)
@@ -323,11 +449,11 @@ static err_code make_head(maker *mk, adapter_extras *out, err *e)
     const adapter_tensor *t = &mk->al->pair[slot].table;
     const model_config *c = mk->shape;
     if (!touched(mk->al, mk->shape, slot)) return ERR_NONE;
-    if (!t->present && c->head_type != c->type)
+    if (!t->present && mk->al->peft.layer[slot].wrapped && c->head_type != c->type)
         return err_set(e, ERR_UNSUPPORTED, "LoRA on an lm_head of another type than the layers'");
     out->head = calloc(1, sizeof *out->head);
     if (out->head == NULL) return err_set(e, ERR_NOMEM, "out of memory");
-    bool patch = patched(mk->al, c, slot);
+    bool patch = patched(mk->al, c, mk->be, slot);
     if (t->present || patch) {
         void *spare = NULL;
         const void *src = patch ? (spare = patched_table(mk)) : matrix(mk, t, &spare);
@@ -340,6 +466,8 @@ static err_code make_head(maker *mk, adapter_extras *out, err *e)
         out->head->w = out->own_head;
     }
     err_code code = pack_outside(mk, slot, out->own_head, &out->head->mat, e);
+    if (code == ERR_NONE)
+        code = make_rows(mk, slot, &out->head_id, &out->head_rows, &out->head->rows, e);
     const weight *w = out->own_head != NULL ? out->own_head : model_head_weight(mk->base);
     return code != ERR_NONE ? code : make_slot(mk, slot, w, &out->head->mat, e);
 }
@@ -359,7 +487,7 @@ static err_code make_embed(maker *mk, adapter_extras *out, err *e)
         out->embed->table = to;
         out->embed->table_type = (int)t->type;
     }
-    if (patched(mk->al, mk->shape, slot)) {
+    if (patched(mk->al, mk->shape, mk->be, slot)) {
         size_t bytes = (size_t)whole_table(mk->shape);
         void *table = patched_table(mk), *to = take(mk, bytes);
         err_code code = table != NULL ? upload_table(mk, to, table, bytes) : ERR_NOMEM;
@@ -369,6 +497,7 @@ static err_code make_embed(maker *mk, adapter_extras *out, err *e)
         out->embed->table_type = (int)mk->shape->embed_type;
     }
     err_code code = pack_outside(mk, slot, NULL, &out->embed->mat, e);
+    if (code == ERR_NONE) code = make_rows(mk, slot, &out->embed_id, NULL, &out->embed->rows, e);
     return code != ERR_NONE ? code : make_slot(mk, slot, NULL, &out->embed->mat, e);
 }
 
@@ -390,17 +519,24 @@ static err_code make_norms(maker *mk, adapter_extras *out, err *e)
     return ERR_NONE;
 }
 
-err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_config *shape,
-                     const model *base, backend *be, const uint8_t *file, lora_mat *mat, pace *speed,
-                     bool hint, err *e)
+err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_config *config,
+                     const model *base, backend *be, const uint8_t *file, lora_mat *mat,
+                     pace *speed, bool hint, err *e)
 {
     memset(out, 0, sizeof *out);
-    if (extras_bytes(al, shape, be) == 0) return ERR_NONE;
+    if (extras_bytes(al, config, be) == 0) return ERR_NONE;
     if (base == NULL)
         return err_set(e, ERR_UNSUPPORTED,
                        "DoRA, biases and embeddings need the base's weights at hand");
-    maker mk = {
-        .al = al, .shape = shape, .base = base, .be = be, .file = file, .pace = speed, .hint = hint};
+    const model_config own = shape_of(al, config), *shape = &own;
+    maker mk = {.al = al,
+                .shape = shape,
+                .n_base = config->n_vocab,
+                .base = base,
+                .be = be,
+                .file = file,
+                .pace = speed,
+                .hint = hint};
     size_t longest = 0;
     for (size_t slot = 0; slot < peft_slots(shape->n_layer); slot++) {
         uint64_t n = vector_bytes(shape, slot);
@@ -428,6 +564,9 @@ void extras_clear(adapter_extras *ex, backend *be)
 {
     if (ex->slab != NULL) be_free(be, ex->slab);
     if (ex->own_head != NULL) be_weight_destroy(be, ex->own_head);
+    if (ex->head_rows != NULL) be_weight_destroy(be, ex->head_rows);
+    free(ex->head_id);
+    free(ex->embed_id);
     free(ex->head);
     free(ex->embed);
     free(ex->norm);

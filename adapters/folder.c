@@ -13,13 +13,14 @@
 
 enum { CHUNK = 1 << 18 };
 
-const char *const folder_part_names[PART_COUNT] = {"adapter_config.json",
-                                                   "adapter_model.safetensors"};
+const char *const folder_part_names[PART_ALL] = {"adapter_config.json", "adapter_model.safetensors",
+                                                 "tokenizer.json", "tokenizer_config.json",
+                                                 "added_tokens.json"};
 
 folder_part folder_part_of(const char *name)
 {
     int p = 0;
-    while (p < PART_COUNT && strcmp(folder_part_names[p], name) != 0) p++;
+    while (p < PART_ALL && strcmp(folder_part_names[p], name) != 0) p++;
     return (folder_part)p;
 }
 
@@ -113,7 +114,7 @@ void folder_remove(const char *path)
 {
     char file[FOLDER_PATH_MAX + 300];
     if (unlink(path) == 0) return; /* a link to a folder elsewhere, whose files are not ours */
-    for (int p = 0; p < PART_COUNT; p++) {
+    for (int p = 0; p < PART_ALL; p++) {
         snprintf(file, sizeof file, "%s/%s", path, folder_part_names[p]);
         unlink(file);
     }

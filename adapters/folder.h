@@ -15,13 +15,22 @@
 #include "engine/base/err.h"
 #include "storage/digest.h"
 
-typedef enum { PART_CONFIG, PART_WEIGHTS, PART_COUNT } folder_part;
+/* What every adapter has, then what of its tokenizer is looked into on the way in and not kept (words.h). */
+typedef enum {
+    PART_CONFIG,
+    PART_WEIGHTS,
+    PART_COUNT,
+    PART_TOKENIZER = PART_COUNT,
+    PART_TOKENIZER_CONFIG,
+    PART_ADDED_TOKENS,
+    PART_ALL,
+} folder_part;
 
 enum { FOLDER_PATH_MAX = 4200, FOLDER_CONFIG_MAX = 1 << 20, FOLDER_FILES_MAX = 200 };
 
-extern const char *const folder_part_names[PART_COUNT];
+extern const char *const folder_part_names[PART_ALL];
 
-/* PART_COUNT: the file is none of ours. */
+/* PART_ALL: the file is none of ours. */
 folder_part folder_part_of(const char *name);
 
 /* A GGUF on its way in lies in the folder under this name until it has been rewritten (adapters/gguf.h). */

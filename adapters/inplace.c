@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "adapters/validate.h"
+#include "adapters/words.h"
 
 typedef struct walk {
     const upload_env *env;
@@ -127,14 +127,20 @@ static err_code register_one(walk *w, int dir_fd, const char *name, adapter_vers
     err_code code = registry_check_name(w->env->reg, name, e);
     for (int p = 0; p < PART_COUNT && code == ERR_NONE; p++)
         code = hash_part(dir_fd, p, &bytes[p], sha[p], e);
-    if (code == ERR_NONE) code = publish_check(w->env, dir_fd, bytes, &nv, info, sizeof info, e);
-    if (code != ERR_NONE) return code;
-    adapter_digest_parts(bytes, (const uint8_t(*)[DIGEST_BYTES])sha, whole);
+    char *text = NULL;
+    if (code == ERR_NONE)
+        code = publish_check(w->env, dir_fd, bytes, &nv, info, sizeof info, &text, e);
+    if (code != ERR_NONE) {
+        free(text);
+        return code;
+    }
+    adapter_digest(bytes, (const uint8_t(*)[DIGEST_BYTES])sha, text, whole);
     registry_files_lock(w->env->reg);
     code = link_folder(w, whole, e);
     if (code == ERR_NONE) code = registry_publish(w->env->reg, &nv, v, existed, e);
     if (code != ERR_NONE) registry_files_forget(w->env->reg, whole);
     registry_files_unlock(w->env->reg);
+    free(text);
     return code;
 }
 

@@ -8,7 +8,7 @@ adapter_tensor *adapter_part(adapter_pair *pair, int part)
 {
     adapter_tensor *parts[ADAPTER_PARTS] = {&pair->a,      &pair->b,    &pair->magnitude,
                                             &pair->b_bias, &pair->bias, &pair->table,
-                                            &pair->rows};
+                                            &pair->rows,   &pair->more};
     return parts[part];
 }
 
@@ -54,8 +54,10 @@ static err_code check_wanted(const adapter_layout *al, const model_config *base,
         return err_set(e, ERR_INPUT,
                        "tensor '%.140s' is a trained norm, which modules_to_save does not name",
                        name);
+    case ROLE_ORIGINAL: return ERR_NONE;
     case ROLE_ROWS:
-        if (pc->n_token > 0) return ERR_NONE;
+        if (pc->n_token > 0 && (tn->module == MODULE_EMBED || pc->head_tokens || base->tied))
+            return ERR_NONE;
         return err_set(e, ERR_INPUT,
                        "tensor '%.140s' is for tokens that trainable_token_indices does not name",
                        name);
@@ -79,22 +81,29 @@ static err_code check_shape(const st_tensor *t, uint64_t rows, uint64_t cols, er
     return ERR_NONE;
 }
 
-/* Rows for tokens that the base does not have. */
-static err_code check_tokens(const st_tensor *t, const tensor_name *tn, const model_config *base,
-                             err *e)
+err_code layout_vocab(const st_tensor *t, const model_config *base, int *n_vocab, err *e)
 {
-    if (tn->module < MODULE_IN_LAYER || tn->module > MODULE_EMBED || t->ndim != 2) return ERR_NONE;
-    bool across = tn->module == MODULE_EMBED && tn->role == ROLE_A;
-    if (tn->role != ROLE_TABLE && !across && !(tn->module == MODULE_HEAD && tn->role == ROLE_B))
+    tensor_name tn;
+    if (!tensor_name_parse(t->name, &tn) || t->ndim != 2) return ERR_NONE; /* refused elsewhere */
+    if (tn.module != MODULE_HEAD && tn.module != MODULE_EMBED) return ERR_NONE;
+    bool across = tn.module == MODULE_EMBED && tn.role == ROLE_A;
+    if (tn.role != ROLE_TABLE && !across && !(tn.module == MODULE_HEAD && tn.role == ROLE_B))
         return ERR_NONE;
-    uint64_t tokens = t->shape[across ? 1 : 0];
-    if (tokens <= (uint64_t)base->n_vocab) return ERR_NONE;
-    return err_set(
-        e, ERR_UNSUPPORTED,
-        "tensor '%.140s' is for %llu tokens, the base has %d: added tokens are not "
-        "supported.  Use reserved tokens of the base instead, or resize the base, save it, "
-        "and serve that",
-        t->name, (unsigned long long)tokens, base->n_vocab);
+    uint64_t tokens = t->shape[across ? 1 : 0], v = (uint64_t)base->n_vocab;
+    if (tokens > v && base->added_max == 0)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "tensor '%.140s' is for %llu tokens, the base has %d: added tokens are not "
+                       "supported by this server's backend, or adapters.max_added_tokens is 0.  "
+                       "Use reserved tokens of the base instead",
+                       t->name, (unsigned long long)tokens, base->n_vocab);
+    if (tokens > v + (uint64_t)base->added_max)
+        return err_set(e, ERR_LIMIT,
+                       "tensor '%.140s' is for %llu tokens, the base has %d: at most %d may be "
+                       "added (adapters.max_added_tokens)",
+                       t->name, (unsigned long long)tokens, base->n_vocab, base->added_max);
+    int least = base->vocab_least > 0 ? base->vocab_least : base->n_vocab;
+    if (*n_vocab == 0 && tokens >= (uint64_t)least) *n_vocab = (int)tokens;
+    return ERR_NONE;
 }
 
 static adapter_tensor *part_of(adapter_pair *pair, tensor_role role)
@@ -106,7 +115,8 @@ static adapter_tensor *part_of(adapter_pair *pair, tensor_role role)
     case ROLE_B_BIAS: return &pair->b_bias;
     case ROLE_BIAS: return &pair->bias;
     case ROLE_ROWS: return &pair->rows;
-    case ROLE_TABLE: break;
+    case ROLE_TABLE:
+    case ROLE_ORIGINAL: break;
     }
     return &pair->table;
 }
@@ -134,8 +144,7 @@ err_code layout_place(adapter_layout *al, const model_config *base, const st_ten
         peft_slot_shape(base, slot + (size_t)i, &d_out[i], &d_in);
         rows += (uint64_t)d_out[i];
     }
-    code = check_tokens(t, &tn, base, e);
-    if (code != ERR_NONE) return code;
+    if (tn.role == ROLE_ORIGINAL) return ERR_NONE;
     if (tn.role == ROLE_A)
         code = check_shape(t, (uint64_t)rank, (uint64_t)d_in, e);
     else if (tn.role == ROLE_B)
@@ -151,6 +160,11 @@ err_code layout_place(adapter_layout *al, const model_config *base, const st_ten
     uint64_t at = t->offset;
     for (int i = 0; i < count; i++) {
         adapter_tensor *to = part_of(&al->pair[slot + (size_t)i], tn.role);
+        /* Of a resized table that modules_to_save names, PEFT writes the trained weight twice. */
+        adapter_tensor *twin = &al->pair[slot].twin;
+        if (to->present && tn.role == ROLE_TABLE && tn.module <= MODULE_EMBED && !twin->present &&
+            to->type == type)
+            to = twin;
         if (to->present)
             return err_set(e, ERR_INPUT, "tensor '%.140s' is there twice, under two names",
                            t->name);
@@ -193,6 +207,10 @@ static err_code check_slot(adapter_layout *al, const model_config *base, size_t 
                        "trainable_token_indices is set, but no trainable_tokens_delta of %s is in "
                        "the file",
                        name);
+    if (slot == peft_head_slot(pc->n_layer) && pc->head_tokens && !pair->rows.present)
+        return err_set(e, ERR_INPUT,
+                       "trainable_token_indices names lm_head, but no trainable_tokens_delta of it "
+                       "is in the file");
     if (wrapped && pair->a.type != pair->b.type)
         return err_set(e, ERR_UNSUPPORTED, "lora_A and lora_B of %s differ in type", name);
     bool biased = slot < peft_head_slot(pc->n_layer) &&
@@ -203,7 +221,39 @@ static err_code check_slot(adapter_layout *al, const model_config *base, size_t 
     return ERR_NONE;
 }
 
-err_code layout_check(adapter_layout *al, const model_config *base, err *e)
+bool layout_patched(const adapter_layout *al, const model_config *base, size_t slot)
+{
+    const adapter_pair *embed = &al->pair[peft_embed_slot(base->n_layer)];
+    const adapter_pair *head = &al->pair[peft_head_slot(base->n_layer)];
+    if (slot == peft_embed_slot(base->n_layer)) return embed->rows.present;
+    if (slot != peft_head_slot(base->n_layer)) return false;
+    return head->rows.present || (base->tied && embed->rows.present && !head->table.present);
+}
+
+/* Added tokens must have rows in both tables: the whole table's, or each its own. */
+static err_code check_added(const adapter_layout *al, const model_config *base, int n_base, err *e)
+{
+    const size_t slots[] = {peft_embed_slot(base->n_layer), peft_head_slot(base->n_layer)};
+    int covered = 0;
+    for (int i = 0; i < al->peft.n_token; i++) covered += al->peft.token[i] >= n_base;
+    if (al->n_vocab != n_base && al->peft.layer[slots[1]].wrapped &&
+        !al->pair[slots[1]].table.present)
+        return err_set(e, ERR_INPUT,
+                       "lora_B of lm_head is for %d tokens, the base has %d, and the weight of "
+                       "lm_head is not in the file: save it with save_embedding_layers=True",
+                       al->n_vocab, n_base);
+    for (int i = 0; i < 2 && al->n_vocab > n_base; i++) {
+        if (al->pair[slots[i]].table.present) continue;
+        if (layout_patched(al, base, slots[i]) && covered == al->n_vocab - n_base) continue;
+        return err_set(e, ERR_INPUT,
+                       "the adapter adds %d tokens to the base's %d, but %s has no rows for all of "
+                       "them in the file: save it with save_embedding_layers=True",
+                       al->n_vocab - n_base, n_base, i == 0 ? "embed_tokens" : "lm_head");
+    }
+    return ERR_NONE;
+}
+
+err_code layout_check(adapter_layout *al, const model_config *base, int n_base, err *e)
 {
     static const char *const names[] = {[DT_F32] = "F32", [DT_F16] = "F16", [DT_BF16] = "BF16"};
     const char *all = NULL;
@@ -220,14 +270,20 @@ err_code layout_check(adapter_layout *al, const model_config *base, err *e)
     const adapter_tensor *embed = &al->pair[peft_embed_slot(base->n_layer)].table;
     adapter_tensor *head = &al->pair[peft_head_slot(base->n_layer)].table;
     if (base->tied && embed->present && !al->peft.save_embed && !head->present) *head = *embed;
-    return ERR_NONE;
+    return check_added(al, base, n_base, e);
 }
 
 void layout_forget_table(adapter_layout *al, const model_config *base, size_t slot, uint64_t print)
 {
     adapter_tensor *t = &al->pair[slot].table;
-    bool head = slot == peft_head_slot(base->n_layer);
-    if (t->type == (head ? base->head_type : base->embed_type) &&
-        print == (head ? base->head_print : base->embed_print))
-        t->present = false;
+    bool head = slot == peft_head_slot(base->n_layer), wrapped = al->peft.layer[slot].wrapped;
+    if (t->type != (head ? base->head_type : base->embed_type) ||
+        print != (head ? base->head_print : base->embed_print) || al->n_vocab < base->n_vocab)
+        return;
+    if (al->n_vocab > base->n_vocab && wrapped) return; /* its A or B is for all tokens at once */
+    t->present = false;
+    if (al->n_vocab == base->n_vocab) return;
+    uint64_t own = (uint64_t)base->n_vocab * (uint64_t)base->dim * dtype_bytes(t->type);
+    al->pair[slot].more = (adapter_tensor){
+        .offset = t->offset + own, .bytes = t->bytes - own, .type = t->type, .present = true};
 }

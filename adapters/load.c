@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "adapters/words.h"
 #include "storage/digest.h"
 
 enum { PIECE_ALIGN = 64, A_ROWS = 4 /* of A stay together: kernels take so many at a time */ };
@@ -55,6 +56,7 @@ err_code adapter_load_begin(adapter_load *ld, const load_env *env, uint64_t id, 
     if (ld->n_chunks > 0 && extra / env->chunk_bytes < INT32_MAX / 2)
         ld->n_chunks += (int)((extra + env->chunk_bytes - 1) / env->chunk_bytes);
     ld->rank_max = layout_of(ld)->peft.rank_max;
+    ld->n_vocab = layout_of(ld)->n_vocab != env->base->n_vocab ? layout_of(ld)->n_vocab : 0;
     return ld->n_chunks > 0
                ? ERR_NONE
                : err_set(e, ERR_LIMIT, "the matrices of %s@%d are too large for this server",
@@ -104,8 +106,12 @@ static err_code read_checked(const adapter_load *ld, uint8_t **weights, uint64_t
     if (code == ERR_NONE)
         code = read_file(ld->dir_fd, "adapter_model.safetensors", weights, &bytes[1], sha[1], e);
     if (code == ERR_NONE) {
-        adapter_digest_parts(bytes, (const uint8_t(*)[DIGEST_BYTES])sha, got);
-        if (!digest_same(got, ld->v->digest, DIGEST_BYTES))
+        char *text = NULL;
+        if (ld->v->has_words)
+            code = adapter_rows_words(registry_store(ld->env->reg), ld->v->id, &text, e);
+        adapter_digest(bytes, (const uint8_t(*)[DIGEST_BYTES])sha, text, got);
+        free(text);
+        if (code == ERR_NONE && !digest_same(got, ld->v->digest, DIGEST_BYTES))
             code = err_set(e, ERR_CORRUPT, "the stored files of %s@%d have changed on the disk",
                            ld->v->name, ld->v->version);
     }

@@ -48,8 +48,8 @@ typedef struct adapter_load {
     lora_mat *mat; /* [n_layer][PROJ_COUNT], one block with all it points to beside the chunks */
     adapter_extras extras;
     int n_chunks;
-    int rank_max;
-    bool hint; /* nobody waits for it: pack() leaves others room */
+    int rank_max, n_vocab; /* n_vocab: 0 where it is the base's */
+    bool hint;             /* nobody waits for it: pack() leaves others room */
 } adapter_load;
 
 /* Zeroes *ld first, so that clear is always safe.  copy: borrowed, or NULL.  ERR_NOT_FOUND, ERR_IO, or

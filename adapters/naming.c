@@ -32,7 +32,7 @@ static const char *const inner[] = {"_orig_mod.", "_fsdp_wrapped_module.",
 static const struct {
     const char *ending;
     tensor_role role;
-    enum { ANY, LINEAR, EMBED, OUTSIDE } where;
+    enum { ANY, LINEAR, EMBED, TABLES, OUTSIDE } where;
 } endings[] = {
     {"lora_A.weight", ROLE_A, LINEAR},
     {"lora_A.default.weight", ROLE_A, LINEAR},
@@ -54,8 +54,10 @@ static const struct {
     {"base_layer.weight", ROLE_TABLE, OUTSIDE},
     {"modules_to_save.weight", ROLE_TABLE, OUTSIDE},
     {"modules_to_save.default.weight", ROLE_TABLE, OUTSIDE},
-    {"token_adapter.trainable_tokens_delta", ROLE_ROWS, EMBED},
-    {"token_adapter.trainable_tokens_delta.default", ROLE_ROWS, EMBED},
+    {"original_module.weight", ROLE_ORIGINAL, TABLES},
+    {"token_adapter.base_layer.weight", ROLE_TABLE, TABLES},
+    {"token_adapter.trainable_tokens_delta", ROLE_ROWS, TABLES},
+    {"token_adapter.trainable_tokens_delta.default", ROLE_ROWS, TABLES},
 };
 
 const char *module_name(int module)
@@ -173,6 +175,8 @@ bool tensor_name_parse(const char *name, tensor_name *out)
         if (endings[i].where == LINEAR && out->module >= MODULE_EMBED) continue;
         if (endings[i].where == ANY && out->module > MODULE_EMBED) continue;
         if (endings[i].where == EMBED && out->module != MODULE_EMBED) continue;
+        bool table = out->module == MODULE_HEAD || out->module == MODULE_EMBED;
+        if (endings[i].where == TABLES && !table) continue;
         if (endings[i].where == OUTSIDE && out->module < MODULE_IN_LAYER) continue;
         out->role = endings[i].role;
         return true;
@@ -200,7 +204,7 @@ err_code naming_refuse(const char *name, err *e)
     static const struct {
         const char *part, *feature;
     } others[] = {
-        {"token_adapter", "trainable_token_indices of anything but embed_tokens"},
+        {"token_adapter", "trainable_token_indices of anything but embed_tokens and lm_head"},
         {".experts.", "LoRA on experts"},
         {"lora_ga", "LoRA-GA"},
         {"original_module", "a copy of the base's own module"},

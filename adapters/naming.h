@@ -36,7 +36,8 @@ typedef enum {
     ROLE_MAGNITUDE, /* DoRA */
     ROLE_BIAS,      /* the layer's own, trained */
     ROLE_TABLE,     /* whole weight of embed_tokens, lm_head or a norm */
-    ROLE_ROWS,      /* rows of embed_tokens (trainable_token_indices) */
+    ROLE_ROWS,      /* rows of embed_tokens or lm_head (trainable_token_indices) */
+    ROLE_ORIGINAL,  /* what a saved whole table stands in for: of no use */
 } tensor_role;
 
 enum { NAMING_ROOTS = 6 };

@@ -230,29 +230,49 @@ static err_code read_saved(const cJSON *root, const model_config *base, const na
     return ERR_NONE;
 }
 
-/* trainable_token_indices: a list, or {"embed_tokens": list}; rows of the input table, of a tied output layer
- * too. */
+/* {"embed_tokens": list, "lm_head": list}: the one list of both. */
+static err_code pick_tokens(const cJSON *map, peft_config *pc, const cJSON **list, err *e)
+{
+    const cJSON *of, *embed = NULL, *head = NULL;
+    cJSON_ArrayForEach(of, map)
+    {
+        const char *dot = strrchr(of->string, '.'), *name = dot != NULL ? dot + 1 : of->string;
+        const cJSON **to = strcmp(name, "embed_tokens") == 0 ? &embed
+                           : strcmp(name, "lm_head") == 0    ? &head
+                                                             : NULL;
+        if (to == NULL)
+            return err_set(e, ERR_UNSUPPORTED,
+                           "trainable_token_indices names '%.64s': single tokens of embed_tokens "
+                           "and lm_head alone are supported",
+                           of->string);
+        if (*to != NULL)
+            return err_set(e, ERR_INPUT, "trainable_token_indices names %s twice", name);
+        *to = of;
+    }
+    if (embed == NULL || (head != NULL && !cJSON_Compare(embed, head, true)))
+        return err_set(e, ERR_UNSUPPORTED,
+                       "trainable_token_indices names other tokens of lm_head than of "
+                       "embed_tokens, which is not supported");
+    pc->head_tokens = head != NULL;
+    *list = embed;
+    return ERR_NONE;
+}
+
+/* trainable_token_indices: a list, or {"embed_tokens": list, "lm_head": the same list}; rows of the input table,
+ * of a tied output layer too. */
 static err_code read_tokens(const cJSON *root, const model_config *base, peft_config *pc, err *e)
 {
-    const cJSON *list = json_get(root, "trainable_token_indices"), *v, *of;
+    const cJSON *list = json_get(root, "trainable_token_indices"), *v;
+    pc->n_vocab = base->n_vocab;
     if (list == NULL || unset(list)) return ERR_NONE;
     if (cJSON_IsObject(list)) {
-        cJSON_ArrayForEach(of, list)
-        {
-            const char *dot = strrchr(of->string, '.');
-            if (strcmp(dot != NULL ? dot + 1 : of->string, "embed_tokens") != 0)
-                return err_set(e, ERR_UNSUPPORTED,
-                               "trainable_token_indices names '%.64s': single tokens of "
-                               "embed_tokens alone are supported",
-                               of->string);
-        }
-        if (list->child->next != NULL)
-            return err_set(e, ERR_INPUT, "trainable_token_indices names embed_tokens twice");
-        list = list->child;
+        err_code code = pick_tokens(list, pc, &list, e);
+        if (code != ERR_NONE) return code;
     }
     if (!cJSON_IsArray(list))
         return err_set(e, ERR_INPUT, "trainable_token_indices must be a list of tokens");
-    bool *seen = calloc((size_t)base->n_vocab, sizeof *seen);
+    int most = base->n_vocab + base->added_max;
+    bool *seen = calloc((size_t)most, sizeof *seen);
     pc->token = calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof *pc->token);
     err_code code =
         seen != NULL && pc->token != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
@@ -262,17 +282,18 @@ static err_code read_tokens(const cJSON *root, const model_config *base, peft_co
         double id = cJSON_IsNumber(v) ? v->valuedouble : -1;
         if (id < 0 || id != floor(id))
             code = err_set(e, ERR_INPUT, "trainable_token_indices must hold tokens' numbers");
-        else if (id >= base->n_vocab)
-            code = err_set(e, ERR_UNSUPPORTED,
-                           "trainable_token_indices names token %.0f, the base has %d: added "
-                           "tokens are not supported.  Use reserved tokens of the base instead, or "
-                           "resize the base, save it, and serve that",
-                           id, base->n_vocab);
+        else if (id >= most)
+            code = err_set(e, base->added_max > 0 ? ERR_LIMIT : ERR_UNSUPPORTED,
+                           "trainable_token_indices names token %.0f, this server serves %d: "
+                           "added tokens beyond adapters.max_added_tokens, or on a backend that "
+                           "cannot, are not supported",
+                           id, most);
         else if (seen[(size_t)id])
             code = err_set(e, ERR_INPUT, "trainable_token_indices names token %.0f twice", id);
         if (code != ERR_NONE) break;
         seen[(size_t)id] = true;
         pc->token[pc->n_token++] = (int32_t)id;
+        if (id >= pc->n_vocab) pc->n_vocab = (int)id + 1;
     }
     free(seen);
     return code;

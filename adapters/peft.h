@@ -37,9 +37,11 @@ typedef struct peft_config {
     /* [n_layer][PROJ_COUNT], then lm_head and embed_tokens, then [n_layer][LORA_NORMS] norms and the last
      * norm; owned */
     peft_layer *layer;
-    int32_t *token; /* trainable_token_indices, each within the base's vocabulary; owned */
+    int32_t *token; /* trainable_token_indices; owned */
     int n_token;
-    int rank; /* `r`, the default */
+    bool head_tokens; /* they are named for lm_head, too */
+    int n_vocab;      /* the base's, or more where those tokens lie behind it */
+    int rank;         /* `r`, the default */
     double alpha;
     bool rslora, dora, lora_bias;
     peft_bias bias;

@@ -5,11 +5,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "adapters/validate.h"
+#include "adapters/words.h"
 #include "engine/base/log.h"
 
 err_code publish_check_names(const char *name, const char *description, err *e)
@@ -62,9 +64,10 @@ void publish_sweep(const char *data_dir)
 }
 
 err_code publish_check(const upload_env *env, int dir_fd, const uint64_t bytes[PART_COUNT],
-                       registry_new_version *nv, char *info, size_t cap, err *e)
+                       registry_new_version *nv, char *info, size_t cap, char **text, err *e)
 {
     adapter_layout al;
+    *text = NULL;
     err_code code = validate_adapter(dir_fd, env->base, env->rank_max, true, &al, e);
     if (code != ERR_NONE) return code;
     nv->rank_max = al.peft.rank_max;
@@ -72,7 +75,10 @@ err_code publish_check(const upload_env *env, int dir_fd, const uint64_t bytes[P
     nv->packed_bytes =
         env->be != NULL ? adapter_packed_bytes(&al, env->base, env->be) : bytes[PART_WEIGHTS];
     adapter_describe(&al, info, cap);
+    code = words_read(dir_fd, &al, env->base, env->tok, text, e);
+    nv->words = *text;
     adapter_layout_clear(&al);
+    if (code != ERR_NONE) return code;
     if (env->max_packed_bytes > 0 && nv->packed_bytes > env->max_packed_bytes)
         return err_set(e, ERR_LIMIT,
                        "the adapter takes %llu bytes in memory; this server has %llu for adapters",
@@ -138,14 +144,20 @@ err_code publish_folder(const upload_env *env, const publish_options *o, const c
                                .max_bytes = o->max_bytes,
                                .if_generation = o->if_generation,
                                .generation = o->generation};
-    err_code code = publish_check(env, dir_fd, bytes, &nv, info, sizeof info, e);
-    if (code != ERR_NONE) return code;
-    adapter_digest_parts(bytes, sha, whole);
+    char *text;
+    err_code code = publish_check(env, dir_fd, bytes, &nv, info, sizeof info, &text, e);
+    if (code != ERR_NONE) {
+        free(text);
+        return code;
+    }
+    for (int p = PART_COUNT; p < PART_ALL; p++) unlinkat(dir_fd, folder_part_names[p], 0);
+    adapter_digest(bytes, sha, text, whole);
     registry_files_lock(env->reg);
     code = place(env->reg, path, dir_fd, sha, whole, e);
     if (code == ERR_NONE) code = registry_publish(env->reg, &nv, out, existed, e);
     /* Refused for a limit or a name: files that no version has go again. */
     if (code != ERR_NONE) registry_files_forget(env->reg, whole);
     registry_files_unlock(env->reg);
+    free(text);
     return code;
 }

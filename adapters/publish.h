@@ -17,11 +17,13 @@
 #include "adapters/registry.h"
 #include "engine/backend.h"
 #include "engine/model.h"
+#include "engine/tokenizer.h"
 
 /* What every upload of a server shares. */
 typedef struct upload_env {
     registry *reg;
     const model_config *base;  /* what adapters must fit */
+    const tokenizer *tok;      /* the base's; NULL: adapters bring no tokens */
     const backend *be;         /* for the packed size; NULL: the file's size stands for it */
     uint64_t max_bytes;        /* of the whole folder; 0: 2 GiB */
     uint64_t max_packed_bytes; /* residency's budget: a larger adapter could never run; 0: none */
@@ -56,9 +58,10 @@ err_code publish_folder(const upload_env *env, const publish_options *o, const c
                         bool *existed, err *e);
 
 /* The first step alone: does the folder fit the base?  Fills in what is told of it: nv's rank_max,
- * file_bytes, packed_bytes, and one line of JSON in `info`. */
+ * file_bytes, packed_bytes, and one line of JSON in `info`; *text are its words (the caller's to free), NULL for
+ * none. */
 err_code publish_check(const upload_env *env, int dir_fd, const uint64_t bytes[PART_COUNT],
-                       registry_new_version *nv, char *info, size_t cap, err *e);
+                       registry_new_version *nv, char *info, size_t cap, char **text, err *e);
 
 /* Removes what a crash left under adapters/tmp; call once at the start. */
 void publish_sweep(const char *data_dir);

@@ -34,6 +34,7 @@ typedef struct adapter_version {
     uint8_t digest[DIGEST_BYTES];
     uint64_t file_bytes, packed_bytes;
     int rank_max;
+    bool has_words; /* a vocabulary of its own (adapters/words.h): adapter_rows_words() */
     int64_t created_wall_us;
 } adapter_version;
 
@@ -74,6 +75,7 @@ typedef struct registry_new_version {
     int rank_max;
     const uint8_t (*part_sha)[DIGEST_BYTES]; /* SHA-256 of config and weights; NULL: not known */
     const char *info;                        /* JSON */
+    const char *words;                       /* adapters/words.h; NULL: none */
     bool activate; /* point `default` at it; the first version of a name always is */
     int64_t max_adapters, max_bytes; /* the tenant's limits; 0: none */
     bool if_generation;              /* ERR_STALE unless the adapter's generation is this one */

@@ -104,6 +104,8 @@ static err_code publish_new(registry *r, entry *en, const registry_new_version *
              nv->description != NULL ? nv->description : "");
     memcpy(v.digest, nv->digest, DIGEST_BYTES);
     v.has_part_sha = nv->part_sha != NULL;
+    v.words = nv->words;
+    v.has_words = nv->words != NULL;
     if (v.has_part_sha) memcpy(v.part_sha, nv->part_sha, sizeof v.part_sha);
     const alias *al = en != NULL ? alias_find(en, "default") : NULL;
     int previous = al != NULL ? al->version : 0;

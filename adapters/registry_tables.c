@@ -219,6 +219,7 @@ version *version_add(registry *r, entry *en, const version_row *row)
     p->packed_bytes = row->packed_bytes;
     p->rank_max = row->rank_max;
     p->created_wall_us = row->created_wall_us;
+    p->has_words = row->has_words;
     v->owner = en;
     v->state = row->state;
     version **at = &r->by_id[hash_id(p->id)];

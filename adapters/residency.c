@@ -193,6 +193,7 @@ static void make_resident(residency *rs, entry *en, adapter_load *ld, int64_t to
     en->view = (lora_view){.adapter_id = en->id,
                            .load_id = atomic_fetch_add(&loads, 1) + 1,
                            .n_layer = rs->env.base->n_layer,
+                           .n_vocab = ld->n_vocab,
                            .rank_max = ld->rank_max,
                            .mat = en->mat,
                            .head = en->extras.head,

@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "adapters/words.h"
 #include "engine/base/clock.h"
 #include "engine/base/json.h"
 #include "engine/base/log.h"
@@ -40,7 +41,7 @@ typedef struct session {
         uint8_t sha[DIGEST_BYTES];
         bool skipped, busy;
         bool verified; /* the whole file was hashed by this process */
-    } file[PART_COUNT];
+    } file[PART_ALL];  /* without bytes: it has none of this name */
     bool committing;
     int64_t last_us; /* of progress; monotonic */
 } session;
@@ -124,13 +125,15 @@ static void session_unlink(staging *sg, session *s)
 static bool session_busy(const session *s)
 {
     bool busy = s->committing;
-    for (int p = 0; p < PART_COUNT; p++) busy |= s->file[p].busy;
+    for (int p = 0; p < PART_ALL; p++) busy |= s->file[p].busy;
     return busy;
 }
 
 static uint64_t session_bytes(const session *s)
 {
-    return s->file[PART_CONFIG].bytes + s->file[PART_WEIGHTS].bytes;
+    uint64_t sum = 0;
+    for (int p = 0; p < PART_ALL; p++) sum += s->file[p].bytes;
+    return sum;
 }
 
 static void session_copy(const staging *sg, const session *s, staged_upload *out)
@@ -142,7 +145,7 @@ static void session_copy(const staging *sg, const session *s, staged_upload *out
     if (s->description != NULL)
         snprintf(out->description, sizeof out->description, "%s", s->description);
     out->activate = s->activate;
-    for (int p = 0; p < PART_COUNT; p++) {
+    for (int p = 0; p < PART_ALL; p++) {
         out->file[p] = (staged_file){.bytes = s->file[p].bytes,
                                      .offset = s->file[p].offset,
                                      .skipped = s->file[p].skipped,
@@ -175,7 +178,8 @@ static char *manifest_print(const session *s)
     cJSON_AddStringToObject(o, "name", s->name);
     if (s->description != NULL) cJSON_AddStringToObject(o, "description", s->description);
     cJSON_AddBoolToObject(o, "activate", s->activate);
-    for (int p = 0; p < PART_COUNT; p++) {
+    for (int p = 0; p < PART_ALL; p++) {
+        if (s->file[p].bytes == 0) continue;
         cJSON *f = cJSON_AddObjectToObject(o, folder_part_names[p]);
         digest_hex(s->file[p].sha, hex);
         cJSON_AddNumberToObject(f, "bytes", (double)s->file[p].bytes);
@@ -242,6 +246,8 @@ static bool manifest_parse(const char *text, size_t len, session *s)
               json_str(tree, "description", &description, NULL, &ignored) == ERR_NONE &&
               json_bool(tree, "activate", &s->activate, NULL, &ignored) == ERR_NONE &&
               read_part(tree, PART_CONFIG, s) && read_part(tree, PART_WEIGHTS, s);
+    for (int p = PART_COUNT; p < PART_ALL && ok; p++)
+        ok = json_get(tree, folder_part_names[p]) == NULL || read_part(tree, p, s);
     ok = ok && publish_check_names(name, description, &ignored) == ERR_NONE;
     if (ok) {
         s->tenant_id = strtoull(owner, NULL, 10);
@@ -275,7 +281,7 @@ static bool session_load(staging *sg, const char *id, session *s)
     memcpy(s->id, id, STAGING_ID_MAX + 1);
     if (n <= 0 || n > MANIFEST_MAX || !manifest_parse(text, (size_t)n, s)) return false;
     int64_t touched_us = 0;
-    for (int p = 0; p < PART_COUNT; p++) {
+    for (int p = 0; p < PART_ALL; p++) {
         part_path(sg, id, p, path);
         if (lstat(path, &sb) != 0) continue; /* nothing sent yet */
         if (!S_ISREG(sb.st_mode) || (uint64_t)sb.st_size > s->file[p].bytes) return false;
@@ -398,10 +404,18 @@ static err_code check_manifest(const staging *sg, const staging_manifest *m, err
         return err_set(e, ERR_LIMIT, "%s has %llu bytes; at most %d are read",
                        folder_part_names[PART_CONFIG], (unsigned long long)m->bytes[PART_CONFIG],
                        FOLDER_CONFIG_MAX);
-    for (int p = 0; p < PART_COUNT; p++)
-        if (m->bytes[p] == 0) return err_set(e, ERR_INPUT, "%s is empty", folder_part_names[p]);
-    if (m->bytes[PART_WEIGHTS] > sg->env.max_bytes - m->bytes[PART_CONFIG] ||
-        sg->env.max_bytes < m->bytes[PART_CONFIG])
+    uint64_t left = sg->env.max_bytes;
+    bool fits = true;
+    for (int p = 0; p < PART_ALL; p++) {
+        if (m->bytes[p] == 0 && p < PART_COUNT)
+            return err_set(e, ERR_INPUT, "%s is empty", folder_part_names[p]);
+        if (p >= PART_COUNT && m->bytes[p] > WORDS_FILE_MAX)
+            return err_set(e, ERR_LIMIT, "%s has %llu bytes; at most %d are read",
+                           folder_part_names[p], (unsigned long long)m->bytes[p], WORDS_FILE_MAX);
+        fits &= m->bytes[p] <= left;
+        if (fits) left -= m->bytes[p];
+    }
+    if (!fits)
         return err_set(e, ERR_LIMIT, "the adapter has more than %llu bytes, which is the limit",
                        (unsigned long long)sg->env.max_bytes);
     return ERR_NONE;
@@ -413,7 +427,7 @@ static bool same_manifest(const session *s, const staging_manifest *m)
         s->activate != m->activate || (s->description != NULL) != (m->description != NULL))
         return false;
     if (m->description != NULL && strcmp(s->description, m->description) != 0) return false;
-    for (int p = 0; p < PART_COUNT; p++)
+    for (int p = 0; p < PART_ALL; p++)
         if (s->file[p].bytes != m->bytes[p] || memcmp(s->file[p].sha, m->sha[p], DIGEST_BYTES) != 0)
             return false;
     return true;
@@ -439,7 +453,8 @@ static err_code find_open(staging *sg, const staging_manifest *m, session **out,
                        "%d uploads are open already: commit them, or give them up with DELETE", n);
     registry_totals have;
     registry_totals_get(sg->env.reg, m->tenant_id, &have);
-    uint64_t more = m->bytes[PART_CONFIG] + m->bytes[PART_WEIGHTS];
+    uint64_t more = 0;
+    for (int p = 0; p < PART_ALL; p++) more += m->bytes[p];
     if (m->max_adapter_bytes > 0 &&
         have.file_bytes + pending + more > (uint64_t)m->max_adapter_bytes)
         return err_set(e, ERR_LIMIT,
@@ -494,8 +509,9 @@ static err_code session_files(staging *sg, session *s, err *e)
     path_of(sg, s->id, "", path);
     if (mkdir(path, 0700) != 0) return folder_disk_error(e, "make room for");
     err_code code = ERR_NONE;
-    for (int p = 0; p < PART_COUNT && code == ERR_NONE; p++) {
-        s->file[p].skipped = link_known(sg, s, p);
+    for (int p = 0; p < PART_ALL && code == ERR_NONE; p++) {
+        if (s->file[p].bytes == 0) continue;
+        s->file[p].skipped = p < PART_COUNT && link_known(sg, s, p);
         if (s->file[p].skipped)
             s->file[p].offset = s->file[p].bytes;
         else
@@ -515,7 +531,7 @@ static session *session_new(staging *sg, const staging_manifest *m)
     snprintf(s->name, sizeof s->name, "%s", m->name);
     if (m->description != NULL) s->description = strdup(m->description);
     s->activate = m->activate;
-    for (int p = 0; p < PART_COUNT; p++) {
+    for (int p = 0; p < PART_ALL; p++) {
         s->file[p].bytes = m->bytes[p];
         memcpy(s->file[p].sha, m->sha[p], DIGEST_BYTES);
     }
@@ -737,7 +753,7 @@ static err_code commit_begin(staging *sg, const char *id, const publish_options 
         code = no_upload(e);
     else if (session_busy(s))
         code = err_set(e, ERR_BUSY, "another request is writing or committing this upload");
-    for (int p = 0; p < PART_COUNT && code == ERR_NONE; p++)
+    for (int p = 0; p < PART_ALL && code == ERR_NONE; p++)
         if (s->file[p].offset != s->file[p].bytes)
             code = err_set(e, ERR_CONFLICT, "%s is incomplete: %llu of %llu bytes are there",
                            folder_part_names[p], (unsigned long long)s->file[p].offset,
@@ -755,11 +771,12 @@ static err_code publish_links(staging *sg, const session *s, const publish_optio
 {
     char path[FOLDER_PATH_MAX];
     path_text from;
-    uint64_t bytes[PART_COUNT];
-    uint8_t sha[PART_COUNT][DIGEST_BYTES];
+    uint64_t bytes[PART_ALL];
+    uint8_t sha[PART_ALL][DIGEST_BYTES];
     int dir_fd;
     err_code code = publish_tmp(sg->env.reg, path, &dir_fd, e);
-    for (int p = 0; p < PART_COUNT && code == ERR_NONE; p++) {
+    for (int p = 0; p < PART_ALL && code == ERR_NONE; p++) {
+        if (s->file[p].bytes == 0) continue;
         part_path(sg, s->id, p, from);
         bytes[p] = s->file[p].bytes;
         memcpy(sha[p], s->file[p].sha, DIGEST_BYTES);
@@ -783,11 +800,11 @@ err_code staging_commit(staging *sg, const char *id, const publish_options *o, c
                         adapter_version *out, bool *existed, folder_part *bad_part, err *e)
 {
     session *s;
-    *bad_part = PART_COUNT;
+    *bad_part = PART_ALL;
     err_code code = commit_begin(sg, id, o, &s, e);
     if (code != ERR_NONE) return code;
-    for (int p = 0; p < PART_COUNT && code == ERR_NONE; p++) {
-        if (s->file[p].verified) continue;
+    for (int p = 0; p < PART_ALL && code == ERR_NONE; p++) {
+        if (s->file[p].verified || s->file[p].bytes == 0) continue;
         code = verify_part(sg, s, (folder_part)p, e);
         if (code == ERR_CORRUPT) *bad_part = (folder_part)p;
     }

@@ -7,7 +7,7 @@
  * version already are linked, not sent again; another tenant's files are never looked at, so nobody
  * learns from an upload what others have.
  *
- * Only adapter_config.json and adapter_model.safetensors are kept (folder.h).  A file has one writer
+ * Only adapter_config.json and adapter_model.safetensors are kept, of a tokenizer the added tokens (folder.h).  A file has one writer
  * at a time.  The checksum is verified when a file is complete and, in every case, before it is
  * published.  An upload without progress for the configured time is removed.
  *
@@ -44,7 +44,7 @@ typedef struct staged_upload { /* a copy, for an answer */
     char name[ADAPTER_NAME_MAX + 1];
     char description[ADAPTER_DESCRIPTION_MAX];
     bool has_description, activate;
-    staged_file file[PART_COUNT];
+    staged_file file[PART_ALL]; /* without bytes: it has none of this name */
     int64_t idle_us, expires_in_us;
 } staged_upload;
 
@@ -53,8 +53,8 @@ typedef struct staging_manifest {
     const char *name;
     const char *description; /* NULL: keep */
     bool activate;
-    uint64_t bytes[PART_COUNT];
-    uint8_t sha[PART_COUNT][DIGEST_BYTES];
+    uint64_t bytes[PART_ALL]; /* 0: none, of those from PART_COUNT on */
+    uint8_t sha[PART_ALL][DIGEST_BYTES];
     int64_t max_adapter_bytes; /* the tenant's limit; 0: none */
 } staging_manifest;
 
@@ -94,7 +94,7 @@ err_code staging_write(staged_writer *w, const void *data, size_t len, err *e);
 err_code staging_write_end(staged_writer *w, uint64_t *at, err *e);
 
 /* Checks and publishes (publish.h); the upload is gone when it succeeds, and when the adapter itself is
- * refused (ERR_INPUT, ERR_UNSUPPORTED, ERR_CORRUPT with *bad_part == PART_COUNT): the same bytes
+ * refused (ERR_INPUT, ERR_UNSUPPORTED, ERR_CORRUPT with *bad_part == PART_ALL): the same bytes
  * would be refused again.
  *   ERR_CONFLICT  files are incomplete, or the registry refuses now
  *   ERR_CORRUPT   *bad_part's SHA-256 is another one than the manifest's; it begins anew at 0

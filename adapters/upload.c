@@ -1,7 +1,7 @@
 /* upload.c -- from the bytes of a tar to a published version.
  *
  * Each upload has a directory of its own under adapters/tmp, opened once; files are made in it by
- * fixed names with O_EXCL.  Both are hashed as they come in.  What follows is publish.c.
+ * fixed names with O_EXCL.  All are hashed as they come in.  What follows is publish.c.
  */
 #include "adapters/upload.h"
 
@@ -14,6 +14,7 @@
 
 #include "adapters/gguf.h"
 #include "adapters/tar.h"
+#include "adapters/words.h"
 #include "storage/digest.h"
 
 static const uint64_t UPLOAD_MAX = 2ull << 30;
@@ -32,9 +33,9 @@ struct upload {
     uint64_t received;
     digest_state *hash;
     bool gguf; /* the weights came as a GGUF */
-    bool have[PART_COUNT];
-    uint64_t bytes[PART_COUNT];
-    uint8_t digest[PART_COUNT][DIGEST_BYTES];
+    bool have[PART_ALL];
+    uint64_t bytes[PART_ALL];
+    uint8_t digest[PART_ALL][DIGEST_BYTES];
 };
 
 /* ---- the tar's files ----------------------------------------------------------------------- */
@@ -44,13 +45,16 @@ static err_code begin_cb(void *self, const char *name, uint64_t bytes, err *e)
     upload *u = self;
     u->fd = -1;
     folder_part p = folder_part_of(name);
-    if (p == PART_COUNT && folder_is_gguf(name)) {
+    if (p == PART_ALL && folder_is_gguf(name)) {
         if (u->gguf) return err_set(e, ERR_INPUT, "'%.80s' is a second GGUF", name);
         u->gguf = true;
         name = folder_gguf_name;
         p = PART_WEIGHTS;
     }
-    if (p == PART_COUNT) return folder_may_skip(name, e);
+    if (p == PART_ALL) return folder_may_skip(name, e);
+    if (p >= PART_COUNT && bytes > WORDS_FILE_MAX)
+        return err_set(e, ERR_LIMIT, "%s has %llu bytes; at most %d are read", name,
+                       (unsigned long long)bytes, WORDS_FILE_MAX);
     if (p == PART_WEIGHTS && u->have[p])
         return err_set(e, ERR_INPUT, "the tar holds weights twice: safetensors and GGUF");
     if (p == PART_CONFIG && bytes > FOLDER_CONFIG_MAX)

@@ -121,7 +121,8 @@ static err_code scan_all(int fd, adapter_layout *al, err *e)
                                                      "lora_B.bias",
                                                      "bias",
                                                      "weight",
-                                                     "token_adapter.trainable_tokens_delta"};
+                                                     "token_adapter.trainable_tokens_delta",
+                                                     "weight"};
     uint8_t *chunk = malloc(CHUNK);
     if (chunk == NULL) return err_set(e, ERR_NOMEM, "out of memory");
     err_code code = ERR_NONE;
@@ -148,14 +149,42 @@ static err_code recognise_tables(int fd, const model_config *base, adapter_layou
             return err_set(e, ERR_NOMEM, "out of memory");
         fingerprint f;
         fingerprint_begin(&f);
-        for (uint64_t done = 0, n; done < t->bytes && code == ERR_NONE; done += n) {
-            n = t->bytes - done < CHUNK ? t->bytes - done : CHUNK;
+        uint64_t rows = (uint64_t)(al->n_vocab < base->n_vocab ? al->n_vocab : base->n_vocab);
+        uint64_t end = rows * (uint64_t)base->dim * dtype_bytes(t->type);
+        for (uint64_t done = 0, n; done < end && code == ERR_NONE; done += n) {
+            n = end - done < CHUNK ? end - done : CHUNK;
             if (!read_all(fd, chunk, (size_t)n, t->offset + done))
                 code = err_set(e, ERR_IO, "%s cannot be read", WEIGHTS_NAME);
             else
                 fingerprint_add(&f, chunk, (size_t)n);
         }
         if (code == ERR_NONE) layout_forget_table(al, base, slots[i], fingerprint_end(&f));
+    }
+    free(chunk);
+    return code;
+}
+
+/* A table that the file holds twice is the same twice. */
+static err_code compare_twins(int fd, const adapter_layout *al, err *e)
+{
+    const size_t slots[] = {peft_head_slot(al->peft.n_layer), peft_embed_slot(al->peft.n_layer)};
+    uint8_t *chunk = NULL;
+    err_code code = ERR_NONE;
+    for (int i = 0; i < 2 && code == ERR_NONE; i++) {
+        const adapter_tensor *a = &al->pair[slots[i]].table, *b = &al->pair[slots[i]].twin;
+        if (!b->present) continue;
+        if (chunk == NULL && (chunk = malloc(2 * (size_t)CHUNK)) == NULL)
+            return err_set(e, ERR_NOMEM, "out of memory");
+        for (uint64_t done = 0, n; done < a->bytes && code == ERR_NONE; done += n) {
+            n = a->bytes - done < CHUNK ? a->bytes - done : CHUNK;
+            if (!read_all(fd, chunk, (size_t)n, a->offset + done) ||
+                !read_all(fd, chunk + CHUNK, (size_t)n, b->offset + done))
+                code = err_set(e, ERR_IO, "%s cannot be read", WEIGHTS_NAME);
+            else if (memcmp(chunk, chunk + CHUNK, (size_t)n) != 0)
+                code =
+                    err_set(e, ERR_INPUT, "the weight of %s is there twice, and not the same twice",
+                            i == 0 ? "lm_head" : "embed_tokens");
+        }
     }
     free(chunk);
     return code;
@@ -190,16 +219,24 @@ static err_code read_both(int dir_fd, int fd, uint64_t bytes, const model_config
     naming names = {.root = -1};
     err_code code = read_header(fd, bytes, &st, e);
     if (code != ERR_NONE) return err_context(e, "%s", WEIGHTS_NAME);
-    for (int i = 0; code == ERR_NONE && i < safetensors_count(st); i++)
+    model_config own = *base; /* with the adapter's vocabulary */
+    own.n_vocab = 0;
+    for (int i = 0; code == ERR_NONE && i < safetensors_count(st); i++) {
         code = naming_learn(&names, safetensors_at(st, i)->name, e);
-    if (code == ERR_NONE) code = read_config(dir_fd, base, rank_max, &names, al, e);
+        if (code == ERR_NONE) code = layout_vocab(safetensors_at(st, i), base, &own.n_vocab, e);
+    }
+    if (own.n_vocab == 0) own.n_vocab = base->n_vocab;
+    own.added_max = base->n_vocab + base->added_max - own.n_vocab;
+    if (code == ERR_NONE) code = read_config(dir_fd, &own, rank_max, &names, al, e);
     if (code == ERR_NONE) {
+        al->n_vocab = own.n_vocab = al->peft.n_vocab;
         al->pair = calloc(peft_slots(base->n_layer), sizeof *al->pair);
         if (al->pair == NULL) code = err_set(e, ERR_NOMEM, "out of memory");
     }
     for (int i = 0; code == ERR_NONE && i < safetensors_count(st); i++)
-        code = layout_place(al, base, safetensors_at(st, i), e);
-    if (code == ERR_NONE) code = layout_check(al, base, e);
+        code = layout_place(al, &own, safetensors_at(st, i), e);
+    if (code == ERR_NONE) code = layout_check(al, &own, base->n_vocab, e);
+    if (code == ERR_NONE && scan_values) code = compare_twins(fd, al, e);
     if (code == ERR_NONE) code = recognise_tables(fd, base, al, e);
     if (code == ERR_NONE && scan_values) code = scan_all(fd, al, e);
     safetensors_close(st);

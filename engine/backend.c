@@ -391,6 +391,11 @@ void be_logits(backend *be, float *logits, const float *x, const float *norm_wei
                int dim, const weight *head, const step *s)
 {
     assert(head->cols == dim);
+    assert(s->logit_stride == 0 || s->logit_stride >= head->rows);
+    for (int i = 0; i < s->n_seg; i++) {
+        int n = s->seg[i].lora ? s->seg[i].lora->n_vocab : 0;
+        assert(n == 0 || n <= s->logit_stride || n <= head->rows);
+    }
     if (!broken(be) && s->n_logit > 0) {
         be->ops->logits(be, logits, x, norm_weight, eps, dim, head, s);
     }

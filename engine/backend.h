@@ -63,6 +63,7 @@ typedef struct backend_caps {
     char detail[96];  /* "amx-bf16, 2 threads" */
     int page_tokens;  /* positions in one KV page; fixed per backend */
     int lora_cols;    /* B is packed in blocks of so many columns, each in one piece; 0: 1 */
+    bool token_rows;  /* lora_rows, and lora_view.n_vocab other than the base's, are served */
 } backend_caps;
 
 /* Shape of attention, fixed for a model. */
@@ -80,6 +81,7 @@ typedef struct linear_out {
     const float *bias; /* [d_out] or NULL */
     int lora_proj;     /* index in lora_mat[layer][...], or -1: never adapted */
     bool accumulate;   /* y += instead of y =   (the residual stream) */
+    int stride;        /* of y's rows; 0: w's rows (no other is given to be_linear()) */
 } linear_out;
 
 enum { LINEAR_OUT_MAX = 3 };
@@ -244,7 +246,7 @@ void be_attend(backend *be, const kv_pool *kv, float *out, const float *q, const
 /* gate = silu(gate) * up, n values. */
 void be_silu_mul(backend *be, float *gate, const float *up, size_t n);
 
-/* logits [n_logit][rows of head] = rms_norm(x[logit_row]) head^T, by the segment's norm and lora_head where
+/* logits [n_logit][s->logit_stride, or rows of head] = rms_norm(x[logit_row]) head^T, by the segment's norm and lora_head where
  * it has them; `logits` is of be_host_alloc(), x [n_rows][dim].  be_sample() finds them there; the host does
  * after be_logits_fetch() of the first n_rows and be_sync(). */
 void be_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,

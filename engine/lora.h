@@ -52,10 +52,21 @@ static inline int lora_mat_used(const lora_mat *m)
 
 typedef struct weight weight; /* engine/backend.h */
 
-/* The output layer of an adapter: another matrix, LoRA on it, or both. */
+/* Rows of their own for some tokens, whatever the table says of them; also for tokens that the table does not
+ * have.  n 0: none. */
+typedef struct lora_rows {
+    int n;
+    const int32_t *id; /* [n] ascending, host memory */
+    const void *table; /* of the input table: [n][dim] in the backend's memory, of `type` */
+    int type;          /* dtype */
+    const weight *w;   /* of the output layer: [n][dim] */
+} lora_rows;
+
+/* The output layer of an adapter: another matrix, LoRA on it, or both; rows are put over all that. */
 typedef struct lora_head {
-    const weight *w; /* NULL: the base's */
+    const weight *w; /* [n_vocab of the view][dim]; NULL: the base's */
     lora_mat mat;
+    lora_rows rows;
 } lora_head;
 
 /* The input table: row t is gain * (table[t] + scale * B A_t). */
@@ -65,7 +76,22 @@ typedef struct lora_embed {
     int table_type; /* dtype */
     int pack_type;  /* dtype that mat was packed beside (be_lora_pack_embed) */
     lora_mat mat;   /* a: [n_vocab][rank]; bias is not used */
+    lora_rows rows; /* in place of the table's, before mat */
 } lora_embed;
+
+/* Place of a token among rows of their own; -1: it has none. */
+static inline int lora_row_of(const lora_rows *r, int32_t token)
+{
+    int lo = 0, hi = r->n;
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        if (r->id[mid] < token)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < r->n && r->id[lo] == token ? lo : -1;
+}
 
 /* Norms of the residual stream that an adapter may bring: two in each layer, then the last one. */
 enum { LORA_NORM_ATTN, LORA_NORM_MLP, LORA_NORMS };
@@ -77,9 +103,10 @@ typedef struct lora_view {
     uint8_t
         digest[LORA_DIGEST_BYTES]; /* of the adapter's content: part of the prefix cache's key */
     int n_layer;
-    int rank_max;            /* of all below */
-    const lora_mat *mat;     /* [n_layer][PROJ_COUNT] */
-    const lora_head *head;   /* NULL: the base's */
+    int n_vocab;           /* where tokens were added to the base's or taken away; 0: the base's */
+    int rank_max;          /* of all below */
+    const lora_mat *mat;   /* [n_layer][PROJ_COUNT] */
+    const lora_head *head; /* NULL: the base's */
     const lora_embed *embed; /* NULL: the base's */
     /* [n_layer * LORA_NORMS + 1] weights, f32 in the backend's memory; NULL, also of one: the base's */
     const float *const *norm;

@@ -110,12 +110,36 @@ static err_code scratch_create(model *m, err *e)
     m->attn = rows_alloc(m, q);
     m->gate = rows_alloc(m, c->ffn_dim);
     m->up = rows_alloc(m, c->ffn_dim);
-    m->logits_bytes = (size_t)m->max_logits * (size_t)c->n_vocab * sizeof(float);
+    m->logits_bytes = (size_t)m->max_logits * (size_t)model_logit_stride(m) * sizeof(float);
     m->logits = be_host_alloc(m->be, m->logits_bytes);
     if (!m->x || !m->h || !m->q || !m->k || !m->v || !m->attn || !m->gate || !m->up || !m->logits) {
         return err_set(e, ERR_NOMEM, "no memory for steps of %d rows and %d logits", m->max_rows,
                        m->max_logits);
     }
+    return ERR_NONE;
+}
+
+int model_logit_stride(const model *m)
+{
+    return m->cfg.n_vocab + m->cfg.added_max;
+}
+
+err_code model_allow_added(model *m, int max, int least, err *e)
+{
+    assert(max >= 0);
+    if (!be_caps(m->be)->token_rows) {
+        max = 0;
+        least = 0;
+    }
+    m->cfg.vocab_least = least < m->cfg.n_vocab ? least : 0;
+    size_t bytes = (size_t)m->max_logits * ((size_t)m->cfg.n_vocab + (size_t)max) * sizeof(float);
+    if (max == m->cfg.added_max) return ERR_NONE;
+    float *logits = be_host_alloc(m->be, bytes);
+    if (!logits) return err_set(e, ERR_NOMEM, "no memory for the logits of %d added tokens", max);
+    be_host_free(m->be, m->logits, m->logits_bytes);
+    m->logits = logits;
+    m->logits_bytes = bytes;
+    m->cfg.added_max = max;
     return ERR_NONE;
 }
 
@@ -189,6 +213,11 @@ err_code model_reload(model *m, err *e)
     model *fresh;
     err_code rc = model_load(&fresh, m->dir, m->be, m->max_rows, m->max_logits, e);
     if (rc) return rc;
+    rc = model_allow_added(fresh, m->cfg.added_max, m->cfg.vocab_least, e);
+    if (rc) {
+        model_destroy(fresh);
+        return rc;
+    }
     if (!same_model(&m->cfg, &fresh->cfg)) {
         model_destroy(fresh);
         return err_set(e, ERR_CONFLICT, "the model's files have changed");
@@ -323,6 +352,7 @@ err_code model_enqueue(model *m, kv_pool *kv, const step *s, err *e)
 {
     const model_config *c = &m->cfg;
     assert(s->n_rows > 0 && s->n_rows <= m->max_rows && s->n_logit <= m->max_logits);
+    assert(s->logit_stride == 0 || s->logit_stride == model_logit_stride(m));
     for (int i = 0; i < s->n_seq; i++) {
         int end = s->seq[i].pos0 + s->seq[i].n_rows;
         assert(end <= c->max_pos);

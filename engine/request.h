@@ -57,9 +57,10 @@ void request_signal_wake(request_signal *sg);
 typedef struct request {
     /* ---- zone 1: gateway writes before sched_submit(), then read-only ---- */
     uint64_t id;
-    uint64_t tenant_id;    /* fairness and prefix-cache isolation */
-    uint64_t isolation;    /* hash of tenant and cache_salt: prefix cache domain */
-    uint64_t adapter_id;   /* 0: the bare base model */
+    uint64_t tenant_id;  /* fairness and prefix-cache isolation */
+    uint64_t isolation;  /* hash of tenant and cache_salt: prefix cache domain */
+    uint64_t adapter_id; /* 0: the bare base model */
+    int n_vocab; /* of the adapter, where it is not the base's (lora_view.n_vocab); 0: the base's */
     const int32_t *prompt; /* [n_prompt], borrowed from the gateway's arena */
     int n_prompt;
     int max_tokens;    /* >= 0; 0 only with score_prompt */

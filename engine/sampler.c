@@ -6,6 +6,7 @@
  */
 #include "engine/sampler.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,17 +17,17 @@ typedef struct {
 } candidate;
 
 struct sampler {
-    int n_vocab;
-    candidate *list; /* [n_vocab] */
-    uint8_t *seen;   /* [n_vocab]: 1 in the prompt or output; cleared after use */
-    uint16_t *count; /* [n_vocab]: times in the output; cleared after use */
+    int n_vocab, cap;
+    candidate *list; /* [cap] */
+    uint8_t *seen;   /* [cap]: 1 in the prompt or output; cleared after use */
+    uint16_t *count; /* [cap]: times in the output; cleared after use */
 };
 
 sampler *sampler_create(int n_vocab)
 {
     sampler *sp = calloc(1, sizeof(*sp));
     if (!sp) return NULL;
-    sp->n_vocab = n_vocab;
+    sp->n_vocab = sp->cap = n_vocab;
     sp->list = malloc((size_t)n_vocab * sizeof(*sp->list));
     sp->seen = calloc((size_t)n_vocab, sizeof(*sp->seen));
     sp->count = calloc((size_t)n_vocab, sizeof(*sp->count));
@@ -35,6 +36,12 @@ sampler *sampler_create(int n_vocab)
         return NULL;
     }
     return sp;
+}
+
+void sampler_set_vocab(sampler *sp, int n_vocab)
+{
+    assert(n_vocab > 0 && n_vocab <= sp->cap);
+    sp->n_vocab = n_vocab;
 }
 
 void sampler_destroy(sampler *sp)

@@ -304,6 +304,7 @@ static bool allocate(sched *sc)
         fc.classes[i] = (fair_class){k->rank, (double)k->weight, k->ttft_us};
     }
     sc->fair = fair_create(&fc);
+    sc->step.logit_stride = model_logit_stride(sc->m);
     sc->step.token = sc->token;
     sc->step.pos = sc->pos;
     sc->step.logit_row = sc->logit_row;
@@ -311,7 +312,7 @@ static bool allocate(sched *sc)
     sc->step.seg = sc->seg;
     int want = c->max_seqs < SAMPLERS_MAX ? c->max_seqs : SAMPLERS_MAX;
     for (; sc->n_samplers < want; sc->n_samplers++) {
-        sc->samplers[sc->n_samplers] = sampler_create(model_get_config(sc->m)->n_vocab);
+        sc->samplers[sc->n_samplers] = sampler_create(model_logit_stride(sc->m));
         sc->walks[sc->n_samplers] = grammar_walk_create();
         if (!sc->samplers[sc->n_samplers] || !sc->walks[sc->n_samplers]) return false;
     }
@@ -426,8 +427,11 @@ void sched_destroy(sched *sc)
 /* The last guard before ids become indexes: nothing from outside is believed. */
 static err_code check_request(const sched *sc, const request *rq, err *e)
 {
-    int n_vocab = model_get_config(sc->m)->n_vocab;
+    int n_vocab = rq->n_vocab > 0 ? rq->n_vocab : model_get_config(sc->m)->n_vocab;
     const sampling *r = &rq->rules;
+    if (rq->n_vocab < 0 || n_vocab > model_logit_stride(sc->m)) {
+        return err_set(e, ERR_INPUT, "a vocabulary of %d is too large", rq->n_vocab);
+    }
     for (int i = 0; i < rq->n_prompt; i++) {
         if (rq->prompt[i] < 0 || rq->prompt[i] >= n_vocab) {
             return err_set(e, ERR_INPUT, "token id %d is not in the vocabulary of %d",

@@ -164,7 +164,12 @@ static bool find_adapter(sched *sc, request *rq)
         return false;
     }
     err_code rc = sc->source->acquire(sc->source->self, rq->adapter_id, &rq->lora, &e);
-    if (rc == ERR_NONE) return true;
+    if (rc == ERR_NONE && rq->lora->n_vocab == rq->n_vocab) return true;
+    if (rc == ERR_NONE) { /* its ids were checked against another vocabulary */
+        sc->source->release(sc->source->self, rq->lora);
+        rc =
+            err_set(&e, ERR_CORRUPT, "the adapter has another vocabulary than it was told to have");
+    }
     rq->lora = NULL;
     if (rc == ERR_BUSY) {
         fair_block(sc->fair, rq->ticket, clock_now_us());

@@ -37,12 +37,21 @@ static bool find_mask(sched *sc, int s, grammar_walk *w)
 
 /* ----------------------------------------------------------------- on the host -- */
 
+/* Tokens that a row of logits has for this request.  Masks of forms are for the base's, so what was added can
+ * be no part of a form. */
+static int vocab_of(const sched *sc, const request *rq, bool masked)
+{
+    int base = model_get_config(sc->m)->n_vocab, own = rq->lora ? rq->lora->n_vocab : 0;
+    return own == 0 || (masked && own > base) ? base : own;
+}
+
 static void score_rows(sched *sc, int s, sampler *sp)
 {
     request *rq = sc->row_owner[s];
-    int n_vocab = model_get_config(sc->m)->n_vocab;
+    int stride = model_logit_stride(sc->m);
+    sampler_set_vocab(sp, vocab_of(sc, rq, false));
     for (int i = 0, next; i < sc->chunk[s] && (next = scored_by(sc, s, i)) > 0; i++) {
-        const float *row = sc->logits + (size_t)(sc->now->logit0[s] + i) * (size_t)n_vocab;
+        const float *row = sc->logits + (size_t)(sc->now->logit0[s] + i) * (size_t)stride;
         sampler_score(sp, row, rq->prompt[next], rq->rules.n_top, &rq->prompt_score[next]);
         if (rq->prompt_score[next].token < 0) sc->now->broken[s] = true;
     }
@@ -52,15 +61,16 @@ static void score_rows(sched *sc, int s, sampler *sp)
 static void sample_some(void *arg, int i)
 {
     sched *sc = arg;
-    size_t n_vocab = (size_t)model_get_config(sc->m)->n_vocab;
+    size_t stride = (size_t)model_logit_stride(sc->m);
     for (int s = i; s < sc->step.n_seq; s += sc->n_samplers) {
         request *rq = sc->row_owner[s];
         score_rows(sc, s, sc->samplers[i]);
         if (!wants_token(rq, sc->chunk[s])) continue;
         sc->mask[s] = NULL;
         if (rq->grammar && !find_mask(sc, s, sc->walks[i])) continue;
+        sampler_set_vocab(sc->samplers[i], vocab_of(sc, rq, sc->mask[s] != NULL));
         sampler_pick_allowed(
-            sc->samplers[i], (float *)sc->logits + (size_t)last_logit(sc, s) * n_vocab, &rq->rules,
+            sc->samplers[i], (float *)sc->logits + (size_t)last_logit(sc, s) * stride, &rq->rules,
             sc->mask[s], rq->prompt, rq->n_prompt, rq->output, n_drawn(rq), &sc->now->picked[s]);
         int32_t token = sc->now->picked[s].token;
         if (token < 0)

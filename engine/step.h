@@ -32,7 +32,7 @@ typedef struct step_seg {
 
 typedef struct step {
     int n_rows;
-    const int32_t *token; /* [n_rows], each in [0, n_vocab) */
+    const int32_t *token; /* [n_rows], each in [0, n_vocab), of the base or of its segment's view */
     const int32_t *pos;   /* [n_rows] */
     int n_seq;
     const step_seq *seq; /* cover all rows, in order */
@@ -43,6 +43,7 @@ typedef struct step {
     const int32_t *
         from; /* [n_rows] or NULL; from[i] >= 0: row i's token is what that row of the last be_sample()
                             picked, which the host need not know yet; token[i] is not read then */
+    int logit_stride; /* from one row of logits to the next: no view's n_vocab is above it; 0: the base's n_vocab */
 } step;
 
 #endif

@@ -42,12 +42,12 @@ int32_t tokenizer_find(const tokenizer *t, const char *content)
 
 bool tokenizer_is_special(const tokenizer *t, int32_t id)
 {
-    return id >= 0 && id < t->n_vocab && t->entries[id].special;
+    return tokenizer_entry(t, id)->special;
 }
 
 bool tokenizer_is_added(const tokenizer *t, int32_t id)
 {
-    return id >= 0 && id < t->n_vocab && t->entries[id].added;
+    return tokenizer_entry(t, id)->added;
 }
 
 /* ------------------------------------------------------------------- encoding -- */
@@ -78,7 +78,8 @@ static bool is_barred(const encoder *en, int32_t id)
 {
     const tok_guard *g = en->guard;
     if (!g) return false;
-    if (en->t->entries[id].special) return true;
+    const entry *known = tokenizer_entry(en->t, id);
+    if (known->special || known->barred) return true;
     for (size_t i = 0; i < g->n_barred; i++) {
         if (g->barred[i] == id) return true;
     }
@@ -429,9 +430,9 @@ int64_t tokenizer_encode_guarded(const tokenizer *t, const char *text, size_t le
 const char *tokenizer_bytes(const tokenizer *t, int32_t id, size_t *len)
 {
     *len = 0;
-    if (id < 0 || id >= t->n_vocab || !t->entries[id].text) return NULL;
-    *len = t->entries[id].text_len;
-    return t->entries[id].text;
+    const entry *en = tokenizer_entry(t, id);
+    *len = en->text_len;
+    return en->text;
 }
 
 void detok_init(detok *d, const tokenizer *t, bool skip_special)
@@ -463,7 +464,7 @@ size_t detok_push(detok *d, int32_t id, char *out, size_t cap)
 {
     size_t len, n = 0;
     const char *s = tokenizer_bytes(d->tok, id, &len);
-    if (!s || (d->skip_special && d->tok->entries[id].special)) return 0;
+    if (!s || (d->skip_special && tokenizer_is_special(d->tok, id))) return 0;
     size_t i = 0;
     if (!d->started && d->tok->strip_first_space && len > 0 && s[0] == ' ') i = 1;
     d->started = true;

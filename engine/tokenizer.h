@@ -30,6 +30,21 @@ int32_t tokenizer_find(const tokenizer *t, const char *content);
 bool tokenizer_is_special(const tokenizer *t, int32_t id);
 bool tokenizer_is_added(const tokenizer *t, int32_t id); /* found in texts whole, special or not */
 
+/* One token more than the model's own, as Hugging Face's AddedToken. */
+typedef struct tok_added {
+    int32_t id;
+    const char *content; /* copied */
+    bool special, lstrip, rstrip, single_word;
+    bool
+        barred; /* tokenizer_encode_guarded(): foreign text never becomes it, as if it were special */
+} tok_added;
+
+/* `base`, which must outlive it, with more added tokens: found in texts before anything else, the longest
+ * first.  An added token of the base's may get another name.  ERR_INPUT: an id or a
+ * content that the base or another one has already, or an empty one. */
+err_code tokenizer_extend(tokenizer **out, const tokenizer *base, const tok_added *list, int n,
+                          err *e);
+
 enum {
     TOK_ADD_SPECIAL = 1,   /* what the post-processor adds (bos ...) */
     TOK_PARSE_SPECIAL = 2, /* special tokens' text in `text` becomes their ids; without it the text

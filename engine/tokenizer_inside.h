@@ -11,8 +11,13 @@ typedef struct {
     char *bytes; /* the vocabulary's string; byte-level alphabets are undone */
     char *text;  /* what the token stands for in a text; the same memory where they agree */
     uint32_t len, text_len;
-    bool special, added;
+    bool special, added, barred;
 } entry;
+
+typedef struct {
+    int32_t id;
+    entry e;
+} more_entry;
 
 typedef struct {
     char *content;
@@ -28,8 +33,11 @@ typedef struct {
 typedef enum { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS } prepend_kind;
 
 struct tokenizer {
-    entry *entries; /* [n_vocab] */
-    int n_vocab;
+    entry *entries;      /* [n_base] */
+    int n_base, n_vocab; /* n_vocab is larger where tokens of `more` lie behind the entries */
+    const struct tokenizer *base; /* tokenizer_extend(): whose tables these are; NULL: its own */
+    more_entry *more;             /* by id */
+    int n_more;
     int32_t *by_bytes; /* hash of vocabulary bytes -> id */
     uint32_t bytes_mask;
     merge *merges; /* open addressing, rank < 0: empty */
@@ -46,7 +54,13 @@ struct tokenizer {
     int n_prefix, n_suffix;
 };
 
+/* Never NULL; without bytes where there is no such token. */
+const entry *tokenizer_entry(const tokenizer *t, int32_t id);
 int32_t tokenizer_find_bytes(const tokenizer *t, const char *s, size_t len); /* -1: none */
+/* Of one that tokenizer_extend() made. */
+void tokenizer_free_more(tokenizer *t);
+/* Order of tokenizer.added. */
+int tokenizer_longest_first(const void *a, const void *b);
 /* NULL: the pair does not merge. */
 const merge *tokenizer_find_merge(const tokenizer *t, int32_t a, int32_t b);
 

@@ -173,7 +173,7 @@ static err_code read_vocab(loader *l)
         }
         if (id->valuedouble > max) max = id->valuedouble;
     }
-    t->n_vocab = (int)max + 1;
+    t->n_vocab = t->n_base = (int)max + 1;
     t->entries = calloc((size_t)t->n_vocab, sizeof(*t->entries));
     if (!t->entries) return err_set(l->e, ERR_NOMEM, "no memory for the vocabulary");
     cJSON_ArrayForEach(v, vocab)
@@ -196,7 +196,7 @@ static err_code read_vocab(loader *l)
     return ERR_NONE;
 }
 
-static int longest_first(const void *a, const void *b)
+int tokenizer_longest_first(const void *a, const void *b)
 {
     const added_token *x = a, *y = b;
     if (x->len != y->len) return x->len > y->len ? -1 : 1;
@@ -227,7 +227,7 @@ static err_code read_added(loader *l)
         if (rc) return rc;
         t->entries[a->id].special = a->special;
     }
-    qsort(t->added, (size_t)t->n_added, sizeof(*t->added), longest_first);
+    qsort(t->added, (size_t)t->n_added, sizeof(*t->added), tokenizer_longest_first);
     return ERR_NONE;
 }
 
@@ -611,7 +611,7 @@ static err_code make_special(tokenizer *t, int32_t id, err *e)
     if (!content) return err_set(e, ERR_NOMEM, "no memory for added tokens");
     list[t->n_added++] =
         (added_token){.content = content, .len = strlen(content), .id = id, .special = true};
-    qsort(list, (size_t)t->n_added, sizeof(*list), longest_first);
+    qsort(list, (size_t)t->n_added, sizeof(*list), tokenizer_longest_first);
     t->entries[id].added = t->entries[id].special = true;
     return ERR_NONE;
 }
@@ -681,6 +681,10 @@ err_code tokenizer_load(tokenizer **out, const char *dir, err *e)
 void tokenizer_destroy(tokenizer *t)
 {
     if (!t) return;
+    if (t->base) {
+        tokenizer_free_more(t);
+        return;
+    }
     for (int i = 0; t->entries && i < t->n_vocab; i++) {
         if (t->entries[i].text != t->entries[i].bytes) free(t->entries[i].text);
         free(t->entries[i].bytes);

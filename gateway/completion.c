@@ -181,6 +181,7 @@ static void finish(completion *c)
     grammar_release(c->form);
     openai_request_clear(&c->rq);
     limits_settle(c->srv->limits, &c->ticket, 0);
+    vocabulary_release(c->srv->vocabularies, c->vocab);
     if (c->adapter) registry_release(c->srv->registry, c->adapter);
     jsonw_clear(&c->out);
     request_signal_clear(&c->signal);

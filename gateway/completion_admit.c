@@ -10,7 +10,7 @@
 #include "gateway/completion_inside.h"
 #include "gateway/stats.h"
 
-enum { STOP_IDS_MAX = MODEL_EOS_MAX + CHAT_STOP_MAX + OPENAI_STOP_ID_MAX };
+enum { STOP_IDS_MAX = MODEL_EOS_MAX + CHAT_STOP_MAX + OPENAI_STOP_ID_MAX + 1 };
 
 /* ------------------------------------------------------------ body and model -- */
 
@@ -31,7 +31,7 @@ static bool read_body(completion *c, bool chat)
         return false;
     }
     const model_config *mc = model_get_config(c->srv->model);
-    openai_limits lim = {.n_vocab = mc->n_vocab,
+    openai_limits lim = {.n_vocab = mc->n_vocab + mc->added_max, /* check_ids() knows better */
                          .max_context = sched_max_context(c->srv->sched),
                          .max_choices = (int)c->srv->cfg->server_max_choices,
                          .temperature = mc->gen_temperature >= 0 ? mc->gen_temperature : 1,
@@ -47,6 +47,15 @@ static bool no_such_model(completion *c)
     return openai_refuse(&c->problem, 404, "model_not_found", "model",
                          "The model '%.100s' does not exist or you do not have access to it.",
                          c->rq.model);
+}
+
+/* Which tokens it has. */
+static bool check_ids(completion *c)
+{
+    err e;
+    if (vocabulary_acquire(c->srv->vocabularies, c->adapter, &c->vocab, &e))
+        return completion_refuse(c, &e, "model");
+    return openai_check_ids(&c->rq, c->vocab->n_vocab, &c->problem);
 }
 
 static bool resolve_model(completion *c)
@@ -84,10 +93,10 @@ static bool too_long(completion *c, int64_t n)
 static int64_t encode_text(completion *c, const openai_prompt *p, int32_t **ids, err *e)
 {
     int flags = TOK_PARSE_SPECIAL | (c->rq.add_special_tokens ? TOK_ADD_SPECIAL : 0);
-    int64_t n = tokenizer_encode(c->srv->tok, p->text, p->len, flags, NULL, 0);
+    int64_t n = tokenizer_encode(c->vocab->tok, p->text, p->len, flags, NULL, 0);
     *ids = n >= 0 ? malloc(((size_t)n + 1) * sizeof(**ids)) : NULL;
     if (!*ids) return err_set(e, ERR_NOMEM, "no memory to tokenise the prompt");
-    return tokenizer_encode(c->srv->tok, p->text, p->len, flags, *ids, (size_t)n);
+    return tokenizer_encode(c->vocab->tok, p->text, p->len, flags, *ids, (size_t)n);
 }
 
 static int64_t encode_chat(completion *c, int32_t **ids, err *e)
@@ -99,7 +108,7 @@ static int64_t encode_chat(completion *c, int32_t **ids, err *e)
         .tools = c->rq.tools,
         .opening = c->rq.tool_choice >= TOOL_CHOICE_REQUIRED ? tool_style_opening(c->tools) : NULL,
         .kwargs = c->rq.template_kwargs};
-    return chat_encode(c->srv->chat, c->srv->tok, &ask, ids, e);
+    return chat_encode(c->srv->chat, c->vocab->tok, &ask, ids, e);
 }
 
 /* Text to ids, cut if asked for, checked against the context. */
@@ -173,7 +182,7 @@ static bool tokenise_all(completion *c)
     return true;
 }
 
-/* The model's end-of-sequence ids, the template's, and the request's own. */
+/* The model's end-of-sequence ids, the adapter's, the template's, and the request's own. */
 static bool set_stop_ids(completion *c)
 {
     sampling *r = &c->rq.rules;
@@ -183,6 +192,7 @@ static bool set_stop_ids(completion *c)
     if (!r->ignore_eos) {
         const model_config *mc = model_get_config(c->srv->model);
         for (int i = 0; i < mc->n_eos; i++) ids[n++] = mc->eos_id[i];
+        if (c->vocab->eos >= 0) ids[n++] = c->vocab->eos;
         if (c->srv->chat) n += chat_stop_ids(c->srv->chat, ids + n, CHAT_STOP_MAX);
     }
     for (int i = 0; i < r->n_stop_id; i++) ids[n++] = r->stop_id[i];
@@ -279,7 +289,8 @@ static bool compile_form(completion *c)
 
 bool completion_admit(completion *c, bool chat)
 {
-    if (!read_body(c, chat) || !resolve_model(c) || !tokenise_all(c) || !set_stop_ids(c)) {
+    if (!read_body(c, chat) || !resolve_model(c) || !check_ids(c) || !tokenise_all(c) ||
+        !set_stop_ids(c)) {
         return false;
     }
     if (!pick_class(c) || !reserve(c) || !compile_form(c)) return false;

@@ -47,7 +47,7 @@ static void describe(const completion *c, choice *ch, openai_choice *out, openai
                            .stop_token = ch->stop_token,
                            .calls = c->tools ? &ch->tools : NULL};
     if (c->rq.logprobs) {
-        *lp = (openai_logprobs){.tok = c->srv->tok,
+        *lp = (openai_logprobs){.tok = c->vocab->tok,
                                 .token = ch->rq.ring + ch->n_shown,
                                 .n_token = ch->n_text - ch->n_shown,
                                 .text_offset = ch->offset};
@@ -68,7 +68,7 @@ static void describe(const completion *c, choice *ch, openai_choice *out, openai
     }
     for (int i = ch->n_shown; i < ch->n_text; i++) {
         size_t n = 0;
-        if (tokenizer_bytes(c->srv->tok, ch->rq.output[i], &n)) ch->offset += n;
+        if (tokenizer_bytes(c->vocab->tok, ch->rq.output[i], &n)) ch->offset += n;
     }
     ch->n_shown = ch->n_text;
 }
@@ -76,7 +76,7 @@ static void describe(const completion *c, choice *ch, openai_choice *out, openai
 /* The prompt's own text, for echo. */
 static char *echo_text(completion *c, const choice *ch, size_t *len)
 {
-    return tokenizer_decode(c->srv->tok, ch->prompt.ids, (size_t)ch->prompt.n_ids,
+    return tokenizer_decode(c->vocab->tok, ch->prompt.ids, (size_t)ch->prompt.n_ids,
                             !c->rq.keep_special, len);
 }
 

@@ -66,10 +66,10 @@ static bool prepare_choice(completion *c, choice *ch, int index)
     ch->index = index;
     ch->stop_token = -1;
     ch->prompt = c->rq.prompts[index / c->rq.n];
-    completion_text_init(&ch->text, &c->rq, c->srv->tok);
+    completion_text_init(&ch->text, &c->rq, c->vocab->tok);
     if (c->tools) {
         bool opened = c->rq.tool_choice >= TOOL_CHOICE_REQUIRED;
-        ch->text.kept = tokenizer_find(c->srv->tok, tool_style_marker(c->tools));
+        ch->text.kept = tokenizer_find(c->vocab->tok, tool_style_marker(c->tools));
         if (!tool_reader_init(&ch->tools, c->tools, c->rq.tools, opened, c->rq.one_call)) {
             return completion_no_memory(c);
         }
@@ -81,6 +81,7 @@ static bool prepare_choice(completion *c, choice *ch, int index)
     rq->tenant_id = c->x->tenant.id;
     rq->isolation = isolation_of(c);
     rq->adapter_id = c->adapter ? c->adapter->id : 0;
+    rq->n_vocab = c->vocab->n_own;
     rq->prompt = ch->prompt.ids;
     rq->n_prompt = ch->prompt.n_ids;
     rq->max_tokens = completion_output_room(c, &ch->prompt);

@@ -46,6 +46,7 @@ typedef struct completion {
     openai_request rq;
     openai_problem problem;
     const adapter_version *adapter; /* NULL: the bare base */
+    const vocabulary *vocab;        /* the adapter's, or the base's; NULL: not known yet */
     tool_style tools;               /* how calls are written; TOOLS_NONE: they are not looked for */
     grammar *form;                  /* what the answer must be; NULL: text */
     char label[MODEL_LABEL_MAX + 1]; /* "base", "name@7": for usage */

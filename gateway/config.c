@@ -145,6 +145,10 @@ static const option options[] = {
      "Threads that load adapters from disk."},
     {"adapters", "max_upload", OPT_BYTES, AT(adapters_max_upload), "1GiB", 1024, 64 * GIB,
      "Largest adapter folder."},
+    {"adapters", "max_added_tokens", OPT_INT, AT(adapters_max_added_tokens), "4096", 0, 262144,
+     "Tokens that an adapter may add to the base's vocabulary; 4 bytes each for every row of "
+     "logits\n"
+     "that a step may have.  0: such adapters are refused."},
     {"adapters", "max_open_uploads", OPT_INT, AT(adapters_max_open_uploads), "8", 1, 1024,
      "Resumable uploads that one tenant may have open; their room on the disk is reserved."},
     {"adapters", "upload_expiry", OPT_TIME, AT(adapters_upload_expiry_us), "24h", SECOND,

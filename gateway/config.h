@@ -45,6 +45,7 @@ typedef struct config {
 
     int64_t adapters_device_memory, adapters_host_memory, adapters_loaders, adapters_max_upload;
     bool adapters_host_int8;
+    int64_t adapters_max_added_tokens;
     int64_t adapters_copy_share;
     int64_t adapters_max_open_uploads, adapters_upload_expiry_us;
     char adapters_roots[CONFIG_TEXT_MAX];

@@ -238,6 +238,10 @@ static err_code open_model(process *p, err *e)
     if (!rc) device_arena(&p->cfg, s->be);
     if (!rc) rc = tokenizer_load(&s->tok, c->model_path, e);
     if (!rc) {
+        rc = model_allow_added(s->model, (int)c->adapters_max_added_tokens, tokenizer_vocab(s->tok),
+                               e);
+    }
+    if (!rc) {
         rc = grammar_maker_create(&s->grammars, s->tok, model_get_config(s->model)->n_vocab, e);
     }
     if (rc) return err_context(e, "model.path");
@@ -316,7 +320,11 @@ static err_code open_adapters(process *p, err *e)
     rc = residency_create(&s->residency, &rs, s->be, model_get_config(s->model), s->registry, e);
     if (rc) return rc;
     p->source = residency_source(s->residency);
+    s->vocabularies =
+        vocabularies_create(s->store, s->tok, model_get_config(s->model)->n_vocab, s->chat);
+    if (!s->vocabularies) return err_set(e, ERR_NOMEM, "no memory for adapters' vocabularies");
     s->upload = (upload_env){.reg = s->registry,
+                             .tok = s->tok,
                              .base = model_get_config(s->model),
                              .be = s->be,
                              .max_bytes = (uint64_t)c->adapters_max_upload,
@@ -401,6 +409,7 @@ static void close_all(process *p)
     inflight_destroy(s->inflight);
     if (s->meters) meter_file_close(s->meters);
     store_close(s->store);
+    vocabularies_destroy(s->vocabularies);
     chat_template_destroy(s->chat);
     grammar_maker_destroy(s->grammars);
     tokenizer_destroy(s->tok);

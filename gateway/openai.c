@@ -202,6 +202,31 @@ static bool take_str(parser *ps, const char *name, size_t max, const char **out)
     return true;
 }
 
+static bool above(openai_problem *p, const char *param, const int32_t *ids, int n, int n_vocab)
+{
+    for (int i = 0; i < n; i++) {
+        if (ids[i] < n_vocab) continue;
+        (void)openai_refuse(p, 400, "invalid_value", param,
+                            "'%s' must hold whole token ids from 0 to %d", param, n_vocab - 1);
+        return true;
+    }
+    return false;
+}
+
+bool openai_check_ids(const openai_request *rq, int n_vocab, openai_problem *p)
+{
+    for (int i = 0; i < rq->n_prompts && rq->prompts; i++) {
+        const openai_prompt *one = &rq->prompts[i];
+        if (one->ids && above(p, "prompt", one->ids, one->n_ids, n_vocab)) return false;
+    }
+    for (int i = 0; i < rq->rules.n_bias; i++) {
+        if (rq->rules.bias[i].token < n_vocab) continue;
+        return openai_refuse(p, 400, "invalid_value", "logit_bias",
+                             "a key of 'logit_bias' is not a token id from 0 to %d", n_vocab - 1);
+    }
+    return !above(p, "stop_token_ids", rq->rules.stop_id, rq->rules.n_stop_id, n_vocab);
+}
+
 /* --------------------------------------------------------------- prompts -- */
 
 static bool take_ids(parser *ps, const cJSON *list, const char *param, openai_prompt *out)

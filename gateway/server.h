@@ -24,6 +24,7 @@
 #include "gateway/exchange.h"
 #include "gateway/inflight.h"
 #include "gateway/limits.h"
+#include "gateway/vocabulary.h"
 #include "storage/ledger.h"
 #include "storage/meter_file.h"
 #include "storage/store.h"
@@ -50,6 +51,7 @@ typedef struct server {
     model *model;
     tokenizer *tok;
     grammar_maker *grammars;
+    vocabularies *vocabularies;
     chat_template *chat;    /* NULL: the model has none that we know */
     char chat_problem[248]; /* why not */
     sched *sched;

@@ -14,18 +14,20 @@ static bool refuse(exchange *x, const char *param, const char *msg)
     return false;
 }
 
-/* The tokenizer is the same for all, but a model that does not exist has none. */
-static bool check_model(exchange *x, const cJSON *body)
+/* The model's tokenizer, to be released; a model that does not exist has none. */
+static bool find_vocabulary(exchange *x, const cJSON *body, const vocabulary **out)
 {
     const char *name = NULL;
     const adapter_version *v = NULL;
     err e;
     if (json_str(body, "model", &name, NULL, &e)) return refuse(x, "model", e.msg);
-    if (!name || strcmp(name, x->server->cfg->model_name) == 0) return true;
+    if (!name || strcmp(name, x->server->cfg->model_name) == 0)
+        return vocabulary_acquire(x->server->vocabularies, NULL, out, &e) == ERR_NONE;
     if (auth_may_use_model(x, name) && x->tenant.id &&
         registry_acquire(x->server->registry, x->tenant.id, name, false, &v, &e) == ERR_NONE) {
+        err_code rc = vocabulary_acquire(x->server->vocabularies, v, out, &e);
         registry_release(x->server->registry, v);
-        return true;
+        return rc ? refuse(x, "model", e.msg) : true;
     }
     exchange_error(x, 404, "invalid_request_error", "model_not_found", "model",
                    "The model '%.100s' does not exist or you do not have access to it.", name);
@@ -33,12 +35,12 @@ static bool check_model(exchange *x, const cJSON *body)
 }
 
 /* Messages go through the same checks as in /v1/chat/completions. */
-static int64_t encode_chat(exchange *x, const cJSON *body, int32_t **ids)
+static int64_t encode_chat(exchange *x, const tokenizer *tok, const cJSON *body, int32_t **ids)
 {
     server *s = x->server;
     openai_request rq;
     openai_problem p;
-    openai_limits lim = {.n_vocab = tokenizer_vocab(s->tok),
+    openai_limits lim = {.n_vocab = tokenizer_vocab(tok),
                          .max_context = sched_max_context(s->sched),
                          .max_choices = 1,
                          .temperature = 1,
@@ -66,7 +68,7 @@ static int64_t encode_chat(exchange *x, const cJSON *body, int32_t **ids)
                         .n_msgs = (size_t)rq.n_msgs,
                         .add_generation_prompt = rq.add_generation_prompt,
                         .kwargs = rq.template_kwargs};
-        n = chat_encode(s->chat, s->tok, &ask, &made, &e);
+        n = chat_encode(s->chat, tok, &ask, &made, &e);
         *ids = n > 0 ? arena_calloc(&x->arena, (size_t)n, sizeof(**ids)) : NULL;
         if (*ids)
             memcpy(*ids, made, (size_t)n * sizeof(**ids));
@@ -78,7 +80,7 @@ static int64_t encode_chat(exchange *x, const cJSON *body, int32_t **ids)
     return n;
 }
 
-static int64_t encode_text(exchange *x, const cJSON *body, int32_t **ids)
+static int64_t encode_text(exchange *x, const tokenizer *tok, const cJSON *body, int32_t **ids)
 {
     const char *text = NULL;
     bool special = true;
@@ -93,13 +95,13 @@ static int64_t encode_text(exchange *x, const cJSON *body, int32_t **ids)
         return -1;
     }
     int flags = TOK_PARSE_SPECIAL | (special ? TOK_ADD_SPECIAL : 0);
-    int64_t n = tokenizer_encode(x->server->tok, text, strlen(text), flags, NULL, 0);
+    int64_t n = tokenizer_encode(tok, text, strlen(text), flags, NULL, 0);
     *ids = n >= 0 ? arena_calloc(&x->arena, (size_t)n + 1, sizeof(**ids)) : NULL;
     if (!*ids) {
         (void)refuse(x, "prompt", "the prompt is too large to tokenise in one request");
         return -1;
     }
-    (void)tokenizer_encode(x->server->tok, text, strlen(text), flags, *ids, (size_t)n);
+    (void)tokenizer_encode(tok, text, strlen(text), flags, *ids, (size_t)n);
     return n;
 }
 
@@ -112,9 +114,11 @@ void tokenize_handle(exchange *x)
         (void)refuse(x, NULL, "the body must be a JSON object");
         return;
     }
-    if (!check_model(x, body)) return;
-    int64_t n =
-        json_get(body, "messages") ? encode_chat(x, body, &ids) : encode_text(x, body, &ids);
+    const vocabulary *vocab;
+    if (!find_vocabulary(x, body, &vocab)) return;
+    int64_t n = json_get(body, "messages") ? encode_chat(x, vocab->tok, body, &ids)
+                                           : encode_text(x, vocab->tok, body, &ids);
+    vocabulary_release(x->server->vocabularies, vocab);
     if (n < 0) return;
     jsonw w;
     jsonw_init(&w);
@@ -129,15 +133,9 @@ void tokenize_handle(exchange *x)
     jsonw_clear(&w);
 }
 
-void detokenize_handle(exchange *x)
+static void detokenize(exchange *x, const tokenizer *tok, const cJSON *body)
 {
-    const cJSON *body, *v;
-    if (!exchange_read_json(x, &body, NULL, NULL)) return;
-    if (!cJSON_IsObject(body)) {
-        (void)refuse(x, NULL, "the body must be a JSON object");
-        return;
-    }
-    if (!check_model(x, body)) return;
+    const cJSON *v;
     const cJSON *tokens = json_get(body, "tokens");
     size_t n = 0;
     int32_t *ids =
@@ -151,14 +149,14 @@ void detokenize_handle(exchange *x)
     cJSON_ArrayForEach(v, tokens)
     {
         double d = cJSON_IsNumber(v) ? v->valuedouble : -1;
-        if (!(d >= 0 && d < tokenizer_vocab(x->server->tok)) || d != (double)(int32_t)d) {
+        if (!(d >= 0 && d < tokenizer_vocab(tok)) || d != (double)(int32_t)d) {
             (void)refuse(x, "tokens", "'tokens' holds something that is not a token id");
             return;
         }
         ids[n++] = (int32_t)d;
     }
     size_t len = 0;
-    char *text = tokenizer_decode(x->server->tok, ids, n, false, &len);
+    char *text = tokenizer_decode(tok, ids, n, false, &len);
     jsonw w;
     jsonw_init(&w);
     jsonw_open(&w, NULL, '{');
@@ -167,4 +165,18 @@ void detokenize_handle(exchange *x)
     free(text);
     exchange_reply_json(x, 200, &w);
     jsonw_clear(&w);
+}
+
+void detokenize_handle(exchange *x)
+{
+    const cJSON *body;
+    const vocabulary *vocab;
+    if (!exchange_read_json(x, &body, NULL, NULL)) return;
+    if (!cJSON_IsObject(body)) {
+        (void)refuse(x, NULL, "the body must be a JSON object");
+        return;
+    }
+    if (!find_vocabulary(x, body, &vocab)) return;
+    detokenize(x, vocab->tok, body);
+    vocabulary_release(x->server->vocabularies, vocab);
 }

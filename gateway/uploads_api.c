@@ -124,7 +124,7 @@ static void upload_tar(exchange *x)
 
 typedef struct {
     staging_manifest m;
-    bool named[PART_COUNT];
+    bool named[PART_ALL];
     int n_ignored;
     const char *ignored[FOLDER_FILES_MAX]; /* borrowed from the body */
     double ignored_bytes[FOLDER_FILES_MAX];
@@ -157,7 +157,7 @@ static bool take_manifest_file(exchange *x, manifest *mf, const cJSON *item, int
     if (json_str(item, "sha256", &hex, NULL, &e) || !hex || !digest_from_hex(hex, sha))
         return bad_field(x, i, "sha256", "must be 64 lower-case hexadecimal digits");
     folder_part p = folder_part_of(path);
-    if (p == PART_COUNT) {
+    if (p == PART_ALL || (p >= PART_COUNT && bytes == 0)) {
         if (folder_may_skip(path, &e)) {
             adapter_refuse(x, &e, "files");
             return false;
@@ -241,7 +241,8 @@ static void reply_upload(exchange *x, int status, const staged_upload *u, const 
     jsonw_str(&w, "description", u->has_description ? u->description : NULL);
     jsonw_bool(&w, "activate", u->activate);
     jsonw_open(&w, "files", '[');
-    for (int p = 0; p < PART_COUNT; p++) {
+    for (int p = 0; p < PART_ALL; p++) {
+        if (u->file[p].bytes == 0) continue;
         write_file(&w, (folder_part)p, &u->file[p]);
         total += u->file[p].bytes;
         have += u->file[p].offset;
@@ -359,10 +360,17 @@ static bool find_file(exchange *x, staged_upload *u, folder_part *p)
         return false;
     }
     *p = folder_part_of(x->param[2]);
-    if (*p != PART_COUNT) return true;
+    if (*p != PART_ALL && u->file[*p].bytes > 0) return true;
     exchange_error(x, 404, "invalid_request_error", "not_found", "path",
                    "the upload has no file '%.80s'", x->param[2]);
     return false;
+}
+
+static bool incomplete(const staged_upload *u)
+{
+    bool some = false;
+    for (int p = 0; p < PART_ALL; p++) some |= u->file[p].offset < u->file[p].bytes;
+    return some;
 }
 
 static void reply_file(exchange *x, folder_part p, const staged_file *f)
@@ -486,12 +494,11 @@ void uploads_commit(exchange *x)
         adapter_reply_published(x, &v, existed, before);
     } else if (rc == ERR_BUSY) {
         refuse_busy(x, &e);
-    } else if (bad != PART_COUNT) {
+    } else if (bad != PART_ALL) {
         exchange_error(x, 422, "invalid_request_error", "checksum_mismatch", "path", "%s", e.msg);
     } else if (rc == ERR_CONFLICT &&
                !staging_get(s->staging, x->tenant.id, x->param[0], x->param[1], &u, NULL) &&
-               u.file[PART_CONFIG].offset + u.file[PART_WEIGHTS].offset <
-                   u.file[PART_CONFIG].bytes + u.file[PART_WEIGHTS].bytes) {
+               incomplete(&u)) {
         exchange_error(x, 409, "conflict_error", "upload_incomplete", NULL, "%s", e.msg);
     } else {
         adapter_refuse(x, &e, rc == ERR_STALE ? "If-Match" : NULL);

@@ -84,7 +84,7 @@ static err_code find_or_make(sqlite3 *db, struct publish_job *p, err *e)
 static err_code insert_version(sqlite3 *db, const version_row *v, const char *info, err *e)
 {
     sql q;
-    sql_begin(&q, db, "INSERT INTO adapter_versions VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)");
+    sql_begin(&q, db, "INSERT INTO adapter_versions VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
     sql_int(&q, (int64_t)v->id);
     sql_int(&q, (int64_t)v->adapter_id);
     sql_int(&q, v->version);
@@ -102,6 +102,10 @@ static err_code insert_version(sqlite3 *db, const version_row *v, const char *in
         else
             sql_null(&q);
     }
+    if (v->words != NULL)
+        sql_text(&q, v->words);
+    else
+        sql_null(&q);
     return sql_done(&q, "write the adapter's version", e);
 }
 
@@ -369,6 +373,29 @@ err_code adapter_rows_drop(store *st, uint64_t adapter_id, err *e)
 
 /* ---- what is only shown ------------------------------------------------------------------ */
 
+err_code adapter_rows_words(store *st, uint64_t version_id, char **out, err *e)
+{
+    sql q;
+    sqlite3 *db = store_read_begin(st);
+    *out = NULL;
+    size_t len = 0;
+    bool any = false, lost = false;
+    sql_begin(&q, db,
+              "SELECT words IS NOT NULL, length(CAST(words AS BLOB)), words FROM adapter_versions"
+              " WHERE id=?");
+    sql_int(&q, (int64_t)version_id);
+    if (sql_row(&q) && (any = sql_col_int(&q, 0) != 0)) {
+        len = (size_t)sql_col_int(&q, 1) + 1;
+        *out = malloc(len);
+        lost = *out == NULL;
+        if (!lost) sql_col_text(&q, 2, *out, len);
+    }
+    err_code code = sql_end(&q, "read the version", e);
+    store_read_end(st, db);
+    if (code == ERR_NONE && lost) code = err_set(e, ERR_NOMEM, "out of memory");
+    return code;
+}
+
 err_code adapter_rows_info(store *st, uint64_t version_id, char *out, size_t cap, err *e)
 {
     sql q;
@@ -458,7 +485,7 @@ static err_code load_versions(sqlite3 *db, adapter_rows *out, err *e)
     bool short_of_memory = false, bad = false;
     sql_begin(&q, db,
               "SELECT id, adapter_id, version, digest, file_bytes, packed_bytes, rank_max, state,"
-              " error, created_us FROM adapter_versions ORDER BY id");
+              " error, created_us, words IS NOT NULL FROM adapter_versions ORDER BY id");
     while (sql_row(&q)) {
         version_row *v = push((void **)&out->version, &out->n_version, sizeof *v);
         if (v == NULL) {
@@ -475,6 +502,7 @@ static err_code load_versions(sqlite3 *db, adapter_rows *out, err *e)
         v->state = (adapter_state)sql_col_int(&q, 7);
         sql_col_text(&q, 8, v->error, sizeof v->error);
         v->created_wall_us = sql_col_int(&q, 9);
+        v->has_words = sql_col_int(&q, 10) != 0;
     }
     err_code code = sql_end(&q, "read the versions", e);
     if (short_of_memory) return err_set(e, ERR_NOMEM, "out of memory");

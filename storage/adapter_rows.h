@@ -55,6 +55,8 @@ typedef struct version_row {
     char error[248]; /* with ADAPTER_FAILED */
     int64_t created_wall_us;
     char info[ADAPTER_INFO_MAX];       /* JSON: ranks, targets, dtype, base named by the config */
+    bool has_words;                    /* out of _load: there are some (adapter_rows_words()) */
+    const char *words;                 /* into _publish: JSON, or NULL */
     bool has_part_sha;                 /* false: published before these were kept */
     uint8_t part_sha[2][DIGEST_BYTES]; /* SHA-256 of config and weights; not read back by _load */
 } version_row;
@@ -74,6 +76,9 @@ err_code adapter_rows_publish(store *st, adapter_row *a, version_row *v, const c
                               bool activate, int64_t max_adapters, int64_t max_bytes, err *e);
 /* What was told of a version when it was published (JSON: ranks, targets, dtype); "" when it is gone. */
 err_code adapter_rows_info(store *st, uint64_t version_id, char *out, size_t cap, err *e);
+
+/* A version's vocabulary as it was published; *out is malloced, NULL where it is the base's. */
+err_code adapter_rows_words(store *st, uint64_t version_id, char **out, err *e);
 
 err_code adapter_rows_set_alias(store *st, uint64_t adapter_id, const char *alias, int version,
                                 int previous, uint64_t generation, err *e);

@@ -113,6 +113,9 @@ static const char *const steps[STORE_SCHEMA_VERSION] = {
     " cached_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL,"
     " PRIMARY KEY(hour, tenant_id, key_id, adapter_id, model, slo_class)"
     ") STRICT, WITHOUT ROWID;",
+
+    /* 8: a vocabulary of its own (adapters/words.h); NULL: the base's */
+    "ALTER TABLE adapter_versions ADD COLUMN words TEXT;",
 };
 
 static err_code pragma_int(sqlite3 *db, const char *text, int64_t *out, err *e)

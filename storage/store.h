@@ -34,7 +34,7 @@ typedef struct store_stats {
     int64_t lag_us; /* how long the oldest write that is not durable yet has waited; 0: none */
 } store_stats;
 
-enum { STORE_SCHEMA_VERSION = 7 };
+enum { STORE_SCHEMA_VERSION = 8 };
 
 /* Opens <dir>/lorad.db and takes the directory for this process.
  *   ERR_NOT_FOUND  no database there and !create

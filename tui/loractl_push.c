@@ -21,9 +21,20 @@
 #include "tui/loractl.h"
 #include "tui/progress.h"
 
-enum { FILES = 2, TRIES = 6, CHUNK = 1 << 18, IDLE_MS = 60000, COMMIT_MS = 900000 };
+enum {
+    FILES = 5,
+    NEEDED = 2,
+    TRIES = 6,
+    CHUNK = 1 << 18,
+    HEADER_MAX = 1 << 24,
+    IDLE_MS = 60000,
+    COMMIT_MS = 900000
+};
 
-static const char *const file_names[FILES] = {"adapter_config.json", "adapter_model.safetensors"};
+/* The tokenizer's go along with an adapter that has rows for tokens of its own, where they are. */
+static const char *const file_names[FILES] = {"adapter_config.json", "adapter_model.safetensors",
+                                              "tokenizer.json", "tokenizer_config.json",
+                                              "added_tokens.json"};
 
 typedef struct {
     int fd;
@@ -63,13 +74,31 @@ static int hash_file(push *p, local_file *f, const char *label)
     return ok ? CTL_OK : ctl_fail("%s/%s can't be read whole", p->dir, label);
 }
 
+/* Does a safetensors header name a table? */
+static bool names_tables(int fd)
+{
+    unsigned char first[8];
+    size_t len = 0;
+    if (pread(fd, first, sizeof(first), 0) != (ssize_t)sizeof(first)) return false;
+    for (int i = 7; i >= 0; i--) len = len << 8 | first[i];
+    if (len > HEADER_MAX) return true; /* the server will say what it thinks of it */
+    char *text = malloc(len + 1);
+    ssize_t n = text ? pread(fd, text, len, sizeof(first)) : -1;
+    bool found = n > 0 && (memmem(text, (size_t)n, "embed_tokens", 12) ||
+                           memmem(text, (size_t)n, "lm_head", 7));
+    free(text);
+    return found;
+}
+
 static int open_files(push *p)
 {
+    bool tables = false;
     for (int i = 0; i < FILES; i++) p->file[i].fd = -1;
     for (int i = 0; i < FILES; i++) {
         char path[4096];
         struct stat st;
         int n = snprintf(path, sizeof(path), "%s/%s", p->dir, file_names[i]);
+        if (i >= NEEDED && (!tables || access(path, F_OK) != 0)) continue;
         int fd = n < (int)sizeof(path) ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
         p->file[i].fd = fd;
         if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
@@ -85,6 +114,7 @@ static int open_files(push *p)
         p->file[i].bytes = st.st_size;
         int status = hash_file(p, &p->file[i], file_names[i]);
         if (status) return status;
+        if (i == NEEDED - 1) tables = names_tables(fd);
     }
     return CTL_OK;
 }
@@ -115,6 +145,7 @@ static cJSON *manifest(const push *p)
     cJSON *body = cJSON_CreateObject(), *files = cJSON_AddArrayToObject(body, "files");
     const char *description = cli_value(&p->c->cli, "description");
     for (int i = 0; i < FILES; i++) {
+        if (p->file[i].fd < 0 || p->file[i].bytes == 0) continue;
         cJSON *f = cJSON_CreateObject();
         (void)cJSON_AddStringToObject(f, "path", file_names[i]);
         (void)cJSON_AddNumberToObject(f, "bytes", (double)p->file[i].bytes);
@@ -293,7 +324,8 @@ static int commit(push *p)
     if (!status) {
         ctl_print_row(p->c, ctl_version_columns, tree);
         if (!cli_given(&p->c->cli, "quiet")) {
-            int64_t total = p->file[0].bytes + p->file[1].bytes;
+            int64_t total = 0;
+            for (int i = 0; i < FILES; i++) total += p->file[i].bytes;
             (void)fprintf(stderr, "%s; %lld of %lld bytes sent\n",
                           existed ? "unchanged: this is the newest version" : "published",
                           (long long)p->sent, (long long)total);

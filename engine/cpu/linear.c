@@ -382,7 +382,7 @@ static void add_lora(const linear_job *job, int o, int p0, int n_panel, float *b
 static void put_row(const linear_out *out, const float *bias, int row, int p, const float *buf)
 {
     int d_out = out->w->rows, n0 = p * PANEL, cols = panel_cols(out->w, p);
-    float *y = out->y + (size_t)row * d_out + n0;
+    float *y = out->y + (size_t)row * (out->stride ? out->stride : d_out) + n0;
     if (out->accumulate && bias) {
         for (int j = 0; j < cols; j++) y[j] += buf[j] + bias[n0 + j];
     } else if (out->accumulate) {
@@ -553,8 +553,9 @@ void cpu_linear(backend *be, const float *x, const linear_out *outs, int n_out, 
 /* ------------------------------------------------------------------- logits -- */
 
 typedef struct {
-    const weight *w; /* of these rows */
-    bool lora;       /* some of them have LoRA on it */
+    const weight *w;       /* of these rows */
+    const lora_rows *rows; /* over that; NULL: none */
+    bool lora;             /* some of them have LoRA on it */
     int row0, n_rows, n_seg;
 } head_run;
 
@@ -565,7 +566,7 @@ static const step_seg *seg_at(const step *s, int *i, int row)
     return *i < s->n_seg ? &s->seg[*i] : NULL;
 }
 
-/* The wanted rows from `from` on that share an output matrix; their segments, counted in rows of the
+/* The wanted rows from `from` on that share an output matrix and what is put over it; their segments, counted in rows of the
  * run, go to `seg`. */
 static head_run next_run(const step *s, const weight *base, int from, step_seg *seg)
 {
@@ -576,14 +577,34 @@ static head_run next_run(const step *s, const weight *base, int from, step_seg *
         const lora_view *view = sg ? sg->lora : NULL;
         const lora_head *head = view ? view->head : NULL;
         const weight *w = head && head->w ? head->w : base;
-        if (i > from && w != r.w) break;
+        const lora_rows *rows = head && head->rows.n > 0 ? &head->rows : NULL;
+        if (i > from && (w != r.w || rows != r.rows)) break;
         r.w = w;
+        r.rows = rows;
         r.lora |= head && lora_mat_used(&head->mat);
         if (r.n_seg == 0 || seg[r.n_seg - 1].lora != view)
             seg[r.n_seg++] = (step_seg){r.n_rows, 0, view};
         seg[r.n_seg - 1].n_rows++;
     }
     return r;
+}
+
+/* Logits of tokens with rows of their own, into their places. */
+static void token_rows(backend *be, float *logits, int stride, const float *x,
+                       const lora_rows *rows, int n_rows)
+{
+    float *y = be_alloc(be, (size_t)n_rows * (size_t)rows->n * sizeof(*y));
+    if (!y) {
+        backend_fail(be, ERR_NOMEM, "no memory for the logits of %d tokens", rows->n);
+        return;
+    }
+    linear_out out = {.y = y, .w = rows->w, .lora_proj = -1};
+    linear_rows(be, x, &out, 1, n_rows, NULL, -1);
+    for (int i = 0; i < n_rows; i++) {
+        for (int k = 0; k < rows->n; k++)
+            logits[(size_t)i * stride + rows->id[k]] = y[(size_t)i * rows->n + k];
+    }
+    be_free(be, y);
 }
 
 void cpu_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
@@ -602,13 +623,17 @@ void cpu_logits(backend *be, float *logits, const float *x, const float *norm_we
                          lora_last_norm(sg ? sg->lora : NULL, norm_weight), eps, dim);
     }
     head_run r;
+    int stride = s->logit_stride ? s->logit_stride : head->rows;
     for (int i = 0; i < s->n_logit; i += r.n_rows) {
         r = next_run(s, head, i, seg);
-        linear_out out = {
-            .y = logits + (size_t)i * head->rows, .w = r.w, .lora_proj = r.lora ? LORA_HEAD : -1};
+        linear_out out = {.y = logits + (size_t)i * stride,
+                          .w = r.w,
+                          .lora_proj = r.lora ? LORA_HEAD : -1,
+                          .stride = stride};
         step part = {.n_rows = r.n_rows, .seg = seg, .n_seg = r.n_seg};
         linear_rows(be, rows + (size_t)i * dim, &out, 1, r.n_rows, r.lora ? &part : NULL,
                     r.lora ? 0 : -1);
+        if (r.rows) token_rows(be, out.y, stride, rows + (size_t)i * dim, r.rows, r.n_rows);
     }
     be_free(be, rows);
 }

@@ -94,7 +94,10 @@ static void embed_thread(void *arg, int thread)
             const lora_view *view = sg < s->n_seg ? s->seg[sg].lora : NULL;
             const lora_embed *em = view ? view->embed : NULL;
             float *out = job->out + i * (size_t)job->dim;
-            if (em && em->table)
+            int own = em ? lora_row_of(&em->rows, s->token[i]) : -1;
+            if (own >= 0)
+                copy_row(out, em->rows.table, (dtype)em->rows.type, own, job->dim);
+            else if (em && em->table)
                 copy_row(out, em->table, (dtype)em->table_type, s->token[i], job->dim);
             else
                 copy_row(out, job->table, job->type, s->token[i], job->dim);

@@ -31,8 +31,8 @@ static err_code plain_open(backend *be, const backend_config *cfg, err *e)
 {
     (void)cfg;
     (void)e;
-    be->caps =
-        (backend_caps){.name = "plain", .detail = "oracle", .page_tokens = PLAIN_PAGE_TOKENS};
+    be->caps = (backend_caps){
+        .name = "plain", .detail = "oracle", .page_tokens = PLAIN_PAGE_TOKENS, .token_rows = true};
     return ERR_NONE;
 }
 
@@ -245,9 +245,17 @@ static void plain_embed(backend *be, float *out, const void *table, dtype type, 
         const lora_view *view = plain_view_of(s, i);
         const lora_embed *em = view ? view->embed : NULL;
         bool own = em && em->table;
+        int at = em ? lora_row_of(&em->rows, s->token[i]) : -1;
+        bool row = at >= 0;
         float *o = out + (size_t)i * (size_t)dim;
-        plain_to_f32(o, own ? em->table : table, own ? (dtype)em->table_type : type,
-                     (uint64_t)s->token[i] * (uint64_t)dim, (size_t)dim);
+        plain_to_f32(o,
+                     row   ? em->rows.table
+                     : own ? em->table
+                           : table,
+                     row   ? (dtype)em->rows.type
+                     : own ? (dtype)em->table_type
+                           : type,
+                     (uint64_t)(row ? at : s->token[i]) * (uint64_t)dim, (size_t)dim);
         for (int k = 0; em && em->mat.rank > 0 && k < dim; k++) {
             int rank = em->mat.rank;
             double sum = (double)o[k];
@@ -448,8 +456,15 @@ static void plain_logits(backend *be, float *logits, const float *x, const float
         const lora_view *view = plain_view_of(s, row);
         linear_out out = {.w = view && view->head && view->head->w ? view->head->w : head};
         plain_norm_row(h, x + (size_t)row * (size_t)dim, lora_last_norm(view, norm), eps, dim);
-        plain_linear_row(&out, logits + (size_t)i * (size_t)head->rows, h,
-                         plain_lora_of(s, row, 0, LORA_HEAD));
+        size_t stride = (size_t)(s->logit_stride ? s->logit_stride : head->rows);
+        plain_linear_row(&out, logits + (size_t)i * stride, h, plain_lora_of(s, row, 0, LORA_HEAD));
+        const lora_rows *rows = view && view->head ? &view->head->rows : NULL;
+        if (!rows || rows->n == 0) continue;
+        float *y = malloc((size_t)rows->n * sizeof(float));
+        linear_out own = {.w = rows->w};
+        plain_linear_row(&own, y, h, NULL);
+        for (int k = 0; k < rows->n; k++) logits[(size_t)i * stride + (size_t)rows->id[k]] = y[k];
+        free(y);
     }
     free(h);
 }

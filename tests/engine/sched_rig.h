@@ -93,6 +93,11 @@ static void logits_of_hash(uint64_t h, float *out)
     }
 }
 
+int model_logit_stride(const model *m)
+{
+    return m->cfg.n_vocab;
+}
+
 const model_config *model_get_config(const model *m)
 {
     return &m->cfg;

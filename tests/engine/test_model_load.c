@@ -372,7 +372,7 @@ static void forward_one(float *out)
     int32_t token = 3, pos = 0, page = 0, row = 0;
     step_seq seq = {0, 1, 0, &page, 1};
     step_seg seg = {0, 1, NULL};
-    step s = {1, &token, &pos, 1, &seq, 1, &seg, 1, &row, NULL};
+    step s = {1, &token, &pos, 1, &seq, 1, &seg, 1, &row, NULL, 0};
     const float *logits;
     ck_assert_int_eq(model_forward(m, kv, &s, &logits, &e), ERR_NONE);
     memcpy(out, logits, 10 * sizeof(float));

@@ -176,22 +176,25 @@ def greedy(model, prompt):
     return tokens, torch.log_softmax(logits.double(), -1), least
 
 
-def make_case(model, n_prompt, margin, gen):
+def make_case(model, n_prompt, margin, gen, n_vocab=N_VOCAB):
+    """Of another vocabulary than the base's: every third token of the prompt is one that was added."""
     while True:
-        prompt = torch.randint(4, N_VOCAB, (n_prompt,), generator=gen).tolist()
+        prompt = torch.randint(4, n_vocab, (n_prompt,), generator=gen).tolist()
+        if n_vocab > N_VOCAB:
+            prompt[::3] = torch.randint(N_VOCAB, n_vocab, (len(prompt[::3]),), generator=gen).tolist()
         tokens, logprobs, least = greedy(model, prompt)
         if least > margin:
             return tokens, logprobs
 
 
-def write_case(f, variant, n_prompt, tokens, logprobs):
+def write_case(f, variant, n_prompt, tokens, logprobs, n_vocab=N_VOCAB):
     f.write(struct.pack("<iII", variant, n_prompt, N_NEW))
     f.write(struct.pack(f"<{len(tokens)}H", *tokens))
     for pos, lp in enumerate(logprobs):
         top = lp.topk(N_TOP)
         f.write(struct.pack(f"<{N_TOP}H", *top.indices.tolist()))
         f.write(struct.pack(f"<{N_TOP}f", *top.values.tolist()))
-        sample = [float(lp[(31 * pos + 17 * k) % N_VOCAB]) for k in range(N_SAMPLE)]
+        sample = [float(lp[(31 * pos + 17 * k) % n_vocab]) for k in range(N_SAMPLE)]
         f.write(struct.pack(f"<{N_SAMPLE}f", *sample))
 
 

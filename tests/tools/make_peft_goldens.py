@@ -26,7 +26,9 @@ from make_goldens import ALL, N_NEW, N_SAMPLE, N_TOP, N_VOCAB, load, make_case, 
 TWO = ["q_proj", "v_proj"]
 REGEX = r".*\.layers\.(0|1)\.(self_attn\.[qo]_proj|mlp\.(up|down)_proj)"
 
-# kind: (bases, LoraConfig, how the saver differs)
+NEW = [5, 306, 9] + list(range(300, 306))
+
+# kind: (bases, LoraConfig, how the saver differs; a number: the base was resized to so many tokens)
 KINDS = {
     "regex": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=REGEX), None),
     "linear": (["llama-f32"], dict(r=3, lora_alpha=6, target_modules="all-linear",
@@ -85,6 +87,19 @@ KINDS = {
               dict(r=4, lora_alpha=8, target_modules=TWO, modules_to_save=["norm"]), None),
     "norm-one": (["qwen2-f32"], dict(r=4, lora_alpha=8, target_modules=TWO,
                                      modules_to_save=["1.post_attention_layernorm", "lm_head"],), None),
+    "added": (["llama-f32", "qwen2-f32", "llama-bf16"],
+              dict(r=4, lora_alpha=8, target_modules=TWO), 307),
+    "added-save": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=TWO,
+                                       modules_to_save=["embed_tokens", "lm_head"]), 307),
+    "added-tokens": (["llama-f32", "qwen2-f32"],
+                     dict(r=4, lora_alpha=8, target_modules=TWO,
+                          trainable_token_indices={"embed_tokens": NEW, "lm_head": NEW}), 307),
+    "added-embed": (["llama-bf16"],
+                    dict(r=4, lora_alpha=8, target_modules=TWO, trainable_token_indices=NEW), 307),
+    "added-ends": (["llama-f32"],
+                   dict(r=4, lora_alpha=8, target_modules=["v_proj", "embed_tokens", "lm_head"],
+                        use_dora=True), 307),
+    "added-less": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=TWO), 290),
     "plain": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=TWO), "plain"),
     "vision": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=TWO), "vision"),
     "wrapped": (["llama-f32"], dict(r=4, lora_alpha=8, target_modules=TWO), "wrapped"),
@@ -225,19 +240,33 @@ def write_gguf(path, tensors, base, config, alpha):
         f.write(head + b"\0" * (-len(head) % 32) + data)
 
 
+def load_for(base_dir, how, gen=None):
+    """The base, resized if the kind is; with `gen` its added rows are as strong as the others."""
+    model = load(base_dir)
+    if not isinstance(how, int):
+        return model
+    model.resize_token_embeddings(how, mean_resizing=False)
+    for table in {model.get_input_embeddings(), model.get_output_embeddings()} if gen else ():
+        p = table.weight
+        new = 1.5 * p[:N_VOCAB].std() * torch.randn(p[N_VOCAB:].shape, generator=gen)
+        p[N_VOCAB:] = new.to(torch.bfloat16).float()
+    return model
+
+
 def make_kind(base_dir, where, kind, margin, gen):
     _, wish, how = KINDS[kind]
-    model = get_peft_model(load(base_dir), LoraConfig(task_type="CAUSAL_LM", **wish))
+    n_vocab = how if isinstance(how, int) else N_VOCAB
+    model = get_peft_model(load_for(base_dir, how, gen), LoraConfig(task_type="CAUSAL_LM", **wish))
     randomise(model, kind, os.path.basename(base_dir), gen)
     model.save_pretrained(where)
     os.remove(os.path.join(where, "README.md"))
-    model = PeftModel.from_pretrained(load(base_dir), where).eval()  # what PEFT itself reads
-    base = load(base_dir)
+    model = PeftModel.from_pretrained(load_for(base_dir, how), where).eval()  # what PEFT itself reads
+    base = load_for(base_dir, how)
     with open(os.path.join(where, "golden.bin"), "wb") as f:
-        f.write(b"LGLD" + struct.pack("<IIII", N_VOCAB, len(LENGTHS), N_TOP, N_SAMPLE))
+        f.write(b"LGLD" + struct.pack("<IIII", n_vocab, len(LENGTHS), N_TOP, N_SAMPLE))
         for n_prompt in LENGTHS:
-            tokens, logprobs = make_case(model, n_prompt, margin, gen)
-            write_case(f, 0, n_prompt, tokens, logprobs)
+            tokens, logprobs = make_case(model, n_prompt, margin, gen, n_vocab)
+            write_case(f, 0, n_prompt, tokens, logprobs, n_vocab)
     far = (base(torch.tensor([tokens])).logits - model(torch.tensor([tokens])).logits).abs().max()
     assert far > 0.05, f"{kind} does nothing: {far}"
     path = os.path.join(where, "adapter_model.safetensors")
@@ -248,7 +277,11 @@ def make_kind(base_dir, where, kind, margin, gen):
         os.remove(path)
         os.remove(os.path.join(where, "adapter_config.json"))
         return
-    save_file({k: v.contiguous() for k, v in rename(load_file(path), how).items()}, path,
+    tensors = rename(load_file(path), how)
+    if isinstance(how, int) and base_dir.endswith("bf16"):  # a model that was loaded as it is saved
+        tensors = {k: v if "lora_" in k or "delta" in k else v.to(torch.bfloat16)
+                   for k, v in tensors.items()}
+    save_file({k: v.contiguous() for k, v in tensors.items()}, path,
               metadata={"format": "pt"})
     path = os.path.join(where, "adapter_config.json")
     with open(path) as f:

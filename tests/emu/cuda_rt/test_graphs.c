@@ -220,7 +220,7 @@ START_TEST(steps_are_prepared_while_others_run)
             token[i] = b.u[i].c->token[n];
             seq[i] = (step_seq){i, 1, n, b.u[i].page, b.u[i].n_page};
         }
-        const step s = {2, token, pos, 2, seq, 2, seg, 2, want, NULL};
+        const step s = {2, token, pos, 2, seq, 2, seg, 2, want, NULL, 0};
         err e;
         emu_rt_counts before = counts();
         ck_assert_int_eq(model_enqueue(b.r.m, b.r.kv, &s, &e), ERR_NONE);
@@ -397,7 +397,7 @@ START_TEST(a_lost_device_is_reported)
     int32_t token = 1, pos = 0, row = 0;
     step_seq seq = {0, 1, 0, b.u[0].page, b.u[0].n_page};
     step_seg seg = {0, 1, NULL};
-    step s = {1, &token, &pos, 1, &seq, 1, &seg, 1, &row, NULL};
+    step s = {1, &token, &pos, 1, &seq, 1, &seg, 1, &row, NULL, 0};
     const float *logits;
     err e;
     ck_assert_int_eq(model_forward(b.r.m, b.r.kv, &s, &logits, &e), ERR_DEVICE);

@@ -1,0 +1,133 @@
+/* tokenizer_more.c -- a tokenizer with more added tokens than its base, whose tables it shares.
+ *
+ * The list of added tokens is the base's and the new ones', in one order, so that the longest wins whoever
+ * brought it.  The new entries are few: a sorted array, looked into first, for a reserved token of the base may
+ * have got another name.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/tokenizer_inside.h"
+
+const entry *tokenizer_entry(const tokenizer *t, int32_t id)
+{
+    static const entry none;
+    int lo = 0, hi = t->n_more;
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        if (t->more[mid].id < id)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    if (lo < t->n_more && t->more[lo].id == id) return &t->more[lo].e;
+    return id >= 0 && id < t->n_base && t->entries[id].bytes ? &t->entries[id] : &none;
+}
+
+void tokenizer_free_more(tokenizer *t)
+{
+    for (int i = 0; t->more && i < t->n_more; i++) free(t->more[i].e.bytes);
+    free(t->more);
+    free(t->added);
+    free(t);
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const more_entry *x = a, *y = b;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+static int by_content(const void *a, const void *b)
+{
+    return strcmp((*(const tok_added *const *)a)->content, (*(const tok_added *const *)b)->content);
+}
+
+/* Each new one is neither the base's nor there twice. */
+static err_code check(const tokenizer *base, const tok_added *list, int n, err *e)
+{
+    const tok_added **order = malloc(((size_t)n + 1) * sizeof *order);
+    if (!order) return err_set(e, ERR_NOMEM, "no memory for added tokens");
+    err_code rc = ERR_NONE;
+    for (int i = 0; i < n && !rc; i++) {
+        const tok_added *a = order[i] = &list[i];
+        if (!a->content[0] || a->id < 0)
+            rc = err_set(e, ERR_INPUT, "an added token is empty");
+        else if (tokenizer_entry(base, a->id)->bytes && !tokenizer_entry(base, a->id)->added)
+            rc = err_set(e, ERR_INPUT, "added token '%.60s': id %d is another token of the base",
+                         a->content, (int)a->id);
+        else if (tokenizer_find(base, a->content) >= 0)
+            rc = err_set(e, ERR_INPUT, "added token '%.60s' with id %d is token %d of the base",
+                         a->content, (int)a->id, (int)tokenizer_find(base, a->content));
+    }
+    if (!rc) qsort(order, (size_t)n, sizeof *order, by_content);
+    for (int i = 1; i < n && !rc; i++) {
+        if (strcmp(order[i - 1]->content, order[i]->content) == 0)
+            rc = err_set(e, ERR_INPUT, "added token '%.60s' is there twice", order[i]->content);
+    }
+    free(order);
+    return rc;
+}
+
+/* Both lists are short where they meet: a base has at most hundreds of added tokens. */
+static bool renamed(const tok_added *list, int n, int32_t id)
+{
+    for (int i = 0; i < n; i++) {
+        if (list[i].id == id) return true;
+    }
+    return false;
+}
+
+err_code tokenizer_extend(tokenizer **out, const tokenizer *base, const tok_added *list, int n,
+                          err *e)
+{
+    *out = NULL;
+    err_code rc = check(base, list, n, e);
+    if (rc) return rc;
+    tokenizer *t = malloc(sizeof *t);
+    if (!t) return err_set(e, ERR_NOMEM, "no memory for added tokens");
+    *t = *base;
+    t->base = base;
+    t->n_more = 0;
+    t->more = calloc((size_t)n + 1, sizeof *t->more);
+    t->added = malloc(((size_t)base->n_added + (size_t)n + 1) * sizeof *t->added);
+    t->n_added = 0;
+    for (int k = 0; t->added && k < base->n_added; k++)
+        if (!renamed(list, n, base->added[k].id)) t->added[t->n_added++] = base->added[k];
+    for (int i = 0; i < n && t->more && t->added; i++) {
+        char *s = strdup(list[i].content);
+        if (!s) break;
+        size_t len = strlen(s);
+        t->more[t->n_more++] = (more_entry){.id = list[i].id,
+                                            .e = {.bytes = s,
+                                                  .text = s,
+                                                  .len = (uint32_t)len,
+                                                  .text_len = (uint32_t)len,
+                                                  .special = list[i].special,
+                                                  .added = true,
+                                                  .barred = list[i].barred}};
+        t->added[t->n_added++] = (added_token){.content = s,
+                                               .len = len,
+                                               .id = list[i].id,
+                                               .special = list[i].special,
+                                               .lstrip = list[i].lstrip,
+                                               .rstrip = list[i].rstrip,
+                                               .single_word = list[i].single_word};
+        if (list[i].id >= t->n_vocab) t->n_vocab = list[i].id + 1;
+    }
+    if (t->n_more < n || !t->more || !t->added) {
+        tokenizer_free_more(t);
+        return err_set(e, ERR_NOMEM, "no memory for added tokens");
+    }
+    qsort(t->more, (size_t)n, sizeof *t->more, by_id);
+    qsort(t->added, (size_t)t->n_added, sizeof *t->added, tokenizer_longest_first);
+    for (int i = 1; i < n && !rc; i++) {
+        if (t->more[i - 1].id == t->more[i].id)
+            rc = err_set(e, ERR_INPUT, "two added tokens have the id %d", (int)t->more[i].id);
+    }
+    if (rc)
+        tokenizer_free_more(t);
+    else
+        *out = t;
+    return rc;
+}
