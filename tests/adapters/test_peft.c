@@ -395,7 +395,7 @@ START_TEST(test_tensor_names)
         {"base_model.model.model.layers.0.self_attn.q_norm.weight", "norm of queries"},
         {"base_model.model.model.layers.0.input_layernorm.lora_A.weight", "belongs to no layer"},
         {"base_model.model.model.layers.0.mlp.experts.3.up_proj.lora_A.weight", "experts"},
-        {"base_model.model.lm_head.token_adapter.trainable_tokens_delta",
+        {"base_model.model.model.layers.0.self_attn.q_proj.token_adapter.trainable_tokens_delta",
          "anything but embed_tokens"},
         {"model.layers.0.self_attn.q_proj.lora_a", "MLX"},
         {"lora_unet_down_blocks_0.lora_down.weight", "kohya"},
