@@ -199,12 +199,19 @@ void model_unload(model *m)
     m->rope_ready = 0;
 }
 
+/* What the rest of the process has learnt from it and keeps: all but the defaults for sampling. */
 static bool same_model(const model_config *a, const model_config *b)
 {
     return a->n_layer == b->n_layer && a->dim == b->dim && a->n_head == b->n_head &&
            a->n_kv_head == b->n_kv_head && a->head_dim == b->head_dim && a->ffn_dim == b->ffn_dim &&
-           a->n_vocab == b->n_vocab && a->type == b->type && a->embed_print == b->embed_print &&
-           a->head_print == b->head_print;
+           a->n_vocab == b->n_vocab && a->max_pos == b->max_pos && a->window == b->window &&
+           a->norm_eps == b->norm_eps && a->qkv_bias == b->qkv_bias && a->o_bias == b->o_bias &&
+           a->mlp_bias == b->mlp_bias && a->qk_norm == b->qk_norm && a->tied == b->tied &&
+           a->rope_theta == b->rope_theta && a->rope_kind == b->rope_kind &&
+           a->rope_factor == b->rope_factor && a->rope_low_freq == b->rope_low_freq &&
+           a->rope_high_freq == b->rope_high_freq && a->rope_original_pos == b->rope_original_pos &&
+           a->type == b->type && a->embed_type == b->embed_type && a->head_type == b->head_type &&
+           a->embed_print == b->embed_print && a->head_print == b->head_print;
 }
 
 /* The configuration is read by other threads all the time: a second model is loaded, and what it has moves over. */

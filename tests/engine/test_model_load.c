@@ -398,6 +398,32 @@ START_TEST(unaligned_data)
 }
 END_TEST
 
+/* A model that comes back after a fault is the one that was there, also where only a number of its configuration
+ * would be another; what a request may set itself may have changed. */
+START_TEST(another_one_comes_back)
+{
+    static const char *const other[] = {
+        ",\"rope_theta\":5000", ",\"rms_norm_eps\":0.01", ",\"tie_word_embeddings\":true",
+        ",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":2}"};
+    list l = good_list();
+    err e;
+    model *m;
+    write_config("");
+    write_list("model.safetensors", &l, 0, l.n, 0);
+    ck_assert_int_eq(model_load(&m, dir, be, 4, 4, &e), ERR_NONE);
+    model_unload(m);
+    for (size_t i = 0; i < sizeof(other) / sizeof(other[0]); i++) {
+        write_config(other[i]);
+        ck_assert_msg(model_reload(m, &e) == ERR_CONFLICT, "%s", other[i]);
+        ck_assert_str_eq(e.msg, "the model's files have changed");
+    }
+    write_config("");
+    write_bytes("generation_config.json", "{\"temperature\":0.5}", 19);
+    ck_assert_msg(model_reload(m, &e) == ERR_NONE, "%s", e.msg);
+    model_destroy(m);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("model_load");
@@ -410,6 +436,7 @@ int main(void)
     tcase_add_test(tc, damaged_files);
     tcase_add_test(tc, sharded);
     tcase_add_test(tc, unaligned_data);
+    tcase_add_test(tc, another_one_comes_back);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
