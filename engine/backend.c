@@ -316,6 +316,11 @@ void be_kv_load(backend *be, kv_pool *kv, int page, const void *host)
     if (!broken(be)) be->ops->kv_load(be, kv, page, host);
 }
 
+void be_kv_copied(backend *be)
+{
+    if (!broken(be) && be->ops->kv_copied) be->ops->kv_copied(be);
+}
+
 /* ------------------------------------------------------------------ operations -- */
 
 static void check_step(const kv_pool *kv, const step *s)

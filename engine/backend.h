@@ -199,10 +199,11 @@ err_code be_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int n
 void be_kv_destroy(backend *be, kv_pool *kv);
 /* Copies the whole page of all layers (copy-on-write of a shared, partly filled page). */
 void be_kv_copy_page(backend *be, kv_pool *kv, int dst_page, int src_page);
-/* Copies one page of all layers to host memory of be_kv_page_bytes() and back, bit for bit.  After all that
- * was enqueued before; done when they return. */
+/* Copies one page of all layers to host memory of be_kv_page_bytes() and back, bit for bit, after all that was
+ * enqueued before.  Done, and `host` the caller's again, after be_kv_copied(): one wait for many pages. */
 void be_kv_save(backend *be, const kv_pool *kv, int page, void *host);
 void be_kv_load(backend *be, kv_pool *kv, int page, const void *host);
+void be_kv_copied(backend *be);
 
 /* ---- the model's operations: enqueue and return ---------------------------------- */
 

@@ -73,6 +73,7 @@ struct backend_ops {
     void (*kv_copy_page)(backend *be, kv_pool *kv, int dst_page, int src_page);
     void (*kv_save)(backend *be, const kv_pool *kv, int page, void *host);
     void (*kv_load)(backend *be, kv_pool *kv, int page, const void *host);
+    void (*kv_copied)(backend *be); /* NULL: they are when kv_save and kv_load return */
 
     /* Both or none: around the operations of a step; see be_step_begin(). */
     bool (*step_begin)(backend *be, const step *s);

@@ -36,8 +36,10 @@ static void calibrate(swap_pool *sw)
     for (int i = 0; i < TRIALS; i++) {
         int64_t t0 = clock_now_us();
         be_kv_save(sw->be, sw->kv, 0, bytes_of(sw, 0));
+        be_kv_copied(sw->be);
         int64_t t1 = clock_now_us();
         be_kv_load(sw->be, sw->kv, 0, bytes_of(sw, 0));
+        be_kv_copied(sw->be);
         int64_t t2 = clock_now_us();
         if (i == 0 || (double)(t1 - t0) < sw->save_us) sw->save_us = (double)(t1 - t0);
         if (i == 0 || (double)(t2 - t1) < sw->load_us) sw->load_us = (double)(t2 - t1);
@@ -88,6 +90,7 @@ bool swap_save(swap_pool *sw, const int32_t *page, int n, int32_t *slot)
         slot[i] = sw->free_slot[--sw->n_free];
         be_kv_save(sw->be, sw->kv, page[i], bytes_of(sw, slot[i]));
     }
+    be_kv_copied(sw->be);
     sw->n_saved += (uint64_t)n;
     if (n > 0) sw->save_us += newest * ((double)(clock_now_us() - t0) / n - sw->save_us);
     return true;
@@ -97,6 +100,7 @@ void swap_load(swap_pool *sw, const int32_t *slot, int n, const int32_t *page)
 {
     int64_t t0 = clock_now_us();
     for (int i = 0; i < n; i++) be_kv_load(sw->be, sw->kv, page[i], bytes_of(sw, slot[i]));
+    be_kv_copied(sw->be);
     sw->n_loaded += (uint64_t)n;
     if (n > 0) sw->load_us += newest * ((double)(clock_now_us() - t0) / n - sw->load_us);
 }

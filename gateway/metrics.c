@@ -32,6 +32,10 @@ static void put_engine(prom *p, const metrics_view *v)
     prom_gauge(p, "lorad_kv_pages_cached", "KV pages of the prefix cache that nobody holds",
                t->n_pages_cached);
     prom_counter(p, "lorad_steps_total", "Forward passes", t->n_steps);
+    prom_counter(p, "lorad_engine_steps_ahead_total",
+                 "Of them, those enqueued while another was in flight", t->n_steps_ahead);
+    prom_counter(p, "lorad_engine_rows_discarded_total",
+                 "Rows of such steps whose request had ended meanwhile", t->n_discarded);
     prom_counter(p, "lorad_step_rows_total", "Rows of all steps", t->n_rows);
     prom_family(p, "lorad_step_seconds_total", "counter", "Time in steps");
     prom_sample(p, (double)t->busy_us / 1e6, NULL);

@@ -262,6 +262,7 @@ const backend_ops backend_cuda = {
     .kv_copy_page = cuda_kv_copy_page,
     .kv_save = cuda_kv_save,
     .kv_load = cuda_kv_load,
+    .kv_copied = cuda_kv_copied,
     .step_begin = cuda_step_begin,
     .step_end = cuda_step_end,
     .embed = cuda_embed,

@@ -352,6 +352,7 @@ void cuda_kv_destroy(backend *be, kv_pool *kv);
 void cuda_kv_copy_page(backend *be, kv_pool *kv, int dst_page, int src_page);
 void cuda_kv_save(backend *be, const kv_pool *kv, int page, void *host);
 void cuda_kv_load(backend *be, kv_pool *kv, int page, const void *host);
+void cuda_kv_copied(backend *be);
 void cuda_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v,
                       const float *q_norm, const float *k_norm, float norm_eps,
                       const rope_table *rope, const step *s, int layer);

@@ -90,20 +90,23 @@ void cuda_kv_save(backend *be, const kv_pool *pool, int page, void *host)
 {
     cudaStream_t stream = cuda_of(be)->stream;
     cuda_await_uploads(be); /* it may have been cleared just now */
-    bool ok = CU(be, cudaMemcpyAsync(host, page_at((const cuda_kv *)pool, page),
-                                     cuda_kv_page_bytes(be, &pool->shape), cudaMemcpyDeviceToHost,
-                                     stream));
-    if (ok) (void)CU(be, cudaStreamSynchronize(stream));
+    (void)CU(be,
+             cudaMemcpyAsync(host, page_at((const cuda_kv *)pool, page),
+                             cuda_kv_page_bytes(be, &pool->shape), cudaMemcpyDeviceToHost, stream));
 }
 
 void cuda_kv_load(backend *be, kv_pool *pool, int page, const void *host)
 {
     cudaStream_t stream = cuda_of(be)->stream;
     cuda_await_uploads(be);
-    bool ok = CU(be, cudaMemcpyAsync(page_at((const cuda_kv *)pool, page), host,
-                                     cuda_kv_page_bytes(be, &pool->shape), cudaMemcpyHostToDevice,
-                                     stream));
-    if (ok) (void)CU(be, cudaStreamSynchronize(stream));
+    (void)CU(be,
+             cudaMemcpyAsync(page_at((const cuda_kv *)pool, page), host,
+                             cuda_kv_page_bytes(be, &pool->shape), cudaMemcpyHostToDevice, stream));
+}
+
+void cuda_kv_copied(backend *be)
+{
+    (void)CU(be, cudaStreamSynchronize(cuda_of(be)->stream));
 }
 
 /* ---- operations ------------------------------------------------------------------------ */

@@ -288,6 +288,7 @@ static void invent_pages(rig *r)
         for (size_t i = 0; i < bytes / 2; i++) /* +-[0.25, 2) */
             page[i] = (uint16_t)((mix(&seed) & 0x8000U) | (0x3E80U + mix(&seed) % 0x180U));
         be_kv_load(r->be, r->kv, p, page);
+        be_kv_copied(r->be);
     }
     free(page);
 }

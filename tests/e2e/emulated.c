@@ -1,0 +1,9 @@
+/* emulated.c -- linked into lorad_emulated, the server of test_emulated.py, and into nothing else: lorad on the emulated
+ * run-time library (tests/emu/cuda_rt) in place of CUDA's, with one device plugged in before main().
+ */
+#include "tests/emu/cuda_rt/emu_rt.h"
+
+__attribute__((constructor)) static void plug_in(void)
+{
+    emu_rt_device(1, (size_t)192 << 20);
+}
