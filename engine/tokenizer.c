@@ -319,8 +319,18 @@ static void encode_part(encoder *en, const char *s, size_t len, bool at_start)
         encode_sentence_piece(en, s, len, at_start);
 }
 
+/* Numbers that are no digits: \w has none of them, \p{N} all.  The blocks that texts have. */
+static bool is_fraction_or_index(uint32_t c)
+{
+    return c == 0xB2 || c == 0xB3 || c == 0xB9 || (c >= 0xBC && c <= 0xBE) ||
+           (c >= 0x2070 && c <= 0x2089) || (c >= 0x2150 && c <= 0x215F) || c == 0x2189 ||
+           (c >= 0x2460 && c <= 0x249B) || (c >= 0x24EA && c <= 0x24FF) ||
+           (c >= 0x2776 && c <= 0x2793) || (c >= 0x3220 && c <= 0x32BF);
+}
+
 static bool is_word_char(uint32_t c)
 {
+    if (is_fraction_or_index(c)) return false;
     return c == '_' || unicode_is_letter(c) || unicode_is_number(c);
 }
 
@@ -346,7 +356,10 @@ static bool is_free(encoder *en, const added_token *a, size_t i)
     return en->next_foreign == g->n_foreign || g->foreign[en->next_foreign].from >= i + a->len;
 }
 
-static const added_token *added_at(encoder *en, const char *s, size_t len, size_t i, bool special)
+/* The longest one here.  One that must stand alone and does not is passed over whole, as tokenizers does: *skip are its
+ * bytes, in which no other is looked for. */
+static const added_token *added_at(encoder *en, const char *s, size_t len, size_t i, bool special,
+                                   size_t *skip)
 {
     const tokenizer *t = en->t;
     for (int k = 0; k < t->n_added; k++) {
@@ -357,6 +370,8 @@ static const added_token *added_at(encoder *en, const char *s, size_t len, size_
         }
         if (!is_free(en, a, i)) continue;
         if (!a->single_word || stands_alone(s, len, i, i + a->len)) return a;
+        *skip = a->len;
+        return NULL;
     }
     return NULL;
 }
@@ -393,10 +408,11 @@ static int64_t encode(const tokenizer *t, const char *text, size_t len, int flag
     for (int i = 0; (flags & TOK_ADD_SPECIAL) && i < t->n_prefix; i++) emit(&en, t->prefix[i]);
     size_t start = 0;
     for (size_t i = 0; i < len;) {
+        size_t skip = 1;
         const added_token *a =
-            first[(unsigned char)text[i]] ? added_at(&en, text, len, i, special) : NULL;
+            first[(unsigned char)text[i]] ? added_at(&en, text, len, i, special, &skip) : NULL;
         if (!a) {
-            i++;
+            i += skip;
             continue;
         }
         size_t end = a->lstrip ? trim_right(text, start, i) : i;

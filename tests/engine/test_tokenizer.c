@@ -66,17 +66,35 @@ static void check_stream(const tokenizer *t, const int32_t *ids, int64_t n, cons
     free(all);
 }
 
+/* make_tokenizer_goldens.py's MORE, with the ids that Hugging Face gives them. */
+static const tok_added more[] = {
+    {.id = 900, .content = "world", .single_word = true},
+    {.id = 901, .content = "worl"},
+    {.id = 902, .content = "user|>", .lstrip = true, .special = true},
+    {.id = 903, .content = "def f", .lstrip = true, .rstrip = true},
+    {.id = 904, .content = "//x.y", .rstrip = true},
+};
+
+enum { N_MORE = sizeof(more) / sizeof(*more) };
+
 START_TEST(ids_and_texts_are_those_of_hugging_face)
 {
+    const char *kind = kinds[_i % N_KINDS];
+    bool added = _i >= N_KINDS;
     char dir[128], *line = NULL, *ids_line = NULL, *dec_line = NULL;
     size_t cap = 0, ids_cap = 0, dec_cap = 0;
     err e;
-    tokenizer *t;
-    (void)snprintf(dir, sizeof(dir), "fixtures/tokenizers/%s", kinds[_i]);
-    ck_assert_msg(tokenizer_load(&t, dir, &e) == ERR_NONE, "%s: %s", kinds[_i], e.msg);
+    tokenizer *t, *base = NULL;
+    (void)snprintf(dir, sizeof(dir), "fixtures/tokenizers/%s", kind);
+    ck_assert_msg(tokenizer_load(&t, dir, &e) == ERR_NONE, "%s: %s", kind, e.msg);
+    if (added) {
+        base = t;
+        ck_assert_msg(tokenizer_extend(&t, base, more, N_MORE, &e) == ERR_NONE, "%s", e.msg);
+        ck_assert_int_eq(tokenizer_vocab(t), 905);
+    }
     FILE *strings = open_fixture(".", "strings.hex"),
-         *ids_file = open_fixture(kinds[_i], "ids.txt");
-    FILE *decoded = open_fixture(kinds[_i], "decoded.hex");
+         *ids_file = open_fixture(kind, added ? "more_ids.txt" : "ids.txt");
+    FILE *decoded = open_fixture(kind, added ? "more_decoded.hex" : "decoded.hex");
     char *text, *want;
     size_t len, want_len;
     int n_strings = 0, n_bad = 0;
@@ -88,12 +106,12 @@ START_TEST(ids_and_texts_are_those_of_hugging_face)
         int32_t *ids = malloc(((size_t)n + 1) * sizeof(*ids));
         ck_assert_int_eq(tokenizer_encode(t, text, len, flags, ids, (size_t)n), n);
         if (!same_ids(ids_line, ids, n)) {
-            if (n_bad++ < 3) (void)fprintf(stderr, "%s: ids differ: %s", kinds[_i], line);
+            if (n_bad++ < 3) (void)fprintf(stderr, "%s: ids differ: %s", kind, line);
         } else {
             size_t got_len;
             char *got = tokenizer_decode(t, ids, (size_t)n, true, &got_len);
             if (got_len != want_len || memcmp(got, want, want_len) != 0) {
-                if (n_bad++ < 3) (void)fprintf(stderr, "%s: text differs: %s", kinds[_i], line);
+                if (n_bad++ < 3) (void)fprintf(stderr, "%s: text differs: %s", kind, line);
             } else {
                 check_stream(t, ids, n, want, want_len);
             }
@@ -105,7 +123,7 @@ START_TEST(ids_and_texts_are_those_of_hugging_face)
         n_strings++;
     }
     ck_assert_int_ge(n_strings, LEAST_STRINGS);
-    ck_assert_msg(n_bad == 0, "%s: %d of %d strings differ", kinds[_i], n_bad, n_strings);
+    ck_assert_msg(n_bad == 0, "%s: %d of %d strings differ", kind, n_bad, n_strings);
     (void)fclose(strings);
     (void)fclose(ids_file);
     (void)fclose(decoded);
@@ -113,6 +131,30 @@ START_TEST(ids_and_texts_are_those_of_hugging_face)
     free(ids_line);
     free(dec_line);
     tokenizer_destroy(t);
+    tokenizer_destroy(base);
+}
+END_TEST
+
+START_TEST(what_the_base_has_is_not_added)
+{
+    static const tok_added bad[][2] = {
+        {{.id = 900, .content = ""}},
+        {{.id = 0, .content = "<new>"}, {.id = 900, .content = "a"}},
+        {{.id = 900, .content = "<a>"}, {.id = 900, .content = "<b>"}},
+        {{.id = 900, .content = "<a>"}, {.id = 901, .content = "<a>"}}};
+    tokenizer *base, *t;
+    err e;
+    ck_assert_int_eq(tokenizer_load(&base, "fixtures/tokenizers/llama3", NULL), ERR_NONE);
+    for (int i = 0; i < 4; i++)
+        ck_assert_int_eq(tokenizer_extend(&t, base, bad[i], i == 0 ? 1 : 2, &e), ERR_INPUT);
+    const tok_added renamed = {.id = 0, .content = "<new>", .special = true};
+    int32_t ids[32];
+    ck_assert_int_eq(tokenizer_extend(&t, base, &renamed, 1, &e), ERR_NONE);
+    ck_assert_int_eq(tokenizer_encode(t, "<new>", 5, TOK_PARSE_SPECIAL, ids, 32), 1);
+    ck_assert_int_eq(ids[0], 0);
+    ck_assert_int_gt(tokenizer_encode(t, "<|bos|>", 7, TOK_PARSE_SPECIAL, ids, 32), 1);
+    tokenizer_destroy(t);
+    tokenizer_destroy(base);
 }
 END_TEST
 
@@ -155,7 +197,8 @@ int main(void)
     Suite *s = suite_create("tokenizer");
     TCase *tc = tcase_create("all");
     tcase_set_timeout(tc, 120);
-    tcase_add_loop_test(tc, ids_and_texts_are_those_of_hugging_face, 0, N_KINDS);
+    tcase_add_loop_test(tc, ids_and_texts_are_those_of_hugging_face, 0, 2 * N_KINDS);
+    tcase_add_test(tc, what_the_base_has_is_not_added);
     tcase_add_test(tc, special_tokens_are_parsed_only_when_asked);
     tcase_add_test(tc, a_megabyte_of_one_letter_is_no_trouble);
     suite_add_tcase(s, tc);

@@ -4,7 +4,8 @@
     make_tokenizer_goldens.py [output directory]        (needs tokenizers)
 
 strings.hex: one string a line, UTF-8 in hex.  <kind>/tokenizer.json, <kind>/ids.txt: ids of each string,
-a line each; <kind>/decoded.hex: what decode() makes of them.
+a line each; <kind>/decoded.hex: what decode() makes of them.  <kind>/more_ids.txt, more_decoded.hex: the same after
+add_tokens(MORE), which test_tokenizer.c has in a table of its own.
 """
 import pathlib
 import random
@@ -20,6 +21,12 @@ WORDS = ["Hello", " world", "don't", "I'LL", "naïve", "über", "日本語", "�
          "👩‍👩‍👧", "e\u0301", "12345", "3.14", "  ", "\n\n", " \t ", "\r\n", "<|user|>", "<s>", "</s>", "x²", "ſ", "'S",
          "_", "▁", "\u00a0", "\u3000", "a" * 60, "!!!???", "ﬁ", "한국어", "ᄀ", "각", "\x00", "\x1b[0m", "\ufeff", "\ufffd",
          "def f(x):\n    return x\n", "https://x.y/z?q=1", "½", "Ⅷ", "٣", "ไทย", "🇩🇪", "\u200d", "'re", "'VE", "the"]
+
+
+MORE = [AddedToken("world", single_word=True, normalized=False), AddedToken("worl", normalized=False),
+        AddedToken("user|>", lstrip=True, special=True, normalized=False),
+        AddedToken("def f", lstrip=True, rstrip=True, normalized=False),
+        AddedToken("//x.y", rstrip=True, normalized=False)]
 
 
 def strings():
@@ -110,6 +117,10 @@ def main():
         ids = [t.encode(s).ids for s in texts]
         (d / "ids.txt").write_text("".join(" ".join(map(str, i)) + "\n" for i in ids))
         (d / "decoded.hex").write_text("".join(t.decode(i).encode().hex() + "\n" for i in ids))
+        t.add_tokens(MORE)
+        ids = [t.encode(s).ids for s in texts]
+        (d / "more_ids.txt").write_text("".join(" ".join(map(str, i)) + "\n" for i in ids))
+        (d / "more_decoded.hex").write_text("".join(t.decode(i).encode().hex() + "\n" for i in ids))
 
 
 if __name__ == "__main__":
