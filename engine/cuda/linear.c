@@ -14,6 +14,7 @@
 
 /* ---- weights ------------------------------------------------------------------------------- */
 
+/* `src` NULL: what the memory holds is somebody else's to write. */
 static err_code weight_make(backend *be, weight **out, const void *src, dtype type, int rows,
                             int cols, bool low, err *e)
 {
@@ -30,7 +31,7 @@ static err_code weight_make(backend *be, weight **out, const void *src, dtype ty
                        "(device-memory-fraction)",
                        bytes, cu->mem.used, cu->mem.bytes);
     }
-    err_code rc = cuda_upload(be, w->p, src, bytes);
+    err_code rc = src ? cuda_upload(be, w->p, src, bytes) : ERR_NONE;
     if (rc) {
         cuda_weight_destroy(be, &w->head);
         return err_set(e, rc, "the device takes no matrix of %zu bytes", bytes);
@@ -82,7 +83,7 @@ err_code cuda_table_create(backend *be, const void **out, const void *host, dtyp
     }
     void *p = cuda_take(cu, bytes, false);
     if (!p) return err_set(e, ERR_NOMEM, "the device has no room for %zu bytes", bytes);
-    err_code rc = cuda_upload(be, p, host, bytes);
+    err_code rc = host ? cuda_upload(be, p, host, bytes) : ERR_NONE;
     if (rc) {
         cuda_give(cu, p);
         return err_set(e, rc, "the device takes no input table");

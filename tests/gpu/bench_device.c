@@ -11,8 +11,8 @@
  *     many       the widest step, bare and with an adapter for each row
  *
  * Everything goes through the backend's interface and engine/model.c, as when lorad serves.  The model is a sparse
- * file in --scratch: its matrices are holes, and random values take their place on the way to the device, so
- * that 16 GB of weights cost seconds and no disk.  Adapters are packed once and copied, as many as are asked for; K and V are random
+ * file in --scratch: its matrices are holes, and a kernel (noise.cu) makes random values in their place on the device, so
+ * that 16 GB of weights cost no disk, no copy and no time of the host.  Adapters are packed once and copied, as many as are asked for; K and V are random
  * pages in random order.  Times are medians by the host's clock around whole steps.  A figure for which the device has
  * no room is left out by name.  Each figure ends in a line CASE <figure> <unit> (asked <bound>): ok|short.
  *
@@ -30,8 +30,9 @@
 
 #include "engine/backend_ops.h"
 #include "engine/base/clock.h"
-#include "engine/cuda/blas.h"
+#include "engine/cuda/cuda.h"
 #include "engine/model.h"
+#include "tests/gpu/noise.h"
 #ifdef BENCH_EMULATED
 #    include "tests/emu/cuda_rt/emu_rt.h"
 #endif
@@ -65,7 +66,7 @@ static int32_t *order; /* [n_pages], shuffled */
 static lora_view views[LORA_MAX];
 static lora_mat *mats[LORA_MAX];
 static int n_view;
-static char *noise; /* of the largest matrix, and some */
+static char *noise; /* for adapters, K and V; weights have their own on the device */
 static size_t noise_bytes;
 static bool pipelined; /* be_sync() is not to wait */
 static double copy_rate, matrix_rate;
@@ -140,13 +141,10 @@ static uint64_t draw(void)
     return rng ^= rng << 17;
 }
 
-/* BF16 of both signs, between 2^-9 and 2^-5 in size: sums over a few thousand stay near one. */
+/* BF16 of both signs, between 2^-9 and 2^-5 in size, as cu_noise() makes them. */
 static void make_noise(void)
 {
-    size_t largest = (size_t)(sh->n_vocab > sh->ffn ? sh->n_vocab : sh->ffn) * (size_t)sh->dim;
-    size_t square = (size_t)sh->square * (size_t)sh->square;
-    if (square > largest) largest = square;
-    noise_bytes = largest * 2 + (1 << 20);
+    noise_bytes = 8 << 20;
     noise = malloc(noise_bytes);
     if (!noise) wrong("no memory for random weights");
     uint64_t *at = (uint64_t *)noise;
@@ -163,23 +161,33 @@ static const void *noise_for(size_t bytes)
     return noise + draw() % (slack / 64 + 1) * 64;
 }
 
+/* The same on the device, another part for each. */
+static void fill_on_device(void *p, size_t bytes)
+{
+    static uint64_t seed;
+    ok(cu_noise(NULL, p, bytes / 2, ++seed), "a random matrix");
+    ok(cudaDeviceSynchronize(), "a random matrix");
+}
+
 /* ---- the model: a file with holes ------------------------------------------------------------- */
 
 static err_code random_weight(backend *b, weight **out, const void *src, dtype type, int rows,
                               int cols, err *e)
 {
     (void)src;
-    return backend_cuda.weight_create(
-        b, out, noise_for((size_t)rows * (size_t)cols * dtype_bytes(type)), type, rows, cols, e);
+    err_code rc = backend_cuda.weight_create(b, out, NULL, type, rows, cols, e);
+    if (!rc) fill_on_device(((cuda_weight *)*out)->p, be_weight_bytes(*out));
+    return rc;
 }
 
 static err_code random_table(backend *b, const void **out, const void *host, dtype type,
                              int n_vocab, int dim, const weight *same, err *e)
 {
     (void)host;
-    return backend_cuda.table_create(b, out,
-                                     noise_for((size_t)n_vocab * (size_t)dim * dtype_bytes(type)),
-                                     type, n_vocab, dim, same, e);
+    err_code rc = backend_cuda.table_create(b, out, NULL, type, n_vocab, dim, same, e);
+    if (!rc && !same)
+        fill_on_device((void *)(uintptr_t)*out, (size_t)n_vocab * (size_t)dim * dtype_bytes(type));
+    return rc;
 }
 
 static void bench_sync(backend *b)
@@ -550,8 +558,8 @@ static void fig_matrix(void)
     char *x = be_alloc(be, bytes), *w = be_alloc(be, bytes), *y = be_alloc(be, 2 * bytes),
          *space = be_alloc(be, workspace);
     if (!x || !w || !y || !space) wrong("no room for a product");
-    if (be_upload(be, x, noise_for(bytes), bytes) || be_upload(be, w, noise_for(bytes), bytes))
-        wrong("no random matrix arrives");
+    fill_on_device(x, bytes);
+    fill_on_device(w, bytes);
     ok(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "cudaStreamCreate");
     ok(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     int bad = lt.create(&handle);
