@@ -10,9 +10,10 @@ LONG = {"model": "base", "prompt": "The", "temperature": 1, "ignore_eos": True, 
 
 @contextlib.contextmanager
 def engine_is_busy():
-    """One place in the batch, and who has it won't leave it; who comes later waits."""
+    """One place in the batch, and who has it won't leave it; who comes later waits, longer than the fastest machine
+    needs for all of them (1.5 s each on two cores) and a comment takes to be due."""
     held = []
-    for _ in range(6):
+    for _ in range(40):
         c = server.connect()
         c.request("POST", "/v1/completions", json.dumps({**LONG, "max_tokens": room}), {
             "Authorization": f"Bearer {key}", "Content-Type": "application/json"})
