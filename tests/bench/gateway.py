@@ -99,7 +99,7 @@ def streams_2000():
         eye = threading.Thread(target=watch)
         eye.start()
         for turn in range(4):
-            runs.append(load(s, key, ["0 -1 16 64"] * n, n, 1700, turn))
+            runs.append(load(s, key, ["0 -1 16 128"] * n, n, 1700, turn))
             rss.append(rss_kib(s.process.pid))
         stop.set()
         eye.join()
