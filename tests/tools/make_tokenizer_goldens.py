@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Makes tests/fixtures/tokenizers: small tokenizer.json files of each kind, strings, and Hugging Face's ids.
 
-    make_tokenizer_goldens.py [output directory]        (needs tokenizers)
+    make_tokenizer_goldens.py [--train] [output directory]        (needs tokenizers)
 
-strings.hex: one string a line, UTF-8 in hex.  <kind>/tokenizer.json, <kind>/ids.txt: ids of each string,
-a line each; <kind>/decoded.hex: what decode() makes of them.  <kind>/more_ids.txt, more_decoded.hex: the same after
-add_tokens(MORE), which test_tokenizer.c has in a table of its own.
+Each kind's tokenizer.json is the one that lies in the directory; --train makes them anew (another version of the
+library merges in another order where counts are equal).  strings.hex: one string a line, UTF-8 in hex.
+<kind>/ids.txt: ids of each string, a line each; <kind>/decoded.hex: what decode() makes of them.
+<kind>/more_ids.txt, more_decoded.hex: the same after add_tokens(MORE), which test_tokenizer.c has in a table of its own.
 """
 import pathlib
 import random
@@ -89,10 +90,7 @@ def sentence_piece(corpus, metaspace):
     return t
 
 
-def main():
-    out = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "tests/fixtures/tokenizers")
-    texts = strings()
-    corpus = texts[:1500]
+def trained(corpus):
     split = lambda pattern: pre_tokenizers.Sequence([
         pre_tokenizers.Split(Regex(pattern), "isolated"),
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
@@ -100,7 +98,7 @@ def main():
     qwen.normalizer = normalizers.NFC()
     gpt2 = byte_level(corpus, pre_tokenizers.ByteLevel(add_prefix_space=False), ["<|bos|>"])
     gpt2.add_tokens([AddedToken("https", special=False)])
-    kinds = {
+    return {
         "gpt2": gpt2,
         "llama3": with_bos(byte_level(corpus, split(LLAMA3), ["<|bos|>", "<|eot_id|>"],
                                       ignore_merges=True), "<|bos|>"),
@@ -108,12 +106,24 @@ def main():
         "llama2": sentence_piece(corpus, False),
         "mistral": sentence_piece(corpus, True),
     }
+
+
+def main():
+    train = sys.argv[1:2] == ["--train"]
+    out = pathlib.Path(([*sys.argv[1 + train:], "tests/fixtures/tokenizers"])[0])
+    texts = strings()
+    if train:
+        kinds = trained(texts[:1500])
+    else:
+        kinds = {name: Tokenizer.from_file(str(out / name / "tokenizer.json"))
+                 for name in ("gpt2", "llama3", "qwen2", "llama2", "mistral")}
     out.mkdir(parents=True, exist_ok=True)
     (out / "strings.hex").write_text("".join(s.encode().hex() + "\n" for s in texts))
     for name, t in kinds.items():
         d = out / name
         d.mkdir(exist_ok=True)
-        t.save(str(d / "tokenizer.json"), pretty=False)
+        if train:
+            t.save(str(d / "tokenizer.json"), pretty=False)
         ids = [t.encode(s).ids for s in texts]
         (d / "ids.txt").write_text("".join(" ".join(map(str, i)) + "\n" for i in ids))
         (d / "decoded.hex").write_text("".join(t.decode(i).encode().hex() + "\n" for i in ids))
