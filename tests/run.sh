@@ -46,6 +46,15 @@ if ! environment build/venv-schema tests/e2e/requirements-schema.txt; then
     echo "tests/run.sh: schemathesis could not be installed; e2e.test_schemathesis will be skipped" >&2
 fi
 
+# Only on demand: a registry that cannot be reached costs npm minutes.
+if [ -n "${LORAD_NODE:-}" ] && [ ! -d build/node/node_modules/openai ]; then
+    mkdir -p build/node
+    if ! npm install --prefix build/node --no-audit --no-fund openai@7; then
+        rm -rf build/node
+        echo "tests/run.sh: openai-node could not be installed; e2e.test_openai_node will be skipped" >&2
+    fi
+fi
+
 cmake --preset "$preset"
 cmake --build --preset "$preset"
 exec ctest --preset "$preset" ${only:+-R "$only"}
