@@ -146,6 +146,8 @@ static err_code take_list(reader *r, const cJSON *list)
 static err_code take_decoder(reader *r, const cJSON *map)
 {
     const cJSON *v;
+    if (!cJSON_IsObject(map))
+        return err_set(r->e, ERR_INPUT, "added_tokens_decoder must be an object");
     err_code code = ERR_NONE;
     cJSON_ArrayForEach(v, map)
     {
@@ -164,7 +166,7 @@ static err_code take_decoder(reader *r, const cJSON *map)
 static err_code take_map(reader *r, const cJSON *map)
 {
     const cJSON *v;
-    err_code code = cJSON_IsObject(map) ? ERR_NONE : err_set(r->e, ERR_INPUT, "it is no object");
+    err_code code = cJSON_IsObject(map) ? ERR_NONE : err_set(r->e, ERR_INPUT, "it must be an object");
     cJSON_ArrayForEach(v, map)
     {
         if (code == ERR_NONE) code = take(r, v, v->string, NULL);

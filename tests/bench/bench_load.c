@@ -2,6 +2,7 @@
  *
  *   bench_load --url https://localhost:8443 --key-file F --ca F --trace F --concurrency N
  *              [--model NAME] [--adapter-prefix P] [--vocab N] [--seed N] [--limit N] [--json F]
+ *              [--gather yes]
  *
  * Each line of the trace is "arrival_ms adapter prompt_tokens output_tokens [class [tenant]]"
  * (workloads.py): the class is asked for as service_tier (up to a slash; the whole word names it in the
@@ -10,7 +11,8 @@
  * --model.  Prompts are random token ids, different in every request, so nothing is found in a
  * cache; end-of-sequence is ignored, so each request makes just the tokens asked for.  Requests
  * with an arrival time wait for it (open loop), up to --concurrency at once.  After SIGTERM nothing new is
- * sent; what is under way is read to its end and counted.
+ * sent; what is under way is read to its end and counted.  With --gather all connections are made (with
+ * TLS, by asking for the list of models) before time begins, so that the first requests go out together.
  *
  * Prints one line of JSON: tokens per second over the whole run, time to first token and
  * inter-token latency (p50, p99, in milliseconds, as the client sees them), errors.  Where the trace
@@ -36,6 +38,7 @@ enum {
     KEY_BYTES = 256,
     CLASSES_MAX = 8,
     WINDOW_US = 10000000,
+    GATHER_US = 3000000,
     WINDOWS_MAX = 4096
 };
 
@@ -55,6 +58,7 @@ static struct {
     char (*keys)[KEY_BYTES];
     int n_keys;
     int vocab, concurrency;
+    bool gather;
     uint64_t seed;
     job *jobs;
     size_t n_jobs;
@@ -64,6 +68,8 @@ static atomic_size_t next_job;
 static atomic_bool stopping;
 static pthread_mutex_t stop_mu = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t stop_now;
+static pthread_cond_t all_here; /* with stop_mu */
+static int n_here;
 static int64_t t_start;
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
 static series ttft, itl;
@@ -266,6 +272,7 @@ static void listen_for_stop(void)
     (void)pthread_condattr_init(&attr);
     (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&stop_now, &attr);
+    (void)pthread_cond_init(&all_here, &attr);
     (void)pthread_condattr_destroy(&attr);
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGTERM);
@@ -303,6 +310,35 @@ static void run_job(CURL *curl, reading *r, struct curl_slist *const *headers, s
     free(body);
 }
 
+/* Connects, and comes back when all workers have; asks again in between, as an idle connection is dropped. */
+static void gather(CURL *curl, struct curl_slist *headers)
+{
+    char url[512];
+    (void)snprintf(url, sizeof(url), "%s/v1/models", opt.url);
+    (void)curl_easy_setopt(curl, CURLOPT_URL, url);
+    (void)curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
+    bool here = false;
+    for (;;) {
+        CURLcode rc = curl_easy_perform(curl);
+        if (rc != CURLE_OK)
+            (void)fprintf(stderr, "bench_load: gathering: %s\n", curl_easy_strerror(rc));
+        int64_t again = clock_now_us() + GATHER_US;
+        struct timespec end = {again / 1000000, again % 1000000 * 1000};
+        pthread_mutex_lock(&stop_mu);
+        if (!here && ++n_here == opt.concurrency) {
+            t_start = clock_now_us();
+            pthread_cond_broadcast(&all_here);
+        }
+        here = true;
+        int timed_out = 0;
+        while (n_here < opt.concurrency && !timed_out)
+            timed_out = pthread_cond_timedwait(&all_here, &stop_mu, &end);
+        bool all = n_here == opt.concurrency;
+        pthread_mutex_unlock(&stop_mu);
+        if (all) return;
+    }
+}
+
 static void *worker(void *arg)
 {
     (void)arg;
@@ -319,7 +355,6 @@ static void *worker(void *arg)
         headers[i] = curl_slist_append(headers[i], "Content-Type: application/json");
         headers[i] = curl_slist_append(headers[i], "Expect:");
     }
-    (void)curl_easy_setopt(curl, CURLOPT_URL, url);
     (void)curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_data);
     (void)curl_easy_setopt(curl, CURLOPT_WRITEDATA, r);
     (void)curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
@@ -327,6 +362,8 @@ static void *worker(void *arg)
     /* The server drops a connection that was idle for 8 s: never send on one that may be gone. */
     (void)curl_easy_setopt(curl, CURLOPT_MAXAGE_CONN, 5L);
     if (opt.ca) (void)curl_easy_setopt(curl, CURLOPT_CAINFO, opt.ca);
+    if (opt.gather) gather(curl, headers[0]);
+    (void)curl_easy_setopt(curl, CURLOPT_URL, url);
     for (;;) {
         size_t i = atomic_fetch_add(&next_job, 1);
         if (i >= opt.n_jobs) break;
@@ -466,6 +503,8 @@ int main(int argc, char **argv)
             limit = strtoull(v, NULL, 10);
         else if (strcmp(name, "--json") == 0)
             json = v;
+        else if (strcmp(name, "--gather") == 0)
+            opt.gather = strcmp(v, "yes") == 0;
         else {
             (void)fprintf(stderr, "bench_load: unknown option %s\n", name);
             return 2;

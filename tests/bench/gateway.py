@@ -31,14 +31,14 @@ def null_model():
     return NULL
 
 
-def load(server, key, trace, concurrency, vocab=1000, seed=1):
+def load(server, key, trace, concurrency, vocab=1000, seed=1, gather=False):
     """bench_load on lines of "arrival_ms adapter prompt output"; its JSON."""
     with tempfile.TemporaryDirectory(prefix="gateway-bench-") as d:
         pathlib.Path(d, "key").write_text(key + "\n")
         pathlib.Path(d, "trace").write_text("".join(line + "\n" for line in trace))
         out = subprocess.run([BUILD / "bench_load", "--url", f"https://localhost:{server.port}", "--key-file",
                               f"{d}/key", "--ca", server.ca, "--trace", f"{d}/trace", "--concurrency",
-                              str(concurrency), "--vocab", str(vocab), "--seed", str(seed)],
+                              str(concurrency), "--vocab", str(vocab), "--seed", str(seed), "--gather", "yes" if gather else "no"],
                              check=True, capture_output=True, text=True).stdout
     return json.loads(out.splitlines()[-1])
 
@@ -99,7 +99,7 @@ def streams_2000():
         eye = threading.Thread(target=watch)
         eye.start()
         for turn in range(4):
-            runs.append(load(s, key, ["0 -1 16 128"] * n, n, 1700, turn))
+            runs.append(load(s, key, ["0 -1 16 128"] * n, n, 1700, turn, gather=True))
             rss.append(rss_kib(s.process.pid))
         stop.set()
         eye.join()

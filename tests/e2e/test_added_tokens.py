@@ -228,6 +228,28 @@ def what_does_not_fit_is_refused_by_name():
     refused("bad", folder, "save the tokenizer beside it")
 
 
+def no_shape_of_the_files_does_harm():
+    """Each in place of what belongs there: refused by the file's name, or as if the file said nothing."""
+    odd = ["7", "null", "[]", "{}", '""', "[[]]", "[7]", "[null]", '{"a": 7}', '{"2048": 7}', '{"2048": null}',
+           '{"2048": []}', '{"2048": {"content": 7}}', '{"": {}}', '{"2048": ""}', "[{}]", "{", "", "[",
+           '[{"id": "2048", "content": "<x>"}]', '[{"id": 2048, "content": "\\u0000"}]']
+    members = {"tokenizer.json": "added_tokens", "tokenizer_config.json": "added_tokens_decoder",
+               "added_tokens.json": None}
+    for name, member in members.items():
+        folder = make("bad", LIKE, tokenizer=None)
+        for text in odd:
+            (folder / name).write_text(f'{{"{member}": {text}}}' if member else text)
+            r = server.upload(alice, "bad", folder, expect=(422,))
+            message = r.json["error"]["message"]
+            assert name in message or "save the tokenizer beside it" in message, (name, text, r)
+    folder = make("bad", LIKE)
+    for text in odd:
+        (folder / "tokenizer_config.json").write_text(f'{{"eos_token": {text}}}')
+        r = server.upload(alice, "bad", folder, expect=(200, 201, 422))
+        assert r.status != 422 or "tokenizer_config.json" in r.json["error"]["message"], (text, r)
+    server.call("DELETE", "/v1/adapters/bad", key=alice)
+
+
 def it_is_all_there_after_a_restart():
     before = complete("words", START)
     server.stop()
@@ -245,5 +267,5 @@ with server:
     run([an_added_token_is_one_id, an_added_token_is_answered_and_streamed,
          rules_reach_the_added_tokens, a_message_cannot_forge_a_special_token,
          others_are_not_disturbed, another_tokenizer_is_another_version, every_way_in,
-         what_does_not_fit_is_refused_by_name, it_is_all_there_after_a_restart])
+         what_does_not_fit_is_refused_by_name, no_shape_of_the_files_does_harm, it_is_all_there_after_a_restart])
 shutil.rmtree(tmp)
