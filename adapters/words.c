@@ -166,7 +166,8 @@ static err_code take_decoder(reader *r, const cJSON *map)
 static err_code take_map(reader *r, const cJSON *map)
 {
     const cJSON *v;
-    err_code code = cJSON_IsObject(map) ? ERR_NONE : err_set(r->e, ERR_INPUT, "it must be an object");
+    err_code code =
+        cJSON_IsObject(map) ? ERR_NONE : err_set(r->e, ERR_INPUT, "it must be an object");
     cJSON_ArrayForEach(v, map)
     {
         if (code == ERR_NONE) code = take(r, v, v->string, NULL);

@@ -398,6 +398,7 @@ static bool begin_run(grammar_run *r)
     walk_begin(w, &r->g->a, NULL, 0);
     walk_add(w, (g_conf){r->g->a.rule[r->g->a.root].start, 0, BOUNDS_NONE, NODE_ROOT});
     settle(r, w, 0);
+    r->over = false; /* where only the empty text is allowed, the first token is one that ends it */
     grammar_walk_destroy(w);
     return true;
 }

@@ -418,16 +418,6 @@ err_code gb_finish(g_builder *b, int32_t root, int n_shared, g_auto *a, err *e)
 
 /* ----------------------------------------------------------------- code points -- */
 
-void g_class_add(g_class *c, uint32_t lo, uint32_t hi)
-{
-    if (lo > hi) return;
-    if (c->n == GRAMMAR_RANGES_MAX) {
-        c->failed = true;
-        return;
-    }
-    c->r[c->n++] = (g_range){lo, hi};
-}
-
 static int by_lo(const void *x, const void *y)
 {
     const g_range *a = x, *b = y;
@@ -447,6 +437,23 @@ static void tidy(g_class *c)
         }
     }
     c->n = n;
+}
+
+void g_class_add(g_class *c, uint32_t lo, uint32_t hi)
+{
+    if (lo > hi) return;
+    if (c->n == GRAMMAR_RANGES_MAX) tidy(c);
+    if (c->n == GRAMMAR_RANGES_MAX) {
+        c->failed = true;
+        return;
+    }
+    c->r[c->n++] = (g_range){lo, hi};
+}
+
+void g_class_add_all(g_class *c, const g_class *from)
+{
+    c->failed |= from->failed;
+    for (int i = 0; i < from->n; i++) g_class_add(c, from->r[i].lo, from->r[i].hi);
 }
 
 void g_class_not(g_class *c)

@@ -118,6 +118,7 @@ typedef struct g_class {
 } g_class;
 
 void g_class_add(g_class *c, uint32_t lo, uint32_t hi);
+void g_class_add_all(g_class *c, const g_class *from);
 bool g_class_empty(const g_class *c); /* no character of it can be written */
 void g_class_not(g_class *c);         /* among all Unicode scalar values but NUL */
 

@@ -4,7 +4,7 @@
  * A tree is parsed first, then laid out as an automaton (Thompson).  The whole text must match: a
  * pattern of JSON Schema may match anywhere, and what matches as a whole matches somewhere.  What two
  * dialects understand differently is read as the texts on which they agree: \d is 0 to 9, \w is ASCII,
- * \D, \W and \S leave out the characters that some dialect counts among \d, \w and \s.
+ * \D, \W and \S leave out the characters that some dialect counts among \d, \w and \s, and so does a negated class.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -109,10 +109,15 @@ static bool eat(parser *p, char c)
     return true;
 }
 
-/* \d \w \s and their opposites; false: another letter. */
+/* \d \w \s and their opposites: the characters that all dialects agree on, for what is written must match wherever it
+ * is looked at.  False: another letter. */
 static bool add_shorthand(g_class *c, char letter)
 {
-    static const g_range space[] = {{'\t', '\r'}, {' ', ' '}};
+    /* Space to somebody, and control characters, which nobody means. */
+    static const g_range blank[] = {
+        {1, ' '},         {0x7F, 0xA0},     {0x1680, 0x1680}, {0x180E, 0x180E}, {0x2000, 0x200A},
+        {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+    g_class but = {0};
     switch (letter) {
     case 'd': g_class_add(c, '0', '9'); return true;
     case 'w':
@@ -122,25 +127,39 @@ static bool add_shorthand(g_class *c, char letter)
         g_class_add(c, '_', '_');
         return true;
     case 's':
-        for (int i = 0; i < 2; i++) g_class_add(c, space[i].lo, space[i].hi);
+        g_class_add(c, '\t', '\r');
+        g_class_add(c, ' ', ' ');
         return true;
     case 'D':
-        g_class_add(c, 1, '0' - 1);
-        g_class_add(c, '9' + 1, 0x2FF);
-        return true;
+        for (int i = 0; i < unicode_numbers_n; i++)
+            g_class_add(&but, unicode_numbers[i].first, unicode_numbers[i].last);
+        break;
     case 'W':
-        g_class_add(c, 1, '0' - 1);
-        g_class_add(c, '9' + 1, 'A' - 1);
-        g_class_add(c, 'Z' + 1, '_' - 1);
-        g_class_add(c, '`', '`');
-        g_class_add(c, 'z' + 1, 0x7F);
-        return true;
+        g_class_add(&but, '0', '9');
+        g_class_add(&but, 'A', 'Z');
+        g_class_add(&but, '_', '_');
+        g_class_add(&but, 'a', 'z');
+        g_class_add(&but, 0x80, 0x10FFFF);
+        break;
     case 'S':
-        g_class_add(c, '!', 0x7E);
-        g_class_add(c, 0xA1, 0x167F);
-        return true;
+        for (size_t i = 0; i < sizeof(blank) / sizeof(blank[0]); i++)
+            g_class_add(&but, blank[i].lo, blank[i].hi);
+        break;
     default: return false;
     }
+    g_class_not(&but);
+    g_class_add_all(c, &but);
+    return true;
+}
+
+/* In a class that is negated: whatever some dialect has in it, so that what is left are none's. */
+static bool add_shorthand_widely(g_class *c, char letter)
+{
+    g_class rest = {0};
+    if (!add_shorthand(&rest, (char)(letter ^ ('a' ^ 'A')))) return false;
+    g_class_not(&rest);
+    g_class_add_all(c, &rest);
+    return true;
 }
 
 static uint32_t hex(parser *p, int digits)
@@ -195,11 +214,11 @@ static uint32_t escaped(parser *p)
 }
 
 /* One end of a range in brackets; *set: it was a shorthand and has been added. */
-static uint32_t bracket_item(parser *p, g_class *c, bool *set)
+static uint32_t bracket_item(parser *p, g_class *c, bool negative, bool *set)
 {
     *set = false;
     if (!eat(p, '\\')) return next_char(p);
-    if (p->s < p->end && add_shorthand(c, *p->s)) {
+    if (p->s < p->end && (negative ? add_shorthand_widely(c, *p->s) : add_shorthand(c, *p->s))) {
         p->s++;
         *set = true;
         return 0;
@@ -226,10 +245,10 @@ static int bracket(parser *p)
         bool set, set2;
         if (at(p, '[') && p->s + 1 < p->end && p->s[1] == ':')
             return fail(p, ERR_UNSUPPORTED, "a POSIX class");
-        uint32_t lo = bracket_item(p, c, &set), hi = lo;
+        uint32_t lo = bracket_item(p, c, negative, &set), hi = lo;
         if (!set && at(p, '-') && p->s + 1 < p->end && p->s[1] != ']') {
             p->s++;
-            hi = bracket_item(p, c, &set2);
+            hi = bracket_item(p, c, negative, &set2);
             if (set2) {
                 g_class_add(c, '-', '-');
                 hi = lo;
@@ -242,6 +261,7 @@ static int bracket(parser *p)
     if (!eat(p, ']')) return fail(p, ERR_INPUT, "a ']' is missing");
     if (negative) g_class_not(c);
     if (c->failed) return fail(p, ERR_LIMIT, "too large a class");
+    if (g_class_empty(c)) return fail(p, ERR_INPUT, "a class that has no character");
     return add(p, R_CLASS, index, 0);
 }
 

@@ -188,6 +188,19 @@ static const single singles[] = {
     {"regex", "(a*)*b", "aaab", "+"},
     {"regex", "^(x|y)$", "y", "+"},
     {"regex", "[\\w.-]+@[^@ ]+", "a.b-c@d\xC3\xA9", "+"},
+    /* What dialects see differently is left out, also of what is negated. */
+    {"regex", "[^\\S]", " ", "+"},
+    {"regex", "[^\\S]", "\x05", "-"},
+    {"regex", "[^\\s]", "b", "+"},
+    {"regex", "[^\\s]", "\xC2\xA0", "-"},
+    {"regex", "[^\\s]", "\x1C", "-"},
+    {"regex", "[^\\w]", "-", "+"},
+    {"regex", "[^\\w]", "\xC3\xA9", "-"},
+    {"regex", "[^\\W]", "b", "+"},
+    {"regex", "[^\\W]", "\xC3\xA9", "-"},
+    {"regex", "[^\\d-]", "-", "-"},
+    {"regex", "[^\\d-]", "\xD9\xA0", "-"},
+    {"regex", "[^\\D]", "5", "+"},
     {"regex", "\\d{10,12}", "123456789", "-"},
     {"regex", "\\d{10,12}", "1234567890123", "-"},
     {"regex", "\\d{10,12}z?", "12345678901z", "+"},
@@ -231,6 +244,24 @@ static void check_masks(grammar *g, const char *text)
     }
     grammar_run_release(r);
 }
+
+START_TEST(where_only_the_empty_text_is_allowed_the_first_token_ends_it)
+{
+    static const char *const text[] = {"", "()", "a{0}"};
+    for (size_t i = 0; i < sizeof(text) / sizeof(text[0]); i++) {
+        grammar *g = must("regex", text[i]);
+        grammar_run *r = grammar_run_create(g, &eos, 1);
+        const uint32_t *mask = mask_of(r);
+        for (int32_t id = 0; id < tokenizer_vocab(tok); id++)
+            ck_assert_int_eq(allowed(mask, id), id == eos);
+        ck_assert(!grammar_run_over(r) && !grammar_run_failed(r));
+        grammar_run_accept(r, walk, eos);
+        ck_assert(grammar_run_over(r) && !grammar_run_failed(r));
+        grammar_run_release(r);
+        grammar_release(g);
+    }
+}
+END_TEST
 
 START_TEST(masks_are_what_asking_each_token_says)
 {
@@ -286,6 +317,7 @@ static const refused refusals[] = {
     {"regex", "(a", ERR_INPUT, "')'"},
     {"regex", "a)", ERR_INPUT, "')'"},
     {"regex", "[z-a]", ERR_INPUT, "backwards"},
+    {"regex", "[^\\s\\S]", ERR_INPUT, "no character"},
     {"regex", "*a", ERR_INPUT, "nothing to repeat"},
     {"regex", "\\", ERR_INPUT, "backslash"},
     {"regex", "\\p{L}", ERR_UNSUPPORTED, "property"},
@@ -431,6 +463,7 @@ int main(void)
     tcase_add_test(t, takes_and_refuses_what_jsonschema_does);
     tcase_add_test(t, takes_single_texts);
     tcase_add_test(t, masks_are_what_asking_each_token_says);
+    tcase_add_test(t, where_only_the_empty_text_is_allowed_the_first_token_ends_it);
     tcase_add_test(t, refuses_by_name);
     tcase_add_test(t, hostile_grammars_end_soon);
     tcase_add_test(t, what_multiplies_is_refused);
