@@ -32,11 +32,8 @@ int32_t tokenizer_eos(const tokenizer *t)
 int32_t tokenizer_find(const tokenizer *t, const char *content)
 {
     size_t len = strlen(content);
-    for (int i = 0; i < t->n_added; i++) {
-        if (t->added[i].len == len && memcmp(t->added[i].content, content, len) == 0) {
-            return t->added[i].id;
-        }
-    }
+    int k = tokenizer_added_at(t, content, len);
+    if (k >= 0 && t->added[k].len == len) return t->added[k].id;
     return tokenizer_find_bytes(t, content, len);
 }
 
@@ -362,13 +359,9 @@ static const added_token *added_at(encoder *en, const char *s, size_t len, size_
                                    size_t *skip)
 {
     const tokenizer *t = en->t;
-    for (int k = 0; k < t->n_added; k++) {
+    for (int k = tokenizer_added_at(t, s + i, len - i); k >= 0; k = t->added[k].shorter) {
         const added_token *a = &t->added[k];
-        if (a->special && !special) continue;
-        if (a->content[0] != s[i] || len - i < a->len || memcmp(s + i, a->content, a->len) != 0) {
-            continue;
-        }
-        if (!is_free(en, a, i)) continue;
+        if ((a->special && !special) || !is_free(en, a, i)) continue;
         if (!a->single_word || stands_alone(s, len, i, i + a->len)) return a;
         *skip = a->len;
         return NULL;
@@ -400,17 +393,12 @@ static int64_t encode(const tokenizer *t, const char *text, size_t len, int flag
 {
     encoder en = {.t = t, .out = ids, .cap = cap, .guard = guard};
     if (len > INT32_MAX / 4) return -1;
-    bool first[256] = {false}; /* bytes that begin an added token */
     bool special = flags & TOK_PARSE_SPECIAL;
-    for (int k = 0; k < t->n_added; k++) {
-        if (special || !t->added[k].special) first[(unsigned char)t->added[k].content[0]] = true;
-    }
     for (int i = 0; (flags & TOK_ADD_SPECIAL) && i < t->n_prefix; i++) emit(&en, t->prefix[i]);
     size_t start = 0;
     for (size_t i = 0; i < len;) {
         size_t skip = 1;
-        const added_token *a =
-            first[(unsigned char)text[i]] ? added_at(&en, text, len, i, special, &skip) : NULL;
+        const added_token *a = added_at(&en, text, len, i, special, &skip);
         if (!a) {
             i += skip;
             continue;

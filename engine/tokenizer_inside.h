@@ -24,6 +24,7 @@ typedef struct {
     size_t len;
     int32_t id;
     bool special, lstrip, rstrip, single_word;
+    int shorter; /* the longest other one that this one begins with; -1: none */
 } added_token;
 
 typedef struct {
@@ -43,8 +44,9 @@ struct tokenizer {
     merge *merges; /* open addressing, rank < 0: empty */
     uint32_t merges_mask;
     int32_t byte_id[256]; /* byte-level: the byte's token; byte fallback: <0xXX>; -1: none */
-    added_token *added;   /* longest first */
+    added_token *added;   /* in the order of their bytes: tokenizer_index_added() */
     int n_added;
+    int added_from[257]; /* where those that begin with a byte begin */
     bool byte_level, byte_fallback, fuse_unk, ignore_merges, nfc;
     bool add_prefix_space, strip_first_space, metaspace, metaspace_split;
     prepend_kind prepend;
@@ -59,8 +61,11 @@ const entry *tokenizer_entry(const tokenizer *t, int32_t id);
 int32_t tokenizer_find_bytes(const tokenizer *t, const char *s, size_t len); /* -1: none */
 /* Of one that tokenizer_extend() made. */
 void tokenizer_free_more(tokenizer *t);
-/* Order of tokenizer.added. */
-int tokenizer_longest_first(const void *a, const void *b);
+/* Sorts tokenizer.added and makes it searchable; after every change of it. */
+void tokenizer_index_added(tokenizer *t);
+/* The longest added token that a text begins with, of several with one content that with the lowest id; then
+ * `shorter` leads to all others that it begins with.  -1: none. */
+int tokenizer_added_at(const tokenizer *t, const char *s, size_t len);
 /* NULL: the pair does not merge. */
 const merge *tokenizer_find_merge(const tokenizer *t, int32_t a, int32_t b);
 

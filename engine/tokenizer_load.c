@@ -196,13 +196,6 @@ static err_code read_vocab(loader *l)
     return ERR_NONE;
 }
 
-int tokenizer_longest_first(const void *a, const void *b)
-{
-    const added_token *x = a, *y = b;
-    if (x->len != y->len) return x->len > y->len ? -1 : 1;
-    return x->id - y->id;
-}
-
 static err_code read_added(loader *l)
 {
     tokenizer *t = l->t;
@@ -227,7 +220,7 @@ static err_code read_added(loader *l)
         if (rc) return rc;
         t->entries[a->id].special = a->special;
     }
-    qsort(t->added, (size_t)t->n_added, sizeof(*t->added), tokenizer_longest_first);
+    tokenizer_index_added(t);
     return ERR_NONE;
 }
 
@@ -611,7 +604,7 @@ static err_code make_special(tokenizer *t, int32_t id, err *e)
     if (!content) return err_set(e, ERR_NOMEM, "no memory for added tokens");
     list[t->n_added++] =
         (added_token){.content = content, .len = strlen(content), .id = id, .special = true};
-    qsort(list, (size_t)t->n_added, sizeof(*list), tokenizer_longest_first);
+    tokenizer_index_added(t);
     t->entries[id].added = t->entries[id].special = true;
     return ERR_NONE;
 }

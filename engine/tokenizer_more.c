@@ -120,7 +120,7 @@ err_code tokenizer_extend(tokenizer **out, const tokenizer *base, const tok_adde
         return err_set(e, ERR_NOMEM, "no memory for added tokens");
     }
     qsort(t->more, (size_t)n, sizeof *t->more, by_id);
-    qsort(t->added, (size_t)t->n_added, sizeof *t->added, tokenizer_longest_first);
+    tokenizer_index_added(t);
     for (int i = 1; i < n && !rc; i++) {
         if (t->more[i - 1].id == t->more[i].id)
             rc = err_set(e, ERR_INPUT, "two added tokens have the id %d", (int)t->more[i].id);

@@ -158,6 +158,70 @@ START_TEST(what_the_base_has_is_not_added)
 }
 END_TEST
 
+enum { NESTED = 300, NESTED_LEN = 6 };
+
+/* Every token, asked one by one. */
+static int longest_of(const tok_added *list, int n, const char *s)
+{
+    int best = -1;
+    for (int k = 0; k < n; k++) {
+        size_t len = strlen(list[k].content);
+        if (strncmp(s, list[k].content, len) == 0 &&
+            (best < 0 || len > strlen(list[best].content))) {
+            best = k;
+        }
+    }
+    return best;
+}
+
+static char random_letter(unsigned *seed)
+{
+    return "<ab"[rand_r(seed) % 3];
+}
+
+START_TEST(of_many_that_begin_alike_the_longest_is_found)
+{
+    static char content[NESTED][NESTED_LEN + 1];
+    static tok_added list[NESTED];
+    unsigned seed = 7;
+    tokenizer *base, *t;
+    err e;
+    ck_assert_int_eq(tokenizer_load(&base, "fixtures/tokenizers/llama3", NULL), ERR_NONE);
+    for (int k = 0; k < NESTED;) {
+        int len = 2 + rand_r(&seed) % (NESTED_LEN - 1);
+        content[k][0] = '<';
+        for (int i = 1; i < len; i++) content[k][i] = random_letter(&seed);
+        content[k][len] = 0;
+        int twin = longest_of(list, k, content[k]);
+        if (tokenizer_find(base, content[k]) >= 0) continue;
+        if (twin >= 0 && strcmp(content[twin], content[k]) == 0) continue;
+        list[k] = (tok_added){.id = 900 + k, .content = content[k]};
+        k++;
+    }
+    ck_assert_msg(tokenizer_extend(&t, base, list, NESTED, &e) == ERR_NONE, "%s", e.msg);
+    for (int round = 0; round < 500; round++) {
+        char text[41] = "";
+        int32_t want[64], got[64];
+        int64_t n = 0;
+        for (int i = 0; i < 40; i++) text[i] = random_letter(&seed);
+        for (const char *s = text, *from = s;; s++) {
+            int k = *s ? longest_of(list, NESTED, s) : -1;
+            if (*s && k < 0) continue;
+            n += tokenizer_encode(base, from, (size_t)(s - from), 0, want + n, (size_t)(64 - n));
+            if (!*s) break;
+            want[n++] = list[k].id;
+            from = s + strlen(list[k].content);
+            s = from - 1;
+        }
+        ck_assert_int_eq(tokenizer_encode(t, text, 40, 0, got, 64), n);
+        ck_assert_msg(memcmp(got, want, (size_t)n * sizeof(*got)) == 0, "%s", text);
+    }
+    for (int k = 0; k < NESTED; k++) ck_assert_int_eq(tokenizer_find(t, content[k]), list[k].id);
+    tokenizer_destroy(t);
+    tokenizer_destroy(base);
+}
+END_TEST
+
 START_TEST(special_tokens_are_parsed_only_when_asked)
 {
     tokenizer *t;
@@ -192,6 +256,31 @@ START_TEST(a_megabyte_of_one_letter_is_no_trouble)
 }
 END_TEST
 
+/* With each of them asked at each byte this takes minutes. */
+START_TEST(a_megabyte_that_thousands_of_added_tokens_begin_like_is_no_trouble)
+{
+    enum { N = 4096 };
+    static char content[N][16];
+    static tok_added list[N];
+    tokenizer *base, *t;
+    size_t len = 1 << 20;
+    char *text = malloc(len);
+    memset(text, '<', len);
+    for (int k = 0; k < N; k++) {
+        (void)snprintf(content[k], sizeof(content[k]), "<x%d", k);
+        list[k] = (tok_added){.id = 900 + k, .content = content[k]};
+    }
+    ck_assert_int_eq(tokenizer_load(&base, "fixtures/tokenizers/llama3", NULL), ERR_NONE);
+    ck_assert_int_eq(tokenizer_extend(&t, base, list, N, NULL), ERR_NONE);
+    for (int i = 0; i < 8; i++)
+        ck_assert_int_eq(tokenizer_encode(t, text, len, 0, NULL, 0),
+                         tokenizer_encode(base, text, len, 0, NULL, 0));
+    tokenizer_destroy(t);
+    tokenizer_destroy(base);
+    free(text);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("tokenizer");
@@ -199,8 +288,10 @@ int main(void)
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, ids_and_texts_are_those_of_hugging_face, 0, 2 * N_KINDS);
     tcase_add_test(tc, what_the_base_has_is_not_added);
+    tcase_add_test(tc, of_many_that_begin_alike_the_longest_is_found);
     tcase_add_test(tc, special_tokens_are_parsed_only_when_asked);
     tcase_add_test(tc, a_megabyte_of_one_letter_is_no_trouble);
+    tcase_add_test(tc, a_megabyte_that_thousands_of_added_tokens_begin_like_is_no_trouble);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
