@@ -38,7 +38,7 @@ static bool find_vocabulary(exchange *x, const cJSON *body, const vocabulary **o
 static int64_t encode_chat(exchange *x, const tokenizer *tok, const cJSON *body, int32_t **ids)
 {
     server *s = x->server;
-    openai_request rq;
+    openai_request rq = {0};
     openai_problem p;
     openai_limits lim = {.n_vocab = tokenizer_vocab(tok),
                          .max_context = sched_max_context(s->sched),
@@ -76,6 +76,7 @@ static int64_t encode_chat(exchange *x, const tokenizer *tok, const cJSON *body,
             n = refuse(x, "messages", e.msg) ? 0 : -1;
         free(made);
     }
+    openai_request_clear(&rq);
     cJSON_Delete(copy);
     return n;
 }
