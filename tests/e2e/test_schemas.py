@@ -4,6 +4,8 @@ import json
 import math
 import os
 import pathlib
+import random
+import re
 import subprocess
 import tempfile
 from typing import Literal, Optional
@@ -212,6 +214,54 @@ def masks_that_are_late_hold_nobody_up():
     assert chat(temperature=0).json["choices"][0]["message"] == plain
 
 
+class Expression:
+    """Random regular expressions of what is supported, as Python's re understands them."""
+    LETTERS = "abcxyz019 ,:\u00e9\u65e5-_/"
+    CLASSES = ["\\d", "\\w", "\\s", "\\D", "\\W", "\\S"]
+    ITEMS = [*CLASSES, "a-f", "0-5", "_", "\u00e9", "\u65e5", "\\-", "\\.", "\\]", "x", "A-Z", "\\n"]
+    COUNTS = ["*", "+", "?", "{2}", "{1,3}", "{0,2}", "{2,}", "{9,12}", "{0}", "*?", "+?"]
+
+    def __init__(self, seed):
+        self.r = random.Random(seed)
+
+    def one_of(self):
+        return f"[{self.r.choice(['', '', '^'])}{''.join(self.r.choices(self.ITEMS, k=self.r.randint(1, 3)))}]"
+
+    def atom(self, depth):
+        k = self.r.random()
+        if k < 0.35:
+            return self.r.choice(self.LETTERS)
+        if k < 0.5:
+            return self.r.choice([*self.CLASSES, ".", "\\.", "\\\\", "\\t", "\\x41"])
+        if k < 0.75 or depth == 0:
+            return self.one_of()
+        return f"{self.r.choice(['(', '(?:'])}{self.either(depth - 1)})"
+
+    def sequence(self, depth):
+        return "".join(self.atom(depth) + (self.r.choice(self.COUNTS) if self.r.random() < 0.4 else "")
+                       for _ in range(self.r.randint(1, 4)))
+
+    def either(self, depth=2):
+        return "|".join(self.sequence(depth) for _ in range(self.r.choice([1, 1, 2, 3])))
+
+
+def what_an_expression_allows_python_matches():
+    """As text that matches as a whole, and as a JSON string with a pattern."""
+    matched = 0
+    for seed in range(300):
+        rx = Expression(seed).either()
+        asked = {"json": {"type": "string", "pattern": rx}} if seed % 2 else {"regex": rx}
+        r = server.call("POST", "/v1/completions", {"model": "base", "prompt": "x", "max_tokens": 60, "temperature": 1.5,
+                                                    "seed": seed, "n": 3, "structured_outputs": asked}, key=key)
+        assert r.status == 200 or re.search("has no character|is too large", r.json["error"]["message"]), (rx, r)
+        for c in r.json["choices"] if r.status == 200 else ():
+            if c["finish_reason"] == "stop":
+                fits = re.search(rx, json.loads(c["text"])) if seed % 2 else re.fullmatch(rx, c["text"])
+                assert fits, (rx, c["text"])
+                matched += 1
+    assert matched > 400, matched
+
+
 def same_answers_in_a_crowd_with_too_few_pages():
     """Rows are pre-empted and recomputed; each goes on where its grammar stood."""
     todo = schemas.schemas(24)
@@ -236,4 +286,4 @@ with server:
          pydantic_through_openai_python, streams_the_same, each_choice_for_itself,
          cut_answers_say_so, log_probabilities_are_of_what_is_allowed, other_rules_go_with_it,
          refusals_name_the_keyword, masks_that_are_late_hold_nobody_up,
-         same_answers_in_a_crowd_with_too_few_pages])
+         what_an_expression_allows_python_matches, same_answers_in_a_crowd_with_too_few_pages])
