@@ -208,8 +208,8 @@ static err_code integer(scan *s, uint64_t *out)
     }
     size_t digits = (size_t)(s->at - from);
     if (digits == 0 || (digits > 1 && *from == '0')) {
-        return bad(s, *from == '-' ? "expected a whole number, not a negative one"
-                                   : "expected a whole number");
+        return bad(s, from < s->end && *from == '-' ? "expected a whole number, not a negative one"
+                                                    : "expected a whole number");
     }
     if (s->at < s->end && strchr(".eE", *s->at) && *s->at != '\0') {
         return bad(s, "number that is not an integer");

@@ -298,7 +298,7 @@ START_TEST(header_length_lies)
 }
 END_TEST
 
-/* Every prefix of a good file, and every single changed byte: an error or a table that holds. */
+/* Every prefix of a good file and of its header, and every single changed byte: an error or a table that holds. */
 START_TEST(truncated_and_mutated)
 {
     static const char h[] = "{\"__metadata__\":{\"format\":\"pt\"}," T(
@@ -313,6 +313,11 @@ START_TEST(truncated_and_mutated)
         ck_assert_int_eq(safetensors_open_memory(&f, bytes, cut, &st_limits_upload, &e),
                          ERR_CORRUPT);
         free(bytes);
+        size_t short_len; /* the header cut, and nothing behind it */
+        uint8_t *short_file = file_make(h, cut < strlen(h) ? cut : strlen(h) - 1, 0, &short_len);
+        ck_assert_int_eq(safetensors_open_memory(&f, short_file, short_len, &st_limits_upload, &e),
+                         ERR_CORRUPT);
+        free(short_file);
     }
     for (size_t at = 0; at < 8 + strlen(h); at++) {
         for (int v = 0; v < 256; v += at < 8 ? 1 : 3) {
