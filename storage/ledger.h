@@ -25,8 +25,8 @@ typedef struct usage_row {
     char slo_class[32];
     char endpoint[32]; /* "chat", "completions" */
     uint32_t prompt_tokens, cached_tokens, output_tokens;
-    int status;                   /* HTTP status the client got; 0: unknown (recovered) */
-    char finish[16];              /* "stop", "length", "cancelled", "error" */
+    int status;                             /* HTTP status the client got; 0: unknown (recovered) */
+    char finish[16];                        /* "stop", "length", "cancelled", "error" */
     int64_t queue_ms, ttft_ms, duration_ms; /* -1: unknown */
     int64_t started_wall_us, ended_wall_us;
     bool recovered; /* settled from the meter file after a crash */
