@@ -46,12 +46,16 @@ if ! environment build/venv-schema tests/e2e/requirements-schema.txt; then
     echo "tests/run.sh: schemathesis could not be installed; e2e.test_schemathesis will be skipped" >&2
 fi
 
-# Only on demand: a registry that cannot be reached costs npm minutes.
+if ! environment build/venv-node tests/e2e/requirements-node.txt; then
+    echo "tests/run.sh: openai-node could not be installed; e2e.test_openai_node will be skipped" >&2
+fi
+
+# The newest one of npm only on demand: a registry that cannot be reached costs npm minutes.
 if [ -n "${LORAD_NODE:-}" ] && [ ! -d build/node/node_modules/openai ]; then
     mkdir -p build/node
     if ! npm install --prefix build/node --no-audit --no-fund openai@7; then
         rm -rf build/node
-        echo "tests/run.sh: openai-node could not be installed; e2e.test_openai_node will be skipped" >&2
+        echo "tests/run.sh: npm could not install openai-node; e2e.test_openai_node takes the one above" >&2
     fi
 fi
 

