@@ -37,9 +37,10 @@ typedef struct {
     const client_request *rq;
     client_reply *reply;
     sse_parser sse;
-    size_t cap;       /* of reply->body */
-    err why;          /* set by a callback that stops the transfer */
-    int64_t moved_us; /* when bytes last moved */
+    size_t cap;                   /* of reply->body */
+    err why;                      /* set by a callback that stops the transfer */
+    char detail[CURL_ERROR_SIZE]; /* what libcurl says of the failure */
+    int64_t moved_us;             /* when bytes last moved */
     int64_t sent, received;
     bool event_stream;
 } call;
@@ -327,6 +328,7 @@ static bool set_up(call *k, struct curl_slist *headers)
     int64_t timeout = k->rq->timeout_ms ? k->rq->timeout_ms : CLIENT_CALL_MS;
     bool ok = true;
     curl_easy_reset(h); /* options only: the connection stays */
+    SET(CURLOPT_ERRORBUFFER, k->detail);
     SET(CURLOPT_URL, url);
     SET(CURLOPT_PROTOCOLS_STR, "https");
     SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
@@ -419,15 +421,40 @@ static const char *host_of(const client *c)
     return c->url + 8;
 }
 
+/* In TLS 1.3 a client learns only after its own handshake that the server wants another certificate, or any: by an alert,
+ * or, where it was not read in time, by the connection's end. */
+static bool certificate_refused(const call *k)
+{
+    static const char *const alerts[] = {
+        "alert certificate required", "alert unknown ca",          "alert bad certificate",
+        "alert certificate expired",  "alert certificate unknown", "alert unsupported certificate",
+        "alert handshake failure"};
+    for (size_t i = 0; i < sizeof(alerts) / sizeof(alerts[0]); i++) {
+        if (strstr(k->detail, alerts[i])) return true;
+    }
+    return false;
+}
+
 static err_code explain(call *k, CURLcode rc, err *e)
 {
     client *c = k->c;
     const char *host = host_of(c);
-    c->unreachable = !got_there(rc, c);
+    bool refused = certificate_refused(k);
+    c->unreachable = !got_there(rc, c) || refused;
     if (k->why.code) {
         if (e) *e = k->why;
         return k->why.code;
     }
+    if (refused && c->cert_file)
+        return err_set(e, ERR_DENIED, "%s: it does not accept the client certificate %s", host,
+                       c->cert_file);
+    if (refused)
+        return err_set(e, ERR_DENIED, "%s: it asks for a client certificate (LORAD_CERT)", host);
+    if (rc == CURLE_SEND_ERROR && c->unreachable)
+        return err_set(e, ERR_IO,
+                       "%s: it ends the connection after the handshake; it may ask for %s client "
+                       "certificate (LORAD_CERT)",
+                       host, c->cert_file ? "another" : "a");
     switch (rc) {
     case CURLE_COULDNT_RESOLVE_HOST: return err_set(e, ERR_IO, "%s: there is no such host", host);
     case CURLE_COULDNT_CONNECT: return err_set(e, ERR_IO, "%s: no server answers there", host);
