@@ -360,18 +360,23 @@ START_TEST(each_request_gives_what_it_gives_alone)
     client *ref = calloc(N_REQUESTS, sizeof(*ref));
     alone(ref, models[_i], "auto");
     uint64_t preempted = 0, cached = 0, swapped = 0;
-    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
-        sched_stats stats;
-        together(ref, models[_i], &settings[i], &stats);
-        preempted += stats.n_preempted;
-        cached += stats.n_cached_tokens;
-        swapped += stats.n_swapped_in;
+    bool shown = false;
+    /* Whether anyone is pre-empted, or comes back from the swap, is a matter of time: once more then. */
+    for (int turn = 0; turn < 20 && !shown; turn++) {
+        for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+            sched_stats stats;
+            together(ref, models[_i], &settings[i], &stats);
+            preempted += stats.n_preempted;
+            cached += stats.n_cached_tokens;
+            swapped += stats.n_swapped_in;
+        }
+        /* again() does not leave to chance that the prefix cache is used; few may share nothing. */
+        shown = swapped > 0 && preempted > 0 && (FEW || cached > 0);
     }
-    ck_assert_msg(swapped > 0,
-                  "no request ever came back from the swap: the test shows too little");
-    ck_assert_msg(preempted > 0, "no request was ever pre-empted: the test shows too little");
-    /* Whether so few share anything is a matter of time; again() does not leave it to that. */
-    ck_assert_msg(FEW || cached > 0, "the prefix cache was never used: the test shows too little");
+    ck_assert_msg(shown,
+                  "the test shows too little: %d pre-empted, %d back from the swap, %d tokens "
+                  "from the prefix cache",
+                  (int)preempted, (int)swapped, (int)cached);
     for (int i = 0; i < N_REQUESTS; i++) drop_client(&ref[i]);
     free(ref);
 }
