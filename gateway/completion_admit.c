@@ -8,6 +8,7 @@
 #include "engine/sched.h"
 #include "gateway/auth.h"
 #include "gateway/completion_inside.h"
+#include "gateway/limited.h"
 #include "gateway/stats.h"
 
 enum { STOP_IDS_MAX = MODEL_EOS_MAX + CHAT_STOP_MAX + OPENAI_STOP_ID_MAX + 1 };
@@ -227,24 +228,33 @@ int completion_output_room(const completion *c, const openai_prompt *p)
     return c->rq.max_tokens >= 0 ? c->rq.max_tokens : room;
 }
 
-static void add_rate_headers(completion *c, const limits_adapter *a)
+static bool limited(completion *c, const limits_adapter *a, const limits_refusal *why)
 {
-    limits_view v;
-    limits_look(c->srv->limits, &c->x->key, &c->x->tenant, a, &v);
-    if (v.requests_limit > 0) {
-        exchange_add_header(c->x, "x-ratelimit-limit-requests", "%lld",
-                            (long long)v.requests_limit);
-        exchange_add_header(c->x, "x-ratelimit-remaining-requests", "%lld",
-                            (long long)v.requests_left);
-        exchange_add_header(c->x, "x-ratelimit-reset-requests", "%lldms",
-                            (long long)v.requests_reset_ms);
-    }
-    if (v.tokens_limit > 0) {
-        exchange_add_header(c->x, "x-ratelimit-limit-tokens", "%lld", (long long)v.tokens_limit);
-        exchange_add_header(c->x, "x-ratelimit-remaining-tokens", "%lld", (long long)v.tokens_left);
-        exchange_add_header(c->x, "x-ratelimit-reset-tokens", "%lldms",
-                            (long long)v.tokens_reset_ms);
-    }
+    limited_headers(c->x, c->srv->limits, a, true);
+    limited_refuse(c->x, why);
+    telemetry_refuse(sched_telemetry(c->srv->sched), c->slo_class, c->x->tenant.id,
+                     OUTCOME_LIMITED);
+    stats_refused(c->srv->stats, c->x->tenant.id, c->slo_class, true);
+    c->problem = (openai_problem){.status = 429, .type = why->type, .code = why->code};
+    (void)snprintf(c->problem.msg, sizeof(c->problem.msg), "%s", why->msg);
+    return false;
+}
+
+/* The limits of its adapter, if it has one. */
+static const limits_adapter *adapter_limits_of(const completion *c, limits_adapter *of)
+{
+    if (!c->adapter) return NULL;
+    registry_limits(c->srv->registry, c->adapter, &of->id, &of->limits);
+    return of;
+}
+
+/* Before a prompt of megabytes is tokenised for a request that is refused anyway. */
+static bool ask_limits(completion *c)
+{
+    limits_refusal why;
+    limits_adapter of;
+    const limits_adapter *a = adapter_limits_of(c, &of);
+    return limits_ask(c->srv->limits, &c->x->key, &c->x->tenant, a, &why) || limited(c, a, &why);
 }
 
 static bool reserve(completion *c)
@@ -255,23 +265,12 @@ static bool reserve(completion *c)
         tokens += (int64_t)c->rq.n * completion_output_room(c, &c->rq.prompts[i]);
     }
     limits_refusal why;
-    limits_adapter of, *a = c->adapter ? &of : NULL;
-    if (a) registry_limits(c->srv->registry, c->adapter, &of.id, &of.limits);
-    bool ok =
-        limits_reserve(c->srv->limits, &c->x->key, &c->x->tenant, a, tokens, &c->ticket, &why);
-    add_rate_headers(c, a);
-    if (ok) return true;
-    atomic_fetch_add(&c->srv->count.rate_limited, 1);
-    telemetry_refuse(sched_telemetry(c->srv->sched), c->slo_class, c->x->tenant.id,
-                     OUTCOME_LIMITED);
-    stats_refused(c->srv->stats, c->x->tenant.id, c->slo_class, true);
-    if (why.retry_ms >= 0)
-        exchange_retry_after(c->x, why.retry_ms);
-    else
-        exchange_add_header(c->x, "x-should-retry", "false");
-    c->problem = (openai_problem){.status = 429, .type = why.type, .code = why.code};
-    (void)snprintf(c->problem.msg, sizeof(c->problem.msg), "%s", why.msg);
-    return false;
+    limits_adapter of;
+    const limits_adapter *a = adapter_limits_of(c, &of);
+    if (!limits_reserve(c->srv->limits, &c->x->key, &c->x->tenant, a, tokens, &c->ticket, &why))
+        return limited(c, a, &why);
+    limited_headers(c->x, c->srv->limits, a, true);
+    return true;
 }
 
 /* What the answer must be, compiled; on this worker, after the limits are reserved. */
@@ -289,11 +288,9 @@ static bool compile_form(completion *c)
 
 bool completion_admit(completion *c, bool chat)
 {
-    if (!read_body(c, chat) || !resolve_model(c) || !check_ids(c) || !tokenise_all(c) ||
-        !set_stop_ids(c)) {
-        return false;
-    }
-    if (!pick_class(c) || !reserve(c) || !compile_form(c)) return false;
+    if (!read_body(c, chat) || !resolve_model(c) || !check_ids(c) || !pick_class(c)) return false;
+    if (!ask_limits(c) || !tokenise_all(c) || !set_stop_ids(c)) return false;
+    if (!reserve(c) || !compile_form(c)) return false;
     int n = c->rq.n * c->rq.n_prompts;
     c->choices = calloc((size_t)n, sizeof(*c->choices));
     if (!c->choices) {

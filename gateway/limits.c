@@ -204,37 +204,67 @@ static bool any(const adapter_limits *a)
     return a->requests_per_minute > 0 || a->tokens_per_minute > 0 || a->max_concurrent > 0;
 }
 
+/* What a request is counted in; adapter: NULL if it has no limit. */
+typedef struct {
+    account *tenant, *key, *adapter;
+} accounts;
+
+static bool find_accounts(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,
+                          accounts *out, limits_refusal *why)
+{
+    bool counted = a && any(&a->limits);
+    out->tenant = account_of(l, t->id, OF_TENANT);
+    out->key = account_of(l, key->id, OF_KEY);
+    out->adapter = counted ? account_of(l, a->id, OF_ADAPTER) : NULL;
+    if (out->tenant && out->key && (out->adapter || !counted)) return true;
+    *why = (limits_refusal){.type = "overloaded_error", .code = "out_of_memory", .retry_ms = 1000};
+    (void)snprintf(why->msg, sizeof(why->msg), "out of memory, try again");
+    return false;
+}
+
+/* tokens -1: not known yet, so that their rates are left out. */
+static bool check(limits *l, const accounts *of, const key_info *key, const tenant *t,
+                  const limits_adapter *a, int64_t tokens, limits_refusal *why)
+{
+    int64_t now = clock_now_us();
+    const tenant_limits *tl = &t->limits;
+    bool known = tokens >= 0;
+    if (!known) tokens = 1; /* no request has less */
+    roll(l, of->tenant, clock_wall_us());
+    return check_rates(of->tenant, tl->requests_per_minute, known ? tl->tokens_per_minute : 0,
+                       tl->max_concurrent, tokens, now, why) &&
+           check_rates(of->key, key->requests_per_minute, known ? key->tokens_per_minute : 0,
+                       key->max_concurrent, tokens, now, why) &&
+           (!of->adapter || check_rates(of->adapter, a->limits.requests_per_minute,
+                                        known ? a->limits.tokens_per_minute : 0,
+                                        a->limits.max_concurrent, tokens, now, why)) &&
+           check_budget(of->tenant, tl, tokens, why) && check_queue(of->tenant, tl, why);
+}
+
+bool limits_ask(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,
+                limits_refusal *why)
+{
+    accounts of;
+    pthread_mutex_lock(&l->mu);
+    bool ok = find_accounts(l, key, t, a, &of, why) && check(l, &of, key, t, a, -1, why);
+    pthread_mutex_unlock(&l->mu);
+    return ok;
+}
+
 bool limits_reserve(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,
                     int64_t tokens, limits_ticket *ticket, limits_refusal *why)
 {
-    bool counted = a && any(&a->limits);
-    int64_t now = clock_now_us(), wall = clock_wall_us();
+    accounts of;
     *ticket = (limits_ticket){.tenant_id = t->id, .key_id = key->id, .tokens = tokens};
     pthread_mutex_lock(&l->mu);
-    account *ta = account_of(l, t->id, OF_TENANT), *ka = account_of(l, key->id, OF_KEY);
-    account *aa = counted ? account_of(l, a->id, OF_ADAPTER) : NULL;
-    bool ok = ta && ka && (aa || !counted);
-    if (!ok) {
-        *why =
-            (limits_refusal){.type = "overloaded_error", .code = "out_of_memory", .retry_ms = 1000};
-        (void)snprintf(why->msg, sizeof(why->msg), "out of memory, try again");
-    } else {
-        roll(l, ta, wall);
-        ok = check_rates(ta, t->limits.requests_per_minute, t->limits.tokens_per_minute,
-                         t->limits.max_concurrent, tokens, now, why) &&
-             check_rates(ka, key->requests_per_minute, key->tokens_per_minute, key->max_concurrent,
-                         tokens, now, why) &&
-             (!aa || check_rates(aa, a->limits.requests_per_minute, a->limits.tokens_per_minute,
-                                 a->limits.max_concurrent, tokens, now, why)) &&
-             check_budget(ta, &t->limits, tokens, why) && check_queue(ta, &t->limits, why);
-    }
+    bool ok = find_accounts(l, key, t, a, &of, why) && check(l, &of, key, t, a, tokens, why);
     if (ok) {
-        take(ta, tokens);
-        take(ka, tokens);
-        if (aa) take(aa, tokens);
-        if (aa) ticket->adapter_id = a->id;
-        atomic_fetch_add(&ta->queued, 1);
-        ticket->waiting = &ta->queued; /* accounts live as long as the limits */
+        take(of.tenant, tokens);
+        take(of.key, tokens);
+        if (of.adapter) take(of.adapter, tokens);
+        if (of.adapter) ticket->adapter_id = a->id;
+        atomic_fetch_add(&of.tenant->queued, 1);
+        ticket->waiting = &of.tenant->queued; /* accounts live as long as the limits */
         ticket->held = true;
     }
     pthread_mutex_unlock(&l->mu);

@@ -58,6 +58,11 @@ void limits_destroy(limits *l);
 bool limits_reserve(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,
                     int64_t tokens, limits_ticket *ticket, limits_refusal *why);
 
+/* Would a request pass whose tokens are not counted yet?  Takes nothing, leaves the rates of tokens out: what
+ * it refuses, limits_reserve() refuses, too, and its prompt need not be read. */
+bool limits_ask(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,
+                limits_refusal *why);
+
 /* The request has begun to run, and whoever saw that has lowered *ticket->waiting already. */
 void limits_has_run(limits_ticket *ticket);
 

@@ -406,6 +406,7 @@ static void close_all(process *p)
     devmem_destroy(s->arena);
     if (s->registry) registry_destroy(s->registry);
     limits_destroy(s->limits);
+    limits_destroy(s->token_limits);
     inflight_destroy(s->inflight);
     if (s->meters) meter_file_close(s->meters);
     store_close(s->store);
@@ -549,6 +550,7 @@ static int serve(const arguments *a)
     if (!rc) rc = open_model(&p, &e);
     if (!rc) rc = open_adapters(&p, &e);
     if (!rc) p.srv.limits = limits_create(p.srv.store);
+    if (!rc) p.srv.token_limits = limits_create(NULL);
     if (!rc && !(p.srv.inflight = inflight_create())) rc = err_set(&e, ERR_NOMEM, "out of memory");
     if (!rc) rc = open_scheduler(&p, &e);
     if (!rc && !(p.srv.stats = stats_create(&p.srv))) rc = err_set(&e, ERR_NOMEM, "no memory");

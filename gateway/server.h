@@ -56,7 +56,8 @@ typedef struct server {
     char chat_problem[248]; /* why not */
     sched *sched;
     limits *limits;
-    struct stats *stats; /* stats.h; NULL in tests of parts */
+    limits *token_limits; /* of /tokenize and /detokenize: the same, counted apart */
+    struct stats *stats;  /* stats.h; NULL in tests of parts */
     inflight *inflight;
     upload_env upload;
     staging *staging; /* interrupted and running resumable uploads */

@@ -5,6 +5,7 @@
 #include "engine/base/json.h"
 #include "gateway/auth.h"
 #include "gateway/handlers.h"
+#include "gateway/limited.h"
 #include "gateway/openai.h"
 #include "gateway/server.h"
 
@@ -106,20 +107,11 @@ static int64_t encode_text(exchange *x, const tokenizer *tok, const cJSON *body,
     return n;
 }
 
-void tokenize_handle(exchange *x)
+static void tokenize(exchange *x, const tokenizer *tok, const cJSON *body)
 {
-    const cJSON *body;
     int32_t *ids = NULL;
-    if (!exchange_read_json(x, &body, NULL, NULL)) return;
-    if (!cJSON_IsObject(body)) {
-        (void)refuse(x, NULL, "the body must be a JSON object");
-        return;
-    }
-    const vocabulary *vocab;
-    if (!find_vocabulary(x, body, &vocab)) return;
-    int64_t n = json_get(body, "messages") ? encode_chat(x, vocab->tok, body, &ids)
-                                           : encode_text(x, vocab->tok, body, &ids);
-    vocabulary_release(x->server->vocabularies, vocab);
+    int64_t n = json_get(body, "messages") ? encode_chat(x, tok, body, &ids)
+                                           : encode_text(x, tok, body, &ids);
     if (n < 0) return;
     jsonw w;
     jsonw_init(&w);
@@ -168,16 +160,48 @@ static void detokenize(exchange *x, const tokenizer *tok, const cJSON *body)
     jsonw_clear(&w);
 }
 
-void detokenize_handle(exchange *x)
+/* The tenant's and key's limits of requests hold here, too, but are counted apart: who counts each prompt's
+ * tokens first must not get half of the completions. */
+static bool reserve(exchange *x, limits_ticket *ticket)
+{
+    limits_refusal why;
+    limits *l = x->server->token_limits;
+    bool ok = limits_reserve(l, &x->key, &x->tenant, NULL, 0, ticket, &why);
+    limited_headers(x, l, NULL, false);
+    if (!ok) {
+        limited_refuse(x, &why);
+        exchange_error(x, 429, why.type, why.code, NULL, "%s", why.msg);
+        return false;
+    }
+    atomic_fetch_sub(ticket->waiting, 1); /* it waits for nothing */
+    limits_has_run(ticket);
+    return true;
+}
+
+static void handle(exchange *x, void (*fn)(exchange *, const tokenizer *, const cJSON *))
 {
     const cJSON *body;
     const vocabulary *vocab;
+    limits_ticket ticket;
     if (!exchange_read_json(x, &body, NULL, NULL)) return;
     if (!cJSON_IsObject(body)) {
         (void)refuse(x, NULL, "the body must be a JSON object");
         return;
     }
     if (!find_vocabulary(x, body, &vocab)) return;
-    detokenize(x, vocab->tok, body);
+    if (reserve(x, &ticket)) {
+        fn(x, vocab->tok, body);
+        limits_settle(x->server->token_limits, &ticket, 0);
+    }
     vocabulary_release(x->server->vocabularies, vocab);
+}
+
+void tokenize_handle(exchange *x)
+{
+    handle(x, tokenize);
+}
+
+void detokenize_handle(exchange *x)
+{
+    handle(x, detokenize);
 }

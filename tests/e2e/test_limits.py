@@ -115,6 +115,46 @@ def rates_and_budgets():
     refused(ask(key, max_tokens=100), "tokens per day", "insufficient_quota", "insufficient_quota")
 
 
+def what_is_over_a_limit_is_not_tokenised():
+    key = server.tenant("long", limits={"requests_per_minute": 1})
+    long = {"model": "base", "prompt": "word " * 100_000, "max_tokens": 1}
+    r = server.call("POST", "/v1/completions", long, key=key)
+    assert r.status == 400 and r.json["error"]["code"] == "context_length_exceeded", r
+    assert ask(key).status == 200  # what was refused took nothing
+    refused(server.call("POST", "/v1/completions", long, key=key), "limit of 1 requests per minute")
+
+
+def token_counts_are_counted_apart():
+    key = server.tenant("counts", limits={"requests_per_minute": 2, "tokens_per_day": 20,
+                                          "tokens_per_minute": 1000})
+    other = server.tenant("unlimited")
+
+    def count(path="/tokenize", key=key, text="The"):
+        body = {"tokens": [5]} if "detok" in path else {"model": "base", "prompt": text}
+        return server.call("POST", path, body, key=key)
+
+    r = count()
+    assert r.status == 200 and r.headers["x-ratelimit-remaining-requests"] == "1", r
+    assert "x-ratelimit-limit-tokens" not in r.headers, r.headers
+    assert count("/v1/detokenize").status == 200
+    refused(count(), "tenant's limit of 2 requests per minute")
+    refused(count("/detokenize"), "tenant's limit of 2 requests per minute")
+    assert ask(key).status == 200
+    server.admin("PATCH", "/tenants/counts", {"limits": {"requests_per_minute": 0, "max_concurrent": 1}})
+    assert count(text="The " * 100).status == 200  # has no part in the budget
+    big = json.dumps({"model": "base", "prompt": "a b c d " * 500_000})
+    c = server.connect()
+    c.request("POST", "/tokenize", big, {"Authorization": f"Bearer {key}", "Content-Type": "application/json"})
+    r = c.getresponse()  # of megabytes, and nobody reads on
+    assert r.status == 200
+    refused(count(), "tenant's limit of 1 concurrent requests")
+    assert count(key=other).status == 200
+    c.sock.close()
+    r.close()
+    wait_until(lambda: count().status == 200)
+    assert server.admin("GET", "/limits/counts")["used"]["max_concurrent"] == 0
+
+
 def an_adapters_own():
     key = server.tenant("owner", limits={"requests_per_minute": 6})  # one comes back in ten seconds
     server.upload(key, "small", DEMO / "adapters" / demo_adapters()[0])
@@ -150,4 +190,5 @@ def nothing_is_left():
 
 
 with server:
-    run([the_queue_of_a_tenant, concurrent_requests, rates_and_budgets, an_adapters_own, nothing_is_left])
+    run([the_queue_of_a_tenant, concurrent_requests, rates_and_budgets,
+         what_is_over_a_limit_is_not_tokenised, token_counts_are_counted_apart, an_adapters_own, nothing_is_left])

@@ -129,6 +129,30 @@ START_TEST(queues_are_per_tenant)
 }
 END_TEST
 
+START_TEST(who_asks_takes_nothing)
+{
+    limits_ticket t;
+    limits_refusal w;
+    limits_view v;
+    who.limits =
+        (tenant_limits){.requests_per_minute = 2, .tokens_per_minute = 50, .max_concurrent = 1};
+    for (int i = 0; i < 10; i++) ck_assert(limits_ask(all, &key, &who, adapter, &w));
+    limits_look(all, &key, &who, adapter, &v);
+    ck_assert_int_eq(v.requests_left, 2);
+    ck_assert_int_eq(v.running + v.queued, 0);
+    ck_assert(take(50, &t, &w));
+    ck_assert(!limits_ask(all, &key, &who, adapter, &w));
+    ck_assert_ptr_nonnull(strstr(w.msg, "concurrent"));
+    limits_settle(all, &t, 50);
+    ck_assert(limits_ask(all, &key, &who, adapter, &w)); /* its tokens are not known yet */
+    ck_assert(!take(1, &t, &w));
+    who.limits.tokens_per_day = 50; /* spent: no request has less than one */
+    ck_assert(!limits_ask(all, &key, &who, adapter, &w));
+    ck_assert_str_eq(w.code, "insufficient_quota");
+    ck_assert_int_eq(w.retry_ms, -1);
+}
+END_TEST
+
 START_TEST(budgets_are_not_worth_retrying)
 {
     limits_ticket t;
@@ -260,6 +284,7 @@ int main(void)
     tcase_add_test(tc, concurrent_requests);
     tcase_add_test(tc, queued_requests);
     tcase_add_test(tc, queues_are_per_tenant);
+    tcase_add_test(tc, who_asks_takes_nothing);
     tcase_add_test(tc, budgets_are_not_worth_retrying);
     tcase_add_test(tc, adapters_have_limits_of_their_own);
     tcase_add_test(tc, threads_can_not_slip_through_an_adapter);

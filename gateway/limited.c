@@ -1,0 +1,33 @@
+/* limited.c -- OpenAI's headers of limits, and Retry-After. */
+#include "gateway/limited.h"
+
+#include <stdatomic.h>
+
+#include "gateway/server.h"
+
+void limited_headers(exchange *x, limits *l, const limits_adapter *a, bool tokens)
+{
+    limits_view v;
+    limits_look(l, &x->key, &x->tenant, a, &v);
+    if (v.requests_limit > 0) {
+        exchange_add_header(x, "x-ratelimit-limit-requests", "%lld", (long long)v.requests_limit);
+        exchange_add_header(x, "x-ratelimit-remaining-requests", "%lld",
+                            (long long)v.requests_left);
+        exchange_add_header(x, "x-ratelimit-reset-requests", "%lldms",
+                            (long long)v.requests_reset_ms);
+    }
+    if (tokens && v.tokens_limit > 0) {
+        exchange_add_header(x, "x-ratelimit-limit-tokens", "%lld", (long long)v.tokens_limit);
+        exchange_add_header(x, "x-ratelimit-remaining-tokens", "%lld", (long long)v.tokens_left);
+        exchange_add_header(x, "x-ratelimit-reset-tokens", "%lldms", (long long)v.tokens_reset_ms);
+    }
+}
+
+void limited_refuse(exchange *x, const limits_refusal *why)
+{
+    atomic_fetch_add(&x->server->count.rate_limited, 1);
+    if (why->retry_ms >= 0)
+        exchange_retry_after(x, why->retry_ms);
+    else
+        exchange_add_header(x, "x-should-retry", "false");
+}

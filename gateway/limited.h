@@ -1,0 +1,15 @@
+/* limited.h -- what a client is told of its limits, for the SDKs' retry rules. */
+#ifndef GATEWAY_LIMITED_H
+#define GATEWAY_LIMITED_H
+
+#include "gateway/exchange.h"
+#include "gateway/limits.h"
+
+/* x-ratelimit-*, of what has least left; `a` may be NULL.  tokens: also those of tokens. */
+void limited_headers(exchange *x, limits *l, const limits_adapter *a, bool tokens);
+
+/* When to try again, or that it is not worth it; counts one more that was refused.  The answer is the
+ * caller's. */
+void limited_refuse(exchange *x, const limits_refusal *why);
+
+#endif
