@@ -29,6 +29,8 @@ struct client {
     int64_t connect_ms;
     atomic_bool cancelled;
     bool unreachable;
+    char detail
+        [CURL_ERROR_SIZE]; /* what libcurl says of a failure; it may write until `easy` is gone */
 };
 
 /* One call's state, lent to the callbacks. */
@@ -37,10 +39,9 @@ typedef struct {
     const client_request *rq;
     client_reply *reply;
     sse_parser sse;
-    size_t cap;                   /* of reply->body */
-    err why;                      /* set by a callback that stops the transfer */
-    char detail[CURL_ERROR_SIZE]; /* what libcurl says of the failure */
-    int64_t moved_us;             /* when bytes last moved */
+    size_t cap;       /* of reply->body */
+    err why;          /* set by a callback that stops the transfer */
+    int64_t moved_us; /* when bytes last moved */
     int64_t sent, received;
     bool event_stream;
 } call;
@@ -328,7 +329,7 @@ static bool set_up(call *k, struct curl_slist *headers)
     int64_t timeout = k->rq->timeout_ms ? k->rq->timeout_ms : CLIENT_CALL_MS;
     bool ok = true;
     curl_easy_reset(h); /* options only: the connection stays */
-    SET(CURLOPT_ERRORBUFFER, k->detail);
+    SET(CURLOPT_ERRORBUFFER, k->c->detail);
     SET(CURLOPT_URL, url);
     SET(CURLOPT_PROTOCOLS_STR, "https");
     SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
@@ -423,14 +424,14 @@ static const char *host_of(const client *c)
 
 /* In TLS 1.3 a client learns only after its own handshake that the server wants another certificate, or any: by an alert,
  * or, where it was not read in time, by the connection's end. */
-static bool certificate_refused(const call *k)
+static bool certificate_refused(const client *c)
 {
     static const char *const alerts[] = {
         "alert certificate required", "alert unknown ca",          "alert bad certificate",
         "alert certificate expired",  "alert certificate unknown", "alert unsupported certificate",
         "alert handshake failure"};
     for (size_t i = 0; i < sizeof(alerts) / sizeof(alerts[0]); i++) {
-        if (strstr(k->detail, alerts[i])) return true;
+        if (strstr(c->detail, alerts[i])) return true;
     }
     return false;
 }
@@ -439,7 +440,7 @@ static err_code explain(call *k, CURLcode rc, err *e)
 {
     client *c = k->c;
     const char *host = host_of(c);
-    bool refused = certificate_refused(k);
+    bool refused = certificate_refused(c);
     c->unreachable = !got_there(rc, c) || refused;
     if (k->why.code) {
         if (e) *e = k->why;
@@ -485,6 +486,7 @@ err_code client_call(client *c, const client_request *rq, client_reply *reply, e
     k.sse.on_event = rq->on_event;
     k.sse.arg = rq->on_arg;
     c->unreachable = false;
+    c->detail[0] = 0;
     if (!make_headers(&k, &headers) || !set_up(&k, headers) ||
         curl_multi_add_handle(c->multi, c->easy) != CURLM_OK) {
         free_headers(headers);
