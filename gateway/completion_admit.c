@@ -230,7 +230,7 @@ int completion_output_room(const completion *c, const openai_prompt *p)
 
 static bool limited(completion *c, const limits_adapter *a, const limits_refusal *why)
 {
-    limited_headers(c->x, c->srv->limits, a, true);
+    limited_headers(c->x, c->srv->limits, a);
     limited_refuse(c->x, why);
     telemetry_refuse(sched_telemetry(c->srv->sched), c->slo_class, c->x->tenant.id,
                      OUTCOME_LIMITED);
@@ -269,7 +269,7 @@ static bool reserve(completion *c)
     const limits_adapter *a = adapter_limits_of(c, &of);
     if (!limits_reserve(c->srv->limits, &c->x->key, &c->x->tenant, a, tokens, &c->ticket, &why))
         return limited(c, a, &why);
-    limited_headers(c->x, c->srv->limits, a, true);
+    limited_headers(c->x, c->srv->limits, a);
     return true;
 }
 

@@ -5,7 +5,7 @@
 
 #include "gateway/server.h"
 
-void limited_headers(exchange *x, limits *l, const limits_adapter *a, bool tokens)
+void limited_headers(exchange *x, limits *l, const limits_adapter *a)
 {
     limits_view v;
     limits_look(l, &x->key, &x->tenant, a, &v);
@@ -16,7 +16,7 @@ void limited_headers(exchange *x, limits *l, const limits_adapter *a, bool token
         exchange_add_header(x, "x-ratelimit-reset-requests", "%lldms",
                             (long long)v.requests_reset_ms);
     }
-    if (tokens && v.tokens_limit > 0) {
+    if (v.tokens_limit > 0) {
         exchange_add_header(x, "x-ratelimit-limit-tokens", "%lld", (long long)v.tokens_limit);
         exchange_add_header(x, "x-ratelimit-remaining-tokens", "%lld", (long long)v.tokens_left);
         exchange_add_header(x, "x-ratelimit-reset-tokens", "%lldms", (long long)v.tokens_reset_ms);

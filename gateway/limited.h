@@ -5,8 +5,8 @@
 #include "gateway/exchange.h"
 #include "gateway/limits.h"
 
-/* x-ratelimit-*, of what has least left; `a` may be NULL.  tokens: also those of tokens. */
-void limited_headers(exchange *x, limits *l, const limits_adapter *a, bool tokens);
+/* x-ratelimit-*, of what has least left; `a` may be NULL. */
+void limited_headers(exchange *x, limits *l, const limits_adapter *a);
 
 /* When to try again, or that it is not worth it; counts one more that was refused.  The answer is the
  * caller's. */

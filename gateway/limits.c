@@ -40,6 +40,7 @@ typedef struct account {
 struct limits {
     pthread_mutex_t mu; /* leaf lock, but for the ledger's read when a tenant is first seen */
     store *st;
+    bool requests_only;
     account *table[BUCKETS];
 };
 
@@ -49,6 +50,13 @@ limits *limits_create(store *st)
     if (!l) abort(); /* start-up */
     l->st = st;
     pthread_mutex_init(&l->mu, NULL);
+    return l;
+}
+
+limits *limits_create_of_requests(void)
+{
+    limits *l = limits_create(NULL);
+    l->requests_only = true;
     return l;
 }
 
@@ -130,6 +138,7 @@ static int64_t wait_ms(double lacking, int64_t per_minute)
     return ms > 60000 ? 60000 : (int64_t)ms;
 }
 
+/* tokens -1: not known yet. */
 static bool check_rates(account *a, int64_t rpm, int64_t tpm, int64_t concurrent, int64_t tokens,
                         int64_t now, limits_refusal *w)
 {
@@ -144,7 +153,8 @@ static bool check_rates(account *a, int64_t rpm, int64_t tpm, int64_t concurrent
         return refuse(w, "rate_limit_error", "rate_limit_exceeded",
                       wait_ms(1 - a->requests.level, rpm), scope, "requests per minute", rpm);
     }
-    if (tpm > 0 && tokens > tpm) {
+    if (tpm <= 0 || tokens < 0) return true;
+    if (tokens > tpm) {
         (void)refuse(w, "rate_limit_error", "rate_limit_exceeded", -1, scope,
                      "tokens per minute is smaller than this one request: it", tpm);
         (void)snprintf(w->msg, sizeof(w->msg),
@@ -153,7 +163,7 @@ static bool check_rates(account *a, int64_t rpm, int64_t tpm, int64_t concurrent
                        (long long)tokens, scope, (long long)tpm);
         return false;
     }
-    if (tpm > 0 && a->tokens.level < (double)tokens) {
+    if (a->tokens.level < (double)tokens) {
         return refuse(w, "rate_limit_error", "rate_limit_exceeded",
                       wait_ms((double)tokens - a->tokens.level, tpm), scope, "tokens per minute",
                       tpm);
@@ -222,23 +232,22 @@ static bool find_accounts(limits *l, const key_info *key, const tenant *t, const
     return false;
 }
 
-/* tokens -1: not known yet, so that their rates are left out. */
 static bool check(limits *l, const accounts *of, const key_info *key, const tenant *t,
                   const limits_adapter *a, int64_t tokens, limits_refusal *why)
 {
     int64_t now = clock_now_us();
     const tenant_limits *tl = &t->limits;
-    bool known = tokens >= 0;
-    if (!known) tokens = 1; /* no request has less */
     roll(l, of->tenant, clock_wall_us());
-    return check_rates(of->tenant, tl->requests_per_minute, known ? tl->tokens_per_minute : 0,
-                       tl->max_concurrent, tokens, now, why) &&
-           check_rates(of->key, key->requests_per_minute, known ? key->tokens_per_minute : 0,
-                       key->max_concurrent, tokens, now, why) &&
-           (!of->adapter || check_rates(of->adapter, a->limits.requests_per_minute,
-                                        known ? a->limits.tokens_per_minute : 0,
-                                        a->limits.max_concurrent, tokens, now, why)) &&
-           check_budget(of->tenant, tl, tokens, why) && check_queue(of->tenant, tl, why);
+    bool ok = check_rates(of->tenant, tl->requests_per_minute, tl->tokens_per_minute,
+                          tl->max_concurrent, tokens, now, why) &&
+              check_rates(of->key, key->requests_per_minute, key->tokens_per_minute,
+                          key->max_concurrent, tokens, now, why) &&
+              (!of->adapter ||
+               check_rates(of->adapter, a->limits.requests_per_minute, a->limits.tokens_per_minute,
+                           a->limits.max_concurrent, tokens, now, why));
+    if (!ok || l->requests_only) return ok;
+    int64_t least = tokens < 0 ? 1 : tokens; /* no request has less than one */
+    return check_budget(of->tenant, tl, least, why) && check_queue(of->tenant, tl, why);
 }
 
 bool limits_ask(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,
@@ -263,9 +272,11 @@ bool limits_reserve(limits *l, const key_info *key, const tenant *t, const limit
         take(of.key, tokens);
         if (of.adapter) take(of.adapter, tokens);
         if (of.adapter) ticket->adapter_id = a->id;
+        ticket->held = true;
+    }
+    if (ok && !l->requests_only) {
         atomic_fetch_add(&of.tenant->queued, 1);
         ticket->waiting = &of.tenant->queued; /* accounts live as long as the limits */
-        ticket->held = true;
     }
     pthread_mutex_unlock(&l->mu);
     return ok;
@@ -380,5 +391,7 @@ void limits_look(limits *l, const key_info *key, const tenant *t, const limits_a
         out->day_used = ta->day_used;
         out->month_used = ta->month_used;
     }
+    if (l->requests_only)
+        out->tokens_limit = out->queued_limit = out->day_limit = out->month_limit = -1;
     pthread_mutex_unlock(&l->mu);
 }

@@ -31,7 +31,8 @@ typedef struct limits_ticket {              /* what a request holds */
     uint64_t tenant_id, key_id, adapter_id; /* adapter_id 0: none that is counted */
     int64_t tokens;                         /* reserved */
     bool held;
-    _Atomic int64_t *waiting; /* the tenant's requests that have not begun to run; NULL: this has */
+    _Atomic int64_t
+        *waiting; /* the tenant's requests that have not begun to run; NULL: it is none */
 } limits_ticket;
 
 typedef struct limits_refusal {
@@ -51,6 +52,10 @@ typedef struct limits_view { /* a limit of -1: there is none */
 
 /* `st` (borrowed) gives the sums of the day and month when a tenant is first seen; may be NULL. */
 limits *limits_create(store *st);
+
+/* Requests per minute and at once alone: nothing is queued, tokens and budgets are not looked at. */
+limits *limits_create_of_requests(void);
+
 void limits_destroy(limits *l);
 
 /* Takes one request and `tokens` (prompt and the most it may produce); `a` may be NULL.  False: nothing

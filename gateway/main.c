@@ -550,7 +550,7 @@ static int serve(const arguments *a)
     if (!rc) rc = open_model(&p, &e);
     if (!rc) rc = open_adapters(&p, &e);
     if (!rc) p.srv.limits = limits_create(p.srv.store);
-    if (!rc) p.srv.token_limits = limits_create(NULL);
+    if (!rc) p.srv.token_limits = limits_create_of_requests();
     if (!rc && !(p.srv.inflight = inflight_create())) rc = err_set(&e, ERR_NOMEM, "out of memory");
     if (!rc) rc = open_scheduler(&p, &e);
     if (!rc && !(p.srv.stats = stats_create(&p.srv))) rc = err_set(&e, ERR_NOMEM, "no memory");

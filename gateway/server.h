@@ -56,7 +56,7 @@ typedef struct server {
     char chat_problem[248]; /* why not */
     sched *sched;
     limits *limits;
-    limits *token_limits; /* of /tokenize and /detokenize: the same, counted apart */
+    limits *token_limits; /* of /tokenize and /detokenize: requests, counted apart */
     struct stats *stats;  /* stats.h; NULL in tests of parts */
     inflight *inflight;
     upload_env upload;

@@ -167,15 +167,11 @@ static bool reserve(exchange *x, limits_ticket *ticket)
     limits_refusal why;
     limits *l = x->server->token_limits;
     bool ok = limits_reserve(l, &x->key, &x->tenant, NULL, 0, ticket, &why);
-    limited_headers(x, l, NULL, false);
-    if (!ok) {
-        limited_refuse(x, &why);
-        exchange_error(x, 429, why.type, why.code, NULL, "%s", why.msg);
-        return false;
-    }
-    atomic_fetch_sub(ticket->waiting, 1); /* it waits for nothing */
-    limits_has_run(ticket);
-    return true;
+    limited_headers(x, l, NULL);
+    if (ok) return true;
+    limited_refuse(x, &why);
+    exchange_error(x, 429, why.type, why.code, NULL, "%s", why.msg);
+    return false;
 }
 
 static void handle(exchange *x, void (*fn)(exchange *, const tokenizer *, const cJSON *))

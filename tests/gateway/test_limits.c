@@ -153,6 +153,38 @@ START_TEST(who_asks_takes_nothing)
 }
 END_TEST
 
+START_TEST(requests_alone)
+{
+    limits *l = limits_create_of_requests();
+    limits_ticket t[3];
+    limits_refusal w;
+    limits_view v;
+    who.limits = (tenant_limits){.requests_per_minute = 3,
+                                 .tokens_per_minute = 1,
+                                 .max_concurrent = 2,
+                                 .tokens_per_day = 1,
+                                 .max_queued = 1};
+    key.tokens_per_minute = 1;
+    ck_assert(limits_reserve(l, &key, &who, NULL, 0, &t[0], &w));
+    ck_assert(limits_reserve(l, &key, &who, NULL, 0, &t[1], &w)); /* none of them is queued */
+    ck_assert(!limits_reserve(l, &key, &who, NULL, 0, &t[2], &w));
+    ck_assert_ptr_nonnull(strstr(w.msg, "concurrent"));
+    limits_look(l, &key, &who, NULL, &v);
+    ck_assert_int_eq(v.running, 2);
+    ck_assert_int_eq(v.queued, 0);
+    ck_assert_int_eq(v.requests_limit, 3);
+    ck_assert_int_eq(v.requests_left, 1);
+    ck_assert_int_eq(v.tokens_limit, -1);
+    ck_assert_int_eq(v.day_limit, -1);
+    limits_settle(l, &t[0], 0);
+    ck_assert(limits_reserve(l, &key, &who, NULL, 0, &t[0], &w));
+    limits_settle(l, &t[0], 0);
+    ck_assert(!limits_reserve(l, &key, &who, NULL, 0, &t[0], &w));
+    ck_assert_ptr_nonnull(strstr(w.msg, "per minute"));
+    limits_destroy(l);
+}
+END_TEST
+
 START_TEST(budgets_are_not_worth_retrying)
 {
     limits_ticket t;
@@ -285,6 +317,7 @@ int main(void)
     tcase_add_test(tc, queued_requests);
     tcase_add_test(tc, queues_are_per_tenant);
     tcase_add_test(tc, who_asks_takes_nothing);
+    tcase_add_test(tc, requests_alone);
     tcase_add_test(tc, budgets_are_not_worth_retrying);
     tcase_add_test(tc, adapters_have_limits_of_their_own);
     tcase_add_test(tc, threads_can_not_slip_through_an_adapter);

@@ -207,10 +207,10 @@ USAGE_QUERY = [*WINDOW, query("bucket_width", {"enum": ["1m", "1h", "1d"]}), que
 WAYS = (404, 409, 412, 422, 507)  # of changing an adapter to fail
 
 ROUTES = [  # method and path as in gateway/route.c
-    operation("POST", "/v1/chat/completions", "ChatCompletion", CHAT, "ChatCompletionChunk", errors=[404, 422, 504], limited=True),
-    operation("POST", "/v1/completions", "Completion", TEXT, "CompletionChunk", errors=[404, 422, 504], limited=True),
-    operation("POST", "/tokenize", "Tokens", TOKENIZE, errors=[404], limited=True),
-    operation("POST", "/detokenize", "Text", DETOKENIZE, errors=[404], limited=True),
+    operation("POST", "/v1/chat/completions", "ChatCompletion", CHAT, "ChatCompletionChunk", errors=[404, 422, 504], limited=["requests", "tokens"]),
+    operation("POST", "/v1/completions", "Completion", TEXT, "CompletionChunk", errors=[404, 422, 504], limited=["requests", "tokens"]),
+    operation("POST", "/tokenize", "Tokens", TOKENIZE, errors=[404], limited=["requests"]),
+    operation("POST", "/detokenize", "Text", DETOKENIZE, errors=[404], limited=["requests"]),
     operation("GET", "/v1/models", "Models"),
     operation("GET", "/v1/models/{id}", "Model", errors=[404]),
     operation("GET", "/v1/key", "Key"),

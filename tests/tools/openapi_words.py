@@ -49,16 +49,16 @@ def operation_id(method, path):
 
 
 def operation(method, path, gives, asked=None, frames=None, statuses=(200,), errors=(), parameters=(), csv=False,
-              limited=False, links=None):
+              limited=(), links=None):
     """(method, path, its description).  `asked`: a schema for JSON, or one by media type; `frames`: of a stream's
-    events; `links`: {name: (method, path, parameters)} from this answer to other calls."""
+    events; `limited`: of what x-ratelimit-* tell; `links`: {name: (method, path, parameters)} from this answer to other calls."""
     content = {"application/json": {"schema": ref(gives)}}
     if frames:
         content["text/event-stream"] = {"schema": ref(frames)}
     if csv:
         content["text/csv"] = {"schema": {"type": "string"}}
     good = {"description": "what was asked for", "content": content, 
-            "headers": {n: ref(n, "headers") for n in ("x-request-id", *(RATES if limited else ()))}}
+            "headers": {n: ref(n, "headers") for n in ("x-request-id", *(r for r in RATES if r.endswith(tuple(limited))))}}
     if links:
         good["links"] = {n: {"operationId": operation_id(m, p), "parameters": with_} for n, (m, p, with_) in links.items()}
     failures = sorted({*ALWAYS, *errors, *(WITH_BODY if asked else ())})
