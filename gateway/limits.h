@@ -31,8 +31,7 @@ typedef struct limits_ticket {              /* what a request holds */
     uint64_t tenant_id, key_id, adapter_id; /* adapter_id 0: none that is counted */
     int64_t tokens;                         /* reserved */
     bool held;
-    _Atomic int64_t
-        *waiting; /* the tenant's requests that have not begun to run; NULL: it is none */
+    _Atomic int64_t *waiting; /* the tenant's that have not begun to run; NULL: not in them */
 } limits_ticket;
 
 typedef struct limits_refusal {

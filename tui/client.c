@@ -29,8 +29,7 @@ struct client {
     int64_t connect_ms;
     atomic_bool cancelled;
     bool unreachable;
-    char detail
-        [CURL_ERROR_SIZE]; /* what libcurl says of a failure; it may write until `easy` is gone */
+    char detail[CURL_ERROR_SIZE]; /* of a failure; libcurl may write here while `easy` lives */
 };
 
 /* One call's state, lent to the callbacks. */
