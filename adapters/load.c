@@ -28,6 +28,16 @@ void adapter_load_clear(adapter_load *ld)
     registry_release(ld->env->reg, ld->v);
 }
 
+/* What was right when it was published is wrong now: the server's fault, not the request's. */
+static err_code of_own_files(const adapter_load *ld, err_code code, err *e)
+{
+    bool content = code == ERR_INPUT || code == ERR_CORRUPT || code == ERR_UNSUPPORTED ||
+                   code == ERR_LIMIT || code == ERR_NOT_FOUND;
+    if (code == ERR_NONE || !content) return code;
+    e->code = ERR_DAMAGED;
+    return err_context(e, "the stored files of %s@%d are damaged", ld->v->name, ld->v->version);
+}
+
 static const adapter_layout *layout_of(const adapter_load *ld)
 {
     return ld->copy != NULL ? &ld->copy->layout : &ld->layout;
@@ -47,7 +57,7 @@ err_code adapter_load_begin(adapter_load *ld, const load_env *env, uint64_t id, 
             return err_set(e, ERR_IO, "the files of %s@%d cannot be read", ld->v->name,
                            ld->v->version);
         code = validate_adapter(ld->dir_fd, env->base, 0, false, &ld->layout, e);
-        if (code != ERR_NONE) return err_context(e, "%s@%d", ld->v->name, ld->v->version);
+        if (code != ERR_NONE) return of_own_files(ld, code, e);
     }
     ld->n_chunks = adapter_chunks(layout_of(ld), env->base, env->be, env->chunk_bytes);
     /* What lies elsewhere (whole tables, biases) is paid for with chunks too, so that the arena's budget
@@ -112,7 +122,7 @@ static err_code read_checked(const adapter_load *ld, uint8_t **weights, uint64_t
         adapter_digest(bytes, (const uint8_t(*)[DIGEST_BYTES])sha, text, got);
         free(text);
         if (code == ERR_NONE && !digest_same(got, ld->v->digest, DIGEST_BYTES))
-            code = err_set(e, ERR_CORRUPT, "the stored files of %s@%d have changed on the disk",
+            code = err_set(e, ERR_DAMAGED, "the stored files of %s@%d have changed on the disk",
                            ld->v->name, ld->v->version);
     }
     free(config);
@@ -417,6 +427,6 @@ err_code adapter_load_read(adapter_load *ld, err *e)
     ld->copy = copy_make(&ld->layout, file, len, ld->env->base->n_layer, ld->env->int8);
     ld->own_copy = ld->copy != NULL;
     return ld->copy != NULL ? ERR_NONE
-                            : err_set(e, ERR_CORRUPT, "%s@%d cannot be kept: its file is too short",
+                            : err_set(e, ERR_DAMAGED, "%s@%d cannot be kept: its file is too short",
                                       ld->v->name, ld->v->version);
 }

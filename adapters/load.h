@@ -56,7 +56,7 @@ typedef struct adapter_load {
  * what validation says. */
 err_code adapter_load_begin(adapter_load *ld, const load_env *env, uint64_t id, adapter_copy *copy,
                             err *e);
-/* Makes the copy; nothing to do where there is one.  ERR_CORRUPT: the files are not what was published. */
+/* Makes the copy; nothing to do where there is one.  ERR_DAMAGED: the files are not what was published. */
 err_code adapter_load_read(adapter_load *ld, err *e);
 /* chunk: [n_chunks] addresses. */
 err_code adapter_load_pack(adapter_load *ld, void *const *chunk, err *e);

@@ -14,7 +14,7 @@
 #include "storage/audit.h"
 #include "storage/backup.h"
 
-enum { PAGE_MAX = 1000, GRACE_MAX_S = 366 * 86400 };
+enum { PAGE_MAX = 1000, GRACE_MAX_S = 366 * 86400, KEY_REPLY_BYTES = 8192 };
 
 /* -------------------------------------------------------------------- tenants -- */
 
@@ -386,8 +386,10 @@ static void reply_key(exchange *x, int status, const key_info *k, const char *te
 {
     jsonw w;
     jsonw_init(&w);
+    if (text) jsonw_reserve(&w, KEY_REPLY_BYTES);
     write_key(x, &w, k, text);
     exchange_reply_json(x, status, &w);
+    if (text && w.text) explicit_bzero(w.text, w.cap);
     jsonw_clear(&w);
 }
 
@@ -464,6 +466,7 @@ void admin_key_create(exchange *x)
     }
     api_audit(x, made.tenant_id, "key.create", made.public_id, NULL);
     reply_key(x, 201, &made, text);
+    explicit_bzero(text, sizeof(text));
 }
 
 void admin_keys_list(exchange *x)
@@ -538,6 +541,7 @@ void admin_key_rotate(exchange *x)
     }
     api_audit(x, k.tenant_id, "key.rotate", k.public_id, NULL);
     reply_key(x, 201, &k, text);
+    explicit_bzero(text, sizeof(text));
 }
 
 void admin_key_revoke(exchange *x)

@@ -1,6 +1,7 @@
 /* auth.c -- one answer for every bad key. */
 #include "gateway/auth.h"
 
+#include <stdint.h>
 #include <string.h>
 
 #include <civetweb.h>
@@ -23,6 +24,20 @@ const char *auth_find_key(const exchange *x, bool *ambiguous)
         key = v;
     }
     return key;
+}
+
+void auth_forget_keys(exchange *x)
+{
+    static const char *const names[] = {"Authorization", "api-key", "x-api-key"};
+    const struct mg_request_info *ri = mg_get_request_info(x->conn);
+    for (int i = 0; i < ri->num_headers; i++) {
+        for (size_t k = 0; k < sizeof(names) / sizeof(names[0]); k++) {
+            if (strcasecmp(ri->http_headers[i].name, names[k]) != 0) continue;
+            char *value =
+                (char *)(uintptr_t)ri->http_headers[i].value; /* of the connection's buffer */
+            explicit_bzero(value, strlen(value));
+        }
+    }
 }
 
 static bool deny(exchange *x, const char *code, const char *msg)

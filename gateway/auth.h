@@ -13,6 +13,9 @@
 /* The key's text in a header, or NULL; two different ways at once are *ambiguous. */
 const char *auth_find_key(const exchange *x, bool *ambiguous);
 
+/* Overwrites every key among the headers: the request is answered, and its buffer lives on. */
+void auth_forget_keys(exchange *x);
+
 /* Fills x->key and x->tenant.  False: answered with 400, 401 or 403. */
 bool auth_check(exchange *x, unsigned scope);
 

@@ -308,6 +308,7 @@ void exchange_reply(exchange *x, int status, const char *type, const char *body,
     if (mg_write(x->conn, all, (size_t)n) != n) exchange_drop(x);
     listener_deadline(0, false);
     x->sent_bytes = (uint64_t)n;
+    if (x->plane == PLANE_ADMIN) explicit_bzero(all, cap); /* a fresh key, maybe */
     free(all);
 }
 

@@ -29,6 +29,7 @@ static const struct {
     {ERR_NO_ROOM, {507, "server_error", "insufficient_storage"}},
     {ERR_RESTARTING, {503, "server_error", "engine_restarting"}},
     {ERR_STALE, {412, REQUEST, "precondition_failed"}},
+    {ERR_DAMAGED, {500, "server_error", "adapter_damaged"}},
 };
 
 const http_status *http_status_of(err_code code)

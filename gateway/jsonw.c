@@ -46,6 +46,11 @@ static bool reserve(jsonw *w, size_t more)
     return true;
 }
 
+void jsonw_reserve(jsonw *w, size_t bytes)
+{
+    (void)reserve(w, bytes);
+}
+
 void jsonw_raw(jsonw *w, const char *s, size_t len)
 {
     if (!reserve(w, len)) return;

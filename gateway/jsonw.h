@@ -25,6 +25,8 @@ void jsonw_init(jsonw *w);
 void jsonw_clear(jsonw *w);
 /* Forgets the text, keeps the memory. */
 void jsonw_reset(jsonw *w);
+/* Takes the memory for `bytes` more at once: nothing of what is written is left behind by growing. */
+void jsonw_reserve(jsonw *w, size_t bytes);
 
 /* Bytes as they are, outside JSON's grammar ("data: "). */
 void jsonw_raw(jsonw *w, const char *s, size_t len);

@@ -27,12 +27,14 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
+#include "gateway/auth.h"
 #include "gateway/deadline.h"
 #include "gateway/guard.h"
 #include "gateway/http_status.h"
 #include "gateway/peers.h"
 #include "gateway/route.h"
 #include "gateway/server.h"
+#include "storage/private_file.h"
 
 enum {
     HEADER_BYTES = 32768,
@@ -169,6 +171,8 @@ static err_code tls_error(err *e, const char *what)
 
 static err_code load_pair(SSL_CTX *ctx, const char *cert_path, const char *key_path, err *e)
 {
+    err_code rc = private_file_check(key_path, "the private key (server.tls_key)", e);
+    if (rc) return rc;
     ERR_clear_error();
     if (SSL_CTX_use_certificate_chain_file(ctx, cert_path) != 1) {
         return tls_error(e, "the certificate (server.tls_cert) can't be used");
@@ -206,7 +210,7 @@ static void set_rules(SSL_CTX *ctx)
      * it down for reading, the 408 is still to be written.  HTTP's own framing tells what is whole. */
     (void)SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
                                        SSL_OP_CIPHER_SERVER_PREFERENCE |
-                                       SSL_OP_IGNORE_UNEXPECTED_EOF);
+                                       SSL_OP_IGNORE_UNEXPECTED_EOF | SSL_OP_CLEANSE_PLAINTEXT);
     (void)SSL_CTX_set_cipher_list(ctx, ciphers);
     SSL_CTX_set_info_callback(ctx, on_tls_info);
 }
@@ -383,6 +387,7 @@ static int on_request(struct mg_connection *conn)
     exchange_finish(&x);
     server_count_status(l->srv, x.status);
     log_exchange(&x);
+    auth_forget_keys(&x);
     cJSON_Delete(x.tree);
     arena_clear(&x.arena);
     return x.status > 0 ? x.status : 499;

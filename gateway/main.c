@@ -18,6 +18,7 @@
 #include "adapters/load.h"
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
+#include "engine/base/process.h"
 #include "gateway/devcert.h"
 #include "gateway/device.h"
 #include "gateway/listener.h"
@@ -161,6 +162,7 @@ static int init(const arguments *a)
         (void)fprintf(stderr, "lorad: init needs --dir and --model\n");
         return EXIT_USAGE;
     }
+    process_keep_secrets();
     config_defaults(&c);
     if (make_dir(a->dir, 0700, &e)) return fail(&e);
     if (!realpath(a->dir, dir) || !realpath(a->model, model_dir)) {
@@ -178,15 +180,21 @@ static int init(const arguments *a)
     (void)snprintf(cert, sizeof(cert), "%s/tls/cert.pem", dir);
     (void)snprintf(path, sizeof(path), "%s/tls/key.pem", dir);
     if (devcert_write(cert, path, &e)) return fail(&e);
-    if (make_admin_key(dir, key, &e)) return fail(&e);
+    err_code rc = make_admin_key(dir, key, &e);
+    if (rc) return fail(&e);
     (void)snprintf(path, sizeof(path), "%s/lorad.conf", dir);
-    if (write_config(&c, path, &e)) return fail(&e);
+    rc = write_config(&c, path, &e);
+    if (rc) {
+        explicit_bzero(key, sizeof(key));
+        return fail(&e);
+    }
     (void)printf("config       %s\n"
                  "certificate  %s (self-signed, for development)\n"
                  "admin key    %s\n"
                  "             shown once: keep it\n"
                  "next         lorad serve -c %s\n",
                  path, cert, key, path);
+    explicit_bzero(key, sizeof(key));
     return EXIT_SUCCESS;
 }
 
@@ -531,6 +539,7 @@ static int serve(const arguments *a)
     p.args = *a;
     if (read_config(a, &p.cfg, &e)) return fail(&e);
     apply_log(&p.cfg);
+    process_keep_secrets();
     raise_file_limit();
     bound_holes();
     (void)signal(SIGPIPE, SIG_IGN);

@@ -22,9 +22,11 @@ static bool find_vocabulary(exchange *x, const cJSON *body, const vocabulary **o
     const adapter_version *v = NULL;
     err e;
     if (json_str(body, "model", &name, NULL, &e)) return refuse(x, "model", e.msg);
-    if (!name || strcmp(name, x->server->cfg->model_name) == 0)
+    if (!name) name = x->server->cfg->model_name;
+    bool may = auth_may_use_model(x, name);
+    if (may && strcmp(name, x->server->cfg->model_name) == 0)
         return vocabulary_acquire(x->server->vocabularies, NULL, out, &e) == ERR_NONE;
-    if (auth_may_use_model(x, name) && x->tenant.id &&
+    if (may && x->tenant.id &&
         registry_acquire(x->server->registry, x->tenant.id, name, false, &v, &e) == ERR_NONE) {
         err_code rc = vocabulary_acquire(x->server->vocabularies, v, out, &e);
         registry_release(x->server->registry, v);

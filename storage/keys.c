@@ -107,6 +107,7 @@ static void make_text(const char *public_id, char text[KEY_TEXT_LEN + 1])
     memcpy(p + 3, public_id, KEY_PUBLIC_LEN);
     p[3 + KEY_PUBLIC_LEN] = '_';
     to_base62(random, sizeof random, p + 4 + KEY_PUBLIC_LEN, SECRET_LEN);
+    explicit_bzero(random, sizeof random);
     crc_digits(text, p + KEY_TEXT_LEN - CRC_LEN);
     text[KEY_TEXT_LEN] = 0;
 }

@@ -20,6 +20,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
+#include "storage/private_file.h"
 #include "storage/store_sql.h"
 
 enum { N_READERS = 4, BATCH_MAX = 1024, BUSY_MS = 5000 };
@@ -403,8 +404,23 @@ static err_code check_whole(sqlite3 *db, err *e)
     return code;
 }
 
+/* Hashes of keys and everybody's usage are in them.  SQLite gives its other files the database's mode. */
+static err_code secure_files(const char *path, bool create, err *e)
+{
+    static const char *const suffix[] = {"", "-wal", "-shm"};
+    err_code code = ERR_NONE;
+    for (int i = 0; i < 3 && code == ERR_NONE; i++) {
+        char each[4096];
+        snprintf(each, sizeof each, "%s%s", path, suffix[i]);
+        code = private_file_secure(each, create && i == 0, e);
+    }
+    return code;
+}
+
 static err_code open_writer(store *st, const char *path, const store_options *o, err *e)
 {
+    err_code secured = secure_files(path, o->create, e);
+    if (secured != ERR_NONE) return secured;
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | (o->create ? SQLITE_OPEN_CREATE : 0);
     int rc = sqlite3_open_v2(path, &st->db, flags, NULL);
     if (rc == SQLITE_CANTOPEN && !o->create)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/process.h"
 #include "tui/loractl.h"
 
 /* ------------------------------------------------------------------------- options -- */
@@ -344,6 +345,7 @@ static int take_format(ctl *c)
 int main(int argc, char **argv)
 {
     static ctl c; /* large, one of it */
+    process_keep_secrets();
     (void)setlocale(LC_CTYPE, "");
     (void)signal(SIGPIPE, SIG_IGN);
     if (argc == 2 && strcmp(argv[1], "--print-man") == 0) {

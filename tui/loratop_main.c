@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/process.h"
 #include "tui/cli.h"
 #include "tui/contexts.h"
 #include "tui/feed.h"
@@ -608,6 +609,7 @@ int main(int argc, char **argv)
 {
     static app a; /* large, one of it */
     err e;
+    process_keep_secrets();
     (void)setlocale(LC_ALL, "");
     if (argc == 2 && strcmp(argv[1], "--print-man") == 0) {
         cli_print_man(&program, stdout);

@@ -222,7 +222,7 @@ def a_tree_is_registered_in_place():
     shutil.copy(DEMO / "adapters/formal/adapter_config.json", tree / "help")
     server.start()
     r = server.ask(key, "help", QUESTION)
-    assert r.status == 422 and "changed on the disk" in r.json["error"]["message"], r
+    assert r.status == 500 and "changed on the disk" in r.json["error"]["message"], r
     r = register({"path": str(tree / "help"), "tenant": "fleet"})
     assert r["registered"] == 1, r
     assert text_of(key, "help").startswith("Certainly"), r
@@ -251,7 +251,7 @@ def a_fresh_upload_mends_what_rotted():
     file.write_bytes(data)
     server.start()
     r = server.ask(carol, "rotten", QUESTION)
-    assert r.status == 422 and "changed on the disk" in r.json["error"]["message"], r
+    assert r.status == 500 and "changed on the disk" in r.json["error"]["message"], r
     assert upload(carol, "rotten", "bullets").status == 200
     for _ in range(200):  # the failed load is tried again after a while
         r = server.ask(carol, "rotten", QUESTION)

@@ -155,6 +155,15 @@ def token_counts_are_counted_apart():
     assert server.admin("GET", "/limits/counts")["used"]["max_concurrent"] == 0
 
 
+def tokens_of_models_that_a_tenant_may_not_use_are_not_counted():
+    key = server.tenant("narrow", models=["tuned"])
+    server.upload(key, "tuned", DEMO / "adapters" / demo_adapters()[0])
+    for path, body in (("/tokenize", {"prompt": "The"}), ("/detokenize", {"tokens": [5]})):
+        for model, status in (({}, 404), ({"model": "base"}, 404), ({"model": "tuned"}, 200)):
+            r = server.call("POST", path, {**body, **model}, key=key)
+            assert r.status == status, (path, model, r)
+
+
 def an_adapters_own():
     key = server.tenant("owner", limits={"requests_per_minute": 6})  # one comes back in ten seconds
     server.upload(key, "small", DEMO / "adapters" / demo_adapters()[0])
@@ -191,4 +200,5 @@ def nothing_is_left():
 
 with server:
     run([the_queue_of_a_tenant, concurrent_requests, rates_and_budgets,
-         what_is_over_a_limit_is_not_tokenised, token_counts_are_counted_apart, an_adapters_own, nothing_is_left])
+         what_is_over_a_limit_is_not_tokenised, token_counts_are_counted_apart,
+         tokens_of_models_that_a_tenant_may_not_use_are_not_counted, an_adapters_own, nothing_is_left])
