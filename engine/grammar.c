@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/json.h"
 #include "engine/base/log.h"
 #include "engine/grammar_mask.h"
 
@@ -563,7 +564,7 @@ static uint64_t hash_of(const char *s, size_t n)
 static char *key_of(const grammar_spec *spec, size_t *len)
 {
     char *text = spec->kind == GRAMMAR_REGEX ? strdup(spec->regex)
-                 : spec->json                ? cJSON_PrintUnformatted(spec->json)
+                 : spec->json                ? json_print(spec->json)
                                              : strdup("");
     if (!text) return NULL;
     *len = strlen(text) + 1;

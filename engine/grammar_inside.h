@@ -29,7 +29,7 @@ enum {
     GRAMMAR_SET_MAX = 256,   /* configurations kept */
     GRAMMAR_TOKEN_MAX = 64,  /* longer tokens are never allowed under a grammar */
     GRAMMAR_NEVER = 1 << 20, /* `need` of a state from which no end is reached */
-    GRAMMAR_DIGITS = 18,     /* of an integer part */
+    GRAMMAR_DIGITS = 19,     /* of an integer part */
     GRAMMAR_FRACTION = 16,
 };
 
@@ -140,6 +140,8 @@ err_code g_regex_lengths(const char *pattern, size_t len, int64_t *least, int64_
 typedef struct g_limit {
     double value;
     bool strict; /* not the value itself */
+    bool exact;  /* the value is `whole`, which a double may not hold */
+    int64_t whole;
 } g_limit;
 
 void gb_integer(g_builder *b, int32_t from, const g_limit *lo, const g_limit *hi, int32_t to);

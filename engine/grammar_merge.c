@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/json.h"
 #include "engine/grammar_schema.h"
 
 bool schema_fail(schema_compiler *c, err_code rc, const char *what)
@@ -262,7 +263,7 @@ cJSON *schema_common_values(const cJSON *a, const cJSON *b)
     {
         cJSON_ArrayForEach(y, b)
         {
-            if (cJSON_Compare(x, y, true)) {
+            if (json_same(x, y)) {
                 cJSON_AddItemToArray(out, cJSON_Duplicate(x, true));
                 break;
             }
@@ -293,7 +294,7 @@ static cJSON *all_names(const cJSON *a, const cJSON *b)
     cJSON_ArrayForEach(v, b)
     {
         bool known = false;
-        cJSON_ArrayForEach(w, a) known |= cJSON_Compare(v, w, true);
+        cJSON_ArrayForEach(w, a) known |= json_same(v, w);
         if (!known) cJSON_AddItemToArray(out, cJSON_Duplicate(v, true));
     }
     return out;
@@ -306,11 +307,11 @@ static cJSON *join(const char *name, const cJSON *a, const cJSON *b)
                                         "minItems", "minProperties",    NULL};
     static const char *const upper[] = {"maximum",  "exclusiveMaximum", "maxLength",
                                         "maxItems", "maxProperties",    NULL};
-    if (cJSON_Compare(a, b, true)) return cJSON_Duplicate(a, true);
+    if (json_same(a, b)) return cJSON_Duplicate(a, true);
     for (int i = 0; lower[i]; i++) {
         bool low = strcmp(name, lower[i]) == 0, high = strcmp(name, upper[i]) == 0;
         if ((!low && !high) || !cJSON_IsNumber(a) || !cJSON_IsNumber(b)) continue;
-        bool take_a = low ? a->valuedouble > b->valuedouble : a->valuedouble < b->valuedouble;
+        bool take_a = low ? json_order(a, b) > 0 : json_order(a, b) < 0;
         return cJSON_Duplicate(take_a ? a : b, true);
     }
     if (strcmp(name, "type") == 0) return common_types(a, b);

@@ -12,7 +12,7 @@
 
 #include "engine/grammar_inside.h"
 
-static const int64_t most = 999999999999999999; /* 10^18 - 1 */
+static const int64_t most = INT64_MAX;
 
 static void digits(g_builder *b, int32_t from, int lo, int hi, int32_t to)
 {
@@ -78,6 +78,7 @@ static void naturals(g_builder *b, int32_t from, int64_t lo, int64_t hi, int32_t
             (void)snprintf(s.hi, sizeof(s.hi), "%lld", (long long)z);
             between(&s, from, 0, true, true, to);
         }
+        if (last == most) return;
         first = last + 1;
         last = n + 1 < GRAMMAR_DIGITS ? last * 10 + 9 : most;
     }
@@ -92,14 +93,24 @@ void gb_integer(g_builder *b, int32_t from, const g_limit *lo, const g_limit *hi
 {
     int64_t a = -most, z = most;
     if (lo) {
-        a = clamp(ceil(lo->value));
-        if (lo->strict && (double)a <= lo->value) a++;
+        a = lo->exact ? lo->whole : clamp(ceil(lo->value));
+        if (lo->strict && (lo->exact || (double)a <= lo->value)) {
+            if (a == most) return;
+            a++;
+        }
+        if (a < -most) a = -most;
     }
     if (hi) {
-        z = clamp(floor(hi->value));
-        if (hi->strict && (double)z >= hi->value) z--;
+        z = hi->exact ? hi->whole : clamp(floor(hi->value));
+        if (hi->strict && (hi->exact || (double)z >= hi->value)) {
+            if (z <= -most) return;
+            z--;
+        }
+        if (z < -most) return;
     }
-    if ((lo && lo->value > (double)most) || (hi && hi->value < -(double)most)) return; /* none */
+    if ((lo && !lo->exact && lo->value >= (double)most) ||
+        (hi && !hi->exact && hi->value <= -(double)most))
+        return; /* none */
     if (z >= 0) naturals(b, from, a > 0 ? a : 0, z, to);
     if (a < 0 && a <= z) {
         int32_t minus = gb_state(b);
@@ -198,7 +209,7 @@ static void decimals(g_builder *b, int32_t from, const magnitude *a, const magni
 {
     fractions f = {.b = b, .to = to};
     for (int k = 0; k <= GRAMMAR_FRACTION; k++) f.free[k] = -1;
-    if (a->whole + 1 <= z->whole - 1) {
+    if (z->whole - a->whole > 1) {
         int32_t s = gb_state(b);
         naturals(b, from, a->whole + 1, z->whole - 1, s);
         any_fraction(&f, s);
@@ -219,11 +230,15 @@ static void decimals(g_builder *b, int32_t from, const magnitude *a, const magni
 }
 
 /* |v| in decimal, as the shortest text that means it; digits beyond ours are rounded inwards. */
-static magnitude magnitude_of(double v, bool strict, bool lower)
+static magnitude magnitude_of(const g_limit *l, bool lower)
 {
-    magnitude m = {.strict = strict};
+    magnitude m = {.strict = l->strict};
     char text[400], *dot;
-    v = fabs(v);
+    double v = fabs(l->value);
+    if (l->exact && l->whole >= -most) {
+        m.whole = l->whole < 0 ? -l->whole : l->whole;
+        return m;
+    }
     if (v >= (double)most) return (magnitude){.whole = most, .strict = false};
     char shortest[40];
     for (int digits_wanted = 1; digits_wanted <= 17; digits_wanted++) {
@@ -259,11 +274,11 @@ static void one_sign(g_builder *b, int32_t from, const g_limit *near, const g_li
     magnitude a = {.strict = negative}; /* zero has no sign */
     magnitude z = {.whole = most};
     double sign = negative ? -1 : 1;
-    if (near && near->value * sign > 0) a = magnitude_of(near->value, near->strict, true);
+    if (near && near->value * sign > 0) a = magnitude_of(near, true);
     if (near && near->value == 0 && near->strict) a.strict = true;
     if (far) {
         if (far->value * sign < 0) return;
-        z = magnitude_of(far->value, far->strict, false);
+        z = magnitude_of(far, false);
     }
     if (a.whole > z.whole) return;
     int cmp = strcmp(a.frac, z.frac); /* digits of fractions compare as texts */
@@ -310,7 +325,7 @@ void gb_number(g_builder *b, int32_t from, const g_limit *lo, const g_limit *hi,
         return;
     }
     if (!hi || hi->value >= 0) {
-        const g_limit zero = {0, false};
+        const g_limit zero = {.exact = true};
         one_sign(b, from, lo && lo->value >= 0 ? lo : &zero, hi, false, to);
     }
     if (!lo || lo->value < 0) one_sign(b, from, hi && hi->value <= 0 ? hi : NULL, lo, true, to);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/json.h"
 #include "engine/grammar_schema.h"
 
 int32_t schema_start(const schema_compiler *c, int32_t rule)
@@ -134,6 +135,13 @@ bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32
 
 /* ------------------------------------------------------------------------- numbers -- */
 
+static g_limit limit_of(const cJSON *v, bool strict)
+{
+    g_limit l = {.value = v->valuedouble, .strict = strict};
+    l.exact = json_whole(v, &l.whole);
+    return l;
+}
+
 static bool take_limit(schema_compiler *c, const cJSON *s, bool lower, g_limit *out, bool *given)
 {
     const cJSON *v = schema_get(s, lower ? "minimum" : "maximum");
@@ -143,13 +151,12 @@ static bool take_limit(schema_compiler *c, const cJSON *s, bool lower, g_limit *
         return schema_fail(c, ERR_INPUT, "a bound must be a number");
     }
     if (v) {
-        *out = (g_limit){v->valuedouble, cJSON_IsTrue(x)}; /* draft 4: a flag */
+        *out = limit_of(v, cJSON_IsTrue(x)); /* draft 4: a flag */
         *given = true;
     }
     if (cJSON_IsNumber(x)) {
-        bool tighter =
-            !*given || (lower ? x->valuedouble >= out->value : x->valuedouble <= out->value);
-        if (tighter) *out = (g_limit){x->valuedouble, true};
+        int order = v ? json_order(x, v) : 0;
+        if (lower ? order >= 0 : order <= 0) *out = limit_of(x, true);
         *given = true;
     }
     return true;

@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/json.h"
+
 static bool build(schema_compiler *c, const cJSON *s, int32_t from, int32_t to);
 
 /* ---------------------------------------------------------- pieces every schema needs -- */
@@ -266,7 +268,7 @@ static bool build_array(schema_compiler *c, const cJSON *s, int32_t from, int32_
 
 static void print_text(schema_compiler *c, int32_t from, const cJSON *v, int32_t to)
 {
-    char *text = cJSON_PrintUnformatted(v);
+    char *text = json_print(v);
     if (text)
         gb_text(&c->b, from, text, strlen(text), to);
     else
@@ -512,7 +514,7 @@ static bool build_values(schema_compiler *c, const cJSON *s, const cJSON *values
     cJSON_ArrayForEach(v, values)
     {
         if (!text || !len || (types && !has_type(types, type_of_value(v)))) continue;
-        text[used] = cJSON_PrintUnformatted(v);
+        text[used] = json_print(v);
         if (text[used]) len[used] = strlen(text[used]);
         if (!text[used++]) c->b.failed = true;
     }

@@ -173,7 +173,7 @@ static jv f_int(const call *c)
     jv otherwise = arg(c, 0, "default", jv_int(0));
     double d = 0;
     int64_t i;
-    if (c->v.kind == JV_INT) return c->v;
+    if (c->v.kind == JV_INT || c->v.kind == JV_LONG) return c->v;
     if (c->v.kind == JV_BOOL) return jv_int(c->v.b);
     if (c->v.kind == JV_STR && read_number(c->v, true, NULL, &i)) return jv_int(i);
     if (c->v.kind == JV_FLOAT)
@@ -681,12 +681,12 @@ static bool t_sequence(const call *c)
 
 static bool t_number(const call *c)
 {
-    return jv_is_number(c->v);
+    return jv_is_number(c->v) || c->v.kind == JV_LONG;
 }
 
 static bool t_integer(const call *c)
 {
-    return c->v.kind == JV_INT;
+    return c->v.kind == JV_INT || c->v.kind == JV_LONG;
 }
 
 static bool t_float(const call *c)

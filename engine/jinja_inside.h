@@ -27,6 +27,7 @@ typedef enum {
     JV_NONE,
     JV_BOOL,
     JV_INT,
+    JV_LONG, /* whole, and beyond 64 bits: it can be written and compared, not reckoned with */
     JV_FLOAT,
     JV_STR,
     JV_LIST,
@@ -60,7 +61,8 @@ struct jv {
         const jmacro *macro;
         const jmethod *method;
         int global;
-        const char *what; /* JV_UNDEFINED: its name, for messages; NULL */
+        const char *what;   /* JV_UNDEFINED: its name, for messages; NULL */
+        const char *digits; /* JV_LONG: as JSON has it */
     };
 };
 

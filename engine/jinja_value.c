@@ -147,14 +147,23 @@ bool jv_put(jinja_run *r, jv map, jv key, jv v)
     return old || append(r, map.map, key, v);
 }
 
+static jv jv_long(jinja_run *r, const char *digits)
+{
+    size_t n = strlen(digits) + 1;
+    char *copy = arena_alloc(&r->mem, n);
+    if (!copy) return jinja_no_memory(r);
+    return (jv){.kind = JV_LONG, .digits = memcpy(copy, digits, n)};
+}
+
 static jv from_json(jinja_run *r, const cJSON *v, bool foreign)
 {
     const cJSON *c;
     if (cJSON_IsBool(v)) return jv_bool(cJSON_IsTrue(v));
     if (cJSON_IsNumber(v)) {
-        double d = v->valuedouble;
-        bool whole = d == floor(d) && fabs(d) < 9007199254740992.0;
-        return whole ? jv_int((int64_t)d) : jv_float(d);
+        int64_t i;
+        if (v->valuestring && strpbrk(v->valuestring, ".eE")) return jv_float(v->valuedouble);
+        if (json_whole(v, &i)) return jv_int(i);
+        return v->valuestring ? jv_long(r, v->valuestring) : jv_float(v->valuedouble);
     }
     if (cJSON_IsString(v)) {
         jv s = jv_utf8(&r->mem, v->valuestring, strlen(v->valuestring), foreign);
@@ -215,13 +224,21 @@ static int64_t whole(jv v)
 
 const char *jv_type(jv v)
 {
-    static const char *const names[] = {[JV_UNDEFINED] = "Undefined", [JV_NONE] = "NoneType",
-                                        [JV_BOOL] = "bool",           [JV_INT] = "int",
-                                        [JV_FLOAT] = "float",         [JV_STR] = "str",
-                                        [JV_LIST] = "list",           [JV_TUPLE] = "tuple",
-                                        [JV_ITER] = "generator",      [JV_MAP] = "dict",
-                                        [JV_NAMESPACE] = "Namespace", [JV_LOOP] = "LoopContext",
-                                        [JV_MACRO] = "Macro",         [JV_METHOD] = "method",
+    static const char *const names[] = {[JV_UNDEFINED] = "Undefined",
+                                        [JV_NONE] = "NoneType",
+                                        [JV_BOOL] = "bool",
+                                        [JV_INT] = "int",
+                                        [JV_LONG] = "int",
+                                        [JV_FLOAT] = "float",
+                                        [JV_STR] = "str",
+                                        [JV_LIST] = "list",
+                                        [JV_TUPLE] = "tuple",
+                                        [JV_ITER] = "generator",
+                                        [JV_MAP] = "dict",
+                                        [JV_NAMESPACE] = "Namespace",
+                                        [JV_LOOP] = "LoopContext",
+                                        [JV_MACRO] = "Macro",
+                                        [JV_METHOD] = "method",
                                         [JV_GLOBAL] = "function"};
     return names[v.kind];
 }
@@ -292,6 +309,7 @@ bool jv_equal(jinja_run *r, jv a, jv b)
     case JV_UNDEFINED:
     case JV_NONE: return true;
     case JV_STR: return a.n == b.n && jinja_step(r, a.n / 64) && compare_text(a, b) == 0;
+    case JV_LONG: return strcmp(a.digits, b.digits) == 0;
     case JV_LIST:
     case JV_TUPLE: return a.list == b.list || equal_lists(r, a.list, b.list);
     case JV_MAP: return a.map == b.map || equal_maps(r, a, b);
@@ -542,6 +560,7 @@ void jbuf_repr(jinja_run *r, jbuf *b, jv v)
     case JV_NONE: jbuf_ascii(r, b, "None"); break;
     case JV_BOOL: jbuf_ascii(r, b, v.b ? "True" : "False"); break;
     case JV_INT: write_int(r, b, v.i); break;
+    case JV_LONG: jbuf_ascii(r, b, v.digits); break;
     case JV_FLOAT: write_float(r, b, v.f); break;
     case JV_STR: repr_text(r, b, v); break;
     case JV_LIST:
@@ -668,6 +687,7 @@ void jbuf_json(jinja_run *r, jbuf *b, jv v, const jinja_dump *how, int level)
     case JV_NONE: jbuf_ascii(r, b, "null"); break;
     case JV_BOOL: jbuf_ascii(r, b, v.b ? "true" : "false"); break;
     case JV_INT: write_int(r, b, v.i); break;
+    case JV_LONG: jbuf_ascii(r, b, v.digits); break;
     case JV_FLOAT:
         if (isfinite(v.f))
             write_float(r, b, v.f);

@@ -14,13 +14,25 @@
 const json_limits json_limits_request = {4U << 20, 64, 65536};
 const json_limits json_limits_trusted = {64U << 20, 64, 8 << 20};
 
-enum { NUMBER_MAX = 128 };
+enum {
+    NUMBER_MAX = 128,
+    PLAIN_MAX = 15 /* characters of a whole number that a double prints alike */
+};
+
+/* A number whose text is to be kept: the nth of all. */
+typedef struct {
+    size_t nth, len;
+    const unsigned char *at;
+} long_number;
 
 typedef struct {
     const unsigned char *text, *p, *end;
     const json_limits *lim;
     int depth, n_values;
     err *e;
+    bool keep; /* the numbers' texts, in `kept` */
+    long_number *kept;
+    size_t n_kept, cap_kept, n_numbers;
 } scan;
 
 static bool fail(scan *s, const char *what)
@@ -121,19 +133,41 @@ static bool digits(scan *s)
     return s->p > from;
 }
 
+/* The text of the number is [from, s->p). */
+static bool keep_number(scan *s, const unsigned char *from, bool plain)
+{
+    size_t len = (size_t)(s->p - from), nth = s->n_numbers++;
+    if (!s->keep || (plain && len <= PLAIN_MAX)) return true;
+    if (s->n_kept == s->cap_kept) {
+        size_t cap = 2 * s->cap_kept + 16;
+        long_number *more = realloc(s->kept, cap * sizeof(*more));
+        if (!more) {
+            (void)err_set(s->e, ERR_NOMEM, "no memory to parse JSON");
+            return false;
+        }
+        s->kept = more;
+        s->cap_kept = cap;
+    }
+    s->kept[s->n_kept++] = (long_number){nth, len, from};
+    return true;
+}
+
 static bool scan_number(scan *s)
 {
     const unsigned char *from = s->p;
+    bool plain = true;
     if (*s->p == '-') s->p++;
     if (s->p < s->end && *s->p == '0')
         s->p++;
     else if (!digits(s))
         return fail(s, "a number needs a digit");
     if (s->p < s->end && *s->p == '.') {
+        plain = false;
         s->p++;
         if (!digits(s)) return fail(s, "a digit must follow the decimal point");
     }
     if (s->p < s->end && (*s->p == 'e' || *s->p == 'E')) {
+        plain = false;
         s->p++;
         if (s->p < s->end && (*s->p == '+' || *s->p == '-')) s->p++;
         if (!digits(s)) return fail(s, "an exponent needs a digit");
@@ -144,7 +178,7 @@ static bool scan_number(scan *s)
     memcpy(buf, from, len);
     buf[len] = 0;
     if (!isfinite(strtod(buf, NULL))) return fail(s, "a number is too large");
-    return true;
+    return keep_number(s, from, plain);
 }
 
 static bool scan_word(scan *s, const char *word)
@@ -217,23 +251,26 @@ static bool scan_value(scan *s)
     }
 }
 
+static err_code scan_all(scan *s, const char *text, size_t len)
+{
+    if (len > s->lim->max_bytes) {
+        return err_set(s->e, ERR_LIMIT, "JSON has %zu bytes, the limit is %zu", len,
+                       s->lim->max_bytes);
+    }
+    s->p = s->text = (const unsigned char *)text;
+    s->end = s->text + len;
+    if (!scan_value(s)) return s->e->code;
+    skip_space(s);
+    if (s->p == s->end) return ERR_NONE;
+    (void)fail(s, "something follows the value");
+    return s->e->code;
+}
+
 err_code json_check(const char *text, size_t len, const json_limits *lim, err *e)
 {
     err local;
-    if (!e) e = &local;
-    if (len > lim->max_bytes) {
-        return err_set(e, ERR_LIMIT, "JSON has %zu bytes, the limit is %zu", len, lim->max_bytes);
-    }
-    scan s = {.text = (const unsigned char *)text, .lim = lim, .e = e};
-    s.p = s.text;
-    s.end = s.text + len;
-    if (!scan_value(&s)) return e->code;
-    skip_space(&s);
-    if (s.p != s.end) {
-        (void)fail(&s, "something follows the value");
-        return e->code;
-    }
-    return ERR_NONE;
+    scan s = {.lim = lim, .e = e ? e : &local};
+    return scan_all(&s, text, len);
 }
 
 /* --------------------------------------------------------------- duplicates -- */
@@ -276,20 +313,99 @@ static err_code all_unique(const cJSON *v, err *e)
     return rc;
 }
 
+/* ------------------------------------------------------------------ numbers -- */
+
+/* Gives the numbers of the tree their kept texts; the scan met them in the same order. */
+static bool give_texts(const scan *s, cJSON *v, size_t *number, size_t *given)
+{
+    if (cJSON_IsNumber(v) && *given < s->n_kept && s->kept[*given].nth == *number) {
+        const long_number *k = &s->kept[(*given)++];
+        v->valuestring = cJSON_malloc(k->len + 1); /* cJSON_Delete() frees it */
+        if (!v->valuestring) return false;
+        memcpy(v->valuestring, k->at, k->len);
+        v->valuestring[k->len] = 0;
+    }
+    *number += cJSON_IsNumber(v);
+    for (cJSON *c = v->child; c; c = c->next) {
+        if (!give_texts(s, c, number, given)) return false;
+    }
+    return true;
+}
+
 err_code json_parse(const char *text, size_t len, const json_limits *lim, cJSON **out, err *e)
 {
-    *out = NULL;
-    err_code rc = json_check(text, len, lim, e);
-    if (rc) return rc;
-    cJSON *tree = cJSON_ParseWithLengthOpts(text, len, NULL, 0);
-    if (!tree) return err_set(e, ERR_NOMEM, "no memory to parse JSON");
-    rc = all_unique(tree, e);
+    err local;
+    size_t number = 0, given = 0;
+    scan s = {.lim = lim, .e = e ? e : &local, .keep = true};
+    err_code rc = scan_all(&s, text, len);
+    *out = rc ? NULL : cJSON_ParseWithLengthOpts(text, len, NULL, 0);
+    if (!rc && (!*out || !give_texts(&s, *out, &number, &given)))
+        rc = err_set(s.e, ERR_NOMEM, "no memory to parse JSON");
+    if (!rc) rc = all_unique(*out, s.e);
+    free(s.kept);
     if (rc) {
-        cJSON_Delete(tree);
-        return rc;
+        cJSON_Delete(*out);
+        *out = NULL;
     }
-    *out = tree;
-    return ERR_NONE;
+    return rc;
+}
+
+/* Numbers of a copy become what cJSON prints as it stands. */
+static void print_as_written(cJSON *v)
+{
+    if (cJSON_IsNumber(v) && v->valuestring) v->type = (v->type & ~0xFF) | cJSON_Raw;
+    for (cJSON *c = v->child; c; c = c->next) print_as_written(c);
+}
+
+char *json_print(const cJSON *v)
+{
+    cJSON *copy = cJSON_Duplicate(v, true);
+    if (!copy) return NULL;
+    print_as_written(copy);
+    char *text = cJSON_PrintUnformatted(copy);
+    cJSON_Delete(copy);
+    return text;
+}
+
+bool json_whole(const cJSON *v, int64_t *out)
+{
+    if (!cJSON_IsNumber(v) || v->valuedouble != floor(v->valuedouble)) return false;
+    if (v->valuestring && !strpbrk(v->valuestring, ".eE")) {
+        errno = 0;
+        *out = strtoll(v->valuestring, NULL, 10);
+        return errno == 0;
+    }
+    bool fits = v->valuedouble >= -9223372036854775808.0 && v->valuedouble < 9223372036854775808.0;
+    if (fits) *out = (int64_t)v->valuedouble;
+    return fits;
+}
+
+int json_order(const cJSON *a, const cJSON *b)
+{
+    int64_t x, y;
+    if (a->valuedouble != b->valuedouble) return a->valuedouble < b->valuedouble ? -1 : 1;
+    if (json_whole(a, &x) && json_whole(b, &y)) return x < y ? -1 : x > y;
+    /* Beyond 64 bits: whole numbers without zeros in front, of one length, or the doubles would differ more. */
+    bool texts = a->valuestring && b->valuestring && !strpbrk(a->valuestring, ".eE") &&
+                 !strpbrk(b->valuestring, ".eE");
+    int cmp = texts ? strcmp(a->valuestring, b->valuestring) : 0;
+    return a->valuedouble < 0 ? -cmp : cmp;
+}
+
+bool json_same(const cJSON *a, const cJSON *b)
+{
+    if (cJSON_IsNumber(a) && cJSON_IsNumber(b)) return json_order(a, b) == 0;
+    bool lists = cJSON_IsArray(a) && cJSON_IsArray(b);
+    bool objects = cJSON_IsObject(a) && cJSON_IsObject(b);
+    if (!lists && !objects) return cJSON_Compare(a, b, true);
+    if (cJSON_GetArraySize(a) != cJSON_GetArraySize(b)) return false;
+    const cJSON *other = b->child;
+    for (const cJSON *c = a->child; c; c = c->next) {
+        const cJSON *with = lists ? other : json_get(b, c->string);
+        if (!with || !json_same(c, with)) return false;
+        other = other->next;
+    }
+    return true;
 }
 
 /* ------------------------------------------------------------ typed members -- */

@@ -31,8 +31,24 @@ extern const json_limits
 /* Strict RFC 8259: UTF-8 valid, no \u0000, no lone surrogates, no duplicate keys
  * in any object, numbers finite, nothing after the value.  On success *out is
  * the caller's (cJSON_Delete).  ERR_INPUT names what is wrong and at which byte;
- * ERR_LIMIT names the limit. */
+ * ERR_LIMIT names the limit.
+ *
+ * A double loses digits of whole numbers beyond 2^53, and whether 1 or 1.0 was written.  So a number
+ * keeps its own text as `valuestring`, unless it is a whole number of at most 15 digits; copies of the
+ * tree keep it, too.  json_print(), json_same() and json_order() go by it; cJSON's own calls do not. */
 err_code json_parse(const char *text, size_t len, const json_limits *lim, cJSON **out, err *e);
+
+/* The tree as text, numbers as they were written; the caller frees.  NULL: no memory. */
+char *json_print(const cJSON *v);
+
+/* The same value?  1 and 1.0 are; members may stand in another order. */
+bool json_same(const cJSON *a, const cJSON *b);
+
+/* Two numbers: below, at or above 0 as a is to b. */
+int json_order(const cJSON *a, const cJSON *b);
+
+/* A number that is whole and of at most 64 bits, exactly. */
+bool json_whole(const cJSON *v, int64_t *out);
 
 /* The scan alone. */
 err_code json_check(const char *text, size_t len, const json_limits *lim, err *e);

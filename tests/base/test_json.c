@@ -1,4 +1,5 @@
 /* test_json.c -- what the strict scan takes and what it refuses. */
+#include <stdlib.h>
 #include <string.h>
 
 #include <check.h>
@@ -193,6 +194,57 @@ START_TEST(members_are_typed)
 }
 END_TEST
 
+/* What json.loads and json.dumps of Python leave as it is, a double does not. */
+START_TEST(numbers_keep_their_text)
+{
+    static const char text[] =
+        "[9007199254740991,9007199254740993,1180920442763083827,-9223372036854775808,"
+        "18446744073709551616,1000000000000000,1.0,-0.0,1e5,123456789012345,0,{\"x\":[2.50,7]}]";
+    cJSON *t;
+    err e;
+    ck_assert_int_eq(json_parse(text, strlen(text), &json_limits_request, &t, &e), ERR_NONE);
+    cJSON *copy = cJSON_Duplicate(t, true);
+    char *printed = json_print(copy);
+    ck_assert_str_eq(printed, text);
+    ck_assert_ptr_null(cJSON_GetArrayItem(t, 9)->valuestring);
+    int64_t i = 0;
+    ck_assert(json_whole(cJSON_GetArrayItem(t, 1), &i) && i == 9007199254740993);
+    ck_assert(json_whole(cJSON_GetArrayItem(t, 3), &i) && i == INT64_MIN);
+    ck_assert(json_whole(cJSON_GetArrayItem(t, 8), &i) && i == 100000);
+    ck_assert(!json_whole(cJSON_GetArrayItem(t, 4), &i));
+    ck_assert(json_same(t, copy));
+    free(printed);
+    cJSON_Delete(copy);
+    cJSON_Delete(t);
+}
+END_TEST
+
+START_TEST(numbers_are_compared_by_value)
+{
+    static const struct {
+        const char *a, *b;
+        int order;
+    } pairs[] = {{"9007199254740992", "9007199254740993", -1},
+                 {"-9007199254740992", "-9007199254740993", 1},
+                 {"1.0", "1", 0},
+                 {"1e3", "1000", 0},
+                 {"18446744073709551616", "18446744073709551617", -1},
+                 {"-18446744073709551616", "-18446744073709551617", 1},
+                 {"2", "10", -1},
+                 {"1e300", "-1e300", 1}};
+    for (size_t k = 0; k < sizeof(pairs) / sizeof(pairs[0]); k++) {
+        cJSON *a, *b;
+        ck_assert(!json_parse(pairs[k].a, strlen(pairs[k].a), &json_limits_request, &a, NULL) &&
+                  !json_parse(pairs[k].b, strlen(pairs[k].b), &json_limits_request, &b, NULL));
+        int order = json_order(a, b);
+        ck_assert_msg((order > 0) - (order < 0) == pairs[k].order, "%s %s", pairs[k].a, pairs[k].b);
+        ck_assert_int_eq(json_same(a, b), pairs[k].order == 0);
+        cJSON_Delete(a);
+        cJSON_Delete(b);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("json");
@@ -203,6 +255,8 @@ int main(void)
     tcase_add_test(tc, a_nul_byte_ends_nothing);
     tcase_add_test(tc, limits_are_kept);
     tcase_add_test(tc, members_are_typed);
+    tcase_add_test(tc, numbers_keep_their_text);
+    tcase_add_test(tc, numbers_are_compared_by_value);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }

@@ -146,6 +146,21 @@ def each_choice_for_itself():
     assert all(schemas.check(PERSON, c["text"]) is None for c in r.json["choices"]), r
 
 
+def numbers_are_exact():
+    """Ids of 19 digits, and all of what a double cannot hold, as Python's json reads and writes them."""
+    seed = random.randrange(1 << 32)
+    print("        seed", seed)
+    r = random.Random(seed)
+    numbers = [2**53 - 1, 2**53 + 1, 10**15, 1700000000000000, 1180920442763083827, -(2**63), 2**64 + 1]
+    numbers += [r.choice((1, -1)) * r.randrange(10 ** r.randrange(1, 25)) for _ in range(13)]
+    for n in numbers:
+        assert json.loads(message(chat(response_format=form({"const": n}), max_tokens=40))) == n, n
+    low = 2**53 + 1
+    got = json.loads(message(chat(response_format=form({"type": "integer", "minimum": low, "maximum": low + 1}),
+                                  max_tokens=40)))
+    assert got in (low, low + 1), got
+
+
 def cut_answers_say_so():
     cut = chat(response_format=form(PERSON), max_tokens=3).json["choices"][0]
     assert cut["finish_reason"] == "length" and cut["message"]["content"].startswith("{")
@@ -283,7 +298,7 @@ contract.also.append(openai_types.hold)
 with server:
     key = server.tenant("forms")
     run([random_walks_validate, every_answer_parses_and_validates, all_names_of_a_form,
-         pydantic_through_openai_python, streams_the_same, each_choice_for_itself,
+         pydantic_through_openai_python, streams_the_same, each_choice_for_itself, numbers_are_exact,
          cut_answers_say_so, log_probabilities_are_of_what_is_allowed, other_rules_go_with_it,
          refusals_name_the_keyword, masks_that_are_late_hold_nobody_up,
          what_an_expression_allows_python_matches, same_answers_in_a_crowd_with_too_few_pages])

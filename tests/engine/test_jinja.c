@@ -303,12 +303,47 @@ START_TEST(short_of_memory)
 }
 END_TEST
 
+/* As Python's json.loads reads numbers, and str() and json.dumps() write them. */
+START_TEST(numbers_are_those_of_the_body)
+{
+    static const struct {
+        const char *json, *text;
+    } number[] = {{"9007199254740993", "9007199254740993"},
+                  {"1180920442763083827", "1180920442763083827"},
+                  {"-9223372036854775808", "-9223372036854775808"},
+                  {"18446744073709551617", "18446744073709551617"},
+                  {"1700000000000000", "1700000000000000"},
+                  {"1.0", "1.0"},
+                  {"-0.0", "-0.0"},
+                  {"-0", "0"},
+                  {"1e5", "100000.0"},
+                  {"1e22", "1e+22"},
+                  {"0.10", "0.1"}};
+    for (size_t i = 0; i < sizeof(number) / sizeof(number[0]); i++) {
+        char json[128], wanted[256];
+        (void)snprintf(json, sizeof(json), "{\"n\":%s,\"l\":[%s]}", number[i].json, number[i].json);
+        (void)snprintf(wanted, sizeof(wanted), "%s %s [%s] True", number[i].text, number[i].text,
+                       number[i].text);
+        cJSON *vars = parsed(json);
+        err e;
+        char *got =
+            rendered("{{ n }} {{ n|tojson }} {{ l }} {{ n is number and n == l[0] }}", vars, &e);
+        ck_assert_msg(got != NULL, "%s: %s", json, e.msg);
+        ck_assert_str_eq(got, wanted);
+        free(got);
+        ck_assert_ptr_null(rendered("{{ n // 0 }}", vars, &e)); /* and nothing is reckoned wrong */
+        cJSON_Delete(vars);
+    }
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("jinja");
     TCase *tc = tcase_create("jinja");
     tcase_set_timeout(tc, 120);
     tcase_add_test(tc, as_the_real_jinja);
+    tcase_add_test(tc, numbers_are_those_of_the_body);
     tcase_add_test(tc, who_wrote_what);
     tcase_add_test(tc, bombs_are_bounded);
     tcase_add_test(tc, deep_and_long_templates);
