@@ -49,6 +49,9 @@ typedef struct model_config {
     /* defaults of generation_config.json; negative: not given */
     float gen_temperature, gen_top_p;
     int gen_top_k;
+    /* of the same; 0: not given */
+    float gen_min_p, gen_repetition_penalty;
+    int gen_max_tokens; /* that an answer may have where the request names no number */
 } model_config;
 
 /* Reads and checks config.json (and generation_config.json where there is one) in `dir`. */

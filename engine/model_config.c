@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "engine/base/json.h"
+#include "engine/base/log.h"
 #include "engine/model.h"
 #include "engine/model_inside.h"
 
@@ -388,15 +389,17 @@ static err_code read_rope(const cJSON *j, model_config *c, err *e)
 
 static err_code read_flags(const cJSON *j, const family *f, model_config *c, err *e)
 {
-    bool bias = false, mlp_bias = false;
+    bool bias = false, mlp_bias = false, causal = true;
     const char *act = "silu";
     err_code rc = flag(j, "attention_bias", &bias, e);
     if (!rc) rc = flag(j, "mlp_bias", &mlp_bias, e);
     if (!rc) rc = flag(j, "tie_word_embeddings", &c->tied, e);
+    if (!rc) rc = flag(j, "is_causal", &causal, e);
     if (!rc) rc = json_str(j, "hidden_act", &act, NULL, e);
     if (!rc) rc = real(j, "rms_norm_eps", 0.0, 1.0, &c->norm_eps, e);
     if (rc) return rc;
     if (strcmp(act, "silu") != 0) return refuse(e, j, "hidden_act");
+    if (!causal) return refuse(e, j, "is_causal"); /* an embedder that looks both ways */
     if (mlp_bias && !f->may_mlp_bias) return refuse(e, j, "mlp_bias");
     if (bias && !f->may_bias && !f->qkv_bias) return refuse(e, j, "attention_bias");
     c->qkv_bias = f->qkv_bias || (f->may_bias && bias);
@@ -479,16 +482,35 @@ static err_code read_config(const cJSON *j, model_config *c, err *e)
     return rc;
 }
 
+/* Defaults that no server of this API takes over: a request asks for them, or goes without. */
+static void tell_what_is_not_taken(const cJSON *j)
+{
+    static const char *const fields[] = {"bad_words_ids",        "suppress_tokens", "stop_strings",
+                                         "no_repeat_ngram_size", "sequence_bias",   "num_beams",
+                                         "begin_suppress_tokens"};
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+        const cJSON *v = json_get(j, fields[i]);
+        bool plain = !v || cJSON_IsNull(v) || (cJSON_IsNumber(v) && v->valuedouble <= 1) ||
+                     ((cJSON_IsArray(v) || cJSON_IsObject(v)) && !v->child);
+        if (!plain) log_warn("model", "generation_config.json: \"%s\" has no effect", fields[i]);
+    }
+}
+
 static err_code read_generation(const cJSON *j, model_config *c, err *e)
 {
     err_code rc = read_bos(j, c, e);
     if (!rc) rc = read_eos(j, c, e);
     if (!rc) rc = real(j, "temperature", 0.0, 100.0, &c->gen_temperature, e);
     if (!rc) rc = real(j, "top_p", 0.0, 1.0, &c->gen_top_p, e);
+    if (!rc) rc = real(j, "min_p", 0.0, 1.0, &c->gen_min_p, e);
+    if (!rc) rc = real(j, "repetition_penalty", 0.0, 10.0, &c->gen_repetition_penalty, e);
     if (rc) return rc;
-    int64_t k = c->gen_top_k;
+    int64_t k = c->gen_top_k, most = 0;
     rc = json_int(j, "top_k", 0, INT32_MAX, &k, NULL, e);
+    if (!rc) rc = json_int(j, "max_new_tokens", 1, INT32_MAX, &most, NULL, e);
     c->gen_top_k = (int)k;
+    c->gen_max_tokens = (int)most;
+    if (!rc) tell_what_is_not_taken(j);
     return rc;
 }
 

@@ -243,13 +243,24 @@ static err_code check_tensor(const wanted *w, err *e)
                    have, must);
 }
 
+/* The output layer that a tied model's file has besides is the embedding once more. */
+static bool repeats_embedding(const loader *l, const st_tensor *head)
+{
+    const st_tensor *embed = NULL;
+    for (size_t i = 0; i < l->n_want && !embed; i++) {
+        if (strcmp(l->want[i].name, "model.embed_tokens.weight") == 0) embed = l->want[i].t;
+    }
+    return embed && embed->dtype == head->dtype && embed->bytes == head->bytes &&
+           memcmp(embed->data, head->data, head->bytes) == 0;
+}
+
 /* Tensors that files carry and no forward pass needs. */
-static bool ignored(const model_config *c, const char *name)
+static bool ignored(const loader *l, const st_tensor *t)
 {
     static const char buffer[] = ".rotary_emb.inv_freq";
-    size_t n = strlen(name), k = sizeof(buffer) - 1;
-    if (n > k && strcmp(name + n - k, buffer) == 0) return true;
-    return c->tied && strcmp(name, "lm_head.weight") == 0;
+    size_t n = strlen(t->name), k = sizeof(buffer) - 1;
+    if (n > k && strcmp(t->name + n - k, buffer) == 0) return true;
+    return l->m->cfg.tied && strcmp(t->name, "lm_head.weight") == 0 && repeats_embedding(l, t);
 }
 
 static err_code check_leftover(loader *l, err *e)
@@ -257,7 +268,11 @@ static err_code check_leftover(loader *l, err *e)
     for (int i = 0; i < l->n_shard; i++) {
         for (int k = 0; k < safetensors_count(l->shard[i].f); k++) {
             const st_tensor *t = safetensors_at(l->shard[i].f, k);
-            if (l->shard[i].used[k] || ignored(&l->m->cfg, t->name)) continue;
+            if (l->shard[i].used[k] || ignored(l, t)) continue;
+            if (l->m->cfg.tied && strcmp(t->name, "lm_head.weight") == 0)
+                return err_set(e, ERR_UNSUPPORTED,
+                               "lm_head.weight differs from the embedding, although "
+                               "\"tie_word_embeddings\" says that the two are one");
             return err_set(e, ERR_UNSUPPORTED,
                            "tensor '%.96s' belongs to no part of a %s model: using the others "
                            "without it would give wrong answers",

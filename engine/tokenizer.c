@@ -260,7 +260,7 @@ static void encode_byte_level(encoder *en, const char *s, size_t len)
         free(c);
         return;
     }
-    if (t->add_prefix_space && n > 0 && !unicode_is_space(c[0])) {
+    if (t->add_prefix_space && n > 0 && c[0] != ' ') {
         memmove(c + 1, c, n * sizeof(*c)); /* code_points() leaves room */
         c[0] = ' ';
         n++;
@@ -442,6 +442,12 @@ const char *tokenizer_bytes(const tokenizer *t, int32_t id, size_t *len)
 void detok_init(detok *d, const tokenizer *t, bool skip_special)
 {
     *d = (detok){.tok = t, .skip_special = skip_special};
+}
+
+void detok_go_on(detok *d, const int32_t *ids, size_t n)
+{
+    for (size_t i = 0; i < n && !d->started; i++)
+        d->started = !d->skip_special || !tokenizer_is_special(d->tok, ids[i]);
 }
 
 /* Takes one byte; writes what has become certain. */

@@ -92,6 +92,9 @@ typedef struct detok {
 
 void detok_init(detok *d, const tokenizer *t, bool skip_special);
 
+/* What comes now goes on from a text that these tokens gave: if they gave any, nothing is a first piece. */
+void detok_go_on(detok *d, const int32_t *ids, size_t n);
+
 /* Appends the text that is complete after `id` to `out` (cap bytes); returns bytes written.
  * A token gives at most DETOK_MAX bytes. */
 enum { DETOK_MAX = 1024 };

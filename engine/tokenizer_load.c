@@ -378,13 +378,21 @@ static bool splits_nothing(const loader *l, const cJSON *pattern)
            strcmp(type_of(json_get(l->root, "normalizer")), "Replace") == 0;
 }
 
+/* Each piece of the first would be split again. */
+static err_code second_split(loader *l)
+{
+    return unsupported(l, "pre_tokenizer", "a second split");
+}
+
 static err_code read_one_pre(loader *l, const cJSON *v)
 {
     tokenizer *t = l->t;
     const char *type = type_of(v);
     if (strcmp(type, "ByteLevel") == 0) {
         const cJSON *use = json_get(v, "use_regex");
-        if ((!use || cJSON_IsTrue(use)) && t->split == SPLIT_NONE) t->split = SPLIT_GPT2;
+        bool splits = !use || cJSON_IsTrue(use);
+        if (splits && t->split != SPLIT_NONE) return second_split(l);
+        if (splits) t->split = SPLIT_GPT2;
         t->add_prefix_space = flag(v, "add_prefix_space");
         return ERR_NONE;
     }
@@ -396,6 +404,7 @@ static err_code read_one_pre(loader *l, const cJSON *v)
         if (!cJSON_IsString(re) || !isolated || flag(v, "invert")) {
             return unsupported(l, "Split", "of this kind");
         }
+        if (t->split != SPLIT_NONE) return second_split(l);
         t->split = split_from_regex(re->valuestring);
         if (t->split == SPLIT_NONE) return unsupported(l, "Split pattern", re->valuestring);
         return ERR_NONE;

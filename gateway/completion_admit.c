@@ -38,6 +38,8 @@ static bool read_body(completion *c, bool chat)
                          .temperature = mc->gen_temperature >= 0 ? mc->gen_temperature : 1,
                          .top_p = mc->gen_top_p > 0 ? mc->gen_top_p : 1,
                          .top_k = mc->gen_top_k > 0 ? mc->gen_top_k : 0,
+                         .min_p = mc->gen_min_p,
+                         .repetition_penalty = mc->gen_repetition_penalty,
                          .strict = wants_strict(c)};
     return openai_parse(&c->rq, chat, tree, text, len, &lim, &c->x->arena, &c->problem);
 }
@@ -225,7 +227,9 @@ static bool pick_class(completion *c)
 int completion_output_room(const completion *c, const openai_prompt *p)
 {
     int room = sched_max_context(c->srv->sched) - p->n_ids;
-    return c->rq.max_tokens >= 0 ? c->rq.max_tokens : room;
+    int most = model_get_config(c->srv->model)->gen_max_tokens;
+    if (c->rq.max_tokens >= 0) return c->rq.max_tokens;
+    return most > 0 && most < room ? most : room;
 }
 
 static bool limited(completion *c, const limits_adapter *a, const limits_refusal *why)

@@ -67,6 +67,8 @@ static bool prepare_choice(completion *c, choice *ch, int index)
     ch->stop_token = -1;
     ch->prompt = c->rq.prompts[index / c->rq.n];
     completion_text_init(&ch->text, &c->rq, c->vocab->tok);
+    /* A chat's answer begins a text of its own; a completion goes on with the prompt's. */
+    if (!c->rq.chat) detok_go_on(&ch->text.detok, ch->prompt.ids, (size_t)ch->prompt.n_ids);
     if (c->tools) {
         bool opened = c->rq.tool_choice >= TOOL_CHOICE_REQUIRED;
         ch->text.kept = tokenizer_find(c->vocab->tok, tool_style_marker(c->tools));

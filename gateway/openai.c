@@ -582,7 +582,8 @@ static bool take_sampling(parser *ps)
     r->temperature = ps->lim->temperature;
     r->top_p = ps->lim->top_p;
     r->top_k = ps->lim->top_k;
-    r->repetition_penalty = 1;
+    r->min_p = ps->lim->min_p;
+    r->repetition_penalty = ps->lim->repetition_penalty > 0 ? ps->lim->repetition_penalty : 1;
     r->n_top = -1;
     bool ok = take_num(ps, "temperature", 0, 2, &r->temperature) &&
               take_positive(ps, "top_p", 1, &r->top_p) &&

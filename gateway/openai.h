@@ -53,9 +53,10 @@ typedef struct openai_problem {
 /* What the parser needs to know of the server. */
 typedef struct openai_limits {
     int n_vocab;
-    int max_context;          /* tokens of prompt and output */
-    int max_choices;          /* n x prompts */
-    float temperature, top_p; /* defaults where the request is silent */
+    int max_context;                 /* tokens of prompt and output */
+    int max_choices;                 /* n x prompts */
+    float temperature, top_p, min_p; /* defaults where the request is silent */
+    float repetition_penalty;        /* likewise; 0: none */
     int top_k;
     bool strict; /* a field that has no effect is an error */
 } openai_limits;

@@ -125,6 +125,7 @@ static const verdict refused[] = {
     {"{\"attention_chunk_size\":8192}", ERR_UNSUPPORTED, "attention_chunk_size"},
     {"{\"final_logit_softcapping\":30.0}", ERR_UNSUPPORTED, "final_logit_softcapping"},
     {"{\"num_experts\":8}", ERR_UNSUPPORTED, "num_experts"},
+    {"{\"is_causal\":false}", ERR_UNSUPPORTED, "is_causal"},
     {"{\"tie_word_embeddings\":\"yes\"}", ERR_INPUT, "tie_word_embeddings"},
     {"{\"attention_bias\":1}", ERR_INPUT, "attention_bias"},
     {"{\"torch_dtype\":\"float8_e4m3fn\"}", ERR_UNSUPPORTED, "float8_e4m3fn"},
@@ -341,7 +342,8 @@ START_TEST(generation_config_wins)
     err e = {0};
     write_file("generation_config.json",
                "{\"eos_token_id\":[5,6],\"bos_token_id\":null,\"temperature\":0.6,\"top_p\":0.9,"
-               "\"top_k\":20,\"do_sample\":true}");
+               "\"top_k\":20,\"do_sample\":true,\"repetition_penalty\":1.05,\"min_p\":0.1,"
+               "\"max_new_tokens\":77}");
     ck_assert_msg(read_patched("{}", &c, &e) == ERR_NONE, "%s", e.msg);
     ck_assert_int_eq(c.n_eos, 2);
     ck_assert_int_eq(c.eos_id[1], 6);
@@ -349,10 +351,15 @@ START_TEST(generation_config_wins)
     ck_assert_float_eq(c.gen_temperature, 0.6F);
     ck_assert_float_eq(c.gen_top_p, 0.9F);
     ck_assert_int_eq(c.gen_top_k, 20);
+    ck_assert_float_eq(c.gen_repetition_penalty, 1.05F);
+    ck_assert_float_eq(c.gen_min_p, 0.1F);
+    ck_assert_int_eq(c.gen_max_tokens, 77);
 
     static const char *const wrong[] = {"{\"temperature\":-1}",
                                         "{\"top_p\":2}",
                                         "{\"top_k\":0.5}",
+                                        "{\"max_new_tokens\":0}",
+                                        "{\"repetition_penalty\":-1}",
                                         "{\"eos_token_id\":\"x\"}",
                                         "{",
                                         "[]"};

@@ -8,6 +8,7 @@
 
 #include "engine/tokenizer.h"
 #include "tests/run_suite.h"
+#include "tests/storage/tmpdir.h"
 
 static const char *const kinds[] = {"gpt2", "llama3", "qwen2", "llama2", "mistral"};
 
@@ -222,6 +223,93 @@ START_TEST(of_many_that_begin_alike_the_longest_is_found)
 }
 END_TEST
 
+/* A tokenizer of the fixtures in which `from`, at its first place, has become `to`. */
+static err_code load_changed(tokenizer **t, const char *kind, const char *from, const char *to,
+                             err *e)
+{
+    char dir[64], path[128];
+    tmpdir_make(dir);
+    FILE *in = open_fixture(kind, "tokenizer.json");
+    char *text = NULL;
+    size_t cap = 0;
+    ck_assert(getdelim(&text, &cap, 0, in) > 0);
+    (void)fclose(in);
+    char *at = strstr(text, from);
+    ck_assert_ptr_nonnull(at);
+    (void)snprintf(path, sizeof(path), "%s/tokenizer.json", dir);
+    FILE *out = fopen(path, "w");
+    ck_assert(out && fprintf(out, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from)) > 0);
+    (void)fclose(out);
+    free(text);
+    err_code rc = tokenizer_load(t, dir, e);
+    tmpdir_remove(dir);
+    return rc;
+}
+
+/* Hugging Face's ByteLevel adds one unless there is a space already; other white space is none. */
+START_TEST(a_prefix_space_comes_before_all_but_a_space)
+{
+    static const char *const texts[][2] = {
+        {"\na b", " \na b"}, {"\tx", " \tx"}, {" x", " x"}, {"x", " x"}};
+    tokenizer *plain, *with;
+    ck_assert_int_eq(tokenizer_load(&plain, "fixtures/tokenizers/gpt2", NULL), ERR_NONE);
+    ck_assert_int_eq(load_changed(&with, "gpt2", "\"add_prefix_space\":false",
+                                  "\"add_prefix_space\":true", NULL),
+                     ERR_NONE);
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        int32_t got[64], want[64];
+        int64_t n = tokenizer_encode(with, texts[i][0], strlen(texts[i][0]), 0, got, 64);
+        ck_assert_int_eq(tokenizer_encode(plain, texts[i][1], strlen(texts[i][1]), 0, want, 64), n);
+        ck_assert(n > 0 && memcmp(got, want, (size_t)n * sizeof(*got)) == 0);
+    }
+    tokenizer_destroy(plain);
+    tokenizer_destroy(with);
+}
+END_TEST
+
+START_TEST(a_second_split_is_refused)
+{
+    tokenizer *t;
+    err e;
+    ck_assert_int_eq(load_changed(&t, "llama3", "\"use_regex\":false", "\"use_regex\":true", &e),
+                     ERR_UNSUPPORTED);
+    ck_assert_msg(strstr(e.msg, "second split") != NULL, "%s", e.msg);
+}
+END_TEST
+
+/* What is made of a prompt's own tokens goes on behind its text: the whole is the decoding of all. */
+START_TEST(a_text_that_goes_on_keeps_its_space)
+{
+    static const char text[] = "it is the first of the many";
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        char dir[64], got[256], part[DETOK_MAX];
+        int32_t ids[64];
+        tokenizer *t;
+        (void)snprintf(dir, sizeof(dir), "fixtures/tokenizers/%s", kinds[kind]);
+        ck_assert_int_eq(tokenizer_load(&t, dir, NULL), ERR_NONE);
+        int64_t n = tokenizer_encode(t, text, strlen(text), TOK_ADD_SPECIAL, ids, 64);
+        ck_assert(n > 4 && n < 64);
+        for (int64_t cut = 0; cut <= n; cut++) {
+            size_t len, m;
+            char *head = tokenizer_decode(t, ids, (size_t)cut, true, &m);
+            memcpy(got, head, m);
+            free(head);
+            detok d;
+            detok_init(&d, t, true);
+            detok_go_on(&d, ids, (size_t)cut);
+            for (int64_t i = cut; i < n; i++) {
+                len = detok_push(&d, ids[i], part, sizeof(part));
+                memcpy(got + m, part, len);
+                m += len;
+            }
+            ck_assert_msg(m == strlen(text) && memcmp(got, text, m) == 0, "%s, %d: %.*s",
+                          kinds[kind], (int)cut, (int)m, got);
+        }
+        tokenizer_destroy(t);
+    }
+}
+END_TEST
+
 START_TEST(special_tokens_are_parsed_only_when_asked)
 {
     tokenizer *t;
@@ -289,6 +377,9 @@ int main(void)
     tcase_add_loop_test(tc, ids_and_texts_are_those_of_hugging_face, 0, 2 * N_KINDS);
     tcase_add_test(tc, what_the_base_has_is_not_added);
     tcase_add_test(tc, of_many_that_begin_alike_the_longest_is_found);
+    tcase_add_test(tc, a_prefix_space_comes_before_all_but_a_space);
+    tcase_add_test(tc, a_second_split_is_refused);
+    tcase_add_test(tc, a_text_that_goes_on_keeps_its_space);
     tcase_add_test(tc, special_tokens_are_parsed_only_when_asked);
     tcase_add_test(tc, a_megabyte_of_one_letter_is_no_trouble);
     tcase_add_test(tc, a_megabyte_that_thousands_of_added_tokens_begin_like_is_no_trouble);
