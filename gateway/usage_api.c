@@ -60,7 +60,31 @@ static bool take_query(exchange *x, usage_query *q)
     return true;
 }
 
-static void write_result(jsonw *w, const usage_query *q, const usage_sum *u)
+/* What is gone has its id instead of a name. */
+static void write_names(exchange *x, jsonw *w, const usage_sum *u)
+{
+    tenant t;
+    key_info k;
+    const adapter_version *v = NULL;
+    char text[ADAPTER_NAME_MAX + 16];
+    if (u->tenant_id == 0 || tenants_get(x->server->store, u->tenant_id, &t, NULL))
+        api_write_id(w, "tenant", u->tenant_id);
+    else
+        jsonw_str(w, "tenant", t.name);
+    if (u->key_id == 0 || keys_get(x->server->store, u->key_id, &k, NULL) || !k.name[0])
+        api_write_id(w, "key", u->key_id);
+    else
+        jsonw_str(w, "key", k.name);
+    if (u->adapter_id == 0 || registry_acquire_id(x->server->registry, u->adapter_id, &v, NULL)) {
+        api_write_id(w, "adapter", u->adapter_id);
+        return;
+    }
+    (void)snprintf(text, sizeof(text), "%s@%d", v->name, v->version);
+    registry_release(x->server->registry, v);
+    jsonw_str(w, "adapter", text);
+}
+
+static void write_result(exchange *x, jsonw *w, const usage_query *q, const usage_sum *u)
 {
     jsonw_open(w, NULL, '{');
     jsonw_str(w, "object", "usage.completions.result");
@@ -72,6 +96,7 @@ static void write_result(jsonw *w, const usage_query *q, const usage_sum *u)
     api_write_id(w, "api_key_id", u->key_id);
     api_write_id(w, "project_id", u->tenant_id);
     api_write_id(w, "adapter_id", u->adapter_id);
+    write_names(x, w, u);
     jsonw_str(w, "class", q->group_by & USAGE_BY_CLASS ? u->slo_class : NULL);
     jsonw_close(w, '}');
 }
@@ -90,7 +115,7 @@ static void reply_page(exchange *x, const usage_query *q, const usage_sum *list,
         jsonw_int(&w, "start_time", start / 1000000);
         jsonw_int(&w, "end_time", list[i].bucket_end_us / 1000000);
         jsonw_open(&w, "results", '[');
-        for (; i < n && list[i].bucket_start_us == start; i++) write_result(&w, q, &list[i]);
+        for (; i < n && list[i].bucket_start_us == start; i++) write_result(x, &w, q, &list[i]);
         jsonw_close(&w, ']');
         jsonw_close(&w, '}');
     }

@@ -8,20 +8,46 @@
 
 /* --------------------------------------------------------------------------- usage -- */
 
+/* What --by may name comes first, and people see what it does name. */
 static const column usage_columns[] = {
+    {"TENANT", "tenant", CELL_TEXT, true},
+    {"KEY", "key", CELL_TEXT, true},
+    {"ADAPTER", "adapter", CELL_TEXT, true},
+    {"MODEL", "model", CELL_TEXT, true},
+    {"CLASS", "class", CELL_TEXT, true},
     {"FROM", "start_time", CELL_TIME, false},
     {"TO", "end_time", CELL_TIME, true},
-    {"MODEL", "model", CELL_TEXT, false},
-    {"CLASS", "class", CELL_TEXT, true},
-    {"TENANT", "project_id", CELL_TEXT, true},
-    {"KEY", "api_key_id", CELL_TEXT, true},
-    {"ADAPTER", "adapter_id", CELL_TEXT, true},
     {"REQUESTS", "num_model_requests", CELL_INT, false},
     {"INPUT", "input_tokens", CELL_INT, false},
     {"CACHED", "input_cached_tokens", CELL_INT, false},
     {"OUTPUT", "output_tokens", CELL_INT, false},
+    {"TENANT-ID", "project_id", CELL_TEXT, true},
+    {"KEY-ID", "api_key_id", CELL_TEXT, true},
+    {"ADAPTER-ID", "adapter_id", CELL_TEXT, true},
     {NULL, NULL, CELL_TEXT, false},
 };
+
+enum { USAGE_GROUPS = 5, USAGE_COLUMNS = (int)(sizeof(usage_columns) / sizeof(usage_columns[0])) };
+
+/* Is `name` one of the words of "a,b,c"? */
+static bool names(const char *list, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *p = list; p && *p; p += *p == ',') {
+        size_t len = strcspn(p, ",");
+        if (len == n && memcmp(p, name, n) == 0) return true;
+        p += len;
+    }
+    return false;
+}
+
+static void print_usage(ctl *c, const char *by, const cJSON *rows)
+{
+    column shown[USAGE_COLUMNS];
+    memcpy(shown, usage_columns, sizeof(shown));
+    for (int i = 0; i < USAGE_GROUPS; i++) shown[i].wide = !names(by, shown[i].path);
+    ctl_print_rows(c, shown, rows);
+}
 
 /* Buckets with results into rows; the results move out of the tree. */
 static cJSON *flatten(const cJSON *tree)
@@ -67,12 +93,12 @@ int ctl_usage_show(void *p)
     bool admin = tenant || cli_given(&c->cli, "all");
     if (!add_time(c, "start", query, sizeof(query)) || !add_time(c, "end", query, sizeof(query)))
         return CTL_USAGE;
-    const char *const names[] = {"tenant", "group_by", "bucket_width", "model"};
+    const char *const fields[] = {"tenant", "group_by", "bucket_width", "model"};
     const char *const values[] = {tenant, by, bucket, model};
     for (int i = 0; i < 4; i++) {
         size_t n = strlen(query);
         if (values[i])
-            (void)snprintf(query + n, sizeof(query) - n, "&%s=%s", names[i], ctl_seg(values[i]));
+            (void)snprintf(query + n, sizeof(query) - n, "&%s=%s", fields[i], ctl_seg(values[i]));
     }
     if (*query) *query = '?';
     int status = ctl_call(c, admin ? ADMIN_SIDE : TENANT_SIDE, "GET", NULL, &tree, "%s%s",
@@ -81,7 +107,7 @@ int ctl_usage_show(void *p)
         table_print_json(stdout, tree);
     } else if (!status) {
         cJSON *rows = flatten(tree);
-        ctl_print_rows(c, usage_columns, rows);
+        print_usage(c, by, rows);
         cJSON_Delete(rows);
     }
     cJSON_Delete(tree);

@@ -34,7 +34,7 @@ void progress_set(progress *p, int64_t done)
     text_bytes((double)done, have, sizeof(have));
     text_bytes((double)p->total, all, sizeof(all));
     text_bytes(speed, rate, sizeof(rate));
-    if (speed > 0) text_span((double)(p->total - done) / speed, left, sizeof(left));
+    if (speed > 0) text_span((int64_t)((double)(p->total - done) / speed), left, sizeof(left));
     memset(bar, ' ', sizeof(bar));
     memset(bar, '=', (size_t)filled);
     if (filled < cells) bar[filled] = '>';

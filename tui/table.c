@@ -105,10 +105,13 @@ static void cell_text(const column *c, const cJSON *row, bool raw, char out[CELL
     } else if (!raw && c->kind == CELL_TIME) {
         put_time(v->valuedouble, out, CELL_MAX);
     } else if (!raw && c->kind == CELL_MS) {
-        double s = v->valuedouble / 1000;
-        text_span(fabs(s), out + 1, CELL_MAX - 1);
+        double ms = fabs(v->valuedouble);
+        if (ms < 10000)
+            text_ms(ms, out + 1, CELL_MAX - 1);
+        else
+            text_span((int64_t)(ms / 1000), out + 1, CELL_MAX - 1);
         out[0] = '-';
-        if (s >= 0) memmove(out, out + 1, strlen(out));
+        if (v->valuedouble >= 0) memmove(out, out + 1, strlen(out));
     } else if (!raw && c->kind == CELL_LIMIT && v->valuedouble == 0) {
         strcpy(out, "-");
     } else {

@@ -79,7 +79,10 @@ err_code term_open(bool ascii, err *e)
     (void)nodelay(stdscr, TRUE);
     (void)curs_set(0);
     set_escdelay(25);
-    (void)mousemask(BUTTON1_PRESSED | BUTTON1_CLICKED | BUTTON4_PRESSED | BUTTON5_PRESSED, NULL);
+    /* The release, too: ncurses swallows an event that is not asked for and waits for the next, nodelay or not. */
+    (void)mousemask(BUTTON1_PRESSED | BUTTON1_RELEASED | BUTTON1_CLICKED | BUTTON4_PRESSED |
+                        BUTTON5_PRESSED,
+                    NULL);
     (void)mouseinterval(0);
     set_colours();
     (void)refresh();
@@ -167,7 +170,7 @@ bool term_next(term_event *out)
     if (k == KEY_RESIZE) {
         out->resized = true;
     } else if (k == KEY_MOUSE) {
-        if (getmouse(&m) != OK) return true;
+        if (getmouse(&m) != OK || (m.bstate & BUTTON1_RELEASED)) return true;
         out->click = true;
         out->row = m.y;
         out->col = m.x;

@@ -2,6 +2,7 @@
 #include "tui/text.h"
 
 #include <langinfo.h>
+#include <math.h>
 #include <string.h>
 #include <wchar.h>
 
@@ -120,28 +121,58 @@ void text_print(FILE *f, const char *s, size_t len, text_carry *carry)
     }
 }
 
-void text_bytes(double bytes, char *out, size_t cap)
+void text_count(double v, char *out, size_t cap)
 {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    static const char unit[] = " kMGTPE";
     int u = 0;
-    while (bytes >= 999.5 && u < 5) {
-        bytes /= 1024;
+    if (!isfinite(v)) v = 0;
+    while (fabs(v) >= 9999.5 && u < 6) {
+        v /= 1000;
         u++;
     }
-    (void)snprintf(out, cap, u && bytes < 99.95 ? "%.1f %s" : "%.0f %s", bytes, units[u]);
+    if (u == 0)
+        (void)snprintf(out, cap, fabs(v) < 9.95 && v != floor(v) ? "%.1f" : "%.0f", v);
+    else
+        (void)snprintf(out, cap, fabs(v) < 99.95 ? "%.1f%c" : "%.0f%c", v, unit[u]);
 }
 
-void text_span(double seconds, char *out, size_t cap)
+void text_bytes(double v, char *out, size_t cap)
 {
-    long long s = seconds < 0 ? 0 : seconds > 1e15 ? 1000000000000000LL : (long long)seconds;
-    if (seconds > 0 && seconds < 10)
-        (void)snprintf(out, cap, "%.1fs", seconds);
-    else if (s < 100)
-        (void)snprintf(out, cap, "%llds", s);
-    else if (s < 6000)
-        (void)snprintf(out, cap, "%lldm%02llds", s / 60, s % 60);
-    else if (s < 172800)
-        (void)snprintf(out, cap, "%lldh%02lldm", s / 3600, s / 60 % 60);
+    static const char unit[] = "BKMGTPE";
+    int u = 0;
+    if (!isfinite(v)) v = 0;
+    while (fabs(v) >= 1023.5 && u < 6) {
+        v /= 1024;
+        u++;
+    }
+    if (u == 0)
+        (void)snprintf(out, cap, "%.0f B", v);
     else
-        (void)snprintf(out, cap, "%lldd", s / 86400);
+        (void)snprintf(out, cap, fabs(v) < 99.95 ? "%.1f %ciB" : "%.0f %ciB", v, unit[u]);
+}
+
+void text_span(int64_t s, char *out, size_t cap)
+{
+    if (s < 0) s = 0;
+    if (s < 60)
+        (void)snprintf(out, cap, "%llds", (long long)s);
+    else if (s < 3600)
+        (void)snprintf(out, cap, "%lldm%02llds", (long long)(s / 60), (long long)(s % 60));
+    else if (s < 86400)
+        (void)snprintf(out, cap, "%lldh%02lldm", (long long)(s / 3600), (long long)(s / 60 % 60));
+    else
+        (void)snprintf(out, cap, "%lldd%02lldh", (long long)(s / 86400),
+                       (long long)(s / 3600 % 24));
+}
+
+void text_ms(double ms, char *out, size_t cap)
+{
+    if (ms < 0)
+        (void)snprintf(out, cap, "-");
+    else if (ms < 9.95)
+        (void)snprintf(out, cap, "%.1fms", ms);
+    else if (ms < 9999.5)
+        (void)snprintf(out, cap, "%.0fms", ms);
+    else
+        (void)snprintf(out, cap, "%.1fs", ms / 1000);
 }

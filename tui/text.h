@@ -29,10 +29,16 @@ typedef struct text_carry {
 } text_carry;
 void text_print(FILE *f, const char *s, size_t len, text_carry *carry);
 
-/* "1.2 MiB", "999 B". */
-void text_bytes(double bytes, char *out, size_t cap);
+/* "1.2k", "3.4M". */
+void text_count(double v, char *out, size_t cap);
 
-/* "12s", "3m04s", "2h10m", "5d" from seconds. */
-void text_span(double seconds, char *out, size_t cap);
+/* "1.5 GiB", "999 B". */
+void text_bytes(double v, char *out, size_t cap);
+
+/* "12s", "3m04s", "2h10m", "5d03h" from seconds. */
+void text_span(int64_t s, char *out, size_t cap);
+
+/* Milliseconds as people tell them apart: "5.4ms", "500ms", "12.0s"; "-" below 0, which is unknown. */
+void text_ms(double ms, char *out, size_t cap);
 
 #endif

@@ -181,10 +181,4 @@ void view_draw_slo(view *v, cells *c, int top, int rows);
 void view_draw_servers(view *v, cells *c, int top, int rows);
 void view_draw_table(view *v, cells *c, int table, int top, int rows);
 
-/* "1.2k", "3.4M"; "1.5 GiB"; "3m12s", "2d4h"; "12.3 ms". */
-void text_count(double v, char *out, size_t cap);
-void text_bytes(double v, char *out, size_t cap);
-void text_span(int64_t s, char *out, size_t cap);
-void text_ms(double ms, char *out, size_t cap);
-
 #endif

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "tui/text.h"
 #include "tui/view.h"
 
 enum { STALE_FLOOR_US = 3000000 };

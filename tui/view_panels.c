@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tui/text.h"
 #include "tui/view.h"
 
 enum { LABEL = 13, VALUE = 17 };

@@ -553,6 +553,8 @@ def test_server_side():
     server.ask(key, "base", "What is 7 plus 5?", max_tokens=5)
     assert "engine." in ctl("stats") and parsed("stats")["engine"]
     assert [r["name"] for r in parsed("classes")] == ["interactive", "standard", "batch"]
+    assert "50.0ms" in ctl("classes") or " 50ms" in ctl("classes"), ctl("classes")
+    assert "100ms" in ctl("classes")
     assert "tenant.create" in ctl("audit")
     mine = parsed("usage", "--by", "model", key=key)
     assert mine["data"][0]["results"][0]["num_model_requests"] == 1, mine
@@ -560,6 +562,13 @@ def test_server_side():
                                                "1h", "--start", "-2h", "-o", "csv"))))
     assert rows and rows[0]["num_model_requests"] == "1" and rows[0]["model"] == "base", rows
     assert "base" in ctl("usage", "--all", "--by", "model,tenant", "-o", "wide")
+    # What it is asked by stands in front, by name.
+    head, *lines = ctl("usage", "--all", "--by", "tenant,key").splitlines()
+    assert head.split()[:3] == ["TENANT", "KEY", "FROM"], head
+    assert any(line.split()[:2] == ["counted", "test"] for line in lines), lines
+    server.upload(key, "billed", DEMO / "adapters" / demo_adapters()[0])
+    server.ask(key, "billed", "What is 7 plus 5?", max_tokens=2)
+    assert "billed@1" in ctl("usage", "--by", "adapter", key=key)
     ctl("usage", "--by", "colour", key=key, expect=1)
     backup = home / "copy.db"
     ctl("backup", backup)

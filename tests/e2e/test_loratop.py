@@ -74,7 +74,16 @@ class Term:
         self.tmux("send-keys", "-l", text)
 
     def click(self, row, col):
-        self.type("\x1b[M" + chr(32) + chr(33 + col) + chr(33 + row))
+        """As terminals send it: the press, and later, read apart from it, the release."""
+        at = chr(33 + col) + chr(33 + row)
+        self.type("\x1b[M" + chr(32) + at)
+        self.wait_drawn()
+        self.type("\x1b[M" + chr(35) + at)
+
+    def wait_drawn(self):
+        """Until the clock in the first line has moved: the program reads, and draws by itself."""
+        before = self.lines()[0]
+        self.wait(lambda x: x.split("\n")[0] != before)
 
     def wait(self, what, seconds=60, colours=False):
         """Until a text, or a predicate of the screen, holds; returns the screen."""
@@ -234,6 +243,7 @@ def test_keys_do_what_the_help_says():
         t.wait(lambda x: "acme (" not in x)
         t.click(1, 16)  # the second tab
         t.wait("TENANT ")
+        t.wait_drawn()
         t.type("+")
         t.wait("every 2.0 s")
         t.key("F7")

@@ -76,7 +76,8 @@ USED = obj({"object": {"const": "adapter.usage"}, "version": COUNT, "num_model_r
             "input_cached_tokens": COUNT, "output_tokens": COUNT})
 SUM = obj({"object": {"const": "usage.completions.result"}, "input_tokens": COUNT, "input_cached_tokens": COUNT,
            "output_tokens": COUNT, "num_model_requests": COUNT, "model": maybe(STR), "api_key_id": maybe(STR),
-           "project_id": maybe(STR), "adapter_id": maybe(STR), "class": maybe(STR)})
+           "project_id": maybe(STR), "adapter_id": maybe(STR), "class": maybe(STR),
+           "tenant": maybe(STR), "key": maybe(STR), "adapter": maybe(STR)})
 BUCKET = obj({"object": {"const": "bucket"}, "start_time": INT, "end_time": INT, "results": arr(SUM)})
 
 

@@ -74,13 +74,14 @@ START_TEST(sizes)
     static const struct {
         double v;
         const char *bytes, *span;
-    } r[] = {{0, "0 B", "0s"},           {999, "999 B", "16m39s"},    {1000, "1.0 KiB", "16m40s"},
-             {5.25, "5 B", "5.2s"},      {1536, "1.5 KiB", "25m36s"}, {1048576, "1.0 MiB", "12d"},
-             {7200, "7.0 KiB", "2h00m"}, {90, "90 B", "90s"}};
+    } r[] = {
+        {0, "0 B", "0s"},           {999, "999 B", "16m39s"},    {1024, "1.0 KiB", "17m04s"},
+        {5, "5 B", "5s"},           {1536, "1.5 KiB", "25m36s"}, {1048576, "1.0 MiB", "12d03h"},
+        {7200, "7.0 KiB", "2h00m"}, {90, "90 B", "1m30s"}};
     for (size_t i = 0; i < sizeof(r) / sizeof(r[0]); i++) {
         text_bytes(r[i].v, out, sizeof(out));
         ck_assert_str_eq(out, r[i].bytes);
-        text_span(r[i].v, out, sizeof(out));
+        text_span((int64_t)r[i].v, out, sizeof(out));
         ck_assert_str_eq(out, r[i].span);
     }
 }
