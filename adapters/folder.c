@@ -43,9 +43,13 @@ err_code folder_may_skip(const char *name, err *e)
     static const char *const harmless[] = {".md",    ".txt",           ".json", ".jinja",
                                            ".yaml",  ".yml",           ".csv",  ".log",
                                            ".model", ".gitattributes", ".jsonl"};
-    static const char *const whole[] = {"LICENSE", "NOTICE", "training_args.bin", ".gitignore"};
+    /* The second row is what a Trainer leaves in each checkpoint: pickles, too, but nobody needs them. */
+    static const char *const whole[] = {"LICENSE",          "NOTICE",       ".gitignore",
+                                        "optimizer.pt",     "scheduler.pt", "scaler.pt",
+                                        "training_args.bin"};
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
         if (strcmp(name, whole[i]) == 0) return ERR_NONE;
+    if (strncmp(name, "rng_state", 9) == 0 && has_ending(name, ".pth")) return ERR_NONE;
     for (size_t i = 0; i < sizeof pickles / sizeof *pickles; i++)
         if (has_ending(name, pickles[i]))
             return err_set(e, ERR_UNSUPPORTED,

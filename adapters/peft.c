@@ -132,14 +132,19 @@ static err_code check_keys(const cJSON *root, err *e)
     return ERR_NONE;
 }
 
-static err_code check_fixed(const cJSON *root, peft_config *pc, err *e)
+static err_code check_type(const cJSON *root, err *e)
 {
     const char *s = NULL;
     if (json_str(root, "peft_type", &s, NULL, e) != ERR_NONE) return e->code;
     if (s == NULL) return err_set(e, ERR_INPUT, "adapter_config.json has no peft_type");
-    if (strcmp(s, "LORA") != 0)
-        return err_set(e, ERR_UNSUPPORTED, "peft_type '%.32s' is not supported: only LORA is", s);
-    s = NULL;
+    if (strcmp(s, "LORA") == 0) return ERR_NONE;
+    return err_set(e, ERR_UNSUPPORTED, "peft_type '%.32s' is not supported: only LORA is", s);
+}
+
+static err_code check_fixed(const cJSON *root, peft_config *pc, err *e)
+{
+    const char *s = NULL;
+    if (check_type(root, e) != ERR_NONE) return e->code;
     if (json_str(root, "task_type", &s, NULL, e) != ERR_NONE) return e->code;
     if (s != NULL && s[0] != 0 && strcmp(s, "CAUSAL_LM") != 0)
         return err_set(e, ERR_UNSUPPORTED, "task_type '%.32s' is not supported: only CAUSAL_LM is",
@@ -687,6 +692,25 @@ static err_code read_plan(const cJSON *root, plan *pl, const model_config *base,
     return settle_all(pl, base, names, rank_limit, pc, e);
 }
 
+static err_code read_root(const char *text, size_t len, cJSON **root, err *e)
+{
+    err_code code = json_parse(text, len, &limits, root, e);
+    if (code != ERR_NONE) return err_context(e, "adapter_config.json");
+    if (cJSON_IsObject(*root)) return ERR_NONE;
+    cJSON_Delete(*root);
+    *root = NULL;
+    return err_set(e, ERR_INPUT, "adapter_config.json must be an object");
+}
+
+err_code peft_check_type(const char *text, size_t len, err *e)
+{
+    cJSON *root = NULL;
+    err_code code = read_root(text, len, &root, e);
+    if (code == ERR_NONE) code = check_type(root, e);
+    cJSON_Delete(root);
+    return code;
+}
+
 err_code peft_parse(const char *text, size_t len, const model_config *base, int rank_max,
                     const naming *names, peft_config *out, err *e)
 {
@@ -696,15 +720,13 @@ err_code peft_parse(const char *text, size_t len, const model_config *base, int 
     err own;
     if (e == NULL) e = &own;
     cJSON *root = NULL;
-    err_code code = json_parse(text, len, &limits, &root, e);
-    if (code != ERR_NONE) return err_context(e, "adapter_config.json");
+    err_code code = read_root(text, len, &root, e);
+    if (code != ERR_NONE) return code;
     plan pl = {0};
     out->n_layer = base->n_layer;
     out->layer = calloc(peft_slots(base->n_layer), sizeof *out->layer);
     if (out->layer == NULL)
         code = err_set(e, ERR_NOMEM, "out of memory");
-    else if (!cJSON_IsObject(root))
-        code = err_set(e, ERR_INPUT, "adapter_config.json must be an object");
     else
         code = read_plan(root, &pl, base, names != NULL ? names : &usual, rank_max, out, e);
     plan_clear(&pl);

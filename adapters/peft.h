@@ -51,6 +51,9 @@ typedef struct peft_config {
     char base_name[160];        /* base_model_name_or_path, for display only; never opened */
 } peft_config;
 
+/* The method alone, before the tensors' names are looked at: those of another one would only confuse. */
+err_code peft_check_type(const char *text, size_t len, err *e);
+
 /* Zeroes *out first, so that clear is always safe.  `names`: how the weights' file names its tensors
  * (naming_learn), which is how its author's model named its modules; NULL: as usual.
  *   ERR_INPUT        not what PEFT writes, or out of range

@@ -49,25 +49,20 @@ static bool read_all(int fd, void *out, size_t len, uint64_t offset)
 
 /* ---- config -------------------------------------------------------------------------- */
 
-static err_code read_config(int dir_fd, const model_config *base, int rank_max, const naming *names,
-                            adapter_layout *al, err *e)
+/* The whole file; the caller frees *text. */
+static err_code read_config(int dir_fd, char **text, uint64_t *bytes, err *e)
 {
     int fd;
-    uint64_t bytes;
-    err_code code = open_regular(dir_fd, CONFIG_NAME, &fd, &bytes, e);
+    *text = NULL;
+    err_code code = open_regular(dir_fd, CONFIG_NAME, &fd, bytes, e);
     if (code != ERR_NONE) return code;
-    char *text = NULL;
-    if (bytes > CONFIG_MAX)
+    if (*bytes > CONFIG_MAX)
         code = err_set(e, ERR_LIMIT, "%s has %llu bytes; at most %d are read", CONFIG_NAME,
-                       (unsigned long long)bytes, CONFIG_MAX);
-    else if ((text = malloc((size_t)bytes + 1)) == NULL)
+                       (unsigned long long)*bytes, CONFIG_MAX);
+    else if ((*text = malloc((size_t)*bytes + 1)) == NULL)
         code = err_set(e, ERR_NOMEM, "out of memory");
-    else if (!read_all(fd, text, (size_t)bytes, 0))
+    else if (!read_all(fd, *text, (size_t)*bytes, 0))
         code = err_set(e, ERR_IO, "%s cannot be read", CONFIG_NAME);
-    else
-        code = peft_parse(text, (size_t)bytes, base, rank_max, names, &al->peft, e);
-    al->file_bytes += bytes;
-    free(text);
     close(fd);
     return code;
 }
@@ -212,8 +207,9 @@ static err_code read_header(int fd, uint64_t bytes, safetensors **out, err *e)
 
 /* The header comes before the config: how the tensors are named tells how its author's model named
  * its modules. */
-static err_code read_both(int dir_fd, int fd, uint64_t bytes, const model_config *base,
-                          int rank_max, bool scan_values, adapter_layout *al, err *e)
+static err_code read_both(const char *config, size_t config_bytes, int fd, uint64_t bytes,
+                          const model_config *base, int rank_max, bool scan_values,
+                          adapter_layout *al, err *e)
 {
     safetensors *st = NULL;
     naming names = {.root = -1};
@@ -227,7 +223,8 @@ static err_code read_both(int dir_fd, int fd, uint64_t bytes, const model_config
     }
     if (own.n_vocab == 0) own.n_vocab = base->n_vocab;
     own.added_max = base->n_vocab + base->added_max - own.n_vocab;
-    if (code == ERR_NONE) code = read_config(dir_fd, &own, rank_max, &names, al, e);
+    if (code == ERR_NONE)
+        code = peft_parse(config, config_bytes, &own, rank_max, &names, &al->peft, e);
     if (code == ERR_NONE) {
         al->n_vocab = own.n_vocab = al->peft.n_vocab;
         al->pair = calloc(peft_slots(base->n_layer), sizeof *al->pair);
@@ -249,13 +246,18 @@ err_code validate_adapter(int dir_fd, const model_config *base, int rank_max, bo
     memset(out, 0, sizeof *out);
     err own;
     if (e == NULL) e = &own;
-    int fd;
-    uint64_t bytes;
-    err_code code = open_regular(dir_fd, WEIGHTS_NAME, &fd, &bytes, e);
-    if (code != ERR_NONE) return code;
-    out->file_bytes = bytes;
-    code = read_both(dir_fd, fd, bytes, base, rank_max, scan_values, out, e);
-    close(fd);
+    int fd = -1;
+    uint64_t bytes = 0, config_bytes = 0;
+    char *config = NULL;
+    err_code code = read_config(dir_fd, &config, &config_bytes, e);
+    if (code == ERR_NONE) code = peft_check_type(config, (size_t)config_bytes, e);
+    if (code == ERR_NONE) code = open_regular(dir_fd, WEIGHTS_NAME, &fd, &bytes, e);
+    out->file_bytes = bytes + config_bytes;
+    if (code == ERR_NONE)
+        code =
+            read_both(config, (size_t)config_bytes, fd, bytes, base, rank_max, scan_values, out, e);
+    if (fd >= 0) close(fd);
+    free(config);
     if (code != ERR_NONE) adapter_layout_clear(out);
     return code;
 }

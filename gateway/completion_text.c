@@ -1,6 +1,6 @@
 /* completion_text.c -- hold back the longest tail that could begin a stop string.
  *
- * Stop strings are at most 256 bytes and four, so plain comparison is fast enough: each new byte
+ * Stop strings are at most 256 bytes and sixteen, so plain comparison is fast enough: each new byte
  * is looked at against each stop string once for a match and once for the tail.
  */
 #include "gateway/completion_text.h"

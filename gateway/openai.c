@@ -648,7 +648,7 @@ static bool take_logprobs(parser *ps)
     openai_request *rq = ps->rq;
     int n_top = -1;
     if (!rq->chat) {
-        if (!take_int(ps, "logprobs", 0, 5, &n_top)) return false;
+        if (!take_int(ps, "logprobs", 0, SAMPLE_TOP_MAX, &n_top)) return false;
         rq->logprobs = n_top >= 0;
         rq->rules.n_top = n_top;
         return true;

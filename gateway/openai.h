@@ -29,7 +29,7 @@ typedef enum {
 } tool_choice;
 
 enum {
-    OPENAI_STOP_MAX = 4,
+    OPENAI_STOP_MAX = 16, /* OpenAI's 4, vLLM's no end */
     OPENAI_STOP_BYTES_MAX = 256,
     OPENAI_STOP_ID_MAX = 64,
     OPENAI_BIAS_MAX = 300,

@@ -200,6 +200,14 @@ static void st_extra(parcel *p, const char *arg)
     bytes_free(&all);
 }
 
+/* Another method names its tensors in its own way: that is not what is wrong with it. */
+static void another_method(parcel *p, const char *arg)
+{
+    st_extra(p, arg);
+    bytes_free(&p->config);
+    fmt(&p->config, "{\"peft_type\":\"ADALORA\"}");
+}
+
 /* q and v of layer 0 alone, with shapes and types as given: "typeA rowsA colsA typeB rowsB colsB". */
 static void st_pair(parcel *p, const char *arg)
 {
@@ -409,6 +417,8 @@ static const hostile table[] = {
     {"a norm that is not named", "modules_to_save does not name", ERR_INPUT, st_extra,
      "base_model.model.model.norm.weight F32 1 32"},
     {"another method", "LOHA", ERR_UNSUPPORTED, config_is, "{\"peft_type\":\"LOHA\"}"},
+    {"another method's tensors", "ADALORA", ERR_UNSUPPORTED, another_method,
+     "base_model.model.model.layers.0.self_attn.q_proj.lora_E F32 4 1"},
     {"another task", "SEQ_CLS", ERR_UNSUPPORTED, config_with,
      "\"r\":4,\"task_type\":\"SEQ_CLS\"," QV},
     {"changed base", "pissa", ERR_UNSUPPORTED, config_adds, "\"init_lora_weights\":\"pissa\""},

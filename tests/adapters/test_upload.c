@@ -147,7 +147,11 @@ START_TEST(test_dialects)
         tar_add(&tar, "./README.md", '0', "hello", 5);
         tar_add(&tar, "./tokenizer.json", '0', "{}", 2);
         tar_add(&tar, "./tokenizer.model", '0', "x", 1);
-        tar_add(&tar, "./training_args.bin", '0', "\x80\x02pickle", 8);
+        static const char *const trainers[] = {
+            "training_args.bin", "optimizer.pt",    "scheduler.pt",      "scaler.pt",
+            "rng_state.pth",     "rng_state_0.pth", "trainer_state.json"};
+        for (size_t i = 0; i < sizeof trainers / sizeof *trainers; i++)
+            tar_add(&tar, trainers[i], '0', "\x80\x02pickle", 8);
         tar_add(&tar, "./._adapter_config.json", '0', "mac", 3);
         tar_add(&tar, "./empty.txt", '0', NULL, 0);
         tar_add(&tar, "./adapter_model.safetensors", 0, weights.p, weights.n);
@@ -526,8 +530,8 @@ START_TEST(test_names_and_kinds)
         {"a\x7f.txt", '0', ERR_INPUT, "control"},
         {"..\\..\\x.txt", '0', ERR_INPUT, "backslash"},
         {"adapter_model.bin", '0', ERR_UNSUPPORTED, "pickle"},
-        {"optimizer.pt", '0', ERR_UNSUPPORTED, "pickle"},
-        {"rng_state.PTH", '0', ERR_UNSUPPORTED, "pickle"},
+        {"model.pt", '0', ERR_UNSUPPORTED, "pickle"},
+        {"state.PTH", '0', ERR_UNSUPPORTED, "pickle"},
         {"x.pkl", '0', ERR_UNSUPPORTED, "pickle"},
         {"x.ckpt", '0', ERR_UNSUPPORTED, "pickle"},
         {"model.safetensors", '0', ERR_UNSUPPORTED, "adapter_model.safetensors"},

@@ -162,7 +162,7 @@ COMMON = {"model": {"type": "string", "minLength": 1, "maxLength": 256}, "temper
           "frequency_penalty": number(-2, 2), "seed": opt(INT), "n": whole(1, 128),
           "logit_bias": {"type": ["object", "null"], "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
                          "propertyNames": {"pattern": "^[0-9]{1,9}$"}, "maxProperties": 300},
-          "stop": {"anyOf": [opt(STOP), arr(STOP, maxItems=4)]}, "stop_token_ids": opt(arr(TOKEN_ID, maxItems=64)),
+          "stop": {"anyOf": [opt(STOP), arr(STOP, maxItems=16)]}, "stop_token_ids": opt(arr(TOKEN_ID, maxItems=64)),
           "include_stop_str_in_output": opt(BOOL), "ignore_eos": opt(BOOL),
           "min_tokens": whole(0), "skip_special_tokens": opt(BOOL), "truncate_prompt_tokens": whole(1), "return_token_ids": opt(BOOL),
           "stream": opt(BOOL), "stream_options": {"type": ["object", "null"], "properties": {
@@ -179,7 +179,7 @@ CHAT = {"type": "object", "required": ["model", "messages"], "properties": {
             "type": "object", "required": ["name"], "properties": {"name": STR}}}}]}}}
 TEXT = {"type": "object", "required": ["model", "prompt"], "properties": {
     **COMMON, "prompt": {"anyOf": [STR, arr(TOKEN_ID, minItems=1), arr({"anyOf": [STR, arr(TOKEN_ID)]}, minItems=1, maxItems=128)]},
-    "max_tokens": whole(0), "echo": opt(BOOL), "best_of": whole(1, 20), "logprobs": whole(0, 5), "add_special_tokens": opt(BOOL)}}
+    "max_tokens": whole(0), "echo": opt(BOOL), "best_of": whole(1, 20), "logprobs": whole(0, 20), "add_special_tokens": opt(BOOL)}}
 MODEL_OPT = {"model": opt(STR)}
 TOKENIZE = {"anyOf": [
     {"type": "object", "required": ["prompt"], "properties": {**MODEL_OPT, "prompt": STR, "add_special_tokens": opt(BOOL)},
