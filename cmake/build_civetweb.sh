@@ -1,14 +1,26 @@
 #!/bin/sh
-# build_civetweb.sh DEST -- builds civetweb 1.16 as DEST/lib/libcivetweb.a, from Debian's source package.
+# build_civetweb.sh DEST    builds civetweb 1.16 as DEST/lib/libcivetweb.a, from its source in Debian
+# build_civetweb.sh --stamp prints a hash of all that the library is made of; it lies beside the library
 #
-# Debian 12's binary (1.15) crashes on the first TLS request under OpenSSL 3, so we take the source
-# package of 1.16 with Debian's security patches, add our own for the header parser (see the .patch
-# beside this file), and compile it for OpenSSL 3, without files, CGI, WebSockets or Lua.
+# Debian 12's binary (1.15) crashes on the first TLS request under OpenSSL 3, so we take the source of
+# 1.16, put our own handling of requests into it (civetweb.patch, civetweb-requests.inl), and compile it
+# for OpenSSL 3, without files, CGI, forms, WebSockets or Lua.
+#
+# What is compiled is pinned: the upstream archive by its SHA-256, and beyond it only our own files.
+# Debian's patches stay out, for a new revision of its package would either void the pin or break
+# every build on the day it comes out; each of them is for code that is not compiled here: redirects to
+# folders (CVE-2025-55763, under NO_FILES), forms (CVE-2025-9648, civetweb.patch leaves them out),
+# WebDAV and CMake.  All revisions of 1.16 in Debian share this archive.  To take another one, read what
+# changed in it, make civetweb.patch fit, and put its hash below.
+#
 # The machine's own package sources say where to download; only the suite's name is changed. Needs
 # no root: apt works on lists and a cache of its own. CC and AR may name other tools.
 set -eu
-dest=${1:?usage: build_civetweb.sh DEST}
+sha256=41dbfd68cd3b914ce440a5813f21058813b61a972600cc04fb8233a0d2d04fe4 # civetweb_1.16+dfsg.orig.tar.xz
 here=$(cd "$(dirname "$0")" && pwd)
+stamp=$(cd "$here" && cat build_civetweb.sh civetweb.patch civetweb-requests.inl | sha256sum | cut -c 1-64)
+case ${1:?usage: build_civetweb.sh DEST, or --stamp} in --stamp) echo "$stamp"; exit ;; esac
+dest=$1
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 cc=${CC:-cc}
 ar=${AR:-ar}
@@ -16,13 +28,12 @@ ar=${AR:-ar}
 say() { echo "civetweb: $*" >&2; }
 # A machine without Debian's archive can still bring the library along.
 by_hand() {
-    say "or put a libcivetweb.a of 1.16 (OpenSSL 3, with our patch) under $dest/lib and its"
-    say "civetweb.h under $dest/include."
+    say "or bring $dest along from another machine, where this script has made it."
     exit 1
 }
 
 missing=
-for tool in "$cc:gcc" "$ar:binutils" patch:patch dpkg-source:dpkg-dev apt-get:apt; do
+for tool in "$cc:gcc" "$ar:binutils" patch:patch tar:tar xz:xz-utils apt-get:apt; do
     command -v "${tool%:*}" >/dev/null 2>&1 || missing="$missing ${tool##*:}"
 done
 [ -e "$keyring" ] || missing="$missing debian-archive-keyring"
@@ -53,7 +64,7 @@ for suite in $running trixie forky sid; do
     case " bookworm $suites " in *" $suite "*) ;; *) suites="$suites $suite" ;; esac
 done
 
-# An expired list (a mirror that lags) is still signed by Debian, and fetch() looks for the fixes itself.
+# An expired list (a mirror that lags) does no harm: the archive's hash is known.
 in_own_lists() {
     apt-get -o Dir::Etc::sourcelist="$work/sources.list" -o Dir::Etc::sourceparts="$work/parts" \
         -o Dir::State::lists="$work/lists" -o Dir::Cache="$work/cache" -o APT::Sandbox::User= \
@@ -72,21 +83,17 @@ fetch() {
         return 1
     fi
     listed=1
-    if ! (cd "$work" && in_own_lists source civetweb); then
-        say "$2: its source package cannot be fetched: $(grep '^E: ' "$work/log" | head -n 1)"
+    if ! (cd "$work" && in_own_lists source --download-only --tar-only civetweb); then
+        say "$2: its source cannot be fetched: $(grep '^E: ' "$work/log" | head -n 1)"
         return 1
     fi
-    src=$(find "$work" -maxdepth 1 -type d -name 'civetweb-1.16*')
-    if [ -z "$src" ]; then
-        say "$2: not version 1.16"
+    tar=$(find "$work" -maxdepth 1 -name 'civetweb_*.orig.tar.xz')
+    if [ -z "$tar" ] || [ "$(sha256sum <"$tar" | cut -c 1-64)" != $sha256 ]; then
+        say "$2: ${tar##*/} is not the archive of 1.16 whose hash stands in $0"
         return 1
     fi
-    for cve in CVE-2025-55763 CVE-2025-9648; do
-        if ! grep -q "$cve" "$src/debian/changelog"; then
-            say "$2: without Debian's fix of $cve"
-            return 1
-        fi
-    done
+    mkdir "$work/civetweb" && tar -xJf "$tar" -C "$work/civetweb" --strip-components=1
+    src=$work/civetweb
 }
 listed=
 fetched=
@@ -103,14 +110,14 @@ if [ -z "$fetched" ] && [ -z "$listed" ]; then
     say "does \`apt-get update\` work? (A proxy belongs into /etc/apt/apt.conf.d.) Mend that and run this again,"
     by_hand
 elif [ -z "$fetched" ]; then
-    say "none of the suites$suites gives a usable source package of 1.16. If the mirror is only being"
+    say "none of the suites$suites has the source of 1.16 that is pinned. If the mirror is only being"
     say "updated, wait an hour; else name another in /etc/apt; then run this again,"
     by_hand
 fi
 
-(cd "$src" && patch -p1 <"$here/civetweb-strict-headers.patch") >"$work/log" 2>&1 || {
+(cd "$src" && patch -p1 <"$here/civetweb.patch" && cp "$here/civetweb-requests.inl" src/) >"$work/log" 2>&1 || {
     cat "$work/log" >&2
-    say "our patch does not fit $(head -n 1 "$src/debian/changelog")"
+    say "civetweb.patch does not fit the archive whose hash stands in $0"
     exit 1
 }
 # As the rest of lorad is built (cmake/harden.cmake); not every processor has CET.
@@ -125,9 +132,11 @@ if ! { "$cc" -std=c11 -O2 -g -DNDEBUG -fPIC -fvisibility=hidden -fstack-protecto
     say "the compiler failed; are libc6-dev and libssl-dev installed?"
     exit 1
 fi
-# The library comes last, and whole: that it stands there means that all is done.
+# The stamp comes last: that it stands there means that all is done.
 mkdir -p "$dest/lib" "$dest/include"
+rm -f "$dest/lib/stamp"
 cp "$src/include/civetweb.h" "$dest/include/"
 cp "$work/libcivetweb.a" "$dest/lib/libcivetweb.a.$$"
 mv "$dest/lib/libcivetweb.a.$$" "$dest/lib/libcivetweb.a"
-echo "civetweb $(sed -n '1s/.*(\(.*\)).*/\1/p' "$src/debian/changelog") from $fetched is in $dest"
+echo "$stamp" >"$dest/lib/stamp"
+echo "civetweb 1.16 from $fetched is in $dest"

@@ -56,7 +56,7 @@ ask_for_packages() {
     echo "and then run this again; nothing else here needs root." >&2
 }
 
-BUILD_PACKAGES="gcc g++ libc6-dev cmake ninja-build pkg-config patch dpkg-dev debian-archive-keyring ca-certificates
+BUILD_PACKAGES="gcc g++ libc6-dev cmake ninja-build pkg-config patch xz-utils debian-archive-keyring ca-certificates
     libssl-dev libsqlite3-dev libcjson-dev libcurl4-openssl-dev libncurses-dev check file"
 RUN_PACKAGES="curl openssl"
 TEST_PACKAGES="python3 python3-venv sqlite3 git tmux"

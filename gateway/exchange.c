@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <time.h>
 
 #include <civetweb.h>
 
@@ -20,9 +18,6 @@
 #include "gateway/server.h"
 
 enum {
-    PIECE_BYTES = 64 * 1024,
-    GRACE_BYTES = 8 << 20, /* of a refused body that are read, so that the answer arrives */
-    GRACE_US = 500 * 1000,
     SLOWEST_BYTES = 65536, /* a second, of a body after its first body_timeout, or of an answer */
     ANSWER_US = 30 * 1000000, /* for the client to take an answer */
 };
@@ -73,9 +68,67 @@ static bool is_utf8_json(const char *type)
 static void invite(exchange *x)
 {
     const char *expect = exchange_header(x, "Expect");
-    if (expect && strcasecmp(expect, "100-continue") == 0) {
+    if (!x->http10 && expect && strcasecmp(expect, "100-continue") == 0) {
         (void)mg_write(x->conn, "HTTP/1.1 100 Continue\r\n\r\n", 25);
     }
+}
+
+/* Framing, up to data: how much of the n bytes it was; below 0: *rc says what is wrong. */
+static int skip_framing(exchange *x, const char *bytes, int n, uint64_t max, bool *whole,
+                        err_code *rc, err *e)
+{
+    size_t used;
+    chunks_state state = chunks_read(&x->chunks, bytes, (size_t)n, &used);
+    mg_take(x->conn, (int)used);
+    *whole = state == CHUNKS_END;
+    if (state == CHUNKS_BROKEN) {
+        *rc = err_set(e, ERR_INPUT, "the body's framing in chunks is broken");
+        return -1;
+    }
+    if (x->chunks.left > max - x->body_bytes) { /* before it comes */
+        *rc = err_set(e, ERR_LIMIT, "the body has more than %llu bytes", (unsigned long long)max);
+        return -1;
+    }
+    return (int)used;
+}
+
+/* The next bytes of the body: how many; 0: it is whole; below 0: none, for which *rc has the reason. */
+static int next_piece(exchange *x, uint64_t max, int64_t end_us, const char **piece, err_code *rc,
+                      err *e)
+{
+    uint64_t left = x->chunked_body ? 0 : (uint64_t)x->content_length - x->body_bytes;
+    for (int framing = 0; x->chunked_body || left > 0;) {
+        int n = mg_fill(x->conn, piece);
+        if (n <= 0) {
+            bool late = n == 0 || clock_now_us() >= end_us;
+            *rc = late ? err_set(e, ERR_TIMEOUT, "the body did not arrive in time")
+                       : err_set(e, ERR_INPUT, "the body ended early");
+            return -1;
+        }
+        if (x->chunked_body) {
+            bool whole;
+            framing = skip_framing(x, *piece, n, max, &whole, rc, e);
+            if (framing < 0 || whole) return whole ? 0 : -1;
+            left = x->chunks.left;
+        }
+        *piece += framing;
+        n -= framing;
+        if ((uint64_t)n > left) n = (int)left;
+        if (n == 0) continue; /* all was framing */
+        mg_take(x->conn, n);
+        if (x->chunked_body) chunks_took(&x->chunks, (size_t)n);
+        x->body_bytes += (uint64_t)n;
+        return n;
+    }
+    return 0;
+}
+
+/* Until when the body may come.  The time grows with the size, or with what has come where the size is
+ * unknown: 64 KiB/s is the slowest that is not an attack. */
+static int64_t body_end_us(const exchange *x, int64_t begun_us)
+{
+    int64_t bytes = x->chunked_body ? (int64_t)x->body_bytes : x->content_length;
+    return begun_us + x->server->cfg->server_body_timeout_us + bytes * 1000000 / SLOWEST_BYTES;
 }
 
 err_code exchange_stream_body(exchange *x, uint64_t max,
@@ -87,43 +140,18 @@ err_code exchange_stream_body(exchange *x, uint64_t max,
         return err_set(e, ERR_LIMIT, "the body has %lld bytes, the limit is %llu",
                        (long long)x->content_length, (unsigned long long)max);
     }
-    char *piece = malloc(PIECE_BYTES);
-    if (!piece) return err_set(e, ERR_NOMEM, "no memory to read the body");
-    /* The time grows with the size, or with what has come where the size is unknown: 64 KiB/s is the
-     * slowest that is not an attack. */
-    int64_t start = clock_now_us() + x->server->cfg->server_body_timeout_us, end = start;
-    if (x->content_length > 0) end += x->content_length * 1000000 / SLOWEST_BYTES;
-    invite(x);
-    uint64_t total = 0;
+    int64_t begun_us = clock_now_us();
     err_code rc = ERR_NONE;
-    while (!rc) {
-        if (x->chunked_body) end = start + (int64_t)(total * 1000000 / SLOWEST_BYTES);
-        listener_deadline(end, false);
-        size_t want = PIECE_BYTES;
-        if (!x->chunked_body && (uint64_t)x->content_length - total < want) {
-            want = (size_t)((uint64_t)x->content_length - total);
-        }
-        int n = want ? mg_read(x->conn, piece, want) : 0;
-        if (n > 0) {
-            total += (uint64_t)n;
-            if (total > max) {
-                rc = err_set(e, ERR_LIMIT, "the body has more than %llu bytes",
-                             (unsigned long long)max);
-            } else if (!fn(arg, piece, (size_t)n)) {
-                rc = err_set(e, ERR_CANCELLED, "the body was refused");
-            }
-            continue;
-        }
-        bool whole = n == 0 && (x->chunked_body || total == (uint64_t)x->content_length);
-        if (whole) break;
-        bool stalled = !x->chunked_body && !exchange_client_gone(x); /* civetweb's own patience */
-        if (clock_now_us() >= end || stalled)
-            rc = err_set(e, ERR_TIMEOUT, "the body did not arrive in time");
-        else
-            rc = err_set(e, ERR_INPUT, "the body ended early or its framing is broken");
+    invite(x);
+    for (int n = 1; !rc && n > 0;) {
+        const char *piece;
+        int64_t end_us = body_end_us(x, begun_us);
+        listener_deadline(end_us, false);
+        n = next_piece(x, max, end_us, &piece, &rc, e);
+        if (n <= 0) break;
+        if (!fn(arg, piece, (size_t)n)) rc = err_set(e, ERR_CANCELLED, "the body was refused");
     }
     listener_deadline(0, false);
-    free(piece);
     x->body_read = rc == ERR_NONE;
     return rc;
 }
@@ -247,21 +275,6 @@ void exchange_retry_after(exchange *x, int64_t ms)
     exchange_add_header(x, "retry-after-ms", "%lld", (long long)ms);
 }
 
-/* RFC 9110, 6.6.1 and 5.6.7; by hand, for the format knows no locale. */
-static void write_date(char out[32])
-{
-    static const char day[][4] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
-    static const char month[][4] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
-                                    "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
-    time_t now = time(NULL);
-    struct tm t;
-    (void)gmtime_r(&now, &t);
-    (void)snprintf(out, 32, "%s, %02u %s %04u %02u:%02u:%02u GMT", day[t.tm_wday % 7],
-                   (unsigned)t.tm_mday % 32, month[t.tm_mon % 12],
-                   (unsigned)(t.tm_year + 1900) % 10000, (unsigned)t.tm_hour % 24,
-                   (unsigned)t.tm_min % 60, (unsigned)t.tm_sec % 61);
-}
-
 /* Status line and all headers; returns the length. */
 static int write_head(exchange *x, char *out, size_t cap, int status, const char *type,
                       const char *framing)
@@ -274,13 +287,14 @@ static int write_head(exchange *x, char *out, size_t cap, int status, const char
     if (atomic_load(&x->server->draining)) x->close_after = true;
     x->status = status;
     x->answered = true;
-    char date[32];
-    write_date(date);
+    char date[HTTP_DATE_BYTES], kind[128] = "";
+    http_date(date);
+    if (type) (void)snprintf(kind, sizeof(kind), "Content-Type: %s\r\n", type);
     return snprintf(out, cap,
-                    "HTTP/1.1 %d %s\r\nDate: %s\r\nContent-Type: %s\r\n%s"
+                    "HTTP/1.1 %d %s\r\nDate: %s\r\n%s%s"
                     "x-request-id: %s\r\nCache-Control: no-store\r\n"
                     "X-Content-Type-Options: nosniff\r\n%s%s\r\n",
-                    status, http_reason(status), date, type, framing, x->request_id, x->headers,
+                    status, http_reason(status), date, kind, framing, x->request_id, x->headers,
                     x->close_after ? "Connection: close\r\n" : "Connection: keep-alive\r\n");
 }
 
@@ -300,7 +314,7 @@ void exchange_reply(exchange *x, int status, const char *type, const char *body,
         return;
     }
     int n = write_head(x, all, cap, status, type, framing);
-    if (!head_only) {
+    if (!head_only && len) {
         memcpy(all + n, body, len);
         n += (int)len;
     }
@@ -359,7 +373,9 @@ bool exchange_stream_begin(exchange *x, const char *type)
 {
     char head[EXCHANGE_HEADERS_MAX + 1024];
     exchange_add_header(x, "X-Accel-Buffering", "no");
-    int n = write_head(x, head, sizeof(head), 200, type, "Transfer-Encoding: chunked\r\n");
+    if (x->http10) x->close_after = true; /* which ends the answer: HTTP/1.0 knows no chunks */
+    int n = write_head(x, head, sizeof(head), 200, type,
+                       x->http10 ? "" : "Transfer-Encoding: chunked\r\n");
     x->streaming = true;
     listener_deadline(clock_now_us() + ANSWER_US, true);
     bool ok = mg_write(x->conn, head, (size_t)n) == n;
@@ -374,10 +390,10 @@ bool exchange_stream_write(exchange *x, const char *data, size_t len)
     if (!x->streaming || len == 0) return x->streaming;
     char stack[4096], *buf = len + 32 <= sizeof(stack) ? stack : malloc(len + 32);
     if (!buf) return false;
-    int n = snprintf(buf, 32, "%zx\r\n", len);
+    int n = x->http10 ? 0 : snprintf(buf, 32, "%zx\r\n", len);
     memcpy(buf + n, data, len);
-    memcpy(buf + n + len, "\r\n", 2);
-    size_t total = (size_t)n + len + 2;
+    if (!x->http10) memcpy(buf + n + len, "\r\n", 2);
+    size_t total = (size_t)n + len + (x->http10 ? 0 : 2);
     listener_deadline(clock_now_us() + ANSWER_US, true);
     bool ok = mg_write(x->conn, buf, total) == (int)total;
     listener_deadline(0, false);
@@ -391,7 +407,7 @@ void exchange_stream_end(exchange *x)
 {
     if (!x->streaming) return;
     x->streaming = false;
-    if (mg_write(x->conn, "0\r\n\r\n", 5) != 5) exchange_drop(x);
+    if (!x->http10 && mg_write(x->conn, "0\r\n\r\n", 5) != 5) exchange_drop(x);
 }
 
 void exchange_drop(exchange *x)
@@ -409,18 +425,6 @@ void exchange_finish(exchange *x)
     }
     if (x->streaming) exchange_drop(x); /* cut: the client sees a broken stream, not a whole one */
     if (!x->close_after) return;
-    if (x->body_read || !has_body(x) || x->status == 499) {
-        mg_disable_connection_keep_alive(x->conn);
-        return;
-    }
-    /* A refused body: take a little, so that the client gets to read the answer, then no more. */
-    char waste[4096];
-    listener_deadline(clock_now_us() + GRACE_US, false);
-    for (int total = 0, n = 1; n > 0 && total < GRACE_BYTES; total += n) {
-        n = mg_read(x->conn, waste, sizeof(waste));
-    }
-    listener_deadline(0, false);
-    int fd = listener_socket();
-    if (fd >= 0) (void)shutdown(fd, SHUT_RD);
-    mg_disable_connection_keep_alive(x->conn); /* before this, mg_read() would give nothing */
+    mg_disable_connection_keep_alive(x->conn);
+    if (!x->body_read && has_body(x) && x->status != 499) x->lingers = true;
 }

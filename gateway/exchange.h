@@ -17,6 +17,7 @@
 
 #include "engine/base/arena.h"
 #include "engine/base/err.h"
+#include "gateway/chunks.h"
 #include "gateway/jsonw.h"
 #include "gateway/networks.h"
 #include "gateway/trace.h"
@@ -52,8 +53,12 @@ typedef struct exchange {
     size_t headers_len;
     char ignored[512];
     int64_t content_length; /* -1: none or chunked */
-    bool chunked_body, body_read, answered, streaming, close_after, keep_alive_ok;
-    int status; /* of the answer */
+    chunks chunks;          /* of a chunked body */
+    uint64_t body_bytes;    /* that have been taken, without framing */
+    bool chunked_body, body_read, answered, streaming, close_after;
+    bool http10;  /* the client speaks HTTP/1.0 */
+    bool lingers; /* for the listener: the client may still be sending what nobody will read */
+    int status;   /* of the answer */
     uint64_t sent_bytes;
     trace_context trace;
     /* For the log line; NULL or below 0: left out. */
@@ -96,6 +101,7 @@ void exchange_add_header(exchange *x, const char *name, const char *fmt, ...)
 void exchange_ignored_param(exchange *x, const char *name); /* x-ignored-params */
 void exchange_retry_after(exchange *x, int64_t ms);         /* retry-after and retry-after-ms */
 
+/* No type, no length: an answer without a body. */
 void exchange_reply(exchange *x, int status, const char *type, const char *body, size_t len);
 /* w's text; 500 if the writer has failed. */
 void exchange_reply_json(exchange *x, int status, const jsonw *w);
@@ -109,9 +115,12 @@ bool exchange_stream_begin(exchange *x, const char *type);
 bool exchange_stream_write(exchange *x, const char *data, size_t len);
 void exchange_stream_end(exchange *x);
 
-/* Called once by the listener when the handler is done: an answer if there is none, and what is left
- * of the body is bounded. */
+/* Called once by the listener when the handler is done: an answer if there is none, and whether the
+ * connection stays. */
 void exchange_finish(exchange *x);
+
+/* The log's line for it. */
+void exchange_log(const exchange *x);
 
 /* No answer: the client is gone, the connection is closed. */
 void exchange_drop(exchange *x);

@@ -2,6 +2,8 @@
 #include "gateway/http_status.h"
 
 #include <stddef.h>
+#include <stdio.h>
+#include <time.h>
 
 #define REQUEST "invalid_request_error"
 
@@ -77,4 +79,33 @@ const char *http_reason(int status)
         if (reasons[i].status == status) return reasons[i].text;
     }
     return "Unknown";
+}
+
+const char *http_code(int status)
+{
+    switch (status) {
+    case 408: return "request_timeout";
+    case 414: return "uri_too_long";
+    case 415: return "unsupported_media_type";
+    case 417: return "expectation_failed";
+    case 431: return "header_fields_too_large";
+    case 501: return "not_implemented";
+    case 505: return "http_version_not_supported";
+    default: return "bad_request";
+    }
+}
+
+/* By hand, for the format knows no locale. */
+void http_date(char out[HTTP_DATE_BYTES])
+{
+    static const char day[][4] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
+    static const char month[][4] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                    "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+    time_t now = time(NULL);
+    struct tm t;
+    (void)gmtime_r(&now, &t);
+    (void)snprintf(out, HTTP_DATE_BYTES, "%s, %02u %s %04u %02u:%02u:%02u GMT", day[t.tm_wday % 7],
+                   (unsigned)t.tm_mday % 32, month[t.tm_mon % 12],
+                   (unsigned)(t.tm_year + 1900) % 10000, (unsigned)t.tm_hour % 24,
+                   (unsigned)t.tm_min % 60, (unsigned)t.tm_sec % 61);
 }

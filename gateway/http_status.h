@@ -12,4 +12,12 @@ typedef struct http_status {
 const http_status *http_status_of(err_code code);
 const char *http_reason(int status);
 
+/* The `code` of a request that is refused for its form (head.h, guard.h). */
+const char *http_code(int status);
+
+enum { HTTP_DATE_BYTES = 32 };
+
+/* The time now, as in "Date:" (RFC 9110, 6.6.1 and 5.6.7). */
+void http_date(char out[HTTP_DATE_BYTES]);
+
 #endif

@@ -4,6 +4,10 @@
  * it begins with the TLS handshake, whose info callback runs on the worker itself before the first
  * byte is read, and ends with on_close().
  *
+ * Descriptors: a plane holds at most its workers and its queue of sockets, for all of which the start
+ * has made room (descriptors.h).  Should there be none all the same, accept() is tried again with one of
+ * the plane's spare ones, or after a pause.
+ *
  * Certificates: civetweb's own SSL_CTX holds no certificate.  During each handshake on_cert() hands
  * the connection over to the listener's current SSL_CTX, which is complete and never changed again.
  * A reload makes a new one and swaps the pointer; OpenSSL's reference counts keep the old one for the
@@ -11,7 +15,10 @@
  */
 #include "gateway/listener.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -19,33 +26,36 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include <civetweb.h>
-#include <openssl/err.h>
 #include <openssl/ssl.h>
-#include <openssl/x509err.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "gateway/auth.h"
 #include "gateway/deadline.h"
+#include "gateway/descriptors.h"
 #include "gateway/guard.h"
+#include "gateway/head.h"
 #include "gateway/http_status.h"
 #include "gateway/peers.h"
 #include "gateway/route.h"
 #include "gateway/server.h"
-#include "storage/private_file.h"
 
 enum {
-    HEADER_BYTES = 32768,
+    BUFFER_BYTES =
+        HEAD_BYTES_MAX + 16384, /* a head, and a whole TLS record of its body behind it */
+    GRACE_BYTES = 8 << 20, /* that are read from who has been refused, so that the answer arrives */
+    GRACE_US = 500 * 1000,
+    ACCEPT_PAUSE_MS = 100,
     HANDSHAKE_US = 10 * 1000000, /* from the first byte of TLS to its last */
     HANDSHAKE_LOOK_S = 2,        /* between looks whether the server stops */
     REFUSED_US = 2 * 1000000,    /* a connection over the limit may take this long to hear so */
     REFUSED_RETRY_MS = 1000,
+    WARN_US = 10 * 1000000, /* between two lines in the log about the same trouble */
     PLANES = PLANE_METRICS + 1,
 };
-
-static const char ciphers[] = "ECDHE+AESGCM:ECDHE+CHACHA20"; /* TLS 1.2; 1.3 has only good ones */
 
 struct listener {
     struct mg_context *ctx;
@@ -54,13 +64,17 @@ struct listener {
     peers *peers;       /* NULL: connections are not limited */
     pthread_mutex_t mu; /* leaf lock; guards `current` */
     SSL_CTX *current;   /* with the certificate for new connections */
+    spare_descriptors spare;
+    int64_t warned_us; /* the accepting thread's alone */
+    atomic_bool closing;
 };
 
 /* ------------------------------------------------------- this worker's connection -- */
 
 static _Thread_local struct {
     int fd; /* +1; 0: unknown */
-    bool counted, shaking;
+    SSL *ssl;
+    bool counted, shaking, lingers;
     peer_id id;
     network_address peer;
     peer_verdict verdict;
@@ -99,17 +113,57 @@ static void begin_connection(listener *l, int fd)
     listener_deadline(clock_now_us() + REFUSED_US, true);
 }
 
+/* Says that no more will come, and reads for a moment what the client still sends: a socket that is closed
+ * over unread bytes resets the connection, and an answer on its way is lost (RFC 9112, 9.6). */
+static void linger(int fd)
+{
+    char waste[4096];
+    int64_t end = clock_now_us() + GRACE_US, left;
+    ssize_t n = 1;
+    (void)shutdown(fd, SHUT_WR);
+    for (int64_t total = 0; n > 0 && total < GRACE_BYTES; total += n) {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        if ((left = end - clock_now_us()) <= 0 || poll(&p, 1, (int)(left / 1000) + 1) <= 0) break;
+        n = recv(fd, waste, sizeof(waste), MSG_DONTWAIT);
+    }
+}
+
 static void on_close(const struct mg_connection *conn)
 {
     listener *l = mg_get_user_data(mg_get_context(conn));
     listener_deadline(0, false);
+    if (my.lingers && my.ssl) {
+        (void)SSL_shutdown(my.ssl);
+        linger(listener_socket());
+    }
     if (my.counted) {
         peers_leave(l->peers, my.id);
         atomic_fetch_sub(&l->srv->count.connections, 1);
     }
-    my.counted = my.shaking = false;
+    my.counted = my.shaking = my.lingers = false;
     my.verdict = PEER_ADMITTED;
     my.fd = 0;
+    my.ssl = NULL;
+}
+
+static void on_closed(const struct mg_connection *conn)
+{
+    listener *l = mg_get_user_data(mg_get_context(conn));
+    spare_refill(&l->spare); /* out of what the connection gives back */
+}
+
+/* On the accepting thread, which must not come back at once to a client that it can't take. */
+static void on_accept_failed(const struct mg_context *ctx, int error)
+{
+    listener *l = mg_get_user_data(ctx);
+    struct timespec pause = {0, ACCEPT_PAUSE_MS * 1000000L};
+    if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) return;
+    int64_t now = clock_now_us();
+    if (!l->warned_us || now - l->warned_us > WARN_US) {
+        l->warned_us = now;
+        log_warn("listener", "a connection can't be taken: %s", strerror(error));
+    }
+    if (!spare_give(&l->spare)) (void)nanosleep(&pause, NULL);
 }
 
 /* ------------------------------------------------------------------------- TLS -- */
@@ -125,16 +179,49 @@ static void set_blocking(int fd, bool on)
     (void)fcntl(fd, F_SETFL, on ? flags & ~O_NONBLOCK : flags | O_NONBLOCK);
 }
 
+/* TLS begins with byte 22; a letter is the beginning of a method, from somebody who forgot the s. */
+static bool is_plain_http(const listener *l, int fd)
+{
+    char first = 0;
+    ssize_t n;
+    do {
+        n = recv(fd, &first, 1, MSG_PEEK);
+    } while (n < 0 && (errno == EAGAIN || errno == EINTR) && !atomic_load(&l->closing));
+    return n == 1 && isalpha((unsigned char)first);
+}
+
+static void answer_plain_http(const listener *l, int fd)
+{
+    static const char body[] =
+        "{\"error\":{\"message\":\"this port speaks HTTPS, and the request came "
+        "as plain HTTP\",\"type\":\"invalid_request_error\",\"param\":null,"
+        "\"code\":\"https_required\"}}";
+    char all[768], date[HTTP_DATE_BYTES];
+    http_date(date);
+    int n =
+        snprintf(all, sizeof(all),
+                 "HTTP/1.1 400 Bad Request\r\nDate: %s\r\nContent-Type: application/json\r\n"
+                 "Content-Length: %zu\r\nx-request-id: req_%016llx\r\nConnection: close\r\n\r\n%s",
+                 date, sizeof(body) - 1, (unsigned long long)store_next_id(l->srv->store), body);
+    (void)send(fd, all, (size_t)n, MSG_NOSIGNAL);
+    linger(fd);
+    (void)shutdown(fd, SHUT_RDWR); /* the handshake finds the end */
+    server_count_status(l->srv, 400);
+}
+
 static void on_tls_info(const SSL *ssl, int where, int ret)
 {
     (void)ret;
     int fd = SSL_get_fd(ssl);
     if ((where & SSL_CB_HANDSHAKE_START) && !my.fd) {
         const struct mg_connection *conn = SSL_get_app_data(ssl);
-        begin_connection(mg_get_user_data(mg_get_context(conn)), fd);
+        listener *l = mg_get_user_data(mg_get_context(conn));
+        begin_connection(l, fd);
+        my.ssl = (SSL *)ssl; /* the worker's own; OpenSSL only promises not to change it itself */
         if (my.verdict == PEER_ADMITTED) listener_deadline(clock_now_us() + HANDSHAKE_US, true);
         my.shaking = fd >= 0;
         if (my.shaking) set_blocking(fd, true);
+        if (my.shaking && is_plain_http(l, fd)) answer_plain_http(l, fd);
     } else if ((where & SSL_CB_HANDSHAKE_DONE) && my.shaking) {
         my.shaking = false;
         set_blocking(fd, false);
@@ -161,112 +248,32 @@ static int on_cert(SSL *ssl, void *arg)
     return ok ? 1 : 0;
 }
 
-static err_code tls_error(err *e, const char *what)
-{
-    char why[160];
-    ERR_error_string_n(ERR_get_error(), why, sizeof(why));
-    ERR_clear_error();
-    return err_set(e, ERR_INPUT, "%s: %.150s", what, why);
-}
-
-static err_code load_pair(SSL_CTX *ctx, const char *cert_path, const char *key_path, err *e)
-{
-    err_code rc = private_file_check(key_path, "the private key (server.tls_key)", e);
-    if (rc) return rc;
-    ERR_clear_error();
-    if (SSL_CTX_use_certificate_chain_file(ctx, cert_path) != 1) {
-        return tls_error(e, "the certificate (server.tls_cert) can't be used");
-    }
-    if (SSL_CTX_use_PrivateKey_file(ctx, key_path, SSL_FILETYPE_PEM) != 1) {
-        /* This compares with the certificate, too. */
-        bool foreign = ERR_GET_REASON(ERR_peek_last_error()) == X509_R_KEY_VALUES_MISMATCH ||
-                       ERR_GET_REASON(ERR_peek_last_error()) == X509_R_KEY_TYPE_MISMATCH;
-        return tls_error(e, foreign ? "the private key (server.tls_key) is not the certificate's"
-                                    : "the private key (server.tls_key) can't be used");
-    }
-    if (SSL_CTX_check_private_key(ctx) != 1) {
-        return tls_error(e, "the private key (server.tls_key) is not the certificate's");
-    }
-    return ERR_NONE;
-}
-
-/* Whoever can't show a certificate that one of these has signed gets no further than TLS. */
-static err_code ask_clients(SSL_CTX *ctx, const char *ca_path, err *e)
-{
-    STACK_OF(X509_NAME) *names = SSL_load_client_CA_file(ca_path);
-    if (!names || SSL_CTX_load_verify_locations(ctx, ca_path, NULL) != 1) {
-        sk_X509_NAME_pop_free(names, X509_NAME_free);
-        return tls_error(e, "the clients' authorities (admin.client_ca) can't be used");
-    }
-    SSL_CTX_set_client_CA_list(ctx, names); /* owns them */
-    SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
-    return ERR_NONE;
-}
-
-static void set_rules(SSL_CTX *ctx)
-{
-    (void)SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
-    /* A read that ends without TLS's farewell must not void the connection: after a deadline has shut
-     * it down for reading, the 408 is still to be written.  HTTP's own framing tells what is whole. */
-    (void)SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
-                                       SSL_OP_CIPHER_SERVER_PREFERENCE |
-                                       SSL_OP_IGNORE_UNEXPECTED_EOF | SSL_OP_CLEANSE_PLAINTEXT);
-    (void)SSL_CTX_set_cipher_list(ctx, ciphers);
-    SSL_CTX_set_info_callback(ctx, on_tls_info);
-}
-
-/* Until when the certificate of a context is good, in microseconds of the wall clock; 0: unknown. */
-static int64_t expiry_of(const SSL_CTX *ctx)
-{
-    int days, seconds;
-    const X509 *cert = SSL_CTX_get0_certificate(ctx);
-    if (!cert || !ASN1_TIME_diff(&days, &seconds, NULL, X509_get0_notAfter(cert))) return 0;
-    return clock_wall_us() + (days * INT64_C(86400) + seconds) * 1000000;
-}
-
-/* A context with this certificate for one plane, or NULL. */
-static SSL_CTX *make_context(const listener_files *f, plane p, err *e)
-{
-    SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
-    if (!ctx) {
-        (void)tls_error(e, "TLS");
-        return NULL;
-    }
-    set_rules(ctx);
-    if (load_pair(ctx, f->cert, f->key, e) ||
-        (p == PLANE_ADMIN && f->client_ca && ask_clients(ctx, f->client_ca, e))) {
-        SSL_CTX_free(ctx);
-        return NULL;
-    }
-    return ctx;
-}
-
 static int on_init_ssl(void *ssl_ctx, void *user_data)
 {
     const listener *l = user_data;
-    set_rules(ssl_ctx);
+    tls_context_rules(ssl_ctx, on_tls_info);
     if (l->plane == PLANE_ADMIN) (void)SSL_CTX_set_session_cache_mode(ssl_ctx, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_cert_cb(ssl_ctx, on_cert, user_data);
     return 1; /* nothing is left for civetweb to load */
 }
 
-err_code listener_check_files(const listener_files *files, err *e)
+err_code listener_check_files(const tls_files *files, err *e)
 {
-    SSL_CTX *ctx = make_context(files, PLANE_ADMIN, e);
+    SSL_CTX *ctx = tls_context_make(files, true, on_tls_info, e);
     SSL_CTX_free(ctx);
     return ctx ? ERR_NONE : e->code;
 }
 
-err_code listener_reload(listener *const *all, int n, const listener_files *files, err *e)
+err_code listener_reload(listener *const *all, int n, const tls_files *files, err *e)
 {
     SSL_CTX *fresh[PLANES] = {NULL};
     for (int i = 0; i < n; i++) {
-        fresh[i] = make_context(files, all[i]->plane, e);
+        fresh[i] = tls_context_make(files, all[i]->plane == PLANE_ADMIN, on_tls_info, e);
         if (fresh[i]) continue;
         while (i-- > 0) SSL_CTX_free(fresh[i]);
         return e->code;
     }
-    if (n > 0) atomic_store(&all[0]->srv->cert_expires_wall_us, expiry_of(fresh[0]));
+    if (n > 0) atomic_store(&all[0]->srv->cert_expires_wall_us, tls_context_expiry(fresh[0]));
     for (int i = 0; i < n; i++) {
         pthread_mutex_lock(&all[i]->mu);
         SSL_CTX *old = all[i]->current;
@@ -285,10 +292,11 @@ static void start_exchange(exchange *x, listener *l, struct mg_connection *conn,
     *x = (exchange){.server = l->srv,
                     .conn = conn,
                     .plane = l->plane,
-                    .method = ri->request_method,
+                    .method = ri->request_method ? ri->request_method : "",
                     .query = ri->query_string,
                     .peer = my.peer,
                     .arrived_us = clock_now_us(),
+                    .content_length = -1,
                     .log_prompt = -1,
                     .log_cached = -1,
                     .log_output = -1,
@@ -298,6 +306,17 @@ static void start_exchange(exchange *x, listener *l, struct mg_connection *conn,
     arena_init(&x->arena, EXCHANGE_ARENA_BYTES);
     (void)snprintf(x->request_id, sizeof(x->request_id), "req_%016llx",
                    (unsigned long long)store_next_id(l->srv->store));
+}
+
+static void end_exchange(exchange *x)
+{
+    exchange_finish(x);
+    my.lingers = x->lingers;
+    server_count_status(x->server, x->status);
+    exchange_log(x);
+    auth_forget_keys(x);
+    cJSON_Delete(x->tree);
+    arena_clear(&x->arena);
 }
 
 /* Two of them are none. */
@@ -315,39 +334,6 @@ static void join_trace(exchange *x, const struct mg_request_info *ri)
                         x->trace.flags);
 }
 
-static const char *count_of(int64_t n, char text[24])
-{
-    (void)snprintf(text, 24, "%lld", (long long)n);
-    return n < 0 ? NULL : text;
-}
-
-static const char *ms_of(int64_t us, char text[24])
-{
-    (void)snprintf(text, 24, "%.2f", (double)us / 1000);
-    return us < 0 ? NULL : text;
-}
-
-static void log_exchange(const exchange *x)
-{
-    char prompt[24], cached[24], output[24], queue[24], ttft[24], tpot[24];
-    bool traced = x->trace.trace_id[0] != 0;
-    char status[12], ms[24], bytes[24], who[TENANT_NAME_MAX + 1];
-    (void)snprintf(status, sizeof(status), "%d", x->status);
-    (void)snprintf(ms, sizeof(ms), "%.1f", (double)(clock_now_us() - x->arrived_us) / 1000);
-    (void)snprintf(bytes, sizeof(bytes), "%llu", (unsigned long long)x->sent_bytes);
-    (void)snprintf(who, sizeof(who), "%s", x->tenant.name);
-    log_fields(
-        x->plane == PLANE_METRICS ? LOG_DEBUG : LOG_INFO, "gateway", "request", "id", x->request_id,
-        "method", x->method, "path", x->path, "status", status, "ms", ms, "bytes", bytes, "tenant",
-        who[0] ? who : NULL, "key", x->key.id ? x->key.public_id : NULL, "model",
-        x->log_model[0] ? x->log_model : NULL, "class", x->log_class, "prompt_tokens",
-        count_of(x->log_prompt, prompt), "cached_tokens", count_of(x->log_cached, cached),
-        "output_tokens", count_of(x->log_output, output), "queue_ms", ms_of(x->log_queue_us, queue),
-        "ttft_ms", ms_of(x->log_ttft_us, ttft), "tpot_ms", ms_of(x->log_tpot_us, tpot), "finish",
-        x->log_finish[0] ? x->log_finish : NULL, "trace_id", traced ? x->trace.trace_id : NULL,
-        "parent_id", traced ? x->trace.parent_id : NULL, NULL);
-}
-
 /* A connection over a limit gets this one answer. */
 static void refuse_connection(exchange *x)
 {
@@ -362,57 +348,58 @@ static void refuse_connection(exchange *x)
     }
 }
 
+/* Where the next request would begin is not known any more: the connection ends. */
+static void refuse(exchange *x, int status, const char *why)
+{
+    x->close_after = x->lingers = true;
+    exchange_error(x, status, "invalid_request_error", http_code(status), NULL, "%s", why);
+}
+
 static int on_request(struct mg_connection *conn)
 {
     const struct mg_request_info *ri = mg_get_request_info(conn);
-    listener *l = ri->user_data;
     exchange x;
     int status;
-    start_exchange(&x, l, conn, ri);
+    start_exchange(&x, ri->user_data, conn, ri);
     join_trace(&x, ri);
     const char *wrong = guard_check(ri, &status, &x.content_length, &x.chunked_body);
+    x.close_after = !guard_keeps_alive(ri);
+    x.http10 = strcmp(ri->http_version, "1.0") == 0;
     if (my.verdict != PEER_ADMITTED) {
         refuse_connection(&x);
     } else if (wrong) {
-        x.close_after = true;
-        exchange_error(&x, status, "invalid_request_error", "bad_request", NULL, "%s", wrong);
+        refuse(&x, status, wrong);
     } else if (strlen(ri->request_uri) >= sizeof(x.path)) {
-        x.close_after = true;
-        exchange_error(&x, 414, "invalid_request_error", "uri_too_long", NULL,
-                       "the path is longer than %d bytes", (int)sizeof(x.path) - 1);
+        refuse(&x, 414, "the path is too long");
     } else {
         (void)snprintf(x.path, sizeof(x.path), "%s", ri->request_uri);
         route_dispatch(&x);
     }
-    exchange_finish(&x);
-    server_count_status(l->srv, x.status);
-    log_exchange(&x);
-    auth_forget_keys(&x);
-    cJSON_Delete(x.tree);
-    arena_clear(&x.arena);
-    return x.status > 0 ? x.status : 499;
+    end_exchange(&x);
+    return 1;
 }
 
-/* civetweb's own errors (broken framing before there is a request) in our shape. */
-static int on_error(struct mg_connection *conn, int status, const char *msg)
+/* The head of the next request, or the answer to what can't be one. */
+static int on_head(struct mg_connection *conn, char *buf, int len, enum mg_head_state state,
+                   struct mg_request_info *ri)
 {
-    (void)msg; /* may repeat bytes of the request */
-    const listener *l = mg_get_user_data(mg_get_context(conn));
-    char body[256], head[512];
-    if (status < 400 || status > 599) status = 400;
-    int n = snprintf(body, sizeof(body),
-                     "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"param\":null,"
-                     "\"code\":\"bad_request\"}}",
-                     status < 500 ? "The request is malformed." : "Internal error.",
-                     status < 500 ? "invalid_request_error" : "server_error");
-    int h = snprintf(head, sizeof(head),
-                     "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
-                     "x-request-id: req_%016llx\r\nConnection: close\r\n\r\n%s",
-                     status, http_reason(status), n,
-                     (unsigned long long)store_next_id(l->srv->store), body);
-    mg_disable_connection_keep_alive(conn);
-    (void)mg_write(conn, head, (size_t)h);
-    return 0;
+    head_refusal r;
+    exchange x;
+    int n = head_parse(buf, len, ri, &r);
+    if (n > 0 || (n == 0 && state == MG_HEAD_GROWS)) return n;
+    if (n == 0 && state == MG_HEAD_LATE) {
+        r = (head_refusal){408, "the head of the request did not arrive in time"};
+    } else if (n == 0) {
+        r = (head_refusal){400, "the head of the request ended early"};
+    }
+    start_exchange(&x, ri->user_data, conn, ri);
+    if (my.verdict != PEER_ADMITTED)
+        refuse_connection(&x);
+    else
+        refuse(&x, r.status, r.why);
+    end_exchange(&x);
+    explicit_bzero(buf, (size_t)len); /* a key, maybe */
+    return -1;
 }
 
 static int on_log(const struct mg_connection *conn, const char *msg)
@@ -440,6 +427,7 @@ static void ports_of(const char *addresses, char *out, size_t cap)
 
 static void release(listener *l)
 {
+    spare_close(&l->spare);
     peers_destroy(l->peers);
     SSL_CTX_free(l->current);
     pthread_mutex_destroy(&l->mu);
@@ -447,7 +435,7 @@ static void release(listener *l)
 }
 
 err_code listener_open(listener **out, server *s, plane p, const char *addresses, int n_threads,
-                       const listener_files *files, err *e)
+                       const tls_files *files, err *e)
 {
     *out = NULL;
     listener *l = calloc(1, sizeof(*l));
@@ -455,7 +443,8 @@ err_code listener_open(listener **out, server *s, plane p, const char *addresses
     l->srv = s;
     l->plane = p;
     pthread_mutex_init(&l->mu, NULL);
-    l->current = make_context(files, p, e);
+    spare_open(&l->spare);
+    l->current = tls_context_make(files, p == PLANE_ADMIN, on_tls_info, e);
     if (p == PLANE_INFERENCE) { /* the others are for few, who are trusted */
         l->peers =
             peers_create(config_max_connections(s->cfg), config_max_connections_per_ip(s->cfg));
@@ -465,11 +454,12 @@ err_code listener_open(listener **out, server *s, plane p, const char *addresses
         release(l);
         return e->code;
     }
-    atomic_store(&s->cert_expires_wall_us, expiry_of(l->current));
-    char ports[CONFIG_TEXT_MAX + 64] = "", threads[16], header[16];
+    atomic_store(&s->cert_expires_wall_us, tls_context_expiry(l->current));
+    char ports[CONFIG_TEXT_MAX + 64] = "", threads[16], buffer[16], queue[16];
     ports_of(addresses, ports, sizeof(ports));
     (void)snprintf(threads, sizeof(threads), "%d", n_threads);
-    (void)snprintf(header, sizeof(header), "%d", HEADER_BYTES);
+    (void)snprintf(buffer, sizeof(buffer), "%d", BUFFER_BYTES);
+    (void)snprintf(queue, sizeof(queue), "%d", LISTENER_QUEUE);
     const char *options[] = {"listening_ports",
                              ports,
                              "num_threads",
@@ -483,23 +473,21 @@ err_code listener_open(listener **out, server *s, plane p, const char *addresses
                              "request_timeout_ms",
                              "10000",
                              "max_request_size",
-                             header,
+                             buffer,
                              "tcp_nodelay",
                              "1",
-                             "decode_url",
-                             "no",
-                             "decode_query_string",
-                             "no",
                              "connection_queue",
-                             "64",
+                             queue,
                              "listen_backlog",
                              "511",
                              NULL};
     struct mg_callbacks cb = {.begin_request = on_request,
-                              .http_error = on_error,
+                              .read_head = on_head,
+                              .accept_failed = on_accept_failed,
                               .log_message = on_log,
                               .init_ssl = on_init_ssl,
-                              .connection_close = on_close};
+                              .connection_close = on_close,
+                              .connection_closed = on_closed};
     char text[256] = "";
     struct mg_error_data ed = {.text = text, .text_buffer_size = sizeof(text)};
     struct mg_init_data init = {.callbacks = &cb, .user_data = l, .configuration_options = options};
@@ -518,6 +506,7 @@ err_code listener_open(listener **out, server *s, plane p, const char *addresses
 void listener_close(listener *l)
 {
     if (!l) return;
+    atomic_store(&l->closing, true);
     mg_stop(l->ctx);
     deadline_reaper_release();
     release(l);

@@ -13,29 +13,29 @@
 
 #include "engine/base/err.h"
 #include "gateway/exchange.h"
+#include "gateway/tls.h"
+
+enum {
+    LISTENER_ADMIN_THREADS = 16,
+    LISTENER_METRICS_THREADS = 4,
+    LISTENER_QUEUE = 64, /* accepted connections of a plane that wait for a worker */
+};
 
 struct server;
 typedef struct listener listener;
 
-/* PEM files; the strings are copied. */
-typedef struct listener_files {
-    const char *cert, *key;
-    const char *
-        client_ca; /* who signs the clients' certificates on the admin plane; NULL: none are asked for */
-} listener_files;
-
 /* Starts listening on the comma-separated addresses. */
 err_code listener_open(listener **out, struct server *s, plane p, const char *addresses,
-                       int n_threads, const listener_files *files, err *e);
+                       int n_threads, const tls_files *files, err *e);
 /* Cuts what is still open. */
 void listener_close(listener *l);
 
 /* New connections of all n listeners get the new certificate, running ones keep theirs.  Cert and key
  * must belong together; on failure every listener stays as it was. */
-err_code listener_reload(listener *const *all, int n, const listener_files *files, err *e);
+err_code listener_reload(listener *const *all, int n, const tls_files *files, err *e);
 
 /* Loads all files and compares certificate and key, for `lorad check`. */
-err_code listener_check_files(const listener_files *files, err *e);
+err_code listener_check_files(const tls_files *files, err *e);
 
 /* ---- for exchange.c, on a worker ------------------------------------------------ */
 

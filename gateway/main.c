@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/process.h"
+#include "gateway/descriptors.h"
 #include "gateway/devcert.h"
 #include "gateway/device.h"
 #include "gateway/listener.h"
@@ -31,7 +31,7 @@
 
 /* After the drain what still runs is cut short, and the listeners end. */
 enum { DRAIN_MARGIN_US = 30000000 };
-enum { EXIT_USAGE = 2, SETS_MAX = 64, ADMIN_THREADS = 16, METRICS_THREADS = 4, SLOT_MARGIN = 64 };
+enum { EXIT_USAGE = 2, SETS_MAX = 64, SLOT_MARGIN = 64 };
 enum { PRUNE_ROWS = 2000 }; /* of old usage at once */
 static const int64_t PRUNE_US = 3600 * INT64_C(1000000), DAY_US = 86400 * INT64_C(1000000);
 enum { SWEEP_US = 5000000 };      /* between looks for abandoned uploads */
@@ -110,13 +110,13 @@ static void in_data_dir(const config *c, const char *path, char out[PATH_MAX])
         (void)snprintf(out, PATH_MAX, "%s/%s", c->data_dir, path);
 }
 
-static listener_files tls_files(const config *c, char cert[PATH_MAX], char key[PATH_MAX],
-                                char ca[PATH_MAX])
+static tls_files files_of_tls(const config *c, char cert[PATH_MAX], char key[PATH_MAX],
+                              char ca[PATH_MAX])
 {
     in_data_dir(c, c->server_tls_cert, cert);
     in_data_dir(c, c->server_tls_key, key);
     in_data_dir(c, c->admin_client_ca, ca);
-    return (listener_files){cert, key, c->admin_client_ca[0] ? ca : NULL};
+    return (tls_files){cert, key, c->admin_client_ca[0] ? ca : NULL};
 }
 
 /* --------------------------------------------------------------------------- init -- */
@@ -207,9 +207,9 @@ typedef struct {
     listener *inference, *admin, *metrics;
     lora_source source;
     char cert[PATH_MAX], key[PATH_MAX], client_ca[PATH_MAX];
-    listener_files tls; /* these */
-    int64_t prune_us;   /* when old usage is looked for next */
-    int64_t fed_us;     /* when the watchdog last heard of us */
+    tls_files tls;    /* these */
+    int64_t prune_us; /* when old usage is looked for next */
+    int64_t fed_us;   /* when the watchdog last heard of us */
 } process;
 
 static void make_classes(process *p)
@@ -370,10 +370,10 @@ static err_code open_listeners(process *p, err *e)
 {
     const config *c = &p->cfg;
     err_code rc = listener_open(&p->metrics, &p->srv, PLANE_METRICS, c->metrics_listen,
-                                METRICS_THREADS, &p->tls, e);
+                                LISTENER_METRICS_THREADS, &p->tls, e);
     if (!rc) {
-        rc = listener_open(&p->admin, &p->srv, PLANE_ADMIN, c->admin_listen, ADMIN_THREADS, &p->tls,
-                           e);
+        rc = listener_open(&p->admin, &p->srv, PLANE_ADMIN, c->admin_listen, LISTENER_ADMIN_THREADS,
+                           &p->tls, e);
     }
     if (!rc) {
         rc = listener_open(&p->inference, &p->srv, PLANE_INFERENCE, c->server_listen,
@@ -436,21 +436,13 @@ static void reload(process *p)
         return;
     }
     listener *all[] = {p->inference, p->admin, p->metrics};
-    listener_files files = tls_files(&fresh, cert, key, ca);
+    tls_files files = files_of_tls(&fresh, cert, key, ca);
     if (listener_reload(all, 3, &files, &e)) {
         log_error("gateway", "reload refused, the old certificate stays: %s", e.msg);
         return;
     }
     apply_log(&fresh);
     log_info("gateway", "certificate and log settings reloaded; other options need a restart");
-}
-
-static void raise_file_limit(void)
-{
-    struct rlimit r;
-    if (getrlimit(RLIMIT_NOFILE, &r) != 0) return;
-    r.rlim_cur = r.rlim_max;
-    (void)setrlimit(RLIMIT_NOFILE, &r);
 }
 
 /* Until it is time to stop. */
@@ -540,7 +532,7 @@ static int serve(const arguments *a)
     if (read_config(a, &p.cfg, &e)) return fail(&e);
     apply_log(&p.cfg);
     process_keep_secrets();
-    raise_file_limit();
+    if (descriptors_claim(&p.cfg, &e)) return fail(&e);
     bound_holes();
     (void)signal(SIGPIPE, SIG_IGN);
     (void)signal(SIGXFSZ, SIG_IGN); /* a file-size limit is an error of that write, not the end */
@@ -552,7 +544,7 @@ static int serve(const arguments *a)
 
     p.srv.cfg = &p.cfg;
     p.srv.started_wall_us = clock_wall_us();
-    p.tls = tls_files(&p.cfg, p.cert, p.key, p.client_ca);
+    p.tls = files_of_tls(&p.cfg, p.cert, p.key, p.client_ca);
     make_classes(&p);
     err_code rc = listener_check_files(&p.tls, &e);
     if (!rc) rc = open_storage(&p, &e);
@@ -590,7 +582,7 @@ static int check(const arguments *a)
     tokenizer *tok;
     char cert[PATH_MAX], key[PATH_MAX], ca[PATH_MAX];
     if (read_config(a, &c, &e)) return fail(&e);
-    listener_files files = tls_files(&c, cert, key, ca);
+    tls_files files = files_of_tls(&c, cert, key, ca);
     if (listener_check_files(&files, &e)) return fail(&e);
     if (model_config_read(c.model_path, &mc, &e)) return fail(&e);
     if (tokenizer_load(&tok, c.model_path, &e)) return fail(&e);

@@ -163,6 +163,12 @@ static bool same_method(const char *asked, const char *route_method)
     return strcmp(asked, route_method) == 0;
 }
 
+static void allow_method(char *allow, size_t cap, const char *method)
+{
+    size_t n = strlen(allow);
+    (void)snprintf(allow + n, cap - n, "%s%s", n ? ", " : "", method);
+}
+
 /* The routes that fit the path; the one that fits the method too, and all methods for Allow. */
 static const route *find(exchange *x, const char *path, char *allow, size_t cap)
 {
@@ -171,8 +177,8 @@ static const route *find(exchange *x, const char *path, char *allow, size_t cap)
     int n_kept = 0;
     for (const route *r = table_of(x->plane); r->method; r++) {
         if (!route_match(x, r->pattern, path)) continue;
-        size_t n = strlen(allow);
-        (void)snprintf(allow + n, cap - n, "%s%s", n ? ", " : "", r->method);
+        allow_method(allow, cap, r->method);
+        if (strcmp(r->method, "GET") == 0) allow_method(allow, cap, "HEAD");
         if (hit || !same_method(x->method, r->method)) continue;
         hit = r;
         n_kept = x->n_param;
@@ -185,6 +191,20 @@ static const route *find(exchange *x, const char *path, char *allow, size_t cap)
     return hit;
 }
 
+/* To OPTIONS, and for a path that has other methods. */
+static void say_allowed(exchange *x, char *allow, size_t cap)
+{
+    bool asked = strcmp(x->method, "OPTIONS") == 0;
+    allow_method(allow, cap, "OPTIONS");
+    exchange_add_header(x, "Allow", "%s", allow);
+    if (asked) {
+        exchange_reply(x, 200, NULL, "", 0);
+    } else {
+        exchange_error(x, 405, "invalid_request_error", "method_not_allowed", NULL,
+                       "%s is not allowed here; %s is", x->method, allow);
+    }
+}
+
 void route_dispatch(exchange *x)
 {
     char allow[128] = "", with_v1[sizeof(x->path) + 4];
@@ -194,15 +214,18 @@ void route_dispatch(exchange *x)
         (void)snprintf(with_v1, sizeof(with_v1), "/v1%s", path); /* some clients leave it out */
         r = find(x, with_v1, allow, sizeof(allow));
     }
+    if (strcmp(path, "*") == 0) { /* OPTIONS: of all there is here */
+        allow_method(allow, sizeof(allow), "GET, HEAD, POST, PUT, PATCH, DELETE");
+        say_allowed(x, allow, sizeof(allow));
+        return;
+    }
     if (!r && !allow[0]) {
         exchange_error(x, 404, "invalid_request_error", "unknown_url", NULL,
                        "no such URL: %s %.200s", x->method, x->path);
         return;
     }
     if (!r) {
-        exchange_add_header(x, "Allow", "%s", allow);
-        exchange_error(x, 405, "invalid_request_error", "method_not_allowed", NULL,
-                       "%s is not allowed here; %s is", x->method, allow);
+        say_allowed(x, allow, sizeof(allow));
         return;
     }
     if (r->scope && !auth_check(x, r->scope)) return;

@@ -2,7 +2,7 @@
  *
  * Patterns are literal segments and {} for one segment; the rest of the path matches {*}.  Segments
  * are percent-decoded one by one; %00, %2f, %5c, "." and ".." are refused.  /v1/x is also served
- * as /x.  A path that exists with another method gives 405 and Allow.
+ * as /x.  A path that exists with another method gives 405 and Allow; OPTIONS is answered for all.
  * Threads: any thread.
  */
 #ifndef GATEWAY_ROUTE_H

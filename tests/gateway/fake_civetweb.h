@@ -59,15 +59,18 @@ const char *mg_get_header(const struct mg_connection *c, const char *name)
     return NULL;
 }
 
-int mg_read(struct mg_connection *c, void *buf, size_t len)
+int mg_fill(struct mg_connection *c, const char **data)
 {
     if (c->at == c->len) return c->broken ? -1 : 0;
     size_t n = c->piece ? c->piece : 1;
-    if (n > len) n = len;
     if (n > c->len - c->at) n = c->len - c->at;
-    memcpy(buf, c->body + c->at, n);
-    c->at += n;
+    *data = c->body + c->at;
     return (int)n;
+}
+
+void mg_take(struct mg_connection *c, int n)
+{
+    c->at += (size_t)n;
 }
 
 int mg_write(struct mg_connection *c, const void *buf, size_t len)

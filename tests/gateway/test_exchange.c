@@ -46,6 +46,22 @@ static bool read_all(size_t max, const char *want)
     return ok;
 }
 
+/* The text as a chunked body, in chunks of `size` bytes, with an extension and a trailer. */
+static const char *chunked(const char *text, size_t size)
+{
+    static char out[700000];
+    size_t n = 0, len = strlen(text);
+    for (size_t at = 0; at < len; at += size) {
+        size_t some = len - at < size ? len - at : size;
+        n += (size_t)sprintf(out + n, "%zX%s\r\n", some, at ? "" : ";a=\"b\"");
+        memcpy(out + n, text + at, some);
+        n += some;
+        n += (size_t)sprintf(out + n, "\r\n");
+    }
+    (void)sprintf(out + n, "0\r\nX-Sum: 1\r\n\r\n");
+    return out;
+}
+
 START_TEST(a_body_in_any_pieces)
 {
     static char big[100000];
@@ -55,10 +71,11 @@ START_TEST(a_body_in_any_pieces)
         fake_body(big, sizeof(big) - 1, piece);
         ck_assert(read_all(sizeof(big), big));
         (void)fake_request("POST", "/");
-        fake_body(big, -1, piece);
+        fake_body(chunked(big, piece % 9000 + 1), -1, piece);
         fake_x.chunked_body = true;
         ck_assert(read_all(sizeof(big), big));
         ck_assert(fake_x.body_read);
+        ck_assert_uint_eq(fake_conn.at, fake_conn.len); /* what follows is the next request */
     }
     (void)fake_request("POST", "/");
     ck_assert(read_all(10, "")); /* none at all */
@@ -76,10 +93,16 @@ START_TEST(a_body_that_is_too_large)
     ck_assert(fake_said("Connection: close"));
 
     (void)fake_request("POST", "/");
-    fake_body("12345678901", -1, 4);
+    fake_body(chunked("12345678901", 6), -1, 4);
     fake_x.chunked_body = true;
     ck_assert(!read_all(10, ""));
     ck_assert_int_eq(fake_status(), 413);
+
+    (void)fake_request("POST", "/");
+    fake_body("B\r\n", -1, 4);
+    fake_x.chunked_body = true;
+    ck_assert(!read_all(10, ""));
+    ck_assert_int_eq(fake_status(), 413); /* by what the chunk says of itself */
 
     (void)fake_request("POST", "/");
     fake_body("1234567890", 10, 4);
@@ -97,7 +120,7 @@ START_TEST(a_body_that_does_not_come)
     ck_assert(fake_said("Connection: close"));
 
     (void)fake_request("POST", "/");
-    fake_body("123", -1, 64);
+    fake_body("a\r\n123", -1, 64);
     fake_x.chunked_body = fake_conn.broken = true;
     ck_assert(!read_all(10, ""));
     ck_assert_int_eq(fake_status(), 400);
@@ -125,8 +148,7 @@ START_TEST(a_reader_that_has_enough)
     ck_assert(fake_said("Connection: close")); /* the rest would be read as the next request */
     exchange_finish(x);
     ck_assert(!fake_conn.keep_alive);
-    ck_assert_uint_eq(fake_conn.at,
-                      10); /* a little is taken, so that the client reads the answer */
+    ck_assert(x->lingers); /* a little is taken, so that the client reads the answer */
 }
 END_TEST
 
@@ -142,6 +164,12 @@ START_TEST(expect_is_answered_only_when_the_body_is_wanted)
     fake_body("12345678901", 11, 64);
     ck_assert(!read_all(10, ""));
     ck_assert_int_eq(fake_status(), 413);
+    (void)fake_request("POST", "/");
+    fake_header("Expect", "100-continue");
+    fake_body("12", 2, 64);
+    fake_x.http10 = true; /* which does not know of it */
+    ck_assert(read_all(10, "12"));
+    ck_assert_str_eq(fake_conn.out, "");
 }
 END_TEST
 
@@ -319,6 +347,21 @@ START_TEST(a_stream)
 }
 END_TEST
 
+START_TEST(a_stream_for_http_1_0)
+{
+    exchange *x = fake_request("GET", "/");
+    x->http10 = true;
+    ck_assert(exchange_stream_begin(x, "text/event-stream"));
+    ck_assert(exchange_stream_write(x, "data: 1\n\n", 9));
+    exchange_stream_end(x);
+    exchange_finish(x);
+    ck_assert(fake_said("Connection: close") && !fake_conn.keep_alive); /* which is its end */
+    ck_assert_ptr_null(strstr(fake_conn.out, "Transfer-Encoding"));
+    ck_assert_str_eq(fake_text(), "data: 1\n\n");
+    ck_assert_int_eq(x->status, 200);
+}
+END_TEST
+
 START_TEST(a_stream_that_is_cut_does_not_look_whole)
 {
     exchange *x = fake_request("GET", "/");
@@ -368,6 +411,7 @@ int main(void)
     tcase_add_test(tc, ignored_parameters_are_named);
     tcase_add_test(tc, a_draining_server_closes);
     tcase_add_test(tc, a_stream);
+    tcase_add_test(tc, a_stream_for_http_1_0);
     tcase_add_test(tc, a_stream_that_is_cut_does_not_look_whole);
     tcase_add_test(tc, a_client_that_has_gone);
     suite_add_tcase(s, tc);

@@ -27,7 +27,15 @@ static const row rows[] = {
     {"1.1", "/", HOST "Transfer-Encoding: Chunked\n", 0, -1, true},
     {"1.1", "/", HOST "Content-Encoding: identity\n", 0, -1, false},
     {"1.1", "/", HOST "X: 1\nX: 2\nCookie: a\nCookie: b\n", 0, -1, false},
-    {"1.1", "/a?q=%00#f", HOST, 0, -1, false},
+    {"1.1", "/a%20b?q=%7f&c=[]", HOST, 0, -1, false},
+    {"1.1", "/", "Host: a.b-c_d.example:8443\n", 0, -1, false},
+    {"1.1", "/", "Host: example.\n", 0, -1, false},
+    {"1.1", "/", "Host: localhost:\n", 0, -1, false},
+    {"1.1", "/", "Host: 127.0.0.1:65535\n", 0, -1, false},
+    {"1.1", "/", "Host: [::1]:8443\n", 0, -1, false},
+    {"1.1", "/", "Host: [fe80::1]\n", 0, -1, false},
+    {"1.1", "/", HOST "Expect: 100-Continue\n", 0, -1, false},
+    {"1.0", "/", HOST "Expect: anything\n", 0, -1, false},
 
     {"2.0", "/", HOST, 505, 0, false},
     {"0.9", "/", "", 505, 0, false},
@@ -50,7 +58,11 @@ static const row rows[] = {
     {"1.1", "/", HOST "Content-Length: 1e3\n", 400, 0, false},
     {"1.1", "/", HOST "Content-Length: 1234567890123456\n", 400, 0, false},
     {"1.1", "/", HOST "Transfer-Encoding: chunked\nTransfer-Encoding: chunked\n", 400, 0, false},
-    {"1.1", "/", HOST "Transfer-Encoding: gzip, chunked\n", 400, 0, false},
+    {"1.1", "/", HOST "Transfer-Encoding: gzip, chunked\n", 501, 0, false},
+    {"1.1", "/", HOST "Transfer-Encoding: chunked, chunked\n", 400, 0, false},
+    {"1.1", "/", HOST "Transfer-Encoding: gzip\n", 400, 0, false},
+    {"1.1", "/", HOST "Transfer-Encoding: chunked;q=1\n", 400, 0, false},
+    {"1.1", "/", HOST "Transfer-Encoding: ,chunked\n", 400, 0, false},
     {"1.1", "/", HOST "Transfer-Encoding: chunked, identity\n", 400, 0, false},
     {"1.1", "/", HOST "Transfer-Encoding: \n", 400, 0, false},
     {"1.1", "/", HOST "Transfer-Encoding:  chunked\n", 400, 0, false},
@@ -60,6 +72,34 @@ static const row rows[] = {
     {"1.1", "/", HOST "api-key: a\napi-key: b\n", 400, 0, false},
     {"1.1", "/", HOST "Content-Type: a\nContent-Type: b\n", 400, 0, false},
     {"1.1", "/", HOST "Content-Encoding: gzip\n", 415, 0, false},
+    {"1.1", "/", "Host: \n", 400, 0, false},
+    {"1.1", "/", "Host: a b\n", 400, 0, false},
+    {"1.1", "/", "Host: a/b\n", 400, 0, false},
+    {"1.1", "/", "Host: a@b\n", 400, 0, false},
+    {"1.1", "/", "Host: a,b\n", 400, 0, false},
+    {"1.1", "/", "Host: a..b\n", 400, 0, false},
+    {"1.1", "/", "Host: .\n", 400, 0, false},
+    {"1.1", "/", "Host: https://a\n", 400, 0, false},
+    {"1.1", "/", "Host: a:b\n", 400, 0, false},
+    {"1.1", "/", "Host: a:65536\n", 400, 0, false},
+    {"1.1", "/", "Host: a:000080\n", 400, 0, false},
+    {"1.1", "/", "Host: a:1:2\n", 400, 0, false},
+    {"1.1", "/", "Host: ::1\n", 400, 0, false},
+    {"1.1", "/", "Host: [::1\n", 400, 0, false},
+    {"1.1", "/", "Host: [::1]8443\n", 400, 0, false},
+    {"1.1", "/", "Host: [1.2.3.4]\n", 400, 0, false},
+    {"1.1", "/", "Host: []\n", 400, 0, false},
+    {"1.1", "/", "Host: %61\n", 400, 0, false},
+    {"1.1", "/", "Host: m\xc3\xbcnchen\n", 400, 0, false},
+    {"1.1", "/", HOST "Expect: 200-ok\n", 417, 0, false},
+    {"1.1", "/", HOST "Expect: 100-continue\nExpect: more\n", 417, 0, false},
+    {"1.1", "/a%", HOST, 400, 0, false},
+    {"1.1", "/a%4", HOST, 400, 0, false},
+    {"1.1", "/a%zz", HOST, 400, 0, false},
+    {"1.1", "/a%00", HOST, 400, 0, false},
+    {"1.1", "/a?b=%00", HOST, 400, 0, false},
+    {"1.1", "/a?b=%0", HOST, 400, 0, false},
+    {"1.1", "/a#b", HOST, 400, 0, false},
     {"1.1", "https://localhost/", HOST, 400, 0, false},
     {"1.1", "*", HOST, 400, 0, false},
     {"1.1", "", HOST, 400, 0, false},
@@ -74,8 +114,15 @@ START_TEST(each_head)
 {
     const row *r = &rows[_i];
     struct mg_request_info ri = {.http_version = r->version, .request_uri = r->uri};
-    char text[512];
+    char text[512], uri[64];
     (void)snprintf(text, sizeof(text), "%s", r->headers);
+    (void)snprintf(uri, sizeof(uri), "%s", r->uri ? r->uri : "");
+    char *query = strchr(uri, '?');
+    if (query) {
+        *query = 0;
+        ri.request_uri = uri;
+        ri.query_string = query + 1;
+    }
     for (char *p = text; *p;) {
         char *end = strchr(p, '\n'), *colon = strchr(p, ':');
         *end = *colon = 0;
@@ -98,11 +145,40 @@ START_TEST(each_head)
 }
 END_TEST
 
+static const struct {
+    const char *version, *connection; /* NULL: none is said */
+    bool stays;
+} ends[] = {
+    {"1.1", NULL, true},
+    {"1.1", "close", false},
+    {"1.1", "Keep-Alive", true},
+    {"1.1", "upgrade, CLOSE", false},
+    {"1.1", "closed", true},
+    {"1.1", "", true},
+    {"1.1", "keep-alive ,close", false},
+    {"1.0", NULL, false},
+    {"1.0", "keep-alive", true},
+    {"1.0", "close", false},
+    {"1.0", "TE,\tKeep-Alive\t", true},
+    {NULL, NULL, false},
+};
+
+START_TEST(whether_the_connection_stays)
+{
+    struct mg_request_info ri = {.http_version = ends[_i].version};
+    if (ends[_i].connection) {
+        ri.http_headers[ri.num_headers++] = (struct mg_header){"connection", ends[_i].connection};
+    }
+    ck_assert_int_eq(guard_keeps_alive(&ri), ends[_i].stays);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("guard");
     TCase *tc = tcase_create("all");
     tcase_add_loop_test(tc, each_head, 0, (int)(sizeof(rows) / sizeof(rows[0])));
+    tcase_add_loop_test(tc, whether_the_connection_stays, 0, (int)(sizeof(ends) / sizeof(ends[0])));
     suite_add_tcase(s, tc);
     return run_suite(s);
 }

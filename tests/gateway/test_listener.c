@@ -64,7 +64,7 @@ static void setup(void)
     port = free_port();
     (void)snprintf(address, sizeof(address), "127.0.0.1:%d", port);
     err_code rc = listener_open(&gate, &srv, PLANE_INFERENCE, address, CLIENTS + 1,
-                                &(listener_files){cert[0], key[0], NULL}, &e);
+                                &(tls_files){cert[0], key[0], NULL}, &e);
     ck_assert_msg(rc == ERR_NONE, "%s", e.msg);
 }
 
@@ -135,7 +135,7 @@ START_TEST(no_handshake_fails_while_certificates_are_swapped)
     }
     for (int n = 1; atomic_load(&running) > 0; n++) {
         err_code rc =
-            listener_reload(&gate, 1, &(listener_files){cert[n % 2], key[n % 2], NULL}, &e);
+            listener_reload(&gate, 1, &(tls_files){cert[n % 2], key[n % 2], NULL}, &e);
         ck_assert_msg(rc == ERR_NONE, "%s", e.msg);
     }
     for (int i = 0; i < CLIENTS; i++) ck_assert_int_eq(pthread_join(t[i], NULL), 0);
@@ -148,7 +148,7 @@ START_TEST(a_bad_pair_changes_nothing)
 {
     err e;
     ck_assert_int_eq(shown_now(), 0);
-    ck_assert_int_eq(listener_reload(&gate, 1, &(listener_files){cert[1], key[0], NULL}, &e),
+    ck_assert_int_eq(listener_reload(&gate, 1, &(tls_files){cert[1], key[0], NULL}, &e),
                      ERR_INPUT);
     ck_assert_msg(strstr(e.msg, "is not the certificate's") != NULL, "%s", e.msg);
     ck_assert_int_eq(shown_now(), 0);
@@ -161,19 +161,19 @@ START_TEST(a_bad_pair_changes_nothing)
     ck_assert_int_eq(PEM_write_PrivateKey(f, rsa, NULL, NULL, 0, NULL, NULL), 1);
     (void)fclose(f);
     EVP_PKEY_free(rsa);
-    ck_assert_int_eq(listener_reload(&gate, 1, &(listener_files){cert[1], path, NULL}, &e),
+    ck_assert_int_eq(listener_reload(&gate, 1, &(tls_files){cert[1], path, NULL}, &e),
                      ERR_INPUT);
     ck_assert_msg(strstr(e.msg, "is not the certificate's") != NULL, "%s", e.msg);
-    ck_assert_int_eq(listener_reload(&gate, 1, &(listener_files){key[1], key[1], NULL}, &e),
+    ck_assert_int_eq(listener_reload(&gate, 1, &(tls_files){key[1], key[1], NULL}, &e),
                      ERR_INPUT);
     ck_assert_msg(strstr(e.msg, "server.tls_cert") != NULL, "%s", e.msg);
-    ck_assert_int_eq(listener_reload(&gate, 1, &(listener_files){cert[1], cert[1], NULL}, &e),
+    ck_assert_int_eq(listener_reload(&gate, 1, &(tls_files){cert[1], cert[1], NULL}, &e),
                      ERR_INPUT);
     ck_assert_msg(strstr(e.msg, "can't be used") != NULL, "%s", e.msg);
-    ck_assert_int_eq(listener_reload(&gate, 1, &(listener_files){"/nowhere", key[1], NULL}, &e),
+    ck_assert_int_eq(listener_reload(&gate, 1, &(tls_files){"/nowhere", key[1], NULL}, &e),
                      ERR_INPUT);
     ck_assert_int_eq(shown_now(), 0);
-    ck_assert_int_eq(listener_reload(&gate, 1, &(listener_files){cert[1], key[1], NULL}, &e),
+    ck_assert_int_eq(listener_reload(&gate, 1, &(tls_files){cert[1], key[1], NULL}, &e),
                      ERR_NONE);
     ck_assert_int_eq(shown_now(), 1);
 }

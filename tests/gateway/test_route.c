@@ -105,11 +105,16 @@ START_TEST(other_methods)
 {
     ck_assert_str_eq(ask(PLANE_INFERENCE, "DELETE", "/v1/models"), "method_not_allowed");
     ck_assert_int_eq(fake_status(), 405);
-    ck_assert(fake_said("Allow: GET"));
+    ck_assert(fake_said("Allow: GET, HEAD, OPTIONS"));
     (void)ask(PLANE_INFERENCE, "OPTIONS", "/v1/adapters/x");
-    ck_assert(fake_said("Allow: GET, PATCH, DELETE"));
+    ck_assert_int_eq(fake_status(), 200);
+    ck_assert(fake_said("Allow: GET, HEAD, PATCH, DELETE, OPTIONS"));
+    ck_assert(fake_said("Content-Length: 0") && !strstr(fake_conn.out, "\r\nContent-Type"));
+    (void)ask(PLANE_METRICS, "OPTIONS", "*");
+    ck_assert_int_eq(fake_status(), 200);
+    ck_assert_str_eq(ask(PLANE_INFERENCE, "OPTIONS", "/v1/nothing"), "unknown_url");
     (void)ask(PLANE_INFERENCE, "PUT", "/chat/completions"); /* without /v1 as well */
-    ck_assert(fake_said("Allow: POST"));
+    ck_assert(fake_said("Allow: POST, OPTIONS"));
     (void)ask(PLANE_INFERENCE, "HEAD", "/v1/completions"); /* HEAD goes where GET goes */
     ck_assert_int_eq(fake_status(), 405);
     (void)ask(PLANE_INFERENCE, "get", "/v1/models");

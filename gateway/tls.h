@@ -1,0 +1,34 @@
+/* tls.h -- contexts of TLS: a certificate, its rules, whose certificates clients must show.
+ *
+ * A context is complete when it is made and never changed again; a new certificate is a new context.
+ * Threads: any; a context is read by all handshakes that have it.
+ */
+#ifndef GATEWAY_TLS_H
+#define GATEWAY_TLS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <openssl/ssl.h>
+
+#include "engine/base/err.h"
+
+/* PEM files; borrowed. */
+typedef struct tls_files {
+    const char *cert, *key;
+    const char *client_ca; /* who signs the clients' certificates on the admin plane; NULL: none are
+                              asked for */
+} tls_files;
+
+typedef void tls_info_fn(const SSL *ssl, int where, int ret);
+
+/* A context with this certificate, or NULL; `ask`: clients must show one of files->client_ca, if any. */
+SSL_CTX *tls_context_make(const tls_files *files, bool ask, tls_info_fn *info, err *e);
+
+/* Protocols, ciphers and the info callback, for a context that somebody else has made. */
+void tls_context_rules(SSL_CTX *ctx, tls_info_fn *info);
+
+/* Until when its certificate is good, in microseconds of the wall clock; 0: unknown. */
+int64_t tls_context_expiry(const SSL_CTX *ctx);
+
+#endif
