@@ -277,8 +277,6 @@ def hold(plane, a, status, method):
     assert ("allow" in f) == (status == 405 or method == "OPTIONS" and status == 200), f
     if status < 400:
         return
-    if status in (400, 408, 413, 414, 417, 431, 501, 505):
-        pass  # whether it closes is the caller's
     assert f["content-type"] == "application/json", f
     if method != "HEAD":
         e = json.loads(a.body)["error"]
@@ -339,8 +337,125 @@ def on_the_metrics_plane():
     ask_all("metrics", 4)
 
 
+# ------------------------------------------------------------------------- more than one request
+
+
+def one_read_of_many_requests():
+    """Pipelined, with bodies of both framings, in one piece and byte by byte: as many answers, in order."""
+    body = json.dumps({"model": "base", "prompt": "The", "max_tokens": 1}).encode()
+    head = f"Host: localhost\r\nAuthorization: Bearer {key}\r\n".encode()
+    whole = b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % len(body)
+    cut = b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
+    small = b"%x;a\r\n%s\r\n0\r\nX: y\r\n\r\n" % (len(body), body)
+    found, lost = b"GET /v1/models HTTP/1.1\r\n", b"GET /v1/lost HTTP/1.1\r\n"
+    many = (whole + head + b"\r\n" + body + found + head + b"\r\n" + cut + head + b"\r\n" + small + lost + head + b"\r\n") * 3
+    last = found + head + b"Connection: close\r\n\r\n"
+    want = [200, 200, 200, 404] * 3 + [200]
+    assert [a.status for a in read_answers(talk("inference", many + last), False)] == want
+    with connect("inference") as s:
+        data = many + last
+        for i in range(0, len(data), 7):
+            s.sendall(data[i:i + 7])
+        out = b""
+        while piece := s.recv(65536):
+            out += piece
+    assert [a.status for a in read_answers(out, False)] == want
+
+
+def large_bodies_go_through_whole():
+    """Larger than any buffer on the way; the length is counted again by the tokenizer."""
+    text = "a" * 300_000
+    body = json.dumps({"model": "base", "prompt": text}).encode()
+    head = f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\nContent-Type: application/json\r\n"
+    pieces = b"".join(b"%x\r\n%s\r\n" % (len(p), p) for p in (body[i:i + 70_001] for i in range(0, len(body), 70_001)))
+    for framing, data in ((f"Content-Length: {len(body)}", body), ("Transfer-Encoding: chunked", pieces + b"0\r\n\r\n")):
+        a, = read_answers(talk("inference", f"{head}{framing}\r\nConnection: close\r\n\r\n".encode() + data), False)
+        assert a.status == 200 and json.loads(a.body)["count"] > 1000, (a.status, a.body[:200])
+
+
+def a_stream_for_http_1_0_has_no_chunks():
+    body = json.dumps({"model": "base", "prompt": "The", "max_tokens": 3, "stream": True})
+    out = talk("inference", (f"POST /v1/completions HTTP/1.0\r\nAuthorization: Bearer {key}\r\nContent-Type: application/json\r\n"
+                             f"Connection: keep-alive\r\nContent-Length: {len(body)}\r\n\r\n{body}").encode())
+    head, _, rest = out.partition(b"\r\n\r\n")
+    assert b"Transfer-Encoding" not in head and b"\r\nConnection: close" in head, head
+    assert rest.startswith(b"data: {") and rest.endswith(b"data: [DONE]\n\n"), rest
+
+
+# ---------------------------------------------------------------------------- without TLS, and too late
+
+
+def plain(plane, data, pause=0):
+    """What somebody gets who speaks HTTP without TLS; must end without a reset."""
+    with socket.create_connection(("127.0.0.1", port_of(plane)), 30 * PATIENCE) as s:
+        time.sleep(pause)
+        s.sendall(data)
+        out = b""
+        while piece := s.recv(65536):
+            out += piece
+        return out
+
+
+def plain_http_is_told_so():
+    asked = [b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\n\r\n" + b"x" * 100_000,
+             b"DELETE /x HTTP/1.0\r\n\r\n", b"O", b"get / http/1.1\r\n\r\n", b"CONNECT localhost:443 HTTP/1.1\r\n\r\n"]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        outs = [pool.submit(plain, plane, data) for plane in PLANES for data in asked]
+        for out in outs:
+            a = Answer(out.result(), False)
+            assert not a.rest and a.fields["connection"] == "close"
+            hold("inference", a, 400, "GET")
+            assert json.loads(a.body)["error"]["code"] == "https_required", a.body
+    for junk in (b"\x00\x01\x02", b"\x80\x2e\x01", b"\x16\x03"):  # no HTTP: TLS may end it as it likes
+        with socket.create_connection(("127.0.0.1", server.port), 30) as s:
+            s.sendall(junk)
+    check("inference", 200, get(), False)
+
+
+def late(data):
+    with connect("inference") as s:
+        s.sendall(data)
+        out = b""
+        while piece := s.recv(65536):
+            out += piece
+        return out
+
+
+def half(data):
+    """The client ends its side in the middle of a request, and waits."""
+    with connect("inference") as s:
+        s.sendall(data)
+        socket.socket.shutdown(s, socket.SHUT_WR)  # of TCP; TLS is not told
+        out = b""
+        while piece := s.recv(65536):
+            out += piece
+        return out
+
+
+def begin_late(pool):
+    """Futures of answers that take their time, so that they are waited for beside everything else."""
+    begin = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\nContent-Type: application/json\r\n"
+    return [(status, pool.submit(way, data.encode())) for status, way, data in (
+        (408, late, "G"), (408, late, begin), (408, late, begin + "Content-Length: 9\r\n\r\n[]"),
+        (408, late, begin + "Transfer-Encoding: chunked\r\n\r\n9\r\n[]"),
+        (400, half, "GET / HTTP/1.1\r\n"), (400, half, begin), (400, half, begin + "Content-Length: 9\r\n\r\n[]"),
+        (None, half, ""),  # there was no request
+        (400, lambda data: plain("inference", data, 3), "GET / HTTP/1.1\r\n\r\n"))]  # longer than the server looks at once
+
+
+def who_is_late_is_told_so():
+    for status, future in slow:
+        answers = read_answers(future.result(), False)
+        assert len(answers) == (status is not None), answers
+        for a in answers:
+            hold("inference", a, status, "POST")
+            assert a.fields["connection"] == "close"
+
+
 with server:
     key = server.tenant("alice")
     GET |= {"inference": "/v1/models", "admin": "/admin/v1/tenants", "metrics": "/healthz"}
     POST |= {"inference": "/v1/completions", "admin": "/admin/v1/tenants", "metrics": "/healthz"}
-    run([on_the_inference_plane, on_the_admin_plane, on_the_metrics_plane])
+    slow = begin_late(concurrent.futures.ThreadPoolExecutor(9))
+    run([on_the_inference_plane, on_the_admin_plane, on_the_metrics_plane, one_read_of_many_requests,
+         large_bodies_go_through_whole, a_stream_for_http_1_0_has_no_chunks, plain_http_is_told_so, who_is_late_is_told_so])
