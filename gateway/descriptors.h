@@ -23,6 +23,9 @@ int64_t descriptors_needed(const config *c);
  * is less than is needed. */
 err_code descriptors_claim(const config *c, err *e);
 
+/* How many are open now, and how many may be.  False: there is none left to look with. */
+bool descriptors_look(int64_t *n_open, int64_t *max);
+
 enum { SPARE_DESCRIPTORS = 4 };
 
 typedef struct spare_descriptors { /* private */

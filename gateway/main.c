@@ -583,6 +583,7 @@ static int check(const arguments *a)
     char cert[PATH_MAX], key[PATH_MAX], ca[PATH_MAX];
     if (read_config(a, &c, &e)) return fail(&e);
     tls_files files = files_of_tls(&c, cert, key, ca);
+    if (descriptors_claim(&c, &e)) return fail(&e);
     if (listener_check_files(&files, &e)) return fail(&e);
     if (model_config_read(c.model_path, &mc, &e)) return fail(&e);
     if (tokenizer_load(&tok, c.model_path, &e)) return fail(&e);

@@ -11,6 +11,8 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "gateway/descriptors.h"
+#include "gateway/descriptors.h"
 #include "gateway/handlers.h"
 #include "storage/tenants.h"
 
@@ -279,6 +281,11 @@ static void put_http(prom *p, server *s)
                (double)atomic_load(&s->cert_expires_wall_us) / 1e6);
     prom_gauge(p, "process_start_time_seconds", "When the server started",
                (double)s->started_wall_us / 1e6);
+    int64_t open_fds, max_fds;
+    if (descriptors_look(&open_fds, &max_fds)) {
+        prom_gauge(p, "process_open_fds", "Open files and sockets", (double)open_fds);
+        prom_gauge(p, "process_max_fds", "Files and sockets that may be open", (double)max_fds);
+    }
 }
 
 /* ------------------------------------------------------------------------ whole -- */
