@@ -34,26 +34,32 @@ enum {
 };
 
 /* S(field, capacity) text; I(field) int64_t; N(field) double; B(field) bool */
-#define PROTO_SERVER(S, I, N, B)                                                               \
-    S(version, PROTO_WORD_CAP)                                                                 \
-    S(backend, PROTO_TEXT_CAP)                                                                 \
-    S(model, PROTO_MODEL_CAP)                                                                  \
-    S(host, PROTO_NAME_CAP)                                                                    \
-    S(access, PROTO_WORD_CAP) /* of the key that asked: "admin" or "read" */                   \
-    I(started_s)                                                                               \
-    I(uptime_s)                                                                                \
-    I(now_us)     /* wall clock */                                                             \
-    I(at_us)      /* monotonic, when the picture was taken: rates are differences over this */ \
-    I(picture_us) /* monotonic, when the engine showed its queue */                            \
-    B(healthy)                                                                                 \
-    B(ready)                                                                                   \
-    B(draining)                                                                                \
-    B(restarting) /* the device failed and is brought back */                                  \
-    I(max_seqs)                                                                                \
-    I(max_queued)                                                                              \
-    I(max_context)                                                                             \
-    I(connections)                                                                             \
-    I(rss_bytes)                                                                               \
+#define PROTO_SERVER(S, I, N, B)                                                                  \
+    S(version, PROTO_WORD_CAP)                                                                    \
+    S(backend, PROTO_TEXT_CAP)                                                                    \
+    S(model, PROTO_MODEL_CAP)                                                                     \
+    S(host, PROTO_NAME_CAP)                                                                       \
+    S(access, PROTO_WORD_CAP) /* of the key that asked: "admin" or "read" */                      \
+    I(started_s)                                                                                  \
+    I(uptime_s)                                                                                   \
+    I(now_us)     /* wall clock */                                                                \
+    I(at_us)      /* monotonic, when the picture was taken: rates are differences over this */    \
+    I(picture_us) /* monotonic, when the engine showed its queue */                               \
+    B(healthy)                                                                                    \
+    B(ready)                                                                                      \
+    B(draining)                                                                                   \
+                                                                                                  \
+    B(restarting) /* the device failed and is brought back */                                     \
+    S(storage,                                                                                    \
+      PROTO_WORD_CAP) /* "ok"; "behind": usage waits in the spool; "full": new work is refused */ \
+    I(spool_rows)     /* usage that fits into the spool, and that waits in it */                  \
+    I(spool_used)                                                                                 \
+    I(spool_oldest_us) /* how long the oldest has waited */                                       \
+    I(max_seqs)                                                                                   \
+    I(max_queued)                                                                                 \
+    I(max_context)                                                                                \
+    I(connections)                                                                                \
+    I(rss_bytes)                                                                                  \
     I(cpu_us) /* user and system time of the process */
 
 #define PROTO_TOTALS(S, I, N, B) /* since the start; they only grow */        \

@@ -3,7 +3,7 @@
  * The order of life (each step undoes what the ones before it took, on every way out):
  *
  *     parse body -> resolve model (pin) -> tokenise -> reserve limits -> meter slots
- *     -> sched_submit -> tokens to text -> settle the ledger (durable) -> last byte -> release
+ *     -> sched_submit -> tokens to text -> settle (spool, ledger) -> last byte -> release
  *
  * The status line of a stream is held back until the first token, so that a refusal by the
  * scheduler is a real 4xx or 5xx; after COMMIT_MS without a token the stream is begun all the same
@@ -19,9 +19,11 @@
 #include "gateway/handlers.h"
 #include "gateway/http_status.h"
 #include "gateway/listener.h"
+#include "gateway/stats.h"
 
 enum {
     RESTART_RETRY_MS = 5000, /* a guess: weights come from the page cache */
+    SPOOL_RETRY_MS = 5000,   /* a disk is not emptied sooner */
     WAIT_MS = 250,           /* how often a waiting worker looks whether it was told to stop */
     LOOK_MS = 20,            /* and whether the client is gone, where nobody tells it */
     COMMIT_MS = 10000,       /* silence before a stream is begun without a token */
@@ -42,6 +44,16 @@ bool completion_refuse(completion *c, const err *e, const char *param)
 bool completion_no_memory(completion *c)
 {
     return openai_refuse(&c->problem, 503, "overloaded", NULL, "out of memory, try again");
+}
+
+bool completion_no_spool(completion *c)
+{
+    telemetry_refuse(sched_telemetry(c->srv->sched), c->slo_class, c->x->tenant.id,
+                     OUTCOME_REFUSED);
+    stats_refused(c->srv->stats, c->x->tenant.id, c->slo_class, false);
+    exchange_retry_after(c->x, SPOOL_RETRY_MS);
+    return openai_refuse(&c->problem, 503, "storage_unavailable", NULL,
+                         "usage cannot be written at present and its spool is full");
 }
 
 void completion_send_problem(completion *c)
@@ -70,7 +82,7 @@ static bool take_all(completion *c, bool *all_done)
         bool fresh = completion_take(c, ch);
         news |= fresh;
         *all_done &= ch->done;
-        /* The chunk that ends the last choice waits for the ledger. */
+        /* The chunk that ends the last choice waits for the books. */
         bool hold = ch->done && !was_done;
         if (c->rq.stream && fresh && !hold && !c->client_gone && completion_open_stream(c))
             completion_add_news(c, ch);

@@ -239,7 +239,7 @@ static bool limited(completion *c, const limits_adapter *a, const limits_refusal
     telemetry_refuse(sched_telemetry(c->srv->sched), c->slo_class, c->x->tenant.id,
                      OUTCOME_LIMITED);
     stats_refused(c->srv->stats, c->x->tenant.id, c->slo_class, true);
-    c->problem = (openai_problem){.status = 429, .type = why->type, .code = why->code};
+    c->problem = (openai_problem){.status = why->status, .type = why->type, .code = why->code};
     (void)snprintf(c->problem.msg, sizeof(c->problem.msg), "%s", why->msg);
     return false;
 }
@@ -259,6 +259,14 @@ static bool ask_limits(completion *c)
     limits_adapter of;
     const limits_adapter *a = adapter_limits_of(c, &of);
     return limits_ask(c->srv->limits, &c->x->key, &c->x->tenant, a, &why) || limited(c, a, &why);
+}
+
+/* Where usage can't be kept, work is refused before it costs anything. */
+static bool ask_spool(completion *c)
+{
+    meter_file_stats st;
+    meter_file_stats_get(c->srv->meters, &st);
+    return !st.full || completion_no_spool(c);
 }
 
 static bool reserve(completion *c)
@@ -293,7 +301,7 @@ static bool compile_form(completion *c)
 bool completion_admit(completion *c, bool chat)
 {
     if (!read_body(c, chat) || !resolve_model(c) || !check_ids(c) || !pick_class(c)) return false;
-    if (!ask_limits(c) || !tokenise_all(c) || !set_stop_ids(c)) return false;
+    if (!ask_limits(c) || !ask_spool(c) || !tokenise_all(c) || !set_stop_ids(c)) return false;
     if (!reserve(c) || !compile_form(c)) return false;
     int n = c->rq.n * c->rq.n_prompts;
     c->choices = calloc((size_t)n, sizeof(*c->choices));

@@ -122,8 +122,9 @@ static bool prepare_choice(completion *c, choice *ch, int index)
     (void)snprintf(owner.slo_class, sizeof(owner.slo_class), "%s", sc->name);
     (void)snprintf(owner.endpoint, sizeof(owner.endpoint), "%s",
                    c->rq.chat ? "chat" : "completions");
-    if (meter_file_acquire(c->srv->meters, &owner, &ch->slot, &e))
-        return completion_refuse(c, &e, NULL);
+    err_code rc = meter_file_acquire(c->srv->meters, &owner, &ch->slot, &e);
+    if (rc == ERR_IO) return completion_no_spool(c);
+    if (rc) return completion_refuse(c, &e, NULL);
     rq->meter = meter_slot_meter(ch->slot);
     announce(c, ch);
     return true;

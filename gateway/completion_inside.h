@@ -24,7 +24,8 @@
 /* One choice: a request in the engine and the text made of its tokens. */
 typedef struct choice {
     request rq;
-    meter_slot *slot;
+    meter_slot *slot; /* until it is settled */
+    meter counted;    /* what it counted, from then on */
     inflight_entry live;
     uint64_t usage_id;
     completion_text text;
@@ -67,6 +68,8 @@ typedef struct completion {
 bool completion_refuse(completion *c, const err *e, const char *param);
 /* The same where memory is short: 503, to be tried again. */
 bool completion_no_memory(completion *c);
+/* And where usage can be kept for those that run alone. */
+bool completion_no_spool(completion *c);
 /* The answer is c->problem: an error, or the last event of a stream that has begun. */
 void completion_send_problem(completion *c);
 
@@ -90,8 +93,8 @@ void completion_say_when(completion *c, const choice *ch);
 
 /* ---- completion_settle.c: the ledger, the limits, the log ---- */
 
-/* Durable before the last byte goes out.  If the disk refuses, the meter slots stay in use, so
- * nothing is lost: they are settled at the next start. */
+/* Charges the limits, and hands the rows to the settler (storage/settler.h): they outlive kill -9 before the
+ * last byte goes out, and are durable by then where the database is healthy.  Needs no memory. */
 void completion_settle(completion *c);
 /* What the log line says: of all choices the tokens, of the first one the times. */
 void completion_log(const completion *c);

@@ -1,12 +1,10 @@
 /* completion_settle.c -- the end of a request in figures: usage rows, limits, the log line. */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/log.h"
 #include "gateway/completion_inside.h"
 #include "storage/ledger.h"
-#include "storage/meter_file.h"
+#include "storage/settler.h"
 
 static void fill_row(const completion *c, const choice *ch, usage_row *row)
 {
@@ -35,37 +33,42 @@ static void fill_row(const completion *c, const choice *ch, usage_row *row)
     (void)snprintf(row->finish, sizeof(row->finish), "%s", ch->finish ? ch->finish : "error");
 }
 
+/* The answer still reports usage when the slot is another request's. */
+static void keep_counts(choice *ch)
+{
+    const meter *m = ch->rq.meter;
+    atomic_store(&ch->counted.prompt_tokens, atomic_load(&m->prompt_tokens));
+    atomic_store(&ch->counted.cached_tokens, atomic_load(&m->cached_tokens));
+    atomic_store(&ch->counted.output_tokens, atomic_load(&m->output_tokens));
+    ch->rq.meter = &ch->counted;
+}
+
+/* What it used; *turn: to be waited for. */
+static int64_t settle_choice(completion *c, choice *ch, uint64_t *turn)
+{
+    meter_slot *slot = ch->slot;
+    usage_row row;
+    if (!slot) return 0;
+    ch->slot = NULL;
+    keep_counts(ch);
+    if (!ch->submitted) {
+        meter_file_release(c->srv->meters, slot);
+        return 0;
+    }
+    fill_row(c, ch, &row);
+    *turn = settler_end(c->srv->settler, slot, &row);
+    server_count_usage(c->srv, &row, 1);
+    return (int64_t)row.prompt_tokens + row.output_tokens;
+}
+
 void completion_settle(completion *c)
 {
-    usage_row *rows = calloc((size_t)c->n_choices, sizeof(*rows));
-    err e = {.msg = "no memory"};
-    size_t n = 0;
-    for (int i = 0; rows && i < c->n_choices; i++) {
-        if (c->choices[i].submitted) fill_row(c, &c->choices[i], &rows[n++]);
-    }
-    bool ok = rows && (n == 0 || ledger_settle(c->srv->store, rows, n, &e) == ERR_NONE);
-    if (!ok) log_error("gateway", "usage of %s is not settled yet: %s", c->id, e.msg);
+    uint64_t turn = 0;
     int64_t used = 0;
-    for (size_t i = 0; ok && i < n; i++) used += rows[i].prompt_tokens + rows[i].output_tokens;
-    for (int i = 0; i < c->n_choices; i++) {
-        choice *ch = &c->choices[i];
-        if (ch->slot && (ok || !ch->submitted)) {
-            /* The answer still reports usage: keep the counts beyond the slot. */
-            meter *copy = arena_alloc(&c->x->arena, sizeof(*copy));
-            if (copy) {
-                atomic_store(&copy->cached_tokens, atomic_load(&ch->rq.meter->cached_tokens));
-                atomic_store(&copy->prompt_tokens, atomic_load(&ch->rq.meter->prompt_tokens));
-                atomic_store(&copy->output_tokens, atomic_load(&ch->rq.meter->output_tokens));
-                ch->rq.meter = copy;
-                meter_file_release(c->srv->meters, ch->slot);
-                ch->slot = NULL;
-            }
-        }
-    }
+    for (int i = 0; i < c->n_choices; i++) used += settle_choice(c, &c->choices[i], &turn);
     if (c->n_choices && c->choices[0].rq.admitted_us) limits_has_run(&c->ticket);
     limits_settle(c->srv->limits, &c->ticket, used);
-    if (ok) server_count_usage(c->srv, rows, n);
-    free(rows);
+    (void)settler_await(c->srv->settler, turn); /* else the spool has it */
 }
 
 void completion_log(const completion *c)

@@ -25,11 +25,15 @@ void health_ready(exchange *x)
     sched_stats st;
     sched_stats_get(x->server->sched, &st);
     bool draining = atomic_load(&x->server->draining);
-    bool ok = atomic_load(&x->server->ready) && !draining && st.healthy && !st.restarting;
+    meter_file_stats spool;
+    meter_file_stats_get(x->server->meters, &spool);
+    bool ok =
+        atomic_load(&x->server->ready) && !draining && st.healthy && !st.restarting && !spool.full;
     const char *body = ok              ? "{\"status\":\"ready\"}"
                        : draining      ? "{\"status\":\"draining\"}"
                        : !st.healthy   ? "{\"status\":\"device failed\"}"
                        : st.restarting ? "{\"status\":\"engine restarting\"}"
+                       : spool.full    ? "{\"status\":\"storage unavailable\"}"
                                        : "{\"status\":\"not ready\"}";
     exchange_reply(x, ok ? 200 : 503, "application/json", body, strlen(body));
 }

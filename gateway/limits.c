@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/base/clock.h"
 #include "storage/ledger.h"
@@ -74,16 +75,42 @@ void limits_destroy(limits *l)
     free(l);
 }
 
-/* Sums of the current day and month come from the ledger at first sight and at each new day. */
-static void roll(limits *l, account *a, int64_t wall_us)
+static int64_t month_of(int64_t day)
+{
+    time_t at = (time_t)(day * DAY_S);
+    struct tm tm;
+    (void)gmtime_r(&at, &tm);
+    return (int64_t)tm.tm_year * 12 + tm.tm_mon;
+}
+
+/* A new day begins with nothing used: all that belongs to it is reserved from now on, and what still runs of the day
+ * before is settled there.  The ledger has the sums at first sight, and after a clock that went back.  False:
+ * it cannot be read now. */
+static bool roll(limits *l, account *a, int64_t wall_us)
 {
     int64_t day = wall_us / 1000000 / DAY_S;
-    if (a->kind != OF_TENANT || a->day == day) return;
-    a->day = day;
-    a->day_used = a->month_used = 0;
-    if (l->st) {
-        (void)ledger_spent(l->st, a->id, wall_us, &a->day_used, &a->month_used, NULL);
+    if (a->kind != OF_TENANT || a->day == day) return true;
+    if (a->day == 0 || day < a->day) {
+        int64_t day_used = 0, month_used = 0;
+        if (l->st && ledger_spent(l->st, a->id, wall_us, &day_used, &month_used, NULL))
+            return false;
+        a->day_used = day_used;
+        a->month_used = month_used;
+    } else {
+        a->day_used = 0;
+        if (month_of(day) != month_of(a->day)) a->month_used = 0;
     }
+    a->day = day;
+    return true;
+}
+
+/* Adds to the budgets of that day, and of its month, if they are the present ones. */
+static void add_used(account *a, int64_t day, int64_t tokens)
+{
+    if (day == a->day) a->day_used += tokens;
+    if (day == a->day || month_of(day) == month_of(a->day)) a->month_used += tokens;
+    if (a->day_used < 0) a->day_used = 0; /* the clock went back */
+    if (a->month_used < 0) a->month_used = 0;
 }
 
 static account **bucket_of(limits *l, uint64_t id)
@@ -124,6 +151,7 @@ static void refill(bucket *b, int64_t per_minute, int64_t now)
 static bool refuse(limits_refusal *w, const char *type, const char *code, int64_t retry_ms,
                    const char *scope, const char *what, int64_t limit)
 {
+    w->status = 429;
     w->type = type;
     w->code = code;
     w->retry_ms = retry_ms;
@@ -197,16 +225,14 @@ static void take(account *a, int64_t tokens)
     a->requests.level -= 1;
     a->tokens.level -= (double)tokens;
     a->running++;
-    a->day_used += tokens;
-    a->month_used += tokens;
+    if (a->kind == OF_TENANT) add_used(a, a->day, tokens);
 }
 
-static void give(account *a, int64_t unused)
+static void give(account *a, int64_t unused, int64_t day)
 {
     a->tokens.level += (double)unused;
     if (a->running > 0) a->running--;
-    a->day_used -= unused;
-    a->month_used -= unused;
+    if (a->kind == OF_TENANT) add_used(a, day, -unused);
 }
 
 static bool any(const adapter_limits *a)
@@ -227,8 +253,18 @@ static bool find_accounts(limits *l, const key_info *key, const tenant *t, const
     out->key = account_of(l, key->id, OF_KEY);
     out->adapter = counted ? account_of(l, a->id, OF_ADAPTER) : NULL;
     if (out->tenant && out->key && (out->adapter || !counted)) return true;
-    *why = (limits_refusal){.type = "overloaded_error", .code = "out_of_memory", .retry_ms = 1000};
+    *why = (limits_refusal){
+        .status = 503, .type = "overloaded_error", .code = "out_of_memory", .retry_ms = 1000};
     (void)snprintf(why->msg, sizeof(why->msg), "out of memory, try again");
+    return false;
+}
+
+/* A budget that cannot be read is not a budget that is free. */
+static bool unknown(limits_refusal *w)
+{
+    *w = (limits_refusal){
+        .status = 503, .type = "server_error", .code = "storage_unavailable", .retry_ms = 1000};
+    (void)snprintf(w->msg, sizeof(w->msg), "what the tenant has used cannot be read, try again");
     return false;
 }
 
@@ -237,7 +273,7 @@ static bool check(limits *l, const accounts *of, const key_info *key, const tena
 {
     int64_t now = clock_now_us();
     const tenant_limits *tl = &t->limits;
-    roll(l, of->tenant, clock_wall_us());
+    bool known = roll(l, of->tenant, clock_wall_us());
     bool ok = check_rates(of->tenant, tl->requests_per_minute, tl->tokens_per_minute,
                           tl->max_concurrent, tokens, now, why) &&
               check_rates(of->key, key->requests_per_minute, key->tokens_per_minute,
@@ -247,6 +283,7 @@ static bool check(limits *l, const accounts *of, const key_info *key, const tena
                            a->limits.max_concurrent, tokens, now, why));
     if (!ok || l->requests_only) return ok;
     int64_t least = tokens < 0 ? 1 : tokens; /* no request has less than one */
+    if (!known && (tl->tokens_per_day > 0 || tl->tokens_per_month > 0)) return unknown(why);
     return check_budget(of->tenant, tl, least, why) && check_queue(of->tenant, tl, why);
 }
 
@@ -268,6 +305,7 @@ bool limits_reserve(limits *l, const key_info *key, const tenant *t, const limit
     pthread_mutex_lock(&l->mu);
     bool ok = find_accounts(l, key, t, a, &of, why) && check(l, &of, key, t, a, tokens, why);
     if (ok) {
+        ticket->day = of.tenant->day;
         take(of.tenant, tokens);
         take(of.key, tokens);
         if (of.adapter) take(of.adapter, tokens);
@@ -280,6 +318,14 @@ bool limits_reserve(limits *l, const key_info *key, const tenant *t, const limit
     }
     pthread_mutex_unlock(&l->mu);
     return ok;
+}
+
+void limits_add_used(limits *l, uint64_t tenant_id, int64_t started_wall_us, int64_t tokens)
+{
+    pthread_mutex_lock(&l->mu);
+    account *a = account_of(l, tenant_id, OF_TENANT);
+    if (a && roll(l, a, clock_wall_us())) add_used(a, started_wall_us / 1000000 / DAY_S, tokens);
+    pthread_mutex_unlock(&l->mu);
 }
 
 void limits_has_run(limits_ticket *ticket)
@@ -297,7 +343,7 @@ void limits_settle(limits *l, limits_ticket *ticket, int64_t used_tokens)
     const uint64_t id[] = {ticket->tenant_id, ticket->key_id, ticket->adapter_id};
     for (account_kind k = OF_TENANT; k <= OF_ADAPTER; k++) {
         account *a = find_account(l, id[k], k);
-        if (a) give(a, ticket->tokens - used_tokens);
+        if (a) give(a, ticket->tokens - used_tokens, ticket->day);
     }
     pthread_mutex_unlock(&l->mu);
 }
@@ -377,7 +423,7 @@ void limits_look(limits *l, const key_info *key, const tenant *t, const limits_a
     account *ta = account_of(l, t->id, OF_TENANT), *ka = account_of(l, key->id, OF_KEY);
     if (ta && ka) {
         const tenant_limits *tl = &t->limits;
-        roll(l, ta, clock_wall_us());
+        (void)roll(l, ta, clock_wall_us());
         look_rates(ta, tl->requests_per_minute, tl->tokens_per_minute, tl->max_concurrent, now,
                    out);
         look_rates(ka, key->requests_per_minute, key->tokens_per_minute, key->max_concurrent, now,

@@ -3,7 +3,8 @@
  * Requests per minute and tokens per minute are token buckets that refill continuously; running and
  * daily/monthly budgets are counters.  All limits of a tenant, a key and an adapter are taken in one
  * critical section, so concurrent requests can't slip through together, and given back exactly once.  A request
- * is queued from its reservation until the engine first runs it.
+ * is queued from its reservation until the engine first runs it.  The ledger is read when a tenant is first seen, and
+ * from then on what is used is known here, whatever the database says.
  * Counts are per process.
  * Threads: any thread.
  */
@@ -29,12 +30,13 @@ typedef struct limits_adapter {
 
 typedef struct limits_ticket {              /* what a request holds */
     uint64_t tenant_id, key_id, adapter_id; /* adapter_id 0: none that is counted */
-    int64_t tokens;                         /* reserved */
+    int64_t tokens, day;                    /* reserved, and in the budget of which UTC day */
     bool held;
     _Atomic int64_t *waiting; /* the tenant's that have not begun to run; NULL: not in them */
 } limits_ticket;
 
 typedef struct limits_refusal {
+    int status;              /* 429; 503 where the server is at fault */
     const char *type, *code; /* of the error object; static */
     char msg[200];
     int64_t retry_ms; /* -1: not worth retrying (a budget is spent) */
@@ -51,6 +53,9 @@ typedef struct limits_view { /* a limit of -1: there is none */
 
 /* `st` (borrowed) gives the sums of the day and month when a tenant is first seen; may be NULL. */
 limits *limits_create(store *st);
+
+/* What is used, by a request that began then, and is not in the ledger yet: of a process before, at the start. */
+void limits_add_used(limits *l, uint64_t tenant_id, int64_t started_wall_us, int64_t tokens);
 
 /* Requests per minute and at once alone: nothing is queued, tokens and budgets are not looked at. */
 limits *limits_create_of_requests(void);

@@ -277,19 +277,33 @@ static err_code open_storage(process *p, err *e)
 {
     server *s = &p->srv;
     const config *c = &p->cfg;
-    int recovered = 0;
     store_options options = {0};
     err_code rc = store_open(&s->store, c->data_dir, &options, e);
     if (rc) return err_context(e, "data.dir");
-    int slots = (int)(c->engine_max_queued + c->engine_max_seqs) + SLOT_MARGIN;
-    rc = meter_file_open(&s->meters, s->store, slots, &recovered, e);
-    if (rc) return rc;
-    if (recovered) {
-        log_warn("gateway", "%d requests were cut short by a crash; their usage is settled",
-                 recovered);
-    }
+    int running = (int)(c->engine_max_queued + c->engine_max_seqs) + SLOT_MARGIN;
+    int spool = (int)(c->data_spool / METER_SLOT_BYTES);
+    rc = meter_file_open(&s->meters, s->store, running, spool, NULL, e);
+    if (rc) return err_context(e, "data.spool");
     publish_sweep(c->data_dir);
     return ERR_NONE;
+}
+
+/* What a process before could not settle counts against budgets before anything moves. */
+static err_code open_limits(process *p, err *e)
+{
+    server *s = &p->srv;
+    s->limits = limits_create(s->store);
+    s->token_limits = limits_create_of_requests();
+    meter_slot *slot;
+    meter_file_stats left;
+    meter_file_stats_get(s->meters, &left);
+    for (int i = 0; left.n_ended > 0 && (slot = meter_file_next_ended(s->meters, &i));) {
+        usage_row row;
+        meter_slot_row(slot, &row);
+        limits_add_used(s->limits, row.tenant_id, row.started_wall_us,
+                        (int64_t)row.prompt_tokens + row.output_tokens);
+    }
+    return settler_start(&s->settler, s->store, s->meters, e);
 }
 
 /* A chunk holds a KV page, and any piece that an adapter may not be cut below. */
@@ -416,7 +430,8 @@ static void close_all(process *p)
     limits_destroy(s->limits);
     limits_destroy(s->token_limits);
     inflight_destroy(s->inflight);
-    if (s->meters) meter_file_close(s->meters);
+    settler_stop(s->settler);
+    meter_file_close(s->meters);
     store_close(s->store);
     vocabularies_destroy(s->vocabularies);
     chat_template_destroy(s->chat);
@@ -550,8 +565,7 @@ static int serve(const arguments *a)
     if (!rc) rc = open_storage(&p, &e);
     if (!rc) rc = open_model(&p, &e);
     if (!rc) rc = open_adapters(&p, &e);
-    if (!rc) p.srv.limits = limits_create(p.srv.store);
-    if (!rc) p.srv.token_limits = limits_create_of_requests();
+    if (!rc) rc = open_limits(&p, &e);
     if (!rc && !(p.srv.inflight = inflight_create())) rc = err_set(&e, ERR_NOMEM, "out of memory");
     if (!rc) rc = open_scheduler(&p, &e);
     if (!rc && !(p.srv.stats = stats_create(&p.srv))) rc = err_set(&e, ERR_NOMEM, "no memory");

@@ -247,12 +247,28 @@ static void put_adapters(prom *p, server *s)
 static void put_storage(prom *p, server *s)
 {
     store_stats st;
+    settler_stats spool;
     store_stats_get(s->store, &st);
+    settler_stats_get(s->settler, &spool);
+    int64_t lag_us = st.lag_us > spool.oldest_us ? st.lag_us : spool.oldest_us;
     prom_gauge(p, "lorad_ledger_lag_seconds", "Age of the oldest write that is not durable yet",
-               (double)st.lag_us / 1e6);
+               (double)lag_us / 1e6);
     prom_gauge(p, "lorad_ledger_queued", "Writes that wait for the storage writer", st.n_queued);
     prom_counter(p, "lorad_ledger_commits_total", "Transactions made durable", st.n_commits);
+    prom_counter(p, "lorad_ledger_commit_failures_total",
+                 "Transactions that the disk or a lock refused", st.n_lost);
     prom_counter(p, "lorad_ledger_failed_total", "Writes refused by the database", st.n_failed);
+    prom_gauge(p, "lorad_spool_slots", "Rows of usage that may wait for the database",
+               spool.n_spool);
+    prom_gauge(p, "lorad_spool_used", "Rows of usage that wait for the database", spool.n_waiting);
+    prom_gauge(p, "lorad_spool_oldest_seconds", "Age of the oldest of them",
+               (double)spool.oldest_us / 1e6);
+    prom_family(p, "lorad_spool_state", "gauge",
+                "1 for the present state: behind answers without waiting for the database, full "
+                "refuses new completions");
+    for (int i = SPOOL_OK; i <= SPOOL_FULL; i++) {
+        prom_sample(p, (int)spool.state == i, "state", spool_state_name((spool_state)i), NULL);
+    }
 }
 
 static void put_http(prom *p, server *s)

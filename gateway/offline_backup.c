@@ -14,7 +14,7 @@
 #include "storage/backup.h"
 #include "storage/meter_file.h"
 
-enum { METER_SLOTS = 1, OPEN_FILES = 32 };
+enum { OPEN_FILES = 32 };
 
 /* nftw() hands its callback no argument. */
 static struct {
@@ -122,7 +122,6 @@ err_code offline_backup(const char *data_dir, const char *to, offline_backup_sta
 {
     char db[PATH_MAX];
     store *st;
-    meter_file *meters;
     *out = (offline_backup_stats){0};
     if (snprintf(db, sizeof(db), "%s/lorad.db", to) >= (int)sizeof(db))
         return err_set(e, ERR_INPUT, "the path is too long");
@@ -130,8 +129,7 @@ err_code offline_backup(const char *data_dir, const char *to, offline_backup_sta
     if (rc == ERR_BUSY)
         return err_context(e, "a server runs there, ask it instead (loractl backup)");
     if (rc) return rc;
-    rc = meter_file_open(&meters, st, METER_SLOTS, &out->settled, e);
-    if (!rc) meter_file_close(meters);
+    rc = meter_file_recover(st, &out->settled, e);
     if (!rc && mkdir(to, 0700) != 0)
         rc = errno == EEXIST ? err_set(e, ERR_EXISTS, "%s is there already", to) : io_error(to, e);
     if (!rc) rc = copy_adapters(data_dir, to, out, e);

@@ -27,6 +27,7 @@
 #include "gateway/vocabulary.h"
 #include "storage/ledger.h"
 #include "storage/meter_file.h"
+#include "storage/settler.h"
 #include "storage/store.h"
 
 enum { SERVER_CLASSES = 3 };
@@ -44,6 +45,7 @@ typedef struct server {
     const config *cfg;
     store *store;
     meter_file *meters;
+    settler *settler;
     registry *registry;
     devmem *arena; /* the device's: KV pages and adapters */
     residency *residency;

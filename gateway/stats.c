@@ -229,6 +229,26 @@ static int64_t rss_bytes(void)
     return second ? strtoll(second, NULL, 10) * sysconf(_SC_PAGESIZE) : 0;
 }
 
+/* True: it is full. */
+static bool take_spool(stats *st)
+{
+    proto_server *o = &st->server;
+    settler_stats spool;
+    settler_stats_get(st->srv->settler, &spool);
+    (void)snprintf(o->storage, sizeof(o->storage), "%s", spool_state_name(spool.state));
+    o->spool_rows = spool.n_spool;
+    o->spool_used = spool.n_waiting;
+    o->spool_oldest_us = spool.oldest_us;
+    bool full = spool.state == SPOOL_FULL, worse = spool.state > st->spool_seen;
+    if (worse || spool.state == SPOOL_OK) st->spool_seen = spool.state;
+    if (!worse) return full;
+    stats_event(st, "error", full ? "storage.full" : "storage.behind", 0, "",
+                full ? "the spool of usage is full: new completions are refused"
+                     : "the database takes no usage: it waits in the spool",
+                0);
+    return full;
+}
+
 static void take_server(stats *st, const sched_stats *e)
 {
     struct server *s = st->srv;
@@ -247,7 +267,8 @@ static void take_server(stats *st, const sched_stats *e)
     o->healthy = e->healthy;
     o->draining = atomic_load(&s->draining);
     o->restarting = e->restarting;
-    o->ready = atomic_load(&s->ready) && !o->draining && e->healthy && !e->restarting;
+    bool full = take_spool(st);
+    o->ready = atomic_load(&s->ready) && !o->draining && e->healthy && !e->restarting && !full;
     o->max_seqs = s->cfg->engine_max_seqs;
     o->max_queued = s->cfg->engine_max_queued;
     o->max_context = sched_max_context(s->sched);

@@ -106,6 +106,7 @@ struct stats {
     uint64_t n_events; /* numbers given to events */
     bool was_healthy;
     uint64_t restarts_seen; /* of the engine, told as events */
+    spool_state spool_seen; /* the worst spool_state since it was ok: told once */
 
     pthread_mutex_t events_mu; /* leaf lock */
     pending_event pending[PENDING_MAX];

@@ -172,7 +172,7 @@ static bool reserve(exchange *x, limits_ticket *ticket)
     limited_headers(x, l, NULL);
     if (ok) return true;
     limited_refuse(x, &why);
-    exchange_error(x, 429, why.type, why.code, NULL, "%s", why.msg);
+    exchange_error(x, why.status, why.type, why.code, NULL, "%s", why.msg);
     return false;
 }
 

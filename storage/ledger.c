@@ -9,7 +9,7 @@
 #include "storage/store_sql.h"
 
 static const int64_t DAY_US = 86400LL * 1000000;
-enum { ROWS_DEFAULT = 100000 };
+enum { ROWS_DEFAULT = 100000, SETTLE_PATIENCE_US = 100000 };
 
 /* Floored, also before 1970. */
 static int64_t floor_div(int64_t a, int64_t b)
@@ -85,7 +85,7 @@ static err_code settle_rows(sqlite3 *db, void *arg, err *e)
 err_code ledger_settle(store *st, const usage_row *rows, size_t n, err *e)
 {
     struct settle_job s = {rows, n};
-    return n == 0 ? ERR_NONE : store_write(st, settle_rows, &s, e);
+    return n == 0 ? ERR_NONE : store_write_within(st, settle_rows, &s, SETTLE_PATIENCE_US, e);
 }
 
 /* ---- rows that have grown old ------------------------------------------------------ */

@@ -32,7 +32,8 @@ typedef struct usage_row {
     bool recovered; /* settled from the meter file after a crash */
 } usage_row;
 
-/* Appends all rows in one transaction and waits until they are durable. */
+/* Appends all rows in one transaction and waits until they are durable.  ERR_IO soon where another program has the
+ * database locked: who calls keeps the rows and tries again. */
 err_code ledger_settle(store *st, const usage_row *rows, size_t n, err *e);
 
 enum {

@@ -1,18 +1,19 @@
 /* meter_file.c -- fixed slots in a shared mapping.
  *
  *   page 0             header
- *   64 + i * 512 ...   slot i: state, checksum, counters, owner
+ *   4096 + i * 576     slot i: state, checksum, counters, owner, end
  *
  * The kernel keeps what a killed process wrote to a shared mapping, so no write here needs a sync.
- * A power cut may tear a slot: its checksum then fails and it is dropped with a line in the log.
+ * A power cut may tear a slot: a checksum then fails and it is dropped with a line in the log.
  * The file's blocks are allocated when it is made, for a write to a hole on a full disk would be a
- * SIGBUS.
+ * SIGBUS.  Files of the format before this one ("LRDMETR1", slots without an end) are read as well.
  */
 #include "storage/meter_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,14 +24,24 @@
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 
-enum { HEADER_BYTES = 4096, SLOTS_MAX = 1 << 20, SLOT_FREE = 0, SLOT_USED = 0x5553 };
+enum { HEADER_BYTES = 4096, SLOTS_MAX = 1 << 21, SLOT_FREE = 0, SLOT_USED = 0x5553 };
+enum { SLOT_ENDED = 0x4e44 };
 
-static const char MAGIC[8] = "LRDMETR1";
+static const char MAGIC[8] = "LRDMETR2", MAGIC_BEFORE[8] = "LRDMETR1";
 
 struct header {
     char magic[8];
     uint32_t slot_bytes, n_slots;
 };
+
+/* The rest of a usage row. */
+typedef struct slot_end {
+    uint32_t prompt_tokens, cached_tokens, output_tokens;
+    int32_t status;
+    char finish[16];
+    int64_t queue_ms, ttft_ms, duration_ms, ended_wall_us;
+    uint64_t recovered;
+} slot_end;
 
 struct meter_slot {
     _Atomic uint32_t state;
@@ -38,43 +49,57 @@ struct meter_slot {
     uint64_t sum; /* over `owner` */
     _Alignas(64) meter counts;
     _Alignas(64) meter_owner owner;
+    _Alignas(64) uint64_t end_sum; /* over `end` */
+    slot_end end;
 };
 
-_Static_assert(sizeof(meter_slot) % 64 == 0, "slots stay aligned to cache lines");
+_Static_assert(sizeof(meter_slot) == METER_SLOT_BYTES, "config.c's arithmetic is about this size");
+_Static_assert(METER_SLOT_BYTES % 64 == 0, "slots stay aligned to cache lines");
+enum { SLOT_BYTES_BEFORE = offsetof(meter_slot, end_sum) }; /* of MAGIC_BEFORE */
 
 struct meter_file {
-    store *st;
-    int fd, n_slots;
+    int n_slots, running_max, spool_max;
     size_t map_bytes;
     uint8_t *map;
-    pthread_mutex_t mu; /* leaf lock; guards both below */
-    int n_free;
-    int *free_slot; /* [n_slots], a stack */
+    pthread_mutex_t mu; /* leaf lock; guards all below */
+    int n_running, n_ended, n_free;
+    int *free_slot; /* [n_slots], a stack: so few pages are touched */
 };
 
-static meter_slot *slot_at(uint8_t *map, int i)
+static uint64_t sum_of(const void *data, size_t bytes)
 {
-    return (meter_slot *)(map + HEADER_BYTES) + i;
-}
-
-static uint64_t sum_of(const meter_owner *o)
-{
-    const uint8_t *p = (const uint8_t *)o;
+    const uint8_t *p = data;
     uint64_t h = 1469598103934665603u;
-    for (size_t i = 0; i < sizeof *o; i++) h = (h ^ p[i]) * 1099511628211u;
+    for (size_t i = 0; i < bytes; i++) h = (h ^ p[i]) * 1099511628211u;
     return h;
 }
 
-static size_t file_bytes(int n_slots)
+static size_t file_bytes(uint32_t slot_bytes, int n_slots)
 {
-    return HEADER_BYTES + (size_t)n_slots * sizeof(meter_slot);
+    return HEADER_BYTES + (size_t)n_slots * slot_bytes;
 }
 
-/* ---- recovery ----------------------------------------------------------------------- */
+/* ---- rows and slots ----------------------------------------------------------------- */
 
-static void row_of(const meter_slot *s, int64_t ended_us, usage_row *r)
+static void fill_end(meter_slot *s, const usage_row *r)
 {
-    const meter_owner *o = &s->owner;
+    s->end = (slot_end){.prompt_tokens = r->prompt_tokens,
+                        .cached_tokens = r->cached_tokens,
+                        .output_tokens = r->output_tokens,
+                        .status = r->status,
+                        .queue_ms = r->queue_ms,
+                        .ttft_ms = r->ttft_ms,
+                        .duration_ms = r->duration_ms,
+                        .ended_wall_us = r->ended_wall_us,
+                        .recovered = r->recovered};
+    snprintf(s->end.finish, sizeof s->end.finish, "%s", r->finish);
+    s->end_sum = sum_of(&s->end, sizeof s->end);
+    atomic_store(&s->state, SLOT_ENDED); /* last: a slot has its whole end or none */
+}
+
+/* What is the same for both kinds. */
+static void row_of_owner(const meter_owner *o, usage_row *r)
+{
     memset(r, 0, sizeof *r);
     r->request_id = o->request_id;
     r->tenant_id = o->tenant_id;
@@ -83,6 +108,30 @@ static void row_of(const meter_slot *s, int64_t ended_us, usage_row *r)
     snprintf(r->model, sizeof r->model, "%.*s", MODEL_LABEL_MAX, o->model);
     snprintf(r->slo_class, sizeof r->slo_class, "%.31s", o->slo_class);
     snprintf(r->endpoint, sizeof r->endpoint, "%.31s", o->endpoint);
+    r->started_wall_us = o->started_wall_us;
+}
+
+void meter_slot_row(const meter_slot *slot, usage_row *r)
+{
+    const slot_end *end = &slot->end;
+    row_of_owner(&slot->owner, r);
+    snprintf(r->finish, sizeof r->finish, "%.15s", end->finish);
+    r->prompt_tokens = end->prompt_tokens;
+    r->cached_tokens = end->cached_tokens;
+    r->output_tokens = end->output_tokens;
+    r->status = end->status;
+    r->queue_ms = end->queue_ms;
+    r->ttft_ms = end->ttft_ms;
+    r->duration_ms = end->duration_ms;
+    r->ended_wall_us = end->ended_wall_us;
+    r->recovered = end->recovered != 0;
+}
+
+/* Of a request that was cut short: what the engine had counted. */
+static void row_of_counts(const meter_slot *s, int64_t ended_us, usage_row *r)
+{
+    const meter_owner *o = &s->owner;
+    row_of_owner(o, r);
     snprintf(r->finish, sizeof r->finish, "crash");
     if (o->choice == 0) {
         r->prompt_tokens = atomic_load(&s->counts.prompt_tokens);
@@ -93,111 +142,273 @@ static void row_of(const meter_slot *s, int64_t ended_us, usage_row *r)
     r->queue_ms = -1;
     r->ttft_ms = first_ms > 0 ? (int64_t)first_ms : -1;
     r->duration_ms = -1;
-    r->started_wall_us = o->started_wall_us;
     r->ended_wall_us = ended_us > o->started_wall_us ? ended_us : o->started_wall_us;
     r->recovered = true;
 }
 
-/* Settles what the old file's slots hold; nothing is cleared before it is durable. */
-static err_code settle_slots(store *st, uint8_t *map, int n_slots, int64_t ended_us, int *n_out,
-                             err *e)
+/* ---- what a process before left ------------------------------------------------------- */
+
+typedef struct leftover {
+    int fd; /* of <dir>/meters; -1: closed */
+    struct header head;
+    bool readable, same_format;
+    int64_t ended_us; /* when the file was last written */
+    usage_row *rows;  /* [n] */
+    size_t n, n_torn;
+} leftover;
+
+static bool head_is_sound(const struct header *h, off_t bytes)
 {
-    usage_row *rows = NULL;
-    size_t n = 0;
-    for (int i = 0; i < n_slots; i++) n += atomic_load(&slot_at(map, i)->state) != SLOT_FREE;
-    *n_out = 0;
-    if (n == 0) return ERR_NONE;
-    rows = calloc(n, sizeof *rows);
-    if (rows == NULL) return err_set(e, ERR_NOMEM, "out of memory");
-    n = 0;
-    for (int i = 0; i < n_slots; i++) {
-        const meter_slot *s = slot_at(map, i);
-        if (atomic_load(&s->state) == SLOT_FREE) continue;
-        if (atomic_load(&s->state) != SLOT_USED || s->sum != sum_of(&s->owner) ||
-            s->owner.request_id == 0) {
-            log_warn("storage", "meter slot %d is torn and was dropped", i);
-            continue;
-        }
-        row_of(s, ended_us, &rows[n++]);
-    }
-    err_code code = ledger_settle(st, rows, n, e);
-    free(rows);
-    if (code == ERR_NONE) *n_out = (int)n;
-    return code;
+    bool now = memcmp(h->magic, MAGIC, sizeof MAGIC) == 0 && h->slot_bytes == METER_SLOT_BYTES;
+    bool before =
+        memcmp(h->magic, MAGIC_BEFORE, sizeof MAGIC) == 0 && h->slot_bytes == SLOT_BYTES_BEFORE;
+    return (now || before) && h->n_slots <= SLOTS_MAX &&
+           (size_t)bytes >= file_bytes(h->slot_bytes, (int)h->n_slots);
 }
 
-/* Reads an older file, whatever its number of slots, and settles it. */
-static err_code recover(store *st, int fd, int *n_out, err *e)
+/* False: the slot is free, or torn. */
+static bool read_slot(const meter_slot *s, int i, int64_t ended_us, usage_row *out)
 {
+    uint32_t state = atomic_load(&s->state);
+    if (state == SLOT_FREE) return false;
+    bool sound = (state == SLOT_USED || state == SLOT_ENDED) && s->owner.request_id != 0 &&
+                 s->sum == sum_of(&s->owner, sizeof s->owner);
+    if (sound && state == SLOT_ENDED && s->end_sum == sum_of(&s->end, sizeof s->end)) {
+        meter_slot_row(s, out);
+        return true;
+    }
+    if (sound) { /* where the end is torn, the counts still stand */
+        row_of_counts(s, ended_us, out);
+        return true;
+    }
+    log_warn("storage", "meter slot %d is torn and was dropped", i);
+    return false;
+}
+
+static err_code read_slots(leftover *l, err *e)
+{
+    size_t bytes = file_bytes(l->head.slot_bytes, (int)l->head.n_slots), n = 0;
+    uint8_t *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, l->fd, 0);
+    if (map == MAP_FAILED) return err_set(e, ERR_IO, "cannot map the meter file");
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < (int)l->head.n_slots; i++) {
+            const meter_slot *s = (const meter_slot *)(map + file_bytes(l->head.slot_bytes, i));
+            if (pass == 0) n += atomic_load(&s->state) != SLOT_FREE;
+            if (pass == 1 && read_slot(s, i, l->ended_us, &l->rows[l->n])) l->n++;
+        }
+        if (n == 0) break;
+        if (pass == 0) l->rows = calloc(n, sizeof *l->rows);
+        if (l->rows == NULL) break;
+    }
+    munmap(map, bytes);
+    l->n_torn = n - l->n;
+    return n == 0 || l->rows != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
+}
+
+static void leftover_clear(leftover *l)
+{
+    if (l->fd >= 0) close(l->fd);
+    free(l->rows);
+}
+
+/* Opens the file, or makes an empty one, and reads its rows. */
+static err_code leftover_read(leftover *l, store *st, bool create, err *e)
+{
+    char path[4096];
     struct stat sb;
-    struct header h;
-    *n_out = 0;
-    if (fstat(fd, &sb) != 0) return err_set(e, ERR_IO, "cannot read the meter file");
+    *l = (leftover){.fd = -1};
+    snprintf(path, sizeof path, "%s/meters", store_dir(st));
+    l->fd = open(path, O_RDWR | (create ? O_CREAT : 0) | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (l->fd < 0 && !create && errno == ENOENT) return ERR_NONE;
+    if (l->fd < 0) return err_set(e, ERR_IO, "cannot open the meter file: %s", strerror(errno));
+    if (fstat(l->fd, &sb) != 0) return err_set(e, ERR_IO, "cannot read the meter file");
     if (sb.st_size == 0) return ERR_NONE;
-    if (sb.st_size < HEADER_BYTES || pread(fd, &h, sizeof h, 0) != sizeof h ||
-        memcmp(h.magic, MAGIC, sizeof MAGIC) != 0 || h.slot_bytes != sizeof(meter_slot) ||
-        h.n_slots > SLOTS_MAX || (size_t)sb.st_size < file_bytes((int)h.n_slots)) {
+    if (sb.st_size < HEADER_BYTES || pread(l->fd, &l->head, sizeof l->head, 0) != sizeof l->head ||
+        !head_is_sound(&l->head, sb.st_size)) {
         log_error("storage", "the meter file is damaged or foreign; it is made anew");
         return ERR_NONE;
     }
-    size_t bytes = file_bytes((int)h.n_slots);
-    uint8_t *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
-    if (map == MAP_FAILED) return err_set(e, ERR_IO, "cannot map the meter file");
-    int64_t ended_us = (int64_t)sb.st_mtim.tv_sec * 1000000 + sb.st_mtim.tv_nsec / 1000;
-    err_code code = settle_slots(st, map, (int)h.n_slots, ended_us, n_out, e);
-    munmap(map, bytes);
+    l->readable = true;
+    l->same_format = l->head.slot_bytes == METER_SLOT_BYTES;
+    l->ended_us = (int64_t)sb.st_mtim.tv_sec * 1000000 + sb.st_mtim.tv_nsec / 1000;
+    err_code code = read_slots(l, e);
+    /* New ids go on above these, which the database may not know yet. */
+    for (size_t i = 0; i < l->n; i++) store_raise_ids(st, l->rows[i].request_id);
+    return code;
+}
+
+err_code meter_file_recover(store *st, int *n_settled, err *e)
+{
+    leftover l;
+    *n_settled = 0;
+    err_code code = leftover_read(&l, st, false, e);
+    if (code == ERR_NONE) code = ledger_settle(st, l.rows, l.n, e);
+    if (code == ERR_NONE && l.n > 0) {
+        *n_settled = (int)l.n;
+        if (ftruncate(l.fd, 0) != 0) log_warn("storage", "the meter file could not be cleared");
+    }
+    leftover_clear(&l);
     return code;
 }
 
 /* ---- life ------------------------------------------------------------------------------ */
 
-static err_code make_anew(meter_file *mf, err *e)
+static err_code map_file(meter_file *mf, int fd, int n_slots, err *e)
 {
-    struct header h = {.slot_bytes = sizeof(meter_slot), .n_slots = (uint32_t)mf->n_slots};
-    memcpy(h.magic, MAGIC, sizeof MAGIC);
-    mf->map_bytes = file_bytes(mf->n_slots);
-    if (ftruncate(mf->fd, 0) != 0) return err_set(e, ERR_IO, "cannot clear the meter file");
-    int rc = posix_fallocate(mf->fd, 0, (off_t)mf->map_bytes);
-    if (rc != 0) return err_set(e, ERR_IO, "no room for the meter file: %s", strerror(rc));
-    if (pwrite(mf->fd, &h, sizeof h, 0) != sizeof h || fsync(mf->fd) != 0)
-        return err_set(e, ERR_IO, "cannot write the meter file: %s", strerror(errno));
-    void *map = mmap(NULL, mf->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, mf->fd, 0);
+    mf->n_slots = n_slots;
+    mf->map_bytes = file_bytes(METER_SLOT_BYTES, n_slots);
+    void *map = mmap(NULL, mf->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED) return err_set(e, ERR_IO, "cannot map the meter file");
     mf->map = map;
     return ERR_NONE;
 }
 
-err_code meter_file_open(meter_file **out, store *st, int n_slots, int *n_recovered, err *e)
+/* All slots are free. */
+static err_code make_anew(meter_file *mf, int fd, int n_slots, err *e)
 {
+    struct header h = {.slot_bytes = METER_SLOT_BYTES, .n_slots = (uint32_t)n_slots};
+    memcpy(h.magic, MAGIC, sizeof MAGIC);
+    if (ftruncate(fd, 0) != 0) return err_set(e, ERR_IO, "cannot clear the meter file");
+    int rc = posix_fallocate(fd, 0, (off_t)file_bytes(METER_SLOT_BYTES, n_slots));
+    if (rc != 0) return err_set(e, ERR_IO, "no room for the meter file: %s", strerror(rc));
+    if (pwrite(fd, &h, sizeof h, 0) != sizeof h || fsync(fd) != 0)
+        return err_set(e, ERR_IO, "cannot write the meter file: %s", strerror(errno));
+    return map_file(mf, fd, n_slots, e);
+}
+
+static void fill_owner(meter_slot *s, const meter_owner *owner)
+{
+    memcpy(&s->owner, owner, sizeof *owner);
+    s->sum = sum_of(&s->owner, sizeof s->owner);
+}
+
+static void free_all(meter_file *mf)
+{
+    for (int i = 0; i < mf->n_slots; i++) {
+        meter_slot *s = meter_file_slot(mf, i);
+        if (atomic_load(&s->state) != SLOT_FREE) atomic_store(&s->state, SLOT_FREE);
+    }
+}
+
+/* Rows become the first slots, ended. */
+static void put_rows(meter_file *mf, const leftover *l)
+{
+    for (int i = 0; i < (int)l->n; i++) {
+        meter_slot *s = meter_file_slot(mf, i);
+        const usage_row *r = &l->rows[i];
+        meter_owner o = {.request_id = r->request_id,
+                         .tenant_id = r->tenant_id,
+                         .key_id = r->key_id,
+                         .adapter_id = r->adapter_id,
+                         .started_wall_us = r->started_wall_us};
+        snprintf(o.model, sizeof o.model, "%s", r->model);
+        snprintf(o.slo_class, sizeof o.slo_class, "%s", r->slo_class);
+        snprintf(o.endpoint, sizeof o.endpoint, "%s", r->endpoint);
+        fill_owner(s, &o);
+        fill_end(s, r);
+    }
+}
+
+/* Beside the old file, whose place it takes once the rows are on the disk. */
+static err_code replace_file(meter_file *mf, store *st, const leftover *l, int n_slots, err *e)
+{
+    char path[4096], fresh[4096];
+    snprintf(path, sizeof path, "%s/meters", store_dir(st));
+    snprintf(fresh, sizeof fresh, "%s/meters.new", store_dir(st));
+    int fd = open(fresh, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) return err_set(e, ERR_IO, "cannot make a meter file: %s", strerror(errno));
+    err_code code = make_anew(mf, fd, n_slots, e);
+    if (code == ERR_NONE) {
+        put_rows(mf, l);
+        bool kept = msync(mf->map, mf->map_bytes, MS_SYNC) == 0 && rename(fresh, path) == 0;
+        if (!kept) code = err_set(e, ERR_IO, "cannot keep the meter file: %s", strerror(errno));
+    }
+    if (code != ERR_NONE) {
+        unlink(fresh);
+        if (mf->map != NULL) munmap(mf->map, mf->map_bytes);
+        mf->map = NULL;
+    }
+    close(fd);
+    return code;
+}
+
+/* The slots that are not free hold rows which the ledger did not take: they are never put at risk. */
+static err_code keep_rows(meter_file *mf, store *st, const leftover *l, int n_slots, err *e)
+{
+    bool fits = l->same_format && (int)l->head.n_slots == n_slots;
+    err_code code = ERR_IO;
+    if (!fits) code = replace_file(mf, st, l, n_slots + (int)l->n, e);
+    if (code != ERR_NONE && l->same_format && (int)l->head.n_slots > mf->running_max) {
+        if (!fits) log_warn("storage", "the spool keeps its size: %s", e->msg);
+        code = map_file(mf, l->fd, (int)l->head.n_slots, e);
+        for (int i = 0; code == ERR_NONE && i < mf->n_slots; i++) {
+            meter_slot *s = meter_file_slot(mf, i);
+            usage_row r;
+            bool sound = read_slot(s, i, l->ended_us, &r);
+            if (!sound)
+                atomic_store(&s->state, SLOT_FREE);
+            else
+                fill_end(s, &r);
+        }
+    }
+    return code;
+}
+
+/* Pages of a file without rows are not touched here. */
+static err_code count_slots(meter_file *mf, bool any_ended, err *e)
+{
+    mf->free_slot = malloc((size_t)mf->n_slots * sizeof *mf->free_slot);
+    if (mf->free_slot == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    for (int i = mf->n_slots - 1; i >= 0; i--) {
+        if (any_ended && atomic_load(&meter_file_slot(mf, i)->state) == SLOT_ENDED)
+            mf->n_ended++;
+        else
+            mf->free_slot[mf->n_free++] = i;
+    }
+    mf->spool_max = mf->n_slots - mf->running_max;
+    return ERR_NONE;
+}
+
+/* Nothing waits any more: all slots are free, in a file of the size that was asked for. */
+static err_code begin_clean(meter_file *mf, const leftover *l, int n_slots, err *e)
+{
+    bool fits = l->readable && l->same_format && (int)l->head.n_slots == n_slots;
+    if (!fits) return make_anew(mf, l->fd, n_slots, e);
+    err_code code = map_file(mf, l->fd, n_slots, e);
+    if (code == ERR_NONE && l->n + l->n_torn > 0) free_all(mf);
+    return code;
+}
+
+err_code meter_file_open(meter_file **out, store *st, int n_running, int n_spool, int *n_settled,
+                         err *e)
+{
+    err own, why;
+    leftover l;
     *out = NULL;
-    if (n_recovered != NULL) *n_recovered = 0;
-    if (n_slots < 1 || n_slots > SLOTS_MAX)
-        return err_set(e, ERR_INPUT, "the number of meter slots is 1 to %d", SLOTS_MAX);
+    if (e == NULL) e = &own;
+    if (n_settled != NULL) *n_settled = 0;
+    if (n_running < 1 || n_spool < 1 || n_running > SLOTS_MAX / 4 || n_spool > SLOTS_MAX / 4)
+        return err_set(e, ERR_INPUT, "the number of meter slots is 1 to %d", SLOTS_MAX / 4);
     meter_file *mf = calloc(1, sizeof *mf);
     if (mf == NULL) return err_set(e, ERR_NOMEM, "out of memory");
-    mf->st = st;
-    mf->n_slots = n_slots;
+    mf->running_max = n_running;
     pthread_mutex_init(&mf->mu, NULL);
-    char path[4096];
-    snprintf(path, sizeof path, "%s/meters", store_dir(st));
-    mf->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    err_code code = ERR_NONE;
-    int n = 0;
-    if (mf->fd < 0) code = err_set(e, ERR_IO, "cannot open the meter file: %s", strerror(errno));
-    if (code == ERR_NONE) code = recover(st, mf->fd, &n, e);
-    if (code == ERR_NONE) code = make_anew(mf, e);
-    if (code == ERR_NONE) {
-        mf->free_slot = malloc((size_t)n_slots * sizeof *mf->free_slot);
-        if (mf->free_slot == NULL) code = err_set(e, ERR_NOMEM, "out of memory");
+    err_code code = leftover_read(&l, st, true, e);
+    bool kept = code == ERR_NONE && ledger_settle(st, l.rows, l.n, &why) != ERR_NONE;
+    if (kept) {
+        log_warn("storage", "%zu requests of a process before wait in the spool: %s", l.n, why.msg);
+        code = keep_rows(mf, st, &l, n_running + n_spool, e);
+    } else if (code == ERR_NONE) {
+        if (l.n > 0) log_info("storage", "settled %zu requests of a process before", l.n);
+        if (n_settled != NULL) *n_settled = (int)l.n;
+        code = begin_clean(mf, &l, n_running + n_spool, e);
     }
+    if (code == ERR_NONE) code = count_slots(mf, kept, e);
+    leftover_clear(&l);
     if (code != ERR_NONE) {
         meter_file_close(mf);
         return code;
     }
-    for (int i = 0; i < n_slots; i++) mf->free_slot[i] = n_slots - 1 - i;
-    mf->n_free = n_slots;
-    if (n > 0) log_info("storage", "settled %d requests that a crash had cut short", n);
-    if (n_recovered != NULL) *n_recovered = n;
     *out = mf;
     return ERR_NONE;
 }
@@ -206,26 +417,56 @@ void meter_file_close(meter_file *mf)
 {
     if (mf == NULL) return;
     if (mf->map != NULL) munmap(mf->map, mf->map_bytes);
-    if (mf->fd >= 0) close(mf->fd);
     pthread_mutex_destroy(&mf->mu);
     free(mf->free_slot);
     free(mf);
 }
 
+/* ---- slots ----------------------------------------------------------------------------- */
+
+meter_slot *meter_file_slot(meter_file *mf, int i)
+{
+    return (meter_slot *)(mf->map + HEADER_BYTES) + i;
+}
+
+int meter_file_index(const meter_file *mf, const meter_slot *slot)
+{
+    return (int)(slot - (const meter_slot *)(mf->map + HEADER_BYTES));
+}
+
+int meter_file_n_slots(const meter_file *mf)
+{
+    return mf->n_slots;
+}
+
+meter_slot *meter_file_next_ended(meter_file *mf, int *i)
+{
+    while (*i < mf->n_slots) {
+        meter_slot *s = meter_file_slot(mf, (*i)++);
+        if (atomic_load(&s->state) == SLOT_ENDED) return s;
+    }
+    return NULL;
+}
+
 err_code meter_file_acquire(meter_file *mf, const meter_owner *owner, meter_slot **out, err *e)
 {
-    pthread_mutex_lock(&mf->mu);
-    int i = mf->n_free > 0 ? mf->free_slot[--mf->n_free] : -1;
-    pthread_mutex_unlock(&mf->mu);
     *out = NULL;
-    if (i < 0) return err_set(e, ERR_BUSY, "too many requests are running");
-    meter_slot *s = slot_at(mf->map, i);
+    pthread_mutex_lock(&mf->mu);
+    bool full = mf->n_ended >= mf->spool_max, busy = mf->n_running >= mf->running_max;
+    int i = -1;
+    if (!full && !busy) {
+        i = mf->free_slot[--mf->n_free]; /* running_max + spool_max slots: there is one */
+        mf->n_running++;
+    }
+    pthread_mutex_unlock(&mf->mu);
+    if (full) return err_set(e, ERR_IO, "usage cannot be written and its spool is full");
+    if (busy) return err_set(e, ERR_BUSY, "too many requests are running");
+    meter_slot *s = meter_file_slot(mf, i);
     atomic_store(&s->counts.prompt_tokens, 0);
     atomic_store(&s->counts.cached_tokens, 0);
     atomic_store(&s->counts.output_tokens, 0);
     atomic_store(&s->counts.first_token_ms, 0);
-    memcpy(&s->owner, owner, sizeof *owner);
-    s->sum = sum_of(&s->owner);
+    fill_owner(s, owner);
     atomic_store(&s->state, SLOT_USED); /* last: a slot is whole or free */
     *out = s;
     return ERR_NONE;
@@ -236,18 +477,32 @@ meter *meter_slot_meter(meter_slot *slot)
     return &slot->counts;
 }
 
-void meter_file_release(meter_file *mf, meter_slot *slot)
+void meter_file_end(meter_file *mf, meter_slot *slot, const usage_row *row)
 {
-    atomic_store(&slot->state, SLOT_FREE);
+    fill_end(slot, row);
     pthread_mutex_lock(&mf->mu);
-    mf->free_slot[mf->n_free++] = (int)(slot - slot_at(mf->map, 0));
+    mf->n_running--;
+    mf->n_ended++;
     pthread_mutex_unlock(&mf->mu);
 }
 
-int meter_file_in_use(meter_file *mf)
+void meter_file_release(meter_file *mf, meter_slot *slot)
+{
+    bool ended = atomic_load(&slot->state) == SLOT_ENDED;
+    atomic_store(&slot->state, SLOT_FREE);
+    pthread_mutex_lock(&mf->mu);
+    mf->free_slot[mf->n_free++] = meter_file_index(mf, slot);
+    mf->n_ended -= ended;
+    mf->n_running -= !ended;
+    pthread_mutex_unlock(&mf->mu);
+}
+
+void meter_file_stats_get(meter_file *mf, meter_file_stats *out)
 {
     pthread_mutex_lock(&mf->mu);
-    int n = mf->n_slots - mf->n_free;
+    *out = (meter_file_stats){.n_running = mf->n_running,
+                              .n_ended = mf->n_ended,
+                              .n_spool = mf->spool_max,
+                              .full = mf->n_ended >= mf->spool_max};
     pthread_mutex_unlock(&mf->mu);
-    return n;
 }

@@ -23,7 +23,7 @@
 #include "storage/private_file.h"
 #include "storage/store_sql.h"
 
-enum { N_READERS = 4, BATCH_MAX = 1024, BUSY_MS = 5000 };
+enum { N_READERS = 4, BATCH_MAX = 1024, BUSY_MS = 5000, PATIENCE_US = BUSY_MS * 1000 };
 
 typedef struct job {
     struct job *next;
@@ -31,8 +31,8 @@ typedef struct job {
     void *arg;
     err_code code;
     err why;
-    int64_t posted_us;
-    bool done, owned; /* owned: nobody waits, the writer frees */
+    int64_t posted_us, patience_us; /* how long it waits for another program's lock */
+    bool done, owned;               /* owned: nobody waits, the writer frees */
     pthread_cond_t wake;
 } job;
 
@@ -76,7 +76,7 @@ err_code sql_error(sqlite3 *db, int rc, const char *what, err *e)
     case SQLITE_FULL: return err_set(e, ERR_NO_ROOM, "cannot %s: the disk is full", what);
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
-        return err_set(e, ERR_BUSY, "cannot %s: the database is locked by another program", what);
+        return err_set(e, ERR_IO, "cannot %s: the database is locked by another program", what);
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB: return err_set(e, ERR_CORRUPT, "cannot %s: the database is damaged", what);
     case SQLITE_NOMEM: return err_set(e, ERR_NOMEM, "cannot %s: out of memory", what);
@@ -187,9 +187,21 @@ static void run_job(store *st, job *j)
     sqlite3_exec(st->db, j->code == ERR_NONE ? keep : undo, NULL, NULL, NULL);
 }
 
+/* How long a batch may wait for a lock: as long as the oldest of its most patient jobs may yet, so nobody waits
+ * longer than his patience, however the jobs fall into batches. */
+static int patience_ms(const job *list)
+{
+    const job *most = list;
+    for (const job *j = list; j != NULL; j = j->next)
+        if (j->patience_us > most->patience_us) most = j;
+    int64_t left_us = most->posted_us + most->patience_us - clock_now_us();
+    return left_us > 1000 ? (int)(left_us / 1000) : 1;
+}
+
 static bool commit_batch(store *st, job *list)
 {
     err why;
+    sqlite3_busy_timeout(st->db, patience_ms(list));
     int rc = sqlite3_exec(st->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
     bool lost = rc != SQLITE_OK;
     if (lost) sql_error(st->db, rc, "write", &why);
@@ -209,7 +221,7 @@ static bool commit_batch(store *st, job *list)
     }
     if (!lost) return true;
     if (!sqlite3_get_autocommit(st->db)) sqlite3_exec(st->db, "ROLLBACK", NULL, NULL, NULL);
-    log_error("storage", "transaction lost: %s", why.msg);
+    if (store_healthy(st)) log_error("storage", "transaction lost: %s", why.msg); /* the first */
     for (job *j = list; j != NULL; j = j->next)
         if (j->code == ERR_NONE) {
             j->code = why.code;
@@ -222,9 +234,13 @@ static bool commit_batch(store *st, job *list)
  * its caller's stack and is gone once `done` is seen. */
 static void finish_batch_locked(store *st, job *list, bool ok, int64_t took_us)
 {
+    if (ok && !st->healthy) log_info("storage", "the database can be written again");
     st->healthy = ok;
     st->writing_us = 0;
-    if (ok) st->stats.n_commits++;
+    if (ok)
+        st->stats.n_commits++;
+    else
+        st->stats.n_lost++;
     st->stats.last_commit_us = took_us;
     if (took_us > st->stats.max_commit_us) st->stats.max_commit_us = took_us;
     while (list != NULL) {
@@ -279,7 +295,12 @@ static void enqueue_locked(store *st, job *j)
 
 err_code store_write(store *st, store_job fn, void *arg, err *e)
 {
-    job j = {.fn = fn, .arg = arg};
+    return store_write_within(st, fn, arg, PATIENCE_US, e);
+}
+
+err_code store_write_within(store *st, store_job fn, void *arg, int64_t patience_us, err *e)
+{
+    job j = {.fn = fn, .arg = arg, .patience_us = patience_us};
     pthread_cond_init(&j.wake, NULL);
     pthread_mutex_lock(&st->mu);
     enqueue_locked(st, &j);
@@ -296,6 +317,7 @@ void store_post(store *st, store_job fn, const void *arg, size_t bytes)
     if (j == NULL) return;
     j->fn = fn;
     j->arg = j + 1;
+    j->patience_us = PATIENCE_US;
     j->owned = true;
     memcpy(j->arg, arg, bytes);
     pthread_mutex_lock(&st->mu);
@@ -349,6 +371,13 @@ uint64_t store_next_id(store *st)
     pthread_mutex_unlock(&st->id_mu);
     return (tick >> SEQ_BITS) << (SEQ_BITS + NODE_BITS) | (uint64_t)st->node << SEQ_BITS |
            (tick & ((1u << SEQ_BITS) - 1));
+}
+
+void store_raise_ids(store *st, uint64_t id)
+{
+    pthread_mutex_lock(&st->id_mu);
+    if (tick_of(id) > st->last_tick) st->last_tick = tick_of(id);
+    pthread_mutex_unlock(&st->id_mu);
 }
 
 /* Ids go on above the highest that was ever stored, wherever the clock stands now. */

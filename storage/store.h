@@ -29,6 +29,7 @@ typedef struct store_options {
 
 typedef struct store_stats {
     uint64_t n_jobs, n_commits, n_failed; /* writer: jobs done, transactions, jobs refused */
+    uint64_t n_lost;                      /* transactions that the disk or a lock refused */
     int n_queued;                         /* waiting now */
     int64_t last_commit_us, max_commit_us;
     int64_t lag_us; /* how long the oldest write that is not durable yet has waited; 0: none */
@@ -52,6 +53,9 @@ const char *store_dir(const store *st);
 
 /* A new id: time-ordered, unique on this node over all time, 63 bits, never 0. */
 uint64_t store_next_id(store *st);
+
+/* Ids to come are above `id`, which was given out and is not in the database. */
+void store_raise_ids(store *st, uint64_t id);
 
 /* True unless the disk refused a commit since the last one that succeeded; readiness asks this. */
 bool store_healthy(store *st);

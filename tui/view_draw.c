@@ -41,7 +41,10 @@ const char *view_server_state(const view_server *s, style *st)
     if (!p->healthy) return "FAILED";
     if (p->restarting) return "RESTART";
     if (p->draining) return "draining";
+    if (strcmp(p->storage, "full") == 0) return "NO SPOOL";
     if (!p->ready) return "starting";
+    *st = STYLE_WARN;
+    if (strcmp(p->storage, "behind") == 0) return "spooling";
     *st = STYLE_GOOD;
     return "ready";
 }
@@ -62,6 +65,9 @@ static void draw_title(view *v, cells *c)
         style st;
         const char *state = view_server_state(s, &st);
         x += cells_text(c, 0, x, c->cols - x, st, state);
+        if (p->storage[0] && strcmp(p->storage, "ok") != 0)
+            x += cells_printf(c, 0, x, c->cols - x, st, ": %lld of %lld rows wait",
+                              (long long)p->spool_used, (long long)p->spool_rows);
     }
     char right[64];
     (void)snprintf(right, sizeof(right), "%s%s %.1fs %s", v->replay ? "REPLAY " : "",

@@ -20,7 +20,7 @@ disk = tmp / "disk"
 disk.mkdir()
 mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(disk)],
                          stderr=subprocess.DEVNULL, check=False).returncode == 0
-server = Server(directory=disk / "data")
+server = Server(directory=disk / "data", settings={"data.spool": "1MiB"})
 server.log_path = tmp / "log"
 
 

@@ -45,7 +45,7 @@ def engine_counts():
     slots in use of the meter file (storage/meter_file.c), read by somebody else's hand."""
     data = (server.dir / "meters").read_bytes()
     magic, slot_bytes, n_slots = struct.unpack_from("<8sII", data)
-    assert magic == b"LRDMETR1", magic
+    assert magic == b"LRDMETR2", magic
     db = sqlite3.connect(f"file:{server.dir / 'lorad.db'}?mode=ro", uri=True)
     names = dict(db.execute("SELECT id, name FROM tenants"))
     db.close()

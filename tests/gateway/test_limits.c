@@ -6,7 +6,9 @@
 #include <check.h>
 
 #include "gateway/limits.h"
+#include "storage/ledger.h"
 #include "tests/run_suite.h"
+#include "tests/storage/tmpdir.h"
 
 static limits *all;
 static key_info key;
@@ -305,6 +307,96 @@ START_TEST(threads_can_not_slip_through_together)
 }
 END_TEST
 
+/* ---- days ---------------------------------------------------------------------------------- */
+
+static const int64_t DAY_US = 86400000000, NOV_30 = 1764460800000000; /* 2025-11-30T00:00:00Z */
+static int64_t wall_us;                                               /* 0: the true one */
+
+int64_t __real_clock_wall_us(void);
+int64_t __wrap_clock_wall_us(void);
+
+int64_t __wrap_clock_wall_us(void)
+{
+    return wall_us ? wall_us : __real_clock_wall_us();
+}
+
+static limits_view look(void)
+{
+    limits_view v;
+    limits_look(all, &key, &who, NULL, &v);
+    return v;
+}
+
+/* What was reserved before midnight is settled there: the new day neither has it nor gets it back. */
+START_TEST(a_request_across_midnight)
+{
+    limits_ticket before, after;
+    limits_refusal w;
+    who.limits.tokens_per_day = 100;
+    wall_us = NOV_30 - 1000000; /* the 29th */
+    ck_assert(take(90, &before, &w));
+    ck_assert(!take(20, &after, &w));
+    wall_us = NOV_30 + 1000000;
+    ck_assert(take(30, &after, &w));
+    ck_assert_int_eq(look().day_used, 30);
+    ck_assert_int_eq(look().month_used, 120);
+    limits_settle(all, &before, 10);
+    ck_assert_int_eq(look().day_used, 30);
+    ck_assert_int_eq(look().month_used, 40); /* of one month */
+    limits_settle(all, &after, 25);
+    ck_assert_int_eq(look().day_used, 25);
+    ck_assert_int_eq(look().month_used, 35);
+    ck_assert(!take(76, &after, &w));
+    ck_assert(take(75, &before, &w)); /* into December */
+    wall_us = NOV_30 + DAY_US + 1000000;
+    ck_assert_int_eq(look().day_used, 0);
+    ck_assert_int_eq(look().month_used, 0);
+    limits_settle(all, &before, 5);
+    ck_assert_int_eq(look().day_used, 0);
+    ck_assert_int_eq(look().month_used, 0);
+    wall_us = 0;
+}
+END_TEST
+
+/* A start with rows that the database has not taken yet, beside those it has. */
+START_TEST(the_ledger_and_the_spool_count)
+{
+    char dir[64];
+    store *st;
+    err e;
+    tmpdir_make(dir);
+    wall_us = NOV_30 + 3600000000;
+    ck_assert_int_eq(store_open(&st, dir, &(store_options){.create = true}, &e), ERR_NONE);
+    usage_row rows[] = {{.request_id = 1, .tenant_id = 3, .prompt_tokens = 1, .output_tokens = 10},
+                        {.request_id = 2, .tenant_id = 3, .output_tokens = 1000}};
+    rows[0].started_wall_us = wall_us;
+    rows[1].started_wall_us = wall_us - DAY_US;
+    ck_assert_int_eq(ledger_settle(st, rows, 2, &e), ERR_NONE);
+    limits_destroy(all);
+    all = limits_create(st);
+    limits_add_used(all, 3, wall_us, 100);
+    limits_add_used(all, 3, wall_us - DAY_US, 10000);
+    limits_add_used(all, 3, wall_us - 40 * DAY_US, 100000);
+    ck_assert_int_eq(look().day_used, 111);
+    ck_assert_int_eq(look().month_used, 11111);
+    /* The spool's rows reach the ledger: that changes nothing here, today or tomorrow. */
+    rows[0] = (usage_row){
+        .request_id = 3, .tenant_id = 3, .started_wall_us = wall_us, .output_tokens = 100};
+    ck_assert_int_eq(ledger_settle(st, rows, 1, &e), ERR_NONE);
+    ck_assert_int_eq(look().day_used, 111);
+    wall_us += DAY_US / 2;
+    ck_assert_int_eq(look().day_used, 111);
+    /* A clock that goes back finds the ledger's sums. */
+    wall_us -= DAY_US;
+    ck_assert_int_eq(look().day_used, 1000);
+    limits_destroy(all);
+    all = limits_create(NULL);
+    store_close(st);
+    tmpdir_remove(dir);
+    wall_us = 0;
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("limits");
@@ -322,6 +414,8 @@ int main(void)
     tcase_add_test(tc, adapters_have_limits_of_their_own);
     tcase_add_test(tc, threads_can_not_slip_through_an_adapter);
     tcase_add_test(tc, threads_can_not_slip_through_together);
+    tcase_add_test(tc, a_request_across_midnight);
+    tcase_add_test(tc, the_ledger_and_the_spool_count);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }

@@ -12,6 +12,7 @@
 
 #include "storage/ledger.h"
 #include "storage/meter_file.h"
+#include "storage/settler.h"
 #include "tests/run_suite.h"
 #include "tests/storage/tmpdir.h"
 
@@ -197,13 +198,21 @@ static meter_owner owner_of(uint64_t id, int choice)
     return o;
 }
 
+static int running(meter_file *mf)
+{
+    meter_file_stats st_now;
+    meter_file_stats_get(mf, &st_now);
+    ck_assert_int_eq(st_now.n_ended, 0);
+    return st_now.n_running;
+}
+
 START_TEST(test_slots)
 {
     meter_file *mf;
     meter_slot *s[4], *none;
     int n;
-    ck_assert_int_eq(meter_file_open(&mf, st, 0, &n, &e), ERR_INPUT);
-    ck_assert_msg(meter_file_open(&mf, st, 4, &n, &e) == ERR_NONE, "%s", e.msg);
+    ck_assert_int_eq(meter_file_open(&mf, st, 0, 1, &n, &e), ERR_INPUT);
+    ck_assert_msg(meter_file_open(&mf, st, 4, 4, &n, &e) == ERR_NONE, "%s", e.msg);
     ck_assert_int_eq(n, 0);
     for (int i = 0; i < 4; i++) {
         meter_owner o = owner_of(100 + (uint64_t)i, i);
@@ -216,7 +225,7 @@ START_TEST(test_slots)
     meter_owner o = owner_of(200, 0);
     ck_assert_int_eq(meter_file_acquire(mf, &o, &none, &e), ERR_BUSY);
     meter_file_release(mf, s[3]);
-    ck_assert_int_eq(meter_file_in_use(mf), 3);
+    ck_assert_int_eq(running(mf), 3);
     /* 101 was settled by its worker, which then died before the release. */
     usage_row r = row(101, 3, "poet@2", T0, 4242);
     ck_assert_int_eq(ledger_settle(st, &r, 1, &e), ERR_NONE);
@@ -224,9 +233,9 @@ START_TEST(test_slots)
     store_close(st);
     open_st();
 
-    ck_assert_int_eq(meter_file_open(&mf, st, 8, &n, &e), ERR_NONE);
+    ck_assert_int_eq(meter_file_open(&mf, st, 8, 4, &n, &e), ERR_NONE);
     ck_assert_int_eq(n, 3);
-    ck_assert_int_eq(meter_file_in_use(mf), 0);
+    ck_assert_int_eq(running(mf), 0);
     usage_row got;
     ck_assert_int_eq(ledger_get(st, 100, &got, &e), ERR_NONE);
     ck_assert(got.recovered);
@@ -246,7 +255,7 @@ START_TEST(test_slots)
     meter_file_close(mf);
 
     /* Nothing is settled twice, and rubbish in the file's place does no harm. */
-    ck_assert_int_eq(meter_file_open(&mf, st, 8, &n, &e), ERR_NONE);
+    ck_assert_int_eq(meter_file_open(&mf, st, 8, 4, &n, &e), ERR_NONE);
     ck_assert_int_eq(n, 0);
     meter_file_close(mf);
     char path[128];
@@ -254,7 +263,7 @@ START_TEST(test_slots)
     FILE *f = fopen(path, "r+");
     fputs("rubbish rubbish", f);
     fclose(f);
-    ck_assert_int_eq(meter_file_open(&mf, st, 8, &n, &e), ERR_NONE);
+    ck_assert_int_eq(meter_file_open(&mf, st, 8, 4, &n, &e), ERR_NONE);
     ck_assert_int_eq(n, 0);
     meter_file_close(mf);
 }
@@ -265,7 +274,7 @@ START_TEST(test_torn_slot)
     meter_file *mf;
     meter_slot *s;
     int n;
-    ck_assert_int_eq(meter_file_open(&mf, st, 4, &n, &e), ERR_NONE);
+    ck_assert_int_eq(meter_file_open(&mf, st, 4, 4, &n, &e), ERR_NONE);
     meter_owner o = owner_of(500, 0);
     ck_assert_int_eq(meter_file_acquire(mf, &o, &s, &e), ERR_NONE);
     meter_file_close(mf);
@@ -279,7 +288,7 @@ START_TEST(test_torn_slot)
     ck_assert_ptr_nonnull(at);
     ck_assert_int_eq(pwrite(fd, "X", 1, at - data), 1);
     close(fd);
-    ck_assert_int_eq(meter_file_open(&mf, st, 4, &n, &e), ERR_NONE);
+    ck_assert_int_eq(meter_file_open(&mf, st, 4, 4, &n, &e), ERR_NONE);
     ck_assert_int_eq(n, 0);
     usage_row got;
     ck_assert_int_eq(ledger_get(st, 500, &got, &e), ERR_NOT_FOUND);
@@ -299,12 +308,13 @@ struct seen {
     struct {
         _Atomic uint64_t id;
         _Atomic uint32_t tokens; /* counted so far */
-        _Atomic uint32_t acked;  /* settle returned */
+        _Atomic uint32_t acked;  /* it has ended: its row stands */
     } rq[SEEN_MAX];
 };
 
 struct worker {
     meter_file *mf;
+    settler *sr;
     struct seen *seen;
 };
 
@@ -317,7 +327,8 @@ static void *worker_main(void *arg)
         uint64_t id = store_next_id(st);
         meter_owner o = owner_of(id, 0);
         meter_slot *s;
-        if (meter_file_acquire(w->mf, &o, &s, NULL) != ERR_NONE) abort();
+        while (meter_file_acquire(w->mf, &o, &s, NULL) != ERR_NONE)
+            usleep(100); /* the spool is full */
         atomic_store(&w->seen->rq[i].id, id);
         meter *m = meter_slot_meter(s);
         uint32_t n_tokens = 1 + i % 17;
@@ -326,9 +337,9 @@ static void *worker_main(void *arg)
             atomic_store(&w->seen->rq[i].tokens, t);
         }
         usage_row r = row(id, 3, "poet@2", T0, (int)n_tokens);
-        if (ledger_settle(st, &r, 1, NULL) != ERR_NONE) abort();
-        atomic_store(&w->seen->rq[i].acked, 1);
-        meter_file_release(w->mf, s);
+        uint64_t turn = settler_end(w->sr, s, &r);
+        atomic_store(&w->seen->rq[i].acked, 1); /* whatever becomes of us now */
+        if (i % 2) settler_await(w->sr, turn);
     }
 }
 
@@ -336,8 +347,10 @@ static _Noreturn void child(struct seen *seen)
 {
     meter_file *mf;
     if (store_open(&st, dir, &(store_options){.create = true}, NULL) != ERR_NONE) _exit(3);
-    if (meter_file_open(&mf, st, 64, NULL, NULL) != ERR_NONE) _exit(4);
-    struct worker w = {mf, seen};
+    if (meter_file_open(&mf, st, 64, 64, NULL, NULL) != ERR_NONE) _exit(4);
+    settler *sr;
+    if (settler_start(&sr, st, mf, NULL) != ERR_NONE) _exit(5);
+    struct worker w = {mf, sr, seen};
     pthread_t th[N_WORKERS];
     for (int i = 0; i < N_WORKERS; i++) pthread_create(&th[i], NULL, worker_main, &w);
     for (int i = 0; i < N_WORKERS; i++) pthread_join(th[i], NULL);
@@ -366,7 +379,7 @@ START_TEST(test_kill_nine)
     open_st();
     meter_file *mf;
     int n_recovered;
-    ck_assert_int_eq(meter_file_open(&mf, st, 64, &n_recovered, &e), ERR_NONE);
+    ck_assert_int_eq(meter_file_open(&mf, st, 64, 64, &n_recovered, &e), ERR_NONE);
     uint32_t n = atomic_load(&seen->n);
     uint64_t sum = 0, n_rows = 0;
     for (uint32_t i = 0; i < n && i < SEEN_MAX; i++) {

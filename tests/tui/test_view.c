@@ -388,6 +388,9 @@ START_TEST(what_a_server_is_doing)
         {"\"ready\":true", "\"draining\":true", "draining", STYLE_BAD},
         {"\"ready\":true", "\"restarting\":true", "RESTART", STYLE_BAD},
         {"\"healthy\":true", "\"healthy\":false", "FAILED", STYLE_BAD},
+        {"\"ready\":true", "\"ready\":true,\"storage\":\"ok\"", "ready", STYLE_GOOD},
+        {"\"ready\":true", "\"ready\":true,\"storage\":\"behind\"", "spooling", STYLE_WARN},
+        {"\"ready\":true", "\"ready\":false,\"storage\":\"full\"", "NO SPOOL", STYLE_BAD},
     };
     for (size_t i = 0; i < sizeof(state) / sizeof(state[0]); i++) {
         char text[65536];

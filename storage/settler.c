@@ -1,0 +1,261 @@
+/* settler.c -- a queue of slots by number, and the thread that empties it. */
+#include "storage/settler.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/log.h"
+
+enum { ROWS_AT_ONCE = 512, AWAIT_MS = 100, PAUSE_MIN_MS = 100, PAUSE_MAX_MS = 1000 };
+
+struct settler {
+    store *st;
+    meter_file *mf;
+    pthread_t thread;
+    usage_row rows[ROWS_AT_ONCE]; /* the thread's, as is the next */
+    int taken[ROWS_AT_ONCE];      /* the slots that these rows are of */
+
+    pthread_mutex_t mu; /* leaf lock; guards all below */
+    pthread_cond_t work, settled;
+    int *next; /* [n_slots] lists by slot number; -1: the end */
+    int head, tail;
+    uint64_t n_ended, n_settled; /* turns given, turns that are in the database */
+    uint64_t n_failures;
+    int64_t behind_since_us; /* 0: not behind */
+    int64_t oldest_wall_us;  /* when the head ended */
+    bool told;               /* the log knows that it is behind */
+    bool stop;
+};
+
+/* ---- the queue --------------------------------------------------------------------- */
+
+static int64_t ended_at(settler *s, int i)
+{
+    usage_row row;
+    meter_slot_row(meter_file_slot(s->mf, i), &row);
+    return row.ended_wall_us;
+}
+
+static void put_locked(settler *s, int i)
+{
+    s->next[i] = -1;
+    if (s->head < 0) {
+        s->head = i;
+        s->oldest_wall_us = ended_at(s, i);
+    } else {
+        s->next[s->tail] = i;
+    }
+    s->tail = i;
+    s->n_ended++;
+}
+
+/* The rows of the first slots, which stay in the queue. */
+static int look_locked(settler *s)
+{
+    int n = 0;
+    for (int i = s->head; i >= 0 && n < ROWS_AT_ONCE; i = s->next[i]) {
+        meter_slot_row(meter_file_slot(s->mf, i), &s->rows[n]);
+        s->taken[n++] = i;
+    }
+    return n;
+}
+
+static void drop_locked(settler *s, int n)
+{
+    s->head = s->next[s->taken[n - 1]];
+    s->n_settled += (uint64_t)n;
+    s->oldest_wall_us = s->head < 0 ? 0 : ended_at(s, s->head);
+}
+
+/* ---- the thread --------------------------------------------------------------------- */
+
+static struct timespec in_ms(int64_t ms)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += ms / 1000;
+    t.tv_nsec += ms % 1000 * 1000000;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_nsec -= 1000000000;
+        t.tv_sec++;
+    }
+    return t;
+}
+
+static void pause_locked(settler *s, int64_t ms)
+{
+    struct timespec end = in_ms(ms);
+    while (!s->stop && pthread_cond_timedwait(&s->work, &s->mu, &end) == 0) continue;
+}
+
+static void failed_locked(settler *s, const err *why)
+{
+    s->n_failures++;
+    if (!s->told) log_error("storage", "usage waits in the spool: %s", why->msg);
+    s->told = true;
+    if (s->behind_since_us == 0) s->behind_since_us = clock_now_us();
+}
+
+static void caught_up_locked(settler *s)
+{
+    if (s->behind_since_us == 0 || s->head >= 0) return;
+    if (s->told)
+        log_info("storage", "all usage is in the database again, %lld ms after it fell behind",
+                 (long long)((clock_now_us() - s->behind_since_us) / 1000));
+    s->behind_since_us = 0;
+    s->told = false;
+}
+
+/* Without the lock: the meter file has its own. */
+static void release(settler *s, int n)
+{
+    pthread_mutex_unlock(&s->mu);
+    for (int i = 0; i < n; i++) meter_file_release(s->mf, meter_file_slot(s->mf, s->taken[i]));
+    pthread_mutex_lock(&s->mu);
+}
+
+static void *settle_main(void *arg)
+{
+    settler *s = arg;
+    int64_t pause_ms = PAUSE_MIN_MS;
+    pthread_mutex_lock(&s->mu);
+    for (;;) {
+        while (s->head < 0 && !s->stop) pthread_cond_wait(&s->work, &s->mu);
+        if (s->head < 0) break;
+        bool last = s->stop;
+        int n = look_locked(s);
+        pthread_mutex_unlock(&s->mu);
+        err why;
+        err_code code = ledger_settle(s->st, s->rows, (size_t)n, &why);
+        pthread_mutex_lock(&s->mu);
+        if (code == ERR_NONE) {
+            drop_locked(s, n);
+            caught_up_locked(s);
+            pause_ms = PAUSE_MIN_MS;
+        } else {
+            failed_locked(s, &why);
+        }
+        pthread_cond_broadcast(&s->settled);
+        if (code == ERR_NONE) {
+            release(s, n);
+            continue;
+        }
+        if (last) break;
+        pause_locked(s, pause_ms);
+        pause_ms = 2 * pause_ms < PAUSE_MAX_MS ? 2 * pause_ms : PAUSE_MAX_MS;
+    }
+    pthread_mutex_unlock(&s->mu);
+    return NULL;
+}
+
+/* ---- life ---------------------------------------------------------------------------- */
+
+static void init_conditions(settler *s)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->work, &monotonic);
+    pthread_cond_init(&s->settled, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    pthread_mutex_init(&s->mu, NULL);
+}
+
+static void settler_free(settler *s)
+{
+    pthread_cond_destroy(&s->work);
+    pthread_cond_destroy(&s->settled);
+    pthread_mutex_destroy(&s->mu);
+    free(s->next);
+    free(s);
+}
+
+err_code settler_start(settler **out, store *st, meter_file *mf, err *e)
+{
+    *out = NULL;
+    settler *s = calloc(1, sizeof *s);
+    if (s == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    init_conditions(s);
+    s->st = st;
+    s->mf = mf;
+    s->head = s->tail = -1;
+    s->next = malloc((size_t)meter_file_n_slots(mf) * sizeof *s->next);
+    meter_file_stats left;
+    meter_file_stats_get(mf, &left);
+    meter_slot *slot;
+    for (int i = 0; s->next != NULL && left.n_ended > 0 && (slot = meter_file_next_ended(mf, &i));)
+        put_locked(s, meter_file_index(mf, slot));
+    if (s->head >= 0) s->behind_since_us = clock_now_us(); /* else the file would have none */
+    if (s->next == NULL || pthread_create(&s->thread, NULL, settle_main, s) != 0) {
+        settler_free(s);
+        return err_set(e, ERR_NOMEM, "cannot start the thread that settles usage");
+    }
+    *out = s;
+    return ERR_NONE;
+}
+
+void settler_stop(settler *s)
+{
+    if (s == NULL) return;
+    pthread_mutex_lock(&s->mu);
+    s->stop = true;
+    pthread_cond_broadcast(&s->work);
+    pthread_mutex_unlock(&s->mu);
+    pthread_join(s->thread, NULL);
+    uint64_t left = s->n_ended - s->n_settled;
+    if (left > 0)
+        log_warn("storage", "%llu rows of usage stay in the spool for the next start",
+                 (unsigned long long)left);
+    settler_free(s);
+}
+
+/* ---- for workers --------------------------------------------------------------------- */
+
+uint64_t settler_end(settler *s, meter_slot *slot, const usage_row *row)
+{
+    meter_file_end(s->mf, slot, row);
+    pthread_mutex_lock(&s->mu);
+    put_locked(s, meter_file_index(s->mf, slot));
+    uint64_t turn = s->n_ended;
+    pthread_cond_signal(&s->work);
+    pthread_mutex_unlock(&s->mu);
+    return turn;
+}
+
+bool settler_await(settler *s, uint64_t turn)
+{
+    struct timespec end = in_ms(AWAIT_MS);
+    pthread_mutex_lock(&s->mu);
+    while (s->n_settled < turn && s->behind_since_us == 0) {
+        if (pthread_cond_timedwait(&s->settled, &s->mu, &end) == 0) continue;
+        if (s->n_settled < turn && s->behind_since_us == 0) s->behind_since_us = clock_now_us();
+    }
+    bool durable = s->n_settled >= turn;
+    pthread_mutex_unlock(&s->mu);
+    return durable;
+}
+
+const char *spool_state_name(spool_state state)
+{
+    static const char *const names[] = {"ok", "behind", "full"};
+    return names[state];
+}
+
+void settler_stats_get(settler *s, settler_stats *out)
+{
+    meter_file_stats file;
+    meter_file_stats_get(s->mf, &file);
+    pthread_mutex_lock(&s->mu);
+    int64_t oldest_us = s->head < 0 ? 0 : clock_wall_us() - s->oldest_wall_us;
+    *out = (settler_stats){.state = file.full                 ? SPOOL_FULL
+                                    : s->behind_since_us != 0 ? SPOOL_BEHIND
+                                                              : SPOOL_OK,
+                           .n_spool = file.n_spool,
+                           .n_waiting = file.n_ended,
+                           .oldest_us = oldest_us > 0 ? oldest_us : 0,
+                           .n_failures = s->n_failures};
+    pthread_mutex_unlock(&s->mu);
+}
