@@ -80,7 +80,7 @@ static const option options[] = {
      "Usage is kept by request for so many days; what is older becomes sums by hour, tenant, key, "
      "adapter,\n"
      "model and class.  0: by request for ever."},
-    {"data", "spool", OPT_BYTES, AT(data_spool), "32MiB", 1 << 20, 256 << 20,
+    {"data", "spool", OPT_BYTES, AT(data_spool), "32MiB", 256 << 10, 256 << 20,
      "Room in the data directory, taken at the start, for usage that the database cannot take: "
      "its disk is\n"
      "full, or another program has it locked.  576 bytes a completion, so 32MiB hold 58254: 19 "

@@ -11,7 +11,8 @@ cd "$(dirname "$0")/../.."
 
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-million plan-cost"
 cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft punica-distinct
-    punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu streams-2000 slowloris loratop stats-cost schemas schema-cost schemathesis"
+    punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu streams-2000 slowloris loratop stats-cost schemas schema-cost schemathesis
+    disk-full db-locked kill-9"
 json=
 [ $# -gt 0 ] || set -- --list
 case $1 in
@@ -165,6 +166,31 @@ else:
     ok = r["key_p99_ms"] < 50 and r["cpu_percent"] < 3 and grown < 0.02
     print(f"loratop {r['key_p99_ms']:.1f} ms (p99) from key to screen, {r['cpu_percent']:.2f} % of a core, memory "
           f"{100 * grown:+.1f} % over 2,400 updates (asked 50, 3, 2): {'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
+PY
+    ;;
+disk-full | db-locked | kill-9)
+    [ -x build/release/lorad ] || { echo "run.sh: build first (sh tests/run.sh)" >&2; exit 2; }
+    out=$(build/venv/bin/python tests/bench/books.py "$name")
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$name" "$out" <<'PY'
+import json, sys
+name, r = sys.argv[1], json.loads(sys.argv[2])
+b = r["books"]
+ok = b["lost"] == b["doubled"] == b["wrong"] == 0
+if name == "kill-9":
+    ok = ok and r["per_second"] >= 50 and r["cut_short"] > 0
+    print(f"kill-9 {b['lost']} lost, {b['doubled']} doubled, {b['wrong']} otherwise wrong of {b['answers']} answers over {r['kills']} kills "
+          f"at {r['per_second']:.0f} answers/s, {r['cut_short']} cut short (asked 0, 0, 0, -, 200, 50): {'ok' if ok else 'short'}")
+else:
+    f = r["full spool"]
+    back = max(r["served_s"], r["settled_s"], f["served_s"], f["settled_s"])
+    ok = ok and r["refused"] == 0 and r["state"] == "behind" and r["added_p99_ms"] <= 150 and back <= 5 and r["budget_used"] <= r["budget"]
+    ok = ok and f["refused"] > 0 and f["other"] == 0 and f["readyz"] == 503
+    print(f"{name} {r['completions']} completions in {r['held_s']:.0f} s of it, {r['refused']} refused before the spool was full, p99 {r['added_p99_ms']:+.1f} ms, "
+          f"served and settled {back:.1f} s after its end, {b['lost']} lost, {b['doubled']} doubled, {b['wrong']} otherwise wrong, a budget of "
+          f"{r['budget']} used to {r['budget_used']} (asked 20000, -, 0, 150, 5, 0, 0, 0, no more): {'ok' if ok else 'short'}")
 sys.exit(0 if ok else 1)
 PY
     ;;

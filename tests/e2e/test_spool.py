@@ -2,13 +2,14 @@
 is lost or doubled, over a restart as well; a full spool refuses new work and says so."""
 import signal
 import threading
+import time
 
 import books
 from books import Client, ask_each, compare, state, wait_for
 from harness import Server, run
 
 FAULTS = {"locked": books.locked, "no room": books.no_room}
-server = Server(settings={"data.spool": "1MiB", "log.level": "warn"})
+server = Server(settings={"data.spool": "256KiB", "log.level": "warn"})
 clients = []
 
 
@@ -37,18 +38,19 @@ def stats():
 def answers_go_on_through_each_fault():
     for name, fault in FAULTS.items():
         with fault(server):
-            ask_each(clients, 200)
+            ask_each(clients, 100, most=4)
             assert state(server)[0] == "behind", (name, state(server))
             assert server.call("GET", "/readyz", port=server.metrics_port).status == 200
             told = stats()
             assert told["server"]["storage"] == "behind" and told["server"]["ready"], told["server"]
-            assert told["server"]["spool_used"] >= 200 and told["server"]["spool_oldest_us"] > 0
+            assert told["server"]["spool_used"] >= 100 and told["server"]["spool_oldest_us"] > 0
             assert "storage.behind" in {e["kind"] for e in told["events"]}
         assert all(r.status == 200 for c in clients for r in c.requests), name
         assert settled()["answers"] == sum(len(c.requests) for c in clients)
-        assert stats()["server"]["storage"] == "ok"
-        m = server.metrics()
-        assert m["lorad_ledger_commit_failures_total"] > 0 and m["lorad_spool_oldest_seconds"] == 0
+        while stats()["server"]["storage"] != "ok":  # a picture is some moments old
+            time.sleep(0.05)
+        assert server.metrics()["lorad_spool_oldest_seconds"] == 0
+    assert server.metrics()["lorad_ledger_commit_failures_total"] > 0
 
 
 def budgets_hold_meanwhile():

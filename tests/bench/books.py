@@ -1,0 +1,159 @@
+"""books.py disk-full | db-locked | kill-9 [ROUNDS] -- what becomes of usage that the database cannot take, and of usage at
+SIGKILL; prints one JSON object.  Clients keep books of their own, request by request (tests/e2e/books.py).
+
+A null model (two layers of 64) answers, so that the books are most of the work.
+disk-full   20,000 completions while the data's disk is full (a small tmpfs where this process may mount one, else a limit
+            on the size of files), then so many that the smallest spool is full, too
+db-locked   the same while another process holds the write lock, for 60 s at least
+kill-9      200 kills in the middle of streams, at random moments
+"""
+import contextlib
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+import books  # noqa: E402
+from books import Client, ask_each, compare, state, wait_for  # noqa: E402
+from gateway import null_model  # noqa: E402
+from harness import Server  # noqa: E402
+
+COUNT, LOCK_S, CLIENTS, BUDGET = 20000, 60, 8, 3000
+QUIET = {"log.level": "error"}
+
+
+@contextlib.contextmanager
+def small_disk():
+    """(folder, fault): a disk of 96 MiB and how to fill it; a folder and a limit where nothing can be mounted."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="lorad-books-"))
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(folder)],
+                             stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+    @contextlib.contextmanager
+    def full(_):
+        ballast, free = folder / "ballast", os.statvfs(folder)
+        with open(ballast, "wb") as f:
+            os.posix_fallocate(f.fileno(), 0, free.f_bavail * free.f_bsize)
+        try:
+            yield
+        finally:
+            ballast.unlink()
+    try:
+        yield folder, full if mounted else books.no_room
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", str(folder)], check=False)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def p99_ms(seconds):
+    return sorted(seconds)[len(seconds) * 99 // 100] * 1000
+
+
+def first_answer_s(client):
+    """Seconds until it is served again."""
+    start = time.monotonic()
+    while True:
+        client.ask(most=1, n=1)
+        if client.requests[-1].status == 200:
+            return time.monotonic() - start
+        time.sleep(0.05)
+
+
+def through(server, clients, fault, least_s):
+    """COUNT completions in the fault, at least for so long."""
+    calm = ask_each(clients, COUNT // 20)
+    poor = [Client(server, "bob", 100 + i) for i in range(2)]
+    with fault(server):
+        begin = time.monotonic()
+        ask_each(poor, BUDGET // 10)
+        took = ask_each(clients, COUNT)
+        while time.monotonic() - begin < least_s:
+            took += ask_each(clients, 200)
+        now, waits, slots = state(server)
+        held_s = time.monotonic() - begin
+    served_s = first_answer_s(clients[0])
+    settled_s = wait_for(server, "ok")
+    calm += ask_each(clients, COUNT // 20)
+    refused = [r for c in clients for r in c.requests if r.status != 200]
+    return poor, {"completions": len(took), "held_s": held_s, "state": now, "waiting": waits, "slots": slots, "refused": len(refused),
+                  "calm_p99_ms": p99_ms(calm), "p99_ms": p99_ms(took), "added_p99_ms": p99_ms(took) - p99_ms(calm),
+                  "served_s": served_s, "settled_s": settled_s, "budget": BUDGET, "budget_used": sum(c.used() for c in poor)}
+
+
+def beyond(server, clients, fault):
+    """Until the spool is full."""
+    before = [len(c.requests) for c in clients]
+    with fault(server):
+        while state(server)[0] != "full":
+            ask_each(clients, 200, most=2)
+        ask_each(clients, 200, most=2)
+        ready = server.call("GET", "/readyz", port=server.metrics_port).status
+    served_s = first_answer_s(clients[0])
+    settled_s = wait_for(server, "ok")
+    rest = [r for c, n in zip(clients, before) for r in c.requests[n:] if r.status != 200]
+    true = sum(r.status == 503 and r.code == "storage_unavailable" for r in rest)
+    return {"refused": true, "other": len(rest) - true, "readyz": ready, "served_s": served_s, "settled_s": settled_s}
+
+
+def outage(name):
+    with small_disk() as (disk, full):
+        fault, least_s = (full, 0) if name == "disk-full" else (books.locked, LOCK_S)
+        server = Server(model=null_model(), directory=disk / "data", settings=QUIET)
+        server.log_path = pathlib.Path(f"{disk}.log")
+        try:
+            with server:
+                server.tenant("alice")
+                server.tenant("bob", limits={"tokens_per_day": BUDGET})
+                clients = [Client(server, "alice", i) for i in range(CLIENTS)]
+                poor, out = through(server, clients, fault, least_s)
+                server.stop()
+                for c in clients + poor:
+                    c.hang_up()
+                server.settings["data.spool"] = "256KiB"
+                server.start()
+                out["full spool"] = beyond(server, clients, fault)
+                out["books"] = compare(server, clients + poor)
+            return out
+        finally:
+            server.log_path.unlink(missing_ok=True)
+
+
+def kills(rounds):
+    rng = random.Random(9)
+    with Server(model=null_model(), settings=QUIET) as server:
+        server.tenant("alice")
+        clients = [Client(server, "alice", i) for i in range(2 * CLIENTS)]
+        load_s, recovered_s = 0, []
+        for _ in range(rounds):
+            stop = threading.Event()
+            begin = time.monotonic()
+            threads = books.together(clients, lambda _: not stop.is_set(), most=24)
+            time.sleep(0.2 + rng.random())
+            server.stop(signal.SIGKILL)
+            stop.set()
+            load_s += time.monotonic() - begin
+            for t in threads:
+                t.join()
+            for c in clients:
+                c.hang_up()
+            begin = time.monotonic()
+            server.start()
+            recovered_s.append(time.monotonic() - begin)
+        wait_for(server, "ok")
+        cut = sum(r.status is None for c in clients for r in c.requests)
+        seen = compare(server, clients)
+    return {"kills": rounds, "per_second": seen["answers"] / load_s, "cut_short": cut, "start_s": max(recovered_s), "books": seen}
+
+
+if __name__ == "__main__":
+    what = sys.argv[1]
+    print(json.dumps(kills(int(sys.argv[2]) if len(sys.argv) > 2 else 200) if what == "kill-9" else outage(what)))
