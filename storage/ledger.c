@@ -24,62 +24,65 @@ struct settle_job {
     size_t n;
 };
 
-static err_code insert_row(sqlite3 *db, const usage_row *r, bool *fresh, err *e)
+static const char INSERT_ROW[] = "INSERT INTO usage VALUES(?,?,?,?4,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
+                                 " (SELECT digest FROM adapter_versions WHERE id=?4))"
+                                 " ON CONFLICT(request_id) DO NOTHING";
+static const char ADD_TO_DAY[] =
+    "INSERT INTO usage_days VALUES(?,?,1,?,?,?) ON CONFLICT(tenant_id, day) DO UPDATE SET"
+    " n_requests=n_requests+1, prompt_tokens=prompt_tokens+excluded.prompt_tokens,"
+    " cached_tokens=cached_tokens+excluded.cached_tokens,"
+    " output_tokens=output_tokens+excluded.output_tokens";
+
+static err_code insert_row(sql *q, const usage_row *r, bool *fresh, err *e)
 {
-    sql q;
-    sql_begin(&q, db,
-              "INSERT INTO usage VALUES(?,?,?,?4,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
-              " (SELECT digest FROM adapter_versions WHERE id=?4))"
-              " ON CONFLICT(request_id) DO NOTHING");
-    sql_int(&q, (int64_t)r->request_id);
-    sql_int(&q, (int64_t)r->tenant_id);
-    sql_int(&q, (int64_t)r->key_id);
-    sql_int(&q, (int64_t)r->adapter_id);
-    sql_text(&q, r->model);
-    sql_text(&q, r->slo_class);
-    sql_text(&q, r->endpoint);
-    sql_int(&q, r->prompt_tokens);
-    sql_int(&q, r->cached_tokens);
-    sql_int(&q, r->output_tokens);
-    sql_int(&q, r->status);
-    sql_text(&q, r->finish);
-    sql_int(&q, r->ttft_ms);
-    sql_int(&q, r->duration_ms);
-    sql_int(&q, r->started_wall_us);
-    sql_int(&q, r->ended_wall_us);
-    sql_int(&q, r->recovered);
-    sql_int(&q, r->queue_ms);
-    err_code code = sql_done(&q, "write the usage", e);
-    *fresh = code == ERR_NONE && sqlite3_changes(db) == 1;
+    sql_int(q, (int64_t)r->request_id);
+    sql_int(q, (int64_t)r->tenant_id);
+    sql_int(q, (int64_t)r->key_id);
+    sql_int(q, (int64_t)r->adapter_id);
+    sql_text(q, r->model);
+    sql_text(q, r->slo_class);
+    sql_text(q, r->endpoint);
+    sql_int(q, r->prompt_tokens);
+    sql_int(q, r->cached_tokens);
+    sql_int(q, r->output_tokens);
+    sql_int(q, r->status);
+    sql_text(q, r->finish);
+    sql_int(q, r->ttft_ms);
+    sql_int(q, r->duration_ms);
+    sql_int(q, r->started_wall_us);
+    sql_int(q, r->ended_wall_us);
+    sql_int(q, r->recovered);
+    sql_int(q, r->queue_ms);
+    err_code code = sql_repeat(q, "write the usage", e);
+    *fresh = code == ERR_NONE && sqlite3_changes(q->db) == 1;
     return code;
 }
 
-static err_code add_to_day(sqlite3 *db, const usage_row *r, err *e)
+static err_code add_to_day(sql *q, const usage_row *r, err *e)
 {
-    sql q;
-    sql_begin(&q, db,
-              "INSERT INTO usage_days VALUES(?,?,1,?,?,?) ON CONFLICT(tenant_id, day) DO UPDATE SET"
-              " n_requests=n_requests+1, prompt_tokens=prompt_tokens+excluded.prompt_tokens,"
-              " cached_tokens=cached_tokens+excluded.cached_tokens,"
-              " output_tokens=output_tokens+excluded.output_tokens");
-    sql_int(&q, (int64_t)r->tenant_id);
-    sql_int(&q, floor_div(r->started_wall_us, DAY_US));
-    sql_int(&q, r->prompt_tokens);
-    sql_int(&q, r->cached_tokens);
-    sql_int(&q, r->output_tokens);
-    return sql_done(&q, "add to the day's usage", e);
+    sql_int(q, (int64_t)r->tenant_id);
+    sql_int(q, floor_div(r->started_wall_us, DAY_US));
+    sql_int(q, r->prompt_tokens);
+    sql_int(q, r->cached_tokens);
+    sql_int(q, r->output_tokens);
+    return sql_repeat(q, "add to the day's usage", e);
 }
 
 static err_code settle_rows(sqlite3 *db, void *arg, err *e)
 {
     const struct settle_job *s = arg;
-    for (size_t i = 0; i < s->n; i++) {
+    sql insert, day;
+    sql_begin(&insert, db, INSERT_ROW);
+    sql_begin(&day, db, ADD_TO_DAY);
+    err_code code = ERR_NONE;
+    for (size_t i = 0; i < s->n && code == ERR_NONE; i++) {
         bool fresh = false;
-        err_code code = insert_row(db, &s->rows[i], &fresh, e);
-        if (code == ERR_NONE && fresh) code = add_to_day(db, &s->rows[i], e);
-        if (code != ERR_NONE) return code;
+        code = insert_row(&insert, &s->rows[i], &fresh, e);
+        if (code == ERR_NONE && fresh) code = add_to_day(&day, &s->rows[i], e);
     }
-    return ERR_NONE;
+    (void)sql_end(&insert, "write the usage", NULL);
+    (void)sql_end(&day, "write the usage", NULL);
+    return code;
 }
 
 err_code ledger_settle(store *st, const usage_row *rows, size_t n, err *e)

@@ -160,6 +160,16 @@ err_code sql_end(sql *q, const char *what, err *e)
     return code;
 }
 
+err_code sql_repeat(sql *q, const char *what, err *e)
+{
+    (void)sql_row(q);
+    if (q->rc != SQLITE_DONE && q->rc != SQLITE_ROW) return sql_error(q->db, q->rc, what, e);
+    sqlite3_reset(q->s);
+    q->n_bound = 0;
+    q->rc = SQLITE_OK;
+    return ERR_NONE;
+}
+
 err_code sql_done(sql *q, const char *what, err *e)
 {
     (void)sql_row(q);

@@ -55,6 +55,8 @@ void sql_col_text(sql *q, int i, char *out, size_t cap);
 bool sql_col_blob(sql *q, int i, void *out, size_t len); /* false: another length */
 /* Frees the statement.  `what` is what the user wanted ("create the tenant"). */
 err_code sql_end(sql *q, const char *what, err *e);
+/* For statements without rows: step once, and be as after sql_begin(). */
+err_code sql_repeat(sql *q, const char *what, err *e);
 /* For statements without rows: step once, end. */
 err_code sql_done(sql *q, const char *what, err *e);
 

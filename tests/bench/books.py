@@ -11,13 +11,10 @@ import contextlib
 import json
 import os
 import pathlib
-import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
@@ -128,30 +125,13 @@ def outage(name):
 
 
 def kills(rounds):
-    rng = random.Random(9)
     with Server(model=null_model(), settings=QUIET) as server:
         server.tenant("alice")
         clients = [Client(server, "alice", i) for i in range(2 * CLIENTS)]
-        load_s, recovered_s = 0, []
-        for _ in range(rounds):
-            stop = threading.Event()
-            begin = time.monotonic()
-            threads = books.together(clients, lambda _: not stop.is_set(), most=24)
-            time.sleep(0.2 + rng.random())
-            server.stop(signal.SIGKILL)
-            stop.set()
-            load_s += time.monotonic() - begin
-            for t in threads:
-                t.join()
-            for c in clients:
-                c.hang_up()
-            begin = time.monotonic()
-            server.start()
-            recovered_s.append(time.monotonic() - begin)
-        wait_for(server, "ok")
+        load_s, start_s = books.kill(server, clients, rounds, seed=9)
         cut = sum(r.status is None for c in clients for r in c.requests)
         seen = compare(server, clients)
-    return {"kills": rounds, "per_second": seen["answers"] / load_s, "cut_short": cut, "start_s": max(recovered_s), "books": seen}
+    return {"kills": rounds, "per_second": seen["answers"] / load_s, "cut_short": cut, "start_s": start_s, "books": seen}
 
 
 if __name__ == "__main__":

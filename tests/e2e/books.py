@@ -1,6 +1,6 @@
 """books.py -- clients that keep books of their own, and faults of the database that lorad keeps its books in.
 
-Used by test_spool.py and by the bench cases disk-full, db-locked and kill-9.  Each client has a key of its own and
+Used by test_spool.py, test_kill.py and by the bench cases disk-full, db-locked and kill-9.  Each client has a key of its own and
 sends one request after another, so each usage row falls into the time of just one of its requests: what was answered
 has its rows, with the client's counts; what was refused has none; what was cut short has at most its own.
 """
@@ -9,6 +9,7 @@ import http.client
 import json
 import random
 import resource
+import signal
 import sqlite3
 import threading
 import time
@@ -164,6 +165,28 @@ def wait_for(server, wanted, seconds=120):
             return time.monotonic() - start
         time.sleep(0.02)
     raise AssertionError(f"the spool is not {wanted}: {state(server)}")
+
+
+def kill(server, clients, rounds, seed):
+    """SIGKILL under load, at random moments; (seconds under load, the longest start)."""
+    rng, load_s, start_s = random.Random(seed), 0, 0
+    for _ in range(rounds):
+        stop = threading.Event()
+        begin = time.monotonic()
+        threads = together(clients, lambda _: not stop.is_set(), most=24)
+        time.sleep(0.2 + rng.random())
+        server.stop(signal.SIGKILL)
+        stop.set()
+        load_s += time.monotonic() - begin
+        for t in threads:
+            t.join()
+        for c in clients:
+            c.hang_up()
+        begin = time.monotonic()
+        server.start()
+        start_s = max(start_s, time.monotonic() - begin)
+    wait_for(server, "ok")
+    return load_s, start_s
 
 
 # ---- faults ---------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import struct
 import threading
 import time
 
+import books
 from harness import Server, run
 
 ROUNDS, CLIENTS = 3, 6
@@ -98,5 +99,14 @@ def a_second_start_settles_nothing_again():
     assert [billed(f"t{i}") for i in range(CLIENTS)] == before
 
 
+def answers_that_were_finished_keep_their_rows():
+    server.tenant("books")
+    clients = [books.Client(server, "books", i) for i in range(CLIENTS)]
+    books.kill(server, clients, ROUNDS, seed=3)
+    seen = books.compare(server, clients)
+    assert seen["answers"] > 0 and seen["lost"] == seen["doubled"] == seen["wrong"] == 0, seen
+
+
 with server:
-    run([nothing_is_lost_over_kills, a_second_start_settles_nothing_again])
+    run([nothing_is_lost_over_kills, a_second_start_settles_nothing_again,
+         answers_that_were_finished_keep_their_rows])
