@@ -237,6 +237,8 @@ def talk(plane, data):
             except (ConnectionResetError, ssl.SSLEOFError):
                 raise AssertionError(f"the connection was reset after {out[:200]!r}") from None
             if not piece:
+                # Bytes that the server has not read would have the kernel reset the connection.
+                assert s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0, f"reset behind {out[:200]!r}"
                 return out
             out += piece
 
