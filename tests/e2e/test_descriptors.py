@@ -19,7 +19,7 @@ def limited(n):
 def start_with(n, verb="serve"):
     settings = [x for name, value in server.settings.items() for x in ("--set", f"{name}={value}")]
     return subprocess.run([BUILD / "lorad", verb, "-c", server.dir / "lorad.conf", *settings], capture_output=True,
-                          text=True, timeout=120, **limited(n))
+                          text=True, timeout=30 * PATIENCE, **limited(n))
 
 
 def needed():
@@ -55,9 +55,10 @@ def spends_little(seconds=1.5):
 
 def others_are_served(times):
     for _ in range(times):
-        assert server.call("GET", "/healthz", port=server.metrics_port).status == 200
-        assert server.call("GET", "/readyz", port=server.metrics_port).status == 200
-        server.admin("GET", "/tenants")
+        for path, port, who in (("/healthz", server.metrics_port, None), ("/readyz", server.metrics_port, None),
+                                ("/admin/v1/tenants", server.admin_port, server.admin_key)):
+            r = server.call("GET", path, key=who, port=port, timeout=20)
+            assert r.status == 200, r
 
 
 def hoard(n):
