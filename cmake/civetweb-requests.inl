@@ -26,6 +26,14 @@ static int requests_pull(struct mg_connection *conn, double seconds)
     return 0;
 }
 
+int mg_waiting(struct mg_context *ctx)
+{
+    (void)pthread_mutex_lock(&ctx->thread_mutex);
+    int n = ctx->sq_head - ctx->sq_tail;
+    (void)pthread_mutex_unlock(&ctx->thread_mutex);
+    return n;
+}
+
 /* How long the client may be silent between two requests, or take for a head, in seconds. */
 static double requests_patience(const struct mg_connection *conn, int option)
 {
@@ -51,9 +59,11 @@ static int requests_read_head(struct mg_connection *conn)
         }
         if (state != MG_HEAD_GROWS) return 0;
         uint64_t now = mg_get_current_time_ns();
-        double left_s = !end ? idle_s : now < end ? (double)(end - now) / 1e9 : 0;
+        double left_s = now < end ? (double)(end - now) / 1e9 : 0;
+        if (!end) left_s = idle_s < 1 ? idle_s : 1; /* then it looks whether others wait */
         int n = requests_pull(conn, left_s);
         if (!STOP_FLAG_IS_ZERO(&conn->phys_ctx->stop_flag)) return 0;
+        if (!end && n == 0 && (idle_s -= left_s) > 0 && mg_waiting(conn->phys_ctx) == 0) continue;
         if (n <= 0) state = n < 0 ? MG_HEAD_CUT : MG_HEAD_LATE;
     }
 }

@@ -51,6 +51,8 @@ enum {
     ACCEPT_PAUSE_MS = 100,
     HANDSHAKE_US = 10 * 1000000, /* from the first byte of TLS to its last */
     HANDSHAKE_LOOK_S = 2,        /* between looks whether the server stops */
+    SMALL_LOOK_US = 250 * 1000,  /* the same on a plane of few workers, and whether others wait */
+    SMALL_BEGIN_MS = 10,         /* for its first byte, where others wait */
     REFUSED_US = 2 * 1000000,    /* a connection over the limit may take this long to hear so */
     REFUSED_RETRY_MS = 1000,
     WARN_US = 10 * 1000000, /* between two lines in the log about the same trouble */
@@ -170,24 +172,35 @@ static void on_accept_failed(const struct mg_context *ctx, int error)
 
 /* civetweb asks an unfinished handshake twenty times a second whether it has gone on: a thousand slow
  * clients would be twenty thousand wake-ups a second.  While it lasts, its socket blocks instead. */
-static void set_blocking(int fd, bool on)
+static void set_blocking(const listener *l, int fd, bool on)
 {
     struct timeval look = {.tv_sec = HANDSHAKE_LOOK_S};
+    if (!l->peers) look = (struct timeval){.tv_usec = SMALL_LOOK_US};
     int flags = fcntl(fd, F_GETFL);
     if (flags < 0) return;
     if (on) (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &look, sizeof(look));
     (void)fcntl(fd, F_SETFL, on ? flags & ~O_NONBLOCK : flags | O_NONBLOCK);
 }
 
-/* TLS begins with byte 22; a letter is the beginning of a method, from somebody who forgot the s. */
-static bool is_plain_http(const listener *l, int fd)
+/* The inference plane bounds what each client may hold.  On the small ones a few silent connections would
+ * hold all workers, so the silent give way to those who wait. */
+static bool must_give_way(const listener *l, struct mg_context *ctx)
 {
-    char first = 0;
+    return atomic_load(&l->closing) || (!l->peers && mg_waiting(ctx) > 0);
+}
+
+/* Of what the client says; below 0: it says nothing, and others wait. */
+static int first_byte(const listener *l, struct mg_context *ctx, int fd)
+{
+    unsigned char first;
     ssize_t n;
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    /* Who has been in the queue has had time to begin. */
+    if (must_give_way(l, ctx) && poll(&p, 1, SMALL_BEGIN_MS) <= 0) return -1;
     do {
         n = recv(fd, &first, 1, MSG_PEEK);
-    } while (n < 0 && (errno == EAGAIN || errno == EINTR) && !atomic_load(&l->closing));
-    return n == 1 && isalpha((unsigned char)first);
+    } while (n < 0 && (errno == EAGAIN || errno == EINTR) && !must_give_way(l, ctx));
+    return n == 1 ? first : -1;
 }
 
 static void answer_plain_http(const listener *l, int fd)
@@ -205,27 +218,38 @@ static void answer_plain_http(const listener *l, int fd)
                  date, sizeof(body) - 1, (unsigned long long)store_next_id(l->srv->store), body);
     (void)send(fd, all, (size_t)n, MSG_NOSIGNAL);
     linger(fd);
-    (void)shutdown(fd, SHUT_RDWR); /* the handshake finds the end */
+    (void)shutdown(fd, SHUT_RDWR);
     server_count_status(l->srv, 400);
+}
+
+static void begin_handshake(listener *l, struct mg_context *ctx, int fd)
+{
+    begin_connection(l, fd);
+    if (my.verdict == PEER_ADMITTED) listener_deadline(clock_now_us() + HANDSHAKE_US, true);
+    my.shaking = fd >= 0;
+    if (!my.shaking) return;
+    set_blocking(l, fd, true);
+    int first = first_byte(l, ctx, fd);
+    if (first < 0)
+        (void)shutdown(fd, SHUT_RDWR); /* the handshake finds the end */
+    else if (isalpha(first)) /* a method, from somebody who forgot the s: TLS begins with 22 */
+        answer_plain_http(l, fd);
 }
 
 static void on_tls_info(const SSL *ssl, int where, int ret)
 {
-    (void)ret;
+    struct mg_context *ctx = mg_get_context(SSL_get_app_data(ssl));
+    listener *l = mg_get_user_data(ctx);
     int fd = SSL_get_fd(ssl);
     if ((where & SSL_CB_HANDSHAKE_START) && !my.fd) {
-        const struct mg_connection *conn = SSL_get_app_data(ssl);
-        listener *l = mg_get_user_data(mg_get_context(conn));
-        begin_connection(l, fd);
         my.ssl = (SSL *)ssl; /* the worker's own; OpenSSL only promises not to change it itself */
-        if (my.verdict == PEER_ADMITTED) listener_deadline(clock_now_us() + HANDSHAKE_US, true);
-        my.shaking = fd >= 0;
-        if (my.shaking) set_blocking(fd, true);
-        if (my.shaking && is_plain_http(l, fd)) answer_plain_http(l, fd);
+        begin_handshake(l, ctx, fd);
     } else if ((where & SSL_CB_HANDSHAKE_DONE) && my.shaking) {
         my.shaking = false;
-        set_blocking(fd, false);
+        set_blocking(l, fd, false);
         if (my.verdict == PEER_ADMITTED) listener_deadline(0, false);
+    } else if ((where & SSL_CB_EXIT) && ret <= 0 && my.shaking && must_give_way(l, ctx)) {
+        (void)shutdown(fd, SHUT_RDWR); /* it has looked for long enough */
     }
 }
 

@@ -61,8 +61,11 @@ def others_are_served(times):
             assert r.status == 200, r
 
 
-def hoard(n):
-    return [socket.create_connection(("127.0.0.1", server.port), 30 * PATIENCE) for _ in range(n)]
+def hoard(n, port=None, first=b""):
+    out = [socket.create_connection(("127.0.0.1", port or server.port), 30 * PATIENCE) for _ in range(n)]
+    for s in out:
+        s.sendall(first)
+    return out
 
 
 def inference_is_served():
@@ -90,6 +93,24 @@ def a_hoard_on_one_plane_leaves_the_others():
     for s in idle:
         s.close()
     inference_is_served()
+
+
+def the_silent_give_way_on_the_small_planes():
+    """Four of them would hold all workers of /healthz for ten seconds each."""
+    for port, path, who in ((server.metrics_port, "/healthz", None), (server.admin_port, "/admin/v1/tenants", server.admin_key)):
+        for n, first in ((200, b""), (24, b"\x16\x03")):  # the latter have begun, and are waited for a little
+            idle = hoard(n, port, first)
+            r = server.call("GET", path, key=who, port=port, timeout=60)
+            assert r.status == 200, r
+            for s in idle:
+                s.close()
+    kept = [server.connect(server.metrics_port) for _ in range(7)]  # more than workers, all kept alive
+    for c in kept:
+        c.request("GET", "/healthz")
+        assert c.getresponse().read()
+    assert server.call("GET", "/healthz", port=server.metrics_port, timeout=60).status == 200
+    for c in kept:
+        c.close()
 
 
 def a_limit_that_falls_later():
@@ -122,4 +143,5 @@ with server:  # which makes the directory, too
     server.start()
     subprocess.Popen = started
     key = server.tenant("alice")
-    run([the_start_says_what_it_lacks, a_hoard_on_one_plane_leaves_the_others, a_limit_that_falls_later])
+    run([the_start_says_what_it_lacks, a_hoard_on_one_plane_leaves_the_others,
+         the_silent_give_way_on_the_small_planes, a_limit_that_falls_later])
