@@ -166,6 +166,11 @@ static bool head_is_sound(const struct header *h, off_t bytes)
            (size_t)bytes >= file_bytes(h->slot_bytes, (int)h->n_slots);
 }
 
+static bool end_is_sound(const meter_slot *s)
+{
+    return atomic_load(&s->state) == SLOT_ENDED && s->end_sum == sum_of(&s->end, sizeof s->end);
+}
+
 /* False: the slot is free, or torn. */
 static bool read_slot(const meter_slot *s, int i, int64_t ended_us, usage_row *out)
 {
@@ -173,7 +178,7 @@ static bool read_slot(const meter_slot *s, int i, int64_t ended_us, usage_row *o
     if (state == SLOT_FREE) return false;
     bool sound = (state == SLOT_USED || state == SLOT_ENDED) && s->owner.request_id != 0 &&
                  s->sum == sum_of(&s->owner, sizeof s->owner);
-    if (sound && state == SLOT_ENDED && s->end_sum == sum_of(&s->end, sizeof s->end)) {
+    if (sound && end_is_sound(s)) {
         meter_slot_row(s, out);
         return true;
     }
@@ -344,10 +349,9 @@ static err_code keep_rows(meter_file *mf, store *st, const leftover *l, int n_sl
         for (int i = 0; code == ERR_NONE && i < mf->n_slots; i++) {
             meter_slot *s = meter_file_slot(mf, i);
             usage_row r;
-            bool sound = read_slot(s, i, l->ended_us, &r);
-            if (!sound)
+            if (!read_slot(s, i, l->ended_us, &r))
                 atomic_store(&s->state, SLOT_FREE);
-            else
+            else if (!end_is_sound(s)) /* others are left alone: a kill tears none of them */
                 fill_end(s, &r);
         }
     }
