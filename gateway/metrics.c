@@ -12,7 +12,6 @@
 
 #include "engine/base/clock.h"
 #include "gateway/descriptors.h"
-#include "gateway/descriptors.h"
 #include "gateway/handlers.h"
 #include "storage/tenants.h"
 
