@@ -60,10 +60,14 @@ static int requests_read_head(struct mg_connection *conn)
         if (state != MG_HEAD_GROWS) return 0;
         uint64_t now = mg_get_current_time_ns();
         double left_s = now < end ? (double)(end - now) / 1e9 : 0;
-        if (!end) left_s = idle_s < 1 ? idle_s : 1; /* then it looks whether others wait */
+        if (!end) left_s = idle_s < 1 ? idle_s : 1; /* and then is asked for again */
         int n = requests_pull(conn, left_s);
         if (!STOP_FLAG_IS_ZERO(&conn->phys_ctx->stop_flag)) return 0;
-        if (!end && n == 0 && (idle_s -= left_s) > 0 && mg_waiting(conn->phys_ctx) == 0) continue;
+        if (!end && n == 0 && (idle_s -= left_s) > 0 &&
+            conn->phys_ctx->callbacks.read_head(conn, conn->buf, 0, MG_HEAD_IDLE,
+                                                &conn->request_info) == 0) {
+            continue;
+        }
         if (n <= 0) state = n < 0 ? MG_HEAD_CUT : MG_HEAD_LATE;
     }
 }

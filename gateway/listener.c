@@ -51,8 +51,7 @@ enum {
     ACCEPT_PAUSE_MS = 100,
     HANDSHAKE_US = 10 * 1000000, /* from the first byte of TLS to its last */
     HANDSHAKE_LOOK_S = 2,        /* between looks whether the server stops */
-    SMALL_LOOK_US = 250 * 1000,  /* the same on a plane of few workers, and whether others wait */
-    SMALL_BEGIN_MS = 10,         /* for its first byte, where others wait */
+    SMALL_LOOK_US = 100 * 1000,  /* the same on a plane of few workers, and whether others wait */
     REFUSED_US = 2 * 1000000,    /* a connection over the limit may take this long to hear so */
     REFUSED_RETRY_MS = 1000,
     WARN_US = 10 * 1000000, /* between two lines in the log about the same trouble */
@@ -68,6 +67,8 @@ struct listener {
     SSL_CTX *current;   /* with the certificate for new connections */
     spare_descriptors spare;
     int64_t warned_us; /* the accepting thread's alone */
+    int n_workers;
+    atomic_int n_busy; /* workers with a connection */
     atomic_bool closing;
 };
 
@@ -76,7 +77,8 @@ struct listener {
 static _Thread_local struct {
     int fd; /* +1; 0: unknown */
     SSL *ssl;
-    bool counted, shaking, lingers;
+    bool busy, counted, shaking, lingers;
+    bool others_waited; /* when it was looked last */
     peer_id id;
     network_address peer;
     peer_verdict verdict;
@@ -96,6 +98,9 @@ void listener_deadline(int64_t at_us, bool both)
 /* One that is over a limit gets its answer by on_request(), or is cut. */
 static void begin_connection(listener *l, int fd)
 {
+    atomic_fetch_add(&l->n_busy, 1);
+    my.busy = true;
+    my.others_waited = false;
     my.fd = fd + 1;
     struct sockaddr_storage from = {0};
     socklen_t len = sizeof(from);
@@ -152,6 +157,8 @@ static void on_closed(const struct mg_connection *conn)
 {
     listener *l = mg_get_user_data(mg_get_context(conn));
     spare_refill(&l->spare); /* out of what the connection gives back */
+    if (my.busy) atomic_fetch_sub(&l->n_busy, 1);
+    my.busy = false;
 }
 
 /* On the accepting thread, which must not come back at once to a client that it can't take. */
@@ -183,23 +190,24 @@ static void set_blocking(const listener *l, int fd, bool on)
 }
 
 /* The inference plane bounds what each client may hold.  On the small ones a few silent connections would
- * hold all workers, so the silent give way to those who wait. */
-static bool must_give_way(const listener *l, struct mg_context *ctx)
+ * hold all workers, so the silent give way where others wait now and did so at the look before. */
+static bool must_give_way(listener *l, struct mg_context *ctx)
 {
-    return atomic_load(&l->closing) || (!l->peers && mg_waiting(ctx) > 0);
+    bool wait = !l->peers && atomic_load(&l->n_busy) >= l->n_workers && mg_waiting(ctx) > 0;
+    bool long_enough = wait && my.others_waited;
+    my.others_waited = wait;
+    return long_enough || atomic_load(&l->closing);
 }
 
-/* Of what the client says; below 0: it says nothing, and others wait. */
-static int first_byte(const listener *l, struct mg_context *ctx, int fd)
+/* Of what the client says; below 0: it says nothing, and must not go on with that. */
+static int first_byte(listener *l, struct mg_context *ctx, int fd)
 {
     unsigned char first;
     ssize_t n;
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    /* Who has been in the queue has had time to begin. */
-    if (must_give_way(l, ctx) && poll(&p, 1, SMALL_BEGIN_MS) <= 0) return -1;
     do {
+        if (must_give_way(l, ctx)) return -1;
         n = recv(fd, &first, 1, MSG_PEEK);
-    } while (n < 0 && (errno == EAGAIN || errno == EINTR) && !must_give_way(l, ctx));
+    } while (n < 0 && (errno == EAGAIN || errno == EINTR));
     return n == 1 ? first : -1;
 }
 
@@ -409,6 +417,7 @@ static int on_head(struct mg_connection *conn, char *buf, int len, enum mg_head_
 {
     head_refusal r;
     exchange x;
+    if (state == MG_HEAD_IDLE) return must_give_way(ri->user_data, mg_get_context(conn)) ? -1 : 0;
     int n = head_parse(buf, len, ri, &r);
     if (n > 0 || (n == 0 && state == MG_HEAD_GROWS)) return n;
     if (n == 0 && state == MG_HEAD_LATE) {
@@ -466,6 +475,7 @@ err_code listener_open(listener **out, server *s, plane p, const char *addresses
     if (!l) return err_set(e, ERR_NOMEM, "no memory for a listener");
     l->srv = s;
     l->plane = p;
+    l->n_workers = n_threads;
     pthread_mutex_init(&l->mu, NULL);
     spare_open(&l->spare);
     l->current = tls_context_make(files, p == PLANE_ADMIN, on_tls_info, e);

@@ -98,7 +98,7 @@ def a_hoard_on_one_plane_leaves_the_others():
 def the_silent_give_way_on_the_small_planes():
     """Four of them would hold all workers of /healthz for ten seconds each."""
     for port, path, who in ((server.metrics_port, "/healthz", None), (server.admin_port, "/admin/v1/tenants", server.admin_key)):
-        for n, first in ((200, b""), (24, b"\x16\x03")):  # the latter have begun, and are waited for a little
+        for n, first in ((60, b""), (24, b"\x16\x03")):  # the latter have begun, and are waited for a little
             idle = hoard(n, port, first)
             r = server.call("GET", path, key=who, port=port, timeout=60)
             assert r.status == 200, r

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <check.h>
@@ -57,6 +58,7 @@ static void setup(void)
         (void)snprintf(cert[i], sizeof(cert[i]), "%s/cert%d.pem", dir, i);
         (void)snprintf(key[i], sizeof(key[i]), "%s/key%d.pem", dir, i);
         ck_assert_msg(devcert_write(cert[i], key[i], &e) == ERR_NONE, "%s", e.msg);
+        ck_assert_int_eq(chmod(cert[i], 0600), 0); /* it is taken as a key, once */
         known[i] = read_certificate(cert[i]);
     }
     config_defaults(&cfg);
@@ -134,8 +136,7 @@ START_TEST(no_handshake_fails_while_certificates_are_swapped)
         ck_assert_int_eq(pthread_create(&t[i], NULL, client, &number[i]), 0);
     }
     for (int n = 1; atomic_load(&running) > 0; n++) {
-        err_code rc =
-            listener_reload(&gate, 1, &(tls_files){cert[n % 2], key[n % 2], NULL}, &e);
+        err_code rc = listener_reload(&gate, 1, &(tls_files){cert[n % 2], key[n % 2], NULL}, &e);
         ck_assert_msg(rc == ERR_NONE, "%s", e.msg);
     }
     for (int i = 0; i < CLIENTS; i++) ck_assert_int_eq(pthread_join(t[i], NULL), 0);
@@ -148,8 +149,7 @@ START_TEST(a_bad_pair_changes_nothing)
 {
     err e;
     ck_assert_int_eq(shown_now(), 0);
-    ck_assert_int_eq(listener_reload(&gate, 1, &(tls_files){cert[1], key[0], NULL}, &e),
-                     ERR_INPUT);
+    ck_assert_int_eq(listener_reload(&gate, 1, &(tls_files){cert[1], key[0], NULL}, &e), ERR_INPUT);
     ck_assert_msg(strstr(e.msg, "is not the certificate's") != NULL, "%s", e.msg);
     ck_assert_int_eq(shown_now(), 0);
 
@@ -160,12 +160,11 @@ START_TEST(a_bad_pair_changes_nothing)
     ck_assert_ptr_nonnull(f);
     ck_assert_int_eq(PEM_write_PrivateKey(f, rsa, NULL, NULL, 0, NULL, NULL), 1);
     (void)fclose(f);
+    ck_assert_int_eq(chmod(path, 0600), 0);
     EVP_PKEY_free(rsa);
-    ck_assert_int_eq(listener_reload(&gate, 1, &(tls_files){cert[1], path, NULL}, &e),
-                     ERR_INPUT);
+    ck_assert_int_eq(listener_reload(&gate, 1, &(tls_files){cert[1], path, NULL}, &e), ERR_INPUT);
     ck_assert_msg(strstr(e.msg, "is not the certificate's") != NULL, "%s", e.msg);
-    ck_assert_int_eq(listener_reload(&gate, 1, &(tls_files){key[1], key[1], NULL}, &e),
-                     ERR_INPUT);
+    ck_assert_int_eq(listener_reload(&gate, 1, &(tls_files){key[1], key[1], NULL}, &e), ERR_INPUT);
     ck_assert_msg(strstr(e.msg, "server.tls_cert") != NULL, "%s", e.msg);
     ck_assert_int_eq(listener_reload(&gate, 1, &(tls_files){cert[1], cert[1], NULL}, &e),
                      ERR_INPUT);
@@ -173,8 +172,7 @@ START_TEST(a_bad_pair_changes_nothing)
     ck_assert_int_eq(listener_reload(&gate, 1, &(tls_files){"/nowhere", key[1], NULL}, &e),
                      ERR_INPUT);
     ck_assert_int_eq(shown_now(), 0);
-    ck_assert_int_eq(listener_reload(&gate, 1, &(tls_files){cert[1], key[1], NULL}, &e),
-                     ERR_NONE);
+    ck_assert_int_eq(listener_reload(&gate, 1, &(tls_files){cert[1], key[1], NULL}, &e), ERR_NONE);
     ck_assert_int_eq(shown_now(), 1);
 }
 END_TEST
