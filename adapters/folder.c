@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "engine/base/log.h"
+#include "storage/disk.h"
 
 enum { CHUNK = 1 << 18 };
 
@@ -68,8 +69,7 @@ err_code folder_may_skip(const char *name, err *e)
 
 err_code folder_disk_error(err *e, const char *what)
 {
-    /* EFBIG: the process's own limit on a file's size. */
-    if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)
+    if (disk_is_full(errno))
         return err_set(e, ERR_NO_ROOM, "there is no room for the upload on the server's disk");
     return err_set(e, ERR_IO, "cannot %s the upload: %s", what, strerror(errno));
 }
@@ -81,15 +81,6 @@ bool folder_sync(const char *path)
     bool ok = fsync(fd) == 0;
     close(fd);
     return ok;
-}
-
-bool folder_reserve(int fd, uint64_t bytes)
-{
-    if (bytes == 0) return true;
-    int rc;
-    do rc = fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes);
-    while (rc != 0 && errno == EINTR);
-    return rc == 0 || errno == EOPNOTSUPP || errno == ENOSYS;
 }
 
 err_code folder_hash(int fd, uint8_t out[DIGEST_BYTES], err *e)

@@ -46,10 +46,6 @@ err_code folder_disk_error(err *e, const char *what);
 
 bool folder_sync(const char *path);
 
-/* Reserves `bytes` on the disk without changing the file's size, so that a full disk shows before the
- * first byte.  False with errno; file systems that cannot reserve say true. */
-bool folder_reserve(int fd, uint64_t bytes);
-
 /* SHA-256 of a whole open file. */
 err_code folder_hash(int fd, uint8_t out[DIGEST_BYTES], err *e);
 

@@ -122,7 +122,8 @@ static err_code register_one(walk *w, int dir_fd, const char *name, adapter_vers
                                .info = info,
                                .activate = w->o->activate,
                                .max_adapters = w->o->max_adapters,
-                               .max_bytes = w->o->max_bytes};
+                               .max_bytes = w->o->quota.bytes,
+                               .in_place = true};
     /* part_sha stays unknown: an upload never links to files that are the operator's. */
     err_code code = registry_check_name(w->env->reg, name, e);
     for (int p = 0; p < PART_COUNT && code == ERR_NONE; p++)

@@ -141,7 +141,7 @@ err_code publish_folder(const upload_env *env, const publish_options *o, const c
                                .info = info,
                                .activate = o->activate,
                                .max_adapters = o->max_adapters,
-                               .max_bytes = o->max_bytes,
+                               .max_bytes = o->quota.bytes,
                                .if_generation = o->if_generation,
                                .generation = o->generation};
     char *text;

@@ -15,6 +15,7 @@
 
 #include "adapters/folder.h"
 #include "adapters/registry.h"
+#include "adapters/storeroom.h"
 #include "engine/backend.h"
 #include "engine/model.h"
 #include "engine/tokenizer.h"
@@ -22,6 +23,7 @@
 /* What every upload of a server shares. */
 typedef struct upload_env {
     registry *reg;
+    storeroom *room;           /* NULL: neither floor nor quotas */
     const model_config *base;  /* what adapters must fit */
     const tokenizer *tok;      /* the base's; NULL: adapters bring no tokens */
     const backend *be;         /* for the packed size; NULL: the file's size stands for it */
@@ -32,12 +34,13 @@ typedef struct upload_env {
 
 typedef struct publish_options {
     uint64_t tenant_id;
-    const char *name;                /* of the adapter; checked */
-    const char *description;         /* NULL: keep */
-    bool activate;                   /* point `default` at the new version */
-    int64_t max_adapters, max_bytes; /* the tenant's limits; 0: none */
-    bool if_generation;              /* ERR_STALE unless the adapter's generation is this one */
-    uint64_t generation;             /* 0: the name must be new */
+    const char *name;        /* of the adapter; checked */
+    const char *description; /* NULL: keep */
+    bool activate;           /* point `default` at the new version */
+    int64_t max_adapters;    /* the tenant's limit; 0: none */
+    storeroom_quota quota;
+    bool if_generation;    /* ERR_STALE unless the adapter's generation is this one */
+    uint64_t generation;   /* 0: the name must be new */
     int64_t content_bytes; /* for upload_begin(): Content-Length, -1: unknown; refuses early */
 } publish_options;
 

@@ -51,7 +51,10 @@ static err_code load_one_version(registry *r, const adapter_rows *rows, version_
         v->state = ADAPTER_FAILED;
         snprintf(v->error, sizeof v->error, "the adapter's files are missing on the server");
     }
-    return version_add(r, en, v) != NULL ? ERR_NONE : registry_no_memory(e);
+    version *made = version_add(r, en, v);
+    if (made == NULL) return registry_no_memory(e);
+    made->in_place = registry_files_linked(r, v->digest);
+    return ERR_NONE;
 }
 
 static err_code load_aliases(registry *r, const adapter_rows *rows, err *e)

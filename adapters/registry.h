@@ -80,6 +80,7 @@ typedef struct registry_new_version {
     int64_t max_adapters, max_bytes; /* the tenant's limits; 0: none */
     bool if_generation;              /* ERR_STALE unless the adapter's generation is this one */
     uint64_t generation;             /* 0: the name must be new */
+    bool in_place;                   /* the files are an operator's, elsewhere */
 } registry_new_version;
 
 /* ERR_INPUT unless an adapter may bear this name: its form, and not the base's. */
@@ -219,9 +220,14 @@ uint64_t registry_changes(const registry *r);
  * be missing, and registry_changes() has risen then. */
 err_code registry_summaries(registry *r, registry_summary **out, size_t *n, err *e);
 
+/* Blocks, a folder and rows of a tiny version. */
+enum { REGISTRY_VERSION_LEAST = 64 << 10 };
+
 typedef struct registry_totals {
     size_t n_adapters, n_versions, n_pins;
     uint64_t file_bytes;
+    uint64_t
+        disk_bytes; /* of those that lie here; each counts for REGISTRY_VERSION_LEAST at least */
 } registry_totals;
 /* Of one tenant, or all (0). */
 void registry_totals_get(registry *r, uint64_t tenant_id, registry_totals *out);

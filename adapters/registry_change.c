@@ -122,6 +122,7 @@ static err_code publish_new(registry *r, entry *en, const registry_new_version *
         code = registry_no_memory(e); /* the rows are there; the next start shows them */
     } else {
         if (nv->activate || previous == 0) alias_point(en, "default", v.version, previous);
+        made->in_place = nv->in_place;
         if (out != NULL) *out = made->pub;
     }
     pthread_mutex_unlock(&r->mu);

@@ -25,6 +25,13 @@ bool registry_files_there(const registry *r, const uint8_t digest[DIGEST_BYTES])
     return true;
 }
 
+bool registry_files_linked(const registry *r, const uint8_t digest[DIGEST_BYTES])
+{
+    char path[4200], to[1];
+    registry_path(r, digest, path, sizeof path);
+    return readlink(path, to, sizeof to) >= 0;
+}
+
 void registry_files_forget(registry *r, const uint8_t digest[DIGEST_BYTES])
 {
     char path[4200];

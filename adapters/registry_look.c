@@ -269,7 +269,10 @@ void registry_totals_get(registry *r, uint64_t tenant_id, registry_totals *out)
         out->n_versions += (size_t)en->n_version;
         for (int i = 0; i < en->n_version; i++) {
             out->n_pins += (size_t)en->version[i]->pins;
-            out->file_bytes += en->version[i]->pub.file_bytes;
+            uint64_t bytes = en->version[i]->pub.file_bytes;
+            out->file_bytes += bytes;
+            if (!en->version[i]->in_place)
+                out->disk_bytes += bytes > REGISTRY_VERSION_LEAST ? bytes : REGISTRY_VERSION_LEAST;
         }
     }
     pthread_mutex_unlock(&r->mu);

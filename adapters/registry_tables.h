@@ -26,6 +26,7 @@ typedef struct version {
     adapter_state state;
     int pins;
     bool finishing; /* somebody is removing it for good */
+    bool in_place;  /* an operator's files, elsewhere */
     char *error;    /* NULL: none */
 } version;
 
@@ -102,6 +103,8 @@ err_code registry_no_memory(err *e);
 
 /* registry_files.c */
 bool registry_files_there(const registry *r, const uint8_t digest[DIGEST_BYTES]);
+/* Are they an operator's, elsewhere? */
+bool registry_files_linked(const registry *r, const uint8_t digest[DIGEST_BYTES]);
 void registry_files_sweep(registry *r);
 /* Removes the files of this content unless some version still has it. */
 void registry_files_drop(registry *r, const uint8_t digest[DIGEST_BYTES]);

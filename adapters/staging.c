@@ -41,7 +41,9 @@ typedef struct session {
         uint8_t sha[DIGEST_BYTES];
         bool skipped, busy;
         bool verified; /* the whole file was hashed by this process */
+        bool taken;    /* its whole room is its own */
     } file[PART_ALL];  /* without bytes: it has none of this name */
+    bool making;       /* its files are being made */
     bool committing;
     int64_t last_us; /* of progress; monotonic */
 } session;
@@ -51,7 +53,8 @@ struct staging {
     int max_open;
     int64_t expiry_us;
     char root[FOLDER_PATH_MAX];
-    pthread_mutex_t mu; /* guards all below */
+    pthread_mutex_t mu;  /* guards all below */
+    pthread_cond_t made; /* a session that was being made is, or is gone */
     session *list;
     int n;
 };
@@ -124,7 +127,7 @@ static void session_unlink(staging *sg, session *s)
 
 static bool session_busy(const session *s)
 {
-    bool busy = s->committing;
+    bool busy = s->committing || s->making;
     for (int p = 0; p < PART_ALL; p++) busy |= s->file[p].busy;
     return busy;
 }
@@ -134,6 +137,14 @@ static uint64_t session_bytes(const session *s)
     uint64_t sum = 0;
     for (int p = 0; p < PART_ALL; p++) sum += s->file[p].bytes;
     return sum;
+}
+
+/* The end of one that is in the list no more. */
+static void session_end(staging *sg, session *s)
+{
+    remove_files(sg, s->id);
+    storeroom_unhold(sg->env.room, s->tenant_id, session_bytes(s));
+    session_free(s);
 }
 
 static void session_copy(const staging *sg, const session *s, staged_upload *out)
@@ -259,6 +270,65 @@ static bool manifest_parse(const char *text, size_t len, session *s)
     return ok;
 }
 
+/* ---- lending ------------------------------------------------------------------------------ */
+
+/* Has it room that it does not use, with nobody at work on it? */
+static bool lendable(const session *s, int p)
+{
+    return !s->making && !s->committing && !s->file[p].busy && s->file[p].taken &&
+           s->file[p].offset < s->file[p].bytes;
+}
+
+/* The session that lends next: of the tenant that holds most, the one idle for longest. */
+static session *next_lender(staging *sg)
+{
+    session *best = NULL;
+    uint64_t most = 0;
+    for (session *s = sg->list; s != NULL; s = s->next) {
+        bool some = false;
+        for (int p = 0; p < PART_ALL; p++) some |= lendable(s, p);
+        if (!some) continue;
+        uint64_t held = storeroom_held(sg->env.room, s->tenant_id);
+        if (best != NULL && (held < most || (held == most && s->last_us >= best->last_us)))
+            continue;
+        best = s;
+        most = held;
+    }
+    return best;
+}
+
+static uint64_t lend_part(staging *sg, session *s, int p)
+{
+    path_text path;
+    struct stat before = {0}, after = {0};
+    part_path(sg, s->id, p, path);
+    s->file[p].taken = false;
+    int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) return 0;
+    if (fstat(fd, &before) == 0) storeroom_give_back(fd);
+    (void)!fstat(fd, &after);
+    close(fd);
+    return before.st_blocks > after.st_blocks ? (uint64_t)(before.st_blocks - after.st_blocks) * 512
+                                              : 0;
+}
+
+/* A storeroom_on_short(): what uploads that nobody writes to have not filled; their bytes stay. */
+static bool lend(void *self, uint64_t bytes)
+{
+    staging *sg = self;
+    uint64_t got = 0;
+    int n = 0;
+    pthread_mutex_lock(&sg->mu);
+    for (session *s; got < bytes && (s = next_lender(sg)) != NULL; n++)
+        for (int p = 0; p < PART_ALL; p++)
+            if (lendable(s, p)) got += lend_part(sg, s, p);
+    pthread_mutex_unlock(&sg->mu);
+    if (n > 0)
+        log_info("adapters", "the disk is short: %d idle uploads lend %llu bytes", n,
+                 (unsigned long long)got);
+    return got > 0;
+}
+
 /* ---- start -------------------------------------------------------------------------------- */
 
 static void newest(const struct stat *sb, int64_t *us)
@@ -286,6 +356,7 @@ static bool session_load(staging *sg, const char *id, session *s)
         if (lstat(path, &sb) != 0) continue; /* nothing sent yet */
         if (!S_ISREG(sb.st_mode) || (uint64_t)sb.st_size > s->file[p].bytes) return false;
         s->file[p].offset = (uint64_t)sb.st_size;
+        s->file[p].taken = (uint64_t)sb.st_blocks * 512 >= s->file[p].bytes;
         /* A linked file's time is the old version's. */
         if (!s->file[p].skipped) newest(&sb, &touched_us);
     }
@@ -310,7 +381,9 @@ static err_code load_all(staging *sg, err *e)
         if (!staging_is_id(id)) continue;
         if (strcmp(ending, ".json") == 0) {
             session *s = calloc(1, sizeof *s);
-            if (s != NULL && session_load(sg, id, s)) {
+            if (s != NULL && session_load(sg, id, s) &&
+                storeroom_hold_again(sg->env.room, s->tenant_id, session_bytes(s), NULL) ==
+                    ERR_NONE) {
                 s->next = sg->list;
                 sg->list = s;
                 sg->n++;
@@ -339,6 +412,7 @@ err_code staging_open(staging **out, const upload_env *env, const staging_config
     sg->max_open = cfg->max_open > 0 ? cfg->max_open : OPEN_DEFAULT;
     sg->expiry_us = cfg->expiry_us > 0 ? cfg->expiry_us : EXPIRY_DEFAULT_US;
     pthread_mutex_init(&sg->mu, NULL);
+    pthread_cond_init(&sg->made, NULL);
     snprintf(sg->root, sizeof sg->root, "%s/adapters/uploads", store_dir(registry_store(env->reg)));
     err_code code = ERR_NONE;
     if (mkdir(sg->root, 0700) != 0 && errno != EEXIST)
@@ -349,6 +423,7 @@ err_code staging_open(staging **out, const upload_env *env, const staging_config
         return code;
     }
     staging_expire(sg, clock_now_us());
+    storeroom_on_short(sg->env.room, lend, sg);
     *out = sg;
     return ERR_NONE;
 }
@@ -360,6 +435,8 @@ void staging_close(staging *sg)
         next = s->next;
         session_free(s);
     }
+    storeroom_on_short(sg->env.room, NULL, NULL);
+    pthread_cond_destroy(&sg->made);
     pthread_mutex_destroy(&sg->mu);
     free(sg);
 }
@@ -372,8 +449,7 @@ int staging_expire(staging *sg, int64_t now_us)
         next = s->next;
         if (session_busy(s) || now_us - s->last_us < sg->expiry_us) continue;
         session_unlink(sg, s);
-        remove_files(sg, s->id);
-        session_free(s);
+        session_end(sg, s);
         n++;
     }
     pthread_mutex_unlock(&sg->mu);
@@ -437,31 +513,17 @@ static bool same_manifest(const session *s, const staging_manifest *m)
 static err_code find_open(staging *sg, const staging_manifest *m, session **out, err *e)
 {
     int n = 0;
-    uint64_t pending = 0;
     *out = NULL;
     for (session *s = sg->list; s != NULL; s = s->next) {
         if (same_manifest(s, m)) {
             *out = s;
             return ERR_NONE;
         }
-        if (s->tenant_id != m->tenant_id) continue;
-        n++;
-        pending += session_bytes(s);
+        n += s->tenant_id == m->tenant_id;
     }
     if (n >= sg->max_open || sg->n >= STAGING_OPEN_MAX)
         return err_set(e, ERR_LIMIT,
                        "%d uploads are open already: commit them, or give them up with DELETE", n);
-    registry_totals have;
-    registry_totals_get(sg->env.reg, m->tenant_id, &have);
-    uint64_t more = 0;
-    for (int p = 0; p < PART_ALL; p++) more += m->bytes[p];
-    if (m->max_adapter_bytes > 0 &&
-        have.file_bytes + pending + more > (uint64_t)m->max_adapter_bytes)
-        return err_set(e, ERR_LIMIT,
-                       "the tenant's adapters and uploads take %llu bytes; %llu more go over its "
-                       "limit of %lld",
-                       (unsigned long long)(have.file_bytes + pending), (unsigned long long)more,
-                       (long long)m->max_adapter_bytes);
     return ERR_NONE;
 }
 
@@ -489,16 +551,15 @@ static bool link_known(staging *sg, const session *s, int p)
     return linked;
 }
 
-/* A new file with its whole room. */
-static err_code make_part(staging *sg, const session *s, int p, err *e)
+/* A new file with its whole room.  Its owner's to call: who makes, writes or commits it. */
+static err_code make_part(staging *sg, session *s, int p, err *e)
 {
     path_text path;
     part_path(sg, s->id, p, path);
     unlink(path);
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) return folder_disk_error(e, "store");
-    err_code code =
-        folder_reserve(fd, s->file[p].bytes) ? ERR_NONE : folder_disk_error(e, "make room for");
+    err_code code = storeroom_take(sg->env.room, fd, s->file[p].bytes, &s->file[p].taken, e);
     close(fd);
     return code;
 }
@@ -541,32 +602,52 @@ static session *session_new(staging *sg, const staging_manifest *m)
     return NULL;
 }
 
+/* One more session, in the list but with no files yet; `mu` is held. */
+static err_code begin_locked(staging *sg, const staging_manifest *m, session **out, err *e)
+{
+    session *s = session_new(sg, m);
+    if (s == NULL) return no_memory(e);
+    err_code code =
+        storeroom_hold(sg->env.room, sg->env.reg, s->tenant_id, session_bytes(s), &m->quota, e);
+    if (code != ERR_NONE) {
+        session_free(s);
+        return code;
+    }
+    s->making = true;
+    s->next = sg->list;
+    sg->list = s;
+    sg->n++;
+    *out = s;
+    return ERR_NONE;
+}
+
 err_code staging_create(staging *sg, const staging_manifest *m, staged_upload *out, bool *resumed,
                         err *e)
 {
-    session *s = NULL;
+    session *s;
     *resumed = false;
     err_code code = check_manifest(sg, m, e);
     if (code != ERR_NONE) return code;
     pthread_mutex_lock(&sg->mu);
-    code = find_open(sg, m, &s, e);
-    if (code == ERR_NONE && s != NULL) {
-        *resumed = true;
+    /* Two equal manifests at the same time make one upload. */
+    while ((code = find_open(sg, m, &s, e)) == ERR_NONE && s != NULL && s->making)
+        pthread_cond_wait(&sg->made, &sg->mu);
+    *resumed = code == ERR_NONE && s != NULL;
+    if (code == ERR_NONE && !*resumed) code = begin_locked(sg, m, &s, e);
+    if (code == ERR_NONE && !*resumed) {
+        pthread_mutex_unlock(&sg->mu); /* nobody else waits for the disk */
+        code = session_files(sg, s, e);
+        pthread_mutex_lock(&sg->mu);
+        s->making = false;
+        pthread_cond_broadcast(&sg->made);
+        if (code != ERR_NONE) {
+            session_unlink(sg, s);
+            session_end(sg, s);
+        }
+    }
+    if (code == ERR_NONE) {
         s->last_us = clock_now_us();
         session_copy(sg, s, out);
-    } else if (code == ERR_NONE) {
-        /* Under the lock: two equal manifests at the same time make one upload. */
-        s = session_new(sg, m);
-        code = s == NULL ? no_memory(e) : session_files(sg, s, e);
-        if (code == ERR_NONE) {
-            s->next = sg->list;
-            sg->list = s;
-            sg->n++;
-            session_copy(sg, s, out);
-        } else if (s != NULL) {
-            remove_files(sg, s->id);
-            session_free(s);
-        }
     }
     pthread_mutex_unlock(&sg->mu);
     return code;
@@ -593,11 +674,25 @@ err_code staging_drop(staging *sg, uint64_t tenant_id, const char *name, const c
         code = err_set(e, ERR_BUSY, "another request is writing this upload");
     } else {
         session_unlink(sg, s);
-        remove_files(sg, s->id);
-        session_free(s);
+        session_end(sg, s);
     }
     pthread_mutex_unlock(&sg->mu);
     return code;
+}
+
+int staging_drop_all(staging *sg, uint64_t tenant_id)
+{
+    int n = 0;
+    pthread_mutex_lock(&sg->mu);
+    for (session *s = sg->list, *next; s != NULL; s = next) {
+        next = s->next;
+        if (s->tenant_id != tenant_id || session_busy(s)) continue;
+        session_unlink(sg, s);
+        session_end(sg, s);
+        n++;
+    }
+    pthread_mutex_unlock(&sg->mu);
+    return n;
 }
 
 /* ---- write -------------------------------------------------------------------------------- */
@@ -640,7 +735,7 @@ err_code staging_write_begin(staging *sg, uint64_t tenant_id, const char *name, 
     session *s = session_find(sg, tenant_id, name, id);
     if (s == NULL) {
         code = no_upload(e);
-    } else if (s->file[part].busy || s->committing) {
+    } else if (s->file[part].busy || s->committing || s->making) {
         *at = s->file[part].offset;
         code = err_set(e, ERR_BUSY, "another request is writing %s of this upload",
                        folder_part_names[part]);
@@ -670,6 +765,8 @@ err_code staging_write_begin(staging *sg, uint64_t tenant_id, const char *name, 
     w->fd = code == ERR_NONE ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
     if (code == ERR_NONE && (w->fd < 0 || lseek(w->fd, (off_t)w->at, SEEK_SET) < 0))
         code = folder_disk_error(e, "store");
+    if (code == ERR_NONE && !s->file[part].taken) /* lent, or an earlier process's */
+        code = storeroom_take(sg->env.room, w->fd, w->end - w->at, &s->file[part].taken, e);
     *at = w->at;
     if (code == ERR_NONE) {
         *out = w;
@@ -686,6 +783,8 @@ err_code staging_write(staged_writer *w, const void *data, size_t len, err *e)
     if (len > w->end - w->at)
         return err_set(e, ERR_LIMIT, "%s has %llu bytes by the manifest; more were sent",
                        folder_part_names[w->part], (unsigned long long)w->end);
+    err_code code = w->s->file[w->part].taken ? ERR_NONE : storeroom_check(w->sg->env.room, len, e);
+    if (code != ERR_NONE) return code;
     while (len > 0) {
         ssize_t n = write(w->fd, p, len);
         if (n < 0 && errno == EINTR) continue;
@@ -821,8 +920,7 @@ err_code staging_commit(staging *sg, const char *id, const publish_options *o, c
     s->last_us = clock_now_us();
     if (done) {
         session_unlink(sg, s);
-        remove_files(sg, s->id);
-        session_free(s);
+        session_end(sg, s);
     }
     pthread_mutex_unlock(&sg->mu);
     return code;

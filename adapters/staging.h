@@ -55,7 +55,7 @@ typedef struct staging_manifest {
     bool activate;
     uint64_t bytes[PART_ALL]; /* 0: none, of those from PART_COUNT on */
     uint8_t sha[PART_ALL][DIGEST_BYTES];
-    int64_t max_adapter_bytes; /* the tenant's limit; 0: none */
+    storeroom_quota quota;
 } staging_manifest;
 
 /* Takes over what an earlier process left, removes what is broken.  `env` is copied; its registry must
@@ -67,15 +67,18 @@ void staging_close(staging *sg);
 /* Is this the form of an upload's id (and not of a version's number)? */
 bool staging_is_id(const char *s);
 
-/* Begins an upload; its whole room is reserved on the disk.  The same manifest again while its upload is
- * open: that upload, *resumed true.
+/* Begins an upload; its whole room is taken on the disk.  (While nobody writes to it, what it has not
+ * filled is lent to others before they are refused; it is taken again when a writer comes.)  The same
+ * manifest again while its upload is open: that upload, *resumed true.
  *   ERR_LIMIT    files too large, the tenant's bytes, too many open uploads
- *   ERR_NO_ROOM  the disk is full; nothing is left behind */
+ *   ERR_NO_ROOM  the disk has no room above the floor; nothing is left behind */
 err_code staging_create(staging *sg, const staging_manifest *m, staged_upload *out, bool *resumed,
                         err *e);
 /* ERR_NOT_FOUND also for another tenant's or another adapter's upload. */
 err_code staging_get(staging *sg, uint64_t tenant_id, const char *name, const char *id,
                      staged_upload *out, err *e);
+/* Gives up all of a tenant's that nobody writes or commits; how many. */
+int staging_drop_all(staging *sg, uint64_t tenant_id);
 /* Gives an upload up.  ERR_BUSY while somebody writes or commits. */
 err_code staging_drop(staging *sg, uint64_t tenant_id, const char *name, const char *id, err *e);
 

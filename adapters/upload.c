@@ -31,6 +31,8 @@ struct upload {
     int fd; /* of the file being received; -1: it is skipped */
     folder_part now;
     uint64_t received;
+    bool taken;    /* the file's room is its own */
+    uint64_t held; /* of the tenant's quota */
     digest_state *hash;
     bool gguf; /* the weights came as a GGUF */
     bool have[PART_ALL];
@@ -39,6 +41,15 @@ struct upload {
 };
 
 /* ---- the tar's files ----------------------------------------------------------------------- */
+
+/* The tenant's quota, then the disk. */
+static err_code take_room(upload *u, int fd, uint64_t bytes, bool *taken, err *e)
+{
+    err_code code = storeroom_hold(u->env.room, u->env.reg, u->o.tenant_id, bytes, &u->o.quota, e);
+    if (code != ERR_NONE) return code;
+    u->held += bytes;
+    return storeroom_take(u->env.room, fd, bytes, taken, e);
+}
 
 static err_code begin_cb(void *self, const char *name, uint64_t bytes, err *e)
 {
@@ -62,7 +73,8 @@ static err_code begin_cb(void *self, const char *name, uint64_t bytes, err *e)
                        (unsigned long long)bytes, FOLDER_CONFIG_MAX);
     u->fd = openat(u->dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (u->fd < 0) return folder_disk_error(e, "store");
-    if (!folder_reserve(u->fd, bytes)) return folder_disk_error(e, "make room for");
+    err_code code = take_room(u, u->fd, bytes, &u->taken, e);
+    if (code != ERR_NONE) return code;
     u->now = p;
     u->bytes[p] = bytes;
     u->received = 0;
@@ -74,6 +86,8 @@ static err_code data_cb(void *self, const void *data, size_t len, err *e)
 {
     upload *u = self;
     if (u->fd < 0) return ERR_NONE;
+    err_code code = u->taken ? ERR_NONE : storeroom_check(u->env.room, len, e);
+    if (code != ERR_NONE) return code;
     digest_add(u->hash, data, len);
     const uint8_t *p = data;
     while (len > 0) {
@@ -155,6 +169,7 @@ void upload_abort(upload *u)
     if (u->fd >= 0) close(u->fd);
     if (u->dir_fd >= 0) close(u->dir_fd);
     if (u->path[0] != 0) folder_remove(u->path);
+    storeroom_unhold(u->env.room, u->o.tenant_id, u->held);
     digest_drop(u->hash);
     tar_destroy(u->tar);
     free(u);
@@ -170,6 +185,7 @@ static int part_fd(const upload *u, folder_part p)
 static err_code finish_part(upload *u, folder_part p, int fd, err *e)
 {
     off_t end = lseek(fd, 0, SEEK_END);
+    storeroom_give_back(fd);
     if (end < 0 || fsync(fd) != 0) return folder_disk_error(e, "sync");
     u->bytes[p] = (uint64_t)end;
     u->have[p] = true;
@@ -184,7 +200,10 @@ static err_code rewrite_gguf(upload *u, err *e)
     int fd[PART_COUNT] = {part_fd(u, PART_CONFIG), part_fd(u, PART_WEIGHTS)};
     int in = openat(u->dir_fd, folder_gguf_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     err_code code = ERR_NONE;
+    bool taken;
     if (fd[PART_CONFIG] < 0 || fd[PART_WEIGHTS] < 0 || in < 0) code = folder_disk_error(e, "store");
+    /* The same matrices again, under another header. */
+    if (code == ERR_NONE) code = take_room(u, fd[PART_WEIGHTS], u->bytes[PART_WEIGHTS], &taken, e);
     if (code == ERR_NONE)
         code = gguf_convert(in, u->bytes[PART_WEIGHTS], u->env.base, fd[PART_CONFIG],
                             fd[PART_WEIGHTS], e);

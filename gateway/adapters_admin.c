@@ -102,7 +102,7 @@ void admin_adapters_register(exchange *x)
     publish_options o = {.tenant_id = t.id,
                          .activate = activate,
                          .max_adapters = t.limits.max_adapters,
-                         .max_bytes = t.limits.max_adapter_bytes};
+                         .quota = server_quota(x->server, &t)};
     registration r = {.x = x, .tenant_id = t.id};
     jsonw_init(&r.errors);
     jsonw_open(&r.errors, NULL, '{');

@@ -8,6 +8,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/json.h"
+#include "engine/base/log.h"
 #include "gateway/api_fields.h"
 #include "gateway/handlers.h"
 #include "gateway/server.h"
@@ -50,7 +51,13 @@ static void write_list(jsonw *w, const char *name, const char *list)
     jsonw_close(w, ']');
 }
 
-static void write_tenant(jsonw *w, const tenant *t)
+/* An answer tells what is in force; this member that the disk does not have it yet, and only then. */
+static void write_durable(jsonw *w, bool durable)
+{
+    if (!durable) jsonw_bool(w, "durable", false);
+}
+
+static void write_tenant(jsonw *w, const tenant *t, bool durable)
 {
     tenant_limits lim = t->limits;
     jsonw_open(w, NULL, '{');
@@ -70,6 +77,7 @@ static void write_tenant(jsonw *w, const tenant *t)
     jsonw_close(w, '}');
     jsonw_int(w, "generation", (int64_t)t->generation);
     api_write_time(w, "created", t->created_wall_us);
+    write_durable(w, durable);
     jsonw_close(w, '}');
 }
 
@@ -187,7 +195,7 @@ static void reply_tenant(exchange *x, int status, const tenant *t)
 {
     jsonw w;
     jsonw_init(&w);
-    write_tenant(&w, t);
+    write_tenant(&w, t, status != 202);
     exchange_reply_json(x, status, &w);
     jsonw_clear(&w);
 }
@@ -246,7 +254,7 @@ static void list_tenants(exchange *x, void (*write)(exchange *x, jsonw *w, const
 static void write_one(exchange *x, jsonw *w, const tenant *t)
 {
     (void)x;
-    write_tenant(w, t);
+    write_tenant(w, t, true);
 }
 
 void admin_tenants_list(exchange *x)
@@ -260,36 +268,63 @@ void admin_tenant_get(exchange *x)
     if (find_tenant(x, x->param[0], &t)) reply_tenant(x, 200, &t);
 }
 
+/* Ends what a tenant that was locked out still runs, and gives back the room of its uploads. */
+static void lock_out(exchange *x, const tenant *t, bool for_good)
+{
+    server *s = x->server;
+    int n = inflight_stop_all(s->inflight, t->id, 0);
+    if (for_good) n += staging_drop_all(s->staging, t->id);
+    log_info("gateway", "tenant %s is locked out; %d requests and uploads of it end", t->name, n);
+}
+
 void admin_tenant_patch(exchange *x)
 {
     const cJSON *body;
     tenant t, now;
+    bool durable = true;
     err e;
     if (!find_tenant(x, x->param[0], &t)) return;
+    bool was = t.disabled;
     if (!exchange_read_json(x, &body, NULL, NULL) || !take_tenant(x, body, &t)) return;
-    if (tenants_update(x->server->store, &t, &now, &e)) {
+    err_code rc = tenants_update(x->server->store, &t, &now, &durable, &e);
+    tenant look;
+    if (!was && !tenants_get(x->server->store, t.id, &look, NULL) && look.disabled)
+        lock_out(x, &look, false); /* also where the rest of the change was refused */
+    if (rc) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
-    api_audit(x, now.id, "tenant.update", now.name, NULL);
-    reply_tenant(x, 200, &now);
+    api_audit_lockout(x, now.id, "tenant.update", now.name, durable);
+    reply_tenant(x, durable ? 200 : 202, &now);
 }
 
 void admin_tenant_delete(exchange *x)
 {
     tenant t;
+    bool durable;
     err e;
     if (!find_tenant(x, x->param[0], &t)) return;
-    if (tenants_disable(x->server->store, t.id, &e) ||
+    if (tenants_disable(x->server->store, t.id, &durable, &e) ||
         tenants_get(x->server->store, t.id, &t, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
-    api_audit(x, t.id, "tenant.disable", t.name, NULL);
-    reply_tenant(x, 200, &t);
+    lock_out(x, &t, true);
+    api_audit_lockout(x, t.id, "tenant.disable", t.name, durable);
+    reply_tenant(x, durable ? 200 : 202, &t);
 }
 
 /* --------------------------------------------------------------------- limits -- */
+
+/* Adapters and open uploads, as the limit in force counts them. */
+static void write_disk_used(exchange *x, jsonw *w, const tenant *t)
+{
+    registry_totals have;
+    registry_totals_get(x->server->registry, t->id, &have);
+    uint64_t bytes = t->limits.max_adapter_bytes ? have.file_bytes : have.disk_bytes;
+    jsonw_int(w, "max_adapters", (int64_t)have.n_adapters);
+    jsonw_int(w, "max_adapter_bytes", (int64_t)(bytes + storeroom_held(x->server->room, t->id)));
+}
 
 static void write_limits(exchange *x, jsonw *w, const tenant *t)
 {
@@ -313,7 +348,13 @@ static void write_limits(exchange *x, jsonw *w, const tenant *t)
     jsonw_int(w, "max_queued", v.queued);
     jsonw_int(w, "tokens_per_day", v.day_used);
     jsonw_int(w, "tokens_per_month", v.month_used);
+    write_disk_used(x, w, t);
     jsonw_close(w, '}');
+    /* What holds of adapters' bytes on this server's disk where the tenant has no limit of its own. */
+    if (lim.max_adapter_bytes)
+        jsonw_null(w, "tenant_bytes");
+    else
+        jsonw_int(w, "tenant_bytes", x->server->tenant_bytes);
     jsonw_close(w, '}');
 }
 
@@ -344,7 +385,7 @@ void admin_limits_patch(exchange *x)
     err e;
     if (!find_tenant(x, x->param[0], &t)) return;
     if (!exchange_read_json(x, &body, NULL, NULL) || !take_limit_fields(x, body, &t.limits)) return;
-    if (tenants_update(x->server->store, &t, &now, &e)) {
+    if (tenants_update(x->server->store, &t, &now, NULL, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
@@ -354,7 +395,7 @@ void admin_limits_patch(exchange *x)
 
 /* ----------------------------------------------------------------------- keys -- */
 
-static void write_key(exchange *x, jsonw *w, const key_info *k, const char *text)
+static void write_key(exchange *x, jsonw *w, const key_info *k, const char *text, bool durable)
 {
     tenant t = {0};
     if (k->tenant_id) (void)tenants_get(x->server->store, k->tenant_id, &t, NULL);
@@ -379,6 +420,7 @@ static void write_key(exchange *x, jsonw *w, const key_info *k, const char *text
     api_write_time(w, "expires_at", k->expires_wall_us);
     api_write_time(w, "revoked", k->revoked_wall_us);
     api_write_time(w, "last_used", k->last_used_wall_us);
+    write_durable(w, durable);
     jsonw_close(w, '}');
 }
 
@@ -387,7 +429,7 @@ static void reply_key(exchange *x, int status, const key_info *k, const char *te
     jsonw w;
     jsonw_init(&w);
     if (text) jsonw_reserve(&w, KEY_REPLY_BYTES);
-    write_key(x, &w, k, text);
+    write_key(x, &w, k, text, status != 202);
     exchange_reply_json(x, status, &w);
     if (text && w.text) explicit_bzero(w.text, w.cap);
     jsonw_clear(&w);
@@ -484,7 +526,7 @@ void admin_keys_list(exchange *x)
     }
     jsonw w;
     api_list_begin(&w);
-    for (size_t i = 0; i < n; i++) write_key(x, &w, &list[i], NULL);
+    for (size_t i = 0; i < n; i++) write_key(x, &w, &list[i], NULL, true);
     api_list_end(x, &w, false);
     free(list);
 }
@@ -548,13 +590,16 @@ void admin_key_revoke(exchange *x)
 {
     key_info k;
     err e;
+    bool durable;
     if (!find_key(x, &k)) return;
-    if (keys_revoke(x->server->store, k.id, &e) || keys_get(x->server->store, k.id, &k, &e)) {
+    if (keys_revoke(x->server->store, k.id, &durable, &e) ||
+        keys_get(x->server->store, k.id, &k, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
-    api_audit(x, k.tenant_id, "key.revoke", k.public_id, NULL);
-    reply_key(x, 200, &k, NULL);
+    (void)inflight_stop_all(x->server->inflight, 0, k.id);
+    api_audit_lockout(x, k.tenant_id, "key.revoke", k.public_id, durable);
+    reply_key(x, durable ? 200 : 202, &k, NULL);
 }
 
 /* --------------------------------------------------------------------- server -- */

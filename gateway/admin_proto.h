@@ -60,7 +60,11 @@ enum {
     I(max_context)                                                                                \
     I(connections)                                                                                \
     I(rss_bytes)                                                                                  \
-    I(cpu_us) /* user and system time of the process */
+    I(disk_free_bytes)  /* of data.dir's file system */                                           \
+    I(disk_floor_bytes) /* data.min_free: uploads leave so much */                                \
+    B(disk_reserve)     /* the database's reserve is there; false: the disk was full */           \
+    I(lockouts_pending) /* revocations and the like in force, not durable yet */                  \
+    I(cpu_us)           /* user and system time of the process */
 
 #define PROTO_TOTALS(S, I, N, B) /* since the start; they only grow */        \
     I(prompt_tokens)             /* settled: at the end of requests */        \

@@ -136,3 +136,14 @@ void api_audit(exchange *x, uint64_t tenant_id, const char *action, const char *
         log_error("gateway", "audit row of %s is missing: %s", action, e.msg);
     }
 }
+
+void api_audit_lockout(exchange *x, uint64_t tenant_id, const char *action, const char *object,
+                       bool durable)
+{
+    if (durable) {
+        api_audit(x, tenant_id, action, object, NULL);
+        return;
+    }
+    stats_event(x->server->stats, "audit", action, tenant_id, object, "not durable yet", x->key.id);
+    audit_post(x->server->store, x->key.id, tenant_id, action, object, "{\"durable\":false}");
+}

@@ -30,5 +30,8 @@ void api_list_end(exchange *x, jsonw *w, bool has_more);
 /* Appends the audit row of a change; a failure is logged, the change stands. */
 void api_audit(exchange *x, uint64_t tenant_id, const char *action, const char *object,
                const char *detail);
+/* The same of a lock-out; one that is not durable yet does not wait for its row either. */
+void api_audit_lockout(exchange *x, uint64_t tenant_id, const char *action, const char *object,
+                       bool durable);
 
 #endif

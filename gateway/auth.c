@@ -99,6 +99,17 @@ bool auth_check(exchange *x, unsigned scope)
     return false;
 }
 
+err_code auth_still(const exchange *x, bool whole, err *e)
+{
+    tenant t;
+    key_info k;
+    if (tenants_get(x->server->store, x->tenant.id, &t, NULL) || t.disabled)
+        return err_set(e, ERR_SUSPENDED, "the tenant of this API key is disabled");
+    if (whole && (keys_get(x->server->store, x->key.id, &k, NULL) || k.revoked_wall_us))
+        return err_set(e, ERR_DENIED, "the API key was revoked meanwhile");
+    return ERR_NONE;
+}
+
 bool auth_may_use_model(const exchange *x, const char *name)
 {
     /* "name@7" and "name:alias" stand for "name" */

@@ -19,6 +19,10 @@ void auth_forget_keys(exchange *x);
 /* Fills x->key and x->tenant.  False: answered with 400, 401 or 403. */
 bool auth_check(exchange *x, unsigned scope);
 
+/* ERR_SUSPENDED, ERR_DENIED: auth_check() would refuse by now; for bodies that take long.  `whole`: the key is
+ * looked at, too, which takes longer. */
+err_code auth_still(const exchange *x, bool whole, err *e);
+
 /* May this key use that model name at all (the tenant's list of models)? */
 bool auth_may_use_model(const exchange *x, const char *name);
 

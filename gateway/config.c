@@ -86,6 +86,13 @@ static const option options[] = {
      "full, or another program has it locked.  576 bytes a completion, so 32MiB hold 58254: 19 "
      "minutes\n"
      "at 50 a second.  Then new completions are refused (503) until it can be written."},
+    {"data", "min_free", OPT_BYTES, AT(data_min_free), "0", 0, 1024 * 1024 * GIB,
+     "Free space on the disk of data.dir that uploads and adapters never touch (507 to them); it "
+     "is "
+     "for\n"
+     "the database.  0: the larger of 1GiB and 5 % of the file system, at most an eighth of it: "
+     "128MiB\n"
+     "of 1GiB, 1GiB of 8GiB to 20GiB, 5GiB of 100GiB, 50GiB of 1000GiB."},
     {"model", "path", OPT_TEXT, AT(model_path), "", 0, 0,
      "Hugging Face directory of the base model."},
     {"model", "name", OPT_TEXT, AT(model_name), "base", 0, 0,
@@ -155,8 +162,15 @@ static const option options[] = {
      "Tokens that an adapter may add to the base's vocabulary; 4 bytes each for every row of "
      "logits\n"
      "that a step may have.  0: such adapters are refused."},
+    {"adapters", "tenant_bytes", OPT_BYTES, AT(adapters_tenant_bytes), "0", 0, 1024 * 1024 * GIB,
+     "What one tenant's adapters and open uploads may take on this disk, where the tenant has no\n"
+     "max_adapter_bytes of its own; 413 beyond.  Each version counts for 64KiB at least, those in\n"
+     "adapters.roots for nothing.  0: the larger of 1GiB and a 64th of the file system, at most a\n"
+     "quarter of it: 256MiB of 1GiB, 1GiB of 4GiB to 64GiB, 15.6GiB of 1000GiB."},
     {"adapters", "max_open_uploads", OPT_INT, AT(adapters_max_open_uploads), "8", 1, 1024,
-     "Resumable uploads that one tenant may have open; their room on the disk is reserved."},
+     "Resumable uploads that one tenant may have open; their room on the disk is reserved, and "
+     "lent\n"
+     "to others while nobody writes to them and the disk is short."},
     {"adapters", "upload_expiry", OPT_TIME, AT(adapters_upload_expiry_us), "24h", SECOND,
      30 * 86400 * SECOND, "An upload without progress for this long is given up."},
     {"adapters", "roots", OPT_TEXT, AT(adapters_roots), "", 0, 0,

@@ -26,7 +26,7 @@ typedef struct config {
     int64_t server_drain_timeout_us, server_max_choices;
     char admin_listen[CONFIG_TEXT_MAX], admin_client_ca[CONFIG_TEXT_MAX];
     char metrics_listen[CONFIG_TEXT_MAX];
-    int64_t metrics_max_tenants, data_usage_days, data_spool;
+    int64_t metrics_max_tenants, data_usage_days, data_spool, data_min_free;
     bool metrics_vllm_names;
 
     char data_dir[CONFIG_TEXT_MAX];
@@ -47,6 +47,7 @@ typedef struct config {
     bool adapters_host_int8;
     int64_t adapters_max_added_tokens;
     int64_t adapters_copy_share;
+    int64_t adapters_tenant_bytes;
     int64_t adapters_max_open_uploads, adapters_upload_expiry_us;
     char adapters_roots[CONFIG_TEXT_MAX];
 

@@ -89,3 +89,18 @@ bool inflight_stop(inflight *f, const char *which, inflight_info *info)
     pthread_mutex_unlock(&f->mu);
     return found;
 }
+
+int inflight_stop_all(inflight *f, uint64_t tenant_id, uint64_t key_id)
+{
+    int n = 0;
+    pthread_mutex_lock(&f->mu);
+    for (const inflight_entry *e = f->head; e; e = e->next) {
+        bool his =
+            (tenant_id && e->info.tenant_id == tenant_id) || (key_id && e->info.key_id == key_id);
+        if (!his) continue;
+        atomic_store(e->stop, true);
+        n++;
+    }
+    pthread_mutex_unlock(&f->mu);
+    return n;
+}

@@ -53,5 +53,7 @@ bool inflight_list(inflight *f, inflight_info **out, size_t *n);
 /* Asks the worker of this choice ("17") or HTTP request ("req_...") to end it.  False: none such runs.
  * *info (may be NULL) is set to the first that fits. */
 bool inflight_stop(inflight *f, const char *which, inflight_info *info);
+/* The same for all of a tenant, or of a key (0: not asked for); how many. */
+int inflight_stop_all(inflight *f, uint64_t tenant_id, uint64_t key_id);
 
 #endif

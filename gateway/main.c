@@ -28,6 +28,7 @@
 #include "gateway/server.h"
 #include "gateway/stats.h"
 #include "storage/audit.h"
+#include "storage/disk.h"
 
 /* After the drain what still runs is cut short, and the listeners end. */
 enum { DRAIN_MARGIN_US = 30000000 };
@@ -345,7 +346,13 @@ static err_code open_adapters(process *p, err *e)
     s->vocabularies =
         vocabularies_create(s->store, s->tok, model_get_config(s->model)->n_vocab, s->chat);
     if (!s->vocabularies) return err_set(e, ERR_NOMEM, "no memory for adapters' vocabularies");
+    s->disk_floor_bytes = disk_floor_bytes(c->data_dir, (uint64_t)c->data_min_free);
+    rc = storeroom_create(&s->room, c->data_dir, s->disk_floor_bytes, e);
+    if (rc) return rc;
+    s->tenant_bytes = c->adapters_tenant_bytes ? c->adapters_tenant_bytes
+                                               : (int64_t)disk_share_bytes(c->data_dir);
     s->upload = (upload_env){.reg = s->registry,
+                             .room = s->room,
                              .tok = s->tok,
                              .base = model_get_config(s->model),
                              .be = s->be,
@@ -424,6 +431,7 @@ static void close_all(process *p)
     stats_destroy(s->stats);
     sched_destroy(s->sched);
     staging_close(s->staging);
+    storeroom_destroy(s->room);
     if (s->residency) residency_destroy(s->residency);
     devmem_destroy(s->arena);
     if (s->registry) registry_destroy(s->registry);

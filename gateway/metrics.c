@@ -13,6 +13,7 @@
 #include "engine/base/clock.h"
 #include "gateway/descriptors.h"
 #include "gateway/handlers.h"
+#include "storage/disk.h"
 #include "storage/tenants.h"
 
 static const char other[] = "_other";
@@ -268,6 +269,16 @@ static void put_storage(prom *p, server *s)
     for (int i = SPOOL_OK; i <= SPOOL_FULL; i++) {
         prom_sample(p, (int)spool.state == i, "state", spool_state_name((spool_state)i), NULL);
     }
+    prom_gauge(p, "lorad_lockouts_pending",
+               "Revocations and suspensions in force that are not durable yet", st.n_lockouts);
+    prom_gauge(p, "lorad_disk_reserve", "0: the disk was full, the database's reserve is given up",
+               st.reserve_held);
+    disk_room disk;
+    if (!disk_look(s->cfg->data_dir, &disk)) return;
+    prom_gauge(p, "lorad_disk_free_bytes", "Free space of the file system of data.dir",
+               (double)disk.free_bytes);
+    prom_gauge(p, "lorad_disk_min_free_bytes", "data.min_free: uploads and adapters leave so much",
+               (double)s->disk_floor_bytes);
 }
 
 static void put_http(prom *p, server *s)

@@ -73,3 +73,9 @@ void server_count_usage(server *s, const usage_row *rows, size_t n)
         atomic_fetch_add(&s->count.output_tokens, rows[i].output_tokens);
     }
 }
+
+storeroom_quota server_quota(const server *s, const tenant *t)
+{
+    int64_t own = t->limits.max_adapter_bytes;
+    return (storeroom_quota){.bytes = own, .share = own > 0 ? 0 : s->tenant_bytes};
+}

@@ -61,6 +61,9 @@ typedef struct server {
     limits *token_limits; /* of /tokenize and /detokenize: requests, counted apart */
     struct stats *stats;  /* stats.h; NULL in tests of parts */
     inflight *inflight;
+    storeroom *room; /* above the floor of the disk */
+    uint64_t disk_floor_bytes;
+    int64_t tenant_bytes; /* quota on the disk of tenants without one of their own */
     upload_env upload;
     staging *staging; /* interrupted and running resumable uploads */
     slo_class classes[SERVER_CLASSES];
@@ -84,6 +87,9 @@ int server_class_of(const server *s, const tenant *t, const char *tier, char *re
  * meet the class's target; from 250 to 60,000. */
 int64_t server_retry_after_ms(server *s, uint64_t tenant_id, int class, int n_prompt,
                               uint64_t adapter_id);
+
+/* How much the tenant's adapters may take. */
+storeroom_quota server_quota(const server *s, const tenant *t);
 
 void server_count_status(server *s, int status);
 void server_count_usage(server *s, const usage_row *rows, size_t n);

@@ -10,6 +10,7 @@
 
 #include "engine/base/clock.h"
 #include "gateway/stats_inside.h"
+#include "storage/disk.h"
 
 enum { BOARD_WAIT_US = 20000, RATE_SAMPLES = 10, CLASS_WINDOW = 12 };
 
@@ -22,6 +23,7 @@ stats *stats_create(struct server *s)
     st->srv = s;
     st->epoch = (uint64_t)clock_wall_us();
     st->was_healthy = true;
+    st->had_reserve = true;
     st->wall_minus_mono = clock_wall_us() - clock_now_us();
     pthread_mutex_init(&st->mu, NULL);
     pthread_mutex_init(&st->events_mu, NULL);
@@ -249,6 +251,25 @@ static bool take_spool(stats *st)
     return full;
 }
 
+static void take_disk(stats *st)
+{
+    proto_server *o = &st->server;
+    disk_room disk;
+    store_stats db;
+    if (disk_look(st->srv->cfg->data_dir, &disk)) o->disk_free_bytes = (int64_t)disk.free_bytes;
+    store_stats_get(st->srv->store, &db);
+    o->disk_floor_bytes = (int64_t)st->srv->disk_floor_bytes;
+    o->disk_reserve = db.reserve_held;
+    o->lockouts_pending = db.n_lockouts;
+    if (o->disk_reserve == st->had_reserve) return;
+    st->had_reserve = o->disk_reserve;
+    if (o->disk_reserve)
+        stats_event(st, "info", "disk.room", 0, "", "the database's reserve is made anew", 0);
+    else
+        stats_event(st, "error", "disk.full", 0, "",
+                    "the disk is full: the database's reserve is given up", 0);
+}
+
 static void take_server(stats *st, const sched_stats *e)
 {
     struct server *s = st->srv;
@@ -274,6 +295,7 @@ static void take_server(stats *st, const sched_stats *e)
     o->max_context = sched_max_context(s->sched);
     o->connections = (int64_t)atomic_load(&s->count.connections);
     o->rss_bytes = rss_bytes();
+    take_disk(st);
     if (getrusage(RUSAGE_SELF, &ru) == 0) {
         o->cpu_us = (ru.ru_utime.tv_sec + ru.ru_stime.tv_sec) * INT64_C(1000000) +
                     ru.ru_utime.tv_usec + ru.ru_stime.tv_usec;

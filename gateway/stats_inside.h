@@ -105,6 +105,7 @@ struct stats {
 
     uint64_t n_events; /* numbers given to events */
     bool was_healthy;
+    bool had_reserve;       /* the database's, on the disk, as it was seen last */
     uint64_t restarts_seen; /* of the engine, told as events */
     spool_state spool_seen; /* the worst spool_state since it was ok: told once */
 

@@ -31,6 +31,7 @@
 #include "engine/base/json.h"
 #include "gateway/adapter_fields.h"
 #include "gateway/api_fields.h"
+#include "gateway/auth.h"
 #include "gateway/handlers.h"
 #include "gateway/server.h"
 
@@ -52,7 +53,7 @@ static bool options_of(exchange *x, publish_options *o)
                            .description = exchange_query(x, "description"),
                            .activate = activate,
                            .max_adapters = x->tenant.limits.max_adapters,
-                           .max_bytes = x->tenant.limits.max_adapter_bytes,
+                           .quota = server_quota(x->server, &x->tenant),
                            .if_generation = expected >= 0,
                            .generation = expected >= 0 ? (uint64_t)expected : 0,
                            .content_bytes = x->content_length};
@@ -62,6 +63,7 @@ static bool options_of(exchange *x, publish_options *o)
 /* ------------------------------------------------------------------------- one tar -- */
 
 typedef struct {
+    exchange *x;
     upload *u;
     err *e;
     err_code rc;
@@ -70,7 +72,8 @@ typedef struct {
 static bool take_tar(void *arg, const void *data, size_t len)
 {
     tar_target *t = arg;
-    t->rc = upload_write(t->u, data, len, t->e);
+    t->rc = auth_still(t->x, false, t->e);
+    if (!t->rc) t->rc = upload_write(t->u, data, len, t->e);
     return t->rc == ERR_NONE;
 }
 
@@ -90,7 +93,7 @@ static void upload_tar(exchange *x)
     err e, body_error;
     publish_options o;
     if (!options_of(x, &o)) return;
-    tar_target t = {.e = &e};
+    tar_target t = {.x = x, .e = &e};
     if (upload_begin(&t.u, &s->upload, &o, &e)) {
         if (e.code == ERR_INPUT) {
             exchange_error(x, 400, "invalid_request_error", "invalid_value", "name", "%s", e.msg);
@@ -101,6 +104,7 @@ static void upload_tar(exchange *x)
     }
     err_code rc =
         exchange_stream_body(x, (uint64_t)s->cfg->adapters_max_upload, take_tar, &t, &body_error);
+    if (!rc) rc = t.rc = auth_still(x, true, &e);
     if (rc) {
         upload_abort(t.u);
         x->close_after = true;
@@ -276,7 +280,7 @@ static void begin_resumable(exchange *x)
 {
     manifest mf = {.m = {.tenant_id = x->tenant.id,
                          .name = x->param[0],
-                         .max_adapter_bytes = x->tenant.limits.max_adapter_bytes}};
+                         .quota = server_quota(x->server, &x->tenant)}};
     staged_upload u;
     bool resumed;
     err e;
@@ -392,6 +396,7 @@ void uploads_file(exchange *x)
 }
 
 typedef struct {
+    exchange *x;
     staged_writer *w;
     err *e;
     err_code rc;
@@ -400,7 +405,8 @@ typedef struct {
 static bool take_file(void *arg, const void *data, size_t len)
 {
     file_target *t = arg;
-    t->rc = staging_write(t->w, data, len, t->e);
+    t->rc = auth_still(t->x, false, t->e);
+    if (!t->rc) t->rc = staging_write(t->w, data, len, t->e);
     return t->rc == ERR_NONE;
 }
 
@@ -434,7 +440,7 @@ static void write_file_body(exchange *x, int64_t offset)
                        (unsigned long long)u.file[p].bytes, (long long)x->content_length);
         return;
     }
-    file_target t = {.e = &e};
+    file_target t = {.x = x, .e = &e};
     if (staging_write_begin(s->staging, x->tenant.id, x->param[0], x->param[1], p, offset, &t.w,
                             &at, &e)) {
         refuse_write(x, &e, at);

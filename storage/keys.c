@@ -13,6 +13,7 @@
 
 #include "engine/base/clock.h"
 #include "storage/digest.h"
+#include "storage/lockouts.h"
 #include "storage/store_sql.h"
 
 enum { SECRET_LEN = 43, CRC_LEN = 6, USED_STEP_US = 60 * 1000000 };
@@ -286,6 +287,16 @@ void key_cache_revoke_tenant(store *st, uint64_t tenant_id, int64_t now_wall_us)
     pthread_rwlock_unlock(&kc->lock);
 }
 
+bool key_cache_revoke(store *st, uint64_t key_id, int64_t now_wall_us)
+{
+    struct key_cache *kc = store_keys(st);
+    pthread_rwlock_wrlock(&kc->lock);
+    key_entry *k = find_id(kc, key_id);
+    if (k != NULL && k->info.revoked_wall_us == 0) k->info.revoked_wall_us = now_wall_us;
+    pthread_rwlock_unlock(&kc->lock);
+    return k != NULL;
+}
+
 /* ---- disk --------------------------------------------------------------------------- */
 
 static err_code insert_secret(sqlite3 *db, uint64_t key_id, const secret *s, int64_t now_us, err *e)
@@ -382,16 +393,6 @@ struct stamp_job {
     uint64_t key_id;
     int64_t wall_us;
 };
-
-static err_code revoke_row(sqlite3 *db, void *arg, err *e)
-{
-    const struct stamp_job *s = arg;
-    sql q;
-    sql_begin(&q, db, "UPDATE api_keys SET revoked_us=? WHERE id=? AND revoked_us=0");
-    sql_int(&q, s->wall_us);
-    sql_int(&q, (int64_t)s->key_id);
-    return sql_done(&q, "revoke the key", e);
-}
 
 static err_code used_row(sqlite3 *db, void *arg, err *e)
 {
@@ -600,22 +601,14 @@ err_code keys_rotate(store *st, uint64_t key_id, int64_t old_until_wall_us,
     return code;
 }
 
-err_code keys_revoke(store *st, uint64_t key_id, err *e)
+err_code keys_revoke(store *st, uint64_t key_id, bool *durable, err *e)
 {
-    struct key_cache *kc = store_keys(st);
-    key_info info;
-    pthread_mutex_lock(&kc->change);
-    err_code code = keys_get(st, key_id, &info, e);
-    struct stamp_job s = {key_id, clock_wall_us()};
-    if (code == ERR_NONE) code = store_write(st, revoke_row, &s, e);
-    if (code == ERR_NONE) {
-        pthread_rwlock_wrlock(&kc->lock);
-        key_entry *k = find_id(kc, key_id);
-        if (k->info.revoked_wall_us == 0) k->info.revoked_wall_us = s.wall_us;
-        pthread_rwlock_unlock(&kc->lock);
-    }
-    pthread_mutex_unlock(&kc->change);
-    return code;
+    lockout what = {LOCKOUT_KEY, key_id, clock_wall_us()};
+    if (!key_cache_revoke(st, key_id, what.wall_us))
+        return err_set(e, ERR_NOT_FOUND, "no such key");
+    bool written = store_lockout(st, &what);
+    if (durable != NULL) *durable = written;
+    return ERR_NONE;
 }
 
 static bool same_settings(const key_info *a, const key_info *b)
@@ -648,7 +641,9 @@ err_code keys_update(store *st, const key_info *was, const key_info *want, key_i
     if (code == ERR_NONE) code = store_write(st, update_row, &now, e);
     if (code == ERR_NONE) {
         pthread_rwlock_wrlock(&kc->lock);
-        find_id(kc, want->id)->info = now;
+        key_entry *k = find_id(kc, want->id);
+        now.revoked_wall_us = k->info.revoked_wall_us; /* it may have been revoked meanwhile */
+        k->info = now;
         pthread_rwlock_unlock(&kc->lock);
         if (out != NULL) *out = now;
     }

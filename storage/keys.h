@@ -77,7 +77,8 @@ err_code keys_rotate(store *st, uint64_t key_id, int64_t old_until_wall_us,
  * revoked.  `out` may be NULL. */
 err_code keys_update(store *st, const key_info *was, const key_info *want, key_info *out, err *e);
 
-/* All secrets of the key are void at once. */
-err_code keys_revoke(store *st, uint64_t key_id, err *e);
+/* All secrets of the key are void at once, whatever the disk says (storage/lockouts.h).  *durable (may be
+ * NULL): it is on the disk, too; else the store goes on trying. */
+err_code keys_revoke(store *st, uint64_t key_id, bool *durable, err *e);
 
 #endif

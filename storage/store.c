@@ -20,10 +20,14 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
+#include "storage/lockouts.h"
 #include "storage/private_file.h"
+#include "storage/reserve.h"
 #include "storage/store_sql.h"
 
 enum { N_READERS = 4, BATCH_MAX = 1024, BUSY_MS = 5000, PATIENCE_US = BUSY_MS * 1000 };
+/* Between attempts to write lock-outs; how long who asked for one waits for the first. */
+enum { AGAIN_US = 250000, LOCKOUT_WAIT_US = 2000000 };
 
 typedef struct job {
     struct job *next;
@@ -42,6 +46,8 @@ struct store {
     sqlite3 *db; /* writer thread only, once it runs */
     pthread_t writer;
     bool writer_runs;
+    reserve *reserve; /* the writer's */
+    lockouts *lockouts;
 
     pthread_mutex_t mu; /* leaf lock; guards all below up to the blank line */
     pthread_cond_t work;
@@ -49,6 +55,7 @@ struct store {
     int n_queued;
     int64_t writing_us; /* when the oldest job of the running batch was posted; 0: none runs */
     bool stop, healthy;
+    bool urgent; /* a lock-out was noted since the last attempt */
     store_stats stats;
 
     pthread_mutex_t read_mu; /* leaf lock */
@@ -201,6 +208,7 @@ static void run_job(store *st, job *j)
  * longer than his patience, however the jobs fall into batches. */
 static int patience_ms(const job *list)
 {
+    if (list == NULL) return AGAIN_US / 1000; /* lock-outs alone: their next attempt comes anyway */
     const job *most = list;
     for (const job *j = list; j != NULL; j = j->next)
         if (j->patience_us > most->patience_us) most = j;
@@ -208,29 +216,52 @@ static int patience_ms(const job *list)
     return left_us > 1000 ? (int)(left_us / 1000) : 1;
 }
 
+/* What is in force already goes first: later jobs may build on it (tenants_update()). */
+static err_code begin_batch(store *st, uint64_t mark, err *why)
+{
+    int rc = sqlite3_exec(st->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+    if (rc != SQLITE_OK) return sql_error(st->db, rc, "write", why);
+    if (lockouts_pending(st->lockouts) == 0) return ERR_NONE;
+    return lockouts_apply(st->lockouts, mark, st->db, why);
+}
+
+/* One attempt; ERR_NONE, or why nothing of it is on the disk. */
+static err_code try_batch(store *st, job *list, uint64_t mark, err *why)
+{
+    sqlite3_busy_timeout(st->db, patience_ms(list));
+    err_code code = begin_batch(st, mark, why);
+    for (job *j = list; j != NULL && code == ERR_NONE; j = j->next) {
+        j->code = ERR_NONE;
+        run_job(st, j);
+        if (sqlite3_get_autocommit(st->db) || j->code == ERR_NO_ROOM) {
+            code = j->code;
+            *why = j->why;
+        }
+    }
+    if (code == ERR_NONE) {
+        int rc = sqlite3_exec(st->db, "COMMIT", NULL, NULL, NULL);
+        if (rc != SQLITE_OK) code = sql_error(st->db, rc, "make the write durable", why);
+    }
+    if (code != ERR_NONE && !sqlite3_get_autocommit(st->db))
+        sqlite3_exec(st->db, "ROLLBACK", NULL, NULL, NULL);
+    return code;
+}
+
+/* Did this fail for lack of room, and is there some now?  Some of SQLite's calls tell a full disk as an I/O
+ * error; reserve_give_up() looks for itself. */
+static bool full_but_for_reserve(store *st, err_code code)
+{
+    return (code == ERR_NO_ROOM || code == ERR_IO) && reserve_give_up(st->reserve);
+}
+
 static bool commit_batch(store *st, job *list)
 {
     err why;
-    sqlite3_busy_timeout(st->db, patience_ms(list));
-    int rc = sqlite3_exec(st->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
-    bool lost = rc != SQLITE_OK;
-    if (lost) sql_error(st->db, rc, "write", &why);
-    for (job *j = list; j != NULL && !lost; j = j->next) {
-        run_job(st, j);
-        if (sqlite3_get_autocommit(st->db)) {
-            lost = true;
-            why = j->why;
-        }
-    }
-    if (!lost) {
-        rc = sqlite3_exec(st->db, "COMMIT", NULL, NULL, NULL);
-        if (rc != SQLITE_OK) {
-            lost = true;
-            sql_error(st->db, rc, "make the write durable", &why);
-        }
-    }
-    if (!lost) return true;
-    if (!sqlite3_get_autocommit(st->db)) sqlite3_exec(st->db, "ROLLBACK", NULL, NULL, NULL);
+    uint64_t mark = lockouts_mark(st->lockouts);
+    err_code code = try_batch(st, list, mark, &why);
+    if (full_but_for_reserve(st, code)) code = try_batch(st, list, mark, &why);
+    lockouts_settle(st->lockouts, mark, code == ERR_NONE);
+    if (code == ERR_NONE) return true;
     if (store_healthy(st)) log_error("storage", "transaction lost: %s", why.msg); /* the first */
     for (job *j = list; j != NULL; j = j->next)
         if (j->code == ERR_NONE) {
@@ -268,29 +299,55 @@ static void finish_batch_locked(store *st, job *list, bool ok, int64_t took_us)
     }
 }
 
+/* Waits for jobs, for a lock-out, or for the time of the next attempt; false: it is time to stop. */
+static bool await_work_locked(store *st)
+{
+    if (st->head == NULL && !st->stop && !st->urgent) {
+        if (lockouts_pending(st->lockouts) > 0 || !reserve_held(st->reserve)) {
+            int64_t end = clock_now_us() + AGAIN_US;
+            struct timespec at = {end / 1000000, end % 1000000 * 1000};
+            pthread_cond_timedwait(&st->work, &st->mu, &at);
+        } else {
+            pthread_cond_wait(&st->work, &st->mu);
+        }
+    }
+    st->urgent = false;
+    return st->head != NULL || !st->stop;
+}
+
+/* The jobs of the next transaction; NULL: none wait. */
+static job *take_batch_locked(store *st)
+{
+    job *list = st->head, *last = list;
+    if (list == NULL) return NULL;
+    int n = 1;
+    for (; n < BATCH_MAX && last->next != NULL; n++) last = last->next;
+    st->head = last->next;
+    if (st->head == NULL) st->tail = &st->head;
+    last->next = NULL;
+    st->n_queued -= n;
+    st->writing_us = list->posted_us;
+    return list;
+}
+
 static void *writer_main(void *arg)
 {
     store *st = arg;
+    st->urgent = lockouts_pending(st->lockouts) > 0; /* of an earlier run */
     pthread_mutex_lock(&st->mu);
-    for (;;) {
-        while (st->head == NULL && !st->stop) pthread_cond_wait(&st->work, &st->mu);
-        if (st->head == NULL) break;
-        job *list = st->head, *last = list;
-        int n = 1;
-        for (; n < BATCH_MAX && last->next != NULL; n++) last = last->next;
-        st->head = last->next;
-        if (st->head == NULL) st->tail = &st->head;
-        last->next = NULL;
-        st->n_queued -= n;
-        st->writing_us = list->posted_us;
+    while (await_work_locked(st)) {
+        job *list = take_batch_locked(st);
         pthread_mutex_unlock(&st->mu);
         int64_t t0 = clock_now_us();
-        bool ok = commit_batch(st, list);
+        bool some = list != NULL || lockouts_pending(st->lockouts) > 0;
+        bool ok = some && commit_batch(st, list);
         int64_t took_us = clock_now_us() - t0;
+        reserve_renew(st->reserve, t0);
         pthread_mutex_lock(&st->mu);
-        finish_batch_locked(st, list, ok, took_us);
+        if (some) finish_batch_locked(st, list, ok, took_us);
     }
     pthread_mutex_unlock(&st->mu);
+    if (lockouts_pending(st->lockouts) > 0) (void)commit_batch(st, NULL);
     return NULL;
 }
 
@@ -333,6 +390,17 @@ void store_post(store *st, store_job fn, const void *arg, size_t bytes)
     pthread_mutex_lock(&st->mu);
     enqueue_locked(st, j);
     pthread_mutex_unlock(&st->mu);
+}
+
+bool store_lockout(store *st, const lockout *what)
+{
+    uint64_t ticket = lockouts_note(st->lockouts, what);
+    if (ticket == 0) return false;
+    pthread_mutex_lock(&st->mu);
+    st->urgent = true;
+    pthread_cond_signal(&st->work);
+    pthread_mutex_unlock(&st->mu);
+    return lockouts_wait(st->lockouts, ticket, LOCKOUT_WAIT_US);
 }
 
 /* ---- readers ------------------------------------------------------------------- */
@@ -495,6 +563,17 @@ static err_code open_readers(store *st, const char *path, err *e)
     return ERR_NONE;
 }
 
+/* What an earlier run had no time to write, in force before anybody is served. */
+static void lock_out_again(void *self, const lockout *what)
+{
+    store *st = self;
+    if (what->kind == LOCKOUT_KEY)
+        (void)key_cache_revoke(st, what->id, what->wall_us);
+    else
+        tenant_cache_disable(st, what->id, what->wall_us);
+    if (what->kind == LOCKOUT_TENANT) key_cache_revoke_tenant(st, what->id, what->wall_us);
+}
+
 err_code store_open(store **out, const char *dir, const store_options *options, err *e)
 {
     *out = NULL;
@@ -511,19 +590,31 @@ err_code store_open(store **out, const char *dir, const store_options *options, 
     pthread_mutex_init(&st->mu, NULL);
     pthread_mutex_init(&st->read_mu, NULL);
     pthread_mutex_init(&st->id_mu, NULL);
-    pthread_cond_init(&st->work, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&st->work, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     pthread_cond_init(&st->read_free, NULL);
 
     char path[4096];
     err_code code = take_dir(st, dir, o.create, e);
+    if (code == ERR_NONE) code = reserve_open(&st->reserve, dir, e);
     if (code == ERR_NONE) {
         snprintf(path, sizeof path, "%s/lorad.db", dir);
         code = open_writer(st, path, &o, e);
+        if (full_but_for_reserve(st, code)) {
+            sqlite3_close(st->db);
+            st->db = NULL;
+            code = open_writer(st, path, &o, e);
+        }
     }
     if (code == ERR_NONE) code = open_readers(st, path, e);
     if (code == ERR_NONE) code = tenant_cache_open(&st->tenants, st->db, e);
     if (code == ERR_NONE) code = key_cache_open(&st->keys, st->db, e);
+    if (code == ERR_NONE) code = lockouts_open(&st->lockouts, dir, e);
     if (code == ERR_NONE) {
+        lockouts_each(st->lockouts, lock_out_again, st);
         if (pthread_create(&st->writer, NULL, writer_main, st) == 0)
             st->writer_runs = true;
         else
@@ -550,6 +641,8 @@ void store_close(store *st)
     /* The writer is closed last, so that it alone checkpoints. */
     for (int i = 0; i < N_READERS; i++) sqlite3_close(st->reader[i]);
     sqlite3_close(st->db);
+    lockouts_close(st->lockouts);
+    reserve_close(st->reserve);
     key_cache_close(st->keys);
     tenant_cache_close(st->tenants);
     if (st->lock_fd >= 0) close(st->lock_fd);
@@ -583,6 +676,8 @@ void store_stats_get(store *st, store_stats *out)
     int64_t oldest = st->writing_us ? st->writing_us : st->head ? st->head->posted_us : 0;
     out->lag_us = oldest ? clock_now_us() - oldest : 0;
     pthread_mutex_unlock(&st->mu);
+    out->n_lockouts = lockouts_pending(st->lockouts);
+    out->reserve_held = reserve_held(st->reserve);
 }
 
 struct tenant_cache *store_tenants(store *st)

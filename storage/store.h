@@ -32,7 +32,9 @@ typedef struct store_stats {
     uint64_t n_lost;                      /* transactions that the disk or a lock refused */
     int n_queued;                         /* waiting now */
     int64_t last_commit_us, max_commit_us;
-    int64_t lag_us; /* how long the oldest write that is not durable yet has waited; 0: none */
+    int64_t lag_us;    /* how long the oldest write that is not durable yet has waited; 0: none */
+    int n_lockouts;    /* revocations and the like that are in force but not durable yet */
+    bool reserve_held; /* storage/reserve.h; false: the disk was full and has no room yet */
 } store_stats;
 
 enum { STORE_SCHEMA_VERSION = 8 };

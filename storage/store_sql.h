@@ -76,11 +76,19 @@ struct key_cache;
 struct tenant_cache *store_tenants(store *st);
 struct key_cache *store_keys(store *st);
 
+/* Notes a lock-out that is in force in memory and has the writer make it durable, now and until it
+ * succeeds (lockouts.h).  Waits a moment for it; false: it is not durable yet. */
+struct lockout;
+bool store_lockout(store *st, const struct lockout *what);
+
 err_code tenant_cache_open(struct tenant_cache **out, sqlite3 *db, err *e);
 void tenant_cache_close(struct tenant_cache *tc);
 err_code key_cache_open(struct key_cache **out, sqlite3 *db, err *e);
 void key_cache_close(struct key_cache *kc);
-/* After the tenant's keys were revoked in the database. */
+/* In memory alone: what lockouts.h tells of, without its other two steps. */
+void tenant_cache_disable(store *st, uint64_t tenant_id, int64_t now_wall_us);
 void key_cache_revoke_tenant(store *st, uint64_t tenant_id, int64_t now_wall_us);
+/* False: there is no such key. */
+bool key_cache_revoke(store *st, uint64_t key_id, int64_t now_wall_us);
 
 #endif

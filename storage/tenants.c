@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "storage/lockouts.h"
 #include "storage/store_sql.h"
 
 struct tenant_cache {
@@ -113,6 +114,52 @@ out:
     return code;
 }
 
+/* Shows what was written over the row of `was`.  A lock-out that came meanwhile stays in force; the
+ * database has it written after this, or has refused this. */
+static void cache_replace(struct tenant_cache *tc, const tenant *was, tenant *t)
+{
+    pthread_rwlock_wrlock(&tc->lock);
+    tenant *row = find_id(tc, t->id);
+    if (row->generation != was->generation) {
+        t->disabled = true;
+        t->generation++;
+    }
+    *row = *t;
+    tc->changes++;
+    pthread_rwlock_unlock(&tc->lock);
+}
+
+static err_code changed_meanwhile(err *e)
+{
+    return err_set(e, ERR_CONFLICT, "the tenant was changed meanwhile: read it again");
+}
+
+/* Disables the copy; if_generation 0: whatever it is. */
+static err_code cache_disable(struct tenant_cache *tc, uint64_t id, uint64_t if_generation,
+                              int64_t now_wall_us, err *e)
+{
+    err_code code = ERR_NONE;
+    pthread_rwlock_wrlock(&tc->lock);
+    tenant *row = find_id(tc, id);
+    if (row == NULL) {
+        code = err_set(e, ERR_NOT_FOUND, "no such tenant");
+    } else if (if_generation != 0 && if_generation != row->generation) {
+        code = changed_meanwhile(e);
+    } else if (!row->disabled) {
+        row->disabled = true;
+        row->generation++;
+        row->updated_wall_us = now_wall_us;
+        tc->changes++;
+    }
+    pthread_rwlock_unlock(&tc->lock);
+    return code;
+}
+
+void tenant_cache_disable(store *st, uint64_t tenant_id, int64_t now_wall_us)
+{
+    (void)cache_disable(store_tenants(st), tenant_id, 0, now_wall_us, NULL);
+}
+
 static void read_row(sql *q, tenant *t)
 {
     memset(t, 0, sizeof *t);
@@ -183,7 +230,8 @@ static err_code write_row(sqlite3 *db, void *arg, err *e)
               " max_queued=excluded.max_queued, tokens_per_day=excluded.tokens_per_day,"
               " tokens_per_month=excluded.tokens_per_month, max_adapters=excluded.max_adapters,"
               " max_adapter_bytes=excluded.max_adapter_bytes, generation=excluded.generation,"
-              " updated_us=excluded.updated_us, networks=excluded.networks");
+              " updated_us=excluded.updated_us, networks=excluded.networks"
+              " WHERE tenants.generation < excluded.generation");
     sql_int(&q, (int64_t)t->id);
     sql_text(&q, t->name);
     sql_int(&q, t->disabled);
@@ -203,24 +251,9 @@ static err_code write_row(sqlite3 *db, void *arg, err *e)
     sql_int(&q, t->created_wall_us);
     sql_int(&q, t->updated_wall_us);
     sql_text(&q, t->networks);
-    return sql_done(&q, "write the tenant", e);
-}
-
-struct disable_job {
-    tenant t;
-    int64_t now_us;
-};
-
-static err_code disable_row(sqlite3 *db, void *arg, err *e)
-{
-    struct disable_job *d = arg;
-    err_code code = write_row(db, &d->t, e);
-    if (code != ERR_NONE) return code;
-    sql q;
-    sql_begin(&q, db, "UPDATE api_keys SET revoked_us=? WHERE tenant_id=? AND revoked_us=0");
-    sql_int(&q, d->now_us);
-    sql_int(&q, (int64_t)d->t.id);
-    return sql_done(&q, "revoke the tenant's keys", e);
+    err_code code = sql_done(&q, "write the tenant", e);
+    if (code == ERR_NONE && sqlite3_changes(db) == 0) code = changed_meanwhile(e);
+    return code;
 }
 
 /* ---- API -------------------------------------------------------------------------- */
@@ -328,16 +361,46 @@ err_code tenants_list(store *st, uint64_t after_id, size_t limit, tenant **out, 
     return ERR_NONE;
 }
 
-err_code tenants_update(store *st, const tenant *want, tenant *out, err *e)
+/* Do they differ in more than being disabled? */
+static bool same_settings(const tenant *a, const tenant *b)
+{
+    const tenant_limits *x = &a->limits, *y = &b->limits;
+    return strcmp(a->name, b->name) == 0 && a->weight == b->weight &&
+           strcmp(a->default_class, b->default_class) == 0 && strcmp(a->classes, b->classes) == 0 &&
+           strcmp(a->models, b->models) == 0 && strcmp(a->networks, b->networks) == 0 &&
+           memcmp(x, y, sizeof *x) == 0;
+}
+
+/* Disables t->id as t->generation allows, before anything that may wait for the disk; *only: that is all that
+ * was wanted.  Raises t->generation with the tenant's. */
+static err_code suspend(store *st, tenant *t, bool *only, bool *durable, err *e)
+{
+    tenant old;
+    err_code code = tenants_get(st, t->id, &old, e);
+    *only = code == ERR_NONE && t->disabled && same_settings(t, &old);
+    if (code != ERR_NONE || !t->disabled || (old.disabled && !*only)) return code;
+    lockout what = {LOCKOUT_SUSPEND, t->id, clock_wall_us()};
+    code = cache_disable(store_tenants(st), t->id, t->generation, what.wall_us, e);
+    if (code != ERR_NONE) return code;
+    *durable = store_lockout(st, &what);
+    if (t->generation != 0 && !old.disabled) t->generation++;
+    return ERR_NONE;
+}
+
+err_code tenants_update(store *st, const tenant *want, tenant *out, bool *durable, err *e)
 {
     struct tenant_cache *tc = store_tenants(st);
     tenant t = *want, old, other;
+    bool only, written = true;
     err_code code = check(&t, e);
+    if (code == ERR_NONE) code = suspend(st, &t, &only, &written, e);
+    if (durable != NULL) *durable = written;
     if (code != ERR_NONE) return code;
+    if (only) return out != NULL ? tenants_get(st, t.id, out, e) : ERR_NONE;
     pthread_mutex_lock(&tc->change);
     code = tenants_get(st, t.id, &old, e);
     if (code == ERR_NONE && t.generation != 0 && t.generation != old.generation)
-        code = err_set(e, ERR_CONFLICT, "the tenant was changed meanwhile: read it again");
+        code = changed_meanwhile(e);
     if (code == ERR_NONE && tenants_find(st, t.name, &other, NULL) == ERR_NONE && other.id != t.id)
         code = name_taken(e, t.name);
     if (code == ERR_NONE) {
@@ -346,28 +409,20 @@ err_code tenants_update(store *st, const tenant *want, tenant *out, err *e)
         t.updated_wall_us = clock_wall_us();
         code = store_write(st, write_row, &t, e);
     }
-    if (code == ERR_NONE) code = cache_put(tc, &t, e);
+    if (code == ERR_NONE) cache_replace(tc, &old, &t);
     pthread_mutex_unlock(&tc->change);
+    if (code == ERR_NONE && durable != NULL) *durable = true; /* the row holds all of it */
     if (code == ERR_NONE && out != NULL) *out = t;
     return code;
 }
 
-err_code tenants_disable(store *st, uint64_t id, err *e)
+err_code tenants_disable(store *st, uint64_t id, bool *durable, err *e)
 {
-    struct tenant_cache *tc = store_tenants(st);
-    struct disable_job d = {.now_us = clock_wall_us()};
-    pthread_mutex_lock(&tc->change);
-    err_code code = tenants_get(st, id, &d.t, e);
-    if (code == ERR_NONE) {
-        d.t.disabled = true;
-        d.t.generation++;
-        d.t.updated_wall_us = d.now_us;
-        code = store_write(st, disable_row, &d, e);
-    }
-    if (code == ERR_NONE) {
-        code = cache_put(tc, &d.t, e);
-        key_cache_revoke_tenant(st, id, d.now_us);
-    }
-    pthread_mutex_unlock(&tc->change);
-    return code;
+    lockout what = {LOCKOUT_TENANT, id, clock_wall_us()};
+    err_code code = cache_disable(store_tenants(st), id, 0, what.wall_us, e);
+    if (code != ERR_NONE) return code;
+    key_cache_revoke_tenant(st, id, what.wall_us);
+    bool written = store_lockout(st, &what);
+    if (durable != NULL) *durable = written;
+    return ERR_NONE;
 }

@@ -246,6 +246,9 @@ int ctl_call(ctl *c, ctl_side side, const char *method, cJSON *body, cJSON **tre
     free(text);
     if (status == CTL_OK && tree && reply.len && client_reply_json(&reply, tree, &e))
         status = ctl_fail("%s", e.msg);
+    if (status == CTL_OK && tree && *tree && cJSON_IsFalse(json_get(*tree, "durable")))
+        (void)fprintf(stderr, "loractl: in force, but the server's disk does not have it yet; "
+                              "the server goes on trying\n");
     client_reply_clear(&reply);
     return status;
 }

@@ -394,14 +394,17 @@ static int print_limits(const ctl *c, const cJSON *tree)
         table_print_json(stdout, tree);
         return CTL_OK;
     }
-    const cJSON *used = json_get(tree, "used");
+    const cJSON *used = json_get(tree, "used"), *share = json_get(tree, "tenant_bytes");
     cJSON *rows = cJSON_CreateArray();
     cJSON_ArrayForEach(each, limits)
     {
         cJSON *row = cJSON_CreateObject();
         const cJSON *u = cJSON_IsObject(used) ? json_get(used, each->string) : NULL;
-        (void)cJSON_AddStringToObject(row, "limit", each->string);
-        (void)cJSON_AddNumberToObject(row, "value", each->valuedouble);
+        /* Without one of its own the server's holds. */
+        bool theirs = strcmp(each->string, "max_adapter_bytes") == 0 && cJSON_IsNumber(share);
+        (void)cJSON_AddStringToObject(row, "limit",
+                                      theirs ? "adapters.tenant_bytes" : each->string);
+        (void)cJSON_AddNumberToObject(row, "value", (theirs ? share : each)->valuedouble);
         if (cJSON_IsNumber(u)) (void)cJSON_AddNumberToObject(row, "used", u->valuedouble);
         (void)cJSON_AddItemToArray(rows, row);
     }

@@ -20,6 +20,8 @@
 static char dir[64];
 static store *st;
 static registry *reg;
+static storeroom *room;
+static uint64_t floor_bytes;
 static staging *sg;
 static model_config base;
 static uint64_t acme, bolt;
@@ -31,7 +33,8 @@ static void open_all(void)
     ck_assert_int_eq(store_open(&st, dir, &(store_options){.create = true}, &e), ERR_NONE);
     registry_config cfg = {.reserved = {"base"}, .n_reserved = 1};
     ck_assert_int_eq(registry_create(&reg, st, &cfg, &e), ERR_NONE);
-    upload_env env = {.reg = reg, .base = &base, .max_bytes = 1 << 20};
+    ck_assert_int_eq(storeroom_create(&room, dir, floor_bytes, &e), ERR_NONE);
+    upload_env env = {.reg = reg, .room = room, .base = &base, .max_bytes = 1 << 20};
     staging_config sc = {.max_open = 3, .expiry_us = 3600000000};
     ck_assert_int_eq(staging_open(&sg, &env, &sc, &e), ERR_NONE);
 }
@@ -39,6 +42,7 @@ static void open_all(void)
 static void close_all(void)
 {
     staging_close(sg);
+    storeroom_destroy(room);
     registry_destroy(reg);
     store_close(st);
 }
@@ -262,7 +266,7 @@ START_TEST(test_broken_manifests)
             fwrite(text, 1, i, f);
         }
         fclose(f);
-        upload_env env = {.reg = reg, .base = &base, .max_bytes = 1 << 20};
+        upload_env env = {.reg = reg, .room = room, .base = &base, .max_bytes = 1 << 20};
         ck_assert_int_eq(staging_open(&sg, &env, &(staging_config){0}, &e), ERR_NONE);
     }
 }
@@ -279,7 +283,7 @@ START_TEST(test_limits_and_expiry)
     m.bytes[PART_WEIGHTS] = UINT64_MAX;
     ck_assert_int_eq(staging_create(sg, &m, &u, &resumed, &e), ERR_LIMIT);
     m = manifest_of(acme, "poet");
-    m.max_adapter_bytes = 100;
+    m.quota.bytes = 100;
     ck_assert_int_eq(staging_create(sg, &m, &u, &resumed, &e), ERR_LIMIT);
     m = manifest_of(acme, "base");
     ck_assert_int_eq(staging_create(sg, &m, &u, &resumed, &e), ERR_INPUT);

@@ -739,7 +739,7 @@ START_TEST(test_limits_and_leftovers)
     ck_assert_int_eq(upload_write(u, tar.p, tar.n, &e), ERR_NONE);
     ck_assert_int_eq(upload_finish(u, &v, NULL, &e), ERR_LIMIT);
     env.max_packed_bytes = 0;
-    o.max_bytes = 100; /* the tenant's quota: files of a refused version go again */
+    o.quota.bytes = 100; /* the tenant's quota: files of a refused version go again */
     ck_assert_int_eq(upload_begin(&u, &env, &o, &e), ERR_NONE);
     ck_assert_int_eq(upload_write(u, tar.p, tar.n, &e), ERR_NONE);
     ck_assert_int_eq(upload_finish(u, &v, NULL, &e), ERR_LIMIT);

@@ -12,7 +12,7 @@ cd "$(dirname "$0")/../.."
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-million plan-cost"
 cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft punica-distinct
     punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu streams-2000 slowloris loratop stats-cost schemas schema-cost schemathesis
-    disk-full db-locked kill-9"
+    disk-full db-locked kill-9 upload-room"
 json=
 [ $# -gt 0 ] || set -- --list
 case $1 in
@@ -73,6 +73,22 @@ import json, sys
 r = json.loads(sys.argv[1].splitlines()[-1])
 ok = r["wrong"] == 0 and r.get("rounds") == r["asked"]
 print(f"kill-upload {r['wrong']} of {r['asked']} kills left neither old nor new (asked 0): {'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
+PY
+fi
+
+if [ "$name" = upload-room ]; then
+    # A hundred tenants after the whole disk: nobody else's call fails, and who is deleted is out at once.
+    out=$(build/venv/bin/python tests/bench/upload_room.py) || exit 2
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, sys
+r = json.loads(sys.argv[1])
+below = max(0, r["floor_mib"] - r["least_free_mib"])
+ok = r["failed"] == 0 and below == 0 and max(r["lock_out_s"], r["lock_out_full_s"]) <= 1
+print(f"upload-room {r['failed']} of {r['honest']} honest calls failed beside 100 hostile tenants, {below:.1f} MiB below the floor; "
+      f"locked out in {r['lock_out_s']:.2f} s, on a full disk {r['lock_out_full_s']:.2f} s (asked 0, 0, 1, 1): {'ok' if ok else 'short'}")
 sys.exit(0 if ok else 1)
 PY
 fi

@@ -20,7 +20,8 @@ disk = tmp / "disk"
 disk.mkdir()
 mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(disk)],
                          stderr=subprocess.DEVNULL, check=False).returncode == 0
-server = Server(directory=disk / "data", settings={"data.spool": "1MiB"})
+# Neither floor nor quota here (test_room.py): what follows is about the disk's own end.
+server = Server(directory=disk / "data", settings={"data.spool": "1MiB", "data.min_free": "1", "adapters.tenant_bytes": "1GiB"})
 server.log_path = tmp / "log"
 
 

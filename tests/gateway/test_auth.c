@@ -32,14 +32,14 @@ static void setup(void)
     ck_assert_int_eq(tenants_create(st, &(tenant){.name = "off"}, &off, &e), ERR_NONE);
     key_info want = {.tenant_id = acme.id, .scopes = SCOPE_INFERENCE};
     make_key(good, &want);
-    ck_assert_int_eq(keys_revoke(st, make_key(revoked, &want), &e), ERR_NONE);
+    ck_assert_int_eq(keys_revoke(st, make_key(revoked, &want), NULL, &e), ERR_NONE);
     want.expires_wall_us = 1000;
     make_key(expired, &want);
     make_key(suspended, &(key_info){.tenant_id = off.id, .scopes = SCOPE_INFERENCE});
     make_key(operators, &(key_info){.scopes = SCOPE_ADMIN});
     off.disabled = true;
     off.generation = 0;
-    ck_assert_int_eq(tenants_update(st, &off, NULL, &e), ERR_NONE);
+    ck_assert_int_eq(tenants_update(st, &off, NULL, NULL, &e), ERR_NONE);
 }
 
 static void teardown(void)

@@ -81,13 +81,13 @@ START_TEST(test_tenants)
     t.limits.tokens_per_day = 1000;
     snprintf(t.classes, sizeof t.classes, "interactive,batch");
     uint64_t seen = tenants_changes(st);
-    ck_assert_int_eq(tenants_update(st, &t, &u, &e), ERR_NONE);
+    ck_assert_int_eq(tenants_update(st, &t, &u, NULL, &e), ERR_NONE);
     ck_assert_uint_ne(tenants_changes(st), seen);
     seen = tenants_changes(st);
-    ck_assert_int_eq(tenants_update(st, &t, NULL, &e), ERR_CONFLICT); /* stale generation */
+    ck_assert_int_eq(tenants_update(st, &t, NULL, NULL, &e), ERR_CONFLICT); /* stale generation */
     ck_assert_uint_eq(tenants_changes(st), seen);
     snprintf(u.name, sizeof u.name, "bolt");
-    ck_assert_int_eq(tenants_update(st, &u, NULL, &e), ERR_EXISTS);
+    ck_assert_int_eq(tenants_update(st, &u, NULL, NULL, &e), ERR_EXISTS);
     reopen();
     tenant *list;
     size_t n;
@@ -169,7 +169,7 @@ START_TEST(test_key_life)
     ck_assert_int_eq(keys_rotate(st, k.id, 0, text, &e), ERR_LIMIT);
     ck_assert_str_eq(text, "");
 
-    ck_assert_int_eq(keys_revoke(st, k.id, &e), ERR_NONE);
+    ck_assert_int_eq(keys_revoke(st, k.id, NULL, &e), ERR_NONE);
     for (int pass = 0; pass < 2; pass++) {
         ck_assert_int_eq(keys_check(st, third, KEY_TEXT_LEN, &got, NULL, &e), ERR_DENIED);
         ck_assert_int_eq(keys_check(st, second, KEY_TEXT_LEN, &got, NULL, &e), ERR_DENIED);
@@ -210,7 +210,7 @@ START_TEST(test_key_update)
     ck_assert_int_eq(now.max_concurrent, 3);
     ck_assert_int_eq(keys_check(st, text, strlen(text), &now, NULL, &e), ERR_NONE);
     ck_assert_int_eq(now.max_concurrent, 3);
-    ck_assert_int_eq(keys_revoke(st, k.id, &e), ERR_NONE);
+    ck_assert_int_eq(keys_revoke(st, k.id, NULL, &e), ERR_NONE);
     ck_assert_int_eq(keys_update(st, &now, &now, NULL, &e), ERR_CONFLICT);
     want.id = 12345;
     ck_assert_int_eq(keys_update(st, &want, &want, NULL, &e), ERR_NOT_FOUND);
@@ -279,12 +279,12 @@ START_TEST(test_key_refusals)
     for (int off = 1; off >= 0; off--) {
         t.disabled = off;
         t.generation = 0;
-        ck_assert_int_eq(tenants_update(st, &t, NULL, &e), ERR_NONE);
+        ck_assert_int_eq(tenants_update(st, &t, NULL, NULL, &e), ERR_NONE);
         ck_assert_int_eq(keys_check(st, text, KEY_TEXT_LEN, &got, NULL, &e),
                          off ? ERR_SUSPENDED : ERR_NONE);
     }
     uint64_t seen = tenants_changes(st);
-    ck_assert_int_eq(tenants_disable(st, tenant_id, &e), ERR_NONE);
+    ck_assert_int_eq(tenants_disable(st, tenant_id, NULL, &e), ERR_NONE);
     ck_assert_uint_ne(tenants_changes(st), seen);
     ck_assert_int_eq(keys_check(st, text, KEY_TEXT_LEN, &got, NULL, &e), ERR_DENIED);
     ck_assert_int_eq(
@@ -339,7 +339,7 @@ START_TEST(test_check_while_changing)
             ERR_NONE);
         if (i % 20 == 0) make_tenant((char[]){'t', (char)('a' + i / 20), 0});
     }
-    ck_assert_int_eq(keys_revoke(st, k.id, &e), ERR_NONE);
+    ck_assert_int_eq(keys_revoke(st, k.id, NULL, &e), ERR_NONE);
     key_info got;
     ck_assert_int_eq(keys_check(st, shared_text, KEY_TEXT_LEN, &got, NULL, &e), ERR_DENIED);
     atomic_store(&stop, true);

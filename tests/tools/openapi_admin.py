@@ -9,13 +9,14 @@ CLASS = {"enum": ["interactive", "standard", "batch"]}
 LIMITS = obj({n: COUNT for n in LIMIT_NAMES})
 TENANT = obj({"object": {"const": "tenant"}, "id": STR, "name": STR, "state": {"enum": ["active", "disabled"]}, "weight": NUM,
               "default_class": maybe(STR), "classes": arr(STR), "models": arr(STR), "networks": arr(STR), "limits": LIMITS,
-              "generation": COUNT, "created": COUNT})
+              "generation": COUNT, "created": COUNT, "durable": {"const": False}}, optional=["durable"])
 KEY = obj({"object": {"const": "key"}, "id": STR, "key": STR, "public_id": STR, "name": STR, "tenant": maybe(STR),
            "scopes": arr(SCOPE), "requests_per_minute": COUNT, "tokens_per_minute": COUNT, "max_concurrent": COUNT, "networks": arr(STR),
-           "secrets": COUNT, "created": COUNT, "expires_at": maybe(INT), "revoked": maybe(INT), "last_used": maybe(INT)}, optional=["key"])
+           "secrets": COUNT, "created": COUNT, "expires_at": maybe(INT), "revoked": maybe(INT), "last_used": maybe(INT),
+           "durable": {"const": False}}, optional=["key", "durable"])
 USED = obj({n: INT for n in ("requests_per_minute", "tokens_per_minute", "max_concurrent", "max_queued", "tokens_per_day",
-                             "tokens_per_month")}, optional=["requests_per_minute", "tokens_per_minute"])
-TENANT_LIMITS = obj({"object": {"const": "limits"}, "tenant": STR, "limits": LIMITS, "used": USED})
+                             "tokens_per_month", "max_adapters", "max_adapter_bytes")}, optional=["requests_per_minute", "tokens_per_minute"])
+TENANT_LIMITS = obj({"object": {"const": "limits"}, "tenant": STR, "limits": LIMITS, "used": USED, "tenant_bytes": maybe(COUNT)})
 NAME_LIMITS = obj({"object": {"const": "limits"}, "tenant": STR, "adapter": STR, "limits": obj({n: COUNT for n in ADAPTER_LIMITS}),
                    "used": obj({n: INT for n in ADAPTER_LIMITS}, optional=ADAPTER_LIMITS[:2])})
 REQUEST = obj({"object": {"const": "request"}, "id": STR, "request_id": STR, "tenant": STR, "key_id": maybe(STR), "model": STR,
@@ -79,8 +80,8 @@ ROUTES = [operation(m, "/admin/v1/" + p, gives, asked, **more) for m, p, gives, 
                                               "links": links("tenants", "tenant", "name", "GET", "PATCH", "DELETE")}),
     ("GET", "tenants", "Tenants", None, {"parameters": [query("after", CURSOR)]}),
     ("GET", "tenants/{tenant}", "Tenant", None, {"errors": [404]}),
-    ("PATCH", "tenants/{tenant}", "Tenant", TENANT_PATCH, {"errors": [404, 409]}),
-    ("DELETE", "tenants/{tenant}", "Tenant", None, {"errors": [404]}),
+    ("PATCH", "tenants/{tenant}", "Tenant", TENANT_PATCH, {"statuses": [200, 202], "errors": [404, 409]}),
+    ("DELETE", "tenants/{tenant}", "Tenant", None, {"statuses": [200, 202], "errors": [404]}),
     ("POST", "tenants/{tenant}/adapters/{name}/{verb}", "Adapter", None, {"statuses": [200, 202], "errors": [404, 409, 412]}),
     ("POST", "keys", "AdminKey", KEY_NEW, {"statuses": [201], "errors": [404, 409],
                                           "links": links("keys", "key", "id", "GET", "PATCH", "DELETE")}),
@@ -89,7 +90,7 @@ ROUTES = [operation(m, "/admin/v1/" + p, gives, asked, **more) for m, p, gives, 
     ("PATCH", "keys/{key}", "AdminKey", obj(KEY_SET, optional=KEY_SET), {"errors": [404, 409]}),
     ("POST", "keys/{key}/rotate", "AdminKey", None, {"statuses": [201], "errors": [404, 409], "parameters": [
         query("grace_seconds", {"type": "integer", "minimum": 0, "maximum": 366 * 86400})]}),
-    ("DELETE", "keys/{key}", "AdminKey", None, {"errors": [404]}),
+    ("DELETE", "keys/{key}", "AdminKey", None, {"statuses": [200, 202], "errors": [404]}),
     ("GET", "limits", "AllLimits", None, {"parameters": [query("after", CURSOR)]}),
     ("GET", "limits/{tenant}", "TenantLimits", None, {"errors": [404]}),
     ("PATCH", "limits/{tenant}", "TenantLimits", NEW_LIMITS, {"errors": [404]}),
