@@ -41,9 +41,10 @@ typedef struct session {
         uint8_t sha[DIGEST_BYTES];
         bool skipped, busy;
         bool verified; /* the whole file was hashed by this process */
-        bool taken;    /* its whole room is its own */
-    } file[PART_ALL];  /* without bytes: it has none of this name */
-    bool making;       /* its files are being made */
+        bool taken;    /* its whole room is its own; with a writer: under the writer's `mu`, too */
+        struct staged_writer *writer; /* that may be writing now */
+    } file[PART_ALL];                 /* without bytes: it has none of this name */
+    bool making;                      /* its files are being made */
     bool committing;
     int64_t last_us; /* of progress; monotonic */
 } session;
@@ -65,6 +66,8 @@ struct staged_writer {
     folder_part part;
     int fd;
     uint64_t at, end;
+    pthread_mutex_t
+        mu; /* leaf lock: held over each write, so that nobody cuts the file meanwhile */
 };
 
 /* ---- paths -------------------------------------------------------------------------------- */
@@ -272,11 +275,11 @@ static bool manifest_parse(const char *text, size_t len, session *s)
 
 /* ---- lending ------------------------------------------------------------------------------ */
 
-/* Has it room that it does not use, with nobody at work on it? */
+/* Has it room that it does not use?  A writer at work is no hindrance: from then on it asks for each piece. */
 static bool lendable(const session *s, int p)
 {
-    return !s->making && !s->committing && !s->file[p].busy && s->file[p].taken &&
-           s->file[p].offset < s->file[p].bytes;
+    return !s->making && !s->committing && (!s->file[p].busy || s->file[p].writer != NULL) &&
+           s->file[p].taken && s->file[p].offset < s->file[p].bytes;
 }
 
 /* The session that lends next: of the tenant that holds most, the one idle for longest. */
@@ -301,18 +304,22 @@ static uint64_t lend_part(staging *sg, session *s, int p)
 {
     path_text path;
     struct stat before = {0}, after = {0};
+    staged_writer *w = s->file[p].writer;
     part_path(sg, s->id, p, path);
-    s->file[p].taken = false;
     int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0) return 0;
-    if (fstat(fd, &before) == 0) storeroom_give_back(fd);
-    (void)!fstat(fd, &after);
-    close(fd);
+    if (w != NULL) pthread_mutex_lock(&w->mu);
+    s->file[p].taken = false;
+    if (fd >= 0 && fstat(fd, &before) == 0) {
+        storeroom_give_back(fd);
+        (void)!fstat(fd, &after);
+    }
+    if (w != NULL) pthread_mutex_unlock(&w->mu);
+    if (fd >= 0) close(fd);
     return before.st_blocks > after.st_blocks ? (uint64_t)(before.st_blocks - after.st_blocks) * 512
                                               : 0;
 }
 
-/* A storeroom_on_short(): what uploads that nobody writes to have not filled; their bytes stay. */
+/* A storeroom_on_short(): what uploads have not filled; their bytes stay. */
 static bool lend(void *self, uint64_t bytes)
 {
     staging *sg = self;
@@ -324,7 +331,7 @@ static bool lend(void *self, uint64_t bytes)
             if (lendable(s, p)) got += lend_part(sg, s, p);
     pthread_mutex_unlock(&sg->mu);
     if (n > 0)
-        log_info("adapters", "the disk is short: %d idle uploads lend %llu bytes", n,
+        log_info("adapters", "the disk is short: %d uploads lend %llu bytes", n,
                  (unsigned long long)got);
     return got > 0;
 }
@@ -717,7 +724,16 @@ static void let_go(staged_writer *w, uint64_t at)
     w->s->last_us = clock_now_us();
     w->s->file[w->part].busy = false;
     pthread_mutex_unlock(&w->sg->mu);
+    pthread_mutex_destroy(&w->mu);
     free(w);
+}
+
+/* Shows the writer at work, whose file may be cut behind what it has written; NULL: no more. */
+static void set_writer(staged_writer *w, staged_writer *to)
+{
+    pthread_mutex_lock(&w->sg->mu);
+    w->s->file[w->part].writer = to;
+    pthread_mutex_unlock(&w->sg->mu);
 }
 
 err_code staging_write_begin(staging *sg, uint64_t tenant_id, const char *name, const char *id,
@@ -731,6 +747,7 @@ err_code staging_write_begin(staging *sg, uint64_t tenant_id, const char *name, 
     uint64_t held = 0;
     staged_writer *w = calloc(1, sizeof *w);
     if (w == NULL) return no_memory(e);
+    pthread_mutex_init(&w->mu, NULL);
     pthread_mutex_lock(&sg->mu);
     session *s = session_find(sg, tenant_id, name, id);
     if (s == NULL) {
@@ -749,6 +766,7 @@ err_code staging_write_begin(staging *sg, uint64_t tenant_id, const char *name, 
     }
     pthread_mutex_unlock(&sg->mu);
     if (code != ERR_NONE) {
+        pthread_mutex_destroy(&w->mu);
         free(w);
         return code;
     }
@@ -769,6 +787,7 @@ err_code staging_write_begin(staging *sg, uint64_t tenant_id, const char *name, 
         code = storeroom_take(sg->env.room, w->fd, w->end - w->at, &s->file[part].taken, e);
     *at = w->at;
     if (code == ERR_NONE) {
+        set_writer(w, w);
         *out = w;
         return ERR_NONE;
     }
@@ -783,17 +802,24 @@ err_code staging_write(staged_writer *w, const void *data, size_t len, err *e)
     if (len > w->end - w->at)
         return err_set(e, ERR_LIMIT, "%s has %llu bytes by the manifest; more were sent",
                        folder_part_names[w->part], (unsigned long long)w->end);
-    err_code code = w->s->file[w->part].taken ? ERR_NONE : storeroom_check(w->sg->env.room, len, e);
-    if (code != ERR_NONE) return code;
-    while (len > 0) {
+    pthread_mutex_lock(&w->mu);
+    bool taken = w->s->file[w->part].taken;
+    pthread_mutex_unlock(&w->mu);
+    err_code code = taken ? ERR_NONE : storeroom_check(w->sg->env.room, len, e);
+    pthread_mutex_lock(&w->mu);
+    while (len > 0 && code == ERR_NONE) {
         ssize_t n = write(w->fd, p, len);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return folder_disk_error(e, "store");
+        if (n < 0) {
+            code = folder_disk_error(e, "store");
+            break;
+        }
         p += n;
         len -= (size_t)n;
         w->at += (uint64_t)n;
     }
-    return ERR_NONE;
+    pthread_mutex_unlock(&w->mu);
+    return code;
 }
 
 /* Hashes a complete file; ERR_CORRUPT: it is another one than the manifest's and was restarted. */
@@ -824,6 +850,7 @@ err_code staging_write_end(staged_writer *w, uint64_t *at, err *e)
     staging *sg = w->sg;
     session *s = w->s;
     err_code code = ERR_NONE;
+    set_writer(w, NULL);
     if (fsync(w->fd) != 0) {
         /* What is on the disk is in doubt, and a second sync would not tell: begin anew. */
         code = folder_disk_error(e, "sync");

@@ -67,9 +67,9 @@ void staging_close(staging *sg);
 /* Is this the form of an upload's id (and not of a version's number)? */
 bool staging_is_id(const char *s);
 
-/* Begins an upload; its whole room is taken on the disk.  (While nobody writes to it, what it has not
- * filled is lent to others before they are refused; it is taken again when a writer comes.)  The same
- * manifest again while its upload is open: that upload, *resumed true.
+/* Begins an upload; its whole room is taken on the disk.  (What it has not filled is lent before
+ * others are refused, first by the tenant that holds most.  It is taken again when the next writer comes; a
+ * writer at work asks for each piece then.)  The same manifest again while its upload is open: that upload, *resumed true.
  *   ERR_LIMIT    files too large, the tenant's bytes, too many open uploads
  *   ERR_NO_ROOM  the disk has no room above the floor; nothing is left behind */
 err_code staging_create(staging *sg, const staging_manifest *m, staged_upload *out, bool *resumed,

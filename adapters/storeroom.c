@@ -1,6 +1,6 @@
 /* storeroom.c -- sums by tenant in a small table; the disk's own count for the rest.
  *
- * While one caller allocates, its bytes count as taken twice for a moment: rather refuse than touch the floor.
+ * One takes after the other: the look at the disk, what others lend for it, and the allocation are one step.
  */
 #include "adapters/storeroom.h"
 
@@ -24,9 +24,9 @@ struct storeroom {
     uint64_t floor_bytes;
     bool (*lend)(void *self, uint64_t bytes);
     void *lender;
-    pthread_mutex_t mu; /* leaf lock; guards all below */
-    uint64_t claimed;   /* by those who allocate now */
-    held *held;         /* in no order */
+    pthread_mutex_t taking; /* before the lender's locks */
+    pthread_mutex_t mu;     /* leaf lock; guards all below */
+    held *held;             /* in no order */
     size_t n, cap;
 };
 
@@ -37,6 +37,7 @@ err_code storeroom_create(storeroom **out, const char *dir, uint64_t floor_bytes
     if (r == NULL) return err_set(e, ERR_NOMEM, "out of memory");
     snprintf(r->dir, sizeof r->dir, "%s", dir);
     r->floor_bytes = floor_bytes;
+    pthread_mutex_init(&r->taking, NULL);
     pthread_mutex_init(&r->mu, NULL);
     return ERR_NONE;
 }
@@ -44,6 +45,7 @@ err_code storeroom_create(storeroom **out, const char *dir, uint64_t floor_bytes
 void storeroom_destroy(storeroom *r)
 {
     if (r == NULL) return;
+    pthread_mutex_destroy(&r->taking);
     pthread_mutex_destroy(&r->mu);
     free(r->held);
     free(r);
@@ -149,67 +151,58 @@ uint64_t storeroom_held(storeroom *r, uint64_t tenant_id)
 
 /* ---- the disk -------------------------------------------------------------------------------- */
 
-/* Claims bytes above the floor; else how many are missing (0: files, not bytes). */
-static bool claim(storeroom *r, uint64_t bytes, uint64_t *missing)
+/* How many bytes are missing for so many above the floor; 0: none.  Without files to be had: all of them. */
+static uint64_t missing_for(const storeroom *r, uint64_t bytes)
 {
     disk_room now;
-    *missing = 0;
-    if (!disk_look(r->dir, &now)) return true; /* nothing is known: the write itself will tell */
-    pthread_mutex_lock(&r->mu);
-    uint64_t want = r->floor_bytes + r->claimed + bytes;
-    bool fits = now.free_bytes >= want && !now.inodes_short;
-    if (fits)
-        r->claimed += bytes;
-    else if (now.free_bytes < want)
-        *missing = want - now.free_bytes;
-    pthread_mutex_unlock(&r->mu);
-    return fits;
+    if (!disk_look(r->dir, &now)) return 0; /* nothing is known: the write itself will tell */
+    uint64_t want = r->floor_bytes + bytes;
+    if (now.inodes_short) return bytes;
+    return now.free_bytes >= want ? 0 : want - now.free_bytes;
 }
 
-static void unclaim(storeroom *r, uint64_t bytes)
+/* Makes the room if need be; `taking` is held, so nobody is quicker. */
+static err_code find_room(storeroom *r, uint64_t bytes, err *e)
 {
-    pthread_mutex_lock(&r->mu);
-    r->claimed = r->claimed > bytes ? r->claimed - bytes : 0;
-    pthread_mutex_unlock(&r->mu);
-}
-
-/* What is lent may be gone again to somebody quicker: some turns. */
-static err_code claim_or_lend(storeroom *r, uint64_t bytes, err *e)
-{
-    enum { TURNS = 4 };
-    uint64_t missing;
-    for (int i = 0; i < TURNS; i++) {
-        if (claim(r, bytes, &missing)) return ERR_NONE;
-        if (missing == 0 || r->lend == NULL || !r->lend(r->lender, missing)) break;
-    }
+    uint64_t missing = missing_for(r, bytes);
+    if (missing > 0 && r->lend != NULL && r->lend(r->lender, missing))
+        missing = missing_for(r, bytes);
+    if (missing == 0) return ERR_NONE;
     return err_set(e, ERR_NO_ROOM, "there is no room for the upload on the server's disk");
 }
 
-err_code storeroom_take(storeroom *r, int fd, uint64_t bytes, bool *taken, err *e)
+static err_code allocate(int fd, uint64_t bytes, bool *taken, err *e)
 {
     struct stat sb;
-    *taken = false;
-    if (bytes == 0) return ERR_NONE;
     if (fstat(fd, &sb) != 0) return folder_disk_error(e, "make room for");
-    err_code code = r != NULL ? claim_or_lend(r, bytes, e) : ERR_NONE;
-    if (code != ERR_NONE) return code;
     int rc;
     do rc = fallocate(fd, FALLOC_FL_KEEP_SIZE, sb.st_size, (off_t)bytes);
     while (rc != 0 && errno == EINTR);
     *taken = rc == 0;
-    if (rc != 0 && errno != EOPNOTSUPP && errno != ENOSYS) {
-        code = folder_disk_error(e, "make room for");
-        storeroom_give_back(fd); /* a part may have been allocated */
-    }
-    if (r != NULL) unclaim(r, bytes);
+    if (rc == 0 || errno == EOPNOTSUPP || errno == ENOSYS) return ERR_NONE;
+    err_code code = folder_disk_error(e, "make room for");
+    storeroom_give_back(fd); /* a part may have been allocated */
+    return code;
+}
+
+err_code storeroom_take(storeroom *r, int fd, uint64_t bytes, bool *taken, err *e)
+{
+    *taken = false;
+    if (bytes == 0) return ERR_NONE;
+    if (r == NULL) return allocate(fd, bytes, taken, e);
+    pthread_mutex_lock(&r->taking);
+    err_code code = find_room(r, bytes, e);
+    if (code == ERR_NONE) code = allocate(fd, bytes, taken, e);
+    pthread_mutex_unlock(&r->taking);
     return code;
 }
 
 err_code storeroom_check(storeroom *r, uint64_t bytes, err *e)
 {
     if (r == NULL) return ERR_NONE;
-    err_code code = claim_or_lend(r, bytes, e);
-    if (code == ERR_NONE) unclaim(r, bytes);
+    pthread_mutex_lock(&r->taking);
+    err_code code = find_room(r, bytes, e);
+    pthread_mutex_unlock(&r->taking);
     return code;
 }
 

@@ -2,12 +2,12 @@
  *
  * Two rules.  The disk's: a floor of free space is never touched (storage/disk.h).  The tenant's: what it
  * has published on this disk and what its uploads are to bring stay within its quota.  Space is
- * taken at once, by fallocate(), so that an upload that has begun does not meet a full disk; an upload that nobody
- * writes to lends what it has not filled when somebody else needs it (storeroom_on_short()).
+ * taken at once, by fallocate(), so that an upload that has begun does not meet a full disk; but uploads lend what
+ * they have not filled when somebody else needs it (storeroom_on_short()), so what nobody sends costs nobody anything.
  *
  * A NULL room has neither rule: parts of the server in tests.
  *
- * Locks:   a leaf lock, not held over the disk nor over the lender.
+ * Locks:   one over the taking, which is held over the lender and so comes before his; a leaf for the sums.
  * Threads: any thread, but storeroom_on_short() and destroy.
  */
 #ifndef ADAPTERS_STOREROOM_H

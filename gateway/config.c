@@ -169,8 +169,8 @@ static const option options[] = {
      "quarter of it: 256MiB of 1GiB, 1GiB of 4GiB to 64GiB, 15.6GiB of 1000GiB."},
     {"adapters", "max_open_uploads", OPT_INT, AT(adapters_max_open_uploads), "8", 1, 1024,
      "Resumable uploads that one tenant may have open; their room on the disk is reserved, and "
-     "lent\n"
-     "to others while nobody writes to them and the disk is short."},
+     "what\n"
+     "they have not filled is lent to others when the disk is short."},
     {"adapters", "upload_expiry", OPT_TIME, AT(adapters_upload_expiry_us), "24h", SECOND,
      30 * 86400 * SECOND, "An upload without progress for this long is given up."},
     {"adapters", "roots", OPT_TEXT, AT(adapters_roots), "", 0, 0,

@@ -110,7 +110,7 @@ def honest(phase, number, key, end):
         timed(phase, admin.call, "POST", "/admin/v1/keys", server.admin_key,
               {"tenant": f"honest{number}", "scopes": ["inference"]})
         files = content("shout", (number * 4000 + n * 2 + (phase == "beside")) % 16384)
-        path = f"/v1/adapters/mine{n % 2}/versions"
+        path = f"/v1/adapters/mine{n}/versions"
         if n % 3 == 0:
             timed(phase, c.call, "POST", path, key, tar_bytes(files), **{"Content-Type": "application/x-tar"})
         else:
@@ -119,9 +119,8 @@ def honest(phase, number, key, end):
                 timed(phase, c.call, "PUT", f"{path}/{up['id']}/files/{name}", key, data)
             if up:
                 timed(phase, c.call, "POST", f"{path}/{up['id']}/commit", key)
-        if n % 8 == 0:
-            for name in ("mine0", "mine1"):
-                c.call("DELETE", f"/v1/adapters/{name}?drain=true", key)
+        if n > 4:
+            c.call("DELETE", f"/v1/adapters/mine{n - 4}?drain=true", key)
 
 
 def run_honest(phase, keys, duration):
