@@ -15,7 +15,7 @@ typedef enum {
     OP_SPLIT, /* go on at +x and at +y */
     OP_JUMP,  /* go on at +x */
     OP_START,
-    OP_END,
+    OP_END,  /* x: also before the newline that ends the text */
     OP_WORD, /* border of a word; x: negated */
     OP_MATCH
 } op;
@@ -167,9 +167,13 @@ static void parse_class(compiler *c)
             return;
         }
         int lo = class_member(c, set);
-        if (lo < 0) continue;
+        bool range = c->at[0] == '-' && c->at[1] != ']' && c->at[1] != 0;
+        if (lo < 0) {
+            if (range) fail(c, ERR_INPUT, "has a range that begins with a class");
+            continue;
+        }
         int hi = lo;
-        if (c->at[0] == '-' && c->at[1] != ']' && c->at[1] != 0) {
+        if (range) {
             c->at++;
             hi = class_member(c, set);
             if (hi < lo) {
@@ -254,29 +258,6 @@ static void parse_escape(compiler *c)
     }
 }
 
-static void parse_atom(compiler *c)
-{
-    char ch = *c->at++;
-    switch (ch) {
-    case '(': parse_group(c); break;
-    case '[': parse_class(c); break;
-    case '\\': parse_escape(c); break;
-    case '^': emit(c, OP_START, 0, 0); break;
-    case '$': emit(c, OP_END, 0, 0); break;
-    case '.': {
-        uint32_t set[8] = {0};
-        set_add(set, '\n', '\n');
-        set_invert(set);
-        emit_set(c, set);
-        break;
-    }
-    case '*':
-    case '+':
-    case '?': fail(c, ERR_INPUT, "repeats nothing"); break;
-    default: emit_byte(c, (unsigned char)ch); break;
-    }
-}
-
 /* "{m}", "{m,}", "{,n}", "{m,n}"; anything else after '{' is literal, as in Python. */
 static bool parse_bounds(compiler *c, int *lo, int *hi)
 {
@@ -300,6 +281,34 @@ static bool parse_bounds(compiler *c, int *lo, int *hi)
     if (*lo > REPEAT_MAX || *hi > REPEAT_MAX) fail(c, ERR_LIMIT, "repeats too often");
     if (*hi >= 0 && *hi < *lo) fail(c, ERR_INPUT, "has bounds that are turned round");
     return true;
+}
+
+static void parse_atom(compiler *c)
+{
+    int lo, hi;
+    if (*c->at == '{' && parse_bounds(c, &lo, &hi)) {
+        fail(c, ERR_INPUT, "repeats nothing");
+        return;
+    }
+    char ch = *c->at++;
+    switch (ch) {
+    case '(': parse_group(c); break;
+    case '[': parse_class(c); break;
+    case '\\': parse_escape(c); break;
+    case '^': emit(c, OP_START, 0, 0); break;
+    case '$': emit(c, OP_END, 1, 0); break;
+    case '.': {
+        uint32_t set[8] = {0};
+        set_add(set, '\n', '\n');
+        set_invert(set);
+        emit_set(c, set);
+        break;
+    }
+    case '*':
+    case '+':
+    case '?': fail(c, ERR_INPUT, "repeats nothing"); break;
+    default: emit_byte(c, (unsigned char)ch); break;
+    }
 }
 
 /* What stands from `from` on, between lo and hi times. */
@@ -336,6 +345,8 @@ static void repeat(compiler *c, int from, int lo, int hi)
 static void parse_piece(compiler *c)
 {
     int from = c->p->n;
+    bool escape = c->at[0] == '\\' && c->at[1] != 0;
+    bool anchor = escape ? strchr("bBAZ", c->at[1]) != NULL : *c->at == '^' || *c->at == '$';
     parse_atom(c);
     bool repeated = false;
     while (c->code == ERR_NONE) {
@@ -348,8 +359,8 @@ static void parse_piece(compiler *c)
         } else if (ch != '{' || !parse_bounds(c, &lo, &hi)) {
             return;
         }
-        if (repeated) {
-            fail(c, ERR_INPUT, "repeats a repeat");
+        if (repeated || anchor) {
+            fail(c, ERR_INPUT, anchor ? "repeats a place" : "repeats a repeat");
             return;
         }
         repeated = true;
@@ -436,7 +447,8 @@ typedef struct place {
 static bool holds(const inst *i, const place *pl)
 {
     if (i->op == OP_START) return pl->at == 0;
-    if (i->op == OP_END) return pl->at == pl->len;
+    if (i->op == OP_END)
+        return pl->at == pl->len || (i->x && pl->at + 1 == pl->len && pl->text[pl->at] == '\n');
     bool left = pl->at > 0 && is_word(pl->text[pl->at - 1]);
     bool right = pl->at < pl->len && is_word(pl->text[pl->at]);
     return (left != right) != (i->x != 0);

@@ -311,6 +311,15 @@ static int group(parser *p)
     return inner;
 }
 
+/* "{2}", "{2,}", "{,2}": another '{' is itself, where nothing stands before it. */
+static bool at_bounds(const parser *p)
+{
+    const char *s = p->s + 1;
+    if (!at(p, '{')) return false;
+    while (s < p->end && (*s == ',' || (*s >= '0' && *s <= '9'))) s++;
+    return s > p->s + 1 && s < p->end && *s == '}';
+}
+
 static int atom(parser *p)
 {
     if (eat(p, '(')) return group(p);
@@ -318,7 +327,8 @@ static int atom(parser *p)
     if (eat(p, '.')) return dot(p);
     if (eat(p, '^')) return add(p, R_BEGIN, 0, 0);
     if (eat(p, '$')) return add(p, R_END, 0, 0);
-    if (at(p, '*') || at(p, '+') || at(p, '?')) return fail(p, ERR_INPUT, "nothing to repeat");
+    if (at(p, '*') || at(p, '+') || at(p, '?') || at_bounds(p))
+        return fail(p, ERR_INPUT, "nothing to repeat");
     if (!eat(p, '\\')) return one_char(p, next_char(p));
     if (p->s < p->end && strchr("dwsDWS", *p->s)) {
         int index = 0;
@@ -376,6 +386,8 @@ static int repeated(parser *p)
         }
         if (at(p, '+')) return fail(p, ERR_UNSUPPORTED, "a possessive quantifier");
         (void)eat(p, '?'); /* lazy: the same texts */
+        if (at(p, '*') || at(p, '?') || at_bounds(p))
+            return fail(p, ERR_INPUT, "a repetition of a repetition");
         int r = add(p, R_REPEAT, x, 0);
         if (p->rc) return 0;
         p->list[r].min = min;

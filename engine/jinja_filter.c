@@ -173,6 +173,7 @@ static jv f_int(const call *c)
     jv otherwise = arg(c, 0, "default", jv_int(0));
     double d = 0;
     int64_t i;
+    if (c->v.kind == JV_UNDEFINED) return wrong(c);
     if (c->v.kind == JV_INT || c->v.kind == JV_LONG) return c->v;
     if (c->v.kind == JV_BOOL) return jv_int(c->v.b);
     if (c->v.kind == JV_STR && read_number(c->v, true, NULL, &i)) return jv_int(i);
@@ -180,12 +181,15 @@ static jv f_int(const call *c)
         d = c->v.f;
     else if (c->v.kind != JV_STR || !read_number(c->v, false, &d, NULL))
         return otherwise;
-    return isfinite(d) && fabs(d) < 9e18 ? jv_int((int64_t)d) : otherwise;
+    if (fabs(d) >= 9e18)
+        return jinja_fail(c->r, ERR_INPUT, "filter 'int': the number is too large");
+    return isfinite(d) ? jv_int((int64_t)d) : otherwise;
 }
 
 static jv f_float(const call *c)
 {
     double d;
+    if (c->v.kind == JV_UNDEFINED) return wrong(c);
     if (jv_is_number(c->v)) return jv_float(jv_number(c->v));
     if (c->v.kind == JV_STR && read_number(c->v, false, &d, NULL)) return jv_float(d);
     return arg(c, 0, "default", jv_float(0));
@@ -392,6 +396,8 @@ static jv f_unique(const call *c)
     if (!jv_items(c->r, c->v, &item, &n)) return jv_undefined;
     for (uint32_t i = 0; i < n && !c->r->rc; i++) {
         jv key = key_of(c, item[i], path, exact);
+        if (key.kind == JV_LIST || key.kind == JV_MAP)
+            return wrong(c); /* Python's cannot be in a set */
         if (c->r->rc || jv_contains(c->r, seen, key)) continue;
         (void)jv_push(c->r, seen, key);
         (void)jv_push(c->r, out, item[i]);

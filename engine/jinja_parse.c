@@ -350,7 +350,7 @@ static jnode *test(parser *p, jnode *of)
     bool value = t->kind == JT_STR || t->kind == JT_INT || t->kind == JT_FLOAT || is_op(t, "[") ||
                  is_op(t, "{") ||
                  (t->kind == JT_NAME && !is_word(t, "else") && !is_word(t, "or") &&
-                  !is_word(t, "and") && !is_word(t, "if") && !is_word(t, "is"));
+                  !is_word(t, "and") && !is_word(t, "is"));
     if (skip_op(p, "(")) {
         if (!arguments(p, n)) return NULL;
     } else if (value && !append(p, n, postfix(p, primary(p)), NULL, 0)) {

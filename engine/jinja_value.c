@@ -31,7 +31,9 @@ jv jv_float(double f)
 
 jv jv_chars(const jchar *s, size_t n)
 {
-    return (jv){.kind = JV_STR, .n = (uint32_t)n, .s = s};
+    static const jchar
+        nothing[1]; /* pieces are taken from any text, also from one without characters */
+    return (jv){.kind = JV_STR, .n = (uint32_t)n, .s = s ? s : nothing};
 }
 
 jv jv_utf8(arena *mem, const char *s, size_t len, bool foreign)

@@ -78,6 +78,7 @@ static void as_text(tool_reader *r, size_t n)
 {
     add(r, &r->text, r->raw.s, n);
     drop(r, n);
+    r->behind = false;
 }
 
 static size_t spaces(const tool_reader *r, size_t at)
@@ -227,6 +228,7 @@ static void end_call(tool_reader *r)
     c->len = r->args.len - c->at;
     c->whole = true;
     r->inside = false;
+    r->behind = true;
 }
 
 /* Passes the arguments through; true: they, or what came of them, are done. */
@@ -358,8 +360,8 @@ static bool after_call(tool_reader *r)
     if (v == MORE && r->raw.len <= HEAD_MAX) return false;
     if (v != CALL) {
         if (r->style == TOOLS_LLAMA || next) {
-            as_text(r, r->raw.len);
-            return false;
+            as_text(r, i + 1);
+            return true;
         }
         return before_call(r);
     }
@@ -402,7 +404,7 @@ static bool advance(tool_reader *r)
         r->depth = -1; /* the object's own end is still to come */
     }
     if (r->inside) return end_object(r);
-    return r->n_calls ? after_call(r) : before_call(r);
+    return r->behind ? after_call(r) : before_call(r);
 }
 
 void tool_reader_push(tool_reader *r, const char *s, size_t len)

@@ -48,6 +48,7 @@ typedef struct tool_reader {
     bool inside; /* the call n_calls - 1 has been told and its arguments go on */
     bool began;  /* something that is no space has come */
     bool listed; /* TOOLS_MISTRAL: between the brackets */
+    bool behind; /* a call has ended and nothing but spaces has come since */
     int depth;
     bool in_string, escaped, failed; /* failed: no memory */
 } tool_reader;

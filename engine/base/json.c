@@ -447,7 +447,7 @@ err_code json_int(const cJSON *obj, const char *name, int64_t lo, int64_t hi, in
     if (!cJSON_IsNumber(v)) return wrong_type(v, name, "an integer", e);
     double d = v->valuedouble;
     if (d != floor(d)) return err_set(e, ERR_INPUT, "'%s' must be an integer", name);
-    if (!(d >= (double)lo && d <= (double)hi) || fabs(d) > 9007199254740992.0) {
+    if (!(d >= (double)lo && d <= (double)hi) || fabs(d) >= 9007199254740992.0) {
         return err_set(e, ERR_INPUT, "'%s' must be from %lld to %lld", name, (long long)lo,
                        (long long)hi);
     }
@@ -494,6 +494,18 @@ static void skip_value(scan *s)
     (void)scan_value(s);
 }
 
+/* Is the name between `key` and the colon before `end` this one, however it is written? */
+static bool is_name(const unsigned char *key, const unsigned char *end, const char *name)
+{
+    while (end[-1] != '"') end--;
+    size_t len = (size_t)(end - key);
+    if (!memchr(key, '\\', len)) return len == strlen(name) + 2 && !memcmp(key + 1, name, len - 2);
+    cJSON *v = cJSON_ParseWithLength((const char *)key, len);
+    bool same = v && cJSON_IsString(v) && strcmp(v->valuestring, name) == 0;
+    cJSON_Delete(v);
+    return same;
+}
+
 err_code json_int64_text(const char *text, size_t len, const char *name, int64_t *out, bool *found,
                          err *e)
 {
@@ -501,7 +513,6 @@ err_code json_int64_text(const char *text, size_t len, const char *name, int64_t
     scan s = {.text = (const unsigned char *)text, .lim = &json_limits_trusted, .e = &ignored};
     s.p = s.text;
     s.end = s.text + len;
-    size_t name_len = strlen(name);
     if (found) *found = false;
     skip_space(&s);
     if (s.p >= s.end || *s.p != '{') return ERR_NONE;
@@ -509,10 +520,9 @@ err_code json_int64_text(const char *text, size_t len, const char *name, int64_t
     for (;;) {
         skip_space(&s);
         if (s.p >= s.end || *s.p != '"') return ERR_NONE;
-        const unsigned char *key = s.p + 1;
+        const unsigned char *key = s.p;
         if (!scan_member_name(&s)) return ERR_NONE;
-        bool mine = (size_t)(s.p - key) > name_len && memcmp(key, name, name_len) == 0 &&
-                    key[name_len] == '"';
+        bool mine = is_name(key, s.p - 1, name);
         skip_space(&s);
         const unsigned char *value = s.p;
         skip_value(&s);

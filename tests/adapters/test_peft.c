@@ -48,6 +48,9 @@ START_TEST(test_patterns)
         {"a{0}b", "b", true},
         {"(ab){2}", "abab", true},
         {"a{x}", "a{x}", true},
+        {"{x}{", "{x}{", true},
+        {"(^)*a", "a", true},
+        {"[\\d-]+", "1-", true},
         {"[abc]+", "cab", true},
         {"[^abc]+", "xyz", true},
         {"[^abc]+", "xaz", false},
@@ -61,6 +64,10 @@ START_TEST(test_patterns)
         {"\\s", " ", true},
         {"^a$", "a", true},
         {"b^a", "ba", false},
+        {"a$\\n", "a\n", true},
+        {"a$", "a\n", false},
+        {"a\\Z\\n", "a\n", false},
+        {"a$\\n\\n", "a\n\n", false},
         {"\\bmodel\\.x", "model.x", true},
         {"a\\Bb", "ab", true},
         {"a\\bb", "ab", false},
@@ -98,6 +105,9 @@ START_TEST(test_patterns)
         {"(?i)a", ERR_UNSUPPORTED}, {"(a)\\1", ERR_UNSUPPORTED},
         {"a*+", ERR_UNSUPPORTED},   {"\\pL", ERR_UNSUPPORTED},
         {"a{9999}", ERR_LIMIT},     {"((a{1000}){1000}){1000}", ERR_LIMIT},
+        {"^*", ERR_INPUT},          {"a\\b{2}", ERR_INPUT},
+        {"{2}", ERR_INPUT},         {"x|{1,3}?", ERR_INPUT},
+        {"[\\d-z]", ERR_INPUT},     {"[a-\\d]", ERR_INPUT},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         pattern *p;

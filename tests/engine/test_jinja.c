@@ -166,6 +166,12 @@ START_TEST(bombs_are_bounded)
         "{{ [[[[]]]] | tojson(indent=100000) }}",
         "{{ (-9223372036854775807 - 1) // -1 }}",
         "{{ strftime_now('%Y' * 1000) | length }}{{ nothing.x }}",
+        "{{ nothing | int }}",
+        "{{ nothing | float(1) }}",
+        "{{ 1e22 | int }}",
+        "{{ '1e22' | int(0) }}",
+        "{{ [[1], 2] | unique | list }}",
+        "{{ 1 if 2 is string if 3 else 4 }}", /* `if` is the test's argument */
     };
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         err e = {.msg = ""};

@@ -58,6 +58,8 @@ static const row rows[] = {
     {TOOLS_HERMES, false, false, "<tool_call>{\"name\": \"f\"", "<tool_call>{\"name\": \"f\""},
     {TOOLS_HERMES, false, false, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"cut",
      "|f({\"a\": \"cut)..."},
+    {TOOLS_HERMES, false, false, "<tool_call>{\"name\": \"f\", \"arguments\": {}},</tool_call>",
+     ",</tool_call>|f({})"},
     {TOOLS_HERMES, true, true, "{\"name\": \"f\", \"arguments\": {\"a\": true}}",
      "|f({\"a\": true})"},
     {TOOLS_MISTRAL, false, false,
@@ -66,6 +68,9 @@ static const row rows[] = {
      "\"id\": \"abc\"}]",
      "|f({\"a\": 1})|g({})"},
     {TOOLS_MISTRAL, false, false, "[TOOL_CALLS]{\"name\": \"f\", \"arguments\": {}}", "|f({})"},
+    {TOOLS_MISTRAL, false, false,
+     "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {}}, {\"nam\": 1}] end",
+     ", {\"nam\": 1}] end|f({})"},
     {TOOLS_MISTRAL, false, false, "a list [1, 2]", "a list [1, 2]"},
     {TOOLS_MISTRAL, true, true, "{\"name\": \"f\", \"arguments\": {}}]", "|f({})"},
     {TOOLS_LLAMA, false, false, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", "|f({\"a\": 1})"},
@@ -80,6 +85,9 @@ static const row rows[] = {
     {TOOLS_LLAMA, false, false, "It is {\"name\": \"f\", \"parameters\": {}}",
      "It is {\"name\": \"f\", \"parameters\": {}}"},
     {TOOLS_LLAMA, false, false, "<|python_tag|>print(1)", "<|python_tag|>print(1)"},
+    {TOOLS_LLAMA, false, false,
+     "{\"name\": \"f\", \"parameters\": {}}; no; {\"name\": \"g\", \"parameters\": {}}",
+     "; no; {\"name\": \"g\", \"parameters\": {}}|f({})"},
     {TOOLS_LLAMA, true, true, "{\"name\": \"g\", \"parameters\": {}}", "|g({})"},
 };
 

@@ -14,7 +14,6 @@ import sys
 import warnings
 
 import jinja2
-from transformers.utils import chat_template_utils
 
 VARS = {
     "s": "  Hello, World!\n", "e": "", "w": "naïve 日本 ½ \"q\" 'a' \\ \t.", "name": "get_weather",
@@ -424,9 +423,14 @@ class Maker:
         return "".join(self.space() + self.statement(depth) for _ in range(self.r.randint(1, 3))) + self.space()
 
 
-def render(text, variables):
+def transformers_template(text):
+    from transformers.utils import chat_template_utils
+    return chat_template_utils._cached_compile_jinja_template(text)
+
+
+def render(text, variables, compiled=transformers_template):
     try:
-        return chat_template_utils._cached_compile_jinja_template(text).render(**copy.deepcopy(variables))
+        return compiled(text).render(**copy.deepcopy(variables))
     except (jinja2.TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError, ZeroDivisionError,
             OverflowError, AssertionError, RecursionError, SyntaxError):
         return None

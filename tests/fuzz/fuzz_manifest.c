@@ -1,0 +1,63 @@
+/* fuzz_manifest.c -- what an upload's folder says of it after a crash: the manifest that a start reads. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "adapters/staging.h"
+#include "storage/store.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/storage/tmpdir.h"
+
+#define ID "u0123456789abcdef"
+
+static char dir[64];
+static store *st;
+static registry *reg;
+static int uploads = -1;
+
+static void leave(void)
+{
+    registry_destroy(reg);
+    store_close(st);
+    tmpdir_remove(dir);
+}
+
+static void start(void)
+{
+    char path[128];
+    err e = {.msg = ""};
+    (void)snprintf(dir, sizeof(dir), "%s/data", fuzz_dir_path());
+    if (store_open(&st, dir, &(store_options){.create = true}, &e) ||
+        registry_create(&reg, st, &(registry_config){0}, &e))
+        fuzz_fail(e.msg, __FILE__, __LINE__);
+    (void)atexit(leave);
+    (void)snprintf(path, sizeof(path), "%s/adapters/uploads", dir);
+    (void)mkdir(path, 0700);
+    uploads = open(path, O_DIRECTORY | O_CLOEXEC);
+    if (uploads < 0) fuzz_fail(path, __FILE__, __LINE__);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const upload_env env = {.reg = reg, .base = &fuzz_base};
+    const staging_config cfg = {0};
+    staging *sg;
+    staging_totals totals;
+    err e;
+    if (uploads < 0) {
+        start();
+        return LLVMFuzzerTestOneInput(data, size);
+    }
+    (void)mkdirat(uploads, ID, 0700); /* a broken one was removed */
+    int fd = openat(uploads, ID ".json", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0 || write(fd, data, size) != (ssize_t)size || close(fd)) abort();
+    FUZZ_CHECK(staging_open(&sg, &env, &cfg, &e) == ERR_NONE);
+    staging_totals_get(sg, 0, &totals);
+    FUZZ_CHECK(totals.n_open <= 1);
+    FUZZ_CHECK((faccessat(uploads, ID ".json", F_OK, 0) == 0) == (totals.n_open == 1));
+    staging_close(sg);
+    return 0;
+}

@@ -1,0 +1,307 @@
+#!/usr/bin/env python3
+"""Makes the first inputs of the harnesses from the fixtures and the demo.
+
+    make_seeds.py ROOT OUT        OUT/<noun>/<number>; what was there goes
+
+The same every time.  Large files are cut down or left out: a fuzzer learns from small inputs."""
+import io
+import json
+import pathlib
+import shutil
+import struct
+import sys
+import tarfile
+
+ROOT, OUT = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+FIXTURES = ROOT / "tests/fixtures"
+SMALL = 16 << 10
+
+counts = {}
+
+
+def put(noun, data):
+    """One seed; text or bytes."""
+    n = counts[noun] = counts.get(noun, 0) + 1
+    folder = OUT / noun
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{n:04}").write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+def lines(path):
+    return [json.loads(x) for x in path.read_text(encoding="utf-8").splitlines()]
+
+
+def small(paths):
+    return [p for p in sorted(paths) if p.stat().st_size <= SMALL]
+
+
+def compact(value):
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+# -------------------------------------------------------------------------------------- JSON and its users --
+FUNCTION = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {
+    "type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}}}
+MESSAGES = [{"role": "system", "content": "s"},
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "n"},
+            {"role": "assistant", "content": None, "reasoning_content": "r", "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"q\":\"x\"}"}}]},
+            {"role": "tool", "tool_call_id": "c1", "content": "5"}]
+COMMON = {"model": "m", "temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "seed": 9007199254740993,
+          "stop": ["a", "b"], "stop_token_ids": [1, 2], "logit_bias": {"5": -1.5}, "presence_penalty": 1,
+          "frequency_penalty": -1, "repetition_penalty": 1.1, "n": 2, "stream": True,
+          "stream_options": {"include_usage": True, "continuous_usage_stats": True}, "user": "u",
+          "service_tier": "auto", "priority": 3, "cache_salt": "s", "ignore_eos": True, "min_tokens": 1,
+          "skip_special_tokens": False, "include_stop_str_in_output": True, "truncate_prompt_tokens": 4,
+          "return_token_ids": True, "store": False, "metadata": {"a": "b"}}
+BODIES = [
+    {"model": "m", "messages": MESSAGES},
+    {"model": "m", "messages": MESSAGES[:2], "tools": [FUNCTION], "tool_choice": "required", "parallel_tool_calls": False},
+    {"model": "m", "messages": MESSAGES[:1], "tools": [FUNCTION],
+     "tool_choice": {"type": "function", "function": {"name": "f"}}},
+    {**COMMON, "messages": MESSAGES[:1], "max_completion_tokens": 5, "logprobs": True, "top_logprobs": 3,
+     "response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": {"type": "object"}}},
+     "chat_template_kwargs": {"enable_thinking": False}, "add_generation_prompt": True},
+    {"model": "m", "messages": MESSAGES[:1], "response_format": {"type": "json_object"}},
+    {"model": "m", "messages": MESSAGES[:1], "guided_regex": "[a-z]+", "structured_outputs": {"choice": ["a", "b"]}},
+]
+TEXTS = [
+    {**COMMON, "prompt": "hello", "max_tokens": 5, "logprobs": 3, "echo": True, "suffix": None, "best_of": 2},
+    {"model": "m", "prompt": ["a", "b"], "guided_json": "{\"type\":\"object\"}"},
+    {"model": "m", "prompt": [[1, 2], [3]], "add_special_tokens": False, "guided_choice": ["x"]},
+    {"model": "m", "prompt": [1, 2, 3], "guided_grammar": "x"},
+]
+
+
+def bodies():
+    for b in BODIES:
+        put("body", "c" + compact(b))
+    for b in TEXTS:
+        put("body", "t" + compact(b))
+
+
+def json_texts():
+    for text in ("null", "true", "[1,-0.5e+3,\"\\ud83d\\ude00\\u00e9\\n\",{}]", " { \"a\" : [ ] , \"b\" : {\"a\":1} } ",
+                 "{\"a\":1,\"\\u0061\":2}", "\"\\u0000\"", "[1e999]", "[" * 70 + "]" * 70, "\"\xed\xa0\x80\"", "1" * 130,
+                 "9007199254740993", "{\"seed\":-9223372036854775808}"):
+        put("json", text)
+    for b in BODIES + TEXTS:
+        put("json", compact(b))
+
+
+def stats():
+    server = {"id": "x", "version": "0.1.0", "at_us": 5, "uptime_us": 4}
+    first = {"object": "stats", "cursor": "1-1", "reset": True, "more": False, "server": server, "totals": {"requests": 1},
+             "rates": {}, "engine": {"pages": 4, "pages_used": 1}, "classes": [], "bounds_us": [1000, 2000],
+             "tenants": [{"id": "1", "name": "a"}], "adapters": [{"id": "7", "name": "b"}], "requests": [{"id": "9"}],
+             "events": [{"id": "3"}], "gone": {"requests": ["4"]}}
+    put("stats", compact(first))
+    put("stats", compact(first) + "\0" + compact({**first, "reset": False, "cursor": "1-2", "gone": {"tenants": ["1"]}}))
+    proto = (ROOT / "gateway/admin_proto.h").read_text(encoding="utf-8")
+    put("stats", compact({**first, "server": {**server, "note": proto[:200]}}))
+
+
+def streams():
+    for text in ("data: {\"a\":1}\n\ndata: [DONE]\n\n", "data:a\r\ndata: b\r\n\r\n: ping\n\nevent: x\nid: 3\ndata:\n\n",
+                 "\n\n\ndata\n\ndatum: x\n\ndata: unfinished"):
+        put("sse", text)
+
+
+# ------------------------------------------------------------------------------------------- expressions --
+def expressions():
+    texts = ("model.layers.0.self_attn.q_proj", "model.layers.11.mlp.up_proj", "aaab", "a_1 \n", "")
+    for p in (r".*\.(q_proj|v_proj)", r"(?:.*?(?:language|text).*?(?:self_attn|mlp))|(?:\bmodel\.layers\.[\d]{1,}\.mlp)",
+              r"^(a|b)*?c{2,3}$", r"[^\W\d_]+\B.", r"(?P<n>x|)y{,2}", r"[]a-z\]-]+\x41\u00e9", r"((a*)*)*b"):
+        for t in texts:
+            put("pattern", p + "\0" + t)
+            put("regex", p + "\0" + t)
+    for case in lines(FIXTURES / "grammar/cases.jsonl"):
+        if "regex" in case:
+            for t in (case["yes"] + case["no"])[:6]:
+                put("regex", case["regex"] + "\0" + t)
+        elif "schema" in case:
+            put("schema", compact(case["schema"]) + "\0" + (case["yes"] or [""])[0])
+
+
+def templates():
+    for case in lines(FIXTURES / "jinja/cases.jsonl")[1:]:
+        put("jinja", case["t"])
+    for p in small((FIXTURES / "chat").glob("*/chat_template.jinja")):
+        put("jinja", p.read_bytes())
+    for p in small((FIXTURES / "chat").glob("*/tokenizer_config.json")):
+        text = json.loads(p.read_text(encoding="utf-8")).get("chat_template")
+        if isinstance(text, str):
+            put("jinja", text)
+
+
+# ------------------------------------------------------------------------------------------------ the wire --
+def heads():
+    put("head", "GET /v1/models HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer k\r\n\r\n")
+    put("head", "POST /v1/chat/completions?a=%20b&c HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+                "Content-Length: 12\r\nX-Forwarded-For: 1.2.3.4, [::1]:80, 10.0.0.1\r\n"
+                "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n\r\n")
+    put("head", "PATCH /v1/adapters/a%2e/versions/u0/files/x.json HTTP/1.0\r\nTransfer-Encoding: chunked\r\n"
+                "content-encoding: identity\r\nExpect: 100-continue\r\n\r\n")
+    put("head", "OPTIONS http://a:80/x?y HTTP/1.1\r\nhost:b\r\nx-api-key: 1\r\napi-key: 2\r\n\r\n")
+    put("chunks", "4\r\nWiki\r\n6;x=\"y\"\r\npedia \r\n0\r\nT: v\r\n\r\n")
+    put("chunks", "00a\r\n0123456789\r\n0\r\n\r\nGET / HTTP/1.1\r\n")
+
+
+# -------------------------------------------------------------------------------------------------- files --
+def tar_of(files, fmt):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=fmt) as t:
+        for name, data in files:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            t.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def tars():
+    files = [("adapter_config.json", b"{}"), ("adapter_model.safetensors", b"x" * 700), ("README.md", b"")]
+    for fmt in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        put("tar", tar_of(files, fmt))
+        put("tar", tar_of([("a/" + "d" * 120 + "/" + name, data) for name, data in files[:2]], fmt))
+        put("tar", tar_of([("é" * 40, b"1")], fmt))
+
+
+def safetensors(tensors):
+    head, at = {}, 0
+    for name, shape, dtype, size in tensors:
+        n = size
+        for d in shape:
+            n *= d
+        head[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + n]}
+        at += n
+    text = compact(head).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + bytes(at)
+
+
+def weights():
+    def pair(layer, module, d_in, d_out):
+        name = f"base_model.model.model.layers.{layer}.{module}"
+        return [(f"{name}.lora_A.weight", [2, d_in], "F32", 4), (f"{name}.lora_B.weight", [d_out, 2], "F16", 2),
+                (f"{name}.lora_magnitude_vector", [d_out], "BF16", 2)]
+    whole = []
+    for layer in (0, 1):
+        whole += pair(layer, "self_attn.q_proj", 16, 16) + pair(layer, "mlp.down_proj", 24, 16)
+    put("safetensors", safetensors(whole))
+    put("safetensors", safetensors(whole[:1]))
+    put("safetensors", safetensors([("base_model.model.lm_head.weight", [64, 16], "BF16", 2),
+                                    ("base_model.model.model.embed_tokens.lora_embedding_A", [2, 64], "F32", 4),
+                                    ("base_model.model.model.layers.0.self_attn.qkv_proj.lora_A.weight", [2, 16], "F32", 4),
+                                    ("base_model.model.model.norm.weight", [16], "F32", 4)]))
+    put("safetensors", safetensors([("s", [], "I64", 8)]))
+    for p in small((FIXTURES / "peft").glob("*/*/adapter_model.safetensors")):
+        put("safetensors", p.read_bytes())
+
+
+def gguf(pairs, tensors):
+    """Key-value pairs (name, type, value) and tensors (name, dims, type, bytes), GGUF version 3."""
+    def text(s):
+        return struct.pack("<Q", len(s.encode())) + s.encode()
+    out = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs))
+    for name, kind, value in pairs:
+        out += text(name) + struct.pack("<I", kind)
+        out += text(value) if kind == 8 else struct.pack({4: "<I", 6: "<f", 7: "<B", 10: "<Q"}[kind], value)
+    at, data = 0, b""
+    for name, dims, kind, size in tensors:
+        out += text(name) + struct.pack("<I", len(dims)) + b"".join(struct.pack("<Q", d) for d in dims)
+        out += struct.pack("<IQ", kind, at)
+        data += bytes(size + -size % 32)
+        at = len(data)
+    return out + bytes(-len(out) % 32) + data
+
+
+def ggufs():
+    head = [("general.architecture", 8, "llama"), ("general.type", 8, "adapter"), ("adapter.type", 8, "lora"),
+            ("adapter.lora.alpha", 6, 4.0)]
+    q = [("blk.0.attn_q.weight.lora_a", [16, 2], 0, 128), ("blk.0.attn_q.weight.lora_b", [2, 16], 0, 128)]
+    down = [("blk.1.ffn_down.weight.lora_a", [24, 2], 1, 96), ("blk.1.ffn_down.weight.lora_b", [2, 16], 1, 64)]
+    put("gguf", gguf(head, q))
+    put("gguf", gguf(head + [("x", 10, 5), ("y", 7, 1)], q + down))
+    for p in small((FIXTURES / "peft").glob("*/*/*.gguf")):
+        put("gguf", p.read_bytes())
+
+
+def configs():
+    for p in small((FIXTURES / "peft").glob("*/*/adapter_config.json")) + small((ROOT / "conf/demo").glob("**/adapter_config.json")):
+        put("peft", p.read_bytes())
+    conf = (ROOT / "conf/lorad.conf").read_text(encoding="utf-8")
+    put("config", "\n".join(x for x in conf.splitlines() if x and x[0] != "#"))
+    put("config", "[server]\nlisten = :1\n[adapters]\nmax_upload = 5MiB\n# x\n[classes]\nbatch = ttft:1s tpot:1ms weight:2\n")
+    put("config", "engine.max_rows=7")
+
+
+TOKENIZER = {
+    "version": "1.0", "added_tokens": [
+        {"id": 10, "content": "<s>", "special": True, "lstrip": False, "rstrip": False, "single_word": False, "normalized": False},
+        {"id": 11, "content": "<x>", "special": False, "lstrip": True, "rstrip": True, "single_word": True, "normalized": True}],
+    "normalizer": None, "decoder": {"type": "ByteLevel"},
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+    "post_processor": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False},
+    "model": {"type": "BPE", "dropout": None, "unk_token": "!", "continuing_subword_prefix": None, "end_of_word_suffix": None,
+              "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+              "vocab": {"!": 0, "a": 1, "b": 2, "ab": 3, "Ġ": 4, "Ġa": 5, "c": 6, "abc": 7},
+              "merges": ["a b", "Ġ a", "ab c"]}}
+
+
+def tokenizers():
+    put("tokenizer", compact(TOKENIZER))
+    spiece = json.loads(json.dumps(TOKENIZER))
+    spiece["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
+                                                                {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}
+    spiece["pre_tokenizer"] = None
+    spiece["decoder"] = {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+                                                          {"type": "ByteFallback"}, {"type": "Fuse"},
+                                                          {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}
+    spiece["post_processor"] = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+                                                                         {"Sequence": {"id": "A", "type_id": 0}}],
+                                "pair": [], "special_tokens": {"<s>": {"id": "<s>", "ids": [10], "tokens": ["<s>"]}}}
+    spiece["model"].update(unk_token="<unk>", byte_fallback=True, fuse_unk=True, merges=[["a", "b"], ["▁", "a"]],
+                           vocab={"<unk>": 0, "a": 1, "b": 2, "ab": 3, "▁": 4, "▁a": 5, "<0x41>": 6, "<0xC3>": 7})
+    put("tokenizer", compact(spiece))
+    for name in sorted(p.name for p in (FIXTURES / "tokenizers").iterdir() if p.is_dir()):
+        t = json.loads((FIXTURES / "tokenizers" / name / "tokenizer.json").read_text(encoding="utf-8"))
+        vocab = dict(sorted(t["model"]["vocab"].items(), key=lambda x: x[1])[:300])
+        t["model"]["vocab"] = vocab
+        t["model"]["merges"] = [m for m in t["model"]["merges"] if "".join(m if isinstance(m, list) else m.split(" ")) in vocab][:40]
+        t["added_tokens"] = t.get("added_tokens", [])[:6]
+        put("tokenizer", compact(t))
+    for name in ("tokenizer.json", "tokenizer_config.json", "added_tokens.json"):
+        for p in small((FIXTURES / "peft").glob("*/*/" + name)):
+            put("words", "jca"[("tokenizer.json", "tokenizer_config.json", "added_tokens.json").index(name)].encode() + p.read_bytes())
+    put("words", "j" + compact({"added_tokens": [{"id": 64, "content": "<call>", "special": True}, {"id": 65, "content": "x"}]}))
+    put("words", "c" + compact({"eos_token": "<call>", "added_tokens_decoder": {"64": {"content": "<call>", "special": True}}}))
+    put("words", "a" + compact({"<call>": 64, "<y>": 66}))
+    put("words", "w" + compact({"n_vocab": 66, "eos": 65, "tokens": [[64, "<call>", "slrw"], [65, "b", ""]]}))
+
+
+def uploads():
+    sha = "ab" * 32
+    put("manifest", compact({"tenant": "5", "name": "a", "description": "d", "activate": True,
+                             "adapter_config.json": {"bytes": 4, "sha256": sha, "skipped": False},
+                             "adapter_model.safetensors": {"bytes": 400, "sha256": sha, "skipped": True},
+                             "tokenizer.json": {"bytes": 4, "sha256": sha, "skipped": False}}))
+
+
+def calls():
+    call = compact({"name": "f", "arguments": {"q": "a\"}", "n": [1, {}]}})
+    put("calls", "h" + f"text <tool_call>\n{call}\n</tool_call> and <tool_call>{call}</tool_call>")
+    put("calls", "m" + f"[TOOL_CALLS] [{call}, {call}]")
+    put("calls", "l" + call.replace("arguments", "parameters") + "; " + call)
+    put("calls", "o" + call)
+
+
+def main():
+    shutil.rmtree(OUT, ignore_errors=True)
+    for fn in (bodies, json_texts, stats, streams, expressions, templates, heads, tars, weights, ggufs, configs,
+               tokenizers, uploads, calls):
+        fn()
+    print(", ".join(f"{k} {v}" for k, v in sorted(counts.items())))
+
+
+if __name__ == "__main__":
+    main()
