@@ -12,7 +12,7 @@ cd "$(dirname "$0")/../.."
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-million plan-cost"
 cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft punica-distinct
     punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu streams-2000 slowloris loratop stats-cost schemas schema-cost schemathesis
-    disk-full db-locked kill-9 upload-room"
+    disk-full db-locked kill-9 upload-room fuzz"
 json=
 [ $# -gt 0 ] || set -- --list
 case $1 in
@@ -34,6 +34,8 @@ if [ "$name" = workloads ]; then
     echo "workloads $rc differing (asked 0): $verdict"
     exit $rc
 fi
+
+[ "$name" != fuzz ] || exec sh tests/fuzz/run.sh
 
 if [ "$name" = schemathesis ]; then
     # Many cases for every call of both planes by our own description; what fails is printed whole.

@@ -87,8 +87,9 @@ static void remove_dir(void)
 int fuzz_dir(void)
 {
     if (dir_fd >= 0) return dir_fd;
-    const char *root = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-    (void)snprintf(dir_path, sizeof(dir_path), "%s/lorad-fuzz-XXXXXX", root);
+    const char *root = getenv("TMPDIR");
+    if (!root) root = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+    (void)snprintf(dir_path, sizeof(dir_path), "%.40s/fuzz-XXXXXX", root);
     if (!mkdtemp(dir_path) || (dir_fd = open(dir_path, O_DIRECTORY | O_CLOEXEC)) < 0) abort();
     owner = getpid();
     (void)atexit(remove_dir);

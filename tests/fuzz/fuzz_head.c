@@ -6,29 +6,10 @@
 #include <civetweb.h>
 
 #include "gateway/guard.h"
+#include "gateway/head.h"
 #include "gateway/networks.h"
 #include "gateway/route.h"
 #include "tests/fuzz/fuzz.h"
-
-/* Lines to fields, where whoever reads heads has no function for it. */
-static bool split(char *s, struct mg_request_info *ri)
-{
-    char *save = NULL, *line = strtok_r(s, "\r\n", &save), *inner = NULL;
-    if (!line) return false;
-    ri->request_method = strtok_r(line, " ", &inner);
-    ri->request_uri = strtok_r(NULL, " ", &inner);
-    const char *version = strtok_r(NULL, " ", &inner);
-    if (!version || strncmp(version, "HTTP/", 5) != 0) return false;
-    ri->http_version = version + 5;
-    while ((line = strtok_r(NULL, "\r\n", &save)) && ri->num_headers < MG_MAX_HEADERS) {
-        char *colon = strchr(line, ':');
-        if (!colon) return false;
-        *colon = 0;
-        char *value = colon + 1 + strspn(colon + 1, " \t");
-        ri->http_headers[ri->num_headers++] = (struct mg_header){line, value};
-    }
-    return true;
-}
 
 static void match_routes(const struct mg_request_info *ri)
 {
@@ -46,27 +27,54 @@ static void match_routes(const struct mg_request_info *ri)
     arena_clear(&x.arena);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void read_fields(const struct mg_request_info *ri)
 {
-    struct mg_request_info ri = {0};
+    const network_address proxy = {.b = {10, 0, 0, 1}, .bits = 32};
     int status = 0;
     int64_t length = 0;
     bool chunked = false;
-    char *text = fuzz_text(data, size);
-    const network_address proxy = {.b = {10, 0, 0, 1}, .bits = 32};
-    if (split(text, &ri)) {
-        for (int i = 0; i < ri.num_headers; i++) {
-            trace_context trace;
-            if (trace_parse(ri.http_headers[i].value, &trace))
-                FUZZ_CHECK(strlen(trace.trace_id) == 32);
-        }
-        network_address who = networks_client("10.0.0.0/8, ::1", proxy, &ri);
-        char name[NETWORK_TEXT_MAX];
-        networks_print(&who, name);
-        const char *wrong = guard_check(&ri, &status, &length, &chunked);
-        FUZZ_CHECK(wrong ? status >= 400 : length >= -1 && !(chunked && length >= 0));
-        if (!wrong) match_routes(&ri);
+    char name[NETWORK_TEXT_MAX];
+    for (int i = 0; i < ri->num_headers; i++) {
+        const char *v = ri->http_headers[i].value;
+        trace_context trace;
+        if (trace_parse(v, &trace)) FUZZ_CHECK(strlen(trace.trace_id) == 32);
+        (void)guard_host_valid(v, strlen(v));
     }
-    free(text);
+    network_address who = networks_client("10.0.0.0/8, ::1", proxy, ri);
+    networks_print(&who, name);
+    (void)guard_keeps_alive(ri);
+    const char *wrong = guard_check(ri, &status, &length, &chunked);
+    FUZZ_CHECK(wrong ? status >= 400 && status < 600 : length >= -1 && !(chunked && length >= 0));
+    if (!wrong) match_routes(ri);
+}
+
+/* All fields are texts within the head. */
+static void check_fields(const struct mg_request_info *ri, const char *head, size_t len)
+{
+    FUZZ_CHECK(ri->request_method[0] && ri->request_uri[0] && ri->num_headers <= HEAD_FIELDS_MAX);
+    FUZZ_CHECK(ri->http_version && strncmp(ri->http_version, "1.", 2) == 0);
+    for (int i = 0; i < ri->num_headers; i++) {
+        const char *n = ri->http_headers[i].name, *v = ri->http_headers[i].value;
+        FUZZ_CHECK(n >= head && n + strlen(n) < head + len && n[0]);
+        FUZZ_CHECK(v >= head && v + strlen(v) < head + len && !strpbrk(v, "\r\n"));
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct mg_request_info ri = {0}, early = {0};
+    head_refusal r = {0};
+    char *whole = fuzz_text(data, size), *part = fuzz_text(data, size);
+    int n = head_parse(whole, (int)size, &ri, &r);
+    FUZZ_CHECK(n <= (int)size && (n >= 0 || (r.status >= 400 && r.status < 600 && r.why[0])));
+    if (n == 0) FUZZ_CHECK(size == 0 || memcmp(whole, data, size) == 0);
+    if (n > 0) {
+        /* No beginning of it was one already, nor was it refused. */
+        FUZZ_CHECK(head_parse(part, (int)(fuzz_hash(data, size) % (uint32_t)n), &early, &r) == 0);
+        check_fields(&ri, whole, (size_t)n);
+        read_fields(&ri);
+    }
+    free(whole);
+    free(part);
     return 0;
 }

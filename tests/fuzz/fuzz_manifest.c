@@ -7,34 +7,27 @@
 #include <unistd.h>
 
 #include "adapters/staging.h"
-#include "storage/store.h"
 #include "tests/fuzz/fuzz.h"
-#include "tests/storage/tmpdir.h"
+#include "tests/fuzz/fuzz_store.h"
 
 #define ID "u0123456789abcdef"
 
-static char dir[64];
-static store *st;
 static registry *reg;
 static int uploads = -1;
 
 static void leave(void)
 {
     registry_destroy(reg);
-    store_close(st);
-    tmpdir_remove(dir);
 }
 
 static void start(void)
 {
     char path[128];
     err e = {.msg = ""};
-    (void)snprintf(dir, sizeof(dir), "%s/data", fuzz_dir_path());
-    if (store_open(&st, dir, &(store_options){.create = true}, &e) ||
-        registry_create(&reg, st, &(registry_config){0}, &e))
+    if (registry_create(&reg, fuzz_store(), &(registry_config){0}, &e))
         fuzz_fail(e.msg, __FILE__, __LINE__);
     (void)atexit(leave);
-    (void)snprintf(path, sizeof(path), "%s/adapters/uploads", dir);
+    (void)snprintf(path, sizeof(path), "%s/adapters/uploads", fuzz_st_dir);
     (void)mkdir(path, 0700);
     uploads = open(path, O_DIRECTORY | O_CLOEXEC);
     if (uploads < 0) fuzz_fail(path, __FILE__, __LINE__);
@@ -42,15 +35,12 @@ static void start(void)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+    if (uploads < 0) start();
     const upload_env env = {.reg = reg, .base = &fuzz_base};
     const staging_config cfg = {0};
     staging *sg;
     staging_totals totals;
     err e;
-    if (uploads < 0) {
-        start();
-        return LLVMFuzzerTestOneInput(data, size);
-    }
     (void)mkdirat(uploads, ID, 0700); /* a broken one was removed */
     int fd = openat(uploads, ID ".json", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0 || write(fd, data, size) != (ssize_t)size || close(fd)) abort();

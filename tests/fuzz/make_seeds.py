@@ -287,6 +287,19 @@ def uploads():
                              "tokenizer.json": {"bytes": 4, "sha256": sha, "skipped": False}}))
 
 
+def meters():
+    """Header, then slots: state, pad, sum, counts, owner, and the end of a row (storage/meter_file.c)."""
+    def slot(state, request, size):
+        owner = struct.pack("<QQQQqi", request, 2, 3, 4, 1700000000000000, 0) + b"model\0"
+        out = struct.pack("<IIQ", state, 0, 0).ljust(64, b"\0") + struct.pack("<IIII", 5, 1, 7, 12).ljust(64, b"\0") + owner
+        end = struct.pack("<IIIi16sqqqqQ", 5, 1, 7, 200, b"stop", 1, 2, 3, 1700000001000000, 0)
+        return (out.ljust(size - 128 if size == 576 else size, b"\0") + (bytes(8) + end if size == 576 else b"")).ljust(size, b"\0")[:size]
+    for magic, size in ((b"LRDMETR2", 576), (b"LRDMETR1", 448)):
+        head = magic + struct.pack("<II", size, 2)
+        put("meter", head + slot(0x5553, 9, size) + slot(0x4E44, 10, size))
+        put("meter", head + slot(0, 0, size) + slot(0x5553, 11, size))
+
+
 def calls():
     call = compact({"name": "f", "arguments": {"q": "a\"}", "n": [1, {}]}})
     put("calls", "h" + f"text <tool_call>\n{call}\n</tool_call> and <tool_call>{call}</tool_call>")
@@ -298,7 +311,7 @@ def calls():
 def main():
     shutil.rmtree(OUT, ignore_errors=True)
     for fn in (bodies, json_texts, stats, streams, expressions, templates, heads, tars, weights, ggufs, configs,
-               tokenizers, uploads, calls):
+               tokenizers, uploads, meters, calls):
         fn()
     print(", ".join(f"{k} {v}" for k, v in sorted(counts.items())))
 

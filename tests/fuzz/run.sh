@@ -39,7 +39,7 @@ longest() {
     case $1 in
     tar | gguf | safetensors) echo 16384 ;;
     pattern | regex) echo 128 ;;
-    sse | calls | head | config) echo 1024 ;;
+    sse | calls | chunks | head | config) echo 1024 ;;
     *) echo 4096 ;;
     esac
 }
@@ -64,10 +64,12 @@ slice() {
         known=$root/tests/fuzz/found/$1
         [ -d "$known" ] || known=
         # The names that sanitizers need are found again when a finding is replayed: stacks of allocations cost.
-        (cd "$build/log" && ASAN_OPTIONS=malloc_context_size=2:quarantine_size_mb=16:detect_stack_use_after_return=0 \
+        memory=$(mktemp -d /dev/shm/lorad-fuzz-XXXXXX) # what a process that died leaves goes with it
+        (cd "$build/log" && TMPDIR=$memory ASAN_OPTIONS=malloc_context_size=2:quarantine_size_mb=16:detect_stack_use_after_return=0 \
             "$build/fuzz.$1" -max_total_time="$2" -timeout=5 -rss_limit_mb=2048 -max_len="$(longest "$1")" \
             -print_final_stats=1 -artifact_prefix="$build/found/$1/" ${dict:+-dict="$root/tests/fuzz/$dict.dict"} \
             "$build/corpus/$1" "$build/seeds/$1" $known >"$log" 2>&1) || true
+        rm -rf "$memory"
         done_now=$(sed -n 's/^stat::number_of_executed_units: //p' "$log")
     fi
     if [ -z "$done_now" ]; then
