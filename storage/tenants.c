@@ -391,7 +391,7 @@ err_code tenants_update(store *st, const tenant *want, tenant *out, bool *durabl
 {
     struct tenant_cache *tc = store_tenants(st);
     tenant t = *want, old, other;
-    bool only, written = true;
+    bool only = false, written = true;
     err_code code = check(&t, e);
     if (code == ERR_NONE) code = suspend(st, &t, &only, &written, e);
     if (durable != NULL) *durable = written;
