@@ -333,8 +333,8 @@ static job *take_batch_locked(store *st)
 static void *writer_main(void *arg)
 {
     store *st = arg;
-    st->urgent = lockouts_pending(st->lockouts) > 0; /* of an earlier run */
     pthread_mutex_lock(&st->mu);
+    st->urgent |= lockouts_pending(st->lockouts) > 0; /* of an earlier run */
     while (await_work_locked(st)) {
         job *list = take_batch_locked(st);
         pthread_mutex_unlock(&st->mu);
