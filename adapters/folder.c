@@ -87,21 +87,19 @@ err_code folder_hash(int fd, uint8_t out[DIGEST_BYTES], err *e)
 {
     char *chunk = malloc(CHUNK);
     if (chunk == NULL) return err_set(e, ERR_NOMEM, "out of memory");
-    digest_state *d = digest_begin();
+    digest_state d;
+    digest_begin(&d);
     off_t at = 0;
     ssize_t n;
     while ((n = pread(fd, chunk, CHUNK, at)) != 0) {
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) break;
-        digest_add(d, chunk, (size_t)n);
+        digest_add(&d, chunk, (size_t)n);
         at += n;
     }
     free(chunk);
-    if (n < 0) {
-        digest_drop(d);
-        return folder_disk_error(e, "read");
-    }
-    digest_end(d, out);
+    if (n < 0) return folder_disk_error(e, "read");
+    digest_end(&d, out);
     return ERR_NONE;
 }
 

@@ -83,7 +83,8 @@ static err_code read_file(int dir_fd, const char *name, uint8_t **out, uint64_t 
     if (fd < 0) return err_set(e, ERR_IO, "%s cannot be read", name);
     off_t size = lseek(fd, 0, SEEK_END);
     uint8_t *p = size >= 0 ? malloc((size_t)size + 1) : NULL;
-    digest_state *d = digest_begin();
+    digest_state d;
+    digest_begin(&d);
     size_t n = 0;
     (void)posix_fadvise(fd, 0, size, POSIX_FADV_WILLNEED);
     while (p != NULL && n < (size_t)size) {
@@ -91,10 +92,10 @@ static err_code read_file(int dir_fd, const char *name, uint8_t **out, uint64_t 
         ssize_t got = pread(fd, p + n, left < READ_PIECE ? left : READ_PIECE, (off_t)n);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) break;
-        digest_add(d, p + n, (size_t)got);
+        digest_add(&d, p + n, (size_t)got);
         n += (size_t)got;
     }
-    digest_end(d, sha);
+    digest_end(&d, sha);
     close(fd);
     if (p == NULL) return err_set(e, ERR_NOMEM, "out of memory");
     if (n != (size_t)size) {

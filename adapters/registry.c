@@ -37,6 +37,18 @@ static const adapter_row *row_by_id(const adapter_rows *rows, uint64_t id)
     return lo < rows->n_adapter && rows->adapter[lo].id == id ? &rows->adapter[lo] : NULL;
 }
 
+static err_code load_entry(registry *r, const adapter_row *row, err *e)
+{
+    char *description = row->description[0] != 0 ? strdup(row->description) : NULL;
+    entry *en = description != NULL || row->description[0] == 0 ? entry_make(r) : NULL;
+    if (en == NULL) {
+        free(description);
+        return registry_no_memory(e);
+    }
+    entry_place(r, en, row, description);
+    return ERR_NONE;
+}
+
 static err_code load_one_version(registry *r, const adapter_rows *rows, version_row *v, err *e)
 {
     const adapter_row *a = row_by_id(rows, v->adapter_id);
@@ -51,8 +63,9 @@ static err_code load_one_version(registry *r, const adapter_rows *rows, version_
         v->state = ADAPTER_FAILED;
         snprintf(v->error, sizeof v->error, "the adapter's files are missing on the server");
     }
-    version *made = version_add(r, en, v);
+    version *made = version_make(en, v->error);
     if (made == NULL) return registry_no_memory(e);
+    version_place(r, en, made, v);
     made->in_place = registry_files_linked(r, v->digest);
     return ERR_NONE;
 }
@@ -100,7 +113,7 @@ static err_code load_all(registry *r, err *e)
     r->loading = true;
     err_code code = adapter_rows_load(r->db, &rows, e);
     for (size_t i = 0; code == ERR_NONE && i < rows.n_adapter; i++)
-        if (entry_add(r, &rows.adapter[i]) == NULL) code = registry_no_memory(e);
+        code = load_entry(r, &rows.adapter[i], e);
     for (size_t i = 0; code == ERR_NONE && i < rows.n_version; i++)
         code = load_one_version(r, &rows, &rows.version[i], e);
     if (code == ERR_NONE) code = load_aliases(r, &rows, e);

@@ -93,6 +93,32 @@ static err_code publish_again(registry *r, entry *en, const registry_new_version
     return code;
 }
 
+/* Memory for what is to be published, taken before its rows are written: what is on the disk must not fail to be
+ * here. */
+typedef struct {
+    entry *entry; /* NULL: there is one */
+    version *version;
+    char *description; /* NULL: none */
+} publish_room;
+
+static bool reserve_room(registry *r, entry *en, const char *description, publish_room *room)
+{
+    *room = (publish_room){0};
+    pthread_mutex_lock(&r->mu);
+    if (en == NULL) en = room->entry = entry_make(r);
+    room->version = en != NULL && alias_reserve(en) ? version_make(en, "") : NULL;
+    pthread_mutex_unlock(&r->mu);
+    if (description[0] != 0) room->description = strdup(description);
+    return room->version != NULL && (description[0] == 0 || room->description != NULL);
+}
+
+static void drop_room(publish_room *room)
+{
+    if (room->version != NULL) version_free(room->version);
+    if (room->entry != NULL) entry_free(room->entry);
+    free(room->description);
+}
+
 static err_code publish_new(registry *r, entry *en, const registry_new_version *nv,
                             adapter_version *out, err *e)
 {
@@ -109,24 +135,26 @@ static err_code publish_new(registry *r, entry *en, const registry_new_version *
     if (v.has_part_sha) memcpy(v.part_sha, nv->part_sha, sizeof v.part_sha);
     const alias *al = en != NULL ? alias_find(en, "default") : NULL;
     int previous = al != NULL ? al->version : 0;
-    err_code code = adapter_rows_publish(r->db, &a, &v, nv->info != NULL ? nv->info : "{}",
-                                         nv->activate, nv->max_adapters, nv->max_bytes, e);
-    if (code != ERR_NONE) return code;
+    publish_room room;
+    err_code code = reserve_room(r, en, a.description, &room) ? ERR_NONE : registry_no_memory(e);
+    if (code == ERR_NONE)
+        code = adapter_rows_publish(r->db, &a, &v, nv->info != NULL ? nv->info : "{}", nv->activate,
+                                    nv->max_adapters, nv->max_bytes, e);
+    if (code != ERR_NONE) {
+        drop_room(&room);
+        return code;
+    }
     pthread_mutex_lock(&r->mu);
     if (en == NULL)
-        en = entry_add(r, &a);
+        entry_place(r, en = room.entry, &a, room.description);
     else
-        entry_update(en, &a);
-    version *made = en != NULL && alias_reserve(en) ? version_add(r, en, &v) : NULL;
-    if (made == NULL) {
-        code = registry_no_memory(e); /* the rows are there; the next start shows them */
-    } else {
-        if (nv->activate || previous == 0) alias_point(en, "default", v.version, previous);
-        made->in_place = nv->in_place;
-        if (out != NULL) *out = made->pub;
-    }
+        entry_update(en, &a, room.description);
+    version_place(r, en, room.version, &v);
+    if (nv->activate || previous == 0) alias_point(en, "default", v.version, previous);
+    room.version->in_place = nv->in_place;
+    if (out != NULL) *out = room.version->pub;
     pthread_mutex_unlock(&r->mu);
-    return code;
+    return ERR_NONE;
 }
 
 /* `expected` < 0: whatever it is; a name that does not exist has generation 0. */
@@ -361,11 +389,24 @@ static err_code mark_draining(registry *r, entry *en, version *only, bool drain,
         code = err_set(e, ERR_CONFLICT,
                        "'%s' is in use by %d requests: try again, or delete with drain", en->name,
                        pins);
-    for (int i = 0; code == ERR_NONE && i < en->n_version; i++)
-        if (only == NULL || only == en->version[i]) en->version[i]->state = ADAPTER_DRAINING;
+    for (int i = 0; code == ERR_NONE && i < en->n_version; i++) {
+        version *v = en->version[i];
+        v->before = v->state;
+        if (only == NULL || only == v) v->state = ADAPTER_DRAINING;
+    }
     if (code == ERR_NONE && only == NULL) en->doomed = true;
     pthread_mutex_unlock(&r->mu);
     return code;
+}
+
+/* What could not be written was not done. */
+static void unmark_draining(registry *r, entry *en)
+{
+    pthread_mutex_lock(&r->mu);
+    for (int i = 0; i < en->n_version; i++)
+        if (!en->version[i]->finishing) en->version[i]->state = en->version[i]->before;
+    en->doomed = false;
+    pthread_mutex_unlock(&r->mu);
 }
 
 /* Takes over those that nobody holds; the others are finished by their last release. */
@@ -419,11 +460,13 @@ err_code registry_delete(registry *r, uint64_t tenant_id, const char *name, int 
     idle = calloc((size_t)en->n_version + 1, sizeof(version *));
     code = idle == NULL ? registry_no_memory(e) : mark_draining(r, en, only, drain, e);
     if (code != ERR_NONE) goto out;
-    /* From here on no request can take it.  If the disk refuses, that still holds until a restart;
-     * the caller learns of it. */
+    /* From here on no request can take it. */
     code = only != NULL ? adapter_rows_set_state(r->db, only->pub.id, ADAPTER_DRAINING, NULL, e)
                         : adapter_rows_drain(r->db, en->id, e);
-    n_idle = take_idle(r, en, only, idle, &busy);
+    if (code == ERR_NONE)
+        n_idle = take_idle(r, en, only, idle, &busy);
+    else
+        unmark_draining(r, en);
 out:
     atomic_fetch_add(&r->n_changes, 1);
     pthread_mutex_unlock(&r->change);

@@ -60,20 +60,23 @@ size_t entry_bound(const registry *r, uint64_t tenant_id, const char *name)
     return lo;
 }
 
-static bool order_insert(registry *r, entry *en)
+static bool order_reserve(registry *r)
 {
-    if (r->n_entry == r->cap_order) {
-        size_t cap = r->cap_order ? r->cap_order * 2 : 64;
-        entry **more = realloc(r->order, cap * sizeof(entry *));
-        if (more == NULL) return false;
-        r->order = more;
-        r->cap_order = cap;
-    }
+    if (r->n_entry < r->cap_order) return true;
+    size_t cap = r->cap_order ? r->cap_order * 2 : 64;
+    entry **more = realloc(r->order, cap * sizeof(entry *));
+    if (more == NULL) return false;
+    r->order = more;
+    r->cap_order = cap;
+    return true;
+}
+
+static void order_insert(registry *r, entry *en)
+{
     size_t at = r->loading ? r->n_entry : entry_bound(r, en->tenant_id, en->name);
     memmove(r->order + at + 1, r->order + at, (r->n_entry - at) * sizeof(entry *));
     r->order[at] = en;
     r->n_entry++;
-    return true;
 }
 
 static void order_remove(registry *r, const entry *en)
@@ -103,34 +106,33 @@ entry *entry_live(const registry *r, uint64_t tenant_id, const char *name, err *
     return NULL;
 }
 
-void entry_update(entry *en, const adapter_row *row)
+void entry_update(entry *en, const adapter_row *row, char *description)
 {
     en->pinned = row->pinned;
     en->last_version = row->last_version;
     en->generation = row->generation;
-    if (strcmp(en->description != NULL ? en->description : "", row->description) == 0) return;
+    if (description == NULL) return;
     free(en->description);
-    en->description = row->description[0] != 0 ? strdup(row->description) : NULL;
+    en->description = description;
 }
 
-entry *entry_add(registry *r, const adapter_row *row)
+entry *entry_make(registry *r)
 {
-    entry *en = calloc(1, sizeof *en);
-    if (en == NULL) return NULL;
+    return order_reserve(r) ? calloc(1, sizeof(entry)) : NULL;
+}
+
+void entry_place(registry *r, entry *en, const adapter_row *row, char *description)
+{
     en->id = row->id;
     en->tenant_id = row->tenant_id;
     memcpy(en->name, row->name, sizeof en->name);
     en->created_wall_us = row->created_wall_us;
     en->limits = row->limits;
-    entry_update(en, row);
-    if (!order_insert(r, en)) {
-        entry_free(en);
-        return NULL;
-    }
+    entry_update(en, row, description);
+    order_insert(r, en);
     entry **at = &r->by_name[hash_name(row->tenant_id, row->name)];
     en->next = *at;
     *at = en;
-    return en;
 }
 
 void entry_unlink(registry *r, entry *en)
@@ -194,7 +196,7 @@ void version_free(version *v)
     free(v);
 }
 
-version *version_add(registry *r, entry *en, const version_row *row)
+version *version_make(entry *en, const char *error)
 {
     if (en->n_version == en->cap_version) {
         int cap = en->cap_version ? en->cap_version * 2 : 1;
@@ -205,10 +207,15 @@ version *version_add(registry *r, entry *en, const version_row *row)
     }
     version *v = calloc(1, sizeof *v);
     if (v == NULL) return NULL;
-    if (row->error[0] != 0 && (v->error = strdup(row->error)) == NULL) {
+    if (error[0] != 0 && (v->error = strdup(error)) == NULL) {
         version_free(v);
         return NULL;
     }
+    return v;
+}
+
+void version_place(registry *r, entry *en, version *v, const version_row *row)
+{
     adapter_version *p = &v->pub;
     p->id = row->id;
     p->tenant_id = en->tenant_id;
@@ -230,7 +237,6 @@ version *version_add(registry *r, entry *en, const version_row *row)
     *at = v;
     en->version[en->n_version++] = v;
     r->n_version++;
-    return v;
 }
 
 void version_unlink(registry *r, version *v)

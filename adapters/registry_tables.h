@@ -23,7 +23,7 @@ typedef struct version {
     struct version *next;        /* chain by id */
     struct version *next_digest; /* chain by content */
     struct entry *owner;
-    adapter_state state;
+    adapter_state state, before; /* before: what a delete that is not written yet found */
     int pins;
     bool finishing; /* somebody is removing it for good */
     bool in_place;  /* an operator's files, elsewhere */
@@ -73,10 +73,12 @@ struct registry {
 entry *entry_find(const registry *r, uint64_t tenant_id, const char *name);
 /* One that is not deleted; ERR_NOT_FOUND and NULL. */
 entry *entry_live(const registry *r, uint64_t tenant_id, const char *name, err *e);
-/* NULL: out of memory. */
-entry *entry_add(registry *r, const adapter_row *row);
-/* What a publish may have changed in the row. */
-void entry_update(entry *en, const adapter_row *row);
+/* An entry and its place, in no table yet; NULL: out of memory. */
+entry *entry_make(registry *r);
+/* Into the tables; takes `description` (malloced, NULL: none). */
+void entry_place(registry *r, entry *en, const adapter_row *row, char *description);
+/* What a publish may have changed in the row; takes `description` (NULL: it stays). */
+void entry_update(entry *en, const adapter_row *row, char *description);
 void entry_unlink(registry *r, entry *en);
 void entry_free(entry *en);
 /* Place in `order` of the first entry that is not before (tenant, name). */
@@ -87,8 +89,9 @@ bool entry_shared_with(const entry *en, uint64_t tenant_id);
 version *version_by_id(const registry *r, uint64_t id);
 version *version_by_number(const entry *en, int number);
 version *version_newest_ready(const entry *en);
-/* NULL: out of memory. */
-version *version_add(registry *r, entry *en, const version_row *row);
+/* A version and its place in the entry, in no table yet; NULL: out of memory. */
+version *version_make(entry *en, const char *error);
+void version_place(registry *r, entry *en, version *v, const version_row *row);
 void version_unlink(registry *r, version *v);
 void version_free(version *v);
 bool registry_has_digest(const registry *r, const uint8_t digest[DIGEST_BYTES]);

@@ -28,6 +28,7 @@
 #include "adapters/residency_tables.h"
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
+#include "engine/base/memory.h"
 
 /* Loads share the cores with the running batch.  One that a request waits for comes before work that can
  * wait, but after the batch; a hint takes what is left over. */
@@ -37,7 +38,7 @@ enum { DEMAND_NICE = 10, HINT_NICE = 15 };
 static _Thread_local int own_nice, nicer;
 
 enum { ROWS_ROOM = 1024 };
-enum { PATIENCE_US = 1000000, RETRY_US = 5000000, TICK_MS = 2 };
+enum { PATIENCE_US = 1000000, RETRY_US = 5000000, STARVED_RETRY_US = 100000, TICK_MS = 2 };
 
 const char *residency_state_name(residency_state s)
 {
@@ -314,10 +315,14 @@ static void load_one(residency *rs, entry *en)
     if (copy != NULL) host_value(rs, en);
     pthread_mutex_unlock(&rs->mu);
     int64_t t0 = clock_now_us();
+    uint64_t failures = memory_failures();
     err_code code = adapter_load_begin(&ld, &rs->env, id, copy, &why);
     t.read_us = clock_now_us() - t0;
     pthread_mutex_lock(&rs->mu);
     if (code == ERR_NONE) code = bring_up(rs, en, &ld, &t, &why);
+    if (code != ERR_NONE && code != ERR_CANCELLED && code != ERR_CONFLICT &&
+        memory_failures() != failures)
+        code = err_set(&why, ERR_NOMEM, "out of memory"); /* whatever it looks like */
     if (code != ERR_NONE && en->reserved) {
         devmem_lease_drop(en->lease);
         en->lease = NULL;
@@ -368,6 +373,13 @@ static void *loader_main(void *arg)
 
 /* ---- the engine's door ------------------------------------------------------------------------- */
 
+/* A version that failed is not read again for every request; where memory was short, only those who waited for it
+ * hear so. */
+static int64_t retry_us(const entry *en)
+{
+    return en->why == NULL || en->why->code == ERR_NOMEM ? STARVED_RETRY_US : RETRY_US;
+}
+
 static err_code acquire_locked(residency *rs, uint64_t id, const lora_view **out, err *e)
 {
     int64_t now_us = clock_now_us();
@@ -387,8 +399,8 @@ static err_code acquire_locked(residency *rs, uint64_t id, const lora_view **out
         }
         collect(rs); /* evicted just now */
     }
-    if (en->state == RESIDENCY_FAILED && now_us - en->failed_us < RETRY_US) {
-        if (en->why == NULL) return err_set(e, ERR_IO, "the adapter could not be loaded");
+    if (en->state == RESIDENCY_FAILED && now_us - en->failed_us < retry_us(en)) {
+        if (en->why == NULL) return err_set(e, ERR_NOMEM, "out of memory");
         if (e != NULL) *e = *en->why;
         return en->why->code;
     }

@@ -33,7 +33,7 @@ struct upload {
     uint64_t received;
     bool taken;    /* the file's room is its own */
     uint64_t held; /* of the tenant's quota */
-    digest_state *hash;
+    digest_state hash;
     bool gguf; /* the weights came as a GGUF */
     bool have[PART_ALL];
     uint64_t bytes[PART_ALL];
@@ -78,7 +78,7 @@ static err_code begin_cb(void *self, const char *name, uint64_t bytes, err *e)
     u->now = p;
     u->bytes[p] = bytes;
     u->received = 0;
-    u->hash = digest_begin();
+    digest_begin(&u->hash);
     return ERR_NONE;
 }
 
@@ -88,7 +88,7 @@ static err_code data_cb(void *self, const void *data, size_t len, err *e)
     if (u->fd < 0) return ERR_NONE;
     err_code code = u->taken ? ERR_NONE : storeroom_check(u->env.room, len, e);
     if (code != ERR_NONE) return code;
-    digest_add(u->hash, data, len);
+    digest_add(&u->hash, data, len);
     const uint8_t *p = data;
     while (len > 0) {
         ssize_t n = write(u->fd, p, len);
@@ -105,8 +105,7 @@ static err_code end_cb(void *self, err *e)
 {
     upload *u = self;
     if (u->fd < 0) return ERR_NONE;
-    digest_end(u->hash, u->digest[u->now]);
-    u->hash = NULL;
+    digest_end(&u->hash, u->digest[u->now]);
     u->have[u->now] = true;
     int rc = fsync(u->fd); /* a failed sync is never tried again: the data is in doubt */
     if (close(u->fd) != 0) rc = -1;
@@ -170,7 +169,6 @@ void upload_abort(upload *u)
     if (u->dir_fd >= 0) close(u->dir_fd);
     if (u->path[0] != 0) folder_remove(u->path);
     storeroom_unhold(u->env.room, u->o.tenant_id, u->held);
-    digest_drop(u->hash);
     tar_destroy(u->tar);
     free(u);
 }

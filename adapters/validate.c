@@ -287,15 +287,16 @@ void adapter_digest_parts(const uint64_t bytes[2], const uint8_t sha[2][DIGEST_B
                           uint8_t out[DIGEST_BYTES])
 {
     static const char mark[] = "lorad adapter 1";
-    digest_state *d = digest_begin();
-    digest_add(d, mark, sizeof mark);
+    digest_state d;
+    digest_begin(&d);
+    digest_add(&d, mark, sizeof mark);
     for (int p = 0; p < 2; p++) {
         uint8_t len[8];
         for (int i = 0; i < 8; i++) len[i] = (uint8_t)(bytes[p] >> 8 * i);
-        digest_add(d, len, sizeof len);
-        digest_add(d, sha[p], DIGEST_BYTES);
+        digest_add(&d, len, sizeof len);
+        digest_add(&d, sha[p], DIGEST_BYTES);
     }
-    digest_end(d, out);
+    digest_end(&d, out);
 }
 
 /* JSON string contents: quotes and backslashes escaped, control bytes dropped. */

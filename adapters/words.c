@@ -354,9 +354,10 @@ void adapter_digest(const uint64_t bytes[2], const uint8_t sha[2][DIGEST_BYTES],
         memcpy(out, parts, DIGEST_BYTES);
         return;
     }
-    digest_state *d = digest_begin();
-    digest_add(d, mark, sizeof mark);
-    digest_add(d, parts, DIGEST_BYTES);
-    digest_add(d, text, strlen(text));
-    digest_end(d, out);
+    digest_state d;
+    digest_begin(&d);
+    digest_add(&d, mark, sizeof mark);
+    digest_add(&d, parts, DIGEST_BYTES);
+    digest_add(&d, text, strlen(text));
+    digest_end(&d, out);
 }

@@ -205,6 +205,12 @@ err_code be_prepare(backend *be, const weight *const *w, int n, err *e)
     return be->ops->prepare ? be->ops->prepare(be, w, n, e) : ERR_NONE;
 }
 
+err_code be_reserve(backend *be, const step_bounds *most, err *e)
+{
+    bool ok = !be->ops->reserve || be->ops->reserve(be, most);
+    return ok ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory for steps of %d rows", most->rows);
+}
+
 size_t be_lora_a_bytes(const backend *be, dtype base, int rank, int d_in)
 {
     return be->ops->lora_a_bytes(be, base, rank, d_in);

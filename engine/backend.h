@@ -152,6 +152,14 @@ void be_table_destroy(backend *be, const void *table);
  * weights were made, before the first step; may take its time. */
 err_code be_prepare(backend *be, const weight *const *w, int n, err *e);
 
+/* What no step exceeds: rows, rows of logits and their stride, columns of x, of the last layer's (dim). */
+typedef struct step_bounds {
+    int rows, logits, stride, cols, dim;
+} step_bounds;
+
+/* Memory for such steps, so that they allocate nothing.  Again where the bounds grow; between steps. */
+err_code be_reserve(backend *be, const step_bounds *most, err *e);
+
 /* ---- adapters ----------------------------------------------------------------- */
 
 /* Bytes that one packed pair takes for a base of type `base`.  Proportional to the rank, and A's to d_in,

@@ -49,6 +49,7 @@ struct backend_ops {
                              err *e); /* NULL: the table itself */
     void (*table_destroy)(backend *be, const void *table);
     err_code (*prepare)(backend *be, const weight *const *w, int n, err *e); /* NULL: nothing */
+    bool (*reserve)(backend *be, const step_bounds *most);                   /* NULL: nothing */
 
     size_t (*lora_a_bytes)(const backend *be, dtype base, int rank, int d_in);
     size_t (*lora_b_bytes)(const backend *be, dtype base, int rank, int d_out);

@@ -14,6 +14,7 @@
 
 #include "engine/base/json.h"
 #include "engine/base/log.h"
+#include "engine/base/memory.h"
 #include "engine/grammar_mask.h"
 
 enum {
@@ -51,6 +52,7 @@ struct grammar_maker {
     uint64_t clock;
     grammar_run *first, *last; /* for the helper */
     bool stop;
+    grammar_walk *walk; /* the helper's */
     pthread_t thread;
 };
 
@@ -62,6 +64,7 @@ struct grammar_run {
     _Atomic int state; /* run_state; the helper writes RUN_READY last */
     grammar_run *next; /* in the helper's queue */
     bool complete, over, failed;
+    bool starved;            /* it failed for want of memory */
     uint32_t *mask, *before; /* [mask_words] of this place and, if `nearer`, of the one before */
     bool nearer;             /* as before but for counters that are nearer to their upper bound */
     g_conf conf[GRAMMAR_SET_MAX];
@@ -230,6 +233,11 @@ bool grammar_run_over(const grammar_run *r)
 bool grammar_run_failed(const grammar_run *r)
 {
     return grammar_run_ready(r) && r->failed;
+}
+
+bool grammar_run_starved(const grammar_run *r)
+{
+    return grammar_run_failed(r) && r->starved;
 }
 
 /* ------------------------------------------------------------------------- accepting -- */
@@ -433,7 +441,6 @@ grammar_run *grammar_run_create(grammar *g, const int32_t *stop_id, int n_stop_i
 static void *helper(void *arg)
 {
     grammar_maker *m = arg;
-    g_walk *w = grammar_walk_create();
     (void)pthread_setname_np(pthread_self(), "grammar");
     pthread_mutex_lock(&m->mu);
     while (!m->stop || m->first) {
@@ -445,17 +452,23 @@ static void *helper(void *arg)
         m->first = r->next;
         if (!m->first) m->last = NULL;
         pthread_mutex_unlock(&m->mu);
-        if (w)
-            compute(r, w);
-        else
-            r->failed = true;
+        uint64_t failures = memory_failures();
+        compute(r, m->walk);
+        r->starved = r->failed && memory_failures() != failures;
         atomic_store_explicit(&r->state, RUN_READY, memory_order_release);
         grammar_run_release(r);
         pthread_mutex_lock(&m->mu);
     }
     pthread_mutex_unlock(&m->mu);
-    grammar_walk_destroy(w);
     return NULL;
+}
+
+/* Without memory a compiler fails in many ways, or makes a grammar that lacks a part of its schema. */
+static err_code or_no_memory(err_code rc, g_auto *a, uint64_t failures, err *e)
+{
+    if (memory_failures() == failures) return rc;
+    if (!rc) g_auto_clear(a);
+    return err_set(e, ERR_NOMEM, "out of memory");
 }
 
 err_code grammar_maker_create(grammar_maker **out, const tokenizer *tok, int n_vocab, err *e)
@@ -463,13 +476,18 @@ err_code grammar_maker_create(grammar_maker **out, const tokenizer *tok, int n_v
     *out = NULL;
     grammar_maker *m = calloc(1, sizeof(*m));
     g_auto any;
+    uint64_t failures = memory_failures();
     err_code rc = grammar_build_schema(&any, NULL, e);
-    if (m && !rc) {
-        m->n_shared = any.n_shared;
-        m->shared = calloc((size_t)m->n_shared, sizeof(*m->shared));
+    rc = or_no_memory(rc, &any, failures, e);
+    if (!rc) {
+        if (m) {
+            m->n_shared = any.n_shared;
+            m->shared = calloc((size_t)m->n_shared, sizeof(*m->shared));
+            m->walk = grammar_walk_create();
+        }
         g_auto_clear(&any);
     }
-    bool ok = m && !rc && m->shared && trie_build(&m->trie, tok, n_vocab);
+    bool ok = m && m->shared && m->walk && trie_build(&m->trie, tok, n_vocab);
     if (ok) {
         pthread_mutex_init(&m->mu, NULL);
         pthread_cond_init(&m->work, NULL);
@@ -482,6 +500,7 @@ err_code grammar_maker_create(grammar_maker **out, const tokenizer *tok, int n_v
     }
     if (m) {
         trie_clear(&m->trie);
+        grammar_walk_destroy(m->walk);
         free(m->shared);
     }
     free(m);
@@ -499,6 +518,7 @@ void grammar_maker_destroy(grammar_maker *m)
     for (int i = 0; i < m->n_cache; i++) grammar_release(m->cache[i]);
     for (int s = 0; s < m->n_shared; s++) mask_free(atomic_load(&m->shared[s]));
     free(m->shared);
+    grammar_walk_destroy(m->walk);
     trie_clear(&m->trie);
     pthread_cond_destroy(&m->work);
     pthread_mutex_destroy(&m->mu);
@@ -641,11 +661,13 @@ err_code grammar_acquire(grammar_maker *m, const grammar_spec *spec, grammar **o
         free(key);
         return ERR_NONE;
     }
+    uint64_t failures = memory_failures();
     grammar *g = calloc(1, sizeof(*g));
     err_code rc = g ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory");
     if (!rc && spec->kind == GRAMMAR_SCHEMA) rc = grammar_build_schema(&g->a, spec->json, e);
     if (!rc && spec->kind == GRAMMAR_REGEX) rc = build_regex(&g->a, spec->regex, e);
     if (!rc && spec->kind == GRAMMAR_CHOICE) rc = build_choice(&g->a, spec->json, e);
+    if (g) rc = or_no_memory(rc, &g->a, failures, e);
     if (rc) {
         free(key);
         free(g);

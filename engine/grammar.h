@@ -67,8 +67,9 @@ void grammar_run_accept(grammar_run *r, grammar_walk *w, int32_t token);
 
 /* To be called once before the first mask is asked. */
 void grammar_run_prepare(grammar_run *r);
-bool grammar_run_ready(const grammar_run *r);  /* grammar_run_mask() would not say NULL */
-bool grammar_run_over(const grammar_run *r);   /* complete, and nothing can follow */
+bool grammar_run_ready(const grammar_run *r);   /* grammar_run_mask() would not say NULL */
+bool grammar_run_over(const grammar_run *r);    /* complete, and nothing can follow */
+bool grammar_run_starved(const grammar_run *r); /* it failed for want of memory */
 bool grammar_run_failed(const grammar_run *r); /* too ambiguous to go on: the request fails alone */
 
 #endif

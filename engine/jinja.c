@@ -114,9 +114,10 @@ static err_code give(jinja_run *r, const jbuf *b, jinja_text *out, err *e)
     size_t runs = 0, n = 0;
     for (uint32_t i = 0; i < b->n; i++)
         runs += (b->s[i] & JCHAR_FOREIGN) && (i == 0 || !(b->s[i - 1] & JCHAR_FOREIGN));
-    r->text = b->n <= TEXT_MAX / 4 ? malloc(4 * (size_t)b->n + 1) : NULL;
+    if (b->n > TEXT_MAX / 4) return err_set(e, ERR_LIMIT, "the conversation is too large");
+    r->text = malloc(4 * (size_t)b->n + 1);
     r->spans = calloc(runs + 1, sizeof(*r->spans));
-    if (!r->text || !r->spans) return err_set(e, ERR_LIMIT, "the conversation is too large");
+    if (!r->text || !r->spans) return err_set(e, ERR_NOMEM, "out of memory");
     runs = 0;
     for (uint32_t i = 0; i < b->n; i++) {
         bool foreign = b->s[i] & JCHAR_FOREIGN, before = i > 0 && (b->s[i - 1] & JCHAR_FOREIGN);

@@ -66,6 +66,7 @@ bool jinja_step(jinja_run *r, size_t work)
 
 jv jinja_no_memory(jinja_run *r)
 {
+    if (r->mem.starved) return jinja_fail(r, ERR_NOMEM, "out of memory");
     return jinja_fail(r, ERR_LIMIT, "the chat template needs too much memory for this request");
 }
 

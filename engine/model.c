@@ -98,6 +98,18 @@ static float *rows_alloc(model *m, int cols)
     return be_alloc(m->be, (size_t)m->max_rows * (size_t)cols * sizeof(float));
 }
 
+static err_code reserve(const model *m, int added, err *e)
+{
+    const model_config *c = &m->cfg;
+    int q = c->n_head * c->head_dim, cols = c->dim > c->ffn_dim ? c->dim : c->ffn_dim;
+    step_bounds most = {.rows = m->max_rows,
+                        .logits = m->max_logits,
+                        .stride = c->n_vocab + added,
+                        .cols = cols > q ? cols : q,
+                        .dim = c->dim};
+    return be_reserve(m->be, &most, e);
+}
+
 static err_code scratch_create(model *m, err *e)
 {
     const model_config *c = &m->cfg;
@@ -116,7 +128,7 @@ static err_code scratch_create(model *m, err *e)
         return err_set(e, ERR_NOMEM, "no memory for steps of %d rows and %d logits", m->max_rows,
                        m->max_logits);
     }
-    return ERR_NONE;
+    return reserve(m, c->added_max, e);
 }
 
 int model_logit_stride(const model *m)
@@ -136,6 +148,10 @@ err_code model_allow_added(model *m, int max, int least, err *e)
     if (max == m->cfg.added_max) return ERR_NONE;
     float *logits = be_host_alloc(m->be, bytes);
     if (!logits) return err_set(e, ERR_NOMEM, "no memory for the logits of %d added tokens", max);
+    if (reserve(m, max, e)) {
+        be_host_free(m->be, logits, bytes);
+        return e->code;
+    }
     be_host_free(m->be, m->logits, m->logits_bytes);
     m->logits = logits;
     m->logits_bytes = bytes;

@@ -157,7 +157,10 @@ static void hand_out(sched *sc, request *rq, const sampled *t, int64_t now)
 static void fail_grammar(sched *sc, request *rq)
 {
     err e;
-    (void)err_set(&e, ERR_INPUT, "the grammar of this request is too ambiguous to go on with");
+    if (grammar_run_starved(rq->grammar))
+        (void)err_set(&e, ERR_NOMEM, "out of memory");
+    else
+        (void)err_set(&e, ERR_INPUT, "the grammar of this request is too ambiguous to go on with");
     sched_finish(sc, rq, FINISH_ERROR, &e);
 }
 

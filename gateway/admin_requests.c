@@ -109,7 +109,7 @@ void admin_requests_list(exchange *x)
         return;
     }
     if (!inflight_list(x->server->inflight, &list, &n)) {
-        exchange_error(x, 503, "overloaded_error", "out_of_memory", NULL, "out of memory");
+        exchange_starved(x);
         return;
     }
     if (n && board_read(sched_board(x->server->sched), PICTURE_WAIT_US, &pic) && pic.n_row)

@@ -22,6 +22,7 @@
 #include "gateway/stats.h"
 
 enum {
+    PROBLEM_BYTES = 4096,    /* a sentence, escaped */
     RESTART_RETRY_MS = 5000, /* a guess: weights come from the page cache */
     SPOOL_RETRY_MS = 5000,   /* a disk is not emptied sooner */
     WAIT_MS = 250,           /* how often a waiting worker looks whether it was told to stop */
@@ -43,7 +44,8 @@ bool completion_refuse(completion *c, const err *e, const char *param)
 
 bool completion_no_memory(completion *c)
 {
-    return openai_refuse(&c->problem, 503, "overloaded", NULL, "out of memory, try again");
+    const err e = {ERR_NOMEM, "out of memory, try again"};
+    return completion_refuse(c, &e, NULL);
 }
 
 bool completion_no_spool(completion *c)
@@ -61,10 +63,15 @@ void completion_send_problem(completion *c)
     const openai_problem *p = &c->problem;
     c->status = p->status;
     if (c->stream_open) {
-        jsonw_reset(&c->out);
-        openai_write_stream_error(&c->out, p->type, p->code, p->msg);
-        if (!c->out.failed) (void)exchange_stream_write(c->x, c->out.text, c->out.len);
-        exchange_stream_end(c->x);
+        char text[PROBLEM_BYTES];
+        jsonw w;
+        jsonw_init_fixed(&w, text, sizeof(text)); /* it may be memory that is missing */
+        openai_write_stream_error(&w, p->type, p->code, p->msg);
+        if (!w.failed && exchange_stream_write(c->x, w.text, w.len)) exchange_stream_end(c->x);
+        return;
+    }
+    if (strcmp(p->code, http_status_of(ERR_NOMEM)->code) == 0) {
+        exchange_starved(c->x);
         return;
     }
     exchange_error(c->x, p->status, p->type, p->code, p->param[0] ? p->param : NULL, "%s", p->msg);
@@ -122,8 +129,9 @@ static void wait_watched(completion *c, int wait_ms)
         if (all_done) return;
         bool cut = atomic_load(&c->srv->cut);
         bool stop = atomic_load(&c->stop);
-        if (!cancelled && (cut || stop || c->client_gone || exchange_client_gone(c->x))) {
-            c->client_gone |= !cut && !stop;
+        bool ended = cut || stop || c->starved;
+        if (!cancelled && (ended || c->client_gone || exchange_client_gone(c->x))) {
+            c->client_gone |= !ended;
             cancelled = true;
             completion_cancel(c);
         }
@@ -157,6 +165,7 @@ static void abandon(completion *c)
 
 static bool any_error(completion *c)
 {
+    if (c->starved) return !completion_no_memory(c);
     for (int i = 0; i < c->n_choices; i++) {
         const choice *ch = &c->choices[i];
         if (atomic_load(&ch->rq.finish) == FINISH_ERROR && !ch->text.stop_hit) {
@@ -214,21 +223,16 @@ static void run(completion *c, bool chat)
         return;
     }
     wait_all(c);
-    bool failed = any_error(c);
-    if (failed)
-        c->status = c->problem.status;
-    else
-        c->status = 200;
+    bool failed = any_error(c) || !completion_compose(c);
+    c->status = failed ? c->problem.status : 200;
     completion_settle(c);
     completion_log(c);
     if (c->client_gone)
         exchange_drop(c->x);
     else if (failed)
         completion_send_problem(c);
-    else if (c->rq.stream)
-        completion_end_stream(c);
     else
-        completion_send_whole(c);
+        completion_send(c);
 }
 
 static void handle(exchange *x, bool chat)

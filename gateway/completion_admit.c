@@ -8,6 +8,7 @@
 #include "engine/sched.h"
 #include "gateway/auth.h"
 #include "gateway/completion_inside.h"
+#include "gateway/http_status.h"
 #include "gateway/limited.h"
 #include "gateway/stats.h"
 
@@ -98,8 +99,9 @@ static int64_t encode_text(completion *c, const openai_prompt *p, int32_t **ids,
     int flags = TOK_PARSE_SPECIAL | (c->rq.add_special_tokens ? TOK_ADD_SPECIAL : 0);
     int64_t n = tokenizer_encode(c->vocab->tok, p->text, p->len, flags, NULL, 0);
     *ids = n >= 0 ? malloc(((size_t)n + 1) * sizeof(**ids)) : NULL;
-    if (!*ids) return err_set(e, ERR_NOMEM, "no memory to tokenise the prompt");
-    return tokenizer_encode(c->vocab->tok, p->text, p->len, flags, *ids, (size_t)n);
+    if (!*ids) return err_set(e, ERR_NOMEM, "out of memory");
+    n = tokenizer_encode(c->vocab->tok, p->text, p->len, flags, *ids, (size_t)n);
+    return n >= 0 ? n : err_set(e, ERR_NOMEM, "out of memory");
 }
 
 static int64_t encode_chat(completion *c, int32_t **ids, err *e)
@@ -234,6 +236,7 @@ int completion_output_room(const completion *c, const openai_prompt *p)
 
 static bool limited(completion *c, const limits_adapter *a, const limits_refusal *why)
 {
+    if (strcmp(why->code, http_status_of(ERR_NOMEM)->code) == 0) return completion_no_memory(c);
     limited_headers(c->x, c->srv->limits, a);
     limited_refuse(c->x, why);
     telemetry_refuse(sched_telemetry(c->srv->sched), c->slo_class, c->x->tenant.id,

@@ -108,6 +108,7 @@ static void begin_choice(completion *c, choice *ch)
     if (!c->rq.echo && !c->rq.chat) return;
     size_t len = 0;
     char *prompt = c->rq.echo ? echo_text(c, ch, &len) : NULL;
+    c->starved |= c->rq.echo && !prompt;
     int n_text = ch->n_text;
     const char *finish = ch->finish;
     ch->n_text = 0;
@@ -130,14 +131,15 @@ void completion_add_news(completion *c, choice *ch)
 
 void completion_flush(completion *c)
 {
-    if (c->client_gone || c->out.len == 0) return;
-    if (c->out.failed || !exchange_stream_write(c->x, c->out.text, c->out.len)) {
+    c->starved |= c->out.failed;
+    if (!c->client_gone && !c->starved && c->out.len &&
+        !exchange_stream_write(c->x, c->out.text, c->out.len)) {
         c->client_gone = true;
     }
     jsonw_reset(&c->out);
 }
 
-void completion_end_stream(completion *c)
+static void compose_end(completion *c)
 {
     for (int i = 0; i < c->n_choices && completion_open_stream(c); i++)
         completion_add_news(c, &c->choices[i]);
@@ -149,11 +151,9 @@ void completion_end_stream(completion *c)
         openai_write_chunk(&c->out, &h, NULL, &u, false);
     }
     jsonw_raw(&c->out, "data: [DONE]\n\n", 14);
-    completion_flush(c);
-    if (!c->client_gone) exchange_stream_end(c->x);
 }
 
-void completion_send_whole(completion *c)
+static void compose_whole(completion *c)
 {
     openai_head h;
     openai_usage u;
@@ -162,8 +162,7 @@ void completion_send_whole(completion *c)
     openai_choice *list = arena_calloc(&c->x->arena, (size_t)c->n_choices, sizeof(*list));
     openai_logprobs *lps = arena_calloc(&c->x->arena, (size_t)c->n_choices, sizeof(*lps));
     if (!list || !lps) {
-        (void)openai_refuse(&c->problem, 500, "internal_error", NULL, "out of memory");
-        completion_send_problem(c);
+        c->starved = true;
         return;
     }
     for (int i = 0; i < c->n_choices; i++) {
@@ -180,16 +179,31 @@ void completion_send_whole(completion *c)
                 text = whole;
                 len += n_prompt;
             }
+            c->starved |= !prompt || !whole;
             free(prompt);
         }
         describe(c, ch, &list[i], &lps[i], text, len, true);
     }
-    c->status = 200;
     openai_write_answer(&c->out, &h, list, c->n_choices, &u);
-    if (c->out.failed) {
-        (void)openai_refuse(&c->problem, 500, "internal_error", NULL, "out of memory");
-        completion_send_problem(c);
+}
+
+bool completion_compose(completion *c)
+{
+    if (c->client_gone) return true;
+    if (c->rq.stream)
+        compose_end(c);
+    else
+        compose_whole(c);
+    c->starved |= c->out.failed;
+    return !c->starved || completion_no_memory(c);
+}
+
+void completion_send(completion *c)
+{
+    if (!c->rq.stream) {
+        exchange_reply(c->x, 200, "application/json", c->out.text, c->out.len);
         return;
     }
-    exchange_reply(c->x, 200, "application/json", c->out.text, c->out.len);
+    completion_flush(c);
+    if (!c->client_gone) exchange_stream_end(c->x);
 }

@@ -220,10 +220,12 @@ bool completion_take(completion *c, choice *ch)
         if (c->tools) stop |= read_calls(ch);
         if (stop) request_stop(&ch->rq);
     }
+    if (done) completion_text_finish(&ch->text);
+    c->starved |= ch->text.failed || ch->tools.failed;
     if (!done) return news;
-    completion_text_finish(&ch->text);
     ch->done = true;
     ch->finish = ch->text.stop_hit || tool_reader_done(&ch->tools) ? "stop" : finish_word(ch);
     if (c->tools) finish_calls(c, ch);
+    c->starved |= ch->tools.failed;
     return true;
 }

@@ -57,6 +57,7 @@ typedef struct completion {
     request_signal signal;
     limits_ticket ticket;
     bool stream_open, client_gone;
+    bool starved;     /* text was lost for want of memory: no answer may be made of the rest */
     atomic_bool stop; /* an operator wants it ended */
     jsonw out;
     char id[64];
@@ -107,7 +108,9 @@ bool completion_open_stream(completion *c);
 /* Appends the chunks of one choice that there is something to say about. */
 void completion_add_news(completion *c, choice *ch);
 void completion_flush(completion *c);
-void completion_end_stream(completion *c);
-void completion_send_whole(completion *c);
+/* The whole answer, or the end of a stream, before its usage is settled: an answer that there is no memory for must
+ * not be paid.  False: c->problem. */
+bool completion_compose(completion *c);
+void completion_send(completion *c);
 
 #endif

@@ -139,17 +139,25 @@ void deadline_set(deadline *d, int fd, int64_t at_us, bool both)
     pthread_mutex_unlock(&reaper.mu);
 }
 
-void deadline_reaper_retain(void)
+/* Under the lock: the thread waits for it. */
+static bool start_reaper(void)
+{
+    reaper.stop = false;
+    reaper.epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (reaper.epoll < 0) return false;
+    if (pthread_create(&reaper.thread, NULL, reap, NULL) == 0) return true;
+    (void)close(reaper.epoll);
+    reaper.epoll = -1;
+    return false;
+}
+
+bool deadline_reaper_retain(void)
 {
     pthread_mutex_lock(&reaper.mu);
-    bool first = reaper.n_held++ == 0;
-    if (first) {
-        reaper.stop = false;
-        reaper.epoll = epoll_create1(EPOLL_CLOEXEC);
-        if (reaper.epoll < 0) abort(); /* start-up */
-    }
+    bool ok = reaper.n_held > 0 || start_reaper();
+    if (ok) reaper.n_held++;
     pthread_mutex_unlock(&reaper.mu);
-    if (first && pthread_create(&reaper.thread, NULL, reap, NULL) != 0) abort(); /* start-up */
+    return ok;
 }
 
 void deadline_reaper_release(void)

@@ -21,8 +21,9 @@ typedef struct deadline { /* private */
     bool both;
 } deadline;
 
-/* The reaper runs while it is held at least once.  Start-up and end alone. */
-void deadline_reaper_retain(void);
+/* The reaper runs while it is held at least once.  Start-up and end alone.  False: it can't run, and is not
+ * held. */
+bool deadline_reaper_retain(void);
 void deadline_reaper_release(void);
 
 /* At `at_us` (monotonic) fd is shut down for reading (and writing if `both`).  Replaces what d was set

@@ -1,6 +1,7 @@
 /* exchange.c -- bodies in, answers out. */
 #include "gateway/exchange.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -12,6 +13,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/json.h"
+#include "engine/base/memory.h"
 #include "engine/unicode.h"
 #include "gateway/http_status.h"
 #include "gateway/listener.h"
@@ -20,6 +22,9 @@
 enum {
     SLOWEST_BYTES = 65536, /* a second, of a body after its first body_timeout, or of an answer */
     ANSWER_US = 30 * 1000000, /* for the client to take an answer */
+    SMALL_BYTES = 6144,       /* an answer up to this needs no memory, an error never has more */
+    MESSAGE_BYTES = 512,
+    STARVED_RETRY_MS = 1000,
 };
 
 /* ------------------------------------------------------------------- request -- */
@@ -222,7 +227,12 @@ bool exchange_read_json(exchange *x, const cJSON **tree, const char **text, size
     }
     if (!exchange_read_body(x, (size_t)x->server->cfg->server_max_body, &t, &n)) return false;
     cJSON_Delete(x->tree);
-    if (json_parse(t, n, &json_limits_request, &x->tree, &e)) {
+    err_code rc = json_parse(t, n, &json_limits_request, &x->tree, &e);
+    if (rc == ERR_NOMEM) {
+        exchange_starved(x);
+        return false;
+    }
+    if (rc) {
         exchange_error(x, 400, "invalid_request_error", "invalid_json", NULL, "%s", e.msg);
         return false;
     }
@@ -306,49 +316,47 @@ void exchange_reply(exchange *x, int status, const char *type, const char *body,
     char framing[64];
     bool head_only = strcmp(x->method, "HEAD") == 0;
     (void)snprintf(framing, sizeof(framing), "Content-Length: %zu\r\n", len);
+    char small[EXCHANGE_HEADERS_MAX + 1024 + SMALL_BYTES];
     size_t cap = EXCHANGE_HEADERS_MAX + 1024 + len;
-    char *all = malloc(cap);
-    if (!all) {
-        x->answered = true;
-        exchange_drop(x);
+    char *all = cap <= sizeof(small) ? small : malloc(cap);
+    if (x->arena.starved && status < 400) {
+        if (all != small) free(all);
+        exchange_starved(x);
         return;
     }
-    int n = write_head(x, all, cap, status, type, framing);
-    if (!head_only && len) {
+    bool apart = !all && !head_only; /* no memory to send both in one piece */
+    if (!all) all = small;
+    int n = write_head(x, all, sizeof(small), status, type, framing);
+    if (!head_only && !apart && len) {
         memcpy(all + n, body, len);
         n += (int)len;
     }
     listener_deadline(clock_now_us() + ANSWER_US + (int64_t)len * 1000000 / SLOWEST_BYTES, true);
-    if (mg_write(x->conn, all, (size_t)n) != n) exchange_drop(x);
+    bool ok = mg_write(x->conn, all, (size_t)n) == n;
+    if (ok && apart) ok = mg_write(x->conn, body, len) == (int)len;
+    if (!ok) exchange_drop(x);
     listener_deadline(0, false);
-    x->sent_bytes = (uint64_t)n;
-    if (x->plane == PLANE_ADMIN) explicit_bzero(all, cap); /* a fresh key, maybe */
-    free(all);
+    x->sent_bytes = (uint64_t)n + (apart ? len : 0);
+    if (x->plane == PLANE_ADMIN) explicit_bzero(all, (size_t)n); /* a fresh key, maybe */
+    if (all != small) free(all);
 }
 
 void exchange_reply_json(exchange *x, int status, const jsonw *w)
 {
     if (w->failed || !w->text) {
-        exchange_error(x, 500, "server_error", "internal_error", NULL, "out of memory");
+        exchange_starved(x);
         return;
     }
     exchange_reply(x, status, "application/json", w->text, w->len);
 }
 
-void exchange_error(exchange *x, int status, const char *type, const char *code, const char *param,
-                    const char *fmt, ...)
+/* On the stack alone: an error must be told whatever there is no memory for. */
+static void reply_error(exchange *x, int status, const char *type, const char *code,
+                        const char *param, const char *msg)
 {
-    char msg[512];
-    va_list ap;
-    va_start(ap, fmt);
-    (void)vsnprintf(msg, sizeof(msg), fmt, ap);
-    va_end(ap);
-    /* A sentence cut in the middle of a character would be invalid JSON. */
-    for (size_t i = 0, used, n = strlen(msg); i < n; i += used) {
-        if (utf8_decode(msg + i, n - i, &used) == 0xFFFD) msg[i] = '?';
-    }
+    char text[SMALL_BYTES];
     jsonw w;
-    jsonw_init(&w);
+    jsonw_init_fixed(&w, text, sizeof(text));
     jsonw_open(&w, NULL, '{');
     jsonw_open(&w, "error", '{');
     jsonw_str(&w, "message", msg);
@@ -357,14 +365,43 @@ void exchange_error(exchange *x, int status, const char *type, const char *code,
     jsonw_str(&w, "code", code);
     jsonw_close(&w, '}');
     jsonw_close(&w, '}');
+    assert(!w.failed); /* MESSAGE_BYTES escaped, and names of ours */
+    exchange_reply(x, status, "application/json", w.text, w.len);
+}
+
+void exchange_starved(exchange *x)
+{
+    exchange_retry_after(x, STARVED_RETRY_MS);
+    reply_error(x, 503, "overloaded_error", "out_of_memory", NULL, "out of memory, try again");
+}
+
+void exchange_error(exchange *x, int status, const char *type, const char *code, const char *param,
+                    const char *fmt, ...)
+{
+    if (memory_failures() != x->memory_failures && status != 503) {
+        exchange_starved(x);
+        return;
+    }
+    char msg[MESSAGE_BYTES];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(msg, sizeof(msg), fmt, ap);
+    va_end(ap);
+    /* A sentence cut in the middle of a character would be invalid JSON. */
+    for (size_t i = 0, used, n = strlen(msg); i < n; i += used) {
+        if (utf8_decode(msg + i, n - i, &used) == 0xFFFD) msg[i] = '?';
+    }
     if (status == 401) exchange_add_header(x, "WWW-Authenticate", "Bearer");
     if (status == 409) exchange_add_header(x, "x-should-retry", "false");
-    exchange_reply_json(x, status, &w);
-    jsonw_clear(&w);
+    reply_error(x, status, type, code, param, msg);
 }
 
 void exchange_reply_err(exchange *x, const err *e, const char *param)
 {
+    if (e->code == ERR_NOMEM) {
+        exchange_starved(x);
+        return;
+    }
     const http_status *h = http_status_of(e->code);
     exchange_error(x, h->status, h->type, h->code, param, "%s", e->msg);
 }
@@ -389,7 +426,11 @@ bool exchange_stream_write(exchange *x, const char *data, size_t len)
 {
     if (!x->streaming || len == 0) return x->streaming;
     char stack[4096], *buf = len + 32 <= sizeof(stack) ? stack : malloc(len + 32);
-    if (!buf) return false;
+    if (!buf) {
+        size_t some = sizeof(stack) - 32;
+        return exchange_stream_write(x, data, some) &&
+               exchange_stream_write(x, data + some, len - some);
+    }
     int n = x->http10 ? 0 : snprintf(buf, 32, "%zx\r\n", len);
     memcpy(buf + n, data, len);
     if (!x->http10) memcpy(buf + n + len, "\r\n", 2);

@@ -45,6 +45,7 @@ typedef struct exchange {
     tenant tenant;        /* zero id: the operator's key */
     network_address peer; /* of the connection: a client, or a proxy */
     arena arena;
+    uint64_t memory_failures; /* of this thread when it began */
     int64_t arrived_us;
 
     /* private to exchange.c */
@@ -103,14 +104,19 @@ void exchange_retry_after(exchange *x, int64_t ms);         /* retry-after and r
 
 /* No type, no length: an answer without a body. */
 void exchange_reply(exchange *x, int status, const char *type, const char *body, size_t len);
-/* w's text; 500 if the writer has failed. */
+/* w's text; exchange_starved() if the writer has failed. */
 void exchange_reply_json(exchange *x, int status, const jsonw *w);
+/* Neither this nor anything below allocates.  Where an allocation has failed since the exchange began, any
+ * error is 503 out_of_memory: what looked missing or wrong may only have been out of reach. */
 void exchange_error(exchange *x, int status, const char *type, const char *code, const char *param,
                     const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+/* 503 out_of_memory, and when to try again. */
+void exchange_starved(exchange *x);
 /* By http_status_of(e->code). */
 void exchange_reply_err(exchange *x, const err *e, const char *param);
 
-/* Chunked; each write is one chunk, one TLS record.  False: the client is gone. */
+/* Chunked; each write is one chunk, one TLS record (small ones where there is no memory for it).  False:
+ * the client is gone. */
 bool exchange_stream_begin(exchange *x, const char *type);
 bool exchange_stream_write(exchange *x, const char *data, size_t len);
 void exchange_stream_end(exchange *x);

@@ -11,9 +11,14 @@ void jsonw_init(jsonw *w)
     *w = (jsonw){0};
 }
 
+void jsonw_init_fixed(jsonw *w, char *text, size_t cap)
+{
+    *w = (jsonw){.text = text, .cap = cap, .fixed = true};
+}
+
 void jsonw_clear(jsonw *w)
 {
-    free(w->text);
+    if (!w->fixed) free(w->text);
     jsonw_init(w);
 }
 
@@ -28,6 +33,10 @@ static bool reserve(jsonw *w, size_t more)
 {
     if (w->failed) return false;
     if (more < w->cap - w->len) return true; /* strictly: room for the NUL */
+    if (w->fixed) {
+        w->failed = true;
+        return false;
+    }
     size_t cap = w->cap ? w->cap : 512;
     while (cap - w->len <= more) {
         if (cap > SIZE_MAX / 2) {

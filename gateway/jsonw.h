@@ -17,11 +17,13 @@
 typedef struct jsonw {
     char *text; /* NUL-ended when not NULL */
     size_t len, cap;
-    bool failed;
+    bool failed, fixed;
     bool comma; /* the next value or name needs one */
 } jsonw;
 
 void jsonw_init(jsonw *w);
+/* In the caller's memory, for what must be said when there is no other; fails when it is full. */
+void jsonw_init_fixed(jsonw *w, char *text, size_t cap);
 void jsonw_clear(jsonw *w);
 /* Forgets the text, keeps the memory. */
 void jsonw_reset(jsonw *w);

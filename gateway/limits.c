@@ -48,7 +48,7 @@ struct limits {
 limits *limits_create(store *st)
 {
     limits *l = calloc(1, sizeof(*l));
-    if (!l) abort(); /* start-up */
+    if (!l) return NULL;
     l->st = st;
     pthread_mutex_init(&l->mu, NULL);
     return l;
@@ -57,7 +57,7 @@ limits *limits_create(store *st)
 limits *limits_create_of_requests(void)
 {
     limits *l = limits_create(NULL);
-    l->requests_only = true;
+    if (l) l->requests_only = true;
     return l;
 }
 

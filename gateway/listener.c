@@ -33,6 +33,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
+#include "engine/base/memory.h"
 #include "gateway/auth.h"
 #include "gateway/deadline.h"
 #include "gateway/descriptors.h"
@@ -327,6 +328,7 @@ static void start_exchange(exchange *x, listener *l, struct mg_connection *conn,
                     .method = ri->request_method ? ri->request_method : "",
                     .query = ri->query_string,
                     .peer = my.peer,
+                    .memory_failures = memory_failures(),
                     .arrived_us = clock_now_us(),
                     .content_length = -1,
                     .log_prompt = -1,
@@ -525,7 +527,10 @@ err_code listener_open(listener **out, server *s, plane p, const char *addresses
     char text[256] = "";
     struct mg_error_data ed = {.text = text, .text_buffer_size = sizeof(text)};
     struct mg_init_data init = {.callbacks = &cb, .user_data = l, .configuration_options = options};
-    deadline_reaper_retain();
+    if (!deadline_reaper_retain()) {
+        release(l);
+        return err_set(e, ERR_NOMEM, "can't start the thread that keeps deadlines");
+    }
     l->ctx = mg_start2(&init, &ed);
     if (!l->ctx) {
         deadline_reaper_release();

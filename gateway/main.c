@@ -27,6 +27,7 @@
 #include "gateway/offline_backup.h"
 #include "gateway/server.h"
 #include "gateway/stats.h"
+#include "gateway/tls_reserve.h"
 #include "storage/audit.h"
 #include "storage/disk.h"
 
@@ -295,6 +296,9 @@ static err_code open_limits(process *p, err *e)
     server *s = &p->srv;
     s->limits = limits_create(s->store);
     s->token_limits = limits_create_of_requests();
+    s->inflight = inflight_create();
+    if (!s->limits || !s->token_limits || !s->inflight)
+        return err_set(e, ERR_NOMEM, "out of memory");
     meter_slot *slot;
     meter_file_stats left;
     meter_file_stats_get(s->meters, &left);
@@ -552,6 +556,7 @@ static int serve(const arguments *a)
     err e;
     sigset_t signals;
     p.args = *a;
+    (void)tls_reserve_install();
     if (read_config(a, &p.cfg, &e)) return fail(&e);
     apply_log(&p.cfg);
     process_keep_secrets();
@@ -574,7 +579,6 @@ static int serve(const arguments *a)
     if (!rc) rc = open_model(&p, &e);
     if (!rc) rc = open_adapters(&p, &e);
     if (!rc) rc = open_limits(&p, &e);
-    if (!rc && !(p.srv.inflight = inflight_create())) rc = err_set(&e, ERR_NOMEM, "out of memory");
     if (!rc) rc = open_scheduler(&p, &e);
     if (!rc && !(p.srv.stats = stats_create(&p.srv))) rc = err_set(&e, ERR_NOMEM, "no memory");
     if (!rc) rc = open_listeners(&p, &e);

@@ -357,7 +357,7 @@ void metrics_get(exchange *x)
         p.failed = true;
     }
     if (p.failed)
-        exchange_error(x, 503, "overloaded_error", "out_of_memory", NULL, "out of memory");
+        exchange_starved(x);
     else
         exchange_reply(x, 200, "text/plain; version=0.0.4; charset=utf-8", p.text, p.len);
     prom_clear(&p);

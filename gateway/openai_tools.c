@@ -18,7 +18,7 @@ static bool bad(openai_problem *p, const char *param, const char *what)
 
 static bool no_memory(openai_problem *p)
 {
-    return openai_refuse(p, 503, "overloaded", NULL, "out of memory, try again");
+    return openai_refuse(p, 503, "out_of_memory", NULL, "out of memory, try again");
 }
 
 static bool is_name(const cJSON *v)

@@ -91,8 +91,11 @@ static void stream(exchange *x, stats_query *q, int64_t interval_ms)
         q->cursor = held;
         if (ok && !more) ok = wait_ms(x, interval_ms);
     }
+    if (w.failed)
+        exchange_drop(x); /* a stream that is cut is asked for again */
+    else
+        exchange_stream_end(x);
     jsonw_clear(&w);
-    exchange_stream_end(x);
 }
 
 void admin_stats(exchange *x)

@@ -5,6 +5,7 @@
 #include "engine/base/json.h"
 #include "gateway/auth.h"
 #include "gateway/handlers.h"
+#include "gateway/http_status.h"
 #include "gateway/limited.h"
 #include "gateway/openai.h"
 #include "gateway/server.h"
@@ -12,6 +13,14 @@
 static bool refuse(exchange *x, const char *param, const char *msg)
 {
     exchange_error(x, 400, "invalid_request_error", "invalid_value", param, "%s", msg);
+    return false;
+}
+
+/* What a request says wrong is 400, what the server lacks is not. */
+static bool refuse_err(exchange *x, const char *param, const err *e)
+{
+    if (e->code == ERR_INPUT) return refuse(x, param, e->msg);
+    exchange_reply_err(x, e, param);
     return false;
 }
 
@@ -30,7 +39,7 @@ static bool find_vocabulary(exchange *x, const cJSON *body, const vocabulary **o
         registry_acquire(x->server->registry, x->tenant.id, name, false, &v, &e) == ERR_NONE) {
         err_code rc = vocabulary_acquire(x->server->vocabularies, v, out, &e);
         registry_release(x->server->registry, v);
-        return rc ? refuse(x, "model", e.msg) : true;
+        return rc ? refuse_err(x, "model", &e) : true;
     }
     exchange_error(x, 404, "invalid_request_error", "model_not_found", "model",
                    "The model '%.100s' does not exist or you do not have access to it.", name);
@@ -58,9 +67,9 @@ static int64_t encode_chat(exchange *x, const tokenizer *tok, const cJSON *body,
         if (v) ok = cJSON_AddItemReferenceToObject(copy, more[i], (cJSON *)(uintptr_t)v);
     }
     int64_t n = -1;
-    err e = {.msg = "out of memory"};
+    err e = {ERR_NOMEM, "out of memory"};
     if (!ok) {
-        exchange_error(x, 503, "overloaded_error", "out_of_memory", NULL, "out of memory");
+        exchange_starved(x);
     } else if (!openai_parse(&rq, true, copy, "{}", 2, &lim, &x->arena, &p)) {
         exchange_error(x, p.status, p.type, p.code, p.param, "%s", p.msg);
     } else if (!s->chat) {
@@ -76,7 +85,7 @@ static int64_t encode_chat(exchange *x, const tokenizer *tok, const cJSON *body,
         if (*ids)
             memcpy(*ids, made, (size_t)n * sizeof(**ids));
         else
-            n = refuse(x, "messages", e.msg) ? 0 : -1;
+            n = refuse_err(x, "messages", &e) ? 0 : -1;
         free(made);
     }
     openai_request_clear(&rq);
@@ -105,7 +114,8 @@ static int64_t encode_text(exchange *x, const tokenizer *tok, const cJSON *body,
         (void)refuse(x, "prompt", "the prompt is too large to tokenise in one request");
         return -1;
     }
-    (void)tokenizer_encode(tok, text, strlen(text), flags, *ids, (size_t)n);
+    n = tokenizer_encode(tok, text, strlen(text), flags, *ids, (size_t)n);
+    if (n < 0) exchange_starved(x);
     return n;
 }
 
@@ -152,10 +162,14 @@ static void detokenize(exchange *x, const tokenizer *tok, const cJSON *body)
     }
     size_t len = 0;
     char *text = tokenizer_decode(tok, ids, n, false, &len);
+    if (!text) {
+        exchange_starved(x);
+        return;
+    }
     jsonw w;
     jsonw_init(&w);
     jsonw_open(&w, NULL, '{');
-    jsonw_strn(&w, "prompt", text ? text : "", len);
+    jsonw_strn(&w, "prompt", text, len);
     jsonw_close(&w, '}');
     free(text);
     exchange_reply_json(x, 200, &w);
@@ -171,6 +185,10 @@ static bool reserve(exchange *x, limits_ticket *ticket)
     bool ok = limits_reserve(l, &x->key, &x->tenant, NULL, 0, ticket, &why);
     limited_headers(x, l, NULL);
     if (ok) return true;
+    if (strcmp(why.code, http_status_of(ERR_NOMEM)->code) == 0) {
+        exchange_starved(x);
+        return false;
+    }
     limited_refuse(x, &why);
     exchange_error(x, why.status, why.type, why.code, NULL, "%s", why.msg);
     return false;

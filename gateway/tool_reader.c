@@ -13,6 +13,7 @@
 #include <sys/random.h>
 
 #include "engine/base/json.h"
+#include "engine/base/memory.h"
 
 enum { HEAD_MAX = 64 << 10 }; /* bytes of an object before its arguments, after which it is none */
 
@@ -409,9 +410,12 @@ static bool advance(tool_reader *r)
 
 void tool_reader_push(tool_reader *r, const char *s, size_t len)
 {
+    uint64_t failures = memory_failures();
     add(r, &r->raw, s, len);
     while (!r->failed && r->raw.len && !tool_reader_done(r) && advance(r)) {
     }
+    /* What could not be looked at would be taken for text. */
+    if (memory_failures() != failures) r->failed = true;
 }
 
 void tool_reader_finish(tool_reader *r)

@@ -148,7 +148,7 @@ static void reply_csv(exchange *x, const usage_sum *list, size_t n)
         jsonw_raw(&w, row, (size_t)len);
     }
     if (w.failed)
-        exchange_error(x, 503, "overloaded_error", "out_of_memory", NULL, "out of memory");
+        exchange_starved(x);
     else
         exchange_reply(x, 200, "text/csv; charset=utf-8", w.text, w.len);
     jsonw_clear(&w);

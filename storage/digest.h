@@ -1,6 +1,7 @@
 /* digest.h -- SHA-256, hexadecimal, constant-time comparison and random bytes.
  *
- * A thin cover over OpenSSL's EVP, so that the rest of the tree names one hash in one way.
+ * A thin cover over libcrypto, so that the rest of the tree names one hash in one way.  Nothing here
+ * allocates, so nothing here can fail.
  * Threads: any thread; a streaming digest belongs to its owner.
  */
 #ifndef STORAGE_DIGEST_H
@@ -15,13 +16,13 @@ enum { DIGEST_BYTES = 32, DIGEST_HEX = 65 /* with the NUL */ };
 /* One-shot SHA-256. */
 void digest_bytes(const void *data, size_t len, uint8_t out[DIGEST_BYTES]);
 
-/* Streaming SHA-256: begin, add ..., end (which also frees). */
-typedef struct digest_state digest_state;
-digest_state *digest_begin(void);
+/* Streaming SHA-256: begin, add ..., end.  One that nobody wants is just forgotten. */
+typedef struct digest_state {
+    uint32_t own[28]; /* private: libcrypto's context */
+} digest_state;
+void digest_begin(digest_state *d);
 void digest_add(digest_state *d, const void *data, size_t len);
 void digest_end(digest_state *d, uint8_t out[DIGEST_BYTES]);
-/* Frees a digest that nobody wants; NULL is fine. */
-void digest_drop(digest_state *d);
 
 /* 64 lower-case digits and a NUL. */
 void digest_hex(const uint8_t in[DIGEST_BYTES], char out[DIGEST_HEX]);

@@ -43,7 +43,8 @@ typedef struct job {
 struct store {
     char *dir;
     int lock_fd, node;
-    sqlite3 *db; /* writer thread only, once it runs */
+    sqlite3 *db;            /* writer thread only, once it runs */
+    sqlite3_stmt *rollback; /* made ready: it is needed when memory is short */
     pthread_t writer;
     bool writer_runs;
     reserve *reserve; /* the writer's */
@@ -146,12 +147,14 @@ double sql_col_real(sql *q, int i)
 void sql_col_text(sql *q, int i, char *out, size_t cap)
 {
     const char *text = (const char *)sqlite3_column_text(q->s, i);
+    if (text == NULL && sqlite3_errcode(q->db) == SQLITE_NOMEM) q->rc = SQLITE_NOMEM;
     snprintf(out, cap, "%s", text != NULL ? text : "");
 }
 
 bool sql_col_blob(sql *q, int i, void *out, size_t len)
 {
     const void *p = sqlite3_column_blob(q->s, i);
+    if (p == NULL && sqlite3_errcode(q->db) == SQLITE_NOMEM) q->rc = SQLITE_NOMEM;
     if (p == NULL || (size_t)sqlite3_column_bytes(q->s, i) != len) return false;
     memcpy(out, p, len);
     return true;
@@ -185,7 +188,15 @@ err_code sql_done(sql *q, const char *what, err *e)
 
 /* ---- writer -------------------------------------------------------------------- */
 
-/* Runs one job in a savepoint; what it did is undone if it fails. */
+static void roll_back(store *st)
+{
+    if (sqlite3_get_autocommit(st->db)) return;
+    (void)sqlite3_step(st->rollback);
+    (void)sqlite3_reset(st->rollback);
+}
+
+/* Runs one job in a savepoint; what it did is undone if it fails, with its neighbours' work where it can't be
+ * undone alone. */
 static void run_job(store *st, job *j)
 {
     static const char start[] = "SAVEPOINT job", keep[] = "RELEASE job";
@@ -201,7 +212,10 @@ static void run_job(store *st, job *j)
         if (j->code == ERR_NONE) j->code = err_set(&j->why, ERR_IO, "the transaction was undone");
         return;
     }
-    sqlite3_exec(st->db, j->code == ERR_NONE ? keep : undo, NULL, NULL, NULL);
+    if (j->code == ERR_NONE)
+        (void)sqlite3_exec(st->db, keep, NULL, NULL, NULL); /* else the commit releases it */
+    else if (sqlite3_exec(st->db, undo, NULL, NULL, NULL) != SQLITE_OK)
+        roll_back(st);
 }
 
 /* How long a batch may wait for a lock: as long as the oldest of its most patient jobs may yet, so nobody waits
@@ -219,6 +233,7 @@ static int patience_ms(const job *list)
 /* What is in force already goes first: later jobs may build on it (tenants_update()). */
 static err_code begin_batch(store *st, uint64_t mark, err *why)
 {
+    roll_back(st); /* what could not be before */
     int rc = sqlite3_exec(st->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
     if (rc != SQLITE_OK) return sql_error(st->db, rc, "write", why);
     if (lockouts_pending(st->lockouts) == 0) return ERR_NONE;
@@ -242,8 +257,7 @@ static err_code try_batch(store *st, job *list, uint64_t mark, err *why)
         int rc = sqlite3_exec(st->db, "COMMIT", NULL, NULL, NULL);
         if (rc != SQLITE_OK) code = sql_error(st->db, rc, "make the write durable", why);
     }
-    if (code != ERR_NONE && !sqlite3_get_autocommit(st->db))
-        sqlite3_exec(st->db, "ROLLBACK", NULL, NULL, NULL);
+    if (code != ERR_NONE) roll_back(st);
     return code;
 }
 
@@ -381,7 +395,12 @@ err_code store_write_within(store *st, store_job fn, void *arg, int64_t patience
 void store_post(store *st, store_job fn, const void *arg, size_t bytes)
 {
     job *j = calloc(1, sizeof *j + bytes);
-    if (j == NULL) return;
+    if (j == NULL) { /* then the caller waits: a job on his stack needs no memory */
+        err why;
+        if (store_write(st, fn, (void *)(uintptr_t)arg, &why) != ERR_NONE)
+            log_warn("storage", "posted write failed: %s", why.msg);
+        return;
+    }
     j->fn = fn;
     j->arg = j + 1;
     j->patience_us = PATIENCE_US;
@@ -543,7 +562,9 @@ static err_code open_writer(store *st, const char *path, const store_options *o,
     if (code == ERR_NONE && o->quick_check) code = check_whole(st->db, e);
     if (code == ERR_NONE) code = schema_migrate(st->db, STORE_SCHEMA_VERSION, e);
     if (code == ERR_NONE) code = seed_ids(st, e);
-    return code;
+    if (code != ERR_NONE) return code;
+    rc = sqlite3_prepare_v2(st->db, "ROLLBACK", -1, &st->rollback, NULL);
+    return rc == SQLITE_OK ? ERR_NONE : sql_error(st->db, rc, "open the database", e);
 }
 
 static err_code open_readers(store *st, const char *path, err *e)
@@ -640,6 +661,7 @@ void store_close(store *st)
     }
     /* The writer is closed last, so that it alone checkpoints. */
     for (int i = 0; i < N_READERS; i++) sqlite3_close(st->reader[i]);
+    sqlite3_finalize(st->rollback);
     sqlite3_close(st->db);
     lockouts_close(st->lockouts);
     reserve_close(st->reserve);

@@ -82,36 +82,39 @@ static tenant *find_name(const struct tenant_cache *tc, const char *name)
     return NULL;
 }
 
-static err_code cache_put(struct tenant_cache *tc, const tenant *t, err *e)
+/* The memory of one more row, before it is written: what is on the disk must not fail to be here.  `change` is
+ * held (or nobody else is there yet), so the room stays. */
+static tenant *cache_reserve(struct tenant_cache *tc)
 {
-    err_code code = ERR_NONE;
     pthread_rwlock_wrlock(&tc->lock);
-    tc->changes++;
-    tenant *old = find_id(tc, t->id);
-    if (old != NULL) {
-        *old = *t;
-        goto out;
-    }
     if (tc->n == tc->cap) {
         size_t cap = tc->cap ? tc->cap * 2 : 64;
         tenant **row = realloc(tc->row, cap * sizeof *row);
-        if (row == NULL) goto nomem;
-        tc->row = row;
-        tc->cap = cap;
+        if (row != NULL) {
+            tc->row = row;
+            tc->cap = cap;
+        }
     }
-    tenant *copy = malloc(sizeof *copy);
-    if (copy == NULL) goto nomem;
-    *copy = *t;
-    size_t at = lower_bound(tc, t->id);
-    memmove(tc->row + at + 1, tc->row + at, (tc->n - at) * sizeof *tc->row);
-    tc->row[at] = copy;
-    tc->n++;
-    goto out;
-nomem:
-    code = err_set(e, ERR_NOMEM, "out of memory");
-out:
+    tenant *fresh = tc->n < tc->cap ? malloc(sizeof *fresh) : NULL;
     pthread_rwlock_unlock(&tc->lock);
-    return code;
+    return fresh;
+}
+
+/* `fresh`: from cache_reserve(), for a row that is new. */
+static void cache_put(struct tenant_cache *tc, const tenant *t, tenant *fresh)
+{
+    pthread_rwlock_wrlock(&tc->lock);
+    tc->changes++;
+    tenant *row = find_id(tc, t->id);
+    if (row == NULL) {
+        row = fresh;
+        size_t at = lower_bound(tc, t->id);
+        memmove(tc->row + at + 1, tc->row + at, (tc->n - at) * sizeof *tc->row);
+        tc->row[at] = fresh;
+        tc->n++;
+    }
+    *row = *t;
+    pthread_rwlock_unlock(&tc->lock);
 }
 
 /* Shows what was written over the row of `was`.  A lock-out that came meanwhile stays in force; the
@@ -198,7 +201,11 @@ err_code tenant_cache_open(struct tenant_cache **out, sqlite3 *db, err *e)
     while (code == ERR_NONE && sql_row(&q)) {
         tenant t;
         read_row(&q, &t);
-        code = cache_put(tc, &t, e);
+        tenant *fresh = cache_reserve(tc);
+        if (fresh != NULL)
+            cache_put(tc, &t, fresh);
+        else
+            code = err_set(e, ERR_NOMEM, "out of memory");
     }
     err_code end = sql_end(&q, "read the tenants", code == ERR_NONE ? e : NULL);
     return code != ERR_NONE ? code : end;
@@ -303,12 +310,17 @@ err_code tenants_create(store *st, const tenant *want, tenant *out, err *e)
     t.disabled = false;
     t.generation = 1;
     t.created_wall_us = t.updated_wall_us = clock_wall_us();
-    tenant other;
+    tenant other, *fresh = NULL;
     if (tenants_find(st, t.name, &other, NULL) == ERR_NONE)
         code = name_taken(e, t.name);
+    else if ((fresh = cache_reserve(tc)) == NULL)
+        code = err_set(e, ERR_NOMEM, "out of memory");
     else
         code = store_write(st, write_row, &t, e);
-    if (code == ERR_NONE) code = cache_put(tc, &t, e);
+    if (code == ERR_NONE)
+        cache_put(tc, &t, fresh);
+    else
+        free(fresh);
     pthread_mutex_unlock(&tc->change);
     if (code == ERR_NONE && out != NULL) *out = t;
     return code;

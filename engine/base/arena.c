@@ -41,7 +41,10 @@ void *arena_alloc(arena *a, size_t bytes)
     if (!b || b->size - b->used < need) {
         size_t size = need > BLOCK_BYTES ? need : (size_t)BLOCK_BYTES;
         b = calloc(1, sizeof(*b) + size);
-        if (!b) return NULL;
+        if (!b) {
+            a->starved = true;
+            return NULL;
+        }
         b->size = size;
         b->next = a->blocks;
         a->blocks = b;

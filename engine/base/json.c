@@ -286,7 +286,7 @@ static err_code unique_names(const cJSON *obj, err *e)
     size_t n = (size_t)cJSON_GetArraySize(obj), i = 0;
     if (n < 2) return ERR_NONE;
     const char **names = malloc(n * sizeof(*names));
-    if (!names) return err_set(e, ERR_NOMEM, "no memory to check JSON");
+    if (!names) return err_set(e, ERR_NOMEM, "out of memory");
     const cJSON *v;
     cJSON_ArrayForEach(v, obj)
     {
@@ -340,7 +340,7 @@ err_code json_parse(const char *text, size_t len, const json_limits *lim, cJSON 
     err_code rc = scan_all(&s, text, len);
     *out = rc ? NULL : cJSON_ParseWithLengthOpts(text, len, NULL, 0);
     if (!rc && (!*out || !give_texts(&s, *out, &number, &given)))
-        rc = err_set(s.e, ERR_NOMEM, "no memory to parse JSON");
+        rc = err_set(s.e, ERR_NOMEM, "out of memory");
     if (!rc) rc = all_unique(*out, s.e);
     free(s.kept);
     if (rc) {

@@ -85,7 +85,7 @@ static void cpu_close(backend *be)
     cpu_state *cpu = be->impl;
     if (!cpu) return;
     cpu_pool_destroy(cpu->pool);
-    free(cpu->scratch);
+    for (int i = 0; i < CPU_SCRATCHES; i++) free(cpu->scratch[i].p);
     free(cpu);
     be->impl = NULL;
 }
@@ -181,20 +181,33 @@ static void cpu_sync(backend *be)
     (void)be; /* every operation has ended when its call returns */
 }
 
-void *cpu_scratch(backend *be, size_t bytes)
+static void *grown(cpu_state *cpu, cpu_scratch_use use, size_t bytes)
 {
-    cpu_state *cpu = cpu_of(be);
-    if (bytes <= cpu->scratch_bytes) return cpu->scratch;
+    if (bytes <= cpu->scratch[use].bytes) return cpu->scratch[use].p;
     size_t padded = (bytes + 4095) / 4096 * 4096;
     void *p = aligned_alloc(4096, padded);
-    if (!p) {
-        backend_fail(be, ERR_NOMEM, "no memory for %zu bytes of scratch", bytes);
-        return NULL;
-    }
-    free(cpu->scratch);
-    cpu->scratch = p;
-    cpu->scratch_bytes = padded;
+    if (!p) return NULL;
+    free(cpu->scratch[use].p);
+    cpu->scratch[use].p = p;
+    cpu->scratch[use].bytes = padded;
     return p;
+}
+
+void *cpu_scratch(backend *be, cpu_scratch_use use, size_t bytes)
+{
+    void *p = grown(cpu_of(be), use, bytes);
+    if (!p) backend_fail(be, ERR_NOMEM, "no memory for %zu bytes of scratch", bytes);
+    return p;
+}
+
+static bool cpu_reserve(backend *be, const step_bounds *most)
+{
+    cpu_state *cpu = cpu_of(be);
+    size_t bytes[CPU_SCRATCHES];
+    cpu_scratch_most(cpu, most, bytes);
+    bool ok = true;
+    for (int i = 0; i < CPU_SCRATCHES; i++) ok &= grown(cpu, (cpu_scratch_use)i, bytes[i]) != NULL;
+    return ok;
 }
 
 /* ------------------------------------------------------------------ parallel -- */
@@ -218,6 +231,7 @@ const backend_ops backend_cpu = {
     .sync = cpu_sync,
     .weight_create = cpu_weight_create,
     .weight_destroy = cpu_weight_destroy,
+    .reserve = cpu_reserve,
     .lora_a_bytes = cpu_lora_a_bytes,
     .lora_b_bytes = cpu_lora_b_bytes,
     .lora_pack = cpu_lora_pack,

@@ -37,11 +37,16 @@ enum { HUGE_BYTES = 2U << 20 }; /* alignment that lets the kernel use huge pages
 
 typedef struct cpu_pool cpu_pool;
 
+/* For packed activations (linear.c), for cpu_logits() normed rows, and what tokens' own rows give. */
+typedef enum { SCRATCH_LINEAR, SCRATCH_NORMED, SCRATCH_TOKENS, CPU_SCRATCHES } cpu_scratch_use;
+
 typedef struct cpu_state {
     cpu_isa isa;
     cpu_pool *pool;
-    void *scratch; /* linear.c's and attend.c's packed activations; grown by cpu_scratch() */
-    size_t scratch_bytes;
+    struct {
+        void *p;
+        size_t bytes;
+    } scratch[CPU_SCRATCHES]; /* grown by cpu_scratch() */
 } cpu_state;
 
 static inline cpu_state *cpu_of(backend *be)
@@ -55,9 +60,11 @@ err_code cpu_isa_parse(const char *name, cpu_isa *out,
                        err *e); /* ERR_UNSUPPORTED if it can't run */
 const char *cpu_isa_name(cpu_isa isa);
 
-/* 64-byte aligned scratch of at least `bytes`, contents undefined, valid until the next call.
- * NULL marks the backend as failed. */
-void *cpu_scratch(backend *be, size_t bytes);
+/* 64-byte aligned scratch of at least `bytes`, contents undefined, valid until the next call for that use.
+ * NULL marks the backend as failed; within what be_reserve() was told, that does not happen. */
+void *cpu_scratch(backend *be, cpu_scratch_use use, size_t bytes);
+/* linear.c: the most that steps within these bounds ask for. */
+void cpu_scratch_most(const cpu_state *cpu, const step_bounds *most, size_t bytes[CPU_SCRATCHES]);
 
 /* Lazily zeroed, on huge pages as far as whole ones fit. */
 void *cpu_map(backend *be, size_t bytes);

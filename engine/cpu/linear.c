@@ -19,10 +19,11 @@
 #include "engine/cpu/halves.h"
 
 enum {
-    ROW_CHUNK = 256, /* rows of one item */
-    GROUP = 8,       /* panels of one item, where there are many rows */
-    APART = 16,      /* counters of one part and the next: a cache line */
-    MANY_ROWS = 64,  /* from here on */
+    ROW_CHUNK = 256,        /* rows of one item */
+    GROUP = 8,              /* panels of one item, where there are many rows */
+    APART = 16,             /* counters of one part and the next: a cache line */
+    MANY_ROWS = 64,         /* from here on */
+    TOKEN_FLOATS = 1 << 20, /* of logits that tokens with rows of their own give at once */
     /* Below this many multiply-adds the fan-out costs more than it gives. */
     SMALL_WORK = 1 << 15,
 };
@@ -521,7 +522,8 @@ static void linear_rows(backend *be, const float *x, const linear_out *outs, int
         job.group > 1 ? (size_t)cpu_pool_threads(cpu->pool) * GROUP * ROW_CHUNK * PANEL * 4 : 0;
     job.n_part = job.n_chunk > 1 ? job.n_chunk : cpu_pool_threads(cpu->pool);
     size_t next_bytes = (size_t)job.n_part * APART * sizeof(*job.next);
-    char *scratch = cpu_scratch(be, x16_bytes + sum_bytes + v_bytes + next_bytes + 64);
+    char *scratch =
+        cpu_scratch(be, SCRATCH_LINEAR, x16_bytes + sum_bytes + v_bytes + next_bytes + 64);
     if (!scratch) return;
     job.x16 = (uint16_t *)(void *)scratch;
     job.sums = (float *)(void *)(scratch + x16_bytes);
@@ -589,33 +591,48 @@ static head_run next_run(const step *s, const weight *base, int from, step_seg *
     return r;
 }
 
-/* Logits of tokens with rows of their own, into their places. */
+/* Logits of tokens with rows of their own, into their places; so many rows at once as there is room for. */
 static void token_rows(backend *be, float *logits, int stride, const float *x,
-                       const lora_rows *rows, int n_rows)
+                       const lora_rows *rows, int dim, int n_rows)
 {
-    float *y = be_alloc(be, (size_t)n_rows * (size_t)rows->n * sizeof(*y));
-    if (!y) {
-        backend_fail(be, ERR_NOMEM, "no memory for the logits of %d tokens", rows->n);
-        return;
-    }
+    int some = TOKEN_FLOATS / rows->n;
+    if (some < 1) some = 1;
+    if (some > n_rows) some = n_rows;
+    float *y = cpu_scratch(be, SCRATCH_TOKENS, (size_t)some * (size_t)rows->n * sizeof(*y));
+    if (!y) return;
     linear_out out = {.y = y, .w = rows->w, .lora_proj = -1};
-    linear_rows(be, x, &out, 1, n_rows, NULL, -1);
-    for (int i = 0; i < n_rows; i++) {
-        for (int k = 0; k < rows->n; k++)
-            logits[(size_t)i * stride + rows->id[k]] = y[(size_t)i * rows->n + k];
+    for (int from = 0, n; from < n_rows; from += n) {
+        n = n_rows - from < some ? n_rows - from : some;
+        linear_rows(be, x + (size_t)from * dim, &out, 1, n, NULL, -1);
+        for (int i = 0; i < n; i++) {
+            for (int k = 0; k < rows->n; k++)
+                logits[(size_t)(from + i) * stride + rows->id[k]] = y[(size_t)i * rows->n + k];
+        }
     }
-    be_free(be, y);
+}
+
+void cpu_scratch_most(const cpu_state *cpu, const step_bounds *most, size_t bytes[CPU_SCRATCHES])
+{
+    int rows = most->rows > most->logits ? most->rows : most->logits;
+    int threads = cpu_pool_threads(cpu->pool), chunks = rows / ROW_CHUNK + 1;
+    bytes[SCRATCH_LINEAR] =
+        (size_t)round_up(rows, 16) * round_up(most->cols, K_BLOCK) * 2 +
+        (size_t)threads * GROUP * ROW_CHUNK * PANEL * sizeof(float) +
+        (size_t)LINEAR_OUT_MAX * rows * LORA_RANK_MAX * sizeof(float) +
+        (size_t)(threads > chunks ? threads : chunks) * APART * sizeof(atomic_int) + 64;
+    bytes[SCRATCH_NORMED] =
+        (size_t)most->logits * ((size_t)most->dim * sizeof(float) + sizeof(step_seg));
+    size_t floats = most->stride > TOKEN_FLOATS ? (size_t)most->stride : TOKEN_FLOATS;
+    bytes[SCRATCH_TOKENS] = floats * sizeof(float);
 }
 
 void cpu_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
                 int dim, const weight *head, const step *s)
 {
     size_t row_bytes = (size_t)s->n_logit * dim * sizeof(float);
-    float *rows = be_alloc(be, row_bytes + (size_t)s->n_logit * sizeof(step_seg));
-    if (!rows) {
-        backend_fail(be, ERR_NOMEM, "no memory for %d rows of logits", s->n_logit);
-        return;
-    }
+    float *rows =
+        cpu_scratch(be, SCRATCH_NORMED, row_bytes + (size_t)s->n_logit * sizeof(step_seg));
+    if (!rows) return;
     step_seg *seg = (step_seg *)(void *)((char *)rows + row_bytes);
     for (int i = 0, at = 0; i < s->n_logit; i++) {
         const step_seg *sg = seg_at(s, &at, s->logit_row[i]);
@@ -633,7 +650,6 @@ void cpu_logits(backend *be, float *logits, const float *x, const float *norm_we
         step part = {.n_rows = r.n_rows, .seg = seg, .n_seg = r.n_seg};
         linear_rows(be, rows + (size_t)i * dim, &out, 1, r.n_rows, r.lora ? &part : NULL,
                     r.lora ? 0 : -1);
-        if (r.rows) token_rows(be, out.y, stride, rows + (size_t)i * dim, r.rows, r.n_rows);
+        if (r.rows) token_rows(be, out.y, stride, rows + (size_t)i * dim, r.rows, dim, r.n_rows);
     }
-    be_free(be, rows);
 }
