@@ -12,7 +12,7 @@ cd "$(dirname "$0")/../.."
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-million plan-cost"
 cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft punica-distinct
     punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu streams-2000 slowloris loratop stats-cost schemas schema-cost schemathesis
-    disk-full db-locked kill-9 upload-room fuzz"
+    disk-full db-locked kill-9 upload-room fuzz oom"
 json=
 [ $# -gt 0 ] || set -- --list
 case $1 in
@@ -184,6 +184,23 @@ else:
     ok = r["key_p99_ms"] < 50 and r["cpu_percent"] < 3 and grown < 0.02
     print(f"loratop {r['key_p99_ms']:.1f} ms (p99) from key to screen, {r['cpu_percent']:.2f} % of a core, memory "
           f"{100 * grown:+.1f} % over 2,400 updates (asked 50, 3, 2): {'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
+PY
+    ;;
+oom)
+    # Under ASan: its exit status tells leaks, too.
+    [ -x build/asan/lorad_starved ] || { echo "run.sh: build the preset asan first" >&2; exit 2; }
+    log=$(mktemp)
+    build/venv/bin/python tests/bench/oom.py | tee "$log"
+    out=$(tail -n 1 "$log")
+    rm -f "$log"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, sys
+r = json.loads(sys.argv[1])
+ok = r["failures"] >= 20000 and r["wrong"] == 0 and r["exit"] == 0
+print(f"oom {r['wrong']} wrong answers, ends or starts in {r['runs']} runs with {r['failures']} failed allocations, exit status "
+      f"{r['exit']} (asked 0, -, 20000, 0): {'ok' if ok else 'short'}")
 sys.exit(0 if ok else 1)
 PY
     ;;
