@@ -6,6 +6,7 @@
  */
 #include "gateway/metrics.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -308,7 +309,10 @@ static void put_http(prom *p, server *s)
     prom_gauge(p, "process_start_time_seconds", "When the server started",
                (double)s->started_wall_us / 1e6);
     int64_t open_fds, max_fds;
-    if (descriptors_look(&open_fds, &max_fds)) {
+    errno = 0;
+    if (!descriptors_look(&open_fds, &max_fds)) {
+        p->failed |= errno == ENOMEM;
+    } else {
         prom_gauge(p, "process_open_fds", "Open files and sockets", (double)open_fds);
         prom_gauge(p, "process_max_fds", "Files and sockets that may be open", (double)max_fds);
     }

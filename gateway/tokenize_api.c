@@ -46,6 +46,15 @@ static bool find_vocabulary(exchange *x, const cJSON *body, const vocabulary **o
     return false;
 }
 
+/* Not cJSON_AddItemReferenceToObject(): that loses its reference where there is no memory for the name. */
+static bool add_copy(cJSON *to, const char *name, const cJSON *v)
+{
+    cJSON *copy = cJSON_Duplicate(v, true);
+    if (copy && cJSON_AddItemToObject(to, name, copy)) return true;
+    cJSON_Delete(copy);
+    return false;
+}
+
 /* Messages go through the same checks as in /v1/chat/completions. */
 static int64_t encode_chat(exchange *x, const tokenizer *tok, const cJSON *body, int32_t **ids)
 {
@@ -59,12 +68,11 @@ static int64_t encode_chat(exchange *x, const tokenizer *tok, const cJSON *body,
                          .top_p = 1};
     cJSON *copy = cJSON_CreateObject();
     bool ok = copy && cJSON_AddStringToObject(copy, "model", "m") &&
-              cJSON_AddItemReferenceToObject(copy, "messages",
-                                             (cJSON *)(uintptr_t)json_get(body, "messages"));
+              add_copy(copy, "messages", json_get(body, "messages"));
     static const char *const more[] = {"add_generation_prompt", "chat_template_kwargs"};
     for (size_t i = 0; ok && i < sizeof(more) / sizeof(more[0]); i++) {
         const cJSON *v = json_get(body, more[i]);
-        if (v) ok = cJSON_AddItemReferenceToObject(copy, more[i], (cJSON *)(uintptr_t)v);
+        if (v) ok = add_copy(copy, more[i], v);
     }
     int64_t n = -1;
     err e = {ERR_NOMEM, "out of memory"};
