@@ -142,6 +142,12 @@ bool grammar_run_failed(const grammar_run *g)
     return false;
 }
 
+bool grammar_run_starved(const grammar_run *g)
+{
+    (void)g;
+    return false;
+}
+
 grammar_walk *grammar_walk_create(void)
 {
     return calloc(1, 1);
