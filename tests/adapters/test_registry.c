@@ -1,4 +1,5 @@
 /* test_registry.c -- names, versions, aliases, pins; what a restart and a delete leave. */
+#include <limits.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
@@ -602,7 +603,7 @@ START_TEST(test_links_are_not_followed)
     registry_path(reg, digest, path, sizeof path);
     snprintf(outside, sizeof outside, "%s/outside", dir);
     ck_assert_int_eq(rename(path, outside), 0);
-    char real[400];
+    char real[PATH_MAX];
     ck_assert_ptr_nonnull(realpath(outside, real));
     ck_assert_int_eq(symlink(real, path), 0);
     registry_new_version nv = {.tenant_id = acme, .name = "linked", .digest = digest};

@@ -431,12 +431,12 @@ START_TEST(test_damaged_files)
     start(packed * 4, 1);
     const lora_view *v;
     damage(ids[0], "adapter_model.safetensors", false); /* one byte of one weight */
-    ck_assert_int_eq(wait_for(ids[0], &v), ERR_CORRUPT);
+    ck_assert_int_eq(wait_for(ids[0], &v), ERR_DAMAGED);
     ck_assert_ptr_nonnull(strstr(e.msg, "a0@1"));
     damage(ids[1], "adapter_model.safetensors", true);
-    ck_assert_int_eq(wait_for(ids[1], &v), ERR_CORRUPT);
+    ck_assert_int_eq(wait_for(ids[1], &v), ERR_DAMAGED);
     damage(ids[2], "adapter_config.json", true);
-    ck_assert_int_eq(wait_for(ids[2], &v), ERR_INPUT);
+    ck_assert_int_eq(wait_for(ids[2], &v), ERR_DAMAGED);
     ck_assert_int_eq(wait_for(ids[3], &v), ERR_NONE);
     door.release(door.self, v);
     residency_stats s = stats_now();
