@@ -135,7 +135,7 @@ static const refusal refusals[] = {
     {true, "{" MSG ",\"stop\":[[]]}", "stop", "invalid_value"},
     {true,
      "{" MSG ",\"stop\":[\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\",\"h\",\"i\",\"j\",\"k\",\"l\","
-             "\"m\",\"n\",\"o\",\"p\",\"q\"]}",
+     "\"m\",\"n\",\"o\",\"p\",\"q\"]}",
      "stop", "invalid_value"},
     {true, "{" MSG ",\"stop_token_ids\":[1000]}", "stop_token_ids", "invalid_value"},
     {true, "{" MSG ",\"stop_token_ids\":3}", "stop_token_ids", "invalid_value"},
