@@ -48,12 +48,16 @@ static bool same_word(const char *member, size_t len, const char *word)
 
 /* ------------------------------------------------------------------------- Host -- */
 
+/* `s` need not end in a NUL. */
 static bool port_valid(const char *s, size_t len)
 {
+    int port = 0;
+    if (len > PORT_DIGITS_MAX) return false;
     for (size_t i = 0; i < len; i++) {
         if (!isdigit((unsigned char)s[i])) return false;
+        port = port * 10 + (s[i] - '0');
     }
-    return len <= PORT_DIGITS_MAX && strtol(s, NULL, 10) <= 65535;
+    return port <= 65535;
 }
 
 static bool name_valid(const char *s, size_t len)
