@@ -190,9 +190,9 @@ static void compute(grammar_run *r, g_walk *w)
 
 void grammar_run_prepare(grammar_run *r)
 {
-    if (r->over || r->failed || atomic_load(&r->state) != RUN_NEW || is_cheap(r, INLINE_DEP_MAX)) {
-        return;
-    }
+    /* First: while it is queued, all else is the helper's. */
+    if (atomic_load(&r->state) != RUN_NEW) return;
+    if (r->over || r->failed || is_cheap(r, INLINE_DEP_MAX)) return;
     grammar_maker *m = r->g->maker;
     atomic_store(&r->state, RUN_QUEUED);
     atomic_fetch_add(&r->refs, 1);
