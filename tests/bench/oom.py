@@ -11,8 +11,8 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 a = argparse.ArgumentParser()
-a.add_argument("--each", type=int, default=150)
-a.add_argument("--starts", type=int, default=120)
+a.add_argument("--each", type=int, default=36)
+a.add_argument("--starts", type=int, default=20)
 a.add_argument("--build", default="build/asan")
 args = a.parse_args()
 os.environ["LORAD_BUILD"] = str(pathlib.Path(args.build).resolve())
