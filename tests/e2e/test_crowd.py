@@ -158,7 +158,9 @@ def budgets():
         key = server.tenant(kind.replace("_", "-"), limits={kind: limit})
         got, _ = asked(key, BODY)
         assert sum(s == 200 for s, _ in got) == 50 and used(got) == 50 * (TOKENS + 1), used(got)
-        assert whoami(key)[kind]["remaining"] == 3 and billed(key) == used(got)
+        assert whoami(key)[kind]["remaining"] == 3
+        while billed(key) != used(got):  # rows follow, where the database is slow
+            time.sleep(0.05)
 
 
 def concurrency():
@@ -239,14 +241,17 @@ def nothing_stays_reserved():
         return r.status
     got = all_at_once(one)
     assert [g for g in got if g not in (200, 400, -1)] == [] and got.count(-1) > CROWD / 4, got
-    end = time.monotonic() + 60
+    end = time.monotonic() + 280  # below the test's own end
     while server.metrics()["lorad_requests_running"] or server.metrics()["lorad_requests_waiting"]:
         assert time.monotonic() < end
         time.sleep(0.05)
     while whoami(key)["concurrent_requests"]["remaining"] != CROWD:
         assert time.monotonic() < end, whoami(key)
         time.sleep(0.05)
-    assert 10**7 - whoami(key)["tokens_per_day"]["remaining"] == billed(key)
+    spent = 10**7 - whoami(key)["tokens_per_day"]["remaining"]
+    while billed(key) != spent:  # limits are charged at once, rows follow
+        assert time.monotonic() < end, (billed(key), spent)
+        time.sleep(0.05)
     assert of_adapter("leaks")["max_concurrent"] == 0, of_adapter("leaks")
 
 
@@ -280,7 +285,11 @@ def nothing_stays_reserved_after_a_kill():
     left = whoami(key)
     assert left["concurrent_requests"]["remaining"] == CROWD, left
     spent = 10**7 - left["tokens_per_day"]["remaining"]
-    assert spent == billed(key) and received <= spent <= n * 901, (received, spent, billed(key))
+    end = time.monotonic() + 280  # below the test's own end
+    while billed(key) != spent:  # the spool is settled beside the first requests
+        assert time.monotonic() < end, (billed(key), spent)
+        time.sleep(0.05)
+    assert received <= spent <= n * 901, (received, spent)
     kept = server.admin("GET", "/limits/kill/popular")
     assert kept["limits"]["max_concurrent"] == CROWD and kept["used"]["max_concurrent"] == 0, kept
     assert server.call("POST", "/v1/completions", {**BODY, "model": model}, key=key).status == 200
