@@ -87,7 +87,7 @@ void admin_adapters_register(exchange *x)
     tenant t;
     inplace_totals totals;
     err e;
-    if (!exchange_read_json(x, &body, NULL, NULL) || !api_only_fields(x, body, known)) return;
+    if (!exchange_read_json(x, &body) || !api_only_fields(x, body, known)) return;
     if (json_str(body, "path", &path, NULL, &e) || json_str(body, "tenant", &name, NULL, &e) ||
         json_bool(body, "activate", &activate, NULL, &e)) {
         exchange_reply_err(x, &e, NULL);

@@ -204,7 +204,7 @@ void adapters_patch(exchange *x)
     registry_meta m = {0};
     err e;
     if (!adapter_need_tenant(x) || !adapter_expected(x, &m.expected_generation) ||
-        !exchange_read_json(x, &body, NULL, NULL) || !api_only_fields(x, body, known)) {
+        !exchange_read_json(x, &body) || !api_only_fields(x, body, known)) {
         return;
     }
     const cJSON *sharing = json_get(body, "sharing");
@@ -304,7 +304,7 @@ void adapters_alias_put(exchange *x)
     const cJSON *body;
     int64_t number = 0;
     err e;
-    if (!adapter_need_tenant(x) || !exchange_read_json(x, &body, NULL, NULL) ||
+    if (!adapter_need_tenant(x) || !exchange_read_json(x, &body) ||
         !api_only_fields(x, body, known)) {
         return;
     }

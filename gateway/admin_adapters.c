@@ -109,7 +109,7 @@ void admin_adapter_limits_patch(exchange *x)
     const cJSON *body;
     adapter_entry a;
     err e;
-    if (!find_adapter(x, &a) || !exchange_read_json(x, &body, NULL, NULL) ||
+    if (!find_adapter(x, &a) || !exchange_read_json(x, &body) ||
         !api_only_fields(x, body, known))
         return;
     const adapter_limits was = a.limits;

@@ -218,7 +218,7 @@ void admin_tenant_create(exchange *x)
     const cJSON *body;
     tenant want = {.weight = 1}, made;
     err e;
-    if (!exchange_read_json(x, &body, NULL, NULL) || !take_tenant(x, body, &want)) return;
+    if (!exchange_read_json(x, &body) || !take_tenant(x, body, &want)) return;
     if (!want.name[0]) {
         exchange_error(x, 400, "invalid_request_error", "missing_required_parameter", "name",
                        "'name' is required");
@@ -285,7 +285,7 @@ void admin_tenant_patch(exchange *x)
     err e;
     if (!find_tenant(x, x->param[0], &t)) return;
     bool was = t.disabled;
-    if (!exchange_read_json(x, &body, NULL, NULL) || !take_tenant(x, body, &t)) return;
+    if (!exchange_read_json(x, &body) || !take_tenant(x, body, &t)) return;
     err_code rc = tenants_update(x->server->store, &t, &now, &durable, &e);
     tenant look;
     if (!was && !tenants_get(x->server->store, t.id, &look, NULL) && look.disabled)
@@ -384,7 +384,7 @@ void admin_limits_patch(exchange *x)
     tenant t, now;
     err e;
     if (!find_tenant(x, x->param[0], &t)) return;
-    if (!exchange_read_json(x, &body, NULL, NULL) || !take_limit_fields(x, body, &t.limits)) return;
+    if (!exchange_read_json(x, &body) || !take_limit_fields(x, body, &t.limits)) return;
     if (tenants_update(x->server->store, &t, &now, NULL, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
@@ -492,7 +492,7 @@ void admin_key_create(exchange *x)
     char text[KEY_TEXT_LEN + 1];
     const char *who = NULL;
     err e;
-    if (!exchange_read_json(x, &body, NULL, NULL) || !api_only_fields(x, body, known)) return;
+    if (!exchange_read_json(x, &body) || !api_only_fields(x, body, known)) return;
     if (json_str(body, "tenant", &who, NULL, &e)) {
         (void)bad(x, &e, "tenant");
         return;
@@ -554,7 +554,7 @@ void admin_key_patch(exchange *x)
     const cJSON *body;
     key_info was, want, now;
     err e;
-    if (!find_key(x, &was) || !exchange_read_json(x, &body, NULL, NULL) ||
+    if (!find_key(x, &was) || !exchange_read_json(x, &body) ||
         !api_only_fields(x, body, known))
         return;
     want = was;
@@ -666,7 +666,7 @@ void admin_backup(exchange *x)
     const cJSON *body;
     const char *path = NULL;
     err e;
-    if (!exchange_read_json(x, &body, NULL, NULL) || !api_only_fields(x, body, known)) return;
+    if (!exchange_read_json(x, &body) || !api_only_fields(x, body, known)) return;
     if (json_str(body, "path", &path, NULL, &e) || !path || path[0] != '/') {
         exchange_error(x, 400, "invalid_request_error", "invalid_value", "path",
                        "'path' must be an absolute path on the server");

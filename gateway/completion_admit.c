@@ -26,9 +26,7 @@ static bool wants_strict(const completion *c)
 static bool read_body(completion *c, bool chat)
 {
     const cJSON *tree;
-    const char *text;
-    size_t len;
-    if (!exchange_read_json(c->x, &tree, &text, &len)) {
+    if (!exchange_read_json(c->x, &tree)) {
         c->problem.status = 0; /* answered already */
         return false;
     }
@@ -42,7 +40,7 @@ static bool read_body(completion *c, bool chat)
                          .min_p = mc->gen_min_p,
                          .repetition_penalty = mc->gen_repetition_penalty,
                          .strict = wants_strict(c)};
-    return openai_parse(&c->rq, chat, tree, text, len, &lim, &c->x->arena, &c->problem);
+    return openai_parse(&c->rq, chat, tree, &lim, &c->x->arena, &c->problem);
 }
 
 /* The same sentence for a model that is unknown and one that this key may not use. */

@@ -214,7 +214,7 @@ bool exchange_read_body(exchange *x, size_t max, const char **text, size_t *len)
     return false;
 }
 
-bool exchange_read_json(exchange *x, const cJSON **tree, const char **text, size_t *len)
+bool exchange_read_json(exchange *x, const cJSON **tree)
 {
     const char *t;
     size_t n;
@@ -237,8 +237,6 @@ bool exchange_read_json(exchange *x, const cJSON **tree, const char **text, size
         return false;
     }
     *tree = x->tree;
-    if (text) *text = t;
-    if (len) *len = n;
     return true;
 }
 

@@ -82,8 +82,8 @@ const char *exchange_query(exchange *x, const char *name);
 bool exchange_read_body(exchange *x, size_t max, const char **text, size_t *len);
 
 /* The body as JSON (Content-Type application/json, charset utf-8 if any): read, strictly parsed, freed
- * with the exchange.  False: answered.  `text`, `len` may be NULL. */
-bool exchange_read_json(exchange *x, const cJSON **tree, const char **text, size_t *len);
+ * with the exchange.  False: answered. */
+bool exchange_read_json(exchange *x, const cJSON **tree);
 
 /* Streams the body to fn piece by piece; fn returns false to stop.  ERR_NONE, or ERR_TIMEOUT,
  * ERR_LIMIT (more than max), ERR_INPUT (broken framing), ERR_CANCELLED (fn stopped, client gone). */

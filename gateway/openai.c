@@ -464,12 +464,14 @@ static bool take_messages(parser *ps)
 
 /* -------------------------------------------------------------- sampling -- */
 
-static bool take_seed(parser *ps, const char *text, size_t len)
+static bool take_seed(parser *ps)
 {
-    err e;
+    const cJSON *v = json_get(ps->body, "seed");
     int64_t seed = 0;
-    if (json_int64_text(text, len, "seed", &seed, &ps->rq->seed_given, &e)) {
-        return bad(ps, "seed", &e);
+    ps->rq->seed_given = v && !cJSON_IsNull(v);
+    if (ps->rq->seed_given && !json_whole(v, &seed)) {
+        return openai_refuse(ps->p, 400, "invalid_value", "seed",
+                             "'seed' must be an integer of at most 64 bits");
     }
     ps->rq->rules.seed = (uint64_t)seed;
     return true;
@@ -739,8 +741,8 @@ static bool sort_fields(parser *ps)
     return true;
 }
 
-bool openai_parse(openai_request *out, bool chat, const cJSON *body, const char *text, size_t len,
-                  const openai_limits *lim, arena *a, openai_problem *p)
+bool openai_parse(openai_request *out, bool chat, const cJSON *body, const openai_limits *lim,
+                  arena *a, openai_problem *p)
 {
     *out = (openai_request){.chat = chat,
                             .add_generation_prompt = true,
@@ -757,7 +759,7 @@ bool openai_parse(openai_request *out, bool chat, const cJSON *body, const char 
     }
     bool skip_special = true;
     bool ok = (chat ? take_messages(&ps) && take_kwargs(&ps) : take_prompt(&ps)) &&
-              take_sampling(&ps) && take_seed(&ps, text, len) &&
+              take_sampling(&ps) && take_seed(&ps) &&
               (chat || take_bool(&ps, "echo", &out->echo)) && take_max_tokens(&ps) &&
               take_choices(&ps) && take_logprobs(&ps) && take_stream(&ps) &&
               take_bool(&ps, "include_stop_str_in_output", &out->include_stop) &&

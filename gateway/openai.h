@@ -117,9 +117,9 @@ typedef struct openai_request {
 /* The ids of a parsed request against the vocabulary of its model, which may be smaller than openai_limits'. */
 bool openai_check_ids(const openai_request *rq, int n_vocab, openai_problem *p);
 
-/* `text` is the body that `body` was parsed from (for integers beyond 2^53).  False: *p says why. */
-bool openai_parse(openai_request *out, bool chat, const cJSON *body, const char *text, size_t len,
-                  const openai_limits *lim, arena *a, openai_problem *p);
+/* A body of json_parse(); *out borrows from it.  False: *p says why. */
+bool openai_parse(openai_request *out, bool chat, const cJSON *body, const openai_limits *lim,
+                  arena *a, openai_problem *p);
 
 /* Frees what is not in the arena; a zeroed struct is fine. */
 void openai_request_clear(openai_request *rq);

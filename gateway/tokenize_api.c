@@ -78,7 +78,7 @@ static int64_t encode_chat(exchange *x, const tokenizer *tok, const cJSON *body,
     err e = {ERR_NOMEM, "out of memory"};
     if (!ok) {
         exchange_starved(x);
-    } else if (!openai_parse(&rq, true, copy, "{}", 2, &lim, &x->arena, &p)) {
+    } else if (!openai_parse(&rq, true, copy, &lim, &x->arena, &p)) {
         exchange_error(x, p.status, p.type, p.code, p.param, "%s", p.msg);
     } else if (!s->chat) {
         (void)refuse(x, "messages", s->chat_problem);
@@ -207,7 +207,7 @@ static void handle(exchange *x, void (*fn)(exchange *, const tokenizer *, const 
     const cJSON *body;
     const vocabulary *vocab;
     limits_ticket ticket;
-    if (!exchange_read_json(x, &body, NULL, NULL)) return;
+    if (!exchange_read_json(x, &body)) return;
     if (!cJSON_IsObject(body)) {
         (void)refuse(x, NULL, "the body must be a JSON object");
         return;

@@ -183,7 +183,7 @@ static bool read_manifest(exchange *x, manifest *mf)
     const cJSON *body, *item;
     bool activate = true;
     err e;
-    if (!exchange_read_json(x, &body, NULL, NULL) || !api_only_fields(x, body, known)) return false;
+    if (!exchange_read_json(x, &body) || !api_only_fields(x, body, known)) return false;
     const cJSON *files = json_get(body, "files");
     int n = cJSON_IsArray(files) ? cJSON_GetArraySize(files) : 0, i = 0;
     if (n < 1 || n > FOLDER_FILES_MAX) {

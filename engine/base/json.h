@@ -67,10 +67,4 @@ err_code json_bool(const cJSON *obj, const char *name, bool *out, bool *found, e
 /* *out borrows from obj. */
 err_code json_str(const cJSON *obj, const char *name, const char **out, bool *found, err *e);
 
-/* A top-level member as an exact integer, read from the text itself: a double loses digits beyond
- * 2^53.  `text` must have passed json_parse() and be an object.  ERR_INPUT outside int64 or not
- * whole. */
-err_code json_int64_text(const char *text, size_t len, const char *name, int64_t *out, bool *found,
-                         err *e);
-
 #endif

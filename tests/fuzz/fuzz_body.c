@@ -25,7 +25,7 @@ static void check(const openai_request *rq, const openai_limits *lim)
                                        : rq->prompts[i].n_ids >= 0);
 }
 
-static void parse(bool chat, bool strict, const cJSON *tree, const char *text, size_t len)
+static void parse(bool chat, bool strict, const cJSON *tree)
 {
     const openai_limits lim = {.n_vocab = 64,
                                .max_context = 128,
@@ -37,7 +37,7 @@ static void parse(bool chat, bool strict, const cJSON *tree, const char *text, s
     openai_problem p = {.status = 0};
     arena a;
     arena_init(&a, 32 << 20);
-    if (openai_parse(&rq, chat, tree, text, len, &lim, &a, &p)) {
+    if (openai_parse(&rq, chat, tree, &lim, &a, &p)) {
         check(&rq, &lim);
         if (rq.tool_choice == TOOL_CHOICE_REQUIRED || rq.tool_choice == TOOL_CHOICE_NAMED)
             (void)openai_force_call(&rq, TOOLS_HERMES, &p);
@@ -56,7 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 2) return 0;
     char *text = fuzz_text(data + 1, size - 1);
     if (!json_parse(text, size - 1, &json_limits_request, &tree, &e)) {
-        parse(tolower(data[0]) == 'c', isupper(data[0]), tree, text, size - 1);
+        parse(tolower(data[0]) == 'c', isupper(data[0]), tree);
         cJSON_Delete(tree);
     }
     free(text);

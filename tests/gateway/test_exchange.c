@@ -201,7 +201,7 @@ START_TEST(json_bodies)
     exchange *x = fake_request("POST", "/");
     if (jsons[_i].type) fake_header("Content-Type", jsons[_i].type);
     fake_body(jsons[_i].body, (int64_t)strlen(jsons[_i].body), 3);
-    bool ok = exchange_read_json(x, &tree, NULL, NULL);
+    bool ok = exchange_read_json(x, &tree);
     ck_assert_int_eq(ok, jsons[_i].status == 0);
     ck_assert_int_eq(fake_status(), ok ? -1 : jsons[_i].status);
     ck_assert_int_eq(tree != NULL, ok);

@@ -28,8 +28,7 @@ static void parse(parsed *out, bool chat, const char *body)
     err e;
     ck_assert_msg(json_parse(body, strlen(body), &json_limits_request, &out->tree, &e) == ERR_NONE,
                   "%s: %s", body, e.msg);
-    out->ok =
-        openai_parse(&out->rq, chat, out->tree, body, strlen(body), &limits, &out->mem, &out->p);
+    out->ok = openai_parse(&out->rq, chat, out->tree, &limits, &out->mem, &out->p);
 }
 
 static void drop(parsed *p)
@@ -394,7 +393,7 @@ START_TEST(strict_clients_are_told_of_unknown_fields)
         arena_init(&mem, 1 << 20);
         const char *s = cases[i].body;
         ck_assert_int_eq(json_parse(s, strlen(s), &json_limits_request, &tree, &e), ERR_NONE);
-        bool ok = openai_parse(&rq, false, tree, s, strlen(s), &strict, &mem, &p);
+        bool ok = openai_parse(&rq, false, tree, &strict, &mem, &p);
         ck_assert_msg(ok == cases[i].ok, "%s", s);
         if (!ok) ck_assert_str_eq(p.code, "unknown_parameter");
         openai_request_clear(&rq);
@@ -441,7 +440,7 @@ START_TEST(a_request_can_not_take_more_memory_than_its_arena)
     arena_init(&small, 1000);
     openai_request rq;
     openai_problem p;
-    ck_assert(!openai_parse(&rq, false, tree, body, strlen(body), &limits, &small, &p));
+    ck_assert(!openai_parse(&rq, false, tree, &limits, &small, &p));
     ck_assert_str_eq(p.code, "request_too_large");
     ck_assert_str_eq(p.param, "prompt");
     arena_clear(&small);
