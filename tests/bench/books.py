@@ -7,14 +7,9 @@ disk-full   20,000 completions while the data's disk is full (a small tmpfs wher
 db-locked   the same while another process holds the write lock, for 60 s at least
 kill-9      200 kills in the middle of streams, at random moments
 """
-import contextlib
 import json
-import os
 import pathlib
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
@@ -22,33 +17,10 @@ import books  # noqa: E402
 from books import Client, ask_each, compare, state, wait_for  # noqa: E402
 from gateway import null_model  # noqa: E402
 from harness import Server  # noqa: E402
+from small_disk import SmallDisk  # noqa: E402
 
 COUNT, LOCK_S, CLIENTS, BUDGET = 20000, 60, 8, 3000
 QUIET = {"log.level": "error"}
-
-
-@contextlib.contextmanager
-def small_disk():
-    """(folder, fault): a disk of 96 MiB and how to fill it; a folder and a limit where nothing can be mounted."""
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="lorad-books-"))
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(folder)],
-                             stderr=subprocess.DEVNULL, check=False).returncode == 0
-
-    @contextlib.contextmanager
-    def full(_):
-        ballast, free = folder / "ballast", os.statvfs(folder)
-        with open(ballast, "wb") as f:
-            os.posix_fallocate(f.fileno(), 0, free.f_bavail * free.f_bsize)
-        try:
-            yield
-        finally:
-            ballast.unlink()
-    try:
-        yield folder, full if mounted else books.no_room
-    finally:
-        if mounted:
-            subprocess.run(["umount", "-l", str(folder)], check=False)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def p99_ms(seconds):
@@ -102,26 +74,24 @@ def beyond(server, clients, fault):
 
 
 def outage(name):
-    with small_disk() as (disk, full):
+    with SmallDisk(96) as disk:
+        full = (lambda _: disk.full()) if disk.mounted else books.no_room
         fault, least_s = (full, 0) if name == "disk-full" else (books.locked, LOCK_S)
-        server = Server(model=null_model(), directory=disk / "data", settings=QUIET)
-        server.log_path = pathlib.Path(f"{disk}.log")
-        try:
-            with server:
-                server.tenant("alice")
-                server.tenant("bob", limits={"tokens_per_day": BUDGET})
-                clients = [Client(server, "alice", i) for i in range(CLIENTS)]
-                poor, out = through(server, clients, fault, least_s)
-                server.stop()
-                for c in clients + poor:
-                    c.hang_up()
-                server.settings["data.spool"] = "256KiB"
-                server.start()
-                out["full spool"] = beyond(server, clients, fault)
-                out["books"] = compare(server, clients + poor)
-            return out
-        finally:
-            server.log_path.unlink(missing_ok=True)
+        server = Server(model=null_model(), directory=disk.path / "data", settings=QUIET)
+        server.log_path = disk.tmp / "log"
+        with server:
+            server.tenant("alice")
+            server.tenant("bob", limits={"tokens_per_day": BUDGET})
+            clients = [Client(server, "alice", i) for i in range(CLIENTS)]
+            poor, out = through(server, clients, fault, least_s)
+            server.stop()
+            for c in clients + poor:
+                c.hang_up()
+            server.settings["data.spool"] = "256KiB"
+            server.start()
+            out["full spool"] = beyond(server, clients, fault)
+            out["books"] = compare(server, clients + poor)
+        return out
 
 
 def kills(rounds):

@@ -5,44 +5,28 @@ tenants that declare uploads by the dozen, send pieces of some, drop and declare
 early.  Then each of 40 of them is deleted while its key is tried, the second twenty on a full disk.  Prints
 one line of JSON; exit status 77 where this process may not mount a tmpfs.  Called by run.sh.
 """
-import contextlib
 import http.client
 import json
-import os
 import pathlib
 import random
-import shutil
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 from harness import Server
 from killing import CONFIG, WEIGHTS, content, manifest, tar_bytes
+from small_disk import SmallDisk
 
 MIB = 1 << 20
-HOSTILE, HONEST, ATTACKERS, DISK = 100, 4, 8, 512 * MIB
+HOSTILE, HONEST, ATTACKERS, DISK_MIB = 100, 4, 8, 512
 seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 30
-tmp = pathlib.Path(tempfile.mkdtemp(prefix="lorad-upload-room-"))
-disk = tmp / "disk"
-disk.mkdir()
-if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(disk)],
-                  stderr=subprocess.DEVNULL, check=False).returncode:
-    shutil.rmtree(tmp)
-    print("upload_room.py: no right to mount a small disk", file=sys.stderr)
-    sys.exit(77)
-server = Server(directory=disk / "data", settings={"data.min_free": "0", "log.level": "warn"})
-server.log_path = tmp / "log"
-seen = {"honest": 0, "failed": 0, "hostile": 0, "refused": 0, "least_free_mib": DISK / MIB}
+disk = SmallDisk(DISK_MIB)
+server = Server(directory=disk.path / "data", settings={"data.min_free": "0", "log.level": "warn"})
+server.log_path = disk.tmp / "log"
+seen = {"honest": 0, "failed": 0, "hostile": 0, "refused": 0, "least_free_mib": DISK_MIB}
 took = {"alone": [], "beside": []}
 lock, over, problems = threading.Lock(), threading.Event(), []
-
-
-def free_bytes():
-    s = os.statvfs(disk)
-    return s.f_bavail * s.f_bsize
 
 
 class Client:
@@ -76,7 +60,7 @@ def attack(number, keys):
         with lock:
             seen["hostile"] += 1
             seen["refused"] += status not in (200, 201)
-            seen["least_free_mib"] = min(seen["least_free_mib"], free_bytes() / MIB)
+            seen["least_free_mib"] = min(seen["least_free_mib"], disk.free_bytes() / MIB)
         if status not in (200, 201):
             up = None
             tar = tar_bytes({CONFIG: b"{}", WEIGHTS: bytes(MIB)})[:MIB // 2]
@@ -132,16 +116,6 @@ def run_honest(phase, keys, duration):
         w.join()
 
 
-@contextlib.contextmanager
-def full_disk():
-    with open(disk / "ballast", "wb") as f:
-        os.posix_fallocate(f.fileno(), 0, free_bytes())
-    try:
-        yield
-    finally:
-        (disk / "ballast").unlink()
-
-
 def lock_out(number, key):
     """Seconds from the sending of DELETE to the first refusal."""
     c, got = Client(), {}
@@ -161,25 +135,24 @@ def p99(values):
     return sorted(values)[int(len(values) * 0.99)] if values else 0
 
 
-try:
-    with server:
-        mine = [server.tenant(f"honest{i}") for i in range(HONEST)]
-        evil = [server.tenant(f"evil{i}") for i in range(HOSTILE)]
-        run_honest("alone", mine, seconds / 3)
-        attackers = [threading.Thread(target=attack, args=(i, evil)) for i in range(ATTACKERS)]
-        for a in attackers:
-            a.start()
-        run_honest("beside", mine, seconds)
-        gone = [lock_out(i, evil[i]) for i in range(20)]
-        over.set()
-        for a in attackers:
-            a.join()
-        with full_disk():
-            gone_full = [lock_out(i, evil[i]) for i in range(20, 40)]
-        floor = server.metrics()["lorad_disk_min_free_bytes"] / MIB
+with disk, server:
+    if not disk.mounted:
+        print("upload_room.py: no right to mount a small disk", file=sys.stderr)
+        sys.exit(77)
+    mine = [server.tenant(f"honest{i}") for i in range(HONEST)]
+    evil = [server.tenant(f"evil{i}") for i in range(HOSTILE)]
+    run_honest("alone", mine, seconds / 3)
+    attackers = [threading.Thread(target=attack, args=(i, evil)) for i in range(ATTACKERS)]
+    for a in attackers:
+        a.start()
+    run_honest("beside", mine, seconds)
+    gone = [lock_out(i, evil[i]) for i in range(20)]
+    over.set()
+    for a in attackers:
+        a.join()
+    with disk.full():
+        gone_full = [lock_out(i, evil[i]) for i in range(20, 40)]
+    floor = server.metrics()["lorad_disk_min_free_bytes"] / MIB
     print(json.dumps({**seen, "floor_mib": floor, "p99_alone_ms": round(p99(took["alone"]) * 1e3, 1),
                       "p99_beside_ms": round(p99(took["beside"]) * 1e3, 1), "lock_out_s": round(max(gone), 3),
                       "lock_out_full_s": round(max(gone_full), 3), "problems": problems[:5]}))
-finally:
-    subprocess.run(["umount", str(disk)], check=False)
-    shutil.rmtree(tmp, ignore_errors=True)

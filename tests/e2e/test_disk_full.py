@@ -4,38 +4,25 @@ A small tmpfs where this process may mount one; else, as in a container without 
 the size of files that prlimit() can set on the running server stands for it.
 """
 import contextlib
-import os
-import pathlib
 import resource
-import shutil
-import subprocess
-import tempfile
 
 from harness import DEMO, Server, run, tar_of
 from killing import CONFIG, WEIGHTS, content, manifest
+from small_disk import SmallDisk
 
 QUESTION = "What is 7 plus 5?"
-tmp = pathlib.Path(tempfile.mkdtemp(prefix="lorad-full-"))
-disk = tmp / "disk"
-disk.mkdir()
-mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(disk)],
-                         stderr=subprocess.DEVNULL, check=False).returncode == 0
+disk = SmallDisk(12)
 # Neither floor nor quota here (test_room.py): what follows is about the disk's own end.
-server = Server(directory=disk / "data", settings={"data.spool": "1MiB", "data.min_free": "1", "adapters.tenant_bytes": "1GiB"})
-server.log_path = tmp / "log"
+server = Server(directory=disk.path / "data", settings={"data.spool": "1MiB", "data.min_free": "1", "adapters.tenant_bytes": "1GiB"})
+server.log_path = disk.tmp / "log"
 
 
 @contextlib.contextmanager
 def full(bytes_left):
     """Room for about `bytes_left` more in any file."""
-    if mounted:
-        ballast, free = disk / "ballast", os.statvfs(disk)
-        with open(ballast, "wb") as f:
-            os.posix_fallocate(f.fileno(), 0, free.f_bavail * free.f_bsize - bytes_left)
-        try:
+    if disk.mounted:
+        with disk.full(bytes_left):
             yield
-        finally:
-            ballast.unlink()
     else:
         pid, unlimited = server.process.pid, resource.RLIM_INFINITY
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (bytes_left, unlimited))
@@ -76,7 +63,7 @@ def a_resumable_upload_waits_for_room():
     path = "/v1/adapters/poet/versions"
     with full(600 << 10):
         r = server.call("POST", path, manifest(files), key=key)
-        if mounted:  # its room is reserved at once, so that it shows before a byte is sent
+        if disk.mounted:  # its room is reserved at once, so that it shows before a byte is sent
             assert r.status == 507, r
             assert not list((server.dir / "adapters/uploads").iterdir())
     up = server.call("POST", path, manifest(files), key=key).json
@@ -86,12 +73,12 @@ def a_resumable_upload_waits_for_room():
     with full(600 << 10):
         r = server.call("PATCH", f"{at}/{WEIGHTS}", files[WEIGHTS], key=key,
                         headers={"Upload-Offset": "0"})
-        if mounted:  # reserved is reserved: a full disk does not stop it
+        if disk.mounted:  # reserved is reserved: a full disk does not stop it
             assert r.status == 200, r
         else:
             assert r.status == 507 and r.json["error"]["code"] == "insufficient_storage", r
         offset = int(r.headers["upload-offset"])
-        assert offset == (len(files[WEIGHTS]) if mounted else 600 << 10), offset
+        assert offset == (len(files[WEIGHTS]) if disk.mounted else 600 << 10), offset
     r = server.call("PATCH", f"{at}/{WEIGHTS}", files[WEIGHTS][offset:], key=key,
                     headers={"Upload-Offset": str(offset)})
     assert r.status == 200 and r.json["state"] == "complete", r
@@ -110,16 +97,11 @@ def all_of_it_outlives_a_restart():
     assert text_of("late").startswith("Arr!")
 
 
-try:
-    with server:
-        key = server.tenant("alice")
-        server.upload(key, "poet", DEMO / "adapters/shout")
-        loud = text_of("poet")
-        server.stop()
-        server.start()  # the write-ahead log begins short
-        print("on a small tmpfs" if mounted else "by a limit on file sizes", flush=True)
-        run([a_tar_gets_507, a_resumable_upload_waits_for_room, all_of_it_outlives_a_restart])
-finally:
-    if mounted:
-        subprocess.run(["umount", str(disk)], check=False)
-    shutil.rmtree(tmp, ignore_errors=True)
+with disk, server:
+    key = server.tenant("alice")
+    server.upload(key, "poet", DEMO / "adapters/shout")
+    loud = text_of("poet")
+    server.stop()
+    server.start()  # the write-ahead log begins short
+    print("on a small tmpfs" if disk.mounted else "by a limit on file sizes", flush=True)
+    run([a_tar_gets_507, a_resumable_upload_waits_for_room, all_of_it_outlives_a_restart])

@@ -5,43 +5,25 @@ name, and a database that another program has locked stands for a disk that take
 """
 import contextlib
 import json
-import os
-import pathlib
-import shutil
 import signal
 import sqlite3
 import subprocess
-import tempfile
 import threading
 import time
 
 from harness import BUILD, DEMO, PATIENCE, Server, run
 from killing import CONFIG, WEIGHTS, content, manifest
+from small_disk import SmallDisk
 
 MIB = 1 << 20
 QUESTION = "What is 7 plus 5?"
 LONG = {"model": "base", "prompt": "Once", "max_tokens": 1000, "ignore_eos": True, "n": 8, "stream": True}
-tmp = pathlib.Path(tempfile.mkdtemp(prefix="lorad-room-"))
-disk = tmp / "disk"
-disk.mkdir()
-mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(disk)],
-                         stderr=subprocess.DEVNULL, check=False).returncode == 0
+disk = SmallDisk(64)
 # The default floor and quota of a disk of 64 MiB: 8 MiB and 16 MiB.
-server = Server(directory=disk / "data", settings={
-    "data.min_free": "0" if mounted else "1MiB", "adapters.tenant_bytes": "0" if mounted else "16MiB",
+server = Server(directory=disk.path / "data", settings={
+    "data.min_free": "0" if disk.mounted else "1MiB", "adapters.tenant_bytes": "0" if disk.mounted else "16MiB",
     "adapters.max_open_uploads": 100, "data.spool": "1MiB"})
-server.log_path = tmp / "log"
-
-
-@contextlib.contextmanager
-def full_disk():
-    ballast, free = disk / "ballast", os.statvfs(disk)
-    with open(ballast, "wb") as f:
-        os.posix_fallocate(f.fileno(), 0, free.f_bavail * free.f_bsize)
-    try:
-        yield
-    finally:
-        ballast.unlink()
+server.log_path = disk.tmp / "log"
 
 
 @contextlib.contextmanager
@@ -61,11 +43,6 @@ def eventually(what, seconds=60):
             return
         time.sleep(0.02)
     raise AssertionError("it did not come to that in time")
-
-
-def free_bytes():
-    s = os.statvfs(disk)
-    return s.f_bavail * s.f_bsize
 
 
 def declare(key, name, size):
@@ -117,9 +94,9 @@ def reserved_is_lent():
     for i in range(10):
         for evil in evils:
             assert declare(evil, f"a{i}", 8 * MIB).status in (201, 507)
-            assert free_bytes() >= 8 * MIB, "the floor was touched"
+            assert disk.free_bytes() >= 8 * MIB, "the floor was touched"
     serves(alice, "two")
-    assert free_bytes() >= 8 * MIB
+    assert disk.free_bytes() >= 8 * MIB
     assert declare(alice, "far", 60 * MIB).status == 413
     server.admin("PATCH", "/limits/alice", {"max_adapter_bytes": 1 << 40})
     r = declare(alice, "far", 60 * MIB)
@@ -130,7 +107,7 @@ def a_full_disk_stops_no_revocation():
     assert server.metrics()["lorad_disk_reserve"] == 1
     evil = server.tenant("full")
     gone = server.admin("POST", "/keys", {"tenant": "full", "scopes": ["inference"]})
-    with full_disk():
+    with disk.full():
         r = server.call("DELETE", f"/admin/v1/keys/{gone['id']}", key=server.admin_key, port=server.admin_port)
         assert r.status == 200 and r.json["revoked"] and refused(gone["key"]), r
         r = server.call("DELETE", "/admin/v1/tenants/full", key=server.admin_key, port=server.admin_port)
@@ -166,7 +143,7 @@ def locked_out_at_once_and_after_a_kill():
             told["ctl"] = subprocess.run(
                 [BUILD / "loractl", "key", "revoke", "--yes", gone["id"]], capture_output=True, text=True, check=True,
                 env={"LORAD_CA": server.ca, "LORAD_ADMIN_URL": f"https://localhost:{server.admin_port}",
-                     "LORAD_ADMIN_KEY": server.admin_key, "HOME": str(tmp)})
+                     "LORAD_ADMIN_KEY": server.admin_key, "HOME": str(disk.tmp)})
         workers = [threading.Thread(target=ask, args=["DELETE", "tenants/evil"]), threading.Thread(target=loractl),
                    threading.Thread(target=ask, args=["PATCH", "tenants/suspended", {"disabled": True}])]
         for w in workers:
@@ -192,16 +169,11 @@ def locked_out_at_once_and_after_a_kill():
     assert not refused(keep) and refused(evil)
 
 
-try:
-    with server:
-        alice = server.tenant("alice")
-        tests = [a_quota_ends_the_attack, locked_out_at_once_and_after_a_kill]
-        if mounted:
-            tests[1:1] = [reserved_is_lent, a_full_disk_stops_no_revocation]
-        else:
-            print("left out, no right to mount: reserved_is_lent, a_full_disk_stops_no_revocation")
-        run(tests)
-finally:
-    if mounted:
-        subprocess.run(["umount", str(disk)], check=False)
-    shutil.rmtree(tmp, ignore_errors=True)
+with disk, server:
+    alice = server.tenant("alice")
+    tests = [a_quota_ends_the_attack, locked_out_at_once_and_after_a_kill]
+    if disk.mounted:
+        tests[1:1] = [reserved_is_lent, a_full_disk_stops_no_revocation]
+    else:
+        print("left out, no right to mount: reserved_is_lent, a_full_disk_stops_no_revocation")
+    run(tests)
