@@ -123,10 +123,11 @@ fi
 # As the rest of lorad is built (cmake/harden.cmake); not every processor has CET.
 harden=-fstack-clash-protection
 if echo 'int a;' | "$cc" -fcf-protection=full -xc -c -o "$work/cet.o" - 2>"$work/log"; then harden="$harden -fcf-protection=full"; fi
+# A thread that waits looks at the stop flag five times a second: by default a stop took two seconds.
 # One file, compiled by itself: its own CMake project would also ask for a C++ compiler.
 if ! { "$cc" -std=c11 -O2 -g -DNDEBUG -fPIC -fvisibility=hidden -fstack-protector-strong $harden \
     -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -DOPENSSL_API_3_0 -DNO_SSL_DL -DUSE_IPV6 -DNO_FILES -DNO_CGI \
-    -DUSE_STACK_SIZE=102400 -I"$src/include" -c "$src/src/civetweb.c" -o "$work/civetweb.o" &&
+    -DUSE_STACK_SIZE=102400 -DSOCKET_TIMEOUT_QUANTUM=200 -I"$src/include" -c "$src/src/civetweb.c" -o "$work/civetweb.o" &&
     "$ar" rcs "$work/libcivetweb.a" "$work/civetweb.o"; } >"$work/log" 2>&1; then
     tail -n 30 "$work/log" >&2
     say "the compiler failed; are libc6-dev and libssl-dev installed?"

@@ -413,7 +413,7 @@ static void *close_listener(void *l)
     return NULL;
 }
 
-/* Side by side: civetweb takes more than a second to stop each. */
+/* Side by side: civetweb may take 0.2 s to stop each. */
 static void close_listeners(process *p)
 {
     listener *all[] = {p->inference, p->admin, p->metrics};

@@ -230,7 +230,7 @@ def nothing_stays_reserved():
             r = client.request(key, {**plain, "temperature": -1})
             r.read()
             return r.status
-        r = client.request(key, {**plain, "stream": True, "max_tokens": 200})
+        r = client.request(key, {**plain, "stream": True, "max_tokens": 60})
         if i % 3 == 0:
             r.readline()
             client.c.sock.shutdown(socket.SHUT_RDWR)
