@@ -47,7 +47,8 @@ install(FILES ${made_dir}/loractl.fish DESTINATION share/fish/vendor_completions
 install(FILES ${made_dir}/lorad.service DESTINATION lib/systemd/system)
 install(FILES ${PROJECT_SOURCE_DIR}/conf/debian/lorad.sysusers DESTINATION lib/sysusers.d
     RENAME lorad.conf)
-install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/conf/Containerfile
+install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/NOTICE
+    ${PROJECT_SOURCE_DIR}/SECURITY.md ${PROJECT_SOURCE_DIR}/conf/Containerfile ${PROJECT_SOURCE_DIR}/conf/debian/copyright
     DESTINATION share/doc/lorad)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/conf/grafana ${PROJECT_SOURCE_DIR}/conf/prometheus
     DESTINATION share/doc/lorad/examples)

@@ -18,6 +18,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/process.h"
+#include "engine/base/version.h"
 #include "gateway/descriptors.h"
 #include "gateway/devcert.h"
 #include "gateway/device.h"
@@ -663,7 +664,7 @@ int main(int argc, char **argv)
         return EXIT_SUCCESS;
     }
     if (strcmp(verb, "version") == 0 || strcmp(verb, "--version") == 0) {
-        (void)printf("lorad %s\n", LORAD_VERSION);
+        (void)printf("lorad %s (commit %s; %s)\n", LORAD_VERSION, version_commit, version_build);
         return EXIT_SUCCESS;
     }
     if (strcmp(verb, "--help") == 0 || strcmp(verb, "-h") == 0 || strcmp(verb, "help") == 0) {

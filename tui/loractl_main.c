@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/process.h"
+#include "engine/base/version.h"
 #include "tui/loractl.h"
 
 /* ------------------------------------------------------------------------- options -- */
@@ -325,7 +326,9 @@ int ctl_version(void *p)
     const ctl *c = p;
     cJSON *tree = cJSON_CreateObject();
     (void)cJSON_AddStringToObject(tree, "version", LORAD_VERSION);
-    ctl_done(c, tree, "loractl %s", LORAD_VERSION);
+    (void)cJSON_AddStringToObject(tree, "commit", version_commit);
+    (void)cJSON_AddStringToObject(tree, "build", version_build);
+    ctl_done(c, tree, "loractl %s (commit %s; %s)", LORAD_VERSION, version_commit, version_build);
     cJSON_Delete(tree);
     return CTL_OK;
 }

@@ -13,6 +13,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/process.h"
+#include "engine/base/version.h"
 #include "tui/cli.h"
 #include "tui/contexts.h"
 #include "tui/feed.h"
@@ -161,7 +162,10 @@ static int parse(int argc, char **argv, options *o)
             break;
         case OPT_ASCII: o->ascii = true; break;
         case OPT_READ_ONLY: o->read_only = true; break;
-        case OPT_VERSION: (void)printf("loratop %s\n", LORAD_VERSION); return EXIT_SUCCESS;
+        case OPT_VERSION:
+            (void)printf("loratop %s (commit %s; %s)\n", LORAD_VERSION, version_commit,
+                         version_build);
+            return EXIT_SUCCESS;
         case 'h': cli_print_help(&program, NULL, stdout); return EXIT_SUCCESS;
         default: return EXIT_USAGE;
         }

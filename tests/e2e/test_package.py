@@ -1,10 +1,12 @@
 """The Debian package: built by cpack, then taken apart."""
 import gzip
+import json
 import os
 import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 
 import harness
@@ -55,6 +57,7 @@ def test_contents():
     want = {"/usr/bin/lorad": "-rwxr-xr-x", "/usr/bin/loractl": "-rwxr-xr-x",
             "/etc/lorad/lorad.conf": "-rw-r-----", "/usr/lib/systemd/system/lorad.service": "-rw-r--r--",
             "/usr/lib/sysusers.d/lorad.conf": "-rw-r--r--",
+            "/usr/share/doc/lorad/copyright": "-rw-r--r--",
             "/usr/share/man/man1/lorad.1.gz": "-rw-r--r--",
             "/usr/share/man/man1/loractl.1.gz": "-rw-r--r--",
             "/usr/share/man/man5/lorad.conf.5.gz": "-rw-r--r--",
@@ -74,7 +77,11 @@ def test_it_runs():
     for program in ("lorad", "loractl"):
         out = subprocess.run([usr / "bin" / program, "version"], capture_output=True, text=True,
                              check=True).stdout
-        assert out.split()[1] == deb_field("Version"), out
+        name, version, commit = re.fullmatch(r"(\w+) (\S+) \(commit (\S+); .+\)\n", out).groups()
+        assert (name, version) == (program, deb_field("Version")), out
+        head = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True)
+        if head.returncode == 0:
+            assert head.stdout.startswith(commit.removesuffix("-modified")), (head.stdout, commit)
     unit = (usr / "lib/systemd/system/lorad.service").read_text()
     command = re.search(r"^ExecStart=(\S+)", unit, re.M)[1]
     assert (work / "root" / command.lstrip("/")).exists() and "/usr/local/" not in unit, command
@@ -86,8 +93,26 @@ def test_it_runs():
     subprocess.run(["bash", "-n", usr / "share/bash-completion/completions/loractl"], check=True)
 
 
+def test_bill_of_materials():
+    """What the programs are made of, in SPDX: every library that the loader is asked for."""
+    out = subprocess.run([sys.executable, ROOT / "tests/tools/make_sbom.py", BUILD], capture_output=True, text=True, check=True)
+    bill = json.loads(out.stdout)
+    assert bill["spdxVersion"] == "SPDX-2.3" and bill["SPDXID"] == "SPDXRef-DOCUMENT" and bill["creationInfo"]["creators"]
+    packages = {p["SPDXID"]: p for p in bill["packages"]}
+    names = {p["name"] for p in packages.values()}
+    assert {"lorad", "civetweb"} < names and len(names) >= 6, names
+    for p in packages.values():
+        assert p["downloadLocation"] and p["licenseConcluded"] and p["versionInfo"], p
+    for r in bill["relationships"]:
+        assert {r["spdxElementId"], r["relatedSpdxElement"]} <= {*packages, "SPDXRef-DOCUMENT"}, r
+    assert len(bill["relationships"]) == len(packages)
+    if shutil.which("dpkg-query"):
+        for library in ("libssl3", "libsqlite3-0", "libcjson1", "libcurl4"):
+            assert any(name.startswith(library) for name in names), (library, names)
+
+
 if __name__ == "__main__":
     try:
-        run([test_build, test_control, test_contents, test_it_runs])
+        run([test_build, test_control, test_contents, test_it_runs, test_bill_of_materials])
     finally:
         shutil.rmtree(work, ignore_errors=True)
