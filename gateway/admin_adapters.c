@@ -109,8 +109,7 @@ void admin_adapter_limits_patch(exchange *x)
     const cJSON *body;
     adapter_entry a;
     err e;
-    if (!find_adapter(x, &a) || !exchange_read_json(x, &body) ||
-        !api_only_fields(x, body, known))
+    if (!find_adapter(x, &a) || !exchange_read_json(x, &body) || !api_only_fields(x, body, known))
         return;
     const adapter_limits was = a.limits;
     int64_t *const at[] = {&a.limits.requests_per_minute, &a.limits.tokens_per_minute,

@@ -554,8 +554,7 @@ void admin_key_patch(exchange *x)
     const cJSON *body;
     key_info was, want, now;
     err e;
-    if (!find_key(x, &was) || !exchange_read_json(x, &body) ||
-        !api_only_fields(x, body, known))
+    if (!find_key(x, &was) || !exchange_read_json(x, &body) || !api_only_fields(x, body, known))
         return;
     want = was;
     if (!take_key(x, body, &want)) return;

@@ -573,6 +573,29 @@ static void print_value(const config *c, const option *o, FILE *f)
     }
 }
 
+static bool same_value(const option *o, const config *a, const config *b)
+{
+    const char *x = (const char *)a + o->offset, *y = (const char *)b + o->offset;
+    switch (o->kind) {
+    case OPT_TEXT: return strcmp(x, y) == 0;
+    case OPT_BOOL: return memcmp(x, y, sizeof(bool)) == 0;
+    default: return memcmp(x, y, sizeof(int64_t)) == 0;
+    }
+}
+
+bool config_differs(const config *a, const config *b, char *names, size_t cap)
+{
+    size_t n = 0;
+    names[0] = 0;
+    for (int i = 0; i < N_OPTIONS; i++) {
+        const option *o = &options[i];
+        if (same_value(o, a, b) || n + 1 >= cap) continue;
+        int wrote = snprintf(names + n, cap - n, "%s%s.%s", n ? ", " : "", o->section, o->key);
+        n += (size_t)wrote < cap - n ? (size_t)wrote : cap - n - 1;
+    }
+    return n > 0;
+}
+
 void config_print(const config *c, FILE *f)
 {
     (void)fprintf(f,

@@ -65,6 +65,9 @@ err_code config_read_file(config *c, const char *path, err *e);
 /* LORAD_SERVER_LISTEN and the like. */
 err_code config_read_env(config *c, err *e);
 
+/* The options in which the two differ, "a.b, c.d", cut at cap; false: none. */
+bool config_differs(const config *a, const config *b, char *names, size_t cap);
+
 /* "section.key=value". */
 err_code config_set(config *c, const char *assignment, err *e);
 

@@ -328,6 +328,16 @@ void limits_add_used(limits *l, uint64_t tenant_id, int64_t started_wall_us, int
     pthread_mutex_unlock(&l->mu);
 }
 
+err_code limits_load(limits *l, err *e)
+{
+    int64_t now = clock_wall_us();
+    uint64_t spender = 0;
+    err_code rc;
+    while (!(rc = ledger_next_spender(l->st, now, &spender, e)) && spender)
+        limits_add_used(l, spender, now, 0);
+    return rc;
+}
+
 void limits_has_run(limits_ticket *ticket)
 {
     ticket->waiting = NULL;

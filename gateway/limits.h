@@ -54,6 +54,9 @@ typedef struct limits_view { /* a limit of -1: there is none */
 /* `st` (borrowed) gives the sums of the day and month when a tenant is first seen; may be NULL. */
 limits *limits_create(store *st);
 
+/* Looks at all who used something this month, so that limits_usage_get() shows it before they are seen again. */
+err_code limits_load(limits *l, err *e);
+
 /* What is used, by a request that began then, and is not in the ledger yet: of a process before, at the start. */
 void limits_add_used(limits *l, uint64_t tenant_id, int64_t started_wall_us, int64_t tokens);
 

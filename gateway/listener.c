@@ -290,9 +290,10 @@ static int on_init_ssl(void *ssl_ctx, void *user_data)
     return 1; /* nothing is left for civetweb to load */
 }
 
-err_code listener_check_files(const tls_files *files, err *e)
+err_code listener_check_files(const tls_files *files, int64_t *expires_wall_us, err *e)
 {
     SSL_CTX *ctx = tls_context_make(files, true, on_tls_info, e);
+    if (ctx) *expires_wall_us = tls_context_expiry(ctx);
     SSL_CTX_free(ctx);
     return ctx ? ERR_NONE : e->code;
 }

@@ -35,7 +35,7 @@ void listener_close(listener *l);
 err_code listener_reload(listener *const *all, int n, const tls_files *files, err *e);
 
 /* Loads all files and compares certificate and key, for `lorad check`. */
-err_code listener_check_files(const tls_files *files, err *e);
+err_code listener_check_files(const tls_files *files, int64_t *expires_wall_us, err *e);
 
 /* ---- for exchange.c, on a worker ------------------------------------------------ */
 

@@ -206,6 +206,7 @@ static int init(const arguments *a)
 typedef struct {
     arguments args;
     config cfg;
+    config taken; /* as it was read, with what a reload has taken */
     server srv;
     listener *inference, *admin, *metrics;
     lora_source source;
@@ -300,6 +301,8 @@ static err_code open_limits(process *p, err *e)
     s->inflight = inflight_create();
     if (!s->limits || !s->token_limits || !s->inflight)
         return err_set(e, ERR_NOMEM, "out of memory");
+    err_code rc = limits_load(s->limits, e);
+    if (rc) return rc;
     meter_slot *slot;
     meter_file_stats left;
     meter_file_stats_get(s->meters, &left);
@@ -454,6 +457,14 @@ static void close_all(process *p)
     be_close(s->be);
 }
 
+/* A certificate that ends soon, or is over, is the operator's before it is the clients'. */
+static void tell_expiry(int64_t expires_wall_us)
+{
+    char text[128];
+    log_level level = tls_expiry_text(expires_wall_us, text, sizeof(text));
+    if (level > LOG_INFO) log_write(level, "gateway", "the certificate: %s", text);
+}
+
 static void reload(process *p)
 {
     err e;
@@ -469,8 +480,18 @@ static void reload(process *p)
         log_error("gateway", "reload refused, the old certificate stays: %s", e.msg);
         return;
     }
+    config *taken = &p->taken;
+    memcpy(taken->server_tls_cert, fresh.server_tls_cert, sizeof(fresh.server_tls_cert));
+    memcpy(taken->server_tls_key, fresh.server_tls_key, sizeof(fresh.server_tls_key));
+    memcpy(taken->admin_client_ca, fresh.admin_client_ca, sizeof(fresh.admin_client_ca));
+    memcpy(taken->log_level, fresh.log_level, sizeof(fresh.log_level));
+    memcpy(taken->log_format, fresh.log_format, sizeof(fresh.log_format));
+    char names[CONFIG_TEXT_MAX];
+    bool more = config_differs(taken, &fresh, names, sizeof(names));
     apply_log(&fresh);
-    log_info("gateway", "certificate and log settings reloaded; other options need a restart");
+    log_info("gateway", "certificate and log settings reloaded");
+    if (more) log_warn("gateway", "not reloaded, for it needs a restart: %s", names);
+    tell_expiry(atomic_load(&p->srv.cert_expires_wall_us));
 }
 
 /* Until it is time to stop. */
@@ -559,6 +580,7 @@ static int serve(const arguments *a)
     p.args = *a;
     (void)tls_reserve_install();
     if (read_config(a, &p.cfg, &e)) return fail(&e);
+    p.taken = p.cfg;
     apply_log(&p.cfg);
     process_keep_secrets();
     if (descriptors_claim(&p.cfg, &e)) return fail(&e);
@@ -575,7 +597,9 @@ static int serve(const arguments *a)
     p.srv.started_wall_us = clock_wall_us();
     p.tls = files_of_tls(&p.cfg, p.cert, p.key, p.client_ca);
     make_classes(&p);
-    err_code rc = listener_check_files(&p.tls, &e);
+    int64_t expires_us = 0;
+    err_code rc = listener_check_files(&p.tls, &expires_us, &e);
+    if (!rc) tell_expiry(expires_us);
     if (!rc) rc = open_storage(&p, &e);
     if (!rc) rc = open_model(&p, &e);
     if (!rc) rc = open_adapters(&p, &e);
@@ -611,7 +635,13 @@ static int check(const arguments *a)
     if (read_config(a, &c, &e)) return fail(&e);
     tls_files files = files_of_tls(&c, cert, key, ca);
     if (descriptors_claim(&c, &e)) return fail(&e);
-    if (listener_check_files(&files, &e)) return fail(&e);
+    int64_t expires_us = 0;
+    char good[128];
+    if (listener_check_files(&files, &expires_us, &e)) return fail(&e);
+    if (tls_expiry_text(expires_us, good, sizeof(good)) == LOG_ERROR) {
+        (void)err_set(&e, ERR_INPUT, "the certificate %s %s", cert, good);
+        return fail(&e);
+    }
     if (model_config_read(c.model_path, &mc, &e)) return fail(&e);
     if (tokenizer_load(&tok, c.model_path, &e)) return fail(&e);
     tokenizer_destroy(tok);
@@ -623,14 +653,15 @@ static int check(const arguments *a)
         (void)snprintf(room, sizeof(room), "%lld MiB", (long long)(c.engine_kv_memory >> 20));
     }
     (void)printf("config       %s: fine\n"
-                 "certificate  %s: fine\n"
+                 "certificate  %s: %s\n"
                  "model        %s, %d layers of %d, %d heads (%d kv), vocabulary %d\n"
                  "backend      %s\n"
                  "context      %d tokens at most\n"
                  "memory       %s of KV pages and adapters, %lld MiB of adapters' copies\n",
-                 a->file, cert, mc.family, mc.n_layer, mc.dim, mc.n_head, mc.n_kv_head, mc.n_vocab,
-                 device, mc.max_pos < c.engine_max_context ? mc.max_pos : (int)c.engine_max_context,
-                 room, (long long)(c.adapters_host_memory >> 20));
+                 a->file, cert, good, mc.family, mc.n_layer, mc.dim, mc.n_head, mc.n_kv_head,
+                 mc.n_vocab, device,
+                 mc.max_pos < c.engine_max_context ? mc.max_pos : (int)c.engine_max_context, room,
+                 (long long)(c.adapters_host_memory >> 20));
     return EXIT_SUCCESS;
 }
 

@@ -71,6 +71,32 @@ int64_t tls_context_expiry(const SSL_CTX *ctx)
     return clock_wall_us() + (days * INT64_C(86400) + seconds) * 1000000;
 }
 
+log_level tls_expiry_text(int64_t expires_wall_us, char *out, size_t cap)
+{
+    const int64_t day = 86400 * INT64_C(1000000);
+    int64_t left = expires_wall_us - clock_wall_us();
+    time_t at = (time_t)(expires_wall_us / 1000000);
+    struct tm tm;
+    char date[32];
+    (void)gmtime_r(&at, &tm);
+    (void)strftime(date, sizeof(date), "%Y-%m-%d", &tm);
+    if (expires_wall_us == 0) {
+        (void)snprintf(out, cap, "good for an unknown time");
+        return LOG_WARN;
+    }
+    if (left <= 0) {
+        (void)snprintf(out, cap, "expired on %s: clients refuse it", date);
+        return LOG_ERROR;
+    }
+    if (left > TLS_EXPIRY_WARN_DAYS * day) {
+        (void)snprintf(out, cap, "good until %s", date);
+        return LOG_INFO;
+    }
+    (void)snprintf(out, cap, "good until %s, %lld days from now: renew it", date,
+                   (long long)(left / day));
+    return LOG_WARN;
+}
+
 SSL_CTX *tls_context_make(const tls_files *files, bool ask, tls_info_fn *info, err *e)
 {
     SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());

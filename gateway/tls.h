@@ -12,6 +12,7 @@
 #include <openssl/ssl.h>
 
 #include "engine/base/err.h"
+#include "engine/base/log.h"
 
 /* PEM files; borrowed. */
 typedef struct tls_files {
@@ -30,5 +31,10 @@ void tls_context_rules(SSL_CTX *ctx, tls_info_fn *info);
 
 /* Until when its certificate is good, in microseconds of the wall clock; 0: unknown. */
 int64_t tls_context_expiry(const SSL_CTX *ctx);
+
+/* The same in words, "good until 2027-01-31"; LOG_WARN within the last TLS_EXPIRY_WARN_DAYS, LOG_ERROR when it
+ * is over, else LOG_INFO. */
+enum { TLS_EXPIRY_WARN_DAYS = 14 };
+log_level tls_expiry_text(int64_t expires_wall_us, char *out, size_t cap);
 
 #endif

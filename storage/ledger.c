@@ -231,13 +231,38 @@ err_code ledger_query(store *st, const usage_query *query, usage_sum **out, size
     return ERR_NONE;
 }
 
-err_code ledger_spent(store *st, uint64_t tenant_id, int64_t now_wall_us, int64_t *day_tokens,
-                      int64_t *month_tokens, err *e)
+/* The UTC day, and the first of its month. */
+static int64_t days_of(int64_t now_wall_us, int64_t *first)
 {
     time_t now = (time_t)floor_div(now_wall_us, 1000000);
     struct tm tm;
     gmtime_r(&now, &tm);
     int64_t today = floor_div(now_wall_us, DAY_US);
+    *first = today - (tm.tm_mday - 1);
+    return today;
+}
+
+err_code ledger_next_spender(store *st, int64_t now_wall_us, uint64_t *tenant_id, err *e)
+{
+    int64_t first, today = days_of(now_wall_us, &first);
+    sqlite3 *db = store_read_begin(st);
+    sql q;
+    sql_begin(&q, db,
+              "SELECT tenant_id FROM usage_days WHERE tenant_id > ?1 AND day BETWEEN ?2 AND ?3"
+              " ORDER BY tenant_id LIMIT 1");
+    sql_int(&q, (int64_t)*tenant_id);
+    sql_int(&q, first);
+    sql_int(&q, today);
+    *tenant_id = sql_row(&q) ? (uint64_t)sql_col_int(&q, 0) : 0;
+    err_code code = sql_end(&q, "read the usage", e);
+    store_read_end(st, db);
+    return code;
+}
+
+err_code ledger_spent(store *st, uint64_t tenant_id, int64_t now_wall_us, int64_t *day_tokens,
+                      int64_t *month_tokens, err *e)
+{
+    int64_t first, today = days_of(now_wall_us, &first);
     *day_tokens = *month_tokens = 0;
     sqlite3 *db = store_read_begin(st);
     sql q;
@@ -247,7 +272,7 @@ err_code ledger_spent(store *st, uint64_t tenant_id, int64_t now_wall_us, int64_
               " FROM usage_days WHERE tenant_id = ?1 AND day BETWEEN ?3 AND ?2");
     sql_int(&q, (int64_t)tenant_id);
     sql_int(&q, today);
-    sql_int(&q, today - (tm.tm_mday - 1));
+    sql_int(&q, first);
     if (sql_row(&q)) {
         *month_tokens = sql_col_int(&q, 0);
         *day_tokens = sql_col_int(&q, 1);

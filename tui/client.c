@@ -10,6 +10,7 @@
 #include <strings.h>
 
 #include <curl/curl.h>
+#include <openssl/x509_vfy.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/json.h"
@@ -440,6 +441,7 @@ static err_code explain(call *k, CURLcode rc, err *e)
     client *c = k->c;
     const char *host = host_of(c);
     bool refused = certificate_refused(c);
+    long verdict = X509_V_OK;
     c->unreachable = !got_there(rc, c) || refused;
     if (k->why.code) {
         if (e) *e = k->why;
@@ -459,6 +461,10 @@ static err_code explain(call *k, CURLcode rc, err *e)
     case CURLE_COULDNT_RESOLVE_HOST: return err_set(e, ERR_IO, "%s: there is no such host", host);
     case CURLE_COULDNT_CONNECT: return err_set(e, ERR_IO, "%s: no server answers there", host);
     case CURLE_PEER_FAILED_VERIFICATION:
+        (void)curl_easy_getinfo(c->easy, CURLINFO_SSL_VERIFYRESULT, &verdict);
+        if (verdict == X509_V_ERR_CERT_HAS_EXPIRED)
+            return err_set(e, ERR_DENIED,
+                           "%s: its certificate has expired; its operator must renew it", host);
         return err_set(e, ERR_DENIED,
                        "%s: its certificate is not trusted, or is for another name%s", host,
                        c->ca_file ? "" : " (the CA file says which authority to trust)");

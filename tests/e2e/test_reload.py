@@ -2,6 +2,8 @@
 import hashlib
 import http.client
 import json
+import os
+import re
 import signal
 import ssl
 import subprocess
@@ -9,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness import Server, run
+from harness import BUILD, Server, run
 
 # One slow thread: a stream of eight choices outlasts a reload by far.
 server = Server(settings={"engine.threads": 1, "engine.isa": "portable"})
@@ -116,7 +118,39 @@ def the_admin_api_reloads_too():
         time.sleep(0.05)
 
 
+def what_is_not_taken_is_named():
+    conf = server.dir / "lorad.conf"
+    text = conf.read_text()
+    conf.write_text(text + "\n[classes]\nbatch = ttft:9s tpot:1s weight:1\n[engine]\nmax_queued = 777\n[log]\nlevel = warn\n")
+    reload("it needs a restart: engine.max_queued, classes.batch")
+    conf.write_text(text)
+    reload("certificate and log settings reloaded")
+
+
+def an_expired_certificate_is_told():
+    with tempfile.TemporaryDirectory() as d:
+        _, key_text = make_pair(d)
+        subprocess.run("openssl req -new -key k.pem -subj /CN=localhost -out r.pem && "
+                       "openssl x509 -req -in r.pem -signkey k.pem -days -1 -out c.pem", shell=True, cwd=d, check=True,
+                       capture_output=True)
+        old = (Path(d) / "c.pem").read_text()
+    good = [(server.dir / "tls" / name).read_text() for name in ("cert.pem", "key.pem")]
+    check = [BUILD / "lorad", "check", "-c", server.dir / "lorad.conf"]
+    told = subprocess.run(check, capture_output=True, text=True)
+    assert told.returncode == 0 and re.search(r"certificate .*: good until \d{4}-.* 1 days from now: renew it", told.stdout), told
+    install(old, key_text)
+    reload("the certificate: expired on ")
+    told = subprocess.run(check, capture_output=True, text=True)
+    assert told.returncode == 1 and "cert.pem expired on " in told.stderr, told
+    ctl = subprocess.run([BUILD / "loractl", "stats"], capture_output=True, text=True, env={
+        **os.environ, "LORAD_ADMIN_URL": f"https://localhost:{server.admin_port}", "LORAD_ADMIN_KEY": server.admin_key,
+        "LORAD_CA": str(server.dir / "tls/cert.pem"), "HOME": str(server.dir)})
+    assert ctl.returncode != 0 and "its certificate has expired" in ctl.stderr, ctl
+    install(*good)
+    reload("certificate and log settings reloaded")
+
+
 with server:
     key = server.tenant("alice")
     run([a_stream_outlives_the_reload, a_wrong_key_keeps_the_old_certificate,
-         the_admin_api_reloads_too])
+         the_admin_api_reloads_too, what_is_not_taken_is_named, an_expired_certificate_is_told])

@@ -379,6 +379,17 @@ START_TEST(the_ledger_and_the_spool_count)
     limits_add_used(all, 3, wall_us - 40 * DAY_US, 100000);
     ck_assert_int_eq(look().day_used, 111);
     ck_assert_int_eq(look().month_used, 11111);
+    /* The operator's picture has them before they come again; who used nothing this month is not looked at. */
+    rows[0] = (usage_row){.request_id = 4, .tenant_id = 9, .output_tokens = 5};
+    rows[1] = (usage_row){.request_id = 5, .tenant_id = 12, .output_tokens = 6};
+    rows[0].started_wall_us = wall_us;
+    rows[1].started_wall_us = wall_us - 40 * DAY_US;
+    ck_assert_int_eq(ledger_settle(st, rows, 2, &e), ERR_NONE);
+    ck_assert_int_eq(limits_load(all, &e), ERR_NONE);
+    limits_usage seen[3];
+    limits_usage_get(all, (const uint64_t[]){3, 9, 12}, 3, seen);
+    ck_assert(seen[0].day_used == 111 && seen[1].day_used == 5 && seen[1].month_used == 5);
+    ck_assert(seen[2].day_used == 0 && seen[2].month_used == 0);
     /* The spool's rows reach the ledger: that changes nothing here, today or tomorrow. */
     rows[0] = (usage_row){
         .request_id = 3, .tenant_id = 3, .started_wall_us = wall_us, .output_tokens = 100};
