@@ -1,8 +1,8 @@
 /* sampler.c -- penalties, log-probabilities, and a draw that depends on nothing but its inputs.
  *
- * No full sort: the kept candidates of top-k, top-p and min-p are found by raising a threshold over
- * a heap of the best.  All sums run over the vocabulary in order, so a result never depends on the
- * company a row was computed in.
+ * Nothing is sorted but the few best that a small top-k or the alternatives ask for: any other cut is made by
+ * cut.h.  Weights are whole numbers, whose sums have no order, so a result never depends on the company
+ * a row was computed in, nor on the way it was found.
  */
 #include "engine/sampler.h"
 
@@ -11,6 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/cut.h"
+#include "engine/logits.h"
+
+/* Up to so many best are found with a heap. */
+enum { FEW = 256 };
+_Static_assert((int)SAMPLE_TOP_MAX <= (int)FEW, "alternatives are found with it, too");
+
 typedef struct {
     float logit;
     int32_t token;
@@ -18,7 +25,8 @@ typedef struct {
 
 struct sampler {
     int n_vocab, cap;
-    candidate *list; /* [cap] */
+    candidate list[FEW];
+    cut *cut;
     uint8_t *seen;   /* [cap]: 1 in the prompt or output; cleared after use */
     uint16_t *count; /* [cap]: times in the output; cleared after use */
 };
@@ -28,10 +36,10 @@ sampler *sampler_create(int n_vocab)
     sampler *sp = calloc(1, sizeof(*sp));
     if (!sp) return NULL;
     sp->n_vocab = sp->cap = n_vocab;
-    sp->list = malloc((size_t)n_vocab * sizeof(*sp->list));
+    sp->cut = cut_create(n_vocab);
     sp->seen = calloc((size_t)n_vocab, sizeof(*sp->seen));
     sp->count = calloc((size_t)n_vocab, sizeof(*sp->count));
-    if (!sp->list || !sp->seen || !sp->count) {
+    if (!sp->cut || !sp->seen || !sp->count) {
         sampler_destroy(sp);
         return NULL;
     }
@@ -47,7 +55,7 @@ void sampler_set_vocab(sampler *sp, int n_vocab)
 void sampler_destroy(sampler *sp)
 {
     if (!sp) return;
-    free(sp->list);
+    cut_destroy(sp->cut);
     free(sp->seen);
     free(sp->count);
     free(sp);
@@ -68,13 +76,6 @@ static double uniform(uint64_t seed, uint64_t draw)
     return ((double)(x >> 11) + 0.5) * 0x1p-53;
 }
 
-static float highest(const float *logits, int n)
-{
-    float m = -INFINITY;
-    for (int i = 0; i < n; i++) m = logits[i] > m ? logits[i] : m;
-    return m;
-}
-
 /* Log of the sum of exponentials. */
 static double log_sum(const float *logits, int n, float max)
 {
@@ -83,22 +84,16 @@ static double log_sum(const float *logits, int n, float max)
     return (double)max + log(sum);
 }
 
-static bool finite_all(const float *logits, int n)
-{
-    int bad = 0;
-    for (int i = 0; i < n; i++) bad |= !isfinite(logits[i]);
-    return !bad;
-}
-
 static bool better(candidate a, candidate b)
 {
     return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
 }
 
-static int by_rank(const void *a, const void *b)
+static void swap(candidate *a, candidate *b)
 {
-    const candidate *x = a, *y = b;
-    return better(*x, *y) ? -1 : better(*y, *x) ? 1 : 0;
+    candidate t = *a;
+    *a = *b;
+    *b = t;
 }
 
 /* Moves h[i] down in a heap whose root is the worst. */
@@ -109,9 +104,7 @@ static void sift(candidate *h, int n, int i)
         if (l < n && better(h[worst], h[l])) worst = l;
         if (r < n && better(h[worst], h[r])) worst = r;
         if (worst == i) return;
-        candidate t = h[i];
-        h[i] = h[worst];
-        h[worst] = t;
+        swap(&h[i], &h[worst]);
         i = worst;
     }
 }
@@ -129,7 +122,10 @@ static int best(const float *logits, int n, int k, candidate *out)
             sift(out, k, 0);
         }
     }
-    qsort(out, (size_t)k, sizeof(*out), by_rank);
+    for (int i = k - 1; i > 0; i--) { /* the worst goes to the end */
+        swap(&out[0], &out[i]);
+        sift(out, i, 0);
+    }
     return k;
 }
 
@@ -209,65 +205,31 @@ static void ban(const sampler *sp, float *logits, const sampling *r, const uint3
 
 /* ------------------------------------------------------------------------ draw -- */
 
-/* Keeps the head of `list` (in order) that top-p and min-p allow; weights go into `logit`. */
-static int keep(candidate *list, int n, const sampling *r, double total, double max)
+/* Draws from what the rules leave of the k <= FEW best. */
+static int32_t draw_few(sampler *sp, const float *logits, const sampling *r, float max, double u)
 {
-    double sum = 0;
-    int kept = 0;
-    for (; kept < n; kept++) {
-        double w = exp(((double)list[kept].logit - max) / (double)r->temperature);
-        if (kept && !(w > 0)) break;             /* not allowed, or as good as impossible */
-        if (kept && w < (double)r->min_p) break; /* relative to the best, whose weight is 1 */
-        if (kept && r->top_p < 1 && sum >= (double)r->top_p * total) break;
-        list[kept].logit = (float)w;
-        sum += w;
+    int n = best(logits, sp->n_vocab, r->top_k, sp->list), kept = 0;
+    float logit[FEW], weight[FEW], least = cut_floor(max, r->temperature, r->min_p);
+    for (int i = 0; i < n; i++) logit[i] = sp->list[i].logit;
+    (void)logits_weigh(weight, logit, n, max, r->temperature);
+    uint64_t mass = 0, sum = 0, at = 0;
+    for (int i = 0; i < n; i++) mass += cut_units(weight[i]);
+    uint64_t need = r->top_p < 1 ? cut_share(r->top_p, mass) : mass;
+    for (; kept < n && sum < need && logit[kept] >= least; kept++) sum += cut_units(weight[kept]);
+    uint64_t target = cut_aim(u, sum);
+    for (int i = 0;; i++) {
+        assert(i < kept);
+        at += cut_units(weight[i]);
+        if (at > target) return sp->list[i].token;
     }
-    return kept;
 }
 
-/* Draws over the whole vocabulary, in order of ids: nothing is cut off. */
-static int32_t draw_all(const float *logits, int n, float temperature, double max, double u)
+static int32_t draw(sampler *sp, const float *logits, const sampling *r, float max, double u)
 {
-    double total = 0, at = 0;
-    for (int i = 0; i < n; i++)
-        total += (double)expf((float)(((double)logits[i] - max) / (double)temperature));
-    int32_t last = 0;
-    for (int i = 0; i < n; i++) {
-        double w = (double)expf((float)(((double)logits[i] - max) / (double)temperature));
-        if (w <= 0) continue;
-        last = i;
-        at += w;
-        if (at > u * total) return i;
-    }
-    return last; /* rounding */
-}
-
-/* Draws among the best, growing the list until top-p is satisfied or all are in it. */
-static int32_t draw_cut(sampler *sp, const float *logits, const sampling *r, double max, double u)
-{
-    int n = sp->n_vocab, limit = r->top_k > 0 && r->top_k < n ? r->top_k : n;
-    double all = 0; /* the mass that top-p is a share of: that of top-k's survivors */
-    for (int i = 0; r->top_p < 1 && limit == n && i < n; i++) {
-        all += exp(((double)logits[i] - max) / (double)r->temperature);
-    }
-    int take = limit < 256 ? limit : 256, kept = 0;
-    for (;; take = take * 8 < limit ? take * 8 : limit) {
-        int got = best(logits, n, take, sp->list);
-        double mass = all;
-        for (int i = 0; limit < n && i < got; i++) {
-            mass += exp(((double)sp->list[i].logit - max) / (double)r->temperature);
-        }
-        if (limit < n && got < limit) continue; /* top-k's mass needs all of them */
-        kept = keep(sp->list, got, r, mass, max);
-        if (kept < got || got == limit) break;
-    }
-    double total = 0, at = 0;
-    for (int i = 0; i < kept; i++) total += (double)sp->list[i].logit;
-    for (int i = 0; i < kept; i++) {
-        at += (double)sp->list[i].logit;
-        if (at > u * total) return sp->list[i].token;
-    }
-    return sp->list[kept - 1].token;
+    if (r->top_k > 0 && r->top_k <= FEW) return draw_few(sp, logits, r, max, u);
+    cut_begin(sp->cut, logits, sp->n_vocab, max, r->temperature);
+    bool cuts = r->top_k > 0 || r->top_p < 1 || r->min_p > 0;
+    return cuts ? cut_draw(sp->cut, r->top_k, r->top_p, r->min_p, u) : cut_draw_any(sp->cut, u);
 }
 
 static int32_t greedy(const float *logits, int n)
@@ -302,18 +264,16 @@ void sampler_pick_allowed(sampler *sp, float *logits, const sampling *rules,
 {
     int n = sp->n_vocab;
     *out = (sampled){.token = -1};
-    if (!finite_all(logits, n)) return;
+    if (!logits_finite(logits, n)) return;
     adjust(sp, logits, rules, prompt, n_prompt, output, n_output);
     ban(sp, logits, rules, allowed, n_output);
-    float max = highest(logits, n);
+    float max = logits_highest(logits, n);
     if (!isfinite(max)) return;
-    bool cut = rules->top_k > 0 || rules->top_p < 1 || rules->min_p > 0;
     if (rules->temperature <= 0) {
         out->token = greedy(logits, n);
     } else {
         double u = uniform(rules->seed, (uint64_t)n_output);
-        out->token = cut ? draw_cut(sp, logits, rules, (double)max, u)
-                         : draw_all(logits, n, rules->temperature, (double)max, u);
+        out->token = draw(sp, logits, rules, max, u);
     }
     if (rules->n_top >= 0) {
         double lse = log_sum(logits, n, max);
@@ -325,11 +285,11 @@ void sampler_pick_allowed(sampler *sp, float *logits, const sampling *rules,
 void sampler_score(sampler *sp, const float *logits, int32_t token, int n_top, sampled *out)
 {
     *out = (sampled){.token = token};
-    if (!finite_all(logits, sp->n_vocab)) {
+    if (!logits_finite(logits, sp->n_vocab)) {
         out->token = -1;
         return;
     }
-    double lse = log_sum(logits, sp->n_vocab, highest(logits, sp->n_vocab));
+    double lse = log_sum(logits, sp->n_vocab, logits_highest(logits, sp->n_vocab));
     out->logprob = (float)((double)logits[token] - lse);
     tops(sp, logits, n_top < 0 ? 0 : n_top, lse, out);
 }
