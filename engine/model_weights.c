@@ -2,7 +2,8 @@
  *
  * First a list of every tensor that the configuration asks for, then all of them are found and
  * their shapes checked, then nothing may be left over in the files; only then is memory taken and
- * a byte of data touched.  After a matrix is packed its file pages are given back to the kernel.
+ * a byte of data touched.  While a matrix is packed the kernel reads the next ones; then its pages are
+ * given back.
  * The embedding table is the exception: it stays mapped, and only the rows in use are in memory.
  */
 #include <assert.h>
@@ -16,6 +17,7 @@
 #include "engine/model_inside.h"
 
 enum { FILES_MAX = 1024, FILE_NAME_MAX = 255 };
+enum { AHEAD_BYTES = 128 << 20 }; /* that the kernel reads while others are packed */
 
 typedef struct shard {
     char name[FILE_NAME_MAX + 1];
@@ -412,11 +414,17 @@ static err_code load_all(loader *l, const char *dir, err *e)
     if (!rc) rc = check_leftover(l, e);
     if (!rc) rc = check_types(l, e);
     if (!rc) rc = check_room(l, e);
+    size_t asked = 0, ahead = 0;
     for (size_t i = 0; i < l->n_want && !rc; i++) {
         const wanted *w = &l->want[i];
+        for (; asked < l->n_want && (asked <= i || ahead < AHEAD_BYTES); asked++) {
+            safetensors_ahead(l->want[asked].from->f, l->want[asked].t);
+            ahead += l->want[asked].t->bytes;
+        }
         rc = w->matrix   ? load_matrix(l->m, w, e)
              : w->device ? load_vector(l->m, w, e)
                          : load_embedding(l, w, e);
+        ahead -= w->t->bytes;
     }
     return rc;
 }

@@ -701,6 +701,14 @@ const st_tensor *safetensors_find(const safetensors *f, const char *name)
     return NULL;
 }
 
+void safetensors_ahead(const safetensors *f, const st_tensor *t)
+{
+    if (!f->map || !t->data) return;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t from = (uintptr_t)t->data / page * page, to = (uintptr_t)t->data + t->bytes;
+    (void)madvise((void *)from, to - from, MADV_WILLNEED); /* a hint */
+}
+
 void safetensors_forget(const safetensors *f, const st_tensor *t)
 {
     if (!f->map || !t->data) return;

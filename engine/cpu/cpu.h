@@ -2,7 +2,8 @@
  *
  *     cpu.c            open/close, ISA choice, memory, the ops table
  *     pool.c           the compute threads
- *     linear.c         be_linear, be_logits, be_weight_*, be_lora_pack; picks a kernel set
+ *     linear.c         be_linear, be_logits; picks a kernel set
+ *     pack.c           be_weight_*, be_lora_pack
  *     dora.c           be_lora_gain
  *     linear_<isa>.c   kernels, compiled with the flags of their ISA (see CMakeLists.txt)
  *     attend.c, attend_<isa>.c    KV pages, rope_append, attend
@@ -94,7 +95,7 @@ static inline bool cpu_next_piece(atomic_size_t *next, size_t n, size_t piece, s
 
 /* ---- operations, by file ------------------------------------------------------------- */
 
-/* linear.c */
+/* pack.c */
 enum { CPU_LORA_COLS = 32 }; /* a panel */
 err_code cpu_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
                            int cols, err *e);
@@ -105,6 +106,8 @@ size_t cpu_lora_a_bytes(const backend *be, dtype base, int rank, int d_in);
 size_t cpu_lora_b_bytes(const backend *be, dtype base, int rank, int d_out);
 err_code cpu_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
                        const void *b_src, dtype type, int rank, int d_in, int d_out, err *e);
+
+/* linear.c */
 void cpu_linear(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
                 int layer);
 void cpu_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,

@@ -1,4 +1,4 @@
-/* linear.h -- what linear.c and its kernels agree on.  Private to engine/cpu/.
+/* linear.h -- what linear.c, pack.c and the kernels agree on.  Private to engine/cpu/.
  *
  * A weight is packed in panels of PANEL output columns.  Layouts:
  *     f32, bf16     [panel][k][PANEL]                 vector kernels
@@ -33,6 +33,12 @@ typedef struct cpu_weight {
 /* y[row][n0 .. n0+PANEL) = x W^T for one panel; writes PANEL floats per row into out[row][PANEL]. */
 typedef void panel_fn(float *out, const cpu_weight *w, int panel, const void *x, int row0,
                       int n_rows);
+
+/* Of an adapter's A or B as packed. */
+static inline size_t lora_bytes(dtype base, int rank, int d)
+{
+    return (size_t)rank * (size_t)d * (base == DT_BF16 ? 2 : 4);
+}
 
 enum { SHRINK_ROWS = 4 };
 

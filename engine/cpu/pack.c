@@ -1,0 +1,291 @@
+/* pack.c -- weights and adapters as the kernels read them; the layouts are linear.h's.
+ *
+ * A panel's columns are rows of the matrix, so packing turns small squares, a piece of k of all rows
+ * after the other: what is read is whole lines, and what is written stays in the first-level cache
+ * until its lines are full.  Who packs a panel is the first to touch its memory: the system clears
+ * it there, too.
+ *
+ * Threads: weights are packed by the compute threads; loader threads pack alone.
+ */
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "engine/cpu/halves.h"
+#include "engine/cpu/linear.h"
+
+enum { PIECE = 256 }; /* of k; a multiple of K_BLOCK */
+
+static int round_up(int n, int to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static float element(const void *src, dtype type, size_t i)
+{
+    const char *p = src;
+    uint16_t h;
+    float f;
+    if (type == DT_F32) {
+        memcpy(&f, p + 4 * i, 4);
+        return f;
+    }
+    memcpy(&h, p + 2 * i, 2);
+    return type == DT_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
+}
+
+static uint16_t bf16_element(const void *src, size_t i)
+{
+    uint16_t h;
+    memcpy(&h, (const char *)src + 2 * i, 2);
+    return h;
+}
+
+/* ------------------------------------------------------------------ squares -- */
+
+typedef uint16_t halves __attribute__((vector_size(16)));
+typedef uint32_t words __attribute__((vector_size(16)));
+enum { HALVES = 8, WORDS = 4 };
+
+/* Interleaves the upper rows with the lower: rotates the bits of (row, column) by one, so after as many
+ * rounds as a row has bits the two have changed places. */
+static inline void mix_halves(halves to[HALVES], const halves from[HALVES])
+{
+    for (int i = 0; i < HALVES / 2; i++) {
+        halves a = from[i], b = from[i + HALVES / 2];
+        to[2 * i] = __builtin_shuffle(a, b, (halves){0, 8, 1, 9, 2, 10, 3, 11});
+        to[2 * i + 1] = __builtin_shuffle(a, b, (halves){4, 12, 5, 13, 6, 14, 7, 15});
+    }
+}
+
+static inline void mix_words(words to[WORDS], const words from[WORDS])
+{
+    for (int i = 0; i < WORDS / 2; i++) {
+        words a = from[i], b = from[i + WORDS / 2];
+        to[2 * i] = __builtin_shuffle(a, b, (words){0, 4, 1, 5});
+        to[2 * i + 1] = __builtin_shuffle(a, b, (words){2, 6, 3, 7});
+    }
+}
+
+/* to[k][j] = row[j][k] for n <= 8 of k; 8 can be read. */
+static inline void turn_halves(uint16_t *to, const char *const row[HALVES], int n)
+{
+    halves a[HALVES], b[HALVES];
+    for (int j = 0; j < HALVES; j++) memcpy(&a[j], row[j], sizeof(a[j]));
+    mix_halves(b, a);
+    mix_halves(a, b);
+    mix_halves(b, a);
+    for (int k = 0; k < n; k++) memcpy(to + (size_t)k * PANEL, &b[k], sizeof(b[k]));
+}
+
+/* The same, 4 and 4, `stride` from one k to the next. */
+static inline void turn_words(uint32_t *to, int stride, const char *const row[WORDS], int n)
+{
+    words a[WORDS], b[WORDS];
+    for (int j = 0; j < WORDS; j++) memcpy(&a[j], row[j], sizeof(a[j]));
+    mix_words(b, a);
+    mix_words(a, b);
+    for (int k = 0; k < n; k++) memcpy(to + (size_t)k * stride, &a[k], sizeof(a[k]));
+}
+
+/* ------------------------------------------------------------------- panels -- */
+
+typedef struct {
+    cpu_weight *w;
+    const void *src;
+    atomic_int next;
+} pack_job;
+
+/* What a row of the matrix has from k0 on, n values that a square can be read of: in place, or made in
+ * `stage` [PIECE] where it is to be converted or ends before, zeros behind it. */
+static const char *piece_of(const pack_job *job, int row, int k0, int n, float *stage)
+{
+    const weight *w = &job->w->head;
+    size_t size = w->type == DT_F32 ? 4 : 2, at = (size_t)row * (size_t)w->cols + (size_t)k0;
+    const char *from = (const char *)job->src + at * size;
+    int have = row >= w->rows ? 0 : w->cols - k0 < n ? w->cols - k0 : n;
+    bool whole = have == n && n % HALVES == 0;
+    if (whole && w->type != DT_F16) return from;
+    memset(stage, 0, PIECE * sizeof(*stage));
+    if (w->type != DT_F16) memcpy(stage, from, (size_t)have * size);
+    for (int k = 0; w->type == DT_F16 && k < have; k++) stage[k] = element(from, DT_F16, (size_t)k);
+    return (const char *)stage;
+}
+
+/* n values of k from k0 on, HALVES rows from j0 on. */
+static void pack_halves(const pack_job *job, char *panel, int p, int j0, int k0, int n)
+{
+    alignas(64) float stage[HALVES][PIECE];
+    const char *row[HALVES];
+    for (int j = 0; j < HALVES; j++) row[j] = piece_of(job, p * PANEL + j0 + j, k0, n, stage[j]);
+    uint16_t *to = (uint16_t *)(void *)panel + (size_t)k0 * PANEL + j0;
+    for (int k = 0; k < n; k += HALVES, to += HALVES * PANEL) {
+        turn_halves(to, row, n - k < HALVES ? n - k : HALVES);
+        for (int j = 0; j < HALVES; j++) row[j] += sizeof(halves);
+    }
+}
+
+/* The same with WORDS rows: floats, or, in tiles, pairs of k. */
+static void pack_words(const pack_job *job, char *panel, int p, int j0, int k0, int n)
+{
+    alignas(64) float stage[WORDS][PIECE];
+    const char *row[WORDS];
+    for (int j = 0; j < WORDS; j++) row[j] = piece_of(job, p * PANEL + j0 + j, k0, n, stage[j]);
+    bool tiles = job->w->pack == PACK_TILE;
+    int per_word = tiles ? 2 : 1, stride = tiles ? 16 : PANEL, n_word = n / per_word;
+    uint32_t *to = (uint32_t *)(void *)panel + (size_t)k0 / per_word * PANEL;
+    for (int i = 0; i < n_word; i += WORDS) {
+        int at = tiles ? i / 16 * 2 * 256 + j0 / 16 * 256 + i % 16 * 16 + j0 % 16 : i * PANEL + j0;
+        turn_words(to + at, stride, row, n_word - i < WORDS ? n_word - i : WORDS);
+        for (int j = 0; j < WORDS; j++) row[j] += sizeof(words);
+    }
+}
+
+static void pack_panel(const pack_job *job, int p)
+{
+    const cpu_weight *w = job->w;
+    char *panel = (char *)w->data + (size_t)p * w->panel_bytes;
+    int k_end = w->pack == PACK_TILE ? w->k_pad : w->head.cols;
+    for (int k = 0; k < k_end; k += PIECE) {
+        int n = k_end - k < PIECE ? k_end - k : PIECE;
+        if (w->pack == PACK_BF16) {
+            for (int j = 0; j < PANEL; j += HALVES) pack_halves(job, panel, p, j, k, n);
+        } else {
+            for (int j = 0; j < PANEL; j += WORDS) pack_words(job, panel, p, j, k, n);
+        }
+    }
+}
+
+static void pack_thread(void *arg, int thread)
+{
+    (void)thread;
+    pack_job *job = arg;
+    for (int p; (p = atomic_fetch_add(&job->next, 1)) < job->w->n_panel;) pack_panel(job, p);
+}
+
+static err_code weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
+                              int cols, bool alone, err *e)
+{
+    cpu_weight *w = calloc(1, sizeof(*w));
+    if (!w) return err_set(e, ERR_NOMEM, "no memory for a weight");
+    w->pack = type != DT_BF16                     ? PACK_F32
+              : cpu_of(be)->isa >= ISA_AVX512BF16 ? PACK_TILE
+                                                  : PACK_BF16;
+    w->k_pad = round_up(cols, K_BLOCK);
+    w->n_panel = round_up(rows, PANEL) / PANEL;
+    int k = w->pack == PACK_TILE ? w->k_pad : cols;
+    w->panel_bytes = (size_t)k * PANEL * (w->pack == PACK_F32 ? 4 : 2);
+    size_t bytes = w->panel_bytes * (size_t)w->n_panel;
+    w->head = (weight){.rows = rows, .cols = cols, .type = type, .bytes = bytes};
+    size_t align = bytes >= HUGE_BYTES ? HUGE_BYTES : 64;
+    size_t padded = (bytes + align - 1) / align * align;
+    w->data = aligned_alloc(align, padded);
+    if (!w->data) {
+        free(w);
+        return err_set(e, ERR_NOMEM, "no memory for a weight of %d x %d (%zu bytes)", rows, cols,
+                       bytes);
+    }
+    if (align == HUGE_BYTES) (void)madvise(w->data, padded, MADV_HUGEPAGE);
+    pack_job job = {.w = w, .src = src};
+    if (alone)
+        pack_thread(&job, 0);
+    else
+        cpu_pool_run(cpu_of(be)->pool, pack_thread, &job);
+    *out = &w->head;
+    return ERR_NONE;
+}
+
+err_code cpu_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
+                           int cols, err *e)
+{
+    return weight_create(be, out, src, type, rows, cols, false, e);
+}
+
+/* The pool is the engine thread's. */
+err_code cpu_lora_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
+                                int cols, err *e)
+{
+    return weight_create(be, out, src, type, rows, cols, true, e);
+}
+
+void cpu_weight_destroy(backend *be, weight *w)
+{
+    (void)be;
+    if (!w) return;
+    free(((cpu_weight *)w)->data);
+    free(atomic_load(&((cpu_weight *)w)->squares));
+    free(w);
+}
+
+/* ----------------------------------------------------------------- adapters -- */
+
+size_t cpu_lora_a_bytes(const backend *be, dtype base, int rank, int d_in)
+{
+    (void)be;
+    return lora_bytes(base, rank, d_in);
+}
+
+size_t cpu_lora_b_bytes(const backend *be, dtype base, int rank, int d_out)
+{
+    (void)be;
+    return lora_bytes(base, rank, round_up(d_out, PANEL));
+}
+
+/* dst[i][j] = src[i * row + j * col] as it is packed (bf16 beside bf16 weights, else f32), rows dense.
+ * Inlined for each pair of types, so that the loops are plain. */
+static inline __attribute__((always_inline)) void lora_block(void *dst, const bool bf16,
+                                                             const void *src, const dtype type,
+                                                             int n_row, int n_col, size_t row,
+                                                             size_t col, int width)
+{
+    uint16_t *h = dst;
+    float *f = dst;
+    for (int i = 0; i < n_row; i++) {
+        for (int j = 0; j < n_col; j++) {
+            size_t from = (size_t)i * row + (size_t)j * col, to = (size_t)i * (size_t)width + j;
+            if (bf16 && type == DT_BF16)
+                h[to] = bf16_element(src, from);
+            else if (bf16)
+                h[to] = bf16_from_f32(element(src, type, from));
+            else
+                f[to] = element(src, type, from);
+        }
+    }
+}
+
+static void lora_convert(void *dst, bool bf16, const void *src, dtype type, int n_row, int n_col,
+                         size_t row, size_t col, int width)
+{
+    if (bf16 && type == DT_F32)
+        lora_block(dst, true, src, DT_F32, n_row, n_col, row, col, width);
+    else if (bf16 && type == DT_BF16)
+        lora_block(dst, true, src, DT_BF16, n_row, n_col, row, col, width);
+    else if (bf16)
+        lora_block(dst, true, src, DT_F16, n_row, n_col, row, col, width);
+    else if (type == DT_F32)
+        lora_block(dst, false, src, DT_F32, n_row, n_col, row, col, width);
+    else if (type == DT_BF16)
+        lora_block(dst, false, src, DT_BF16, n_row, n_col, row, col, width);
+    else
+        lora_block(dst, false, src, DT_F16, n_row, n_col, row, col, width);
+}
+
+err_code cpu_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
+                       const void *b_src, dtype type, int rank, int d_in, int d_out, err *e)
+{
+    (void)be;
+    (void)e;
+    bool bf16 = base == DT_BF16;
+    size_t from = type == DT_F32 ? 4 : 2, to = bf16 ? 2 : 4;
+    if (a_dst) lora_convert(a_dst, bf16, a_src, type, rank, d_in, (size_t)d_in, 1, d_in);
+    for (int n = 0; b_dst && n < d_out; n += PANEL) {
+        int cols = d_out - n < PANEL ? d_out - n : PANEL;
+        char *panel = (char *)b_dst + (size_t)n * (size_t)rank * to;
+        if (cols < PANEL) memset(panel, 0, (size_t)rank * PANEL * to);
+        lora_convert(panel, bf16, (const char *)b_src + (size_t)n * (size_t)rank * from, type, rank,
+                     cols, 1, (size_t)rank, PANEL);
+    }
+    return ERR_NONE;
+}
