@@ -196,7 +196,8 @@ static err_code want_all(loader *l, err *e)
     l->m->layer = calloc((size_t)c->n_layer, sizeof(*l->m->layer));
     if (!l->want || !l->m->layer) return err_set(e, ERR_NOMEM, "no memory to load the model");
 
-    /* The head stands before the table: packing it from the shared tensor lets the pages go. */
+    /* The head stands before the table: packing it from the shared tensor lets the pages go.
+     * HEAD_WANTED and TABLE_WANTED are these. */
     want(l, -1, c->tied ? "model.embed_tokens" : "lm_head", ".weight", c->n_vocab, c->dim)->matrix =
         &l->m->head;
     (void)want(l, -1, "model.embed_tokens", ".weight", c->n_vocab, c->dim);
@@ -328,6 +329,22 @@ static uint64_t print_of(const st_tensor *t)
     return fingerprint_end(&f);
 }
 
+enum { HEAD_WANTED, TABLE_WANTED }; /* the first two of the list */
+
+static void print_table(void *arg, int i)
+{
+    const loader *l = arg;
+    *(i == HEAD_WANTED ? &l->m->cfg.head_print : &l->m->cfg.embed_print) = print_of(l->want[i].t);
+}
+
+/* Long pieces, of which a thread reads one alone: side by side. */
+static void print_tables(loader *l)
+{
+    model_config *c = &l->m->cfg;
+    be_parallel(l->m->be, print_table, l, c->tied ? 1 : 2);
+    if (c->tied) c->embed_print = c->head_print;
+}
+
 static err_code load_matrix(model *m, const wanted *w, err *e)
 {
     dtype type;
@@ -338,10 +355,7 @@ static err_code load_matrix(model *m, const wanted *w, err *e)
     if (!src) return err_set(e, ERR_NOMEM, "tensor '%s': no memory", w->name);
     err_code rc = be_weight_create(m->be, w->matrix, src, type, w->rows, w->cols, e);
     free(copy);
-    if (w->matrix == &m->head) {
-        m->cfg.head_type = type;
-        m->cfg.head_print = print_of(w->t);
-    }
+    if (w->matrix == &m->head) m->cfg.head_type = type;
     safetensors_forget(w->from->f, w->t);
     if (rc) {
         if (e) (void)err_context(e, "tensor '%s'", w->name);
@@ -372,7 +386,6 @@ static err_code load_embedding(loader *l, const wanted *w, err *e)
     m->embed = aligned_data(w->t, &m->embed_copy);
     if (!m->embed) return err_set(e, ERR_NOMEM, "tensor '%s': no memory", w->name);
     m->cfg.embed_type = m->embed_type;
-    m->cfg.embed_print = m->cfg.tied ? m->cfg.head_print : print_of(w->t);
     err_code rc = be_table_create(m->be, &m->table, m->embed, m->embed_type, w->rows, w->cols,
                                   m->cfg.tied ? m->head : NULL, e);
     if (rc) return e ? err_context(e, "tensor '%s'", w->name) : rc;
@@ -414,6 +427,7 @@ static err_code load_all(loader *l, const char *dir, err *e)
     if (!rc) rc = check_leftover(l, e);
     if (!rc) rc = check_types(l, e);
     if (!rc) rc = check_room(l, e);
+    if (!rc) print_tables(l);
     size_t asked = 0, ahead = 0;
     for (size_t i = 0; i < l->n_want && !rc; i++) {
         const wanted *w = &l->want[i];

@@ -1,11 +1,12 @@
 /* bench_engine.c -- the engine without the network: decode and prompt processing on a model directory.
  *
- *   bench_engine MODEL_DIR [prompt[-N]|base-N|lora-N]
+ *   bench_engine MODEL_DIR [prompt[-N]|base-N|lora-N|sample]
  *
  * Prints one line of JSON: seconds for a step of one decode row, of eight, of eight with eight random
  * r=16 adapters on all seven layers, and for a prompt of 512 tokens; medians.  Bytes of the weights
  * that a decode step reads, and the multiply-adds of the prompt's linear layers, stand beside.  With
- * a second word only that is done, over and over, for a profiler to look at.
+ * a second word only that is done, over and over, for a profiler to look at; "sample" is eight rows
+ * with their tokens drawn, by top-k 40 and, step by step in turn, by top-p alone.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,14 +15,16 @@
 #include "engine/backend.h"
 #include "engine/base/clock.h"
 #include "engine/model.h"
+#include "engine/sampler.h"
 
-enum { PROMPT = 512, STREAMS = 8, RANK = 16, CONTEXT = 256, RUNS = 15 };
+enum { PROMPT = 512, STREAMS = 8, RANK = 16, CONTEXT = 256, RUNS = 15, SAMPLE_RUNS = 41 };
 
 static backend *be;
 static model *m;
 static kv_pool *kv;
 static int32_t pages[STREAMS][64];
 static lora_view views[STREAMS];
+static const float *logits; /* of the last step */
 
 static void die(const err *e)
 {
@@ -98,7 +101,6 @@ static double run_step(int n_seq, int rows, int pos0, bool lora)
                .n_logit = n_seq,
                .logit_row = logit};
     if (!lora) seg[0] = (step_seg){0, n, NULL};
-    const float *logits;
     err e;
     int64_t from = clock_now_us();
     if (model_forward(m, kv, &st, &logits, &e)) die(&e);
@@ -120,6 +122,50 @@ static double median(int n_seq, int rows, int pos0, bool lora, int runs)
     return t[runs / 2];
 }
 
+static struct {
+    sampler *by[STREAMS];
+    sampling rules;
+    sampled out[STREAMS];
+} draw;
+
+static void draw_row(void *arg, int i)
+{
+    float *row = (float *)arg + (size_t)i * (size_t)model_logit_stride(m);
+    sampling own = draw.rules;
+    own.seed = (uint64_t)i;
+    sampler_pick(draw.by[i], row, &own, NULL, 0, NULL, 0, &draw.out[i]);
+}
+
+/* A step of all streams with its tokens, in seconds. */
+static double drawn_step(int top_k, float top_p)
+{
+    draw.rules = (sampling){
+        .temperature = 0.8F, .top_k = top_k, .top_p = top_p, .repetition_penalty = 1, .n_top = -1};
+    double s = run_step(STREAMS, 1, CONTEXT, false);
+    int64_t from = clock_now_us();
+    be_parallel(be, draw_row, (void *)(uintptr_t)logits, STREAMS);
+    return s + (double)(clock_now_us() - from) / 1e6;
+}
+
+static void compare_draws(void)
+{
+    double k[SAMPLE_RUNS], p[SAMPLE_RUNS];
+    int n = model_get_config(m)->n_vocab;
+    for (int i = 0; i < STREAMS; i++) {
+        if (!(draw.by[i] = sampler_create(n))) abort();
+    }
+    for (int i = -3; i < SAMPLE_RUNS; i++) {
+        double a = drawn_step(40, 1), b = drawn_step(0, 0.95F);
+        if (i < 0) continue; /* the first bring things in */
+        k[i] = a;
+        p[i] = b;
+    }
+    qsort(k, SAMPLE_RUNS, sizeof(*k), by_value);
+    qsort(p, SAMPLE_RUNS, sizeof(*p), by_value);
+    (void)printf("{\"vocabulary\":%d,\"top_k_s\":%.6f,\"top_p_s\":%.6f}\n", n, k[SAMPLE_RUNS / 2],
+                 p[SAMPLE_RUNS / 2]);
+}
+
 int main(int argc, char **argv)
 {
     err e;
@@ -129,11 +175,12 @@ int main(int argc, char **argv)
     if (argc == 3 && strcmp(argv[2], "prompt") == 0) prompt_rows = PROMPT;
     if (argc == 3 && strncmp(argv[2], "prompt-", 7) == 0) prompt_rows = atoi(argv[2] + 7);
     int streams = 0; /* of decoding alone */
+    bool draws = argc == 3 && strcmp(argv[2], "sample") == 0;
     bool lora = argc == 3 && strncmp(argv[2], "lora-", 5) == 0;
     if (argc == 3 && (lora || strncmp(argv[2], "base-", 5) == 0)) streams = atoi(argv[2] + 5);
     if (argc > 3 || streams > STREAMS || argc == 1 || prompt_rows > PROMPT ||
-        (argc == 3 && prompt_rows < 1 && streams < 1)) {
-        (void)fprintf(stderr, "usage: bench_engine MODEL_DIR [prompt[-N]|base-N|lora-N]\n");
+        (argc == 3 && prompt_rows < 1 && streams < 1 && !draws)) {
+        (void)fprintf(stderr, "usage: bench_engine MODEL_DIR [prompt[-N]|base-N|lora-N|sample]\n");
         return 2;
     }
     if (be_open(&be, &backend_cpu, &bc, &e)) die(&e);
@@ -143,6 +190,10 @@ int main(int argc, char **argv)
     for (int s = 0; s < STREAMS; s++) {
         for (int i = 0; i < 64; i++) pages[s][i] = s * 64 + i;
         (void)run_step(1, CONTEXT, 0, false); /* some history to attend to */
+    }
+    if (draws) {
+        compare_draws();
+        return 0;
     }
     make_adapters();
     if (streams > 0) {

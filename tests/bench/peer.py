@@ -1,0 +1,228 @@
+"""peer.py -- lorad beside llama.cpp's server, in turns: peer.py startup SIZE | ROW SIZE
+
+The same random BF16 weights on both sides, as safetensors and as GGUF (peer_gguf.py), two threads each; lorad over
+TLS with keys, llama.cpp over plain HTTP; both run, one is asked.  llama.cpp comes as the wheel xllamacpp, which goes into a
+virtual environment under build/bench, never into the tests.  One line of JSON.
+
+startup  Process start to the first 200 of /readyz, or /health, and the processor time until then, which load beside
+         does not move.  Files in the page cache.  llama.cpp's begins where its libraries are loaded: Python has no
+         part in it; with_python_s is from the process' start.
+ROW      1, 8 or 8-adapters: one stream, eight, eight with an adapter each (rank 16 on all seven layers). Prompts of
+         128 random tokens, 64 out, as fast as they go: each client thread asks again when it has its answer."""
+import http.client
+import json
+import pathlib
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/e2e"))
+from harness import Server, free_port  # noqa: E402
+from process import cpu_s  # noqa: E402
+
+VENV = ROOT / "build/bench/peer"
+STREAMS, CONTEXT, PROMPT, OUT = 8, 512, 128, 64
+ROWS = {"1": (1, False, 3), "8": (8, False, 2), "8-adapters": (8, True, 2)}  # streams, adapters, requests of each
+TURNS = 3
+
+
+def prepared(size):
+    """The model's folder, with its GGUF beside."""
+    where = ROOT / "build/bench" / size
+    if not (where / "config.json").exists() or not (where / "adapters").exists():
+        subprocess.run([sys.executable, ROOT / "tests/tools/make_random_model.py", size, where, "--adapters", str(STREAMS)],
+                       check=True)
+    if not (VENV / "done").exists():
+        subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
+        subprocess.run([VENV / "bin/pip", "install", "--quiet", "xllamacpp", "gguf", "numpy"], check=True)
+        (VENV / "done").write_text("")
+    subprocess.run([VENV / "bin/python", ROOT / "tests/bench/peer_gguf.py", where], check=True)
+    return where
+
+
+def answers(port, path, tls=None):
+    """Whether it says 200."""
+    try:
+        c = http.client.HTTPSConnection("localhost", port, timeout=5, context=tls) if tls else \
+            http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        c.request("GET", path)
+        return c.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        c.close()
+
+
+class Lorad(Server):
+    def __init__(self, where, directory=None):
+        super().__init__(where, {"engine.threads": 2, "log.level": "warn"}, directory)
+
+    def wait_ready(self, seconds=120):
+        """Asks more often than the tests do."""
+        tls = self.tls()
+        while not answers(self.metrics_port, "/readyz", tls):
+            assert self.process.poll() is None, self.log_path.read_text()
+            time.sleep(0.01)
+
+    def adapters(self, where):
+        key = self.tenant("t")
+        for i, folder in enumerate(sorted((where / "adapters").glob("r*"))[:STREAMS]):
+            self.upload(key, f"a{i}", folder)
+        return key
+
+
+class Peer:
+    def __init__(self, where, adapters):
+        self.port = free_port()
+        self.argv = [VENV / "bin/python", ROOT / "tests/bench/peer_server.py", where / "gguf/base.gguf", str(self.port),
+                     str(STREAMS), str(CONTEXT)]
+        if adapters:
+            self.argv += sorted((where / "gguf").glob("r*.gguf"))[:STREAMS]
+        self.log = tempfile.TemporaryFile("w+")
+
+    def __enter__(self):
+        self.started = time.monotonic()
+        self.process = subprocess.Popen(self.argv, stdout=subprocess.PIPE, stderr=self.log, text=True)
+        assert self.process.stdout.readline() == "begins\n"
+        self.began, self.began_cpu_s = time.monotonic(), cpu_s(self.process.pid)
+        while not answers(self.port, "/health"):
+            if self.process.poll() is not None:
+                self.log.seek(0)
+                raise RuntimeError(self.log.read()[-4000:])
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *exc):
+        self.process.terminate()
+        self.process.wait(60)
+
+
+# ------------------------------------------------------------------------------------------------ startup
+
+def startup(where):
+    took = {"lorad": [], "peer": []}
+    with tempfile.TemporaryDirectory() as data:
+        with Lorad(where, data):
+            pass  # makes the directory, and brings the files into memory
+        for _ in range(TURNS):
+            with Peer(where, False) as p:
+                now = time.monotonic()
+                took["peer"].append({"s": now - p.began, "cpu_s": cpu_s(p.process.pid) - p.began_cpu_s,
+                                     "with_python_s": now - p.started})
+            began = time.monotonic()
+            with Lorad(where, data) as s:
+                took["lorad"].append({"s": time.monotonic() - began, "cpu_s": cpu_s(s.process.pid)})
+    return took
+
+
+# --------------------------------------------------------------------------------------------------- load
+
+class Client(threading.Thread):
+    """One stream of requests over one connection."""
+
+    def __init__(self, connect, headers, bodies):
+        super().__init__()
+        self.connection, self.headers, self.bodies = connect(), headers, bodies
+        self.first, self.gaps, self.tokens, self.failed = [], [], 0, None
+
+    def run(self):
+        try:
+            for body in self.bodies:
+                self.ask(body)
+        except (OSError, AssertionError, ValueError, http.client.HTTPException) as e:
+            self.failed = repr(e)
+
+    def post(self, body):
+        """Once more where the server has closed what it had kept open."""
+        for again in (True, False):
+            try:
+                self.connection.request("POST", "/v1/completions", body, self.headers)
+                return self.connection.getresponse()
+            except (http.client.RemoteDisconnected, ConnectionError):
+                self.connection.close()
+                if not again:
+                    raise
+
+    def ask(self, body):
+        began, last, usage = time.monotonic(), None, None
+        r = self.post(json.dumps(body))
+        assert r.status == 200, r.read()
+        while line := r.readline():
+            if not line.startswith(b"data: {"):
+                continue
+            now, chunk = time.monotonic(), json.loads(line[6:])
+            usage = chunk.get("usage") or usage
+            if chunk.get("choices"):
+                (self.gaps if last else self.first).append(1000 * (now - (last or began)))
+                last = now
+        assert usage["completion_tokens"] == OUT, usage
+        self.tokens += OUT
+
+
+def body_of(rng, vocabulary, more):
+    return {"prompt": [rng.randrange(vocabulary) for _ in range(PROMPT)], "max_tokens": OUT, "ignore_eos": True,
+            "temperature": 0.8, "top_k": 40, "top_p": 0.95, "stream": True, "stream_options": {"include_usage": True},
+            **more}
+
+
+def measure(connect, headers, bodies):
+    """One client for each list of bodies."""
+    clients = [Client(connect, headers, b) for b in bodies]
+    began = time.monotonic()
+    for c in clients:
+        c.start()
+    for c in clients:
+        c.join()
+    wall = time.monotonic() - began
+    failed = [c.failed for c in clients if c.failed]
+    assert not failed, failed
+    gaps, first = [g for c in clients for g in c.gaps], [f for c in clients for f in c.first]
+    return {"tokens_per_s": round(sum(c.tokens for c in clients) / wall, 2), "ttft_p50_ms": round(statistics.median(first), 1),
+            "itl_p50_ms": round(statistics.median(gaps), 1)}
+
+
+def load(where, row):
+    streams, adapters, each = ROWS[row]
+    vocabulary = json.loads((where / "config.json").read_text())["vocab_size"] - 3  # without the special ones
+    rng = random.Random(1)
+
+    def bodies(of, n, more):
+        return [[body_of(rng, vocabulary, more(i)) for _ in range(n)] for i in range(of)]
+
+    def ours(i):
+        return {"model": f"a{i}" if adapters else "base"}
+
+    def theirs(i):
+        return {"lora": [{"id": i, "scale": 1.0}]} if adapters else {}
+
+    took, plain = {"lorad": [], "peer": []}, {"Content-Type": "application/json"}
+    with tempfile.TemporaryDirectory() as data, Lorad(where, data) as server, Peer(where, adapters) as peer:
+        headers = {"Authorization": f"Bearer {server.adapters(where)}", **plain}
+
+        def connect_peer():
+            return http.client.HTTPConnection("127.0.0.1", peer.port, timeout=600)
+
+        def connect():
+            return server.connect(timeout=600)
+
+        measure(connect, headers, bodies(streams, 1, ours))  # brings pages and adapters in
+        measure(connect_peer, plain, bodies(streams, 1, theirs))
+        for _ in range(TURNS):
+            took["lorad"].append(measure(connect, headers, bodies(streams, each, ours)))
+            took["peer"].append(measure(connect_peer, plain, bodies(streams, each, theirs)))
+    return took
+
+
+def main():
+    what, size = sys.argv[1:]
+    where = prepared(size)
+    print(json.dumps(startup(where) if what == "startup" else load(where, what)))
+
+
+if __name__ == "__main__":
+    main()
