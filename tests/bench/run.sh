@@ -10,7 +10,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-million plan-cost"
-cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft punica-distinct
+cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft punica-distinct
     punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu streams-2000 slowloris loratop stats-cost schemas schema-cost schemathesis
     disk-full db-locked kill-9 upload-room fuzz oom"
 json=
@@ -330,6 +330,32 @@ else:
     ok = r["ratio"] >= 0.95
     print(f"schema-cost {r['ratio']:.3f} of the throughput without (asked 0.95): {'ok' if ok else 'short'}")
 sys.exit(0 if ok else 1)
+PY
+    ;;
+startup-1.1B | peer-*)
+    [ -x build/release/lorad ] || { echo "run.sh: build first (sh tests/run.sh)" >&2; exit 2; }
+    case $name in
+    startup-*) out=$(python3 tests/bench/peer.py startup "${name#startup-}") ;;
+    *) out=$(python3 tests/bench/peer.py "${name#peer-}" 135M) ;;
+    esac || exit 2
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 tests/bench/peer_verdict.py "$name" "$out"
+    ;;
+top-p-flat)
+    [ -x build/release/bench_engine ] || { echo "run.sh: build first (sh tests/run.sh)" >&2; exit 2; }
+    for size in 135M 135M-152k; do
+        [ -e build/bench/$size/config.json ] || python3 tests/tools/make_random_model.py $size build/bench/$size --adapters 8 >&2
+    done
+    out=$(for size in 135M 135M-152k; do build/release/bench_engine build/bench/$size sample; done)
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, sys
+runs = [json.loads(line) for line in sys.argv[1].splitlines()]
+figure = max(r["top_p_s"] / r["top_k_s"] for r in runs)
+each = ", ".join(f"{r['top_p_s'] / r['top_k_s']:.3f} of {1000 * r['top_k_s']:.1f} ms with {r['vocabulary']} tokens" for r in runs)
+print(f"top-p-flat {figure:.3f} times the step with top-k 40 ({each}) (asked 1.15): {'ok' if figure <= 1.15 else 'short'}")
+sys.exit(0 if figure <= 1.15 else 1)
 PY
     ;;
 https-*)

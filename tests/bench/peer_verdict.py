@@ -1,0 +1,35 @@
+"""peer_verdict.py -- the last line of run.sh's cases beside llama.cpp: peer_verdict.py CASE JSON"""
+import json
+import statistics
+import sys
+
+ASKED = {"peer-1": 1.3, "peer-8": 1.8, "peer-8-adapters": 2.8}
+
+
+def mid(rows, key):
+    return statistics.median(r[key] for r in rows)
+
+
+def main():
+    name, r = sys.argv[1], json.loads(sys.argv[2])
+    ours, theirs = r["lorad"], r["peer"]
+    if name.startswith("startup-"):
+        s, peer_s = mid(ours, "s"), mid(theirs, "s")
+        ok = s <= peer_s
+        print(f"{name} {s / peer_s:.2f} times llama.cpp's time to ready, median of {len(ours)}: {s:.2f} s to {peer_s:.2f} "
+              f"({mid(theirs, 'with_python_s'):.2f} with its Python), processor time {mid(ours, 'cpu_s'):.2f} s to "
+              f"{mid(theirs, 'cpu_s'):.2f} (asked 1): {'ok' if ok else 'short'}")
+        return ok
+    for who, rows in r.items():
+        print(f"{who:6} {mid(rows, 'tokens_per_s'):7.1f} tokens/s  TTFT p50 {mid(rows, 'ttft_p50_ms'):7.0f} ms  "
+              f"ITL p50 {mid(rows, 'itl_p50_ms'):6.1f} ms")
+    ratios = [a["tokens_per_s"] / b["tokens_per_s"] for a, b in zip(ours, theirs)]
+    figure = statistics.median(ratios)
+    ok = figure >= ASKED[name]
+    print(f"{name} {figure:.2f} times llama.cpp's tokens/s, median of {len(ratios)}, {min(ratios):.2f} to {max(ratios):.2f} "
+          f"(asked {ASKED[name]}): {'ok' if ok else 'short'}")
+    return ok
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main() else 1)
