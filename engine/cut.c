@@ -20,21 +20,15 @@ typedef struct {
     uint32_t heads[BUCKETS + BESIDE];
 } histogram;
 
-/* `below` is the distance from the best, in steps from one float to the next. */
-typedef struct {
-    uint32_t below;
-    int32_t token;
-} ranked;
-
 struct cut {
     int n, n_max;
     const float *logits;
     float max, temperature;
     uint32_t top;        /* the best's place among all floats */
-    uint32_t reach;      /* below of the last that weighs something */
+    uint32_t reach;      /* the distance to the last that weighs something */
     int shift;           /* of `all` */
     float *weight;       /* [n_max] */
-    ranked *list;        /* [n_max]: a bucket's tokens, ascending ids */
+    int32_t *list;       /* [n_max]: ids of a bucket, ascending */
     uint64_t mass;       /* of all */
     uint32_t heads;      /* that weigh something */
     histogram all, some; /* of the row; of a bucket */
@@ -94,12 +88,26 @@ static inline uint32_t place_of(float logit)
     return u >> 31 ? ~u : u | 0x80000000U;
 }
 
+static float float_at(uint32_t place)
+{
+    uint32_t u = place >> 31 ? place & 0x7FFFFFFFU : ~place;
+    float f;
+    memcpy(&f, &u, sizeof(f));
+    return f;
+}
+
 static int bits_of(uint32_t v)
 {
     return v ? 32 - __builtin_clz(v) : 0;
 }
 
 /* ---------------------------------------------------------------------- the row -- */
+
+/* Its distance from the best, in steps from one float to the next. */
+static inline uint32_t below_best(const cut *c, int32_t token)
+{
+    return c->top - place_of(c->logits[token]);
+}
 
 void cut_begin(cut *c, const float *logits, int n, float max, float temperature)
 {
@@ -132,7 +140,7 @@ static void count_row(cut *c)
     c->shift = shift_of(bits_of(c->reach));
     c->heads = 0;
     for (int i = 0; i < c->n; i++) {
-        uint32_t below = c->top - place_of(c->logits[i]);
+        uint32_t below = below_best(c, i);
         uint32_t b = below <= c->reach ? below >> c->shift : BUCKETS + (uint32_t)i % BESIDE;
         h->heads[b]++;
         h->mass[b] += cut_weight(c, i);
@@ -168,16 +176,13 @@ static uint32_t walk(const histogram *h, measure by, uint64_t target, sums *at)
     }
 }
 
-/* The tokens of a bucket of the row, in the order of ids. */
+/* The tokens of a bucket of the row that weigh something, in the order of ids. */
 static int gather(cut *c, uint32_t bucket)
 {
-    int n = 0;
-    for (int i = 0; i < c->n; i++) {
-        uint32_t below = c->top - place_of(c->logits[i]);
-        c->list[n] = (ranked){below, i};
-        n += below >> c->shift == bucket;
-    }
-    return n;
+    uint32_t first = bucket << c->shift, last = first + ((1U << c->shift) - 1);
+    if (last > c->reach) last = c->reach;
+    return logits_within(c->logits, c->n, float_at(c->top - last), float_at(c->top - first),
+                         c->list);
 }
 
 /* Of the n on the list, which are `from` .. from + 2^bits - 1 below, leaves those of the bucket in which the sum
@@ -188,15 +193,15 @@ static int narrow(cut *c, int n, uint32_t *from, int bits, measure by, uint64_t 
     int shift = shift_of(bits), kept = 0;
     memset(h, 0, sizeof(*h));
     for (int i = 0; i < n; i++) {
-        uint32_t b = (c->list[i].below - *from) >> shift;
+        uint32_t b = (below_best(c, c->list[i]) - *from) >> shift;
         h->heads[b]++;
-        h->mass[b] += cut_weight(c, c->list[i].token);
+        h->mass[b] += cut_weight(c, c->list[i]);
     }
     uint32_t bucket = walk(h, by, target, at);
     for (int i = 0; i < n; i++) {
-        ranked r = c->list[i];
-        c->list[kept] = r;
-        kept += (r.below - *from) >> shift == bucket;
+        int32_t token = c->list[i];
+        c->list[kept] = token;
+        kept += (below_best(c, token) - *from) >> shift == bucket;
     }
     *from += bucket << shift;
     return kept;
@@ -214,9 +219,9 @@ static int32_t find(cut *c, measure by, uint64_t target, uint64_t *mass)
     for (int i = 0;; i++) { /* equals */
         assert(i < n);
         at.heads++;
-        at.mass += cut_weight(c, c->list[i].token);
+        at.mass += cut_weight(c, c->list[i]);
         *mass = at.mass;
-        if (measured(at, by) > target) return c->list[i].token;
+        if (measured(at, by) > target) return c->list[i];
     }
 }
 

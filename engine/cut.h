@@ -9,7 +9,7 @@
  * Weights are whole multiples of 2^-40 of the best's, so sums are exact in any order: the answer is the
  * one that sorting everything would give, to the token.  A token of a lower weight is never drawn.
  *
- * Ownership: a cut is scratch for one thread, 12 bytes a token; logits are borrowed.
+ * Ownership: a cut is scratch for one thread, 8 bytes a token; logits are borrowed.
  */
 #ifndef ENGINE_CUT_H
 #define ENGINE_CUT_H

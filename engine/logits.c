@@ -111,3 +111,28 @@ float logits_weigh(float *weight, const float *logits, int n, float max, float t
     for (int k = 1; k < FOUR; k++) low = least[k] < low ? least[k] : low;
     return low;
 }
+
+static bool any(vi mask)
+{
+    int64_t half[2];
+    memcpy(half, &mask, sizeof(half));
+    return (half[0] | half[1]) != 0;
+}
+
+int logits_within(const float *logits, int n, float lo, float hi, int32_t *ids)
+{
+    const vf low = vf_set(lo), high = vf_set(hi);
+    int found = 0;
+    for (int i = 0; i < n; i += 2 * FOUR) {
+        int end = n - i < 2 * FOUR ? n : i + 2 * FOUR;
+        if (end - i == 2 * FOUR) {
+            vf a = vf_load(logits + i), b = vf_load(logits + i + FOUR);
+            if (!any(((a >= low) & (a <= high)) | ((b >= low) & (b <= high)))) continue;
+        }
+        for (int k = i; k < end; k++) {
+            ids[found] = k;
+            found += logits[k] >= lo && logits[k] <= hi;
+        }
+    }
+    return found;
+}

@@ -8,6 +8,7 @@
 #define ENGINE_LOGITS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -23,6 +24,9 @@ float logits_highest(const float *logits, int n);
 /* weight[i] = exp((logits[i] - max) / temperature), to 2 ulp of an argument that is rounded to a float;
  * max is the highest, so the best weigh 1.  Returns the lowest logit of those that weigh something. */
 float logits_weigh(float *weight, const float *logits, int n, float max, float temperature);
+
+/* The ids, ascending, of values from lo to hi; `ids` has room for n.  Returns how many. */
+int logits_within(const float *logits, int n, float lo, float hi, int32_t *ids);
 
 #ifdef __cplusplus
 }

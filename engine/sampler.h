@@ -54,7 +54,7 @@ typedef struct sampled {
     float top_logprob[SAMPLE_TOP_MAX]; /* descending */
 } sampled;
 
-/* Scratch for one thread; about 15 bytes per vocabulary entry. */
+/* Scratch for one thread; about 11 bytes per vocabulary entry. */
 typedef struct sampler sampler;
 sampler *sampler_create(int n_vocab);
 /* Rows of logits have n_vocab values from now on: at most what it was created with. */
