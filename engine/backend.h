@@ -152,9 +152,10 @@ void be_table_destroy(backend *be, const void *table);
  * weights were made, before the first step; may take its time. */
 err_code be_prepare(backend *be, const weight *const *w, int n, err *e);
 
-/* What no step exceeds: rows, rows of logits and their stride, columns of x, of the last layer's (dim). */
+/* What no step exceeds: rows, rows of logits and their stride, columns of x, of the last layer's (dim),
+ * positions of a sequence; and the size of a head. */
 typedef struct step_bounds {
-    int rows, logits, stride, cols, dim;
+    int rows, logits, stride, cols, dim, context, head_dim;
 } step_bounds;
 
 /* Memory for such steps, so that they allocate nothing.  Again where the bounds grow; between steps. */

@@ -106,7 +106,9 @@ static err_code reserve(const model *m, int added, err *e)
                         .logits = m->max_logits,
                         .stride = c->n_vocab + added,
                         .cols = cols > q ? cols : q,
-                        .dim = c->dim};
+                        .dim = c->dim,
+                        .context = c->max_pos,
+                        .head_dim = c->head_dim};
     return be_reserve(m->be, &most, e);
 }
 

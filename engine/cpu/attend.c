@@ -1,11 +1,14 @@
 /* attend.c -- KV pages and attention on the CPU.
  *
  * Work items are (sequence, kv head, up to eight (row, head) pairs): the heads of a group stand
- * together, so a decode row of a grouped-query model reads its keys once.  Items are handed out by
- * an atomic counter; which thread takes one does not change its bits.
+ * together, so a decode row of a grouped-query model reads its keys once.  Where there are fewer of
+ * them than would keep the threads busy, and contexts are long, each split of an item's keys is
+ * a piece of its own, and a second run merges them.  Pieces are handed out by an atomic counter; which
+ * thread takes one does not change its bits.
  */
 #include "engine/cpu/attend.h"
 
+#include <stdalign.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +31,7 @@ static const attend_kernels *kernels_of(const backend *be)
 
 static void lay_out(cpu_kv *kv, const attn_shape *shape)
 {
-    kv->d_pad = (shape->head_dim + VEC - 1) / VEC * VEC;
+    kv->d_pad = (shape->head_dim + D_UNIT - 1) / D_UNIT * D_UNIT;
     kv->elem_bytes = dtype_bytes(shape->kv_type);
     kv->head_bytes = 2 * (size_t)kv->d_pad * CPU_PAGE_TOKENS * kv->elem_bytes;
     kv->layer_bytes = kv->head_bytes * (size_t)shape->n_kv_head;
@@ -205,9 +208,19 @@ typedef struct {
     const float *q;
     const step *s;
     int layer;
-    atomic_int next;
-    int n_items;
+    char *parts; /* of each piece, where items are split; else NULL */
+    size_t part_bytes;
+    atomic_int next, next_merge;
+    int n_items, n_pieces;
 } attend_job;
+
+/* One item: its rows and where its keys are. */
+typedef struct {
+    attend_row rows[ATTEND_ROWS];
+    int n, kv_head;
+    const int32_t *page;
+    int first, last; /* splits */
+} attend_item;
 
 static int items_of(const attn_shape *sh, const step_seq *sq)
 {
@@ -215,39 +228,131 @@ static int items_of(const attn_shape *sh, const step_seq *sq)
     return sh->n_kv_head * ((pairs + ATTEND_ROWS - 1) / ATTEND_ROWS);
 }
 
-static void run_item(const attend_job *j, const step_seq *sq, int item)
+static int split_of(int pos)
+{
+    return pos / (SPLIT_PAGES * CPU_PAGE_TOKENS);
+}
+
+/* Splits that rows of a sequence see. */
+static int splits_of(const attn_shape *sh, const step_seq *sq)
+{
+    return split_of(sq->pos0 + sq->n_rows - 1) - split_of(attend_from(sh, sq->pos0)) + 1;
+}
+
+static attend_item item_of(const attend_job *j, const step_seq *sq, int item)
 {
     const attn_shape *sh = &j->kv->head.shape;
     int group = sh->n_head / sh->n_kv_head, d = sh->head_dim;
-    int kv_head = item % sh->n_kv_head, pair = item / sh->n_kv_head * ATTEND_ROWS;
-    int pairs = sq->n_rows * group;
-    attend_row rows[ATTEND_ROWS];
-    int n = 0;
-    for (; n < ATTEND_ROWS && pair < pairs; n++, pair++) {
-        int row = sq->row0 + pair / group, head = kv_head * group + pair % group;
+    int pair = item / sh->n_kv_head * ATTEND_ROWS, pairs = sq->n_rows * group;
+    attend_item it = {.kv_head = item % sh->n_kv_head, .page = sq->page};
+    for (; it.n < ATTEND_ROWS && pair < pairs; it.n++, pair++) {
+        int row = sq->row0 + pair / group, head = it.kv_head * group + pair % group;
         size_t at = ((size_t)row * sh->n_head + head) * d;
-        rows[n] = (attend_row){.q = j->q + at, .out = j->out + at, .pos = j->s->pos[row]};
+        it.rows[it.n] = (attend_row){.q = j->q + at, .out = j->out + at, .pos = j->s->pos[row]};
     }
-    j->kern->attend(j->kv, rows, n, sq->page, j->layer, kv_head);
+    it.first = split_of(attend_from(sh, it.rows[0].pos));
+    it.last = split_of(it.rows[it.n - 1].pos);
+    return it;
+}
+
+static void sum_split(const attend_job *j, attend_part *part, const attend_item *it, int at)
+{
+    j->kern->split(part, j->kv, it->rows, it->n, it->page, j->layer, it->kv_head, at);
+}
+
+static void finish(const attend_job *j, const attend_item *it, const attend_part *all)
+{
+    j->kern->finish(it->rows, all, it->n, j->kv->head.shape.head_dim, j->kv->d_pad);
+}
+
+static void run_item(const attend_job *j, const attend_item *it)
+{
+    alignas(64) char all_bytes[PART_BYTES_MAX], part_bytes[PART_BYTES_MAX];
+    attend_part *all = (void *)all_bytes, *part = (void *)part_bytes;
+    sum_split(j, all, it, it->first);
+    for (int at = it->first + 1; at <= it->last; at++) {
+        sum_split(j, part, it, at);
+        j->kern->merge(all, part, it->n, j->kv->d_pad);
+    }
+    finish(j, it, all);
+}
+
+static attend_part *part_of(const attend_job *j, int piece)
+{
+    return (void *)(j->parts + (size_t)piece * j->part_bytes);
 }
 
 static void attend_thread(void *arg, int thread)
 {
     (void)thread;
     attend_job *j = arg;
-    int seq = 0, first = 0; /* items before this sequence */
-    for (int i; (i = atomic_fetch_add(&j->next, 1)) < j->n_items;) {
-        while (i - first >= items_of(&j->kv->head.shape, &j->s->seq[seq])) {
-            first += items_of(&j->kv->head.shape, &j->s->seq[seq]);
-            seq++;
+    const attn_shape *sh = &j->kv->head.shape;
+    int seq = 0, before = 0, n = 0, splits = 1; /* pieces before this sequence, and of it */
+    for (int i; (i = atomic_fetch_add(&j->next, 1)) < j->n_pieces;) {
+        for (;; seq++, before += n) {
+            splits = j->parts ? splits_of(sh, &j->s->seq[seq]) : 1;
+            n = items_of(sh, &j->s->seq[seq]) * splits;
+            if (i - before < n) break;
         }
-        run_item(j, &j->s->seq[seq], i - first);
+        attend_item it = item_of(j, &j->s->seq[seq], (i - before) / splits);
+        if (j->parts)
+            sum_split(j, part_of(j, i), &it, it.first + (i - before) % splits);
+        else
+            run_item(j, &it);
     }
+}
+
+/* An item of fewer splits than its sequence has sums of nothing at its end: the rows see none of them. */
+static void merge_thread(void *arg, int thread)
+{
+    (void)thread;
+    attend_job *j = arg;
+    const attn_shape *sh = &j->kv->head.shape;
+    int item = 0, piece = 0, mine = atomic_fetch_add(&j->next_merge, 1);
+    for (int s = 0; s < j->s->n_seq; s++) {
+        int splits = splits_of(sh, &j->s->seq[s]), items = items_of(sh, &j->s->seq[s]);
+        for (int i = 0; i < items; i++, item++, piece += splits) {
+            if (item != mine) continue;
+            attend_item it = item_of(j, &j->s->seq[s], i);
+            for (int at = 1; at < splits; at++)
+                j->kern->merge(part_of(j, piece), part_of(j, piece + at), it.n, j->kv->d_pad);
+            finish(j, &it, part_of(j, piece));
+            mine = atomic_fetch_add(&j->next_merge, 1);
+        }
+    }
+}
+
+/* Fewer items than this, and they are split. */
+static int few_items(const cpu_state *cpu)
+{
+    return 2 * cpu_pool_threads(cpu->pool);
+}
+
+size_t cpu_attend_scratch(const cpu_state *cpu, int context, int head_dim)
+{
+    if (cpu_pool_threads(cpu->pool) == 1) return 0;
+    int d_pad = (head_dim + D_UNIT - 1) / D_UNIT * D_UNIT;
+    return (size_t)few_items(cpu) * (size_t)(split_of(context) + 1) * attend_part_bytes(d_pad);
+}
+
+/* False: no memory, and the backend has failed. */
+static bool split_items(backend *be, attend_job *j)
+{
+    const attn_shape *sh = &j->kv->head.shape;
+    int pieces = 0;
+    for (int i = 0; i < j->s->n_seq; i++)
+        pieces += items_of(sh, &j->s->seq[i]) * splits_of(sh, &j->s->seq[i]);
+    if (pieces == j->n_items) return true;
+    j->part_bytes = attend_part_bytes(j->kv->d_pad);
+    j->parts = cpu_scratch(be, SCRATCH_ATTEND, (size_t)pieces * j->part_bytes);
+    j->n_pieces = pieces;
+    return j->parts != NULL;
 }
 
 void cpu_attend(backend *be, const kv_pool *pool, float *out, const float *q, const step *s,
                 int layer)
 {
+    cpu_state *cpu = cpu_of(be);
     attend_job j = {.kern = kernels_of(be),
                     .kv = (const cpu_kv *)pool,
                     .out = out,
@@ -261,8 +366,13 @@ void cpu_attend(backend *be, const kv_pool *pool, float *out, const float *q, co
         work += (size_t)sq->n_rows * (size_t)(sq->pos0 + sq->n_rows) * pool->shape.n_head *
                 pool->shape.head_dim;
     }
-    if (work < SMALL_WORK)
+    j.n_pieces = j.n_items;
+    if (work < SMALL_WORK) {
         attend_thread(&j, 0);
-    else
-        cpu_pool_run(cpu_of(be)->pool, attend_thread, &j);
+        return;
+    }
+    if (cpu_pool_threads(cpu->pool) > 1 && j.n_items < few_items(cpu) && !split_items(be, &j))
+        return;
+    cpu_pool_run(cpu->pool, attend_thread, &j);
+    if (j.parts) cpu_pool_run(cpu->pool, merge_thread, &j);
 }

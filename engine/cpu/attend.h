@@ -3,14 +3,18 @@
  * A page holds 32 positions of every layer.  For one (layer, kv head):
  *     K [d_pad][32]   transposed, so that a dot product with 32 keys is a sweep over d
  *     V [32][d_pad]
- * d_pad is head_dim rounded up to 16.  Elements are f32 or bf16.
+ * d_pad is head_dim rounded up to D_UNIT.  Elements are f32 or bf16.
+ *
+ * Keys are cut at absolute positions into splits of SPLIT_PAGES pages.  A split is summed alone, splits
+ * are merged in ascending order: so a row has the same bits whether one thread walks its splits or
+ * several share them.
  */
 #ifndef ENGINE_CPU_ATTEND_H
 #define ENGINE_CPU_ATTEND_H
 
 #include "engine/cpu/cpu.h"
 
-enum { ATTEND_ROWS = 8, HEAD_DIM_MAX = 256 };
+enum { ATTEND_ROWS = 8, HEAD_DIM_MAX = 256, D_UNIT = 16, SPLIT_PAGES = 16 };
 
 typedef struct cpu_kv {
     kv_pool head;
@@ -30,16 +34,44 @@ typedef struct attend_row {
     int pos;
 } attend_row;
 
-/* Attention of up to ATTEND_ROWS rows that share a sequence and a kv head, ascending positions. */
-typedef void attend_fn(const cpu_kv *kv, const attend_row *rows, int n, const int32_t *page,
-                       int layer, int kv_head);
+/* What some keys give up to ATTEND_ROWS rows: the sum of exp(score - max), and of that times V. */
+typedef struct attend_part {
+    float max[ATTEND_ROWS], sum[ATTEND_ROWS];
+    float o[]; /* [ATTEND_ROWS][d_pad] */
+} attend_part;
+
+enum { PART_BYTES_MAX = sizeof(attend_part) + sizeof(float) * ATTEND_ROWS * HEAD_DIM_MAX };
+
+static inline size_t attend_part_bytes(int d_pad)
+{
+    return sizeof(attend_part) + sizeof(float) * ATTEND_ROWS * (size_t)d_pad;
+}
+
+/* The first position that a row at `pos` sees. */
+static inline int attend_from(const attn_shape *sh, int pos)
+{
+    return sh->window > 0 && pos >= sh->window ? pos - sh->window + 1 : 0;
+}
+
+/* Split `at` for up to ATTEND_ROWS rows that share a sequence and a kv head, ascending positions. */
+typedef void split_fn(attend_part *out, const cpu_kv *kv, const attend_row *rows, int n,
+                      const int32_t *page, int layer, int kv_head, int at);
+
+/* into and the part after it, in into. */
+typedef void merge_fn(attend_part *into, const attend_part *part, int n, int d_pad);
+
+/* All parts being merged: the rows' out. */
+typedef void finish_fn(const attend_row *rows, const attend_part *part, int n, int head_dim,
+                       int d_pad);
 
 /* x in place: RMS norm per head (if norm), then rotate-half by cos/sin [rope_dim / 2]. */
 typedef void rope_fn(float *x, const float *norm, float eps, const float *cos, const float *sin,
                      int head_dim, int rope_dim);
 
 typedef struct attend_kernels {
-    attend_fn *attend;
+    split_fn *split;
+    merge_fn *merge;
+    finish_fn *finish;
     rope_fn *rope;
 } attend_kernels;
 

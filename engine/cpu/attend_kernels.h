@@ -6,164 +6,214 @@
  * range are never multiplied, so whatever a recycled page holds there cannot leak.
  */
 #include <math.h>
+#include <stdalign.h>
 
 #include "engine/cpu/attend.h"
-#include "engine/cpu/vec.h"
+#include "engine/cpu/tile.h"
 
-enum { PAGE = CPU_PAGE_TOKENS, HALVES = PAGE / VEC, O_VECS = HEAD_DIM_MAX / VEC };
+enum { PAGE = CPU_PAGE_TOKENS };
 
-typedef struct {
-    float q[HEAD_DIM_MAX]; /* scaled */
-    vf o[O_VECS];
-    float max, sum;
-} row_state;
+_Static_assert((int)PAGE == (int)TILE_COLS, "a page of keys is a panel for tile.h");
 
-static inline __attribute__((always_inline)) vf load_kv(const char *p, size_t i, bool bf16)
+/* s[slot] of one row becomes its weight, for slots [lo, hi) of a page; the row's sums are scaled where its
+ * maximum grows. */
+static __attribute__((noinline)) void soften(attend_part *part, int r, float *s, int lo, int hi,
+                                             int d_pad)
 {
-    return bf16 ? vf_from_bf16((const uint16_t *)(const void *)p + i)
-                : vf_load((const float *)(const void *)p + i);
-}
-
-/* s[r][32] = q[r] . K, R rows. */
-static inline __attribute__((always_inline)) void
-scores(vf (*s)[HALVES], row_state *const *st, const char *k, int d, bool bf16, const int r_count)
-{
-    for (int r = 0; r < r_count; r++) {
-        for (int h = 0; h < HALVES; h++) s[r][h] = vf_set(0);
+    for (int i = 0; i < lo; i++) s[i] = -INFINITY;
+    for (int i = hi; i < PAGE; i++) s[i] = -INFINITY;
+    vf m = vf_load(s);
+    for (int i = VEC; i < PAGE; i += VEC) {
+        vf v = vf_load(s + i);
+        m = vf_select((vi)(v > m), v, m);
     }
-    for (int i = 0; i < d; i++) {
-        vf kv[HALVES];
-        for (int h = 0; h < HALVES; h++) kv[h] = load_kv(k, (size_t)i * PAGE + h * VEC, bf16);
-        for (int r = 0; r < r_count; r++) {
-            vf q = vf_set(st[r]->q[i]);
-            for (int h = 0; h < HALVES; h++) s[r][h] += q * kv[h];
-        }
-    }
-}
-
-/* Slots [lo, hi) of this page count; s becomes the weights. */
-static inline void soften(row_state *st, vf *s, int lo, int hi, int vecs)
-{
-    if (lo > 0 || hi < PAGE) {
-        for (int h = 0; h < HALVES; h++) {
-            float t[VEC];
-            vf_store(t, s[h]);
-            for (int i = 0; i < VEC; i++) {
-                int slot = h * VEC + i;
-                if (slot < lo || slot >= hi) t[i] = -INFINITY;
-            }
-            s[h] = vf_load(t);
-        }
-    }
-    vf m = vf_select((vi)(s[0] > s[1]), s[0], s[1]);
     float top = vf_max(m);
-    if (top > st->max) {
-        vf c = vf_exp(vf_set(st->max - top)); /* first page: exp(-inf) = 0 */
-        for (int j = 0; j < vecs; j++) st->o[j] *= c;
-        st->sum *= c[0];
-        st->max = top;
+    if (top > part->max[r]) {
+        vf c = vf_exp(vf_set(part->max[r] - top)); /* first page: exp(-inf) = 0 */
+        float *o = part->o + (size_t)r * d_pad;
+        for (int j = 0; j < d_pad; j += VEC) vf_store(o + j, vf_load(o + j) * c);
+        part->sum[r] *= c[0];
+        part->max[r] = top;
     }
     vf total = vf_set(0);
-    for (int h = 0; h < HALVES; h++) {
-        s[h] = vf_exp(s[h] - vf_set(st->max));
-        total += s[h];
+    for (int i = 0; i < PAGE; i += VEC) {
+        vf e = vf_exp(vf_load(s + i) - vf_set(part->max[r]));
+        total += e;
+        vf_store(s + i, e);
     }
-    st->sum += vf_sum(total);
+    part->sum[r] += vf_sum(total);
 }
 
-/* o += weights V for slots [lo, hi), R rows. */
-static inline __attribute__((always_inline)) void gather(row_state *const *st,
-                                                         const float (*p)[PAGE], const char *v,
-                                                         int d_pad, bool bf16, int lo, int hi,
-                                                         const int r_count)
+/* One page for rows [r0, r0 + n) of a part, which all see its slots [lo, hi). */
+typedef struct {
+    attend_part *part;
+    const float *q; /* [ATTEND_ROWS][HEAD_DIM_MAX] */
+    int r0, n, lo, hi, d, d_pad;
+    const char *k, *v, *next; /* the keys after these */
+} page_work;
+
+/* What is fetched while n rows are multiplied with as many bytes of something else. */
+static inline __attribute__((always_inline)) tile_fetch meanwhile(const char *at, int n,
+                                                                  const bool bf16)
 {
-    for (int j = 0; j < d_pad / VEC; j++) {
-        vf acc[ATTEND_ROWS];
-        for (int r = 0; r < r_count; r++) acc[r] = st[r]->o[j];
-        for (int t = lo; t < hi; t++) {
-            vf vv = load_kv(v, (size_t)t * d_pad + j * VEC, bf16);
-            for (int r = 0; r < r_count; r++) acc[r] += vf_set(p[r][t]) * vv;
-        }
-        for (int r = 0; r < r_count; r++) st[r]->o[j] = acc[r];
-    }
+    int lines = TILE_K * PAGE * (bf16 ? 2 : 4) / 64, passes = tile_count(n);
+    return (tile_fetch){.at = at, .lines = (lines + passes - 1) / passes, .left = lines};
 }
 
-static inline __attribute__((always_inline)) void page_rows(row_state *const *st, const cpu_kv *kv,
-                                                            const char *k, const char *v,
-                                                            const int *lo, const int *hi, bool bf16,
-                                                            const int r_count)
+static inline __attribute__((always_inline)) void scores(float (*s)[PAGE], const page_work *p,
+                                                         const bool bf16)
 {
-    vf s[ATTEND_ROWS][HALVES];
-    float p[ATTEND_ROWS][PAGE];
-    scores(s, st, k, kv->head.shape.head_dim, bf16, r_count);
-    for (int r = 0; r < r_count; r++) {
-        soften(st[r], s[r], lo[r], hi[r], kv->d_pad / VEC);
-        for (int h = 0; h < HALVES; h++) vf_store(p[r] + h * VEC, s[r][h]);
+    tile_fetch f = meanwhile(p->v, p->n, bf16);
+    for (int i = 0; i < p->n; i += TILE_ROWS) {
+        int n = p->n - i < TILE_ROWS ? p->n - i : TILE_ROWS;
+        tile_work t = {.out = s[i],
+                       .out_row = PAGE,
+                       .w = p->k,
+                       .w_bytes = PAGE * (bf16 ? 2 : 4),
+                       .x = p->q + (size_t)(p->r0 + i) * HEAD_DIM_MAX,
+                       .x_row = HEAD_DIM_MAX,
+                       .n_k = p->d};
+        tile_rows(&t, bf16, &f, n, PAGE);
     }
-    gather(st, (const float(*)[PAGE])p, v, kv->d_pad, bf16, lo[0], hi[0], r_count);
 }
 
-static inline __attribute__((always_inline)) void one_page(row_state *const *st, const cpu_kv *kv,
-                                                           const char *k, const char *v,
-                                                           const int *lo, const int *hi, int n,
-                                                           bool bf16)
+/* o += weights V for columns [c, c + cols). */
+static inline __attribute__((always_inline)) void
+gather(float (*s)[PAGE], const page_work *p, int c, tile_fetch f, const bool bf16, const int cols)
 {
-    /* Neighbours with the same range share the loads of K and V. */
-    for (int r = 0, same; r < n; r += same) {
-        same = 1;
-        while (r + same < n && lo[r + same] == lo[r] && hi[r + same] == hi[r]) same++;
-        if (same > 4 && same < ATTEND_ROWS) same = 4;
-        row_state *const *rows = st + r;
-        const int *from = lo + r, *to = hi + r;
-        switch (same) {
-        case 1: page_rows(rows, kv, k, v, from, to, bf16, 1); break;
-        case 2: page_rows(rows, kv, k, v, from, to, bf16, 2); break;
-        case 3: page_rows(rows, kv, k, v, from, to, bf16, 3); break;
-        case 4: page_rows(rows, kv, k, v, from, to, bf16, 4); break;
-        default: page_rows(rows, kv, k, v, from, to, bf16, ATTEND_ROWS); break;
-        }
+    const size_t size = bf16 ? 2 : 4, row = (size_t)p->d_pad;
+    for (int i = 0; i < p->n; i += TILE_ROWS) {
+        int n = p->n - i < TILE_ROWS ? p->n - i : TILE_ROWS;
+        tile_work t = {.out = p->part->o + (size_t)(p->r0 + i) * row + c,
+                       .out_row = row,
+                       .w = p->v + ((size_t)p->lo * row + (size_t)c) * size,
+                       .w_bytes = row * size,
+                       .x = s[i] + p->lo,
+                       .x_row = PAGE,
+                       .n_k = p->hi - p->lo,
+                       .more = true};
+        tile_rows(&t, bf16, &f, n, cols);
     }
 }
 
-static void attend(const cpu_kv *kv, const attend_row *rows, int n, const int32_t *page, int layer,
-                   int kv_head)
+/* Functions of their own, since the compiler runs out of registers for them in the midst of one_page(). */
+static __attribute__((noinline)) void gather_end_bf16(float (*s)[PAGE], const page_work *p, int c)
+{
+    gather(s, p, c, (tile_fetch){0}, true, D_UNIT);
+}
+
+static __attribute__((noinline)) void gather_end_f32(float (*s)[PAGE], const page_work *p, int c)
+{
+    gather(s, p, c, (tile_fetch){0}, false, D_UNIT);
+}
+
+static inline __attribute__((always_inline)) void one_page(const page_work *p, const bool bf16)
+{
+    alignas(64) float s[ATTEND_ROWS][PAGE];
+    scores(s, p, bf16);
+    for (int r = 0; r < p->n; r++) soften(p->part, p->r0 + r, s[r], p->lo, p->hi, p->d_pad);
+    int c = 0;
+    for (; c + TILE_COLS <= p->d_pad; c += TILE_COLS) {
+        const char *next = p->next + (size_t)c * PAGE * (bf16 ? 2 : 4);
+        gather(s, p, c, meanwhile(next, p->n, bf16), bf16, TILE_COLS);
+    }
+    if (c == p->d_pad) return;
+    if (bf16)
+        gather_end_bf16(s, p, c);
+    else
+        gather_end_f32(s, p, c);
+}
+
+static __attribute__((noinline)) void page_bf16(const page_work *p)
+{
+    one_page(p, true);
+}
+
+static __attribute__((noinline)) void page_f32(const page_work *p)
+{
+    one_page(p, false);
+}
+
+/* The first slot that a row sees of the page that begins at `base`, and one past the last. */
+static int slot_from(const attn_shape *sh, int pos, int base)
+{
+    int from = attend_from(sh, pos);
+    return from > base ? from - base : 0;
+}
+
+static int slot_to(int pos, int base)
+{
+    return pos + 1 - base < PAGE ? pos + 1 - base : PAGE;
+}
+
+/* Neighbours with the same range share the loads of K and V. */
+static void rows_of_page(page_work p, const attn_shape *sh, const attend_row *rows, int n, int base)
+{
+    for (int r = 0; r < n; r += p.n) {
+        p.r0 = r;
+        p.n = 1;
+        p.lo = slot_from(sh, rows[r].pos, base);
+        p.hi = slot_to(rows[r].pos, base);
+        if (p.lo >= p.hi) continue;
+        while (r + p.n < n && slot_from(sh, rows[r + p.n].pos, base) == p.lo &&
+               slot_to(rows[r + p.n].pos, base) == p.hi)
+            p.n++;
+        if (sh->kv_type == DT_BF16)
+            page_bf16(&p);
+        else
+            page_f32(&p);
+    }
+}
+
+static void split(attend_part *part, const cpu_kv *kv, const attend_row *rows, int n,
+                  const int32_t *page, int layer, int kv_head, int at)
 {
     const attn_shape *sh = &kv->head.shape;
-    row_state state[ATTEND_ROWS];
-    bool bf16 = sh->kv_type == DT_BF16;
-    int first = rows[n - 1].pos, last = 0;
+    alignas(64) float q[ATTEND_ROWS][HEAD_DIM_MAX];
     for (int r = 0; r < n; r++) {
-        state[r].max = -INFINITY;
-        state[r].sum = 0;
-        for (int i = 0; i < sh->head_dim; i++) state[r].q[i] = rows[r].q[i] * sh->scale;
-        for (int j = 0; j < kv->d_pad / VEC; j++) state[r].o[j] = vf_set(0);
-        int from = sh->window > 0 && rows[r].pos >= sh->window ? rows[r].pos - sh->window + 1 : 0;
-        if (from < first) first = from;
-        if (rows[r].pos > last) last = rows[r].pos;
+        part->max[r] = -INFINITY;
+        part->sum[r] = 0;
+        for (int i = 0; i < sh->head_dim; i++) q[r][i] = rows[r].q[i] * sh->scale;
     }
-    for (int b = first / PAGE; b <= last / PAGE; b++) {
-        row_state *st[ATTEND_ROWS];
-        int lo[ATTEND_ROWS], hi[ATTEND_ROWS], m = 0;
-        for (int r = 0; r < n; r++) {
-            int pos = rows[r].pos, base = b * PAGE;
-            int from = sh->window > 0 && pos >= sh->window ? pos - sh->window + 1 : 0;
-            lo[m] = from > base ? from - base : 0;
-            hi[m] = pos + 1 - base < PAGE ? pos + 1 - base : PAGE;
-            if (lo[m] < hi[m]) st[m++] = &state[r];
-        }
-        if (m == 0) continue;
-        const char *k = kv_k(kv, page[b], layer, kv_head), *v = kv_v(kv, page[b], layer, kv_head);
-        if (bf16)
-            one_page(st, kv, k, v, lo, hi, m, true);
-        else
-            one_page(st, kv, k, v, lo, hi, m, false);
+    memset(part->o, 0, (size_t)n * kv->d_pad * sizeof(float));
+    int first = attend_from(sh, rows[0].pos) / PAGE, last = rows[n - 1].pos / PAGE;
+    if (first < at * SPLIT_PAGES) first = at * SPLIT_PAGES;
+    if (last > (at + 1) * SPLIT_PAGES - 1) last = (at + 1) * SPLIT_PAGES - 1;
+    for (int b = first; b <= last; b++) {
+        int soon = b < last ? b + 1 : b;
+        page_work p = {.part = part,
+                       .q = q[0],
+                       .d = sh->head_dim,
+                       .d_pad = kv->d_pad,
+                       .k = kv_k(kv, page[b], layer, kv_head),
+                       .v = kv_v(kv, page[b], layer, kv_head),
+                       .next = kv_k(kv, page[soon], layer, kv_head)};
+        rows_of_page(p, sh, rows, n, b * PAGE);
     }
+}
+
+/* Rows that a part saw nothing of have the sum 0 there. */
+static void merge(attend_part *into, const attend_part *part, int n, int d_pad)
+{
     for (int r = 0; r < n; r++) {
-        vf inv = vf_set(1.0F / state[r].sum);
-        for (int j = 0; j < kv->d_pad / VEC; j++) {
-            int left = sh->head_dim - j * VEC < VEC ? sh->head_dim - j * VEC : VEC;
-            vf_store_n(rows[r].out + j * VEC, state[r].o[j] * inv, left);
-        }
+        if (part->sum[r] == 0) continue;
+        float *o = into->o + (size_t)r * d_pad;
+        const float *more = part->o + (size_t)r * d_pad;
+        float top = into->max[r] > part->max[r] ? into->max[r] : part->max[r];
+        vf a = vf_exp(vf_set(into->max[r] - top)), b = vf_exp(vf_set(part->max[r] - top));
+        for (int j = 0; j < d_pad; j += VEC)
+            vf_store(o + j, vf_load(o + j) * a + vf_load(more + j) * b);
+        into->sum[r] = into->sum[r] * a[0] + part->sum[r] * b[0];
+        into->max[r] = top;
+    }
+}
+
+static void finish(const attend_row *rows, const attend_part *part, int n, int head_dim, int d_pad)
+{
+    for (int r = 0; r < n; r++) {
+        float inv = 1.0F / part->sum[r];
+        const float *o = part->o + (size_t)r * d_pad;
+        for (int i = 0; i < head_dim; i++) rows[r].out[i] = o[i] * inv;
     }
 }
 
@@ -187,4 +237,4 @@ static void rope(float *x, const float *norm, float eps, const float *cos, const
     }
 }
 
-const attend_kernels KERNELS = {attend, rope};
+const attend_kernels KERNELS = {split, merge, finish, rope};

@@ -206,7 +206,8 @@ static bool cpu_reserve(backend *be, const step_bounds *most)
     size_t bytes[CPU_SCRATCHES];
     cpu_scratch_most(cpu, most, bytes);
     bool ok = true;
-    for (int i = 0; i < CPU_SCRATCHES; i++) ok &= grown(cpu, (cpu_scratch_use)i, bytes[i]) != NULL;
+    for (int i = 0; i < CPU_SCRATCHES; i++)
+        ok &= bytes[i] == 0 || grown(cpu, (cpu_scratch_use)i, bytes[i]) != NULL;
     return ok;
 }
 

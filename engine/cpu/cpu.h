@@ -38,8 +38,15 @@ enum { HUGE_BYTES = 2U << 20 }; /* alignment that lets the kernel use huge pages
 
 typedef struct cpu_pool cpu_pool;
 
-/* For packed activations (linear.c), for cpu_logits() normed rows, and what tokens' own rows give. */
-typedef enum { SCRATCH_LINEAR, SCRATCH_NORMED, SCRATCH_TOKENS, CPU_SCRATCHES } cpu_scratch_use;
+/* For packed activations (linear.c), for cpu_logits() normed rows, what tokens' own rows give, and the
+ * parts of long contexts (attend.c). */
+typedef enum {
+    SCRATCH_LINEAR,
+    SCRATCH_NORMED,
+    SCRATCH_TOKENS,
+    SCRATCH_ATTEND,
+    CPU_SCRATCHES
+} cpu_scratch_use;
 
 typedef struct cpu_state {
     cpu_isa isa;
@@ -64,8 +71,9 @@ const char *cpu_isa_name(cpu_isa isa);
 /* 64-byte aligned scratch of at least `bytes`, contents undefined, valid until the next call for that use.
  * NULL marks the backend as failed; within what be_reserve() was told, that does not happen. */
 void *cpu_scratch(backend *be, cpu_scratch_use use, size_t bytes);
-/* linear.c: the most that steps within these bounds ask for. */
+/* linear.c: the most that steps within these bounds ask for; attend.c: of it, for contexts of so many. */
 void cpu_scratch_most(const cpu_state *cpu, const step_bounds *most, size_t bytes[CPU_SCRATCHES]);
+size_t cpu_attend_scratch(const cpu_state *cpu, int context, int head_dim);
 
 /* Lazily zeroed, on huge pages as far as whole ones fit. */
 void *cpu_map(backend *be, size_t bytes);

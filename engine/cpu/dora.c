@@ -27,6 +27,7 @@ typedef struct {
     bool amx;
     float *x;      /* A as f32 [rank][d_in] */
     uint16_t *x16; /* the same as tiles, beside tiles only */
+    float *packed; /* the same packed, elsewhere */
     float *gram;   /* A A^T [rank][rank] */
     float *p;      /* A W^T of one panel [rank, padded][PANEL] */
     float *b;      /* B of one panel [rank][PANEL] */
@@ -97,8 +98,11 @@ static err_code gain_begin(gain_job *g, err *e)
     g->gram = malloc((size_t)g->rank * g->rank * sizeof(*g->gram));
     g->p = aligned_alloc(64, (size_t)pad * PANEL * sizeof(*g->p));
     g->b = malloc((size_t)g->rank * PANEL * sizeof(*g->b));
-    if (tiles) g->x16 = aligned_alloc(64, (size_t)pad * g->w->k_pad * 2);
-    if (!g->x || !g->gram || !g->p || !g->b || (tiles && !g->x16))
+    if (tiles)
+        g->x16 = aligned_alloc(64, (size_t)pad * g->w->k_pad * 2);
+    else
+        g->packed = malloc((n + 64) * sizeof(*g->packed));
+    if (!g->x || !g->gram || !g->p || !g->b || (!g->x16 && !g->packed))
         return err_set(e, ERR_NOMEM, "no memory for the norms of a DoRA adapter");
     for (size_t i = 0; i < n; i++) g->x[i] = value_at(g, g->pair->a, i);
     for (int r = 0; tiles && r < pad; r++) {
@@ -106,6 +110,11 @@ static err_code gain_begin(gain_job *g, err *e)
             linear_round_row(g->x16, r, g->x + (size_t)r * g->d_in, g->d_in, g->w->k_pad);
         else
             linear_zero_row(g->x16, r, g->w->k_pad);
+    }
+    for (int r = 0, some = g->kern->tile_rows; !tiles && r < g->rank; r += some) {
+        int rows = g->rank - r < some ? g->rank - r : some;
+        size_t at = (size_t)r * g->d_in;
+        linear_pack_rows(g->packed + at, g->x + at, rows, g->d_in);
     }
     for (int r = 0; r < g->rank; r += SHRINK_ROWS) {
         int rows = g->rank - r < SHRINK_ROWS ? g->rank - r : SHRINK_ROWS;
@@ -122,8 +131,9 @@ static void project(const gain_job *g, int panel)
         panel_fn *fn = g->amx ? linear_panel_tile : linear_panel_pairs;
         fn(g->p, g->w, panel, g->x16, 0, g->rank);
     } else {
-        panel_fn *fn = g->w->pack == PACK_F32 ? g->kern->panel_f32 : g->kern->panel_bf16;
-        fn(g->p, g->w, panel, g->x, 0, g->rank);
+        block_fn *fn = g->w->pack == PACK_F32 ? g->kern->block_f32 : g->kern->block_bf16;
+        int pad = (g->rank + PANEL - 1) / PANEL * PANEL;
+        fn(g->p, pad, g->w, panel, 1, g->packed, 0, g->rank);
     }
 }
 
@@ -185,6 +195,7 @@ err_code cpu_lora_gain(backend *be, const weight *w, const lora_pair *pair, cons
     }
     free(g.x);
     free(g.x16);
+    free(g.packed);
     free(g.gram);
     free(g.p);
     free(g.b);

@@ -1,4 +1,4 @@
-/* halves.h -- scalar conversions of the 16-bit float types, and the width of our vectors.
+/* halves.h -- scalar conversions of the 16-bit float types.
  *
  * Private to engine/cpu/, engine/cuda/ and tests.  Threads: any thread.
  */
@@ -7,8 +7,6 @@
 
 #include <stdint.h>
 #include <string.h>
-
-enum { VEC = 16 }; /* floats that the kernels treat at a time (vec.h) */
 
 static inline float bf16_to_f32(uint16_t h)
 {

@@ -1,8 +1,8 @@
 /* linear.c -- be_linear(): base product and LoRA in one parallel sweep.
  *
  * Two phases with one barrier between them:
- *     1. rows of x are rounded to bf16 (beside tiles), and every (projection, row) with an adapter gets
- *        its v = A x (shrink);
+ *     1. rows of x are packed (beside tiles: rounded to bf16), and every (projection, row) with an
+ *        adapter gets its v = A x (shrink);
  *     2. every (projection, panel of columns) is computed for all rows, and the panel's epilogue
  *        adds scale * B v (expand), DoRA's gain and the bias while the outputs are still in cache.
  * Rows without an adapter take no part in shrink or expand.  Work is handed out by an atomic
@@ -16,7 +16,8 @@
 #include <string.h>
 
 enum {
-    ROW_CHUNK = 256,        /* rows of one item */
+    ROW_CHUNK = 256,        /* rows of one item, beside tiles */
+    VEC_CHUNK = 192,        /* elsewhere: a multiple of 16 and of each set's tile_rows */
     GROUP = 8,              /* panels of one item, where there are many rows */
     APART = 16,             /* counters of one part and the next: a cache line */
     MANY_ROWS = 64,         /* from here on */
@@ -42,8 +43,10 @@ static int round_up(int n, int to)
 typedef struct {
     const linear_kernels *kern;
     const float *x;
-    uint16_t *x16; /* [rows_pad][k_pad], beside tiles only */
-    float *v;      /* [n_out][n_rows][rank_max] */
+    uint16_t *x16;        /* [rows_pad][k_pad], beside tiles only */
+    float *packed;        /* [n_rows * d_in], elsewhere; NULL: one row, which is x itself */
+    int n_pack, pack_row; /* groups of rows to pack; rows of one */
+    float *v;             /* [n_out][n_rows][rank_max] */
     const linear_out *outs;
     const step_seg *seg; /* NULL: no LoRA */
     float *sums;         /* [thread][GROUP][ROW_CHUNK][PANEL], where group > 1 */
@@ -106,22 +109,46 @@ static void shrink_rows(linear_job *job, const step_seg *sg, int o, int row, int
     }
 }
 
-/* Items are (SHRINK_ROWS rows, output); rows are rounded with their first output. */
+void linear_pack_rows(float *dst, const float *src, int n, int d)
+{
+    enum { SOME = 128 }; /* of k, whose place in dst stays in the first-level cache */
+    for (int k0 = 0; k0 < d; k0 += SOME) {
+        int k1 = k0 + SOME < d ? k0 + SOME : d;
+        for (int r = 0; r < n; r++) {
+            for (int k = k0; k < k1; k++) dst[(size_t)k * n + r] = src[(size_t)r * d + k];
+        }
+    }
+}
+
+static void pack_group(const linear_job *job, int group)
+{
+    int row = group * job->pack_row, d = job->d_in;
+    int n = job->n_rows - row < job->pack_row ? job->n_rows - row : job->pack_row;
+    const float *x = job->x + (size_t)row * d;
+    if (!job->tiles) {
+        linear_pack_rows(job->packed + (size_t)row * d, x, n, d);
+        return;
+    }
+    int k_pad = cpu_weight_of(&job->outs[0])->k_pad;
+    for (int r = 0; r < n; r++) linear_round_row(job->x16, row + r, x + (size_t)r * d, d, k_pad);
+}
+
+/* Items are groups of rows to pack, then (SHRINK_ROWS rows, output). */
 static void prepare_thread(void *arg, int thread)
 {
     (void)thread;
     linear_job *job = arg;
-    const cpu_weight *w = cpu_weight_of(&job->outs[0]);
-    int n_out = job->seg ? job->n_out : 1;
-    int n_items = (job->n_rows + SHRINK_ROWS - 1) / SHRINK_ROWS * n_out;
+    int n_out = job->n_out, n_shrink = (job->n_rows + SHRINK_ROWS - 1) / SHRINK_ROWS * n_out;
+    int n_items = job->n_pack + (job->seg ? n_shrink : 0);
     for (int i; (i = atomic_fetch_add(&job->next_row, 1)) < n_items;) {
-        int row = i / n_out * SHRINK_ROWS, o = i % n_out;
-        int end = row + SHRINK_ROWS < job->n_rows ? row + SHRINK_ROWS : job->n_rows;
-        for (int r = row; job->tiles && o == 0 && r < end; r++) {
-            linear_round_row(job->x16, r, job->x + (size_t)r * job->d_in, job->d_in, w->k_pad);
+        if (i < job->n_pack) {
+            pack_group(job, i);
+            continue;
         }
-        const step_seg *sg = job->seg ? seg_of_row(job, row) : NULL;
-        for (int to; sg && row < end; row = to, sg++) {
+        int row = (i - job->n_pack) / n_out * SHRINK_ROWS, o = (i - job->n_pack) % n_out;
+        int end = row + SHRINK_ROWS < job->n_rows ? row + SHRINK_ROWS : job->n_rows;
+        const step_seg *sg = seg_of_row(job, row);
+        for (int to; row < end; row = to, sg++) {
             to = sg->row0 + sg->n_rows < end ? sg->row0 + sg->n_rows : end;
             shrink_rows(job, sg, o, row, to);
         }
@@ -212,15 +239,15 @@ static void run_item(const linear_job *job, float *buf, int o, int p0, int n_pan
     const cpu_weight *w = cpu_weight_of(&job->outs[o]);
     if (job->seg) fetch_b(job, o, p0, row0, n);
     int pad = round_up(n, PANEL); /* kernels may write whole blocks of rows */
-    if (n_panel > 1) {
+    if (w->pack != PACK_TILE) {
+        block_fn *fn = w->pack == PACK_F32 ? job->kern->block_f32 : job->kern->block_bf16;
+        fn(buf, pad, w, p0, n_panel, job->packed ? job->packed : job->x, row0, n);
+    } else if (n_panel > 1) {
         block_fn *fn = job->amx ? linear_block_tile : linear_block_pairs;
         fn(buf, pad, w, p0, n_panel, job->x16, row0, n);
-    } else if (w->pack == PACK_TILE) {
+    } else {
         panel_fn *fn = job->amx ? linear_panel_tile : linear_panel_pairs;
         fn(buf, w, p0, job->x16, row0, n);
-    } else {
-        panel_fn *fn = w->pack == PACK_F32 ? job->kern->panel_f32 : job->kern->panel_bf16;
-        fn(buf, w, p0, job->x, row0, n);
     }
     size_t stride = (size_t)pad * PANEL;
     if (job->seg) add_lora(job, o, p0, n_panel, buf, stride, row0, n);
@@ -310,12 +337,14 @@ static void linear_rows(backend *be, const float *x, const linear_out *outs, int
                       .n_rows = n_rows,
                       .d_in = first->head.cols,
                       .layer = layer,
-                      .chunk = ROW_CHUNK,
-                      .n_chunk = (n_rows + ROW_CHUNK - 1) / ROW_CHUNK,
                       .group = 1,
                       .tiles = first->pack == PACK_TILE,
                       .amx = first->pack == PACK_TILE && cpu->isa == ISA_AMX};
-    if (job.tiles && n_rows >= MANY_ROWS) job.group = group_size(&job, cpu_pool_threads(cpu->pool));
+    job.chunk = job.tiles ? ROW_CHUNK : VEC_CHUNK;
+    job.n_chunk = (n_rows + job.chunk - 1) / job.chunk;
+    job.pack_row = job.tiles ? SHRINK_ROWS : job.kern->tile_rows;
+    if (job.tiles || n_rows > 1) job.n_pack = (n_rows + job.pack_row - 1) / job.pack_row;
+    if (n_rows >= MANY_ROWS) job.group = group_size(&job, cpu_pool_threads(cpu->pool));
     if (s && any_lora(s, layer)) {
         job.seg = s->seg;
         job.n_seg = s->n_seg;
@@ -325,19 +354,22 @@ static void linear_rows(backend *be, const float *x, const linear_out *outs, int
         }
     }
     int rows_pad = round_up(n_rows, 16);
-    size_t x16_bytes = job.tiles ? (size_t)rows_pad * first->k_pad * 2 : 0;
+    size_t x_bytes = job.tiles    ? (size_t)rows_pad * first->k_pad * 2
+                     : job.n_pack ? (size_t)rows_pad * job.d_in * sizeof(float)
+                                  : 0;
     size_t v_bytes = (size_t)n_out * n_rows * job.rank_max * sizeof(float);
     size_t sum_bytes =
         job.group > 1 ? (size_t)cpu_pool_threads(cpu->pool) * GROUP * ROW_CHUNK * PANEL * 4 : 0;
     job.n_part = job.n_chunk > 1 ? job.n_chunk : cpu_pool_threads(cpu->pool);
     size_t next_bytes = (size_t)job.n_part * APART * sizeof(*job.next);
     char *scratch =
-        cpu_scratch(be, SCRATCH_LINEAR, x16_bytes + sum_bytes + v_bytes + next_bytes + 64);
+        cpu_scratch(be, SCRATCH_LINEAR, x_bytes + sum_bytes + v_bytes + next_bytes + 64);
     if (!scratch) return;
     job.x16 = (uint16_t *)(void *)scratch;
-    job.sums = (float *)(void *)(scratch + x16_bytes);
-    job.v = (float *)(void *)(scratch + x16_bytes + sum_bytes);
-    job.next = (atomic_int *)(void *)(scratch + x16_bytes + sum_bytes + v_bytes);
+    if (job.n_pack && !job.tiles) job.packed = (float *)(void *)scratch;
+    job.sums = (float *)(void *)(scratch + x_bytes);
+    job.v = (float *)(void *)(scratch + x_bytes + sum_bytes);
+    job.next = (atomic_int *)(void *)(scratch + x_bytes + sum_bytes + v_bytes);
     for (int row = n_rows; job.tiles && row < rows_pad; row++) { /* what pads the last tile */
         linear_zero_row(job.x16, row, first->k_pad);
     }
@@ -350,8 +382,8 @@ static void linear_rows(backend *be, const float *x, const linear_out *outs, int
         atomic_init(&job.next[i * APART], job.n_chunk > 1 ? 0 : part_start(&job, i));
     }
     size_t prepare =
-        (size_t)n_rows * job.d_in * ((job.tiles ? 1 : 0) + (size_t)n_out * job.rank_max);
-    if (job.tiles || job.seg) run(be, cpu, prepare, prepare_thread, &job);
+        (size_t)n_rows * job.d_in * ((job.n_pack ? 1 : 0) + (size_t)n_out * job.rank_max);
+    if (job.n_pack || job.seg) run(be, cpu, prepare, prepare_thread, &job);
     run(be, cpu, work, panels_thread, &job);
 }
 
@@ -423,9 +455,9 @@ static void token_rows(backend *be, float *logits, int stride, const float *x,
 void cpu_scratch_most(const cpu_state *cpu, const step_bounds *most, size_t bytes[CPU_SCRATCHES])
 {
     int rows = most->rows > most->logits ? most->rows : most->logits;
-    int threads = cpu_pool_threads(cpu->pool), chunks = rows / ROW_CHUNK + 1;
+    int threads = cpu_pool_threads(cpu->pool), chunks = rows / VEC_CHUNK + 1;
     bytes[SCRATCH_LINEAR] =
-        (size_t)round_up(rows, 16) * round_up(most->cols, K_BLOCK) * 2 +
+        (size_t)round_up(rows, 16) * round_up(most->cols, K_BLOCK) * sizeof(float) +
         (size_t)threads * GROUP * ROW_CHUNK * PANEL * sizeof(float) +
         (size_t)LINEAR_OUT_MAX * rows * LORA_RANK_MAX * sizeof(float) +
         (size_t)(threads > chunks ? threads : chunks) * APART * sizeof(atomic_int) + 64;
@@ -433,6 +465,7 @@ void cpu_scratch_most(const cpu_state *cpu, const step_bounds *most, size_t byte
         (size_t)most->logits * ((size_t)most->dim * sizeof(float) + sizeof(step_seg));
     size_t floats = most->stride > TOKEN_FLOATS ? (size_t)most->stride : TOKEN_FLOATS;
     bytes[SCRATCH_TOKENS] = floats * sizeof(float);
+    bytes[SCRATCH_ATTEND] = cpu_attend_scratch(cpu, most->context, most->head_dim);
 }
 
 void cpu_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,

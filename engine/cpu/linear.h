@@ -4,8 +4,8 @@
  *     f32, bf16     [panel][k][PANEL]                 vector kernels
  *     bf16 tiles    [panel][k_pad/32][PANEL/16] tiles of [16 pairs of k][16 columns][2]: AMX, and
  *                   AVX512_BF16, where a row of a tile is a vector
- * Rows of x are used as f32, or, beside tiles, rounded to bf16: [row / 16][k / 32] tiles of
- * [16 rows][32].
+ * Rows of x are packed before they are used: as f32 in groups of the set's tile_rows, each [k][rows of
+ * the group], or, beside tiles, rounded to bf16: [row / 16][k / 32] tiles of [16 rows][32].
  *
  * The order of summation over k is the same for every number of rows: one accumulator per output,
  * k ascending (AMX: 32 at a time, by TDPBF16PS; AVX512_BF16: 2 at a time, by VDPBF16PS).
@@ -30,7 +30,8 @@ typedef struct cpu_weight {
     _Atomic(double *) squares;
 } cpu_weight;
 
-/* y[row][n0 .. n0+PANEL) = x W^T for one panel; writes PANEL floats per row into out[row][PANEL]. */
+/* y[row][n0 .. n0+PANEL) = x W^T for one panel; writes PANEL floats per row into out[row][PANEL], bit for
+ * bit what the block_fn beside it writes. */
 typedef void panel_fn(float *out, const cpu_weight *w, int panel, const void *x, int row0,
                       int n_rows);
 
@@ -53,23 +54,27 @@ typedef void shrink_fn(float *v, int v_stride, int n_rows, const void *a, bool b
 typedef void expand_fn(float *out, int n_rows, const void *b, bool bf16, const float *v,
                        int v_stride, float scale, int rank);
 
+/* Panels [p0, p0 + n_panel) of rows [row0, row0 + n_rows), row0 a multiple of 16 and of the set's
+ * tile_rows, into out[panel][row < rows_pad][PANEL].  In the manner of Goto and van de Geijn ("Anatomy
+ * of High-Performance Matrix Multiplication"): for each piece of k, the rows' piece stays in the
+ * second-level cache while the panels pass, and a panel's piece stays in the first level while the
+ * rows pass. */
+typedef void block_fn(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
+                      const void *x, int row0, int n_rows);
+
 typedef struct linear_kernels {
-    panel_fn *panel_f32, *panel_bf16;
+    block_fn *block_f32, *block_bf16;
     shrink_fn *shrink;
     expand_fn *expand;
+    int tile_rows; /* rows of a group of packed x */
 } linear_kernels;
 
 extern const linear_kernels linear_portable, linear_avx2, linear_avx512;
 
 const linear_kernels *linear_kernels_of(const backend *be);
 
-/* Many rows at once: panels [p0, p0 + n_panel) of rows [row0, row0 + n_rows), row0 a multiple of
- * 16, into out[panel][row < rows_pad][PANEL]; bit for bit what the panel_fn beside it writes.  In the
- * manner of Goto and van de Geijn ("Anatomy of High-Performance Matrix Multiplication"): for each
- * piece of k, the rows' piece stays in the second-level cache while the panels pass, and a panel's
- * piece stays in the first level while the rows pass. */
-typedef void block_fn(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
-                      const void *x, int row0, int n_rows);
+/* Rows of one group, src [n][d], as the vector kernels take them: [d][n]. */
+void linear_pack_rows(float *dst, const float *src, int n, int d);
 
 /* linear_amx.c */
 panel_fn linear_panel_tile;

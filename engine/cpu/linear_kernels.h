@@ -1,197 +1,200 @@
 /* linear_kernels.h -- the vector kernels of linear.h; included once by each linear_<isa>.c, which
  * defines KERNELS as the name of its table.
- *
- * A panel is swept once for up to ROWS_AT_ONCE rows, all accumulators in registers.
  */
+#include <stdalign.h>
+
 #include "engine/cpu/linear.h"
-#include "engine/cpu/vec.h"
+#include "engine/cpu/tile.h"
 
-#ifndef ROWS_AT_ONCE
-#    define ROWS_AT_ONCE 8
-#endif
+enum {
+    AHEAD = 8192, /* bytes of weights on their way from memory, where one pass reads them all */
+    PIECE_BYTES = 16384, /* of a panel, which stay in the first-level cache while the rows pass */
+};
 
-#define LANES (PANEL / VEC)
-
-enum { AHEAD = 8192 }; /* bytes of weights on their way from memory */
-
-/* One sweep of a panel for R rows (a constant once inlined). */
-static inline __attribute__((always_inline)) void
-sweep(float *out, const void *data, bool bf16, const float *const *x, int k_end, const int r_count)
+/* One piece of k of one panel for all rows; x is packed.  `next` is read soon, and as much of it. */
+static inline __attribute__((always_inline)) void piece(tile_work t, const char *next, int cols,
+                                                        int k0, int n_rows, const bool bf16)
 {
-    vf acc[ROWS_AT_ONCE][LANES];
-    for (int r = 0; r < r_count; r++) {
-        for (int j = 0; j < LANES; j++) acc[r][j] = vf_set(0);
-    }
-    const uint16_t *h = data;
-    const float *f = data;
-    for (int k = 0; k < k_end; k++) {
-        vf w[LANES];
-        for (int j = 0; j < LANES; j++) {
-            w[j] = bf16 ? vf_from_bf16(h + (size_t)k * PANEL + j * VEC)
-                        : vf_load(f + (size_t)k * PANEL + j * VEC);
-        }
-        __builtin_prefetch((const char *)data + (size_t)k * (bf16 ? 2 : 4) * PANEL + AHEAD);
-        for (int r = 0; r < r_count; r++) {
-            vf xv = vf_set(x[r][k]);
-            for (int j = 0; j < LANES; j++) acc[r][j] += xv * w[j];
-        }
-    }
-    for (int r = 0; r < r_count; r++) {
-        for (int j = 0; j < LANES; j++) vf_store(out + r * PANEL + j * VEC, acc[r][j]);
+    const int lines = TILE_K * PANEL * (bf16 ? 2 : 4) / 64;
+    int passes = tile_count(n_rows);
+    tile_fetch f = {.at = next, .lines = (lines + passes - 1) / passes, .left = lines};
+    const float *x = t.x;
+    for (int i = 0; i < n_rows; i += TILE_ROWS) {
+        int n = n_rows - i < TILE_ROWS ? n_rows - i : TILE_ROWS;
+        t.x = x + (size_t)i * cols + (size_t)k0 * n;
+        tile_rows(&t, bf16, &f, n, TILE_COLS);
+        t.out += (size_t)TILE_ROWS * PANEL;
     }
 }
 
-static inline __attribute__((always_inline)) void
-panel(float *out, const cpu_weight *w, int p, const void *x, int row0, int n_rows, bool bf16)
+/* For each piece of k the rows' part of x stays in the second-level cache while the panels pass. */
+static inline __attribute__((always_inline)) void block(float *out, int rows_pad,
+                                                        const cpu_weight *w, int p0, int n_panel,
+                                                        const float *x, int row0, int n_rows,
+                                                        const bool bf16)
 {
-    const void *data = (const char *)w->data + (size_t)p * w->panel_bytes;
-    int k = w->head.cols;
-    for (int i = 0; i < n_rows; i += ROWS_AT_ONCE) {
-        const float *rows[ROWS_AT_ONCE];
-        int n = n_rows - i < ROWS_AT_ONCE ? n_rows - i : ROWS_AT_ONCE;
-        for (int r = 0; r < n; r++) rows[r] = (const float *)x + (size_t)(row0 + i + r) * k;
-        float *o = out + (size_t)i * PANEL;
-        switch (n) {
-        case 1: sweep(o, data, bf16, rows, k, 1); break;
-        case 2: sweep(o, data, bf16, rows, k, 2); break;
-        case 3: sweep(o, data, bf16, rows, k, 3); break;
-        case 4: sweep(o, data, bf16, rows, k, 4); break;
-        case 5: sweep(o, data, bf16, rows, k, 5); break;
-        case 6: sweep(o, data, bf16, rows, k, 6); break;
-        case 7: sweep(o, data, bf16, rows, k, 7); break;
-        default: sweep(o, data, bf16, rows, k, ROWS_AT_ONCE); break;
+    int cols = w->head.cols;
+    const int k_bytes = PANEL * (bf16 ? 2 : 4);
+    const char *data = (const char *)w->data + (size_t)p0 * w->panel_bytes;
+    int some = n_rows <= TILE_WHOLE ? cols : PIECE_BYTES / k_bytes;
+    for (int k0 = 0, n_k; k0 < cols; k0 += n_k) {
+        n_k = cols - k0 < some ? cols - k0 : some;
+        for (int p = 0; p < n_panel; p++) {
+            const char *at = data + (size_t)p * w->panel_bytes + (size_t)k0 * k_bytes;
+            const char *next = at + (size_t)n_k * k_bytes;
+            if (n_rows <= TILE_WHOLE)
+                next = at + AHEAD;
+            else if (p + 1 < n_panel)
+                next = at + w->panel_bytes;
+            else if (k0 + n_k < cols)
+                next = data + (size_t)(k0 + n_k) * k_bytes;
+            tile_work t = {.out = out + (size_t)p * rows_pad * PANEL,
+                           .out_row = PANEL,
+                           .w = at,
+                           .w_bytes = k_bytes,
+                           .x = x + (size_t)row0 * cols,
+                           .n_k = n_k,
+                           .more = k0 > 0};
+            piece(t, next, cols, k0, n_rows, bf16);
         }
     }
 }
 
-static void panel_f32(float *out, const cpu_weight *w, int p, const void *x, int row0, int n_rows)
+static void block_f32(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
+                      const void *x, int row0, int n_rows)
 {
-    panel(out, w, p, x, row0, n_rows, false);
+    block(out, rows_pad, w, p0, n_panel, x, row0, n_rows, false);
 }
 
-static void panel_bf16(float *out, const cpu_weight *w, int p, const void *x, int row0, int n_rows)
+static void block_bf16(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
+                       const void *x, int row0, int n_rows)
 {
-    panel(out, w, p, x, row0, n_rows, true);
+    block(out, rows_pad, w, p0, n_panel, x, row0, n_rows, true);
 }
 
-static inline __attribute__((always_inline)) vf load_a(const void *a, size_t at, bool bf16)
-{
-    return bf16 ? vf_from_bf16((const uint16_t *)a + at) : vf_load((const float *)a + at);
-}
+/* ---------------------------------------------------------------------- LoRA -- */
 
-static inline __attribute__((always_inline)) vf load_a_n(const void *a, size_t at, bool bf16, int n)
-{
-    return bf16 ? vf_load_bf16_n((const uint16_t *)a + at, n) : vf_load_n((const float *)a + at, n);
-}
+/* Rows of A and of x whose products are summed at once. */
+enum { DOT_A = 4, DOT_X = VEC == 16 ? 4 : 2, DOT_K = 2 * VEC };
 
-/* Dot products of R rows of A with N rows of x; the R rows after them are fetched meanwhile. */
-static inline __attribute__((always_inline)) void dots(float *v, int v_stride, const void *a,
-                                                       bool bf16, const float *x, int d,
-                                                       const int r_count, const int n_count)
+/* DOT_K of k: sum[i][r] += x_i * a_r. */
+static inline __attribute__((always_inline)) void dot_add(vf (*sum)[DOT_A], const char *a,
+                                                          size_t a_row, const bool bf16,
+                                                          const float *x, size_t x_row,
+                                                          const int n_a, const int n_x)
 {
-    vf acc[SHRINK_ROWS][4];
-    for (int i = 0; i < n_count; i++) {
-        for (int r = 0; r < r_count; r++) acc[i][r] = vf_set(0);
+    vf2 xv[DOT_X];
+#pragma GCC unroll 4
+    for (int i = 0; i < n_x; i++) {
+        xv[i] = vf2_load(x + (size_t)i * x_row);
+        if (bf16) xv[i] = vf2_mixed(xv[i]);
     }
-    int k = 0;
-    for (; k + VEC <= d; k += VEC) {
-        vf av[4];
-        for (int r = 0; r < r_count; r++) {
-            size_t at = (size_t)r * d + k;
-            __builtin_prefetch((const char *)a + (at + (size_t)r_count * d) * (bf16 ? 2 : 4));
-            av[r] = load_a(a, at, bf16);
-        }
-        for (int i = 0; i < n_count; i++) {
-            vf xv = vf_load(x + (size_t)i * d + k);
-            for (int r = 0; r < r_count; r++) acc[i][r] += xv * av[r];
+#pragma GCC unroll 4
+    for (int r = 0; r < n_a; r++) {
+        const void *at = a + (size_t)r * a_row;
+        vf2 av = bf16 ? vf2_mixed_from_bf16(at) : vf2_load(at);
+#pragma GCC unroll 4
+        for (int i = 0; i < n_x; i++) {
+            sum[i][r] += xv[i].a * av.a;
+            sum[i][r] += xv[i].b * av.b;
         }
     }
-    if (k < d) {
-        for (int i = 0; i < n_count; i++) {
-            vf xv = vf_load_n(x + (size_t)i * d + k, d - k);
-            for (int r = 0; r < r_count; r++) {
-                acc[i][r] += xv * load_a_n(a, (size_t)r * d + k, bf16, d - k);
-            }
-        }
+}
+
+/* What is left of k, with zeros beyond. */
+static inline __attribute__((always_inline)) void dot_rest(vf (*sum)[DOT_A], const char *a,
+                                                           size_t a_row, const bool bf16,
+                                                           const float *x, size_t x_row, int left,
+                                                           const int n_a, const int n_x)
+{
+    float x_end[DOT_X][DOT_K] = {0};
+    alignas(64) char a_end[DOT_A][DOT_K * 4] = {0};
+    for (int i = 0; i < n_x; i++) memcpy(x_end[i], x + (size_t)i * x_row, (size_t)left * 4);
+    for (int r = 0; r < n_a; r++) memcpy(a_end[r], a + r * a_row, (size_t)left * (bf16 ? 2 : 4));
+    dot_add(sum, a_end[0], sizeof(a_end[0]), bf16, x_end[0], DOT_K, n_a, n_x);
+}
+
+/* Dot products of n_a rows of A with n_x rows of x; the rows of A after them are fetched meanwhile. */
+static inline __attribute__((always_inline)) void dots(float *v, int v_stride, const char *a,
+                                                       const bool bf16, const float *x, int d,
+                                                       const int n_a, const int n_x)
+{
+    enum { SOME = 64 }; /* of k, with which as much of the next rows is fetched */
+    const size_t size = bf16 ? 2 : 4, a_row = (size_t)d * size;
+    vf sum[DOT_X][DOT_A];
+#pragma GCC unroll 4
+    for (int i = 0; i < n_x; i++) {
+#pragma GCC unroll 4
+        for (int r = 0; r < n_a; r++) sum[i][r] = vf_set(0);
     }
-    for (int i = 0; i < n_count; i++) {
-        for (int r = 0; r < r_count; r++) v[i * v_stride + r] = vf_sum(acc[i][r]);
+    int k = 0, whole = d / DOT_K * DOT_K;
+    while (k < whole) {
+        int end = k + SOME < whole ? k + SOME : whole;
+        for (int r = 0; r < n_a; r++) {
+            const char *next = a + ((size_t)r + n_a) * a_row + (size_t)k * size;
+            for (size_t i = 0; i < SOME * size; i += 64) __builtin_prefetch(next + i);
+        }
+#pragma GCC unroll 1
+        for (; k < end; k += DOT_K)
+            dot_add(sum, a + (size_t)k * size, a_row, bf16, x + k, (size_t)d, n_a, n_x);
+    }
+    if (k < d) dot_rest(sum, a + k * size, a_row, bf16, x + k, (size_t)d, d - k, n_a, n_x);
+#pragma GCC unroll 4
+    for (int i = 0; i < n_x; i++) {
+#pragma GCC unroll 4
+        for (int r = 0; r < n_a; r++) v[i * v_stride + r] = vf_sum(sum[i][r]);
     }
 }
 
-static inline __attribute__((always_inline)) void shrink_all(float *v, int v_stride, const void *a,
-                                                             bool bf16, const float *x, int rank,
-                                                             int d, const int n_count)
+static inline __attribute__((always_inline)) void dots_all(float *v, int v_stride, const char *a,
+                                                           const bool bf16, const float *x,
+                                                           int rank, int d, const int n_x)
 {
     size_t row = (size_t)d * (bf16 ? 2 : 4);
     int r = 0;
-    for (; r + 4 <= rank; r += 4) {
-        dots(v + r, v_stride, (const char *)a + r * row, bf16, x, d, 4, n_count);
-    }
-    for (; r < rank; r++) {
-        dots(v + r, v_stride, (const char *)a + r * row, bf16, x, d, 1, n_count);
-    }
+    for (; r + DOT_A <= rank; r += DOT_A)
+        dots(v + r, v_stride, a + r * row, bf16, x, d, DOT_A, n_x);
+    for (; r < rank; r++) dots(v + r, v_stride, a + r * row, bf16, x, d, 1, n_x);
 }
 
-static inline __attribute__((always_inline)) void shrink_n(float *v, int v_stride, int n_rows,
-                                                           const void *a, bool bf16, const float *x,
-                                                           int rank, int d)
+static inline __attribute__((always_inline)) void shrink_rows(float *v, int v_stride, int n_rows,
+                                                              const char *a, const bool bf16,
+                                                              const float *x, int rank, int d)
 {
-    switch (n_rows) {
-    case 1: shrink_all(v, v_stride, a, bf16, x, rank, d, 1); break;
-    case 2: shrink_all(v, v_stride, a, bf16, x, rank, d, 2); break;
-    case 3: shrink_all(v, v_stride, a, bf16, x, rank, d, 3); break;
-    default: shrink_all(v, v_stride, a, bf16, x, rank, d, SHRINK_ROWS); break;
-    }
+    int i = 0;
+    for (; i + DOT_X <= n_rows; i += DOT_X)
+        dots_all(v + i * v_stride, v_stride, a, bf16, x + (size_t)i * d, rank, d, DOT_X);
+    for (; i < n_rows; i++)
+        dots_all(v + i * v_stride, v_stride, a, bf16, x + (size_t)i * d, rank, d, 1);
 }
 
 static void shrink(float *v, int v_stride, int n_rows, const void *a, bool bf16, const float *x,
                    int rank, int d_in)
 {
     if (bf16)
-        shrink_n(v, v_stride, n_rows, a, true, x, rank, d_in);
+        shrink_rows(v, v_stride, n_rows, a, true, x, rank, d_in);
     else
-        shrink_n(v, v_stride, n_rows, a, false, x, rank, d_in);
+        shrink_rows(v, v_stride, n_rows, a, false, x, rank, d_in);
 }
 
-enum { EXPAND_ROWS = 4 };
-
-static inline __attribute__((always_inline)) void expand_all(float *out, const void *b, bool bf16,
-                                                             const float *v, int v_stride,
-                                                             float scale, int rank,
-                                                             const int n_count)
+static inline __attribute__((always_inline)) void expand_rows(float *out, int n_rows, const void *b,
+                                                              const bool bf16, const float *v,
+                                                              int v_stride, float scale, int rank)
 {
-    vf acc[EXPAND_ROWS][LANES];
-    for (int i = 0; i < n_count; i++) {
-        for (int j = 0; j < LANES; j++) acc[i][j] = vf_set(0);
-    }
-    for (int r = 0; r < rank; r++) {
-        vf bv[LANES];
-        for (int j = 0; j < LANES; j++) bv[j] = load_a(b, (size_t)r * PANEL + j * VEC, bf16);
-        for (int i = 0; i < n_count; i++) {
-            vf vr = vf_set(v[i * v_stride + r]);
-            for (int j = 0; j < LANES; j++) acc[i][j] += vr * bv[j];
-        }
-    }
-    for (int i = 0; i < n_count; i++) {
-        for (int j = 0; j < LANES; j++) {
-            float *o = out + i * PANEL + j * VEC;
-            vf_store(o, vf_load(o) + acc[i][j] * vf_set(scale));
-        }
-    }
-}
-
-static inline __attribute__((always_inline)) void expand_n(float *out, int n_rows, const void *b,
-                                                           bool bf16, const float *v, int v_stride,
-                                                           float scale, int rank)
-{
-    int i = 0;
-    for (; i + EXPAND_ROWS <= n_rows; i += EXPAND_ROWS) {
-        expand_all(out + i * PANEL, b, bf16, v + (size_t)i * v_stride, v_stride, scale, rank,
-                   EXPAND_ROWS);
-    }
-    for (; i < n_rows; i++) {
-        expand_all(out + i * PANEL, b, bf16, v + (size_t)i * v_stride, v_stride, scale, rank, 1);
+    alignas(64) float sums[TILE_ROWS * PANEL];
+    for (int i = 0; i < n_rows; i += TILE_ROWS) {
+        int n = n_rows - i < TILE_ROWS ? n_rows - i : TILE_ROWS;
+        tile_fetch none = {0};
+        tile_work t = {.out = sums,
+                       .out_row = PANEL,
+                       .w = b,
+                       .w_bytes = PANEL * (bf16 ? 2 : 4),
+                       .x = v + (size_t)i * v_stride,
+                       .x_row = (size_t)v_stride,
+                       .n_k = rank};
+        tile_rows(&t, bf16, &none, n, TILE_COLS);
+        float *o = out + (size_t)i * PANEL;
+        for (int j = 0; j < n * PANEL; j++) o[j] += sums[j] * scale;
     }
 }
 
@@ -199,9 +202,9 @@ static void expand(float *out, int n_rows, const void *b, bool bf16, const float
                    float scale, int rank)
 {
     if (bf16)
-        expand_n(out, n_rows, b, true, v, v_stride, scale, rank);
+        expand_rows(out, n_rows, b, true, v, v_stride, scale, rank);
     else
-        expand_n(out, n_rows, b, false, v, v_stride, scale, rank);
+        expand_rows(out, n_rows, b, false, v, v_stride, scale, rank);
 }
 
-const linear_kernels KERNELS = {panel_f32, panel_bf16, shrink, expand};
+const linear_kernels KERNELS = {block_f32, block_bf16, shrink, expand, TILE_ROWS};

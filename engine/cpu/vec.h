@@ -1,8 +1,9 @@
-/* vec.h -- sixteen floats at a time, in GCC's vector extension.
+/* vec.h -- floats in vectors of the instruction set's own width, in GCC's vector extension.
  *
- * The same source is compiled once per instruction set (file suffix); the compiler lowers a 64-byte
- * vector to what the set has.  Multiply-add is contracted to FMA where there is one, the same way
- * for every row, so a row's result never depends on its neighbours.
+ * The same source is compiled once per instruction set (file suffix), and VEC follows the set: a wider
+ * vector than the registers is lowered through memory, however many registers there are.
+ * Multiply-add is contracted to FMA where there is one, the same way for every row, so a row's
+ * result never depends on its neighbours.
  *
  * Private to engine/cpu/.
  */
@@ -12,19 +13,31 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "engine/cpu/halves.h"
-
 /* Everything here is inlined: the calling convention for vectors never matters. */
 #pragma GCC diagnostic ignored "-Wpsabi"
 
-typedef float vf __attribute__((vector_size(64)));
-typedef int32_t vi __attribute__((vector_size(64)));
-typedef uint32_t vu __attribute__((vector_size(64)));
-typedef uint16_t vh __attribute__((vector_size(32)));
+#if defined(__AVX512BW__)
+#    define VEC 16
+#elif defined(__AVX2__)
+#    define VEC 8
+#else
+#    define VEC 4
+#endif
+
+typedef float vf __attribute__((vector_size(4 * VEC)));
+typedef int32_t vi __attribute__((vector_size(4 * VEC)));
+typedef uint32_t vu __attribute__((vector_size(4 * VEC)));
+typedef uint16_t vh __attribute__((vector_size(4 * VEC))); /* 2 * VEC halves */
+
+/* 2 * VEC floats.  Mixed: of each eight the first four are in a, the others in b, as the unpack
+ * instructions, which stay within 128 bits, leave them. */
+typedef struct {
+    vf a, b;
+} vf2;
 
 static inline __attribute__((always_inline)) vf vf_set(float v)
 {
-    return (vf){v, v, v, v, v, v, v, v, v, v, v, v, v, v, v, v};
+    return v - (vf){0}; /* changes no value, -0 and NaN included */
 }
 
 static inline __attribute__((always_inline)) vf vf_load(const float *p)
@@ -39,7 +52,7 @@ static inline __attribute__((always_inline)) void vf_store(float *p, vf v)
     memcpy(p, &v, sizeof(v));
 }
 
-/* The first n of 16, zero beyond. */
+/* The first n of VEC, zero beyond. */
 static inline __attribute__((always_inline)) vf vf_load_n(const float *p, int n)
 {
     vf v = vf_set(0);
@@ -52,18 +65,72 @@ static inline __attribute__((always_inline)) void vf_store_n(float *p, vf v, int
     memcpy(p, &v, (size_t)n * sizeof(float));
 }
 
+/* clang-format off */
+#define FOUR(i) (i), (i) + 1, (i) + 2, (i) + 3
+#define UNPACK(i) (i), 2 * VEC + (i), (i) + 1, 2 * VEC + (i) + 1, \
+                  (i) + 2, 2 * VEC + (i) + 2, (i) + 3, 2 * VEC + (i) + 3
+#if VEC == 16
+#    define UNPACK_A UNPACK(0), UNPACK(8), UNPACK(16), UNPACK(24)
+#    define UNPACK_B UNPACK(4), UNPACK(12), UNPACK(20), UNPACK(28)
+#    define MIX_A FOUR(0), FOUR(8), FOUR(16), FOUR(24)
+#    define MIX_B FOUR(4), FOUR(12), FOUR(20), FOUR(28)
+#    define SORT_A FOUR(0), FOUR(16), FOUR(4), FOUR(20)
+#    define SORT_B FOUR(8), FOUR(24), FOUR(12), FOUR(28)
+#elif VEC == 8
+#    define UNPACK_A UNPACK(0), UNPACK(8)
+#    define UNPACK_B UNPACK(4), UNPACK(12)
+#    define MIX_A FOUR(0), FOUR(8)
+#    define MIX_B FOUR(4), FOUR(12)
+#    define SORT_A MIX_A
+#    define SORT_B MIX_B
+#else
+#    define UNPACK_A UNPACK(0)
+#    define UNPACK_B UNPACK(4)
+#    define MIX_A FOUR(0)
+#    define MIX_B FOUR(4)
+#    define SORT_A MIX_A
+#    define SORT_B MIX_B
+#endif
+/* clang-format on */
+
+static inline __attribute__((always_inline)) vf2 vf2_load(const float *p)
+{
+    return (vf2){vf_load(p), vf_load(p + VEC)};
+}
+
+static inline __attribute__((always_inline)) void vf2_store(float *p, vf2 v)
+{
+    vf_store(p, v.a);
+    vf_store(p + VEC, v.b);
+}
+
+/* A bf16 is the upper half of a float: one instruction for each vector.  The result is mixed. */
+static inline __attribute__((always_inline)) vf2 vf2_mixed_from_bf16(const uint16_t *p)
+{
+    vh h, zero = {0};
+    memcpy(&h, p, sizeof(h));
+    return (vf2){(vf)__builtin_shufflevector(zero, h, UNPACK_A),
+                 (vf)__builtin_shufflevector(zero, h, UNPACK_B)};
+}
+
+/* One vector, in order; takes more instructions. */
 static inline __attribute__((always_inline)) vf vf_from_bf16(const uint16_t *p)
 {
-    vh h;
+    uint16_t h __attribute__((vector_size(2 * VEC)));
     memcpy(&h, p, sizeof(h));
     return (vf)(__builtin_convertvector(h, vu) << 16);
 }
 
-static inline __attribute__((always_inline)) vf vf_load_bf16_n(const uint16_t *p, int n)
+static inline __attribute__((always_inline)) vf2 vf2_mixed(vf2 v)
 {
-    uint16_t tail[VEC] = {0};
-    memcpy(tail, p, (size_t)n * sizeof(*p));
-    return vf_from_bf16(tail);
+    return (vf2){__builtin_shufflevector(v.a, v.b, MIX_A),
+                 __builtin_shufflevector(v.a, v.b, MIX_B)};
+}
+
+static inline __attribute__((always_inline)) vf2 vf2_sorted(vf2 v)
+{
+    return (vf2){__builtin_shufflevector(v.a, v.b, SORT_A),
+                 __builtin_shufflevector(v.a, v.b, SORT_B)};
 }
 
 /* Fixed order: halves, quarters, ... */

@@ -197,8 +197,9 @@ static void check_linear(backend *be, dtype type, int n_rows, int d_in, int d_ou
 START_TEST(linear_meets_the_oracle_and_itself)
 {
     if (_i > (int)cpu_isa_detect()) return;
-    static const int shape[][3] = {{1, 64, 64},  {5, 33, 7},    {16, 96, 151}, {17, 32, 33},
-                                   {70, 80, 40}, {33, 576, 64}, {140, 48, 96}, {9, 7, 300}};
+    static const int shape[][3] = {{1, 64, 64},   {5, 33, 7},   {16, 96, 151},
+                                   {17, 32, 33},  {70, 80, 40}, {33, 576, 64},
+                                   {140, 48, 96}, {9, 7, 300},  {205, 300, 70}};
     rng = 7;
     backend *be = open_cpu(_i, 2);
     for (size_t i = 0; i < sizeof(shape) / sizeof(shape[0]); i++) {
@@ -239,7 +240,7 @@ END_TEST
 
 /* ---------------------------------------------------------------- attention -- */
 
-enum { SEQS = 5, MAX_POS = 300 };
+enum { SEQS = 5, MAX_POS = 1200 };
 
 typedef struct {
     int n_head, n_kv, d, window;
@@ -340,41 +341,54 @@ static void feed(backend *be, const history *h, int chunk, unsigned shuffle, flo
     be_kv_destroy(be, kv);
 }
 
+static void make_history(history *h, const int lens[SEQS], float *out[3][SEQS])
+{
+    for (int s = 0; s < SEQS; s++) {
+        size_t n = (size_t)lens[s], kv = n * h->n_kv * h->d;
+        h->len[s] = lens[s];
+        h->q[s] = random_f32(n * h->n_head * h->d, 2);
+        h->k[s] = random_f32(kv, 2);
+        h->v[s] = random_f32(kv, 1);
+        free(as_type(h->k[s], kv, h->type));
+        free(as_type(h->v[s], kv, h->type));
+        for (int i = 0; i < 3; i++) out[i][s] = malloc(n * h->n_head * h->d * 4 + 1);
+    }
+}
+
+/* The three have the same bits, which meet the oracle; frees all of it. */
+static void check_history(history *h, float *out[3][SEQS])
+{
+    int n_head = h->n_head, d = h->d;
+    for (int s = 0; s < SEQS; s++) {
+        size_t bytes = (size_t)h->len[s] * n_head * d * 4;
+        ck_assert_msg(memcmp(out[0][s], out[1][s], bytes) == 0, "chunks change bits");
+        ck_assert_msg(memcmp(out[0][s], out[2][s], bytes) == 0, "decoding changes bits");
+        for (int n = 0; n < 40 && h->len[s] > 0; n++) {
+            int pos = (int)(draw() % (unsigned)h->len[s]), head = (int)(draw() % (unsigned)n_head);
+            int i = (int)(draw() % (unsigned)d);
+            size_t at = ((size_t)pos * n_head + head) * d;
+            double want = attend_oracle(h, h->q[s] + at, s, pos, head, i);
+            double got = (double)out[0][s][at + i];
+            ck_assert_msg(fabs(want - got) < 2e-5, "seq %d pos %d head %d: %g instead of %g", s,
+                          pos, head, got, want);
+        }
+        free(h->q[s]);
+        free(h->k[s]);
+        free(h->v[s]);
+        for (int i = 0; i < 3; i++) free(out[i][s]);
+    }
+}
+
 static void check_attend(backend *be, int n_head, int n_kv, int d, int window, dtype type)
 {
     static const int lens[SEQS] = {1, 31, 70, 130, 299};
     history h = {.n_head = n_head, .n_kv = n_kv, .d = d, .window = window, .type = type};
     float *out[3][SEQS];
-    for (int s = 0; s < SEQS; s++) {
-        h.len[s] = lens[s];
-        h.q[s] = random_f32((size_t)lens[s] * n_head * d, 2);
-        h.k[s] = random_f32((size_t)lens[s] * n_kv * d, 2);
-        h.v[s] = random_f32((size_t)lens[s] * n_kv * d, 1);
-        free(as_type(h.k[s], (size_t)lens[s] * n_kv * d, type));
-        free(as_type(h.v[s], (size_t)lens[s] * n_kv * d, type));
-        for (int i = 0; i < 3; i++) out[i][s] = malloc((size_t)lens[s] * n_head * d * 4);
-    }
+    make_history(&h, lens, out);
     feed(be, &h, 300, 0, out[0]);
     feed(be, &h, 1 + (int)(draw() % 90), 3, out[1]);
     feed(be, &h, 1, 11, out[2]);
-    for (int s = 0; s < SEQS; s++) {
-        size_t bytes = (size_t)lens[s] * n_head * d * 4;
-        ck_assert_msg(memcmp(out[0][s], out[1][s], bytes) == 0, "chunks change bits");
-        ck_assert_msg(memcmp(out[0][s], out[2][s], bytes) == 0, "decoding changes bits");
-        for (int n = 0; n < 40; n++) {
-            int pos = (int)(draw() % (unsigned)lens[s]), head = (int)(draw() % (unsigned)n_head);
-            int i = (int)(draw() % (unsigned)d);
-            size_t at = ((size_t)pos * n_head + head) * d;
-            double want = attend_oracle(&h, h.q[s] + at, s, pos, head, i);
-            double got = (double)out[0][s][at + i];
-            ck_assert_msg(fabs(want - got) < 2e-5, "seq %d pos %d head %d: %g instead of %g", s,
-                          pos, head, got, want);
-        }
-        free(h.q[s]);
-        free(h.k[s]);
-        free(h.v[s]);
-        for (int i = 0; i < 3; i++) free(out[i][s]);
-    }
+    check_history(&h, out);
 }
 
 START_TEST(attention_meets_the_oracle_and_itself)
@@ -388,6 +402,34 @@ START_TEST(attention_meets_the_oracle_and_itself)
     check_attend(be, 8, 1, 24, 33, DT_F32);
     check_attend(be, 4, 1, 8, 0, DT_BF16);
     be_close(be);
+}
+END_TEST
+
+/* A few long contexts: more threads than items, so that each item's keys are shared out. */
+START_TEST(long_contexts_are_split_and_keep_their_bits)
+{
+    if (_i > (int)cpu_isa_detect()) return;
+    static const int lens[SEQS] = {1150, 0, 700, 0, 0}, chunk[] = {MAX_POS, 1, 7};
+    static const int shape[][3] = {{4, 24, 0}, {8, 64, 600}};
+    rng = 13;
+    for (int i = 0; i < 2; i++) {
+        history h = {.n_head = shape[i][0], .n_kv = 1, .d = shape[i][1], .window = shape[i][2]};
+        h.type = i == 0 ? DT_F32 : DT_BF16;
+        float *out[3][SEQS];
+        make_history(&h, lens, out);
+        for (int n = 0; n < 3; n++) {
+            int threads = n == 0 ? 1 : 4;
+            backend *be = open_cpu(_i, threads);
+            feed(be, &h, chunk[n], 5, out[n]);
+            cpu_state *cpu = cpu_of(be);
+            size_t most = cpu_attend_scratch(cpu, MAX_POS, h.d) + 4096;
+            ck_assert_int_eq(cpu->scratch[SCRATCH_ATTEND].bytes > 0,
+                             threads > 1); /* it was split */
+            ck_assert_uint_le(cpu->scratch[SCRATCH_ATTEND].bytes, most);
+            be_close(be);
+        }
+        check_history(&h, out);
+    }
 }
 END_TEST
 
@@ -472,6 +514,7 @@ int main(void)
     tcase_add_loop_test(tc, linear_meets_the_oracle_and_itself, ISA_PORTABLE, ISA_AMX + 1);
     tcase_add_loop_test(tc, threads_change_no_bit, ISA_PORTABLE, ISA_AMX + 1);
     tcase_add_loop_test(tc, attention_meets_the_oracle_and_itself, ISA_PORTABLE, ISA_AMX + 1);
+    tcase_add_loop_test(tc, long_contexts_are_split_and_keep_their_bits, ISA_PORTABLE, ISA_AMX + 1);
     tcase_add_loop_test(tc, rows_meet_the_oracle, ISA_PORTABLE, ISA_AMX + 1);
     tcase_add_test(tc, embedding_rows_are_copied_exactly);
     tcase_add_test(tc, half_floats_convert_exactly);

@@ -340,32 +340,34 @@ enum { MODELS_FROM = 2 }; /* has a sliding window */
 enum { MODELS_FROM = 0 };
 #endif
 
-START_TEST(each_request_gives_what_it_gives_alone)
+static void each_request_alone_and_together(const char *dir, const char *isa)
 {
 #ifdef CONFORM_EMULATED
     static const setting settings[] = {
-        {.max_rows = 50, .threads = 1, .n_pages = 14, .cache = true, .isa = "auto", .cold = 50},
-        {.max_rows = 96, .threads = 2, .n_pages = 6, .isa = "auto", .swap = 100},
+        {.max_rows = 50, .threads = 1, .n_pages = 14, .cache = true, .cold = 50},
+        {.max_rows = 96, .threads = 2, .n_pages = 6, .swap = 100},
     };
 #else
     static const setting settings[] = {
-        {.max_rows = 96, .threads = 2, .n_pages = 400, .isa = "auto"},
-        {.max_rows = 50, .threads = 1, .n_pages = 400, .cache = true, .isa = "auto"},
-        {.max_rows = 96, .threads = 2, .n_pages = 9, .isa = "auto", .cold = 300},
-        {.max_rows = 64, .threads = 3, .n_pages = 14, .cache = true, .isa = "auto", .cold = 50},
-        {.max_rows = 96, .threads = 2, .n_pages = 6, .isa = "auto", .swap = 100},
-        {.max_rows = 64, .threads = 2, .n_pages = 12, .cache = true, .isa = "auto", .swap = 6},
+        {.max_rows = 96, .threads = 2, .n_pages = 400},
+        {.max_rows = 50, .threads = 1, .n_pages = 400, .cache = true},
+        {.max_rows = 96, .threads = 2, .n_pages = 9, .cold = 300},
+        {.max_rows = 64, .threads = 3, .n_pages = 14, .cache = true, .cold = 50},
+        {.max_rows = 96, .threads = 2, .n_pages = 6, .swap = 100},
+        {.max_rows = 64, .threads = 2, .n_pages = 12, .cache = true, .swap = 6},
     };
 #endif
     client *ref = calloc(N_REQUESTS, sizeof(*ref));
-    alone(ref, models[_i], "auto");
+    alone(ref, dir, isa);
     uint64_t preempted = 0, cached = 0, swapped = 0;
     bool shown = false;
     /* Whether anyone is pre-empted, or comes back from the swap, is a matter of time: once more then. */
     for (int turn = 0; turn < 20 && !shown; turn++) {
         for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
             sched_stats stats;
-            together(ref, models[_i], &settings[i], &stats);
+            setting st = settings[i];
+            st.isa = isa;
+            together(ref, dir, &st, &stats);
             preempted += stats.n_preempted;
             cached += stats.n_cached_tokens;
             swapped += stats.n_swapped_in;
@@ -379,6 +381,14 @@ START_TEST(each_request_gives_what_it_gives_alone)
                   (int)preempted, (int)swapped, (int)cached);
     for (int i = 0; i < N_REQUESTS; i++) drop_client(&ref[i]);
     free(ref);
+}
+
+START_TEST(each_request_gives_what_it_gives_alone)
+{
+    each_request_alone_and_together(models[_i], "auto");
+#if !defined(CONFORM_CUDA) && !defined(CONFORM_EMULATED)
+    if (_i == 0) each_request_alone_and_together(models[_i], "portable");
+#endif
 }
 END_TEST
 
