@@ -17,7 +17,7 @@
 
 enum {
     ROW_CHUNK = 256,        /* rows of one item, beside tiles */
-    VEC_CHUNK = 192,        /* elsewhere: a multiple of 16 and of each set's tile_rows */
+    VEC_CHUNK = 96,         /* elsewhere: a multiple of 16 and of each set's tile_rows */
     GROUP = 8,              /* panels of one item, where there are many rows */
     APART = 16,             /* counters of one part and the next: a cache line */
     MANY_ROWS = 64,         /* from here on */

@@ -4,7 +4,7 @@
 #   sh tests/bench/run.sh --list
 #   sh tests/bench/run.sh CASE [--json FILE]
 #
-# decode-1, lora-8, streams-8, prompt-512: LORAD_BENCH_ISA=portable|avx2|avx512|avx512bf16|amx takes that instruction
+# decode-1, lora-8, streams-8, prompt-512, long-context: LORAD_BENCH_ISA=portable|avx2|avx512|avx512bf16|amx takes that instruction
 # set instead of the best, LORAD_BENCH_SIZE=135M the small model.
 #
 # Figures are ratios within one run of one machine.  Random-weight models are made once under
@@ -13,7 +13,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-million plan-cost"
-cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft punica-distinct
+cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 long-context top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft punica-distinct
     punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu streams-2000 slowloris loratop stats-cost schemas schema-cost schemathesis
     disk-full db-locked kill-9 upload-room fuzz oom"
 json=
@@ -389,6 +389,20 @@ esac
 
 bin=build/release
 [ -x $bin/bench_engine ] || { echo "run.sh: build first (sh tests/run.sh)" >&2; exit 2; }
+if [ "$name" = long-context ]; then
+    out=$($bin/bench_attend 8192)
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, os, sys
+r = json.loads(sys.argv[1])
+asked = min(0.75 * os.cpu_count(), 6) # a memory that is shared ends it sooner or later
+figure = r["one_thread_s"] / r["all_threads_s"]
+print(f"long-context {figure:.2f} times one thread: decode attention of one kv head over {r['context']} positions with {r['backend']}, "
+      f"{r['kv_bytes'] / r['all_threads_s'] / 1e9:.1f} GB/s (asked {asked:g}): {'ok' if figure >= asked else 'short'}")
+sys.exit(0 if figure >= asked else 1)
+PY
+fi
 size=${LORAD_BENCH_SIZE:-1.1B}
 model=build/bench/$size
 [ -e "$model/config.json" ] || python3 tests/tools/make_random_model.py "$size" "$model" >&2

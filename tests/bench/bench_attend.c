@@ -1,0 +1,96 @@
+/* bench_attend.c -- decode attention of one long context with one kv head, by threads.
+ *
+ *   bench_attend [CONTEXT]
+ *
+ * One row, eight heads of 128 on one kv head, bf16, 16 layers (so that the keys come from memory, as they do
+ * in a step).  Prints one line of JSON: seconds of all layers, the middle of 25 turns, on one thread and on
+ * as many as there are cores, in turns, and the bytes of keys and values.  LORAD_BENCH_ISA as elsewhere.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine/backend.h"
+#include "engine/base/clock.h"
+
+enum { LAYERS = 16, HEADS = 8, DIM = 128, TURNS = 25, CONTEXT = 8192 };
+
+typedef struct {
+    backend *be;
+    kv_pool *kv;
+    int32_t *page;
+    int n_pages;
+    double seconds[TURNS];
+} side;
+
+static void die(const char *what)
+{
+    (void)fprintf(stderr, "bench_attend: %s\n", what);
+    exit(2);
+}
+
+static void open_side(side *s, int threads, int context)
+{
+    err e;
+    const char *isa = getenv("LORAD_BENCH_ISA");
+    backend_config bc = {.n_threads = threads, .isa = isa ? isa : "auto"};
+    if (be_open(&s->be, &backend_cpu, &bc, &e)) die(e.msg);
+    attn_shape shape = {.n_layer = LAYERS,
+                        .n_head = HEADS,
+                        .n_kv_head = 1,
+                        .head_dim = DIM,
+                        .kv_type = DT_BF16,
+                        .scale = 1 / sqrtf((float)DIM)};
+    s->n_pages = context / be_caps(s->be)->page_tokens + 1;
+    if (be_kv_create(s->be, &s->kv, &shape, s->n_pages, &e)) die(e.msg);
+    s->page = malloc((size_t)s->n_pages * sizeof(*s->page));
+    size_t bytes = be_kv_page_bytes(s->be, &shape);
+    uint16_t *some = malloc(bytes);
+    if (!s->page || !some) die("no memory");
+    for (size_t i = 0; i < bytes / 2; i++)
+        some[i] = (uint16_t)(0x3C00U + i % 199U); /* small numbers */
+    for (int i = 0; i < s->n_pages; i++) {
+        s->page[i] = i;
+        be_kv_load(s->be, s->kv, i, some);
+    }
+    free(some);
+}
+
+static double turn(side *s, int context)
+{
+    static float q[HEADS * DIM], out[HEADS * DIM];
+    int32_t pos = context - 1;
+    for (int i = 0; i < HEADS * DIM; i++) q[i] = 0.01F * (float)(i % 61);
+    step_seq seq = {.row0 = 0, .n_rows = 1, .pos0 = pos, .page = s->page, .n_page = s->n_pages};
+    step st = {.n_rows = 1, .pos = &pos, .n_seq = 1, .seq = &seq};
+    int64_t from = clock_now_us();
+    for (int layer = 0; layer < LAYERS; layer++) be_attend(s->be, s->kv, out, q, &st, layer);
+    if (be_sync(s->be, NULL)) die("attention failed");
+    return (double)(clock_now_us() - from) / 1e6;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+int main(int argc, char **argv)
+{
+    int context = argc > 1 ? atoi(argv[1]) : CONTEXT;
+    if (argc > 2 || context < 1) die("usage: bench_attend [CONTEXT]");
+    side one = {0}, all = {0};
+    open_side(&one, 1, context);
+    open_side(&all, 0, context);
+    for (int i = -1; i < TURNS; i++) { /* the first is for the caches and the threads */
+        double a = turn(&one, context), b = turn(&all, context);
+        if (i >= 0) one.seconds[i] = a, all.seconds[i] = b;
+    }
+    qsort(one.seconds, TURNS, sizeof(double), by_value);
+    qsort(all.seconds, TURNS, sizeof(double), by_value);
+    (void)printf("{\"backend\":\"%s\",\"context\":%d,\"one_thread_s\":%.6f,\"all_threads_s\":%.6f,"
+                 "\"kv_bytes\":%zu}\n",
+                 be_caps(all.be)->detail, context, one.seconds[TURNS / 2], all.seconds[TURNS / 2],
+                 (size_t)LAYERS * 2 * DIM * 2 * (size_t)context);
+    return 0;
+}
