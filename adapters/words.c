@@ -95,7 +95,7 @@ typedef struct reader {
 
 static err_code take(reader *r, const cJSON *id, const char *content, const cJSON *from)
 {
-    char flags[5] = "";
+    char flags[6] = "";
     size_t n = 0;
     double v = cJSON_IsNumber(id) ? id->valuedouble : -1;
     if (!(v >= 0 && v < (1 << 24)) || v != floor(v) || content == NULL || content[0] == 0)
@@ -115,7 +115,11 @@ static err_code take(reader *r, const cJSON *id, const char *content, const cJSO
     static const struct {
         const char *name;
         char letter;
-    } all[] = {{"special", 's'}, {"lstrip", 'l'}, {"rstrip", 'r'}, {"single_word", 'w'}};
+    } all[] = {{"special", 's'},
+               {"lstrip", 'l'},
+               {"rstrip", 'r'},
+               {"single_word", 'w'},
+               {"normalized", 'n'}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (cJSON_IsTrue(json_get(from, all[i].name))) flags[n++] = all[i].letter;
     cJSON *item = cJSON_CreateArray();
@@ -332,7 +336,8 @@ err_code words_parse(const char *text, words *out, err *e)
                                                  .special = strchr(flags, 's') != NULL,
                                                  .lstrip = strchr(flags, 'l') != NULL,
                                                  .rstrip = strchr(flags, 'r') != NULL,
-                                                 .single_word = strchr(flags, 'w') != NULL};
+                                                 .single_word = strchr(flags, 'w') != NULL,
+                                                 .normalized = strchr(flags, 'n') != NULL};
     }
     return ok ? ERR_NONE : err_set(e, ERR_CORRUPT, "the words of an adapter are damaged");
 }

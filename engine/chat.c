@@ -177,8 +177,8 @@ static err_code find_texts(const char *dir, const char *name, const tokenizer *t
 /* An added token's content. */
 static const char *token_text(const tokenizer *tok, int32_t id)
 {
-    size_t len;
-    return tokenizer_is_added(tok, id) ? tokenizer_bytes(tok, id, &len) : "";
+    const char *s = tokenizer_content(tok, id);
+    return s ? s : "";
 }
 
 static void add_stop(chat_template *ct, const tokenizer *tok, int32_t id)

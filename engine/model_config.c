@@ -485,14 +485,37 @@ static err_code read_config(const cJSON *j, model_config *c, err *e)
 /* Defaults that no server of this API takes over: a request asks for them, or goes without. */
 static void tell_what_is_not_taken(const cJSON *j)
 {
-    static const char *const fields[] = {"bad_words_ids",        "suppress_tokens", "stop_strings",
-                                         "no_repeat_ngram_size", "sequence_bias",   "num_beams",
-                                         "begin_suppress_tokens"};
+    static const struct {
+        const char *name;
+        double none; /* the number that asks for nothing */
+    } fields[] = {{"bad_words_ids", 0},
+                  {"suppress_tokens", 0},
+                  {"stop_strings", 0},
+                  {"begin_suppress_tokens", 0},
+                  {"sequence_bias", 0},
+                  {"no_repeat_ngram_size", 0},
+                  {"min_length", 0},
+                  {"min_new_tokens", 0},
+                  {"max_length", 20},
+                  {"num_beams", 1},
+                  {"num_return_sequences", 1},
+                  {"typical_p", 1},
+                  {"epsilon_cutoff", 0},
+                  {"eta_cutoff", 0},
+                  {"top_h", 0},
+                  {"penalty_alpha", 0},
+                  {"guidance_scale", 1},
+                  {"forced_bos_token_id", -1},
+                  {"forced_eos_token_id", -1},
+                  {"exponential_decay_length_penalty", 0},
+                  {"watermarking_config", 0}};
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
-        const cJSON *v = json_get(j, fields[i]);
-        bool plain = !v || cJSON_IsNull(v) || (cJSON_IsNumber(v) && v->valuedouble <= 1) ||
+        const cJSON *v = json_get(j, fields[i].name);
+        bool plain = !v || cJSON_IsNull(v) ||
+                     (cJSON_IsNumber(v) && v->valuedouble == fields[i].none) ||
                      ((cJSON_IsArray(v) || cJSON_IsObject(v)) && !v->child);
-        if (!plain) log_warn("model", "generation_config.json: \"%s\" has no effect", fields[i]);
+        if (!plain)
+            log_warn("model", "generation_config.json: \"%s\" has no effect", fields[i].name);
     }
 }
 
@@ -501,6 +524,7 @@ static err_code read_generation(const cJSON *j, model_config *c, err *e)
     err_code rc = read_bos(j, c, e);
     if (!rc) rc = read_eos(j, c, e);
     if (!rc) rc = real(j, "temperature", 0.0, 100.0, &c->gen_temperature, e);
+    if (cJSON_IsFalse(json_get(j, "do_sample"))) c->gen_temperature = 0; /* the likeliest token */
     if (!rc) rc = real(j, "top_p", 0.0, 1.0, &c->gen_top_p, e);
     if (!rc) rc = real(j, "min_p", 0.0, 1.0, &c->gen_min_p, e);
     if (!rc) rc = real(j, "repetition_penalty", 0.0, 10.0, &c->gen_repetition_penalty, e);

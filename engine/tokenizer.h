@@ -1,8 +1,9 @@
-/* tokenizer.h -- text to token ids and back, as Hugging Face's tokenizers would.
+/* tokenizer.h -- text to token ids and back, as Hugging Face's AutoTokenizer would.
  *
  * Reads tokenizer.json: byte-level BPE (GPT-2, Llama-3 and Qwen2 pre-tokenisers) and
- * SentencePiece-style BPE with byte fallback (Llama-2, Mistral).  Anything else in the file that
- * would change ids is refused by name.
+ * SentencePiece-style BPE with byte fallback (Llama-2, Mistral); and the tokens that only
+ * tokenizer_config.json, special_tokens_map.json or added_tokens.json name.  Anything else in these
+ * that would change ids is refused by name.
  *
  * Ownership: immutable after loading.  Threads: any thread; a detok belongs to its owner.
  */
@@ -17,7 +18,7 @@
 
 typedef struct tokenizer tokenizer;
 
-/* `dir` holds tokenizer.json (and tokenizer_config.json for bos/eos settings, if any). */
+/* `dir` holds tokenizer.json, and what else there is of the files above. */
 err_code tokenizer_load(tokenizer **out, const char *dir, err *e);
 void tokenizer_destroy(tokenizer *t);
 
@@ -29,12 +30,15 @@ int32_t tokenizer_eos(const tokenizer *t); /* -1: none */
 int32_t tokenizer_find(const tokenizer *t, const char *content);
 bool tokenizer_is_special(const tokenizer *t, int32_t id);
 bool tokenizer_is_added(const tokenizer *t, int32_t id); /* found in texts whole, special or not */
+/* An added token as the files write it; borrowed; NULL: it is none. */
+const char *tokenizer_content(const tokenizer *t, int32_t id);
 
 /* One token more than the model's own, as Hugging Face's AddedToken. */
 typedef struct tok_added {
     int32_t id;
     const char *content; /* copied */
     bool special, lstrip, rstrip, single_word;
+    bool normalized; /* found behind the normaliser, by the normal form of its content */
     bool
         barred; /* tokenizer_encode_guarded(): foreign text never becomes it, as if it were special */
 } tok_added;
@@ -77,15 +81,18 @@ typedef struct tok_guard {
 int64_t tokenizer_encode_guarded(const tokenizer *t, const char *text, size_t len,
                                  const tok_guard *guard, int32_t *ids, size_t cap);
 
-/* Bytes of one token as it appears in a text (byte-level tokens are decoded to raw bytes; special
- * tokens give their content).  Borrowed; *len set.  NULL for an unknown id. */
+/* Bytes of one token as it appears in a text (byte-level tokens are decoded to raw bytes; added ones
+ * give their content, as the decoder shows it).  Borrowed; *len set.  NULL for an unknown id. */
 const char *tokenizer_bytes(const tokenizer *t, int32_t id, size_t *len);
 
-/* Streaming detokeniser: never emits part of a UTF-8 sequence. */
+/* Streaming detokeniser: never emits part of a UTF-8 sequence.  Where tokens are bytes (<0xXX>) and a run of them is no
+ * UTF-8, Hugging Face's decode() gives U+FFFD for each of its bytes, so does tokenizer_decode(); here what was whole
+ * characters before the run broke is out already and stays. */
 typedef struct detok {
     const tokenizer *tok;
     bool skip_special;
-    bool started; /* SentencePiece: the first piece loses its leading space */
+    bool started; /* SentencePiece: the text's first space goes */
+    bool broken;  /* a run of byte tokens that is no UTF-8 */
     unsigned char pending[8];
     int n_pending;
 } detok;
@@ -95,12 +102,12 @@ void detok_init(detok *d, const tokenizer *t, bool skip_special);
 /* What comes now goes on from a text that these tokens gave: if they gave any, nothing is a first piece. */
 void detok_go_on(detok *d, const int32_t *ids, size_t n);
 
-/* Appends the text that is complete after `id` to `out` (cap bytes); returns bytes written.
+/* Appends the text that is complete after `id` to `out` (cap bytes, at least 16); returns bytes written.
  * A token gives at most DETOK_MAX bytes. */
 enum { DETOK_MAX = 1024 };
 size_t detok_push(detok *d, int32_t id, char *out, size_t cap);
 
-/* What is still pending, as U+FFFD. */
+/* What is still pending, as U+FFFD; cap as above. */
 size_t detok_flush(detok *d, char *out, size_t cap);
 
 /* Whole decode, as tokenizers' decode(skip_special_tokens). Malloced, NUL-ended; caller frees. */

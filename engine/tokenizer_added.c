@@ -1,4 +1,4 @@
-/* tokenizer_added.c -- which added token begins here: a sorted list with links to shorter ones.
+/* tokenizer_added.c -- which added token begins here: sorted lists with links to shorter ones.
  *
  * In the order of their bytes a token stands behind those that it begins with, and whatever of the list a text
  * begins with, the last one that is not behind the text begins with it, too.  So one bisection and a few links
@@ -23,18 +23,23 @@ static bool begins_with(const char *s, size_t len, const added_token *a)
     return len >= a->len && memcmp(s, a->content, a->len) == 0;
 }
 
-void tokenizer_index_added(tokenizer *t)
+err_code tokenizer_index_added(added_set *set, err *e)
 {
-    if (t->n_added > 0) qsort(t->added, (size_t)t->n_added, sizeof(*t->added), by_content);
+    if (set->n > 0) qsort(set->list, (size_t)set->n, sizeof(*set->list), by_content);
     int at = 0;
-    for (int k = 0; k < t->n_added; k++) {
-        added_token *a = &t->added[k];
-        for (; at <= (unsigned char)a->content[0]; at++) t->added_from[at] = k;
+    for (int k = 0; k < set->n; k++) {
+        added_token *a = &set->list[k];
+        if (k > 0 && a->len == a[-1].len && memcmp(a->content, a[-1].content, a->len) == 0)
+            return err_set(e, ERR_INPUT,
+                           "the added tokens %d and %d are both looked for as '%.60s'",
+                           (int)a[-1].id, (int)a->id, a->content);
+        for (; at <= (unsigned char)a->content[0]; at++) set->from[at] = k;
         a->shorter = k - 1;
-        while (a->shorter >= 0 && !begins_with(a->content, a->len, &t->added[a->shorter]))
-            a->shorter = t->added[a->shorter].shorter;
+        while (a->shorter >= 0 && !begins_with(a->content, a->len, &set->list[a->shorter]))
+            a->shorter = set->list[a->shorter].shorter;
     }
-    for (; at <= 256; at++) t->added_from[at] = t->n_added;
+    for (; at <= 256; at++) set->from[at] = set->n;
+    return ERR_NONE;
 }
 
 /* Whether the text lies behind the token, or is it, or begins with it. */
@@ -44,19 +49,18 @@ static bool not_behind(const added_token *a, const char *s, size_t len)
     return d < 0 || (d == 0 && a->len <= len);
 }
 
-int tokenizer_added_at(const tokenizer *t, const char *s, size_t len)
+int tokenizer_added_at(const added_set *set, const char *s, size_t len)
 {
     if (len == 0) return -1;
-    int from = t->added_from[(unsigned char)s[0]], lo = from,
-        hi = t->added_from[(unsigned char)s[0] + 1];
+    int from = set->from[(unsigned char)s[0]], lo = from, hi = set->from[(unsigned char)s[0] + 1];
     while (lo < hi) {
         int mid = lo + (hi - lo) / 2;
-        if (not_behind(&t->added[mid], s, len))
+        if (not_behind(&set->list[mid], s, len))
             lo = mid + 1;
         else
             hi = mid;
     }
     int k = lo > from ? lo - 1 : -1;
-    while (k >= 0 && !begins_with(s, len, &t->added[k])) k = t->added[k].shorter;
+    while (k >= 0 && !begins_with(s, len, &set->list[k])) k = set->list[k].shorter;
     return k;
 }

@@ -6,55 +6,19 @@
 #include <string.h>
 
 #include "engine/base/json.h"
+#include "engine/base/log.h"
 #include "engine/tokenizer_inside.h"
-#include "engine/unicode.h"
-
-/* ------------------------------------------------------------------- tables -- */
-
-static uint32_t hash_bytes(const char *s, size_t len)
-{
-    uint64_t h = 14695981039346656037ULL; /* FNV-1a */
-    for (size_t i = 0; i < len; i++) h = (h ^ (unsigned char)s[i]) * 1099511628211ULL;
-    return (uint32_t)(h ^ (h >> 32));
-}
-
-static uint32_t hash_pair(int32_t a, int32_t b)
-{
-    uint64_t h = ((uint64_t)(uint32_t)a << 32 | (uint32_t)b) * 0x9E3779B97F4A7C15ULL;
-    return (uint32_t)(h >> 32);
-}
-
-int32_t tokenizer_find_bytes(const tokenizer *t, const char *s, size_t len)
-{
-    uint32_t i = hash_bytes(s, len) & t->bytes_mask;
-    for (; t->by_bytes[i] >= 0; i = (i + 1) & t->bytes_mask) {
-        const entry *e = &t->entries[t->by_bytes[i]];
-        if (e->len == len && memcmp(e->bytes, s, len) == 0) return t->by_bytes[i];
-    }
-    return -1;
-}
-
-const merge *tokenizer_find_merge(const tokenizer *t, int32_t a, int32_t b)
-{
-    uint32_t i = hash_pair(a, b) & t->merges_mask;
-    for (; t->merges[i].rank >= 0; i = (i + 1) & t->merges_mask) {
-        if (t->merges[i].left == a && t->merges[i].right == b) return &t->merges[i];
-    }
-    return NULL;
-}
-
-static uint32_t table_size(size_t n)
-{
-    uint32_t size = 16;
-    while (size < 2 * n) size *= 2;
-    return size;
-}
 
 /* ------------------------------------------------------------------- loading -- */
 
 typedef struct {
     tokenizer *t;
     const cJSON *root, *model;
+    tok_files files;
+    int n_strings;  /* of the vocabulary */
+    bool as_qwen;   /* transformers would take its Qwen2Tokenizer */
+    bool has_bytes; /* ByteLevel was among the pre-tokenisers */
+    bool fused;     /* Fuse was among the decoders */
     err *e;
 } loader;
 
@@ -75,68 +39,16 @@ static bool flag(const cJSON *obj, const char *name)
     return cJSON_IsTrue(json_get(obj, name));
 }
 
-/* GPT-2's alphabet: the code point that stands for each byte. */
-static void byte_alphabet(uint32_t of_byte[256])
-{
-    uint32_t next = 256;
-    for (uint32_t b = 0; b < 256; b++) {
-        bool plain = (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
-        of_byte[b] = plain ? b : next++;
-    }
-}
-
-/* A vocabulary string to the bytes it stands for; false if it is not of the byte alphabet. */
-static bool undo_alphabet(const char *s, char *out, size_t *len)
-{
-    static const int unmapped = -1;
-    int byte_of[512];
-    uint32_t of_byte[256];
-    byte_alphabet(of_byte);
-    for (int i = 0; i < 512; i++) byte_of[i] = unmapped;
-    for (int b = 0; b < 256; b++) byte_of[of_byte[b]] = b;
-    size_t n = strlen(s), used, m = 0;
-    for (size_t i = 0; i < n; i += used) {
-        uint32_t c = utf8_decode(s + i, n - i, &used);
-        if (c >= 512 || byte_of[c] < 0) return false;
-        out[m++] = (char)byte_of[c];
-    }
-    *len = m;
-    return true;
-}
-
-/* "<0x0A>" -> 10, else -1. */
-static int byte_token(const char *s)
-{
-    unsigned v;
-    char end;
-    if (strlen(s) != 6 || sscanf(s, "<0x%2X%c", &v, &end) != 2 || end != '>') return -1;
-    return (int)v;
-}
-
-/* SentencePiece's "▁" becomes a space in texts. */
-static size_t undo_blocks(const char *s, char *out)
-{
-    size_t n = strlen(s), m = 0;
-    for (size_t i = 0; i < n;) {
-        if (n - i >= 3 && memcmp(s + i, LOWER_BLOCK, 3) == 0) {
-            out[m++] = ' ';
-            i += 3;
-        } else {
-            out[m++] = s[i++];
-        }
-    }
-    return m;
-}
-
-static err_code set_entry(loader *l, int32_t id, const char *content, bool added)
+static err_code set_entry(loader *l, int32_t id, const char *string)
 {
     tokenizer *t = l->t;
     entry *en = &t->entries[id];
-    size_t n = strlen(content), len = n;
+    size_t n = strlen(string), len = n;
     char *bytes = malloc(n + 1);
     if (!bytes) return err_set(l->e, ERR_NOMEM, "no memory for the vocabulary");
-    if (added || !t->byte_level || !undo_alphabet(content, bytes, &len)) {
-        memcpy(bytes, content, n);
+    bool plain = t->byte_level && !tokenizer_undo_alphabet(string, bytes, &len);
+    if (plain || !t->byte_level) {
+        memcpy(bytes, string, n);
         len = n;
     }
     bytes[len] = 0;
@@ -146,15 +58,15 @@ static err_code set_entry(loader *l, int32_t id, const char *content, bool added
                   .text = bytes,
                   .len = (uint32_t)len,
                   .text_len = (uint32_t)len,
-                  .added = added};
-    return ERR_NONE;
+                  .plain = plain,
+                  .byte = -1};
+    return t->byte_level ? ERR_NONE : tokenizer_make_text(t, en, string, l->e);
 }
 
 static err_code read_vocab(loader *l)
 {
     tokenizer *t = l->t;
-    const cJSON *vocab = json_get(l->model, "vocab"), *added = json_get(l->root, "added_tokens"),
-                *v;
+    const cJSON *vocab = json_get(l->model, "vocab"), *v;
     if (!cJSON_IsObject(vocab)) return err_set(l->e, ERR_CORRUPT, "tokenizer.json: no vocabulary");
     double max = -1;
     cJSON_ArrayForEach(v, vocab)
@@ -163,71 +75,18 @@ static err_code read_vocab(loader *l)
             return err_set(l->e, ERR_CORRUPT, "tokenizer.json: a token id is not a small integer");
         }
         if (v->valuedouble > max) max = v->valuedouble;
-    }
-    cJSON_ArrayForEach(v, added)
-    {
-        const cJSON *id = json_get(v, "id");
-        if (!cJSON_IsNumber(id) || !(id->valuedouble >= 0 && id->valuedouble < (1 << 24)) ||
-            !cJSON_IsString(json_get(v, "content"))) {
-            return err_set(l->e, ERR_CORRUPT, "tokenizer.json: an added token is malformed");
-        }
-        if (id->valuedouble > max) max = id->valuedouble;
+        l->n_strings++;
     }
     t->n_vocab = t->n_base = (int)max + 1;
-    t->entries = calloc((size_t)t->n_vocab, sizeof(*t->entries));
+    t->entries = calloc((size_t)t->n_vocab + 1, sizeof(*t->entries));
     if (!t->entries) return err_set(l->e, ERR_NOMEM, "no memory for the vocabulary");
+    for (int i = 0; i < t->n_vocab; i++) t->entries[i].byte = -1;
     cJSON_ArrayForEach(v, vocab)
     {
-        err_code rc = set_entry(l, (int32_t)v->valuedouble, v->string, false);
+        err_code rc = set_entry(l, (int32_t)v->valuedouble, v->string);
         if (rc) return rc;
     }
-    uint32_t size = table_size((size_t)t->n_vocab);
-    t->by_bytes = malloc(size * sizeof(*t->by_bytes));
-    if (!t->by_bytes) return err_set(l->e, ERR_NOMEM, "no memory for the vocabulary");
-    t->bytes_mask = size - 1;
-    for (uint32_t i = 0; i < size; i++) t->by_bytes[i] = -1;
-    for (int32_t id = 0; id < t->n_vocab; id++) {
-        const entry *en = &t->entries[id];
-        if (!en->bytes || tokenizer_find_bytes(t, en->bytes, en->len) >= 0) continue;
-        uint32_t i = hash_bytes(en->bytes, en->len) & t->bytes_mask;
-        while (t->by_bytes[i] >= 0) i = (i + 1) & t->bytes_mask;
-        t->by_bytes[i] = id;
-    }
-    return ERR_NONE;
-}
-
-static err_code read_added(loader *l)
-{
-    tokenizer *t = l->t;
-    const cJSON *added = json_get(l->root, "added_tokens"), *v;
-    t->added = calloc((size_t)cJSON_GetArraySize(added) + 1, sizeof(*t->added));
-    if (!t->added) return err_set(l->e, ERR_NOMEM, "no memory for added tokens");
-    cJSON_ArrayForEach(v, added)
-    {
-        const char *content = json_get(v, "content")->valuestring;
-        if (!content[0]) continue;
-        added_token *a = &t->added[t->n_added];
-        *a = (added_token){.content = strdup(content),
-                           .len = strlen(content),
-                           .id = (int32_t)json_get(v, "id")->valuedouble,
-                           .special = flag(v, "special"),
-                           .lstrip = flag(v, "lstrip"),
-                           .rstrip = flag(v, "rstrip"),
-                           .single_word = flag(v, "single_word")};
-        if (!a->content) return err_set(l->e, ERR_NOMEM, "no memory for added tokens");
-        t->n_added++;
-        err_code rc = set_entry(l, a->id, content, true);
-        if (rc) return rc;
-        t->entries[a->id].special = a->special;
-    }
-    tokenizer_index_added(t);
-    return ERR_NONE;
-}
-
-static int32_t vocab_id(loader *l, const char *s)
-{
-    const cJSON *v = json_get(json_get(l->model, "vocab"), s);
-    return cJSON_IsNumber(v) ? (int32_t)v->valuedouble : -1;
+    return tokenizer_hash_entries(t, l->e);
 }
 
 /* "a b", or ["a", "b"]. */
@@ -247,17 +106,6 @@ static bool merge_parts(const cJSON *v, char **a, char **b)
     return *a && *b;
 }
 
-/* The vocabulary as a JSON object is searched linearly by cJSON; ids are looked up by bytes instead,
- * which is exact because distinct strings of the alphabet are distinct bytes. */
-static int32_t id_of_string(loader *l, const char *s, char *scratch)
-{
-    tokenizer *t = l->t;
-    size_t len = strlen(s);
-    if (t->byte_level && undo_alphabet(s, scratch, &len))
-        return tokenizer_find_bytes(t, scratch, len);
-    return tokenizer_find_bytes(t, s, strlen(s));
-}
-
 static err_code add_merge(loader *l, const cJSON *v, int32_t rank)
 {
     tokenizer *t = l->t;
@@ -267,21 +115,18 @@ static err_code add_merge(loader *l, const cJSON *v, int32_t rank)
         rc = err_set(l->e, ERR_CORRUPT, "tokenizer.json: merge %d is malformed", rank);
     } else {
         size_t n = strlen(a) + strlen(b) + 1;
-        char *joined = malloc(2 * n), *scratch = joined ? joined + n : NULL;
+        char *joined = malloc(n);
         if (!joined) {
             rc = err_set(l->e, ERR_NOMEM, "no memory for merges");
         } else {
             (void)snprintf(joined, n, "%s%s", a, b);
-            merge m = {id_of_string(l, a, scratch), id_of_string(l, b, scratch), rank,
-                       id_of_string(l, joined, scratch)};
-            if (m.left < 0 || m.right < 0 || m.result < 0) {
+            merge m = {tokenizer_vocabulary_id(t, a), tokenizer_vocabulary_id(t, b), rank,
+                       tokenizer_vocabulary_id(t, joined)};
+            if (m.left < 0 || m.right < 0 || m.result < 0)
                 rc = err_set(l->e, ERR_CORRUPT,
                              "tokenizer.json: merge %d is not made of vocabulary tokens", rank);
-            } else if (!tokenizer_find_merge(t, m.left, m.right)) {
-                uint32_t i = hash_pair(m.left, m.right) & t->merges_mask;
-                while (t->merges[i].rank >= 0) i = (i + 1) & t->merges_mask;
-                t->merges[i] = m;
-            }
+            else
+                tokenizer_put_merge(t, m);
             free(joined);
         }
     }
@@ -295,11 +140,8 @@ static err_code read_merges(loader *l)
     tokenizer *t = l->t;
     const cJSON *merges = json_get(l->model, "merges"), *v;
     if (!cJSON_IsArray(merges)) return err_set(l->e, ERR_CORRUPT, "tokenizer.json: no merges");
-    uint32_t size = table_size((size_t)cJSON_GetArraySize(merges));
-    t->merges = malloc(size * sizeof(*t->merges));
-    if (!t->merges) return err_set(l->e, ERR_NOMEM, "no memory for merges");
-    for (uint32_t i = 0; i < size; i++) t->merges[i].rank = -1;
-    t->merges_mask = size - 1;
+    err_code made = tokenizer_make_merges(t, (size_t)cJSON_GetArraySize(merges), l->e);
+    if (made) return made;
     int32_t rank = 0;
     cJSON_ArrayForEach(v, merges)
     {
@@ -311,6 +153,18 @@ static err_code read_merges(loader *l)
 
 /* ------------------------------------------------ normaliser, pre-tokeniser -- */
 
+static bool is_string(const cJSON *v, const char *s)
+{
+    return cJSON_IsString(v) && strcmp(v->valuestring, s) == 0;
+}
+
+/* A Replace of one string by another. */
+static bool replaces(const cJSON *v, const char *from, const char *to)
+{
+    return is_string(json_get(json_get(v, "pattern"), "String"), from) &&
+           is_string(json_get(v, "content"), to);
+}
+
 static err_code read_one_normalizer(loader *l, const cJSON *v)
 {
     tokenizer *t = l->t;
@@ -321,105 +175,28 @@ static err_code read_one_normalizer(loader *l, const cJSON *v)
     }
     if (strcmp(type, "Prepend") == 0) {
         const cJSON *p = json_get(v, "prepend");
-        if (!cJSON_IsString(p) || strcmp(p->valuestring, LOWER_BLOCK) != 0) {
-            return unsupported(l, "Prepend", "other than U+2581");
-        }
-        t->prepend = PREPEND_ALWAYS;
+        if (!is_string(p, LOWER_BLOCK) || t->prepend_block)
+            return unsupported(l, "Prepend", "other than one U+2581");
+        t->prepend_block = true;
         return ERR_NONE;
     }
     if (strcmp(type, "Replace") == 0) {
-        const cJSON *pat = json_get(json_get(v, "pattern"), "String"), *c = json_get(v, "content");
-        if (!cJSON_IsString(pat) || !cJSON_IsString(c) || strcmp(pat->valuestring, " ") != 0 ||
-            strcmp(c->valuestring, LOWER_BLOCK) != 0) {
-            return unsupported(l, "Replace", "other than space by U+2581");
-        }
-        return ERR_NONE; /* the rule of every SentencePiece model */
+        t->blocks = true;
+        return replaces(v, " ", LOWER_BLOCK)
+                   ? ERR_NONE
+                   : unsupported(l, "Replace", "other than space by U+2581");
     }
     return unsupported(l, "normalizer", type);
 }
 
-static err_code read_normalizer(loader *l)
+static err_code read_normalizer(loader *l, const cJSON *v)
 {
-    const cJSON *v = json_get(l->root, "normalizer"), *each;
+    const cJSON *each;
     if (!v || cJSON_IsNull(v)) return ERR_NONE;
     if (strcmp(type_of(v), "Sequence") != 0) return read_one_normalizer(l, v);
     cJSON_ArrayForEach(each, json_get(v, "normalizers"))
     {
-        err_code rc = read_one_normalizer(l, each);
-        if (rc) return rc;
-    }
-    return ERR_NONE;
-}
-
-static err_code read_metaspace(loader *l, const cJSON *v)
-{
-    tokenizer *t = l->t;
-    const cJSON *scheme = json_get(v, "prepend_scheme"), *rep = json_get(v, "replacement");
-    if (!cJSON_IsString(rep) || strcmp(rep->valuestring, LOWER_BLOCK) != 0) {
-        return unsupported(l, "Metaspace replacement", "other than U+2581");
-    }
-    const char *s = cJSON_IsString(scheme)        ? scheme->valuestring
-                    : flag(v, "add_prefix_space") ? "always"
-                                                  : "never";
-    t->prepend = strcmp(s, "always") == 0  ? PREPEND_ALWAYS
-                 : strcmp(s, "first") == 0 ? PREPEND_FIRST
-                                           : PREPEND_NEVER;
-    const cJSON *split = json_get(v, "split");
-    t->metaspace = true;
-    t->metaspace_split = !split || cJSON_IsTrue(split);
-    return ERR_NONE;
-}
-
-/* Gemma's: a split at spaces, after the normalizer has left none. */
-static bool splits_nothing(const loader *l, const cJSON *pattern)
-{
-    const cJSON *at = json_get(pattern, "String");
-    return cJSON_IsString(at) && strcmp(at->valuestring, " ") == 0 &&
-           strcmp(type_of(json_get(l->root, "normalizer")), "Replace") == 0;
-}
-
-/* Each piece of the first would be split again. */
-static err_code second_split(loader *l)
-{
-    return unsupported(l, "pre_tokenizer", "a second split");
-}
-
-static err_code read_one_pre(loader *l, const cJSON *v)
-{
-    tokenizer *t = l->t;
-    const char *type = type_of(v);
-    if (strcmp(type, "ByteLevel") == 0) {
-        const cJSON *use = json_get(v, "use_regex");
-        bool splits = !use || cJSON_IsTrue(use);
-        if (splits && t->split != SPLIT_NONE) return second_split(l);
-        if (splits) t->split = SPLIT_GPT2;
-        t->add_prefix_space = flag(v, "add_prefix_space");
-        return ERR_NONE;
-    }
-    if (strcmp(type, "Metaspace") == 0) return read_metaspace(l, v);
-    if (strcmp(type, "Split") == 0 && splits_nothing(l, json_get(v, "pattern"))) return ERR_NONE;
-    if (strcmp(type, "Split") == 0) {
-        const cJSON *re = json_get(json_get(v, "pattern"), "Regex"), *how = json_get(v, "behavior");
-        bool isolated = cJSON_IsString(how) && strcmp(how->valuestring, "Isolated") == 0;
-        if (!cJSON_IsString(re) || !isolated || flag(v, "invert")) {
-            return unsupported(l, "Split", "of this kind");
-        }
-        if (t->split != SPLIT_NONE) return second_split(l);
-        t->split = split_from_regex(re->valuestring);
-        if (t->split == SPLIT_NONE) return unsupported(l, "Split pattern", re->valuestring);
-        return ERR_NONE;
-    }
-    return unsupported(l, "pre_tokenizer", type);
-}
-
-static err_code read_pre_tokenizer(loader *l)
-{
-    const cJSON *v = json_get(l->root, "pre_tokenizer"), *each;
-    if (!v || cJSON_IsNull(v)) return ERR_NONE;
-    if (strcmp(type_of(v), "Sequence") != 0) return read_one_pre(l, v);
-    cJSON_ArrayForEach(each, json_get(v, "pretokenizers"))
-    {
-        err_code rc = read_one_pre(l, each);
+        err_code rc = read_normalizer(l, each);
         if (rc) return rc;
     }
     return ERR_NONE;
@@ -438,6 +215,84 @@ static bool has_byte_level(const cJSON *v)
         }
     }
     return false;
+}
+
+/* How Metaspace puts its "▁" in front, as pre-tokeniser and as decoder. */
+static err_code read_scheme(loader *l, const cJSON *v, prepend_kind *out)
+{
+    const cJSON *scheme = json_get(v, "prepend_scheme");
+    if (!is_string(json_get(v, "replacement"), LOWER_BLOCK))
+        return unsupported(l, "Metaspace replacement", "other than U+2581");
+    const char *s = cJSON_IsString(scheme)                           ? scheme->valuestring
+                    : cJSON_IsFalse(json_get(v, "add_prefix_space")) ? "never"
+                                                                     : "always";
+    *out = strcmp(s, "always") == 0  ? PREPEND_ALWAYS
+           : strcmp(s, "first") == 0 ? PREPEND_FIRST
+                                     : PREPEND_NEVER;
+    return ERR_NONE;
+}
+
+static err_code read_metaspace(loader *l, const cJSON *v)
+{
+    const cJSON *split = json_get(v, "split");
+    if (l->t->byte_level || l->t->metaspace)
+        return unsupported(l, "pre_tokenizer", "Metaspace here");
+    l->t->metaspace = true;
+    l->t->metaspace_split = !cJSON_IsFalse(split);
+    return read_scheme(l, v, &l->t->prepend);
+}
+
+/* Each piece of the first would be split again. */
+static err_code second_split(loader *l)
+{
+    return unsupported(l, "pre_tokenizer", "a second split");
+}
+
+static err_code read_byte_level(loader *l, const cJSON *v)
+{
+    tokenizer *t = l->t;
+    bool behind = t->split != SPLIT_NONE, splits = !cJSON_IsFalse(json_get(v, "use_regex"));
+    if (splits && behind) return second_split(l);
+    if (splits) t->split = SPLIT_GPT2;
+    if (flag(v, "add_prefix_space")) *(behind ? &t->prefix_pieces : &t->prefix_space) = true;
+    l->has_bytes = true;
+    return ERR_NONE;
+}
+
+static err_code read_split(loader *l, const cJSON *v)
+{
+    const cJSON *re = json_get(json_get(v, "pattern"), "Regex");
+    /* Gemma's: a split at spaces, after the normaliser has left none */
+    if (l->t->blocks && is_string(json_get(json_get(v, "pattern"), "String"), " ")) return ERR_NONE;
+    if (!cJSON_IsString(re) || !is_string(json_get(v, "behavior"), "Isolated") ||
+        flag(v, "invert") || !l->t->byte_level)
+        return unsupported(l, "Split", "of this kind");
+    if (l->t->split != SPLIT_NONE) return second_split(l);
+    l->t->split = split_from_regex(re->valuestring);
+    return l->t->split != SPLIT_NONE ? ERR_NONE : unsupported(l, "Split pattern", re->valuestring);
+}
+
+static err_code read_one_pre(loader *l, const cJSON *v)
+{
+    const char *type = type_of(v);
+    if (l->has_bytes) return unsupported(l, "pre_tokenizer behind ByteLevel", type);
+    if (strcmp(type, "ByteLevel") == 0) return read_byte_level(l, v);
+    if (strcmp(type, "Metaspace") == 0) return read_metaspace(l, v);
+    if (strcmp(type, "Split") == 0) return read_split(l, v);
+    return unsupported(l, "pre_tokenizer", type);
+}
+
+static err_code read_pre_tokenizer(loader *l)
+{
+    const cJSON *v = json_get(l->root, "pre_tokenizer"), *each;
+    if (!v || cJSON_IsNull(v)) return ERR_NONE;
+    if (strcmp(type_of(v), "Sequence") != 0) return read_one_pre(l, v);
+    cJSON_ArrayForEach(each, json_get(v, "pretokenizers"))
+    {
+        err_code rc = read_one_pre(l, each);
+        if (rc) return rc;
+    }
+    return ERR_NONE;
 }
 
 /* ------------------------------------------- post-processor, decoder, config -- */
@@ -489,27 +344,59 @@ static err_code read_post(loader *l, const cJSON *v)
     return unsupported(l, "post_processor", type);
 }
 
+/* What stands behind one another in a SentencePiece decoder, each at most once. */
+enum { NOTHING, BLOCKS, BYTES, FUSED, STRIPPED };
+
+static err_code read_one_decoder(loader *l, const cJSON *v, int *stage)
+{
+    tokenizer *t = l->t;
+    const char *type = type_of(v);
+    static const char *const types[] = {"Replace", "ByteFallback", "Fuse", "Strip"};
+    int is = 0;
+    while (is < 4 && strcmp(type, types[is]) != 0) is++;
+    if (strcmp(type, "Metaspace") == 0 && *stage == NOTHING) {
+        prepend_kind how;
+        err_code rc = read_scheme(l, v, &how);
+        t->decode_blocks = true;
+        t->first = how == PREPEND_NEVER ? FIRST_KEPT : FIRST_BLOCKS;
+        *stage = BYTES; /* only Fuse may follow */
+        return rc;
+    }
+    if (is == 4 || *stage > is) return unsupported(l, "decoder", type[0] ? type : "null");
+    *stage = is + 1;
+    if (*stage == BLOCKS && !replaces(v, LOWER_BLOCK, " "))
+        return unsupported(l, "decoder Replace", "other than U+2581 by a space");
+    t->decode_blocks |= *stage == BLOCKS;
+    t->decode_bytes |= *stage == BYTES;
+    l->fused |= *stage == FUSED;
+    if (*stage < STRIPPED) return ERR_NONE;
+    const cJSON *start = json_get(v, "start"), *stop = json_get(v, "stop");
+    bool first = is_string(json_get(v, "content"), " ") && cJSON_IsNumber(start) &&
+                 start->valuedouble == 1 && cJSON_IsNumber(stop) && stop->valuedouble == 0;
+    if (!first || !l->fused || t->first != FIRST_KEPT)
+        return unsupported(l, "decoder Strip", "of anything but the text's first space");
+    t->first = FIRST_SPACE;
+    return ERR_NONE;
+}
+
 static err_code read_decoder(loader *l)
 {
-    const cJSON *v = json_get(l->root, "decoder"), *each;
-    const char *type = type_of(v);
-    if (!v || cJSON_IsNull(v) || strcmp(type, "ByteLevel") == 0) return ERR_NONE;
-    if (strcmp(type, "Metaspace") == 0) {
-        l->t->strip_first_space = l->t->prepend != PREPEND_NEVER;
-        return ERR_NONE;
+    const cJSON *v = json_get(l->root, "decoder"), *list = json_get(v, "decoders"), *each;
+    bool sequence = strcmp(type_of(v), "Sequence") == 0;
+    int stage = NOTHING;
+    if (has_byte_level(v) != l->t->byte_level)
+        return unsupported(
+            l, "decoder",
+            "that is ByteLevel where the pre_tokenizer is not, or the other way round");
+    if (l->t->byte_level) {
+        bool alone = !sequence || (list && list->child && !list->child->next);
+        return alone ? ERR_NONE : unsupported(l, "decoder", "ByteLevel and others");
     }
-    if (strcmp(type, "Sequence") != 0) return unsupported(l, "decoder", type);
-    cJSON_ArrayForEach(each, json_get(v, "decoders"))
+    if (!sequence) return read_one_decoder(l, v, &stage);
+    cJSON_ArrayForEach(each, list)
     {
-        type = type_of(each);
-        if (strcmp(type, "Strip") == 0)
-            l->t->strip_first_space = true;
-        else if (strcmp(type, "Metaspace") == 0)
-            l->t->strip_first_space = l->t->prepend != PREPEND_NEVER;
-        else if (strcmp(type, "Replace") != 0 && strcmp(type, "ByteFallback") != 0 &&
-                 strcmp(type, "Fuse") != 0 && strcmp(type, "ByteLevel") != 0) {
-            return unsupported(l, "decoder", type);
-        }
+        err_code rc = read_one_decoder(l, each, &stage);
+        if (rc) return rc;
     }
     return ERR_NONE;
 }
@@ -533,8 +420,7 @@ static err_code read_model_flags(loader *l)
     t->byte_fallback = flag(m, "byte_fallback");
     t->fuse_unk = flag(m, "fuse_unk");
     t->ignore_merges = flag(m, "ignore_merges");
-    t->byte_level = has_byte_level(json_get(l->root, "pre_tokenizer")) ||
-                    has_byte_level(json_get(l->root, "decoder"));
+    t->byte_level = has_byte_level(json_get(l->root, "pre_tokenizer"));
     return ERR_NONE;
 }
 
@@ -543,26 +429,9 @@ static void find_bytes_ids(tokenizer *t)
     for (int b = 0; b < 256; b++) {
         char c = (char)b, name[8];
         (void)snprintf(name, sizeof(name), "<0x%02X>", (unsigned)b);
-        t->byte_id[b] =
-            t->byte_level ? tokenizer_find_bytes(t, &c, 1) : tokenizer_find_bytes(t, name, 6);
+        t->byte_id[b] = t->byte_level ? tokenizer_find_bytes(t, &c, 1, false)
+                                      : tokenizer_find_bytes(t, name, 6, false);
     }
-}
-
-/* SentencePiece models: in texts "▁" is a space and <0xXX> a byte. */
-static err_code make_texts(loader *l)
-{
-    tokenizer *t = l->t;
-    for (int i = 0; i < t->n_vocab; i++) {
-        entry *en = &t->entries[i];
-        if (!en->bytes || en->added) continue;
-        en->text = malloc(en->len + 1);
-        if (!en->text) return err_set(l->e, ERR_NOMEM, "no memory for the vocabulary");
-        int byte = t->byte_fallback ? byte_token(en->bytes) : -1;
-        if (byte >= 0) en->text[0] = (char)byte;
-        en->text_len = byte >= 0 ? 1 : (uint32_t)undo_blocks(en->bytes, en->text);
-        en->text[en->text_len] = 0;
-    }
-    return ERR_NONE;
 }
 
 static err_code load_json(const char *dir, const char *name, cJSON **out, err *e)
@@ -594,90 +463,177 @@ static err_code load_json(const char *dir, const char *name, cJSON **out, err *e
     return rc;
 }
 
-/* A special token of tokenizer_config.json: a string, or an object with its content. */
-static int32_t config_token(const tokenizer *t, const cJSON *cfg, const char *name)
+/* ---------------------------------------------------------- the files beside it -- */
+
+static const char *string_of(const cJSON *v, const char *name)
 {
-    const cJSON *v = json_get(cfg, name);
-    if (cJSON_IsObject(v)) v = json_get(v, "content");
-    return cJSON_IsString(v) ? tokenizer_find(t, v->valuestring) : -1;
+    const char *s = cJSON_GetStringValue(json_get(v, name));
+    return s ? s : "";
 }
 
-/* What the configuration names as bos or eos is found in texts as a special token, listed as an added
- * one or not. */
-static err_code make_special(tokenizer *t, int32_t id, err *e)
+/* "LlamaTokenizerFast" is "LlamaTokenizer". */
+static bool is_class(const char *s, const char *name)
 {
-    if (id < 0 || t->entries[id].added) return ERR_NONE;
-    added_token *list = realloc(t->added, ((size_t)t->n_added + 1) * sizeof(*list));
-    if (list) t->added = list;
-    char *content = list ? strndup(t->entries[id].bytes, t->entries[id].len) : NULL;
-    if (!content) return err_set(e, ERR_NOMEM, "no memory for added tokens");
-    list[t->n_added++] =
-        (added_token){.content = content, .len = strlen(content), .id = id, .special = true};
-    tokenizer_index_added(t);
-    t->entries[id].added = t->entries[id].special = true;
+    size_t n = strlen(name);
+    return strncmp(s, name, n) == 0 && (!s[n] || strcmp(s + n, "Fast") == 0);
+}
+
+/* transformers' LlamaTokenizer: of tokenizer.json it takes vocabulary, merges and post-processor. */
+static void be_llama(loader *l)
+{
+    tokenizer *t = l->t;
+    const cJSON *config = l->files.config;
+    bool prefix = !cJSON_IsFalse(json_get(config, "add_prefix_space"));
+    t->fuse_unk = t->byte_fallback = t->metaspace = true;
+    t->ignore_merges = t->metaspace_split = false;
+    t->prepend = !prefix ? PREPEND_NEVER : flag(config, "legacy") ? PREPEND_ALWAYS : PREPEND_FIRST;
+    t->decode_blocks = t->decode_bytes = true;
+    t->first = prefix ? FIRST_SPACE : FIRST_KEPT;
+    log_info("tokenizer", "tokenizer_class is LlamaTokenizer: spaces are as in transformers 5, "
+                          "whatever tokenizer.json says of them");
+}
+
+static bool is_qwen(const tokenizer *t)
+{
+    return t->nfc && t->split == SPLIT_QWEN2 && !t->prefix_pieces && !t->ignore_merges;
+}
+
+/* Which class AutoTokenizer would take, and what that means here. */
+static err_code read_class(loader *l, const cJSON *model)
+{
+    const char *family = string_of(model, "model_type");
+    const char *name = string_of(l->files.config, "tokenizer_class");
+    if (!name[0]) name = string_of(model, "tokenizer_class");
+    if (flag(l->files.config, "split_special_tokens"))
+        return err_set(l->e, ERR_UNSUPPORTED,
+                       "tokenizer_config.json: split_special_tokens is not supported");
+    bool bytes = has_byte_level(json_get(l->root, "pre_tokenizer")) ||
+                 has_byte_level(json_get(l->root, "decoder"));
+    bool llama = strcmp(family, "llama") == 0, qwen2 = strcmp(family, "qwen2") == 0,
+         qwen3 = strcmp(family, "qwen3") == 0;
+    l->files.as_llama = (llama || qwen3) && !bytes && is_class(name, "LlamaTokenizer");
+    l->as_qwen = qwen2 || (qwen3 && (!name[0] || is_class(name, "Qwen2Tokenizer")));
+    bool plain = !name[0] || is_class(name, "TokenizersBackend") || l->files.as_llama ||
+                 is_class(name, "PreTrainedTokenizer") || is_class(name, "LlamaTokenizer");
+    if ((llama || qwen3) && !plain && !l->as_qwen)
+        log_warn("tokenizer",
+                 "tokenizer_class is %.60s: lorad follows tokenizer.json, where "
+                 "transformers 5 may split texts by rules of that class",
+                 name);
     return ERR_NONE;
+}
+
+/* ---------------------------------------------------------------------- together -- */
+
+static err_code read_pipeline(loader *l)
+{
+    err_code rc = read_model_flags(l);
+    if (rc) return rc;
+    if (l->files.as_llama) {
+        be_llama(l);
+        return ERR_NONE;
+    }
+    rc = read_normalizer(l, json_get(l->root, "normalizer"));
+    if (!rc) rc = read_pre_tokenizer(l);
+    if (!rc) rc = read_decoder(l);
+    if (!rc && l->as_qwen && !is_qwen(l->t))
+        log_warn("tokenizer", "lorad follows tokenizer.json, where transformers 5 splits texts as "
+                              "Qwen2Tokenizer does, whatever the file says");
+    return rc;
+}
+
+static err_code find_unk(loader *l)
+{
+    tokenizer *t = l->t;
+    const cJSON *unk = l->files.as_llama ? NULL : json_get(l->model, "unk_token");
+    t->unk = cJSON_IsString(unk) ? tokenizer_vocabulary_id(t, unk->valuestring) : -1;
+    for (int b = 0; t->byte_level && b < 256; b++) {
+        if (t->byte_id[b] < 0 && t->unk < 0 && b >= ' ' && b < 0x7f)
+            return err_set(l->e, ERR_CORRUPT, "tokenizer.json: no token for byte 0x%02x", b);
+        if (t->byte_id[b] < 0 && t->byte_fallback)
+            return unsupported(l, "byte_fallback", "with a byte-level vocabulary that lacks bytes");
+    }
+    return ERR_NONE;
+}
+
+static err_code read_words(loader *l)
+{
+    tok_words w = {0};
+    err_code rc = tokenizer_read_words(&w, l->t, l->root, &l->files, l->n_strings, l->e);
+    if (!rc) rc = tokenizer_take_words(l->t, &w, l->e);
+    tokenizer_clear_words(&w);
+    return rc;
 }
 
 static err_code read_all(loader *l)
 {
-    tokenizer *t = l->t;
     l->model = json_get(l->root, "model");
-    err_code rc = read_model_flags(l);
+    err_code rc = read_pipeline(l);
     if (!rc) rc = read_vocab(l);
     if (!rc) rc = read_merges(l);
-    if (!rc) find_bytes_ids(t);
-    if (!rc) rc = read_added(l);
-    if (!rc) rc = read_normalizer(l);
-    if (!rc) rc = read_pre_tokenizer(l);
+    if (!rc) find_bytes_ids(l->t);
+    if (!rc) rc = find_unk(l);
+    if (!rc) rc = read_words(l);
     if (!rc) rc = read_post(l, json_get(l->root, "post_processor"));
-    if (!rc) rc = read_decoder(l);
-    if (!rc && !t->byte_level) rc = make_texts(l);
     if (rc) return rc;
-    const cJSON *unk = json_get(l->model, "unk_token");
-    t->unk = cJSON_IsString(unk) ? vocab_id(l, unk->valuestring) : -1;
-    if (t->byte_level) {
-        for (int b = 0; b < 256; b++) {
-            if (t->byte_id[b] < 0 && t->unk < 0 && b >= ' ' && b < 0x7f) {
-                return err_set(l->e, ERR_CORRUPT, "tokenizer.json: no token for byte 0x%02x", b);
-            }
-        }
-    }
+    l->t->bos = tokenizer_named(l->t, &l->files, "bos_token");
+    l->t->eos = tokenizer_named(l->t, &l->files, "eos_token");
     return ERR_NONE;
+}
+
+/* A file that need not be there. */
+static err_code load_beside(const char *dir, const char *name, cJSON **out, err *e)
+{
+    err why = {0};
+    err_code rc = load_json(dir, name, out, &why);
+    if (rc == ERR_NOT_FOUND) return ERR_NONE;
+    if (rc && e) *e = why;
+    if (!rc && !cJSON_IsObject(*out)) return err_set(e, ERR_INPUT, "%s must be an object", name);
+    return rc;
+}
+
+static err_code load_files(loader *l, const char *dir)
+{
+    cJSON *model = NULL;
+    err_code rc = load_beside(dir, "tokenizer_config.json", &l->files.config, l->e);
+    if (!rc) rc = load_beside(dir, "special_tokens_map.json", &l->files.special_map, l->e);
+    if (!rc) rc = load_beside(dir, "added_tokens.json", &l->files.added, l->e);
+    if (!rc) rc = load_beside(dir, "config.json", &model, l->e);
+    if (!rc) rc = read_class(l, model);
+    cJSON_Delete(model);
+    return rc;
 }
 
 err_code tokenizer_load(tokenizer **out, const char *dir, err *e)
 {
     *out = NULL;
-    cJSON *root, *cfg;
-    err ignored;
+    cJSON *root;
     err_code rc = load_json(dir, "tokenizer.json", &root, e);
     if (rc) return rc;
     tokenizer *t = calloc(1, sizeof(*t));
+    loader l = {.t = t, .root = root, .e = e};
     if (!t) {
         rc = err_set(e, ERR_NOMEM, "no memory for the tokenizer");
     } else {
         t->unk = t->bos = t->eos = -1;
-        loader l = {.t = t, .root = root, .e = e};
-        rc = read_all(&l);
+        rc = load_files(&l, dir);
+        if (!rc) rc = read_all(&l);
     }
     cJSON_Delete(root);
-    if (rc) {
+    cJSON_Delete(l.files.config);
+    cJSON_Delete(l.files.special_map);
+    cJSON_Delete(l.files.added);
+    if (rc)
         tokenizer_destroy(t);
-        return rc;
-    }
-    if (load_json(dir, "tokenizer_config.json", &cfg, &ignored) == ERR_NONE) {
-        t->bos = config_token(t, cfg, "bos_token");
-        t->eos = config_token(t, cfg, "eos_token");
-        cJSON_Delete(cfg);
-        rc = make_special(t, t->bos, e);
-        if (!rc) rc = make_special(t, t->eos, e);
-        if (rc) {
-            tokenizer_destroy(t);
-            return rc;
-        }
-    }
-    *out = t;
-    return ERR_NONE;
+    else
+        *out = t;
+    return rc;
+}
+
+static void free_set(added_set *set)
+{
+    for (int i = 0; set->list && i < set->n; i++) free(set->list[i].content);
+    free(set->list);
 }
 
 void tokenizer_destroy(tokenizer *t)
@@ -688,13 +644,15 @@ void tokenizer_destroy(tokenizer *t)
         return;
     }
     for (int i = 0; t->entries && i < t->n_vocab; i++) {
-        if (t->entries[i].text != t->entries[i].bytes) free(t->entries[i].text);
-        free(t->entries[i].bytes);
+        entry *en = &t->entries[i];
+        if (en->text != en->bytes) free(en->text);
+        free(en->bytes);
+        free(en->content);
     }
-    for (int i = 0; i < t->n_added; i++) free(t->added[i].content);
+    free_set(&t->raw);
+    free_set(&t->normal);
     free(t->entries);
     free(t->by_bytes);
     free(t->merges);
-    free(t->added);
     free(t);
 }

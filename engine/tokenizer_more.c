@@ -1,6 +1,6 @@
 /* tokenizer_more.c -- a tokenizer with more added tokens than its base, whose tables it shares.
  *
- * The list of added tokens is the base's and the new ones', in one order, so that the longest wins whoever
+ * The sets of added tokens are the base's and the new ones', in one order, so that the longest wins whoever
  * brought it.  The new entries are few: a sorted array, looked into first, for a reserved token of the base may
  * have got another name.
  */
@@ -21,14 +21,20 @@ const entry *tokenizer_entry(const tokenizer *t, int32_t id)
             hi = mid;
     }
     if (lo < t->n_more && t->more[lo].id == id) return &t->more[lo].e;
-    return id >= 0 && id < t->n_base && t->entries[id].bytes ? &t->entries[id] : &none;
+    return id >= 0 && id < t->n_base ? &t->entries[id] : &none;
 }
 
 void tokenizer_free_more(tokenizer *t)
 {
-    for (int i = 0; t->more && i < t->n_more; i++) free(t->more[i].e.bytes);
+    for (int i = 0; t->more && i < t->n_more; i++) {
+        free(t->more[i].e.content);
+        free(t->more[i].e.text);
+    }
+    for (int i = 0; t->patterns && i < t->n_more; i++) free(t->patterns[i]);
+    free(t->patterns);
     free(t->more);
-    free(t->added);
+    free(t->raw.list);
+    free(t->normal.list);
     free(t);
 }
 
@@ -53,7 +59,7 @@ static err_code check(const tokenizer *base, const tok_added *list, int n, err *
         const tok_added *a = order[i] = &list[i];
         if (!a->content[0] || a->id < 0)
             rc = err_set(e, ERR_INPUT, "an added token is empty");
-        else if (tokenizer_entry(base, a->id)->bytes && !tokenizer_entry(base, a->id)->added)
+        else if (tokenizer_entry(base, a->id)->text && !tokenizer_entry(base, a->id)->added)
             rc = err_set(e, ERR_INPUT, "added token '%.60s': id %d is another token of the base",
                          a->content, (int)a->id);
         else if (tokenizer_find(base, a->content) >= 0)
@@ -78,6 +84,31 @@ static bool renamed(const tok_added *list, int n, int32_t id)
     return false;
 }
 
+/* The base's set, but for what gets another name, with room for the new ones. */
+static bool copy_set(added_set *to, const added_set *from, const tok_added *list, int n)
+{
+    to->n = 0;
+    to->list = malloc(((size_t)from->n + (size_t)n + 1) * sizeof *to->list);
+    for (int k = 0; to->list && k < from->n; k++)
+        if (!renamed(list, n, from->list[k].id)) to->list[to->n++] = from->list[k];
+    return to->list != NULL;
+}
+
+static err_code add(tokenizer *t, const tok_added *a, err *e)
+{
+    added_token seek;
+    more_entry *m = &t->more[t->n_more];
+    err_code rc = tokenizer_looked_for(t, a, &seek, e);
+    if (rc) return rc;
+    t->patterns[t->n_more++] = seek.content;
+    m->id = a->id;
+    m->e = (entry){.byte = -1};
+    added_set *set = a->normalized ? &t->normal : &t->raw;
+    set->list[set->n++] = seek;
+    if (a->id >= t->n_vocab) t->n_vocab = a->id + 1;
+    return tokenizer_make_added(t, &m->e, a, seek.content, e);
+}
+
 err_code tokenizer_extend(tokenizer **out, const tokenizer *base, const tok_added *list, int n,
                           err *e)
 {
@@ -90,41 +121,17 @@ err_code tokenizer_extend(tokenizer **out, const tokenizer *base, const tok_adde
     t->base = base;
     t->n_more = 0;
     t->more = calloc((size_t)n + 1, sizeof *t->more);
-    t->added = malloc(((size_t)base->n_added + (size_t)n + 1) * sizeof *t->added);
-    t->n_added = 0;
-    for (int k = 0; t->added && k < base->n_added; k++)
-        if (!renamed(list, n, base->added[k].id)) t->added[t->n_added++] = base->added[k];
-    for (int i = 0; i < n && t->more && t->added; i++) {
-        char *s = strdup(list[i].content);
-        if (!s) break;
-        size_t len = strlen(s);
-        t->more[t->n_more++] = (more_entry){.id = list[i].id,
-                                            .e = {.bytes = s,
-                                                  .text = s,
-                                                  .len = (uint32_t)len,
-                                                  .text_len = (uint32_t)len,
-                                                  .special = list[i].special,
-                                                  .added = true,
-                                                  .barred = list[i].barred}};
-        t->added[t->n_added++] = (added_token){.content = s,
-                                               .len = len,
-                                               .id = list[i].id,
-                                               .special = list[i].special,
-                                               .lstrip = list[i].lstrip,
-                                               .rstrip = list[i].rstrip,
-                                               .single_word = list[i].single_word};
-        if (list[i].id >= t->n_vocab) t->n_vocab = list[i].id + 1;
-    }
-    if (t->n_more < n || !t->more || !t->added) {
-        tokenizer_free_more(t);
-        return err_set(e, ERR_NOMEM, "no memory for added tokens");
-    }
-    qsort(t->more, (size_t)n, sizeof *t->more, by_id);
-    tokenizer_index_added(t);
+    t->patterns = calloc((size_t)n + 1, sizeof *t->patterns);
+    bool ok = copy_set(&t->raw, &base->raw, list, n) & copy_set(&t->normal, &base->normal, list, n);
+    if (!ok || !t->more || !t->patterns) rc = err_set(e, ERR_NOMEM, "no memory for added tokens");
+    for (int i = 0; i < n && !rc; i++) rc = add(t, &list[i], e);
+    if (!rc) qsort(t->more, (size_t)n, sizeof *t->more, by_id);
     for (int i = 1; i < n && !rc; i++) {
         if (t->more[i - 1].id == t->more[i].id)
             rc = err_set(e, ERR_INPUT, "two added tokens have the id %d", (int)t->more[i].id);
     }
+    if (!rc) rc = tokenizer_index_added(&t->raw, e);
+    if (!rc) rc = tokenizer_index_added(&t->normal, e);
     if (rc)
         tokenizer_free_more(t);
     else

@@ -35,6 +35,12 @@ bool unicode_is_space(uint32_t c)
            c == 0x205F || c == 0x3000;
 }
 
+bool unicode_is_word(uint32_t c)
+{
+    if (c < 0x80) return (c >= '0' && c <= '9') || (c | 0x20) - 'a' < 26U || c == '_';
+    return in_ranges(unicode_words, unicode_words_n, c);
+}
+
 /* The allowed range of the second byte after `lead` (Unicode, table 3-7). */
 static void second_byte(unsigned char lead, unsigned char *lo, unsigned char *hi)
 {
@@ -110,6 +116,11 @@ static unsigned combining_class(uint32_t c)
             return unicode_classes[mid].c;
     }
     return 0;
+}
+
+bool unicode_nfc_begins(uint32_t c)
+{
+    return c < 0x300 || !in_ranges(unicode_joins, unicode_joins_n, c);
 }
 
 static size_t decompose(uint32_t c, uint32_t *out)

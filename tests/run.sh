@@ -45,7 +45,9 @@ fi
 if ! environment build/venv-schema tests/e2e/requirements-schema.txt; then
     echo "tests/run.sh: schemathesis could not be installed; e2e.test_schemathesis will be skipped" >&2
 fi
-
+if ! environment build/venv-reference tests/e2e/requirements-reference.txt; then
+    echo "tests/run.sh: transformers could not be installed; e2e.test_reference will be skipped" >&2
+fi
 if ! environment build/venv-node tests/e2e/requirements-node.txt; then
     echo "tests/run.sh: openai-node could not be installed; e2e.test_openai_node will be skipped" >&2
 fi

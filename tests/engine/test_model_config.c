@@ -371,6 +371,60 @@ START_TEST(generation_config_wins)
 }
 END_TEST
 
+/* What a log has got while `read` ran. */
+static void logged(const char *generation, char *out, size_t cap)
+{
+    model_config c;
+    err e = {0};
+    write_file("generation_config.json", generation);
+    FILE *log = tmpfile();
+    int was = dup(STDERR_FILENO);
+    ck_assert(log && was >= 0 && dup2(fileno(log), STDERR_FILENO) >= 0);
+    err_code rc = read_patched("{}", &c, &e);
+    ck_assert(dup2(was, STDERR_FILENO) >= 0 && close(was) == 0);
+    ck_assert_msg(rc == ERR_NONE, "%s", e.msg);
+    rewind(log);
+    size_t n = fread(out, 1, cap - 1, log);
+    out[n] = 0;
+    (void)fclose(log);
+}
+
+START_TEST(generation_fields_without_effect_are_named)
+{
+    static const char *const asked[][2] = {{"bad_words_ids", "[[5]]"},
+                                           {"suppress_tokens", "[1]"},
+                                           {"begin_suppress_tokens", "[1]"},
+                                           {"stop_strings", "[\"x\"]"},
+                                           {"sequence_bias", "{\"a\":1}"},
+                                           {"no_repeat_ngram_size", "1"},
+                                           {"num_beams", "4"},
+                                           {"typical_p", "0.9"},
+                                           {"min_new_tokens", "3"},
+                                           {"forced_eos_token_id", "2"}};
+    char text[256], log[2048];
+    for (size_t i = 0; i < sizeof(asked) / sizeof(asked[0]); i++) {
+        (void)snprintf(text, sizeof(text), "{\"%s\":%s}", asked[i][0], asked[i][1]);
+        logged(text, log, sizeof(log));
+        (void)snprintf(text, sizeof(text), "\"%s\" has no effect", asked[i][0]);
+        ck_assert_msg(strstr(log, text) != NULL, "%s: %s", text, log);
+    }
+    logged("{\"num_beams\":1,\"typical_p\":1.0,\"no_repeat_ngram_size\":0,\"stop_strings\":null,"
+           "\"max_length\":20,\"do_sample\":true,\"bad_words_ids\":[]}",
+           log, sizeof(log));
+    ck_assert_ptr_null(strstr(log, "no effect"));
+}
+END_TEST
+
+START_TEST(who_does_not_sample_takes_the_likeliest)
+{
+    model_config c;
+    err e = {0};
+    write_file("generation_config.json", "{\"do_sample\":false,\"temperature\":0.6}");
+    ck_assert_int_eq(read_patched("{}", &c, &e), ERR_NONE);
+    ck_assert_float_eq(c.gen_temperature, 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("model_config");
@@ -384,6 +438,8 @@ int main(void)
     tcase_add_loop_test(tc, reads_windows, 0, (int)(sizeof(windows) / sizeof(windows[0])));
     tcase_add_test(tc, families_differ);
     tcase_add_test(tc, generation_config_wins);
+    tcase_add_test(tc, generation_fields_without_effect_are_named);
+    tcase_add_test(tc, who_does_not_sample_takes_the_likeliest);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }

@@ -61,7 +61,7 @@ static void check_stream(const tokenizer *t, const int32_t *ids, int64_t n, cons
         if (got) ck_assert(((unsigned char)all[m] & 0xC0) != 0x80);
         m += got;
     }
-    m += detok_flush(&d, all + m, 8);
+    m += detok_flush(&d, all + m, 16);
     ck_assert_uint_eq(m, len);
     ck_assert(memcmp(all, want, len) == 0);
     free(all);

@@ -6,13 +6,13 @@
 #include "adapters/words.h"
 #include "tests/fuzz/fuzz.h"
 
-static const char base_tokenizer[] = "{\"added_tokens\":[{\"id\":1,\"content\":\"<s>\",\"special\":"
-                                     "true},{\"id\":2,\"content\":\"</s>\","
+static const char base_tokenizer[] = "{\"added_tokens\":[{\"id\":5,\"content\":\"<s>\",\"special\":"
+                                     "true},{\"id\":6,\"content\":\"</s>\","
                                      "\"special\":true}],\"normalizer\":null,\"pre_tokenizer\":{"
                                      "\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
                                      "\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":"
-                                     "\"BPE\",\"unk_token\":\"!\",\"vocab\":{\"!\":0,\"a\":3,"
-                                     "\"b\":4,\"ab\":5,\"\\u0120\":6},\"merges\":[\"a b\"]}}";
+                                     "\"BPE\",\"unk_token\":\"!\",\"vocab\":{\"!\":0,\"a\":1,"
+                                     "\"b\":2,\"ab\":3,\"\\u0120\":4},\"merges\":[\"a b\"]}}";
 
 static void serve(const tokenizer *base, const words *w)
 {

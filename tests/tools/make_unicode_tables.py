@@ -1,18 +1,26 @@
 #!/usr/bin/env python3
-"""Writes engine/unicode_tables.c from Python's unicodedata: make_unicode_tables.py > engine/unicode_tables.c
+"""Writes engine/unicode_tables.c: make_unicode_tables.py > engine/unicode_tables.c     (needs tokenizers)
 
-Letters and numbers as ranges; canonical decompositions, combining classes and compositions for NFC.
+Letters, numbers and word characters as ranges; canonical decompositions, combining classes and compositions for NFC.
+What counts is what Hugging Face's tokenizers do with a character, and each of its libraries has another version of
+Unicode: so they are asked.  Python's unicodedata only names what there is to ask for.
 """
 import sys
 import unicodedata
 
+import tokenizers
+from tokenizers import Regex, normalizers, pre_tokenizers
+
 LAST = 0x110000
+ALL = [c for c in range(LAST) if not 0xD800 <= c < 0xE000]
+MARKS = ["\u0334", "\u0345", "\u0316", "\u0301"]  # of classes 1, 240, 220, 230
+nfd, nfc = normalizers.NFD().normalize_str, normalizers.NFC().normalize_str
 
 
-def ranges(test):
+def ranges(which):
     out, start = [], None
     for c in range(LAST + 1):
-        inside = c < LAST and test(c)
+        inside = c in which
         if inside and start is None:
             start = c
         if not inside and start is not None:
@@ -21,41 +29,70 @@ def ranges(test):
     return out
 
 
+def in_class(pattern):
+    """What the library's own expressions find."""
+    others, split = set(), pre_tokenizers.Split(Regex(pattern), "removed")
+    for k in range(0, len(ALL), 20000):
+        for piece, _ in split.pre_tokenize_str("".join(map(chr, ALL[k:k + 20000]))):
+            others.update(map(ord, piece))
+    return set(ALL) - others
+
+
+def word_characters():
+    r"""The \w of single_word."""
+    split = pre_tokenizers.Whitespace()
+    return {c for c in ALL if len(split.pre_tokenize_str("a" + chr(c) + "a")) == 1}
+
+
+def is_mark(c):
+    """Whether the library knows that it is sorted among marks."""
+    pairs = [p for m in MARKS for p in (chr(c) + m, m + chr(c))]
+    return any(nfd("\u4e00" + p)[1:] != nfd(p[0]) + nfd(p[1]) for p in pairs)
+
+
 def is_hangul(c):
     return 0xAC00 <= c <= 0xD7A3
 
 
-def main():
-    cat = unicodedata.category
-    letters = ranges(lambda c: cat(chr(c))[0] == "L")
-    numbers = ranges(lambda c: cat(chr(c))[0] == "N")
-    decomposed, composed = [], []
-    for c in range(LAST):
+def decompositions():
+    out = []
+    for c in ALL:
         d = unicodedata.decomposition(chr(c))
-        if not d or d.startswith("<") or is_hangul(c):
+        if not d or d.startswith("<") or is_hangul(c) or nfd(chr(c)) == chr(c):
             continue
         parts = [int(x, 16) for x in d.split()] + [0]
-        decomposed.append((c, parts[0], parts[1]))
-        if parts[1] and unicodedata.normalize("NFC", chr(parts[0]) + chr(parts[1])) == chr(c):
-            composed.append((parts[0], parts[1], c))
+        out.append((c, parts[0], parts[1]))
+    return out
+
+
+def main():
+    decomposed = decompositions()
+    composed = sorted((a, b, c) for c, a, b in decomposed if b and nfc(chr(a) + chr(b)) == chr(c))
     classes = []
-    for c in range(LAST):
+    for c in ALL:
         k = unicodedata.combining(chr(c))
-        if k and classes and classes[-1][1] == c - 1 and classes[-1][2] == k:
+        if not k or not is_mark(c):
+            continue
+        if classes and classes[-1][1] == c - 1 and classes[-1][2] == k:
             classes[-1] = (classes[-1][0], c, k)
-        elif k:
+        else:
             classes.append((c, c, k))
+    marks = {c for a, b, _ in classes for c in range(a, b + 1)}
+    # What may become one with what stands before it, or change places with it.
+    joins = {c for c in ALL if ord(nfd(chr(c))[0]) in marks} | {b for _, b, _ in composed}
+    joins |= set(range(0x1161, 0x1176)) | set(range(0x11A8, 0x11C3))
     w = sys.stdout.write
-    w("/* unicode_tables.c -- made by tests/tools/make_unicode_tables.py from Unicode "
-      f"{unicodedata.unidata_version}; not edited by hand. */\n")
+    w("/* unicode_tables.c -- made by tests/tools/make_unicode_tables.py from tokenizers "
+      f"{tokenizers.__version__}; not edited by hand. */\n")
     w("/* clang-format off */\n#include \"engine/unicode.h\"\n\n")
-    for name, table in [("unicode_letters", letters), ("unicode_numbers", numbers)]:
+    for name, table in [("unicode_letters", ranges(in_class(r"\p{L}"))), ("unicode_numbers", ranges(in_class(r"\p{N}"))),
+                        ("unicode_words", ranges(word_characters())), ("unicode_joins", ranges(joins))]:
         w(f"const unicode_range {name}[] = {{\n")
         for i in range(0, len(table), 4):
             w("    " + " ".join(f"{{0x{a:X}, 0x{b:X}}}," for a, b in table[i:i + 4]) + "\n")
         w(f"}};\nconst int {name}_n = {len(table)};\n\n")
     for name, table in [("unicode_classes", classes), ("unicode_decomposed", decomposed),
-                        ("unicode_composed", sorted(composed))]:
+                        ("unicode_composed", composed)]:
         w(f"const unicode_triple {name}[] = {{\n")
         for i in range(0, len(table), 4):
             w("    " + " ".join(f"{{0x{a:X}, 0x{b:X}, 0x{c:X}}}," for a, b, c in table[i:i + 4])
