@@ -1,6 +1,7 @@
-"""Texts to ids and back exactly as transformers' AutoTokenizer, on strings and id lists made anew at every run.
+"""Texts to ids and back exactly as transformers' AutoTokenizer, on strings and id lists made anew at every run, and
+numbers through templates and schemas as Python has them.
 
-The seed is printed; LORAD_SEED sets it.  tokens.c answers for lorad.  It needs an environment of its own
+The seed is printed; LORAD_SEED sets it.  tokens.c answers for lorad's tokenizers, a server for its templates.  It needs an environment of its own
 (build/venv-reference, requirements-reference.txt; made by tests/run.sh); where that could not be installed, the test
 says so and is skipped.
 """
@@ -25,9 +26,11 @@ if pathlib.Path(sys.prefix) != PYTHON.parents[1]:
 import transformers  # noqa: E402
 
 import reference  # noqa: E402
+from harness import DEMO, Server  # noqa: E402
 
 SEED = int(os.environ.get("LORAD_SEED") or random.SystemRandom().randrange(10**6))
 STRINGS = int(os.environ.get("LORAD_STRINGS", "5000"))
+NUMBERS = 1000
 LISTS = 200
 tmp = pathlib.Path(tempfile.mkdtemp(prefix="lorad-reference-"))
 
@@ -41,7 +44,11 @@ def write(name, files):
     return where
 
 
-def ask(where, orders):
+def ask(where, orders, more=()):
+    """`more`: tokens that an adapter adds, with their ids."""
+    def flags(t):
+        return "".join(f for f in "slrwn" if t[{"s": "special", "l": "lstrip", "r": "rstrip", "w": "single_word", "n": "normalized"}[f]])
+    orders = [f"a {t['id']} -{flags(t)} {t['content'].encode().hex()}" for t in more] + orders
     p = subprocess.run([BUILD / "tokens", where], input="\n".join(orders) + "\n", capture_output=True, text=True)
     first, *answers = p.stdout.splitlines()
     assert p.returncode == 0, p.stderr[-2000:]
@@ -111,11 +118,12 @@ def id_lists(r, tok):
     return [one() for _ in range(LISTS)]
 
 
-def same_as_the_reference(name, files, words):
+def same_as_the_reference(name, files, words, many):
+    """`many`: texts for all; a fifth as many more are made for this one."""
     r = random.Random(f"{SEED} {name}")
     where = write(name, files)
     tok = transformers.AutoTokenizer.from_pretrained(where)
-    texts = reference.strings(r, STRINGS, words)
+    texts = many + reference.strings(r, STRINGS // 5, words)
     lists = id_lists(r, tok)
     theirs = tok(texts)["input_ids"]
     lists += [ids for ids in r.sample(theirs, min(300, len(theirs)))]
@@ -125,6 +133,13 @@ def same_as_the_reference(name, files, words):
     first, answers = ask(where, orders)
     assert first == "ready", (name, first)
     assert len(answers) == len(orders), (name, len(answers))
+    if " + " in name:  # the same, if an adapter brings them
+        kind = name.split()[0]
+        own = {a["content"] for a in reference.spec(kind)["added_tokens"]}
+        vocab = files["tokenizer.json"]["model"]["vocab"]
+        new = [a for a in files["tokenizer.json"]["added_tokens"] if a["content"] not in own]
+        if not any(a["content"] in vocab for a in new):
+            assert ask(write("base", reference.plain(kind)), orders, new) == (first, answers), name
     compare(name, "ids", texts, [ids_of(a) for a in answers[:len(texts)]], theirs)
     answers = [text_of(a) for a in answers[len(texts):]]
     decoded = [tok.decode(ids, clean_up_tokenization_spaces=False) for ids in lists]
@@ -146,11 +161,12 @@ def same_as_the_reference(name, files, words):
 def all_variants():
     r = random.Random(SEED)
     everything = reference.variants(r)
+    many = reference.strings(r, STRINGS)
     only = os.environ.get("LORAD_ONLY")
     for name, (files, words) in everything.items():
         if only and only not in name:
             continue
-        n, broken = same_as_the_reference(name, files, words)
+        n, broken = same_as_the_reference(name, files, words, many)
         print(f"  {name}: {n} strings, {LISTS} id lists, {broken} streams with broken bytes", flush=True)
 
 
@@ -166,8 +182,61 @@ def what_is_not_done_is_refused():
     assert first.startswith("refused added_tokens.json: '<far>' has the id 1, which is '<s>'"), first
 
 
+TEMPLATE = """{% for m in messages %}{{ m.role }}:{{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}
+{% for x in c.function.arguments.a %}{{ x }} {{ x | tojson }} {{ x | string | length }} {{ [x] }};{% endfor %}
+{% endfor %}{% endfor %}"""
+
+
+def number(r):
+    digits = str(r.randrange(1, 10 ** r.randrange(1, 26)))
+    kind, sign = r.random(), r.choice(("", "-"))
+    if kind < 0.5:
+        return sign + digits
+    if kind < 0.8:
+        return f"{sign}{digits[:r.randrange(1, 18)]}.{r.randrange(10 ** r.randrange(1, 18))}"
+    return f"{sign}{digits[:3]}{r.choice(('', '.0', '.25', '.5000'))}{r.choice('eE')}{r.choice(('', '+', '-'))}{r.randrange(1, 25)}"
+
+
+FIXED = ["0", "-0", "0.0", "-0.0", "1.0", "9007199254740991", "9007199254740993", "1e15", "1e16", "1e-4", "1e-5", "0.1", "5e-324",
+         "1.7976931348623157e308", "123456789012345680", "18446744073709551616", "100000000000000000000.0", "1E5", "1.10"]
+
+
+def numbers_through_templates():
+    r = random.Random(f"{SEED} templates")
+    texts = FIXED + [number(r) for _ in range(NUMBERS - len(FIXED))]
+    (tmp / "numbers.jinja").write_text(TEMPLATE)
+    tok = transformers.AutoTokenizer.from_pretrained(DEMO / "base")
+    with Server(settings={"model.chat_template": str(tmp / "numbers.jinja")}) as server:
+        key = server.tenant("alice")
+        for i in range(0, len(texts), 50):
+            arguments = '{"a": [' + ", ".join(texts[i:i + 50]) + '], "b": {"c": ' + texts[i] + "}}"
+
+            def messages(a):
+                return [{"role": "user", "content": "Add."},
+                        {"role": "assistant", "content": "", "tool_calls": [
+                            {"id": "c1", "type": "function", "function": {"name": "add", "arguments": a}}]},
+                        {"role": "tool", "tool_call_id": "c1", "content": "1"}]
+            got = server.call("POST", "/tokenize", {"model": "base", "messages": messages(arguments), "add_generation_prompt": False}, key=key)
+            assert got.status == 200, got
+            want = tok.apply_chat_template(messages(json.loads(arguments)), chat_template=TEMPLATE, tokenize=True, return_dict=False)
+            assert got.json["tokens"] == want, (f"seed {SEED}", tok.decode(got.json["tokens"]), tok.decode(want))
+
+
+def numbers_through_schemas():
+    """What a grammar of one number allows is that number, and a whole one where it is whole."""
+    r = random.Random(f"{SEED} schemas")
+    texts = FIXED + [number(r) for _ in range(NUMBERS - len(FIXED))]
+    lines = [f'{{"schema": {{"const": {t}}}}}' for t in texts]
+    (tmp / "numbers.jsonl").write_text("\n".join(lines) + "\n")
+    p = subprocess.run([BUILD / "bench_grammar", DEMO / "base", tmp / "numbers.jsonl", "1"], capture_output=True, text=True, check=True)
+    made = {m["line"]: m["text"] for m in map(json.loads, p.stdout.splitlines())}
+    for i, t in enumerate(texts):
+        want, got = json.loads(t), json.loads(made[i])
+        assert got == want and (type(want) is float or type(got) is int), (f"seed {SEED}", t, made[i])
+
+
 print(f"seed {SEED} (LORAD_SEED sets it), transformers {transformers.__version__}", flush=True)
-for test in (what_is_not_done_is_refused, all_variants):
+for test in (what_is_not_done_is_refused, numbers_through_schemas, numbers_through_templates, all_variants):
     test()
     print("ok", test.__name__)
 shutil.rmtree(tmp)

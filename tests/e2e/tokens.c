@@ -1,6 +1,7 @@
 /* tokens.c -- a tokenizer's answers, for test_reference.py: a line of orders, a line of answers.
  *
  *   tokens DIRECTORY      prints "ready", or "refused" and the sentence, and ends
+ *   a ID -FLAGS HEX       a token that an adapter adds, before all else (s l r w n, as adapters/words.c); no answer
  *   e HEX                 ids of a text, with what the post-processor adds
  *   d ID...               the text of ids, in hexadecimal digits; h: without special tokens
  *   s ID...               the same as it comes, token by token
@@ -22,11 +23,41 @@ static void print_hex(const char *s, size_t len)
     (void)putchar('\n');
 }
 
-static void encode(const tokenizer *t, char *s)
+/* In place. */
+static size_t unhex(char *s)
 {
     size_t len = 0;
     for (size_t i = 0; s[i] && s[i + 1]; i += 2)
         s[len++] = (char)(digit(s[i]) * 16 + digit(s[i + 1]));
+    s[len] = 0;
+    return len;
+}
+
+enum { ADDED_MAX = 64 };
+static tok_added added[ADDED_MAX];
+static int n_added;
+
+static void add(char *s)
+{
+    char *end;
+    if (n_added == ADDED_MAX) abort();
+    tok_added *a = &added[n_added++];
+    a->id = (int32_t)strtol(s, &end, 10);
+    char *flags = end + 1, *content = strchr(flags, ' ');
+    if (!content) abort();
+    *content++ = 0;
+    (void)unhex(content);
+    a->content = strdup(content);
+    a->special = strchr(flags, 's') != NULL;
+    a->lstrip = strchr(flags, 'l') != NULL;
+    a->rstrip = strchr(flags, 'r') != NULL;
+    a->single_word = strchr(flags, 'w') != NULL;
+    a->normalized = strchr(flags, 'n') != NULL;
+}
+
+static void encode(const tokenizer *t, char *s)
+{
+    size_t len = unhex(s);
     int flags = TOK_ADD_SPECIAL | TOK_PARSE_SPECIAL;
     int64_t n = tokenizer_encode(t, s, len, flags, NULL, 0);
     int32_t *ids = n >= 0 ? malloc(((size_t)n + 1) * sizeof(*ids)) : NULL;
@@ -76,12 +107,12 @@ static void stream(const tokenizer *t, char *s)
 
 int main(int argc, char **argv)
 {
-    tokenizer *t;
+    tokenizer *base, *own = NULL;
     char *line = NULL;
     size_t cap = 0;
     err e = {.msg = ""};
     if (argc != 2) return 2;
-    if (tokenizer_load(&t, argv[1], &e)) {
+    if (tokenizer_load(&base, argv[1], &e)) {
         (void)printf("refused %s\n", e.msg);
         return 0;
     }
@@ -89,6 +120,15 @@ int main(int argc, char **argv)
     for (ssize_t n; (n = getline(&line, &cap, stdin)) > 0;) {
         if (line[n - 1] == '\n') line[n - 1] = 0;
         char *rest = strlen(line) > 2 ? line + 2 : line + strlen(line);
+        if (line[0] == 'a') {
+            add(rest);
+            continue;
+        }
+        if (n_added && !own && tokenizer_extend(&own, base, added, n_added, &e)) {
+            (void)fprintf(stderr, "%s\n", e.msg);
+            return 1;
+        }
+        const tokenizer *t = own ? own : base;
         switch (line[0]) {
         case 'e': encode(t, rest); break;
         case 'd': decode(t, rest, false); break;
@@ -98,6 +138,8 @@ int main(int argc, char **argv)
         }
     }
     free(line);
-    tokenizer_destroy(t);
+    for (int i = 0; i < n_added; i++) free((char *)added[i].content);
+    tokenizer_destroy(own);
+    tokenizer_destroy(base);
     return 0;
 }
