@@ -49,7 +49,7 @@ int32_t tokenizer_find(const tokenizer *t, const char *content)
         id = find_added(t, &t->normal, n.s, content);
         free(n.s);
     }
-    return id >= 0 ? id : tokenizer_find_bytes(t, content, len, false);
+    return id >= 0 ? id : tokenizer_vocabulary_id(t, content);
 }
 
 const char *tokenizer_content(const tokenizer *t, int32_t id)

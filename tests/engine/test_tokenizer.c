@@ -310,6 +310,99 @@ START_TEST(a_text_that_goes_on_keeps_its_space)
 }
 END_TEST
 
+static bool has_id(const int32_t *ids, int64_t n, int32_t id)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (ids[i] == id) return true;
+    }
+    return false;
+}
+
+/* Behind the normaliser, too, a special token is one only where all that it came of is the template's: not where a
+ * stranger's accent has been composed with the template's letter. */
+START_TEST(nobody_forges_a_normalized_special_token)
+{
+    static const tok_added role = {
+        .id = 900, .content = "<r\xC3\xA9>", .special = true, .normalized = true};
+    static const char text[] = "<re\xCC\x81> \xE6\x97\xA5<r\xC3\xA9>\xE6\x97\xA5";
+    const struct {
+        tok_span foreign;
+        bool found;
+    } cases[] = {
+        {{7, 10}, true}, {{0, 10}, true}, {{3, 5}, true}, {{0, 17}, false}, {{10, 17}, true}};
+    tokenizer *base, *t;
+    int32_t ids[64];
+    ck_assert_int_eq(tokenizer_load(&base, "fixtures/tokenizers/qwen2", NULL), ERR_NONE);
+    ck_assert_int_eq(tokenizer_extend(&t, base, &role, 1, NULL), ERR_NONE);
+    ck_assert_int_eq(tokenizer_find(t, role.content), 900);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        tok_guard guard = {.foreign = &cases[i].foreign, .n_foreign = 1};
+        int64_t n = tokenizer_encode_guarded(t, text, sizeof(text) - 1, &guard, ids, 64);
+        ck_assert(n > 0 && n <= 64);
+        ck_assert_msg(has_id(ids, n, 900) == cases[i].found, "case %d", (int)i);
+    }
+    tok_guard accent = {.foreign = &(tok_span){3, 5}, .n_foreign = 1};
+    int64_t n = tokenizer_encode_guarded(t, text, 6, &accent, ids, 64);
+    ck_assert(!has_id(ids, n, 900));
+    n = tokenizer_encode_guarded(t, text, 6, &(tok_guard){0}, ids, 64);
+    ck_assert(n == 1 && ids[0] == 900);
+    tokenizer_destroy(t);
+    tokenizer_destroy(base);
+}
+END_TEST
+
+/* Where the spaces end that each of them strips is looked for once: looking each time takes hours. */
+START_TEST(a_megabyte_of_spaces_that_tokens_strip_is_no_trouble)
+{
+    static const tok_added space = {.id = 900, .content = " ", .lstrip = true, .rstrip = true};
+    size_t len = 1 << 20;
+    char *text = malloc(len);
+    memset(text, ' ', len);
+    tokenizer *base, *t;
+    ck_assert_int_eq(tokenizer_load(&base, "fixtures/tokenizers/qwen2", NULL), ERR_NONE);
+    ck_assert_int_eq(tokenizer_extend(&t, base, &space, 1, NULL), ERR_NONE);
+    ck_assert_int_eq(tokenizer_encode(t, text, len, 0, NULL, 0), (int64_t)len);
+    tokenizer_destroy(t);
+    tokenizer_destroy(base);
+    free(text);
+}
+END_TEST
+
+/* A run of bytes that breaks: what was whole is out, the rest is U+FFFD, byte by byte. */
+START_TEST(bytes_that_are_no_text)
+{
+    static const struct {
+        const char *bytes, *whole, *streamed;
+    } cases[] = {
+        {"\xE9l(", "\uFFFD\uFFFD\uFFFD", "\uFFFD\uFFFD\uFFFD"},
+        {"A\xE9l", "\uFFFD\uFFFD\uFFFD", "A\uFFFD\uFFFD"},
+        {"A\xE6\x97\xA5", "A\u65E5", "A\u65E5"},
+        {"\xE6\x97", "\uFFFD\uFFFD", "\uFFFD\uFFFD"},
+        {" \xF0\x9F\x98\x80\xF0", "\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD", "\U0001F600\uFFFD"}};
+    tokenizer *t;
+    ck_assert_int_eq(tokenizer_load(&t, "fixtures/tokenizers/llama2", NULL), ERR_NONE);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int32_t ids[16];
+        char name[8], got[128];
+        size_t n = strlen(cases[i].bytes), m = 0, len;
+        detok d;
+        detok_init(&d, t, true);
+        for (size_t k = 0; k < n; k++) {
+            (void)snprintf(name, sizeof(name), "<0x%02X>", (unsigned char)cases[i].bytes[k]);
+            ids[k] = tokenizer_find(t, name);
+            m += detok_push(&d, ids[k], got + m, sizeof(got) - m);
+        }
+        m += detok_flush(&d, got + m, sizeof(got) - m);
+        got[m] = 0;
+        ck_assert_str_eq(got, cases[i].streamed);
+        char *whole = tokenizer_decode(t, ids, n, true, &len);
+        ck_assert_str_eq(whole, cases[i].whole);
+        free(whole);
+    }
+    tokenizer_destroy(t);
+}
+END_TEST
+
 START_TEST(special_tokens_are_parsed_only_when_asked)
 {
     tokenizer *t;
@@ -380,6 +473,9 @@ int main(void)
     tcase_add_test(tc, a_prefix_space_comes_before_all_but_a_space);
     tcase_add_test(tc, a_second_split_is_refused);
     tcase_add_test(tc, a_text_that_goes_on_keeps_its_space);
+    tcase_add_test(tc, nobody_forges_a_normalized_special_token);
+    tcase_add_test(tc, a_megabyte_of_spaces_that_tokens_strip_is_no_trouble);
+    tcase_add_test(tc, bytes_that_are_no_text);
     tcase_add_test(tc, special_tokens_are_parsed_only_when_asked);
     tcase_add_test(tc, a_megabyte_of_one_letter_is_no_trouble);
     tcase_add_test(tc, a_megabyte_that_thousands_of_added_tokens_begin_like_is_no_trouble);
