@@ -14,6 +14,7 @@
 #include "engine/base/json.h"
 #include "engine/chat_builtin.h"
 #include "engine/jinja.h"
+#include "engine/unicode.h"
 
 enum {
     MEMORY_BASE = 64 << 20, /* of a rendering */
@@ -60,6 +61,11 @@ bool chat_reserved(const char *name)
 bool chat_template_says(const chat_template *ct, const char *part)
 {
     return strstr(ct->text, part) || (ct->text_with_tools && strstr(ct->text_with_tools, part));
+}
+
+bool chat_template_reads(const chat_template *ct, const char *name)
+{
+    return jinja_reads(ct->plain, name) || (ct->with_tools && jinja_reads(ct->with_tools, name));
 }
 
 /* --------------------------------------------------------------------- loading -- */
@@ -189,8 +195,6 @@ static void add_stop(chat_template *ct, const tokenizer *tok, int32_t id)
     if (tokenizer_is_added(tok, id) && ct->n_stop < CHAT_STOP_MAX) ct->stop[ct->n_stop++] = id;
 }
 
-static jinja_run *begin(const chat_template *ct, const chat_ask *ask);
-
 /* Tokens that the template puts together from pieces ('<|' + role + '|>'), seen in short conversations. */
 static void try_out(chat_template *ct, const tokenizer *tok)
 {
@@ -302,13 +306,29 @@ int chat_stop_ids(const chat_template *ct, int32_t *ids, int cap)
 
 /* -------------------------------------------------------------------- rendering -- */
 
-static void set_message(jinja_run *r, const chat_template *ct, const chat_message *m)
+/* What marks the place where an answer goes on: as transformers does it, so that templates do the same with it. */
+static const char final_mark[] = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+/* The last message's text with the mark behind it; malloced. */
+static char *marked_text(const chat_ask *ask)
+{
+    const chat_message *m = &ask->msgs[ask->n_msgs - 1];
+    char *text = malloc(m->len + sizeof(final_mark));
+    if (!text) return NULL;
+    memcpy(text, m->text, m->len);
+    memcpy(text + m->len, final_mark, sizeof(final_mark));
+    return text;
+}
+
+/* `text`: instead of its own. */
+static void set_message(jinja_run *r, const chat_template *ct, const chat_message *m,
+                        const char *text, size_t len)
 {
     bool developer = strcmp(m->role, "developer") == 0 && !chat_template_says(ct, "developer");
     const char *role = developer ? "system" : m->role;
     jinja_item(r);
     jinja_item_text(r, "role", role, strlen(role), false);
-    jinja_item_text(r, "content", m->text, m->len, true);
+    jinja_item_text(r, "content", text, len, true);
     if (m->name) jinja_item_text(r, "name", m->name, strlen(m->name), true);
     if (m->reasoning) {
         jinja_item_text(r, "reasoning_content", m->reasoning, strlen(m->reasoning), true);
@@ -319,23 +339,35 @@ static void set_message(jinja_run *r, const chat_template *ct, const chat_messag
         jinja_item_text(r, "tool_call_id", m->tool_call_id, strlen(m->tool_call_id), true);
 }
 
-static jinja_run *begin(const chat_template *ct, const chat_ask *ask)
+/* `last`: the text of the last message, NULL for its own. */
+static jinja_run *begin(const chat_template *ct, const chat_ask *ask, const char *last)
 {
     size_t bytes = 0;
     for (size_t i = 0; i < ask->n_msgs; i++) bytes += ask->msgs[i].len;
+    const cJSON *v, *part;
+    cJSON_ArrayForEach(v, ask->documents)
+    {
+        cJSON_ArrayForEach(part, v) bytes += strlen(cJSON_GetStringValue(part));
+    }
     bool tool_use = ask->tools && ct->with_tools;
     jinja_run *r = jinja_begin(tool_use ? ct->with_tools : ct->plain,
                                MEMORY_BASE + MEMORY_BY_BYTE * bytes, ct->now);
     if (!r) return NULL;
-    const cJSON *v;
     cJSON_ArrayForEach(v, ask->kwargs)
     {
         if (!chat_reserved(v->string)) jinja_set_json(r, v->string, v, true);
     }
     jinja_set_list(r, "messages");
-    for (size_t i = 0; i < ask->n_msgs; i++) set_message(r, ct, &ask->msgs[i]);
+    for (size_t i = 0; i < ask->n_msgs; i++) {
+        const chat_message *m = &ask->msgs[i];
+        if (last && i + 1 == ask->n_msgs)
+            set_message(r, ct, m, last, strlen(last));
+        else
+            set_message(r, ct, m, m->text, m->len);
+    }
     jinja_set_json(r, "tools", ask->tools, true);
-    jinja_set_json(r, "documents", NULL, true);
+    jinja_set_json(r, "documents", ask->documents, true);
+    if (ask->effort) jinja_set_text(r, "reasoning_effort", ask->effort, strlen(ask->effort), true);
     jinja_set_bool(r, "add_generation_prompt", ask->add_generation_prompt);
     if (ct->bos[0]) jinja_set_text(r, "bos_token", ct->bos, strlen(ct->bos), false);
     if (ct->eos[0]) jinja_set_text(r, "eos_token", ct->eos, strlen(ct->eos), false);
@@ -370,14 +402,62 @@ static int64_t encode(const chat_template *ct, const tokenizer *tok, const jinja
     return n;
 }
 
+/* Without white space at its end. */
+static size_t stripped(const char *s, size_t len)
+{
+    while (len > 0) {
+        size_t at = len - 1, used;
+        while (at > 0 && (s[at] & 0xC0) == 0x80) at--;
+        uint32_t c = utf8_decode(s + at, len - at, &used);
+        if (!unicode_is_space(c) && !(c >= 0x1C && c <= 0x1F)) break;
+        len = at;
+    }
+    return len;
+}
+
+/* Whether the template wrote all of the message. */
+static bool is_written(const jinja_text *t, const chat_message *m)
+{
+    size_t len = stripped(m->text, m->len), at = 0, used;
+    while (at < len) {
+        uint32_t c = utf8_decode(m->text + at, len - at, &used);
+        if (!unicode_is_space(c) && !(c >= 0x1C && c <= 0x1F)) break;
+        at += used;
+    }
+    return at == len || memmem(t->text, t->len, m->text + at, len - at);
+}
+
+/* Cuts the text where the last message's ends. */
+static err_code cut_at_mark(jinja_text *t, const chat_message *last, err *e)
+{
+    size_t n = sizeof(final_mark) - 1, bare = n - 1, at = t->len; /* templates trim its space */
+    while (at > 0 && (t->len - at < bare || memcmp(t->text + at, final_mark, bare) != 0)) at--;
+    bool found = t->len - at >= bare && memcmp(t->text + at, final_mark, bare) == 0;
+    if (!found || !is_written(t, last)) {
+        return err_set(e, ERR_INPUT,
+                       "'continue_final_message': the chat template leaves out a part of the last "
+                       "message");
+    }
+    bool whole = t->len - at >= n && t->text[at + bare] == ' ';
+    t->len = whole ? at : stripped(t->text, at);
+    while (t->n_foreign && t->foreign[t->n_foreign - 1].from >= t->len) t->n_foreign--;
+    tok_span *end = t->n_foreign ? &t->foreign[t->n_foreign - 1] : NULL;
+    if (end && end->to > t->len) end->to = t->len;
+    return ERR_NONE;
+}
+
 int64_t chat_encode(const chat_template *ct, const tokenizer *tok, const chat_ask *ask,
                     int32_t **ids, err *e)
 {
     *ids = NULL;
-    jinja_run *r = begin(ct, ask);
+    bool goes_on = ask->continue_final && ask->n_msgs > 0;
+    char *last = goes_on ? marked_text(ask) : NULL;
+    jinja_run *r = goes_on && !last ? NULL : begin(ct, ask, last);
+    free(last);
     if (!r) return err_set(e, ERR_NOMEM, "no memory for the conversation");
     jinja_text t;
     int64_t n = jinja_render(r, &t, e);
+    if (n == ERR_NONE && goes_on) n = cut_at_mark(&t, &ask->msgs[ask->n_msgs - 1], e);
     if (n == ERR_NONE) {
         n = encode(ct, tok, &t, ask->opening, ids);
         if (n < 0) n = err_set(e, ERR_NOMEM, "no memory for the conversation");

@@ -42,9 +42,12 @@ typedef struct chat_ask {
     const chat_message *msgs;
     size_t n_msgs;
     bool add_generation_prompt;
-    const cJSON *tools;  /* array as in OpenAI's API; NULL: none */
-    const cJSON *kwargs; /* object: further variables of the template; NULL: none */
-    const char *opening; /* what the answer begins with: the template's hand; NULL: nothing */
+    bool continue_final;    /* the text ends with the last message's: what closes it is left out */
+    const cJSON *tools;     /* array as in OpenAI's API; NULL: none */
+    const cJSON *documents; /* array, for templates that read it; NULL: none */
+    const char *effort;     /* reasoning_effort, likewise; NULL: none */
+    const cJSON *kwargs;    /* object: further variables of the template; NULL: none */
+    const char *opening;    /* what the answer begins with: the template's hand; NULL: nothing */
 } chat_ask;
 
 /* `name`: NULL or "auto" for the model's own template, the path of a file (it has a '/'), or one of
@@ -71,6 +74,9 @@ int chat_stop_ids(const chat_template *ct, int32_t *ids, int cap);
 
 /* Whether the template's text has `part`: how it writes tool calls, whether it has tools at all. */
 bool chat_template_says(const chat_template *ct, const char *part);
+
+/* Whether the template looks at a variable of that name. */
+bool chat_template_reads(const chat_template *ct, const char *name);
 
 /* Whether `name` is a variable that the gateway or the tokenizer sets, so no kwarg. */
 bool chat_reserved(const char *name);

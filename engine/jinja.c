@@ -34,6 +34,14 @@ void jinja_destroy(jinja *t)
     free(t);
 }
 
+bool jinja_reads(const jinja *t, const char *name)
+{
+    for (int i = 0; i < t->n_vars; i++) {
+        if (strcmp(t->vars[i], name) == 0) return true;
+    }
+    return false;
+}
+
 jinja_run *jinja_begin(const jinja *t, size_t memory, int64_t (*now)(void))
 {
     jinja_run *r = calloc(1, sizeof(*r));

@@ -35,6 +35,9 @@ typedef struct jv jv; /* a value: jinja_inside.h */
 err_code jinja_read(jinja **out, const char *text, size_t len, err *e);
 void jinja_destroy(jinja *t);
 
+/* Whether it looks at a variable of that name. */
+bool jinja_reads(const jinja *t, const char *name);
+
 /* One rendering.  `memory`: most bytes it may take.  `now`: the clock of strftime_now, seconds since
  * 1970.  NULL: no memory. */
 jinja_run *jinja_begin(const jinja *t, size_t memory, int64_t (*now)(void));
@@ -55,7 +58,7 @@ void jinja_item_json(jinja_run *r, const char *key, const cJSON *v);
 typedef struct jinja_text {
     const char *text;
     size_t len;
-    const tok_span *foreign;
+    tok_span *foreign;
     size_t n_foreign;
 } jinja_text;
 

@@ -228,7 +228,7 @@ jv jinja_item_of(jinja_run *r, jv v, jv key)
         return index_in(key, v.list->n, &at) ? v.list->item[at] : undefined("item");
     }
     if (v.kind == JV_STR) {
-        return index_in(key, v.n, &at) ? jv_chars(v.s + at, 1) : undefined("character");
+        return index_in(key, v.n, &at) ? jv_substring(v, at, at + 1) : undefined("character");
     }
     return undefined("item");
 }
@@ -274,7 +274,8 @@ static jv slice(jinja_run *r, jv v, const jv part[3])
     if (!text && v.kind != JV_LIST && v.kind != JV_TUPLE)
         return jinja_fail(r, ERR_INPUT, "'%s' object cannot be sliced", jv_type(v));
     if (!slice_bounds(r, part, text ? v.n : v.list->n, &from, &to, &step)) return jv_undefined;
-    if (text && step == 1) return jv_chars(v.s + from, (size_t)(to > from ? to - from : 0));
+    if (text && step == 1)
+        return jv_substring(v, (uint32_t)from, (uint32_t)(to > from ? to : from));
     jbuf b = {0};
     jv out = text ? jv_undefined : jv_list(r, v.kind, 0);
     for (int64_t i = from; !r->rc && (step > 0 ? i < to : i > to); i += step) {
@@ -283,7 +284,7 @@ static jv slice(jinja_run *r, jv v, const jv part[3])
         else
             (void)jv_push(r, out, v.list->item[i]);
     }
-    return text ? jbuf_value(&b) : out;
+    return text ? jv_marked(jbuf_value(&b), v.markup) : out;
 }
 
 /* -------------------------------------------------------------------- arithmetics -- */
@@ -366,7 +367,7 @@ static jv repeat(jinja_run *r, jv v, int64_t times)
         for (uint32_t i = 0; !text && i < v.list->n; i++) (void)jv_push(r, out, v.list->item[i]);
         if (!text && v.list->n == 0) break;
     }
-    return text ? jbuf_value(&b) : out;
+    return text ? jv_marked(jbuf_value(&b), v.markup) : out;
 }
 
 static bool is_sequence(jv v)
@@ -385,9 +386,12 @@ jv jinja_arith(jinja_run *r, jop op, jv a, jv b)
     if (op == JOP_ADD && a.kind == b.kind && is_sequence(a)) {
         jbuf text = {0};
         if (a.kind == JV_STR) {
+            bool markup = a.markup || b.markup;
+            if (markup) a = jv_escaped(r, a);
+            if (markup) b = jv_escaped(r, b);
             jbuf_add(r, &text, a.s, a.n);
             jbuf_add(r, &text, b.s, b.n);
-            return jbuf_value(&text);
+            return jv_marked(jbuf_value(&text), markup);
         }
         jv out = jv_list(r, a.kind, (size_t)a.list->n + b.list->n);
         for (uint32_t i = 0; i < a.list->n; i++) (void)jv_push(r, out, a.list->item[i]);
@@ -412,7 +416,8 @@ static jv arith_chain(jinja_run *r, const jnode *n)
     jv v = eval(r, n->list[0]);
     for (int i = 1; i < n->n && !r->rc; i++) {
         jv next = eval(r, n->list[i]);
-        if (n->ops[i] != JOP_ADD || v.kind != JV_STR || next.kind != JV_STR) {
+        bool texts = v.kind == JV_STR && next.kind == JV_STR;
+        if (n->ops[i] != JOP_ADD || !texts || v.markup || next.markup) {
             v = jinja_arith(r, (jop)n->ops[i], v, next);
             building = false;
             continue;
@@ -640,7 +645,9 @@ static jv filtered(jinja_run *r, const jnode *n)
 {
     jargs a;
     jv v = n->a ? eval(r, n->a) : r->block;
-    return eval_args(r, n, &a) ? jinja_filter(r, n->fn, v, &a) : jv_undefined;
+    if (!eval_args(r, n, &a)) return jv_undefined;
+    if (n->fn < 0) return jinja_fail(r, ERR_INPUT, "No filter named '%.60s' found.", n->name);
+    return jinja_filter(r, n->fn, v, &a);
 }
 
 /* ------------------------------------------------------------------- expressions -- */
@@ -709,7 +716,9 @@ static jv tested(jinja_run *r, const jnode *n)
 {
     jargs a;
     jv v = eval(r, n->a);
-    return eval_args(r, n, &a) ? jv_bool(jinja_test(r, n->fn, v, &a)) : jv_undefined;
+    if (!eval_args(r, n, &a)) return jv_undefined;
+    if (n->fn < 0) return jinja_fail(r, ERR_INPUT, "No test named '%.60s' found.", n->name);
+    return jv_bool(jinja_test(r, n->fn, v, &a));
 }
 
 static jv eval_one(jinja_run *r, const jnode *n)

@@ -101,25 +101,17 @@ static jv f_indent(const call *c)
         if (i ? blank || line.n : first) jbuf_add(c->r, &b, by.s, by.n);
         jbuf_add(c->r, &b, line.s, line.n);
     }
-    return jbuf_value(&b);
+    return jv_marked(jbuf_value(&b), c->v.markup);
 }
 
 static jv f_escape(const call *c)
 {
-    static const char from[] = "&<>\"'";
-    static const char *const to[] = {"&amp;", "&lt;", "&gt;", "&#34;", "&#39;"};
-    jv s = text_of(c);
-    jbuf b = {0};
-    for (uint32_t i = 0; i < s.n && !c->r->rc; i++) {
-        jchar code = JCHAR_CODE(s.s[i]);
-        const char *at = code && code < 128 ? strchr(from, (int)code) : NULL;
-        if (!at) jbuf_add(c->r, &b, s.s + i, 1);
-        for (const char *p = at ? to[at - from] : ""; *p; p++) {
-            jchar out = (jchar)(unsigned char)*p | (s.s[i] & JCHAR_FOREIGN);
-            jbuf_add(c->r, &b, &out, 1);
-        }
-    }
-    return jbuf_value(&b);
+    return jv_escaped(c->r, text_of(c));
+}
+
+static jv f_safe(const call *c)
+{
+    return jv_marked(text_of(c), true);
 }
 
 static jv f_tojson(const call *c)
@@ -311,7 +303,7 @@ static jv f_reverse(const call *c)
     if (c->v.kind == JV_STR) {
         jbuf b = {0};
         for (uint32_t i = c->v.n; i > 0 && !c->r->rc; i--) jbuf_add(c->r, &b, c->v.s + i - 1, 1);
-        return jbuf_value(&b);
+        return jv_marked(jbuf_value(&b), c->v.markup);
     }
     jv out = listed(c, JV_ITER);
     for (uint32_t i = 0; !c->r->rc && i < out.list->n / 2; i++) {
@@ -583,11 +575,6 @@ static jv f_attr(const call *c)
     return c->v.kind == JV_MAP ? jv_undefined : jinja_attr(c->r, c->v, name);
 }
 
-static jv f_same(const call *c)
-{
-    return c->v;
-}
-
 static const filter filters[] = {
     {"trim", f_trim},
     {"tojson", f_tojson},
@@ -628,7 +615,7 @@ static const filter filters[] = {
     {"attr", f_attr},
     {"e", f_escape},
     {"escape", f_escape},
-    {"safe", f_same},
+    {"safe", f_safe},
 };
 
 int jinja_filter_find(const char *name)
@@ -667,6 +654,11 @@ static bool t_none(const call *c)
 static bool t_string(const call *c)
 {
     return c->v.kind == JV_STR;
+}
+
+static bool t_escaped(const call *c)
+{
+    return c->v.markup;
 }
 
 static bool t_mapping(const call *c)
@@ -803,11 +795,24 @@ static bool t_lower(const call *c)
     return all_in_case(c, jchar_lower);
 }
 
+static bool t_filter(const call *c)
+{
+    char name[32];
+    return name_of(c->v, name) && jinja_filter_find(name) >= 0;
+}
+
+static bool t_test(const call *c)
+{
+    char name[32];
+    return name_of(c->v, name) && jinja_test_find(name) >= 0;
+}
+
 static const test tests[] = {
     {"defined", t_defined},
     {"undefined", t_undefined},
     {"none", t_none},
     {"string", t_string},
+    {"escaped", t_escaped},
     {"mapping", t_mapping},
     {"iterable", t_iterable},
     {"sequence", t_sequence},
@@ -834,6 +839,8 @@ static const test tests[] = {
     {"sameas", t_sameas},
     {"upper", t_upper},
     {"lower", t_lower},
+    {"filter", t_filter},
+    {"test", t_test},
     {"==", t_eq},
     {"!=", t_ne},
     {"<", t_lt},

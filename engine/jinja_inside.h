@@ -48,7 +48,9 @@ typedef struct jmacro jmacro;
 typedef struct jmethod jmethod;
 
 struct jv {
-    jv_kind kind;
+    jv_kind kind : 8;
+    bool
+        markup : 1; /* JV_STR: Jinja's Markup, what `safe` and `escape` give: other texts are escaped beside it */
     uint32_t n; /* JV_STR: characters */
     union {
         bool b;
@@ -161,6 +163,8 @@ struct jinja {
     jnode *root;
     const char **names; /* interned: names are compared by address */
     int n_names, cap_names;
+    const char **vars; /* of these, the names of variables that it looks at */
+    int n_vars, cap_vars;
 };
 
 /* ------------------------------------------------------------------- the tokens -- */
@@ -262,7 +266,9 @@ void jbuf_ascii(jinja_run *r, jbuf *b, const char *s);
 void jbuf_str(jinja_run *r, jbuf *b, jv v);  /* Python's str() */
 void jbuf_repr(jinja_run *r, jbuf *b, jv v); /* repr() */
 jv jbuf_value(const jbuf *b);
-jv jv_str(jinja_run *r, jv v);
+jv jv_str(jinja_run *r, jv v); /* Jinja's soft_str(): Markup stays it */
+jv jv_marked(jv s, bool markup);
+jv jv_escaped(jinja_run *r, jv s); /* as Markup; what is it already stays as it is */
 typedef struct jinja_dump {
     bool ascii, sort;
     jv indent; /* none, a number or a string */
@@ -287,6 +293,7 @@ jv jv_lines(jinja_run *r, jv s, bool keep);
 jv jv_substring(jv s, uint32_t from, uint32_t to);
 /* A method of a string, a map or a list; jv_has_method() says whether there is one. */
 bool jv_has_method(jv self, const char *name);
+jv jinja_format(jinja_run *r, jv how, const jargs *args); /* jinja_format.c: str.format() */
 jv jv_call_method(jinja_run *r, const jmethod *m, const jargs *args);
 
 /* jinja_filter.c */

@@ -15,6 +15,9 @@ typedef struct {
     const jtoken *tok;
     int nest;
     int n_loops; /* for: break and continue need one */
+    bool soft; /* what is not known is an error only when it is met: inside of an if, as in Jinja */
+    const jtoken *unknown; /* the first filter or test that is not known elsewhere */
+    const char *unknown_kind;
     err *e;
     err_code rc;
 } parser;
@@ -183,6 +186,25 @@ static jnode *parenthesis(parser *p)
     return n && n->n == 1 && !comma ? n->list[0] : n;
 }
 
+/* For jinja_reads(). */
+static bool note_variable(parser *p, const char *name)
+{
+    jinja *t = p->t;
+    for (int i = 0; i < t->n_vars; i++) {
+        if (t->vars[i] == name) return true;
+    }
+    if (t->n_vars == t->cap_vars) {
+        int cap = 2 * t->cap_vars + 16;
+        const char **vars = arena_calloc(&t->mem, (size_t)cap, sizeof(*vars));
+        if (!vars) return fail(p, ERR_LIMIT, "the template is too large");
+        if (t->n_vars) memcpy(vars, t->vars, (size_t)t->n_vars * sizeof(*vars));
+        t->vars = vars;
+        t->cap_vars = cap;
+    }
+    t->vars[t->n_vars++] = name;
+    return true;
+}
+
 static jnode *word(parser *p)
 {
     static const struct {
@@ -201,7 +223,8 @@ static jnode *word(parser *p)
         if (strcmp(words[i].name, name) == 0) return constant(p, words[i].value);
     }
     jnode *n = node(p, JN_NAME);
-    if (n) n->name = name;
+    if (!n || !note_variable(p, name)) return NULL;
+    n->name = name;
     return n;
 }
 
@@ -307,6 +330,14 @@ static jnode *postfix(parser *p, jnode *n)
     return n;
 }
 
+/* The name before the token that is read next. */
+static void note_unknown(parser *p, const char *kind)
+{
+    if (p->soft || p->unknown) return;
+    p->unknown = p->tok - 1;
+    p->unknown_kind = kind;
+}
+
 /* Behind "|". */
 static jnode *filter(parser *p, jnode *of)
 {
@@ -316,7 +347,7 @@ static jnode *filter(parser *p, jnode *of)
     n->a = of;
     n->name = name;
     n->fn = jinja_filter_find(name);
-    if (n->fn < 0) return fail(p, ERR_UNSUPPORTED, "a filter is not known");
+    if (n->fn < 0) note_unknown(p, "filter");
     return skip_op(p, "(") && !arguments(p, n) ? NULL : n;
 }
 
@@ -345,7 +376,7 @@ static jnode *test(parser *p, jnode *of)
     n->a = of;
     n->name = name;
     n->fn = jinja_test_find(name);
-    if (n->fn < 0) return fail(p, ERR_UNSUPPORTED, "a test is not known");
+    if (n->fn < 0) note_unknown(p, "test");
     const jtoken *t = p->tok;
     bool value = t->kind == JT_STR || t->kind == JT_INT || t->kind == JT_FLOAT || is_op(t, "[") ||
                  is_op(t, "{") ||
@@ -528,15 +559,20 @@ static jnode *condition(parser *p)
 static jnode *expression(parser *p)
 {
     if (++p->nest > NEST_MAX) return fail(p, ERR_LIMIT, "the template is nested too deep");
+    const jtoken *unknown = p->unknown;
+    bool soft = p->soft;
     jnode *n = condition(p);
     while (!p->rc && skip_word(p, "if")) {
         jnode *choice = node(p, JN_IF);
         if (!choice) return NULL;
+        p->unknown = unknown;
+        p->soft = true;
         choice->a = condition(p);
         choice->b = n;
         if (skip_word(p, "else")) choice->c = expression(p);
         n = choice;
     }
+    p->soft = soft;
     p->nest--;
     return n;
 }
@@ -580,11 +616,21 @@ static const char *const
     *const end_with[] = {"endwith", NULL}, *const end_filter[] = {"endfilter", NULL},
     *const end_generation[] = {"endgeneration", NULL};
 
+/* A body with names of its own. */
+static jnode *inner_body(parser *p, const char *const *ends)
+{
+    bool soft = p->soft;
+    p->soft = false;
+    jnode *n = body(p, ends);
+    p->soft = soft;
+    return n;
+}
+
 /* The body and its closing tag. */
 static jnode *closed_body(parser *p, const char *const *ends)
 {
     if (!block_end(p)) return NULL;
-    jnode *n = body(p, ends);
+    jnode *n = inner_body(p, ends);
     if (p->rc) return NULL;
     p->tok++; /* its name */
     return block_end(p) ? n : NULL;
@@ -596,18 +642,21 @@ static jnode *for_loop(parser *p)
     if (!n || !targets(p, n)) return NULL;
     if (!skip_word(p, "in")) return fail(p, ERR_INPUT, "'in' is expected here");
     n->a = tuple(p, condition);
+    bool soft = p->soft;
+    p->soft = false;
     if (skip_word(p, "if")) n->b = expression(p);
+    p->soft = soft;
     n->flag = skip_word(p, "recursive");
     if (n->flag) return fail(p, ERR_UNSUPPORTED, "recursive loops are not supported");
     if (!block_end(p)) return NULL;
     p->n_loops++;
-    n->c = body(p, end_for);
+    n->c = inner_body(p, end_for);
     p->n_loops--;
     if (p->rc) return NULL;
     if (skip_word(p, "else")) {
         static const char *const last[] = {"endfor", NULL};
         if (!block_end(p)) return NULL;
-        n->d = body(p, last);
+        n->d = inner_body(p, last);
         if (p->rc) return NULL;
     }
     p->tok++;
@@ -617,7 +666,8 @@ static jnode *for_loop(parser *p)
 static jnode *branches(parser *p)
 {
     jnode *n = node(p, JN_BRANCH);
-    bool more = true;
+    bool more = true, soft = p->soft;
+    p->soft = true;
     while (more && !p->rc) {
         if (!append(p, n, tuple(p, expression), NULL, 0) || !block_end(p) ||
             !append(p, n, body(p, end_if), NULL, 0)) {
@@ -632,6 +682,7 @@ static jnode *branches(parser *p)
         n->d = body(p, last);
         if (p->rc) return NULL;
     }
+    p->soft = soft;
     p->tok++;
     return block_end(p) ? n : NULL;
 }
@@ -657,7 +708,10 @@ static jnode *set(parser *p)
     if (n->kind != JN_SET || n->n != 1) return fail(p, ERR_INPUT, "'=' is expected here");
     n->kind = JN_SET_BLOCK;
     n->name = n->names[0];
+    bool soft = p->soft;
+    p->soft = false;
     while (!p->rc && skip_op(p, "|")) n->a = filter(p, n->a);
+    p->soft = soft;
     n->c = closed_body(p, end_set);
     return p->rc ? NULL : n;
 }
@@ -666,12 +720,15 @@ static jnode *set(parser *p)
 static bool parameters(parser *p, jnode *n)
 {
     if (!need_op(p, "(")) return false;
+    bool soft = p->soft;
+    p->soft = false;
     while (!p->rc && !skip_op(p, ")")) {
         if (n->n && !need_op(p, ",")) return false;
         const char *name = need_name(p);
         jnode *otherwise = name && skip_op(p, "=") ? expression(p) : NULL;
         if (!name || !append(p, n, otherwise, name, 0)) return false;
     }
+    p->soft = soft;
     return !p->rc;
 }
 
@@ -716,8 +773,11 @@ static jnode *filter_block(parser *p)
 {
     jnode *n = node(p, JN_FILTER_BLOCK);
     if (!n) return NULL;
+    bool soft = p->soft;
+    p->soft = false;
     n->a = filter(p, NULL);
     while (!p->rc && skip_op(p, "|")) n->a = filter(p, n->a);
+    p->soft = soft;
     n->c = closed_body(p, end_filter);
     return p->rc ? NULL : n;
 }
@@ -804,5 +864,10 @@ err_code jinja_parse(jinja *t, const jtoken *tokens, err *e)
     static const char *const none[] = {NULL};
     parser p = {.t = t, .tok = tokens, .e = e};
     t->root = body(&p, none);
+    if (!p.rc && p.unknown) {
+        return err_set(e, ERR_UNSUPPORTED, "chat template, line %d: no %s named '%.40s'",
+                       p.unknown->line, p.unknown_kind,
+                       p.unknown->kind == JT_NAME ? p.unknown->name : "?");
+    }
     return p.rc;
 }

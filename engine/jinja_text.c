@@ -74,7 +74,7 @@ static bool is_digit(jchar c)
 
 jv jv_substring(jv s, uint32_t from, uint32_t to)
 {
-    return jv_chars(s.s + from, to - from);
+    return jv_marked(jv_chars(s.s + from, to - from), s.markup);
 }
 
 /* ------------------------------------------------------------------------- found -- */
@@ -132,6 +132,30 @@ jv jv_strip(jv s, jv chars, bool left, bool right)
 
 /* ----------------------------------------------------------------------- changed -- */
 
+jv jv_escaped(jinja_run *r, jv s)
+{
+    static const char from[] = "&<>\"'";
+    static const char *const to[] = {"&amp;", "&lt;", "&gt;", "&#34;", "&#39;"};
+    jbuf b = {0};
+    if (s.markup) return s;
+    for (uint32_t i = 0; i < s.n && !r->rc; i++) {
+        jchar code = JCHAR_CODE(s.s[i]);
+        const char *at = code && code < 128 ? strchr(from, (int)code) : NULL;
+        if (!at) jbuf_add(r, &b, s.s + i, 1);
+        for (const char *p = at ? to[at - from] : ""; *p; p++) {
+            jchar out = (jchar)(unsigned char)*p | (s.s[i] & JCHAR_FOREIGN);
+            jbuf_add(r, &b, &out, 1);
+        }
+    }
+    return jv_marked(jbuf_value(&b), true);
+}
+
+/* What comes into a Markup by one of its methods. */
+static jv beside(jinja_run *r, jv self, jv other)
+{
+    return self.markup ? jv_escaped(r, other) : other;
+}
+
 jv jv_replace(jinja_run *r, jv s, jv old, jv with, int64_t count)
 {
     jbuf b = {0};
@@ -188,12 +212,12 @@ static jv with_case(jinja_run *r, jv s, case_way way)
 
 jv jv_upper(jinja_run *r, jv s)
 {
-    return with_case(r, s, UPPER);
+    return jv_marked(with_case(r, s, UPPER), s.markup);
 }
 
 jv jv_lower(jinja_run *r, jv s)
 {
-    return with_case(r, s, LOWER);
+    return jv_marked(with_case(r, s, LOWER), s.markup);
 }
 
 jv jv_title(jinja_run *r, jv s, bool words_by_jinja)
@@ -203,7 +227,7 @@ jv jv_title(jinja_run *r, jv s, bool words_by_jinja)
 
 jv jv_capitalize(jinja_run *r, jv s)
 {
-    return with_case(r, s, CAPITALIZE);
+    return jv_marked(with_case(r, s, CAPITALIZE), s.markup);
 }
 
 static bool is_line_end(jchar c)
@@ -358,7 +382,8 @@ static jv replace_method(const call *c)
     jv old = arg(c, 0, "", jv_none), with = arg(c, 1, "", jv_none);
     jv count = arg(c, 2, "count", jv_int(-1));
     if (old.kind != JV_STR || with.kind != JV_STR || count.kind != JV_INT) return wrong(c);
-    return jv_replace(c->r, c->self, old, with, count.i);
+    jv out = jv_replace(c->r, c->self, old, beside(c->r, c->self, with), count.i);
+    return jv_marked(out, c->self.markup);
 }
 
 static jv case_method(const call *c)
@@ -369,7 +394,8 @@ static jv case_method(const call *c)
     } ways[] = {{"upper", UPPER}, {"lower", LOWER},           {"casefold", LOWER},
                 {"title", TITLE}, {"capitalize", CAPITALIZE}, {"swapcase", SWAP}};
     for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
-        if (strcmp(ways[i].name, c->name) == 0) return with_case(c->r, c->self, ways[i].way);
+        if (strcmp(ways[i].name, c->name) == 0)
+            return jv_marked(with_case(c->r, c->self, ways[i].way), c->self.markup);
     }
     return wrong(c);
 }
@@ -412,10 +438,11 @@ static jv join_method(const call *c)
     if (!jv_items(c->r, arg(c, 0, "", jv_none), &item, &n)) return jv_undefined;
     for (uint32_t i = 0; i < n; i++) {
         if (item[i].kind != JV_STR) return wrong(c);
+        jv text = beside(c->r, c->self, item[i]);
         if (i) jbuf_add(c->r, &b, c->self.s, c->self.n);
-        jbuf_add(c->r, &b, item[i].s, item[i].n);
+        jbuf_add(c->r, &b, text.s, text.n);
     }
-    return jbuf_value(&b);
+    return jv_marked(jbuf_value(&b), c->self.markup);
 }
 
 static bool is_upper(jchar c)
@@ -471,7 +498,12 @@ static jv pad_method(const call *c)
     for (int64_t i = 0; i < left && !c->r->rc; i++) jbuf_add(c->r, &b, &with, 1);
     jbuf_add(c->r, &b, s.s + sign, s.n - sign);
     for (int64_t i = left; i < missing && !c->r->rc; i++) jbuf_add(c->r, &b, &with, 1);
-    return jbuf_value(&b);
+    return jv_marked(jbuf_value(&b), s.markup);
+}
+
+static jv format_method(const call *c)
+{
+    return jinja_format(c->r, c->self, c->args);
 }
 
 static jv lines_method(const call *c)
@@ -561,6 +593,7 @@ static const method text_methods[] = {{"strip", strip_method},
                                       {"rjust", pad_method},
                                       {"center", pad_method},
                                       {"splitlines", lines_method},
+                                      {"format", format_method},
                                       {NULL, NULL}};
 static const method map_methods[] = {{"get", get_method},    {"items", items_method},
                                      {"keys", items_method}, {"values", items_method},

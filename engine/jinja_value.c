@@ -36,6 +36,12 @@ jv jv_chars(const jchar *s, size_t n)
     return (jv){.kind = JV_STR, .n = (uint32_t)n, .s = s ? s : nothing};
 }
 
+jv jv_marked(jv s, bool markup)
+{
+    s.markup = s.kind == JV_STR && markup;
+    return s;
+}
+
 jv jv_utf8(arena *mem, const char *s, size_t len, bool foreign)
 {
     jchar *out = len < UINT32_MAX ? arena_calloc(mem, len + 1, sizeof(*out)) : NULL;
@@ -564,7 +570,11 @@ void jbuf_repr(jinja_run *r, jbuf *b, jv v)
     case JV_INT: write_int(r, b, v.i); break;
     case JV_LONG: jbuf_ascii(r, b, v.digits); break;
     case JV_FLOAT: write_float(r, b, v.f); break;
-    case JV_STR: repr_text(r, b, v); break;
+    case JV_STR:
+        if (v.markup) jbuf_ascii(r, b, "Markup(");
+        repr_text(r, b, v);
+        if (v.markup) jbuf_ascii(r, b, ")");
+        break;
     case JV_LIST:
         jbuf_ascii(r, b, "[");
         repr_items(r, b, v.list);

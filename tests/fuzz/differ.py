@@ -262,8 +262,8 @@ def templates(r):
 
 def judge_template(env, text, answer):
     want = make_jinja_golden.render(text, make_jinja_golden.VARS, env.from_string)
-    # A tuple of what was escaped prints Markup's name; whole numbers have 64 bits.
-    if not make_jinja_golden.comparable(want) or "Markup(" in (want or "") or left_out(answer) or "too large" in answer:
+    # Whole numbers have 64 bits.
+    if not make_jinja_golden.comparable(want) or left_out(answer) or "too large" in answer:
         return None
     got = None if answer[0] == "e" else bytes.fromhex(answer[2:]).decode("utf-8")
     return None if got == want else f"printed {got!r}, Jinja {want!r}"

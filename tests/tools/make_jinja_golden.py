@@ -192,6 +192,82 @@ y
 --
 {{ '<a href="x">&\'' | e }} {{ '<' | escape | length }} {{ '<b>' | safe }}
 --
+{{ ('<b>' | safe) + '"x"' }} {{ '"x"' + ('<b>' | safe) }} {{ 'a' + '<' + ('<b>' | safe) + '&' }} {{ ('<b>' | safe) ~ '"x"' }} {{ '<' | e | e }} {{ ('<b>' | safe) * 2 }}
+--
+{{ (w | safe)[7:] + '<' }} {{ (w | safe)[0] + '<' }} {{ (w | safe | upper) + '<' }} {{ (w | safe | trim) + '<' }} {{ (w | safe | title) + '<' }} {{ (w | safe | replace('n', 'm')) + '<' }} {{ (w | safe | string) + '<' }} {{ (w | safe | reverse) + '<' }} {{ (lines | safe | indent) + '<' }} {{ ([w | safe, '<'] | join('&')) + '<' }} {{ (w | safe | first) + '<' }} {{ (w | safe | capitalize) + '<' }}
+--
+{{ (w | safe).replace('a', '<') }} {{ (w | safe).split('a')[0] + '<' }} {{ ('-' | safe).join(['<', 'b' | e]) }} {{ (w | safe).title() + '<' }} {{ (w | safe).partition('q')[2] + '<' }} {{ (w | safe).center(30) + '<' }} {{ ('<' | safe).format(1) + '<' }} {{ ('<b>{}</b>' | safe).format('<i>') }} {{ ('{} {!r} {:>4}' | safe).format('<' | safe, '<', 5) }}
+--
+{{ ['<' | safe] }} {{ ('<' | safe) == '<' }} {{ '<' | safe is escaped }} {{ '<' is escaped }} {{ ('<' | safe) in '<a>' }} {{ '<' | safe | tojson }} {{ ('7' | safe | int) + 1 }} {{ ('<' | safe) is string }} {{ none | safe }}{{ nothing | safe }}
+--
+{% set x = '<' | safe %}{{ x + '<' }}{% set y %}<{% endset %}{{ y + '<' }}{% set z | safe %}<{% endset %}{{ z + '<' }}{% macro m() %}<{% endmacro %}{{ m() + '<' }}{% filter safe %}<{% endfilter %}
+--
+{{ '{} {}'.format(1, 'a') }} {{ '{1}{0}{1}'.format('a', 'b') }} {{ '{a}-{b[k]}-{c.k}-{d[0]}'.format(a=1, b={'k': 2}, c={'k': 3}, d=[4]) }} {{ '{{}} {}'.format(none) }} {{ '{!r} {!s}'.format("it's", 1.5) }} {{ '<|{}:{name}|>'.format(messages[0].role, name=name) }}
+--
+{{ '{:5}|{:<5}|{:>5}|{:^5}|{:*^7}|{:.2}|{:05}'.format('abc', 'abc', 'abc', 'abc', 'abc', 'abc', 'ab') }} {{ '{:5}|{:<5}|{:+d}|{: d}|{:05}|{:x}|{:X}|{:,}|{:_}'.format(42, 42, 42, 42, -42, 255, 255, 1234567, 1234567) }} {{ '{:.2f}|{:8.3f}|{:e}|{:g}|{:%}|{:,.1f}|{}|{:6}|{:<6}|'.format(3.14159, 2.5, 12345.678, 0.0001, 0.25, 1234567.891, 2.5, 2.5, 2.5) }} {{ '{:{}}|{:>{w}}'.format('a', 5, 'b', w=4) }} {{ '{}{:d}'.format(true, true) }}
+--
+{{ '{'.format(1) }}
+--
+{{ '}'.format(1) }}
+--
+{{ '{} {0}'.format(1, 2) }}
+--
+{{ '{}'.format() }}
+--
+{{ '{x}'.format(y=1) }}
+--
+{{ '{:d}'.format('a') }}
+--
+{{ '{:s}'.format(1) }}
+--
+{{ '{!x}'.format(1) }}
+--
+{{ '{:5}'.format(none) }}
+--
+{{ ('{:5}' | safe).format('a' | safe) }}
+--
+{% if no %}{{ i | nofilter }}{% elif i is notest %}{{ i }}{% endif %}
+--
+{% if no %}{{ i | nofilter }}{% endif %}a
+--
+{% if yes %}{{ i | nofilter }}{% endif %}a
+--
+{% if i | nofilter %}a{% endif %}
+--
+{{ i if yes else i | nofilter }} {{ i | nofilter if no else 'b' }} {{ (i | nofilter) if no }}{{ i is notest if no }}
+--
+{{ i | nofilter if yes else 1 }}
+--
+{{ (i | nofilter) + (1 if no else 2) }}
+--
+{% if no %}{% for x in list %}{{ x | nofilter }}{% endfor %}{% endif %}
+--
+{% if no %}{% for x in list | nofilter %}{{ x }}{% else %}a{% endfor %}{% endif %}b
+--
+{% if no %}{% for x in list if x | nofilter %}{{ x }}{% endfor %}{% endif %}
+--
+{% if no %}{% for x in list %}{{ x }}{% else %}{{ x | nofilter }}{% endfor %}{% endif %}
+--
+{% if no %}{% set x = i | nofilter %}{{ x }}{% endif %}c
+--
+{% if no %}{% set x %}{{ i | nofilter }}{% endset %}{% endif %}
+--
+{% if no %}{% set x | nofilter %}{{ i }}{% endset %}{% endif %}
+--
+{% if no %}{% filter nofilter %}{{ i }}{% endfilter %}{% endif %}
+--
+{% if no %}{% macro m(a=i | nofilter) %}{{ a }}{% endmacro %}{% endif %}
+--
+{% if no %}{% macro m(a) %}{{ a | nofilter }}{% endmacro %}{% endif %}
+--
+{% if no %}{% with x = i | nofilter %}{{ x }}{% endwith %}{% endif %}d
+--
+{% if no %}{% with x = i %}{{ x | nofilter }}{% endwith %}{% endif %}
+--
+{% for x in list %}{% if no %}{{ x | nofilter }}{% endif %}{% endfor %}e
+--
+{% if 'tojson' is filter and 'nofilter' is not filter and 'odd' is test %}f{% endif %}
+--
 {{ list | batch(3) | list }} {{ list | batch(3, 0) | list }} {% for r, g in messages | groupby('role') %}{{ r }}{{ g | length }} {% endfor %}
 --
 {{ i is number }} {{ i is integer }} {{ f is float }} {{ yes is boolean }} {{ yes is true }} {{ no is false }} {{ yes is integer }} {{ yes is number }} {{ s is string }} {{ map is mapping }} {{ list is iterable }} {{ s is iterable }} {{ list is sequence }} {{ map is sequence }} {{ nothing is defined }} {{ nothing is undefined }} {{ nil is none }} {{ i is odd }} {{ i is even }} {{ i is divisibleby 7 }} {{ i is divisibleby(2) }} {{ i is eq 7 }} {{ i is ne(7) }} {{ i is gt 5 }} {{ i is lessthan 5 }} {{ 3 is in list }} {{ 3 is not in list }} {{ 'a' is lower }} {{ 'a' is upper }} {{ nil is sameas none }} {{ raise_exception is callable }} {{ s is not string and yes }} {{ nothing is iterable }} {{ nothing is sequence }} {{ i is iterable }}
@@ -352,13 +428,13 @@ class Maker:
 
     def textual(self, depth):
         return self.r.choice(["s", "w", "name", "lines", "messages[1].content", f"({self.atom(depth)} | string)",
-                              f"({self.atom(depth)} ~ '')", "'k: v, w'", "e"])
+                              f"({self.atom(depth)} ~ '')", "'k: v, w'", "e", "('<b>' | safe)", "'{}<{x}>{{'"])
 
     def method(self, depth):
         return self.pick("strip()", "lstrip()", "rstrip('\\n')", "split()", "split(',')", "split('e')[-1]",
                          "split('l', 1)", "upper()", "lower()", "title()", "startswith('a')", "endswith('!')",
                          "replace('l', 'LL')", "find('o')", "strip().split('\\n')", "rsplit(' ', 1)[0]",
-                         "splitlines()", "count('e')", "capitalize()", "removeprefix('get_')", "isdigit()",
+                         "splitlines()", "count('e')", "capitalize()", "removeprefix('get_')", "isdigit()", "format(1, x='<')",
                          "partition('_')", "zfill(9)", f"replace({self.string()}, {self.string()})")
 
     def filter(self, depth):
@@ -368,7 +444,7 @@ class Maker:
                          "map('string') | list", "map(attribute='role') | list", "selectattr('role') | list",
                          "selectattr('role', 'equalto', 'user') | list", "rejectattr('content') | list",
                          "select('string') | list", "reject('none') | list", "tojson(indent=2)", "abs", "dictsort",
-                         "min", "max", "sum", "batch(2) | list", "round", "escape", "tojson(sort_keys=true)",
+                         "min", "max", "sum", "batch(2) | list", "round", "escape", "safe", "string | safe", "tojson(sort_keys=true)",
                          "tojson(ensure_ascii=true)")
 
     def space(self):
@@ -385,6 +461,8 @@ class Maker:
         if depth <= 0 or op < 5:
             return self.show(self.expr(self.r.randint(0, 3)))
         if op == 5:
+            if self.r.random() < 0.1:  # what Jinja does not know is an error where it is met
+                return self.tag("if " + self.pick("no", "no", "yes")) + self.show("i | nofilter") + self.tag("endif")
             out = self.tag("if " + self.expr(2)) + self.body(depth - 1)
             if self.r.random() < 0.3:
                 out += self.tag("elif " + self.expr(2)) + self.body(depth - 1)
