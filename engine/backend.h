@@ -269,6 +269,7 @@ void be_logits_fetch(backend *be, float *logits, int n_rows, int n_vocab);
 typedef struct sample_row {
     int logit;             /* which row of be_logits(); no two of a call share one */
     int32_t score;         /* -1: pick */
+    int n_top;             /* alternatives to a scored token */
     const sampling *rules; /* at most SAMPLE_BIAS_MAX biases, SAMPLE_STOP_MAX stop ids */
     const int32_t *prompt,
         *output; /* together at most max_context; read where a penalty asks for them */

@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-enum { MODEL_EOS_MAX = 8 };
+enum { MODEL_EOS_MAX = 8, MODEL_BARRED_MAX = 1024 };
 
 /* What config.json and generation_config.json say, checked. */
 typedef struct model_config {
@@ -52,6 +52,9 @@ typedef struct model_config {
     /* of the same; 0: not given */
     float gen_min_p, gen_repetition_penalty;
     int gen_max_tokens; /* that an answer may have where the request names no number */
+    /* suppress_tokens and bad_words_ids: sequences that never come, each behind its length */
+    int n_gen_barred;
+    int32_t gen_barred[MODEL_BARRED_MAX];
 } model_config;
 
 /* Reads and checks config.json (and generation_config.json where there is one) in `dir`. */

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/bars.h"
 #include "engine/base/json.h"
 #include "engine/base/log.h"
 #include "engine/model.h"
@@ -488,9 +489,7 @@ static void tell_what_is_not_taken(const cJSON *j)
     static const struct {
         const char *name;
         double none; /* the number that asks for nothing */
-    } fields[] = {{"bad_words_ids", 0},
-                  {"suppress_tokens", 0},
-                  {"stop_strings", 0},
+    } fields[] = {{"stop_strings", 0},
                   {"begin_suppress_tokens", 0},
                   {"sequence_bias", 0},
                   {"no_repeat_ngram_size", 0},
@@ -519,6 +518,54 @@ static void tell_what_is_not_taken(const cJSON *j)
     }
 }
 
+static bool is_eos(const model_config *c, int32_t id)
+{
+    for (int i = 0; i < c->n_eos; i++) {
+        if (c->eos_id[i] == id) return true;
+    }
+    return false;
+}
+
+/* A sequence that never comes; `v`: its ids, one or an array of them. */
+static err_code add_barred(const char *field, const cJSON *v, model_config *c, err *e)
+{
+    int n = cJSON_IsArray(v) ? cJSON_GetArraySize(v) : 1, at = c->n_gen_barred;
+    if (n < 1 || n > BARS_SEQUENCE_MAX || n >= MODEL_BARRED_MAX - at) {
+        return err_set(e, ERR_LIMIT, "\"%s\": sequences of 1 to %d ids, and no more than %d in all",
+                       field, BARS_SEQUENCE_MAX, MODEL_BARRED_MAX);
+    }
+    const cJSON *item = cJSON_IsArray(v) ? v->child : v;
+    for (int i = 1; i <= n; i++, item = item->next) {
+        double d = cJSON_IsNumber(item) ? item->valuedouble : -1;
+        if (!(d >= 0 && d < c->n_vocab) || floor(d) != d)
+            return err_set(e, ERR_INPUT, "\"%s\" must hold token ids below %d", field, c->n_vocab);
+        c->gen_barred[at + i] = (int32_t)d;
+    }
+    /* transformers, too, takes an end of text out of bad_words_ids. */
+    if (cJSON_IsArray(v) && n == 1 && is_eos(c, c->gen_barred[at + 1])) return ERR_NONE;
+    c->gen_barred[at] = n;
+    c->n_gen_barred = at + 1 + n;
+    return ERR_NONE;
+}
+
+static err_code read_barred(const cJSON *j, model_config *c, err *e)
+{
+    static const char *const fields[] = {"suppress_tokens", "bad_words_ids"};
+    for (int i = 0; i < 2; i++) {
+        const cJSON *v = json_get(j, fields[i]), *item;
+        if (!v || cJSON_IsNull(v)) continue;
+        if (!cJSON_IsArray(v)) return err_set(e, ERR_INPUT, "\"%s\" must be an array", fields[i]);
+        cJSON_ArrayForEach(item, v)
+        {
+            if (cJSON_IsArray(item) != (i == 1))
+                return err_set(e, ERR_INPUT, "\"%s\" holds something else", fields[i]);
+            err_code rc = add_barred(fields[i], item, c, e);
+            if (rc) return rc;
+        }
+    }
+    return ERR_NONE;
+}
+
 static err_code read_generation(const cJSON *j, model_config *c, err *e)
 {
     err_code rc = read_bos(j, c, e);
@@ -534,6 +581,7 @@ static err_code read_generation(const cJSON *j, model_config *c, err *e)
     if (!rc) rc = json_int(j, "max_new_tokens", 1, INT32_MAX, &most, NULL, e);
     c->gen_top_k = (int)k;
     c->gen_max_tokens = (int)most;
+    if (!rc) rc = read_barred(j, c, e);
     if (!rc) tell_what_is_not_taken(j);
     return rc;
 }

@@ -73,7 +73,9 @@ err_code request_prepare(request *rq, err *e)
     rq->output = calloc(n, sizeof(*rq->output));
     if (rq->score_prompt)
         rq->prompt_score = calloc((size_t)rq->n_prompt, sizeof(*rq->prompt_score));
-    if (!rq->ring || !rq->output || (rq->score_prompt && !rq->prompt_score)) {
+    if (rq->bars) rq->mask = calloc((size_t)bars_words(rq->bars), sizeof(*rq->mask));
+    if (!rq->ring || !rq->output || (rq->score_prompt && !rq->prompt_score) ||
+        (rq->bars && !rq->mask)) {
         request_clear(rq);
         return err_set(e, ERR_NOMEM, "no memory for %d output tokens", rq->max_tokens);
     }
@@ -85,6 +87,8 @@ void request_clear(request *rq)
     free(rq->ring);
     free(rq->output);
     free(rq->prompt_score);
+    free(rq->mask);
+    rq->mask = NULL;
     rq->ring = NULL;
     rq->output = NULL;
     rq->prompt_score = NULL;

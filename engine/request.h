@@ -26,6 +26,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/bars.h"
 #include "engine/base/err.h"
 #include "engine/base/meter.h"
 #include "engine/grammar.h"
@@ -64,9 +65,11 @@ typedef struct request {
     const int32_t *prompt; /* [n_prompt], borrowed from the gateway's arena */
     int n_prompt;
     int max_tokens;    /* >= 0; 0 only with score_prompt */
-    bool score_prompt; /* log-probabilities of the prompt's own tokens are wanted (echo) */
+    bool score_prompt; /* log-probabilities of the prompt's own tokens are wanted */
+    int score_top;     /* of these, with so many alternatives */
     sampling rules;
     grammar_run *grammar; /* what the answer must be, or NULL; the gateway's to release */
+    const bars *bars;     /* what must not come, or NULL; for the vocabulary of n_vocab; borrowed */
     int slo_class;        /* index into the scheduler's classes */
     float weight;         /* of the tenant in fair sharing; 1 is normal */
     int64_t arrived_us, ttft_deadline_us, tpot_target_us; /* monotonic; 0: none */
@@ -97,6 +100,8 @@ typedef struct request {
     uint64_t cache_key; /* running block hash of the prefix cache */
     int n_cached_blocks;
     bool grammar_late; /* its mask was not ready: it waits alone until it is */
+    bool stuck;        /* no token may come: what bars and grammar allow has nothing in common */
+    uint32_t *mask;    /* [bars_words()], owned; NULL without bars */
 
     /* ---- zone 3: shared; see who touches each field ---- */
     atomic_bool cancel;    /* gateway sets, engine reads */

@@ -282,6 +282,15 @@ void sampler_pick_allowed(sampler *sp, float *logits, const sampling *rules,
     }
 }
 
+/* Its place among all, in the order of the alternatives. */
+static int32_t rank_of(const float *logits, int n, int32_t token)
+{
+    int32_t above = 0;
+    for (int i = 0; i < n; i++)
+        above += logits[i] > logits[token] || (logits[i] == logits[token] && i < token);
+    return above + 1;
+}
+
 void sampler_score(sampler *sp, const float *logits, int32_t token, int n_top, sampled *out)
 {
     *out = (sampled){.token = token};
@@ -291,5 +300,6 @@ void sampler_score(sampler *sp, const float *logits, int32_t token, int n_top, s
     }
     double lse = log_sum(logits, sp->n_vocab, logits_highest(logits, sp->n_vocab));
     out->logprob = (float)((double)logits[token] - lse);
+    out->rank = rank_of(logits, sp->n_vocab, token);
     tops(sp, logits, n_top < 0 ? 0 : n_top, lse, out);
 }

@@ -49,6 +49,7 @@ typedef struct sampling {
 typedef struct sampled {
     int32_t token;
     float logprob; /* of the chosen token, before temperature; valid if n_top >= 0 */
+    int32_t rank;  /* of a scored token: 1 is the best; 0 where a token was picked */
     int n_top;
     int32_t top_id[SAMPLE_TOP_MAX];
     float top_logprob[SAMPLE_TOP_MAX]; /* descending */
@@ -73,7 +74,7 @@ void sampler_pick_allowed(sampler *sp, float *logits, const sampling *rules,
                           const uint32_t *allowed, const int32_t *prompt, int n_prompt,
                           const int32_t *output, int n_output, sampled *out);
 
-/* Log-probability of `token` and the n_top best, for prompt scoring (echo). */
+/* Log-probability and rank of `token` and the n_top best, for the scoring of prompts. */
 void sampler_score(sampler *sp, const float *logits, int32_t token, int n_top, sampled *out);
 
 #ifdef __cplusplus

@@ -448,6 +448,10 @@ static err_code check_request(const sched *sc, const request *rq, err *e)
                            (int)r->bias[i].token, n_vocab);
         }
     }
+    if (rq->bars && bars_words(rq->bars) != (n_vocab + 31) / 32)
+        return err_set(e, ERR_INPUT, "the barred tokens are of another vocabulary");
+    if (rq->score_prompt && (rq->score_top < 0 || rq->score_top > SAMPLE_TOP_MAX))
+        return err_set(e, ERR_INPUT, "at most %d alternatives can be scored", SAMPLE_TOP_MAX);
     if (!(rq->weight > 0) || !isfinite(rq->weight)) {
         return err_set(e, ERR_INPUT, "a weight must be positive");
     }

@@ -80,7 +80,8 @@ static bool needs_the_host(const request *rq, bool draws)
     const sampling *r = &rq->rules;
     bool penalties =
         r->repetition_penalty != 1 || r->presence_penalty != 0 || r->frequency_penalty != 0;
-    return rq->score_prompt || (draws && (rq->grammar || penalties));
+    bool reads = rq->bars && bars_read_text(rq->bars);
+    return rq->score_prompt || (draws && (rq->grammar || penalties || reads));
 }
 
 bool sched_may_fly(const sched *sc, const flight *f)

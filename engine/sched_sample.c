@@ -12,6 +12,11 @@ static bool wants_token(const request *rq, int n)
     return n == left_of(rq) && rq->max_tokens > 0;
 }
 
+static bool has_mask(const request *rq)
+{
+    return rq->grammar || rq->bars;
+}
+
 /* Prompt tokens whose predecessor's row is in this chunk: the next one's index, or 0. */
 static int scored_by(const sched *sc, int s, int i)
 {
@@ -26,13 +31,26 @@ static int last_logit(const sched *sc, int s)
     return sc->now->logit0[s] + (scores(sc->row_owner[s]) ? sc->chunk[s] - 1 : 0);
 }
 
-/* Bits of the tokens that its form allows; false: there is nothing to pick from now. */
-static bool find_mask(sched *sc, int s, grammar_walk *w)
+/* What its form allows, into mask; false: there is nothing to pick from now. */
+static bool find_form(sched *sc, int s, grammar_walk *w)
 {
     request *rq = sc->row_owner[s];
     sc->mask[s] = grammar_run_mask(rq->grammar, w);
     sc->now->late[s] = !sc->mask[s];
     return sc->mask[s] && !grammar_run_failed(rq->grammar);
+}
+
+/* Bits of the tokens that may come, in mask; NULL where all may.  False: there is nothing to pick from now. */
+static bool find_mask(sched *sc, int s, grammar_walk *w)
+{
+    request *rq = sc->row_owner[s];
+    sc->mask[s] = NULL;
+    if (rq->grammar && !find_form(sc, s, w)) return false;
+    if (!rq->bars) return true;
+    bars_text t = {rq->prompt, rq->output, rq->n_prompt, n_drawn(rq)};
+    sc->mask[s] = bars_mask(rq->bars, sc->mask[s], model_get_config(sc->m)->n_vocab, &t, rq->mask);
+    rq->stuck = !sc->mask[s];
+    return !rq->stuck;
 }
 
 /* ----------------------------------------------------------------- on the host -- */
@@ -52,7 +70,7 @@ static void score_rows(sched *sc, int s, sampler *sp)
     sampler_set_vocab(sp, vocab_of(sc, rq, false));
     for (int i = 0, next; i < sc->chunk[s] && (next = scored_by(sc, s, i)) > 0; i++) {
         const float *row = sc->logits + (size_t)(sc->now->logit0[s] + i) * (size_t)stride;
-        sampler_score(sp, row, rq->prompt[next], rq->rules.n_top, &rq->prompt_score[next]);
+        sampler_score(sp, row, rq->prompt[next], rq->score_top, &rq->prompt_score[next]);
         if (rq->prompt_score[next].token < 0) sc->now->broken[s] = true;
     }
 }
@@ -66,9 +84,8 @@ static void sample_some(void *arg, int i)
         request *rq = sc->row_owner[s];
         score_rows(sc, s, sc->samplers[i]);
         if (!wants_token(rq, sc->chunk[s])) continue;
-        sc->mask[s] = NULL;
-        if (rq->grammar && !find_mask(sc, s, sc->walks[i])) continue;
-        sampler_set_vocab(sc->samplers[i], vocab_of(sc, rq, sc->mask[s] != NULL));
+        if (!find_mask(sc, s, sc->walks[i])) continue;
+        sampler_set_vocab(sc->samplers[i], vocab_of(sc, rq, rq->grammar != NULL));
         sampler_pick_allowed(
             sc->samplers[i], (float *)sc->logits + (size_t)last_logit(sc, s) * stride, &rq->rules,
             sc->mask[s], rq->prompt, rq->n_prompt, rq->output, n_drawn(rq), &sc->now->picked[s]);
@@ -90,13 +107,13 @@ static err_code on_host(sched *sc, err *e)
 
 /* --------------------------------------------------------------- on the device -- */
 
-/* A form whose mask is late, or that is at its end, has nothing to pick: mask stays NULL. */
+/* Where nothing can be picked (a form whose mask is late, or that is at its end), mask stays NULL. */
 static void mask_some(void *arg, int i)
 {
     sched *sc = arg;
     for (int s = i; s < sc->step.n_seq; s += sc->n_samplers) {
         request *rq = sc->row_owner[s];
-        if (!rq->grammar || !wants_token(rq, sc->chunk[s])) continue;
+        if (!has_mask(rq) || !wants_token(rq, sc->chunk[s])) continue;
         if (!find_mask(sc, s, sc->walks[i])) sc->mask[s] = NULL;
     }
 }
@@ -107,7 +124,7 @@ static void accept_some(void *arg, int i)
     sched *sc = arg;
     const flight *f = sched_in_flight(sc);
     for (int s = i; s < f->n_seq; s += sc->n_samplers) {
-        if (f->owner[s] && sc->mask[s] && f->picked[s].token >= 0)
+        if (f->owner[s] && f->owner[s]->grammar && sc->mask[s] && f->picked[s].token >= 0)
             grammar_run_accept(f->owner[s]->grammar, sc->walks[i], f->picked[s].token);
     }
 }
@@ -119,6 +136,7 @@ static void add_row(sched *sc, int *n, int s, int logit, int32_t score, sampled 
     sc->draw[(*n)++] = (sample_row){.logit = logit,
                                     .score = score,
                                     .rules = &rq->rules,
+                                    .n_top = rq->score_top,
                                     .prompt = rq->prompt,
                                     .n_prompt = rq->n_prompt,
                                     .output = rq->output,
@@ -134,7 +152,7 @@ static int list_rows(sched *sc)
         for (int i = 0, next; i < sc->chunk[s] && (next = scored_by(sc, s, i)) > 0; i++) {
             add_row(sc, &n, s, sc->now->logit0[s] + i, rq->prompt[next], &rq->prompt_score[next]);
         }
-        if (!wants_token(rq, sc->chunk[s]) || (rq->grammar && !sc->mask[s])) continue;
+        if (!wants_token(rq, sc->chunk[s]) || (has_mask(rq) && !sc->mask[s])) continue;
         rq->draw_at = n;
         add_row(sc, &n, s, last_logit(sc, s), -1, &sc->now->picked[s]);
     }
@@ -146,13 +164,13 @@ static err_code on_device(sched *sc, err *e)
     flight *f = sc->now;
     err_code rc = model_enqueue(sc->m, sc->kv, &sc->step, e);
     if (rc) return rc;
-    bool forms = false;
+    bool masks = false;
     for (int s = 0; s < f->n_seq; s++) {
         sc->mask[s] = NULL;
         f->picked[s].token = -1;
-        forms |= f->owner[s]->grammar != NULL;
+        masks |= has_mask(f->owner[s]);
     }
-    if (forms) be_parallel(sc->be, mask_some, sc, sc->n_samplers);
+    if (masks) be_parallel(sc->be, mask_some, sc, sc->n_samplers);
     f->n_draw = list_rows(sc);
     f->got = f->n_draw > 0 ? model_sample(sc->m, sc->draw, f->n_draw) : NULL;
     if (sc->overlaps) f->mark = be_mark(sc->be);

@@ -164,6 +164,15 @@ static void fail_grammar(sched *sc, request *rq)
     sched_finish(sc, rq, FINISH_ERROR, &e);
 }
 
+static void fail_stuck(sched *sc, request *rq)
+{
+    err e;
+    (void)err_set(&e, ERR_INPUT,
+                  "no token may come here: the tokens and words that are barred leave nothing%s",
+                  rq->grammar ? " of what the form of the answer allows" : "");
+    sched_finish(sc, rq, FINISH_ERROR, &e);
+}
+
 static void settle_entry(sched *sc, flight *f, int s, int64_t now)
 {
     request *rq = f->owner[s];
@@ -197,6 +206,8 @@ static void settle_entry(sched *sc, flight *f, int s, int64_t now)
         sched_finish(sc, rq, FINISH_LENGTH, NULL);
     else if (rq->grammar && grammar_run_failed(rq->grammar))
         fail_grammar(sc, rq);
+    else if (rq->stuck)
+        fail_stuck(sc, rq);
     else
         hand_out(sc, rq, &f->picked[s], now);
 }

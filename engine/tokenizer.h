@@ -85,6 +85,11 @@ int64_t tokenizer_encode_guarded(const tokenizer *t, const char *text, size_t le
  * give their content, as the decoder shows it).  Borrowed; *len set.  NULL for an unknown id. */
 const char *tokenizer_bytes(const tokenizer *t, int32_t id, size_t *len);
 
+/* The vocabulary's own string for a token ("Ġthe", "▁the", "<0x0A>"), as transformers' convert_ids_to_tokens(): valid UTF-8,
+ * cut at its room.  Returns its length; 0 for an unknown id. */
+enum { TOK_PIECE_MAX = 3072 };
+size_t tokenizer_piece(const tokenizer *t, int32_t id, char out[TOK_PIECE_MAX]);
+
 /* Streaming detokeniser: never emits part of a UTF-8 sequence.  Where tokens are bytes (<0xXX>) and a run of them is no
  * UTF-8, Hugging Face's decode() gives U+FFFD for each of its bytes, so does tokenizer_decode(); here what was whole
  * characters before the run broke is out already and stays. */

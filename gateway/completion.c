@@ -200,6 +200,7 @@ static void finish(completion *c)
     }
     free(c->choices);
     grammar_release(c->form);
+    bars_destroy(c->bars);
     openai_request_clear(&c->rq);
     limits_settle(c->srv->limits, &c->ticket, 0);
     vocabulary_release(c->srv->vocabularies, c->vocab);

@@ -10,6 +10,7 @@
 #include "gateway/completion_inside.h"
 #include "gateway/http_status.h"
 #include "gateway/limited.h"
+#include "gateway/prompt.h"
 #include "gateway/stats.h"
 
 enum { STOP_IDS_MAX = MODEL_EOS_MAX + CHAT_STOP_MAX + OPENAI_STOP_ID_MAX + 1 };
@@ -30,16 +31,9 @@ static bool read_body(completion *c, bool chat)
         c->problem.status = 0; /* answered already */
         return false;
     }
-    const model_config *mc = model_get_config(c->srv->model);
-    openai_limits lim = {.n_vocab = mc->n_vocab + mc->added_max, /* check_ids() knows better */
-                         .max_context = sched_max_context(c->srv->sched),
-                         .max_choices = (int)c->srv->cfg->server_max_choices,
-                         .temperature = mc->gen_temperature >= 0 ? mc->gen_temperature : 1,
-                         .top_p = mc->gen_top_p > 0 ? mc->gen_top_p : 1,
-                         .top_k = mc->gen_top_k > 0 ? mc->gen_top_k : 0,
-                         .min_p = mc->gen_min_p,
-                         .repetition_penalty = mc->gen_repetition_penalty,
-                         .strict = wants_strict(c)};
+    openai_limits lim;
+    prompt_limits(c->srv, &lim);
+    lim.strict = wants_strict(c);
     return openai_parse(&c->rq, chat, tree, &lim, &c->x->arena, &c->problem);
 }
 
@@ -92,39 +86,14 @@ static bool too_long(completion *c, int64_t n)
                          sched_max_context(c->srv->sched), (long long)n);
 }
 
-static int64_t encode_text(completion *c, const openai_prompt *p, int32_t **ids, err *e)
-{
-    int flags = TOK_PARSE_SPECIAL | (c->rq.add_special_tokens ? TOK_ADD_SPECIAL : 0);
-    int64_t n = tokenizer_encode(c->vocab->tok, p->text, p->len, flags, NULL, 0);
-    *ids = n >= 0 ? malloc(((size_t)n + 1) * sizeof(**ids)) : NULL;
-    if (!*ids) return err_set(e, ERR_NOMEM, "out of memory");
-    n = tokenizer_encode(c->vocab->tok, p->text, p->len, flags, *ids, (size_t)n);
-    return n >= 0 ? n : err_set(e, ERR_NOMEM, "out of memory");
-}
-
-static int64_t encode_chat(completion *c, int32_t **ids, err *e)
-{
-    chat_ask ask = {
-        .msgs = c->rq.msgs,
-        .n_msgs = (size_t)c->rq.n_msgs,
-        .add_generation_prompt = c->rq.add_generation_prompt,
-        .tools = c->rq.tools,
-        .opening = c->rq.tool_choice >= TOOL_CHOICE_REQUIRED ? tool_style_opening(c->tools) : NULL,
-        .kwargs = c->rq.template_kwargs};
-    return chat_encode(c->srv->chat, c->vocab->tok, &ask, ids, e);
-}
-
 /* Text to ids, cut if asked for, checked against the context. */
 static bool tokenise(completion *c, openai_prompt *p)
 {
     err e;
     if (!p->ids) {
-        int32_t *made = NULL;
-        int64_t n = c->rq.chat ? encode_chat(c, &made, &e) : encode_text(c, p, &made, &e);
-        if (n < 0) {
-            free(made);
-            return completion_refuse(c, &e, c->rq.chat ? "messages" : "prompt");
-        }
+        int32_t *made;
+        int64_t n = prompt_encode(c->srv, c->vocab->tok, &c->rq, c->tools, p, &made, &e);
+        if (n < 0) return completion_refuse(c, &e, c->rq.chat ? "messages" : "prompt");
         int64_t most = c->rq.truncate_prompt >= 0 ? INT32_MAX : sched_max_context(c->srv->sched);
         int32_t *ids = n <= most ? arena_calloc(&c->x->arena, (size_t)n + 1, sizeof(*ids)) : NULL;
         if (ids) memcpy(ids, made, (size_t)n * sizeof(*ids));
@@ -133,10 +102,9 @@ static bool tokenise(completion *c, openai_prompt *p)
         p->ids = ids;
         p->n_ids = (int)n;
     }
-    if (c->rq.truncate_prompt >= 0 && p->n_ids > c->rq.truncate_prompt) {
-        p->ids += p->n_ids - c->rq.truncate_prompt;
-        p->n_ids = c->rq.truncate_prompt;
-    }
+    int excess = (int)prompt_excess(&c->rq, p->n_ids);
+    p->ids += excess;
+    p->n_ids -= excess;
     if (p->n_ids == 0) {
         return openai_refuse(&c->problem, 400, "empty_prompt", c->rq.chat ? "messages" : "prompt",
                              "the prompt has no tokens");
@@ -152,32 +120,12 @@ static bool tokenise(completion *c, openai_prompt *p)
     return true;
 }
 
-/* How this model writes calls, from its template. */
-static bool prepare_tools(completion *c)
-{
-    if (!c->rq.tools) return true;
-    const chat_template *ct = c->srv->chat;
-    c->tools = chat_template_says(ct, "<tool_call>")    ? TOOLS_HERMES
-               : chat_template_says(ct, "[TOOL_CALLS]") ? TOOLS_MISTRAL
-               : chat_template_says(ct, "tools")        ? TOOLS_LLAMA
-                                                        : TOOLS_NONE;
-    if (c->tools == TOOLS_NONE) {
-        return openai_refuse(&c->problem, 400, "unsupported_parameter", "tools",
-                             "'tools' is not supported: this model's chat template has none");
-    }
-    return openai_force_call(&c->rq, c->tools, &c->problem);
-}
-
 static bool tokenise_all(completion *c)
 {
     if (c->rq.chat) {
-        if (!c->srv->chat) {
-            return openai_refuse(&c->problem, 400, "unsupported_model", "model",
-                                 "this model has no chat template; use /v1/completions");
-        }
+        if (!prompt_open_chat(c->srv, &c->rq, &c->tools, &c->problem)) return false;
         c->rq.prompts = arena_calloc(&c->x->arena, 1, sizeof(*c->rq.prompts));
         if (!c->rq.prompts) return completion_no_memory(c);
-        if (!prepare_tools(c)) return false;
     }
     for (int i = 0; i < c->rq.n_prompts; i++) {
         if (!tokenise(c, &c->rq.prompts[i])) return false;
@@ -286,6 +234,59 @@ static bool reserve(completion *c)
     return true;
 }
 
+/* ------------------------------------------------------- what must not come -- */
+
+/* A word as it begins a text and as it stands within one. */
+static bool forbid_word(completion *c, const char *word, size_t len)
+{
+    char text[OPENAI_BAD_WORD_BYTES_MAX + 2] = " ";
+    int32_t ids[BARS_SEQUENCE_MAX];
+    size_t skip = strspn(word, " \t\n\v\f\r");
+    memcpy(text + 1, word + skip, len - skip);
+    for (int spaced = 0; spaced < 2; spaced++) {
+        int64_t n = tokenizer_encode(c->vocab->tok, text + !spaced, len - skip + (size_t)spaced,
+                                     TOK_PARSE_SPECIAL, ids, BARS_SEQUENCE_MAX);
+        if (n < 0) return completion_no_memory(c);
+        if (n > BARS_SEQUENCE_MAX) {
+            return openai_refuse(&c->problem, 400, "invalid_value", "bad_words",
+                                 "a word of 'bad_words' has more than %d tokens",
+                                 BARS_SEQUENCE_MAX);
+        }
+        if (!bars_forbid(c->bars, ids, (int)n, false)) return completion_no_memory(c);
+    }
+    return true;
+}
+
+/* generation_config.json's: each sequence behind its length. */
+static bool forbid_model(completion *c)
+{
+    const model_config *mc = model_get_config(c->srv->model);
+    for (int i = 0; i < mc->n_gen_barred; i += 1 + mc->gen_barred[i]) {
+        if (!bars_forbid(c->bars, mc->gen_barred + i + 1, mc->gen_barred[i], true))
+            return completion_no_memory(c);
+    }
+    return true;
+}
+
+static bool find_bars(completion *c)
+{
+    const openai_request *rq = &c->rq;
+    if (!rq->allowed && !rq->n_bad && !model_get_config(c->srv->model)->n_gen_barred) return true;
+    c->bars = bars_create(c->vocab->n_vocab, rq->allowed, rq->n_allowed);
+    if (!c->bars) return completion_no_memory(c);
+    if (!forbid_model(c)) return false;
+    for (int i = 0; i < rq->n_bad; i++) {
+        if (!forbid_word(c, rq->bad[i], strlen(rq->bad[i]))) return false;
+    }
+    const bars_text nothing = {0};
+    uint32_t *room = arena_calloc(&c->x->arena, (size_t)bars_words(c->bars), sizeof(*room));
+    if (!room) return completion_no_memory(c);
+    if (bars_mask(c->bars, NULL, 0, &nothing, room)) return true;
+    return openai_refuse(&c->problem, 400, "invalid_value",
+                         rq->allowed ? "allowed_token_ids" : "bad_words",
+                         "no token is left that may come");
+}
+
 /* What the answer must be, compiled; on this worker, after the limits are reserved. */
 static bool compile_form(completion *c)
 {
@@ -303,7 +304,7 @@ bool completion_admit(completion *c, bool chat)
 {
     if (!read_body(c, chat) || !resolve_model(c) || !check_ids(c) || !pick_class(c)) return false;
     if (!ask_limits(c) || !ask_spool(c) || !tokenise_all(c) || !set_stop_ids(c)) return false;
-    if (!reserve(c) || !compile_form(c)) return false;
+    if (!find_bars(c) || !reserve(c) || !compile_form(c)) return false;
     int n = c->rq.n * c->rq.n_prompts;
     c->choices = calloc((size_t)n, sizeof(*c->choices));
     if (!c->choices) {

@@ -55,6 +55,7 @@ static void describe(const completion *c, choice *ch, openai_choice *out, openai
             lp->prompt = ch->prompt.ids;
             lp->prompt_score = ch->rq.prompt_score;
             lp->n_prompt = ch->prompt.n_ids;
+            lp->n_prompt_top = c->rq.rules.n_top;
         }
         out->logprobs = lp;
     }
@@ -153,6 +154,22 @@ static void compose_end(completion *c)
     jsonw_raw(&c->out, "data: [DONE]\n\n", 14);
 }
 
+/* What the first choice of each prompt was scored with. */
+static const openai_logprobs *score_of(completion *c, const choice *ch)
+{
+    if (c->rq.prompt_top < 0) return NULL;
+    openai_logprobs *lp = arena_calloc(&c->x->arena, 1, sizeof(*lp));
+    c->starved |= !lp;
+    if (!lp) return NULL;
+    *lp = (openai_logprobs){.tok = c->vocab->tok,
+                            .prompt = ch->prompt.ids,
+                            .prompt_score =
+                                c->choices[ch->index - ch->index % c->rq.n].rq.prompt_score,
+                            .n_prompt = ch->prompt.n_ids,
+                            .n_prompt_top = c->rq.prompt_top};
+    return lp;
+}
+
 static void compose_whole(completion *c)
 {
     openai_head h;
@@ -183,6 +200,7 @@ static void compose_whole(completion *c)
             free(prompt);
         }
         describe(c, ch, &list[i], &lps[i], text, len, true);
+        list[i].prompt = score_of(c, ch);
     }
     openai_write_answer(&c->out, &h, list, c->n_choices, &u);
 }

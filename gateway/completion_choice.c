@@ -67,8 +67,9 @@ static bool prepare_choice(completion *c, choice *ch, int index)
     ch->stop_token = -1;
     ch->prompt = c->rq.prompts[index / c->rq.n];
     completion_text_init(&ch->text, &c->rq, c->vocab->tok);
-    /* A chat's answer begins a text of its own; a completion goes on with the prompt's. */
-    if (!c->rq.chat) detok_go_on(&ch->text.detok, ch->prompt.ids, (size_t)ch->prompt.n_ids);
+    /* A chat's answer begins a text of its own; a completion goes on with the prompt's, or with the last message. */
+    if (!c->rq.chat || c->rq.continue_final)
+        detok_go_on(&ch->text.detok, ch->prompt.ids, (size_t)ch->prompt.n_ids);
     if (c->tools) {
         bool opened = c->rq.tool_choice >= TOOL_CHOICE_REQUIRED;
         ch->text.kept = tokenizer_find(c->vocab->tok, tool_style_marker(c->tools));
@@ -87,7 +88,14 @@ static bool prepare_choice(completion *c, choice *ch, int index)
     rq->prompt = ch->prompt.ids;
     rq->n_prompt = ch->prompt.n_ids;
     rq->max_tokens = completion_output_room(c, &ch->prompt);
-    rq->score_prompt = c->rq.echo && c->rq.logprobs;
+    /* The choices of one prompt share what it is scored with, but for echo, which begins each text. */
+    bool echo = c->rq.echo && c->rq.logprobs;
+    rq->score_prompt = echo || (c->rq.prompt_top >= 0 && index % c->rq.n == 0);
+    if (rq->score_prompt) {
+        rq->score_top = echo ? c->rq.rules.n_top : 0;
+        if (c->rq.prompt_top > rq->score_top) rq->score_top = c->rq.prompt_top;
+    }
+    rq->bars = c->bars;
     rq->rules = c->rq.rules;
     if (!c->rq.seed_given && getrandom(&rq->rules.seed, sizeof(rq->rules.seed), 0) < 0) {
         rq->rules.seed = ch->usage_id;

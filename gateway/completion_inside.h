@@ -50,6 +50,7 @@ typedef struct completion {
     const vocabulary *vocab;        /* the adapter's, or the base's; NULL: not known yet */
     tool_style tools;               /* how calls are written; TOOLS_NONE: they are not looked for */
     grammar *form;                  /* what the answer must be; NULL: text */
+    bars *bars;                     /* what it must not have; NULL: nothing is barred */
     char label[MODEL_LABEL_MAX + 1]; /* "base", "name@7": for usage */
     int slo_class;
     choice *choices;

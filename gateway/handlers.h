@@ -12,6 +12,9 @@ void completion_handle_text(exchange *x);
 void tokenize_handle(exchange *x);
 void detokenize_handle(exchange *x);
 
+/* health.c, too: vLLM's GET /version */
+void version_get(exchange *x);
+
 /* models_api.c: GET /v1/models, /v1/models/{*}, DELETE /v1/models/{*}, GET /v1/key */
 void models_list(exchange *x);
 void models_get(exchange *x);

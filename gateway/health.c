@@ -1,4 +1,4 @@
-/* health.c -- /healthz and /readyz. */
+/* health.c -- /healthz, /readyz and /version. */
 #include <string.h>
 
 #include "engine/base/clock.h"
@@ -36,4 +36,10 @@ void health_ready(exchange *x)
                        : spool.full    ? "{\"status\":\"storage unavailable\"}"
                                        : "{\"status\":\"not ready\"}";
     exchange_reply(x, ok ? 200 : 503, "application/json", body, strlen(body));
+}
+
+void version_get(exchange *x)
+{
+    static const char body[] = "{\"version\":\"" LORAD_VERSION "\"}";
+    exchange_reply(x, 200, "application/json", body, sizeof(body) - 1);
 }

@@ -16,7 +16,7 @@
 #include "gateway/openai_tools.h"
 
 typedef enum { TAKEN, IGNORED, REFUSED } field_fate;
-enum { CHAT = 1, TEXT = 2, BOTH = 3 };
+enum { CHAT = 1, TEXT = 2, BOTH = 3, TOKENIZE = 4 };
 
 typedef struct {
     const char *name;
@@ -71,7 +71,7 @@ static const field fields[] = {
     {"prompt_cache_key", BOTH, IGNORED},
     {"prompt_cache_retention", BOTH, IGNORED},
     {"parallel_tool_calls", CHAT, TAKEN},
-    {"reasoning_effort", CHAT, IGNORED},
+    {"reasoning_effort", CHAT, TAKEN},
     {"verbosity", CHAT, IGNORED},
     {"prediction", CHAT, IGNORED},
     {"functions", CHAT, REFUSED},
@@ -80,10 +80,11 @@ static const field fields[] = {
     {"web_search_options", CHAT, REFUSED},
     {"chat_template", BOTH, REFUSED},
     {"chat_template_kwargs", CHAT, TAKEN},
-    {"continue_final_message", CHAT, REFUSED},
-    {"documents", CHAT, REFUSED},
+    {"continue_final_message", CHAT, TAKEN},
+    {"documents", CHAT, TAKEN},
     {"prompt_embeds", BOTH, REFUSED},
-    {"prompt_logprobs", BOTH, REFUSED},
+    {"prompt_logprobs", BOTH, TAKEN},
+    {"return_token_strs", TOKENIZE, TAKEN},
     {"structured_outputs", BOTH, TAKEN},
     {"guided_json", BOTH, TAKEN},
     {"guided_regex", BOTH, TAKEN},
@@ -94,8 +95,8 @@ static const field fields[] = {
     {"guided_decoding_backend", BOTH, IGNORED},
     {"grammar", BOTH, REFUSED},
     {"json_schema", BOTH, REFUSED},
-    {"bad_words", BOTH, REFUSED},
-    {"allowed_token_ids", BOTH, REFUSED},
+    {"bad_words", BOTH, TAKEN},
+    {"allowed_token_ids", BOTH, TAKEN},
     {"use_beam_search", BOTH, REFUSED},
     {"length_penalty", BOTH, REFUSED},
     {"lora", BOTH, REFUSED},
@@ -146,9 +147,19 @@ static bool is_set(const cJSON *v)
 }
 
 /* Named to the client once, however often it stands there. */
-static bool note_ignored(parser *ps, const char *where, const char *name)
+static bool ignore(parser *ps, const char *name)
 {
     openai_request *rq = ps->rq;
+    for (int i = 0; i < rq->n_ignored; i++) {
+        if (strcmp(rq->ignored[i], name) == 0) return true;
+    }
+    if (rq->n_ignored < OPENAI_IGNORED_MAX) rq->ignored[rq->n_ignored++] = name;
+    return true;
+}
+
+/* A member that is not known. */
+static bool note_ignored(parser *ps, const char *where, const char *name)
+{
     size_t cap = strlen(where) + strlen(name) + 2;
     char *full = arena_alloc(ps->mem, cap);
     if (!full) return no_memory(ps, where);
@@ -157,11 +168,7 @@ static bool note_ignored(parser *ps, const char *where, const char *name)
         return openai_refuse(ps->p, 400, "unknown_parameter", full,
                              "Unrecognized request argument supplied: %.60s", full);
     }
-    for (int i = 0; i < rq->n_ignored; i++) {
-        if (strcmp(rq->ignored[i], full) == 0) return true;
-    }
-    if (rq->n_ignored < OPENAI_IGNORED_MAX) rq->ignored[rq->n_ignored++] = full;
-    return true;
+    return ignore(ps, full);
 }
 
 /* ---------------------------------------------------------- typed fields -- */
@@ -219,6 +226,7 @@ bool openai_check_ids(const openai_request *rq, int n_vocab, openai_problem *p)
         const openai_prompt *one = &rq->prompts[i];
         if (one->ids && above(p, "prompt", one->ids, one->n_ids, n_vocab)) return false;
     }
+    if (above(p, "allowed_token_ids", rq->allowed, rq->n_allowed, n_vocab)) return false;
     for (int i = 0; i < rq->rules.n_bias; i++) {
         if (rq->rules.bias[i].token < n_vocab) continue;
         return openai_refuse(p, 400, "invalid_value", "logit_bias",
@@ -435,6 +443,75 @@ static bool take_kwargs(parser *ps)
     return true;
 }
 
+/* For templates that have such a variable; elsewhere it changes nothing. */
+static bool take_effort(parser *ps)
+{
+    static const char *const known[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+    const char *effort = NULL;
+    if (!take_str(ps, "reasoning_effort", 16, &effort)) return false;
+    if (!effort) return true;
+    size_t i = 0, n = sizeof(known) / sizeof(known[0]);
+    while (i < n && strcmp(known[i], effort) != 0) i++;
+    if (i == n) {
+        return openai_refuse(
+            ps->p, 400, "invalid_value", "reasoning_effort",
+            "'reasoning_effort' must be none, minimal, low, medium, high, xhigh or "
+            "max");
+    }
+    if (!ps->lim->reads_effort) return ignore(ps, "reasoning_effort");
+    ps->rq->effort = effort;
+    return true;
+}
+
+/* What a template would not show is refused: an answer without the documents would look like one from them. */
+static bool take_documents(parser *ps)
+{
+    const cJSON *v = json_get(ps->body, "documents"), *each, *part;
+    if (!is_set(v)) return true;
+    int n = cJSON_IsArray(v) ? cJSON_GetArraySize(v) : -1;
+    bool ok = n >= 0 && n <= OPENAI_DOCUMENTS_MAX;
+    if (n == 0) return true;
+    if (ok && !ps->lim->reads_documents) {
+        return openai_refuse(ps->p, 400, "unsupported_parameter", "documents",
+                             "'documents' is not supported: this model's chat template reads none");
+    }
+    cJSON_ArrayForEach(each, v)
+    {
+        ok &= cJSON_IsObject(each);
+        cJSON_ArrayForEach(part, each) ok &= cJSON_IsString(part);
+    }
+    if (!ok) {
+        return openai_refuse(ps->p, 400, "invalid_value", "documents",
+                             "'documents' must be an array of at most %d objects of texts",
+                             OPENAI_DOCUMENTS_MAX);
+    }
+    ps->rq->documents = v;
+    return true;
+}
+
+/* An answer of its own, or more of the last message. */
+static bool take_beginning(parser *ps)
+{
+    openai_request *rq = ps->rq;
+    if (!take_bool(ps, "add_generation_prompt", &rq->add_generation_prompt) ||
+        !take_bool(ps, "continue_final_message", &rq->continue_final)) {
+        return false;
+    }
+    if (!rq->continue_final) return true;
+    if (cJSON_IsTrue(json_get(ps->body, "add_generation_prompt"))) {
+        return openai_refuse(ps->p, 400, "invalid_value", "continue_final_message",
+                             "'continue_final_message' and 'add_generation_prompt' cannot both be "
+                             "true");
+    }
+    rq->add_generation_prompt = false;
+    return true;
+}
+
+static bool take_variables(parser *ps)
+{
+    return take_kwargs(ps) && take_effort(ps) && take_documents(ps) && take_beginning(ps);
+}
+
 static bool take_messages(parser *ps)
 {
     openai_request *rq = ps->rq;
@@ -525,11 +602,12 @@ static bool take_bias(parser *ps)
 static bool add_stop(parser *ps, const cJSON *v)
 {
     openai_request *rq = ps->rq;
-    size_t len = cJSON_IsString(v) ? strlen(v->valuestring) : 0;
-    if (len < 1 || len > OPENAI_STOP_BYTES_MAX) {
+    if (!cJSON_IsString(v) || strlen(v->valuestring) > OPENAI_STOP_BYTES_MAX) {
         return openai_refuse(ps->p, 400, "invalid_value", "stop",
-                             "a stop string must have 1 to %d bytes", OPENAI_STOP_BYTES_MAX);
+                             "a stop string must have at most %d bytes", OPENAI_STOP_BYTES_MAX);
     }
+    size_t len = strlen(v->valuestring);
+    if (len == 0) return ignore(ps, "stop.empty"); /* stands everywhere, and ends nothing */
     rq->stop[rq->n_stop] = v->valuestring;
     rq->stop_len[rq->n_stop++] = len;
     return true;
@@ -569,6 +647,48 @@ static bool take_stop_ids(parser *ps)
     return true;
 }
 
+static bool take_allowed(parser *ps)
+{
+    const cJSON *v = json_get(ps->body, "allowed_token_ids");
+    if (!is_set(v)) return true;
+    int n = cJSON_IsArray(v) ? cJSON_GetArraySize(v) : 0;
+    if (n < 1 || n > ps->lim->n_vocab) {
+        return openai_refuse(ps->p, 400, "invalid_value", "allowed_token_ids",
+                             "'allowed_token_ids' must be an array of 1 to %d token ids",
+                             ps->lim->n_vocab);
+    }
+    openai_prompt ids = {0};
+    if (!take_ids(ps, v, "allowed_token_ids", &ids)) return false;
+    ps->rq->allowed = ids.ids;
+    ps->rq->n_allowed = ids.n_ids;
+    return true;
+}
+
+static bool take_bad_words(parser *ps)
+{
+    const cJSON *v = json_get(ps->body, "bad_words"), *item;
+    if (!is_set(v)) return true;
+    int n = cJSON_IsArray(v) ? cJSON_GetArraySize(v) : -1;
+    if (n < 0 || n > OPENAI_BAD_MAX) {
+        return openai_refuse(ps->p, 400, "invalid_value", "bad_words",
+                             "'bad_words' must be an array of at most %d words", OPENAI_BAD_MAX);
+    }
+    ps->rq->bad = arena_calloc(ps->mem, (size_t)n + 1, sizeof(*ps->rq->bad));
+    if (!ps->rq->bad) return no_memory(ps, "bad_words");
+    cJSON_ArrayForEach(item, v)
+    {
+        const char *word = cJSON_IsString(item) ? item->valuestring : "";
+        if (word[strspn(word, " \t\n\v\f\r")] == 0 || strlen(word) > OPENAI_BAD_WORD_BYTES_MAX) {
+            return openai_refuse(ps->p, 400, "invalid_value", "bad_words",
+                                 "a word of 'bad_words' must have 1 to %d bytes, and more than "
+                                 "white space",
+                                 OPENAI_BAD_WORD_BYTES_MAX);
+        }
+        ps->rq->bad[ps->rq->n_bad++] = word;
+    }
+    return true;
+}
+
 /* A number in (0, hi]. */
 static bool take_positive(parser *ps, const char *name, double hi, float *out)
 {
@@ -598,7 +718,8 @@ static bool take_sampling(parser *ps)
               take_int(ps, "min_tokens", 0, ps->lim->max_context, &r->min_tokens);
     if (!ok) return false;
     if (r->top_k < 0) r->top_k = 0; /* -1 is vLLM's "off" */
-    return take_bias(ps) && take_stop(ps) && take_stop_ids(ps);
+    return take_bias(ps) && take_stop(ps) && take_stop_ids(ps) && take_allowed(ps) &&
+           take_bad_words(ps);
 }
 
 /* ------------------------------------------------------- lengths, choices -- */
@@ -607,7 +728,7 @@ static bool take_max_tokens(parser *ps)
 {
     openai_request *rq = ps->rq;
     int old_name = -1, new_name = -1;
-    int lo = rq->echo ? 0 : 1; /* echo with 0: score the prompt alone */
+    int lo = rq->echo || (!rq->chat && rq->prompt_top >= 0) ? 0 : 1; /* 0: score the prompt alone */
     int hi = ps->lim->max_context;
     if (!take_int(ps, "max_tokens", lo, hi, &old_name)) return false;
     if (rq->chat && !take_int(ps, "max_completion_tokens", 1, hi, &new_name)) return false;
@@ -642,6 +763,31 @@ static bool take_choices(parser *ps)
                              rq->n_prompts, rq->n, ps->lim->max_choices);
     }
     return true;
+}
+
+/* Of the prompt, in one piece: a stream has begun before they are known. */
+static bool take_prompt_logprobs(parser *ps)
+{
+    ps->rq->prompt_top = -1;
+    if (!take_int(ps, "prompt_logprobs", 0, SAMPLE_TOP_MAX, &ps->rq->prompt_top)) return false;
+    if (ps->rq->prompt_top < 0 || !cJSON_IsTrue(json_get(ps->body, "stream"))) return true;
+    return openai_refuse(ps->p, 400, "invalid_value", "prompt_logprobs",
+                         "'prompt_logprobs' is not supported with 'stream'");
+}
+
+/* -1: as many as leave room for the answer. */
+static bool take_truncation(parser *ps)
+{
+    openai_request *rq = ps->rq;
+    int keep = 0, answer = rq->max_tokens >= 0 ? rq->max_tokens : 1;
+    if (!take_int(ps, "truncate_prompt_tokens", -1, ps->lim->max_context, &keep)) return false;
+    if (keep > 0) rq->truncate_prompt = keep;
+    if (keep < 0)
+        rq->truncate_prompt = answer < ps->lim->max_context ? ps->lim->max_context - answer : 1;
+    if (keep || !is_set(json_get(ps->body, "truncate_prompt_tokens"))) return true;
+    return openai_refuse(ps->p, 400, "invalid_value", "truncate_prompt_tokens",
+                         "'truncate_prompt_tokens' must be -1 or a number from 1 to %d",
+                         ps->lim->max_context);
 }
 
 /* Chat: a bool and top_logprobs; text: a number. */
@@ -726,7 +872,8 @@ static bool sort_fields(parser *ps)
     const cJSON *v;
     cJSON_ArrayForEach(v, ps->body)
     {
-        const field *f = find_field(v->string, rq->chat ? CHAT : TEXT);
+        int where = (rq->chat ? CHAT : TEXT) | (ps->lim->tokenize ? TOKENIZE : 0);
+        const field *f = find_field(v->string, where);
         if (cJSON_IsNull(v) || (f && f->fate == TAKEN)) continue;
         if (f && f->fate == REFUSED) {
             return openai_refuse(ps->p, 400, "unsupported_parameter", f->name,
@@ -754,21 +901,20 @@ bool openai_parse(openai_request *out, bool chat, const cJSON *body, const opena
     }
     if (!sort_fields(&ps)) return false;
     if (!take_str(&ps, "model", 256, &out->model)) return false;
-    if (!out->model || !out->model[0]) {
+    if (!lim->tokenize && (!out->model || !out->model[0])) {
         return openai_refuse(p, 400, "missing_required_parameter", "model", "'model' is required");
     }
     bool skip_special = true;
-    bool ok = (chat ? take_messages(&ps) && take_kwargs(&ps) : take_prompt(&ps)) &&
-              take_sampling(&ps) && take_seed(&ps) &&
+    bool ok = (chat ? take_messages(&ps) && take_variables(&ps) : take_prompt(&ps)) &&
+              take_sampling(&ps) && take_seed(&ps) && take_prompt_logprobs(&ps) &&
               (chat || take_bool(&ps, "echo", &out->echo)) && take_max_tokens(&ps) &&
               take_choices(&ps) && take_logprobs(&ps) && take_stream(&ps) &&
               take_bool(&ps, "include_stop_str_in_output", &out->include_stop) &&
               take_bool(&ps, "skip_special_tokens", &skip_special) &&
               take_bool(&ps, "add_special_tokens", &out->add_special_tokens) &&
-              take_bool(&ps, "add_generation_prompt", &out->add_generation_prompt) &&
               take_bool(&ps, "return_token_ids", &out->return_token_ids) &&
-              take_int(&ps, "truncate_prompt_tokens", 1, lim->max_context, &out->truncate_prompt) &&
-              take_str(&ps, "service_tier", 32, &out->service_tier) &&
+              (!lim->tokenize || take_bool(&ps, "return_token_strs", &out->return_token_strs)) &&
+              take_truncation(&ps) && take_str(&ps, "service_tier", 32, &out->service_tier) &&
               take_str(&ps, "cache_salt", OPENAI_SALT_MAX, &out->cache_salt) &&
               take_int(&ps, "priority", -1000000, 1000000, &out->priority) &&
               openai_take_format(out, body, p) && (!chat || openai_take_tools(out, body, p)) &&

@@ -39,6 +39,9 @@ enum {
     OPENAI_SALT_MAX = 1024,
     OPENAI_KWARGS_MAX = 32,
     OPENAI_TOOLS_MAX = 128,
+    OPENAI_DOCUMENTS_MAX = 256,
+    OPENAI_BAD_MAX = 256,
+    OPENAI_BAD_WORD_BYTES_MAX = 256,
     OPENAI_TEXT_MAX_TOKENS = 16, /* /v1/completions: max_tokens when it is not given */
 };
 
@@ -58,6 +61,9 @@ typedef struct openai_limits {
     float temperature, top_p, min_p; /* defaults where the request is silent */
     float repetition_penalty;        /* likewise; 0: none */
     int top_k;
+    bool reads_effort, reads_documents; /* the chat template has such a variable */
+    bool
+        tokenize; /* the body is that of /tokenize: return_token_strs is known, no model is the base */
     bool strict; /* a field that has no effect is an error */
 } openai_limits;
 
@@ -76,7 +82,10 @@ typedef struct openai_request {
     chat_message *msgs;
     int n_msgs;
     bool add_generation_prompt;
+    bool continue_final;          /* the answer goes on with the last message */
     const cJSON *template_kwargs; /* variables of the chat template; NULL: none */
+    const cJSON *documents;       /* likewise */
+    const char *effort;           /* likewise: reasoning_effort */
     const cJSON *tools;           /* for the model to see; NULL: none */
     tool_choice tool_choice;
     const cJSON *tool_named; /* the function that must be called */
@@ -91,13 +100,18 @@ typedef struct openai_request {
     int max_tokens; /* -1: as many as fit */
     sampling rules; /* without the model's stop ids, and with seed only if seed_given */
     bool seed_given;
+    const int32_t *allowed; /* [n_allowed]: nothing but these may come; NULL: anything */
+    int n_allowed;
+    const char **bad; /* [n_bad]: words that must not come */
+    int n_bad;
     const char *stop[OPENAI_STOP_MAX];
     size_t stop_len[OPENAI_STOP_MAX];
     int n_stop;
     bool include_stop; /* the stop string stays in the text */
     bool keep_special; /* skip_special_tokens: false */
     bool logprobs;
-    bool return_token_ids;
+    int prompt_top; /* prompt_logprobs: log-probabilities of the prompt with so many alternatives; -1: not asked */
+    bool return_token_ids, return_token_strs;
     int truncate_prompt; /* keep the last so many prompt tokens; -1: all */
 
     bool stream, include_usage, continuous_usage;

@@ -1,6 +1,7 @@
 /* openai_reply.c -- field by field, in the order of OpenAI's documentation. */
 #include "gateway/openai_reply.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ------------------------------------------------------------ token texts -- */
@@ -84,11 +85,11 @@ static void write_chat_logprobs(jsonw *w, const openai_logprobs *lp)
     jsonw_close(w, '}');
 }
 
-static void write_top(jsonw *w, const tokenizer *tok, const sampled *t)
+static void write_top(jsonw *w, const tokenizer *tok, const sampled *t, int n_top)
 {
     char text[3 * DETOK_MAX + 1];
     jsonw_open(w, NULL, '{');
-    for (int k = 0; k < t->n_top; k++) {
+    for (int k = 0; k < t->n_top && k < n_top; k++) {
         size_t n = token_text(tok, t->top_id[k], text);
         text[n] = 0;
         jsonw_num(w, text, (double)t->top_logprob[k]);
@@ -127,7 +128,7 @@ static void write_text_logprobs(jsonw *w, const openai_logprobs *lp)
     for (int i = 0; i < n; i++) {
         const sampled *t = text_score(lp, i);
         if (t)
-            write_top(w, lp->tok, t);
+            write_top(w, lp->tok, t, i < lp->n_prompt ? lp->n_prompt_top : t->n_top);
         else
             jsonw_null(w, NULL);
     }
@@ -141,6 +142,36 @@ static void write_text_logprobs(jsonw *w, const openai_logprobs *lp)
     }
     jsonw_close(w, ']');
     jsonw_close(w, '}');
+}
+
+static void write_ranked(jsonw *w, const tokenizer *tok, int32_t id, float logprob, int rank)
+{
+    char name[16];
+    (void)snprintf(name, sizeof(name), "%d", (int)id);
+    jsonw_open(w, name, '{');
+    jsonw_num(w, "logprob", (double)logprob);
+    jsonw_int(w, "rank", rank);
+    write_token_text(w, "decoded_token", tok, id);
+    jsonw_close(w, '}');
+}
+
+/* vLLM's prompt_logprobs: the token itself, then the best, by their ids. */
+static void write_prompt(jsonw *w, const openai_logprobs *lp)
+{
+    if (!lp) return;
+    jsonw_open(w, "prompt_logprobs", '[');
+    if (lp->n_prompt > 0) jsonw_null(w, NULL); /* nothing comes before the first */
+    for (int i = 1; i < lp->n_prompt; i++) {
+        const sampled *t = &lp->prompt_score[i];
+        jsonw_open(w, NULL, '{');
+        write_ranked(w, lp->tok, t->token, t->logprob, t->rank);
+        for (int k = 0; k < t->n_top && k < lp->n_prompt_top; k++) {
+            if (t->top_id[k] != t->token)
+                write_ranked(w, lp->tok, t->top_id[k], t->top_logprob[k], k + 1);
+        }
+        jsonw_close(w, '}');
+    }
+    jsonw_close(w, ']');
 }
 
 static void write_logprobs(jsonw *w, bool chat, const openai_logprobs *lp)
@@ -188,6 +219,13 @@ static void write_ids(jsonw *w, const char *name, const int32_t *ids, int n)
     jsonw_close(w, ']');
 }
 
+/* Of a text completion in its choice, of a chat, which has one prompt, in the answer itself. */
+static void write_prompt_of(jsonw *w, const openai_choice *c)
+{
+    write_prompt(w, c->prompt);
+    write_ids(w, "prompt_token_ids", c->prompt_ids, c->n_prompt_ids);
+}
+
 /* What follows the text in every shape. */
 static void write_choice_end(jsonw *w, bool chat, const openai_choice *c)
 {
@@ -201,7 +239,7 @@ static void write_choice_end(jsonw *w, bool chat, const openai_choice *c)
         else
             jsonw_null(w, "stop_reason");
     }
-    write_ids(w, "prompt_token_ids", c->prompt_ids, c->n_prompt_ids);
+    if (!chat) write_prompt_of(w, c);
     write_ids(w, "token_ids", c->ids, c->n_ids);
 }
 
@@ -299,6 +337,7 @@ void openai_write_answer(jsonw *w, const openai_head *h, const openai_choice *ch
     jsonw_open(w, "choices", '[');
     for (int i = 0; i < n; i++) write_whole_choice(w, h->chat, &choices[i]);
     jsonw_close(w, ']');
+    if (h->chat) write_prompt_of(w, &choices[0]);
     write_usage(w, u);
     jsonw_close(w, '}');
 }
@@ -325,6 +364,7 @@ void openai_write_chunk(jsonw *w, const openai_head *h, const openai_choice *c,
     jsonw_open(w, "choices", '[');
     if (c) write_delta_choice(w, h->chat, c);
     jsonw_close(w, ']');
+    if (c && h->chat) write_prompt_of(w, c);
     if (u)
         write_usage(w, u);
     else if (null_usage)

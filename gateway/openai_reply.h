@@ -38,7 +38,7 @@ typedef struct openai_logprobs {
     /* the prompt's own tokens, for echo; n_prompt 0: none */
     const int32_t *prompt;
     const sampled *prompt_score; /* [n_prompt]; entry 0 has no probability */
-    int n_prompt;
+    int n_prompt, n_prompt_top;  /* alternatives shown of those that were scored */
     const sampled *token;
     int n_token;
     size_t text_offset; /* of the first token, in bytes of the choice's text */
@@ -57,6 +57,8 @@ typedef struct openai_choice {
     tool_reader *calls;              /* its calls; a delta takes what is new; NULL: none */
     const int32_t *prompt_ids, *ids; /* return_token_ids; NULL: left out */
     int n_prompt_ids, n_ids;
+    const openai_logprobs
+        *prompt; /* prompt_logprobs: prompt, prompt_score and their counts; NULL: left out */
 } openai_choice;
 
 /* A whole answer. */

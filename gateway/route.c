@@ -23,6 +23,7 @@ const route routes_inference[] = {
     {"POST", "/v1/tokenize", INFER, tokenize_handle},
     {"POST", "/detokenize", INFER, detokenize_handle},
     {"POST", "/v1/detokenize", INFER, detokenize_handle},
+    {"GET", "/version", INFER, version_get},
     {"GET", "/v1/models", INFER, models_list},
     {"GET", "/v1/models/{*}", INFER, models_get},
     {"GET", "/v1/key", INFER | READ, key_whoami},

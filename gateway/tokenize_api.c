@@ -8,6 +8,7 @@
 #include "gateway/http_status.h"
 #include "gateway/limited.h"
 #include "gateway/openai.h"
+#include "gateway/prompt.h"
 #include "gateway/server.h"
 
 static bool refuse(exchange *x, const char *param, const char *msg)
@@ -46,92 +47,84 @@ static bool find_vocabulary(exchange *x, const cJSON *body, const vocabulary **o
     return false;
 }
 
-/* Not cJSON_AddItemReferenceToObject(): that loses its reference where there is no memory for the name. */
-static bool add_copy(cJSON *to, const char *name, const cJSON *v)
+/* malloced ids become the exchange's; -1: answered. */
+static int64_t keep_ids(exchange *x, int32_t *made, int64_t n, int64_t from, int32_t **ids)
 {
-    cJSON *copy = cJSON_Duplicate(v, true);
-    if (copy && cJSON_AddItemToObject(to, name, copy)) return true;
-    cJSON_Delete(copy);
-    return false;
+    *ids = arena_calloc(&x->arena, (size_t)(n - from) + 1, sizeof(**ids));
+    if (*ids) memcpy(*ids, made + from, (size_t)(n - from) * sizeof(**ids));
+    free(made);
+    if (*ids) return n - from;
+    exchange_starved(x);
+    return -1;
 }
 
-/* Messages go through the same checks as in /v1/chat/completions. */
-static int64_t encode_chat(exchange *x, const tokenizer *tok, const cJSON *body, int32_t **ids)
+/* The body is read as that of /v1/chat/completions: what is counted is what the model would read. */
+static int64_t encode_chat(exchange *x, const vocabulary *v, const cJSON *body, openai_request *rq,
+                           int32_t **ids)
 {
-    server *s = x->server;
-    openai_request rq = {0};
+    const server *s = x->server;
     openai_problem p;
-    openai_limits lim = {.n_vocab = tokenizer_vocab(tok),
-                         .max_context = sched_max_context(s->sched),
-                         .max_choices = 1,
-                         .temperature = 1,
-                         .top_p = 1};
-    cJSON *copy = cJSON_CreateObject();
-    bool ok = copy && cJSON_AddStringToObject(copy, "model", "m") &&
-              add_copy(copy, "messages", json_get(body, "messages"));
-    static const char *const more[] = {"add_generation_prompt", "chat_template_kwargs"};
-    for (size_t i = 0; ok && i < sizeof(more) / sizeof(more[0]); i++) {
-        const cJSON *v = json_get(body, more[i]);
-        if (v) ok = add_copy(copy, more[i], v);
+    openai_limits lim;
+    tool_style tools;
+    int32_t *made;
+    err e;
+    prompt_limits(s, &lim);
+    lim.tokenize = true;
+    if (!openai_parse(rq, true, body, &lim, &x->arena, &p) ||
+        !openai_check_ids(rq, v->n_vocab, &p) || !prompt_open_chat(s, rq, &tools, &p)) {
+        exchange_error(x, p.status, p.type, p.code, p.param[0] ? p.param : NULL, "%s", p.msg);
+        return -1;
     }
-    int64_t n = -1;
-    err e = {ERR_NOMEM, "out of memory"};
-    if (!ok) {
-        exchange_starved(x);
-    } else if (!openai_parse(&rq, true, copy, &lim, &x->arena, &p)) {
-        exchange_error(x, p.status, p.type, p.code, p.param, "%s", p.msg);
-    } else if (!s->chat) {
-        (void)refuse(x, "messages", s->chat_problem);
-    } else {
-        int32_t *made;
-        chat_ask ask = {.msgs = rq.msgs,
-                        .n_msgs = (size_t)rq.n_msgs,
-                        .add_generation_prompt = rq.add_generation_prompt,
-                        .kwargs = rq.template_kwargs};
-        n = chat_encode(s->chat, tok, &ask, &made, &e);
-        *ids = n > 0 ? arena_calloc(&x->arena, (size_t)n, sizeof(**ids)) : NULL;
-        if (*ids)
-            memcpy(*ids, made, (size_t)n * sizeof(**ids));
-        else
-            n = refuse_err(x, "messages", &e) ? 0 : -1;
-        free(made);
-    }
-    openai_request_clear(&rq);
-    cJSON_Delete(copy);
-    return n;
+    for (int i = 0; i < rq->n_ignored; i++) exchange_ignored_param(x, rq->ignored[i]);
+    int64_t n = prompt_encode(s, v->tok, rq, tools, NULL, &made, &e);
+    if (n >= 0) return keep_ids(x, made, n, prompt_excess(rq, n), ids);
+    (void)refuse_err(x, "messages", &e);
+    return -1;
 }
 
-static int64_t encode_text(exchange *x, const tokenizer *tok, const cJSON *body, int32_t **ids)
+static int64_t encode_text(exchange *x, const vocabulary *v, const cJSON *body, openai_request *rq,
+                           int32_t **ids)
 {
-    const char *text = NULL;
-    bool special = true;
+    openai_prompt p = {0};
+    int32_t *made;
     err e;
-    if (json_str(body, "prompt", &text, NULL, &e) ||
-        json_bool(body, "add_special_tokens", &special, NULL, &e)) {
+    rq->add_special_tokens = true;
+    if (json_str(body, "prompt", &p.text, NULL, &e) ||
+        json_bool(body, "add_special_tokens", &rq->add_special_tokens, NULL, &e) ||
+        json_bool(body, "return_token_strs", &rq->return_token_strs, NULL, &e)) {
         (void)refuse(x, NULL, e.msg);
         return -1;
     }
-    if (!text) {
+    if (!p.text) {
         (void)refuse(x, "prompt", "'prompt' or 'messages' is required");
         return -1;
     }
-    int flags = TOK_PARSE_SPECIAL | (special ? TOK_ADD_SPECIAL : 0);
-    int64_t n = tokenizer_encode(tok, text, strlen(text), flags, NULL, 0);
-    *ids = n >= 0 ? arena_calloc(&x->arena, (size_t)n + 1, sizeof(**ids)) : NULL;
-    if (!*ids) {
-        (void)refuse(x, "prompt", "the prompt is too large to tokenise in one request");
-        return -1;
-    }
-    n = tokenizer_encode(tok, text, strlen(text), flags, *ids, (size_t)n);
-    if (n < 0) exchange_starved(x);
-    return n;
+    p.len = strlen(p.text);
+    int64_t n = prompt_encode(x->server, v->tok, rq, TOOLS_NONE, &p, &made, &e);
+    if (n >= 0) return keep_ids(x, made, n, 0, ids);
+    (void)refuse_err(x, "prompt", &e);
+    return -1;
 }
 
-static void tokenize(exchange *x, const tokenizer *tok, const cJSON *body)
+static void write_pieces(jsonw *w, const tokenizer *tok, const int32_t *ids, int64_t n)
+{
+    char text[TOK_PIECE_MAX];
+    jsonw_open(w, "token_strs", '[');
+    for (int64_t i = 0; i < n; i++) {
+        size_t len = tokenizer_piece(tok, ids[i], text);
+        jsonw_strn(w, NULL, text, len);
+    }
+    jsonw_close(w, ']');
+}
+
+static void tokenize(exchange *x, const vocabulary *v, const cJSON *body)
 {
     int32_t *ids = NULL;
-    int64_t n = json_get(body, "messages") ? encode_chat(x, tok, body, &ids)
-                                           : encode_text(x, tok, body, &ids);
+    openai_request rq = {0};
+    int64_t n = json_get(body, "messages") ? encode_chat(x, v, body, &rq, &ids)
+                                           : encode_text(x, v, body, &rq, &ids);
+    bool pieces = rq.return_token_strs;
+    openai_request_clear(&rq);
     if (n < 0) return;
     jsonw w;
     jsonw_init(&w);
@@ -141,15 +134,17 @@ static void tokenize(exchange *x, const tokenizer *tok, const cJSON *body)
     jsonw_open(&w, "tokens", '[');
     for (int64_t i = 0; i < n; i++) jsonw_int(&w, NULL, ids[i]);
     jsonw_close(&w, ']');
+    if (pieces) write_pieces(&w, v->tok, ids, n);
     jsonw_close(&w, '}');
     exchange_reply_json(x, 200, &w);
     jsonw_clear(&w);
 }
 
-static void detokenize(exchange *x, const tokenizer *tok, const cJSON *body)
+static void detokenize(exchange *x, const vocabulary *vocab, const cJSON *body)
 {
     const cJSON *v;
     const cJSON *tokens = json_get(body, "tokens");
+    const tokenizer *tok = vocab->tok;
     size_t n = 0;
     int32_t *ids =
         cJSON_IsArray(tokens)
@@ -202,7 +197,7 @@ static bool reserve(exchange *x, limits_ticket *ticket)
     return false;
 }
 
-static void handle(exchange *x, void (*fn)(exchange *, const tokenizer *, const cJSON *))
+static void handle(exchange *x, void (*fn)(exchange *, const vocabulary *, const cJSON *))
 {
     const cJSON *body;
     const vocabulary *vocab;
@@ -214,7 +209,7 @@ static void handle(exchange *x, void (*fn)(exchange *, const tokenizer *, const 
     }
     if (!find_vocabulary(x, body, &vocab)) return;
     if (reserve(x, &ticket)) {
-        fn(x, vocab->tok, body);
+        fn(x, vocab, body);
         limits_settle(x->server->token_limits, &ticket, 0);
     }
     vocabulary_release(x->server->vocabularies, vocab);

@@ -148,7 +148,7 @@ static cu_sample_row row_of(block *b, const sample_row *r, int n_vocab)
         .n_prompt = w.prompt ? r->n_prompt : 0,
         .n_output = r->n_output,
         .min_tokens = u->min_tokens,
-        .n_top = pick || u->n_top > 0 ? u->n_top : 0,
+        .n_top = pick ? u->n_top : r->n_top,
         .score = r->score,
     };
 }

@@ -91,6 +91,18 @@ __device__ static double block_sum(shared *sh, double v)
     return sum;
 }
 
+/* The sum in every thread. */
+__device__ static int block_count(shared *sh, int v)
+{
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, sum = 0;
+    for (int d = WARP / 2; d > 0; d /= 2) v += (int)cu_shfl_xor_u32((uint32_t)v, d);
+    __syncthreads(); /* what was found before has been read by all */
+    if (lane == 0) sh->best_at[warp] = v;
+    __syncthreads(); /* all warps' are there */
+    for (int i = 0; i < WARPS; i++) sum += sh->best_at[i];
+    return sum;
+}
+
 /* The least in every thread. */
 __device__ static int block_min(shared *sh, int v)
 {
@@ -674,6 +686,15 @@ __device__ static double log_sum(shared *sh, const row_state *st)
     return (double)st->max + log(block_sum(sh, w));
 }
 
+/* The place of a scored token among all, 1 for the best. */
+__device__ static int32_t rank_of(shared *sh, const row_state *st, int32_t token)
+{
+    key64 own = key_of(st->logits[token], token);
+    int above = 0;
+    for (int i = (int)threadIdx.x; i < st->n; i += THREADS) above += key_of(st->logits[i], i) > own;
+    return block_count(sh, above) + 1;
+}
+
 __device__ static int32_t pick(shared *sh, row_state *st)
 {
     const cu_sample_row *r = &st->r;
@@ -714,6 +735,7 @@ __global__ __launch_bounds__(THREADS, 1) void sample_kernel(cu_sample_args a)
         if (threadIdx.x == 0) {
             out->token = -1;
             out->logprob = 0;
+            out->rank = 0;
             out->n_top = 0;
         }
         return; /* the whole block */
@@ -721,8 +743,10 @@ __global__ __launch_bounds__(THREADS, 1) void sample_kernel(cu_sample_args a)
     int32_t token = pick(sh, &st);
     bool wanted = st.r.n_top >= 0 || st.r.score >= 0;
     double lse = wanted ? log_sum(sh, &st) : 0;
+    int32_t rank = st.r.score >= 0 ? rank_of(sh, &st, token) : 0;
     if (threadIdx.x == 0) {
         out->token = token;
+        out->rank = rank;
         out->logprob = wanted ? (float)((double)st.logits[token] - lse) : 0;
         out->n_top = 0;
     }

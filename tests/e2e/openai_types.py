@@ -21,10 +21,12 @@ except ImportError:  # benches run without it; test_contract.py does not
     openai = None
 
 # What vLLM's clients read beside OpenAI's members, where it may stand, and what it must be.
-VLLM = {"ChatCompletion.choices": {"stop_reason", "token_ids", "prompt_token_ids"},
-        "ChatCompletionChunk.choices": {"stop_reason", "token_ids", "prompt_token_ids"},
+VLLM = {"ChatCompletion": {"prompt_token_ids", "prompt_logprobs"},
+        "ChatCompletion.choices": {"stop_reason", "token_ids"},
+        "ChatCompletionChunk": {"prompt_token_ids"},
+        "ChatCompletionChunk.choices": {"stop_reason", "token_ids"},
         "Completion": {"service_tier"},  # for who asks for one
-        "Completion.choices": {"stop_reason", "token_ids", "prompt_token_ids"},
+        "Completion.choices": {"stop_reason", "token_ids", "prompt_token_ids", "prompt_logprobs"},
         "Model": {"parent", "max_model_len"}}
 LISTS = {"Models": "Model"}
 SCHEMAS = {"ChatCompletion": "CreateChatCompletionResponse", "ChatCompletionChunk": "CreateChatCompletionStreamResponse",

@@ -111,12 +111,16 @@ def ends():
 
 
 def token_ids_come_back():
-    r = chat(return_token_ids=True)["choices"][0]
+    whole = chat(return_token_ids=True)
+    r = whole["choices"][0]
     assert call("/detokenize", {"model": "base", "tokens": r["token_ids"]}).json["prompt"] \
         == r["message"]["content"]
-    assert len(r["prompt_token_ids"]) == chat()["usage"]["prompt_tokens"]
+    assert len(whole["prompt_token_ids"]) == whole["usage"]["prompt_tokens"]
+    r = text(return_token_ids=True)["choices"][0]
+    assert r["prompt_token_ids"] == ids_of("The red lamp")
     r = call("/v1/chat/completions", {"model": "base", "messages": QUESTION, "temperature": 0,
                                       "max_tokens": 24, "stream": True, "return_token_ids": True})
+    assert [e["prompt_token_ids"] for e in events(r.body) if "prompt_token_ids" in e] == [whole["prompt_token_ids"]]
     ids = [i for e in events(r.body) for c in e["choices"] for i in c.get("token_ids") or []]
     assert ids == chat(return_token_ids=True)["choices"][0]["token_ids"]
 

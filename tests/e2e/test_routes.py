@@ -23,6 +23,7 @@ INFERENCE = [
     ("POST", V1 + "/tokenize", None, {INFER}, {"model": "base", "prompt": "x"}, 200, None),
     ("POST", "/detokenize", None, {INFER}, {"tokens": [5]}, 200, None),
     ("POST", V1 + "/detokenize", None, {INFER}, {"tokens": [5]}, 200, None),
+    ("GET", "/version", None, {INFER}, None, 200, None),
     ("GET", V1 + "/models", None, {INFER}, None, 200, None),
     ("GET", V1 + "/models/{*}", V1 + "/models/pirate", {INFER}, None, 200, 404),
     ("GET", V1 + "/key", None, {INFER} | READERS, None, 200, None),

@@ -35,10 +35,15 @@ def body(**more):
     return {"model": "base", "messages": ASK, "temperature": 1, "max_tokens": 300, **more}
 
 
-def chat(server, expect=200, **more):
+def whole(server, expect=200, **more):
     r = server.call("POST", "/v1/chat/completions", body(**more), key=server.tools_key)
     assert r.status == expect, r
-    return r.json["choices"][0] if expect == 200 else r.json["error"]
+    return r.json
+
+
+def chat(server, expect=200, **more):
+    r = whole(server, expect, **more)
+    return r["choices"][0] if expect == 200 else r["error"]
 
 
 def client(server, **more):
@@ -116,7 +121,7 @@ def openai_python_streams_and_answers():
 
 def the_model_sees_tools_and_calls():
     def prompt(**more):
-        c = chat(server, max_tokens=1, return_token_ids=True, **more)
+        c = whole(server, max_tokens=1, return_token_ids=True, **more)
         r = server.call("POST", "/detokenize", {"model": "base", "tokens": c["prompt_token_ids"]},
                         key=server.tools_key)
         return r.json["prompt"]

@@ -187,6 +187,7 @@ static bool compare(const sampled *got, const sampled *want, const row_case *c, 
         return true;
     }
     ck_assert_int_eq(got->n_top, want->n_top);
+    ck_assert_int_eq(got->rank, want->rank);
     ck_assert_msg(fabsf(got->logprob - want->logprob) <= 1e-5F * (1 + fabsf(want->logprob)),
                   "vocabulary %d, row %d: log-probability %g instead of %g", n, i, got->logprob,
                   want->logprob);

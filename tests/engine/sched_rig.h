@@ -264,7 +264,7 @@ static void pick(model *m, const sample_row *rows, int n, sampled *out)
         float *row = m->logits + (size_t)r->logit * VOCAB;
         for (int j = 0; j < i; j++) ck_assert_int_ne(rows[j].logit, r->logit);
         if (r->score >= 0)
-            sampler_score(sp, row, r->score, r->rules->n_top, &out[i]);
+            sampler_score(sp, row, r->score, r->n_top, &out[i]);
         else
             sampler_pick_allowed(sp, row, r->rules, r->allowed, r->prompt, r->n_prompt, r->output,
                                  r->n_output, &out[i]);
@@ -614,6 +614,7 @@ typedef struct {
     int32_t prompt[PROMPT];
     int32_t got[MAX_NEW + 1];
     int n_got;
+    bars *bars; /* owned; NULL: none */
 } client;
 
 /* A greedy request of class 0, tenant 1, on the base, with a prompt of its own. */
@@ -660,7 +661,17 @@ static void drop(client *c)
 {
     request_clear(&c->rq);
     request_signal_clear(&c->sg);
+    bars_destroy(c->bars);
     free(c);
+}
+
+/* Some tokens never come; with `reads`, some not behind others. */
+static void bar(client *c, bool reads)
+{
+    int32_t one = 3, two[2] = {0, 7};
+    c->rq.bars = c->bars = bars_create(VOCAB, NULL, 0);
+    ck_assert(bars_forbid(c->bars, &one, 1, true));
+    for (; reads && two[0] < VOCAB; two[0]++) ck_assert(bars_forbid(c->bars, two, 2, two[0] % 2));
 }
 
 /* What this request must give, from its history alone. */
@@ -677,7 +688,10 @@ static void check_tokens(const client *c)
             h = mix(mix(h, (uint64_t)token + 1), c->rq.adapter_id);
         }
         logits_of_hash(mix(h, c->rq.adapter_id), logits);
-        sampler_pick(sp, logits, &c->rq.rules, c->prompt, c->rq.n_prompt, out, i, &t);
+        bars_text text = {c->prompt, out, c->rq.n_prompt, i};
+        uint32_t room[VOCAB / 32];
+        const uint32_t *mask = c->bars ? bars_mask(c->bars, NULL, 0, &text, room) : NULL;
+        sampler_pick_allowed(sp, logits, &c->rq.rules, mask, c->prompt, c->rq.n_prompt, out, i, &t);
         out[i] = t.token;
         ck_assert_msg(out[i] == c->got[i], "token %d is %d, not %d (pre-empted %d times)", i,
                       (int)c->got[i], (int)out[i], c->rq.n_preempted);

@@ -452,7 +452,7 @@ START_TEST(prompts_are_scored)
     c.rq.n_prompt = 64; /* two whole pages */
     c.rq.score_prompt = true;
     c.rq.max_tokens = 0;
-    c.rq.rules.n_top = 3;
+    c.rq.score_top = 3;
     request_clear(&c.rq);
     ck_assert_int_eq(request_prepare(&c.rq, NULL), ERR_NONE);
     ck_assert_int_eq(sched_submit(r.sc, &c.rq, NULL), ERR_NONE);
@@ -463,6 +463,8 @@ START_TEST(prompts_are_scored)
         const sampled *s = &c.rq.prompt_score[i];
         ck_assert_int_eq(s->token, c.prompt[i]);
         ck_assert(s->logprob < 0 && s->n_top == 3 && s->top_logprob[0] >= s->logprob);
+        ck_assert_int_ge(s->rank, 1);
+        ck_assert(s->rank > 3 || s->top_id[s->rank - 1] == s->token);
     }
     /* greedy continuation of the first half agrees with the scores' best guess */
     make_client(&again, 6, model_get_config(r.m)->n_vocab);

@@ -343,7 +343,8 @@ START_TEST(generation_config_wins)
     write_file("generation_config.json",
                "{\"eos_token_id\":[5,6],\"bos_token_id\":null,\"temperature\":0.6,\"top_p\":0.9,"
                "\"top_k\":20,\"do_sample\":true,\"repetition_penalty\":1.05,\"min_p\":0.1,"
-               "\"max_new_tokens\":77}");
+               "\"max_new_tokens\":77,\"suppress_tokens\":[7,9],"
+               "\"bad_words_ids\":[[6],[1,2,3],[8]]}");
     ck_assert_msg(read_patched("{}", &c, &e) == ERR_NONE, "%s", e.msg);
     ck_assert_int_eq(c.n_eos, 2);
     ck_assert_int_eq(c.eos_id[1], 6);
@@ -354,6 +355,9 @@ START_TEST(generation_config_wins)
     ck_assert_float_eq(c.gen_repetition_penalty, 1.05F);
     ck_assert_float_eq(c.gen_min_p, 0.1F);
     ck_assert_int_eq(c.gen_max_tokens, 77);
+    static const int32_t barred[] = {1, 7, 1, 9, 3, 1, 2, 3, 1, 8}; /* not the end of text, 6 */
+    ck_assert_int_eq(c.n_gen_barred, 10);
+    ck_assert(memcmp(c.gen_barred, barred, sizeof(barred)) == 0);
 
     static const char *const wrong[] = {"{\"temperature\":-1}",
                                         "{\"top_p\":2}",
@@ -361,6 +365,12 @@ START_TEST(generation_config_wins)
                                         "{\"max_new_tokens\":0}",
                                         "{\"repetition_penalty\":-1}",
                                         "{\"eos_token_id\":\"x\"}",
+                                        "{\"suppress_tokens\":7}",
+                                        "{\"suppress_tokens\":[-1]}",
+                                        "{\"suppress_tokens\":[[1]]}",
+                                        "{\"bad_words_ids\":[1]}",
+                                        "{\"bad_words_ids\":[[1,0.5]]}",
+                                        "{\"bad_words_ids\":[[100000000]]}",
                                         "{",
                                         "[]"};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {

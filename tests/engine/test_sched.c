@@ -21,6 +21,7 @@ static void vary(client *c, int i)
     c->rq.rules.frequency_penalty = i % 7 == 3 ? 1.0F : 0;
     c->rq.rules.seed = (uint64_t)i;
     c->rq.score_prompt = i % 11 == 5;
+    if (i % 6 == 2) bar(c, i % 4 == 0);
 }
 
 START_TEST(any_company_gives_the_same_tokens)
@@ -527,7 +528,7 @@ START_TEST(prompts_are_scored_in_any_chunks_and_company)
     for (int i = 0; i < 12; i++) {
         c[i] = make(i / 2, 40, i % 3 ? 8 : 0);
         c[i]->rq.score_prompt = true;
-        c[i]->rq.rules.n_top = 2;
+        c[i]->rq.score_top = 2;
         submit(r, c[i]);
     }
     for (int i = 0; i < 12; i++) {
@@ -544,6 +545,28 @@ START_TEST(prompts_are_scored_in_any_chunks_and_company)
         drop(c[i]);
     }
     sampler_destroy(sp);
+    (void)stop(r);
+}
+END_TEST
+
+/* Where no token may come the request ends, with its reason, and nobody else's. */
+START_TEST(who_may_say_nothing_more_fails_alone)
+{
+    rig *r = start(&(setting){.max_rows = 64, .max_seqs = 4, .n_pages = 100, .cache = true});
+    client *stuck = make(3, 9, 8), *other = make(4, 5, 8);
+    int32_t twice[2] = {5, 5};
+    stuck->rq.bars = stuck->bars = bars_create(VOCAB, twice, 1);
+    ck_assert(bars_forbid(stuck->bars, twice, 2, false));
+    submit(r, stuck);
+    submit(r, other);
+    ck_assert_int_eq(collect(stuck), FINISH_ERROR);
+    ck_assert_int_eq(stuck->rq.why.code, ERR_INPUT);
+    ck_assert_ptr_nonnull(strstr(stuck->rq.why.msg, "no token may come"));
+    ck_assert_int_eq(stuck->n_got, 1);
+    ck_assert_int_eq(stuck->got[0], 5);
+    finish_well(other);
+    drop(stuck);
+    drop(other);
     (void)stop(r);
 }
 END_TEST
@@ -733,6 +756,10 @@ START_TEST(rows_that_need_the_host_wait_for_it)
         memset(form.mask, 0xFF, sizeof(form.mask));
         c->rq.grammar = &form;
     }
+    if (_i == 4) {
+        bar(c, true);
+        bar(other, false); /* hangs on nothing */
+    }
     submit(r, c);
     if (_i == 3) {
         for (int k = 0; k < 8;) { /* its masks come late, one by one */
@@ -803,6 +830,7 @@ static void add_tests(Suite *s, const char *name, void (*before)(void))
     tcase_add_test(tc, rows_that_all_wait_for_their_masks_go_on_when_these_come);
     tcase_add_test(tc, stop_ids_min_tokens_and_expiry);
     tcase_add_loop_test(tc, prompts_are_scored_in_any_chunks_and_company, 0, 2);
+    tcase_add_test(tc, who_may_say_nothing_more_fails_alone);
     tcase_add_test(tc, what_cannot_be_served_is_refused);
     tcase_add_test(tc, destroying_ends_what_still_runs);
     tcase_add_test(tc, a_cold_adapter_counts_at_admission);
@@ -816,7 +844,7 @@ static void add_ahead_tests(Suite *s)
     tcase_add_checked_fixture(tc, ahead, NULL);
     tcase_add_loop_test(tc, the_next_step_is_enqueued_before_this_one_is_seen, 0, 2);
     tcase_add_loop_test(tc, a_row_behind_a_stop_is_discarded, 0, PT);
-    tcase_add_loop_test(tc, rows_that_need_the_host_wait_for_it, 0, 4);
+    tcase_add_loop_test(tc, rows_that_need_the_host_wait_for_it, 0, 5);
     tcase_add_loop_test(tc, an_end_between_two_steps_leaks_nothing, 0, 2);
     suite_add_tcase(s, tc);
 }

@@ -34,20 +34,25 @@ DELTA = obj({"role": {"const": "assistant"}, "content": STR, "tool_calls": arr(C
 CHAT_FINISH = {"enum": ["stop", "length", "tool_calls"]}
 TEXT_FINISH = {"enum": ["stop", "length"]}
 STOP_REASON = {"type": ["string", "integer", "null"]}
-IDS = {"prompt_token_ids": arr(COUNT), "token_ids": arr(COUNT)}
+# vLLM's: of a chat in the answer, of a text completion in each choice
+PROMPT_IDS = {"prompt_token_ids": arr(COUNT)}
+PROMPT = {**PROMPT_IDS, "prompt_logprobs": arr(maybe({"type": "object", "propertyNames": {"pattern": "^[0-9]+$"}, "minProperties": 1,
+                                                      "additionalProperties": obj({"logprob": NUM, "decoded_token": STR,
+                                                                                   "rank": {"type": "integer", "minimum": 1}})}))}
 
 
-def choice(what, logprobs, finish, whole):
+def choice(what, logprobs, finish, whole, prompt=None):
     """stop_reason stands where finish_reason does."""
-    optional = ["prompt_token_ids", "token_ids"] + ([] if whole else ["stop_reason"])
+    prompt = prompt or {}
+    optional = [*prompt, "token_ids"] + ([] if whole else ["stop_reason"])
     return obj({"index": COUNT, **what, "logprobs": maybe(logprobs), "finish_reason": finish if whole else maybe(finish),
-                "stop_reason": STOP_REASON, **IDS}, optional=optional)
+                "stop_reason": STOP_REASON, **prompt, "token_ids": arr(COUNT)}, optional=optional)
 
 
-def answer(prefix, kind, choices, usage=USAGE, optional=()):
+def answer(prefix, kind, choices, usage=USAGE, optional=(), prompt=None):
     return obj({"id": {"type": "string", "pattern": f"^{prefix}-"}, "object": {"const": kind}, "created": COUNT, "model": STR,
-                "service_tier": STR, "system_fingerprint": STR, "choices": choices, "usage": usage},
-               optional=["service_tier", *optional])
+                "service_tier": STR, "system_fingerprint": STR, "choices": choices, "usage": usage, **(prompt or {})},
+               optional=["service_tier", *optional, *(prompt or {})])
 
 
 MODEL = obj({"id": STR, "object": {"const": "model"}, "created": COUNT, "owned_by": STR, "parent": maybe(STR),
@@ -89,18 +94,19 @@ SCHEMAS = {
     "Error": obj({"error": obj({"message": {"type": "string", "minLength": 1}, "type": STR, "param": maybe(STR),
                                 "code": maybe(STR)})}),
     "ChatCompletion": answer("chatcmpl", "chat.completion",
-                             arr(choice({"message": MESSAGE}, CHAT_LOGPROBS, CHAT_FINISH, True), minItems=1)),
+                             arr(choice({"message": MESSAGE}, CHAT_LOGPROBS, CHAT_FINISH, True), minItems=1), prompt=PROMPT),
     "ChatCompletionChunk": answer("chatcmpl", "chat.completion.chunk",
                                   arr(choice({"delta": DELTA}, CHAT_LOGPROBS, CHAT_FINISH, False), maxItems=1),
-                                  maybe(USAGE), ["usage"]),
+                                  maybe(USAGE), ["usage"], PROMPT_IDS),
     "Completion": answer("cmpl", "text_completion",
-                         arr(choice({"text": STR}, TEXT_LOGPROBS, TEXT_FINISH, True), minItems=1)),
+                         arr(choice({"text": STR}, TEXT_LOGPROBS, TEXT_FINISH, True, PROMPT), minItems=1)),
     "CompletionChunk": answer("cmpl", "text_completion",
-                              arr(choice({"text": STR}, TEXT_LOGPROBS, TEXT_FINISH, False), maxItems=1),
+                              arr(choice({"text": STR}, TEXT_LOGPROBS, TEXT_FINISH, False, PROMPT_IDS), maxItems=1),
                               maybe(USAGE), ["usage"]),
     "Model": MODEL,
     "Models": page(MODEL),
-    "Tokens": obj({"count": COUNT, "max_model_len": COUNT, "tokens": arr(COUNT)}),
+    "Tokens": obj({"count": COUNT, "max_model_len": COUNT, "tokens": arr(COUNT), "token_strs": arr(STR)}, optional=["token_strs"]),
+    "Release": obj({"version": STR}),
     "Text": obj({"prompt": STR}),
     "Key": obj({"object": {"const": "key"}, "id": STR, "public_id": STR, "name": STR, "tenant": maybe(STR),
                 "scopes": arr(STR), "expires_at": maybe(INT),
@@ -155,7 +161,7 @@ def above(hi):
     return {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": hi}
 
 
-STOP = {"type": "string", "minLength": 1, "maxLength": 256}
+STOP = {"type": "string", "maxLength": 256}
 TIER = {"enum": ["auto", "priority", "fast", "default", "scale", "flex", "interactive", "standard", "batch", None]}
 COMMON = {"model": {"type": "string", "minLength": 1, "maxLength": 256}, "temperature": number(0, 2), "top_p": above(1), "top_k": whole(-1),
           "min_p": number(0, 1), "repetition_penalty": above(10), "presence_penalty": number(-2, 2),
@@ -164,14 +170,18 @@ COMMON = {"model": {"type": "string", "minLength": 1, "maxLength": 256}, "temper
                          "propertyNames": {"pattern": "^[0-9]{1,9}$"}, "maxProperties": 300},
           "stop": {"anyOf": [opt(STOP), arr(STOP, maxItems=16)]}, "stop_token_ids": opt(arr(TOKEN_ID, maxItems=64)),
           "include_stop_str_in_output": opt(BOOL), "ignore_eos": opt(BOOL),
-          "min_tokens": whole(0), "skip_special_tokens": opt(BOOL), "truncate_prompt_tokens": whole(1), "return_token_ids": opt(BOOL),
+          "min_tokens": whole(0), "skip_special_tokens": opt(BOOL), "truncate_prompt_tokens": {"anyOf": [{"const": -1}, whole(1)]}, "return_token_ids": opt(BOOL),
+          "prompt_logprobs": whole(0, 20), "allowed_token_ids": opt(arr(TOKEN_ID, minItems=1)),
+          "bad_words": opt(arr({"type": "string", "pattern": "\\S", "maxLength": 256}, maxItems=256)),
           "stream": opt(BOOL), "stream_options": {"type": ["object", "null"], "properties": {
               "include_usage": opt(BOOL), "continuous_usage_stats": opt(BOOL)}},
           "service_tier": TIER, "cache_salt": {"type": ["string", "null"], "maxLength": 1024}, "priority": whole(-1000000, 1000000), "response_format": FORM,
           "structured_outputs": OUTPUTS}
 CHAT = {"type": "object", "required": ["model", "messages"], "properties": {
     **COMMON, "messages": arr(MESSAGE_IN, minItems=1, maxItems=2048), "max_tokens": whole(1), "max_completion_tokens": whole(1), "logprobs": opt(BOOL),
-    "top_logprobs": whole(0, 20), "add_generation_prompt": opt(BOOL), "modalities": {"enum": [["text"], None]},
+    "top_logprobs": whole(0, 20), "add_generation_prompt": opt(BOOL), "continue_final_message": opt(BOOL),
+    "documents": opt(arr({"type": "object", "additionalProperties": STR}, maxItems=256)),
+    "reasoning_effort": {"enum": ["none", "minimal", "low", "medium", "high", "xhigh", "max", None]}, "modalities": {"enum": [["text"], None]},
     "tools": opt(arr(TOOL, minItems=1, maxItems=128)), "parallel_tool_calls": opt(BOOL),
     "chat_template_kwargs": {"type": ["object", "null"], "maxProperties": 32},
     "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required", None]}, {
@@ -182,11 +192,10 @@ TEXT = {"type": "object", "required": ["model", "prompt"], "properties": {
     "max_tokens": whole(0), "echo": opt(BOOL), "best_of": whole(1, 20), "logprobs": whole(0, 20), "add_special_tokens": opt(BOOL)}}
 MODEL_OPT = {"model": opt(STR)}
 TOKENIZE = {"anyOf": [
-    {"type": "object", "required": ["prompt"], "properties": {**MODEL_OPT, "prompt": STR, "add_special_tokens": opt(BOOL)},
+    {"type": "object", "required": ["prompt"], "properties": {**MODEL_OPT, "prompt": STR, "add_special_tokens": opt(BOOL), "return_token_strs": opt(BOOL)},
      "not": {"required": ["messages"]}},
     {"type": "object", "required": ["messages"], "properties": {
-        **MODEL_OPT, "messages": arr(MESSAGE_IN, minItems=1, maxItems=2048), "add_generation_prompt": opt(BOOL),
-        "chat_template_kwargs": {"type": ["object", "null"], "maxProperties": 32}}}]}
+        **CHAT["properties"], **MODEL_OPT, "return_token_strs": opt(BOOL)}}]}
 DETOKENIZE = {"type": "object", "required": ["tokens"], "properties": {**MODEL_OPT, "tokens": arr(TOKEN_ID)}}
 MANIFEST = obj({"files": arr(obj({"path": {"type": "string", "pattern": "^[^./\\\\][^/\\\\]*$", "maxLength": 255}, "bytes": COUNT,
                                   "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}}), minItems=1, maxItems=64),
@@ -212,6 +221,7 @@ ROUTES = [  # method and path as in gateway/route.c
     operation("POST", "/v1/completions", "Completion", TEXT, "CompletionChunk", errors=[404, 422, 504], limited=["requests", "tokens"]),
     operation("POST", "/tokenize", "Tokens", TOKENIZE, errors=[404], limited=["requests"]),
     operation("POST", "/detokenize", "Text", DETOKENIZE, errors=[404], limited=["requests"]),
+    operation("GET", "/version", "Release"),
     operation("GET", "/v1/models", "Models"),
     operation("GET", "/v1/models/{id}", "Model", errors=[404]),
     operation("GET", "/v1/key", "Key"),

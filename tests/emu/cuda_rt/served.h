@@ -133,6 +133,7 @@ static inline client *client_make(int i, int n_vocab)
         r->min_tokens = 2;
     }
     rq->score_prompt = i % 6 == 4;
+    rq->score_top = rq->score_prompt ? 3 : 0;
     ck_assert_int_eq(request_prepare(rq, NULL), ERR_NONE);
     return c;
 }

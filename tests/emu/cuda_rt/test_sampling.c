@@ -66,6 +66,7 @@ static void make_one(one *o, int i, int logit, int n_vocab, bool heavy)
     o->row = (sample_row){.logit = logit,
                           .score = i % 7 == 3 ? below(n_vocab) : -1,
                           .rules = r,
+                          .n_top = below(SAMPLE_TOP_MAX + 1),
                           .prompt = o->prompt,
                           .n_prompt = LONG - n_output,
                           .output = o->output,
@@ -78,7 +79,7 @@ static void on_host(const one *o, float *logits, sampler *sp, sampled *out)
 {
     const sample_row *r = &o->row;
     if (r->score >= 0)
-        sampler_score(sp, logits, r->score, r->rules->n_top, out);
+        sampler_score(sp, logits, r->score, r->n_top, out);
     else
         sampler_pick_allowed(sp, logits, r->rules, r->allowed, r->prompt, r->n_prompt, r->output,
                              r->n_output, out);
