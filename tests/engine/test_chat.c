@@ -344,6 +344,105 @@ START_TEST(tools_calls_and_variables_give_hugging_faces_ids)
 }
 END_TEST
 
+/* The text of a conversation whose last message is `last`; malloced, NULL: refused. */
+static char *talk(const chat_template *ct, const tokenizer *t, const char *last, bool goes_on)
+{
+    chat_message m[] = {{.role = "user", .text = "How many?", .len = 9},
+                        {.role = "assistant", .text = last, .len = strlen(last)}};
+    chat_ask ask = {.msgs = m, .n_msgs = 2, .continue_final = goes_on};
+    int32_t *ids;
+    size_t len;
+    err e;
+    int64_t n = chat_encode(ct, t, &ask, &ids, &e);
+    if (n < 0) ck_assert_int_eq((int)n, ERR_INPUT);
+    char *s = n < 0 ? NULL : tokenizer_decode(t, ids, (size_t)n, false, &len);
+    free(ids);
+    return s;
+}
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), k = strlen(end);
+    return n >= k && strcmp(s + n - k, end) == 0;
+}
+
+/* What closes the last message is left out, and nothing else. */
+static void check_goes_on(const chat_template *ct, const tokenizer *t)
+{
+    static const char *const said[] = {"There are 4, and", "There are 4  ", "4", "How many?"};
+    for (size_t i = 0; i < sizeof(said) / sizeof(said[0]); i++) {
+        char *whole = talk(ct, t, said[i], false), *part = talk(ct, t, said[i], true);
+        ck_assert_ptr_nonnull(part);
+        ck_assert_msg(strncmp(whole, part, strlen(part)) == 0, "%s\n%s", whole, part);
+        bool trimmed = i == 1 && ends_with(part, "There are 4"); /* by the template */
+        ck_assert_msg(trimmed || ends_with(part, said[i]), "%s", part);
+        free(whole);
+        free(part);
+    }
+}
+
+START_TEST(an_answer_goes_on_where_the_last_message_ends)
+{
+    FILE *f = fopen("fixtures/chat/tools.jsonl", "rb");
+    ck_assert_ptr_nonnull(f);
+    char *line = NULL, dir[128];
+    size_t cap = 0;
+    int n = 0;
+    while (getline(&line, &cap, f) > 0) {
+        cJSON *v;
+        ck_assert(!json_parse(line, strlen(line), &json_limits_trusted, &v, NULL));
+        const char *template = text_of(v, "template");
+        tokenizer *t;
+        chat_template *ct;
+        if (template) {
+            (void)snprintf(dir, sizeof(dir), "fixtures/chat/tok-%s", text_of(v, "tokenizer"));
+            ck_assert_int_eq(tokenizer_load(&t, dir, NULL), ERR_NONE);
+            ck_assert_int_eq(load_text(&ct, t, "auto", template, NULL), ERR_NONE);
+            check_goes_on(ct, t);
+            chat_template_destroy(ct);
+            tokenizer_destroy(t);
+            n++;
+        }
+        cJSON_Delete(v);
+    }
+    ck_assert_int_ge(n, 5);
+    free(line);
+    ck_assert_int_eq(fclose(f), 0);
+}
+END_TEST
+
+START_TEST(a_template_that_drops_the_last_message_cannot_go_on)
+{
+    tokenizer *t;
+    chat_template *ct;
+    ck_assert_int_eq(tokenizer_load(&t, "fixtures/chat/tok-qwen", NULL), ERR_NONE);
+    static const char *const texts[] = {"{{ messages[0].content }}",
+                                        "{{ messages[1].content.split('CONT')[0] }}",
+                                        "{{ messages[1].content.replace('4', '5') }}"};
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(load_text(&ct, t, "auto", texts[i], NULL), ERR_NONE);
+        ck_assert_ptr_null(talk(ct, t, "There are 4", true));
+        chat_template_destroy(ct);
+    }
+    tokenizer_destroy(t);
+}
+END_TEST
+
+START_TEST(templates_say_what_they_read)
+{
+    tokenizer *t;
+    chat_template *ct;
+    ck_assert_int_eq(tokenizer_load(&t, "fixtures/chat/tok-qwen", NULL), ERR_NONE);
+    static const char text[] = "{# documents #}{{ messages.documents }}{{ 'documents' }}"
+                               "{% if reasoning_effort is defined %}x{% endif %}";
+    ck_assert_int_eq(load_text(&ct, t, "auto", text, NULL), ERR_NONE);
+    ck_assert(!chat_template_reads(ct, "documents"));
+    ck_assert(chat_template_reads(ct, "reasoning_effort") && chat_template_reads(ct, "messages"));
+    chat_template_destroy(ct);
+    tokenizer_destroy(t);
+}
+END_TEST
+
 START_TEST(the_demo_speaks_its_own_template)
 {
     tokenizer *t;
@@ -621,6 +720,9 @@ int main(void)
     TCase *tc = tcase_create("all");
     tcase_add_test(tc, every_family_gives_hugging_faces_ids);
     tcase_add_test(tc, tools_calls_and_variables_give_hugging_faces_ids);
+    tcase_add_test(tc, an_answer_goes_on_where_the_last_message_ends);
+    tcase_add_test(tc, a_template_that_drops_the_last_message_cannot_go_on);
+    tcase_add_test(tc, templates_say_what_they_read);
     tcase_add_test(tc, the_demo_speaks_its_own_template);
     tcase_add_test(tc, markers_in_a_message_stay_text);
     tcase_add_test(tc, roles_out_of_turn_are_refused);
