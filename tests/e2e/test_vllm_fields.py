@@ -1,5 +1,6 @@
 """What vLLM's clients ask for beside OpenAI's fields: counting a chat, going on with a message, tokens and words that must not
 come, log-probabilities of the prompt, variables of the template.  Each through openai-python or plain HTTPS."""
+import functools
 import json
 import math
 import pathlib
@@ -41,8 +42,9 @@ def text(prompt="The red lamp", expect=200, on=None, **more):
     return post("/v1/completions", {"model": "base", "prompt": prompt, "temperature": 0, "max_tokens": 8, **more}, expect, on)
 
 
-def ids_of(s, **more):
-    return post("/tokenize", {"model": "base", "prompt": s, **more})["tokens"]
+@functools.cache
+def ids_of(s):
+    return post("/tokenize", {"model": "base", "prompt": s})["tokens"]
 
 
 def plain(ids, on=None):
@@ -158,7 +160,7 @@ def words_that_do_not_come():
     for ask in ({"messages": QUESTION}, {"messages": [{"role": "user", "content": "Tell me about the sea."}]}):
         said = chat(**ask)["choices"][0]["message"]["content"]
         barred = []
-        for _ in range(12):  # the word that comes next, each time
+        for _ in range(5):  # the word that comes next, each time
             words = [w.strip(".,!?") for w in said.split()]
             barred.append(next(w for w in words if w))
             before, said = said, chat(bad_words=barred, **ask)["choices"][0]["message"]["content"]

@@ -73,7 +73,7 @@ START_TEST(masks_are_what_a_plain_walk_finds)
         for (int w = 0; w < WORDS; w++)
             form[w] = (uint32_t)below(1 << 30) | (uint32_t)below(4) << 30;
         form[WORDS - 1] &= (1U << VOCAB % 32) - 1;
-        bars_text t = {prompt, output, below(TEXT), below(TEXT)};
+        bars_text t = {prompt, output, below(TEXT), round % 6};
         const uint32_t *mask = bars_mask(b, formed ? form : NULL, VOCAB, &t, room);
         int left = 0;
         for (int id = 0; id < 32 * WORDS; id++) {
