@@ -401,9 +401,7 @@ static void logged(const char *generation, char *out, size_t cap)
 
 START_TEST(generation_fields_without_effect_are_named)
 {
-    static const char *const asked[][2] = {{"bad_words_ids", "[[5]]"},
-                                           {"suppress_tokens", "[1]"},
-                                           {"begin_suppress_tokens", "[1]"},
+    static const char *const asked[][2] = {{"begin_suppress_tokens", "[1]"},
                                            {"stop_strings", "[\"x\"]"},
                                            {"sequence_bias", "{\"a\":1}"},
                                            {"no_repeat_ngram_size", "1"},
