@@ -36,7 +36,8 @@ typedef struct {
 } more_entry;
 
 typedef struct {
-    char *content; /* what is looked for: of a normalised one its normal form */
+    char *content;    /* what is looked for: of a normalised one its normal form */
+    const char *name; /* what it is called; its entry's */
     size_t len;
     int32_t id;
     bool special, lstrip, rstrip, single_word;
@@ -184,6 +185,8 @@ err_code tokenizer_take_words(tokenizer *t, const tok_words *w, err *e);
 /* Which token is looked for where to find `a`: its content malloced. */
 err_code tokenizer_looked_for(const tokenizer *t, const tok_added *a, added_token *out, err *e);
 /* An entry of `a`, whose content and text are malloced. */
+/* tokenizers leaves out whatever shows the name of a special token: a normalized one may, that is none itself. */
+void tokenizer_hide(const tokenizer *t, const char *pattern, entry *en);
 err_code tokenizer_make_added(const tokenizer *t, entry *en, const tok_added *a,
                               const char *pattern, err *e);
 

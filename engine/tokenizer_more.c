@@ -104,9 +104,11 @@ static err_code add(tokenizer *t, const tok_added *a, err *e)
     m->id = a->id;
     m->e = (entry){.byte = -1};
     added_set *set = a->normalized ? &t->normal : &t->raw;
-    set->list[set->n++] = seek;
+    set->list[set->n] = seek;
     if (a->id >= t->n_vocab) t->n_vocab = a->id + 1;
-    return tokenizer_make_added(t, &m->e, a, seek.content, e);
+    rc = tokenizer_make_added(t, &m->e, a, seek.content, e);
+    set->list[set->n++].name = m->e.content;
+    return rc;
 }
 
 err_code tokenizer_extend(tokenizer **out, const tokenizer *base, const tok_added *list, int n,
@@ -125,6 +127,8 @@ err_code tokenizer_extend(tokenizer **out, const tokenizer *base, const tok_adde
     bool ok = copy_set(&t->raw, &base->raw, list, n) & copy_set(&t->normal, &base->normal, list, n);
     if (!ok || !t->more || !t->patterns) rc = err_set(e, ERR_NOMEM, "no memory for added tokens");
     for (int i = 0; i < n && !rc; i++) rc = add(t, &list[i], e);
+    for (int i = 0; i < n && !rc; i++)
+        if (list[i].normalized) tokenizer_hide(t, t->patterns[i], &t->more[i].e);
     if (!rc) qsort(t->more, (size_t)n, sizeof *t->more, by_id);
     for (int i = 1; i < n && !rc; i++) {
         if (t->more[i - 1].id == t->more[i].id)

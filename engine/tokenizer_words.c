@@ -399,10 +399,20 @@ err_code tokenizer_make_added(const tokenizer *t, entry *en, const tok_added *a,
     if (!en->content) return err_set(e, ERR_NOMEM, "no memory for added tokens");
     en->added = true;
     en->special = a->special;
-    en->hidden =
-        a->special && same; /* tokenizers looks for what it shows among the special tokens */
+    en->hidden = a->special && same; /* see tokenizer_hide() */
     en->barred = a->barred;
     return tokenizer_make_text(t, en, pattern, e);
+}
+
+void tokenizer_hide(const tokenizer *t, const char *pattern, entry *en)
+{
+    const added_set *sets[] = {&t->raw, &t->normal};
+    for (int s = 0; s < 2 && !en->hidden; s++) {
+        for (int i = 0; i < sets[s]->n && !en->hidden; i++) {
+            const added_token *a = &sets[s]->list[i];
+            en->hidden = a->special && strcmp(a->name, pattern) == 0;
+        }
+    }
 }
 
 static err_code take(tokenizer *t, const tok_added *a, err *e)
@@ -411,8 +421,10 @@ static err_code take(tokenizer *t, const tok_added *a, err *e)
     err_code rc = tokenizer_looked_for(t, a, &seek, e);
     if (rc) return rc;
     added_set *set = a->normalized ? &t->normal : &t->raw;
-    set->list[set->n++] = seek;
-    return tokenizer_make_added(t, &t->entries[a->id], a, seek.content, e);
+    set->list[set->n] = seek;
+    rc = tokenizer_make_added(t, &t->entries[a->id], a, seek.content, e);
+    set->list[set->n++].name = t->entries[a->id].content;
+    return rc;
 }
 
 err_code tokenizer_take_words(tokenizer *t, const tok_words *w, err *e)
@@ -432,6 +444,8 @@ err_code tokenizer_take_words(tokenizer *t, const tok_words *w, err *e)
         return err_set(e, ERR_NOMEM, "no memory for added tokens");
     err_code rc = ERR_NONE;
     for (int i = 0; i < w->n && !rc; i++) rc = take(t, &w->list[i], e);
+    for (int i = 0; i < t->normal.n && !rc; i++)
+        tokenizer_hide(t, t->normal.list[i].content, &t->entries[t->normal.list[i].id]);
     if (!rc) rc = tokenizer_index_added(&t->raw, e);
     if (!rc) rc = tokenizer_index_added(&t->normal, e);
     return rc;
