@@ -55,8 +55,8 @@ static inline void mix_halves(halves to[HALVES], const halves from[HALVES])
 {
     for (int i = 0; i < HALVES / 2; i++) {
         halves a = from[i], b = from[i + HALVES / 2];
-        to[2 * i] = __builtin_shuffle(a, b, (halves){0, 8, 1, 9, 2, 10, 3, 11});
-        to[2 * i + 1] = __builtin_shuffle(a, b, (halves){4, 12, 5, 13, 6, 14, 7, 15});
+        to[2 * i] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+        to[2 * i + 1] = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
     }
 }
 
@@ -64,8 +64,8 @@ static inline void mix_words(words to[WORDS], const words from[WORDS])
 {
     for (int i = 0; i < WORDS / 2; i++) {
         words a = from[i], b = from[i + WORDS / 2];
-        to[2 * i] = __builtin_shuffle(a, b, (words){0, 4, 1, 5});
-        to[2 * i + 1] = __builtin_shuffle(a, b, (words){2, 6, 3, 7});
+        to[2 * i] = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+        to[2 * i + 1] = __builtin_shufflevector(a, b, 2, 6, 3, 7);
     }
 }
 
