@@ -558,10 +558,13 @@ def start_once(server, memory, k, n, seek=False):
         server.start()
         status = None
     except RuntimeError:
-        status = server.process.returncode
+        status = server.process.poll()
+    calls, failures = memory.disarm()
+    if status is None:
+        server.wait_ready()  # without any memory there may be no handshake either; with it there is
+    else:
         server.process = None
         server.log.close()
-    calls, failures = memory.disarm()
     with open(server.log_path, "rb") as f:
         f.seek(before)
         said = f.read().decode(errors="replace")
