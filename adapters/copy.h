@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #include "adapters/layout.h"
-#include "engine/model.h"
+#include "engine/model/model.h"
 
 enum { COPY_GROUP = 64 };
 

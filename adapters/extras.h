@@ -17,7 +17,7 @@
 #include "adapters/layout.h"
 #include "adapters/pace.h"
 #include "engine/backend.h"
-#include "engine/model.h"
+#include "engine/model/model.h"
 
 typedef struct adapter_extras {
     void *slab; /* NULL: there are none */

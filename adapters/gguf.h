@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #include "engine/base/err.h"
-#include "engine/model.h"
+#include "engine/model/model.h"
 
 /* Reads `fd` (a regular file of `bytes`) and writes the two files to the open, empty files config_fd and
  * weights_fd.  Neither is synced.  ERR_CORRUPT: no well-formed GGUF; ERR_INPUT, ERR_UNSUPPORTED: no

@@ -15,7 +15,7 @@
 #include "adapters/naming.h"
 #include "adapters/peft.h"
 #include "engine/backend.h"
-#include "engine/safetensors.h"
+#include "engine/model/safetensors.h"
 
 typedef struct adapter_tensor {
     uint64_t offset, bytes; /* in the file */

@@ -24,7 +24,7 @@
 #include "adapters/validate.h"
 #include "engine/backend.h"
 #include "engine/lora.h"
-#include "engine/model.h"
+#include "engine/model/model.h"
 
 /* What is the same for all loads. */
 typedef struct load_env {

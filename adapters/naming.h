@@ -14,7 +14,7 @@
 
 #include "engine/base/err.h"
 #include "engine/lora.h"
-#include "engine/model.h"
+#include "engine/model/model.h"
 
 /* Modules that an adapter may touch: the projections (their `proj`), fused ones, and two outside the
  * layers. */

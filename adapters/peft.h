@@ -20,7 +20,7 @@
 #include "adapters/naming.h"
 #include "engine/base/err.h"
 #include "engine/lora.h"
-#include "engine/model.h"
+#include "engine/model/model.h"
 
 /* What is done to one linear layer. */
 typedef struct peft_layer {

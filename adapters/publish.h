@@ -17,8 +17,8 @@
 #include "adapters/registry.h"
 #include "adapters/storeroom.h"
 #include "engine/backend.h"
-#include "engine/model.h"
-#include "engine/tokenizer.h"
+#include "engine/model/model.h"
+#include "engine/text/tokenizer.h"
 
 /* What every upload of a server shares. */
 typedef struct upload_env {

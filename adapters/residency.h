@@ -1,7 +1,7 @@
 /* residency.h -- where each adapter is: on disk, in host memory, on the device.
  *
  * Disk holds all.  Host memory holds compact copies (adapters/copy.h) under a budget of its own; the
- * device's arena (engine/devmem.h), shared with the KV pages, holds what the kernels read.  Loader threads
+ * device's arena (engine/memory/devmem.h), shared with the KV pages, holds what the kernels read.  Loader threads
  * move adapters up, away from the engine thread; the engine only asks, through struct lora_source
  * (engine/lora.h), and never waits: ERR_BUSY until resident.  Whose first token is promised earliest is
  * loaded first, and a small budget slows down but never locks up.
@@ -19,9 +19,9 @@
 #include "adapters/pace.h"
 #include "adapters/registry.h"
 #include "engine/backend.h"
-#include "engine/devmem.h"
 #include "engine/lora.h"
-#include "engine/model.h"
+#include "engine/memory/devmem.h"
+#include "engine/model/model.h"
 
 typedef struct residency residency;
 

@@ -11,7 +11,7 @@
 
 #include "adapters/extras.h"
 #include "engine/base/fingerprint.h"
-#include "engine/safetensors.h"
+#include "engine/model/safetensors.h"
 
 enum { CONFIG_MAX = 1 << 20, CHUNK = 1 << 18 };
 

@@ -14,7 +14,7 @@
 #define ADAPTERS_WORDS_H
 
 #include "adapters/layout.h"
-#include "engine/tokenizer.h"
+#include "engine/text/tokenizer.h"
 #include "storage/digest.h"
 
 enum { WORDS_CONTENT_MAX = 256 /* bytes of one token */, WORDS_FILE_MAX = 64 << 20 };

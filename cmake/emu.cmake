@@ -35,7 +35,7 @@ add_library(emu_noise STATIC tests/gpu/noise.cu)
 emu_target(emu_noise tests/gpu/noise.cu)
 
 # Plain C that the tests need: the sampler that kernels are compared with, the host's parts of attention and LoRA.
-add_library(emu_host STATIC engine/sampler.c engine/cut.c engine/logits.c engine/cuda/attend_plan.c engine/cuda/sgmv_plan.c)
+add_library(emu_host STATIC engine/sample/sampler.c engine/sample/cut.c engine/sample/logits.c engine/cuda/attend_plan.c engine/cuda/sgmv_plan.c)
 set_target_properties(emu_host PROPERTIES COMPILE_OPTIONS "-Wall;-Wextra;-Wshadow;-O2;-g;-ffp-contract=off" LINK_OPTIONS "")
 
 function(add_emu_test name)

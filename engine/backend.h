@@ -1,6 +1,6 @@
 /* backend.h -- where the arithmetic happens: one device, one stream of operations.
  *
- * engine/model.c writes the forward pass once against these calls.  They live in
+ * engine/model/model.c writes the forward pass once against these calls.  They live in
  * backend.c, which checks shapes and dispatches through backend_ops;
  * engine/cpu/ and engine/cuda/ hold the mathematics.  Operations are named after
  * the model, and are coarse, so that a backend can fuse: one be_linear() runs all
@@ -30,7 +30,7 @@
 
 #include "engine/base/err.h"
 #include "engine/lora.h"
-#include "engine/sampler.h"
+#include "engine/sample/sampler.h"
 #include "engine/step.h"
 
 #ifdef __cplusplus

@@ -24,7 +24,7 @@ typedef enum { PROJ_Q, PROJ_K, PROJ_V, PROJ_O, PROJ_GATE, PROJ_UP, PROJ_DOWN, PR
 
 enum { LORA_HEAD = PROJ_COUNT }; /* linear_out.lora_proj of the output layer */
 
-/* Where the rest of a matrix lies that did not fit into one piece of memory (engine/devmem.h): the rows of A
+/* Where the rest of a matrix lies that did not fit into one piece of memory (engine/memory/devmem.h): the rows of A
  * from a_first on, a_each at a time, and the columns of B from b_first on, b_each at a time.  b_first and
  * b_each are multiples of the backend's lora_cols. */
 typedef struct lora_split {

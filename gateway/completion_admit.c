@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/sched.h"
+#include "engine/sched/sched.h"
 #include "gateway/auth.h"
 #include "gateway/completion_inside.h"
 #include "gateway/http_status.h"

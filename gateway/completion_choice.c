@@ -5,7 +5,7 @@
 #include <sys/random.h>
 
 #include "engine/base/clock.h"
-#include "engine/sched.h"
+#include "engine/sched/sched.h"
 #include "gateway/completion_inside.h"
 #include "gateway/stats.h"
 #include "storage/digest.h"

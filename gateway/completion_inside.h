@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/request.h"
+#include "engine/sched/request.h"
 #include "gateway/completion_text.h"
 #include "gateway/exchange.h"
 #include "gateway/inflight.h"

@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "engine/tokenizer.h"
+#include "engine/text/tokenizer.h"
 #include "gateway/openai.h"
 
 typedef struct completion_text {

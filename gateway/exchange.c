@@ -14,7 +14,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/json.h"
 #include "engine/base/memory.h"
-#include "engine/unicode.h"
+#include "engine/text/unicode.h"
 #include "gateway/http_status.h"
 #include "gateway/listener.h"
 #include "gateway/server.h"

@@ -1,6 +1,6 @@
 /* inflight.h -- the completions that workers hold right now, so that an operator can see and end them.
  *
- * The engine knows ids and tokens (engine/board.h); here stands what only the gateway knows of them:
+ * The engine knows ids and tokens (engine/sched/board.h); here stands what only the gateway knows of them:
  * the request id that the client was given, the model's name, the key.  One entry is one choice: a
  * struct request in the engine.
  *

@@ -2,7 +2,7 @@
  *
  * Series are bounded: classes are three, tenants by metrics.max_tenants (those beyond share
  * "_other", which no tenant can be called), adapters have none of their own.  Every histogram has the
- * same bounds (engine/histogram.h).
+ * same bounds (engine/sched/histogram.h).
  */
 #include "gateway/metrics.h"
 

@@ -17,9 +17,9 @@
 #include <cjson/cJSON.h>
 
 #include "engine/base/arena.h"
-#include "engine/chat.h"
-#include "engine/grammar.h"
-#include "engine/sampler.h"
+#include "engine/chat/chat.h"
+#include "engine/grammar/grammar.h"
+#include "engine/sample/sampler.h"
 
 typedef enum {
     TOOL_CHOICE_NONE,

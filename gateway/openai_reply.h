@@ -13,8 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/sampler.h"
-#include "engine/tokenizer.h"
+#include "engine/sample/sampler.h"
+#include "engine/text/tokenizer.h"
 #include "gateway/jsonw.h"
 #include "gateway/tool_reader.h"
 

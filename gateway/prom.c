@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/unicode.h"
+#include "engine/text/unicode.h"
 
 void prom_init(prom *p)
 {

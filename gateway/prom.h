@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/histogram.h"
+#include "engine/sched/histogram.h"
 
 typedef struct prom {
     char *text;

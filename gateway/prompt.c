@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "engine/sched.h"
+#include "engine/sched/sched.h"
 #include "gateway/openai_tools.h"
 
 void prompt_limits(const server *s, openai_limits *out)

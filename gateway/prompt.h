@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/tokenizer.h"
+#include "engine/text/tokenizer.h"
 #include "gateway/openai.h"
 #include "gateway/server.h"
 #include "gateway/tool_reader.h"

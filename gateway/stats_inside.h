@@ -6,7 +6,7 @@
 
 #include "adapters/registry.h"
 #include "adapters/residency.h"
-#include "engine/board.h"
+#include "engine/sched/board.h"
 #include "gateway/limits.h"
 #include "gateway/server.h"
 #include "gateway/stats.h"

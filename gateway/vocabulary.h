@@ -11,8 +11,8 @@
 #define GATEWAY_VOCABULARY_H
 
 #include "adapters/registry.h"
-#include "engine/chat.h"
-#include "engine/tokenizer.h"
+#include "engine/chat/chat.h"
+#include "engine/text/tokenizer.h"
 
 typedef struct vocabulary {
     const tokenizer *tok;

@@ -149,7 +149,7 @@ __device__ static void block_scan(shared *sh, int n)
 
 /* ------------------------------------------------------------------------------ the numbers -- */
 
-/* A number in (0, 1) from (seed, draw): as engine/sampler.c has it. */
+/* A number in (0, 1) from (seed, draw): as engine/sample/sampler.c has it. */
 __device__ static double uniform(uint64_t seed, uint64_t draw)
 {
     uint64_t x = seed;

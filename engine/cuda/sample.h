@@ -1,4 +1,4 @@
-/* sample.h -- from logits to tokens on the device: engine/sampler.h for many rows, one block each.
+/* sample.h -- from logits to tokens on the device: engine/sample/sampler.h for many rows, one block each.
  *
  * The same rules in the same order, and the same random numbers: a row with the same seed, draw number and logits
  * gives the token that sampler_pick_allowed() gives, up to the rounding of exp().  Sums are taken in a fixed order, so
@@ -6,7 +6,7 @@
  *
  * All pointers are device memory, those inside cu_sample_row too.  The rows and their lists travel with the step; the
  * results are one small struct a row.  Logits are changed in place (bias, penalties, bans).
- * Held to engine/sampler.c by tests/emu/test_sample.c.
+ * Held to engine/sample/sampler.c by tests/emu/test_sample.c.
  */
 #ifndef ENGINE_CUDA_SAMPLE_H
 #define ENGINE_CUDA_SAMPLE_H
@@ -15,7 +15,7 @@
 
 #include <cuda_runtime.h>
 
-#include "engine/sampler.h"
+#include "engine/sample/sampler.h"
 
 #ifdef __cplusplus
 extern "C" {

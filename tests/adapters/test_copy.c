@@ -6,7 +6,7 @@
 #include <check.h>
 
 #include "adapters/copy.h"
-#include "engine/safetensors.h"
+#include "engine/model/safetensors.h"
 #include "tests/run_suite.h"
 
 enum { N_LAYER = 1, A_LEN = 1000, B_LEN = 333, V_LEN = 10 };

@@ -10,7 +10,7 @@
 #include "adapters/peft.h"
 #include "adapters/residency.h"
 #include "adapters/upload.h"
-#include "engine/safetensors.h"
+#include "engine/model/safetensors.h"
 #include "tests/run_suite.h"
 #include "tests/storage/tmpdir.h"
 

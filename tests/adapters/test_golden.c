@@ -18,7 +18,7 @@
 
 #include "adapters/residency.h"
 #include "adapters/upload.h"
-#include "engine/model.h"
+#include "engine/model/model.h"
 #include "tests/engine/golden.h"
 #include "tests/engine/plain_backend.h"
 #include "tests/run_suite.h"

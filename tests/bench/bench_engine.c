@@ -14,8 +14,8 @@
 
 #include "engine/backend.h"
 #include "engine/base/clock.h"
-#include "engine/model.h"
-#include "engine/sampler.h"
+#include "engine/model/model.h"
+#include "engine/sample/sampler.h"
 
 enum { PROMPT = 512, STREAMS = 8, RANK = 16, CONTEXT = 256, RUNS = 15, SAMPLE_RUNS = 41 };
 

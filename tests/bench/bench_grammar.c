@@ -13,7 +13,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/json.h"
-#include "engine/grammar.h"
+#include "engine/grammar/grammar.h"
 
 enum { LINE_MAX_BYTES = 1 << 20, TOKENS_MAX = 3000 };
 

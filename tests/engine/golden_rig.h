@@ -13,8 +13,8 @@
 #include <check.h>
 
 #include "engine/base/json.h"
-#include "engine/model.h"
-#include "engine/safetensors.h"
+#include "engine/model/model.h"
+#include "engine/model/safetensors.h"
 #include "tests/engine/golden.h"
 
 enum {

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "engine/backend_ops.h"
-#include "engine/safetensors.h"
+#include "engine/model/safetensors.h"
 
 enum { PLAIN_PAGE_TOKENS = 8 };
 

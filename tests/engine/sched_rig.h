@@ -23,8 +23,8 @@
 
 #include "engine/backend_ops.h"
 #include "engine/base/clock.h"
-#include "engine/grammar.h"
-#include "engine/sched.h"
+#include "engine/grammar/grammar.h"
+#include "engine/sched/sched.h"
 
 enum { VOCAB = 64, PT = 4, MAX_NEW = 24, PROMPT = 60, POISON = 63, STOP = 9, ADAPTERS = 5 };
 

@@ -1,7 +1,7 @@
 /* test_ahead.c -- how deep adapters are fetched: by seats, loads and room. */
 #include <check.h>
 
-#include "engine/ahead.h"
+#include "engine/sched/ahead.h"
 #include "tests/run_suite.h"
 
 enum { MOST = 64 };

@@ -4,7 +4,7 @@
 
 #include <check.h>
 
-#include "engine/bars.h"
+#include "engine/sample/bars.h"
 #include "tests/run_suite.h"
 
 enum { VOCAB = 77, WORDS = (VOCAB + 31) / 32, TEXT = 40 };

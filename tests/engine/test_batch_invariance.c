@@ -14,7 +14,7 @@
 
 #include <check.h>
 
-#include "engine/sched.h"
+#include "engine/sched/sched.h"
 #include "tests/run_suite.h"
 #ifdef CONFORM_EMULATED
 #    include "tests/emu/cuda_rt/emu_rt.h"

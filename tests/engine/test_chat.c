@@ -8,7 +8,7 @@
 #include <check.h>
 
 #include "engine/base/json.h"
-#include "engine/chat.h"
+#include "engine/chat/chat.h"
 #include "tests/run_suite.h"
 
 static int64_t to_ids(const chat_template *ct, const tokenizer *t, const chat_message *m, size_t n,

@@ -5,7 +5,7 @@
 
 #include <check.h>
 
-#include "engine/cost.h"
+#include "engine/sched/cost.h"
 #include "tests/run_suite.h"
 
 static uint64_t state = 7;

@@ -5,8 +5,8 @@
 
 #include <check.h>
 
-#include "engine/cut.h"
-#include "engine/logits.h"
+#include "engine/sample/cut.h"
+#include "engine/sample/logits.h"
 #include "tests/run_suite.h"
 
 enum { N_MAX = 5003 };

@@ -7,8 +7,8 @@
 
 #include <check.h>
 
-#include "engine/devmem.h"
-#include "engine/kv.h"
+#include "engine/memory/devmem.h"
+#include "engine/memory/kv.h"
 #include "tests/run_suite.h"
 
 enum { CHUNKS_MAX = 64, LEASES = 12, PAGES_HELD = 40, PT = 4, PIECES = 9 };

@@ -2,7 +2,7 @@
 
 #include <check.h>
 
-#include "engine/fair.h"
+#include "engine/sched/fair.h"
 #include "tests/run_suite.h"
 
 enum { SECOND = 1000000, CAP = 256 };

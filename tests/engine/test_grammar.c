@@ -10,8 +10,8 @@
 #include <check.h>
 
 #include "engine/base/json.h"
-#include "engine/grammar.h"
-#include "engine/grammar_inside.h"
+#include "engine/grammar/grammar.h"
+#include "engine/grammar/grammar_inside.h"
 #include "tests/run_suite.h"
 
 static tokenizer *tok;

@@ -8,7 +8,7 @@
 #include <check.h>
 
 #include "engine/base/json.h"
-#include "engine/jinja.h"
+#include "engine/chat/jinja.h"
 #include "tests/run_suite.h"
 
 static int64_t clock_2024(void)

@@ -5,7 +5,7 @@
 
 #include <check.h>
 
-#include "engine/kv.h"
+#include "engine/memory/kv.h"
 #include "tests/run_suite.h"
 
 static devmem *ar;

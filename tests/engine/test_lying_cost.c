@@ -9,7 +9,7 @@
 
 #include <check.h>
 
-#include "engine/policy.h"
+#include "engine/sched/policy.h"
 #include "tests/run_suite.h"
 
 enum { STREAMS = 8, PROMPT = 2000, CLASS_US = 50000 };

@@ -11,7 +11,7 @@
 
 #include <check.h>
 
-#include "engine/model.h"
+#include "engine/model/model.h"
 #include "tests/engine/plain_backend.h"
 #include "tests/run_suite.h"
 #include "tests/storage/tmpdir.h"

@@ -3,7 +3,7 @@
 
 #include <check.h>
 
-#include "engine/policy.h"
+#include "engine/sched/policy.h"
 #include "tests/run_suite.h"
 
 enum { MAX = 16, SECOND = 1000000 };

@@ -6,8 +6,8 @@
 
 #include <check.h>
 
-#include "engine/devmem.h"
-#include "engine/populate.h"
+#include "engine/memory/devmem.h"
+#include "engine/memory/populate.h"
 #include "tests/run_suite.h"
 
 enum { MIB = 1 << 20, AREA = 96 * MIB, CHUNK = 64 * 1024, WAIT_S = 60 };

@@ -2,8 +2,8 @@
 
 #include <check.h>
 
-#include "engine/fair.h"
-#include "engine/promise.h"
+#include "engine/sched/fair.h"
+#include "engine/sched/promise.h"
 #include "tests/run_suite.h"
 
 static promise_outlook o;

@@ -5,7 +5,7 @@
 #include <check.h>
 
 #include "engine/base/clock.h"
-#include "engine/request.h"
+#include "engine/sched/request.h"
 #include "tests/run_suite.h"
 
 enum { TOKENS = 500, CHOICES = 4 };

@@ -11,7 +11,7 @@
 
 #include <check.h>
 
-#include "engine/safetensors.h"
+#include "engine/model/safetensors.h"
 #include "tests/run_suite.h"
 
 /* A file: length prefix, header, `data_bytes` bytes that count up.  Exact heap size, so that

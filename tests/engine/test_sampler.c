@@ -6,7 +6,7 @@
 
 #include <check.h>
 
-#include "engine/sampler.h"
+#include "engine/sample/sampler.h"
 #include "tests/run_suite.h"
 
 enum { BIG = 50257 };

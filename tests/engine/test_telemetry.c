@@ -4,7 +4,7 @@
 
 #include <check.h>
 
-#include "engine/telemetry.h"
+#include "engine/sched/telemetry.h"
 #include "tests/run_suite.h"
 
 enum { CLASSES = 2, TENANTS = 3, ADAPTERS = 40 };

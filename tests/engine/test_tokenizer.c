@@ -6,7 +6,7 @@
 
 #include <check.h>
 
-#include "engine/tokenizer.h"
+#include "engine/text/tokenizer.h"
 #include "tests/run_suite.h"
 #include "tests/storage/tmpdir.h"
 

@@ -13,7 +13,7 @@
 
 #include "adapters/pattern.h"
 #include "engine/base/json.h"
-#include "engine/jinja.h"
+#include "engine/chat/jinja.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/fuzz_walk.h"
 

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/model.h"
+#include "engine/model/model.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 /* Called once by every driver; in fuzz.c. */

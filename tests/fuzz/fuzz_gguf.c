@@ -6,7 +6,7 @@
 
 #include "adapters/gguf.h"
 #include "adapters/peft.h"
-#include "engine/safetensors.h"
+#include "engine/model/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
 /* All that was written, malloced with a NUL behind it. */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "engine/base/json.h"
-#include "engine/jinja.h"
+#include "engine/chat/jinja.h"
 #include "tests/fuzz/fuzz.h"
 
 static const char variables[] =

@@ -11,7 +11,7 @@
  *     many       the widest step, bare and with an adapter for each row, of 1,024 that lie on the device (or as
  *                many as have room)
  *
- * Everything goes through the backend's interface and engine/model.c, as when lorad serves.  The model is a sparse
+ * Everything goes through the backend's interface and engine/model/model.c, as when lorad serves.  The model is a sparse
  * file in --scratch: its matrices are holes, and a kernel (noise.cu) makes random values in their place on the device, so
  * that 16 GB of weights cost no disk, no copy and no time of the host.  Adapters are packed once and copied, as many as are asked for; K and V are random
  * pages in random order.  Times are medians by the host's clock around whole steps.  A figure for which the device has
@@ -32,7 +32,7 @@
 #include "engine/backend_ops.h"
 #include "engine/base/clock.h"
 #include "engine/cuda/cuda.h"
-#include "engine/model.h"
+#include "engine/model/model.h"
 #include "tests/gpu/noise.h"
 #ifdef BENCH_EMULATED
 #    include "tests/emu/cuda_rt/emu_rt.h"

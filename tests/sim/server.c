@@ -1,11 +1,11 @@
 /* server.c -- the server's own decisions, carried out on the modelled device as
- * engine/sched.c does. */
+ * engine/sched/sched.c does. */
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
-#include "engine/policy.h"
-#include "engine/promise.h"
+#include "engine/sched/policy.h"
+#include "engine/sched/promise.h"
 #include "tests/sim/sim.h"
 
 enum { SPARE_PICKS = 16, LEAST_SEAT = 16, SCAN = 256 }; /* as in sched.c */

@@ -1,7 +1,7 @@
 /* sim.h -- the scheduler on a modelled device, with a virtual clock.
  *
- * The server's own object code decides: engine/fair.c, policy.c, promise.c,
- * cost.c and kv.c; server.c does with it what engine/sched.c does.  Modelled
+ * The server's own object code decides: engine/sched/fair.c, policy.c, promise.c,
+ * cost.c and kv.c; server.c does with it what engine/sched/sched.c does.  Modelled
  * are the time of a step and the adapters' slots (device.c) and the requests
  * (workload.c).  baseline.c holds the policies to compare with. One run has no
  * thread, no clock of the machine, and depends on nothing but its seed.
@@ -13,10 +13,10 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "engine/cost.h"
-#include "engine/devmem.h"
-#include "engine/fair.h"
-#include "engine/kv.h"
+#include "engine/memory/devmem.h"
+#include "engine/memory/kv.h"
+#include "engine/sched/cost.h"
+#include "engine/sched/fair.h"
 
 enum { SIM_CLASSES = 3, SIM_SECOND = 1000000, SIM_PAGE = 16 };
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes engine/unicode_tables.c: make_unicode_tables.py > engine/unicode_tables.c     (needs tokenizers)
+"""Writes engine/text/unicode_tables.c: make_unicode_tables.py > engine/text/unicode_tables.c     (needs tokenizers)
 
 Letters, numbers and word characters as ranges; canonical decompositions, combining classes and compositions for NFC.
 What counts is what Hugging Face's tokenizers do with a character, and each of its libraries has another version of
@@ -84,7 +84,7 @@ def main():
     w = sys.stdout.write
     w("/* unicode_tables.c -- made by tests/tools/make_unicode_tables.py from tokenizers "
       f"{tokenizers.__version__}; not edited by hand. */\n")
-    w("/* clang-format off */\n#include \"engine/unicode.h\"\n\n")
+    w("/* clang-format off */\n#include \"engine/text/unicode.h\"\n\n")
     for name, table in [("unicode_letters", ranges(in_class(r"\p{L}"))), ("unicode_numbers", ranges(in_class(r"\p{N}"))),
                         ("unicode_words", ranges(word_characters())), ("unicode_joins", ranges(joins))]:
         w(f"const unicode_range {name}[] = {{\n")

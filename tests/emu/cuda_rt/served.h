@@ -12,7 +12,7 @@
 #include <check.h>
 
 #include "engine/base/clock.h"
-#include "engine/sched.h"
+#include "engine/sched/sched.h"
 #include "tests/emu/cuda_rt/emu_rt.h"
 
 enum { ROWS = 64, SEQS = 6, MAX_NEW = 6, PROMPT_MAX = 40, CLIENTS = 10 };

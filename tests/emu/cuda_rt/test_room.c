@@ -7,7 +7,7 @@
 
 #include <check.h>
 
-#include "engine/model.h"
+#include "engine/model/model.h"
 #include "tests/emu/cuda_rt/emu_rt.h"
 #include "tests/run_suite.h"
 

@@ -1,4 +1,4 @@
-/* test_sampling.c -- be_sample() of the CUDA backend on the emulated device, against engine/sampler.c.
+/* test_sampling.c -- be_sample() of the CUDA backend on the emulated device, against engine/sample/sampler.c.
  *
  * The same logits, downloaded and sampled on the host; the same requests served by the engine with host and
  * device sampling; and what a step copies back.

@@ -1,7 +1,7 @@
 /* emu.h -- stands in for the emulator's header, so that the tests of tests/emu run on a device as they are.
  *
  *     nvcc -O3 -std=c++17 -arch=native -Itests/gpu/on_device -I. -x cu tests/emu/test_NAME.cu engine/cuda/NAME.cu
- *         -x c engine/cuda/attend_plan.c engine/sampler.c -lcheck ...
+ *         -x c engine/cuda/attend_plan.c engine/sample/sampler.c -lcheck ...
  *     CK_FORK=no CUDA_LAUNCH_BLOCKING=1 ./a.out
  *
  * Arrays are pinned host memory that the device reads and writes over the bus: the host may look at them after each

@@ -1,0 +1,690 @@
+/* grammar.c -- the cache of compiled grammars, the helper thread, and one answer's place in its grammar.
+ *
+ * A run's next mask is put together by the engine itself where that is cheap: the masks of its
+ * configurations' states are there and few tokens depend on the stack.  Otherwise
+ * grammar_run_prepare() hands it to the helper.  Inside a string, most tokens change nothing that a
+ * mask depends on: then the mask of the last token is kept as it is.
+ */
+#include "engine/grammar/grammar.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/json.h"
+#include "engine/base/log.h"
+#include "engine/base/memory.h"
+#include "engine/grammar/grammar_mask.h"
+
+enum {
+    CACHE_MAX = 64,          /* compiled grammars kept */
+    INLINE_DEP_MAX = 4096,   /* dependent tokens that the engine tries itself */
+    DIRECT_DEP_MAX = 100000, /* with more, the whole vocabulary is tried at once */
+    WARM_WORK = 2000000,     /* configurations spent on masks ahead, when a grammar is compiled */
+    FREE_ROOM = GRAMMAR_TOKEN_MAX, /* a counter with so much room does not matter to any token */
+};
+static const size_t mask_bytes_max = (size_t)256 << 20; /* of all grammars together */
+
+typedef _Atomic(state_mask *) mask_slot;
+
+struct grammar {
+    grammar_maker *maker;
+    g_auto a;
+    mask_slot *mask; /* [n_states - n_shared] */
+    _Atomic size_t mask_bytes;
+    atomic_int refs;
+    char *key; /* what it was compiled from */
+    size_t key_len;
+    uint64_t hash, used; /* used: guarded by maker.mu */
+};
+
+struct grammar_maker {
+    token_trie trie;
+    mask_slot *shared; /* masks of the rules that all JSON grammars have */
+    int n_shared;
+    _Atomic size_t mask_bytes;
+
+    pthread_mutex_t mu; /* leaf lock */
+    pthread_cond_t work;
+    grammar *cache[CACHE_MAX];
+    int n_cache;
+    uint64_t clock;
+    grammar_run *first, *last; /* for the helper */
+    bool stop;
+    grammar_walk *walk; /* the helper's */
+    pthread_t thread;
+};
+
+typedef enum { RUN_NEW, RUN_QUEUED, RUN_READY } run_state;
+
+struct grammar_run {
+    grammar *g;
+    atomic_int refs;
+    _Atomic int state; /* run_state; the helper writes RUN_READY last */
+    grammar_run *next; /* in the helper's queue */
+    bool complete, over, failed;
+    bool starved;            /* it failed for want of memory */
+    uint32_t *mask, *before; /* [mask_words] of this place and, if `nearer`, of the one before */
+    bool nearer;             /* as before but for counters that are nearer to their upper bound */
+    g_conf conf[GRAMMAR_SET_MAX];
+    int n_conf, n_node;
+    g_node *node, *spare; /* [RUN_NODES] each */
+    int32_t *stop_id;
+    int n_stop_id;
+};
+
+/* ------------------------------------------------------------------ masks of states -- */
+
+static mask_slot *slot_of(const grammar *g, int32_t state)
+{
+    return state < g->a.n_shared ? &g->maker->shared[state] : &g->mask[state - g->a.n_shared];
+}
+
+static state_mask *mask_of(const grammar *g, int32_t state)
+{
+    return atomic_load_explicit(slot_of(g, state), memory_order_acquire);
+}
+
+/* Builds and publishes; somebody else may be first.  NULL: it can't be kept or made. */
+static state_mask *make_mask(grammar *g, int32_t state, g_walk *w)
+{
+    grammar_maker *m = g->maker;
+    state_mask *have = mask_of(g, state);
+    if (have || atomic_load(&m->mask_bytes) > mask_bytes_max) return have;
+    state_mask *made = mask_build(&m->trie, &g->a, state, w);
+    if (!made) return NULL;
+    if (!atomic_compare_exchange_strong(slot_of(g, state), &have, made)) {
+        mask_free(made);
+        return have;
+    }
+    atomic_fetch_add(&m->mask_bytes, made->bytes);
+    if (state >= g->a.n_shared) atomic_fetch_add(&g->mask_bytes, made->bytes);
+    return made;
+}
+
+static void free_grammar(grammar *g)
+{
+    for (int s = 0; g->mask && s < g->a.n_states - g->a.n_shared; s++) {
+        mask_free(atomic_load(&g->mask[s]));
+    }
+    atomic_fetch_sub(&g->maker->mask_bytes, atomic_load(&g->mask_bytes));
+    free(g->mask);
+    free(g->key);
+    g_auto_clear(&g->a);
+    free(g);
+}
+
+void grammar_release(grammar *g)
+{
+    if (g && atomic_fetch_sub(&g->refs, 1) == 1) free_grammar(g);
+}
+
+/* -------------------------------------------------------------------------- the mask -- */
+
+static int depth_below(const grammar_run *r, const g_conf *f)
+{
+    return f->node < 0 ? 0 : r->node[f->node].depth;
+}
+
+/* The masks of the states are enough, and at most so many tokens are to be tried. */
+static bool is_cheap(const grammar_run *r, int most)
+{
+    int64_t dep = 0;
+    for (int i = 0; i < r->n_conf; i++) {
+        const g_conf *f = &r->conf[i];
+        if (f->node == NODE_ROOT && r->g->a.is_end[f->state]) continue;
+        const state_mask *m = mask_of(r->g, f->state);
+        if (!m || depth_below(r, f) + m->depth > GRAMMAR_DEPTH_MAX) return false;
+        dep += r->nearer ? 0 : m->n_dep;
+    }
+    return dep <= most;
+}
+
+static bool is_end(const grammar_run *r, const g_conf *f)
+{
+    return f->node == NODE_ROOT && r->g->a.is_end[f->state];
+}
+
+static void compose(grammar_run *r, g_walk *w)
+{
+    const token_trie *t = &r->g->maker->trie;
+    memset(r->mask, 0, mask_words(t->n_vocab) * sizeof(*r->mask));
+    for (int i = 0; i < r->n_conf; i++) {
+        const g_conf *f = &r->conf[i];
+        if (is_end(r, f)) continue;
+        mask_add(t, mask_of(r->g, f->state), &r->g->a, f, r->node, r->n_node, w,
+                 r->nearer ? r->before : NULL, r->mask);
+    }
+}
+
+static void add_stops(grammar_run *r)
+{
+    for (int i = 0; r->complete && i < r->n_stop_id; i++) {
+        int32_t id = r->stop_id[i];
+        r->mask[id / 32] |= 1U << (id % 32);
+    }
+    uint32_t any = 0;
+    size_t words = mask_words(r->g->maker->trie.n_vocab);
+    for (size_t i = 0; i < words; i++) any |= r->mask[i];
+    if (!any) r->failed = true; /* the vocabulary can't spell it */
+}
+
+/* On the helper: whatever it takes, within bounds. */
+static void compute(grammar_run *r, g_walk *w)
+{
+    for (int i = 0; i < r->n_conf; i++) {
+        if (!is_end(r, &r->conf[i])) (void)make_mask(r->g, r->conf[i].state, w);
+    }
+    if (is_cheap(r, DIRECT_DEP_MAX)) {
+        compose(r, w);
+    } else {
+        const token_trie *t = &r->g->maker->trie;
+        memset(r->mask, 0, mask_words(t->n_vocab) * sizeof(*r->mask));
+        if (!mask_direct(t, &r->g->a, r->conf, r->n_conf, r->node, r->n_node, w, r->mask)) {
+            r->failed = true;
+        }
+    }
+    add_stops(r);
+}
+
+void grammar_run_prepare(grammar_run *r)
+{
+    /* First: while it is queued, all else is the helper's. */
+    if (atomic_load(&r->state) != RUN_NEW) return;
+    if (r->over || r->failed || is_cheap(r, INLINE_DEP_MAX)) return;
+    grammar_maker *m = r->g->maker;
+    atomic_store(&r->state, RUN_QUEUED);
+    atomic_fetch_add(&r->refs, 1);
+    r->next = NULL;
+    pthread_mutex_lock(&m->mu);
+    if (m->last)
+        m->last->next = r;
+    else
+        m->first = r;
+    m->last = r;
+    pthread_cond_signal(&m->work);
+    pthread_mutex_unlock(&m->mu);
+}
+
+bool grammar_run_ready(const grammar_run *r)
+{
+    return atomic_load_explicit(&r->state, memory_order_acquire) != RUN_QUEUED;
+}
+
+const uint32_t *grammar_run_mask(grammar_run *r, grammar_walk *w)
+{
+    grammar_run_prepare(r);
+    int state = atomic_load_explicit(&r->state, memory_order_acquire);
+    if (state == RUN_QUEUED) return NULL;
+    if (state == RUN_NEW && !r->over && !r->failed) {
+        compose(r, w);
+        add_stops(r);
+        atomic_store(&r->state, RUN_READY);
+    }
+    return r->mask;
+}
+
+bool grammar_run_over(const grammar_run *r)
+{
+    return r->over;
+}
+
+bool grammar_run_failed(const grammar_run *r)
+{
+    return grammar_run_ready(r) && r->failed;
+}
+
+bool grammar_run_starved(const grammar_run *r)
+{
+    return grammar_run_failed(r) && r->starved;
+}
+
+/* ------------------------------------------------------------------------- accepting -- */
+
+/* Copies a frame and those below it into r->spare; -3: no room. */
+static int32_t keep_node(grammar_run *r, g_walk *w, int32_t i, int *n)
+{
+    int32_t chain[GRAMMAR_DEPTH_MAX + 2];
+    int len = 0;
+    while (i >= 0 && w->moved[i] < 0) {
+        if (len == GRAMMAR_DEPTH_MAX + 2) return -3;
+        chain[len++] = i;
+        i = i < w->n_base ? w->base[i].parent : w->node[i - w->n_base].parent;
+    }
+    int32_t at = i >= 0 ? w->moved[i] : i;
+    if (*n + len > RUN_NODES) return -3;
+    while (len > 0) {
+        int32_t k = chain[--len];
+        r->spare[*n] = k < w->n_base ? w->base[k] : w->node[k - w->n_base];
+        r->spare[*n].parent = at;
+        at = w->moved[k] = (*n)++;
+    }
+    return at;
+}
+
+/* A counter that no single token can bring to either bound. */
+static bool counts_freely(const g_auto *a, const g_conf *f)
+{
+    if (f->bounds < 0) return true;
+    const g_bounds *b = &a->bounds[f->bounds];
+    return f->c >= b->min && (b->max < 0 || b->max - f->c >= FREE_ROOM);
+}
+
+static bool same_frames(const grammar_run *r, int32_t x, int32_t y)
+{
+    while (x >= 0 && y >= 0) {
+        const g_node *a = &r->node[x], *b = &r->spare[y];
+        if (a->ret != b->ret || a->c != b->c || a->bounds != b->bounds) return false;
+        x = a->parent;
+        y = b->parent;
+    }
+    return x == y;
+}
+
+/* A string that has got longer, say, and no nearer to what is wanted at least. */
+static bool counts_on(const g_auto *a, const g_conf *x, const g_conf *y)
+{
+    return x->bounds < 0 || (x->c >= a->bounds[x->bounds].min && y->c >= x->c);
+}
+
+typedef enum { PLACE_NEW, PLACE_NEARER, PLACE_SAME } place_kind;
+
+/* PLACE_NEARER: nothing is allowed that was not allowed before. */
+static place_kind compare(const grammar_run *r, const g_conf *conf, int n)
+{
+    place_kind kind = PLACE_SAME;
+    if (n != r->n_conf) return PLACE_NEW;
+    for (int i = 0; i < n; i++) {
+        const g_conf *x = &r->conf[i], *y = &conf[i];
+        if (x->state != y->state || x->bounds != y->bounds) return PLACE_NEW;
+        bool count = x->c == y->c || (counts_freely(&r->g->a, x) && counts_freely(&r->g->a, y));
+        if (!same_frames(r, x->node, y->node)) return PLACE_NEW;
+        if (!count && !counts_on(&r->g->a, x, y)) return PLACE_NEW;
+        if (!count) kind = PLACE_NEARER;
+    }
+    return kind;
+}
+
+/* The sets after the token's bytes; false: it leads nowhere. */
+static bool try_token(grammar_run *r, g_walk *w, const g_conf *conf, int n, int place, int *depth)
+{
+    const token_trie *t = &r->g->maker->trie;
+    const uint8_t *s = t->bytes + t->at[place];
+    int len = (int)(t->at[place + 1] - t->at[place]);
+    walk_begin(w, &r->g->a, r->node, r->n_node);
+    walk_set(w, conf, n);
+    for (int i = 0; i < len; i++) {
+        if (!walk_byte(w, i, s[i])) return false;
+    }
+    *depth = len;
+    return true;
+}
+
+/* Set `depth` of the walk becomes where the text stands. */
+static void settle(grammar_run *r, g_walk *w, int depth)
+{
+    g_conf conf[GRAMMAR_SET_MAX];
+    int n = 0, n_node = 0;
+    memset(w->moved, 0xFF, (size_t)(w->n_base + w->n_node) * sizeof(*w->moved));
+    for (int i = w->conf_at[depth]; i < w->conf_at[depth + 1]; i++) {
+        g_conf f = w->conf[i];
+        if (f.node >= 0) f.node = keep_node(r, w, f.node, &n_node);
+        if (f.node >= NODE_ROOT) conf[n++] = f;
+    }
+    place_kind kind = atomic_load(&r->state) == RUN_READY ? compare(r, conf, n) : PLACE_NEW;
+    memcpy(r->conf, conf, (size_t)n * sizeof(*conf));
+    r->n_conf = n;
+    r->n_node = n_node;
+    g_node *old = r->node;
+    r->node = r->spare;
+    r->spare = old;
+    if (kind == PLACE_SAME) return;
+    r->nearer = kind == PLACE_NEARER;
+    if (r->nearer) {
+        uint32_t *mask = r->mask;
+        r->mask = r->before;
+        r->before = mask;
+    }
+    int ends = 0;
+    for (int i = 0; i < n; i++) ends += is_end(r, &conf[i]);
+    r->complete = ends > 0;
+    r->over = ends == n;
+    atomic_store(&r->state, RUN_NEW);
+}
+
+void grammar_run_accept(grammar_run *r, grammar_walk *w, int32_t token)
+{
+    const token_trie *t = &r->g->maker->trie;
+    for (int i = 0; r->complete && i < r->n_stop_id; i++) {
+        if (r->stop_id[i] == token) {
+            r->over = true;
+            return;
+        }
+    }
+    int place = token >= 0 && token < t->n_vocab ? t->place[token] : -1, depth = 0;
+    bool ok = place >= 0 && try_token(r, w, r->conf, r->n_conf, place, &depth);
+    /* Together they may have been too many: one by one they are not. */
+    for (int i = 0; place >= 0 && !ok && i < r->n_conf; i++) {
+        ok = try_token(r, w, &r->conf[i], 1, place, &depth);
+    }
+    if (!ok) {
+        r->failed = true;
+        return;
+    }
+    settle(r, w, depth);
+    grammar_run_prepare(r);
+}
+
+/* ----------------------------------------------------------------------------- runs -- */
+
+grammar_walk *grammar_walk_create(void)
+{
+    return calloc(1, sizeof(g_walk));
+}
+
+void grammar_walk_destroy(grammar_walk *w)
+{
+    free(w);
+}
+
+void grammar_run_release(grammar_run *r)
+{
+    if (!r || atomic_fetch_sub(&r->refs, 1) != 1) return;
+    grammar_release(r->g);
+    free(r->mask);
+    free(r->before);
+    free(r->node);
+    free(r->spare);
+    free(r->stop_id);
+    free(r);
+}
+
+static bool begin_run(grammar_run *r)
+{
+    g_walk *w = grammar_walk_create();
+    if (!w) return false;
+    walk_begin(w, &r->g->a, NULL, 0);
+    walk_add(w, (g_conf){r->g->a.rule[r->g->a.root].start, 0, BOUNDS_NONE, NODE_ROOT});
+    settle(r, w, 0);
+    r->over = false; /* where only the empty text is allowed, the first token is one that ends it */
+    grammar_walk_destroy(w);
+    return true;
+}
+
+grammar_run *grammar_run_create(grammar *g, const int32_t *stop_id, int n_stop_id)
+{
+    grammar_run *r = calloc(1, sizeof(*r));
+    if (!r) return NULL;
+    r->g = g;
+    atomic_fetch_add(&g->refs, 1);
+    atomic_store(&r->refs, 1);
+    r->mask = calloc(mask_words(g->maker->trie.n_vocab), sizeof(*r->mask));
+    r->before = calloc(mask_words(g->maker->trie.n_vocab), sizeof(*r->before));
+    r->node = calloc(RUN_NODES, sizeof(*r->node));
+    r->spare = calloc(RUN_NODES, sizeof(*r->spare));
+    r->stop_id = calloc((size_t)n_stop_id + 1, sizeof(*r->stop_id));
+    if (!r->mask || !r->before || !r->node || !r->spare || !r->stop_id || !begin_run(r)) {
+        grammar_run_release(r);
+        return NULL;
+    }
+    for (int i = 0; i < n_stop_id; i++) {
+        if (stop_id[i] >= 0 && stop_id[i] < g->maker->trie.n_vocab) {
+            r->stop_id[r->n_stop_id++] = stop_id[i];
+        }
+    }
+    return r;
+}
+
+/* --------------------------------------------------------------------------- helper -- */
+
+static void *helper(void *arg)
+{
+    grammar_maker *m = arg;
+    (void)pthread_setname_np(pthread_self(), "grammar");
+    pthread_mutex_lock(&m->mu);
+    while (!m->stop || m->first) {
+        grammar_run *r = m->first;
+        if (!r) {
+            (void)pthread_cond_wait(&m->work, &m->mu);
+            continue;
+        }
+        m->first = r->next;
+        if (!m->first) m->last = NULL;
+        pthread_mutex_unlock(&m->mu);
+        uint64_t failures = memory_failures();
+        compute(r, m->walk);
+        r->starved = r->failed && memory_failures() != failures;
+        atomic_store_explicit(&r->state, RUN_READY, memory_order_release);
+        grammar_run_release(r);
+        pthread_mutex_lock(&m->mu);
+    }
+    pthread_mutex_unlock(&m->mu);
+    return NULL;
+}
+
+/* Without memory a compiler fails in many ways, or makes a grammar that lacks a part of its schema. */
+static err_code or_no_memory(err_code rc, g_auto *a, uint64_t failures, err *e)
+{
+    if (memory_failures() == failures) return rc;
+    if (!rc) g_auto_clear(a);
+    return err_set(e, ERR_NOMEM, "out of memory");
+}
+
+err_code grammar_maker_create(grammar_maker **out, const tokenizer *tok, int n_vocab, err *e)
+{
+    *out = NULL;
+    grammar_maker *m = calloc(1, sizeof(*m));
+    g_auto any;
+    uint64_t failures = memory_failures();
+    err_code rc = grammar_build_schema(&any, NULL, e);
+    rc = or_no_memory(rc, &any, failures, e);
+    if (!rc) {
+        if (m) {
+            m->n_shared = any.n_shared;
+            m->shared = calloc((size_t)m->n_shared, sizeof(*m->shared));
+            m->walk = grammar_walk_create();
+        }
+        g_auto_clear(&any);
+    }
+    bool ok = m && m->shared && m->walk && trie_build(&m->trie, tok, n_vocab);
+    if (ok) {
+        pthread_mutex_init(&m->mu, NULL);
+        pthread_cond_init(&m->work, NULL);
+        if (pthread_create(&m->thread, NULL, helper, m) == 0) {
+            *out = m;
+            return ERR_NONE;
+        }
+        pthread_mutex_destroy(&m->mu);
+        pthread_cond_destroy(&m->work);
+    }
+    if (m) {
+        trie_clear(&m->trie);
+        grammar_walk_destroy(m->walk);
+        free(m->shared);
+    }
+    free(m);
+    return rc ? rc : err_set(e, ERR_NOMEM, "no memory or thread for structured outputs");
+}
+
+void grammar_maker_destroy(grammar_maker *m)
+{
+    if (!m) return;
+    pthread_mutex_lock(&m->mu);
+    m->stop = true;
+    pthread_cond_signal(&m->work);
+    pthread_mutex_unlock(&m->mu);
+    (void)pthread_join(m->thread, NULL);
+    for (int i = 0; i < m->n_cache; i++) grammar_release(m->cache[i]);
+    for (int s = 0; s < m->n_shared; s++) mask_free(atomic_load(&m->shared[s]));
+    free(m->shared);
+    grammar_walk_destroy(m->walk);
+    trie_clear(&m->trie);
+    pthread_cond_destroy(&m->work);
+    pthread_mutex_destroy(&m->mu);
+    free(m);
+}
+
+/* ------------------------------------------------------------------------ compiling -- */
+
+static err_code build_regex(g_auto *out, const char *pattern, err *e)
+{
+    g_builder b;
+    gb_init(&b);
+    int32_t root = gb_rule(&b);
+    int32_t start = b.failed ? 0 : b.rule[root].start, end = b.failed ? 0 : b.rule[root].end;
+    err_code rc = gb_regex(&b, start, pattern, strlen(pattern), false, end, e);
+    if (rc) {
+        gb_clear(&b);
+        return rc;
+    }
+    return gb_finish(&b, root, 0, out, e);
+}
+
+static err_code build_choice(g_auto *out, const cJSON *list, err *e)
+{
+    int n = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : 0, i = 0;
+    if (n < 1) return err_set(e, ERR_INPUT, "it must be an array of at least one string");
+    char **text = calloc((size_t)n, sizeof(*text));
+    size_t *len = calloc((size_t)n, sizeof(*len));
+    g_builder b;
+    gb_init(&b);
+    err_code rc = text && len ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory");
+    const cJSON *v;
+    cJSON_ArrayForEach(v, list)
+    {
+        if (rc) break;
+        if (!cJSON_IsString(v) || !v->valuestring[0]) {
+            rc = err_set(e, ERR_INPUT, "choice %d must be a string that is not empty", i);
+            break;
+        }
+        text[i] = v->valuestring;
+        len[i] = strlen(v->valuestring);
+        i++;
+    }
+    int32_t root = gb_rule(&b);
+    if (!rc && !b.failed) gb_texts(&b, b.rule[root].start, text, len, (size_t)n, b.rule[root].end);
+    free((void *)text);
+    free(len);
+    if (rc) {
+        gb_clear(&b);
+        return rc;
+    }
+    return gb_finish(&b, root, 0, out, e);
+}
+
+static uint64_t hash_of(const char *s, size_t n)
+{
+    uint64_t h = 14695981039346656037ULL;
+    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)s[i]) * 1099511628211ULL;
+    return h;
+}
+
+/* The kind and the text: equal keys, equal grammars. */
+static char *key_of(const grammar_spec *spec, size_t *len)
+{
+    char *text = spec->kind == GRAMMAR_REGEX ? strdup(spec->regex)
+                 : spec->json                ? json_print(spec->json)
+                                             : strdup("");
+    if (!text) return NULL;
+    *len = strlen(text) + 1;
+    char *key = malloc(*len + 1);
+    if (key) {
+        key[0] = (char)('0' + (int)spec->kind + (spec->json ? 4 : 0));
+        memcpy(key + 1, text, *len);
+    }
+    free(text);
+    return key;
+}
+
+static grammar *find(grammar_maker *m, const char *key, size_t len, uint64_t hash)
+{
+    grammar *hit = NULL;
+    pthread_mutex_lock(&m->mu);
+    for (int i = 0; i < m->n_cache && !hit; i++) {
+        grammar *g = m->cache[i];
+        if (g->hash == hash && g->key_len == len && memcmp(g->key, key, len) == 0) hit = g;
+    }
+    if (hit) {
+        hit->used = ++m->clock;
+        atomic_fetch_add(&hit->refs, 1);
+    }
+    pthread_mutex_unlock(&m->mu);
+    return hit;
+}
+
+/* The cache gets a reference of its own; what was used longest ago goes. */
+static void remember(grammar_maker *m, grammar *g)
+{
+    grammar *out = NULL;
+    pthread_mutex_lock(&m->mu);
+    int at = m->n_cache;
+    if (m->n_cache < CACHE_MAX) {
+        m->n_cache++;
+    } else {
+        at = 0;
+        for (int i = 1; i < m->n_cache; i++) {
+            if (m->cache[i]->used < m->cache[at]->used) at = i;
+        }
+        out = m->cache[at];
+    }
+    m->cache[at] = g;
+    g->used = ++m->clock;
+    atomic_fetch_add(&g->refs, 1);
+    pthread_mutex_unlock(&m->mu);
+    grammar_release(out);
+}
+
+/* Masks ahead of time, as far as a small budget goes: the first answer waits less. */
+static void warm(grammar *g)
+{
+    g_walk *w = grammar_walk_create();
+    for (int s = g->a.n_shared; w && s < g->a.n_states && w->work < WARM_WORK; s++) {
+        if (g->a.n_bytes[s] > 0 && g->a.need[s] < GRAMMAR_NEVER) (void)make_mask(g, s, w);
+    }
+    grammar_walk_destroy(w);
+}
+
+err_code grammar_acquire(grammar_maker *m, const grammar_spec *spec, grammar **out, err *e)
+{
+    *out = NULL;
+    size_t len = 0;
+    char *key = key_of(spec, &len);
+    if (!key) return err_set(e, ERR_NOMEM, "no memory");
+    if (len > GRAMMAR_TEXT_MAX) {
+        free(key);
+        return err_set(e, ERR_LIMIT, "it is larger than %d bytes", GRAMMAR_TEXT_MAX);
+    }
+    uint64_t hash = hash_of(key, len);
+    *out = find(m, key, len, hash);
+    if (*out) {
+        free(key);
+        return ERR_NONE;
+    }
+    uint64_t failures = memory_failures();
+    grammar *g = calloc(1, sizeof(*g));
+    err_code rc = g ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory");
+    if (!rc && spec->kind == GRAMMAR_SCHEMA) rc = grammar_build_schema(&g->a, spec->json, e);
+    if (!rc && spec->kind == GRAMMAR_REGEX) rc = build_regex(&g->a, spec->regex, e);
+    if (!rc && spec->kind == GRAMMAR_CHOICE) rc = build_choice(&g->a, spec->json, e);
+    if (g) rc = or_no_memory(rc, &g->a, failures, e);
+    if (rc) {
+        free(key);
+        free(g);
+        return rc;
+    }
+    g->maker = m;
+    g->key = key;
+    g->key_len = len;
+    g->hash = hash;
+    atomic_store(&g->refs, 1);
+    g->mask = calloc((size_t)(g->a.n_states - g->a.n_shared) + 1, sizeof(*g->mask));
+    if (!g->mask) {
+        grammar_release(g);
+        return err_set(e, ERR_NOMEM, "no memory");
+    }
+    warm(g);
+    remember(m, g);
+    *out = g;
+    return ERR_NONE;
+}

@@ -1,0 +1,392 @@
+/* grammar_merge.c -- reading a JSON schema: its words, where it leads, and two of them as one.
+ *
+ * allOf, and what stands beside $ref or anyOf, becomes one schema before anything is built; what can't be
+ * joined is refused by name.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/json.h"
+#include "engine/grammar/grammar_schema.h"
+
+bool schema_fail(schema_compiler *c, err_code rc, const char *what)
+{
+    if (!c->rc) c->rc = err_set(c->e, rc, "%s at %s", what, c->path);
+    return false;
+}
+
+bool schema_unsupported(schema_compiler *c, const char *word, const char *why)
+{
+    if (!c->rc) {
+        c->rc = err_set(c->e, ERR_UNSUPPORTED, "the keyword '%.60s' at %s is not supported%s", word,
+                        c->path, why);
+    }
+    return false;
+}
+
+/* ---------------------------------------------------------------------- the path -- */
+
+size_t schema_enter(schema_compiler *c, const char *name, int index)
+{
+    size_t old = c->path_len;
+    char part[80];
+    if (index >= 0)
+        (void)snprintf(part, sizeof(part), "/%.40s/%d", name, index);
+    else
+        (void)snprintf(part, sizeof(part), "/%.70s", name);
+    size_t n = strlen(part);
+    if (old + n < sizeof(c->path)) {
+        memcpy(c->path + old, part, n + 1);
+        c->path_len = old + n;
+    }
+    return old;
+}
+
+void schema_leave(schema_compiler *c, size_t old)
+{
+    c->path_len = old;
+    c->path[old] = 0;
+}
+
+/* --------------------------------------------------------------------- keywords -- */
+
+/* What is not here is refused. */
+static const keyword keywords[] = {
+    {"title", NOTE},
+    {"description", NOTE},
+    {"default", NOTE},
+    {"example", NOTE},
+    {"examples", NOTE},
+    {"$schema", NOTE},
+    {"$id", NOTE},
+    {"id", NOTE},
+    {"$comment", NOTE},
+    {"$defs", NOTE},
+    {"definitions", NOTE},
+    {"deprecated", NOTE},
+    {"readOnly", NOTE},
+    {"writeOnly", NOTE},
+    {"discriminator", NOTE},
+    {"contentEncoding", NOTE},
+    {"contentMediaType", NOTE},
+    {"strict", NOTE},
+    {"properties", OBJECT},
+    {"required", OBJECT},
+    {"additionalProperties", OBJECT},
+    {"unevaluatedProperties", OBJECT},
+    {"minProperties", OBJECT},
+    {"maxProperties", OBJECT},
+    {"items", ARRAY},
+    {"prefixItems", ARRAY},
+    {"minItems", ARRAY},
+    {"maxItems", ARRAY},
+    {"uniqueItems", ARRAY},
+    {"minLength", STRING},
+    {"maxLength", STRING},
+    {"pattern", STRING},
+    {"format", STRING},
+    {"minimum", NUMBER},
+    {"maximum", NUMBER},
+    {"exclusiveMinimum", NUMBER},
+    {"exclusiveMaximum", NUMBER},
+    {"multipleOf", NUMBER},
+    {"type", ANY},
+    {"nullable", ANY},
+    {"enum", ANY},
+    {"const", ANY},
+    {"anyOf", ANY},
+    {"oneOf", ANY},
+    {"allOf", ANY},
+    {"$ref", ANY},
+};
+
+const keyword *schema_keyword(const char *name)
+{
+    for (size_t i = 0; i < sizeof(keywords) / sizeof(keywords[0]); i++) {
+        if (strcmp(keywords[i].name, name) == 0) return &keywords[i];
+    }
+    return NULL;
+}
+
+const cJSON *schema_get(const cJSON *s, const char *name)
+{
+    return cJSON_GetObjectItemCaseSensitive(s, name);
+}
+
+bool schema_is_note(const char *name)
+{
+    const keyword *k = schema_keyword(name);
+    return (k && k->kind == NOTE) || strncmp(name, "x-", 2) == 0;
+}
+
+/* All keywords are known; *only says whether there is one that says anything besides `but`. */
+bool schema_check_words(schema_compiler *c, const cJSON *s)
+{
+    const cJSON *v;
+    cJSON_ArrayForEach(v, s)
+    {
+        if (!schema_keyword(v->string) && !schema_is_note(v->string))
+            return schema_unsupported(c, v->string, "");
+    }
+    return true;
+}
+
+bool schema_says_more_than(const cJSON *s, const char *but)
+{
+    const cJSON *v;
+    cJSON_ArrayForEach(v, s)
+    {
+        if (strcmp(v->string, but) != 0 && !schema_is_note(v->string)) return true;
+    }
+    return false;
+}
+
+/* A whole number from 0; *out untouched when absent. */
+bool schema_take_size(schema_compiler *c, const cJSON *s, const char *name, int64_t *out)
+{
+    const cJSON *v = schema_get(s, name);
+    if (!v) return true;
+    double d = cJSON_IsNumber(v) ? v->valuedouble : -1;
+    if (!(d >= 0 && d <= 1e15) || d != floor(d)) {
+        size_t old = schema_enter(c, name, -1);
+        (void)schema_fail(c, ERR_INPUT, "a whole number is wanted");
+        schema_leave(c, old);
+        return false;
+    }
+    *out = d < LENGTH_MAX ? (int64_t)d : LENGTH_MAX;
+    return true;
+}
+
+bool schema_check_order(schema_compiler *c, int64_t min, int64_t max)
+{
+    if (max < 0 || min <= max) return true;
+    return schema_fail(c, ERR_INPUT, "the lower bound is above the upper one");
+}
+
+/* ----------------------------------------------------------------------- merging -- */
+
+/* The target of "#/a/b"; NULL and an error when there is none. */
+const cJSON *schema_target(schema_compiler *c, const cJSON *s)
+{
+    for (int hop = 0; hop < REF_HOPS_MAX; hop++) {
+        const cJSON *ref = schema_get(s, "$ref");
+        if (!ref || schema_says_more_than(s, "$ref")) return s;
+        const char *p = cJSON_IsString(ref) ? ref->valuestring : "";
+        if (*p++ != '#') {
+            (void)schema_unsupported(c, "$ref", " (only '#/...' of the same schema)");
+            return NULL;
+        }
+        const cJSON *at = c->root;
+        while (at && *p == '/') {
+            char name[256];
+            size_t n = 0;
+            for (p++; *p && *p != '/' && n + 1 < sizeof(name); p++) {
+                char ch = *p;
+                if (ch == '~' && (p[1] == '0' || p[1] == '1')) ch = *++p == '0' ? '~' : '/';
+                name[n++] = ch;
+            }
+            name[n] = 0;
+            at = cJSON_IsArray(at) ? cJSON_GetArrayItem(at, (int)strtol(name, NULL, 10))
+                                   : schema_get(at, name);
+        }
+        if (!at || *p) {
+            (void)schema_fail(c, ERR_INPUT, "a $ref that leads nowhere");
+            return NULL;
+        }
+        s = at;
+        if (!cJSON_IsObject(s)) return s;
+    }
+    (void)schema_fail(c, ERR_INPUT, "a $ref that leads back to itself");
+    return NULL;
+}
+
+static int64_t nodes_of(const cJSON *s)
+{
+    int64_t n = 0;
+    for (; s; s = s->next) n += 1 + (s->child ? nodes_of(s->child) : 0);
+    return n;
+}
+
+/* Takes ownership of `s`; NULL and an error if there is no room. */
+cJSON *schema_own(schema_compiler *c, cJSON *s)
+{
+    c->merged_nodes += nodes_of(s);
+    if (s && c->n_merged < MERGES_MAX && c->merged_nodes < MERGED_NODES_MAX) {
+        c->merged[c->n_merged++] = s;
+        return s;
+    }
+    cJSON_Delete(s);
+    (void)schema_fail(c, ERR_LIMIT, "too many allOf and $ref");
+    return NULL;
+}
+
+static cJSON *both(const cJSON *a, const cJSON *b)
+{
+    cJSON *all = cJSON_CreateObject(), *items = cJSON_AddArrayToObject(all, "allOf");
+    cJSON_AddItemToArray(items, cJSON_Duplicate(a, true));
+    cJSON_AddItemToArray(items, cJSON_Duplicate(b, true));
+    return all;
+}
+
+bool schema_type_has(const cJSON *types, const char *t)
+{
+    const cJSON *v;
+    if (cJSON_IsString(types)) return strcmp(types->valuestring, t) == 0;
+    cJSON_ArrayForEach(v, types)
+    {
+        if (cJSON_IsString(v) && strcmp(v->valuestring, t) == 0) return true;
+    }
+    return false;
+}
+
+static cJSON *common_types(const cJSON *a, const cJSON *b)
+{
+    static const char *const names[] = {"object", "array",   "string", "integer",
+                                        "number", "boolean", "null"};
+    cJSON *out = cJSON_CreateArray();
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        bool whole = strcmp(names[i], "integer") == 0;
+        bool in_a = schema_type_has(a, names[i]) || (whole && schema_type_has(a, "number"));
+        bool in_b = schema_type_has(b, names[i]) || (whole && schema_type_has(b, "number"));
+        if (in_a && in_b) cJSON_AddItemToArray(out, cJSON_CreateString(names[i]));
+    }
+    return out;
+}
+
+cJSON *schema_common_values(const cJSON *a, const cJSON *b)
+{
+    cJSON *out = cJSON_CreateArray();
+    const cJSON *x, *y;
+    cJSON_ArrayForEach(x, a)
+    {
+        cJSON_ArrayForEach(y, b)
+        {
+            if (json_same(x, y)) {
+                cJSON_AddItemToArray(out, cJSON_Duplicate(x, true));
+                break;
+            }
+        }
+    }
+    return out;
+}
+
+static cJSON *all_members(const cJSON *a, const cJSON *b)
+{
+    cJSON *out = cJSON_Duplicate(a, true);
+    const cJSON *v;
+    cJSON_ArrayForEach(v, b)
+    {
+        const cJSON *mine = schema_get(a, v->string);
+        if (mine)
+            cJSON_ReplaceItemInObjectCaseSensitive(out, v->string, both(mine, v));
+        else
+            cJSON_AddItemToObject(out, v->string, cJSON_Duplicate(v, true));
+    }
+    return out;
+}
+
+static cJSON *all_names(const cJSON *a, const cJSON *b)
+{
+    cJSON *out = cJSON_Duplicate(a, true);
+    const cJSON *v, *w;
+    cJSON_ArrayForEach(v, b)
+    {
+        bool known = false;
+        cJSON_ArrayForEach(w, a) known |= json_same(v, w);
+        if (!known) cJSON_AddItemToArray(out, cJSON_Duplicate(v, true));
+    }
+    return out;
+}
+
+/* The stricter of two values of one keyword; NULL: they can't be joined. */
+static cJSON *join(const char *name, const cJSON *a, const cJSON *b)
+{
+    static const char *const lower[] = {"minimum",  "exclusiveMinimum", "minLength",
+                                        "minItems", "minProperties",    NULL};
+    static const char *const upper[] = {"maximum",  "exclusiveMaximum", "maxLength",
+                                        "maxItems", "maxProperties",    NULL};
+    if (json_same(a, b)) return cJSON_Duplicate(a, true);
+    for (int i = 0; lower[i]; i++) {
+        bool low = strcmp(name, lower[i]) == 0, high = strcmp(name, upper[i]) == 0;
+        if ((!low && !high) || !cJSON_IsNumber(a) || !cJSON_IsNumber(b)) continue;
+        bool take_a = low ? json_order(a, b) > 0 : json_order(a, b) < 0;
+        return cJSON_Duplicate(take_a ? a : b, true);
+    }
+    if (strcmp(name, "type") == 0) return common_types(a, b);
+    if (strcmp(name, "enum") == 0) return schema_common_values(a, b);
+    if (strcmp(name, "required") == 0) return all_names(a, b);
+    if (strcmp(name, "properties") == 0) return all_members(a, b);
+    if (strcmp(name, "items") == 0) return both(a, b);
+    if (strcmp(name, "additionalProperties") == 0) {
+        if (cJSON_IsFalse(a) || cJSON_IsFalse(b)) return cJSON_CreateFalse();
+        if (cJSON_IsTrue(a)) return cJSON_Duplicate(b, true);
+        return cJSON_IsTrue(b) ? cJSON_Duplicate(a, true) : both(a, b);
+    }
+    return NULL;
+}
+
+/* additionalProperties: false speaks of its own schema's properties only. */
+static bool closes_out(const cJSON *closed, const cJSON *other)
+{
+    const cJSON *v, *p = schema_get(closed, "properties");
+    const cJSON *add = schema_get(closed, "additionalProperties");
+    if (!add || cJSON_IsTrue(add)) return false;
+    cJSON_ArrayForEach(v, schema_get(other, "properties"))
+    {
+        if (!schema_get(p, v->string)) return true;
+    }
+    return false;
+}
+
+static bool may_join(schema_compiler *c, const cJSON *a, const cJSON *b)
+{
+    int64_t n = cJSON_GetArraySize(a), m = cJSON_GetArraySize(b);
+    c->merge_work += (n + 1) * (m + 1);
+    return c->merge_work < MERGE_WORK_MAX || schema_fail(c, ERR_LIMIT, "too much to join");
+}
+
+/* What satisfies both; owned by the compiler. */
+cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b)
+{
+    if (!cJSON_IsObject(a) || !cJSON_IsObject(b)) {
+        bool none = cJSON_IsFalse(a) || cJSON_IsFalse(b);
+        return schema_own(c, none ? cJSON_CreateFalse()
+                                  : cJSON_Duplicate(cJSON_IsObject(a) ? a : b, true));
+    }
+    const cJSON *members_a = schema_get(a, "properties"), *members_b = schema_get(b, "properties");
+    if (!may_join(c, a, b) || !may_join(c, members_a, members_b)) return NULL;
+    if (closes_out(a, b) || closes_out(b, a)) {
+        (void)schema_unsupported(c, "additionalProperties", " where another part adds properties");
+        return NULL;
+    }
+    cJSON *out = schema_own(c, cJSON_Duplicate(a, true));
+    const cJSON *v;
+    for (v = out ? b->child : NULL; v; v = v->next) {
+        const cJSON *mine = schema_get(a, v->string);
+        if (schema_is_note(v->string)) {
+            if (!mine) cJSON_AddItemToObject(out, v->string, cJSON_Duplicate(v, true));
+            continue;
+        }
+        if (!mine) {
+            cJSON_AddItemToObject(out, v->string, cJSON_Duplicate(v, true));
+            continue;
+        }
+        if (!may_join(c, mine, v)) return NULL;
+        cJSON *joined = join(v->string, mine, v);
+        if (!joined) {
+            (void)schema_unsupported(c, v->string, " where two parts say it differently");
+            return NULL;
+        }
+        cJSON_ReplaceItemInObjectCaseSensitive(out, v->string, joined);
+    }
+    return out;
+}
+
+cJSON *schema_without(schema_compiler *c, const cJSON *s, const char *name)
+{
+    cJSON *out = schema_own(c, cJSON_Duplicate(s, true));
+    if (out) cJSON_DeleteItemFromObjectCaseSensitive(out, name);
+    return out;
+}

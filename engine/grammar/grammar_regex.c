@@ -1,0 +1,609 @@
+/* grammar_regex.c -- regular expressions of JSON Schema (ECMA-262) and of vLLM's guided_regex, as far as
+ * they are regular.
+ *
+ * A tree is parsed first, then laid out as an automaton (Thompson).  The whole text must match: a
+ * pattern of JSON Schema may match anywhere, and what matches as a whole matches somewhere.  What two
+ * dialects understand differently is read as the texts on which they agree: \d is 0 to 9, \w is ASCII,
+ * \D, \W and \S leave out the characters that some dialect counts among \d, \w and \s, and so does a negated class.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/grammar/grammar_inside.h"
+#include "engine/text/unicode.h"
+
+enum {
+    NODES_MAX = 20000,
+    CLASSES_MAX = 2000,
+    NEST_MAX = 50,
+    REPEAT_MAX = 10000,
+    COUNT_FROM = 9, /* so many repetitions of one class are counted, fewer are copied */
+};
+
+typedef enum { R_EMPTY, R_CLASS, R_CAT, R_ALT, R_REPEAT, R_BEGIN, R_END } node_kind;
+
+typedef struct {
+    node_kind kind;
+    int a, b;     /* children; class number */
+    int min, max; /* R_REPEAT; max < 0: no bound */
+} node;
+
+typedef struct {
+    const char *s, *start, *end;
+    node *list;
+    int n, cap;
+    g_class **cls;
+    int n_cls, cap_cls;
+    int nest;
+    err *e;
+    err_code rc;
+} parser;
+
+static int fail(parser *p, err_code rc, const char *what)
+{
+    if (!p->rc)
+        p->rc = err_set(p->e, rc, "%s at byte %d of the expression", what, (int)(p->s - p->start));
+    return 0;
+}
+
+static int add(parser *p, node_kind kind, int a, int b)
+{
+    if (p->rc) return 0;
+    if (p->n == p->cap) {
+        if (p->cap >= NODES_MAX) return fail(p, ERR_LIMIT, "too many parts");
+        int want = p->cap ? p->cap * 2 : 64;
+        node *list = realloc(p->list, (size_t)want * sizeof(*list));
+        if (!list) return fail(p, ERR_NOMEM, "no memory");
+        p->list = list;
+        p->cap = want;
+    }
+    p->list[p->n] = (node){kind, a, b, 0, 0};
+    return p->n++;
+}
+
+static g_class *new_class(parser *p, int *index)
+{
+    if (p->n_cls == p->cap_cls) {
+        if (p->cap_cls >= CLASSES_MAX) {
+            (void)fail(p, ERR_LIMIT, "too many classes");
+            return NULL;
+        }
+        int want = p->cap_cls ? p->cap_cls * 2 : 16;
+        g_class **list = realloc((void *)p->cls, (size_t)want * sizeof(*list));
+        if (!list) {
+            (void)fail(p, ERR_NOMEM, "no memory");
+            return NULL;
+        }
+        p->cls = list;
+        p->cap_cls = want;
+    }
+    g_class *c = calloc(1, sizeof(*c));
+    if (!c) {
+        (void)fail(p, ERR_NOMEM, "no memory");
+        return NULL;
+    }
+    *index = p->n_cls;
+    p->cls[p->n_cls++] = c;
+    return c;
+}
+
+/* -------------------------------------------------------------------- characters -- */
+
+static uint32_t next_char(parser *p)
+{
+    size_t used = 1;
+    uint32_t c = utf8_decode(p->s, (size_t)(p->end - p->s), &used);
+    p->s += used;
+    return c;
+}
+
+static bool at(const parser *p, char c)
+{
+    return p->s < p->end && *p->s == c;
+}
+
+static bool eat(parser *p, char c)
+{
+    if (!at(p, c)) return false;
+    p->s++;
+    return true;
+}
+
+/* \d \w \s and their opposites: the characters that all dialects agree on, for what is written must match wherever it
+ * is looked at.  False: another letter. */
+static bool add_shorthand(g_class *c, char letter)
+{
+    /* Space to somebody, and control characters, which nobody means. */
+    static const g_range blank[] = {
+        {1, ' '},         {0x7F, 0xA0},     {0x1680, 0x1680}, {0x180E, 0x180E}, {0x2000, 0x200A},
+        {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+    g_class but = {0};
+    switch (letter) {
+    case 'd': g_class_add(c, '0', '9'); return true;
+    case 'w':
+        g_class_add(c, '0', '9');
+        g_class_add(c, 'A', 'Z');
+        g_class_add(c, 'a', 'z');
+        g_class_add(c, '_', '_');
+        return true;
+    case 's':
+        g_class_add(c, '\t', '\r');
+        g_class_add(c, ' ', ' ');
+        return true;
+    case 'D':
+        for (int i = 0; i < unicode_numbers_n; i++)
+            g_class_add(&but, unicode_numbers[i].first, unicode_numbers[i].last);
+        break;
+    case 'W':
+        g_class_add(&but, '0', '9');
+        g_class_add(&but, 'A', 'Z');
+        g_class_add(&but, '_', '_');
+        g_class_add(&but, 'a', 'z');
+        g_class_add(&but, 0x80, 0x10FFFF);
+        break;
+    case 'S':
+        for (size_t i = 0; i < sizeof(blank) / sizeof(blank[0]); i++)
+            g_class_add(&but, blank[i].lo, blank[i].hi);
+        break;
+    default: return false;
+    }
+    g_class_not(&but);
+    g_class_add_all(c, &but);
+    return true;
+}
+
+/* In a class that is negated: whatever some dialect has in it, so that what is left are none's. */
+static bool add_shorthand_widely(g_class *c, char letter)
+{
+    g_class rest = {0};
+    if (!add_shorthand(&rest, (char)(letter ^ ('a' ^ 'A')))) return false;
+    g_class_not(&rest);
+    g_class_add_all(c, &rest);
+    return true;
+}
+
+static uint32_t hex(parser *p, int digits)
+{
+    uint32_t v = 0;
+    for (int i = 0; i < digits; i++) {
+        char c = p->s < p->end ? *p->s : 0;
+        int d = c >= '0' && c <= '9'   ? c - '0'
+                : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                       : -1;
+        if (d < 0) return (uint32_t)fail(p, ERR_INPUT, "a hexadecimal digit is missing");
+        v = v * 16 + (uint32_t)d;
+        p->s++;
+    }
+    return v;
+}
+
+/* After a backslash, where it stands for one character. */
+static uint32_t escaped(parser *p)
+{
+    if (p->s == p->end) return (uint32_t)fail(p, ERR_INPUT, "a lone backslash");
+    char c = *p->s;
+    static const char names[] = "tnrfv", values[] = "\t\n\r\f\v";
+    const char *k = strchr(names, c);
+    if (c && k) {
+        p->s++;
+        return (uint32_t)values[k - names];
+    }
+    if (c == 'x' || c == 'u') {
+        p->s++;
+        uint32_t v;
+        if (c == 'u' && eat(p, '{')) {
+            v = 0;
+            while (p->s < p->end && *p->s != '}' && v <= 0x10FFFF && !p->rc) v = v * 16 + hex(p, 1);
+            if (!eat(p, '}')) return (uint32_t)fail(p, ERR_INPUT, "a '}' is missing");
+        } else {
+            v = hex(p, c == 'x' ? 2 : 4);
+        }
+        if (v == 0 || v > 0x10FFFF || (v >= 0xD800 && v < 0xE000)) {
+            return (uint32_t)fail(p, ERR_UNSUPPORTED, "a character that can't be");
+        }
+        return v;
+    }
+    if ((c >= '0' && c <= '9') || c == 'k')
+        return (uint32_t)fail(p, ERR_UNSUPPORTED, "a back reference");
+    if (c == 'b' || c == 'B' || c == 'A' || c == 'Z' || c == 'G')
+        return (uint32_t)fail(p, ERR_UNSUPPORTED, "a word boundary or anchor");
+    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
+        return (uint32_t)fail(p, ERR_UNSUPPORTED, "an escape that is not supported");
+    return next_char(p);
+}
+
+/* One end of a range in brackets; *set: it was a shorthand and has been added. */
+static uint32_t bracket_item(parser *p, g_class *c, bool negative, bool *set)
+{
+    *set = false;
+    if (!eat(p, '\\')) return next_char(p);
+    if (p->s < p->end && (negative ? add_shorthand_widely(c, *p->s) : add_shorthand(c, *p->s))) {
+        p->s++;
+        *set = true;
+        return 0;
+    }
+    if (at(p, 'b')) {
+        p->s++;
+        return '\b';
+    }
+    if (at(p, '-')) {
+        p->s++;
+        return '-';
+    }
+    return escaped(p);
+}
+
+static int bracket(parser *p)
+{
+    int index = 0;
+    g_class *c = new_class(p, &index);
+    if (!c) return 0;
+    bool negative = eat(p, '^');
+    if (at(p, ']')) return fail(p, ERR_UNSUPPORTED, "an empty class");
+    while (p->s < p->end && *p->s != ']' && !p->rc) {
+        bool set, set2;
+        if (at(p, '[') && p->s + 1 < p->end && p->s[1] == ':')
+            return fail(p, ERR_UNSUPPORTED, "a POSIX class");
+        uint32_t lo = bracket_item(p, c, negative, &set), hi = lo;
+        if (!set && at(p, '-') && p->s + 1 < p->end && p->s[1] != ']') {
+            p->s++;
+            hi = bracket_item(p, c, negative, &set2);
+            if (set2) {
+                g_class_add(c, '-', '-');
+                hi = lo;
+            } else if (hi < lo) {
+                return fail(p, ERR_INPUT, "a range that runs backwards");
+            }
+        }
+        if (!set) g_class_add(c, lo, hi);
+    }
+    if (!eat(p, ']')) return fail(p, ERR_INPUT, "a ']' is missing");
+    if (negative) g_class_not(c);
+    if (c->failed) return fail(p, ERR_LIMIT, "too large a class");
+    if (g_class_empty(c)) return fail(p, ERR_INPUT, "a class that has no character");
+    return add(p, R_CLASS, index, 0);
+}
+
+static int one_char(parser *p, uint32_t ch)
+{
+    int index = 0;
+    g_class *c = new_class(p, &index);
+    if (!c) return 0;
+    g_class_add(c, ch, ch);
+    return add(p, R_CLASS, index, 0);
+}
+
+static int dot(parser *p)
+{
+    int index = 0;
+    g_class *c = new_class(p, &index);
+    if (!c) return 0;
+    g_class_add(c, '\n', '\n');
+    g_class_add(c, '\r', '\r');
+    g_class_add(c, 0x2028, 0x2029);
+    g_class_not(c);
+    return add(p, R_CLASS, index, 0);
+}
+
+/* --------------------------------------------------------------------- structure -- */
+
+static int alternatives(parser *p);
+
+static int group(parser *p)
+{
+    if (eat(p, '?')) {
+        bool named = false;
+        if (eat(p, 'P')) named = true;
+        if (eat(p, ':')) {
+            if (named) return fail(p, ERR_INPUT, "a group that is not understood");
+        } else if (at(p, '<') && p->s + 1 < p->end && p->s[1] != '=' && p->s[1] != '!') {
+            while (p->s < p->end && *p->s != '>') p->s++;
+            if (!eat(p, '>')) return fail(p, ERR_INPUT, "a '>' is missing");
+        } else {
+            return fail(p, ERR_UNSUPPORTED, "a look-around or flag");
+        }
+    }
+    if (++p->nest > NEST_MAX) return fail(p, ERR_LIMIT, "too many groups in one another");
+    int inner = alternatives(p);
+    p->nest--;
+    if (!eat(p, ')')) return fail(p, ERR_INPUT, "a ')' is missing");
+    return inner;
+}
+
+/* "{2}", "{2,}", "{,2}": another '{' is itself, where nothing stands before it. */
+static bool at_bounds(const parser *p)
+{
+    const char *s = p->s + 1;
+    if (!at(p, '{')) return false;
+    while (s < p->end && (*s == ',' || (*s >= '0' && *s <= '9'))) s++;
+    return s > p->s + 1 && s < p->end && *s == '}';
+}
+
+static int atom(parser *p)
+{
+    if (eat(p, '(')) return group(p);
+    if (eat(p, '[')) return bracket(p);
+    if (eat(p, '.')) return dot(p);
+    if (eat(p, '^')) return add(p, R_BEGIN, 0, 0);
+    if (eat(p, '$')) return add(p, R_END, 0, 0);
+    if (at(p, '*') || at(p, '+') || at(p, '?') || at_bounds(p))
+        return fail(p, ERR_INPUT, "nothing to repeat");
+    if (!eat(p, '\\')) return one_char(p, next_char(p));
+    if (p->s < p->end && strchr("dwsDWS", *p->s)) {
+        int index = 0;
+        g_class *c = new_class(p, &index);
+        if (!c) return 0;
+        (void)add_shorthand(c, *p->s++);
+        return add(p, R_CLASS, index, 0);
+    }
+    if (at(p, 'p') || at(p, 'P')) return fail(p, ERR_UNSUPPORTED, "a Unicode property");
+    return one_char(p, escaped(p));
+}
+
+/* {m}, {m,} or {m,n} after the brace; false: it is no quantifier. */
+static bool braces(parser *p, int *min, int *max)
+{
+    const char *s = p->s;
+    long v[2] = {0, -1};
+    int digits[2] = {0, 0}, k = 0;
+    for (; s < p->end && *s != '}'; s++) {
+        if (*s == ',' && k == 0) {
+            k = 1;
+            v[1] = -1;
+        } else if (*s >= '0' && *s <= '9' && digits[k] < 6) {
+            v[k] = (v[k] < 0 ? 0 : v[k]) * 10 + (*s - '0');
+            digits[k]++;
+        } else {
+            return false;
+        }
+    }
+    if (s == p->end || digits[0] == 0) return false;
+    p->s = s + 1;
+    *min = (int)v[0];
+    *max = k == 0 ? (int)v[0] : (int)v[1];
+    return true;
+}
+
+static int repeated(parser *p)
+{
+    int x = atom(p);
+    while (!p->rc && p->s < p->end) {
+        int min = 0, max = -1;
+        if (eat(p, '*')) {
+        } else if (eat(p, '+')) {
+            min = 1;
+        } else if (eat(p, '?')) {
+            max = 1;
+        } else if (at(p, '{')) {
+            p->s++;
+            if (!braces(p, &min, &max)) return fail(p, ERR_UNSUPPORTED, "a '{' without numbers");
+            if (max >= 0 && max < min) return fail(p, ERR_INPUT, "a range that runs backwards");
+            if (min > REPEAT_MAX || max > REPEAT_MAX)
+                return fail(p, ERR_LIMIT, "too many repetitions");
+        } else {
+            break;
+        }
+        if (at(p, '+')) return fail(p, ERR_UNSUPPORTED, "a possessive quantifier");
+        (void)eat(p, '?'); /* lazy: the same texts */
+        if (at(p, '*') || at(p, '?') || at_bounds(p))
+            return fail(p, ERR_INPUT, "a repetition of a repetition");
+        int r = add(p, R_REPEAT, x, 0);
+        if (p->rc) return 0;
+        p->list[r].min = min;
+        p->list[r].max = max;
+        x = r;
+    }
+    return x;
+}
+
+static int sequence(parser *p)
+{
+    int x = add(p, R_EMPTY, 0, 0);
+    while (!p->rc && p->s < p->end && *p->s != '|' && *p->s != ')') {
+        x = add(p, R_CAT, x, repeated(p));
+    }
+    return x;
+}
+
+static int alternatives(parser *p)
+{
+    int x = sequence(p);
+    while (!p->rc && eat(p, '|')) x = add(p, R_ALT, x, sequence(p));
+    return x;
+}
+
+/* Anchors say nothing at the ends of the text and forbid all in its middle.  Returns whether the part may
+ * be without a character. */
+static bool anchors_ok(parser *p, int i, bool first, bool last)
+{
+    /* Long chains lean to the left: the loop goes down that side. */
+    for (bool going = true; going && !p->rc;) {
+        const node *x = &p->list[i];
+        going = false;
+        switch (x->kind) {
+        case R_BEGIN:
+            if (!first) (void)fail(p, ERR_UNSUPPORTED, "an anchor inside");
+            break;
+        case R_END:
+            if (!last) (void)fail(p, ERR_UNSUPPORTED, "an anchor inside");
+            break;
+        case R_REPEAT: (void)anchors_ok(p, x->a, false, false); break;
+        case R_ALT:
+            (void)anchors_ok(p, x->b, first, last);
+            i = x->a;
+            going = true;
+            break;
+        case R_CAT: {
+            node_kind right = p->list[x->b].kind;
+            bool bare = p->list[x->a].kind == R_EMPTY ||
+                        (p->list[x->a].kind == R_CAT && p->list[p->list[x->a].b].kind == R_BEGIN &&
+                         p->list[p->list[x->a].a].kind == R_EMPTY);
+            (void)anchors_ok(p, x->b, first && bare, last);
+            last = last && right == R_END;
+            i = x->a;
+            going = true;
+            break;
+        }
+        case R_EMPTY:
+        case R_CLASS: break;
+        }
+    }
+    return !p->rc;
+}
+
+/* ------------------------------------------------------------------------ layout -- */
+
+typedef struct {
+    g_builder *b;
+    const parser *p;
+    bool json;
+} layout;
+
+static void lay(layout *l, int i, int32_t from, int32_t to);
+
+static void lay_repeat(layout *l, const node *x, int32_t from, int32_t to)
+{
+    g_builder *b = l->b;
+    const node *child = &l->p->list[x->a];
+    int most = x->max < 0 ? x->min : x->max;
+    if (child->kind == R_CLASS && x->min > 0 && g_class_empty(l->p->cls[child->a])) return;
+    if (child->kind == R_CLASS && most >= COUNT_FROM) {
+        int32_t loop = gb_state(b);
+        gb_enter(b, from, gb_bounds(b, x->min, x->max), loop);
+        gb_class(b, loop, l->p->cls[child->a], l->json, STEP_COUNT, loop);
+        gb_leave(b, loop, to);
+        return;
+    }
+    for (int k = 0; k < x->min && !b->failed; k++) {
+        int32_t next = gb_state(b);
+        lay(l, x->a, from, next);
+        from = next;
+    }
+    if (x->max < 0) {
+        int32_t loop = gb_state(b);
+        gb_eps(b, from, loop);
+        lay(l, x->a, loop, loop);
+        gb_eps(b, loop, to);
+        return;
+    }
+    for (int k = x->min; k < x->max && !b->failed; k++) {
+        int32_t next = gb_state(b);
+        lay(l, x->a, from, next);
+        gb_eps(b, from, to);
+        from = next;
+    }
+    gb_eps(b, from, to);
+}
+
+static void lay(layout *l, int i, int32_t from, int32_t to)
+{
+    g_builder *b = l->b;
+    for (bool going = true; going && !b->failed;) {
+        const node *x = &l->p->list[i];
+        going = false;
+        switch (x->kind) {
+        case R_EMPTY:
+        case R_BEGIN:
+        case R_END: gb_eps(b, from, to); break;
+        case R_CLASS: gb_class(b, from, l->p->cls[x->a], l->json, STEP_PLAIN, to); break;
+        case R_REPEAT: lay_repeat(l, x, from, to); break;
+        case R_ALT:
+            lay(l, x->b, from, to);
+            i = x->a;
+            going = true;
+            break;
+        case R_CAT: { /* from the right, so that a long chain needs no stack */
+            int32_t mid = gb_state(b);
+            lay(l, x->b, mid, to);
+            to = mid;
+            i = x->a;
+            going = true;
+            break;
+        }
+        }
+    }
+}
+
+static err_code parse(parser *p, int *root)
+{
+    *root = alternatives(p);
+    if (!p->rc && p->s < p->end) (void)fail(p, ERR_INPUT, "a ')' too many");
+    if (!p->rc) (void)anchors_ok(p, *root, true, true);
+    return p->rc;
+}
+
+static void drop(parser *p)
+{
+    for (int i = 0; i < p->n_cls; i++) free(p->cls[i]);
+    free((void *)p->cls);
+    free(p->list);
+}
+
+err_code gb_regex(g_builder *b, int32_t from, const char *pattern, size_t len, bool json,
+                  int32_t to, err *e)
+{
+    parser p = {.s = pattern, .start = pattern, .end = pattern + len, .e = e};
+    int root;
+    if (!parse(&p, &root)) {
+        layout l = {b, &p, json};
+        /* A loop may lead back to its own first state: it gets one nobody else leaves from. */
+        int32_t own = gb_state(b);
+        gb_eps(b, from, own);
+        lay(&l, root, own, to);
+        if (b->failed) p.rc = err_set(e, ERR_LIMIT, "the expression is too large");
+    }
+    drop(&p);
+    return p.rc;
+}
+
+/* ----------------------------------------------------------------------- lengths -- */
+
+static const int64_t endless = (int64_t)1 << 40;
+
+typedef struct {
+    int64_t least, most;
+} lengths;
+
+static int64_t capped(int64_t v)
+{
+    return v < endless ? v : endless;
+}
+
+static lengths measure(const parser *p, int i)
+{
+    lengths sum = {0, 0};
+    for (;;) { /* down the left side of a chain */
+        const node *x = &p->list[i];
+        lengths one = {0, 0};
+        if (x->kind == R_CLASS) one = (lengths){1, 1};
+        if (x->kind == R_REPEAT) {
+            one = measure(p, x->a);
+            one.least = capped(one.least * x->min);
+            if (one.most > 0) one.most = x->max < 0 ? endless : capped(one.most * x->max);
+        }
+        if (x->kind == R_ALT) {
+            lengths a = measure(p, x->a), b = measure(p, x->b);
+            one.least = a.least < b.least ? a.least : b.least;
+            one.most = a.most > b.most ? a.most : b.most;
+        }
+        if (x->kind == R_CAT) one = measure(p, x->b);
+        sum.least = capped(sum.least + one.least);
+        sum.most = capped(sum.most + one.most);
+        if (x->kind != R_CAT) return sum;
+        i = x->a;
+    }
+}
+
+err_code g_regex_lengths(const char *pattern, size_t len, int64_t *least, int64_t *most, err *e)
+{
+    parser p = {.s = pattern, .start = pattern, .end = pattern + len, .e = e};
+    int root;
+    if (!parse(&p, &root)) {
+        lengths l = measure(&p, root);
+        *least = l.least;
+        *most = l.most >= endless ? -1 : l.most;
+    }
+    drop(&p);
+    return p.rc;
+}

@@ -1,0 +1,187 @@
+/* grammar_scalar.c -- strings and numbers of a JSON schema.
+ *
+ * A format is a regular expression here; so are patterns.  Lengths beside them are accepted where the
+ * expression keeps them by itself.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/json.h"
+#include "engine/grammar/grammar_schema.h"
+
+int32_t schema_start(const schema_compiler *c, int32_t rule)
+{
+    return c->b.failed ? 0 : c->b.rule[rule].start;
+}
+
+int32_t schema_end(const schema_compiler *c, int32_t rule)
+{
+    return c->b.failed ? 0 : c->b.rule[rule].end;
+}
+
+void schema_byte(g_builder *b, int32_t from, char ch, edge_step step, int32_t to)
+{
+    gb_bytes(b, from, (unsigned char)ch, (unsigned char)ch, step, to);
+}
+
+/* ------------------------------------------------------------------------- strings -- */
+
+typedef struct {
+    const char *name, *pattern; /* NULL: says nothing that a grammar could hold */
+} format;
+
+#define B255 "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+#define DATE                                                                                    \
+    "[12][0-9]{3}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)" \
+    "|02-(0[1-9]|1[0-9]|2[0-8]))"
+#define TIME                                                                                       \
+    "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9]" \
+    ")"
+#define LABEL "[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?"
+#define HOST  LABEL "(\\." LABEL "){1,4}"
+
+static const format formats[] = {
+    {"date", DATE},
+    {"time", TIME},
+    {"date-time", DATE "T" TIME},
+    {"duration",
+     "P([1-9][0-9]{0,3}D(T[1-9][0-9]{0,3}[HMS])?|T[1-9][0-9]{0,3}[HMS]|[1-9][0-9]{0,3}[WMY])"},
+    {"uuid", "[0-9a-f]{8}-[0-9a-f]{4}-[1-5][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"},
+    {"email", "[A-Za-z0-9_+-]{1,30}(\\.[A-Za-z0-9_+-]{1,30}){0,3}@" HOST},
+    {"idn-email", "[A-Za-z0-9_+-]{1,30}(\\.[A-Za-z0-9_+-]{1,30}){0,3}@" HOST},
+    {"hostname", HOST},
+    {"ipv4", B255 "(\\." B255 "){3}"},
+    {"ipv6", "[0-9a-f]{1,4}(:[0-9a-f]{1,4}){7}"},
+    {"uri", "https?://" HOST
+            "(:[1-9][0-9]{0,3})?(/[A-Za-z0-9._~-]{0,40}){0,8}(\\?[A-Za-z0-9._~=&-]{0,60})?"},
+    {"uri-reference", "(https?://" HOST ")?(/[A-Za-z0-9._~-]{1,40}){1,8}"},
+    {"byte", "([A-Za-z0-9+/]{4}){0,64}([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"},
+    {"password", NULL},
+    {"binary", NULL},
+    {"textarea", NULL},
+    {"path", NULL},
+    {"file-path", NULL},
+    {"directory-path", NULL},
+    {"phone", NULL},
+    {"color", NULL},
+};
+
+static bool check_lengths(schema_compiler *c, const char *pattern, const char *word, int64_t min,
+                          int64_t max)
+{
+    int64_t least = 0, most = 0;
+    err e;
+    if (g_regex_lengths(pattern, strlen(pattern), &least, &most, &e)) return true; /* said later */
+    if (least < min)
+        return schema_unsupported(c, "minLength",
+                                  strcmp(word, "pattern") == 0
+                                      ? " beside a pattern that allows less"
+                                      : " beside this format");
+    if (max >= 0 && (most < 0 || most > max)) {
+        return schema_unsupported(c, "maxLength",
+                                  strcmp(word, "pattern") == 0
+                                      ? " beside a pattern that allows more"
+                                      : " beside this format");
+    }
+    return true;
+}
+
+bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
+{
+    g_builder *b = &c->b;
+    const cJSON *pattern = schema_get(s, "pattern"), *form = schema_get(s, "format");
+    int64_t min = 0, max = -1;
+    if (!schema_take_size(c, s, "minLength", &min) || !schema_take_size(c, s, "maxLength", &max))
+        return false;
+    if (!schema_check_order(c, min, max)) return false;
+    const char *text = NULL, *word = "pattern";
+    if (pattern) {
+        if (!cJSON_IsString(pattern))
+            return schema_fail(c, ERR_INPUT, "'pattern' must be a string");
+        text = pattern->valuestring;
+    } else if (form) {
+        size_t i = 0, n = sizeof(formats) / sizeof(formats[0]);
+        const char *name = cJSON_IsString(form) ? form->valuestring : "";
+        while (i < n && strcmp(formats[i].name, name) != 0) i++;
+        if (i == n) return schema_fail(c, ERR_UNSUPPORTED, "the format is not supported");
+        text = formats[i].pattern;
+        word = "format";
+    }
+    if (!text) {
+        bool free_length = min == 0 && max < 0;
+        gb_call(b, from, free_length ? c->string : c->bounded,
+                free_length ? BOUNDS_NONE : gb_bounds(b, (int32_t)min, (int32_t)max), to);
+        return true;
+    }
+    if (!check_lengths(c, text, word, min, max)) return false;
+    /* A rule of its own: its loops count in a frame of their own. */
+    int32_t before = b->current, rule = gb_rule(b);
+    int32_t open = gb_state(b), close = gb_state(b);
+    schema_byte(b, schema_start(c, rule), '"', STEP_PLAIN, open);
+    err e;
+    err_code rc = gb_regex(b, open, text, strlen(text), true, close, &e);
+    schema_byte(b, close, '"', STEP_PLAIN, schema_end(c, rule));
+    b->current = before;
+    gb_call(b, from, rule, BOUNDS_NONE, to);
+    if (rc) {
+        char what[sizeof(e.msg) + 16];
+        (void)snprintf(what, sizeof(what), "'pattern': %.180s", e.msg);
+        return schema_fail(c, rc, what);
+    }
+    return true;
+}
+
+/* ------------------------------------------------------------------------- numbers -- */
+
+static g_limit limit_of(const cJSON *v, bool strict)
+{
+    g_limit l = {.value = v->valuedouble, .strict = strict};
+    l.exact = json_whole(v, &l.whole);
+    return l;
+}
+
+static bool take_limit(schema_compiler *c, const cJSON *s, bool lower, g_limit *out, bool *given)
+{
+    const cJSON *v = schema_get(s, lower ? "minimum" : "maximum");
+    const cJSON *x = schema_get(s, lower ? "exclusiveMinimum" : "exclusiveMaximum");
+    *given = false;
+    if ((v && !cJSON_IsNumber(v)) || (x && !cJSON_IsNumber(x) && !cJSON_IsBool(x))) {
+        return schema_fail(c, ERR_INPUT, "a bound must be a number");
+    }
+    if (v) {
+        *out = limit_of(v, cJSON_IsTrue(x)); /* draft 4: a flag */
+        *given = true;
+    }
+    if (cJSON_IsNumber(x)) {
+        int order = v ? json_order(x, v) : 0;
+        if (lower ? order >= 0 : order <= 0) *out = limit_of(x, true);
+        *given = true;
+    }
+    return true;
+}
+
+bool schema_build_number(schema_compiler *c, const cJSON *s, bool whole, int32_t from, int32_t to)
+{
+    g_limit lo, hi;
+    bool has_lo, has_hi;
+    const cJSON *step = schema_get(s, "multipleOf");
+    if (step && cJSON_IsNumber(step) && step->valuedouble == 1)
+        whole = true;
+    else if (step)
+        return schema_unsupported(c, "multipleOf", "");
+    if (!take_limit(c, s, true, &lo, &has_lo) || !take_limit(c, s, false, &hi, &has_hi)) {
+        return false;
+    }
+    if (!has_lo && !has_hi) {
+        gb_call(&c->b, from, whole ? c->integer : c->number, BOUNDS_NONE, to);
+        return true;
+    }
+    /* Not called but here: two numbers never stand beside each other in one frame. */
+    if (whole)
+        gb_integer(&c->b, from, has_lo ? &lo : NULL, has_hi ? &hi : NULL, to);
+    else
+        gb_number(&c->b, from, has_lo ? &lo : NULL, has_hi ? &hi : NULL, to);
+    return true;
+}

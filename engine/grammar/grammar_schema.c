@@ -1,0 +1,705 @@
+/* grammar_schema.c -- a JSON schema as an automaton.
+ *
+ * What is written is a subset of what the schema allows, chosen so that it always validates: members in
+ * the schema's order, none that it does not name unless additionalProperties is given, at most one
+ * space between tokens, oneOf as anyOf, a pattern matched as a whole.  A keyword that would be
+ * disregarded is refused by name.
+ *
+ * Every subschema is a rule; $ref calls the rule of its target, so recursion costs nothing.  The rules for
+ * strings, numbers and arbitrary values stand first in every automaton, so that all grammars share
+ * their masks.
+ */
+#include "engine/grammar/grammar_schema.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/json.h"
+
+static bool build(schema_compiler *c, const cJSON *s, int32_t from, int32_t to);
+
+/* ---------------------------------------------------------- pieces every schema needs -- */
+
+static int32_t space(g_builder *b, int32_t from)
+{
+    int32_t to = gb_state(b);
+    gb_bytes(b, from, ' ', ' ', STEP_PLAIN, to);
+    gb_eps(b, from, to);
+    return to;
+}
+
+/* One character of a JSON string, escaped or not; never NUL or half a surrogate pair. */
+static void string_char(g_builder *b, int32_t from, edge_step step, int32_t to)
+{
+    g_class plain = {.n = 0};
+    g_class_add(&plain, 0x20, '"' - 1);
+    g_class_add(&plain, '"' + 1, '\\' - 1);
+    g_class_add(&plain, '\\' + 1, 0x10FFFF);
+    gb_class(b, from, &plain, false, step, to);
+    int32_t back = gb_state(b);
+    schema_byte(b, from, '\\', step, back);
+    for (const char *s = "\"\\/bfnrt"; *s; s++) schema_byte(b, back, *s, STEP_PLAIN, to);
+    int32_t any[4]; /* k more hexadecimal digits */
+    any[0] = to;
+    static const char sets[][2] = {{'0', '9'}, {'a', 'f'}, {'A', 'F'}};
+    for (int k = 1; k < 4; k++) {
+        any[k] = gb_state(b);
+        for (int i = 0; i < 3; i++)
+            gb_bytes(b, any[k], sets[i][0], sets[i][1], STEP_PLAIN, any[k - 1]);
+    }
+    int32_t zero = gb_state(b), u = zero;
+    schema_byte(b, back, 'u', STEP_PLAIN, u);
+    for (int k = 3; k >= 0; k--) { /* digits so far are zeros; k more after this one */
+        gb_bytes(b, u, '1', '9', STEP_PLAIN, any[k]);
+        for (int i = 1; i < 3; i++) {
+            int hi = k == 3 ? sets[i][0] + 2 : sets[i][1]; /* D800 to DFFF begin with d */
+            gb_bytes(b, u, sets[i][0], hi, STEP_PLAIN, any[k]);
+        }
+        if (k == 3) {
+            int32_t d = gb_state(b);
+            schema_byte(b, u, 'd', STEP_PLAIN, d);
+            schema_byte(b, u, 'D', STEP_PLAIN, d);
+            gb_bytes(b, d, '0', '7', STEP_PLAIN, any[2]);
+            for (int i = 1; i < 3; i++)
+                gb_bytes(b, u, sets[i][0] + 4, sets[i][1], STEP_PLAIN, any[3]);
+        }
+        if (k > 0) {
+            int32_t next = gb_state(b);
+            schema_byte(b, u, '0', STEP_PLAIN, next);
+            u = next;
+        }
+    }
+}
+
+/* "[" items "]" of one rule: L counts the commas. */
+static void list(schema_compiler *c, int32_t from, int32_t item, int64_t min, int64_t max,
+                 int32_t to)
+{
+    g_builder *b = &c->b;
+    int32_t open = gb_state(b), close = gb_state(b);
+    schema_byte(b, from, '[', STEP_PLAIN, open);
+    open = space(b, open);
+    schema_byte(b, close, ']', STEP_PLAIN, to);
+    if (min == 0) gb_eps(b, open, close);
+    if (max == 0) return;
+    int32_t first = gb_state(b), loop = gb_state(b), comma = gb_state(b), out = gb_state(b);
+    gb_enter(b, open,
+             gb_bounds(b, (int32_t)(min > 0 ? min - 1 : 0), (int32_t)(max < 0 ? -1 : max - 1)),
+             first);
+    gb_call(b, first, item, BOUNDS_NONE, loop);
+    schema_byte(b, loop, ',', STEP_COUNT, comma);
+    gb_call(b, space(b, comma), item, BOUNDS_NONE, loop);
+    gb_leave(b, loop, out);
+    gb_eps(b, space(b, out), close);
+}
+
+static void member(schema_compiler *c, int32_t from, int32_t key, int32_t bounds, int32_t value,
+                   int32_t to)
+{
+    g_builder *b = &c->b;
+    int32_t colon = gb_state(b), after = gb_state(b);
+    gb_call(b, from, key, bounds, colon);
+    schema_byte(b, colon, ':', STEP_PLAIN, after);
+    gb_call(b, space(b, after), value, BOUNDS_NONE, to);
+}
+
+/* "{" pairs "}" of any keys. */
+static void map(schema_compiler *c, int32_t from, int32_t value, int64_t min, int64_t max,
+                int32_t to)
+{
+    g_builder *b = &c->b;
+    int32_t length = gb_bounds(b, 0, KEY_MAX);
+    int32_t open = gb_state(b), close = gb_state(b);
+    schema_byte(b, from, '{', STEP_PLAIN, open);
+    open = space(b, open);
+    schema_byte(b, close, '}', STEP_PLAIN, to);
+    if (min == 0) gb_eps(b, open, close);
+    if (max == 0) return;
+    int32_t first = gb_state(b), loop = gb_state(b), comma = gb_state(b), out = gb_state(b);
+    gb_enter(b, open, gb_bounds(b, 0, (int32_t)(max < 0 ? -1 : max - 1)), first);
+    member(c, first, c->bounded, length, value, loop);
+    schema_byte(b, loop, ',', STEP_COUNT, comma);
+    member(c, space(b, comma), c->bounded, length, value, loop);
+    gb_leave(b, loop, out);
+    gb_eps(b, space(b, out), close);
+}
+
+static void literals(schema_compiler *c, int32_t from, int32_t to)
+{
+    gb_text(&c->b, from, "true", 4, to);
+    gb_text(&c->b, from, "false", 5, to);
+    gb_text(&c->b, from, "null", 4, to);
+}
+
+/* The rules that all grammars begin with, always in the same order. */
+static void build_shared(schema_compiler *c)
+{
+    g_builder *b = &c->b;
+    c->string = gb_rule(b);
+    int32_t loop = gb_state(b), out = gb_state(b);
+    schema_byte(b, schema_start(c, c->string), '"', STEP_PLAIN, loop);
+    string_char(b, loop, STEP_PLAIN, loop);
+    schema_byte(b, loop, '"', STEP_PLAIN, schema_end(c, c->string));
+
+    c->bounded = gb_rule(b);
+    loop = gb_state(b);
+    schema_byte(b, schema_start(c, c->bounded), '"', STEP_PLAIN, loop);
+    string_char(b, loop, STEP_COUNT, loop);
+    gb_leave(b, loop, out);
+    schema_byte(b, out, '"', STEP_PLAIN, schema_end(c, c->bounded));
+
+    c->integer = gb_rule(b);
+    gb_integer(b, schema_start(c, c->integer), NULL, NULL, schema_end(c, c->integer));
+    c->number = gb_rule(b);
+    gb_number(b, schema_start(c, c->number), NULL, NULL, schema_end(c, c->number));
+
+    c->value = gb_rule(b);
+    c->object = gb_rule(b);
+    c->array = gb_rule(b);
+    map(c, schema_start(c, c->object), c->value, 0, -1, schema_end(c, c->object));
+    list(c, schema_start(c, c->array), c->value, 0, -1, schema_end(c, c->array));
+    int32_t from = schema_start(c, c->value), to = schema_end(c, c->value);
+    const int32_t kinds[] = {c->string, c->number, c->object, c->array};
+    for (int i = 0; i < 4; i++) gb_call(b, from, kinds[i], BOUNDS_NONE, to);
+    literals(c, from, to);
+}
+
+/* ----------------------------------------------------------------------- the rules -- */
+
+/* The rule of a subschema; a new one is built later, so that no chain of $ref is too long. */
+static int32_t rule_of(schema_compiler *c, const cJSON *s)
+{
+    g_builder *b = &c->b;
+    if (cJSON_IsObject(s)) s = schema_target(c, s);
+    if (!s || c->rc) return c->value;
+    if (cJSON_IsTrue(s) || (cJSON_IsObject(s) && !schema_says_more_than(s, ""))) return c->value;
+    for (int i = 0; i < c->n_known; i++) {
+        if (c->known[i].node == s) return c->known[i].rule;
+    }
+    char *path = c->n_known < NODES_MAX && !b->failed ? strdup(c->path) : NULL;
+    if (!path) {
+        (void)schema_fail(c, ERR_LIMIT, "the schema is too large");
+        return c->value;
+    }
+    int32_t before = b->current, rule = gb_rule(b);
+    b->current = before;
+    c->known[c->n_known++] = (known_rule){s, rule, path};
+    return rule;
+}
+
+static void build_all_rules(schema_compiler *c)
+{
+    for (int i = 0; i < c->n_known && !c->rc; i++) {
+        int32_t rule = c->known[i].rule;
+        c->b.current = rule;
+        c->path_len = strlen(c->known[i].path);
+        memcpy(c->path, c->known[i].path, c->path_len + 1);
+        (void)build(c, c->known[i].node, schema_start(c, rule), schema_end(c, rule));
+    }
+}
+
+static int32_t rule_at(schema_compiler *c, const cJSON *s, const char *name, int index)
+{
+    size_t old = schema_enter(c, name, index);
+    int32_t rule = rule_of(c, s);
+    schema_leave(c, old);
+    return rule;
+}
+
+/* -------------------------------------------------------------------------- arrays -- */
+
+static bool build_array(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
+{
+    g_builder *b = &c->b;
+    int64_t min = 0, max = -1;
+    if (!schema_take_size(c, s, "minItems", &min) || !schema_take_size(c, s, "maxItems", &max))
+        return false;
+    if (!schema_check_order(c, min, max)) return false;
+    const cJSON *items = schema_get(s, "items"), *prefix = schema_get(s, "prefixItems");
+    if (cJSON_IsTrue(schema_get(s, "uniqueItems")) && max != 0 && max != 1) {
+        return schema_unsupported(c, "uniqueItems", "");
+    }
+    if (cJSON_IsArray(items))
+        return schema_unsupported(c, "items", " as an array (use prefixItems)");
+    if (prefix && !cJSON_IsArray(prefix))
+        return schema_fail(c, ERR_INPUT, "'prefixItems' must be an array");
+    int32_t item = items ? rule_at(c, items, "items", -1) : c->value;
+    int n = prefix ? cJSON_GetArraySize(prefix) : 0, i = 0;
+    if (n == 0) {
+        list(c, from, item, min, cJSON_IsFalse(items) ? 0 : max, to);
+        return !c->rc;
+    }
+    int32_t at = gb_state(b), close = gb_state(b);
+    schema_byte(b, from, '[', STEP_PLAIN, at);
+    at = space(b, at);
+    schema_byte(b, space(b, close), ']', STEP_PLAIN, to);
+    const cJSON *v;
+    cJSON_ArrayForEach(v, prefix)
+    {
+        if (max >= 0 && i >= max) break;
+        if (i >= min) gb_eps(b, at, close);
+        if (i > 0) {
+            int32_t comma = gb_state(b);
+            schema_byte(b, at, ',', STEP_PLAIN, comma);
+            at = space(b, comma);
+        }
+        int32_t next = gb_state(b);
+        gb_call(b, at, rule_at(c, v, "prefixItems", i), BOUNDS_NONE, next);
+        at = next;
+        i++;
+    }
+    int64_t least = min > i ? min - i : 0, most = max < 0 ? -1 : max - i;
+    if (!items || cJSON_IsFalse(items)) { /* what is not described is not written */
+        if (least > 0) return schema_fail(c, ERR_INPUT, "more items are wanted than are described");
+        gb_eps(b, at, close);
+        return !c->rc;
+    }
+    int32_t loop = gb_state(b), comma = gb_state(b);
+    gb_enter(b, at, gb_bounds(b, (int32_t)least, (int32_t)most), loop);
+    schema_byte(b, loop, ',', STEP_COUNT, comma);
+    gb_call(b, space(b, comma), item, BOUNDS_NONE, loop);
+    gb_leave(b, loop, close);
+    return !c->rc;
+}
+
+/* ------------------------------------------------------------------------- objects -- */
+
+static void print_text(schema_compiler *c, int32_t from, const cJSON *v, int32_t to)
+{
+    char *text = json_print(v);
+    if (text)
+        gb_text(&c->b, from, text, strlen(text), to);
+    else
+        c->b.failed = true;
+    cJSON_free(text);
+}
+
+static void key_text(schema_compiler *c, int32_t from, const char *name, int32_t to)
+{
+    cJSON *v = cJSON_CreateString(name);
+    print_text(c, from, v, to);
+    cJSON_Delete(v);
+}
+
+/* Keys of other members: ASCII without escapes, and none of the names.  Such a key is never a name in
+ * disguise. */
+static void other_keys(schema_compiler *c, int32_t from, const cJSON *props, int32_t to)
+{
+    g_builder *b = &c->b;
+    int32_t open = gb_state(b), at = gb_state(b), any = gb_state(b), quote = gb_state(b);
+    schema_byte(b, from, '"', STEP_PLAIN, open);
+    gb_enter(b, open, gb_bounds(b, 0, KEY_MAX), at);
+    schema_byte(b, quote, '"', STEP_PLAIN, to);
+    static const char plain[][2] = {{' ', '!'}, {'#', '['}, {']', '~'}};
+    for (int i = 0; i < 3; i++) gb_bytes(b, any, plain[i][0], plain[i][1], STEP_COUNT, any);
+    gb_leave(b, any, quote);
+    int n = cJSON_GetArraySize(props), k = 0;
+    if (n > OTHERS_MAX) {
+        (void)schema_fail(c, ERR_LIMIT, "too many properties beside additionalProperties");
+        return;
+    }
+    const char **name = calloc((size_t)n + 1, sizeof(*name));
+    int32_t *place = calloc((size_t)n + 1, sizeof(*place)); /* state that each name has come to */
+    if (!name || !place) b->failed = true;
+    const cJSON *v;
+    for (v = props ? props->child : NULL; v && !b->failed; v = v->next) {
+        name[k] = v->string;
+        place[k++] = at;
+    }
+    /* Level by level: names that are equal so far are in the same state. */
+    for (size_t depth = 0; !b->failed; depth++) {
+        bool more = false;
+        for (int i = 0; i < n; i++) {
+            if (!name[i] || place[i] < 0) continue;
+            int32_t s = place[i];
+            int32_t next[128];
+            bool ends = false;
+            memset(next, 0xFF, sizeof(next));
+            for (int j = i; j < n; j++) {
+                if (place[j] != s) continue;
+                unsigned char ch = (unsigned char)name[j][depth];
+                if (ch == 0) ends = true;
+                if (ch >= 0x20 && ch < 0x7F && ch != '"' && ch != '\\') {
+                    if (next[ch] < 0) next[ch] = gb_state(b);
+                    place[j] = -2 - next[ch];
+                    more = true;
+                } else {
+                    place[j] = -1; /* ends, or goes where no such key does */
+                }
+            }
+            if (!ends) gb_leave(b, s, quote);
+            for (int ch = 0x20; ch < 0x7F && !b->failed; ch++) {
+                if (ch == '"' || ch == '\\') continue;
+                gb_bytes(b, s, ch, ch, STEP_COUNT, next[ch] >= 0 ? next[ch] : any);
+            }
+        }
+        for (int i = 0; i < n; i++) {
+            if (place[i] <= -2) place[i] = -2 - place[i];
+        }
+        if (!more) break;
+    }
+    free((void *)name);
+    free(place);
+}
+
+static bool is_required(const cJSON *required, const char *name)
+{
+    const cJSON *v;
+    cJSON_ArrayForEach(v, required)
+    {
+        if (cJSON_IsString(v) && strcmp(v->valuestring, name) == 0) return true;
+    }
+    return false;
+}
+
+typedef struct {
+    const char *name;
+    const cJSON *schema; /* NULL: any value */
+    bool required;
+} property;
+
+/* Named members in order, then those that are required without being described. */
+static property *properties_of(schema_compiler *c, const cJSON *props, const cJSON *required,
+                               int *n)
+{
+    int cap = cJSON_GetArraySize(props) + cJSON_GetArraySize(required);
+    property *list_of = calloc((size_t)cap + 1, sizeof(*list_of));
+    *n = 0;
+    if (!list_of) {
+        (void)schema_fail(c, ERR_NOMEM, "no memory");
+        return NULL;
+    }
+    const cJSON *v;
+    cJSON_ArrayForEach(v, props)
+    {
+        list_of[(*n)++] = (property){v->string, v, is_required(required, v->string)};
+    }
+    cJSON_ArrayForEach(v, required)
+    {
+        if (!cJSON_IsString(v)) {
+            (void)schema_fail(c, ERR_INPUT, "'required' must be an array of strings");
+            break;
+        }
+        if (!schema_get(props, v->valuestring))
+            list_of[(*n)++] = (property){v->valuestring, NULL, true};
+    }
+    return list_of;
+}
+
+/* `"name": value` */
+static void named(schema_compiler *c, int32_t from, const property *p, int32_t value, int32_t to)
+{
+    g_builder *b = &c->b;
+    int32_t colon = gb_state(b), after = gb_state(b);
+    key_text(c, from, p->name, colon);
+    schema_byte(b, colon, ':', STEP_PLAIN, after);
+    gb_call(b, space(b, after), value, BOUNDS_NONE, to);
+}
+
+static void with_names(schema_compiler *c, const property *p, int n, const cJSON *props,
+                       int32_t other, bool may_be_empty, int32_t from, int32_t to)
+{
+    g_builder *b = &c->b;
+    int32_t open = gb_state(b), close = gb_state(b);
+    schema_byte(b, from, '{', STEP_PLAIN, open);
+    int32_t none = space(b, open), some = -1; /* nothing written yet; something */
+    int32_t out = space(b, close);
+    schema_byte(b, out, '}', STEP_PLAIN, to);
+    int last = n - 1; /* the last that must be there */
+    while (last >= 0 && !p[last].required) last--;
+    /* The way out is said first: it must not be lost where a set has more ways than it keeps. */
+    if (last < 0 && may_be_empty) gb_eps(b, none, out);
+    for (int i = 0; i < n && !b->failed && !c->rc; i++) {
+        int32_t after = gb_state(b), next_none = -1;
+        if (i >= last) gb_eps(b, after, close);
+        size_t old = schema_enter(c, "properties", -1), deep = schema_enter(c, p[i].name, -1);
+        int32_t value = p[i].schema ? rule_of(c, p[i].schema) : c->value;
+        schema_leave(c, deep);
+        schema_leave(c, old);
+        if (none >= 0) named(c, none, &p[i], value, after);
+        if (some >= 0) {
+            int32_t comma = gb_state(b);
+            schema_byte(b, some, ',', STEP_PLAIN, comma);
+            named(c, space(b, comma), &p[i], value, after);
+        }
+        if (!p[i].required) {
+            if (some >= 0) gb_eps(b, some, after);
+            next_none = none;
+        }
+        none = next_none;
+        some = after;
+    }
+    if (other >= 0) {
+        int32_t loop = gb_state(b), comma = gb_state(b), before = b->current, keys = gb_rule(b);
+        other_keys(c, schema_start(c, keys), props, schema_end(c, keys));
+        b->current = before;
+        if (none >= 0) member(c, none, keys, BOUNDS_NONE, other, loop);
+        if (some >= 0) gb_eps(b, some, loop);
+        schema_byte(b, loop, ',', STEP_PLAIN, comma);
+        member(c, space(b, comma), keys, BOUNDS_NONE, other, loop);
+        gb_eps(b, loop, close);
+    }
+}
+
+static bool build_object(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
+{
+    const cJSON *props = schema_get(s, "properties"), *required = schema_get(s, "required");
+    const cJSON *add = schema_get(s, "additionalProperties"),
+                *more = schema_get(s, "unevaluatedProperties");
+    int64_t min = 0, max = -1;
+    if (props && !cJSON_IsObject(props))
+        return schema_fail(c, ERR_INPUT, "'properties' must be an object");
+    if (required && !cJSON_IsArray(required)) {
+        return schema_fail(c, ERR_INPUT, "'required' must be an array of strings");
+    }
+    if (more && !cJSON_IsFalse(more)) return schema_unsupported(c, "unevaluatedProperties", "");
+    if (!schema_take_size(c, s, "minProperties", &min) ||
+        !schema_take_size(c, s, "maxProperties", &max)) {
+        return false;
+    }
+    if (!schema_check_order(c, min, max)) return false;
+    int n = 0, n_required = 0;
+    property *p = properties_of(c, props, required, &n);
+    for (int i = 0; p && i < n; i++) n_required += p[i].required;
+    bool closed = cJSON_IsFalse(add) || cJSON_IsFalse(more);
+    int32_t other = -1;
+    if (add && !closed) other = rule_at(c, add, "additionalProperties", -1);
+    if (min > 1 && min > n_required) (void)schema_unsupported(c, "minProperties", " above 1 here");
+    if (p && n == 0 && !closed) {
+        if (other < 0) other = c->value;
+        map(c, from, other, min, max, to);
+    } else if (p) {
+        if (max >= 0 && (other >= 0 || n > max))
+            (void)schema_unsupported(c, "maxProperties", " beside these properties");
+        with_names(c, p, n, props, other, min == 0, from, to);
+    }
+    free(p);
+    return !c->rc;
+}
+
+/* --------------------------------------------------------------------------- types -- */
+
+static const char *type_of_value(const cJSON *v)
+{
+    if (cJSON_IsString(v)) return "string";
+    if (cJSON_IsBool(v)) return "boolean";
+    if (cJSON_IsNull(v)) return "null";
+    if (cJSON_IsArray(v)) return "array";
+    if (cJSON_IsObject(v)) return "object";
+    return v->valuedouble == floor(v->valuedouble) ? "integer" : "number";
+}
+
+static bool has_type(const cJSON *types, const char *t)
+{
+    return schema_type_has(types, t) ||
+           (strcmp(t, "integer") == 0 && schema_type_has(types, "number"));
+}
+
+/* The values of an enum that the type allows; keywords that would cut further are refused. */
+static bool build_values(schema_compiler *c, const cJSON *s, const cJSON *values, int32_t from,
+                         int32_t to)
+{
+    const cJSON *v, *types = schema_get(s, "type");
+    cJSON_ArrayForEach(v, s)
+    {
+        const keyword *k = schema_keyword(v->string);
+        if (k && k->kind != NOTE && k->kind != ANY)
+            return schema_unsupported(c, v->string, " beside enum");
+    }
+    int n = cJSON_GetArraySize(values), used = 0;
+    char **text = calloc((size_t)n + 1, sizeof(*text));
+    size_t *len = calloc((size_t)n + 1, sizeof(*len));
+    cJSON_ArrayForEach(v, values)
+    {
+        if (!text || !len || (types && !has_type(types, type_of_value(v)))) continue;
+        text[used] = json_print(v);
+        if (text[used]) len[used] = strlen(text[used]);
+        if (!text[used++]) c->b.failed = true;
+    }
+    if (!text || !len)
+        c->b.failed = true;
+    else if (!c->b.failed)
+        gb_texts(&c->b, from, text, len, (size_t)used, to);
+    for (int i = 0; text && i < used; i++) cJSON_free(text[i]);
+    free((void *)text);
+    free(len);
+    return true;
+}
+
+static bool build_type(schema_compiler *c, const cJSON *s, const char *t, int32_t from, int32_t to)
+{
+    if (strcmp(t, "object") == 0) return build_object(c, s, from, to);
+    if (strcmp(t, "array") == 0) return build_array(c, s, from, to);
+    if (strcmp(t, "string") == 0) return schema_build_string(c, s, from, to);
+    if (strcmp(t, "number") == 0) return schema_build_number(c, s, false, from, to);
+    if (strcmp(t, "integer") == 0) return schema_build_number(c, s, true, from, to);
+    if (strcmp(t, "null") == 0) {
+        gb_text(&c->b, from, "null", 4, to);
+        return true;
+    }
+    if (strcmp(t, "boolean") == 0) {
+        gb_text(&c->b, from, "true", 4, to);
+        gb_text(&c->b, from, "false", 5, to);
+        return true;
+    }
+    return schema_fail(c, ERR_INPUT,
+                       "'type' must be object, array, string, number, integer, boolean or null");
+}
+
+static bool build_types(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
+{
+    const cJSON *types = schema_get(s, "type"), *v;
+    if (cJSON_IsString(types)) return build_type(c, s, types->valuestring, from, to);
+    if (types && !cJSON_IsArray(types)) return schema_fail(c, ERR_INPUT, "'type' must be a string");
+    cJSON_ArrayForEach(v, types)
+    {
+        if (!cJSON_IsString(v)) return schema_fail(c, ERR_INPUT, "'type' must hold strings");
+        if (!build_type(c, s, v->valuestring, from, to)) return false;
+    }
+    if (types) return true;
+    static const char *const name_of[] = {
+        [OBJECT] = "object", [ARRAY] = "array", [STRING] = "string", [NUMBER] = "number"};
+    bool wanted[ANY + 1] = {false}, any = true;
+    cJSON_ArrayForEach(v, s)
+    {
+        const keyword *k = schema_keyword(v->string);
+        if (k) wanted[k->kind] = true;
+    }
+    for (int k = OBJECT; k <= NUMBER; k++) {
+        if (!wanted[k]) continue;
+        any = false;
+        if (!build_type(c, s, name_of[k], from, to)) return false;
+    }
+    if (any) gb_call(&c->b, from, c->value, BOUNDS_NONE, to);
+    return true;
+}
+
+/* anyOf: each branch for itself, joined with what stands beside it. */
+static bool build_branches(schema_compiler *c, const cJSON *s, const char *word, int32_t from,
+                           int32_t to)
+{
+    const cJSON *list_of = schema_get(s, word), *v;
+    if (!cJSON_IsArray(list_of) || !list_of->child) {
+        return schema_fail(c, ERR_INPUT, "anyOf and oneOf must be arrays that are not empty");
+    }
+    const cJSON *base = NULL;
+    if (schema_says_more_than(s, word)) {
+        base = schema_without(c, s, word);
+        if (!base) return false;
+    }
+    int i = 0;
+    cJSON_ArrayForEach(v, list_of)
+    {
+        size_t old = schema_enter(c, word, i++);
+        const cJSON *one = cJSON_IsObject(v) ? schema_target(c, v) : v;
+        if (one && base) one = schema_merge(c, base, one);
+        if (one) gb_call(&c->b, from, rule_of(c, one), BOUNDS_NONE, to);
+        schema_leave(c, old);
+        if (!one || c->rc) return false;
+    }
+    return true;
+}
+
+static bool build_all(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
+{
+    const cJSON *all = schema_get(s, "allOf"), *v;
+    if (!cJSON_IsArray(all)) return schema_fail(c, ERR_INPUT, "allOf must be an array");
+    const cJSON *sum = schema_without(c, s, "allOf");
+    int i = 0;
+    cJSON_ArrayForEach(v, all)
+    {
+        size_t old = schema_enter(c, "allOf", i++);
+        const cJSON *one = cJSON_IsObject(v) ? schema_target(c, v) : v;
+        if (sum && one && (!cJSON_IsObject(one) || schema_check_words(c, one)))
+            sum = schema_merge(c, sum, one);
+        schema_leave(c, old);
+        if (!sum || !one || c->rc) return false;
+    }
+    return sum && build(c, sum, from, to);
+}
+
+static bool build_one(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
+{
+    if (cJSON_IsFalse(s)) return true; /* nothing */
+    if (!cJSON_IsObject(s)) {
+        if (!cJSON_IsTrue(s))
+            return schema_fail(c, ERR_INPUT, "a schema must be an object or a boolean");
+        gb_call(&c->b, from, c->value, BOUNDS_NONE, to);
+        return true;
+    }
+    if (!schema_check_words(c, s)) return false;
+    if (schema_get(s, "$ref")) {
+        if (!schema_says_more_than(s, "$ref")) {
+            gb_call(&c->b, from, rule_of(c, s), BOUNDS_NONE, to);
+            return !c->rc;
+        }
+        cJSON *alone = schema_own(c, cJSON_CreateObject());
+        if (!alone) return false;
+        cJSON_AddItemToObject(alone, "$ref", cJSON_Duplicate(schema_get(s, "$ref"), true));
+        const cJSON *rest = schema_without(c, s, "$ref"), *target = schema_target(c, alone);
+        const cJSON *sum = rest && target ? schema_merge(c, rest, target) : NULL;
+        return sum && build(c, sum, from, to);
+    }
+    if (schema_get(s, "allOf")) return build_all(c, s, from, to);
+    if (schema_get(s, "anyOf")) return build_branches(c, s, "anyOf", from, to);
+    if (schema_get(s, "oneOf")) return build_branches(c, s, "oneOf", from, to);
+    if (cJSON_IsTrue(schema_get(s, "nullable"))) gb_text(&c->b, from, "null", 4, to);
+    const cJSON *only = schema_get(s, "const"), *values = schema_get(s, "enum");
+    if (only) {
+        cJSON *one = schema_own(c, cJSON_CreateArray());
+        if (one) cJSON_AddItemToArray(one, cJSON_Duplicate(only, true));
+        if (one && values) one = schema_own(c, schema_common_values(one, values));
+        return one && build_values(c, s, one, from, to);
+    }
+    if (values) {
+        if (!cJSON_IsArray(values)) return schema_fail(c, ERR_INPUT, "'enum' must be an array");
+        return build_values(c, s, values, from, to);
+    }
+    return build_types(c, s, from, to);
+}
+
+static bool build(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
+{
+    if (c->b.failed) return schema_fail(c, ERR_LIMIT, "the schema is too large");
+    if (c->nest >= NEST_MAX) return schema_fail(c, ERR_LIMIT, "the schema is too deep");
+    c->nest++;
+    bool ok = build_one(c, s, from, to);
+    c->nest--;
+    return ok && !c->rc;
+}
+
+err_code grammar_build_schema(g_auto *out, const cJSON *schema, err *e)
+{
+    schema_compiler *c = calloc(1, sizeof(*c));
+    known_rule *known = calloc(NODES_MAX, sizeof(*known));
+    if (!c || !known) {
+        free(c);
+        free(known);
+        return err_set(e, ERR_NOMEM, "no memory");
+    }
+    c->known = known;
+    c->root = schema;
+    c->e = e;
+    c->path[0] = '#';
+    c->path_len = 1;
+    gb_init(&c->b);
+    build_shared(c);
+    int n_shared = c->b.n_states;
+    int32_t root = gb_rule(&c->b);
+    int32_t from = schema_start(c, root), to = schema_end(c, root);
+    int32_t inner = schema ? rule_of(c, schema) : c->object;
+    gb_call(&c->b, from, inner, BOUNDS_NONE, to);
+    build_all_rules(c);
+    err_code rc = c->rc;
+    if (rc)
+        gb_clear(&c->b);
+    else
+        rc = gb_finish(&c->b, root, n_shared, out, e);
+    for (int i = 0; i < c->n_merged; i++) cJSON_Delete(c->merged[i]);
+    for (int i = 0; i < c->n_known; i++) free(c->known[i].path);
+    free(known);
+    free(c);
+    return rc;
+}

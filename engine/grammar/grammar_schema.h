@@ -1,0 +1,85 @@
+/* grammar_schema.h -- what the files that compile a JSON schema share; see grammar_schema.c.
+ *
+ * Functions return false (or NULL) once c->rc is set: the first error is kept, with its path.
+ *
+ * Threads: owner thread.
+ */
+#ifndef ENGINE_GRAMMAR_GRAMMAR_SCHEMA_H
+#define ENGINE_GRAMMAR_GRAMMAR_SCHEMA_H
+
+#include "engine/grammar/grammar_inside.h"
+
+enum {
+    NODES_MAX = 4096,  /* subschemas with a rule */
+    MERGES_MAX = 512,  /* allOf, $ref beside other keywords */
+    NEST_MAX = 100,    /* of schemas in one another, merged ones included */
+    REF_HOPS_MAX = 64, /* a $ref to a $ref ... */
+    LENGTH_MAX = 1 << 30,
+    MERGED_NODES_MAX = 100000,
+    MERGE_WORK_MAX = 10000000, /* members compared */
+    OTHERS_MAX = 1000,         /* named members beside additionalProperties */
+    KEY_MAX = 64,              /* characters of a member's name that the schema does not give */
+};
+
+typedef struct {
+    const cJSON *node;
+    int32_t rule;
+    char *path;
+} known_rule;
+
+typedef struct {
+    g_builder b;
+    const cJSON *root;
+    int32_t string, bounded, integer, number, value, object, array; /* rules */
+    known_rule *known; /* [NODES_MAX] in the order they were first named; built in that order */
+    int n_known;
+    cJSON *merged[MERGES_MAX]; /* owned */
+    int n_merged;
+    int64_t merged_nodes, merge_work; /* bounded: a small schema may ask for a lot */
+    int nest;
+    char path[256];
+    size_t path_len;
+    err *e;
+    err_code rc;
+} schema_compiler;
+
+/* What a keyword speaks of; NOTE: it says nothing about the text. */
+typedef enum { NOTE, OBJECT, ARRAY, STRING, NUMBER, ANY } word_kind;
+
+typedef struct {
+    const char *name;
+    word_kind kind;
+} keyword;
+
+bool schema_fail(schema_compiler *c, err_code rc, const char *what);
+bool schema_unsupported(schema_compiler *c, const char *word, const char *why);
+/* The path grows; the old length is what schema_leave() wants. */
+size_t schema_enter(schema_compiler *c, const char *name, int index);
+void schema_leave(schema_compiler *c, size_t old);
+
+const keyword *schema_keyword(const char *name); /* NULL: not known */
+bool schema_is_note(const char *name);
+const cJSON *schema_get(const cJSON *s, const char *name);
+bool schema_check_words(schema_compiler *c, const cJSON *s);
+bool schema_says_more_than(const cJSON *s, const char *but);
+/* A whole number from 0; *out untouched when absent. */
+bool schema_take_size(schema_compiler *c, const cJSON *s, const char *name, int64_t *out);
+bool schema_check_order(schema_compiler *c, int64_t min, int64_t max);
+
+/* What a $ref that stands alone leads to; other schemas are their own. */
+const cJSON *schema_target(schema_compiler *c, const cJSON *s);
+cJSON *schema_own(schema_compiler *c, cJSON *s); /* freed with the compiler */
+cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b);
+cJSON *schema_without(schema_compiler *c, const cJSON *s, const char *name);
+cJSON *schema_common_values(const cJSON *a, const cJSON *b);
+bool schema_type_has(const cJSON *types, const char *t);
+
+void schema_byte(g_builder *b, int32_t from, char ch, edge_step step, int32_t to);
+/* A rule's start and end; 0 once the builder has failed. */
+int32_t schema_start(const schema_compiler *c, int32_t rule);
+int32_t schema_end(const schema_compiler *c, int32_t rule);
+
+bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32_t to);
+bool schema_build_number(schema_compiler *c, const cJSON *s, bool whole, int32_t from, int32_t to);
+
+#endif

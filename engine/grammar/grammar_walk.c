@@ -1,0 +1,195 @@
+/* grammar_walk.c -- sets of configurations, one byte at a time.
+ *
+ * Bounded everywhere: a set keeps at most GRAMMAR_SET_MAX configurations, the sets of one token
+ * WALK_CONFS, new frames WALK_NODES.  What does not fit is left out: the texts that remain are still
+ * valid, and since the first ones are kept there is always one that goes on.
+ *
+ * A walk may begin in a state by itself (NODE_UNKNOWN below, BOUNDS_UNKNOWN): then its counter counts
+ * from there, and whoever would need to know more only sets `left`.
+ */
+#include <assert.h>
+#include <string.h>
+
+#include "engine/grammar/grammar_inside.h"
+
+void walk_begin(g_walk *w, const g_auto *a, const g_node *base, int n_base)
+{
+    w->a = a;
+    w->base = base;
+    w->n_base = n_base;
+    w->n_node = w->n_conf = 0;
+    w->conf_at[0] = w->conf_at[1] = 0;
+    w->node_at[0] = w->node_at[1] = 0;
+    w->left_at[0] = false;
+    w->left = false;
+}
+
+static const g_node *node_of(const g_walk *w, int32_t i)
+{
+    return i < w->n_base ? &w->base[i] : &w->node[i - w->n_base];
+}
+
+static int depth_of(const g_walk *w, int32_t node)
+{
+    return node < 0 ? 0 : node_of(w, node)->depth;
+}
+
+/* Whether the text can be finished from here; remembers how deep that is. */
+static bool deep_enough(g_walk *w, const g_conf *f)
+{
+    int depth = depth_of(w, f->node) + w->a->need[f->state];
+    if (depth > GRAMMAR_DEPTH_MAX) return false;
+    if (depth > w->deepest) w->deepest = depth;
+    return true;
+}
+
+static bool same(const g_conf *a, const g_conf *b)
+{
+    return a->state == b->state && a->c == b->c && a->node == b->node && a->bounds == b->bounds;
+}
+
+/* A frame to come back to; the same one twice in a step is one node.  below NODE_UNKNOWN: no room. */
+static int32_t push(g_walk *w, int first_node, const g_conf *f, int32_t ret)
+{
+    for (int i = w->n_node - 1; i >= first_node; i--) {
+        const g_node *n = &w->node[i];
+        if (n->ret == ret && n->parent == f->node && n->c == f->c && n->bounds == f->bounds) {
+            return w->n_base + i;
+        }
+    }
+    if (w->n_node == WALK_NODES) return -3;
+    w->node[w->n_node] = (g_node){ret, f->c, f->bounds, f->node, depth_of(w, f->node) + 1};
+    return w->n_base + w->n_node++;
+}
+
+/* The frame above is not needed any more if its rule ends right after the call. */
+static bool is_tail(const g_walk *w, const g_conf *f, const g_edge *e)
+{
+    if (f->bounds == BOUNDS_MAYBE) return false;
+    return w->a->is_end[e->to] && !(f->bounds == BOUNDS_UNKNOWN && f->c > 0);
+}
+
+static int32_t max_of(const g_walk *w, int32_t bounds)
+{
+    return bounds < 0 ? -1 : w->a->bounds[bounds].max;
+}
+
+/* What an edge without a byte makes of a configuration; false: it may not be taken. */
+static bool follow(g_walk *w, const g_conf *f, const g_edge *e, int first_node, g_conf *out)
+{
+    *out = (g_conf){e->to, f->c, f->bounds, f->node};
+    if (e->kind == EDGE_CALL) {
+        int32_t node = is_tail(w, f, e) ? f->node : push(w, first_node, f, e->to);
+        if (node < NODE_UNKNOWN) return false;
+        *out = (g_conf){w->a->rule[e->rule].start, 0, e->bounds, node};
+    } else if (e->step == STEP_ENTER) {
+        if (f->bounds == BOUNDS_MAYBE) {
+            w->left = true;
+            return false;
+        }
+        out->c = 0;
+        out->bounds = e->bounds;
+    } else if (e->step == STEP_LEAVE) {
+        if (f->bounds == BOUNDS_UNKNOWN || f->bounds == BOUNDS_MAYBE) {
+            out->bounds = BOUNDS_MAYBE;
+            return true;
+        }
+        if (f->bounds >= 0 && f->c < w->a->bounds[f->bounds].min) return false;
+        out->c = 0;
+        out->bounds = BOUNDS_NONE;
+    }
+    return true;
+}
+
+/* Adds to the set that begins at conf[begin] all that is reached from `first` without a byte. */
+static void add(g_walk *w, int begin, int first_node, g_conf first)
+{
+    const g_auto *a = w->a;
+    if (a->simple[first.state] && w->n_conf == begin && w->n_conf < WALK_CONFS) {
+        if (!deep_enough(w, &first)) return;
+        w->conf[w->n_conf++] = first;
+        w->work++;
+        return;
+    }
+    g_conf seen[GRAMMAR_SET_MAX * 2];
+    int n_seen = 0, at = 0;
+    seen[n_seen++] = first;
+    while (at < n_seen) {
+        g_conf f = seen[at++], next;
+        w->work++;
+        if (!deep_enough(w, &f)) continue;
+        if (a->is_end[f.state] && f.node != NODE_ROOT) {
+            if (f.node == NODE_UNKNOWN) {
+                w->left = true;
+                continue;
+            }
+            const g_node *n = node_of(w, f.node);
+            next = (g_conf){n->ret, n->c, n->bounds, n->parent};
+            bool known = false;
+            for (int i = 0; i < n_seen && !known; i++) known = same(&seen[i], &next);
+            if (!known && n_seen < GRAMMAR_SET_MAX * 2) seen[n_seen++] = next;
+            continue;
+        }
+        if (a->is_end[f.state] || a->n_bytes[f.state] > 0) {
+            bool known = false;
+            for (int i = begin; i < w->n_conf && !known; i++) known = same(&w->conf[i], &f);
+            if (!known && w->n_conf - begin < GRAMMAR_SET_MAX && w->n_conf < WALK_CONFS) {
+                w->conf[w->n_conf++] = f;
+            }
+        }
+        for (int k = a->first[f.state] + a->n_bytes[f.state]; k < a->first[f.state + 1]; k++) {
+            if (!follow(w, &f, &a->edge[k], first_node, &next)) continue;
+            bool known = false;
+            for (int i = 0; i < n_seen && !known; i++) known = same(&seen[i], &next);
+            if (!known && n_seen < GRAMMAR_SET_MAX * 2) seen[n_seen++] = next;
+        }
+    }
+}
+
+void walk_add(g_walk *w, g_conf c)
+{
+    add(w, 0, 0, c);
+    w->conf_at[1] = w->n_conf;
+    w->node_at[1] = w->n_node;
+    w->left_at[0] = w->left;
+}
+
+void walk_set(g_walk *w, const g_conf *c, int n)
+{
+    memcpy(w->conf, c, (size_t)n * sizeof(*c));
+    w->n_conf = w->conf_at[1] = n;
+    w->node_at[1] = w->n_node = 0;
+    w->left_at[0] = w->left = false;
+}
+
+bool walk_byte(g_walk *w, int depth, uint8_t byte)
+{
+    const g_auto *a = w->a;
+    int from = w->conf_at[depth], begin = w->conf_at[depth + 1];
+    int first_node = w->node_at[depth + 1];
+    w->n_conf = begin;
+    w->n_node = first_node;
+    w->left = false;
+    for (int i = from; i < begin; i++) {
+        g_conf f = w->conf[i];
+        int first = a->first[f.state];
+        for (int k = first; k < first + a->n_bytes[f.state]; k++) {
+            const g_edge *e = &a->edge[k];
+            if (byte < e->lo || byte > e->hi) continue;
+            g_conf next = {e->to, f.c, f.bounds, f.node};
+            if (e->step == STEP_COUNT) {
+                int32_t max = max_of(w, f.bounds);
+                if (max >= 0 && f.c >= max) continue;
+                if (f.bounds == BOUNDS_UNKNOWN || max >= 0 ||
+                    (f.bounds >= 0 && f.c < a->bounds[f.bounds].min)) {
+                    next.c++; /* beyond the lower bound nobody asks any more */
+                }
+            }
+            add(w, begin, first_node, next);
+        }
+    }
+    w->conf_at[depth + 2] = w->n_conf;
+    w->node_at[depth + 2] = w->n_node;
+    w->left_at[depth + 1] = w->left;
+    return w->n_conf > begin;
+}

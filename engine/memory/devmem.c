@@ -1,0 +1,609 @@
+/* devmem.c -- one array of chunks, a stack of free ones, two heaps of what may be evicted.
+ *
+ * A lease stands in its heap under its first chunk, so both heaps hold chunk numbers.  Two heaps
+ * instead of one, because the bound on adapters is kept by evicting adapters.
+ */
+#include "engine/memory/devmem.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "engine/memory/populate.h"
+
+enum { NONE = -1, CLASSES = 3, IDLE = 0, PREFETCHED = 1, DEMANDED = 2 };
+
+typedef enum { FREE, PAGE_HELD, PAGE_IDLE, LEASED } chunk_kind;
+
+typedef struct {
+    chunk_kind kind;
+    int next; /* in the free stack, or in the lease */
+    int at;   /* place in its heap, or NONE */
+    int rank; /* IDLE, PREFETCHED, DEMANDED; of a lease's first chunk or a page */
+    double worth;
+    uint64_t seq;  /* equal worth: who became idle first goes first */
+    uint32_t uses; /* of a page's content */
+    devmem_lease *lease;
+} chunk;
+
+struct devmem_lease {
+    devmem *a;
+    void *owner;
+    int first, n, holds;
+    bool pinned, filling, lost;
+    double cost_us, popularity;
+    int64_t ready_us;
+    devmem_lease *older, *newer; /* among those that nobody has come for yet */
+    bool fresh;
+    devmem_lease *next_lost;
+};
+
+typedef struct {
+    int *v;
+    int n;
+} heap;
+
+struct devmem {
+    backend *be;
+    void *mem;
+    populate *ahead; /* of the chunks that were ever taken */
+    size_t chunk_bytes;
+    int n_chunks, lease_cap;
+    void (*evicted)(void *self, int chunk);
+    void *self;
+
+    pthread_mutex_t mu; /* leaf lock; guards all below */
+    chunk *chunk;
+    int free_top, n_free;
+    heap pages, leases;
+    int n_pages_held, n_lease_chunks, n_leases, n_pinned_chunks;
+    int n_lease_idle[CLASSES]; /* chunks */
+    int claimed, reserved;
+    double clock, page_cost_us;
+    uint64_t seq;
+    devmem_lease *lost, *fresh_first, *fresh_last; /* fresh: by ready_us */
+    uint64_t pages_evicted, leases_evicted;
+};
+
+/* ------------------------------------------------------------------------ heaps -- */
+
+static bool before(const devmem *a, int x, int y)
+{
+    const chunk *p = &a->chunk[x], *q = &a->chunk[y];
+    if (p->rank != q->rank) return p->rank < q->rank;
+    if (p->worth < q->worth || p->worth > q->worth) return p->worth < q->worth;
+    return p->seq < q->seq;
+}
+
+static void put(devmem *a, heap *h, int at, int c)
+{
+    h->v[at] = c;
+    a->chunk[c].at = at;
+}
+
+static void sift(devmem *a, heap *h, int at)
+{
+    int c = h->v[at];
+    while (at > 0 && before(a, c, h->v[(at - 1) / 2])) {
+        put(a, h, at, h->v[(at - 1) / 2]);
+        at = (at - 1) / 2;
+    }
+    for (int child; (child = 2 * at + 1) < h->n; at = child) {
+        if (child + 1 < h->n && before(a, h->v[child + 1], h->v[child])) child++;
+        if (!before(a, h->v[child], c)) break;
+        put(a, h, at, h->v[child]);
+    }
+    put(a, h, at, c);
+}
+
+static void heap_add(devmem *a, heap *h, int c)
+{
+    a->chunk[c].seq = ++a->seq;
+    put(a, h, h->n, c);
+    sift(a, h, h->n++);
+}
+
+static void heap_remove(devmem *a, heap *h, int c)
+{
+    int at = a->chunk[c].at, last = h->v[--h->n];
+    a->chunk[c].at = NONE;
+    if (last == c) return;
+    put(a, h, at, last);
+    sift(a, h, at);
+}
+
+/* ------------------------------------------------------------------- moving chunks -- */
+
+static void push_free(devmem *a, int c)
+{
+    a->chunk[c].kind = FREE;
+    a->chunk[c].lease = NULL;
+    a->chunk[c].next = a->free_top;
+    a->free_top = c;
+    a->n_free++;
+}
+
+static int pop_free(devmem *a)
+{
+    int c = a->free_top;
+    a->free_top = a->chunk[c].next;
+    a->n_free--;
+    populate_reach(a->ahead, (size_t)(c + 1) * a->chunk_bytes);
+    return c;
+}
+
+static void fresh_add(devmem_lease *l)
+{
+    devmem *a = l->a;
+    l->fresh = true;
+    l->newer = NULL;
+    l->older = a->fresh_last;
+    *(a->fresh_last ? &a->fresh_last->newer : &a->fresh_first) = l;
+    a->fresh_last = l;
+}
+
+static void fresh_remove(devmem_lease *l)
+{
+    devmem *a = l->a;
+    if (!l->fresh) return;
+    *(l->older ? &l->older->newer : &a->fresh_first) = l->newer;
+    *(l->newer ? &l->newer->older : &a->fresh_last) = l->older;
+    l->fresh = false;
+}
+
+static void lease_to_heap(devmem_lease *l, int rank)
+{
+    devmem *a = l->a;
+    chunk *c = &a->chunk[l->first];
+    c->rank = rank;
+    c->worth = a->clock + l->popularity * l->cost_us / l->n;
+    a->n_lease_idle[rank] += l->n;
+    if (rank != IDLE) fresh_add(l);
+    heap_add(a, &a->leases, l->first);
+}
+
+static void lease_from_heap(devmem_lease *l)
+{
+    devmem *a = l->a;
+    fresh_remove(l);
+    a->n_lease_idle[a->chunk[l->first].rank] -= l->n;
+    heap_remove(a, &a->leases, l->first);
+}
+
+static bool in_heap(const devmem_lease *l)
+{
+    return l->a->chunk[l->first].at != NONE;
+}
+
+static void free_chunks(devmem_lease *l)
+{
+    devmem *a = l->a;
+    for (int c = l->first, next; c != NONE; c = next) {
+        next = a->chunk[c].next;
+        push_free(a, c);
+    }
+    a->n_lease_chunks -= l->n;
+    a->n_leases--;
+    if (l->pinned) a->n_pinned_chunks -= l->n;
+    l->first = NONE;
+}
+
+/* The one that goes next among those of at most this rank, or NONE. */
+static int victim(const devmem *a, int rank, bool leases_only)
+{
+    int l = a->leases.n > 0 ? a->leases.v[0] : NONE;
+    int p = a->pages.n > 0 && !leases_only ? a->pages.v[0] : NONE;
+    if (l != NONE && a->chunk[l].rank > rank) l = NONE;
+    if (l == NONE || p == NONE) return l == NONE ? p : l;
+    return before(a, l, p) ? l : p;
+}
+
+static bool evict_one(devmem *a, int rank, bool leases_only)
+{
+    int c = victim(a, rank, leases_only);
+    if (c == NONE) return false;
+    if (a->chunk[c].worth > a->clock) a->clock = a->chunk[c].worth;
+    if (a->chunk[c].kind == PAGE_IDLE) {
+        heap_remove(a, &a->pages, c);
+        if (a->evicted) a->evicted(a->self, c);
+        push_free(a, c);
+        a->pages_evicted++;
+        return true;
+    }
+    devmem_lease *l = a->chunk[c].lease;
+    lease_from_heap(l);
+    free_chunks(l);
+    l->lost = true;
+    l->next_lost = a->lost;
+    a->lost = l;
+    a->leases_evicted++;
+    return true;
+}
+
+/* Whom nobody came for is as idle as the others. */
+static void expire(devmem *a, int64_t now_us)
+{
+    while (a->fresh_first && now_us - a->fresh_first->ready_us >= DEVMEM_FRESH_US) {
+        devmem_lease *l = a->fresh_first;
+        lease_from_heap(l); /* no longer fresh */
+        lease_to_heap(l, IDLE);
+    }
+}
+
+/* --------------------------------------------------------------------------- life -- */
+
+err_code devmem_create(devmem **out, backend *be, int n_chunks, size_t chunk_bytes,
+                       int lease_chunks, err *e)
+{
+    *out = NULL;
+    if (n_chunks < 1) return err_set(e, ERR_LIMIT, "the arena holds no chunk");
+    devmem *a = calloc(1, sizeof(*a));
+    if (!a) return err_set(e, ERR_NOMEM, "no memory for the arena");
+    a->be = be;
+    a->n_chunks = n_chunks;
+    a->chunk_bytes = chunk_bytes;
+    a->lease_cap = lease_chunks > 0 && lease_chunks < n_chunks ? lease_chunks : n_chunks;
+    a->page_cost_us = 1000;
+    pthread_mutex_init(&a->mu, NULL);
+    a->chunk = calloc((size_t)n_chunks, sizeof(*a->chunk));
+    a->pages.v = calloc((size_t)n_chunks, sizeof(int));
+    a->leases.v = calloc((size_t)n_chunks, sizeof(int));
+    if (be) a->mem = be_map(be, (size_t)n_chunks * chunk_bytes);
+    if (!a->chunk || !a->pages.v || !a->leases.v || (be && !a->mem)) {
+        devmem_destroy(a);
+        return err_set(e, ERR_NOMEM, "no memory for an arena of %d chunks of %zu bytes", n_chunks,
+                       chunk_bytes);
+    }
+    a->ahead = populate_start(be, a->mem, (size_t)n_chunks * chunk_bytes);
+    a->free_top = NONE;
+    for (int i = n_chunks - 1; i >= 0; i--) {
+        a->chunk[i].at = NONE;
+        push_free(a, i);
+    }
+    *out = a;
+    return ERR_NONE;
+}
+
+void devmem_unmap(devmem *a)
+{
+    assert(a->n_leases == 0);
+    populate_stop(a->ahead);
+    a->ahead = NULL;
+    if (a->mem) be_unmap(a->be, a->mem, (size_t)a->n_chunks * a->chunk_bytes);
+    a->mem = NULL;
+}
+
+err_code devmem_remap(devmem *a, err *e)
+{
+    if (!a->be || a->mem) return ERR_NONE;
+    a->mem = be_map(a->be, (size_t)a->n_chunks * a->chunk_bytes);
+    a->ahead = populate_start(a->be, a->mem, (size_t)a->n_chunks * a->chunk_bytes);
+    return a->mem ? ERR_NONE : err_set(e, ERR_NOMEM, "the device has no memory for the arena");
+}
+
+void devmem_destroy(devmem *a)
+{
+    if (!a) return;
+    devmem_unmap(a);
+    free(a->chunk);
+    free(a->pages.v);
+    free(a->leases.v);
+    pthread_mutex_destroy(&a->mu);
+    free(a);
+}
+
+int devmem_n_chunks(const devmem *a)
+{
+    return a->n_chunks;
+}
+
+size_t devmem_chunk_bytes(const devmem *a)
+{
+    return a->chunk_bytes;
+}
+
+void *devmem_memory(const devmem *a)
+{
+    return a->mem;
+}
+
+void devmem_lock(devmem *a)
+{
+    pthread_mutex_lock(&a->mu);
+}
+
+void devmem_unlock(devmem *a)
+{
+    pthread_mutex_unlock(&a->mu);
+}
+
+/* ------------------------------------------------------------------------ adapters -- */
+
+static int idle_to(const devmem *a, int rank)
+{
+    int n = 0;
+    for (int i = 0; i <= rank; i++) n += a->n_lease_idle[i];
+    return n;
+}
+
+devmem_lease *devmem_lease_take(devmem *a, int n, devmem_need need, int64_t now_us, void *owner)
+{
+    int rank = need == DEVMEM_DEMAND ? PREFETCHED : IDLE;
+    devmem_lease *l = calloc(1, sizeof(*l));
+    if (!l || n < 1) {
+        free(l);
+        return NULL;
+    }
+    devmem_lock(a);
+    expire(a, now_us);
+    int over = a->n_lease_chunks + n - a->lease_cap, idle = idle_to(a, rank);
+    if (over > idle || a->n_free + a->pages.n + idle - a->claimed < n) {
+        devmem_unlock(a);
+        free(l);
+        return NULL;
+    }
+    bool got = true;
+    while (got && a->n_lease_chunks + n > a->lease_cap) got = evict_one(a, rank, true);
+    while (got && a->n_free < n) got = evict_one(a, rank, false);
+    assert(got);
+    *l = (devmem_lease){.a = a, .owner = owner, .first = NONE, .n = n, .filling = true};
+    for (int i = 0; i < n; i++) {
+        int c = pop_free(a);
+        a->chunk[c].kind = LEASED;
+        a->chunk[c].lease = l;
+        a->chunk[c].next = l->first;
+        l->first = c;
+    }
+    a->n_lease_chunks += n;
+    a->n_leases++;
+    devmem_unlock(a);
+    return l;
+}
+
+/* The chain is the lease's own: nobody else writes it while the lease lives. */
+int devmem_lease_chunk(const devmem_lease *l, int i)
+{
+    int c = l->first;
+    while (i-- > 0) c = l->a->chunk[c].next;
+    return c;
+}
+
+void devmem_lease_map(const devmem_lease *l, void **out)
+{
+    int i = 0;
+    for (int c = l->first; c != NONE; c = l->a->chunk[c].next) {
+        out[i++] = (char *)l->a->mem + (size_t)c * l->a->chunk_bytes;
+    }
+}
+
+int devmem_lease_chunks(const devmem_lease *l)
+{
+    return l ? l->n : 0;
+}
+
+void devmem_lease_ready(devmem_lease *l, devmem_need need, double cost_us, int64_t now_us)
+{
+    devmem_lock(l->a);
+    assert(l->filling);
+    l->filling = false;
+    l->cost_us = cost_us > 1 ? cost_us : 1;
+    l->popularity = 1;
+    l->ready_us = now_us;
+    if (!l->pinned) lease_to_heap(l, need == DEVMEM_DEMAND ? DEMANDED : PREFETCHED);
+    devmem_unlock(l->a);
+}
+
+bool devmem_lease_hold(devmem_lease *l, double popularity)
+{
+    devmem_lock(l->a);
+    bool there = !l->lost && !l->filling;
+    if (there) {
+        l->popularity = popularity;
+        if (in_heap(l)) lease_from_heap(l);
+        l->holds++;
+    }
+    devmem_unlock(l->a);
+    return there;
+}
+
+void devmem_lease_release(devmem_lease *l)
+{
+    devmem_lock(l->a);
+    assert(l->holds > 0);
+    if (--l->holds == 0 && !l->pinned) lease_to_heap(l, IDLE);
+    devmem_unlock(l->a);
+}
+
+void devmem_lease_pin(devmem_lease *l, bool pinned)
+{
+    devmem_lock(l->a);
+    if (!l->lost && l->pinned != pinned) {
+        l->pinned = pinned;
+        l->a->n_pinned_chunks += pinned ? l->n : -l->n;
+        if (pinned && in_heap(l))
+            lease_from_heap(l);
+        else if (!pinned && l->holds == 0 && !l->filling)
+            lease_to_heap(l, IDLE);
+    }
+    devmem_unlock(l->a);
+}
+
+bool devmem_lease_alive(devmem_lease *l)
+{
+    devmem_lock(l->a);
+    bool alive = !l->lost;
+    devmem_unlock(l->a);
+    return alive;
+}
+
+void devmem_lease_drop(devmem_lease *l)
+{
+    devmem *a = l->a;
+    devmem_lock(a);
+    assert(l->holds == 0);
+    if (l->lost) {
+        devmem_lease **at = &a->lost;
+        while (*at && *at != l) at = &(*at)->next_lost;
+        if (*at) *at = l->next_lost;
+    } else {
+        if (in_heap(l)) lease_from_heap(l);
+        free_chunks(l);
+    }
+    devmem_unlock(a);
+    free(l);
+}
+
+void *devmem_lost(devmem *a)
+{
+    devmem_lock(a);
+    devmem_lease *l = a->lost;
+    if (l) a->lost = l->next_lost;
+    devmem_unlock(a);
+    return l ? l->owner : NULL;
+}
+
+int devmem_lease_limit(devmem *a, const devmem_lease *but)
+{
+    devmem_lock(a);
+    int n = a->lease_cap - a->n_pinned_chunks + (but && but->pinned ? but->n : 0);
+    devmem_unlock(a);
+    return n;
+}
+
+void devmem_reserve(devmem *a, int n)
+{
+    devmem_lock(a);
+    a->reserved = n;
+    devmem_unlock(a);
+}
+
+/* ------------------------------------------------------------------------ KV pages -- */
+
+void devmem_on_evict(devmem *a, void (*fn)(void *self, int chunk), void *self)
+{
+    devmem_lock(a);
+    a->evicted = fn;
+    a->self = self;
+    devmem_unlock(a);
+}
+
+int devmem_available_locked(const devmem *a, bool fresh)
+{
+    int n = a->n_free + a->pages.n + idle_to(a, DEMANDED) - (fresh ? a->reserved : 0);
+    return n > 0 ? n : 0;
+}
+
+bool devmem_claim_locked(devmem *a, int n, bool fresh)
+{
+    if (n > devmem_available_locked(a, fresh)) return false;
+    a->claimed = n;
+    return true;
+}
+
+int devmem_page_take_locked(devmem *a)
+{
+    if (a->n_free == 0 && !evict_one(a, DEMANDED, false)) return NONE;
+    int c = pop_free(a);
+    a->chunk[c].kind = PAGE_HELD;
+    a->chunk[c].uses = 1;
+    a->n_pages_held++;
+    if (a->claimed > 0) a->claimed--;
+    return c;
+}
+
+void devmem_page_free_locked(devmem *a, int c)
+{
+    assert(a->chunk[c].kind == PAGE_HELD);
+    a->n_pages_held--;
+    push_free(a, c);
+}
+
+void devmem_page_idle_locked(devmem *a, int c)
+{
+    chunk *p = &a->chunk[c];
+    assert(p->kind == PAGE_HELD);
+    p->kind = PAGE_IDLE;
+    p->rank = IDLE;
+    p->worth = a->clock + p->uses * a->page_cost_us;
+    a->n_pages_held--;
+    heap_add(a, &a->pages, c);
+}
+
+void devmem_page_hold_locked(devmem *a, int c)
+{
+    assert(a->chunk[c].kind == PAGE_IDLE);
+    heap_remove(a, &a->pages, c);
+    a->chunk[c].kind = PAGE_HELD;
+    a->chunk[c].uses++;
+    a->n_pages_held++;
+    if (a->claimed > 0) a->claimed--; /* it was among those that the promise counted on */
+}
+
+void devmem_page_cost(devmem *a, double us)
+{
+    devmem_lock(a);
+    if (us > 0) a->page_cost_us = us;
+    devmem_unlock(a);
+}
+
+/* ------------------------------------------------------------------------- looking -- */
+
+void devmem_count(devmem *a, devmem_counts *out)
+{
+    devmem_lock(a);
+    *out = (devmem_counts){.n_chunks = a->n_chunks,
+                           .n_free = a->n_free,
+                           .n_pages_held = a->n_pages_held,
+                           .n_pages_cached = a->pages.n,
+                           .n_lease_chunks = a->n_lease_chunks,
+                           .n_lease_idle = idle_to(a, DEMANDED),
+                           .n_leases = a->n_leases,
+                           .pages_evicted = a->pages_evicted,
+                           .leases_evicted = a->leases_evicted};
+    devmem_unlock(a);
+}
+
+static bool check_heap(const devmem *a, const heap *h, chunk_kind kind)
+{
+    for (int i = 0; i < h->n; i++) {
+        const chunk *c = &a->chunk[h->v[i]];
+        if (c->at != i || c->kind != kind) return false;
+        if (i > 0 && before(a, h->v[i], h->v[(i - 1) / 2])) return false;
+    }
+    return true;
+}
+
+/* Walks a lease from its first chunk; the others are counted by it. */
+static bool check_lease(const devmem *a, const devmem_lease *l, int *seen)
+{
+    int n = 0;
+    for (int c = l->first; c != NONE && n <= l->n; c = a->chunk[c].next, n++) {
+        if (a->chunk[c].kind != LEASED || a->chunk[c].lease != l) return false;
+    }
+    *seen += n;
+    bool evictable = l->holds == 0 && !l->pinned && !l->filling;
+    bool fresh = in_heap(l) && a->chunk[l->first].rank != IDLE;
+    return n == l->n && !l->lost && evictable == in_heap(l) && fresh == l->fresh;
+}
+
+bool devmem_check(devmem *a)
+{
+    int kinds[LEASED + 1] = {0}, stacked = 0, leased = 0, idle = 0;
+    devmem_lock(a);
+    bool ok = check_heap(a, &a->pages, PAGE_IDLE) && check_heap(a, &a->leases, LEASED);
+    for (int c = a->free_top; c != NONE && ok; c = a->chunk[c].next) {
+        ok = a->chunk[c].kind == FREE && ++stacked <= a->n_chunks;
+    }
+    for (int c = 0; c < a->n_chunks && ok; c++) {
+        kinds[a->chunk[c].kind]++;
+        if (a->chunk[c].kind != LEASED || a->chunk[c].lease->first != c) continue;
+        ok = check_lease(a, a->chunk[c].lease, &leased);
+        if (in_heap(a->chunk[c].lease)) idle += a->chunk[c].lease->n;
+    }
+    ok = ok && stacked == a->n_free && kinds[FREE] == a->n_free && leased == kinds[LEASED] &&
+         leased == a->n_lease_chunks && kinds[PAGE_HELD] == a->n_pages_held &&
+         kinds[PAGE_IDLE] == a->pages.n && idle == idle_to(a, DEMANDED) &&
+         a->n_lease_chunks <= a->lease_cap;
+    devmem_unlock(a);
+    return ok;
+}

@@ -1,0 +1,293 @@
+/* kv.c -- arrays indexed by page; a chained hash table over published pages.
+ *
+ * A published page remembers its parent page and the parent's serial number, which changes whenever
+ * a page is published or loses its content.  So a chain is intact exactly when each link's serial
+ * still matches, and walking from the root verifies everything that comes before.
+ *
+ * All of it is guarded by the arena's lock, because a loader that needs room may evict a page.
+ */
+#include "engine/memory/kv.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NONE = -1 };
+
+typedef struct {
+    int refs;
+    bool published;
+    uint64_t serial, parent_serial; /* parent_serial 0: a root */
+    uint64_t hash;
+    int parent;
+    int chain; /* next in the hash bucket */
+} page_info;
+
+struct kv_pages {
+    devmem *arena;
+    int n_pages, page_tokens;
+    bool cache;
+    page_info *page;
+    int32_t *tokens;   /* [n_pages][page_tokens] of published pages */
+    kv_domain *domain; /* [n_pages] of published roots */
+    int *bucket;
+    int bucket_mask;
+    uint64_t next_serial;
+};
+
+static void evicted(void *self, int page);
+
+kv_pages *kv_create(devmem *a, int page_tokens, bool prefix_cache)
+{
+    kv_pages *kv = calloc(1, sizeof(*kv));
+    if (!kv) return NULL;
+    int buckets = 16, n_pages = devmem_n_chunks(a);
+    while (buckets < n_pages) buckets *= 2;
+    kv->arena = a;
+    kv->n_pages = n_pages;
+    kv->page_tokens = page_tokens;
+    kv->cache = prefix_cache;
+    kv->bucket_mask = buckets - 1;
+    kv->next_serial = 1;
+    kv->page = calloc((size_t)n_pages, sizeof(*kv->page));
+    kv->tokens = calloc((size_t)n_pages * (size_t)page_tokens, sizeof(*kv->tokens));
+    kv->domain = calloc((size_t)n_pages, sizeof(*kv->domain));
+    kv->bucket = malloc((size_t)buckets * sizeof(*kv->bucket));
+    if (!kv->page || !kv->tokens || !kv->domain || !kv->bucket) {
+        kv_destroy(kv);
+        return NULL;
+    }
+    for (int i = 0; i < buckets; i++) kv->bucket[i] = NONE;
+    devmem_on_evict(a, evicted, kv);
+    return kv;
+}
+
+void kv_destroy(kv_pages *kv)
+{
+    if (!kv) return;
+    devmem_lock(kv->arena);
+    for (int i = 0; kv->page && i < kv->n_pages; i++) {
+        bool idle = kv->page[i].refs == 0 && kv->page[i].published;
+        if (idle) devmem_page_hold_locked(kv->arena, i);
+        if (idle || kv->page[i].refs > 0) devmem_page_free_locked(kv->arena, i);
+    }
+    devmem_unlock(kv->arena);
+    devmem_on_evict(kv->arena, NULL, NULL);
+    free(kv->page);
+    free(kv->tokens);
+    free(kv->domain);
+    free(kv->bucket);
+    free(kv);
+}
+
+/* --------------------------------------------------------------------- hashing -- */
+
+static uint64_t mix(uint64_t h, uint64_t v)
+{
+    h = (h ^ v) * 0x9E3779B97F4A7C15ULL;
+    return h ^ (h >> 29);
+}
+
+static uint64_t root_hash(const kv_domain *d)
+{
+    uint64_t h = mix(0x243F6A8885A308D3ULL, d->isolation);
+    for (int i = 0; i < LORA_DIGEST_BYTES; i += 8) {
+        uint64_t v;
+        memcpy(&v, d->digest + i, 8);
+        h = mix(h, v);
+    }
+    return h;
+}
+
+static uint64_t block_hash(uint64_t parent, const int32_t *tokens, int n)
+{
+    uint64_t h = parent;
+    for (int i = 0; i < n; i++) h = mix(h, (uint64_t)(uint32_t)tokens[i] + 1);
+    return h;
+}
+
+static void unpublish(kv_pages *kv, int i)
+{
+    page_info *p = &kv->page[i];
+    int *link = &kv->bucket[p->hash & (uint64_t)kv->bucket_mask];
+    while (*link != i) link = &kv->page[*link].chain;
+    *link = p->chain;
+    p->published = false;
+    p->serial = 0;
+}
+
+/* The arena needed the room. */
+static void evicted(void *self, int page)
+{
+    unpublish(self, page);
+}
+
+/* The published page that continues `parent` (NONE: a root of `d`) by `tokens`. */
+static int find(const kv_pages *kv, const kv_domain *d, int parent, uint64_t hash,
+                const int32_t *tokens)
+{
+    size_t bytes = (size_t)kv->page_tokens * sizeof(*tokens);
+    for (int i = kv->bucket[hash & (uint64_t)kv->bucket_mask]; i != NONE; i = kv->page[i].chain) {
+        const page_info *p = &kv->page[i];
+        if (p->hash != hash || p->parent != parent) continue;
+        if (parent == NONE) {
+            const kv_domain *own = &kv->domain[i];
+            if (own->isolation != d->isolation ||
+                memcmp(own->digest, d->digest, sizeof(own->digest)) != 0) {
+                continue;
+            }
+        } else if (p->parent_serial != kv->page[parent].serial) {
+            continue;
+        }
+        if (memcmp(kv->tokens + (size_t)i * kv->page_tokens, tokens, bytes) == 0) return i;
+    }
+    return NONE;
+}
+
+/* ------------------------------------------------------------------------- API -- */
+
+int kv_take(kv_pages *kv)
+{
+    devmem_lock(kv->arena);
+    int i = devmem_page_take_locked(kv->arena);
+    if (i != NONE) kv->page[i].refs = 1;
+    devmem_unlock(kv->arena);
+    return i;
+}
+
+static void hold(kv_pages *kv, int page)
+{
+    page_info *p = &kv->page[page];
+    if (p->refs++ == 0) devmem_page_hold_locked(kv->arena, page);
+}
+
+void kv_release(kv_pages *kv, int page)
+{
+    page_info *p = &kv->page[page];
+    devmem_lock(kv->arena);
+    assert(p->refs > 0);
+    if (--p->refs == 0 && p->published)
+        devmem_page_idle_locked(kv->arena, page);
+    else if (p->refs == 0)
+        devmem_page_free_locked(kv->arena, page);
+    devmem_unlock(kv->arena);
+}
+
+int kv_available(const kv_pages *kv, bool fresh)
+{
+    devmem_lock(kv->arena);
+    int n = devmem_available_locked(kv->arena, fresh);
+    devmem_unlock(kv->arena);
+    return n;
+}
+
+bool kv_claim(kv_pages *kv, int n, bool fresh)
+{
+    devmem_lock(kv->arena);
+    bool got = devmem_claim_locked(kv->arena, n, fresh);
+    devmem_unlock(kv->arena);
+    return got;
+}
+
+int kv_match(kv_pages *kv, const kv_domain *d, const int32_t *tokens, int n_tokens, int32_t *pages,
+             int cap)
+{
+    if (!kv->cache) return 0;
+    uint64_t hash = root_hash(d);
+    int parent = NONE, n = 0;
+    devmem_lock(kv->arena);
+    while (n < cap && (n + 1) * kv->page_tokens < n_tokens) {
+        const int32_t *block = tokens + (size_t)n * kv->page_tokens;
+        hash = block_hash(hash, block, kv->page_tokens);
+        int i = find(kv, d, parent, hash, block);
+        if (i == NONE) break;
+        hold(kv, i);
+        pages[n++] = i;
+        parent = i;
+    }
+    devmem_unlock(kv->arena);
+    return n;
+}
+
+static void publish(kv_pages *kv, const kv_domain *d, const int32_t *pages, int index,
+                    const int32_t *tokens)
+{
+    int i = pages[index], parent = index ? pages[index - 1] : NONE;
+    page_info *p = &kv->page[i];
+    if (!kv->cache || p->published) return;
+    if (parent != NONE && !kv->page[parent].published) return;
+    uint64_t from = parent == NONE ? root_hash(d) : kv->page[parent].hash;
+    uint64_t hash = block_hash(from, tokens, kv->page_tokens);
+    if (find(kv, d, parent, hash, tokens) != NONE) return; /* somebody was first */
+    p->published = true;
+    p->serial = kv->next_serial++;
+    p->parent = parent;
+    p->parent_serial = parent == NONE ? 0 : kv->page[parent].serial;
+    p->hash = hash;
+    memcpy(kv->tokens + (size_t)i * kv->page_tokens, tokens,
+           (size_t)kv->page_tokens * sizeof(*tokens));
+    if (parent == NONE) kv->domain[i] = *d;
+    int *head = &kv->bucket[hash & (uint64_t)kv->bucket_mask];
+    p->chain = *head;
+    *head = i;
+}
+
+void kv_publish(kv_pages *kv, const kv_domain *d, const int32_t *pages, int index,
+                const int32_t *tokens)
+{
+    devmem_lock(kv->arena);
+    publish(kv, d, pages, index, tokens);
+    devmem_unlock(kv->arena);
+}
+
+void kv_forget(kv_pages *kv, int page)
+{
+    devmem_lock(kv->arena);
+    assert(kv->page[page].refs > 0);
+    if (kv->page[page].published) unpublish(kv, page);
+    devmem_unlock(kv->arena);
+}
+
+void kv_clear(kv_pages *kv)
+{
+    devmem_lock(kv->arena);
+    for (int i = 0; i < kv->n_pages; i++) {
+        assert(kv->page[i].refs == 0);
+        if (!kv->page[i].published) continue;
+        unpublish(kv, i);
+        devmem_page_hold_locked(kv->arena, i);
+        devmem_page_free_locked(kv->arena, i);
+    }
+    devmem_unlock(kv->arena);
+}
+
+void kv_count(const kv_pages *kv, kv_counts *out)
+{
+    devmem_counts c;
+    devmem_count(kv->arena, &c);
+    *out =
+        (kv_counts){.n_pages = kv->n_pages, .n_held = c.n_pages_held, .n_cached = c.n_pages_cached};
+}
+
+bool kv_check(const kv_pages *kv)
+{
+    kv_counts c;
+    int n_cached = 0, n_held = 0, n_chained = 0, n_published = 0;
+    kv_count(kv, &c);
+    if (!devmem_check(kv->arena)) return false;
+    devmem_lock(kv->arena);
+    bool ok = true;
+    for (int i = 0; i < kv->n_pages; i++) {
+        n_held += kv->page[i].refs > 0;
+        n_cached += kv->page[i].refs == 0 && kv->page[i].published;
+        n_published += kv->page[i].published;
+        ok = ok && kv->page[i].refs >= 0;
+    }
+    for (int b = 0; b <= kv->bucket_mask; b++) {
+        for (int i = kv->bucket[b]; i != NONE && ok; i = kv->page[i].chain) {
+            ok = kv->page[i].published && n_chained++ <= kv->n_pages;
+        }
+    }
+    devmem_unlock(kv->arena);
+    return ok && n_cached == c.n_cached && n_held == c.n_held && n_chained == n_published;
+}

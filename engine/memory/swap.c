@@ -1,0 +1,131 @@
+/* swap.c -- one mapping cut into page-sized slots, a stack of the free ones, two moving means. */
+#include "engine/memory/swap.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "engine/base/clock.h"
+
+enum { TRIALS = 3 };
+
+/* Weight of the newest copy in the mean. */
+static const double newest = 0.2;
+
+struct swap_pool {
+    backend *be;
+    kv_pool *kv;
+    unsigned char *data;
+    size_t page_bytes;
+    int n_slot, n_free;
+    int32_t *free_slot;      /* [n_slot], a stack */
+    double save_us, load_us; /* of one page */
+    uint64_t n_saved, n_loaded;
+};
+
+static void *bytes_of(const swap_pool *sw, int32_t slot)
+{
+    assert(slot >= 0 && slot < sw->n_slot);
+    return sw->data + (size_t)slot * sw->page_bytes;
+}
+
+/* The least of a few: one that the system interrupted says nothing. */
+static void calibrate(swap_pool *sw)
+{
+    for (int i = 0; i < TRIALS; i++) {
+        int64_t t0 = clock_now_us();
+        be_kv_save(sw->be, sw->kv, 0, bytes_of(sw, 0));
+        be_kv_copied(sw->be);
+        int64_t t1 = clock_now_us();
+        be_kv_load(sw->be, sw->kv, 0, bytes_of(sw, 0));
+        be_kv_copied(sw->be);
+        int64_t t2 = clock_now_us();
+        if (i == 0 || (double)(t1 - t0) < sw->save_us) sw->save_us = (double)(t1 - t0);
+        if (i == 0 || (double)(t2 - t1) < sw->load_us) sw->load_us = (double)(t2 - t1);
+    }
+}
+
+err_code swap_create(swap_pool **out, backend *be, kv_pool *kv, size_t page_bytes, size_t bytes,
+                     err *e)
+{
+    *out = NULL;
+    size_t n = bytes / page_bytes;
+    if (n == 0) return ERR_NONE;
+    swap_pool *sw = calloc(1, sizeof(*sw));
+    if (!sw) return err_set(e, ERR_NOMEM, "no memory for the swap pool");
+    sw->be = be;
+    sw->kv = kv;
+    sw->page_bytes = page_bytes;
+    sw->n_slot = n > INT32_MAX ? INT32_MAX : (int)n;
+    size_t all = (size_t)sw->n_slot * page_bytes;
+    sw->free_slot = calloc((size_t)sw->n_slot, sizeof(*sw->free_slot));
+    void *data =
+        mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    sw->data = data == MAP_FAILED ? NULL : data;
+    if (!sw->free_slot || !sw->data) {
+        swap_destroy(sw);
+        return err_set(e, ERR_NOMEM, "no memory to swap %zu bytes of KV pages", all);
+    }
+    sw->n_free = sw->n_slot;
+    for (int i = 0; i < sw->n_slot; i++) sw->free_slot[i] = sw->n_slot - 1 - i; /* 0 is on top */
+    calibrate(sw);
+    *out = sw;
+    return ERR_NONE;
+}
+
+void swap_destroy(swap_pool *sw)
+{
+    if (!sw) return;
+    if (sw->data) (void)munmap(sw->data, (size_t)sw->n_slot * sw->page_bytes);
+    free(sw->free_slot);
+    free(sw);
+}
+
+bool swap_save(swap_pool *sw, const int32_t *page, int n, int32_t *slot)
+{
+    if (n > sw->n_free) return false;
+    int64_t t0 = clock_now_us();
+    for (int i = 0; i < n; i++) {
+        slot[i] = sw->free_slot[--sw->n_free];
+        be_kv_save(sw->be, sw->kv, page[i], bytes_of(sw, slot[i]));
+    }
+    be_kv_copied(sw->be);
+    sw->n_saved += (uint64_t)n;
+    if (n > 0) sw->save_us += newest * ((double)(clock_now_us() - t0) / n - sw->save_us);
+    return true;
+}
+
+void swap_load(swap_pool *sw, const int32_t *slot, int n, const int32_t *page)
+{
+    int64_t t0 = clock_now_us();
+    for (int i = 0; i < n; i++) be_kv_load(sw->be, sw->kv, page[i], bytes_of(sw, slot[i]));
+    be_kv_copied(sw->be);
+    sw->n_loaded += (uint64_t)n;
+    if (n > 0) sw->load_us += newest * ((double)(clock_now_us() - t0) / n - sw->load_us);
+}
+
+void swap_drop(swap_pool *sw, const int32_t *slot, int n)
+{
+    for (int i = n - 1; i >= 0; i--) {
+        assert(sw->n_free < sw->n_slot);
+        sw->free_slot[sw->n_free++] = slot[i];
+    }
+}
+
+double swap_round_trip_us(const swap_pool *sw, int n)
+{
+    return n * (sw->save_us + sw->load_us);
+}
+
+void swap_count(const swap_pool *sw, swap_counts *out)
+{
+    *out = (swap_counts){0};
+    if (!sw) return;
+    *out = (swap_counts){.n_pages = sw->n_slot,
+                         .n_used = sw->n_slot - sw->n_free,
+                         .page_bytes = sw->page_bytes,
+                         .n_saved = sw->n_saved,
+                         .n_loaded = sw->n_loaded,
+                         .page_us = sw->save_us + sw->load_us};
+}

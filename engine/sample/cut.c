@@ -1,0 +1,258 @@
+/* cut.c -- running sums over a ranking that is never made. */
+#include "engine/sample/cut.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/sample/logits.h"
+
+enum {
+    DIGIT = 11,
+    BUCKETS = 1 << DIGIT,
+    BESIDE = 8, /* more, for what weighs nothing: no branch, and no sum that waits for itself */
+};
+
+typedef struct {
+    uint64_t mass[BUCKETS + BESIDE];
+    uint32_t heads[BUCKETS + BESIDE];
+} histogram;
+
+struct cut {
+    int n, n_max;
+    const float *logits;
+    float max, temperature;
+    uint32_t top;        /* the best's place among all floats */
+    uint32_t reach;      /* the distance to the last that weighs something */
+    int shift;           /* of `all` */
+    float *weight;       /* [n_max] */
+    int32_t *list;       /* [n_max]: ids of a bucket, ascending */
+    uint64_t mass;       /* of all */
+    uint32_t heads;      /* that weigh something */
+    histogram all, some; /* of the row; of a bucket */
+};
+
+cut *cut_create(int n_max)
+{
+    cut *c = calloc(1, sizeof(*c));
+    if (!c) return NULL;
+    c->n_max = n_max;
+    c->weight = malloc((size_t)n_max * sizeof(*c->weight));
+    c->list = malloc((size_t)n_max * sizeof(*c->list));
+    if (c->weight && c->list) return c;
+    cut_destroy(c);
+    return NULL;
+}
+
+void cut_destroy(cut *c)
+{
+    if (!c) return;
+    free(c->weight);
+    free(c->list);
+    free(c);
+}
+
+/* ------------------------------------------------------------------------ units -- */
+
+uint64_t cut_units(float weight)
+{
+    return (uint64_t)(int64_t)(weight * (float)(INT64_C(1) << LOGITS_WEIGHT_BITS));
+}
+
+uint64_t cut_share(float top_p, uint64_t mass)
+{
+    uint64_t need = (uint64_t)ceil((double)top_p * (double)mass);
+    return need < 1 ? 1 : need < mass ? need : mass;
+}
+
+uint64_t cut_aim(double u, uint64_t mass)
+{
+    uint64_t unit = (uint64_t)(u * (double)mass);
+    return unit < mass ? unit : mass - 1; /* rounding */
+}
+
+float cut_floor(float max, float temperature, float min_p)
+{
+    if (min_p <= 0) return -INFINITY;
+    return (float)((double)max + (double)temperature * log((double)min_p));
+}
+
+/* Ascending with the float; of equal floats one number. */
+static inline uint32_t place_of(float logit)
+{
+    float f = logit + 0.0F; /* -0 becomes 0 */
+    uint32_t u;
+    memcpy(&u, &f, sizeof(u));
+    return u >> 31 ? ~u : u | 0x80000000U;
+}
+
+static float float_at(uint32_t place)
+{
+    uint32_t u = place >> 31 ? place & 0x7FFFFFFFU : ~place;
+    float f;
+    memcpy(&f, &u, sizeof(f));
+    return f;
+}
+
+static int bits_of(uint32_t v)
+{
+    return v ? 32 - __builtin_clz(v) : 0;
+}
+
+/* ---------------------------------------------------------------------- the row -- */
+
+/* Its distance from the best, in steps from one float to the next. */
+static inline uint32_t below_best(const cut *c, int32_t token)
+{
+    return c->top - place_of(c->logits[token]);
+}
+
+void cut_begin(cut *c, const float *logits, int n, float max, float temperature)
+{
+    assert(n > 0 && n <= c->n_max && isfinite(max) && temperature > 0);
+    c->n = n;
+    c->logits = logits;
+    c->max = max;
+    c->temperature = temperature;
+    float least = logits_weigh(c->weight, logits, n, max, temperature);
+    c->top = place_of(max);
+    c->reach = c->top - place_of(least);
+    c->mass = 0;
+}
+
+uint64_t cut_weight(const cut *c, int32_t token)
+{
+    return cut_units(c->weight[token]);
+}
+
+/* How far to the right bits go, so that values below 2^bits fall into BUCKETS. */
+static int shift_of(int bits)
+{
+    return bits > DIGIT ? bits - DIGIT : 0;
+}
+
+static void count_row(cut *c)
+{
+    histogram *h = &c->all;
+    memset(h, 0, sizeof(*h));
+    c->shift = shift_of(bits_of(c->reach));
+    c->heads = 0;
+    for (int i = 0; i < c->n; i++) {
+        uint32_t below = below_best(c, i);
+        uint32_t b = below <= c->reach ? below >> c->shift : BUCKETS + (uint32_t)i % BESIDE;
+        h->heads[b]++;
+        h->mass[b] += cut_weight(c, i);
+    }
+    for (int b = 0; b < BUCKETS; b++) {
+        c->mass += h->mass[b];
+        c->heads += h->heads[b];
+    }
+}
+
+/* ------------------------------------------------------------------------- find -- */
+
+/* What a running sum adds up. */
+typedef enum { HEADS, MASS } measure;
+
+typedef struct {
+    uint64_t heads, mass;
+} sums;
+
+static uint64_t measured(sums s, measure by)
+{
+    return by == HEADS ? s.heads : s.mass;
+}
+
+/* The bucket in which the sum passes `target`; *at grows by those before it. */
+static uint32_t walk(const histogram *h, measure by, uint64_t target, sums *at)
+{
+    for (uint32_t b = 0;; b++) {
+        assert(b < BUCKETS);
+        sums next = {at->heads + h->heads[b], at->mass + h->mass[b]};
+        if (measured(next, by) > target) return b;
+        *at = next;
+    }
+}
+
+/* The tokens of a bucket of the row that weigh something, in the order of ids. */
+static int gather(cut *c, uint32_t bucket)
+{
+    uint32_t first = bucket << c->shift, last = first + ((1U << c->shift) - 1);
+    if (last > c->reach) last = c->reach;
+    return logits_within(c->logits, c->n, float_at(c->top - last), float_at(c->top - first),
+                         c->list);
+}
+
+/* Of the n on the list, which are `from` .. from + 2^bits - 1 below, leaves those of the bucket in which the sum
+ * passes; *from becomes that bucket's.  Returns how many. */
+static int narrow(cut *c, int n, uint32_t *from, int bits, measure by, uint64_t target, sums *at)
+{
+    histogram *h = &c->some;
+    int shift = shift_of(bits), kept = 0;
+    memset(h, 0, sizeof(*h));
+    for (int i = 0; i < n; i++) {
+        uint32_t b = (below_best(c, c->list[i]) - *from) >> shift;
+        h->heads[b]++;
+        h->mass[b] += cut_weight(c, c->list[i]);
+    }
+    uint32_t bucket = walk(h, by, target, at);
+    for (int i = 0; i < n; i++) {
+        int32_t token = c->list[i];
+        c->list[kept] = token;
+        kept += (below_best(c, token) - *from) >> shift == bucket;
+    }
+    *from += bucket << shift;
+    return kept;
+}
+
+/* The token at which the running sum over the ranking passes `target`, which is less than the sum of all;
+ * *mass is what weighs until and with it. */
+static int32_t find(cut *c, measure by, uint64_t target, uint64_t *mass)
+{
+    sums at = {0, 0};
+    uint32_t bucket = walk(&c->all, by, target, &at), from = bucket << c->shift;
+    int n = gather(c, bucket);
+    for (int bits = c->shift; bits > 0 && n > 1; bits = shift_of(bits))
+        n = narrow(c, n, &from, bits, by, target, &at);
+    for (int i = 0;; i++) { /* equals */
+        assert(i < n);
+        at.heads++;
+        at.mass += cut_weight(c, c->list[i]);
+        *mass = at.mass;
+        if (measured(at, by) > target) return c->list[i];
+    }
+}
+
+static uint64_t mass_from(const cut *c, float least)
+{
+    uint64_t mass = 0;
+    for (int i = 0; i < c->n; i++) mass += c->logits[i] >= least ? cut_weight(c, i) : 0;
+    return mass;
+}
+
+int32_t cut_draw(cut *c, int top_k, float top_p, float min_p, double u)
+{
+    if (c->mass == 0) count_row(c); /* not yet */
+    uint64_t mass = c->mass;
+    if (top_k > 0 && (uint32_t)top_k < c->heads) (void)find(c, HEADS, (uint64_t)top_k - 1, &mass);
+    if (top_p < 1) (void)find(c, MASS, cut_share(top_p, mass) - 1, &mass);
+    if (min_p > 0) {
+        uint64_t likely = mass_from(c, cut_floor(c->max, c->temperature, min_p));
+        mass = likely < mass ? likely : mass;
+    }
+    return find(c, MASS, cut_aim(u, mass), &mass);
+}
+
+int32_t cut_draw_any(const cut *c, double u)
+{
+    uint64_t mass = 0, at = 0;
+    for (int i = 0; i < c->n; i++) mass += cut_weight(c, i);
+    uint64_t target = cut_aim(u, mass);
+    for (int i = 0;; i++) {
+        assert(i < c->n);
+        at += cut_weight(c, i);
+        if (at > target) return i;
+    }
+}

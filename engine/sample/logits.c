@@ -1,0 +1,138 @@
+/* logits.c -- GCC's vectors of 16 bytes: SSE2 and NEON have them everywhere. */
+#include "engine/sample/logits.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { FOUR = 4 };
+
+typedef float vf __attribute__((vector_size(16)));
+typedef int32_t vi __attribute__((vector_size(16)));
+
+static inline vf vf_set(float v)
+{
+    return (vf){v, v, v, v};
+}
+
+static inline vf vf_load(const float *p)
+{
+    vf v;
+    memcpy(&v, p, sizeof(v));
+    return v;
+}
+
+/* The last n < 4 of a row, `beyond` behind them. */
+static inline vf vf_load_n(const float *p, int n, float beyond)
+{
+    vf v = vf_set(beyond);
+    memcpy(&v, p, (size_t)n * sizeof(*p));
+    return v;
+}
+
+static inline vf vf_select(vi mask, vf yes, vf no)
+{
+    return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
+}
+
+static inline vf vf_greater(vf a, vf b)
+{
+    return vf_select(a > b, a, b);
+}
+
+bool logits_finite(const float *logits, int n)
+{
+    vi bad = {0};
+    int i = 0;
+    for (; i + FOUR <= n; i += FOUR) {
+        vf v = vf_load(logits + i);
+        bad |= v - v != vf_set(0); /* infinite or no number: the difference is none */
+    }
+    vf rest = vf_load_n(logits + i, n - i, 0);
+    bad |= rest - rest != vf_set(0);
+    return !(bad[0] | bad[1] | bad[2] | bad[3]);
+}
+
+float logits_highest(const float *logits, int n)
+{
+    vf a = vf_set(-INFINITY), b = a;
+    int i = 0;
+    for (; i + 2 * FOUR <= n; i += 2 * FOUR) {
+        a = vf_greater(vf_load(logits + i), a);
+        b = vf_greater(vf_load(logits + i + FOUR), b);
+    }
+    for (; i < n; i += FOUR) {
+        a = vf_greater(n - i < FOUR ? vf_load_n(logits + i, n - i, -INFINITY) : vf_load(logits + i),
+                       a);
+    }
+    a = vf_greater(a, b);
+    float max = a[0];
+    for (int k = 1; k < FOUR; k++) max = a[k] > max ? a[k] : max;
+    return max;
+}
+
+/* exp(x) for x in [-30, 0], to 2 ulp: 2^k times a polynomial on [-ln2/2, ln2/2] (the coefficients of Cephes'
+ * expf), exactly 1 at 0. */
+static inline vf exp_of(vf x)
+{
+    const vf magic = vf_set(12582912.0F); /* 1.5 * 2^23: rounds to an integer when added */
+    vf t = x * vf_set(1.44269504088896341F) + magic;
+    vi k = (vi)t - (vi)magic;
+    vf kf = t - magic;
+    vf r = x - kf * vf_set(0.693359375F);
+    r = r - kf * vf_set(-2.12194440e-4F);
+    vf p = vf_set(1.9875691500e-4F);
+    p = p * r + vf_set(1.3981999507e-3F);
+    p = p * r + vf_set(8.3334519073e-3F);
+    p = p * r + vf_set(4.1665795894e-2F);
+    p = p * r + vf_set(1.6666665459e-1F);
+    p = p * r + vf_set(5.0000001201e-1F);
+    vf y = p * (r * r) + r + vf_set(1.0F);
+    return y * (vf)((k + 127) << 23);
+}
+
+float logits_weigh(float *weight, const float *logits, int n, float max, float temperature)
+{
+    const vf best = vf_set(max), t = vf_set(temperature);
+    const vf floor_x = vf_set(-0.69314718F * (float)LOGITS_WEIGHT_BITS);
+    vf least = best;
+    for (int i = 0; i < n; i += FOUR) {
+        int some = n - i < FOUR ? n - i : FOUR;
+        vf v = some < FOUR ? vf_load_n(logits + i, some, -INFINITY) : vf_load(logits + i);
+        vf x = (v - best) / t;
+        vi weighs = x >= floor_x;
+        vf w = exp_of(vf_select(weighs, x, vf_set(0)));
+        w = vf_select(weighs, w, vf_set(0));
+        vf here = vf_select(weighs, v, best);
+        least = vf_select(here < least, here, least);
+        memcpy(weight + i, &w, (size_t)some * sizeof(*weight));
+    }
+    float low = least[0];
+    for (int k = 1; k < FOUR; k++) low = least[k] < low ? least[k] : low;
+    return low;
+}
+
+static bool any(vi mask)
+{
+    int64_t half[2];
+    memcpy(half, &mask, sizeof(half));
+    return (half[0] | half[1]) != 0;
+}
+
+int logits_within(const float *logits, int n, float lo, float hi, int32_t *ids)
+{
+    const vf low = vf_set(lo), high = vf_set(hi);
+    int found = 0;
+    for (int i = 0; i < n; i += 2 * FOUR) {
+        int end = n - i < 2 * FOUR ? n : i + 2 * FOUR;
+        if (end - i == 2 * FOUR) {
+            vf a = vf_load(logits + i), b = vf_load(logits + i + FOUR);
+            if (!any(((a >= low) & (a <= high)) | ((b >= low) & (b <= high)))) continue;
+        }
+        for (int k = i; k < end; k++) {
+            ids[found] = k;
+            found += logits[k] >= lo && logits[k] <= hi;
+        }
+    }
+    return found;
+}

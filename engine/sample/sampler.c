@@ -1,0 +1,305 @@
+/* sampler.c -- penalties, log-probabilities, and a draw that depends on nothing but its inputs.
+ *
+ * Nothing is sorted but the few best that a small top-k or the alternatives ask for: any other cut is made by
+ * cut.h.  Weights are whole numbers, whose sums have no order, so a result never depends on the company
+ * a row was computed in, nor on the way it was found.
+ */
+#include "engine/sample/sampler.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/sample/cut.h"
+#include "engine/sample/logits.h"
+
+/* Up to so many best are found with a heap. */
+enum { FEW = 256 };
+_Static_assert((int)SAMPLE_TOP_MAX <= (int)FEW, "alternatives are found with it, too");
+
+typedef struct {
+    float logit;
+    int32_t token;
+} candidate;
+
+struct sampler {
+    int n_vocab, cap;
+    candidate list[FEW];
+    cut *cut;
+    uint8_t *seen;   /* [cap]: 1 in the prompt or output; cleared after use */
+    uint16_t *count; /* [cap]: times in the output; cleared after use */
+};
+
+sampler *sampler_create(int n_vocab)
+{
+    sampler *sp = calloc(1, sizeof(*sp));
+    if (!sp) return NULL;
+    sp->n_vocab = sp->cap = n_vocab;
+    sp->cut = cut_create(n_vocab);
+    sp->seen = calloc((size_t)n_vocab, sizeof(*sp->seen));
+    sp->count = calloc((size_t)n_vocab, sizeof(*sp->count));
+    if (!sp->cut || !sp->seen || !sp->count) {
+        sampler_destroy(sp);
+        return NULL;
+    }
+    return sp;
+}
+
+void sampler_set_vocab(sampler *sp, int n_vocab)
+{
+    assert(n_vocab > 0 && n_vocab <= sp->cap);
+    sp->n_vocab = n_vocab;
+}
+
+void sampler_destroy(sampler *sp)
+{
+    if (!sp) return;
+    cut_destroy(sp->cut);
+    free(sp->seen);
+    free(sp->count);
+    free(sp);
+}
+
+/* ----------------------------------------------------------------- the numbers -- */
+
+/* A number in (0, 1) from (seed, draw): two rounds of a 64-bit finaliser (splitmix64). */
+static double uniform(uint64_t seed, uint64_t draw)
+{
+    uint64_t x = seed;
+    for (int round = 0; round < 2; round++) {
+        x += 0x9E3779B97F4A7C15ULL + draw;
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+        x ^= x >> 31;
+    }
+    return ((double)(x >> 11) + 0.5) * 0x1p-53;
+}
+
+/* Log of the sum of exponentials. */
+static double log_sum(const float *logits, int n, float max)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += (double)expf(logits[i] - max);
+    return (double)max + log(sum);
+}
+
+static bool better(candidate a, candidate b)
+{
+    return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
+}
+
+static void swap(candidate *a, candidate *b)
+{
+    candidate t = *a;
+    *a = *b;
+    *b = t;
+}
+
+/* Moves h[i] down in a heap whose root is the worst. */
+static void sift(candidate *h, int n, int i)
+{
+    for (;;) {
+        int worst = i, l = 2 * i + 1, r = l + 1;
+        if (l < n && better(h[worst], h[l])) worst = l;
+        if (r < n && better(h[worst], h[r])) worst = r;
+        if (worst == i) return;
+        swap(&h[i], &h[worst]);
+        i = worst;
+    }
+}
+
+/* The k best of all, in order, into `out`; returns how many. */
+static int best(const float *logits, int n, int k, candidate *out)
+{
+    if (k > n) k = n;
+    for (int i = 0; i < k; i++) out[i] = (candidate){logits[i], i};
+    for (int i = k / 2 - 1; i >= 0; i--) sift(out, k, i);
+    for (int i = k; i < n; i++) {
+        candidate c = {logits[i], i};
+        if (k && better(c, out[0])) {
+            out[0] = c;
+            sift(out, k, 0);
+        }
+    }
+    for (int i = k - 1; i > 0; i--) { /* the worst goes to the end */
+        swap(&out[0], &out[i]);
+        sift(out, i, 0);
+    }
+    return k;
+}
+
+/* ------------------------------------------------------------------- penalties -- */
+
+static void penalise(sampler *sp, float *logits, const sampling *r, const int32_t *prompt,
+                     int n_prompt, const int32_t *output, int n_output)
+{
+    bool repeat = r->repetition_penalty != 1,
+         counts = r->presence_penalty != 0 || r->frequency_penalty != 0;
+    if (!repeat && !counts) return;
+    for (int i = 0; i < n_output; i++) {
+        sp->seen[output[i]] = 1;
+        if (sp->count[output[i]] < UINT16_MAX) sp->count[output[i]]++;
+    }
+    for (int i = 0; repeat && i < n_prompt; i++) sp->seen[prompt[i]] = 1;
+    for (int pass = 0; pass < 2; pass++) {
+        const int32_t *list = pass ? prompt : output;
+        int n = pass ? (repeat ? n_prompt : 0) : n_output;
+        for (int i = 0; i < n; i++) {
+            int32_t t = list[i];
+            if (!sp->seen[t]) continue; /* done before */
+            if (repeat) {
+                logits[t] = logits[t] > 0 ? logits[t] / r->repetition_penalty
+                                          : logits[t] * r->repetition_penalty;
+            }
+            if (sp->count[t]) {
+                logits[t] -= r->presence_penalty + r->frequency_penalty * (float)sp->count[t];
+            }
+            sp->seen[t] = 0;
+            sp->count[t] = 0;
+        }
+    }
+}
+
+static void adjust(sampler *sp, float *logits, const sampling *r, const int32_t *prompt,
+                   int n_prompt, const int32_t *output, int n_output)
+{
+    for (int i = 0; i < r->n_bias; i++) logits[r->bias[i].token] += r->bias[i].bias;
+    penalise(sp, logits, r, prompt, n_prompt, output, n_output);
+}
+
+static bool is_stop(const sampling *r, int32_t token)
+{
+    for (int i = 0; i < r->n_stop_id; i++) {
+        if (r->stop_id[i] == token) return true;
+    }
+    return false;
+}
+
+static bool only_stops(const sampler *sp, const sampling *r, const uint32_t *allowed)
+{
+    for (int base = 0; base < sp->n_vocab; base += 32) {
+        for (uint32_t bits = allowed[base / 32]; bits; bits &= bits - 1) {
+            if (!is_stop(r, base + __builtin_ctz(bits))) return false;
+        }
+    }
+    return true;
+}
+
+static void ban(const sampler *sp, float *logits, const sampling *r, const uint32_t *allowed,
+                int n_output)
+{
+    bool early = n_output < r->min_tokens && !(allowed && only_stops(sp, r, allowed));
+    for (int i = 0; early && i < r->n_stop_id; i++) {
+        int32_t t = r->stop_id[i];
+        if (t >= 0 && t < sp->n_vocab) logits[t] = -INFINITY;
+    }
+    for (int base = 0; allowed && base < sp->n_vocab; base += 32) {
+        uint32_t bits = allowed[base / 32];
+        int n = sp->n_vocab - base < 32 ? sp->n_vocab - base : 32;
+        for (int k = 0; bits != UINT32_MAX && k < n; k++) {
+            if (!(bits >> k & 1)) logits[base + k] = -INFINITY;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------ draw -- */
+
+/* Draws from what the rules leave of the k <= FEW best. */
+static int32_t draw_few(sampler *sp, const float *logits, const sampling *r, float max, double u)
+{
+    int n = best(logits, sp->n_vocab, r->top_k, sp->list), kept = 0;
+    float logit[FEW], weight[FEW], least = cut_floor(max, r->temperature, r->min_p);
+    for (int i = 0; i < n; i++) logit[i] = sp->list[i].logit;
+    (void)logits_weigh(weight, logit, n, max, r->temperature);
+    uint64_t mass = 0, sum = 0, at = 0;
+    for (int i = 0; i < n; i++) mass += cut_units(weight[i]);
+    uint64_t need = r->top_p < 1 ? cut_share(r->top_p, mass) : mass;
+    for (; kept < n && sum < need && logit[kept] >= least; kept++) sum += cut_units(weight[kept]);
+    uint64_t target = cut_aim(u, sum);
+    for (int i = 0;; i++) {
+        assert(i < kept);
+        at += cut_units(weight[i]);
+        if (at > target) return sp->list[i].token;
+    }
+}
+
+static int32_t draw(sampler *sp, const float *logits, const sampling *r, float max, double u)
+{
+    if (r->top_k > 0 && r->top_k <= FEW) return draw_few(sp, logits, r, max, u);
+    cut_begin(sp->cut, logits, sp->n_vocab, max, r->temperature);
+    bool cuts = r->top_k > 0 || r->top_p < 1 || r->min_p > 0;
+    return cuts ? cut_draw(sp->cut, r->top_k, r->top_p, r->min_p, u) : cut_draw_any(sp->cut, u);
+}
+
+static int32_t greedy(const float *logits, int n)
+{
+    int32_t top = 0;
+    for (int i = 1; i < n; i++) {
+        if (logits[i] > logits[top]) top = i;
+    }
+    return top;
+}
+
+static void tops(sampler *sp, const float *logits, int n_top, double lse, sampled *out)
+{
+    out->n_top = best(logits, sp->n_vocab, n_top, sp->list);
+    for (int i = 0; i < out->n_top; i++) {
+        out->top_id[i] = sp->list[i].token;
+        out->top_logprob[i] = (float)((double)sp->list[i].logit - lse);
+    }
+    /* What is not allowed is no alternative. */
+    while (out->n_top > 0 && !isfinite(out->top_logprob[out->n_top - 1])) out->n_top--;
+}
+
+void sampler_pick(sampler *sp, float *logits, const sampling *rules, const int32_t *prompt,
+                  int n_prompt, const int32_t *output, int n_output, sampled *out)
+{
+    sampler_pick_allowed(sp, logits, rules, NULL, prompt, n_prompt, output, n_output, out);
+}
+
+void sampler_pick_allowed(sampler *sp, float *logits, const sampling *rules,
+                          const uint32_t *allowed, const int32_t *prompt, int n_prompt,
+                          const int32_t *output, int n_output, sampled *out)
+{
+    int n = sp->n_vocab;
+    *out = (sampled){.token = -1};
+    if (!logits_finite(logits, n)) return;
+    adjust(sp, logits, rules, prompt, n_prompt, output, n_output);
+    ban(sp, logits, rules, allowed, n_output);
+    float max = logits_highest(logits, n);
+    if (!isfinite(max)) return;
+    if (rules->temperature <= 0) {
+        out->token = greedy(logits, n);
+    } else {
+        double u = uniform(rules->seed, (uint64_t)n_output);
+        out->token = draw(sp, logits, rules, max, u);
+    }
+    if (rules->n_top >= 0) {
+        double lse = log_sum(logits, n, max);
+        out->logprob = (float)((double)logits[out->token] - lse);
+        tops(sp, logits, rules->n_top, lse, out);
+    }
+}
+
+/* Its place among all, in the order of the alternatives. */
+static int32_t rank_of(const float *logits, int n, int32_t token)
+{
+    int32_t above = 0;
+    for (int i = 0; i < n; i++)
+        above += logits[i] > logits[token] || (logits[i] == logits[token] && i < token);
+    return above + 1;
+}
+
+void sampler_score(sampler *sp, const float *logits, int32_t token, int n_top, sampled *out)
+{
+    *out = (sampled){.token = token};
+    if (!logits_finite(logits, sp->n_vocab)) {
+        out->token = -1;
+        return;
+    }
+    double lse = log_sum(logits, sp->n_vocab, logits_highest(logits, sp->n_vocab));
+    out->logprob = (float)((double)logits[token] - lse);
+    out->rank = rank_of(logits, sp->n_vocab, token);
+    tops(sp, logits, n_top < 0 ? 0 : n_top, lse, out);
+}

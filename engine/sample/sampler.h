@@ -1,0 +1,84 @@
+/* sampler.h -- from logits to a token, by the request's own rules.
+ *
+ * Pure: the same logits, rules, history and draw number give the same token, alone or in any
+ * batch.  The random number of output token i is a counter-based function of (seed, i).
+ *
+ * Order of processing (that of vLLM and Hugging Face): logit_bias, repetition penalty over
+ * prompt and output, presence and frequency penalties over output, min_tokens (eos banned), what a
+ * grammar does not allow, then log-probabilities are taken; temperature, top-k, top-p, min-p, draw.
+ * Threads: any thread.
+ */
+#ifndef ENGINE_SAMPLE_SAMPLER_H
+#define ENGINE_SAMPLE_SAMPLER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    SAMPLE_TOP_MAX = 20,
+    SAMPLE_BIAS_MAX = 1024, /* a device has room for so many */
+    SAMPLE_STOP_MAX = 256,
+};
+
+typedef struct logit_bias {
+    int32_t token;
+    float bias; /* -100 .. 100 */
+} logit_bias;
+
+typedef struct sampling {
+    float temperature;                         /* 0: greedy */
+    float top_p;                               /* (0, 1]; 1: off */
+    float min_p;                               /* [0, 1]; 0: off */
+    int top_k;                                 /* 0: off */
+    float repetition_penalty;                  /* > 0; 1: off */
+    float presence_penalty, frequency_penalty; /* -2 .. 2; 0: off */
+    uint64_t seed;
+    const logit_bias *bias;
+    int n_bias;
+    const int32_t *stop_id; /* end-of-sequence and the request's own stop token ids */
+    int n_stop_id;
+    int min_tokens;  /* stop ids are banned before */
+    bool ignore_eos; /* the model's eos ids do not stop (stop_id holds only the request's own) */
+    int n_top;       /* alternatives wanted with log-probabilities; -1: no log-probabilities */
+} sampling;
+
+typedef struct sampled {
+    int32_t token;
+    float logprob; /* of the chosen token, before temperature; valid if n_top >= 0 */
+    int32_t rank;  /* of a scored token: 1 is the best; 0 where a token was picked */
+    int n_top;
+    int32_t top_id[SAMPLE_TOP_MAX];
+    float top_logprob[SAMPLE_TOP_MAX]; /* descending */
+} sampled;
+
+/* Scratch for one thread; about 11 bytes per vocabulary entry. */
+typedef struct sampler sampler;
+sampler *sampler_create(int n_vocab);
+/* Rows of logits have n_vocab values from now on: at most what it was created with. */
+void sampler_set_vocab(sampler *sp, int n_vocab);
+void sampler_destroy(sampler *sp);
+
+/* Picks one token.  `logits` [n_vocab] may be modified.  `prompt` and `output` are the tokens so
+ * far; n_output is also the draw number.  Non-finite logits: *out->token = -1 (the row is broken:
+ * the caller fails that request alone). */
+void sampler_pick(sampler *sp, float *logits, const sampling *rules, const int32_t *prompt,
+                  int n_prompt, const int32_t *output, int n_output, sampled *out);
+
+/* The same among the tokens whose bits are set in `allowed` [(n_vocab + 31) / 32], at least one;
+ * log-probabilities are those among them.  min_tokens gives way where only stop ids are allowed. */
+void sampler_pick_allowed(sampler *sp, float *logits, const sampling *rules,
+                          const uint32_t *allowed, const int32_t *prompt, int n_prompt,
+                          const int32_t *output, int n_output, sampled *out);
+
+/* Log-probability and rank of `token` and the n_top best, for the scoring of prompts. */
+void sampler_score(sampler *sp, const float *logits, int32_t token, int n_top, sampled *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

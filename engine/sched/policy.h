@@ -1,0 +1,71 @@
+/* policy.h -- the scheduler's judgement: pure functions over a picture of one step.
+ *
+ * The picture holds who runs, then the first of those that wait in the order of fair.h.
+ * policy_plan() says in which order they are offered rows of the next iteration, and how many each may
+ * take; policy_victim() says who gives way when pages are short.  Neither touches requests, pages
+ * or clocks; sched.c carries the plan out, and tests/sim carries it out on a modelled device.
+ *     1. decode rows of running requests: iteration-level scheduling (Orca), stall-free batching
+ *        (Sarathi-Serve);
+ *     2. prefill chunks fill the rows that are left: what is begun before what waits, unless the
+ *        latter is of a more urgent class (raised by waiting); those that wait as they were given.
+ * policy_budget_us() says how long the step may take: prompts are cut so that the streams beside them
+ * keep their pace (Sarathi-Serve), and more so than their targets ask: a step is stretched by a fifth, or
+ * by what the deadlines of the prompts ask, whichever is more.
+ *
+ * Threads: any thread.
+ */
+#ifndef ENGINE_SCHED_POLICY_H
+#define ENGINE_SCHED_POLICY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/sched/cost.h"
+
+typedef struct policy_request {
+    bool running;   /* has pages and a seat; else it waits */
+    int left;       /* tokens to compute before the next output token; 1 for a decode row */
+    int max_chunk;  /* rows it may take at once */
+    int class_rank; /* 0 is the most urgent */
+    int64_t arrived_us;
+    int64_t deadline_us; /* of the first token; 0: none or already made */
+    int context;         /* positions that have KV */
+    int rank;            /* of its adapter, 0: none or not known yet */
+    int64_t due_us;      /* when its class wants the next token; 0: the first is not made */
+} policy_request;
+
+typedef struct policy_limits {
+    int max_rows;      /* of the step */
+    int free_seats;    /* at 0, only those are listed for whom a weaker one could give way */
+    int64_t ageing_us; /* waiting this long raises a request by one class */
+} policy_limits;
+
+typedef struct policy_entry {
+    int request; /* index into the view */
+    int n_rows;
+} policy_entry;
+
+/* Fills `out` (room for n entries) with everyone who may run, decode rows first, then the others,
+ * most urgent first; returns the count.  Running requests stand before waiting ones in `rq`.  The
+ * caller goes down the list until rows, seats or pages are used up, passing over those whose adapter
+ * is not there yet.  `order` is scratch [n]. */
+int policy_plan(const policy_request *rq, int n, const policy_limits *lim, int64_t now_us,
+                policy_entry *out, int *order);
+
+/* Microseconds that the step of this plan may take; INFINITY: nobody's next token is waited for, or
+ * nothing is known about what steps cost.  `least`: tokens by which the first prompt goes on all the same. */
+double policy_budget_us(const policy_request *rq, const policy_entry *plan, int n_plan,
+                        const cost_model *cost, int64_t now_us, int *least);
+
+/* Whether `a` must give way to `b`: its class, raised by waiting, is lower, and `b` has no deadline or
+ * one that is near: until then a seat will come free by itself, and nothing is computed twice.  At any
+ * two times the answers for (a, b) and (b, a) are not both yes, so no two pre-empt each other in turn. */
+bool policy_is_weaker(const policy_request *a, const policy_request *b, const policy_limits *lim,
+                      int64_t now_us);
+
+/* Among running requests with allowed[i], the one to pre-empt: lowest class, then latest arrival;
+ * -1: none.  `stronger` (-1: nobody): only requests weaker than that one. */
+int policy_victim(const policy_request *rq, int n, const bool *allowed, int stronger,
+                  const policy_limits *lim, int64_t now_us);
+
+#endif

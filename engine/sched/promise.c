@@ -1,0 +1,85 @@
+/* promise.c -- two estimates and the adapter's load, the latest counts. */
+#include "engine/sched/promise.h"
+
+#include <math.h>
+
+static const double margin = 0.8; /* of the target may be used up by what is foreseen */
+static const double least_share = 0.002;
+static const double blur_us = 20000; /* an error of so much means nothing */
+
+static int slot_of(const promise_outlook *o, uint64_t tenant)
+{
+    for (int i = 0; i < o->n_tenant; i++) {
+        if (o->id[i] == tenant) return i;
+    }
+    return -1;
+}
+
+/* Work of a tenant in classes that are as urgent as `slo` or more. */
+static double work_before(const promise_outlook *o, int slot, int slo)
+{
+    double us = 0;
+    for (int c = 0; c < o->n_class; c++) {
+        if (o->rank[c] <= o->rank[slo]) us += (double)o->tenant[slot].work_us[c];
+    }
+    return us;
+}
+
+/* VTC: no other tenant gets more than this one and a quantum before its request is served. */
+static double fair_wait(const promise_outlook *o, int slot, int slo)
+{
+    double mine = slot < 0 ? 0 : work_before(o, slot, slo), sum = mine;
+    for (int i = 0; i < o->n_tenant; i++) {
+        if (i != slot) sum += fmin(work_before(o, i, slo), mine + o->quantum_us);
+    }
+    return sum;
+}
+
+/* QLM: what waits in the flow over the rate at which the flow was served. */
+static double flow_wait(const promise_outlook *o, int slot, int slo)
+{
+    if (slot < 0 || o->tenant[slot].n[slo] == 0) return 0;
+    const promise_tenant *t = &o->tenant[slot];
+    if (t->share[slo] <= 0) return 0;
+    return (double)t->work_us[slo] / fmax(least_share, (double)t->share[slo]);
+}
+
+double promise_ttft_us(const promise_outlook *o, const promise_ask *a)
+{
+    if (o->row_us <= 0) return 0;
+    int slot = slot_of(o, a->tenant);
+    double wait = 0;
+    if (o->n_waiting >= o->free_seats) {
+        wait = fmax(fair_wait(o, slot, a->slo), flow_wait(o, slot, a->slo));
+    }
+    double begin = wait + o->running_us;
+    if (a->load_us > 0) begin = fmax(begin, fmax(a->load_us, o->fetch_us));
+    return begin + a->n_prompt * o->row_us + o->step_us;
+}
+
+void promise_add(promise_outlook *o, const promise_ask *a, int max_tokens)
+{
+    int slot = slot_of(o, a->tenant);
+    if (slot < 0) {
+        if (o->n_tenant == PROMISE_TENANTS) return;
+        slot = o->n_tenant++;
+        o->id[slot] = a->tenant;
+        o->tenant[slot] = (promise_tenant){.n = {0}};
+    }
+    o->tenant[slot].n[a->slo]++;
+    o->tenant[slot].work_us[a->slo] +=
+        (float)(a->n_prompt * o->row_us + max_tokens * o->fill[a->slo] * o->output_us);
+    o->n_waiting++;
+}
+
+bool promise_is_hopeless(double expected_us, int64_t ttft_us)
+{
+    return expected_us > margin * (double)ttft_us;
+}
+
+void promise_learn(double *surprise, double expected_us, double actual_us)
+{
+    if (expected_us <= 0) return;
+    double ratio = (actual_us + blur_us) / (expected_us + blur_us) * *surprise;
+    *surprise += 0.02 * (fmin(4, fmax(0.5, ratio)) - *surprise);
+}

@@ -1,0 +1,141 @@
+/* request.c -- the hand-over of tokens: one writer, one reader, no waiting on the writer's side. */
+#include "engine/sched/request.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+void request_signal_init(request_signal *sg)
+{
+    pthread_condattr_t attr;
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&sg->mu, NULL);
+    pthread_cond_init(&sg->ready, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    sg->events = 0;
+}
+
+void request_signal_clear(request_signal *sg)
+{
+    /* The engine's last touch of a request is unlocking this mutex: wait for it. */
+    pthread_mutex_lock(&sg->mu);
+    pthread_mutex_unlock(&sg->mu);
+    pthread_cond_destroy(&sg->ready);
+    pthread_mutex_destroy(&sg->mu);
+}
+
+bool request_signal_wait(request_signal *sg, uint64_t *seen, int timeout_ms)
+{
+    struct timespec end;
+    (void)clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec += timeout_ms / 1000;
+    end.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+    if (end.tv_nsec >= 1000000000) {
+        end.tv_nsec -= 1000000000;
+        end.tv_sec++;
+    }
+    pthread_mutex_lock(&sg->mu);
+    int rc = 0;
+    while (sg->events == *seen && rc != ETIMEDOUT) {
+        rc = pthread_cond_timedwait(&sg->ready, &sg->mu, &end);
+    }
+    bool news = sg->events != *seen;
+    *seen = sg->events;
+    pthread_mutex_unlock(&sg->mu);
+    return news;
+}
+
+void request_signal_wake(request_signal *sg)
+{
+    pthread_mutex_lock(&sg->mu);
+    sg->events++;
+    pthread_cond_signal(&sg->ready);
+    pthread_mutex_unlock(&sg->mu);
+}
+
+void request_init(request *rq)
+{
+    memset(rq, 0, sizeof(*rq));
+    rq->rules = (sampling){.temperature = 1, .top_p = 1, .repetition_penalty = 1, .n_top = -1};
+    rq->weight = 1;
+}
+
+err_code request_prepare(request *rq, err *e)
+{
+    if (rq->max_tokens < 0 || rq->n_prompt < 0) {
+        return err_set(e, ERR_INPUT, "a request can't have %d prompt and %d output tokens",
+                       rq->n_prompt, rq->max_tokens);
+    }
+    size_t n = (size_t)rq->max_tokens + 1;
+    rq->ring = calloc(n, sizeof(*rq->ring));
+    rq->output = calloc(n, sizeof(*rq->output));
+    if (rq->score_prompt)
+        rq->prompt_score = calloc((size_t)rq->n_prompt, sizeof(*rq->prompt_score));
+    if (rq->bars) rq->mask = calloc((size_t)bars_words(rq->bars), sizeof(*rq->mask));
+    if (!rq->ring || !rq->output || (rq->score_prompt && !rq->prompt_score) ||
+        (rq->bars && !rq->mask)) {
+        request_clear(rq);
+        return err_set(e, ERR_NOMEM, "no memory for %d output tokens", rq->max_tokens);
+    }
+    return ERR_NONE;
+}
+
+void request_clear(request *rq)
+{
+    free(rq->ring);
+    free(rq->output);
+    free(rq->prompt_score);
+    free(rq->mask);
+    rq->mask = NULL;
+    rq->ring = NULL;
+    rq->output = NULL;
+    rq->prompt_score = NULL;
+}
+
+void request_push(request *rq, const sampled *t)
+{
+    int n = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed);
+    rq->ring[n] = *t;
+    rq->output[n] = t->token;
+    atomic_store_explicit(&rq->n_pushed, n + 1, memory_order_release);
+    request_signal_wake(rq->signal);
+}
+
+void request_finish(request *rq, finish_reason why, const err *cause)
+{
+    request_signal *sg = rq->signal;
+    if (cause) rq->why = *cause;
+    /* Both inside the lock: the owner, who sees `finish` and then takes the lock in
+     * request_signal_clear(), can't free anything that is still in use here. */
+    pthread_mutex_lock(&sg->mu);
+    atomic_store_explicit(&rq->finish, (int)why, memory_order_release);
+    sg->events++;
+    pthread_cond_signal(&sg->ready);
+    pthread_mutex_unlock(&sg->mu);
+}
+
+bool request_next(request *rq, sampled *out, bool *done)
+{
+    /* The end is read first: tokens pushed before it are then visible. */
+    int finish = atomic_load_explicit(&rq->finish, memory_order_acquire);
+    if (rq->n_popped < atomic_load_explicit(&rq->n_pushed, memory_order_acquire)) {
+        *out = rq->ring[rq->n_popped++];
+        *done = false;
+        return true;
+    }
+    *done = finish != FINISH_NONE;
+    return false;
+}
+
+void request_cancel(request *rq)
+{
+    atomic_store(&rq->cancel, true);
+}
+
+void request_stop(request *rq)
+{
+    atomic_store(&rq->stopped, true);
+    atomic_store(&rq->cancel, true);
+}

@@ -1,0 +1,138 @@
+/* request.h -- one completion, from socket to token and back, in one struct.
+ *
+ * The gateway worker that read the HTTP request owns this struct for its whole life.  It fills
+ * zone 1, calls sched_submit(), sleeps in request_next() and clears the struct after the
+ * terminal event.  In between the engine borrows it.  Because the owner always waits for the
+ * terminal event there is no reference count, and because the token ring holds every token the
+ * request may produce, the engine thread never blocks on a slow client.
+ *
+ *     gateway worker                         engine thread
+ *     request_init, fill zone 1
+ *     request_prepare
+ *     sched_submit  ----- pointer ----->     zone 2 is now the engine's
+ *     request_next  <---- tokens  ------     request_push
+ *     request_cancel ---- flag    ----->     seen at the next step boundary
+ *     request_next  <---- finish  ------     request_finish: last touch
+ *     request_clear
+ *
+ * A request with n choices is n structs that share one prompt; one worker waits on all of
+ * them through a shared `request_signal`.
+ */
+#ifndef ENGINE_SCHED_REQUEST_H
+#define ENGINE_SCHED_REQUEST_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/base/err.h"
+#include "engine/base/meter.h"
+#include "engine/grammar/grammar.h"
+#include "engine/lora.h"
+#include "engine/sample/bars.h"
+#include "engine/sample/sampler.h"
+
+typedef enum {
+    FINISH_NONE, /* still running */
+    FINISH_STOP, /* a stop token id, or the gateway saw a stop string */
+    FINISH_LENGTH,
+    FINISH_CANCELLED,
+    FINISH_ERROR,
+} finish_reason;
+
+/* The waiting side: one per worker, shared by all choices of one HTTP request. */
+typedef struct request_signal {
+    pthread_mutex_t mu;   /* leaf lock */
+    pthread_cond_t ready; /* CLOCK_MONOTONIC */
+    uint64_t events;      /* pushes, finishes and wakes so far; guarded by mu */
+} request_signal;
+
+void request_signal_init(request_signal *sg);
+void request_signal_clear(request_signal *sg);
+/* Waits until `events` differs from *seen (then updates *seen, returns true) or timeout_ms pass. */
+bool request_signal_wait(request_signal *sg, uint64_t *seen, int timeout_ms);
+/* Ends a wait for another reason than a token.  Any thread, while sg lives. */
+void request_signal_wake(request_signal *sg);
+
+typedef struct request {
+    /* ---- zone 1: gateway writes before sched_submit(), then read-only ---- */
+    uint64_t id;
+    uint64_t tenant_id;  /* fairness and prefix-cache isolation */
+    uint64_t isolation;  /* hash of tenant and cache_salt: prefix cache domain */
+    uint64_t adapter_id; /* 0: the bare base model */
+    int n_vocab; /* of the adapter, where it is not the base's (lora_view.n_vocab); 0: the base's */
+    const int32_t *prompt; /* [n_prompt], borrowed from the gateway's arena */
+    int n_prompt;
+    int max_tokens;    /* >= 0; 0 only with score_prompt */
+    bool score_prompt; /* log-probabilities of the prompt's own tokens are wanted */
+    int score_top;     /* of these, with so many alternatives */
+    sampling rules;
+    grammar_run *grammar; /* what the answer must be, or NULL; the gateway's to release */
+    const bars *bars;     /* what must not come, or NULL; for the vocabulary of n_vocab; borrowed */
+    int slo_class;        /* index into the scheduler's classes */
+    float weight;         /* of the tenant in fair sharing; 1 is normal */
+    int64_t arrived_us, ttft_deadline_us, tpot_target_us; /* monotonic; 0: none */
+    int64_t expires_us; /* give up (FINISH_ERROR, ERR_TIMEOUT) when still running then; 0: never */
+    int64_t
+        patience_us; /* the same, when no token was made until then: the client's own deadline */
+    meter *meter;    /* counts that survive a crash; never NULL */
+    _Atomic int64_t *waiting; /* a count that the engine lowers by one when the request first runs,
+                                 and not at all if it never does; may be NULL */
+    request_signal *signal;
+
+    /* ---- zone 2: engine thread only, between submit and finish ---- */
+    struct request *next; /* queue link */
+    const lora_view *lora;
+    int32_t *page; /* block table, owned by the scheduler */
+    int n_page, page_cap;
+    int32_t *swap_slot; /* [page_cap] behind `page`: where its pages lie while it is pre-empted */
+    int n_swapped;      /* of them in use */
+    int n_computed; /* positions whose KV is in pages, or will be when the steps in flight are over; or swapped out */
+    int n_ahead; /* tokens that steps in flight draw: they have positions, and are not known yet */
+    int draw_at; /* n_ahead > 0: which row of the last be_sample() the latest of them is */
+    int n_preempted;
+    int64_t admitted_us, first_token_us, last_token_us; /* admitted_us 0: has never run */
+    int state;                                          /* private to sched.c */
+    int ticket;                                         /* fair.h; private to sched.c */
+    int telemetry_slot;                                 /* private to telemetry.c */
+    double expected_us; /* time to first token as predicted when it was submitted; 0: unknown */
+    uint64_t cache_key; /* running block hash of the prefix cache */
+    int n_cached_blocks;
+    bool grammar_late; /* its mask was not ready: it waits alone until it is */
+    bool stuck;        /* no token may come: what bars and grammar allow has nothing in common */
+    uint32_t *mask;    /* [bars_words()], owned; NULL without bars */
+
+    /* ---- zone 3: shared; see who touches each field ---- */
+    atomic_bool cancel;    /* gateway sets, engine reads */
+    atomic_bool stopped;   /* the same: it ends because a stop string was seen */
+    sampled *ring;         /* [max_tokens], owned; slot i is written before n_pushed passes i */
+    int32_t *output;       /* [max_tokens], the bare tokens, engine writes */
+    sampled *prompt_score; /* [n_prompt] if score_prompt; entry 0 is unused; engine writes before
+                              the first push or the finish */
+    atomic_int n_pushed;   /* engine raises */
+    int n_popped;          /* gateway only */
+    _Atomic int finish;    /* finish_reason; engine writes last */
+    err why;               /* valid once finish == FINISH_ERROR */
+} request;
+
+/* Zeroes the struct, so that clear is always safe; sets neutral sampling rules. */
+void request_init(request *rq);
+/* Allocates ring and output for max_tokens.  ERR_NOMEM; ERR_INPUT for negative counts. */
+err_code request_prepare(request *rq, err *e);
+/* Frees what prepare made.  Not while the engine has it. */
+void request_clear(request *rq);
+
+/* Engine side: never block, never fail.  After request_finish() the engine never looks at the
+ * struct again. */
+void request_push(request *rq, const sampled *t);
+void request_finish(request *rq, finish_reason why, const err *cause);
+
+/* Gateway side.  Takes the next token if there is one: true and *out.  Else false, and *done says
+ * whether the request has ended (then read rq->finish).  Never waits (request_signal_wait does). */
+bool request_next(request *rq, sampled *out, bool *done);
+void request_cancel(request *rq);
+/* No more tokens are wanted, for what was asked is complete: ends it with FINISH_STOP. */
+void request_stop(request *rq);
+
+#endif

@@ -1,0 +1,609 @@
+/* sched.c -- the engine thread, and its doors for others.
+ *
+ * One iteration: take what the inbox holds, drop what was cancelled, plan the step (sched_plan.c), run
+ * it (sched_sample.c) and settle what came of it (sched_settle.c), publish counts.
+ * A request's history is its prompt followed by its output; `n_computed` positions of it have KV.
+ * The draws go on where they were after a pre-emption, so the tokens are the same.
+ *
+ * Everything the loop needs is allocated in sched_create().
+ */
+#include "engine/sched/sched.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "engine/sched/sched_inside.h"
+
+enum {
+    IDLE_WAIT_MS = 100,
+    DEFAULT_AGEING_US = 10 * 1000000,
+    DEFAULT_RESTART_WAIT_US = 500000,
+    DEFAULT_FAULTS_MAX = 5,
+};
+
+/* -------------------------------------------------------------- what comes in -- */
+
+/* It waits, so its adapter may come already, in the order of the first tokens that are promised; far back in
+ * the queue it waits until it is nearer (prefetch_waiting()). */
+static void expect_adapter(sched *sc, const request *rq)
+{
+    const lora_source *src = sc->source;
+    if (sc->depth > 0 && fair_waiting(sc->fair) > sc->depth) return;
+    if (src->want)
+        src->want(src->self, rq->adapter_id, rq->ttft_deadline_us);
+    else
+        src->prefetch(src->self, rq->adapter_id);
+}
+
+void sched_take_inbox(sched *sc)
+{
+    pthread_mutex_lock(&sc->mu);
+    request *rq = sc->inbox_head;
+    sc->inbox_head = sc->inbox_tail = NULL;
+    pthread_mutex_unlock(&sc->mu);
+    while (rq) {
+        request *next = rq->next;
+        rq->next = NULL;
+        rq->state = STATE_WAITING;
+        fair_job job = {.who = rq,
+                        .tenant = rq->tenant_id,
+                        .adapter = rq->adapter_id,
+                        .weight = (double)rq->weight,
+                        .slo = rq->slo_class,
+                        .arrived_us = rq->arrived_us,
+                        .deadline_us = rq->ttft_deadline_us,
+                        .prompt = rq->n_prompt,
+                        .output = rq->max_tokens};
+        rq->ticket = fair_enter(sc->fair, &job, clock_now_us());
+        telemetry_adapter_add(sc->tele, rq->adapter_id, 0, +1);
+        if (rq->adapter_id && sc->source) expect_adapter(sc, rq);
+        rq = next;
+    }
+}
+
+void sched_see_end(sched *sc, request *rq, int64_t now)
+{
+    err e;
+    if (atomic_load(&rq->cancel)) {
+        sched_finish(sc, rq, atomic_load(&rq->stopped) ? FINISH_STOP : FINISH_CANCELLED, NULL);
+    } else if (rq->expires_us && now > rq->expires_us) {
+        (void)err_set(&e, ERR_TIMEOUT, "the request took longer than it may");
+        sched_finish(sc, rq, FINISH_ERROR, &e);
+    } else if (rq->patience_us && !rq->first_token_us && now > rq->patience_us) {
+        (void)err_set(&e, ERR_TIMEOUT, "the client's own deadline passed before the first token");
+        sched_finish(sc, rq, FINISH_ERROR, &e);
+    } else if (is_too_late(sc, rq, now)) {
+        const slo_class *c = &sc->cfg.classes[rq->slo_class];
+        (void)err_set(&e, ERR_BUSY,
+                      "the class '%s' is overloaded: the first token would come later than its "
+                      "target of %lld ms",
+                      c->name, (long long)(c->ttft_us / 1000));
+        sched_finish(sc, rq, FINISH_ERROR, &e);
+    }
+}
+
+/* All that run, and of those that wait some in each step. */
+void sched_see_ends(sched *sc, int64_t now)
+{
+    int tickets[SCAN];
+    for (int i = 0; i < sc->n; i++) sched_see_end(sc, sc->list[i], now);
+    sched_sweep(sc);
+    int n = fair_scan(sc->fair, &sc->scan, SCAN, tickets);
+    for (int i = 0; i < n; i++) sched_see_end(sc, fair_who(sc->fair, tickets[i]), now);
+}
+
+/* -------------------------------------------------------------------- thread -- */
+
+/* mu is held.  Until the engine has looked at it, the next in line must know of it. */
+static void expect_one(sched *sc, const request *rq)
+{
+    promise_ask ask = {.tenant = rq->tenant_id, .slo = rq->slo_class, .n_prompt = rq->n_prompt};
+    promise_add(&sc->outlook, &ask, rq->max_tokens);
+}
+
+/* Microseconds of the prompt work that a request has before its first token. */
+static double prompt_us(const sched *sc, const request *rq)
+{
+    const cost_work none = {0};
+    cost_work w = cost_with_chunk(&none, left_of(rq), rq->n_computed, rank_of(rq));
+    return cost_predict(&sc->cost, &w) - cost_predict(&sc->cost, &none);
+}
+
+static board_row row_of(const request *rq)
+{
+    return (board_row){.id = rq->id,
+                       .tenant_id = rq->tenant_id,
+                       .adapter_id = rq->adapter_id,
+                       .slo_class = rq->slo_class,
+                       .running = rq->state == STATE_RUNNING,
+                       .n_prompt = rq->n_prompt,
+                       .n_computed = rq->n_computed,
+                       .n_output = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed),
+                       .max_tokens = rq->max_tokens,
+                       .n_preempted = rq->n_preempted,
+                       .rank = rank_of(rq),
+                       .arrived_us = rq->arrived_us,
+                       .admitted_us = rq->admitted_us,
+                       .first_token_us = rq->first_token_us,
+                       .last_token_us = rq->last_token_us,
+                       .ttft_deadline_us = rq->ttft_deadline_us,
+                       .tpot_target_us = rq->tpot_target_us};
+}
+
+/* Somebody has asked what is in the queue. */
+static void show(sched *sc)
+{
+    board_row *row;
+    board_share *share;
+    int n_row = 0, n_share = 0;
+    if (!board_open(sc->board, &row, &share)) return;
+    for (int i = 0; i < sc->n; i++) row[n_row++] = row_of(sc->list[i]);
+    for (int cursor = 0, tickets[SCAN]; cursor < sc->cap;) {
+        int left = sc->cap - cursor;
+        int n = fair_scan(sc->fair, &cursor, left < SCAN ? left : SCAN, tickets);
+        for (int i = 0; i < n; i++) row[n_row++] = row_of(fair_who(sc->fair, tickets[i]));
+    }
+    for (; n_share < FAIR_TENANTS; n_share++) {
+        board_share *s = &share[n_share];
+        if (!fair_tenant(sc->fair, n_share, &s->tenant_id, &s->served, &s->active)) break;
+    }
+    board_close(sc->board, n_row, n_share, clock_now_us());
+}
+
+static void publish_counts(sched *sc)
+{
+    kv_counts kc;
+    kv_count(sc->pages, &kc);
+    const cost_work decode = {.decode = sc->n_running > 0 ? sc->n_running : 1};
+    double step_us = cost_predict(&sc->cost, &decode), begun_us = 0;
+    double row_us = sc->cost.n < COST_LEARNING ? 0 : sc->cost.theta[1] / 64;
+    int seats = sc->pages_short && sc->n_running > 0 ? sc->n_running : sc->cfg.max_seqs;
+    fair_set_prices(sc->fair, row_us, step_us / seats, step_us);
+    for (int i = 0; i < sc->n; i++) {
+        if (!sc->list[i]->first_token_us) begun_us += prompt_us(sc, sc->list[i]);
+    }
+    if (board_wanted(sc->board)) show(sc);
+    int64_t now = clock_now_us();
+    pthread_mutex_lock(&sc->mu);
+    fair_publish(sc->fair, &sc->outlook, now);
+    sc->outlook.running_us = begun_us;
+    sc->outlook.free_seats = seats - sc->n_running;
+    for (const request *rq = sc->inbox_head; rq; rq = rq->next) expect_one(sc, rq);
+    sc->stats.settle_us += sc->settle_us;
+    sc->settle_us = 0;
+    sc->stats.n_running = sc->n_running;
+    sc->stats.n_waiting = sc->n_inside - sc->n_running;
+    sc->stats.n_pages = kc.n_pages;
+    sc->stats.n_pages_used = kc.n_held;
+    sc->stats.n_pages_cached = kc.n_cached;
+    swap_count(sc->swap, &sc->stats.swap);
+    sc->stats.n_prompt_tokens = sc->n_prompt_tokens;
+    sc->stats.n_output_tokens = sc->n_output_tokens;
+    pthread_mutex_unlock(&sc->mu);
+    devmem_page_cost(sc->arena, row_us * sc->page_tokens);
+}
+
+/* Sleeps until there is a reason to look again; false: stop. */
+static bool wait_for_work(sched *sc, bool idle)
+{
+    pthread_mutex_lock(&sc->mu);
+    while (!sc->inbox_head && !sc->stop && idle) {
+        struct timespec end;
+        (void)clock_gettime(CLOCK_MONOTONIC, &end);
+        /* With requests that could not run (an adapter, pages or a mask on its way) look again soon. */
+        end.tv_nsec += sc->n_inside > 0 ? 1000000L : IDLE_WAIT_MS * 1000000L;
+        if (end.tv_nsec >= 1000000000L) {
+            end.tv_nsec -= 1000000000L;
+            end.tv_sec++;
+        }
+        (void)pthread_cond_timedwait(&sc->work, &sc->mu, &end);
+        atomic_store(&sc->heartbeat_us, clock_now_us());
+        if (sc->n_inside > 0 || board_wanted(sc->board)) break;
+    }
+    bool go = !sc->stop;
+    pthread_mutex_unlock(&sc->mu);
+    return go;
+}
+
+static void *engine_thread(void *arg)
+{
+    sched *sc = arg;
+    (void)pthread_setname_np(pthread_self(), "engine");
+    bool idle = true;
+    while (wait_for_work(sc, idle)) {
+        int64_t now = clock_now_us();
+        atomic_store(&sc->heartbeat_us, now);
+        sched_take_inbox(sc);
+        sched_see_ends(sc, now);
+        if (!sc->dead && be_lost(sc->be)) { /* a loader met it */
+            err e;
+            (void)be_sync(sc->be, &e);
+            sched_restart(sc, &e);
+        }
+        if (sched_should_land(sc)) sched_land(sc);
+        sched_plan_step(sc, now);
+        if (sc->must_land) {
+            sched_land(sc);
+            sched_plan_step(sc, now);
+        }
+        idle = sc->step.n_seq == 0 && !sched_in_flight(sc);
+        if (sc->step.n_seq > 0)
+            sched_run_step(sc, now);
+        else
+            sched_land(sc);
+        publish_counts(sc);
+    }
+    sched_land(sc);
+    sched_take_inbox(sc);
+    sched_finish_all(sc, FINISH_CANCELLED, NULL);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------- lifetime -- */
+
+static void free_all(sched *sc)
+{
+    for (int i = 0; i < SAMPLERS_MAX; i++) {
+        sampler_destroy(sc->samplers[i]);
+        grammar_walk_destroy(sc->walks[i]);
+    }
+    free(sc->list);
+    free(sc->view);
+    free(sc->plan);
+    free(sc->order);
+    free(sc->allowed);
+    free(sc->token);
+    free(sc->pos);
+    free(sc->logit_row);
+    free(sc->seq);
+    free(sc->seg);
+    free(sc->from);
+    free(sc->draw);
+    sched_flights_destroy(sc);
+    free((void *)sc->mask);
+    kv_destroy(sc->pages);
+    devmem_destroy(sc->own_arena);
+    board_destroy(sc->board);
+    telemetry_destroy(sc->tele);
+    swap_destroy(sc->swap);
+    fair_destroy(sc->fair);
+    if (sc->kv) be_kv_destroy(sc->be, sc->kv);
+    pthread_cond_destroy(&sc->work);
+    pthread_mutex_destroy(&sc->mu);
+    free(sc);
+}
+
+static bool allocate(sched *sc)
+{
+    const sched_config *c = &sc->cfg;
+    size_t seqs = (size_t)c->max_seqs, cap = seqs + FAIR_PICKS;
+    size_t rows = (size_t)c->max_rows, context = (size_t)sc->max_context;
+    size_t tokens = rows > context ? rows : context; /* the arrays serve as scratch too */
+    if (tokens < (size_t)sc->page_tokens) tokens = (size_t)sc->page_tokens;
+    sc->list = calloc(cap, sizeof(*sc->list));
+    sc->view = calloc(cap, sizeof(*sc->view));
+    sc->plan = calloc(cap, sizeof(*sc->plan));
+    sc->order = calloc(cap, sizeof(*sc->order));
+    sc->allowed = calloc(cap, sizeof(*sc->allowed));
+    sc->token = calloc(tokens, sizeof(*sc->token));
+    sc->pos = calloc(tokens, sizeof(*sc->pos));
+    sc->logit_row = calloc((size_t)c->max_logits, sizeof(*sc->logit_row));
+    sc->seq = calloc(seqs, sizeof(*sc->seq));
+    sc->seg = calloc(seqs, sizeof(*sc->seg));
+    sc->from = calloc(rows, sizeof(*sc->from));
+    sc->draw = calloc((size_t)c->max_logits, sizeof(*sc->draw));
+    sc->mask = calloc(seqs, sizeof(*sc->mask));
+    bool flights = sched_flights_create(sc);
+    sc->pages = kv_create(sc->arena, sc->page_tokens, c->prefix_cache);
+    sc->board = board_create(sc->cap, FAIR_TENANTS);
+    sc->tele = telemetry_create(c->n_class, c->max_tenants, sc->cap);
+    fair_config fc = {.n_class = c->n_class, .cap = sc->cap, .ageing_us = c->ageing_us};
+    for (int i = 0; i < c->n_class; i++) {
+        const slo_class *k = &c->classes[i];
+        fc.classes[i] = (fair_class){k->rank, (double)k->weight, k->ttft_us};
+    }
+    sc->fair = fair_create(&fc);
+    sc->step.logit_stride = model_logit_stride(sc->m);
+    sc->step.token = sc->token;
+    sc->step.pos = sc->pos;
+    sc->step.logit_row = sc->logit_row;
+    sc->step.seq = sc->seq;
+    sc->step.seg = sc->seg;
+    int want = c->max_seqs < SAMPLERS_MAX ? c->max_seqs : SAMPLERS_MAX;
+    for (; sc->n_samplers < want; sc->n_samplers++) {
+        sc->samplers[sc->n_samplers] = sampler_create(model_logit_stride(sc->m));
+        sc->walks[sc->n_samplers] = grammar_walk_create();
+        if (!sc->samplers[sc->n_samplers] || !sc->walks[sc->n_samplers]) return false;
+    }
+    return sc->list && sc->view && sc->plan && sc->order && sc->allowed && sc->token && sc->pos &&
+           sc->logit_row && sc->seq && sc->seg && sc->from && sc->draw && sc->mask && flights &&
+           sc->pages && sc->fair && sc->board && sc->tele;
+}
+
+static err_code check_config(const sched_config *c, err *e)
+{
+    if (c->max_rows < 1) return err_set(e, ERR_INPUT, "max_rows must be at least 1");
+    if (c->max_seqs < 1 || c->max_seqs > c->max_rows) {
+        return err_set(e, ERR_INPUT, "max_seqs must be from 1 to max_rows (%d)", c->max_rows);
+    }
+    if (c->max_logits < c->max_seqs + SCHED_SCORE_ROWS) {
+        return err_set(e, ERR_INPUT, "max_logits must be at least %d",
+                       c->max_seqs + SCHED_SCORE_ROWS);
+    }
+    if (c->max_queued < 1) return err_set(e, ERR_INPUT, "max_queued must be at least 1");
+    if (c->max_tenants < 0) return err_set(e, ERR_INPUT, "max_tenants must not be negative");
+    if (c->max_context < 2) return err_set(e, ERR_INPUT, "max_context must be at least 2");
+    if (c->n_class < 1 || c->n_class > SLO_CLASS_MAX) {
+        return err_set(e, ERR_INPUT, "there must be 1 to %d classes", SLO_CLASS_MAX);
+    }
+    return ERR_NONE;
+}
+
+err_code sched_open_pool(sched *sc, err *e)
+{
+    attn_shape shape = model_attn_shape(sc->m);
+    size_t page_bytes = be_kv_page_bytes(sc->be, &shape);
+    void *mem = devmem_memory(sc->arena);
+    err_code rc = mem ? be_kv_attach(sc->be, &sc->kv, &shape, sc->n_pages, mem,
+                                     devmem_chunk_bytes(sc->arena), e)
+                      : be_kv_create(sc->be, &sc->kv, &shape, sc->n_pages, e);
+    if (!rc && sc->cfg.preemption != PREEMPT_RECOMPUTE)
+        rc = swap_create(&sc->swap, sc->be, sc->kv, page_bytes, sc->cfg.swap_bytes, e);
+    return rc;
+}
+
+err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *be,
+                      const lora_source *source, err *e)
+{
+    *out = NULL;
+    err_code rc = check_config(cfg, e);
+    if (rc) return rc;
+    attn_shape shape = model_attn_shape(m);
+    int page_tokens = be_caps(be)->page_tokens;
+    size_t page_bytes = be_kv_page_bytes(be, &shape);
+    size_t n_pages = cfg->arena ? (size_t)devmem_n_chunks(cfg->arena) : cfg->kv_bytes / page_bytes;
+    if (n_pages > INT32_MAX) n_pages = INT32_MAX;
+    if (n_pages < 1) {
+        return err_set(e, ERR_LIMIT, "a KV budget of %zu bytes holds no page of %zu bytes",
+                       cfg->kv_bytes, page_bytes);
+    }
+    sched *sc = calloc(1, sizeof(*sc));
+    if (!sc) return err_set(e, ERR_NOMEM, "no memory for the scheduler");
+    sc->cfg = *cfg;
+    if (sc->cfg.ageing_us <= 0) sc->cfg.ageing_us = DEFAULT_AGEING_US;
+    if (sc->cfg.max_faults <= 0) sc->cfg.max_faults = DEFAULT_FAULTS_MAX;
+    if (sc->cfg.restart_wait_us <= 0) sc->cfg.restart_wait_us = DEFAULT_RESTART_WAIT_US;
+    sc->m = m;
+    sc->be = be;
+    sc->source = source;
+    sc->page_tokens = page_tokens;
+    sc->n_pages = (int)n_pages;
+    sc->cap = cfg->max_queued + cfg->max_seqs;
+    int64_t most = (int64_t)n_pages * page_tokens;
+    int limit = model_get_config(m)->max_pos < cfg->max_context ? model_get_config(m)->max_pos
+                                                                : cfg->max_context;
+    sc->max_context = most < limit ? (int)most : limit;
+    cost_init(&sc->cost);
+    for (int i = 0; i < SLO_CLASS_MAX; i++) sc->surprise[i] = 1;
+    sc->stats.healthy = true;
+    sc->stats.n_pages = sc->n_pages;
+    pthread_condattr_t attr;
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&sc->mu, NULL);
+    pthread_cond_init(&sc->work, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    atomic_store(&sc->heartbeat_us, clock_now_us());
+    sc->arena = cfg->arena;
+    if (!sc->arena) rc = devmem_create(&sc->own_arena, NULL, sc->n_pages, page_bytes, 0, e);
+    if (!sc->arena) sc->arena = sc->own_arena;
+    if (!rc) rc = sched_open_pool(sc, e);
+    if (!rc && !allocate(sc)) rc = err_set(e, ERR_NOMEM, "no memory for the scheduler");
+    if (!rc && pthread_create(&sc->thread, NULL, engine_thread, sc) != 0) {
+        rc = err_set(e, ERR_LIMIT, "the engine thread could not be started");
+    }
+    if (rc) {
+        free_all(sc);
+        return rc;
+    }
+    *out = sc;
+    return ERR_NONE;
+}
+
+void sched_destroy(sched *sc)
+{
+    if (!sc) return;
+    pthread_mutex_lock(&sc->mu);
+    sc->stop = sc->draining = true;
+    pthread_cond_signal(&sc->work);
+    pthread_mutex_unlock(&sc->mu);
+    (void)pthread_join(sc->thread, NULL);
+    free_all(sc);
+}
+
+/* ------------------------------------------------------------------------ API -- */
+
+/* The last guard before ids become indexes: nothing from outside is believed. */
+static err_code check_request(const sched *sc, const request *rq, err *e)
+{
+    int n_vocab = rq->n_vocab > 0 ? rq->n_vocab : model_get_config(sc->m)->n_vocab;
+    const sampling *r = &rq->rules;
+    if (rq->n_vocab < 0 || n_vocab > model_logit_stride(sc->m)) {
+        return err_set(e, ERR_INPUT, "a vocabulary of %d is too large", rq->n_vocab);
+    }
+    for (int i = 0; i < rq->n_prompt; i++) {
+        if (rq->prompt[i] < 0 || rq->prompt[i] >= n_vocab) {
+            return err_set(e, ERR_INPUT, "token id %d is not in the vocabulary of %d",
+                           (int)rq->prompt[i], n_vocab);
+        }
+    }
+    if (r->n_bias > SAMPLE_BIAS_MAX || r->n_stop_id > SAMPLE_STOP_MAX) {
+        return err_set(e, ERR_INPUT, "at most %d biases and %d stop ids can be given",
+                       SAMPLE_BIAS_MAX, SAMPLE_STOP_MAX);
+    }
+    for (int i = 0; i < r->n_bias; i++) {
+        if (r->bias[i].token < 0 || r->bias[i].token >= n_vocab || !isfinite(r->bias[i].bias)) {
+            return err_set(e, ERR_INPUT, "logit_bias: token id %d is not in the vocabulary of %d",
+                           (int)r->bias[i].token, n_vocab);
+        }
+    }
+    if (rq->bars && bars_words(rq->bars) != (n_vocab + 31) / 32)
+        return err_set(e, ERR_INPUT, "the barred tokens are of another vocabulary");
+    if (rq->score_prompt && (rq->score_top < 0 || rq->score_top > SAMPLE_TOP_MAX))
+        return err_set(e, ERR_INPUT, "at most %d alternatives can be scored", SAMPLE_TOP_MAX);
+    if (!(rq->weight > 0) || !isfinite(rq->weight)) {
+        return err_set(e, ERR_INPUT, "a weight must be positive");
+    }
+    if (!(r->temperature >= 0) || !(r->top_p > 0) || !(r->min_p >= 0) || !(r->min_p <= 1) ||
+        !(r->repetition_penalty > 0) || !isfinite(r->presence_penalty) ||
+        !isfinite(r->frequency_penalty) || r->n_top > SAMPLE_TOP_MAX) {
+        return err_set(e, ERR_INPUT, "a sampling parameter is out of range");
+    }
+    return ERR_NONE;
+}
+
+/* mu is held. */
+static double predict_ttft(const sched *sc, const promise_ask *ask)
+{
+    return sc->surprise[ask->slo] * promise_ttft_us(&sc->outlook, ask);
+}
+
+/* mu is not held: the source has a lock of its own. */
+static promise_ask ask_of(const sched *sc, uint64_t tenant, int class, int n_prompt,
+                          uint64_t adapter)
+{
+    promise_ask ask = {.tenant = tenant, .slo = class, .n_prompt = n_prompt};
+    if (adapter && sc->source && sc->source->eta) {
+        int64_t due_us = clock_now_us() + sc->cfg.classes[class].ttft_us;
+        ask.load_us = (double)sc->source->eta(sc->source->self, adapter, due_us);
+    }
+    return ask;
+}
+
+int64_t sched_predict_ttft_us(sched *sc, uint64_t tenant, int class, int n_prompt, uint64_t adapter)
+{
+    if (class < 0 || class >= sc->cfg.n_class) return 0;
+    promise_ask ask = ask_of(sc, tenant, class, n_prompt, adapter);
+    pthread_mutex_lock(&sc->mu);
+    double us = predict_ttft(sc, &ask);
+    pthread_mutex_unlock(&sc->mu);
+    return us < 1e15 ? (int64_t)us : INT64_MAX;
+}
+
+/* S-LoRA's early abort: what would come too late is refused while that is cheap.  mu is held. */
+static err_code check_promise(const sched *sc, const request *rq, err *e)
+{
+    const slo_class *c = &sc->cfg.classes[rq->slo_class];
+    if (!c->reject_on_overload || !promise_is_hopeless(rq->expected_us, c->ttft_us))
+        return ERR_NONE;
+    return err_set(
+        e, ERR_BUSY,
+        "the class '%s' is overloaded: the first token would take about %.0f ms, and its "
+        "target is %lld ms",
+        c->name, rq->expected_us / 1000, (long long)(c->ttft_us / 1000));
+}
+
+err_code sched_submit(sched *sc, request *rq, err *e)
+{
+    if (rq->n_prompt < 1) return err_set(e, ERR_INPUT, "the prompt has no tokens");
+    if (rq->slo_class < 0 || rq->slo_class >= sc->cfg.n_class) {
+        return err_set(e, ERR_INPUT, "unknown class %d", rq->slo_class);
+    }
+    if (rq->max_tokens < 0 || (rq->max_tokens == 0 && !rq->score_prompt) ||
+        rq->n_prompt > sc->max_context || rq->max_tokens > sc->max_context - rq->n_prompt) {
+        return err_set(e, ERR_INPUT,
+                       "%d prompt tokens and %d output tokens exceed the context of %d",
+                       rq->n_prompt, rq->max_tokens, sc->max_context);
+    }
+    err_code rc = check_request(sc, rq, e);
+    if (rc) return rc;
+    if (!rq->page) {
+        rq->page_cap = pages_for(sc, rq->n_prompt + rq->max_tokens + 1);
+        rq->page = calloc(2 * (size_t)rq->page_cap, sizeof(*rq->page));
+        if (!rq->page) return err_set(e, ERR_NOMEM, "no memory for a block table");
+        rq->swap_slot = rq->page + rq->page_cap;
+    }
+    telemetry_enter(sc->tele, rq);
+    promise_ask ask = ask_of(sc, rq->tenant_id, rq->slo_class, rq->n_prompt, rq->adapter_id);
+    pthread_mutex_lock(&sc->mu);
+    if (sc->broken)
+        rc = err_set(e, ERR_DEVICE, "the device has failed");
+    else if (sc->draining)
+        rc = err_set(e, ERR_BUSY, "the server is shutting down");
+    else if (sc->n_inside >= sc->cap) {
+        rc = err_set(e, ERR_BUSY, "the queue is full (%d requests)", sc->n_inside);
+    } else {
+        rq->expected_us = predict_ttft(sc, &ask);
+        rc = check_promise(sc, rq, e);
+    }
+    if (!rc) {
+        expect_one(sc, rq);
+        sc->n_inside++;
+        rq->next = NULL;
+        if (sc->inbox_tail)
+            sc->inbox_tail->next = rq;
+        else
+            sc->inbox_head = rq;
+        sc->inbox_tail = rq;
+        pthread_cond_signal(&sc->work);
+    }
+    pthread_mutex_unlock(&sc->mu);
+    if (rc) {
+        telemetry_refuse(sc->tele, rq->slo_class, rq->tenant_id,
+                         rc == ERR_BUSY ? OUTCOME_REFUSED : OUTCOME_FAILED);
+        free(rq->page);
+        rq->page = NULL;
+    }
+    return rc;
+}
+
+bool sched_drain(sched *sc, int64_t timeout_us)
+{
+    int64_t end = clock_now_us() + timeout_us;
+    for (;;) {
+        pthread_mutex_lock(&sc->mu);
+        sc->draining = true;
+        bool empty = sc->n_inside == 0;
+        pthread_mutex_unlock(&sc->mu);
+        if (empty) return true;
+        if (clock_now_us() >= end) return false;
+        struct timespec ten_ms = {0, 10 * 1000000L};
+        (void)nanosleep(&ten_ms, NULL);
+    }
+}
+
+void sched_stats_get(sched *sc, sched_stats *out)
+{
+    pthread_mutex_lock(&sc->mu);
+    *out = sc->stats;
+    out->healthy = !sc->broken;
+    out->restarting = sc->restarting;
+    out->n_restarts = sc->n_restarts;
+    pthread_mutex_unlock(&sc->mu);
+}
+
+board *sched_board(sched *sc)
+{
+    return sc->board;
+}
+
+telemetry *sched_telemetry(const sched *sc)
+{
+    return sc->tele;
+}
+
+int sched_page_tokens(const sched *sc)
+{
+    return sc->page_tokens;
+}
+
+int sched_max_context(const sched *sc)
+{
+    return sc->max_context;
+}
+
+int64_t sched_heartbeat_us(const sched *sc)
+{
+    return atomic_load(&((sched *)sc)->heartbeat_us);
+}

@@ -1,0 +1,144 @@
+/* sched.h -- the engine thread: which rows run in the next forward pass.
+ *
+ * Iteration-level scheduling (Orca) with chunked prefill (Sarathi-Serve) over paged KV (vLLM).
+ * sched.c owns the thread, sched_plan.c and sched_settle.c execute; fair.c and policy.c decide and
+ * touch nothing; kv.c keeps pages and the prefix cache.  Loop: drain the inbox, see cancellations,
+ * policy_plan(), acquire adapters, reserve pages, build the step, model_forward(), sample, push, retire.
+ * Where the backend can (be_can_run_ahead()), the next step is planned and enqueued while one runs (sched_flight.c).
+ *
+ * A request is never failed for lack of pages: it waits, or the latest arrival of the lowest
+ * class is pre-empted and goes on later with identical tokens: its KV is recomputed, or was swapped to
+ * host memory where that is cheaper.
+ *
+ * When the device fails, what runs ends with ERR_RESTARTING, the backend is reopened, the model loaded again, and what
+ * had not begun goes on (sched_restart.c).
+ *
+ * Threads: sched_submit(), sched_cancel(), sched_stats_get() from any thread.
+ */
+#ifndef ENGINE_SCHED_SCHED_H
+#define ENGINE_SCHED_SCHED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/backend.h"
+#include "engine/base/err.h"
+#include "engine/lora.h"
+#include "engine/memory/devmem.h"
+#include "engine/memory/swap.h"
+#include "engine/model/model.h"
+#include "engine/sched/board.h"
+#include "engine/sched/request.h"
+#include "engine/sched/telemetry.h"
+
+enum {
+    SLO_CLASS_MAX = 8,
+    SCHED_SCORE_ROWS = 16, /* rows at a time for a request that wants its prompt scored */
+};
+
+typedef struct slo_class {
+    char name[32];
+    int64_t ttft_us, tpot_us; /* targets */
+    float weight;
+    bool reject_on_overload; /* else queue */
+    int rank;                /* 0 is the most urgent */
+} slo_class;
+
+/* What becomes of a pre-empted request's KV. */
+typedef enum {
+    PREEMPT_CHEAPER, /* by the cost model and what copies have taken */
+    PREEMPT_RECOMPUTE,
+    PREEMPT_SWAP, /* as long as there is room */
+} preemption;
+
+typedef struct sched_config {
+    int max_rows;      /* rows in one step: decode rows + prefill tokens */
+    int max_seqs;      /* sequences running at once */
+    int max_queued;    /* waiting requests before sched_submit() answers ERR_BUSY */
+    int max_context;   /* tokens per sequence, prompt and output */
+    int max_logits;    /* rows of logits in one step; what model_load() was given */
+    devmem *arena;     /* for the KV pages; borrowed */
+    size_t kv_bytes;   /* without one: budget of a page pool of the scheduler's own */
+    int64_t ageing_us; /* waiting this long raises a request by one class; 0: 10 s */
+    bool prefix_cache;
+    size_t swap_bytes; /* host memory for pages of pre-empted requests */
+    preemption preemption;
+    int64_t
+        restart_wait_us; /* before the second attempt to bring the device back, doubled for each; 0: 500 ms */
+    int max_faults; /* of the device, without many good steps in between, before it is given up; 0: 5 */
+    int max_tenants; /* that have telemetry of their own */
+    bool
+        no_overlap; /* the next step is planned when the tokens of the one before are known, never before */
+    int n_class;
+    slo_class classes[SLO_CLASS_MAX];
+} sched_config;
+
+typedef struct sched_stats {
+    bool healthy;    /* false: the device failed for good, nothing is accepted any more */
+    bool restarting; /* it failed, and is brought back: requests wait */
+    uint64_t n_restarts;
+    int n_running, n_waiting;
+    int n_pages, n_pages_used, n_pages_cached; /* of the arena's chunks; adapters have some too */
+    uint64_t n_steps, n_rows, n_prefill_tokens, n_decode_tokens;
+    uint64_t n_prompt_tokens,
+        n_output_tokens; /* as tenants are charged: recomputing adds nothing */
+    uint64_t n_looked_up_tokens,
+        n_cached_tokens; /* prompt tokens asked of the prefix cache, and found */
+    uint64_t n_steps_ahead,
+        n_discarded; /* steps enqueued while another ran; rows of them whose request had ended */
+    uint64_t n_finished, n_cancelled, n_failed, n_preempted, n_adapter_waits;
+    uint64_t n_swapped_out, n_swapped_in; /* requests; of the pre-empted, those with a copy */
+    swap_counts swap;                     /* pages of them */
+    int last_rows, last_segments, last_adapters;       /* of the latest step */
+    int last_prefill, last_seqs;                       /* prompt rows and sequences of it */
+    int64_t last_step_us, busy_us;                     /* busy_us: sum over steps */
+    int64_t plan_us, forward_us, sample_us, settle_us; /* sums: where an iteration's time goes */
+    double cost_error; /* of the cost model: mean |predicted - took| / took over some 50 steps */
+} sched_stats;
+
+typedef struct sched sched;
+
+/* Makes the KV pool and starts the engine thread.  `source` may be NULL: no adapters.
+ * Borrowed until sched_destroy(): model, backend, source. */
+err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *be,
+                      const lora_source *source, err *e);
+
+/* Cancels what still runs, waits for the thread, frees the pool. */
+void sched_destroy(sched *sc);
+
+/* Lends `rq` to the engine until its terminal event.  Nothing was lent unless ERR_NONE:
+ *   ERR_INPUT  prompt empty, or prompt + max_tokens beyond max_context or beyond all pages, a token
+ *              id outside the vocabulary, sampling rules out of range
+ *   ERR_BUSY   the queue is full, the scheduler is draining, or the request's class rejects on
+ *              overload and the first token would come later than its target
+ *   ERR_DEVICE the device has failed, and could not be brought back
+ * The stop token that ends a request is pushed like any other and counted; its text is the
+ * gateway's to drop. */
+err_code sched_submit(sched *sc, request *rq, err *e);
+
+/* Microseconds in which a request of this tenant and class would have its first token, if it came
+ * now (promise.h), corrected by what became of earlier predictions.  `adapter` 0: none.  0: not known yet.
+ * Any thread. */
+int64_t sched_predict_ttft_us(sched *sc, uint64_t tenant, int class, int n_prompt,
+                              uint64_t adapter);
+
+/* No new requests; true once none is left or false at the deadline. */
+bool sched_drain(sched *sc, int64_t timeout_us);
+
+void sched_stats_get(sched *sc, sched_stats *out);
+
+/* The requests in the engine and the tenants' counters; see board.h.  Any thread but the engine's. */
+board *sched_board(sched *sc);
+/* What became of requests; the gateway adds what it refuses.  Lives as long as the scheduler. */
+telemetry *sched_telemetry(const sched *sc);
+
+/* Positions in one KV page. */
+int sched_page_tokens(const sched *sc);
+
+/* Largest prompt + output that can ever be served (max_context, pages). */
+int sched_max_context(const sched *sc);
+
+/* Monotonic time of the last heartbeat of the engine thread, for health checks; idle counts. */
+int64_t sched_heartbeat_us(const sched *sc);
+
+#endif

@@ -1,0 +1,161 @@
+/* sched_flight.c -- steps in flight: enqueued, and not settled.
+ *
+ * While step n runs, n+1 is planned as if n were over, and enqueued behind it ("async scheduling" of vLLM, SGLang's overlap
+ * scheduler): positions, pages, adapters and draw numbers are known beforehand, and the device takes n+1's input tokens from what n has
+ * sampled (step.from).  Then the host waits for n and settles it.  A request that ends by n (a stop token, a
+ * cancellation) has a row in n+1 all the same: its pages and its adapter are held until n+1 is over, and that
+ * row's token is nobody's: it is neither handed out nor metered, and its KV is in no page that was published.
+ *
+ * At most one step is in flight while another is planned.  Rules by which it is settled first:
+ *   - a row whose next token hangs on the text so far, which only the host has (sched_may_fly());
+ *   - somebody waits for a seat that is free, and the step in flight makes pages of prompts that the prefix cache may
+ *     offer him (sched_should_land());
+ *   - somebody would have to give way for pages (sched_plan.c sets must_land, and the plan is made anew);
+ *   - nothing can be planned beside it.
+ */
+#include <assert.h>
+#include <stdlib.h>
+
+#include "engine/sched/sched_inside.h"
+
+static bool create(flight *f, const sched_config *c)
+{
+    size_t seqs = (size_t)c->max_seqs;
+    f->owner = calloc(seqs, sizeof(*f->owner));
+    f->chunk = calloc(seqs, sizeof(*f->chunk));
+    f->pos0 = calloc(seqs, sizeof(*f->pos0));
+    f->logit0 = calloc(seqs, sizeof(*f->logit0));
+    f->ends = calloc(seqs, sizeof(*f->ends));
+    f->broken = calloc(seqs, sizeof(*f->broken));
+    f->late = calloc(seqs, sizeof(*f->late));
+    f->picked = calloc(seqs, sizeof(*f->picked));
+    f->held = calloc(seqs, sizeof(*f->held));
+    f->end = calloc((size_t)c->max_logits, sizeof(*f->end));
+    return f->owner && f->chunk && f->pos0 && f->logit0 && f->ends && f->broken && f->late &&
+           f->picked && f->held && f->end;
+}
+
+/* The next step is built here. */
+static void build_in(sched *sc, flight *f)
+{
+    sc->now = f;
+    sc->row_owner = f->owner;
+    sc->chunk = f->chunk;
+}
+
+bool sched_flights_create(sched *sc)
+{
+    bool ok = create(&sc->flights[0], &sc->cfg) && create(&sc->flights[1], &sc->cfg);
+    sc->overlaps = be_can_run_ahead(sc->be) && !sc->cfg.no_overlap;
+    build_in(sc, &sc->flights[0]);
+    return ok;
+}
+
+void sched_flights_destroy(sched *sc)
+{
+    for (int i = 0; i < 2; i++) {
+        flight *f = &sc->flights[i];
+        assert(!f->up);
+        free((void *)f->owner);
+        free(f->chunk);
+        free(f->pos0);
+        free(f->logit0);
+        free(f->ends);
+        free(f->broken);
+        free(f->late);
+        free(f->picked);
+        free(f->held);
+        free(f->end);
+    }
+}
+
+flight *sched_in_flight(sched *sc)
+{
+    return sc->flights[0].up ? &sc->flights[0] : sc->flights[1].up ? &sc->flights[1] : NULL;
+}
+
+/* Its next row, or what is done with this one's result, takes more than the token itself. */
+static bool needs_the_host(const request *rq, bool draws)
+{
+    const sampling *r = &rq->rules;
+    bool penalties =
+        r->repetition_penalty != 1 || r->presence_penalty != 0 || r->frequency_penalty != 0;
+    bool reads = rq->bars && bars_read_text(rq->bars);
+    return rq->score_prompt || (draws && (rq->grammar || penalties || reads));
+}
+
+bool sched_may_fly(const sched *sc, const flight *f)
+{
+    bool may = sc->overlaps;
+    for (int s = 0; may && s < f->n_seq; s++) {
+        may = !f->owner[s] || !needs_the_host(f->owner[s], f->ends[s]);
+    }
+    return may;
+}
+
+bool sched_should_land(sched *sc)
+{
+    const flight *f = sched_in_flight(sc);
+    return f && sc->cfg.prefix_cache && f->n_rows > f->n_decode &&
+           sc->n_running < sc->cfg.max_seqs && fair_waiting(sc->fair) > 0;
+}
+
+static void count_rows(sched *sc, flight *f)
+{
+    const step *st = &sc->step;
+    f->n_rows = st->n_rows;
+    f->n_seg = st->n_seg;
+    f->n_adapters = f->n_decode = 0;
+    for (int i = 0; i < st->n_seg; i++) f->n_adapters += st->seg[i].lora != NULL;
+    f->work = (cost_work){0};
+}
+
+void sched_take_off(sched *sc)
+{
+    flight *f = sc->now;
+    f->ahead = sched_in_flight(sc) != NULL;
+    count_rows(sc, f);
+    for (int s = 0; s < f->n_seq; s++) {
+        request *rq = f->owner[s];
+        /* What was placed may have been taken out again by a pre-emption: the work is counted anew. */
+        count_work(&f->work, rq, f->chunk[s]);
+        f->n_decode += f->chunk[s] == 1 && rq->n_computed >= rq->n_prompt;
+        rq->n_computed += f->chunk[s];
+        rq->n_ahead += f->ends[s];
+    }
+    f->up = true;
+    build_in(sc, f == &sc->flights[0] ? &sc->flights[1] : &sc->flights[0]);
+}
+
+void sched_hold(sched *sc, request *rq)
+{
+    flight *f = sched_in_flight(sc);
+    for (int s = 0; f && s < f->n_seq; s++) {
+        if (f->owner[s] != rq) continue;
+        f->owner[s] = NULL;
+        f->held[s] = (held){rq->page, rq->n_page, rq->lora};
+        rq->page = NULL;
+        rq->n_page = 0;
+        rq->lora = NULL;
+        return;
+    }
+}
+
+void sched_let_go(sched *sc, flight *f, int s)
+{
+    held *h = &f->held[s];
+    for (int i = h->n_page - 1; i >= 0; i--) kv_release(sc->pages, h->page[i]);
+    if (h->lora) sc->source->release(sc->source->self, h->lora);
+    free(h->page);
+    *h = (held){0};
+}
+
+void sched_drop_flights(sched *sc)
+{
+    for (flight *f; (f = sched_in_flight(sc));) {
+        f->up = false;
+        for (int s = 0; s < f->n_seq; s++) {
+            if (!f->owner[s]) sched_let_go(sc, f, s);
+        }
+    }
+}

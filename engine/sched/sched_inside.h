@@ -1,0 +1,295 @@
+/* sched_inside.h -- what the files of the scheduler share.  Private to sched*.c.
+ *
+ *   sched.c         the thread, the inbox, what callers ask and what is shown to them
+ *   sched_plan.c    who runs in the next step: seats, adapters, pages, pre-emption
+ *   sched_sample.c  forward pass and sampling of a step
+ *   sched_restart.c what becomes of all when the device fails
+ *   sched_flight.c  steps between their enqueueing and their settlement
+ *   sched_settle.c  the step itself, and what becomes of its requests
+ *
+ * Threads: the engine's, but for what the struct says.
+ */
+#ifndef ENGINE_SCHED_SCHED_INSIDE_H
+#define ENGINE_SCHED_SCHED_INSIDE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/memory/kv.h"
+#include "engine/sched/ahead.h"
+#include "engine/sched/cost.h"
+#include "engine/sched/fair.h"
+#include "engine/sched/policy.h"
+#include "engine/sched/promise.h"
+#include "engine/sched/sched.h"
+
+enum {
+    SAMPLERS_MAX = 16,
+    SCAN = 256, /* of those that wait, looked at for cancellation in one step */
+};
+
+enum { STATE_WAITING, STATE_RUNNING, STATE_DONE };
+
+/* Where the result of one sample_row goes. */
+typedef struct draw_end {
+    sampled *to;
+    int seq;
+} draw_end;
+
+/* What a row of a step in flight still uses, though its request has ended. */
+typedef struct held {
+    int32_t *page;
+    int n_page;
+    const lora_view *lora;
+} held;
+
+/* A step: under construction, then enqueued ("in flight"), then settled.  What it will have brought is counted in its requests from its
+ * enqueueing on (n_computed, n_ahead), so that the next one can be planned on top of it. */
+typedef struct flight {
+    bool up;    /* enqueued, and its results have not been taken */
+    bool ahead; /* enqueued while another was in flight */
+    int n_seq, n_draw, mark;
+    request **owner; /* [max_seqs]; NULL: has ended since, its row is discarded */
+    int *chunk;      /* [max_seqs] */
+    int *pos0;       /* [max_seqs] */
+    int *logit0;     /* [max_seqs]: first row of logits, or -1 */
+    bool *ends;      /* [max_seqs]: the last of what was known of the request */
+    bool *broken;    /* [max_seqs]: logits that are not numbers */
+    bool *late;      /* [max_seqs]: the mask of its grammar is not ready */
+    sampled *picked; /* [max_seqs] */
+    held *held;      /* [max_seqs]: where owner is NULL */
+    draw_end *end;   /* [max_logits] */
+    const sampled *got;
+
+    /* for the counts */
+    cost_work work;
+    int n_rows, n_seg, n_adapters, n_decode;
+    int64_t seen_us, planned_us, computed_us;
+} flight;
+
+struct sched {
+    sched_config cfg;
+    model *m;
+    backend *be;
+    const lora_source *source;
+    devmem *arena, *own_arena; /* own_arena: NULL where it was lent */
+    kv_pages *pages;
+    kv_pool *kv;
+    swap_pool *swap; /* NULL: there is none */
+    int page_tokens, n_pages, max_context;
+
+    pthread_t thread;
+    pthread_mutex_t mu; /* leaf lock: inbox, stats, flags */
+    pthread_cond_t work;
+    request *inbox_head, *inbox_tail;
+    int n_inside;                            /* submitted and not finished; guarded by mu */
+    bool draining, stop, broken, restarting; /* broken: for good */
+    uint64_t n_restarts;
+    promise_outlook outlook; /* guarded by mu */
+    board *board;
+    double surprise[SLO_CLASS_MAX]; /* actual over predicted time to first token; guarded by mu */
+    sched_stats stats;              /* guarded by mu */
+    _Atomic int64_t heartbeat_us;
+    telemetry *tele;
+
+    /* engine thread only */
+    bool dead;      /* as broken */
+    int n_faults;   /* since the device last worked for a while */
+    int n_good;     /* steps since the last fault */
+    request **list; /* those who run, then those who may be seated in this step */
+    int n, cap, n_running;
+    policy_request *view;
+    policy_entry *plan;
+    int *order;
+    bool *allowed;     /* may still be placed or pre-empted in this step */
+    bool pages_short;  /* someone waits for pages: nobody behind may take them */
+    bool rows_short;   /* for time in the step: nobody behind is seated */
+    fair *fair;        /* who waits, and what each tenant was served */
+    int scan;          /* where the look for cancelled ones goes on */
+    int64_t settle_us; /* of the iteration that has just ended */
+    uint64_t n_prompt_tokens, n_output_tokens;
+
+    ahead ahead;
+    int depth; /* of those that wait: whose adapters are fetched */
+    cost_model cost;
+    cost_work load;   /* of the step under construction */
+    double budget_us; /* INFINITY: no bound */
+    int least_chunk;  /* of the first prompt, whatever the budget */
+
+    /* the step under construction */
+    step step;
+    int rows_left, n_logit;
+    int32_t *token, *pos, *from, *logit_row;
+    step_seq *seq;
+    step_seg *seg;
+    flight flights[2];
+    flight *now;         /* the one under construction; the other may be in flight */
+    request **row_owner; /* [n_seq], its owner */
+    int *chunk;          /* [n_seq], its own */
+    bool overlaps;       /* steps may be enqueued while others run */
+    bool must_land;      /* the plan cannot be carried out while a step is in flight */
+    int64_t landed_us;   /* when the last one's results were there */
+    sampler *samplers[SAMPLERS_MAX];
+    grammar_walk *walks[SAMPLERS_MAX];
+    int n_samplers;
+    const float *logits;
+
+    /* for backends that sample */
+    sample_row *draw;      /* [max_logits] */
+    const uint32_t **mask; /* [n_seq]: what the grammar allows, or NULL */
+};
+
+/* -------------------------------------------------------------------- history -- */
+
+/* Tokens that were drawn, also those that steps in flight draw. */
+static inline int n_drawn(const request *rq)
+{
+    return atomic_load_explicit(&rq->n_pushed, memory_order_relaxed) + rq->n_ahead;
+}
+
+static inline int history_len(const request *rq)
+{
+    return rq->n_prompt + n_drawn(rq);
+}
+
+/* The last n_ahead of the history are not. */
+static inline bool is_known(const request *rq, int i)
+{
+    return i < history_len(rq) - rq->n_ahead;
+}
+
+/* Nothing is left to plan: its last token is being drawn. */
+static inline bool is_complete(const request *rq)
+{
+    return rq->n_ahead > 0 && n_drawn(rq) >= rq->max_tokens;
+}
+
+static inline int32_t history_at(const request *rq, int i)
+{
+    return i < rq->n_prompt ? rq->prompt[i] : rq->output[i - rq->n_prompt];
+}
+
+static inline int left_of(const request *rq)
+{
+    return history_len(rq) - rq->n_computed;
+}
+
+/* Scores are handed over by the first push and must not be written again after it. */
+static inline bool scores(const request *rq)
+{
+    return rq->score_prompt && n_drawn(rq) == 0;
+}
+
+/* Rows of logits that a chunk of n tokens needs. */
+static inline int logits_of(const request *rq, int n)
+{
+    return scores(rq) ? n : n == left_of(rq) ? 1 : 0;
+}
+
+static inline void domain_of(const request *rq, kv_domain *d)
+{
+    *d = (kv_domain){.isolation = rq->isolation};
+    if (rq->lora) memcpy(d->digest, rq->lora->digest, sizeof(d->digest));
+}
+
+static inline int pages_for(const sched *sc, int positions)
+{
+    return (positions + sc->page_tokens - 1) / sc->page_tokens;
+}
+
+static inline int rank_of(const request *rq)
+{
+    return rq->lora ? rq->lora->rank_max : 0;
+}
+
+/* The work of n rows of this request, on top of what is in the step.  One row of a prompt that has
+ * more is no decode row: it costs what a prompt's row costs. */
+static inline void count_work(cost_work *w, const request *rq, int n)
+{
+    if (n == 1 && left_of(rq) == 1) {
+        w->decode++;
+        w->attended += rq->n_computed + 1;
+        w->ranks += rank_of(rq);
+    } else {
+        *w = cost_with_chunk(w, n, rq->n_computed, rank_of(rq));
+    }
+}
+
+/* S-LoRA's early abort: nothing was computed for it, and it would come too late. */
+static inline bool is_too_late(const sched *sc, const request *rq, int64_t now)
+{
+    return sc->cfg.classes[rq->slo_class].reject_on_overload && rq->admitted_us == 0 &&
+           rq->ttft_deadline_us && now > rq->ttft_deadline_us;
+}
+
+/* ---------------------------------------------------------- between the files -- */
+
+/* Takes over what was submitted since the last step. */
+void sched_take_inbox(sched *sc);
+
+/* Ends it if it was cancelled, or has no time left. */
+void sched_see_end(sched *sc, request *rq, int64_t now);
+
+/* The same for all that run and some of those that wait. */
+void sched_see_ends(sched *sc, int64_t now);
+
+/* The pool that pages live in, and that of swapped ones. */
+err_code sched_open_pool(sched *sc, err *e);
+
+/* The device has failed: brings it back, or gives up for good. */
+void sched_restart(sched *sc, const err *why);
+/* Steps that came to their end. */
+void sched_step_was_good(sched *sc);
+
+/* Chooses and seats who runs next, and builds the step; its n_seq is 0 where nobody can run. */
+void sched_plan_step(sched *sc, int64_t now);
+
+/* Forward pass and sampling of sc->now, enqueued where the backend samples, else done. */
+err_code sched_launch(sched *sc, err *e);
+/* Waits for it: picked, broken and late of its sequences, scores of prompts; computed_us: when the pass was over (with
+ * sampling, where the device does both). */
+err_code sched_collect(sched *sc, flight *f, err *e);
+
+/* Launches the step and settles the one before it; then also this one, unless it may stay in flight while the next one is
+ * planned.  `seen_us`: when the iteration began. */
+void sched_run_step(sched *sc, int64_t seen_us);
+/* Settles what is in flight, if anything is. */
+void sched_land(sched *sc);
+
+/* ---- sched_flight.c */
+bool sched_flights_create(sched *sc);
+void sched_flights_destroy(sched *sc);
+/* The step that is in flight, or NULL. */
+flight *sched_in_flight(sched *sc);
+/* Whether what waits should see the results of what is in flight first. */
+bool sched_should_land(sched *sc);
+/* Whether the next step can be planned before the tokens of this one are known. */
+bool sched_may_fly(const sched *sc, const flight *f);
+/* sc->now is in flight; the next step is built in the other. */
+void sched_take_off(sched *sc);
+/* The request ends: what the step in flight uses of it stays until that is over. */
+void sched_hold(sched *sc, request *rq);
+/* The row of a request that has ended: gives up what was held for it. */
+void sched_let_go(sched *sc, flight *f, int s);
+/* The device has failed: nothing is in flight any more. */
+void sched_drop_flights(sched *sc);
+
+/* From running to waiting: gives back the seat, the pages and the adapter. */
+void sched_leave_seat(sched *sc, request *rq);
+
+/* Full pages from position `before` to `end` become findable by their content, all of which is known. */
+void sched_publish_pages(sched *sc, request *rq, int before, int end);
+
+/* Its copy in host memory is not needed any more. */
+void sched_swap_forget(sched *sc, request *rq);
+
+/* The last touch of the request; the list is tidied by sched_sweep(). */
+void sched_finish(sched *sc, request *rq, finish_reason why, const err *cause);
+void sched_finish_all(sched *sc, finish_reason why, const err *cause);
+
+/* Keeps those who run. */
+void sched_sweep(sched *sc);
+
+#endif

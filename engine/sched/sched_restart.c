@@ -1,0 +1,150 @@
+/* sched_restart.c -- a device that failed, and how the engine goes on.
+ *
+ * A fault of the device is sticky: nothing on it can be read any more.  What runs ends with ERR_RESTARTING, for whatever
+ * made the device fail may be one of these requests.  Everything that lay on the device is dropped (KV, prefix cache,
+ * swapped pages, adapters, weights), the backend is closed and opened, the weights come from the files again,
+ * adapters on demand.  What only waited stays in its queue, also what had been pre-empted: its tokens are here, and its KV is
+ * computed again.  Attempts are few, with growing pauses, in which cancellations are seen; a device that fails again and again is
+ * given up.  The process lives on in any case, and says what it is (sched_stats).
+ *
+ * Threads: the engine's.
+ */
+#include <time.h>
+
+#include "engine/base/log.h"
+#include "engine/sched/sched_inside.h"
+
+enum {
+    ATTEMPTS = 5, /* at one restart */
+    GOOD_STEPS = 256,
+    SLICE_US = 20000, /* of a pause: then somebody may have been cancelled */
+};
+
+void sched_step_was_good(sched *sc)
+{
+    if (sc->n_faults > 0 && ++sc->n_good >= GOOD_STEPS) sc->n_faults = sc->n_good = 0;
+}
+
+static void set_state(sched *sc, bool restarting, bool broken)
+{
+    pthread_mutex_lock(&sc->mu);
+    sc->restarting = restarting;
+    sc->broken = broken;
+    if (restarting) sc->n_restarts++;
+    pthread_mutex_unlock(&sc->mu);
+}
+
+/* From here on nothing is accepted. */
+static void give_up(sched *sc, const err *why)
+{
+    log_error("engine", "the device is given up: %s", why->msg);
+    sc->dead = true;
+    set_state(sc, false, true);
+    sched_take_inbox(sc);
+    sched_finish_all(sc, FINISH_ERROR, why);
+}
+
+static void end_running(sched *sc)
+{
+    err e;
+    (void)err_set(&e, ERR_RESTARTING,
+                  "the device failed while this request ran; the engine is being restarted");
+    for (int i = 0; i < sc->n; i++) {
+        if (sc->list[i]) sched_finish(sc, sc->list[i], FINISH_ERROR, &e);
+    }
+    sched_sweep(sc);
+    sc->step.n_seq = 0;
+}
+
+/* Who was pre-empted computes all of it again. */
+static void forget_swapped(sched *sc)
+{
+    for (int cursor = 0, tickets[SCAN]; cursor < sc->cap;) {
+        int left = sc->cap - cursor;
+        int n = fair_scan(sc->fair, &cursor, left < SCAN ? left : SCAN, tickets);
+        for (int i = 0; i < n; i++) {
+            request *rq = fair_who(sc->fair, tickets[i]);
+            sched_swap_forget(sc, rq);
+            rq->n_computed = 0;
+        }
+    }
+}
+
+static void close_device(sched *sc)
+{
+    swap_destroy(sc->swap);
+    sc->swap = NULL;
+    if (sc->kv) be_kv_destroy(sc->be, sc->kv);
+    sc->kv = NULL;
+    devmem_unmap(sc->arena);
+    model_unload(sc->m);
+}
+
+static err_code open_device(sched *sc, err *e)
+{
+    err_code rc = be_reopen(sc->be, e);
+    if (rc) return rc;
+    rc = model_reload(sc->m, e);
+    if (!rc) rc = devmem_remap(sc->arena, e);
+    if (!rc) rc = sched_open_pool(sc, e);
+    if (!rc) rc = be_sync(sc->be, e); /* what was enqueued for it has gone well */
+    if (rc) close_device(sc);
+    return rc;
+}
+
+/* False: the engine shall stop. */
+static bool pause_for(sched *sc, int64_t us)
+{
+    int64_t end = clock_now_us() + us;
+    bool go = true;
+    for (int64_t now; go && (now = clock_now_us()) < end;) {
+        struct timespec slice = {0, (end - now < SLICE_US ? end - now : SLICE_US) * 1000};
+        (void)nanosleep(&slice, NULL);
+        atomic_store(&sc->heartbeat_us, clock_now_us());
+        sched_take_inbox(sc);
+        sched_see_ends(sc, clock_now_us());
+        pthread_mutex_lock(&sc->mu);
+        go = !sc->stop;
+        pthread_mutex_unlock(&sc->mu);
+    }
+    return go;
+}
+
+/* True: it works again. */
+static bool bring_back(sched *sc, err *e)
+{
+    int64_t wait_us = sc->cfg.restart_wait_us;
+    for (int i = 1;; i++) {
+        /* At once the first time; a device that has just failed gets time. */
+        if ((i > 1 || sc->n_faults > 1) && !pause_for(sc, wait_us)) return false;
+        if (i > 1 || sc->n_faults > 1) wait_us *= 2;
+        if (open_device(sc, e) == ERR_NONE) return true;
+        log_error("engine", "attempt %d of %d to bring the device back: %s", i, ATTEMPTS, e->msg);
+        if (i == ATTEMPTS) return false;
+    }
+}
+
+void sched_restart(sched *sc, const err *why)
+{
+    const lora_source *src = sc->source;
+    err e = *why;
+    int64_t t0 = clock_now_us();
+    sc->n_faults++;
+    sc->n_good = 0;
+    log_error("engine", "the device failed: %s", why->msg);
+    set_state(sc, true, false);
+    sched_drop_flights(sc);
+    end_running(sc);
+    forget_swapped(sc);
+    if (src && src->suspend) src->suspend(src->self);
+    kv_clear(sc->pages);
+    close_device(sc);
+    if (sc->n_faults > sc->cfg.max_faults || !bring_back(sc, &e)) {
+        give_up(sc, &e);
+        return;
+    }
+    if (src && src->resume) src->resume(src->self);
+    set_state(sc, false, false);
+    log_info("engine", "the device is back after %lld ms",
+             (long long)((clock_now_us() - t0) / 1000));
+}

@@ -1,0 +1,210 @@
+/* sched_sample.c -- the forward pass of a step, and its logits to tokens.
+ *
+ * Where the host reads logits as they are (CPU), its compute threads sample, each with a sampler of its own. Where the
+ * backend samples (be_can_sample()), the pass is enqueued, the masks of grammars are fetched while it runs, then
+ * sampling is enqueued behind it, and the host waits once, for the tokens: at once, or when it has enqueued the next step
+ * (sched_flight.c).  Both by the same rules, so that nobody else has to know.
+ */
+#include "engine/sched/sched_inside.h"
+
+static bool wants_token(const request *rq, int n)
+{
+    return n == left_of(rq) && rq->max_tokens > 0;
+}
+
+static bool has_mask(const request *rq)
+{
+    return rq->grammar || rq->bars;
+}
+
+/* Prompt tokens whose predecessor's row is in this chunk: the next one's index, or 0. */
+static int scored_by(const sched *sc, int s, int i)
+{
+    const request *rq = sc->row_owner[s];
+    int next = rq->n_computed + i + 1;
+    return scores(rq) && next < rq->n_prompt ? next : 0;
+}
+
+/* Row of the logits that the next token is drawn from. */
+static int last_logit(const sched *sc, int s)
+{
+    return sc->now->logit0[s] + (scores(sc->row_owner[s]) ? sc->chunk[s] - 1 : 0);
+}
+
+/* What its form allows, into mask; false: there is nothing to pick from now. */
+static bool find_form(sched *sc, int s, grammar_walk *w)
+{
+    request *rq = sc->row_owner[s];
+    sc->mask[s] = grammar_run_mask(rq->grammar, w);
+    sc->now->late[s] = !sc->mask[s];
+    return sc->mask[s] && !grammar_run_failed(rq->grammar);
+}
+
+/* Bits of the tokens that may come, in mask; NULL where all may.  False: there is nothing to pick from now. */
+static bool find_mask(sched *sc, int s, grammar_walk *w)
+{
+    request *rq = sc->row_owner[s];
+    sc->mask[s] = NULL;
+    if (rq->grammar && !find_form(sc, s, w)) return false;
+    if (!rq->bars) return true;
+    bars_text t = {rq->prompt, rq->output, rq->n_prompt, n_drawn(rq)};
+    sc->mask[s] = bars_mask(rq->bars, sc->mask[s], model_get_config(sc->m)->n_vocab, &t, rq->mask);
+    rq->stuck = !sc->mask[s];
+    return !rq->stuck;
+}
+
+/* ----------------------------------------------------------------- on the host -- */
+
+/* Tokens that a row of logits has for this request.  Masks of forms are for the base's, so what was added can
+ * be no part of a form. */
+static int vocab_of(const sched *sc, const request *rq, bool masked)
+{
+    int base = model_get_config(sc->m)->n_vocab, own = rq->lora ? rq->lora->n_vocab : 0;
+    return own == 0 || (masked && own > base) ? base : own;
+}
+
+static void score_rows(sched *sc, int s, sampler *sp)
+{
+    request *rq = sc->row_owner[s];
+    int stride = model_logit_stride(sc->m);
+    sampler_set_vocab(sp, vocab_of(sc, rq, false));
+    for (int i = 0, next; i < sc->chunk[s] && (next = scored_by(sc, s, i)) > 0; i++) {
+        const float *row = sc->logits + (size_t)(sc->now->logit0[s] + i) * (size_t)stride;
+        sampler_score(sp, row, rq->prompt[next], rq->score_top, &rq->prompt_score[next]);
+        if (rq->prompt_score[next].token < 0) sc->now->broken[s] = true;
+    }
+}
+
+/* Entries i, i + n_samplers, ...: each sampler serves one thread at a time. */
+static void sample_some(void *arg, int i)
+{
+    sched *sc = arg;
+    size_t stride = (size_t)model_logit_stride(sc->m);
+    for (int s = i; s < sc->step.n_seq; s += sc->n_samplers) {
+        request *rq = sc->row_owner[s];
+        score_rows(sc, s, sc->samplers[i]);
+        if (!wants_token(rq, sc->chunk[s])) continue;
+        if (!find_mask(sc, s, sc->walks[i])) continue;
+        sampler_set_vocab(sc->samplers[i], vocab_of(sc, rq, rq->grammar != NULL));
+        sampler_pick_allowed(
+            sc->samplers[i], (float *)sc->logits + (size_t)last_logit(sc, s) * stride, &rq->rules,
+            sc->mask[s], rq->prompt, rq->n_prompt, rq->output, n_drawn(rq), &sc->now->picked[s]);
+        int32_t token = sc->now->picked[s].token;
+        if (token < 0)
+            sc->now->broken[s] = true;
+        else if (rq->grammar)
+            grammar_run_accept(rq->grammar, sc->walks[i], token);
+    }
+}
+
+static err_code on_host(sched *sc, err *e)
+{
+    err_code rc = model_forward(sc->m, sc->kv, &sc->step, &sc->logits, e);
+    sc->now->computed_us = clock_now_us();
+    if (!rc && sc->step.n_logit > 0) be_parallel(sc->be, sample_some, sc, sc->n_samplers);
+    return rc;
+}
+
+/* --------------------------------------------------------------- on the device -- */
+
+/* Where nothing can be picked (a form whose mask is late, or that is at its end), mask stays NULL. */
+static void mask_some(void *arg, int i)
+{
+    sched *sc = arg;
+    for (int s = i; s < sc->step.n_seq; s += sc->n_samplers) {
+        request *rq = sc->row_owner[s];
+        if (!has_mask(rq) || !wants_token(rq, sc->chunk[s])) continue;
+        if (!find_mask(sc, s, sc->walks[i])) sc->mask[s] = NULL;
+    }
+}
+
+/* A step with grammars is settled before another is planned: mask is its own. */
+static void accept_some(void *arg, int i)
+{
+    sched *sc = arg;
+    const flight *f = sched_in_flight(sc);
+    for (int s = i; s < f->n_seq; s += sc->n_samplers) {
+        if (f->owner[s] && f->owner[s]->grammar && sc->mask[s] && f->picked[s].token >= 0)
+            grammar_run_accept(f->owner[s]->grammar, sc->walks[i], f->picked[s].token);
+    }
+}
+
+static void add_row(sched *sc, int *n, int s, int logit, int32_t score, sampled *to)
+{
+    const request *rq = sc->row_owner[s];
+    sc->now->end[*n] = (draw_end){to, s};
+    sc->draw[(*n)++] = (sample_row){.logit = logit,
+                                    .score = score,
+                                    .rules = &rq->rules,
+                                    .n_top = rq->score_top,
+                                    .prompt = rq->prompt,
+                                    .n_prompt = rq->n_prompt,
+                                    .output = rq->output,
+                                    .n_output = n_drawn(rq),
+                                    .allowed = score < 0 ? sc->mask[s] : NULL};
+}
+
+static int list_rows(sched *sc)
+{
+    int n = 0;
+    for (int s = 0; s < sc->step.n_seq; s++) {
+        request *rq = sc->row_owner[s];
+        for (int i = 0, next; i < sc->chunk[s] && (next = scored_by(sc, s, i)) > 0; i++) {
+            add_row(sc, &n, s, sc->now->logit0[s] + i, rq->prompt[next], &rq->prompt_score[next]);
+        }
+        if (!wants_token(rq, sc->chunk[s]) || (has_mask(rq) && !sc->mask[s])) continue;
+        rq->draw_at = n;
+        add_row(sc, &n, s, last_logit(sc, s), -1, &sc->now->picked[s]);
+    }
+    return n;
+}
+
+static err_code on_device(sched *sc, err *e)
+{
+    flight *f = sc->now;
+    err_code rc = model_enqueue(sc->m, sc->kv, &sc->step, e);
+    if (rc) return rc;
+    bool masks = false;
+    for (int s = 0; s < f->n_seq; s++) {
+        sc->mask[s] = NULL;
+        f->picked[s].token = -1;
+        masks |= has_mask(f->owner[s]);
+    }
+    if (masks) be_parallel(sc->be, mask_some, sc, sc->n_samplers);
+    f->n_draw = list_rows(sc);
+    f->got = f->n_draw > 0 ? model_sample(sc->m, sc->draw, f->n_draw) : NULL;
+    if (sc->overlaps) f->mark = be_mark(sc->be);
+    return ERR_NONE;
+}
+
+err_code sched_launch(sched *sc, err *e)
+{
+    flight *f = sc->now;
+    f->n_seq = sc->step.n_seq;
+    f->n_draw = 0;
+    memset(f->broken, 0, (size_t)f->n_seq * sizeof(*f->broken));
+    memset(f->late, 0, (size_t)f->n_seq * sizeof(*f->late));
+    for (int s = 0; s < f->n_seq; s++) {
+        f->pos0[s] = f->owner[s]->n_computed;
+        f->ends[s] = f->chunk[s] == left_of(f->owner[s]);
+    }
+    return be_can_sample(sc->be) ? on_device(sc, e) : on_host(sc, e);
+}
+
+err_code sched_collect(sched *sc, flight *f, err *e)
+{
+    if (!be_can_sample(sc->be)) return ERR_NONE;
+    err_code rc = sc->overlaps ? be_await(sc->be, f->mark, e) : be_sync(sc->be, e);
+    f->computed_us = clock_now_us();
+    if (rc) return rc;
+    bool forms = false;
+    for (int s = 0; s < f->n_seq; s++) forms |= f->owner[s] && f->owner[s]->grammar;
+    for (int i = 0; i < f->n_draw; i++) {
+        int s = f->end[i].seq;
+        if (!f->owner[s]) continue; /* what the request lent is gone */
+        *f->end[i].to = f->got[i];
+        if (f->got[i].token < 0) f->broken[s] = true;
+    }
+    if (forms) be_parallel(sc->be, accept_some, sc, sc->n_samplers);
+    return ERR_NONE;
+}

@@ -1,0 +1,216 @@
+/* tokenizer_decode.c -- ids to text, at once or as they come. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/text/tokenizer_inside.h"
+#include "engine/text/unicode.h"
+
+/* ---- what tokens stand for ---------------------------------------------------------------- */
+
+static int hex(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+int tokenizer_byte_token(const char *s)
+{
+    if (strlen(s) != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>' || hex(s[4]) < 0) return -1;
+    if (s[3] == '+') return hex(s[4]); /* as Rust reads numbers */
+    return hex(s[3]) < 0 ? -1 : 16 * hex(s[3]) + hex(s[4]);
+}
+
+/* SentencePiece's "▁" becomes a space in texts. */
+static size_t undo_blocks(const char *s, char *out)
+{
+    size_t n = strlen(s), m = 0;
+    for (size_t i = 0; i < n;) {
+        bool block = n - i >= 3 && memcmp(s + i, LOWER_BLOCK, 3) == 0;
+        out[m++] = block ? ' ' : s[i];
+        i += block ? 3 : 1;
+    }
+    return m;
+}
+
+err_code tokenizer_make_text(const tokenizer *t, entry *en, const char *shown, err *e)
+{
+    size_t n = strlen(shown), len = n;
+    char *text = malloc(n + 1);
+    if (!text) return err_set(e, ERR_NOMEM, "no memory for the vocabulary");
+    en->byte = t->decode_bytes ? (int16_t)tokenizer_byte_token(shown) : -1;
+    if (en->byte >= 0) {
+        text[0] = (char)en->byte;
+        len = 1;
+    } else if (t->byte_level ? !tokenizer_undo_alphabet(shown, text, &len) : !t->decode_blocks) {
+        memcpy(text, shown, n);
+        len = n;
+    } else if (!t->byte_level) {
+        len = undo_blocks(shown, text);
+    }
+    text[len] = 0;
+    en->text = text;
+    en->text_len = (uint32_t)len;
+    return ERR_NONE;
+}
+
+const char *tokenizer_bytes(const tokenizer *t, int32_t id, size_t *len)
+{
+    const entry *en = tokenizer_entry(t, id);
+    *len = en->text_len;
+    return en->text;
+}
+
+/* ---- as they come ------------------------------------------------------------------------- */
+
+void detok_init(detok *d, const tokenizer *t, bool skip_special)
+{
+    *d = (detok){.tok = t, .skip_special = skip_special};
+}
+
+void detok_go_on(detok *d, const int32_t *ids, size_t n)
+{
+    for (size_t i = 0; i < n && !d->started; i++)
+        d->started = !d->skip_special || !tokenizer_entry(d->tok, ids[i])->hidden;
+}
+
+/* Whether the n bytes that wait may still become a character. */
+static bool is_open(const unsigned char *p, size_t n)
+{
+    size_t used, need = p[0] < 0x80 ? 1 : p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : 4;
+    return utf8_decode((const char *)p, n, &used) == 0xFFFD && used == n && n < need &&
+           p[0] >= 0xC2 && p[0] <= 0xF4;
+}
+
+/* Takes one byte; writes what has become certain. */
+static size_t push_byte(detok *d, unsigned char b, char *out)
+{
+    size_t n = 0, used;
+    d->pending[d->n_pending++] = b;
+    while (d->n_pending > 0 && !is_open(d->pending, (size_t)d->n_pending)) {
+        uint32_t v = utf8_decode((const char *)d->pending, (size_t)d->n_pending, &used);
+        n += utf8_encode(v, out + n);
+        d->n_pending -= (int)used;
+        memmove(d->pending, d->pending + used, (size_t)d->n_pending);
+    }
+    return n;
+}
+
+/* Each byte that waits, as U+FFFD. */
+static size_t give_up(detok *d, char *out)
+{
+    size_t n = 0;
+    for (; d->n_pending > 0; d->n_pending--) n += utf8_encode(0xFFFD, out + n);
+    return n;
+}
+
+/* The same of a run of byte tokens (<0xXX>).  Once it is no UTF-8, each of its bytes is U+FFFD. */
+static size_t push_run(detok *d, unsigned char b, char *out)
+{
+    size_t used;
+    d->pending[d->n_pending++] = b;
+    if (d->broken) return give_up(d, out);
+    if (is_open(d->pending, (size_t)d->n_pending)) return 0;
+    uint32_t v = utf8_decode((const char *)d->pending, (size_t)d->n_pending, &used);
+    d->broken = (v == 0xFFFD && d->n_pending < 3) || used != (size_t)d->n_pending;
+    if (d->broken) return give_up(d, out);
+    d->n_pending = 0;
+    return utf8_encode(v, out);
+}
+
+/* Of a token that stands behind a run of byte tokens, or behind nothing. */
+static size_t push_text(detok *d, const entry *en, char *out, size_t cap)
+{
+    size_t n = d->tok->decode_bytes ? give_up(d, out) : 0;
+    const char *s = en->text;
+    size_t len = en->text_len;
+    d->broken = false;
+    if (!d->started && d->tok->first == FIRST_BLOCKS) { /* all of them go */
+        const char *shown = en->bytes ? en->bytes : en->content;
+        d->started = true;
+        for (size_t i = 0; shown[i] && cap - n >= 8; i++) {
+            if (strncmp(shown + i, LOWER_BLOCK, 3) == 0)
+                i += 2;
+            else
+                n += push_byte(d, (unsigned char)shown[i], out + n);
+        }
+        return n;
+    }
+    /* each byte gives at most one character of 4 bytes, or the 3 of U+FFFD and one more */
+    for (size_t i = 0; i < len && cap - n >= 8; i++)
+        n += push_byte(d, (unsigned char)s[i], out + n);
+    return n;
+}
+
+/* A space that begins the text goes, where the decoder says so. */
+static size_t strip_first(detok *d, char *out, size_t n)
+{
+    if (d->started || n == 0) return n;
+    d->started = true;
+    if (d->tok->first != FIRST_SPACE || out[0] != ' ') return n;
+    memmove(out, out + 1, n - 1);
+    return n - 1;
+}
+
+size_t detok_push(detok *d, int32_t id, char *out, size_t cap)
+{
+    const entry *en = tokenizer_entry(d->tok, id);
+    if (!en->text || cap < 16 || (d->skip_special && en->hidden)) return 0;
+    size_t n =
+        en->byte >= 0 ? push_run(d, (unsigned char)en->byte, out) : push_text(d, en, out, cap);
+    return strip_first(d, out, n);
+}
+
+size_t detok_flush(detok *d, char *out, size_t cap)
+{
+    if (d->n_pending == 0 || cap < 16) return 0;
+    d->started = true;
+    if (!d->tok->decode_bytes) d->n_pending = 1; /* the beginning of one character */
+    return give_up(d, out);
+}
+
+/* ---- at once ------------------------------------------------------------------------------ */
+
+/* Whether the byte tokens from here on are UTF-8 together. */
+static bool run_is_text(const tokenizer *t, const int32_t *ids, size_t n, bool skip_special)
+{
+    char out[32];
+    detok d;
+    detok_init(&d, t, skip_special);
+    for (size_t i = 0; i < n && !d.broken; i++) {
+        const entry *en = tokenizer_entry(t, ids[i]);
+        if (!en->text || (skip_special && en->hidden)) continue;
+        if (en->byte < 0) break;
+        (void)push_run(&d, (unsigned char)en->byte, out);
+    }
+    return !d.broken && d.n_pending == 0;
+}
+
+char *tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
+                       size_t *len_out)
+{
+    size_t cap = 32;
+    for (size_t i = 0; i < n; i++) {
+        size_t len;
+        (void)tokenizer_bytes(t, ids[i], &len);
+        cap += 4 * len;
+    }
+    char *out = malloc(cap + 16);
+    if (!out) return NULL;
+    detok d;
+    detok_init(&d, t, skip_special);
+    size_t m = 0;
+    bool in_run = false;
+    for (size_t i = 0; i < n; i++) {
+        const entry *en = tokenizer_entry(t, ids[i]);
+        if (!en->text || (skip_special && en->hidden)) continue;
+        if (en->byte >= 0 && !in_run) d.broken = !run_is_text(t, ids + i, n - i, skip_special);
+        in_run = en->byte >= 0;
+        m += detok_push(&d, ids[i], out + m, cap + 16 - m);
+    }
+    m += detok_flush(&d, out + m, cap + 16 - m);
+    out[m] = 0;
+    *len_out = m;
+    return out;
+}

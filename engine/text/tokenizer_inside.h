@@ -1,0 +1,193 @@
+/* tokenizer_inside.h -- the loaded tokenizer, shared by the tokenizer_*.c files alone.
+ *
+ *     tokenizer.c         encoding: pieces, merges
+ *     tokenizer_cut.c     added tokens in a text: before and behind the normaliser
+ *     tokenizer_decode.c  ids to text
+ *     tokenizer_tables.c  look-ups, the longest added token among them
+ *     tokenizer_load.c    tokenizer.json: model, normaliser, pre-tokeniser, decoder
+ *     tokenizer_words.c   added tokens: tokenizer.json's, and those that other files name
+ *     tokenizer_more.c    a base with an adapter's tokens
+ */
+#ifndef ENGINE_TEXT_TOKENIZER_INSIDE_H
+#define ENGINE_TEXT_TOKENIZER_INSIDE_H
+
+#include "engine/base/json.h"
+#include "engine/text/tokenizer.h"
+#include "engine/text/tokenizer_split.h"
+
+#define LOWER_BLOCK "\xE2\x96\x81" /* U+2581, SentencePiece's space */
+
+typedef struct {
+    char *
+        bytes; /* the vocabulary's string, byte-level alphabets undone; NULL: not in the vocabulary */
+    char *content; /* an added token's, as the files write it; NULL: not added */
+    char *
+        text; /* what the token stands for in a text; the same memory as one of these where equal */
+    uint32_t len, text_len;
+    int16_t byte; /* <0xXX> where the decoder puts bytes together; else -1 */
+    bool special, added, barred;
+    bool hidden; /* left out of texts without special tokens */
+    bool plain;  /* byte-level: not of the alphabet, so no text's bytes become it by merging */
+} entry;
+
+typedef struct {
+    int32_t id;
+    entry e;
+} more_entry;
+
+typedef struct {
+    char *content;    /* what is looked for: of a normalised one its normal form */
+    const char *name; /* what it is called; its entry's */
+    size_t len;
+    int32_t id;
+    bool special, lstrip, rstrip, single_word;
+    int shorter; /* the longest other one that this one begins with; -1: none */
+} added_token;
+
+typedef struct {
+    added_token *list; /* in the order of their bytes */
+    int n;
+    int from[257]; /* where those that begin with a byte begin */
+} added_set;
+
+typedef struct {
+    int32_t left, right, rank, result;
+} merge;
+
+typedef enum { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS } prepend_kind;
+
+/* What becomes of the first space of a text: nothing, Strip's one, or all of the first token's (Metaspace). */
+typedef enum { FIRST_KEPT, FIRST_SPACE, FIRST_BLOCKS } first_kind;
+
+struct tokenizer {
+    entry *entries;      /* [n_base] */
+    int n_base, n_vocab; /* n_vocab is larger where tokens of `more` lie behind the entries */
+    const struct tokenizer *base; /* tokenizer_extend(): whose tables these are; NULL: its own */
+    more_entry *more;             /* by id */
+    char **patterns;              /* what is looked for to find each of them */
+    int n_more;
+    int32_t *by_bytes; /* hash of vocabulary bytes -> id */
+    uint32_t bytes_mask;
+    merge *merges; /* open addressing, rank < 0: empty */
+    uint32_t merges_mask;
+    int32_t byte_id[256]; /* byte-level: the byte's token; byte fallback: <0xXX>; -1: none */
+    /* Looked for in the text as it came, and then, in what is left, behind the normaliser. */
+    added_set raw, normal;
+    bool byte_level, byte_fallback, fuse_unk, ignore_merges;
+    bool nfc, prepend_block, blocks; /* the normaliser: NFC, "▁" in front, "▁" for spaces */
+    bool prefix_space,
+        prefix_pieces; /* ByteLevel's add_prefix_space: for the part, or for each piece */
+    bool metaspace, metaspace_split;  /* a pre-tokeniser that puts "▁" for spaces */
+    bool decode_blocks, decode_bytes; /* the decoder: "▁" gives a space, <0xXX> a byte */
+    first_kind first;
+    prepend_kind prepend; /* Metaspace's */
+    split_kind split;
+    int32_t unk, bos, eos;
+    int32_t prefix[8], suffix[8]; /* what the post-processor adds */
+    int n_prefix, n_suffix;
+};
+
+/* ---- tokenizer_tables.c -- */
+
+/* Never NULL; without bytes and content where there is no such token. */
+const entry *tokenizer_entry(const tokenizer *t, int32_t id);
+/* -1: none.  Of a byte-level vocabulary: `plain` are those that are these bytes, the others stand for them. */
+int32_t tokenizer_find_bytes(const tokenizer *t, const char *s, size_t len, bool plain);
+/* The vocabulary's own string, as tokenizer.json writes it; -1: none. */
+int32_t tokenizer_vocabulary_id(const tokenizer *t, const char *s);
+/* A string of the byte alphabet to the bytes it stands for (at most strlen(s)); false if it is none. */
+bool tokenizer_undo_alphabet(const char *s, char *out, size_t *len);
+err_code tokenizer_hash_entries(tokenizer *t, err *e);
+err_code tokenizer_make_merges(tokenizer *t, size_t n, err *e);
+/* The last one of a pair counts, as with Hugging Face. */
+void tokenizer_put_merge(tokenizer *t, merge m);
+/* NULL: the pair does not merge. */
+const merge *tokenizer_find_merge(const tokenizer *t, int32_t a, int32_t b);
+
+/* ---- tokenizer_added.c -- */
+
+/* Sorts a set and makes it searchable; after every change of it.  ERR_INPUT: two look for the same. */
+err_code tokenizer_index_added(added_set *set, err *e);
+/* The longest added token that a text begins with; then `shorter` leads to all others that it begins with.
+ * -1: none. */
+int tokenizer_added_at(const added_set *set, const char *s, size_t len);
+
+/* ---- tokenizer_cut.c -- */
+
+/* Text behind the normaliser, whose bytes at [i] come from a stranger where taint[i] is not 0. */
+typedef struct tok_normal {
+    char *s; /* malloced, NUL-ended */
+    size_t len;
+    unsigned char *taint; /* malloced; NULL: none was asked for */
+} tok_normal;
+
+/* False: no memory. */
+bool tokenizer_normalize(const tokenizer *t, const char *s, size_t len, const unsigned char *taint,
+                         tok_normal *out);
+
+/* ---- tokenizer_decode.c -- */
+
+/* <0xXX> -> the byte, as the decoder ByteFallback reads it; -1. */
+int tokenizer_byte_token(const char *s);
+/* text, text_len and byte of an entry, from the string that the decoder is given for it. */
+err_code tokenizer_make_text(const tokenizer *t, entry *en, const char *shown, err *e);
+
+/* ---- tokenizer.c -- */
+
+typedef struct encoder {
+    const tokenizer *t;
+    const tok_guard *guard; /* NULL: none */
+    bool special;           /* special tokens' text becomes them */
+    bool failed;            /* no memory */
+    int32_t *out;
+    size_t n, cap;
+    struct symbol *symbols; /* work */
+    struct pair *heap;
+    size_t n_heap, work_cap;
+} encoder;
+
+/* A token that a guarded text becomes in no other way than by its own text in the right place. */
+bool tokenizer_is_barred(const encoder *en, int32_t id);
+void tokenizer_emit(encoder *en, int32_t id);
+/* Ids of a part without added tokens, behind the normaliser; at_start: it begins the text. */
+void tokenizer_encode_part(encoder *en, const char *s, size_t len, bool at_start);
+/* Cuts the text at its added tokens and has the parts encoded. */
+void tokenizer_cut(encoder *en, const char *s, size_t len);
+
+/* ---- tokenizer_more.c -- */
+
+/* Of one that tokenizer_extend() made. */
+void tokenizer_free_more(tokenizer *t);
+
+/* ---- tokenizer_words.c -- */
+
+typedef struct tok_words {
+    tok_added *list; /* contents are malloced */
+    int n, cap;
+} tok_words;
+
+/* What lies beside tokenizer.json; NULL: not there. */
+typedef struct tok_files {
+    cJSON *config, *special_map, *added;
+    bool
+        as_llama; /* transformers' LlamaTokenizer: of tokenizer.json's added tokens none, if others name some */
+} tok_files;
+
+/* All added tokens in the order in which AutoTokenizer adds them, with the ids that they get; a file that says
+ * another id is refused.  The vocabulary, of n strings, is in its hash.  Clear `out` in any case. */
+err_code tokenizer_read_words(tok_words *out, const tokenizer *t, const cJSON *root,
+                              const tok_files *files, int n, err *e);
+void tokenizer_clear_words(tok_words *w);
+/* The token that has a name (bos_token ...); -1: none. */
+int32_t tokenizer_named(const tokenizer *t, const tok_files *files, const char *name);
+/* Into the entries and sets, for the texts of which decoder and normaliser are known. */
+err_code tokenizer_take_words(tokenizer *t, const tok_words *w, err *e);
+/* Which token is looked for where to find `a`: its content malloced. */
+err_code tokenizer_looked_for(const tokenizer *t, const tok_added *a, added_token *out, err *e);
+/* An entry of `a`, whose content and text are malloced. */
+/* tokenizers leaves out whatever shows the name of a special token: a normalized one may, that is none itself. */
+void tokenizer_hide(const tokenizer *t, const char *pattern, entry *en);
+err_code tokenizer_make_added(const tokenizer *t, entry *en, const tok_added *a,
+                              const char *pattern, err *e);
+
+#endif

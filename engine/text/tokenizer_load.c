@@ -1,0 +1,658 @@
+/* tokenizer_load.c -- tokenizer.json, read strictly: what would change ids and is not known here is
+ * refused by name, never skipped.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/json.h"
+#include "engine/base/log.h"
+#include "engine/text/tokenizer_inside.h"
+
+/* ------------------------------------------------------------------- loading -- */
+
+typedef struct {
+    tokenizer *t;
+    const cJSON *root, *model;
+    tok_files files;
+    int n_strings;  /* of the vocabulary */
+    bool as_qwen;   /* transformers would take its Qwen2Tokenizer */
+    bool has_bytes; /* ByteLevel was among the pre-tokenisers */
+    bool fused;     /* Fuse was among the decoders */
+    err *e;
+} loader;
+
+static err_code unsupported(loader *l, const char *what, const char *value)
+{
+    return err_set(l->e, ERR_UNSUPPORTED, "tokenizer.json: %s '%.60s' is not supported", what,
+                   value ? value : "?");
+}
+
+static const char *type_of(const cJSON *v)
+{
+    const cJSON *type = cJSON_IsObject(v) ? json_get(v, "type") : NULL;
+    return cJSON_IsString(type) ? type->valuestring : "";
+}
+
+static bool flag(const cJSON *obj, const char *name)
+{
+    return cJSON_IsTrue(json_get(obj, name));
+}
+
+static err_code set_entry(loader *l, int32_t id, const char *string)
+{
+    tokenizer *t = l->t;
+    entry *en = &t->entries[id];
+    size_t n = strlen(string), len = n;
+    char *bytes = malloc(n + 1);
+    if (!bytes) return err_set(l->e, ERR_NOMEM, "no memory for the vocabulary");
+    bool plain = t->byte_level && !tokenizer_undo_alphabet(string, bytes, &len);
+    if (plain || !t->byte_level) {
+        memcpy(bytes, string, n);
+        len = n;
+    }
+    bytes[len] = 0;
+    if (en->text != en->bytes) free(en->text);
+    free(en->bytes);
+    *en = (entry){.bytes = bytes,
+                  .text = bytes,
+                  .len = (uint32_t)len,
+                  .text_len = (uint32_t)len,
+                  .plain = plain,
+                  .byte = -1};
+    return t->byte_level ? ERR_NONE : tokenizer_make_text(t, en, string, l->e);
+}
+
+static err_code read_vocab(loader *l)
+{
+    tokenizer *t = l->t;
+    const cJSON *vocab = json_get(l->model, "vocab"), *v;
+    if (!cJSON_IsObject(vocab)) return err_set(l->e, ERR_CORRUPT, "tokenizer.json: no vocabulary");
+    double max = -1;
+    cJSON_ArrayForEach(v, vocab)
+    {
+        if (!cJSON_IsNumber(v) || !(v->valuedouble >= 0 && v->valuedouble < (1 << 24))) {
+            return err_set(l->e, ERR_CORRUPT, "tokenizer.json: a token id is not a small integer");
+        }
+        if (v->valuedouble > max) max = v->valuedouble;
+        l->n_strings++;
+    }
+    t->n_vocab = t->n_base = (int)max + 1;
+    t->entries = calloc((size_t)t->n_vocab + 1, sizeof(*t->entries));
+    if (!t->entries) return err_set(l->e, ERR_NOMEM, "no memory for the vocabulary");
+    for (int i = 0; i < t->n_vocab; i++) t->entries[i].byte = -1;
+    cJSON_ArrayForEach(v, vocab)
+    {
+        err_code rc = set_entry(l, (int32_t)v->valuedouble, v->string);
+        if (rc) return rc;
+    }
+    return tokenizer_hash_entries(t, l->e);
+}
+
+/* "a b", or ["a", "b"]. */
+static bool merge_parts(const cJSON *v, char **a, char **b)
+{
+    *a = *b = NULL;
+    if (cJSON_IsArray(v) && cJSON_GetArraySize(v) == 2 && cJSON_IsString(v->child) &&
+        cJSON_IsString(v->child->next)) {
+        *a = strdup(v->child->valuestring);
+        *b = strdup(v->child->next->valuestring);
+    } else if (cJSON_IsString(v)) {
+        const char *space = strchr(v->valuestring, ' ');
+        if (!space) return false;
+        *a = strndup(v->valuestring, (size_t)(space - v->valuestring));
+        *b = strdup(space + 1);
+    }
+    return *a && *b;
+}
+
+static err_code add_merge(loader *l, const cJSON *v, int32_t rank)
+{
+    tokenizer *t = l->t;
+    char *a, *b;
+    err_code rc = ERR_NONE;
+    if (!merge_parts(v, &a, &b)) {
+        rc = err_set(l->e, ERR_CORRUPT, "tokenizer.json: merge %d is malformed", rank);
+    } else {
+        size_t n = strlen(a) + strlen(b) + 1;
+        char *joined = malloc(n);
+        if (!joined) {
+            rc = err_set(l->e, ERR_NOMEM, "no memory for merges");
+        } else {
+            (void)snprintf(joined, n, "%s%s", a, b);
+            merge m = {tokenizer_vocabulary_id(t, a), tokenizer_vocabulary_id(t, b), rank,
+                       tokenizer_vocabulary_id(t, joined)};
+            if (m.left < 0 || m.right < 0 || m.result < 0)
+                rc = err_set(l->e, ERR_CORRUPT,
+                             "tokenizer.json: merge %d is not made of vocabulary tokens", rank);
+            else
+                tokenizer_put_merge(t, m);
+            free(joined);
+        }
+    }
+    free(a);
+    free(b);
+    return rc;
+}
+
+static err_code read_merges(loader *l)
+{
+    tokenizer *t = l->t;
+    const cJSON *merges = json_get(l->model, "merges"), *v;
+    if (!cJSON_IsArray(merges)) return err_set(l->e, ERR_CORRUPT, "tokenizer.json: no merges");
+    err_code made = tokenizer_make_merges(t, (size_t)cJSON_GetArraySize(merges), l->e);
+    if (made) return made;
+    int32_t rank = 0;
+    cJSON_ArrayForEach(v, merges)
+    {
+        err_code rc = add_merge(l, v, rank++);
+        if (rc) return rc;
+    }
+    return ERR_NONE;
+}
+
+/* ------------------------------------------------ normaliser, pre-tokeniser -- */
+
+static bool is_string(const cJSON *v, const char *s)
+{
+    return cJSON_IsString(v) && strcmp(v->valuestring, s) == 0;
+}
+
+/* A Replace of one string by another. */
+static bool replaces(const cJSON *v, const char *from, const char *to)
+{
+    return is_string(json_get(json_get(v, "pattern"), "String"), from) &&
+           is_string(json_get(v, "content"), to);
+}
+
+static err_code read_one_normalizer(loader *l, const cJSON *v)
+{
+    tokenizer *t = l->t;
+    const char *type = type_of(v);
+    if (strcmp(type, "NFC") == 0) {
+        t->nfc = true;
+        return ERR_NONE;
+    }
+    if (strcmp(type, "Prepend") == 0) {
+        const cJSON *p = json_get(v, "prepend");
+        if (!is_string(p, LOWER_BLOCK) || t->prepend_block)
+            return unsupported(l, "Prepend", "other than one U+2581");
+        t->prepend_block = true;
+        return ERR_NONE;
+    }
+    if (strcmp(type, "Replace") == 0) {
+        t->blocks = true;
+        return replaces(v, " ", LOWER_BLOCK)
+                   ? ERR_NONE
+                   : unsupported(l, "Replace", "other than space by U+2581");
+    }
+    return unsupported(l, "normalizer", type);
+}
+
+static err_code read_normalizer(loader *l, const cJSON *v)
+{
+    const cJSON *each;
+    if (!v || cJSON_IsNull(v)) return ERR_NONE;
+    if (strcmp(type_of(v), "Sequence") != 0) return read_one_normalizer(l, v);
+    cJSON_ArrayForEach(each, json_get(v, "normalizers"))
+    {
+        err_code rc = read_normalizer(l, each);
+        if (rc) return rc;
+    }
+    return ERR_NONE;
+}
+
+static bool has_byte_level(const cJSON *v)
+{
+    if (!cJSON_IsObject(v)) return false;
+    if (strcmp(type_of(v), "ByteLevel") == 0) return true;
+    static const char *const lists[] = {"pretokenizers", "decoders"};
+    for (int i = 0; i < 2; i++) {
+        const cJSON *each;
+        cJSON_ArrayForEach(each, json_get(v, lists[i]))
+        {
+            if (has_byte_level(each)) return true;
+        }
+    }
+    return false;
+}
+
+/* How Metaspace puts its "▁" in front, as pre-tokeniser and as decoder. */
+static err_code read_scheme(loader *l, const cJSON *v, prepend_kind *out)
+{
+    const cJSON *scheme = json_get(v, "prepend_scheme");
+    if (!is_string(json_get(v, "replacement"), LOWER_BLOCK))
+        return unsupported(l, "Metaspace replacement", "other than U+2581");
+    const char *s = cJSON_IsString(scheme)                           ? scheme->valuestring
+                    : cJSON_IsFalse(json_get(v, "add_prefix_space")) ? "never"
+                                                                     : "always";
+    *out = strcmp(s, "always") == 0  ? PREPEND_ALWAYS
+           : strcmp(s, "first") == 0 ? PREPEND_FIRST
+                                     : PREPEND_NEVER;
+    return ERR_NONE;
+}
+
+static err_code read_metaspace(loader *l, const cJSON *v)
+{
+    const cJSON *split = json_get(v, "split");
+    if (l->t->byte_level || l->t->metaspace)
+        return unsupported(l, "pre_tokenizer", "Metaspace here");
+    l->t->metaspace = true;
+    l->t->metaspace_split = !cJSON_IsFalse(split);
+    return read_scheme(l, v, &l->t->prepend);
+}
+
+/* Each piece of the first would be split again. */
+static err_code second_split(loader *l)
+{
+    return unsupported(l, "pre_tokenizer", "a second split");
+}
+
+static err_code read_byte_level(loader *l, const cJSON *v)
+{
+    tokenizer *t = l->t;
+    bool behind = t->split != SPLIT_NONE, splits = !cJSON_IsFalse(json_get(v, "use_regex"));
+    if (splits && behind) return second_split(l);
+    if (splits) t->split = SPLIT_GPT2;
+    if (flag(v, "add_prefix_space")) *(behind ? &t->prefix_pieces : &t->prefix_space) = true;
+    l->has_bytes = true;
+    return ERR_NONE;
+}
+
+static err_code read_split(loader *l, const cJSON *v)
+{
+    const cJSON *re = json_get(json_get(v, "pattern"), "Regex");
+    /* Gemma's: a split at spaces, after the normaliser has left none */
+    if (l->t->blocks && is_string(json_get(json_get(v, "pattern"), "String"), " ")) return ERR_NONE;
+    if (!cJSON_IsString(re) || !is_string(json_get(v, "behavior"), "Isolated") ||
+        flag(v, "invert") || !l->t->byte_level)
+        return unsupported(l, "Split", "of this kind");
+    if (l->t->split != SPLIT_NONE) return second_split(l);
+    l->t->split = split_from_regex(re->valuestring);
+    return l->t->split != SPLIT_NONE ? ERR_NONE : unsupported(l, "Split pattern", re->valuestring);
+}
+
+static err_code read_one_pre(loader *l, const cJSON *v)
+{
+    const char *type = type_of(v);
+    if (l->has_bytes) return unsupported(l, "pre_tokenizer behind ByteLevel", type);
+    if (strcmp(type, "ByteLevel") == 0) return read_byte_level(l, v);
+    if (strcmp(type, "Metaspace") == 0) return read_metaspace(l, v);
+    if (strcmp(type, "Split") == 0) return read_split(l, v);
+    return unsupported(l, "pre_tokenizer", type);
+}
+
+static err_code read_pre_tokenizer(loader *l)
+{
+    const cJSON *v = json_get(l->root, "pre_tokenizer"), *each;
+    if (!v || cJSON_IsNull(v)) return ERR_NONE;
+    if (strcmp(type_of(v), "Sequence") != 0) return read_one_pre(l, v);
+    cJSON_ArrayForEach(each, json_get(v, "pretokenizers"))
+    {
+        err_code rc = read_one_pre(l, each);
+        if (rc) return rc;
+    }
+    return ERR_NONE;
+}
+
+/* ------------------------------------------- post-processor, decoder, config -- */
+
+static err_code read_template(loader *l, const cJSON *v)
+{
+    tokenizer *t = l->t;
+    const cJSON *each, *specials = json_get(v, "special_tokens");
+    bool after = false;
+    cJSON_ArrayForEach(each, json_get(v, "single"))
+    {
+        const cJSON *special = json_get(each, "SpecialToken");
+        if (!special) {
+            after = true;
+            continue;
+        }
+        const cJSON *name = json_get(special, "id");
+        const cJSON *ids =
+            cJSON_IsString(name) ? json_get(json_get(specials, name->valuestring), "ids") : NULL;
+        const cJSON *id;
+        cJSON_ArrayForEach(id, ids)
+        {
+            int *n = after ? &t->n_suffix : &t->n_prefix;
+            int32_t *list = after ? t->suffix : t->prefix;
+            if (!cJSON_IsNumber(id) || id->valuedouble < 0 || id->valuedouble >= t->n_vocab ||
+                *n == 8) {
+                return err_set(l->e, ERR_CORRUPT, "tokenizer.json: malformed post_processor");
+            }
+            list[(*n)++] = (int32_t)id->valuedouble;
+        }
+    }
+    return ERR_NONE;
+}
+
+static err_code read_post(loader *l, const cJSON *v)
+{
+    const char *type = type_of(v);
+    if (!v || cJSON_IsNull(v) || strcmp(type, "ByteLevel") == 0) return ERR_NONE;
+    if (strcmp(type, "TemplateProcessing") == 0) return read_template(l, v);
+    if (strcmp(type, "Sequence") == 0) {
+        const cJSON *each;
+        cJSON_ArrayForEach(each, json_get(v, "processors"))
+        {
+            err_code rc = read_post(l, each);
+            if (rc) return rc;
+        }
+        return ERR_NONE;
+    }
+    return unsupported(l, "post_processor", type);
+}
+
+/* What stands behind one another in a SentencePiece decoder, each at most once. */
+enum { NOTHING, BLOCKS, BYTES, FUSED, STRIPPED };
+
+static err_code read_one_decoder(loader *l, const cJSON *v, int *stage)
+{
+    tokenizer *t = l->t;
+    const char *type = type_of(v);
+    static const char *const types[] = {"Replace", "ByteFallback", "Fuse", "Strip"};
+    int is = 0;
+    while (is < 4 && strcmp(type, types[is]) != 0) is++;
+    if (strcmp(type, "Metaspace") == 0 && *stage == NOTHING) {
+        prepend_kind how;
+        err_code rc = read_scheme(l, v, &how);
+        t->decode_blocks = true;
+        t->first = how == PREPEND_NEVER ? FIRST_KEPT : FIRST_BLOCKS;
+        *stage = BYTES; /* only Fuse may follow */
+        return rc;
+    }
+    if (is == 4 || *stage > is) return unsupported(l, "decoder", type[0] ? type : "null");
+    *stage = is + 1;
+    if (*stage == BLOCKS && !replaces(v, LOWER_BLOCK, " "))
+        return unsupported(l, "decoder Replace", "other than U+2581 by a space");
+    t->decode_blocks |= *stage == BLOCKS;
+    t->decode_bytes |= *stage == BYTES;
+    l->fused |= *stage == FUSED;
+    if (*stage < STRIPPED) return ERR_NONE;
+    const cJSON *start = json_get(v, "start"), *stop = json_get(v, "stop");
+    bool first = is_string(json_get(v, "content"), " ") && cJSON_IsNumber(start) &&
+                 start->valuedouble == 1 && cJSON_IsNumber(stop) && stop->valuedouble == 0;
+    if (!first || !l->fused || t->first != FIRST_KEPT)
+        return unsupported(l, "decoder Strip", "of anything but the text's first space");
+    t->first = FIRST_SPACE;
+    return ERR_NONE;
+}
+
+static err_code read_decoder(loader *l)
+{
+    const cJSON *v = json_get(l->root, "decoder"), *list = json_get(v, "decoders"), *each;
+    bool sequence = strcmp(type_of(v), "Sequence") == 0;
+    int stage = NOTHING;
+    if (has_byte_level(v) != l->t->byte_level)
+        return unsupported(
+            l, "decoder",
+            "that is ByteLevel where the pre_tokenizer is not, or the other way round");
+    if (l->t->byte_level) {
+        bool alone = !sequence || (list && list->child && !list->child->next);
+        return alone ? ERR_NONE : unsupported(l, "decoder", "ByteLevel and others");
+    }
+    if (!sequence) return read_one_decoder(l, v, &stage);
+    cJSON_ArrayForEach(each, list)
+    {
+        err_code rc = read_one_decoder(l, each, &stage);
+        if (rc) return rc;
+    }
+    return ERR_NONE;
+}
+
+static err_code read_model_flags(loader *l)
+{
+    tokenizer *t = l->t;
+    const cJSON *m = l->model;
+    if (!cJSON_IsObject(m) || (type_of(m)[0] && strcmp(type_of(m), "BPE") != 0)) {
+        return unsupported(l, "model type", type_of(m));
+    }
+    static const char *const must_be_empty[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    for (int i = 0; i < 2; i++) {
+        const cJSON *v = json_get(m, must_be_empty[i]);
+        if (cJSON_IsString(v) && v->valuestring[0])
+            return unsupported(l, must_be_empty[i], v->valuestring);
+    }
+    const cJSON *dropout = json_get(m, "dropout");
+    if (cJSON_IsNumber(dropout) && dropout->valuedouble > 0)
+        return unsupported(l, "dropout", "> 0");
+    t->byte_fallback = flag(m, "byte_fallback");
+    t->fuse_unk = flag(m, "fuse_unk");
+    t->ignore_merges = flag(m, "ignore_merges");
+    t->byte_level = has_byte_level(json_get(l->root, "pre_tokenizer"));
+    return ERR_NONE;
+}
+
+static void find_bytes_ids(tokenizer *t)
+{
+    for (int b = 0; b < 256; b++) {
+        char c = (char)b, name[8];
+        (void)snprintf(name, sizeof(name), "<0x%02X>", (unsigned)b);
+        t->byte_id[b] = t->byte_level ? tokenizer_find_bytes(t, &c, 1, false)
+                                      : tokenizer_find_bytes(t, name, 6, false);
+    }
+}
+
+static err_code load_json(const char *dir, const char *name, cJSON **out, err *e)
+{
+    char path[4096];
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+    FILE *f = fopen(path, "rb");
+    *out = NULL;
+    if (!f) return err_set(e, ERR_NOT_FOUND, "the model's directory has no %s", name);
+    err_code rc = ERR_NONE;
+    char *text = NULL;
+    long size = fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
+    if (size < 0 || (size_t)size > json_limits_trusted.max_bytes) {
+        rc = err_set(e, ERR_LIMIT, "%s is larger than %zu bytes", name,
+                     json_limits_trusted.max_bytes);
+    } else {
+        rewind(f);
+        text = malloc((size_t)size + 1);
+        if (!text || fread(text, 1, (size_t)size, f) != (size_t)size) {
+            rc = err_set(e, ERR_IO, "%s could not be read", name);
+        }
+    }
+    (void)fclose(f);
+    if (!rc) {
+        rc = json_parse(text, (size_t)size, &json_limits_trusted, out, e);
+        if (rc) (void)err_context(e, "%s", name);
+    }
+    free(text);
+    return rc;
+}
+
+/* ---------------------------------------------------------- the files beside it -- */
+
+static const char *string_of(const cJSON *v, const char *name)
+{
+    const char *s = cJSON_GetStringValue(json_get(v, name));
+    return s ? s : "";
+}
+
+/* "LlamaTokenizerFast" is "LlamaTokenizer". */
+static bool is_class(const char *s, const char *name)
+{
+    size_t n = strlen(name);
+    return strncmp(s, name, n) == 0 && (!s[n] || strcmp(s + n, "Fast") == 0);
+}
+
+/* transformers' LlamaTokenizer: of tokenizer.json it takes vocabulary, merges and post-processor. */
+static void be_llama(loader *l)
+{
+    tokenizer *t = l->t;
+    const cJSON *config = l->files.config;
+    bool prefix = !cJSON_IsFalse(json_get(config, "add_prefix_space"));
+    t->fuse_unk = t->byte_fallback = t->metaspace = true;
+    t->ignore_merges = t->metaspace_split = false;
+    t->prepend = !prefix ? PREPEND_NEVER : flag(config, "legacy") ? PREPEND_ALWAYS : PREPEND_FIRST;
+    t->decode_blocks = t->decode_bytes = true;
+    t->first = prefix ? FIRST_SPACE : FIRST_KEPT;
+    log_info("tokenizer", "tokenizer_class is LlamaTokenizer: spaces are as in transformers 5, "
+                          "whatever tokenizer.json says of them");
+}
+
+static bool is_qwen(const tokenizer *t)
+{
+    return t->nfc && t->split == SPLIT_QWEN2 && !t->prefix_pieces && !t->ignore_merges;
+}
+
+/* Which class AutoTokenizer would take, and what that means here. */
+static err_code read_class(loader *l, const cJSON *model)
+{
+    const char *family = string_of(model, "model_type");
+    const char *name = string_of(l->files.config, "tokenizer_class");
+    if (!name[0]) name = string_of(model, "tokenizer_class");
+    if (flag(l->files.config, "split_special_tokens"))
+        return err_set(l->e, ERR_UNSUPPORTED,
+                       "tokenizer_config.json: split_special_tokens is not supported");
+    bool bytes = has_byte_level(json_get(l->root, "pre_tokenizer")) ||
+                 has_byte_level(json_get(l->root, "decoder"));
+    bool llama = strcmp(family, "llama") == 0, qwen2 = strcmp(family, "qwen2") == 0,
+         qwen3 = strcmp(family, "qwen3") == 0;
+    l->files.as_llama = (llama || qwen3) && !bytes && is_class(name, "LlamaTokenizer");
+    l->as_qwen = qwen2 || (qwen3 && (!name[0] || is_class(name, "Qwen2Tokenizer")));
+    bool plain = !name[0] || is_class(name, "TokenizersBackend") || l->files.as_llama ||
+                 is_class(name, "PreTrainedTokenizer") || is_class(name, "LlamaTokenizer");
+    if ((llama || qwen3) && !plain && !l->as_qwen)
+        log_warn("tokenizer",
+                 "tokenizer_class is %.60s: lorad follows tokenizer.json, where "
+                 "transformers 5 may split texts by rules of that class",
+                 name);
+    return ERR_NONE;
+}
+
+/* ---------------------------------------------------------------------- together -- */
+
+static err_code read_pipeline(loader *l)
+{
+    err_code rc = read_model_flags(l);
+    if (rc) return rc;
+    if (l->files.as_llama) {
+        be_llama(l);
+        return ERR_NONE;
+    }
+    rc = read_normalizer(l, json_get(l->root, "normalizer"));
+    if (!rc) rc = read_pre_tokenizer(l);
+    if (!rc) rc = read_decoder(l);
+    if (!rc && l->as_qwen && !is_qwen(l->t))
+        log_warn("tokenizer", "lorad follows tokenizer.json, where transformers 5 splits texts as "
+                              "Qwen2Tokenizer does, whatever the file says");
+    return rc;
+}
+
+static err_code find_unk(loader *l)
+{
+    tokenizer *t = l->t;
+    const cJSON *unk = l->files.as_llama ? NULL : json_get(l->model, "unk_token");
+    t->unk = cJSON_IsString(unk) ? tokenizer_vocabulary_id(t, unk->valuestring) : -1;
+    for (int b = 0; t->byte_level && b < 256; b++) {
+        if (t->byte_id[b] < 0 && t->unk < 0 && b >= ' ' && b < 0x7f)
+            return err_set(l->e, ERR_CORRUPT, "tokenizer.json: no token for byte 0x%02x", b);
+        if (t->byte_id[b] < 0 && t->byte_fallback)
+            return unsupported(l, "byte_fallback", "with a byte-level vocabulary that lacks bytes");
+    }
+    return ERR_NONE;
+}
+
+static err_code read_words(loader *l)
+{
+    tok_words w = {0};
+    err_code rc = tokenizer_read_words(&w, l->t, l->root, &l->files, l->n_strings, l->e);
+    if (!rc) rc = tokenizer_take_words(l->t, &w, l->e);
+    tokenizer_clear_words(&w);
+    return rc;
+}
+
+static err_code read_all(loader *l)
+{
+    l->model = json_get(l->root, "model");
+    err_code rc = read_pipeline(l);
+    if (!rc) rc = read_vocab(l);
+    if (!rc) rc = read_merges(l);
+    if (!rc) find_bytes_ids(l->t);
+    if (!rc) rc = find_unk(l);
+    if (!rc) rc = read_words(l);
+    if (!rc) rc = read_post(l, json_get(l->root, "post_processor"));
+    if (rc) return rc;
+    l->t->bos = tokenizer_named(l->t, &l->files, "bos_token");
+    l->t->eos = tokenizer_named(l->t, &l->files, "eos_token");
+    return ERR_NONE;
+}
+
+/* A file that need not be there. */
+static err_code load_beside(const char *dir, const char *name, cJSON **out, err *e)
+{
+    err why = {0};
+    err_code rc = load_json(dir, name, out, &why);
+    if (rc == ERR_NOT_FOUND) return ERR_NONE;
+    if (rc && e) *e = why;
+    if (!rc && !cJSON_IsObject(*out)) return err_set(e, ERR_INPUT, "%s must be an object", name);
+    return rc;
+}
+
+static err_code load_files(loader *l, const char *dir)
+{
+    cJSON *model = NULL;
+    err_code rc = load_beside(dir, "tokenizer_config.json", &l->files.config, l->e);
+    if (!rc) rc = load_beside(dir, "special_tokens_map.json", &l->files.special_map, l->e);
+    if (!rc) rc = load_beside(dir, "added_tokens.json", &l->files.added, l->e);
+    if (!rc) rc = load_beside(dir, "config.json", &model, l->e);
+    if (!rc) rc = read_class(l, model);
+    cJSON_Delete(model);
+    return rc;
+}
+
+err_code tokenizer_load(tokenizer **out, const char *dir, err *e)
+{
+    *out = NULL;
+    cJSON *root;
+    err_code rc = load_json(dir, "tokenizer.json", &root, e);
+    if (rc) return rc;
+    tokenizer *t = calloc(1, sizeof(*t));
+    loader l = {.t = t, .root = root, .e = e};
+    if (!t) {
+        rc = err_set(e, ERR_NOMEM, "no memory for the tokenizer");
+    } else {
+        t->unk = t->bos = t->eos = -1;
+        rc = load_files(&l, dir);
+        if (!rc) rc = read_all(&l);
+    }
+    cJSON_Delete(root);
+    cJSON_Delete(l.files.config);
+    cJSON_Delete(l.files.special_map);
+    cJSON_Delete(l.files.added);
+    if (rc)
+        tokenizer_destroy(t);
+    else
+        *out = t;
+    return rc;
+}
+
+static void free_set(added_set *set)
+{
+    for (int i = 0; set->list && i < set->n; i++) free(set->list[i].content);
+    free(set->list);
+}
+
+void tokenizer_destroy(tokenizer *t)
+{
+    if (!t) return;
+    if (t->base) {
+        tokenizer_free_more(t);
+        return;
+    }
+    for (int i = 0; t->entries && i < t->n_vocab; i++) {
+        entry *en = &t->entries[i];
+        if (en->text != en->bytes) free(en->text);
+        free(en->bytes);
+        free(en->content);
+    }
+    free_set(&t->raw);
+    free_set(&t->normal);
+    free(t->entries);
+    free(t->by_bytes);
+    free(t->merges);
+    free(t);
+}

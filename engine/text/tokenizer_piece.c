@@ -1,0 +1,30 @@
+/* tokenizer_piece.c -- a token as the vocabulary writes it. */
+#include <string.h>
+
+#include "engine/text/tokenizer_inside.h"
+#include "engine/text/unicode.h"
+
+/* GPT-2's alphabet: the code point that stands for each byte. */
+static void make_letters(uint32_t letter[256])
+{
+    uint32_t next = 256;
+    for (uint32_t b = 0; b < 256; b++) {
+        bool itself = (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
+        letter[b] = itself ? b : next++;
+    }
+}
+
+size_t tokenizer_piece(const tokenizer *t, int32_t id, char out[TOK_PIECE_MAX])
+{
+    const entry *e = tokenizer_entry(t, id);
+    const char *s = e->content ? e->content : e->bytes;
+    size_t len = e->content ? strlen(e->content) : e->len, n = 0, used = 1;
+    bool letters = t->byte_level && !e->content && !e->plain;
+    uint32_t letter[256];
+    if (letters) make_letters(letter);
+    for (size_t i = 0; s && i < len && n + 4 <= TOK_PIECE_MAX; i += used) {
+        uint32_t c = letters ? letter[(unsigned char)s[i]] : utf8_decode(s + i, len - i, &used);
+        n += utf8_encode(c, out + n);
+    }
+    return n;
+}

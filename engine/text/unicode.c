@@ -1,0 +1,234 @@
+/* unicode.c -- binary searches over generated tables. */
+#include "engine/text/unicode.h"
+
+static bool in_ranges(const unicode_range *t, int n, uint32_t c)
+{
+    int lo = 0, hi = n - 1;
+    while (lo <= hi) {
+        int mid = (lo + hi) / 2;
+        if (c < t[mid].first)
+            hi = mid - 1;
+        else if (c > t[mid].last)
+            lo = mid + 1;
+        else
+            return true;
+    }
+    return false;
+}
+
+bool unicode_is_letter(uint32_t c)
+{
+    if (c < 0x80) return (c | 0x20) >= 'a' && (c | 0x20) <= 'z';
+    return in_ranges(unicode_letters, unicode_letters_n, c);
+}
+
+bool unicode_is_number(uint32_t c)
+{
+    if (c < 0x80) return c >= '0' && c <= '9';
+    return in_ranges(unicode_numbers, unicode_numbers_n, c);
+}
+
+bool unicode_is_space(uint32_t c)
+{
+    return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
+           c == 0x205F || c == 0x3000;
+}
+
+bool unicode_is_word(uint32_t c)
+{
+    if (c < 0x80) return (c >= '0' && c <= '9') || (c | 0x20) - 'a' < 26U || c == '_';
+    return in_ranges(unicode_words, unicode_words_n, c);
+}
+
+/* The allowed range of the second byte after `lead` (Unicode, table 3-7). */
+static void second_byte(unsigned char lead, unsigned char *lo, unsigned char *hi)
+{
+    *lo = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+    *hi = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+}
+
+uint32_t utf8_decode(const char *text, size_t len, size_t *used)
+{
+    const unsigned char *s = (const unsigned char *)text;
+    unsigned char c = s[0];
+    *used = 1;
+    if (c < 0x80) return c;
+    size_t need = c >= 0xC2 && c <= 0xDF   ? 2
+                  : c >= 0xE0 && c <= 0xEF ? 3
+                  : c >= 0xF0 && c <= 0xF4 ? 4
+                                           : 0;
+    if (need == 0) return 0xFFFD;
+    uint32_t v = need == 2 ? c & 0x1FU : need == 3 ? c & 0x0FU : c & 0x07U;
+    for (size_t i = 1; i < need; i++) {
+        unsigned char lo = 0x80, hi = 0xBF;
+        if (i == 1) second_byte(c, &lo, &hi);
+        if (i >= len || s[i] < lo || s[i] > hi) {
+            *used = i;
+            return 0xFFFD;
+        }
+        v = v << 6 | (s[i] & 0x3FU);
+    }
+    *used = need;
+    return v;
+}
+
+size_t utf8_encode(uint32_t c, char out[4])
+{
+    unsigned char *o = (unsigned char *)out;
+    if (c < 0x80) {
+        o[0] = (unsigned char)c;
+        return 1;
+    }
+    if (c < 0x800) {
+        o[0] = (unsigned char)(0xC0 | c >> 6);
+        o[1] = (unsigned char)(0x80 | (c & 0x3F));
+        return 2;
+    }
+    if (c < 0x10000) {
+        o[0] = (unsigned char)(0xE0 | c >> 12);
+        o[1] = (unsigned char)(0x80 | (c >> 6 & 0x3F));
+        o[2] = (unsigned char)(0x80 | (c & 0x3F));
+        return 3;
+    }
+    o[0] = (unsigned char)(0xF0 | c >> 18);
+    o[1] = (unsigned char)(0x80 | (c >> 12 & 0x3F));
+    o[2] = (unsigned char)(0x80 | (c >> 6 & 0x3F));
+    o[3] = (unsigned char)(0x80 | (c & 0x3F));
+    return 4;
+}
+
+/* ------------------------------------------------------------------------- NFC -- */
+
+enum { S_BASE = 0xAC00, L_BASE = 0x1100, V_BASE = 0x1161, T_BASE = 0x11A7, S_COUNT = 11172 };
+
+static unsigned combining_class(uint32_t c)
+{
+    int lo = 0, hi = unicode_classes_n - 1;
+    if (c < 0x300) return 0;
+    while (lo <= hi) {
+        int mid = (lo + hi) / 2;
+        if (c < unicode_classes[mid].a)
+            hi = mid - 1;
+        else if (c > unicode_classes[mid].b)
+            lo = mid + 1;
+        else
+            return unicode_classes[mid].c;
+    }
+    return 0;
+}
+
+bool unicode_nfc_begins(uint32_t c)
+{
+    return c < 0x300 || !in_ranges(unicode_joins, unicode_joins_n, c);
+}
+
+static size_t decompose(uint32_t c, uint32_t *out)
+{
+    if (c >= S_BASE && c < S_BASE + S_COUNT) {
+        uint32_t s = c - S_BASE;
+        out[0] = L_BASE + s / 588;
+        out[1] = V_BASE + s % 588 / 28;
+        out[2] = T_BASE + s % 28;
+        return s % 28 ? 3 : 2;
+    }
+    int lo = 0, hi = unicode_decomposed_n - 1;
+    while (c >= 0xC0 && lo <= hi) {
+        int mid = (lo + hi) / 2;
+        const unicode_triple *t = &unicode_decomposed[mid];
+        if (c < t->a)
+            hi = mid - 1;
+        else if (c > t->a)
+            lo = mid + 1;
+        else {
+            size_t n = decompose(t->b, out); /* at most 4 in all, by Unicode's stability policy */
+            if (t->c) out[n++] = t->c;
+            return n;
+        }
+    }
+    out[0] = c;
+    return 1;
+}
+
+static uint32_t compose(uint32_t a, uint32_t b)
+{
+    if (a >= L_BASE && a < L_BASE + 19 && b >= V_BASE && b < V_BASE + 21) {
+        return S_BASE + ((a - L_BASE) * 21 + (b - V_BASE)) * 28;
+    }
+    if (a >= S_BASE && a < S_BASE + S_COUNT && (a - S_BASE) % 28 == 0 && b > T_BASE &&
+        b < T_BASE + 28) {
+        return a + (b - T_BASE);
+    }
+    int lo = 0, hi = unicode_composed_n - 1;
+    while (lo <= hi) {
+        int mid = (lo + hi) / 2;
+        const unicode_triple *t = &unicode_composed[mid];
+        if (a < t->a || (a == t->a && b < t->b))
+            hi = mid - 1;
+        else if (a > t->a || b > t->b)
+            lo = mid + 1;
+        else
+            return t->c;
+    }
+    return 0;
+}
+
+/* Stable merge sort of combining marks by class.  */
+static void sort_marks(uint32_t *s, size_t n, uint32_t *tmp)
+{
+    for (size_t w = 1; w < n; w *= 2) {
+        for (size_t i = 0; i < n; i += 2 * w) {
+            size_t mid = i + w < n ? i + w : n, end = i + 2 * w < n ? i + 2 * w : n;
+            size_t a = i, b = mid, k = i;
+            while (a < mid || b < end) {
+                bool left = b >= end || (a < mid && combining_class(s[a]) <= combining_class(s[b]));
+                tmp[k++] = left ? s[a++] : s[b++];
+            }
+        }
+        for (size_t i = 0; i < n; i++) s[i] = tmp[i];
+    }
+}
+
+size_t unicode_nfc(const uint32_t *in, size_t n, uint32_t *out)
+{
+    size_t m = 0;
+    for (size_t i = 0; i < n; i++) m += decompose(in[i], out + m);
+    for (size_t i = 0; i < m;) {
+        if (combining_class(out[i]) == 0) {
+            i++;
+            continue;
+        }
+        size_t end = i;
+        while (end < m && combining_class(out[end])) end++;
+        for (size_t k = i + 1; end - i <= 32 && k < end; k++) { /* short: insertion */
+            uint32_t c = out[k];
+            size_t j = k;
+            for (; j > i && combining_class(out[j - 1]) > combining_class(c); j--)
+                out[j] = out[j - 1];
+            out[j] = c;
+        }
+        if (end - i > 32) {
+            uint32_t tmp[256]; /* hostile runs are sorted in pieces: no language stacks 256 marks */
+            for (size_t k = i; k < end; k += 256) {
+                sort_marks(out + k, end - k < 256 ? end - k : 256, tmp);
+            }
+        }
+        i = end;
+    }
+    size_t w = 0, starter = SIZE_MAX;
+    unsigned last_class = 0;
+    for (size_t i = 0; i < m; i++) {
+        unsigned cc = combining_class(out[i]);
+        if (starter != SIZE_MAX && (w == starter + 1 || last_class < cc)) {
+            uint32_t c = compose(out[starter], out[i]);
+            if (c && (w == starter + 1 || last_class != 0)) {
+                out[starter] = c;
+                continue;
+            }
+        }
+        if (cc == 0) starter = w;
+        last_class = cc;
+        out[w++] = out[i];
+    }
+    return w;
+}
