@@ -1,7 +1,7 @@
 /* civetweb-requests.inl -- requests without civetweb's own HTTP: built into civetweb.c by civetweb.patch.
  *
  * Of civetweb a worker keeps the socket, TLS and the buffer.  What stands in the buffer is judged by the
- * callback read_head (gateway/head.c), the body is taken from it piece by piece by mg_fill() and
+ * callback read_head (gateway/http/head.c), the body is taken from it piece by piece by mg_fill() and
  * mg_take(); what is left behind a request is the beginning of the next.  So civetweb's parsers of
  * heads, targets, chunks, forms and its WebDAV, CGI and files are in no path, and most are not built.
  *

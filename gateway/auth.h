@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "gateway/exchange.h"
+#include "gateway/http/exchange.h"
 
 /* The key's text in a header, or NULL; two different ways at once are *ambiguous. */
 const char *auth_find_key(const exchange *x, bool *ambiguous);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gateway/networks.h"
+#include "gateway/http/networks.h"
 
 typedef enum { OPT_TEXT, OPT_INT, OPT_BYTES, OPT_TIME, OPT_BOOL } option_kind;
 

@@ -2,7 +2,7 @@
 #ifndef GATEWAY_HANDLERS_H
 #define GATEWAY_HANDLERS_H
 
-#include "gateway/exchange.h"
+#include "gateway/http/exchange.h"
 
 /* completion.c */
 void completion_handle_chat(exchange *x);

@@ -2,7 +2,7 @@
 #ifndef GATEWAY_LIMITED_H
 #define GATEWAY_LIMITED_H
 
-#include "gateway/exchange.h"
+#include "gateway/http/exchange.h"
 #include "gateway/limits.h"
 
 /* x-ratelimit-*, of what has least left; `a` may be NULL. */

@@ -8,7 +8,7 @@
 #ifndef GATEWAY_ROUTE_H
 #define GATEWAY_ROUTE_H
 
-#include "gateway/exchange.h"
+#include "gateway/http/exchange.h"
 
 typedef void route_fn(exchange *x);
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "gateway/stats.h"
+#include "gateway/watch/stats.h"
 
 static const char *const tiers[SERVER_CLASSES] = {"priority", "default", "flex"};
 

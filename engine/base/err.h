@@ -6,7 +6,7 @@
  * pass the code up and add context only when they have some.  It holds no path,
  * no address and no other tenant's data, because it may be shown to a client.
  *
- * The gateway alone knows how a code looks in HTTP (gateway/http_status.h).
+ * The gateway alone knows how a code looks in HTTP (gateway/http/http_status.h).
  * Threads: any thread.
  */
 #ifndef ENGINE_BASE_ERR_H

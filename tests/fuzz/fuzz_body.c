@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "engine/base/json.h"
-#include "gateway/openai.h"
-#include "gateway/openai_tools.h"
+#include "gateway/openai/openai.h"
+#include "gateway/openai/openai_tools.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check(const openai_request *rq, const openai_limits *lim)

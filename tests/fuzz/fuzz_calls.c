@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gateway/tool_reader.h"
+#include "gateway/openai/tool_reader.h"
 #include "tests/fuzz/fuzz.h"
 
 static void read_in_pieces(tool_reader *r, const cJSON *tools, const uint8_t *data, size_t size,

@@ -1,5 +1,5 @@
 /* fuzz_chunks.c -- a chunked body: the same data, and the same end, in whatever pieces it comes. */
-#include "gateway/chunks.h"
+#include "gateway/http/chunks.h"
 #include "tests/fuzz/fuzz.h"
 
 typedef struct {

@@ -5,9 +5,9 @@
 
 #include <civetweb.h>
 
-#include "gateway/guard.h"
-#include "gateway/head.h"
-#include "gateway/networks.h"
+#include "gateway/http/guard.h"
+#include "gateway/http/head.h"
+#include "gateway/http/networks.h"
 #include "gateway/route.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -16,7 +16,7 @@
 #include <civetweb.h>
 #include <cjson/cJSON.h>
 
-#include "gateway/exchange.h"
+#include "gateway/http/exchange.h"
 #include "gateway/server.h"
 
 struct mg_context {

@@ -5,7 +5,7 @@
 
 #include <check.h>
 
-#include "gateway/chunks.h"
+#include "gateway/http/chunks.h"
 #include "tests/run_suite.h"
 
 #define END "0\r\n\r\n"

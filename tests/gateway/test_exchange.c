@@ -3,7 +3,7 @@
 
 #include <check.h>
 
-#include "gateway/exchange.h"
+#include "gateway/http/exchange.h"
 #include "tests/gateway/fake_civetweb.h"
 #include "tests/run_suite.h"
 

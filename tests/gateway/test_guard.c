@@ -4,7 +4,7 @@
 #include <check.h>
 #include <civetweb.h>
 
-#include "gateway/guard.h"
+#include "gateway/http/guard.h"
 #include "tests/run_suite.h"
 
 typedef struct {

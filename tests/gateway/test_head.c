@@ -5,7 +5,7 @@
 #include <check.h>
 #include <civetweb.h>
 
-#include "gateway/head.h"
+#include "gateway/http/head.h"
 #include "tests/run_suite.h"
 
 #define F "Host: a\r\n\r\n"

@@ -14,7 +14,7 @@
 #include <openssl/ssl.h>
 
 #include "gateway/devcert.h"
-#include "gateway/listener.h"
+#include "gateway/http/listener.h"
 #include "gateway/server.h"
 #include "tests/run_suite.h"
 #include "tests/storage/tmpdir.h"

@@ -6,7 +6,7 @@
 
 #include <check.h>
 
-#include "gateway/networks.h"
+#include "gateway/http/networks.h"
 #include "tests/gateway/fake_civetweb.h"
 #include "tests/run_suite.h"
 

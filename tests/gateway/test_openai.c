@@ -6,8 +6,8 @@
 #include <check.h>
 
 #include "engine/base/json.h"
-#include "gateway/jsonw.h"
-#include "gateway/openai.h"
+#include "gateway/http/jsonw.h"
+#include "gateway/openai/openai.h"
 #include "tests/run_suite.h"
 
 static const openai_limits limits = {

@@ -5,7 +5,7 @@
 
 #include <check.h>
 
-#include "gateway/prom.h"
+#include "gateway/watch/prom.h"
 #include "tests/run_suite.h"
 
 START_TEST(one_family_after_another)

@@ -4,8 +4,8 @@
 
 #include <check.h>
 
-#include "gateway/stats_book.h"
-#include "gateway/stats_journal.h"
+#include "gateway/watch/stats_book.h"
+#include "gateway/watch/stats_journal.h"
 #include "tests/run_suite.h"
 
 enum { A, B, N };

@@ -5,7 +5,7 @@
 
 #include <check.h>
 
-#include "gateway/tool_reader.h"
+#include "gateway/openai/tool_reader.h"
 #include "tests/run_suite.h"
 
 /* "text|name(args)|name(args)", ids left out. */

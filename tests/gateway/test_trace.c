@@ -2,7 +2,7 @@
 
 #include <check.h>
 
-#include "gateway/trace.h"
+#include "gateway/http/trace.h"
 #include "tests/run_suite.h"
 
 #define ID   "4bf92f3577b34da6a3ce929d0e0e4736"

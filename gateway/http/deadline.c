@@ -1,0 +1,178 @@
+/* deadline.c -- one list, one mutex, one thread that looks ten times a second, and waits in epoll between.
+ *
+ * A watch is told apart from the one that stood on the same number before by its round, for the kernel
+ * may hand out an event just as its watch is taken off.
+ */
+#include "gateway/http/deadline.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+
+enum { REAP_MS = 100, EVENTS_MAX = 64 };
+
+typedef struct watch {
+    void (*wake)(void *arg); /* NULL: none */
+    void *arg;
+    uint32_t round;
+} watch;
+
+static struct {
+    pthread_mutex_t mu; /* leaf lock */
+    deadline *first;
+    int n_held;
+    bool stop;
+    pthread_t thread;
+    int epoll;    /* while it is held */
+    watch *watch; /* [n_watch], by fd */
+    int n_watch;
+} reaper = {.mu = PTHREAD_MUTEX_INITIALIZER, .epoll = -1};
+
+/* Under the lock. */
+static void take_off(deadline *d)
+{
+    if (!d->link) return;
+    *d->link = d->next;
+    if (d->next) d->next->link = d->link;
+    d->next = NULL;
+    d->link = NULL;
+}
+
+/* Under the lock. */
+static void shut_down_what_is_due(int64_t now)
+{
+    for (deadline *d = reaper.first, *next; d; d = next) {
+        next = d->next;
+        if (d->at_us > now) continue;
+        /* Under the lock: the owner can't have closed the socket. */
+        (void)shutdown(d->fd, d->both ? SHUT_RDWR : SHUT_RD);
+        take_off(d);
+    }
+}
+
+/* Under the lock, so that deadline_unwatch() waits for a wake that runs. */
+static void wake_owner(uint64_t tag)
+{
+    int fd = (int)(tag >> 32);
+    watch *w = fd < reaper.n_watch ? &reaper.watch[fd] : NULL;
+    if (!w || !w->wake || w->round != (uint32_t)tag) return;
+    w->wake(w->arg);
+    w->wake = NULL;
+}
+
+static void *reap(void *arg)
+{
+    (void)arg;
+    (void)pthread_setname_np(pthread_self(), "reaper");
+    struct epoll_event event[EVENTS_MAX];
+    int64_t next = clock_now_us();
+    for (bool stop = false; !stop;) {
+        int64_t left_ms = (next - clock_now_us() + 999) / 1000;
+        int n = epoll_wait(reaper.epoll, event, EVENTS_MAX, left_ms > 0 ? (int)left_ms : 0);
+        int64_t now = clock_now_us();
+        pthread_mutex_lock(&reaper.mu);
+        stop = reaper.stop;
+        for (int i = 0; i < n; i++) wake_owner(event[i].data.u64);
+        if (now >= next) {
+            shut_down_what_is_due(now);
+            next = now + REAP_MS * 1000;
+        }
+        pthread_mutex_unlock(&reaper.mu);
+    }
+    return NULL;
+}
+
+/* Under the lock. */
+static watch *watch_of(int fd)
+{
+    if (fd >= reaper.n_watch) {
+        int n = (fd | 255) + 1;
+        watch *more = realloc(reaper.watch, (size_t)n * sizeof(*more));
+        if (!more) return NULL;
+        memset(more + reaper.n_watch, 0, (size_t)(n - reaper.n_watch) * sizeof(*more));
+        reaper.watch = more;
+        reaper.n_watch = n;
+    }
+    return &reaper.watch[fd];
+}
+
+bool deadline_watch(int fd, void (*wake)(void *arg), void *arg)
+{
+    if (fd < 0) return false;
+    pthread_mutex_lock(&reaper.mu);
+    watch *w = watch_of(fd);
+    bool ok = w && reaper.epoll >= 0;
+    if (ok) {
+        struct epoll_event e = {.events = EPOLLRDHUP | EPOLLONESHOT,
+                                .data.u64 = (uint64_t)fd << 32 | ++w->round};
+        ok = epoll_ctl(reaper.epoll, EPOLL_CTL_ADD, fd, &e) == 0;
+        if (ok) *w = (watch){wake, arg, w->round};
+    }
+    pthread_mutex_unlock(&reaper.mu);
+    return ok;
+}
+
+void deadline_unwatch(int fd)
+{
+    if (fd < 0) return;
+    struct epoll_event none = {0};
+    pthread_mutex_lock(&reaper.mu);
+    if (reaper.epoll >= 0) (void)epoll_ctl(reaper.epoll, EPOLL_CTL_DEL, fd, &none);
+    if (fd < reaper.n_watch) reaper.watch[fd].wake = NULL;
+    pthread_mutex_unlock(&reaper.mu);
+}
+
+void deadline_set(deadline *d, int fd, int64_t at_us, bool both)
+{
+    pthread_mutex_lock(&reaper.mu);
+    take_off(d);
+    if (at_us && fd >= 0) {
+        *d = (deadline){reaper.first, &reaper.first, fd, at_us, both};
+        if (d->next) d->next->link = &d->next;
+        reaper.first = d;
+    }
+    pthread_mutex_unlock(&reaper.mu);
+}
+
+/* Under the lock: the thread waits for it. */
+static bool start_reaper(void)
+{
+    reaper.stop = false;
+    reaper.epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (reaper.epoll < 0) return false;
+    if (pthread_create(&reaper.thread, NULL, reap, NULL) == 0) return true;
+    (void)close(reaper.epoll);
+    reaper.epoll = -1;
+    return false;
+}
+
+bool deadline_reaper_retain(void)
+{
+    pthread_mutex_lock(&reaper.mu);
+    bool ok = reaper.n_held > 0 || start_reaper();
+    if (ok) reaper.n_held++;
+    pthread_mutex_unlock(&reaper.mu);
+    return ok;
+}
+
+void deadline_reaper_release(void)
+{
+    pthread_mutex_lock(&reaper.mu);
+    bool last = --reaper.n_held == 0;
+    reaper.stop = last;
+    pthread_mutex_unlock(&reaper.mu);
+    if (!last) return;
+    (void)pthread_join(reaper.thread, NULL);
+    pthread_mutex_lock(&reaper.mu);
+    (void)close(reaper.epoll);
+    free(reaper.watch);
+    reaper.epoll = -1;
+    reaper.watch = NULL;
+    reaper.n_watch = 0;
+    pthread_mutex_unlock(&reaper.mu);
+}

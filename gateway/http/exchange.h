@@ -1,0 +1,134 @@
+/* exchange.h -- one HTTP request and its answer, on one civetweb worker.
+ *
+ * Hides civetweb from the handlers: they read a body, look at the key and the path, and answer once.
+ * Every answer carries x-request-id; errors have OpenAI's shape.  An answer leaves in one write.
+ *
+ * Ownership: lives on the worker's stack for one request; the arena and the JSON tree are freed at
+ *            its end.  Threads: its worker.
+ */
+#ifndef GATEWAY_HTTP_EXCHANGE_H
+#define GATEWAY_HTTP_EXCHANGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cjson/cJSON.h>
+
+#include "engine/base/arena.h"
+#include "engine/base/err.h"
+#include "gateway/http/chunks.h"
+#include "gateway/http/jsonw.h"
+#include "gateway/http/networks.h"
+#include "gateway/http/trace.h"
+#include "storage/keys.h"
+#include "storage/tenants.h"
+
+struct mg_connection;
+struct server;
+
+enum { EXCHANGE_ARENA_BYTES = 32 << 20, EXCHANGE_PARAM_MAX = 4, EXCHANGE_HEADERS_MAX = 4096 };
+
+typedef enum { PLANE_INFERENCE, PLANE_ADMIN, PLANE_METRICS } plane;
+
+typedef struct exchange {
+    struct server *server;
+    struct mg_connection *conn;
+    plane plane;
+    const char *method;
+    char path[1024];                 /* as sent, without the query */
+    const char *query;               /* raw, NULL: none */
+    char *param[EXCHANGE_PARAM_MAX]; /* decoded path segments that matched {} in the route */
+    int n_param;
+    char request_id[40];  /* ours: "req_" and 16 hex digits, which are our span id too */
+    key_info key;         /* zero id: none */
+    tenant tenant;        /* zero id: the operator's key */
+    network_address peer; /* of the connection: a client, or a proxy */
+    arena arena;
+    uint64_t memory_failures; /* of this thread when it began */
+    int64_t arrived_us;
+
+    /* private to exchange.c */
+    cJSON *tree;
+    char headers[EXCHANGE_HEADERS_MAX]; /* extra header lines for the answer */
+    size_t headers_len;
+    char ignored[512];
+    int64_t content_length; /* -1: none or chunked */
+    chunks chunks;          /* of a chunked body */
+    uint64_t body_bytes;    /* that have been taken, without framing */
+    bool chunked_body, body_read, answered, streaming, close_after;
+    bool http10;  /* the client speaks HTTP/1.0 */
+    bool lingers; /* for the listener: the client may still be sending what nobody will read */
+    int status;   /* of the answer */
+    uint64_t sent_bytes;
+    trace_context trace;
+    /* For the log line; NULL or below 0: left out. */
+    char log_model[80], log_finish[16];
+    const char *log_class;
+    int64_t log_prompt, log_cached, log_output; /* tokens */
+    int64_t log_queue_us, log_ttft_us, log_tpot_us;
+} exchange;
+
+/* ---- the request -------------------------------------------------------------- */
+
+/* Case-insensitive; NULL: absent. */
+const char *exchange_header(const exchange *x, const char *name);
+
+/* A decoded query value in the arena, or NULL. */
+const char *exchange_query(exchange *x, const char *name);
+
+/* The whole body, at most `max` bytes, within the configured time; NUL-ended, in the arena.  False: it
+ * has been answered (413, 408, 400, 411). */
+bool exchange_read_body(exchange *x, size_t max, const char **text, size_t *len);
+
+/* The body as JSON (Content-Type application/json, charset utf-8 if any): read, strictly parsed, freed
+ * with the exchange.  False: answered. */
+bool exchange_read_json(exchange *x, const cJSON **tree);
+
+/* Streams the body to fn piece by piece; fn returns false to stop.  ERR_NONE, or ERR_TIMEOUT,
+ * ERR_LIMIT (more than max), ERR_INPUT (broken framing), ERR_CANCELLED (fn stopped, client gone). */
+err_code exchange_stream_body(exchange *x, uint64_t max,
+                              bool (*fn)(void *arg, const void *data, size_t len), void *arg,
+                              err *e);
+
+/* Has the client closed the connection?  Looks at the socket, does not block. */
+bool exchange_client_gone(exchange *x);
+
+/* ---- the answer: one of these, once --------------------------------------------- */
+
+/* An extra header line for the answer to come; value is printf-formatted, control bytes dropped. */
+void exchange_add_header(exchange *x, const char *name, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void exchange_ignored_param(exchange *x, const char *name); /* x-ignored-params */
+void exchange_retry_after(exchange *x, int64_t ms);         /* retry-after and retry-after-ms */
+
+/* No type, no length: an answer without a body. */
+void exchange_reply(exchange *x, int status, const char *type, const char *body, size_t len);
+/* w's text; exchange_starved() if the writer has failed. */
+void exchange_reply_json(exchange *x, int status, const jsonw *w);
+/* Neither this nor anything below allocates.  Where an allocation has failed since the exchange began, any
+ * error is 503 out_of_memory: what looked missing or wrong may only have been out of reach. */
+void exchange_error(exchange *x, int status, const char *type, const char *code, const char *param,
+                    const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+/* 503 out_of_memory, and when to try again. */
+void exchange_starved(exchange *x);
+/* By http_status_of(e->code). */
+void exchange_reply_err(exchange *x, const err *e, const char *param);
+
+/* Chunked; each write is one chunk, one TLS record (small ones where there is no memory for it).  False:
+ * the client is gone. */
+bool exchange_stream_begin(exchange *x, const char *type);
+bool exchange_stream_write(exchange *x, const char *data, size_t len);
+void exchange_stream_end(exchange *x);
+
+/* Called once by the listener when the handler is done: an answer if there is none, and whether the
+ * connection stays. */
+void exchange_finish(exchange *x);
+
+/* The log's line for it. */
+void exchange_log(const exchange *x);
+
+/* No answer: the client is gone, the connection is closed. */
+void exchange_drop(exchange *x);
+
+#endif

@@ -1,0 +1,49 @@
+/* listener.h -- the TLS listeners: one civetweb context for each plane, so that none starves another.
+ *
+ * Also what civetweb does not give: the socket of a connection (to see a client leave), deadlines for
+ * bodies that drip and readers that stop (deadline.h), a limit on connections in all and from each
+ * client (peers.h), and a guard against requests that two parsers would read differently (guard.h).
+ * Threads: open, close, reload on the main thread; the rest on workers.
+ */
+#ifndef GATEWAY_HTTP_LISTENER_H
+#define GATEWAY_HTTP_LISTENER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/base/err.h"
+#include "gateway/http/exchange.h"
+#include "gateway/http/tls.h"
+
+enum {
+    LISTENER_ADMIN_THREADS = 16,
+    LISTENER_METRICS_THREADS = 4,
+    LISTENER_QUEUE = 64, /* accepted connections of a plane that wait for a worker */
+};
+
+struct server;
+typedef struct listener listener;
+
+/* Starts listening on the comma-separated addresses. */
+err_code listener_open(listener **out, struct server *s, plane p, const char *addresses,
+                       int n_threads, const tls_files *files, err *e);
+/* Cuts what is still open. */
+void listener_close(listener *l);
+
+/* New connections of all n listeners get the new certificate, running ones keep theirs.  Cert and key
+ * must belong together; on failure every listener stays as it was. */
+err_code listener_reload(listener *const *all, int n, const tls_files *files, err *e);
+
+/* Loads all files and compares certificate and key, for `lorad check`. */
+err_code listener_check_files(const tls_files *files, int64_t *expires_wall_us, err *e);
+
+/* ---- for exchange.c, on a worker ------------------------------------------------ */
+
+int listener_socket(void); /* of this worker's connection; -1: unknown */
+
+/* At `at_us` (monotonic) the socket is shut down for reading (and writing if `both`).  One deadline per
+ * worker; a new one replaces the old; 0 takes it away.  Every worker has one: there is no table that
+ * could be full. */
+void listener_deadline(int64_t at_us, bool both);
+
+#endif

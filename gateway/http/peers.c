@@ -1,0 +1,124 @@
+/* peers.c -- a hash table of the clients that are connected now, nobody else. */
+#include "gateway/http/peers.h"
+
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BUCKET_BITS = 10 };
+
+typedef struct client {
+    struct client *next;
+    peer_id id;
+    int64_t n;
+} client;
+
+struct peers {
+    pthread_mutex_t mu; /* leaf lock */
+    int64_t max_total, max_per_client, n;
+    client *table[1 << BUCKET_BITS];
+};
+
+peers *peers_create(int64_t max_total, int64_t max_per_client)
+{
+    peers *p = calloc(1, sizeof(*p));
+    if (!p) return NULL;
+    p->max_total = max_total;
+    p->max_per_client = max_per_client;
+    pthread_mutex_init(&p->mu, NULL);
+    return p;
+}
+
+void peers_destroy(peers *p)
+{
+    if (!p) return;
+    for (int i = 0; i < 1 << BUCKET_BITS; i++) {
+        for (client *c = p->table[i]; c;) {
+            client *next = c->next;
+            free(c);
+            c = next;
+        }
+    }
+    pthread_mutex_destroy(&p->mu);
+    free(p);
+}
+
+static uint64_t big_endian(const uint8_t *b, int n)
+{
+    uint64_t v = 0;
+    for (int i = 0; i < n; i++) v = v << 8 | b[i];
+    return v;
+}
+
+peer_id peers_identify(const struct sockaddr_storage *from)
+{
+    if (from->ss_family == AF_INET) {
+        struct sockaddr_in a;
+        memcpy(&a, from, sizeof(a));
+        return (peer_id){ntohl(a.sin_addr.s_addr), 4};
+    }
+    if (from->ss_family == AF_INET6) {
+        struct sockaddr_in6 a;
+        memcpy(&a, from, sizeof(a));
+        const uint8_t *b = a.sin6_addr.s6_addr;
+        if (IN6_IS_ADDR_V4MAPPED(&a.sin6_addr)) return (peer_id){big_endian(b + 12, 4), 4};
+        return (peer_id){big_endian(b, 8), 6};
+    }
+    return (peer_id){0, 0};
+}
+
+/* The link that points to the client, or to the NULL where it belongs.  Under the lock. */
+static client **find(peers *p, peer_id id)
+{
+    client **at = &p->table[(id.bits + id.family) * 0x9E3779B97F4A7C15ULL >> (64 - BUCKET_BITS)];
+    while (*at && ((*at)->id.bits != id.bits || (*at)->id.family != id.family)) at = &(*at)->next;
+    return at;
+}
+
+static peer_verdict enter(peers *p, peer_id id)
+{
+    if (p->max_total > 0 && p->n >= p->max_total) return PEER_TOTAL_FULL;
+    client **at = find(p, id);
+    if (!*at) {
+        *at = calloc(1, sizeof(**at));
+        if (!*at) return PEER_TOTAL_FULL;
+        (*at)->id = id;
+    } else if (p->max_per_client > 0 && (*at)->n >= p->max_per_client) {
+        return PEER_CLIENT_FULL;
+    }
+    (*at)->n++;
+    p->n++;
+    return PEER_ADMITTED;
+}
+
+peer_verdict peers_enter(peers *p, peer_id id)
+{
+    pthread_mutex_lock(&p->mu);
+    peer_verdict v = enter(p, id);
+    pthread_mutex_unlock(&p->mu);
+    return v;
+}
+
+void peers_leave(peers *p, peer_id id)
+{
+    pthread_mutex_lock(&p->mu);
+    client **at = find(p, id);
+    if (*at) {
+        p->n--;
+        if (--(*at)->n == 0) {
+            client *gone = *at;
+            *at = gone->next;
+            free(gone);
+        }
+    }
+    pthread_mutex_unlock(&p->mu);
+}
+
+int64_t peers_open(peers *p)
+{
+    pthread_mutex_lock(&p->mu);
+    int64_t n = p->n;
+    pthread_mutex_unlock(&p->mu);
+    return n;
+}

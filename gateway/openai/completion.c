@@ -1,0 +1,258 @@
+/* completion.c -- one worker, one HTTP request, one struct request per choice.
+ *
+ * The order of life (each step undoes what the ones before it took, on every way out):
+ *
+ *     parse body -> resolve model (pin) -> tokenise -> reserve limits -> meter slots
+ *     -> sched_submit -> tokens to text -> settle (spool, ledger) -> last byte -> release
+ *
+ * The status line of a stream is held back until the first token, so that a refusal by the
+ * scheduler is a real 4xx or 5xx; after COMMIT_MS without a token the stream is begun all the same
+ * and kept alive with comments, because silent connections are cut by proxies.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "gateway/handlers.h"
+#include "gateway/http/deadline.h"
+#include "gateway/http/http_status.h"
+#include "gateway/http/listener.h"
+#include "gateway/openai/completion_inside.h"
+#include "gateway/watch/stats.h"
+
+enum {
+    PROBLEM_BYTES = 4096,    /* a sentence, escaped */
+    RESTART_RETRY_MS = 5000, /* a guess: weights come from the page cache */
+    SPOOL_RETRY_MS = 5000,   /* a disk is not emptied sooner */
+    WAIT_MS = 250,           /* how often a waiting worker looks whether it was told to stop */
+    LOOK_MS = 20,            /* and whether the client is gone, where nobody tells it */
+    COMMIT_MS = 10000,       /* silence before a stream is begun without a token */
+    PING_MS = 10000,         /* silence between comments after that */
+};
+
+/* ------------------------------------------------------------------ refusals -- */
+
+bool completion_refuse(completion *c, const err *e, const char *param)
+{
+    const http_status *h = http_status_of(e->code);
+    c->problem = (openai_problem){.status = h->status, .type = h->type, .code = h->code};
+    (void)snprintf(c->problem.param, sizeof(c->problem.param), "%s", param ? param : "");
+    (void)snprintf(c->problem.msg, sizeof(c->problem.msg), "%s", e->msg);
+    return false;
+}
+
+bool completion_no_memory(completion *c)
+{
+    const err e = {ERR_NOMEM, "out of memory, try again"};
+    return completion_refuse(c, &e, NULL);
+}
+
+bool completion_no_spool(completion *c)
+{
+    telemetry_refuse(sched_telemetry(c->srv->sched), c->slo_class, c->x->tenant.id,
+                     OUTCOME_REFUSED);
+    stats_refused(c->srv->stats, c->x->tenant.id, c->slo_class, false);
+    exchange_retry_after(c->x, SPOOL_RETRY_MS);
+    return openai_refuse(&c->problem, 503, "storage_unavailable", NULL,
+                         "usage cannot be written at present and its spool is full");
+}
+
+void completion_send_problem(completion *c)
+{
+    const openai_problem *p = &c->problem;
+    c->status = p->status;
+    if (c->stream_open) {
+        char text[PROBLEM_BYTES];
+        jsonw w;
+        jsonw_init_fixed(&w, text, sizeof(text)); /* it may be memory that is missing */
+        openai_write_stream_error(&w, p->type, p->code, p->msg);
+        if (!w.failed && exchange_stream_write(c->x, w.text, w.len)) exchange_stream_end(c->x);
+        return;
+    }
+    if (strcmp(p->code, http_status_of(ERR_NOMEM)->code) == 0) {
+        exchange_starved(c->x);
+        return;
+    }
+    exchange_error(c->x, p->status, p->type, p->code, p->param[0] ? p->param : NULL, "%s", p->msg);
+}
+
+/* ----------------------------------------------------------------- the wait -- */
+
+static bool take_all(completion *c, bool *all_done)
+{
+    bool news = false;
+    *all_done = true;
+    for (int i = 0; i < c->n_choices; i++) {
+        choice *ch = &c->choices[i];
+        bool was_done = ch->done;
+        bool fresh = completion_take(c, ch);
+        news |= fresh;
+        *all_done &= ch->done;
+        /* The chunk that ends the last choice waits for the books. */
+        bool hold = ch->done && !was_done;
+        if (c->rq.stream && fresh && !hold && !c->client_gone && completion_open_stream(c))
+            completion_add_news(c, ch);
+    }
+    return news;
+}
+
+/* Comments keep proxies from cutting a silent stream. */
+static void keep_alive(completion *c, int64_t *last_us)
+{
+    int64_t silent_ms = (clock_now_us() - *last_us) / 1000;
+    if (!c->rq.stream || c->client_gone || silent_ms < (c->stream_open ? PING_MS : COMMIT_MS)) {
+        return;
+    }
+    if (completion_open_stream(c) && !exchange_stream_write(c->x, ": ping\n\n", 8))
+        c->client_gone = true;
+    *last_us = clock_now_us();
+}
+
+static void wake(void *signal)
+{
+    request_signal_wake(signal);
+}
+
+/* Until every choice has ended.  A gone client cancels; the engine still says when it is done. */
+static void wait_watched(completion *c, int wait_ms)
+{
+    uint64_t seen = 0;
+    int64_t last_us = clock_now_us();
+    bool cancelled = false;
+    for (;;) {
+        bool all_done;
+        if (take_all(c, &all_done)) {
+            completion_flush(c);
+            last_us = clock_now_us();
+        }
+        if (all_done) return;
+        bool cut = atomic_load(&c->srv->cut);
+        bool stop = atomic_load(&c->stop);
+        bool ended = cut || stop || c->starved;
+        if (!cancelled && (ended || c->client_gone || exchange_client_gone(c->x))) {
+            c->client_gone |= !ended;
+            cancelled = true;
+            completion_cancel(c);
+        }
+        keep_alive(c, &last_us);
+        (void)request_signal_wait(&c->signal, &seen, wait_ms);
+    }
+}
+
+static void wait_all(completion *c)
+{
+    int fd = listener_socket();
+    bool watched = deadline_watch(fd, wake, &c->signal);
+    wait_watched(c, watched ? WAIT_MS : LOOK_MS);
+    if (watched) deadline_unwatch(fd);
+}
+
+/* Takes back what was lent when not all choices could be submitted. */
+static void abandon(completion *c)
+{
+    completion_cancel(c);
+    uint64_t seen = 0;
+    for (int i = 0; i < c->n_choices; i++) {
+        while (c->choices[i].submitted && !c->choices[i].done) {
+            (void)completion_take(c, &c->choices[i]);
+            if (!c->choices[i].done) (void)request_signal_wait(&c->signal, &seen, WAIT_MS);
+        }
+    }
+}
+
+/* ------------------------------------------------------------- the last bytes -- */
+
+static bool any_error(completion *c)
+{
+    if (c->starved) return !completion_no_memory(c);
+    for (int i = 0; i < c->n_choices; i++) {
+        const choice *ch = &c->choices[i];
+        if (atomic_load(&ch->rq.finish) == FINISH_ERROR && !ch->text.stop_hit) {
+            if (ch->rq.why.code == ERR_BUSY) completion_say_when(c, ch);
+            if (ch->rq.why.code == ERR_RESTARTING) exchange_retry_after(c->x, RESTART_RETRY_MS);
+            return !completion_refuse(c, &ch->rq.why, NULL);
+        }
+        if (strcmp(ch->finish, "cancelled") == 0 && !c->client_gone && atomic_load(&c->stop)) {
+            exchange_add_header(c->x, "x-should-retry", "false");
+            return !openai_refuse(&c->problem, 403, "request_cancelled", NULL,
+                                  "an operator has cancelled this request");
+        }
+        if (strcmp(ch->finish, "cancelled") == 0 && !c->client_gone) {
+            return !openai_refuse(&c->problem, 503, "shutting_down", NULL,
+                                  "the server is shutting down");
+        }
+    }
+    return false;
+}
+
+/* --------------------------------------------------------------------- whole -- */
+
+static void finish(completion *c)
+{
+    for (int i = 0; i < c->n_choices; i++) {
+        choice *ch = &c->choices[i];
+        inflight_remove(c->srv->inflight, &ch->live);
+        completion_text_clear(&ch->text);
+        tool_reader_clear(&ch->tools);
+        request_clear(&ch->rq);
+        grammar_run_release(ch->rq.grammar);
+    }
+    free(c->choices);
+    grammar_release(c->form);
+    bars_destroy(c->bars);
+    openai_request_clear(&c->rq);
+    limits_settle(c->srv->limits, &c->ticket, 0);
+    vocabulary_release(c->srv->vocabularies, c->vocab);
+    if (c->adapter) registry_release(c->srv->registry, c->adapter);
+    jsonw_clear(&c->out);
+    request_signal_clear(&c->signal);
+}
+
+static void run(completion *c, bool chat)
+{
+    if (!completion_admit(c, chat)) {
+        if (c->problem.status) completion_send_problem(c);
+        return;
+    }
+    if (!completion_submit(c)) {
+        abandon(c);
+        c->status = c->problem.status;
+        completion_settle(c);
+        completion_log(c);
+        completion_send_problem(c);
+        return;
+    }
+    wait_all(c);
+    bool failed = any_error(c) || !completion_compose(c);
+    c->status = failed ? c->problem.status : 200;
+    completion_settle(c);
+    completion_log(c);
+    if (c->client_gone)
+        exchange_drop(c->x);
+    else if (failed)
+        completion_send_problem(c);
+    else
+        completion_send(c);
+}
+
+static void handle(exchange *x, bool chat)
+{
+    completion c = {
+        .x = x, .srv = x->server, .started_us = clock_now_us(), .started_wall_us = clock_wall_us()};
+    (void)snprintf(c.id, sizeof(c.id), "%s-%s", chat ? "chatcmpl" : "cmpl", x->request_id);
+    request_signal_init(&c.signal);
+    jsonw_init(&c.out);
+    run(&c, chat);
+    finish(&c);
+}
+
+void completion_handle_chat(exchange *x)
+{
+    handle(x, true);
+}
+
+void completion_handle_text(exchange *x)
+{
+    handle(x, false);
+}

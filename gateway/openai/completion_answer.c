@@ -1,0 +1,227 @@
+/* completion_answer.c -- what the client reads: chunks of a stream, or one whole answer. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gateway/openai/completion_inside.h"
+
+static void head_of(const completion *c, openai_head *h)
+{
+    *h = (openai_head){.chat = c->rq.chat,
+                       .id = c->id,
+                       .created_s = c->started_wall_us / 1000000,
+                       .model = c->rq.model,
+                       .fingerprint = c->srv->fingerprint};
+    /* What it was served as. Chat says it always; OpenAI's text completions have no such member. */
+    if (c->rq.chat || c->rq.service_tier) h->service_tier = server_tier_of(c->slo_class);
+}
+
+void completion_usage(const completion *c, openai_usage *u)
+{
+    *u = (openai_usage){0};
+    for (int i = 0; i < c->n_choices; i++) {
+        const meter *m = c->choices[i].rq.meter;
+        if (i % c->rq.n == 0) {
+            u->prompt_tokens += c->choices[i].prompt.n_ids;
+            u->cached_tokens += atomic_load(&m->cached_tokens);
+        }
+        u->output_tokens += atomic_load(&m->output_tokens);
+    }
+}
+
+/* What may be shown since the last time. */
+static const char *take_text(completion *c, choice *ch, size_t *len)
+{
+    return c->tools ? tool_reader_take_text(&ch->tools, len) : completion_text_take(&ch->text, len);
+}
+
+/* Describes the tokens of a choice from n_shown on. */
+static void describe(const completion *c, choice *ch, openai_choice *out, openai_logprobs *lp,
+                     const char *text, size_t len, bool first)
+{
+    *out = (openai_choice){.index = ch->index,
+                           .text = text,
+                           .len = len,
+                           .first = first,
+                           .finish = ch->finish,
+                           .stop_string = ch->text.stop_hit,
+                           .stop_token = ch->stop_token,
+                           .calls = c->tools ? &ch->tools : NULL};
+    if (c->rq.logprobs) {
+        *lp = (openai_logprobs){.tok = c->vocab->tok,
+                                .token = ch->rq.ring + ch->n_shown,
+                                .n_token = ch->n_text - ch->n_shown,
+                                .text_offset = ch->offset};
+        if (first && c->rq.echo) {
+            lp->prompt = ch->prompt.ids;
+            lp->prompt_score = ch->rq.prompt_score;
+            lp->n_prompt = ch->prompt.n_ids;
+            lp->n_prompt_top = c->rq.rules.n_top;
+        }
+        out->logprobs = lp;
+    }
+    if (c->rq.return_token_ids) {
+        out->ids = ch->rq.output + ch->n_shown;
+        out->n_ids = ch->n_text - ch->n_shown;
+        if (first) {
+            out->prompt_ids = ch->prompt.ids;
+            out->n_prompt_ids = ch->prompt.n_ids;
+        }
+    }
+    for (int i = ch->n_shown; i < ch->n_text; i++) {
+        size_t n = 0;
+        if (tokenizer_bytes(c->vocab->tok, ch->rq.output[i], &n)) ch->offset += n;
+    }
+    ch->n_shown = ch->n_text;
+}
+
+/* The prompt's own text, for echo. */
+static char *echo_text(completion *c, const choice *ch, size_t *len)
+{
+    return tokenizer_decode(c->vocab->tok, ch->prompt.ids, (size_t)ch->prompt.n_ids,
+                            !c->rq.keep_special, len);
+}
+
+bool completion_open_stream(completion *c)
+{
+    if (c->stream_open) return true;
+    c->status = 200;
+    c->stream_open = exchange_stream_begin(c->x, "text/event-stream; charset=utf-8");
+    if (!c->stream_open) c->client_gone = true;
+    return c->stream_open;
+}
+
+static void add_chunk(completion *c, choice *ch, const char *text, size_t len, bool first)
+{
+    openai_head h;
+    openai_choice oc;
+    openai_logprobs lp;
+    openai_usage u;
+    head_of(c, &h);
+    describe(c, ch, &oc, &lp, text, len, first);
+    if (c->rq.continuous_usage) completion_usage(c, &u);
+    openai_write_chunk(&c->out, &h, &oc, c->rq.continuous_usage ? &u : NULL, c->rq.include_usage);
+}
+
+/* The first chunk, with nothing of the answer: the prompt where it is echoed, in chat the role, as OpenAI sends it. */
+static void begin_choice(completion *c, choice *ch)
+{
+    ch->started = true;
+    if (!c->rq.echo && !c->rq.chat) return;
+    size_t len = 0;
+    char *prompt = c->rq.echo ? echo_text(c, ch, &len) : NULL;
+    c->starved |= c->rq.echo && !prompt;
+    int n_text = ch->n_text;
+    const char *finish = ch->finish;
+    ch->n_text = 0;
+    ch->finish = NULL;
+    add_chunk(c, ch, prompt ? prompt : "", prompt ? len : 0, true);
+    ch->n_text = n_text;
+    ch->finish = finish;
+    free(prompt);
+}
+
+void completion_add_news(completion *c, choice *ch)
+{
+    if (!ch->started) begin_choice(c, ch);
+    size_t len;
+    const char *text = take_text(c, ch, &len);
+    bool calls = c->tools && tool_reader_has_news(&ch->tools);
+    bool tokens = (c->rq.logprobs || c->rq.return_token_ids) && ch->n_text > ch->n_shown;
+    if (len || calls || tokens || ch->finish) add_chunk(c, ch, text, len, false);
+}
+
+void completion_flush(completion *c)
+{
+    c->starved |= c->out.failed;
+    if (!c->client_gone && !c->starved && c->out.len &&
+        !exchange_stream_write(c->x, c->out.text, c->out.len)) {
+        c->client_gone = true;
+    }
+    jsonw_reset(&c->out);
+}
+
+static void compose_end(completion *c)
+{
+    for (int i = 0; i < c->n_choices && completion_open_stream(c); i++)
+        completion_add_news(c, &c->choices[i]);
+    if (c->rq.include_usage) {
+        openai_head h;
+        openai_usage u;
+        head_of(c, &h);
+        completion_usage(c, &u);
+        openai_write_chunk(&c->out, &h, NULL, &u, false);
+    }
+    jsonw_raw(&c->out, "data: [DONE]\n\n", 14);
+}
+
+/* What the first choice of each prompt was scored with. */
+static const openai_logprobs *score_of(completion *c, const choice *ch)
+{
+    if (c->rq.prompt_top < 0) return NULL;
+    openai_logprobs *lp = arena_calloc(&c->x->arena, 1, sizeof(*lp));
+    c->starved |= !lp;
+    if (!lp) return NULL;
+    *lp = (openai_logprobs){.tok = c->vocab->tok,
+                            .prompt = ch->prompt.ids,
+                            .prompt_score =
+                                c->choices[ch->index - ch->index % c->rq.n].rq.prompt_score,
+                            .n_prompt = ch->prompt.n_ids,
+                            .n_prompt_top = c->rq.prompt_top};
+    return lp;
+}
+
+static void compose_whole(completion *c)
+{
+    openai_head h;
+    openai_usage u;
+    head_of(c, &h);
+    completion_usage(c, &u);
+    openai_choice *list = arena_calloc(&c->x->arena, (size_t)c->n_choices, sizeof(*list));
+    openai_logprobs *lps = arena_calloc(&c->x->arena, (size_t)c->n_choices, sizeof(*lps));
+    if (!list || !lps) {
+        c->starved = true;
+        return;
+    }
+    for (int i = 0; i < c->n_choices; i++) {
+        choice *ch = &c->choices[i];
+        size_t len;
+        const char *text = take_text(c, ch, &len);
+        if (c->rq.echo) {
+            size_t n_prompt = 0;
+            char *prompt = echo_text(c, ch, &n_prompt);
+            char *whole = arena_alloc(&c->x->arena, n_prompt + len + 1);
+            if (prompt && whole) {
+                memcpy(whole, prompt, n_prompt);
+                memcpy(whole + n_prompt, text, len);
+                text = whole;
+                len += n_prompt;
+            }
+            c->starved |= !prompt || !whole;
+            free(prompt);
+        }
+        describe(c, ch, &list[i], &lps[i], text, len, true);
+        list[i].prompt = score_of(c, ch);
+    }
+    openai_write_answer(&c->out, &h, list, c->n_choices, &u);
+}
+
+bool completion_compose(completion *c)
+{
+    if (c->client_gone) return true;
+    if (c->rq.stream)
+        compose_end(c);
+    else
+        compose_whole(c);
+    c->starved |= c->out.failed;
+    return !c->starved || completion_no_memory(c);
+}
+
+void completion_send(completion *c)
+{
+    if (!c->rq.stream) {
+        exchange_reply(c->x, 200, "application/json", c->out.text, c->out.len);
+        return;
+    }
+    completion_flush(c);
+    if (!c->client_gone) exchange_stream_end(c->x);
+}

@@ -1,0 +1,239 @@
+/* completion_choice.c -- one struct request per choice: made, submitted, its tokens turned into text. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "engine/base/clock.h"
+#include "engine/sched/sched.h"
+#include "gateway/openai/completion_inside.h"
+#include "gateway/watch/stats.h"
+#include "storage/digest.h"
+#include "storage/meter_file.h"
+
+/* ------------------------------------------------------------------- choices -- */
+
+static uint64_t isolation_of(const completion *c)
+{
+    const char *salt = c->rq.cache_salt ? c->rq.cache_salt : "";
+    size_t len = strlen(salt);
+    unsigned char text[8 + OPENAI_SALT_MAX], digest[DIGEST_BYTES];
+    memcpy(text, &c->x->tenant.id, 8);
+    memcpy(text + 8, salt, len);
+    digest_bytes(text, 8 + len, digest);
+    uint64_t out;
+    memcpy(&out, digest, sizeof(out));
+    return out;
+}
+
+/* When the client stops waiting for a first byte, by its own word: openai-python and its kin say
+ * x-stainless-read-timeout, gateways say x-request-timeout; seconds.  0: it does not say, or nonsense. */
+static int64_t patience_of(const completion *c)
+{
+    static const char *const names[] = {"x-request-timeout", "x-stainless-read-timeout"};
+    double least = 0;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *text = exchange_header(c->x, names[i]);
+        char *end;
+        double s = text ? strtod(text, &end) : 0;
+        if (!text || end == text || *end || !(s > 0) || s > 1e6) continue;
+        least = least > 0 && least < s ? least : s;
+    }
+    return least > 0 ? c->started_us + (int64_t)(least * 1e6) : 0;
+}
+
+/* To operators. */
+static void announce(completion *c, choice *ch)
+{
+    inflight_info *f = &ch->live.info;
+    *f = (inflight_info){.id = ch->usage_id,
+                         .tenant_id = c->x->tenant.id,
+                         .key_id = c->x->key.id,
+                         .slo_class = c->slo_class,
+                         .n_prompt = ch->rq.n_prompt,
+                         .max_tokens = ch->rq.max_tokens,
+                         .stream = c->rq.stream,
+                         .arrived_us = c->started_us};
+    (void)snprintf(f->request_id, sizeof(f->request_id), "%s", c->x->request_id);
+    (void)snprintf(f->model, sizeof(f->model), "%s", c->label);
+    ch->live.stop = &c->stop;
+    inflight_add(c->srv->inflight, &ch->live);
+}
+
+static bool prepare_choice(completion *c, choice *ch, int index)
+{
+    err e;
+    ch->index = index;
+    ch->stop_token = -1;
+    ch->prompt = c->rq.prompts[index / c->rq.n];
+    completion_text_init(&ch->text, &c->rq, c->vocab->tok);
+    /* A chat's answer begins a text of its own; a completion goes on with the prompt's, or with the last message. */
+    if (!c->rq.chat || c->rq.continue_final)
+        detok_go_on(&ch->text.detok, ch->prompt.ids, (size_t)ch->prompt.n_ids);
+    if (c->tools) {
+        bool opened = c->rq.tool_choice >= TOOL_CHOICE_REQUIRED;
+        ch->text.kept = tokenizer_find(c->vocab->tok, tool_style_marker(c->tools));
+        if (!tool_reader_init(&ch->tools, c->tools, c->rq.tools, opened, c->rq.one_call)) {
+            return completion_no_memory(c);
+        }
+    }
+    request *rq = &ch->rq;
+    request_init(rq);
+    ch->usage_id = store_next_id(c->srv->store);
+    rq->id = ch->usage_id;
+    rq->tenant_id = c->x->tenant.id;
+    rq->isolation = isolation_of(c);
+    rq->adapter_id = c->adapter ? c->adapter->id : 0;
+    rq->n_vocab = c->vocab->n_own;
+    rq->prompt = ch->prompt.ids;
+    rq->n_prompt = ch->prompt.n_ids;
+    rq->max_tokens = completion_output_room(c, &ch->prompt);
+    /* The choices of one prompt share what it is scored with, but for echo, which begins each text. */
+    bool echo = c->rq.echo && c->rq.logprobs;
+    rq->score_prompt = echo || (c->rq.prompt_top >= 0 && index % c->rq.n == 0);
+    if (rq->score_prompt) {
+        rq->score_top = echo ? c->rq.rules.n_top : 0;
+        if (c->rq.prompt_top > rq->score_top) rq->score_top = c->rq.prompt_top;
+    }
+    rq->bars = c->bars;
+    rq->rules = c->rq.rules;
+    if (!c->rq.seed_given && getrandom(&rq->rules.seed, sizeof(rq->rules.seed), 0) < 0) {
+        rq->rules.seed = ch->usage_id;
+    }
+    rq->rules.seed += (uint64_t)(index % c->rq.n); /* choices of one prompt differ */
+    const slo_class *sc = &c->srv->classes[c->slo_class];
+    rq->slo_class = c->slo_class;
+    rq->weight = c->x->tenant.weight > 0 ? (float)c->x->tenant.weight : 1;
+    rq->arrived_us = c->started_us;
+    rq->ttft_deadline_us = c->started_us + sc->ttft_us;
+    rq->tpot_target_us = sc->tpot_us;
+    rq->expires_us = c->started_us + c->srv->cfg->server_request_timeout_us;
+    rq->patience_us = patience_of(c);
+    rq->signal = &c->signal;
+    if (index == 0) rq->waiting = c->ticket.waiting; /* one HTTP request counts once */
+    if (request_prepare(rq, &e)) return completion_refuse(c, &e, "max_tokens");
+    if (c->form) {
+        rq->grammar = grammar_run_create(c->form, rq->rules.stop_id, rq->rules.n_stop_id);
+        if (!rq->grammar) {
+            return completion_no_memory(c);
+        }
+        grammar_run_prepare(rq->grammar);
+    }
+
+    meter_owner owner = {.request_id = ch->usage_id,
+                         .tenant_id = c->x->tenant.id,
+                         .key_id = c->x->key.id,
+                         .adapter_id = rq->adapter_id,
+                         .started_wall_us = c->started_wall_us,
+                         .choice = index % c->rq.n};
+    (void)snprintf(owner.model, sizeof(owner.model), "%s", c->label);
+    (void)snprintf(owner.slo_class, sizeof(owner.slo_class), "%s", sc->name);
+    (void)snprintf(owner.endpoint, sizeof(owner.endpoint), "%s",
+                   c->rq.chat ? "chat" : "completions");
+    err_code rc = meter_file_acquire(c->srv->meters, &owner, &ch->slot, &e);
+    if (rc == ERR_IO) return completion_no_spool(c);
+    if (rc) return completion_refuse(c, &e, NULL);
+    rq->meter = meter_slot_meter(ch->slot);
+    announce(c, ch);
+    return true;
+}
+
+void completion_say_when(completion *c, const choice *ch)
+{
+    exchange_retry_after(c->x, server_retry_after_ms(c->srv, ch->rq.tenant_id, c->slo_class,
+                                                     ch->rq.n_prompt, ch->rq.adapter_id));
+}
+
+bool completion_submit(completion *c)
+{
+    for (int i = 0; i < c->n_choices; i++) {
+        if (!prepare_choice(c, &c->choices[i], i)) return false;
+    }
+    for (int i = 0; i < c->n_choices; i++) {
+        err e;
+        if (sched_submit(c->srv->sched, &c->choices[i].rq, &e)) {
+            stats_refused(c->srv->stats, c->x->tenant.id, c->slo_class, false);
+            completion_say_when(c, &c->choices[i]);
+            return completion_refuse(c, &e, NULL);
+        }
+        c->choices[i].submitted = true;
+    }
+    return true;
+}
+
+void completion_cancel(completion *c)
+{
+    for (int i = 0; i < c->n_choices; i++) {
+        if (c->choices[i].submitted) request_cancel(&c->choices[i].rq);
+    }
+}
+
+/* ------------------------------------------------------------ tokens to text -- */
+
+static bool is_stop_token(const request *rq, int32_t token)
+{
+    for (int i = 0; i < rq->rules.n_stop_id; i++) {
+        if (rq->rules.stop_id[i] == token) return true;
+    }
+    return false;
+}
+
+static const char *finish_word(const choice *ch)
+{
+    switch ((finish_reason)atomic_load(&ch->rq.finish)) {
+    case FINISH_LENGTH: return "length";
+    case FINISH_CANCELLED: return "cancelled";
+    case FINISH_ERROR: return "error";
+    case FINISH_STOP:
+    case FINISH_NONE: break;
+    }
+    return "stop";
+}
+
+/* The text so far goes to the reader of calls.  True: nothing more is wanted. */
+static bool read_calls(choice *ch)
+{
+    size_t len;
+    const char *text = completion_text_take(&ch->text, &len);
+    tool_reader_push(&ch->tools, text, len);
+    return tool_reader_done(&ch->tools);
+}
+
+/* Who named the function knows that it is called: OpenAI says "stop" then. */
+static void finish_calls(const completion *c, choice *ch)
+{
+    (void)read_calls(ch);
+    tool_reader_finish(&ch->tools);
+    bool called = ch->tools.n_calls && c->rq.tool_choice != TOOL_CHOICE_NAMED;
+    if (called && strcmp(ch->finish, "stop") == 0) ch->finish = "tool_calls";
+}
+
+bool completion_take(completion *c, choice *ch)
+{
+    if (ch->done) return false;
+    bool news = false, done = false;
+    sampled t;
+    while (request_next(&ch->rq, &t, &done)) {
+        ch->n_taken++;
+        news = true;
+        if (c->first_token_us == 0) c->first_token_us = clock_now_us();
+        if (ch->text.stop_hit || tool_reader_done(&ch->tools))
+            continue; /* made while the cancel was on its way */
+        if (is_stop_token(&ch->rq, t.token)) {
+            ch->stop_token = t.token;
+            continue;
+        }
+        ch->n_text++;
+        bool stop = completion_text_push(&ch->text, t.token);
+        if (c->tools) stop |= read_calls(ch);
+        if (stop) request_stop(&ch->rq);
+    }
+    if (done) completion_text_finish(&ch->text);
+    c->starved |= ch->text.failed || ch->tools.failed;
+    if (!done) return news;
+    ch->done = true;
+    ch->finish = ch->text.stop_hit || tool_reader_done(&ch->tools) ? "stop" : finish_word(ch);
+    if (c->tools) finish_calls(c, ch);
+    c->starved |= ch->tools.failed;
+    return true;
+}

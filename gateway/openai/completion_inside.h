@@ -1,0 +1,117 @@
+/* completion_inside.h -- one HTTP request for text: what the completion_*.c files share, in the order
+ * of its life.  Private to them.
+ *
+ * Ownership: a completion lives on its worker's stack (completion.c makes and frees it).
+ * Threads: that worker; the engine writes into each choice's request alone.
+ */
+#ifndef GATEWAY_OPENAI_COMPLETION_INSIDE_H
+#define GATEWAY_OPENAI_COMPLETION_INSIDE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/sched/request.h"
+#include "gateway/http/exchange.h"
+#include "gateway/inflight.h"
+#include "gateway/limits.h"
+#include "gateway/openai/completion_text.h"
+#include "gateway/openai/openai.h"
+#include "gateway/openai/openai_reply.h"
+#include "gateway/openai/openai_tools.h"
+#include "gateway/server.h"
+
+/* One choice: a request in the engine and the text made of its tokens. */
+typedef struct choice {
+    request rq;
+    meter_slot *slot; /* until it is settled */
+    meter counted;    /* what it counted, from then on */
+    inflight_entry live;
+    uint64_t usage_id;
+    completion_text text;
+    tool_reader tools;    /* with c->tools: what the text says */
+    openai_prompt prompt; /* ids, always */
+    int index;
+    int n_taken;   /* tokens popped from the ring */
+    int n_shown;   /* of these, sent to the client with their log-probabilities */
+    int n_text;    /* tokens that count as text: without the one that stopped it */
+    size_t offset; /* bytes of text before the tokens not yet shown */
+    bool submitted, done, started;
+    int32_t stop_token;
+    const char *finish; /* OpenAI's word; NULL while running */
+} choice;
+
+typedef struct completion {
+    exchange *x;
+    server *srv;
+    openai_request rq;
+    openai_problem problem;
+    const adapter_version *adapter; /* NULL: the bare base */
+    const vocabulary *vocab;        /* the adapter's, or the base's; NULL: not known yet */
+    tool_style tools;               /* how calls are written; TOOLS_NONE: they are not looked for */
+    grammar *form;                  /* what the answer must be; NULL: text */
+    bars *bars;                     /* what it must not have; NULL: nothing is barred */
+    char label[MODEL_LABEL_MAX + 1]; /* "base", "name@7": for usage */
+    int slo_class;
+    choice *choices;
+    int n_choices;
+    request_signal signal;
+    limits_ticket ticket;
+    bool stream_open, client_gone;
+    bool starved;     /* text was lost for want of memory: no answer may be made of the rest */
+    atomic_bool stop; /* an operator wants it ended */
+    jsonw out;
+    char id[64];
+    int64_t started_wall_us, started_us, first_token_us;
+    int status;
+} completion;
+
+/* c->problem from an error; param may be NULL.  Always false. */
+bool completion_refuse(completion *c, const err *e, const char *param);
+/* The same where memory is short: 503, to be tried again. */
+bool completion_no_memory(completion *c);
+/* And where usage can be kept for those that run alone. */
+bool completion_no_spool(completion *c);
+/* The answer is c->problem: an error, or the last event of a stream that has begun. */
+void completion_send_problem(completion *c);
+
+/* ---- completion_admit.c: everything that may refuse before there is work ---- */
+
+/* Body, model (pinned), ids, class, limits (reserved), form, room for the choices.  False: c->problem
+ * says why (status 0: answered already); what was taken stays in c for its end to give back. */
+bool completion_admit(completion *c, bool chat);
+/* Tokens that one prompt may produce. */
+int completion_output_room(const completion *c, const openai_prompt *p);
+
+/* ---- completion_choice.c: choices and the engine ---- */
+
+/* Meter slots, then all to the scheduler.  False: c->problem; some may have been submitted. */
+bool completion_submit(completion *c);
+void completion_cancel(completion *c);
+/* Takes what the engine has made for one choice.  True if there is news for the client. */
+bool completion_take(completion *c, choice *ch);
+/* Retry-After, for a choice that the scheduler refused. */
+void completion_say_when(completion *c, const choice *ch);
+
+/* ---- completion_settle.c: the ledger, the limits, the log ---- */
+
+/* Charges the limits, and hands the rows to the settler (storage/settler.h): they outlive kill -9 before the
+ * last byte goes out, and are durable by then where the database is healthy.  Needs no memory. */
+void completion_settle(completion *c);
+/* What the log line says: of all choices the tokens, of the first one the times. */
+void completion_log(const completion *c);
+
+/* ---- completion_answer.c: what the client reads ---- */
+
+void completion_usage(const completion *c, openai_usage *u);
+/* The status line, once.  False: the client is gone. */
+bool completion_open_stream(completion *c);
+/* Appends the chunks of one choice that there is something to say about. */
+void completion_add_news(completion *c, choice *ch);
+void completion_flush(completion *c);
+/* The whole answer, or the end of a stream, before its usage is settled: an answer that there is no memory for must
+ * not be paid.  False: c->problem. */
+bool completion_compose(completion *c);
+void completion_send(completion *c);
+
+#endif

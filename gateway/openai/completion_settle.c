@@ -1,0 +1,92 @@
+/* completion_settle.c -- the end of a request in figures: usage rows, limits, the log line. */
+#include <stdio.h>
+
+#include "engine/base/clock.h"
+#include "gateway/openai/completion_inside.h"
+#include "storage/ledger.h"
+#include "storage/settler.h"
+
+static void fill_row(const completion *c, const choice *ch, usage_row *row)
+{
+    const meter *m = ch->rq.meter;
+    *row = (usage_row){.request_id = ch->usage_id,
+                       .tenant_id = c->x->tenant.id,
+                       .key_id = c->x->key.id,
+                       .adapter_id = ch->rq.adapter_id,
+                       .output_tokens = atomic_load(&m->output_tokens),
+                       .status = c->client_gone ? 499 : c->status,
+                       .queue_ms = -1,
+                       .ttft_ms = -1,
+                       .duration_ms = (clock_now_us() - c->started_us) / 1000,
+                       .started_wall_us = c->started_wall_us,
+                       .ended_wall_us = clock_wall_us()};
+    if (ch->index % c->rq.n == 0) { /* one prompt is paid once, however many choices it has */
+        row->prompt_tokens = atomic_load(&m->prompt_tokens);
+        row->cached_tokens = atomic_load(&m->cached_tokens);
+    }
+    if (ch->rq.admitted_us) row->queue_ms = (ch->rq.admitted_us - ch->rq.arrived_us) / 1000;
+    if (ch->rq.first_token_us) row->ttft_ms = (ch->rq.first_token_us - c->started_us) / 1000;
+    (void)snprintf(row->model, sizeof(row->model), "%s", c->label);
+    (void)snprintf(row->slo_class, sizeof(row->slo_class), "%s",
+                   c->srv->classes[c->slo_class].name);
+    (void)snprintf(row->endpoint, sizeof(row->endpoint), "%s", c->rq.chat ? "chat" : "completions");
+    (void)snprintf(row->finish, sizeof(row->finish), "%s", ch->finish ? ch->finish : "error");
+}
+
+/* The answer still reports usage when the slot is another request's. */
+static void keep_counts(choice *ch)
+{
+    const meter *m = ch->rq.meter;
+    atomic_store(&ch->counted.prompt_tokens, atomic_load(&m->prompt_tokens));
+    atomic_store(&ch->counted.cached_tokens, atomic_load(&m->cached_tokens));
+    atomic_store(&ch->counted.output_tokens, atomic_load(&m->output_tokens));
+    ch->rq.meter = &ch->counted;
+}
+
+/* What it used; *turn: to be waited for. */
+static int64_t settle_choice(completion *c, choice *ch, uint64_t *turn)
+{
+    meter_slot *slot = ch->slot;
+    usage_row row;
+    if (!slot) return 0;
+    ch->slot = NULL;
+    keep_counts(ch);
+    if (!ch->submitted) {
+        meter_file_release(c->srv->meters, slot);
+        return 0;
+    }
+    fill_row(c, ch, &row);
+    *turn = settler_end(c->srv->settler, slot, &row);
+    server_count_usage(c->srv, &row, 1);
+    return (int64_t)row.prompt_tokens + row.output_tokens;
+}
+
+void completion_settle(completion *c)
+{
+    uint64_t turn = 0;
+    int64_t used = 0;
+    for (int i = 0; i < c->n_choices; i++) used += settle_choice(c, &c->choices[i], &turn);
+    if (c->n_choices && c->choices[0].rq.admitted_us) limits_has_run(&c->ticket);
+    limits_settle(c->srv->limits, &c->ticket, used);
+    (void)settler_await(c->srv->settler, turn); /* else the spool has it */
+}
+
+void completion_log(const completion *c)
+{
+    exchange *x = c->x;
+    openai_usage u;
+    (void)snprintf(x->log_model, sizeof(x->log_model), "%s", c->label);
+    x->log_class = c->srv->classes[c->slo_class].name;
+    if (c->n_choices == 0 || !c->choices[0].submitted) return;
+    const choice *ch = &c->choices[0];
+    const request *rq = &ch->rq;
+    completion_usage(c, &u);
+    x->log_prompt = u.prompt_tokens;
+    x->log_cached = u.cached_tokens;
+    x->log_output = u.output_tokens;
+    if (rq->admitted_us) x->log_queue_us = rq->admitted_us - rq->arrived_us;
+    if (rq->first_token_us) x->log_ttft_us = rq->first_token_us - rq->arrived_us;
+    int made = atomic_load(&rq->n_pushed);
+    if (made > 1) x->log_tpot_us = (rq->last_token_us - rq->first_token_us) / (made - 1);
+    (void)snprintf(x->log_finish, sizeof(x->log_finish), "%s", ch->finish ? ch->finish : "error");
+}

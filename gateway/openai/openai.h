@@ -1,0 +1,145 @@
+/* openai.h -- the body of /v1/completions and /v1/chat/completions, understood.
+ *
+ * Turns a parsed JSON body into one checked struct.  Every field of OpenAI's API (and the common
+ * extensions of vLLM) is honoured, or refused by name, or ignored and listed in `ignored`, which
+ * the gateway sends back as x-ignored-params.  Nothing here knows tenants, adapters or sockets.
+ *
+ * Ownership: everything lives in the caller's arena or borrows from the cJSON tree, which must
+ * outlive the struct.  Threads: any thread.
+ */
+#ifndef GATEWAY_OPENAI_OPENAI_H
+#define GATEWAY_OPENAI_OPENAI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cjson/cJSON.h>
+
+#include "engine/base/arena.h"
+#include "engine/chat/chat.h"
+#include "engine/grammar/grammar.h"
+#include "engine/sample/sampler.h"
+
+typedef enum {
+    TOOL_CHOICE_NONE,
+    TOOL_CHOICE_AUTO,
+    TOOL_CHOICE_REQUIRED,
+    TOOL_CHOICE_NAMED
+} tool_choice;
+
+enum {
+    OPENAI_STOP_MAX = 16, /* OpenAI's 4, vLLM's no end */
+    OPENAI_STOP_BYTES_MAX = 256,
+    OPENAI_STOP_ID_MAX = 64,
+    OPENAI_BIAS_MAX = 300,
+    OPENAI_PROMPT_MAX = 128,
+    OPENAI_MESSAGE_MAX = 2048,
+    OPENAI_IGNORED_MAX = 32,
+    OPENAI_SALT_MAX = 1024,
+    OPENAI_KWARGS_MAX = 32,
+    OPENAI_TOOLS_MAX = 128,
+    OPENAI_DOCUMENTS_MAX = 256,
+    OPENAI_BAD_MAX = 256,
+    OPENAI_BAD_WORD_BYTES_MAX = 256,
+    OPENAI_TEXT_MAX_TOKENS = 16, /* /v1/completions: max_tokens when it is not given */
+};
+
+/* Why a request is refused; becomes OpenAI's error object. */
+typedef struct openai_problem {
+    int status;
+    const char *type, *code; /* static */
+    char param[96];          /* JSON path; empty: null */
+    char msg[248];
+} openai_problem;
+
+/* What the parser needs to know of the server. */
+typedef struct openai_limits {
+    int n_vocab;
+    int max_context;                 /* tokens of prompt and output */
+    int max_choices;                 /* n x prompts */
+    float temperature, top_p, min_p; /* defaults where the request is silent */
+    float repetition_penalty;        /* likewise; 0: none */
+    int top_k;
+    bool reads_effort, reads_documents; /* the chat template has such a variable */
+    bool
+        tokenize; /* the body is that of /tokenize: return_token_strs is known, no model is the base */
+    bool strict; /* a field that has no effect is an error */
+} openai_limits;
+
+/* One prompt of /v1/completions: text, or token ids. */
+typedef struct openai_prompt {
+    const char *text; /* NULL: ids */
+    size_t len;
+    const int32_t *ids;
+    int n_ids;
+} openai_prompt;
+
+typedef struct openai_request {
+    bool chat;
+    const char *model;
+    /* chat */
+    chat_message *msgs;
+    int n_msgs;
+    bool add_generation_prompt;
+    bool continue_final;          /* the answer goes on with the last message */
+    const cJSON *template_kwargs; /* variables of the chat template; NULL: none */
+    const cJSON *documents;       /* likewise */
+    const char *effort;           /* likewise: reasoning_effort */
+    const cJSON *tools;           /* for the model to see; NULL: none */
+    tool_choice tool_choice;
+    const cJSON *tool_named; /* the function that must be called */
+    bool one_call;
+    /* text */
+    openai_prompt *prompts;
+    int n_prompts; /* 1 for chat */
+    bool echo;
+    bool add_special_tokens;
+
+    int n;          /* choices per prompt */
+    int max_tokens; /* -1: as many as fit */
+    sampling rules; /* without the model's stop ids, and with seed only if seed_given */
+    bool seed_given;
+    const int32_t *allowed; /* [n_allowed]: nothing but these may come; NULL: anything */
+    int n_allowed;
+    const char **bad; /* [n_bad]: words that must not come */
+    int n_bad;
+    const char *stop[OPENAI_STOP_MAX];
+    size_t stop_len[OPENAI_STOP_MAX];
+    int n_stop;
+    bool include_stop; /* the stop string stays in the text */
+    bool keep_special; /* skip_special_tokens: false */
+    bool logprobs;
+    int prompt_top; /* prompt_logprobs: log-probabilities of the prompt with so many alternatives; -1: not asked */
+    bool return_token_ids, return_token_strs;
+    int truncate_prompt; /* keep the last so many prompt tokens; -1: all */
+
+    bool stream, include_usage, continuous_usage;
+    const char *service_tier; /* NULL: auto */
+    const char *cache_salt;   /* NULL: none */
+    int priority;             /* vLLM's: lower is sooner; 0 where service_tier says it */
+
+    const char *format_param; /* the field that says what form the answer has; NULL: none */
+    grammar_spec format;
+    cJSON *format_tree; /* owned: a schema that came as text, or was made of tools */
+    cJSON *owned;       /* what messages were turned into */
+
+    const char *ignored[OPENAI_IGNORED_MAX]; /* names of fields that had no effect */
+    int n_ignored;
+} openai_request;
+
+/* The ids of a parsed request against the vocabulary of its model, which may be smaller than openai_limits'. */
+bool openai_check_ids(const openai_request *rq, int n_vocab, openai_problem *p);
+
+/* A body of json_parse(); *out borrows from it.  False: *p says why. */
+bool openai_parse(openai_request *out, bool chat, const cJSON *body, const openai_limits *lim,
+                  arena *a, openai_problem *p);
+
+/* Frees what is not in the arena; a zeroed struct is fine. */
+void openai_request_clear(openai_request *rq);
+
+/* Fills *p; returns false, so that a refusal is one line. */
+bool openai_refuse(openai_problem *p, int status, const char *code, const char *param,
+                   const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+
+#endif

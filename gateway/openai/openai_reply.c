@@ -1,0 +1,385 @@
+/* openai_reply.c -- field by field, in the order of OpenAI's documentation. */
+#include "gateway/openai/openai_reply.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ------------------------------------------------------------ token texts -- */
+
+/* Length of the valid UTF-8 sequence at s, or 0. */
+static size_t utf8_len(const unsigned char *s, size_t n)
+{
+    unsigned char c = s[0];
+    size_t len = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
+    if (len == 0 || len > n) return 0;
+    for (size_t i = 1; i < len; i++) {
+        if ((s[i] & 0xC0) != 0x80) return 0;
+    }
+    if ((c == 0xE0 && s[1] < 0xA0) || (c == 0xED && s[1] > 0x9F) || (c == 0xF0 && s[1] < 0x90) ||
+        (c == 0xF4 && s[1] > 0x8F)) {
+        return 0;
+    }
+    return len;
+}
+
+/* A token's bytes as valid UTF-8: each byte that is not becomes U+FFFD. */
+static size_t token_text(const tokenizer *tok, int32_t id, char out[3 * DETOK_MAX])
+{
+    size_t n = 0, len = 0;
+    const unsigned char *s = (const unsigned char *)tokenizer_bytes(tok, id, &len);
+    if (!s) return 0;
+    if (len > DETOK_MAX) len = DETOK_MAX;
+    for (size_t i = 0; i < len;) {
+        size_t k = utf8_len(s + i, len - i);
+        if (k == 0) {
+            memcpy(out + n, "\xEF\xBF\xBD", 3);
+            n += 3;
+            i++;
+            continue;
+        }
+        memcpy(out + n, s + i, k);
+        n += k;
+        i += k;
+    }
+    return n;
+}
+
+static void write_token_text(jsonw *w, const char *name, const tokenizer *tok, int32_t id)
+{
+    char text[3 * DETOK_MAX];
+    jsonw_strn(w, name, text, token_text(tok, id, text));
+}
+
+/* ---------------------------------------------------------- log-probabilities -- */
+
+static void write_chat_token(jsonw *w, const tokenizer *tok, int32_t id, float logprob)
+{
+    size_t len = 0;
+    const unsigned char *bytes = (const unsigned char *)tokenizer_bytes(tok, id, &len);
+    write_token_text(w, "token", tok, id);
+    jsonw_num(w, "logprob", (double)logprob);
+    jsonw_open(w, "bytes", '[');
+    for (size_t i = 0; bytes && i < len; i++) jsonw_int(w, NULL, bytes[i]);
+    jsonw_close(w, ']');
+}
+
+static void write_chat_logprobs(jsonw *w, const openai_logprobs *lp)
+{
+    jsonw_open(w, "logprobs", '{');
+    jsonw_open(w, "content", '[');
+    for (int i = 0; i < lp->n_token; i++) {
+        const sampled *t = &lp->token[i];
+        jsonw_open(w, NULL, '{');
+        write_chat_token(w, lp->tok, t->token, t->logprob);
+        jsonw_open(w, "top_logprobs", '[');
+        for (int k = 0; k < t->n_top; k++) {
+            jsonw_open(w, NULL, '{');
+            write_chat_token(w, lp->tok, t->top_id[k], t->top_logprob[k]);
+            jsonw_close(w, '}');
+        }
+        jsonw_close(w, ']');
+        jsonw_close(w, '}');
+    }
+    jsonw_close(w, ']');
+    jsonw_null(w, "refusal");
+    jsonw_close(w, '}');
+}
+
+static void write_top(jsonw *w, const tokenizer *tok, const sampled *t, int n_top)
+{
+    char text[3 * DETOK_MAX + 1];
+    jsonw_open(w, NULL, '{');
+    for (int k = 0; k < t->n_top && k < n_top; k++) {
+        size_t n = token_text(tok, t->top_id[k], text);
+        text[n] = 0;
+        jsonw_num(w, text, (double)t->top_logprob[k]);
+    }
+    jsonw_close(w, '}');
+}
+
+static int32_t text_token(const openai_logprobs *lp, int i)
+{
+    return i < lp->n_prompt ? lp->prompt[i] : lp->token[i - lp->n_prompt].token;
+}
+
+static const sampled *text_score(const openai_logprobs *lp, int i)
+{
+    if (i >= lp->n_prompt) return &lp->token[i - lp->n_prompt];
+    return i == 0 ? NULL : &lp->prompt_score[i]; /* nothing comes before the first token */
+}
+
+static void write_text_logprobs(jsonw *w, const openai_logprobs *lp)
+{
+    int n = lp->n_prompt + lp->n_token;
+    jsonw_open(w, "logprobs", '{');
+    jsonw_open(w, "tokens", '[');
+    for (int i = 0; i < n; i++) write_token_text(w, NULL, lp->tok, text_token(lp, i));
+    jsonw_close(w, ']');
+    jsonw_open(w, "token_logprobs", '[');
+    for (int i = 0; i < n; i++) {
+        const sampled *t = text_score(lp, i);
+        if (t)
+            jsonw_num(w, NULL, (double)t->logprob);
+        else
+            jsonw_null(w, NULL);
+    }
+    jsonw_close(w, ']');
+    jsonw_open(w, "top_logprobs", '[');
+    for (int i = 0; i < n; i++) {
+        const sampled *t = text_score(lp, i);
+        if (t)
+            write_top(w, lp->tok, t, i < lp->n_prompt ? lp->n_prompt_top : t->n_top);
+        else
+            jsonw_null(w, NULL);
+    }
+    jsonw_close(w, ']');
+    jsonw_open(w, "text_offset", '[');
+    size_t offset = lp->text_offset;
+    for (int i = 0; i < n; i++) {
+        size_t len = 0;
+        jsonw_int(w, NULL, (int64_t)offset);
+        if (tokenizer_bytes(lp->tok, text_token(lp, i), &len)) offset += len;
+    }
+    jsonw_close(w, ']');
+    jsonw_close(w, '}');
+}
+
+static void write_ranked(jsonw *w, const tokenizer *tok, int32_t id, float logprob, int rank)
+{
+    char name[16];
+    (void)snprintf(name, sizeof(name), "%d", (int)id);
+    jsonw_open(w, name, '{');
+    jsonw_num(w, "logprob", (double)logprob);
+    jsonw_int(w, "rank", rank);
+    write_token_text(w, "decoded_token", tok, id);
+    jsonw_close(w, '}');
+}
+
+/* vLLM's prompt_logprobs: the token itself, then the best, by their ids. */
+static void write_prompt(jsonw *w, const openai_logprobs *lp)
+{
+    if (!lp) return;
+    jsonw_open(w, "prompt_logprobs", '[');
+    if (lp->n_prompt > 0) jsonw_null(w, NULL); /* nothing comes before the first */
+    for (int i = 1; i < lp->n_prompt; i++) {
+        const sampled *t = &lp->prompt_score[i];
+        jsonw_open(w, NULL, '{');
+        write_ranked(w, lp->tok, t->token, t->logprob, t->rank);
+        for (int k = 0; k < t->n_top && k < lp->n_prompt_top; k++) {
+            if (t->top_id[k] != t->token)
+                write_ranked(w, lp->tok, t->top_id[k], t->top_logprob[k], k + 1);
+        }
+        jsonw_close(w, '}');
+    }
+    jsonw_close(w, ']');
+}
+
+static void write_logprobs(jsonw *w, bool chat, const openai_logprobs *lp)
+{
+    if (!lp)
+        jsonw_null(w, "logprobs");
+    else if (chat)
+        write_chat_logprobs(w, lp);
+    else
+        write_text_logprobs(w, lp);
+}
+
+/* ------------------------------------------------------------------ pieces -- */
+
+static void write_head(jsonw *w, const openai_head *h, const char *object)
+{
+    jsonw_str(w, "id", h->id);
+    jsonw_str(w, "object", object);
+    jsonw_int(w, "created", h->created_s);
+    jsonw_str(w, "model", h->model);
+    if (h->service_tier) jsonw_str(w, "service_tier", h->service_tier);
+    jsonw_str(w, "system_fingerprint", h->fingerprint);
+}
+
+static void write_usage(jsonw *w, const openai_usage *u)
+{
+    jsonw_open(w, "usage", '{');
+    jsonw_int(w, "prompt_tokens", u->prompt_tokens);
+    jsonw_int(w, "completion_tokens", u->output_tokens);
+    jsonw_int(w, "total_tokens", u->prompt_tokens + u->output_tokens);
+    jsonw_open(w, "prompt_tokens_details", '{');
+    jsonw_int(w, "cached_tokens", u->cached_tokens);
+    jsonw_close(w, '}');
+    jsonw_open(w, "completion_tokens_details", '{');
+    jsonw_int(w, "reasoning_tokens", 0);
+    jsonw_close(w, '}');
+    jsonw_close(w, '}');
+}
+
+static void write_ids(jsonw *w, const char *name, const int32_t *ids, int n)
+{
+    if (!ids) return;
+    jsonw_open(w, name, '[');
+    for (int i = 0; i < n; i++) jsonw_int(w, NULL, ids[i]);
+    jsonw_close(w, ']');
+}
+
+/* Of a text completion in its choice, of a chat, which has one prompt, in the answer itself. */
+static void write_prompt_of(jsonw *w, const openai_choice *c)
+{
+    write_prompt(w, c->prompt);
+    write_ids(w, "prompt_token_ids", c->prompt_ids, c->n_prompt_ids);
+}
+
+/* What follows the text in every shape. */
+static void write_choice_end(jsonw *w, bool chat, const openai_choice *c)
+{
+    write_logprobs(w, chat, c->logprobs);
+    jsonw_str(w, "finish_reason", c->finish);
+    if (c->finish) { /* vLLM's field: which stop it was */
+        if (c->stop_string)
+            jsonw_str(w, "stop_reason", c->stop_string);
+        else if (c->stop_token >= 0)
+            jsonw_int(w, "stop_reason", c->stop_token);
+        else
+            jsonw_null(w, "stop_reason");
+    }
+    if (!chat) write_prompt_of(w, c);
+    write_ids(w, "token_ids", c->ids, c->n_ids);
+}
+
+static void write_call_head(jsonw *w, const tool_call *c)
+{
+    jsonw_str(w, "id", c->id);
+    jsonw_str(w, "type", "function");
+}
+
+static void write_calls(jsonw *w, const tool_reader *r)
+{
+    if (!r || r->n_calls == 0) return;
+    jsonw_open(w, "tool_calls", '[');
+    for (int i = 0; i < r->n_calls; i++) {
+        const tool_call *c = &r->call[i];
+        jsonw_open(w, NULL, '{');
+        write_call_head(w, c);
+        jsonw_open(w, "function", '{');
+        jsonw_str(w, "name", c->name);
+        jsonw_strn(w, "arguments", r->args.s + c->at, c->len);
+        jsonw_close(w, '}');
+        jsonw_close(w, '}');
+    }
+    jsonw_close(w, ']');
+}
+
+/* What is new since the last delta: a call's id and name once, then pieces of its arguments. */
+static void write_call_deltas(jsonw *w, tool_reader *r)
+{
+    bool any = false;
+    for (int i = 0; r && i < r->n_calls; i++) {
+        tool_call *c = &r->call[i];
+        if (!c->told && c->given == c->len) continue;
+        if (!any) jsonw_open(w, "tool_calls", '[');
+        any = true;
+        jsonw_open(w, NULL, '{');
+        jsonw_int(w, "index", i);
+        if (c->told) write_call_head(w, c);
+        jsonw_open(w, "function", '{');
+        if (c->told) jsonw_str(w, "name", c->name);
+        jsonw_strn(w, "arguments", r->args.s + c->at + c->given, c->len - c->given);
+        jsonw_close(w, '}');
+        jsonw_close(w, '}');
+        c->told = false;
+        c->given = c->len;
+    }
+    if (any) jsonw_close(w, ']');
+}
+
+static void write_whole_choice(jsonw *w, bool chat, const openai_choice *c)
+{
+    jsonw_open(w, NULL, '{');
+    jsonw_int(w, "index", c->index);
+    if (chat) {
+        jsonw_open(w, "message", '{');
+        jsonw_str(w, "role", "assistant");
+        if (c->len == 0 && c->calls && c->calls->n_calls)
+            jsonw_null(w, "content");
+        else
+            jsonw_strn(w, "content", c->text, c->len);
+        jsonw_null(w, "refusal");
+        write_calls(w, c->calls);
+        jsonw_close(w, '}');
+    } else {
+        jsonw_strn(w, "text", c->text, c->len);
+    }
+    write_choice_end(w, chat, c);
+    jsonw_close(w, '}');
+}
+
+static void write_delta_choice(jsonw *w, bool chat, const openai_choice *c)
+{
+    jsonw_open(w, NULL, '{');
+    jsonw_int(w, "index", c->index);
+    if (chat) {
+        jsonw_open(w, "delta", '{');
+        if (c->first) jsonw_str(w, "role", "assistant");
+        if (c->first || c->len) jsonw_strn(w, "content", c->text, c->len);
+        if (!c->first) write_call_deltas(w, c->calls);
+        jsonw_close(w, '}');
+    } else {
+        jsonw_strn(w, "text", c->text, c->len);
+    }
+    write_choice_end(w, chat, c);
+    jsonw_close(w, '}');
+}
+
+/* ------------------------------------------------------------------- whole -- */
+
+void openai_write_answer(jsonw *w, const openai_head *h, const openai_choice *choices, int n,
+                         const openai_usage *u)
+{
+    jsonw_open(w, NULL, '{');
+    write_head(w, h, h->chat ? "chat.completion" : "text_completion");
+    jsonw_open(w, "choices", '[');
+    for (int i = 0; i < n; i++) write_whole_choice(w, h->chat, &choices[i]);
+    jsonw_close(w, ']');
+    if (h->chat) write_prompt_of(w, &choices[0]);
+    write_usage(w, u);
+    jsonw_close(w, '}');
+}
+
+/* A frame is independent JSON: no comma reaches over from the one before. */
+static void begin_frame(jsonw *w)
+{
+    jsonw_raw(w, "data: ", 6);
+    w->comma = false;
+    jsonw_open(w, NULL, '{');
+}
+
+static void end_frame(jsonw *w)
+{
+    jsonw_close(w, '}');
+    jsonw_raw(w, "\n\n", 2);
+}
+
+void openai_write_chunk(jsonw *w, const openai_head *h, const openai_choice *c,
+                        const openai_usage *u, bool null_usage)
+{
+    begin_frame(w);
+    write_head(w, h, h->chat ? "chat.completion.chunk" : "text_completion");
+    jsonw_open(w, "choices", '[');
+    if (c) write_delta_choice(w, h->chat, c);
+    jsonw_close(w, ']');
+    if (c && h->chat) write_prompt_of(w, c);
+    if (u)
+        write_usage(w, u);
+    else if (null_usage)
+        jsonw_null(w, "usage");
+    end_frame(w);
+}
+
+void openai_write_stream_error(jsonw *w, const char *type, const char *code, const char *msg)
+{
+    begin_frame(w);
+    jsonw_open(w, "error", '{');
+    jsonw_str(w, "message", msg);
+    jsonw_str(w, "type", type);
+    jsonw_null(w, "param");
+    jsonw_str(w, "code", code);
+    jsonw_close(w, '}');
+    end_frame(w);
+}

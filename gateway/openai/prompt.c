@@ -1,0 +1,84 @@
+/* prompt.c -- the chat template, tools, truncation: everything between a parsed body and its ids. */
+#include "gateway/openai/prompt.h"
+
+#include <stdlib.h>
+
+#include "engine/sched/sched.h"
+#include "gateway/openai/openai_tools.h"
+
+void prompt_limits(const server *s, openai_limits *out)
+{
+    const model_config *mc = model_get_config(s->model);
+    *out = (openai_limits){
+        .n_vocab = mc->n_vocab + mc->added_max, /* openai_check_ids() knows better */
+        .max_context = sched_max_context(s->sched),
+        .max_choices = (int)s->cfg->server_max_choices,
+        .temperature = mc->gen_temperature >= 0 ? mc->gen_temperature : 1,
+        .top_p = mc->gen_top_p > 0 ? mc->gen_top_p : 1,
+        .top_k = mc->gen_top_k > 0 ? mc->gen_top_k : 0,
+        .min_p = mc->gen_min_p,
+        .repetition_penalty = mc->gen_repetition_penalty,
+        .reads_effort = s->chat && chat_template_reads(s->chat, "reasoning_effort"),
+        .reads_documents = s->chat && chat_template_reads(s->chat, "documents")};
+}
+
+/* From its template. */
+static tool_style style_of(const chat_template *ct)
+{
+    return chat_template_says(ct, "<tool_call>")    ? TOOLS_HERMES
+           : chat_template_says(ct, "[TOOL_CALLS]") ? TOOLS_MISTRAL
+           : chat_template_says(ct, "tools")        ? TOOLS_LLAMA
+                                                    : TOOLS_NONE;
+}
+
+bool prompt_open_chat(const server *s, openai_request *rq, tool_style *tools, openai_problem *p)
+{
+    *tools = TOOLS_NONE;
+    if (!s->chat) {
+        return openai_refuse(p, 400, "unsupported_model", "model",
+                             "this model has no chat template; use /v1/completions");
+    }
+    if (!rq->tools) return true;
+    *tools = style_of(s->chat);
+    if (*tools == TOOLS_NONE) {
+        return openai_refuse(p, 400, "unsupported_parameter", "tools",
+                             "'tools' is not supported: this model's chat template has none");
+    }
+    return openai_force_call(rq, *tools, p);
+}
+
+static int64_t encode_chat(const server *s, const tokenizer *tok, const openai_request *rq,
+                           tool_style tools, int32_t **ids, err *e)
+{
+    chat_ask ask = {.msgs = rq->msgs,
+                    .n_msgs = (size_t)rq->n_msgs,
+                    .add_generation_prompt = rq->add_generation_prompt,
+                    .continue_final = rq->continue_final,
+                    .tools = rq->tools,
+                    .documents = rq->documents,
+                    .effort = rq->effort,
+                    .opening =
+                        rq->tool_choice >= TOOL_CHOICE_REQUIRED ? tool_style_opening(tools) : NULL,
+                    .kwargs = rq->template_kwargs};
+    return chat_encode(s->chat, tok, &ask, ids, e);
+}
+
+int64_t prompt_encode(const server *s, const tokenizer *tok, const openai_request *rq,
+                      tool_style tools, const openai_prompt *p, int32_t **ids, err *e)
+{
+    *ids = NULL;
+    if (rq->chat) return encode_chat(s, tok, rq, tools, ids, e);
+    int flags = TOK_PARSE_SPECIAL | (rq->add_special_tokens ? TOK_ADD_SPECIAL : 0);
+    int64_t n = tokenizer_encode(tok, p->text, p->len, flags, NULL, 0);
+    *ids = n >= 0 ? malloc(((size_t)n + 1) * sizeof(**ids)) : NULL;
+    if (*ids) n = tokenizer_encode(tok, p->text, p->len, flags, *ids, (size_t)n);
+    if (*ids && n >= 0) return n;
+    free(*ids);
+    *ids = NULL;
+    return err_set(e, ERR_NOMEM, "out of memory");
+}
+
+int64_t prompt_excess(const openai_request *rq, int64_t n)
+{
+    return rq->truncate_prompt >= 0 && n > rq->truncate_prompt ? n - rq->truncate_prompt : 0;
+}

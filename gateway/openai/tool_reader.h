@@ -1,0 +1,79 @@
+/* tool_reader.h -- tool calls in what a model writes, piece by piece as it comes.
+ *
+ * The families' ways of writing them:
+ *   TOOLS_HERMES   <tool_call> {"name": .., "arguments": {..}} </tool_call>   (Hermes, Qwen2.5, Qwen3)
+ *   TOOLS_MISTRAL  [TOOL_CALLS] [{"name": .., "arguments": {..}}, ..]
+ *   TOOLS_LLAMA    {"name": .., "parameters": {..}}; ..  where the whole answer begins so, or after
+ *                  <|python_tag|>, and the name is one of the request's tools
+ * A call is told as soon as its name is known and its arguments begin; they follow as they are made, byte for
+ * byte.  What begins like a call and turns out to be none is text, as it was written.
+ *
+ * Ownership: the owner's struct, freed by _clear.  Threads: owner thread.
+ */
+#ifndef GATEWAY_OPENAI_TOOL_READER_H
+#define GATEWAY_OPENAI_TOOL_READER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cjson/cJSON.h>
+
+typedef enum { TOOLS_NONE, TOOLS_HERMES, TOOLS_MISTRAL, TOOLS_LLAMA } tool_style;
+
+enum { TOOL_CALLS_MAX = 128, TOOL_NAME_MAX = 64, TOOL_ID_MAX = 32 };
+
+typedef struct tool_call {
+    char id[TOOL_ID_MAX + 1];
+    char name[TOOL_NAME_MAX + 1];
+    size_t at, len; /* its arguments, in `args` */
+    size_t given;   /* of these, written into a delta already: the writer's */
+    bool told;      /* its name and id are still to be written: likewise */
+    bool whole;
+} tool_call;
+
+typedef struct tool_bytes {
+    char *s;
+    size_t len, cap;
+} tool_bytes;
+
+typedef struct tool_reader {
+    tool_style style;
+    const cJSON *tools; /* the request's */
+    bool one;           /* one call and no more */
+    tool_bytes raw;     /* what came and is not yet understood */
+    tool_bytes text, args;
+    size_t text_given;
+    tool_call *call; /* [TOOL_CALLS_MAX] */
+    int n_calls;
+    bool inside; /* the call n_calls - 1 has been told and its arguments go on */
+    bool began;  /* something that is no space has come */
+    bool listed; /* TOOLS_MISTRAL: between the brackets */
+    bool behind; /* a call has ended and nothing but spaces has come since */
+    int depth;
+    bool in_string, escaped, failed; /* failed: no memory */
+} tool_reader;
+
+/* What begins a call: a token of its own in many models, which must not be left out of the text. */
+const char *tool_style_marker(tool_style style);
+/* What stands before a call's object when it is the model's only way out. */
+const char *tool_style_opening(tool_style style);
+/* The name of the member that holds the arguments. */
+const char *tool_style_arguments(tool_style style);
+
+/* `opened`: the prompt ends with tool_style_opening(), so the text begins with an object. */
+bool tool_reader_init(tool_reader *r, tool_style style, const cJSON *tools, bool opened, bool one);
+void tool_reader_clear(tool_reader *r);
+
+void tool_reader_push(tool_reader *r, const char *s, size_t len);
+/* The end of the answer: what is held back is text. */
+void tool_reader_finish(tool_reader *r);
+
+/* Text since the last call; borrowed until the next push. */
+const char *tool_reader_take_text(tool_reader *r, size_t *len);
+/* Whether a delta would say something about a call. */
+bool tool_reader_has_news(const tool_reader *r);
+
+/* True once a reader of one call has it whole: nothing more is wanted. */
+bool tool_reader_done(const tool_reader *r);
+
+#endif

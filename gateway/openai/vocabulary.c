@@ -1,0 +1,158 @@
+/* vocabulary.c -- a short list, the last used in front, under one mutex; built without it. */
+#include "gateway/openai/vocabulary.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "adapters/words.h"
+
+enum { KEPT = 64 }; /* of those that nobody holds */
+
+typedef struct node {
+    vocabulary pub; /* first */
+    tokenizer *own;
+    uint64_t version_id;
+    int holds;
+    struct node *next;
+} node;
+
+struct vocabularies {
+    store *st;
+    const chat_template *chat;
+    vocabulary base;
+    const tokenizer *tok;
+    pthread_mutex_t mu; /* leaf lock; guards the list */
+    node *list;
+};
+
+vocabularies *vocabularies_create(store *st, const tokenizer *tok, int n_vocab,
+                                  const chat_template *chat)
+{
+    vocabularies *vs = calloc(1, sizeof(*vs));
+    if (!vs) return NULL;
+    vs->st = st;
+    vs->tok = tok;
+    vs->chat = chat;
+    vs->base = (vocabulary){.tok = tok, .n_vocab = n_vocab, .eos = -1};
+    pthread_mutex_init(&vs->mu, NULL);
+    return vs;
+}
+
+static void node_free(node *n)
+{
+    if (!n) return;
+    tokenizer_destroy(n->own);
+    free(n);
+}
+
+void vocabularies_destroy(vocabularies *vs)
+{
+    if (!vs) return;
+    for (node *n = vs->list, *next; n; n = next) {
+        next = n->next;
+        node_free(n);
+    }
+    pthread_mutex_destroy(&vs->mu);
+    free(vs);
+}
+
+/* Takes it to the front; mu is held. */
+static node *find_locked(vocabularies *vs, uint64_t version_id)
+{
+    for (node **at = &vs->list; *at; at = &(*at)->next) {
+        node *n = *at;
+        if (n->version_id != version_id) continue;
+        *at = n->next;
+        n->next = vs->list;
+        vs->list = n;
+        n->holds++;
+        return n;
+    }
+    return NULL;
+}
+
+/* Unlinks those that nobody holds beyond what is kept; the caller frees them.  mu is held. */
+static node *spare_locked(vocabularies *vs)
+{
+    node *out = NULL;
+    int idle = 0;
+    for (node **at = &vs->list; *at;) {
+        node *n = *at;
+        if (n->holds > 0 || idle++ < KEPT) {
+            at = &n->next;
+            continue;
+        }
+        *at = n->next;
+        n->next = out;
+        out = n;
+    }
+    return out;
+}
+
+static err_code build(const vocabularies *vs, const adapter_version *v, node **out, err *e)
+{
+    char *text = NULL;
+    words w = {0};
+    node *n = calloc(1, sizeof(*n));
+    err_code rc = n ? adapter_rows_words(vs->st, v->id, &text, e) : ERR_NOMEM;
+    if (!rc && !text) rc = err_set(e, ERR_NOT_FOUND, "the adapter was deleted");
+    if (!rc) rc = words_parse(text, &w, e);
+    for (int i = 0; !rc && i < w.n_token; i++)
+        w.token[i].barred = vs->chat && chat_template_says(vs->chat, w.token[i].content);
+    if (!rc) rc = tokenizer_extend(&n->own, vs->tok, w.token, w.n_token, e);
+    if (!rc) {
+        n->version_id = v->id;
+        n->holds = 1;
+        n->pub = (vocabulary){.tok = n->own,
+                              .n_vocab = w.n_vocab,
+                              .n_own = w.n_vocab != vs->base.n_vocab ? w.n_vocab : 0,
+                              .eos = w.eos};
+        *out = n;
+    }
+    if (rc) node_free(n);
+    if (!n) (void)err_set(e, ERR_NOMEM, "no memory for an adapter's tokenizer");
+    words_clear(&w);
+    free(text);
+    return rc;
+}
+
+err_code vocabulary_acquire(vocabularies *vs, const adapter_version *v, const vocabulary **out,
+                            err *e)
+{
+    *out = &vs->base;
+    if (!v || !v->has_words) return ERR_NONE;
+    pthread_mutex_lock(&vs->mu);
+    node *n = find_locked(vs, v->id);
+    pthread_mutex_unlock(&vs->mu);
+    if (!n) {
+        err_code rc = build(vs, v, &n, e);
+        if (rc) return rc;
+        pthread_mutex_lock(&vs->mu);
+        node *other = find_locked(vs, v->id), *spare = NULL;
+        if (!other) {
+            n->next = vs->list;
+            vs->list = n;
+            spare = spare_locked(vs);
+        }
+        pthread_mutex_unlock(&vs->mu);
+        if (other) { /* somebody was faster */
+            node_free(n);
+            n = other;
+        }
+        for (node *next; spare; spare = next) {
+            next = spare->next;
+            node_free(spare);
+        }
+    }
+    *out = &n->pub;
+    return ERR_NONE;
+}
+
+void vocabulary_release(vocabularies *vs, const vocabulary *v)
+{
+    if (!v || v == &vs->base) return;
+    pthread_mutex_lock(&vs->mu);
+    ((node *)(uintptr_t)v)->holds--;
+    pthread_mutex_unlock(&vs->mu);
+}

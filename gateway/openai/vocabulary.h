@@ -1,0 +1,37 @@
+/* vocabulary.h -- the tokenizer for one adapter: the base's with the tokens that the adapter added.
+ *
+ * Made from the version's words (adapters/words.h) when a request first needs it, kept for those that come
+ * after it, the one that was used longest ago dropped where there are many.  Versions never change, so nothing
+ * in here ever does.
+ *
+ * Ownership: vocabulary_acquire() hands out one hold, vocabulary_release() takes it back.
+ * Threads:   any thread, create and destroy apart.
+ */
+#ifndef GATEWAY_OPENAI_VOCABULARY_H
+#define GATEWAY_OPENAI_VOCABULARY_H
+
+#include "adapters/registry.h"
+#include "engine/chat/chat.h"
+#include "engine/text/tokenizer.h"
+
+typedef struct vocabulary {
+    const tokenizer *tok;
+    int n_vocab; /* ids are below it */
+    int n_own;   /* request.n_vocab: the same, or 0 where it is the base's */
+    int32_t eos; /* ends an answer, too; -1: none but the base's */
+} vocabulary;
+
+typedef struct vocabularies vocabularies;
+
+/* All borrowed; `chat` may be NULL: what it writes itself, a message's text never becomes. */
+vocabularies *vocabularies_create(store *st, const tokenizer *tok, int n_vocab,
+                                  const chat_template *chat);
+/* All holds must be back.  NULL is fine. */
+void vocabularies_destroy(vocabularies *vs);
+
+/* v NULL, or one without words: the base's.  The pin on `v` is the caller's. */
+err_code vocabulary_acquire(vocabularies *vs, const adapter_version *v, const vocabulary **out,
+                            err *e);
+void vocabulary_release(vocabularies *vs, const vocabulary *v);
+
+#endif

@@ -1,0 +1,214 @@
+/* adapter_fields.c -- shapes of adapters and versions, and the conditions of changes. */
+#include "gateway/rest/adapter_fields.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "gateway/rest/api_fields.h"
+#include "gateway/server.h"
+
+/* Adapter calls need a tenant: an operator's key has none. */
+bool adapter_need_tenant(exchange *x)
+{
+    if (x->tenant.id) return true;
+    exchange_error(x, 403, "permission_error", "tenant_required", NULL,
+                   "this key belongs to no tenant; adapters belong to tenants");
+    return false;
+}
+
+void adapter_write_version(exchange *x, jsonw *w, const version_entry *v)
+{
+    char hex[DIGEST_HEX], model_id[ADAPTER_NAME_MAX + 16];
+    residency_row r;
+    residency_row_get(x->server->residency, v->v.id, &r);
+    digest_hex(v->v.digest, hex);
+    (void)snprintf(model_id, sizeof(model_id), "%s@%d", v->v.name, v->v.version);
+    jsonw_open(w, NULL, '{');
+    jsonw_str(w, "object", "adapter.version");
+    jsonw_str(w, "name", v->v.name);
+    jsonw_int(w, "version", v->v.version);
+    jsonw_str(w, "model", model_id);
+    jsonw_str(w, "state", adapter_state_name(v->state));
+    jsonw_str(w, "error", v->error[0] ? v->error : NULL);
+    jsonw_str(w, "digest", hex);
+    jsonw_int(w, "bytes", (int64_t)v->v.file_bytes);
+    jsonw_int(w, "memory_bytes", (int64_t)v->v.packed_bytes);
+    jsonw_int(w, "rank", v->v.rank_max);
+    jsonw_str(w, "residency", residency_state_name(r.state));
+    jsonw_int(w, "host_bytes", (int64_t)r.host_bytes);
+    jsonw_int(w, "hits", (int64_t)r.n_hits);
+    jsonw_int(w, "loads", (int64_t)r.n_loads);
+    jsonw_int(w, "load_us", r.load_us);
+    if (r.last_use_us)
+        jsonw_int(w, "idle_seconds", (clock_now_us() - r.last_use_us) / 1000000);
+    else
+        jsonw_null(w, "idle_seconds");
+    jsonw_bool(w, "pinned", r.pinned);
+    jsonw_int(w, "in_use", v->pins);
+    api_write_time(w, "created", v->v.created_wall_us);
+    jsonw_close(w, '}');
+}
+
+/* "none", "all" or the tenants' names; whom others share with is theirs alone to know. */
+static void write_sharing(exchange *x, jsonw *w, const adapter_entry *a)
+{
+    uint64_t *list = NULL;
+    size_t n = 0;
+    err ignored;
+    if (a->shared_all || a->n_shared == 0) {
+        jsonw_str(w, "sharing", a->shared_all ? "all" : "none");
+        return;
+    }
+    jsonw_open(w, "sharing", '[');
+    (void)registry_shares(x->server->registry, a->tenant_id, a->name, &list, &n, &ignored);
+    for (size_t i = 0; i < n; i++) {
+        tenant t;
+        if (tenants_get(x->server->store, list[i], &t, NULL) == ERR_NONE)
+            jsonw_str(w, NULL, t.name);
+    }
+    jsonw_close(w, ']');
+    free(list);
+}
+
+void adapter_write_limits(jsonw *w, const adapter_limits *l)
+{
+    jsonw_open(w, "limits", '{');
+    jsonw_int(w, "requests_per_minute", l->requests_per_minute);
+    jsonw_int(w, "tokens_per_minute", l->tokens_per_minute);
+    jsonw_int(w, "max_concurrent", l->max_concurrent);
+    jsonw_close(w, '}');
+}
+
+void adapter_write_entry(exchange *x, jsonw *w, const adapter_entry *a)
+{
+    const char *residency_name = NULL;
+    char id[TENANT_NAME_MAX + ADAPTER_NAME_MAX + 2];
+    bool own = a->tenant_id == x->tenant.id;
+    tenant owner = {0};
+    if (!own) (void)tenants_get(x->server->store, a->tenant_id, &owner, NULL);
+    (void)snprintf(id, sizeof(id), "%s%s%s", owner.name, own ? "" : "/", a->name);
+    if (a->default_id)
+        residency_name =
+            residency_state_name(residency_get(x->server->residency, a->default_id, NULL));
+    jsonw_open(w, NULL, '{');
+    jsonw_str(w, "object", "adapter");
+    jsonw_str(w, "name", a->name);
+    jsonw_str(w, "model", id);
+    jsonw_str(w, "owner", own ? x->tenant.name : owner.name);
+    jsonw_str(w, "description", a->description);
+    jsonw_str(w, "state", adapter_state_name(a->state));
+    if (a->default_version)
+        jsonw_int(w, "default_version", a->default_version);
+    else
+        jsonw_null(w, "default_version");
+    jsonw_int(w, "versions", a->n_versions);
+    jsonw_int(w, "bytes", (int64_t)a->file_bytes);
+    jsonw_str(w, "residency", residency_name);
+    jsonw_bool(w, "pinned", a->pinned);
+    jsonw_int(w, "generation", (int64_t)a->generation);
+    jsonw_open(w, "aliases", '{');
+    for (int i = 0; i < a->n_alias; i++) jsonw_int(w, a->alias[i].alias, a->alias[i].version);
+    jsonw_close(w, '}');
+    adapter_write_limits(w, &a->limits);
+    if (own) write_sharing(x, w, a);
+    api_write_time(w, "created", a->created_wall_us);
+    jsonw_close(w, '}');
+}
+
+void adapter_reply_entry(exchange *x, int status)
+{
+    adapter_entry a;
+    err e;
+    if (registry_get(x->server->registry, x->tenant.id, x->param[0], &a, &e)) {
+        exchange_reply_err(x, &e, "name");
+        return;
+    }
+    jsonw w;
+    jsonw_init(&w);
+    adapter_write_entry(x, &w, &a);
+    exchange_add_header(x, "ETag", "\"%llu\"", (unsigned long long)a.generation);
+    exchange_reply_json(x, status, &w);
+    jsonw_clear(&w);
+}
+
+/* What is wrong with an adapter's content is 422; limits, conflicts and the disk speak for themselves. */
+void adapter_refuse(exchange *x, const err *e, const char *param)
+{
+    atomic_fetch_add(&x->server->count.uploads_refused, 1);
+    if (e->code == ERR_INPUT || e->code == ERR_CORRUPT || e->code == ERR_UNSUPPORTED) {
+        exchange_error(x, 422, "invalid_request_error", "adapter_invalid", param, "%s", e->msg);
+    } else {
+        exchange_reply_err(x, e, param);
+    }
+}
+
+/* After `default` may have moved: a pinned name keeps its new version resident. */
+void adapter_follow_pin(exchange *x, const char *name, uint64_t old_version)
+{
+    adapter_entry a;
+    if (registry_get(x->server->registry, x->tenant.id, name, &a, NULL) || !a.pinned) return;
+    if (old_version) residency_unpin(x->server->residency, old_version);
+    if (a.default_id) (void)residency_pin(x->server->residency, a.default_id, NULL);
+}
+
+uint64_t adapter_default_id(exchange *x, const char *name)
+{
+    adapter_entry a;
+    if (registry_get(x->server->registry, x->tenant.id, name, &a, NULL)) return 0;
+    return a.default_id;
+}
+
+void adapter_reply_published(exchange *x, const adapter_version *v, bool existed, uint64_t before)
+{
+    version_entry entry;
+    adapter_entry a;
+    err e;
+    atomic_fetch_add(&x->server->count.uploads, 1);
+    if (!existed) {
+        char detail[64];
+        (void)snprintf(detail, sizeof(detail), "{\"version\":%d}", v->version);
+        api_audit(x, x->tenant.id, "adapter.publish", v->name, detail);
+        residency_warm(x->server->residency, v->id);
+    }
+    if (adapter_default_id(x, v->name) != before) adapter_follow_pin(x, v->name, before);
+    if (registry_version(x->server->registry, x->tenant.id, v->name, v->version, &entry, &e) ||
+        registry_get(x->server->registry, x->tenant.id, v->name, &a, &e)) {
+        exchange_reply_err(x, &e, NULL);
+        return;
+    }
+    jsonw w;
+    jsonw_init(&w);
+    adapter_write_version(x, &w, &entry);
+    exchange_add_header(x, "ETag", "\"%llu\"", (unsigned long long)a.generation);
+    exchange_reply_json(x, existed ? 200 : 201, &w);
+    jsonw_clear(&w);
+}
+
+bool adapter_activate(exchange *x, bool *activate)
+{
+    return api_query_flag(x, "activate", activate);
+}
+
+bool adapter_expected(exchange *x, int64_t *out)
+{
+    const char *m = exchange_header(x, "If-Match");
+    *out = -1;
+    const char *none = exchange_header(x, "If-None-Match");
+    if (none && strcmp(none, "*") == 0) *out = 0;
+    if (!m || strcmp(m, "*") == 0) return true;
+    char digits[24] = "";
+    size_t n = strlen(m);
+    if (n >= 3 && n < sizeof(digits) && m[0] == '"' && m[n - 1] == '"') {
+        memcpy(digits, m + 1, n - 2);
+    }
+    uint64_t v = api_parse_id(digits);
+    if (v || strcmp(digits, "0") == 0) {
+        *out = (int64_t)v;
+        return true;
+    }
+    exchange_error(x, 400, "invalid_request_error", "invalid_value", "If-Match",
+                   "If-Match must be * or the ETag of the adapter");
+    return false;
+}

@@ -1,0 +1,141 @@
+/* admin_requests.c -- what runs and waits right now: the gateway's list joined with the engine's picture. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "gateway/handlers.h"
+#include "gateway/inflight.h"
+#include "gateway/rest/api_fields.h"
+#include "gateway/server.h"
+
+enum { PICTURE_WAIT_US = 200000, LIMIT_MAX = 10000 };
+
+static int by_id(const void *a, const void *b)
+{
+    const board_row *x = a, *y = b;
+    return x->id < y->id ? -1 : x->id > y->id;
+}
+
+static const char *state_of(const board_row *r)
+{
+    if (!r || !r->running) return "waiting";
+    return r->n_computed < r->n_prompt ? "prefill" : "decode";
+}
+
+/* Milliseconds until the class wants the next token; negative: it is late. */
+static int64_t slack_ms(const board_row *r, int64_t now_us)
+{
+    int64_t due = r->last_token_us ? r->last_token_us + r->tpot_target_us : r->ttft_deadline_us;
+    return (due - now_us) / 1000;
+}
+
+typedef struct {
+    uint64_t id;
+    char name[sizeof(((tenant *)0)->name)];
+} known_name;
+
+/* Few tenants have requests at once: the last one asked for is remembered. */
+static const char *tenant_name(exchange *x, uint64_t id, known_name *last)
+{
+    tenant t;
+    if (last->id == id) return last->name;
+    *last = (known_name){.id = id};
+    if (id && tenants_get(x->server->store, id, &t, NULL) == ERR_NONE)
+        memcpy(last->name, t.name, sizeof(last->name));
+    return last->name;
+}
+
+static void write_request(exchange *x, jsonw *w, const inflight_info *f, const board_row *r,
+                          known_name *last, int64_t now_us)
+{
+    const char *class_name = x->server->classes[f->slo_class].name;
+    jsonw_open(w, NULL, '{');
+    jsonw_str(w, "object", "request");
+    api_write_id(w, "id", f->id);
+    jsonw_str(w, "request_id", f->request_id);
+    jsonw_str(w, "tenant", tenant_name(x, f->tenant_id, last));
+    api_write_id(w, "key_id", f->key_id);
+    jsonw_str(w, "model", f->model);
+    jsonw_str(w, "class", class_name);
+    jsonw_str(w, "state", state_of(r));
+    jsonw_bool(w, "stream", f->stream);
+    jsonw_int(w, "age_ms", (now_us - f->arrived_us) / 1000);
+    if (r)
+        jsonw_int(w, "slack_ms", slack_ms(r, now_us));
+    else
+        jsonw_null(w, "slack_ms");
+    jsonw_int(w, "prompt_tokens", f->n_prompt);
+    jsonw_int(w, "computed_tokens", r ? r->n_computed : 0);
+    jsonw_int(w, "output_tokens", r ? r->n_output : 0);
+    jsonw_int(w, "max_tokens", f->max_tokens);
+    jsonw_int(w, "preempted", r ? r->n_preempted : 0);
+    jsonw_close(w, '}');
+}
+
+static void reply_requests(exchange *x, const inflight_info *list, size_t n,
+                           const board_picture *pic, size_t limit, const char *state)
+{
+    const char *who = exchange_query(x, "tenant");
+    known_name last = {.id = UINT64_MAX};
+    int64_t now_us = clock_now_us();
+    size_t shown = 0;
+    bool more = false;
+    jsonw w;
+    api_list_begin(&w);
+    for (size_t i = 0; i < n; i++) {
+        board_row key = {.id = list[i].id};
+        const board_row *r =
+            pic->n_row ? bsearch(&key, pic->row, (size_t)pic->n_row, sizeof(key), by_id) : NULL;
+        if (state && strcmp(state, state_of(r)) != 0) continue;
+        if (who && strcmp(who, tenant_name(x, list[i].tenant_id, &last)) != 0) continue;
+        more = shown == limit;
+        if (more) break;
+        write_request(x, &w, &list[i], r, &last, now_us);
+        shown++;
+    }
+    api_list_end(x, &w, more);
+}
+
+void admin_requests_list(exchange *x)
+{
+    static const char *const states[] = {"waiting", "prefill", "decode", NULL};
+    uint64_t limit = 1000;
+    size_t n = 0;
+    int state = -1;
+    inflight_info *list = NULL;
+    board_picture pic = {0};
+    if (!api_query_number(x, "limit", 1, LIMIT_MAX, &limit) ||
+        !api_query_word(x, "state", states, &state)) {
+        return;
+    }
+    if (!inflight_list(x->server->inflight, &list, &n)) {
+        exchange_starved(x);
+        return;
+    }
+    if (n && board_read(sched_board(x->server->sched), PICTURE_WAIT_US, &pic) && pic.n_row)
+        qsort(pic.row, (size_t)pic.n_row, sizeof(*pic.row), by_id);
+    reply_requests(x, list, n, &pic, (size_t)limit, state < 0 ? NULL : states[state]);
+    board_picture_clear(&pic);
+    free(list);
+}
+
+void admin_request_cancel(exchange *x)
+{
+    inflight_info f;
+    if (!inflight_stop(x->server->inflight, x->param[0], &f)) {
+        exchange_error(x, 404, "invalid_request_error", "request_not_found", "id",
+                       "no request '%.60s' is running or waiting", x->param[0]);
+        return;
+    }
+    api_audit(x, f.tenant_id, "request.cancel", f.request_id, NULL);
+    jsonw w;
+    jsonw_init(&w);
+    jsonw_open(&w, NULL, '{');
+    jsonw_str(&w, "object", "request");
+    api_write_id(&w, "id", f.id);
+    jsonw_str(&w, "request_id", f.request_id);
+    jsonw_bool(&w, "cancelled", true);
+    jsonw_close(&w, '}');
+    exchange_reply_json(x, 202, &w);
+    jsonw_clear(&w);
+}

@@ -1,0 +1,149 @@
+/* api_fields.c -- small shared pieces of the REST handlers. */
+#include "gateway/rest/api_fields.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/log.h"
+#include "gateway/server.h"
+#include "gateway/watch/stats.h"
+#include "storage/audit.h"
+
+bool api_only_fields(exchange *x, const cJSON *body, const char *const *known)
+{
+    if (!cJSON_IsObject(body)) {
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", NULL,
+                       "the body must be a JSON object");
+        return false;
+    }
+    const cJSON *v;
+    cJSON_ArrayForEach(v, body)
+    {
+        bool ok = false;
+        for (const char *const *k = known; *k && !ok; k++) ok = strcmp(*k, v->string) == 0;
+        if (ok) continue;
+        char name[64];
+        (void)snprintf(name, sizeof(name), "%.60s", v->string);
+        exchange_error(x, 400, "invalid_request_error", "unknown_field", name, "unknown field '%s'",
+                       name);
+        return false;
+    }
+    return true;
+}
+
+uint64_t api_parse_id(const char *s)
+{
+    size_t n = strlen(s);
+    if (n < 1 || n > 19 || strspn(s, "0123456789") != n) return 0;
+    return strtoull(s, NULL, 10);
+}
+
+bool api_query_number(exchange *x, const char *name, uint64_t lo, uint64_t hi, uint64_t *out)
+{
+    const char *s = exchange_query(x, name);
+    if (!s) return true;
+    size_t n = strlen(s);
+    uint64_t v = api_parse_id(s);
+    if (n >= 1 && n <= 19 && strspn(s, "0123456789") == n && v >= lo && v <= hi) {
+        *out = v;
+        return true;
+    }
+    if (hi == UINT64_MAX)
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", name,
+                       "'%s' must be a whole number", name);
+    else
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", name,
+                       "'%s' must be a whole number from %llu to %llu", name,
+                       (unsigned long long)lo, (unsigned long long)hi);
+    return false;
+}
+
+bool api_query_word(exchange *x, const char *name, const char *const *words, int *out)
+{
+    char all[160] = "";
+    const char *s = exchange_query(x, name);
+    if (!s) return true;
+    for (int i = 0; words[i]; i++) {
+        if (strcmp(words[i], s) == 0) {
+            *out = i;
+            return true;
+        }
+        size_t n = strlen(all);
+        (void)snprintf(all + n, sizeof(all) - n, "%s%s", i ? ", " : "", words[i]);
+    }
+    exchange_error(x, 400, "invalid_request_error", "invalid_value", name, "'%s' must be one of %s",
+                   name, all);
+    return false;
+}
+
+bool api_query_flag(exchange *x, const char *name, bool *out)
+{
+    static const char *const words[] = {"false", "true", NULL};
+    int i = *out;
+    if (!api_query_word(x, name, words, &i)) return false;
+    *out = i != 0;
+    return true;
+}
+
+bool api_query_time(exchange *x, const char *name, int64_t *out_us)
+{
+    uint64_t s = UINT64_MAX;
+    if (!api_query_number(x, name, 0, UINT64_C(1) << 40, &s)) return false;
+    if (s != UINT64_MAX) *out_us = (int64_t)s * 1000000;
+    return true;
+}
+
+void api_write_id(jsonw *w, const char *name, uint64_t id)
+{
+    char text[24];
+    (void)snprintf(text, sizeof(text), "%llu", (unsigned long long)id);
+    jsonw_str(w, name, id ? text : NULL);
+}
+
+void api_write_time(jsonw *w, const char *name, int64_t wall_us)
+{
+    if (wall_us)
+        jsonw_int(w, name, wall_us / 1000000);
+    else
+        jsonw_null(w, name);
+}
+
+void api_list_begin(jsonw *w)
+{
+    jsonw_init(w);
+    jsonw_open(w, NULL, '{');
+    jsonw_str(w, "object", "list");
+    jsonw_open(w, "data", '[');
+}
+
+void api_list_end(exchange *x, jsonw *w, bool has_more)
+{
+    jsonw_close(w, ']');
+    jsonw_bool(w, "has_more", has_more);
+    jsonw_close(w, '}');
+    exchange_reply_json(x, 200, w);
+    jsonw_clear(w);
+}
+
+void api_audit(exchange *x, uint64_t tenant_id, const char *action, const char *object,
+               const char *detail)
+{
+    err e;
+    stats_event(x->server->stats, "audit", action, tenant_id, object, detail, x->key.id);
+    if (audit_append(x->server->store, x->key.id, tenant_id, action, object, detail, &e)) {
+        log_error("gateway", "audit row of %s is missing: %s", action, e.msg);
+    }
+}
+
+void api_audit_lockout(exchange *x, uint64_t tenant_id, const char *action, const char *object,
+                       bool durable)
+{
+    if (durable) {
+        api_audit(x, tenant_id, action, object, NULL);
+        return;
+    }
+    stats_event(x->server->stats, "audit", action, tenant_id, object, "not durable yet", x->key.id);
+    audit_post(x->server->store, x->key.id, tenant_id, action, object, "{\"durable\":false}");
+}

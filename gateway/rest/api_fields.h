@@ -1,0 +1,37 @@
+/* api_fields.h -- what the REST handlers share: known fields, ids, lists.  Threads: workers. */
+#ifndef GATEWAY_REST_API_FIELDS_H
+#define GATEWAY_REST_API_FIELDS_H
+
+#include "gateway/http/exchange.h"
+
+/* Every member of `body` must be one of `known` (NULL-ended); false: answered with 400. */
+bool api_only_fields(exchange *x, const cJSON *body, const char *const *known);
+
+/* Decimal id; 0 if it is not one. */
+uint64_t api_parse_id(const char *s);
+void api_write_id(jsonw *w, const char *name, uint64_t id);
+
+/* Query values; absent: *out stays.  False: it is something else, answered with 400.
+ * A whole number from lo to hi; `true` or `false`; one of `words` (NULL-ended), *out its index. */
+bool api_query_number(exchange *x, const char *name, uint64_t lo, uint64_t hi, uint64_t *out);
+bool api_query_flag(exchange *x, const char *name, bool *out);
+bool api_query_word(exchange *x, const char *name, const char *const *words, int *out);
+
+/* Seconds since 1970 as microseconds. */
+bool api_query_time(exchange *x, const char *name, int64_t *out_us);
+
+/* Seconds since 1970 from microseconds; null for 0. */
+void api_write_time(jsonw *w, const char *name, int64_t wall_us);
+
+/* Starts {"object":"list","data":[ and ends it. */
+void api_list_begin(jsonw *w);
+void api_list_end(exchange *x, jsonw *w, bool has_more);
+
+/* Appends the audit row of a change; a failure is logged, the change stands. */
+void api_audit(exchange *x, uint64_t tenant_id, const char *action, const char *object,
+               const char *detail);
+/* The same of a lock-out; one that is not durable yet does not wait for its row either. */
+void api_audit_lockout(exchange *x, uint64_t tenant_id, const char *action, const char *object,
+                       bool durable);
+
+#endif

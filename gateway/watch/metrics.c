@@ -1,0 +1,373 @@
+/* metrics.c -- GET /metrics in Prometheus' text format, under our own names.
+ *
+ * Series are bounded: classes are three, tenants by metrics.max_tenants (those beyond share
+ * "_other", which no tenant can be called), adapters have none of their own.  Every histogram has the
+ * same bounds (engine/sched/histogram.h).
+ */
+#include "gateway/watch/metrics.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "gateway/handlers.h"
+#include "gateway/http/descriptors.h"
+#include "storage/disk.h"
+#include "storage/tenants.h"
+
+static const char other[] = "_other";
+
+/* ---------------------------------------------------------------- the scheduler -- */
+
+static void put_engine(prom *p, const metrics_view *v)
+{
+    const sched_stats *t = &v->sched;
+    server *s = v->srv;
+    prom_gauge(p, "lorad_requests_running", "Sequences in the batch", t->n_running);
+    prom_gauge(p, "lorad_requests_waiting", "Requests in the queue", t->n_waiting);
+    prom_gauge(p, "lorad_queue_capacity", "Requests that may wait",
+               (double)s->cfg->engine_max_queued);
+    prom_gauge(p, "lorad_seats", "Sequences that may run at once", (double)s->cfg->engine_max_seqs);
+    prom_gauge(p, "lorad_kv_pages", "KV pages in all", t->n_pages);
+    prom_gauge(p, "lorad_kv_pages_used", "KV pages held by sequences", t->n_pages_used);
+    prom_gauge(p, "lorad_kv_pages_cached", "KV pages of the prefix cache that nobody holds",
+               t->n_pages_cached);
+    prom_counter(p, "lorad_steps_total", "Forward passes", t->n_steps);
+    prom_counter(p, "lorad_engine_steps_ahead_total",
+                 "Of them, those enqueued while another was in flight", t->n_steps_ahead);
+    prom_counter(p, "lorad_engine_rows_discarded_total",
+                 "Rows of such steps whose request had ended meanwhile", t->n_discarded);
+    prom_counter(p, "lorad_step_rows_total", "Rows of all steps", t->n_rows);
+    prom_family(p, "lorad_step_seconds_total", "counter", "Time in steps");
+    prom_sample(p, (double)t->busy_us / 1e6, NULL);
+    prom_family(p, "lorad_step_rows", "histogram", "Rows of a step");
+    prom_histogram(p, &v->steps, &histogram_tokens, NULL);
+    prom_family(p, "lorad_cost_model_error_ratio", "gauge",
+                "Mean difference of a step's predicted time from what it took, over that");
+    prom_sample(p, t->cost_error, "backend", be_caps(s->be)->name, NULL);
+    prom_counter(p, "lorad_prefill_tokens_total", "Prompt tokens computed", t->n_prefill_tokens);
+    prom_counter(p, "lorad_prefix_lookup_tokens_total", "Prompt tokens asked of the prefix cache",
+                 t->n_looked_up_tokens);
+    prom_counter(p, "lorad_prefix_hit_tokens_total", "Of these, found", t->n_cached_tokens);
+    prom_counter(p, "lorad_preemptions_total", "Sequences that gave their pages back",
+                 t->n_preempted);
+    prom_family(p, "lorad_swapped_requests_total", "counter",
+                "Pre-empted requests whose KV was copied out, and back");
+    prom_count(p, t->n_swapped_out, "direction", "out", NULL);
+    prom_count(p, t->n_swapped_in, "direction", "in", NULL);
+    prom_family(p, "lorad_swapped_pages_total", "counter", "KV pages copied out, and back");
+    prom_count(p, t->swap.n_saved, "direction", "out", NULL);
+    prom_count(p, t->swap.n_loaded, "direction", "in", NULL);
+    prom_gauge(p, "lorad_swap_bytes", "KV of pre-empted requests in host memory",
+               (double)t->swap.n_used * (double)t->swap.page_bytes);
+    prom_gauge(p, "lorad_swap_budget_bytes", "Room for it",
+               (double)t->swap.n_pages * (double)t->swap.page_bytes);
+    prom_gauge(p, "lorad_swap_page_seconds", "What one page takes out and back",
+               t->swap.page_us / 1e6);
+    prom_counter(p, "lorad_adapter_waits_total", "Times that a request found its adapter not there",
+                 t->n_adapter_waits);
+    prom_counter(p, "lorad_cancelled_total", "Requests cancelled by their client", t->n_cancelled);
+    prom_counter(p, "lorad_failed_total", "Requests that failed in the engine", t->n_failed);
+    prom_counter(p, "lorad_engine_restarts_total",
+                 "Times that the device failed and was opened again", t->n_restarts);
+    prom_gauge(p, "lorad_engine_healthy", "0: the device has failed", t->healthy);
+    prom_gauge(p, "lorad_engine_heartbeat_age_seconds", "Since the engine thread last moved",
+               (double)(clock_now_us() - sched_heartbeat_us(s->sched)) / 1e6);
+}
+
+/* ------------------------------------------------------------------- by class -- */
+
+static void put_targets(prom *p, const server *s)
+{
+    prom_family(p, "lorad_slo_target_seconds", "gauge", "What a class promises");
+    for (int i = 0; i < SERVER_CLASSES; i++) {
+        const slo_class *c = &s->classes[i];
+        prom_sample(p, (double)c->ttft_us / 1e6, "class", c->name, "target", "ttft", NULL);
+        prom_sample(p, (double)c->tpot_us / 1e6, "class", c->name, "target", "tpot", NULL);
+    }
+}
+
+static void put_outcomes(prom *p, const metrics_view *v)
+{
+    static const char *const targets[TARGETS] = {"ttft", "tpot", "both"};
+    prom_family(p, "lorad_requests_total", "counter", "What became of requests (of each choice)");
+    for (int i = 0; i < SERVER_CLASSES; i++) {
+        for (int k = 0; k < OUTCOMES; k++) {
+            prom_count(p, v->classes[i].outcome[k], "class", v->srv->classes[i].name, "outcome",
+                       request_outcome_name(k), NULL);
+        }
+    }
+    prom_family(p, "lorad_slo_requests_total", "counter",
+                "Complete requests by whether they met the target; both (goodput) also has those "
+                "refused or failed");
+    for (int i = 0; i < SERVER_CLASSES; i++) {
+        const char *name = v->srv->classes[i].name;
+        for (int k = 0; k < TARGETS; k++) {
+            prom_count(p, v->classes[i].met[k], "class", name, "target", targets[k], "met", "true",
+                       NULL);
+            prom_count(p, v->classes[i].missed[k], "class", name, "target", targets[k], "met",
+                       "false", NULL);
+        }
+    }
+}
+
+static void put_series(prom *p, const metrics_view *v)
+{
+    static const struct {
+        const char *name, *help;
+        int series;
+    } list[] = {
+        {"lorad_time_to_first_token_seconds", "Arrival to first token", SERIES_TTFT},
+        {"lorad_inter_token_latency_seconds", "Each token after the one before it", SERIES_ITL},
+        {"lorad_time_per_output_token_seconds",
+         "Mean time of a request's tokens after the first, once for each request", SERIES_TPOT},
+        {"lorad_e2e_latency_seconds", "Arrival to end, of complete requests", SERIES_E2E},
+        {"lorad_queue_seconds", "Arrival to first seat", SERIES_QUEUE},
+        {"lorad_prompt_tokens", "Tokens of a prompt", SERIES_PROMPT},
+        {"lorad_output_tokens", "Tokens made for a request", SERIES_OUTPUT},
+    };
+    for (size_t k = 0; k < sizeof(list) / sizeof(list[0]); k++) {
+        prom_family(p, list[k].name, "histogram", list[k].help);
+        for (int i = 0; i < SERVER_CLASSES; i++) {
+            const histogram_counts *h = &v->classes[i].series[list[k].series];
+            prom_histogram(p, h, h->scale, "class", v->srv->classes[i].name, NULL);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ by tenant -- */
+
+static void put_tenants(prom *p, const metrics_view *v)
+{
+    char(*name)[TENANT_NAME_MAX + 1] = calloc((size_t)v->n_tenants, sizeof(*name));
+    if (!name) {
+        p->failed = true;
+        return;
+    }
+    for (int i = 0; i < v->n_tenants; i++) {
+        tenant t;
+        err e;
+        uint64_t id = v->tenants[i].id;
+        if (id == 0)
+            memcpy(name[i], other, sizeof(other));
+        else if (tenants_get(v->srv->store, id, &t, &e) == ERR_NONE)
+            memcpy(name[i], t.name, sizeof(t.name));
+        else
+            (void)snprintf(name[i], sizeof(name[i]), "#%llu", (unsigned long long)id);
+    }
+    prom_family(p, "lorad_tenant_requests_total", "counter",
+                "What became of a tenant's requests (of each choice)");
+    for (int i = 0; i < v->n_tenants; i++) {
+        for (int k = 0; k < OUTCOMES; k++) {
+            prom_count(p, v->tenants[i].outcome[k], "tenant", name[i], "outcome",
+                       request_outcome_name(k), NULL);
+        }
+    }
+    prom_family(p, "lorad_tenant_slo_requests_total", "counter",
+                "A tenant's requests by whether they met both targets of their class");
+    for (int i = 0; i < v->n_tenants; i++) {
+        prom_count(p, v->tenants[i].met, "tenant", name[i], "met", "true", NULL);
+        prom_count(p, v->tenants[i].missed, "tenant", name[i], "met", "false", NULL);
+    }
+    prom_family(p, "lorad_tenant_tokens_total", "counter", "Tokens of a tenant's ended requests");
+    for (int i = 0; i < v->n_tenants; i++) {
+        prom_count(p, v->tenants[i].prompt_tokens, "tenant", name[i], "kind", "prompt", NULL);
+        prom_count(p, v->tenants[i].output_tokens, "tenant", name[i], "kind", "output", NULL);
+    }
+    prom_family(p, "lorad_tenant_time_to_first_token_seconds", "histogram",
+                "Arrival to first token");
+    for (int i = 0; i < v->n_tenants; i++) {
+        prom_histogram(p, &v->tenants[i].ttft, &histogram_times, "tenant", name[i], NULL);
+    }
+    prom_family(p, "lorad_tenant_time_per_output_token_seconds", "histogram",
+                "Mean time of a request's tokens after the first");
+    for (int i = 0; i < v->n_tenants; i++) {
+        prom_histogram(p, &v->tenants[i].tpot, &histogram_times, "tenant", name[i], NULL);
+    }
+    free(name);
+}
+
+/* -------------------------------------------------------------- other rooms -- */
+
+static void put_adapters(prom *p, server *s)
+{
+    residency_stats r;
+    registry_totals g;
+    residency_stats_get(s->residency, &r);
+    registry_totals_get(s->registry, 0, &g);
+    prom_gauge(p, "lorad_adapters_registered", "Adapter names", (double)g.n_adapters);
+    prom_gauge(p, "lorad_adapters_resident", "Adapter versions in memory", r.n_resident);
+    prom_gauge(p, "lorad_adapters_loading", "Adapter versions on their way", r.n_loading);
+    prom_gauge(p, "lorad_adapter_memory_bytes", "Memory of resident adapters",
+               (double)r.used_bytes);
+    prom_gauge(p, "lorad_adapter_memory_budget_bytes", "Budget of that memory",
+               (double)r.budget_bytes);
+    prom_gauge(p, "lorad_adapter_host_memory_bytes", "Copies of adapters in host memory",
+               (double)r.host_used_bytes);
+    prom_gauge(p, "lorad_adapter_host_memory_budget_bytes", "Budget of that memory",
+               (double)r.host_budget_bytes);
+    prom_gauge(p, "lorad_adapters_host", "Adapter versions with a copy in host memory", r.n_host);
+    prom_family(p, "lorad_adapter_hits_total", "counter",
+                "Adapters found in the tier where they were looked for");
+    prom_count(p, r.n_hits, "tier", "device", NULL);
+    prom_count(p, r.n_host_hits, "tier", "host", NULL);
+    prom_family(p, "lorad_adapter_misses_total", "counter", "Adapters not found there");
+    prom_count(p, r.n_misses, "tier", "device", NULL);
+    prom_count(p, r.n_host_misses, "tier", "host", NULL);
+    prom_family(p, "lorad_adapter_tier_evictions_total", "counter", "Adapters evicted, by tier");
+    prom_count(p, r.n_evictions, "tier", "device", NULL);
+    prom_count(p, r.n_host_evictions, "tier", "host", NULL);
+    prom_family(p, "lorad_adapter_stage_seconds_total", "counter",
+                "Time of loaders: reading and checking files, packing for the device");
+    prom_sample(p, (double)r.read_us_sum / 1e6, "stage", "read", NULL);
+    prom_sample(p, (double)r.pack_us_sum / 1e6, "stage", "pack", NULL);
+    prom_counter(p, "lorad_adapter_read_bytes_total", "Bytes that were read for it", r.read_bytes);
+    prom_gauge(p, "lorad_adapter_copy_bytes_per_second", "Rate of copies to the device, smoothed",
+               r.pace.rate);
+    prom_gauge(p, "lorad_adapter_copy_budget_bytes",
+               "Bytes for copies in the present step; 0: no bound", (double)r.pace.budget);
+    prom_counter(p, "lorad_adapter_copy_waits_total", "Pieces that waited for a later step",
+                 r.pace.n_waits);
+    prom_family(p, "lorad_arena_chunks", "gauge", "The device's memory, by what has it");
+    prom_count(p, (uint64_t)r.arena.n_free, "use", "free", NULL);
+    prom_count(p, (uint64_t)r.arena.n_pages_held, "use", "kv", NULL);
+    prom_count(p, (uint64_t)r.arena.n_pages_cached, "use", "kv_cached", NULL);
+    prom_count(p, (uint64_t)(r.arena.n_lease_chunks - r.arena.n_lease_idle), "use", "adapters",
+               NULL);
+    prom_count(p, (uint64_t)r.arena.n_lease_idle, "use", "adapters_idle", NULL);
+    prom_counter(p, "lorad_arena_kv_pages_evicted_total", "Pages of the prefix cache evicted",
+                 r.arena.pages_evicted);
+    prom_counter(p, "lorad_adapter_loads_total", "Adapters loaded to the device", r.n_loads);
+    prom_counter(p, "lorad_adapter_evictions_total", "Adapters evicted", r.n_evictions);
+    prom_family(p, "lorad_adapter_load_seconds_total", "counter", "Time spent loading adapters");
+    prom_sample(p, (double)r.load_us_sum / 1e6, NULL);
+}
+
+static void put_storage(prom *p, server *s)
+{
+    store_stats st;
+    settler_stats spool;
+    store_stats_get(s->store, &st);
+    settler_stats_get(s->settler, &spool);
+    int64_t lag_us = st.lag_us > spool.oldest_us ? st.lag_us : spool.oldest_us;
+    prom_gauge(p, "lorad_ledger_lag_seconds", "Age of the oldest write that is not durable yet",
+               (double)lag_us / 1e6);
+    prom_gauge(p, "lorad_ledger_queued", "Writes that wait for the storage writer", st.n_queued);
+    prom_counter(p, "lorad_ledger_commits_total", "Transactions made durable", st.n_commits);
+    prom_counter(p, "lorad_ledger_commit_failures_total",
+                 "Transactions that the disk or a lock refused", st.n_lost);
+    prom_counter(p, "lorad_ledger_failed_total", "Writes refused by the database", st.n_failed);
+    prom_gauge(p, "lorad_spool_slots", "Rows of usage that may wait for the database",
+               spool.n_spool);
+    prom_gauge(p, "lorad_spool_used", "Rows of usage that wait for the database", spool.n_waiting);
+    prom_gauge(p, "lorad_spool_oldest_seconds", "Age of the oldest of them",
+               (double)spool.oldest_us / 1e6);
+    prom_family(p, "lorad_spool_state", "gauge",
+                "1 for the present state: behind answers without waiting for the database, full "
+                "refuses new completions");
+    for (int i = SPOOL_OK; i <= SPOOL_FULL; i++) {
+        prom_sample(p, (int)spool.state == i, "state", spool_state_name((spool_state)i), NULL);
+    }
+    prom_gauge(p, "lorad_lockouts_pending",
+               "Revocations and suspensions in force that are not durable yet", st.n_lockouts);
+    prom_gauge(p, "lorad_disk_reserve", "0: the disk was full, the database's reserve is given up",
+               st.reserve_held);
+    disk_room disk;
+    if (!disk_look(s->cfg->data_dir, &disk)) return;
+    prom_gauge(p, "lorad_disk_free_bytes", "Free space of the file system of data.dir",
+               (double)disk.free_bytes);
+    prom_gauge(p, "lorad_disk_min_free_bytes", "data.min_free: uploads and adapters leave so much",
+               (double)s->disk_floor_bytes);
+}
+
+static void put_http(prom *p, server *s)
+{
+    static const char *const statuses[] = {"none", "1xx", "2xx", "3xx", "4xx", "5xx"};
+    server_counters *c = &s->count;
+    prom_family(p, "lorad_http_requests_total", "counter", "Answers by status class");
+    for (int i = 0; i < 6; i++) {
+        prom_count(p, atomic_load(&c->requests[i]), "status", statuses[i], NULL);
+    }
+    prom_family(p, "lorad_tokens_total", "counter", "Tokens settled in the ledger");
+    prom_count(p, atomic_load(&c->prompt_tokens), "kind", "prompt", NULL);
+    prom_count(p, atomic_load(&c->cached_tokens), "kind", "cached", NULL);
+    prom_count(p, atomic_load(&c->output_tokens), "kind", "output", NULL);
+    prom_counter(p, "lorad_auth_failures_total", "Requests with a bad key or scope",
+                 atomic_load(&c->auth_failures));
+    prom_counter(p, "lorad_rate_limited_total", "Requests refused by a limit",
+                 atomic_load(&c->rate_limited));
+    prom_gauge(p, "lorad_connections", "Connections of the inference API",
+               (double)atomic_load(&c->connections));
+    prom_family(p, "lorad_connections_refused_total", "counter", "Connections over a limit");
+    prom_count(p, atomic_load(&c->refused_total), "limit", "max_connections", NULL);
+    prom_count(p, atomic_load(&c->refused_per_ip), "limit", "max_connections_per_ip", NULL);
+    prom_gauge(p, "lorad_tls_certificate_expiry_timestamp_seconds",
+               "When the certificate in use expires",
+               (double)atomic_load(&s->cert_expires_wall_us) / 1e6);
+    prom_gauge(p, "process_start_time_seconds", "When the server started",
+               (double)s->started_wall_us / 1e6);
+    int64_t open_fds, max_fds;
+    errno = 0;
+    if (!descriptors_look(&open_fds, &max_fds)) {
+        p->failed |= errno == ENOMEM;
+    } else {
+        prom_gauge(p, "process_open_fds", "Open files and sockets", (double)open_fds);
+        prom_gauge(p, "process_max_fds", "Files and sockets that may be open", (double)max_fds);
+    }
+}
+
+/* ------------------------------------------------------------------------ whole -- */
+
+/* The parts are read one after another: what happens in between may show in some and not in others. */
+static bool look(metrics_view *v, server *s)
+{
+    telemetry *t = sched_telemetry(s->sched);
+    int most = (int)s->cfg->metrics_max_tenants + 1;
+    int cap = (int)(s->cfg->engine_max_queued + s->cfg->engine_max_seqs);
+    *v = (metrics_view){.srv = s};
+    v->tenants = calloc((size_t)most, sizeof(*v->tenants));
+    v->adapters = calloc((size_t)cap, sizeof(*v->adapters));
+    if (!v->tenants || !v->adapters) return false;
+    sched_stats_get(s->sched, &v->sched);
+    for (int i = 0; i < SERVER_CLASSES; i++) telemetry_class_get(t, i, &v->classes[i]);
+    telemetry_steps_get(t, &v->steps);
+    v->n_tenants = telemetry_tenants_get(t, v->tenants, most);
+    v->n_adapters = telemetry_adapters_get(t, v->adapters, cap);
+    return true;
+}
+
+void metrics_get(exchange *x)
+{
+    server *s = x->server;
+    metrics_view *v = calloc(1, sizeof(*v));
+    prom p;
+    prom_init(&p);
+    if (v && look(v, s)) {
+        prom_family(&p, "lorad_build_info", "gauge", "Version and backend");
+        prom_sample(&p, 1, "version", LORAD_VERSION, "backend", be_caps(s->be)->name, "detail",
+                    be_caps(s->be)->detail, NULL);
+        put_engine(&p, v);
+        put_targets(&p, s);
+        put_outcomes(&p, v);
+        put_series(&p, v);
+        put_tenants(&p, v);
+        put_adapters(&p, s);
+        put_storage(&p, s);
+        put_http(&p, s);
+        if (s->cfg->metrics_vllm_names) metrics_vllm(&p, v);
+    } else {
+        p.failed = true;
+    }
+    if (p.failed)
+        exchange_starved(x);
+    else
+        exchange_reply(x, 200, "text/plain; version=0.0.4; charset=utf-8", p.text, p.len);
+    prom_clear(&p);
+    if (v) {
+        free(v->tenants);
+        free(v->adapters);
+    }
+    free(v);
+}

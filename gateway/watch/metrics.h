@@ -1,0 +1,23 @@
+/* metrics.h -- the parts of /metrics.  Threads: a worker of the metrics listener. */
+#ifndef GATEWAY_WATCH_METRICS_H
+#define GATEWAY_WATCH_METRICS_H
+
+#include "gateway/server.h"
+#include "gateway/watch/prom.h"
+
+/* One picture of the server, from which both sets of names are written. */
+typedef struct metrics_view {
+    server *srv;
+    sched_stats sched;
+    telemetry_class classes[SERVER_CLASSES];
+    histogram_counts steps;
+    telemetry_tenant *tenants; /* malloced; `others` last */
+    int n_tenants;
+    telemetry_adapter *adapters; /* malloced */
+    int n_adapters;
+} metrics_view;
+
+/* metrics_vllm.c: what vLLM 0.9 and later export, under their names. */
+void metrics_vllm(prom *p, const metrics_view *v);
+
+#endif

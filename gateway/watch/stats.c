@@ -1,0 +1,507 @@
+/* stats.c -- taking the picture, the ring of samples, and writing an answer. */
+#include "gateway/watch/stats.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "gateway/watch/stats_inside.h"
+#include "storage/disk.h"
+
+enum { BOARD_WAIT_US = 20000, RATE_SAMPLES = 10, CLASS_WINDOW = 12 };
+
+/* --------------------------------------------------------------------- lifetime -- */
+
+stats *stats_create(struct server *s)
+{
+    stats *st = calloc(1, sizeof(*st));
+    if (!st) return NULL;
+    st->srv = s;
+    st->epoch = (uint64_t)clock_wall_us();
+    st->was_healthy = true;
+    st->had_reserve = true;
+    st->wall_minus_mono = clock_wall_us() - clock_now_us();
+    pthread_mutex_init(&st->mu, NULL);
+    pthread_mutex_init(&st->events_mu, NULL);
+    st->book = book_create();
+    st->journal = journal_create(proto_table_bytes, TABLES);
+    if (!st->book || !st->journal) {
+        stats_destroy(st);
+        return NULL;
+    }
+    stats_seed_events(st);
+    return st;
+}
+
+void stats_destroy(stats *st)
+{
+    if (!st) return;
+    board_picture_clear(&st->picture);
+    journal_destroy(st->journal);
+    book_destroy(st->book);
+    free(st->tenants);
+    free(st->tenant_ids);
+    free(st->usage);
+    free(st->adapters);
+    free(st->by_version);
+    free(st->by_key);
+    free(st->by_tenant);
+    free(st->resident);
+    pthread_mutex_destroy(&st->events_mu);
+    pthread_mutex_destroy(&st->mu);
+    free(st);
+}
+
+/* ------------------------------------------------------------------------ telling -- */
+
+static int class_of(const struct server *s, const char *name)
+{
+    for (int i = 0; i < SERVER_CLASSES; i++) {
+        if (strcmp(s->classes[i].name, name) == 0) return i;
+    }
+    return s->default_class;
+}
+
+void stats_note(stats *st, const usage_row *rows, size_t n)
+{
+    for (size_t i = 0; st && i < n; i++) {
+        int c = class_of(st->srv, rows[i].slo_class);
+        const slo_class *k = &st->srv->classes[c];
+        book_note(st->book, &rows[i], c, k->ttft_us, k->tpot_us);
+        if (rows[i].status < 500) continue;
+        char detail[96];
+        (void)snprintf(detail, sizeof(detail), "status %d, %s", rows[i].status, rows[i].finish);
+        stats_event(st, "error", "request.failed", rows[i].tenant_id, rows[i].model, detail, 0);
+    }
+}
+
+void stats_refused(stats *st, uint64_t tenant_id, int class, bool limited)
+{
+    if (st) book_refused(st->book, tenant_id, class, limited);
+}
+
+/* ----------------------------------------------------------------------- sampling -- */
+
+static void take_totals(struct server *s, proto_totals *t, const sched_stats *e,
+                        const residency_stats *r)
+{
+    const server_counters *c = &s->count;
+    *t = (proto_totals){
+        .prompt_tokens = (int64_t)atomic_load(&c->prompt_tokens),
+        .cached_tokens = (int64_t)atomic_load(&c->cached_tokens),
+        .output_tokens = (int64_t)atomic_load(&c->output_tokens),
+        .computed_tokens = (int64_t)e->n_prompt_tokens,
+        .made_tokens = (int64_t)e->n_output_tokens,
+        .http_2xx = (int64_t)atomic_load(&c->requests[2]),
+        .http_4xx = (int64_t)atomic_load(&c->requests[4]),
+        .http_5xx = (int64_t)atomic_load(&c->requests[5]),
+        .rate_limited = (int64_t)atomic_load(&c->rate_limited),
+        .auth_failures = (int64_t)atomic_load(&c->auth_failures),
+        .uploads = (int64_t)atomic_load(&c->uploads),
+        .finished = (int64_t)e->n_finished,
+        .cancelled = (int64_t)e->n_cancelled,
+        .failed = (int64_t)e->n_failed,
+        .engine_restarts = (int64_t)e->n_restarts,
+        .preempted = (int64_t)e->n_preempted,
+        .steps = (int64_t)e->n_steps,
+        .rows = (int64_t)e->n_rows,
+        .busy_us = e->busy_us,
+        .plan_us = e->plan_us,
+        .forward_us = e->forward_us,
+        .sample_us = e->sample_us,
+        .settle_us = e->settle_us,
+        .adapter_hits = (int64_t)r->n_hits,
+        .adapter_misses = (int64_t)r->n_misses,
+        .adapter_loads = (int64_t)r->n_loads,
+        .adapter_evictions = (int64_t)r->n_evictions,
+        .adapter_failures = (int64_t)r->n_failures,
+        .adapter_loaded_bytes = (int64_t)r->loaded_bytes,
+        .adapter_load_us = r->load_us_sum,
+        .adapter_waits = (int64_t)e->n_adapter_waits,
+    };
+}
+
+static void keep_class(void *arg, uint64_t id, const book_counts *c)
+{
+    stats *st = arg;
+    if (id < SERVER_CLASSES) st->class_counts[id] = *c;
+}
+
+void stats_tick(stats *st)
+{
+    if (!st) return;
+    int64_t now = clock_now_us();
+    pthread_mutex_lock(&st->mu);
+    const totals_sample *last = &st->sample[(st->n_sample - 1) % SAMPLES];
+    if (st->n_sample == 0 || now - last->at_us >= 950000) {
+        sched_stats e;
+        residency_stats r;
+        sched_stats_get(st->srv->sched, &e);
+        residency_stats_get(st->srv->residency, &r);
+        totals_sample *t = &st->sample[st->n_sample++ % SAMPLES];
+        t->at_us = now;
+        take_totals(st->srv, &t->totals, &e, &r);
+    }
+    const class_sample *before = &st->class_ring[(st->n_class_sample - 1) % CLASS_SAMPLES];
+    if (st->n_class_sample == 0 || now - before->at_us >= CLASS_SAMPLE_S * 1000000 - 50000) {
+        book_drain(st->book, BOOK_CLASS, keep_class, st);
+        class_sample *k = &st->class_ring[st->n_class_sample++ % CLASS_SAMPLES];
+        k->at_us = now;
+        memcpy(k->counts, st->class_counts, sizeof(k->counts));
+    }
+    pthread_mutex_unlock(&st->mu);
+}
+
+/* ------------------------------------------------------------------------ classes -- */
+
+static void write_percentiles(proto_class *c, const book_counts *now, const book_counts *then)
+{
+    uint32_t ttft[BOOK_BUCKETS], tpot[BOOK_BUCKETS];
+    for (int i = 0; i < BOOK_BUCKETS; i++) {
+        ttft[i] = now->ttft[i] - then->ttft[i];
+        tpot[i] = now->tpot[i] - then->tpot[i];
+    }
+    c->ttft_p50_ms = book_percentile_ms(ttft, 0.50);
+    c->ttft_p90_ms = book_percentile_ms(ttft, 0.90);
+    c->ttft_p99_ms = book_percentile_ms(ttft, 0.99);
+    c->tpot_p50_ms = book_percentile_ms(tpot, 0.50);
+    c->tpot_p90_ms = book_percentile_ms(tpot, 0.90);
+    c->tpot_p99_ms = book_percentile_ms(tpot, 0.99);
+}
+
+static void take_classes(stats *st)
+{
+    book_drain(st->book, BOOK_CLASS, keep_class, st);
+    uint64_t back = st->n_class_sample < CLASS_WINDOW ? st->n_class_sample : CLASS_WINDOW;
+    const class_sample *old =
+        back ? &st->class_ring[(st->n_class_sample - back) % CLASS_SAMPLES] : NULL;
+    int64_t start_us = st->taken_us - st->server.uptime_s * 1000000;
+    double seconds = (double)(st->taken_us - (old ? old->at_us : start_us)) / 1e6;
+    for (int i = 0; i < SERVER_CLASSES; i++) {
+        const slo_class *k = &st->srv->classes[i];
+        const book_counts *now = &st->class_counts[i];
+        static const book_counts none;
+        const book_counts *then = old ? &old->counts[i] : &none;
+        uint64_t met = now->met - then->met, missed = now->missed - then->missed;
+        proto_class *c = &st->classes[i];
+        memset(c, 0, sizeof(*c));
+        (void)snprintf(c->name, sizeof(c->name), "%s", k->name);
+        (void)snprintf(c->on_overload, sizeof(c->on_overload), "%s",
+                       k->reject_on_overload ? "reject" : "queue");
+        c->ttft_target_ms = (double)k->ttft_us / 1e3;
+        c->tpot_target_ms = (double)k->tpot_us / 1e3;
+        c->weight = (double)k->weight;
+        c->is_default = i == st->srv->default_class;
+        c->ended = (int64_t)now->ended;
+        c->refused = (int64_t)now->refused;
+        c->limited = (int64_t)now->limited;
+        c->failed = (int64_t)now->failed;
+        c->met = (int64_t)now->met;
+        c->missed = (int64_t)now->missed;
+        c->attained = met + missed ? (double)met / (double)(met + missed) : -1;
+        c->goodput = seconds > 0 ? (double)met / seconds : 0;
+        write_percentiles(c, now, then);
+    }
+    for (int i = 0; i < st->picture.n_row; i++) {
+        const board_row *r = &st->picture.row[i];
+        if (r->slo_class < 0 || r->slo_class >= SERVER_CLASSES) continue;
+        if (r->running)
+            st->classes[r->slo_class].running++;
+        else
+            st->classes[r->slo_class].waiting++;
+    }
+}
+
+/* --------------------------------------------------------------------- the server -- */
+
+static int64_t rss_bytes(void)
+{
+    char text[128];
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t n = read(fd, text, sizeof(text) - 1);
+    (void)close(fd);
+    if (n <= 0) return 0;
+    text[n] = 0;
+    const char *second = strchr(text, ' ');
+    return second ? strtoll(second, NULL, 10) * sysconf(_SC_PAGESIZE) : 0;
+}
+
+/* True: it is full. */
+static bool take_spool(stats *st)
+{
+    proto_server *o = &st->server;
+    settler_stats spool;
+    settler_stats_get(st->srv->settler, &spool);
+    (void)snprintf(o->storage, sizeof(o->storage), "%s", spool_state_name(spool.state));
+    o->spool_rows = spool.n_spool;
+    o->spool_used = spool.n_waiting;
+    o->spool_oldest_us = spool.oldest_us;
+    bool full = spool.state == SPOOL_FULL, worse = spool.state > st->spool_seen;
+    if (worse || spool.state == SPOOL_OK) st->spool_seen = spool.state;
+    if (!worse) return full;
+    stats_event(st, "error", full ? "storage.full" : "storage.behind", 0, "",
+                full ? "the spool of usage is full: new completions are refused"
+                     : "the database takes no usage: it waits in the spool",
+                0);
+    return full;
+}
+
+static void take_disk(stats *st)
+{
+    proto_server *o = &st->server;
+    disk_room disk;
+    store_stats db;
+    if (disk_look(st->srv->cfg->data_dir, &disk)) o->disk_free_bytes = (int64_t)disk.free_bytes;
+    store_stats_get(st->srv->store, &db);
+    o->disk_floor_bytes = (int64_t)st->srv->disk_floor_bytes;
+    o->disk_reserve = db.reserve_held;
+    o->lockouts_pending = db.n_lockouts;
+    if (o->disk_reserve == st->had_reserve) return;
+    st->had_reserve = o->disk_reserve;
+    if (o->disk_reserve)
+        stats_event(st, "info", "disk.room", 0, "", "the database's reserve is made anew", 0);
+    else
+        stats_event(st, "error", "disk.full", 0, "",
+                    "the disk is full: the database's reserve is given up", 0);
+}
+
+static void take_server(stats *st, const sched_stats *e)
+{
+    struct server *s = st->srv;
+    proto_server *o = &st->server;
+    struct rusage ru;
+    memset(o, 0, sizeof(*o));
+    (void)snprintf(o->version, sizeof(o->version), "%s", LORAD_VERSION);
+    (void)snprintf(o->backend, sizeof(o->backend), "%s", be_caps(s->be)->detail);
+    (void)snprintf(o->model, sizeof(o->model), "%s", s->cfg->model_name);
+    if (gethostname(o->host, sizeof(o->host) - 1)) o->host[0] = 0;
+    o->started_s = s->started_wall_us / 1000000;
+    o->now_us = clock_wall_us();
+    o->at_us = st->taken_us;
+    o->picture_us = st->picture.taken_us;
+    o->uptime_s = (o->now_us - s->started_wall_us) / 1000000;
+    o->healthy = e->healthy;
+    o->draining = atomic_load(&s->draining);
+    o->restarting = e->restarting;
+    bool full = take_spool(st);
+    o->ready = atomic_load(&s->ready) && !o->draining && e->healthy && !e->restarting && !full;
+    o->max_seqs = s->cfg->engine_max_seqs;
+    o->max_queued = s->cfg->engine_max_queued;
+    o->max_context = sched_max_context(s->sched);
+    o->connections = (int64_t)atomic_load(&s->count.connections);
+    o->rss_bytes = rss_bytes();
+    take_disk(st);
+    if (getrusage(RUSAGE_SELF, &ru) == 0) {
+        o->cpu_us = (ru.ru_utime.tv_sec + ru.ru_stime.tv_sec) * INT64_C(1000000) +
+                    ru.ru_utime.tv_usec + ru.ru_stime.tv_usec;
+    }
+}
+
+static void take_engine(stats *st, const sched_stats *e, const residency_stats *r)
+{
+    st->engine = (proto_engine){
+        .running = e->n_running,
+        .waiting = e->n_waiting,
+        .pages = e->n_pages,
+        .pages_used = e->n_pages_used,
+        .pages_cached = e->n_pages_cached,
+        .kv_bytes = st->srv->cfg->engine_kv_memory,
+        .last_rows = e->last_rows,
+        .last_prefill = e->last_prefill,
+        .last_seqs = e->last_seqs,
+        .last_adapters = e->last_adapters,
+        .last_step_us = e->last_step_us,
+        .silent_us = st->taken_us - sched_heartbeat_us(st->srv->sched),
+        .cost_error = e->cost_error,
+        .adapters_registered = (int64_t)stats_registered(st)->n_adapters,
+        .adapters_resident = r->n_resident,
+        .adapters_loading = r->n_loading,
+        .adapters_queued = r->n_waiting,
+        .adapters_pinned = r->n_pinned,
+        .adapters_in_use = r->n_acquired,
+        .adapter_bytes = (int64_t)r->used_bytes,
+        .adapter_budget_bytes = (int64_t)r->budget_bytes,
+        .load_us_max = r->load_us_max,
+    };
+    if (st->engine.silent_us < 0) st->engine.silent_us = 0;
+    if (e->n_restarts != st->restarts_seen) {
+        st->restarts_seen = e->n_restarts;
+        stats_event(st, "error", "engine.restart", 0, "",
+                    "the device failed; what ran on it was refused, and it is opened again", 0);
+    }
+    if (e->healthy != st->was_healthy) {
+        st->was_healthy = e->healthy;
+        stats_event(st, "error", "engine.failed", 0, "", "the device failed and does not come back",
+                    0);
+    }
+}
+
+static void refresh(stats *st)
+{
+    int64_t now = clock_now_us();
+    if (st->taken_us && now - st->taken_us < STATS_PERIOD_US) return;
+    sched_stats e;
+    residency_stats r;
+    (void)board_read(sched_board(st->srv->sched), BOARD_WAIT_US, &st->picture);
+    st->taken_us = clock_now_us();
+    sched_stats_get(st->srv->sched, &e);
+    residency_stats_get(st->srv->residency, &r);
+    take_totals(st->srv, &st->totals, &e, &r);
+    take_server(st, &e);
+    take_engine(st, &e, &r);
+    take_classes(st);
+    stats_take_tenants(st);
+    stats_take_adapters(st);
+    stats_put_tenants(st);
+    stats_take_requests(st);
+    stats_take_events(st);
+}
+
+/* ----------------------------------------------------------------------- writing -- */
+
+static void write_object(jsonw *w, const char *name, const proto_field *f, const void *base)
+{
+    jsonw_open(w, name, '{');
+    for (; f->name; f++) {
+        const char *at = (const char *)base + f->offset;
+        switch (f->kind) {
+        case PROTO_TEXT: jsonw_str(w, f->name, at); break;
+        case PROTO_INT: jsonw_int(w, f->name, *(const int64_t *)(const void *)at); break;
+        case PROTO_NUM: jsonw_num(w, f->name, *(const double *)(const void *)at); break;
+        case PROTO_BOOL: jsonw_bool(w, f->name, *(const bool *)(const void *)at); break;
+        }
+    }
+    jsonw_close(w, '}');
+}
+
+static void write_rates(const stats *st, jsonw *w)
+{
+    proto_rates r = {0};
+    uint64_t back = st->n_sample < RATE_SAMPLES ? st->n_sample : RATE_SAMPLES;
+    const totals_sample *old = back ? &st->sample[(st->n_sample - back) % SAMPLES] : NULL;
+    double s = old ? (double)(st->taken_us - old->at_us) / 1e6 : 0;
+    if (s > 0.05) {
+        const proto_totals *a = &old->totals, *b = &st->totals;
+        r = (proto_rates){
+            .prompt_tokens = (double)(b->computed_tokens - a->computed_tokens) / s,
+            .output_tokens = (double)(b->made_tokens - a->made_tokens) / s,
+            .requests = (double)(b->http_2xx + b->http_4xx + b->http_5xx - a->http_2xx -
+                                 a->http_4xx - a->http_5xx) /
+                        s,
+            .rate_limited = (double)(b->rate_limited - a->rate_limited) / s,
+            .errors = (double)(b->http_5xx - a->http_5xx) / s,
+            .steps = (double)(b->steps - a->steps) / s,
+            .loads = (double)(b->adapter_loads - a->adapter_loads) / s,
+            .evictions = (double)(b->adapter_evictions - a->adapter_evictions) / s,
+            .busy = (double)(b->busy_us - a->busy_us) / 1e6 / s,
+        };
+    }
+    write_object(w, "rates", proto_rates_fields, &r);
+}
+
+static void write_hist(jsonw *w, const char *name, const uint32_t *n)
+{
+    jsonw_open(w, name, '[');
+    for (int i = 0; i < BOOK_BUCKETS; i++) jsonw_int(w, NULL, n[i]);
+    jsonw_close(w, ']');
+}
+
+static void write_classes(const stats *st, jsonw *w)
+{
+    jsonw_open(w, "classes", '[');
+    for (int i = 0; i < SERVER_CLASSES; i++) {
+        write_object(w, NULL, proto_class_fields, &st->classes[i]);
+        w->len--; /* the brace: the histograms belong inside */
+        write_hist(w, PROTO_CLASS_TTFT_HIST, st->class_counts[i].ttft);
+        write_hist(w, PROTO_CLASS_TPOT_HIST, st->class_counts[i].tpot);
+        jsonw_close(w, '}');
+    }
+    jsonw_close(w, ']');
+    jsonw_open(w, PROTO_HIST_BOUNDS, '[');
+    for (int i = 0; i < BOOK_BOUNDS; i++) jsonw_int(w, NULL, book_bounds_us[i]);
+    jsonw_close(w, ']');
+}
+
+/* The journal mixes the tables; an answer has them one after another. */
+typedef struct {
+    unsigned tables;
+    jsonw rows[TABLES], gone[TABLES];
+} sorted;
+
+static void sort_row(void *arg, int table, uint64_t id, const void *row)
+{
+    sorted *o = arg;
+    if (!(o->tables & 1U << table)) return;
+    if (row) {
+        write_object(&o->rows[table], NULL, proto_table_fields[table], row);
+    } else {
+        char text[24];
+        (void)snprintf(text, sizeof(text), "%llu", (unsigned long long)id);
+        jsonw_str(&o->gone[table], NULL, text);
+    }
+}
+
+static void write_rows(jsonw *w, sorted *o)
+{
+    bool failed = false;
+    for (int t = 0; t < TABLES; t++) {
+        if (!(o->tables & 1U << t)) continue;
+        jsonw_open(w, proto_table_names[t], '[');
+        if (o->rows[t].len) jsonw_raw(w, o->rows[t].text, o->rows[t].len);
+        jsonw_close(w, ']');
+        failed |= o->rows[t].failed;
+    }
+    jsonw_open(w, "gone", '{');
+    for (int t = 0; t < TABLES; t++) {
+        if (o->gone[t].len == 0) continue;
+        jsonw_open(w, proto_table_names[t], '[');
+        jsonw_raw(w, o->gone[t].text, o->gone[t].len);
+        jsonw_close(w, ']');
+        failed |= o->gone[t].failed;
+    }
+    jsonw_close(w, '}');
+    for (int t = 0; t < TABLES; t++) {
+        jsonw_clear(&o->rows[t]);
+        jsonw_clear(&o->gone[t]);
+    }
+    w->failed |= failed;
+}
+
+/* "epoch-number"; 0: from the beginning. */
+static uint64_t since_of(const stats *st, const char *cursor)
+{
+    char *end;
+    if (!cursor) return 0;
+    if (strtoull(cursor, &end, 16) != st->epoch || *end != '-') return 0;
+    return strtoull(end + 1, NULL, 10);
+}
+
+void stats_write(stats *st, const stats_query *q, jsonw *w, char *cursor, bool *more)
+{
+    sorted o = {.tables = q->tables};
+    bool reset = false;
+    pthread_mutex_lock(&st->mu);
+    refresh(st);
+    uint64_t since = since_of(st, q->cursor);
+    uint64_t now = journal_read(st->journal, since, q->limit, more, &reset, sort_row, &o);
+    (void)snprintf(cursor, 64, "%llx-%llu", (unsigned long long)st->epoch, (unsigned long long)now);
+    (void)snprintf(st->server.access, sizeof(st->server.access), "%s", q->access);
+    jsonw_open(w, NULL, '{');
+    jsonw_str(w, "object", "stats");
+    jsonw_str(w, "cursor", cursor);
+    jsonw_bool(w, "reset", reset || since == 0);
+    jsonw_bool(w, "more", *more);
+    write_object(w, "server", proto_server_fields, &st->server);
+    write_object(w, "totals", proto_totals_fields, &st->totals);
+    write_rates(st, w);
+    write_object(w, "engine", proto_engine_fields, &st->engine);
+    write_classes(st, w);
+    pthread_mutex_unlock(&st->mu);
+    write_rows(w, &o);
+    jsonw_close(w, '}');
+}

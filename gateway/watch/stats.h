@@ -1,0 +1,54 @@
+/* stats.h -- one picture of the whole server, and what of it changed: behind GET /admin/v1/stats.
+ *
+ * A picture is taken when somebody asks, at most ten times a second however many ask, from copies made
+ * under leaf locks that are held for microseconds: nothing here makes a step wait.  Its rows go into
+ * a journal (stats_journal.h), so an answer to a reader who has a cursor holds what is new, not what
+ * there is.  Nobody asks: nothing is done, but for one small sample a second (stats_tick), from which
+ * rates and percentiles of the last minute come.
+ *
+ * Locks:   one mutex, taken by readers and the tick alone; the sources' leaf locks under it.
+ * Threads: any, but not the engine's.
+ */
+#ifndef GATEWAY_WATCH_STATS_H
+#define GATEWAY_WATCH_STATS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gateway/admin_proto.h"
+#include "gateway/http/jsonw.h"
+#include "storage/ledger.h"
+
+struct server;
+typedef struct stats stats;
+
+enum { STATS_ROWS_MAX = 50000, STATS_PERIOD_US = 100000 };
+
+/* `s` is borrowed; scheduler, registry, residency, limits and storage must be there already.  NULL: out
+ * of memory. */
+stats *stats_create(struct server *s);
+void stats_destroy(stats *st);
+
+/* Once a second or so, on the main thread. */
+void stats_tick(stats *st);
+
+/* What the rest of the gateway tells; a NULL `st` is fine. */
+void stats_note(stats *st, const usage_row *rows, size_t n);
+void stats_refused(stats *st, uint64_t tenant_id, int class, bool limited);
+/* level: "audit", "info", "warning", "error".  Copies; `object`, `detail` may be NULL. */
+void stats_event(stats *st, const char *level, const char *kind, uint64_t tenant_id,
+                 const char *object, const char *detail, uint64_t actor_key_id);
+
+typedef struct stats_query {
+    const char *cursor; /* of an earlier answer; NULL: everything */
+    size_t limit;       /* rows in one answer, at most STATS_ROWS_MAX */
+    unsigned tables;    /* bit for each proto_table that is wanted */
+    const char *access; /* what the asking key may: "admin" or "read" */
+} stats_query;
+
+/* Appends the answer, an object.  `cursor` (64 bytes) gets the one to go on from; *more: there is more
+ * to be had at once. */
+void stats_write(stats *st, const stats_query *q, jsonw *w, char *cursor, bool *more);
+
+#endif

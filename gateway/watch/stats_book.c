@@ -1,0 +1,216 @@
+/* stats_book.c -- a hash table of counters; entries that changed stand in a list. */
+#include "gateway/watch/stats_book.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BUCKETS = 16384 };
+
+#define DECADE(x) 10 * (x), 16 * (x), 25 * (x), 40 * (x), 63 * (x)
+
+const int64_t book_bounds_us[BOOK_BOUNDS] = {DECADE(INT64_C(10)),       DECADE(INT64_C(100)),
+                                             DECADE(INT64_C(1000)),     DECADE(INT64_C(10000)),
+                                             DECADE(INT64_C(100000)),   DECADE(INT64_C(1000000)),
+                                             DECADE(INT64_C(10000000)), INT64_C(1000000000)};
+
+typedef struct entry {
+    struct entry *chained, *next_dirty;
+    uint64_t id;
+    book_kind kind;
+    bool dirty;
+    book_counts c;
+} entry;
+
+struct book {
+    pthread_mutex_t mu; /* leaf lock */
+    entry *bucket[BUCKETS];
+    entry *dirty[BOOK_KINDS];
+    int n;
+};
+
+book *book_create(void)
+{
+    book *b = calloc(1, sizeof(*b));
+    if (b) pthread_mutex_init(&b->mu, NULL);
+    return b;
+}
+
+void book_destroy(book *b)
+{
+    if (!b) return;
+    for (int i = 0; i < BUCKETS; i++) {
+        for (entry *en = b->bucket[i]; en;) {
+            entry *next = en->chained;
+            free(en);
+            en = next;
+        }
+    }
+    pthread_mutex_destroy(&b->mu);
+    free(b);
+}
+
+static entry **place_of(book *b, book_kind kind, uint64_t id)
+{
+    entry **at = &b->bucket[(id * 0x9e3779b97f4a7c15u >> 32 ^ (uint64_t)kind) & (BUCKETS - 1)];
+    while (*at && ((*at)->id != id || (*at)->kind != kind)) at = &(*at)->chained;
+    return at;
+}
+
+/* For a change; NULL: no memory, or too many. */
+static book_counts *open_locked(book *b, book_kind kind, uint64_t id)
+{
+    entry **at = place_of(b, kind, id), *en = *at;
+    if (!en && b->n < BOOK_ENTRIES_MAX) {
+        en = calloc(1, sizeof(*en));
+        if (!en) return NULL;
+        en->id = id;
+        en->kind = kind;
+        *at = en;
+        b->n++;
+    }
+    if (!en) return NULL;
+    if (!en->dirty) {
+        en->dirty = true;
+        en->next_dirty = b->dirty[kind];
+        b->dirty[kind] = en;
+    }
+    return &en->c;
+}
+
+static int bucket_for(int64_t us)
+{
+    int i = 0;
+    while (i < BOOK_BOUNDS && us > book_bounds_us[i]) i++;
+    return i;
+}
+
+typedef struct {
+    int64_t ttft_us, tpot_us; /* negative: none */
+    bool complete, met;
+} outcome;
+
+static outcome outcome_of(const usage_row *row, int64_t ttft_target_us, int64_t tpot_target_us)
+{
+    outcome o = {.ttft_us = -1, .tpot_us = -1, .complete = row->status / 100 == 2};
+    if (row->ttft_ms >= 0) o.ttft_us = row->ttft_ms * 1000;
+    if (row->ttft_ms >= 0 && row->output_tokens > 1) {
+        o.tpot_us = (row->duration_ms - row->ttft_ms) * 1000 / ((int64_t)row->output_tokens - 1);
+    }
+    o.met = o.complete && (ttft_target_us <= 0 || o.ttft_us <= ttft_target_us) &&
+            (tpot_target_us <= 0 || o.tpot_us <= tpot_target_us);
+    return o;
+}
+
+static void add(book_counts *c, const usage_row *row, const outcome *o)
+{
+    if (!c) return;
+    c->ended += o->complete;
+    c->failed += row->status >= 500;
+    c->prompt_tokens += row->prompt_tokens;
+    c->output_tokens += row->output_tokens;
+    c->last_wall_us = row->ended_wall_us;
+    if (row->status == 499) return; /* the client left: no promise was tried */
+    c->met += o->met;
+    c->missed += !o->met;
+    if (o->ttft_us >= 0) c->ttft[bucket_for(o->ttft_us)]++;
+    if (o->tpot_us >= 0) c->tpot[bucket_for(o->tpot_us)]++;
+}
+
+uint64_t book_adapter_key(uint64_t tenant_id, const char *name)
+{
+    uint64_t h = 1469598103934665603u ^ tenant_id * 0x9e3779b97f4a7c15u;
+    for (; *name && *name != '@'; name++) h = (h ^ (unsigned char)*name) * 1099511628211u;
+    return h;
+}
+
+void book_note(book *b, const usage_row *row, int class, int64_t ttft_target_us,
+               int64_t tpot_target_us)
+{
+    outcome o = outcome_of(row, ttft_target_us, tpot_target_us);
+    pthread_mutex_lock(&b->mu);
+    add(open_locked(b, BOOK_TENANT, row->tenant_id), row, &o);
+    add(open_locked(b, BOOK_CLASS, (uint64_t) class), row, &o);
+    if (row->adapter_id) {
+        uint64_t key = book_adapter_key(row->tenant_id, row->model);
+        add(open_locked(b, BOOK_ADAPTER, key), row, &o);
+    }
+    pthread_mutex_unlock(&b->mu);
+}
+
+static void count_refusal(book_counts *c, bool limited)
+{
+    if (!c) return;
+    if (limited)
+        c->limited++;
+    else
+        c->refused++;
+}
+
+void book_refused(book *b, uint64_t tenant_id, int class, bool limited)
+{
+    pthread_mutex_lock(&b->mu);
+    count_refusal(open_locked(b, BOOK_TENANT, tenant_id), limited);
+    if (class >= 0) count_refusal(open_locked(b, BOOK_CLASS, (uint64_t) class), limited);
+    pthread_mutex_unlock(&b->mu);
+}
+
+int book_drain(book *b, book_kind kind,
+               void (*fn)(void *arg, uint64_t id, const book_counts *counts), void *arg)
+{
+    pthread_mutex_lock(&b->mu);
+    entry *en = b->dirty[kind];
+    int n = 0;
+    b->dirty[kind] = NULL;
+    for (; en; n++) {
+        entry *next = en->next_dirty;
+        en->dirty = false;
+        en->next_dirty = NULL;
+        fn(arg, en->id, &en->c);
+        en = next;
+    }
+    pthread_mutex_unlock(&b->mu);
+    return n;
+}
+
+bool book_get(book *b, book_kind kind, uint64_t id, book_counts *out)
+{
+    pthread_mutex_lock(&b->mu);
+    const entry *en = *place_of(b, kind, id);
+    if (en) *out = en->c;
+    pthread_mutex_unlock(&b->mu);
+    return en != NULL;
+}
+
+void book_forget(book *b, book_kind kind, uint64_t id)
+{
+    pthread_mutex_lock(&b->mu);
+    entry **at = place_of(b, kind, id), *en = *at;
+    if (en) {
+        *at = en->chained;
+        for (entry **d = &b->dirty[kind]; en->dirty && *d; d = &(*d)->next_dirty) {
+            if (*d != en) continue;
+            *d = en->next_dirty;
+            break;
+        }
+        free(en);
+        b->n--;
+    }
+    pthread_mutex_unlock(&b->mu);
+}
+
+double book_percentile_ms(const uint32_t counts[BOOK_BUCKETS], double share)
+{
+    uint64_t all = 0, below = 0;
+    for (int i = 0; i < BOOK_BUCKETS; i++) all += counts[i];
+    if (all == 0) return -1;
+    double want = share * (double)all;
+    for (int i = 0; i < BOOK_BOUNDS; i++) {
+        double lo = i ? (double)book_bounds_us[i - 1] : 0, hi = (double)book_bounds_us[i];
+        if (counts[i] && (double)(below + counts[i]) >= want) {
+            return (lo + (hi - lo) * (want - (double)below) / counts[i]) / 1e3;
+        }
+        below += counts[i];
+    }
+    return (double)book_bounds_us[BOOK_BOUNDS - 1] / 1e3;
+}

@@ -1,0 +1,56 @@
+/* stats_book.h -- what ended requests add up to, by tenant, by adapter and by class.
+ *
+ * Noted once for each choice of a request when its usage is settled, and for each one that was
+ * refused; kept for as long as the process lives.  The ledger is what is billed; this is what a
+ * dashboard shows.  Times go into buckets with five bounds a decade.
+ *
+ * Threads: any thread; one leaf lock, held for one hash lookup.
+ */
+#ifndef GATEWAY_WATCH_STATS_BOOK_H
+#define GATEWAY_WATCH_STATS_BOOK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "storage/ledger.h"
+
+enum { BOOK_BOUNDS = 36, BOOK_BUCKETS = BOOK_BOUNDS + 1, BOOK_ENTRIES_MAX = 65536 };
+
+extern const int64_t book_bounds_us[BOOK_BOUNDS];
+
+typedef enum { BOOK_TENANT, BOOK_ADAPTER, BOOK_CLASS, BOOK_KINDS } book_kind;
+
+typedef struct book_counts {
+    uint64_t ended, failed, limited, refused; /* ended: with an answer of 2xx */
+    uint64_t prompt_tokens, output_tokens;
+    uint64_t met, missed; /* both targets of the class */
+    int64_t last_wall_us;
+    uint32_t ttft[BOOK_BUCKETS], tpot[BOOK_BUCKETS];
+} book_counts;
+
+typedef struct book book;
+
+book *book_create(void);
+void book_destroy(book *b);
+
+/* class: index; its targets in microseconds.  Tells "name@7" apart from the base by adapter_id. */
+void book_note(book *b, const usage_row *row, int class, int64_t ttft_target_us,
+               int64_t tpot_target_us);
+/* One request that was refused: `limited` by a limit of its own, else for lack of room. */
+void book_refused(book *b, uint64_t tenant_id, int class, bool limited);
+
+/* Key of an adapter's counts; `name` may go on with "@version". */
+uint64_t book_adapter_key(uint64_t tenant_id, const char *name);
+
+/* Calls fn, with the lock held, for each entry of a kind that has changed since the last drain; how many. */
+int book_drain(book *b, book_kind kind,
+               void (*fn)(void *arg, uint64_t id, const book_counts *counts), void *arg);
+/* False: nothing was noted for it. */
+bool book_get(book *b, book_kind kind, uint64_t id, book_counts *out);
+void book_forget(book *b, book_kind kind, uint64_t id);
+
+/* The value that `share` (0..1) of the counts do not exceed, in milliseconds, interpolated within its
+ * bucket; negative: there are none. */
+double book_percentile_ms(const uint32_t counts[BOOK_BUCKETS], double share);
+
+#endif

@@ -1,0 +1,126 @@
+/* stats_inside.h -- what stats.c and stats_tables.c share.  Threads: with stats.mu held. */
+#ifndef GATEWAY_WATCH_STATS_INSIDE_H
+#define GATEWAY_WATCH_STATS_INSIDE_H
+
+#include <pthread.h>
+
+#include "adapters/registry.h"
+#include "adapters/residency.h"
+#include "engine/sched/board.h"
+#include "gateway/limits.h"
+#include "gateway/server.h"
+#include "gateway/watch/stats.h"
+#include "gateway/watch/stats_book.h"
+#include "gateway/watch/stats_journal.h"
+
+enum {
+    SAMPLES = 16,       /* one a second: rates are over the last ten */
+    CLASS_SAMPLES = 16, /* one in five seconds: percentiles are over the last minute */
+    CLASS_SAMPLE_S = 5,
+    PENDING_MAX = 256, /* events between two pictures */
+    EVENTS_MAX = 1000, /* kept */
+};
+
+typedef struct pending_event {
+    int64_t wall_us;
+    uint64_t tenant_id, actor;
+    proto_event row; /* without id, tenant, actor, time */
+} pending_event;
+
+typedef struct id_index {
+    uint64_t id;
+    uint32_t index;
+} id_index;
+
+/* What is known of an adapter beside its name, which stands in its row in the journal alone: there are ten
+ * thousand of these. */
+typedef struct adapter_line {
+    uint64_t id, tenant_id, version_id, key;
+    int64_t bytes, memory_bytes, hits, output_tokens, last_used_s, load_us;
+    int32_t version, previous, versions, rank, in_use, requests;
+    uint32_t loads;
+    uint8_t tier; /* residency_state */
+    bool pinned;
+    bool known; /* its tier was looked at before */
+    bool hot;   /* is or was in memory or in use at the last picture */
+    bool hit;   /* requests ended since then */
+} adapter_line;
+
+/* What moves in a row, as it was at the last picture. */
+typedef struct adapter_live {
+    int64_t load_us;
+    int32_t in_use, requests;
+    uint8_t tier;
+    bool looked, pinned;
+} adapter_live;
+
+typedef struct class_sample {
+    int64_t at_us;
+    book_counts counts[SERVER_CLASSES];
+} class_sample;
+
+typedef struct totals_sample {
+    int64_t at_us;
+    proto_totals totals;
+} totals_sample;
+
+struct stats {
+    struct server *srv;
+    book *book;
+    uint64_t epoch; /* first half of a cursor: another process, another epoch */
+
+    pthread_mutex_t mu; /* guards all below but the events' own part */
+    journal *journal;
+    int64_t taken_us;
+    int64_t wall_minus_mono; /* taken once: what was told of a request does not wander */
+    proto_server server;
+    proto_totals totals;
+    proto_engine engine;
+    proto_class classes[SERVER_CLASSES];
+    book_counts class_counts[SERVER_CLASSES];
+    totals_sample sample[SAMPLES];
+    class_sample class_ring[CLASS_SAMPLES];
+    uint64_t n_sample, n_class_sample;
+    board_picture picture;
+
+    tenant *tenants; /* by id */
+    uint64_t *tenant_ids;
+    limits_usage *usage;
+    size_t n_tenants, cap_tenants;
+    uint64_t tenants_seen; /* tenants_changes() before they were listed; 0: never */
+
+    adapter_line *adapters;
+    id_index *by_version;         /* hash table; id 0: free */
+    id_index *by_key, *by_tenant; /* sorted; by_tenant: how many adapters */
+    size_t n_adapters, n_by_tenant, n_version_slot;
+    uint64_t registry_seen;
+    bool listed;
+    residency_row *resident; /* of the latest picture that looked */
+    size_t n_resident, cap_resident;
+    uint64_t residency_seen; /* residency_changes() before that look; 0: look again */
+    bool adapters_moved;     /* look at all again, whatever residency says */
+    registry_totals registered;
+    uint64_t counted_at;
+    bool counted;
+
+    uint64_t n_events; /* numbers given to events */
+    bool was_healthy;
+    bool had_reserve;       /* the database's, on the disk, as it was seen last */
+    uint64_t restarts_seen; /* of the engine, told as events */
+    spool_state spool_seen; /* the worst spool_state since it was ok: told once */
+
+    pthread_mutex_t events_mu; /* leaf lock */
+    pending_event pending[PENDING_MAX];
+    uint64_t n_pending, n_taken; /* ever put, ever taken */
+};
+
+/* stats_tables.c */
+void stats_take_tenants(stats *st); /* names first: the others' rows hold them */
+void stats_put_tenants(stats *st);  /* after the adapters: they are counted */
+void stats_take_adapters(stats *st);
+const registry_totals *stats_registered(stats *st);
+void stats_take_requests(stats *st);
+void stats_take_events(stats *st);
+void stats_seed_events(stats *st);
+
+#endif

@@ -1,0 +1,566 @@
+/* stats_tables.c -- the rows of tenants, adapters, requests and events, into the journal.
+ *
+ * Adapters are listed anew only when the registry has changed, tenants when they have; else the rows are
+ * touched that are, or were a moment ago, in memory or in use, and only when residency has changed.  So ten
+ * thousand adapters at rest cost next to nothing, in memory too.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/log.h"
+#include "gateway/watch/stats_inside.h"
+#include "storage/audit.h"
+
+enum { SEED_EVENTS = 200, TIER_EVENTS_MAX = 64 };
+
+static int by_id(const void *a, const void *b)
+{
+    uint64_t x = ((const id_index *)a)->id, y = ((const id_index *)b)->id;
+    return x < y ? -1 : x > y;
+}
+
+static const id_index *index_of(const id_index *list, size_t n, uint64_t id)
+{
+    id_index key = {.id = id};
+    return n ? bsearch(&key, list, n, sizeof(*list), by_id) : NULL;
+}
+
+static void put_id(char *out, size_t cap, uint64_t id)
+{
+    (void)snprintf(out, cap, "%llu", (unsigned long long)id);
+}
+
+/* ----------------------------------------------------------------------- tenants -- */
+
+static int by_tenant_id(const void *a, const void *b)
+{
+    uint64_t x = ((const tenant *)a)->id, y = ((const tenant *)b)->id;
+    return x < y ? -1 : x > y;
+}
+
+static const char *tenant_name(const stats *st, uint64_t id)
+{
+    tenant key = {.id = id};
+    const tenant *t = st->n_tenants ? bsearch(&key, st->tenants, st->n_tenants,
+                                              sizeof(*st->tenants), by_tenant_id)
+                                    : NULL;
+    return t ? t->name : "";
+}
+
+static bool room_for_tenants(stats *st, size_t n)
+{
+    if (n <= st->cap_tenants) return true;
+    size_t cap = n * 2;
+    uint64_t *ids = realloc(st->tenant_ids, cap * sizeof(*ids));
+    if (ids) st->tenant_ids = ids;
+    limits_usage *usage = realloc(st->usage, cap * sizeof(*usage));
+    if (usage) st->usage = usage;
+    if (ids && usage) st->cap_tenants = cap;
+    return ids && usage;
+}
+
+static int by_share(const void *a, const void *b)
+{
+    uint64_t x = ((const board_share *)a)->tenant_id, y = ((const board_share *)b)->tenant_id;
+    return x < y ? -1 : x > y;
+}
+
+static double served_of(const stats *st, uint64_t id)
+{
+    board_share key = {.tenant_id = id};
+    const board_picture *p = &st->picture;
+    const board_share *s =
+        p->n_share ? bsearch(&key, p->share, (size_t)p->n_share, sizeof(key), by_share) : NULL;
+    return s ? s->served : -1;
+}
+
+static void put_tenant(stats *st, size_t i)
+{
+    const tenant *t = &st->tenants[i];
+    const limits_usage *u = &st->usage[i];
+    const id_index *n = index_of(st->by_tenant, st->n_by_tenant, t->id);
+    book_counts c = {0};
+    proto_tenant row;
+    memset(&row, 0, sizeof(row));
+    row.ttft_p50_ms = row.ttft_p99_ms = -1;
+    if (book_get(st->book, BOOK_TENANT, t->id, &c)) {
+        row.ttft_p50_ms = book_percentile_ms(c.ttft, 0.5);
+        row.ttft_p99_ms = book_percentile_ms(c.ttft, 0.99);
+    }
+    put_id(row.id, sizeof(row.id), t->id);
+    (void)snprintf(row.name, sizeof(row.name), "%s", t->name);
+    (void)snprintf(row.state, sizeof(row.state), "%s", t->disabled ? "disabled" : "active");
+    (void)snprintf(row.default_class, sizeof(row.default_class), "%.*s", PROTO_WORD_CAP - 1,
+                   t->default_class);
+    row.weight = t->weight;
+    row.requests_per_minute = t->limits.requests_per_minute;
+    row.tokens_per_minute = t->limits.tokens_per_minute;
+    row.max_concurrent = t->limits.max_concurrent;
+    row.max_queued = t->limits.max_queued;
+    row.tokens_per_day = t->limits.tokens_per_day;
+    row.tokens_per_month = t->limits.tokens_per_month;
+    row.running = u->running;
+    row.queued = u->queued;
+    row.day_tokens = u->day_used;
+    row.month_tokens = u->month_used;
+    row.ended = (int64_t)c.ended;
+    row.limited = (int64_t)(c.limited + c.refused);
+    row.failed = (int64_t)c.failed;
+    row.prompt_tokens = (int64_t)c.prompt_tokens;
+    row.output_tokens = (int64_t)c.output_tokens;
+    row.served = served_of(st, t->id);
+    row.met = (int64_t)c.met;
+    row.missed = (int64_t)c.missed;
+    row.adapters = n ? (int64_t)n->index : 0;
+    (void)journal_put(st->journal, TABLE_TENANTS, t->id, &row);
+}
+
+void stats_take_tenants(stats *st)
+{
+    tenant *list;
+    size_t n;
+    uint64_t changes = tenants_changes(st->srv->store);
+    if (changes == st->tenants_seen) return;
+    if (tenants_list(st->srv->store, 0, 0, &list, &n, NULL)) return;
+    if (!room_for_tenants(st, n)) {
+        free(list);
+        return;
+    }
+    free(st->tenants);
+    st->tenants = list;
+    st->n_tenants = n;
+    st->tenants_seen = changes;
+}
+
+void stats_put_tenants(stats *st)
+{
+    size_t n = st->n_tenants;
+    for (size_t i = 0; i < n; i++) st->tenant_ids[i] = st->tenants[i].id;
+    if (st->picture.n_share) {
+        qsort(st->picture.share, (size_t)st->picture.n_share, sizeof(board_share), by_share);
+    }
+    limits_usage_get(st->srv->limits, st->tenant_ids, n, st->usage);
+    journal_begin(st->journal, TABLE_TENANTS);
+    for (size_t i = 0; i < n; i++) put_tenant(st, i);
+    journal_end(st->journal, TABLE_TENANTS);
+}
+
+/* ---------------------------------------------------------------------- adapters -- */
+
+static void cold(adapter_line *a)
+{
+    a->tier = RESIDENCY_DISK;
+    a->pinned = false;
+    a->in_use = a->requests = 0;
+}
+
+static void fill_adapter(adapter_line *a, const registry_summary *g)
+{
+    *a = (adapter_line){.id = g->id,
+                        .tenant_id = g->tenant_id,
+                        .version_id = g->default_id,
+                        .key = book_adapter_key(g->tenant_id, g->name),
+                        .hot = true, /* until the first look at residency says otherwise */
+                        .version = g->default_version,
+                        .previous = g->previous,
+                        .versions = g->n_versions,
+                        .rank = g->rank_max,
+                        .bytes = (int64_t)g->file_bytes,
+                        .memory_bytes = (int64_t)g->packed_bytes};
+    cold(a);
+}
+
+/* What only this process knows lives on when the registry is listed anew. */
+static void carry_over(adapter_line *to, const adapter_line *from)
+{
+    to->known = from->known;
+    to->hits = from->hits;
+    to->output_tokens = from->output_tokens;
+    to->last_used_s = from->last_used_s;
+    to->loads = from->loads;
+    to->load_us = from->load_us;
+    if (to->version_id == from->version_id) {
+        to->tier = from->tier;
+        to->pinned = from->pinned;
+    }
+}
+
+static void count_by_tenant(stats *st)
+{
+    /* by_tenant holds one entry for each adapter, sorted: runs become counts */
+    size_t n = 0;
+    for (size_t i = 0; i < st->n_adapters; i++) {
+        if (n && st->by_tenant[n - 1].id == st->by_tenant[i].id)
+            st->by_tenant[n - 1].index++;
+        else
+            st->by_tenant[n++] = (id_index){st->by_tenant[i].id, 1};
+    }
+    st->n_by_tenant = n;
+    id_index *less = realloc(st->by_tenant, (n + 1) * sizeof(*less));
+    if (less) st->by_tenant = less;
+}
+
+static int by_summary_id(const void *a, const void *b)
+{
+    uint64_t x = ((const registry_summary *)a)->id, y = ((const registry_summary *)b)->id;
+    return x < y ? -1 : x > y;
+}
+
+static const char *adapter_name(const stats *st, const adapter_line *a)
+{
+    const proto_adapter *row = journal_row(st->journal, TABLE_ADAPTERS, a->id);
+    return row ? row->name : "";
+}
+
+/* `name`: NULL where its row has it already. */
+static void put_adapter(stats *st, const adapter_line *a, const char *name)
+{
+    proto_adapter row;
+    memset(&row, 0, sizeof(row));
+    put_id(row.id, sizeof(row.id), a->id);
+    (void)snprintf(row.tenant, sizeof(row.tenant), "%s", tenant_name(st, a->tenant_id));
+    (void)snprintf(row.name, sizeof(row.name), "%s", name ? name : adapter_name(st, a));
+    (void)snprintf(row.tier, sizeof(row.tier), "%s",
+                   residency_state_name((residency_state)a->tier));
+    row.version = a->version;
+    row.previous = a->previous;
+    row.versions = a->versions;
+    row.rank = a->rank;
+    row.bytes = a->bytes;
+    row.memory_bytes = a->memory_bytes;
+    row.pinned = a->pinned;
+    row.in_use = a->in_use;
+    row.requests = a->requests;
+    row.hits = a->hits;
+    row.output_tokens = a->output_tokens;
+    row.loads = a->loads;
+    row.load_us = a->load_us;
+    row.last_used_s = a->last_used_s;
+    (void)journal_put(st->journal, TABLE_ADAPTERS, a->id, &row);
+}
+
+/* by_version is a hash table: every picture looks all resident versions up. */
+static id_index *version_slot(id_index *table, size_t n_slot, uint64_t version_id)
+{
+    size_t i = (size_t)(version_id * 0x9e3779b97f4a7c15u >> 20) & (n_slot - 1);
+    while (table[i].id && table[i].id != version_id) i = (i + 1) & (n_slot - 1);
+    return &table[i];
+}
+
+/* Of all adapters, counted anew only when there are others. */
+const registry_totals *stats_registered(stats *st)
+{
+    uint64_t changes = registry_changes(st->srv->registry);
+    if (!st->counted || changes != st->counted_at) {
+        registry_totals_get(st->srv->registry, 0, &st->registered);
+        st->counted = true;
+        st->counted_at = changes;
+    }
+    return &st->registered;
+}
+
+static bool list_adapters(stats *st)
+{
+    registry_summary *list;
+    size_t n;
+    uint64_t changes = registry_changes(st->srv->registry);
+    if (st->listed && changes == st->registry_seen) return true;
+    if (registry_summaries(st->srv->registry, &list, &n, NULL)) return false;
+    adapter_line *all = calloc(n + 1, sizeof(*all));
+    size_t n_slot = 64;
+    while (n_slot < n + n / 2) n_slot *= 2;
+    id_index *version = calloc(n_slot, sizeof(*version)), *key = calloc(n + 1, sizeof(*key)),
+             *owner = calloc(n + 1, sizeof(*owner));
+    if (!all || !version || !key || !owner) {
+        free(all);
+        free(version);
+        free(key);
+        free(owner);
+        free(list);
+        return false;
+    }
+    if (n) qsort(list, n, sizeof(*list), by_summary_id);
+    for (size_t i = 0; i < n; i++) fill_adapter(&all[i], &list[i]);
+    for (size_t i = 0, k = 0; i < n || k < st->n_adapters;) { /* both are sorted */
+        if (k == st->n_adapters || (i < n && all[i].id < st->adapters[k].id)) {
+            i++;
+        } else if (i == n || all[i].id > st->adapters[k].id) {
+            book_forget(st->book, BOOK_ADAPTER, st->adapters[k++].key);
+        } else {
+            carry_over(&all[i++], &st->adapters[k++]);
+        }
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (all[i].version_id) {
+            *version_slot(version, n_slot, all[i].version_id) =
+                (id_index){all[i].version_id, (uint32_t)i};
+        }
+        key[i] = (id_index){all[i].key, (uint32_t)i};
+        owner[i] = (id_index){all[i].tenant_id, 0};
+    }
+    qsort(key, n, sizeof(*key), by_id);
+    qsort(owner, n, sizeof(*owner), by_id);
+    free(st->adapters);
+    free(st->by_version);
+    free(st->by_key);
+    free(st->by_tenant);
+    st->adapters = all;
+    st->by_version = version;
+    st->n_version_slot = n_slot;
+    st->by_key = key;
+    st->by_tenant = owner;
+    st->n_adapters = n;
+    count_by_tenant(st);
+    journal_begin(st->journal, TABLE_ADAPTERS);
+    for (size_t i = 0; i < n; i++) put_adapter(st, &all[i], list[i].name);
+    journal_end(st->journal, TABLE_ADAPTERS);
+    free(list);
+    st->listed = st->adapters_moved = true;
+    st->registry_seen = changes;
+    return true;
+}
+
+static adapter_line *adapter_of(const stats *st, uint64_t version_id)
+{
+    if (version_id == 0 || st->n_version_slot == 0) return NULL;
+    const id_index *at = version_slot(st->by_version, st->n_version_slot, version_id);
+    return at->id ? &st->adapters[at->index] : NULL;
+}
+
+static void note_hits(void *arg, uint64_t key, const book_counts *c)
+{
+    stats *st = arg;
+    const id_index *at = index_of(st->by_key, st->n_adapters, key);
+    if (!at) return;
+    adapter_line *a = &st->adapters[at->index];
+    a->hits = (int64_t)c->ended;
+    a->output_tokens = (int64_t)c->output_tokens;
+    a->last_used_s = c->last_wall_us / 1000000;
+    a->hot = a->hit = true;
+}
+
+static void tell_tier(stats *st, const adapter_line *a, uint8_t before, int *told)
+{
+    char detail[96];
+    if (a->tier == before || !st->was_healthy || ++*told > TIER_EVENTS_MAX) return;
+    const char *name = adapter_name(st, a);
+    if (a->tier == RESIDENCY_RESIDENT) {
+        (void)snprintf(detail, sizeof(detail), "%.1f ms, %.1f MiB, rank %d",
+                       (double)a->load_us / 1e3, (double)a->memory_bytes / 1048576, a->rank);
+        stats_event(st, "info", "adapter.load", a->tenant_id, name, detail, 0);
+    } else if (a->tier == RESIDENCY_FAILED) {
+        stats_event(st, "error", "adapter.unreadable", a->tenant_id, name, "", 0);
+    } else if (before == RESIDENCY_RESIDENT) {
+        stats_event(st, "info", "adapter.evict", a->tenant_id, name, "", 0);
+    }
+}
+
+/* Whether residency and use are as the last picture saw them: then no row has changed. */
+static bool nothing_moved(stats *st, uint64_t changes, int n_hit)
+{
+    bool same = !st->adapters_moved && n_hit == 0 && changes == st->residency_seen;
+    for (int i = 0; i < st->picture.n_row && same; i++) same = st->picture.row[i].adapter_id == 0;
+    return same;
+}
+
+/* Puts the rows of what is hot that are not as they were before. */
+static void put_changed(stats *st, const adapter_live *before)
+{
+    int told = 0;
+    for (size_t i = 0; i < st->n_adapters; i++) {
+        adapter_line *a = &st->adapters[i];
+        if (!a->hot) continue;
+        const adapter_live *b = &before[i];
+        bool moved = b->tier != a->tier;
+        if (b->looked && moved && a->tier == RESIDENCY_RESIDENT) a->loads++;
+        if (b->looked && a->known) tell_tier(st, a, b->tier, &told);
+        if (moved || a->hit || !a->known || b->pinned != a->pinned || b->in_use != a->in_use ||
+            b->requests != a->requests || b->load_us != a->load_us)
+            put_adapter(st, a, NULL);
+        a->known = true;
+        a->hit = false;
+        a->hot = a->tier != RESIDENCY_DISK || a->requests || a->pinned;
+        st->adapters_moved |= a->requests > 0; /* they will end */
+    }
+}
+
+static adapter_live live_of(const adapter_line *a)
+{
+    return (adapter_live){.looked = true,
+                          .tier = a->tier,
+                          .pinned = a->pinned,
+                          .in_use = a->in_use,
+                          .requests = a->requests,
+                          .load_us = a->load_us};
+}
+
+void stats_take_adapters(stats *st)
+{
+    if (!list_adapters(st)) return;
+    int n_hit = book_drain(st->book, BOOK_ADAPTER, note_hits, st);
+    /* before the look: what comes during it is for the next one */
+    uint64_t changes = residency_changes(st->srv->residency);
+    if (nothing_moved(st, changes, n_hit)) return;
+    st->n_resident = 0;
+    st->adapters_moved = true; /* until this look is done */
+    if (residency_rows(st->srv->residency, &st->resident, &st->n_resident, &st->cap_resident,
+                       NULL)) {
+        return;
+    }
+    /* What was hot falls back to the disk, unless it is seen below. */
+    adapter_live *before = calloc(st->n_adapters + 1, sizeof(*before));
+    if (!before) return;
+    for (size_t i = 0; i < st->n_adapters; i++) {
+        adapter_line *a = &st->adapters[i];
+        if (!a->hot) continue;
+        before[i] = live_of(a);
+        cold(a);
+    }
+    for (size_t i = 0; i < st->n_resident; i++) {
+        const residency_row *r = &st->resident[i];
+        adapter_line *a = adapter_of(st, r->version_id);
+        if (!a) continue;
+        if (!a->hot) before[a - st->adapters] = live_of(a);
+        a->hot = true;
+        a->tier = (uint8_t)r->state;
+        a->pinned = r->pinned;
+        a->in_use = r->acquired;
+        if (r->load_us) a->load_us = r->load_us;
+    }
+    for (int i = 0; i < st->picture.n_row; i++) {
+        adapter_line *a = adapter_of(st, st->picture.row[i].adapter_id);
+        if (!a) continue;
+        if (!a->hot) before[a - st->adapters] = live_of(a);
+        a->hot = true;
+        a->requests++;
+    }
+    st->residency_seen = changes;
+    st->adapters_moved = false;
+    put_changed(st, before);
+    free(before);
+}
+
+/* ---------------------------------------------------------------------- requests -- */
+
+/* "name@version"; an older version than the default one is looked up. */
+static void name_adapter(stats *st, uint64_t version_id, char *out, size_t cap)
+{
+    const adapter_line *a = adapter_of(st, version_id);
+    const adapter_version *v;
+    if (version_id == 0) return;
+    if (a) {
+        (void)snprintf(out, cap, "%s@%d", adapter_name(st, a), a->version);
+    } else if (registry_acquire_id(st->srv->registry, version_id, &v, NULL) == ERR_NONE) {
+        (void)snprintf(out, cap, "%s@%d", v->name, v->version);
+        registry_release(st->srv->registry, v);
+    } else {
+        (void)snprintf(out, cap, "?");
+    }
+}
+
+void stats_take_requests(stats *st)
+{
+    /* The engine's clock to the wall's; a drift between two pictures would look like a change of every
+     * row, so times are rounded to milliseconds and the difference is taken once. */
+    int64_t wall_minus_mono = st->wall_minus_mono;
+    journal_begin(st->journal, TABLE_REQUESTS);
+    for (int i = 0; i < st->picture.n_row; i++) {
+        const board_row *r = &st->picture.row[i];
+        int64_t due =
+            r->first_token_us ? r->last_token_us + r->tpot_target_us : r->ttft_deadline_us;
+        bool has_due = r->first_token_us ? r->tpot_target_us > 0 : r->ttft_deadline_us > 0;
+        bool known = r->slo_class >= 0 && r->slo_class < SERVER_CLASSES;
+        proto_request row;
+        memset(&row, 0, sizeof(row));
+        put_id(row.id, sizeof(row.id), r->id);
+        (void)snprintf(row.tenant, sizeof(row.tenant), "%s", tenant_name(st, r->tenant_id));
+        name_adapter(st, r->adapter_id, row.adapter, sizeof(row.adapter));
+        (void)snprintf(row.class_name, sizeof(row.class_name), "%.*s", PROTO_WORD_CAP - 1,
+                       known ? st->srv->classes[r->slo_class].name : "?");
+        (void)snprintf(row.state, sizeof(row.state), "%s",
+                       !r->running                   ? "waiting"
+                       : r->n_computed < r->n_prompt ? "prefill"
+                                                     : "decode");
+        row.arrived_us = (r->arrived_us + wall_minus_mono) / 1000 * 1000;
+        row.due_us = has_due ? (due + wall_minus_mono) / 1000 * 1000 : 0;
+        row.prompt = r->n_prompt;
+        row.computed = r->n_computed;
+        row.output = r->n_output;
+        row.max_tokens = r->max_tokens;
+        row.preempted = r->n_preempted;
+        row.rank = r->rank;
+        (void)journal_put(st->journal, TABLE_REQUESTS, r->id, &row);
+    }
+    journal_end(st->journal, TABLE_REQUESTS);
+}
+
+/* ------------------------------------------------------------------------ events -- */
+
+void stats_event(stats *st, const char *level, const char *kind, uint64_t tenant_id,
+                 const char *object, const char *detail, uint64_t actor_key_id)
+{
+    if (!st) return;
+    pending_event p;
+    memset(&p, 0, sizeof(p));
+    p.wall_us = clock_wall_us();
+    p.tenant_id = tenant_id;
+    p.actor = actor_key_id;
+    (void)snprintf(p.row.level, sizeof(p.row.level), "%s", level);
+    (void)snprintf(p.row.kind, sizeof(p.row.kind), "%s", kind);
+    (void)snprintf(p.row.object, sizeof(p.row.object), "%s", object ? object : "");
+    (void)snprintf(p.row.detail, sizeof(p.row.detail), "%s", detail ? detail : "");
+    pthread_mutex_lock(&st->events_mu);
+    st->pending[st->n_pending++ % PENDING_MAX] = p; /* the oldest gives way */
+    pthread_mutex_unlock(&st->events_mu);
+}
+
+static void put_event(stats *st, pending_event *p)
+{
+    uint64_t number = ++st->n_events;
+    put_id(p->row.id, sizeof(p->row.id), number);
+    p->row.time_us = p->wall_us;
+    (void)snprintf(p->row.tenant, sizeof(p->row.tenant), "%s", tenant_name(st, p->tenant_id));
+    if (p->actor) put_id(p->row.actor, sizeof(p->row.actor), p->actor);
+    (void)journal_put(st->journal, TABLE_EVENTS, number, &p->row);
+    if (number > EVENTS_MAX) journal_forget(st->journal, TABLE_EVENTS, number - EVENTS_MAX);
+}
+
+void stats_take_events(stats *st)
+{
+    for (;;) {
+        pthread_mutex_lock(&st->events_mu);
+        if (st->n_pending - st->n_taken > PENDING_MAX) st->n_taken = st->n_pending - PENDING_MAX;
+        bool any = st->n_taken < st->n_pending;
+        pending_event p = {0};
+        if (any) p = st->pending[st->n_taken++ % PENDING_MAX];
+        pthread_mutex_unlock(&st->events_mu);
+        if (!any) return;
+        put_event(st, &p);
+    }
+}
+
+/* What was done before this start: the newest rows of the audit. */
+void stats_seed_events(stats *st)
+{
+    stats_take_tenants(st);
+    audit_row *rows;
+    size_t n;
+    if (audit_list(st->srv->store, 0, 0, SEED_EVENTS, &rows, &n, NULL)) return;
+    for (size_t i = n; i-- > 0;) {
+        pending_event p;
+        memset(&p, 0, sizeof(p));
+        p.wall_us = rows[i].wall_us;
+        p.tenant_id = rows[i].tenant_id;
+        p.actor = rows[i].actor_key_id;
+        (void)snprintf(p.row.level, sizeof(p.row.level), "audit");
+        (void)snprintf(p.row.kind, sizeof(p.row.kind), "%s", rows[i].action);
+        (void)snprintf(p.row.object, sizeof(p.row.object), "%.*s", PROTO_MODEL_CAP - 1,
+                       rows[i].object);
+        (void)snprintf(p.row.detail, sizeof(p.row.detail), "%.*s", PROTO_TEXT_CAP - 1,
+                       rows[i].detail);
+        put_event(st, &p);
+    }
+    free(rows);
+}
