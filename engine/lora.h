@@ -1,7 +1,7 @@
 /* lora.h -- what the engine needs to know about an adapter, and the door it knocks on.
  *
  * The engine never includes adapters/.  It declares here the view its kernels
- * read and the source that hands views out; adapters/residency.c stands behind
+ * read and the source that hands views out; adapters/residency/residency.c stands behind
  * the door in production and a few lines of fake stand behind it in tests.
  */
 #ifndef ENGINE_LORA_H
@@ -19,7 +19,7 @@ extern "C" {
 enum { LORA_RANK_MAX = 256, LORA_DIGEST_BYTES = 32 };
 
 /* The linear layers of one transformer block that an adapter may wrap.  The PEFT
- * names (q_proj ...) are in adapters/peft.c. */
+ * names (q_proj ...) are in adapters/format/peft.c. */
 typedef enum { PROJ_Q, PROJ_K, PROJ_V, PROJ_O, PROJ_GATE, PROJ_UP, PROJ_DOWN, PROJ_COUNT } proj;
 
 enum { LORA_HEAD = PROJ_COUNT }; /* linear_out.lora_proj of the output layer */

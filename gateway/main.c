@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "adapters/load.h"
+#include "adapters/residency/load.h"
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/process.h"

@@ -10,10 +10,10 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "adapters/registry.h"
-#include "adapters/residency.h"
-#include "adapters/staging.h"
-#include "adapters/upload.h"
+#include "adapters/residency/residency.h"
+#include "adapters/store/registry.h"
+#include "adapters/store/staging.h"
+#include "adapters/store/upload.h"
 #include "engine/backend.h"
 #include "engine/chat/chat.h"
 #include "engine/grammar/grammar.h"

@@ -1,4 +1,4 @@
-/* adapter_rows.h -- the rows behind adapters/registry.c: names, versions, aliases.
+/* adapter_rows.h -- the rows behind adapters/store/registry.c: names, versions, aliases.
  *
  * Only what must outlive the process.  The registry keeps all of it in memory and is the only
  * caller besides tests; the files themselves lie under <dir>/adapters/<digest>/.

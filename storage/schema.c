@@ -114,7 +114,7 @@ static const char *const steps[STORE_SCHEMA_VERSION] = {
     " PRIMARY KEY(hour, tenant_id, key_id, adapter_id, model, slo_class)"
     ") STRICT, WITHOUT ROWID;",
 
-    /* 8: a vocabulary of its own (adapters/words.h); NULL: the base's */
+    /* 8: a vocabulary of its own (adapters/format/words.h); NULL: the base's */
     "ALTER TABLE adapter_versions ADD COLUMN words TEXT;",
 };
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "adapters/words.h"
+#include "adapters/format/words.h"
 
 enum { KEPT = 64 }; /* of those that nobody holds */
 

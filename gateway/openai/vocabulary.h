@@ -1,6 +1,6 @@
 /* vocabulary.h -- the tokenizer for one adapter: the base's with the tokens that the adapter added.
  *
- * Made from the version's words (adapters/words.h) when a request first needs it, kept for those that come
+ * Made from the version's words (adapters/format/words.h) when a request first needs it, kept for those that come
  * after it, the one that was used longest ago dropped where there are many.  Versions never change, so nothing
  * in here ever does.
  *
@@ -10,7 +10,7 @@
 #ifndef GATEWAY_OPENAI_VOCABULARY_H
 #define GATEWAY_OPENAI_VOCABULARY_H
 
-#include "adapters/registry.h"
+#include "adapters/store/registry.h"
 #include "engine/chat/chat.h"
 #include "engine/text/tokenizer.h"
 

@@ -5,7 +5,7 @@
 #ifndef GATEWAY_REST_ADAPTER_FIELDS_H
 #define GATEWAY_REST_ADAPTER_FIELDS_H
 
-#include "adapters/registry.h"
+#include "adapters/store/registry.h"
 #include "gateway/http/exchange.h"
 
 /* Adapter calls need a tenant: an operator's key has none.  False: answered. */

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "adapters/inplace.h"
+#include "adapters/residency/inplace.h"
 #include "engine/base/json.h"
 #include "gateway/handlers.h"
 #include "gateway/rest/adapter_fields.h"

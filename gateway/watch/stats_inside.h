@@ -4,8 +4,8 @@
 
 #include <pthread.h>
 
-#include "adapters/registry.h"
-#include "adapters/residency.h"
+#include "adapters/residency/residency.h"
+#include "adapters/store/registry.h"
 #include "engine/sched/board.h"
 #include "gateway/limits.h"
 #include "gateway/server.h"

@@ -5,7 +5,7 @@
 
 #include <check.h>
 
-#include "adapters/copy.h"
+#include "adapters/store/copy.h"
 #include "engine/model/safetensors.h"
 #include "tests/run_suite.h"
 

@@ -7,9 +7,9 @@
 
 #include <check.h>
 
-#include "adapters/peft.h"
-#include "adapters/residency.h"
-#include "adapters/upload.h"
+#include "adapters/format/peft.h"
+#include "adapters/residency/residency.h"
+#include "adapters/store/upload.h"
 #include "engine/model/safetensors.h"
 #include "tests/run_suite.h"
 #include "tests/storage/tmpdir.h"

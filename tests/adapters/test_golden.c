@@ -16,8 +16,8 @@
 
 #include <check.h>
 
-#include "adapters/residency.h"
-#include "adapters/upload.h"
+#include "adapters/residency/residency.h"
+#include "adapters/store/upload.h"
 #include "engine/model/model.h"
 #include "tests/engine/golden.h"
 #include "tests/engine/plain_backend.h"

@@ -15,7 +15,7 @@
 
 #include <check.h>
 
-#include "adapters/upload.h"
+#include "adapters/store/upload.h"
 #include "tests/adapters/make_adapter.h"
 #include "tests/run_suite.h"
 #include "tests/storage/tmpdir.h"

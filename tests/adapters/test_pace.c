@@ -5,7 +5,7 @@
 
 #include <check.h>
 
-#include "adapters/pace.h"
+#include "adapters/residency/pace.h"
 #include "tests/run_suite.h"
 
 enum { MB = 1000 * 1000 };

@@ -4,8 +4,8 @@
 
 #include <check.h>
 
-#include "adapters/pattern.h"
-#include "adapters/peft.h"
+#include "adapters/format/pattern.h"
+#include "adapters/format/peft.h"
 #include "tests/adapters/make_adapter.h"
 #include "tests/run_suite.h"
 

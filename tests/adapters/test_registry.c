@@ -12,7 +12,7 @@
 
 #include <check.h>
 
-#include "adapters/registry.h"
+#include "adapters/store/registry.h"
 #include "tests/run_suite.h"
 #include "tests/storage/tmpdir.h"
 

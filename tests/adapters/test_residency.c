@@ -14,9 +14,9 @@
 
 #include <check.h>
 
-#include "adapters/load.h"
-#include "adapters/residency.h"
-#include "adapters/upload.h"
+#include "adapters/residency/load.h"
+#include "adapters/residency/residency.h"
+#include "adapters/store/upload.h"
 #include "engine/backend_ops.h"
 #include "engine/base/clock.h"
 #include "tests/adapters/make_adapter.h"

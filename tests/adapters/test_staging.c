@@ -11,7 +11,7 @@
 
 #include <check.h>
 
-#include "adapters/staging.h"
+#include "adapters/store/staging.h"
 #include "engine/base/clock.h"
 #include "tests/adapters/make_adapter.h"
 #include "tests/run_suite.h"

@@ -6,8 +6,8 @@
 
 #include <check.h>
 
-#include "adapters/staging.h"
-#include "adapters/upload.h"
+#include "adapters/store/staging.h"
+#include "adapters/store/upload.h"
 #include "tests/adapters/make_adapter.h"
 #include "tests/run_suite.h"
 #include "tests/storage/smalldisk.h"

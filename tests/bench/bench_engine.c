@@ -58,7 +58,8 @@ static void make_adapters(void)
             bytes += be_lora_a_bytes(be, c->type, RANK, d_in);
             bytes += be_lora_b_bytes(be, c->type, RANK, d_out);
         }
-        char *at = be_alloc(be, bytes); /* one slab an adapter, as adapters/residency.c has */
+        char *at =
+            be_alloc(be, bytes); /* one slab an adapter, as adapters/residency/residency.c has */
         if (!at) abort();
         for (int i = 0; i < c->n_layer * PROJ_COUNT; i++) {
             int d_out, d_in;

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "adapters/pattern.h"
+#include "adapters/format/pattern.h"
 #include "engine/base/json.h"
 #include "engine/chat/jinja.h"
 #include "tests/fuzz/fuzz.h"

@@ -4,8 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "adapters/gguf.h"
-#include "adapters/peft.h"
+#include "adapters/format/gguf.h"
+#include "adapters/format/peft.h"
 #include "engine/model/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "adapters/staging.h"
+#include "adapters/store/staging.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/fuzz_store.h"
 

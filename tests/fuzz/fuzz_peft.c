@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "adapters/peft.h"
+#include "adapters/format/peft.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check(const peft_config *pc)

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "adapters/validate.h"
+#include "adapters/format/validate.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_tensors(const safetensors *f, const uint8_t *bytes, size_t size)

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "adapters/tar.h"
+#include "adapters/format/tar.h"
 #include "tests/fuzz/fuzz.h"
 
 typedef struct {

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "adapters/words.h"
+#include "adapters/format/words.h"
 #include "tests/fuzz/fuzz.h"
 
 static const char base_tokenizer[] = "{\"added_tokens\":[{\"id\":5,\"content\":\"<s>\",\"special\":"

@@ -20,7 +20,7 @@ double sim_step_us(const sim_device *d, const cost_work *w, uint64_t *state)
     return us * (1 + d->noise * (2 * sim_uniform(state) - 1));
 }
 
-/* As adapters/residency.c: demands in the order of asking, one copy at a time;
+/* As adapters/residency/residency.c: demands in the order of asking, one copy at a time;
  * whoever is idle and was used longest ago goes; the oldest demand that waits
  * too long closes one that is in use. */
 typedef struct {

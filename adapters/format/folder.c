@@ -1,0 +1,119 @@
+/* folder.c -- names, harmless companions, and the file system's errors. */
+#include "adapters/format/folder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "engine/base/log.h"
+#include "storage/disk.h"
+
+enum { CHUNK = 1 << 18 };
+
+const char *const folder_part_names[PART_ALL] = {"adapter_config.json", "adapter_model.safetensors",
+                                                 "tokenizer.json", "tokenizer_config.json",
+                                                 "added_tokens.json"};
+
+folder_part folder_part_of(const char *name)
+{
+    int p = 0;
+    while (p < PART_ALL && strcmp(folder_part_names[p], name) != 0) p++;
+    return (folder_part)p;
+}
+
+static bool has_ending(const char *name, const char *ending)
+{
+    size_t n = strlen(name), m = strlen(ending);
+    return n >= m && strcasecmp(name + n - m, ending) == 0;
+}
+
+const char folder_gguf_name[] = "adapter.gguf";
+
+bool folder_is_gguf(const char *name)
+{
+    return has_ending(name, ".gguf");
+}
+
+err_code folder_may_skip(const char *name, err *e)
+{
+    static const char *const pickles[] = {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt"};
+    static const char *const harmless[] = {".md",    ".txt",           ".json", ".jinja",
+                                           ".yaml",  ".yml",           ".csv",  ".log",
+                                           ".model", ".gitattributes", ".jsonl"};
+    /* The second row is what a Trainer leaves in each checkpoint: pickles, too, but nobody needs them. */
+    static const char *const whole[] = {"LICENSE",          "NOTICE",       ".gitignore",
+                                        "optimizer.pt",     "scheduler.pt", "scaler.pt",
+                                        "training_args.bin"};
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
+        if (strcmp(name, whole[i]) == 0) return ERR_NONE;
+    if (strncmp(name, "rng_state", 9) == 0 && has_ending(name, ".pth")) return ERR_NONE;
+    for (size_t i = 0; i < sizeof pickles / sizeof *pickles; i++)
+        if (has_ending(name, pickles[i]))
+            return err_set(e, ERR_UNSUPPORTED,
+                           "'%.80s' is a pickle, which can run code and is never read. To convert: "
+                           "PeftModel.from_pretrained(base, folder).save_pretrained(folder, "
+                           "safe_serialization=True); then leave it out",
+                           name);
+    for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++)
+        if (has_ending(name, harmless[i])) return ERR_NONE;
+    if (has_ending(name, ".safetensors"))
+        return err_set(e, ERR_UNSUPPORTED,
+                       "'%.80s' is not read: the weights must be in adapter_model.safetensors",
+                       name);
+    return err_set(e, ERR_INPUT, "'%.80s' is no file of an adapter: leave it out", name);
+}
+
+err_code folder_disk_error(err *e, const char *what)
+{
+    if (disk_is_full(errno))
+        return err_set(e, ERR_NO_ROOM, "there is no room for the upload on the server's disk");
+    return err_set(e, ERR_IO, "cannot %s the upload: %s", what, strerror(errno));
+}
+
+bool folder_sync(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return false;
+    bool ok = fsync(fd) == 0;
+    close(fd);
+    return ok;
+}
+
+err_code folder_hash(int fd, uint8_t out[DIGEST_BYTES], err *e)
+{
+    char *chunk = malloc(CHUNK);
+    if (chunk == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    digest_state d;
+    digest_begin(&d);
+    off_t at = 0;
+    ssize_t n;
+    while ((n = pread(fd, chunk, CHUNK, at)) != 0) {
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) break;
+        digest_add(&d, chunk, (size_t)n);
+        at += n;
+    }
+    free(chunk);
+    if (n < 0) return folder_disk_error(e, "read");
+    digest_end(&d, out);
+    return ERR_NONE;
+}
+
+void folder_remove(const char *path)
+{
+    char file[FOLDER_PATH_MAX + 300];
+    if (unlink(path) == 0) return; /* a link to a folder elsewhere, whose files are not ours */
+    for (int p = 0; p < PART_ALL; p++) {
+        snprintf(file, sizeof file, "%s/%s", path, folder_part_names[p]);
+        unlink(file);
+    }
+    snprintf(file, sizeof file, "%s/%s", path, folder_gguf_name);
+    unlink(file);
+    if (rmdir(path) != 0 && errno != ENOENT)
+        log_warn("adapters", "cannot remove a folder that is not used any more: %s",
+                 strerror(errno));
+}

@@ -1,0 +1,289 @@
+/* layout.c -- one tensor at a time into its place; then what is missing. */
+#include "adapters/format/layout.h"
+
+#include <stdio.h>
+#include <string.h>
+
+adapter_tensor *adapter_part(adapter_pair *pair, int part)
+{
+    adapter_tensor *parts[ADAPTER_PARTS] = {&pair->a,      &pair->b,    &pair->magnitude,
+                                            &pair->b_bias, &pair->bias, &pair->table,
+                                            &pair->rows,   &pair->more};
+    return parts[part];
+}
+
+static size_t first_slot(int n_layer, const tensor_name *tn, int *count)
+{
+    *count = 1;
+    if (tn->module == MODULE_HEAD) return peft_head_slot(n_layer);
+    if (tn->module == MODULE_EMBED) return peft_embed_slot(n_layer);
+    if (tn->module == MODULE_LAST_NORM) return peft_norm_slot(n_layer, n_layer * LORA_NORMS);
+    if (tn->module > MODULE_EMBED)
+        return peft_norm_slot(n_layer, tn->layer * LORA_NORMS + tn->module - MODULE_ATTN_NORM);
+    return (size_t)tn->layer * PROJ_COUNT + (size_t)module_projs(tn->module, count);
+}
+
+/* Is this kind of tensor what the config promises for this module? */
+static err_code check_wanted(const adapter_layout *al, const model_config *base, const char *name,
+                             const tensor_name *tn, size_t slot, err *e)
+{
+    const peft_config *pc = &al->peft;
+    bool wrapped = pc->layer[slot].wrapped, has_bias;
+    switch (tn->role) {
+    case ROLE_A:
+    case ROLE_B:
+        if (wrapped) return ERR_NONE;
+        return err_set(e, ERR_INPUT, "tensor '%.140s' is not covered by target_modules", name);
+    case ROLE_MAGNITUDE:
+        if (wrapped && pc->dora) return ERR_NONE;
+        return err_set(e, ERR_INPUT, "tensor '%.140s' is DoRA's, but use_dora is not set", name);
+    case ROLE_B_BIAS:
+        if (wrapped && pc->lora_bias) return ERR_NONE;
+        return err_set(e, ERR_INPUT,
+                       "tensor '%.140s' is a bias of lora_B, but lora_bias is not set", name);
+    case ROLE_BIAS:
+        if (pc->bias == PEFT_BIAS_NONE || (pc->bias == PEFT_BIAS_LORA_ONLY && !wrapped))
+            return err_set(e, ERR_INPUT, "tensor '%.140s' is a trained bias, which `bias` excludes",
+                           name);
+        has_bias = slot < peft_head_slot(pc->n_layer) &&
+                   model_proj_has_bias(base, (proj)(slot % PROJ_COUNT));
+        if (has_bias) return ERR_NONE;
+        return err_set(e, ERR_INPUT, "tensor '%.140s': the base has no bias there", name);
+    case ROLE_TABLE: /* modules_to_save, or a table that PEFT saved beside LoRA */
+        if (tn->module <= MODULE_EMBED || pc->layer[slot].saved) return ERR_NONE;
+        return err_set(e, ERR_INPUT,
+                       "tensor '%.140s' is a trained norm, which modules_to_save does not name",
+                       name);
+    case ROLE_ORIGINAL: return ERR_NONE;
+    case ROLE_ROWS:
+        if (pc->n_token > 0 && (tn->module == MODULE_EMBED || pc->head_tokens || base->tied))
+            return ERR_NONE;
+        return err_set(e, ERR_INPUT,
+                       "tensor '%.140s' is for tokens that trainable_token_indices does not name",
+                       name);
+    }
+    return ERR_NONE;
+}
+
+static err_code check_shape(const st_tensor *t, uint64_t rows, uint64_t cols, err *e)
+{
+    int ndim = cols > 0 ? 2 : 1;
+    if (t->ndim != ndim)
+        return err_set(e, ERR_INPUT, "tensor '%.140s' has %d dimensions; %d are expected", t->name,
+                       t->ndim, ndim);
+    if (ndim == 2 && (t->shape[0] != rows || t->shape[1] != cols))
+        return err_set(e, ERR_INPUT, "tensor '%.140s' is %llu x %llu; expected is %llu x %llu",
+                       t->name, (unsigned long long)t->shape[0], (unsigned long long)t->shape[1],
+                       (unsigned long long)rows, (unsigned long long)cols);
+    if (ndim == 1 && t->shape[0] != rows)
+        return err_set(e, ERR_INPUT, "tensor '%.140s' has %llu values; expected are %llu", t->name,
+                       (unsigned long long)t->shape[0], (unsigned long long)rows);
+    return ERR_NONE;
+}
+
+err_code layout_vocab(const st_tensor *t, const model_config *base, int *n_vocab, err *e)
+{
+    tensor_name tn;
+    if (!tensor_name_parse(t->name, &tn) || t->ndim != 2) return ERR_NONE; /* refused elsewhere */
+    if (tn.module != MODULE_HEAD && tn.module != MODULE_EMBED) return ERR_NONE;
+    bool across = tn.module == MODULE_EMBED && tn.role == ROLE_A;
+    if (tn.role != ROLE_TABLE && !across && !(tn.module == MODULE_HEAD && tn.role == ROLE_B))
+        return ERR_NONE;
+    uint64_t tokens = t->shape[across ? 1 : 0], v = (uint64_t)base->n_vocab;
+    if (tokens > v && base->added_max == 0)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "tensor '%.140s' is for %llu tokens, the base has %d: added tokens are not "
+                       "supported by this server's backend, or adapters.max_added_tokens is 0.  "
+                       "Use reserved tokens of the base instead",
+                       t->name, (unsigned long long)tokens, base->n_vocab);
+    if (tokens > v + (uint64_t)base->added_max)
+        return err_set(e, ERR_LIMIT,
+                       "tensor '%.140s' is for %llu tokens, the base has %d: at most %d may be "
+                       "added (adapters.max_added_tokens)",
+                       t->name, (unsigned long long)tokens, base->n_vocab, base->added_max);
+    int least = base->vocab_least > 0 ? base->vocab_least : base->n_vocab;
+    if (*n_vocab == 0 && tokens >= (uint64_t)least) *n_vocab = (int)tokens;
+    return ERR_NONE;
+}
+
+static adapter_tensor *part_of(adapter_pair *pair, tensor_role role)
+{
+    switch (role) {
+    case ROLE_A: return &pair->a;
+    case ROLE_B: return &pair->b;
+    case ROLE_MAGNITUDE: return &pair->magnitude;
+    case ROLE_B_BIAS: return &pair->b_bias;
+    case ROLE_BIAS: return &pair->bias;
+    case ROLE_ROWS: return &pair->rows;
+    case ROLE_TABLE:
+    case ROLE_ORIGINAL: break;
+    }
+    return &pair->table;
+}
+
+err_code layout_place(adapter_layout *al, const model_config *base, const st_tensor *t, err *e)
+{
+    tensor_name tn;
+    if (!tensor_name_parse(t->name, &tn)) return naming_refuse(t->name, e);
+    if (tn.layer >= base->n_layer)
+        return err_set(e, ERR_INPUT, "tensor '%.140s': the base has only %d layers", t->name,
+                       base->n_layer);
+    int count;
+    size_t slot = first_slot(base->n_layer, &tn, &count);
+    err_code code = check_wanted(al, base, t->name, &tn, slot, e);
+    if (code != ERR_NONE) return code;
+    dtype type;
+    if (!st_usable(t->dtype, &type))
+        return err_set(e, ERR_UNSUPPORTED, "tensor '%.140s' is %s; allowed are F32, F16 and BF16",
+                       t->name, st_dtype_name(t->dtype));
+
+    /* A fused module: one A for all its projections, its other tensors row after row. */
+    int d_out[3] = {0}, d_in = 0, rank = al->peft.layer[slot].rank;
+    uint64_t rows = 0;
+    for (int i = 0; i < count; i++) {
+        peft_slot_shape(base, slot + (size_t)i, &d_out[i], &d_in);
+        rows += (uint64_t)d_out[i];
+    }
+    if (tn.role == ROLE_ORIGINAL) return ERR_NONE;
+    if (tn.role == ROLE_A)
+        code = check_shape(t, (uint64_t)rank, (uint64_t)d_in, e);
+    else if (tn.role == ROLE_B)
+        code = check_shape(t, rows, (uint64_t)rank, e);
+    else if (tn.role == ROLE_ROWS)
+        code = check_shape(t, (uint64_t)al->peft.n_token, (uint64_t)base->dim, e);
+    else if (tn.role == ROLE_TABLE && tn.module <= MODULE_EMBED)
+        code = check_shape(t, (uint64_t)base->n_vocab, (uint64_t)base->dim, e);
+    else
+        code = check_shape(t, rows, 0, e);
+    if (code != ERR_NONE) return code;
+
+    uint64_t at = t->offset;
+    for (int i = 0; i < count; i++) {
+        adapter_tensor *to = part_of(&al->pair[slot + (size_t)i], tn.role);
+        /* Of a resized table that modules_to_save names, PEFT writes the trained weight twice. */
+        adapter_tensor *twin = &al->pair[slot].twin;
+        if (to->present && tn.role == ROLE_TABLE && tn.module <= MODULE_EMBED && !twin->present &&
+            to->type == type)
+            to = twin;
+        if (to->present)
+            return err_set(e, ERR_INPUT, "tensor '%.140s' is there twice, under two names",
+                           t->name);
+        uint64_t bytes = tn.role == ROLE_A ? t->bytes : t->bytes / rows * (uint64_t)d_out[i];
+        if (tn.role == ROLE_TABLE || tn.role == ROLE_ROWS) bytes = t->bytes;
+        *to = (adapter_tensor){.offset = at, .bytes = bytes, .type = type, .present = true};
+        if (tn.role != ROLE_A) at += bytes;
+    }
+    return ERR_NONE;
+}
+
+/* What is promised for a wrapped module and not in the file. */
+static const char *missing_of(const peft_config *pc, const adapter_pair *pair)
+{
+    if (!pair->a.present) return "lora_A.weight";
+    if (!pair->b.present) return "lora_B.weight";
+    if (pc->dora && !pair->magnitude.present) return "lora_magnitude_vector (use_dora)";
+    if (pc->lora_bias && !pair->b_bias.present) return "lora_B.bias (lora_bias)";
+    return NULL;
+}
+
+static err_code check_slot(adapter_layout *al, const model_config *base, size_t slot, err *e)
+{
+    const peft_config *pc = &al->peft;
+    const adapter_pair *pair = &al->pair[slot];
+    bool wrapped = pc->layer[slot].wrapped;
+    char name[128];
+    peft_slot_name(name, sizeof name, pc->n_layer, slot);
+    const char *missing = wrapped ? missing_of(pc, pair) : NULL;
+    if (missing != NULL)
+        return err_set(e, ERR_INPUT, "target_modules covers %s, but its %s is not in the file",
+                       name, missing);
+    bool saved = (slot == peft_head_slot(pc->n_layer) && pc->save_head) ||
+                 (slot == peft_embed_slot(pc->n_layer) && pc->save_embed) || pc->layer[slot].saved;
+    if (saved && !pair->table.present)
+        return err_set(e, ERR_INPUT, "modules_to_save covers %s, but its weight is not in the file",
+                       name);
+    if (slot == peft_embed_slot(pc->n_layer) && pc->n_token > 0 && !pair->rows.present)
+        return err_set(e, ERR_INPUT,
+                       "trainable_token_indices is set, but no trainable_tokens_delta of %s is in "
+                       "the file",
+                       name);
+    if (slot == peft_head_slot(pc->n_layer) && pc->head_tokens && !pair->rows.present)
+        return err_set(e, ERR_INPUT,
+                       "trainable_token_indices names lm_head, but no trainable_tokens_delta of it "
+                       "is in the file");
+    if (wrapped && pair->a.type != pair->b.type)
+        return err_set(e, ERR_UNSUPPORTED, "lora_A and lora_B of %s differ in type", name);
+    bool biased = slot < peft_head_slot(pc->n_layer) &&
+                  model_proj_has_bias(base, (proj)(slot % PROJ_COUNT)) &&
+                  (pc->bias == PEFT_BIAS_ALL || (pc->bias == PEFT_BIAS_LORA_ONLY && wrapped));
+    if (biased && !pair->bias.present)
+        return err_set(e, ERR_INPUT, "`bias` covers %s, but its bias is not in the file", name);
+    return ERR_NONE;
+}
+
+bool layout_patched(const adapter_layout *al, const model_config *base, size_t slot)
+{
+    const adapter_pair *embed = &al->pair[peft_embed_slot(base->n_layer)];
+    const adapter_pair *head = &al->pair[peft_head_slot(base->n_layer)];
+    if (slot == peft_embed_slot(base->n_layer)) return embed->rows.present;
+    if (slot != peft_head_slot(base->n_layer)) return false;
+    return head->rows.present || (base->tied && embed->rows.present && !head->table.present);
+}
+
+/* Added tokens must have rows in both tables: the whole table's, or each its own. */
+static err_code check_added(const adapter_layout *al, const model_config *base, int n_base, err *e)
+{
+    const size_t slots[] = {peft_embed_slot(base->n_layer), peft_head_slot(base->n_layer)};
+    int covered = 0;
+    for (int i = 0; i < al->peft.n_token; i++) covered += al->peft.token[i] >= n_base;
+    if (al->n_vocab != n_base && al->peft.layer[slots[1]].wrapped &&
+        !al->pair[slots[1]].table.present)
+        return err_set(e, ERR_INPUT,
+                       "lora_B of lm_head is for %d tokens, the base has %d, and the weight of "
+                       "lm_head is not in the file: save it with save_embedding_layers=True",
+                       al->n_vocab, n_base);
+    for (int i = 0; i < 2 && al->n_vocab > n_base; i++) {
+        if (al->pair[slots[i]].table.present) continue;
+        if (layout_patched(al, base, slots[i]) && covered == al->n_vocab - n_base) continue;
+        return err_set(e, ERR_INPUT,
+                       "the adapter adds %d tokens to the base's %d, but %s has no rows for all of "
+                       "them in the file: save it with save_embedding_layers=True",
+                       al->n_vocab - n_base, n_base, i == 0 ? "embed_tokens" : "lm_head");
+    }
+    return ERR_NONE;
+}
+
+err_code layout_check(adapter_layout *al, const model_config *base, int n_base, err *e)
+{
+    static const char *const names[] = {[DT_F32] = "F32", [DT_F16] = "F16", [DT_BF16] = "BF16"};
+    const char *all = NULL;
+    for (size_t slot = 0; slot < peft_slots(base->n_layer); slot++) {
+        err_code code = check_slot(al, base, slot, e);
+        if (code != ERR_NONE) return code;
+        if (!al->pair[slot].a.present) continue;
+        const char *one = names[al->pair[slot].a.type];
+        if (all != NULL && all != one) one = "mixed";
+        all = one;
+    }
+    snprintf(al->dtype_name, sizeof al->dtype_name, "%s", all != NULL ? all : "");
+    /* Loaded into a tied model, a table that no wrapper holds is the output layer's, too. */
+    const adapter_tensor *embed = &al->pair[peft_embed_slot(base->n_layer)].table;
+    adapter_tensor *head = &al->pair[peft_head_slot(base->n_layer)].table;
+    if (base->tied && embed->present && !al->peft.save_embed && !head->present) *head = *embed;
+    return check_added(al, base, n_base, e);
+}
+
+void layout_forget_table(adapter_layout *al, const model_config *base, size_t slot, uint64_t print)
+{
+    adapter_tensor *t = &al->pair[slot].table;
+    bool head = slot == peft_head_slot(base->n_layer), wrapped = al->peft.layer[slot].wrapped;
+    if (t->type != (head ? base->head_type : base->embed_type) ||
+        print != (head ? base->head_print : base->embed_print) || al->n_vocab < base->n_vocab)
+        return;
+    if (al->n_vocab > base->n_vocab && wrapped) return; /* its A or B is for all tokens at once */
+    t->present = false;
+    if (al->n_vocab == base->n_vocab) return;
+    uint64_t own = (uint64_t)base->n_vocab * (uint64_t)base->dim * dtype_bytes(t->type);
+    al->pair[slot].more = (adapter_tensor){
+        .offset = t->offset + own, .bytes = t->bytes - own, .type = t->type, .present = true};
+}

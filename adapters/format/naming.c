@@ -1,0 +1,238 @@
+/* naming.c -- tables of prefixes, modules and endings, and a walk over them. */
+#include "adapters/format/naming.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME_MAX_BYTES = 512 };
+
+static const char *const modules[] = {
+    [PROJ_Q] = "self_attn.q_proj",         [PROJ_K] = "self_attn.k_proj",
+    [PROJ_V] = "self_attn.v_proj",         [PROJ_O] = "self_attn.o_proj",
+    [PROJ_GATE] = "mlp.gate_proj",         [PROJ_UP] = "mlp.up_proj",
+    [PROJ_DOWN] = "mlp.down_proj",         [MODULE_QKV] = "self_attn.qkv_proj",
+    [MODULE_GATE_UP] = "mlp.gate_up_proj", [MODULE_HEAD] = "lm_head",
+    [MODULE_EMBED] = "embed_tokens",       [MODULE_ATTN_NORM] = "input_layernorm",
+    [MODULE_LAST_NORM] = "norm",           [MODULE_MLP_NORM] = "post_attention_layernorm",
+};
+
+/* What stands before "layers." and "embed_tokens": a causal language model, the same inside a vision
+ * model (two generations of names), a doubly wrapped one, a bare decoder. */
+static const char *const roots[NAMING_ROOTS] = {
+    "model.", "model.language_model.", "language_model.model.", "model.text_model.", "model.model.",
+    ""};
+
+/* Wrappers whose names a saver left in front, or in between. */
+static const char *const wrappers[] = {"base_model.model.", "module.", "_orig_mod.",
+                                       "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."};
+static const char *const inner[] = {"_orig_mod.", "_fsdp_wrapped_module.",
+                                    "_checkpoint_wrapped_module."};
+
+static const struct {
+    const char *ending;
+    tensor_role role;
+    enum { ANY, LINEAR, EMBED, TABLES, OUTSIDE } where;
+} endings[] = {
+    {"lora_A.weight", ROLE_A, LINEAR},
+    {"lora_A.default.weight", ROLE_A, LINEAR},
+    {"lora_B.weight", ROLE_B, LINEAR},
+    {"lora_B.default.weight", ROLE_B, LINEAR},
+    {"lora_B.bias", ROLE_B_BIAS, LINEAR},
+    {"lora_B.default.bias", ROLE_B_BIAS, LINEAR},
+    {"lora_embedding_A", ROLE_A, EMBED},
+    {"lora_embedding_A.default", ROLE_A, EMBED},
+    {"lora_embedding_B", ROLE_B, EMBED},
+    {"lora_embedding_B.default", ROLE_B, EMBED},
+    {"lora_magnitude_vector", ROLE_MAGNITUDE, ANY},
+    {"lora_magnitude_vector.weight", ROLE_MAGNITUDE, ANY},
+    {"lora_magnitude_vector.default", ROLE_MAGNITUDE, ANY},
+    {"lora_magnitude_vector.default.weight", ROLE_MAGNITUDE, ANY},
+    {"bias", ROLE_BIAS, LINEAR},
+    {"base_layer.bias", ROLE_BIAS, LINEAR},
+    {"weight", ROLE_TABLE, OUTSIDE},
+    {"base_layer.weight", ROLE_TABLE, OUTSIDE},
+    {"modules_to_save.weight", ROLE_TABLE, OUTSIDE},
+    {"modules_to_save.default.weight", ROLE_TABLE, OUTSIDE},
+    {"original_module.weight", ROLE_ORIGINAL, TABLES},
+    {"token_adapter.base_layer.weight", ROLE_TABLE, TABLES},
+    {"token_adapter.trainable_tokens_delta", ROLE_ROWS, TABLES},
+    {"token_adapter.trainable_tokens_delta.default", ROLE_ROWS, TABLES},
+};
+
+const char *module_name(int module)
+{
+    return modules[module];
+}
+
+proj module_projs(int module, int *count)
+{
+    *count = module == MODULE_QKV ? 3 : module == MODULE_GATE_UP ? 2 : 1;
+    return module == MODULE_QKV ? PROJ_Q : module == MODULE_GATE_UP ? PROJ_GATE : (proj)module;
+}
+
+void module_path(char *out, size_t cap, const naming *n, int layer, int module)
+{
+    const char *root = roots[n->root < 0 ? 0 : n->root];
+    if (module == MODULE_HEAD)
+        snprintf(out, cap, "%s%s", strncmp(root, "language_", 9) == 0 ? "language_model." : "",
+                 modules[module]);
+    else if (module == MODULE_EMBED || module == MODULE_LAST_NORM)
+        snprintf(out, cap, "%s%s", root, modules[module]);
+    else
+        snprintf(out, cap, "%slayers.%d.%s", root, layer, modules[module]);
+}
+
+/* ---- one name ------------------------------------------------------------------------------ */
+
+static bool skip(const char **at, const char *prefix)
+{
+    size_t n = strlen(prefix);
+    if (strncmp(*at, prefix, n) != 0) return false;
+    *at += n;
+    return true;
+}
+
+/* The name without any wrapper's; false when it is too long to be one. */
+static bool unwrap(const char *name, char out[NAME_MAX_BYTES])
+{
+    if (strlen(name) >= NAME_MAX_BYTES) return false;
+    bool again = true;
+    while (again) {
+        again = false;
+        for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers; i++)
+            again |= skip(&name, wrappers[i]);
+    }
+    size_t n = 0;
+    while (*name != 0) {
+        bool inside = false;
+        if (n > 0 && out[n - 1] == '.')
+            for (size_t i = 0; i < sizeof inner / sizeof *inner; i++)
+                inside |= skip(&name, inner[i]);
+        if (!inside) out[n++] = *name++;
+    }
+    out[n] = 0;
+    return true;
+}
+
+static bool take_layer(const char **at, int *layer)
+{
+    size_t digits = strspn(*at, "0123456789");
+    if (digits == 0 || digits > 6 || (digits > 1 && **at == '0') || (*at)[digits] != '.')
+        return false;
+    *layer = atoi(*at);
+    *at += digits + 1;
+    return true;
+}
+
+static bool take_module(const char **at, int module)
+{
+    const char *p = *at;
+    if (!skip(&p, modules[module]) || !skip(&p, ".")) return false;
+    *at = p;
+    return true;
+}
+
+/* Everything before the ending. */
+static bool take_path(const char **at, tensor_name *t)
+{
+    t->layer = -1;
+    t->root = -1;
+    t->module = MODULE_HEAD;
+    const char *p = *at;
+    (void)skip(&p, "language_model.");
+    if (take_module(&p, MODULE_HEAD)) {
+        *at = p;
+        return true;
+    }
+    for (t->root = 0; t->root < NAMING_ROOTS; t->root++) {
+        p = *at;
+        if (!skip(&p, roots[t->root])) continue;
+        t->module = MODULE_EMBED;
+        if (take_module(&p, MODULE_EMBED)) break;
+        t->module = MODULE_LAST_NORM;
+        if (take_module(&p, MODULE_LAST_NORM)) break;
+        if (!skip(&p, "layers.") || !take_layer(&p, &t->layer)) continue;
+        for (t->module = 0; t->module < MODULE_IN_LAYER; t->module++)
+            if (take_module(&p, t->module)) break;
+        if (t->module < MODULE_IN_LAYER) break;
+        for (t->module = MODULE_ATTN_NORM; t->module <= MODULE_MLP_NORM; t->module++)
+            if (take_module(&p, t->module)) break;
+        if (t->module <= MODULE_MLP_NORM) break;
+    }
+    if (t->root == NAMING_ROOTS) return false;
+    *at = p;
+    return true;
+}
+
+bool tensor_name_parse(const char *name, tensor_name *out)
+{
+    char plain[NAME_MAX_BYTES];
+    const char *at = plain;
+    if (!unwrap(name, plain) || !take_path(&at, out)) return false;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        if (strcmp(at, endings[i].ending) != 0) continue;
+        if (endings[i].where == LINEAR && out->module >= MODULE_EMBED) continue;
+        if (endings[i].where == ANY && out->module > MODULE_EMBED) continue;
+        if (endings[i].where == EMBED && out->module != MODULE_EMBED) continue;
+        bool table = out->module == MODULE_HEAD || out->module == MODULE_EMBED;
+        if (endings[i].where == TABLES && !table) continue;
+        if (endings[i].where == OUTSIDE && out->module < MODULE_IN_LAYER) continue;
+        out->role = endings[i].role;
+        return true;
+    }
+    return false;
+}
+
+err_code naming_learn(naming *n, const char *name, err *e)
+{
+    tensor_name t;
+    if (!tensor_name_parse(name, &t)) return naming_refuse(name, e);
+    if (t.module == MODULE_QKV) n->qkv = true;
+    if (t.module == MODULE_GATE_UP) n->gate_up = true;
+    if (t.root < 0) return ERR_NONE;
+    if (n->root >= 0 && n->root != t.root)
+        return err_set(e, ERR_INPUT,
+                       "tensor '%.140s' names the model in another way than the tensors before it",
+                       name);
+    n->root = t.root;
+    return ERR_NONE;
+}
+
+err_code naming_refuse(const char *name, err *e)
+{
+    static const struct {
+        const char *part, *feature;
+    } others[] = {
+        {"token_adapter", "trainable_token_indices of anything but embed_tokens and lm_head"},
+        {".experts.", "LoRA on experts"},
+        {"lora_ga", "LoRA-GA"},
+        {"original_module", "a copy of the base's own module"},
+        {"modules_to_save",
+         "a whole trained module other than embed_tokens, lm_head and the norms"},
+        {"q_norm.weight", "a trained norm of queries"},
+        {"k_norm.weight", "a trained norm of keys"},
+        {"base_layer.weight", "a trained weight of the base"},
+        {"lora_A.bias", "a bias in lora_A"},
+        {"lora_a", "a file that MLX saved"},
+        {"lora_down", "a file in kohya's or diffusers' format"},
+        {"hada_", "LoHa"},
+        {"lokr_", "LoKr"},
+        {"prompt_embeddings", "prompt tuning"},
+        {"ia3_", "(IA)3"},
+        {"vera_", "VeRA"},
+        {"classifier", "a classifier's head"},
+        {"score.", "a classifier's head"},
+        {".conv", "LoRA on convolutions"},
+        {"visual.", "LoRA on a vision tower"},
+        {"vision", "LoRA on a vision tower"},
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strstr(name, others[i].part) != NULL)
+            return err_set(e, ERR_UNSUPPORTED, "tensor '%.140s': %s is not supported", name,
+                           others[i].feature);
+    return err_set(e, ERR_INPUT,
+                   "tensor '%.140s' belongs to no layer of this base model; names look like "
+                   "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight",
+                   name);
+}

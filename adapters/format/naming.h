@@ -1,0 +1,76 @@
+/* naming.h -- what the tensors of an adapter are called, by whoever saved them.
+ *
+ * PEFT writes "base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight".  Others leave out
+ * "base_model.model." or add what their wrappers are called, keep PEFT's internal ".default", save the
+ * text part of a larger model ("model.language_model.layers..."), or fuse q, k and v.  All of that is
+ * understood here and nowhere else; what is not understood is refused with its reason.
+ *
+ * Threads: any thread; no state.
+ */
+#ifndef ADAPTERS_FORMAT_NAMING_H
+#define ADAPTERS_FORMAT_NAMING_H
+
+#include <stdbool.h>
+
+#include "engine/base/err.h"
+#include "engine/lora.h"
+#include "engine/model/model.h"
+
+/* Modules that an adapter may touch: the projections (their `proj`), fused ones, and two outside the
+ * layers. */
+enum {
+    MODULE_QKV = PROJ_COUNT, /* q, k and v, in this order */
+    MODULE_GATE_UP,          /* gate, then up */
+    MODULE_IN_LAYER,         /* how many those are */
+    MODULE_HEAD = MODULE_IN_LAYER,
+    MODULE_EMBED,
+    MODULE_ATTN_NORM, /* not to be targeted, only saved whole: two in each layer, and the last one */
+    MODULE_MLP_NORM,
+    MODULE_LAST_NORM,
+};
+
+typedef enum {
+    ROLE_A,
+    ROLE_B,
+    ROLE_B_BIAS,    /* lora_bias */
+    ROLE_MAGNITUDE, /* DoRA */
+    ROLE_BIAS,      /* the layer's own, trained */
+    ROLE_TABLE,     /* whole weight of embed_tokens, lm_head or a norm */
+    ROLE_ROWS,      /* rows of embed_tokens or lm_head (trainable_token_indices) */
+    ROLE_ORIGINAL,  /* what a saved whole table stands in for: of no use */
+} tensor_role;
+
+enum { NAMING_ROOTS = 6 };
+
+/* One tensor's name taken apart. */
+typedef struct tensor_name {
+    int layer; /* -1: outside the layers */
+    int module;
+    tensor_role role;
+    int root; /* which way of naming the model; -1: the name does not tell (lm_head) */
+} tensor_name;
+
+/* How one file names things. */
+typedef struct naming {
+    int root;          /* -1: as PEFT does for a language model */
+    bool qkv, gate_up; /* fused modules occur */
+} naming;
+
+bool tensor_name_parse(const char *name, tensor_name *out);
+
+/* Adds what one name tells; ERR_INPUT when it contradicts the ones before. */
+err_code naming_learn(naming *n, const char *name, err *e);
+
+/* Why a name that does not parse is refused. */
+err_code naming_refuse(const char *name, err *e);
+
+/* "self_attn.q_proj", "mlp.gate_up_proj", "lm_head" ... */
+const char *module_name(int module);
+
+/* The whole name that PEFT's rules see: "model.layers.3.self_attn.q_proj". */
+void module_path(char *out, size_t cap, const naming *n, int layer, int module);
+
+/* The projections of one in-layer module: *count of them from the result on. */
+proj module_projs(int module, int *count);
+
+#endif

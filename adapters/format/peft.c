@@ -1,0 +1,743 @@
+/* peft.c -- the keys of adapter_config.json, one after another, and nothing ignored.
+ *
+ * Module names are those of PEFT: "model.layers.3.self_attn.q_proj".  Whether one is wrapped
+ * follows PEFT's order: exclude_modules; target_modules as a pattern, or as a list (whole names,
+ * then endings, the latter narrowed by layers_to_transform).  Ranks and alphas take the first
+ * matching key of their pattern maps.
+ */
+#include "adapters/format/peft.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "adapters/format/pattern.h"
+#include "engine/base/json.h"
+
+static const json_limits limits = {.max_bytes = 1 << 20, .max_depth = 16, .max_values = 65536};
+enum { NAME_MAX_BYTES = 128, PATTERN_KEYS_MAX = 8192, PATTERN_SIZE_MAX = 600000 };
+enum { SAVED_MAX = 1024 }; /* names of modules_to_save; each is compared with every norm's */
+static const uint64_t WORK_MAX = 400 * 1000 * 1000; /* a second or so, for any config */
+
+void peft_slot_shape(const model_config *base, size_t slot, int *d_out, int *d_in)
+{
+    if (slot < peft_head_slot(base->n_layer)) {
+        model_proj_shape(base, (proj)(slot % PROJ_COUNT), d_out, d_in);
+    } else if (slot == peft_head_slot(base->n_layer)) {
+        *d_out = base->n_vocab;
+        *d_in = base->dim;
+    } else {
+        *d_out = base->dim;
+        *d_in = slot == peft_embed_slot(base->n_layer) ? base->n_vocab : 1;
+    }
+}
+
+void peft_slot_name(char *out, size_t cap, int n_layer, size_t slot)
+{
+    size_t norm = slot - peft_norm_slot(n_layer, 0);
+    if (slot < peft_head_slot(n_layer))
+        snprintf(out, cap, "model.layers.%d.%s", (int)(slot / PROJ_COUNT),
+                 module_name((int)(slot % PROJ_COUNT)));
+    else if (slot == peft_norm_slot(n_layer, n_layer * LORA_NORMS))
+        snprintf(out, cap, "model.%s", module_name(MODULE_LAST_NORM));
+    else if (slot >= peft_norm_slot(n_layer, 0))
+        snprintf(out, cap, "model.layers.%d.%s", (int)(norm / LORA_NORMS),
+                 module_name(MODULE_ATTN_NORM + (int)(norm % LORA_NORMS)));
+    else
+        snprintf(out, cap, "%s",
+                 module_name(slot == peft_head_slot(n_layer) ? MODULE_HEAD : MODULE_EMBED));
+}
+
+/* ---- keys --------------------------------------------------------------------------------- */
+
+typedef enum {
+    KEY_HANDLED, /* read elsewhere in this file */
+    KEY_INERT,   /* changes nothing for serving, whatever its value */
+    KEY_UNSET,   /* must be unset: null, false, empty */
+} key_kind;
+
+static const struct {
+    const char *name;
+    key_kind kind;
+    const char *feature; /* KEY_UNSET: what it would turn on */
+} known[] = {
+    {"r", KEY_HANDLED, NULL},
+    {"lora_alpha", KEY_HANDLED, NULL},
+    {"use_rslora", KEY_HANDLED, NULL},
+    {"rank_pattern", KEY_HANDLED, NULL},
+    {"alpha_pattern", KEY_HANDLED, NULL},
+    {"target_modules", KEY_HANDLED, NULL},
+    {"exclude_modules", KEY_HANDLED, NULL},
+    {"layers_to_transform", KEY_HANDLED, NULL},
+    {"layers_pattern", KEY_HANDLED, NULL},
+    {"bias", KEY_HANDLED, NULL},
+    {"lora_bias", KEY_HANDLED, NULL},
+    {"use_dora", KEY_HANDLED, NULL},
+    {"modules_to_save", KEY_HANDLED, NULL},
+    {"ensure_weight_tying", KEY_HANDLED, NULL},
+    {"peft_type", KEY_HANDLED, NULL},
+    {"task_type", KEY_HANDLED, NULL},
+    {"init_lora_weights", KEY_HANDLED, NULL},
+    {"base_model_name_or_path", KEY_HANDLED, NULL},
+    {"auto_mapping", KEY_INERT, NULL},
+    {"peft_version", KEY_INERT, NULL},
+    {"revision", KEY_INERT, NULL},
+    {"inference_mode", KEY_INERT, NULL},
+    {"lora_dropout", KEY_INERT, NULL},
+    {"eva_config", KEY_INERT, NULL},    /* how A was initialised; ranks are in rank_pattern */
+    {"megatron_core", KEY_INERT, NULL}, /* a module's name, used with megatron_config only */
+    {"qalora_group_size", KEY_INERT, NULL},
+    {"runtime_config", KEY_INERT, NULL},
+    {"velora_config", KEY_INERT, NULL}, /* how gradients are kept; concerns training only */
+    {"fan_in_fan_out", KEY_UNSET, "transposed weights (Conv1D)"},
+    {"loftq_config", KEY_UNSET, "LoftQ, which changes the base"},
+    {"corda_config", KEY_UNSET, "CorDA, which changes the base"},
+    {"lora_ga_config", KEY_UNSET, "LoRA-GA, which changes the base"},
+    {"megatron_config", KEY_UNSET, "Megatron layers"},
+    {"trainable_token_indices", KEY_HANDLED, NULL},
+    {"target_parameters", KEY_UNSET, "LoRA on bare parameters"},
+    {"kasa_config", KEY_UNSET, "KaSA, which changes the base"},
+    {"monteclora_config", KEY_UNSET, "MonteCLoRA"},
+    {"arrow_config", KEY_UNSET, "Arrow routing"},
+    {"use_bdlora", KEY_UNSET, "block-diagonal LoRA"},
+    {"layer_replication", KEY_UNSET, "replicated layers"},
+    {"use_qalora", KEY_UNSET, "QA-LoRA"},
+    {"alora_invocation_tokens", KEY_UNSET, "activated LoRA (aLoRA)"},
+};
+
+static bool unset(const cJSON *v)
+{
+    if (cJSON_IsNull(v) || cJSON_IsFalse(v)) return true;
+    if (cJSON_IsArray(v) || cJSON_IsObject(v)) return v->child == NULL;
+    return cJSON_IsString(v) && v->valuestring[0] == 0;
+}
+
+static err_code check_keys(const cJSON *root, err *e)
+{
+    const cJSON *v;
+    cJSON_ArrayForEach(v, root)
+    {
+        size_t i = 0, n = sizeof known / sizeof *known;
+        while (i < n && strcmp(known[i].name, v->string) != 0) i++;
+        if (i == n && !unset(v))
+            return err_set(e, ERR_UNSUPPORTED,
+                           "adapter_config.json sets '%.64s', which this server does not know",
+                           v->string);
+        if (i < n && known[i].kind == KEY_UNSET && !unset(v))
+            return err_set(e, ERR_UNSUPPORTED, "adapter_config.json sets '%s': %s is not supported",
+                           known[i].name, known[i].feature);
+    }
+    return ERR_NONE;
+}
+
+static err_code check_type(const cJSON *root, err *e)
+{
+    const char *s = NULL;
+    if (json_str(root, "peft_type", &s, NULL, e) != ERR_NONE) return e->code;
+    if (s == NULL) return err_set(e, ERR_INPUT, "adapter_config.json has no peft_type");
+    if (strcmp(s, "LORA") == 0) return ERR_NONE;
+    return err_set(e, ERR_UNSUPPORTED, "peft_type '%.32s' is not supported: only LORA is", s);
+}
+
+static err_code check_fixed(const cJSON *root, peft_config *pc, err *e)
+{
+    const char *s = NULL;
+    if (check_type(root, e) != ERR_NONE) return e->code;
+    if (json_str(root, "task_type", &s, NULL, e) != ERR_NONE) return e->code;
+    if (s != NULL && s[0] != 0 && strcmp(s, "CAUSAL_LM") != 0)
+        return err_set(e, ERR_UNSUPPORTED, "task_type '%.32s' is not supported: only CAUSAL_LM is",
+                       s);
+    s = NULL;
+    if (json_str(root, "bias", &s, NULL, e) != ERR_NONE) return e->code;
+    if (s == NULL || strcmp(s, "none") == 0)
+        pc->bias = PEFT_BIAS_NONE;
+    else if (strcmp(s, "all") == 0)
+        pc->bias = PEFT_BIAS_ALL;
+    else if (strcmp(s, "lora_only") == 0)
+        pc->bias = PEFT_BIAS_LORA_ONLY;
+    else
+        return err_set(e, ERR_UNSUPPORTED, "bias '%.32s' is none of none, all and lora_only", s);
+
+    const cJSON *init = json_get(root, "init_lora_weights");
+    if (init == NULL || cJSON_IsNull(init) || cJSON_IsBool(init)) return ERR_NONE;
+    if (!cJSON_IsString(init))
+        return err_set(e, ERR_INPUT, "init_lora_weights must be true, false or a string");
+    /* These start A and B alone.  The others (pissa, olora, corda, loftq, mica, lora_ga) take
+     * something out of the base's weights, so what was trained does not fit the base that is
+     * served. */
+    const char *harmless[] = {"gaussian", "eva", "orthogonal"};
+    for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++)
+        if (strcmp(init->valuestring, harmless[i]) == 0) return ERR_NONE;
+    return err_set(e, ERR_UNSUPPORTED,
+                   "init_lora_weights '%.32s' changes the base's weights: save the adapter with "
+                   "path_initial_model_for_weight_conversion",
+                   init->valuestring);
+}
+
+/* PEFT saves every module whose name ends in one of these, as text: "norm" means all norms. */
+static bool ends_as(const char *name, const char *ending)
+{
+    size_t n = strlen(name), m = strlen(ending);
+    return n >= m && strcmp(name + n - m, ending) == 0;
+}
+
+/* The norms that one name of modules_to_save covers; how many. */
+static int save_norms(const char *ending, const model_config *base, const naming *names,
+                      peft_config *pc)
+{
+    char name[NAME_MAX_BYTES];
+    int found = 0, n = base->n_layer * LORA_NORMS;
+    for (int at = 0; at <= n; at++) {
+        int module = at == n ? MODULE_LAST_NORM : MODULE_ATTN_NORM + at % LORA_NORMS;
+        module_path(name, sizeof name, names, at == n ? -1 : at / LORA_NORMS, module);
+        if (!ends_as(name, ending)) continue;
+        pc->layer[peft_norm_slot(base->n_layer, at)].saved = true;
+        found++;
+    }
+    return found;
+}
+
+/* The two tables outside the layers and the norms can be whole trained modules.  Another matrix in place of a
+ * layer's would be a second base: nothing of its product could be shared. */
+static err_code read_saved(const cJSON *root, const model_config *base, const naming *names,
+                           peft_config *pc, err *e)
+{
+    const cJSON *list = json_get(root, "modules_to_save"), *v;
+    if (list == NULL || unset(list)) return ERR_NONE;
+    if (!cJSON_IsArray(list)) return err_set(e, ERR_INPUT, "modules_to_save must be a list");
+    if (cJSON_GetArraySize(list) > SAVED_MAX)
+        return err_set(e, ERR_LIMIT, "modules_to_save has more than %d names", SAVED_MAX);
+    cJSON_ArrayForEach(v, list)
+    {
+        if (!cJSON_IsString(v) || v->valuestring[0] == 0)
+            return err_set(e, ERR_INPUT, "modules_to_save must hold names");
+        const char *name = v->valuestring, *dot = strrchr(name, '.'), *last = dot ? dot + 1 : name;
+        bool heads = base->qk_norm && (ends_as("layers.0.self_attn.q_norm", name) ||
+                                       ends_as("layers.0.self_attn.k_norm", name));
+        if (strcmp(last, "embed_tokens") == 0)
+            pc->save_embed = true;
+        else if (strcmp(last, "lm_head") == 0)
+            pc->save_head = true;
+        else if (heads)
+            return err_set(e, ERR_UNSUPPORTED,
+                           "modules_to_save names '%.64s', which covers q_norm or k_norm: trained "
+                           "norms of queries and keys are not supported",
+                           name);
+        else if (save_norms(name, base, names, pc) == 0)
+            return err_set(e, ERR_UNSUPPORTED,
+                           "modules_to_save names '%.64s': whole trained modules other than "
+                           "embed_tokens, lm_head and norms are not supported, since their "
+                           "products could not be shared with the base: train LoRA on it instead",
+                           name);
+    }
+    return ERR_NONE;
+}
+
+/* {"embed_tokens": list, "lm_head": list}: the one list of both. */
+static err_code pick_tokens(const cJSON *map, peft_config *pc, const cJSON **list, err *e)
+{
+    const cJSON *of, *embed = NULL, *head = NULL;
+    cJSON_ArrayForEach(of, map)
+    {
+        const char *dot = strrchr(of->string, '.'), *name = dot != NULL ? dot + 1 : of->string;
+        const cJSON **to = strcmp(name, "embed_tokens") == 0 ? &embed
+                           : strcmp(name, "lm_head") == 0    ? &head
+                                                             : NULL;
+        if (to == NULL)
+            return err_set(e, ERR_UNSUPPORTED,
+                           "trainable_token_indices names '%.64s': single tokens of embed_tokens "
+                           "and lm_head alone are supported",
+                           of->string);
+        if (*to != NULL)
+            return err_set(e, ERR_INPUT, "trainable_token_indices names %s twice", name);
+        *to = of;
+    }
+    if (embed == NULL || (head != NULL && !cJSON_Compare(embed, head, true)))
+        return err_set(e, ERR_UNSUPPORTED,
+                       "trainable_token_indices names other tokens of lm_head than of "
+                       "embed_tokens, which is not supported");
+    pc->head_tokens = head != NULL;
+    *list = embed;
+    return ERR_NONE;
+}
+
+/* trainable_token_indices: a list, or {"embed_tokens": list, "lm_head": the same list}; rows of the input table,
+ * of a tied output layer too. */
+static err_code read_tokens(const cJSON *root, const model_config *base, peft_config *pc, err *e)
+{
+    const cJSON *list = json_get(root, "trainable_token_indices"), *v;
+    pc->n_vocab = base->n_vocab;
+    if (list == NULL || unset(list)) return ERR_NONE;
+    if (cJSON_IsObject(list)) {
+        err_code code = pick_tokens(list, pc, &list, e);
+        if (code != ERR_NONE) return code;
+    }
+    if (!cJSON_IsArray(list))
+        return err_set(e, ERR_INPUT, "trainable_token_indices must be a list of tokens");
+    int most = base->n_vocab + base->added_max;
+    bool *seen = calloc((size_t)most, sizeof *seen);
+    pc->token = calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof *pc->token);
+    err_code code =
+        seen != NULL && pc->token != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
+    cJSON_ArrayForEach(v, list)
+    {
+        if (code != ERR_NONE) break;
+        double id = cJSON_IsNumber(v) ? v->valuedouble : -1;
+        if (id < 0 || id != floor(id))
+            code = err_set(e, ERR_INPUT, "trainable_token_indices must hold tokens' numbers");
+        else if (id >= most)
+            code = err_set(e, base->added_max > 0 ? ERR_LIMIT : ERR_UNSUPPORTED,
+                           "trainable_token_indices names token %.0f, this server serves %d: "
+                           "added tokens beyond adapters.max_added_tokens, or on a backend that "
+                           "cannot, are not supported",
+                           id, most);
+        else if (seen[(size_t)id])
+            code = err_set(e, ERR_INPUT, "trainable_token_indices names token %.0f twice", id);
+        if (code != ERR_NONE) break;
+        seen[(size_t)id] = true;
+        pc->token[pc->n_token++] = (int32_t)id;
+        if (id >= pc->n_vocab) pc->n_vocab = (int)id + 1;
+    }
+    free(seen);
+    return code;
+}
+
+/* ---- patterns ------------------------------------------------------------------------------- */
+
+typedef struct keyed {
+    pattern *p;
+    double value;
+} keyed;
+
+typedef struct plan {
+    const cJSON *targets, *excluded; /* list or string */
+    bool all_linear;
+    pattern *target_pattern, *excluded_pattern;
+    const cJSON *layers;     /* layers_to_transform: number, list or NULL */
+    pattern **layer_pattern; /* layers_pattern */
+    int n_layer_pattern;
+    keyed *rank, *alpha;
+    int n_rank, n_alpha;
+    bool *target_used; /* [entries of the list]: it named some layer */
+    uint64_t work;
+} plan;
+
+static void plan_clear(plan *pl)
+{
+    pattern_destroy(pl->target_pattern);
+    pattern_destroy(pl->excluded_pattern);
+    for (int i = 0; i < pl->n_layer_pattern; i++) pattern_destroy(pl->layer_pattern[i]);
+    for (int i = 0; i < pl->n_rank; i++) pattern_destroy(pl->rank[i].p);
+    for (int i = 0; i < pl->n_alpha; i++) pattern_destroy(pl->alpha[i].p);
+    free(pl->layer_pattern);
+    free(pl->rank);
+    free(pl->alpha);
+    free(pl->target_used);
+}
+
+/* Compiles `before` + key + `after`, the key having to be a pattern by itself. */
+static err_code compile_around(const char *key_name, const char *before, const char *key,
+                               const char *after, pattern **out, err *e)
+{
+    pattern *alone = NULL;
+    err_code code = pattern_create(&alone, key, e);
+    pattern_destroy(alone);
+    if (code != ERR_NONE) return err_context(e, "%s", key_name);
+    size_t len = strlen(before) + strlen(key) + strlen(after) + 1;
+    char *text = malloc(len);
+    if (text == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    snprintf(text, len, "%s%s%s", before, key, after);
+    code = pattern_create(out, text, e);
+    free(text);
+    return code == ERR_NONE ? code : err_context(e, "%s", key_name);
+}
+
+/* rank_pattern, alpha_pattern: {"module or pattern": number}.  PEFT matches (.*\.)?(key)$. */
+static err_code read_keyed(const cJSON *root, const char *name, keyed **out, int *n_out, err *e)
+{
+    const cJSON *map = json_get(root, name), *v;
+    if (map == NULL || cJSON_IsNull(map)) return ERR_NONE;
+    if (!cJSON_IsObject(map)) return err_set(e, ERR_INPUT, "%s must be an object", name);
+    int n = cJSON_GetArraySize(map), size = 0;
+    if (n > PATTERN_KEYS_MAX)
+        return err_set(e, ERR_LIMIT, "%s has more than %d keys", name, PATTERN_KEYS_MAX);
+    *out = calloc((size_t)n + 1, sizeof **out);
+    if (*out == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    cJSON_ArrayForEach(v, map)
+    {
+        if (!cJSON_IsNumber(v) || !isfinite(v->valuedouble))
+            return err_set(e, ERR_INPUT, "%s: '%.64s' must be a number", name, v->string);
+        keyed *k = &(*out)[*n_out];
+        k->value = v->valuedouble;
+        err_code code = compile_around(name, "(.*\\.)?(", v->string, ")", &k->p, e);
+        if (code != ERR_NONE) return code;
+        ++*n_out;
+        size += pattern_size(k->p);
+        if (size > PATTERN_SIZE_MAX)
+            return err_set(e, ERR_LIMIT, "the patterns of %s are too large together", name);
+    }
+    return ERR_NONE;
+}
+
+static err_code check_strings(const cJSON *list, const char *name, err *e)
+{
+    const cJSON *v;
+    cJSON_ArrayForEach(v, list)
+    {
+        if (!cJSON_IsString(v) || v->valuestring[0] == 0)
+            return err_set(e, ERR_INPUT, "%s must hold names", name);
+    }
+    return ERR_NONE;
+}
+
+static err_code read_targets(const cJSON *root, plan *pl, err *e)
+{
+    const cJSON *t = json_get(root, "target_modules");
+    if (t == NULL || unset(t))
+        return err_set(e, ERR_INPUT, "target_modules is missing: no layer would be adapted");
+    pl->targets = t;
+    if (cJSON_IsString(t)) {
+        pl->all_linear = strcasecmp(t->valuestring, "all-linear") == 0;
+        if (pl->all_linear) return ERR_NONE;
+        return compile_around("target_modules", "", t->valuestring, "", &pl->target_pattern, e);
+    }
+    if (!cJSON_IsArray(t))
+        return err_set(e, ERR_INPUT, "target_modules must be a list or a string");
+    pl->target_used = calloc((size_t)cJSON_GetArraySize(t) + 1, sizeof *pl->target_used);
+    if (pl->target_used == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    return check_strings(t, "target_modules", e);
+}
+
+static err_code read_excluded(const cJSON *root, plan *pl, err *e)
+{
+    const cJSON *x = json_get(root, "exclude_modules");
+    if (x == NULL || unset(x)) return ERR_NONE;
+    pl->excluded = x;
+    if (cJSON_IsString(x))
+        return compile_around("exclude_modules", "", x->valuestring, "", &pl->excluded_pattern, e);
+    if (!cJSON_IsArray(x))
+        return err_set(e, ERR_INPUT, "exclude_modules must be a list or a string");
+    return check_strings(x, "exclude_modules", e);
+}
+
+static err_code check_layer(const cJSON *v, int n_layer, err *e)
+{
+    if (!cJSON_IsNumber(v) || v->valuedouble != floor(v->valuedouble))
+        return err_set(e, ERR_INPUT, "layers_to_transform must be a whole number or a list");
+    if (v->valuedouble < 0 || v->valuedouble >= n_layer)
+        return err_set(e, ERR_INPUT, "layers_to_transform names layer %g; the base has %d",
+                       v->valuedouble, n_layer);
+    return ERR_NONE;
+}
+
+static err_code read_layers(const cJSON *root, plan *pl, int n_layer, err *e)
+{
+    const cJSON *l = json_get(root, "layers_to_transform"), *v;
+    const cJSON *pat = json_get(root, "layers_pattern");
+    if (l == NULL || unset(l)) {
+        if (pat != NULL && !unset(pat))
+            return err_set(e, ERR_INPUT, "layers_pattern is set without layers_to_transform");
+        return ERR_NONE;
+    }
+    if (!cJSON_IsArray(pl->targets))
+        return err_set(e, ERR_INPUT, "layers_to_transform needs target_modules as a list");
+    pl->layers = l;
+    err_code code = ERR_NONE;
+    if (cJSON_IsArray(l)) {
+        cJSON_ArrayForEach(v, l)
+        {
+            if (code == ERR_NONE) code = check_layer(v, n_layer, e);
+        }
+    } else {
+        code = check_layer(l, n_layer, e);
+    }
+    if (code != ERR_NONE || pat == NULL || unset(pat)) return code;
+    if (!cJSON_IsString(pat) && !cJSON_IsArray(pat))
+        return err_set(e, ERR_INPUT, "layers_pattern must be a list or a string");
+    code = cJSON_IsArray(pat) ? check_strings(pat, "layers_pattern", e) : ERR_NONE;
+    if (code != ERR_NONE) return code;
+    int n = cJSON_IsArray(pat) ? cJSON_GetArraySize(pat) : 1;
+    pl->layer_pattern = calloc((size_t)n, sizeof(pattern *));
+    if (pl->layer_pattern == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    for (int i = 0; i < n && code == ERR_NONE; i++) {
+        const char *text =
+            cJSON_IsArray(pat) ? cJSON_GetArrayItem(pat, i)->valuestring : pat->valuestring;
+        /* PEFT puts it into a longer pattern without parentheses: a '|' would cut that in two. */
+        if (strchr(text, '|') != NULL)
+            return err_set(e, ERR_UNSUPPORTED, "layers_pattern '%.64s': '|' is not supported",
+                           text);
+        code = compile_around("layers_pattern", "(?:|.*\\.)(?:", text, ")\\.\\d+\\..*",
+                              &pl->layer_pattern[i], e);
+        if (code == ERR_NONE) pl->n_layer_pattern++;
+    }
+    return code;
+}
+
+/* ---- one module ------------------------------------------------------------------------------- */
+
+static bool ends_with(const char *name, const char *ending)
+{
+    size_t n = strlen(name), m = strlen(ending);
+    return n > m && name[n - m - 1] == '.' && strcmp(name + n - m, ending) == 0;
+}
+
+static bool excluded(plan *pl, const char *name)
+{
+    if (pl->excluded == NULL) return false;
+    if (pl->excluded_pattern != NULL) return pattern_matches(pl->excluded_pattern, name, &pl->work);
+    const cJSON *v;
+    cJSON_ArrayForEach(v, pl->excluded)
+    {
+        if (strcmp(v->valuestring, name) == 0 || ends_with(name, v->valuestring)) return true;
+    }
+    return false;
+}
+
+/* `layer` < 0: a module outside the layers. */
+static bool layer_wanted(plan *pl, const char *name, int layer)
+{
+    if (pl->layers == NULL) return true;
+    bool found = pl->n_layer_pattern == 0 && layer >= 0;
+    for (int i = 0; i < pl->n_layer_pattern && !found; i++)
+        found = pattern_matches(pl->layer_pattern[i], name, &pl->work);
+    if (!found) return false;
+    if (cJSON_IsNumber(pl->layers)) return (int)pl->layers->valuedouble == layer;
+    const cJSON *v;
+    cJSON_ArrayForEach(v, pl->layers)
+    {
+        if ((int)v->valuedouble == layer) return true;
+    }
+    return false;
+}
+
+static bool targeted(plan *pl, const char *name, int layer)
+{
+    if (pl->target_pattern != NULL) return pattern_matches(pl->target_pattern, name, &pl->work);
+    bool whole = false, ending = false;
+    const cJSON *v;
+    int i = 0;
+    cJSON_ArrayForEach(v, pl->targets)
+    {
+        bool w = strcmp(v->valuestring, name) == 0, n = ends_with(name, v->valuestring);
+        if (w || n) pl->target_used[i] = true;
+        whole |= w;
+        ending |= n;
+        i++;
+    }
+    pl->work += (uint64_t)i;
+    return whole || (ending && layer_wanted(pl, name, layer));
+}
+
+static bool lookup(plan *pl, const keyed *k, int n, const char *name, double *out)
+{
+    for (int i = 0; i < n; i++)
+        if (pattern_matches(k[i].p, name, &pl->work)) {
+            *out = k[i].value;
+            return true;
+        }
+    return false;
+}
+
+static err_code settle_layer(plan *pl, peft_config *pc, const char *name, int rank_limit,
+                             peft_layer *out, err *e)
+{
+    double rank = pc->rank, alpha = pc->alpha;
+    lookup(pl, pl->rank, pl->n_rank, name, &rank);
+    lookup(pl, pl->alpha, pl->n_alpha, name, &alpha);
+    if (rank != floor(rank) || rank < 1 || rank > rank_limit)
+        return err_set(e, rank > rank_limit ? ERR_LIMIT : ERR_INPUT,
+                       "the rank of %s is %g; allowed are 1 to %d", name, rank, rank_limit);
+    if (!(alpha > 0 && alpha <= 1e6))
+        return err_set(e, ERR_INPUT, "lora_alpha of %s is %g; it must be above 0 and at most 1e6",
+                       name, alpha);
+    out->wrapped = true;
+    out->rank = (int)rank;
+    out->scale = (float)(alpha / (pc->rslora ? sqrt(rank) : rank));
+    pc->n_wrapped++;
+    if (out->rank > pc->rank_max) pc->rank_max = out->rank;
+    return ERR_NONE;
+}
+
+/* Wraps one module (which may be several projections fused). */
+static err_code settle_module(plan *pl, peft_config *pc, const char *name, int layer, int module,
+                              int rank_limit, err *e)
+{
+    peft_layer one = {0};
+    int count;
+    err_code code = settle_layer(pl, pc, name, rank_limit, &one, e);
+    if (module == MODULE_HEAD)
+        pc->layer[peft_head_slot(pc->n_layer)] = one;
+    else if (module == MODULE_EMBED)
+        pc->layer[peft_embed_slot(pc->n_layer)] = one;
+    else
+        for (int first = (int)module_projs(module, &count), i = 0; i < count; i++)
+            pc->layer[(size_t)layer * PROJ_COUNT + (size_t)(first + i)] = one;
+    return code;
+}
+
+/* Does this base have the module, as the adapter's author called it? */
+static bool there(const naming *names, int module)
+{
+    if (module == MODULE_QKV) return names->qkv;
+    if (module == MODULE_GATE_UP) return names->gate_up;
+    if (module <= PROJ_V) return !names->qkv;
+    if (module == PROJ_GATE || module == PROJ_UP) return !names->gate_up;
+    return true;
+}
+
+/* lm_head and embed_tokens: no linear layers of the body, so all-linear leaves them out. */
+static err_code settle_outside(plan *pl, const naming *names, int rank_limit, peft_config *pc,
+                               err *e)
+{
+    char name[NAME_MAX_BYTES];
+    for (int module = MODULE_HEAD; module <= MODULE_EMBED; module++) {
+        module_path(name, sizeof name, names, -1, module);
+        if (pl->all_linear || (module == MODULE_HEAD ? pc->save_head : pc->save_embed)) continue;
+        bool tied = module == MODULE_HEAD && pc->tie; /* the embedding's LoRA, saved twice */
+        if (tied) module_path(name, sizeof name, names, -1, MODULE_EMBED);
+        if (!targeted(pl, name, -1) || excluded(pl, name)) continue;
+        err_code code = settle_module(pl, pc, name, -1, module, rank_limit, e);
+        if (code != ERR_NONE) return code;
+    }
+    return ERR_NONE;
+}
+
+/* What PEFT would put one over the other. */
+static err_code check_tokens_alone(const model_config *base, const peft_config *pc, err *e)
+{
+    bool wrapped = pc->layer[peft_embed_slot(base->n_layer)].wrapped ||
+                   (base->tied && pc->layer[peft_head_slot(base->n_layer)].wrapped);
+    if (pc->n_token == 0) return ERR_NONE;
+    if (wrapped)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "trainable_token_indices together with LoRA on the same table is not "
+                       "supported");
+    if (pc->save_embed || (base->tied && pc->save_head))
+        return err_set(e, ERR_INPUT,
+                       "trainable_token_indices and modules_to_save name the same table");
+    return ERR_NONE;
+}
+
+static err_code settle_all(plan *pl, const model_config *base, const naming *names, int rank_limit,
+                           peft_config *pc, err *e)
+{
+    char name[NAME_MAX_BYTES];
+    err_code code = settle_outside(pl, names, rank_limit, pc, e);
+    for (int layer = 0; layer < base->n_layer; layer++)
+        for (int m = 0; m < MODULE_IN_LAYER && code == ERR_NONE; m++) {
+            if (!there(names, m)) continue;
+            module_path(name, sizeof name, names, layer, m);
+            /* In this order, so that a target that is excluded everywhere counts as named. */
+            if ((pl->all_linear || targeted(pl, name, layer)) && !excluded(pl, name))
+                code = settle_module(pl, pc, name, layer, m, rank_limit, e);
+            if (code == ERR_NONE && pl->work > WORK_MAX)
+                code = err_set(e, ERR_LIMIT, "the patterns of adapter_config.json cost too much");
+        }
+    if (code == ERR_NONE) code = check_tokens_alone(base, pc, e);
+    if (code != ERR_NONE) return code;
+    if (pc->n_wrapped == 0)
+        return err_set(e, ERR_INPUT, "target_modules names no layer of this base model");
+    const cJSON *v;
+    int i = 0;
+    if (pl->target_used != NULL) {
+        cJSON_ArrayForEach(v, pl->targets)
+        {
+            if (!pl->target_used[i++])
+                return err_set(e, ERR_INPUT,
+                               "target_modules names '%.64s', which is no linear layer of this "
+                               "base model",
+                               v->valuestring);
+        }
+    }
+    return ERR_NONE;
+}
+
+/* ---- API ------------------------------------------------------------------------------------------ */
+
+static err_code read_plan(const cJSON *root, plan *pl, const model_config *base,
+                          const naming *names, int rank_limit, peft_config *pc, err *e)
+{
+    bool tie = false;
+    int64_t r = 8; /* PEFT's own defaults */
+    pc->alpha = 8;
+    const char *name = NULL;
+    err_code code = check_keys(root, e);
+    if (code == ERR_NONE) code = check_fixed(root, pc, e);
+    if (code == ERR_NONE) code = json_int(root, "r", -(1ll << 52), 1ll << 52, &r, NULL, e);
+    if (code == ERR_NONE && (r < 1 || r > 1 << 20))
+        code = err_set(e, r < 1 ? ERR_INPUT : ERR_LIMIT, "r is %lld; allowed are 1 to %d",
+                       (long long)r, rank_limit);
+    if (code == ERR_NONE) code = json_num(root, "lora_alpha", -1e6, 1e6, &pc->alpha, NULL, e);
+    if (code == ERR_NONE) code = json_bool(root, "use_rslora", &pc->rslora, NULL, e);
+    if (code == ERR_NONE) code = json_bool(root, "use_dora", &pc->dora, NULL, e);
+    if (code == ERR_NONE) code = json_bool(root, "lora_bias", &pc->lora_bias, NULL, e);
+    if (code == ERR_NONE) code = json_bool(root, "ensure_weight_tying", &tie, NULL, e);
+    if (code == ERR_NONE) code = json_str(root, "base_model_name_or_path", &name, NULL, e);
+    if (code == ERR_NONE) code = read_saved(root, base, names, pc, e);
+    if (code == ERR_NONE) code = read_tokens(root, base, pc, e);
+    if (code == ERR_NONE) code = read_targets(root, pl, e);
+    if (code == ERR_NONE) code = read_excluded(root, pl, e);
+    if (code == ERR_NONE) code = read_layers(root, pl, base->n_layer, e);
+    if (code == ERR_NONE) code = read_keyed(root, "rank_pattern", &pl->rank, &pl->n_rank, e);
+    if (code == ERR_NONE) code = read_keyed(root, "alpha_pattern", &pl->alpha, &pl->n_alpha, e);
+    if (code != ERR_NONE) return code;
+    if (pc->dora && pc->lora_bias)
+        return err_set(e, ERR_UNSUPPORTED, "use_dora together with lora_bias is not supported");
+    pc->rank = (int)r;
+    pc->tie = tie && base->tied;
+    if (pc->tie && pc->save_embed) pc->save_head = true;
+    snprintf(pc->base_name, sizeof pc->base_name, "%s", name != NULL ? name : "");
+    return settle_all(pl, base, names, rank_limit, pc, e);
+}
+
+static err_code read_root(const char *text, size_t len, cJSON **root, err *e)
+{
+    err_code code = json_parse(text, len, &limits, root, e);
+    if (code != ERR_NONE) return err_context(e, "adapter_config.json");
+    if (cJSON_IsObject(*root)) return ERR_NONE;
+    cJSON_Delete(*root);
+    *root = NULL;
+    return err_set(e, ERR_INPUT, "adapter_config.json must be an object");
+}
+
+err_code peft_check_type(const char *text, size_t len, err *e)
+{
+    cJSON *root = NULL;
+    err_code code = read_root(text, len, &root, e);
+    if (code == ERR_NONE) code = check_type(root, e);
+    cJSON_Delete(root);
+    return code;
+}
+
+err_code peft_parse(const char *text, size_t len, const model_config *base, int rank_max,
+                    const naming *names, peft_config *out, err *e)
+{
+    static const naming usual = {.root = -1};
+    memset(out, 0, sizeof *out);
+    if (rank_max <= 0 || rank_max > LORA_RANK_MAX) rank_max = LORA_RANK_MAX;
+    err own;
+    if (e == NULL) e = &own;
+    cJSON *root = NULL;
+    err_code code = read_root(text, len, &root, e);
+    if (code != ERR_NONE) return code;
+    plan pl = {0};
+    out->n_layer = base->n_layer;
+    out->layer = calloc(peft_slots(base->n_layer), sizeof *out->layer);
+    if (out->layer == NULL)
+        code = err_set(e, ERR_NOMEM, "out of memory");
+    else
+        code = read_plan(root, &pl, base, names != NULL ? names : &usual, rank_max, out, e);
+    plan_clear(&pl);
+    cJSON_Delete(root);
+    if (code != ERR_NONE) peft_clear(out);
+    return code;
+}
+
+void peft_clear(peft_config *pc)
+{
+    free(pc->layer);
+    free(pc->token);
+    memset(pc, 0, sizeof *pc);
+}

@@ -1,0 +1,96 @@
+/* peft.h -- what an adapter_config.json means.
+ *
+ * Reads what PEFT wrote and answers, for each linear layer of the base: is it wrapped, with which
+ * rank, at which scale?  Every key is honoured, known to be harmless, or refused by name: a setting
+ * that was ignored would serve the base, or something between, as if it were the adapter.
+ *
+ * Patterns (target_modules as a string, rank_pattern, alpha_pattern, exclude_modules) run in
+ * adapters/format/pattern.h, in time linear in the name's length, whatever a tenant writes.
+ *
+ * Ownership: the caller's peft_config; peft_clear() frees what it holds.
+ * Threads:   any thread; read-only after peft_parse().
+ */
+#ifndef ADAPTERS_FORMAT_PEFT_H
+#define ADAPTERS_FORMAT_PEFT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "adapters/format/naming.h"
+#include "engine/base/err.h"
+#include "engine/lora.h"
+#include "engine/model/model.h"
+
+/* What is done to one linear layer. */
+typedef struct peft_layer {
+    bool wrapped;
+    int rank;
+    float scale; /* alpha / rank, or alpha / sqrt(rank) with use_rslora */
+    bool saved;  /* modules_to_save covers it: norms alone */
+} peft_layer;
+
+typedef enum { PEFT_BIAS_NONE, PEFT_BIAS_ALL, PEFT_BIAS_LORA_ONLY } peft_bias;
+
+typedef struct peft_config {
+    int n_layer;
+    /* [n_layer][PROJ_COUNT], then lm_head and embed_tokens, then [n_layer][LORA_NORMS] norms and the last
+     * norm; owned */
+    peft_layer *layer;
+    int32_t *token; /* trainable_token_indices; owned */
+    int n_token;
+    bool head_tokens; /* they are named for lm_head, too */
+    int n_vocab;      /* the base's, or more where those tokens lie behind it */
+    int rank;         /* `r`, the default */
+    double alpha;
+    bool rslora, dora, lora_bias;
+    peft_bias bias;
+    bool save_head, save_embed; /* modules_to_save */
+    bool tie;                   /* ensure_weight_tying, on a tied base */
+    int n_wrapped, rank_max;    /* n_wrapped: modules as PEFT counts them */
+    char base_name[160];        /* base_model_name_or_path, for display only; never opened */
+} peft_config;
+
+/* The method alone, before the tensors' names are looked at: those of another one would only confuse. */
+err_code peft_check_type(const char *text, size_t len, err *e);
+
+/* Zeroes *out first, so that clear is always safe.  `names`: how the weights' file names its tensors
+ * (naming_learn), which is how its author's model named its modules; NULL: as usual.
+ *   ERR_INPUT        not what PEFT writes, or out of range
+ *   ERR_UNSUPPORTED  a PEFT feature that would change the result and is not supported: named */
+err_code peft_parse(const char *text, size_t len, const model_config *base, int rank_max,
+                    const naming *names, peft_config *out, err *e);
+void peft_clear(peft_config *pc);
+
+/* Index in peft_config.layer (and whatever is laid out like it) of lm_head, embed_tokens and norms. */
+static inline size_t peft_head_slot(int n_layer)
+{
+    return (size_t)n_layer * PROJ_COUNT;
+}
+static inline size_t peft_embed_slot(int n_layer)
+{
+    return (size_t)n_layer * PROJ_COUNT + 1;
+}
+/* `at`: layer * LORA_NORMS + which; n_layer * LORA_NORMS: the last one, as in lora_view.norm. */
+static inline size_t peft_norm_slot(int n_layer, int at)
+{
+    return (size_t)n_layer * PROJ_COUNT + 2 + (size_t)at;
+}
+static inline size_t peft_slots(int n_layer)
+{
+    return peft_norm_slot(n_layer, n_layer * LORA_NORMS) + 1;
+}
+
+/* d_out and d_in of any slot; embed_tokens counts as dim x n_vocab, which is how PEFT shapes its
+ * matrices, a norm as dim x 1. */
+void peft_slot_shape(const model_config *base, size_t slot, int *d_out, int *d_in);
+
+/* "model.layers.3.self_attn.q_proj", "lm_head", "embed_tokens": for sentences. */
+void peft_slot_name(char *out, size_t cap, int n_layer, size_t slot);
+
+static inline const peft_layer *peft_at(const peft_config *pc, int layer, proj p)
+{
+    return &pc->layer[(size_t)layer * PROJ_COUNT + p];
+}
+
+#endif

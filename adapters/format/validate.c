@@ -1,0 +1,346 @@
+/* validate.c -- config, header, every tensor, every value, in this order. */
+#include "adapters/format/validate.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "adapters/residency/extras.h"
+#include "engine/base/fingerprint.h"
+#include "engine/model/safetensors.h"
+
+enum { CONFIG_MAX = 1 << 20, CHUNK = 1 << 18 };
+
+static const char CONFIG_NAME[] = "adapter_config.json";
+static const char WEIGHTS_NAME[] = "adapter_model.safetensors";
+
+static err_code open_regular(int dir_fd, const char *name, int *fd, uint64_t *bytes, err *e)
+{
+    struct stat sb;
+    *fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (*fd < 0)
+        return err_set(e, errno == ENOENT ? ERR_INPUT : ERR_IO, "%s is missing or unreadable",
+                       name);
+    if (fstat(*fd, &sb) != 0 || !S_ISREG(sb.st_mode)) {
+        close(*fd);
+        return err_set(e, ERR_IO, "%s is not a regular file", name);
+    }
+    *bytes = (uint64_t)sb.st_size;
+    return ERR_NONE;
+}
+
+static bool read_all(int fd, void *out, size_t len, uint64_t offset)
+{
+    uint8_t *p = out;
+    while (len > 0) {
+        ssize_t n = pread(fd, p, len, (off_t)offset);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        p += n;
+        len -= (size_t)n;
+        offset += (uint64_t)n;
+    }
+    return true;
+}
+
+/* ---- config -------------------------------------------------------------------------- */
+
+/* The whole file; the caller frees *text. */
+static err_code read_config(int dir_fd, char **text, uint64_t *bytes, err *e)
+{
+    int fd;
+    *text = NULL;
+    err_code code = open_regular(dir_fd, CONFIG_NAME, &fd, bytes, e);
+    if (code != ERR_NONE) return code;
+    if (*bytes > CONFIG_MAX)
+        code = err_set(e, ERR_LIMIT, "%s has %llu bytes; at most %d are read", CONFIG_NAME,
+                       (unsigned long long)*bytes, CONFIG_MAX);
+    else if ((*text = malloc((size_t)*bytes + 1)) == NULL)
+        code = err_set(e, ERR_NOMEM, "out of memory");
+    else if (!read_all(fd, *text, (size_t)*bytes, 0))
+        code = err_set(e, ERR_IO, "%s cannot be read", CONFIG_NAME);
+    close(fd);
+    return code;
+}
+
+/* ---- values ------------------------------------------------------------------------------ */
+
+/* Index of the first value that is NaN, infinite, or 2^64 and above; or -1. */
+static int64_t first_bad(const uint8_t *p, size_t n, dtype type)
+{
+    for (size_t i = 0; i < n; i++) {
+        bool bad;
+        if (type == DT_F32) {
+            uint32_t v;
+            memcpy(&v, p + 4 * i, 4);
+            bad = (v >> 23 & 0xff) >= 127 + 64;
+        } else {
+            uint16_t v;
+            memcpy(&v, p + 2 * i, 2);
+            bad = type == DT_F16 ? (v & 0x7c00) == 0x7c00 : (v >> 7 & 0xff) >= 127 + 64;
+        }
+        if (bad) return (int64_t)i;
+    }
+    return -1;
+}
+
+static err_code scan_tensor(int fd, const adapter_tensor *t, uint8_t *chunk, const char *which,
+                            int n_layer, size_t slot, err *e)
+{
+    char name[128];
+    for (uint64_t done = 0; done < t->bytes;) {
+        size_t n = t->bytes - done < CHUNK ? (size_t)(t->bytes - done) : CHUNK;
+        if (!read_all(fd, chunk, n, t->offset + done))
+            return err_set(e, ERR_IO, "%s cannot be read", WEIGHTS_NAME);
+        int64_t bad = first_bad(chunk, n / dtype_bytes(t->type), t->type);
+        if (bad >= 0) {
+            peft_slot_name(name, sizeof name, n_layer, slot);
+            return err_set(e, ERR_INPUT, "%s.%s: value %llu is not finite or beyond 2^64", name,
+                           which,
+                           (unsigned long long)(done / dtype_bytes(t->type) + (uint64_t)bad));
+        }
+        done += n;
+    }
+    return ERR_NONE;
+}
+
+static err_code scan_all(int fd, adapter_layout *al, err *e)
+{
+    static const char *const which[ADAPTER_PARTS] = {"lora_A.weight",
+                                                     "lora_B.weight",
+                                                     "lora_magnitude_vector",
+                                                     "lora_B.bias",
+                                                     "bias",
+                                                     "weight",
+                                                     "token_adapter.trainable_tokens_delta",
+                                                     "weight"};
+    uint8_t *chunk = malloc(CHUNK);
+    if (chunk == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    err_code code = ERR_NONE;
+    for (size_t slot = 0; slot < peft_slots(al->peft.n_layer); slot++)
+        for (int part = 0; part < ADAPTER_PARTS && code == ERR_NONE; part++) {
+            const adapter_tensor *t = adapter_part(&al->pair[slot], part);
+            if (t->present)
+                code = scan_tensor(fd, t, chunk, which[part], al->peft.n_layer, slot, e);
+        }
+    free(chunk);
+    return code;
+}
+
+/* Needs a look at every byte of the tables, also when values are not scanned. */
+static err_code recognise_tables(int fd, const model_config *base, adapter_layout *al, err *e)
+{
+    const size_t slots[] = {peft_head_slot(base->n_layer), peft_embed_slot(base->n_layer)};
+    uint8_t *chunk = NULL;
+    err_code code = ERR_NONE;
+    for (int i = 0; i < 2 && code == ERR_NONE; i++) {
+        const adapter_tensor *t = &al->pair[slots[i]].table;
+        if (!t->present || base->head_print == 0) continue;
+        if (chunk == NULL && (chunk = malloc(CHUNK)) == NULL)
+            return err_set(e, ERR_NOMEM, "out of memory");
+        fingerprint f;
+        fingerprint_begin(&f);
+        uint64_t rows = (uint64_t)(al->n_vocab < base->n_vocab ? al->n_vocab : base->n_vocab);
+        uint64_t end = rows * (uint64_t)base->dim * dtype_bytes(t->type);
+        for (uint64_t done = 0, n; done < end && code == ERR_NONE; done += n) {
+            n = end - done < CHUNK ? end - done : CHUNK;
+            if (!read_all(fd, chunk, (size_t)n, t->offset + done))
+                code = err_set(e, ERR_IO, "%s cannot be read", WEIGHTS_NAME);
+            else
+                fingerprint_add(&f, chunk, (size_t)n);
+        }
+        if (code == ERR_NONE) layout_forget_table(al, base, slots[i], fingerprint_end(&f));
+    }
+    free(chunk);
+    return code;
+}
+
+/* A table that the file holds twice is the same twice. */
+static err_code compare_twins(int fd, const adapter_layout *al, err *e)
+{
+    const size_t slots[] = {peft_head_slot(al->peft.n_layer), peft_embed_slot(al->peft.n_layer)};
+    uint8_t *chunk = NULL;
+    err_code code = ERR_NONE;
+    for (int i = 0; i < 2 && code == ERR_NONE; i++) {
+        const adapter_tensor *a = &al->pair[slots[i]].table, *b = &al->pair[slots[i]].twin;
+        if (!b->present) continue;
+        if (chunk == NULL && (chunk = malloc(2 * (size_t)CHUNK)) == NULL)
+            return err_set(e, ERR_NOMEM, "out of memory");
+        for (uint64_t done = 0, n; done < a->bytes && code == ERR_NONE; done += n) {
+            n = a->bytes - done < CHUNK ? a->bytes - done : CHUNK;
+            if (!read_all(fd, chunk, (size_t)n, a->offset + done) ||
+                !read_all(fd, chunk + CHUNK, (size_t)n, b->offset + done))
+                code = err_set(e, ERR_IO, "%s cannot be read", WEIGHTS_NAME);
+            else if (memcmp(chunk, chunk + CHUNK, (size_t)n) != 0)
+                code =
+                    err_set(e, ERR_INPUT, "the weight of %s is there twice, and not the same twice",
+                            i == 0 ? "lm_head" : "embed_tokens");
+        }
+    }
+    free(chunk);
+    return code;
+}
+
+/* ---- API ------------------------------------------------------------------------------------ */
+
+static err_code read_header(int fd, uint64_t bytes, safetensors **out, err *e)
+{
+    uint8_t first[8];
+    size_t len = 0;
+    if (bytes < sizeof first || !read_all(fd, first, sizeof first, 0))
+        return err_set(e, ERR_CORRUPT, "the file is too short");
+    err_code code = safetensors_header_bytes(first, bytes, &st_limits_upload, &len, e);
+    if (code != ERR_NONE) return code;
+    void *prefix = malloc(len);
+    if (prefix == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    if (read_all(fd, prefix, len, 0))
+        code = safetensors_open_header(out, prefix, len, bytes, &st_limits_upload, e);
+    else
+        code = err_set(e, ERR_IO, "the file cannot be read");
+    free(prefix);
+    return code;
+}
+
+/* The header comes before the config: how the tensors are named tells how its author's model named
+ * its modules. */
+static err_code read_both(const char *config, size_t config_bytes, int fd, uint64_t bytes,
+                          const model_config *base, int rank_max, bool scan_values,
+                          adapter_layout *al, err *e)
+{
+    safetensors *st = NULL;
+    naming names = {.root = -1};
+    err_code code = read_header(fd, bytes, &st, e);
+    if (code != ERR_NONE) return err_context(e, "%s", WEIGHTS_NAME);
+    model_config own = *base; /* with the adapter's vocabulary */
+    own.n_vocab = 0;
+    for (int i = 0; code == ERR_NONE && i < safetensors_count(st); i++) {
+        code = naming_learn(&names, safetensors_at(st, i)->name, e);
+        if (code == ERR_NONE) code = layout_vocab(safetensors_at(st, i), base, &own.n_vocab, e);
+    }
+    if (own.n_vocab == 0) own.n_vocab = base->n_vocab;
+    own.added_max = base->n_vocab + base->added_max - own.n_vocab;
+    if (code == ERR_NONE)
+        code = peft_parse(config, config_bytes, &own, rank_max, &names, &al->peft, e);
+    if (code == ERR_NONE) {
+        al->n_vocab = own.n_vocab = al->peft.n_vocab;
+        al->pair = calloc(peft_slots(base->n_layer), sizeof *al->pair);
+        if (al->pair == NULL) code = err_set(e, ERR_NOMEM, "out of memory");
+    }
+    for (int i = 0; code == ERR_NONE && i < safetensors_count(st); i++)
+        code = layout_place(al, &own, safetensors_at(st, i), e);
+    if (code == ERR_NONE) code = layout_check(al, &own, base->n_vocab, e);
+    if (code == ERR_NONE && scan_values) code = compare_twins(fd, al, e);
+    if (code == ERR_NONE) code = recognise_tables(fd, base, al, e);
+    if (code == ERR_NONE && scan_values) code = scan_all(fd, al, e);
+    safetensors_close(st);
+    return code;
+}
+
+err_code validate_adapter(int dir_fd, const model_config *base, int rank_max, bool scan_values,
+                          adapter_layout *out, err *e)
+{
+    memset(out, 0, sizeof *out);
+    err own;
+    if (e == NULL) e = &own;
+    int fd = -1;
+    uint64_t bytes = 0, config_bytes = 0;
+    char *config = NULL;
+    err_code code = read_config(dir_fd, &config, &config_bytes, e);
+    if (code == ERR_NONE) code = peft_check_type(config, (size_t)config_bytes, e);
+    if (code == ERR_NONE) code = open_regular(dir_fd, WEIGHTS_NAME, &fd, &bytes, e);
+    out->file_bytes = bytes + config_bytes;
+    if (code == ERR_NONE)
+        code =
+            read_both(config, (size_t)config_bytes, fd, bytes, base, rank_max, scan_values, out, e);
+    if (fd >= 0) close(fd);
+    free(config);
+    if (code != ERR_NONE) adapter_layout_clear(out);
+    return code;
+}
+
+void adapter_layout_clear(adapter_layout *al)
+{
+    peft_clear(&al->peft);
+    free(al->pair);
+    memset(al, 0, sizeof *al);
+}
+
+uint64_t adapter_packed_bytes(const adapter_layout *al, const model_config *base, const backend *be)
+{
+    uint64_t sum = extras_bytes(al, base, be);
+    for (size_t slot = 0; slot < peft_head_slot(base->n_layer); slot++) {
+        const peft_layer *pl = &al->peft.layer[slot];
+        int d_out, d_in;
+        if (!pl->wrapped) continue;
+        peft_slot_shape(base, slot, &d_out, &d_in);
+        sum += adapter_padded(be_lora_a_bytes(be, base->type, pl->rank, d_in)) +
+               adapter_padded(be_lora_b_bytes(be, base->type, pl->rank, d_out));
+    }
+    return sum;
+}
+
+void adapter_digest_parts(const uint64_t bytes[2], const uint8_t sha[2][DIGEST_BYTES],
+                          uint8_t out[DIGEST_BYTES])
+{
+    static const char mark[] = "lorad adapter 1";
+    digest_state d;
+    digest_begin(&d);
+    digest_add(&d, mark, sizeof mark);
+    for (int p = 0; p < 2; p++) {
+        uint8_t len[8];
+        for (int i = 0; i < 8; i++) len[i] = (uint8_t)(bytes[p] >> 8 * i);
+        digest_add(&d, len, sizeof len);
+        digest_add(&d, sha[p], DIGEST_BYTES);
+    }
+    digest_end(&d, out);
+}
+
+/* JSON string contents: quotes and backslashes escaped, control bytes dropped. */
+static void quote(const char *in, char *out, size_t cap)
+{
+    size_t n = 0;
+    for (; *in != 0 && n + 3 < cap; in++) {
+        if ((unsigned char)*in < 0x20 || (unsigned char)*in >= 0x7f) continue;
+        if (*in == '"' || *in == '\\') out[n++] = '\\';
+        out[n++] = *in;
+    }
+    out[n] = 0;
+}
+
+void adapter_describe(const adapter_layout *al, char *out, size_t cap)
+{
+    const peft_config *pc = &al->peft;
+    char base_name[340], targets[256] = "";
+    int rank_min = LORA_RANK_MAX;
+    quote(pc->base_name, base_name, sizeof base_name);
+    for (int module = 0; module <= MODULE_EMBED; module++) {
+        bool any = false;
+        size_t slot = (size_t)module, end = peft_head_slot(pc->n_layer);
+        if (module >= PROJ_COUNT && module < MODULE_IN_LAYER) continue; /* kept as their parts */
+        if (module >= MODULE_IN_LAYER) {
+            slot =
+                module == MODULE_HEAD ? peft_head_slot(pc->n_layer) : peft_embed_slot(pc->n_layer);
+            end = slot + 1;
+        }
+        for (; slot < end; slot += PROJ_COUNT) {
+            any |= pc->layer[slot].wrapped;
+            if (pc->layer[slot].wrapped && pc->layer[slot].rank < rank_min)
+                rank_min = pc->layer[slot].rank;
+        }
+        size_t at = strlen(targets);
+        const char *dot = strchr(module_name(module), '.');
+        if (any)
+            snprintf(targets + at, sizeof targets - at, "%s\"%s\"", at > 0 ? "," : "",
+                     dot != NULL ? dot + 1 : module_name(module));
+    }
+    snprintf(out, cap,
+             "{\"r\":%d,\"lora_alpha\":%g,\"use_rslora\":%s,\"use_dora\":%s,\"rank_min\":%d,\"rank_"
+             "max\":%d,"
+             "\"layers\":%d,\"target_modules\":[%s],\"dtype\":\"%s\",\"base_model\":\"%s\"}",
+             pc->rank, pc->alpha, pc->rslora ? "true" : "false", pc->dora ? "true" : "false",
+             rank_min, pc->rank_max, pc->n_wrapped, targets, al->dtype_name, base_name);
+}

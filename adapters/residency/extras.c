@@ -1,0 +1,574 @@
+/* extras.c -- vectors out of the file, through the host, into the backend's memory. */
+#include "adapters/residency/extras.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "adapters/format/validate.h"
+#include "engine/cpu/halves.h"
+
+enum { TABLE_PIECE = 1 << 20 };
+
+/* ---- sizes ------------------------------------------------------------------------------------ */
+
+static uint64_t vector_bytes(const model_config *shape, size_t slot)
+{
+    int d_out, d_in;
+    peft_slot_shape(shape, slot, &d_out, &d_in);
+    return adapter_padded((uint64_t)d_out * sizeof(float));
+}
+
+static bool biased(const adapter_pair *pair)
+{
+    return pair->b_bias.present || pair->bias.present;
+}
+
+/* The type that a slot's A and B are packed beside. */
+static dtype pack_type(const adapter_layout *al, const model_config *base, size_t slot)
+{
+    bool own = slot == peft_head_slot(base->n_layer) && al->pair[slot].table.present;
+    return own ? al->pair[slot].table.type : base->type;
+}
+
+/* `base` with the adapter's vocabulary: the shape of all its tables. */
+static model_config shape_of(const adapter_layout *al, const model_config *base)
+{
+    model_config own = *base;
+    own.n_vocab = al->n_vocab;
+    return own;
+}
+
+/* Where the backend takes no single rows: does the slot get a whole table with them in it? */
+static bool patched(const adapter_layout *al, const model_config *base, const backend *be,
+                    size_t slot)
+{
+    return !be_caps(be)->token_rows && layout_patched(al, base, slot);
+}
+
+/* At most so many rows of a table's own. */
+static size_t row_count(const adapter_layout *al, const model_config *base, const backend *be,
+                        size_t slot)
+{
+    const adapter_tensor *more = &al->pair[slot].more;
+    size_t n = layout_patched(al, base, slot) ? (size_t)al->peft.n_token : 0;
+    if (!be_caps(be)->token_rows) return 0;
+    return n + (more->present ? (size_t)(more->bytes / dtype_bytes(more->type)) / (size_t)base->dim
+                              : 0);
+}
+
+static dtype row_type(const model_config *base, size_t slot)
+{
+    return slot == peft_head_slot(base->n_layer) ? base->head_type : base->embed_type;
+}
+
+/* A packed weight: whole panels, and F16 as F32; some backends have it in the base's type. */
+static uint64_t weight_bytes(const model_config *base, uint64_t n, dtype type)
+{
+    uint64_t rows = (n + 31) / 32 * 32, cols = ((uint64_t)base->dim + 31) / 32 * 32;
+    return rows * cols * (type == DT_BF16 && base->head_type == DT_BF16 ? 2 : 4);
+}
+
+static uint64_t row_bytes(const adapter_layout *al, const model_config *base, const backend *be,
+                          size_t slot)
+{
+    uint64_t n = row_count(al, base, be, slot), dim = (uint64_t)base->dim;
+    if (n == 0) return 0;
+    if (slot == peft_head_slot(base->n_layer)) return weight_bytes(base, n, base->head_type);
+    return adapter_padded(n * dim * dtype_bytes(base->embed_type));
+}
+
+static uint64_t whole_table(const model_config *base)
+{
+    return (uint64_t)base->n_vocab * (uint64_t)base->dim * dtype_bytes(base->embed_type);
+}
+
+static uint64_t table_bytes(const adapter_layout *al, const model_config *base, const backend *be,
+                            size_t slot)
+{
+    adapter_tensor patch = {.bytes = whole_table(base),
+                            .type = base->embed_type,
+                            .present = patched(al, base, be, slot)};
+    const adapter_tensor *t = patch.present ? &patch : &al->pair[slot].table;
+    uint64_t rows = row_bytes(al, base, be, slot);
+    if (!t->present) return rows;
+    if (slot == peft_embed_slot(base->n_layer)) return rows + adapter_padded(t->bytes);
+    return rows + weight_bytes(base, (uint64_t)base->n_vocab, t->type);
+}
+
+static uint64_t pair_bytes(const backend *be, dtype type, int rank, int d_in, int d_out)
+{
+    return adapter_padded(be_lora_a_bytes(be, type, rank, d_in)) +
+           adapter_padded(be_lora_b_bytes(be, type, rank, d_out));
+}
+
+/* In the slab; an own output layer is beside it. */
+static uint64_t slab_bytes(const adapter_layout *al, const model_config *base, const backend *be)
+{
+    uint64_t sum = 0;
+    for (size_t slot = 0; slot < peft_slots(base->n_layer); slot++) {
+        const peft_layer *pl = &al->peft.layer[slot];
+        if (al->pair[slot].magnitude.present) sum += vector_bytes(base, slot);
+        if (biased(&al->pair[slot])) sum += vector_bytes(base, slot);
+        if (al->peft.layer[slot].saved) sum += vector_bytes(base, slot);
+        if (slot < peft_head_slot(base->n_layer) || !pl->wrapped) continue;
+        int d_out, d_in;
+        dtype type = pack_type(al, base, slot);
+        peft_slot_shape(base, slot, &d_out, &d_in);
+        uint64_t pair = pair_bytes(be, type, pl->rank, d_in, d_out);
+        if (slot == peft_head_slot(base->n_layer)) { /* beside its own table, or the base's type */
+            uint64_t other = pair_bytes(be, base->head_type, pl->rank, d_in, d_out);
+            if (other > pair) pair = other;
+        }
+        sum += pair;
+    }
+    return sum + table_bytes(al, base, be, peft_embed_slot(base->n_layer));
+}
+
+uint64_t extras_bytes(const adapter_layout *al, const model_config *base, const backend *be)
+{
+    model_config own = shape_of(al, base);
+    return slab_bytes(al, &own, be) + table_bytes(al, &own, be, peft_head_slot(base->n_layer));
+}
+
+/* ---- making -------------------------------------------------------------------------------------- */
+
+typedef struct maker {
+    const adapter_layout *al;
+    const model_config *shape; /* with the adapter's vocabulary */
+    int n_base;                /* tokens of the base */
+    const model *base;
+    backend *be;
+    const uint8_t *file;
+    uint8_t *slab;
+    uint64_t at;
+    float *in, *out; /* host vectors of the longest d_out */
+    pace *pace;
+    bool hint;
+} maker;
+
+/* Whole tables, a piece at a time. */
+static err_code upload_table(const maker *mk, void *to, const void *from, uint64_t bytes)
+{
+    err_code code = ERR_NONE;
+    for (uint64_t at = 0, n; at < bytes && code == ERR_NONE; at += n) {
+        n = bytes - at < TABLE_PIECE ? bytes - at : TABLE_PIECE;
+        int64_t begun_us = pace_begin(mk->pace, n, mk->hint);
+        code = be_upload(mk->be, (char *)to + at, (const char *)from + at, (size_t)n);
+        pace_end(mk->pace, n, begun_us);
+    }
+    return code;
+}
+
+static void *take(maker *mk, uint64_t bytes)
+{
+    void *p = mk->slab + mk->at;
+    mk->at += adapter_padded(bytes);
+    return p;
+}
+
+static void read_vector(const maker *mk, const adapter_tensor *t, float *out, int n)
+{
+    static const st_dtype types[] = {[DT_F32] = ST_F32, [DT_F16] = ST_F16, [DT_BF16] = ST_BF16};
+    st_tensor view = {.dtype = types[t->type],
+                      .count = (uint64_t)n,
+                      .bytes = t->bytes,
+                      .data = mk->file + t->offset};
+    st_read_f32(&view, 0, (uint64_t)n, out);
+}
+
+/* A matrix of the file at an address that its type allows; *spare is the caller's to free. */
+static const void *matrix(const maker *mk, const adapter_tensor *t, void **spare)
+{
+    const uint8_t *p = mk->file + t->offset;
+    *spare = NULL;
+    if ((uintptr_t)p % dtype_bytes(t->type) == 0) return p;
+    *spare = malloc((size_t)t->bytes);
+    if (*spare != NULL) memcpy(*spare, p, (size_t)t->bytes);
+    return *spare;
+}
+
+/* A and B of a slot as they lie in the file; both spares are the caller's to free. */
+static err_code read_pair(const maker *mk, size_t slot, lora_pair *out, void *spare[2], err *e)
+{
+    const adapter_pair *pair = &mk->al->pair[slot];
+    const peft_layer *pl = &mk->al->peft.layer[slot];
+    *out = (lora_pair){.a = matrix(mk, &pair->a, &spare[0]),
+                       .b = matrix(mk, &pair->b, &spare[1]),
+                       .type = pair->a.type,
+                       .rank = pl->rank,
+                       .scale = pl->scale};
+    return out->a != NULL && out->b != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
+}
+
+static float value_of(const void *data, dtype type, size_t i)
+{
+    static const st_dtype types[] = {[DT_F32] = ST_F32, [DT_F16] = ST_F16, [DT_BF16] = ST_BF16};
+    st_tensor view = {.dtype = types[type], .count = i + 1, .data = data};
+    float v;
+    st_read_f32(&view, i, 1, &v);
+    return v;
+}
+
+/* DoRA on the input table: the norm of each of its columns over all tokens, W + scale * (B A)^T. */
+static err_code embed_gain(const maker *mk, const lora_pair *lp, const void *table, dtype type,
+                           int n_vocab, int dim, err *e)
+{
+    double *sum = calloc((size_t)dim, sizeof *sum);
+    float *b = malloc((size_t)dim * (size_t)lp->rank * sizeof *b),
+          *row = malloc((size_t)dim * sizeof *row);
+    err_code code = sum && b && row ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
+    for (int r = 0; code == ERR_NONE && r < lp->rank; r++)
+        for (int k = 0; k < dim; k++)
+            b[(size_t)r * (size_t)dim + (size_t)k] =
+                lp->scale * value_of(lp->b, lp->type, (size_t)k * (size_t)lp->rank + (size_t)r);
+    static const st_dtype types[] = {[DT_F32] = ST_F32, [DT_F16] = ST_F16, [DT_BF16] = ST_BF16};
+    st_tensor view = {.dtype = types[type], .count = UINT64_MAX, .data = table};
+    for (int t = 0; code == ERR_NONE && t < n_vocab; t++) {
+        st_read_f32(&view, (uint64_t)t * (uint64_t)dim, (uint64_t)dim, row);
+        for (int r = 0; r < lp->rank; r++) {
+            float a = value_of(lp->a, lp->type, (size_t)r * (size_t)n_vocab + (size_t)t);
+            for (int k = 0; k < dim; k++) row[k] += a * b[(size_t)r * (size_t)dim + (size_t)k];
+        }
+        for (int k = 0; k < dim; k++) sum[k] += (double)row[k] * (double)row[k];
+    }
+    for (int k = 0; code == ERR_NONE && k < dim; k++) {
+        mk->out[k] = (float)((double)mk->in[k] / sqrt(sum[k]));
+        if (!isfinite(mk->out[k]))
+            code = err_set(e, ERR_INPUT, "DoRA: column %d of the table has no usable length", k);
+    }
+    free(sum);
+    free(b);
+    free(row);
+    return code;
+}
+
+static err_code make_gain(maker *mk, size_t slot, const weight *w, lora_mat *m, int n, err *e)
+{
+    void *spare[2] = {NULL, NULL};
+    lora_pair lp;
+    err_code code = read_pair(mk, slot, &lp, spare, e);
+    read_vector(mk, &mk->al->pair[slot].magnitude, mk->in, n);
+    if (code == ERR_NONE && w != NULL) {
+        code = be_lora_gain(mk->be, w, &lp, mk->in, mk->out, e);
+    } else if (code == ERR_NONE) {
+        const adapter_tensor *own = &mk->al->pair[slot].table;
+        const void *table = own->present ? mk->file + own->offset : model_embed_table(mk->base);
+        code = embed_gain(mk, &lp, table, own->present ? own->type : mk->shape->embed_type,
+                          mk->shape->n_vocab, n, e);
+    }
+    free(spare[0]);
+    free(spare[1]);
+    void *to = take(mk, (uint64_t)n * sizeof(float));
+    m->gain = to;
+    return code != ERR_NONE ? code : be_upload(mk->be, to, mk->out, (size_t)n * sizeof(float));
+}
+
+/* The trained bias in place of the base's; scale * lora_B's bias on top. */
+static err_code make_bias(maker *mk, size_t slot, lora_mat *m, int n, err *e)
+{
+    const adapter_pair *pair = &mk->al->pair[slot];
+    const float *own = NULL;
+    size_t bytes = (size_t)n * sizeof(float);
+    err_code code = ERR_NONE;
+    memset(mk->out, 0, bytes);
+    if (pair->bias.present)
+        read_vector(mk, &pair->bias, mk->out, n);
+    else if (slot < peft_head_slot(mk->shape->n_layer))
+        own = model_proj_bias(mk->base, (int)(slot / PROJ_COUNT), (proj)(slot % PROJ_COUNT));
+    if (own != NULL) code = be_download(mk->be, mk->out, own, bytes);
+    if (code != ERR_NONE) return err_set(e, code, "the base's bias cannot be read");
+    if (pair->b_bias.present) {
+        read_vector(mk, &pair->b_bias, mk->in, n);
+        for (int i = 0; i < n; i++) mk->out[i] += mk->al->peft.layer[slot].scale * mk->in[i];
+    }
+    void *to = take(mk, bytes);
+    m->bias = to;
+    return be_upload(mk->be, to, mk->out, bytes);
+}
+
+/* `w`: the weight that the slot adapts; NULL: the input table. */
+static err_code make_slot(maker *mk, size_t slot, const weight *w, lora_mat *m, err *e)
+{
+    const adapter_pair *pair = &mk->al->pair[slot];
+    int d_out, d_in;
+    char name[128];
+    err_code code = ERR_NONE;
+    peft_slot_shape(mk->shape, slot, &d_out, &d_in);
+    if (pair->magnitude.present) code = make_gain(mk, slot, w, m, d_out, e);
+    if (code == ERR_NONE && biased(pair)) code = make_bias(mk, slot, m, d_out, e);
+    if (code == ERR_NONE) return code;
+    peft_slot_name(name, sizeof name, mk->shape->n_layer, slot);
+    return err_context(e, "%s", name);
+}
+
+/* A and B of lm_head or embed_tokens, beside `own`, which the backend may have in another type than its file. */
+static err_code pack_outside(maker *mk, size_t slot, const weight *own, lora_mat *m, err *e)
+{
+    const peft_layer *pl = &mk->al->peft.layer[slot];
+    if (!pl->wrapped) return ERR_NONE;
+    void *spare[2] = {NULL, NULL};
+    lora_pair lp;
+    int d_out, d_in;
+    dtype type = own ? be_weight_type(own) : pack_type(mk->al, mk->shape, slot);
+    peft_slot_shape(mk->shape, slot, &d_out, &d_in);
+    void *a = take(mk, be_lora_a_bytes(mk->be, type, pl->rank, d_in));
+    void *b = take(mk, be_lora_b_bytes(mk->be, type, pl->rank, d_out));
+    *m = (lora_mat){.a = a, .b = b, .rank = pl->rank, .scale = pl->scale};
+    err_code code = read_pair(mk, slot, &lp, spare, e);
+    if (code == ERR_NONE && slot == peft_embed_slot(mk->shape->n_layer))
+        code =
+            be_lora_pack_embed(mk->be, type, a, b, lp.a, lp.b, lp.type, pl->rank, d_in, d_out, e);
+    else if (code == ERR_NONE)
+        code = be_lora_pack(mk->be, type, a, b, lp.a, lp.b, lp.type, pl->rank, d_in, d_out, e);
+    free(spare[0]);
+    free(spare[1]);
+    return code;
+}
+
+static bool touched(const adapter_layout *al, const model_config *base, size_t slot)
+{
+    return al->peft.layer[slot].wrapped || al->pair[slot].table.present ||
+           al->pair[slot].more.present || layout_patched(al, base, slot);
+}
+
+static void put_row(char *to, const float *v, int n, dtype type)
+{
+    if (type == DT_F32) memcpy(to, v, (size_t)n * sizeof(float));
+    for (int k = 0; type != DT_F32 && k < n; k++) {
+        uint16_t h = type == DT_BF16 ? bf16_from_f32(v[k]) : f16_from_f32(v[k]);
+        memcpy(to + 2 * (size_t)k, &h, sizeof h);
+    }
+}
+
+/* Row i of a tensor of the file, in the table's type as PEFT puts it there. */
+static void copy_row(const maker *mk, const adapter_tensor *t, int i, char *to, dtype type)
+{
+    uint64_t bytes = (uint64_t)mk->shape->dim * dtype_bytes(t->type);
+    adapter_tensor one = {
+        .offset = t->offset + (uint64_t)i * bytes, .bytes = bytes, .type = t->type};
+    read_vector(mk, &one, mk->in, mk->shape->dim);
+    put_row(to, mk->in, mk->shape->dim, type);
+}
+
+/* The base's table with the trained rows in it, in the table's type as PEFT puts them there; the caller's to
+ * free. */
+static void *patched_table(const maker *mk)
+{
+    const model_config *c = mk->shape;
+    const adapter_tensor *t = &mk->al->pair[peft_embed_slot(c->n_layer)].rows;
+    char *table = malloc((size_t)whole_table(c));
+    if (table == NULL) return NULL;
+    memcpy(table, model_embed_table(mk->base), (size_t)whole_table(c));
+    for (int i = 0; i < mk->al->peft.n_token; i++)
+        copy_row(mk, t, i,
+                 table +
+                     (size_t)mk->al->peft.token[i] * (size_t)c->dim * dtype_bytes(c->embed_type),
+                 c->embed_type);
+    return table;
+}
+
+typedef struct own_row {
+    int32_t id;
+    const adapter_tensor *t;
+    int at; /* row of t */
+} own_row;
+
+/* By token; of two the trained one first. */
+static int by_id(const void *a, const void *b)
+{
+    const own_row *x = a, *y = b;
+    if (x->id != y->id) return x->id < y->id ? -1 : 1;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+/* Which rows the slot gets of its own: those behind the base's, and the trained ones, also in their place. */
+static size_t list_rows(const maker *mk, size_t slot, own_row *list)
+{
+    const adapter_layout *al = mk->al;
+    const adapter_tensor *more = &al->pair[slot].more, *trained = &al->pair[slot].rows;
+    if (!trained->present) trained = &al->pair[peft_embed_slot(mk->shape->n_layer)].rows;
+    size_t n = 0, kept = 0;
+    int n_token = layout_patched(al, mk->shape, slot) ? al->peft.n_token : 0;
+    for (int i = 0; i < n_token; i++) list[n++] = (own_row){al->peft.token[i], trained, i};
+    qsort(list, n, sizeof *list, by_id);
+    size_t n_trained = n;
+    for (int id = mk->n_base; more->present && id < mk->shape->n_vocab; id++) {
+        own_row key = {.id = id};
+        bool there = false;
+        for (size_t lo = 0, hi = n_trained; lo < hi && !there;) {
+            size_t mid = (lo + hi) / 2;
+            there = list[mid].id == key.id;
+            if (list[mid].id < key.id)
+                lo = mid + 1;
+            else
+                hi = mid;
+        }
+        if (!there) list[n++] = (own_row){id, more, id - mk->n_base};
+    }
+    qsort(list, n, sizeof *list, by_id);
+    for (size_t i = 0; i < n; i++)
+        if (kept == 0 || list[kept - 1].id != list[i].id) list[kept++] = list[i];
+    return kept;
+}
+
+/* *ids: the extras' to free. */
+static err_code make_rows(maker *mk, size_t slot, int32_t **ids, weight **own, lora_rows *out,
+                          err *e)
+{
+    size_t most = row_count(mk->al, mk->shape, mk->be, slot), dim = (size_t)mk->shape->dim;
+    dtype type = row_type(mk->shape, slot);
+    if (most == 0) return ERR_NONE;
+    own_row *list = malloc(most * sizeof *list);
+    char *rows = malloc(most * dim * dtype_bytes(type));
+    *ids = malloc(most * sizeof **ids);
+    err_code code = list && rows && *ids ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
+    size_t n = code == ERR_NONE ? list_rows(mk, slot, list) : 0;
+    for (size_t i = 0; i < n; i++) {
+        (*ids)[i] = list[i].id;
+        copy_row(mk, list[i].t, list[i].at, rows + i * dim * dtype_bytes(type), type);
+    }
+    *out = (lora_rows){.n = (int)n, .id = *ids, .type = (int)type};
+    if (code == ERR_NONE && slot == peft_head_slot(mk->shape->n_layer)) {
+        code = be_lora_weight_create(mk->be, own, rows, type, (int)n, (int)dim, e);
+        out->w = *own;
+    } else if (code == ERR_NONE) {
+        void *to = take(mk, most * dim * dtype_bytes(type));
+        code = upload_table(mk, to, rows, n * dim * dtype_bytes(type));
+        if (code != ERR_NONE) (void)err_set(e, code, "rows of an embedding cannot be copied");
+        out->table = to;
+    }
+    free(list);
+    free(rows);
+    return code;
+}
+
+static err_code make_head(maker *mk, adapter_extras *out, err *e)
+{
+    size_t slot = peft_head_slot(mk->shape->n_layer);
+    const adapter_tensor *t = &mk->al->pair[slot].table;
+    const model_config *c = mk->shape;
+    if (!touched(mk->al, mk->shape, slot)) return ERR_NONE;
+    if (!t->present && mk->al->peft.layer[slot].wrapped && c->head_type != c->type)
+        return err_set(e, ERR_UNSUPPORTED, "LoRA on an lm_head of another type than the layers'");
+    out->head = calloc(1, sizeof *out->head);
+    if (out->head == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    bool patch = patched(mk->al, c, mk->be, slot);
+    if (t->present || patch) {
+        void *spare = NULL;
+        const void *src = patch ? (spare = patched_table(mk)) : matrix(mk, t, &spare);
+        err_code code = src == NULL ? err_set(e, ERR_NOMEM, "out of memory")
+                                    : be_lora_weight_create(mk->be, &out->own_head, src,
+                                                            patch ? c->embed_type : t->type,
+                                                            c->n_vocab, c->dim, e);
+        free(spare);
+        if (code != ERR_NONE) return code;
+        out->head->w = out->own_head;
+    }
+    err_code code = pack_outside(mk, slot, out->own_head, &out->head->mat, e);
+    if (code == ERR_NONE)
+        code = make_rows(mk, slot, &out->head_id, &out->head_rows, &out->head->rows, e);
+    const weight *w = out->own_head != NULL ? out->own_head : model_head_weight(mk->base);
+    return code != ERR_NONE ? code : make_slot(mk, slot, w, &out->head->mat, e);
+}
+
+static err_code make_embed(maker *mk, adapter_extras *out, err *e)
+{
+    size_t slot = peft_embed_slot(mk->shape->n_layer);
+    const adapter_tensor *t = &mk->al->pair[slot].table;
+    if (!touched(mk->al, mk->shape, slot)) return ERR_NONE;
+    out->embed = calloc(1, sizeof *out->embed);
+    if (out->embed == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    out->embed->pack_type = (int)pack_type(mk->al, mk->shape, slot);
+    if (t->present) {
+        void *to = take(mk, t->bytes);
+        err_code code = upload_table(mk, to, mk->file + t->offset, t->bytes);
+        if (code != ERR_NONE) return err_set(e, code, "an embedding cannot be copied");
+        out->embed->table = to;
+        out->embed->table_type = (int)t->type;
+    }
+    if (patched(mk->al, mk->shape, mk->be, slot)) {
+        size_t bytes = (size_t)whole_table(mk->shape);
+        void *table = patched_table(mk), *to = take(mk, bytes);
+        err_code code = table != NULL ? upload_table(mk, to, table, bytes) : ERR_NOMEM;
+        free(table);
+        if (code != ERR_NONE) return err_set(e, code, "an embedding cannot be copied");
+        out->embed->table = to;
+        out->embed->table_type = (int)mk->shape->embed_type;
+    }
+    err_code code = pack_outside(mk, slot, NULL, &out->embed->mat, e);
+    if (code == ERR_NONE) code = make_rows(mk, slot, &out->embed_id, NULL, &out->embed->rows, e);
+    return code != ERR_NONE ? code : make_slot(mk, slot, NULL, &out->embed->mat, e);
+}
+
+static err_code make_norms(maker *mk, adapter_extras *out, err *e)
+{
+    int n = mk->shape->n_layer * LORA_NORMS + 1;
+    size_t bytes = (size_t)mk->shape->dim * sizeof(float);
+    for (int at = 0; at < n; at++) {
+        size_t slot = peft_norm_slot(mk->shape->n_layer, at);
+        if (!mk->al->peft.layer[slot].saved) continue;
+        if (out->norm == NULL) out->norm = calloc((size_t)n, sizeof *out->norm);
+        if (out->norm == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+        void *to = take(mk, bytes);
+        read_vector(mk, &mk->al->pair[slot].table, mk->out, mk->shape->dim);
+        err_code code = be_upload(mk->be, to, mk->out, bytes);
+        if (code != ERR_NONE) return err_set(e, code, "a norm cannot be copied");
+        out->norm[at] = to;
+    }
+    return ERR_NONE;
+}
+
+err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_config *config,
+                     const model *base, backend *be, const uint8_t *file, lora_mat *mat,
+                     pace *speed, bool hint, err *e)
+{
+    memset(out, 0, sizeof *out);
+    if (extras_bytes(al, config, be) == 0) return ERR_NONE;
+    if (base == NULL)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "DoRA, biases and embeddings need the base's weights at hand");
+    const model_config own = shape_of(al, config), *shape = &own;
+    maker mk = {.al = al,
+                .shape = shape,
+                .n_base = config->n_vocab,
+                .base = base,
+                .be = be,
+                .file = file,
+                .pace = speed,
+                .hint = hint};
+    size_t longest = 0;
+    for (size_t slot = 0; slot < peft_slots(shape->n_layer); slot++) {
+        uint64_t n = vector_bytes(shape, slot);
+        if (n > longest) longest = (size_t)n;
+    }
+    mk.in = malloc(longest);
+    mk.out = malloc(longest);
+    out->slab = mk.slab = be_alloc(be, (size_t)slab_bytes(al, shape, be));
+    err_code code = mk.in != NULL && mk.out != NULL && mk.slab != NULL
+                        ? ERR_NONE
+                        : err_set(e, ERR_NOMEM, "no memory for an adapter");
+    for (size_t slot = 0; slot < peft_head_slot(shape->n_layer) && code == ERR_NONE; slot++)
+        code = make_slot(
+            &mk, slot, model_proj_weight(base, (int)(slot / PROJ_COUNT), (proj)(slot % PROJ_COUNT)),
+            &mat[slot], e);
+    if (code == ERR_NONE) code = make_head(&mk, out, e);
+    if (code == ERR_NONE) code = make_embed(&mk, out, e);
+    if (code == ERR_NONE) code = make_norms(&mk, out, e);
+    free(mk.in);
+    free(mk.out);
+    return code;
+}
+
+void extras_clear(adapter_extras *ex, backend *be)
+{
+    if (ex->slab != NULL) be_free(be, ex->slab);
+    if (ex->own_head != NULL) be_weight_destroy(be, ex->own_head);
+    if (ex->head_rows != NULL) be_weight_destroy(be, ex->head_rows);
+    free(ex->head_id);
+    free(ex->embed_id);
+    free(ex->head);
+    free(ex->embed);
+    free(ex->norm);
+    memset(ex, 0, sizeof *ex);
+}

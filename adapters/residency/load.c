@@ -1,0 +1,433 @@
+/* load.c -- see load.h.
+ *
+ * Files are read whole with pread() and hashed against the digest before a single weight is used: a
+ * disk that rots fails the request, not the answer.
+ */
+#include "adapters/residency/load.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "adapters/format/words.h"
+#include "storage/digest.h"
+
+enum { PIECE_ALIGN = 64, A_ROWS = 4 /* of A stay together: kernels take so many at a time */ };
+enum { READ_PIECE = 256 * 1024 };
+
+void adapter_load_clear(adapter_load *ld)
+{
+    if (ld->env == NULL) return;
+    extras_clear(&ld->extras, ld->env->be);
+    free(ld->mat);
+    if (ld->own_copy) copy_free(ld->copy);
+    adapter_layout_clear(&ld->layout);
+    if (ld->dir_fd >= 0) close(ld->dir_fd);
+    registry_release(ld->env->reg, ld->v);
+}
+
+/* What was right when it was published is wrong now: the server's fault, not the request's. */
+static err_code of_own_files(const adapter_load *ld, err_code code, err *e)
+{
+    bool content = code == ERR_INPUT || code == ERR_CORRUPT || code == ERR_UNSUPPORTED ||
+                   code == ERR_LIMIT || code == ERR_NOT_FOUND;
+    if (code == ERR_NONE || !content) return code;
+    e->code = ERR_DAMAGED;
+    return err_context(e, "the stored files of %s@%d are damaged", ld->v->name, ld->v->version);
+}
+
+static const adapter_layout *layout_of(const adapter_load *ld)
+{
+    return ld->copy != NULL ? &ld->copy->layout : &ld->layout;
+}
+
+err_code adapter_load_begin(adapter_load *ld, const load_env *env, uint64_t id, adapter_copy *copy,
+                            err *e)
+{
+    char path[4200];
+    *ld = (adapter_load){.env = env, .copy = copy, .dir_fd = -1};
+    err_code code = registry_acquire_id(env->reg, id, &ld->v, e);
+    if (code != ERR_NONE) return code;
+    if (copy == NULL) {
+        registry_path(env->reg, ld->v->digest, path, sizeof path);
+        ld->dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (ld->dir_fd < 0)
+            return err_set(e, ERR_IO, "the files of %s@%d cannot be read", ld->v->name,
+                           ld->v->version);
+        code = validate_adapter(ld->dir_fd, env->base, 0, false, &ld->layout, e);
+        if (code != ERR_NONE) return of_own_files(ld, code, e);
+    }
+    ld->n_chunks = adapter_chunks(layout_of(ld), env->base, env->be, env->chunk_bytes);
+    /* What lies elsewhere (whole tables, biases) is paid for with chunks too, so that the arena's budget
+     * bounds it. */
+    uint64_t extra = extras_bytes(layout_of(ld), env->base, env->be);
+    if (ld->n_chunks > 0 && extra / env->chunk_bytes < INT32_MAX / 2)
+        ld->n_chunks += (int)((extra + env->chunk_bytes - 1) / env->chunk_bytes);
+    ld->rank_max = layout_of(ld)->peft.rank_max;
+    ld->n_vocab = layout_of(ld)->n_vocab != env->base->n_vocab ? layout_of(ld)->n_vocab : 0;
+    return ld->n_chunks > 0
+               ? ERR_NONE
+               : err_set(e, ERR_LIMIT, "the matrices of %s@%d are too large for this server",
+                         ld->v->name, ld->v->version);
+}
+
+/* Reads a file whole.  The system reads ahead while what has come is hashed. */
+static err_code read_file(int dir_fd, const char *name, uint8_t **out, uint64_t *len,
+                          uint8_t sha[DIGEST_BYTES], err *e)
+{
+    *out = NULL;
+    *len = 0;
+    int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) return err_set(e, ERR_IO, "%s cannot be read", name);
+    off_t size = lseek(fd, 0, SEEK_END);
+    uint8_t *p = size >= 0 ? malloc((size_t)size + 1) : NULL;
+    digest_state d;
+    digest_begin(&d);
+    size_t n = 0;
+    (void)posix_fadvise(fd, 0, size, POSIX_FADV_WILLNEED);
+    while (p != NULL && n < (size_t)size) {
+        size_t left = (size_t)size - n;
+        ssize_t got = pread(fd, p + n, left < READ_PIECE ? left : READ_PIECE, (off_t)n);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) break;
+        digest_add(&d, p + n, (size_t)got);
+        n += (size_t)got;
+    }
+    digest_end(&d, sha);
+    close(fd);
+    if (p == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    if (n != (size_t)size) {
+        free(p);
+        return err_set(e, ERR_IO, "%s cannot be read", name);
+    }
+    *out = p;
+    *len = n;
+    return ERR_NONE;
+}
+
+/* The whole content in memory, once it is known to be what was published. */
+static err_code read_checked(const adapter_load *ld, uint8_t **weights, uint64_t *len, err *e)
+{
+    uint8_t *config = NULL, sha[2][DIGEST_BYTES], got[DIGEST_BYTES];
+    uint64_t bytes[2] = {0};
+    *weights = NULL;
+    err_code code = read_file(ld->dir_fd, "adapter_config.json", &config, &bytes[0], sha[0], e);
+    if (code == ERR_NONE)
+        code = read_file(ld->dir_fd, "adapter_model.safetensors", weights, &bytes[1], sha[1], e);
+    if (code == ERR_NONE) {
+        char *text = NULL;
+        if (ld->v->has_words)
+            code = adapter_rows_words(registry_store(ld->env->reg), ld->v->id, &text, e);
+        adapter_digest(bytes, (const uint8_t(*)[DIGEST_BYTES])sha, text, got);
+        free(text);
+        if (code == ERR_NONE && !digest_same(got, ld->v->digest, DIGEST_BYTES))
+            code = err_set(e, ERR_DAMAGED, "the stored files of %s@%d have changed on the disk",
+                           ld->v->name, ld->v->version);
+    }
+    free(config);
+    *len = bytes[1];
+    return code;
+}
+
+/* A pointer to the tensor that its type's alignment allows to read: into the file's copy in memory,
+ * or *spare (the caller frees). */
+static const void *aligned(const uint8_t *file, const adapter_tensor *t, void **spare)
+{
+    const uint8_t *p = file + t->offset;
+    if ((uintptr_t)p % dtype_bytes(t->type) == 0) return p;
+    *spare = malloc((size_t)t->bytes);
+    if (*spare != NULL) memcpy(*spare, p, (size_t)t->bytes);
+    return *spare;
+}
+
+/* ---- pieces ------------------------------------------------------------------------------- */
+
+/* Where the next piece goes: offset `at` of the chunk-th chunk. */
+typedef struct walk {
+    size_t chunk_bytes, at;
+    int chunk;
+} walk;
+
+/* Units of a matrix (rows of A, blocks of columns of B) that fit here, `unit` bytes each; goes on to the
+ * next chunk when not even `least` do. */
+static int fit(walk *w, size_t unit, int left, int least)
+{
+    size_t room = w->chunk_bytes - w->at;
+    if (least > left) least = left;
+    if (room < unit * (size_t)least) {
+        w->chunk++;
+        w->at = 0;
+        room = w->chunk_bytes;
+    }
+    size_t n = room / unit;
+    if (n >= (size_t)left) return left;
+    return (int)(n / (size_t)least) * least;
+}
+
+static void advance(walk *w, size_t bytes)
+{
+    w->at += (bytes + PIECE_ALIGN - 1) / PIECE_ALIGN * PIECE_ALIGN;
+    if (w->at > w->chunk_bytes) w->at = w->chunk_bytes;
+}
+
+static int block_cols(const backend *be)
+{
+    return be_caps(be)->lora_cols > 0 ? be_caps(be)->lora_cols : 1;
+}
+
+size_t adapter_chunk_least(const model_config *base, const backend *be)
+{
+    size_t least = be_lora_b_bytes(be, base->type, LORA_RANK_MAX, block_cols(be));
+    for (int p = 0; p < PROJ_COUNT; p++) {
+        int d_out, d_in;
+        model_proj_shape(base, (proj)p, &d_out, &d_in);
+        size_t rows = be_lora_a_bytes(be, base->type, A_ROWS, d_in);
+        if (rows > least) least = rows;
+    }
+    return (least + PIECE_ALIGN - 1) / PIECE_ALIGN * PIECE_ALIGN;
+}
+
+int adapter_chunks(const adapter_layout *al, const model_config *base, const backend *be,
+                   size_t chunk_bytes)
+{
+    walk w = {.chunk_bytes = chunk_bytes};
+    int cols = block_cols(be);
+    for (size_t slot = 0; slot < peft_head_slot(base->n_layer); slot++) {
+        const peft_layer *pl = &al->peft.layer[slot];
+        int d_out, d_in;
+        if (!pl->wrapped) continue;
+        peft_slot_shape(base, slot, &d_out, &d_in);
+        size_t row = be_lora_a_bytes(be, base->type, 1, d_in);
+        size_t block = be_lora_b_bytes(be, base->type, pl->rank, cols);
+        if (A_ROWS * row > chunk_bytes || block > chunk_bytes) return 0;
+        for (int left = pl->rank, n; left > 0; left -= n) {
+            n = fit(&w, row, left, A_ROWS);
+            advance(&w, (size_t)n * row);
+        }
+        for (int left = (d_out + cols - 1) / cols, n; left > 0; left -= n) {
+            n = fit(&w, block, left, 1);
+            advance(&w, (size_t)n * block);
+        }
+    }
+    return w.chunk + 1;
+}
+
+/* One adapter's packing under way; without a file only the addresses are found.  The block behind `mat` holds the matrices, then a lora_split for each
+ * chunk border that may cut one, then the addresses of what is behind the borders. */
+typedef struct packing {
+    const adapter_load *ld;
+    const uint8_t *file;
+    void *const *chunk;
+    walk w;
+    lora_mat *mat;
+    lora_split *split;
+    const void **more;
+} packing;
+
+static char *place(const packing *p)
+{
+    return (char *)p->chunk[p->w.chunk] + p->w.at;
+}
+
+static lora_split *split_of(packing *p, lora_mat *m)
+{
+    if (m->split == NULL) m->split = p->split++;
+    return (lora_split *)m->split;
+}
+
+static err_code pack_a(packing *p, lora_mat *m, const void *src, dtype type, int d_in, err *e)
+{
+    const load_env *env = p->ld->env;
+    size_t row = be_lora_a_bytes(env->be, env->base->type, 1, d_in);
+    err_code code = ERR_NONE;
+    for (int done = 0, n; done < m->rank && code == ERR_NONE; done += n) {
+        n = fit(&p->w, row, m->rank - done, A_ROWS);
+        char *to = place(p);
+        if (done == 0) {
+            m->a = to;
+            if (n < m->rank) {
+                lora_split *sp = split_of(p, m);
+                sp->a_first = n;
+                sp->a_each = (int)(env->chunk_bytes / row) / A_ROWS * A_ROWS;
+                sp->a = p->more;
+            }
+        } else {
+            *p->more++ = to;
+        }
+        if (src != NULL) {
+            const char *from = (const char *)src + (size_t)done * (size_t)d_in * dtype_bytes(type);
+            int64_t begun_us = pace_begin(env->pace, (size_t)n * row, p->ld->hint);
+            code =
+                be_lora_pack(env->be, env->base->type, to, NULL, from, NULL, type, n, d_in, 1, e);
+            pace_end(env->pace, (size_t)n * row, begun_us);
+        }
+        advance(&p->w, (size_t)n * row);
+    }
+    return code;
+}
+
+static err_code pack_b(packing *p, lora_mat *m, const void *src, dtype type, int d_out, err *e)
+{
+    const load_env *env = p->ld->env;
+    int cols = block_cols(env->be), blocks = (d_out + cols - 1) / cols;
+    size_t block = be_lora_b_bytes(env->be, env->base->type, m->rank, cols);
+    err_code code = ERR_NONE;
+    for (int done = 0, n; done < blocks && code == ERR_NONE; done += n) {
+        n = fit(&p->w, block, blocks - done, 1);
+        char *to = place(p);
+        if (done == 0) {
+            m->b = to;
+            if (m->split != NULL || n < blocks) {
+                lora_split *sp = split_of(p, m);
+                sp->b_first = n * cols;
+                sp->b_each = (int)(env->chunk_bytes / block) * cols;
+                sp->b = p->more;
+            }
+        } else {
+            *p->more++ = to;
+        }
+        int col = done * cols, end = col + n * cols < d_out ? col + n * cols : d_out;
+        if (src != NULL) {
+            const char *from =
+                (const char *)src + (size_t)col * (size_t)m->rank * dtype_bytes(type);
+            int64_t begun_us = pace_begin(env->pace, (size_t)n * block, p->ld->hint);
+            code = be_lora_pack(env->be, env->base->type, NULL, to, NULL, from, type, m->rank, 1,
+                                end - col, e);
+            pace_end(env->pace, (size_t)n * block, begun_us);
+        }
+        advance(&p->w, (size_t)n * block);
+    }
+    return code;
+}
+
+static err_code pack_pair(packing *p, size_t slot, err *e)
+{
+    const adapter_layout *al = layout_of(p->ld);
+    const adapter_pair *pair = &al->pair[slot];
+    int d_out, d_in;
+    peft_slot_shape(p->ld->env->base, slot, &d_out, &d_in);
+    lora_mat *m = &p->mat[slot];
+    m->rank = al->peft.layer[slot].rank;
+    m->scale = al->peft.layer[slot].scale;
+    void *spare_a = NULL, *spare_b = NULL;
+    const void *a = NULL, *b = NULL;
+    err_code code = ERR_NONE;
+    if (p->file != NULL) {
+        a = aligned(p->file, &pair->a, &spare_a);
+        b = aligned(p->file, &pair->b, &spare_b);
+        if (a == NULL || b == NULL) code = err_set(e, ERR_NOMEM, "no memory for an adapter");
+    }
+    if (code == ERR_NONE) code = pack_a(p, m, a, pair->a.type, d_in, e);
+    if (code == ERR_NONE) code = pack_b(p, m, b, pair->b.type, d_out, e);
+    if (m->split != NULL && m->split->a == NULL) split_of(p, m)->a_first = m->rank; /* whole */
+    free(spare_a);
+    free(spare_b);
+    return code;
+}
+
+/* Bytes of the i-th chunk in a copy of `bytes`. */
+static size_t piece_of(uint64_t bytes, size_t chunk_bytes, int i)
+{
+    uint64_t left = bytes - (uint64_t)i * chunk_bytes;
+    return left < chunk_bytes ? (size_t)left : chunk_bytes;
+}
+
+static err_code upload_chunks(const adapter_load *ld, void *const *chunk)
+{
+    const adapter_copy *c = ld->copy;
+    err_code code = ERR_NONE;
+    for (int i = 0; (uint64_t)i * c->chunk_bytes < c->bytes && code == ERR_NONE; i++) {
+        size_t bytes = piece_of(c->bytes, c->chunk_bytes, i);
+        int64_t begun_us = pace_begin(ld->env->pace, bytes, ld->hint);
+        code = be_upload(ld->env->be, chunk[i], c->data + (size_t)i * c->chunk_bytes, bytes);
+        pace_end(ld->env->pace, bytes, begun_us);
+    }
+    return code;
+}
+
+/* What is in the chunks now takes the place of the file's content in the copy, unless that would be much
+ * larger, or there is more to make of the file than chunks. */
+static void compact(adapter_load *ld, void *const *chunk, uint64_t bytes)
+{
+    adapter_copy *c = ld->copy;
+    const load_env *env = ld->env;
+    if (!env->keep || !ld->own_copy || c->image_bytes > 0 || bytes > c->bytes + c->bytes / 4 * 3)
+        return;
+    if (extras_bytes(&c->layout, env->base, env->be) > 0) return;
+    uint8_t *data = malloc((size_t)bytes);
+    err_code code = data != NULL ? ERR_NONE : ERR_NOMEM;
+    for (int i = 0; (uint64_t)i * env->chunk_bytes < bytes && code == ERR_NONE; i++) {
+        code = be_download(env->be, data + (size_t)i * env->chunk_bytes, chunk[i],
+                           piece_of(bytes, env->chunk_bytes, i));
+    }
+    if (code != ERR_NONE) {
+        free(data);
+        return;
+    }
+    free(c->data);
+    c->data = data;
+    c->bytes = bytes;
+    c->chunk_bytes = env->chunk_bytes;
+}
+
+/* Fills the matrices and, unless the copy is packed, the chunks. */
+static err_code pack_layers(adapter_load *ld, packing *p, err *e)
+{
+    const load_env *env = ld->env;
+    size_t n_mat = (size_t)env->base->n_layer * PROJ_COUNT;
+    err_code code = ERR_NONE;
+    for (size_t slot = 0; slot < n_mat && code == ERR_NONE; slot++)
+        if (layout_of(ld)->peft.layer[slot].wrapped) code = pack_pair(p, slot, e);
+    if (code != ERR_NONE || p->file == NULL) return code;
+    return extras_make(&ld->extras, layout_of(ld), env->base, env->weights, env->be, p->file,
+                       ld->mat, env->pace, ld->hint, e);
+}
+
+err_code adapter_load_pack(adapter_load *ld, void *const *chunk, err *e)
+{
+    const load_env *env = ld->env;
+    const adapter_copy *c = ld->copy;
+    size_t n_mat = (size_t)env->base->n_layer * PROJ_COUNT, n = (size_t)ld->n_chunks;
+    void *spare = NULL;
+    const uint8_t *file = NULL;
+    ld->mat = calloc(1, n_mat * sizeof(lora_mat) + n * (sizeof(lora_split) + sizeof(void *)));
+    if (c->chunk_bytes == 0) file = copy_open(c, env->base->n_layer, &spare);
+    if (ld->mat == NULL || (file == NULL && c->chunk_bytes == 0)) {
+        free(spare);
+        return err_set(e, ERR_NOMEM, "no memory for an adapter");
+    }
+    packing p = {.ld = ld,
+                 .file = file,
+                 .chunk = chunk,
+                 .w = {.chunk_bytes = env->chunk_bytes},
+                 .mat = ld->mat,
+                 .split = (lora_split *)(void *)(ld->mat + n_mat)};
+    p.more = (const void **)(void *)(p.split + n);
+    err_code code = pack_layers(ld, &p, e);
+    free(spare);
+    if (code != ERR_NONE) return code;
+    if (c->chunk_bytes == 0)
+        compact(ld, chunk, (uint64_t)p.w.chunk * env->chunk_bytes + p.w.at);
+    else if (upload_chunks(ld, chunk) != ERR_NONE)
+        code = err_set(e, ERR_IO, "the device took no copy of an adapter");
+    return code;
+}
+
+err_code adapter_load_read(adapter_load *ld, err *e)
+{
+    uint8_t *file = NULL;
+    uint64_t len = 0;
+    if (ld->copy != NULL) return ERR_NONE;
+    err_code code = read_checked(ld, &file, &len, e);
+    if (code != ERR_NONE) {
+        free(file);
+        return code;
+    }
+    ld->copy = copy_make(&ld->layout, file, len, ld->env->base->n_layer, ld->env->int8);
+    ld->own_copy = ld->copy != NULL;
+    return ld->copy != NULL ? ERR_NONE
+                            : err_set(e, ERR_DAMAGED, "%s@%d cannot be kept: its file is too short",
+                                      ld->v->name, ld->v->version);
+}

@@ -1,0 +1,122 @@
+/* residency_tables.h -- what residency knows of each adapter, its queues, and the copies in host memory.
+ * Private to residency*.c.
+ *
+ * Every call and every field below `mu` with mu held; none takes longer than the logarithm of what there
+ * is, but for a queue's length where a nearer deadline moves forward: the engine waits for this lock.
+ */
+#ifndef ADAPTERS_RESIDENCY_RESIDENCY_TABLES_H
+#define ADAPTERS_RESIDENCY_RESIDENCY_TABLES_H
+
+#include <pthread.h>
+
+#include "adapters/residency/load.h"
+#include "adapters/residency/residency.h"
+
+enum { BUCKETS = 4096, LOADERS_MAX = 16 };
+
+typedef enum { WANT_NONE, WANT_HINT, WANT_DEMAND } want;
+
+typedef struct entry {
+    struct entry *chained;     /* hash */
+    struct entry *prev, *next; /* queue while queued, LRU while resident */
+    uint64_t id;
+    residency_state state; /* HOST is never stored: DISK with a copy */
+    want wanted;
+    bool taken;    /* a loader works on it */
+    bool reserved; /* its chunks are taken; it stands in no queue */
+    bool pinned, closing, gone;
+    int acquired;
+    uint64_t bytes; /* of its chunks; known once a loader has read the header */
+    int64_t due_us; /* order in the queue; 0: not known */
+    int64_t failed_us, took_us, last_use_us;
+    double popularity; /* decayed count of uses, as of last_use_us */
+    uint64_t n_hits, n_loads;
+    bool fresh; /* loaded, and nobody used it yet */
+    err *why;   /* with RESIDENCY_FAILED */
+    lora_view view;
+    lora_mat *mat;
+    devmem_lease *lease;
+    adapter_extras extras;
+    adapter_copy *copy;
+    int host_at; /* in rs->host */
+    int64_t read_us;
+    double host_worth;
+} entry;
+
+typedef struct chain {
+    entry *head, *tail;
+    int n;
+} chain;
+
+struct residency {
+    load_env env;
+    devmem *arena, *own_arena;
+    size_t budget, host_budget;
+    int n_loaders;
+    pthread_t loader[LOADERS_MAX];
+    pace pace; /* of what they move to the device; has its own lock */
+
+    pthread_mutex_t mu; /* before the registry's, the arena's and the backend's; guards all below */
+    pthread_cond_t work;  /* CLOCK_MONOTONIC: queued, released, evicted, stop */
+    bool stop, suspended; /* suspended: nobody touches the device */
+    int n_busy;           /* loaders at work */
+    entry *bucket[BUCKETS];
+    chain queue[3]; /* by want; WANT_NONE: those whose chunks are taken */
+    chain lru;      /* resident, least recently used first */
+    entry **host;   /* those with a copy: a heap, the least worth on top */
+    int n_host, cap_host;
+    size_t host_used;
+    uint64_t pinned_bytes; /* that pinned ones hold or will hold */
+    double host_clock;
+    adapter_copy *trash; /* to be freed once mu is not held */
+    int n_acquired;
+    uint64_t changes;     /* of what the rows of residency_rows() show */
+    double load_us;       /* of one load to the device, smoothed */
+    const entry *starved; /* has had devmem_reserve() called for it */
+    /* Sums over loads, the latest count most: time over bytes on the device is what a byte takes. */
+    double read_us, read_bytes, pack_us, pack_bytes;
+    residency_stats stats;
+};
+
+void chain_push(chain *l, entry *en);
+void chain_drop(chain *l, entry *en);
+
+entry *tier_find(residency *rs, uint64_t id);
+/* NULL: out of memory. */
+entry *tier_find_or_add(residency *rs, uint64_t id);
+/* Frees it; it stands in no chain. */
+void tier_forget(residency *rs, entry *en);
+/* Unless something is known of it that is worth keeping. */
+void tier_forget_if_empty(residency *rs, entry *en);
+
+/* Puts it into the queue, or moves it from the hints up to the demands, or forward. */
+void tier_enqueue(residency *rs, entry *en, want w, int64_t due_us);
+/* Decayed count of uses. */
+double tier_popularity(const entry *en, int64_t now_us);
+
+/* A load took so long; read_us 0: it did not come from the disk. */
+void tier_learn(residency *rs, const entry *en, int64_t read_us, int64_t pack_us);
+/* When it would be on the device: its own load at the rates seen from where it lies, and those before it in the
+ * queue, over the loaders.  `en` NULL: it was never asked for.  0: it is there, has failed, or no load
+ * was seen yet.  Looks at a bounded part of the queue. */
+int64_t tier_eta_us(const residency *rs, const entry *en, uint64_t bytes, int64_t due_us);
+
+/* Bytes that pinned adapters hold or will hold, `but` apart. */
+uint64_t tier_pinned_bytes(const residency *rs, const entry *but);
+void tier_set_bytes(residency *rs, entry *en, uint64_t bytes);
+void tier_set_pinned(residency *rs, entry *en, bool pinned);
+
+/* ---- copies in host memory */
+
+/* Keeps what a loader has read, if there is room for any. */
+void host_keep(residency *rs, entry *en, adapter_load *ld, int64_t read_us);
+/* It was used. */
+void host_value(residency *rs, entry *en);
+void host_drop(residency *rs, entry *en);
+/* Evicts, the least worth first, until the budget holds; those that loaders work on stay. */
+void host_trim(residency *rs);
+/* What was dropped, to be freed without mu. */
+adapter_copy *host_take_trash(residency *rs);
+void host_free_trash(adapter_copy *c);
+
+#endif

@@ -1,0 +1,307 @@
+/* registry.c -- the start, and the way of a request: from a name to a pinned version.
+ *
+ * `mu` is held for a lookup, never over a write to the disk.  Changes (registry_change.c) come one after
+ * another under `change`: check under `mu`, write the rows, then show the result under `mu`.  So a reader
+ * sees only what is durable, and nobody waits for the disk but who changes something.
+ */
+#include "adapters/store/registry.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "adapters/store/registry_tables.h"
+#include "engine/base/log.h"
+#include "storage/tenants.h"
+
+/* ---- life ------------------------------------------------------------------------------ */
+
+store *registry_store(const registry *r)
+{
+    return r->db;
+}
+
+/* Rows are in the order of their ids, so an adapter's row can be found by bisection. */
+static const adapter_row *row_by_id(const adapter_rows *rows, uint64_t id)
+{
+    size_t lo = 0, hi = rows->n_adapter;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (rows->adapter[mid].id < id)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < rows->n_adapter && rows->adapter[lo].id == id ? &rows->adapter[lo] : NULL;
+}
+
+static err_code load_entry(registry *r, const adapter_row *row, err *e)
+{
+    char *description = row->description[0] != 0 ? strdup(row->description) : NULL;
+    entry *en = description != NULL || row->description[0] == 0 ? entry_make(r) : NULL;
+    if (en == NULL) {
+        free(description);
+        return registry_no_memory(e);
+    }
+    entry_place(r, en, row, description);
+    return ERR_NONE;
+}
+
+static err_code load_one_version(registry *r, const adapter_rows *rows, version_row *v, err *e)
+{
+    const adapter_row *a = row_by_id(rows, v->adapter_id);
+    entry *en = a != NULL ? entry_find(r, a->tenant_id, a->name) : NULL;
+    if (en == NULL) return err_set(e, ERR_CORRUPT, "a version belongs to no adapter");
+    if (v->state == ADAPTER_DRAINING || v->state == ADAPTER_DELETED)
+        return adapter_rows_set_state(r->db, v->id, ADAPTER_DELETED, NULL, e);
+    if (v->state == ADAPTER_READY && !registry_files_there(r, v->digest)) {
+        log_error("adapters", "files of %s@%d are missing; it cannot be served", en->name,
+                  v->version);
+        /* Not written down: a disk that is mounted again serves it again. */
+        v->state = ADAPTER_FAILED;
+        snprintf(v->error, sizeof v->error, "the adapter's files are missing on the server");
+    }
+    version *made = version_make(en, v->error);
+    if (made == NULL) return registry_no_memory(e);
+    version_place(r, en, made, v);
+    made->in_place = registry_files_linked(r, v->digest);
+    return ERR_NONE;
+}
+
+static err_code load_aliases(registry *r, const adapter_rows *rows, err *e)
+{
+    for (size_t i = 0; i < rows->n_alias; i++) {
+        const alias_row *al = &rows->alias[i];
+        const adapter_row *a = row_by_id(rows, al->adapter_id);
+        entry *en = a != NULL ? entry_find(r, a->tenant_id, a->name) : NULL;
+        if (en == NULL || en->n_alias == REGISTRY_ALIAS_MAX) continue;
+        if (version_by_number(en, al->version) == NULL) {
+            err_code code = adapter_rows_drop_alias(r->db, a->id, al->alias, a->generation, e);
+            if (code != ERR_NONE) return code;
+            continue;
+        }
+        if (!alias_reserve(en)) return registry_no_memory(e);
+        alias_point(en, al->alias, al->version, al->previous);
+    }
+    return ERR_NONE;
+}
+
+static err_code load_shares(registry *r, const adapter_rows *rows, err *e)
+{
+    for (size_t i = 0; i < rows->n_share; i++) {
+        const adapter_row *a = row_by_id(rows, rows->share[i].adapter_id);
+        entry *en = a != NULL ? entry_find(r, a->tenant_id, a->name) : NULL;
+        if (en == NULL) continue;
+        if (!en->shared_all && en->n_shared == 0) r->n_shared_entries++;
+        if (rows->share[i].tenant_id == 0) {
+            en->shared_all = true;
+            continue;
+        }
+        uint64_t *more = realloc(en->shared, (size_t)(en->n_shared + 1) * sizeof *more);
+        if (more == NULL) return registry_no_memory(e);
+        en->shared = more;
+        en->shared[en->n_shared++] = rows->share[i].tenant_id;
+    }
+    return ERR_NONE;
+}
+
+static err_code load_all(registry *r, err *e)
+{
+    adapter_rows rows;
+    r->loading = true;
+    err_code code = adapter_rows_load(r->db, &rows, e);
+    for (size_t i = 0; code == ERR_NONE && i < rows.n_adapter; i++)
+        code = load_entry(r, &rows.adapter[i], e);
+    for (size_t i = 0; code == ERR_NONE && i < rows.n_version; i++)
+        code = load_one_version(r, &rows, &rows.version[i], e);
+    if (code == ERR_NONE) code = load_aliases(r, &rows, e);
+    if (code == ERR_NONE) code = load_shares(r, &rows, e);
+    entry_sort(r);
+    /* Names whose last version is gone: a delete that a crash cut short. */
+    for (size_t i = 0; code == ERR_NONE && i < rows.n_adapter; i++) {
+        entry *en = entry_find(r, rows.adapter[i].tenant_id, rows.adapter[i].name);
+        if (en == NULL || en->n_version > 0) continue;
+        code = adapter_rows_drop(r->db, en->id, e);
+        entry_unlink(r, en);
+        entry_free(en);
+    }
+    adapter_rows_clear(&rows);
+    if (code == ERR_NONE) registry_files_sweep(r);
+    return code;
+}
+
+err_code registry_create(registry **out, store *db, const registry_config *cfg, err *e)
+{
+    *out = NULL;
+    registry *r = calloc(1, sizeof *r);
+    if (r == NULL) return registry_no_memory(e);
+    r->db = db;
+    for (int i = 0; cfg != NULL && i < cfg->n_reserved; i++)
+        snprintf(r->reserved[r->n_reserved++], sizeof r->reserved[0], "%s", cfg->reserved[i]);
+    pthread_mutex_init(&r->files, NULL);
+    pthread_mutex_init(&r->change, NULL);
+    pthread_mutex_init(&r->mu, NULL);
+    char path[4200];
+    err_code code = ERR_NONE;
+    snprintf(path, sizeof path, "%s/adapters", store_dir(db));
+    if (mkdir(path, 0700) != 0 && errno != EEXIST)
+        code = err_set(e, ERR_IO, "cannot make the adapters' directory: %s", strerror(errno));
+    if (code == ERR_NONE) code = load_all(r, e);
+    if (code != ERR_NONE) {
+        registry_destroy(r);
+        return code;
+    }
+    *out = r;
+    return ERR_NONE;
+}
+
+void registry_destroy(registry *r)
+{
+    if (r == NULL) return;
+    for (size_t b = 0; b < REGISTRY_BUCKETS; b++)
+        for (entry *en = r->by_name[b], *next; en != NULL; en = next) {
+            next = en->next;
+            for (int i = 0; i < en->n_version; i++) {
+                version *v = en->version[i];
+                if (v->pins != 0) {
+                    log_error("adapters", "registry destroyed while %s@%d is held by %d",
+                              v->pub.name, v->pub.version, v->pins);
+                    abort();
+                }
+                version_free(v);
+            }
+            entry_free(en);
+        }
+    pthread_mutex_destroy(&r->files);
+    pthread_mutex_destroy(&r->change);
+    pthread_mutex_destroy(&r->mu);
+    free(r->order);
+    free(r);
+}
+
+void registry_on_gone(registry *r, void (*fn)(void *self, uint64_t version_id), void *self)
+{
+    pthread_mutex_lock(&r->mu);
+    r->gone = fn;
+    r->gone_self = self;
+    pthread_mutex_unlock(&r->mu);
+}
+
+/* ---- resolve --------------------------------------------------------------------------- */
+
+typedef struct model_name {
+    char name[ADAPTER_NAME_MAX + 1], alias[ADAPTER_NAME_MAX + 1];
+    int number; /* 0: by alias */
+} model_name;
+
+/* "name", "name@7", "name:alias" */
+static bool split_model(const char *model, model_name *out)
+{
+    size_t n = strcspn(model, "@:");
+    if (n == 0 || n > ADAPTER_NAME_MAX) return false;
+    memcpy(out->name, model, n);
+    out->name[n] = 0;
+    if (!name_valid(out->name)) return false;
+    out->number = 0;
+    snprintf(out->alias, sizeof out->alias, "default");
+    const char *rest = model + n;
+    if (*rest == 0) return true;
+    if (*rest == ':') {
+        if (!name_valid(rest + 1)) return false;
+        snprintf(out->alias, sizeof out->alias, "%s", rest + 1);
+        return true;
+    }
+    rest++;
+    size_t digits = strspn(rest, "0123456789");
+    if (digits == 0 || digits > 9 || rest[digits] != 0 || rest[0] == '0') return false;
+    out->number = atoi(rest);
+    return true;
+}
+
+static err_code unknown(err *e, const char *model)
+{
+    return err_set(e, ERR_NOT_FOUND, "the model '%.160s' does not exist or is not yours to use",
+                   model);
+}
+
+/* The tenant before the slash, if there is one; NULL: no such tenant. */
+static const char *split_owner(registry *r, const char *model, uint64_t *owner_id)
+{
+    const char *slash = strchr(model, '/');
+    if (slash == NULL) return model;
+    char name[TENANT_NAME_MAX + 1];
+    size_t n = (size_t)(slash - model);
+    tenant t;
+    if (n > TENANT_NAME_MAX) return NULL;
+    memcpy(name, model, n);
+    name[n] = 0;
+    if (tenants_find(r->db, name, &t, NULL) != ERR_NONE) return NULL;
+    *owner_id = t.id;
+    return slash + 1;
+}
+
+err_code registry_acquire(registry *r, uint64_t tenant_id, const char *model, bool any_tenant,
+                          const adapter_version **out, err *e)
+{
+    *out = NULL;
+    uint64_t owner_id = tenant_id;
+    const char *rest = split_owner(r, model, &owner_id);
+    model_name m;
+    if (rest == NULL || !split_model(rest, &m)) return unknown(e, model);
+    err_code code = ERR_NONE;
+    pthread_mutex_lock(&r->mu);
+    entry *en = entry_find(r, owner_id, m.name);
+    if (en != NULL &&
+        (en->doomed || (owner_id != tenant_id && !any_tenant && !entry_shared_with(en, tenant_id))))
+        en = NULL;
+    const alias *al = en != NULL && m.number == 0 ? alias_find(en, m.alias) : NULL;
+    int number = al != NULL ? al->version : m.number;
+    version *v = en != NULL && number != 0 ? version_by_number(en, number) : NULL;
+    if (v == NULL) {
+        code = unknown(e, model);
+    } else if (v->state != ADAPTER_READY) {
+        code = err_set(e, ERR_CONFLICT, "the model '%.160s' is %s%s%.120s", model,
+                       adapter_state_name(v->state), v->error != NULL ? ": " : "",
+                       v->error != NULL ? v->error : "");
+    } else {
+        v->pins++;
+        r->n_pins++;
+        *out = &v->pub;
+    }
+    pthread_mutex_unlock(&r->mu);
+    return code;
+}
+
+err_code registry_acquire_id(registry *r, uint64_t version_id, const adapter_version **out, err *e)
+{
+    *out = NULL;
+    pthread_mutex_lock(&r->mu);
+    version *v = version_by_id(r, version_id);
+    bool ok = v != NULL && (v->state == ADAPTER_READY || v->pins > 0);
+    if (ok) {
+        v->pins++;
+        r->n_pins++;
+        *out = &v->pub;
+    }
+    pthread_mutex_unlock(&r->mu);
+    return ok ? ERR_NONE : err_set(e, ERR_NOT_FOUND, "the adapter was deleted");
+}
+
+void registry_release(registry *r, const adapter_version *pub)
+{
+    if (pub == NULL) return;
+    pthread_mutex_lock(&r->mu);
+    version *v = version_by_id(r, pub->id);
+    if (v == NULL || v->pins <= 0) {
+        log_error("adapters", "released an adapter version that nobody holds");
+        abort();
+    }
+    v->pins--;
+    r->n_pins--;
+    bool finish = v->pins == 0 && v->state == ADAPTER_DRAINING && !v->finishing;
+    if (finish) v->finishing = true;
+    pthread_mutex_unlock(&r->mu);
+    if (finish) registry_finish_version(r, v);
+}
