@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "tests/fuzz/fuzz.h"
-#include "tui/topdata.h"
+#include "tui/top/topdata.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -5,7 +5,7 @@
 #include <check.h>
 
 #include "tests/run_suite.h"
-#include "tui/cells.h"
+#include "tui/top/cells.h"
 
 static cells grid(int rows, int cols, bool utf8)
 {

@@ -6,7 +6,7 @@
 #include <check.h>
 
 #include "tests/run_suite.h"
-#include "tui/view.h"
+#include "tui/top/view.h"
 
 static view v;
 static cells c;

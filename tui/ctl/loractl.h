@@ -1,0 +1,167 @@
+/* loractl.h -- what the commands of loractl share.
+ *
+ * A command takes the `ctl`, asks a server, prints, and returns an exit status: 0, CTL_REFUSED (the
+ * server said no, or something went wrong), CTL_USAGE, CTL_UNREACHABLE.
+ *
+ * Threads: one; a signal handler cancels the call that runs.
+ */
+#ifndef TUI_CTL_LORACTL_H
+#define TUI_CTL_LORACTL_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <cjson/cJSON.h>
+
+#include "engine/base/err.h"
+#include "tui/client.h"
+#include "tui/ctl/cli.h"
+#include "tui/ctl/contexts.h"
+#include "tui/table.h"
+
+enum { CTL_OK, CTL_REFUSED, CTL_USAGE, CTL_UNREACHABLE, CTL_INTERRUPTED = 130 };
+
+typedef enum { TENANT_SIDE, ADMIN_SIDE, METRICS_SIDE, SIDES } ctl_side;
+
+typedef struct ctl {
+    cli cli;
+    contexts contexts;
+    context context;
+    bool contexts_read, resolved;
+    table_format format;
+    int width;             /* columns of standard output; 0: it is no terminal */
+    client *client[SIDES]; /* opened when first needed */
+} ctl;
+
+extern const cli_program loractl_program;
+
+/* ---- asking ------------------------------------------------------------------------ */
+
+/* The client for one side, with its key; false: said why, and *status is the exit status. */
+bool ctl_open(ctl *c, ctl_side side, client **out, int *status);
+
+/* Calls the path (printf-formatted) with an optional JSON body (taken over), prints what is wrong.
+ * *tree is the answer (cJSON_Delete; NULL where it was empty); `tree` may be NULL. */
+int ctl_call(ctl *c, ctl_side side, const char *method, cJSON *body, cJSON **tree, const char *fmt,
+             ...) __attribute__((format(printf, 6, 7)));
+
+/* GETs one object and prints it, as JSON or as a tree; the exit status. */
+int ctl_show(ctl *c, ctl_side side, const char *path);
+
+/* While somebody talks to us, Ctrl-C ends what runs, not the program.  ctl_was_interrupted() says whether
+ * there was one since it was last asked. */
+void ctl_keep_running(void);
+bool ctl_was_interrupted(void);
+
+/* Runs a prepared request; *reply wants client_reply_clear().  Prints what is wrong. */
+int ctl_run(ctl *c, ctl_side side, const client_request *rq, client_reply *reply);
+
+/* client_call() that a signal ends; prints nothing. */
+err_code ctl_transfer(client *cl, const client_request *rq, client_reply *reply, err *e);
+
+/* GET of a list, page after page (?after= the answer's "next", else the last id); *rows is an array of its "data". */
+int ctl_list(ctl *c, ctl_side side, const char *path, const char *cursor_field, cJSON **rows);
+
+/* ---- saying ------------------------------------------------------------------------ */
+
+/* "loractl: ..." on standard error, made harmless; returns CTL_REFUSED. */
+int ctl_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+int ctl_usage(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* Rows or one object in the format that was asked for. */
+void ctl_print_rows(const ctl *c, const column *columns, const cJSON *rows);
+void ctl_print_row(const ctl *c, const column *columns, const cJSON *row);
+
+/* A sentence for people; with --json the object instead.  tree may be NULL. */
+void ctl_done(const ctl *c, const cJSON *tree, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Asks before something that cannot be undone; --yes answers.  False: no, or nobody is there to ask. */
+bool ctl_confirm(const ctl *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- values ------------------------------------------------------------------------- */
+
+/* One path segment, percent-encoded into a buffer of 4 that take turns. */
+const char *ctl_seg(const char *s);
+
+/* "30d", "12h", "90s", plain seconds: seconds; -1: none of these. */
+int64_t ctl_span(const char *s);
+
+/* Seconds since 1970 from that many, "2026-12-31", "2026-12-31T12:00:00" (local), or "-7d" (ago). */
+bool ctl_time(const char *s, int64_t *out);
+
+/* A whole number with k, M, G as thousands; -1: none. */
+int64_t ctl_number(const char *s);
+
+/* "a,b" as an array of texts. */
+cJSON *ctl_words(const char *list);
+
+/* name=value pairs into numbers of an object; false: said why. */
+bool ctl_pairs(cJSON *into, const char *const *pairs, int n);
+
+/* ---- commands, by file --------------------------------------------------------------- */
+
+/* loractl_admin.c */
+int ctl_tenant_list(void *c);
+int ctl_tenant_create(void *c);
+int ctl_tenant_show(void *c);
+int ctl_tenant_set(void *c);
+int ctl_tenant_suspend(void *c);
+int ctl_tenant_resume(void *c);
+int ctl_tenant_delete(void *c);
+int ctl_key_list(void *c);
+int ctl_key_create(void *c);
+int ctl_key_set(void *c);
+int ctl_key_rotate(void *c);
+int ctl_key_revoke(void *c);
+int ctl_limits_show(void *c);
+int ctl_limits_set(void *c);
+
+/* loractl_server.c */
+int ctl_usage_show(void *c);
+int ctl_requests_list(void *c);
+int ctl_requests_cancel(void *c);
+int ctl_ping(void *c);
+int ctl_stats(void *c);
+int ctl_classes(void *c);
+int ctl_audit(void *c);
+int ctl_drain(void *c);
+int ctl_reload(void *c);
+int ctl_backup(void *c);
+
+/* loractl_adapter.c, loractl_push.c */
+int ctl_adapter_list(void *c);
+int ctl_adapter_show(void *c);
+int ctl_adapter_versions(void *c);
+int ctl_adapter_activate(void *c);
+int ctl_adapter_rollback(void *c);
+int ctl_adapter_alias(void *c);
+int ctl_adapter_pin(void *c);
+int ctl_adapter_unpin(void *c);
+int ctl_adapter_warm(void *c);
+int ctl_adapter_delete(void *c);
+int ctl_adapter_share(void *c);
+int ctl_adapter_events(void *c);
+int ctl_adapter_register(void *c);
+int ctl_adapter_push(void *c);
+extern const column ctl_version_columns[];
+
+/* loractl_chat.c */
+int ctl_chat(void *c);
+int ctl_complete(void *c);
+int ctl_models(void *c);
+
+/* loractl_context.c */
+int ctl_context_list(void *c);
+int ctl_context_show(void *c);
+int ctl_context_use(void *c);
+int ctl_context_set(void *c);
+int ctl_context_delete(void *c);
+int ctl_whoami(void *c);
+
+/* loractl_main.c */
+int ctl_completion(void *c);
+int ctl_version(void *c);
+
+#endif

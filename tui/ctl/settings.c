@@ -1,0 +1,78 @@
+/* settings.c -- written whole beside the old file, then renamed. */
+#include "tui/ctl/settings.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static bool path_of(char *out, size_t cap, bool make)
+{
+    const char *xdg = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    char dir[PATH_MAX - 32];
+    int n;
+    if (xdg && xdg[0] == '/')
+        n = snprintf(dir, sizeof(dir), "%s", xdg);
+    else if (home && home[0] == '/')
+        n = snprintf(dir, sizeof(dir), "%s/.config", home);
+    else
+        return false;
+    if (n < 0 || (size_t)n >= sizeof(dir)) return false;
+    if (make) (void)mkdir(dir, 0700);
+    n = snprintf(out, cap, "%s/lorad", dir);
+    if (n < 0 || (size_t)n >= cap) return false;
+    if (make) (void)mkdir(out, 0700);
+    n = snprintf(out, cap, "%s/lorad/loratop.conf", dir);
+    return n > 0 && (size_t)n < cap;
+}
+
+static void take(view *v, const char *name, const char *value)
+{
+    long n = strtol(value, NULL, 10);
+    if (strcmp(name, "interval_ms") == 0 && n >= 100 && n <= 60000) v->interval_ms = n;
+    if (strcmp(name, "screen") == 0 && view_screen_of(value) >= 0) {
+        v->screen = (screen)view_screen_of(value);
+        if (v->screen == SCREEN_SERVERS) v->screen = SCREEN_OVERVIEW;
+    }
+    for (int t = 0; t < TABLES; t++) {
+        char want[48];
+        int cols;
+        (void)view_columns(t, &cols);
+        (void)snprintf(want, sizeof(want), "%s.sort", proto_table_names[t]);
+        if (strcmp(name, want) == 0 && n >= 0 && n < cols) v->table[t].sort = (int)n;
+        (void)snprintf(want, sizeof(want), "%s.descending", proto_table_names[t]);
+        if (strcmp(name, want) == 0) v->table[t].descending = n == 1;
+        (void)snprintf(want, sizeof(want), "%s.tree", proto_table_names[t]);
+        if (strcmp(name, want) == 0) v->table[t].tree = n == 1;
+    }
+}
+
+void settings_load(view *v)
+{
+    char path[PATH_MAX], line[256], name[64], value[64];
+    FILE *f = path_of(path, sizeof(path), false) ? fopen(path, "re") : NULL;
+    if (!f) return;
+    while (fgets(line, sizeof(line), f)) {
+        if (sscanf(line, "%63[a-z_.] = %63s", name, value) == 2) take(v, name, value);
+    }
+    (void)fclose(f);
+}
+
+void settings_save(const view *v)
+{
+    char path[PATH_MAX], fresh[PATH_MAX + 8];
+    if (!path_of(path, sizeof(path), true)) return;
+    (void)snprintf(fresh, sizeof(fresh), "%s.new", path);
+    FILE *f = fopen(fresh, "we");
+    if (!f) return;
+    bool ok = fprintf(f, "interval_ms = %lld\nscreen = %s\n", (long long)v->interval_ms,
+                      view_screen_name(v->screen)) > 0;
+    for (int t = 0; t < TABLES && ok; t++) {
+        const table_view *w = &v->table[t];
+        ok = fprintf(f, "%s.sort = %d\n%s.descending = %d\n%s.tree = %d\n", proto_table_names[t],
+                     w->sort, proto_table_names[t], w->descending, proto_table_names[t],
+                     w->tree) > 0;
+    }
+    if (fclose(f) != 0 || !ok || rename(fresh, path) != 0) (void)remove(fresh);
+}

@@ -1,0 +1,253 @@
+/* feed.c -- a loop around client_call(). */
+#include "tui/top/feed.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+
+enum {
+    ITEMS_MAX = 16,
+    ACTS_MAX = 256,
+    FIRST_RETRY_MS = 250,
+    LAST_RETRY_MS = 4000,
+    CALL_MS = 10000
+};
+
+struct feed {
+    client *c;
+    int wake;
+    pthread_t thread;
+    pthread_mutex_t mu;    /* leaf lock; guards all below */
+    pthread_cond_t change; /* CLOCK_MONOTONIC */
+    bool stop, more, took;
+    int64_t interval_ms;
+    char cursor[64];
+    feed_item item[ITEMS_MAX];
+    int n_item;
+    view_action act[ACTS_MAX];
+    int n_act;
+};
+
+/* Waits while the queue is full, so that no delta is lost. */
+static void put(feed *f, feed_kind kind, const char *text, size_t len, bool ok)
+{
+    char *copy = malloc(len + 1);
+    if (!copy) return;
+    memcpy(copy, text, len);
+    copy[len] = 0;
+    pthread_mutex_lock(&f->mu);
+    while (f->n_item == ITEMS_MAX && !f->stop) pthread_cond_wait(&f->change, &f->mu);
+    if (f->n_item < ITEMS_MAX) {
+        f->item[f->n_item++] = (feed_item){kind, copy, len, ok};
+        copy = NULL;
+    }
+    pthread_mutex_unlock(&f->mu);
+    free(copy);
+    if (write(f->wake, "x", 1) < 0) return; /* a full pipe wakes as well */
+}
+
+/* Everything that waits, at once; true while the thread is to go on. */
+static bool sleep_until(feed *f, int64_t end_us)
+{
+    struct timespec end = {end_us / 1000000, end_us % 1000000 * 1000};
+    pthread_mutex_lock(&f->mu);
+    while (!f->stop && f->n_act == 0) {
+        if (pthread_cond_timedwait(&f->change, &f->mu, &end) != 0) break;
+    }
+    bool go = !f->stop;
+    pthread_mutex_unlock(&f->mu);
+    return go;
+}
+
+static void do_one(feed *f, const view_action *a)
+{
+    client_request rq = {.method = a->method,
+                         .path = a->path,
+                         .timeout_ms = CALL_MS,
+                         .body = a->body[0] ? a->body : NULL,
+                         .body_len = strlen(a->body)};
+    client_reply r;
+    err e;
+    char text[400], why[256];
+    if (client_call(f->c, &rq, &r, &e)) {
+        (void)snprintf(text, sizeof(text), "%s: %s", a->what, e.msg);
+        put(f, FEED_DONE, text, strlen(text), false);
+    } else if (client_reply_ok(&r) && a->list_keys) {
+        put(f, FEED_KEYS, r.body ? r.body : "", r.len, true);
+    } else if (client_reply_ok(&r)) {
+        (void)snprintf(text, sizeof(text), "%s: done", a->what);
+        put(f, FEED_DONE, text, strlen(text), true);
+    } else {
+        client_reply_error(&r, why, sizeof(why));
+        (void)snprintf(text, sizeof(text), "%s: %s", a->what, why);
+        put(f, FEED_DONE, text, strlen(text), false);
+    }
+    client_reply_clear(&r);
+}
+
+static void do_actions(feed *f)
+{
+    for (;;) {
+        view_action a;
+        pthread_mutex_lock(&f->mu);
+        bool any = f->n_act > 0 && !f->stop;
+        if (any) {
+            a = f->act[0];
+            memmove(f->act, f->act + 1, (size_t)--f->n_act * sizeof(f->act[0]));
+        }
+        pthread_mutex_unlock(&f->mu);
+        if (!any) return;
+        do_one(f, &a);
+    }
+}
+
+/* The cursor that the reader of the last answer gave; until it has, nothing new is asked. */
+static bool cursor_of(feed *f, char out[64])
+{
+    pthread_mutex_lock(&f->mu);
+    while (!f->took && !f->stop) pthread_cond_wait(&f->change, &f->mu);
+    memcpy(out, f->cursor, 64);
+    f->took = false;
+    bool go = !f->stop;
+    pthread_mutex_unlock(&f->mu);
+    return go;
+}
+
+static void *feed_thread(void *arg)
+{
+    feed *f = arg;
+    int64_t retry_ms = FIRST_RETRY_MS;
+    char cursor[64];
+    (void)pthread_setname_np(pthread_self(), "feed");
+    while (cursor_of(f, cursor)) {
+        char path[160];
+        client_reply r;
+        err e;
+        (void)snprintf(path, sizeof(path), "/admin/v1/stats%s%s", cursor[0] ? "?cursor=" : "",
+                       cursor);
+        client_request rq = {.method = "GET", .path = path, .timeout_ms = CALL_MS};
+        int64_t start = clock_now_us(), wait_ms;
+        err_code rc = client_call(f->c, &rq, &r, &e);
+        if (!rc && client_reply_ok(&r)) {
+            put(f, FEED_ANSWER, r.body ? r.body : "", r.len, true);
+            retry_ms = FIRST_RETRY_MS;
+            pthread_mutex_lock(&f->mu);
+            wait_ms = f->interval_ms;
+            pthread_mutex_unlock(&f->mu);
+        } else {
+            char why[256];
+            if (rc)
+                (void)snprintf(why, sizeof(why), "%s", e.msg);
+            else
+                client_reply_error(&r, why, sizeof(why));
+            put(f, FEED_GONE, why, strlen(why), false);
+            wait_ms = retry_ms;
+            if ((retry_ms *= 2) > LAST_RETRY_MS) retry_ms = LAST_RETRY_MS;
+            pthread_mutex_lock(&f->mu);
+            f->took = true; /* the same cursor again */
+            pthread_mutex_unlock(&f->mu);
+        }
+        client_reply_clear(&r);
+        for (;;) {
+            do_actions(f);
+            pthread_mutex_lock(&f->mu);
+            if (rc == ERR_NONE && f->interval_ms < wait_ms) wait_ms = f->interval_ms;
+            bool go = !f->stop, hurry = f->more;
+            pthread_mutex_unlock(&f->mu);
+            int64_t end = start + wait_ms * 1000;
+            if (!go || hurry || clock_now_us() >= end || !sleep_until(f, end)) break;
+        }
+    }
+    return NULL;
+}
+
+err_code feed_open(feed **out, const client_options *o, int wake, int64_t interval_ms, err *e)
+{
+    feed *f = calloc(1, sizeof(*f));
+    *out = NULL;
+    if (!f) return err_set(e, ERR_NOMEM, "out of memory");
+    err_code rc = client_open(&f->c, o, e);
+    if (rc) {
+        free(f);
+        return rc;
+    }
+    f->wake = wake;
+    f->interval_ms = interval_ms;
+    f->took = true;
+    pthread_condattr_t attr;
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&f->mu, NULL);
+    pthread_cond_init(&f->change, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    if (pthread_create(&f->thread, NULL, feed_thread, f) != 0) {
+        client_close(f->c);
+        pthread_cond_destroy(&f->change);
+        pthread_mutex_destroy(&f->mu);
+        free(f);
+        return err_set(e, ERR_LIMIT, "a thread could not be started");
+    }
+    *out = f;
+    return ERR_NONE;
+}
+
+void feed_close(feed *f)
+{
+    if (!f) return;
+    pthread_mutex_lock(&f->mu);
+    f->stop = true;
+    pthread_cond_broadcast(&f->change);
+    pthread_mutex_unlock(&f->mu);
+    client_cancel(f->c);
+    (void)pthread_join(f->thread, NULL);
+    for (int i = 0; i < f->n_item; i++) free(f->item[i].text);
+    client_close(f->c);
+    pthread_cond_destroy(&f->change);
+    pthread_mutex_destroy(&f->mu);
+    free(f);
+}
+
+void feed_set_interval(feed *f, int64_t interval_ms)
+{
+    pthread_mutex_lock(&f->mu);
+    f->interval_ms = interval_ms;
+    pthread_cond_broadcast(&f->change);
+    pthread_mutex_unlock(&f->mu);
+}
+
+void feed_set_cursor(feed *f, const char *cursor)
+{
+    pthread_mutex_lock(&f->mu);
+    (void)snprintf(f->cursor, sizeof(f->cursor), "%s", cursor);
+    f->took = true;
+    pthread_cond_broadcast(&f->change);
+    pthread_mutex_unlock(&f->mu);
+}
+
+bool feed_act(feed *f, const view_action *a)
+{
+    pthread_mutex_lock(&f->mu);
+    bool ok = f->n_act < ACTS_MAX;
+    if (ok) f->act[f->n_act++] = *a;
+    pthread_cond_broadcast(&f->change);
+    pthread_mutex_unlock(&f->mu);
+    return ok;
+}
+
+bool feed_take(feed *f, feed_item *out)
+{
+    pthread_mutex_lock(&f->mu);
+    bool any = f->n_item > 0;
+    if (any) {
+        *out = f->item[0];
+        memmove(f->item, f->item + 1, (size_t)--f->n_item * sizeof(f->item[0]));
+        pthread_cond_broadcast(&f->change);
+    }
+    pthread_mutex_unlock(&f->mu);
+    return any;
+}

@@ -1,0 +1,511 @@
+/* view.c -- state, the visible rows of each table, and what keys do. */
+#include "tui/top/view.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/json.h"
+
+enum { SAY_US = 6000000, FRAME_ROWS = 5 /* title, tabs, heading, message, keys */ };
+
+static const char *const screen_names[SCREENS] = {"overview", "tenants", "adapters", "requests",
+                                                  "engine",   "slo",     "events",   "servers"};
+
+const char *view_screen_name(screen s)
+{
+    return screen_names[s];
+}
+
+int view_screen_of(const char *name)
+{
+    for (int i = 0; i < SCREENS; i++) {
+        if (strcmp(name, screen_names[i]) == 0) return i;
+    }
+    return -1;
+}
+
+bool view_init(view *v, const char *const *names, int n_servers)
+{
+    memset(v, 0, sizeof(*v));
+    v->server = calloc((size_t)n_servers, sizeof(*v->server));
+    if (!v->server) return false;
+    v->n_servers = n_servers;
+    v->interval_ms = 1000;
+    v->rows = 24;
+    v->cols = 80;
+    for (int i = 0; i < n_servers; i++) {
+        (void)snprintf(v->server[i].name, sizeof(v->server[i].name), "%s", names[i]);
+        if (!topdata_init(&v->server[i].data)) return false;
+    }
+    /* Who uses most, what was used last, who waits longest, what is new. */
+    static const int first[TABLES] = {4, 11, 5, 0};
+    for (int t = 0; t < TABLES; t++) {
+        v->table[t].sort = first[t];
+        v->table[t].descending = true;
+        v->table[t].stale = true;
+    }
+    return true;
+}
+
+void view_clear(view *v)
+{
+    for (int i = 0; v->server && i < v->n_servers; i++) topdata_clear(&v->server[i].data);
+    free(v->server);
+    for (int t = 0; t < TABLES; t++) free(v->table[t].order);
+    memset(v, 0, sizeof(*v));
+}
+
+void view_say(view *v, int64_t now_us, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(v->message, sizeof(v->message), fmt, ap);
+    va_end(ap);
+    v->message_until_us = now_us + SAY_US;
+}
+
+int view_table_of(screen s)
+{
+    switch (s) {
+    case SCREEN_TENANTS: return TABLE_TENANTS;
+    case SCREEN_ADAPTERS: return TABLE_ADAPTERS;
+    case SCREEN_REQUESTS: return TABLE_REQUESTS;
+    case SCREEN_EVENTS: return TABLE_EVENTS;
+    default: return -1;
+    }
+}
+
+topdata *view_data(view *v)
+{
+    return &v->server[v->current].data;
+}
+
+table_view *view_table(view *v)
+{
+    int t = view_table_of(v->screen);
+    return t < 0 ? NULL : &v->table[t];
+}
+
+/* ------------------------------------------------------------------ visible rows -- */
+
+typedef struct {
+    const char *group, *text; /* group: the tenant, in a tree */
+    double number;
+    uint64_t id;
+    uint32_t index;
+    bool descending;
+} sort_key;
+
+static int compare(const void *pa, const void *pb)
+{
+    const sort_key *a = pa, *b = pb;
+    int c = a->group ? strcmp(a->group, b->group) : 0;
+    if (c) return c;
+    c = a->text ? strcmp(a->text, b->text) : a->number < b->number ? -1 : a->number > b->number;
+    if (c == 0) c = a->id < b->id ? -1 : a->id > b->id;
+    return a->descending ? -c : c;
+}
+
+static bool room_for(table_view *t, size_t n)
+{
+    if (n <= t->cap) return true;
+    uint32_t *order = realloc(t->order, 2 * n * sizeof(*order));
+    if (!order) return false;
+    t->order = order;
+    t->cap = 2 * n;
+    return true;
+}
+
+static void find_selected(view *v, int table)
+{
+    table_view *t = &v->table[table];
+    const rowset *r = &view_data(v)->table[table];
+    int64_t want = t->selected_id ? rowset_find(r, t->selected_id) : -1;
+    for (size_t i = 0; want >= 0 && i < t->n; i++) {
+        if (t->order[i] == (uint32_t)want) {
+            t->selected = i;
+            return;
+        }
+    }
+    if (t->selected >= t->n) t->selected = t->n ? t->n - 1 : 0;
+}
+
+void view_refresh(view *v, int table)
+{
+    table_view *t = &v->table[table];
+    const topdata *d = view_data(v);
+    const rowset *r = &d->table[table];
+    if (!t->stale && t->seen == d->version) return;
+    sort_key *keys = malloc((r->n + 1) * sizeof(*keys));
+    if (!keys || !room_for(t, 2 * r->n + 1)) {
+        free(keys);
+        return;
+    }
+    size_t n = 0;
+    for (size_t i = 0; i < r->n; i++) {
+        const void *row = rowset_row(r, i);
+        if (!view_matches(table, row, t->filter)) continue;
+        sort_key *k = &keys[n++];
+        *k = (sort_key){.id = r->side[i].id, .index = (uint32_t)i, .descending = t->descending};
+        k->number = view_key_of(v, table, t->sort, row, &r->side[i], &k->text);
+        if (t->tree) k->group = view_tenant_of(table, row);
+    }
+    qsort(keys, n, sizeof(*keys), compare);
+    t->n = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (t->tree && (i == 0 || strcmp(keys[i].group, keys[i - 1].group) != 0)) {
+            t->order[t->n++] = keys[i].index | VIEW_GROUP;
+        }
+        t->order[t->n++] = keys[i].index;
+    }
+    free(keys);
+    t->seen = d->version;
+    t->stale = false;
+    find_selected(v, table);
+}
+
+static int page_rows(const view *v)
+{
+    return v->rows > FRAME_ROWS + 1 ? v->rows - FRAME_ROWS : 1;
+}
+
+static void select_row(view *v, int table, int64_t at)
+{
+    table_view *t = &v->table[table];
+    view_refresh(v, table);
+    if (t->n == 0) return;
+    if (at < 0) at = 0;
+    if (at >= (int64_t)t->n) at = (int64_t)t->n - 1;
+    t->selected = (size_t)at;
+    uint32_t i = t->order[at];
+    t->selected_id = i & VIEW_GROUP ? 0 : view_data(v)->table[table].side[i].id;
+}
+
+static void set_sort(view *v, int column)
+{
+    table_view *t = view_table(v);
+    int n;
+    if (!t) return;
+    const view_column *c = view_columns(view_table_of(v->screen), &n);
+    t->sort = (column + n) % n;
+    t->descending = c[t->sort].right;
+    t->stale = true;
+}
+
+/* ------------------------------------------------------------------------ typing -- */
+
+static void find_next(view *v, size_t from)
+{
+    int table = view_table_of(v->screen);
+    if (table < 0 || !v->search[0]) return;
+    table_view *t = &v->table[table];
+    view_refresh(v, table);
+    for (size_t k = 0; k < t->n; k++) {
+        size_t i = (from + k) % t->n;
+        if (t->order[i] & VIEW_GROUP) continue;
+        if (view_matches(table, rowset_row(&view_data(v)->table[table], t->order[i]), v->search)) {
+            select_row(v, table, (int64_t)i);
+            return;
+        }
+    }
+    view_say(v, v->now_us, "nothing matches '%s'", v->search);
+}
+
+static void typed(view *v)
+{
+    table_view *t = view_table(v);
+    if (!t) return;
+    if (v->mode == MODE_SEARCH) {
+        (void)snprintf(v->search, sizeof(v->search), "%s", v->input);
+        find_next(v, t->selected);
+    } else if (v->mode == MODE_FILTER) {
+        (void)snprintf(t->filter, sizeof(t->filter), "%s", v->input);
+        t->stale = true;
+    }
+}
+
+static void input_key(view *v, int key)
+{
+    size_t n = strlen(v->input);
+    if (key == KEYS_ESC) {
+        if (v->mode == MODE_FILTER) { /* the filter goes with it */
+            v->input[0] = 0;
+            typed(v);
+        }
+        v->mode = MODE_NORMAL;
+        return;
+    }
+    if (key == KEYS_ENTER) {
+        if (v->mode == MODE_INPUT)
+            view_input_done(v);
+        else
+            v->mode = MODE_NORMAL;
+        return;
+    }
+    if (key == KEYS_BACKSPACE && n > 0) {
+        v->input[n - 1] = 0;
+    } else if (key >= 0x20 && key < 0x7f && n + 1 < sizeof(v->input)) {
+        v->input[n] = (char)key;
+        v->input[n + 1] = 0;
+    } else if (key == KEYS_F1 + 2 && v->mode == MODE_SEARCH) {
+        find_next(v, view_table(v)->selected + 1);
+        return;
+    }
+    typed(v);
+}
+
+static void begin_input(view *v, view_mode mode)
+{
+    table_view *t = view_table(v);
+    if (!t) return;
+    v->mode = mode;
+    (void)snprintf(v->input, sizeof(v->input), "%s", mode == MODE_FILTER ? t->filter : "");
+}
+
+/* -------------------------------------------------------------------------- keys -- */
+
+static void show_screen(view *v, int s)
+{
+    if (s == SCREEN_SERVERS && v->n_servers < 2) s = 0;
+    v->screen = (screen)s;
+}
+
+static void step_screen(view *v, int by)
+{
+    int n = v->n_servers > 1 ? SCREENS : SCREENS - 1;
+    show_screen(v, ((int)v->screen + by + n) % n);
+}
+
+static void change_interval(view *v, bool longer)
+{
+    static const int64_t steps[] = {100, 200, 500, 1000, 2000, 5000, 10000, 30000, 60000};
+    int n = (int)(sizeof(steps) / sizeof(steps[0])), i = 0;
+    while (i < n - 1 && steps[i] < v->interval_ms) i++;
+    i += longer ? 1 : -1;
+    v->interval_ms = steps[i < 0 ? 0 : i >= n ? n - 1 : i];
+    view_say(v, v->now_us, "every %.1f s", (double)v->interval_ms / 1e3);
+}
+
+static void tag(view *v)
+{
+    int table = view_table_of(v->screen);
+    table_view *t = view_table(v);
+    if (!t) return;
+    view_refresh(v, table);
+    if (t->selected < t->n && !(t->order[t->selected] & VIEW_GROUP)) {
+        row_side *s = &view_data(v)->table[table].side[t->order[t->selected]];
+        s->tagged = !s->tagged;
+    }
+    select_row(v, table, (int64_t)t->selected + 1);
+}
+
+static void untag_all(view *v)
+{
+    int table = view_table_of(v->screen);
+    if (table < 0) return;
+    rowset *r = &view_data(v)->table[table];
+    for (size_t i = 0; i < r->n; i++) r->side[i].tagged = false;
+}
+
+static void use_server(view *v, size_t i)
+{
+    if (i >= (size_t)v->n_servers) return;
+    v->current = (int)i;
+    for (int t = 0; t < TABLES; t++) {
+        v->table[t].stale = true;
+        v->table[t].selected_id = 0;
+    }
+    v->screen = SCREEN_OVERVIEW;
+}
+
+static bool move_key(view *v, int key)
+{
+    int64_t by = 0;
+    switch (key) {
+    case KEYS_UP:
+    case 'k': by = -1; break;
+    case KEYS_DOWN:
+    case 'j': by = 1; break;
+    case KEYS_PAGE_UP: by = -page_rows(v); break;
+    case KEYS_PAGE_DOWN: by = page_rows(v); break;
+    case KEYS_HOME:
+    case 'g': by = INT32_MIN; break;
+    case KEYS_END:
+    case 'G': by = INT32_MAX; break;
+    default: return false;
+    }
+    if (v->screen == SCREEN_SERVERS) {
+        int64_t at = (int64_t)v->server_at + by;
+        v->server_at = (size_t)(at < 0 ? 0 : at >= v->n_servers ? v->n_servers - 1 : at);
+    } else if (view_table(v)) {
+        select_row(v, view_table_of(v->screen), (int64_t)view_table(v)->selected + by);
+    }
+    return true;
+}
+
+static bool table_key(view *v, int key)
+{
+    table_view *t = view_table(v);
+    if (!t) return false;
+    switch (key) {
+    case '/':
+    case KEYS_F1 + 2: begin_input(v, MODE_SEARCH); return true;
+    case '\\':
+    case KEYS_F1 + 3: begin_input(v, MODE_FILTER); return true;
+    case 'n': find_next(v, t->selected + 1); return true;
+    case '<':
+    case ',': set_sort(v, t->sort - 1); return true;
+    case '>':
+    case '.': set_sort(v, t->sort + 1); return true;
+    case 'I':
+        t->descending = !t->descending;
+        t->stale = true;
+        return true;
+    case 't':
+    case KEYS_F1 + 4:
+        t->tree = !t->tree && view_table_of(v->screen) != TABLE_TENANTS;
+        t->stale = true;
+        return true;
+    case ' ': tag(v); return true;
+    case 'U': untag_all(v); return true;
+    case KEYS_F1 + 5: view_open_sort(v); return true;
+    case KEYS_ENTER:
+        if (t->selected < t->n) v->mode = MODE_DETAIL;
+        return true;
+    default: return false;
+    }
+}
+
+static void normal_key(view *v, int key)
+{
+    if (view_table(v)) view_refresh(v, view_table_of(v->screen));
+    if (move_key(v, key) || table_key(v, key)) return;
+    switch (key) {
+    case 'q':
+    case 'Q':
+    case KEYS_F10: v->quit = true; break;
+    case '0':
+    case KEYS_F1 + 1: show_screen(v, SCREEN_SERVERS); break;
+    case '\t':
+    case KEYS_RIGHT: step_screen(v, 1); break;
+    case KEYS_BACKTAB:
+    case KEYS_LEFT: step_screen(v, -1); break;
+    case 'H':
+    case 'h':
+    case '?':
+    case KEYS_F1:
+        v->mode = MODE_HELP;
+        v->help_top = 0;
+        break;
+    case 'p':
+    case 'P':
+        v->paused = !v->paused;
+        view_say(v, v->now_us, v->paused ? "paused" : "goes on");
+        break;
+    case '+':
+    case '=':
+    case KEYS_F1 + 7: change_interval(v, true); break;
+    case '-':
+    case KEYS_F1 + 6: change_interval(v, false); break;
+    case 'a':
+    case KEYS_F1 + 8: view_open_menu(v); break;
+    case KEYS_ENTER:
+        if (v->screen == SCREEN_SERVERS) use_server(v, v->server_at);
+        break;
+    default:
+        if (key >= '1' && key < '1' + SCREENS) show_screen(v, key - '1');
+    }
+}
+
+void view_key(view *v, int key, int64_t now_us)
+{
+    v->now_us = now_us;
+    if (key == '\r') key = KEYS_ENTER;
+    if (key == 127 || key == 8) key = KEYS_BACKSPACE;
+    switch (v->mode) {
+    case MODE_NORMAL: normal_key(v, key); break;
+    case MODE_SEARCH:
+    case MODE_FILTER:
+    case MODE_INPUT: input_key(v, key); break;
+    case MODE_MENU: view_menu_key(v, key); break;
+    case MODE_CONFIRM: view_confirm_key(v, key); break;
+    case MODE_HELP:
+        if (key == KEYS_DOWN || key == 'j' || key == KEYS_PAGE_DOWN)
+            v->help_top += key == KEYS_PAGE_DOWN ? 10 : 1;
+        else if (key == KEYS_UP || key == 'k' || key == KEYS_PAGE_UP)
+            v->help_top -= key == KEYS_PAGE_UP ? 10 : 1;
+        else
+            v->mode = MODE_NORMAL;
+        if (v->help_top < 0) v->help_top = 0;
+        break;
+    case MODE_DETAIL:
+        if (!move_key(v, key)) v->mode = MODE_NORMAL;
+        break;
+    }
+}
+
+/* The tabs stand in row 1, each " N Name ". */
+static int tab_at(const view *v, int col)
+{
+    int x = 0, n = v->n_servers > 1 ? SCREENS : SCREENS - 1;
+    for (int i = 0; i < n; i++) {
+        x += (int)strlen(screen_names[i]) + 4;
+        if (col < x) return i;
+    }
+    return -1;
+}
+
+static void click_heading(view *v, int col)
+{
+    int n, x = 0, table = view_table_of(v->screen);
+    const view_column *c = view_columns(table, &n);
+    int spare = 0;
+    for (int i = 0, used = 0; i < n; i++) { /* as view_draw_table() lays them out */
+        if (used + c[i].width > v->cols) break;
+        used += c[i].width + 1;
+        spare = v->cols - used;
+    }
+    for (int i = 0; i < n; i++) {
+        int w = c[i].width + (c[i].wide && spare > 0 ? spare : 0);
+        if (col <= x + w) {
+            if (v->table[table].sort == i)
+                v->table[table].descending = !v->table[table].descending;
+            else
+                set_sort(v, i);
+            v->table[table].stale = true;
+            return;
+        }
+        x += w + 1;
+    }
+}
+
+void view_mouse(view *v, int row, int col, int button, int64_t now_us)
+{
+    v->now_us = now_us;
+    if (button == 4 || button == 5) {
+        view_key(v, button == 4 ? KEYS_UP : KEYS_DOWN, now_us);
+        return;
+    }
+    if (v->mode == MODE_HELP || v->mode == MODE_DETAIL) {
+        v->mode = MODE_NORMAL;
+        return;
+    }
+    if (v->mode != MODE_NORMAL) return;
+    int table = view_table_of(v->screen), tab = tab_at(v, col);
+    if (row == 1 && tab >= 0) {
+        show_screen(v, tab);
+    } else if (row == v->rows - 1) {
+        normal_key(v, KEYS_F1 + col / 8);
+    } else if (table >= 0 && row == 2) {
+        click_heading(v, col);
+    } else if (table >= 0 && row > 2 && row < v->rows - 2) {
+        size_t at = v->table[table].top + (size_t)(row - 3);
+        bool again = at == v->table[table].selected;
+        if (at < v->table[table].n) select_row(v, table, (int64_t)at);
+        if (again && at < v->table[table].n) v->mode = MODE_DETAIL;
+    } else if (v->screen == SCREEN_SERVERS && row > 2) {
+        use_server(v, (size_t)(row - 3));
+    }
+}

@@ -1,0 +1,184 @@
+/* view.h -- loratop's state and habits, without a terminal: keys in, cells and wishes out.
+ *
+ * view_key() and view_mouse() change what is shown and may leave actions (HTTP calls, confirmed by the
+ * user) for the caller to carry out; view_draw() draws all of it onto cells.  Time comes in as an
+ * argument.  Names of rows go into paths percent-encoded.
+ *
+ * Files: view.c state, lists, keys; view_menu.c menus, confirmations, actions; view_columns.c the columns
+ * of the tables; view_draw.c frame and tables; view_panels.c overview, engine, SLO, servers.
+ * Ownership: view_init() to view_clear().  Threads: one.
+ */
+#ifndef TUI_TOP_VIEW_H
+#define TUI_TOP_VIEW_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tui/top/cells.h"
+#include "tui/top/topdata.h"
+
+enum {
+    VIEW_SERVERS_MAX = 64,
+    VIEW_INPUT_MAX = 64,
+    VIEW_ACTIONS_MAX = 256,
+    VIEW_MENU_MAX = 40,
+    VIEW_COLUMNS_MAX = 24,
+};
+
+typedef enum {
+    SCREEN_OVERVIEW,
+    SCREEN_TENANTS,
+    SCREEN_ADAPTERS,
+    SCREEN_REQUESTS,
+    SCREEN_ENGINE,
+    SCREEN_SLO,
+    SCREEN_EVENTS,
+    SCREEN_SERVERS,
+    SCREENS
+} screen;
+
+/* Characters are themselves. */
+enum {
+    KEYS_FROM = 0x110000,
+    KEYS_UP,
+    KEYS_DOWN,
+    KEYS_LEFT,
+    KEYS_RIGHT,
+    KEYS_PAGE_UP,
+    KEYS_PAGE_DOWN,
+    KEYS_HOME,
+    KEYS_END,
+    KEYS_BACKTAB,
+    KEYS_BACKSPACE,
+    KEYS_F1 = KEYS_FROM + 100, /* to F10 */
+    KEYS_F10 = KEYS_F1 + 9,
+    KEYS_ENTER = 10,
+    KEYS_ESC = 27,
+};
+
+typedef enum {
+    MODE_NORMAL,
+    MODE_SEARCH,
+    MODE_FILTER,
+    MODE_HELP,
+    MODE_DETAIL,
+    MODE_MENU,
+    MODE_INPUT,
+    MODE_CONFIRM
+} view_mode;
+
+/* A call for the caller to make with an admin key. */
+typedef struct view_action {
+    int server;
+    bool list_keys; /* hand the answer to view_keys_came() */
+    char method[8], path[400], body[160], what[160];
+} view_action;
+
+typedef struct view_server {
+    char name[PROTO_NAME_CAP];
+    topdata data;
+    bool up;
+    char error[200];
+    int64_t answered_us; /* local clock; 0: never */
+} view_server;
+
+typedef struct table_view {
+    int sort;
+    bool descending, tree;
+    char filter[VIEW_INPUT_MAX];
+    uint32_t *order; /* visible rows; VIEW_GROUP marks a tenant's heading */
+    size_t n, cap;
+    size_t selected, top;
+    uint64_t selected_id;
+    uint64_t seen; /* version of the data that it was made from */
+    bool stale;
+} table_view;
+
+#define VIEW_GROUP 0x80000000U
+
+typedef struct view_menu {
+    char title[64];
+    int n, at;
+    struct {
+        int key; /* that picks it */
+        char label[72];
+        int code;
+        char argument[40];
+    } item[VIEW_MENU_MAX];
+} view_menu;
+
+typedef struct view {
+    view_server *server;
+    int n_servers, current;
+    screen screen;
+    view_mode mode;
+    table_view table[TABLES];
+    size_t server_at;
+    int rows, cols;
+    int64_t now_us, wall_us; /* of the last draw or key */
+    int64_t interval_ms;
+    bool paused, read_only, quit, utf8, replay;
+    char input[VIEW_INPUT_MAX], search[VIEW_INPUT_MAX];
+    view_menu menu;
+    int code; /* what is being confirmed or asked for */
+    char argument[40], question[200];
+    int help_top;
+    char message[200];
+    int64_t message_until_us;
+    view_action action[VIEW_ACTIONS_MAX];
+    int n_action;
+} view;
+
+bool view_init(view *v, const char *const *names, int n_servers);
+void view_clear(view *v);
+
+void view_key(view *v, int key, int64_t now_us);
+/* A click, or the wheel (button 4, 5). */
+void view_mouse(view *v, int row, int col, int button, int64_t now_us);
+void view_draw(view *v, cells *c, int64_t now_us, int64_t wall_us);
+/* The line above the keys, for a while. */
+void view_say(view *v, int64_t now_us, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* The answer to an action with list_keys: GET /admin/v1/keys. */
+void view_keys_came(view *v, const char *json, size_t len, int64_t now_us);
+
+const char *view_screen_name(screen s);
+/* What one word says of a server (static text), and how it is drawn. */
+const char *view_server_state(const view_server *s, style *st);
+/* -1: no such screen. */
+int view_screen_of(const char *name);
+
+/* ---- between the files ------------------------------------------------------------- */
+
+/* The table of a screen; -1: it has none. */
+int view_table_of(screen s);
+topdata *view_data(view *v);
+table_view *view_table(view *v);
+void view_refresh(view *v, int table);
+void view_open_menu(view *v);
+void view_open_sort(view *v);
+void view_menu_key(view *v, int key);
+void view_confirm_key(view *v, int key);
+void view_input_done(view *v);
+
+typedef struct view_column {
+    const char *title;
+    int width;
+    bool right, wide; /* wide: takes what is left of the line */
+} view_column;
+
+const view_column *view_columns(int table, int *n);
+void view_cell(const view *v, int table, int column, const void *row, const row_side *side,
+               char *out, size_t cap, style *s);
+/* What a column sorts by: *text or, where that is NULL, the number. */
+double view_key_of(const view *v, int table, int column, const void *row, const row_side *side,
+                   const char **text);
+const char *view_tenant_of(int table, const void *row);
+bool view_matches(int table, const void *row, const char *needle);
+
+void view_draw_overview(view *v, cells *c, int top, int rows);
+void view_draw_engine(view *v, cells *c, int top, int rows);
+void view_draw_slo(view *v, cells *c, int top, int rows);
+void view_draw_servers(view *v, cells *c, int top, int rows);
+void view_draw_table(view *v, cells *c, int table, int top, int rows);
+
+#endif

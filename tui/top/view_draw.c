@@ -1,0 +1,343 @@
+/* view_draw.c -- the frame around every screen, the tables, and what lies over them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tui/text.h"
+#include "tui/top/view.h"
+
+enum { STALE_FLOOR_US = 3000000 };
+
+static const char *const help[] = {
+    "1-7 Tab S-Tab    overview, tenants, adapters, requests, engine, SLO, events",
+    "0 F2             all servers (with more than one)",
+    "arrows j k       move; PgUp PgDn Home End g G too; the wheel",
+    "/ F3, n          search, next hit;   \\ F4  filter (Esc drops it)",
+    "< > F6           sort by the column before, after, or from a menu;  I  turn around",
+    "t F5             tree: group by tenant",
+    "Space, U         tag a row for an action, untag all",
+    "Enter            all fields of a row",
+    "a F9             actions on the row or the tagged rows; all ask first:",
+    "                   requests: cancel;  adapters: pin, unpin, evict, warm, roll back",
+    "                   tenants: suspend, resume, limits, class, revoke a key;  drain",
+    "p                pause the display;   + -  F8 F7  longer, shorter interval",
+    "mouse            click tabs, headings, rows (twice: details), keys below",
+    "H ? F1           this help;   q F10  quit (settings are kept)",
+    "",
+    "Tenants   TODAY tokens of the day, FAIR counter of fair sharing: the lowest runs first",
+    "Adapters  TIER where the weights are (* pinned), USE sequences of the batch, LOAD latest load",
+    "Requests  SLACK time left until its class wants the next token",
+    "SLO%      requests that met both targets of their class: first token, and pace",
+};
+
+/* ------------------------------------------------------------------------- frame -- */
+
+const char *view_server_state(const view_server *s, style *st)
+{
+    const proto_server *p = &s->data.server;
+    *st = STYLE_BAD;
+    if (!s->up) return "GONE";
+    if (!p->healthy) return "FAILED";
+    if (p->restarting) return "RESTART";
+    if (p->draining) return "draining";
+    if (strcmp(p->storage, "full") == 0) return "NO SPOOL";
+    if (!p->ready) return "starting";
+    *st = STYLE_WARN;
+    if (strcmp(p->storage, "behind") == 0) return "spooling";
+    *st = STYLE_GOOD;
+    return "ready";
+}
+
+static void draw_title(view *v, cells *c)
+{
+    const view_server *s = &v->server[v->current];
+    const proto_server *p = &s->data.server;
+    char up[24], clock[16] = "";
+    struct tm tm;
+    time_t at = (time_t)(v->wall_us / 1000000);
+    if (localtime_r(&at, &tm)) (void)strftime(clock, sizeof(clock), "%H:%M:%S", &tm);
+    cells_fill(c, 0, 0, -1, STYLE_TITLE, ' ');
+    int x = cells_printf(c, 0, 0, c->cols, STYLE_TITLE, "loratop %s", s->name);
+    if (s->data.any) {
+        text_span(p->uptime_s, up, sizeof(up));
+        x += cells_printf(c, 0, x, c->cols - x, STYLE_TITLE, "  %s  up %s  ", p->model, up);
+        style st;
+        const char *state = view_server_state(s, &st);
+        x += cells_text(c, 0, x, c->cols - x, st, state);
+        if (p->storage[0] && strcmp(p->storage, "ok") != 0)
+            x += cells_printf(c, 0, x, c->cols - x, st, ": %lld of %lld rows wait",
+                              (long long)p->spool_used, (long long)p->spool_rows);
+    }
+    char right[64];
+    (void)snprintf(right, sizeof(right), "%s%s %.1fs %s", v->replay ? "REPLAY " : "",
+                   v->paused ? "PAUSED" : "", (double)v->interval_ms / 1e3, clock);
+    int w = (int)strlen(right);
+    if (c->cols - w > x) cells_right(c, 0, c->cols - w, w, STYLE_TITLE, right);
+}
+
+static void draw_tabs(view *v, cells *c)
+{
+    int x = 0, n = v->n_servers > 1 ? SCREENS : SCREENS - 1;
+    for (int i = 0; i < n; i++) {
+        char name[24];
+        (void)snprintf(name, sizeof(name), " %d %s ", i == SCREEN_SERVERS ? 0 : i + 1,
+                       view_screen_name((screen)i));
+        if (name[3] >= 'a') name[3] = (char)(name[3] - 32);
+        style s = i == (int)v->screen ? STYLE_SELECT : STYLE_NORMAL;
+        x += cells_text(c, 1, x, c->cols - x, s, name);
+    }
+}
+
+/* Server away: how old is what is shown, and why. */
+static bool is_stale(const view *v, char *why, size_t cap)
+{
+    const view_server *s = &v->server[v->current];
+    int64_t limit = 3 * v->interval_ms * 1000;
+    char age[24];
+    if (limit < STALE_FLOOR_US) limit = STALE_FLOOR_US;
+    if (v->replay) return false;
+    int64_t old = v->now_us - s->answered_us;
+    if (s->up && (v->paused || old < limit)) return false;
+    text_span(old / 1000000, age, sizeof(age));
+    if (s->answered_us == 0)
+        (void)snprintf(why, cap, "no answer yet: %s", s->error[0] ? s->error : "connecting");
+    else
+        (void)snprintf(why, cap, "data is %s old: %s", age, s->error[0] ? s->error : "no answer");
+    return true;
+}
+
+static void draw_bottom(view *v, cells *c, bool stale, const char *why)
+{
+    static const char *const keys[10] = {"Help", "Servrs", "Search", "Filter", "Tree",
+                                         "Sort", "Faster", "Slower", "Action", "Quit"};
+    int row = c->rows - 2;
+    if (v->mode == MODE_SEARCH || v->mode == MODE_FILTER) {
+        (void)cells_printf(c, row, 0, -1, STYLE_ACCENT, "%s: %s_",
+                           v->mode == MODE_SEARCH ? "Search" : "Filter", v->input);
+    } else if (v->mode == MODE_INPUT) {
+        (void)cells_printf(c, row, 0, -1, STYLE_WARN, "%s%s_", v->question, v->input);
+    } else if (v->mode == MODE_CONFIRM) {
+        (void)cells_text(c, row, 0, -1, STYLE_WARN, v->question);
+    } else if (stale) {
+        (void)cells_text(c, row, 0, -1, STYLE_BAD, why);
+    } else if (v->message[0] && v->now_us < v->message_until_us) {
+        (void)cells_text(c, row, 0, -1, STYLE_ACCENT, v->message);
+    }
+    int x = 0, w = c->cols >= 80 ? 8 : c->cols / 10;
+    for (int i = 0; i < 10 && w > 2; i++, x += w) {
+        char f[8];
+        (void)snprintf(f, sizeof(f), "F%d", i + 1);
+        (void)cells_text(c, c->rows - 1, x, w, STYLE_DIM, f);
+        int k = (int)strlen(f);
+        cells_fill(c, c->rows - 1, x + k, w - k, STYLE_KEY, ' ');
+        if (w - k >= 4) (void)cells_text(c, c->rows - 1, x + k, w - k, STYLE_KEY, keys[i]);
+    }
+}
+
+/* ------------------------------------------------------------------------- tables -- */
+
+static void draw_row(const view *v, cells *c, int table, int y, uint32_t i, int spare,
+                     bool selected)
+{
+    int n, x = 0;
+    const view_column *col = view_columns(table, &n);
+    const rowset *r = &v->server[v->current].data.table[table];
+    const void *row = rowset_row(r, i);
+    const row_side *side = &r->side[i];
+    for (int k = 0; k < n; k++) {
+        if (x + col[k].width > c->cols) break;
+        char text[PROTO_TEXT_CAP + 4];
+        style s;
+        int w = col[k].width + (col[k].wide ? spare : 0);
+        view_cell(v, table, k, row, side, text, sizeof(text), &s);
+        if (side->tagged) s = STYLE_TAGGED;
+        if (col[k].right)
+            cells_right(c, y, x, w, s, text);
+        else
+            (void)cells_text(c, y, x, w, s, text);
+        x += w + 1;
+    }
+    if (selected) cells_paint(c, y, 0, -1, STYLE_SELECT);
+}
+
+static void draw_group(const view *v, cells *c, int table, int y, uint32_t i, size_t at)
+{
+    const table_view *t = &v->table[table];
+    const rowset *r = &v->server[v->current].data.table[table];
+    size_t n = 0;
+    while (at + 1 + n < t->n && !(t->order[at + 1 + n] & VIEW_GROUP)) n++;
+    const char *name = view_tenant_of(table, rowset_row(r, i));
+    (void)cells_printf(c, y, 0, -1, STYLE_ACCENT, "%s %s (%zu)", c->utf8 ? "\xe2\x96\xbc" : "-",
+                       name[0] ? name : "(server)", n);
+}
+
+void view_draw_table(view *v, cells *c, int table, int top, int rows)
+{
+    int n, x = 0, used = 0, spare = 0;
+    const view_column *col = view_columns(table, &n);
+    table_view *t = &v->table[table];
+    view_refresh(v, table);
+    for (int k = 0; k < n && used + col[k].width <= c->cols; k++) {
+        used += col[k].width + 1;
+        spare = c->cols - used > 0 ? c->cols - used : 0;
+    }
+    cells_fill(c, top, 0, -1, STYLE_HEAD, ' ');
+    for (int k = 0; k < n && x + col[k].width <= c->cols; k++) {
+        char title[24];
+        int w = col[k].width + (col[k].wide ? spare : 0);
+        (void)snprintf(title, sizeof(title), "%s%s", col[k].title,
+                       k != t->sort    ? ""
+                       : t->descending ? "v"
+                                       : "^");
+        if (col[k].right)
+            cells_right(c, top, x, w, k == t->sort ? STYLE_SELECT : STYLE_HEAD, title);
+        else
+            (void)cells_text(c, top, x, w, k == t->sort ? STYLE_SELECT : STYLE_HEAD, title);
+        x += w + 1;
+    }
+    rows--;
+    if (t->selected < t->top) t->top = t->selected;
+    if (rows > 0 && t->selected >= t->top + (size_t)rows) t->top = t->selected - (size_t)rows + 1;
+    if (t->top >= t->n) t->top = 0;
+    for (int y = 0; y < rows && t->top + (size_t)y < t->n; y++) {
+        size_t at = t->top + (size_t)y;
+        uint32_t i = t->order[at];
+        if (i & VIEW_GROUP) {
+            draw_group(v, c, table, top + 1 + y, i & ~VIEW_GROUP, at);
+            if (at == t->selected) cells_paint(c, top + 1 + y, 0, -1, STYLE_SELECT);
+        } else {
+            draw_row(v, c, table, top + 1 + y, i, spare, at == t->selected);
+        }
+    }
+    if (t->n == 0) {
+        (void)cells_text(c, top + 1, 1, -1, STYLE_DIM,
+                         t->filter[0] ? "nothing matches the filter" : "none");
+    }
+    char count[64];
+    size_t all = v->server[v->current].data.table[table].n;
+    (void)snprintf(count, sizeof(count), "%s%s%s%zu of %zu", t->filter[0] ? "filter '" : "",
+                   t->filter, t->filter[0] ? "' " : "", t->n ? t->selected + 1 : 0, all);
+    int w = (int)strlen(count);
+    if (c->cols > w + 78 && table == view_table_of(v->screen))
+        cells_right(c, 1, c->cols - w, w, STYLE_DIM, count);
+}
+
+/* ------------------------------------------------------------------------ overlays -- */
+
+static void draw_box(cells *c, int top, int left, int h, int w, const char *title)
+{
+    uint32_t across = c->utf8 ? 0x2500 : '-', down = c->utf8 ? 0x2502 : '|';
+    for (int y = 0; y < h; y++) {
+        cells_fill(c, top + y, left, w, STYLE_NORMAL, y == 0 || y == h - 1 ? across : ' ');
+        cells_fill(c, top + y, left, 1, STYLE_NORMAL, y == 0 || y == h - 1 ? '+' : down);
+        cells_fill(c, top + y, left + w - 1, 1, STYLE_NORMAL, y == 0 || y == h - 1 ? '+' : down);
+    }
+    (void)cells_printf(c, top, left + 2, w - 4, STYLE_TITLE, " %s ", title);
+}
+
+static void draw_help(view *v, cells *c)
+{
+    int n = (int)(sizeof(help) / sizeof(help[0])), h = n + 2, w = c->cols < 92 ? c->cols : 92;
+    if (h > c->rows - 2) h = c->rows - 2;
+    if (v->help_top > n - (h - 2)) v->help_top = n - (h - 2);
+    int left = (c->cols - w) / 2;
+    draw_box(c, 1, left, h, w, "Help (any key closes)");
+    for (int y = 0; y < h - 2; y++) {
+        (void)cells_text(c, 2 + y, left + 2, w - 4, STYLE_NORMAL, help[v->help_top + y]);
+    }
+}
+
+static void draw_menu(view *v, cells *c)
+{
+    const view_menu *m = &v->menu;
+    int w = 56 < c->cols ? 56 : c->cols, h = m->n + 2, first = 0;
+    if (h > c->rows - 3) h = c->rows - 3;
+    if (m->at >= h - 2) first = m->at - (h - 2) + 1;
+    int left = (c->cols - w) / 2, top = (c->rows - h) / 2;
+    draw_box(c, top, left, h, w, m->title);
+    for (int y = 0; y < h - 2 && first + y < m->n; y++) {
+        int i = first + y;
+        style s = i == m->at ? STYLE_SELECT : STYLE_NORMAL;
+        cells_fill(c, top + 1 + y, left + 1, w - 2, s, ' ');
+        if (m->item[i].key)
+            (void)cells_printf(c, top + 1 + y, left + 2, 3, s, "%c", m->item[i].key);
+        (void)cells_text(c, top + 1 + y, left + 5, w - 7, s, m->item[i].label);
+    }
+}
+
+static void draw_detail(view *v, cells *c)
+{
+    int table = view_table_of(v->screen), y = 1;
+    const table_view *t = view_table(v);
+    if (table < 0 || t->selected >= t->n || t->order[t->selected] & VIEW_GROUP) {
+        v->mode = MODE_NORMAL;
+        return;
+    }
+    const void *row = rowset_row(&view_data(v)->table[table], t->order[t->selected]);
+    const proto_field *f = proto_table_fields[table];
+    int n = 0;
+    while (f[n].name) n++;
+    int w = c->cols < 76 ? c->cols : 76, h = n + 2 < c->rows - 2 ? n + 2 : c->rows - 2;
+    int left = (c->cols - w) / 2;
+    draw_box(c, 1, left, h, w, "Details (any key closes)");
+    for (; f->name && y < h - 1; f++, y++) {
+        const char *at = (const char *)row + f->offset;
+        (void)cells_text(c, 1 + y, left + 2, 22, STYLE_DIM, f->name);
+        int x = left + 25, room = w - 27;
+        switch (f->kind) {
+        case PROTO_TEXT: (void)cells_text(c, 1 + y, x, room, STYLE_NORMAL, at); break;
+        case PROTO_INT:
+            (void)cells_printf(c, 1 + y, x, room, STYLE_NORMAL, "%lld",
+                               (long long)*(const int64_t *)(const void *)at);
+            break;
+        case PROTO_NUM:
+            (void)cells_printf(c, 1 + y, x, room, STYLE_NORMAL, "%.6g",
+                               *(const double *)(const void *)at);
+            break;
+        case PROTO_BOOL:
+            (void)cells_text(c, 1 + y, x, room, STYLE_NORMAL,
+                             *(const bool *)(const void *)at ? "yes" : "no");
+            break;
+        }
+    }
+}
+
+void view_draw(view *v, cells *c, int64_t now_us, int64_t wall_us)
+{
+    char why[256] = "";
+    v->now_us = now_us;
+    v->wall_us = wall_us;
+    v->rows = c->rows;
+    v->cols = c->cols;
+    v->utf8 = c->utf8;
+    for (int i = 0; i < c->rows * c->cols; i++) c->at[i] = (cell){' ', STYLE_NORMAL};
+    if (c->rows < 5 || c->cols < 20) {
+        (void)cells_text(c, 0, 0, -1, STYLE_NORMAL, "too small");
+        return;
+    }
+    int rows = c->rows - 4, table = view_table_of(v->screen);
+    if (table >= 0) view_draw_table(v, c, table, 2, rows);
+    switch (v->screen) {
+    case SCREEN_OVERVIEW: view_draw_overview(v, c, 2, rows); break;
+    case SCREEN_ENGINE: view_draw_engine(v, c, 2, rows); break;
+    case SCREEN_SLO: view_draw_slo(v, c, 2, rows); break;
+    case SCREEN_SERVERS: view_draw_servers(v, c, 2, rows); break;
+    default: break;
+    }
+    bool stale = is_stale(v, why, sizeof(why));
+    if (stale && v->screen != SCREEN_SERVERS) cells_dim(c);
+    draw_title(v, c);
+    draw_tabs(v, c);
+    if (table >= 0 && c->cols <= 100) { /* the count did not fit beside the tabs */
+        char count[48];
+        (void)snprintf(count, sizeof(count), "%zu/%zu",
+                       v->table[table].n ? v->table[table].selected + 1 : 0, v->table[table].n);
+        int w = (int)strlen(count);
+        cells_right(c, c->rows - 2, c->cols - w, w, STYLE_DIM, count);
+    }
+    draw_bottom(v, c, stale, why);
+    if (v->mode == MODE_HELP) draw_help(v, c);
+    if (v->mode == MODE_MENU) draw_menu(v, c);
+    if (v->mode == MODE_DETAIL) draw_detail(v, c);
+}

@@ -1,0 +1,405 @@
+/* view_panels.c -- overview, engine, SLO and all servers: figures, bars and their history. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tui/text.h"
+#include "tui/top/view.h"
+
+enum { LABEL = 13, VALUE = 17 };
+
+static style style_of_load(double share)
+{
+    return share > 0.95 ? STYLE_BAD : share > 0.8 ? STYLE_WARN : STYLE_GOOD;
+}
+
+/* "Label      value   ⣀⣤⣶" in [col, col + w). */
+static void line(cells *c, int row, int col, int w, const char *label, style s, const char *value,
+                 const history *h, double most)
+{
+    if (row >= c->rows - 2 || w < LABEL + 4) return;
+    (void)cells_text(c, row, col, LABEL, STYLE_DIM, label);
+    (void)cells_text(c, row, col + LABEL, w - LABEL < VALUE ? w - LABEL : VALUE, s, value);
+    int room = w - LABEL - VALUE - 1, n;
+    if (!h || room < 4) return;
+    const double *v = history_last(h, room * 2, &n);
+    if (most <= 0) most = fmax(history_max(h, room * 2), 1e-9);
+    cells_graph(c, row, col + LABEL + VALUE, 1, room, s, v, n, most);
+}
+
+static void rate_line(cells *c, int row, int col, int w, const char *label, style s, double now,
+                      const history *h)
+{
+    char text[32];
+    text_count(now, text, sizeof(text));
+    line(c, row, col, w, label, now > 0 ? s : STYLE_DIM, text, h, 0);
+}
+
+static void bar_line(cells *c, int row, int col, int w, const char *label, double share,
+                     double more, const char *text)
+{
+    if (row >= c->rows - 2) return;
+    int t = (int)strlen(text) + 1;
+    (void)cells_text(c, row, col, LABEL, STYLE_DIM, label);
+    cells_bar(c, row, col + LABEL, w - LABEL - t - 1, share, style_of_load(share), more,
+              STYLE_ACCENT);
+    cells_right(c, row, col + w - t - 1, t, STYLE_NORMAL, text);
+}
+
+static double share_of(int64_t a, int64_t b)
+{
+    return b > 0 ? (double)a / (double)b : 0;
+}
+
+static void memory_bars(const topdata *d, cells *c, int row, int col, int w)
+{
+    const proto_engine *g = &d->engine;
+    char text[96], used[16], all[16];
+    double kv = share_of(g->pages_used, g->pages), cached = share_of(g->pages_cached, g->pages);
+    text_bytes(kv * (double)g->kv_bytes, used, sizeof(used));
+    text_bytes((double)g->kv_bytes, all, sizeof(all));
+    (void)snprintf(text, sizeof(text), "%3.0f%% %s/%s", kv * 100, used, all);
+    bar_line(c, row, col, w, "KV pages", kv, cached, text);
+    text_bytes((double)g->adapter_bytes, used, sizeof(used));
+    text_bytes((double)g->adapter_budget_bytes, all, sizeof(all));
+    double share = share_of(g->adapter_bytes, g->adapter_budget_bytes);
+    (void)snprintf(text, sizeof(text), "%3.0f%% %s/%s", share * 100, used, all);
+    bar_line(c, row + 1, col, w, "Adapters", share, 0, text);
+}
+
+/* ---------------------------------------------------------------------- classes -- */
+
+static style style_of_target(double ms, double target)
+{
+    return ms < 0 || target <= 0 ? STYLE_NORMAL : ms <= target ? STYLE_GOOD : STYLE_BAD;
+}
+
+static int put_ms(cells *c, int row, int x, int w, double ms, double target)
+{
+    char text[16];
+    text_ms(ms, text, sizeof(text));
+    cells_right(c, row, x, w, style_of_target(ms, target), text);
+    return x + w + 1;
+}
+
+static int put_count(cells *c, int row, int x, int w, double n, style s)
+{
+    char text[16];
+    text_count(n, text, sizeof(text));
+    cells_right(c, row, x, w, n > 0 ? s : STYLE_DIM, text);
+    return x + w + 1;
+}
+
+static int draw_classes(const topdata *d, cells *c, int row, int rows)
+{
+    cells_fill(c, row, 0, -1, STYLE_HEAD, ' ');
+    (void)cells_text(
+        c, row, 0, -1, STYLE_HEAD,
+        "CLASS         RUN  WAIT  TTFT50  TTFT99  TARGET  TPOT50  TPOT99  TARGET  SLO%  GOOD/S");
+    if (c->cols > 116) (void)cells_text(c, row, 88, -1, STYLE_HEAD, "TTFT99 OF THE LAST MINUTES");
+    int n = d->n_class < rows - 1 ? d->n_class : rows - 1;
+    for (int i = 0; i < n; i++) {
+        const proto_class *k = &d->classes[i];
+        int y = row + 1 + i, x = 12, samples;
+        char text[32];
+        (void)cells_text(c, y, 0, 11, k->is_default ? STYLE_ACCENT : STYLE_NORMAL, k->name);
+        x = put_count(c, y, x, 5, (double)k->running, STYLE_GOOD);
+        x = put_count(c, y, x, 5, (double)k->waiting, STYLE_WARN);
+        x = put_ms(c, y, x, 7, k->ttft_p50_ms, k->ttft_target_ms);
+        x = put_ms(c, y, x, 7, k->ttft_p99_ms, k->ttft_target_ms);
+        x = put_ms(c, y, x, 7, k->ttft_target_ms, 0);
+        x = put_ms(c, y, x, 7, k->tpot_p50_ms, k->tpot_target_ms);
+        x = put_ms(c, y, x, 7, k->tpot_p99_ms, k->tpot_target_ms);
+        x = put_ms(c, y, x, 7, k->tpot_target_ms, 0);
+        if (k->attained < 0)
+            (void)snprintf(text, sizeof(text), "-");
+        else
+            (void)snprintf(text, sizeof(text), k->attained >= 0.9995 ? "%.0f" : "%.1f",
+                           k->attained * 100);
+        style s = k->attained < 0 ? STYLE_DIM : k->attained >= 0.99 ? STYLE_GOOD : STYLE_BAD;
+        cells_right(c, y, x, 5, s, text);
+        (void)put_count(c, y, x + 6, 6, k->goodput, STYLE_GOOD);
+        if (c->cols <= 116) continue;
+        const double *v = history_last(&d->class_ttft[i], (c->cols - 90) * 2, &samples);
+        double most = fmax(history_max(&d->class_ttft[i], (c->cols - 90) * 2), k->ttft_target_ms);
+        cells_graph(c, y, 88, 1, c->cols - 90, s, v, samples, most);
+    }
+    return row + 1 + n;
+}
+
+/* --------------------------------------------------------------------- overview -- */
+
+void view_draw_overview(view *v, cells *c, int top, int rows)
+{
+    const topdata *d = view_data(v);
+    const proto_engine *g = &d->engine;
+    char text[96];
+    if (!d->any) return;
+    int half = c->cols / 2, w = half - 1, y = top;
+    rate_line(c, y, 0, w, "Tokens in/s", STYLE_ACCENT, d->now.prompt_tokens, &d->series[SERIES_IN]);
+    rate_line(c, y++, half, w, "Tokens out/s", STYLE_GOOD, d->now.output_tokens,
+              &d->series[SERIES_OUT]);
+    (void)snprintf(text, sizeof(text), "%lld of %lld", (long long)g->running,
+                   (long long)d->server.max_seqs);
+    line(c, y, 0, w, "Running", STYLE_GOOD, text, &d->series[SERIES_RUNNING],
+         (double)d->server.max_seqs);
+    rate_line(c, y++, half, w, "Waiting", STYLE_WARN, (double)g->waiting,
+              &d->series[SERIES_WAITING]);
+    rate_line(c, y, 0, w, "Requests/s", STYLE_NORMAL, d->now.requests, &d->series[SERIES_REQUESTS]);
+    rate_line(c, y++, half, w, "429/s", STYLE_WARN, d->now.rate_limited,
+              &d->series[SERIES_LIMITED]);
+    rate_line(c, y, 0, w, "Loads/s", STYLE_ACCENT, d->now.loads, &d->series[SERIES_LOADS]);
+    rate_line(c, y++, half, w, "Errors/s", STYLE_BAD, d->now.errors, &d->series[SERIES_ERRORS]);
+    (void)snprintf(text, sizeof(text), "%.0f%%", d->now.busy * 100);
+    line(c, y, 0, w, "Engine busy", STYLE_GOOD, text, &d->series[SERIES_BUSY], 1);
+    (void)snprintf(text, sizeof(text), "%lld/%lld, %lld used", (long long)g->adapters_resident,
+                   (long long)g->adapters_registered, (long long)g->adapters_in_use);
+    line(c, y++, half, w, "In memory", STYLE_NORMAL, text, &d->series[SERIES_ADAPTERS], 1);
+    memory_bars(d, c, y, 0, c->cols);
+    y = draw_classes(d, c, y + 3, top + rows - (y + 3)) + 1;
+    /* Who uses what: as many rows as are left. */
+    int left = top + rows - y;
+    if (left >= 3) view_draw_table(v, c, TABLE_TENANTS, y, left);
+}
+
+/* ----------------------------------------------------------------------- engine -- */
+
+/* One part of a bar that is whole. */
+typedef struct part {
+    const char *name;
+    double n;
+    style s;
+    char mark;
+} part;
+
+/* Each part has a cell at least where it is not nothing; the last takes what is left. */
+static void draw_parts(cells *c, int row, const char *label, const part *p, int n_part)
+{
+    double all = 0;
+    for (int i = 0; i < n_part; i++) all += p[i].n;
+    (void)cells_text(c, row, 0, LABEL, STYLE_DIM, label);
+    int x = LABEL, end = c->cols - 1;
+    for (int i = 0; i < n_part && all > 0; i++) {
+        int n = (int)lround(p[i].n / all * (end - LABEL));
+        if (n == 0 && p[i].n > 0) n = 1;
+        if (i == n_part - 1 || n > end - x) n = end - x;
+        if (n < 0) n = 0;
+        cells_fill(c, row, x, n, p[i].s, (uint32_t)p[i].mark);
+        x += n;
+    }
+}
+
+/* Where the time of an iteration went, over the last interval. */
+static void draw_split(const topdata *d, cells *c, int row)
+{
+    static const proto_totals none;
+    const proto_totals *a = &d->before, *b = &d->totals;
+    if (a->steps == b->steps) a = &none; /* nothing ran: since the start */
+    const part p[] = {{"plan", (double)(b->plan_us - a->plan_us), STYLE_WARN, 'p'},
+                      {"forward", (double)(b->forward_us - a->forward_us), STYLE_GOOD, 'F'},
+                      {"sample", (double)(b->sample_us - a->sample_us), STYLE_ACCENT, 's'},
+                      {"settle", (double)(b->settle_us - a->settle_us), STYLE_BAD, 'h'}};
+    double all = 0;
+    for (int i = 0; i < 4; i++) all += p[i].n;
+    draw_parts(c, row, "Step time", p, 4);
+    int x = LABEL;
+    for (int i = 0; i < 4; i++) {
+        x += cells_printf(c, row + 1, x, c->cols - x, p[i].s, "%c %s %.1f%%  ", p[i].mark,
+                          p[i].name, all > 0 ? 100 * p[i].n / all : 0);
+    }
+    double steps = (double)(b->steps - a->steps);
+    if (steps > 0) {
+        (void)cells_printf(c, row + 1, x, c->cols - x, STYLE_NORMAL, "%.2f ms a step",
+                           all / steps / 1e3);
+    }
+}
+
+/* What the arena that KV pages and adapters share is full of. */
+static void draw_arena(const topdata *d, cells *c, int row)
+{
+    const proto_engine *g = &d->engine;
+    double bytes = (double)g->kv_bytes;
+    double held = share_of(g->pages_used, g->pages) * bytes;
+    double cached = share_of(g->pages_cached, g->pages) * bytes;
+    double adapters = (double)g->adapter_bytes;
+    const part p[] = {{"pages", held, STYLE_GOOD, 'K'},
+                      {"cached", cached, STYLE_ACCENT, 'c'},
+                      {"adapters", adapters, STYLE_WARN, 'A'},
+                      {"free", fmax(bytes - held - cached - adapters, 0), STYLE_DIM, '.'}};
+    draw_parts(c, row, "Arena", p, 4);
+    int x = LABEL;
+    for (int i = 0; i < 4; i++) {
+        char size[16];
+        text_bytes(p[i].n, size, sizeof(size));
+        x += cells_printf(c, row + 1, x, c->cols - x, p[i].s, "%c %s %s  ", p[i].mark, p[i].name,
+                          size);
+    }
+}
+
+void view_draw_engine(view *v, cells *c, int top, int rows)
+{
+    const topdata *d = view_data(v);
+    const proto_engine *g = &d->engine;
+    const proto_totals *t = &d->totals;
+    char text[96], size[16];
+    if (!d->any) return;
+    int y = top, h = rows > 24 ? (rows - 16) / 2 : rows > 17 ? 2 : 1, n, w = c->cols - LABEL - 8;
+    double most = fmax(history_max(&d->series[SERIES_PREFILL], 2 * w),
+                       history_max(&d->series[SERIES_DECODE], 2 * w));
+    static const struct {
+        const char *label;
+        series s;
+        style st;
+    } rows_of[] = {{"Prompt rows", SERIES_PREFILL, STYLE_ACCENT},
+                   {"Decode rows", SERIES_DECODE, STYLE_GOOD}};
+    for (int i = 0; i < 2; i++, y += h) {
+        (void)cells_text(c, y, 0, LABEL, STYLE_DIM, rows_of[i].label);
+        const history *hist = &d->series[rows_of[i].s];
+        const double *s = history_last(hist, 2 * w, &n);
+        cells_graph(c, y, LABEL + 8, h, w, rows_of[i].st, s, n, fmax(most, 1));
+        text_count(n ? s[n - 1] : 0, text, sizeof(text));
+        cells_right(c, y, LABEL, 6, STYLE_NORMAL, text);
+    }
+    (void)cells_printf(
+        c, y++, 0, -1, STYLE_NORMAL,
+        "Last step    %lld rows: %lld prompt, %lld sequences, %lld adapters, %.2f ms",
+        (long long)g->last_rows, (long long)g->last_prefill, (long long)g->last_seqs,
+        (long long)g->last_adapters, (double)g->last_step_us / 1e3);
+    draw_split(d, c, y);
+    y += 2;
+    (void)snprintf(text, sizeof(text), "%.1f%% off", g->cost_error * 100);
+    line(c, y++, 0, c->cols, "Cost model", g->cost_error > 0.5 ? STYLE_WARN : STYLE_GOOD, text,
+         &d->series[SERIES_COST_ERROR], 1);
+    (void)snprintf(text, sizeof(text), "%.0f%%", d->now.busy * 100);
+    line(c, y++, 0, c->cols, "Busy", STYLE_GOOD, text, &d->series[SERIES_BUSY], 1);
+    draw_arena(d, c, y);
+    y += 2;
+    (void)cells_printf(c, y++, LABEL, -1, STYLE_DIM,
+                       "%lld pages: %lld held, %lld cached prefixes, %lld free",
+                       (long long)g->pages, (long long)g->pages_used, (long long)g->pages_cached,
+                       (long long)(g->pages - g->pages_used - g->pages_cached));
+    double asked = (double)(t->prompt_tokens);
+    (void)cells_printf(c, y++, 0, -1, STYLE_NORMAL,
+                       "Prefix cache %.1f%% of %.0f prompt tokens were there already",
+                       asked > 0 ? 100 * (double)t->cached_tokens / asked : 0, asked);
+    double hits = (double)t->adapter_hits, takes = hits + (double)t->adapter_misses;
+    (void)snprintf(text, sizeof(text), "%.1f%% hits", takes > 0 ? 100 * hits / takes : 0);
+    line(c, y++, 0, c->cols, "Adapters", STYLE_NORMAL, text, &d->series[SERIES_HITS], 1);
+    text_bytes((double)t->adapter_loaded_bytes, size, sizeof(size));
+    (void)cells_printf(
+        c, y++, LABEL, -1, STYLE_DIM,
+        "%lld loads of %s, mean %.1f ms, longest %.1f ms; %lld evicted, %lld failed; %lld loading",
+        (long long)t->adapter_loads, size,
+        t->adapter_loads ? (double)t->adapter_load_us / 1e3 / (double)t->adapter_loads : 0,
+        (double)g->load_us_max / 1e3, (long long)t->adapter_evictions,
+        (long long)t->adapter_failures, (long long)g->adapters_loading);
+    text_bytes((double)d->server.rss_bytes, size, sizeof(size));
+    if (y < top + rows) {
+        (void)cells_printf(c, y++, 0, -1, STYLE_NORMAL,
+                           "Process      %s, %.0f s of CPU; %lld preempted, %lld cancelled, %lld "
+                           "failed, %lld restarts",
+                           size, (double)d->server.cpu_us / 1e6, (long long)t->preempted,
+                           (long long)t->cancelled, (long long)t->failed,
+                           (long long)t->engine_restarts);
+    }
+    if (y < top + rows) (void)cells_text(c, y, 0, -1, STYLE_DIM, d->server.backend);
+}
+
+/* -------------------------------------------------------------------------- SLO -- */
+
+static void draw_histogram(const topdata *d, cells *c, int row, int col, int h, int class,
+                           int which)
+{
+    double v[2 * PROTO_HIST_MAX], most = 1;
+    const proto_class *k = &d->classes[class];
+    double target_us = 1e3 * (which ? k->tpot_target_ms : k->ttft_target_ms);
+    int n = d->n_bound + 1, mark = -1, per = c->utf8 ? 2 : 1;
+    if (n > PROTO_HIST_MAX) n = PROTO_HIST_MAX;
+    for (int i = 0; i < n; i++) {
+        double count = (double)d->hist[class][which][i];
+        most = fmax(most, count);
+        for (int p = 0; p < per; p++) v[i * per + p] = count;
+        if (mark < 0 && i < d->n_bound && (double)d->bound_us[i] >= target_us) mark = i;
+    }
+    (void)cells_text(c, row, col, 4, STYLE_DIM, which ? "TPOT" : "TTFT");
+    cells_graph(c, row, col + 5, h, n, which ? STYLE_ACCENT : STYLE_GOOD, v, n * per, most);
+    cells_fill(c, row + h, col + 5, n, STYLE_DIM, '-');
+    if (mark >= 0 && target_us > 0) cells_fill(c, row + h, col + 5 + mark, 1, STYLE_WARN, '^');
+}
+
+void view_draw_slo(view *v, cells *c, int top, int rows)
+{
+    const topdata *d = view_data(v);
+    if (!d->any) return;
+    int y = draw_classes(d, c, top, rows) + 1;
+    int n = d->n_class ? d->n_class : 1, each = (top + rows - y) / n;
+    int h = each - 3 > 8 ? 8 : each - 3;
+    for (int i = 0; i < d->n_class; i++) {
+        const proto_class *k = &d->classes[i];
+        if (y + 1 >= top + rows) break;
+        (void)cells_printf(
+            c, y, 0, -1, STYLE_NORMAL,
+            "%s: %lld done, %lld met both targets, %lld missed, %lld failed, %lld limited, "
+            "%lld refused (%s)",
+            k->name, (long long)k->ended, (long long)k->met, (long long)k->missed,
+            (long long)k->failed, (long long)k->limited, (long long)k->refused, k->on_overload);
+        if (h >= 1) {
+            draw_histogram(d, c, y + 1, 0, h, i, 0);
+            if (c->cols >= 90) draw_histogram(d, c, y + 1, 45, h, i, 1);
+            y += h + 3;
+        } else {
+            y++;
+        }
+    }
+    if (h >= 1 && y - 1 < top + rows) {
+        (void)cells_text(c, y - 1, 5, -1, STYLE_DIM,
+                         "10us 100u 1ms  10ms 100m 1s   10s  100s   ^ target");
+    }
+}
+
+/* ---------------------------------------------------------------------- servers -- */
+
+void view_draw_servers(view *v, cells *c, int top, int rows)
+{
+    cells_fill(c, top, 0, -1, STYLE_HEAD, ' ');
+    (void)cells_text(
+        c, top, 0, -1, STYLE_HEAD,
+        "SERVER            STATE     IN/S   OUT/S   RUN  WAIT   KV%  ADAPT  SLO%  429/S  AGE");
+    for (int i = 0; i < v->n_servers && i + 1 < rows; i++) {
+        const view_server *s = &v->server[i];
+        const topdata *d = &s->data;
+        int y = top + 1 + i, x = 28;
+        char text[32];
+        int64_t met = 0, judged = 0;
+        for (int k = 0; k < d->n_class; k++) {
+            met += d->classes[k].met;
+            judged += d->classes[k].met + d->classes[k].missed;
+        }
+        (void)cells_text(c, y, 0, 17, STYLE_NORMAL, s->name);
+        style st;
+        const char *state = view_server_state(s, &st);
+        (void)cells_text(c, y, 18, 9, st, state);
+        if (!d->any) {
+            (void)cells_text(c, y, x, -1, STYLE_DIM, s->error);
+        } else {
+            x = put_count(c, y, 26, 6, d->now.prompt_tokens, STYLE_ACCENT);
+            x = put_count(c, y, x, 7, d->now.output_tokens, STYLE_GOOD);
+            x = put_count(c, y, x, 5, (double)d->engine.running, STYLE_GOOD);
+            x = put_count(c, y, x, 5, (double)d->engine.waiting, STYLE_WARN);
+            x = put_count(c, y, x, 5, 100 * share_of(d->engine.pages_used, d->engine.pages),
+                          STYLE_NORMAL);
+            x = put_count(c, y, x, 6, (double)d->engine.adapters_resident, STYLE_NORMAL);
+            if (judged)
+                (void)snprintf(text, sizeof(text), "%.1f", 100 * (double)met / (double)judged);
+            else
+                (void)snprintf(text, sizeof(text), "-");
+            cells_right(c, y, x, 5, STYLE_NORMAL, text);
+            x = put_count(c, y, x + 6, 6, d->now.rate_limited, STYLE_WARN);
+            text_span((v->now_us - s->answered_us) / 1000000, text, sizeof(text));
+            x += 1 + cells_text(c, y, x, 8, s->up ? STYLE_DIM : STYLE_BAD, text);
+            if (!s->up) cells_paint(c, y, 26, -1, STYLE_DIM);
+            if (!s->up) (void)cells_text(c, y, x, -1, STYLE_BAD, s->error);
+        }
+        if ((size_t)i == v->server_at) cells_paint(c, y, 0, -1, STYLE_SELECT);
+    }
+}
