@@ -2,7 +2,7 @@
  * vectors of columns, all sums in registers while k passes.
  *
  * The sizes fit the set's registers: TILE_ROWS x 2 vectors of sums, two vectors of columns, a zero
- * to unpack bf16 with and one value of x.  tests/cpu/hot_loops.py reads what the compiler made of it.
+ * to unpack bf16 with and one value of x.  tests/engine/cpu/hot_loops.py reads what the compiler made of it.
  * A sum has one accumulator, k ascending, whatever stands beside it: storing and loading it on the
  * way changes no bit.
  *

@@ -43,7 +43,7 @@ fi
 if [ "$name" = schemathesis ]; then
     # Many cases for every call of both planes by our own description; what fails is printed whole.
     log=$(mktemp)
-    if LORAD_EXAMPLES=${LORAD_EXAMPLES:-150} build/venv/bin/python tests/e2e/test_schemathesis.py >"$log"; then rc=0; else rc=$?; fi
+    if LORAD_EXAMPLES=${LORAD_EXAMPLES:-150} sh tests/e2e/run.sh test_schemathesis >"$log"; then rc=0; else rc=$?; fi
     [ $rc -ne 77 ] || { cat "$log"; exit 2; }
     [ $rc -eq 0 ] || cat "$log"
     cases=$(sed -n 's/^ *\([0-9]*\) generated.*/\1/p' "$log" | paste -sd+ | sed 's/^$/0/')

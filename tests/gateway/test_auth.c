@@ -5,7 +5,7 @@
 
 #include "engine/base/clock.h"
 #include "gateway/auth.h"
-#include "tests/gateway/fake_civetweb.h"
+#include "tests/gateway/http/fake_civetweb.h"
 #include "tests/run_suite.h"
 #include "tests/storage/tmpdir.h"
 

@@ -4,7 +4,7 @@
 #include <check.h>
 
 #include "gateway/route.h"
-#include "tests/gateway/fake_civetweb.h"
+#include "tests/gateway/http/fake_civetweb.h"
 #include "tests/run_suite.h"
 
 static const struct {

@@ -219,7 +219,7 @@ part_sanitizer() {
 part_served() {
     export LORAD_BUILD="$built" LORAD_BACKEND="${LORAD_BACKEND:-cuda}"
     check served answers python3 tests/gpu/served.py
-    for t in invariance swap; do check served $t python3 tests/e2e/test_$t.py; done
+    for t in invariance swap; do check served $t env PYTHONPATH=tests/e2e python3 tests/e2e/openai/test_$t.py; done
 }
 
 part_bench() {

@@ -5,7 +5,7 @@
 
 Answers are described to the last member (additionalProperties: false), each status by its number: the
 end-to-end tests hold every answer to it (tests/e2e/contract.py), and a new member must be written down here.
-What is asked is described so that what the schemas forbid is refused: tests/e2e/test_schemathesis.py tries.
+What is asked is described so that what the schemas forbid is refused: tests/e2e/openai/test_schemathesis.py tries.
 The admin plane is in openapi_admin.py.
 """
 import json

@@ -4,8 +4,8 @@
  * is then never pulled in.  The connection holds the request's headers and body, cut into pieces, and
  * collects what is written.
  */
-#ifndef TESTS_GATEWAY_FAKE_CIVETWEB_H
-#define TESTS_GATEWAY_FAKE_CIVETWEB_H
+#ifndef TESTS_GATEWAY_HTTP_FAKE_CIVETWEB_H
+#define TESTS_GATEWAY_HTTP_FAKE_CIVETWEB_H
 
 #include <ctype.h>
 #include <stdbool.h>

@@ -4,7 +4,7 @@
 #include <check.h>
 
 #include "gateway/http/exchange.h"
-#include "tests/gateway/fake_civetweb.h"
+#include "tests/gateway/http/fake_civetweb.h"
 #include "tests/run_suite.h"
 
 /* ---- the query ---------------------------------------------------------------------------- */

@@ -14,8 +14,8 @@ import subprocess
 import sys
 import tempfile
 
-BUILD = pathlib.Path(os.environ.get("LORAD_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build/release"))
-PYTHON = pathlib.Path(__file__).resolve().parents[2] / "build/venv-reference/bin/python"
+BUILD = pathlib.Path(os.environ.get("LORAD_BUILD", pathlib.Path(__file__).resolve().parents[3] / "build/release"))
+PYTHON = pathlib.Path(__file__).resolve().parents[3] / "build/venv-reference/bin/python"
 if not PYTHON.exists():
     print("skipped: transformers is not installed (sh tests/run.sh does it)")
     sys.exit(77)

@@ -8,7 +8,7 @@ import os
 import pathlib
 import sys
 
-VENV = pathlib.Path(__file__).resolve().parents[2] / "build/venv-clients"
+VENV = pathlib.Path(__file__).resolve().parents[3] / "build/venv-clients"
 if pathlib.Path(sys.prefix).resolve() != VENV.resolve():
     if not (VENV / "bin/python").exists():
         print("skipped: LangChain and LiteLLM are not installed (sh tests/run.sh does it)")

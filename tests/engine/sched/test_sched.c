@@ -1,7 +1,7 @@
 /* test_sched.c -- the scheduler over a fake model; how that answers: sched_rig.h. */
 #include <stdio.h>
 
-#include "tests/engine/sched_rig.h"
+#include "tests/engine/sched/sched_rig.h"
 #include "tests/run_suite.h"
 
 /* ----------------------------------------------------------------- the tests -- */

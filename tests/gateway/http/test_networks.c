@@ -7,7 +7,7 @@
 #include <check.h>
 
 #include "gateway/http/networks.h"
-#include "tests/gateway/fake_civetweb.h"
+#include "tests/gateway/http/fake_civetweb.h"
 #include "tests/run_suite.h"
 
 static network_address of(const char *text)
