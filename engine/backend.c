@@ -20,7 +20,7 @@ void backend_fail(backend *be, err_code code, const char *fmt, ...)
     char msg[sizeof(be->failed.msg)];
     va_list ap;
     va_start(ap, fmt);
-    (void)vsnprintf(msg, sizeof(msg), fmt, ap);
+    vsnprintf(msg, sizeof(msg), fmt, ap);
     va_end(ap);
     (void)err_set(&be->failed, code, "%s", msg);
 }

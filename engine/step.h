@@ -24,7 +24,7 @@ typedef struct step_seq {
     int n_page;          /* covers at least pos0 + n_rows positions */
 } step_seq;
 
-/* Consecutive rows of one adapter; lora == NULL: the bare base. */
+/* Consecutive rows of one adapter; !lora: the bare base. */
 typedef struct step_seg {
     int row0, n_rows;
     const lora_view *lora;

@@ -327,11 +327,11 @@ static int distance(const char *a, const char *b)
 static const option *find_option(const char *section, const char *key, err *e)
 {
     char name[128], best_name[128] = "";
-    (void)snprintf(name, sizeof(name), "%.60s.%.60s", section, key);
+    snprintf(name, sizeof(name), "%.60s.%.60s", section, key);
     int best = 5;
     for (int i = 0; i < N_OPTIONS; i++) {
         char known[128];
-        (void)snprintf(known, sizeof(known), "%s.%s", options[i].section, options[i].key);
+        snprintf(known, sizeof(known), "%s.%s", options[i].section, options[i].key);
         if (strcmp(known, name) == 0) return &options[i];
         int d = distance(name, known);
         if (d < best) {
@@ -374,7 +374,7 @@ static err_code read_line(config *c, char *line, char section[64], err *e)
     size_t len = strlen(s);
     if (*s == '[') {
         if (s[len - 1] != ']' || len > 60) return err_set(e, ERR_INPUT, "malformed [section]");
-        (void)snprintf(section, 64, "%.*s", (int)(len - 2), s + 1);
+        snprintf(section, 64, "%.*s", (int)(len - 2), s + 1);
         for (int i = 0; i < N_OPTIONS; i++) {
             if (strcmp(options[i].section, section) == 0) return ERR_NONE;
         }
@@ -409,7 +409,7 @@ err_code config_read_env(config *c, err *e)
 {
     for (int i = 0; i < N_OPTIONS; i++) {
         char name[128];
-        (void)snprintf(name, sizeof(name), "LORAD_%s_%s", options[i].section, options[i].key);
+        snprintf(name, sizeof(name), "LORAD_%s_%s", options[i].section, options[i].key);
         for (char *p = name; *p; p++) *p = (char)toupper((unsigned char)*p);
         const char *v = getenv(name);
         if (!v) continue;
@@ -443,7 +443,7 @@ static bool parse_overload(const char *s, bool *reject)
 err_code config_parse_class(const char *text, config_class *out, err *e)
 {
     char buf[CONFIG_TEXT_MAX], *save = NULL;
-    (void)snprintf(buf, sizeof(buf), "%s", text);
+    snprintf(buf, sizeof(buf), "%s", text);
     *out = (config_class){0};
     for (char *w = strtok_r(buf, " \t", &save); w; w = strtok_r(NULL, " \t", &save)) {
         const char *unit;
@@ -551,24 +551,24 @@ static void print_value(const config *c, const option *o, FILE *f)
     int64_t v = 0;
     if (o->kind != OPT_TEXT && o->kind != OPT_BOOL) memcpy(&v, field, sizeof(v));
     switch (o->kind) {
-    case OPT_TEXT: (void)fprintf(f, "%s", (const char *)field); break;
-    case OPT_BOOL: (void)fprintf(f, "%s", *(const bool *)field ? "yes" : "no"); break;
-    case OPT_INT: (void)fprintf(f, "%lld", (long long)v); break;
+    case OPT_TEXT: fprintf(f, "%s", (const char *)field); break;
+    case OPT_BOOL: fprintf(f, "%s", *(const bool *)field ? "yes" : "no"); break;
+    case OPT_INT: fprintf(f, "%lld", (long long)v); break;
     case OPT_BYTES:
         if (v % GIB == 0 && v)
-            (void)fprintf(f, "%lldGiB", (long long)(v / GIB));
+            fprintf(f, "%lldGiB", (long long)(v / GIB));
         else if (v % MIB == 0 && v)
-            (void)fprintf(f, "%lldMiB", (long long)(v / MIB));
+            fprintf(f, "%lldMiB", (long long)(v / MIB));
         else
-            (void)fprintf(f, "%lld", (long long)v);
+            fprintf(f, "%lld", (long long)v);
         break;
     case OPT_TIME:
         if (v % SECOND == 0)
-            (void)fprintf(f, "%llds", (long long)(v / SECOND));
+            fprintf(f, "%llds", (long long)(v / SECOND));
         else if (v % 1000 == 0)
-            (void)fprintf(f, "%lldms", (long long)(v / 1000));
+            fprintf(f, "%lldms", (long long)(v / 1000));
         else
-            (void)fprintf(f, "%lldus", (long long)v);
+            fprintf(f, "%lldus", (long long)v);
         break;
     }
 }
@@ -598,25 +598,24 @@ bool config_differs(const config *a, const config *b, char *names, size_t cap)
 
 void config_print(const config *c, FILE *f)
 {
-    (void)fprintf(f,
-                  "# lorad.conf -- every option with its default.  Written by lorad --print-conf.\n"
-                  "# An option is overridden by LORAD_SECTION_KEY in the environment, and that by\n"
-                  "# --set section.key=value.  Sizes: 512MiB, 4GiB.  Times: 500ms, 30s, 5min.\n");
+    fprintf(f, "# lorad.conf -- every option with its default.  Written by lorad --print-conf.\n"
+               "# An option is overridden by LORAD_SECTION_KEY in the environment, and that by\n"
+               "# --set section.key=value.  Sizes: 512MiB, 4GiB.  Times: 500ms, 30s, 5min.\n");
     const char *section = "";
     for (int i = 0; i < N_OPTIONS; i++) {
         const option *o = &options[i];
         if (strcmp(section, o->section) != 0)
-            (void)fprintf(f, "\n[%s]\n", o->section);
+            fprintf(f, "\n[%s]\n", o->section);
         else
-            (void)fprintf(f, "\n");
+            fprintf(f, "\n");
         section = o->section;
         for (const char *p = o->help; *p;) {
             size_t n = strcspn(p, "\n");
-            (void)fprintf(f, "# %.*s\n", (int)n, p);
+            fprintf(f, "# %.*s\n", (int)n, p);
             p += n + (p[n] == '\n');
         }
-        (void)fprintf(f, "%s = ", o->key);
+        fprintf(f, "%s = ", o->key);
         print_value(c, o, f);
-        (void)fprintf(f, "\n");
+        fprintf(f, "\n");
     }
 }

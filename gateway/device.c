@@ -37,13 +37,13 @@ static err_code open_any(backend **out, const config *c, double fraction, char *
     err reason = {0};
     why[0] = '\0';
     if (strcmp(c->engine_backend, "cpu") == 0) {
-        (void)snprintf(why, size, "engine.backend is cpu");
+        snprintf(why, size, "engine.backend is cpu");
     } else {
         err_code rc = try_cuda(out, &bc, &reason);
         if (!rc) return ERR_NONE;
         if (rc != ERR_UNSUPPORTED || strcmp(c->engine_backend, "cuda") == 0)
             return err_set(e, rc, "engine.backend: %s", reason.msg);
-        (void)snprintf(why, size, "%s", reason.msg);
+        snprintf(why, size, "%s", reason.msg);
     }
     return be_open(out, &backend_cpu, &bc, e);
 }
@@ -60,8 +60,8 @@ err_code device_describe(const config *c, char *out, size_t size, err *e)
     err_code rc = open_any(&be, c, 0.02, why, sizeof(why), e);
     if (rc) return rc;
     const backend_caps *caps = be_caps(be);
-    (void)snprintf(out, size, "%s: %s%s%s%s", caps->name, caps->detail, why[0] ? " (" : "", why,
-                   why[0] ? ")" : "");
+    snprintf(out, size, "%s: %s%s%s%s", caps->name, caps->detail, why[0] ? " (" : "", why,
+             why[0] ? ")" : "");
     be_close(be);
     return ERR_NONE;
 }

@@ -80,7 +80,7 @@ bool inflight_stop(inflight *f, const char *which, inflight_info *info)
     bool found = false;
     pthread_mutex_lock(&f->mu);
     for (const inflight_entry *e = f->head; e; e = e->next) {
-        (void)snprintf(id, sizeof(id), "%llu", (unsigned long long)e->info.id);
+        snprintf(id, sizeof(id), "%llu", (unsigned long long)e->info.id);
         if (strcmp(which, id) != 0 && strcmp(which, e->info.request_id) != 0) continue;
         if (!found && info) *info = e->info;
         found = true;

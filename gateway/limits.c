@@ -155,8 +155,8 @@ static bool refuse(limits_refusal *w, const char *type, const char *code, int64_
     w->type = type;
     w->code = code;
     w->retry_ms = retry_ms;
-    (void)snprintf(w->msg, sizeof(w->msg), "The %s's limit of %lld %s is reached.", scope,
-                   (long long)limit, what);
+    snprintf(w->msg, sizeof(w->msg), "The %s's limit of %lld %s is reached.", scope,
+             (long long)limit, what);
     return false;
 }
 
@@ -185,10 +185,10 @@ static bool check_rates(account *a, int64_t rpm, int64_t tpm, int64_t concurrent
     if (tokens > tpm) {
         (void)refuse(w, "rate_limit_error", "rate_limit_exceeded", -1, scope,
                      "tokens per minute is smaller than this one request: it", tpm);
-        (void)snprintf(w->msg, sizeof(w->msg),
-                       "This request may use %lld tokens, more than the %s's limit of %lld tokens "
-                       "per minute; lower max_tokens.",
-                       (long long)tokens, scope, (long long)tpm);
+        snprintf(w->msg, sizeof(w->msg),
+                 "This request may use %lld tokens, more than the %s's limit of %lld tokens "
+                 "per minute; lower max_tokens.",
+                 (long long)tokens, scope, (long long)tpm);
         return false;
     }
     if (a->tokens.level < (double)tokens) {
@@ -255,7 +255,7 @@ static bool find_accounts(limits *l, const key_info *key, const tenant *t, const
     if (out->tenant && out->key && (out->adapter || !counted)) return true;
     *why = (limits_refusal){
         .status = 503, .type = "overloaded_error", .code = "out_of_memory", .retry_ms = 1000};
-    (void)snprintf(why->msg, sizeof(why->msg), "out of memory, try again");
+    snprintf(why->msg, sizeof(why->msg), "out of memory, try again");
     return false;
 }
 
@@ -264,7 +264,7 @@ static bool unknown(limits_refusal *w)
 {
     *w = (limits_refusal){
         .status = 503, .type = "server_error", .code = "storage_unavailable", .retry_ms = 1000};
-    (void)snprintf(w->msg, sizeof(w->msg), "what the tenant has used cannot be read, try again");
+    snprintf(w->msg, sizeof(w->msg), "what the tenant has used cannot be read, try again");
     return false;
 }
 

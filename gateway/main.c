@@ -48,7 +48,7 @@ typedef struct {
 
 static int fail(const err *e)
 {
-    (void)fprintf(stderr, "lorad: %s\n", e->msg);
+    fprintf(stderr, "lorad: %s\n", e->msg);
     return EXIT_FAILURE;
 }
 
@@ -64,12 +64,12 @@ static bool parse_arguments(int argc, char **argv, arguments *a)
                                                                                          : NULL;
         bool set = strcmp(argv[i], "--set") == 0;
         if (!to && !set) {
-            (void)fprintf(stderr, "lorad: unknown argument '%s'\n\n", argv[i]);
+            fprintf(stderr, "lorad: unknown argument '%s'\n\n", argv[i]);
             manual_usage(stderr);
             return false;
         }
         if (i + 1 >= argc || (set && a->n_sets == SETS_MAX)) {
-            (void)fprintf(stderr, "lorad: %s needs a value\n", argv[i]);
+            fprintf(stderr, "lorad: %s needs a value\n", argv[i]);
             return false;
         }
         if (set)
@@ -108,9 +108,9 @@ static void apply_log(const config *c)
 static void in_data_dir(const config *c, const char *path, char out[PATH_MAX])
 {
     if (path[0] == '/')
-        (void)snprintf(out, PATH_MAX, "%s", path);
+        snprintf(out, PATH_MAX, "%s", path);
     else
-        (void)snprintf(out, PATH_MAX, "%s/%s", c->data_dir, path);
+        snprintf(out, PATH_MAX, "%s/%s", c->data_dir, path);
 }
 
 static tls_files files_of_tls(const config *c, char cert[PATH_MAX], char key[PATH_MAX],
@@ -162,7 +162,7 @@ static int init(const arguments *a)
     char dir[PATH_MAX], model_dir[PATH_MAX], path[PATH_MAX + 64], cert[PATH_MAX + 64];
     char key[KEY_TEXT_LEN + 1];
     if (!a->dir || !a->model) {
-        (void)fprintf(stderr, "lorad: init needs --dir and --model\n");
+        fprintf(stderr, "lorad: init needs --dir and --model\n");
         return EXIT_USAGE;
     }
     process_keep_secrets();
@@ -178,25 +178,25 @@ static int init(const arguments *a)
     }
     memcpy(c.data_dir, dir, strlen(dir) + 1);
     memcpy(c.model_path, model_dir, strlen(model_dir) + 1);
-    (void)snprintf(path, sizeof(path), "%s/tls", dir);
+    snprintf(path, sizeof(path), "%s/tls", dir);
     if (make_dir(path, 0700, &e)) return fail(&e);
-    (void)snprintf(cert, sizeof(cert), "%s/tls/cert.pem", dir);
-    (void)snprintf(path, sizeof(path), "%s/tls/key.pem", dir);
+    snprintf(cert, sizeof(cert), "%s/tls/cert.pem", dir);
+    snprintf(path, sizeof(path), "%s/tls/key.pem", dir);
     if (devcert_write(cert, path, &e)) return fail(&e);
     err_code rc = make_admin_key(dir, key, &e);
     if (rc) return fail(&e);
-    (void)snprintf(path, sizeof(path), "%s/lorad.conf", dir);
+    snprintf(path, sizeof(path), "%s/lorad.conf", dir);
     rc = write_config(&c, path, &e);
     if (rc) {
         explicit_bzero(key, sizeof(key));
         return fail(&e);
     }
-    (void)printf("config       %s\n"
-                 "certificate  %s (self-signed, for development)\n"
-                 "admin key    %s\n"
-                 "             shown once: keep it\n"
-                 "next         lorad serve -c %s\n",
-                 path, cert, key, path);
+    printf("config       %s\n"
+           "certificate  %s (self-signed, for development)\n"
+           "admin key    %s\n"
+           "             shown once: keep it\n"
+           "next         lorad serve -c %s\n",
+           path, cert, key, path);
     explicit_bzero(key, sizeof(key));
     return EXIT_SUCCESS;
 }
@@ -231,7 +231,7 @@ static void make_classes(process *p)
                           .tpot_us = parsed.tpot_us,
                           .weight = (float)parsed.weight,
                           .reject_on_overload = parsed.reject};
-        (void)snprintf(sc->name, sizeof(sc->name), "%s", names[i]);
+        snprintf(sc->name, sizeof(sc->name), "%s", names[i]);
         if (strcmp(p->cfg.classes_default, names[i]) == 0) p->srv.default_class = i;
     }
 }
@@ -263,7 +263,7 @@ static err_code open_model(process *p, err *e)
         bool asked = strcmp(c->model_chat_template, "auto") != 0;
         if (asked) return err_set(e, rc, "model.chat_template: %s", why.msg);
         s->chat = NULL; /* completions still work; chat says why it does not */
-        (void)snprintf(s->chat_problem, sizeof(s->chat_problem), "%s", why.msg);
+        snprintf(s->chat_problem, sizeof(s->chat_problem), "%s", why.msg);
         log_warn("gateway", "chat is off: %s", why.msg);
     }
     const model_config *mc = model_get_config(s->model);
@@ -272,8 +272,8 @@ static err_code open_model(process *p, err *e)
     int n = snprintf(text, sizeof(text), "%s %s %s %d %d %d", LORAD_VERSION, mc->family,
                      be_caps(s->be)->detail, mc->n_layer, mc->dim, mc->n_vocab);
     digest_bytes(text, (size_t)n, digest);
-    (void)snprintf(s->fingerprint, sizeof(s->fingerprint), "fp_%02x%02x%02x%02x%02x", digest[0],
-                   digest[1], digest[2], digest[3], digest[4]);
+    snprintf(s->fingerprint, sizeof(s->fingerprint), "fp_%02x%02x%02x%02x%02x", digest[0],
+             digest[1], digest[2], digest[3], digest[4]);
     return ERR_NONE;
 }
 
@@ -650,18 +650,17 @@ static int check(const arguments *a)
     if (device_describe(&c, device, sizeof(device), &e)) return fail(&e);
     if (c.engine_kv_memory == 0 && strncmp(device, "cuda", 4) != 0) device_arena(&c, NULL);
     if (c.engine_kv_memory > 0) {
-        (void)snprintf(room, sizeof(room), "%lld MiB", (long long)(c.engine_kv_memory >> 20));
+        snprintf(room, sizeof(room), "%lld MiB", (long long)(c.engine_kv_memory >> 20));
     }
-    (void)printf("config       %s: fine\n"
-                 "certificate  %s: %s\n"
-                 "model        %s, %d layers of %d, %d heads (%d kv), vocabulary %d\n"
-                 "backend      %s\n"
-                 "context      %d tokens at most\n"
-                 "memory       %s of KV pages and adapters, %lld MiB of adapters' copies\n",
-                 a->file, cert, good, mc.family, mc.n_layer, mc.dim, mc.n_head, mc.n_kv_head,
-                 mc.n_vocab, device,
-                 mc.max_pos < c.engine_max_context ? mc.max_pos : (int)c.engine_max_context, room,
-                 (long long)(c.adapters_host_memory >> 20));
+    printf("config       %s: fine\n"
+           "certificate  %s: %s\n"
+           "model        %s, %d layers of %d, %d heads (%d kv), vocabulary %d\n"
+           "backend      %s\n"
+           "context      %d tokens at most\n"
+           "memory       %s of KV pages and adapters, %lld MiB of adapters' copies\n",
+           a->file, cert, good, mc.family, mc.n_layer, mc.dim, mc.n_head, mc.n_kv_head, mc.n_vocab,
+           device, mc.max_pos < c.engine_max_context ? mc.max_pos : (int)c.engine_max_context, room,
+           (long long)(c.adapters_host_memory >> 20));
     return EXIT_SUCCESS;
 }
 
@@ -673,14 +672,14 @@ static int back_up(const arguments *a)
     config c;
     offline_backup_stats done;
     if (!a->dir) {
-        (void)fprintf(stderr, "lorad: backup needs --dir\n");
+        fprintf(stderr, "lorad: backup needs --dir\n");
         return EXIT_USAGE;
     }
     if (read_config(a, &c, &e) || offline_backup(c.data_dir, a->dir, &done, &e)) return fail(&e);
-    (void)printf("database     %s/lorad.db\n"
-                 "adapters     %d files, %lld bytes\n"
-                 "settled      %d requests that a crash had left open\n",
-                 a->dir, done.files, (long long)done.bytes, done.settled);
+    printf("database     %s/lorad.db\n"
+           "adapters     %d files, %lld bytes\n"
+           "settled      %d requests that a crash had left open\n",
+           a->dir, done.files, (long long)done.bytes, done.settled);
     return EXIT_SUCCESS;
 }
 
@@ -695,7 +694,7 @@ int main(int argc, char **argv)
         return EXIT_SUCCESS;
     }
     if (strcmp(verb, "version") == 0 || strcmp(verb, "--version") == 0) {
-        (void)printf("lorad %s (commit %s; %s)\n", LORAD_VERSION, version_commit, version_build);
+        printf("lorad %s (commit %s; %s)\n", LORAD_VERSION, version_commit, version_build);
         return EXIT_SUCCESS;
     }
     if (strcmp(verb, "--help") == 0 || strcmp(verb, "-h") == 0 || strcmp(verb, "help") == 0) {

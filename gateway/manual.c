@@ -48,14 +48,14 @@ enum {
 
 void manual_usage(FILE *f)
 {
-    (void)fprintf(f, "lorad %s -- multi-tenant LoRA serving gateway\n\n", LORAD_VERSION);
+    fprintf(f, "lorad %s -- multi-tenant LoRA serving gateway\n\n", LORAD_VERSION);
     for (int i = 0; i < N_COMMANDS; i++) {
-        (void)fprintf(f, "  lorad %-6s %-24s  %s\n", commands[i].name, commands[i].args,
-                      commands[i].help);
+        fprintf(f, "  lorad %-6s %-24s  %s\n", commands[i].name, commands[i].args,
+                commands[i].help);
     }
     (void)fputc('\n', f);
     for (int i = 0; i < N_OPTIONS; i++)
-        (void)fprintf(f, "  %-24s  %s\n", options[i].name, options[i].help);
+        fprintf(f, "  %-24s  %s\n", options[i].name, options[i].help);
     (void)fputs("\nExit status: 0 fine, 1 failed, 2 wrong usage.\n", f);
 }
 
@@ -63,12 +63,12 @@ void manual_usage(FILE *f)
 
 static void page_of_program(FILE *f)
 {
-    (void)fprintf(f,
-                  ".TH LORAD 1 \"\" \"lorad %s\" \"User Commands\"\n.SH NAME\n"
-                  "lorad \\- multi\\-tenant LoRA serving gateway\n.SH SYNOPSIS\n",
-                  LORAD_VERSION);
+    fprintf(f,
+            ".TH LORAD 1 \"\" \"lorad %s\" \"User Commands\"\n.SH NAME\n"
+            "lorad \\- multi\\-tenant LoRA serving gateway\n.SH SYNOPSIS\n",
+            LORAD_VERSION);
     for (int i = 0; i < N_COMMANDS; i++) {
-        (void)fprintf(f, "%s.B lorad %s\n", i ? ".br\n" : "", commands[i].name);
+        fprintf(f, "%s.B lorad %s\n", i ? ".br\n" : "", commands[i].name);
         troff_put(commands[i].args, f);
         (void)fputc('\n', f);
     }
@@ -79,7 +79,7 @@ static void page_of_program(FILE *f)
         ".SH COMMANDS\n",
         f);
     for (int i = 0; i < N_COMMANDS; i++) {
-        (void)fprintf(f, ".TP\n.B %s\n", commands[i].name);
+        fprintf(f, ".TP\n.B %s\n", commands[i].name);
         troff_put(commands[i].help, f);
         (void)fputs(".\n", f);
         troff_put(commands[i].more, f);
@@ -105,22 +105,21 @@ static void page_of_program(FILE *f)
 
 static void page_of_config(FILE *f)
 {
-    (void)fprintf(
-        f,
-        ".TH LORAD.CONF 5 \"\" \"lorad %s\" \"File Formats\"\n.SH NAME\n"
-        "lorad.conf \\- configuration of lorad(1)\n.SH DESCRIPTION\n"
-        "Sections in brackets, \\fIkey = value\\fR lines, comments after #. An option is "
-        "overridden by\n\\fBLORAD_SECTION_KEY\\fR in the environment, and that by "
-        "\\fB\\-\\-set section.key=value\\fR.\nSizes: 512MiB, 4GiB. Times: 500ms, 30s, 5min.\n"
-        "\\fBlorad check\\fR says whether a file is valid. tls_cert, tls_key and the log "
-        "section are read\nagain on SIGHUP; the others want a restart.\n",
-        LORAD_VERSION);
+    fprintf(f,
+            ".TH LORAD.CONF 5 \"\" \"lorad %s\" \"File Formats\"\n.SH NAME\n"
+            "lorad.conf \\- configuration of lorad(1)\n.SH DESCRIPTION\n"
+            "Sections in brackets, \\fIkey = value\\fR lines, comments after #. An option is "
+            "overridden by\n\\fBLORAD_SECTION_KEY\\fR in the environment, and that by "
+            "\\fB\\-\\-set section.key=value\\fR.\nSizes: 512MiB, 4GiB. Times: 500ms, 30s, 5min.\n"
+            "\\fBlorad check\\fR says whether a file is valid. tls_cert, tls_key and the log "
+            "section are read\nagain on SIGHUP; the others want a restart.\n",
+            LORAD_VERSION);
     const char *section = "";
     config_option_text o;
     for (int i = 0; config_describe(i, &o); i++) {
-        if (strcmp(section, o.section) != 0) (void)fprintf(f, ".SH [%s]\n", o.section);
+        if (strcmp(section, o.section) != 0) fprintf(f, ".SH [%s]\n", o.section);
         section = o.section;
-        (void)fprintf(f, ".TP\n.BR %s \" = ", o.key);
+        fprintf(f, ".TP\n.BR %s \" = ", o.key);
         troff_put(o.initial, f);
         (void)fputs("\"\n", f);
         troff_put(o.help, f);

@@ -20,7 +20,7 @@ void notify_send(const char *fmt, ...)
     va_list ap;
     if (!path || (path[0] != '/' && path[0] != '@') || strlen(path) >= sizeof(a.sun_path)) return;
     va_start(ap, fmt);
-    (void)vsnprintf(text, sizeof(text), fmt, ap);
+    vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return;

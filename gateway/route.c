@@ -167,7 +167,7 @@ static bool same_method(const char *asked, const char *route_method)
 static void allow_method(char *allow, size_t cap, const char *method)
 {
     size_t n = strlen(allow);
-    (void)snprintf(allow + n, cap - n, "%s%s", n ? ", " : "", method);
+    snprintf(allow + n, cap - n, "%s%s", n ? ", " : "", method);
 }
 
 /* The routes that fit the path; the one that fits the method too, and all methods for Allow. */
@@ -212,7 +212,7 @@ void route_dispatch(exchange *x)
     const char *path = x->path;
     const route *r = find(x, path, allow, sizeof(allow));
     if (!r && !allow[0] && x->plane == PLANE_INFERENCE && strncmp(path, "/v1/", 4) != 0) {
-        (void)snprintf(with_v1, sizeof(with_v1), "/v1%s", path); /* some clients leave it out */
+        snprintf(with_v1, sizeof(with_v1), "/v1%s", path); /* some clients leave it out */
         r = find(x, with_v1, allow, sizeof(allow));
     }
     if (strcmp(path, "*") == 0) { /* OPTIONS: of all there is here */

@@ -32,9 +32,9 @@ int server_class_of(const server *s, const tenant *t, const char *tier, char *re
     else if (t->default_class[0])
         i = class_by_name(s, t->default_class);
     if (i < 0) {
-        (void)snprintf(reason, cap,
-                       "'service_tier' must be auto, priority, default or flex, or the "
-                       "name of a class");
+        snprintf(reason, cap,
+                 "'service_tier' must be auto, priority, default or flex, or the "
+                 "name of a class");
         return -1;
     }
     if (!list_allows(t->classes, s->classes[i].name)) {
@@ -43,7 +43,7 @@ int server_class_of(const server *s, const tenant *t, const char *tier, char *re
                 if (list_allows(t->classes, s->classes[k].name)) return k;
             }
         }
-        (void)snprintf(reason, cap, "this tenant may not use the class '%s'", s->classes[i].name);
+        snprintf(reason, cap, "this tenant may not use the class '%s'", s->classes[i].name);
         return -1;
     }
     return i;

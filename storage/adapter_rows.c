@@ -58,12 +58,12 @@ static err_code find_or_make(sqlite3 *db, struct publish_job *p, err *e)
         a->pinned = sql_col_int(&q, 4) != 0;
         if (a->description[0] == 0) sql_col_text(&q, 5, a->description, sizeof a->description);
     }
-    err_code code = sql_end(&q, "find the adapter", e);
-    if (code != ERR_NONE || found) return code;
+    err_code rc = sql_end(&q, "find the adapter", e);
+    if (rc || found) return rc;
 
     int64_t have = 0;
-    code = count_one(db, "SELECT count(*) FROM adapters WHERE tenant_id=?", a->tenant_id, &have, e);
-    if (code != ERR_NONE) return code;
+    rc = count_one(db, "SELECT count(*) FROM adapters WHERE tenant_id=?", a->tenant_id, &have, e);
+    if (rc) return rc;
     if (p->max_adapters > 0 && have >= p->max_adapters)
         return err_set(e, ERR_LIMIT, "the tenant has %lld adapters, which is its limit",
                        (long long)have);
@@ -102,7 +102,7 @@ static err_code insert_version(sqlite3 *db, const version_row *v, const char *in
         else
             sql_null(&q);
     }
-    if (v->words != NULL)
+    if (v->words)
         sql_text(&q, v->words);
     else
         sql_null(&q);
@@ -150,29 +150,29 @@ static err_code publish_rows(sqlite3 *db, void *arg, err *e)
     struct publish_job *p = arg;
     adapter_row *a = p->a;
     version_row *v = p->v;
-    err_code code = find_or_make(db, p, e);
-    if (code != ERR_NONE) return code;
+    err_code rc = find_or_make(db, p, e);
+    if (rc) return rc;
     int64_t bytes = 0;
-    code = count_one(db,
-                     "SELECT coalesce(sum(v.file_bytes), 0) FROM adapter_versions v"
-                     " JOIN adapters a ON a.id = v.adapter_id WHERE a.tenant_id=?",
-                     a->tenant_id, &bytes, e);
-    if (code != ERR_NONE) return code;
+    rc = count_one(db,
+                   "SELECT coalesce(sum(v.file_bytes), 0) FROM adapter_versions v"
+                   " JOIN adapters a ON a.id = v.adapter_id WHERE a.tenant_id=?",
+                   a->tenant_id, &bytes, e);
+    if (rc) return rc;
     if (p->max_bytes > 0 && bytes + (int64_t)v->file_bytes > p->max_bytes)
         return err_set(e, ERR_LIMIT,
                        "the tenant's adapters take %lld bytes; %lld more go over its limit of %lld",
                        (long long)bytes, (long long)v->file_bytes, (long long)p->max_bytes);
     int current = 0;
-    code = default_of(db, a->id, &current, e);
-    if (code != ERR_NONE) return code;
+    rc = default_of(db, a->id, &current, e);
+    if (rc) return rc;
     v->adapter_id = a->id;
     v->version = ++a->last_version;
     a->generation++;
-    code = insert_version(db, v, p->info, e);
-    if (code != ERR_NONE) return code;
+    rc = insert_version(db, v, p->info, e);
+    if (rc) return rc;
     if (p->activate || current == 0)
-        code = put_alias(db, a->id, "default", v->version, current, a->generation, e);
-    if (code != ERR_NONE) return code;
+        rc = put_alias(db, a->id, "default", v->version, current, a->generation, e);
+    if (rc) return rc;
     sql q;
     sql_begin(&q, db, "UPDATE adapters SET last_version=?, generation=?, description=? WHERE id=?");
     sql_int(&q, a->last_version);
@@ -209,8 +209,8 @@ struct change_job {
 static err_code alias_row_set(sqlite3 *db, void *arg, err *e)
 {
     const struct change_job *c = arg;
-    err_code code = put_alias(db, c->id, c->text, c->version, c->previous, c->generation, e);
-    return code == ERR_NONE ? bump(db, c->id, c->generation, e) : code;
+    err_code rc = put_alias(db, c->id, c->text, c->version, c->previous, c->generation, e);
+    return rc == ERR_NONE ? bump(db, c->id, c->generation, e) : rc;
 }
 
 err_code adapter_rows_set_alias(store *st, uint64_t adapter_id, const char *alias, int version,
@@ -231,8 +231,8 @@ static err_code alias_row_drop(sqlite3 *db, void *arg, err *e)
     sql_begin(&q, db, "DELETE FROM adapter_aliases WHERE adapter_id=? AND alias=?");
     sql_int(&q, (int64_t)c->id);
     sql_text(&q, c->text);
-    err_code code = sql_done(&q, "drop the alias", e);
-    return code == ERR_NONE ? bump(db, c->id, c->generation, e) : code;
+    err_code rc = sql_done(&q, "drop the alias", e);
+    return rc == ERR_NONE ? bump(db, c->id, c->generation, e) : rc;
 }
 
 err_code adapter_rows_drop_alias(store *st, uint64_t adapter_id, const char *alias,
@@ -250,8 +250,8 @@ static err_code state_row_set(sqlite3 *db, void *arg, err *e)
     if (c->version == ADAPTER_DELETED) {
         sql_begin(&q, db, "UPDATE high_water SET id=max(id, ?)");
         sql_int(&q, (int64_t)c->id);
-        err_code code = sql_done(&q, "keep the id", e);
-        if (code != ERR_NONE) return code;
+        err_code rc = sql_done(&q, "keep the id", e);
+        if (rc) return rc;
         sql_begin(&q, db, "DELETE FROM adapter_versions WHERE id=?");
     } else {
         sql_begin(&q, db, "UPDATE adapter_versions SET state=?, error=? WHERE id=?");
@@ -292,15 +292,14 @@ static err_code meta_row_set(sqlite3 *db, void *arg, err *e)
     sql_int(&q, j->m->pinned);
     sql_int(&q, (int64_t)j->m->generation);
     sql_int(&q, (int64_t)j->id);
-    err_code code = sql_done(&q, "change the adapter", e);
-    if (code != ERR_NONE || !j->m->share) return code;
+    err_code rc = sql_done(&q, "change the adapter", e);
+    if (rc || !j->m->share) return rc;
     sql_begin(&q, db, "DELETE FROM adapter_shares WHERE adapter_id=?");
     sql_int(&q, (int64_t)j->id);
-    code = sql_done(&q, "share the adapter", e);
-    if (code == ERR_NONE && j->m->shared_all) code = share_with(db, j->id, 0, e);
-    for (int i = 0; i < j->m->n_shared && code == ERR_NONE; i++)
-        code = share_with(db, j->id, j->m->shared[i], e);
-    return code;
+    rc = sql_done(&q, "share the adapter", e);
+    if (!rc && j->m->shared_all) rc = share_with(db, j->id, 0, e);
+    for (int i = 0; i < j->m->n_shared && !rc; i++) rc = share_with(db, j->id, j->m->shared[i], e);
+    return rc;
 }
 
 err_code adapter_rows_set_meta(store *st, uint64_t adapter_id, const adapter_meta_rows *m, err *e)
@@ -358,8 +357,8 @@ static err_code adapter_row_drop(sqlite3 *db, void *arg, err *e)
               "UPDATE high_water SET id=max(id, ?1, coalesce("
               "(SELECT max(id) FROM adapter_versions WHERE adapter_id=?1), 0))");
     sql_int(&q, (int64_t)c->id);
-    err_code code = sql_done(&q, "keep the id", e);
-    if (code != ERR_NONE) return code;
+    err_code rc = sql_done(&q, "keep the id", e);
+    if (rc) return rc;
     sql_begin(&q, db, "DELETE FROM adapters WHERE id=?");
     sql_int(&q, (int64_t)c->id);
     return sql_done(&q, "delete the adapter", e);
@@ -387,13 +386,13 @@ err_code adapter_rows_words(store *st, uint64_t version_id, char **out, err *e)
     if (sql_row(&q) && (any = sql_col_int(&q, 0) != 0)) {
         len = (size_t)sql_col_int(&q, 1) + 1;
         *out = malloc(len);
-        lost = *out == NULL;
+        lost = !*out;
         if (!lost) sql_col_text(&q, 2, *out, len);
     }
-    err_code code = sql_end(&q, "read the version", e);
+    err_code rc = sql_end(&q, "read the version", e);
     store_read_end(st, db);
-    if (code == ERR_NONE && lost) code = err_set(e, ERR_NOMEM, "out of memory");
-    return code;
+    if (!rc && lost) rc = err_set(e, ERR_NOMEM, "out of memory");
+    return rc;
 }
 
 err_code adapter_rows_info(store *st, uint64_t version_id, char *out, size_t cap, err *e)
@@ -404,9 +403,9 @@ err_code adapter_rows_info(store *st, uint64_t version_id, char *out, size_t cap
     sql_begin(&q, db, "SELECT info FROM adapter_versions WHERE id=?");
     sql_int(&q, (int64_t)version_id);
     if (sql_row(&q)) sql_col_text(&q, 0, out, cap);
-    err_code code = sql_end(&q, "read the version", e);
+    err_code rc = sql_end(&q, "read the version", e);
     store_read_end(st, db);
-    return code;
+    return rc;
 }
 
 /* ---- parts ----------------------------------------------------------------------------- */
@@ -427,9 +426,9 @@ err_code adapter_rows_find_part(store *st, uint64_t tenant_id, int part,
     sql_int(&q, (int64_t)tenant_id);
     sql_int(&q, ADAPTER_READY);
     *found = sql_row(&q) && sql_col_blob(&q, 0, digest, DIGEST_BYTES);
-    err_code code = sql_end(&q, "look for the file", e);
+    err_code rc = sql_end(&q, "look for the file", e);
     store_read_end(st, db);
-    return code;
+    return rc;
 }
 
 /* ---- load ------------------------------------------------------------------------------ */
@@ -440,7 +439,7 @@ static void *push(void **array, size_t *n, size_t size)
     if ((*n & (*n - 1)) == 0) { /* full at every power of two */
         size_t cap = *n ? *n * 2 : 1;
         void *p = realloc(*array, cap * size);
-        if (p == NULL) return NULL;
+        if (!p) return NULL;
         *array = p;
     }
     void *at = (char *)*array + *n * size;
@@ -458,8 +457,8 @@ static err_code load_adapters(sqlite3 *db, adapter_rows *out, err *e)
               "SELECT id, tenant_id, name, description, pinned, last_version, generation,"
               " created_us, rpm, tpm, max_concurrent FROM adapters ORDER BY id");
     while (sql_row(&q)) {
-        a = push((void **)&out->adapter, &out->n_adapter, sizeof *a);
-        if (a == NULL) {
+        a = push((void **)&out->adapter, &out->n_adapter, sizeof(*a));
+        if (!a) {
             short_of_memory = true;
             break;
         }
@@ -475,8 +474,8 @@ static err_code load_adapters(sqlite3 *db, adapter_rows *out, err *e)
         a->limits.tokens_per_minute = sql_col_int(&q, 9);
         a->limits.max_concurrent = sql_col_int(&q, 10);
     }
-    err_code code = sql_end(&q, "read the adapters", e);
-    return short_of_memory ? err_set(e, ERR_NOMEM, "out of memory") : code;
+    err_code rc = sql_end(&q, "read the adapters", e);
+    return short_of_memory ? err_set(e, ERR_NOMEM, "out of memory") : rc;
 }
 
 static err_code load_versions(sqlite3 *db, adapter_rows *out, err *e)
@@ -487,8 +486,8 @@ static err_code load_versions(sqlite3 *db, adapter_rows *out, err *e)
               "SELECT id, adapter_id, version, digest, file_bytes, packed_bytes, rank_max, state,"
               " error, created_us, words IS NOT NULL FROM adapter_versions ORDER BY id");
     while (sql_row(&q)) {
-        version_row *v = push((void **)&out->version, &out->n_version, sizeof *v);
-        if (v == NULL) {
+        version_row *v = push((void **)&out->version, &out->n_version, sizeof(*v));
+        if (!v) {
             short_of_memory = true;
             break;
         }
@@ -504,10 +503,10 @@ static err_code load_versions(sqlite3 *db, adapter_rows *out, err *e)
         v->created_wall_us = sql_col_int(&q, 9);
         v->has_words = sql_col_int(&q, 10) != 0;
     }
-    err_code code = sql_end(&q, "read the versions", e);
+    err_code rc = sql_end(&q, "read the versions", e);
     if (short_of_memory) return err_set(e, ERR_NOMEM, "out of memory");
-    if (code == ERR_NONE && bad) return err_set(e, ERR_CORRUPT, "a version has no digest");
-    return code;
+    if (!rc && bad) return err_set(e, ERR_CORRUPT, "a version has no digest");
+    return rc;
 }
 
 static err_code load_aliases(sqlite3 *db, adapter_rows *out, err *e)
@@ -518,8 +517,8 @@ static err_code load_aliases(sqlite3 *db, adapter_rows *out, err *e)
               "SELECT adapter_id, alias, version, previous, generation FROM adapter_aliases"
               " ORDER BY adapter_id, alias");
     while (sql_row(&q)) {
-        alias_row *al = push((void **)&out->alias, &out->n_alias, sizeof *al);
-        if (al == NULL) {
+        alias_row *al = push((void **)&out->alias, &out->n_alias, sizeof(*al));
+        if (!al) {
             short_of_memory = true;
             break;
         }
@@ -529,8 +528,8 @@ static err_code load_aliases(sqlite3 *db, adapter_rows *out, err *e)
         al->previous = (int)sql_col_int(&q, 3);
         al->generation = (uint64_t)sql_col_int(&q, 4);
     }
-    err_code code = sql_end(&q, "read the aliases", e);
-    return short_of_memory ? err_set(e, ERR_NOMEM, "out of memory") : code;
+    err_code rc = sql_end(&q, "read the aliases", e);
+    return short_of_memory ? err_set(e, ERR_NOMEM, "out of memory") : rc;
 }
 
 static err_code load_shares(sqlite3 *db, adapter_rows *out, err *e)
@@ -539,29 +538,29 @@ static err_code load_shares(sqlite3 *db, adapter_rows *out, err *e)
     bool short_of_memory = false;
     sql_begin(&q, db, "SELECT adapter_id, tenant_id FROM adapter_shares");
     while (sql_row(&q)) {
-        share_row *sh = push((void **)&out->share, &out->n_share, sizeof *sh);
-        if (sh == NULL) {
+        share_row *sh = push((void **)&out->share, &out->n_share, sizeof(*sh));
+        if (!sh) {
             short_of_memory = true;
             break;
         }
         sh->adapter_id = (uint64_t)sql_col_int(&q, 0);
         sh->tenant_id = (uint64_t)sql_col_int(&q, 1);
     }
-    err_code code = sql_end(&q, "read the shares", e);
-    return short_of_memory ? err_set(e, ERR_NOMEM, "out of memory") : code;
+    err_code rc = sql_end(&q, "read the shares", e);
+    return short_of_memory ? err_set(e, ERR_NOMEM, "out of memory") : rc;
 }
 
 err_code adapter_rows_load(store *st, adapter_rows *out, err *e)
 {
-    memset(out, 0, sizeof *out);
+    memset(out, 0, sizeof(*out));
     sqlite3 *db = store_read_begin(st);
-    err_code code = load_adapters(db, out, e);
-    if (code == ERR_NONE) code = load_versions(db, out, e);
-    if (code == ERR_NONE) code = load_aliases(db, out, e);
-    if (code == ERR_NONE) code = load_shares(db, out, e);
+    err_code rc = load_adapters(db, out, e);
+    if (!rc) rc = load_versions(db, out, e);
+    if (!rc) rc = load_aliases(db, out, e);
+    if (!rc) rc = load_shares(db, out, e);
     store_read_end(st, db);
-    if (code != ERR_NONE) adapter_rows_clear(out);
-    return code;
+    if (rc) adapter_rows_clear(out);
+    return rc;
 }
 
 void adapter_rows_clear(adapter_rows *rows)
@@ -570,5 +569,5 @@ void adapter_rows_clear(adapter_rows *rows)
     free(rows->version);
     free(rows->alias);
     free(rows->share);
-    memset(rows, 0, sizeof *rows);
+    memset(rows, 0, sizeof(*rows));
 }

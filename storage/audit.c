@@ -72,7 +72,7 @@ static err_code list_rows(store *st, uint64_t tenant_id, const char *prefix, con
     sql_int(&q, (int64_t)tenant_id);
     sql_int(&q, (int64_t)before_id);
     sql_int(&q, (int64_t)limit);
-    if (object != NULL) {
+    if (object) {
         sql_text(&q, object);
         sql_text(&q, prefix);
     }
@@ -80,8 +80,8 @@ static err_code list_rows(store *st, uint64_t tenant_id, const char *prefix, con
     while (sql_row(&q)) {
         if (*n == cap) {
             cap = cap ? cap * 2 : 32;
-            audit_row *more = realloc(list, cap * sizeof *list);
-            if (more == NULL) {
+            audit_row *more = realloc(list, cap * sizeof(*list));
+            if (!more) {
                 short_of_memory = true;
                 break;
             }
@@ -96,13 +96,13 @@ static err_code list_rows(store *st, uint64_t tenant_id, const char *prefix, con
         sql_col_text(&q, 5, r->object, sizeof r->object);
         sql_col_text(&q, 6, r->detail, sizeof r->detail);
     }
-    err_code code = sql_end(&q, "read the audit rows", e);
+    err_code rc = sql_end(&q, "read the audit rows", e);
     store_read_end(st, db);
-    if (short_of_memory) code = err_set(e, ERR_NOMEM, "out of memory");
-    if (code != ERR_NONE) {
+    if (short_of_memory) rc = err_set(e, ERR_NOMEM, "out of memory");
+    if (rc) {
         free(list);
         *n = 0;
-        return code;
+        return rc;
     }
     *out = list;
     return ERR_NONE;

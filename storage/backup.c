@@ -21,7 +21,7 @@ static err_code copy_pages(sqlite3 *from, const char *path, err *e)
     int rc = sqlite3_open_v2(path, &to, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
     if (rc == SQLITE_OK) {
         sqlite3_backup *b = sqlite3_backup_init(to, "main", from, "main");
-        if (b == NULL) {
+        if (!b) {
             rc = sqlite3_errcode(to);
         } else {
             rc = sqlite3_backup_step(b, -1);

@@ -84,7 +84,7 @@ void random_bytes(void *out, size_t len)
         size_t want = len > 256 ? 256 : len; /* never interrupted up to 256 bytes */
         ssize_t n = getrandom(p, want, 0);
         if (n < 0) {
-            (void)fprintf(stderr, "digest: getrandom failed\n");
+            fprintf(stderr, "digest: getrandom failed\n");
             abort();
         }
         p += n;

@@ -54,14 +54,14 @@ static const struct {
 
 const char *scope_name(key_scope one)
 {
-    for (size_t i = 0; i < sizeof scopes / sizeof *scopes; i++)
+    for (size_t i = 0; i < sizeof scopes / sizeof(*scopes); i++)
         if (scopes[i].scope == (unsigned)one) return scopes[i].name;
     return NULL;
 }
 
 unsigned scope_from_name(const char *name)
 {
-    for (size_t i = 0; i < sizeof scopes / sizeof *scopes; i++)
+    for (size_t i = 0; i < sizeof scopes / sizeof(*scopes); i++)
         if (strcmp(scopes[i].name, name) == 0) return scopes[i].scope;
     return 0;
 }
@@ -146,7 +146,7 @@ static size_t hash_of(const char *public_id)
 static key_entry *find_public(const struct key_cache *kc, const char *public_id)
 {
     key_entry *k = kc->bucket[hash_of(public_id) & (kc->n_bucket - 1)];
-    while (k != NULL && memcmp(k->info.public_id, public_id, KEY_PUBLIC_LEN) != 0) k = k->next;
+    while (k && memcmp(k->info.public_id, public_id, KEY_PUBLIC_LEN) != 0) k = k->next;
     return k;
 }
 
@@ -163,8 +163,8 @@ static void grow(struct key_cache *kc)
 {
     if (kc->n < kc->n_bucket) return;
     size_t n = kc->n_bucket * 2;
-    key_entry **bucket = calloc(n, sizeof *bucket);
-    if (bucket == NULL) return;
+    key_entry **bucket = calloc(n, sizeof(*bucket));
+    if (!bucket) return;
     for (size_t b = 0; b < kc->n_bucket; b++)
         for (key_entry *k = kc->bucket[b], *next; k != NULL; k = next) {
             next = k->next;
@@ -210,7 +210,7 @@ static err_code load_secrets(struct key_cache *kc, sqlite3 *db, err *e)
         char public_id[KEY_PUBLIC_LEN + 1] = {0};
         sql_col_text(&q, 1, public_id, sizeof public_id);
         key_entry *k = find_public(kc, public_id);
-        if (k == NULL || k->n_secret == KEY_SECRETS_MAX) continue;
+        if (!k || k->n_secret == KEY_SECRETS_MAX) continue;
         secret *s = &k->secret[k->n_secret];
         s->id = (uint64_t)sql_col_int(&q, 0);
         s->not_after_us = sql_col_int(&q, 3);
@@ -221,14 +221,14 @@ static err_code load_secrets(struct key_cache *kc, sqlite3 *db, err *e)
 
 err_code key_cache_open(struct key_cache **out, sqlite3 *db, err *e)
 {
-    struct key_cache *kc = calloc(1, sizeof *kc);
-    if (kc == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    struct key_cache *kc = calloc(1, sizeof(*kc));
+    if (!kc) return err_set(e, ERR_NOMEM, "out of memory");
     kc->n_bucket = 256;
-    kc->bucket = calloc(kc->n_bucket, sizeof *kc->bucket);
+    kc->bucket = calloc(kc->n_bucket, sizeof(*kc->bucket));
     pthread_mutex_init(&kc->change, NULL);
     pthread_rwlock_init(&kc->lock, NULL);
     *out = kc;
-    if (kc->bucket == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    if (!kc->bucket) return err_set(e, ERR_NOMEM, "out of memory");
     sql q;
     sql_begin(&q, db,
               "SELECT id, coalesce(tenant_id, 0), public_id, name, scopes, rpm, tpm,"
@@ -236,8 +236,8 @@ err_code key_cache_open(struct key_cache **out, sqlite3 *db, err *e)
               " FROM api_keys");
     bool short_of_memory = false;
     while (sql_row(&q)) {
-        key_entry *k = calloc(1, sizeof *k);
-        if (k == NULL) {
+        key_entry *k = calloc(1, sizeof(*k));
+        if (!k) {
             short_of_memory = true;
             break;
         }
@@ -257,14 +257,14 @@ err_code key_cache_open(struct key_cache **out, sqlite3 *db, err *e)
         sql_col_text(&q, 12, i->networks, sizeof i->networks);
         insert(kc, k);
     }
-    err_code code = sql_end(&q, "read the keys", e);
+    err_code rc = sql_end(&q, "read the keys", e);
     if (short_of_memory) return err_set(e, ERR_NOMEM, "out of memory");
-    return code == ERR_NONE ? load_secrets(kc, db, e) : code;
+    return rc == ERR_NONE ? load_secrets(kc, db, e) : rc;
 }
 
 void key_cache_close(struct key_cache *kc)
 {
-    if (kc == NULL) return;
+    if (!kc) return;
     for (size_t b = 0; kc->bucket != NULL && b < kc->n_bucket; b++)
         for (key_entry *k = kc->bucket[b], *next; k != NULL; k = next) {
             next = k->next;
@@ -292,7 +292,7 @@ bool key_cache_revoke(store *st, uint64_t key_id, int64_t now_wall_us)
     struct key_cache *kc = store_keys(st);
     pthread_rwlock_wrlock(&kc->lock);
     key_entry *k = find_id(kc, key_id);
-    if (k != NULL && k->info.revoked_wall_us == 0) k->info.revoked_wall_us = now_wall_us;
+    if (k && k->info.revoked_wall_us == 0) k->info.revoked_wall_us = now_wall_us;
     pthread_rwlock_unlock(&kc->lock);
     return k != NULL;
 }
@@ -320,8 +320,8 @@ static err_code insert_key(sqlite3 *db, void *arg, err *e)
         sql_begin(&q, db, "SELECT 1 FROM tenants WHERE id=? AND disabled=0");
         sql_int(&q, (int64_t)i->tenant_id);
         bool there = sql_row(&q);
-        err_code code = sql_end(&q, "find the tenant", e);
-        if (code != ERR_NONE) return code;
+        err_code rc = sql_end(&q, "find the tenant", e);
+        if (rc) return rc;
         if (!there) return err_set(e, ERR_NOT_FOUND, "no such tenant, or it is disabled");
     }
     sql_begin(&q, db, "INSERT INTO api_keys VALUES(?,?,?,?,?,?,?,?,?,?,0,0,?)");
@@ -339,8 +339,8 @@ static err_code insert_key(sqlite3 *db, void *arg, err *e)
     sql_int(&q, i->expires_wall_us);
     sql_int(&q, i->created_wall_us);
     sql_text(&q, i->networks);
-    err_code code = sql_done(&q, "write the key", e);
-    if (code != ERR_NONE) return code;
+    err_code rc = sql_done(&q, "write the key", e);
+    if (rc) return rc;
     return insert_secret(db, i->id, &k->secret[0], i->created_wall_us, e);
 }
 
@@ -359,17 +359,17 @@ static err_code rotate_rows(sqlite3 *db, void *arg, err *e)
               " AND not_after_us<=?");
     sql_int(&q, (int64_t)r->key_id);
     sql_int(&q, r->now_us);
-    err_code code = sql_done(&q, "rotate the key", e);
-    if (code == ERR_NONE && r->old_until_us != 0) {
+    err_code rc = sql_done(&q, "rotate the key", e);
+    if (!rc && r->old_until_us != 0) {
         sql_begin(&q, db,
                   "UPDATE key_secrets SET not_after_us=? WHERE key_id=?"
                   " AND (not_after_us=0 OR not_after_us>?)");
         sql_int(&q, r->old_until_us);
         sql_int(&q, (int64_t)r->key_id);
         sql_int(&q, r->old_until_us);
-        code = sql_done(&q, "rotate the key", e);
+        rc = sql_done(&q, "rotate the key", e);
     }
-    return code == ERR_NONE ? insert_secret(db, r->key_id, &r->fresh, r->now_us, e) : code;
+    return rc == ERR_NONE ? insert_secret(db, r->key_id, &r->fresh, r->now_us, e) : rc;
 }
 
 static err_code update_row(sqlite3 *db, void *arg, err *e)
@@ -430,10 +430,10 @@ err_code keys_create(store *st, const key_info *want, char text[KEY_TEXT_LEN + 1
                      err *e)
 {
     struct key_cache *kc = store_keys(st);
-    err_code code = check_want(want, e);
-    if (code != ERR_NONE) return code;
-    key_entry *k = calloc(1, sizeof *k);
-    if (k == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    err_code rc = check_want(want, e);
+    if (rc) return rc;
+    key_entry *k = calloc(1, sizeof(*k));
+    if (!k) return err_set(e, ERR_NOMEM, "out of memory");
     pthread_mutex_lock(&kc->change);
     k->info = *want;
     k->info.id = store_next_id(st);
@@ -444,9 +444,9 @@ err_code keys_create(store *st, const key_info *want, char text[KEY_TEXT_LEN + 1
     k->n_secret = 1;
     k->secret[0].id = store_next_id(st);
     digest_bytes(text, KEY_TEXT_LEN, k->secret[0].digest);
-    code = store_write(st, insert_key, k, e);
-    if (code == ERR_NONE) {
-        if (out != NULL) copy_info(k, k->info.created_wall_us, out);
+    rc = store_write(st, insert_key, k, e);
+    if (!rc) {
+        if (out) copy_info(k, k->info.created_wall_us, out);
         pthread_rwlock_wrlock(&kc->lock);
         insert(kc, k);
         pthread_rwlock_unlock(&kc->lock);
@@ -455,7 +455,7 @@ err_code keys_create(store *st, const key_info *want, char text[KEY_TEXT_LEN + 1
         memset(text, 0, KEY_TEXT_LEN + 1);
     }
     pthread_mutex_unlock(&kc->change);
-    return code;
+    return rc;
 }
 
 /* Compares with all secrets, so that the time tells nothing about which one matched. */
@@ -487,7 +487,7 @@ err_code keys_check(store *st, const char *text, size_t len, key_info *out, tena
     bool ok = false, post = false;
     pthread_rwlock_rdlock(&kc->lock);
     key_entry *k = find_public(kc, text + 3);
-    if (k != NULL)
+    if (k)
         ok = matches(k, got, now_us) && k->info.revoked_wall_us == 0;
     else
         ok = digest_same(dummy, got, DIGEST_BYTES) && false;
@@ -504,7 +504,7 @@ err_code keys_check(store *st, const char *text, size_t len, key_info *out, tena
         if (tenants_get(st, out->tenant_id, &t, NULL) != ERR_NONE || t.disabled)
             return err_set(e, ERR_SUSPENDED, "the tenant of this API key is disabled");
     }
-    if (t_out != NULL) *t_out = t;
+    if (t_out) *t_out = t;
     if (post) {
         struct stamp_job s = {out->id, now_us};
         store_post(st, used_row, &s, sizeof s);
@@ -517,7 +517,7 @@ err_code keys_get(store *st, uint64_t key_id, key_info *out, err *e)
     struct key_cache *kc = store_keys(st);
     pthread_rwlock_rdlock(&kc->lock);
     const key_entry *k = find_id(kc, key_id);
-    if (k != NULL) copy_info(k, clock_wall_us(), out);
+    if (k) copy_info(k, clock_wall_us(), out);
     pthread_rwlock_unlock(&kc->lock);
     return k != NULL ? ERR_NONE : err_set(e, ERR_NOT_FOUND, "no such key");
 }
@@ -539,7 +539,7 @@ err_code keys_list(store *st, uint64_t tenant_id, key_info **out, size_t *n, err
     for (int pass = 0; pass < 2; pass++) {
         if (pass == 1) {
             *out = calloc(count + 1, sizeof **out);
-            if (*out == NULL) break;
+            if (!*out) break;
         }
         for (size_t b = 0; b < kc->n_bucket; b++)
             for (const key_entry *k = kc->bucket[b]; k != NULL; k = k->next) {
@@ -551,7 +551,7 @@ err_code keys_list(store *st, uint64_t tenant_id, key_info **out, size_t *n, err
             }
     }
     pthread_rwlock_unlock(&kc->lock);
-    if (*out == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    if (!*out) return err_set(e, ERR_NOMEM, "out of memory");
     qsort(*out, *n, sizeof **out, by_id);
     return ERR_NONE;
 }
@@ -579,18 +579,17 @@ err_code keys_rotate(store *st, uint64_t key_id, int64_t old_until_wall_us,
     key_info info;
     pthread_mutex_lock(&kc->change);
     r.now_us = clock_wall_us();
-    err_code code = keys_get(st, key_id, &info, e);
-    if (code == ERR_NONE && info.revoked_wall_us != 0)
-        code = err_set(e, ERR_CONFLICT, "the key is revoked");
-    if (code == ERR_NONE && info.n_secrets >= KEY_SECRETS_MAX)
-        code = err_set(e, ERR_LIMIT, "the key has %d live secrets already", KEY_SECRETS_MAX);
-    if (code == ERR_NONE) {
+    err_code rc = keys_get(st, key_id, &info, e);
+    if (!rc && info.revoked_wall_us != 0) rc = err_set(e, ERR_CONFLICT, "the key is revoked");
+    if (!rc && info.n_secrets >= KEY_SECRETS_MAX)
+        rc = err_set(e, ERR_LIMIT, "the key has %d live secrets already", KEY_SECRETS_MAX);
+    if (!rc) {
         make_text(info.public_id, text);
         r.fresh.id = store_next_id(st);
         digest_bytes(text, KEY_TEXT_LEN, r.fresh.digest);
-        code = store_write(st, rotate_rows, &r, e);
+        rc = store_write(st, rotate_rows, &r, e);
     }
-    if (code == ERR_NONE) {
+    if (!rc) {
         pthread_rwlock_wrlock(&kc->lock);
         rotate_entry(find_id(kc, key_id), &r);
         pthread_rwlock_unlock(&kc->lock);
@@ -598,7 +597,7 @@ err_code keys_rotate(store *st, uint64_t key_id, int64_t old_until_wall_us,
         memset(text, 0, KEY_TEXT_LEN + 1);
     }
     pthread_mutex_unlock(&kc->change);
-    return code;
+    return rc;
 }
 
 err_code keys_revoke(store *st, uint64_t key_id, bool *durable, err *e)
@@ -607,7 +606,7 @@ err_code keys_revoke(store *st, uint64_t key_id, bool *durable, err *e)
     if (!key_cache_revoke(st, key_id, what.wall_us))
         return err_set(e, ERR_NOT_FOUND, "no such key");
     bool written = store_lockout(st, &what);
-    if (durable != NULL) *durable = written;
+    if (durable) *durable = written;
     return ERR_NONE;
 }
 
@@ -624,29 +623,28 @@ err_code keys_update(store *st, const key_info *was, const key_info *want, key_i
     struct key_cache *kc = store_keys(st);
     key_info now;
     pthread_mutex_lock(&kc->change);
-    err_code code = keys_get(st, want->id, &now, e);
-    if (code == ERR_NONE && now.revoked_wall_us != 0)
-        code = err_set(e, ERR_CONFLICT, "the key is revoked");
-    if (code == ERR_NONE && !same_settings(&now, was))
-        code = err_set(e, ERR_CONFLICT, "the key was changed meanwhile: read it again");
-    if (code == ERR_NONE) {
+    err_code rc = keys_get(st, want->id, &now, e);
+    if (!rc && now.revoked_wall_us != 0) rc = err_set(e, ERR_CONFLICT, "the key is revoked");
+    if (!rc && !same_settings(&now, was))
+        rc = err_set(e, ERR_CONFLICT, "the key was changed meanwhile: read it again");
+    if (!rc) {
         memcpy(now.name, want->name, sizeof now.name);
         memcpy(now.networks, want->networks, sizeof now.networks);
         now.requests_per_minute = want->requests_per_minute;
         now.tokens_per_minute = want->tokens_per_minute;
         now.max_concurrent = want->max_concurrent;
         now.expires_wall_us = want->expires_wall_us;
-        code = check_want(&now, e);
+        rc = check_want(&now, e);
     }
-    if (code == ERR_NONE) code = store_write(st, update_row, &now, e);
-    if (code == ERR_NONE) {
+    if (!rc) rc = store_write(st, update_row, &now, e);
+    if (!rc) {
         pthread_rwlock_wrlock(&kc->lock);
         key_entry *k = find_id(kc, want->id);
         now.revoked_wall_us = k->info.revoked_wall_us; /* it may have been revoked meanwhile */
         k->info = now;
         pthread_rwlock_unlock(&kc->lock);
-        if (out != NULL) *out = now;
+        if (out) *out = now;
     }
     pthread_mutex_unlock(&kc->change);
-    return code;
+    return rc;
 }

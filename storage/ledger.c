@@ -53,9 +53,9 @@ static err_code insert_row(sql *q, const usage_row *r, bool *fresh, err *e)
     sql_int(q, r->ended_wall_us);
     sql_int(q, r->recovered);
     sql_int(q, r->queue_ms);
-    err_code code = sql_repeat(q, "write the usage", e);
-    *fresh = code == ERR_NONE && sqlite3_changes(q->db) == 1;
-    return code;
+    err_code rc = sql_repeat(q, "write the usage", e);
+    *fresh = rc == ERR_NONE && sqlite3_changes(q->db) == 1;
+    return rc;
 }
 
 static err_code add_to_day(sql *q, const usage_row *r, err *e)
@@ -74,15 +74,15 @@ static err_code settle_rows(sqlite3 *db, void *arg, err *e)
     sql insert, day;
     sql_begin(&insert, db, INSERT_ROW);
     sql_begin(&day, db, ADD_TO_DAY);
-    err_code code = ERR_NONE;
-    for (size_t i = 0; i < s->n && code == ERR_NONE; i++) {
+    err_code rc = ERR_NONE;
+    for (size_t i = 0; i < s->n && !rc; i++) {
         bool fresh = false;
-        code = insert_row(&insert, &s->rows[i], &fresh, e);
-        if (code == ERR_NONE && fresh) code = add_to_day(&day, &s->rows[i], e);
+        rc = insert_row(&insert, &s->rows[i], &fresh, e);
+        if (!rc && fresh) rc = add_to_day(&day, &s->rows[i], e);
     }
     (void)sql_end(&insert, "write the usage", NULL);
     (void)sql_end(&day, "write the usage", NULL);
-    return code;
+    return rc;
 }
 
 err_code ledger_settle(store *st, const usage_row *rows, size_t n, err *e)
@@ -116,8 +116,8 @@ static err_code prune_rows(sqlite3 *db, void *arg, err *e)
         sql_begin(&q, db, text[i]);
         sql_int(&q, p->before_us);
         sql_int(&q, p->max);
-        err_code code = sql_done(&q, "sum up old usage", e);
-        if (code != ERR_NONE) return code;
+        err_code rc = sql_done(&q, "sum up old usage", e);
+        if (rc) return rc;
     }
     *p->n = sqlite3_changes(db);
     return ERR_NONE;
@@ -143,7 +143,7 @@ static void build_query(const usage_query *q, char *text, size_t cap)
                  {USAGE_BY_MODEL, "model"},
                  {USAGE_BY_CLASS, "slo_class"}};
     char select[128] = "", by[128] = "";
-    for (size_t i = 0; i < sizeof group / sizeof *group; i++) {
+    for (size_t i = 0; i < sizeof group / sizeof(*group); i++) {
         bool on = (q->group_by & group[i].bit) != 0;
         bool is_text = i >= 3;
         size_t at = strlen(select);
@@ -179,8 +179,8 @@ err_code ledger_query(store *st, const usage_query *query, usage_sum **out, size
         return err_set(e, ERR_INPUT, "the time range is empty or turned round");
     size_t limit = query->limit != 0 ? query->limit : ROWS_DEFAULT;
     size_t cap = 64;
-    usage_sum *list = malloc(cap * sizeof *list);
-    if (list == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    usage_sum *list = malloc(cap * sizeof(*list));
+    if (!list) return err_set(e, ERR_NOMEM, "out of memory");
     char text[1536];
     build_query(query, text, sizeof text);
     sqlite3 *db = store_read_begin(st);
@@ -196,8 +196,8 @@ err_code ledger_query(store *st, const usage_query *query, usage_sum **out, size
     bool short_of_memory = false;
     while (sql_row(&q)) {
         if (*n == cap) {
-            usage_sum *more = realloc(list, 2 * cap * sizeof *list);
-            if (more == NULL) {
+            usage_sum *more = realloc(list, 2 * cap * sizeof(*list));
+            if (!more) {
                 short_of_memory = true;
                 break;
             }
@@ -205,7 +205,7 @@ err_code ledger_query(store *st, const usage_query *query, usage_sum **out, size
             cap *= 2;
         }
         usage_sum *s = &list[(*n)++];
-        memset(s, 0, sizeof *s);
+        memset(s, 0, sizeof(*s));
         s->bucket_start_us = sql_col_int(&q, 0);
         s->bucket_end_us =
             query->bucket_us > 0 ? s->bucket_start_us + query->bucket_us : query->end_wall_us;
@@ -219,13 +219,13 @@ err_code ledger_query(store *st, const usage_query *query, usage_sum **out, size
         s->cached_tokens = (uint64_t)sql_col_int(&q, 8);
         s->output_tokens = (uint64_t)sql_col_int(&q, 9);
     }
-    err_code code = sql_end(&q, "read the usage", e);
+    err_code rc = sql_end(&q, "read the usage", e);
     store_read_end(st, db);
-    if (short_of_memory) code = err_set(e, ERR_NOMEM, "out of memory");
-    if (code != ERR_NONE) {
+    if (short_of_memory) rc = err_set(e, ERR_NOMEM, "out of memory");
+    if (rc) {
         free(list);
         *n = 0;
-        return code;
+        return rc;
     }
     *out = list;
     return ERR_NONE;
@@ -254,9 +254,9 @@ err_code ledger_next_spender(store *st, int64_t now_wall_us, uint64_t *tenant_id
     sql_int(&q, first);
     sql_int(&q, today);
     *tenant_id = sql_row(&q) ? (uint64_t)sql_col_int(&q, 0) : 0;
-    err_code code = sql_end(&q, "read the usage", e);
+    err_code rc = sql_end(&q, "read the usage", e);
     store_read_end(st, db);
-    return code;
+    return rc;
 }
 
 err_code ledger_spent(store *st, uint64_t tenant_id, int64_t now_wall_us, int64_t *day_tokens,
@@ -277,14 +277,14 @@ err_code ledger_spent(store *st, uint64_t tenant_id, int64_t now_wall_us, int64_
         *month_tokens = sql_col_int(&q, 0);
         *day_tokens = sql_col_int(&q, 1);
     }
-    err_code code = sql_end(&q, "read the usage", e);
+    err_code rc = sql_end(&q, "read the usage", e);
     store_read_end(st, db);
-    return code;
+    return rc;
 }
 
 err_code ledger_get(store *st, uint64_t request_id, usage_row *out, err *e)
 {
-    memset(out, 0, sizeof *out);
+    memset(out, 0, sizeof(*out));
     sqlite3 *db = store_read_begin(st);
     sql q;
     sql_begin(&q, db,
@@ -313,8 +313,8 @@ err_code ledger_get(store *st, uint64_t request_id, usage_row *out, err *e)
         out->recovered = sql_col_int(&q, 16) != 0;
         out->queue_ms = sql_col_int(&q, 17);
     }
-    err_code code = sql_end(&q, "read the usage", e);
+    err_code rc = sql_end(&q, "read the usage", e);
     store_read_end(st, db);
-    if (code == ERR_NONE && !found) code = err_set(e, ERR_NOT_FOUND, "no such request");
-    return code;
+    if (!rc && !found) rc = err_set(e, ERR_NOT_FOUND, "no such request");
+    return rc;
 }

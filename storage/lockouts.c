@@ -109,9 +109,9 @@ static err_code map_file(lockouts *lo, const char *path, err *e)
 err_code lockouts_open(lockouts **out, const char *dir, err *e)
 {
     char path[4160];
-    lockouts *lo = calloc(1, sizeof *lo);
+    lockouts *lo = calloc(1, sizeof(*lo));
     *out = lo;
-    if (lo == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    if (!lo) return err_set(e, ERR_NOMEM, "out of memory");
     pthread_mutex_init(&lo->mu, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -126,9 +126,9 @@ err_code lockouts_open(lockouts **out, const char *dir, err *e)
 
 void lockouts_close(lockouts *lo)
 {
-    if (lo == NULL) return;
+    if (!lo) return;
     if (lo->n > 0) log_warn("storage", "%d lock-outs are written at the next start", lo->n);
-    if (lo->map != NULL) munmap(lo->map, sizeof(file));
+    if (lo->map) munmap(lo->map, sizeof(file));
     pthread_cond_destroy(&lo->settled);
     pthread_mutex_destroy(&lo->mu);
     free(lo);

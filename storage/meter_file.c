@@ -100,7 +100,7 @@ static void fill_end(meter_slot *s, const usage_row *r)
 /* What is the same for both kinds. */
 static void row_of_owner(const meter_owner *o, usage_row *r)
 {
-    memset(r, 0, sizeof *r);
+    memset(r, 0, sizeof(*r));
     r->request_id = o->request_id;
     r->tenant_id = o->tenant_id;
     r->key_id = o->key_id;
@@ -202,8 +202,8 @@ static err_code read_slots(leftover *l, err *e)
             if (pass == 1 && read_slot(s, i, l->ended_us, &l->rows[l->n])) l->n++;
         }
         if (n == 0) break;
-        if (pass == 0) l->rows = calloc(n, sizeof *l->rows);
-        if (l->rows == NULL) break;
+        if (pass == 0) l->rows = calloc(n, sizeof(*l->rows));
+        if (!l->rows) break;
     }
     munmap(map, bytes);
     l->n_torn = n - l->n;
@@ -283,7 +283,7 @@ static err_code make_anew(meter_file *mf, int fd, int n_slots, err *e)
 
 static void fill_owner(meter_slot *s, const meter_owner *owner)
 {
-    memcpy(&s->owner, owner, sizeof *owner);
+    memcpy(&s->owner, owner, sizeof(*owner));
     s->sum = sum_of(&s->owner, sizeof s->owner);
 }
 
@@ -330,7 +330,7 @@ static err_code replace_file(meter_file *mf, store *st, const leftover *l, int n
     }
     if (code != ERR_NONE) {
         unlink(fresh);
-        if (mf->map != NULL) munmap(mf->map, mf->map_bytes);
+        if (mf->map) munmap(mf->map, mf->map_bytes);
         mf->map = NULL;
     }
     close(fd);
@@ -361,8 +361,8 @@ static err_code keep_rows(meter_file *mf, store *st, const leftover *l, int n_sl
 /* Pages of a file without rows are not touched here. */
 static err_code count_slots(meter_file *mf, bool any_ended, err *e)
 {
-    mf->free_slot = malloc((size_t)mf->n_slots * sizeof *mf->free_slot);
-    if (mf->free_slot == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    mf->free_slot = malloc((size_t)mf->n_slots * sizeof(*mf->free_slot));
+    if (!mf->free_slot) return err_set(e, ERR_NOMEM, "out of memory");
     for (int i = mf->n_slots - 1; i >= 0; i--) {
         if (any_ended && atomic_load(&meter_file_slot(mf, i)->state) == SLOT_ENDED)
             mf->n_ended++;
@@ -389,12 +389,12 @@ err_code meter_file_open(meter_file **out, store *st, int n_running, int n_spool
     err own, why;
     leftover l;
     *out = NULL;
-    if (e == NULL) e = &own;
-    if (n_settled != NULL) *n_settled = 0;
+    if (!e) e = &own;
+    if (n_settled) *n_settled = 0;
     if (n_running < 1 || n_spool < 1 || n_running > SLOTS_MAX / 4 || n_spool > SLOTS_MAX / 4)
         return err_set(e, ERR_INPUT, "the number of meter slots is 1 to %d", SLOTS_MAX / 4);
-    meter_file *mf = calloc(1, sizeof *mf);
-    if (mf == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    meter_file *mf = calloc(1, sizeof(*mf));
+    if (!mf) return err_set(e, ERR_NOMEM, "out of memory");
     mf->running_max = n_running;
     pthread_mutex_init(&mf->mu, NULL);
     err_code code = leftover_read(&l, st, true, e);
@@ -404,7 +404,7 @@ err_code meter_file_open(meter_file **out, store *st, int n_running, int n_spool
         code = keep_rows(mf, st, &l, n_running + n_spool, e);
     } else if (code == ERR_NONE) {
         if (l.n > 0) log_info("storage", "settled %zu requests of a process before", l.n);
-        if (n_settled != NULL) *n_settled = (int)l.n;
+        if (n_settled) *n_settled = (int)l.n;
         code = begin_clean(mf, &l, n_running + n_spool, e);
     }
     if (code == ERR_NONE) code = count_slots(mf, kept, e);
@@ -419,8 +419,8 @@ err_code meter_file_open(meter_file **out, store *st, int n_running, int n_spool
 
 void meter_file_close(meter_file *mf)
 {
-    if (mf == NULL) return;
-    if (mf->map != NULL) munmap(mf->map, mf->map_bytes);
+    if (!mf) return;
+    if (mf->map) munmap(mf->map, mf->map_bytes);
     pthread_mutex_destroy(&mf->mu);
     free(mf->free_slot);
     free(mf);

@@ -27,14 +27,14 @@ err_code private_file_secure(const char *path, bool create, err *e)
     int fd = open(path, flags, PRIVATE_MODE);
     if (fd < 0 && errno == ENOENT && !create) return ERR_NONE;
     struct stat sb;
-    err_code code = ERR_NONE;
+    err_code rc = ERR_NONE;
     if (fd < 0 || fstat(fd, &sb) != 0)
-        code = err_set(e, ERR_IO, "cannot open %s: %s", path, strerror(errno));
+        rc = err_set(e, ERR_IO, "cannot open %s: %s", path, strerror(errno));
     else if ((sb.st_mode & OTHERS) != 0 && fchmod(fd, PRIVATE_MODE) != 0)
-        code = err_set(e, ERR_IO, "%s may be read by others, and cannot be changed: %s", path,
-                       strerror(errno));
+        rc = err_set(e, ERR_IO, "%s may be read by others, and cannot be changed: %s", path,
+                     strerror(errno));
     else if ((sb.st_mode & OTHERS) != 0)
         log_warn("storage", "%s could be read by others; it has mode 0600 now", path);
     if (fd >= 0) close(fd);
-    return code;
+    return rc;
 }

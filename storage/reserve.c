@@ -55,9 +55,9 @@ static bool make_file(reserve *r)
 
 err_code reserve_open(reserve **out, const char *dir, err *e)
 {
-    reserve *r = calloc(1, sizeof *r);
+    reserve *r = calloc(1, sizeof(*r));
     *out = r;
-    if (r == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    if (!r) return err_set(e, ERR_NOMEM, "out of memory");
     snprintf(r->dir, sizeof r->dir, "%s", dir);
     snprintf(r->path, sizeof r->path, "%s/reserve", r->dir);
     r->bytes = size_for(dir);
@@ -86,7 +86,7 @@ bool reserve_give_up(reserve *r)
 
 void reserve_renew(reserve *r, int64_t now_us)
 {
-    if (r == NULL || reserve_held(r) || now_us - r->looked_us < LOOK_US) return;
+    if (!r || reserve_held(r) || now_us - r->looked_us < LOOK_US) return;
     r->looked_us = now_us;
     if (!disk_has_room(r) || !make_file(r)) return;
     atomic_store(&r->held, true);

@@ -129,9 +129,9 @@ static void *settle_main(void *arg)
         int n = look_locked(s);
         pthread_mutex_unlock(&s->mu);
         err why;
-        err_code code = ledger_settle(s->st, s->rows, (size_t)n, &why);
+        err_code rc = ledger_settle(s->st, s->rows, (size_t)n, &why);
         pthread_mutex_lock(&s->mu);
-        if (code == ERR_NONE) {
+        if (!rc) {
             drop_locked(s, n);
             caught_up_locked(s);
             pause_ms = PAUSE_MIN_MS;
@@ -139,7 +139,7 @@ static void *settle_main(void *arg)
             failed_locked(s, &why);
         }
         pthread_cond_broadcast(&s->settled);
-        if (code == ERR_NONE) {
+        if (!rc) {
             release(s, n);
             continue;
         }
@@ -176,20 +176,20 @@ static void settler_free(settler *s)
 err_code settler_start(settler **out, store *st, meter_file *mf, err *e)
 {
     *out = NULL;
-    settler *s = calloc(1, sizeof *s);
-    if (s == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    settler *s = calloc(1, sizeof(*s));
+    if (!s) return err_set(e, ERR_NOMEM, "out of memory");
     init_conditions(s);
     s->st = st;
     s->mf = mf;
     s->head = s->tail = -1;
-    s->next = malloc((size_t)meter_file_n_slots(mf) * sizeof *s->next);
+    s->next = malloc((size_t)meter_file_n_slots(mf) * sizeof(*s->next));
     meter_file_stats left;
     meter_file_stats_get(mf, &left);
     meter_slot *slot;
     for (int i = 0; s->next != NULL && left.n_ended > 0 && (slot = meter_file_next_ended(mf, &i));)
         put_locked(s, meter_file_index(mf, slot));
     if (s->head >= 0) s->behind_since_us = clock_now_us(); /* else the file would have none */
-    if (s->next == NULL || pthread_create(&s->thread, NULL, settle_main, s) != 0) {
+    if (!s->next || pthread_create(&s->thread, NULL, settle_main, s) != 0) {
         settler_free(s);
         return err_set(e, ERR_NOMEM, "cannot start the thread that settles usage");
     }
@@ -199,7 +199,7 @@ err_code settler_start(settler **out, store *st, meter_file *mf, err *e)
 
 void settler_stop(settler *s)
 {
-    if (s == NULL) return;
+    if (!s) return;
     pthread_mutex_lock(&s->mu);
     s->stop = true;
     pthread_cond_broadcast(&s->work);

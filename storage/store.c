@@ -97,7 +97,7 @@ err_code sql_error(sqlite3 *db, int rc, const char *what, err *e)
 
 void sql_begin(sql *q, sqlite3 *db, const char *text)
 {
-    memset(q, 0, sizeof *q);
+    memset(q, 0, sizeof(*q));
     q->db = db;
     q->rc = sqlite3_prepare_v2(db, text, -1, &q->s, NULL);
 }
@@ -147,15 +147,15 @@ double sql_col_real(sql *q, int i)
 void sql_col_text(sql *q, int i, char *out, size_t cap)
 {
     const char *text = (const char *)sqlite3_column_text(q->s, i);
-    if (text == NULL && sqlite3_errcode(q->db) == SQLITE_NOMEM) q->rc = SQLITE_NOMEM;
+    if (!text && sqlite3_errcode(q->db) == SQLITE_NOMEM) q->rc = SQLITE_NOMEM;
     snprintf(out, cap, "%s", text != NULL ? text : "");
 }
 
 bool sql_col_blob(sql *q, int i, void *out, size_t len)
 {
     const void *p = sqlite3_column_blob(q->s, i);
-    if (p == NULL && sqlite3_errcode(q->db) == SQLITE_NOMEM) q->rc = SQLITE_NOMEM;
-    if (p == NULL || (size_t)sqlite3_column_bytes(q->s, i) != len) return false;
+    if (!p && sqlite3_errcode(q->db) == SQLITE_NOMEM) q->rc = SQLITE_NOMEM;
+    if (!p || (size_t)sqlite3_column_bytes(q->s, i) != len) return false;
     memcpy(out, p, len);
     return true;
 }
@@ -222,7 +222,7 @@ static void run_job(store *st, job *j)
  * longer than his patience, however the jobs fall into batches. */
 static int patience_ms(const job *list)
 {
-    if (list == NULL) return AGAIN_US / 1000; /* lock-outs alone: their next attempt comes anyway */
+    if (!list) return AGAIN_US / 1000; /* lock-outs alone: their next attempt comes anyway */
     const job *most = list;
     for (const job *j = list; j != NULL; j = j->next)
         if (j->patience_us > most->patience_us) most = j;
@@ -298,7 +298,7 @@ static void finish_batch_locked(store *st, job *list, bool ok, int64_t took_us)
         st->stats.n_lost++;
     st->stats.last_commit_us = took_us;
     if (took_us > st->stats.max_commit_us) st->stats.max_commit_us = took_us;
-    while (list != NULL) {
+    while (list) {
         job *j = list;
         list = j->next;
         st->stats.n_jobs++;
@@ -316,7 +316,7 @@ static void finish_batch_locked(store *st, job *list, bool ok, int64_t took_us)
 /* Waits for jobs, for a lock-out, or for the time of the next attempt; false: it is time to stop. */
 static bool await_work_locked(store *st)
 {
-    if (st->head == NULL && !st->stop && !st->urgent) {
+    if (!st->head && !st->stop && !st->urgent) {
         if (lockouts_pending(st->lockouts) > 0 || !reserve_held(st->reserve)) {
             int64_t end = clock_now_us() + AGAIN_US;
             struct timespec at = {end / 1000000, end % 1000000 * 1000};
@@ -333,11 +333,11 @@ static bool await_work_locked(store *st)
 static job *take_batch_locked(store *st)
 {
     job *list = st->head, *last = list;
-    if (list == NULL) return NULL;
+    if (!list) return NULL;
     int n = 1;
     for (; n < BATCH_MAX && last->next != NULL; n++) last = last->next;
     st->head = last->next;
-    if (st->head == NULL) st->tail = &st->head;
+    if (!st->head) st->tail = &st->head;
     last->next = NULL;
     st->n_queued -= n;
     st->writing_us = list->posted_us;
@@ -388,14 +388,14 @@ err_code store_write_within(store *st, store_job fn, void *arg, int64_t patience
     while (!j.done) pthread_cond_wait(&j.wake, &st->mu);
     pthread_mutex_unlock(&st->mu);
     pthread_cond_destroy(&j.wake);
-    if (j.code != ERR_NONE && e != NULL) *e = j.why;
+    if (j.code != ERR_NONE && e) *e = j.why;
     return j.code;
 }
 
 void store_post(store *st, store_job fn, const void *arg, size_t bytes)
 {
-    job *j = calloc(1, sizeof *j + bytes);
-    if (j == NULL) { /* then the caller waits: a job on his stack needs no memory */
+    job *j = calloc(1, sizeof(*j) + bytes);
+    if (!j) { /* then the caller waits: a job on his stack needs no memory */
         err why;
         if (store_write(st, fn, (void *)(uintptr_t)arg, &why) != ERR_NONE)
             log_warn("storage", "posted write failed: %s", why.msg);
@@ -599,11 +599,11 @@ err_code store_open(store **out, const char *dir, const store_options *options, 
 {
     *out = NULL;
     store_options o = {0};
-    if (options != NULL) o = *options;
-    store *st = calloc(1, sizeof *st);
-    if (st == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    if (options) o = *options;
+    store *st = calloc(1, sizeof(*st));
+    if (!st) return err_set(e, ERR_NOMEM, "out of memory");
     err own;
-    if (e == NULL) e = &own;
+    if (!e) e = &own;
     st->lock_fd = -1;
     st->node = o.node & 0xff;
     st->tail = &st->head;
@@ -651,7 +651,7 @@ err_code store_open(store **out, const char *dir, const store_options *options, 
 
 void store_close(store *st)
 {
-    if (st == NULL) return;
+    if (!st) return;
     if (st->writer_runs) {
         pthread_mutex_lock(&st->mu);
         st->stop = true;

@@ -89,13 +89,13 @@ static tenant *cache_reserve(struct tenant_cache *tc)
     pthread_rwlock_wrlock(&tc->lock);
     if (tc->n == tc->cap) {
         size_t cap = tc->cap ? tc->cap * 2 : 64;
-        tenant **row = realloc(tc->row, cap * sizeof *row);
-        if (row != NULL) {
+        tenant **row = realloc(tc->row, cap * sizeof(*row));
+        if (row) {
             tc->row = row;
             tc->cap = cap;
         }
     }
-    tenant *fresh = tc->n < tc->cap ? malloc(sizeof *fresh) : NULL;
+    tenant *fresh = tc->n < tc->cap ? malloc(sizeof(*fresh)) : NULL;
     pthread_rwlock_unlock(&tc->lock);
     return fresh;
 }
@@ -106,10 +106,10 @@ static void cache_put(struct tenant_cache *tc, const tenant *t, tenant *fresh)
     pthread_rwlock_wrlock(&tc->lock);
     tc->changes++;
     tenant *row = find_id(tc, t->id);
-    if (row == NULL) {
+    if (!row) {
         row = fresh;
         size_t at = lower_bound(tc, t->id);
-        memmove(tc->row + at + 1, tc->row + at, (tc->n - at) * sizeof *tc->row);
+        memmove(tc->row + at + 1, tc->row + at, (tc->n - at) * sizeof(*tc->row));
         tc->row[at] = fresh;
         tc->n++;
     }
@@ -141,13 +141,13 @@ static err_code changed_meanwhile(err *e)
 static err_code cache_disable(struct tenant_cache *tc, uint64_t id, uint64_t if_generation,
                               int64_t now_wall_us, err *e)
 {
-    err_code code = ERR_NONE;
+    err_code rc = ERR_NONE;
     pthread_rwlock_wrlock(&tc->lock);
     tenant *row = find_id(tc, id);
-    if (row == NULL) {
-        code = err_set(e, ERR_NOT_FOUND, "no such tenant");
+    if (!row) {
+        rc = err_set(e, ERR_NOT_FOUND, "no such tenant");
     } else if (if_generation != 0 && if_generation != row->generation) {
-        code = changed_meanwhile(e);
+        rc = changed_meanwhile(e);
     } else if (!row->disabled) {
         row->disabled = true;
         row->generation++;
@@ -155,7 +155,7 @@ static err_code cache_disable(struct tenant_cache *tc, uint64_t id, uint64_t if_
         tc->changes++;
     }
     pthread_rwlock_unlock(&tc->lock);
-    return code;
+    return rc;
 }
 
 void tenant_cache_disable(store *st, uint64_t tenant_id, int64_t now_wall_us)
@@ -165,7 +165,7 @@ void tenant_cache_disable(store *st, uint64_t tenant_id, int64_t now_wall_us)
 
 static void read_row(sql *q, tenant *t)
 {
-    memset(t, 0, sizeof *t);
+    memset(t, 0, sizeof(*t));
     t->id = (uint64_t)sql_col_int(q, 0);
     sql_col_text(q, 1, t->name, sizeof t->name);
     t->disabled = sql_col_int(q, 2) != 0;
@@ -190,30 +190,30 @@ static void read_row(sql *q, tenant *t)
 
 err_code tenant_cache_open(struct tenant_cache **out, sqlite3 *db, err *e)
 {
-    struct tenant_cache *tc = calloc(1, sizeof *tc);
-    if (tc == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    struct tenant_cache *tc = calloc(1, sizeof(*tc));
+    if (!tc) return err_set(e, ERR_NOMEM, "out of memory");
     pthread_mutex_init(&tc->change, NULL);
     pthread_rwlock_init(&tc->lock, NULL);
     *out = tc;
     sql q;
     sql_begin(&q, db, "SELECT " COLUMNS " FROM tenants ORDER BY id");
-    err_code code = ERR_NONE;
-    while (code == ERR_NONE && sql_row(&q)) {
+    err_code rc = ERR_NONE;
+    while (!rc && sql_row(&q)) {
         tenant t;
         read_row(&q, &t);
         tenant *fresh = cache_reserve(tc);
-        if (fresh != NULL)
+        if (fresh)
             cache_put(tc, &t, fresh);
         else
-            code = err_set(e, ERR_NOMEM, "out of memory");
+            rc = err_set(e, ERR_NOMEM, "out of memory");
     }
-    err_code end = sql_end(&q, "read the tenants", code == ERR_NONE ? e : NULL);
-    return code != ERR_NONE ? code : end;
+    err_code end = sql_end(&q, "read the tenants", rc == ERR_NONE ? e : NULL);
+    return rc != ERR_NONE ? rc : end;
 }
 
 void tenant_cache_close(struct tenant_cache *tc)
 {
-    if (tc == NULL) return;
+    if (!tc) return;
     for (size_t i = 0; i < tc->n; i++) free(tc->row[i]);
     free(tc->row);
     pthread_rwlock_destroy(&tc->lock);
@@ -258,9 +258,9 @@ static err_code write_row(sqlite3 *db, void *arg, err *e)
     sql_int(&q, t->created_wall_us);
     sql_int(&q, t->updated_wall_us);
     sql_text(&q, t->networks);
-    err_code code = sql_done(&q, "write the tenant", e);
-    if (code == ERR_NONE && sqlite3_changes(db) == 0) code = changed_meanwhile(e);
-    return code;
+    err_code rc = sql_done(&q, "write the tenant", e);
+    if (!rc && sqlite3_changes(db) == 0) rc = changed_meanwhile(e);
+    return rc;
 }
 
 /* ---- API -------------------------------------------------------------------------- */
@@ -288,7 +288,7 @@ static err_code check(const tenant *t, err *e)
     const int64_t all[] = {l->requests_per_minute, l->tokens_per_minute, l->max_concurrent,
                            l->max_queued,          l->tokens_per_day,    l->tokens_per_month,
                            l->max_adapters,        l->max_adapter_bytes};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    for (size_t i = 0; i < sizeof all / sizeof(*all); i++)
         if (all[i] < 0) return err_set(e, ERR_INPUT, "a limit is 0 (none) or more");
     return ERR_NONE;
 }
@@ -303,8 +303,8 @@ err_code tenants_create(store *st, const tenant *want, tenant *out, err *e)
     struct tenant_cache *tc = store_tenants(st);
     tenant t = *want;
     if (t.weight == 0) t.weight = 1;
-    err_code code = check(&t, e);
-    if (code != ERR_NONE) return code;
+    err_code rc = check(&t, e);
+    if (rc) return rc;
     pthread_mutex_lock(&tc->change);
     t.id = store_next_id(st);
     t.disabled = false;
@@ -312,18 +312,18 @@ err_code tenants_create(store *st, const tenant *want, tenant *out, err *e)
     t.created_wall_us = t.updated_wall_us = clock_wall_us();
     tenant other, *fresh = NULL;
     if (tenants_find(st, t.name, &other, NULL) == ERR_NONE)
-        code = name_taken(e, t.name);
+        rc = name_taken(e, t.name);
     else if ((fresh = cache_reserve(tc)) == NULL)
-        code = err_set(e, ERR_NOMEM, "out of memory");
+        rc = err_set(e, ERR_NOMEM, "out of memory");
     else
-        code = store_write(st, write_row, &t, e);
-    if (code == ERR_NONE)
+        rc = store_write(st, write_row, &t, e);
+    if (!rc)
         cache_put(tc, &t, fresh);
     else
         free(fresh);
     pthread_mutex_unlock(&tc->change);
-    if (code == ERR_NONE && out != NULL) *out = t;
-    return code;
+    if (!rc && out) *out = t;
+    return rc;
 }
 
 err_code tenants_get(store *st, uint64_t id, tenant *out, err *e)
@@ -331,7 +331,7 @@ err_code tenants_get(store *st, uint64_t id, tenant *out, err *e)
     struct tenant_cache *tc = store_tenants(st);
     pthread_rwlock_rdlock(&tc->lock);
     const tenant *t = find_id(tc, id);
-    if (t != NULL) *out = *t;
+    if (t) *out = *t;
     pthread_rwlock_unlock(&tc->lock);
     return t != NULL ? ERR_NONE : err_set(e, ERR_NOT_FOUND, "no such tenant");
 }
@@ -341,7 +341,7 @@ err_code tenants_find(store *st, const char *name, tenant *out, err *e)
     struct tenant_cache *tc = store_tenants(st);
     pthread_rwlock_rdlock(&tc->lock);
     const tenant *t = find_name(tc, name);
-    if (t != NULL) *out = *t;
+    if (t) *out = *t;
     pthread_rwlock_unlock(&tc->lock);
     return t != NULL ? ERR_NONE : err_set(e, ERR_NOT_FOUND, "no such tenant");
 }
@@ -364,10 +364,10 @@ err_code tenants_list(store *st, uint64_t after_id, size_t limit, tenant **out, 
     size_t from = lower_bound(tc, after_id + 1);
     size_t count = tc->n - from;
     if (limit != 0 && count > limit) count = limit;
-    tenant *list = calloc(count + 1, sizeof *list);
+    tenant *list = calloc(count + 1, sizeof(*list));
     for (size_t i = 0; list != NULL && i < count; i++) list[i] = *tc->row[from + i];
     pthread_rwlock_unlock(&tc->lock);
-    if (list == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    if (!list) return err_set(e, ERR_NOMEM, "out of memory");
     *out = list;
     *n = count;
     return ERR_NONE;
@@ -380,7 +380,7 @@ static bool same_settings(const tenant *a, const tenant *b)
     return strcmp(a->name, b->name) == 0 && a->weight == b->weight &&
            strcmp(a->default_class, b->default_class) == 0 && strcmp(a->classes, b->classes) == 0 &&
            strcmp(a->models, b->models) == 0 && strcmp(a->networks, b->networks) == 0 &&
-           memcmp(x, y, sizeof *x) == 0;
+           memcmp(x, y, sizeof(*x)) == 0;
 }
 
 /* Disables t->id as t->generation allows, before anything that may wait for the disk; *only: that is all that
@@ -388,12 +388,12 @@ static bool same_settings(const tenant *a, const tenant *b)
 static err_code suspend(store *st, tenant *t, bool *only, bool *durable, err *e)
 {
     tenant old;
-    err_code code = tenants_get(st, t->id, &old, e);
-    *only = code == ERR_NONE && t->disabled && same_settings(t, &old);
-    if (code != ERR_NONE || !t->disabled || (old.disabled && !*only)) return code;
+    err_code rc = tenants_get(st, t->id, &old, e);
+    *only = rc == ERR_NONE && t->disabled && same_settings(t, &old);
+    if (rc || !t->disabled || (old.disabled && !*only)) return rc;
     lockout what = {LOCKOUT_SUSPEND, t->id, clock_wall_us()};
-    code = cache_disable(store_tenants(st), t->id, t->generation, what.wall_us, e);
-    if (code != ERR_NONE) return code;
+    rc = cache_disable(store_tenants(st), t->id, t->generation, what.wall_us, e);
+    if (rc) return rc;
     *durable = store_lockout(st, &what);
     if (t->generation != 0 && !old.disabled) t->generation++;
     return ERR_NONE;
@@ -404,37 +404,36 @@ err_code tenants_update(store *st, const tenant *want, tenant *out, bool *durabl
     struct tenant_cache *tc = store_tenants(st);
     tenant t = *want, old, other;
     bool only = false, written = true;
-    err_code code = check(&t, e);
-    if (code == ERR_NONE) code = suspend(st, &t, &only, &written, e);
-    if (durable != NULL) *durable = written;
-    if (code != ERR_NONE) return code;
+    err_code rc = check(&t, e);
+    if (!rc) rc = suspend(st, &t, &only, &written, e);
+    if (durable) *durable = written;
+    if (rc) return rc;
     if (only) return out != NULL ? tenants_get(st, t.id, out, e) : ERR_NONE;
     pthread_mutex_lock(&tc->change);
-    code = tenants_get(st, t.id, &old, e);
-    if (code == ERR_NONE && t.generation != 0 && t.generation != old.generation)
-        code = changed_meanwhile(e);
-    if (code == ERR_NONE && tenants_find(st, t.name, &other, NULL) == ERR_NONE && other.id != t.id)
-        code = name_taken(e, t.name);
-    if (code == ERR_NONE) {
+    rc = tenants_get(st, t.id, &old, e);
+    if (!rc && t.generation != 0 && t.generation != old.generation) rc = changed_meanwhile(e);
+    if (!rc && tenants_find(st, t.name, &other, NULL) == ERR_NONE && other.id != t.id)
+        rc = name_taken(e, t.name);
+    if (!rc) {
         t.generation = old.generation + 1;
         t.created_wall_us = old.created_wall_us;
         t.updated_wall_us = clock_wall_us();
-        code = store_write(st, write_row, &t, e);
+        rc = store_write(st, write_row, &t, e);
     }
-    if (code == ERR_NONE) cache_replace(tc, &old, &t);
+    if (!rc) cache_replace(tc, &old, &t);
     pthread_mutex_unlock(&tc->change);
-    if (code == ERR_NONE && durable != NULL) *durable = true; /* the row holds all of it */
-    if (code == ERR_NONE && out != NULL) *out = t;
-    return code;
+    if (!rc && durable) *durable = true; /* the row holds all of it */
+    if (!rc && out) *out = t;
+    return rc;
 }
 
 err_code tenants_disable(store *st, uint64_t id, bool *durable, err *e)
 {
     lockout what = {LOCKOUT_TENANT, id, clock_wall_us()};
-    err_code code = cache_disable(store_tenants(st), id, 0, what.wall_us, e);
-    if (code != ERR_NONE) return code;
+    err_code rc = cache_disable(store_tenants(st), id, 0, what.wall_us, e);
+    if (rc) return rc;
     key_cache_revoke_tenant(st, id, what.wall_us);
     bool written = store_lockout(st, &what);
-    if (durable != NULL) *durable = written;
+    if (durable) *durable = written;
     return ERR_NONE;
 }

@@ -364,8 +364,7 @@ static bool make_headers(call *k, struct curl_slist **list)
     char type[128];
     bool ok = add_header(list, "Expect:") && add_header(list, "Accept-Encoding:");
     if (rq->body || rq->source) {
-        (void)snprintf(type, sizeof(type), "Content-Type: %s",
-                       rq->type ? rq->type : "application/json");
+        snprintf(type, sizeof(type), "Content-Type: %s", rq->type ? rq->type : "application/json");
         ok = ok && add_header(list, type);
     } else {
         ok = ok && add_header(list, "Content-Type:");
@@ -545,9 +544,9 @@ void client_reply_error(const client_reply *r, char *out, size_t cap)
         if (cJSON_IsString(m)) msg = m->valuestring;
     }
     if (msg && *msg)
-        (void)snprintf(out, cap, "%s", msg);
+        snprintf(out, cap, "%s", msg);
     else
-        (void)snprintf(out, cap, "the server answered %d", r->status);
+        snprintf(out, cap, "the server answered %d", r->status);
     for (char *p = out; *p; p++) {
         if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = '?';
     }

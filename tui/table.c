@@ -53,9 +53,9 @@ static const cJSON *at_path(const cJSON *row, const char *path)
 static void put_number(double v, char *out, size_t cap)
 {
     if (v == floor(v) && fabs(v) < 1e15)
-        (void)snprintf(out, cap, "%.0f", v);
+        snprintf(out, cap, "%.0f", v);
     else
-        (void)snprintf(out, cap, "%.6g", v);
+        snprintf(out, cap, "%.6g", v);
 }
 
 static void put_list(const cJSON *v, char *out, size_t cap)
@@ -82,7 +82,7 @@ static void put_time(double s, char *out, size_t cap)
     struct tm tm;
     if (!(s > 0 && s < 1e12) || !localtime_r(&t, &tm) ||
         strftime(out, cap, "%Y-%m-%d %H:%M:%S", &tm) == 0) {
-        (void)snprintf(out, cap, "-");
+        snprintf(out, cap, "-");
     }
 }
 
@@ -94,7 +94,7 @@ static void cell_text(const column *c, const cJSON *row, bool raw, char out[CELL
     if (!v || cJSON_IsNull(v)) {
         if (!raw) strcpy(out, "-");
     } else if (cJSON_IsString(v)) {
-        (void)snprintf(out, CELL_MAX, "%s", v->valuestring);
+        snprintf(out, CELL_MAX, "%s", v->valuestring);
     } else if (cJSON_IsBool(v)) {
         strcpy(out, raw ? (cJSON_IsTrue(v) ? "true" : "false") : cJSON_IsTrue(v) ? "yes" : "-");
     } else if (cJSON_IsArray(v) || cJSON_IsObject(v)) {
@@ -132,9 +132,9 @@ static void print_padded(FILE *f, const char *s, int width, bool right, bool las
     int w = text_clean(s, out, sizeof(out), width);
     int pad = width - w;
     if (right)
-        (void)fprintf(f, "%*s%s", pad > 0 ? pad : 0, "", out);
+        fprintf(f, "%*s%s", pad > 0 ? pad : 0, "", out);
     else
-        (void)fprintf(f, "%s%*s", out, last || pad < 0 ? 0 : pad, "");
+        fprintf(f, "%s%*s", out, last || pad < 0 ? 0 : pad, "");
     (void)fputs(last ? "\n" : "  ", f);
 }
 
@@ -200,7 +200,7 @@ static void print_names(FILE *f, const column *c, const cJSON *rows)
     {
         cell_text(c, row, true, cell);
         (void)text_clean(cell, clean, sizeof(clean), 0);
-        (void)fprintf(f, "%s\n", clean);
+        fprintf(f, "%s\n", clean);
     }
 }
 
@@ -244,7 +244,7 @@ static void print_pair(FILE *f, const char *head, int head_width, const char *va
     int room = width > head_width + GAP ? width - head_width - GAP : 0;
     int w = text_clean(head, name, sizeof(name), head_width);
     (void)text_clean(value, text, sizeof(text), room);
-    (void)fprintf(f, "%s%*s  %s\n", name, head_width > w ? head_width - w : 0, "", text);
+    fprintf(f, "%s%*s  %s\n", name, head_width > w ? head_width - w : 0, "", text);
 }
 
 void table_print_one(FILE *f, const column *columns, const cJSON *row, int width)
@@ -275,9 +275,9 @@ static void print_branch(FILE *f, const char *path, const cJSON *v, int width, i
         {
             if (each->string && strcmp(each->string, "object") == 0) continue;
             char number[16];
-            (void)snprintf(number, sizeof(number), "%d", i++);
-            (void)snprintf(name, sizeof(name), "%s%s%s", path, *path ? "." : "",
-                           each->string ? each->string : number);
+            snprintf(number, sizeof(number), "%d", i++);
+            snprintf(name, sizeof(name), "%s%s%s", path, *path ? "." : "",
+                     each->string ? each->string : number);
             print_branch(f, name, each, width, depth + 1);
         }
         return;
@@ -301,14 +301,14 @@ void table_print_json(FILE *f, const cJSON *value)
         if (a == 0x7f) {
             (void)fputs("\\u007f", f);
         } else if (a == 0xc2 && b >= 0x80 && b < 0xa0) { /* C1 */
-            (void)fprintf(f, "\\u%04x", b);
+            fprintf(f, "\\u%04x", b);
             p++;
         } else if (a == 0xe2 && (b == 0x80 || b == 0x81) && (unsigned char)p[2] >= 0x80) {
             unsigned cp = 0x2000u + ((b & 0x3fu) << 6) + ((unsigned char)p[2] & 0x3fu);
             bool odd = (cp >= 0x200b && cp <= 0x200f) || (cp >= 0x2028 && cp <= 0x202e) ||
                        (cp >= 0x2060 && cp <= 0x206f);
             if (odd)
-                (void)fprintf(f, "\\u%04x", cp);
+                fprintf(f, "\\u%04x", cp);
             else
                 (void)fwrite(p, 1, 3, f);
             p += 2;

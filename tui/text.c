@@ -131,9 +131,9 @@ void text_count(double v, char *out, size_t cap)
         u++;
     }
     if (u == 0)
-        (void)snprintf(out, cap, fabs(v) < 9.95 && v != floor(v) ? "%.1f" : "%.0f", v);
+        snprintf(out, cap, fabs(v) < 9.95 && v != floor(v) ? "%.1f" : "%.0f", v);
     else
-        (void)snprintf(out, cap, fabs(v) < 99.95 ? "%.1f%c" : "%.0f%c", v, unit[u]);
+        snprintf(out, cap, fabs(v) < 99.95 ? "%.1f%c" : "%.0f%c", v, unit[u]);
 }
 
 void text_bytes(double v, char *out, size_t cap)
@@ -146,33 +146,32 @@ void text_bytes(double v, char *out, size_t cap)
         u++;
     }
     if (u == 0)
-        (void)snprintf(out, cap, "%.0f B", v);
+        snprintf(out, cap, "%.0f B", v);
     else
-        (void)snprintf(out, cap, fabs(v) < 99.95 ? "%.1f %ciB" : "%.0f %ciB", v, unit[u]);
+        snprintf(out, cap, fabs(v) < 99.95 ? "%.1f %ciB" : "%.0f %ciB", v, unit[u]);
 }
 
 void text_span(int64_t s, char *out, size_t cap)
 {
     if (s < 0) s = 0;
     if (s < 60)
-        (void)snprintf(out, cap, "%llds", (long long)s);
+        snprintf(out, cap, "%llds", (long long)s);
     else if (s < 3600)
-        (void)snprintf(out, cap, "%lldm%02llds", (long long)(s / 60), (long long)(s % 60));
+        snprintf(out, cap, "%lldm%02llds", (long long)(s / 60), (long long)(s % 60));
     else if (s < 86400)
-        (void)snprintf(out, cap, "%lldh%02lldm", (long long)(s / 3600), (long long)(s / 60 % 60));
+        snprintf(out, cap, "%lldh%02lldm", (long long)(s / 3600), (long long)(s / 60 % 60));
     else
-        (void)snprintf(out, cap, "%lldd%02lldh", (long long)(s / 86400),
-                       (long long)(s / 3600 % 24));
+        snprintf(out, cap, "%lldd%02lldh", (long long)(s / 86400), (long long)(s / 3600 % 24));
 }
 
 void text_ms(double ms, char *out, size_t cap)
 {
     if (ms < 0)
-        (void)snprintf(out, cap, "-");
+        snprintf(out, cap, "-");
     else if (ms < 9.95)
-        (void)snprintf(out, cap, "%.1fms", ms);
+        snprintf(out, cap, "%.1fms", ms);
     else if (ms < 9999.5)
-        (void)snprintf(out, cap, "%.0fms", ms);
+        snprintf(out, cap, "%.0fms", ms);
     else
-        (void)snprintf(out, cap, "%.1fs", ms / 1000);
+        snprintf(out, cap, "%.1fs", ms / 1000);
 }

@@ -48,17 +48,17 @@ err_code folder_may_skip(const char *name, err *e)
     static const char *const whole[] = {"LICENSE",          "NOTICE",       ".gitignore",
                                         "optimizer.pt",     "scheduler.pt", "scaler.pt",
                                         "training_args.bin"};
-    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
+    for (size_t i = 0; i < sizeof whole / sizeof(*whole); i++)
         if (strcmp(name, whole[i]) == 0) return ERR_NONE;
     if (strncmp(name, "rng_state", 9) == 0 && has_ending(name, ".pth")) return ERR_NONE;
-    for (size_t i = 0; i < sizeof pickles / sizeof *pickles; i++)
+    for (size_t i = 0; i < sizeof pickles / sizeof(*pickles); i++)
         if (has_ending(name, pickles[i]))
             return err_set(e, ERR_UNSUPPORTED,
                            "'%.80s' is a pickle, which can run code and is never read. To convert: "
                            "PeftModel.from_pretrained(base, folder).save_pretrained(folder, "
                            "safe_serialization=True); then leave it out",
                            name);
-    for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++)
+    for (size_t i = 0; i < sizeof harmless / sizeof(*harmless); i++)
         if (has_ending(name, harmless[i])) return ERR_NONE;
     if (has_ending(name, ".safetensors"))
         return err_set(e, ERR_UNSUPPORTED,
@@ -86,7 +86,7 @@ bool folder_sync(const char *path)
 err_code folder_hash(int fd, uint8_t out[DIGEST_BYTES], err *e)
 {
     char *chunk = malloc(CHUNK);
-    if (chunk == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    if (!chunk) return err_set(e, ERR_NOMEM, "out of memory");
     digest_state d;
     digest_begin(&d);
     off_t at = 0;

@@ -67,8 +67,8 @@ static err_code number(gguf *g, int bytes, uint64_t *out, err *e)
 static err_code string(gguf *g, char *out, size_t cap, err *e)
 {
     uint64_t len = 0;
-    err_code code = number(g, 8, &len, e);
-    if (code != ERR_NONE) return code;
+    err_code rc = number(g, 8, &len, e);
+    if (rc) return rc;
     if (len > g->n - g->at) return cut_short(g, e);
     out[0] = 0;
     if (len < cap) {
@@ -85,25 +85,25 @@ enum { TYPE_FLOAT = 6, TYPE_STRING = 8, TYPE_ARRAY = 9, TYPE_U32 = 4 };
 static int scalar_bytes(uint64_t type)
 {
     static const int bytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
-    return type < sizeof bytes / sizeof *bytes ? bytes[type] : 0;
+    return type < sizeof bytes / sizeof(*bytes) ? bytes[type] : 0;
 }
 
 static err_code skip_array(gguf *g, err *e)
 {
     uint64_t type = 0, count = 0;
     char ignored[1];
-    err_code code = number(g, 4, &type, e);
-    if (code == ERR_NONE) code = number(g, 8, &count, e);
-    if (code != ERR_NONE) return code;
+    err_code rc = number(g, 4, &type, e);
+    if (!rc) rc = number(g, 8, &count, e);
+    if (rc) return rc;
     int each = scalar_bytes(type);
     if (each == 0 && type != TYPE_STRING)
         return err_set(e, ERR_CORRUPT, "GGUF: an array of type %llu", (unsigned long long)type);
     uint64_t room = (g->n - g->at) / (uint64_t)(each > 0 ? each : 8);
     if (count > room) return cut_short(g, e);
     if (each > 0) g->at += (size_t)count * (size_t)each;
-    for (uint64_t i = 0; each == 0 && i < count && code == ERR_NONE; i++)
-        code = string(g, ignored, sizeof ignored, e);
-    return code;
+    for (uint64_t i = 0; each == 0 && i < count && !rc; i++)
+        rc = string(g, ignored, sizeof ignored, e);
+    return rc;
 }
 
 /* ---- keys -------------------------------------------------------------------------------------- */
@@ -112,16 +112,16 @@ static err_code read_key(gguf *g, err *e)
 {
     char key[NAME_MAX_BYTES], ignored[1];
     uint64_t type = 0, value = 0;
-    err_code code = string(g, key, sizeof key, e);
-    if (code == ERR_NONE) code = number(g, 4, &type, e);
-    if (code != ERR_NONE) return code;
+    err_code rc = string(g, key, sizeof key, e);
+    if (!rc) rc = number(g, 4, &type, e);
+    if (rc) return rc;
     const struct {
         const char *key;
         char *out;
     } strings[] = {{"general.architecture", g->arch},
                    {"general.type", g->general_type},
                    {"adapter.type", g->adapter_type}};
-    for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
+    for (size_t i = 0; i < sizeof strings / sizeof(*strings); i++) {
         if (strcmp(key, strings[i].key) != 0) continue;
         if (type != TYPE_STRING || strings[i].out[0] != 0)
             return err_set(e, ERR_CORRUPT, "GGUF: %s is no string, or there twice", key);
@@ -134,8 +134,8 @@ static err_code read_key(gguf *g, err *e)
     if (scalar_bytes(type) == 0)
         return err_set(e, ERR_CORRUPT, "GGUF: '%.64s' has the unknown type %llu", key,
                        (unsigned long long)type);
-    code = number(g, scalar_bytes(type), &value, e);
-    if (code != ERR_NONE) return code;
+    rc = number(g, scalar_bytes(type), &value, e);
+    if (rc) return rc;
     if (strcmp(key, "adapter.lora.alpha") == 0) {
         uint32_t bits = (uint32_t)value;
         memcpy(&g->alpha, &bits, sizeof g->alpha);
@@ -186,7 +186,7 @@ static bool parse_name(const char *name, int n_layer, tensor_name *to)
                    {"ffn_down.", PROJ_DOWN}};
     *to = (tensor_name){.layer = -1, .module = MODULE_HEAD};
     if (take(&name, "blk.")) {
-        size_t digits = strspn(name, "0123456789"), i = 0, n = sizeof modules / sizeof *modules;
+        size_t digits = strspn(name, "0123456789"), i = 0, n = sizeof modules / sizeof(*modules);
         if (digits == 0 || digits > 6 || (digits > 1 && name[0] == '0') || name[digits] != '.')
             return false;
         to->layer = atoi(name);
@@ -224,17 +224,17 @@ static err_code read_tensor(gguf *g, const model_config *base, matrix *m, err *e
 {
     char name[NAME_MAX_BYTES];
     uint64_t dims = 0, type = 0;
-    err_code code = string(g, name, sizeof name, e);
-    if (code == ERR_NONE) code = number(g, 4, &dims, e);
-    if (code != ERR_NONE) return code;
+    err_code rc = string(g, name, sizeof name, e);
+    if (!rc) rc = number(g, 4, &dims, e);
+    if (rc) return rc;
     if (dims != 2)
         return err_set(e, ERR_INPUT, "GGUF: tensor '%s' has %llu dimensions; 2 are expected", name,
                        (unsigned long long)dims);
-    code = number(g, 8, &m->cols, e);
-    if (code == ERR_NONE) code = number(g, 8, &m->rows, e);
-    if (code == ERR_NONE) code = number(g, 4, &type, e);
-    if (code == ERR_NONE) code = number(g, 8, &m->offset, e);
-    if (code != ERR_NONE) return code;
+    rc = number(g, 8, &m->cols, e);
+    if (!rc) rc = number(g, 8, &m->rows, e);
+    if (!rc) rc = number(g, 4, &type, e);
+    if (!rc) rc = number(g, 8, &m->offset, e);
+    if (rc) return rc;
     if (!parse_name(name, base->n_layer, &m->to))
         return err_set(e, ERR_INPUT, "GGUF: tensor '%s' belongs to no layer of this base model",
                        name);
@@ -281,10 +281,10 @@ static err_code read_header(gguf *g, const model_config *base, err *e)
     if (g->n < 4 || memcmp(g->p, "GGUF", 4) != 0)
         return err_set(e, ERR_CORRUPT, "the file does not begin as a GGUF does");
     g->at = 4;
-    err_code code = number(g, 4, &version, e);
-    if (code == ERR_NONE) code = number(g, 8, &g->n_tensors, e);
-    if (code == ERR_NONE) code = number(g, 8, &g->n_kv, e);
-    if (code != ERR_NONE) return code;
+    err_code rc = number(g, 4, &version, e);
+    if (!rc) rc = number(g, 8, &g->n_tensors, e);
+    if (!rc) rc = number(g, 8, &g->n_kv, e);
+    if (rc) return rc;
     if (version != 2 && version != 3)
         return err_set(e, ERR_UNSUPPORTED, "GGUF: version %llu; 2 and 3 are read",
                        (unsigned long long)version);
@@ -294,14 +294,13 @@ static err_code read_header(gguf *g, const model_config *base, err *e)
     if (g->n_kv > KEYS_MAX)
         return err_set(e, ERR_LIMIT, "GGUF: %llu keys; at most %d are read",
                        (unsigned long long)g->n_kv, KEYS_MAX);
-    for (uint64_t i = 0; i < g->n_kv && code == ERR_NONE; i++) code = read_key(g, e);
-    if (code == ERR_NONE) code = check_keys(g, base, e);
-    if (code != ERR_NONE) return code;
-    g->m = calloc((size_t)g->n_tensors, sizeof *g->m);
-    if (g->m == NULL) return err_set(e, ERR_NOMEM, "out of memory");
-    for (uint64_t i = 0; i < g->n_tensors && code == ERR_NONE; i++)
-        code = read_tensor(g, base, &g->m[i], e);
-    return code != ERR_NONE ? code : check_places(g, e);
+    for (uint64_t i = 0; i < g->n_kv && !rc; i++) rc = read_key(g, e);
+    if (!rc) rc = check_keys(g, base, e);
+    if (rc) return rc;
+    g->m = calloc((size_t)g->n_tensors, sizeof(*g->m));
+    if (!g->m) return err_set(e, ERR_NOMEM, "out of memory");
+    for (uint64_t i = 0; i < g->n_tensors && !rc; i++) rc = read_tensor(g, base, &g->m[i], e);
+    return rc != ERR_NONE ? rc : check_places(g, e);
 }
 
 /* ---- writing ------------------------------------------------------------------------------------- */
@@ -324,7 +323,7 @@ __attribute__((format(printf, 2, 3))) static void add(text *t, const char *fmt, 
     if (t->n + (size_t)n + 1 > t->cap) {
         size_t cap = (t->n + (size_t)n + 1) * 2 + 4096;
         char *p = realloc(t->p, cap);
-        if (p == NULL) {
+        if (!p) {
             t->failed = true;
             return;
         }
@@ -393,16 +392,16 @@ static err_code write_config(const gguf *g, int fd, err *e)
         first = false;
     }
     add(&t, "],\"rank_pattern\":{");
-    err_code code = put(fd, t.p, t.n, e);
-    if (code == ERR_NONE && ranks.n > 0) code = put(fd, ranks.p, ranks.n, e);
-    if (code == ERR_NONE) code = put(fd, "},\"alpha_pattern\":{", 19, e);
-    if (code == ERR_NONE && alphas.n > 0) code = put(fd, alphas.p, alphas.n, e);
-    if (code == ERR_NONE) code = put(fd, "}}", 2, e);
-    if (t.failed || ranks.failed || alphas.failed) code = err_set(e, ERR_NOMEM, "out of memory");
+    err_code rc = put(fd, t.p, t.n, e);
+    if (!rc && ranks.n > 0) rc = put(fd, ranks.p, ranks.n, e);
+    if (!rc) rc = put(fd, "},\"alpha_pattern\":{", 19, e);
+    if (!rc && alphas.n > 0) rc = put(fd, alphas.p, alphas.n, e);
+    if (!rc) rc = put(fd, "}}", 2, e);
+    if (t.failed || ranks.failed || alphas.failed) rc = err_set(e, ERR_NOMEM, "out of memory");
     free(t.p);
     free(ranks.p);
     free(alphas.p);
-    return code;
+    return rc;
 }
 
 static err_code write_header(const gguf *g, int fd, err *e)
@@ -435,10 +434,10 @@ static err_code write_header(const gguf *g, int fd, err *e)
     }
     uint8_t len[8];
     for (int i = 0; i < 8; i++) len[i] = (uint8_t)((uint64_t)t.n >> 8 * i);
-    err_code code = put(fd, len, sizeof len, e);
-    if (code == ERR_NONE) code = put(fd, t.p, t.n, e);
+    err_code rc = put(fd, len, sizeof len, e);
+    if (!rc) rc = put(fd, t.p, t.n, e);
     free(t.p);
-    return code;
+    return rc;
 }
 
 /* The converter for Llama turns the two halves of each head's rows into pairs: row (head, half, i) went
@@ -458,18 +457,18 @@ static err_code copy_turned(const gguf *g, const matrix *m, const model_config *
 {
     size_t row = (size_t)m->bytes / (size_t)m->rows, dim = (size_t)base->head_dim;
     char *in = malloc((size_t)m->bytes), *out = malloc((size_t)m->bytes);
-    err_code code = in != NULL && out != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
-    if (code == ERR_NONE && !get(g->fd, in, (size_t)m->bytes, g->data0 + m->offset))
-        code = err_set(e, ERR_IO, "the GGUF cannot be read");
-    for (size_t h = 0; code == ERR_NONE && h < (size_t)heads; h++)
+    err_code rc = in != NULL && out != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
+    if (!rc && !get(g->fd, in, (size_t)m->bytes, g->data0 + m->offset))
+        rc = err_set(e, ERR_IO, "the GGUF cannot be read");
+    for (size_t h = 0; rc == ERR_NONE && h < (size_t)heads; h++)
         for (size_t i = 0; i < dim; i++) {
             size_t half = i / (dim / 2), k = i % (dim / 2);
             memcpy(out + (h * dim + i) * row, in + (h * dim + 2 * k + half) * row, row);
         }
-    if (code == ERR_NONE) code = put(fd, out, (size_t)m->bytes, e);
+    if (!rc) rc = put(fd, out, (size_t)m->bytes, e);
     free(in);
     free(out);
-    return code;
+    return rc;
 }
 
 /* [token][rank] to [rank][token]. */
@@ -477,45 +476,45 @@ static err_code copy_transposed(const gguf *g, const matrix *m, int fd, err *e)
 {
     size_t size = (size_t)type_bytes(m->type), rows = (size_t)m->rows, cols = (size_t)m->cols;
     char *in = malloc((size_t)m->bytes), *out = malloc((size_t)m->bytes);
-    err_code code = in != NULL && out != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
-    if (code == ERR_NONE && !get(g->fd, in, (size_t)m->bytes, g->data0 + m->offset))
-        code = err_set(e, ERR_IO, "the GGUF cannot be read");
-    for (size_t r = 0; code == ERR_NONE && r < rows; r++)
+    err_code rc = in != NULL && out != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
+    if (!rc && !get(g->fd, in, (size_t)m->bytes, g->data0 + m->offset))
+        rc = err_set(e, ERR_IO, "the GGUF cannot be read");
+    for (size_t r = 0; rc == ERR_NONE && r < rows; r++)
         for (size_t c = 0; c < cols; c++)
             memcpy(out + (c * rows + r) * size, in + (r * cols + c) * size, size);
-    if (code == ERR_NONE) code = put(fd, out, (size_t)m->bytes, e);
+    if (!rc) rc = put(fd, out, (size_t)m->bytes, e);
     free(in);
     free(out);
-    return code;
+    return rc;
 }
 
 static err_code copy_plain(const gguf *g, const matrix *m, char *chunk, int fd, err *e)
 {
-    err_code code = ERR_NONE;
-    for (uint64_t done = 0, n; done < m->bytes && code == ERR_NONE; done += n) {
+    err_code rc = ERR_NONE;
+    for (uint64_t done = 0, n; done < m->bytes && !rc; done += n) {
         n = m->bytes - done < CHUNK ? m->bytes - done : CHUNK;
-        code = get(g->fd, chunk, (size_t)n, g->data0 + m->offset + done)
-                   ? put(fd, chunk, (size_t)n, e)
-                   : err_set(e, ERR_IO, "the GGUF cannot be read");
+        rc = get(g->fd, chunk, (size_t)n, g->data0 + m->offset + done)
+                 ? put(fd, chunk, (size_t)n, e)
+                 : err_set(e, ERR_IO, "the GGUF cannot be read");
     }
-    return code;
+    return rc;
 }
 
 static err_code write_weights(const gguf *g, const model_config *base, int fd, err *e)
 {
     char *chunk = malloc(CHUNK);
-    if (chunk == NULL) return err_set(e, ERR_NOMEM, "out of memory");
-    err_code code = write_header(g, fd, e);
-    for (uint64_t i = 0; i < g->n_tensors && code == ERR_NONE; i++) {
+    if (!chunk) return err_set(e, ERR_NOMEM, "out of memory");
+    err_code rc = write_header(g, fd, e);
+    for (uint64_t i = 0; i < g->n_tensors && !rc; i++) {
         int heads = heads_turned(base, &g->m[i]);
         if (is_turned(&g->m[i]))
-            code = copy_transposed(g, &g->m[i], fd, e);
+            rc = copy_transposed(g, &g->m[i], fd, e);
         else
-            code = heads > 0 ? copy_turned(g, &g->m[i], base, heads, fd, e)
-                             : copy_plain(g, &g->m[i], chunk, fd, e);
+            rc = heads > 0 ? copy_turned(g, &g->m[i], base, heads, fd, e)
+                           : copy_plain(g, &g->m[i], chunk, fd, e);
     }
     free(chunk);
-    return code;
+    return rc;
 }
 
 err_code gguf_convert(int fd, uint64_t bytes, const model_config *base, int config_fd,
@@ -524,13 +523,13 @@ err_code gguf_convert(int fd, uint64_t bytes, const model_config *base, int conf
     gguf g = {.fd = fd, .file_bytes = bytes, .alignment = 32};
     g.n = bytes < HEADER_MAX ? (size_t)bytes : HEADER_MAX;
     uint8_t *header = malloc(g.n + 1);
-    if (header == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    if (!header) return err_set(e, ERR_NOMEM, "out of memory");
     g.p = header;
-    err_code code = get(fd, header, g.n, 0) ? read_header(&g, base, e)
-                                            : err_set(e, ERR_IO, "the GGUF cannot be read");
-    if (code == ERR_NONE) code = write_config(&g, config_fd, e);
-    if (code == ERR_NONE) code = write_weights(&g, base, weights_fd, e);
+    err_code rc = get(fd, header, g.n, 0) ? read_header(&g, base, e)
+                                          : err_set(e, ERR_IO, "the GGUF cannot be read");
+    if (!rc) rc = write_config(&g, config_fd, e);
+    if (!rc) rc = write_weights(&g, base, weights_fd, e);
     free(header);
     free(g.m);
-    return code;
+    return rc;
 }

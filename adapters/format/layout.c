@@ -130,8 +130,8 @@ err_code layout_place(adapter_layout *al, const model_config *base, const st_ten
                        base->n_layer);
     int count;
     size_t slot = first_slot(base->n_layer, &tn, &count);
-    err_code code = check_wanted(al, base, t->name, &tn, slot, e);
-    if (code != ERR_NONE) return code;
+    err_code rc = check_wanted(al, base, t->name, &tn, slot, e);
+    if (rc) return rc;
     dtype type;
     if (!st_usable(t->dtype, &type))
         return err_set(e, ERR_UNSUPPORTED, "tensor '%.140s' is %s; allowed are F32, F16 and BF16",
@@ -146,16 +146,16 @@ err_code layout_place(adapter_layout *al, const model_config *base, const st_ten
     }
     if (tn.role == ROLE_ORIGINAL) return ERR_NONE;
     if (tn.role == ROLE_A)
-        code = check_shape(t, (uint64_t)rank, (uint64_t)d_in, e);
+        rc = check_shape(t, (uint64_t)rank, (uint64_t)d_in, e);
     else if (tn.role == ROLE_B)
-        code = check_shape(t, rows, (uint64_t)rank, e);
+        rc = check_shape(t, rows, (uint64_t)rank, e);
     else if (tn.role == ROLE_ROWS)
-        code = check_shape(t, (uint64_t)al->peft.n_token, (uint64_t)base->dim, e);
+        rc = check_shape(t, (uint64_t)al->peft.n_token, (uint64_t)base->dim, e);
     else if (tn.role == ROLE_TABLE && tn.module <= MODULE_EMBED)
-        code = check_shape(t, (uint64_t)base->n_vocab, (uint64_t)base->dim, e);
+        rc = check_shape(t, (uint64_t)base->n_vocab, (uint64_t)base->dim, e);
     else
-        code = check_shape(t, rows, 0, e);
-    if (code != ERR_NONE) return code;
+        rc = check_shape(t, rows, 0, e);
+    if (rc) return rc;
 
     uint64_t at = t->offset;
     for (int i = 0; i < count; i++) {
@@ -194,7 +194,7 @@ static err_code check_slot(adapter_layout *al, const model_config *base, size_t 
     char name[128];
     peft_slot_name(name, sizeof name, pc->n_layer, slot);
     const char *missing = wrapped ? missing_of(pc, pair) : NULL;
-    if (missing != NULL)
+    if (missing)
         return err_set(e, ERR_INPUT, "target_modules covers %s, but its %s is not in the file",
                        name, missing);
     bool saved = (slot == peft_head_slot(pc->n_layer) && pc->save_head) ||
@@ -258,11 +258,11 @@ err_code layout_check(adapter_layout *al, const model_config *base, int n_base, 
     static const char *const names[] = {[DT_F32] = "F32", [DT_F16] = "F16", [DT_BF16] = "BF16"};
     const char *all = NULL;
     for (size_t slot = 0; slot < peft_slots(base->n_layer); slot++) {
-        err_code code = check_slot(al, base, slot, e);
-        if (code != ERR_NONE) return code;
+        err_code rc = check_slot(al, base, slot, e);
+        if (rc) return rc;
         if (!al->pair[slot].a.present) continue;
         const char *one = names[al->pair[slot].a.type];
-        if (all != NULL && all != one) one = "mixed";
+        if (all && all != one) one = "mixed";
         all = one;
     }
     snprintf(al->dtype_name, sizeof al->dtype_name, "%s", all != NULL ? all : "");

@@ -100,14 +100,14 @@ static bool unwrap(const char *name, char out[NAME_MAX_BYTES])
     bool again = true;
     while (again) {
         again = false;
-        for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers; i++)
+        for (size_t i = 0; i < sizeof wrappers / sizeof(*wrappers); i++)
             again |= skip(&name, wrappers[i]);
     }
     size_t n = 0;
     while (*name != 0) {
         bool inside = false;
         if (n > 0 && out[n - 1] == '.')
-            for (size_t i = 0; i < sizeof inner / sizeof *inner; i++)
+            for (size_t i = 0; i < sizeof inner / sizeof(*inner); i++)
                 inside |= skip(&name, inner[i]);
         if (!inside) out[n++] = *name++;
     }
@@ -170,7 +170,7 @@ bool tensor_name_parse(const char *name, tensor_name *out)
     char plain[NAME_MAX_BYTES];
     const char *at = plain;
     if (!unwrap(name, plain) || !take_path(&at, out)) return false;
-    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+    for (size_t i = 0; i < sizeof endings / sizeof(*endings); i++) {
         if (strcmp(at, endings[i].ending) != 0) continue;
         if (endings[i].where == LINEAR && out->module >= MODULE_EMBED) continue;
         if (endings[i].where == ANY && out->module > MODULE_EMBED) continue;
@@ -227,7 +227,7 @@ err_code naming_refuse(const char *name, err *e)
         {"visual.", "LoRA on a vision tower"},
         {"vision", "LoRA on a vision tower"},
     };
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+    for (size_t i = 0; i < sizeof others / sizeof(*others); i++)
         if (strstr(name, others[i].part) != NULL)
             return err_set(e, ERR_UNSUPPORTED, "tensor '%.140s': %s is not supported", name,
                            others[i].feature);

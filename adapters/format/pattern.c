@@ -57,8 +57,8 @@ static int emit(compiler *c, op o, int x, int y)
     }
     if (p->n == p->cap) {
         int cap = p->cap ? p->cap * 2 : 64;
-        inst *more = realloc(p->code, (size_t)cap * sizeof *more);
-        if (more == NULL) {
+        inst *more = realloc(p->code, (size_t)cap * sizeof(*more));
+        if (!more) {
             fail(c, ERR_NOMEM, "takes more memory than there is");
             return 0;
         }
@@ -75,7 +75,7 @@ static void insert(compiler *c, int at, op o, int x, int y)
     emit(c, OP_JUMP, 0, 0);
     if (c->code != ERR_NONE) return;
     pattern *p = c->p;
-    memmove(p->code + at + 1, p->code + at, (size_t)(p->n - 1 - at) * sizeof *p->code);
+    memmove(p->code + at + 1, p->code + at, (size_t)(p->n - 1 - at) * sizeof(*p->code));
     p->code[at] = (inst){.op = (uint8_t)o, .x = x, .y = y};
 }
 
@@ -193,7 +193,7 @@ static void parse_class(compiler *c)
 static void emit_set(compiler *c, const uint32_t set[8])
 {
     int at = emit(c, OP_SET, 0, 0);
-    if (c->code == ERR_NONE) memcpy(c->p->code[at].set, set, 8 * sizeof *set);
+    if (c->code == ERR_NONE) memcpy(c->p->code[at].set, set, 8 * sizeof(*set));
 }
 
 static void emit_byte(compiler *c, int byte)
@@ -218,7 +218,7 @@ static void parse_group(compiler *c)
             c->at += 2;
         } else if (c->at[1] == 'P' && c->at[2] == '<') {
             const char *end = strchr(c->at, '>');
-            if (end == NULL) {
+            if (!end) {
                 fail(c, ERR_INPUT, "has a group name without '>'");
                 return;
             }
@@ -395,17 +395,17 @@ err_code pattern_create(pattern **out, const char *text, err *e)
     *out = NULL;
     if (strlen(text) > TEXT_MAX)
         return err_set(e, ERR_LIMIT, "the pattern is longer than %d bytes", TEXT_MAX);
-    pattern *p = calloc(1, sizeof *p);
-    if (p == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    pattern *p = calloc(1, sizeof(*p));
+    if (!p) return err_set(e, ERR_NOMEM, "out of memory");
     compiler c = {.at = text, .p = p, .e = e};
     parse_choice(&c);
     if (c.code == ERR_NONE && *c.at == ')') fail(&c, ERR_INPUT, "has a ')' without '('");
     emit(&c, OP_MATCH, 0, 0);
     if (c.code == ERR_NONE) {
-        p->now = malloc((size_t)p->n * sizeof *p->now);
-        p->next = malloc((size_t)p->n * sizeof *p->next);
-        p->now_mark = calloc((size_t)p->n, sizeof *p->now_mark);
-        if (p->now == NULL || p->next == NULL || p->now_mark == NULL)
+        p->now = malloc((size_t)p->n * sizeof(*p->now));
+        p->next = malloc((size_t)p->n * sizeof(*p->next));
+        p->now_mark = calloc((size_t)p->n, sizeof(*p->now_mark));
+        if (!p->now || !p->next || !p->now_mark)
             fail(&c, ERR_NOMEM, "takes more memory than there is");
     }
     if (c.code != ERR_NONE) {
@@ -418,7 +418,7 @@ err_code pattern_create(pattern **out, const char *text, err *e)
 
 void pattern_destroy(pattern *p)
 {
-    if (p == NULL) return;
+    if (!p) return;
     free(p->code);
     free(p->now);
     free(p->next);
@@ -490,7 +490,7 @@ static int add(pattern *p, int *list, int n, int first, const place *pl, uint64_
 bool pattern_matches(pattern *p, const char *text, uint64_t *work)
 {
     uint64_t own = 0;
-    if (work == NULL) work = &own;
+    if (!work) work = &own;
     place pl = {text, 0, strlen(text)};
     p->generation++;
     int n = add(p, p->now, 0, 0, &pl, work);

@@ -110,7 +110,7 @@ static const struct {
 static bool unset(const cJSON *v)
 {
     if (cJSON_IsNull(v) || cJSON_IsFalse(v)) return true;
-    if (cJSON_IsArray(v) || cJSON_IsObject(v)) return v->child == NULL;
+    if (cJSON_IsArray(v) || cJSON_IsObject(v)) return !v->child;
     return cJSON_IsString(v) && v->valuestring[0] == 0;
 }
 
@@ -119,7 +119,7 @@ static err_code check_keys(const cJSON *root, err *e)
     const cJSON *v;
     cJSON_ArrayForEach(v, root)
     {
-        size_t i = 0, n = sizeof known / sizeof *known;
+        size_t i = 0, n = sizeof known / sizeof(*known);
         while (i < n && strcmp(known[i].name, v->string) != 0) i++;
         if (i == n && !unset(v))
             return err_set(e, ERR_UNSUPPORTED,
@@ -136,7 +136,7 @@ static err_code check_type(const cJSON *root, err *e)
 {
     const char *s = NULL;
     if (json_str(root, "peft_type", &s, NULL, e) != ERR_NONE) return e->code;
-    if (s == NULL) return err_set(e, ERR_INPUT, "adapter_config.json has no peft_type");
+    if (!s) return err_set(e, ERR_INPUT, "adapter_config.json has no peft_type");
     if (strcmp(s, "LORA") == 0) return ERR_NONE;
     return err_set(e, ERR_UNSUPPORTED, "peft_type '%.32s' is not supported: only LORA is", s);
 }
@@ -146,12 +146,12 @@ static err_code check_fixed(const cJSON *root, peft_config *pc, err *e)
     const char *s = NULL;
     if (check_type(root, e) != ERR_NONE) return e->code;
     if (json_str(root, "task_type", &s, NULL, e) != ERR_NONE) return e->code;
-    if (s != NULL && s[0] != 0 && strcmp(s, "CAUSAL_LM") != 0)
+    if (s && s[0] != 0 && strcmp(s, "CAUSAL_LM") != 0)
         return err_set(e, ERR_UNSUPPORTED, "task_type '%.32s' is not supported: only CAUSAL_LM is",
                        s);
     s = NULL;
     if (json_str(root, "bias", &s, NULL, e) != ERR_NONE) return e->code;
-    if (s == NULL || strcmp(s, "none") == 0)
+    if (!s || strcmp(s, "none") == 0)
         pc->bias = PEFT_BIAS_NONE;
     else if (strcmp(s, "all") == 0)
         pc->bias = PEFT_BIAS_ALL;
@@ -161,14 +161,14 @@ static err_code check_fixed(const cJSON *root, peft_config *pc, err *e)
         return err_set(e, ERR_UNSUPPORTED, "bias '%.32s' is none of none, all and lora_only", s);
 
     const cJSON *init = json_get(root, "init_lora_weights");
-    if (init == NULL || cJSON_IsNull(init) || cJSON_IsBool(init)) return ERR_NONE;
+    if (!init || cJSON_IsNull(init) || cJSON_IsBool(init)) return ERR_NONE;
     if (!cJSON_IsString(init))
         return err_set(e, ERR_INPUT, "init_lora_weights must be true, false or a string");
     /* These start A and B alone.  The others (pissa, olora, corda, loftq, mica, lora_ga) take
      * something out of the base's weights, so what was trained does not fit the base that is
      * served. */
     const char *harmless[] = {"gaussian", "eva", "orthogonal"};
-    for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++)
+    for (size_t i = 0; i < sizeof harmless / sizeof(*harmless); i++)
         if (strcmp(init->valuestring, harmless[i]) == 0) return ERR_NONE;
     return err_set(e, ERR_UNSUPPORTED,
                    "init_lora_weights '%.32s' changes the base's weights: save the adapter with "
@@ -205,7 +205,7 @@ static err_code read_saved(const cJSON *root, const model_config *base, const na
                            peft_config *pc, err *e)
 {
     const cJSON *list = json_get(root, "modules_to_save"), *v;
-    if (list == NULL || unset(list)) return ERR_NONE;
+    if (!list || unset(list)) return ERR_NONE;
     if (!cJSON_IsArray(list)) return err_set(e, ERR_INPUT, "modules_to_save must be a list");
     if (cJSON_GetArraySize(list) > SAVED_MAX)
         return err_set(e, ERR_LIMIT, "modules_to_save has more than %d names", SAVED_MAX);
@@ -245,16 +245,15 @@ static err_code pick_tokens(const cJSON *map, peft_config *pc, const cJSON **lis
         const cJSON **to = strcmp(name, "embed_tokens") == 0 ? &embed
                            : strcmp(name, "lm_head") == 0    ? &head
                                                              : NULL;
-        if (to == NULL)
+        if (!to)
             return err_set(e, ERR_UNSUPPORTED,
                            "trainable_token_indices names '%.64s': single tokens of embed_tokens "
                            "and lm_head alone are supported",
                            of->string);
-        if (*to != NULL)
-            return err_set(e, ERR_INPUT, "trainable_token_indices names %s twice", name);
+        if (*to) return err_set(e, ERR_INPUT, "trainable_token_indices names %s twice", name);
         *to = of;
     }
-    if (embed == NULL || (head != NULL && !cJSON_Compare(embed, head, true)))
+    if (!embed || (head && !cJSON_Compare(embed, head, true)))
         return err_set(e, ERR_UNSUPPORTED,
                        "trainable_token_indices names other tokens of lm_head than of "
                        "embed_tokens, which is not supported");
@@ -269,39 +268,39 @@ static err_code read_tokens(const cJSON *root, const model_config *base, peft_co
 {
     const cJSON *list = json_get(root, "trainable_token_indices"), *v;
     pc->n_vocab = base->n_vocab;
-    if (list == NULL || unset(list)) return ERR_NONE;
+    if (!list || unset(list)) return ERR_NONE;
     if (cJSON_IsObject(list)) {
-        err_code code = pick_tokens(list, pc, &list, e);
-        if (code != ERR_NONE) return code;
+        err_code rc = pick_tokens(list, pc, &list, e);
+        if (rc) return rc;
     }
     if (!cJSON_IsArray(list))
         return err_set(e, ERR_INPUT, "trainable_token_indices must be a list of tokens");
     int most = base->n_vocab + base->added_max;
-    bool *seen = calloc((size_t)most, sizeof *seen);
-    pc->token = calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof *pc->token);
-    err_code code =
+    bool *seen = calloc((size_t)most, sizeof(*seen));
+    pc->token = calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof(*pc->token));
+    err_code rc =
         seen != NULL && pc->token != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
     cJSON_ArrayForEach(v, list)
     {
-        if (code != ERR_NONE) break;
+        if (rc) break;
         double id = cJSON_IsNumber(v) ? v->valuedouble : -1;
         if (id < 0 || id != floor(id))
-            code = err_set(e, ERR_INPUT, "trainable_token_indices must hold tokens' numbers");
+            rc = err_set(e, ERR_INPUT, "trainable_token_indices must hold tokens' numbers");
         else if (id >= most)
-            code = err_set(e, base->added_max > 0 ? ERR_LIMIT : ERR_UNSUPPORTED,
-                           "trainable_token_indices names token %.0f, this server serves %d: "
-                           "added tokens beyond adapters.max_added_tokens, or on a backend that "
-                           "cannot, are not supported",
-                           id, most);
+            rc = err_set(e, base->added_max > 0 ? ERR_LIMIT : ERR_UNSUPPORTED,
+                         "trainable_token_indices names token %.0f, this server serves %d: "
+                         "added tokens beyond adapters.max_added_tokens, or on a backend that "
+                         "cannot, are not supported",
+                         id, most);
         else if (seen[(size_t)id])
-            code = err_set(e, ERR_INPUT, "trainable_token_indices names token %.0f twice", id);
-        if (code != ERR_NONE) break;
+            rc = err_set(e, ERR_INPUT, "trainable_token_indices names token %.0f twice", id);
+        if (rc) break;
         seen[(size_t)id] = true;
         pc->token[pc->n_token++] = (int32_t)id;
         if (id >= pc->n_vocab) pc->n_vocab = (int)id + 1;
     }
     free(seen);
-    return code;
+    return rc;
 }
 
 /* ---- patterns ------------------------------------------------------------------------------- */
@@ -342,37 +341,37 @@ static err_code compile_around(const char *key_name, const char *before, const c
                                const char *after, pattern **out, err *e)
 {
     pattern *alone = NULL;
-    err_code code = pattern_create(&alone, key, e);
+    err_code rc = pattern_create(&alone, key, e);
     pattern_destroy(alone);
-    if (code != ERR_NONE) return err_context(e, "%s", key_name);
+    if (rc) return err_context(e, "%s", key_name);
     size_t len = strlen(before) + strlen(key) + strlen(after) + 1;
     char *text = malloc(len);
-    if (text == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    if (!text) return err_set(e, ERR_NOMEM, "out of memory");
     snprintf(text, len, "%s%s%s", before, key, after);
-    code = pattern_create(out, text, e);
+    rc = pattern_create(out, text, e);
     free(text);
-    return code == ERR_NONE ? code : err_context(e, "%s", key_name);
+    return rc == ERR_NONE ? rc : err_context(e, "%s", key_name);
 }
 
 /* rank_pattern, alpha_pattern: {"module or pattern": number}.  PEFT matches (.*\.)?(key)$. */
 static err_code read_keyed(const cJSON *root, const char *name, keyed **out, int *n_out, err *e)
 {
     const cJSON *map = json_get(root, name), *v;
-    if (map == NULL || cJSON_IsNull(map)) return ERR_NONE;
+    if (!map || cJSON_IsNull(map)) return ERR_NONE;
     if (!cJSON_IsObject(map)) return err_set(e, ERR_INPUT, "%s must be an object", name);
     int n = cJSON_GetArraySize(map), size = 0;
     if (n > PATTERN_KEYS_MAX)
         return err_set(e, ERR_LIMIT, "%s has more than %d keys", name, PATTERN_KEYS_MAX);
     *out = calloc((size_t)n + 1, sizeof **out);
-    if (*out == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    if (!*out) return err_set(e, ERR_NOMEM, "out of memory");
     cJSON_ArrayForEach(v, map)
     {
         if (!cJSON_IsNumber(v) || !isfinite(v->valuedouble))
             return err_set(e, ERR_INPUT, "%s: '%.64s' must be a number", name, v->string);
         keyed *k = &(*out)[*n_out];
         k->value = v->valuedouble;
-        err_code code = compile_around(name, "(.*\\.)?(", v->string, ")", &k->p, e);
-        if (code != ERR_NONE) return code;
+        err_code rc = compile_around(name, "(.*\\.)?(", v->string, ")", &k->p, e);
+        if (rc) return rc;
         ++*n_out;
         size += pattern_size(k->p);
         if (size > PATTERN_SIZE_MAX)
@@ -395,7 +394,7 @@ static err_code check_strings(const cJSON *list, const char *name, err *e)
 static err_code read_targets(const cJSON *root, plan *pl, err *e)
 {
     const cJSON *t = json_get(root, "target_modules");
-    if (t == NULL || unset(t))
+    if (!t || unset(t))
         return err_set(e, ERR_INPUT, "target_modules is missing: no layer would be adapted");
     pl->targets = t;
     if (cJSON_IsString(t)) {
@@ -405,15 +404,15 @@ static err_code read_targets(const cJSON *root, plan *pl, err *e)
     }
     if (!cJSON_IsArray(t))
         return err_set(e, ERR_INPUT, "target_modules must be a list or a string");
-    pl->target_used = calloc((size_t)cJSON_GetArraySize(t) + 1, sizeof *pl->target_used);
-    if (pl->target_used == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    pl->target_used = calloc((size_t)cJSON_GetArraySize(t) + 1, sizeof(*pl->target_used));
+    if (!pl->target_used) return err_set(e, ERR_NOMEM, "out of memory");
     return check_strings(t, "target_modules", e);
 }
 
 static err_code read_excluded(const cJSON *root, plan *pl, err *e)
 {
     const cJSON *x = json_get(root, "exclude_modules");
-    if (x == NULL || unset(x)) return ERR_NONE;
+    if (!x || unset(x)) return ERR_NONE;
     pl->excluded = x;
     if (cJSON_IsString(x))
         return compile_around("exclude_modules", "", x->valuestring, "", &pl->excluded_pattern, e);
@@ -436,43 +435,43 @@ static err_code read_layers(const cJSON *root, plan *pl, int n_layer, err *e)
 {
     const cJSON *l = json_get(root, "layers_to_transform"), *v;
     const cJSON *pat = json_get(root, "layers_pattern");
-    if (l == NULL || unset(l)) {
-        if (pat != NULL && !unset(pat))
+    if (!l || unset(l)) {
+        if (pat && !unset(pat))
             return err_set(e, ERR_INPUT, "layers_pattern is set without layers_to_transform");
         return ERR_NONE;
     }
     if (!cJSON_IsArray(pl->targets))
         return err_set(e, ERR_INPUT, "layers_to_transform needs target_modules as a list");
     pl->layers = l;
-    err_code code = ERR_NONE;
+    err_code rc = ERR_NONE;
     if (cJSON_IsArray(l)) {
         cJSON_ArrayForEach(v, l)
         {
-            if (code == ERR_NONE) code = check_layer(v, n_layer, e);
+            if (!rc) rc = check_layer(v, n_layer, e);
         }
     } else {
-        code = check_layer(l, n_layer, e);
+        rc = check_layer(l, n_layer, e);
     }
-    if (code != ERR_NONE || pat == NULL || unset(pat)) return code;
+    if (rc || !pat || unset(pat)) return rc;
     if (!cJSON_IsString(pat) && !cJSON_IsArray(pat))
         return err_set(e, ERR_INPUT, "layers_pattern must be a list or a string");
-    code = cJSON_IsArray(pat) ? check_strings(pat, "layers_pattern", e) : ERR_NONE;
-    if (code != ERR_NONE) return code;
+    rc = cJSON_IsArray(pat) ? check_strings(pat, "layers_pattern", e) : ERR_NONE;
+    if (rc) return rc;
     int n = cJSON_IsArray(pat) ? cJSON_GetArraySize(pat) : 1;
     pl->layer_pattern = calloc((size_t)n, sizeof(pattern *));
-    if (pl->layer_pattern == NULL) return err_set(e, ERR_NOMEM, "out of memory");
-    for (int i = 0; i < n && code == ERR_NONE; i++) {
+    if (!pl->layer_pattern) return err_set(e, ERR_NOMEM, "out of memory");
+    for (int i = 0; i < n && !rc; i++) {
         const char *text =
             cJSON_IsArray(pat) ? cJSON_GetArrayItem(pat, i)->valuestring : pat->valuestring;
         /* PEFT puts it into a longer pattern without parentheses: a '|' would cut that in two. */
         if (strchr(text, '|') != NULL)
             return err_set(e, ERR_UNSUPPORTED, "layers_pattern '%.64s': '|' is not supported",
                            text);
-        code = compile_around("layers_pattern", "(?:|.*\\.)(?:", text, ")\\.\\d+\\..*",
-                              &pl->layer_pattern[i], e);
-        if (code == ERR_NONE) pl->n_layer_pattern++;
+        rc = compile_around("layers_pattern", "(?:|.*\\.)(?:", text, ")\\.\\d+\\..*",
+                            &pl->layer_pattern[i], e);
+        if (!rc) pl->n_layer_pattern++;
     }
-    return code;
+    return rc;
 }
 
 /* ---- one module ------------------------------------------------------------------------------- */
@@ -485,8 +484,8 @@ static bool ends_with(const char *name, const char *ending)
 
 static bool excluded(plan *pl, const char *name)
 {
-    if (pl->excluded == NULL) return false;
-    if (pl->excluded_pattern != NULL) return pattern_matches(pl->excluded_pattern, name, &pl->work);
+    if (!pl->excluded) return false;
+    if (pl->excluded_pattern) return pattern_matches(pl->excluded_pattern, name, &pl->work);
     const cJSON *v;
     cJSON_ArrayForEach(v, pl->excluded)
     {
@@ -498,7 +497,7 @@ static bool excluded(plan *pl, const char *name)
 /* `layer` < 0: a module outside the layers. */
 static bool layer_wanted(plan *pl, const char *name, int layer)
 {
-    if (pl->layers == NULL) return true;
+    if (!pl->layers) return true;
     bool found = pl->n_layer_pattern == 0 && layer >= 0;
     for (int i = 0; i < pl->n_layer_pattern && !found; i++)
         found = pattern_matches(pl->layer_pattern[i], name, &pl->work);
@@ -514,7 +513,7 @@ static bool layer_wanted(plan *pl, const char *name, int layer)
 
 static bool targeted(plan *pl, const char *name, int layer)
 {
-    if (pl->target_pattern != NULL) return pattern_matches(pl->target_pattern, name, &pl->work);
+    if (pl->target_pattern) return pattern_matches(pl->target_pattern, name, &pl->work);
     bool whole = false, ending = false;
     const cJSON *v;
     int i = 0;
@@ -566,7 +565,7 @@ static err_code settle_module(plan *pl, peft_config *pc, const char *name, int l
 {
     peft_layer one = {0};
     int count;
-    err_code code = settle_layer(pl, pc, name, rank_limit, &one, e);
+    err_code rc = settle_layer(pl, pc, name, rank_limit, &one, e);
     if (module == MODULE_HEAD)
         pc->layer[peft_head_slot(pc->n_layer)] = one;
     else if (module == MODULE_EMBED)
@@ -574,7 +573,7 @@ static err_code settle_module(plan *pl, peft_config *pc, const char *name, int l
     else
         for (int first = (int)module_projs(module, &count), i = 0; i < count; i++)
             pc->layer[(size_t)layer * PROJ_COUNT + (size_t)(first + i)] = one;
-    return code;
+    return rc;
 }
 
 /* Does this base have the module, as the adapter's author called it? */
@@ -598,8 +597,8 @@ static err_code settle_outside(plan *pl, const naming *names, int rank_limit, pe
         bool tied = module == MODULE_HEAD && pc->tie; /* the embedding's LoRA, saved twice */
         if (tied) module_path(name, sizeof name, names, -1, MODULE_EMBED);
         if (!targeted(pl, name, -1) || excluded(pl, name)) continue;
-        err_code code = settle_module(pl, pc, name, -1, module, rank_limit, e);
-        if (code != ERR_NONE) return code;
+        err_code rc = settle_module(pl, pc, name, -1, module, rank_limit, e);
+        if (rc) return rc;
     }
     return ERR_NONE;
 }
@@ -624,24 +623,24 @@ static err_code settle_all(plan *pl, const model_config *base, const naming *nam
                            peft_config *pc, err *e)
 {
     char name[NAME_MAX_BYTES];
-    err_code code = settle_outside(pl, names, rank_limit, pc, e);
+    err_code rc = settle_outside(pl, names, rank_limit, pc, e);
     for (int layer = 0; layer < base->n_layer; layer++)
-        for (int m = 0; m < MODULE_IN_LAYER && code == ERR_NONE; m++) {
+        for (int m = 0; m < MODULE_IN_LAYER && !rc; m++) {
             if (!there(names, m)) continue;
             module_path(name, sizeof name, names, layer, m);
             /* In this order, so that a target that is excluded everywhere counts as named. */
             if ((pl->all_linear || targeted(pl, name, layer)) && !excluded(pl, name))
-                code = settle_module(pl, pc, name, layer, m, rank_limit, e);
-            if (code == ERR_NONE && pl->work > WORK_MAX)
-                code = err_set(e, ERR_LIMIT, "the patterns of adapter_config.json cost too much");
+                rc = settle_module(pl, pc, name, layer, m, rank_limit, e);
+            if (!rc && pl->work > WORK_MAX)
+                rc = err_set(e, ERR_LIMIT, "the patterns of adapter_config.json cost too much");
         }
-    if (code == ERR_NONE) code = check_tokens_alone(base, pc, e);
-    if (code != ERR_NONE) return code;
+    if (!rc) rc = check_tokens_alone(base, pc, e);
+    if (rc) return rc;
     if (pc->n_wrapped == 0)
         return err_set(e, ERR_INPUT, "target_modules names no layer of this base model");
     const cJSON *v;
     int i = 0;
-    if (pl->target_used != NULL) {
+    if (pl->target_used) {
         cJSON_ArrayForEach(v, pl->targets)
         {
             if (!pl->target_used[i++])
@@ -663,26 +662,26 @@ static err_code read_plan(const cJSON *root, plan *pl, const model_config *base,
     int64_t r = 8; /* PEFT's own defaults */
     pc->alpha = 8;
     const char *name = NULL;
-    err_code code = check_keys(root, e);
-    if (code == ERR_NONE) code = check_fixed(root, pc, e);
-    if (code == ERR_NONE) code = json_int(root, "r", -(1ll << 52), 1ll << 52, &r, NULL, e);
-    if (code == ERR_NONE && (r < 1 || r > 1 << 20))
-        code = err_set(e, r < 1 ? ERR_INPUT : ERR_LIMIT, "r is %lld; allowed are 1 to %d",
-                       (long long)r, rank_limit);
-    if (code == ERR_NONE) code = json_num(root, "lora_alpha", -1e6, 1e6, &pc->alpha, NULL, e);
-    if (code == ERR_NONE) code = json_bool(root, "use_rslora", &pc->rslora, NULL, e);
-    if (code == ERR_NONE) code = json_bool(root, "use_dora", &pc->dora, NULL, e);
-    if (code == ERR_NONE) code = json_bool(root, "lora_bias", &pc->lora_bias, NULL, e);
-    if (code == ERR_NONE) code = json_bool(root, "ensure_weight_tying", &tie, NULL, e);
-    if (code == ERR_NONE) code = json_str(root, "base_model_name_or_path", &name, NULL, e);
-    if (code == ERR_NONE) code = read_saved(root, base, names, pc, e);
-    if (code == ERR_NONE) code = read_tokens(root, base, pc, e);
-    if (code == ERR_NONE) code = read_targets(root, pl, e);
-    if (code == ERR_NONE) code = read_excluded(root, pl, e);
-    if (code == ERR_NONE) code = read_layers(root, pl, base->n_layer, e);
-    if (code == ERR_NONE) code = read_keyed(root, "rank_pattern", &pl->rank, &pl->n_rank, e);
-    if (code == ERR_NONE) code = read_keyed(root, "alpha_pattern", &pl->alpha, &pl->n_alpha, e);
-    if (code != ERR_NONE) return code;
+    err_code rc = check_keys(root, e);
+    if (!rc) rc = check_fixed(root, pc, e);
+    if (!rc) rc = json_int(root, "r", -(1ll << 52), 1ll << 52, &r, NULL, e);
+    if (!rc && (r < 1 || r > 1 << 20))
+        rc = err_set(e, r < 1 ? ERR_INPUT : ERR_LIMIT, "r is %lld; allowed are 1 to %d",
+                     (long long)r, rank_limit);
+    if (!rc) rc = json_num(root, "lora_alpha", -1e6, 1e6, &pc->alpha, NULL, e);
+    if (!rc) rc = json_bool(root, "use_rslora", &pc->rslora, NULL, e);
+    if (!rc) rc = json_bool(root, "use_dora", &pc->dora, NULL, e);
+    if (!rc) rc = json_bool(root, "lora_bias", &pc->lora_bias, NULL, e);
+    if (!rc) rc = json_bool(root, "ensure_weight_tying", &tie, NULL, e);
+    if (!rc) rc = json_str(root, "base_model_name_or_path", &name, NULL, e);
+    if (!rc) rc = read_saved(root, base, names, pc, e);
+    if (!rc) rc = read_tokens(root, base, pc, e);
+    if (!rc) rc = read_targets(root, pl, e);
+    if (!rc) rc = read_excluded(root, pl, e);
+    if (!rc) rc = read_layers(root, pl, base->n_layer, e);
+    if (!rc) rc = read_keyed(root, "rank_pattern", &pl->rank, &pl->n_rank, e);
+    if (!rc) rc = read_keyed(root, "alpha_pattern", &pl->alpha, &pl->n_alpha, e);
+    if (rc) return rc;
     if (pc->dora && pc->lora_bias)
         return err_set(e, ERR_UNSUPPORTED, "use_dora together with lora_bias is not supported");
     pc->rank = (int)r;
@@ -694,8 +693,8 @@ static err_code read_plan(const cJSON *root, plan *pl, const model_config *base,
 
 static err_code read_root(const char *text, size_t len, cJSON **root, err *e)
 {
-    err_code code = json_parse(text, len, &limits, root, e);
-    if (code != ERR_NONE) return err_context(e, "adapter_config.json");
+    err_code rc = json_parse(text, len, &limits, root, e);
+    if (rc) return err_context(e, "adapter_config.json");
     if (cJSON_IsObject(*root)) return ERR_NONE;
     cJSON_Delete(*root);
     *root = NULL;
@@ -705,39 +704,39 @@ static err_code read_root(const char *text, size_t len, cJSON **root, err *e)
 err_code peft_check_type(const char *text, size_t len, err *e)
 {
     cJSON *root = NULL;
-    err_code code = read_root(text, len, &root, e);
-    if (code == ERR_NONE) code = check_type(root, e);
+    err_code rc = read_root(text, len, &root, e);
+    if (!rc) rc = check_type(root, e);
     cJSON_Delete(root);
-    return code;
+    return rc;
 }
 
 err_code peft_parse(const char *text, size_t len, const model_config *base, int rank_max,
                     const naming *names, peft_config *out, err *e)
 {
     static const naming usual = {.root = -1};
-    memset(out, 0, sizeof *out);
+    memset(out, 0, sizeof(*out));
     if (rank_max <= 0 || rank_max > LORA_RANK_MAX) rank_max = LORA_RANK_MAX;
     err own;
-    if (e == NULL) e = &own;
+    if (!e) e = &own;
     cJSON *root = NULL;
-    err_code code = read_root(text, len, &root, e);
-    if (code != ERR_NONE) return code;
+    err_code rc = read_root(text, len, &root, e);
+    if (rc) return rc;
     plan pl = {0};
     out->n_layer = base->n_layer;
-    out->layer = calloc(peft_slots(base->n_layer), sizeof *out->layer);
-    if (out->layer == NULL)
-        code = err_set(e, ERR_NOMEM, "out of memory");
+    out->layer = calloc(peft_slots(base->n_layer), sizeof(*out->layer));
+    if (!out->layer)
+        rc = err_set(e, ERR_NOMEM, "out of memory");
     else
-        code = read_plan(root, &pl, base, names != NULL ? names : &usual, rank_max, out, e);
+        rc = read_plan(root, &pl, base, names != NULL ? names : &usual, rank_max, out, e);
     plan_clear(&pl);
     cJSON_Delete(root);
-    if (code != ERR_NONE) peft_clear(out);
-    return code;
+    if (rc) peft_clear(out);
+    return rc;
 }
 
 void peft_clear(peft_config *pc)
 {
     free(pc->layer);
     free(pc->token);
-    memset(pc, 0, sizeof *pc);
+    memset(pc, 0, sizeof(*pc));
 }

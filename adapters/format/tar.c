@@ -44,13 +44,13 @@ struct tar_reader {
 
 tar_reader *tar_create(const tar_limits *limits, const tar_sink *sink)
 {
-    tar_reader *t = calloc(1, sizeof *t);
-    if (t == NULL) return NULL;
+    tar_reader *t = calloc(1, sizeof(*t));
+    if (!t) return NULL;
     t->limits = *limits;
     t->sink = *sink;
     t->extra = malloc(EXTRA_MAX + 1);
-    t->seen = calloc((size_t)limits->max_files + 1, sizeof *t->seen);
-    if (t->extra == NULL || t->seen == NULL) {
+    t->seen = calloc((size_t)limits->max_files + 1, sizeof(*t->seen));
+    if (!t->extra || !t->seen) {
         tar_destroy(t);
         return NULL;
     }
@@ -59,7 +59,7 @@ tar_reader *tar_create(const tar_limits *limits, const tar_sink *sink)
 
 void tar_destroy(tar_reader *t)
 {
-    if (t == NULL) return;
+    if (!t) return;
     for (int i = 0; i < t->n_seen; i++) free(t->seen[i]);
     free(t->seen);
     free(t->extra);
@@ -125,8 +125,8 @@ static err_code check_bytes(const char *name, err *e)
 /* Splits into at most folder and file; "." parts go.  *n_parts counts what is left. */
 static err_code clean_name(const char *name, char part[2][NAME_BYTES], int *n_parts, err *e)
 {
-    err_code code = check_bytes(name, e);
-    if (code != ERR_NONE) return code;
+    err_code rc = check_bytes(name, e);
+    if (rc) return rc;
     *n_parts = 0;
     for (const char *p = name; *p != 0;) {
         size_t n = strcspn(p, "/");
@@ -151,10 +151,10 @@ static err_code clean_name(const char *name, char part[2][NAME_BYTES], int *n_pa
 /* All entries lie in one folder, or all at the root. */
 static err_code check_folder(tar_reader *t, const char *folder, err *e)
 {
-    if ((folder == NULL && t->has_folder) ||
-        (folder != NULL && (t->at_root || (t->has_folder && strcmp(t->folder, folder) != 0))))
+    if ((!folder && t->has_folder) ||
+        (folder && (t->at_root || (t->has_folder && strcmp(t->folder, folder) != 0))))
         return err_set(e, ERR_INPUT, "the tar holds more than one folder: pack one adapter alone");
-    if (folder == NULL) {
+    if (!folder) {
         t->at_root = true;
     } else {
         t->has_folder = true;
@@ -169,7 +169,7 @@ static err_code note_seen(tar_reader *t, const char *name, err *e)
         if (strcmp(t->seen[i], name) == 0)
             return err_set(e, ERR_INPUT, "the tar holds '%.100s' twice", name);
     t->seen[t->n_seen] = strdup(name);
-    if (t->seen[t->n_seen] == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    if (!t->seen[t->n_seen]) return err_set(e, ERR_NOMEM, "out of memory");
     t->n_seen++;
     return ERR_NONE;
 }
@@ -224,10 +224,10 @@ static err_code read_pax(tar_reader *t, err *e)
             return bad_pax(e);
         const char *key = q + 1, *stop = p + len - 1;
         const char *eq = memchr(key, '=', (size_t)(stop - key));
-        if (eq == NULL || eq == key) return bad_pax(e);
-        err_code code =
+        if (!eq || eq == key) return bad_pax(e);
+        err_code rc =
             take_pax_value(t, key, (size_t)(eq - key), eq + 1, (size_t)(stop - eq - 1), e);
-        if (code != ERR_NONE) return code;
+        if (rc) return rc;
         p += len;
     }
     return ERR_NONE;
@@ -299,16 +299,16 @@ static err_code begin_file(tar_reader *t, const char *name, uint64_t bytes, err 
 {
     char part[2][NAME_BYTES];
     int n = 0;
-    err_code code = clean_name(name, part, &n, e);
-    if (code != ERR_NONE) return code;
+    err_code rc = clean_name(name, part, &n, e);
+    if (rc) return rc;
     if (n == 0 || name[strlen(name) - 1] == '/')
         return err_set(e, ERR_INPUT, "the tar holds a file named '%.100s'", name);
     const char *file = part[n - 1];
     t->skip = strncmp(file, "._", 2) == 0 || strcmp(file, ".DS_Store") == 0;
-    code = check_folder(t, n == 2 ? part[0] : NULL, e);
-    if (code == ERR_NONE) code = note_seen(t, file, e);
-    if (code == ERR_NONE && !t->skip) code = t->sink.begin(t->sink.self, file, bytes, e);
-    if (code != ERR_NONE) return code;
+    rc = check_folder(t, n == 2 ? part[0] : NULL, e);
+    if (!rc) rc = note_seen(t, file, e);
+    if (!rc && !t->skip) rc = t->sink.begin(t->sink.self, file, bytes, e);
+    if (rc) return rc;
     expect_data(t, bytes, AT_FILE);
     return bytes == 0 && !t->skip ? t->sink.end(t->sink.self, e) : ERR_NONE;
 }
@@ -317,8 +317,8 @@ static err_code begin_folder(tar_reader *t, const char *name, uint64_t bytes, er
 {
     char part[2][NAME_BYTES];
     int n = 0;
-    err_code code = clean_name(name, part, &n, e);
-    if (code != ERR_NONE) return code;
+    err_code rc = clean_name(name, part, &n, e);
+    if (rc) return rc;
     if (bytes != 0) return err_set(e, ERR_INPUT, "the tar holds a folder with data");
     if (n == 2)
         return err_set(e, ERR_INPUT, "the tar holds the folder '%.100s' inside the adapter's",
@@ -382,18 +382,18 @@ static err_code take_header(tar_reader *t, err *e)
 
 static err_code finish_data(tar_reader *t, err *e)
 {
-    err_code code = ERR_NONE;
-    if (t->at == AT_FILE && !t->skip) code = t->sink.end(t->sink.self, e);
-    if (t->at == AT_EXTRA) code = finish_extra(t, e);
+    err_code rc = ERR_NONE;
+    if (t->at == AT_FILE && !t->skip) rc = t->sink.end(t->sink.self, e);
+    if (t->at == AT_EXTRA) rc = finish_extra(t, e);
     t->at = t->padding > 0 ? AT_PADDING : AT_HEADER;
-    return code;
+    return rc;
 }
 
 /* Takes what the present state wants from the piece; *used says how much. */
 static err_code step(tar_reader *t, const uint8_t *p, size_t len, size_t *used, err *e)
 {
     size_t n = len;
-    err_code code = ERR_NONE;
+    err_code rc = ERR_NONE;
     switch (t->at) {
     case AT_HEADER:
         if (n > BLOCK - t->filled) n = BLOCK - t->filled;
@@ -401,7 +401,7 @@ static err_code step(tar_reader *t, const uint8_t *p, size_t len, size_t *used, 
         t->filled += n;
         if (t->filled == BLOCK) {
             t->filled = 0;
-            code = take_header(t, e);
+            rc = take_header(t, e);
         }
         break;
     case AT_FILE:
@@ -411,10 +411,10 @@ static err_code step(tar_reader *t, const uint8_t *p, size_t len, size_t *used, 
             memcpy(t->extra + t->n_extra, p, n);
             t->n_extra += n;
         } else if (!t->skip) {
-            code = t->sink.data(t->sink.self, p, n, e);
+            rc = t->sink.data(t->sink.self, p, n, e);
         }
         t->left -= n;
-        if (code == ERR_NONE && t->left == 0) code = finish_data(t, e);
+        if (!rc && t->left == 0) rc = finish_data(t, e);
         break;
     case AT_PADDING:
         if (n > t->padding) n = (size_t)t->padding;
@@ -422,31 +422,31 @@ static err_code step(tar_reader *t, const uint8_t *p, size_t len, size_t *used, 
         if (t->padding == 0) t->at = AT_HEADER;
         break;
     case AT_END:
-        for (size_t i = 0; i < n && code == ERR_NONE; i++)
-            if (p[i] != 0) code = err_set(e, ERR_INPUT, "there is data after the end of the tar");
+        for (size_t i = 0; i < n && !rc; i++)
+            if (p[i] != 0) rc = err_set(e, ERR_INPUT, "there is data after the end of the tar");
         break;
     }
     *used = n;
-    return code;
+    return rc;
 }
 
 err_code tar_write(tar_reader *t, const void *data, size_t len, err *e)
 {
     const uint8_t *p = data;
-    err_code code = ERR_NONE;
+    err_code rc = ERR_NONE;
     if (t->failed) return err_set(e, ERR_INPUT, "the upload has failed already");
     t->n_bytes += len;
     if (t->n_bytes > t->limits.max_bytes)
-        code = err_set(e, ERR_LIMIT, "the upload has more than %llu bytes",
-                       (unsigned long long)t->limits.max_bytes);
-    while (len > 0 && code == ERR_NONE) {
+        rc = err_set(e, ERR_LIMIT, "the upload has more than %llu bytes",
+                     (unsigned long long)t->limits.max_bytes);
+    while (len > 0 && !rc) {
         size_t used = 0;
-        code = step(t, p, len, &used, e);
+        rc = step(t, p, len, &used, e);
         p += used;
         len -= used;
     }
-    t->failed = code != ERR_NONE;
-    return code;
+    t->failed = rc;
+    return rc;
 }
 
 err_code tar_finish(tar_reader *t, err *e)

@@ -54,17 +54,17 @@ static err_code read_config(int dir_fd, char **text, uint64_t *bytes, err *e)
 {
     int fd;
     *text = NULL;
-    err_code code = open_regular(dir_fd, CONFIG_NAME, &fd, bytes, e);
-    if (code != ERR_NONE) return code;
+    err_code rc = open_regular(dir_fd, CONFIG_NAME, &fd, bytes, e);
+    if (rc) return rc;
     if (*bytes > CONFIG_MAX)
-        code = err_set(e, ERR_LIMIT, "%s has %llu bytes; at most %d are read", CONFIG_NAME,
-                       (unsigned long long)*bytes, CONFIG_MAX);
+        rc = err_set(e, ERR_LIMIT, "%s has %llu bytes; at most %d are read", CONFIG_NAME,
+                     (unsigned long long)*bytes, CONFIG_MAX);
     else if ((*text = malloc((size_t)*bytes + 1)) == NULL)
-        code = err_set(e, ERR_NOMEM, "out of memory");
+        rc = err_set(e, ERR_NOMEM, "out of memory");
     else if (!read_all(fd, *text, (size_t)*bytes, 0))
-        code = err_set(e, ERR_IO, "%s cannot be read", CONFIG_NAME);
+        rc = err_set(e, ERR_IO, "%s cannot be read", CONFIG_NAME);
     close(fd);
-    return code;
+    return rc;
 }
 
 /* ---- values ------------------------------------------------------------------------------ */
@@ -119,16 +119,15 @@ static err_code scan_all(int fd, adapter_layout *al, err *e)
                                                      "token_adapter.trainable_tokens_delta",
                                                      "weight"};
     uint8_t *chunk = malloc(CHUNK);
-    if (chunk == NULL) return err_set(e, ERR_NOMEM, "out of memory");
-    err_code code = ERR_NONE;
+    if (!chunk) return err_set(e, ERR_NOMEM, "out of memory");
+    err_code rc = ERR_NONE;
     for (size_t slot = 0; slot < peft_slots(al->peft.n_layer); slot++)
-        for (int part = 0; part < ADAPTER_PARTS && code == ERR_NONE; part++) {
+        for (int part = 0; part < ADAPTER_PARTS && !rc; part++) {
             const adapter_tensor *t = adapter_part(&al->pair[slot], part);
-            if (t->present)
-                code = scan_tensor(fd, t, chunk, which[part], al->peft.n_layer, slot, e);
+            if (t->present) rc = scan_tensor(fd, t, chunk, which[part], al->peft.n_layer, slot, e);
         }
     free(chunk);
-    return code;
+    return rc;
 }
 
 /* Needs a look at every byte of the tables, also when values are not scanned. */
@@ -136,27 +135,27 @@ static err_code recognise_tables(int fd, const model_config *base, adapter_layou
 {
     const size_t slots[] = {peft_head_slot(base->n_layer), peft_embed_slot(base->n_layer)};
     uint8_t *chunk = NULL;
-    err_code code = ERR_NONE;
-    for (int i = 0; i < 2 && code == ERR_NONE; i++) {
+    err_code rc = ERR_NONE;
+    for (int i = 0; i < 2 && !rc; i++) {
         const adapter_tensor *t = &al->pair[slots[i]].table;
         if (!t->present || base->head_print == 0) continue;
-        if (chunk == NULL && (chunk = malloc(CHUNK)) == NULL)
+        if (!chunk && (chunk = malloc(CHUNK)) == NULL)
             return err_set(e, ERR_NOMEM, "out of memory");
         fingerprint f;
         fingerprint_begin(&f);
         uint64_t rows = (uint64_t)(al->n_vocab < base->n_vocab ? al->n_vocab : base->n_vocab);
         uint64_t end = rows * (uint64_t)base->dim * dtype_bytes(t->type);
-        for (uint64_t done = 0, n; done < end && code == ERR_NONE; done += n) {
+        for (uint64_t done = 0, n; done < end && !rc; done += n) {
             n = end - done < CHUNK ? end - done : CHUNK;
             if (!read_all(fd, chunk, (size_t)n, t->offset + done))
-                code = err_set(e, ERR_IO, "%s cannot be read", WEIGHTS_NAME);
+                rc = err_set(e, ERR_IO, "%s cannot be read", WEIGHTS_NAME);
             else
                 fingerprint_add(&f, chunk, (size_t)n);
         }
-        if (code == ERR_NONE) layout_forget_table(al, base, slots[i], fingerprint_end(&f));
+        if (!rc) layout_forget_table(al, base, slots[i], fingerprint_end(&f));
     }
     free(chunk);
-    return code;
+    return rc;
 }
 
 /* A table that the file holds twice is the same twice. */
@@ -164,25 +163,25 @@ static err_code compare_twins(int fd, const adapter_layout *al, err *e)
 {
     const size_t slots[] = {peft_head_slot(al->peft.n_layer), peft_embed_slot(al->peft.n_layer)};
     uint8_t *chunk = NULL;
-    err_code code = ERR_NONE;
-    for (int i = 0; i < 2 && code == ERR_NONE; i++) {
+    err_code rc = ERR_NONE;
+    for (int i = 0; i < 2 && !rc; i++) {
         const adapter_tensor *a = &al->pair[slots[i]].table, *b = &al->pair[slots[i]].twin;
         if (!b->present) continue;
-        if (chunk == NULL && (chunk = malloc(2 * (size_t)CHUNK)) == NULL)
+        if (!chunk && (chunk = malloc(2 * (size_t)CHUNK)) == NULL)
             return err_set(e, ERR_NOMEM, "out of memory");
-        for (uint64_t done = 0, n; done < a->bytes && code == ERR_NONE; done += n) {
+        for (uint64_t done = 0, n; done < a->bytes && !rc; done += n) {
             n = a->bytes - done < CHUNK ? a->bytes - done : CHUNK;
             if (!read_all(fd, chunk, (size_t)n, a->offset + done) ||
                 !read_all(fd, chunk + CHUNK, (size_t)n, b->offset + done))
-                code = err_set(e, ERR_IO, "%s cannot be read", WEIGHTS_NAME);
+                rc = err_set(e, ERR_IO, "%s cannot be read", WEIGHTS_NAME);
             else if (memcmp(chunk, chunk + CHUNK, (size_t)n) != 0)
-                code =
+                rc =
                     err_set(e, ERR_INPUT, "the weight of %s is there twice, and not the same twice",
                             i == 0 ? "lm_head" : "embed_tokens");
         }
     }
     free(chunk);
-    return code;
+    return rc;
 }
 
 /* ---- API ------------------------------------------------------------------------------------ */
@@ -193,16 +192,16 @@ static err_code read_header(int fd, uint64_t bytes, safetensors **out, err *e)
     size_t len = 0;
     if (bytes < sizeof first || !read_all(fd, first, sizeof first, 0))
         return err_set(e, ERR_CORRUPT, "the file is too short");
-    err_code code = safetensors_header_bytes(first, bytes, &st_limits_upload, &len, e);
-    if (code != ERR_NONE) return code;
+    err_code rc = safetensors_header_bytes(first, bytes, &st_limits_upload, &len, e);
+    if (rc) return rc;
     void *prefix = malloc(len);
-    if (prefix == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    if (!prefix) return err_set(e, ERR_NOMEM, "out of memory");
     if (read_all(fd, prefix, len, 0))
-        code = safetensors_open_header(out, prefix, len, bytes, &st_limits_upload, e);
+        rc = safetensors_open_header(out, prefix, len, bytes, &st_limits_upload, e);
     else
-        code = err_set(e, ERR_IO, "the file cannot be read");
+        rc = err_set(e, ERR_IO, "the file cannot be read");
     free(prefix);
-    return code;
+    return rc;
 }
 
 /* The header comes before the config: how the tensors are named tells how its author's model named
@@ -213,60 +212,59 @@ static err_code read_both(const char *config, size_t config_bytes, int fd, uint6
 {
     safetensors *st = NULL;
     naming names = {.root = -1};
-    err_code code = read_header(fd, bytes, &st, e);
-    if (code != ERR_NONE) return err_context(e, "%s", WEIGHTS_NAME);
+    err_code rc = read_header(fd, bytes, &st, e);
+    if (rc) return err_context(e, "%s", WEIGHTS_NAME);
     model_config own = *base; /* with the adapter's vocabulary */
     own.n_vocab = 0;
-    for (int i = 0; code == ERR_NONE && i < safetensors_count(st); i++) {
-        code = naming_learn(&names, safetensors_at(st, i)->name, e);
-        if (code == ERR_NONE) code = layout_vocab(safetensors_at(st, i), base, &own.n_vocab, e);
+    for (int i = 0; rc == ERR_NONE && i < safetensors_count(st); i++) {
+        rc = naming_learn(&names, safetensors_at(st, i)->name, e);
+        if (!rc) rc = layout_vocab(safetensors_at(st, i), base, &own.n_vocab, e);
     }
     if (own.n_vocab == 0) own.n_vocab = base->n_vocab;
     own.added_max = base->n_vocab + base->added_max - own.n_vocab;
-    if (code == ERR_NONE)
-        code = peft_parse(config, config_bytes, &own, rank_max, &names, &al->peft, e);
-    if (code == ERR_NONE) {
+    if (!rc) rc = peft_parse(config, config_bytes, &own, rank_max, &names, &al->peft, e);
+    if (!rc) {
         al->n_vocab = own.n_vocab = al->peft.n_vocab;
-        al->pair = calloc(peft_slots(base->n_layer), sizeof *al->pair);
-        if (al->pair == NULL) code = err_set(e, ERR_NOMEM, "out of memory");
+        al->pair = calloc(peft_slots(base->n_layer), sizeof(*al->pair));
+        if (!al->pair) rc = err_set(e, ERR_NOMEM, "out of memory");
     }
-    for (int i = 0; code == ERR_NONE && i < safetensors_count(st); i++)
-        code = layout_place(al, &own, safetensors_at(st, i), e);
-    if (code == ERR_NONE) code = layout_check(al, &own, base->n_vocab, e);
-    if (code == ERR_NONE && scan_values) code = compare_twins(fd, al, e);
-    if (code == ERR_NONE) code = recognise_tables(fd, base, al, e);
-    if (code == ERR_NONE && scan_values) code = scan_all(fd, al, e);
+    for (int i = 0; rc == ERR_NONE && i < safetensors_count(st); i++)
+        rc = layout_place(al, &own, safetensors_at(st, i), e);
+    if (!rc) rc = layout_check(al, &own, base->n_vocab, e);
+    if (!rc && scan_values) rc = compare_twins(fd, al, e);
+    if (!rc) rc = recognise_tables(fd, base, al, e);
+    if (!rc && scan_values) rc = scan_all(fd, al, e);
     safetensors_close(st);
-    return code;
+    return rc;
 }
 
 err_code validate_adapter(int dir_fd, const model_config *base, int rank_max, bool scan_values,
                           adapter_layout *out, err *e)
 {
-    memset(out, 0, sizeof *out);
+    memset(out, 0, sizeof(*out));
     err own;
-    if (e == NULL) e = &own;
+    if (!e) e = &own;
     int fd = -1;
     uint64_t bytes = 0, config_bytes = 0;
     char *config = NULL;
-    err_code code = read_config(dir_fd, &config, &config_bytes, e);
-    if (code == ERR_NONE) code = peft_check_type(config, (size_t)config_bytes, e);
-    if (code == ERR_NONE) code = open_regular(dir_fd, WEIGHTS_NAME, &fd, &bytes, e);
+    err_code rc = read_config(dir_fd, &config, &config_bytes, e);
+    if (!rc) rc = peft_check_type(config, (size_t)config_bytes, e);
+    if (!rc) rc = open_regular(dir_fd, WEIGHTS_NAME, &fd, &bytes, e);
     out->file_bytes = bytes + config_bytes;
-    if (code == ERR_NONE)
-        code =
+    if (!rc)
+        rc =
             read_both(config, (size_t)config_bytes, fd, bytes, base, rank_max, scan_values, out, e);
     if (fd >= 0) close(fd);
     free(config);
-    if (code != ERR_NONE) adapter_layout_clear(out);
-    return code;
+    if (rc) adapter_layout_clear(out);
+    return rc;
 }
 
 void adapter_layout_clear(adapter_layout *al)
 {
     peft_clear(&al->peft);
     free(al->pair);
-    memset(al, 0, sizeof *al);
+    memset(al, 0, sizeof(*al));
 }
 
 uint64_t adapter_packed_bytes(const adapter_layout *al, const model_config *base, const backend *be)

@@ -26,28 +26,28 @@ static err_code read_file(int dir_fd, const char *name, char **text, size_t *len
     *len = 0;
     int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0 && errno == ENOENT) return ERR_NONE;
-    err_code code = ERR_NONE;
+    err_code rc = ERR_NONE;
     if (fd < 0 || fstat(fd, &sb) != 0 || !S_ISREG(sb.st_mode))
-        code = err_set(e, ERR_INPUT, "%s is not a regular file", name);
+        rc = err_set(e, ERR_INPUT, "%s is not a regular file", name);
     else if (sb.st_size > WORDS_FILE_MAX)
-        code = err_set(e, ERR_LIMIT, "%s has %lld bytes; at most %d are read", name,
-                       (long long)sb.st_size, WORDS_FILE_MAX);
+        rc = err_set(e, ERR_LIMIT, "%s has %lld bytes; at most %d are read", name,
+                     (long long)sb.st_size, WORDS_FILE_MAX);
     else if ((*text = malloc((size_t)sb.st_size + 1)) == NULL)
-        code = err_set(e, ERR_NOMEM, "out of memory");
-    while (code == ERR_NONE && *len < (size_t)sb.st_size) {
+        rc = err_set(e, ERR_NOMEM, "out of memory");
+    while (!rc && *len < (size_t)sb.st_size) {
         ssize_t n = pread(fd, *text + *len, (size_t)sb.st_size - *len, (off_t)*len);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) code = err_set(e, ERR_IO, "%s cannot be read", name);
+        if (n <= 0) rc = err_set(e, ERR_IO, "%s cannot be read", name);
         if (n > 0) *len += (size_t)n;
     }
     if (fd >= 0) close(fd);
-    if (code == ERR_NONE) {
+    if (!rc) {
         (*text)[*len] = 0;
     } else {
         free(*text);
         *text = NULL;
     }
-    return code;
+    return rc;
 }
 
 /* The value of a member of the outermost object, without reading the rest: a tokenizer has a quarter of a million
@@ -64,7 +64,7 @@ static const char *find_member(const char *s, size_t len, const char *name, size
             if (p >= end) return NULL;
             const char *colon = p + 1;
             while (colon < end && strchr(" \t\r\n", *colon) != NULL && *colon != 0) colon++;
-            if (depth == 1 && value == NULL && colon < end && *colon == ':' &&
+            if (depth == 1 && !value && colon < end && *colon == ':' &&
                 (size_t)(p - from) == want && memcmp(from, name, want) == 0) {
                 value = colon + 1;
                 p = colon;
@@ -75,7 +75,7 @@ static const char *find_member(const char *s, size_t len, const char *name, size
             depth--;
         }
         bool over = (*p == ',' && depth == 1) || depth <= 0;
-        if (value != NULL && p >= value && over) {
+        if (value && p >= value && over) {
             *n = (size_t)(p - value);
             return value;
         }
@@ -98,11 +98,11 @@ static err_code take(reader *r, const cJSON *id, const char *content, const cJSO
     char flags[6] = "";
     size_t n = 0;
     double v = cJSON_IsNumber(id) ? id->valuedouble : -1;
-    if (!(v >= 0 && v < (1 << 24)) || v != floor(v) || content == NULL || content[0] == 0)
+    if (!(v >= 0 && v < (1 << 24)) || v != floor(v) || !content || content[0] == 0)
         return err_set(r->e, ERR_INPUT, "an added token is malformed");
     size_t known_len, len = strlen(content);
     const char *known = tokenizer_bytes(r->tok, (int32_t)v, &known_len);
-    if (known != NULL && tokenizer_find(r->tok, content) == (int32_t)v) return ERR_NONE;
+    if (known && tokenizer_find(r->tok, content) == (int32_t)v) return ERR_NONE;
     if (v >= r->n_vocab && r->n_vocab <= r->n_base)
         return ERR_NONE; /* a [PAD] that never got a row */
     if (v >= r->n_vocab)
@@ -120,10 +120,10 @@ static err_code take(reader *r, const cJSON *id, const char *content, const cJSO
                {"rstrip", 'r'},
                {"single_word", 'w'},
                {"normalized", 'n'}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    for (size_t i = 0; i < sizeof all / sizeof(*all); i++)
         if (cJSON_IsTrue(json_get(from, all[i].name))) flags[n++] = all[i].letter;
     cJSON *item = cJSON_CreateArray();
-    if (item == NULL || !cJSON_AddItemToArray(r->list, item))
+    if (!item || !cJSON_AddItemToArray(r->list, item))
         return err_set(r->e, ERR_NOMEM, "out of memory");
     cJSON_AddItemToArray(item, cJSON_CreateNumber(v));
     cJSON_AddItemToArray(item, cJSON_CreateString(content));
@@ -136,14 +136,13 @@ static err_code take(reader *r, const cJSON *id, const char *content, const cJSO
 static err_code take_list(reader *r, const cJSON *list)
 {
     const cJSON *v;
-    err_code code =
+    err_code rc =
         cJSON_IsArray(list) ? ERR_NONE : err_set(r->e, ERR_INPUT, "added_tokens must be a list");
     cJSON_ArrayForEach(v, list)
     {
-        if (code == ERR_NONE)
-            code = take(r, json_get(v, "id"), cJSON_GetStringValue(json_get(v, "content")), v);
+        if (!rc) rc = take(r, json_get(v, "id"), cJSON_GetStringValue(json_get(v, "content")), v);
     }
-    return code;
+    return rc;
 }
 
 /* tokenizer_config.json: {"300": {"content" ...}}. */
@@ -152,31 +151,30 @@ static err_code take_decoder(reader *r, const cJSON *map)
     const cJSON *v;
     if (!cJSON_IsObject(map))
         return err_set(r->e, ERR_INPUT, "added_tokens_decoder must be an object");
-    err_code code = ERR_NONE;
+    err_code rc = ERR_NONE;
     cJSON_ArrayForEach(v, map)
     {
         char *end;
         cJSON id = {.type = cJSON_Number, .valuedouble = strtod(v->string, &end)};
-        if (code != ERR_NONE) break;
+        if (rc) break;
         if (end == v->string || *end != 0)
-            code = err_set(r->e, ERR_INPUT, "added_tokens_decoder has a key that is no id");
+            rc = err_set(r->e, ERR_INPUT, "added_tokens_decoder has a key that is no id");
         else
-            code = take(r, &id, cJSON_GetStringValue(json_get(v, "content")), v);
+            rc = take(r, &id, cJSON_GetStringValue(json_get(v, "content")), v);
     }
-    return code;
+    return rc;
 }
 
 /* added_tokens.json: {"<call>": 300}. */
 static err_code take_map(reader *r, const cJSON *map)
 {
     const cJSON *v;
-    err_code code =
-        cJSON_IsObject(map) ? ERR_NONE : err_set(r->e, ERR_INPUT, "it must be an object");
+    err_code rc = cJSON_IsObject(map) ? ERR_NONE : err_set(r->e, ERR_INPUT, "it must be an object");
     cJSON_ArrayForEach(v, map)
     {
-        if (code == ERR_NONE) code = take(r, v, v->string, NULL);
+        if (!rc) rc = take(r, v, v->string, NULL);
     }
-    return code;
+    return rc;
 }
 
 /* One file, or one member of it, by `how`; *found says whether there was one. */
@@ -186,27 +184,26 @@ static err_code take_file(reader *r, int dir_fd, const char *name, const char *m
     char *text;
     size_t len;
     cJSON *tree = NULL;
-    err_code code = read_file(dir_fd, name, &text, &len, r->e);
-    if (code != ERR_NONE || text == NULL) return code;
+    err_code rc = read_file(dir_fd, name, &text, &len, r->e);
+    if (rc || !text) return rc;
     const char *at = member != NULL ? find_member(text, len, member, &len) : text;
     *found = at != NULL;
-    if (at != NULL) code = json_parse(at, len, &limits, &tree, r->e);
-    if (at != NULL && code == ERR_NONE) code = how(r, tree);
+    if (at) rc = json_parse(at, len, &limits, &tree, r->e);
+    if (at && !rc) rc = how(r, tree);
     cJSON_Delete(tree);
     free(text);
-    return code == ERR_NONE ? code : err_context(r->e, "%s", name);
+    return rc == ERR_NONE ? rc : err_context(r->e, "%s", name);
 }
 
 static err_code take_all(reader *r, int dir_fd)
 {
     bool found = false;
-    err_code code = take_file(r, dir_fd, "tokenizer.json", "added_tokens", take_list, &found);
-    if (code == ERR_NONE && !found)
-        code = take_file(r, dir_fd, "tokenizer_config.json", "added_tokens_decoder", take_decoder,
-                         &found);
-    if (code == ERR_NONE && !found)
-        code = take_file(r, dir_fd, "added_tokens.json", NULL, take_map, &found);
-    if (code != ERR_NONE) return code;
+    err_code rc = take_file(r, dir_fd, "tokenizer.json", "added_tokens", take_list, &found);
+    if (!rc && !found)
+        rc = take_file(r, dir_fd, "tokenizer_config.json", "added_tokens_decoder", take_decoder,
+                       &found);
+    if (!rc && !found) rc = take_file(r, dir_fd, "added_tokens.json", NULL, take_map, &found);
+    if (rc) return rc;
     if (r->n_vocab > r->n_base && r->n_behind == 0)
         return err_set(r->e, ERR_INPUT,
                        "the adapter adds %d tokens to the base's %d, but no tokenizer.json, "
@@ -227,7 +224,7 @@ static err_code take_eos(reader *r, const cJSON *v)
 {
     if (cJSON_IsObject(v)) v = json_get(v, "content");
     const char *s = cJSON_GetStringValue(v);
-    if (s != NULL && strlen(s) <= WORDS_CONTENT_MAX) strcpy(((eos_reader *)r)->content, s);
+    if (s && strlen(s) <= WORDS_CONTENT_MAX) strcpy(((eos_reader *)r)->content, s);
     return ERR_NONE;
 }
 
@@ -238,9 +235,8 @@ static err_code find_eos(const reader *r, int dir_fd, int32_t *eos)
     bool found = false;
     const cJSON *v;
     *eos = -1;
-    err_code code =
-        take_file(&er.r, dir_fd, "tokenizer_config.json", "eos_token", take_eos, &found);
-    if (code != ERR_NONE || er.content[0] == 0) return code;
+    err_code rc = take_file(&er.r, dir_fd, "tokenizer_config.json", "eos_token", take_eos, &found);
+    if (rc || er.content[0] == 0) return rc;
     *eos = tokenizer_find(r->tok, er.content);
     cJSON_ArrayForEach(v, r->list)
     {
@@ -279,36 +275,34 @@ err_code words_read(int dir_fd, const adapter_layout *al, const model_config *ba
     cJSON *all = cJSON_CreateObject();
     int32_t eos = -1;
     words check;
-    err_code code =
-        r.list != NULL && all != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
-    if (code == ERR_NONE && tok != NULL) code = take_all(&r, dir_fd);
-    if (code == ERR_NONE && tok != NULL) code = find_eos(&r, dir_fd, &eos);
-    if (code == ERR_NONE && (resized || eos >= 0 || cJSON_GetArraySize(r.list) > 0)) {
+    err_code rc = r.list != NULL && all != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
+    if (!rc && tok) rc = take_all(&r, dir_fd);
+    if (!rc && tok) rc = find_eos(&r, dir_fd, &eos);
+    if (!rc && (resized || eos >= 0 || cJSON_GetArraySize(r.list) > 0)) {
         cJSON_AddNumberToObject(all, "n_vocab", al->n_vocab);
         cJSON_AddNumberToObject(all, "eos", eos);
         cJSON_AddItemToObject(all, "tokens", r.list);
         r.list = NULL;
         *text = cJSON_PrintUnformatted(all);
-        code = *text != NULL ? words_parse(*text, &check, e) : err_set(e, ERR_NOMEM, "no memory");
+        rc = *text != NULL ? words_parse(*text, &check, e) : err_set(e, ERR_NOMEM, "no memory");
         tokenizer *with = NULL; /* as it will be served */
-        if (code == ERR_NONE && tok != NULL)
-            code = tokenizer_extend(&with, tok, check.token, check.n_token, e);
+        if (!rc && tok) rc = tokenizer_extend(&with, tok, check.token, check.n_token, e);
         tokenizer_destroy(with);
-        if (*text != NULL) words_clear(&check);
+        if (*text) words_clear(&check);
     }
     cJSON_Delete(r.list);
     cJSON_Delete(all);
-    if (code != ERR_NONE) {
+    if (rc) {
         free(*text);
         *text = NULL;
     }
-    return code;
+    return rc;
 }
 
 err_code words_parse(const char *text, words *out, err *e)
 {
     cJSON *tree = NULL, *v;
-    memset(out, 0, sizeof *out);
+    memset(out, 0, sizeof(*out));
     out->eos = -1;
     if (json_parse(text, strlen(text), &limits, &tree, e) != ERR_NONE) return e->code;
     out->tree = tree;
@@ -319,8 +313,8 @@ err_code words_parse(const char *text, words *out, err *e)
     if (ok) {
         out->n_vocab = (int)n->valuedouble;
         out->eos = (int32_t)eos->valuedouble;
-        out->token = calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof *out->token);
-        if (out->token == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+        out->token = calloc((size_t)cJSON_GetArraySize(list) + 1, sizeof(*out->token));
+        if (!out->token) return err_set(e, ERR_NOMEM, "out of memory");
     }
     if (!ok) return err_set(e, ERR_CORRUPT, "the words of an adapter are damaged");
     cJSON_ArrayForEach(v, list)
@@ -328,7 +322,7 @@ err_code words_parse(const char *text, words *out, err *e)
         const cJSON *id = cJSON_GetArrayItem(v, 0);
         const char *content = cJSON_GetStringValue(cJSON_GetArrayItem(v, 1));
         const char *flags = cJSON_GetStringValue(cJSON_GetArrayItem(v, 2));
-        ok = cJSON_IsNumber(id) && content != NULL && flags != NULL && id->valuedouble >= 0 &&
+        ok = cJSON_IsNumber(id) && content && flags && id->valuedouble >= 0 &&
              id->valuedouble < out->n_vocab;
         if (!ok) break;
         out->token[out->n_token++] = (tok_added){.id = (int32_t)id->valuedouble,
@@ -346,7 +340,7 @@ void words_clear(words *w)
 {
     cJSON_Delete(w->tree);
     free(w->token);
-    memset(w, 0, sizeof *w);
+    memset(w, 0, sizeof(*w));
 }
 
 void adapter_digest(const uint64_t bytes[2], const uint8_t sha[2][DIGEST_BYTES], const char *text,
@@ -355,7 +349,7 @@ void adapter_digest(const uint64_t bytes[2], const uint8_t sha[2][DIGEST_BYTES],
     static const char mark[] = "lorad adapter with words 1";
     uint8_t parts[DIGEST_BYTES];
     adapter_digest_parts(bytes, sha, parts);
-    if (text == NULL) {
+    if (!text) {
         memcpy(out, parts, DIGEST_BYTES);
         return;
     }

@@ -150,14 +150,14 @@ typedef struct maker {
 /* Whole tables, a piece at a time. */
 static err_code upload_table(const maker *mk, void *to, const void *from, uint64_t bytes)
 {
-    err_code code = ERR_NONE;
-    for (uint64_t at = 0, n; at < bytes && code == ERR_NONE; at += n) {
+    err_code rc = ERR_NONE;
+    for (uint64_t at = 0, n; at < bytes && !rc; at += n) {
         n = bytes - at < TABLE_PIECE ? bytes - at : TABLE_PIECE;
         int64_t begun_us = pace_begin(mk->pace, n, mk->hint);
-        code = be_upload(mk->be, (char *)to + at, (const char *)from + at, (size_t)n);
+        rc = be_upload(mk->be, (char *)to + at, (const char *)from + at, (size_t)n);
         pace_end(mk->pace, n, begun_us);
     }
-    return code;
+    return rc;
 }
 
 static void *take(maker *mk, uint64_t bytes)
@@ -184,7 +184,7 @@ static const void *matrix(const maker *mk, const adapter_tensor *t, void **spare
     *spare = NULL;
     if ((uintptr_t)p % dtype_bytes(t->type) == 0) return p;
     *spare = malloc((size_t)t->bytes);
-    if (*spare != NULL) memcpy(*spare, p, (size_t)t->bytes);
+    if (*spare) memcpy(*spare, p, (size_t)t->bytes);
     return *spare;
 }
 
@@ -214,17 +214,17 @@ static float value_of(const void *data, dtype type, size_t i)
 static err_code embed_gain(const maker *mk, const lora_pair *lp, const void *table, dtype type,
                            int n_vocab, int dim, err *e)
 {
-    double *sum = calloc((size_t)dim, sizeof *sum);
-    float *b = malloc((size_t)dim * (size_t)lp->rank * sizeof *b),
-          *row = malloc((size_t)dim * sizeof *row);
-    err_code code = sum && b && row ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
-    for (int r = 0; code == ERR_NONE && r < lp->rank; r++)
+    double *sum = calloc((size_t)dim, sizeof(*sum));
+    float *b = malloc((size_t)dim * (size_t)lp->rank * sizeof(*b)),
+          *row = malloc((size_t)dim * sizeof(*row));
+    err_code rc = sum && b && row ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
+    for (int r = 0; rc == ERR_NONE && r < lp->rank; r++)
         for (int k = 0; k < dim; k++)
             b[(size_t)r * (size_t)dim + (size_t)k] =
                 lp->scale * value_of(lp->b, lp->type, (size_t)k * (size_t)lp->rank + (size_t)r);
     static const st_dtype types[] = {[DT_F32] = ST_F32, [DT_F16] = ST_F16, [DT_BF16] = ST_BF16};
     st_tensor view = {.dtype = types[type], .count = UINT64_MAX, .data = table};
-    for (int t = 0; code == ERR_NONE && t < n_vocab; t++) {
+    for (int t = 0; rc == ERR_NONE && t < n_vocab; t++) {
         st_read_f32(&view, (uint64_t)t * (uint64_t)dim, (uint64_t)dim, row);
         for (int r = 0; r < lp->rank; r++) {
             float a = value_of(lp->a, lp->type, (size_t)r * (size_t)n_vocab + (size_t)t);
@@ -232,36 +232,36 @@ static err_code embed_gain(const maker *mk, const lora_pair *lp, const void *tab
         }
         for (int k = 0; k < dim; k++) sum[k] += (double)row[k] * (double)row[k];
     }
-    for (int k = 0; code == ERR_NONE && k < dim; k++) {
+    for (int k = 0; rc == ERR_NONE && k < dim; k++) {
         mk->out[k] = (float)((double)mk->in[k] / sqrt(sum[k]));
         if (!isfinite(mk->out[k]))
-            code = err_set(e, ERR_INPUT, "DoRA: column %d of the table has no usable length", k);
+            rc = err_set(e, ERR_INPUT, "DoRA: column %d of the table has no usable length", k);
     }
     free(sum);
     free(b);
     free(row);
-    return code;
+    return rc;
 }
 
 static err_code make_gain(maker *mk, size_t slot, const weight *w, lora_mat *m, int n, err *e)
 {
     void *spare[2] = {NULL, NULL};
     lora_pair lp;
-    err_code code = read_pair(mk, slot, &lp, spare, e);
+    err_code rc = read_pair(mk, slot, &lp, spare, e);
     read_vector(mk, &mk->al->pair[slot].magnitude, mk->in, n);
-    if (code == ERR_NONE && w != NULL) {
-        code = be_lora_gain(mk->be, w, &lp, mk->in, mk->out, e);
-    } else if (code == ERR_NONE) {
+    if (!rc && w) {
+        rc = be_lora_gain(mk->be, w, &lp, mk->in, mk->out, e);
+    } else if (!rc) {
         const adapter_tensor *own = &mk->al->pair[slot].table;
         const void *table = own->present ? mk->file + own->offset : model_embed_table(mk->base);
-        code = embed_gain(mk, &lp, table, own->present ? own->type : mk->shape->embed_type,
-                          mk->shape->n_vocab, n, e);
+        rc = embed_gain(mk, &lp, table, own->present ? own->type : mk->shape->embed_type,
+                        mk->shape->n_vocab, n, e);
     }
     free(spare[0]);
     free(spare[1]);
     void *to = take(mk, (uint64_t)n * sizeof(float));
     m->gain = to;
-    return code != ERR_NONE ? code : be_upload(mk->be, to, mk->out, (size_t)n * sizeof(float));
+    return rc != ERR_NONE ? rc : be_upload(mk->be, to, mk->out, (size_t)n * sizeof(float));
 }
 
 /* The trained bias in place of the base's; scale * lora_B's bias on top. */
@@ -270,14 +270,14 @@ static err_code make_bias(maker *mk, size_t slot, lora_mat *m, int n, err *e)
     const adapter_pair *pair = &mk->al->pair[slot];
     const float *own = NULL;
     size_t bytes = (size_t)n * sizeof(float);
-    err_code code = ERR_NONE;
+    err_code rc = ERR_NONE;
     memset(mk->out, 0, bytes);
     if (pair->bias.present)
         read_vector(mk, &pair->bias, mk->out, n);
     else if (slot < peft_head_slot(mk->shape->n_layer))
         own = model_proj_bias(mk->base, (int)(slot / PROJ_COUNT), (proj)(slot % PROJ_COUNT));
-    if (own != NULL) code = be_download(mk->be, mk->out, own, bytes);
-    if (code != ERR_NONE) return err_set(e, code, "the base's bias cannot be read");
+    if (own) rc = be_download(mk->be, mk->out, own, bytes);
+    if (rc) return err_set(e, rc, "the base's bias cannot be read");
     if (pair->b_bias.present) {
         read_vector(mk, &pair->b_bias, mk->in, n);
         for (int i = 0; i < n; i++) mk->out[i] += mk->al->peft.layer[slot].scale * mk->in[i];
@@ -293,11 +293,11 @@ static err_code make_slot(maker *mk, size_t slot, const weight *w, lora_mat *m, 
     const adapter_pair *pair = &mk->al->pair[slot];
     int d_out, d_in;
     char name[128];
-    err_code code = ERR_NONE;
+    err_code rc = ERR_NONE;
     peft_slot_shape(mk->shape, slot, &d_out, &d_in);
-    if (pair->magnitude.present) code = make_gain(mk, slot, w, m, d_out, e);
-    if (code == ERR_NONE && biased(pair)) code = make_bias(mk, slot, m, d_out, e);
-    if (code == ERR_NONE) return code;
+    if (pair->magnitude.present) rc = make_gain(mk, slot, w, m, d_out, e);
+    if (!rc && biased(pair)) rc = make_bias(mk, slot, m, d_out, e);
+    if (!rc) return rc;
     peft_slot_name(name, sizeof name, mk->shape->n_layer, slot);
     return err_context(e, "%s", name);
 }
@@ -315,15 +315,14 @@ static err_code pack_outside(maker *mk, size_t slot, const weight *own, lora_mat
     void *a = take(mk, be_lora_a_bytes(mk->be, type, pl->rank, d_in));
     void *b = take(mk, be_lora_b_bytes(mk->be, type, pl->rank, d_out));
     *m = (lora_mat){.a = a, .b = b, .rank = pl->rank, .scale = pl->scale};
-    err_code code = read_pair(mk, slot, &lp, spare, e);
-    if (code == ERR_NONE && slot == peft_embed_slot(mk->shape->n_layer))
-        code =
-            be_lora_pack_embed(mk->be, type, a, b, lp.a, lp.b, lp.type, pl->rank, d_in, d_out, e);
-    else if (code == ERR_NONE)
-        code = be_lora_pack(mk->be, type, a, b, lp.a, lp.b, lp.type, pl->rank, d_in, d_out, e);
+    err_code rc = read_pair(mk, slot, &lp, spare, e);
+    if (!rc && slot == peft_embed_slot(mk->shape->n_layer))
+        rc = be_lora_pack_embed(mk->be, type, a, b, lp.a, lp.b, lp.type, pl->rank, d_in, d_out, e);
+    else if (!rc)
+        rc = be_lora_pack(mk->be, type, a, b, lp.a, lp.b, lp.type, pl->rank, d_in, d_out, e);
     free(spare[0]);
     free(spare[1]);
-    return code;
+    return rc;
 }
 
 static bool touched(const adapter_layout *al, const model_config *base, size_t slot)
@@ -358,7 +357,7 @@ static void *patched_table(const maker *mk)
     const model_config *c = mk->shape;
     const adapter_tensor *t = &mk->al->pair[peft_embed_slot(c->n_layer)].rows;
     char *table = malloc((size_t)whole_table(c));
-    if (table == NULL) return NULL;
+    if (!table) return NULL;
     memcpy(table, model_embed_table(mk->base), (size_t)whole_table(c));
     for (int i = 0; i < mk->al->peft.n_token; i++)
         copy_row(mk, t, i,
@@ -391,7 +390,7 @@ static size_t list_rows(const maker *mk, size_t slot, own_row *list)
     size_t n = 0, kept = 0;
     int n_token = layout_patched(al, mk->shape, slot) ? al->peft.n_token : 0;
     for (int i = 0; i < n_token; i++) list[n++] = (own_row){al->peft.token[i], trained, i};
-    qsort(list, n, sizeof *list, by_id);
+    qsort(list, n, sizeof(*list), by_id);
     size_t n_trained = n;
     for (int id = mk->n_base; more->present && id < mk->shape->n_vocab; id++) {
         own_row key = {.id = id};
@@ -406,7 +405,7 @@ static size_t list_rows(const maker *mk, size_t slot, own_row *list)
         }
         if (!there) list[n++] = (own_row){id, more, id - mk->n_base};
     }
-    qsort(list, n, sizeof *list, by_id);
+    qsort(list, n, sizeof(*list), by_id);
     for (size_t i = 0; i < n; i++)
         if (kept == 0 || list[kept - 1].id != list[i].id) list[kept++] = list[i];
     return kept;
@@ -419,28 +418,28 @@ static err_code make_rows(maker *mk, size_t slot, int32_t **ids, weight **own, l
     size_t most = row_count(mk->al, mk->shape, mk->be, slot), dim = (size_t)mk->shape->dim;
     dtype type = row_type(mk->shape, slot);
     if (most == 0) return ERR_NONE;
-    own_row *list = malloc(most * sizeof *list);
+    own_row *list = malloc(most * sizeof(*list));
     char *rows = malloc(most * dim * dtype_bytes(type));
     *ids = malloc(most * sizeof **ids);
-    err_code code = list && rows && *ids ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
-    size_t n = code == ERR_NONE ? list_rows(mk, slot, list) : 0;
+    err_code rc = list && rows && *ids ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
+    size_t n = rc == ERR_NONE ? list_rows(mk, slot, list) : 0;
     for (size_t i = 0; i < n; i++) {
         (*ids)[i] = list[i].id;
         copy_row(mk, list[i].t, list[i].at, rows + i * dim * dtype_bytes(type), type);
     }
     *out = (lora_rows){.n = (int)n, .id = *ids, .type = (int)type};
-    if (code == ERR_NONE && slot == peft_head_slot(mk->shape->n_layer)) {
-        code = be_lora_weight_create(mk->be, own, rows, type, (int)n, (int)dim, e);
+    if (!rc && slot == peft_head_slot(mk->shape->n_layer)) {
+        rc = be_lora_weight_create(mk->be, own, rows, type, (int)n, (int)dim, e);
         out->w = *own;
-    } else if (code == ERR_NONE) {
+    } else if (!rc) {
         void *to = take(mk, most * dim * dtype_bytes(type));
-        code = upload_table(mk, to, rows, n * dim * dtype_bytes(type));
-        if (code != ERR_NONE) (void)err_set(e, code, "rows of an embedding cannot be copied");
+        rc = upload_table(mk, to, rows, n * dim * dtype_bytes(type));
+        if (rc) (void)err_set(e, rc, "rows of an embedding cannot be copied");
         out->table = to;
     }
     free(list);
     free(rows);
-    return code;
+    return rc;
 }
 
 static err_code make_head(maker *mk, adapter_extras *out, err *e)
@@ -451,25 +450,24 @@ static err_code make_head(maker *mk, adapter_extras *out, err *e)
     if (!touched(mk->al, mk->shape, slot)) return ERR_NONE;
     if (!t->present && mk->al->peft.layer[slot].wrapped && c->head_type != c->type)
         return err_set(e, ERR_UNSUPPORTED, "LoRA on an lm_head of another type than the layers'");
-    out->head = calloc(1, sizeof *out->head);
-    if (out->head == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    out->head = calloc(1, sizeof(*out->head));
+    if (!out->head) return err_set(e, ERR_NOMEM, "out of memory");
     bool patch = patched(mk->al, c, mk->be, slot);
     if (t->present || patch) {
         void *spare = NULL;
         const void *src = patch ? (spare = patched_table(mk)) : matrix(mk, t, &spare);
-        err_code code = src == NULL ? err_set(e, ERR_NOMEM, "out of memory")
-                                    : be_lora_weight_create(mk->be, &out->own_head, src,
-                                                            patch ? c->embed_type : t->type,
-                                                            c->n_vocab, c->dim, e);
+        err_code rc =
+            !src ? err_set(e, ERR_NOMEM, "out of memory")
+                 : be_lora_weight_create(mk->be, &out->own_head, src,
+                                         patch ? c->embed_type : t->type, c->n_vocab, c->dim, e);
         free(spare);
-        if (code != ERR_NONE) return code;
+        if (rc) return rc;
         out->head->w = out->own_head;
     }
-    err_code code = pack_outside(mk, slot, out->own_head, &out->head->mat, e);
-    if (code == ERR_NONE)
-        code = make_rows(mk, slot, &out->head_id, &out->head_rows, &out->head->rows, e);
+    err_code rc = pack_outside(mk, slot, out->own_head, &out->head->mat, e);
+    if (!rc) rc = make_rows(mk, slot, &out->head_id, &out->head_rows, &out->head->rows, e);
     const weight *w = out->own_head != NULL ? out->own_head : model_head_weight(mk->base);
-    return code != ERR_NONE ? code : make_slot(mk, slot, w, &out->head->mat, e);
+    return rc != ERR_NONE ? rc : make_slot(mk, slot, w, &out->head->mat, e);
 }
 
 static err_code make_embed(maker *mk, adapter_extras *out, err *e)
@@ -477,28 +475,28 @@ static err_code make_embed(maker *mk, adapter_extras *out, err *e)
     size_t slot = peft_embed_slot(mk->shape->n_layer);
     const adapter_tensor *t = &mk->al->pair[slot].table;
     if (!touched(mk->al, mk->shape, slot)) return ERR_NONE;
-    out->embed = calloc(1, sizeof *out->embed);
-    if (out->embed == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    out->embed = calloc(1, sizeof(*out->embed));
+    if (!out->embed) return err_set(e, ERR_NOMEM, "out of memory");
     out->embed->pack_type = (int)pack_type(mk->al, mk->shape, slot);
     if (t->present) {
         void *to = take(mk, t->bytes);
-        err_code code = upload_table(mk, to, mk->file + t->offset, t->bytes);
-        if (code != ERR_NONE) return err_set(e, code, "an embedding cannot be copied");
+        err_code rc = upload_table(mk, to, mk->file + t->offset, t->bytes);
+        if (rc) return err_set(e, rc, "an embedding cannot be copied");
         out->embed->table = to;
         out->embed->table_type = (int)t->type;
     }
     if (patched(mk->al, mk->shape, mk->be, slot)) {
         size_t bytes = (size_t)whole_table(mk->shape);
         void *table = patched_table(mk), *to = take(mk, bytes);
-        err_code code = table != NULL ? upload_table(mk, to, table, bytes) : ERR_NOMEM;
+        err_code rc = table != NULL ? upload_table(mk, to, table, bytes) : ERR_NOMEM;
         free(table);
-        if (code != ERR_NONE) return err_set(e, code, "an embedding cannot be copied");
+        if (rc) return err_set(e, rc, "an embedding cannot be copied");
         out->embed->table = to;
         out->embed->table_type = (int)mk->shape->embed_type;
     }
-    err_code code = pack_outside(mk, slot, NULL, &out->embed->mat, e);
-    if (code == ERR_NONE) code = make_rows(mk, slot, &out->embed_id, NULL, &out->embed->rows, e);
-    return code != ERR_NONE ? code : make_slot(mk, slot, NULL, &out->embed->mat, e);
+    err_code rc = pack_outside(mk, slot, NULL, &out->embed->mat, e);
+    if (!rc) rc = make_rows(mk, slot, &out->embed_id, NULL, &out->embed->rows, e);
+    return rc != ERR_NONE ? rc : make_slot(mk, slot, NULL, &out->embed->mat, e);
 }
 
 static err_code make_norms(maker *mk, adapter_extras *out, err *e)
@@ -508,12 +506,12 @@ static err_code make_norms(maker *mk, adapter_extras *out, err *e)
     for (int at = 0; at < n; at++) {
         size_t slot = peft_norm_slot(mk->shape->n_layer, at);
         if (!mk->al->peft.layer[slot].saved) continue;
-        if (out->norm == NULL) out->norm = calloc((size_t)n, sizeof *out->norm);
-        if (out->norm == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+        if (!out->norm) out->norm = calloc((size_t)n, sizeof(*out->norm));
+        if (!out->norm) return err_set(e, ERR_NOMEM, "out of memory");
         void *to = take(mk, bytes);
         read_vector(mk, &mk->al->pair[slot].table, mk->out, mk->shape->dim);
-        err_code code = be_upload(mk->be, to, mk->out, bytes);
-        if (code != ERR_NONE) return err_set(e, code, "a norm cannot be copied");
+        err_code rc = be_upload(mk->be, to, mk->out, bytes);
+        if (rc) return err_set(e, rc, "a norm cannot be copied");
         out->norm[at] = to;
     }
     return ERR_NONE;
@@ -523,9 +521,9 @@ err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_
                      const model *base, backend *be, const uint8_t *file, lora_mat *mat,
                      pace *speed, bool hint, err *e)
 {
-    memset(out, 0, sizeof *out);
+    memset(out, 0, sizeof(*out));
     if (extras_bytes(al, config, be) == 0) return ERR_NONE;
-    if (base == NULL)
+    if (!base)
         return err_set(e, ERR_UNSUPPORTED,
                        "DoRA, biases and embeddings need the base's weights at hand");
     const model_config own = shape_of(al, config), *shape = &own;
@@ -545,30 +543,30 @@ err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_
     mk.in = malloc(longest);
     mk.out = malloc(longest);
     out->slab = mk.slab = be_alloc(be, (size_t)slab_bytes(al, shape, be));
-    err_code code = mk.in != NULL && mk.out != NULL && mk.slab != NULL
-                        ? ERR_NONE
-                        : err_set(e, ERR_NOMEM, "no memory for an adapter");
-    for (size_t slot = 0; slot < peft_head_slot(shape->n_layer) && code == ERR_NONE; slot++)
-        code = make_slot(
-            &mk, slot, model_proj_weight(base, (int)(slot / PROJ_COUNT), (proj)(slot % PROJ_COUNT)),
-            &mat[slot], e);
-    if (code == ERR_NONE) code = make_head(&mk, out, e);
-    if (code == ERR_NONE) code = make_embed(&mk, out, e);
-    if (code == ERR_NONE) code = make_norms(&mk, out, e);
+    err_code rc = mk.in != NULL && mk.out && mk.slab != NULL
+                      ? ERR_NONE
+                      : err_set(e, ERR_NOMEM, "no memory for an adapter");
+    for (size_t slot = 0; slot < peft_head_slot(shape->n_layer) && !rc; slot++)
+        rc = make_slot(&mk, slot,
+                       model_proj_weight(base, (int)(slot / PROJ_COUNT), (proj)(slot % PROJ_COUNT)),
+                       &mat[slot], e);
+    if (!rc) rc = make_head(&mk, out, e);
+    if (!rc) rc = make_embed(&mk, out, e);
+    if (!rc) rc = make_norms(&mk, out, e);
     free(mk.in);
     free(mk.out);
-    return code;
+    return rc;
 }
 
 void extras_clear(adapter_extras *ex, backend *be)
 {
-    if (ex->slab != NULL) be_free(be, ex->slab);
-    if (ex->own_head != NULL) be_weight_destroy(be, ex->own_head);
-    if (ex->head_rows != NULL) be_weight_destroy(be, ex->head_rows);
+    if (ex->slab) be_free(be, ex->slab);
+    if (ex->own_head) be_weight_destroy(be, ex->own_head);
+    if (ex->head_rows) be_weight_destroy(be, ex->head_rows);
     free(ex->head_id);
     free(ex->embed_id);
     free(ex->head);
     free(ex->embed);
     free(ex->norm);
-    memset(ex, 0, sizeof *ex);
+    memset(ex, 0, sizeof(*ex));
 }

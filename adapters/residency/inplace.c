@@ -80,17 +80,17 @@ static err_code hash_part(int dir_fd, int p, uint64_t *bytes, uint8_t sha[DIGEST
                        errno == ELOOP ? "%s is a link, which is not followed"
                                       : "%s is missing or cannot be read",
                        folder_part_names[p]);
-    err_code code = ERR_NONE;
+    err_code rc = ERR_NONE;
     if (fstat(fd, &sb) != 0 || !S_ISREG(sb.st_mode))
-        code = err_set(e, ERR_INPUT, "%s is not a regular file", folder_part_names[p]);
+        rc = err_set(e, ERR_INPUT, "%s is not a regular file", folder_part_names[p]);
     else if (p == PART_CONFIG && sb.st_size > FOLDER_CONFIG_MAX)
-        code = err_set(e, ERR_LIMIT, "%s has %lld bytes; at most %d are read", folder_part_names[p],
-                       (long long)sb.st_size, FOLDER_CONFIG_MAX);
+        rc = err_set(e, ERR_LIMIT, "%s has %lld bytes; at most %d are read", folder_part_names[p],
+                     (long long)sb.st_size, FOLDER_CONFIG_MAX);
     else
-        code = folder_hash(fd, sha, e);
+        rc = folder_hash(fd, sha, e);
     *bytes = (uint64_t)sb.st_size;
     close(fd);
-    return code;
+    return rc;
 }
 
 /* adapters/<digest> as a link to the folder.  One that was there is replaced: this one was just read
@@ -125,24 +125,22 @@ static err_code register_one(walk *w, int dir_fd, const char *name, adapter_vers
                                .max_bytes = w->o->quota.bytes,
                                .in_place = true};
     /* part_sha stays unknown: an upload never links to files that are the operator's. */
-    err_code code = registry_check_name(w->env->reg, name, e);
-    for (int p = 0; p < PART_COUNT && code == ERR_NONE; p++)
-        code = hash_part(dir_fd, p, &bytes[p], sha[p], e);
+    err_code rc = registry_check_name(w->env->reg, name, e);
+    for (int p = 0; p < PART_COUNT && !rc; p++) rc = hash_part(dir_fd, p, &bytes[p], sha[p], e);
     char *text = NULL;
-    if (code == ERR_NONE)
-        code = publish_check(w->env, dir_fd, bytes, &nv, info, sizeof info, &text, e);
-    if (code != ERR_NONE) {
+    if (!rc) rc = publish_check(w->env, dir_fd, bytes, &nv, info, sizeof info, &text, e);
+    if (rc) {
         free(text);
-        return code;
+        return rc;
     }
     adapter_digest(bytes, (const uint8_t(*)[DIGEST_BYTES])sha, text, whole);
     registry_files_lock(w->env->reg);
-    code = link_folder(w, whole, e);
-    if (code == ERR_NONE) code = registry_publish(w->env->reg, &nv, v, existed, e);
-    if (code != ERR_NONE) registry_files_forget(w->env->reg, whole);
+    rc = link_folder(w, whole, e);
+    if (!rc) rc = registry_publish(w->env->reg, &nv, v, existed, e);
+    if (rc) registry_files_forget(w->env->reg, whole);
     registry_files_unlock(w->env->reg);
     free(text);
-    return code;
+    return rc;
 }
 
 static int by_text(const void *a, const void *b)
@@ -155,7 +153,7 @@ static bool name_is_new(walk *w, const char *name)
 {
     char *copy = strdup(name);
     char **at = copy != NULL ? tsearch(copy, &w->names, by_text) : NULL;
-    if (at != NULL && *at == copy) return true;
+    if (at && *at == copy) return true;
     free(copy);
     return false;
 }
@@ -167,26 +165,26 @@ __attribute__((noinline)) static void take_folder(walk *w, int dir_fd)
     adapter_version v;
     bool existed = false;
     err why;
-    err_code code;
+    err_code rc;
     if (!name_of(w, name))
-        code = err_set(&why, ERR_INPUT,
-                       "the path makes no name of 1 to %d characters that starts with a letter or "
-                       "digit",
-                       ADAPTER_NAME_MAX);
+        rc = err_set(&why, ERR_INPUT,
+                     "the path makes no name of 1 to %d characters that starts with a letter or "
+                     "digit",
+                     ADAPTER_NAME_MAX);
     else if (!name_is_new(w, name))
-        code = err_set(&why, ERR_EXISTS, "another folder of the tree has the name '%s', too", name);
+        rc = err_set(&why, ERR_EXISTS, "another folder of the tree has the name '%s', too", name);
     else
-        code = register_one(w, dir_fd, name, &v, &existed, &why);
+        rc = register_one(w, dir_fd, name, &v, &existed, &why);
     const char *shown = w->path + w->top;
     while (*shown == '/') shown++;
-    if (code != ERR_NONE)
+    if (rc)
         w->totals->n_refused++;
     else if (existed)
         w->totals->n_unchanged++;
     else
         w->totals->n_registered++;
-    w->seen(w->self, *shown != 0 ? shown : ".", code == ERR_NONE ? &v : NULL, existed,
-            code == ERR_NONE ? NULL : &why);
+    w->seen(w->self, *shown != 0 ? shown : ".", rc == ERR_NONE ? &v : NULL, existed,
+            rc == ERR_NONE ? NULL : &why);
 }
 
 /* ---- the tree ------------------------------------------------------------------------------- */
@@ -247,15 +245,15 @@ err_code inplace_register(const upload_env *env, const char *roots, const char *
                           const publish_options *o, inplace_seen seen, void *self,
                           inplace_totals *out, err *e)
 {
-    memset(out, 0, sizeof *out);
+    memset(out, 0, sizeof(*out));
     if (path[0] != '/') return err_set(e, ERR_INPUT, "'path' must be absolute");
-    walk *w = malloc(sizeof *w);
-    if (w == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    walk *w = malloc(sizeof(*w));
+    if (!w) return err_set(e, ERR_NOMEM, "out of memory");
     *w = (walk){.env = env, .o = o, .seen = seen, .self = self, .totals = out};
-    err_code code = walk_tree(w, roots, path, e);
+    err_code rc = walk_tree(w, roots, path, e);
     free(w);
     char root[FOLDER_PATH_MAX];
     snprintf(root, sizeof root, "%s/adapters", store_dir(registry_store(env->reg)));
-    if (code == ERR_NONE && !folder_sync(root)) code = folder_disk_error(e, "sync");
-    return code;
+    if (!rc && !folder_sync(root)) rc = folder_disk_error(e, "sync");
+    return rc;
 }

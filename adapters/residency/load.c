@@ -19,7 +19,7 @@ enum { READ_PIECE = 256 * 1024 };
 
 void adapter_load_clear(adapter_load *ld)
 {
-    if (ld->env == NULL) return;
+    if (!ld->env) return;
     extras_clear(&ld->extras, ld->env->be);
     free(ld->mat);
     if (ld->own_copy) copy_free(ld->copy);
@@ -29,11 +29,11 @@ void adapter_load_clear(adapter_load *ld)
 }
 
 /* What was right when it was published is wrong now: the server's fault, not the request's. */
-static err_code of_own_files(const adapter_load *ld, err_code code, err *e)
+static err_code of_own_files(const adapter_load *ld, err_code rc, err *e)
 {
-    bool content = code == ERR_INPUT || code == ERR_CORRUPT || code == ERR_UNSUPPORTED ||
-                   code == ERR_LIMIT || code == ERR_NOT_FOUND;
-    if (code == ERR_NONE || !content) return code;
+    bool content = rc == ERR_INPUT || rc == ERR_CORRUPT || rc == ERR_UNSUPPORTED ||
+                   rc == ERR_LIMIT || rc == ERR_NOT_FOUND;
+    if (!rc || !content) return rc;
     e->code = ERR_DAMAGED;
     return err_context(e, "the stored files of %s@%d are damaged", ld->v->name, ld->v->version);
 }
@@ -48,16 +48,16 @@ err_code adapter_load_begin(adapter_load *ld, const load_env *env, uint64_t id, 
 {
     char path[4200];
     *ld = (adapter_load){.env = env, .copy = copy, .dir_fd = -1};
-    err_code code = registry_acquire_id(env->reg, id, &ld->v, e);
-    if (code != ERR_NONE) return code;
-    if (copy == NULL) {
+    err_code rc = registry_acquire_id(env->reg, id, &ld->v, e);
+    if (rc) return rc;
+    if (!copy) {
         registry_path(env->reg, ld->v->digest, path, sizeof path);
         ld->dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (ld->dir_fd < 0)
             return err_set(e, ERR_IO, "the files of %s@%d cannot be read", ld->v->name,
                            ld->v->version);
-        code = validate_adapter(ld->dir_fd, env->base, 0, false, &ld->layout, e);
-        if (code != ERR_NONE) return of_own_files(ld, code, e);
+        rc = validate_adapter(ld->dir_fd, env->base, 0, false, &ld->layout, e);
+        if (rc) return of_own_files(ld, rc, e);
     }
     ld->n_chunks = adapter_chunks(layout_of(ld), env->base, env->be, env->chunk_bytes);
     /* What lies elsewhere (whole tables, biases) is paid for with chunks too, so that the arena's budget
@@ -87,7 +87,7 @@ static err_code read_file(int dir_fd, const char *name, uint8_t **out, uint64_t 
     digest_begin(&d);
     size_t n = 0;
     (void)posix_fadvise(fd, 0, size, POSIX_FADV_WILLNEED);
-    while (p != NULL && n < (size_t)size) {
+    while (p && n < (size_t)size) {
         size_t left = (size_t)size - n;
         ssize_t got = pread(fd, p + n, left < READ_PIECE ? left : READ_PIECE, (off_t)n);
         if (got < 0 && errno == EINTR) continue;
@@ -97,7 +97,7 @@ static err_code read_file(int dir_fd, const char *name, uint8_t **out, uint64_t 
     }
     digest_end(&d, sha);
     close(fd);
-    if (p == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    if (!p) return err_set(e, ERR_NOMEM, "out of memory");
     if (n != (size_t)size) {
         free(p);
         return err_set(e, ERR_IO, "%s cannot be read", name);
@@ -113,22 +113,21 @@ static err_code read_checked(const adapter_load *ld, uint8_t **weights, uint64_t
     uint8_t *config = NULL, sha[2][DIGEST_BYTES], got[DIGEST_BYTES];
     uint64_t bytes[2] = {0};
     *weights = NULL;
-    err_code code = read_file(ld->dir_fd, "adapter_config.json", &config, &bytes[0], sha[0], e);
-    if (code == ERR_NONE)
-        code = read_file(ld->dir_fd, "adapter_model.safetensors", weights, &bytes[1], sha[1], e);
-    if (code == ERR_NONE) {
+    err_code rc = read_file(ld->dir_fd, "adapter_config.json", &config, &bytes[0], sha[0], e);
+    if (!rc) rc = read_file(ld->dir_fd, "adapter_model.safetensors", weights, &bytes[1], sha[1], e);
+    if (!rc) {
         char *text = NULL;
         if (ld->v->has_words)
-            code = adapter_rows_words(registry_store(ld->env->reg), ld->v->id, &text, e);
+            rc = adapter_rows_words(registry_store(ld->env->reg), ld->v->id, &text, e);
         adapter_digest(bytes, (const uint8_t(*)[DIGEST_BYTES])sha, text, got);
         free(text);
-        if (code == ERR_NONE && !digest_same(got, ld->v->digest, DIGEST_BYTES))
-            code = err_set(e, ERR_DAMAGED, "the stored files of %s@%d have changed on the disk",
-                           ld->v->name, ld->v->version);
+        if (!rc && !digest_same(got, ld->v->digest, DIGEST_BYTES))
+            rc = err_set(e, ERR_DAMAGED, "the stored files of %s@%d have changed on the disk",
+                         ld->v->name, ld->v->version);
     }
     free(config);
     *len = bytes[1];
-    return code;
+    return rc;
 }
 
 /* A pointer to the tensor that its type's alignment allows to read: into the file's copy in memory,
@@ -138,7 +137,7 @@ static const void *aligned(const uint8_t *file, const adapter_tensor *t, void **
     const uint8_t *p = file + t->offset;
     if ((uintptr_t)p % dtype_bytes(t->type) == 0) return p;
     *spare = malloc((size_t)t->bytes);
-    if (*spare != NULL) memcpy(*spare, p, (size_t)t->bytes);
+    if (*spare) memcpy(*spare, p, (size_t)t->bytes);
     return *spare;
 }
 
@@ -233,7 +232,7 @@ static char *place(const packing *p)
 
 static lora_split *split_of(packing *p, lora_mat *m)
 {
-    if (m->split == NULL) m->split = p->split++;
+    if (!m->split) m->split = p->split++;
     return (lora_split *)m->split;
 }
 
@@ -241,8 +240,8 @@ static err_code pack_a(packing *p, lora_mat *m, const void *src, dtype type, int
 {
     const load_env *env = p->ld->env;
     size_t row = be_lora_a_bytes(env->be, env->base->type, 1, d_in);
-    err_code code = ERR_NONE;
-    for (int done = 0, n; done < m->rank && code == ERR_NONE; done += n) {
+    err_code rc = ERR_NONE;
+    for (int done = 0, n; done < m->rank && !rc; done += n) {
         n = fit(&p->w, row, m->rank - done, A_ROWS);
         char *to = place(p);
         if (done == 0) {
@@ -256,16 +255,15 @@ static err_code pack_a(packing *p, lora_mat *m, const void *src, dtype type, int
         } else {
             *p->more++ = to;
         }
-        if (src != NULL) {
+        if (src) {
             const char *from = (const char *)src + (size_t)done * (size_t)d_in * dtype_bytes(type);
             int64_t begun_us = pace_begin(env->pace, (size_t)n * row, p->ld->hint);
-            code =
-                be_lora_pack(env->be, env->base->type, to, NULL, from, NULL, type, n, d_in, 1, e);
+            rc = be_lora_pack(env->be, env->base->type, to, NULL, from, NULL, type, n, d_in, 1, e);
             pace_end(env->pace, (size_t)n * row, begun_us);
         }
         advance(&p->w, (size_t)n * row);
     }
-    return code;
+    return rc;
 }
 
 static err_code pack_b(packing *p, lora_mat *m, const void *src, dtype type, int d_out, err *e)
@@ -273,13 +271,13 @@ static err_code pack_b(packing *p, lora_mat *m, const void *src, dtype type, int
     const load_env *env = p->ld->env;
     int cols = block_cols(env->be), blocks = (d_out + cols - 1) / cols;
     size_t block = be_lora_b_bytes(env->be, env->base->type, m->rank, cols);
-    err_code code = ERR_NONE;
-    for (int done = 0, n; done < blocks && code == ERR_NONE; done += n) {
+    err_code rc = ERR_NONE;
+    for (int done = 0, n; done < blocks && !rc; done += n) {
         n = fit(&p->w, block, blocks - done, 1);
         char *to = place(p);
         if (done == 0) {
             m->b = to;
-            if (m->split != NULL || n < blocks) {
+            if (m->split || n < blocks) {
                 lora_split *sp = split_of(p, m);
                 sp->b_first = n * cols;
                 sp->b_each = (int)(env->chunk_bytes / block) * cols;
@@ -289,17 +287,17 @@ static err_code pack_b(packing *p, lora_mat *m, const void *src, dtype type, int
             *p->more++ = to;
         }
         int col = done * cols, end = col + n * cols < d_out ? col + n * cols : d_out;
-        if (src != NULL) {
+        if (src) {
             const char *from =
                 (const char *)src + (size_t)col * (size_t)m->rank * dtype_bytes(type);
             int64_t begun_us = pace_begin(env->pace, (size_t)n * block, p->ld->hint);
-            code = be_lora_pack(env->be, env->base->type, NULL, to, NULL, from, type, m->rank, 1,
-                                end - col, e);
+            rc = be_lora_pack(env->be, env->base->type, NULL, to, NULL, from, type, m->rank, 1,
+                              end - col, e);
             pace_end(env->pace, (size_t)n * block, begun_us);
         }
         advance(&p->w, (size_t)n * block);
     }
-    return code;
+    return rc;
 }
 
 static err_code pack_pair(packing *p, size_t slot, err *e)
@@ -313,18 +311,18 @@ static err_code pack_pair(packing *p, size_t slot, err *e)
     m->scale = al->peft.layer[slot].scale;
     void *spare_a = NULL, *spare_b = NULL;
     const void *a = NULL, *b = NULL;
-    err_code code = ERR_NONE;
-    if (p->file != NULL) {
+    err_code rc = ERR_NONE;
+    if (p->file) {
         a = aligned(p->file, &pair->a, &spare_a);
         b = aligned(p->file, &pair->b, &spare_b);
-        if (a == NULL || b == NULL) code = err_set(e, ERR_NOMEM, "no memory for an adapter");
+        if (!a || !b) rc = err_set(e, ERR_NOMEM, "no memory for an adapter");
     }
-    if (code == ERR_NONE) code = pack_a(p, m, a, pair->a.type, d_in, e);
-    if (code == ERR_NONE) code = pack_b(p, m, b, pair->b.type, d_out, e);
-    if (m->split != NULL && m->split->a == NULL) split_of(p, m)->a_first = m->rank; /* whole */
+    if (!rc) rc = pack_a(p, m, a, pair->a.type, d_in, e);
+    if (!rc) rc = pack_b(p, m, b, pair->b.type, d_out, e);
+    if (m->split && !m->split->a) split_of(p, m)->a_first = m->rank; /* whole */
     free(spare_a);
     free(spare_b);
-    return code;
+    return rc;
 }
 
 /* Bytes of the i-th chunk in a copy of `bytes`. */
@@ -337,14 +335,14 @@ static size_t piece_of(uint64_t bytes, size_t chunk_bytes, int i)
 static err_code upload_chunks(const adapter_load *ld, void *const *chunk)
 {
     const adapter_copy *c = ld->copy;
-    err_code code = ERR_NONE;
-    for (int i = 0; (uint64_t)i * c->chunk_bytes < c->bytes && code == ERR_NONE; i++) {
+    err_code rc = ERR_NONE;
+    for (int i = 0; (uint64_t)i * c->chunk_bytes < c->bytes && !rc; i++) {
         size_t bytes = piece_of(c->bytes, c->chunk_bytes, i);
         int64_t begun_us = pace_begin(ld->env->pace, bytes, ld->hint);
-        code = be_upload(ld->env->be, chunk[i], c->data + (size_t)i * c->chunk_bytes, bytes);
+        rc = be_upload(ld->env->be, chunk[i], c->data + (size_t)i * c->chunk_bytes, bytes);
         pace_end(ld->env->pace, bytes, begun_us);
     }
-    return code;
+    return rc;
 }
 
 /* What is in the chunks now takes the place of the file's content in the copy, unless that would be much
@@ -357,12 +355,12 @@ static void compact(adapter_load *ld, void *const *chunk, uint64_t bytes)
         return;
     if (extras_bytes(&c->layout, env->base, env->be) > 0) return;
     uint8_t *data = malloc((size_t)bytes);
-    err_code code = data != NULL ? ERR_NONE : ERR_NOMEM;
-    for (int i = 0; (uint64_t)i * env->chunk_bytes < bytes && code == ERR_NONE; i++) {
-        code = be_download(env->be, data + (size_t)i * env->chunk_bytes, chunk[i],
-                           piece_of(bytes, env->chunk_bytes, i));
+    err_code rc = data != NULL ? ERR_NONE : ERR_NOMEM;
+    for (int i = 0; (uint64_t)i * env->chunk_bytes < bytes && !rc; i++) {
+        rc = be_download(env->be, data + (size_t)i * env->chunk_bytes, chunk[i],
+                         piece_of(bytes, env->chunk_bytes, i));
     }
-    if (code != ERR_NONE) {
+    if (rc) {
         free(data);
         return;
     }
@@ -377,10 +375,10 @@ static err_code pack_layers(adapter_load *ld, packing *p, err *e)
 {
     const load_env *env = ld->env;
     size_t n_mat = (size_t)env->base->n_layer * PROJ_COUNT;
-    err_code code = ERR_NONE;
-    for (size_t slot = 0; slot < n_mat && code == ERR_NONE; slot++)
-        if (layout_of(ld)->peft.layer[slot].wrapped) code = pack_pair(p, slot, e);
-    if (code != ERR_NONE || p->file == NULL) return code;
+    err_code rc = ERR_NONE;
+    for (size_t slot = 0; slot < n_mat && !rc; slot++)
+        if (layout_of(ld)->peft.layer[slot].wrapped) rc = pack_pair(p, slot, e);
+    if (rc || !p->file) return rc;
     return extras_make(&ld->extras, layout_of(ld), env->base, env->weights, env->be, p->file,
                        ld->mat, env->pace, ld->hint, e);
 }
@@ -394,7 +392,7 @@ err_code adapter_load_pack(adapter_load *ld, void *const *chunk, err *e)
     const uint8_t *file = NULL;
     ld->mat = calloc(1, n_mat * sizeof(lora_mat) + n * (sizeof(lora_split) + sizeof(void *)));
     if (c->chunk_bytes == 0) file = copy_open(c, env->base->n_layer, &spare);
-    if (ld->mat == NULL || (file == NULL && c->chunk_bytes == 0)) {
+    if (!ld->mat || (!file && c->chunk_bytes == 0)) {
         free(spare);
         return err_set(e, ERR_NOMEM, "no memory for an adapter");
     }
@@ -405,25 +403,25 @@ err_code adapter_load_pack(adapter_load *ld, void *const *chunk, err *e)
                  .mat = ld->mat,
                  .split = (lora_split *)(void *)(ld->mat + n_mat)};
     p.more = (const void **)(void *)(p.split + n);
-    err_code code = pack_layers(ld, &p, e);
+    err_code rc = pack_layers(ld, &p, e);
     free(spare);
-    if (code != ERR_NONE) return code;
+    if (rc) return rc;
     if (c->chunk_bytes == 0)
         compact(ld, chunk, (uint64_t)p.w.chunk * env->chunk_bytes + p.w.at);
     else if (upload_chunks(ld, chunk) != ERR_NONE)
-        code = err_set(e, ERR_IO, "the device took no copy of an adapter");
-    return code;
+        rc = err_set(e, ERR_IO, "the device took no copy of an adapter");
+    return rc;
 }
 
 err_code adapter_load_read(adapter_load *ld, err *e)
 {
     uint8_t *file = NULL;
     uint64_t len = 0;
-    if (ld->copy != NULL) return ERR_NONE;
-    err_code code = read_checked(ld, &file, &len, e);
-    if (code != ERR_NONE) {
+    if (ld->copy) return ERR_NONE;
+    err_code rc = read_checked(ld, &file, &len, e);
+    if (rc) {
         free(file);
-        return code;
+        return rc;
     }
     ld->copy = copy_make(&ld->layout, file, len, ld->env->base->n_layer, ld->env->int8);
     ld->own_copy = ld->copy != NULL;

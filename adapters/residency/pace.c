@@ -91,14 +91,14 @@ void pace_moved(pace *p, uint64_t bytes, int64_t took_us)
 
 int64_t pace_begin(pace *p, uint64_t bytes, bool hint)
 {
-    if (p == NULL) return 0;
+    if (!p) return 0;
     pace_take(p, bytes, hint);
     return clock_now_us();
 }
 
 void pace_end(pace *p, uint64_t bytes, int64_t begun_us)
 {
-    if (p != NULL) pace_moved(p, bytes, clock_now_us() - begun_us);
+    if (p) pace_moved(p, bytes, clock_now_us() - begun_us);
 }
 
 void pace_get(pace *p, pace_counts *out)

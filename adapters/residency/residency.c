@@ -113,8 +113,8 @@ static void fail(residency *rs, entry *en, const err *why)
     rs->changes++;
     en->wanted = WANT_NONE;
     en->taken = false;
-    if (en->why == NULL) en->why = malloc(sizeof *en->why);
-    if (en->why != NULL) *en->why = *why;
+    if (!en->why) en->why = malloc(sizeof(*en->why));
+    if (en->why) *en->why = *why;
     en->failed_us = clock_now_us();
     en->due_us = 0;
     rs->stats.n_failures++;
@@ -164,7 +164,7 @@ static err_code reserve(residency *rs, entry *en, int n, err *e)
                 devmem_lease_take(rs->arena, n, demand ? DEVMEM_DEMAND : DEVMEM_HINT, now_us, en);
             collect(rs);
         }
-        if (en->lease != NULL) break;
+        if (en->lease) break;
         if (!demand) return err_set(e, ERR_CANCELLED, "no room for a hint");
         if (!first && !rs->queue[WANT_DEMAND].head->taken)
             return err_set(e, ERR_CONFLICT, "an earlier one waits");
@@ -238,23 +238,23 @@ typedef struct timing {
 /* Without the lock. */
 static err_code read_one(adapter_load *ld, timing *t, err *e)
 {
-    if (ld->copy != NULL) return ERR_NONE;
+    if (ld->copy) return ERR_NONE;
     int64_t t0 = clock_now_us();
-    err_code code = adapter_load_read(ld, e);
+    err_code rc = adapter_load_read(ld, e);
     t->read_us += clock_now_us() - t0;
-    return code;
+    return rc;
 }
 
 static err_code pack_one(const entry *en, adapter_load *ld, timing *t, err *e)
 {
     int64_t t0 = clock_now_us();
     void **chunk = malloc((size_t)ld->n_chunks * sizeof(void *));
-    if (chunk == NULL) return err_set(e, ERR_NOMEM, "no memory for an adapter");
+    if (!chunk) return err_set(e, ERR_NOMEM, "no memory for an adapter");
     devmem_lease_map(en->lease, chunk);
-    err_code code = adapter_load_pack(ld, chunk, e);
+    err_code rc = adapter_load_pack(ld, chunk, e);
     free(chunk);
     t->pack_us = clock_now_us() - t0;
-    return code;
+    return rc;
 }
 
 /* After the lock was not held: what was read is worth keeping, whatever became of the rest. */
@@ -277,13 +277,13 @@ static void keep_pace(const entry *en)
 static err_code bring_up(residency *rs, entry *en, adapter_load *ld, timing *t, err *e)
 {
     tier_set_bytes(rs, en, (uint64_t)ld->n_chunks * rs->env.chunk_bytes);
-    err_code code = reserve(rs, en, ld->n_chunks, e);
-    bool only_host = code == ERR_CANCELLED && !rs->stop && !en->gone && rs->host_budget > 0;
-    if (code != ERR_NONE && !only_host) return code;
+    err_code rc = reserve(rs, en, ld->n_chunks, e);
+    bool only_host = rc == ERR_CANCELLED && !rs->stop && !en->gone && rs->host_budget > 0;
+    if (rc && !only_host) return rc;
     keep_pace(en); /* a hint may have become a demand */
     ld->hint = en->wanted == WANT_HINT;
     if (!only_host) {
-        if (ld->copy != NULL)
+        if (ld->copy)
             rs->stats.n_host_hits++;
         else
             rs->stats.n_host_misses++;
@@ -296,7 +296,7 @@ static err_code bring_up(residency *rs, entry *en, adapter_load *ld, timing *t, 
     bool from_disk = ld->own_copy;
     count_read(rs, en, ld, t);
     rs->stats.pack_us_sum += t->pack_us;
-    if (only_host) return code;
+    if (only_host) return rc;
     if (done == ERR_NONE) tier_learn(rs, en, from_disk ? t->read_us : 0, t->pack_us);
     if (done == ERR_NONE) make_resident(rs, en, ld, t->read_us + t->pack_us);
     return done;
@@ -312,33 +312,32 @@ static void load_one(residency *rs, entry *en)
     keep_pace(en);
     uint64_t id = en->id;
     adapter_copy *copy = en->copy;
-    if (copy != NULL) host_value(rs, en);
+    if (copy) host_value(rs, en);
     pthread_mutex_unlock(&rs->mu);
     int64_t t0 = clock_now_us();
     uint64_t failures = memory_failures();
-    err_code code = adapter_load_begin(&ld, &rs->env, id, copy, &why);
+    err_code rc = adapter_load_begin(&ld, &rs->env, id, copy, &why);
     t.read_us = clock_now_us() - t0;
     pthread_mutex_lock(&rs->mu);
-    if (code == ERR_NONE) code = bring_up(rs, en, &ld, &t, &why);
-    if (code != ERR_NONE && code != ERR_CANCELLED && code != ERR_CONFLICT &&
-        memory_failures() != failures)
-        code = err_set(&why, ERR_NOMEM, "out of memory"); /* whatever it looks like */
-    if (code != ERR_NONE && en->reserved) {
+    if (!rc) rc = bring_up(rs, en, &ld, &t, &why);
+    if (rc && rc != ERR_CANCELLED && rc != ERR_CONFLICT && memory_failures() != failures)
+        rc = err_set(&why, ERR_NOMEM, "out of memory"); /* whatever it looks like */
+    if (rc && en->reserved) {
         devmem_lease_drop(en->lease);
         en->lease = NULL;
         chain_drop(&rs->queue[WANT_NONE], en);
         chain_push(&rs->queue[en->wanted], en);
         en->reserved = false;
     }
-    if (code != ERR_NONE) relent(rs, en);
+    if (rc) relent(rs, en);
     /* Not the adapter's fault: it stays in its queue until the engine has another device. */
-    bool lost = code != ERR_NONE && code != ERR_CANCELLED && be_lost(rs->env.be);
-    if (lost) code = ERR_CONFLICT;
-    if (code == ERR_CANCELLED)
+    bool lost = rc && rc != ERR_CANCELLED && be_lost(rs->env.be);
+    if (lost) rc = ERR_CONFLICT;
+    if (rc == ERR_CANCELLED)
         give_up(rs, en);
-    else if (code == ERR_CONFLICT)
+    else if (rc == ERR_CONFLICT)
         en->taken = false;
-    else if (code != ERR_NONE)
+    else if (rc)
         fail(rs, en, &why);
     host_trim(rs);
     adapter_copy *trash = host_take_trash(rs);
@@ -358,7 +357,7 @@ static void *loader_main(void *arg)
     pthread_mutex_lock(&rs->mu);
     while (!rs->stop) {
         entry *en = rs->suspended ? NULL : next_to_load(rs);
-        if (en != NULL) {
+        if (en) {
             rs->n_busy++;
             load_one(rs, en);
             rs->n_busy--;
@@ -377,7 +376,7 @@ static void *loader_main(void *arg)
  * hear so. */
 static int64_t retry_us(const entry *en)
 {
-    return en->why == NULL || en->why->code == ERR_NOMEM ? STARVED_RETRY_US : RETRY_US;
+    return !en->why || en->why->code == ERR_NOMEM ? STARVED_RETRY_US : RETRY_US;
 }
 
 static err_code acquire_locked(residency *rs, uint64_t id, const lora_view **out, err *e)
@@ -385,7 +384,7 @@ static err_code acquire_locked(residency *rs, uint64_t id, const lora_view **out
     int64_t now_us = clock_now_us();
     collect(rs);
     entry *en = tier_find_or_add(rs, id);
-    if (en == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    if (!en) return err_set(e, ERR_NOMEM, "out of memory");
     if (en->state == RESIDENCY_RESIDENT && !en->closing) {
         if (devmem_lease_hold(en->lease, tier_popularity(en, now_us))) {
             en->acquired++;
@@ -400,8 +399,8 @@ static err_code acquire_locked(residency *rs, uint64_t id, const lora_view **out
         collect(rs); /* evicted just now */
     }
     if (en->state == RESIDENCY_FAILED && now_us - en->failed_us < retry_us(en)) {
-        if (en->why == NULL) return err_set(e, ERR_NOMEM, "out of memory");
-        if (e != NULL) *e = *en->why;
+        if (!en->why) return err_set(e, ERR_NOMEM, "out of memory");
+        if (e) *e = *en->why;
         return en->why->code;
     }
     if (en->state == RESIDENCY_RESIDENT) { /* closing: queued again once it has been evicted */
@@ -420,9 +419,9 @@ static err_code acquire_cb(void *self, uint64_t id, const lora_view **out, err *
     residency *rs = self;
     *out = NULL;
     pthread_mutex_lock(&rs->mu);
-    err_code code = acquire_locked(rs, id, out, e);
+    err_code rc = acquire_locked(rs, id, out, e);
     pthread_mutex_unlock(&rs->mu);
-    return code;
+    return rc;
 }
 
 static void used_cb(void *self, const lora_view *view)
@@ -431,7 +430,7 @@ static void used_cb(void *self, const lora_view *view)
     int64_t now_us = clock_now_us();
     pthread_mutex_lock(&rs->mu);
     entry *en = tier_find(rs, view->adapter_id);
-    if (en != NULL && en->acquired > 0) {
+    if (en && en->acquired > 0) {
         if (!en->fresh) {
             rs->stats.n_hits++;
             en->n_hits++;
@@ -450,7 +449,7 @@ static void release_cb(void *self, const lora_view *view)
     residency *rs = self;
     pthread_mutex_lock(&rs->mu);
     entry *en = tier_find(rs, view->adapter_id);
-    if (en == NULL || en->acquired <= 0) {
+    if (!en || en->acquired <= 0) {
         log_error("adapters", "the engine released an adapter that it does not hold");
         abort();
     }
@@ -470,8 +469,8 @@ static void hint(residency *rs, uint64_t id, int64_t due_us)
     pthread_mutex_lock(&rs->mu);
     collect(rs);
     entry *en = tier_find_or_add(rs, id);
-    if (en != NULL && en->due_us > 0 && en->due_us < due_us) due_us = en->due_us;
-    if (en != NULL && (en->state == RESIDENCY_DISK || en->state == RESIDENCY_LOADING))
+    if (en && en->due_us > 0 && en->due_us < due_us) due_us = en->due_us;
+    if (en && (en->state == RESIDENCY_DISK || en->state == RESIDENCY_LOADING))
         tier_enqueue(rs, en, WANT_HINT, due_us);
     pthread_mutex_unlock(&rs->mu);
 }
@@ -558,7 +557,7 @@ static void suspend_cb(void *self)
             next = en->chained;
             if (en->state == RESIDENCY_RESIDENT && en->acquired == 0) left_device(rs, en);
         }
-    if (rs->own_arena != NULL) devmem_unmap(rs->own_arena);
+    if (rs->own_arena) devmem_unmap(rs->own_arena);
     pthread_mutex_unlock(&rs->mu);
 }
 
@@ -568,7 +567,7 @@ static void resume_cb(void *self)
     residency *rs = self;
     err why;
     pthread_mutex_lock(&rs->mu);
-    if (rs->own_arena != NULL && devmem_remap(rs->own_arena, &why) != ERR_NONE) {
+    if (rs->own_arena && devmem_remap(rs->own_arena, &why) != ERR_NONE) {
         log_error("adapters", "no adapter can be loaded any more: %s", why.msg);
     } else {
         rs->suspended = false;
@@ -607,15 +606,15 @@ void residency_warm(residency *rs, uint64_t version_id)
 err_code residency_pin(residency *rs, uint64_t version_id, err *e)
 {
     const adapter_version *v;
-    err_code code = registry_acquire_id(rs->env.reg, version_id, &v, e);
-    if (code != ERR_NONE) return code;
+    err_code rc = registry_acquire_id(rs->env.reg, version_id, &v, e);
+    if (rc) return rc;
     pthread_mutex_lock(&rs->mu);
     collect(rs);
     entry *en = tier_find_or_add(rs, version_id);
-    if (en == NULL) {
-        code = err_set(e, ERR_NOMEM, "out of memory");
+    if (!en) {
+        rc = err_set(e, ERR_NOMEM, "out of memory");
     } else if (!en->pinned && tier_pinned_bytes(rs, en) + v->packed_bytes > rs->budget / 2) {
-        code = err_set(e, ERR_LIMIT, "pinned adapters would take more than half of the room");
+        rc = err_set(e, ERR_LIMIT, "pinned adapters would take more than half of the room");
         if (en->state == RESIDENCY_DISK) tier_forget_if_empty(rs, en);
     } else {
         if (en->bytes == 0) en->bytes = v->packed_bytes;
@@ -627,14 +626,14 @@ err_code residency_pin(residency *rs, uint64_t version_id, err *e)
     }
     pthread_mutex_unlock(&rs->mu);
     registry_release(rs->env.reg, v);
-    return code;
+    return rc;
 }
 
 void residency_unpin(residency *rs, uint64_t version_id)
 {
     pthread_mutex_lock(&rs->mu);
     entry *en = tier_find(rs, version_id);
-    if (en != NULL && en->pinned) {
+    if (en && en->pinned) {
         tier_set_pinned(rs, en, false);
         en->fresh = false; /* nobody in particular waits for it */
         if (en->state == RESIDENCY_RESIDENT) devmem_lease_pin(en->lease, false);
@@ -645,14 +644,14 @@ void residency_unpin(residency *rs, uint64_t version_id)
 
 err_code residency_evict(residency *rs, uint64_t version_id, err *e)
 {
-    err_code code = ERR_NONE;
+    err_code rc = ERR_NONE;
     pthread_mutex_lock(&rs->mu);
     collect(rs);
     entry *en = tier_find(rs, version_id);
-    if (en != NULL && en->copy != NULL && !en->taken && !en->pinned) host_drop(rs, en);
-    if (en != NULL && en->pinned) {
-        code = err_set(e, ERR_CONFLICT, "the adapter is pinned: unpin it first");
-    } else if (en != NULL && en->state == RESIDENCY_RESIDENT) {
+    if (en && en->copy && !en->taken && !en->pinned) host_drop(rs, en);
+    if (en && en->pinned) {
+        rc = err_set(e, ERR_CONFLICT, "the adapter is pinned: unpin it first");
+    } else if (en && en->state == RESIDENCY_RESIDENT) {
         en->wanted = WANT_NONE; /* a warm-up that was never used would bring it back at once */
         if (en->acquired > 0)
             en->closing = true;
@@ -663,7 +662,7 @@ err_code residency_evict(residency *rs, uint64_t version_id, err *e)
     adapter_copy *trash = host_take_trash(rs);
     pthread_mutex_unlock(&rs->mu);
     host_free_trash(trash);
-    return code;
+    return rc;
 }
 
 /* The registry has let go of a version for good. */
@@ -673,7 +672,7 @@ static void gone_cb(void *self, uint64_t version_id)
     pthread_mutex_lock(&rs->mu);
     collect(rs);
     entry *en = tier_find(rs, version_id);
-    if (en != NULL) {
+    if (en) {
         en->gone = true;
         if (en->state == RESIDENCY_RESIDENT) {
             if (en->acquired == 0) left_device(rs, en);
@@ -692,7 +691,7 @@ static void gone_cb(void *self, uint64_t version_id)
 
 static residency_state state_of(const entry *en)
 {
-    if (en->state == RESIDENCY_DISK && en->copy != NULL) return RESIDENCY_HOST;
+    if (en->state == RESIDENCY_DISK && en->copy) return RESIDENCY_HOST;
     return en->state;
 }
 
@@ -723,7 +722,7 @@ residency_state residency_get(residency *rs, uint64_t version_id, bool *pinned)
 {
     residency_row row;
     residency_row_get(rs, version_id, &row);
-    if (pinned != NULL) *pinned = row.pinned;
+    if (pinned) *pinned = row.pinned;
     return row.state;
 }
 
@@ -741,8 +740,8 @@ err_code residency_rows(residency *rs, residency_row **out, size_t *n, size_t *c
     for (size_t b = 0; b < BUCKETS; b += 64) {
         if (*cap - *n < ROWS_ROOM) { /* outside the lock */
             size_t more = *cap * 2 + ROWS_ROOM;
-            residency_row *p = realloc(*out, more * sizeof *p);
-            if (p == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+            residency_row *p = realloc(*out, more * sizeof(*p));
+            if (!p) return err_set(e, ERR_NOMEM, "out of memory");
             *out = p;
             *cap = more;
         }
@@ -787,10 +786,10 @@ static void pin_what_was_pinned(residency *rs)
     for (size_t i = 0; i < n; i++) {
         version_entry v;
         if (!list[i].pinned || list[i].default_version == 0) continue;
-        err_code code = registry_version(rs->env.reg, list[i].tenant_id, list[i].name,
-                                         list[i].default_version, &v, &why);
-        if (code == ERR_NONE) code = residency_pin(rs, v.v.id, &why);
-        if (code != ERR_NONE) log_warn("adapters", "%s stays unpinned: %s", list[i].name, why.msg);
+        err_code rc = registry_version(rs->env.reg, list[i].tenant_id, list[i].name,
+                                       list[i].default_version, &v, &why);
+        if (!rc) rc = residency_pin(rs, v.v.id, &why);
+        if (rc) log_warn("adapters", "%s stays unpinned: %s", list[i].name, why.msg);
     }
     free(list);
 }
@@ -798,15 +797,15 @@ static void pin_what_was_pinned(residency *rs)
 static err_code open_devmem(residency *rs, const residency_config *cfg, err *e)
 {
     rs->arena = cfg->arena;
-    err_code code = ERR_NONE;
-    if (rs->arena == NULL) {
+    err_code rc = ERR_NONE;
+    if (!rs->arena) {
         size_t chunk = cfg->chunk_bytes;
         if (chunk == 0) chunk = adapter_chunk_least(rs->env.base, rs->env.be);
-        code = devmem_create(&rs->own_arena, rs->env.be, (int)(cfg->budget_bytes / chunk), chunk, 0,
-                             e);
+        rc = devmem_create(&rs->own_arena, rs->env.be, (int)(cfg->budget_bytes / chunk), chunk, 0,
+                           e);
         rs->arena = rs->own_arena;
     }
-    if (code != ERR_NONE) return code;
+    if (rc) return rc;
     rs->env.chunk_bytes = devmem_chunk_bytes(rs->arena);
     rs->budget = (size_t)devmem_lease_limit(rs->arena, NULL) * rs->env.chunk_bytes;
     return ERR_NONE;
@@ -817,12 +816,12 @@ err_code residency_create(residency **out, const residency_config *cfg, backend 
 {
     *out = NULL;
     int n_loaders = cfg->n_loaders > 0 ? cfg->n_loaders : 1;
-    if (cfg->arena == NULL && cfg->budget_bytes == 0)
+    if (!cfg->arena && cfg->budget_bytes == 0)
         return err_set(e, ERR_INPUT, "the adapters' budget is 0 bytes");
     if (n_loaders > LOADERS_MAX)
         return err_set(e, ERR_INPUT, "there are at most %d loader threads", LOADERS_MAX);
-    residency *rs = calloc(1, sizeof *rs);
-    if (rs == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    residency *rs = calloc(1, sizeof(*rs));
+    if (!rs) return err_set(e, ERR_NOMEM, "out of memory");
     rs->env = (load_env){.reg = reg,
                          .be = be,
                          .base = base,
@@ -832,11 +831,11 @@ err_code residency_create(residency **out, const residency_config *cfg, backend 
     rs->host_budget = cfg->host_bytes;
     pace_init(&rs->pace, cfg->copy_share);
     rs->env.pace = &rs->pace;
-    err_code code = open_devmem(rs, cfg, e);
-    if (code != ERR_NONE) {
+    err_code rc = open_devmem(rs, cfg, e);
+    if (rc) {
         pace_clear(&rs->pace);
         free(rs);
-        return code;
+        return rc;
     }
     pthread_mutex_init(&rs->mu, NULL);
     pthread_condattr_t attr;
@@ -859,7 +858,7 @@ err_code residency_create(residency **out, const residency_config *cfg, backend 
 
 void residency_destroy(residency *rs)
 {
-    if (rs == NULL) return;
+    if (!rs) return;
     registry_on_gone(rs->env.reg, NULL, NULL);
     pthread_mutex_lock(&rs->mu);
     rs->stop = true;
@@ -876,7 +875,7 @@ void residency_destroy(residency *rs)
     for (size_t b = 0; b < BUCKETS; b++)
         for (entry *en = rs->bucket[b], *next; en != NULL; en = next) {
             next = en->chained;
-            if (en->lease != NULL) devmem_lease_drop(en->lease);
+            if (en->lease) devmem_lease_drop(en->lease);
             extras_clear(&en->extras, rs->env.be);
             copy_free(en->copy);
             free(en->mat);

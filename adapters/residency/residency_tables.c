@@ -18,7 +18,7 @@ void chain_push(chain *l, entry *en)
 {
     en->next = NULL;
     en->prev = l->tail;
-    if (l->tail != NULL)
+    if (l->tail)
         l->tail->next = en;
     else
         l->head = en;
@@ -28,11 +28,11 @@ void chain_push(chain *l, entry *en)
 
 void chain_drop(chain *l, entry *en)
 {
-    if (en->prev != NULL)
+    if (en->prev)
         en->prev->next = en->next;
     else
         l->head = en->next;
-    if (en->next != NULL)
+    if (en->next)
         en->next->prev = en->prev;
     else
         l->tail = en->prev;
@@ -48,16 +48,16 @@ static size_t bucket_of(uint64_t id)
 entry *tier_find(residency *rs, uint64_t id)
 {
     entry *en = rs->bucket[bucket_of(id)];
-    while (en != NULL && en->id != id) en = en->chained;
+    while (en && en->id != id) en = en->chained;
     return en;
 }
 
 entry *tier_find_or_add(residency *rs, uint64_t id)
 {
     entry *en = tier_find(rs, id);
-    if (en != NULL) return en;
-    en = calloc(1, sizeof *en);
-    if (en == NULL) return NULL;
+    if (en) return en;
+    en = calloc(1, sizeof(*en));
+    if (!en) return NULL;
     en->id = id;
     en->state = RESIDENCY_DISK;
     en->chained = rs->bucket[bucket_of(id)];
@@ -70,7 +70,7 @@ static void queue_add(residency *rs, want w, entry *en)
 {
     chain *l = &rs->queue[w];
     entry *after = l->tail;
-    while (after != NULL && after->due_us > en->due_us) after = after->prev;
+    while (after && after->due_us > en->due_us) after = after->prev;
     if (after == l->tail) {
         chain_push(l, en);
         return;
@@ -79,7 +79,7 @@ static void queue_add(residency *rs, want w, entry *en)
     en->prev = after;
     en->next = before;
     before->prev = en;
-    if (after != NULL)
+    if (after)
         after->next = en;
     else
         l->head = en;
@@ -151,10 +151,10 @@ static double queue_us(const residency *rs, const chain *q, const entry *en, int
 
 int64_t tier_eta_us(const residency *rs, const entry *en, uint64_t bytes, int64_t due_us)
 {
-    if (en != NULL && en->state == RESIDENCY_RESIDENT && !en->closing) return 0;
-    if (en != NULL && en->state == RESIDENCY_FAILED) return 0;
-    double us = load_us(rs, bytes, en != NULL && en->copy != NULL);
-    if (en != NULL && en->reserved) return (int64_t)us;
+    if (en && en->state == RESIDENCY_RESIDENT && !en->closing) return 0;
+    if (en && en->state == RESIDENCY_FAILED) return 0;
+    double us = load_us(rs, bytes, en != NULL && en->copy);
+    if (en && en->reserved) return (int64_t)us;
     bool demand = en != NULL && en->wanted == WANT_DEMAND;
     double before = queue_us(rs, &rs->queue[WANT_NONE], NULL, INT64_MAX);
     before += queue_us(rs, &rs->queue[WANT_DEMAND], en, demand ? en->due_us : INT64_MAX);
@@ -270,7 +270,7 @@ void host_keep(residency *rs, entry *en, adapter_load *ld, int64_t read_us)
     if (rs->n_host == rs->cap_host) {
         int cap = rs->cap_host > 0 ? rs->cap_host * 2 : 64;
         entry **more = realloc(rs->host, (size_t)cap * sizeof(entry *));
-        if (more == NULL) return;
+        if (!more) return;
         rs->host = more;
         rs->cap_host = cap;
     }
@@ -307,7 +307,7 @@ void tier_forget(residency *rs, entry *en)
     *at = en->chained;
     rs->changes++;
     tier_set_pinned(rs, en, false);
-    if (en->copy != NULL) host_drop(rs, en);
+    if (en->copy) host_drop(rs, en);
     free(en->why);
     free(en);
 }
@@ -315,6 +315,6 @@ void tier_forget(residency *rs, entry *en)
 /* Nothing is known of it that would be worth keeping. */
 void tier_forget_if_empty(residency *rs, entry *en)
 {
-    bool used = en->n_loads > 0 || en->copy != NULL || en->pinned || en->due_us > 0;
+    bool used = en->n_loads > 0 || en->copy || en->pinned || en->due_us > 0;
     if (en->gone || (!used && en->state == RESIDENCY_DISK)) tier_forget(rs, en);
 }

@@ -74,7 +74,7 @@ static bool squeeze_all(adapter_copy *c, const uint8_t *file, int n_layer)
         }
     c->data = malloc(bytes > 0 ? (size_t)bytes : 1);
     c->bytes = bytes;
-    if (c->data == NULL) return false;
+    if (!c->data) return false;
     uint8_t *to = c->data;
     for (size_t slot = 0; slot < peft_slots(n_layer); slot++)
         for (int part = 0; part < ADAPTER_PARTS; part++) {
@@ -108,11 +108,11 @@ static bool inside(const adapter_layout *al, uint64_t len, int n_layer)
 
 adapter_copy *copy_make(adapter_layout *layout, uint8_t *file, uint64_t len, int n_layer, bool int8)
 {
-    adapter_copy *c = calloc(1, sizeof *c);
+    adapter_copy *c = calloc(1, sizeof(*c));
     bool ok = c != NULL && inside(layout, len, n_layer);
-    if (c != NULL) {
+    if (c) {
         c->layout = *layout;
-        memset(layout, 0, sizeof *layout);
+        memset(layout, 0, sizeof(*layout));
     } else {
         adapter_layout_clear(layout);
     }
@@ -131,7 +131,7 @@ adapter_copy *copy_make(adapter_layout *layout, uint8_t *file, uint64_t len, int
 
 void copy_free(adapter_copy *c)
 {
-    if (c == NULL) return;
+    if (!c) return;
     adapter_layout_clear(&c->layout);
     free(c->data);
     free(c);
@@ -142,7 +142,7 @@ const uint8_t *copy_open(const adapter_copy *c, int n_layer, void **spare)
     *spare = NULL;
     if (c->image_bytes == 0) return c->data;
     uint8_t *image = aligned_alloc(64, (size_t)rounded(c->image_bytes));
-    if (image == NULL) return NULL;
+    if (!image) return NULL;
     const uint8_t *from = c->data;
     for (size_t slot = 0; slot < peft_slots(n_layer); slot++)
         for (int part = 0; part < ADAPTER_PARTS; part++) {

@@ -21,7 +21,7 @@ err_code publish_check_names(const char *name, const char *description, err *e)
                        "an adapter's name is 1 to %d of a-z 0-9 . _ - and starts with a letter or "
                        "digit",
                        ADAPTER_NAME_MAX);
-    if (description != NULL && strlen(description) >= ADAPTER_DESCRIPTION_MAX)
+    if (description && strlen(description) >= ADAPTER_DESCRIPTION_MAX)
         return err_set(e, ERR_INPUT, "a description has at most %d bytes",
                        ADAPTER_DESCRIPTION_MAX - 1);
     return ERR_NONE;
@@ -54,7 +54,7 @@ void publish_sweep(const char *data_dir)
     char root[FOLDER_PATH_MAX], path[FOLDER_PATH_MAX + 300];
     snprintf(root, sizeof root, "%s/adapters/tmp", data_dir);
     DIR *d = opendir(root);
-    if (d == NULL) return;
+    if (!d) return;
     for (struct dirent *de; (de = readdir(d)) != NULL;) {
         if (de->d_name[0] == '.') continue;
         snprintf(path, sizeof path, "%s/%s", root, de->d_name);

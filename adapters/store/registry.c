@@ -41,7 +41,7 @@ static err_code load_entry(registry *r, const adapter_row *row, err *e)
 {
     char *description = row->description[0] != 0 ? strdup(row->description) : NULL;
     entry *en = description != NULL || row->description[0] == 0 ? entry_make(r) : NULL;
-    if (en == NULL) {
+    if (!en) {
         free(description);
         return registry_no_memory(e);
     }
@@ -53,7 +53,7 @@ static err_code load_one_version(registry *r, const adapter_rows *rows, version_
 {
     const adapter_row *a = row_by_id(rows, v->adapter_id);
     entry *en = a != NULL ? entry_find(r, a->tenant_id, a->name) : NULL;
-    if (en == NULL) return err_set(e, ERR_CORRUPT, "a version belongs to no adapter");
+    if (!en) return err_set(e, ERR_CORRUPT, "a version belongs to no adapter");
     if (v->state == ADAPTER_DRAINING || v->state == ADAPTER_DELETED)
         return adapter_rows_set_state(r->db, v->id, ADAPTER_DELETED, NULL, e);
     if (v->state == ADAPTER_READY && !registry_files_there(r, v->digest)) {
@@ -64,7 +64,7 @@ static err_code load_one_version(registry *r, const adapter_rows *rows, version_
         snprintf(v->error, sizeof v->error, "the adapter's files are missing on the server");
     }
     version *made = version_make(en, v->error);
-    if (made == NULL) return registry_no_memory(e);
+    if (!made) return registry_no_memory(e);
     version_place(r, en, made, v);
     made->in_place = registry_files_linked(r, v->digest);
     return ERR_NONE;
@@ -76,10 +76,10 @@ static err_code load_aliases(registry *r, const adapter_rows *rows, err *e)
         const alias_row *al = &rows->alias[i];
         const adapter_row *a = row_by_id(rows, al->adapter_id);
         entry *en = a != NULL ? entry_find(r, a->tenant_id, a->name) : NULL;
-        if (en == NULL || en->n_alias == REGISTRY_ALIAS_MAX) continue;
+        if (!en || en->n_alias == REGISTRY_ALIAS_MAX) continue;
         if (version_by_number(en, al->version) == NULL) {
-            err_code code = adapter_rows_drop_alias(r->db, a->id, al->alias, a->generation, e);
-            if (code != ERR_NONE) return code;
+            err_code rc = adapter_rows_drop_alias(r->db, a->id, al->alias, a->generation, e);
+            if (rc) return rc;
             continue;
         }
         if (!alias_reserve(en)) return registry_no_memory(e);
@@ -93,14 +93,14 @@ static err_code load_shares(registry *r, const adapter_rows *rows, err *e)
     for (size_t i = 0; i < rows->n_share; i++) {
         const adapter_row *a = row_by_id(rows, rows->share[i].adapter_id);
         entry *en = a != NULL ? entry_find(r, a->tenant_id, a->name) : NULL;
-        if (en == NULL) continue;
+        if (!en) continue;
         if (!en->shared_all && en->n_shared == 0) r->n_shared_entries++;
         if (rows->share[i].tenant_id == 0) {
             en->shared_all = true;
             continue;
         }
-        uint64_t *more = realloc(en->shared, (size_t)(en->n_shared + 1) * sizeof *more);
-        if (more == NULL) return registry_no_memory(e);
+        uint64_t *more = realloc(en->shared, (size_t)(en->n_shared + 1) * sizeof(*more));
+        if (!more) return registry_no_memory(e);
         en->shared = more;
         en->shared[en->n_shared++] = rows->share[i].tenant_id;
     }
@@ -111,32 +111,32 @@ static err_code load_all(registry *r, err *e)
 {
     adapter_rows rows;
     r->loading = true;
-    err_code code = adapter_rows_load(r->db, &rows, e);
-    for (size_t i = 0; code == ERR_NONE && i < rows.n_adapter; i++)
-        code = load_entry(r, &rows.adapter[i], e);
-    for (size_t i = 0; code == ERR_NONE && i < rows.n_version; i++)
-        code = load_one_version(r, &rows, &rows.version[i], e);
-    if (code == ERR_NONE) code = load_aliases(r, &rows, e);
-    if (code == ERR_NONE) code = load_shares(r, &rows, e);
+    err_code rc = adapter_rows_load(r->db, &rows, e);
+    for (size_t i = 0; rc == ERR_NONE && i < rows.n_adapter; i++)
+        rc = load_entry(r, &rows.adapter[i], e);
+    for (size_t i = 0; rc == ERR_NONE && i < rows.n_version; i++)
+        rc = load_one_version(r, &rows, &rows.version[i], e);
+    if (!rc) rc = load_aliases(r, &rows, e);
+    if (!rc) rc = load_shares(r, &rows, e);
     entry_sort(r);
     /* Names whose last version is gone: a delete that a crash cut short. */
-    for (size_t i = 0; code == ERR_NONE && i < rows.n_adapter; i++) {
+    for (size_t i = 0; rc == ERR_NONE && i < rows.n_adapter; i++) {
         entry *en = entry_find(r, rows.adapter[i].tenant_id, rows.adapter[i].name);
-        if (en == NULL || en->n_version > 0) continue;
-        code = adapter_rows_drop(r->db, en->id, e);
+        if (!en || en->n_version > 0) continue;
+        rc = adapter_rows_drop(r->db, en->id, e);
         entry_unlink(r, en);
         entry_free(en);
     }
     adapter_rows_clear(&rows);
-    if (code == ERR_NONE) registry_files_sweep(r);
-    return code;
+    if (!rc) registry_files_sweep(r);
+    return rc;
 }
 
 err_code registry_create(registry **out, store *db, const registry_config *cfg, err *e)
 {
     *out = NULL;
-    registry *r = calloc(1, sizeof *r);
-    if (r == NULL) return registry_no_memory(e);
+    registry *r = calloc(1, sizeof(*r));
+    if (!r) return registry_no_memory(e);
     r->db = db;
     for (int i = 0; cfg != NULL && i < cfg->n_reserved; i++)
         snprintf(r->reserved[r->n_reserved++], sizeof r->reserved[0], "%s", cfg->reserved[i]);
@@ -144,14 +144,14 @@ err_code registry_create(registry **out, store *db, const registry_config *cfg, 
     pthread_mutex_init(&r->change, NULL);
     pthread_mutex_init(&r->mu, NULL);
     char path[4200];
-    err_code code = ERR_NONE;
+    err_code rc = ERR_NONE;
     snprintf(path, sizeof path, "%s/adapters", store_dir(db));
     if (mkdir(path, 0700) != 0 && errno != EEXIST)
-        code = err_set(e, ERR_IO, "cannot make the adapters' directory: %s", strerror(errno));
-    if (code == ERR_NONE) code = load_all(r, e);
-    if (code != ERR_NONE) {
+        rc = err_set(e, ERR_IO, "cannot make the adapters' directory: %s", strerror(errno));
+    if (!rc) rc = load_all(r, e);
+    if (rc) {
         registry_destroy(r);
-        return code;
+        return rc;
     }
     *out = r;
     return ERR_NONE;
@@ -159,7 +159,7 @@ err_code registry_create(registry **out, store *db, const registry_config *cfg, 
 
 void registry_destroy(registry *r)
 {
-    if (r == NULL) return;
+    if (!r) return;
     for (size_t b = 0; b < REGISTRY_BUCKETS; b++)
         for (entry *en = r->by_name[b], *next; en != NULL; en = next) {
             next = en->next;
@@ -230,7 +230,7 @@ static err_code unknown(err *e, const char *model)
 static const char *split_owner(registry *r, const char *model, uint64_t *owner_id)
 {
     const char *slash = strchr(model, '/');
-    if (slash == NULL) return model;
+    if (!slash) return model;
     char name[TENANT_NAME_MAX + 1];
     size_t n = (size_t)(slash - model);
     tenant t;
@@ -249,29 +249,29 @@ err_code registry_acquire(registry *r, uint64_t tenant_id, const char *model, bo
     uint64_t owner_id = tenant_id;
     const char *rest = split_owner(r, model, &owner_id);
     model_name m;
-    if (rest == NULL || !split_model(rest, &m)) return unknown(e, model);
-    err_code code = ERR_NONE;
+    if (!rest || !split_model(rest, &m)) return unknown(e, model);
+    err_code rc = ERR_NONE;
     pthread_mutex_lock(&r->mu);
     entry *en = entry_find(r, owner_id, m.name);
-    if (en != NULL &&
+    if (en &&
         (en->doomed || (owner_id != tenant_id && !any_tenant && !entry_shared_with(en, tenant_id))))
         en = NULL;
     const alias *al = en != NULL && m.number == 0 ? alias_find(en, m.alias) : NULL;
     int number = al != NULL ? al->version : m.number;
     version *v = en != NULL && number != 0 ? version_by_number(en, number) : NULL;
-    if (v == NULL) {
-        code = unknown(e, model);
+    if (!v) {
+        rc = unknown(e, model);
     } else if (v->state != ADAPTER_READY) {
-        code = err_set(e, ERR_CONFLICT, "the model '%.160s' is %s%s%.120s", model,
-                       adapter_state_name(v->state), v->error != NULL ? ": " : "",
-                       v->error != NULL ? v->error : "");
+        rc = err_set(e, ERR_CONFLICT, "the model '%.160s' is %s%s%.120s", model,
+                     adapter_state_name(v->state), v->error != NULL ? ": " : "",
+                     v->error != NULL ? v->error : "");
     } else {
         v->pins++;
         r->n_pins++;
         *out = &v->pub;
     }
     pthread_mutex_unlock(&r->mu);
-    return code;
+    return rc;
 }
 
 err_code registry_acquire_id(registry *r, uint64_t version_id, const adapter_version **out, err *e)
@@ -291,10 +291,10 @@ err_code registry_acquire_id(registry *r, uint64_t version_id, const adapter_ver
 
 void registry_release(registry *r, const adapter_version *pub)
 {
-    if (pub == NULL) return;
+    if (!pub) return;
     pthread_mutex_lock(&r->mu);
     version *v = version_by_id(r, pub->id);
-    if (v == NULL || v->pins <= 0) {
+    if (!v || v->pins <= 0) {
         log_error("adapters", "released an adapter version that nobody holds");
         abort();
     }

@@ -18,10 +18,10 @@ void registry_finish_version(registry *r, version *v)
     pthread_mutex_lock(&r->change);
     entry *en = v->owner;
     bool last = en->doomed && en->n_version == 1;
-    err_code code = last ? adapter_rows_drop(r->db, en->id, &why)
-                         : adapter_rows_set_state(r->db, v->pub.id, ADAPTER_DELETED, NULL, &why);
+    err_code rc = last ? adapter_rows_drop(r->db, en->id, &why)
+                       : adapter_rows_set_state(r->db, v->pub.id, ADAPTER_DELETED, NULL, &why);
     /* Without the disk the row stays `draining` and the next start removes it. */
-    if (code != ERR_NONE) log_error("adapters", "delete not recorded: %s", why.msg);
+    if (rc) log_error("adapters", "delete not recorded: %s", why.msg);
     adapter_version was = v->pub;
     pthread_mutex_lock(&r->mu);
     version_unlink(r, v);
@@ -33,8 +33,8 @@ void registry_finish_version(registry *r, version *v)
     if (last) entry_free(en);
     atomic_fetch_add(&r->n_changes, 1);
     pthread_mutex_unlock(&r->change);
-    if (code == ERR_NONE) registry_files_drop(r, was.digest);
-    if (gone != NULL) gone(self, was.id);
+    if (!rc) registry_files_drop(r, was.digest);
+    if (gone) gone(self, was.id);
 }
 
 /* Reads an entry under `mu`; entries live on while `change` is held. */
@@ -69,8 +69,8 @@ static err_code set_alias_changing(registry *r, entry *en, const char *name, int
     pthread_mutex_unlock(&r->mu);
     if (!room) return registry_no_memory(e);
     uint64_t generation = en->generation + 1;
-    err_code code = adapter_rows_set_alias(r->db, en->id, name, number, previous, generation, e);
-    if (code != ERR_NONE) return code;
+    err_code rc = adapter_rows_set_alias(r->db, en->id, name, number, previous, generation, e);
+    if (rc) return rc;
     pthread_mutex_lock(&r->mu);
     alias_point(en, name, number, previous);
     en->generation = generation;
@@ -86,11 +86,11 @@ static err_code publish_again(registry *r, entry *en, const registry_new_version
     *existed = v != NULL && memcmp(v->pub.digest, nv->digest, DIGEST_BYTES) == 0;
     if (!*existed) return ERR_NONE;
     const alias *al = alias_find(en, "default");
-    err_code code = ERR_NONE;
-    if (al == NULL || (nv->activate && al->version != v->pub.version))
-        code = set_alias_changing(r, en, "default", v->pub.version, e);
-    if (code == ERR_NONE && out != NULL) *out = v->pub;
-    return code;
+    err_code rc = ERR_NONE;
+    if (!al || (nv->activate && al->version != v->pub.version))
+        rc = set_alias_changing(r, en, "default", v->pub.version, e);
+    if (!rc && out) *out = v->pub;
+    return rc;
 }
 
 /* Memory for what is to be published, taken before its rows are written: what is on the disk must not fail to be
@@ -105,17 +105,17 @@ static bool reserve_room(registry *r, entry *en, const char *description, publis
 {
     *room = (publish_room){0};
     pthread_mutex_lock(&r->mu);
-    if (en == NULL) en = room->entry = entry_make(r);
+    if (!en) en = room->entry = entry_make(r);
     room->version = en != NULL && alias_reserve(en) ? version_make(en, "") : NULL;
     pthread_mutex_unlock(&r->mu);
     if (description[0] != 0) room->description = strdup(description);
-    return room->version != NULL && (description[0] == 0 || room->description != NULL);
+    return room->version != NULL && (description[0] == 0 || room->description);
 }
 
 static void drop_room(publish_room *room)
 {
-    if (room->version != NULL) version_free(room->version);
-    if (room->entry != NULL) entry_free(room->entry);
+    if (room->version) version_free(room->version);
+    if (room->entry) entry_free(room->entry);
     free(room->description);
 }
 
@@ -136,23 +136,23 @@ static err_code publish_new(registry *r, entry *en, const registry_new_version *
     const alias *al = en != NULL ? alias_find(en, "default") : NULL;
     int previous = al != NULL ? al->version : 0;
     publish_room room;
-    err_code code = reserve_room(r, en, a.description, &room) ? ERR_NONE : registry_no_memory(e);
-    if (code == ERR_NONE)
-        code = adapter_rows_publish(r->db, &a, &v, nv->info != NULL ? nv->info : "{}", nv->activate,
-                                    nv->max_adapters, nv->max_bytes, e);
-    if (code != ERR_NONE) {
+    err_code rc = reserve_room(r, en, a.description, &room) ? ERR_NONE : registry_no_memory(e);
+    if (!rc)
+        rc = adapter_rows_publish(r->db, &a, &v, nv->info != NULL ? nv->info : "{}", nv->activate,
+                                  nv->max_adapters, nv->max_bytes, e);
+    if (rc) {
         drop_room(&room);
-        return code;
+        return rc;
     }
     pthread_mutex_lock(&r->mu);
-    if (en == NULL)
+    if (!en)
         entry_place(r, en = room.entry, &a, room.description);
     else
         entry_update(en, &a, room.description);
     version_place(r, en, room.version, &v);
     if (nv->activate || previous == 0) alias_point(en, "default", v.version, previous);
     room.version->in_place = nv->in_place;
-    if (out != NULL) *out = room.version->pub;
+    if (out) *out = room.version->pub;
     pthread_mutex_unlock(&r->mu);
     return ERR_NONE;
 }
@@ -162,7 +162,7 @@ static err_code check_generation(const entry *en, int64_t expected, err *e)
 {
     uint64_t is = en != NULL ? en->generation : 0;
     if (expected < 0 || (uint64_t)expected == is) return ERR_NONE;
-    if (en == NULL) return err_set(e, ERR_STALE, "there is no adapter of that name (any more)");
+    if (!en) return err_set(e, ERR_STALE, "there is no adapter of that name (any more)");
     return err_set(e, ERR_STALE,
                    "the adapter was changed meanwhile: its generation is %llu, not %lld",
                    (unsigned long long)is, (long long)expected);
@@ -172,24 +172,24 @@ err_code registry_publish(registry *r, const registry_new_version *nv, adapter_v
                           bool *existed, err *e)
 {
     bool again = false;
-    err_code code = registry_check_name(r, nv->name, e);
-    if (code != ERR_NONE) return code;
+    err_code rc = registry_check_name(r, nv->name, e);
+    if (rc) return rc;
     pthread_mutex_lock(&r->change);
     pthread_mutex_lock(&r->mu);
     entry *en = entry_find(r, nv->tenant_id, nv->name);
     bool doomed = en != NULL && en->doomed;
     pthread_mutex_unlock(&r->mu);
     if (doomed)
-        code = err_set(e, ERR_CONFLICT,
-                       "'%s' was deleted and still serves its last requests: try again", nv->name);
+        rc = err_set(e, ERR_CONFLICT,
+                     "'%s' was deleted and still serves its last requests: try again", nv->name);
     else if (nv->if_generation)
-        code = check_generation(en, (int64_t)nv->generation, e);
-    if (code == ERR_NONE && en != NULL) code = publish_again(r, en, nv, out, &again, e);
-    if (code == ERR_NONE && !again) code = publish_new(r, en, nv, out, e);
+        rc = check_generation(en, (int64_t)nv->generation, e);
+    if (!rc && en) rc = publish_again(r, en, nv, out, &again, e);
+    if (!rc && !again) rc = publish_new(r, en, nv, out, e);
     atomic_fetch_add(&r->n_changes, 1);
     pthread_mutex_unlock(&r->change);
-    if (existed != NULL) *existed = again;
-    return code;
+    if (existed) *existed = again;
+    return rc;
 }
 
 static err_code check_target(registry *r, entry *en, int number, err *e)
@@ -198,7 +198,7 @@ static err_code check_target(registry *r, entry *en, int number, err *e)
     const version *v = version_by_number(en, number);
     bool ready = v != NULL && v->state == ADAPTER_READY;
     pthread_mutex_unlock(&r->mu);
-    if (v == NULL) return err_set(e, ERR_NOT_FOUND, "'%s' has no version %d", en->name, number);
+    if (!v) return err_set(e, ERR_NOT_FOUND, "'%s' has no version %d", en->name, number);
     return ready
                ? ERR_NONE
                : err_set(e, ERR_CONFLICT, "version %d of '%s' cannot be served", number, en->name);
@@ -209,20 +209,20 @@ err_code registry_set_alias(registry *r, uint64_t tenant_id, const char *name, c
 {
     if (!name_valid(al))
         return err_set(e, ERR_INPUT, "an alias is made of a-z 0-9 . _ - as names are");
-    err_code code = ERR_NOT_FOUND;
+    err_code rc = ERR_NOT_FOUND;
     pthread_mutex_lock(&r->change);
     entry *en = entry_of(r, tenant_id, name, e);
-    if (en != NULL) {
-        code = check_generation(en, expected_generation, e);
-        if (code == ERR_NONE) code = check_target(r, en, number, e);
-        if (code == ERR_NONE && alias_find(en, al) == NULL && en->n_alias == REGISTRY_ALIAS_MAX)
-            code = err_set(e, ERR_LIMIT, "an adapter has at most %d aliases", REGISTRY_ALIAS_MAX);
-        if (code == ERR_NONE) code = set_alias_changing(r, en, al, number, e);
-        if (code == ERR_NONE && generation != NULL) *generation = en->generation;
+    if (en) {
+        rc = check_generation(en, expected_generation, e);
+        if (!rc) rc = check_target(r, en, number, e);
+        if (!rc && alias_find(en, al) == NULL && en->n_alias == REGISTRY_ALIAS_MAX)
+            rc = err_set(e, ERR_LIMIT, "an adapter has at most %d aliases", REGISTRY_ALIAS_MAX);
+        if (!rc) rc = set_alias_changing(r, en, al, number, e);
+        if (!rc && generation) *generation = en->generation;
     }
     atomic_fetch_add(&r->n_changes, 1);
     pthread_mutex_unlock(&r->change);
-    return code;
+    return rc;
 }
 
 err_code registry_drop_alias(registry *r, uint64_t tenant_id, const char *name, const char *al,
@@ -230,17 +230,16 @@ err_code registry_drop_alias(registry *r, uint64_t tenant_id, const char *name, 
 {
     if (strcmp(al, "default") == 0)
         return err_set(e, ERR_CONFLICT, "the alias default cannot be removed, only moved");
-    err_code code = ERR_NOT_FOUND;
+    err_code rc = ERR_NOT_FOUND;
     pthread_mutex_lock(&r->change);
     entry *en = entry_of(r, tenant_id, name, e);
     alias *found = en != NULL ? alias_find(en, al) : NULL;
-    if (en != NULL && found == NULL)
-        code = err_set(e, ERR_NOT_FOUND, "'%s' has no alias '%.64s'", name, al);
-    if (found != NULL) {
-        code = check_generation(en, expected_generation, e);
+    if (en && !found) rc = err_set(e, ERR_NOT_FOUND, "'%s' has no alias '%.64s'", name, al);
+    if (found) {
+        rc = check_generation(en, expected_generation, e);
         uint64_t generation = en->generation + 1;
-        if (code == ERR_NONE) code = adapter_rows_drop_alias(r->db, en->id, al, generation, e);
-        if (code == ERR_NONE) {
+        if (!rc) rc = adapter_rows_drop_alias(r->db, en->id, al, generation, e);
+        if (!rc) {
             pthread_mutex_lock(&r->mu);
             *found = en->alias[--en->n_alias];
             en->generation = generation;
@@ -249,34 +248,32 @@ err_code registry_drop_alias(registry *r, uint64_t tenant_id, const char *name, 
     }
     atomic_fetch_add(&r->n_changes, 1);
     pthread_mutex_unlock(&r->change);
-    return code;
+    return rc;
 }
 
 err_code registry_rollback(registry *r, uint64_t tenant_id, const char *name, const char *al,
                            int64_t expected_generation, int *number, err *e)
 {
-    err_code code = ERR_NOT_FOUND;
+    err_code rc = ERR_NOT_FOUND;
     pthread_mutex_lock(&r->change);
     entry *en = entry_of(r, tenant_id, name, e);
     const alias *found = en != NULL ? alias_find(en, al) : NULL;
-    if (en != NULL && found == NULL)
-        code = err_set(e, ERR_NOT_FOUND, "'%s' has no alias '%.64s'", name, al);
-    if (found != NULL) {
+    if (en && !found) rc = err_set(e, ERR_NOT_FOUND, "'%s' has no alias '%.64s'", name, al);
+    if (found) {
         int to = found->previous;
-        code = check_generation(en, expected_generation, e);
-        if (code != ERR_NONE) to = -1;
+        rc = check_generation(en, expected_generation, e);
+        if (rc) to = -1;
         if (to == 0)
-            code =
-                err_set(e, ERR_CONFLICT, "'%s:%s' has no earlier version to go back to", name, al);
+            rc = err_set(e, ERR_CONFLICT, "'%s:%s' has no earlier version to go back to", name, al);
         else if (to > 0)
-            code = check_target(r, en, to, e);
-        if (code == ERR_NOT_FOUND) e->code = code = ERR_CONFLICT; /* deleted meanwhile */
-        if (code == ERR_NONE) code = set_alias_changing(r, en, al, to, e);
-        if (code == ERR_NONE && number != NULL) *number = to;
+            rc = check_target(r, en, to, e);
+        if (rc == ERR_NOT_FOUND) e->code = rc = ERR_CONFLICT; /* deleted meanwhile */
+        if (!rc) rc = set_alias_changing(r, en, al, to, e);
+        if (!rc && number) *number = to;
     }
     atomic_fetch_add(&r->n_changes, 1);
     pthread_mutex_unlock(&r->change);
-    return code;
+    return rc;
 }
 
 /* What a PATCH may change, under the rule of If-Match. */
@@ -291,8 +288,8 @@ static void show_meta(registry *r, entry *en, const registry_meta *m, uint64_t g
                       char *description, uint64_t *shared)
 {
     en->generation = generation;
-    if (m->pinned != NULL) en->pinned = *m->pinned;
-    if (m->description != NULL) {
+    if (m->pinned) en->pinned = *m->pinned;
+    if (m->description) {
         free(en->description);
         en->description = description;
     }
@@ -311,25 +308,25 @@ err_code registry_update(registry *r, uint64_t tenant_id, const char *name, cons
 {
     char *description = NULL;
     uint64_t *shared = NULL;
-    if (m->description != NULL && strlen(m->description) >= ADAPTER_DESCRIPTION_MAX)
+    if (m->description && strlen(m->description) >= ADAPTER_DESCRIPTION_MAX)
         return err_set(e, ERR_INPUT, "a description has at most %d bytes",
                        ADAPTER_DESCRIPTION_MAX - 1);
-    if (m->description != NULL && (description = strdup(m->description)) == NULL)
+    if (m->description && (description = strdup(m->description)) == NULL)
         return registry_no_memory(e);
     if (m->share && m->n_shared > 0) {
-        size_t bytes = (size_t)m->n_shared * sizeof *shared;
+        size_t bytes = (size_t)m->n_shared * sizeof(*shared);
         shared = malloc(bytes);
-        if (shared == NULL) {
+        if (!shared) {
             free(description);
             return registry_no_memory(e);
         }
         memcpy(shared, m->shared, bytes);
     }
-    err_code code = ERR_NOT_FOUND;
+    err_code rc = ERR_NOT_FOUND;
     pthread_mutex_lock(&r->change);
     entry *en = entry_of(r, tenant_id, name, e);
-    if (en != NULL) code = check_generation(en, m->expected_generation, e);
-    if (code == ERR_NONE) {
+    if (en) rc = check_generation(en, m->expected_generation, e);
+    if (!rc) {
         adapter_meta_rows rows = {.description = m->description != NULL    ? m->description
                                                  : en->description != NULL ? en->description
                                                                            : "",
@@ -339,8 +336,8 @@ err_code registry_update(registry *r, uint64_t tenant_id, const char *name, cons
                                   .shared_all = m->shared_all,
                                   .shared = m->shared,
                                   .n_shared = m->n_shared};
-        code = adapter_rows_set_meta(r->db, en->id, &rows, e);
-        if (code == ERR_NONE) {
+        rc = adapter_rows_set_meta(r->db, en->id, &rows, e);
+        if (!rc) {
             pthread_mutex_lock(&r->mu);
             show_meta(r, en, m, rows.generation, description, shared);
             pthread_mutex_unlock(&r->mu);
@@ -352,7 +349,7 @@ err_code registry_update(registry *r, uint64_t tenant_id, const char *name, cons
     pthread_mutex_unlock(&r->change);
     free(description);
     free(shared);
-    return code;
+    return rc;
 }
 
 err_code registry_set_limits(registry *r, uint64_t tenant_id, const char *name,
@@ -360,18 +357,18 @@ err_code registry_set_limits(registry *r, uint64_t tenant_id, const char *name,
 {
     pthread_mutex_lock(&r->change);
     entry *en = entry_of(r, tenant_id, name, e);
-    err_code code = en != NULL ? ERR_NONE : ERR_NOT_FOUND;
-    if (en != NULL && memcmp(&en->limits, was, sizeof *was) != 0)
-        code = err_set(e, ERR_CONFLICT, "the limits were changed meanwhile: read them again");
-    if (code == ERR_NONE) code = adapter_rows_set_limits(r->db, en->id, l, e);
-    if (code == ERR_NONE) {
+    err_code rc = en != NULL ? ERR_NONE : ERR_NOT_FOUND;
+    if (en && memcmp(&en->limits, was, sizeof(*was)) != 0)
+        rc = err_set(e, ERR_CONFLICT, "the limits were changed meanwhile: read them again");
+    if (!rc) rc = adapter_rows_set_limits(r->db, en->id, l, e);
+    if (!rc) {
         pthread_mutex_lock(&r->mu);
         en->limits = *l;
         pthread_mutex_unlock(&r->mu);
     }
     atomic_fetch_add(&r->n_changes, 1);
     pthread_mutex_unlock(&r->change);
-    return code;
+    return rc;
 }
 
 /* ---- delete ---------------------------------------------------------------------------- */
@@ -380,23 +377,23 @@ err_code registry_set_limits(registry *r, uint64_t tenant_id, const char *name,
  * one and !drain. */
 static err_code mark_draining(registry *r, entry *en, version *only, bool drain, err *e)
 {
-    err_code code = ERR_NONE;
+    err_code rc = ERR_NONE;
     pthread_mutex_lock(&r->mu);
     int pins = 0;
     for (int i = 0; i < en->n_version; i++)
-        if (only == NULL || only == en->version[i]) pins += en->version[i]->pins;
+        if (!only || only == en->version[i]) pins += en->version[i]->pins;
     if (pins > 0 && !drain)
-        code = err_set(e, ERR_CONFLICT,
-                       "'%s' is in use by %d requests: try again, or delete with drain", en->name,
-                       pins);
-    for (int i = 0; code == ERR_NONE && i < en->n_version; i++) {
+        rc = err_set(e, ERR_CONFLICT,
+                     "'%s' is in use by %d requests: try again, or delete with drain", en->name,
+                     pins);
+    for (int i = 0; rc == ERR_NONE && i < en->n_version; i++) {
         version *v = en->version[i];
         v->before = v->state;
-        if (only == NULL || only == v) v->state = ADAPTER_DRAINING;
+        if (!only || only == v) v->state = ADAPTER_DRAINING;
     }
-    if (code == ERR_NONE && only == NULL) en->doomed = true;
+    if (!rc && !only) en->doomed = true;
     pthread_mutex_unlock(&r->mu);
-    return code;
+    return rc;
 }
 
 /* What could not be written was not done. */
@@ -417,7 +414,7 @@ static int take_idle(registry *r, entry *en, version *only, version **list, bool
     pthread_mutex_lock(&r->mu);
     for (int i = 0; i < en->n_version; i++) {
         version *v = en->version[i];
-        if (only != NULL && only != v) continue;
+        if (only && only != v) continue;
         if (v->pins > 0) *draining = true;
         if (v->pins > 0 || v->finishing) continue;
         v->finishing = true;
@@ -443,27 +440,27 @@ err_code registry_delete(registry *r, uint64_t tenant_id, const char *name, int 
     bool busy = false;
     version **idle = NULL;
     int n_idle = 0;
-    err_code code = ERR_NOT_FOUND;
+    err_code rc = ERR_NOT_FOUND;
     pthread_mutex_lock(&r->change);
     entry *en = entry_of(r, tenant_id, name, e);
-    if (en == NULL) goto out;
+    if (!en) goto out;
     version *only = NULL;
     if (number != 0) {
         pthread_mutex_lock(&r->mu);
         only = version_by_number(en, number);
-        if (only != NULL && only->state == ADAPTER_DRAINING) only = NULL;
+        if (only && only->state == ADAPTER_DRAINING) only = NULL;
         pthread_mutex_unlock(&r->mu);
-        code = only == NULL ? err_set(e, ERR_NOT_FOUND, "'%s' has no version %d", name, number)
-                            : check_unaliased(en, number, e);
-        if (code != ERR_NONE) goto out;
+        rc = !only ? err_set(e, ERR_NOT_FOUND, "'%s' has no version %d", name, number)
+                   : check_unaliased(en, number, e);
+        if (rc) goto out;
     }
     idle = calloc((size_t)en->n_version + 1, sizeof(version *));
-    code = idle == NULL ? registry_no_memory(e) : mark_draining(r, en, only, drain, e);
-    if (code != ERR_NONE) goto out;
+    rc = !idle ? registry_no_memory(e) : mark_draining(r, en, only, drain, e);
+    if (rc) goto out;
     /* From here on no request can take it. */
-    code = only != NULL ? adapter_rows_set_state(r->db, only->pub.id, ADAPTER_DRAINING, NULL, e)
-                        : adapter_rows_drain(r->db, en->id, e);
-    if (code == ERR_NONE)
+    rc = only != NULL ? adapter_rows_set_state(r->db, only->pub.id, ADAPTER_DRAINING, NULL, e)
+                      : adapter_rows_drain(r->db, en->id, e);
+    if (!rc)
         n_idle = take_idle(r, en, only, idle, &busy);
     else
         unmark_draining(r, en);
@@ -472,6 +469,6 @@ out:
     pthread_mutex_unlock(&r->change);
     for (int i = 0; i < n_idle; i++) registry_finish_version(r, idle[i]);
     free(idle);
-    if (draining != NULL) *draining = busy;
-    return code;
+    if (draining) *draining = busy;
+    return rc;
 }

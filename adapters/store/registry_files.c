@@ -57,7 +57,7 @@ void registry_files_sweep(registry *r)
     char root[4200], path[4600];
     snprintf(root, sizeof root, "%s/adapters", store_dir(r->db));
     DIR *d = opendir(root);
-    if (d == NULL) return;
+    if (!d) return;
     for (struct dirent *de; (de = readdir(d)) != NULL;) {
         uint8_t digest[DIGEST_BYTES];
         if (strlen(de->d_name) != DIGEST_HEX - 1 || !digest_from_hex(de->d_name, digest)) continue;

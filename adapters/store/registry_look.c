@@ -21,12 +21,11 @@ static adapter_state state_of(const entry *en)
 
 static void copy_entry(const entry *en, adapter_entry *out)
 {
-    memset(out, 0, sizeof *out);
+    memset(out, 0, sizeof(*out));
     out->id = en->id;
     out->tenant_id = en->tenant_id;
     memcpy(out->name, en->name, sizeof out->name);
-    if (en->description != NULL)
-        snprintf(out->description, sizeof out->description, "%s", en->description);
+    if (en->description) snprintf(out->description, sizeof out->description, "%s", en->description);
     out->pinned = en->pinned;
     out->generation = en->generation;
     out->created_wall_us = en->created_wall_us;
@@ -45,7 +44,7 @@ static void copy_entry(const entry *en, adapter_entry *out)
         if (strcmp(en->alias[i].name, "default") == 0) out->default_version = en->alias[i].version;
     }
     const version *v = shown(en);
-    if (v != NULL && v->pub.version == out->default_version) out->default_id = v->pub.id;
+    if (v && v->pub.version == out->default_version) out->default_id = v->pub.id;
     out->state = state_of(en);
 }
 
@@ -74,7 +73,7 @@ static bool wanted(const registry_query *q, const entry *en)
     if (q->shared_with != 0 &&
         (en->tenant_id == q->shared_with || !entry_shared_with(en, q->shared_with)))
         return false;
-    if (q->prefix != NULL && strncmp(en->name, q->prefix, strlen(q->prefix)) != 0) return false;
+    if (q->prefix && strncmp(en->name, q->prefix, strlen(q->prefix)) != 0) return false;
     return q->state == 0 || state_of(en) == q->state;
 }
 
@@ -83,7 +82,7 @@ static size_t page_begin(const registry *r, const registry_query *q)
 {
     size_t at = 0;
     if (q->tenant_id != 0) at = entry_bound(r, q->tenant_id, q->prefix != NULL ? q->prefix : "");
-    if (q->after == NULL) return at;
+    if (!q->after) return at;
     uint64_t tenant_id = q->tenant_id != 0 ? q->tenant_id : q->after_tenant_id;
     size_t after = entry_bound(r, tenant_id, q->after);
     while (after < r->n_entry && r->order[after]->tenant_id == tenant_id &&
@@ -106,7 +105,7 @@ void registry_page(registry *r, const registry_query *q, adapter_entry *out, siz
     *n = 0;
     pthread_mutex_lock(&r->mu);
     size_t at = page_begin(r, q), seen = 0;
-    memset(next, 0, sizeof *next); /* q->after may be the last page's cursor, this same one */
+    memset(next, 0, sizeof(*next)); /* q->after may be the last page's cursor, this same one */
     bool none = q->shared_with != 0 && r->n_shared_entries == 0;
     const entry *last = NULL;
     for (; !none && at < r->n_entry && !page_over(q, r->order[at]); at++) {
@@ -128,24 +127,24 @@ void registry_page(registry *r, const registry_query *q, adapter_entry *out, siz
 err_code registry_shares(registry *r, uint64_t tenant_id, const char *name, uint64_t **out,
                          size_t *n, err *e)
 {
-    err_code code = ERR_NONE;
+    err_code rc = ERR_NONE;
     *out = NULL;
     *n = 0;
     pthread_mutex_lock(&r->mu);
     const entry *en = entry_live(r, tenant_id, name, e);
-    if (en == NULL) {
-        code = ERR_NOT_FOUND;
+    if (!en) {
+        rc = ERR_NOT_FOUND;
     } else if (en->n_shared > 0) {
         *out = malloc((size_t)en->n_shared * sizeof **out);
-        if (*out == NULL) {
-            code = registry_no_memory(e);
+        if (!*out) {
+            rc = registry_no_memory(e);
         } else {
             *n = (size_t)en->n_shared;
             memcpy(*out, en->shared, *n * sizeof **out);
         }
     }
     pthread_mutex_unlock(&r->mu);
-    return code;
+    return rc;
 }
 
 err_code registry_list(registry *r, uint64_t tenant_id, const char *after, size_t limit,
@@ -174,7 +173,7 @@ static void summarise(const entry *en, registry_summary *out)
     *out = (registry_summary){.id = en->id, .tenant_id = en->tenant_id, .pinned = en->pinned};
     memcpy(out->name, en->name, sizeof out->name);
     const alias *al = alias_find(en, "default");
-    if (al != NULL) {
+    if (al) {
         out->default_version = al->version;
         out->previous = al->previous;
     }
@@ -182,7 +181,7 @@ static void summarise(const entry *en, registry_summary *out)
         const version *v = en->version[i];
         out->n_versions += v->state == ADAPTER_READY;
         out->file_bytes += v->pub.file_bytes;
-        if (al == NULL || v->pub.version != al->version) continue;
+        if (!al || v->pub.version != al->version) continue;
         out->default_id = v->pub.id;
         out->rank_max = v->pub.rank_max;
         out->packed_bytes = v->pub.packed_bytes;
@@ -199,8 +198,8 @@ err_code registry_summaries(registry *r, registry_summary **out, size_t *n, err 
             if (en->doomed) continue;
             if (count == cap) {
                 cap = cap ? cap * 2 : 256;
-                registry_summary *more = realloc(list, cap * sizeof *more);
-                if (more == NULL) {
+                registry_summary *more = realloc(list, cap * sizeof(*more));
+                if (!more) {
                     pthread_mutex_unlock(&r->mu);
                     free(list);
                     return registry_no_memory(e);
@@ -220,7 +219,7 @@ err_code registry_get(registry *r, uint64_t tenant_id, const char *name, adapter
 {
     pthread_mutex_lock(&r->mu);
     const entry *en = entry_live(r, tenant_id, name, e);
-    if (en != NULL) copy_entry(en, out);
+    if (en) copy_entry(en, out);
     pthread_mutex_unlock(&r->mu);
     return en != NULL ? ERR_NONE : ERR_NOT_FOUND;
 }
@@ -228,20 +227,20 @@ err_code registry_get(registry *r, uint64_t tenant_id, const char *name, adapter
 err_code registry_versions(registry *r, uint64_t tenant_id, const char *name, version_entry **out,
                            size_t *n, err *e)
 {
-    err_code code = ERR_NONE;
+    err_code rc = ERR_NONE;
     *out = NULL;
     *n = 0;
     pthread_mutex_lock(&r->mu);
     const entry *en = entry_live(r, tenant_id, name, e);
-    if (en == NULL) {
-        code = ERR_NOT_FOUND;
+    if (!en) {
+        rc = ERR_NOT_FOUND;
     } else if ((*out = calloc((size_t)en->n_version + 1, sizeof **out)) == NULL) {
-        code = registry_no_memory(e);
+        rc = registry_no_memory(e);
     } else {
         for (int i = en->n_version - 1; i >= 0; i--) copy_version(en->version[i], *out + (*n)++);
     }
     pthread_mutex_unlock(&r->mu);
-    return code;
+    return rc;
 }
 
 err_code registry_version(registry *r, uint64_t tenant_id, const char *name, int number,
@@ -259,7 +258,7 @@ err_code registry_version(registry *r, uint64_t tenant_id, const char *name, int
 
 void registry_totals_get(registry *r, uint64_t tenant_id, registry_totals *out)
 {
-    memset(out, 0, sizeof *out);
+    memset(out, 0, sizeof(*out));
     pthread_mutex_lock(&r->mu);
     size_t at = tenant_id != 0 ? entry_bound(r, tenant_id, "") : 0;
     for (; at < r->n_entry; at++) {

@@ -43,7 +43,7 @@ static int by_tenant_and_name(const void *a, const void *b)
 
 void entry_sort(registry *r)
 {
-    if (r->n_entry > 0) qsort(r->order, r->n_entry, sizeof *r->order, by_tenant_and_name);
+    if (r->n_entry > 0) qsort(r->order, r->n_entry, sizeof(*r->order), by_tenant_and_name);
     r->loading = false;
 }
 
@@ -65,7 +65,7 @@ static bool order_reserve(registry *r)
     if (r->n_entry < r->cap_order) return true;
     size_t cap = r->cap_order ? r->cap_order * 2 : 64;
     entry **more = realloc(r->order, cap * sizeof(entry *));
-    if (more == NULL) return false;
+    if (!more) return false;
     r->order = more;
     r->cap_order = cap;
     return true;
@@ -94,14 +94,14 @@ static void order_remove(registry *r, const entry *en)
 entry *entry_find(const registry *r, uint64_t tenant_id, const char *name)
 {
     entry *en = r->by_name[hash_name(tenant_id, name)];
-    while (en != NULL && compare(en, tenant_id, name) != 0) en = en->next;
+    while (en && compare(en, tenant_id, name) != 0) en = en->next;
     return en;
 }
 
 entry *entry_live(const registry *r, uint64_t tenant_id, const char *name, err *e)
 {
     entry *en = entry_find(r, tenant_id, name);
-    if (en != NULL && !en->doomed) return en;
+    if (en && !en->doomed) return en;
     (void)err_set(e, ERR_NOT_FOUND, "there is no adapter named '%.64s'", name);
     return NULL;
 }
@@ -111,7 +111,7 @@ void entry_update(entry *en, const adapter_row *row, char *description)
     en->pinned = row->pinned;
     en->last_version = row->last_version;
     en->generation = row->generation;
-    if (description == NULL) return;
+    if (!description) return;
     free(en->description);
     en->description = description;
 }
@@ -166,7 +166,7 @@ bool entry_shared_with(const entry *en, uint64_t tenant_id)
 version *version_by_id(const registry *r, uint64_t id)
 {
     version *v = r->by_id[hash_id(id)];
-    while (v != NULL && v->pub.id != id) v = v->next;
+    while (v && v->pub.id != id) v = v->next;
     return v;
 }
 
@@ -200,13 +200,13 @@ version *version_make(entry *en, const char *error)
 {
     if (en->n_version == en->cap_version) {
         int cap = en->cap_version ? en->cap_version * 2 : 1;
-        version **more = realloc(en->version, (size_t)cap * sizeof *more);
-        if (more == NULL) return NULL;
+        version **more = realloc(en->version, (size_t)cap * sizeof(*more));
+        if (!more) return NULL;
         en->version = more;
         en->cap_version = cap;
     }
-    version *v = calloc(1, sizeof *v);
-    if (v == NULL) return NULL;
+    version *v = calloc(1, sizeof(*v));
+    if (!v) return NULL;
     if (error[0] != 0 && (v->error = strdup(error)) == NULL) {
         version_free(v);
         return NULL;
@@ -251,7 +251,7 @@ void version_unlink(registry *r, version *v)
     int i = 0;
     while (en->version[i] != v) i++;
     memmove(en->version + i, en->version + i + 1,
-            (size_t)(en->n_version - i - 1) * sizeof *en->version);
+            (size_t)(en->n_version - i - 1) * sizeof(*en->version));
     en->n_version--;
     r->n_version--;
 }
@@ -259,7 +259,7 @@ void version_unlink(registry *r, version *v)
 bool registry_has_digest(const registry *r, const uint8_t digest[DIGEST_BYTES])
 {
     const version *v = r->by_digest[hash_digest(digest)];
-    while (v != NULL && memcmp(v->pub.digest, digest, DIGEST_BYTES) != 0) v = v->next_digest;
+    while (v && memcmp(v->pub.digest, digest, DIGEST_BYTES) != 0) v = v->next_digest;
     return v != NULL;
 }
 
@@ -274,8 +274,8 @@ alias *alias_find(const entry *en, const char *name)
 
 bool alias_reserve(entry *en)
 {
-    alias *more = realloc(en->alias, (size_t)(en->n_alias + 1) * sizeof *more);
-    if (more == NULL) return false;
+    alias *more = realloc(en->alias, (size_t)(en->n_alias + 1) * sizeof(*more));
+    if (!more) return false;
     en->alias = more;
     return true;
 }
@@ -283,7 +283,7 @@ bool alias_reserve(entry *en)
 void alias_point(entry *en, const char *name, int to, int previous)
 {
     alias *al = alias_find(en, name);
-    if (al == NULL) {
+    if (!al) {
         al = &en->alias[en->n_alias++];
         snprintf(al->name, sizeof al->name, "%s", name);
     }

@@ -106,7 +106,7 @@ static void remove_files(const staging *sg, const char *id)
 
 static void session_free(session *s)
 {
-    if (s == NULL) return;
+    if (!s) return;
     free(s->description);
     free(s);
 }
@@ -114,8 +114,7 @@ static void session_free(session *s)
 static session *session_find(staging *sg, uint64_t tenant_id, const char *name, const char *id)
 {
     session *s = sg->list;
-    while (s != NULL &&
-           (s->tenant_id != tenant_id || strcmp(s->id, id) != 0 || strcmp(s->name, name) != 0))
+    while (s && (s->tenant_id != tenant_id || strcmp(s->id, id) != 0 || strcmp(s->name, name) != 0))
         s = s->next;
     return s;
 }
@@ -152,12 +151,11 @@ static void session_end(staging *sg, session *s)
 
 static void session_copy(const staging *sg, const session *s, staged_upload *out)
 {
-    memset(out, 0, sizeof *out);
+    memset(out, 0, sizeof(*out));
     memcpy(out->id, s->id, sizeof out->id);
     memcpy(out->name, s->name, sizeof out->name);
     out->has_description = s->description != NULL;
-    if (s->description != NULL)
-        snprintf(out->description, sizeof out->description, "%s", s->description);
+    if (s->description) snprintf(out->description, sizeof out->description, "%s", s->description);
     out->activate = s->activate;
     for (int p = 0; p < PART_ALL; p++) {
         out->file[p] = (staged_file){.bytes = s->file[p].bytes,
@@ -190,7 +188,7 @@ static char *manifest_print(const session *s)
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "tenant", owner); /* 63 bits: no JSON number */
     cJSON_AddStringToObject(o, "name", s->name);
-    if (s->description != NULL) cJSON_AddStringToObject(o, "description", s->description);
+    if (s->description) cJSON_AddStringToObject(o, "description", s->description);
     cJSON_AddBoolToObject(o, "activate", s->activate);
     for (int p = 0; p < PART_ALL; p++) {
         if (s->file[p].bytes == 0) continue;
@@ -221,17 +219,17 @@ static err_code manifest_write(const staging *sg, const session *s, err *e)
 {
     path_text fresh, path;
     char *text = manifest_print(s);
-    if (text == NULL) return no_memory(e);
+    if (!text) return no_memory(e);
     path_of(sg, s->id, ".new", fresh);
     path_of(sg, s->id, ".json", path);
     int fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     bool ok = fd >= 0 && write_whole(fd, text, strlen(text)) && fsync(fd) == 0;
-    err_code code = ok ? ERR_NONE : folder_disk_error(e, "record");
+    err_code rc = ok ? ERR_NONE : folder_disk_error(e, "record");
     if (fd >= 0) close(fd);
     free(text);
-    if (code == ERR_NONE && (rename(fresh, path) != 0 || !folder_sync(sg->root)))
-        code = folder_disk_error(e, "record");
-    return code;
+    if (!rc && (rename(fresh, path) != 0 || !folder_sync(sg->root)))
+        rc = folder_disk_error(e, "record");
+    return rc;
 }
 
 static bool read_part(const cJSON *tree, int p, session *s)
@@ -240,7 +238,7 @@ static bool read_part(const cJSON *tree, int p, session *s)
     int64_t bytes = -1;
     const char *hex = "";
     err ignored;
-    if (f == NULL || json_int(f, "bytes", 1, INT64_C(1) << 50, &bytes, NULL, &ignored) ||
+    if (!f || json_int(f, "bytes", 1, INT64_C(1) << 50, &bytes, NULL, &ignored) ||
         json_str(f, "sha256", &hex, NULL, &ignored) ||
         json_bool(f, "skipped", &s->file[p].skipped, NULL, &ignored))
         return false;
@@ -266,8 +264,8 @@ static bool manifest_parse(const char *text, size_t len, session *s)
     if (ok) {
         s->tenant_id = strtoull(owner, NULL, 10);
         snprintf(s->name, sizeof s->name, "%s", name);
-        if (description != NULL) s->description = strdup(description);
-        ok = s->tenant_id != 0 && (description == NULL || s->description != NULL);
+        if (description) s->description = strdup(description);
+        ok = s->tenant_id != 0 && (!description || s->description);
     }
     cJSON_Delete(tree);
     return ok;
@@ -278,7 +276,7 @@ static bool manifest_parse(const char *text, size_t len, session *s)
 /* Has it room that it does not use?  A writer at work is no hindrance: from then on it asks for each piece. */
 static bool lendable(const session *s, int p)
 {
-    return !s->making && !s->committing && (!s->file[p].busy || s->file[p].writer != NULL) &&
+    return !s->making && !s->committing && (!s->file[p].busy || s->file[p].writer) &&
            s->file[p].taken && s->file[p].offset < s->file[p].bytes;
 }
 
@@ -292,8 +290,7 @@ static session *next_lender(staging *sg)
         for (int p = 0; p < PART_ALL; p++) some |= lendable(s, p);
         if (!some) continue;
         uint64_t held = storeroom_held(sg->env.room, s->tenant_id);
-        if (best != NULL && (held < most || (held == most && s->last_us >= best->last_us)))
-            continue;
+        if (best && (held < most || (held == most && s->last_us >= best->last_us))) continue;
         best = s;
         most = held;
     }
@@ -307,13 +304,13 @@ static uint64_t lend_part(staging *sg, session *s, int p)
     staged_writer *w = s->file[p].writer;
     part_path(sg, s->id, p, path);
     int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (w != NULL) pthread_mutex_lock(&w->mu);
+    if (w) pthread_mutex_lock(&w->mu);
     s->file[p].taken = false;
     if (fd >= 0 && fstat(fd, &before) == 0) {
         storeroom_give_back(fd);
         (void)!fstat(fd, &after);
     }
-    if (w != NULL) pthread_mutex_unlock(&w->mu);
+    if (w) pthread_mutex_unlock(&w->mu);
     if (fd >= 0) close(fd);
     return before.st_blocks > after.st_blocks ? (uint64_t)(before.st_blocks - after.st_blocks) * 512
                                               : 0;
@@ -378,7 +375,7 @@ static bool session_load(staging *sg, const char *id, session *s)
 static err_code load_all(staging *sg, err *e)
 {
     DIR *d = opendir(sg->root);
-    if (d == NULL) return err_set(e, ERR_IO, "cannot read the uploads: %s", strerror(errno));
+    if (!d) return err_set(e, ERR_IO, "cannot read the uploads: %s", strerror(errno));
     for (struct dirent *de; (de = readdir(d)) != NULL;) {
         char id[STAGING_ID_MAX + 1];
         if (de->d_name[0] == '.' || strlen(de->d_name) < STAGING_ID_MAX) continue;
@@ -387,8 +384,8 @@ static err_code load_all(staging *sg, err *e)
         const char *ending = de->d_name + STAGING_ID_MAX;
         if (!staging_is_id(id)) continue;
         if (strcmp(ending, ".json") == 0) {
-            session *s = calloc(1, sizeof *s);
-            if (s != NULL && session_load(sg, id, s) &&
+            session *s = calloc(1, sizeof(*s));
+            if (s && session_load(sg, id, s) &&
                 storeroom_hold_again(sg->env.room, s->tenant_id, session_bytes(s), NULL) ==
                     ERR_NONE) {
                 s->next = sg->list;
@@ -412,8 +409,8 @@ static err_code load_all(staging *sg, err *e)
 err_code staging_open(staging **out, const upload_env *env, const staging_config *cfg, err *e)
 {
     *out = NULL;
-    staging *sg = calloc(1, sizeof *sg);
-    if (sg == NULL) return no_memory(e);
+    staging *sg = calloc(1, sizeof(*sg));
+    if (!sg) return no_memory(e);
     sg->env = *env;
     if (sg->env.max_bytes == 0) sg->env.max_bytes = UPLOAD_MAX;
     sg->max_open = cfg->max_open > 0 ? cfg->max_open : OPEN_DEFAULT;
@@ -421,13 +418,13 @@ err_code staging_open(staging **out, const upload_env *env, const staging_config
     pthread_mutex_init(&sg->mu, NULL);
     pthread_cond_init(&sg->made, NULL);
     snprintf(sg->root, sizeof sg->root, "%s/adapters/uploads", store_dir(registry_store(env->reg)));
-    err_code code = ERR_NONE;
+    err_code rc = ERR_NONE;
     if (mkdir(sg->root, 0700) != 0 && errno != EEXIST)
-        code = err_set(e, ERR_IO, "cannot make the uploads' directory: %s", strerror(errno));
-    if (code == ERR_NONE) code = load_all(sg, e);
-    if (code != ERR_NONE) {
+        rc = err_set(e, ERR_IO, "cannot make the uploads' directory: %s", strerror(errno));
+    if (!rc) rc = load_all(sg, e);
+    if (rc) {
         staging_close(sg);
-        return code;
+        return rc;
     }
     staging_expire(sg, clock_now_us());
     storeroom_on_short(sg->env.room, lend, sg);
@@ -437,7 +434,7 @@ err_code staging_open(staging **out, const upload_env *env, const staging_config
 
 void staging_close(staging *sg)
 {
-    if (sg == NULL) return;
+    if (!sg) return;
     for (session *s = sg->list, *next; s != NULL; s = next) {
         next = s->next;
         session_free(s);
@@ -466,7 +463,7 @@ int staging_expire(staging *sg, int64_t now_us)
 
 void staging_totals_get(staging *sg, uint64_t tenant_id, staging_totals *out)
 {
-    memset(out, 0, sizeof *out);
+    memset(out, 0, sizeof(*out));
     pthread_mutex_lock(&sg->mu);
     for (const session *s = sg->list; s != NULL; s = s->next) {
         if (tenant_id != 0 && s->tenant_id != tenant_id) continue;
@@ -480,9 +477,9 @@ void staging_totals_get(staging *sg, uint64_t tenant_id, staging_totals *out)
 
 static err_code check_manifest(const staging *sg, const staging_manifest *m, err *e)
 {
-    err_code code = publish_check_names(m->name, m->description, e);
-    if (code == ERR_NONE) code = registry_check_name(sg->env.reg, m->name, e);
-    if (code != ERR_NONE) return code;
+    err_code rc = publish_check_names(m->name, m->description, e);
+    if (!rc) rc = registry_check_name(sg->env.reg, m->name, e);
+    if (rc) return rc;
     if (m->bytes[PART_CONFIG] > FOLDER_CONFIG_MAX)
         return err_set(e, ERR_LIMIT, "%s has %llu bytes; at most %d are read",
                        folder_part_names[PART_CONFIG], (unsigned long long)m->bytes[PART_CONFIG],
@@ -507,9 +504,9 @@ static err_code check_manifest(const staging *sg, const staging_manifest *m, err
 static bool same_manifest(const session *s, const staging_manifest *m)
 {
     if (s->tenant_id != m->tenant_id || strcmp(s->name, m->name) != 0 || s->committing ||
-        s->activate != m->activate || (s->description != NULL) != (m->description != NULL))
+        s->activate != m->activate || (s->description) != (m->description))
         return false;
-    if (m->description != NULL && strcmp(s->description, m->description) != 0) return false;
+    if (m->description && strcmp(s->description, m->description) != 0) return false;
     for (int p = 0; p < PART_ALL; p++)
         if (s->file[p].bytes != m->bytes[p] || memcmp(s->file[p].sha, m->sha[p], DIGEST_BYTES) != 0)
             return false;
@@ -566,9 +563,9 @@ static err_code make_part(staging *sg, session *s, int p, err *e)
     unlink(path);
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) return folder_disk_error(e, "store");
-    err_code code = storeroom_take(sg->env.room, fd, s->file[p].bytes, &s->file[p].taken, e);
+    err_code rc = storeroom_take(sg->env.room, fd, s->file[p].bytes, &s->file[p].taken, e);
     close(fd);
-    return code;
+    return rc;
 }
 
 static err_code session_files(staging *sg, session *s, err *e)
@@ -576,35 +573,35 @@ static err_code session_files(staging *sg, session *s, err *e)
     path_text path;
     path_of(sg, s->id, "", path);
     if (mkdir(path, 0700) != 0) return folder_disk_error(e, "make room for");
-    err_code code = ERR_NONE;
-    for (int p = 0; p < PART_ALL && code == ERR_NONE; p++) {
+    err_code rc = ERR_NONE;
+    for (int p = 0; p < PART_ALL && !rc; p++) {
         if (s->file[p].bytes == 0) continue;
         s->file[p].skipped = p < PART_COUNT && link_known(sg, s, p);
         if (s->file[p].skipped)
             s->file[p].offset = s->file[p].bytes;
         else
-            code = make_part(sg, s, p, e);
+            rc = make_part(sg, s, p, e);
     }
-    if (code == ERR_NONE && !folder_sync(path)) code = folder_disk_error(e, "sync");
-    return code == ERR_NONE ? manifest_write(sg, s, e) : code;
+    if (!rc && !folder_sync(path)) rc = folder_disk_error(e, "sync");
+    return rc == ERR_NONE ? manifest_write(sg, s, e) : rc;
 }
 
 static session *session_new(staging *sg, const staging_manifest *m)
 {
-    session *s = calloc(1, sizeof *s);
-    if (s == NULL) return NULL;
+    session *s = calloc(1, sizeof(*s));
+    if (!s) return NULL;
     snprintf(s->id, sizeof s->id, "u%016llx",
              (unsigned long long)store_next_id(registry_store(sg->env.reg)));
     s->tenant_id = m->tenant_id;
     snprintf(s->name, sizeof s->name, "%s", m->name);
-    if (m->description != NULL) s->description = strdup(m->description);
+    if (m->description) s->description = strdup(m->description);
     s->activate = m->activate;
     for (int p = 0; p < PART_ALL; p++) {
         s->file[p].bytes = m->bytes[p];
         memcpy(s->file[p].sha, m->sha[p], DIGEST_BYTES);
     }
     s->last_us = clock_now_us();
-    if (m->description == NULL || s->description != NULL) return s;
+    if (!m->description || s->description) return s;
     session_free(s);
     return NULL;
 }
@@ -613,12 +610,12 @@ static session *session_new(staging *sg, const staging_manifest *m)
 static err_code begin_locked(staging *sg, const staging_manifest *m, session **out, err *e)
 {
     session *s = session_new(sg, m);
-    if (s == NULL) return no_memory(e);
-    err_code code =
+    if (!s) return no_memory(e);
+    err_code rc =
         storeroom_hold(sg->env.room, sg->env.reg, s->tenant_id, session_bytes(s), &m->quota, e);
-    if (code != ERR_NONE) {
+    if (rc) {
         session_free(s);
-        return code;
+        return rc;
     }
     s->making = true;
     s->next = sg->list;
@@ -633,31 +630,31 @@ err_code staging_create(staging *sg, const staging_manifest *m, staged_upload *o
 {
     session *s;
     *resumed = false;
-    err_code code = check_manifest(sg, m, e);
-    if (code != ERR_NONE) return code;
+    err_code rc = check_manifest(sg, m, e);
+    if (rc) return rc;
     pthread_mutex_lock(&sg->mu);
     /* Two equal manifests at the same time make one upload. */
-    while ((code = find_open(sg, m, &s, e)) == ERR_NONE && s != NULL && s->making)
+    while ((rc = find_open(sg, m, &s, e)) == ERR_NONE && s && s->making)
         pthread_cond_wait(&sg->made, &sg->mu);
-    *resumed = code == ERR_NONE && s != NULL;
-    if (code == ERR_NONE && !*resumed) code = begin_locked(sg, m, &s, e);
-    if (code == ERR_NONE && !*resumed) {
+    *resumed = rc == ERR_NONE && s != NULL;
+    if (!rc && !*resumed) rc = begin_locked(sg, m, &s, e);
+    if (!rc && !*resumed) {
         pthread_mutex_unlock(&sg->mu); /* nobody else waits for the disk */
-        code = session_files(sg, s, e);
+        rc = session_files(sg, s, e);
         pthread_mutex_lock(&sg->mu);
         s->making = false;
         pthread_cond_broadcast(&sg->made);
-        if (code != ERR_NONE) {
+        if (rc) {
             session_unlink(sg, s);
             session_end(sg, s);
         }
     }
-    if (code == ERR_NONE) {
+    if (!rc) {
         s->last_us = clock_now_us();
         session_copy(sg, s, out);
     }
     pthread_mutex_unlock(&sg->mu);
-    return code;
+    return rc;
 }
 
 err_code staging_get(staging *sg, uint64_t tenant_id, const char *name, const char *id,
@@ -665,26 +662,26 @@ err_code staging_get(staging *sg, uint64_t tenant_id, const char *name, const ch
 {
     pthread_mutex_lock(&sg->mu);
     const session *s = session_find(sg, tenant_id, name, id);
-    if (s != NULL) session_copy(sg, s, out);
+    if (s) session_copy(sg, s, out);
     pthread_mutex_unlock(&sg->mu);
     return s != NULL ? ERR_NONE : no_upload(e);
 }
 
 err_code staging_drop(staging *sg, uint64_t tenant_id, const char *name, const char *id, err *e)
 {
-    err_code code = ERR_NONE;
+    err_code rc = ERR_NONE;
     pthread_mutex_lock(&sg->mu);
     session *s = session_find(sg, tenant_id, name, id);
-    if (s == NULL) {
-        code = no_upload(e);
+    if (!s) {
+        rc = no_upload(e);
     } else if (session_busy(s)) {
-        code = err_set(e, ERR_BUSY, "another request is writing this upload");
+        rc = err_set(e, ERR_BUSY, "another request is writing this upload");
     } else {
         session_unlink(sg, s);
         session_end(sg, s);
     }
     pthread_mutex_unlock(&sg->mu);
-    return code;
+    return rc;
 }
 
 int staging_drop_all(staging *sg, uint64_t tenant_id)
@@ -741,59 +738,59 @@ err_code staging_write_begin(staging *sg, uint64_t tenant_id, const char *name, 
                              err *e)
 {
     path_text path;
-    err_code code = ERR_NONE;
+    err_code rc = ERR_NONE;
     *out = NULL;
     *at = 0;
     uint64_t held = 0;
-    staged_writer *w = calloc(1, sizeof *w);
-    if (w == NULL) return no_memory(e);
+    staged_writer *w = calloc(1, sizeof(*w));
+    if (!w) return no_memory(e);
     pthread_mutex_init(&w->mu, NULL);
     pthread_mutex_lock(&sg->mu);
     session *s = session_find(sg, tenant_id, name, id);
-    if (s == NULL) {
-        code = no_upload(e);
+    if (!s) {
+        rc = no_upload(e);
     } else if (s->file[part].busy || s->committing || s->making) {
         *at = s->file[part].offset;
-        code = err_set(e, ERR_BUSY, "another request is writing %s of this upload",
-                       folder_part_names[part]);
+        rc = err_set(e, ERR_BUSY, "another request is writing %s of this upload",
+                     folder_part_names[part]);
     } else if (offset >= 0 && (uint64_t)offset != s->file[part].offset) {
         *at = s->file[part].offset;
-        code = err_set(e, ERR_CONFLICT, "the server has %llu bytes of %s: go on there",
-                       (unsigned long long)*at, folder_part_names[part]);
+        rc = err_set(e, ERR_CONFLICT, "the server has %llu bytes of %s: go on there",
+                     (unsigned long long)*at, folder_part_names[part]);
     } else {
         s->file[part].busy = true;
         held = s->file[part].offset;
     }
     pthread_mutex_unlock(&sg->mu);
-    if (code != ERR_NONE) {
+    if (rc) {
         pthread_mutex_destroy(&w->mu);
         free(w);
-        return code;
+        return rc;
     }
     w->sg = sg;
     w->s = s;
     w->part = part;
     w->end = s->file[part].bytes;
     if (offset < 0 && held > 0) {
-        code = restart_part(sg, s, part, e);
+        rc = restart_part(sg, s, part, e);
         held = 0;
     }
     w->at = held;
     part_path(sg, id, part, path);
-    w->fd = code == ERR_NONE ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
-    if (code == ERR_NONE && (w->fd < 0 || lseek(w->fd, (off_t)w->at, SEEK_SET) < 0))
-        code = folder_disk_error(e, "store");
-    if (code == ERR_NONE && !s->file[part].taken) /* lent, or an earlier process's */
-        code = storeroom_take(sg->env.room, w->fd, w->end - w->at, &s->file[part].taken, e);
+    w->fd = rc == ERR_NONE ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
+    if (!rc && (w->fd < 0 || lseek(w->fd, (off_t)w->at, SEEK_SET) < 0))
+        rc = folder_disk_error(e, "store");
+    if (!rc && !s->file[part].taken) /* lent, or an earlier process's */
+        rc = storeroom_take(sg->env.room, w->fd, w->end - w->at, &s->file[part].taken, e);
     *at = w->at;
-    if (code == ERR_NONE) {
+    if (!rc) {
         set_writer(w, w);
         *out = w;
         return ERR_NONE;
     }
     if (w->fd >= 0) close(w->fd);
     let_go(w, w->at);
-    return code;
+    return rc;
 }
 
 err_code staging_write(staged_writer *w, const void *data, size_t len, err *e)
@@ -805,13 +802,13 @@ err_code staging_write(staged_writer *w, const void *data, size_t len, err *e)
     pthread_mutex_lock(&w->mu);
     bool taken = w->s->file[w->part].taken;
     pthread_mutex_unlock(&w->mu);
-    err_code code = taken ? ERR_NONE : storeroom_check(w->sg->env.room, len, e);
+    err_code rc = taken ? ERR_NONE : storeroom_check(w->sg->env.room, len, e);
     pthread_mutex_lock(&w->mu);
-    while (len > 0 && code == ERR_NONE) {
+    while (len > 0 && !rc) {
         ssize_t n = write(w->fd, p, len);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) {
-            code = folder_disk_error(e, "store");
+            rc = folder_disk_error(e, "store");
             break;
         }
         p += n;
@@ -819,7 +816,7 @@ err_code staging_write(staged_writer *w, const void *data, size_t len, err *e)
         w->at += (uint64_t)n;
     }
     pthread_mutex_unlock(&w->mu);
-    return code;
+    return rc;
 }
 
 /* Hashes a complete file; ERR_CORRUPT: it is another one than the manifest's and was restarted. */
@@ -830,16 +827,16 @@ static err_code verify_part(staging *sg, session *s, folder_part p, err *e)
     part_path(sg, s->id, p, path);
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) return folder_disk_error(e, "read");
-    err_code code = folder_hash(fd, got, e);
+    err_code rc = folder_hash(fd, got, e);
     close(fd);
-    if (code != ERR_NONE) return code;
+    if (rc) return rc;
     if (memcmp(got, s->file[p].sha, DIGEST_BYTES) == 0) {
         s->file[p].verified = true;
         return ERR_NONE;
     }
-    code = restart_part(sg, s, p, e);
-    return code != ERR_NONE
-               ? code
+    rc = restart_part(sg, s, p, e);
+    return rc != ERR_NONE
+               ? rc
                : err_set(e, ERR_CORRUPT,
                          "the SHA-256 of %s is not the manifest's: send it again from the start",
                          folder_part_names[p]);
@@ -849,22 +846,22 @@ err_code staging_write_end(staged_writer *w, uint64_t *at, err *e)
 {
     staging *sg = w->sg;
     session *s = w->s;
-    err_code code = ERR_NONE;
+    err_code rc = ERR_NONE;
     set_writer(w, NULL);
     if (fsync(w->fd) != 0) {
         /* What is on the disk is in doubt, and a second sync would not tell: begin anew. */
-        code = folder_disk_error(e, "sync");
+        rc = folder_disk_error(e, "sync");
         (void)restart_part(sg, s, w->part, NULL);
         w->at = 0;
     }
     close(w->fd);
-    if (code == ERR_NONE && w->at == w->end) {
-        code = verify_part(sg, s, w->part, e);
-        if (code != ERR_NONE) w->at = code == ERR_CORRUPT ? 0 : w->at;
+    if (!rc && w->at == w->end) {
+        rc = verify_part(sg, s, w->part, e);
+        if (rc) w->at = rc == ERR_CORRUPT ? 0 : w->at;
     }
     *at = w->at;
     let_go(w, w->at);
-    return code;
+    return rc;
 }
 
 /* ---- commit ------------------------------------------------------------------------------- */
@@ -872,22 +869,22 @@ err_code staging_write_end(staged_writer *w, uint64_t *at, err *e)
 static err_code commit_begin(staging *sg, const char *id, const publish_options *o, session **out,
                              err *e)
 {
-    err_code code = ERR_NONE;
+    err_code rc = ERR_NONE;
     pthread_mutex_lock(&sg->mu);
     session *s = session_find(sg, o->tenant_id, o->name, id);
-    if (s == NULL)
-        code = no_upload(e);
+    if (!s)
+        rc = no_upload(e);
     else if (session_busy(s))
-        code = err_set(e, ERR_BUSY, "another request is writing or committing this upload");
-    for (int p = 0; p < PART_ALL && code == ERR_NONE; p++)
+        rc = err_set(e, ERR_BUSY, "another request is writing or committing this upload");
+    for (int p = 0; p < PART_ALL && !rc; p++)
         if (s->file[p].offset != s->file[p].bytes)
-            code = err_set(e, ERR_CONFLICT, "%s is incomplete: %llu of %llu bytes are there",
-                           folder_part_names[p], (unsigned long long)s->file[p].offset,
-                           (unsigned long long)s->file[p].bytes);
-    if (code == ERR_NONE) s->committing = true;
+            rc = err_set(e, ERR_CONFLICT, "%s is incomplete: %llu of %llu bytes are there",
+                         folder_part_names[p], (unsigned long long)s->file[p].offset,
+                         (unsigned long long)s->file[p].bytes);
+    if (!rc) s->committing = true;
     pthread_mutex_unlock(&sg->mu);
-    *out = code == ERR_NONE ? s : NULL;
-    return code;
+    *out = rc == ERR_NONE ? s : NULL;
+    return rc;
 }
 
 /* The files under a second name in a folder of their own: the upload stays whole until the version is
@@ -900,26 +897,26 @@ static err_code publish_links(staging *sg, const session *s, const publish_optio
     uint64_t bytes[PART_ALL];
     uint8_t sha[PART_ALL][DIGEST_BYTES];
     int dir_fd;
-    err_code code = publish_tmp(sg->env.reg, path, &dir_fd, e);
-    for (int p = 0; p < PART_ALL && code == ERR_NONE; p++) {
+    err_code rc = publish_tmp(sg->env.reg, path, &dir_fd, e);
+    for (int p = 0; p < PART_ALL && !rc; p++) {
         if (s->file[p].bytes == 0) continue;
         part_path(sg, s->id, p, from);
         bytes[p] = s->file[p].bytes;
         memcpy(sha[p], s->file[p].sha, DIGEST_BYTES);
         if (linkat(AT_FDCWD, from, dir_fd, folder_part_names[p], 0) != 0)
-            code = folder_disk_error(e, "store");
+            rc = folder_disk_error(e, "store");
     }
-    if (code == ERR_NONE)
-        code = publish_folder(&sg->env, o, path, dir_fd, bytes, (const uint8_t(*)[DIGEST_BYTES])sha,
-                              out, existed, e);
+    if (!rc)
+        rc = publish_folder(&sg->env, o, path, dir_fd, bytes, (const uint8_t(*)[DIGEST_BYTES])sha,
+                            out, existed, e);
     if (dir_fd >= 0) close(dir_fd);
     if (path[0] != 0) folder_remove(path);
-    return code;
+    return rc;
 }
 
-static bool hopeless(err_code code)
+static bool hopeless(err_code rc)
 {
-    return code == ERR_INPUT || code == ERR_UNSUPPORTED || code == ERR_CORRUPT;
+    return rc == ERR_INPUT || rc == ERR_UNSUPPORTED || rc == ERR_CORRUPT;
 }
 
 err_code staging_commit(staging *sg, const char *id, const publish_options *o, const bool *activate,
@@ -927,20 +924,20 @@ err_code staging_commit(staging *sg, const char *id, const publish_options *o, c
 {
     session *s;
     *bad_part = PART_ALL;
-    err_code code = commit_begin(sg, id, o, &s, e);
-    if (code != ERR_NONE) return code;
-    for (int p = 0; p < PART_ALL && code == ERR_NONE; p++) {
+    err_code rc = commit_begin(sg, id, o, &s, e);
+    if (rc) return rc;
+    for (int p = 0; p < PART_ALL && !rc; p++) {
         if (s->file[p].verified || s->file[p].bytes == 0) continue;
-        code = verify_part(sg, s, (folder_part)p, e);
-        if (code == ERR_CORRUPT) *bad_part = (folder_part)p;
+        rc = verify_part(sg, s, (folder_part)p, e);
+        if (rc == ERR_CORRUPT) *bad_part = (folder_part)p;
     }
     bool done = false;
-    if (code == ERR_NONE) {
+    if (!rc) {
         publish_options with = *o;
         with.description = s->description;
         with.activate = activate != NULL ? *activate : s->activate;
-        code = publish_links(sg, s, &with, out, existed, e);
-        done = code == ERR_NONE || hopeless(code);
+        rc = publish_links(sg, s, &with, out, existed, e);
+        done = rc == ERR_NONE || hopeless(rc);
     }
     pthread_mutex_lock(&sg->mu);
     s->committing = false;
@@ -950,5 +947,5 @@ err_code staging_commit(staging *sg, const char *id, const publish_options *o, c
         session_end(sg, s);
     }
     pthread_mutex_unlock(&sg->mu);
-    return code;
+    return rc;
 }

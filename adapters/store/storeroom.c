@@ -32,9 +32,9 @@ struct storeroom {
 
 err_code storeroom_create(storeroom **out, const char *dir, uint64_t floor_bytes, err *e)
 {
-    storeroom *r = calloc(1, sizeof *r);
+    storeroom *r = calloc(1, sizeof(*r));
     *out = r;
-    if (r == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    if (!r) return err_set(e, ERR_NOMEM, "out of memory");
     snprintf(r->dir, sizeof r->dir, "%s", dir);
     r->floor_bytes = floor_bytes;
     pthread_mutex_init(&r->taking, NULL);
@@ -44,7 +44,7 @@ err_code storeroom_create(storeroom **out, const char *dir, uint64_t floor_bytes
 
 void storeroom_destroy(storeroom *r)
 {
-    if (r == NULL) return;
+    if (!r) return;
     pthread_mutex_destroy(&r->taking);
     pthread_mutex_destroy(&r->mu);
     free(r->held);
@@ -53,7 +53,7 @@ void storeroom_destroy(storeroom *r)
 
 void storeroom_on_short(storeroom *r, bool (*lend)(void *self, uint64_t bytes), void *self)
 {
-    if (r == NULL) return;
+    if (!r) return;
     r->lend = lend;
     r->lender = self;
 }
@@ -71,8 +71,8 @@ static bool grow_locked(storeroom *r)
 {
     if (r->n < r->cap) return true;
     size_t cap = r->cap > 0 ? r->cap * 2 : 16;
-    held *more = realloc(r->held, cap * sizeof *more);
-    if (more == NULL) return false;
+    held *more = realloc(r->held, cap * sizeof(*more));
+    if (!more) return false;
     r->held = more;
     r->cap = cap;
     return true;
@@ -81,8 +81,8 @@ static bool grow_locked(storeroom *r)
 static err_code add_locked(storeroom *r, uint64_t tenant_id, uint64_t bytes, err *e)
 {
     held *h = find_locked(r, tenant_id);
-    if (h == NULL && !grow_locked(r)) return err_set(e, ERR_NOMEM, "out of memory");
-    if (h == NULL) {
+    if (!h && !grow_locked(r)) return err_set(e, ERR_NOMEM, "out of memory");
+    if (!h) {
         h = &r->held[r->n++];
         *h = (held){.tenant_id = tenant_id};
     }
@@ -105,7 +105,7 @@ err_code storeroom_hold(storeroom *r, registry *reg, uint64_t tenant_id, uint64_
                         const storeroom_quota *quota, err *e)
 {
     registry_totals have;
-    if (r == NULL) return ERR_NONE;
+    if (!r) return ERR_NONE;
     registry_totals_get(reg, tenant_id, &have);
     pthread_mutex_lock(&r->mu);
     const held *h = find_locked(r, tenant_id);
@@ -122,7 +122,7 @@ err_code storeroom_hold(storeroom *r, registry *reg, uint64_t tenant_id, uint64_
 
 err_code storeroom_hold_again(storeroom *r, uint64_t tenant_id, uint64_t bytes, err *e)
 {
-    if (r == NULL) return ERR_NONE;
+    if (!r) return ERR_NONE;
     pthread_mutex_lock(&r->mu);
     err_code code = add_locked(r, tenant_id, bytes, e);
     pthread_mutex_unlock(&r->mu);
@@ -131,7 +131,7 @@ err_code storeroom_hold_again(storeroom *r, uint64_t tenant_id, uint64_t bytes, 
 
 void storeroom_unhold(storeroom *r, uint64_t tenant_id, uint64_t bytes)
 {
-    if (r == NULL || bytes == 0) return;
+    if (!r || bytes == 0) return;
     pthread_mutex_lock(&r->mu);
     held *h = find_locked(r, tenant_id);
     h->bytes -= bytes;
@@ -141,7 +141,7 @@ void storeroom_unhold(storeroom *r, uint64_t tenant_id, uint64_t bytes)
 
 uint64_t storeroom_held(storeroom *r, uint64_t tenant_id)
 {
-    if (r == NULL) return 0;
+    if (!r) return 0;
     pthread_mutex_lock(&r->mu);
     const held *h = find_locked(r, tenant_id);
     uint64_t bytes = h != NULL ? h->bytes : 0;
@@ -165,8 +165,7 @@ static uint64_t missing_for(const storeroom *r, uint64_t bytes)
 static err_code find_room(storeroom *r, uint64_t bytes, err *e)
 {
     uint64_t missing = missing_for(r, bytes);
-    if (missing > 0 && r->lend != NULL && r->lend(r->lender, missing))
-        missing = missing_for(r, bytes);
+    if (missing > 0 && r->lend && r->lend(r->lender, missing)) missing = missing_for(r, bytes);
     if (missing == 0) return ERR_NONE;
     return err_set(e, ERR_NO_ROOM, "there is no room for the upload on the server's disk");
 }
@@ -189,7 +188,7 @@ err_code storeroom_take(storeroom *r, int fd, uint64_t bytes, bool *taken, err *
 {
     *taken = false;
     if (bytes == 0) return ERR_NONE;
-    if (r == NULL) return allocate(fd, bytes, taken, e);
+    if (!r) return allocate(fd, bytes, taken, e);
     pthread_mutex_lock(&r->taking);
     err_code code = find_room(r, bytes, e);
     if (code == ERR_NONE) code = allocate(fd, bytes, taken, e);
@@ -199,7 +198,7 @@ err_code storeroom_take(storeroom *r, int fd, uint64_t bytes, bool *taken, err *
 
 err_code storeroom_check(storeroom *r, uint64_t bytes, err *e)
 {
-    if (r == NULL) return ERR_NONE;
+    if (!r) return ERR_NONE;
     pthread_mutex_lock(&r->taking);
     err_code code = find_room(r, bytes, e);
     pthread_mutex_unlock(&r->taking);

@@ -129,8 +129,8 @@ static err_code check_start(const upload *u, err *e)
 err_code upload_begin(upload **out, const upload_env *env, const upload_options *o, err *e)
 {
     *out = NULL;
-    upload *u = calloc(1, sizeof *u);
-    if (u == NULL) return err_set(e, ERR_NOMEM, "out of memory");
+    upload *u = calloc(1, sizeof(*u));
+    if (!u) return err_set(e, ERR_NOMEM, "out of memory");
     u->env = *env;
     u->o = *o;
     u->dir_fd = u->fd = -1;
@@ -139,14 +139,14 @@ err_code upload_begin(upload **out, const upload_env *env, const upload_options 
     if (code == ERR_NONE) {
         snprintf(u->name, sizeof u->name, "%s", o->name);
         u->o.name = u->name;
-        if (o->description != NULL) {
+        if (o->description) {
             snprintf(u->description, sizeof u->description, "%s", o->description);
             u->o.description = u->description;
         }
         tar_limits limits = {.max_bytes = u->env.max_bytes, .max_files = FOLDER_FILES_MAX};
         tar_sink sink = {.self = u, .begin = begin_cb, .data = data_cb, .end = end_cb};
         u->tar = tar_create(&limits, &sink);
-        if (u->tar == NULL) code = err_set(e, ERR_NOMEM, "out of memory");
+        if (!u->tar) code = err_set(e, ERR_NOMEM, "out of memory");
     }
     if (code == ERR_NONE) code = publish_tmp(u->env.reg, u->path, &u->dir_fd, e);
     if (code != ERR_NONE) {
@@ -164,7 +164,7 @@ err_code upload_write(upload *u, const void *data, size_t len, err *e)
 
 void upload_abort(upload *u)
 {
-    if (u == NULL) return;
+    if (!u) return;
     if (u->fd >= 0) close(u->fd);
     if (u->dir_fd >= 0) close(u->dir_fd);
     if (u->path[0] != 0) folder_remove(u->path);

@@ -26,10 +26,10 @@ void clock_format_wall(int64_t wall_us, char out[32])
     time_t s = (time_t)(wall_us / 1000000);
     struct tm tm;
     if (!gmtime_r(&s, &tm)) {
-        (void)snprintf(out, 32, "?");
+        snprintf(out, 32, "?");
         return;
     }
     char day[24];
     (void)strftime(day, sizeof(day), "%Y-%m-%dT%H:%M:%S", &tm);
-    (void)snprintf(out, 32, "%s.%03dZ", day, (int)(wall_us / 1000 % 1000));
+    snprintf(out, 32, "%s.%03dZ", day, (int)(wall_us / 1000 % 1000));
 }

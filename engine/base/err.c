@@ -17,10 +17,10 @@ err_code err_set(err *e, err_code code, const char *fmt, ...)
     if (!e) return code;
     va_list ap;
     va_start(ap, fmt);
-    (void)vsnprintf(e->msg, sizeof(e->msg), fmt, ap);
+    vsnprintf(e->msg, sizeof(e->msg), fmt, ap);
     va_end(ap);
     make_printable(e->msg);
-    if (!e->msg[0]) (void)snprintf(e->msg, sizeof(e->msg), "%s", err_text(code));
+    if (!e->msg[0]) snprintf(e->msg, sizeof(e->msg), "%s", err_text(code));
     e->code = code;
     return code;
 }
@@ -32,13 +32,13 @@ err_code err_context(err *e, const char *fmt, ...)
     char tail[sizeof(e->msg)];
     va_list ap;
     va_start(ap, fmt);
-    (void)vsnprintf(head, sizeof(head), fmt, ap);
+    vsnprintf(head, sizeof(head), fmt, ap);
     va_end(ap);
     memcpy(tail, e->msg, sizeof(tail));
     size_t n = strlen(head);
     if (n > sizeof(e->msg) / 2) n = sizeof(e->msg) / 2; /* the cause matters more */
     int room = (int)(sizeof(e->msg) - n - 3);
-    (void)snprintf(e->msg, sizeof(e->msg), "%.*s: %.*s", (int)n, head, room, tail);
+    snprintf(e->msg, sizeof(e->msg), "%.*s: %.*s", (int)n, head, room, tail);
     make_printable(e->msg);
     return e->code;
 }

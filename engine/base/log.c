@@ -45,7 +45,7 @@ static void put_escaped(line *l, const char *s, int quotes)
     for (; *s; s++) {
         char buf[8] = {*s, 0};
         if ((unsigned char)*s < 0x20 || *s == 0x7f) {
-            (void)snprintf(buf, sizeof(buf), "\\u%04x", (unsigned)(unsigned char)*s);
+            snprintf(buf, sizeof(buf), "\\u%04x", (unsigned)(unsigned char)*s);
         } else if (quotes && (*s == '"' || *s == '\\')) {
             buf[0] = '\\';
             buf[1] = *s;
@@ -113,7 +113,7 @@ void log_write(log_level level, const char *module, const char *fmt, ...)
     char msg[LINE_MAX_BYTES / 2];
     va_list ap;
     va_start(ap, fmt);
-    (void)vsnprintf(msg, sizeof(msg), fmt, ap);
+    vsnprintf(msg, sizeof(msg), fmt, ap);
     va_end(ap);
     line l;
     begin(&l, level, module, msg);

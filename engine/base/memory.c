@@ -26,7 +26,7 @@ uint64_t memory_failures(void)
 
 static void *note(void *p)
 {
-    failures += p == NULL;
+    failures += !p;
     return p;
 }
 

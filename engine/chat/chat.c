@@ -88,7 +88,7 @@ static char *read_path(const char *path)
 static char *read_file(const char *dir, const char *name)
 {
     char path[4096];
-    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
     return read_path(path);
 }
 

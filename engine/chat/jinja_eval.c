@@ -49,7 +49,7 @@ jv jinja_fail(jinja_run *r, err_code rc, const char *fmt, ...)
         char msg[200];
         va_list ap;
         va_start(ap, fmt);
-        (void)vsnprintf(msg, sizeof(msg), fmt, ap);
+        vsnprintf(msg, sizeof(msg), fmt, ap);
         va_end(ap);
         r->rc = err_set(&r->why, rc, "%s", msg);
     }

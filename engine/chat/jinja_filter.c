@@ -205,7 +205,7 @@ static jv f_round(const call *c)
     if (c->v.kind != JV_FLOAT) return digits.i >= 0 ? jv_int((int64_t)d) : wrong(c);
     char text[400];
     if (digits.i < 0) return jv_float(nearbyint(d * by) / by);
-    (void)snprintf(text, sizeof(text), "%.*f", (int)digits.i, d); /* half to even, exactly */
+    snprintf(text, sizeof(text), "%.*f", (int)digits.i, d); /* half to even, exactly */
     return jv_float(strtod(text, NULL));
 }
 

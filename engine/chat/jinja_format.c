@@ -129,14 +129,14 @@ static bool digits_of(jv v, const spec *sp, char out[NUMBER_MAX])
                                     : (uint64_t)v.i;
     double d = fabs(jv_number(v));
     switch (whole && !sp->type ? 'd' : sp->type) {
-    case 'd': (void)snprintf(out, NUMBER_MAX, "%llu", (unsigned long long)u); break;
-    case 'x': (void)snprintf(out, NUMBER_MAX, "%llx", (unsigned long long)u); break;
-    case 'X': (void)snprintf(out, NUMBER_MAX, "%llX", (unsigned long long)u); break;
+    case 'd': snprintf(out, NUMBER_MAX, "%llu", (unsigned long long)u); break;
+    case 'x': snprintf(out, NUMBER_MAX, "%llx", (unsigned long long)u); break;
+    case 'X': snprintf(out, NUMBER_MAX, "%llX", (unsigned long long)u); break;
     case 'f':
-    case 'F': (void)snprintf(out, NUMBER_MAX, "%.*f", precision, d); return true;
-    case 'e': (void)snprintf(out, NUMBER_MAX, "%.*e", precision, d); return true;
-    case 'g': (void)snprintf(out, NUMBER_MAX, "%.*g", precision, d); return true;
-    case '%': (void)snprintf(out, NUMBER_MAX, "%.*f%%", precision, d * 100); return true;
+    case 'F': snprintf(out, NUMBER_MAX, "%.*f", precision, d); return true;
+    case 'e': snprintf(out, NUMBER_MAX, "%.*e", precision, d); return true;
+    case 'g': snprintf(out, NUMBER_MAX, "%.*g", precision, d); return true;
+    case '%': snprintf(out, NUMBER_MAX, "%.*f%%", precision, d * 100); return true;
     default: return false;
     }
     return whole && sp->precision < 0;

@@ -457,7 +457,7 @@ static void write_float(jinja_run *r, jbuf *b, double d)
     }
     int precision = 0;
     do {
-        (void)snprintf(text, sizeof(text), "%.*e", precision, d);
+        snprintf(text, sizeof(text), "%.*e", precision, d);
     } while (strtod(text, NULL) != d && ++precision < 17);
     int n = 0, exponent = atoi(strchr(text, 'e') + 1);
     for (const char *s = text; *s != 'e'; s++) {
@@ -467,10 +467,10 @@ static void write_float(jinja_run *r, jbuf *b, double d)
     digits[n] = 0;
     const char *sign = text[0] == '-' ? "-" : "";
     if (exponent < -4 || exponent >= 16) {
-        (void)snprintf(out, sizeof(out), "%s%c%s%se%c%02d", sign, digits[0], n > 1 ? "." : "",
-                       digits + 1, exponent < 0 ? '-' : '+', abs(exponent));
+        snprintf(out, sizeof(out), "%s%c%s%se%c%02d", sign, digits[0], n > 1 ? "." : "", digits + 1,
+                 exponent < 0 ? '-' : '+', abs(exponent));
     } else if (exponent < 0) {
-        (void)snprintf(out, sizeof(out), "%s0.%.*s%s", sign, -exponent - 1, "0000", digits);
+        snprintf(out, sizeof(out), "%s0.%.*s%s", sign, -exponent - 1, "0000", digits);
     } else {
         int k = snprintf(out, sizeof(out), "%s", sign);
         for (int i = 0; i <= exponent || i < n; i++) {
@@ -489,7 +489,7 @@ static void write_float(jinja_run *r, jbuf *b, double d)
 static void write_int(jinja_run *r, jbuf *b, int64_t i)
 {
     char text[32];
-    (void)snprintf(text, sizeof(text), "%lld", (long long)i);
+    snprintf(text, sizeof(text), "%lld", (long long)i);
     jbuf_ascii(r, b, text);
 }
 
@@ -499,7 +499,7 @@ static void escape(jinja_run *r, jbuf *b, jchar from, char letter, int digits, u
     char text[16];
     jchar mark = from & JCHAR_FOREIGN;
     int n = snprintf(text, sizeof(text), "\\%c", letter);
-    if (digits) (void)snprintf(text + n, sizeof(text) - (size_t)n, "%0*x", digits, v);
+    if (digits) snprintf(text + n, sizeof(text) - (size_t)n, "%0*x", digits, v);
     for (const char *s = text; *s; s++) {
         jchar c = (jchar)(unsigned char)*s | mark;
         jbuf_add(r, b, &c, 1);

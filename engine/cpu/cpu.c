@@ -104,8 +104,8 @@ static err_code cpu_open(backend *be, const backend_config *cfg, err *e)
     be->caps.page_tokens = CPU_PAGE_TOKENS;
     be->caps.lora_cols = CPU_LORA_COLS;
     be->caps.token_rows = true;
-    (void)snprintf(be->caps.detail, sizeof(be->caps.detail), "%s, %d threads",
-                   cpu_isa_name(cpu->isa), cpu_pool_threads(cpu->pool));
+    snprintf(be->caps.detail, sizeof(be->caps.detail), "%s, %d threads", cpu_isa_name(cpu->isa),
+             cpu_pool_threads(cpu->pool));
     return ERR_NONE;
 }
 

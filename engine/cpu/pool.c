@@ -82,7 +82,7 @@ static void *work(void *arg)
     worker *w = arg;
     cpu_pool *p = w->pool;
     char name[16];
-    (void)snprintf(name, sizeof(name), "compute-%d", w->index);
+    snprintf(name, sizeof(name), "compute-%d", w->index);
     (void)pthread_setname_np(pthread_self(), name);
     uint64_t seen = 0;
     for (;;) {

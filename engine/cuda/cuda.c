@@ -179,8 +179,8 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     }
     be->caps.page_tokens = CU_PAGE_TOKENS;
     be->caps.lora_cols = SGMV_COLS;
-    (void)snprintf(be->caps.detail, sizeof(be->caps.detail), "%.40s, sm_%d%d, %.1f GiB, cuBLAS %zu",
-                   p.name, p.major, p.minor, gib(cu->mem.bytes), cu->blas.api.version());
+    snprintf(be->caps.detail, sizeof(be->caps.detail), "%.40s, sm_%d%d, %.1f GiB, cuBLAS %zu",
+             p.name, p.major, p.minor, gib(cu->mem.bytes), cu->blas.api.version());
     return ERR_NONE;
 }
 

@@ -33,9 +33,9 @@ size_t schema_enter(schema_compiler *c, const char *name, int index)
     size_t old = c->path_len;
     char part[80];
     if (index >= 0)
-        (void)snprintf(part, sizeof(part), "/%.40s/%d", name, index);
+        snprintf(part, sizeof(part), "/%.40s/%d", name, index);
     else
-        (void)snprintf(part, sizeof(part), "/%.70s", name);
+        snprintf(part, sizeof(part), "/%.70s", name);
     size_t n = strlen(part);
     if (old + n < sizeof(c->path)) {
         memcpy(c->path + old, part, n + 1);

@@ -74,8 +74,8 @@ static void naturals(g_builder *b, int32_t from, int64_t lo, int64_t hi, int32_t
         int64_t a = lo > first ? lo : first, z = hi < last ? hi : last;
         if (a <= z) {
             s.n = n;
-            (void)snprintf(s.lo, sizeof(s.lo), "%lld", (long long)a);
-            (void)snprintf(s.hi, sizeof(s.hi), "%lld", (long long)z);
+            snprintf(s.lo, sizeof(s.lo), "%lld", (long long)a);
+            snprintf(s.hi, sizeof(s.hi), "%lld", (long long)z);
             between(&s, from, 0, true, true, to);
         }
         if (last == most) return;
@@ -242,7 +242,7 @@ static magnitude magnitude_of(const g_limit *l, bool lower)
     if (v >= (double)most) return (magnitude){.whole = most, .strict = false};
     char shortest[40];
     for (int digits_wanted = 1; digits_wanted <= 17; digits_wanted++) {
-        (void)snprintf(shortest, sizeof(shortest), "%.*g", digits_wanted, v);
+        snprintf(shortest, sizeof(shortest), "%.*g", digits_wanted, v);
         if (strtod(shortest, NULL) == v) break;
     }
     /* Enough digits after the point that nothing of the shortest text is lost. */
@@ -253,7 +253,7 @@ static magnitude magnitude_of(const g_limit *l, bool lower)
     precision -= exponent;
     if (precision < 0) precision = 0;
     if (precision > 300) precision = 300;
-    (void)snprintf(text, sizeof(text), "%.*f", precision, v);
+    snprintf(text, sizeof(text), "%.*f", precision, v);
     m.whole = strtoll(text, &dot, 10);
     const char *frac = *dot == '.' ? dot + 1 : "";
     size_t n = strlen(frac);

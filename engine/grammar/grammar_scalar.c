@@ -127,7 +127,7 @@ bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32
     gb_call(b, from, rule, BOUNDS_NONE, to);
     if (rc) {
         char what[sizeof(e.msg) + 16];
-        (void)snprintf(what, sizeof(what), "'pattern': %.180s", e.msg);
+        snprintf(what, sizeof(what), "'pattern': %.180s", e.msg);
         return schema_fail(c, rc, what);
     }
     return true;

@@ -472,7 +472,7 @@ static err_code read_config(const cJSON *j, model_config *c, err *e)
     const family *f = NULL;
     err_code rc = find_family(j, &f, e);
     if (rc) return rc;
-    (void)snprintf(c->family, sizeof(c->family), "%s", f->type);
+    snprintf(c->family, sizeof(c->family), "%s", f->type);
     rc = read_shape(j, f, c, e);
     if (!rc) rc = read_window(j, f, c, e);
     if (!rc) rc = read_rope(j, c, e);

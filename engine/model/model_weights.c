@@ -63,7 +63,7 @@ static err_code open_shard(loader *l, const char *dir, const char *name, err *e)
     if (rc) return rc;
     shard *s = &l->shard[l->n_shard];
     memset(s, 0, sizeof(*s));
-    (void)snprintf(s->name, sizeof(s->name), "%s", name);
+    snprintf(s->name, sizeof(s->name), "%s", name);
     rc = safetensors_open(&s->f, path, &st_limits_model, e);
     if (rc) {
         if (e) (void)err_context(e, "%.64s", name);
@@ -241,7 +241,7 @@ static err_code check_tensor(const wanted *w, err *e)
                          (unsigned long long)s[i]);
         at += (size_t)n;
     }
-    (void)snprintf(must, sizeof(must), w->cols ? "%d, %d" : "%d", w->rows, w->cols);
+    snprintf(must, sizeof(must), w->cols ? "%d, %d" : "%d", w->rows, w->cols);
     return err_set(e, ERR_INPUT, "tensor '%s' has shape [%s], config.json asks for [%s]", w->name,
                    have, must);
 }

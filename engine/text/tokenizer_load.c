@@ -119,7 +119,7 @@ static err_code add_merge(loader *l, const cJSON *v, int32_t rank)
         if (!joined) {
             rc = err_set(l->e, ERR_NOMEM, "no memory for merges");
         } else {
-            (void)snprintf(joined, n, "%s%s", a, b);
+            snprintf(joined, n, "%s%s", a, b);
             merge m = {tokenizer_vocabulary_id(t, a), tokenizer_vocabulary_id(t, b), rank,
                        tokenizer_vocabulary_id(t, joined)};
             if (m.left < 0 || m.right < 0 || m.result < 0)
@@ -428,7 +428,7 @@ static void find_bytes_ids(tokenizer *t)
 {
     for (int b = 0; b < 256; b++) {
         char c = (char)b, name[8];
-        (void)snprintf(name, sizeof(name), "<0x%02X>", (unsigned)b);
+        snprintf(name, sizeof(name), "<0x%02X>", (unsigned)b);
         t->byte_id[b] = t->byte_level ? tokenizer_find_bytes(t, &c, 1, false)
                                       : tokenizer_find_bytes(t, name, 6, false);
     }
@@ -437,7 +437,7 @@ static void find_bytes_ids(tokenizer *t)
 static err_code load_json(const char *dir, const char *name, cJSON **out, err *e)
 {
     char path[4096];
-    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
     FILE *f = fopen(path, "rb");
     *out = NULL;
     if (!f) return err_set(e, ERR_NOT_FOUND, "the model's directory has no %s", name);

@@ -52,7 +52,7 @@ static int by_content(const void *a, const void *b)
 /* Each new one is neither the base's nor there twice. */
 static err_code check(const tokenizer *base, const tok_added *list, int n, err *e)
 {
-    const tok_added **order = malloc(((size_t)n + 1) * sizeof *order);
+    const tok_added **order = malloc(((size_t)n + 1) * sizeof(*order));
     if (!order) return err_set(e, ERR_NOMEM, "no memory for added tokens");
     err_code rc = ERR_NONE;
     for (int i = 0; i < n && !rc; i++) {
@@ -66,7 +66,7 @@ static err_code check(const tokenizer *base, const tok_added *list, int n, err *
             rc = err_set(e, ERR_INPUT, "added token '%.60s' with id %d is token %d of the base",
                          a->content, (int)a->id, (int)tokenizer_find(base, a->content));
     }
-    if (!rc) qsort(order, (size_t)n, sizeof *order, by_content);
+    if (!rc) qsort(order, (size_t)n, sizeof(*order), by_content);
     for (int i = 1; i < n && !rc; i++) {
         if (strcmp(order[i - 1]->content, order[i]->content) == 0)
             rc = err_set(e, ERR_INPUT, "added token '%.60s' is there twice", order[i]->content);
@@ -88,7 +88,7 @@ static bool renamed(const tok_added *list, int n, int32_t id)
 static bool copy_set(added_set *to, const added_set *from, const tok_added *list, int n)
 {
     to->n = 0;
-    to->list = malloc(((size_t)from->n + (size_t)n + 1) * sizeof *to->list);
+    to->list = malloc(((size_t)from->n + (size_t)n + 1) * sizeof(*to->list));
     for (int k = 0; to->list && k < from->n; k++)
         if (!renamed(list, n, from->list[k].id)) to->list[to->n++] = from->list[k];
     return to->list != NULL;
@@ -117,19 +117,19 @@ err_code tokenizer_extend(tokenizer **out, const tokenizer *base, const tok_adde
     *out = NULL;
     err_code rc = check(base, list, n, e);
     if (rc) return rc;
-    tokenizer *t = malloc(sizeof *t);
+    tokenizer *t = malloc(sizeof(*t));
     if (!t) return err_set(e, ERR_NOMEM, "no memory for added tokens");
     *t = *base;
     t->base = base;
     t->n_more = 0;
-    t->more = calloc((size_t)n + 1, sizeof *t->more);
-    t->patterns = calloc((size_t)n + 1, sizeof *t->patterns);
+    t->more = calloc((size_t)n + 1, sizeof(*t->more));
+    t->patterns = calloc((size_t)n + 1, sizeof(*t->patterns));
     bool ok = copy_set(&t->raw, &base->raw, list, n) & copy_set(&t->normal, &base->normal, list, n);
     if (!ok || !t->more || !t->patterns) rc = err_set(e, ERR_NOMEM, "no memory for added tokens");
     for (int i = 0; i < n && !rc; i++) rc = add(t, &list[i], e);
     for (int i = 0; i < n && !rc; i++)
         if (list[i].normalized) tokenizer_hide(t, t->patterns[i], &t->more[i].e);
-    if (!rc) qsort(t->more, (size_t)n, sizeof *t->more, by_id);
+    if (!rc) qsort(t->more, (size_t)n, sizeof(*t->more), by_id);
     for (int i = 1; i < n && !rc; i++) {
         if (t->more[i - 1].id == t->more[i].id)
             rc = err_set(e, ERR_INPUT, "two added tokens have the id %d", (int)t->more[i].id);

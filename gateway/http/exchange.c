@@ -257,7 +257,7 @@ void exchange_add_header(exchange *x, const char *name, const char *fmt, ...)
     char value[512];
     va_list ap;
     va_start(ap, fmt);
-    (void)vsnprintf(value, sizeof(value), fmt, ap);
+    vsnprintf(value, sizeof(value), fmt, ap);
     va_end(ap);
     for (char *p = value; *p; p++) {
         if ((unsigned char)*p < 0x20 || (unsigned char)*p >= 0x7f) *p = '?';
@@ -273,7 +273,7 @@ void exchange_add_header(exchange *x, const char *name, const char *fmt, ...)
 void exchange_ignored_param(exchange *x, const char *name)
 {
     size_t n = strlen(x->ignored);
-    (void)snprintf(x->ignored + n, sizeof(x->ignored) - n, "%s%.60s", n ? "," : "", name);
+    snprintf(x->ignored + n, sizeof(x->ignored) - n, "%s%.60s", n ? "," : "", name);
 }
 
 void exchange_retry_after(exchange *x, int64_t ms)
@@ -297,7 +297,7 @@ static int write_head(exchange *x, char *out, size_t cap, int status, const char
     x->answered = true;
     char date[HTTP_DATE_BYTES], kind[128] = "";
     http_date(date);
-    if (type) (void)snprintf(kind, sizeof(kind), "Content-Type: %s\r\n", type);
+    if (type) snprintf(kind, sizeof(kind), "Content-Type: %s\r\n", type);
     return snprintf(out, cap,
                     "HTTP/1.1 %d %s\r\nDate: %s\r\n%s%s"
                     "x-request-id: %s\r\nCache-Control: no-store\r\n"
@@ -313,7 +313,7 @@ void exchange_reply(exchange *x, int status, const char *type, const char *body,
     if (x->answered) return;
     char framing[64];
     bool head_only = strcmp(x->method, "HEAD") == 0;
-    (void)snprintf(framing, sizeof(framing), "Content-Length: %zu\r\n", len);
+    snprintf(framing, sizeof(framing), "Content-Length: %zu\r\n", len);
     char small[EXCHANGE_HEADERS_MAX + 1024 + SMALL_BYTES];
     size_t cap = EXCHANGE_HEADERS_MAX + 1024 + len;
     char *all = cap <= sizeof(small) ? small : malloc(cap);
@@ -383,7 +383,7 @@ void exchange_error(exchange *x, int status, const char *type, const char *code,
     char msg[MESSAGE_BYTES];
     va_list ap;
     va_start(ap, fmt);
-    (void)vsnprintf(msg, sizeof(msg), fmt, ap);
+    vsnprintf(msg, sizeof(msg), fmt, ap);
     va_end(ap);
     /* A sentence cut in the middle of a character would be invalid JSON. */
     for (size_t i = 0, used, n = strlen(msg); i < n; i += used) {

@@ -7,13 +7,13 @@
 
 static const char *count_of(int64_t n, char text[24])
 {
-    (void)snprintf(text, 24, "%lld", (long long)n);
+    snprintf(text, 24, "%lld", (long long)n);
     return n < 0 ? NULL : text;
 }
 
 static const char *ms_of(int64_t us, char text[24])
 {
-    (void)snprintf(text, 24, "%.2f", (double)us / 1000);
+    snprintf(text, 24, "%.2f", (double)us / 1000);
     return us < 0 ? NULL : text;
 }
 
@@ -22,10 +22,10 @@ void exchange_log(const exchange *x)
     char prompt[24], cached[24], output[24], queue[24], ttft[24], tpot[24];
     bool traced = x->trace.trace_id[0] != 0;
     char status[12], ms[24], bytes[24], who[TENANT_NAME_MAX + 1];
-    (void)snprintf(status, sizeof(status), "%d", x->status);
-    (void)snprintf(ms, sizeof(ms), "%.1f", (double)(clock_now_us() - x->arrived_us) / 1000);
-    (void)snprintf(bytes, sizeof(bytes), "%llu", (unsigned long long)x->sent_bytes);
-    (void)snprintf(who, sizeof(who), "%s", x->tenant.name);
+    snprintf(status, sizeof(status), "%d", x->status);
+    snprintf(ms, sizeof(ms), "%.1f", (double)(clock_now_us() - x->arrived_us) / 1000);
+    snprintf(bytes, sizeof(bytes), "%llu", (unsigned long long)x->sent_bytes);
+    snprintf(who, sizeof(who), "%s", x->tenant.name);
     log_fields(x->plane == PLANE_METRICS ? LOG_DEBUG : LOG_INFO, "gateway", "request", "id",
                x->request_id, "method", x->method[0] ? x->method : NULL, "path",
                x->path[0] ? x->path : NULL, "status", status, "ms", ms, "bytes", bytes, "tenant",

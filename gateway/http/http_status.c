@@ -104,8 +104,7 @@ void http_date(char out[HTTP_DATE_BYTES])
     time_t now = time(NULL);
     struct tm t;
     (void)gmtime_r(&now, &t);
-    (void)snprintf(out, HTTP_DATE_BYTES, "%s, %02u %s %04u %02u:%02u:%02u GMT", day[t.tm_wday % 7],
-                   (unsigned)t.tm_mday % 32, month[t.tm_mon % 12],
-                   (unsigned)(t.tm_year + 1900) % 10000, (unsigned)t.tm_hour % 24,
-                   (unsigned)t.tm_min % 60, (unsigned)t.tm_sec % 61);
+    snprintf(out, HTTP_DATE_BYTES, "%s, %02u %s %04u %02u:%02u:%02u GMT", day[t.tm_wday % 7],
+             (unsigned)t.tm_mday % 32, month[t.tm_mon % 12], (unsigned)(t.tm_year + 1900) % 10000,
+             (unsigned)t.tm_hour % 24, (unsigned)t.tm_min % 60, (unsigned)t.tm_sec % 61);
 }

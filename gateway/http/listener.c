@@ -339,8 +339,8 @@ static void start_exchange(exchange *x, listener *l, struct mg_connection *conn,
                     .log_ttft_us = -1,
                     .log_tpot_us = -1};
     arena_init(&x->arena, EXCHANGE_ARENA_BYTES);
-    (void)snprintf(x->request_id, sizeof(x->request_id), "req_%016llx",
-                   (unsigned long long)store_next_id(l->srv->store));
+    snprintf(x->request_id, sizeof(x->request_id), "req_%016llx",
+             (unsigned long long)store_next_id(l->srv->store));
 }
 
 static void end_exchange(exchange *x)
@@ -407,7 +407,7 @@ static int on_request(struct mg_connection *conn)
     } else if (strlen(ri->request_uri) >= sizeof(x.path)) {
         refuse(&x, 414, "the path is too long");
     } else {
-        (void)snprintf(x.path, sizeof(x.path), "%s", ri->request_uri);
+        snprintf(x.path, sizeof(x.path), "%s", ri->request_uri);
         route_dispatch(&x);
     }
     end_exchange(&x);
@@ -494,9 +494,9 @@ err_code listener_open(listener **out, server *s, plane p, const char *addresses
     atomic_store(&s->cert_expires_wall_us, tls_context_expiry(l->current));
     char ports[CONFIG_TEXT_MAX + 64] = "", threads[16], buffer[16], queue[16];
     ports_of(addresses, ports, sizeof(ports));
-    (void)snprintf(threads, sizeof(threads), "%d", n_threads);
-    (void)snprintf(buffer, sizeof(buffer), "%d", BUFFER_BYTES);
-    (void)snprintf(queue, sizeof(queue), "%d", LISTENER_QUEUE);
+    snprintf(threads, sizeof(threads), "%d", n_threads);
+    snprintf(buffer, sizeof(buffer), "%d", BUFFER_BYTES);
+    snprintf(queue, sizeof(queue), "%d", LISTENER_QUEUE);
     const char *options[] = {"listening_ports",
                              ports,
                              "num_threads",

@@ -45,7 +45,7 @@ void networks_print(const network_address *a, char out[NETWORK_TEXT_MAX])
 {
     int family = a->bits == 32 ? AF_INET : AF_INET6;
     if (!a->bits || !inet_ntop(family, a->b, out, NETWORK_TEXT_MAX))
-        (void)snprintf(out, NETWORK_TEXT_MAX, "unknown");
+        snprintf(out, NETWORK_TEXT_MAX, "unknown");
 }
 
 /* `mapped`: it was written as IPv6 and is IPv4. */
@@ -109,7 +109,7 @@ err_code networks_canonical(const char *text, char out[NETWORK_TEXT_MAX], err *e
     }
     network_address first = cut(a, prefix);
     networks_print(&first, name);
-    (void)snprintf(out, NETWORK_TEXT_MAX, "%.45s/%d", name, prefix);
+    snprintf(out, NETWORK_TEXT_MAX, "%.45s/%d", name, prefix);
     if (memcmp(first.b, a.b, sizeof(a.b)) != 0) {
         return err_set(e, ERR_INPUT, "'%.60s' has bits beyond its prefix; is %s meant?", text, out);
     }
@@ -131,7 +131,7 @@ err_code networks_check_list(const char *list, err *e)
     size_t n;
     for (const char *p; (p = next_part(&list, &n));) {
         char one[80], canonical[NETWORK_TEXT_MAX];
-        (void)snprintf(one, sizeof(one), "%.*s", (int)(n < 79 ? n : 79), p);
+        snprintf(one, sizeof(one), "%.*s", (int)(n < 79 ? n : 79), p);
         if (networks_canonical(one, canonical, e)) return e->code;
     }
     return ERR_NONE;

@@ -81,19 +81,19 @@ log_level tls_expiry_text(int64_t expires_wall_us, char *out, size_t cap)
     (void)gmtime_r(&at, &tm);
     (void)strftime(date, sizeof(date), "%Y-%m-%d", &tm);
     if (expires_wall_us == 0) {
-        (void)snprintf(out, cap, "good for an unknown time");
+        snprintf(out, cap, "good for an unknown time");
         return LOG_WARN;
     }
     if (left <= 0) {
-        (void)snprintf(out, cap, "expired on %s: clients refuse it", date);
+        snprintf(out, cap, "expired on %s: clients refuse it", date);
         return LOG_ERROR;
     }
     if (left > TLS_EXPIRY_WARN_DAYS * day) {
-        (void)snprintf(out, cap, "good until %s", date);
+        snprintf(out, cap, "good until %s", date);
         return LOG_INFO;
     }
-    (void)snprintf(out, cap, "good until %s, %lld days from now: renew it", date,
-                   (long long)(left / day));
+    snprintf(out, cap, "good until %s, %lld days from now: renew it", date,
+             (long long)(left / day));
     return LOG_WARN;
 }
 

@@ -37,8 +37,8 @@ bool completion_refuse(completion *c, const err *e, const char *param)
 {
     const http_status *h = http_status_of(e->code);
     c->problem = (openai_problem){.status = h->status, .type = h->type, .code = h->code};
-    (void)snprintf(c->problem.param, sizeof(c->problem.param), "%s", param ? param : "");
-    (void)snprintf(c->problem.msg, sizeof(c->problem.msg), "%s", e->msg);
+    snprintf(c->problem.param, sizeof(c->problem.param), "%s", param ? param : "");
+    snprintf(c->problem.msg, sizeof(c->problem.msg), "%s", e->msg);
     return false;
 }
 
@@ -240,7 +240,7 @@ static void handle(exchange *x, bool chat)
 {
     completion c = {
         .x = x, .srv = x->server, .started_us = clock_now_us(), .started_wall_us = clock_wall_us()};
-    (void)snprintf(c.id, sizeof(c.id), "%s-%s", chat ? "chatcmpl" : "cmpl", x->request_id);
+    snprintf(c.id, sizeof(c.id), "%s-%s", chat ? "chatcmpl" : "cmpl", x->request_id);
     request_signal_init(&c.signal);
     jsonw_init(&c.out);
     run(&c, chat);

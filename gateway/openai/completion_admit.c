@@ -58,8 +58,7 @@ static bool resolve_model(completion *c)
 {
     if (!auth_may_use_model(c->x, c->rq.model)) return no_such_model(c);
     if (strcmp(c->rq.model, c->srv->cfg->model_name) == 0) {
-        (void)snprintf(c->label, sizeof(c->label), "%.*s", MODEL_LABEL_MAX,
-                       c->srv->cfg->model_name);
+        snprintf(c->label, sizeof(c->label), "%.*s", MODEL_LABEL_MAX, c->srv->cfg->model_name);
         return true;
     }
     err e;
@@ -71,8 +70,8 @@ static bool resolve_model(completion *c)
     const char *slash = strchr(c->rq.model, '/');
     int owner =
         slash && c->adapter->tenant_id != c->x->tenant.id ? (int)(slash - c->rq.model) + 1 : 0;
-    (void)snprintf(c->label, sizeof(c->label), "%.*s%s@%d", owner, c->rq.model, c->adapter->name,
-                   c->adapter->version);
+    snprintf(c->label, sizeof(c->label), "%.*s%s@%d", owner, c->rq.model, c->adapter->name,
+             c->adapter->version);
     return true;
 }
 
@@ -189,7 +188,7 @@ static bool limited(completion *c, const limits_adapter *a, const limits_refusal
                      OUTCOME_LIMITED);
     stats_refused(c->srv->stats, c->x->tenant.id, c->slo_class, true);
     c->problem = (openai_problem){.status = why->status, .type = why->type, .code = why->code};
-    (void)snprintf(c->problem.msg, sizeof(c->problem.msg), "%s", why->msg);
+    snprintf(c->problem.msg, sizeof(c->problem.msg), "%s", why->msg);
     return false;
 }
 

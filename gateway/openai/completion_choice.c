@@ -54,8 +54,8 @@ static void announce(completion *c, choice *ch)
                          .max_tokens = ch->rq.max_tokens,
                          .stream = c->rq.stream,
                          .arrived_us = c->started_us};
-    (void)snprintf(f->request_id, sizeof(f->request_id), "%s", c->x->request_id);
-    (void)snprintf(f->model, sizeof(f->model), "%s", c->label);
+    snprintf(f->request_id, sizeof(f->request_id), "%s", c->x->request_id);
+    snprintf(f->model, sizeof(f->model), "%s", c->label);
     ch->live.stop = &c->stop;
     inflight_add(c->srv->inflight, &ch->live);
 }
@@ -126,10 +126,9 @@ static bool prepare_choice(completion *c, choice *ch, int index)
                          .adapter_id = rq->adapter_id,
                          .started_wall_us = c->started_wall_us,
                          .choice = index % c->rq.n};
-    (void)snprintf(owner.model, sizeof(owner.model), "%s", c->label);
-    (void)snprintf(owner.slo_class, sizeof(owner.slo_class), "%s", sc->name);
-    (void)snprintf(owner.endpoint, sizeof(owner.endpoint), "%s",
-                   c->rq.chat ? "chat" : "completions");
+    snprintf(owner.model, sizeof(owner.model), "%s", c->label);
+    snprintf(owner.slo_class, sizeof(owner.slo_class), "%s", sc->name);
+    snprintf(owner.endpoint, sizeof(owner.endpoint), "%s", c->rq.chat ? "chat" : "completions");
     err_code rc = meter_file_acquire(c->srv->meters, &owner, &ch->slot, &e);
     if (rc == ERR_IO) return completion_no_spool(c);
     if (rc) return completion_refuse(c, &e, NULL);

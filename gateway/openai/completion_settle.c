@@ -26,11 +26,10 @@ static void fill_row(const completion *c, const choice *ch, usage_row *row)
     }
     if (ch->rq.admitted_us) row->queue_ms = (ch->rq.admitted_us - ch->rq.arrived_us) / 1000;
     if (ch->rq.first_token_us) row->ttft_ms = (ch->rq.first_token_us - c->started_us) / 1000;
-    (void)snprintf(row->model, sizeof(row->model), "%s", c->label);
-    (void)snprintf(row->slo_class, sizeof(row->slo_class), "%s",
-                   c->srv->classes[c->slo_class].name);
-    (void)snprintf(row->endpoint, sizeof(row->endpoint), "%s", c->rq.chat ? "chat" : "completions");
-    (void)snprintf(row->finish, sizeof(row->finish), "%s", ch->finish ? ch->finish : "error");
+    snprintf(row->model, sizeof(row->model), "%s", c->label);
+    snprintf(row->slo_class, sizeof(row->slo_class), "%s", c->srv->classes[c->slo_class].name);
+    snprintf(row->endpoint, sizeof(row->endpoint), "%s", c->rq.chat ? "chat" : "completions");
+    snprintf(row->finish, sizeof(row->finish), "%s", ch->finish ? ch->finish : "error");
 }
 
 /* The answer still reports usage when the slot is another request's. */
@@ -75,7 +74,7 @@ void completion_log(const completion *c)
 {
     exchange *x = c->x;
     openai_usage u;
-    (void)snprintf(x->log_model, sizeof(x->log_model), "%s", c->label);
+    snprintf(x->log_model, sizeof(x->log_model), "%s", c->label);
     x->log_class = c->srv->classes[c->slo_class].name;
     if (c->n_choices == 0 || !c->choices[0].submitted) return;
     const choice *ch = &c->choices[0];
@@ -88,5 +87,5 @@ void completion_log(const completion *c)
     if (rq->first_token_us) x->log_ttft_us = rq->first_token_us - rq->arrived_us;
     int made = atomic_load(&rq->n_pushed);
     if (made > 1) x->log_tpot_us = (rq->last_token_us - rq->first_token_us) / (made - 1);
-    (void)snprintf(x->log_finish, sizeof(x->log_finish), "%s", ch->finish ? ch->finish : "error");
+    snprintf(x->log_finish, sizeof(x->log_finish), "%s", ch->finish ? ch->finish : "error");
 }

@@ -37,7 +37,7 @@ static void write_shared(exchange *x, jsonw *w)
                 tenants_get(x->server->store, page[i].tenant_id, &owner, NULL)) {
                 continue;
             }
-            (void)snprintf(id, sizeof(id), "%s/%s", owner.name, page[i].name);
+            snprintf(id, sizeof(id), "%s/%s", owner.name, page[i].name);
             if (auth_may_use_model(x, id))
                 write_model(x, w, id, owner.name, page[i].created_wall_us, true);
         }

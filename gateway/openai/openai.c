@@ -122,10 +122,10 @@ bool openai_refuse(openai_problem *p, int status, const char *code, const char *
     p->status = status;
     p->type = status == 429 ? "rate_limit_error" : "invalid_request_error";
     p->code = code;
-    (void)snprintf(p->param, sizeof(p->param), "%s", param ? param : "");
+    snprintf(p->param, sizeof(p->param), "%s", param ? param : "");
     va_list ap;
     va_start(ap, fmt);
-    (void)vsnprintf(p->msg, sizeof(p->msg), fmt, ap);
+    vsnprintf(p->msg, sizeof(p->msg), fmt, ap);
     va_end(ap);
     return false;
 }
@@ -163,7 +163,7 @@ static bool note_ignored(parser *ps, const char *where, const char *name)
     size_t cap = strlen(where) + strlen(name) + 2;
     char *full = arena_alloc(ps->mem, cap);
     if (!full) return no_memory(ps, where);
-    (void)snprintf(full, cap, "%s.%s", where, name);
+    snprintf(full, cap, "%s.%s", where, name);
     if (ps->lim->strict) {
         return openai_refuse(ps->p, 400, "unknown_parameter", full,
                              "Unrecognized request argument supplied: %.60s", full);
@@ -294,7 +294,7 @@ static bool take_prompt(parser *ps)
     cJSON_ArrayForEach(item, v)
     {
         char param[32];
-        (void)snprintf(param, sizeof(param), "prompt[%d]", i);
+        snprintf(param, sizeof(param), "prompt[%d]", i);
         if (!take_prompt_item(ps, item, param, &rq->prompts[i])) return false;
         i++;
     }
@@ -315,12 +315,12 @@ static bool join_parts(parser *ps, const cJSON *parts, int index, chat_message *
         const cJSON *type = cJSON_IsObject(part) ? json_get(part, "type") : NULL;
         const cJSON *text = cJSON_IsObject(part) ? json_get(part, "text") : NULL;
         if (!cJSON_IsString(type) || strcmp(type->valuestring, "text") != 0) {
-            (void)snprintf(param, sizeof(param), "messages[%d].content[%d].type", index, i);
+            snprintf(param, sizeof(param), "messages[%d].content[%d].type", index, i);
             return openai_refuse(ps->p, 400, "invalid_value", param,
                                  "only content parts of type 'text' are supported");
         }
         if (!cJSON_IsString(text)) {
-            (void)snprintf(param, sizeof(param), "messages[%d].content[%d].text", index, i);
+            snprintf(param, sizeof(param), "messages[%d].content[%d].text", index, i);
             return openai_refuse(ps->p, 400, "invalid_value", param, "'text' must be a string");
         }
         total += strlen(text->valuestring);
@@ -356,7 +356,7 @@ static bool message_text(parser *ps, const cJSON *v, int index, const char *name
     const cJSON *t = json_get(v, name);
     if (cJSON_IsString(t)) *out = t->valuestring;
     if (cJSON_IsString(t) || (!must && !is_set(t))) return true;
-    (void)snprintf(param, sizeof(param), "messages[%d].%s", index, name);
+    snprintf(param, sizeof(param), "messages[%d].%s", index, name);
     return openai_refuse(ps->p, 400,
                          must && !is_set(t) ? "missing_required_parameter" : "invalid_value", param,
                          "'%s' must be a string", name);
@@ -365,21 +365,21 @@ static bool message_text(parser *ps, const cJSON *v, int index, const char *name
 static bool take_message(parser *ps, const cJSON *v, int index, chat_message *m)
 {
     char param[64];
-    (void)snprintf(param, sizeof(param), "messages[%d]", index);
+    snprintf(param, sizeof(param), "messages[%d]", index);
     if (!cJSON_IsObject(v)) {
         return openai_refuse(ps->p, 400, "invalid_value", param, "a message must be an object");
     }
     const cJSON *role = json_get(v, "role");
     m->role = cJSON_IsString(role) ? known_role(role->valuestring) : NULL;
     if (!m->role) {
-        (void)snprintf(param, sizeof(param), "messages[%d].role", index);
+        snprintf(param, sizeof(param), "messages[%d].role", index);
         return openai_refuse(ps->p, 400, "invalid_value", param,
                              "'role' must be system, developer, user, assistant or tool");
     }
     static const char *const refused[] = {"function_call", "audio"};
     for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
         if (!is_set(json_get(v, refused[i]))) continue;
-        (void)snprintf(param, sizeof(param), "messages[%d].%s", index, refused[i]);
+        snprintf(param, sizeof(param), "messages[%d].%s", index, refused[i]);
         return openai_refuse(ps->p, 400, "unsupported_parameter", param, "'%s' is not supported",
                              refused[i]);
     }
@@ -402,7 +402,7 @@ static bool take_message(parser *ps, const cJSON *v, int index, chat_message *m)
         return false;
     }
     if (is_set(calls)) {
-        (void)snprintf(param, sizeof(param), "messages[%d].tool_calls", index);
+        snprintf(param, sizeof(param), "messages[%d].tool_calls", index);
         if (!assistant) {
             return openai_refuse(ps->p, 400, "invalid_value", param,
                                  "only an assistant's message has 'tool_calls'");
@@ -418,7 +418,7 @@ static bool take_message(parser *ps, const cJSON *v, int index, chat_message *m)
         return true;
     }
     if (cJSON_IsArray(content) && content->child) return join_parts(ps, content, index, m);
-    (void)snprintf(param, sizeof(param), "messages[%d].content", index);
+    snprintf(param, sizeof(param), "messages[%d].content", index);
     return openai_refuse(ps->p, 400, "invalid_value", param,
                          "'content' must be a string or an array of text parts");
 }

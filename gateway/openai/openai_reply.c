@@ -147,7 +147,7 @@ static void write_text_logprobs(jsonw *w, const openai_logprobs *lp)
 static void write_ranked(jsonw *w, const tokenizer *tok, int32_t id, float logprob, int rank)
 {
     char name[16];
-    (void)snprintf(name, sizeof(name), "%d", (int)id);
+    snprintf(name, sizeof(name), "%d", (int)id);
     jsonw_open(w, name, '{');
     jsonw_num(w, "logprob", (double)logprob);
     jsonw_int(w, "rank", rank);

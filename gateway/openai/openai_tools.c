@@ -44,26 +44,26 @@ static bool take_tool(const cJSON *all, const cJSON *t, int i, openai_problem *p
     char param[64];
     const cJSON *type = cJSON_IsObject(t) ? json_get(t, "type") : NULL;
     const cJSON *f = cJSON_IsObject(t) ? json_get(t, "function") : NULL;
-    (void)snprintf(param, sizeof(param), "tools[%d].type", i);
+    snprintf(param, sizeof(param), "tools[%d].type", i);
     if (!cJSON_IsString(type) || strcmp(type->valuestring, "function") != 0)
         return bad(p, param, "must be 'function'");
-    (void)snprintf(param, sizeof(param), "tools[%d].function", i);
+    snprintf(param, sizeof(param), "tools[%d].function", i);
     if (!cJSON_IsObject(f)) return bad(p, param, "must be an object");
     const cJSON *name = json_get(f, "name"), *says = json_get(f, "description");
     const cJSON *parameters = json_get(f, "parameters"), *strict = json_get(f, "strict");
-    (void)snprintf(param, sizeof(param), "tools[%d].function.name", i);
+    snprintf(param, sizeof(param), "tools[%d].function.name", i);
     if (!is_name(name)) return bad(p, param, "must be 1 to 64 letters, digits, '_' or '-'");
     for (const cJSON *other = all->child; other != t; other = other->next) {
         const cJSON *theirs = json_get(json_get(other, "function"), "name");
         if (strcmp(theirs->valuestring, name->valuestring) == 0)
             return bad(p, param, "is the name of two tools");
     }
-    (void)snprintf(param, sizeof(param), "tools[%d].function.description", i);
+    snprintf(param, sizeof(param), "tools[%d].function.description", i);
     if (is_set(says) && !cJSON_IsString(says)) return bad(p, param, "must be a string");
-    (void)snprintf(param, sizeof(param), "tools[%d].function.parameters", i);
+    snprintf(param, sizeof(param), "tools[%d].function.parameters", i);
     if (is_set(parameters) && !cJSON_IsObject(parameters))
         return bad(p, param, "must be a JSON schema");
-    (void)snprintf(param, sizeof(param), "tools[%d].function.strict", i);
+    snprintf(param, sizeof(param), "tools[%d].function.strict", i);
     if (is_set(strict) && !cJSON_IsBool(strict)) return bad(p, param, "must be true or false");
     return true;
 }
@@ -124,7 +124,7 @@ bool openai_take_tools(openai_request *rq, const cJSON *body, openai_problem *p)
 static bool no_call(openai_problem *p, int message, int call, const char *field, const char *what)
 {
     char param[80];
-    (void)snprintf(param, sizeof(param), "messages[%d].tool_calls[%d]%s", message, call, field);
+    snprintf(param, sizeof(param), "messages[%d].tool_calls[%d]%s", message, call, field);
     return bad(p, param, what);
 }
 
@@ -176,7 +176,7 @@ bool openai_take_calls(openai_request *rq, const cJSON *calls, int index, chat_m
     int i = 0, n = cJSON_IsArray(calls) ? cJSON_GetArraySize(calls) : 0;
     if (n < 1 || n > TOOL_CALLS_MAX) {
         char param[48];
-        (void)snprintf(param, sizeof(param), "messages[%d].tool_calls", index);
+        snprintf(param, sizeof(param), "messages[%d].tool_calls", index);
         return bad(p, param, "must be an array of 1 to 128 calls");
     }
     if (!rq->owned) rq->owned = cJSON_CreateArray();
@@ -226,7 +226,7 @@ static void move_refs(cJSON *s, int fn, bool *failed)
 static cJSON *schema_of_call(const cJSON *f, int fn, const char *arguments)
 {
     char ref[32];
-    (void)snprintf(ref, sizeof(ref), "#/$defs/f%d", fn);
+    snprintf(ref, sizeof(ref), "#/$defs/f%d", fn);
     const char *const words[] = {"name", arguments};
     cJSON *s = cJSON_CreateObject(), *required = cJSON_CreateStringArray(words, 2);
     cJSON *properties = s ? cJSON_AddObjectToObject(s, "properties") : NULL;
@@ -288,7 +288,7 @@ bool openai_force_call(openai_request *rq, tool_style style, openai_problem *p)
         const cJSON *f = json_get(t, "function");
         char name[16];
         if (!ok || (rq->tool_named && f != rq->tool_named)) continue;
-        (void)snprintf(name, sizeof(name), "f%d", fn);
+        snprintf(name, sizeof(name), "f%d", fn);
         cJSON *args = schema_of_arguments(f, fn);
         cJSON *call = schema_of_call(f, fn++, tool_style_arguments(style));
         ok = args && call && cJSON_AddItemToObject(defs, name, args);

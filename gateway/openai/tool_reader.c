@@ -133,7 +133,7 @@ static bool decoded(const tool_reader *r, size_t at, size_t end, char *out, size
     cJSON *v;
     if (json_parse(r->raw.s + at, end - at, &json_limits_request, &v, NULL)) return false;
     bool ok = cJSON_IsString(v) && v->valuestring[0] && strlen(v->valuestring) < cap;
-    if (ok) (void)snprintf(out, cap, "%s", v->valuestring);
+    if (ok) snprintf(out, cap, "%s", v->valuestring);
     cJSON_Delete(v);
     return ok;
 }

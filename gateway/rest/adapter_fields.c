@@ -24,7 +24,7 @@ void adapter_write_version(exchange *x, jsonw *w, const version_entry *v)
     residency_row r;
     residency_row_get(x->server->residency, v->v.id, &r);
     digest_hex(v->v.digest, hex);
-    (void)snprintf(model_id, sizeof(model_id), "%s@%d", v->v.name, v->v.version);
+    snprintf(model_id, sizeof(model_id), "%s@%d", v->v.name, v->v.version);
     jsonw_open(w, NULL, '{');
     jsonw_str(w, "object", "adapter.version");
     jsonw_str(w, "name", v->v.name);
@@ -88,7 +88,7 @@ void adapter_write_entry(exchange *x, jsonw *w, const adapter_entry *a)
     bool own = a->tenant_id == x->tenant.id;
     tenant owner = {0};
     if (!own) (void)tenants_get(x->server->store, a->tenant_id, &owner, NULL);
-    (void)snprintf(id, sizeof(id), "%s%s%s", owner.name, own ? "" : "/", a->name);
+    snprintf(id, sizeof(id), "%s%s%s", owner.name, own ? "" : "/", a->name);
     if (a->default_id)
         residency_name =
             residency_state_name(residency_get(x->server->residency, a->default_id, NULL));
@@ -168,7 +168,7 @@ void adapter_reply_published(exchange *x, const adapter_version *v, bool existed
     atomic_fetch_add(&x->server->count.uploads, 1);
     if (!existed) {
         char detail[64];
-        (void)snprintf(detail, sizeof(detail), "{\"version\":%d}", v->version);
+        snprintf(detail, sizeof(detail), "{\"version\":%d}", v->version);
         api_audit(x, x->tenant.id, "adapter.publish", v->name, detail);
         residency_warm(x->server->residency, v->id);
     }

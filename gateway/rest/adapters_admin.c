@@ -65,7 +65,7 @@ static void folder_seen(void *self, const char *path, const adapter_version *v, 
     registration *r = self;
     if (v && !existed) {
         char detail[64];
-        (void)snprintf(detail, sizeof(detail), "{\"version\":%d,\"in_place\":true}", v->version);
+        snprintf(detail, sizeof(detail), "{\"version\":%d,\"in_place\":true}", v->version);
         /* With the next version's commit, so that thousands take one each and not two. */
         audit_post(r->x->server->store, r->x->key.id, r->tenant_id, "adapter.publish", v->name,
                    detail);

@@ -87,7 +87,7 @@ void adapter_reply_page(exchange *x, registry_query *q, const char *residency_na
     tenant t = {0};
     if (next.more && !q->tenant_id) (void)tenants_get(x->server->store, next.tenant_id, &t, NULL);
     char cursor[TENANT_NAME_MAX + ADAPTER_NAME_MAX + 2];
-    (void)snprintf(cursor, sizeof(cursor), "%s%s%s", t.name, t.name[0] ? "/" : "", next.name);
+    snprintf(cursor, sizeof(cursor), "%s%s%s", t.name, t.name[0] ? "/" : "", next.name);
     jsonw_str(&w, "next", next.more ? cursor : NULL);
     jsonw_close(&w, '}');
     exchange_reply_json(x, 200, &w);
@@ -215,9 +215,9 @@ void adapters_patch(exchange *x)
             exchange_reply_err(x, &e, e.code == ERR_STALE ? "If-Match" : NULL);
         } else {
             char detail[96];
-            (void)snprintf(
-                detail, sizeof(detail), "{\"description\":%s,\"shared_all\":%s,\"shared_with\":%d}",
-                m.description ? "true" : "false", m.shared_all ? "true" : "false", m.n_shared);
+            snprintf(detail, sizeof(detail),
+                     "{\"description\":%s,\"shared_all\":%s,\"shared_with\":%d}",
+                     m.description ? "true" : "false", m.shared_all ? "true" : "false", m.n_shared);
             api_audit(x, x->tenant.id, m.share ? "adapter.share" : "adapter.update", x->param[0],
                       m.share ? detail : NULL);
             adapter_reply_entry(x, 200);
@@ -241,8 +241,8 @@ static void delete_some(exchange *x, int version)
         return;
     }
     char detail[64];
-    (void)snprintf(detail, sizeof(detail), "{\"version\":%d,\"draining\":%s}", version,
-                   draining ? "true" : "false");
+    snprintf(detail, sizeof(detail), "{\"version\":%d,\"draining\":%s}", version,
+             draining ? "true" : "false");
     api_audit(x, x->tenant.id, "adapter.delete", x->param[0], detail);
     jsonw w;
     jsonw_init(&w);
@@ -281,7 +281,7 @@ static void reply_alias(exchange *x, err_code rc, const err *e, const char *acti
         return;
     }
     char detail[160];
-    (void)snprintf(detail, sizeof(detail), "{\"alias\":\"%.64s\",\"version\":%d}", alias, version);
+    snprintf(detail, sizeof(detail), "{\"alias\":\"%.64s\",\"version\":%d}", alias, version);
     adapter_follow_pin(x, x->param[0], before);
     api_audit(x, x->tenant.id, action, x->param[0], detail);
     adapter_reply_entry(x, 200);

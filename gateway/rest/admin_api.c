@@ -170,7 +170,7 @@ static bool take_tenant(exchange *x, const cJSON *body, tenant *t)
                            "a tenant's name must match [a-z0-9][a-z0-9._-]{0,63}");
             return false;
         }
-        (void)snprintf(t->name, sizeof(t->name), "%s", s);
+        snprintf(t->name, sizeof(t->name), "%s", s);
     }
     if (json_num(body, "weight", 0.001, 1000, &t->weight, NULL, &e)) return bad(x, &e, "weight");
     if (json_bool(body, "disabled", &t->disabled, NULL, &e)) return bad(x, &e, "disabled");
@@ -184,7 +184,7 @@ static bool take_tenant(exchange *x, const cJSON *body, tenant *t)
                            "there is no class '%.40s'", s);
             return false;
         }
-        (void)snprintf(t->default_class, sizeof(t->default_class), "%s", s);
+        snprintf(t->default_class, sizeof(t->default_class), "%s", s);
     }
     return take_list(x, body, "classes", t->classes, sizeof(t->classes)) &&
            take_list(x, body, "models", t->models, sizeof(t->models)) &&
@@ -471,7 +471,7 @@ static bool take_key(exchange *x, const cJSON *body, key_info *k)
                        "'name' is longer than %d bytes", KEY_NAME_MAX);
         return false;
     }
-    if (named) (void)snprintf(k->name, sizeof(k->name), "%s", name);
+    if (named) snprintf(k->name, sizeof(k->name), "%s", name);
     if (dated) k->expires_wall_us = expires * 1000000;
     return take_networks(x, body, k->networks);
 }

@@ -25,7 +25,7 @@ bool api_only_fields(exchange *x, const cJSON *body, const char *const *known)
         for (const char *const *k = known; *k && !ok; k++) ok = strcmp(*k, v->string) == 0;
         if (ok) continue;
         char name[64];
-        (void)snprintf(name, sizeof(name), "%.60s", v->string);
+        snprintf(name, sizeof(name), "%.60s", v->string);
         exchange_error(x, 400, "invalid_request_error", "unknown_field", name, "unknown field '%s'",
                        name);
         return false;
@@ -71,7 +71,7 @@ bool api_query_word(exchange *x, const char *name, const char *const *words, int
             return true;
         }
         size_t n = strlen(all);
-        (void)snprintf(all + n, sizeof(all) - n, "%s%s", i ? ", " : "", words[i]);
+        snprintf(all + n, sizeof(all) - n, "%s%s", i ? ", " : "", words[i]);
     }
     exchange_error(x, 400, "invalid_request_error", "invalid_value", name, "'%s' must be one of %s",
                    name, all);
@@ -98,7 +98,7 @@ bool api_query_time(exchange *x, const char *name, int64_t *out_us)
 void api_write_id(jsonw *w, const char *name, uint64_t id)
 {
     char text[24];
-    (void)snprintf(text, sizeof(text), "%llu", (unsigned long long)id);
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)id);
     jsonw_str(w, name, id ? text : NULL);
 }
 

@@ -137,7 +137,7 @@ typedef struct {
 static bool bad_field(exchange *x, int i, const char *field, const char *what)
 {
     char param[64];
-    (void)snprintf(param, sizeof(param), "files[%d].%s", i, field);
+    snprintf(param, sizeof(param), "files[%d].%s", i, field);
     exchange_error(x, 400, "invalid_request_error", "invalid_value", param, "'%s' %s", param, what);
     return false;
 }

@@ -79,7 +79,7 @@ static void write_names(exchange *x, jsonw *w, const usage_sum *u)
         api_write_id(w, "adapter", u->adapter_id);
         return;
     }
-    (void)snprintf(text, sizeof(text), "%s@%d", v->name, v->version);
+    snprintf(text, sizeof(text), "%s@%d", v->name, v->version);
     registry_release(x->server->registry, v);
     jsonw_str(w, "adapter", text);
 }

@@ -155,7 +155,7 @@ static void put_tenants(prom *p, const metrics_view *v)
         else if (tenants_get(v->srv->store, id, &t, &e) == ERR_NONE)
             memcpy(name[i], t.name, sizeof(t.name));
         else
-            (void)snprintf(name[i], sizeof(name[i]), "#%llu", (unsigned long long)id);
+            snprintf(name[i], sizeof(name[i]), "#%llu", (unsigned long long)id);
     }
     prom_family(p, "lorad_tenant_requests_total", "counter",
                 "What became of a tenant's requests (of each choice)");

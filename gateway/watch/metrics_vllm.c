@@ -75,7 +75,7 @@ static void put_lora(prom *p, const metrics_view *v)
         registry_release(v->srv->registry, held);
     }
     char most[24];
-    (void)snprintf(most, sizeof(most), "%lld", (long long)v->srv->cfg->engine_max_seqs);
+    snprintf(most, sizeof(most), "%lld", (long long)v->srv->cfg->engine_max_seqs);
     prom_family(p, "vllm:lora_requests_info", "gauge",
                 "Adapters of running and waiting requests; the value is the time of this line");
     prom_sample(p, (double)clock_wall_us() / 1e6, "max_lora", most, "running_lora_adapters",
@@ -94,8 +94,8 @@ static void put_state(prom *p, const metrics_view *v)
     gauge(p, v, "vllm:kv_cache_usage_perc", "KV pages in use; 1 is all", use);
     gauge(p, v, "vllm:gpu_cache_usage_perc", "KV pages in use; 1 is all", use);
     char block[16], pages[16];
-    (void)snprintf(block, sizeof(block), "%d", sched_page_tokens(v->srv->sched));
-    (void)snprintf(pages, sizeof(pages), "%d", t->n_pages);
+    snprintf(block, sizeof(block), "%d", sched_page_tokens(v->srv->sched));
+    snprintf(pages, sizeof(pages), "%d", t->n_pages);
     prom_family(p, "vllm:cache_config_info", "gauge", "How the KV cache is made");
     prom_sample(p, 1, "block_size", block, "num_gpu_blocks", pages, "enable_prefix_caching",
                 v->srv->cfg->engine_prefix_cache ? "True" : "False", LABELS, NULL);

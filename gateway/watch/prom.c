@@ -143,8 +143,7 @@ void prom_histogram(prom *p, const histogram_counts *h, const histogram_scale *s
     uint64_t below = 0;
     for (int i = 0; i <= scale->n; i++) {
         char le[32] = "+Inf";
-        if (i < scale->n)
-            (void)snprintf(le, sizeof(le), "%.9g", (double)scale->bound[i] * scale->unit);
+        if (i < scale->n) snprintf(le, sizeof(le), "%.9g", (double)scale->bound[i] * scale->unit);
         below += h->bucket[i];
         va_start(ap, scale);
         put_series(p, "_bucket", le, ap);

@@ -74,7 +74,7 @@ void stats_note(stats *st, const usage_row *rows, size_t n)
         book_note(st->book, &rows[i], c, k->ttft_us, k->tpot_us);
         if (rows[i].status < 500) continue;
         char detail[96];
-        (void)snprintf(detail, sizeof(detail), "status %d, %s", rows[i].status, rows[i].finish);
+        snprintf(detail, sizeof(detail), "status %d, %s", rows[i].status, rows[i].finish);
         stats_event(st, "error", "request.failed", rows[i].tenant_id, rows[i].model, detail, 0);
     }
 }
@@ -189,9 +189,9 @@ static void take_classes(stats *st)
         uint64_t met = now->met - then->met, missed = now->missed - then->missed;
         proto_class *c = &st->classes[i];
         memset(c, 0, sizeof(*c));
-        (void)snprintf(c->name, sizeof(c->name), "%s", k->name);
-        (void)snprintf(c->on_overload, sizeof(c->on_overload), "%s",
-                       k->reject_on_overload ? "reject" : "queue");
+        snprintf(c->name, sizeof(c->name), "%s", k->name);
+        snprintf(c->on_overload, sizeof(c->on_overload), "%s",
+                 k->reject_on_overload ? "reject" : "queue");
         c->ttft_target_ms = (double)k->ttft_us / 1e3;
         c->tpot_target_ms = (double)k->tpot_us / 1e3;
         c->weight = (double)k->weight;
@@ -237,7 +237,7 @@ static bool take_spool(stats *st)
     proto_server *o = &st->server;
     settler_stats spool;
     settler_stats_get(st->srv->settler, &spool);
-    (void)snprintf(o->storage, sizeof(o->storage), "%s", spool_state_name(spool.state));
+    snprintf(o->storage, sizeof(o->storage), "%s", spool_state_name(spool.state));
     o->spool_rows = spool.n_spool;
     o->spool_used = spool.n_waiting;
     o->spool_oldest_us = spool.oldest_us;
@@ -276,9 +276,9 @@ static void take_server(stats *st, const sched_stats *e)
     proto_server *o = &st->server;
     struct rusage ru;
     memset(o, 0, sizeof(*o));
-    (void)snprintf(o->version, sizeof(o->version), "%s", LORAD_VERSION);
-    (void)snprintf(o->backend, sizeof(o->backend), "%s", be_caps(s->be)->detail);
-    (void)snprintf(o->model, sizeof(o->model), "%s", s->cfg->model_name);
+    snprintf(o->version, sizeof(o->version), "%s", LORAD_VERSION);
+    snprintf(o->backend, sizeof(o->backend), "%s", be_caps(s->be)->detail);
+    snprintf(o->model, sizeof(o->model), "%s", s->cfg->model_name);
     if (gethostname(o->host, sizeof(o->host) - 1)) o->host[0] = 0;
     o->started_s = s->started_wall_us / 1000000;
     o->now_us = clock_wall_us();
@@ -441,7 +441,7 @@ static void sort_row(void *arg, int table, uint64_t id, const void *row)
         write_object(&o->rows[table], NULL, proto_table_fields[table], row);
     } else {
         char text[24];
-        (void)snprintf(text, sizeof(text), "%llu", (unsigned long long)id);
+        snprintf(text, sizeof(text), "%llu", (unsigned long long)id);
         jsonw_str(&o->gone[table], NULL, text);
     }
 }
@@ -489,8 +489,8 @@ void stats_write(stats *st, const stats_query *q, jsonw *w, char *cursor, bool *
     refresh(st);
     uint64_t since = since_of(st, q->cursor);
     uint64_t now = journal_read(st->journal, since, q->limit, more, &reset, sort_row, &o);
-    (void)snprintf(cursor, 64, "%llx-%llu", (unsigned long long)st->epoch, (unsigned long long)now);
-    (void)snprintf(st->server.access, sizeof(st->server.access), "%s", q->access);
+    snprintf(cursor, 64, "%llx-%llu", (unsigned long long)st->epoch, (unsigned long long)now);
+    snprintf(st->server.access, sizeof(st->server.access), "%s", q->access);
     jsonw_open(w, NULL, '{');
     jsonw_str(w, "object", "stats");
     jsonw_str(w, "cursor", cursor);

@@ -29,7 +29,7 @@ static const id_index *index_of(const id_index *list, size_t n, uint64_t id)
 
 static void put_id(char *out, size_t cap, uint64_t id)
 {
-    (void)snprintf(out, cap, "%llu", (unsigned long long)id);
+    snprintf(out, cap, "%llu", (unsigned long long)id);
 }
 
 /* ----------------------------------------------------------------------- tenants -- */
@@ -90,10 +90,10 @@ static void put_tenant(stats *st, size_t i)
         row.ttft_p99_ms = book_percentile_ms(c.ttft, 0.99);
     }
     put_id(row.id, sizeof(row.id), t->id);
-    (void)snprintf(row.name, sizeof(row.name), "%s", t->name);
-    (void)snprintf(row.state, sizeof(row.state), "%s", t->disabled ? "disabled" : "active");
-    (void)snprintf(row.default_class, sizeof(row.default_class), "%.*s", PROTO_WORD_CAP - 1,
-                   t->default_class);
+    snprintf(row.name, sizeof(row.name), "%s", t->name);
+    snprintf(row.state, sizeof(row.state), "%s", t->disabled ? "disabled" : "active");
+    snprintf(row.default_class, sizeof(row.default_class), "%.*s", PROTO_WORD_CAP - 1,
+             t->default_class);
     row.weight = t->weight;
     row.requests_per_minute = t->limits.requests_per_minute;
     row.tokens_per_minute = t->limits.tokens_per_minute;
@@ -220,10 +220,9 @@ static void put_adapter(stats *st, const adapter_line *a, const char *name)
     proto_adapter row;
     memset(&row, 0, sizeof(row));
     put_id(row.id, sizeof(row.id), a->id);
-    (void)snprintf(row.tenant, sizeof(row.tenant), "%s", tenant_name(st, a->tenant_id));
-    (void)snprintf(row.name, sizeof(row.name), "%s", name ? name : adapter_name(st, a));
-    (void)snprintf(row.tier, sizeof(row.tier), "%s",
-                   residency_state_name((residency_state)a->tier));
+    snprintf(row.tenant, sizeof(row.tenant), "%s", tenant_name(st, a->tenant_id));
+    snprintf(row.name, sizeof(row.name), "%s", name ? name : adapter_name(st, a));
+    snprintf(row.tier, sizeof(row.tier), "%s", residency_state_name((residency_state)a->tier));
     row.version = a->version;
     row.previous = a->previous;
     row.versions = a->versions;
@@ -347,8 +346,8 @@ static void tell_tier(stats *st, const adapter_line *a, uint8_t before, int *tol
     if (a->tier == before || !st->was_healthy || ++*told > TIER_EVENTS_MAX) return;
     const char *name = adapter_name(st, a);
     if (a->tier == RESIDENCY_RESIDENT) {
-        (void)snprintf(detail, sizeof(detail), "%.1f ms, %.1f MiB, rank %d",
-                       (double)a->load_us / 1e3, (double)a->memory_bytes / 1048576, a->rank);
+        snprintf(detail, sizeof(detail), "%.1f ms, %.1f MiB, rank %d", (double)a->load_us / 1e3,
+                 (double)a->memory_bytes / 1048576, a->rank);
         stats_event(st, "info", "adapter.load", a->tenant_id, name, detail, 0);
     } else if (a->tier == RESIDENCY_FAILED) {
         stats_event(st, "error", "adapter.unreadable", a->tenant_id, name, "", 0);
@@ -451,12 +450,12 @@ static void name_adapter(stats *st, uint64_t version_id, char *out, size_t cap)
     const adapter_version *v;
     if (version_id == 0) return;
     if (a) {
-        (void)snprintf(out, cap, "%s@%d", adapter_name(st, a), a->version);
+        snprintf(out, cap, "%s@%d", adapter_name(st, a), a->version);
     } else if (registry_acquire_id(st->srv->registry, version_id, &v, NULL) == ERR_NONE) {
-        (void)snprintf(out, cap, "%s@%d", v->name, v->version);
+        snprintf(out, cap, "%s@%d", v->name, v->version);
         registry_release(st->srv->registry, v);
     } else {
-        (void)snprintf(out, cap, "?");
+        snprintf(out, cap, "?");
     }
 }
 
@@ -475,14 +474,14 @@ void stats_take_requests(stats *st)
         proto_request row;
         memset(&row, 0, sizeof(row));
         put_id(row.id, sizeof(row.id), r->id);
-        (void)snprintf(row.tenant, sizeof(row.tenant), "%s", tenant_name(st, r->tenant_id));
+        snprintf(row.tenant, sizeof(row.tenant), "%s", tenant_name(st, r->tenant_id));
         name_adapter(st, r->adapter_id, row.adapter, sizeof(row.adapter));
-        (void)snprintf(row.class_name, sizeof(row.class_name), "%.*s", PROTO_WORD_CAP - 1,
-                       known ? st->srv->classes[r->slo_class].name : "?");
-        (void)snprintf(row.state, sizeof(row.state), "%s",
-                       !r->running                   ? "waiting"
-                       : r->n_computed < r->n_prompt ? "prefill"
-                                                     : "decode");
+        snprintf(row.class_name, sizeof(row.class_name), "%.*s", PROTO_WORD_CAP - 1,
+                 known ? st->srv->classes[r->slo_class].name : "?");
+        snprintf(row.state, sizeof(row.state), "%s",
+                 !r->running                   ? "waiting"
+                 : r->n_computed < r->n_prompt ? "prefill"
+                                               : "decode");
         row.arrived_us = (r->arrived_us + wall_minus_mono) / 1000 * 1000;
         row.due_us = has_due ? (due + wall_minus_mono) / 1000 * 1000 : 0;
         row.prompt = r->n_prompt;
@@ -507,10 +506,10 @@ void stats_event(stats *st, const char *level, const char *kind, uint64_t tenant
     p.wall_us = clock_wall_us();
     p.tenant_id = tenant_id;
     p.actor = actor_key_id;
-    (void)snprintf(p.row.level, sizeof(p.row.level), "%s", level);
-    (void)snprintf(p.row.kind, sizeof(p.row.kind), "%s", kind);
-    (void)snprintf(p.row.object, sizeof(p.row.object), "%s", object ? object : "");
-    (void)snprintf(p.row.detail, sizeof(p.row.detail), "%s", detail ? detail : "");
+    snprintf(p.row.level, sizeof(p.row.level), "%s", level);
+    snprintf(p.row.kind, sizeof(p.row.kind), "%s", kind);
+    snprintf(p.row.object, sizeof(p.row.object), "%s", object ? object : "");
+    snprintf(p.row.detail, sizeof(p.row.detail), "%s", detail ? detail : "");
     pthread_mutex_lock(&st->events_mu);
     st->pending[st->n_pending++ % PENDING_MAX] = p; /* the oldest gives way */
     pthread_mutex_unlock(&st->events_mu);
@@ -521,7 +520,7 @@ static void put_event(stats *st, pending_event *p)
     uint64_t number = ++st->n_events;
     put_id(p->row.id, sizeof(p->row.id), number);
     p->row.time_us = p->wall_us;
-    (void)snprintf(p->row.tenant, sizeof(p->row.tenant), "%s", tenant_name(st, p->tenant_id));
+    snprintf(p->row.tenant, sizeof(p->row.tenant), "%s", tenant_name(st, p->tenant_id));
     if (p->actor) put_id(p->row.actor, sizeof(p->row.actor), p->actor);
     (void)journal_put(st->journal, TABLE_EVENTS, number, &p->row);
     if (number > EVENTS_MAX) journal_forget(st->journal, TABLE_EVENTS, number - EVENTS_MAX);
@@ -554,12 +553,10 @@ void stats_seed_events(stats *st)
         p.wall_us = rows[i].wall_us;
         p.tenant_id = rows[i].tenant_id;
         p.actor = rows[i].actor_key_id;
-        (void)snprintf(p.row.level, sizeof(p.row.level), "audit");
-        (void)snprintf(p.row.kind, sizeof(p.row.kind), "%s", rows[i].action);
-        (void)snprintf(p.row.object, sizeof(p.row.object), "%.*s", PROTO_MODEL_CAP - 1,
-                       rows[i].object);
-        (void)snprintf(p.row.detail, sizeof(p.row.detail), "%.*s", PROTO_TEXT_CAP - 1,
-                       rows[i].detail);
+        snprintf(p.row.level, sizeof(p.row.level), "audit");
+        snprintf(p.row.kind, sizeof(p.row.kind), "%s", rows[i].action);
+        snprintf(p.row.object, sizeof(p.row.object), "%.*s", PROTO_MODEL_CAP - 1, rows[i].object);
+        snprintf(p.row.detail, sizeof(p.row.detail), "%.*s", PROTO_TEXT_CAP - 1, rows[i].detail);
         put_event(st, &p);
     }
     free(rows);

@@ -31,7 +31,7 @@ static inline void bytes_add(bytes *b, const void *data, size_t n)
 static inline void bytes_free(bytes *b)
 {
     free(b->p);
-    memset(b, 0, sizeof *b);
+    memset(b, 0, sizeof(*b));
 }
 
 /* ---- a base ------------------------------------------------------------------------------ */

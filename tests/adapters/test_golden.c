@@ -136,7 +136,7 @@ static void list_kinds(const char *parent)
         snprintf(kinds[n_kind++].name, sizeof kinds->name, "%s", de->d_name);
     }
     closedir(d);
-    qsort(kinds, (size_t)n_kind, sizeof *kinds, by_name);
+    qsort(kinds, (size_t)n_kind, sizeof(*kinds), by_name);
 }
 
 static void rig_open(const char *base, bool int8)
@@ -328,7 +328,7 @@ START_TEST(test_as_peft)
     const char *base = bases[_i];
     double bound = strstr(base, "bf16") ? 3e-2 : 1e-4;
     int ran = 0;
-    for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
+    for (size_t i = 0; i < sizeof isas / sizeof(*isas); i++) {
         if (!open_backend(isas[i])) continue;
         rig_open(base, false);
         double worst = check_alone(base, isas[i], bound);
@@ -402,8 +402,8 @@ int main(void)
     Suite *s = suite_create("golden");
     TCase *tc = tcase_create("golden");
     tcase_set_timeout(tc, 240);
-    tcase_add_loop_test(tc, test_as_peft, 0, (int)(sizeof bases / sizeof *bases));
-    tcase_add_loop_test(tc, test_int8, 0, (int)(sizeof bases / sizeof *bases));
+    tcase_add_loop_test(tc, test_as_peft, 0, (int)(sizeof bases / sizeof(*bases)));
+    tcase_add_loop_test(tc, test_int8, 0, (int)(sizeof bases / sizeof(*bases)));
     suite_add_tcase(s, tc);
     return run_suite(s);
 }

@@ -25,7 +25,7 @@ typedef struct {
 
 static void die(const char *what)
 {
-    (void)fprintf(stderr, "bench_attend: %s\n", what);
+    fprintf(stderr, "bench_attend: %s\n", what);
     exit(2);
 }
 
@@ -88,9 +88,9 @@ int main(int argc, char **argv)
     }
     qsort(one.seconds, TURNS, sizeof(double), by_value);
     qsort(all.seconds, TURNS, sizeof(double), by_value);
-    (void)printf("{\"backend\":\"%s\",\"context\":%d,\"one_thread_s\":%.6f,\"all_threads_s\":%.6f,"
-                 "\"kv_bytes\":%zu}\n",
-                 be_caps(all.be)->detail, context, one.seconds[TURNS / 2], all.seconds[TURNS / 2],
-                 (size_t)LAYERS * 2 * DIM * 2 * (size_t)context);
+    printf("{\"backend\":\"%s\",\"context\":%d,\"one_thread_s\":%.6f,\"all_threads_s\":%.6f,"
+           "\"kv_bytes\":%zu}\n",
+           be_caps(all.be)->detail, context, one.seconds[TURNS / 2], all.seconds[TURNS / 2],
+           (size_t)LAYERS * 2 * DIM * 2 * (size_t)context);
     return 0;
 }

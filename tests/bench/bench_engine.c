@@ -28,7 +28,7 @@ static const float *logits; /* of the last step */
 
 static void die(const err *e)
 {
-    (void)fprintf(stderr, "bench_engine: %s\n", e->msg);
+    fprintf(stderr, "bench_engine: %s\n", e->msg);
     exit(2);
 }
 
@@ -163,8 +163,8 @@ static void compare_draws(void)
     }
     qsort(k, SAMPLE_RUNS, sizeof(*k), by_value);
     qsort(p, SAMPLE_RUNS, sizeof(*p), by_value);
-    (void)printf("{\"vocabulary\":%d,\"top_k_s\":%.6f,\"top_p_s\":%.6f}\n", n, k[SAMPLE_RUNS / 2],
-                 p[SAMPLE_RUNS / 2]);
+    printf("{\"vocabulary\":%d,\"top_k_s\":%.6f,\"top_p_s\":%.6f}\n", n, k[SAMPLE_RUNS / 2],
+           p[SAMPLE_RUNS / 2]);
 }
 
 int main(int argc, char **argv)
@@ -181,7 +181,7 @@ int main(int argc, char **argv)
     if (argc == 3 && (lora || strncmp(argv[2], "base-", 5) == 0)) streams = atoi(argv[2] + 5);
     if (argc > 3 || streams > STREAMS || argc == 1 || prompt_rows > PROMPT ||
         (argc == 3 && prompt_rows < 1 && streams < 1 && !draws)) {
-        (void)fprintf(stderr, "usage: bench_engine MODEL_DIR [prompt[-N]|base-N|lora-N|sample]\n");
+        fprintf(stderr, "usage: bench_engine MODEL_DIR [prompt[-N]|base-N|lora-N|sample]\n");
         return 2;
     }
     if (be_open(&be, &backend_cpu, &bc, &e)) die(&e);
@@ -198,12 +198,12 @@ int main(int argc, char **argv)
     }
     make_adapters();
     if (streams > 0) {
-        (void)printf("{\"streams\":%d,\"decode_s\":%.6f,\"weight_bytes\":%zu}\n", streams,
-                     median(streams, 1, CONTEXT, lora, 60), model_weight_bytes(m));
+        printf("{\"streams\":%d,\"decode_s\":%.6f,\"weight_bytes\":%zu}\n", streams,
+               median(streams, 1, CONTEXT, lora, 60), model_weight_bytes(m));
         return 0;
     }
     if (prompt_rows > 0) {
-        (void)printf("{\"prompt_s\":%.6f}\n", median(1, prompt_rows, 0, false, 10));
+        printf("{\"prompt_s\":%.6f}\n", median(1, prompt_rows, 0, false, 10));
         return 0;
     }
     const model_config *c = model_get_config(m);
@@ -217,10 +217,10 @@ int main(int argc, char **argv)
     double eight = median(STREAMS, 1, CONTEXT, false, RUNS);
     double eight_lora = median(STREAMS, 1, CONTEXT, true, RUNS);
     double prompt = median(1, PROMPT, 0, false, 5), prompt_lora = median(1, PROMPT, 0, true, 3);
-    (void)printf("{\"backend\":\"%s\",\"one_s\":%.6f,\"one_lora_s\":%.6f,\"eight_s\":%.6f,"
-                 "\"eight_lora_s\":%.6f,\"prompt_s\":%.6f,\"prompt_lora_s\":%.6f,"
-                 "\"weight_bytes\":%zu,\"prompt_tokens\":%d,\"linear_flop\":%.6g}\n",
-                 be_caps(be)->detail, one, one_lora, eight, eight_lora, prompt, prompt_lora,
-                 model_weight_bytes(m), PROMPT, 2.0 * layer * c->n_layer * PROMPT);
+    printf("{\"backend\":\"%s\",\"one_s\":%.6f,\"one_lora_s\":%.6f,\"eight_s\":%.6f,"
+           "\"eight_lora_s\":%.6f,\"prompt_s\":%.6f,\"prompt_lora_s\":%.6f,"
+           "\"weight_bytes\":%zu,\"prompt_tokens\":%d,\"linear_flop\":%.6g}\n",
+           be_caps(be)->detail, one, one_lora, eight, eight_lora, prompt, prompt_lora,
+           model_weight_bytes(m), PROMPT, 2.0 * layer * c->n_layer * PROMPT);
     return 0;
 }

@@ -90,7 +90,7 @@ static bool one_line(grammar_maker *m, const tokenizer *tok, grammar_walk *w, co
     err e;
     cJSON *tree;
     if (json_parse(line, strlen(line), &json_limits_trusted, &tree, &e)) {
-        (void)fprintf(stderr, "line %d: %s\n", number, e.msg);
+        fprintf(stderr, "line %d: %s\n", number, e.msg);
         return false;
     }
     grammar_spec spec = {.kind = GRAMMAR_SCHEMA, .json = json_get(tree, "schema")};
@@ -101,24 +101,24 @@ static bool one_line(grammar_maker *m, const tokenizer *tok, grammar_walk *w, co
     int64_t start = clock_now_us(), us = 0;
     bool ok = grammar_acquire(m, &spec, &g, &e) == ERR_NONE;
     int64_t compile_us = clock_now_us() - start;
-    if (!ok) (void)fprintf(stderr, "line %d: %s\n", number, e.msg);
+    if (!ok) fprintf(stderr, "line %d: %s\n", number, e.msg);
     int n_tokens = 0, failed = 0;
     for (int i = 0; ok && i < n; i++) {
         size_t len;
         if (!one_answer(g, tok, w, text, &len, &us, &n_tokens)) {
             failed++;
-            if (!timing) (void)printf("{\"line\":%d,\"text\":null}\n", number);
+            if (!timing) printf("{\"line\":%d,\"text\":null}\n", number);
             continue;
         }
         text[len] = 0;
         cJSON *v = cJSON_CreateString(text);
         char *quoted = cJSON_PrintUnformatted(v);
-        if (!timing) (void)printf("{\"line\":%d,\"text\":%s}\n", number, quoted);
+        if (!timing) printf("{\"line\":%d,\"text\":%s}\n", number, quoted);
         cJSON_free(quoted);
         cJSON_Delete(v);
     }
     if (ok && timing) {
-        (void)printf(
+        printf(
             "{\"line\":%d,\"compile_us\":%lld,\"us_per_token\":%.2f,\"tokens\":%d,\"failed\":%d}\n",
             number, (long long)compile_us, n_tokens ? (double)us / n_tokens : 0.0, n_tokens,
             failed);
@@ -131,7 +131,7 @@ static bool one_line(grammar_maker *m, const tokenizer *tok, grammar_walk *w, co
 int main(int argc, char **argv)
 {
     if (argc < 4) {
-        (void)fprintf(stderr, "usage: bench_grammar TOKENIZER_DIR SPECS N [--time]\n");
+        fprintf(stderr, "usage: bench_grammar TOKENIZER_DIR SPECS N [--time]\n");
         return 2;
     }
     err e;
@@ -139,7 +139,7 @@ int main(int argc, char **argv)
     grammar_maker *m;
     if (tokenizer_load(&tok, argv[1], &e) ||
         grammar_maker_create(&m, tok, tokenizer_vocab(tok), &e)) {
-        (void)fprintf(stderr, "bench_grammar: %s\n", e.msg);
+        fprintf(stderr, "bench_grammar: %s\n", e.msg);
         return 2;
     }
     grammar_walk *w = grammar_walk_create();

@@ -187,9 +187,9 @@ static char *make_body(size_t index)
     if (!body) abort();
     char model[256];
     if (opt.prefix && j->adapter >= 0) {
-        (void)snprintf(model, sizeof(model), "%s%d", opt.prefix, j->adapter);
+        snprintf(model, sizeof(model), "%s%d", opt.prefix, j->adapter);
     } else {
-        (void)snprintf(model, sizeof(model), "%s", opt.model);
+        snprintf(model, sizeof(model), "%s", opt.model);
     }
     int at = snprintf(body, cap,
                       "{\"model\":\"%s\",\"max_tokens\":%d,\"ignore_eos\":true,\"stream\":true,"
@@ -208,7 +208,7 @@ static char *make_body(size_t index)
         at += snprintf(body + at, cap - (size_t)at, "%s%d", i ? "," : "",
                        (int)(r % (uint64_t)opt.vocab));
     }
-    (void)snprintf(body + at, cap - (size_t)at, "]}");
+    snprintf(body + at, cap - (size_t)at, "]}");
     return body;
 }
 
@@ -232,7 +232,7 @@ static void record(const reading *r, const char *error, bool refused)
     if (error) {
         n_failed++;
         if (!first_error[0] && !(refused && r->class >= 0))
-            (void)snprintf(first_error, sizeof(first_error), "%s", error);
+            snprintf(first_error, sizeof(first_error), "%s", error);
     } else {
         n_ok++;
         series_add(&ttft, r->first - r->sent);
@@ -302,8 +302,8 @@ static void run_job(CURL *curl, reading *r, struct curl_slist *const *headers, s
     char why[512];
     const char *error = NULL;
     if (rc != CURLE_OK || status != 200 || r->failed || !r->done || r->tokens != j->output) {
-        (void)snprintf(why, sizeof(why), "%s, status %ld, %d of %d tokens: %.300s",
-                       curl_easy_strerror(rc), status, r->tokens, j->output, r->line);
+        snprintf(why, sizeof(why), "%s, status %ld, %d of %d tokens: %.300s",
+                 curl_easy_strerror(rc), status, r->tokens, j->output, r->line);
         error = why;
     }
     record(r, error, status == 429);
@@ -314,14 +314,13 @@ static void run_job(CURL *curl, reading *r, struct curl_slist *const *headers, s
 static void gather(CURL *curl, struct curl_slist *headers)
 {
     char url[512];
-    (void)snprintf(url, sizeof(url), "%s/v1/models", opt.url);
+    snprintf(url, sizeof(url), "%s/v1/models", opt.url);
     (void)curl_easy_setopt(curl, CURLOPT_URL, url);
     (void)curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
     bool here = false;
     for (;;) {
         CURLcode rc = curl_easy_perform(curl);
-        if (rc != CURLE_OK)
-            (void)fprintf(stderr, "bench_load: gathering: %s\n", curl_easy_strerror(rc));
+        if (rc != CURLE_OK) fprintf(stderr, "bench_load: gathering: %s\n", curl_easy_strerror(rc));
         int64_t again = clock_now_us() + GATHER_US;
         struct timespec end = {again / 1000000, again % 1000000 * 1000};
         pthread_mutex_lock(&stop_mu);
@@ -346,11 +345,11 @@ static void *worker(void *arg)
     CURL *curl = curl_easy_init();
     if (!r || !curl) abort();
     char url[512], auth[KEY_BYTES + 32];
-    (void)snprintf(url, sizeof(url), "%s/v1/completions", opt.url);
+    snprintf(url, sizeof(url), "%s/v1/completions", opt.url);
     struct curl_slist **headers = calloc((size_t)opt.n_keys, sizeof(struct curl_slist *));
     if (!headers) abort();
     for (int i = 0; i < opt.n_keys; i++) {
-        (void)snprintf(auth, sizeof(auth), "Authorization: Bearer %s", opt.keys[i]);
+        snprintf(auth, sizeof(auth), "Authorization: Bearer %s", opt.keys[i]);
         headers[i] = curl_slist_append(NULL, auth);
         headers[i] = curl_slist_append(headers[i], "Content-Type: application/json");
         headers[i] = curl_slist_append(headers[i], "Expect:");
@@ -390,11 +389,10 @@ static int class_of(const char *name)
     int i = 0;
     while (i < n_classes && strcmp(classes[i].name, name) != 0) i++;
     if (i == CLASSES_MAX) {
-        (void)fprintf(stderr, "bench_load: more than %d classes\n", CLASSES_MAX);
+        fprintf(stderr, "bench_load: more than %d classes\n", CLASSES_MAX);
         exit(2);
     }
-    if (i == n_classes)
-        (void)snprintf(classes[n_classes++].name, sizeof(classes[i].name), "%s", name);
+    if (i == n_classes) snprintf(classes[n_classes++].name, sizeof(classes[i].name), "%s", name);
     return i;
 }
 
@@ -409,7 +407,7 @@ static void read_trace(const char *path, size_t limit)
         int n = sscanf(line, "%lf %d %d %d %31s %d", &j.arrival_ms, &j.adapter, &j.prompt,
                        &j.output, class, &j.tenant);
         if (n < 4 || j.tenant < 0 || j.tenant >= opt.n_keys) {
-            (void)fprintf(stderr, "bench_load: cannot use this line of the trace: %s\n", line);
+            fprintf(stderr, "bench_load: cannot use this line of the trace: %s\n", line);
             exit(2);
         }
         if (n > 4) j.class = class_of(class);
@@ -449,25 +447,24 @@ static uint32_t least_of(int c)
 
 static void report_class(FILE *f, int c)
 {
-    (void)fprintf(f,
-                  "%s\"%s\":{\"requests\":%" PRIu64 ",\"errors\":%" PRIu64 ",\"refused\":%" PRIu64
-                  ",\"output_tokens\":%" PRIu64 ",\"ttft_p50_ms\":%.2f,\"ttft_p99_ms\":%.2f,"
-                  "\"tpot_p50_ms\":%.3f,\"tpot_p99_ms\":%.3f,\"least_tokens_10s\":%" PRIu32 "}",
-                  c ? "," : "", classes[c].name, classes[c].n_ok, classes[c].n_failed,
-                  classes[c].n_refused, classes[c].n_output, percentile_ms(&classes[c].ttft, 0.5),
-                  percentile_ms(&classes[c].ttft, 0.99), percentile_ms(&classes[c].tpot, 0.5),
-                  percentile_ms(&classes[c].tpot, 0.99), least_of(c));
+    fprintf(f,
+            "%s\"%s\":{\"requests\":%" PRIu64 ",\"errors\":%" PRIu64 ",\"refused\":%" PRIu64
+            ",\"output_tokens\":%" PRIu64 ",\"ttft_p50_ms\":%.2f,\"ttft_p99_ms\":%.2f,"
+            "\"tpot_p50_ms\":%.3f,\"tpot_p99_ms\":%.3f,\"least_tokens_10s\":%" PRIu32 "}",
+            c ? "," : "", classes[c].name, classes[c].n_ok, classes[c].n_failed,
+            classes[c].n_refused, classes[c].n_output, percentile_ms(&classes[c].ttft, 0.5),
+            percentile_ms(&classes[c].ttft, 0.99), percentile_ms(&classes[c].tpot, 0.5),
+            percentile_ms(&classes[c].tpot, 0.99), least_of(c));
 }
 
 static void report(FILE *f, double wall_s)
 {
-    (void)fprintf(f,
-                  "{\"requests\":%" PRIu64 ",\"errors\":%" PRIu64 ",\"output_tokens\":%" PRIu64
-                  ",\"wall_s\":%.3f,\"tokens_per_s\":%.2f,\"ttft_p50_ms\":%.2f,"
-                  "\"ttft_p99_ms\":%.2f,\"itl_p50_ms\":%.3f,\"itl_p99_ms\":%.3f",
-                  n_ok, n_failed, n_output, wall_s, (double)n_output / wall_s,
-                  percentile_ms(&ttft, 0.5), percentile_ms(&ttft, 0.99), percentile_ms(&itl, 0.5),
-                  percentile_ms(&itl, 0.99));
+    fprintf(f,
+            "{\"requests\":%" PRIu64 ",\"errors\":%" PRIu64 ",\"output_tokens\":%" PRIu64
+            ",\"wall_s\":%.3f,\"tokens_per_s\":%.2f,\"ttft_p50_ms\":%.2f,"
+            "\"ttft_p99_ms\":%.2f,\"itl_p50_ms\":%.3f,\"itl_p99_ms\":%.3f",
+            n_ok, n_failed, n_output, wall_s, (double)n_output / wall_s, percentile_ms(&ttft, 0.5),
+            percentile_ms(&ttft, 0.99), percentile_ms(&itl, 0.5), percentile_ms(&itl, 0.99));
     for (int c = 0; c < n_classes; c++) {
         if (c == 0) (void)fputs(",\"classes\":{", f);
         report_class(f, c);
@@ -506,12 +503,12 @@ int main(int argc, char **argv)
         else if (strcmp(name, "--gather") == 0)
             opt.gather = strcmp(v, "yes") == 0;
         else {
-            (void)fprintf(stderr, "bench_load: unknown option %s\n", name);
+            fprintf(stderr, "bench_load: unknown option %s\n", name);
             return 2;
         }
     }
     if (!opt.url || opt.n_keys == 0 || !trace || opt.concurrency < 1 || opt.vocab < 1) {
-        (void)fprintf(stderr, "bench_load: --url, --key-file and --trace are needed\n");
+        fprintf(stderr, "bench_load: --url, --key-file and --trace are needed\n");
         return 2;
     }
     read_trace(trace, limit);
@@ -526,7 +523,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < opt.concurrency; i++) (void)pthread_join(threads[i], NULL);
     double wall_s = (double)(clock_now_us() - t_start) / 1e6;
     report(stdout, wall_s);
-    if (first_error[0]) (void)fprintf(stderr, "bench_load: first error: %s\n", first_error);
+    if (first_error[0]) fprintf(stderr, "bench_load: first error: %s\n", first_error);
     if (json) {
         FILE *f = fopen(json, "w");
         if (!f) {

@@ -211,14 +211,14 @@ int main(void)
     err e;
     const char *name = getenv("LORAD_BENCH_ISA");
     if (name && cpu_isa_parse(name, &isa, &e)) {
-        (void)fprintf(stderr, "bench_machine: %s\n", e.msg);
+        fprintf(stderr, "bench_machine: %s\n", e.msg);
         return 2;
     }
     began_us = calloc((size_t)n_threads, sizeof(*began_us));
     ended_us = calloc((size_t)n_threads, sizeof(*ended_us));
     buffer = aligned_alloc(1 << 21, buffer_bytes);
     if (!began_us || !ended_us || !buffer) {
-        (void)fprintf(stderr, "bench_machine: needs 1 GiB of memory\n");
+        fprintf(stderr, "bench_machine: needs 1 GiB of memory\n");
         return 2;
     }
     (void)madvise(buffer, buffer_bytes, MADV_HUGEPAGE);
@@ -226,8 +226,8 @@ int main(void)
     pthread_barrier_init(&gate, NULL, (unsigned)n_threads + 1);
     double gb_s = (double)buffer_bytes / middle_pass(read_part) / 1e9;
     double gflops = peaks[isa].flop * peaks[isa].n * n_threads / middle_pass(matrix_part) / 1e9;
-    (void)printf("{\"threads\":%d,\"isa\":\"%s\",\"read_gb_per_s\":%.2f,\"peak_gflops\":%.1f}\n",
-                 n_threads, cpu_isa_name(isa), gb_s, gflops);
+    printf("{\"threads\":%d,\"isa\":\"%s\",\"read_gb_per_s\":%.2f,\"peak_gflops\":%.1f}\n",
+           n_threads, cpu_isa_name(isa), gb_s, gflops);
     free(buffer);
     free(began_us);
     free(ended_us);

@@ -145,7 +145,7 @@ static double now_s(void)
 int main(int argc, char **argv)
 {
     if (argc < 3) {
-        (void)fprintf(stderr, "usage: bench_slow PORT N [SECONDS]\n");
+        fprintf(stderr, "usage: bench_slow PORT N [SECONDS]\n");
         return 2;
     }
     port = atoi(argv[1]);
@@ -178,8 +178,8 @@ int main(int argc, char **argv)
                  (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
     int open = 0;
     for (int i = 0; i < n; i++) open += all[i].at == DRIPPING;
-    (void)printf("{\"seconds\": %.2f, \"cpu_s\": %.3f, \"bytes\": %ld, \"thrown_out\": %ld, "
-                 "\"handshakes\": %ld, \"open\": %d}\n",
-                 now_s() - begun, cpu, n_sent, n_thrown, n_shaken, open);
+    printf("{\"seconds\": %.2f, \"cpu_s\": %.3f, \"bytes\": %ld, \"thrown_out\": %ld, "
+           "\"handshakes\": %ld, \"open\": %d}\n",
+           now_s() - begun, cpu, n_sent, n_thrown, n_shaken, open);
     return 0;
 }

@@ -37,7 +37,7 @@ err_code __wrap_be_sync(backend *be, err *e)
 err_code __wrap_be_reopen(backend *be, err *e)
 {
     char path[4096];
-    (void)snprintf(path, sizeof(path), "%s.stays", getenv("LORAD_TEST_FAULT"));
+    snprintf(path, sizeof(path), "%s.stays", getenv("LORAD_TEST_FAULT"));
     if (access(path, F_OK) == 0) return err_set(e, ERR_DEVICE, "the device stays broken");
     return __real_be_reopen(be, e);
 }

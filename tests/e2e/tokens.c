@@ -19,7 +19,7 @@ static int digit(char c)
 
 static void print_hex(const char *s, size_t len)
 {
-    for (size_t i = 0; i < len; i++) (void)printf("%02x", (unsigned char)s[i]);
+    for (size_t i = 0; i < len; i++) printf("%02x", (unsigned char)s[i]);
     (void)putchar('\n');
 }
 
@@ -62,7 +62,7 @@ static void encode(const tokenizer *t, char *s)
     int64_t n = tokenizer_encode(t, s, len, flags, NULL, 0);
     int32_t *ids = n >= 0 ? malloc(((size_t)n + 1) * sizeof(*ids)) : NULL;
     if (!ids || tokenizer_encode(t, s, len, flags, ids, (size_t)n) != n) abort();
-    for (int64_t i = 0; i < n; i++) (void)printf("%s%d", i ? " " : "", (int)ids[i]);
+    for (int64_t i = 0; i < n; i++) printf("%s%d", i ? " " : "", (int)ids[i]);
     (void)putchar('\n');
     free(ids);
 }
@@ -113,7 +113,7 @@ int main(int argc, char **argv)
     err e = {.msg = ""};
     if (argc != 2) return 2;
     if (tokenizer_load(&base, argv[1], &e)) {
-        (void)printf("refused %s\n", e.msg);
+        printf("refused %s\n", e.msg);
         return 0;
     }
     (void)puts("ready");
@@ -125,7 +125,7 @@ int main(int argc, char **argv)
             continue;
         }
         if (n_added && !own && tokenizer_extend(&own, base, added, n_added, &e)) {
-            (void)fprintf(stderr, "%s\n", e.msg);
+            fprintf(stderr, "%s\n", e.msg);
             return 1;
         }
         const tokenizer *t = own ? own : base;

@@ -60,7 +60,7 @@ static inline void golden_read_case(FILE *f, const golden *g, golden_case *c)
 static inline golden *golden_read(const char *dir)
 {
     char path[256];
-    (void)snprintf(path, sizeof(path), "%s/golden.bin", dir);
+    snprintf(path, sizeof(path), "%s/golden.bin", dir);
     FILE *f = fopen(path, "rb");
     ck_assert_msg(f != NULL, "%s is missing: run tests from tests/", path);
     golden *g = calloc(1, sizeof(*g));

@@ -71,9 +71,9 @@ static inline void load_pair(backend *be, const model_config *c, const cJSON *co
                              const safetensors *f, const char *module, proj p, lora_mat *out)
 {
     char name[160];
-    (void)snprintf(name, sizeof(name), "base_model.model.%s.lora_A.weight", module);
+    snprintf(name, sizeof(name), "base_model.model.%s.lora_A.weight", module);
     const st_tensor *a = safetensors_find(f, name);
-    (void)snprintf(name, sizeof(name), "base_model.model.%s.lora_B.weight", module);
+    snprintf(name, sizeof(name), "base_model.model.%s.lora_B.weight", module);
     const st_tensor *b = safetensors_find(f, name);
     ck_assert_int_eq(a == NULL, b == NULL);
     if (!a) return;
@@ -104,9 +104,9 @@ static inline void adapter_load(adapter *ad, backend *be, const model_config *c,
                                 int id)
 {
     char path[256];
-    (void)snprintf(path, sizeof(path), "%s/adapter_config.json", dir);
+    snprintf(path, sizeof(path), "%s/adapter_config.json", dir);
     cJSON *config = read_json(path);
-    (void)snprintf(path, sizeof(path), "%s/adapter_model.safetensors", dir);
+    snprintf(path, sizeof(path), "%s/adapter_model.safetensors", dir);
     safetensors *f;
     err e;
     ck_assert_msg(safetensors_open(&f, path, &st_limits_upload, &e) == 0, "%s: %s", path, e.msg);
@@ -117,7 +117,7 @@ static inline void adapter_load(adapter *ad, backend *be, const model_config *c,
     for (int l = 0; l < c->n_layer; l++) {
         for (int p = 0; p < PROJ_COUNT; p++) {
             char module[96];
-            (void)snprintf(module, sizeof(module), "model.layers.%d.%s", l, modules[p]);
+            snprintf(module, sizeof(module), "model.layers.%d.%s", l, modules[p]);
             lora_mat *m = &ad->mat[l * PROJ_COUNT + p];
             load_pair(be, c, config, f, module, (proj)p, m);
             if (m->rank > ad->view.rank_max) ad->view.rank_max = m->rank;
@@ -153,8 +153,8 @@ typedef struct rig {
 static inline void rig_adapter(rig *r, const char *dir, int i)
 {
     char path[128];
-    (void)snprintf(path, sizeof(path), "fixtures/models/adapters-%c/%s",
-                   strstr(dir, "qwen3") ? 'b' : 'a', adapter_names[i]);
+    snprintf(path, sizeof(path), "fixtures/models/adapters-%c/%s", strstr(dir, "qwen3") ? 'b' : 'a',
+             adapter_names[i]);
     adapter_load(&r->adapter[i], r->be, model_get_config(r->m), path, i);
 }
 

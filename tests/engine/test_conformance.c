@@ -154,7 +154,7 @@ static bool isa_runs(const char *isa)
 static void conform(const char *name, const char *isa)
 {
     char dir[128], what[160];
-    (void)snprintf(dir, sizeof(dir), "fixtures/models/%s", name);
+    snprintf(dir, sizeof(dir), "fixtures/models/%s", name);
     golden *g = golden_read(dir);
     ck_assert_uint_eq(g->n_case, CASES_MAX);
     rig r;
@@ -177,8 +177,8 @@ static void conform(const char *name, const char *isa)
         whole[i] = malloc(bytes);
         mixed[i] = malloc(bytes);
         run_alone(&r, c, MAX_ROWS, false, whole[i]);
-        (void)snprintf(what, sizeof(what), "%s on %s, case %u (%s)", name, isa, i,
-                       c->adapter < 0 ? "base" : adapter_names[c->adapter]);
+        snprintf(what, sizeof(what), "%s on %s, case %u (%s)", name, isa, i,
+                 c->adapter < 0 ? "base" : adapter_names[c->adapter]);
         double d = compare(g, c, whole[i], what);
         ck_assert_msg(d <= bound, "%s: off by %.2e, allowed %.0e", what, d, bound);
         worst = fmax(worst, d);
@@ -188,8 +188,7 @@ static void conform(const char *name, const char *isa)
         for (uint32_t k = oracle ? 1 : 0; k < CHUNKINGS; k++) {
             int chunk = chunks[(i + 2 * k) % 5];
             run_alone(&r, c, chunk, false, other);
-            (void)snprintf(what, sizeof(what), "%s on %s, case %u in chunks of %d", name, isa, i,
-                           chunk);
+            snprintf(what, sizeof(what), "%s on %s, case %u in chunks of %d", name, isa, i, chunk);
             assert_same_bits(whole[i], other, rows, r.n_vocab, what);
         }
         memset(other, 0, bytes);
@@ -200,8 +199,7 @@ static void conform(const char *name, const char *isa)
     for (unsigned seed = 1; seed <= (oracle ? 1 : MIXTURES); seed++) {
         run_mixed(&r, g, seed, mixed);
         for (uint32_t i = 0; i < g->n_case; i += case_step) {
-            (void)snprintf(what, sizeof(what), "%s on %s, case %u in mixed batch %u", name, isa, i,
-                           seed);
+            snprintf(what, sizeof(what), "%s on %s, case %u in mixed batch %u", name, isa, i, seed);
             assert_same_bits(whole[i], mixed[i], g->c[i].n_prompt + g->c[i].n_new - 1, r.n_vocab,
                              what);
         }

@@ -47,13 +47,13 @@ static void answer(const char *text, size_t len)
 {
     (void)putchar('y');
     (void)putchar(' ');
-    for (size_t i = 0; i < len; i++) (void)printf("%02x", (unsigned char)text[i]);
+    for (size_t i = 0; i < len; i++) printf("%02x", (unsigned char)text[i]);
     (void)putchar('\n');
 }
 
 static void refuse(const err *e)
 {
-    (void)printf("e %d %s\n", -(int)e->code, e->msg);
+    printf("e %d %s\n", -(int)e->code, e->msg);
 }
 
 static void match_pattern(const char *expression, const char *text)

@@ -40,7 +40,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 
 void fuzz_fail(const char *claim, const char *file, int line)
 {
-    (void)fprintf(stderr, "%s:%d: this should hold: %s\n", file, line, claim);
+    fprintf(stderr, "%s:%d: this should hold: %s\n", file, line, claim);
     abort();
 }
 
@@ -89,7 +89,7 @@ int fuzz_dir(void)
     if (dir_fd >= 0) return dir_fd;
     const char *root = getenv("TMPDIR");
     if (!root) root = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-    (void)snprintf(dir_path, sizeof(dir_path), "%.40s/fuzz-XXXXXX", root);
+    snprintf(dir_path, sizeof(dir_path), "%.40s/fuzz-XXXXXX", root);
     if (!mkdtemp(dir_path) || (dir_fd = open(dir_path, O_DIRECTORY | O_CLOEXEC)) < 0) abort();
     owner = getpid();
     (void)atexit(remove_dir);

@@ -9,7 +9,7 @@
 static err_code read_back(config *c, const void *bytes, size_t len, err *e)
 {
     char path[128];
-    (void)snprintf(path, sizeof(path), "%s/lorad.conf", fuzz_dir_path());
+    snprintf(path, sizeof(path), "%s/lorad.conf", fuzz_dir_path());
     fuzz_put("lorad.conf", bytes, len);
     return config_read_file(c, path, e);
 }

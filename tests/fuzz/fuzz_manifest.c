@@ -27,7 +27,7 @@ static void start(void)
     if (registry_create(&reg, fuzz_store(), &(registry_config){0}, &e))
         fuzz_fail(e.msg, __FILE__, __LINE__);
     (void)atexit(leave);
-    (void)snprintf(path, sizeof(path), "%s/adapters/uploads", fuzz_st_dir);
+    snprintf(path, sizeof(path), "%s/adapters/uploads", fuzz_st_dir);
     (void)mkdir(path, 0700);
     uploads = open(path, O_DIRECTORY | O_CLOEXEC);
     if (uploads < 0) fuzz_fail(path, __FILE__, __LINE__);

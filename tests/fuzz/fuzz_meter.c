@@ -30,7 +30,7 @@ static void make_sums(uint8_t *slots, size_t n, size_t slot_bytes)
 static void put_file(const uint8_t *bytes, size_t len)
 {
     char path[128];
-    (void)snprintf(path, sizeof(path), "%s/meters", fuzz_st_dir);
+    snprintf(path, sizeof(path), "%s/meters", fuzz_st_dir);
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0 || write(fd, bytes, len) != (ssize_t)len || close(fd)) abort();
 }

@@ -23,7 +23,7 @@ static inline store *fuzz_store(void)
 {
     err e = {.msg = ""};
     if (fuzz_st) return fuzz_st;
-    (void)snprintf(fuzz_st_dir, sizeof(fuzz_st_dir), "%.70s/data", fuzz_dir_path());
+    snprintf(fuzz_st_dir, sizeof(fuzz_st_dir), "%.70s/data", fuzz_dir_path());
     if (store_open(&fuzz_st, fuzz_st_dir, &(store_options){.create = true}, &e))
         fuzz_fail(e.msg, __FILE__, __LINE__);
     (void)atexit(fuzz_store_leave);

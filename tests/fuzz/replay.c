@@ -61,7 +61,7 @@ static void read_file(const char *path)
     FILE *f = fopen(path, "rb");
     uint8_t *bytes = malloc(INPUT_MAX);
     if (!f || !bytes) {
-        (void)fprintf(stderr, "%s cannot be read\n", path);
+        fprintf(stderr, "%s cannot be read\n", path);
         exit(2);
     }
     size_t len = fread(bytes, 1, INPUT_MAX, f);
@@ -93,7 +93,7 @@ static void read_path(const char *path)
     int n = scandir(path, &list, no_dots, alphasort);
     for (int i = 0; i < n; i++) {
         char name[4096];
-        (void)snprintf(name, sizeof(name), "%s/%s", path, list[i]->d_name);
+        snprintf(name, sizeof(name), "%s/%s", path, list[i]->d_name);
         read_file(name);
         free(list[i]);
     }
@@ -167,8 +167,8 @@ static uint64_t vary(uint64_t runs, int64_t end_us)
 static void catch_deaths(const char *program)
 {
     const char *base = strrchr(program, '/'), *named = getenv("LORAD_FUZZ_CRASH");
-    (void)snprintf(crash_path, sizeof(crash_path), "fuzz-%s.crash", base ? base + 1 : program);
-    if (named) (void)snprintf(crash_path, sizeof(crash_path), "%s", named);
+    snprintf(crash_path, sizeof(crash_path), "fuzz-%s.crash", base ? base + 1 : program);
+    if (named) snprintf(crash_path, sizeof(crash_path), "%s", named);
     const int deaths[] = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGALRM};
     for (size_t i = 0; i < sizeof(deaths) / sizeof(deaths[0]); i++) {
         struct sigaction sa = {.sa_handler = leave_input};
@@ -195,13 +195,13 @@ int main(int argc, char **argv)
     (void)LLVMFuzzerInitialize(&argc, &argv);
     for (size_t i = 0; i < n_inputs; i++) run(inputs[i].bytes, inputs[i].len);
     if (n_inputs == 0) {
-        (void)fprintf(stderr, "no inputs\n");
+        fprintf(stderr, "no inputs\n");
         return 2;
     }
     int64_t begin = clock_now_us();
     uint64_t done = vary(runs, begin + ms * 1000);
-    (void)printf("%zu inputs, %llu variations in %lld ms: no findings\n", n_inputs,
-                 (unsigned long long)done, (long long)((clock_now_us() - begin) / 1000));
+    printf("%zu inputs, %llu variations in %lld ms: no findings\n", n_inputs,
+           (unsigned long long)done, (long long)((clock_now_us() - begin) / 1000));
     for (size_t i = 0; i < n_inputs; i++) free(inputs[i].bytes);
     free(inputs);
     return 0;

@@ -59,7 +59,7 @@ static bool check(const char *header, const char *value, unsigned scope)
 static char *bearer(const char *key)
 {
     static char text[128];
-    (void)snprintf(text, sizeof(text), "Bearer %s", key);
+    snprintf(text, sizeof(text), "Bearer %s", key);
     return text;
 }
 
@@ -110,7 +110,7 @@ START_TEST(all_ways_to_send_a_good_key)
     ck_assert_int_eq(fake_status(), -1); /* nothing said yet */
     ck_assert(check("api-key", good, SCOPE_INFERENCE));
     ck_assert(check("X-API-Key", good, SCOPE_INFERENCE));
-    (void)snprintf(text, sizeof(text), "bEARER   %s", good);
+    snprintf(text, sizeof(text), "bEARER   %s", good);
     ck_assert(check("authorization", text, SCOPE_INFERENCE | SCOPE_ADMIN));
     ck_assert(check("Authorization", bearer(operators), SCOPE_ADMIN));
     ck_assert_uint_eq(fake_x.tenant.id, 0);
@@ -156,7 +156,7 @@ START_TEST(the_list_of_models)
 {
     exchange *x = fake_request("GET", "/");
     ck_assert(auth_may_use_model(x, "anything"));
-    (void)snprintf(x->tenant.models, sizeof(x->tenant.models), "base,polite");
+    snprintf(x->tenant.models, sizeof(x->tenant.models), "base,polite");
     ck_assert(auth_may_use_model(x, "base"));
     ck_assert(auth_may_use_model(x, "polite@7"));
     ck_assert(auth_may_use_model(x, "polite:default"));

@@ -12,7 +12,7 @@
 static void fill(inflight_entry *e, uint64_t id, const char *request, atomic_bool *stop)
 {
     *e = (inflight_entry){.info = {.id = id}, .stop = stop};
-    (void)snprintf(e->info.request_id, sizeof(e->info.request_id), "%s", request);
+    snprintf(e->info.request_id, sizeof(e->info.request_id), "%s", request);
 }
 
 START_TEST(order_and_stop)

@@ -80,34 +80,34 @@ static int n_member, n_short;
 
 static void die(const char *what, const err *e)
 {
-    (void)fprintf(stderr, "bench_device: %s: %s\n", what, e->msg);
+    fprintf(stderr, "bench_device: %s: %s\n", what, e->msg);
     exit(1);
 }
 
 static void wrong(const char *what)
 {
-    (void)fprintf(stderr, "bench_device: %s\n", what);
+    fprintf(stderr, "bench_device: %s\n", what);
     exit(1);
 }
 
 static void ok(cudaError_t rc, const char *what)
 {
     if (rc == cudaSuccess) return;
-    (void)fprintf(stderr, "bench_device: %s: %s\n", what, cudaGetErrorString(rc));
+    fprintf(stderr, "bench_device: %s: %s\n", what, cudaGetErrorString(rc));
     exit(1);
 }
 
 static void note(const char *name, double v)
 {
-    if (json) (void)fprintf(json, "%s\"%s\":%.6g", n_member++ ? "," : "{", name, v);
+    if (json) fprintf(json, "%s\"%s\":%.6g", n_member++ ? "," : "{", name, v);
 }
 
 /* `at_least`: the bound is a floor. */
 static void figure(const char *name, double v, const char *unit, double bound, bool at_least)
 {
     bool good = at_least ? v >= bound : v <= bound;
-    (void)printf("CASE %-28s %.3f %s (asked %s%.3g): %s\n", name, v, unit,
-                 at_least ? ">= " : "<= ", bound, good ? "ok" : "short");
+    printf("CASE %-28s %.3f %s (asked %s%.3g): %s\n", name, v, unit,
+           at_least ? ">= " : "<= ", bound, good ? "ok" : "short");
     (void)fflush(stdout);
     n_short += !good;
     note(name, v);
@@ -209,7 +209,7 @@ static void tensor(header *h, int layer, const char *name, int rows, int cols)
     size_t bytes = (size_t)rows * (size_t)(cols ? cols : 1) * 2;
     (void)(layer < 0 ? snprintf(full, sizeof(full), "%s", name)
                      : snprintf(full, sizeof(full), "model.layers.%d.%s", layer, name));
-    (void)snprintf(dims, sizeof(dims), cols ? "%d,%d" : "%d", rows, cols);
+    snprintf(dims, sizeof(dims), cols ? "%d,%d" : "%d", rows, cols);
     h->n += (size_t)sprintf(h->text + h->n,
                             "%s\"%s.weight\":{\"dtype\":\"BF16\",\"shape\":[%s],\"data_offsets\":"
                             "[%zu,%zu]}",
@@ -220,20 +220,19 @@ static void tensor(header *h, int layer, const char *name, int rows, int cols)
 static void write_config(const char *dir)
 {
     char path[512];
-    (void)snprintf(path, sizeof(path), "%s/config.json", dir);
+    snprintf(path, sizeof(path), "%s/config.json", dir);
     FILE *f = fopen(path, "w");
     if (!f) wrong("the scratch folder takes no file");
-    (void)fprintf(
-        f,
-        "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_act\":"
-        "\"silu\",\"hidden_size\":%d,\"intermediate_size\":%d,\"num_hidden_layers\":%d,"
-        "\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"head_dim\":%d,"
-        "\"vocab_size\":%d,\"max_position_embeddings\":%d,\"rms_norm_eps\":1e-5,"
-        "\"rope_theta\":500000.0,\"attention_bias\":false,\"mlp_bias\":false,"
-        "\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\",\"bos_token_id\":1,"
-        "\"eos_token_id\":2}",
-        sh->dim, sh->ffn, sh->n_layer, sh->n_head, sh->n_kv, sh->head_dim, sh->n_vocab,
-        sh->max_pos);
+    fprintf(f,
+            "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_act\":"
+            "\"silu\",\"hidden_size\":%d,\"intermediate_size\":%d,\"num_hidden_layers\":%d,"
+            "\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"head_dim\":%d,"
+            "\"vocab_size\":%d,\"max_position_embeddings\":%d,\"rms_norm_eps\":1e-5,"
+            "\"rope_theta\":500000.0,\"attention_bias\":false,\"mlp_bias\":false,"
+            "\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\",\"bos_token_id\":1,"
+            "\"eos_token_id\":2}",
+            sh->dim, sh->ffn, sh->n_layer, sh->n_head, sh->n_kv, sh->head_dim, sh->n_vocab,
+            sh->max_pos);
     (void)fclose(f);
 }
 
@@ -265,7 +264,7 @@ static void write_weights(const char *dir)
     while (h.n % 64) h.text[h.n++] = ' ';
     uint64_t text = h.n - 8;
     memcpy(h.text, &text, 8);
-    (void)snprintf(path, sizeof(path), "%s/model.safetensors", dir);
+    snprintf(path, sizeof(path), "%s/model.safetensors", dir);
     FILE *f = fopen(path, "wb");
     bool good = f && fwrite(h.text, 1, h.n, f) == h.n;
     const uint16_t one = 0x3F80;
@@ -280,7 +279,7 @@ static void load_model(const char *scratch)
 {
     char dir[400], path[512];
     err e;
-    (void)snprintf(dir, sizeof(dir), "%s/bench_device.XXXXXX", scratch);
+    snprintf(dir, sizeof(dir), "%s/bench_device.XXXXXX", scratch);
     if (!mkdtemp(dir)) wrong("there is no scratch folder (--scratch)");
     write_config(dir);
     write_weights(dir);
@@ -289,13 +288,13 @@ static void load_model(const char *scratch)
     err_code rc = model_load(&m, dir, be, rows, sh->many, &e);
     static const char *const files[] = {"config.json", "model.safetensors"};
     for (int i = 0; i < 2; i++) { /* mapped files stay until they are unmapped */
-        (void)snprintf(path, sizeof(path), "%s/%s", dir, files[i]);
+        snprintf(path, sizeof(path), "%s/%s", dir, files[i]);
         (void)unlink(path);
     }
     (void)rmdir(dir);
     if (rc) die("the model", &e);
-    (void)printf("%s: %.2f GiB of weights, loaded and products chosen in %.1f s\n", sh->name,
-                 gib(model_weight_bytes(m)), seconds(from));
+    printf("%s: %.2f GiB of weights, loaded and products chosen in %.1f s\n", sh->name,
+           gib(model_weight_bytes(m)), seconds(from));
 }
 
 /* ---- pages and adapters -------------------------------------------------------------------------- */
@@ -539,7 +538,7 @@ static void fig_copy(void)
     ok(cudaStreamDestroy(s), "cudaStreamDestroy");
     be_free(be, a);
     be_free(be, b);
-    (void)printf("copy %.2f TB/s read and written\n", copy_rate / 1e12);
+    printf("copy %.2f TB/s read and written\n", copy_rate / 1e12);
     note("copy_tb_s", copy_rate / 1e12);
 }
 
@@ -589,7 +588,7 @@ static void fig_matrix(void)
     ok(cudaStreamDestroy(s), "cudaStreamDestroy");
     char *all[] = {x, w, y, space};
     for (int i = 0; i < 4; i++) be_free(be, all[i]);
-    (void)printf("matrix %.1f TFLOP/s in BF16, %d cubed\n", matrix_rate / 1e12, n);
+    printf("matrix %.1f TFLOP/s in BF16, %d cubed\n", matrix_rate / 1e12, n);
     note("matrix_tflop_s", matrix_rate / 1e12);
 }
 
@@ -602,11 +601,10 @@ static void fig_decode(void)
     double distinct = step_s();
     build(0, sh->batch, 1, sh->kv, SHARED);
     double shared = step_s(), more = (double)lora_bytes() * sh->batch / copy_rate;
-    (void)printf("decode of %d rows over %d: bare %.3f ms, %d adapters %.3f ms, one adapter %.3f "
-                 "ms; the adapters' "
-                 "bytes alone %.3f ms\n",
-                 sh->batch, sh->kv, bare * 1e3, sh->batch, distinct * 1e3, shared * 1e3,
-                 more * 1e3);
+    printf("decode of %d rows over %d: bare %.3f ms, %d adapters %.3f ms, one adapter %.3f "
+           "ms; the adapters' "
+           "bytes alone %.3f ms\n",
+           sh->batch, sh->kv, bare * 1e3, sh->batch, distinct * 1e3, shared * 1e3, more * 1e3);
     note("decode_bare_ms", bare * 1e3);
     note("decode_distinct_ms", distinct * 1e3);
     note("decode_shared_ms", shared * 1e3);
@@ -621,8 +619,8 @@ static void fig_host(void)
     build(0, sh->batch, 1, sh->kv, DISTINCT);
     double whole = step_s(), device = device_s();
     double share = whole > device ? (whole - device) / whole : 0;
-    (void)printf("a step of %d adapters: %.3f ms, of which the device works %.3f ms\n", sh->batch,
-                 whole * 1e3, device * 1e3);
+    printf("a step of %d adapters: %.3f ms, of which the device works %.3f ms\n", sh->batch,
+           whole * 1e3, device * 1e3);
     figure("host_share", 100 * share, "% of a decode step", 3, false);
 }
 
@@ -640,13 +638,13 @@ static void fig_prefill(void)
             (sh->prompt_len + 1) / 2;
     build(0, sh->prompts, sh->prompt_len, sh->prompt_len, BARE);
     double t = step_s();
-    (void)printf("prefill of %d x %d: %.2f ms, %.1f TFLOP/s\n", sh->prompts, sh->prompt_len,
-                 t * 1e3, flop / t / 1e12);
+    printf("prefill of %d x %d: %.2f ms, %.1f TFLOP/s\n", sh->prompts, sh->prompt_len, t * 1e3,
+           flop / t / 1e12);
     note("prefill_ms", t * 1e3);
     figure("prefill_of_matrix", flop / t / matrix_rate, "of the matrix rate", 0.6, true);
     build(0, sh->prompts, sh->prompt_len, sh->prompt_len, DISTINCT);
     t = step_s();
-    (void)printf("the same with %d adapters: %.2f ms\n", sh->prompts, t * 1e3);
+    printf("the same with %d adapters: %.2f ms\n", sh->prompts, t * 1e3);
     note("prefill_distinct_ms", t * 1e3);
 }
 
@@ -666,8 +664,8 @@ static void fig_attention(void)
         if (i >= 0) t[i] = seconds(from);
     }
     double s = middle(t, sh->runs), read = (double)kv_bytes_of(sh->attn_batch, sh->attn_len);
-    (void)printf("attention of %d rows over %d: %.1f us a layer, %.2f TB/s\n", sh->attn_batch,
-                 sh->attn_len, s / sh->n_layer * 1e6, read / s / 1e12);
+    printf("attention of %d rows over %d: %.1f us a layer, %.2f TB/s\n", sh->attn_batch,
+           sh->attn_len, s / sh->n_layer * 1e6, read / s / 1e12);
     figure("attention_of_copy", read / s / copy_rate, "of the copy's bandwidth", 0.85, true);
     be_free(be, q);
     be_free(be, out);
@@ -677,8 +675,7 @@ static void fig_many(void)
 {
     make_adapters(sh->registered);
     if (n_view < sh->many) {
-        (void)printf("many: left out, the device has room for %d adapters of %d\n", n_view,
-                     sh->many);
+        printf("many: left out, the device has room for %d adapters of %d\n", n_view, sh->many);
         return;
     }
     build(0, sh->many, 1, sh->many_kv, BARE);
@@ -687,8 +684,8 @@ static void fig_many(void)
     build(0, sh->many, 1, sh->many_kv, DISTINCT);
     spread = 1;
     double with = step_s();
-    (void)printf("%d rows over %d: bare %.0f tokens/s, %d of %d adapters %.0f tokens/s\n", sh->many,
-                 sh->many_kv, sh->many / bare, sh->many, n_view, sh->many / with);
+    printf("%d rows over %d: bare %.0f tokens/s, %d of %d adapters %.0f tokens/s\n", sh->many,
+           sh->many_kv, sh->many / bare, sh->many, n_view, sh->many / with);
     note("many_adapters", n_view);
     note("many_bare_tokens_s", sh->many / bare);
     note("many_distinct_tokens_s", sh->many / with);
@@ -741,9 +738,9 @@ int main(int argc, char **argv)
     backend_config bc = {.fraction = 0.92};
     int from = options(argc, argv, &bc, &scratch);
     if (from < 0) {
-        (void)fprintf(
-            stderr, "usage: bench_device [--shape llama-3-8b|tiny] [--fraction F] [--scratch DIR] "
-                    "[--json FILE] [copy|matrix|decode|host|prefill|attention|many]...\n");
+        fprintf(stderr,
+                "usage: bench_device [--shape llama-3-8b|tiny] [--fraction F] [--scratch DIR] "
+                "[--json FILE] [copy|matrix|decode|host|prefill|attention|many]...\n");
         return 2;
     }
     const job jobs[] = {{"decode", fig_decode, sh->batch, sh->kv},
@@ -762,10 +759,10 @@ int main(int argc, char **argv)
     bc.max_seqs = sh->many > sh->batch ? sh->many : sh->batch;
     bc.max_context = sh->max_pos;
     if (be_open(&be, &ops, &bc, &e)) {
-        (void)fprintf(stderr, "bench_device: %s\n", e.msg);
+        fprintf(stderr, "bench_device: %s\n", e.msg);
         return e.code == ERR_UNSUPPORTED ? 77 : 1;
     }
-    (void)printf("%s\n", be_caps(be)->detail);
+    printf("%s\n", be_caps(be)->detail);
     page_tokens = be_caps(be)->page_tokens;
     make_noise();
     fig_copy();
@@ -780,14 +777,14 @@ int main(int argc, char **argv)
         if (!asked(argc, argv, from, j->name)) continue;
         int need = j->rows * pages_for(j->len);
         if (need > n_pages)
-            (void)printf("%s: left out, it takes %d KV pages and the device has room for %d\n",
-                         j->name, need, n_pages);
+            printf("%s: left out, it takes %d KV pages and the device has room for %d\n", j->name,
+                   need, n_pages);
         else
             j->run();
         (void)fflush(stdout);
     }
     if (json) {
-        (void)fprintf(json, "%s}\n", n_member ? "" : "{");
+        fprintf(json, "%s}\n", n_member ? "" : "{");
         if (fclose(json)) wrong("the JSON file cannot be written");
     }
     for (int v = 0; v < n_view; v++) {

@@ -175,12 +175,12 @@ void sim_measure(const sim_setup *s, const sim_arrival *a, int n, int tenants, i
 
 void sim_print(FILE *to, const char *name, const sim_figures *f)
 {
-    (void)fprintf(to, "%-14s %6.2f", name, f->good_per_s);
-    for (int c = 0; c < SIM_CLASSES; c++) (void)fprintf(to, " %5.3f", f->good[c]);
-    for (int c = 0; c < SIM_CLASSES; c++) (void)fprintf(to, " %5.3f", f->good_honest[c]);
-    (void)fprintf(to, " %5.3f %5.3f %6.4f %5.3f", f->honest_good, f->jain, f->late, f->wasted);
+    fprintf(to, "%-14s %6.2f", name, f->good_per_s);
+    for (int c = 0; c < SIM_CLASSES; c++) fprintf(to, " %5.3f", f->good[c]);
+    for (int c = 0; c < SIM_CLASSES; c++) fprintf(to, " %5.3f", f->good_honest[c]);
+    fprintf(to, " %5.3f %5.3f %6.4f %5.3f", f->honest_good, f->jain, f->late, f->wasted);
     for (int c = 0; c < SIM_CLASSES; c++)
-        (void)fprintf(to, "  %6.2f/%6.2f %3.0f/%3.0f", f->ttft50[c], f->ttft99[c],
-                      1000 * f->tpot50[c], 1000 * f->tpot99[c]);
-    (void)fprintf(to, "  %5.3f %7.1f\n", f->batch_share, f->batch_least);
+        fprintf(to, "  %6.2f/%6.2f %3.0f/%3.0f", f->ttft50[c], f->ttft99[c], 1000 * f->tpot50[c],
+                1000 * f->tpot99[c]);
+    fprintf(to, "  %5.3f %7.1f\n", f->batch_share, f->batch_least);
 }

@@ -173,33 +173,33 @@ static bool plot(const options *o, double cap)
                                          "#2ca02c", "#9467bd", "#ff7f0e"};
     FILE *to = fopen(o->svg, "w");
     if (!to) return false;
-    (void)fprintf(to,
-                  "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
-                  "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%%\" "
-                  "height=\"100%%\" fill=\"white\"/>\n",
-                  W, H);
+    fprintf(to,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
+            "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%%\" "
+            "height=\"100%%\" fill=\"white\"/>\n",
+            W, H);
     double x_of = (W - L - 150) / 2.0, y_of = (H - B - 30) / (1.05 * cap);
     for (int i = 0; i <= 5; i++) {
         double y = H - B - i * cap / 5 * y_of;
-        (void)fprintf(to,
-                      "<path d=\"M%d %.1fH%d\" stroke=\"#ddd\"/><text x=\"%d\" y=\"%.1f\" "
-                      "text-anchor=\"end\">%.0f</text>\n",
-                      L, y, W - 150, L - 6, y + 4, i * cap / 5);
+        fprintf(to,
+                "<path d=\"M%d %.1fH%d\" stroke=\"#ddd\"/><text x=\"%d\" y=\"%.1f\" "
+                "text-anchor=\"end\">%.0f</text>\n",
+                L, y, W - 150, L - 6, y + 4, i * cap / 5);
     }
     for (int p = 0; p < POINTS; p++)
-        (void)fprintf(to, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.0f%%</text>\n",
-                      L + at[p] * x_of, H - B + 18, 100 * at[p]);
-    (void)fprintf(to,
-                  "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">offered load, "
-                  "of capacity</text>"
-                  "<text x=\"%d\" y=\"20\">requests per second that met both "
-                  "targets</text>\n",
-                  (W - 150 + L) / 2, H - 10, L);
+        fprintf(to, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.0f%%</text>\n",
+                L + at[p] * x_of, H - B + 18, 100 * at[p]);
+    fprintf(to,
+            "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">offered load, "
+            "of capacity</text>"
+            "<text x=\"%d\" y=\"20\">requests per second that met both "
+            "targets</text>\n",
+            (W - 150 + L) / 2, H - 10, L);
     bool ok = true;
     for (int k = 0; k < SIM_POLICIES; k++) {
         if (!o->wanted[k]) continue;
-        (void)fprintf(to, "<polyline fill=\"none\" stroke-width=\"2\" stroke=\"%s\" points=\"",
-                      colour[k]);
+        fprintf(to, "<polyline fill=\"none\" stroke-width=\"2\" stroke=\"%s\" points=\"",
+                colour[k]);
         double y = 0;
         for (int p = 0; p < POINTS && ok; p++) {
             options q = *o;
@@ -211,14 +211,14 @@ static bool plot(const options *o, double cap)
             sim_arrival *a = sim_workload(&q.load);
             ok = a && run(&q, a, &q.setup, &r, &f);
             y = H - B - f.good_per_s * y_of;
-            (void)fprintf(to, "%.1f,%.1f ", L + at[p] * x_of, y);
+            fprintf(to, "%.1f,%.1f ", L + at[p] * x_of, y);
             sim_result_clear(&r);
             free(a);
         }
-        (void)fprintf(to, "\"/>\n<text x=\"%d\" y=\"%.1f\" fill=\"%s\">%s</text>\n", W - 144, y + 4,
-                      colour[k], sim_policies[k]);
+        fprintf(to, "\"/>\n<text x=\"%d\" y=\"%.1f\" fill=\"%s\">%s</text>\n", W - 144, y + 4,
+                colour[k], sim_policies[k]);
     }
-    (void)fprintf(to, "</svg>\n");
+    fprintf(to, "</svg>\n");
     return fclose(to) == 0 && ok;
 }
 
@@ -250,7 +250,7 @@ static int measure_planning(const options *o)
 static bool take_policies(options *o, const char *text)
 {
     char copy[256], *rest = copy;
-    (void)snprintf(copy, sizeof(copy), "%s", text);
+    snprintf(copy, sizeof(copy), "%s", text);
     for (int k = 0; k < SIM_POLICIES; k++) o->wanted[k] = false;
     for (char *name; (name = strsep(&rest, ","));) {
         int k = 0;
@@ -329,7 +329,7 @@ static bool parse(options *o, int argc, char **argv)
         else if (strcmp(argv[i], "--check") == 0)
             o->setup.check = true;
         else if (i + 1 >= argc || !take(o, argv[i], argv[i + 1]))
-            return (void)fprintf(stderr, "sim: what is %s?\n", argv[i]), false;
+            return fprintf(stderr, "sim: what is %s?\n", argv[i]), false;
         else
             i++;
     }
@@ -374,6 +374,6 @@ int main(int argc, char **argv)
     }
     free(a);
     if (o.svg && !plot(&o, cap)) return 1;
-    (void)fprintf(stderr, "%.1f s\n", now_s() - start);
+    fprintf(stderr, "%.1f s\n", now_s() - start);
     return 0;
 }

@@ -58,7 +58,7 @@ static void make(uint64_t seed, sim_load *l, sim_setup *s)
 
 static bool fail(uint64_t seed, const char *what)
 {
-    (void)fprintf(stderr, "scenario %llu: %s\n", (unsigned long long)seed, what);
+    fprintf(stderr, "scenario %llu: %s\n", (unsigned long long)seed, what);
     return false;
 }
 

@@ -47,8 +47,8 @@ START_TEST(test_names)
 {
     const char *good[] = {"a", "9", "acme-corp", "a.b_c-d"};
     const char *bad[] = {"", ".a", "-a", "_a", "A", "a b", "a/b", "a\n", "\xc3\xa4", "a@7"};
-    for (size_t i = 0; i < sizeof good / sizeof *good; i++) ck_assert(name_valid(good[i]));
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) ck_assert(!name_valid(bad[i]));
+    for (size_t i = 0; i < sizeof good / sizeof(*good); i++) ck_assert(name_valid(good[i]));
+    for (size_t i = 0; i < sizeof bad / sizeof(*bad); i++) ck_assert(!name_valid(bad[i]));
     char longest[67];
     memset(longest, 'a', 66);
     longest[64] = 0;
@@ -231,7 +231,7 @@ START_TEST(test_key_refusals)
         {.tenant_id = tenant_id, .scopes = 1, .max_concurrent = -1},  /* negative */
         {.tenant_id = tenant_id, .scopes = 1, .expires_wall_us = -1}, /* negative */
     };
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+    for (size_t i = 0; i < sizeof wrong / sizeof(*wrong); i++)
         ck_assert_int_eq(keys_create(st, &wrong[i], text, NULL, &e), ERR_INPUT);
     ck_assert_int_eq(keys_create(st, &(key_info){.tenant_id = 99, .scopes = 1}, text, NULL, &e),
                      ERR_NOT_FOUND);

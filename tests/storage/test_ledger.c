@@ -69,7 +69,7 @@ START_TEST(test_sums)
         row(5, 1, "base", T0 + DAY_US, 10000),  row(6, 1, "base", T0 - DAY_US, 100000),
         row(7, 1, "base", T0 + 20 * DAY_US, 5),
     };
-    size_t n_rows = sizeof rows / sizeof *rows;
+    size_t n_rows = sizeof rows / sizeof(*rows);
     ck_assert_int_eq(ledger_settle(st, rows, n_rows, &e), ERR_NONE);
     ck_assert_int_eq(ledger_settle(st, rows, n_rows, &e), ERR_NONE); /* changes nothing */
 
@@ -140,7 +140,7 @@ static void same_sums(const usage_query *q, const usage_sum *want, size_t n_want
     size_t n;
     ck_assert_msg(ledger_query(st, q, &s, &n, &e) == ERR_NONE, "%s", e.msg);
     ck_assert_uint_eq(n, n_want);
-    ck_assert_mem_eq(s, want, n * sizeof *s);
+    ck_assert_mem_eq(s, want, n * sizeof(*s));
     free(s);
 }
 
@@ -161,7 +161,7 @@ START_TEST(test_prune)
         {.end_wall_us = INT64_MAX, .group_by = USAGE_BY_ADAPTER},
         {.tenant_id = 2, .start_wall_us = T0 + HOUR_US, .end_wall_us = T0 + 15 * HOUR_US},
         {.tenant_id = 2, .model = "base", .end_wall_us = T0 + 9 * DAY_US, .bucket_us = DAY_US}};
-    enum { QUERIES = sizeof q / sizeof *q };
+    enum { QUERIES = sizeof q / sizeof(*q) };
     usage_sum *before[QUERIES];
     size_t n_before[QUERIES];
     int64_t day = 0, month = 0, day2 = 0, month2 = 0, n = 0, all = 0;
@@ -360,7 +360,7 @@ static _Noreturn void child(struct seen *seen)
 START_TEST(test_kill_nine)
 {
     struct seen *seen =
-        mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        mmap(NULL, sizeof(*seen), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(seen, MAP_FAILED);
     store_close(st);
     st = NULL;
@@ -409,7 +409,7 @@ START_TEST(test_kill_nine)
     ck_assert_int_eq(day, (int64_t)(s[0].prompt_tokens + s[0].output_tokens));
     free(s);
     meter_file_close(mf);
-    munmap(seen, sizeof *seen);
+    munmap(seen, sizeof(*seen));
 }
 END_TEST
 

@@ -268,7 +268,7 @@ START_TEST(what_waits_outlives_restarts)
     uint64_t high = store_next_id(st) + (1u << 30);
     usage_row r = row_of(high);
     (void)settler_end(sr, acquire(high, ERR_NONE), &r);
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (size_t i = 0; i < sizeof sizes / sizeof(*sizes); i++) {
         close_all();
         open_all(sizes[i][0], sizes[i][1]);
         ck_assert_int_eq(look().n_waiting, 14);

@@ -107,8 +107,8 @@ static void set_up(void)
     (void)signal(SIGPIPE, SIG_IGN);
     memset(&srv, 0, sizeof(srv));
     tmpdir_make(srv.dir);
-    (void)snprintf(srv.cert, sizeof(srv.cert), "%s/cert.pem", srv.dir);
-    (void)snprintf(srv.key, sizeof(srv.key), "%s/key.pem", srv.dir);
+    snprintf(srv.cert, sizeof(srv.cert), "%s/cert.pem", srv.dir);
+    snprintf(srv.key, sizeof(srv.key), "%s/key.pem", srv.dir);
     ck_assert_int_eq(devcert_write(srv.cert, srv.key, &e), ERR_NONE);
     srv.ctx = SSL_CTX_new(TLS_server_method());
     ck_assert_int_eq(SSL_CTX_use_certificate_chain_file(srv.ctx, srv.cert), 1);
@@ -136,7 +136,7 @@ static client *open_client(const char *host, const char *ca)
     char url[64];
     client *c;
     err e;
-    (void)snprintf(url, sizeof(url), "https://%s:%d/", host, srv.port);
+    snprintf(url, sizeof(url), "https://%s:%d/", host, srv.port);
     client_options o = {.url = url, .ca_file = ca, .key = "lk_topsecret"};
     ck_assert_int_eq(client_open(&c, &o, &e), ERR_NONE);
     return c;
@@ -396,8 +396,8 @@ START_TEST(whom_it_trusts)
     client_reply r;
     err e;
     client_request rq = {.method = "GET", .path = "/"};
-    (void)snprintf(other_cert, sizeof(other_cert), "%s/other.pem", srv.dir);
-    (void)snprintf(other_key, sizeof(other_key), "%s/other.key", srv.dir);
+    snprintf(other_cert, sizeof(other_cert), "%s/other.pem", srv.dir);
+    snprintf(other_key, sizeof(other_key), "%s/other.key", srv.dir);
     ck_assert_int_eq(devcert_write(other_cert, other_key, &e), ERR_NONE);
     start(a, 1);
     static const char *const host[] = {"localhost", "localhost", "127.0.0.2", "localhost"};

@@ -17,7 +17,7 @@ static bool collect(void *arg, const char *data, size_t len)
     seen *s = arg;
     ck_assert_uint_eq(strlen(data), len);
     size_t at = strlen(s->text);
-    (void)snprintf(s->text + at, sizeof(s->text) - at, "<%s>", data);
+    snprintf(s->text + at, sizeof(s->text) - at, "<%s>", data);
     return ++s->n != s->stop_after;
 }
 

@@ -56,10 +56,10 @@ static void suggest(const char *typed, const char *candidate, const char **best,
 
 static int complain(const cli *c, const char *what, const char *typed, const char *near)
 {
-    (void)fprintf(stderr, "%s: %s '%.80s'", c->program->name, what, typed);
-    if (near) (void)fprintf(stderr, "; did you mean '%s'?", near);
-    (void)fprintf(stderr, "\nTry '%s%s%s --help'.\n", c->program->name, c->command ? " " : "",
-                  c->command ? c->command->name : "");
+    fprintf(stderr, "%s: %s '%.80s'", c->program->name, what, typed);
+    if (near) fprintf(stderr, "; did you mean '%s'?", near);
+    fprintf(stderr, "\nTry '%s%s%s --help'.\n", c->program->name, c->command ? " " : "",
+            c->command ? c->command->name : "");
     return CLI_USAGE;
 }
 
@@ -73,7 +73,7 @@ static int unknown_option(const cli *c, const char *typed)
             suggest(typed + 2, o->name, &best, &nearest);
     }
     char near[48];
-    if (best) (void)snprintf(near, sizeof(near), "--%s", best);
+    if (best) snprintf(near, sizeof(near), "--%s", best);
     return complain(c, "unknown option", typed, best ? near : NULL);
 }
 
@@ -87,16 +87,16 @@ static int unknown_command(const cli *c, const char *first, const char *second)
         size_t n = strlen(first);
         group |= strncmp(k->name, first, n) == 0 && k->name[n] == ' ';
     }
-    (void)snprintf(typed, sizeof(typed), "%s%s%s", first, group && second ? " " : "",
-                   group && second ? second : "");
+    snprintf(typed, sizeof(typed), "%s%s%s", first, group && second ? " " : "",
+             group && second ? second : "");
     for (const cli_command *k = c->program->commands; k->name; k++)
         suggest(typed, k->name, &best, &nearest);
     if (group && !second) {
-        (void)fprintf(stderr, "%s: '%s' needs a second word:", c->program->name, first);
+        fprintf(stderr, "%s: '%s' needs a second word:", c->program->name, first);
         for (const cli_command *k = c->program->commands; k->name; k++) {
             size_t n = strlen(first);
             if (strncmp(k->name, first, n) == 0 && k->name[n] == ' ')
-                (void)fprintf(stderr, " %s", k->name + n + 1);
+                fprintf(stderr, " %s", k->name + n + 1);
         }
         (void)fputc('\n', stderr);
         return CLI_USAGE;
@@ -183,9 +183,9 @@ static int check_arguments(const cli *c)
     const cli_command *k = c->command;
     if (!k || c->help) return 0;
     if (c->n_arg >= k->least && (k->most < 0 || c->n_arg <= k->most)) return 0;
-    (void)fprintf(stderr, "%s %s: %s\nusage: %s %s %s\n", c->program->name, k->name,
-                  c->n_arg < k->least ? "an argument is missing" : "too many arguments",
-                  c->program->name, k->name, k->args);
+    fprintf(stderr, "%s %s: %s\nusage: %s %s %s\n", c->program->name, k->name,
+            c->n_arg < k->least ? "an argument is missing" : "too many arguments", c->program->name,
+            k->name, k->args);
     return CLI_USAGE;
 }
 
@@ -251,45 +251,45 @@ static void print_option(const cli_option *o, FILE *f)
 {
     char left[64];
     char letter[8] = "    ";
-    if (o->letter) (void)snprintf(letter, sizeof(letter), "-%c, ", o->letter);
-    (void)snprintf(left, sizeof(left), "%s--%s%s%s", letter, o->name, o->arg ? " " : "",
-                   o->arg ? o->arg : "");
-    (void)fprintf(f, "  %-30s  %s\n", left, o->help);
+    if (o->letter) snprintf(letter, sizeof(letter), "-%c, ", o->letter);
+    snprintf(left, sizeof(left), "%s--%s%s%s", letter, o->name, o->arg ? " " : "",
+             o->arg ? o->arg : "");
+    fprintf(f, "  %-30s  %s\n", left, o->help);
 }
 
 static void print_options(const char *title, const cli_option *list, FILE *f)
 {
     if (!list || !list->name) return;
-    (void)fprintf(f, "\n%s:\n", title);
+    fprintf(f, "\n%s:\n", title);
     for (const cli_option *o = list; o->name; o++) print_option(o, f);
 }
 
 void cli_print_help(const cli_program *p, const cli_command *command, FILE *f)
 {
     if (command) {
-        (void)fprintf(f, "usage: %s %s%s%s [options]\n\n%s.\n", p->name, command->name,
-                      *command->args ? " " : "", command->args, command->help);
+        fprintf(f, "usage: %s %s%s%s [options]\n\n%s.\n", p->name, command->name,
+                *command->args ? " " : "", command->args, command->help);
         print_options("options", command->options, f);
         print_options("options of every command", p->options, f);
         return;
     }
-    (void)fprintf(f, "%s %s -- %s\n", p->name, LORAD_VERSION, p->tagline);
+    fprintf(f, "%s %s -- %s\n", p->name, LORAD_VERSION, p->tagline);
     if (!p->commands) {
         print_options("options", p->options, f);
-        (void)fprintf(f, "\n%s\n", p->description);
+        fprintf(f, "\n%s\n", p->description);
         return;
     }
     (void)fputc('\n', f);
     for (const cli_command *k = p->commands; k->name; k++) {
         char left[96];
-        (void)snprintf(left, sizeof(left), "%s%s%s", k->name, *k->args ? " " : "", k->args);
-        (void)fprintf(f, "  %-38s  %s\n", left, k->help);
+        snprintf(left, sizeof(left), "%s%s%s", k->name, *k->args ? " " : "", k->args);
+        fprintf(f, "  %-38s  %s\n", left, k->help);
     }
     print_options("options of every command", p->options, f);
-    (void)fprintf(f,
-                  "\n'%s COMMAND --help' says more.  Exit status: 0 done, 1 the server refused it, "
-                  "2 wrong\nusage, 3 the server can't be reached.\n",
-                  p->name);
+    fprintf(f,
+            "\n'%s COMMAND --help' says more.  Exit status: 0 done, 1 the server refused it, "
+            "2 wrong\nusage, 3 the server can't be reached.\n",
+            p->name);
 }
 
 /* ----------------------------------------------------------------------- man page -- */
@@ -298,11 +298,11 @@ static void man_options(const cli_option *list, FILE *f)
 {
     for (const cli_option *o = list; o && o->name; o++) {
         (void)fputs(".TP\n", f);
-        if (o->letter) (void)fprintf(f, "\\fB\\-%c\\fR, ", o->letter);
+        if (o->letter) fprintf(f, "\\fB\\-%c\\fR, ", o->letter);
         (void)fputs("\\fB\\-\\-", f);
         troff_put(o->name, f);
         (void)fputs("\\fR", f);
-        if (o->arg) (void)fprintf(f, " \\fI%s\\fR", o->arg);
+        if (o->arg) fprintf(f, " \\fI%s\\fR", o->arg);
         (void)fputc('\n', f);
         troff_put(o->help, f);
         (void)fputs(".\n", f);
@@ -318,11 +318,11 @@ void cli_print_man(const cli_program *p, FILE *f)
         upper[n] = ch >= 'a' && ch <= 'z' ? (char)(ch - 32) : ch;
     }
     upper[n] = 0;
-    (void)fprintf(f, ".TH %s 1 \"\" \"lorad %s\" \"User Commands\"\n.SH NAME\n%s \\- ", upper,
-                  LORAD_VERSION, p->name);
+    fprintf(f, ".TH %s 1 \"\" \"lorad %s\" \"User Commands\"\n.SH NAME\n%s \\- ", upper,
+            LORAD_VERSION, p->name);
     troff_put(p->tagline, f);
-    (void)fprintf(f, "\n.SH SYNOPSIS\n.B %s\n%s[\\fIoptions\\fR]\n", p->name,
-                  p->commands ? ".I COMMAND\n[\\fIarguments\\fR] " : "");
+    fprintf(f, "\n.SH SYNOPSIS\n.B %s\n%s[\\fIoptions\\fR]\n", p->name,
+            p->commands ? ".I COMMAND\n[\\fIarguments\\fR] " : "");
     (void)fputs(".SH DESCRIPTION\n", f);
     for (const char *s = p->description; *s;) {
         const char *end = strstr(s, "\n\n");
@@ -335,7 +335,7 @@ void cli_print_man(const cli_program *p, FILE *f)
     }
     if (p->commands) (void)fputs(".SH COMMANDS\n", f);
     for (const cli_command *k = p->commands; k && k->name; k++) {
-        (void)fprintf(f, ".SS \"%s %s\"\n", k->name, k->args);
+        fprintf(f, ".SS \"%s %s\"\n", k->name, k->args);
         troff_put(k->help, f);
         (void)fputs(".\n", f);
         man_options(k->options, f);
@@ -360,7 +360,7 @@ static void put_quoted(const char *s, FILE *f)
 
 static void words_of_options(const cli_option *list, FILE *f)
 {
-    for (const cli_option *o = list; o && o->name; o++) (void)fprintf(f, " --%s", o->name);
+    for (const cli_option *o = list; o && o->name; o++) fprintf(f, " --%s", o->name);
 }
 
 static bool is_files(const char *words)
@@ -372,14 +372,14 @@ static void bash_values(const cli_option *list, FILE *f)
 {
     for (const cli_option *o = list; o && o->name; o++) {
         if (!o->arg) continue;
-        (void)fprintf(f, "    --%s", o->name);
-        if (o->letter) (void)fprintf(f, "|-%c", o->letter);
+        fprintf(f, "    --%s", o->name);
+        if (o->letter) fprintf(f, "|-%c", o->letter);
         if (is_files(o->words))
-            (void)fprintf(f, ") COMPREPLY=($(compgen -%c -- \"$cur\")); return;;\n",
-                          *o->words == 'D' ? 'd' : 'f');
+            fprintf(f, ") COMPREPLY=($(compgen -%c -- \"$cur\")); return;;\n",
+                    *o->words == 'D' ? 'd' : 'f');
         else
-            (void)fprintf(f, ") COMPREPLY=($(compgen -W \"%s\" -- \"$cur\")); return;;\n",
-                          o->words ? o->words : "");
+            fprintf(f, ") COMPREPLY=($(compgen -W \"%s\" -- \"$cur\")); return;;\n",
+                    o->words ? o->words : "");
     }
 }
 
@@ -392,9 +392,9 @@ static void put_words(const cli_program *p, const char *first, FILE *f)
         size_t n = strcspn(k->name, " ");
         if (first) {
             if (strlen(first) == n && memcmp(first, k->name, n) == 0 && k->name[n])
-                (void)fprintf(f, " %s", k->name + n + 1);
+                fprintf(f, " %s", k->name + n + 1);
         } else if (n != last_len || memcmp(last, k->name, n) != 0) {
-            (void)fprintf(f, " %.*s", (int)n, k->name);
+            fprintf(f, " %.*s", (int)n, k->name);
             last = k->name;
             last_len = n;
         }
@@ -403,14 +403,14 @@ static void put_words(const cli_program *p, const char *first, FILE *f)
 
 static void bash_completion(const cli_program *p, FILE *f)
 {
-    (void)fprintf(f,
-                  "# bash completion for %s; made by: %s completion bash\n"
-                  "_%s() {\n"
-                  "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} w\n"
-                  "  local words=() i\n"
-                  "  COMPREPLY=()\n"
-                  "  case $prev in\n",
-                  p->name, p->name, p->name);
+    fprintf(f,
+            "# bash completion for %s; made by: %s completion bash\n"
+            "_%s() {\n"
+            "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} w\n"
+            "  local words=() i\n"
+            "  COMPREPLY=()\n"
+            "  case $prev in\n",
+            p->name, p->name, p->name);
     bash_values(p->options, f);
     for (const cli_command *k = p->commands; k->name; k++) bash_values(k->options, f);
     (void)fputs("  esac\n"
@@ -421,17 +421,17 @@ static void bash_completion(const cli_program *p, FILE *f)
                 f);
     for (const cli_command *k = p->commands; k->name; k++) {
         bool two = strchr(k->name, ' ') != NULL;
-        (void)fprintf(f, "    '%s'%s%s%s) ", k->name, two ? "" : "|'", two ? "" : k->name,
-                      two ? "" : " '*");
+        fprintf(f, "    '%s'%s%s%s) ", k->name, two ? "" : "|'", two ? "" : k->name,
+                two ? "" : " '*");
         (void)fputs("if [[ $cur == -* ]]; then COMPREPLY=($(compgen -W \"--help", f);
         words_of_options(k->options, f);
         words_of_options(p->options, f);
         (void)fputs("\" -- \"$cur\"));", f);
         if (is_files(k->words))
-            (void)fprintf(f, " else COMPREPLY=($(compgen -%c -- \"$cur\"));",
-                          *k->words == 'D' ? 'd' : 'f');
+            fprintf(f, " else COMPREPLY=($(compgen -%c -- \"$cur\"));",
+                    *k->words == 'D' ? 'd' : 'f');
         else if (k->words)
-            (void)fprintf(f, " else COMPREPLY=($(compgen -W \"%s\" -- \"$cur\"));", k->words);
+            fprintf(f, " else COMPREPLY=($(compgen -W \"%s\" -- \"$cur\"));", k->words);
         (void)fputs(" fi;;\n", f);
     }
     const char *last = "";
@@ -442,25 +442,25 @@ static void bash_completion(const cli_program *p, FILE *f)
         last = k->name;
         last_len = n;
         char first[32];
-        (void)snprintf(first, sizeof(first), "%.*s", (int)n, k->name);
-        (void)fprintf(f, "    '%s') COMPREPLY=($(compgen -W \"", first);
+        snprintf(first, sizeof(first), "%.*s", (int)n, k->name);
+        fprintf(f, "    '%s') COMPREPLY=($(compgen -W \"", first);
         put_words(p, first, f);
         (void)fputs("\" -- \"$cur\"));;\n", f);
     }
     (void)fputs("    '') COMPREPLY=($(compgen -W \"", f);
     put_words(p, NULL, f);
     words_of_options(p->options, f);
-    (void)fprintf(f, "\" -- \"$cur\"));;\n  esac\n}\ncomplete -F _%s %s\n", p->name, p->name);
+    fprintf(f, "\" -- \"$cur\"));;\n  esac\n}\ncomplete -F _%s %s\n", p->name, p->name);
 }
 
 /* zsh runs bash's completions through its own shim. */
 static void zsh_completion(const cli_program *p, FILE *f)
 {
-    (void)fprintf(f,
-                  "#compdef %s\n"
-                  "# zsh completion for %s; made by: %s completion zsh\n"
-                  "autoload -Uz bashcompinit && bashcompinit\n",
-                  p->name, p->name, p->name);
+    fprintf(f,
+            "#compdef %s\n"
+            "# zsh completion for %s; made by: %s completion zsh\n"
+            "autoload -Uz bashcompinit && bashcompinit\n",
+            p->name, p->name, p->name);
     bash_completion(p, f);
 }
 
@@ -468,13 +468,13 @@ static void fish_options(const cli_program *p, const char *condition, const cli_
                          FILE *f)
 {
     for (const cli_option *o = list; o && o->name; o++) {
-        (void)fprintf(f, "complete -c %s", p->name);
+        fprintf(f, "complete -c %s", p->name);
         if (condition) {
             (void)fputs(" -n ", f);
             put_quoted(condition, f);
         }
-        (void)fprintf(f, " -l %s", o->name);
-        if (o->letter) (void)fprintf(f, " -s %c", o->letter);
+        fprintf(f, " -l %s", o->name);
+        if (o->letter) fprintf(f, " -s %c", o->letter);
         if (o->arg) (void)fputs(is_files(o->words) ? " -rF" : " -x", f);
         if (o->arg && o->words && !is_files(o->words)) {
             (void)fputs(" -a ", f);
@@ -488,31 +488,31 @@ static void fish_options(const cli_program *p, const char *condition, const cli_
 
 static void fish_completion(const cli_program *p, FILE *f)
 {
-    (void)fprintf(f,
-                  "# fish completion for %s; made by: %s completion fish\n"
-                  "complete -c %s -f\n",
-                  p->name, p->name, p->name);
+    fprintf(f,
+            "# fish completion for %s; made by: %s completion fish\n"
+            "complete -c %s -f\n",
+            p->name, p->name, p->name);
     fish_options(p, NULL, p->options, f);
     for (const cli_command *k = p->commands; k->name; k++) {
         char condition[128], first[32];
         size_t n = strcspn(k->name, " ");
-        (void)snprintf(first, sizeof(first), "%.*s", (int)n, k->name);
-        (void)fprintf(f, "complete -c %s -n __fish_use_subcommand -a %s -d ", p->name, first);
+        snprintf(first, sizeof(first), "%.*s", (int)n, k->name);
+        fprintf(f, "complete -c %s -n __fish_use_subcommand -a %s -d ", p->name, first);
         put_quoted(k->name[n] ? "" : k->help, f);
         (void)fputc('\n', f);
         if (k->name[n]) {
-            (void)fprintf(f, "complete -c %s -n '__fish_seen_subcommand_from %s' -a %s -d ",
-                          p->name, first, k->name + n + 1);
+            fprintf(f, "complete -c %s -n '__fish_seen_subcommand_from %s' -a %s -d ", p->name,
+                    first, k->name + n + 1);
             put_quoted(k->help, f);
             (void)fputc('\n', f);
         }
-        (void)snprintf(condition, sizeof(condition), "__fish_seen_subcommand_from %s%s%s", first,
-                       k->name[n] ? "; and __fish_seen_subcommand_from " : "",
-                       k->name[n] ? k->name + n + 1 : "");
+        snprintf(condition, sizeof(condition), "__fish_seen_subcommand_from %s%s%s", first,
+                 k->name[n] ? "; and __fish_seen_subcommand_from " : "",
+                 k->name[n] ? k->name + n + 1 : "");
         fish_options(p, condition, k->options, f);
         if (k->words) {
-            (void)fprintf(f, "complete -c %s -n '%s' %s ", p->name, condition,
-                          is_files(k->words) ? "-F" : "-a");
+            fprintf(f, "complete -c %s -n '%s' %s ", p->name, condition,
+                    is_files(k->words) ? "-F" : "-a");
             if (!is_files(k->words)) put_quoted(k->words, f);
             (void)fputc('\n', f);
         }

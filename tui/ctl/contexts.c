@@ -228,7 +228,7 @@ bool contexts_remove(contexts *c, const char *name)
 static err_code make_folder_of(const char *path, err *e)
 {
     char dir[PATH_MAX];
-    (void)snprintf(dir, sizeof(dir), "%s", path);
+    snprintf(dir, sizeof(dir), "%s", path);
     char *last = strrchr(dir, '/');
     if (!last || last == dir) return ERR_NONE;
     *last = 0;
@@ -245,14 +245,13 @@ static err_code make_folder_of(const char *path, err *e)
 
 static void write_all(const contexts *c, FILE *f)
 {
-    (void)fprintf(f,
-                  "# Servers for loractl and loratop; see loractl(1).  It holds keys: mode 600.\n");
-    if (c->current[0]) (void)fprintf(f, "current = %s\n", c->current);
+    fprintf(f, "# Servers for loractl and loratop; see loractl(1).  It holds keys: mode 600.\n");
+    if (c->current[0]) fprintf(f, "current = %s\n", c->current);
     for (int i = 0; i < c->n; i++) {
-        (void)fprintf(f, "\n[%s]\n", c->list[i].name);
+        fprintf(f, "\n[%s]\n", c->list[i].name);
         for (int k = 0; k < N_SETTINGS; k++) {
             const char *v = at(&c->list[i], &settings[k]);
-            if (*v) (void)fprintf(f, "%s = %s\n", settings[k].name, v);
+            if (*v) fprintf(f, "%s = %s\n", settings[k].name, v);
         }
     }
 }
@@ -262,7 +261,7 @@ err_code contexts_save(const contexts *c, err *e)
     char tmp[PATH_MAX + 16];
     err_code rc = make_folder_of(c->path, e);
     if (rc) return rc;
-    (void)snprintf(tmp, sizeof(tmp), "%s.XXXXXX", c->path);
+    snprintf(tmp, sizeof(tmp), "%s.XXXXXX", c->path);
     int fd = mkstemp(tmp); /* mode 0600 */
     FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
     if (!f) {

@@ -20,9 +20,9 @@ enum { SENTENCE_MAX = 1024, PAGES_MAX = 10000 };
 static void say(FILE *f, const char *prefix, const char *fmt, va_list ap)
 {
     char raw[SENTENCE_MAX], clean[SENTENCE_MAX * 4];
-    (void)vsnprintf(raw, sizeof(raw), fmt, ap);
+    vsnprintf(raw, sizeof(raw), fmt, ap);
     (void)text_clean(raw, clean, sizeof(clean), 0);
-    (void)fprintf(f, "%s%s\n", prefix, clean);
+    fprintf(f, "%s%s\n", prefix, clean);
 }
 
 int ctl_fail(const char *fmt, ...)
@@ -80,7 +80,7 @@ void ctl_print_rows(const ctl *c, const column *columns, const cJSON *rows)
         return;
     }
     if (cJSON_GetArraySize(rows) == 0 && c->format != TABLE_CSV) {
-        if (c->width) (void)fprintf(stderr, "(none)\n");
+        if (c->width) fprintf(stderr, "(none)\n");
         if (c->format != TABLE_NAME) table_print(stdout, columns, rows, c->format, c->width);
         return;
     }
@@ -247,8 +247,8 @@ int ctl_call(ctl *c, ctl_side side, const char *method, cJSON *body, cJSON **tre
     if (status == CTL_OK && tree && reply.len && client_reply_json(&reply, tree, &e))
         status = ctl_fail("%s", e.msg);
     if (status == CTL_OK && tree && *tree && cJSON_IsFalse(json_get(*tree, "durable")))
-        (void)fprintf(stderr, "loractl: in force, but the server's disk does not have it yet; "
-                              "the server goes on trying\n");
+        fprintf(stderr, "loractl: in force, but the server's disk does not have it yet; "
+                        "the server goes on trying\n");
     client_reply_clear(&reply);
     return status;
 }

@@ -64,7 +64,7 @@ int ctl_adapter_versions(void *p)
     ctl *c = p;
     cJSON *rows;
     char path[1200];
-    (void)snprintf(path, sizeof(path), "/v1/adapters/%s/versions", ctl_seg(c->cli.arg[0]));
+    snprintf(path, sizeof(path), "/v1/adapters/%s/versions", ctl_seg(c->cli.arg[0]));
     int status = ctl_list(c, TENANT_SIDE, path, "version", &rows);
     if (!status) ctl_print_rows(c, ctl_version_columns, rows);
     cJSON_Delete(rows);
@@ -153,7 +153,7 @@ int ctl_adapter_rollback(void *p)
     ctl *c = p;
     char query[1200] = "";
     const char *alias = cli_value(&c->cli, "alias");
-    if (alias) (void)snprintf(query, sizeof(query), "?alias=%s", ctl_seg(alias));
+    if (alias) snprintf(query, sizeof(query), "?alias=%s", ctl_seg(alias));
     return post(c, "rollback", query);
 }
 
@@ -173,7 +173,7 @@ int ctl_adapter_warm(void *p)
     char query[32] = "";
     const char *wait = cli_value(&c->cli, "wait");
     if (wait && ctl_span(wait) < 1) return ctl_usage("--wait: '%s' is no span of time", wait);
-    if (wait) (void)snprintf(query, sizeof(query), "?wait=%lld", (long long)ctl_span(wait));
+    if (wait) snprintf(query, sizeof(query), "?wait=%lld", (long long)ctl_span(wait));
     return post(c, "warm", query);
 }
 

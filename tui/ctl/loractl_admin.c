@@ -100,7 +100,7 @@ int ctl_tenant_create(void *p)
 static int send_to_tenant(ctl *c, const char *method, const char *name, cJSON *body)
 {
     char path[1200];
-    (void)snprintf(path, sizeof(path), "/admin/v1/tenants/%s", ctl_seg(name));
+    snprintf(path, sizeof(path), "/admin/v1/tenants/%s", ctl_seg(name));
     return send_tenant(c, method, path, body);
 }
 
@@ -174,7 +174,7 @@ int ctl_key_list(void *p)
     cJSON *rows;
     char path[1200] = "/admin/v1/keys?all=true";
     const char *tenant = cli_value(&c->cli, "tenant");
-    if (tenant) (void)snprintf(path, sizeof(path), "/admin/v1/keys?tenant=%s", ctl_seg(tenant));
+    if (tenant) snprintf(path, sizeof(path), "/admin/v1/keys?tenant=%s", ctl_seg(tenant));
     int status = ctl_list(c, ADMIN_SIDE, path, "id", &rows);
     if (!status) ctl_print_rows(c, key_columns, rows);
     cJSON_Delete(rows);
@@ -220,7 +220,7 @@ static int show_new_key(const ctl *c, cJSON *tree)
         ctl_print_row(c, key_columns, tree);
         if (c->format == TABLE_PEOPLE || c->format == TABLE_WIDE) {
             table_print_one(stdout, with_key, tree, 0);
-            (void)fprintf(stderr, "The key is shown this once: keep it.\n");
+            fprintf(stderr, "The key is shown this once: keep it.\n");
         }
     }
     return status;
@@ -253,7 +253,7 @@ static bool take_key_settings(ctl *c, cJSON *body)
         char pair[96];
         const char *one = pair;
         if (!v) continue;
-        (void)snprintf(pair, sizeof(pair), "%s=%.40s", limits[i], v);
+        snprintf(pair, sizeof(pair), "%s=%.40s", limits[i], v);
         ok = ctl_pairs(body, &one, 1);
     }
     if (name) (void)cJSON_AddStringToObject(body, "name", name);
@@ -292,7 +292,7 @@ static int key_id_of(ctl *c, const char *which, char out[32])
     size_t n = strspn(which, "0123456789");
     out[0] = 0;
     if (n && !which[n] && n < 24) {
-        (void)snprintf(out, 32, "%s", which);
+        snprintf(out, 32, "%s", which);
         return CTL_OK;
     }
     int status = ctl_list(c, ADMIN_SIDE, "/admin/v1/keys?all=true", "id", &rows);
@@ -302,8 +302,7 @@ static int key_id_of(ctl *c, const char *which, char out[32])
         if (!cJSON_IsString(pub) || !cJSON_IsString(id) || !*pub->valuestring) continue;
         bool whole = strncmp(which, "lk_", 3) == 0 &&
                      strncmp(which + 3, pub->valuestring, strlen(pub->valuestring)) == 0;
-        if (whole || strcmp(pub->valuestring, which) == 0)
-            (void)snprintf(out, 32, "%s", id->valuestring);
+        if (whole || strcmp(pub->valuestring, which) == 0) snprintf(out, 32, "%s", id->valuestring);
     }
     cJSON_Delete(rows);
     if (!status && !*out) status = ctl_fail("there is no such key");
@@ -420,9 +419,9 @@ static const char *limits_path(const char *which)
     char owner[256];
     const char *slash = strchr(which, '/');
     size_t n = slash ? (size_t)(slash - which) : strlen(which);
-    (void)snprintf(owner, sizeof(owner), "%.*s", (int)(n < 255 ? n : 255), which);
-    (void)snprintf(path, sizeof(path), "/admin/v1/limits/%s%s%s", ctl_seg(owner), slash ? "/" : "",
-                   slash ? ctl_seg(slash + 1) : "");
+    snprintf(owner, sizeof(owner), "%.*s", (int)(n < 255 ? n : 255), which);
+    snprintf(path, sizeof(path), "/admin/v1/limits/%s%s%s", ctl_seg(owner), slash ? "/" : "",
+             slash ? ctl_seg(slash + 1) : "");
     return path;
 }
 

@@ -71,13 +71,13 @@ static bool on_event(void *arg, const char *data, size_t len)
     cJSON *tree;
     if (strcmp(data, "[DONE]") == 0) return true;
     if (json_parse(data, len, &event_limits, &tree, NULL)) {
-        (void)snprintf(l->problem, sizeof(l->problem), "the server sent what is no JSON");
+        snprintf(l->problem, sizeof(l->problem), "the server sent what is no JSON");
         return true;
     }
     const cJSON *message = member(member(tree, "error"), "message");
     const char *text = text_of(tree, l->chat, "delta");
     if (cJSON_IsString(message))
-        (void)snprintf(l->problem, sizeof(l->problem), "%s", message->valuestring);
+        snprintf(l->problem, sizeof(l->problem), "%s", message->valuestring);
     bool on = !text || show(l, text);
     cJSON_Delete(tree);
     return on;
@@ -229,15 +229,15 @@ static bool obey(cJSON *body, const char *line, char *system, size_t cap, bool *
         *end = true;
     } else if (strcmp(line, "/reset") == 0) {
         forget(body, system);
-        (void)fprintf(stderr, "(all forgotten)\n");
+        fprintf(stderr, "(all forgotten)\n");
     } else if (strncmp(line, "/system ", 8) == 0) {
-        (void)snprintf(system, cap, "%s", line + 8);
+        snprintf(system, cap, "%s", line + 8);
         forget(body, system);
-        (void)fprintf(stderr, "(all forgotten, but for the new instruction)\n");
+        fprintf(stderr, "(all forgotten, but for the new instruction)\n");
     } else if (strncmp(line, "/model ", 7) == 0) {
         (void)cJSON_ReplaceItemInObjectCaseSensitive(body, "model", cJSON_CreateString(line + 7));
     } else {
-        (void)fprintf(stderr, "/reset  /system TEXT  /model NAME  /exit\n");
+        fprintf(stderr, "/reset  /system TEXT  /model NAME  /exit\n");
     }
     return true;
 }
@@ -278,12 +278,12 @@ static int converse(ctl *c, cJSON *body)
     int status = CTL_OK;
     bool end = false;
     const char *given = cli_value(&c->cli, "system");
-    (void)snprintf(system, sizeof(system), "%s", given ? given : "");
+    snprintf(system, sizeof(system), "%s", given ? given : "");
     forget(body, system);
     ctl_keep_running();
-    (void)fprintf(stderr, "Ctrl-C ends an answer, Ctrl-D the talk; /help for more.\n");
+    fprintf(stderr, "Ctrl-C ends an answer, Ctrl-D the talk; /help for more.\n");
     while (!end) {
-        (void)fprintf(stderr, "> ");
+        fprintf(stderr, "> ");
         if (!wait_for_line()) {
             (void)fputc('\n', stderr);
             continue;

@@ -97,7 +97,7 @@ int ctl_context_use(void *p)
     ctl *c = p;
     const context *x = chosen(c);
     if (!x) return CTL_REFUSED;
-    (void)snprintf(c->contexts.current, sizeof(c->contexts.current), "%s", x->name);
+    snprintf(c->contexts.current, sizeof(c->contexts.current), "%s", x->name);
     return save(c);
 }
 
@@ -119,7 +119,7 @@ static bool read_secret(const char *what, char out[CONTEXT_KEY_MAX])
     char line[CONTEXT_KEY_MAX + 2] = "";
     bool tty = isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &was) == 0;
     if (tty) {
-        (void)fprintf(stderr, "%s: ", what);
+        fprintf(stderr, "%s: ", what);
         quiet = was;
         quiet.c_lflag &= (tcflag_t)~ECHO;
         (void)tcsetattr(STDIN_FILENO, TCSAFLUSH, &quiet);
@@ -131,7 +131,7 @@ static bool read_secret(const char *what, char out[CONTEXT_KEY_MAX])
     }
     line[strcspn(line, "\r\n")] = 0;
     bool ok = got && *line && strlen(line) < CONTEXT_KEY_MAX;
-    if (ok) (void)snprintf(out, CONTEXT_KEY_MAX, "%s", line);
+    if (ok) snprintf(out, CONTEXT_KEY_MAX, "%s", line);
     explicit_bzero(line, sizeof(line));
     if (!ok) (void)ctl_fail("no %s came on standard input", what);
     return ok;
@@ -172,7 +172,7 @@ int ctl_context_set(void *p)
     if (cli_given(&c->cli, "admin-key") && !read_secret("admin key", x->admin_key))
         return CTL_REFUSED;
     if (cli_given(&c->cli, "use") || c->contexts.n == 1)
-        (void)snprintf(c->contexts.current, sizeof(c->contexts.current), "%s", x->name);
+        snprintf(c->contexts.current, sizeof(c->contexts.current), "%s", x->name);
     return save(c);
 }
 

@@ -70,7 +70,7 @@ static int hash_file(push *p, local_file *f, const char *label)
     ok = ok && EVP_DigestFinal_ex(md, digest, &n) == 1 && n == 32;
     progress_end(&p->progress);
     EVP_MD_CTX_free(md);
-    for (unsigned i = 0; ok && i < n; i++) (void)snprintf(f->sha256 + 2 * i, 3, "%02x", digest[i]);
+    for (unsigned i = 0; ok && i < n; i++) snprintf(f->sha256 + 2 * i, 3, "%02x", digest[i]);
     return ok ? CTL_OK : ctl_fail("%s/%s can't be read whole", p->dir, label);
 }
 
@@ -103,7 +103,7 @@ static int open_files(push *p)
         p->file[i].fd = fd;
         if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
             char bin[4096];
-            (void)snprintf(bin, sizeof(bin), "%s/adapter_model.bin", p->dir);
+            snprintf(bin, sizeof(bin), "%s/adapter_model.bin", p->dir);
             bool pickle = i == 1 && access(bin, F_OK) == 0;
             return ctl_fail("%s: %s%s", path, fd < 0 ? strerror(errno) : "this is no file",
                             pickle
@@ -128,13 +128,13 @@ static int find_name(push *p)
         char *real = realpath(p->dir, NULL);
         if (!real) return ctl_fail("%s: %s", p->dir, strerror(errno));
         const char *slash = strrchr(real, '/');
-        (void)snprintf(full, sizeof(full), "%s", slash ? slash + 1 : real);
+        snprintf(full, sizeof(full), "%s", slash ? slash + 1 : real);
         free(real);
         given = full;
     }
     if (!*given || strlen(given) >= sizeof(p->name))
         return ctl_usage("give the adapter's name with --name");
-    (void)snprintf(p->name, sizeof(p->name), "%s", given);
+    snprintf(p->name, sizeof(p->name), "%s", given);
     return CTL_OK;
 }
 
@@ -237,14 +237,14 @@ static int send_file(push *p, int i, int64_t offset)
     char path[1600], header[64];
     const local_file *f = &p->file[i];
     if (!ctl_open(p->c, TENANT_SIDE, &cl, &status)) return status;
-    (void)snprintf(path, sizeof(path), "/v1/adapters/%s/versions/%s/files/%s", ctl_seg(p->name),
-                   ctl_seg(p->id), file_names[i]);
+    snprintf(path, sizeof(path), "/v1/adapters/%s/versions/%s/files/%s", ctl_seg(p->name),
+             ctl_seg(p->id), file_names[i]);
     progress_begin(&p->progress, file_names[i], f->bytes, offset, cli_given(&p->c->cli, "quiet"));
     while (offset < f->bytes) {
         err e;
         client_reply r;
         transfer t = {.p = p, .f = f, .first = offset, .at = offset};
-        (void)snprintf(header, sizeof(header), "Upload-Offset: %lld", (long long)offset);
+        snprintf(header, sizeof(header), "Upload-Offset: %lld", (long long)offset);
         client_request rq = {.method = "PATCH",
                              .path = path,
                              .headers = {header},
@@ -287,7 +287,7 @@ static int send_missing(push *p, const cJSON *upload)
     const cJSON *id = cJSON_IsObject(upload) ? json_get(upload, "id") : NULL;
     if (!cJSON_IsString(id) || !cJSON_IsArray(files) || strlen(id->valuestring) >= sizeof(p->id))
         return ctl_fail("the server's answer is no upload");
-    (void)snprintf(p->id, sizeof(p->id), "%s", id->valuestring);
+    snprintf(p->id, sizeof(p->id), "%s", id->valuestring);
     cJSON_ArrayForEach(file, files)
     {
         const cJSON *path = cJSON_IsObject(file) ? json_get(file, "path") : NULL;
@@ -313,8 +313,8 @@ static int commit(push *p)
     client_reply reply;
     cJSON *tree = NULL;
     err e;
-    (void)snprintf(path, sizeof(path), "/v1/adapters/%s/versions/%s/commit", ctl_seg(p->name),
-                   ctl_seg(p->id));
+    snprintf(path, sizeof(path), "/v1/adapters/%s/versions/%s/commit", ctl_seg(p->name),
+             ctl_seg(p->id));
     client_request rq = {.method = "POST", .path = path, .timeout_ms = COMMIT_MS};
     if (cli_given(&p->c->cli, "new")) rq.headers[0] = "If-None-Match: *";
     int status = ctl_run(p->c, TENANT_SIDE, &rq, &reply);
@@ -326,9 +326,9 @@ static int commit(push *p)
         if (!cli_given(&p->c->cli, "quiet")) {
             int64_t total = 0;
             for (int i = 0; i < FILES; i++) total += p->file[i].bytes;
-            (void)fprintf(stderr, "%s; %lld of %lld bytes sent\n",
-                          existed ? "unchanged: this is the newest version" : "published",
-                          (long long)p->sent, (long long)total);
+            fprintf(stderr, "%s; %lld of %lld bytes sent\n",
+                    existed ? "unchanged: this is the newest version" : "published",
+                    (long long)p->sent, (long long)total);
         }
     }
     cJSON_Delete(tree);
@@ -350,17 +350,17 @@ static void tar_head(tar_source *t)
     char *h = t->head;
     unsigned sum = 0;
     memset(h, 0, sizeof(t->head));
-    (void)snprintf(h, 100, "adapter.gguf");
-    (void)snprintf(h + 100, 8, "%07o", 0644);
-    (void)snprintf(h + 108, 8, "%07o", 0);
-    (void)snprintf(h + 116, 8, "%07o", 0);
-    (void)snprintf(h + 124, 12, "%011llo", (unsigned long long)t->f->bytes);
-    (void)snprintf(h + 136, 12, "%011o", 0);
+    snprintf(h, 100, "adapter.gguf");
+    snprintf(h + 100, 8, "%07o", 0644);
+    snprintf(h + 108, 8, "%07o", 0);
+    snprintf(h + 116, 8, "%07o", 0);
+    snprintf(h + 124, 12, "%011llo", (unsigned long long)t->f->bytes);
+    snprintf(h + 136, 12, "%011o", 0);
     h[156] = '0';
     memcpy(h + 257, "ustar\00000", 8);
     memset(h + 148, ' ', 8);
     for (size_t i = 0; i < sizeof(t->head); i++) sum += (unsigned char)h[i];
-    (void)snprintf(h + 148, 8, "%06o", sum);
+    snprintf(h + 148, 8, "%06o", sum);
 }
 
 static size_t read_tar(void *arg, char *to, size_t cap)
@@ -420,9 +420,9 @@ static int push_gguf(push *p)
     if (f->bytes >= INT64_C(1) << 33) return ctl_fail("%s is too large for a tar", p->dir);
     tar_source t = {.p = p, .f = f, .total = 512 + (f->bytes + 511) / 512 * 512 + 1024};
     tar_head(&t);
-    (void)snprintf(path, sizeof(path), "/v1/adapters/%s/versions?activate=%s%s%s", ctl_seg(p->name),
-                   cli_given(&p->c->cli, "no-activate") ? "false" : "true",
-                   description ? "&description=" : "", description ? ctl_seg(description) : "");
+    snprintf(path, sizeof(path), "/v1/adapters/%s/versions?activate=%s%s%s", ctl_seg(p->name),
+             cli_given(&p->c->cli, "no-activate") ? "false" : "true",
+             description ? "&description=" : "", description ? ctl_seg(description) : "");
     client_request rq = {.method = "POST",
                          .path = path,
                          .type = "application/x-tar",

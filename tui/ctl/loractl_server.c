@@ -79,7 +79,7 @@ static bool add_time(const ctl *c, const char *name, char *query, size_t cap)
         (void)ctl_usage("--%s: '%s' is no time (2026-12-31, -7d, seconds since 1970)", name, v);
         return false;
     }
-    (void)snprintf(query + n, cap - n, "&%s=%lld", name, (long long)t);
+    snprintf(query + n, cap - n, "&%s=%lld", name, (long long)t);
     return true;
 }
 
@@ -98,7 +98,7 @@ int ctl_usage_show(void *p)
     for (int i = 0; i < 4; i++) {
         size_t n = strlen(query);
         if (values[i])
-            (void)snprintf(query + n, sizeof(query) - n, "&%s=%s", fields[i], ctl_seg(values[i]));
+            snprintf(query + n, sizeof(query) - n, "&%s=%s", fields[i], ctl_seg(values[i]));
     }
     if (*query) *query = '?';
     int status = ctl_call(c, admin ? ADMIN_SIDE : TENANT_SIDE, "GET", NULL, &tree, "%s%s",

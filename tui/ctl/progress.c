@@ -39,16 +39,16 @@ void progress_set(progress *p, int64_t done)
     memset(bar, '=', (size_t)filled);
     if (filled < cells) bar[filled] = '>';
     bar[cells] = 0;
-    (void)snprintf(line, sizeof(line), "%s %s%s%s%3.0f%%  %s of %s  %s/s  %s", label,
-                   cells ? "[" : "", bar, cells ? "] " : "", part * 100, have, all, rate, left);
+    snprintf(line, sizeof(line), "%s %s%s%s%3.0f%%  %s of %s  %s/s  %s", label, cells ? "[" : "",
+             bar, cells ? "] " : "", part * 100, have, all, rate, left);
     char fitted[1024];
     (void)text_clean(line, fitted, sizeof(fitted), width > 1 ? width - 1 : 0);
-    (void)fprintf(stderr, "\r%s\033[K", fitted);
+    fprintf(stderr, "\r%s\033[K", fitted);
     (void)fflush(stderr);
 }
 
 void progress_end(progress *p)
 {
-    if (p->drawn) (void)fprintf(stderr, "\r\033[K");
+    if (p->drawn) fprintf(stderr, "\r\033[K");
     p->drawn = p->on = false;
 }

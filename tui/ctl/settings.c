@@ -39,11 +39,11 @@ static void take(view *v, const char *name, const char *value)
         char want[48];
         int cols;
         (void)view_columns(t, &cols);
-        (void)snprintf(want, sizeof(want), "%s.sort", proto_table_names[t]);
+        snprintf(want, sizeof(want), "%s.sort", proto_table_names[t]);
         if (strcmp(name, want) == 0 && n >= 0 && n < cols) v->table[t].sort = (int)n;
-        (void)snprintf(want, sizeof(want), "%s.descending", proto_table_names[t]);
+        snprintf(want, sizeof(want), "%s.descending", proto_table_names[t]);
         if (strcmp(name, want) == 0) v->table[t].descending = n == 1;
-        (void)snprintf(want, sizeof(want), "%s.tree", proto_table_names[t]);
+        snprintf(want, sizeof(want), "%s.tree", proto_table_names[t]);
         if (strcmp(name, want) == 0) v->table[t].tree = n == 1;
     }
 }
@@ -63,7 +63,7 @@ void settings_save(const view *v)
 {
     char path[PATH_MAX], fresh[PATH_MAX + 8];
     if (!path_of(path, sizeof(path), true)) return;
-    (void)snprintf(fresh, sizeof(fresh), "%s.new", path);
+    snprintf(fresh, sizeof(fresh), "%s.new", path);
     FILE *f = fopen(fresh, "we");
     if (!f) return;
     bool ok = fprintf(f, "interval_ms = %lld\nscreen = %s\n", (long long)v->interval_ms,

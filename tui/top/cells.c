@@ -136,7 +136,7 @@ int cells_printf(cells *c, int row, int col, int width, style s, const char *fmt
     char text[1024];
     va_list ap;
     va_start(ap, fmt);
-    (void)vsnprintf(text, sizeof(text), fmt, ap);
+    vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
     return cells_text(c, row, col, width, s, text);
 }

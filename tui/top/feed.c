@@ -75,16 +75,16 @@ static void do_one(feed *f, const view_action *a)
     err e;
     char text[400], why[256];
     if (client_call(f->c, &rq, &r, &e)) {
-        (void)snprintf(text, sizeof(text), "%s: %s", a->what, e.msg);
+        snprintf(text, sizeof(text), "%s: %s", a->what, e.msg);
         put(f, FEED_DONE, text, strlen(text), false);
     } else if (client_reply_ok(&r) && a->list_keys) {
         put(f, FEED_KEYS, r.body ? r.body : "", r.len, true);
     } else if (client_reply_ok(&r)) {
-        (void)snprintf(text, sizeof(text), "%s: done", a->what);
+        snprintf(text, sizeof(text), "%s: done", a->what);
         put(f, FEED_DONE, text, strlen(text), true);
     } else {
         client_reply_error(&r, why, sizeof(why));
-        (void)snprintf(text, sizeof(text), "%s: %s", a->what, why);
+        snprintf(text, sizeof(text), "%s: %s", a->what, why);
         put(f, FEED_DONE, text, strlen(text), false);
     }
     client_reply_clear(&r);
@@ -128,8 +128,7 @@ static void *feed_thread(void *arg)
         char path[160];
         client_reply r;
         err e;
-        (void)snprintf(path, sizeof(path), "/admin/v1/stats%s%s", cursor[0] ? "?cursor=" : "",
-                       cursor);
+        snprintf(path, sizeof(path), "/admin/v1/stats%s%s", cursor[0] ? "?cursor=" : "", cursor);
         client_request rq = {.method = "GET", .path = path, .timeout_ms = CALL_MS};
         int64_t start = clock_now_us(), wait_ms;
         err_code rc = client_call(f->c, &rq, &r, &e);
@@ -142,7 +141,7 @@ static void *feed_thread(void *arg)
         } else {
             char why[256];
             if (rc)
-                (void)snprintf(why, sizeof(why), "%s", e.msg);
+                snprintf(why, sizeof(why), "%s", e.msg);
             else
                 client_reply_error(&r, why, sizeof(why));
             put(f, FEED_GONE, why, strlen(why), false);
@@ -223,7 +222,7 @@ void feed_set_interval(feed *f, int64_t interval_ms)
 void feed_set_cursor(feed *f, const char *cursor)
 {
     pthread_mutex_lock(&f->mu);
-    (void)snprintf(f->cursor, sizeof(f->cursor), "%s", cursor);
+    snprintf(f->cursor, sizeof(f->cursor), "%s", cursor);
     f->took = true;
     pthread_cond_broadcast(&f->change);
     pthread_mutex_unlock(&f->mu);

@@ -89,7 +89,7 @@ typedef struct app {
 
 static int fail(const err *e)
 {
-    (void)fprintf(stderr, "loratop: %s\n", e->msg);
+    fprintf(stderr, "loratop: %s\n", e->msg);
     return EXIT_FAILURE;
 }
 
@@ -163,18 +163,17 @@ static int parse(int argc, char **argv, options *o)
         case OPT_ASCII: o->ascii = true; break;
         case OPT_READ_ONLY: o->read_only = true; break;
         case OPT_VERSION:
-            (void)printf("loratop %s (commit %s; %s)\n", LORAD_VERSION, version_commit,
-                         version_build);
+            printf("loratop %s (commit %s; %s)\n", LORAD_VERSION, version_commit, version_build);
             return EXIT_SUCCESS;
         case 'h': cli_print_help(&program, NULL, stdout); return EXIT_SUCCESS;
         default: return EXIT_USAGE;
         }
         if (ok) continue;
-        (void)fprintf(stderr, "loratop: '%s' is out of range here; --help\n", optarg);
+        fprintf(stderr, "loratop: '%s' is out of range here; --help\n", optarg);
         return EXIT_USAGE;
     }
     if (optind < argc) {
-        (void)fprintf(stderr, "loratop: what is '%s'? --help\n", argv[optind]);
+        fprintf(stderr, "loratop: what is '%s'? --help\n", argv[optind]);
         return EXIT_USAGE;
     }
     return -1;
@@ -251,7 +250,7 @@ static void write_csv(const view_server *s)
         met += d->classes[i].met;
         missed += d->classes[i].missed;
     }
-    (void)printf(
+    printf(
         "%.3f,%s,%.2f,%.2f,%.2f,%.2f,%.2f,%lld,%lld,%.4f,%lld,%lld,%lld,%lld,%lld,%lld,%lld,%lld\n",
         (double)d->server.now_us / 1e6, name, d->now.prompt_tokens, d->now.output_tokens,
         d->now.requests, d->now.rate_limited, d->now.errors, (long long)d->engine.running,
@@ -269,7 +268,7 @@ static void came(app *a, int i, const char *text, size_t len)
     view_server *s = &a->v.server[i];
     err e;
     if (topdata_apply_text(&s->data, text, len, &e)) {
-        (void)snprintf(s->error, sizeof(s->error), "%.199s", e.msg);
+        snprintf(s->error, sizeof(s->error), "%.199s", e.msg);
         s->up = false;
         feed_set_cursor(a->feed[i], ""); /* all of it anew */
         a->fresh = true;
@@ -312,7 +311,7 @@ static void take_items(app *a, int i)
             break;
         case FEED_GONE:
             s->up = false;
-            (void)snprintf(s->error, sizeof(s->error), "%.199s", it.text);
+            snprintf(s->error, sizeof(s->error), "%.199s", it.text);
             a->fresh = true;
             break;
         case FEED_DONE:
@@ -496,7 +495,7 @@ static int run_plain(app *a)
             const view_server *s = &a->v.server[i];
             if (a->o.replay || s->up || !s->error[0]) continue;
             if (a->o.once) {
-                (void)fprintf(stderr, "loratop: %s: %s\n", s->name, s->error);
+                fprintf(stderr, "loratop: %s: %s\n", s->name, s->error);
                 return EXIT_FAILURE;
             }
         }
@@ -582,14 +581,14 @@ static int run_headless(app *a)
     double p99_ms = (double)all_took[n_took * 99 / 100] / 1e3;
     free(all_took);
     (void)getrusage(RUSAGE_SELF, &ru);
-    (void)printf("{\"frames\":%lld,\"draws\":%lld,\"apply_mean_ms\":%.3f,\"draw_mean_ms\":%.3f,"
-                 "\"draw_p99_ms\":%.3f,\"draw_max_ms\":%.3f,\"cpu_s\":%.3f,\"rss_third_kib\":%ld,"
-                 "\"rss_kib\":%ld}\n",
-                 (long long)frames, (long long)n_draws, (double)apply_us / 1e3 / (double)frames,
-                 (double)all_us / 1e3 / (double)n_draws, p99_ms, (double)worst_us / 1e3,
-                 (double)(ru.ru_utime.tv_sec + ru.ru_stime.tv_sec) +
-                     (double)(ru.ru_utime.tv_usec + ru.ru_stime.tv_usec) / 1e6,
-                 third_kib, rss_kib());
+    printf("{\"frames\":%lld,\"draws\":%lld,\"apply_mean_ms\":%.3f,\"draw_mean_ms\":%.3f,"
+           "\"draw_p99_ms\":%.3f,\"draw_max_ms\":%.3f,\"cpu_s\":%.3f,\"rss_third_kib\":%ld,"
+           "\"rss_kib\":%ld}\n",
+           (long long)frames, (long long)n_draws, (double)apply_us / 1e3 / (double)frames,
+           (double)all_us / 1e3 / (double)n_draws, p99_ms, (double)worst_us / 1e3,
+           (double)(ru.ru_utime.tv_sec + ru.ru_stime.tv_sec) +
+               (double)(ru.ru_utime.tv_usec + ru.ru_stime.tv_usec) / 1e6,
+           third_kib, rss_kib());
     return EXIT_SUCCESS;
 }
 

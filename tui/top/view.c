@@ -36,7 +36,7 @@ bool view_init(view *v, const char *const *names, int n_servers)
     v->rows = 24;
     v->cols = 80;
     for (int i = 0; i < n_servers; i++) {
-        (void)snprintf(v->server[i].name, sizeof(v->server[i].name), "%s", names[i]);
+        snprintf(v->server[i].name, sizeof(v->server[i].name), "%s", names[i]);
         if (!topdata_init(&v->server[i].data)) return false;
     }
     /* Who uses most, what was used last, who waits longest, what is new. */
@@ -61,7 +61,7 @@ void view_say(view *v, int64_t now_us, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    (void)vsnprintf(v->message, sizeof(v->message), fmt, ap);
+    vsnprintf(v->message, sizeof(v->message), fmt, ap);
     va_end(ap);
     v->message_until_us = now_us + SAY_US;
 }
@@ -218,10 +218,10 @@ static void typed(view *v)
     table_view *t = view_table(v);
     if (!t) return;
     if (v->mode == MODE_SEARCH) {
-        (void)snprintf(v->search, sizeof(v->search), "%s", v->input);
+        snprintf(v->search, sizeof(v->search), "%s", v->input);
         find_next(v, t->selected);
     } else if (v->mode == MODE_FILTER) {
-        (void)snprintf(t->filter, sizeof(t->filter), "%s", v->input);
+        snprintf(t->filter, sizeof(t->filter), "%s", v->input);
         t->stale = true;
     }
 }
@@ -261,7 +261,7 @@ static void begin_input(view *v, view_mode mode)
     table_view *t = view_table(v);
     if (!t) return;
     v->mode = mode;
-    (void)snprintf(v->input, sizeof(v->input), "%s", mode == MODE_FILTER ? t->filter : "");
+    snprintf(v->input, sizeof(v->input), "%s", mode == MODE_FILTER ? t->filter : "");
 }
 
 /* -------------------------------------------------------------------------- keys -- */

@@ -131,7 +131,7 @@ static void put_limit(int64_t v, char *out, size_t cap, style *s)
     if (v > 0) {
         text_count((double)v, out, cap);
     } else {
-        (void)snprintf(out, cap, "-");
+        snprintf(out, cap, "-");
         *s = STYLE_DIM;
     }
 }
@@ -141,9 +141,9 @@ static void tenant_cell(int column, const proto_tenant *t, const row_side *side,
 {
     double share;
     switch (column) {
-    case T_NAME: (void)snprintf(out, cap, "%s", t->name); break;
+    case T_NAME: snprintf(out, cap, "%s", t->name); break;
     case T_STATE:
-        (void)snprintf(out, cap, "%s", t->state);
+        snprintf(out, cap, "%s", t->state);
         if (strcmp(t->state, "active") != 0) *s = STYLE_BAD;
         break;
     case T_RUN: text_count((double)(t->running - t->queued), out, cap); break;
@@ -159,13 +159,13 @@ static void tenant_cell(int column, const proto_tenant *t, const row_side *side,
         share = share_met(t->met, t->missed);
         *s = style_of_share(share);
         if (share < 0)
-            (void)snprintf(out, cap, "-");
+            snprintf(out, cap, "-");
         else
-            (void)snprintf(out, cap, "%.1f", share * 100);
+            snprintf(out, cap, "%.1f", share * 100);
         break;
     case T_FAIR:
         if (t->served < 0)
-            (void)snprintf(out, cap, "-");
+            snprintf(out, cap, "-");
         else
             text_count(t->served, out, cap);
         break;
@@ -190,8 +190,8 @@ static void tenant_cell(int column, const proto_tenant *t, const row_side *side,
     case T_IN: text_count((double)t->prompt_tokens, out, cap); break;
     case T_OUT: text_count((double)t->output_tokens, out, cap); break;
     case T_ADAPTERS: text_count((double)t->adapters, out, cap); break;
-    case T_WEIGHT: (void)snprintf(out, cap, "%.3g", t->weight); break;
-    case T_CLASS: (void)snprintf(out, cap, "%s", t->default_class); break;
+    case T_WEIGHT: snprintf(out, cap, "%.3g", t->weight); break;
+    case T_CLASS: snprintf(out, cap, "%s", t->default_class); break;
     }
 }
 
@@ -200,21 +200,21 @@ static void adapter_cell(const view *v, int column, const proto_adapter *a, cons
 {
     int64_t now_s = v->server[v->current].data.server.now_us / 1000000;
     switch (column) {
-    case A_NAME: (void)snprintf(out, cap, "%s", a->name); break;
-    case A_TENANT: (void)snprintf(out, cap, "%s", a->tenant); break;
-    case A_VERSION: (void)snprintf(out, cap, "%lld", (long long)a->version); break;
+    case A_NAME: snprintf(out, cap, "%s", a->name); break;
+    case A_TENANT: snprintf(out, cap, "%s", a->tenant); break;
+    case A_VERSION: snprintf(out, cap, "%lld", (long long)a->version); break;
     case A_TIER:
-        (void)snprintf(out, cap, "%s%s", a->tier, a->pinned ? "*" : "");
+        snprintf(out, cap, "%s%s", a->tier, a->pinned ? "*" : "");
         *s = strcmp(a->tier, "disk") == 0      ? STYLE_DIM
              : strcmp(a->tier, "failed") == 0  ? STYLE_BAD
              : strcmp(a->tier, "loading") == 0 ? STYLE_WARN
              : strcmp(a->tier, "host") == 0    ? STYLE_NORMAL
                                                : STYLE_GOOD;
         break;
-    case A_RANK: (void)snprintf(out, cap, "%lld", (long long)a->rank); break;
+    case A_RANK: snprintf(out, cap, "%lld", (long long)a->rank); break;
     case A_MEMORY: text_bytes((double)a->memory_bytes, out, cap); break;
     case A_USE:
-        (void)snprintf(out, cap, "%lld", (long long)a->in_use);
+        snprintf(out, cap, "%lld", (long long)a->in_use);
         *s = a->in_use ? STYLE_ACCENT : STYLE_DIM;
         break;
     case A_HITS: text_count((double)a->hits, out, cap); break;
@@ -224,23 +224,23 @@ static void adapter_cell(const view *v, int column, const proto_adapter *a, cons
         if (a->load_us)
             text_ms((double)a->load_us / 1e3, out, cap);
         else
-            (void)snprintf(out, cap, "-");
+            snprintf(out, cap, "-");
         break;
     case A_LAST:
         if (a->last_used_s)
             text_span(now_s - a->last_used_s, out, cap);
         else
-            (void)snprintf(out, cap, "-");
+            snprintf(out, cap, "-");
         break;
     case A_REQUESTS: text_count((double)a->requests, out, cap); break;
     case A_TOKENS: text_count((double)a->output_tokens, out, cap); break;
     case A_BYTES: text_bytes((double)a->bytes, out, cap); break;
-    case A_VERSIONS: (void)snprintf(out, cap, "%lld", (long long)a->versions); break;
+    case A_VERSIONS: snprintf(out, cap, "%lld", (long long)a->versions); break;
     case A_PREVIOUS:
         if (a->previous)
-            (void)snprintf(out, cap, "@%lld", (long long)a->previous);
+            snprintf(out, cap, "@%lld", (long long)a->previous);
         else
-            (void)snprintf(out, cap, "-");
+            snprintf(out, cap, "-");
         break;
     }
 }
@@ -251,27 +251,25 @@ static void request_cell(const view *v, int column, const proto_request *r, char
     int64_t now_us = v->server[v->current].data.server.now_us;
     double slack_ms = (double)(r->due_us - now_us) / 1e3;
     switch (column) {
-    case R_ID: (void)snprintf(out, cap, "%s", r->id); break;
+    case R_ID: snprintf(out, cap, "%s", r->id); break;
     case R_STATE:
-        (void)snprintf(out, cap, "%s", r->state);
+        snprintf(out, cap, "%s", r->state);
         *s = strcmp(r->state, "waiting") == 0   ? STYLE_WARN
              : strcmp(r->state, "prefill") == 0 ? STYLE_ACCENT
                                                 : STYLE_GOOD;
         break;
-    case R_CLASS: (void)snprintf(out, cap, "%s", r->class_name); break;
-    case R_TENANT: (void)snprintf(out, cap, "%s", r->tenant); break;
-    case R_ADAPTER: (void)snprintf(out, cap, "%s", r->adapter[0] ? r->adapter : "(base)"); break;
-    case R_AGE:
-        (void)snprintf(out, cap, "%.1fs", fmax(0, (double)(now_us - r->arrived_us) / 1e6));
-        break;
+    case R_CLASS: snprintf(out, cap, "%s", r->class_name); break;
+    case R_TENANT: snprintf(out, cap, "%s", r->tenant); break;
+    case R_ADAPTER: snprintf(out, cap, "%s", r->adapter[0] ? r->adapter : "(base)"); break;
+    case R_AGE: snprintf(out, cap, "%.1fs", fmax(0, (double)(now_us - r->arrived_us) / 1e6)); break;
     case R_SLACK:
         if (r->due_us == 0) {
-            (void)snprintf(out, cap, "-");
+            snprintf(out, cap, "-");
         } else {
             if (fabs(slack_ms) < 1e4)
-                (void)snprintf(out, cap, "%+.0fms", slack_ms);
+                snprintf(out, cap, "%+.0fms", slack_ms);
             else
-                (void)snprintf(out, cap, "%+.0fs", slack_ms / 1e3);
+                snprintf(out, cap, "%+.0fs", slack_ms / 1e3);
             *s = slack_ms < 0 ? STYLE_BAD : STYLE_NORMAL;
         }
         break;
@@ -279,8 +277,8 @@ static void request_cell(const view *v, int column, const proto_request *r, char
     case R_OUT: text_count((double)r->output, out, cap); break;
     case R_MAX: text_count((double)r->max_tokens, out, cap); break;
     case R_DONE: text_count((double)r->computed, out, cap); break;
-    case R_PREEMPTED: (void)snprintf(out, cap, "%lld", (long long)r->preempted); break;
-    case R_RANK: (void)snprintf(out, cap, "%lld", (long long)r->rank); break;
+    case R_PREEMPTED: snprintf(out, cap, "%lld", (long long)r->preempted); break;
+    case R_RANK: snprintf(out, cap, "%lld", (long long)r->rank); break;
     }
 }
 
@@ -294,17 +292,17 @@ static void event_cell(int column, const proto_event *e, char *out, size_t cap, 
         *s = STYLE_DIM;
         break;
     case E_LEVEL:
-        (void)snprintf(out, cap, "%s", e->level);
+        snprintf(out, cap, "%s", e->level);
         *s = strcmp(e->level, "error") == 0     ? STYLE_BAD
              : strcmp(e->level, "warning") == 0 ? STYLE_WARN
              : strcmp(e->level, "audit") == 0   ? STYLE_ACCENT
                                                 : STYLE_NORMAL;
         break;
-    case E_KIND: (void)snprintf(out, cap, "%s", e->kind); break;
-    case E_TENANT: (void)snprintf(out, cap, "%s", e->tenant); break;
-    case E_OBJECT: (void)snprintf(out, cap, "%s", e->object); break;
-    case E_DETAIL: (void)snprintf(out, cap, "%s", e->detail); break;
-    case E_ACTOR: (void)snprintf(out, cap, "%s", e->actor); break;
+    case E_KIND: snprintf(out, cap, "%s", e->kind); break;
+    case E_TENANT: snprintf(out, cap, "%s", e->tenant); break;
+    case E_OBJECT: snprintf(out, cap, "%s", e->object); break;
+    case E_DETAIL: snprintf(out, cap, "%s", e->detail); break;
+    case E_ACTOR: snprintf(out, cap, "%s", e->actor); break;
     }
 }
 

@@ -70,8 +70,8 @@ static void draw_title(view *v, cells *c)
                               (long long)p->spool_used, (long long)p->spool_rows);
     }
     char right[64];
-    (void)snprintf(right, sizeof(right), "%s%s %.1fs %s", v->replay ? "REPLAY " : "",
-                   v->paused ? "PAUSED" : "", (double)v->interval_ms / 1e3, clock);
+    snprintf(right, sizeof(right), "%s%s %.1fs %s", v->replay ? "REPLAY " : "",
+             v->paused ? "PAUSED" : "", (double)v->interval_ms / 1e3, clock);
     int w = (int)strlen(right);
     if (c->cols - w > x) cells_right(c, 0, c->cols - w, w, STYLE_TITLE, right);
 }
@@ -81,8 +81,8 @@ static void draw_tabs(view *v, cells *c)
     int x = 0, n = v->n_servers > 1 ? SCREENS : SCREENS - 1;
     for (int i = 0; i < n; i++) {
         char name[24];
-        (void)snprintf(name, sizeof(name), " %d %s ", i == SCREEN_SERVERS ? 0 : i + 1,
-                       view_screen_name((screen)i));
+        snprintf(name, sizeof(name), " %d %s ", i == SCREEN_SERVERS ? 0 : i + 1,
+                 view_screen_name((screen)i));
         if (name[3] >= 'a') name[3] = (char)(name[3] - 32);
         style s = i == (int)v->screen ? STYLE_SELECT : STYLE_NORMAL;
         x += cells_text(c, 1, x, c->cols - x, s, name);
@@ -101,9 +101,9 @@ static bool is_stale(const view *v, char *why, size_t cap)
     if (s->up && (v->paused || old < limit)) return false;
     text_span(old / 1000000, age, sizeof(age));
     if (s->answered_us == 0)
-        (void)snprintf(why, cap, "no answer yet: %s", s->error[0] ? s->error : "connecting");
+        snprintf(why, cap, "no answer yet: %s", s->error[0] ? s->error : "connecting");
     else
-        (void)snprintf(why, cap, "data is %s old: %s", age, s->error[0] ? s->error : "no answer");
+        snprintf(why, cap, "data is %s old: %s", age, s->error[0] ? s->error : "no answer");
     return true;
 }
 
@@ -127,7 +127,7 @@ static void draw_bottom(view *v, cells *c, bool stale, const char *why)
     int x = 0, w = c->cols >= 80 ? 8 : c->cols / 10;
     for (int i = 0; i < 10 && w > 2; i++, x += w) {
         char f[8];
-        (void)snprintf(f, sizeof(f), "F%d", i + 1);
+        snprintf(f, sizeof(f), "F%d", i + 1);
         (void)cells_text(c, c->rows - 1, x, w, STYLE_DIM, f);
         int k = (int)strlen(f);
         cells_fill(c, c->rows - 1, x + k, w - k, STYLE_KEY, ' ');
@@ -186,10 +186,10 @@ void view_draw_table(view *v, cells *c, int table, int top, int rows)
     for (int k = 0; k < n && x + col[k].width <= c->cols; k++) {
         char title[24];
         int w = col[k].width + (col[k].wide ? spare : 0);
-        (void)snprintf(title, sizeof(title), "%s%s", col[k].title,
-                       k != t->sort    ? ""
-                       : t->descending ? "v"
-                                       : "^");
+        snprintf(title, sizeof(title), "%s%s", col[k].title,
+                 k != t->sort    ? ""
+                 : t->descending ? "v"
+                                 : "^");
         if (col[k].right)
             cells_right(c, top, x, w, k == t->sort ? STYLE_SELECT : STYLE_HEAD, title);
         else
@@ -216,8 +216,8 @@ void view_draw_table(view *v, cells *c, int table, int top, int rows)
     }
     char count[64];
     size_t all = v->server[v->current].data.table[table].n;
-    (void)snprintf(count, sizeof(count), "%s%s%s%zu of %zu", t->filter[0] ? "filter '" : "",
-                   t->filter, t->filter[0] ? "' " : "", t->n ? t->selected + 1 : 0, all);
+    snprintf(count, sizeof(count), "%s%s%s%zu of %zu", t->filter[0] ? "filter '" : "", t->filter,
+             t->filter[0] ? "' " : "", t->n ? t->selected + 1 : 0, all);
     int w = (int)strlen(count);
     if (c->cols > w + 78 && table == view_table_of(v->screen))
         cells_right(c, 1, c->cols - w, w, STYLE_DIM, count);
@@ -331,8 +331,8 @@ void view_draw(view *v, cells *c, int64_t now_us, int64_t wall_us)
     draw_tabs(v, c);
     if (table >= 0 && c->cols <= 100) { /* the count did not fit beside the tabs */
         char count[48];
-        (void)snprintf(count, sizeof(count), "%zu/%zu",
-                       v->table[table].n ? v->table[table].selected + 1 : 0, v->table[table].n);
+        snprintf(count, sizeof(count), "%zu/%zu",
+                 v->table[table].n ? v->table[table].selected + 1 : 0, v->table[table].n);
         int w = (int)strlen(count);
         cells_right(c, c->rows - 2, c->cols - w, w, STYLE_DIM, count);
     }

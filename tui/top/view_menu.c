@@ -34,16 +34,16 @@ static void add_item(view *v, int key, const char *label, int code, const char *
     if (m->n == VIEW_MENU_MAX) return;
     m->item[m->n].key = key;
     m->item[m->n].code = code;
-    (void)snprintf(m->item[m->n].label, sizeof(m->item[m->n].label), "%s", label);
-    (void)snprintf(m->item[m->n].argument, sizeof(m->item[m->n].argument), "%s",
-                   argument ? argument : "");
+    snprintf(m->item[m->n].label, sizeof(m->item[m->n].label), "%s", label);
+    snprintf(m->item[m->n].argument, sizeof(m->item[m->n].argument), "%s",
+             argument ? argument : "");
     m->n++;
 }
 
 static void open_menu(view *v, const char *title)
 {
     v->menu = (view_menu){0};
-    (void)snprintf(v->menu.title, sizeof(v->menu.title), "%s", title);
+    snprintf(v->menu.title, sizeof(v->menu.title), "%s", title);
     v->mode = MODE_MENU;
 }
 
@@ -54,7 +54,7 @@ void view_open_sort(view *v)
     open_menu(v, "Sort by");
     for (int i = 0; i < n; i++) {
         char number[16];
-        (void)snprintf(number, sizeof(number), "%d", i);
+        snprintf(number, sizeof(number), "%d", i);
         add_item(v, 'a' + i, c[i].title, DO_SORT, number);
     }
     v->menu.at = v->table[table].sort;
@@ -101,10 +101,10 @@ static void push(view *v, const char *method, const char *path, const char *body
     view_action *a = &v->action[v->n_action++];
     memset(a, 0, sizeof(*a));
     a->server = v->current;
-    (void)snprintf(a->method, sizeof(a->method), "%s", method);
-    (void)snprintf(a->path, sizeof(a->path), "%s", path);
-    (void)snprintf(a->body, sizeof(a->body), "%s", body);
-    (void)snprintf(a->what, sizeof(a->what), "%s", what);
+    snprintf(a->method, sizeof(a->method), "%s", method);
+    snprintf(a->path, sizeof(a->path), "%s", path);
+    snprintf(a->body, sizeof(a->body), "%s", body);
+    snprintf(a->what, sizeof(a->what), "%s", what);
 }
 
 static void push_adapter(view *v, const proto_adapter *a, const char *verb)
@@ -116,7 +116,7 @@ static void push_adapter(view *v, const proto_adapter *a, const char *verb)
     if (snprintf(path, sizeof(path), "/admin/v1/tenants/%s/adapters/%s/%s", tenant, name, verb) >=
         (int)sizeof(path))
         return;
-    (void)snprintf(what, sizeof(what), "%s %s/%s", verb, a->tenant, a->name);
+    snprintf(what, sizeof(what), "%s %s/%s", verb, a->tenant, a->name);
     push(v, "POST", path, "", what);
 }
 
@@ -124,8 +124,8 @@ static void push_tenant(view *v, const proto_tenant *t, const char *body, const 
 {
     char name[256], path[300], what[160];
     if (!client_escape(t->name, name, sizeof(name))) return;
-    (void)snprintf(path, sizeof(path), "/admin/v1/tenants/%s", name);
-    (void)snprintf(what, sizeof(what), "%s %s", verb, t->name);
+    snprintf(path, sizeof(path), "/admin/v1/tenants/%s", name);
+    snprintf(what, sizeof(what), "%s %s", verb, t->name);
     push(v, "PATCH", path, body, what);
 }
 
@@ -136,8 +136,8 @@ static void act_on(view *v, const void *row)
     switch (v->code) {
     case DO_CANCEL:
         if (!client_escape(rq->id, name, sizeof(name))) return;
-        (void)snprintf(path, sizeof(path), "/admin/v1/requests/%s", name);
-        (void)snprintf(what, sizeof(what), "cancel %s", rq->id);
+        snprintf(path, sizeof(path), "/admin/v1/requests/%s", name);
+        snprintf(what, sizeof(what), "cancel %s", rq->id);
         push(v, "DELETE", path, "", what);
         break;
     case DO_PIN: push_adapter(v, row, "pin"); break;
@@ -148,12 +148,12 @@ static void act_on(view *v, const void *row)
     case DO_SUSPEND: push_tenant(v, row, "{\"disabled\":true}", "suspend"); break;
     case DO_RESUME: push_tenant(v, row, "{\"disabled\":false}", "resume"); break;
     case DO_LIMIT:
-        (void)snprintf(body, sizeof(body), "{\"limits\":{\"%s\":%lld}}", v->argument,
-                       strtoll(v->input, NULL, 10));
+        snprintf(body, sizeof(body), "{\"limits\":{\"%s\":%lld}}", v->argument,
+                 strtoll(v->input, NULL, 10));
         push_tenant(v, row, body, "set the limit of");
         break;
     case DO_SET_CLASS:
-        (void)snprintf(body, sizeof(body), "{\"default_class\":\"%s\"}", v->argument);
+        snprintf(body, sizeof(body), "{\"default_class\":\"%s\"}", v->argument);
         push_tenant(v, row, body, "set the class of");
         break;
     default: break;
@@ -189,11 +189,11 @@ static void ask(view *v, const char *what)
                                          : ((const proto_request *)row)->id;
     }
     if (v->code == DO_DRAIN || v->code == DO_REVOKE)
-        (void)snprintf(v->question, sizeof(v->question), "%s? (y/n)", what);
+        snprintf(v->question, sizeof(v->question), "%s? (y/n)", what);
     else if (name[0])
-        (void)snprintf(v->question, sizeof(v->question), "%s: %s? (y/n)", what, name);
+        snprintf(v->question, sizeof(v->question), "%s: %s? (y/n)", what, name);
     else
-        (void)snprintf(v->question, sizeof(v->question), "%s: %d rows? (y/n)", what, n);
+        snprintf(v->question, sizeof(v->question), "%s: %d rows? (y/n)", what, n);
     v->mode = MODE_CONFIRM;
 }
 
@@ -202,7 +202,7 @@ static void ask_for_keys(view *v, const void *row)
     char name[256], path[300];
     const proto_tenant *t = row;
     if (!client_escape(t->name, name, sizeof(name))) return;
-    (void)snprintf(path, sizeof(path), "/admin/v1/keys?tenant=%s", name);
+    snprintf(path, sizeof(path), "/admin/v1/keys?tenant=%s", name);
     push(v, "GET", path, "", "keys");
     if (v->n_action) v->action[v->n_action - 1].list_keys = true;
 }
@@ -218,7 +218,7 @@ void view_confirm_key(view *v, int key)
     if (v->code == DO_DRAIN) {
         push(v, "POST", "/admin/v1/drain", "", "drain");
     } else if (v->code == DO_REVOKE) {
-        (void)snprintf(path, sizeof(path), "/admin/v1/keys/%s", v->argument);
+        snprintf(path, sizeof(path), "/admin/v1/keys/%s", v->argument);
         push(v, "DELETE", path, "", "revoke the key");
     } else {
         (void)on_rows(v, act_on);
@@ -234,7 +234,7 @@ void view_input_done(view *v)
         return;
     }
     char what[100];
-    (void)snprintf(what, sizeof(what), "set %s to %s", v->argument, v->input);
+    snprintf(what, sizeof(what), "set %s to %s", v->argument, v->input);
     ask(v, what);
 }
 
@@ -245,9 +245,9 @@ static void pick(view *v, int i)
     v->mode = MODE_NORMAL;
     if (i < 0 || i >= m->n) return;
     char label[80];
-    (void)snprintf(label, sizeof(label), "%s", m->item[i].label);
+    snprintf(label, sizeof(label), "%s", m->item[i].label);
     v->code = m->item[i].code;
-    (void)snprintf(v->argument, sizeof(v->argument), "%s", m->item[i].argument);
+    snprintf(v->argument, sizeof(v->argument), "%s", m->item[i].argument);
     switch (v->code) {
     case DO_SORT:
         if (!t) break;
@@ -257,7 +257,7 @@ static void pick(view *v, int i)
     case DO_LIMIT:
         v->mode = MODE_INPUT;
         v->input[0] = 0;
-        (void)snprintf(v->question, sizeof(v->question), "%s (0: none): ", v->argument);
+        snprintf(v->question, sizeof(v->question), "%s (0: none): ", v->argument);
         break;
     case DO_CLASS: {
         const topdata *d = view_data(v);
@@ -308,8 +308,8 @@ void view_keys_came(view *v, const char *json, size_t len, int64_t now_us)
         const cJSON *revoked = json_get(k, "revoked");
         if (!id || strspn(id, "0123456789") != strlen(id) || cJSON_IsNumber(revoked)) continue;
         char label[72];
-        (void)snprintf(label, sizeof(label), "%.20s  %.40s", public_id ? public_id : "?",
-                       name ? name : "");
+        snprintf(label, sizeof(label), "%.20s  %.40s", public_id ? public_id : "?",
+                 name ? name : "");
         add_item(v, v->menu.n < 26 ? 'a' + v->menu.n : 0, label, DO_REVOKE, id);
     }
     cJSON_Delete(tree);

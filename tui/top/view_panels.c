@@ -58,12 +58,12 @@ static void memory_bars(const topdata *d, cells *c, int row, int col, int w)
     double kv = share_of(g->pages_used, g->pages), cached = share_of(g->pages_cached, g->pages);
     text_bytes(kv * (double)g->kv_bytes, used, sizeof(used));
     text_bytes((double)g->kv_bytes, all, sizeof(all));
-    (void)snprintf(text, sizeof(text), "%3.0f%% %s/%s", kv * 100, used, all);
+    snprintf(text, sizeof(text), "%3.0f%% %s/%s", kv * 100, used, all);
     bar_line(c, row, col, w, "KV pages", kv, cached, text);
     text_bytes((double)g->adapter_bytes, used, sizeof(used));
     text_bytes((double)g->adapter_budget_bytes, all, sizeof(all));
     double share = share_of(g->adapter_bytes, g->adapter_budget_bytes);
-    (void)snprintf(text, sizeof(text), "%3.0f%% %s/%s", share * 100, used, all);
+    snprintf(text, sizeof(text), "%3.0f%% %s/%s", share * 100, used, all);
     bar_line(c, row + 1, col, w, "Adapters", share, 0, text);
 }
 
@@ -112,10 +112,10 @@ static int draw_classes(const topdata *d, cells *c, int row, int rows)
         x = put_ms(c, y, x, 7, k->tpot_p99_ms, k->tpot_target_ms);
         x = put_ms(c, y, x, 7, k->tpot_target_ms, 0);
         if (k->attained < 0)
-            (void)snprintf(text, sizeof(text), "-");
+            snprintf(text, sizeof(text), "-");
         else
-            (void)snprintf(text, sizeof(text), k->attained >= 0.9995 ? "%.0f" : "%.1f",
-                           k->attained * 100);
+            snprintf(text, sizeof(text), k->attained >= 0.9995 ? "%.0f" : "%.1f",
+                     k->attained * 100);
         style s = k->attained < 0 ? STYLE_DIM : k->attained >= 0.99 ? STYLE_GOOD : STYLE_BAD;
         cells_right(c, y, x, 5, s, text);
         (void)put_count(c, y, x + 6, 6, k->goodput, STYLE_GOOD);
@@ -139,8 +139,8 @@ void view_draw_overview(view *v, cells *c, int top, int rows)
     rate_line(c, y, 0, w, "Tokens in/s", STYLE_ACCENT, d->now.prompt_tokens, &d->series[SERIES_IN]);
     rate_line(c, y++, half, w, "Tokens out/s", STYLE_GOOD, d->now.output_tokens,
               &d->series[SERIES_OUT]);
-    (void)snprintf(text, sizeof(text), "%lld of %lld", (long long)g->running,
-                   (long long)d->server.max_seqs);
+    snprintf(text, sizeof(text), "%lld of %lld", (long long)g->running,
+             (long long)d->server.max_seqs);
     line(c, y, 0, w, "Running", STYLE_GOOD, text, &d->series[SERIES_RUNNING],
          (double)d->server.max_seqs);
     rate_line(c, y++, half, w, "Waiting", STYLE_WARN, (double)g->waiting,
@@ -150,10 +150,10 @@ void view_draw_overview(view *v, cells *c, int top, int rows)
               &d->series[SERIES_LIMITED]);
     rate_line(c, y, 0, w, "Loads/s", STYLE_ACCENT, d->now.loads, &d->series[SERIES_LOADS]);
     rate_line(c, y++, half, w, "Errors/s", STYLE_BAD, d->now.errors, &d->series[SERIES_ERRORS]);
-    (void)snprintf(text, sizeof(text), "%.0f%%", d->now.busy * 100);
+    snprintf(text, sizeof(text), "%.0f%%", d->now.busy * 100);
     line(c, y, 0, w, "Engine busy", STYLE_GOOD, text, &d->series[SERIES_BUSY], 1);
-    (void)snprintf(text, sizeof(text), "%lld/%lld, %lld used", (long long)g->adapters_resident,
-                   (long long)g->adapters_registered, (long long)g->adapters_in_use);
+    snprintf(text, sizeof(text), "%lld/%lld, %lld used", (long long)g->adapters_resident,
+             (long long)g->adapters_registered, (long long)g->adapters_in_use);
     line(c, y++, half, w, "In memory", STYLE_NORMAL, text, &d->series[SERIES_ADAPTERS], 1);
     memory_bars(d, c, y, 0, c->cols);
     y = draw_classes(d, c, y + 3, top + rows - (y + 3)) + 1;
@@ -267,10 +267,10 @@ void view_draw_engine(view *v, cells *c, int top, int rows)
         (long long)g->last_adapters, (double)g->last_step_us / 1e3);
     draw_split(d, c, y);
     y += 2;
-    (void)snprintf(text, sizeof(text), "%.1f%% off", g->cost_error * 100);
+    snprintf(text, sizeof(text), "%.1f%% off", g->cost_error * 100);
     line(c, y++, 0, c->cols, "Cost model", g->cost_error > 0.5 ? STYLE_WARN : STYLE_GOOD, text,
          &d->series[SERIES_COST_ERROR], 1);
-    (void)snprintf(text, sizeof(text), "%.0f%%", d->now.busy * 100);
+    snprintf(text, sizeof(text), "%.0f%%", d->now.busy * 100);
     line(c, y++, 0, c->cols, "Busy", STYLE_GOOD, text, &d->series[SERIES_BUSY], 1);
     draw_arena(d, c, y);
     y += 2;
@@ -283,7 +283,7 @@ void view_draw_engine(view *v, cells *c, int top, int rows)
                        "Prefix cache %.1f%% of %.0f prompt tokens were there already",
                        asked > 0 ? 100 * (double)t->cached_tokens / asked : 0, asked);
     double hits = (double)t->adapter_hits, takes = hits + (double)t->adapter_misses;
-    (void)snprintf(text, sizeof(text), "%.1f%% hits", takes > 0 ? 100 * hits / takes : 0);
+    snprintf(text, sizeof(text), "%.1f%% hits", takes > 0 ? 100 * hits / takes : 0);
     line(c, y++, 0, c->cols, "Adapters", STYLE_NORMAL, text, &d->series[SERIES_HITS], 1);
     text_bytes((double)t->adapter_loaded_bytes, size, sizeof(size));
     (void)cells_printf(
@@ -390,9 +390,9 @@ void view_draw_servers(view *v, cells *c, int top, int rows)
                           STYLE_NORMAL);
             x = put_count(c, y, x, 6, (double)d->engine.adapters_resident, STYLE_NORMAL);
             if (judged)
-                (void)snprintf(text, sizeof(text), "%.1f", 100 * (double)met / (double)judged);
+                snprintf(text, sizeof(text), "%.1f", 100 * (double)met / (double)judged);
             else
-                (void)snprintf(text, sizeof(text), "-");
+                snprintf(text, sizeof(text), "-");
             cells_right(c, y, x, 5, STYLE_NORMAL, text);
             x = put_count(c, y, x + 6, 6, d->now.rate_limited, STYLE_WARN);
             text_span((v->now_us - s->answered_us) / 1000000, text, sizeof(text));

@@ -15,7 +15,7 @@
 #include "tests/storage/tmpdir.h"
 
 static const char *const names[] = {"r1", "r4", "r16", "r64", "r256", "mlp", "rslora", "pattern"};
-enum { N_NAMES = sizeof names / sizeof *names };
+enum { N_NAMES = sizeof names / sizeof(*names) };
 
 static char dir[64];
 static store *st;

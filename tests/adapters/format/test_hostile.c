@@ -524,7 +524,7 @@ static const hostile table[] = {
     {"no weights", "holds no adapter_model.safetensors", ERR_INPUT, without, "weights"},
     {"tar: a claim of 7 GB", "", ERR_LIMIT, claims, "7516192768"},
 };
-enum { N_CASES = sizeof table / sizeof *table };
+enum { N_CASES = sizeof table / sizeof(*table) };
 _Static_assert(N_CASES >= 60, "the issue asks for 60");
 
 /* ---- the run -------------------------------------------------------------------------------------------------- */

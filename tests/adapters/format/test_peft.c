@@ -80,7 +80,7 @@ START_TEST(test_patterns)
         {"(a|a)*(a|a)*(a|a)*(a|a)*b", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaac", false},
         {"((((a*)*)*)*)*b", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaac", false},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof(*cases); i++) {
         pattern *p;
         err e;
         uint64_t work = 0;
@@ -109,7 +109,7 @@ START_TEST(test_patterns)
         {"{2}", ERR_INPUT},         {"x|{1,3}?", ERR_INPUT},
         {"[\\d-z]", ERR_INPUT},     {"[a-\\d]", ERR_INPUT},
     };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    for (size_t i = 0; i < sizeof bad / sizeof(*bad); i++) {
         pattern *p;
         err e;
         ck_assert_msg(pattern_create(&p, bad[i].pattern, &e) == bad[i].code, "%s gives %d",
@@ -203,7 +203,7 @@ START_TEST(test_configs_accepted)
         {"{\"peft_type\":\"LORA\",\"r\":256,\"lora_alpha\":0.5,\"target_modules\":[\"q_proj\"]}", 2,
          0, PROJ_Q, 256, 0.5 / 256},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof(*cases); i++) {
         peft_config pc;
         err e;
         ck_assert_msg(parse(cases[i].text, &pc, &e) == ERR_NONE, "%s: %s", cases[i].text, e.msg);
@@ -310,7 +310,7 @@ START_TEST(test_configs_refused)
         {"{\"peft_type\":\"LORA\",\"lora_alpha\":1e999,\"target_modules\":[\"q_proj\"]}", "",
          ERR_INPUT},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof(*cases); i++) {
         peft_config pc;
         err e = {0};
         err_code code = parse(cases[i].text, &pc, &e);
@@ -375,7 +375,7 @@ START_TEST(test_tensor_names)
         {"base_model.model.model.language_model.embed_tokens.base_layer.weight", -1, MODULE_EMBED,
          ROLE_TABLE},
     };
-    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+    for (size_t i = 0; i < sizeof good / sizeof(*good); i++) {
         tensor_name t;
         ck_assert_msg(tensor_name_parse(good[i].name, &t), "%s", good[i].name);
         ck_assert_msg(t.layer == good[i].layer && t.module == good[i].module &&
@@ -411,7 +411,7 @@ START_TEST(test_tensor_names)
         {"lora_unet_down_blocks_0.lora_down.weight", "kohya"},
         {"base_model.model.score.modules_to_save.weight", "trained module"},
     };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    for (size_t i = 0; i < sizeof bad / sizeof(*bad); i++) {
         tensor_name t;
         err e;
         ck_assert_msg(!tensor_name_parse(bad[i].name, &t), "%s", bad[i].name);

@@ -144,7 +144,7 @@ START_TEST(test_resolve)
                              "poet@1:a", "acme/poe", "bolt/poet", "poet@-1",  "poet:De",
                              "poet/x",   "other",    "/poet",     "poet@1@1", "poet@99999999999"};
     char first[248] = "";
-    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
+    for (size_t i = 0; i < sizeof unknown / sizeof(*unknown); i++) {
         const adapter_version *v;
         ck_assert_msg(registry_acquire(reg, acme, unknown[i], false, &v, &e) == ERR_NOT_FOUND,
                       "'%s' gives %d", unknown[i], e.code);

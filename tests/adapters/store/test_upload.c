@@ -150,7 +150,7 @@ START_TEST(test_dialects)
         static const char *const trainers[] = {
             "training_args.bin", "optimizer.pt",    "scheduler.pt",      "scaler.pt",
             "rng_state.pth",     "rng_state_0.pth", "trainer_state.json"};
-        for (size_t i = 0; i < sizeof trainers / sizeof *trainers; i++)
+        for (size_t i = 0; i < sizeof trainers / sizeof(*trainers); i++)
             tar_add(&tar, trainers[i], '0', "\x80\x02pickle", 8);
         tar_add(&tar, "./._adapter_config.json", '0', "mac", 3);
         tar_add(&tar, "./empty.txt", '0', NULL, 0);
@@ -491,7 +491,7 @@ START_TEST(test_tar_attacks)
         {"file with a slash", file_named_folder, ERR_INPUT, "file named"},
     };
     bytes config = make_config(4), weights = make_weights(&base, 4, "F32", 0.5f);
-    for (size_t i = 0; i < sizeof attacks / sizeof *attacks; i++)
+    for (size_t i = 0; i < sizeof attacks / sizeof(*attacks); i++)
         for (size_t piece = 1; piece <= 1 << 20; piece *= 1 << 10) {
             bytes tar = {0};
             adapter_version v;
@@ -548,7 +548,7 @@ START_TEST(test_names_and_kinds)
         {"adapter_config.json", 'M', ERR_INPUT, "multi-volume"},
         {"adapter_config.json", 'V', ERR_INPUT, "unknown kind"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof(*cases); i++) {
         bytes tar = {0};
         adapter_version v;
         tar_add(&tar, cases[i].name, cases[i].type, NULL, 0);
@@ -562,7 +562,7 @@ START_TEST(test_names_and_kinds)
     bytes tar = make_tar("", &config, &weights);
     adapter_version v;
     const char *names[] = {"", "Poet", "a/b", "..", "a@1", "a:b", "demo-base", "a b"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    for (size_t i = 0; i < sizeof names / sizeof(*names); i++)
         ck_assert_int_eq(send(&tar, 4096, names[i], &v, NULL), ERR_INPUT);
     ck_assert_int_eq(count_files("adapters"), 0);
     ck_assert_int_eq(count_files("adapters/tmp"), 0);
@@ -656,14 +656,14 @@ START_TEST(test_weight_attacks)
         {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight", "F32", 4, 32,
          ERR_INPUT, "twice"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof(*cases); i++) {
         bytes w = with_extra(cases[i].name, cases[i].type, cases[i].rows, cases[i].cols);
         expect(send_weights(&w, NULL), cases[i].code, cases[i].says);
         bytes_free(&w);
     }
     /* Values. */
     const float bad[] = {NAN, INFINITY, -INFINITY, 1e30f};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    for (size_t i = 0; i < sizeof bad / sizeof(*bad); i++) {
         bytes w = make_weights(&base, 4, "F32", 0.5f);
         memcpy(w.p + w.n - 4, &bad[i], 4);
         expect(send_weights(&w, NULL), ERR_INPUT, "v_proj.lora_B.weight: value 63 is not finite");
@@ -686,7 +686,7 @@ START_TEST(test_weight_attacks)
     w = make_weights(&base, 4, "F32", 0.5f);
     size_t whole = w.n;
     const size_t cuts[] = {0, 1, 7, 8, 9, 100, whole - 4, whole - 1};
-    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+    for (size_t i = 0; i < sizeof cuts / sizeof(*cuts); i++) {
         w.n = cuts[i];
         expect(send_weights(&w, NULL), ERR_CORRUPT, says);
     }

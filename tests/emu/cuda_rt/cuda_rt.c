@@ -158,7 +158,7 @@ void emu_rt_fail_at(const char *what, int n, cudaError_t code)
 {
     lock();
     rt.fail_any = what == NULL;
-    (void)snprintf(rt.fail_what, sizeof(rt.fail_what), "%s", what ? what : "");
+    snprintf(rt.fail_what, sizeof(rt.fail_what), "%s", what ? what : "");
     rt.fail_in = n;
     rt.fail_code = code;
     pthread_mutex_unlock(&rt.mu);
@@ -487,7 +487,7 @@ static op *make(op_kind kind, const char *name)
     op *o = calloc(1, sizeof(*o));
     if (!o) return NULL;
     o->kind = kind;
-    (void)snprintf(o->name, sizeof(o->name), "%s", name);
+    snprintf(o->name, sizeof(o->name), "%s", name);
     return o;
 }
 

@@ -60,7 +60,7 @@ typedef struct bed {
 static void bed_open(bed *b, const char *name, double fraction, unsigned who)
 {
     memset(b, 0, sizeof(*b));
-    (void)snprintf(b->dir, sizeof(b->dir), "fixtures/models/%s", name);
+    snprintf(b->dir, sizeof(b->dir), "fixtures/models/%s", name);
     b->g = golden_read(b->dir);
     b->n = N_ADAPTER + 1;
     size_t bytes = (size_t)TOKENS_MAX * b->g->n_vocab * sizeof(float);
@@ -256,8 +256,8 @@ static void longer_model(char dir[64])
     ck_assert_ptr_nonnull(d);
     for (const struct dirent *f; (f = readdir(d)) != NULL;) {
         if (f->d_name[0] == '.' || strcmp(f->d_name, "config.json") == 0) continue;
-        (void)snprintf(from, sizeof(from), "%s/fixtures/models/llama-bf16/%s", here, f->d_name);
-        (void)snprintf(to, sizeof(to), "%s/%s", dir, f->d_name);
+        snprintf(from, sizeof(from), "%s/fixtures/models/llama-bf16/%s", here, f->d_name);
+        snprintf(to, sizeof(to), "%s/%s", dir, f->d_name);
         ck_assert_int_eq(symlink(from, to), 0);
     }
     (void)closedir(d);
@@ -270,7 +270,7 @@ static void longer_model(char dir[64])
     ck_assert_ptr_nonnull(at);
     ck_assert_int_eq(atoi(at + strlen(limit)), 512);
     at[strlen(limit)] = '8'; /* 812 */
-    (void)snprintf(to, sizeof(to), "%s/config.json", dir);
+    snprintf(to, sizeof(to), "%s/config.json", dir);
     f = fopen(to, "wb");
     ck_assert_ptr_nonnull(f);
     ck_assert_uint_eq(fwrite(text, 1, n, f), n);

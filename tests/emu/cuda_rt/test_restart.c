@@ -35,7 +35,7 @@ static int serve_all(served *v)
             ck_assert_int_eq(c[i]->n_got, right[i]->n_got);
         }
         for (int k = 0; k < c[i]->n_got; k++) { /* also of those that were ended later */
-            (void)snprintf(what, sizeof(what), "client %d, token %d", i, k);
+            snprintf(what, sizeof(what), "client %d, token %d", i, k);
             same_sampled(&c[i]->got[k], &right[i]->got[k], what);
         }
         client_drop(c[i]);

@@ -38,7 +38,7 @@ START_TEST(a_model_too_large_is_refused_with_the_sum)
     ck_assert_int_eq(model_load(&m, "../conf/demo/base", be, 16, 8, &e), ERR_NOMEM);
     ck_assert_ptr_null(m);
     char sum[64];
-    (void)snprintf(sum, sizeof(sum), "the device has %.2f GiB for them", room);
+    snprintf(sum, sizeof(sum), "the device has %.2f GiB for them", room);
     ck_assert_msg(strstr(e.msg, "the weights take 0.01 GiB") != NULL, "%s", e.msg);
     ck_assert_msg(strstr(e.msg, sum) != NULL, "%s, not '%s'", e.msg, sum);
     ck_assert_int_eq(be_sync(be, &e), ERR_NONE); /* no fault of the device */

@@ -151,7 +151,7 @@ START_TEST(the_device_picks_what_the_host_picks)
         char what[32];
         make_one(&all[i], i, N - 1 - i, n_vocab, _i % 4 == 3);
         on_host(&all[i], copy + (size_t)(N - 1 - i) * (size_t)n_vocab, sp, &right);
-        (void)snprintf(what, sizeof(what), "row %d", i);
+        snprintf(what, sizeof(what), "row %d", i);
         same_sampled(&got[i], &right, what);
     }
     sampler_destroy(sp);
@@ -197,11 +197,11 @@ static void same_answers(client **a, client **b)
         char what[48];
         ck_assert_int_eq(a[i]->n_got, b[i]->n_got);
         for (int k = 0; k < a[i]->n_got; k++) {
-            (void)snprintf(what, sizeof(what), "client %d, token %d", i, k);
+            snprintf(what, sizeof(what), "client %d, token %d", i, k);
             same_sampled(&a[i]->got[k], &b[i]->got[k], what);
         }
         for (int k = 1; a[i]->rq.score_prompt && k < a[i]->rq.n_prompt; k++) {
-            (void)snprintf(what, sizeof(what), "client %d, prompt token %d", i, k);
+            snprintf(what, sizeof(what), "client %d, prompt token %d", i, k);
             same_sampled(&a[i]->rq.prompt_score[k], &b[i]->rq.prompt_score[k], what);
         }
     }

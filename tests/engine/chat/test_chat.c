@@ -92,8 +92,8 @@ static void open_case(chat_case *c, const char *line)
     char kind[32], dir[128];
     err e;
     ck_assert_int_eq(sscanf(line, "%63s %31s", c->name, kind), 2);
-    (void)snprintf(dir, sizeof(dir), "fixtures/chat/tok-%s", kind);
-    (void)snprintf(c->dir, sizeof(c->dir), "fixtures/chat/%s", c->name);
+    snprintf(dir, sizeof(dir), "fixtures/chat/tok-%s", kind);
+    snprintf(c->dir, sizeof(c->dir), "fixtures/chat/%s", c->name);
     ck_assert_msg(tokenizer_load(&c->tok, dir, &e) == ERR_NONE, "%s: %s", dir, e.msg);
     ck_assert_msg(chat_template_load(&c->ct, c->dir, "auto", c->tok, &e) == ERR_NONE, "%s: %s",
                   c->name, e.msg);
@@ -193,7 +193,7 @@ static char *template_text(const chat_case *c)
                                         "chat_template.json"};
     char path[192];
     for (int i = 0; i < 3; i++) {
-        (void)snprintf(path, sizeof(path), "%s/%s", c->dir, files[i]);
+        snprintf(path, sizeof(path), "%s/%s", c->dir, files[i]);
         FILE *f = fopen(path, "rb");
         if (!f) continue;
         ck_assert_int_eq(fclose(f), 0);
@@ -208,7 +208,7 @@ static void check_case(const char *line, const cJSON *all)
     chat_case c;
     char path[192], *save = NULL;
     open_case(&c, line);
-    (void)snprintf(path, sizeof(path), "%s/ids.txt", c.dir);
+    snprintf(path, sizeof(path), "%s/ids.txt", c.dir);
     char *text = file_text(path), *template = template_text(&c);
     int lines = 0;
     int64_t n = 0;
@@ -254,7 +254,7 @@ static err_code load_text(chat_template **ct, const tokenizer *t, const char *na
 {
     char dir[] = "/tmp/test_chat.XXXXXX", path[64];
     ck_assert_ptr_nonnull(mkdtemp(dir));
-    (void)snprintf(path, sizeof(path), "%s/chat_template.jinja", dir);
+    snprintf(path, sizeof(path), "%s/chat_template.jinja", dir);
     FILE *f = fopen(path, "wb");
     ck_assert_ptr_nonnull(f);
     ck_assert_int_ge(fputs(text, f), 0);
@@ -322,11 +322,11 @@ START_TEST(tools_calls_and_variables_give_hugging_faces_ids)
         err e;
         ck_assert_msg(!json_parse(line, strlen(line), &json_limits_trusted, &v, &e), "%s", e.msg);
         const char *template = text_of(v, "template");
-        (void)snprintf(where, sizeof(where), "template %d, line %d", templates, n++);
+        snprintf(where, sizeof(where), "template %d, line %d", templates, n++);
         if (template) {
             chat_template_destroy(ct);
             tokenizer_destroy(t);
-            (void)snprintf(dir, sizeof(dir), "fixtures/chat/tok-%s", text_of(v, "tokenizer"));
+            snprintf(dir, sizeof(dir), "fixtures/chat/tok-%s", text_of(v, "tokenizer"));
             ck_assert_int_eq(tokenizer_load(&t, dir, NULL), ERR_NONE);
             ck_assert_msg(!load_text(&ct, t, "auto", template, &e), "%s", e.msg);
             templates++;
@@ -395,7 +395,7 @@ START_TEST(an_answer_goes_on_where_the_last_message_ends)
         tokenizer *t;
         chat_template *ct;
         if (template) {
-            (void)snprintf(dir, sizeof(dir), "fixtures/chat/tok-%s", text_of(v, "tokenizer"));
+            snprintf(dir, sizeof(dir), "fixtures/chat/tok-%s", text_of(v, "tokenizer"));
             ck_assert_int_eq(tokenizer_load(&t, dir, NULL), ERR_NONE);
             ck_assert_int_eq(load_text(&ct, t, "auto", template, NULL), ERR_NONE);
             check_goes_on(ct, t);
@@ -560,7 +560,7 @@ START_TEST(a_list_has_a_template_for_tools)
     int32_t *ids;
     ck_assert_int_eq(tokenizer_load(&t, "fixtures/chat/tok-qwen", NULL), ERR_NONE);
     ck_assert_ptr_nonnull(mkdtemp(dir));
-    (void)snprintf(path, sizeof(path), "%s/tokenizer_config.json", dir);
+    snprintf(path, sizeof(path), "%s/tokenizer_config.json", dir);
     FILE *f = fopen(path, "wb");
     ck_assert_ptr_nonnull(f);
     ck_assert_int_ge(fputs(list, f), 0);

@@ -84,8 +84,8 @@ static void compare(const char *text, const cJSON *want, const cJSON *vars)
     const char *wanted = cJSON_IsString(want) ? want->valuestring : NULL;
     if ((got == NULL) != (wanted == NULL) || (got && strcmp(got, wanted) != 0)) {
         wrong++;
-        (void)printf("---- %s\n---- wanted\n%s\n---- got\n%s\n", text, wanted ? wanted : "(error)",
-                     got ? got : e.msg);
+        printf("---- %s\n---- wanted\n%s\n---- got\n%s\n", text, wanted ? wanted : "(error)",
+               got ? got : e.msg);
     }
     ck_assert(got || e.msg[0]);
     free(got);
@@ -327,9 +327,9 @@ START_TEST(numbers_are_those_of_the_body)
                   {"0.10", "0.1"}};
     for (size_t i = 0; i < sizeof(number) / sizeof(number[0]); i++) {
         char json[128], wanted[256];
-        (void)snprintf(json, sizeof(json), "{\"n\":%s,\"l\":[%s]}", number[i].json, number[i].json);
-        (void)snprintf(wanted, sizeof(wanted), "%s %s [%s] True", number[i].text, number[i].text,
-                       number[i].text);
+        snprintf(json, sizeof(json), "{\"n\":%s,\"l\":[%s]}", number[i].json, number[i].json);
+        snprintf(wanted, sizeof(wanted), "%s %s [%s] True", number[i].text, number[i].text,
+                 number[i].text);
         cJSON *vars = parsed(json);
         err e;
         char *got =

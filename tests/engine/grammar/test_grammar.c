@@ -394,7 +394,7 @@ START_TEST(hostile_grammars_end_soon)
     free(s);
     cJSON *schema = cJSON_CreateObject(), *props = cJSON_AddObjectToObject(schema, "properties");
     for (int i = 0; i < 2000; i++) {
-        (void)snprintf(key, sizeof(key), "k%d", i);
+        snprintf(key, sizeof(key), "k%d", i);
         cJSON_AddTrueToObject(props, key);
     }
     grammar_spec spec = {.kind = GRAMMAR_SCHEMA, .json = schema};
@@ -404,7 +404,7 @@ START_TEST(hostile_grammars_end_soon)
     cJSON_Delete(schema);
     cJSON *list = cJSON_CreateArray();
     for (int i = 0; i < 10000; i++) {
-        (void)snprintf(key, sizeof(key), "choice %d", i);
+        snprintf(key, sizeof(key), "choice %d", i);
         cJSON_AddItemToArray(list, cJSON_CreateString(key));
     }
     spec = (grammar_spec){.kind = GRAMMAR_CHOICE, .json = list};
@@ -424,8 +424,8 @@ START_TEST(what_multiplies_is_refused)
     char *s = malloc(n), key[32];
     grammar *g;
     err e;
-    (void)snprintf(s, n, "{\"$defs\":{\"e\":{\"enum\":[%s]}},\"enum\":[%.20000s0],\"allOf\":[%s]}",
-                   many, many, refs);
+    snprintf(s, n, "{\"$defs\":{\"e\":{\"enum\":[%s]}},\"enum\":[%.20000s0],\"allOf\":[%s]}", many,
+             many, refs);
     ck_assert_int_eq(compile("schema", s, &g, &e), ERR_LIMIT);
     free(s);
     free(many);
@@ -433,7 +433,7 @@ START_TEST(what_multiplies_is_refused)
     cJSON *schema = cJSON_CreateObject(), *props = cJSON_AddObjectToObject(schema, "properties");
     cJSON_AddTrueToObject(schema, "additionalProperties");
     for (int i = 0; i < 3000; i++) {
-        (void)snprintf(key, sizeof(key), "k%d", i);
+        snprintf(key, sizeof(key), "k%d", i);
         cJSON_AddTrueToObject(props, key);
     }
     grammar_spec spec = {.kind = GRAMMAR_SCHEMA, .json = schema};
@@ -474,7 +474,7 @@ START_TEST(one_compilation_serves_all)
     ck_assert_ptr_eq(a, b);
     char spec[64];
     for (int i = 0; i < 200; i++) { /* more than the cache holds: what is in use stays whole */
-        (void)snprintf(spec, sizeof(spec), "{\"const\":%d}", i);
+        snprintf(spec, sizeof(spec), "{\"const\":%d}", i);
         grammar_release(must("schema", spec));
     }
     ck_assert(takes(a, "null"));

@@ -27,7 +27,7 @@ static char dir[64];
 static void write_file(const char *name, const char *text)
 {
     char path[128];
-    (void)snprintf(path, sizeof(path), "%s/%s", dir, name);
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
     if (!text) {
         (void)unlink(path);
         return;
@@ -411,9 +411,9 @@ START_TEST(generation_fields_without_effect_are_named)
                                            {"forced_eos_token_id", "2"}};
     char text[256], log[2048];
     for (size_t i = 0; i < sizeof(asked) / sizeof(asked[0]); i++) {
-        (void)snprintf(text, sizeof(text), "{\"%s\":%s}", asked[i][0], asked[i][1]);
+        snprintf(text, sizeof(text), "{\"%s\":%s}", asked[i][0], asked[i][1]);
         logged(text, log, sizeof(log));
-        (void)snprintf(text, sizeof(text), "\"%s\" has no effect", asked[i][0]);
+        snprintf(text, sizeof(text), "\"%s\" has no effect", asked[i][0]);
         ck_assert_msg(strstr(log, text) != NULL, "%s: %s", text, log);
     }
     logged("{\"num_beams\":1,\"typical_p\":1.0,\"no_repeat_ngram_size\":0,\"stop_strings\":null,"

@@ -71,7 +71,7 @@ static void add(list *l, const char *name, int rows, int cols)
     entry *e = &l->e[l->n++];
     ck_assert_int_lt(l->n, 64);
     *e = (entry){.type = "F32", .ndim = cols ? 2 : 1, .shape = {rows, cols, 1}};
-    (void)snprintf(e->name, sizeof(e->name), "%s", name);
+    snprintf(e->name, sizeof(e->name), "%s", name);
 }
 
 static list good_list(void)
@@ -91,7 +91,7 @@ static list good_list(void)
     for (int i = 0; i < 2; i++) {
         for (size_t k = 0; k < sizeof(layer) / sizeof(layer[0]); k++) {
             char name[96];
-            (void)snprintf(name, sizeof(name), "model.layers.%d.%s.weight", i, layer[k].name);
+            snprintf(name, sizeof(name), "model.layers.%d.%s.weight", i, layer[k].name);
             add(&l, name, layer[k].rows, layer[k].cols);
         }
     }
@@ -259,7 +259,7 @@ START_TEST(one_change)
             memcpy(e->shape, changes[_i].shape, sizeof(e->shape));
         }
         if (changes[_i].rename && *changes[_i].rename) {
-            (void)snprintf(e->name, sizeof(e->name), "%s", changes[_i].rename);
+            snprintf(e->name, sizeof(e->name), "%s", changes[_i].rename);
         } else if (changes[_i].rename) {
             *e = l.e[--l.n];
         }

@@ -384,8 +384,8 @@ START_TEST(many_tensors)
     ck_assert_ptr_nonnull(m);
     (void)fputc('{', m);
     for (int i = N - 1; i >= 0; i--) {
-        (void)fprintf(m, "\"t.%d\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[%d,%d]}%s", i,
-                      3 * i, 3 * i + 3, i ? "," : "}");
+        fprintf(m, "\"t.%d\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[%d,%d]}%s", i, 3 * i,
+                3 * i + 3, i ? "," : "}");
     }
     ck_assert_int_eq(fclose(m), 0);
     err e;
@@ -396,7 +396,7 @@ START_TEST(many_tensors)
     ck_assert_int_eq(safetensors_count(f), N);
     for (int i = 0; i < N; i++) {
         char name[16];
-        (void)snprintf(name, sizeof(name), "t.%d", i);
+        snprintf(name, sizeof(name), "t.%d", i);
         ck_assert_ptr_eq(safetensors_find(f, name), safetensors_at(f, i));
     }
     safetensors_close(f);

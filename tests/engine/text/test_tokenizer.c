@@ -17,7 +17,7 @@ enum { N_KINDS = 5, LEAST_STRINGS = 2000 };
 static FILE *open_fixture(const char *a, const char *b)
 {
     char path[256];
-    (void)snprintf(path, sizeof(path), "fixtures/tokenizers/%s/%s", a, b);
+    snprintf(path, sizeof(path), "fixtures/tokenizers/%s/%s", a, b);
     FILE *f = fopen(path, "r");
     ck_assert_msg(f != NULL, "%s", path);
     return f;
@@ -86,7 +86,7 @@ START_TEST(ids_and_texts_are_those_of_hugging_face)
     size_t cap = 0, ids_cap = 0, dec_cap = 0;
     err e;
     tokenizer *t, *base = NULL;
-    (void)snprintf(dir, sizeof(dir), "fixtures/tokenizers/%s", kind);
+    snprintf(dir, sizeof(dir), "fixtures/tokenizers/%s", kind);
     ck_assert_msg(tokenizer_load(&t, dir, &e) == ERR_NONE, "%s: %s", kind, e.msg);
     if (added) {
         base = t;
@@ -107,12 +107,12 @@ START_TEST(ids_and_texts_are_those_of_hugging_face)
         int32_t *ids = malloc(((size_t)n + 1) * sizeof(*ids));
         ck_assert_int_eq(tokenizer_encode(t, text, len, flags, ids, (size_t)n), n);
         if (!same_ids(ids_line, ids, n)) {
-            if (n_bad++ < 3) (void)fprintf(stderr, "%s: ids differ: %s", kind, line);
+            if (n_bad++ < 3) fprintf(stderr, "%s: ids differ: %s", kind, line);
         } else {
             size_t got_len;
             char *got = tokenizer_decode(t, ids, (size_t)n, true, &got_len);
             if (got_len != want_len || memcmp(got, want, want_len) != 0) {
-                if (n_bad++ < 3) (void)fprintf(stderr, "%s: text differs: %s", kind, line);
+                if (n_bad++ < 3) fprintf(stderr, "%s: text differs: %s", kind, line);
             } else {
                 check_stream(t, ids, n, want, want_len);
             }
@@ -236,7 +236,7 @@ static err_code load_changed(tokenizer **t, const char *kind, const char *from, 
     (void)fclose(in);
     char *at = strstr(text, from);
     ck_assert_ptr_nonnull(at);
-    (void)snprintf(path, sizeof(path), "%s/tokenizer.json", dir);
+    snprintf(path, sizeof(path), "%s/tokenizer.json", dir);
     FILE *out = fopen(path, "w");
     ck_assert(out && fprintf(out, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from)) > 0);
     (void)fclose(out);
@@ -285,7 +285,7 @@ START_TEST(a_text_that_goes_on_keeps_its_space)
         char dir[64], got[256], part[DETOK_MAX];
         int32_t ids[64];
         tokenizer *t;
-        (void)snprintf(dir, sizeof(dir), "fixtures/tokenizers/%s", kinds[kind]);
+        snprintf(dir, sizeof(dir), "fixtures/tokenizers/%s", kinds[kind]);
         ck_assert_int_eq(tokenizer_load(&t, dir, NULL), ERR_NONE);
         int64_t n = tokenizer_encode(t, text, strlen(text), TOK_ADD_SPECIAL, ids, 64);
         ck_assert(n > 4 && n < 64);
@@ -388,7 +388,7 @@ START_TEST(bytes_that_are_no_text)
         detok d;
         detok_init(&d, t, true);
         for (size_t k = 0; k < n; k++) {
-            (void)snprintf(name, sizeof(name), "<0x%02X>", (unsigned char)cases[i].bytes[k]);
+            snprintf(name, sizeof(name), "<0x%02X>", (unsigned char)cases[i].bytes[k]);
             ids[k] = tokenizer_find(t, name);
             m += detok_push(&d, ids[k], got + m, sizeof(got) - m);
         }
@@ -427,7 +427,7 @@ START_TEST(a_megabyte_of_one_letter_is_no_trouble)
     memset(text, 'a', len);
     for (int i = 0; i < N_KINDS; i++) {
         char dir[128];
-        (void)snprintf(dir, sizeof(dir), "fixtures/tokenizers/%s", kinds[i]);
+        snprintf(dir, sizeof(dir), "fixtures/tokenizers/%s", kinds[i]);
         ck_assert_int_eq(tokenizer_load(&t, dir, NULL), ERR_NONE);
         int64_t n = tokenizer_encode(t, text, len, 0, NULL, 0);
         ck_assert(n > 0 && n < (int64_t)len);
@@ -448,7 +448,7 @@ START_TEST(a_megabyte_that_thousands_of_added_tokens_begin_like_is_no_trouble)
     char *text = malloc(len);
     memset(text, '<', len);
     for (int k = 0; k < N; k++) {
-        (void)snprintf(content[k], sizeof(content[k]), "<x%d", k);
+        snprintf(content[k], sizeof(content[k]), "<x%d", k);
         list[k] = (tok_added){.id = 900 + k, .content = content[k]};
     }
     ck_assert_int_eq(tokenizer_load(&base, "fixtures/tokenizers/llama3", NULL), ERR_NONE);

@@ -154,7 +154,7 @@ static inline exchange *fake_request(const char *method, const char *path)
                         .method = method,
                         .content_length = -1,
                         .request_id = "req_1"};
-    (void)snprintf(fake_x.path, sizeof(fake_x.path), "%s", path);
+    snprintf(fake_x.path, sizeof(fake_x.path), "%s", path);
     arena_init(&fake_x.arena, EXCHANGE_ARENA_BYTES);
     return &fake_x;
 }
@@ -185,7 +185,7 @@ static inline const char *fake_text(void)
 static inline bool fake_said(const char *line)
 {
     char whole[600];
-    (void)snprintf(whole, sizeof(whole), "\r\n%s\r\n", line);
+    snprintf(whole, sizeof(whole), "\r\n%s\r\n", line);
     const char *hit = strstr(fake_conn.out, whole);
     return hit && hit < fake_text();
 }
@@ -197,7 +197,7 @@ static inline const char *fake_code(void)
     code[0] = 0;
     cJSON *tree = cJSON_Parse(fake_text());
     const cJSON *v = cJSON_GetObjectItem(cJSON_GetObjectItem(tree, "error"), "code");
-    if (cJSON_IsString(v)) (void)snprintf(code, sizeof(code), "%s", v->valuestring);
+    if (cJSON_IsString(v)) snprintf(code, sizeof(code), "%s", v->valuestring);
     cJSON_Delete(tree);
     return code;
 }

@@ -58,7 +58,7 @@ static const char *chunked(const char *text, size_t size)
         n += some;
         n += (size_t)sprintf(out + n, "\r\n");
     }
-    (void)sprintf(out + n, "0\r\nX-Sum: 1\r\n\r\n");
+    sprintf(out + n, "0\r\nX-Sum: 1\r\n\r\n");
     return out;
 }
 

@@ -115,8 +115,8 @@ START_TEST(each_head)
     const row *r = &rows[_i];
     struct mg_request_info ri = {.http_version = r->version, .request_uri = r->uri};
     char text[512], uri[64];
-    (void)snprintf(text, sizeof(text), "%s", r->headers);
-    (void)snprintf(uri, sizeof(uri), "%s", r->uri ? r->uri : "");
+    snprintf(text, sizeof(text), "%s", r->headers);
+    snprintf(uri, sizeof(uri), "%s", r->uri ? r->uri : "");
     char *query = strchr(uri, '?');
     if (query) {
         *query = 0;

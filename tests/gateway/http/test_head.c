@@ -37,8 +37,8 @@ static const char *fields_of(const struct mg_request_info *ri)
     out[0] = 0;
     for (int i = 0; i < ri->num_headers; i++) {
         size_t n = strlen(out);
-        (void)snprintf(out + n, sizeof(out) - n, "%s=%s|", ri->http_headers[i].name,
-                       ri->http_headers[i].value);
+        snprintf(out + n, sizeof(out) - n, "%s=%s|", ri->http_headers[i].name,
+                 ri->http_headers[i].value);
     }
     return out;
 }
@@ -146,7 +146,7 @@ static int refused(char *buf, int len)
 START_TEST(a_broken_head)
 {
     char buf[256];
-    (void)snprintf(buf, sizeof(buf), "%s", bad[_i].text);
+    snprintf(buf, sizeof(buf), "%s", bad[_i].text);
     ck_assert_int_eq(refused(buf, (int)strlen(buf)), bad[_i].status);
 }
 END_TEST

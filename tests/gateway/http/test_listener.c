@@ -55,8 +55,8 @@ static void setup(void)
     char address[32];
     tmpdir_make(dir);
     for (int i = 0; i < 2; i++) {
-        (void)snprintf(cert[i], sizeof(cert[i]), "%s/cert%d.pem", dir, i);
-        (void)snprintf(key[i], sizeof(key[i]), "%s/key%d.pem", dir, i);
+        snprintf(cert[i], sizeof(cert[i]), "%s/cert%d.pem", dir, i);
+        snprintf(key[i], sizeof(key[i]), "%s/key%d.pem", dir, i);
         ck_assert_msg(devcert_write(cert[i], key[i], &e) == ERR_NONE, "%s", e.msg);
         ck_assert_int_eq(chmod(cert[i], 0600), 0); /* it is taken as a key, once */
         known[i] = read_certificate(cert[i]);
@@ -64,7 +64,7 @@ static void setup(void)
     config_defaults(&cfg);
     srv.cfg = &cfg;
     port = free_port();
-    (void)snprintf(address, sizeof(address), "127.0.0.1:%d", port);
+    snprintf(address, sizeof(address), "127.0.0.1:%d", port);
     err_code rc = listener_open(&gate, &srv, PLANE_INFERENCE, address, CLIENTS + 1,
                                 &(tls_files){cert[0], key[0], NULL}, &e);
     ck_assert_msg(rc == ERR_NONE, "%s", e.msg);
@@ -155,7 +155,7 @@ START_TEST(a_bad_pair_changes_nothing)
 
     EVP_PKEY *rsa = EVP_RSA_gen(2048); /* of another kind than the certificate's */
     char path[96];
-    (void)snprintf(path, sizeof(path), "%s/rsa.pem", dir);
+    snprintf(path, sizeof(path), "%s/rsa.pem", dir);
     FILE *f = fopen(path, "w");
     ck_assert_ptr_nonnull(f);
     ck_assert_int_eq(PEM_write_PrivateKey(f, rsa, NULL, NULL, 0, NULL, NULL), 1);

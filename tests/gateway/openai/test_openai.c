@@ -377,8 +377,8 @@ START_TEST(forms_of_an_answer)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char body[400];
         parsed p;
-        (void)snprintf(body, sizeof(body), "{%s,%s,\"ignore_eos\":true}", i % 2 ? MSG : TXT,
-                       cases[i].field);
+        snprintf(body, sizeof(body), "{%s,%s,\"ignore_eos\":true}", i % 2 ? MSG : TXT,
+                 cases[i].field);
         parse(&p, i % 2, body);
         ck_assert_msg(p.ok, "%s: %s", body, p.p.msg);
         ck_assert_str_eq(p.rq.format_param, cases[i].param);

@@ -40,7 +40,7 @@ START_TEST(hostile_label_values_stay_values)
         prom_init(&p);
         p.name = "m";
         prom_sample(&p, 1, "l", cases[i][0], NULL);
-        (void)snprintf(want, sizeof(want), "m{l=\"%s\"} 1\n", cases[i][1]);
+        snprintf(want, sizeof(want), "m{l=\"%s\"} 1\n", cases[i][1]);
         ck_assert_str_eq(p.text, want);
         prom_clear(&p);
     }

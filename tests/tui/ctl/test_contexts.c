@@ -30,7 +30,7 @@ static void set_up(void)
         v = environ;
     }
     tmpdir_make(dir);
-    (void)snprintf(path, sizeof(path), "%s/deep/er/contexts.conf", dir);
+    snprintf(path, sizeof(path), "%s/deep/er/contexts.conf", dir);
     (void)setenv("LORAD_CLIENT_CONFIG", path, 1);
 }
 
@@ -51,7 +51,7 @@ static void put(const char *name, const char *text, mode_t mode)
 /* A file of this text; what loading it says. */
 static err_code load(contexts *c, const char *text, mode_t mode, err *e)
 {
-    (void)snprintf(path, sizeof(path), "%s/contexts.conf", dir);
+    snprintf(path, sizeof(path), "%s/contexts.conf", dir);
     (void)setenv("LORAD_CLIENT_CONFIG", path, 1);
     put(path, text, mode);
     return contexts_load(c, e);
@@ -150,7 +150,7 @@ START_TEST(too_many)
     char name[16];
     ck_assert_int_eq(contexts_load(&c, &e), ERR_NONE);
     for (int i = 0; i < CONTEXTS_MAX; i++) {
-        (void)snprintf(name, sizeof(name), "c%d", i);
+        snprintf(name, sizeof(name), "c%d", i);
         ck_assert_int_eq(contexts_add(&c, name, &x, &e), ERR_NONE);
     }
     ck_assert_int_eq(contexts_add(&c, "one-more", &x, &e), ERR_LIMIT);
@@ -185,7 +185,7 @@ START_TEST(environment)
     ck_assert_str_eq(x.key, "lk_env");
 
     (void)unsetenv("LORAD_KEY");
-    (void)snprintf(key_path, sizeof(key_path), "%s/key", dir);
+    snprintf(key_path, sizeof(key_path), "%s/key", dir);
     put(key_path, "  lk_from_file \nsecond line\n", 0600);
     (void)setenv("LORAD_KEY_FILE", key_path, 1);
     ck_assert_int_eq(context_resolve(&c, "a", &x, &e), ERR_NONE);

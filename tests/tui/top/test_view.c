@@ -15,7 +15,7 @@ static cells c;
 static const char *answer(const char *head, int at, const char *tables)
 {
     static char text[65536];
-    (void)snprintf(
+    snprintf(
         text, sizeof(text),
         "{\"object\":\"stats\",\"cursor\":\"1-%d\",%s,\"more\":false,"
         "\"server\":{\"version\":\"1\",\"model\":\"base\",\"access\":\"admin\",\"healthy\":true,"
@@ -111,7 +111,7 @@ START_TEST(deltas_add_change_and_remove)
     ck_assert(d->table[TABLE_TENANTS].side[i].rate == 100); /* 200 tokens in 2 s */
     ck_assert(d->now.output_tokens == 100);
     char gone[4000];
-    (void)snprintf(gone, sizeof(gone), "%s", answer("\"reset\":false", 4, "\"tenants\":[]"));
+    snprintf(gone, sizeof(gone), "%s", answer("\"reset\":false", 4, "\"tenants\":[]"));
     (void)strcpy(strstr(gone, "\"gone\":{}"), "\"gone\":{\"tenants\":[\"2\"]}}");
     feed_it(gone);
     ck_assert_uint_eq(d->table[TABLE_TENANTS].n, 2);
@@ -137,10 +137,10 @@ START_TEST(rows_are_found_after_many_changes)
     for (int k = 0; k < 4000; k++) {
         int id = rand() % 300 + 1;
         bool add = rand() % 2;
-        (void)snprintf(text, sizeof(text), "\"adapters\":[{\"id\":\"%d\",\"hits\":%d}]", id, id);
-        (void)snprintf(whole, sizeof(whole), "%s",
-                       answer("\"reset\":false", k + 1, add ? text : "\"adapters\":[]"));
-        (void)snprintf(text, sizeof(text), "\"gone\":{\"adapters\":[\"%d\"]}}", id);
+        snprintf(text, sizeof(text), "\"adapters\":[{\"id\":\"%d\",\"hits\":%d}]", id, id);
+        snprintf(whole, sizeof(whole), "%s",
+                 answer("\"reset\":false", k + 1, add ? text : "\"adapters\":[]"));
+        snprintf(text, sizeof(text), "\"gone\":{\"adapters\":[\"%d\"]}}", id);
         if (!add) (void)strcpy(strstr(whole, "\"gone\":{}"), text);
         feed_it(whole);
         there[id] = add;
@@ -201,14 +201,13 @@ START_TEST(every_screen_shows_what_it_is_for)
 {
     start(1);
     char both[8192];
-    (void)snprintf(
-        both, sizeof(both),
-        "%s,%s,\"requests\":[{\"id\":\"77\",\"tenant\":\"acme\",\"adapter\":\"pirate@1\","
-        "\"class_name\":\"standard\",\"state\":\"decode\",\"arrived_us\":1699999999000000,"
-        "\"due_us\":1700000000050000,\"output\":7,\"max_tokens\":48}],"
-        "\"events\":[{\"id\":\"1\",\"time_us\":1700000000000000,\"kind\":\"key.revoke\","
-        "\"level\":\"audit\",\"object\":\"abc\"}]",
-        three_tenants, adapters);
+    snprintf(both, sizeof(both),
+             "%s,%s,\"requests\":[{\"id\":\"77\",\"tenant\":\"acme\",\"adapter\":\"pirate@1\","
+             "\"class_name\":\"standard\",\"state\":\"decode\",\"arrived_us\":1699999999000000,"
+             "\"due_us\":1700000000050000,\"output\":7,\"max_tokens\":48}],"
+             "\"events\":[{\"id\":\"1\",\"time_us\":1700000000000000,\"kind\":\"key.revoke\","
+             "\"level\":\"audit\",\"object\":\"abc\"}]",
+             three_tenants, adapters);
     feed_it(answer("\"reset\":true", 1, both));
     ck_assert(shows("Tokens out/s") && shows("standard") && shows("3 of 64") && shows("25%"));
     ck_assert(shows("12ms")); /* TTFT p50 */
@@ -251,7 +250,7 @@ START_TEST(tables_sort_filter_search_and_group)
 {
     char both[4096];
     start(1);
-    (void)snprintf(both, sizeof(both), "%s,%s", three_tenants, adapters);
+    snprintf(both, sizeof(both), "%s,%s", three_tenants, adapters);
     feed_it(answer("\"reset\":true", 1, both));
     press("2>>>"); /* from TOK/S to TODAY */
     ck_assert_int_eq(v.table[TABLE_TENANTS].sort, 7);
@@ -294,8 +293,8 @@ START_TEST(actions_ask_and_name_their_rows)
 {
     char both[4096];
     start(1);
-    (void)snprintf(both, sizeof(both), "%s,%s,\"requests\":[{\"id\":\"77\",\"tenant\":\"acme\"}]",
-                   three_tenants, adapters);
+    snprintf(both, sizeof(both), "%s,%s,\"requests\":[{\"id\":\"77\",\"tenant\":\"acme\"}]",
+             three_tenants, adapters);
     feed_it(answer("\"reset\":true", 1, both));
     press("4ac");
     ck_assert(shows("cancel request: 77? (y/n)"));
@@ -396,8 +395,8 @@ START_TEST(what_a_server_is_doing)
         char text[65536];
         const char *made = answer("\"reset\":true", 1, three_tenants);
         const char *at = strstr(made, state[i].had);
-        (void)snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - made), made, state[i].is,
-                       at + strlen(state[i].had));
+        snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - made), made, state[i].is,
+                 at + strlen(state[i].had));
         start(2);
         feed_it(text);
         style st;
