@@ -24,6 +24,7 @@
 #include "gateway/http/descriptors.h"
 #include "gateway/http/listener.h"
 #include "gateway/http/tls_reserve.h"
+#include "gateway/http/tls_warm.h"
 #include "gateway/manual.h"
 #include "gateway/notify.h"
 #include "gateway/offline_backup.h"
@@ -398,8 +399,11 @@ static err_code open_scheduler(process *p, err *e)
 static err_code open_listeners(process *p, err *e)
 {
     const config *c = &p->cfg;
-    err_code rc = listener_open(&p->metrics, &p->srv, PLANE_METRICS, c->metrics_listen,
-                                LISTENER_METRICS_THREADS, &p->tls, e);
+    err_code rc = tls_warm_up(&p->tls, e);
+    if (!rc) {
+        rc = listener_open(&p->metrics, &p->srv, PLANE_METRICS, c->metrics_listen,
+                           LISTENER_METRICS_THREADS, &p->tls, e);
+    }
     if (!rc) {
         rc = listener_open(&p->admin, &p->srv, PLANE_ADMIN, c->admin_listen, LISTENER_ADMIN_THREADS,
                            &p->tls, e);
