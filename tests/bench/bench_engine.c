@@ -167,6 +167,19 @@ static void compare_draws(void)
            p[SAMPLE_RUNS / 2]);
 }
 
+/* Of the linear layers, for a prompt of so many rows. */
+static double linear_flop(int rows)
+{
+    const model_config *c = model_get_config(m);
+    double layer = 0;
+    for (int p = 0; p < PROJ_COUNT; p++) {
+        int d_out, d_in;
+        model_proj_shape(c, (proj)p, &d_out, &d_in);
+        layer += (double)d_out * d_in;
+    }
+    return 2 * layer * c->n_layer * rows;
+}
+
 int main(int argc, char **argv)
 {
     err e;
@@ -203,15 +216,9 @@ int main(int argc, char **argv)
         return 0;
     }
     if (prompt_rows > 0) {
-        printf("{\"prompt_s\":%.6f}\n", median(1, prompt_rows, 0, false, 10));
+        printf("{\"prompt_s\":%.6f,\"linear_flop\":%.6g}\n", median(1, prompt_rows, 0, false, 5),
+               linear_flop(prompt_rows));
         return 0;
-    }
-    const model_config *c = model_get_config(m);
-    double layer = 0;
-    for (int p = 0; p < PROJ_COUNT; p++) {
-        int d_out, d_in;
-        model_proj_shape(c, (proj)p, &d_out, &d_in);
-        layer += (double)d_out * d_in;
     }
     double one = median(1, 1, CONTEXT, false, RUNS), one_lora = median(1, 1, CONTEXT, true, RUNS);
     double eight = median(STREAMS, 1, CONTEXT, false, RUNS);
@@ -221,6 +228,6 @@ int main(int argc, char **argv)
            "\"eight_lora_s\":%.6f,\"prompt_s\":%.6f,\"prompt_lora_s\":%.6f,"
            "\"weight_bytes\":%zu,\"prompt_tokens\":%d,\"linear_flop\":%.6g}\n",
            be_caps(be)->detail, one, one_lora, eight, eight_lora, prompt, prompt_lora,
-           model_weight_bytes(m), PROMPT, 2.0 * layer * c->n_layer * PROMPT);
+           model_weight_bytes(m), PROMPT, linear_flop(PROMPT));
     return 0;
 }

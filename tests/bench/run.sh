@@ -423,6 +423,25 @@ print(f"decode-1 {figure:.3f} of bandwidth, {read:.1f} GB/s of weights with {run
 sys.exit(0 if figure >= 0.75 else 1)
 PY
 fi
+if [ "$name" = prompt-512 ]; then
+    # The processor's pace moves, too: a prompt is held against the better of the peaks before and after it.
+    out=$(for i in 1 2 3 4 5; do $bin/bench_machine && $bin/bench_engine "$model" prompt; done; $bin/bench_machine)
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, statistics, sys
+runs = [json.loads(line) for line in sys.argv[1].splitlines()]
+isa = runs[0]["isa"]
+peaks = [m["peak_gflops"] for m in runs[::2]]
+done = [e["linear_flop"] / e["prompt_s"] / 1e9 for e in runs[1::2]]
+# multiply-adds of the linear layers over the measured peak of the instruction set
+figure = statistics.median(d / max(p) for d, p in zip(done, zip(peaks, peaks[1:])))
+asked = {"amx": 0.40, "portable": 0.30}.get(isa, 0.60)
+print(f"prompt-512 {figure:.3f} of peak, {statistics.median(done):.0f} GFLOP/s of {statistics.median(peaks):.0f} with {isa}, "
+      f"median of 5 (asked {asked}): {'ok' if figure >= asked else 'short'}")
+sys.exit(0 if figure >= asked else 1)
+PY
+fi
 machine=$($bin/bench_machine)
 engine=$($bin/bench_engine "$model")
 echo "$machine"
@@ -431,15 +450,11 @@ echo "$engine"
 exec python3 - "$name" "$machine" "$engine" <<'PY'
 import json, sys
 name, m, e = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
-gflops = e["linear_flop"] / e["prompt_s"] / 1e9
 figure, unit, asked = {
     # eight streams with eight adapters over eight streams on the bare base
     "lora-8": (e["eight_s"] / e["eight_lora_s"], "of base", 0.80),
     # eight streams with eight adapters over one stream with one adapter
     "streams-8": (8 / e["eight_lora_s"] * e["one_lora_s"], "times one stream", 3.0),
-    # multiply-adds of the linear layers over the measured peak of the instruction set
-    "prompt-512": (gflops / m["peak_gflops"], f"of peak, {gflops:.0f} GFLOP/s with {m['isa']}",
-                   {"amx": 0.40, "portable": 0.30}.get(m["isa"], 0.60)),
 }[name]
 ok = figure >= asked
 print(f"{name} {figure:.3f} {unit} (asked {asked}): {'ok' if ok else 'short'}")
