@@ -13,6 +13,7 @@ import pathlib
 import sys
 
 import openapi_admin
+from openapi_says import SAYS
 from openapi_words import (ANY, BOOL, COUNT, FLAG, HEADERS, INT, NUM, STR, TIME, arr, header, maybe, obj, operation, opt, query, ref)
 
 USAGE = obj({"prompt_tokens": COUNT, "completion_tokens": COUNT, "total_tokens": COUNT,
@@ -271,7 +272,7 @@ def lines(value, depth, indent=""):
 def main():
     paths = {}
     for method, path, what in ROUTES + openapi_admin.ROUTES:
-        paths.setdefault(path, {})[method.lower()] = what
+        paths.setdefault(path, {})[method.lower()] = {"summary": SAYS[f"{method} {path}"], **what}
     for path in paths:
         if path.startswith("/admin/"):
             paths[path]["servers"] = [{"url": "https://localhost:8444"}]
