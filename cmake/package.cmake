@@ -50,6 +50,7 @@ install(FILES ${PROJECT_SOURCE_DIR}/conf/debian/lorad.sysusers DESTINATION lib/s
 install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/NOTICE
     ${PROJECT_SOURCE_DIR}/SECURITY.md ${PROJECT_SOURCE_DIR}/conf/Containerfile ${PROJECT_SOURCE_DIR}/conf/debian/copyright
     DESTINATION share/doc/lorad)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION share/doc/lorad)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/conf/grafana ${PROJECT_SOURCE_DIR}/conf/prometheus
     DESTINATION share/doc/lorad/examples)
 install(FILES ${made_dir}/lorad.conf DESTINATION /etc/lorad

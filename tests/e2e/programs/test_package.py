@@ -58,6 +58,8 @@ def test_contents():
             "/etc/lorad/lorad.conf": "-rw-r-----", "/usr/lib/systemd/system/lorad.service": "-rw-r--r--",
             "/usr/lib/sysusers.d/lorad.conf": "-rw-r--r--",
             "/usr/share/doc/lorad/copyright": "-rw-r--r--",
+            "/usr/share/doc/lorad/README.md": "-rw-r--r--",
+            "/usr/share/doc/lorad/docs/tutorial.md": "-rw-r--r--",
             "/usr/share/man/man1/lorad.1.gz": "-rw-r--r--",
             "/usr/share/man/man1/loractl.1.gz": "-rw-r--r--",
             "/usr/share/man/man5/lorad.conf.5.gz": "-rw-r--r--",

@@ -1,11 +1,12 @@
 """/metrics: valid as text, and the figures are those of what was sent, also under vLLM's names."""
 import concurrent.futures
 import json
+import re
 import ssl
 import time
 
 import promtext
-from harness import DEMO, Server, run
+from harness import DEMO, ROOT, Server, run
 
 MODEL = 'odd "base\\ é'
 CLASSES = {"priority": "interactive", "default": "standard", "flex": "batch"}
@@ -245,6 +246,16 @@ def without_vllm_names_there_are_none():
     assert "vllm" not in text
 
 
+def the_reference_names_every_family_with_its_labels():
+    """docs/reference/metrics.md is read out of the sources (tests/tools/make_reference.py): here is the truth."""
+    row = re.compile(r"\| `([\w:]+)` \| (\w+) \| (.*?) \| (.*) \|")
+    page = (ROOT / "docs/reference/metrics.md").read_text()
+    told = {m[1]: (m[2], set(re.findall(r"`(\w+)`", m[3])), m[4]) for m in map(row.match, page.splitlines()) if m}
+    seen = {f.name: (f.type, {k for _, labels, _ in f.samples for k in labels if k != "le"}, f.help)
+            for f in scrape().families.values()}
+    assert told == seen, {n for n in {*told, *seen} if told.get(n) != seen.get(n)}
+
+
 with server:
     keys["alice"] = server.tenant("alice")
     keys["limited"] = server.tenant("limited", limits={"requests_per_minute": 1})
@@ -255,4 +266,5 @@ with server:
     run([a_fresh_server_has_valid_metrics_and_no_requests, the_figures_are_those_of_what_was_sent,
          running_and_waiting_requests_and_their_adapters_are_shown, every_outcome_is_told_apart,
          a_stop_string_is_a_good_end, tenants_beyond_the_limit_share_one_series,
-         what_the_operator_must_renew_or_watch_is_there, without_vllm_names_there_are_none])
+         what_the_operator_must_renew_or_watch_is_there, the_reference_names_every_family_with_its_labels,
+         without_vllm_names_there_are_none])

@@ -1,0 +1,198 @@
+"""reference_words.py -- what make_reference.py says beside the tables: introductions, which limits and constants are shown."""
+
+CONFIGURATION = """The file is `/etc/lorad/lorad.conf`, or what `-c` names. Sections stand in brackets, options are `key = value` lines, comments
+begin with `#`. Sizes are written `512MiB` or `4GiB`, times `500ms`, `30s` or `5min`.
+
+- `LORAD_SECTION_KEY` in the environment overrides the file, and `--set section.key=value` overrides both.
+- `lorad check` says whether a file is valid, and suggests a name for a misspelt one.
+- SIGHUP reads the certificate, `admin.client_ca` and the `log` section again. All other options want a restart.
+"""
+
+CLI = """The same text is in the man pages `lorad(1)`, `lorad.conf(5)`, `loractl(1)` and `loratop(1)`, and in `--help`.
+`loractl completion bash|zsh|fish` prints a completion script.
+"""
+
+METRICS = """`GET /metrics` on the metrics plane gives Prometheus' text format. It asks for no key.
+
+- A class is `interactive`, `standard` or `batch`.
+- The first `metrics.max_tenants` tenants have series of their own, all others share `tenant="_other"`.
+- Adapters have no series of their own, so ten thousand of them cost nothing here.
+- Every histogram has fixed bounds (`engine/sched/histogram.h`).
+"""
+METRICS_OWN = "How to read them: [Watch](../howto/watch.md).\n"
+METRICS_VLLM = "Exported while `metrics.vllm_names` is `yes`. A name that vLLM has renamed stands under both names.\n"
+
+LIMITS = """What is fixed in the code. Limits that an operator sets are in [Configuration](configuration.md) and in `loractl limits`.
+"""
+
+API = """Three planes have a listener each: inference (`server.listen`), admin (`admin.listen`) and metrics (`metrics.listen`). All speak HTTPS.
+
+- A key goes into `Authorization: Bearer lk_...`. `api-key` and `x-api-key` work as well.
+- Paths under `/v1` also answer without it. `/tokenize` and `/detokenize` also answer under it.
+- HEAD works where GET does, OPTIONS gives `Allow`.
+- Every answer has an `x-request-id`.
+- [openapi.json](../../conf/openapi.json) describes both planes to the last member. The end-to-end tests hold every answer to it.
+
+What the fields mean where OpenAI and vLLM differ: [Compatibility](compatibility.md).
+"""
+API_METRICS = "These need no key, so keep the listener on a private address. Status 200 is good, 503 is not.\n"
+API_FIELDS = "`null` is the same as leaving a field out.\n"
+API_BODIES = "The members of other JSON bodies.\n"
+API_ERRORS = """Errors have OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`. These codes come from inside the server;
+a refused field of a request has a code of its own, mostly `invalid_value`, `unsupported_parameter` or `unknown_parameter`.
+"""
+
+# Fields that conf/openapi.json does not describe.
+FIELDS = {
+    "guided_json": "as `structured_outputs.json`; vLLM's older name",
+    "guided_regex": "as `structured_outputs.regex`",
+    "guided_choice": "as `structured_outputs.choice`",
+    "return_token_strs": "true or false",
+}
+
+# (files or folders, constant, unit, what it bounds)
+LIMIT_TABLES = [
+    ("HTTP", [
+        ("gateway/http/head.h", "HEAD_BYTES_MAX", "bytes", "Request line and fields together; 431 beyond"),
+        ("gateway/http/head.h", "HEAD_TARGET_MAX", "bytes", "The request's target; 414 beyond"),
+        ("gateway/http/head.h", "HEAD_FIELDS_MAX", "", "Fields of a head; 431 beyond"),
+        ("gateway/http/chunks.h", "CHUNKS_EXTENSION_MAX", "bytes", "Extensions of all chunks of a body"),
+        ("gateway/http/chunks.h", "CHUNKS_TRAILER_MAX", "bytes", "The trailer of a chunked body"),
+        ("gateway/http/listener.c", "HANDSHAKE_US", "us", "A TLS handshake, from its first byte to its last"),
+        ("gateway/http/exchange.c", "SLOWEST_BYTES", "bytes", "The least of a long body that must come each second, and of an answer that "
+                                                              "must be taken"),
+        ("gateway/http/exchange.h", "EXCHANGE_ARENA_BYTES", "bytes", "Memory of one request; beyond it the request is refused"),
+        ("gateway/http/listener.h", "LISTENER_ADMIN_THREADS", "", "Workers of the admin plane"),
+        ("gateway/http/listener.h", "LISTENER_METRICS_THREADS", "", "Workers of the metrics plane"),
+        ("gateway/http/listener.h", "LISTENER_QUEUE", "", "Accepted connections of a plane that wait for a worker"),
+    ]),
+    ("Requests", [
+        ("gateway/openai/openai.h", "OPENAI_TEXT_MAX_TOKENS", "", "`max_tokens` of `/v1/completions` where it is not given"),
+        ("gateway/openai/openai.h", "OPENAI_PROMPT_MAX", "", "Prompts in one request"),
+        ("gateway/openai/openai.h", "OPENAI_MESSAGE_MAX", "", "Messages of a conversation"),
+        ("gateway/openai/openai.h", "OPENAI_STOP_MAX", "", "Strings in `stop`"),
+        ("gateway/openai/openai.h", "OPENAI_STOP_BYTES_MAX", "bytes", "One of them"),
+        ("gateway/openai/openai.h", "OPENAI_STOP_ID_MAX", "", "Ids in `stop_token_ids`"),
+        ("gateway/openai/openai.h", "OPENAI_BIAS_MAX", "", "Entries of `logit_bias`"),
+        ("gateway/openai/openai.h", "OPENAI_BAD_MAX", "", "Words in `bad_words`"),
+        ("gateway/openai/openai.h", "OPENAI_BAD_WORD_BYTES_MAX", "bytes", "One of them"),
+        ("gateway/openai/openai.h", "OPENAI_TOOLS_MAX", "", "Tools of a request"),
+        ("gateway/openai/openai.h", "OPENAI_DOCUMENTS_MAX", "", "Documents of a request"),
+        ("gateway/openai/openai.h", "OPENAI_KWARGS_MAX", "", "Members of `chat_template_kwargs`"),
+        ("gateway/openai/openai.h", "OPENAI_SALT_MAX", "bytes", "`cache_salt`"),
+        ("gateway/openai/tool_reader.h", "TOOL_CALLS_MAX", "", "Tool calls in one answer"),
+        ("engine/sample/sampler.h", "SAMPLE_TOP_MAX", "", "Alternatives for each token (`top_logprobs`, `logprobs`)"),
+    ]),
+    ("Structured answers and templates", [
+        ("engine/grammar/grammar.h", "GRAMMAR_TEXT_MAX", "bytes", "A schema, an expression, or all choices together"),
+        ("engine/grammar/grammar_schema.h", "NODES_MAX", "", "Subschemas that need a rule of their own"),
+        ("engine/grammar/grammar_schema.h", "NEST_MAX", "", "Schemas inside one another"),
+        ("engine/grammar/grammar_schema.h", "OTHERS_MAX", "", "Named members beside `additionalProperties`"),
+        ("engine/grammar/grammar_inside.h", "GRAMMAR_DEPTH_MAX", "", "Depth of an answer, in rules that call rules"),
+        ("engine/grammar/grammar_inside.h", "GRAMMAR_STATE_MAX", "", "States of one compiled form"),
+        ("engine/grammar/grammar_regex.c", "REPEAT_MAX", "", "Repetitions of one piece in an expression"),
+        ("engine/chat/jinja.h", "JINJA_TEXT_MAX", "bytes", "A chat template"),
+        ("engine/chat/jinja_eval.c", "STEPS_MAX", "", "Steps of one rendering"),
+        ("engine/chat/jinja_eval.c", "DEPTH_MAX", "", "Depth of calls in one rendering"),
+    ]),
+    ("Adapters", [
+        ("engine/lora.h", "LORA_RANK_MAX", "", "The rank of an adapter"),
+        ("adapters/format/folder.h", "FOLDER_FILES_MAX", "", "Files of an adapter's folder"),
+        ("adapters/format/folder.h", "FOLDER_CONFIG_MAX", "bytes", "`adapter_config.json`"),
+        ("adapters/format/words.h", "WORDS_FILE_MAX", "bytes", "A tokenizer file in the folder"),
+        ("adapters/format/words.h", "WORDS_CONTENT_MAX", "bytes", "One token that an adapter adds"),
+        ("adapters/store/staging.c", "MANIFEST_MAX", "bytes", "The manifest of a resumable upload"),
+        ("adapters/store/registry.h", "REGISTRY_ALIAS_MAX", "", "Aliases of an adapter"),
+        ("adapters/store/registry.h", "REGISTRY_VERSION_LEAST", "bytes", "What a version counts for at least in a tenant's quota"),
+        ("storage/adapter_rows.h", "ADAPTER_DESCRIPTION_MAX", "bytes", "The description of an adapter"),
+        ("gateway/rest/adapters_api.c", "SHARES_MAX", "", "Tenants that an adapter is shared with by name"),
+        ("gateway/rest/adapters_api.c", "WARM_WAIT_MAX_S", "s", "`wait` of `warm`"),
+    ]),
+    ("Tenants, keys and the books", [
+        ("storage/tenants.h", "TENANT_NAME_MAX", "bytes", "A tenant's or an adapter's name"),
+        ("storage/tenants.h", "TENANT_LIST_MAX", "bytes", "A tenant's list of classes or of models, with its commas"),
+        ("storage/tenants.h", "NETWORKS_MAX", "bytes", "A list of networks, with its commas"),
+        ("storage/keys.h", "KEY_NAME_MAX", "bytes", "A key's name"),
+        ("storage/keys.h", "KEY_SECRETS_MAX", "", "Secrets of a key that work at once, while it is rotated"),
+        ("gateway/rest/admin_api.c", "GRACE_MAX_S", "s", "How long an old secret may still work"),
+        ("storage/store.c", "BUSY_MS", "ms", "How long a write waits for a locked database"),
+        ("storage/meter_file.h", "METER_SLOT_BYTES", "bytes", "A completion in the spool (`data.spool`)"),
+        ("storage/reserve.c", "MOST_BYTES", "bytes", "The file that is given up when the database meets a full disk"),
+    ]),
+    ("The engine", [
+        ("engine/sched/sched.h", "SLO_CLASS_MAX", "", "Classes that the engine could take (the gateway has three)"),
+        ("engine/sched/promise.h", "PROMISE_TENANTS", "", "Tenants with a counter of their own; the least served is forgotten first"),
+        ("engine/sched/sched.c", "DEFAULT_AGEING_US", "us", "Ageing bound: who has stood first in its flow for longer goes before all others"),
+        ("engine/sched/sched.c", "DEFAULT_FAULTS_MAX", "", "Restarts of a failing device before it is given up"),
+        ("engine/cpu/attend.h", "HEAD_DIM_MAX", "", "Values of an attention head, on the CPU"),
+        ("engine/model/model_config.c", "VOCAB_MAX", "", "Tokens of a vocabulary"),
+    ]),
+    ("Watching", [
+        ("gateway/watch/stats.h", "STATS_ROWS_MAX", "", "Rows in one answer of `/admin/v1/stats`"),
+        ("gateway/watch/stats_api.c", "STREAMS_MAX", "", "Streams of it at once"),
+        ("gateway/watch/stats_inside.h", "EVENTS_MAX", "", "Events that are kept for it"),
+        ("gateway/rest/admin_requests.c", "LIMIT_MAX", "", "Rows of `/admin/v1/requests`"),
+    ]),
+]
+
+NOT = "not measured"
+
+# (files or folders, constant, unit, why, what shows it)
+FAIR, POLICY, COST, PROMISE, AHEAD, PACE = (
+    "engine/sched/fair.c", "engine/sched/policy.c", "engine/sched/cost.c", "engine/sched/promise.c", "engine/sched/ahead.c",
+    "adapters/residency/pace.c")
+TUNING_TABLES = [
+    ("fair: who is next", [
+        ("engine/sched/fair.h", "FAIR_OUTPUT_PRICE", "", "An output token costs a tenant as much as so many prompt tokens (VTC)", NOT),
+        ("engine/sched/fair.h", "FAIR_LOCALITY_US", "us", "An adapter in use saves a load: its requests count as having come so much earlier", NOT),
+        (FAIR, "QUANTUM_JOBS", "", "A tenant's round, in requests of mean cost: so far may one be ahead of another", NOT),
+        (FAIR, "CLASS_QUANTUM_JOBS", "", "A class's round: so much of the urgent classes before the lowest has its share", NOT),
+        (FAIR, "DEMANDS", "", "Adapters asked for at once while others wait for room: the order is the scheduler's", NOT),
+        (FAIR, "WINDOW", "", "How far into a flow others may pass a head whose adapter is not there", NOT),
+        (FAIR, "SCARCE_US", "us", "An adapter that has waited so long says that room is short", NOT),
+        (FAIR, "CYCLE_US", "us", "An adapter in use for longer may have to make room", NOT),
+        (FAIR, "PATIENCE_US", "us", "An adapter that was asked for longer ago makes others give way", NOT),
+        (FAIR, "REST_US", "us", "An adapter that gave way is not taken up again for so long", NOT),
+        (FAIR, "CLOSED_SHARE", "", "At most every so many-th adapter in use takes nobody new", NOT),
+        (FAIR, "COMPANY_MAX", "", "Company beyond this gives no more advantage", NOT),
+        (FAIR, "BRIEF", "tokens", "Answers shorter than this hold an adapter's room about equally long", NOT),
+        (FAIR, "patience", "", "Share of its target that a request waits for company, where room is short", NOT),
+        (FAIR, "futile", "", "With less time left than so many loads, a load is in vain", NOT),
+        (f"{FAIR} {POLICY} engine/sched/policy.h", "hurry", "", "The last share of the target, in which a deadline is near", NOT),
+        (FAIR, "least_memory_us", "us", "So long a flow's share of the device is remembered at least", NOT),
+        (FAIR, "prior_us", "us", "Weight of \"an equal share\" where a flow was seen for a short time", NOT),
+    ]),
+    ("policy: what a step holds", [
+        (POLICY, "gentle", "", "Share by which prompts stretch the streams' step while no first token needs more", NOT),
+        (POLICY, "haste", "", "Where deadlines need more, so many times what they need: later arrivals will ask, too", NOT),
+        (POLICY, "reserve", "", "Share of its target that a first token should leave over", NOT),
+        (POLICY, "spend", "", "Share of the time until a stream's next token that a step may take", NOT),
+        (POLICY, "LOOK_AHEAD", "", "Prompts whose deadlines decide about the pace", NOT),
+        (POLICY, "LEAST_KEPT", "rows", "A prompt goes on by so many rows in any step, where all deadlines are kept", NOT),
+        (POLICY, "LEAST_LOOSE", "rows", "The same where they are not", NOT),
+    ]),
+    ("promise: may this request come in", [
+        (PROMISE, "margin", "", "Share of the target that the prediction may use up before the request is refused", NOT),
+        (PROMISE, "least_share", "", "A flow's share of the device is taken to be no less", NOT),
+        (PROMISE, "blur_us", "us", "An error of so much says nothing about predictions", NOT),
+    ]),
+    ("cost: how long a step takes", [
+        ("engine/sched/cost.h", "COST_LEARNING", "steps", "Before that nobody believes the model", NOT),
+        (COST, "steady", "", "Forgetting at each step: about 200 steps are remembered", NOT),
+        (COST, "astray", "", "The same while the model is wrong: about 20 steps", NOT),
+        (COST, "too_far", "", "Mean error of the latest steps from which the model counts as wrong", NOT),
+        (COST, "prior", "", "Weight of what a term was, where it is not seen", NOT),
+        (COST, "agree", "steps", "So many must err to one side before all times are rescaled", NOT),
+        (COST, "surprise", "", "The most that one step counts for the pace", NOT),
+        (COST, "most_pace", "", "The most that the pace may be off (a logarithm: twofold)", NOT),
+        (COST, "clip", "", "A residual beyond so many spreads counts as that many", NOT),
+    ]),
+    ("ahead and pace: loads beside the batch", [
+        ("engine/sched/ahead.h", "AHEAD_LEAST", "", "Of those that wait, so many have their adapters fetched at least", NOT),
+        ("engine/sched/ahead.h", "AHEAD_UNKNOWN", "", "The same until seats and loads have been timed", NOT),
+        (AHEAD, "SPARE", "", "Loads may take so many times longer than usual", NOT),
+        (AHEAD, "GAP_MAX_US", "us", "A longer gap between two seats tells of few requests, not of slow seats", NOT),
+        (PACE, "LEAST_OF_STEP", "", "Share of a step's time that copies to the device always get", NOT),
+        ("adapters/residency/pace.h", "PACE_PATIENCE_US", "us", "An engine that says nothing for so long bounds no copy", NOT),
+    ]),
+]
