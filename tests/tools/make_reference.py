@@ -282,14 +282,30 @@ def limits():
     return "".join(out)
 
 
+def seen():
+    """({figure: as it is}, {constant: what its half and its double do}) of tests/sim/constants.txt."""
+    figures, said = {}, {}
+    for line in read("tests/sim/constants.txt").splitlines():
+        name, _, text = line.partition(": ")
+        if name == "as it is":
+            figures = dict(re.findall(r"([\w-]+) ([\d.e-]+) \(", text))
+        elif text:
+            constant_of, _, factor = name.partition(" x ")
+            said.setdefault(constant_of, []).append(({"0.5": "half", "2": "double"}[factor], text))
+    return figures, {k: v[0][1] if len({t for _, t in v}) == 1 else ". ".join(f"{f.capitalize()}: {t}" for f, t in v)
+                     for k, v in said.items()}
+
+
 def tuning():
     """The block of docs/design/scheduling.md."""
-    out = []
+    figures, said = seen()
+    out = ["\n", table(["figure", "what it is", "as it is"], [[f"`{n}`", t, figures[n]] for n, t in words.SEEN.items()])]
     for title, rows in words.TUNING_TABLES:
         lines = []
-        for places, name, unit, why, seen in rows:
+        for places, name, unit, why in rows:
             value, files = constant(places, name)
-            lines.append([f"`{name}`", shown(value, unit), ", ".join(f"`{pathlib.PurePath(f).name}`" for f in files), why, seen])
+            lines.append([f"`{name}`", shown(value, unit), ", ".join(f"`{pathlib.PurePath(f).name}`" for f in files), why,
+                          said.get(name, "not measured")])
         out += [f"\n### {title}\n\n", table(["constant", "value", "where", "why", "what shows it"], lines)]
     return "".join(out)
 
