@@ -3,7 +3,7 @@
  * cJSON alone accepts broken UTF-8, NUL escapes, duplicate keys, infinities and
  * trailing bytes, and can use 40 bytes of memory for each byte of input.  So the
  * text meets a validating scan with limits before cJSON sees it (RFC 8259; the
- * traps were measured, see ARCHITECTURE.md).
+ * traps were measured, see docs/design/http.md).
  *
  * Threads: any thread.
  */

@@ -1,7 +1,7 @@
 /* guard.h -- refuses requests that two HTTP parsers would read differently (RFC 9110, 9112).
  *
  * Looks at the parsed head alone (head.h): framing fields, Host, what may stand only once, Expect, the
- * target's bytes.  The list with its reasons is in ARCHITECTURE.md.
+ * target's bytes.  The list with its reasons is in docs/design/http.md.
  * Threads: any thread.
  */
 #ifndef GATEWAY_HTTP_GUARD_H
