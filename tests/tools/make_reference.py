@@ -72,14 +72,20 @@ def string(expression):
     return "".join(json.loads(s) for s in re.findall(r'"(?:[^"\\]|\\.)*"', expression))
 
 
-def initializers(path, name):
-    """The rows {...} of the table `name` in a C file, each a list of its members as text."""
-    text = strip_comments(read(path))
-    at = re.search(r"\b" + name + r"\[[^\]]*\]\s*=\s*\{", text)
-    if not at:
-        raise SystemExit(f"make_reference.py: {path} has no table {name}")
-    members, _ = arguments(text, at.end() - 1)
-    return [arguments(m, 0)[0] for m in members if m.startswith("{")]
+def table_in(place, name):
+    """The members of the table `name`, in a C file or in one of a folder's."""
+    p = ROOT / place
+    for f in sorted(p.rglob("*.c")) if p.is_dir() else [p]:
+        text = strip_comments(f.read_text())
+        at = re.search(r"\b" + name + r"\[[^\]]*\]\s*=\s*\{", text)
+        if at:
+            return [m for m in arguments(text, at.end() - 1)[0] if m]
+    raise SystemExit(f"make_reference.py: {place} has no table {name}")
+
+
+def initializers(place, name):
+    """Its rows {...}, each a list of their members as text."""
+    return [arguments(m, 0)[0] for m in table_in(place, name) if m.startswith("{")]
 
 
 VALUE = r"(?<![\w.]){}\s*=\s*([^,;{{}}=]+?)\s*(?=[,;}}])"
@@ -105,6 +111,17 @@ def constant(places, name, text_of={}):
     if not found or len(set(found.values())) > 1:
         raise SystemExit(f"make_reference.py: {name} in {places}: {found or 'not there'}")
     return next(iter(found.values())), sorted(found)
+
+
+def first_constant(places, names):
+    """(name, value, files) of the first of these names that is there."""
+    for name in names.split()[:-1]:
+        try:
+            return (name, *constant(places, name))
+        except SystemExit:
+            pass
+    name = names.split()[-1]
+    return (name, *constant(places, name))
 
 
 def value_of(expression):
@@ -202,17 +219,11 @@ def man(build, program, *page):
 
 
 def cli(build):
-    keys = [string(m) for m in tables_of_strings("tui/top/view_draw.c", "help")]
+    keys = [string(m) for m in table_in("tui/top/view_draw.c", "help")]
     return "".join([
         HEAD, "# The programs\n\n", words.CLI, "\n## lorad\n\n", man(build, "lorad", "--print-man", "1"),
         "\n## loractl\n\n", man(build, "loractl", "--print-man"), "\n## loratop\n\n", man(build, "loratop", "--print-man"),
         "\n### Keys\n\n```\n", *(k + "\n" for k in keys), "```\n"])
-
-
-def tables_of_strings(path, name):
-    text = strip_comments(read(path))
-    at = re.search(r"\b" + name + r"\[[^\]]*\]\s*=\s*\{", text)
-    return [m for m in arguments(text, at.end() - 1)[0] if m]
 
 
 def labels_of(args):
@@ -302,8 +313,8 @@ def tuning():
     out = ["\n", table(["figure", "what it is", "as it is"], [[f"`{n}`", t, figures[n]] for n, t in words.SEEN.items()])]
     for title, rows in words.TUNING_TABLES:
         lines = []
-        for places, name, unit, why in rows:
-            value, files = constant(places, name)
+        for places, names, unit, why in rows:
+            name, value, files = first_constant(places, names)
             lines.append([f"`{name}`", shown(value, unit), ", ".join(f"`{pathlib.PurePath(f).name}`" for f in files), why,
                           said.get(name, "not measured")])
         out += [f"\n### {title}\n\n", table(["constant", "value", "where", "why", "what shows it"], lines)]
@@ -353,7 +364,7 @@ def range_of(s):
 def scopes():
     """{"METHOD /path": [scope]} of route.c, with {} for each parameter."""
     names = {}
-    for row in initializers("storage/keys.c", "scopes"):
+    for row in initializers("storage", "scopes"):
         names[row[0]] = string(row[1])
     groups = dict(re.findall(r"\b(INFER|READ|WRITE|ADMIN|LOOK) = ([^,]+),", strip_comments(read("gateway/route.c"))))
     out = {}
@@ -415,7 +426,7 @@ def fields(doc):
     schema = {p: doc["paths"][f"/v1/{p}"]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
               for p in ("chat/completions", "completions")}
     rows = {"TAKEN": [], "IGNORED": [], "REFUSED": []}
-    for name, place, fate in initializers("gateway/openai/openai.c", "fields"):
+    for name, place, fate in initializers("gateway/openai", "fields"):
         name = string(name)
         chat, text = schema["chat/completions"].get(name), schema["completions"].get(name)
         said = range_of(chat if chat is not None else text) if chat is not None or text is not None else words.FIELDS.get(name, "")
