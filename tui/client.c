@@ -14,7 +14,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/json.h"
-#include "tui/ctl/sse.h"
+#include "tui/sse.h"
 
 enum { URL_MAX = 512, PATH_TEXT_MAX = 4096, POLL_MS = 100, ERROR_BODY_MAX = 1 << 20 };
 

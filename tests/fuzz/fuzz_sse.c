@@ -1,6 +1,6 @@
 /* fuzz_sse.c -- server-sent events: the same events in whatever pieces the stream comes. */
 #include "tests/fuzz/fuzz.h"
-#include "tui/ctl/sse.h"
+#include "tui/sse.h"
 
 typedef struct {
     uint32_t sum;

@@ -5,7 +5,7 @@
 #include <check.h>
 
 #include "tests/run_suite.h"
-#include "tui/ctl/sse.h"
+#include "tui/sse.h"
 
 typedef struct {
     char text[256];

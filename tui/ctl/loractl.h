@@ -15,9 +15,9 @@
 #include <cjson/cJSON.h>
 
 #include "engine/base/err.h"
+#include "tui/cli.h"
 #include "tui/client.h"
-#include "tui/ctl/cli.h"
-#include "tui/ctl/contexts.h"
+#include "tui/contexts.h"
 #include "tui/table.h"
 
 enum { CTL_OK, CTL_REFUSED, CTL_USAGE, CTL_UNREACHABLE, CTL_INTERRUPTED = 130 };

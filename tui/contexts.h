@@ -23,8 +23,8 @@
  * chmod that helps).  No function here prints a key.
  * Threads: any thread; the environment must not change meanwhile.
  */
-#ifndef TUI_CTL_CONTEXTS_H
-#define TUI_CTL_CONTEXTS_H
+#ifndef TUI_CONTEXTS_H
+#define TUI_CONTEXTS_H
 
 #include <limits.h>
 #include <stdbool.h>

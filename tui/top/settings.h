@@ -3,8 +3,8 @@
  * A file that is missing or has lines that are not understood costs the setting, never the start.
  * Threads: one.
  */
-#ifndef TUI_CTL_SETTINGS_H
-#define TUI_CTL_SETTINGS_H
+#ifndef TUI_TOP_SETTINGS_H
+#define TUI_TOP_SETTINGS_H
 
 #include "tui/top/view.h"
 

@@ -6,8 +6,8 @@
  *
  * Ownership: the caller's struct; sse_clear() frees.  Threads: owner thread.
  */
-#ifndef TUI_CTL_SSE_H
-#define TUI_CTL_SSE_H
+#ifndef TUI_SSE_H
+#define TUI_SSE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -10,7 +10,7 @@
 
 #include "tests/run_suite.h"
 #include "tests/storage/tmpdir.h"
-#include "tui/ctl/contexts.h"
+#include "tui/contexts.h"
 
 static char dir[64], path[128];
 

@@ -1,5 +1,5 @@
 /* cli.c -- reading a command line by the table, and telling people what may stand in it. */
-#include "tui/ctl/cli.h"
+#include "tui/cli.h"
 
 #include <stdlib.h>
 #include <string.h>

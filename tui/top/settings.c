@@ -1,5 +1,5 @@
 /* settings.c -- written whole beside the old file, then renamed. */
-#include "tui/ctl/settings.h"
+#include "tui/top/settings.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -5,8 +5,8 @@
  *
  * Threads: one.
  */
-#ifndef TUI_CTL_CLI_H
-#define TUI_CTL_CLI_H
+#ifndef TUI_CLI_H
+#define TUI_CLI_H
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* contexts.c -- one table of settings serves the file, the environment and the defaults. */
-#include "tui/ctl/contexts.h"
+#include "tui/contexts.h"
 
 #include <errno.h>
 #include <fcntl.h>

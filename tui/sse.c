@@ -1,5 +1,5 @@
 /* sse.c -- one line at a time into one event at a time. */
-#include "tui/ctl/sse.h"
+#include "tui/sse.h"
 
 #include <stdlib.h>
 #include <string.h>
