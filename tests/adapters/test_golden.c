@@ -22,7 +22,7 @@
 #include "tests/engine/golden.h"
 #include "tests/engine/plain_backend.h"
 #include "tests/run_suite.h"
-#include "tests/storage/tmpdir.h"
+#include "tests/tmpdir.h"
 #ifdef CONFORM_EMULATED
 #    include "tests/emu/cuda_rt/emu_rt.h"
 #elif defined(CONFORM_CUDA)

@@ -7,7 +7,7 @@
 
 #include "storage/store.h"
 #include "tests/fuzz/fuzz.h"
-#include "tests/storage/tmpdir.h"
+#include "tests/tmpdir.h"
 
 static store *fuzz_st;
 static char fuzz_st_dir[80];

@@ -7,7 +7,7 @@
 #include "gateway/auth.h"
 #include "tests/gateway/http/fake_civetweb.h"
 #include "tests/run_suite.h"
-#include "tests/storage/tmpdir.h"
+#include "tests/tmpdir.h"
 
 static char dir[64], good[KEY_TEXT_LEN + 1], expired[KEY_TEXT_LEN + 1], revoked[KEY_TEXT_LEN + 1];
 static char suspended[KEY_TEXT_LEN + 1], operators[KEY_TEXT_LEN + 1];

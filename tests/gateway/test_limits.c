@@ -8,7 +8,7 @@
 #include "gateway/limits.h"
 #include "storage/ledger.h"
 #include "tests/run_suite.h"
-#include "tests/storage/tmpdir.h"
+#include "tests/tmpdir.h"
 
 static limits *all;
 static key_info key;

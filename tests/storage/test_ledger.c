@@ -14,7 +14,7 @@
 #include "storage/meter_file.h"
 #include "storage/settler.h"
 #include "tests/run_suite.h"
-#include "tests/storage/tmpdir.h"
+#include "tests/tmpdir.h"
 
 static char dir[64];
 static store *st;

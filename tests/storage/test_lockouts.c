@@ -15,7 +15,7 @@
 #include "storage/lockouts.h"
 #include "storage/tenants.h"
 #include "tests/run_suite.h"
-#include "tests/storage/tmpdir.h"
+#include "tests/tmpdir.h"
 
 static char dir[64];
 static store *st;

@@ -10,7 +10,7 @@
 #include "storage/store.h"
 #include "tests/run_suite.h"
 #include "tests/storage/smalldisk.h"
-#include "tests/storage/tmpdir.h"
+#include "tests/tmpdir.h"
 
 static char dir[64];
 static err e;

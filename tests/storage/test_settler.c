@@ -19,7 +19,7 @@
 #include "storage/settler.h"
 #include "storage/store_sql.h"
 #include "tests/run_suite.h"
-#include "tests/storage/tmpdir.h"
+#include "tests/tmpdir.h"
 
 enum { RUNNING = 4, SPOOL = 16 };
 

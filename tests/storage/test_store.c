@@ -14,7 +14,7 @@
 #include "storage/store_sql.h"
 #include "storage/tenants.h"
 #include "tests/run_suite.h"
-#include "tests/storage/tmpdir.h"
+#include "tests/tmpdir.h"
 
 static char dir[64];
 static const store_options fresh = {.create = true, .node = 7};

@@ -21,7 +21,7 @@
 #include "engine/base/json.h"
 #include "gateway/devcert.h"
 #include "tests/run_suite.h"
-#include "tests/storage/tmpdir.h"
+#include "tests/tmpdir.h"
 #include "tui/client.h"
 
 enum { ANSWERS_MAX = 4, REQUEST_MAX = 1 << 20 };

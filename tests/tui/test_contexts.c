@@ -9,7 +9,7 @@
 #include <check.h>
 
 #include "tests/run_suite.h"
-#include "tests/storage/tmpdir.h"
+#include "tests/tmpdir.h"
 #include "tui/contexts.h"
 
 static char dir[64], path[128];

@@ -12,7 +12,7 @@
 #include "adapters/store/upload.h"
 #include "engine/model/safetensors.h"
 #include "tests/run_suite.h"
-#include "tests/storage/tmpdir.h"
+#include "tests/tmpdir.h"
 
 static const char *const names[] = {"r1", "r4", "r16", "r64", "r256", "mlp", "rslora", "pattern"};
 enum { N_NAMES = sizeof names / sizeof(*names) };

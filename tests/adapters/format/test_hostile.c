@@ -18,7 +18,7 @@
 #include "adapters/store/upload.h"
 #include "tests/adapters/make_adapter.h"
 #include "tests/run_suite.h"
-#include "tests/storage/tmpdir.h"
+#include "tests/tmpdir.h"
 
 /* What one case sends; a part without bytes is left out. */
 typedef struct parcel {

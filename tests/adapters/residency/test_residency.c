@@ -21,7 +21,7 @@
 #include "engine/base/clock.h"
 #include "tests/adapters/make_adapter.h"
 #include "tests/run_suite.h"
-#include "tests/storage/tmpdir.h"
+#include "tests/tmpdir.h"
 
 enum { N_ADAPTERS = 12 };
 

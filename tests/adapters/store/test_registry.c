@@ -14,7 +14,7 @@
 
 #include "adapters/store/registry.h"
 #include "tests/run_suite.h"
-#include "tests/storage/tmpdir.h"
+#include "tests/tmpdir.h"
 
 static char dir[64];
 static store *st;

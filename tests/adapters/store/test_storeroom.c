@@ -11,7 +11,7 @@
 #include "tests/adapters/make_adapter.h"
 #include "tests/run_suite.h"
 #include "tests/storage/smalldisk.h"
-#include "tests/storage/tmpdir.h"
+#include "tests/tmpdir.h"
 
 enum { MIB = 1 << 20, FLOOR = 4 * MIB };
 

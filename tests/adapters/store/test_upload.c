@@ -9,7 +9,7 @@
 #include "adapters/store/upload.h"
 #include "tests/adapters/make_adapter.h"
 #include "tests/run_suite.h"
-#include "tests/storage/tmpdir.h"
+#include "tests/tmpdir.h"
 
 static char dir[64];
 static store *st;

@@ -12,7 +12,7 @@
 #include "tests/emu/cuda_rt/emu_rt.h"
 #include "tests/engine/golden_rig.h"
 #include "tests/run_suite.h"
-#include "tests/storage/tmpdir.h"
+#include "tests/tmpdir.h"
 
 enum { MEMORY = 96 << 20, LONG_PAGES = 26, LONG_SEQS = 5 };
 

@@ -14,7 +14,7 @@
 #include "engine/model/model.h"
 #include "tests/engine/plain_backend.h"
 #include "tests/run_suite.h"
-#include "tests/storage/tmpdir.h"
+#include "tests/tmpdir.h"
 
 static const char config_text[] =
     "{\"model_type\":\"llama\",\"hidden_size\":8,\"num_hidden_layers\":2,"

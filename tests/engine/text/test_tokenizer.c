@@ -8,7 +8,7 @@
 
 #include "engine/text/tokenizer.h"
 #include "tests/run_suite.h"
-#include "tests/storage/tmpdir.h"
+#include "tests/tmpdir.h"
 
 static const char *const kinds[] = {"gpt2", "llama3", "qwen2", "llama2", "mistral"};
 

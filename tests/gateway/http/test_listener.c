@@ -17,7 +17,7 @@
 #include "gateway/http/listener.h"
 #include "gateway/server.h"
 #include "tests/run_suite.h"
-#include "tests/storage/tmpdir.h"
+#include "tests/tmpdir.h"
 
 enum { CLIENTS = 4, HANDSHAKES = 100 };
 

@@ -1,6 +1,6 @@
 /* tmpdir.h -- a directory of its own for a test, gone afterwards. */
-#ifndef TESTS_STORAGE_TMPDIR_H
-#define TESTS_STORAGE_TMPDIR_H
+#ifndef TESTS_TMPDIR_H
+#define TESTS_TMPDIR_H
 
 #include <ftw.h>
 #include <stdio.h>
