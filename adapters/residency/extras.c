@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "adapters/format/validate.h"
-#include "engine/cpu/halves.h"
+#include "engine/base/halves.h"
 
 enum { TABLE_PIECE = 1 << 20 };
 

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cpu/halves.h"
+#include "engine/base/halves.h"
 
 enum {
     APPEND_ROWS = 4,      /* that a thread takes at a time */

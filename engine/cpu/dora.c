@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cpu/halves.h"
+#include "engine/base/halves.h"
 #include "engine/cpu/linear.h"
 
 /* Below this share of ||W_i||^2, what is left of a row is rounding. */

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "engine/cpu/halves.h"
+#include "engine/base/halves.h"
 #include "engine/cpu/linear.h"
 
 enum { PIECE = 256 }; /* of k; a multiple of K_BLOCK */

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
+#include "engine/base/halves.h"
 #include "engine/cpu/cpu.h"
-#include "engine/cpu/halves.h"
 #include "engine/cpu/linear.h"
 
 enum {

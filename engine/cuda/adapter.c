@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cpu/halves.h"
+#include "engine/base/halves.h"
 #include "engine/cuda/cuda.h"
 
 enum { TABLE_BYTES_MOST = 8 << 20 };

@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "engine/cpu/halves.h"
+#include "engine/base/halves.h"
 
 static int round_up(int n, int to)
 {

@@ -9,7 +9,7 @@
 
 #include <check.h>
 
-#include "engine/cpu/halves.h"
+#include "engine/base/halves.h"
 #include "tests/emu/emu.h"
 
 static uint64_t rng_state = 1;

@@ -10,7 +10,7 @@
 
 #include <check.h>
 
-#include "engine/cpu/halves.h"
+#include "engine/base/halves.h"
 #include "engine/cuda/sgmv.h"
 #include "tests/emu/emu.h"
 #include "tests/run_suite.h"

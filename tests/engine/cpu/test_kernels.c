@@ -8,8 +8,8 @@
 
 #include <check.h>
 
+#include "engine/base/halves.h"
 #include "engine/cpu/cpu.h"
-#include "engine/cpu/halves.h"
 #include "tests/run_suite.h"
 
 static uint64_t rng = 1;

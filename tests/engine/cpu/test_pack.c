@@ -4,7 +4,7 @@
 
 #include <check.h>
 
-#include "engine/cpu/halves.h"
+#include "engine/base/halves.h"
 #include "engine/cpu/linear.h"
 #include "tests/run_suite.h"
 

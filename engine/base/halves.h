@@ -1,9 +1,9 @@
 /* halves.h -- scalar conversions of the 16-bit float types.
  *
- * Private to engine/cpu/, engine/cuda/ and tests.  Threads: any thread.
+ * For both backends and for adapters.  Threads: any thread.
  */
-#ifndef ENGINE_CPU_HALVES_H
-#define ENGINE_CPU_HALVES_H
+#ifndef ENGINE_BASE_HALVES_H
+#define ENGINE_BASE_HALVES_H
 
 #include <stdint.h>
 #include <string.h>
