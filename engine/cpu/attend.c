@@ -167,7 +167,7 @@ static void append_thread(void *arg, int thread)
     (void)thread;
     append_job *j = arg;
     size_t from, to;
-    while (cpu_next_piece(&j->next, (size_t)j->s->n_rows, APPEND_ROWS, &from, &to)) {
+    while (pool_next_piece(&j->next, (size_t)j->s->n_rows, APPEND_ROWS, &from, &to)) {
         for (int i = 0; i < j->s->n_seq; i++) {
             const step_seq *sq = &j->s->seq[i];
             int row = sq->row0 > (int)from ? sq->row0 : (int)from;
@@ -196,7 +196,7 @@ void cpu_rope_append(backend *be, kv_pool *pool, float *q, float *k, const float
     if (values < SMALL_WORK)
         append_thread(&j, 0);
     else
-        cpu_pool_run(cpu_of(be)->pool, append_thread, &j);
+        pool_run(cpu_of(be)->pool, append_thread, &j);
 }
 
 /* ------------------------------------------------------------------- attention -- */
@@ -325,12 +325,12 @@ static void merge_thread(void *arg, int thread)
 /* Fewer items than this, and they are split. */
 static int few_items(const cpu_state *cpu)
 {
-    return 2 * cpu_pool_threads(cpu->pool);
+    return 2 * pool_threads(cpu->pool);
 }
 
 size_t cpu_attend_scratch(const cpu_state *cpu, int context, int head_dim)
 {
-    if (cpu_pool_threads(cpu->pool) == 1) return 0;
+    if (pool_threads(cpu->pool) == 1) return 0;
     int d_pad = (head_dim + D_UNIT - 1) / D_UNIT * D_UNIT;
     return (size_t)few_items(cpu) * (size_t)(split_of(context) + 1) * attend_part_bytes(d_pad);
 }
@@ -371,8 +371,7 @@ void cpu_attend(backend *be, const kv_pool *pool, float *out, const float *q, co
         attend_thread(&j, 0);
         return;
     }
-    if (cpu_pool_threads(cpu->pool) > 1 && j.n_items < few_items(cpu) && !split_items(be, &j))
-        return;
-    cpu_pool_run(cpu->pool, attend_thread, &j);
-    if (j.parts) cpu_pool_run(cpu->pool, merge_thread, &j);
+    if (pool_threads(cpu->pool) > 1 && j.n_items < few_items(cpu) && !split_items(be, &j)) return;
+    pool_run(cpu->pool, attend_thread, &j);
+    if (j.parts) pool_run(cpu->pool, merge_thread, &j);
 }

@@ -84,7 +84,7 @@ static void cpu_close(backend *be)
 {
     cpu_state *cpu = be->impl;
     if (!cpu) return;
-    cpu_pool_destroy(cpu->pool);
+    pool_destroy(cpu->pool);
     for (int i = 0; i < CPU_SCRATCHES; i++) free(cpu->scratch[i].p);
     free(cpu);
     be->impl = NULL;
@@ -96,7 +96,7 @@ static err_code cpu_open(backend *be, const backend_config *cfg, err *e)
     if (!cpu) return err_set(e, ERR_NOMEM, "no memory for the CPU backend");
     be->impl = cpu;
     err_code rc = cpu_isa_parse(cfg->isa, &cpu->isa, e);
-    if (!rc) rc = cpu_pool_create(&cpu->pool, cfg->n_threads, e);
+    if (!rc) rc = pool_create(&cpu->pool, cfg->n_threads, e);
     if (rc) {
         cpu_close(be);
         return rc;
@@ -105,7 +105,7 @@ static err_code cpu_open(backend *be, const backend_config *cfg, err *e)
     be->caps.lora_cols = CPU_LORA_COLS;
     be->caps.token_rows = true;
     snprintf(be->caps.detail, sizeof(be->caps.detail), "%s, %d threads", cpu_isa_name(cpu->isa),
-             cpu_pool_threads(cpu->pool));
+             pool_threads(cpu->pool));
     return ERR_NONE;
 }
 
@@ -215,7 +215,7 @@ static bool cpu_reserve(backend *be, const step_bounds *most)
 
 static void cpu_parallel(backend *be, void (*fn)(void *arg, int i), void *arg, int n)
 {
-    cpu_pool_each(cpu_of(be)->pool, fn, arg, n);
+    pool_each(cpu_of(be)->pool, fn, arg, n);
 }
 
 const backend_ops backend_cpu = {

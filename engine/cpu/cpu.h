@@ -1,7 +1,6 @@
 /* cpu.h -- the CPU backend's inside: its state, its thread pool, its operations by file.
  *
  *     cpu.c            open/close, ISA choice, memory, the ops table
- *     pool.c           the compute threads
  *     linear.c         be_linear, be_logits; picks a kernel set
  *     pack.c           be_weight_*, be_lora_pack
  *     dora.c           be_lora_gain
@@ -9,19 +8,19 @@
  *     attend.c, attend_<isa>.c    KV pages, rope_append, attend
  *     rows.c, rows_<isa>.c        embed, rms_norm, silu_mul
  *
- * Private to engine/cpu/ and its tests.  Threads: engine thread, which fans out through
- * cpu_pool_run().
+ * Private to engine/cpu/ and its tests.  Threads: engine thread, which fans out through pool_run(); the
+ * configuration of AMX tiles is per thread and the kernels' business.
  */
 #ifndef ENGINE_CPU_CPU_H
 #define ENGINE_CPU_CPU_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "engine/backend.h"
 #include "engine/backend_ops.h"
+#include "engine/base/pool.h"
 
 /* Ascending: each level has what the ones before it have, but AMX and AVX512_BF16 may be used
  * side by side only where their results are bit-identical for a row (they are not for bf16
@@ -36,8 +35,6 @@ typedef enum {
 
 enum { HUGE_BYTES = 2U << 20 }; /* alignment that lets the kernel use huge pages */
 
-typedef struct cpu_pool cpu_pool;
-
 /* For packed activations (linear.c), for cpu_logits() normed rows, what tokens' own rows give, and the
  * parts of long contexts (attend.c). */
 typedef enum {
@@ -50,7 +47,7 @@ typedef enum {
 
 typedef struct cpu_state {
     cpu_isa isa;
-    cpu_pool *pool;
+    thread_pool *pool;
     struct {
         void *p;
         size_t bytes;
@@ -78,28 +75,6 @@ size_t cpu_attend_scratch(const cpu_state *cpu, int context, int head_dim);
 /* Lazily zeroed, on huge pages as far as whole ones fit. */
 void *cpu_map(backend *be, size_t bytes);
 void cpu_unmap(backend *be, void *p, size_t bytes);
-
-/* ---- pool.c: n threads, the caller is thread 0 --------------------------------------
- * Runs fn(arg, thread) on the caller and on each worker that is awake in time, and returns when all
- * that began have ended.  fn must therefore hand out its work piece by piece (cpu_next_piece()),
- * so that the caller alone would do it all.
- * Threads spin briefly, then sleep (futex).  AMX tile configuration is per thread and is the
- * kernels' business. */
-err_code cpu_pool_create(cpu_pool **out, int n_threads, err *e);
-void cpu_pool_destroy(cpu_pool *p);
-int cpu_pool_threads(const cpu_pool *p);
-void cpu_pool_run(cpu_pool *p, void (*fn)(void *arg, int thread), void *arg);
-/* fn(arg, i) for i in [0, n), on whichever thread is free; returns when all have ended. */
-void cpu_pool_each(cpu_pool *p, void (*fn)(void *arg, int i), void *arg, int n);
-
-/* The next `piece` of n things that nobody has taken: [*from, *to).  False: none is left. */
-static inline bool cpu_next_piece(atomic_size_t *next, size_t n, size_t piece, size_t *from,
-                                  size_t *to)
-{
-    *from = atomic_fetch_add(next, piece);
-    *to = *from + piece < n ? *from + piece : n;
-    return *from < n;
-}
 
 /* ---- operations, by file ------------------------------------------------------------- */
 

@@ -322,7 +322,7 @@ static void run(backend *be, cpu_state *cpu, size_t work, void (*fn)(void *arg, 
     if (work < SMALL_WORK)
         fn(arg, 0);
     else
-        cpu_pool_run(cpu->pool, fn, arg);
+        pool_run(cpu->pool, fn, arg);
 }
 
 static void linear_rows(backend *be, const float *x, const linear_out *outs, int n_out, int n_rows,
@@ -344,7 +344,7 @@ static void linear_rows(backend *be, const float *x, const linear_out *outs, int
     job.n_chunk = (n_rows + job.chunk - 1) / job.chunk;
     job.pack_row = job.tiles ? SHRINK_ROWS : job.kern->tile_rows;
     if (job.tiles || n_rows > 1) job.n_pack = (n_rows + job.pack_row - 1) / job.pack_row;
-    if (n_rows >= MANY_ROWS) job.group = group_size(&job, cpu_pool_threads(cpu->pool));
+    if (n_rows >= MANY_ROWS) job.group = group_size(&job, pool_threads(cpu->pool));
     if (s && any_lora(s, layer)) {
         job.seg = s->seg;
         job.n_seg = s->n_seg;
@@ -359,8 +359,8 @@ static void linear_rows(backend *be, const float *x, const linear_out *outs, int
                                   : 0;
     size_t v_bytes = (size_t)n_out * n_rows * job.rank_max * sizeof(float);
     size_t sum_bytes =
-        job.group > 1 ? (size_t)cpu_pool_threads(cpu->pool) * GROUP * ROW_CHUNK * PANEL * 4 : 0;
-    job.n_part = job.n_chunk > 1 ? job.n_chunk : cpu_pool_threads(cpu->pool);
+        job.group > 1 ? (size_t)pool_threads(cpu->pool) * GROUP * ROW_CHUNK * PANEL * 4 : 0;
+    job.n_part = job.n_chunk > 1 ? job.n_chunk : pool_threads(cpu->pool);
     size_t next_bytes = (size_t)job.n_part * APART * sizeof(*job.next);
     char *scratch =
         cpu_scratch(be, SCRATCH_LINEAR, x_bytes + sum_bytes + v_bytes + next_bytes + 64);
@@ -455,7 +455,7 @@ static void token_rows(backend *be, float *logits, int stride, const float *x,
 void cpu_scratch_most(const cpu_state *cpu, const step_bounds *most, size_t bytes[CPU_SCRATCHES])
 {
     int rows = most->rows > most->logits ? most->rows : most->logits;
-    int threads = cpu_pool_threads(cpu->pool), chunks = rows / VEC_CHUNK + 1;
+    int threads = pool_threads(cpu->pool), chunks = rows / VEC_CHUNK + 1;
     bytes[SCRATCH_LINEAR] =
         (size_t)round_up(rows, 16) * round_up(most->cols, K_BLOCK) * sizeof(float) +
         (size_t)threads * GROUP * ROW_CHUNK * PANEL * sizeof(float) +

@@ -192,7 +192,7 @@ static err_code weight_create(backend *be, weight **out, const void *src, dtype 
     if (alone)
         pack_thread(&job, 0);
     else
-        cpu_pool_run(cpu_of(be)->pool, pack_thread, &job);
+        pool_run(cpu_of(be)->pool, pack_thread, &job);
     *out = &w->head;
     return ERR_NONE;
 }

@@ -34,7 +34,7 @@ static void run(backend *be, size_t values, void (*fn)(void *arg, int thread), v
     if (values < SMALL_VALUES)
         fn(arg, 0);
     else
-        cpu_pool_run(cpu_of(be)->pool, fn, arg);
+        pool_run(cpu_of(be)->pool, fn, arg);
 }
 
 typedef struct {
@@ -87,7 +87,7 @@ static void embed_thread(void *arg, int thread)
     embed_job *job = arg;
     const step *s = job->s;
     size_t from, to;
-    while (cpu_next_piece(&job->next, (size_t)s->n_rows, EMBED_ROWS, &from, &to)) {
+    while (pool_next_piece(&job->next, (size_t)s->n_rows, EMBED_ROWS, &from, &to)) {
         int sg = 0;
         for (size_t i = from; i < to; i++) {
             while (sg < s->n_seg && (int)i >= s->seg[sg].row0 + s->seg[sg].n_rows) sg++;
@@ -134,7 +134,7 @@ static void rms_thread(void *arg, int thread)
     (void)thread;
     rows_job *j = arg;
     size_t from, to, piece = PIECE / (size_t)j->dim + 1;
-    while (cpu_next_piece(&j->next, (size_t)j->n_rows, piece, &from, &to)) {
+    while (pool_next_piece(&j->next, (size_t)j->n_rows, piece, &from, &to)) {
         for (size_t i = from; i < to; i++) {
             j->kern->rms_norm(j->out + i * (size_t)j->dim, j->x + i * (size_t)j->dim, j->weight,
                               j->eps, j->dim);
@@ -161,7 +161,7 @@ static void silu_thread(void *arg, int thread)
     (void)thread;
     rows_job *j = arg;
     size_t from, to;
-    while (cpu_next_piece(&j->next, j->n, PIECE, &from, &to)) {
+    while (pool_next_piece(&j->next, j->n, PIECE, &from, &to)) {
         j->kern->silu_mul(j->out + from, j->x + from, to - from);
     }
 }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cpu/cpu.h"
+#include "engine/base/pool.h"
 
 enum {
     WORKSPACE_BYTES = 32 << 20,
@@ -99,7 +99,7 @@ static void cuda_close(backend *be)
         if (cu->mark[i]) (void)cudaEventDestroy(cu->mark[i]);
     }
     if (cu->stream) (void)cudaStreamDestroy(cu->stream);
-    if (cu->pool) cpu_pool_destroy(cu->pool);
+    if (cu->pool) pool_destroy(cu->pool);
     /* The context goes as well where it is broken, so that the next one begins anew. */
     if (atomic_load(&cu->lost)) (void)cudaDeviceReset();
     free(cu);
@@ -171,7 +171,7 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     if (!rc && !(cu->workspace = cuda_take(cu, WORKSPACE_BYTES, false)))
         rc = err_set(e, ERR_NOMEM, "the device has no room for cuBLAS");
     if (!rc) rc = blas_open(&cu->blas, cu->workspace, WORKSPACE_BYTES, cu->max_rows, e);
-    if (!rc) rc = cpu_pool_create(&cu->pool, cfg->n_threads, e);
+    if (!rc) rc = pool_create(&cu->pool, cfg->n_threads, e);
     if (!rc) rc = cuda_step_open(cu, e);
     if (rc) {
         cuda_close(be);
@@ -226,7 +226,7 @@ static void *cuda_host_alloc(backend *be, size_t bytes)
 
 static void cuda_parallel(backend *be, void (*fn)(void *arg, int i), void *arg, int n)
 {
-    cpu_pool_each(cuda_of(be)->pool, fn, arg, n);
+    pool_each(cuda_of(be)->pool, fn, arg, n);
 }
 
 const backend_ops backend_cuda = {

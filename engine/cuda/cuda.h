@@ -198,7 +198,7 @@ typedef struct cuda_state {
     cuda_memory mem;
     blas blas;
     void *workspace;
-    struct cpu_pool *pool; /* of the host, for be_parallel() */
+    struct thread_pool *pool; /* of the host, for be_parallel() */
     int max_rows, max_seqs, max_context;
     dtype arith; /* of the layers' matrices */
     dtype head_type;

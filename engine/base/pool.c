@@ -7,25 +7,27 @@
  * microseconds, so workers spin that long; when the engine is idle they sleep on a condition variable
  * and cost nothing.
  */
+#include "engine/base/pool.h"
+
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/cpu/cpu.h"
 
 enum { SPIN_US = 30, THREADS_MAX = 256, OPEN = 1 << 15, JOINED = OPEN - 1, GENERATION = 16 };
 
 typedef struct {
-    cpu_pool *pool;
+    thread_pool *pool;
     pthread_t thread;
     int index;
 } worker;
 
-struct cpu_pool {
+struct thread_pool {
     int n_threads;
     worker *workers;                   /* [n_threads - 1] */
     void (*fn)(void *arg, int thread); /* set before the gate is opened */
@@ -46,7 +48,7 @@ static inline void relax(void)
 }
 
 /* True if there is something to do; false: still nothing after the spin. */
-static bool spin_for(cpu_pool *p, uint64_t seen)
+static bool spin_for(thread_pool *p, uint64_t seen)
 {
     int64_t end = clock_now_us() + SPIN_US;
     do {
@@ -58,7 +60,7 @@ static bool spin_for(cpu_pool *p, uint64_t seen)
     return false;
 }
 
-static void sleep_until_work(cpu_pool *p, uint64_t seen)
+static void sleep_until_work(thread_pool *p, uint64_t seen)
 {
     pthread_mutex_lock(&p->mu);
     atomic_fetch_add(&p->sleepers, 1);
@@ -68,7 +70,7 @@ static void sleep_until_work(cpu_pool *p, uint64_t seen)
 }
 
 /* False: the gate of this generation is closed, its work is done. */
-static bool join(cpu_pool *p, uint64_t gate)
+static bool join(thread_pool *p, uint64_t gate)
 {
     uint64_t generation = gate >> GENERATION;
     while ((gate & OPEN) && gate >> GENERATION == generation) {
@@ -80,7 +82,7 @@ static bool join(cpu_pool *p, uint64_t gate)
 static void *work(void *arg)
 {
     worker *w = arg;
-    cpu_pool *p = w->pool;
+    thread_pool *p = w->pool;
     char name[16];
     snprintf(name, sizeof(name), "compute-%d", w->index);
     (void)pthread_setname_np(pthread_self(), name);
@@ -96,8 +98,8 @@ static void *work(void *arg)
     }
 }
 
-/* Only the caller of cpu_pool_run() opens, and the gate is closed now: nobody else writes it. */
-static void open_gate(cpu_pool *p)
+/* Only the caller of pool_run() opens, and the gate is closed now: nobody else writes it. */
+static void open_gate(thread_pool *p)
 {
     atomic_store(&p->done, 0);
     atomic_store(&p->gate, ((atomic_load(&p->gate) >> GENERATION) + 1) << GENERATION | OPEN);
@@ -108,13 +110,13 @@ static void open_gate(cpu_pool *p)
     pthread_mutex_unlock(&p->mu);
 }
 
-err_code cpu_pool_create(cpu_pool **out, int n_threads, err *e)
+err_code pool_create(thread_pool **out, int n_threads, err *e)
 {
     *out = NULL;
     if (n_threads <= 0) n_threads = (int)sysconf(_SC_NPROCESSORS_ONLN);
     if (n_threads < 1) n_threads = 1;
     if (n_threads > THREADS_MAX) n_threads = THREADS_MAX;
-    cpu_pool *p = calloc(1, sizeof(*p));
+    thread_pool *p = calloc(1, sizeof(*p));
     worker *workers = calloc((size_t)n_threads, sizeof(*workers));
     if (!p || !workers) {
         free(p);
@@ -129,7 +131,7 @@ err_code cpu_pool_create(cpu_pool **out, int n_threads, err *e)
         worker *w = &workers[i - 1];
         *w = (worker){.pool = p, .index = i};
         if (pthread_create(&w->thread, NULL, work, w) != 0) {
-            cpu_pool_destroy(p);
+            pool_destroy(p);
             return err_set(e, ERR_LIMIT, "only %d of %d compute threads could be started", i,
                            n_threads);
         }
@@ -139,7 +141,7 @@ err_code cpu_pool_create(cpu_pool **out, int n_threads, err *e)
     return ERR_NONE;
 }
 
-void cpu_pool_destroy(cpu_pool *p)
+void pool_destroy(thread_pool *p)
 {
     if (!p) return;
     atomic_store(&p->stop, true);
@@ -151,12 +153,12 @@ void cpu_pool_destroy(cpu_pool *p)
     free(p);
 }
 
-int cpu_pool_threads(const cpu_pool *p)
+int pool_threads(const thread_pool *p)
 {
     return p->n_threads;
 }
 
-void cpu_pool_run(cpu_pool *p, void (*fn)(void *arg, int thread), void *arg)
+void pool_run(thread_pool *p, void (*fn)(void *arg, int thread), void *arg)
 {
     if (p->n_threads == 1) {
         fn(arg, 0);
@@ -188,11 +190,11 @@ static void each_thread(void *arg, int thread)
     for (int i; (i = atomic_fetch_add(&job->next, 1)) < job->n;) job->fn(job->arg, i);
 }
 
-void cpu_pool_each(cpu_pool *p, void (*fn)(void *arg, int i), void *arg, int n)
+void pool_each(thread_pool *p, void (*fn)(void *arg, int i), void *arg, int n)
 {
     each_job job = {.fn = fn, .arg = arg, .n = n};
     if (n == 1)
         fn(arg, 0);
     else
-        cpu_pool_run(p, each_thread, &job);
+        pool_run(p, each_thread, &job);
 }
