@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "adapters/residency/extras.h"
 #include "engine/base/fingerprint.h"
 #include "engine/model/safetensors.h"
 
@@ -265,20 +264,6 @@ void adapter_layout_clear(adapter_layout *al)
     peft_clear(&al->peft);
     free(al->pair);
     memset(al, 0, sizeof(*al));
-}
-
-uint64_t adapter_packed_bytes(const adapter_layout *al, const model_config *base, const backend *be)
-{
-    uint64_t sum = extras_bytes(al, base, be);
-    for (size_t slot = 0; slot < peft_head_slot(base->n_layer); slot++) {
-        const peft_layer *pl = &al->peft.layer[slot];
-        int d_out, d_in;
-        if (!pl->wrapped) continue;
-        peft_slot_shape(base, slot, &d_out, &d_in);
-        sum += adapter_padded(be_lora_a_bytes(be, base->type, pl->rank, d_in)) +
-               adapter_padded(be_lora_b_bytes(be, base->type, pl->rank, d_out));
-    }
-    return sum;
 }
 
 void adapter_digest_parts(const uint64_t bytes[2], const uint8_t sha[2][DIGEST_BYTES],

@@ -24,17 +24,6 @@ err_code validate_adapter(int dir_fd, const model_config *base, int rank_max, bo
                           adapter_layout *out, err *e);
 void adapter_layout_clear(adapter_layout *al);
 
-/* A piece of the packed adapter takes a multiple of this. */
-enum { ADAPTER_ALIGN = 256 };
-static inline uint64_t adapter_padded(uint64_t bytes)
-{
-    return (bytes + ADAPTER_ALIGN - 1) / ADAPTER_ALIGN * ADAPTER_ALIGN;
-}
-
-/* Bytes that the packed adapter takes in `be`'s memory. */
-uint64_t adapter_packed_bytes(const adapter_layout *al, const model_config *base,
-                              const backend *be);
-
 /* The digest that names an adapter's content: SHA-256 over a mark and, for config and weights in this
  * order, length and SHA-256. */
 void adapter_digest_parts(const uint64_t bytes[2], const uint8_t sha[2][DIGEST_BYTES],

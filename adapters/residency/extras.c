@@ -5,133 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "adapters/format/validate.h"
+#include "adapters/format/extent.h"
 #include "engine/base/halves.h"
 
 enum { TABLE_PIECE = 1 << 20 };
-
-/* ---- sizes ------------------------------------------------------------------------------------ */
-
-static uint64_t vector_bytes(const model_config *shape, size_t slot)
-{
-    int d_out, d_in;
-    peft_slot_shape(shape, slot, &d_out, &d_in);
-    return adapter_padded((uint64_t)d_out * sizeof(float));
-}
-
-static bool biased(const adapter_pair *pair)
-{
-    return pair->b_bias.present || pair->bias.present;
-}
-
-/* The type that a slot's A and B are packed beside. */
-static dtype pack_type(const adapter_layout *al, const model_config *base, size_t slot)
-{
-    bool own = slot == peft_head_slot(base->n_layer) && al->pair[slot].table.present;
-    return own ? al->pair[slot].table.type : base->type;
-}
-
-/* `base` with the adapter's vocabulary: the shape of all its tables. */
-static model_config shape_of(const adapter_layout *al, const model_config *base)
-{
-    model_config own = *base;
-    own.n_vocab = al->n_vocab;
-    return own;
-}
-
-/* Where the backend takes no single rows: does the slot get a whole table with them in it? */
-static bool patched(const adapter_layout *al, const model_config *base, const backend *be,
-                    size_t slot)
-{
-    return !be_caps(be)->token_rows && layout_patched(al, base, slot);
-}
-
-/* At most so many rows of a table's own. */
-static size_t row_count(const adapter_layout *al, const model_config *base, const backend *be,
-                        size_t slot)
-{
-    const adapter_tensor *more = &al->pair[slot].more;
-    size_t n = layout_patched(al, base, slot) ? (size_t)al->peft.n_token : 0;
-    if (!be_caps(be)->token_rows) return 0;
-    return n + (more->present ? (size_t)(more->bytes / dtype_bytes(more->type)) / (size_t)base->dim
-                              : 0);
-}
-
-static dtype row_type(const model_config *base, size_t slot)
-{
-    return slot == peft_head_slot(base->n_layer) ? base->head_type : base->embed_type;
-}
-
-/* A packed weight: whole panels, and F16 as F32; some backends have it in the base's type. */
-static uint64_t weight_bytes(const model_config *base, uint64_t n, dtype type)
-{
-    uint64_t rows = (n + 31) / 32 * 32, cols = ((uint64_t)base->dim + 31) / 32 * 32;
-    return rows * cols * (type == DT_BF16 && base->head_type == DT_BF16 ? 2 : 4);
-}
-
-static uint64_t row_bytes(const adapter_layout *al, const model_config *base, const backend *be,
-                          size_t slot)
-{
-    uint64_t n = row_count(al, base, be, slot), dim = (uint64_t)base->dim;
-    if (n == 0) return 0;
-    if (slot == peft_head_slot(base->n_layer)) return weight_bytes(base, n, base->head_type);
-    return adapter_padded(n * dim * dtype_bytes(base->embed_type));
-}
-
-static uint64_t whole_table(const model_config *base)
-{
-    return (uint64_t)base->n_vocab * (uint64_t)base->dim * dtype_bytes(base->embed_type);
-}
-
-static uint64_t table_bytes(const adapter_layout *al, const model_config *base, const backend *be,
-                            size_t slot)
-{
-    adapter_tensor patch = {.bytes = whole_table(base),
-                            .type = base->embed_type,
-                            .present = patched(al, base, be, slot)};
-    const adapter_tensor *t = patch.present ? &patch : &al->pair[slot].table;
-    uint64_t rows = row_bytes(al, base, be, slot);
-    if (!t->present) return rows;
-    if (slot == peft_embed_slot(base->n_layer)) return rows + adapter_padded(t->bytes);
-    return rows + weight_bytes(base, (uint64_t)base->n_vocab, t->type);
-}
-
-static uint64_t pair_bytes(const backend *be, dtype type, int rank, int d_in, int d_out)
-{
-    return adapter_padded(be_lora_a_bytes(be, type, rank, d_in)) +
-           adapter_padded(be_lora_b_bytes(be, type, rank, d_out));
-}
-
-/* In the slab; an own output layer is beside it. */
-static uint64_t slab_bytes(const adapter_layout *al, const model_config *base, const backend *be)
-{
-    uint64_t sum = 0;
-    for (size_t slot = 0; slot < peft_slots(base->n_layer); slot++) {
-        const peft_layer *pl = &al->peft.layer[slot];
-        if (al->pair[slot].magnitude.present) sum += vector_bytes(base, slot);
-        if (biased(&al->pair[slot])) sum += vector_bytes(base, slot);
-        if (al->peft.layer[slot].saved) sum += vector_bytes(base, slot);
-        if (slot < peft_head_slot(base->n_layer) || !pl->wrapped) continue;
-        int d_out, d_in;
-        dtype type = pack_type(al, base, slot);
-        peft_slot_shape(base, slot, &d_out, &d_in);
-        uint64_t pair = pair_bytes(be, type, pl->rank, d_in, d_out);
-        if (slot == peft_head_slot(base->n_layer)) { /* beside its own table, or the base's type */
-            uint64_t other = pair_bytes(be, base->head_type, pl->rank, d_in, d_out);
-            if (other > pair) pair = other;
-        }
-        sum += pair;
-    }
-    return sum + table_bytes(al, base, be, peft_embed_slot(base->n_layer));
-}
-
-uint64_t extras_bytes(const adapter_layout *al, const model_config *base, const backend *be)
-{
-    model_config own = shape_of(al, base);
-    return slab_bytes(al, &own, be) + table_bytes(al, &own, be, peft_head_slot(base->n_layer));
-}
-
-/* ---- making -------------------------------------------------------------------------------------- */
 
 typedef struct maker {
     const adapter_layout *al;
@@ -163,7 +40,7 @@ static err_code upload_table(const maker *mk, void *to, const void *from, uint64
 static void *take(maker *mk, uint64_t bytes)
 {
     void *p = mk->slab + mk->at;
-    mk->at += adapter_padded(bytes);
+    mk->at += extent_padded(bytes);
     return p;
 }
 
@@ -296,7 +173,7 @@ static err_code make_slot(maker *mk, size_t slot, const weight *w, lora_mat *m, 
     err_code rc = ERR_NONE;
     peft_slot_shape(mk->shape, slot, &d_out, &d_in);
     if (pair->magnitude.present) rc = make_gain(mk, slot, w, m, d_out, e);
-    if (!rc && biased(pair)) rc = make_bias(mk, slot, m, d_out, e);
+    if (!rc && extent_biased(pair)) rc = make_bias(mk, slot, m, d_out, e);
     if (!rc) return rc;
     peft_slot_name(name, sizeof name, mk->shape->n_layer, slot);
     return err_context(e, "%s", name);
@@ -310,7 +187,7 @@ static err_code pack_outside(maker *mk, size_t slot, const weight *own, lora_mat
     void *spare[2] = {NULL, NULL};
     lora_pair lp;
     int d_out, d_in;
-    dtype type = own ? be_weight_type(own) : pack_type(mk->al, mk->shape, slot);
+    dtype type = own ? be_weight_type(own) : extent_pack_type(mk->al, mk->shape, slot);
     peft_slot_shape(mk->shape, slot, &d_out, &d_in);
     void *a = take(mk, be_lora_a_bytes(mk->be, type, pl->rank, d_in));
     void *b = take(mk, be_lora_b_bytes(mk->be, type, pl->rank, d_out));
@@ -356,9 +233,9 @@ static void *patched_table(const maker *mk)
 {
     const model_config *c = mk->shape;
     const adapter_tensor *t = &mk->al->pair[peft_embed_slot(c->n_layer)].rows;
-    char *table = malloc((size_t)whole_table(c));
+    char *table = malloc((size_t)extent_table_bytes(c));
     if (!table) return NULL;
-    memcpy(table, model_embed_table(mk->base), (size_t)whole_table(c));
+    memcpy(table, model_embed_table(mk->base), (size_t)extent_table_bytes(c));
     for (int i = 0; i < mk->al->peft.n_token; i++)
         copy_row(mk, t, i,
                  table +
@@ -415,8 +292,8 @@ static size_t list_rows(const maker *mk, size_t slot, own_row *list)
 static err_code make_rows(maker *mk, size_t slot, int32_t **ids, weight **own, lora_rows *out,
                           err *e)
 {
-    size_t most = row_count(mk->al, mk->shape, mk->be, slot), dim = (size_t)mk->shape->dim;
-    dtype type = row_type(mk->shape, slot);
+    size_t most = extent_row_count(mk->al, mk->shape, mk->be, slot), dim = (size_t)mk->shape->dim;
+    dtype type = extent_row_type(mk->shape, slot);
     if (most == 0) return ERR_NONE;
     own_row *list = malloc(most * sizeof(*list));
     char *rows = malloc(most * dim * dtype_bytes(type));
@@ -452,7 +329,7 @@ static err_code make_head(maker *mk, adapter_extras *out, err *e)
         return err_set(e, ERR_UNSUPPORTED, "LoRA on an lm_head of another type than the layers'");
     out->head = calloc(1, sizeof(*out->head));
     if (!out->head) return err_set(e, ERR_NOMEM, "out of memory");
-    bool patch = patched(mk->al, c, mk->be, slot);
+    bool patch = extent_patched(mk->al, c, mk->be, slot);
     if (t->present || patch) {
         void *spare = NULL;
         const void *src = patch ? (spare = patched_table(mk)) : matrix(mk, t, &spare);
@@ -477,7 +354,7 @@ static err_code make_embed(maker *mk, adapter_extras *out, err *e)
     if (!touched(mk->al, mk->shape, slot)) return ERR_NONE;
     out->embed = calloc(1, sizeof(*out->embed));
     if (!out->embed) return err_set(e, ERR_NOMEM, "out of memory");
-    out->embed->pack_type = (int)pack_type(mk->al, mk->shape, slot);
+    out->embed->pack_type = (int)extent_pack_type(mk->al, mk->shape, slot);
     if (t->present) {
         void *to = take(mk, t->bytes);
         err_code rc = upload_table(mk, to, mk->file + t->offset, t->bytes);
@@ -485,8 +362,8 @@ static err_code make_embed(maker *mk, adapter_extras *out, err *e)
         out->embed->table = to;
         out->embed->table_type = (int)t->type;
     }
-    if (patched(mk->al, mk->shape, mk->be, slot)) {
-        size_t bytes = (size_t)whole_table(mk->shape);
+    if (extent_patched(mk->al, mk->shape, mk->be, slot)) {
+        size_t bytes = (size_t)extent_table_bytes(mk->shape);
         void *table = patched_table(mk), *to = take(mk, bytes);
         err_code rc = table != NULL ? upload_table(mk, to, table, bytes) : ERR_NOMEM;
         free(table);
@@ -522,11 +399,11 @@ err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_
                      pace *speed, bool hint, err *e)
 {
     memset(out, 0, sizeof(*out));
-    if (extras_bytes(al, config, be) == 0) return ERR_NONE;
+    if (extent_bytes(al, config, be) == 0) return ERR_NONE;
     if (!base)
         return err_set(e, ERR_UNSUPPORTED,
                        "DoRA, biases and embeddings need the base's weights at hand");
-    const model_config own = shape_of(al, config), *shape = &own;
+    const model_config own = extent_shape(al, config), *shape = &own;
     maker mk = {.al = al,
                 .shape = shape,
                 .n_base = config->n_vocab,
@@ -537,12 +414,12 @@ err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_
                 .hint = hint};
     size_t longest = 0;
     for (size_t slot = 0; slot < peft_slots(shape->n_layer); slot++) {
-        uint64_t n = vector_bytes(shape, slot);
+        uint64_t n = extent_vector_bytes(shape, slot);
         if (n > longest) longest = (size_t)n;
     }
     mk.in = malloc(longest);
     mk.out = malloc(longest);
-    out->slab = mk.slab = be_alloc(be, (size_t)slab_bytes(al, shape, be));
+    out->slab = mk.slab = be_alloc(be, (size_t)extent_slab_bytes(al, shape, be));
     err_code rc = mk.in != NULL && mk.out && mk.slab != NULL
                       ? ERR_NONE
                       : err_set(e, ERR_NOMEM, "no memory for an adapter");

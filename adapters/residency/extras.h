@@ -28,8 +28,6 @@ typedef struct adapter_extras {
     const float **norm;          /* likewise */
 } adapter_extras;
 
-uint64_t extras_bytes(const adapter_layout *al, const model_config *base, const backend *be);
-
 /* `file`: the whole weights' file in memory, checked; `mat`: [n_layer][PROJ_COUNT], gets gain and bias.
  * `base` NULL: ERR_UNSUPPORTED when weights of the base are needed.  Tables go up in pieces, at the pace of
  * `speed` (NULL: at once); `hint`: nobody waits.  Zeroes *out first. */

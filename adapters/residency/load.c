@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "adapters/format/extent.h"
 #include "adapters/format/words.h"
 #include "storage/digest.h"
 
@@ -62,7 +63,7 @@ err_code adapter_load_begin(adapter_load *ld, const load_env *env, uint64_t id, 
     ld->n_chunks = adapter_chunks(layout_of(ld), env->base, env->be, env->chunk_bytes);
     /* What lies elsewhere (whole tables, biases) is paid for with chunks too, so that the arena's budget
      * bounds it. */
-    uint64_t extra = extras_bytes(layout_of(ld), env->base, env->be);
+    uint64_t extra = extent_bytes(layout_of(ld), env->base, env->be);
     if (ld->n_chunks > 0 && extra / env->chunk_bytes < INT32_MAX / 2)
         ld->n_chunks += (int)((extra + env->chunk_bytes - 1) / env->chunk_bytes);
     ld->rank_max = layout_of(ld)->peft.rank_max;
@@ -353,7 +354,7 @@ static void compact(adapter_load *ld, void *const *chunk, uint64_t bytes)
     const load_env *env = ld->env;
     if (!env->keep || !ld->own_copy || c->image_bytes > 0 || bytes > c->bytes + c->bytes / 4 * 3)
         return;
-    if (extras_bytes(&c->layout, env->base, env->be) > 0) return;
+    if (extent_bytes(&c->layout, env->base, env->be) > 0) return;
     uint8_t *data = malloc((size_t)bytes);
     err_code rc = data != NULL ? ERR_NONE : ERR_NOMEM;
     for (int i = 0; (uint64_t)i * env->chunk_bytes < bytes && !rc; i++) {

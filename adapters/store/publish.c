@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "adapters/format/extent.h"
 #include "adapters/format/validate.h"
 #include "adapters/format/words.h"
 #include "engine/base/log.h"
@@ -73,7 +74,7 @@ err_code publish_check(const upload_env *env, int dir_fd, const uint64_t bytes[P
     nv->rank_max = al.peft.rank_max;
     nv->file_bytes = al.file_bytes;
     nv->packed_bytes =
-        env->be != NULL ? adapter_packed_bytes(&al, env->base, env->be) : bytes[PART_WEIGHTS];
+        env->be != NULL ? extent_packed_bytes(&al, env->base, env->be) : bytes[PART_WEIGHTS];
     adapter_describe(&al, info, cap);
     code = words_read(dir_fd, &al, env->base, env->tok, text, e);
     nv->words = *text;

@@ -1,0 +1,130 @@
+/* extent.c -- sums over a layout. */
+#include "adapters/format/extent.h"
+
+uint64_t extent_vector_bytes(const model_config *shape, size_t slot)
+{
+    int d_out, d_in;
+    peft_slot_shape(shape, slot, &d_out, &d_in);
+    return extent_padded((uint64_t)d_out * sizeof(float));
+}
+
+bool extent_biased(const adapter_pair *pair)
+{
+    return pair->b_bias.present || pair->bias.present;
+}
+
+dtype extent_pack_type(const adapter_layout *al, const model_config *base, size_t slot)
+{
+    bool own = slot == peft_head_slot(base->n_layer) && al->pair[slot].table.present;
+    return own ? al->pair[slot].table.type : base->type;
+}
+
+model_config extent_shape(const adapter_layout *al, const model_config *base)
+{
+    model_config own = *base;
+    own.n_vocab = al->n_vocab;
+    return own;
+}
+
+bool extent_patched(const adapter_layout *al, const model_config *base, const backend *be,
+                    size_t slot)
+{
+    return !be_caps(be)->token_rows && layout_patched(al, base, slot);
+}
+
+size_t extent_row_count(const adapter_layout *al, const model_config *base, const backend *be,
+                        size_t slot)
+{
+    const adapter_tensor *more = &al->pair[slot].more;
+    size_t n = layout_patched(al, base, slot) ? (size_t)al->peft.n_token : 0;
+    if (!be_caps(be)->token_rows) return 0;
+    return n + (more->present ? (size_t)(more->bytes / dtype_bytes(more->type)) / (size_t)base->dim
+                              : 0);
+}
+
+dtype extent_row_type(const model_config *base, size_t slot)
+{
+    return slot == peft_head_slot(base->n_layer) ? base->head_type : base->embed_type;
+}
+
+/* A packed weight: whole panels, and F16 as F32; some backends have it in the base's type. */
+static uint64_t weight_bytes(const model_config *base, uint64_t n, dtype type)
+{
+    uint64_t rows = (n + 31) / 32 * 32, cols = ((uint64_t)base->dim + 31) / 32 * 32;
+    return rows * cols * (type == DT_BF16 && base->head_type == DT_BF16 ? 2 : 4);
+}
+
+static uint64_t row_bytes(const adapter_layout *al, const model_config *base, const backend *be,
+                          size_t slot)
+{
+    uint64_t n = extent_row_count(al, base, be, slot), dim = (uint64_t)base->dim;
+    if (n == 0) return 0;
+    if (slot == peft_head_slot(base->n_layer)) return weight_bytes(base, n, base->head_type);
+    return extent_padded(n * dim * dtype_bytes(base->embed_type));
+}
+
+uint64_t extent_table_bytes(const model_config *base)
+{
+    return (uint64_t)base->n_vocab * (uint64_t)base->dim * dtype_bytes(base->embed_type);
+}
+
+static uint64_t table_bytes(const adapter_layout *al, const model_config *base, const backend *be,
+                            size_t slot)
+{
+    adapter_tensor patch = {.bytes = extent_table_bytes(base),
+                            .type = base->embed_type,
+                            .present = extent_patched(al, base, be, slot)};
+    const adapter_tensor *t = patch.present ? &patch : &al->pair[slot].table;
+    uint64_t rows = row_bytes(al, base, be, slot);
+    if (!t->present) return rows;
+    if (slot == peft_embed_slot(base->n_layer)) return rows + extent_padded(t->bytes);
+    return rows + weight_bytes(base, (uint64_t)base->n_vocab, t->type);
+}
+
+static uint64_t pair_bytes(const backend *be, dtype type, int rank, int d_in, int d_out)
+{
+    return extent_padded(be_lora_a_bytes(be, type, rank, d_in)) +
+           extent_padded(be_lora_b_bytes(be, type, rank, d_out));
+}
+
+uint64_t extent_slab_bytes(const adapter_layout *al, const model_config *base, const backend *be)
+{
+    uint64_t sum = 0;
+    for (size_t slot = 0; slot < peft_slots(base->n_layer); slot++) {
+        const peft_layer *pl = &al->peft.layer[slot];
+        if (al->pair[slot].magnitude.present) sum += extent_vector_bytes(base, slot);
+        if (extent_biased(&al->pair[slot])) sum += extent_vector_bytes(base, slot);
+        if (al->peft.layer[slot].saved) sum += extent_vector_bytes(base, slot);
+        if (slot < peft_head_slot(base->n_layer) || !pl->wrapped) continue;
+        int d_out, d_in;
+        dtype type = extent_pack_type(al, base, slot);
+        peft_slot_shape(base, slot, &d_out, &d_in);
+        uint64_t pair = pair_bytes(be, type, pl->rank, d_in, d_out);
+        if (slot == peft_head_slot(base->n_layer)) { /* beside its own table, or the base's type */
+            uint64_t other = pair_bytes(be, base->head_type, pl->rank, d_in, d_out);
+            if (other > pair) pair = other;
+        }
+        sum += pair;
+    }
+    return sum + table_bytes(al, base, be, peft_embed_slot(base->n_layer));
+}
+
+uint64_t extent_bytes(const adapter_layout *al, const model_config *base, const backend *be)
+{
+    model_config own = extent_shape(al, base);
+    return extent_slab_bytes(al, &own, be) +
+           table_bytes(al, &own, be, peft_head_slot(base->n_layer));
+}
+
+uint64_t extent_packed_bytes(const adapter_layout *al, const model_config *base, const backend *be)
+{
+    uint64_t sum = extent_bytes(al, base, be);
+    for (size_t slot = 0; slot < peft_head_slot(base->n_layer); slot++) {
+        const peft_layer *pl = &al->peft.layer[slot];
+        int d_out, d_in;
+        if (!pl->wrapped) continue;
+        peft_slot_shape(base, slot, &d_out, &d_in);
+        sum += pair_bytes(be, base->type, pl->rank, d_in, d_out);
+    }
+    return sum;
+}
