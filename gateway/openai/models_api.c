@@ -4,7 +4,7 @@
 
 #include "gateway/auth.h"
 #include "gateway/handlers.h"
-#include "gateway/rest/api_fields.h"
+#include "gateway/http/api_fields.h"
 #include "gateway/server.h"
 
 static void write_model(exchange *x, jsonw *w, const char *id, const char *owner,

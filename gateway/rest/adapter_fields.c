@@ -6,7 +6,8 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
-#include "gateway/rest/api_fields.h"
+#include "gateway/http/api_fields.h"
+#include "gateway/rest/api_audit.h"
 #include "gateway/server.h"
 
 /* Adapter calls need a tenant: an operator's key has none. */

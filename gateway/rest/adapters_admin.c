@@ -5,8 +5,8 @@
 #include "adapters/residency/inplace.h"
 #include "engine/base/json.h"
 #include "gateway/handlers.h"
+#include "gateway/http/api_fields.h"
 #include "gateway/rest/adapter_fields.h"
-#include "gateway/rest/api_fields.h"
 #include "gateway/server.h"
 #include "storage/audit.h"
 

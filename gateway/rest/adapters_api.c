@@ -7,8 +7,9 @@
 #include "engine/base/clock.h"
 #include "engine/base/json.h"
 #include "gateway/handlers.h"
+#include "gateway/http/api_fields.h"
 #include "gateway/rest/adapter_fields.h"
-#include "gateway/rest/api_fields.h"
+#include "gateway/rest/api_audit.h"
 #include "gateway/server.h"
 #include "storage/audit.h"
 

@@ -3,8 +3,9 @@
 
 #include "engine/base/json.h"
 #include "gateway/handlers.h"
+#include "gateway/http/api_fields.h"
 #include "gateway/rest/adapter_fields.h"
-#include "gateway/rest/api_fields.h"
+#include "gateway/rest/api_audit.h"
 #include "gateway/server.h"
 
 static bool find_tenant(exchange *x, const char *which)

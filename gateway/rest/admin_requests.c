@@ -4,8 +4,9 @@
 
 #include "engine/base/clock.h"
 #include "gateway/handlers.h"
+#include "gateway/http/api_fields.h"
 #include "gateway/inflight.h"
-#include "gateway/rest/api_fields.h"
+#include "gateway/rest/api_audit.h"
 #include "gateway/server.h"
 
 enum { PICTURE_WAIT_US = 200000, LIMIT_MAX = 10000 };

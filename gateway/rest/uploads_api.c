@@ -31,8 +31,8 @@
 #include "engine/base/json.h"
 #include "gateway/auth.h"
 #include "gateway/handlers.h"
+#include "gateway/http/api_fields.h"
 #include "gateway/rest/adapter_fields.h"
-#include "gateway/rest/api_fields.h"
 #include "gateway/server.h"
 
 static bool refuse_while_draining(exchange *x)

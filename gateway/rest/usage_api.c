@@ -5,7 +5,7 @@
 
 #include "engine/base/clock.h"
 #include "gateway/handlers.h"
-#include "gateway/rest/api_fields.h"
+#include "gateway/http/api_fields.h"
 #include "gateway/server.h"
 
 enum { DAY_S = 86400 };

@@ -13,7 +13,7 @@
 
 #include "engine/base/clock.h"
 #include "gateway/handlers.h"
-#include "gateway/rest/api_fields.h"
+#include "gateway/http/api_fields.h"
 #include "gateway/server.h"
 #include "gateway/watch/stats.h"
 

@@ -1,15 +1,9 @@
-/* api_fields.c -- small shared pieces of the REST handlers. */
-#include "gateway/rest/api_fields.h"
+/* api_fields.c -- small shared pieces of the handlers. */
+#include "gateway/http/api_fields.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "engine/base/log.h"
-#include "gateway/server.h"
-#include "gateway/watch/stats.h"
-#include "storage/audit.h"
 
 bool api_only_fields(exchange *x, const cJSON *body, const char *const *known)
 {
@@ -125,25 +119,4 @@ void api_list_end(exchange *x, jsonw *w, bool has_more)
     jsonw_close(w, '}');
     exchange_reply_json(x, 200, w);
     jsonw_clear(w);
-}
-
-void api_audit(exchange *x, uint64_t tenant_id, const char *action, const char *object,
-               const char *detail)
-{
-    err e;
-    stats_event(x->server->stats, "audit", action, tenant_id, object, detail, x->key.id);
-    if (audit_append(x->server->store, x->key.id, tenant_id, action, object, detail, &e)) {
-        log_error("gateway", "audit row of %s is missing: %s", action, e.msg);
-    }
-}
-
-void api_audit_lockout(exchange *x, uint64_t tenant_id, const char *action, const char *object,
-                       bool durable)
-{
-    if (durable) {
-        api_audit(x, tenant_id, action, object, NULL);
-        return;
-    }
-    stats_event(x->server->stats, "audit", action, tenant_id, object, "not durable yet", x->key.id);
-    audit_post(x->server->store, x->key.id, tenant_id, action, object, "{\"durable\":false}");
 }

@@ -1,6 +1,9 @@
-/* api_fields.h -- what the REST handlers share: known fields, ids, lists.  Threads: workers. */
-#ifndef GATEWAY_REST_API_FIELDS_H
-#define GATEWAY_REST_API_FIELDS_H
+/* api_fields.h -- what handlers share of JSON and queries: known fields, ids, times, lists.
+ *
+ * Threads: workers.
+ */
+#ifndef GATEWAY_HTTP_API_FIELDS_H
+#define GATEWAY_HTTP_API_FIELDS_H
 
 #include "gateway/http/exchange.h"
 
@@ -26,12 +29,5 @@ void api_write_time(jsonw *w, const char *name, int64_t wall_us);
 /* Starts {"object":"list","data":[ and ends it. */
 void api_list_begin(jsonw *w);
 void api_list_end(exchange *x, jsonw *w, bool has_more);
-
-/* Appends the audit row of a change; a failure is logged, the change stands. */
-void api_audit(exchange *x, uint64_t tenant_id, const char *action, const char *object,
-               const char *detail);
-/* The same of a lock-out; one that is not durable yet does not wait for its row either. */
-void api_audit_lockout(exchange *x, uint64_t tenant_id, const char *action, const char *object,
-                       bool durable);
 
 #endif

@@ -1,0 +1,28 @@
+/* api_audit.c -- the row and the event of a change. */
+#include "gateway/rest/api_audit.h"
+
+#include "engine/base/log.h"
+#include "gateway/server.h"
+#include "gateway/watch/stats.h"
+#include "storage/audit.h"
+
+void api_audit(exchange *x, uint64_t tenant_id, const char *action, const char *object,
+               const char *detail)
+{
+    err e;
+    stats_event(x->server->stats, "audit", action, tenant_id, object, detail, x->key.id);
+    if (audit_append(x->server->store, x->key.id, tenant_id, action, object, detail, &e)) {
+        log_error("gateway", "audit row of %s is missing: %s", action, e.msg);
+    }
+}
+
+void api_audit_lockout(exchange *x, uint64_t tenant_id, const char *action, const char *object,
+                       bool durable)
+{
+    if (durable) {
+        api_audit(x, tenant_id, action, object, NULL);
+        return;
+    }
+    stats_event(x->server->stats, "audit", action, tenant_id, object, "not durable yet", x->key.id);
+    audit_post(x->server->store, x->key.id, tenant_id, action, object, "{\"durable\":false}");
+}
