@@ -20,8 +20,8 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
+#include "engine/base/private_file.h"
 #include "storage/lockouts.h"
-#include "storage/private_file.h"
 #include "storage/reserve.h"
 #include "storage/store_sql.h"
 

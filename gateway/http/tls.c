@@ -5,7 +5,7 @@
 #include <openssl/x509err.h>
 
 #include "engine/base/clock.h"
-#include "storage/private_file.h"
+#include "engine/base/private_file.h"
 
 static const char ciphers[] = "ECDHE+AESGCM:ECDHE+CHACHA20"; /* TLS 1.2; 1.3 has only good ones */
 

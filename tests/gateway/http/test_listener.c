@@ -13,7 +13,7 @@
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 
-#include "gateway/devcert.h"
+#include "gateway/http/devcert.h"
 #include "gateway/http/listener.h"
 #include "gateway/server.h"
 #include "tests/run_suite.h"

@@ -2,8 +2,8 @@
  *
  * Threads: any thread.
  */
-#ifndef STORAGE_PRIVATE_FILE_H
-#define STORAGE_PRIVATE_FILE_H
+#ifndef ENGINE_BASE_PRIVATE_FILE_H
+#define ENGINE_BASE_PRIVATE_FILE_H
 
 #include <stdbool.h>
 

@@ -1,5 +1,5 @@
 /* private_file.c -- one fstat() each. */
-#include "storage/private_file.h"
+#include "engine/base/private_file.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -14,7 +14,7 @@
 #include <check.h>
 #include <openssl/crypto.h>
 
-#include "gateway/devcert.h"
+#include "gateway/http/devcert.h"
 #include "gateway/http/tls_warm.h"
 #include "tests/run_suite.h"
 
