@@ -1,14 +1,14 @@
 /* auth.c -- one answer for every bad key. */
 #include "gateway/auth.h"
 
-#include <stdint.h>
 #include <string.h>
 
 #include <civetweb.h>
 
 #include "gateway/server.h"
 
-const char *auth_find_key(const exchange *x, bool *ambiguous)
+/* The key's text in a header, or NULL; two different ways at once are *ambiguous. */
+static const char *find_key(const exchange *x, bool *ambiguous)
 {
     static const char *const aliases[] = {"api-key", "x-api-key"};
     const char *key = NULL, *bearer = exchange_header(x, "Authorization");
@@ -26,20 +26,6 @@ const char *auth_find_key(const exchange *x, bool *ambiguous)
     return key;
 }
 
-void auth_forget_keys(exchange *x)
-{
-    static const char *const names[] = {"Authorization", "api-key", "x-api-key"};
-    const struct mg_request_info *ri = mg_get_request_info(x->conn);
-    for (int i = 0; i < ri->num_headers; i++) {
-        for (size_t k = 0; k < sizeof(names) / sizeof(names[0]); k++) {
-            if (strcasecmp(ri->http_headers[i].name, names[k]) != 0) continue;
-            char *value =
-                (char *)(uintptr_t)ri->http_headers[i].value; /* of the connection's buffer */
-            explicit_bzero(value, strlen(value));
-        }
-    }
-}
-
 static bool deny(exchange *x, const char *code, const char *msg)
 {
     atomic_fetch_add(&x->server->count.auth_failures, 1);
@@ -50,11 +36,11 @@ static bool deny(exchange *x, const char *code, const char *msg)
 /* Both lists must hold the client: the tenant's and the key's own. */
 static bool check_network(exchange *x)
 {
-    if (!x->tenant.networks[0] && !x->key.networks[0]) return true;
+    if (!x->caller->tenant.networks[0] && !x->caller->key.networks[0]) return true;
     network_address from = networks_client(x->server->cfg->server_trusted_proxies, x->peer,
                                            mg_get_request_info(x->conn));
-    if ((!x->tenant.networks[0] || networks_hold(x->tenant.networks, &from)) &&
-        (!x->key.networks[0] || networks_hold(x->key.networks, &from)))
+    if ((!x->caller->tenant.networks[0] || networks_hold(x->caller->tenant.networks, &from)) &&
+        (!x->caller->key.networks[0] || networks_hold(x->caller->key.networks, &from)))
         return true;
     char who[NETWORK_TEXT_MAX];
     networks_print(&from, who);
@@ -67,7 +53,7 @@ static bool check_network(exchange *x)
 bool auth_check(exchange *x, unsigned scope)
 {
     bool ambiguous;
-    const char *key = auth_find_key(x, &ambiguous);
+    const char *key = find_key(x, &ambiguous);
     if (ambiguous) {
         exchange_error(x, 400, "invalid_request_error", "ambiguous_credentials", NULL,
                        "two different API keys were sent");
@@ -89,8 +75,10 @@ bool auth_check(exchange *x, unsigned scope)
         exchange_reply_err(x, &e, NULL);
         return false;
     }
-    x->key = info;
-    x->tenant = who;
+    x->caller->key = info;
+    x->caller->tenant = who;
+    if (who.name[0]) exchange_note(x, "tenant", "%s", who.name);
+    exchange_note(x, "key", "%s", info.public_id);
     if (!check_network(x)) return false;
     if (info.scopes & scope) return true;
     atomic_fetch_add(&x->server->count.auth_failures, 1);
@@ -103,9 +91,9 @@ err_code auth_still(const exchange *x, bool whole, err *e)
 {
     tenant t;
     key_info k;
-    if (tenants_get(x->server->store, x->tenant.id, &t, NULL) || t.disabled)
+    if (tenants_get(x->server->store, x->caller->tenant.id, &t, NULL) || t.disabled)
         return err_set(e, ERR_SUSPENDED, "the tenant of this API key is disabled");
-    if (whole && (keys_get(x->server->store, x->key.id, &k, NULL) || k.revoked_wall_us))
+    if (whole && (keys_get(x->server->store, x->caller->key.id, &k, NULL) || k.revoked_wall_us))
         return err_set(e, ERR_DENIED, "the API key was revoked meanwhile");
     return ERR_NONE;
 }
@@ -118,5 +106,5 @@ bool auth_may_use_model(const exchange *x, const char *name)
     if (n >= sizeof(bare)) return false;
     memcpy(bare, name, n);
     bare[n] = 0;
-    return list_allows(x->tenant.models, bare);
+    return list_allows(x->caller->tenant.models, bare);
 }

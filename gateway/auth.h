@@ -9,14 +9,16 @@
 #include <stdbool.h>
 
 #include "gateway/http/exchange.h"
+#include "storage/keys.h"
+#include "storage/tenants.h"
 
-/* The key's text in a header, or NULL; two different ways at once are *ambiguous. */
-const char *auth_find_key(const exchange *x, bool *ambiguous);
+/* Who asks; all zero where nobody has to say. */
+typedef struct caller {
+    key_info key;  /* zero id: none */
+    tenant tenant; /* zero id: the operator's key */
+} caller;
 
-/* Overwrites every key among the headers: the request is answered, and its buffer lives on. */
-void auth_forget_keys(exchange *x);
-
-/* Fills x->key and x->tenant.  False: answered with 400, 401 or 403. */
+/* Fills *x->caller.  False: answered with 400, 401 or 403. */
 bool auth_check(exchange *x, unsigned scope);
 
 /* ERR_SUSPENDED, ERR_DENIED: auth_check() would refuse by now; for bodies that take long.  `whole`: the key is

@@ -3,12 +3,13 @@
 
 #include <stdatomic.h>
 
+#include "gateway/auth.h"
 #include "gateway/server.h"
 
 void limited_headers(exchange *x, limits *l, const limits_adapter *a)
 {
     limits_view v;
-    limits_look(l, &x->key, &x->tenant, a, &v);
+    limits_look(l, &x->caller->key, &x->caller->tenant, a, &v);
     if (v.requests_limit > 0) {
         exchange_add_header(x, "x-ratelimit-limit-requests", "%lld", (long long)v.requests_limit);
         exchange_add_header(x, "x-ratelimit-remaining-requests", "%lld",

@@ -19,8 +19,8 @@
 #include "engine/base/log.h"
 #include "engine/base/process.h"
 #include "engine/base/version.h"
+#include "gateway/descriptors.h"
 #include "gateway/device.h"
-#include "gateway/http/descriptors.h"
 #include "gateway/http/devcert.h"
 #include "gateway/http/listener.h"
 #include "gateway/http/tls_reserve.h"
@@ -28,6 +28,8 @@
 #include "gateway/manual.h"
 #include "gateway/notify.h"
 #include "gateway/offline_backup.h"
+#include "gateway/openai/vocabulary.h"
+#include "gateway/route.h"
 #include "gateway/server.h"
 #include "gateway/watch/stats.h"
 #include "storage/audit.h"
@@ -396,20 +398,40 @@ static err_code open_scheduler(process *p, err *e)
     return sched_create(&s->sched, &sc, s->model, s->be, &p->source, e);
 }
 
+static uint64_t next_id(server *s)
+{
+    return store_next_id(s->store);
+}
+
+static void make_host(process *p)
+{
+    http_host *h = &p->srv.http;
+    const config *c = &p->cfg;
+    h->server = &p->srv;
+    h->answer = route_dispatch;
+    h->next_id = next_id;
+    h->max_body_bytes = c->server_max_body;
+    h->body_timeout_us = c->server_body_timeout_us;
+    h->max_connections = config_max_connections(c);
+    h->max_connections_per_ip = config_max_connections_per_ip(c);
+}
+
 static err_code open_listeners(process *p, err *e)
 {
     const config *c = &p->cfg;
+    http_host *h = &p->srv.http;
+    make_host(p);
     err_code rc = tls_warm_up(&p->tls, e);
     if (!rc) {
-        rc = listener_open(&p->metrics, &p->srv, PLANE_METRICS, c->metrics_listen,
+        rc = listener_open(&p->metrics, h, PLANE_METRICS, c->metrics_listen,
                            LISTENER_METRICS_THREADS, &p->tls, e);
     }
     if (!rc) {
-        rc = listener_open(&p->admin, &p->srv, PLANE_ADMIN, c->admin_listen, LISTENER_ADMIN_THREADS,
+        rc = listener_open(&p->admin, h, PLANE_ADMIN, c->admin_listen, LISTENER_ADMIN_THREADS,
                            &p->tls, e);
     }
     if (!rc) {
-        rc = listener_open(&p->inference, &p->srv, PLANE_INFERENCE, c->server_listen,
+        rc = listener_open(&p->inference, h, PLANE_INFERENCE, c->server_listen,
                            (int)c->server_threads, &p->tls, e);
     }
     return rc;
@@ -495,7 +517,7 @@ static void reload(process *p)
     apply_log(&fresh);
     log_info("gateway", "certificate and log settings reloaded");
     if (more) log_warn("gateway", "not reloaded, for it needs a restart: %s", names);
-    tell_expiry(atomic_load(&p->srv.cert_expires_wall_us));
+    tell_expiry(atomic_load(&p->srv.http.cert_expires_wall_us));
 }
 
 /* Until it is time to stop. */
@@ -550,7 +572,7 @@ static void wait_for_end(process *p, const sigset_t *signals)
 
 static void drain(process *p, const sigset_t *signals)
 {
-    atomic_store(&p->srv.draining, true);
+    atomic_store(&p->srv.http.draining, true);
     notify_send("STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=%lld",
                 (long long)(p->cfg.server_drain_timeout_us + DRAIN_MARGIN_US));
     log_info("gateway", "draining: no new requests, running ones may finish");

@@ -206,7 +206,7 @@ static void say_allowed(exchange *x, char *allow, size_t cap)
     }
 }
 
-void route_dispatch(exchange *x)
+static void dispatch(exchange *x)
 {
     char allow[128] = "", with_v1[sizeof(x->path) + 4];
     const char *path = x->path;
@@ -231,4 +231,12 @@ void route_dispatch(exchange *x)
     }
     if (r->scope && !auth_check(x, r->scope)) return;
     r->fn(x);
+}
+
+void route_dispatch(exchange *x)
+{
+    caller who = {0};
+    x->caller = &who;
+    dispatch(x);
+    x->caller = NULL;
 }

@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "gateway/watch/stats.h"
-
 static const char *const tiers[SERVER_CLASSES] = {"priority", "default", "flex"};
 
 const char *server_tier_of(int class_index)
@@ -58,15 +56,8 @@ int64_t server_retry_after_ms(server *s, uint64_t tenant_id, int class, int n_pr
     return ms < 250 ? 250 : ms > 60000 ? 60000 : ms;
 }
 
-void server_count_status(server *s, int status)
-{
-    int i = status / 100;
-    atomic_fetch_add(&s->count.requests[i >= 1 && i <= 5 && status != 499 ? i : 0], 1);
-}
-
 void server_count_usage(server *s, const usage_row *rows, size_t n)
 {
-    stats_note(s->stats, rows, n);
     for (size_t i = 0; i < n; i++) {
         atomic_fetch_add(&s->count.prompt_tokens, rows[i].prompt_tokens);
         atomic_fetch_add(&s->count.cached_tokens, rows[i].cached_tokens);

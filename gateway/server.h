@@ -22,9 +22,9 @@
 #include "engine/text/tokenizer.h"
 #include "gateway/config.h"
 #include "gateway/http/exchange.h"
+#include "gateway/http/host.h"
 #include "gateway/inflight.h"
 #include "gateway/limits.h"
-#include "gateway/openai/vocabulary.h"
 #include "storage/ledger.h"
 #include "storage/meter_file.h"
 #include "storage/settler.h"
@@ -32,14 +32,13 @@
 
 enum { SERVER_CLASSES = 3 };
 
-/* Counters for /metrics; atomic, any thread. */
+/* Counters for /metrics, beside http.count; atomic, any thread. */
 typedef struct server_counters {
-    _Atomic uint64_t requests[6]; /* by status class: 1xx..5xx at [1]..[5]; [0]: no answer */
     _Atomic uint64_t prompt_tokens, cached_tokens, output_tokens;
     _Atomic uint64_t auth_failures, rate_limited, uploads, uploads_refused;
-    _Atomic uint64_t connections;                   /* open on the inference listener */
-    _Atomic uint64_t refused_total, refused_per_ip; /* connections over the two limits */
 } server_counters;
+
+struct vocabularies;
 
 typedef struct server {
     const config *cfg;
@@ -53,9 +52,9 @@ typedef struct server {
     model *model;
     tokenizer *tok;
     grammar_maker *grammars;
-    vocabularies *vocabularies;
-    chat_template *chat;    /* NULL: the model has none that we know */
-    char chat_problem[248]; /* why not */
+    struct vocabularies *vocabularies; /* openai/vocabulary.h */
+    chat_template *chat;               /* NULL: the model has none that we know */
+    char chat_problem[248];            /* why not */
     sched *sched;
     limits *limits;
     limits *token_limits; /* of /tokenize and /detokenize: requests, counted apart */
@@ -70,8 +69,8 @@ typedef struct server {
     int default_class;
     char fingerprint[32]; /* system_fingerprint */
     int64_t started_wall_us;
-    _Atomic int64_t cert_expires_wall_us; /* of the certificate in use; set by listener.c */
-    atomic_bool draining, ready;
+    http_host http; /* what the listeners need of us */
+    atomic_bool ready;
     atomic_bool cut;                         /* the drain is over: what still runs is cancelled */
     atomic_bool reload_wanted, drain_wanted; /* set by the admin API, seen by main.c */
     server_counters count;
@@ -91,7 +90,6 @@ int64_t server_retry_after_ms(server *s, uint64_t tenant_id, int class, int n_pr
 /* How much the tenant's adapters may take. */
 storeroom_quota server_quota(const server *s, const tenant *t);
 
-void server_count_status(server *s, int status);
 void server_count_usage(server *s, const usage_row *rows, size_t n);
 
 #endif

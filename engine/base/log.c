@@ -120,18 +120,15 @@ void log_write(log_level level, const char *module, const char *fmt, ...)
     end(&l);
 }
 
-void log_fields(log_level level, const char *module, const char *event, ...)
+void log_fields(log_level level, const char *module, const char *event, const log_field *fields,
+                int n)
 {
     if ((int)level < atomic_load(&min_level)) return;
     int json = atomic_load(&line_format) == LOG_JSON;
     line l;
     begin(&l, level, module, event);
-    va_list ap;
-    va_start(ap, event);
-    for (const char *name; (name = va_arg(ap, const char *));) {
-        const char *value = va_arg(ap, const char *);
-        if (value) put_field(&l, name, value, json);
+    for (int i = 0; i < n; i++) {
+        if (fields[i].value) put_field(&l, fields[i].name, fields[i].value, json);
     }
-    va_end(ap);
     end(&l);
 }

@@ -19,10 +19,12 @@ void log_setup(log_level level, log_format format);
 void log_write(log_level level, const char *module, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* A line of fields: names and values alternate, a NULL name ends the list.
- * A NULL value leaves its field out. */
-void log_fields(log_level level, const char *module, const char *event, ...)
-    __attribute__((sentinel));
+/* A line of n fields; a NULL value leaves its field out. */
+typedef struct log_field {
+    const char *name, *value;
+} log_field;
+void log_fields(log_level level, const char *module, const char *event, const log_field *fields,
+                int n);
 
 #define log_debug(module, ...) log_write(LOG_DEBUG, module, __VA_ARGS__)
 #define log_info(module, ...)  log_write(LOG_INFO, module, __VA_ARGS__)

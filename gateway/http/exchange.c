@@ -15,9 +15,9 @@
 #include "engine/base/json.h"
 #include "engine/base/memory.h"
 #include "engine/text/unicode.h"
+#include "gateway/http/host.h"
 #include "gateway/http/http_status.h"
 #include "gateway/http/listener.h"
-#include "gateway/server.h"
 
 enum {
     SLOWEST_BYTES = 65536, /* a second, of a body after its first body_timeout, or of an answer */
@@ -133,7 +133,7 @@ static int next_piece(exchange *x, uint64_t max, int64_t end_us, const char **pi
 static int64_t body_end_us(const exchange *x, int64_t begun_us)
 {
     int64_t bytes = x->chunked_body ? (int64_t)x->body_bytes : x->content_length;
-    return begun_us + x->server->cfg->server_body_timeout_us + bytes * 1000000 / SLOWEST_BYTES;
+    return begun_us + x->host->body_timeout_us + bytes * 1000000 / SLOWEST_BYTES;
 }
 
 err_code exchange_stream_body(exchange *x, uint64_t max,
@@ -225,7 +225,7 @@ bool exchange_read_json(exchange *x, const cJSON **tree)
                        "Content-Type must be application/json, in UTF-8");
         return false;
     }
-    if (!exchange_read_body(x, (size_t)x->server->cfg->server_max_body, &t, &n)) return false;
+    if (!exchange_read_body(x, (size_t)x->host->max_body_bytes, &t, &n)) return false;
     cJSON_Delete(x->tree);
     err_code rc = json_parse(t, n, &json_limits_request, &x->tree, &e);
     if (rc == ERR_NOMEM) {
@@ -292,7 +292,7 @@ static int write_head(exchange *x, char *out, size_t cap, int status, const char
         x->ignored[0] = 0;
     }
     if (!x->body_read && has_body(x)) x->close_after = true;
-    if (atomic_load(&x->server->draining)) x->close_after = true;
+    if (atomic_load(&x->host->draining)) x->close_after = true;
     x->status = status;
     x->answered = true;
     char date[HTTP_DATE_BYTES], kind[128] = "";

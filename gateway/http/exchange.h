@@ -21,18 +21,25 @@
 #include "gateway/http/jsonw.h"
 #include "gateway/http/networks.h"
 #include "gateway/http/trace.h"
-#include "storage/keys.h"
-#include "storage/tenants.h"
 
 struct mg_connection;
+struct http_host;
 struct server;
+struct caller;
 
-enum { EXCHANGE_ARENA_BYTES = 32 << 20, EXCHANGE_PARAM_MAX = 4, EXCHANGE_HEADERS_MAX = 4096 };
+enum {
+    EXCHANGE_ARENA_BYTES = 32 << 20,
+    EXCHANGE_PARAM_MAX = 4,
+    EXCHANGE_HEADERS_MAX = 4096,
+    EXCHANGE_NOTES_MAX = 16,
+};
 
 typedef enum { PLANE_INFERENCE, PLANE_ADMIN, PLANE_METRICS } plane;
 
 typedef struct exchange {
-    struct server *server;
+    struct http_host *host;
+    struct server *server; /* the host's */
+    struct caller *caller; /* who asks (gateway/auth.h); NULL: nobody has looked */
     struct mg_connection *conn;
     plane plane;
     const char *method;
@@ -41,32 +48,31 @@ typedef struct exchange {
     char *param[EXCHANGE_PARAM_MAX]; /* decoded path segments that matched {} in the route */
     int n_param;
     char request_id[40];  /* ours: "req_" and 16 hex digits, which are our span id too */
-    key_info key;         /* zero id: none */
-    tenant tenant;        /* zero id: the operator's key */
     network_address peer; /* of the connection: a client, or a proxy */
     arena arena;
     uint64_t memory_failures; /* of this thread when it began */
     int64_t arrived_us;
+    int64_t content_length; /* -1: none or chunked */
+    bool close_after;       /* the connection ends with this answer */
 
-    /* private to exchange.c */
+    /* ---- private to gateway/http/ below this line ---- */
     cJSON *tree;
     char headers[EXCHANGE_HEADERS_MAX]; /* extra header lines for the answer */
     size_t headers_len;
     char ignored[512];
-    int64_t content_length; /* -1: none or chunked */
-    chunks chunks;          /* of a chunked body */
-    uint64_t body_bytes;    /* that have been taken, without framing */
-    bool chunked_body, body_read, answered, streaming, close_after;
+    chunks chunks;       /* of a chunked body */
+    uint64_t body_bytes; /* that have been taken, without framing */
+    bool chunked_body, body_read, answered, streaming;
     bool http10;  /* the client speaks HTTP/1.0 */
     bool lingers; /* for the listener: the client may still be sending what nobody will read */
     int status;   /* of the answer */
     uint64_t sent_bytes;
     trace_context trace;
-    /* For the log line; NULL or below 0: left out. */
-    char log_model[80], log_finish[16];
-    const char *log_class;
-    int64_t log_prompt, log_cached, log_output; /* tokens */
-    int64_t log_queue_us, log_ttft_us, log_tpot_us;
+    struct exchange_field {
+        const char *name;
+        char value[80];
+    } note[EXCHANGE_NOTES_MAX]; /* of exchange_note() */
+    int n_notes;
 } exchange;
 
 /* ---- the request -------------------------------------------------------------- */
@@ -124,6 +130,11 @@ void exchange_stream_end(exchange *x);
 /* Called once by the listener when the handler is done: an answer if there is none, and whether the
  * connection stays. */
 void exchange_finish(exchange *x);
+
+/* One more field of the log's line, or a new value for one; `name` is static.  Never what a client has
+ * written into a body, nor a key. */
+void exchange_note(exchange *x, const char *name, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* The log's line for it. */
 void exchange_log(const exchange *x);

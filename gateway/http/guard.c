@@ -177,14 +177,33 @@ static const char *check_form(const struct mg_request_info *ri)
 
 /* ------------------------------------------------------------------------- whole -- */
 
+/* Where a key may stand (gateway/auth.c). */
+static const struct {
+    const char *name, *twice;
+} credentials[] = {{"Authorization", "two Authorization headers"},
+                   {"api-key", "two api-key headers"},
+                   {"x-api-key", "two x-api-key headers"}};
+enum { CREDENTIALS = sizeof(credentials) / sizeof(credentials[0]) };
+
 static const char *check_once(const struct mg_request_info *ri)
 {
     const char *ignored;
-    if (count_header(ri, "Authorization", &ignored) > 1) return "two Authorization headers";
-    if (count_header(ri, "api-key", &ignored) > 1) return "two api-key headers";
-    if (count_header(ri, "x-api-key", &ignored) > 1) return "two x-api-key headers";
+    for (int i = 0; i < CREDENTIALS; i++) {
+        if (count_header(ri, credentials[i].name, &ignored) > 1) return credentials[i].twice;
+    }
     if (count_header(ri, "Content-Type", &ignored) > 1) return "two Content-Type headers";
     return NULL;
+}
+
+void guard_forget_keys(const struct mg_request_info *ri)
+{
+    for (int i = 0; i < ri->num_headers; i++) {
+        for (int k = 0; k < CREDENTIALS; k++) {
+            if (strcasecmp(ri->http_headers[i].name, credentials[k].name) != 0) continue;
+            char *value = (char *)(uintptr_t)ri->http_headers[i].value; /* of civetweb's buffer */
+            explicit_bzero(value, strlen(value));
+        }
+    }
 }
 
 /* Who expects what we do not know must not be left waiting; HTTP/1.0 knows no expectations. */

@@ -24,4 +24,7 @@ bool guard_host_valid(const char *s, size_t len);
 /* Does the client want the connection to stay (RFC 9112, 9.3)? */
 bool guard_keeps_alive(const struct mg_request_info *ri);
 
+/* Overwrites every key among the headers: the request is answered, and its buffer lives on. */
+void guard_forget_keys(const struct mg_request_info *ri);
+
 #endif

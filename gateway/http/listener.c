@@ -34,15 +34,12 @@
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/memory.h"
-#include "gateway/auth.h"
 #include "gateway/http/deadline.h"
-#include "gateway/http/descriptors.h"
 #include "gateway/http/guard.h"
 #include "gateway/http/head.h"
 #include "gateway/http/http_status.h"
 #include "gateway/http/peers.h"
-#include "gateway/route.h"
-#include "gateway/server.h"
+#include "gateway/http/spare.h"
 
 enum {
     BUFFER_BYTES =
@@ -57,11 +54,12 @@ enum {
     REFUSED_RETRY_MS = 1000,
     WARN_US = 10 * 1000000, /* between two lines in the log about the same trouble */
     PLANES = PLANE_METRICS + 1,
+    PORTS_MAX = 576, /* of the addresses in civetweb's syntax */
 };
 
 struct listener {
     struct mg_context *ctx;
-    server *srv;
+    http_host *host;
     plane plane;
     peers *peers;       /* NULL: connections are not limited */
     pthread_mutex_t mu; /* leaf lock; guards `current` */
@@ -112,12 +110,11 @@ static void begin_connection(listener *l, int fd)
     my.verdict = peers_enter(l->peers, my.id);
     my.counted = my.verdict == PEER_ADMITTED;
     if (my.counted) {
-        atomic_fetch_add(&l->srv->count.connections, 1);
+        atomic_fetch_add(&l->host->count.connections, 1);
         return;
     }
-    atomic_fetch_add(my.verdict == PEER_TOTAL_FULL ? &l->srv->count.refused_total
-                                                   : &l->srv->count.refused_per_ip,
-                     1);
+    http_counts *c = &l->host->count;
+    atomic_fetch_add(my.verdict == PEER_TOTAL_FULL ? &c->refused_total : &c->refused_per_ip, 1);
     listener_deadline(clock_now_us() + REFUSED_US, true);
 }
 
@@ -146,7 +143,7 @@ static void on_close(const struct mg_connection *conn)
     }
     if (my.counted) {
         peers_leave(l->peers, my.id);
-        atomic_fetch_sub(&l->srv->count.connections, 1);
+        atomic_fetch_sub(&l->host->count.connections, 1);
     }
     my.counted = my.shaking = my.lingers = false;
     my.verdict = PEER_ADMITTED;
@@ -212,6 +209,17 @@ static int first_byte(listener *l, struct mg_context *ctx, int fd)
     return n == 1 ? first : -1;
 }
 
+static unsigned long long next_id(const listener *l)
+{
+    return l->host->next_id(l->host->server);
+}
+
+static void count_status(http_host *h, int status)
+{
+    int i = status / 100;
+    atomic_fetch_add(&h->count.requests[i >= 1 && i <= 5 && status != 499 ? i : 0], 1);
+}
+
 static void answer_plain_http(const listener *l, int fd)
 {
     static const char body[] =
@@ -224,11 +232,11 @@ static void answer_plain_http(const listener *l, int fd)
         snprintf(all, sizeof(all),
                  "HTTP/1.1 400 Bad Request\r\nDate: %s\r\nContent-Type: application/json\r\n"
                  "Content-Length: %zu\r\nx-request-id: req_%016llx\r\nConnection: close\r\n\r\n%s",
-                 date, sizeof(body) - 1, (unsigned long long)store_next_id(l->srv->store), body);
+                 date, sizeof(body) - 1, next_id(l), body);
     (void)send(fd, all, (size_t)n, MSG_NOSIGNAL);
     linger(fd);
     (void)shutdown(fd, SHUT_RDWR);
-    server_count_status(l->srv, 400);
+    count_status(l->host, 400);
 }
 
 static void begin_handshake(listener *l, struct mg_context *ctx, int fd)
@@ -307,7 +315,7 @@ err_code listener_reload(listener *const *all, int n, const tls_files *files, er
         while (i-- > 0) SSL_CTX_free(fresh[i]);
         return e->code;
     }
-    if (n > 0) atomic_store(&all[0]->srv->cert_expires_wall_us, tls_context_expiry(fresh[0]));
+    if (n > 0) atomic_store(&all[0]->host->cert_expires_wall_us, tls_context_expiry(fresh[0]));
     for (int i = 0; i < n; i++) {
         pthread_mutex_lock(&all[i]->mu);
         SSL_CTX *old = all[i]->current;
@@ -323,7 +331,8 @@ err_code listener_reload(listener *const *all, int n, const tls_files *files, er
 static void start_exchange(exchange *x, listener *l, struct mg_connection *conn,
                            const struct mg_request_info *ri)
 {
-    *x = (exchange){.server = l->srv,
+    *x = (exchange){.host = l->host,
+                    .server = l->host->server,
                     .conn = conn,
                     .plane = l->plane,
                     .method = ri->request_method ? ri->request_method : "",
@@ -331,25 +340,18 @@ static void start_exchange(exchange *x, listener *l, struct mg_connection *conn,
                     .peer = my.peer,
                     .memory_failures = memory_failures(),
                     .arrived_us = clock_now_us(),
-                    .content_length = -1,
-                    .log_prompt = -1,
-                    .log_cached = -1,
-                    .log_output = -1,
-                    .log_queue_us = -1,
-                    .log_ttft_us = -1,
-                    .log_tpot_us = -1};
+                    .content_length = -1};
     arena_init(&x->arena, EXCHANGE_ARENA_BYTES);
-    snprintf(x->request_id, sizeof(x->request_id), "req_%016llx",
-             (unsigned long long)store_next_id(l->srv->store));
+    snprintf(x->request_id, sizeof(x->request_id), "req_%016llx", next_id(l));
 }
 
 static void end_exchange(exchange *x)
 {
     exchange_finish(x);
     my.lingers = x->lingers;
-    server_count_status(x->server, x->status);
+    count_status(x->host, x->status);
     exchange_log(x);
-    auth_forget_keys(x);
+    guard_forget_keys(mg_get_request_info(x->conn));
     cJSON_Delete(x->tree);
     arena_clear(&x->arena);
 }
@@ -408,7 +410,7 @@ static int on_request(struct mg_connection *conn)
         refuse(&x, 414, "the path is too long");
     } else {
         snprintf(x.path, sizeof(x.path), "%s", ri->request_uri);
-        route_dispatch(&x);
+        x.host->answer(&x);
     }
     end_exchange(&x);
     return 1;
@@ -461,6 +463,18 @@ static void ports_of(const char *addresses, char *out, size_t cap)
     }
 }
 
+int64_t listener_sockets(const char *addresses, int64_t n_threads)
+{
+    int64_t n = n_threads + LISTENER_QUEUE + 1 + SPARE_DESCRIPTORS; /* one waits for the queue */
+    for (const char *p = addresses; *p;) {
+        size_t len = strcspn(p, ", ");
+        if (len) n++;
+        p += len;
+        p += strspn(p, ", ");
+    }
+    return n;
+}
+
 static void release(listener *l)
 {
     spare_close(&l->spare);
@@ -470,29 +484,28 @@ static void release(listener *l)
     free(l);
 }
 
-err_code listener_open(listener **out, server *s, plane p, const char *addresses, int n_threads,
+err_code listener_open(listener **out, http_host *h, plane p, const char *addresses, int n_threads,
                        const tls_files *files, err *e)
 {
     *out = NULL;
     listener *l = calloc(1, sizeof(*l));
     if (!l) return err_set(e, ERR_NOMEM, "no memory for a listener");
-    l->srv = s;
+    l->host = h;
     l->plane = p;
     l->n_workers = n_threads;
     pthread_mutex_init(&l->mu, NULL);
     spare_open(&l->spare);
     l->current = tls_context_make(files, p == PLANE_ADMIN, on_tls_info, e);
     if (p == PLANE_INFERENCE) { /* the others are for few, who are trusted */
-        l->peers =
-            peers_create(config_max_connections(s->cfg), config_max_connections_per_ip(s->cfg));
+        l->peers = peers_create(h->max_connections, h->max_connections_per_ip);
         if (!l->peers) (void)err_set(e, ERR_NOMEM, "no memory for a listener");
     }
     if (!l->current || (p == PLANE_INFERENCE && !l->peers)) {
         release(l);
         return e->code;
     }
-    atomic_store(&s->cert_expires_wall_us, tls_context_expiry(l->current));
-    char ports[CONFIG_TEXT_MAX + 64] = "", threads[16], buffer[16], queue[16];
+    atomic_store(&h->cert_expires_wall_us, tls_context_expiry(l->current));
+    char ports[PORTS_MAX] = "", threads[16], buffer[16], queue[16];
     ports_of(addresses, ports, sizeof(ports));
     snprintf(threads, sizeof(threads), "%d", n_threads);
     snprintf(buffer, sizeof(buffer), "%d", BUFFER_BYTES);

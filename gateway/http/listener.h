@@ -13,6 +13,7 @@
 
 #include "engine/base/err.h"
 #include "gateway/http/exchange.h"
+#include "gateway/http/host.h"
 #include "gateway/http/tls.h"
 
 enum {
@@ -21,12 +22,11 @@ enum {
     LISTENER_QUEUE = 64, /* accepted connections of a plane that wait for a worker */
 };
 
-struct server;
 typedef struct listener listener;
 
-/* Starts listening on the comma-separated addresses. */
-err_code listener_open(listener **out, struct server *s, plane p, const char *addresses,
-                       int n_threads, const tls_files *files, err *e);
+/* Starts listening on the comma-separated addresses.  `h` is borrowed. */
+err_code listener_open(listener **out, http_host *h, plane p, const char *addresses, int n_threads,
+                       const tls_files *files, err *e);
 /* Cuts what is still open. */
 void listener_close(listener *l);
 
@@ -36,6 +36,9 @@ err_code listener_reload(listener *const *all, int n, const tls_files *files, er
 
 /* Loads all files and compares certificate and key, for `lorad check`. */
 err_code listener_check_files(const tls_files *files, int64_t *expires_wall_us, err *e);
+
+/* How many sockets a listener with these addresses and workers may hold at once. */
+int64_t listener_sockets(const char *addresses, int64_t n_threads);
 
 /* ---- for exchange.c, on a worker ------------------------------------------------ */
 

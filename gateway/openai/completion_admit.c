@@ -62,14 +62,15 @@ static bool resolve_model(completion *c)
         return true;
     }
     err e;
-    err_code rc =
-        registry_acquire(c->srv->registry, c->x->tenant.id, c->rq.model, false, &c->adapter, &e);
+    err_code rc = registry_acquire(c->srv->registry, c->x->caller->tenant.id, c->rq.model, false,
+                                   &c->adapter, &e);
     if (rc == ERR_NOT_FOUND || rc == ERR_INPUT) return no_such_model(c);
     if (rc) return completion_refuse(c, &e, "model");
     /* Another tenant's, shared: "owner/name@7". */
     const char *slash = strchr(c->rq.model, '/');
-    int owner =
-        slash && c->adapter->tenant_id != c->x->tenant.id ? (int)(slash - c->rq.model) + 1 : 0;
+    int owner = slash && c->adapter->tenant_id != c->x->caller->tenant.id
+                    ? (int)(slash - c->rq.model) + 1
+                    : 0;
     snprintf(c->label, sizeof(c->label), "%.*s%s@%d", owner, c->rq.model, c->adapter->name,
              c->adapter->version);
     return true;
@@ -159,14 +160,15 @@ static const char *tier_of(const completion *c)
     if (c->rq.service_tier || c->rq.priority == 0) return c->rq.service_tier;
     char reason[128];
     const char *tier = c->rq.priority < 0 ? "priority" : "flex";
-    bool may = server_class_of(c->srv, &c->x->tenant, tier, reason, sizeof(reason)) >= 0;
+    bool may = server_class_of(c->srv, &c->x->caller->tenant, tier, reason, sizeof(reason)) >= 0;
     return may ? tier : NULL;
 }
 
 static bool pick_class(completion *c)
 {
     char reason[128];
-    c->slo_class = server_class_of(c->srv, &c->x->tenant, tier_of(c), reason, sizeof(reason));
+    c->slo_class =
+        server_class_of(c->srv, &c->x->caller->tenant, tier_of(c), reason, sizeof(reason));
     if (c->slo_class >= 0) return true;
     return openai_refuse(&c->problem, 400, "invalid_value", "service_tier", "%s", reason);
 }
@@ -184,9 +186,9 @@ static bool limited(completion *c, const limits_adapter *a, const limits_refusal
     if (strcmp(why->code, http_status_of(ERR_NOMEM)->code) == 0) return completion_no_memory(c);
     limited_headers(c->x, c->srv->limits, a);
     limited_refuse(c->x, why);
-    telemetry_refuse(sched_telemetry(c->srv->sched), c->slo_class, c->x->tenant.id,
+    telemetry_refuse(sched_telemetry(c->srv->sched), c->slo_class, c->x->caller->tenant.id,
                      OUTCOME_LIMITED);
-    stats_refused(c->srv->stats, c->x->tenant.id, c->slo_class, true);
+    stats_refused(c->srv->stats, c->x->caller->tenant.id, c->slo_class, true);
     c->problem = (openai_problem){.status = why->status, .type = why->type, .code = why->code};
     snprintf(c->problem.msg, sizeof(c->problem.msg), "%s", why->msg);
     return false;
@@ -206,7 +208,8 @@ static bool ask_limits(completion *c)
     limits_refusal why;
     limits_adapter of;
     const limits_adapter *a = adapter_limits_of(c, &of);
-    return limits_ask(c->srv->limits, &c->x->key, &c->x->tenant, a, &why) || limited(c, a, &why);
+    return limits_ask(c->srv->limits, &c->x->caller->key, &c->x->caller->tenant, a, &why) ||
+           limited(c, a, &why);
 }
 
 /* Where usage can't be kept, work is refused before it costs anything. */
@@ -227,7 +230,8 @@ static bool reserve(completion *c)
     limits_refusal why;
     limits_adapter of;
     const limits_adapter *a = adapter_limits_of(c, &of);
-    if (!limits_reserve(c->srv->limits, &c->x->key, &c->x->tenant, a, tokens, &c->ticket, &why))
+    if (!limits_reserve(c->srv->limits, &c->x->caller->key, &c->x->caller->tenant, a, tokens,
+                        &c->ticket, &why))
         return limited(c, a, &why);
     limited_headers(c->x, c->srv->limits, a);
     return true;

@@ -18,7 +18,7 @@ static uint64_t isolation_of(const completion *c)
     const char *salt = c->rq.cache_salt ? c->rq.cache_salt : "";
     size_t len = strlen(salt);
     unsigned char text[8 + OPENAI_SALT_MAX], digest[DIGEST_BYTES];
-    memcpy(text, &c->x->tenant.id, 8);
+    memcpy(text, &c->x->caller->tenant.id, 8);
     memcpy(text + 8, salt, len);
     digest_bytes(text, 8 + len, digest);
     uint64_t out;
@@ -47,8 +47,8 @@ static void announce(completion *c, choice *ch)
 {
     inflight_info *f = &ch->live.info;
     *f = (inflight_info){.id = ch->usage_id,
-                         .tenant_id = c->x->tenant.id,
-                         .key_id = c->x->key.id,
+                         .tenant_id = c->x->caller->tenant.id,
+                         .key_id = c->x->caller->key.id,
                          .slo_class = c->slo_class,
                          .n_prompt = ch->rq.n_prompt,
                          .max_tokens = ch->rq.max_tokens,
@@ -81,7 +81,7 @@ static bool prepare_choice(completion *c, choice *ch, int index)
     request_init(rq);
     ch->usage_id = store_next_id(c->srv->store);
     rq->id = ch->usage_id;
-    rq->tenant_id = c->x->tenant.id;
+    rq->tenant_id = c->x->caller->tenant.id;
     rq->isolation = isolation_of(c);
     rq->adapter_id = c->adapter ? c->adapter->id : 0;
     rq->n_vocab = c->vocab->n_own;
@@ -103,7 +103,7 @@ static bool prepare_choice(completion *c, choice *ch, int index)
     rq->rules.seed += (uint64_t)(index % c->rq.n); /* choices of one prompt differ */
     const slo_class *sc = &c->srv->classes[c->slo_class];
     rq->slo_class = c->slo_class;
-    rq->weight = c->x->tenant.weight > 0 ? (float)c->x->tenant.weight : 1;
+    rq->weight = c->x->caller->tenant.weight > 0 ? (float)c->x->caller->tenant.weight : 1;
     rq->arrived_us = c->started_us;
     rq->ttft_deadline_us = c->started_us + sc->ttft_us;
     rq->tpot_target_us = sc->tpot_us;
@@ -121,8 +121,8 @@ static bool prepare_choice(completion *c, choice *ch, int index)
     }
 
     meter_owner owner = {.request_id = ch->usage_id,
-                         .tenant_id = c->x->tenant.id,
-                         .key_id = c->x->key.id,
+                         .tenant_id = c->x->caller->tenant.id,
+                         .key_id = c->x->caller->key.id,
                          .adapter_id = rq->adapter_id,
                          .started_wall_us = c->started_wall_us,
                          .choice = index % c->rq.n};
@@ -151,7 +151,7 @@ bool completion_submit(completion *c)
     for (int i = 0; i < c->n_choices; i++) {
         err e;
         if (sched_submit(c->srv->sched, &c->choices[i].rq, &e)) {
-            stats_refused(c->srv->stats, c->x->tenant.id, c->slo_class, false);
+            stats_refused(c->srv->stats, c->x->caller->tenant.id, c->slo_class, false);
             completion_say_when(c, &c->choices[i]);
             return completion_refuse(c, &e, NULL);
         }

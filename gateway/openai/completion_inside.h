@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "engine/sched/request.h"
+#include "gateway/auth.h"
 #include "gateway/http/exchange.h"
 #include "gateway/inflight.h"
 #include "gateway/limits.h"
@@ -19,6 +20,7 @@
 #include "gateway/openai/openai.h"
 #include "gateway/openai/openai_reply.h"
 #include "gateway/openai/openai_tools.h"
+#include "gateway/openai/vocabulary.h"
 #include "gateway/server.h"
 
 /* One choice: a request in the engine and the text made of its tokens. */

@@ -3,6 +3,7 @@
 
 #include "engine/base/clock.h"
 #include "gateway/openai/completion_inside.h"
+#include "gateway/watch/stats.h"
 #include "storage/ledger.h"
 #include "storage/settler.h"
 
@@ -10,8 +11,8 @@ static void fill_row(const completion *c, const choice *ch, usage_row *row)
 {
     const meter *m = ch->rq.meter;
     *row = (usage_row){.request_id = ch->usage_id,
-                       .tenant_id = c->x->tenant.id,
-                       .key_id = c->x->key.id,
+                       .tenant_id = c->x->caller->tenant.id,
+                       .key_id = c->x->caller->key.id,
                        .adapter_id = ch->rq.adapter_id,
                        .output_tokens = atomic_load(&m->output_tokens),
                        .status = c->client_gone ? 499 : c->status,
@@ -57,6 +58,7 @@ static int64_t settle_choice(completion *c, choice *ch, uint64_t *turn)
     fill_row(c, ch, &row);
     *turn = settler_end(c->srv->settler, slot, &row);
     server_count_usage(c->srv, &row, 1);
+    stats_note(c->srv->stats, &row, 1);
     return (int64_t)row.prompt_tokens + row.output_tokens;
 }
 
@@ -70,22 +72,27 @@ void completion_settle(completion *c)
     (void)settler_await(c->srv->settler, turn); /* else the spool has it */
 }
 
+static void note_ms(exchange *x, const char *name, int64_t us)
+{
+    exchange_note(x, name, "%.2f", (double)us / 1000);
+}
+
 void completion_log(const completion *c)
 {
     exchange *x = c->x;
     openai_usage u;
-    snprintf(x->log_model, sizeof(x->log_model), "%s", c->label);
-    x->log_class = c->srv->classes[c->slo_class].name;
+    if (c->label[0]) exchange_note(x, "model", "%s", c->label);
+    exchange_note(x, "class", "%s", c->srv->classes[c->slo_class].name);
     if (c->n_choices == 0 || !c->choices[0].submitted) return;
     const choice *ch = &c->choices[0];
     const request *rq = &ch->rq;
     completion_usage(c, &u);
-    x->log_prompt = u.prompt_tokens;
-    x->log_cached = u.cached_tokens;
-    x->log_output = u.output_tokens;
-    if (rq->admitted_us) x->log_queue_us = rq->admitted_us - rq->arrived_us;
-    if (rq->first_token_us) x->log_ttft_us = rq->first_token_us - rq->arrived_us;
+    exchange_note(x, "prompt_tokens", "%lld", (long long)u.prompt_tokens);
+    exchange_note(x, "cached_tokens", "%lld", (long long)u.cached_tokens);
+    exchange_note(x, "output_tokens", "%lld", (long long)u.output_tokens);
+    if (rq->admitted_us) note_ms(x, "queue_ms", rq->admitted_us - rq->arrived_us);
+    if (rq->first_token_us) note_ms(x, "ttft_ms", rq->first_token_us - rq->arrived_us);
     int made = atomic_load(&rq->n_pushed);
-    if (made > 1) x->log_tpot_us = (rq->last_token_us - rq->first_token_us) / (made - 1);
-    snprintf(x->log_finish, sizeof(x->log_finish), "%s", ch->finish ? ch->finish : "error");
+    if (made > 1) note_ms(x, "tpot_ms", (rq->last_token_us - rq->first_token_us) / (made - 1));
+    exchange_note(x, "finish", "%s", ch->finish ? ch->finish : "error");
 }

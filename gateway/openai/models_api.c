@@ -24,7 +24,7 @@ static void write_model(exchange *x, jsonw *w, const char *id, const char *owner
 static void write_shared(exchange *x, jsonw *w)
 {
     enum { PAGE = 64 };
-    registry_query q = {.shared_with = x->tenant.id, .limit = PAGE};
+    registry_query q = {.shared_with = x->caller->tenant.id, .limit = PAGE};
     registry_cursor next = {.more = true};
     adapter_entry *page = malloc(PAGE * sizeof(*page));
     while (page && next.more) {
@@ -53,7 +53,8 @@ void models_list(exchange *x)
     adapter_entry *list = NULL;
     size_t n = 0;
     err e;
-    if (x->tenant.id && registry_list(s->registry, x->tenant.id, NULL, 0, &list, &n, &e)) {
+    if (x->caller->tenant.id &&
+        registry_list(s->registry, x->caller->tenant.id, NULL, 0, &list, &n, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
@@ -64,9 +65,9 @@ void models_list(exchange *x)
     }
     for (size_t i = 0; i < n; i++) {
         if (list[i].default_version == 0 || !auth_may_use_model(x, list[i].name)) continue;
-        write_model(x, &w, list[i].name, x->tenant.name, list[i].created_wall_us, true);
+        write_model(x, &w, list[i].name, x->caller->tenant.name, list[i].created_wall_us, true);
     }
-    if (x->tenant.id) write_shared(x, &w);
+    if (x->caller->tenant.id) write_shared(x, &w);
     api_list_end(x, &w, false);
     free(list);
 }
@@ -79,8 +80,8 @@ void models_get(exchange *x)
     err e;
     bool base = strcmp(id, s->cfg->model_name) == 0;
     bool ok = auth_may_use_model(x, id) &&
-              (base || (x->tenant.id && registry_acquire(s->registry, x->tenant.id, id, false, &v,
-                                                         &e) == ERR_NONE));
+              (base || (x->caller->tenant.id && registry_acquire(s->registry, x->caller->tenant.id,
+                                                                 id, false, &v, &e) == ERR_NONE));
     if (!ok) {
         exchange_error(x, 404, "invalid_request_error", "model_not_found", "model",
                        "The model '%.100s' does not exist or you do not have access to it.", id);
@@ -88,7 +89,7 @@ void models_get(exchange *x)
     }
     jsonw w;
     jsonw_init(&w);
-    tenant owner = x->tenant;
+    tenant owner = x->caller->tenant;
     if (v && v->tenant_id != owner.id) (void)tenants_get(s->store, v->tenant_id, &owner, NULL);
     write_model(x, &w, id, base ? "lorad" : owner.name,
                 base ? s->started_wall_us : v->created_wall_us, !base);
@@ -114,21 +115,21 @@ static void write_limit(jsonw *w, const char *name, int64_t limit, int64_t left)
 void key_whoami(exchange *x)
 {
     limits_view v;
-    limits_look(x->server->limits, &x->key, &x->tenant, NULL, &v);
+    limits_look(x->server->limits, &x->caller->key, &x->caller->tenant, NULL, &v);
     jsonw w;
     jsonw_init(&w);
     jsonw_open(&w, NULL, '{');
     jsonw_str(&w, "object", "key");
-    api_write_id(&w, "id", x->key.id);
-    jsonw_str(&w, "public_id", x->key.public_id);
-    jsonw_str(&w, "name", x->key.name);
-    jsonw_str(&w, "tenant", x->tenant.id ? x->tenant.name : NULL);
+    api_write_id(&w, "id", x->caller->key.id);
+    jsonw_str(&w, "public_id", x->caller->key.public_id);
+    jsonw_str(&w, "name", x->caller->key.name);
+    jsonw_str(&w, "tenant", x->caller->tenant.id ? x->caller->tenant.name : NULL);
     jsonw_open(&w, "scopes", '[');
     for (unsigned s = 1; s <= SCOPE_ADMIN_READ; s <<= 1) {
-        if (x->key.scopes & s) jsonw_str(&w, NULL, scope_name((key_scope)s));
+        if (x->caller->key.scopes & s) jsonw_str(&w, NULL, scope_name((key_scope)s));
     }
     jsonw_close(&w, ']');
-    api_write_time(&w, "expires_at", x->key.expires_wall_us);
+    api_write_time(&w, "expires_at", x->caller->key.expires_wall_us);
     jsonw_open(&w, "limits", '{');
     write_limit(&w, "requests_per_minute", v.requests_limit, v.requests_left);
     write_limit(&w, "tokens_per_minute", v.tokens_limit, v.tokens_left);

@@ -9,6 +9,7 @@
 #include "gateway/limited.h"
 #include "gateway/openai/openai.h"
 #include "gateway/openai/prompt.h"
+#include "gateway/openai/vocabulary.h"
 #include "gateway/server.h"
 
 static bool refuse(exchange *x, const char *param, const char *msg)
@@ -36,8 +37,9 @@ static bool find_vocabulary(exchange *x, const cJSON *body, const vocabulary **o
     bool may = auth_may_use_model(x, name);
     if (may && strcmp(name, x->server->cfg->model_name) == 0)
         return vocabulary_acquire(x->server->vocabularies, NULL, out, &e) == ERR_NONE;
-    if (may && x->tenant.id &&
-        registry_acquire(x->server->registry, x->tenant.id, name, false, &v, &e) == ERR_NONE) {
+    if (may && x->caller->tenant.id &&
+        registry_acquire(x->server->registry, x->caller->tenant.id, name, false, &v, &e) ==
+            ERR_NONE) {
         err_code rc = vocabulary_acquire(x->server->vocabularies, v, out, &e);
         registry_release(x->server->registry, v);
         return rc ? refuse_err(x, "model", &e) : true;
@@ -185,7 +187,7 @@ static bool reserve(exchange *x, limits_ticket *ticket)
 {
     limits_refusal why;
     limits *l = x->server->token_limits;
-    bool ok = limits_reserve(l, &x->key, &x->tenant, NULL, 0, ticket, &why);
+    bool ok = limits_reserve(l, &x->caller->key, &x->caller->tenant, NULL, 0, ticket, &why);
     limited_headers(x, l, NULL);
     if (ok) return true;
     if (strcmp(why.code, http_status_of(ERR_NOMEM)->code) == 0) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "gateway/auth.h"
 #include "gateway/http/api_fields.h"
 #include "gateway/rest/api_audit.h"
 #include "gateway/server.h"
@@ -13,7 +14,7 @@
 /* Adapter calls need a tenant: an operator's key has none. */
 bool adapter_need_tenant(exchange *x)
 {
-    if (x->tenant.id) return true;
+    if (x->caller->tenant.id) return true;
     exchange_error(x, 403, "permission_error", "tenant_required", NULL,
                    "this key belongs to no tenant; adapters belong to tenants");
     return false;
@@ -86,7 +87,7 @@ void adapter_write_entry(exchange *x, jsonw *w, const adapter_entry *a)
 {
     const char *residency_name = NULL;
     char id[TENANT_NAME_MAX + ADAPTER_NAME_MAX + 2];
-    bool own = a->tenant_id == x->tenant.id;
+    bool own = a->tenant_id == x->caller->tenant.id;
     tenant owner = {0};
     if (!own) (void)tenants_get(x->server->store, a->tenant_id, &owner, NULL);
     snprintf(id, sizeof(id), "%s%s%s", owner.name, own ? "" : "/", a->name);
@@ -97,7 +98,7 @@ void adapter_write_entry(exchange *x, jsonw *w, const adapter_entry *a)
     jsonw_str(w, "object", "adapter");
     jsonw_str(w, "name", a->name);
     jsonw_str(w, "model", id);
-    jsonw_str(w, "owner", own ? x->tenant.name : owner.name);
+    jsonw_str(w, "owner", own ? x->caller->tenant.name : owner.name);
     jsonw_str(w, "description", a->description);
     jsonw_str(w, "state", adapter_state_name(a->state));
     if (a->default_version)
@@ -122,7 +123,7 @@ void adapter_reply_entry(exchange *x, int status)
 {
     adapter_entry a;
     err e;
-    if (registry_get(x->server->registry, x->tenant.id, x->param[0], &a, &e)) {
+    if (registry_get(x->server->registry, x->caller->tenant.id, x->param[0], &a, &e)) {
         exchange_reply_err(x, &e, "name");
         return;
     }
@@ -149,7 +150,8 @@ void adapter_refuse(exchange *x, const err *e, const char *param)
 void adapter_follow_pin(exchange *x, const char *name, uint64_t old_version)
 {
     adapter_entry a;
-    if (registry_get(x->server->registry, x->tenant.id, name, &a, NULL) || !a.pinned) return;
+    if (registry_get(x->server->registry, x->caller->tenant.id, name, &a, NULL) || !a.pinned)
+        return;
     if (old_version) residency_unpin(x->server->residency, old_version);
     if (a.default_id) (void)residency_pin(x->server->residency, a.default_id, NULL);
 }
@@ -157,7 +159,7 @@ void adapter_follow_pin(exchange *x, const char *name, uint64_t old_version)
 uint64_t adapter_default_id(exchange *x, const char *name)
 {
     adapter_entry a;
-    if (registry_get(x->server->registry, x->tenant.id, name, &a, NULL)) return 0;
+    if (registry_get(x->server->registry, x->caller->tenant.id, name, &a, NULL)) return 0;
     return a.default_id;
 }
 
@@ -170,12 +172,13 @@ void adapter_reply_published(exchange *x, const adapter_version *v, bool existed
     if (!existed) {
         char detail[64];
         snprintf(detail, sizeof(detail), "{\"version\":%d}", v->version);
-        api_audit(x, x->tenant.id, "adapter.publish", v->name, detail);
+        api_audit(x, x->caller->tenant.id, "adapter.publish", v->name, detail);
         residency_warm(x->server->residency, v->id);
     }
     if (adapter_default_id(x, v->name) != before) adapter_follow_pin(x, v->name, before);
-    if (registry_version(x->server->registry, x->tenant.id, v->name, v->version, &entry, &e) ||
-        registry_get(x->server->registry, x->tenant.id, v->name, &a, &e)) {
+    if (registry_version(x->server->registry, x->caller->tenant.id, v->name, v->version, &entry,
+                         &e) ||
+        registry_get(x->server->registry, x->caller->tenant.id, v->name, &a, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }

@@ -4,6 +4,7 @@
 
 #include "adapters/residency/inplace.h"
 #include "engine/base/json.h"
+#include "gateway/auth.h"
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
 #include "gateway/rest/adapter_fields.h"
@@ -67,8 +68,8 @@ static void folder_seen(void *self, const char *path, const adapter_version *v, 
         char detail[64];
         snprintf(detail, sizeof(detail), "{\"version\":%d,\"in_place\":true}", v->version);
         /* With the next version's commit, so that thousands take one each and not two. */
-        audit_post(r->x->server->store, r->x->key.id, r->tenant_id, "adapter.publish", v->name,
-                   detail);
+        audit_post(r->x->server->store, r->x->caller->key.id, r->tenant_id, "adapter.publish",
+                   v->name, detail);
     }
     if (!why || r->n_errors++ >= ERRORS_SHOWN) return;
     jsonw_open(&r->errors, NULL, '{');

@@ -6,6 +6,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/json.h"
+#include "gateway/auth.h"
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
 #include "gateway/rest/adapter_fields.h"
@@ -105,9 +106,9 @@ void adapters_list(exchange *x)
         !api_query_flag(x, "shared", &shared))
         return;
     if (shared)
-        q.shared_with = x->tenant.id;
+        q.shared_with = x->caller->tenant.id;
     else
-        q.tenant_id = x->tenant.id;
+        q.tenant_id = x->caller->tenant.id;
     adapter_reply_page(x, &q, residency_name, adapter_write_entry);
 }
 
@@ -122,7 +123,7 @@ void adapters_versions(exchange *x)
     size_t n;
     err e;
     if (!adapter_need_tenant(x)) return;
-    if (registry_versions(x->server->registry, x->tenant.id, x->param[0], &list, &n, &e)) {
+    if (registry_versions(x->server->registry, x->caller->tenant.id, x->param[0], &list, &n, &e)) {
         exchange_reply_err(x, &e, "name");
         return;
     }
@@ -153,7 +154,7 @@ void adapters_version(exchange *x)
     }
     int number = adapter_need_tenant(x) ? version_of(x, 1) : 0;
     if (!number) return;
-    if (registry_version(x->server->registry, x->tenant.id, x->param[0], number, &v, &e)) {
+    if (registry_version(x->server->registry, x->caller->tenant.id, x->param[0], number, &v, &e)) {
         exchange_reply_err(x, &e, "version");
         return;
     }
@@ -212,15 +213,15 @@ void adapters_patch(exchange *x)
     if (json_str(body, "description", &m.description, NULL, &e)) {
         exchange_reply_err(x, &e, "description");
     } else if (!sharing || take_sharing(x, sharing, &m, &list)) {
-        if (registry_update(x->server->registry, x->tenant.id, x->param[0], &m, &e)) {
+        if (registry_update(x->server->registry, x->caller->tenant.id, x->param[0], &m, &e)) {
             exchange_reply_err(x, &e, e.code == ERR_STALE ? "If-Match" : NULL);
         } else {
             char detail[96];
             snprintf(detail, sizeof(detail),
                      "{\"description\":%s,\"shared_all\":%s,\"shared_with\":%d}",
                      m.description ? "true" : "false", m.shared_all ? "true" : "false", m.n_shared);
-            api_audit(x, x->tenant.id, m.share ? "adapter.share" : "adapter.update", x->param[0],
-                      m.share ? detail : NULL);
+            api_audit(x, x->caller->tenant.id, m.share ? "adapter.share" : "adapter.update",
+                      x->param[0], m.share ? detail : NULL);
             adapter_reply_entry(x, 200);
         }
     }
@@ -232,8 +233,8 @@ static void delete_some(exchange *x, int version)
     err e;
     bool draining = false, wait = false;
     if (!api_query_flag(x, "drain", &wait)) return;
-    if (registry_delete(x->server->registry, x->tenant.id, x->param[0], version, wait, &draining,
-                        &e)) {
+    if (registry_delete(x->server->registry, x->caller->tenant.id, x->param[0], version, wait,
+                        &draining, &e)) {
         if (e.code == ERR_CONFLICT) {
             exchange_error(x, 409, "conflict_error", "adapter_in_use", "name", "%s", e.msg);
         } else {
@@ -244,7 +245,7 @@ static void delete_some(exchange *x, int version)
     char detail[64];
     snprintf(detail, sizeof(detail), "{\"version\":%d,\"draining\":%s}", version,
              draining ? "true" : "false");
-    api_audit(x, x->tenant.id, "adapter.delete", x->param[0], detail);
+    api_audit(x, x->caller->tenant.id, "adapter.delete", x->param[0], detail);
     jsonw w;
     jsonw_init(&w);
     jsonw_open(&w, NULL, '{');
@@ -284,7 +285,7 @@ static void reply_alias(exchange *x, err_code rc, const err *e, const char *acti
     char detail[160];
     snprintf(detail, sizeof(detail), "{\"alias\":\"%.64s\",\"version\":%d}", alias, version);
     adapter_follow_pin(x, x->param[0], before);
-    api_audit(x, x->tenant.id, action, x->param[0], detail);
+    api_audit(x, x->caller->tenant.id, action, x->param[0], detail);
     adapter_reply_entry(x, 200);
 }
 
@@ -294,8 +295,8 @@ static void set_alias(exchange *x, const char *alias, int number, const char *ac
     int64_t expected;
     if (!adapter_expected(x, &expected)) return;
     uint64_t before = adapter_default_id(x, x->param[0]);
-    err_code rc = registry_set_alias(x->server->registry, x->tenant.id, x->param[0], alias, number,
-                                     expected, NULL, &e);
+    err_code rc = registry_set_alias(x->server->registry, x->caller->tenant.id, x->param[0], alias,
+                                     number, expected, NULL, &e);
     reply_alias(x, rc, &e, action, alias, number, before);
 }
 
@@ -329,8 +330,8 @@ void adapters_alias_delete(exchange *x)
     err e;
     if (!adapter_need_tenant(x) || !adapter_expected(x, &expected)) return;
     uint64_t before = adapter_default_id(x, x->param[0]);
-    err_code rc = registry_drop_alias(x->server->registry, x->tenant.id, x->param[0], x->param[1],
-                                      expected, &e);
+    err_code rc = registry_drop_alias(x->server->registry, x->caller->tenant.id, x->param[0],
+                                      x->param[1], expected, &e);
     reply_alias(x, rc, &e, "adapter.alias", x->param[1], 0, before);
 }
 
@@ -343,8 +344,8 @@ void adapters_rollback(exchange *x)
     uint64_t before = adapter_default_id(x, x->param[0]);
     const char *alias = exchange_query(x, "alias");
     if (!alias) alias = "default";
-    err_code rc = registry_rollback(x->server->registry, x->tenant.id, x->param[0], alias, expected,
-                                    &number, &e);
+    err_code rc = registry_rollback(x->server->registry, x->caller->tenant.id, x->param[0], alias,
+                                    expected, &number, &e);
     reply_alias(x, rc, &e, "adapter.rollback", alias, number, before);
 }
 
@@ -365,11 +366,12 @@ static void set_pin(exchange *x, bool pinned)
         return;
     }
     if (!pinned) residency_unpin(x->server->residency, id);
-    if (registry_set_meta(x->server->registry, x->tenant.id, x->param[0], NULL, &pinned, &e)) {
+    if (registry_set_meta(x->server->registry, x->caller->tenant.id, x->param[0], NULL, &pinned,
+                          &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
-    api_audit(x, x->tenant.id, pinned ? "adapter.pin" : "adapter.unpin", x->param[0], NULL);
+    api_audit(x, x->caller->tenant.id, pinned ? "adapter.pin" : "adapter.unpin", x->param[0], NULL);
     adapter_reply_entry(x, 200);
 }
 
@@ -396,8 +398,8 @@ void adapters_warm(exchange *x)
     version_entry v;
     err e;
     uint64_t id = number ? 0 : adapter_default_id(x, x->param[0]);
-    if (number &&
-        registry_version(s->registry, x->tenant.id, x->param[0], (int)number, &v, &e) == ERR_NONE) {
+    if (number && registry_version(s->registry, x->caller->tenant.id, x->param[0], (int)number, &v,
+                                   &e) == ERR_NONE) {
         id = v.v.id;
     }
     if (!id) {
@@ -410,7 +412,7 @@ void adapters_warm(exchange *x)
     int64_t end = clock_now_us() + (int64_t)seconds * 1000000;
     const struct timespec pause = {0, 5000000};
     while ((now == RESIDENCY_LOADING || now == RESIDENCY_DISK) && clock_now_us() < end &&
-           !atomic_load(&s->draining) && !exchange_client_gone(x)) {
+           !atomic_load(&s->http.draining) && !exchange_client_gone(x)) {
         (void)nanosleep(&pause, NULL);
         /* It may have been evicted between two looks: ask again. */
         if (now == RESIDENCY_DISK) residency_warm(s->residency, id);
@@ -437,13 +439,13 @@ void adapters_events(exchange *x)
         !api_query_number(x, "before", 0, UINT64_MAX, &before)) {
         return;
     }
-    if (audit_list_object(x->server->store, x->tenant.id, "adapter.", x->param[0], before,
+    if (audit_list_object(x->server->store, x->caller->tenant.id, "adapter.", x->param[0], before,
                           (size_t)limit + 1, &rows, &n, &e)) {
         exchange_reply_err(x, &e, NULL);
         return;
     }
     adapter_entry a;
-    if (n == 0 && registry_get(x->server->registry, x->tenant.id, x->param[0], &a, &e)) {
+    if (n == 0 && registry_get(x->server->registry, x->caller->tenant.id, x->param[0], &a, &e)) {
         free(rows);
         exchange_reply_err(x, &e, "name");
         return;
@@ -473,13 +475,13 @@ void adapters_usage(exchange *x)
     size_t n, n_versions;
     err e;
     usage_query q = {
-        .tenant_id = x->tenant.id, .end_wall_us = INT64_MAX, .group_by = USAGE_BY_ADAPTER};
+        .tenant_id = x->caller->tenant.id, .end_wall_us = INT64_MAX, .group_by = USAGE_BY_ADAPTER};
     if (!adapter_need_tenant(x) || !api_query_time(x, "start", &q.start_wall_us) ||
         !api_query_time(x, "end", &q.end_wall_us)) {
         return;
     }
-    if (registry_versions(x->server->registry, x->tenant.id, x->param[0], &versions, &n_versions,
-                          &e)) {
+    if (registry_versions(x->server->registry, x->caller->tenant.id, x->param[0], &versions,
+                          &n_versions, &e)) {
         exchange_reply_err(x, &e, "name");
         return;
     }

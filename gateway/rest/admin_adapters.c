@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "engine/base/json.h"
+#include "gateway/auth.h"
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
 #include "gateway/rest/adapter_fields.h"
@@ -11,8 +12,8 @@
 static bool find_tenant(exchange *x, const char *which)
 {
     uint64_t id = api_parse_id(which);
-    if (tenants_find(x->server->store, which, &x->tenant, NULL) == ERR_NONE) return true;
-    if (id && tenants_get(x->server->store, id, &x->tenant, NULL) == ERR_NONE) return true;
+    if (tenants_find(x->server->store, which, &x->caller->tenant, NULL) == ERR_NONE) return true;
+    if (id && tenants_get(x->server->store, id, &x->caller->tenant, NULL) == ERR_NONE) return true;
     exchange_error(x, 404, "invalid_request_error", "tenant_not_found", "tenant",
                    "there is no tenant '%.80s'", which);
     return false;
@@ -24,17 +25,17 @@ static void evict(exchange *x)
     adapter_entry a;
     version_entry v;
     err e;
-    err_code rc = registry_get(x->server->registry, x->tenant.id, x->param[0], &a, &e);
+    err_code rc = registry_get(x->server->registry, x->caller->tenant.id, x->param[0], &a, &e);
     if (!rc && a.default_version) {
-        rc = registry_version(x->server->registry, x->tenant.id, x->param[0], a.default_version, &v,
-                              &e);
+        rc = registry_version(x->server->registry, x->caller->tenant.id, x->param[0],
+                              a.default_version, &v, &e);
         if (!rc) rc = residency_evict(x->server->residency, v.v.id, &e);
     }
     if (rc) {
         exchange_reply_err(x, &e, "name");
         return;
     }
-    api_audit(x, x->tenant.id, "adapter.evict", x->param[0], NULL);
+    api_audit(x, x->caller->tenant.id, "adapter.evict", x->param[0], NULL);
     adapters_get(x);
 }
 
@@ -68,7 +69,7 @@ static bool find_adapter(exchange *x, adapter_entry *out)
 {
     err e;
     if (!find_tenant(x, x->param[0])) return false;
-    if (registry_get(x->server->registry, x->tenant.id, x->param[1], out, &e) == ERR_NONE)
+    if (registry_get(x->server->registry, x->caller->tenant.id, x->param[1], out, &e) == ERR_NONE)
         return true;
     exchange_reply_err(x, &e, "adapter");
     return false;
@@ -83,7 +84,7 @@ static void reply_limits(exchange *x, const adapter_entry *a)
     jsonw_init(&w);
     jsonw_open(&w, NULL, '{');
     jsonw_str(&w, "object", "limits");
-    jsonw_str(&w, "tenant", x->tenant.name);
+    jsonw_str(&w, "tenant", x->caller->tenant.name);
     jsonw_str(&w, "adapter", a->name);
     adapter_write_limits(&w, &a->limits);
     jsonw_open(&w, "used", '{');
@@ -121,10 +122,11 @@ void admin_adapter_limits_patch(exchange *x)
             return;
         }
     }
-    if (registry_set_limits(x->server->registry, x->tenant.id, a.name, &was, &a.limits, &e)) {
+    if (registry_set_limits(x->server->registry, x->caller->tenant.id, a.name, &was, &a.limits,
+                            &e)) {
         exchange_reply_err(x, &e, "adapter");
         return;
     }
-    api_audit(x, x->tenant.id, "adapter.limits", a.name, NULL);
+    api_audit(x, x->caller->tenant.id, "adapter.limits", a.name, NULL);
     reply_limits(x, &a);
 }

@@ -2,6 +2,7 @@
 #include "gateway/rest/api_audit.h"
 
 #include "engine/base/log.h"
+#include "gateway/auth.h"
 #include "gateway/server.h"
 #include "gateway/watch/stats.h"
 #include "storage/audit.h"
@@ -10,8 +11,8 @@ void api_audit(exchange *x, uint64_t tenant_id, const char *action, const char *
                const char *detail)
 {
     err e;
-    stats_event(x->server->stats, "audit", action, tenant_id, object, detail, x->key.id);
-    if (audit_append(x->server->store, x->key.id, tenant_id, action, object, detail, &e)) {
+    stats_event(x->server->stats, "audit", action, tenant_id, object, detail, x->caller->key.id);
+    if (audit_append(x->server->store, x->caller->key.id, tenant_id, action, object, detail, &e)) {
         log_error("gateway", "audit row of %s is missing: %s", action, e.msg);
     }
 }
@@ -23,6 +24,8 @@ void api_audit_lockout(exchange *x, uint64_t tenant_id, const char *action, cons
         api_audit(x, tenant_id, action, object, NULL);
         return;
     }
-    stats_event(x->server->stats, "audit", action, tenant_id, object, "not durable yet", x->key.id);
-    audit_post(x->server->store, x->key.id, tenant_id, action, object, "{\"durable\":false}");
+    stats_event(x->server->stats, "audit", action, tenant_id, object, "not durable yet",
+                x->caller->key.id);
+    audit_post(x->server->store, x->caller->key.id, tenant_id, action, object,
+               "{\"durable\":false}");
 }

@@ -37,7 +37,7 @@
 
 static bool refuse_while_draining(exchange *x)
 {
-    if (!atomic_load(&x->server->draining)) return false;
+    if (!atomic_load(&x->server->http.draining)) return false;
     exchange_error(x, 503, "server_error", "shutting_down", NULL, "the server is shutting down");
     return true;
 }
@@ -48,12 +48,12 @@ static bool options_of(exchange *x, publish_options *o)
     int64_t expected;
     bool activate = true;
     if (!adapter_expected(x, &expected) || !adapter_activate(x, &activate)) return false;
-    *o = (publish_options){.tenant_id = x->tenant.id,
+    *o = (publish_options){.tenant_id = x->caller->tenant.id,
                            .name = x->param[0],
                            .description = exchange_query(x, "description"),
                            .activate = activate,
-                           .max_adapters = x->tenant.limits.max_adapters,
-                           .quota = server_quota(x->server, &x->tenant),
+                           .max_adapters = x->caller->tenant.limits.max_adapters,
+                           .quota = server_quota(x->server, &x->caller->tenant),
                            .if_generation = expected >= 0,
                            .generation = expected >= 0 ? (uint64_t)expected : 0,
                            .content_bytes = x->content_length};
@@ -278,9 +278,9 @@ static void add_offset(exchange *x, uint64_t offset)
 
 static void begin_resumable(exchange *x)
 {
-    manifest mf = {.m = {.tenant_id = x->tenant.id,
+    manifest mf = {.m = {.tenant_id = x->caller->tenant.id,
                          .name = x->param[0],
-                         .quota = server_quota(x->server, &x->tenant)}};
+                         .quota = server_quota(x->server, &x->caller->tenant)}};
     staged_upload u;
     bool resumed;
     err e;
@@ -319,7 +319,7 @@ void uploads_get(exchange *x)
     staged_upload u;
     err e;
     if (!adapter_need_tenant(x)) return;
-    if (staging_get(x->server->staging, x->tenant.id, x->param[0], x->param[1], &u, &e)) {
+    if (staging_get(x->server->staging, x->caller->tenant.id, x->param[0], x->param[1], &u, &e)) {
         exchange_reply_err(x, &e, "version");
         return;
     }
@@ -336,7 +336,7 @@ void uploads_drop(exchange *x)
 {
     err e;
     if (!adapter_need_tenant(x)) return;
-    if (staging_drop(x->server->staging, x->tenant.id, x->param[0], x->param[1], &e)) {
+    if (staging_drop(x->server->staging, x->caller->tenant.id, x->param[0], x->param[1], &e)) {
         if (e.code == ERR_BUSY)
             refuse_busy(x, &e);
         else
@@ -359,7 +359,7 @@ static bool find_file(exchange *x, staged_upload *u, folder_part *p)
 {
     err e;
     if (!adapter_need_tenant(x)) return false;
-    if (staging_get(x->server->staging, x->tenant.id, x->param[0], x->param[1], u, &e)) {
+    if (staging_get(x->server->staging, x->caller->tenant.id, x->param[0], x->param[1], u, &e)) {
         exchange_reply_err(x, &e, "version");
         return false;
     }
@@ -441,8 +441,8 @@ static void write_file_body(exchange *x, int64_t offset)
         return;
     }
     file_target t = {.x = x, .e = &e};
-    if (staging_write_begin(s->staging, x->tenant.id, x->param[0], x->param[1], p, offset, &t.w,
-                            &at, &e)) {
+    if (staging_write_begin(s->staging, x->caller->tenant.id, x->param[0], x->param[1], p, offset,
+                            &t.w, &at, &e)) {
         refuse_write(x, &e, at);
         return;
     }
@@ -457,7 +457,7 @@ static void write_file_body(exchange *x, int64_t offset)
         refuse_body(x, rc, &body_error);
     } else if (ended) {
         refuse_write(x, &end, at);
-    } else if (!staging_get(s->staging, x->tenant.id, x->param[0], x->param[1], &u, &e)) {
+    } else if (!staging_get(s->staging, x->caller->tenant.id, x->param[0], x->param[1], &u, &e)) {
         u.file[p].busy = false;
         reply_file(x, p, &u.file[p]);
     } else {
@@ -503,7 +503,7 @@ void uploads_commit(exchange *x)
     } else if (bad != PART_ALL) {
         exchange_error(x, 422, "invalid_request_error", "checksum_mismatch", "path", "%s", e.msg);
     } else if (rc == ERR_CONFLICT &&
-               !staging_get(s->staging, x->tenant.id, x->param[0], x->param[1], &u, NULL) &&
+               !staging_get(s->staging, x->caller->tenant.id, x->param[0], x->param[1], &u, NULL) &&
                incomplete(&u)) {
         exchange_error(x, 409, "conflict_error", "upload_incomplete", NULL, "%s", e.msg);
     } else {

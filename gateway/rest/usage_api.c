@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "gateway/auth.h"
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
 #include "gateway/server.h"
@@ -175,8 +176,8 @@ static void reply_usage(exchange *x, uint64_t tenant_id)
 
 void usage_get(exchange *x)
 {
-    if (x->tenant.id) {
-        reply_usage(x, x->tenant.id);
+    if (x->caller->tenant.id) {
+        reply_usage(x, x->caller->tenant.id);
         return;
     }
     exchange_error(x, 403, "permission_error", "tenant_required", NULL,

@@ -24,7 +24,7 @@ void health_ready(exchange *x)
 {
     sched_stats st;
     sched_stats_get(x->server->sched, &st);
-    bool draining = atomic_load(&x->server->draining);
+    bool draining = atomic_load(&x->server->http.draining);
     meter_file_stats spool;
     meter_file_stats_get(x->server->meters, &spool);
     bool ok =

@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "gateway/descriptors.h"
 #include "gateway/handlers.h"
-#include "gateway/http/descriptors.h"
 #include "storage/disk.h"
 #include "storage/tenants.h"
 
@@ -286,9 +286,10 @@ static void put_http(prom *p, server *s)
 {
     static const char *const statuses[] = {"none", "1xx", "2xx", "3xx", "4xx", "5xx"};
     server_counters *c = &s->count;
+    http_counts *h = &s->http.count;
     prom_family(p, "lorad_http_requests_total", "counter", "Answers by status class");
     for (int i = 0; i < 6; i++) {
-        prom_count(p, atomic_load(&c->requests[i]), "status", statuses[i], NULL);
+        prom_count(p, atomic_load(&h->requests[i]), "status", statuses[i], NULL);
     }
     prom_family(p, "lorad_tokens_total", "counter", "Tokens settled in the ledger");
     prom_count(p, atomic_load(&c->prompt_tokens), "kind", "prompt", NULL);
@@ -299,13 +300,13 @@ static void put_http(prom *p, server *s)
     prom_counter(p, "lorad_rate_limited_total", "Requests refused by a limit",
                  atomic_load(&c->rate_limited));
     prom_gauge(p, "lorad_connections", "Connections of the inference API",
-               (double)atomic_load(&c->connections));
+               (double)atomic_load(&h->connections));
     prom_family(p, "lorad_connections_refused_total", "counter", "Connections over a limit");
-    prom_count(p, atomic_load(&c->refused_total), "limit", "max_connections", NULL);
-    prom_count(p, atomic_load(&c->refused_per_ip), "limit", "max_connections_per_ip", NULL);
+    prom_count(p, atomic_load(&h->refused_total), "limit", "max_connections", NULL);
+    prom_count(p, atomic_load(&h->refused_per_ip), "limit", "max_connections_per_ip", NULL);
     prom_gauge(p, "lorad_tls_certificate_expiry_timestamp_seconds",
                "When the certificate in use expires",
-               (double)atomic_load(&s->cert_expires_wall_us) / 1e6);
+               (double)atomic_load(&s->http.cert_expires_wall_us) / 1e6);
     prom_gauge(p, "process_start_time_seconds", "When the server started",
                (double)s->started_wall_us / 1e6);
     int64_t open_fds, max_fds;

@@ -90,15 +90,16 @@ static void take_totals(struct server *s, proto_totals *t, const sched_stats *e,
                         const residency_stats *r)
 {
     const server_counters *c = &s->count;
+    const http_counts *h = &s->http.count;
     *t = (proto_totals){
         .prompt_tokens = (int64_t)atomic_load(&c->prompt_tokens),
         .cached_tokens = (int64_t)atomic_load(&c->cached_tokens),
         .output_tokens = (int64_t)atomic_load(&c->output_tokens),
         .computed_tokens = (int64_t)e->n_prompt_tokens,
         .made_tokens = (int64_t)e->n_output_tokens,
-        .http_2xx = (int64_t)atomic_load(&c->requests[2]),
-        .http_4xx = (int64_t)atomic_load(&c->requests[4]),
-        .http_5xx = (int64_t)atomic_load(&c->requests[5]),
+        .http_2xx = (int64_t)atomic_load(&h->requests[2]),
+        .http_4xx = (int64_t)atomic_load(&h->requests[4]),
+        .http_5xx = (int64_t)atomic_load(&h->requests[5]),
         .rate_limited = (int64_t)atomic_load(&c->rate_limited),
         .auth_failures = (int64_t)atomic_load(&c->auth_failures),
         .uploads = (int64_t)atomic_load(&c->uploads),
@@ -286,14 +287,14 @@ static void take_server(stats *st, const sched_stats *e)
     o->picture_us = st->picture.taken_us;
     o->uptime_s = (o->now_us - s->started_wall_us) / 1000000;
     o->healthy = e->healthy;
-    o->draining = atomic_load(&s->draining);
+    o->draining = atomic_load(&s->http.draining);
     o->restarting = e->restarting;
     bool full = take_spool(st);
     o->ready = atomic_load(&s->ready) && !o->draining && e->healthy && !e->restarting && !full;
     o->max_seqs = s->cfg->engine_max_seqs;
     o->max_queued = s->cfg->engine_max_queued;
     o->max_context = sched_max_context(s->sched);
-    o->connections = (int64_t)atomic_load(&s->count.connections);
+    o->connections = (int64_t)atomic_load(&s->http.count.connections);
     o->rss_bytes = rss_bytes();
     take_disk(st);
     if (getrusage(RUSAGE_SELF, &ru) == 0) {

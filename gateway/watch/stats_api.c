@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "engine/base/clock.h"
+#include "gateway/auth.h"
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
 #include "gateway/server.h"
@@ -102,7 +103,7 @@ void admin_stats(exchange *x)
 {
     stats_query q = {.cursor = exchange_query(x, "cursor"),
                      .limit = STATS_ROWS_MAX,
-                     .access = x->key.scopes & SCOPE_ADMIN ? "admin" : "read"};
+                     .access = x->caller->key.scopes & SCOPE_ADMIN ? "admin" : "read"};
     size_t interval_ms = 1000;
     const char *streamed = exchange_query(x, "stream");
     if (!take_tables(x, &q.tables) || !take_number(x, "limit", 1, STATS_ROWS_MAX, &q.limit) ||

@@ -5,7 +5,7 @@
 
 #include "engine/base/clock.h"
 #include "gateway/auth.h"
-#include "tests/gateway/http/fake_civetweb.h"
+#include "tests/gateway/fake_server.h"
 #include "tests/run_suite.h"
 #include "tests/tmpdir.h"
 
@@ -51,7 +51,7 @@ static void teardown(void)
 
 static bool check(const char *header, const char *value, unsigned scope)
 {
-    exchange *x = fake_request("GET", "/v1/models");
+    exchange *x = fake_call("GET", "/v1/models");
     if (header) fake_header(header, value);
     return auth_check(x, scope);
 }
@@ -69,7 +69,7 @@ static void refused(const char *key, int status, const char *code)
     ck_assert_int_eq(fake_status(), status);
     ck_assert_str_eq(fake_code(), code);
     ck_assert_int_eq(fake_said("WWW-Authenticate: Bearer"), status == 401);
-    ck_assert_uint_eq(fake_x.tenant.id, 0);
+    ck_assert_uint_eq(fake_caller.tenant.id, 0);
     ck_assert_ptr_null(strstr(fake_conn.out, key[0] ? key : "lk_0"));
 }
 
@@ -106,30 +106,30 @@ START_TEST(all_ways_to_send_a_good_key)
 {
     char text[128];
     ck_assert(check("Authorization", bearer(good), SCOPE_INFERENCE));
-    ck_assert_uint_eq(fake_x.tenant.id, acme.id);
+    ck_assert_uint_eq(fake_caller.tenant.id, acme.id);
     ck_assert_int_eq(fake_status(), -1); /* nothing said yet */
     ck_assert(check("api-key", good, SCOPE_INFERENCE));
     ck_assert(check("X-API-Key", good, SCOPE_INFERENCE));
     snprintf(text, sizeof(text), "bEARER   %s", good);
     ck_assert(check("authorization", text, SCOPE_INFERENCE | SCOPE_ADMIN));
     ck_assert(check("Authorization", bearer(operators), SCOPE_ADMIN));
-    ck_assert_uint_eq(fake_x.tenant.id, 0);
+    ck_assert_uint_eq(fake_caller.tenant.id, 0);
 }
 END_TEST
 
 START_TEST(two_different_keys_are_ambiguous)
 {
-    exchange *x = fake_request("GET", "/");
+    exchange *x = fake_call("GET", "/");
     fake_header("Authorization", bearer(good));
     fake_header("x-api-key", good);
     ck_assert(auth_check(x, SCOPE_INFERENCE)); /* the same one twice is fine */
-    x = fake_request("GET", "/");
+    x = fake_call("GET", "/");
     fake_header("Authorization", bearer(good));
     fake_header("x-api-key", operators);
     ck_assert(!auth_check(x, SCOPE_INFERENCE));
     ck_assert_int_eq(fake_status(), 400);
     ck_assert_str_eq(fake_code(), "ambiguous_credentials");
-    x = fake_request("GET", "/");
+    x = fake_call("GET", "/");
     fake_header("api-key", operators);
     fake_header("x-api-key", good);
     ck_assert(!auth_check(x, SCOPE_INFERENCE));
@@ -154,9 +154,9 @@ END_TEST
 
 START_TEST(the_list_of_models)
 {
-    exchange *x = fake_request("GET", "/");
+    exchange *x = fake_call("GET", "/");
     ck_assert(auth_may_use_model(x, "anything"));
-    snprintf(x->tenant.models, sizeof(x->tenant.models), "base,polite");
+    snprintf(x->caller->tenant.models, sizeof(x->caller->tenant.models), "base,polite");
     ck_assert(auth_may_use_model(x, "base"));
     ck_assert(auth_may_use_model(x, "polite@7"));
     ck_assert(auth_may_use_model(x, "polite:default"));

@@ -4,7 +4,7 @@
 #include <check.h>
 
 #include "gateway/route.h"
-#include "tests/gateway/http/fake_civetweb.h"
+#include "tests/gateway/fake_server.h"
 #include "tests/run_suite.h"
 
 static const struct {
@@ -59,7 +59,7 @@ static const struct {
 
 START_TEST(patterns)
 {
-    exchange *x = fake_request("GET", "");
+    exchange *x = fake_call("GET", "");
     bool want = !rows[_i].p0 || strcmp(rows[_i].p0, "-") != 0;
     ck_assert_msg(route_match(x, rows[_i].pattern, rows[_i].path) == want, "'%s' and '%s'",
                   rows[_i].pattern, rows[_i].path);
@@ -72,7 +72,7 @@ END_TEST
 
 START_TEST(more_parameters_than_there_is_room_for)
 {
-    exchange *x = fake_request("GET", "");
+    exchange *x = fake_call("GET", "");
     ck_assert(route_match(x, "/{}/{}/{}/{}", "/a/b/c/d"));
     ck_assert_int_eq(x->n_param, EXCHANGE_PARAM_MAX);
     ck_assert(!route_match(x, "/{}/{}/{}/{}/{}", "/a/b/c/d/e"));
@@ -81,7 +81,7 @@ END_TEST
 
 static const char *ask(plane p, const char *method, const char *path)
 {
-    exchange *x = fake_request(method, path);
+    exchange *x = fake_call(method, path);
     x->plane = p;
     route_dispatch(x);
     return fake_code();

@@ -17,7 +17,7 @@
 #include <cjson/cJSON.h>
 
 #include "gateway/http/exchange.h"
-#include "gateway/server.h"
+#include "gateway/http/host.h"
 
 struct mg_context {
     void *user_data;
@@ -127,8 +127,7 @@ void mg_stop(struct mg_context *ctx)
 
 static struct mg_connection fake_conn;
 static exchange fake_x;
-static server fake_server;
-static config fake_config;
+static http_host fake_host = {.max_body_bytes = 4 << 20, .body_timeout_us = 10 * 1000000};
 
 static inline void fake_header(const char *name, const char *value)
 {
@@ -146,9 +145,8 @@ static inline exchange *fake_request(const char *method, const char *path)
     fake_conn.keep_alive = true;
     fake_conn.ri.request_method = method;
     fake_conn.ri.http_version = "1.1";
-    if (!fake_server.cfg) config_defaults(&fake_config);
-    fake_server.cfg = &fake_config;
-    fake_x = (exchange){.server = &fake_server,
+    fake_x = (exchange){.host = &fake_host,
+                        .server = fake_host.server,
                         .conn = &fake_conn,
                         .plane = PLANE_INFERENCE,
                         .method = method,

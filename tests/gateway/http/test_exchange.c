@@ -315,12 +315,12 @@ END_TEST
 
 START_TEST(a_draining_server_closes)
 {
-    atomic_store(&fake_server.draining, true);
+    atomic_store(&fake_host.draining, true);
     exchange *x = fake_request("GET", "/");
     exchange_reply(x, 200, "text/plain", "x", 1);
     exchange_finish(x);
     ck_assert(fake_said("Connection: close") && !fake_conn.keep_alive);
-    atomic_store(&fake_server.draining, false);
+    atomic_store(&fake_host.draining, false);
 }
 END_TEST
 

@@ -173,12 +173,28 @@ START_TEST(whether_the_connection_stays)
 }
 END_TEST
 
+START_TEST(keys_are_forgotten)
+{
+    char bearer[] = "Bearer lk_secret", one[] = "lk_one", two[] = "lk_two", other[] = "kept";
+    struct mg_request_info ri = {.num_headers = 4,
+                                 .http_headers = {{"authorization", bearer},
+                                                  {"X-API-Key", one},
+                                                  {"api-key", two},
+                                                  {"x-api-keys", other}}};
+    guard_forget_keys(&ri);
+    for (size_t i = 0; i < sizeof(bearer); i++) ck_assert_int_eq(bearer[i], 0);
+    for (size_t i = 0; i < sizeof(one); i++) ck_assert_int_eq(one[i] | two[i], 0);
+    ck_assert_str_eq(other, "kept");
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("guard");
     TCase *tc = tcase_create("all");
     tcase_add_loop_test(tc, each_head, 0, (int)(sizeof(rows) / sizeof(rows[0])));
     tcase_add_loop_test(tc, whether_the_connection_stays, 0, (int)(sizeof(ends) / sizeof(ends[0])));
+    tcase_add_test(tc, keys_are_forgotten);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }

@@ -1,5 +1,4 @@
 /* test_listener.c -- a certificate is swapped while clients shake hands; none of them may notice. */
-#include <arpa/inet.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -15,7 +14,7 @@
 
 #include "gateway/http/devcert.h"
 #include "gateway/http/listener.h"
-#include "gateway/server.h"
+#include "tests/gateway/http/loopback.h"
 #include "tests/run_suite.h"
 #include "tests/tmpdir.h"
 
@@ -23,21 +22,9 @@ enum { CLIENTS = 4, HANDSHAKES = 100 };
 
 static char dir[64], cert[2][96], key[2][96];
 static X509 *known[2];
-static server srv;
-static config cfg;
+static http_host host;
 static listener *gate;
 static int port;
-
-static int free_port(void)
-{
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof(a);
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    ck_assert_int_eq(bind(fd, (struct sockaddr *)&a, len), 0);
-    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&a, &len), 0);
-    (void)close(fd);
-    return ntohs(a.sin_port);
-}
 
 static X509 *read_certificate(const char *path)
 {
@@ -61,11 +48,9 @@ static void setup(void)
         ck_assert_int_eq(chmod(cert[i], 0600), 0); /* it is taken as a key, once */
         known[i] = read_certificate(cert[i]);
     }
-    config_defaults(&cfg);
-    srv.cfg = &cfg;
-    port = free_port();
+    port = loopback_free_port();
     snprintf(address, sizeof(address), "127.0.0.1:%d", port);
-    err_code rc = listener_open(&gate, &srv, PLANE_INFERENCE, address, CLIENTS + 1,
+    err_code rc = listener_open(&gate, &host, PLANE_INFERENCE, address, CLIENTS + 1,
                                 &(tls_files){cert[0], key[0], NULL}, &e);
     ck_assert_msg(rc == ERR_NONE, "%s", e.msg);
 }
@@ -80,13 +65,9 @@ static void teardown(void)
 /* One handshake: which certificate was shown; -1: it failed. */
 static int shake(SSL_CTX *ctx)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET,
-                            .sin_port = htons((uint16_t)port),
-                            .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int shown = -1, fd = socket(AF_INET, SOCK_STREAM, 0);
+    int shown = -1, fd = loopback_connect(port);
     SSL *ssl = SSL_new(ctx);
-    if (fd >= 0 && ssl && connect(fd, (struct sockaddr *)&a, sizeof(a)) == 0 &&
-        SSL_set_fd(ssl, fd) == 1 && SSL_connect(ssl) == 1) {
+    if (fd >= 0 && ssl && SSL_set_fd(ssl, fd) == 1 && SSL_connect(ssl) == 1) {
         X509 *x = SSL_get1_peer_certificate(ssl);
         for (int i = 0; i < 2; i++) {
             if (x && X509_cmp(x, known[i]) == 0) shown = i;

@@ -1,11 +1,8 @@
-/* descriptors.c -- a sum, a limit, and sockets that nobody connects. */
-#include "gateway/http/descriptors.h"
+/* descriptors.c -- a sum and a limit. */
+#include "gateway/descriptors.h"
 
 #include <dirent.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "gateway/http/listener.h"
 
@@ -16,25 +13,11 @@ enum {
     LOADER_FILES = 3, /* of an adapter: its folder and parts */
 };
 
-/* ------------------------------------------------------------------------- need -- */
-
-static int64_t sockets_of(const char *addresses, int64_t threads)
-{
-    int64_t n = threads + LISTENER_QUEUE + 1 + SPARE_DESCRIPTORS; /* one waits for the queue */
-    for (const char *p = addresses; *p;) {
-        size_t len = strcspn(p, ", ");
-        if (len) n++;
-        p += len;
-        p += strspn(p, ", ");
-    }
-    return n;
-}
-
 int64_t descriptors_needed(const config *c)
 {
-    return sockets_of(c->server_listen, c->server_threads) +
-           sockets_of(c->admin_listen, LISTENER_ADMIN_THREADS) +
-           sockets_of(c->metrics_listen, LISTENER_METRICS_THREADS) +
+    return listener_sockets(c->server_listen, c->server_threads) +
+           listener_sockets(c->admin_listen, LISTENER_ADMIN_THREADS) +
+           listener_sockets(c->metrics_listen, LISTENER_METRICS_THREADS) +
            WORKER_FILES * (c->server_threads + LISTENER_ADMIN_THREADS) +
            LOADER_FILES * c->adapters_loaders + SHARED_FILES;
 }
@@ -67,40 +50,4 @@ bool descriptors_look(int64_t *n_open, int64_t *max)
     *n_open = n;
     *max = getrlimit(RLIMIT_NOFILE, &r) == 0 ? (int64_t)r.rlim_cur : 0;
     return true;
-}
-
-/* ------------------------------------------------------------------------- spare -- */
-
-void spare_open(spare_descriptors *s)
-{
-    pthread_mutex_init(&s->mu, NULL);
-    s->n = 0;
-    spare_refill(s);
-}
-
-void spare_close(spare_descriptors *s)
-{
-    while (spare_give(s)) {
-    }
-    pthread_mutex_destroy(&s->mu);
-}
-
-bool spare_give(spare_descriptors *s)
-{
-    pthread_mutex_lock(&s->mu);
-    bool had = s->n > 0;
-    if (had) (void)close(s->fd[--s->n]);
-    pthread_mutex_unlock(&s->mu);
-    return had;
-}
-
-void spare_refill(spare_descriptors *s)
-{
-    pthread_mutex_lock(&s->mu);
-    while (s->n < SPARE_DESCRIPTORS) {
-        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (fd < 0) break;
-        s->fd[s->n++] = fd;
-    }
-    pthread_mutex_unlock(&s->mu);
 }

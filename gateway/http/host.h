@@ -1,0 +1,39 @@
+/* host.h -- all that gateway/http/ asks of whoever it serves, so that it knows no server, key or tenant.
+ *
+ * One for all listeners of a process.  The first part is set before listener_open() and not changed
+ * afterwards; the second is written by listeners and read by anybody.
+ *
+ * Ownership: the caller's struct, which outlives its listeners.  Threads: any for what is atomic.
+ */
+#ifndef GATEWAY_HTTP_HOST_H
+#define GATEWAY_HTTP_HOST_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct exchange;
+struct server;
+
+typedef struct http_counts {
+    _Atomic uint64_t requests[6]; /* by status class: 1xx..5xx at [1]..[5]; [0]: no answer */
+    _Atomic uint64_t connections; /* open on the inference listener */
+    _Atomic uint64_t refused_total, refused_per_ip; /* connections over the two limits */
+} http_counts;
+
+typedef struct http_host {
+    struct server *server; /* what the handlers find as x->server */
+    /* Answers, on a worker; what it leaves unanswered is a 500. */
+    void (*answer)(struct exchange *x);
+    /* For request ids: never the same twice, also after a restart. */
+    uint64_t (*next_id)(struct server *s);
+    int64_t max_body_bytes;  /* of a JSON body */
+    int64_t body_timeout_us; /* for a body to come, beside the time that its size takes */
+    int64_t max_connections, max_connections_per_ip; /* of the inference listener; 0: no limit */
+
+    atomic_bool draining;                 /* set by the owner: every answer ends its connection */
+    _Atomic int64_t cert_expires_wall_us; /* of the certificate in use; 0: unknown */
+    http_counts count;
+} http_host;
+
+#endif
