@@ -1,38 +1,120 @@
 #!/bin/sh
-# check_layers.sh ROOT -- fails when a folder includes one that it must not know.
-# The table is the architecture: "this room may include: ...".
+# check_layers.sh ROOT -- fails when a file includes one that its street must not know.
+#
+# The table is the architecture.  A row is a street (a folder, or one file that may more than its folder) and what
+# it may include: other streets, or single headers of them, and always its own folder.  What goes wrong:
+#   - an include that no row allows, or of a folder without a row
+#   - a private header (*_inside.h, *_tables.h, *_sql.h) from another folder
+#   - rows that make a circle (of programs; tests may)
+#   - an entry that nobody uses any more: rows are as narrow as is true
+# tests/X may include X, all that X may reach, tests/ and the tests' folders above; its row adds to that.
+# test_layers.sh, beside this file, plants forbidden includes and sees each refused.
 set -eu
 cd "$1"
-may_include() {
-    case $1 in
-    engine/base) echo "engine/base" ;;
-    engine) echo "engine engine/base" ;;
-    storage) echo "storage engine/base" ;;
-    adapters) echo "adapters storage engine engine/base" ;;
-    tui) echo "tui gateway/admin_proto.h engine/base" ;;
-    gateway) echo "gateway adapters storage engine engine/base" ;;
-    tests) echo "tests gateway adapters storage engine engine/base tui" ;;
-    esac
+awk '
+function folder(path) { return path ~ /\// ? substr(path, 1, match(path, /\/[^\/]*$/) - 1) : "" }
+function street(entry) { return entry ~ /\.[ch]$/ && !(entry in row) ? folder(entry) : entry }
+function fail(text) { print text > "/dev/stderr"; bad = 1 }
+
+# Who reaches whom, through any number of rows.
+function close_rows(    i, j, k) {
+    for (k in row) for (i in row) if ((i, k) in reach)
+        for (j in row) if ((k, j) in reach) reach[i, j] = 1
+    for (i in row) if ((i, i) in reach && i !~ /^tests/) fail("the rows make a circle: " i " reaches itself")
 }
-room_of() {
-    case $1 in
-    engine/base/*) echo engine/base ;;
-    *) echo "${1%%/*}" ;;
-    esac
+
+# tests/X/Y: of a parent, of a street that it tests, of the floor under that.
+function test_may(dir, to, header,    of) {
+    if (dir !~ /^tests\//) return 0
+    of = substr(dir, 7)
+    if (to == "tests" || (to ~ /^tests\// && index(dir "/", to "/") == 1)) return 1
+    return of in row && (to == of || (of, to) in reach)
 }
-list=$(find engine storage adapters gateway tests $(ls -d tui 2>/dev/null) \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \))
-bad=0
-for f in $list; do
-    room=$(room_of "$f")
-    for inc in $(sed -n 's/^# *include "\([^"]*\)".*/\1/p' "$f"); do
-        to=$(room_of "$inc")
-        case " $(may_include "$room") " in
-        *" $to "* | *" $inc "*) ;;
-        *)
-            echo "$f: '$room' may not include \"$inc\"" >&2
-            bad=1
-            ;;
-        esac
-    done
-done
-exit $bad
+
+function look(file, header,    dir, from, to) {
+    dir = folder(file); to = folder(header)
+    from = file in row ? file : dir
+    if (!(from in row) && !(dir ~ /^tests\// && substr(dir, 7) in row)) {
+        fail(file ": there is no row for \"" from "\"")
+        return
+    }
+    if ((from, header) in may) { used[from, header] = 1; return }
+    if (header ~ /_(inside|tables|sql)\.h$/ && to != dir && dir != "tests/" to) {
+        fail(file ": \"" header "\" is private to " to "/")
+        return
+    }
+    if (to == dir) return
+    if ((from, to) in may) { used[from, to] = 1; return }
+    if (test_may(dir, to)) return
+    fail(file ": " from " may not include \"" header "\"")
+}
+
+table && /^[^#]/ {
+    name = $1; sub(/:$/, "", name); row[name] = 1
+    for (i = 2; i <= NF; i++) may[name, $i] = 1
+    next
+}
+table { next }
+!closed {
+    for (pair in may) { split(pair, p, SUBSEP); if (street(p[2]) != p[1]) reach[p[1], street(p[2])] = 1 }
+    close_rows(); closed = 1
+}
+/^# *include "/ { split($0, part, "\""); look(FILENAME, part[2]) }
+
+END {
+    for (pair in may) if (!(pair in used)) {
+        split(pair, p, SUBSEP)
+        fail("the row of " p[1] " allows " p[2] ", which nobody there includes: take it out")
+    }
+    exit bad
+}
+' table=1 /dev/stdin table=0 $(find engine storage adapters gateway tui tests \
+    \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' \) | LC_ALL=C sort) <<'TABLE'
+engine/base:
+engine/text: engine/base
+engine/chat: engine/text engine/base
+engine/grammar: engine/text engine/base
+engine/sample:
+# backend.h, step.h, lora.h: what the streets below it and both backends agree on
+engine: engine/sample/sampler.h engine/base
+engine/cpu: engine engine/base
+engine/cuda: engine engine/sample/sampler.h engine/base
+engine/model: engine engine/sample/bars.h engine/base
+engine/memory: engine engine/base
+engine/sched: engine engine/model engine/memory engine/grammar/grammar.h engine/sample engine/base
+
+storage: engine/base
+
+adapters/format: engine engine/model engine/text/tokenizer.h engine/base storage/digest.h storage/disk.h
+adapters/store: adapters/format engine/backend.h engine/model/model.h engine/text/tokenizer.h engine/base storage
+adapters/residency: adapters/format adapters/store engine engine/model/model.h engine/memory/devmem.h engine/base storage/digest.h
+
+gateway/http: engine/text/unicode.h engine/base
+# the floor of the gateway; server.h knows all rooms, main.c makes them
+gateway: gateway/http engine/backend.h engine/base storage
+gateway/server.h: gateway/http/exchange.h gateway/http/host.h adapters/residency/residency.h adapters/store/registry.h adapters/store/staging.h adapters/store/upload.h engine/backend.h engine/chat/chat.h engine/grammar/grammar.h engine/model/model.h engine/sched/sched.h engine/text/tokenizer.h storage/ledger.h storage/meter_file.h storage/settler.h storage/store.h
+gateway/main.c: gateway/http gateway/openai/vocabulary.h gateway/watch/stats.h adapters/residency/load.h engine/base storage/audit.h storage/disk.h
+gateway/watch: gateway/admin_proto.h gateway/auth.h gateway/descriptors.h gateway/handlers.h gateway/limits.h gateway/server.h gateway/http adapters/residency/residency.h adapters/store/registry.h engine/sched/board.h engine/sched/histogram.h engine/text/unicode.h engine/base storage
+gateway/openai: gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/limited.h gateway/limits.h gateway/server.h gateway/http gateway/watch/stats.h adapters/format/words.h adapters/store/registry.h engine/chat/chat.h engine/grammar/grammar.h engine/sample/sampler.h engine/sched/request.h engine/sched/sched.h engine/text/tokenizer.h engine/base storage/digest.h storage/ledger.h storage/meter_file.h storage/settler.h
+gateway/rest: gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/server.h gateway/http gateway/watch/stats.h adapters/residency/inplace.h adapters/store/registry.h engine/base storage/audit.h storage/backup.h
+
+tui: engine/base
+tui/ctl: tui engine/base
+tui/top: tui gateway/admin_proto.h engine/base
+
+tests:
+tests/adapters: adapters/format adapters/residency adapters/store engine/model tests/engine tests/emu/cuda_rt/emu_rt.h tests/gpu/device_here.h
+tests/adapters/store: tests/storage/smalldisk.h
+tests/bench: engine engine/base engine/cpu/cpu.h engine/grammar engine/model engine/sample
+tests/e2e: engine/backend.h engine/text tests/emu/cuda_rt/emu_rt.h
+tests/emu: engine/base engine/cuda
+tests/emu/cuda_rt: engine engine/base engine/cuda engine/model engine/sched tests/engine
+tests/emu/include:
+tests/engine: engine/model engine/sched tests/emu/cuda_rt/emu_rt.h tests/gpu/device_here.h
+tests/engine/grammar: engine/grammar/grammar_inside.h
+tests/gateway: tests/gateway/http/fake_civetweb.h
+tests/fuzz: adapters/format adapters/store engine/base engine/chat engine/grammar/grammar_inside.h engine/model engine/text gateway/config.h gateway/route.h gateway/http gateway/openai storage tui/sse.h tui/top/topdata.h
+tests/gpu: engine engine/base engine/cuda engine/model tests/emu/cuda_rt/emu_rt.h
+tests/sim: engine/memory engine/sched
+tests/tui: gateway/http/devcert.h
+TABLE
