@@ -5,17 +5,13 @@
 #include <string.h>
 
 #include "engine/base/json.h"
+#include "gateway/openai/openai_inside.h"
 
 typedef struct {
     openai_request *rq;
     openai_problem *p;
     const cJSON *body;
 } reader;
-
-static bool is_set(const cJSON *v)
-{
-    return v && !cJSON_IsNull(v);
-}
 
 static bool bad(reader *r, const char *param, const char *what)
 {
@@ -80,7 +76,7 @@ static bool ask_object(reader *r, const char *param, const cJSON *v)
 static bool take_response_format(reader *r)
 {
     const cJSON *v = json_get(r->body, "response_format");
-    if (!is_set(v)) return true;
+    if (!openai_is_set(v)) return true;
     const cJSON *type = cJSON_IsObject(v) ? json_get(v, "type") : NULL;
     const char *name = cJSON_IsString(type) ? type->valuestring : "";
     if (strcmp(name, "text") == 0) return true;
@@ -92,7 +88,7 @@ static bool take_response_format(reader *r)
     }
     const cJSON *in = json_get(v, "json_schema");
     const cJSON *schema = cJSON_IsObject(in) ? json_get(in, "schema") : NULL;
-    if (!is_set(schema)) {
+    if (!openai_is_set(schema)) {
         return openai_refuse(r->p, 400, "missing_required_parameter",
                              "response_format.json_schema.schema",
                              "'response_format.json_schema.schema' is required");
@@ -125,13 +121,13 @@ static const form guided[] = {
 static bool take_outputs(reader *r)
 {
     const cJSON *in = json_get(r->body, "structured_outputs"), *v;
-    if (!is_set(in)) return true;
+    if (!openai_is_set(in)) return true;
     if (!cJSON_IsObject(in)) return bad(r, "structured_outputs", "must be an object");
     cJSON_ArrayForEach(v, in)
     {
         size_t i = 0, n = sizeof(outputs) / sizeof(outputs[0]);
         while (i < n && strcmp(outputs[i].name, v->string) != 0) i++;
-        if (!is_set(v)) continue;
+        if (!openai_is_set(v)) continue;
         if (i < n && !outputs[i].take) return unsupported(r, outputs[i].param);
         if (i < n && !outputs[i].take(r, outputs[i].param, v)) return false;
         /* others (disable_any_whitespace ...) steer vLLM's backends: what they ask for is so here */
@@ -150,7 +146,7 @@ bool openai_take_format(openai_request *rq, const cJSON *body, openai_problem *p
     if (!take_response_format(&r) || !take_outputs(&r)) return false;
     for (size_t i = 0; i < sizeof(guided) / sizeof(guided[0]); i++) {
         const cJSON *v = json_get(body, guided[i].name);
-        if (is_set(v) && !guided[i].take(&r, guided[i].param, v)) return false;
+        if (openai_is_set(v) && !guided[i].take(&r, guided[i].param, v)) return false;
     }
     if (!rq->format_param || !rq->rules.ignore_eos) return true;
     rq->rules.ignore_eos = false; /* what is complete ends */

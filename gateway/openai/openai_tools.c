@@ -5,11 +5,7 @@
 #include <string.h>
 
 #include "engine/base/json.h"
-
-static bool is_set(const cJSON *v)
-{
-    return v && !cJSON_IsNull(v);
-}
+#include "gateway/openai/openai_inside.h"
 
 static bool bad(openai_problem *p, const char *param, const char *what)
 {
@@ -59,12 +55,13 @@ static bool take_tool(const cJSON *all, const cJSON *t, int i, openai_problem *p
             return bad(p, param, "is the name of two tools");
     }
     snprintf(param, sizeof(param), "tools[%d].function.description", i);
-    if (is_set(says) && !cJSON_IsString(says)) return bad(p, param, "must be a string");
+    if (openai_is_set(says) && !cJSON_IsString(says)) return bad(p, param, "must be a string");
     snprintf(param, sizeof(param), "tools[%d].function.parameters", i);
-    if (is_set(parameters) && !cJSON_IsObject(parameters))
+    if (openai_is_set(parameters) && !cJSON_IsObject(parameters))
         return bad(p, param, "must be a JSON schema");
     snprintf(param, sizeof(param), "tools[%d].function.strict", i);
-    if (is_set(strict) && !cJSON_IsBool(strict)) return bad(p, param, "must be true or false");
+    if (openai_is_set(strict) && !cJSON_IsBool(strict))
+        return bad(p, param, "must be true or false");
     return true;
 }
 
@@ -98,7 +95,7 @@ bool openai_take_tools(openai_request *rq, const cJSON *body, openai_problem *p)
     const cJSON *choice = json_get(body, "tool_choice"),
                 *many = json_get(body, "parallel_tool_calls");
     int i = 0, n = cJSON_IsArray(tools) ? cJSON_GetArraySize(tools) : 0;
-    if (is_set(tools) && (n < 1 || n > OPENAI_TOOLS_MAX)) {
+    if (openai_is_set(tools) && (n < 1 || n > OPENAI_TOOLS_MAX)) {
         return openai_refuse(p, 400, "invalid_value", "tools",
                              "'tools' must be an array of 1 to %d tools", OPENAI_TOOLS_MAX);
     }
@@ -109,10 +106,10 @@ bool openai_take_tools(openai_request *rq, const cJSON *body, openai_problem *p)
     }
     rq->tools = tools;
     rq->tool_choice = n ? TOOL_CHOICE_AUTO : TOOL_CHOICE_NONE;
-    if (is_set(many) && !cJSON_IsBool(many))
+    if (openai_is_set(many) && !cJSON_IsBool(many))
         return bad(p, "parallel_tool_calls", "must be true or false");
     rq->one_call = cJSON_IsFalse(many);
-    if (is_set(choice) && !take_choice(rq, choice, p)) return false;
+    if (openai_is_set(choice) && !take_choice(rq, choice, p)) return false;
     if (!n && rq->tool_choice != TOOL_CHOICE_NONE)
         return bad(p, "tool_choice", "is allowed only with 'tools'");
     if (rq->tool_choice == TOOL_CHOICE_NONE) rq->tools = NULL; /* nothing for the model to see */
@@ -137,9 +134,9 @@ static cJSON *copy_call(const cJSON *v, int message, int i, openai_problem *p)
     const cJSON *name = cJSON_IsObject(f) ? json_get(f, "name") : NULL;
     const cJSON *args = cJSON_IsObject(f) ? json_get(f, "arguments") : NULL;
     bool ok = cJSON_IsString(id) || no_call(p, message, i, ".id", "must be a string");
-    ok = ok &&
-         ((!is_set(type) || (cJSON_IsString(type) && strcmp(type->valuestring, "function") == 0)) ||
-          no_call(p, message, i, ".type", "must be 'function'"));
+    ok = ok && ((!openai_is_set(type) ||
+                 (cJSON_IsString(type) && strcmp(type->valuestring, "function") == 0)) ||
+                no_call(p, message, i, ".type", "must be 'function'"));
     ok = ok &&
          (cJSON_IsString(name) || no_call(p, message, i, ".function.name", "must be a string"));
     if (!ok) return NULL;
@@ -249,7 +246,7 @@ static cJSON *schema_of_arguments(const cJSON *f, int fn)
 {
     const cJSON *given = json_get(f, "parameters");
     bool failed = false;
-    if (is_set(given) && given->child) {
+    if (openai_is_set(given) && given->child) {
         cJSON *s = cJSON_Duplicate(given, true);
         if (s) move_refs(s, fn, &failed);
         if (s && !failed && !json_get(s, "type") && !json_get(s, "$ref") && !json_get(s, "anyOf"))

@@ -1,0 +1,124 @@
+/* openai_fields.c -- one field of a plain type each, and what is said where it is another. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/json.h"
+#include "gateway/openai/openai_inside.h"
+
+bool openai_bad(openai_parser *ps, const char *param, const err *e)
+{
+    return openai_refuse(ps->p, 400, "invalid_value", param, "%s", e->msg);
+}
+
+bool openai_no_memory(openai_parser *ps, const char *param)
+{
+    return openai_refuse(ps->p, 400, "request_too_large", param,
+                         "'%s' needs more memory than one request may use", param);
+}
+
+bool openai_is_set(const cJSON *v)
+{
+    return v && !cJSON_IsNull(v);
+}
+
+bool openai_ignore(openai_parser *ps, const char *name)
+{
+    openai_request *rq = ps->rq;
+    for (int i = 0; i < rq->n_ignored; i++) {
+        if (strcmp(rq->ignored[i], name) == 0) return true;
+    }
+    if (rq->n_ignored < OPENAI_IGNORED_MAX) rq->ignored[rq->n_ignored++] = name;
+    return true;
+}
+
+bool openai_note_unread(openai_parser *ps, const char *where, const char *name)
+{
+    size_t cap = strlen(where) + strlen(name) + 2;
+    char *full = arena_alloc(ps->mem, cap);
+    if (!full) return openai_no_memory(ps, where);
+    snprintf(full, cap, "%s.%s", where, name);
+    if (ps->lim->strict) {
+        return openai_refuse(ps->p, 400, "unknown_parameter", full,
+                             "Unrecognized request argument supplied: %.60s", full);
+    }
+    return openai_ignore(ps, full);
+}
+
+bool openai_take_int(openai_parser *ps, const char *name, int64_t lo, int64_t hi, int *out)
+{
+    err e;
+    int64_t v = *out;
+    if (json_int(ps->body, name, lo, hi, &v, NULL, &e)) return openai_bad(ps, name, &e);
+    *out = (int)v;
+    return true;
+}
+
+bool openai_take_num(openai_parser *ps, const char *name, double lo, double hi, float *out)
+{
+    err e;
+    double v = (double)*out;
+    if (json_num(ps->body, name, lo, hi, &v, NULL, &e)) return openai_bad(ps, name, &e);
+    *out = (float)v;
+    return true;
+}
+
+bool openai_take_bool(openai_parser *ps, const char *name, bool *out)
+{
+    err e;
+    return json_bool(ps->body, name, out, NULL, &e) ? openai_bad(ps, name, &e) : true;
+}
+
+bool openai_take_str(openai_parser *ps, const char *name, size_t max, const char **out)
+{
+    err e;
+    bool found = false;
+    if (json_str(ps->body, name, out, &found, &e)) return openai_bad(ps, name, &e);
+    if (found && strlen(*out) > max) {
+        return openai_refuse(ps->p, 400, "invalid_value", name, "'%s' is longer than %zu bytes",
+                             name, max);
+    }
+    return true;
+}
+
+bool openai_no_array(openai_parser *ps, const char *name, int lo, int hi, const char *items)
+{
+    char least[24] = "at most";
+    if (lo > 0) snprintf(least, sizeof(least), "%d to", lo);
+    return openai_refuse(ps->p, 400, "invalid_value", name, "'%s' must be an array of %s %d %s",
+                         name, least, hi, items);
+}
+
+bool openai_take_array(openai_parser *ps, const char *name, int lo, int hi, const char *items,
+                       const cJSON **out)
+{
+    const cJSON *v = json_get(ps->body, name);
+    *out = NULL;
+    if (!openai_is_set(v)) return true;
+    int n = cJSON_IsArray(v) ? cJSON_GetArraySize(v) : -1;
+    if (n < lo || n > hi) return openai_no_array(ps, name, lo, hi, items);
+    if (n > 0) *out = v;
+    return true;
+}
+
+bool openai_take_ids(openai_parser *ps, const cJSON *list, const char *param, openai_prompt *out)
+{
+    int n = cJSON_GetArraySize(list);
+    int32_t *ids = arena_calloc(ps->mem, (size_t)n + 1, sizeof(*ids));
+    if (!ids) return openai_no_memory(ps, param);
+    int i = 0;
+    const cJSON *v;
+    cJSON_ArrayForEach(v, list)
+    {
+        double d = cJSON_IsNumber(v) ? v->valuedouble : -1;
+        if (!(d >= 0 && d < ps->lim->n_vocab) || d != floor(d)) {
+            return openai_refuse(ps->p, 400, "invalid_value", param,
+                                 "'%s' must hold whole token ids from 0 to %d", param,
+                                 ps->lim->n_vocab - 1);
+        }
+        ids[i++] = (int32_t)d;
+    }
+    out->ids = ids;
+    out->n_ids = n;
+    return true;
+}

@@ -1,0 +1,61 @@
+/* openai_inside.h -- reading one body: what openai.c, openai_fields.c, openai_input.c and openai_sampling.c share.
+ *
+ * Each openai_take_*() reads one field, or what belongs together, into the request.  A field that is absent or
+ * null leaves what stands there.  False: *p says why the request is refused.
+ *
+ * Private to these files.  Threads: any thread.
+ */
+#ifndef GATEWAY_OPENAI_OPENAI_INSIDE_H
+#define GATEWAY_OPENAI_OPENAI_INSIDE_H
+
+#include "gateway/openai/openai.h"
+
+typedef struct openai_parser {
+    const cJSON *body;
+    const openai_limits *lim;
+    arena *mem;
+    openai_request *rq;
+    openai_problem *p;
+} openai_parser;
+
+/* ---- openai_fields.c: one field of a plain type ------------------------------------------- */
+
+/* There, and not null. */
+bool openai_is_set(const cJSON *v);
+
+/* All three return false: a refusal is one line. */
+bool openai_bad(openai_parser *ps, const char *param, const err *e);
+bool openai_no_memory(openai_parser *ps, const char *param);
+/* "'name' must be an array of lo to hi items"; lo 0: "of at most hi". */
+bool openai_no_array(openai_parser *ps, const char *name, int lo, int hi, const char *items);
+
+/* Notes a field that has no effect: named to the client once, however often it stands there.  True. */
+bool openai_ignore(openai_parser *ps, const char *name);
+/* The same for a member of a field that is not known; false where the client would rather be refused. */
+bool openai_note_unread(openai_parser *ps, const char *where, const char *name);
+
+bool openai_take_int(openai_parser *ps, const char *name, int64_t lo, int64_t hi, int *out);
+bool openai_take_num(openai_parser *ps, const char *name, double lo, double hi, float *out);
+bool openai_take_bool(openai_parser *ps, const char *name, bool *out);
+bool openai_take_str(openai_parser *ps, const char *name, size_t max, const char **out);
+/* An array of lo to hi items; *out NULL: it is absent, or has none. */
+bool openai_take_array(openai_parser *ps, const char *name, int lo, int hi, const char *items,
+                       const cJSON **out);
+/* `list` as token ids; `param` names it. */
+bool openai_take_ids(openai_parser *ps, const cJSON *list, const char *param, openai_prompt *out);
+
+/* ---- openai_input.c ------------------------------------------------------------------------ */
+
+bool openai_take_prompt(openai_parser *ps);
+bool openai_take_messages(openai_parser *ps);
+/* What the chat template gets beside the messages, and how the answer begins. */
+bool openai_take_variables(openai_parser *ps);
+
+/* ---- openai_sampling.c --------------------------------------------------------------------- */
+
+bool openai_take_sampling(openai_parser *ps);
+bool openai_take_logprobs(openai_parser *ps);
+/* Of the prompt, in one piece: a stream has begun before they are known. */
+bool openai_take_prompt_logprobs(openai_parser *ps);
+
+#endif

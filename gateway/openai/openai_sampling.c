@@ -1,0 +1,206 @@
+/* openai_sampling.c -- how tokens are chosen, which must or must not come, and what is told of their odds. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/json.h"
+#include "gateway/openai/openai_inside.h"
+
+static bool take_seed(openai_parser *ps)
+{
+    const cJSON *v = json_get(ps->body, "seed");
+    int64_t seed = 0;
+    ps->rq->seed_given = v && !cJSON_IsNull(v);
+    if (ps->rq->seed_given && !json_whole(v, &seed)) {
+        return openai_refuse(ps->p, 400, "invalid_value", "seed",
+                             "'seed' must be an integer of at most 64 bits");
+    }
+    ps->rq->rules.seed = (uint64_t)seed;
+    return true;
+}
+
+static bool take_bias_item(openai_parser *ps, const cJSON *item, logit_bias *out)
+{
+    char *end;
+    const char *name = item->string;
+    long id = strtol(name, &end, 10);
+    if (name[0] < '0' || name[0] > '9' || *end || id < 0 || id >= ps->lim->n_vocab) {
+        return openai_refuse(ps->p, 400, "invalid_value", "logit_bias",
+                             "a key of 'logit_bias' is not a token id from 0 to %d",
+                             ps->lim->n_vocab - 1);
+    }
+    if (!cJSON_IsNumber(item) || !(item->valuedouble >= -100 && item->valuedouble <= 100)) {
+        return openai_refuse(ps->p, 400, "invalid_value", "logit_bias",
+                             "the bias of token %ld must be a number from -100 to 100", id);
+    }
+    out->token = (int32_t)id;
+    out->bias = (float)item->valuedouble;
+    return true;
+}
+
+static bool take_bias(openai_parser *ps)
+{
+    const cJSON *v = json_get(ps->body, "logit_bias");
+    if (!openai_is_set(v)) return true;
+    if (!cJSON_IsObject(v)) {
+        return openai_refuse(ps->p, 400, "invalid_value", "logit_bias",
+                             "'logit_bias' must be an object of token ids");
+    }
+    int n = cJSON_GetArraySize(v);
+    if (n > OPENAI_BIAS_MAX) {
+        return openai_refuse(ps->p, 400, "invalid_value", "logit_bias",
+                             "'logit_bias' has %d entries, the limit is %d", n, OPENAI_BIAS_MAX);
+    }
+    logit_bias *bias = arena_calloc(ps->mem, (size_t)n + 1, sizeof(*bias));
+    if (!bias) return openai_no_memory(ps, "logit_bias");
+    int i = 0;
+    const cJSON *item;
+    cJSON_ArrayForEach(item, v)
+    {
+        if (!take_bias_item(ps, item, &bias[i++])) return false;
+    }
+    ps->rq->rules.bias = bias;
+    ps->rq->rules.n_bias = n;
+    return true;
+}
+
+static bool add_stop(openai_parser *ps, const cJSON *v)
+{
+    openai_request *rq = ps->rq;
+    if (!cJSON_IsString(v) || strlen(v->valuestring) > OPENAI_STOP_BYTES_MAX) {
+        return openai_refuse(ps->p, 400, "invalid_value", "stop",
+                             "a stop string must have at most %d bytes", OPENAI_STOP_BYTES_MAX);
+    }
+    size_t len = strlen(v->valuestring);
+    if (len == 0) return openai_ignore(ps, "stop.empty"); /* stands everywhere, and ends nothing */
+    rq->stop[rq->n_stop] = v->valuestring;
+    rq->stop_len[rq->n_stop++] = len;
+    return true;
+}
+
+static bool take_stop(openai_parser *ps)
+{
+    const cJSON *v = json_get(ps->body, "stop");
+    if (!openai_is_set(v)) return true;
+    if (cJSON_IsString(v)) return add_stop(ps, v);
+    if (!cJSON_IsArray(v) || cJSON_GetArraySize(v) > OPENAI_STOP_MAX) {
+        return openai_refuse(ps->p, 400, "invalid_value", "stop",
+                             "'stop' must be a string or an array of at most %d strings",
+                             OPENAI_STOP_MAX);
+    }
+    const cJSON *item;
+    cJSON_ArrayForEach(item, v)
+    {
+        if (!add_stop(ps, item)) return false;
+    }
+    return true;
+}
+
+static bool take_id_list(openai_parser *ps, const char *name, int lo, int hi, openai_prompt *out)
+{
+    const cJSON *list;
+    if (!openai_take_array(ps, name, lo, hi, "token ids", &list)) return false;
+    return !list || openai_take_ids(ps, list, name, out);
+}
+
+static bool take_stop_ids(openai_parser *ps)
+{
+    openai_prompt ids = {0};
+    if (!take_id_list(ps, "stop_token_ids", 0, OPENAI_STOP_ID_MAX, &ids)) return false;
+    ps->rq->rules.stop_id = ids.ids;
+    ps->rq->rules.n_stop_id = ids.n_ids;
+    return true;
+}
+
+static bool take_allowed(openai_parser *ps)
+{
+    openai_prompt ids = {0};
+    if (!take_id_list(ps, "allowed_token_ids", 1, ps->lim->n_vocab, &ids)) return false;
+    ps->rq->allowed = ids.ids;
+    ps->rq->n_allowed = ids.n_ids;
+    return true;
+}
+
+static bool take_bad_words(openai_parser *ps)
+{
+    const cJSON *list, *item;
+    if (!openai_take_array(ps, "bad_words", 0, OPENAI_BAD_MAX, "words", &list)) return false;
+    if (!list) return true;
+    ps->rq->bad = arena_calloc(ps->mem, (size_t)cJSON_GetArraySize(list), sizeof(*ps->rq->bad));
+    if (!ps->rq->bad) return openai_no_memory(ps, "bad_words");
+    cJSON_ArrayForEach(item, list)
+    {
+        const char *word = cJSON_IsString(item) ? item->valuestring : "";
+        if (word[strspn(word, " \t\n\v\f\r")] == 0 || strlen(word) > OPENAI_BAD_WORD_BYTES_MAX) {
+            return openai_refuse(ps->p, 400, "invalid_value", "bad_words",
+                                 "a word of 'bad_words' must have 1 to %d bytes, and more than "
+                                 "white space",
+                                 OPENAI_BAD_WORD_BYTES_MAX);
+        }
+        ps->rq->bad[ps->rq->n_bad++] = word;
+    }
+    return true;
+}
+
+/* A number in (0, hi]. */
+static bool take_positive(openai_parser *ps, const char *name, double hi, float *out)
+{
+    if (!openai_take_num(ps, name, 0, hi, out)) return false;
+    if (*out > 0) return true;
+    return openai_refuse(ps->p, 400, "invalid_value", name,
+                         "'%s' must be greater than 0 and at most %g", name, hi);
+}
+
+bool openai_take_sampling(openai_parser *ps)
+{
+    sampling *r = &ps->rq->rules;
+    r->temperature = ps->lim->temperature;
+    r->top_p = ps->lim->top_p;
+    r->top_k = ps->lim->top_k;
+    r->min_p = ps->lim->min_p;
+    r->repetition_penalty = ps->lim->repetition_penalty > 0 ? ps->lim->repetition_penalty : 1;
+    r->n_top = -1;
+    bool ok = openai_take_num(ps, "temperature", 0, 2, &r->temperature) &&
+              take_positive(ps, "top_p", 1, &r->top_p) &&
+              openai_take_int(ps, "top_k", -1, ps->lim->n_vocab, &r->top_k) &&
+              openai_take_num(ps, "min_p", 0, 1, &r->min_p) &&
+              take_positive(ps, "repetition_penalty", 10, &r->repetition_penalty) &&
+              openai_take_num(ps, "presence_penalty", -2, 2, &r->presence_penalty) &&
+              openai_take_num(ps, "frequency_penalty", -2, 2, &r->frequency_penalty) &&
+              openai_take_bool(ps, "ignore_eos", &r->ignore_eos) &&
+              openai_take_int(ps, "min_tokens", 0, ps->lim->max_context, &r->min_tokens);
+    if (!ok) return false;
+    if (r->top_k < 0) r->top_k = 0; /* -1 is vLLM's "off" */
+    return take_bias(ps) && take_stop(ps) && take_stop_ids(ps) && take_allowed(ps) &&
+           take_bad_words(ps) && take_seed(ps);
+}
+
+/* Chat: a bool and top_logprobs; text: a number. */
+bool openai_take_logprobs(openai_parser *ps)
+{
+    openai_request *rq = ps->rq;
+    int n_top = -1;
+    if (!rq->chat) {
+        if (!openai_take_int(ps, "logprobs", 0, SAMPLE_TOP_MAX, &n_top)) return false;
+        rq->logprobs = n_top >= 0;
+        rq->rules.n_top = n_top;
+        return true;
+    }
+    if (!openai_take_bool(ps, "logprobs", &rq->logprobs)) return false;
+    if (!openai_take_int(ps, "top_logprobs", 0, SAMPLE_TOP_MAX, &n_top)) return false;
+    if (n_top >= 0 && !rq->logprobs) {
+        return openai_refuse(ps->p, 400, "invalid_value", "top_logprobs",
+                             "'top_logprobs' needs 'logprobs': true");
+    }
+    rq->rules.n_top = !rq->logprobs ? -1 : n_top < 0 ? 0 : n_top;
+    return true;
+}
+
+bool openai_take_prompt_logprobs(openai_parser *ps)
+{
+    ps->rq->prompt_top = -1;
+    if (!openai_take_int(ps, "prompt_logprobs", 0, SAMPLE_TOP_MAX, &ps->rq->prompt_top))
+        return false;
+    if (ps->rq->prompt_top < 0 || !cJSON_IsTrue(json_get(ps->body, "stream"))) return true;
+    return openai_refuse(ps->p, 400, "invalid_value", "prompt_logprobs",
+                         "'prompt_logprobs' is not supported with 'stream'");
+}
