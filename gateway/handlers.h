@@ -15,14 +15,10 @@ void detokenize_handle(exchange *x);
 /* health.c, too: vLLM's GET /version */
 void version_get(exchange *x);
 
-/* models_api.c: GET /v1/models, /v1/models/{*}, DELETE /v1/models/{*}, GET /v1/key */
+/* models_api.c: GET /v1/models, /v1/models/{*}, GET /v1/key */
 void models_list(exchange *x);
 void models_get(exchange *x);
 void key_whoami(exchange *x);
-
-/* adapters_admin.c: under /admin/v1 */
-void admin_adapters(exchange *x);          /* GET /adapters */
-void admin_adapters_register(exchange *x); /* POST /adapters/register {"path","tenant"} */
 
 /* adapters_api.c */
 void adapters_list(exchange *x);           /* GET /v1/adapters */
@@ -51,38 +47,45 @@ void uploads_put(exchange *x);    /* PUT .../versions/{upload}/files/{}: the who
 void uploads_patch(exchange *x);  /* PATCH .../versions/{upload}/files/{}, Upload-Offset */
 void uploads_commit(exchange *x); /* POST .../versions/{upload}/commit */
 
-/* usage_api.c: GET /v1/usage */
-void usage_get(exchange *x);
+/* usage_api.c */
+void usage_get(exchange *x);   /* GET /v1/usage */
+void admin_usage(exchange *x); /* GET /admin/v1/usage */
 
-/* admin_api.c: under /admin/v1 */
+/* admin_tenants.c: under /admin/v1 */
 void admin_tenant_create(exchange *x); /* POST /tenants */
 void admin_tenants_list(exchange *x);  /* GET /tenants */
 void admin_tenant_get(exchange *x);    /* GET /tenants/{} (name or id) */
 void admin_tenant_patch(exchange *x);  /* PATCH /tenants/{} */
 void admin_tenant_delete(exchange *x); /* DELETE /tenants/{}: disables */
-void admin_key_create(exchange *x);  /* POST /keys: {"tenant","name","scopes",...} -> {"key",...} */
-void admin_keys_list(exchange *x);   /* GET /keys?tenant= (none: operators'), ?all=true */
-void admin_key_get(exchange *x);     /* GET /keys/{} */
-void admin_key_patch(exchange *x);   /* PATCH /keys/{}: the fields that the body names */
-void admin_key_rotate(exchange *x);  /* POST /keys/{}/rotate */
-void admin_key_revoke(exchange *x);  /* DELETE /keys/{} */
-void admin_limits_list(exchange *x); /* GET /limits: every tenant's, and what is used of them */
-void admin_limits_get(exchange *x);  /* GET /limits/{} (tenant, by name or id) */
-void admin_limits_patch(exchange *x); /* PATCH /limits/{}: the fields that the body names */
-void admin_classes(exchange *x);      /* GET /classes */
-void admin_usage(exchange *x);        /* GET /usage */
-void admin_audit(exchange *x);        /* GET /audit */
-void admin_backup(exchange *x);       /* POST /backup {"path"} */
-void admin_drain(exchange *x);        /* POST /drain */
-void admin_reload(exchange *x);       /* POST /reload */
+void admin_limits_list(exchange *x);   /* GET /limits: every tenant's, and what is used of them */
+void admin_limits_get(exchange *x);    /* GET /limits/{} (tenant, by name or id) */
+void admin_limits_patch(exchange *x);  /* PATCH /limits/{}: the fields that the body names */
+
+/* admin_keys.c */
+void admin_key_create(exchange *x); /* POST /keys: {"tenant","name","scopes",...} -> {"key",...} */
+void admin_keys_list(exchange *x);  /* GET /keys?tenant= (none: operators'), ?all=true */
+void admin_key_get(exchange *x);    /* GET /keys/{} */
+void admin_key_patch(exchange *x);  /* PATCH /keys/{}: the fields that the body names */
+void admin_key_rotate(exchange *x); /* POST /keys/{}/rotate */
+void admin_key_revoke(exchange *x); /* DELETE /keys/{} */
+
+/* admin_server.c */
+void admin_classes(exchange *x); /* GET /classes */
+void admin_audit(exchange *x);   /* GET /audit */
+void admin_backup(exchange *x);  /* POST /backup {"path"} */
+void admin_drain(exchange *x);   /* POST /drain */
+void admin_reload(exchange *x);  /* POST /reload */
 
 /* admin_requests.c: under /admin/v1 */
 void admin_requests_list(exchange *x);  /* GET /requests ?tenant= &state= &limit= */
 void admin_request_cancel(exchange *x); /* DELETE /requests/{} (id, or the x-request-id) */
 
-/* admin_adapters.c: POST /admin/v1/tenants/{}/adapters/{}/{pin,unpin,warm,rollback,evict} */
+/* admin_adapters.c: under /admin/v1 */
+void admin_adapters(exchange *x);          /* GET /adapters */
+void admin_adapters_register(exchange *x); /* POST /adapters/register {"path","tenant"} */
+/* POST /tenants/{}/adapters/{}/{pin,unpin,warm,rollback,evict} */
 void admin_adapter_act(exchange *x);
-void admin_adapter_limits_get(exchange *x);   /* GET /admin/v1/limits/{tenant}/{adapter} */
+void admin_adapter_limits_get(exchange *x);   /* GET /limits/{tenant}/{adapter} */
 void admin_adapter_limits_patch(exchange *x); /* PATCH: the fields that the body names */
 
 /* stats_api.c: GET /admin/v1/stats */

@@ -1,22 +1,63 @@
-/* admin_adapters.c -- an operator acts on a tenant's adapter: as the tenant's own key would, and more. */
+/* admin_adapters.c -- every tenant's adapters, for operators: listing, acting as the tenant's own key would (and
+ * more), their limits, and trees of adapters that are used where they lie. */
+#include <stdlib.h>
 #include <string.h>
 
+#include "adapters/residency/inplace.h"
 #include "engine/base/json.h"
 #include "gateway/auth.h"
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
 #include "gateway/rest/adapter_fields.h"
+#include "gateway/rest/admin_fields.h"
 #include "gateway/rest/api_audit.h"
 #include "gateway/server.h"
+#include "storage/audit.h"
 
-static bool find_tenant(exchange *x, const char *which)
+enum { ERRORS_SHOWN = 100 };
+
+/* -------------------------------------------------------------------- listing -- */
+
+static void write_row(exchange *x, jsonw *w, const adapter_entry *a)
 {
-    uint64_t id = api_parse_id(which);
-    if (tenants_find(x->server->store, which, &x->caller->tenant, NULL) == ERR_NONE) return true;
-    if (id && tenants_get(x->server->store, id, &x->caller->tenant, NULL) == ERR_NONE) return true;
-    exchange_error(x, 404, "invalid_request_error", "tenant_not_found", "tenant",
-                   "there is no tenant '%.80s'", which);
-    return false;
+    tenant t = {0};
+    (void)tenants_get(x->server->store, a->tenant_id, &t, NULL);
+    jsonw_open(w, NULL, '{');
+    jsonw_str(w, "tenant", t.name);
+    jsonw_str(w, "name", a->name);
+    jsonw_str(w, "state", adapter_state_name(a->state));
+    jsonw_int(w, "default_version", a->default_version);
+    jsonw_int(w, "versions", a->n_versions);
+    jsonw_int(w, "bytes", (int64_t)a->file_bytes);
+    jsonw_str(w, "residency",
+              a->default_id
+                  ? residency_state_name(residency_get(x->server->residency, a->default_id, NULL))
+                  : NULL);
+    jsonw_bool(w, "pinned", a->pinned);
+    jsonw_close(w, '}');
+}
+
+void admin_adapters(exchange *x)
+{
+    const char *residency_name, *of = exchange_query(x, "tenant");
+    registry_query q = {0};
+    tenant t = {0};
+    if (!adapter_take_query(x, &q, &residency_name) || (of && !admin_find_tenant(x, of, &t)))
+        return;
+    if (!exchange_query(x, "limit")) q.limit = 1000;
+    q.tenant_id = t.id;
+    adapter_reply_page(x, &q, residency_name, write_row);
+}
+
+/* --------------------------------------------------------------------- acting -- */
+
+/* From here on the request is that tenant's. */
+static bool act_for(exchange *x, const char *which)
+{
+    tenant *t = &x->caller->tenant;
+    if (!admin_find_tenant(x, which, t)) return false;
+    exchange_note(x, "tenant", "%s", t->name);
+    return true;
 }
 
 /* Out of memory now, or when the last sequence has let go of it; the next request loads it again. */
@@ -51,7 +92,7 @@ void admin_adapter_act(exchange *x)
                  {"evict", evict}};
     for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
         if (strcmp(x->param[2], verbs[i].verb) != 0) continue;
-        if (!find_tenant(x, x->param[0])) return;
+        if (!act_for(x, x->param[0])) return;
         x->param[0] = x->param[1];
         x->n_param = 1;
         verbs[i].fn(x);
@@ -68,7 +109,7 @@ void admin_adapter_act(exchange *x)
 static bool find_adapter(exchange *x, adapter_entry *out)
 {
     err e;
-    if (!find_tenant(x, x->param[0])) return false;
+    if (!act_for(x, x->param[0])) return false;
     if (registry_get(x->server->registry, x->caller->tenant.id, x->param[1], out, &e) == ERR_NONE)
         return true;
     exchange_reply_err(x, &e, "adapter");
@@ -129,4 +170,79 @@ void admin_adapter_limits_patch(exchange *x)
     }
     api_audit(x, x->caller->tenant.id, "adapter.limits", a.name, NULL);
     reply_limits(x, &a);
+}
+
+/* --------------------------------------------------------------- registration -- */
+
+typedef struct {
+    exchange *x;
+    uint64_t tenant_id;
+    jsonw errors;
+    int n_errors;
+} registration;
+
+static void folder_seen(void *self, const char *path, const adapter_version *v, bool existed,
+                        const err *why)
+{
+    registration *r = self;
+    if (v && !existed) {
+        char detail[64];
+        snprintf(detail, sizeof(detail), "{\"version\":%d,\"in_place\":true}", v->version);
+        /* With the next version's commit, so that thousands take one each and not two. */
+        audit_post(r->x->server->store, r->x->caller->key.id, r->tenant_id, "adapter.publish",
+                   v->name, detail);
+    }
+    if (!why || r->n_errors++ >= ERRORS_SHOWN) return;
+    jsonw_open(&r->errors, NULL, '{');
+    jsonw_str(&r->errors, "path", path);
+    jsonw_str(&r->errors, "message", why->msg);
+    jsonw_close(&r->errors, '}');
+}
+
+void admin_adapters_register(exchange *x)
+{
+    static const char *const known[] = {"path", "tenant", "activate", NULL};
+    server *s = x->server;
+    const cJSON *body;
+    const char *path = NULL, *name = NULL;
+    bool activate = true;
+    tenant t;
+    inplace_totals totals;
+    err e;
+    if (!exchange_read_json(x, &body) || !api_only_fields(x, body, known)) return;
+    if (json_str(body, "path", &path, NULL, &e) || json_str(body, "tenant", &name, NULL, &e) ||
+        json_bool(body, "activate", &activate, NULL, &e)) {
+        exchange_reply_err(x, &e, NULL);
+        return;
+    }
+    if (!path || !name) {
+        const char *missing = path ? "tenant" : "path";
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", missing, "'%s' is missing",
+                       missing);
+        return;
+    }
+    if (!admin_find_tenant(x, name, &t)) return;
+    publish_options o = {.tenant_id = t.id,
+                         .activate = activate,
+                         .max_adapters = t.limits.max_adapters,
+                         .quota = server_quota(x->server, &t)};
+    registration r = {.x = x, .tenant_id = t.id};
+    jsonw_init(&r.errors);
+    jsonw_open(&r.errors, NULL, '{');
+    jsonw_str(&r.errors, "object", "adapter.registration");
+    jsonw_open(&r.errors, "errors", '[');
+    if (inplace_register(&s->upload, s->cfg->adapters_roots, path, &o, folder_seen, &r, &totals,
+                         &e)) {
+        jsonw_clear(&r.errors);
+        exchange_reply_err(x, &e, "path");
+        return;
+    }
+    jsonw *w = &r.errors;
+    jsonw_close(w, ']');
+    jsonw_int(w, "registered", (int64_t)totals.n_registered);
+    jsonw_int(w, "unchanged", (int64_t)totals.n_unchanged);
+    jsonw_int(w, "refused", (int64_t)totals.n_refused);
+    jsonw_close(w, '}');
+    exchange_reply_json(x, 200, w);
+    jsonw_clear(w);
 }

@@ -7,6 +7,7 @@
 #include "gateway/auth.h"
 #include "gateway/handlers.h"
 #include "gateway/http/api_fields.h"
+#include "gateway/rest/admin_fields.h"
 #include "gateway/server.h"
 
 enum { DAY_S = 86400 };
@@ -188,11 +189,6 @@ void admin_usage(exchange *x)
 {
     const char *who = exchange_query(x, "tenant");
     tenant t = {0};
-    err e;
-    if (who && tenants_find(x->server->store, who, &t, &e)) {
-        exchange_error(x, 404, "invalid_request_error", "tenant_not_found", "tenant",
-                       "there is no tenant '%.80s'", who);
-        return;
-    }
+    if (who && !admin_find_tenant(x, who, &t)) return;
     reply_usage(x, t.id);
 }

@@ -96,7 +96,7 @@ gateway/server.h: gateway/http/exchange.h gateway/http/host.h adapters/residency
 gateway/main.c: gateway/http gateway/openai/vocabulary.h gateway/watch/stats.h adapters/residency/load.h engine/base storage/audit.h storage/disk.h
 gateway/watch: gateway/admin_proto.h gateway/auth.h gateway/descriptors.h gateway/handlers.h gateway/limits.h gateway/server.h gateway/http adapters/residency/residency.h adapters/store/registry.h engine/sched/board.h engine/sched/histogram.h engine/text/unicode.h engine/base storage
 gateway/openai: gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/limited.h gateway/limits.h gateway/server.h gateway/http gateway/watch/stats.h adapters/format/words.h adapters/store/registry.h engine/chat/chat.h engine/grammar/grammar.h engine/sample/sampler.h engine/sched/request.h engine/sched/sched.h engine/text/tokenizer.h engine/base storage/digest.h storage/ledger.h storage/meter_file.h storage/settler.h
-gateway/rest: gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/server.h gateway/http gateway/watch/stats.h adapters/residency/inplace.h adapters/store/registry.h engine/base storage/audit.h storage/backup.h
+gateway/rest: gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/server.h gateway/http gateway/watch/stats.h adapters/residency/inplace.h adapters/store/registry.h engine/base storage/audit.h storage/backup.h storage/keys.h storage/tenants.h
 
 tui: engine/base
 tui/ctl: tui engine/base

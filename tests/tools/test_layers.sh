@@ -68,8 +68,8 @@ forbidden gateway/http/exchange.c storage/keys.h
 forbidden gateway/http/exchange.c adapters/store/registry.h
 forbidden gateway/http/exchange.c engine/text/tokenizer.h
 forbidden gateway/openai/completion.c gateway/rest/adapter_fields.h
-forbidden gateway/rest/admin_api.c gateway/openai/openai.h
-forbidden gateway/rest/admin_api.c gateway/config.h
+forbidden gateway/rest/admin_server.c gateway/openai/openai.h
+forbidden gateway/rest/admin_server.c gateway/config.h
 forbidden gateway/watch/stats.c gateway/openai/vocabulary.h
 forbidden gateway/auth.c gateway/watch/stats.h
 forbidden gateway/limits.c engine/sched/sched.h

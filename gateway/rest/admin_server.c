@@ -1,0 +1,113 @@
+/* admin_server.c -- the server itself, for operators' keys: its classes, audit log, backup, drain, reload. */
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/json.h"
+#include "gateway/handlers.h"
+#include "gateway/http/api_fields.h"
+#include "gateway/rest/api_audit.h"
+#include "gateway/server.h"
+#include "storage/audit.h"
+#include "storage/backup.h"
+
+void admin_classes(exchange *x)
+{
+    jsonw w;
+    api_list_begin(&w);
+    for (int i = 0; i < SERVER_CLASSES; i++) {
+        const slo_class *c = &x->server->classes[i];
+        jsonw_open(&w, NULL, '{');
+        jsonw_str(&w, "name", c->name);
+        jsonw_int(&w, "ttft_ms", c->ttft_us / 1000);
+        jsonw_int(&w, "tpot_ms", c->tpot_us / 1000);
+        jsonw_num(&w, "weight", (double)c->weight);
+        jsonw_bool(&w, "default", i == x->server->default_class);
+        jsonw_close(&w, '}');
+    }
+    api_list_end(x, &w, false);
+}
+
+void admin_audit(exchange *x)
+{
+    audit_row *rows;
+    size_t n;
+    err e;
+    uint64_t before = 0;
+    if (!api_query_number(x, "before", 0, UINT64_MAX, &before)) return;
+    if (audit_list(x->server->store, 0, before, 100, &rows, &n, &e)) {
+        exchange_reply_err(x, &e, NULL);
+        return;
+    }
+    jsonw w;
+    api_list_begin(&w);
+    for (size_t i = 0; i < n; i++) {
+        jsonw_open(&w, NULL, '{');
+        api_write_id(&w, "id", rows[i].id);
+        api_write_time(&w, "time", rows[i].wall_us);
+        api_write_id(&w, "actor_key", rows[i].actor_key_id);
+        api_write_id(&w, "tenant", rows[i].tenant_id);
+        jsonw_str(&w, "action", rows[i].action);
+        jsonw_str(&w, "object", rows[i].object);
+        jsonw_str(&w, "detail", rows[i].detail[0] ? rows[i].detail : NULL);
+        jsonw_close(&w, '}');
+    }
+    api_list_end(x, &w, n == 100);
+    free(rows);
+}
+
+static void reply_done(exchange *x, int status, const char *what)
+{
+    jsonw w;
+    jsonw_init(&w);
+    jsonw_open(&w, NULL, '{');
+    jsonw_str(&w, "status", what);
+    jsonw_close(&w, '}');
+    exchange_reply_json(x, status, &w);
+    jsonw_clear(&w);
+}
+
+void admin_backup(exchange *x)
+{
+    static const char *const known[] = {"path", NULL};
+    const cJSON *body;
+    const char *path = NULL;
+    err e;
+    if (!exchange_read_json(x, &body) || !api_only_fields(x, body, known)) return;
+    if (json_str(body, "path", &path, NULL, &e) || !path || path[0] != '/') {
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", "path",
+                       "'path' must be an absolute path on the server");
+        return;
+    }
+    char folder[PATH_MAX];
+    size_t n = (size_t)(strrchr(path, '/') - path);
+    if (n >= sizeof(folder)) n = sizeof(folder) - 1;
+    memcpy(folder, path, n);
+    folder[n] = 0;
+    if (access(n ? folder : "/", W_OK | X_OK) != 0) {
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", "path",
+                       "the server cannot write into the folder of 'path'");
+        return;
+    }
+    if (backup_write(x->server->store, path, &e)) {
+        exchange_reply_err(x, &e, "path");
+        return;
+    }
+    api_audit(x, 0, "server.backup", path, NULL);
+    reply_done(x, 200, "written");
+}
+
+void admin_drain(exchange *x)
+{
+    api_audit(x, 0, "server.drain", "", NULL);
+    reply_done(x, 202, "draining");
+    atomic_store(&x->server->drain_wanted, true);
+}
+
+void admin_reload(exchange *x)
+{
+    api_audit(x, 0, "server.reload", "", NULL);
+    atomic_store(&x->server->reload_wanted, true);
+    reply_done(x, 202, "reloading");
+}
