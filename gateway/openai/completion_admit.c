@@ -8,9 +8,9 @@
 #include "engine/sched/sched.h"
 #include "gateway/auth.h"
 #include "gateway/http/http_status.h"
-#include "gateway/limited.h"
 #include "gateway/openai/completion_inside.h"
 #include "gateway/openai/prompt.h"
+#include "gateway/ratelimit.h"
 #include "gateway/watch/stats.h"
 
 enum { STOP_IDS_MAX = MODEL_EOS_MAX + CHAT_STOP_MAX + OPENAI_STOP_ID_MAX + 1 };
@@ -184,8 +184,8 @@ int completion_output_room(const completion *c, const openai_prompt *p)
 static bool limited(completion *c, const limits_adapter *a, const limits_refusal *why)
 {
     if (strcmp(why->code, http_status_of(ERR_NOMEM)->code) == 0) return completion_no_memory(c);
-    limited_headers(c->x, c->srv->limits, a);
-    limited_refuse(c->x, why);
+    ratelimit_headers(c->x, c->srv->limits, a);
+    ratelimit_refuse(c->x, why);
     telemetry_refuse(sched_telemetry(c->srv->sched), c->slo_class, c->x->caller->tenant.id,
                      OUTCOME_LIMITED);
     stats_refused(c->srv->stats, c->x->caller->tenant.id, c->slo_class, true);
@@ -233,7 +233,7 @@ static bool reserve(completion *c)
     if (!limits_reserve(c->srv->limits, &c->x->caller->key, &c->x->caller->tenant, a, tokens,
                         &c->ticket, &why))
         return limited(c, a, &why);
-    limited_headers(c->x, c->srv->limits, a);
+    ratelimit_headers(c->x, c->srv->limits, a);
     return true;
 }
 

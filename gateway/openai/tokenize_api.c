@@ -6,10 +6,10 @@
 #include "gateway/auth.h"
 #include "gateway/handlers.h"
 #include "gateway/http/http_status.h"
-#include "gateway/limited.h"
 #include "gateway/openai/openai.h"
 #include "gateway/openai/prompt.h"
 #include "gateway/openai/vocabulary.h"
+#include "gateway/ratelimit.h"
 #include "gateway/server.h"
 
 static bool refuse(exchange *x, const char *param, const char *msg)
@@ -188,13 +188,13 @@ static bool reserve(exchange *x, limits_ticket *ticket)
     limits_refusal why;
     limits *l = x->server->token_limits;
     bool ok = limits_reserve(l, &x->caller->key, &x->caller->tenant, NULL, 0, ticket, &why);
-    limited_headers(x, l, NULL);
+    ratelimit_headers(x, l, NULL);
     if (ok) return true;
     if (strcmp(why.code, http_status_of(ERR_NOMEM)->code) == 0) {
         exchange_starved(x);
         return false;
     }
-    limited_refuse(x, &why);
+    ratelimit_refuse(x, &why);
     exchange_error(x, why.status, why.type, why.code, NULL, "%s", why.msg);
     return false;
 }

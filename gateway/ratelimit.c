@@ -1,12 +1,12 @@
-/* limited.c -- OpenAI's headers of limits, and Retry-After. */
-#include "gateway/limited.h"
+/* ratelimit.c -- OpenAI's headers of limits, and Retry-After. */
+#include "gateway/ratelimit.h"
 
 #include <stdatomic.h>
 
 #include "gateway/auth.h"
 #include "gateway/server.h"
 
-void limited_headers(exchange *x, limits *l, const limits_adapter *a)
+void ratelimit_headers(exchange *x, limits *l, const limits_adapter *a)
 {
     limits_view v;
     limits_look(l, &x->caller->key, &x->caller->tenant, a, &v);
@@ -24,7 +24,7 @@ void limited_headers(exchange *x, limits *l, const limits_adapter *a)
     }
 }
 
-void limited_refuse(exchange *x, const limits_refusal *why)
+void ratelimit_refuse(exchange *x, const limits_refusal *why)
 {
     atomic_fetch_add(&x->server->count.rate_limited, 1);
     if (why->retry_ms >= 0)
