@@ -15,9 +15,9 @@
 #include "engine/base/json.h"
 #include "engine/base/memory.h"
 #include "engine/text/unicode.h"
+#include "gateway/http/connection.h"
 #include "gateway/http/host.h"
 #include "gateway/http/http_status.h"
-#include "gateway/http/listener.h"
 
 enum {
     SLOWEST_BYTES = 65536, /* a second, of a body after its first body_timeout, or of an answer */
@@ -151,12 +151,12 @@ err_code exchange_stream_body(exchange *x, uint64_t max,
     for (int n = 1; !rc && n > 0;) {
         const char *piece;
         int64_t end_us = body_end_us(x, begun_us);
-        listener_deadline(end_us, false);
+        connection_deadline(end_us, false);
         n = next_piece(x, max, end_us, &piece, &rc, e);
         if (n <= 0) break;
         if (!fn(arg, piece, (size_t)n)) rc = err_set(e, ERR_CANCELLED, "the body was refused");
     }
-    listener_deadline(0, false);
+    connection_deadline(0, false);
     x->body_read = rc == ERR_NONE;
     return rc;
 }
@@ -243,7 +243,7 @@ bool exchange_read_json(exchange *x, const cJSON **tree)
 bool exchange_client_gone(exchange *x)
 {
     (void)x;
-    int fd = listener_socket();
+    int fd = connection_socket();
     if (fd < 0) return false;
     struct pollfd p = {.fd = fd, .events = POLLRDHUP};
     if (poll(&p, 1, 0) <= 0) return false;
@@ -329,11 +329,11 @@ void exchange_reply(exchange *x, int status, const char *type, const char *body,
         memcpy(all + n, body, len);
         n += (int)len;
     }
-    listener_deadline(clock_now_us() + ANSWER_US + (int64_t)len * 1000000 / SLOWEST_BYTES, true);
+    connection_deadline(clock_now_us() + ANSWER_US + (int64_t)len * 1000000 / SLOWEST_BYTES, true);
     bool ok = mg_write(x->conn, all, (size_t)n) == n;
     if (ok && apart) ok = mg_write(x->conn, body, len) == (int)len;
     if (!ok) exchange_drop(x);
-    listener_deadline(0, false);
+    connection_deadline(0, false);
     x->sent_bytes = (uint64_t)n + (apart ? len : 0);
     if (x->plane == PLANE_ADMIN) explicit_bzero(all, (size_t)n); /* a fresh key, maybe */
     if (all != small) free(all);
@@ -412,9 +412,9 @@ bool exchange_stream_begin(exchange *x, const char *type)
     int n = write_head(x, head, sizeof(head), 200, type,
                        x->http10 ? "" : "Transfer-Encoding: chunked\r\n");
     x->streaming = true;
-    listener_deadline(clock_now_us() + ANSWER_US, true);
+    connection_deadline(clock_now_us() + ANSWER_US, true);
     bool ok = mg_write(x->conn, head, (size_t)n) == n;
-    listener_deadline(0, false);
+    connection_deadline(0, false);
     x->sent_bytes = (uint64_t)n;
     if (!ok) exchange_drop(x);
     return ok;
@@ -433,9 +433,9 @@ bool exchange_stream_write(exchange *x, const char *data, size_t len)
     memcpy(buf + n, data, len);
     if (!x->http10) memcpy(buf + n + len, "\r\n", 2);
     size_t total = (size_t)n + len + (x->http10 ? 0 : 2);
-    listener_deadline(clock_now_us() + ANSWER_US, true);
+    connection_deadline(clock_now_us() + ANSWER_US, true);
     bool ok = mg_write(x->conn, buf, total) == (int)total;
-    listener_deadline(0, false);
+    connection_deadline(0, false);
     if (buf != stack) free(buf);
     x->sent_bytes += total;
     if (!ok) exchange_drop(x);

@@ -3,7 +3,7 @@
  * Also what civetweb does not give: the socket of a connection (to see a client leave), deadlines for
  * bodies that drip and readers that stop (deadline.h), a limit on connections in all and from each
  * client (peers.h), and a guard against requests that two parsers would read differently (guard.h).
- * Threads: open, close, reload on the main thread; the rest on workers.
+ * Threads: the main one.  What runs on workers is connection.h, exchange.h and the host's answer.
  */
 #ifndef GATEWAY_HTTP_LISTENER_H
 #define GATEWAY_HTTP_LISTENER_H
@@ -39,14 +39,5 @@ err_code listener_check_files(const tls_files *files, int64_t *expires_wall_us, 
 
 /* How many sockets a listener with these addresses and workers may hold at once. */
 int64_t listener_sockets(const char *addresses, int64_t n_threads);
-
-/* ---- for exchange.c, on a worker ------------------------------------------------ */
-
-int listener_socket(void); /* of this worker's connection; -1: unknown */
-
-/* At `at_us` (monotonic) the socket is shut down for reading (and writing if `both`).  One deadline per
- * worker; a new one replaces the old; 0 takes it away.  Every worker has one: there is no table that
- * could be full. */
-void listener_deadline(int64_t at_us, bool both);
 
 #endif

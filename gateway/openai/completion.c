@@ -15,9 +15,9 @@
 
 #include "engine/base/clock.h"
 #include "gateway/handlers.h"
+#include "gateway/http/connection.h"
 #include "gateway/http/deadline.h"
 #include "gateway/http/http_status.h"
-#include "gateway/http/listener.h"
 #include "gateway/openai/completion_inside.h"
 #include "gateway/watch/stats.h"
 
@@ -142,7 +142,7 @@ static void wait_watched(completion *c, int wait_ms)
 
 static void wait_all(completion *c)
 {
-    int fd = listener_socket();
+    int fd = connection_socket();
     bool watched = deadline_watch(fd, wake, &c->signal);
     wait_watched(c, watched ? WAIT_MS : LOOK_MS);
     if (watched) deadline_unwatch(fd);

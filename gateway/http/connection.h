@@ -1,0 +1,47 @@
+/* connection.h -- this worker's connection: its socket, its deadline, its client, whether it is over a limit.
+ *
+ * There is one for each worker, from the first byte of TLS to the close.
+ * Threads: workers of a listener, each its own; anywhere else there is no socket.
+ */
+#ifndef GATEWAY_HTTP_CONNECTION_H
+#define GATEWAY_HTTP_CONNECTION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <openssl/ssl.h>
+
+#include "gateway/http/networks.h"
+#include "gateway/http/peers.h"
+
+struct listener;
+struct mg_connection;
+struct mg_context;
+
+int connection_socket(void); /* -1: unknown */
+
+/* At `at_us` (monotonic) the socket is shut down for reading (and writing if `both`).  One deadline per
+ * worker; a new one replaces the old; 0 takes it away.  Every worker has one: there is no table that
+ * could be full. */
+void connection_deadline(int64_t at_us, bool both);
+
+network_address connection_peer(void);
+
+/* Anything but PEER_ADMITTED: it is over a limit and gets one answer, which says so. */
+peer_verdict connection_verdict(void);
+
+/* When it is closed, first read for a moment what the client still sends. */
+void connection_linger(bool on);
+
+/* A silent one on a plane of few workers, where others wait; and all when the listener closes. */
+bool connection_gives_way(struct listener *l, struct mg_context *ctx);
+
+/* ---- for listener.c: what calls in ----------------------------------------------------------- */
+
+/* OpenSSL's info callback: a connection begins with its handshake. */
+void connection_tls_info(const SSL *ssl, int where, int ret);
+/* civetweb's callbacks, before and after the socket is closed. */
+void connection_close(const struct mg_connection *conn);
+void connection_closed(const struct mg_connection *conn);
+
+#endif

@@ -1,0 +1,37 @@
+/* listener_inside.h -- a listener, for itself and its workers' connections.
+ *
+ * Private to listener.c and connection.c.  Threads: as said at each field.
+ */
+#ifndef GATEWAY_HTTP_LISTENER_INSIDE_H
+#define GATEWAY_HTTP_LISTENER_INSIDE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include <civetweb.h>
+#include <openssl/ssl.h>
+
+#include "gateway/http/listener.h"
+#include "gateway/http/peers.h"
+#include "gateway/http/spare.h"
+
+struct listener {
+    struct mg_context *ctx;
+    http_host *host;
+    plane plane;
+    peers *peers;       /* NULL: connections are not limited */
+    pthread_mutex_t mu; /* leaf lock; guards `current` */
+    SSL_CTX *current;   /* with the certificate for new connections */
+    spare_descriptors spare;
+    int64_t warned_us; /* the accepting thread's alone */
+    int n_workers;
+    atomic_int n_busy; /* workers with a connection */
+    atomic_bool closing;
+};
+
+/* For the next request of this listener. */
+unsigned long long listener_next_id(const listener *l);
+void listener_count_status(const listener *l, int status);
+
+#endif
