@@ -46,22 +46,6 @@ static bool take_tables(exchange *x, unsigned *out)
     return true;
 }
 
-/* A whole number from lo to hi; absent: *out stays. */
-static bool take_number(exchange *x, const char *name, uint64_t lo, uint64_t hi, size_t *out)
-{
-    const char *s = exchange_query(x, name);
-    if (!s) return true;
-    uint64_t v = api_parse_id(s);
-    if (v >= lo && v <= hi) {
-        *out = (size_t)v;
-        return true;
-    }
-    exchange_error(x, 400, "invalid_request_error", "invalid_value", name,
-                   "'%s' must be from %llu to %llu", name, (unsigned long long)lo,
-                   (unsigned long long)hi);
-    return false;
-}
-
 /* False: the client is gone or the server ends. */
 static bool wait_ms(exchange *x, int64_t ms)
 {
@@ -102,14 +86,14 @@ static void stream(exchange *x, stats_query *q, int64_t interval_ms)
 void admin_stats(exchange *x)
 {
     stats_query q = {.cursor = exchange_query(x, "cursor"),
-                     .limit = STATS_ROWS_MAX,
                      .access = x->caller->key.scopes & SCOPE_ADMIN ? "admin" : "read"};
-    size_t interval_ms = 1000;
+    uint64_t limit = STATS_ROWS_MAX, interval_ms = 1000;
     const char *streamed = exchange_query(x, "stream");
-    if (!take_tables(x, &q.tables) || !take_number(x, "limit", 1, STATS_ROWS_MAX, &q.limit) ||
-        !take_number(x, "interval_ms", INTERVAL_MIN_MS, INTERVAL_MAX_MS, &interval_ms)) {
+    if (!take_tables(x, &q.tables) || !api_query_number(x, "limit", 1, STATS_ROWS_MAX, &limit) ||
+        !api_query_number(x, "interval_ms", INTERVAL_MIN_MS, INTERVAL_MAX_MS, &interval_ms)) {
         return;
     }
+    q.limit = (size_t)limit;
     if (streamed && strcmp(streamed, "1") == 0) {
         if (atomic_fetch_add(&n_streams, 1) < STREAMS_MAX)
             stream(x, &q, (int64_t)interval_ms);
