@@ -2,13 +2,14 @@
 #include "gateway/inflight.h"
 
 #include <assert.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/lock.h"
+
 struct inflight {
-    pthread_mutex_t mu;          /* leaf */
+    lock mu;
     inflight_entry *head, *tail; /* in order of arrival */
     size_t n;
 };
@@ -16,7 +17,7 @@ struct inflight {
 inflight *inflight_create(void)
 {
     inflight *f = calloc(1, sizeof(*f));
-    if (f) pthread_mutex_init(&f->mu, NULL);
+    if (f) lock_init(&f->mu, LOCK_INFLIGHT);
     return f;
 }
 
@@ -24,13 +25,13 @@ void inflight_destroy(inflight *f)
 {
     if (!f) return;
     assert(f->n == 0);
-    pthread_mutex_destroy(&f->mu);
+    lock_free(&f->mu);
     free(f);
 }
 
 void inflight_add(inflight *f, inflight_entry *e)
 {
-    pthread_mutex_lock(&f->mu);
+    lock_take(&f->mu);
     e->next = NULL;
     e->prev = f->tail;
     if (f->tail)
@@ -40,18 +41,18 @@ void inflight_add(inflight *f, inflight_entry *e)
     f->tail = e;
     f->n++;
     e->listed = true;
-    pthread_mutex_unlock(&f->mu);
+    lock_release(&f->mu);
 }
 
 void inflight_remove(inflight *f, inflight_entry *e)
 {
     if (!e->listed) return;
-    pthread_mutex_lock(&f->mu);
+    lock_take(&f->mu);
     *(e->prev ? &e->prev->next : &f->head) = e->next;
     *(e->next ? &e->next->prev : &f->tail) = e->prev;
     f->n--;
     e->listed = false;
-    pthread_mutex_unlock(&f->mu);
+    lock_release(&f->mu);
 }
 
 bool inflight_list(inflight *f, inflight_info **out, size_t *n)
@@ -63,12 +64,12 @@ bool inflight_list(inflight *f, inflight_info **out, size_t *n)
         free(*out);
         *out = malloc(cap * sizeof(**out));
         if (!*out) return false;
-        pthread_mutex_lock(&f->mu);
+        lock_take(&f->mu);
         size_t have = f->n;
         if (have <= cap) {
             for (const inflight_entry *e = f->head; e; e = e->next) (*out)[(*n)++] = e->info;
         }
-        pthread_mutex_unlock(&f->mu);
+        lock_release(&f->mu);
         if (have <= cap) return true;
         cap = have + have / 2;
     }
@@ -78,7 +79,7 @@ bool inflight_stop(inflight *f, const char *which, inflight_info *info)
 {
     char id[24];
     bool found = false;
-    pthread_mutex_lock(&f->mu);
+    lock_take(&f->mu);
     for (const inflight_entry *e = f->head; e; e = e->next) {
         snprintf(id, sizeof(id), "%llu", (unsigned long long)e->info.id);
         if (strcmp(which, id) != 0 && strcmp(which, e->info.request_id) != 0) continue;
@@ -86,14 +87,14 @@ bool inflight_stop(inflight *f, const char *which, inflight_info *info)
         found = true;
         atomic_store(e->stop, true);
     }
-    pthread_mutex_unlock(&f->mu);
+    lock_release(&f->mu);
     return found;
 }
 
 int inflight_stop_all(inflight *f, uint64_t tenant_id, uint64_t key_id)
 {
     int n = 0;
-    pthread_mutex_lock(&f->mu);
+    lock_take(&f->mu);
     for (const inflight_entry *e = f->head; e; e = e->next) {
         bool his =
             (tenant_id && e->info.tenant_id == tenant_id) || (key_id && e->info.key_id == key_id);
@@ -101,6 +102,6 @@ int inflight_stop_all(inflight *f, uint64_t tenant_id, uint64_t key_id)
         atomic_store(e->stop, true);
         n++;
     }
-    pthread_mutex_unlock(&f->mu);
+    lock_release(&f->mu);
     return n;
 }

@@ -5,7 +5,7 @@
  * struct request in the engine.
  *
  * Ownership: an entry lies in its worker's memory, between inflight_add() and inflight_remove().
- * Threads:   any thread but the engine's, which never meets this lock (a leaf).
+ * Threads:   any thread but the engine's, which never meets this lock.
  */
 #ifndef GATEWAY_INFLIGHT_H
 #define GATEWAY_INFLIGHT_H

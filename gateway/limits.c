@@ -7,7 +7,6 @@
 #include "gateway/limits.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include <time.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "storage/ledger.h"
 
 enum { BUCKETS = 1024, DAY_S = 86400 };
@@ -39,7 +39,7 @@ typedef struct account {
 } account;
 
 struct limits {
-    pthread_mutex_t mu; /* leaf lock, but for the ledger's read when a tenant is first seen */
+    lock mu; /* also over the ledger's read when a tenant is first seen */
     store *st;
     bool requests_only;
     account *table[BUCKETS];
@@ -50,7 +50,7 @@ limits *limits_create(store *st)
     limits *l = calloc(1, sizeof(*l));
     if (!l) return NULL;
     l->st = st;
-    pthread_mutex_init(&l->mu, NULL);
+    lock_init(&l->mu, LOCK_LIMITS);
     return l;
 }
 
@@ -71,7 +71,7 @@ void limits_destroy(limits *l)
             a = next;
         }
     }
-    pthread_mutex_destroy(&l->mu);
+    lock_free(&l->mu);
     free(l);
 }
 
@@ -291,9 +291,9 @@ bool limits_ask(limits *l, const key_info *key, const tenant *t, const limits_ad
                 limits_refusal *why)
 {
     accounts of;
-    pthread_mutex_lock(&l->mu);
+    lock_take(&l->mu);
     bool ok = find_accounts(l, key, t, a, &of, why) && check(l, &of, key, t, a, -1, why);
-    pthread_mutex_unlock(&l->mu);
+    lock_release(&l->mu);
     return ok;
 }
 
@@ -302,7 +302,7 @@ bool limits_reserve(limits *l, const key_info *key, const tenant *t, const limit
 {
     accounts of;
     *ticket = (limits_ticket){.tenant_id = t->id, .key_id = key->id, .tokens = tokens};
-    pthread_mutex_lock(&l->mu);
+    lock_take(&l->mu);
     bool ok = find_accounts(l, key, t, a, &of, why) && check(l, &of, key, t, a, tokens, why);
     if (ok) {
         ticket->day = of.tenant->day;
@@ -316,16 +316,16 @@ bool limits_reserve(limits *l, const key_info *key, const tenant *t, const limit
         atomic_fetch_add(&of.tenant->queued, 1);
         ticket->waiting = &of.tenant->queued; /* accounts live as long as the limits */
     }
-    pthread_mutex_unlock(&l->mu);
+    lock_release(&l->mu);
     return ok;
 }
 
 void limits_add_used(limits *l, uint64_t tenant_id, int64_t started_wall_us, int64_t tokens)
 {
-    pthread_mutex_lock(&l->mu);
+    lock_take(&l->mu);
     account *a = account_of(l, tenant_id, OF_TENANT);
     if (a && roll(l, a, clock_wall_us())) add_used(a, started_wall_us / 1000000 / DAY_S, tokens);
-    pthread_mutex_unlock(&l->mu);
+    lock_release(&l->mu);
 }
 
 err_code limits_load(limits *l, err *e)
@@ -349,13 +349,13 @@ void limits_settle(limits *l, limits_ticket *ticket, int64_t used_tokens)
     ticket->held = false;
     if (ticket->waiting) atomic_fetch_sub(ticket->waiting, 1);
     ticket->waiting = NULL;
-    pthread_mutex_lock(&l->mu);
+    lock_take(&l->mu);
     const uint64_t id[] = {ticket->tenant_id, ticket->key_id, ticket->adapter_id};
     for (account_kind k = OF_TENANT; k <= OF_ADAPTER; k++) {
         account *a = find_account(l, id[k], k);
         if (a) give(a, ticket->tokens - used_tokens, ticket->day);
     }
-    pthread_mutex_unlock(&l->mu);
+    lock_release(&l->mu);
 }
 
 void limits_usage_get(limits *l, const uint64_t *id, size_t n, limits_usage *out)
@@ -363,7 +363,7 @@ void limits_usage_get(limits *l, const uint64_t *id, size_t n, limits_usage *out
     int64_t day = clock_wall_us() / 1000000 / DAY_S;
     for (size_t i = 0; i < n; i++) {
         out[i] = (limits_usage){0};
-        pthread_mutex_lock(&l->mu);
+        lock_take(&l->mu);
         const account *a = find_account(l, id[i], OF_TENANT);
         if (a) {
             out[i] = (limits_usage){.running = a->running,
@@ -371,7 +371,7 @@ void limits_usage_get(limits *l, const uint64_t *id, size_t n, limits_usage *out
                                     .day_used = a->day == day ? a->day_used : 0,
                                     .month_used = a->month_used};
         }
-        pthread_mutex_unlock(&l->mu);
+        lock_release(&l->mu);
     }
 }
 
@@ -419,9 +419,9 @@ static void look_adapter(limits *l, const limits_adapter *a, int64_t now, limits
 void limits_look_adapter(limits *l, const limits_adapter *a, limits_view *out)
 {
     *out = no_limits;
-    pthread_mutex_lock(&l->mu);
+    lock_take(&l->mu);
     look_adapter(l, a, clock_now_us(), out);
-    pthread_mutex_unlock(&l->mu);
+    lock_release(&l->mu);
 }
 
 void limits_look(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,
@@ -429,7 +429,7 @@ void limits_look(limits *l, const key_info *key, const tenant *t, const limits_a
 {
     int64_t now = clock_now_us();
     *out = no_limits;
-    pthread_mutex_lock(&l->mu);
+    lock_take(&l->mu);
     account *ta = account_of(l, t->id, OF_TENANT), *ka = account_of(l, key->id, OF_KEY);
     if (ta && ka) {
         const tenant_limits *tl = &t->limits;
@@ -449,5 +449,5 @@ void limits_look(limits *l, const key_info *key, const tenant *t, const limits_a
     }
     if (l->requests_only)
         out->tokens_limit = out->queued_limit = out->day_limit = out->month_limit = -1;
-    pthread_mutex_unlock(&l->mu);
+    lock_release(&l->mu);
 }

@@ -5,13 +5,13 @@
  */
 #include "storage/keys.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "storage/digest.h"
 #include "storage/lockouts.h"
 #include "storage/store_sql.h"
@@ -35,8 +35,8 @@ typedef struct key_entry {
 } key_entry;
 
 struct key_cache {
-    pthread_mutex_t change; /* taken after the tenants' and before `lock` */
-    pthread_rwlock_t lock;  /* guards all below */
+    lock change; /* held over a write to the disk */
+    rwlock lock; /* guards all below */
     key_entry **bucket;
     size_t n_bucket, n; /* n_bucket is a power of two */
 };
@@ -225,8 +225,8 @@ err_code key_cache_open(struct key_cache **out, sqlite3 *db, err *e)
     if (!kc) return err_set(e, ERR_NOMEM, "out of memory");
     kc->n_bucket = 256;
     kc->bucket = calloc(kc->n_bucket, sizeof(*kc->bucket));
-    pthread_mutex_init(&kc->change, NULL);
-    pthread_rwlock_init(&kc->lock, NULL);
+    lock_init(&kc->change, LOCK_KEYS_CHANGE);
+    rwlock_init(&kc->lock, LOCK_KEYS);
     *out = kc;
     if (!kc->bucket) return err_set(e, ERR_NOMEM, "out of memory");
     sql q;
@@ -271,29 +271,29 @@ void key_cache_close(struct key_cache *kc)
             free(k);
         }
     free(kc->bucket);
-    pthread_rwlock_destroy(&kc->lock);
-    pthread_mutex_destroy(&kc->change);
+    rwlock_free(&kc->lock);
+    lock_free(&kc->change);
     free(kc);
 }
 
 void key_cache_revoke_tenant(store *st, uint64_t tenant_id, int64_t now_wall_us)
 {
     struct key_cache *kc = store_keys(st);
-    pthread_rwlock_wrlock(&kc->lock);
+    rwlock_write(&kc->lock);
     for (size_t b = 0; b < kc->n_bucket; b++)
         for (key_entry *k = kc->bucket[b]; k != NULL; k = k->next)
             if (k->info.tenant_id == tenant_id && k->info.revoked_wall_us == 0)
                 k->info.revoked_wall_us = now_wall_us;
-    pthread_rwlock_unlock(&kc->lock);
+    rwlock_release(&kc->lock);
 }
 
 bool key_cache_revoke(store *st, uint64_t key_id, int64_t now_wall_us)
 {
     struct key_cache *kc = store_keys(st);
-    pthread_rwlock_wrlock(&kc->lock);
+    rwlock_write(&kc->lock);
     key_entry *k = find_id(kc, key_id);
     if (k && k->info.revoked_wall_us == 0) k->info.revoked_wall_us = now_wall_us;
-    pthread_rwlock_unlock(&kc->lock);
+    rwlock_release(&kc->lock);
     return k != NULL;
 }
 
@@ -434,7 +434,7 @@ err_code keys_create(store *st, const key_info *want, char text[KEY_TEXT_LEN + 1
     if (rc) return rc;
     key_entry *k = calloc(1, sizeof(*k));
     if (!k) return err_set(e, ERR_NOMEM, "out of memory");
-    pthread_mutex_lock(&kc->change);
+    lock_take(&kc->change);
     k->info = *want;
     k->info.id = store_next_id(st);
     k->info.created_wall_us = clock_wall_us();
@@ -447,14 +447,14 @@ err_code keys_create(store *st, const key_info *want, char text[KEY_TEXT_LEN + 1
     rc = store_write(st, insert_key, k, e);
     if (!rc) {
         if (out) copy_info(k, k->info.created_wall_us, out);
-        pthread_rwlock_wrlock(&kc->lock);
+        rwlock_write(&kc->lock);
         insert(kc, k);
-        pthread_rwlock_unlock(&kc->lock);
+        rwlock_release(&kc->lock);
     } else {
         free(k);
         memset(text, 0, KEY_TEXT_LEN + 1);
     }
-    pthread_mutex_unlock(&kc->change);
+    lock_release(&kc->change);
     return rc;
 }
 
@@ -485,7 +485,7 @@ err_code keys_check(store *st, const char *text, size_t len, key_info *out, tena
     digest_bytes(text, len, got);
 
     bool ok = false, post = false;
-    pthread_rwlock_rdlock(&kc->lock);
+    rwlock_read(&kc->lock);
     key_entry *k = find_public(kc, text + 3);
     if (k)
         ok = matches(k, got, now_us) && k->info.revoked_wall_us == 0;
@@ -495,7 +495,7 @@ err_code keys_check(store *st, const char *text, size_t len, key_info *out, tena
         copy_info(k, now_us, out);
         if (out->expires_wall_us == 0 || now_us < out->expires_wall_us) post = note_use(k, now_us);
     }
-    pthread_rwlock_unlock(&kc->lock);
+    rwlock_release(&kc->lock);
     if (!ok) return err_set(e, ERR_DENIED, "%s", refused);
     if (out->expires_wall_us != 0 && now_us >= out->expires_wall_us)
         return err_set(e, ERR_EXPIRED, "the API key has expired");
@@ -515,10 +515,10 @@ err_code keys_check(store *st, const char *text, size_t len, key_info *out, tena
 err_code keys_get(store *st, uint64_t key_id, key_info *out, err *e)
 {
     struct key_cache *kc = store_keys(st);
-    pthread_rwlock_rdlock(&kc->lock);
+    rwlock_read(&kc->lock);
     const key_entry *k = find_id(kc, key_id);
     if (k) copy_info(k, clock_wall_us(), out);
-    pthread_rwlock_unlock(&kc->lock);
+    rwlock_release(&kc->lock);
     return k != NULL ? ERR_NONE : err_set(e, ERR_NOT_FOUND, "no such key");
 }
 
@@ -534,7 +534,7 @@ err_code keys_list(store *st, uint64_t tenant_id, key_info **out, size_t *n, err
     int64_t now_us = clock_wall_us();
     *out = NULL;
     *n = 0;
-    pthread_rwlock_rdlock(&kc->lock);
+    rwlock_read(&kc->lock);
     size_t count = 0;
     for (int pass = 0; pass < 2; pass++) {
         if (pass == 1) {
@@ -550,7 +550,7 @@ err_code keys_list(store *st, uint64_t tenant_id, key_info **out, size_t *n, err
                     copy_info(k, now_us, *out + (*n)++);
             }
     }
-    pthread_rwlock_unlock(&kc->lock);
+    rwlock_release(&kc->lock);
     if (!*out) return err_set(e, ERR_NOMEM, "out of memory");
     qsort(*out, *n, sizeof **out, by_id);
     return ERR_NONE;
@@ -577,7 +577,7 @@ err_code keys_rotate(store *st, uint64_t key_id, int64_t old_until_wall_us,
     struct key_cache *kc = store_keys(st);
     struct rotate_job r = {.key_id = key_id, .old_until_us = old_until_wall_us};
     key_info info;
-    pthread_mutex_lock(&kc->change);
+    lock_take(&kc->change);
     r.now_us = clock_wall_us();
     err_code rc = keys_get(st, key_id, &info, e);
     if (!rc && info.revoked_wall_us != 0) rc = err_set(e, ERR_CONFLICT, "the key is revoked");
@@ -590,13 +590,13 @@ err_code keys_rotate(store *st, uint64_t key_id, int64_t old_until_wall_us,
         rc = store_write(st, rotate_rows, &r, e);
     }
     if (!rc) {
-        pthread_rwlock_wrlock(&kc->lock);
+        rwlock_write(&kc->lock);
         rotate_entry(find_id(kc, key_id), &r);
-        pthread_rwlock_unlock(&kc->lock);
+        rwlock_release(&kc->lock);
     } else {
         memset(text, 0, KEY_TEXT_LEN + 1);
     }
-    pthread_mutex_unlock(&kc->change);
+    lock_release(&kc->change);
     return rc;
 }
 
@@ -622,7 +622,7 @@ err_code keys_update(store *st, const key_info *was, const key_info *want, key_i
 {
     struct key_cache *kc = store_keys(st);
     key_info now;
-    pthread_mutex_lock(&kc->change);
+    lock_take(&kc->change);
     err_code rc = keys_get(st, want->id, &now, e);
     if (!rc && now.revoked_wall_us != 0) rc = err_set(e, ERR_CONFLICT, "the key is revoked");
     if (!rc && !same_settings(&now, was))
@@ -638,13 +638,13 @@ err_code keys_update(store *st, const key_info *was, const key_info *want, key_i
     }
     if (!rc) rc = store_write(st, update_row, &now, e);
     if (!rc) {
-        pthread_rwlock_wrlock(&kc->lock);
+        rwlock_write(&kc->lock);
         key_entry *k = find_id(kc, want->id);
         now.revoked_wall_us = k->info.revoked_wall_us; /* it may have been revoked meanwhile */
         k->info = now;
-        pthread_rwlock_unlock(&kc->lock);
+        rwlock_release(&kc->lock);
         if (out) *out = now;
     }
-    pthread_mutex_unlock(&kc->change);
+    lock_release(&kc->change);
     return rc;
 }

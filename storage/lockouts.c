@@ -15,10 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "engine/base/log.h"
 
 enum { SLOTS = 4095, SLOT_BYTES = 64 };
@@ -40,9 +40,9 @@ _Static_assert(sizeof(file) == (size_t)SLOT_BYTES * (SLOTS + 1), "the file's for
 
 struct lockouts {
     file *map;
-    atomic_int n;       /* pending; raised and lowered under mu */
-    pthread_mutex_t mu; /* leaf lock; guards all below, and which slots are free */
-    pthread_cond_t settled;
+    atomic_int n; /* pending; raised and lowered under mu */
+    lock mu;      /* guards all below, and which slots are free */
+    cond settled;
     uint64_t last_ticket, durable_ticket, tried_ticket;
     uint64_t ticket[SLOTS]; /* of the slot's lock-out; 0: free */
 };
@@ -112,12 +112,8 @@ err_code lockouts_open(lockouts **out, const char *dir, err *e)
     lockouts *lo = calloc(1, sizeof(*lo));
     *out = lo;
     if (!lo) return err_set(e, ERR_NOMEM, "out of memory");
-    pthread_mutex_init(&lo->mu, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&lo->settled, &attr);
-    pthread_condattr_destroy(&attr);
+    lock_init(&lo->mu, LOCK_LOCKOUTS);
+    cond_init(&lo->settled);
     snprintf(path, sizeof path, "%s/lockouts", dir);
     err_code code = map_file(lo, path, e);
     if (code == ERR_NONE) take_over(lo);
@@ -129,8 +125,8 @@ void lockouts_close(lockouts *lo)
     if (!lo) return;
     if (lo->n > 0) log_warn("storage", "%d lock-outs are written at the next start", lo->n);
     if (lo->map) munmap(lo->map, sizeof(file));
-    pthread_cond_destroy(&lo->settled);
-    pthread_mutex_destroy(&lo->mu);
+    cond_free(&lo->settled);
+    lock_free(&lo->mu);
     free(lo);
 }
 
@@ -140,7 +136,7 @@ uint64_t lockouts_note(lockouts *lo, const lockout *what)
 {
     uint64_t ticket = 0;
     int free_slot = -1;
-    pthread_mutex_lock(&lo->mu);
+    lock_take(&lo->mu);
     for (int i = 0; i < SLOTS && ticket == 0; i++) {
         const slot *s = &lo->map->slot[i];
         if (lo->ticket[i] == 0 && free_slot < 0) free_slot = i;
@@ -152,21 +148,18 @@ uint64_t lockouts_note(lockouts *lo, const lockout *what)
         ticket = lo->ticket[free_slot] = ++lo->last_ticket;
         lo->n++;
     }
-    pthread_mutex_unlock(&lo->mu);
+    lock_release(&lo->mu);
     if (ticket == 0) log_error("storage", "too many lock-outs wait for the disk to note one more");
     return ticket;
 }
 
 bool lockouts_wait(lockouts *lo, uint64_t ticket, int64_t timeout_us)
 {
-    int64_t end = clock_now_us() + timeout_us;
-    struct timespec at = {end / 1000000, end % 1000000 * 1000};
-    int rc = 0;
-    pthread_mutex_lock(&lo->mu);
-    while (lo->tried_ticket < ticket && rc == 0)
-        rc = pthread_cond_timedwait(&lo->settled, &lo->mu, &at);
+    int64_t end_us = clock_now_us() + timeout_us;
+    lock_take(&lo->mu);
+    while (lo->tried_ticket < ticket && cond_wait_until(&lo->settled, &lo->mu, end_us)) continue;
     bool done = lo->durable_ticket >= ticket;
-    pthread_mutex_unlock(&lo->mu);
+    lock_release(&lo->mu);
     return done;
 }
 
@@ -177,12 +170,12 @@ int lockouts_pending(const lockouts *lo)
 
 void lockouts_each(lockouts *lo, void (*fn)(void *self, const lockout *what), void *self)
 {
-    pthread_mutex_lock(&lo->mu);
+    lock_take(&lo->mu);
     for (int i = 0; i < SLOTS; i++) {
         lockout what = what_of(&lo->map->slot[i]);
         if (lo->ticket[i] != 0) fn(self, &what);
     }
-    pthread_mutex_unlock(&lo->mu);
+    lock_release(&lo->mu);
 }
 
 /* ---- the writer's ----------------------------------------------------------------------- */
@@ -214,30 +207,30 @@ static err_code revoke_key(sqlite3 *db, const lockout *what, err *e)
 
 uint64_t lockouts_mark(lockouts *lo)
 {
-    pthread_mutex_lock(&lo->mu);
+    lock_take(&lo->mu);
     uint64_t mark = lo->last_ticket;
-    pthread_mutex_unlock(&lo->mu);
+    lock_release(&lo->mu);
     return mark;
 }
 
 err_code lockouts_apply(lockouts *lo, uint64_t mark, sqlite3 *db, err *e)
 {
     err_code code = ERR_NONE;
-    pthread_mutex_lock(&lo->mu);
+    lock_take(&lo->mu);
     for (int i = 0; i < SLOTS && code == ERR_NONE; i++) {
         if (lo->ticket[i] == 0 || lo->ticket[i] > mark) continue;
         lockout what = what_of(&lo->map->slot[i]);
-        pthread_mutex_unlock(&lo->mu); /* who notes another must not wait for the disk */
+        lock_release(&lo->mu); /* who notes another must not wait for the disk */
         code = what.kind == LOCKOUT_KEY ? revoke_key(db, &what, e) : disable_tenant(db, &what, e);
-        pthread_mutex_lock(&lo->mu);
+        lock_take(&lo->mu);
     }
-    pthread_mutex_unlock(&lo->mu);
+    lock_release(&lo->mu);
     return code;
 }
 
 void lockouts_settle(lockouts *lo, uint64_t mark, bool durable)
 {
-    pthread_mutex_lock(&lo->mu);
+    lock_take(&lo->mu);
     for (int i = 0; i < SLOTS && durable; i++) {
         if (lo->ticket[i] == 0 || lo->ticket[i] > mark) continue;
         lo->ticket[i] = 0;
@@ -246,6 +239,6 @@ void lockouts_settle(lockouts *lo, uint64_t mark, bool durable)
     }
     if (durable && mark > lo->durable_ticket) lo->durable_ticket = mark;
     if (mark > lo->tried_ticket) lo->tried_ticket = mark;
-    pthread_cond_broadcast(&lo->settled);
-    pthread_mutex_unlock(&lo->mu);
+    cond_broadcast(&lo->settled);
+    lock_release(&lo->mu);
 }

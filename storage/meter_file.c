@@ -12,7 +12,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +21,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "engine/base/log.h"
 
 enum { HEADER_BYTES = 4096, SLOTS_MAX = 1 << 21, SLOT_FREE = 0, SLOT_USED = 0x5553 };
@@ -61,7 +61,7 @@ struct meter_file {
     int n_slots, running_max, spool_max;
     size_t map_bytes;
     uint8_t *map;
-    pthread_mutex_t mu; /* leaf lock; guards all below */
+    lock mu; /* guards all below */
     int n_running, n_ended, n_free;
     int *free_slot; /* [n_slots], a stack: so few pages are touched */
 };
@@ -396,7 +396,7 @@ err_code meter_file_open(meter_file **out, store *st, int n_running, int n_spool
     meter_file *mf = calloc(1, sizeof(*mf));
     if (!mf) return err_set(e, ERR_NOMEM, "out of memory");
     mf->running_max = n_running;
-    pthread_mutex_init(&mf->mu, NULL);
+    lock_init(&mf->mu, LOCK_METER_FILE);
     err_code code = leftover_read(&l, st, true, e);
     bool kept = code == ERR_NONE && ledger_settle(st, l.rows, l.n, &why) != ERR_NONE;
     if (kept) {
@@ -421,7 +421,7 @@ void meter_file_close(meter_file *mf)
 {
     if (!mf) return;
     if (mf->map) munmap(mf->map, mf->map_bytes);
-    pthread_mutex_destroy(&mf->mu);
+    lock_free(&mf->mu);
     free(mf->free_slot);
     free(mf);
 }
@@ -455,14 +455,14 @@ meter_slot *meter_file_next_ended(meter_file *mf, int *i)
 err_code meter_file_acquire(meter_file *mf, const meter_owner *owner, meter_slot **out, err *e)
 {
     *out = NULL;
-    pthread_mutex_lock(&mf->mu);
+    lock_take(&mf->mu);
     bool full = mf->n_ended >= mf->spool_max, busy = mf->n_running >= mf->running_max;
     int i = -1;
     if (!full && !busy) {
         i = mf->free_slot[--mf->n_free]; /* running_max + spool_max slots: there is one */
         mf->n_running++;
     }
-    pthread_mutex_unlock(&mf->mu);
+    lock_release(&mf->mu);
     if (full) return err_set(e, ERR_IO, "usage cannot be written and its spool is full");
     if (busy) return err_set(e, ERR_BUSY, "too many requests are running");
     meter_slot *s = meter_file_slot(mf, i);
@@ -484,29 +484,29 @@ meter *meter_slot_meter(meter_slot *slot)
 void meter_file_end(meter_file *mf, meter_slot *slot, const usage_row *row)
 {
     fill_end(slot, row);
-    pthread_mutex_lock(&mf->mu);
+    lock_take(&mf->mu);
     mf->n_running--;
     mf->n_ended++;
-    pthread_mutex_unlock(&mf->mu);
+    lock_release(&mf->mu);
 }
 
 void meter_file_release(meter_file *mf, meter_slot *slot)
 {
     bool ended = atomic_load(&slot->state) == SLOT_ENDED;
     atomic_store(&slot->state, SLOT_FREE);
-    pthread_mutex_lock(&mf->mu);
+    lock_take(&mf->mu);
     mf->free_slot[mf->n_free++] = meter_file_index(mf, slot);
     mf->n_ended -= ended;
     mf->n_running -= !ended;
-    pthread_mutex_unlock(&mf->mu);
+    lock_release(&mf->mu);
 }
 
 void meter_file_stats_get(meter_file *mf, meter_file_stats *out)
 {
-    pthread_mutex_lock(&mf->mu);
+    lock_take(&mf->mu);
     *out = (meter_file_stats){.n_running = mf->n_running,
                               .n_ended = mf->n_ended,
                               .n_spool = mf->spool_max,
                               .full = mf->n_ended >= mf->spool_max};
-    pthread_mutex_unlock(&mf->mu);
+    lock_release(&mf->mu);
 }

@@ -4,9 +4,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "engine/base/log.h"
 
 enum { ROWS_AT_ONCE = 512, AWAIT_MS = 100, PAUSE_MIN_MS = 100, PAUSE_MAX_MS = 1000 };
@@ -18,8 +18,8 @@ struct settler {
     usage_row rows[ROWS_AT_ONCE]; /* the thread's, as is the next */
     int taken[ROWS_AT_ONCE];      /* the slots that these rows are of */
 
-    pthread_mutex_t mu; /* leaf lock; guards all below */
-    pthread_cond_t work, settled;
+    lock mu; /* guards all below */
+    cond work, settled;
     int *next; /* [n_slots] lists by slot number; -1: the end */
     int head, tail;
     uint64_t n_ended, n_settled; /* turns given, turns that are in the database */
@@ -72,23 +72,10 @@ static void drop_locked(settler *s, int n)
 
 /* ---- the thread --------------------------------------------------------------------- */
 
-static struct timespec in_ms(int64_t ms)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += ms / 1000;
-    t.tv_nsec += ms % 1000 * 1000000;
-    if (t.tv_nsec >= 1000000000) {
-        t.tv_nsec -= 1000000000;
-        t.tv_sec++;
-    }
-    return t;
-}
-
 static void pause_locked(settler *s, int64_t ms)
 {
-    struct timespec end = in_ms(ms);
-    while (!s->stop && pthread_cond_timedwait(&s->work, &s->mu, &end) == 0) continue;
+    int64_t end_us = clock_now_us() + ms * 1000;
+    while (!s->stop && cond_wait_until(&s->work, &s->mu, end_us)) continue;
 }
 
 static void failed_locked(settler *s, const err *why)
@@ -112,25 +99,25 @@ static void caught_up_locked(settler *s)
 /* Without the lock: the meter file has its own. */
 static void release(settler *s, int n)
 {
-    pthread_mutex_unlock(&s->mu);
+    lock_release(&s->mu);
     for (int i = 0; i < n; i++) meter_file_release(s->mf, meter_file_slot(s->mf, s->taken[i]));
-    pthread_mutex_lock(&s->mu);
+    lock_take(&s->mu);
 }
 
 static void *settle_main(void *arg)
 {
     settler *s = arg;
     int64_t pause_ms = PAUSE_MIN_MS;
-    pthread_mutex_lock(&s->mu);
+    lock_take(&s->mu);
     for (;;) {
-        while (s->head < 0 && !s->stop) pthread_cond_wait(&s->work, &s->mu);
+        while (s->head < 0 && !s->stop) cond_wait(&s->work, &s->mu);
         if (s->head < 0) break;
         bool last = s->stop;
         int n = look_locked(s);
-        pthread_mutex_unlock(&s->mu);
+        lock_release(&s->mu);
         err why;
         err_code rc = ledger_settle(s->st, s->rows, (size_t)n, &why);
-        pthread_mutex_lock(&s->mu);
+        lock_take(&s->mu);
         if (!rc) {
             drop_locked(s, n);
             caught_up_locked(s);
@@ -138,7 +125,7 @@ static void *settle_main(void *arg)
         } else {
             failed_locked(s, &why);
         }
-        pthread_cond_broadcast(&s->settled);
+        cond_broadcast(&s->settled);
         if (!rc) {
             release(s, n);
             continue;
@@ -147,7 +134,7 @@ static void *settle_main(void *arg)
         pause_locked(s, pause_ms);
         pause_ms = 2 * pause_ms < PAUSE_MAX_MS ? 2 * pause_ms : PAUSE_MAX_MS;
     }
-    pthread_mutex_unlock(&s->mu);
+    lock_release(&s->mu);
     return NULL;
 }
 
@@ -155,20 +142,16 @@ static void *settle_main(void *arg)
 
 static void init_conditions(settler *s)
 {
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->work, &monotonic);
-    pthread_cond_init(&s->settled, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    pthread_mutex_init(&s->mu, NULL);
+    cond_init(&s->work);
+    cond_init(&s->settled);
+    lock_init(&s->mu, LOCK_SETTLER);
 }
 
 static void settler_free(settler *s)
 {
-    pthread_cond_destroy(&s->work);
-    pthread_cond_destroy(&s->settled);
-    pthread_mutex_destroy(&s->mu);
+    cond_free(&s->work);
+    cond_free(&s->settled);
+    lock_free(&s->mu);
     free(s->next);
     free(s);
 }
@@ -200,10 +183,10 @@ err_code settler_start(settler **out, store *st, meter_file *mf, err *e)
 void settler_stop(settler *s)
 {
     if (!s) return;
-    pthread_mutex_lock(&s->mu);
+    lock_take(&s->mu);
     s->stop = true;
-    pthread_cond_broadcast(&s->work);
-    pthread_mutex_unlock(&s->mu);
+    cond_broadcast(&s->work);
+    lock_release(&s->mu);
     pthread_join(s->thread, NULL);
     uint64_t left = s->n_ended - s->n_settled;
     if (left > 0)
@@ -217,24 +200,24 @@ void settler_stop(settler *s)
 uint64_t settler_end(settler *s, meter_slot *slot, const usage_row *row)
 {
     meter_file_end(s->mf, slot, row);
-    pthread_mutex_lock(&s->mu);
+    lock_take(&s->mu);
     put_locked(s, meter_file_index(s->mf, slot));
     uint64_t turn = s->n_ended;
-    pthread_cond_signal(&s->work);
-    pthread_mutex_unlock(&s->mu);
+    cond_signal(&s->work);
+    lock_release(&s->mu);
     return turn;
 }
 
 bool settler_await(settler *s, uint64_t turn)
 {
-    struct timespec end = in_ms(AWAIT_MS);
-    pthread_mutex_lock(&s->mu);
+    int64_t end_us = clock_now_us() + AWAIT_MS * 1000;
+    lock_take(&s->mu);
     while (s->n_settled < turn && s->behind_since_us == 0) {
-        if (pthread_cond_timedwait(&s->settled, &s->mu, &end) == 0) continue;
+        if (cond_wait_until(&s->settled, &s->mu, end_us)) continue;
         if (s->n_settled < turn && s->behind_since_us == 0) s->behind_since_us = clock_now_us();
     }
     bool durable = s->n_settled >= turn;
-    pthread_mutex_unlock(&s->mu);
+    lock_release(&s->mu);
     return durable;
 }
 
@@ -248,7 +231,7 @@ void settler_stats_get(settler *s, settler_stats *out)
 {
     meter_file_stats file;
     meter_file_stats_get(s->mf, &file);
-    pthread_mutex_lock(&s->mu);
+    lock_take(&s->mu);
     int64_t oldest_us = s->head < 0 ? 0 : clock_wall_us() - s->oldest_wall_us;
     *out = (settler_stats){.state = file.full                 ? SPOOL_FULL
                                     : s->behind_since_us != 0 ? SPOOL_BEHIND
@@ -257,5 +240,5 @@ void settler_stats_get(settler *s, settler_stats *out)
                            .n_waiting = file.n_ended,
                            .oldest_us = oldest_us > 0 ? oldest_us : 0,
                            .n_failures = s->n_failures};
-    pthread_mutex_unlock(&s->mu);
+    lock_release(&s->mu);
 }

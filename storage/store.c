@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "engine/base/log.h"
 #include "engine/base/private_file.h"
 #include "storage/lockouts.h"
@@ -37,7 +38,7 @@ typedef struct job {
     err why;
     int64_t posted_us, patience_us; /* how long it waits for another program's lock */
     bool done, owned;               /* owned: nobody waits, the writer frees */
-    pthread_cond_t wake;
+    cond wake;
 } job;
 
 struct store {
@@ -50,8 +51,8 @@ struct store {
     reserve *reserve; /* the writer's */
     lockouts *lockouts;
 
-    pthread_mutex_t mu; /* leaf lock; guards all below up to the blank line */
-    pthread_cond_t work;
+    lock mu; /* guards all below up to the blank line */
+    cond work;
     job *head, **tail;
     int n_queued;
     int64_t writing_us; /* when the oldest job of the running batch was posted; 0: none runs */
@@ -59,13 +60,13 @@ struct store {
     bool urgent; /* a lock-out was noted since the last attempt */
     store_stats stats;
 
-    pthread_mutex_t read_mu; /* leaf lock */
-    pthread_cond_t read_free;
+    lock read_mu;
+    cond read_free;
     sqlite3 *reader[N_READERS];
     bool reader_used[N_READERS];
 
-    pthread_mutex_t id_mu; /* leaf lock */
-    uint64_t last_tick;    /* (milliseconds << 14) + sequence of the newest id */
+    lock id_mu;
+    uint64_t last_tick; /* (milliseconds << 14) + sequence of the newest id */
 
     struct tenant_cache *tenants;
     struct key_cache *keys;
@@ -308,7 +309,7 @@ static void finish_batch_locked(store *st, job *list, bool ok, int64_t took_us)
             free(j);
         } else {
             j->done = true;
-            pthread_cond_signal(&j->wake);
+            cond_signal(&j->wake);
         }
     }
 }
@@ -318,11 +319,9 @@ static bool await_work_locked(store *st)
 {
     if (!st->head && !st->stop && !st->urgent) {
         if (lockouts_pending(st->lockouts) > 0 || !reserve_held(st->reserve)) {
-            int64_t end = clock_now_us() + AGAIN_US;
-            struct timespec at = {end / 1000000, end % 1000000 * 1000};
-            pthread_cond_timedwait(&st->work, &st->mu, &at);
+            cond_wait_until(&st->work, &st->mu, clock_now_us() + AGAIN_US);
         } else {
-            pthread_cond_wait(&st->work, &st->mu);
+            cond_wait(&st->work, &st->mu);
         }
     }
     st->urgent = false;
@@ -347,20 +346,20 @@ static job *take_batch_locked(store *st)
 static void *writer_main(void *arg)
 {
     store *st = arg;
-    pthread_mutex_lock(&st->mu);
+    lock_take(&st->mu);
     st->urgent |= lockouts_pending(st->lockouts) > 0; /* of an earlier run */
     while (await_work_locked(st)) {
         job *list = take_batch_locked(st);
-        pthread_mutex_unlock(&st->mu);
+        lock_release(&st->mu);
         int64_t t0 = clock_now_us();
         bool some = list != NULL || lockouts_pending(st->lockouts) > 0;
         bool ok = some && commit_batch(st, list);
         int64_t took_us = clock_now_us() - t0;
         reserve_renew(st->reserve, t0);
-        pthread_mutex_lock(&st->mu);
+        lock_take(&st->mu);
         if (some) finish_batch_locked(st, list, ok, took_us);
     }
-    pthread_mutex_unlock(&st->mu);
+    lock_release(&st->mu);
     if (lockouts_pending(st->lockouts) > 0) (void)commit_batch(st, NULL);
     return NULL;
 }
@@ -371,7 +370,7 @@ static void enqueue_locked(store *st, job *j)
     *st->tail = j;
     st->tail = &j->next;
     st->n_queued++;
-    pthread_cond_signal(&st->work);
+    cond_signal(&st->work);
 }
 
 err_code store_write(store *st, store_job fn, void *arg, err *e)
@@ -382,12 +381,12 @@ err_code store_write(store *st, store_job fn, void *arg, err *e)
 err_code store_write_within(store *st, store_job fn, void *arg, int64_t patience_us, err *e)
 {
     job j = {.fn = fn, .arg = arg, .patience_us = patience_us};
-    pthread_cond_init(&j.wake, NULL);
-    pthread_mutex_lock(&st->mu);
+    cond_init(&j.wake);
+    lock_take(&st->mu);
     enqueue_locked(st, &j);
-    while (!j.done) pthread_cond_wait(&j.wake, &st->mu);
-    pthread_mutex_unlock(&st->mu);
-    pthread_cond_destroy(&j.wake);
+    while (!j.done) cond_wait(&j.wake, &st->mu);
+    lock_release(&st->mu);
+    cond_free(&j.wake);
     if (j.code != ERR_NONE && e) *e = j.why;
     return j.code;
 }
@@ -406,19 +405,19 @@ void store_post(store *st, store_job fn, const void *arg, size_t bytes)
     j->patience_us = PATIENCE_US;
     j->owned = true;
     memcpy(j->arg, arg, bytes);
-    pthread_mutex_lock(&st->mu);
+    lock_take(&st->mu);
     enqueue_locked(st, j);
-    pthread_mutex_unlock(&st->mu);
+    lock_release(&st->mu);
 }
 
 bool store_lockout(store *st, const lockout *what)
 {
     uint64_t ticket = lockouts_note(st->lockouts, what);
     if (ticket == 0) return false;
-    pthread_mutex_lock(&st->mu);
+    lock_take(&st->mu);
     st->urgent = true;
-    pthread_cond_signal(&st->work);
-    pthread_mutex_unlock(&st->mu);
+    cond_signal(&st->work);
+    lock_release(&st->mu);
     return lockouts_wait(st->lockouts, ticket, LOCKOUT_WAIT_US);
 }
 
@@ -426,25 +425,25 @@ bool store_lockout(store *st, const lockout *what)
 
 sqlite3 *store_read_begin(store *st)
 {
-    pthread_mutex_lock(&st->read_mu);
+    lock_take(&st->read_mu);
     for (;;) {
         for (int i = 0; i < N_READERS; i++)
             if (!st->reader_used[i]) {
                 st->reader_used[i] = true;
-                pthread_mutex_unlock(&st->read_mu);
+                lock_release(&st->read_mu);
                 return st->reader[i];
             }
-        pthread_cond_wait(&st->read_free, &st->read_mu);
+        cond_wait(&st->read_free, &st->read_mu);
     }
 }
 
 void store_read_end(store *st, sqlite3 *db)
 {
-    pthread_mutex_lock(&st->read_mu);
+    lock_take(&st->read_mu);
     for (int i = 0; i < N_READERS; i++)
         if (st->reader[i] == db) st->reader_used[i] = false;
-    pthread_cond_signal(&st->read_free);
-    pthread_mutex_unlock(&st->read_mu);
+    cond_signal(&st->read_free);
+    lock_release(&st->read_mu);
 }
 
 /* ---- ids ---------------------------------------------------------------------- */
@@ -461,20 +460,20 @@ uint64_t store_next_id(store *st)
 {
     int64_t ms = clock_wall_us() / 1000 - EPOCH_MS;
     uint64_t tick = ms > 0 ? (uint64_t)ms << SEQ_BITS : 0;
-    pthread_mutex_lock(&st->id_mu);
+    lock_take(&st->id_mu);
     if (tick <= st->last_tick)
         tick = st->last_tick + 1; /* same millisecond, or the clock went back */
     st->last_tick = tick;
-    pthread_mutex_unlock(&st->id_mu);
+    lock_release(&st->id_mu);
     return (tick >> SEQ_BITS) << (SEQ_BITS + NODE_BITS) | (uint64_t)st->node << SEQ_BITS |
            (tick & ((1u << SEQ_BITS) - 1));
 }
 
 void store_raise_ids(store *st, uint64_t id)
 {
-    pthread_mutex_lock(&st->id_mu);
+    lock_take(&st->id_mu);
     if (tick_of(id) > st->last_tick) st->last_tick = tick_of(id);
-    pthread_mutex_unlock(&st->id_mu);
+    lock_release(&st->id_mu);
 }
 
 /* Ids go on above the highest that was ever stored, wherever the clock stands now. */
@@ -608,15 +607,11 @@ err_code store_open(store **out, const char *dir, const store_options *options, 
     st->node = o.node & 0xff;
     st->tail = &st->head;
     st->healthy = true;
-    pthread_mutex_init(&st->mu, NULL);
-    pthread_mutex_init(&st->read_mu, NULL);
-    pthread_mutex_init(&st->id_mu, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&st->work, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    pthread_cond_init(&st->read_free, NULL);
+    lock_init(&st->mu, LOCK_STORE_QUEUE);
+    lock_init(&st->read_mu, LOCK_STORE_READERS);
+    lock_init(&st->id_mu, LOCK_STORE_IDS);
+    cond_init(&st->work);
+    cond_init(&st->read_free);
 
     char path[4096];
     err_code code = take_dir(st, dir, o.create, e);
@@ -653,10 +648,10 @@ void store_close(store *st)
 {
     if (!st) return;
     if (st->writer_runs) {
-        pthread_mutex_lock(&st->mu);
+        lock_take(&st->mu);
         st->stop = true;
-        pthread_cond_signal(&st->work);
-        pthread_mutex_unlock(&st->mu);
+        cond_signal(&st->work);
+        lock_release(&st->mu);
         pthread_join(st->writer, NULL);
     }
     /* The writer is closed last, so that it alone checkpoints. */
@@ -668,11 +663,11 @@ void store_close(store *st)
     key_cache_close(st->keys);
     tenant_cache_close(st->tenants);
     if (st->lock_fd >= 0) close(st->lock_fd);
-    pthread_cond_destroy(&st->work);
-    pthread_cond_destroy(&st->read_free);
-    pthread_mutex_destroy(&st->mu);
-    pthread_mutex_destroy(&st->read_mu);
-    pthread_mutex_destroy(&st->id_mu);
+    cond_free(&st->work);
+    cond_free(&st->read_free);
+    lock_free(&st->mu);
+    lock_free(&st->read_mu);
+    lock_free(&st->id_mu);
     free(st->dir);
     free(st);
 }
@@ -684,20 +679,20 @@ const char *store_dir(const store *st)
 
 bool store_healthy(store *st)
 {
-    pthread_mutex_lock(&st->mu);
+    lock_take(&st->mu);
     bool ok = st->healthy;
-    pthread_mutex_unlock(&st->mu);
+    lock_release(&st->mu);
     return ok;
 }
 
 void store_stats_get(store *st, store_stats *out)
 {
-    pthread_mutex_lock(&st->mu);
+    lock_take(&st->mu);
     *out = st->stats;
     out->n_queued = st->n_queued;
     int64_t oldest = st->writing_us ? st->writing_us : st->head ? st->head->posted_us : 0;
     out->lag_us = oldest ? clock_now_us() - oldest : 0;
-    pthread_mutex_unlock(&st->mu);
+    lock_release(&st->mu);
     out->n_lockouts = lockouts_pending(st->lockouts);
     out->reserve_held = reserve_held(st->reserve);
 }

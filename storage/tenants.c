@@ -7,18 +7,18 @@
 #include "storage/tenants.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "storage/lockouts.h"
 #include "storage/store_sql.h"
 
 struct tenant_cache {
-    pthread_mutex_t change; /* taken before `lock`; held over a write to the disk */
-    pthread_rwlock_t lock;  /* leaf lock; guards all below */
+    lock change; /* held over a write to the disk */
+    rwlock lock; /* guards all below */
     tenant **row;
     size_t n, cap;
     uint64_t changes;
@@ -86,7 +86,7 @@ static tenant *find_name(const struct tenant_cache *tc, const char *name)
  * held (or nobody else is there yet), so the room stays. */
 static tenant *cache_reserve(struct tenant_cache *tc)
 {
-    pthread_rwlock_wrlock(&tc->lock);
+    rwlock_write(&tc->lock);
     if (tc->n == tc->cap) {
         size_t cap = tc->cap ? tc->cap * 2 : 64;
         tenant **row = realloc(tc->row, cap * sizeof(*row));
@@ -96,14 +96,14 @@ static tenant *cache_reserve(struct tenant_cache *tc)
         }
     }
     tenant *fresh = tc->n < tc->cap ? malloc(sizeof(*fresh)) : NULL;
-    pthread_rwlock_unlock(&tc->lock);
+    rwlock_release(&tc->lock);
     return fresh;
 }
 
 /* `fresh`: from cache_reserve(), for a row that is new. */
 static void cache_put(struct tenant_cache *tc, const tenant *t, tenant *fresh)
 {
-    pthread_rwlock_wrlock(&tc->lock);
+    rwlock_write(&tc->lock);
     tc->changes++;
     tenant *row = find_id(tc, t->id);
     if (!row) {
@@ -114,14 +114,14 @@ static void cache_put(struct tenant_cache *tc, const tenant *t, tenant *fresh)
         tc->n++;
     }
     *row = *t;
-    pthread_rwlock_unlock(&tc->lock);
+    rwlock_release(&tc->lock);
 }
 
 /* Shows what was written over the row of `was`.  A lock-out that came meanwhile stays in force; the
  * database has it written after this, or has refused this. */
 static void cache_replace(struct tenant_cache *tc, const tenant *was, tenant *t)
 {
-    pthread_rwlock_wrlock(&tc->lock);
+    rwlock_write(&tc->lock);
     tenant *row = find_id(tc, t->id);
     if (row->generation != was->generation) {
         t->disabled = true;
@@ -129,7 +129,7 @@ static void cache_replace(struct tenant_cache *tc, const tenant *was, tenant *t)
     }
     *row = *t;
     tc->changes++;
-    pthread_rwlock_unlock(&tc->lock);
+    rwlock_release(&tc->lock);
 }
 
 static err_code changed_meanwhile(err *e)
@@ -142,7 +142,7 @@ static err_code cache_disable(struct tenant_cache *tc, uint64_t id, uint64_t if_
                               int64_t now_wall_us, err *e)
 {
     err_code rc = ERR_NONE;
-    pthread_rwlock_wrlock(&tc->lock);
+    rwlock_write(&tc->lock);
     tenant *row = find_id(tc, id);
     if (!row) {
         rc = err_set(e, ERR_NOT_FOUND, "no such tenant");
@@ -154,7 +154,7 @@ static err_code cache_disable(struct tenant_cache *tc, uint64_t id, uint64_t if_
         row->updated_wall_us = now_wall_us;
         tc->changes++;
     }
-    pthread_rwlock_unlock(&tc->lock);
+    rwlock_release(&tc->lock);
     return rc;
 }
 
@@ -192,8 +192,8 @@ err_code tenant_cache_open(struct tenant_cache **out, sqlite3 *db, err *e)
 {
     struct tenant_cache *tc = calloc(1, sizeof(*tc));
     if (!tc) return err_set(e, ERR_NOMEM, "out of memory");
-    pthread_mutex_init(&tc->change, NULL);
-    pthread_rwlock_init(&tc->lock, NULL);
+    lock_init(&tc->change, LOCK_TENANTS_CHANGE);
+    rwlock_init(&tc->lock, LOCK_TENANTS);
     *out = tc;
     sql q;
     sql_begin(&q, db, "SELECT " COLUMNS " FROM tenants ORDER BY id");
@@ -216,8 +216,8 @@ void tenant_cache_close(struct tenant_cache *tc)
     if (!tc) return;
     for (size_t i = 0; i < tc->n; i++) free(tc->row[i]);
     free(tc->row);
-    pthread_rwlock_destroy(&tc->lock);
-    pthread_mutex_destroy(&tc->change);
+    rwlock_free(&tc->lock);
+    lock_free(&tc->change);
     free(tc);
 }
 
@@ -305,7 +305,7 @@ err_code tenants_create(store *st, const tenant *want, tenant *out, err *e)
     if (t.weight == 0) t.weight = 1;
     err_code rc = check(&t, e);
     if (rc) return rc;
-    pthread_mutex_lock(&tc->change);
+    lock_take(&tc->change);
     t.id = store_next_id(st);
     t.disabled = false;
     t.generation = 1;
@@ -321,7 +321,7 @@ err_code tenants_create(store *st, const tenant *want, tenant *out, err *e)
         cache_put(tc, &t, fresh);
     else
         free(fresh);
-    pthread_mutex_unlock(&tc->change);
+    lock_release(&tc->change);
     if (!rc && out) *out = t;
     return rc;
 }
@@ -329,29 +329,29 @@ err_code tenants_create(store *st, const tenant *want, tenant *out, err *e)
 err_code tenants_get(store *st, uint64_t id, tenant *out, err *e)
 {
     struct tenant_cache *tc = store_tenants(st);
-    pthread_rwlock_rdlock(&tc->lock);
+    rwlock_read(&tc->lock);
     const tenant *t = find_id(tc, id);
     if (t) *out = *t;
-    pthread_rwlock_unlock(&tc->lock);
+    rwlock_release(&tc->lock);
     return t != NULL ? ERR_NONE : err_set(e, ERR_NOT_FOUND, "no such tenant");
 }
 
 err_code tenants_find(store *st, const char *name, tenant *out, err *e)
 {
     struct tenant_cache *tc = store_tenants(st);
-    pthread_rwlock_rdlock(&tc->lock);
+    rwlock_read(&tc->lock);
     const tenant *t = find_name(tc, name);
     if (t) *out = *t;
-    pthread_rwlock_unlock(&tc->lock);
+    rwlock_release(&tc->lock);
     return t != NULL ? ERR_NONE : err_set(e, ERR_NOT_FOUND, "no such tenant");
 }
 
 uint64_t tenants_changes(store *st)
 {
     struct tenant_cache *tc = store_tenants(st);
-    pthread_rwlock_rdlock(&tc->lock);
+    rwlock_read(&tc->lock);
     uint64_t n = tc->changes + 1;
-    pthread_rwlock_unlock(&tc->lock);
+    rwlock_release(&tc->lock);
     return n;
 }
 
@@ -360,13 +360,13 @@ err_code tenants_list(store *st, uint64_t after_id, size_t limit, tenant **out, 
     struct tenant_cache *tc = store_tenants(st);
     *out = NULL;
     *n = 0;
-    pthread_rwlock_rdlock(&tc->lock);
+    rwlock_read(&tc->lock);
     size_t from = lower_bound(tc, after_id + 1);
     size_t count = tc->n - from;
     if (limit != 0 && count > limit) count = limit;
     tenant *list = calloc(count + 1, sizeof(*list));
     for (size_t i = 0; list != NULL && i < count; i++) list[i] = *tc->row[from + i];
-    pthread_rwlock_unlock(&tc->lock);
+    rwlock_release(&tc->lock);
     if (!list) return err_set(e, ERR_NOMEM, "out of memory");
     *out = list;
     *n = count;
@@ -409,7 +409,7 @@ err_code tenants_update(store *st, const tenant *want, tenant *out, bool *durabl
     if (durable) *durable = written;
     if (rc) return rc;
     if (only) return out != NULL ? tenants_get(st, t.id, out, e) : ERR_NONE;
-    pthread_mutex_lock(&tc->change);
+    lock_take(&tc->change);
     rc = tenants_get(st, t.id, &old, e);
     if (!rc && t.generation != 0 && t.generation != old.generation) rc = changed_meanwhile(e);
     if (!rc && tenants_find(st, t.name, &other, NULL) == ERR_NONE && other.id != t.id)
@@ -421,7 +421,7 @@ err_code tenants_update(store *st, const tenant *want, tenant *out, bool *durabl
         rc = store_write(st, write_row, &t, e);
     }
     if (!rc) cache_replace(tc, &old, &t);
-    pthread_mutex_unlock(&tc->change);
+    lock_release(&tc->change);
     if (!rc && durable) *durable = true; /* the row holds all of it */
     if (!rc && out) *out = t;
     return rc;

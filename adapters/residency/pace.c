@@ -2,9 +2,9 @@
 #include "adapters/residency/pace.h"
 
 #include <math.h>
-#include <time.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 
 static const double FIRST_RATE = 1000; /* bytes per microsecond, until one is known */
 static const double SMOOTH = 1.0 / 16;
@@ -13,24 +13,20 @@ static const double LEAST_OF_STEP = 1.0 / 8;
 void pace_init(pace *p, int share)
 {
     *p = (pace){.share = share, .patience_us = PACE_PATIENCE_US, .rate = FIRST_RATE};
-    pthread_mutex_init(&p->mu, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&p->step, &attr);
-    pthread_condattr_destroy(&attr);
+    lock_init(&p->mu, LOCK_PACE);
+    cond_init(&p->step);
 }
 
 void pace_clear(pace *p)
 {
-    pthread_cond_destroy(&p->step);
-    pthread_mutex_destroy(&p->mu);
+    cond_free(&p->step);
+    lock_free(&p->mu);
 }
 
 void pace_step(pace *p, double step_us, double slack_us)
 {
     if (p->share == 0) return;
-    pthread_mutex_lock(&p->mu);
+    lock_take(&p->mu);
     bool waited = p->bounded;
     p->bounded = isfinite(slack_us);
     if (p->bounded) {
@@ -41,8 +37,8 @@ void pace_step(pace *p, double step_us, double slack_us)
     } else {
         p->left = 0; /* debts of a time without a bound are none */
     }
-    if (waited) pthread_cond_broadcast(&p->step);
-    pthread_mutex_unlock(&p->mu);
+    if (waited) cond_broadcast(&p->step);
+    lock_release(&p->mu);
 }
 
 static bool try_locked(pace *p, uint64_t bytes, bool hint)
@@ -55,38 +51,34 @@ static bool try_locked(pace *p, uint64_t bytes, bool hint)
 
 bool pace_try(pace *p, uint64_t bytes, bool hint)
 {
-    pthread_mutex_lock(&p->mu);
+    lock_take(&p->mu);
     bool may = try_locked(p, bytes, hint);
-    pthread_mutex_unlock(&p->mu);
+    lock_release(&p->mu);
     return may;
 }
 
 void pace_take(pace *p, uint64_t bytes, bool hint)
 {
-    pthread_mutex_lock(&p->mu);
+    lock_take(&p->mu);
     bool may = try_locked(p, bytes, hint);
     if (!may) p->n_waits++;
     while (!may) {
         uint64_t seen = p->n_steps;
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += p->patience_us * 1000L;
-        until.tv_sec += until.tv_nsec / 1000000000L;
-        until.tv_nsec %= 1000000000L;
-        int rc = 0;
-        while (rc == 0 && p->bounded && p->n_steps == seen)
-            rc = pthread_cond_timedwait(&p->step, &p->mu, &until);
-        may = rc != 0 || try_locked(p, bytes, hint);
+        int64_t end_us = clock_now_us() + p->patience_us;
+        bool in_time = true;
+        while (in_time && p->bounded && p->n_steps == seen)
+            in_time = cond_wait_until(&p->step, &p->mu, end_us);
+        may = !in_time || try_locked(p, bytes, hint);
     }
-    pthread_mutex_unlock(&p->mu);
+    lock_release(&p->mu);
 }
 
 void pace_moved(pace *p, uint64_t bytes, int64_t took_us)
 {
     double rate = (double)bytes / (double)(took_us > 0 ? took_us : 1);
-    pthread_mutex_lock(&p->mu);
+    lock_take(&p->mu);
     p->rate += (rate - p->rate) * SMOOTH;
-    pthread_mutex_unlock(&p->mu);
+    lock_release(&p->mu);
 }
 
 int64_t pace_begin(pace *p, uint64_t bytes, bool hint)
@@ -103,9 +95,9 @@ void pace_end(pace *p, uint64_t bytes, int64_t begun_us)
 
 void pace_get(pace *p, pace_counts *out)
 {
-    pthread_mutex_lock(&p->mu);
+    lock_take(&p->mu);
     *out = (pace_counts){.rate = p->rate * 1e6,
                          .budget = p->bounded ? (uint64_t)p->budget : 0,
                          .n_waits = p->n_waits};
-    pthread_mutex_unlock(&p->mu);
+    lock_release(&p->mu);
 }

@@ -9,20 +9,21 @@
  * Nobody is hurried (no stream has a target, nothing runs): no bound.  An engine that says nothing for PACE_PATIENCE_US
  * hangs or has ended; then loaders go on.
  *
- * Threads: any; one leaf lock.
+ * Threads: any; one lock of its own.
  */
 #ifndef ADAPTERS_RESIDENCY_PACE_H
 #define ADAPTERS_RESIDENCY_PACE_H
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "engine/base/lock.h"
 
 enum { PACE_PATIENCE_US = 200000 };
 
 typedef struct pace {
-    pthread_mutex_t mu;
-    pthread_cond_t step;
+    lock mu;
+    cond step;
     int share;           /* percent of the slack; 0: no bound ever */
     int64_t patience_us; /* PACE_PATIENCE_US, but for tests */
     bool bounded;

@@ -22,11 +22,11 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "adapters/residency/residency_tables.h"
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "engine/base/log.h"
 #include "engine/base/memory.h"
 
@@ -132,14 +132,7 @@ static entry *next_to_load(residency *rs)
 
 static void wait_a_tick(residency *rs)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += TICK_MS * 1000000l;
-    if (until.tv_nsec >= 1000000000l) {
-        until.tv_nsec -= 1000000000l;
-        until.tv_sec++;
-    }
-    pthread_cond_timedwait(&rs->work, &rs->mu, &until);
+    cond_wait_until(&rs->work, &rs->mu, clock_now_us() + TICK_MS * 1000);
 }
 
 /* Waits for n chunks for `en` and takes them.  ERR_CANCELLED: it is not wanted any more, or only a hint.
@@ -177,7 +170,7 @@ static err_code reserve(residency *rs, entry *en, int n, err *e)
     chain_drop(&rs->queue[en->wanted], en);
     chain_push(&rs->queue[WANT_NONE], en);
     en->reserved = true;
-    pthread_cond_broadcast(&rs->work);
+    cond_broadcast(&rs->work);
     return ERR_NONE;
 }
 
@@ -288,11 +281,11 @@ static err_code bring_up(residency *rs, entry *en, adapter_load *ld, timing *t, 
         else
             rs->stats.n_host_misses++;
     }
-    pthread_mutex_unlock(&rs->mu);
+    lock_release(&rs->mu);
     err ignored;
     err_code done = read_one(ld, t, only_host ? &ignored : e);
     if (done == ERR_NONE && !only_host) done = pack_one(en, ld, t, e);
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     bool from_disk = ld->own_copy;
     count_read(rs, en, ld, t);
     rs->stats.pack_us_sum += t->pack_us;
@@ -313,12 +306,12 @@ static void load_one(residency *rs, entry *en)
     uint64_t id = en->id;
     adapter_copy *copy = en->copy;
     if (copy) host_value(rs, en);
-    pthread_mutex_unlock(&rs->mu);
+    lock_release(&rs->mu);
     int64_t t0 = clock_now_us();
     uint64_t failures = memory_failures();
     err_code rc = adapter_load_begin(&ld, &rs->env, id, copy, &why);
     t.read_us = clock_now_us() - t0;
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     if (!rc) rc = bring_up(rs, en, &ld, &t, &why);
     if (rc && rc != ERR_CANCELLED && rc != ERR_CONFLICT && memory_failures() != failures)
         rc = err_set(&why, ERR_NOMEM, "out of memory"); /* whatever it looks like */
@@ -341,11 +334,11 @@ static void load_one(residency *rs, entry *en)
         fail(rs, en, &why);
     host_trim(rs);
     adapter_copy *trash = host_take_trash(rs);
-    pthread_cond_broadcast(&rs->work);
-    pthread_mutex_unlock(&rs->mu);
+    cond_broadcast(&rs->work);
+    lock_release(&rs->mu);
     host_free_trash(trash);
     adapter_load_clear(&ld); /* the last pin may delete files: not under the lock */
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     if (lost && !rs->suspended) wait_a_tick(rs);
 }
 
@@ -354,19 +347,19 @@ static void *loader_main(void *arg)
     residency *rs = arg;
     (void)pthread_setname_np(pthread_self(), "loader");
     own_nice = getpriority(PRIO_PROCESS, 0);
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     while (!rs->stop) {
         entry *en = rs->suspended ? NULL : next_to_load(rs);
         if (en) {
             rs->n_busy++;
             load_one(rs, en);
             rs->n_busy--;
-            if (rs->suspended) pthread_cond_broadcast(&rs->work);
+            if (rs->suspended) cond_broadcast(&rs->work);
         } else {
-            pthread_cond_wait(&rs->work, &rs->mu);
+            cond_wait(&rs->work, &rs->mu);
         }
     }
-    pthread_mutex_unlock(&rs->mu);
+    lock_release(&rs->mu);
     return NULL;
 }
 
@@ -418,9 +411,9 @@ static err_code acquire_cb(void *self, uint64_t id, const lora_view **out, err *
 {
     residency *rs = self;
     *out = NULL;
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     err_code rc = acquire_locked(rs, id, out, e);
-    pthread_mutex_unlock(&rs->mu);
+    lock_release(&rs->mu);
     return rc;
 }
 
@@ -428,7 +421,7 @@ static void used_cb(void *self, const lora_view *view)
 {
     residency *rs = self;
     int64_t now_us = clock_now_us();
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     entry *en = tier_find(rs, view->adapter_id);
     if (en && en->acquired > 0) {
         if (!en->fresh) {
@@ -441,13 +434,13 @@ static void used_cb(void *self, const lora_view *view)
         (void)devmem_lease_hold(en->lease, en->popularity);
         devmem_lease_release(en->lease);
     }
-    pthread_mutex_unlock(&rs->mu);
+    lock_release(&rs->mu);
 }
 
 static void release_cb(void *self, const lora_view *view)
 {
     residency *rs = self;
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     entry *en = tier_find(rs, view->adapter_id);
     if (!en || en->acquired <= 0) {
         log_error("adapters", "the engine released an adapter that it does not hold");
@@ -459,20 +452,20 @@ static void release_cb(void *self, const lora_view *view)
     devmem_lease_release(en->lease);
     if (en->acquired == 0) {
         if (en->gone || en->closing) left_device(rs, en);
-        pthread_cond_broadcast(&rs->work); /* there may be room now */
+        cond_broadcast(&rs->work); /* there may be room now */
     }
-    pthread_mutex_unlock(&rs->mu);
+    lock_release(&rs->mu);
 }
 
 static void hint(residency *rs, uint64_t id, int64_t due_us)
 {
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     collect(rs);
     entry *en = tier_find_or_add(rs, id);
     if (en && en->due_us > 0 && en->due_us < due_us) due_us = en->due_us;
     if (en && (en->state == RESIDENCY_DISK || en->state == RESIDENCY_LOADING))
         tier_enqueue(rs, en, WANT_HINT, due_us);
-    pthread_mutex_unlock(&rs->mu);
+    lock_release(&rs->mu);
 }
 
 static void prefetch_cb(void *self, uint64_t id)
@@ -488,10 +481,10 @@ static void want_cb(void *self, uint64_t id, int64_t deadline_us)
 static int chunks_cb(void *self, const lora_view *view)
 {
     residency *rs = self;
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     const entry *en = tier_find(rs, view->adapter_id);
     int n = en != NULL ? devmem_lease_chunks(en->lease) : 0;
-    pthread_mutex_unlock(&rs->mu);
+    lock_release(&rs->mu);
     return n;
 }
 
@@ -500,11 +493,11 @@ static void outlook_cb(void *self, double *load_us, int *room)
     residency *rs = self;
     devmem_counts c;
     devmem_count(rs->arena, &c);
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     double n = (double)rs->stats.n_loads;
     double chunks = n > 0 ? (double)rs->stats.loaded_bytes / n / (double)rs->env.chunk_bytes : 1;
     *load_us = rs->load_us / rs->n_loaders;
-    pthread_mutex_unlock(&rs->mu);
+    lock_release(&rs->mu);
     /* Half of what is idle: the other half may be wanted again. */
     *room = 1 + (int)((c.n_free + c.n_pages_cached + c.n_lease_idle) / (2 * chunks + 1));
 }
@@ -530,27 +523,27 @@ static uint64_t size_on_device(residency *rs, uint64_t id)
 static int64_t eta_cb(void *self, uint64_t id, int64_t deadline_us)
 {
     residency *rs = self;
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     const entry *en = tier_find(rs, id);
     bool known = en != NULL && en->bytes > 0;
     int64_t us = known ? tier_eta_us(rs, en, en->bytes, deadline_us) : 0;
-    pthread_mutex_unlock(&rs->mu);
+    lock_release(&rs->mu);
     if (known) return us;
     uint64_t bytes = size_on_device(rs, id);
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     us = tier_eta_us(rs, tier_find(rs, id), bytes, deadline_us);
-    pthread_mutex_unlock(&rs->mu);
+    lock_release(&rs->mu);
     return us;
 }
 
 static void suspend_cb(void *self)
 {
     residency *rs = self;
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     rs->suspended = true;
     pace_step(&rs->pace, 0, INFINITY); /* who waits for a step finishes */
-    pthread_cond_broadcast(&rs->work);
-    while (rs->n_busy > 0) pthread_cond_wait(&rs->work, &rs->mu);
+    cond_broadcast(&rs->work);
+    while (rs->n_busy > 0) cond_wait(&rs->work, &rs->mu);
     collect(rs);
     for (size_t b = 0; b < BUCKETS; b++)
         for (entry *en = rs->bucket[b], *next; en != NULL; en = next) {
@@ -558,7 +551,7 @@ static void suspend_cb(void *self)
             if (en->state == RESIDENCY_RESIDENT && en->acquired == 0) left_device(rs, en);
         }
     if (rs->own_arena) devmem_unmap(rs->own_arena);
-    pthread_mutex_unlock(&rs->mu);
+    lock_release(&rs->mu);
 }
 
 /* Adapters come back when somebody asks; the pinned ones do at once. */
@@ -566,7 +559,7 @@ static void resume_cb(void *self)
 {
     residency *rs = self;
     err why;
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     if (rs->own_arena && devmem_remap(rs->own_arena, &why) != ERR_NONE) {
         log_error("adapters", "no adapter can be loaded any more: %s", why.msg);
     } else {
@@ -576,8 +569,8 @@ static void resume_cb(void *self)
                 if (en->pinned && en->state == RESIDENCY_DISK)
                     tier_enqueue(rs, en, WANT_HINT, INT64_MAX);
     }
-    pthread_cond_broadcast(&rs->work);
-    pthread_mutex_unlock(&rs->mu);
+    cond_broadcast(&rs->work);
+    lock_release(&rs->mu);
 }
 
 lora_source residency_source(residency *rs)
@@ -608,7 +601,7 @@ err_code residency_pin(residency *rs, uint64_t version_id, err *e)
     const adapter_version *v;
     err_code rc = registry_acquire_id(rs->env.reg, version_id, &v, e);
     if (rc) return rc;
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     collect(rs);
     entry *en = tier_find_or_add(rs, version_id);
     if (!en) {
@@ -624,28 +617,28 @@ err_code residency_pin(residency *rs, uint64_t version_id, err *e)
         else
             devmem_lease_pin(en->lease, true);
     }
-    pthread_mutex_unlock(&rs->mu);
+    lock_release(&rs->mu);
     registry_release(rs->env.reg, v);
     return rc;
 }
 
 void residency_unpin(residency *rs, uint64_t version_id)
 {
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     entry *en = tier_find(rs, version_id);
     if (en && en->pinned) {
         tier_set_pinned(rs, en, false);
         en->fresh = false; /* nobody in particular waits for it */
         if (en->state == RESIDENCY_RESIDENT) devmem_lease_pin(en->lease, false);
-        pthread_cond_broadcast(&rs->work);
+        cond_broadcast(&rs->work);
     }
-    pthread_mutex_unlock(&rs->mu);
+    lock_release(&rs->mu);
 }
 
 err_code residency_evict(residency *rs, uint64_t version_id, err *e)
 {
     err_code rc = ERR_NONE;
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     collect(rs);
     entry *en = tier_find(rs, version_id);
     if (en && en->copy && !en->taken && !en->pinned) host_drop(rs, en);
@@ -657,10 +650,10 @@ err_code residency_evict(residency *rs, uint64_t version_id, err *e)
             en->closing = true;
         else
             left_device(rs, en);
-        pthread_cond_broadcast(&rs->work); /* there may be room now */
+        cond_broadcast(&rs->work); /* there may be room now */
     }
     adapter_copy *trash = host_take_trash(rs);
-    pthread_mutex_unlock(&rs->mu);
+    lock_release(&rs->mu);
     host_free_trash(trash);
     return rc;
 }
@@ -669,7 +662,7 @@ err_code residency_evict(residency *rs, uint64_t version_id, err *e)
 static void gone_cb(void *self, uint64_t version_id)
 {
     residency *rs = self;
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     collect(rs);
     entry *en = tier_find(rs, version_id);
     if (en) {
@@ -682,10 +675,10 @@ static void gone_cb(void *self, uint64_t version_id)
             else
                 tier_forget(rs, en);
         }
-        pthread_cond_broadcast(&rs->work);
+        cond_broadcast(&rs->work);
     }
     adapter_copy *trash = host_take_trash(rs);
-    pthread_mutex_unlock(&rs->mu);
+    lock_release(&rs->mu);
     host_free_trash(trash);
 }
 
@@ -711,11 +704,11 @@ static residency_row row_of(const entry *en)
 
 void residency_row_get(residency *rs, uint64_t version_id, residency_row *out)
 {
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     collect(rs);
     const entry *en = tier_find(rs, version_id);
     *out = en != NULL ? row_of(en) : (residency_row){.version_id = version_id};
-    pthread_mutex_unlock(&rs->mu);
+    lock_release(&rs->mu);
 }
 
 residency_state residency_get(residency *rs, uint64_t version_id, bool *pinned)
@@ -728,10 +721,10 @@ residency_state residency_get(residency *rs, uint64_t version_id, bool *pinned)
 
 uint64_t residency_changes(residency *rs)
 {
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     collect(rs);
     uint64_t n = rs->changes + 1;
-    pthread_mutex_unlock(&rs->mu);
+    lock_release(&rs->mu);
     return n;
 }
 
@@ -745,20 +738,20 @@ err_code residency_rows(residency *rs, residency_row **out, size_t *n, size_t *c
             *out = p;
             *cap = more;
         }
-        pthread_mutex_lock(&rs->mu);
+        lock_take(&rs->mu);
         collect(rs);
         for (size_t i = b; i < b + 64; i++) {
             for (const entry *en = rs->bucket[i]; en != NULL && *n < *cap; en = en->chained)
                 if (en->pinned || state_of(en) != RESIDENCY_DISK) (*out)[(*n)++] = row_of(en);
         }
-        pthread_mutex_unlock(&rs->mu);
+        lock_release(&rs->mu);
     }
     return ERR_NONE;
 }
 
 void residency_stats_get(residency *rs, residency_stats *out)
 {
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     collect(rs);
     *out = rs->stats;
     devmem_count(rs->arena, &out->arena);
@@ -771,7 +764,7 @@ void residency_stats_get(residency *rs, residency_stats *out)
     out->host_budget_bytes = rs->host_budget;
     out->host_used_bytes = rs->host_used;
     out->n_host = rs->n_host;
-    pthread_mutex_unlock(&rs->mu);
+    lock_release(&rs->mu);
     pace_get(&rs->pace, &out->pace);
 }
 
@@ -837,12 +830,8 @@ err_code residency_create(residency **out, const residency_config *cfg, backend 
         free(rs);
         return rc;
     }
-    pthread_mutex_init(&rs->mu, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&rs->work, &attr);
-    pthread_condattr_destroy(&attr);
+    lock_init(&rs->mu, LOCK_RESIDENCY);
+    cond_init(&rs->work);
     while (rs->n_loaders < n_loaders) {
         if (pthread_create(&rs->loader[rs->n_loaders], NULL, loader_main, rs) != 0) {
             residency_destroy(rs);
@@ -860,17 +849,17 @@ void residency_destroy(residency *rs)
 {
     if (!rs) return;
     registry_on_gone(rs->env.reg, NULL, NULL);
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     rs->stop = true;
-    pthread_cond_broadcast(&rs->work);
-    pthread_mutex_unlock(&rs->mu);
+    cond_broadcast(&rs->work);
+    lock_release(&rs->mu);
     pace_step(&rs->pace, 0, INFINITY); /* who waits for a step finishes */
     for (int i = 0; i < rs->n_loaders; i++) pthread_join(rs->loader[i], NULL);
     if (rs->n_acquired != 0) {
         log_error("adapters", "residency destroyed while %d adapters are in use", rs->n_acquired);
         abort();
     }
-    pthread_mutex_lock(&rs->mu);
+    lock_take(&rs->mu);
     collect(rs);
     for (size_t b = 0; b < BUCKETS; b++)
         for (entry *en = rs->bucket[b], *next; en != NULL; en = next) {
@@ -883,11 +872,11 @@ void residency_destroy(residency *rs)
             free(en);
         }
     host_free_trash(host_take_trash(rs));
-    pthread_mutex_unlock(&rs->mu);
+    lock_release(&rs->mu);
     devmem_destroy(rs->own_arena);
     pace_clear(&rs->pace);
     free(rs->host);
-    pthread_cond_destroy(&rs->work);
-    pthread_mutex_destroy(&rs->mu);
+    cond_free(&rs->work);
+    lock_free(&rs->mu);
     free(rs);
 }

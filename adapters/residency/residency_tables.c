@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 
 static const double HALF_LIFE_US = 600e6; /* of popularity */
 
@@ -105,7 +106,7 @@ void tier_enqueue(residency *rs, entry *en, want w, int64_t due_us)
     rs->changes++;
     en->wanted = w;
     queue_add(rs, w, en);
-    pthread_cond_broadcast(&rs->work);
+    cond_broadcast(&rs->work);
 }
 
 /* ---- times ---------------------------------------------------------------------------------------- */

@@ -11,6 +11,7 @@
 
 #include "adapters/residency/load.h"
 #include "adapters/residency/residency.h"
+#include "engine/base/lock.h"
 
 enum { BUCKETS = 4096, LOADERS_MAX = 16 };
 
@@ -56,8 +57,8 @@ struct residency {
     pthread_t loader[LOADERS_MAX];
     pace pace; /* of what they move to the device; has its own lock */
 
-    pthread_mutex_t mu; /* before the registry's, the arena's and the backend's; guards all below */
-    pthread_cond_t work;  /* CLOCK_MONOTONIC: queued, released, evicted, stop */
+    lock mu;              /* guards all below */
+    cond work;            /* queued, released, evicted, stop */
     bool stop, suspended; /* suspended: nobody touches the device */
     int n_busy;           /* loaders at work */
     entry *bucket[BUCKETS];

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 
 #include "adapters/store/registry_tables.h"
+#include "engine/base/lock.h"
 #include "engine/base/log.h"
 #include "storage/tenants.h"
 
@@ -140,9 +141,9 @@ err_code registry_create(registry **out, store *db, const registry_config *cfg, 
     r->db = db;
     for (int i = 0; cfg != NULL && i < cfg->n_reserved; i++)
         snprintf(r->reserved[r->n_reserved++], sizeof r->reserved[0], "%s", cfg->reserved[i]);
-    pthread_mutex_init(&r->files, NULL);
-    pthread_mutex_init(&r->change, NULL);
-    pthread_mutex_init(&r->mu, NULL);
+    lock_init(&r->files, LOCK_REGISTRY_FILES);
+    lock_init(&r->change, LOCK_REGISTRY_CHANGE);
+    lock_init(&r->mu, LOCK_REGISTRY);
     char path[4200];
     err_code rc = ERR_NONE;
     snprintf(path, sizeof path, "%s/adapters", store_dir(db));
@@ -174,19 +175,19 @@ void registry_destroy(registry *r)
             }
             entry_free(en);
         }
-    pthread_mutex_destroy(&r->files);
-    pthread_mutex_destroy(&r->change);
-    pthread_mutex_destroy(&r->mu);
+    lock_free(&r->files);
+    lock_free(&r->change);
+    lock_free(&r->mu);
     free(r->order);
     free(r);
 }
 
 void registry_on_gone(registry *r, void (*fn)(void *self, uint64_t version_id), void *self)
 {
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     r->gone = fn;
     r->gone_self = self;
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
 }
 
 /* ---- resolve --------------------------------------------------------------------------- */
@@ -251,7 +252,7 @@ err_code registry_acquire(registry *r, uint64_t tenant_id, const char *model, bo
     model_name m;
     if (!rest || !split_model(rest, &m)) return unknown(e, model);
     err_code rc = ERR_NONE;
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     entry *en = entry_find(r, owner_id, m.name);
     if (en &&
         (en->doomed || (owner_id != tenant_id && !any_tenant && !entry_shared_with(en, tenant_id))))
@@ -270,14 +271,14 @@ err_code registry_acquire(registry *r, uint64_t tenant_id, const char *model, bo
         r->n_pins++;
         *out = &v->pub;
     }
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
     return rc;
 }
 
 err_code registry_acquire_id(registry *r, uint64_t version_id, const adapter_version **out, err *e)
 {
     *out = NULL;
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     version *v = version_by_id(r, version_id);
     bool ok = v != NULL && (v->state == ADAPTER_READY || v->pins > 0);
     if (ok) {
@@ -285,14 +286,14 @@ err_code registry_acquire_id(registry *r, uint64_t version_id, const adapter_ver
         r->n_pins++;
         *out = &v->pub;
     }
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
     return ok ? ERR_NONE : err_set(e, ERR_NOT_FOUND, "the adapter was deleted");
 }
 
 void registry_release(registry *r, const adapter_version *pub)
 {
     if (!pub) return;
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     version *v = version_by_id(r, pub->id);
     if (!v || v->pins <= 0) {
         log_error("adapters", "released an adapter version that nobody holds");
@@ -302,6 +303,6 @@ void registry_release(registry *r, const adapter_version *pub)
     r->n_pins--;
     bool finish = v->pins == 0 && v->state == ADAPTER_DRAINING && !v->finishing;
     if (finish) v->finishing = true;
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
     if (finish) registry_finish_version(r, v);
 }

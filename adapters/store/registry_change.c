@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "adapters/store/registry_tables.h"
+#include "engine/base/lock.h"
 #include "engine/base/log.h"
 
 /* Removes a drained version without pins for good: row, memory, files, in this order.  The caller
@@ -15,7 +16,7 @@
 void registry_finish_version(registry *r, version *v)
 {
     err why;
-    pthread_mutex_lock(&r->change);
+    lock_take(&r->change);
     entry *en = v->owner;
     bool last = en->doomed && en->n_version == 1;
     err_code rc = last ? adapter_rows_drop(r->db, en->id, &why)
@@ -23,16 +24,16 @@ void registry_finish_version(registry *r, version *v)
     /* Without the disk the row stays `draining` and the next start removes it. */
     if (rc) log_error("adapters", "delete not recorded: %s", why.msg);
     adapter_version was = v->pub;
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     version_unlink(r, v);
     if (last) entry_unlink(r, en);
     void (*gone)(void *, uint64_t) = r->gone;
     void *self = r->gone_self;
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
     version_free(v);
     if (last) entry_free(en);
     atomic_fetch_add(&r->n_changes, 1);
-    pthread_mutex_unlock(&r->change);
+    lock_release(&r->change);
     if (!rc) registry_files_drop(r, was.digest);
     if (gone) gone(self, was.id);
 }
@@ -40,9 +41,9 @@ void registry_finish_version(registry *r, version *v)
 /* Reads an entry under `mu`; entries live on while `change` is held. */
 static entry *entry_of(registry *r, uint64_t tenant_id, const char *name, err *e)
 {
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     entry *en = entry_live(r, tenant_id, name, e);
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
     return en;
 }
 
@@ -64,17 +65,17 @@ static err_code set_alias_changing(registry *r, entry *en, const char *name, int
     const alias *al = alias_find(en, name);
     int previous = al != NULL ? al->version : 0;
     if (previous == number) previous = al->previous;
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     bool room = alias_reserve(en);
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
     if (!room) return registry_no_memory(e);
     uint64_t generation = en->generation + 1;
     err_code rc = adapter_rows_set_alias(r->db, en->id, name, number, previous, generation, e);
     if (rc) return rc;
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     alias_point(en, name, number, previous);
     en->generation = generation;
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
     return ERR_NONE;
 }
 
@@ -104,10 +105,10 @@ typedef struct {
 static bool reserve_room(registry *r, entry *en, const char *description, publish_room *room)
 {
     *room = (publish_room){0};
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     if (!en) en = room->entry = entry_make(r);
     room->version = en != NULL && alias_reserve(en) ? version_make(en, "") : NULL;
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
     if (description[0] != 0) room->description = strdup(description);
     return room->version != NULL && (description[0] == 0 || room->description);
 }
@@ -144,7 +145,7 @@ static err_code publish_new(registry *r, entry *en, const registry_new_version *
         drop_room(&room);
         return rc;
     }
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     if (!en)
         entry_place(r, en = room.entry, &a, room.description);
     else
@@ -153,7 +154,7 @@ static err_code publish_new(registry *r, entry *en, const registry_new_version *
     if (nv->activate || previous == 0) alias_point(en, "default", v.version, previous);
     room.version->in_place = nv->in_place;
     if (out) *out = room.version->pub;
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
     return ERR_NONE;
 }
 
@@ -174,11 +175,11 @@ err_code registry_publish(registry *r, const registry_new_version *nv, adapter_v
     bool again = false;
     err_code rc = registry_check_name(r, nv->name, e);
     if (rc) return rc;
-    pthread_mutex_lock(&r->change);
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->change);
+    lock_take(&r->mu);
     entry *en = entry_find(r, nv->tenant_id, nv->name);
     bool doomed = en != NULL && en->doomed;
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
     if (doomed)
         rc = err_set(e, ERR_CONFLICT,
                      "'%s' was deleted and still serves its last requests: try again", nv->name);
@@ -187,17 +188,17 @@ err_code registry_publish(registry *r, const registry_new_version *nv, adapter_v
     if (!rc && en) rc = publish_again(r, en, nv, out, &again, e);
     if (!rc && !again) rc = publish_new(r, en, nv, out, e);
     atomic_fetch_add(&r->n_changes, 1);
-    pthread_mutex_unlock(&r->change);
+    lock_release(&r->change);
     if (existed) *existed = again;
     return rc;
 }
 
 static err_code check_target(registry *r, entry *en, int number, err *e)
 {
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     const version *v = version_by_number(en, number);
     bool ready = v != NULL && v->state == ADAPTER_READY;
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
     if (!v) return err_set(e, ERR_NOT_FOUND, "'%s' has no version %d", en->name, number);
     return ready
                ? ERR_NONE
@@ -210,7 +211,7 @@ err_code registry_set_alias(registry *r, uint64_t tenant_id, const char *name, c
     if (!name_valid(al))
         return err_set(e, ERR_INPUT, "an alias is made of a-z 0-9 . _ - as names are");
     err_code rc = ERR_NOT_FOUND;
-    pthread_mutex_lock(&r->change);
+    lock_take(&r->change);
     entry *en = entry_of(r, tenant_id, name, e);
     if (en) {
         rc = check_generation(en, expected_generation, e);
@@ -221,7 +222,7 @@ err_code registry_set_alias(registry *r, uint64_t tenant_id, const char *name, c
         if (!rc && generation) *generation = en->generation;
     }
     atomic_fetch_add(&r->n_changes, 1);
-    pthread_mutex_unlock(&r->change);
+    lock_release(&r->change);
     return rc;
 }
 
@@ -231,7 +232,7 @@ err_code registry_drop_alias(registry *r, uint64_t tenant_id, const char *name, 
     if (strcmp(al, "default") == 0)
         return err_set(e, ERR_CONFLICT, "the alias default cannot be removed, only moved");
     err_code rc = ERR_NOT_FOUND;
-    pthread_mutex_lock(&r->change);
+    lock_take(&r->change);
     entry *en = entry_of(r, tenant_id, name, e);
     alias *found = en != NULL ? alias_find(en, al) : NULL;
     if (en && !found) rc = err_set(e, ERR_NOT_FOUND, "'%s' has no alias '%.64s'", name, al);
@@ -240,14 +241,14 @@ err_code registry_drop_alias(registry *r, uint64_t tenant_id, const char *name, 
         uint64_t generation = en->generation + 1;
         if (!rc) rc = adapter_rows_drop_alias(r->db, en->id, al, generation, e);
         if (!rc) {
-            pthread_mutex_lock(&r->mu);
+            lock_take(&r->mu);
             *found = en->alias[--en->n_alias];
             en->generation = generation;
-            pthread_mutex_unlock(&r->mu);
+            lock_release(&r->mu);
         }
     }
     atomic_fetch_add(&r->n_changes, 1);
-    pthread_mutex_unlock(&r->change);
+    lock_release(&r->change);
     return rc;
 }
 
@@ -255,7 +256,7 @@ err_code registry_rollback(registry *r, uint64_t tenant_id, const char *name, co
                            int64_t expected_generation, int *number, err *e)
 {
     err_code rc = ERR_NOT_FOUND;
-    pthread_mutex_lock(&r->change);
+    lock_take(&r->change);
     entry *en = entry_of(r, tenant_id, name, e);
     const alias *found = en != NULL ? alias_find(en, al) : NULL;
     if (en && !found) rc = err_set(e, ERR_NOT_FOUND, "'%s' has no alias '%.64s'", name, al);
@@ -272,7 +273,7 @@ err_code registry_rollback(registry *r, uint64_t tenant_id, const char *name, co
         if (!rc && number) *number = to;
     }
     atomic_fetch_add(&r->n_changes, 1);
-    pthread_mutex_unlock(&r->change);
+    lock_release(&r->change);
     return rc;
 }
 
@@ -323,7 +324,7 @@ err_code registry_update(registry *r, uint64_t tenant_id, const char *name, cons
         memcpy(shared, m->shared, bytes);
     }
     err_code rc = ERR_NOT_FOUND;
-    pthread_mutex_lock(&r->change);
+    lock_take(&r->change);
     entry *en = entry_of(r, tenant_id, name, e);
     if (en) rc = check_generation(en, m->expected_generation, e);
     if (!rc) {
@@ -338,15 +339,15 @@ err_code registry_update(registry *r, uint64_t tenant_id, const char *name, cons
                                   .n_shared = m->n_shared};
         rc = adapter_rows_set_meta(r->db, en->id, &rows, e);
         if (!rc) {
-            pthread_mutex_lock(&r->mu);
+            lock_take(&r->mu);
             show_meta(r, en, m, rows.generation, description, shared);
-            pthread_mutex_unlock(&r->mu);
+            lock_release(&r->mu);
             description = NULL;
             shared = NULL;
         }
     }
     atomic_fetch_add(&r->n_changes, 1);
-    pthread_mutex_unlock(&r->change);
+    lock_release(&r->change);
     free(description);
     free(shared);
     return rc;
@@ -355,19 +356,19 @@ err_code registry_update(registry *r, uint64_t tenant_id, const char *name, cons
 err_code registry_set_limits(registry *r, uint64_t tenant_id, const char *name,
                              const adapter_limits *was, const adapter_limits *l, err *e)
 {
-    pthread_mutex_lock(&r->change);
+    lock_take(&r->change);
     entry *en = entry_of(r, tenant_id, name, e);
     err_code rc = en != NULL ? ERR_NONE : ERR_NOT_FOUND;
     if (en && memcmp(&en->limits, was, sizeof(*was)) != 0)
         rc = err_set(e, ERR_CONFLICT, "the limits were changed meanwhile: read them again");
     if (!rc) rc = adapter_rows_set_limits(r->db, en->id, l, e);
     if (!rc) {
-        pthread_mutex_lock(&r->mu);
+        lock_take(&r->mu);
         en->limits = *l;
-        pthread_mutex_unlock(&r->mu);
+        lock_release(&r->mu);
     }
     atomic_fetch_add(&r->n_changes, 1);
-    pthread_mutex_unlock(&r->change);
+    lock_release(&r->change);
     return rc;
 }
 
@@ -378,7 +379,7 @@ err_code registry_set_limits(registry *r, uint64_t tenant_id, const char *name,
 static err_code mark_draining(registry *r, entry *en, version *only, bool drain, err *e)
 {
     err_code rc = ERR_NONE;
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     int pins = 0;
     for (int i = 0; i < en->n_version; i++)
         if (!only || only == en->version[i]) pins += en->version[i]->pins;
@@ -392,18 +393,18 @@ static err_code mark_draining(registry *r, entry *en, version *only, bool drain,
         if (!only || only == v) v->state = ADAPTER_DRAINING;
     }
     if (!rc && !only) en->doomed = true;
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
     return rc;
 }
 
 /* What could not be written was not done. */
 static void unmark_draining(registry *r, entry *en)
 {
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     for (int i = 0; i < en->n_version; i++)
         if (!en->version[i]->finishing) en->version[i]->state = en->version[i]->before;
     en->doomed = false;
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
 }
 
 /* Takes over those that nobody holds; the others are finished by their last release. */
@@ -411,7 +412,7 @@ static int take_idle(registry *r, entry *en, version *only, version **list, bool
 {
     int n = 0;
     *draining = false;
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     for (int i = 0; i < en->n_version; i++) {
         version *v = en->version[i];
         if (only && only != v) continue;
@@ -420,7 +421,7 @@ static int take_idle(registry *r, entry *en, version *only, version **list, bool
         v->finishing = true;
         list[n++] = v;
     }
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
     return n;
 }
 
@@ -441,15 +442,15 @@ err_code registry_delete(registry *r, uint64_t tenant_id, const char *name, int 
     version **idle = NULL;
     int n_idle = 0;
     err_code rc = ERR_NOT_FOUND;
-    pthread_mutex_lock(&r->change);
+    lock_take(&r->change);
     entry *en = entry_of(r, tenant_id, name, e);
     if (!en) goto out;
     version *only = NULL;
     if (number != 0) {
-        pthread_mutex_lock(&r->mu);
+        lock_take(&r->mu);
         only = version_by_number(en, number);
         if (only && only->state == ADAPTER_DRAINING) only = NULL;
-        pthread_mutex_unlock(&r->mu);
+        lock_release(&r->mu);
         rc = !only ? err_set(e, ERR_NOT_FOUND, "'%s' has no version %d", name, number)
                    : check_unaliased(en, number, e);
         if (rc) goto out;
@@ -466,7 +467,7 @@ err_code registry_delete(registry *r, uint64_t tenant_id, const char *name, int 
         unmark_draining(r, en);
 out:
     atomic_fetch_add(&r->n_changes, 1);
-    pthread_mutex_unlock(&r->change);
+    lock_release(&r->change);
     for (int i = 0; i < n_idle; i++) registry_finish_version(r, idle[i]);
     free(idle);
     if (draining) *draining = busy;

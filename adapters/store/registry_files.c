@@ -6,6 +6,7 @@
 
 #include "adapters/format/folder.h"
 #include "adapters/store/registry_tables.h"
+#include "engine/base/lock.h"
 
 void registry_path(const registry *r, const uint8_t digest[DIGEST_BYTES], char *out, size_t cap)
 {
@@ -36,18 +37,18 @@ void registry_files_forget(registry *r, const uint8_t digest[DIGEST_BYTES])
 {
     char path[4200];
     registry_path(r, digest, path, sizeof path);
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     bool used = registry_has_digest(r, digest);
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
     if (!used) folder_remove(path);
 }
 
 /* Removes the files of this content unless some version still has it. */
 void registry_files_drop(registry *r, const uint8_t digest[DIGEST_BYTES])
 {
-    pthread_mutex_lock(&r->files);
+    lock_take(&r->files);
     registry_files_forget(r, digest);
-    pthread_mutex_unlock(&r->files);
+    lock_release(&r->files);
 }
 
 /* Directories under adapters/ that no row knows: left by a crash between rename and row, or between
@@ -70,10 +71,10 @@ void registry_files_sweep(registry *r)
 
 void registry_files_lock(registry *r)
 {
-    pthread_mutex_lock(&r->files);
+    lock_take(&r->files);
 }
 
 void registry_files_unlock(registry *r)
 {
-    pthread_mutex_unlock(&r->files);
+    lock_release(&r->files);
 }

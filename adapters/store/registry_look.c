@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "adapters/store/registry_tables.h"
+#include "engine/base/lock.h"
 
 /* What a name is shown as: its default version, or the newest where there is none. */
 static const version *shown(const entry *en)
@@ -52,10 +53,10 @@ void registry_limits(registry *r, const adapter_version *v, uint64_t *adapter_id
                      adapter_limits *out)
 {
     const entry *en = ((const version *)(const void *)v)->owner;
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     *adapter_id = en->id;
     *out = en->limits;
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
 }
 
 static void copy_version(const version *v, version_entry *out)
@@ -103,7 +104,7 @@ void registry_page(registry *r, const registry_query *q, adapter_entry *out, siz
                    registry_cursor *next)
 {
     *n = 0;
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     size_t at = page_begin(r, q), seen = 0;
     memset(next, 0, sizeof(*next)); /* q->after may be the last page's cursor, this same one */
     bool none = q->shared_with != 0 && r->n_shared_entries == 0;
@@ -121,7 +122,7 @@ void registry_page(registry *r, const registry_query *q, adapter_entry *out, siz
         last = en;
         if (wanted(q, en)) copy_entry(en, &out[(*n)++]);
     }
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
 }
 
 err_code registry_shares(registry *r, uint64_t tenant_id, const char *name, uint64_t **out,
@@ -130,7 +131,7 @@ err_code registry_shares(registry *r, uint64_t tenant_id, const char *name, uint
     err_code rc = ERR_NONE;
     *out = NULL;
     *n = 0;
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     const entry *en = entry_live(r, tenant_id, name, e);
     if (!en) {
         rc = ERR_NOT_FOUND;
@@ -143,7 +144,7 @@ err_code registry_shares(registry *r, uint64_t tenant_id, const char *name, uint
             memcpy(*out, en->shared, *n * sizeof **out);
         }
     }
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
     return rc;
 }
 
@@ -152,14 +153,14 @@ err_code registry_list(registry *r, uint64_t tenant_id, const char *after, size_
 {
     registry_query q = {.tenant_id = tenant_id, .after = tenant_id != 0 ? after : NULL};
     *n = 0;
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     size_t at = page_begin(r, &q), end = at;
     while (end < r->n_entry && !page_over(&q, r->order[end]) && (limit == 0 || end - at < limit))
         end++;
     *out = malloc((end - at + 1) * sizeof **out);
     for (; *out != NULL && at < end; at++)
         if (!r->order[at]->doomed) copy_entry(r->order[at], &(*out)[(*n)++]);
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
     return *out != NULL ? ERR_NONE : registry_no_memory(e);
 }
 
@@ -193,14 +194,14 @@ err_code registry_summaries(registry *r, registry_summary **out, size_t *n, err 
     size_t cap = 0, count = 0;
     registry_summary *list = NULL;
     for (size_t b = 0; b < REGISTRY_BUCKETS; b++) {
-        if (b % 64 == 0) pthread_mutex_lock(&r->mu);
+        if (b % 64 == 0) lock_take(&r->mu);
         for (const entry *en = r->by_name[b]; en != NULL; en = en->next) {
             if (en->doomed) continue;
             if (count == cap) {
                 cap = cap ? cap * 2 : 256;
                 registry_summary *more = realloc(list, cap * sizeof(*more));
                 if (!more) {
-                    pthread_mutex_unlock(&r->mu);
+                    lock_release(&r->mu);
                     free(list);
                     return registry_no_memory(e);
                 }
@@ -208,7 +209,7 @@ err_code registry_summaries(registry *r, registry_summary **out, size_t *n, err 
             }
             summarise(en, &list[count++]);
         }
-        if (b % 64 == 63) pthread_mutex_unlock(&r->mu);
+        if (b % 64 == 63) lock_release(&r->mu);
     }
     *out = list;
     *n = count;
@@ -217,10 +218,10 @@ err_code registry_summaries(registry *r, registry_summary **out, size_t *n, err 
 
 err_code registry_get(registry *r, uint64_t tenant_id, const char *name, adapter_entry *out, err *e)
 {
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     const entry *en = entry_live(r, tenant_id, name, e);
     if (en) copy_entry(en, out);
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
     return en != NULL ? ERR_NONE : ERR_NOT_FOUND;
 }
 
@@ -230,7 +231,7 @@ err_code registry_versions(registry *r, uint64_t tenant_id, const char *name, ve
     err_code rc = ERR_NONE;
     *out = NULL;
     *n = 0;
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     const entry *en = entry_live(r, tenant_id, name, e);
     if (!en) {
         rc = ERR_NOT_FOUND;
@@ -239,19 +240,19 @@ err_code registry_versions(registry *r, uint64_t tenant_id, const char *name, ve
     } else {
         for (int i = en->n_version - 1; i >= 0; i--) copy_version(en->version[i], *out + (*n)++);
     }
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
     return rc;
 }
 
 err_code registry_version(registry *r, uint64_t tenant_id, const char *name, int number,
                           version_entry *out, err *e)
 {
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     const entry *en = entry_live(r, tenant_id, name, NULL);
     const version *v = en != NULL ? version_by_number(en, number) : NULL;
     bool found = v != NULL;
     if (found) copy_version(v, out);
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
     if (found) return adapter_rows_info(r->db, out->v.id, out->info, sizeof out->info, e);
     return err_set(e, ERR_NOT_FOUND, "there is no version %d of an adapter '%.64s'", number, name);
 }
@@ -259,7 +260,7 @@ err_code registry_version(registry *r, uint64_t tenant_id, const char *name, int
 void registry_totals_get(registry *r, uint64_t tenant_id, registry_totals *out)
 {
     memset(out, 0, sizeof(*out));
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     size_t at = tenant_id != 0 ? entry_bound(r, tenant_id, "") : 0;
     for (; at < r->n_entry; at++) {
         const entry *en = r->order[at];
@@ -274,5 +275,5 @@ void registry_totals_get(registry *r, uint64_t tenant_id, registry_totals *out)
                 out->disk_bytes += bytes > REGISTRY_VERSION_LEAST ? bytes : REGISTRY_VERSION_LEAST;
         }
     }
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
 }

@@ -4,15 +4,15 @@
  * in which a page is found by bisection.  Under 1 KB for a name with one version: what is only shown
  * to people (info) stays in the database.
  *
- * Locks, outermost first: files, change, mu.
+ * Locks: files, change, mu; see engine/base/lock_list.h.
  */
 #ifndef ADAPTERS_STORE_REGISTRY_TABLES_H
 #define ADAPTERS_STORE_REGISTRY_TABLES_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "adapters/store/registry.h"
+#include "engine/base/lock.h"
 
 enum { REGISTRY_BUCKETS = 16384 }; /* power of two; ten thousand adapters make chains of one */
 
@@ -55,9 +55,9 @@ struct registry {
     store *db;
     char reserved[4][ADAPTER_NAME_MAX * 2];
     int n_reserved;
-    pthread_mutex_t files, change;
+    lock files, change;
     _Atomic uint64_t n_changes;
-    pthread_mutex_t mu; /* leaf lock; guards all below */
+    lock mu; /* guards all below */
     entry *by_name[REGISTRY_BUCKETS];
     version *by_id[REGISTRY_BUCKETS];
     version *by_digest[REGISTRY_BUCKETS];

@@ -6,14 +6,13 @@
  * confirmed offset, only dropped and made anew.
  *
  * `mu` guards the list, the offsets and the marks.  A writer marks its file busy, a commit the whole
- * upload: then they own the files without the lock.  It is taken before the registry's locks.
+ * upload: then they own the files without the lock.
  */
 #include "adapters/store/staging.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +22,7 @@
 #include "adapters/format/words.h"
 #include "engine/base/clock.h"
 #include "engine/base/json.h"
+#include "engine/base/lock.h"
 #include "engine/base/log.h"
 
 enum { MANIFEST_MAX = 16384, OPEN_DEFAULT = 8 };
@@ -54,8 +54,8 @@ struct staging {
     int max_open;
     int64_t expiry_us;
     char root[FOLDER_PATH_MAX];
-    pthread_mutex_t mu;  /* guards all below */
-    pthread_cond_t made; /* a session that was being made is, or is gone */
+    lock mu;   /* guards all below */
+    cond made; /* a session that was being made is, or is gone */
     session *list;
     int n;
 };
@@ -66,8 +66,7 @@ struct staged_writer {
     folder_part part;
     int fd;
     uint64_t at, end;
-    pthread_mutex_t
-        mu; /* leaf lock: held over each write, so that nobody cuts the file meanwhile */
+    lock mu; /* over each write, so that nobody cuts the file meanwhile */
 };
 
 /* ---- paths -------------------------------------------------------------------------------- */
@@ -304,13 +303,13 @@ static uint64_t lend_part(staging *sg, session *s, int p)
     staged_writer *w = s->file[p].writer;
     part_path(sg, s->id, p, path);
     int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (w) pthread_mutex_lock(&w->mu);
+    if (w) lock_take(&w->mu);
     s->file[p].taken = false;
     if (fd >= 0 && fstat(fd, &before) == 0) {
         storeroom_give_back(fd);
         (void)!fstat(fd, &after);
     }
-    if (w) pthread_mutex_unlock(&w->mu);
+    if (w) lock_release(&w->mu);
     if (fd >= 0) close(fd);
     return before.st_blocks > after.st_blocks ? (uint64_t)(before.st_blocks - after.st_blocks) * 512
                                               : 0;
@@ -322,11 +321,11 @@ static bool lend(void *self, uint64_t bytes)
     staging *sg = self;
     uint64_t got = 0;
     int n = 0;
-    pthread_mutex_lock(&sg->mu);
+    lock_take(&sg->mu);
     for (session *s; got < bytes && (s = next_lender(sg)) != NULL; n++)
         for (int p = 0; p < PART_ALL; p++)
             if (lendable(s, p)) got += lend_part(sg, s, p);
-    pthread_mutex_unlock(&sg->mu);
+    lock_release(&sg->mu);
     if (n > 0)
         log_info("adapters", "the disk is short: %d uploads lend %llu bytes", n,
                  (unsigned long long)got);
@@ -415,8 +414,8 @@ err_code staging_open(staging **out, const upload_env *env, const staging_config
     if (sg->env.max_bytes == 0) sg->env.max_bytes = UPLOAD_MAX;
     sg->max_open = cfg->max_open > 0 ? cfg->max_open : OPEN_DEFAULT;
     sg->expiry_us = cfg->expiry_us > 0 ? cfg->expiry_us : EXPIRY_DEFAULT_US;
-    pthread_mutex_init(&sg->mu, NULL);
-    pthread_cond_init(&sg->made, NULL);
+    lock_init(&sg->mu, LOCK_STAGING);
+    cond_init(&sg->made);
     snprintf(sg->root, sizeof sg->root, "%s/adapters/uploads", store_dir(registry_store(env->reg)));
     err_code rc = ERR_NONE;
     if (mkdir(sg->root, 0700) != 0 && errno != EEXIST)
@@ -440,15 +439,15 @@ void staging_close(staging *sg)
         session_free(s);
     }
     storeroom_on_short(sg->env.room, NULL, NULL);
-    pthread_cond_destroy(&sg->made);
-    pthread_mutex_destroy(&sg->mu);
+    cond_free(&sg->made);
+    lock_free(&sg->mu);
     free(sg);
 }
 
 int staging_expire(staging *sg, int64_t now_us)
 {
     int n = 0;
-    pthread_mutex_lock(&sg->mu);
+    lock_take(&sg->mu);
     for (session *s = sg->list, *next; s != NULL; s = next) {
         next = s->next;
         if (session_busy(s) || now_us - s->last_us < sg->expiry_us) continue;
@@ -456,7 +455,7 @@ int staging_expire(staging *sg, int64_t now_us)
         session_end(sg, s);
         n++;
     }
-    pthread_mutex_unlock(&sg->mu);
+    lock_release(&sg->mu);
     if (n > 0) log_info("adapters", "%d abandoned uploads removed", n);
     return n;
 }
@@ -464,13 +463,13 @@ int staging_expire(staging *sg, int64_t now_us)
 void staging_totals_get(staging *sg, uint64_t tenant_id, staging_totals *out)
 {
     memset(out, 0, sizeof(*out));
-    pthread_mutex_lock(&sg->mu);
+    lock_take(&sg->mu);
     for (const session *s = sg->list; s != NULL; s = s->next) {
         if (tenant_id != 0 && s->tenant_id != tenant_id) continue;
         out->n_open++;
         out->bytes += session_bytes(s);
     }
-    pthread_mutex_unlock(&sg->mu);
+    lock_release(&sg->mu);
 }
 
 /* ---- begin -------------------------------------------------------------------------------- */
@@ -632,18 +631,18 @@ err_code staging_create(staging *sg, const staging_manifest *m, staged_upload *o
     *resumed = false;
     err_code rc = check_manifest(sg, m, e);
     if (rc) return rc;
-    pthread_mutex_lock(&sg->mu);
+    lock_take(&sg->mu);
     /* Two equal manifests at the same time make one upload. */
     while ((rc = find_open(sg, m, &s, e)) == ERR_NONE && s && s->making)
-        pthread_cond_wait(&sg->made, &sg->mu);
+        cond_wait(&sg->made, &sg->mu);
     *resumed = rc == ERR_NONE && s != NULL;
     if (!rc && !*resumed) rc = begin_locked(sg, m, &s, e);
     if (!rc && !*resumed) {
-        pthread_mutex_unlock(&sg->mu); /* nobody else waits for the disk */
+        lock_release(&sg->mu); /* nobody else waits for the disk */
         rc = session_files(sg, s, e);
-        pthread_mutex_lock(&sg->mu);
+        lock_take(&sg->mu);
         s->making = false;
-        pthread_cond_broadcast(&sg->made);
+        cond_broadcast(&sg->made);
         if (rc) {
             session_unlink(sg, s);
             session_end(sg, s);
@@ -653,24 +652,24 @@ err_code staging_create(staging *sg, const staging_manifest *m, staged_upload *o
         s->last_us = clock_now_us();
         session_copy(sg, s, out);
     }
-    pthread_mutex_unlock(&sg->mu);
+    lock_release(&sg->mu);
     return rc;
 }
 
 err_code staging_get(staging *sg, uint64_t tenant_id, const char *name, const char *id,
                      staged_upload *out, err *e)
 {
-    pthread_mutex_lock(&sg->mu);
+    lock_take(&sg->mu);
     const session *s = session_find(sg, tenant_id, name, id);
     if (s) session_copy(sg, s, out);
-    pthread_mutex_unlock(&sg->mu);
+    lock_release(&sg->mu);
     return s != NULL ? ERR_NONE : no_upload(e);
 }
 
 err_code staging_drop(staging *sg, uint64_t tenant_id, const char *name, const char *id, err *e)
 {
     err_code rc = ERR_NONE;
-    pthread_mutex_lock(&sg->mu);
+    lock_take(&sg->mu);
     session *s = session_find(sg, tenant_id, name, id);
     if (!s) {
         rc = no_upload(e);
@@ -680,14 +679,14 @@ err_code staging_drop(staging *sg, uint64_t tenant_id, const char *name, const c
         session_unlink(sg, s);
         session_end(sg, s);
     }
-    pthread_mutex_unlock(&sg->mu);
+    lock_release(&sg->mu);
     return rc;
 }
 
 int staging_drop_all(staging *sg, uint64_t tenant_id)
 {
     int n = 0;
-    pthread_mutex_lock(&sg->mu);
+    lock_take(&sg->mu);
     for (session *s = sg->list, *next; s != NULL; s = next) {
         next = s->next;
         if (s->tenant_id != tenant_id || session_busy(s)) continue;
@@ -695,7 +694,7 @@ int staging_drop_all(staging *sg, uint64_t tenant_id)
         session_end(sg, s);
         n++;
     }
-    pthread_mutex_unlock(&sg->mu);
+    lock_release(&sg->mu);
     return n;
 }
 
@@ -705,10 +704,10 @@ int staging_drop_all(staging *sg, uint64_t tenant_id)
  * or the commit's to call. */
 static err_code restart_part(staging *sg, session *s, folder_part p, err *e)
 {
-    pthread_mutex_lock(&sg->mu);
+    lock_take(&sg->mu);
     s->file[p].offset = 0;
     s->file[p].skipped = false;
-    pthread_mutex_unlock(&sg->mu);
+    lock_release(&sg->mu);
     s->file[p].verified = false;
     return make_part(sg, s, p, e);
 }
@@ -716,21 +715,21 @@ static err_code restart_part(staging *sg, session *s, folder_part p, err *e)
 /* The writer is done: `at` is confirmed, others may come. */
 static void let_go(staged_writer *w, uint64_t at)
 {
-    pthread_mutex_lock(&w->sg->mu);
+    lock_take(&w->sg->mu);
     w->s->file[w->part].offset = at;
     w->s->last_us = clock_now_us();
     w->s->file[w->part].busy = false;
-    pthread_mutex_unlock(&w->sg->mu);
-    pthread_mutex_destroy(&w->mu);
+    lock_release(&w->sg->mu);
+    lock_free(&w->mu);
     free(w);
 }
 
 /* Shows the writer at work, whose file may be cut behind what it has written; NULL: no more. */
 static void set_writer(staged_writer *w, staged_writer *to)
 {
-    pthread_mutex_lock(&w->sg->mu);
+    lock_take(&w->sg->mu);
     w->s->file[w->part].writer = to;
-    pthread_mutex_unlock(&w->sg->mu);
+    lock_release(&w->sg->mu);
 }
 
 err_code staging_write_begin(staging *sg, uint64_t tenant_id, const char *name, const char *id,
@@ -744,8 +743,8 @@ err_code staging_write_begin(staging *sg, uint64_t tenant_id, const char *name, 
     uint64_t held = 0;
     staged_writer *w = calloc(1, sizeof(*w));
     if (!w) return no_memory(e);
-    pthread_mutex_init(&w->mu, NULL);
-    pthread_mutex_lock(&sg->mu);
+    lock_init(&w->mu, LOCK_STAGED_WRITER);
+    lock_take(&sg->mu);
     session *s = session_find(sg, tenant_id, name, id);
     if (!s) {
         rc = no_upload(e);
@@ -761,9 +760,9 @@ err_code staging_write_begin(staging *sg, uint64_t tenant_id, const char *name, 
         s->file[part].busy = true;
         held = s->file[part].offset;
     }
-    pthread_mutex_unlock(&sg->mu);
+    lock_release(&sg->mu);
     if (rc) {
-        pthread_mutex_destroy(&w->mu);
+        lock_free(&w->mu);
         free(w);
         return rc;
     }
@@ -799,11 +798,11 @@ err_code staging_write(staged_writer *w, const void *data, size_t len, err *e)
     if (len > w->end - w->at)
         return err_set(e, ERR_LIMIT, "%s has %llu bytes by the manifest; more were sent",
                        folder_part_names[w->part], (unsigned long long)w->end);
-    pthread_mutex_lock(&w->mu);
+    lock_take(&w->mu);
     bool taken = w->s->file[w->part].taken;
-    pthread_mutex_unlock(&w->mu);
+    lock_release(&w->mu);
     err_code rc = taken ? ERR_NONE : storeroom_check(w->sg->env.room, len, e);
-    pthread_mutex_lock(&w->mu);
+    lock_take(&w->mu);
     while (len > 0 && !rc) {
         ssize_t n = write(w->fd, p, len);
         if (n < 0 && errno == EINTR) continue;
@@ -815,7 +814,7 @@ err_code staging_write(staged_writer *w, const void *data, size_t len, err *e)
         len -= (size_t)n;
         w->at += (uint64_t)n;
     }
-    pthread_mutex_unlock(&w->mu);
+    lock_release(&w->mu);
     return rc;
 }
 
@@ -870,7 +869,7 @@ static err_code commit_begin(staging *sg, const char *id, const publish_options 
                              err *e)
 {
     err_code rc = ERR_NONE;
-    pthread_mutex_lock(&sg->mu);
+    lock_take(&sg->mu);
     session *s = session_find(sg, o->tenant_id, o->name, id);
     if (!s)
         rc = no_upload(e);
@@ -882,7 +881,7 @@ static err_code commit_begin(staging *sg, const char *id, const publish_options 
                          folder_part_names[p], (unsigned long long)s->file[p].offset,
                          (unsigned long long)s->file[p].bytes);
     if (!rc) s->committing = true;
-    pthread_mutex_unlock(&sg->mu);
+    lock_release(&sg->mu);
     *out = rc == ERR_NONE ? s : NULL;
     return rc;
 }
@@ -939,13 +938,13 @@ err_code staging_commit(staging *sg, const char *id, const publish_options *o, c
         rc = publish_links(sg, s, &with, out, existed, e);
         done = rc == ERR_NONE || hopeless(rc);
     }
-    pthread_mutex_lock(&sg->mu);
+    lock_take(&sg->mu);
     s->committing = false;
     s->last_us = clock_now_us();
     if (done) {
         session_unlink(sg, s);
         session_end(sg, s);
     }
-    pthread_mutex_unlock(&sg->mu);
+    lock_release(&sg->mu);
     return rc;
 }

@@ -11,7 +11,7 @@
  * at a time.  The checksum is verified when a file is complete and, in every case, before it is
  * published.  An upload without progress for the configured time is removed.
  *
- * Locks:   one mutex, before the registry's; not held over the disk but while an upload begins or ends.
+ * Locks:   one, not held over the disk but while an upload begins or ends.
  * Threads: any thread; a writer belongs to one.
  */
 #ifndef ADAPTERS_STORE_STAGING_H

@@ -6,13 +6,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "adapters/format/folder.h"
+#include "engine/base/lock.h"
 #include "storage/disk.h"
 
 typedef struct held {
@@ -24,9 +24,9 @@ struct storeroom {
     uint64_t floor_bytes;
     bool (*lend)(void *self, uint64_t bytes);
     void *lender;
-    pthread_mutex_t taking; /* before the lender's locks */
-    pthread_mutex_t mu;     /* leaf lock; guards all below */
-    held *held;             /* in no order */
+    lock taking;
+    lock mu;    /* guards all below */
+    held *held; /* in no order */
     size_t n, cap;
 };
 
@@ -37,16 +37,16 @@ err_code storeroom_create(storeroom **out, const char *dir, uint64_t floor_bytes
     if (!r) return err_set(e, ERR_NOMEM, "out of memory");
     snprintf(r->dir, sizeof r->dir, "%s", dir);
     r->floor_bytes = floor_bytes;
-    pthread_mutex_init(&r->taking, NULL);
-    pthread_mutex_init(&r->mu, NULL);
+    lock_init(&r->taking, LOCK_STOREROOM_TAKING);
+    lock_init(&r->mu, LOCK_STOREROOM);
     return ERR_NONE;
 }
 
 void storeroom_destroy(storeroom *r)
 {
     if (!r) return;
-    pthread_mutex_destroy(&r->taking);
-    pthread_mutex_destroy(&r->mu);
+    lock_free(&r->taking);
+    lock_free(&r->mu);
     free(r->held);
     free(r);
 }
@@ -107,7 +107,7 @@ err_code storeroom_hold(storeroom *r, registry *reg, uint64_t tenant_id, uint64_
     registry_totals have;
     if (!r) return ERR_NONE;
     registry_totals_get(reg, tenant_id, &have);
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     const held *h = find_locked(r, tenant_id);
     uint64_t coming = h != NULL ? h->bytes : 0;
     err_code code =
@@ -116,36 +116,36 @@ err_code storeroom_hold(storeroom *r, registry *reg, uint64_t tenant_id, uint64_
         code = check_limit(have.disk_bytes, coming, bytes, quota->share,
                            "this server's adapters.tenant_bytes", e);
     if (code == ERR_NONE) code = add_locked(r, tenant_id, bytes, e);
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
     return code;
 }
 
 err_code storeroom_hold_again(storeroom *r, uint64_t tenant_id, uint64_t bytes, err *e)
 {
     if (!r) return ERR_NONE;
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     err_code code = add_locked(r, tenant_id, bytes, e);
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
     return code;
 }
 
 void storeroom_unhold(storeroom *r, uint64_t tenant_id, uint64_t bytes)
 {
     if (!r || bytes == 0) return;
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     held *h = find_locked(r, tenant_id);
     h->bytes -= bytes;
     if (h->bytes == 0) *h = r->held[--r->n];
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
 }
 
 uint64_t storeroom_held(storeroom *r, uint64_t tenant_id)
 {
     if (!r) return 0;
-    pthread_mutex_lock(&r->mu);
+    lock_take(&r->mu);
     const held *h = find_locked(r, tenant_id);
     uint64_t bytes = h != NULL ? h->bytes : 0;
-    pthread_mutex_unlock(&r->mu);
+    lock_release(&r->mu);
     return bytes;
 }
 
@@ -189,19 +189,19 @@ err_code storeroom_take(storeroom *r, int fd, uint64_t bytes, bool *taken, err *
     *taken = false;
     if (bytes == 0) return ERR_NONE;
     if (!r) return allocate(fd, bytes, taken, e);
-    pthread_mutex_lock(&r->taking);
+    lock_take(&r->taking);
     err_code code = find_room(r, bytes, e);
     if (code == ERR_NONE) code = allocate(fd, bytes, taken, e);
-    pthread_mutex_unlock(&r->taking);
+    lock_release(&r->taking);
     return code;
 }
 
 err_code storeroom_check(storeroom *r, uint64_t bytes, err *e)
 {
     if (!r) return ERR_NONE;
-    pthread_mutex_lock(&r->taking);
+    lock_take(&r->taking);
     err_code code = find_room(r, bytes, e);
-    pthread_mutex_unlock(&r->taking);
+    lock_release(&r->taking);
     return code;
 }
 

@@ -7,7 +7,7 @@
  *
  * A NULL room has neither rule: parts of the server in tests.
  *
- * Locks:   one over the taking, which is held over the lender and so comes before his; a leaf for the sums.
+ * Locks:   one over the taking, which is held over the lender, and one for the sums.
  * Threads: any thread, but storeroom_on_short() and destroy.
  */
 #ifndef ADAPTERS_STORE_STOREROOM_H

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 
 enum { SPIN_US = 30, THREADS_MAX = 256, OPEN = 1 << 15, JOINED = OPEN - 1, GENERATION = 16 };
 
@@ -36,8 +37,8 @@ struct thread_pool {
     atomic_int done;       /* of those that joined */
     atomic_bool stop;
     atomic_int sleepers;
-    pthread_mutex_t mu; /* leaf lock: sleeping and waking */
-    pthread_cond_t wake;
+    lock mu; /* sleeping and waking */
+    cond wake;
 };
 
 static inline void relax(void)
@@ -62,11 +63,11 @@ static bool spin_for(thread_pool *p, uint64_t seen)
 
 static void sleep_until_work(thread_pool *p, uint64_t seen)
 {
-    pthread_mutex_lock(&p->mu);
+    lock_take(&p->mu);
     atomic_fetch_add(&p->sleepers, 1);
-    while (atomic_load(&p->gate) >> GENERATION == seen) pthread_cond_wait(&p->wake, &p->mu);
+    while (atomic_load(&p->gate) >> GENERATION == seen) cond_wait(&p->wake, &p->mu);
     atomic_fetch_sub(&p->sleepers, 1);
-    pthread_mutex_unlock(&p->mu);
+    lock_release(&p->mu);
 }
 
 /* False: the gate of this generation is closed, its work is done. */
@@ -105,9 +106,9 @@ static void open_gate(thread_pool *p)
     atomic_store(&p->gate, ((atomic_load(&p->gate) >> GENERATION) + 1) << GENERATION | OPEN);
     if (atomic_load(&p->sleepers) == 0) return;
     /* A worker that is about to sleep checks the generation under the lock. */
-    pthread_mutex_lock(&p->mu);
-    pthread_cond_broadcast(&p->wake);
-    pthread_mutex_unlock(&p->mu);
+    lock_take(&p->mu);
+    cond_broadcast(&p->wake);
+    lock_release(&p->mu);
 }
 
 err_code pool_create(thread_pool **out, int n_threads, err *e)
@@ -125,8 +126,8 @@ err_code pool_create(thread_pool **out, int n_threads, err *e)
     }
     p->workers = workers;
     p->n_threads = 1;
-    pthread_mutex_init(&p->mu, NULL);
-    pthread_cond_init(&p->wake, NULL);
+    lock_init(&p->mu, LOCK_THREAD_POOL);
+    cond_init(&p->wake);
     for (int i = 1; i < n_threads; i++) {
         worker *w = &workers[i - 1];
         *w = (worker){.pool = p, .index = i};
@@ -147,8 +148,8 @@ void pool_destroy(thread_pool *p)
     atomic_store(&p->stop, true);
     open_gate(p);
     for (int i = 1; i < p->n_threads; i++) (void)pthread_join(p->workers[i - 1].thread, NULL);
-    pthread_cond_destroy(&p->wake);
-    pthread_mutex_destroy(&p->mu);
+    cond_free(&p->wake);
+    lock_free(&p->mu);
     free(p->workers);
     free(p);
 }

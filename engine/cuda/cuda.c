@@ -157,6 +157,7 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     struct cudaDeviceProp p;
     if (!cu) return err_set(e, ERR_NOMEM, "no memory for the CUDA backend");
     be->impl = cu;
+    cuda_memory_init(&cu->mem);
     cu->max_rows = cfg->max_rows > 0 ? cfg->max_rows : 512;
     cu->max_seqs = cfg->max_seqs > 0 ? cfg->max_seqs : 64;
     cu->max_context = cfg->max_context > 0 ? cfg->max_context : 8192;

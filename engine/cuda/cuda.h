@@ -18,7 +18,6 @@
 #ifndef ENGINE_CUDA_CUDA_H
 #define ENGINE_CUDA_CUDA_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,6 +27,7 @@
 
 #include "engine/backend.h"
 #include "engine/backend_ops.h"
+#include "engine/base/lock.h"
 #include "engine/cuda/attend.h"
 #include "engine/cuda/blas.h"
 #include "engine/cuda/kv.h"
@@ -51,9 +51,9 @@ typedef struct cuda_memory {
     char *base;
     size_t bytes, used;
     cuda_block *first;
-    pthread_mutex_t mu; /* leaf lock; guards the blocks */
-    pthread_mutex_t stage_mu;
-    pthread_cond_t stage_free;
+    lock mu; /* guards the blocks */
+    lock stage_mu;
+    cond stage_free;
     cuda_stage stage[CUDA_STAGES];
     int n_stage, turn;
     cudaStream_t stream;     /* uploads */
@@ -243,6 +243,8 @@ err_code cuda_err(cuda_state *cu, cudaError_t code, const char *call, err *e);
 #define CU_TRY(cu, call, e) cuda_err((cu), (call), #call, (e))
 
 /* ---- memory.c, what the others call ------------------------------------------------------------- */
+/* Before all else, so that cuda_memory_close() may follow whatever fails. */
+void cuda_memory_init(cuda_memory *m);
 err_code cuda_memory_open(cuda_state *cu, size_t bytes, err *e);
 void cuda_memory_close(cuda_state *cu);
 /* `low`: from the beginning, one after another (matrices, so that some lie side by side); else from the

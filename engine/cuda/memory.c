@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/lock.h"
 #include "engine/cuda/cuda.h"
 
 struct cuda_block {
@@ -45,7 +46,7 @@ void *cuda_take(cuda_state *cu, size_t bytes, bool low)
     cuda_memory *m = &cu->mem;
     size_t need = padded(bytes);
     if (need < bytes) return NULL;
-    pthread_mutex_lock(&m->mu);
+    lock_take(&m->mu);
     cuda_block *got = NULL;
     for (cuda_block *b = m->first; b; b = b->next) {
         if (b->used || b->bytes < need) continue;
@@ -64,7 +65,7 @@ void *cuda_take(cuda_state *cu, size_t bytes, bool low)
         m->used += need;
         p = m->base + got->at;
     }
-    pthread_mutex_unlock(&m->mu);
+    lock_release(&m->mu);
     return p;
 }
 
@@ -81,7 +82,7 @@ void cuda_give(cuda_state *cu, void *p)
 {
     cuda_memory *m = &cu->mem;
     if (!p) return;
-    pthread_mutex_lock(&m->mu);
+    lock_take(&m->mu);
     cuda_block *b = m->first;
     while (b && m->base + b->at != (char *)p) b = b->next;
     if (b && b->used) {
@@ -90,29 +91,33 @@ void cuda_give(cuda_state *cu, void *p)
         if (b->next && !b->next->used) join_next(b);
         if (b->prev && !b->prev->used) join_next(b->prev);
     }
-    pthread_mutex_unlock(&m->mu);
+    lock_release(&m->mu);
 }
 
 size_t cuda_room(cuda_state *cu)
 {
     size_t most = 0;
-    pthread_mutex_lock(&cu->mem.mu);
+    lock_take(&cu->mem.mu);
     for (const cuda_block *b = cu->mem.first; b; b = b->next) {
         if (!b->used && b->bytes > most) most = b->bytes;
     }
-    pthread_mutex_unlock(&cu->mem.mu);
+    lock_release(&cu->mem.mu);
     return most;
 }
 
 /* ---- life -------------------------------------------------------------------------------- */
 
+void cuda_memory_init(cuda_memory *m)
+{
+    memset(m, 0, sizeof(*m));
+    lock_init(&m->mu, LOCK_CUDA_BLOCKS);
+    lock_init(&m->stage_mu, LOCK_CUDA_STAGES);
+    cond_init(&m->stage_free);
+}
+
 err_code cuda_memory_open(cuda_state *cu, size_t bytes, err *e)
 {
     cuda_memory *m = &cu->mem;
-    memset(m, 0, sizeof(*m));
-    pthread_mutex_init(&m->mu, NULL);
-    pthread_mutex_init(&m->stage_mu, NULL);
-    pthread_cond_init(&m->stage_free, NULL);
     m->bytes = bytes / CUDA_ALIGN * CUDA_ALIGN;
     m->first = calloc(1, sizeof(*m->first));
     if (!m->first) return err_set(e, ERR_NOMEM, "no memory for the arena");
@@ -146,9 +151,9 @@ void cuda_memory_close(cuda_state *cu)
         next = b->next;
         free(b);
     }
-    pthread_mutex_destroy(&m->mu);
-    pthread_mutex_destroy(&m->stage_mu);
-    pthread_cond_destroy(&m->stage_free);
+    lock_free(&m->mu);
+    lock_free(&m->stage_mu);
+    cond_free(&m->stage_free);
     memset(m, 0, sizeof(*m));
 }
 
@@ -166,18 +171,18 @@ err_code cuda_stage_begin(cuda_state *cu, cuda_stage **out, err *e)
     *out = NULL;
     err_code rc = CU_TRY(cu, cudaSetDevice(cu->device), e); /* loaders are threads of their own */
     if (rc) return rc;
-    pthread_mutex_lock(&m->stage_mu);
+    lock_take(&m->stage_mu);
     cuda_stage *st = NULL;
     while (!st) {
         for (int i = 0; !st && i < m->n_stage; i++) { /* the one that was sent longest ago first */
             cuda_stage *at = &m->stage[(m->turn + i) % m->n_stage];
             if (!at->busy) st = at;
         }
-        if (!st) pthread_cond_wait(&m->stage_free, &m->stage_mu);
+        if (!st) cond_wait(&m->stage_free, &m->stage_mu);
     }
     m->turn = (int)(st - m->stage + 1) % m->n_stage;
     st->busy = true;
-    pthread_mutex_unlock(&m->stage_mu);
+    lock_release(&m->stage_mu);
     rc = CU_TRY(cu, cuda_wait(st->done), e);
     if (rc) {
         cuda_stage_drop(cu, st);
@@ -189,10 +194,10 @@ err_code cuda_stage_begin(cuda_state *cu, cuda_stage **out, err *e)
 
 void cuda_stage_drop(cuda_state *cu, cuda_stage *st)
 {
-    pthread_mutex_lock(&cu->mem.stage_mu);
+    lock_take(&cu->mem.stage_mu);
     st->busy = false;
-    pthread_cond_signal(&cu->mem.stage_free);
-    pthread_mutex_unlock(&cu->mem.stage_mu);
+    cond_signal(&cu->mem.stage_free);
+    lock_release(&cu->mem.stage_mu);
 }
 
 /* With stage_mu: the event stands behind the copy, and the count behind both. */
@@ -206,14 +211,14 @@ static err_code enqueued(cuda_state *cu, err *e)
 err_code cuda_stage_send(cuda_state *cu, cuda_stage *st, void *dst, size_t bytes, err *e)
 {
     cuda_memory *m = &cu->mem;
-    pthread_mutex_lock(&m->stage_mu);
+    lock_take(&m->stage_mu);
     err_code rc =
         CU_TRY(cu, cudaMemcpyAsync(dst, st->pinned, bytes, cudaMemcpyHostToDevice, m->stream), e);
     if (!rc) rc = CU_TRY(cu, cudaEventRecord(st->done, m->stream), e);
     if (!rc) rc = enqueued(cu, e);
     st->busy = false;
-    pthread_cond_signal(&m->stage_free);
-    pthread_mutex_unlock(&m->stage_mu);
+    cond_signal(&m->stage_free);
+    lock_release(&m->stage_mu);
     return rc;
 }
 
@@ -222,9 +227,9 @@ void cuda_await_uploads(backend *be)
     cuda_state *cu = cuda_of(be);
     unsigned long long now = atomic_load(&cu->mem.uploads);
     if (now == cu->mem.seen) return;
-    pthread_mutex_lock(&cu->mem.stage_mu);
+    lock_take(&cu->mem.stage_mu);
     bool ok = CU(be, cudaStreamWaitEvent(cu->stream, cu->mem.uploaded, 0));
-    pthread_mutex_unlock(&cu->mem.stage_mu);
+    lock_release(&cu->mem.stage_mu);
     if (ok) cu->mem.seen = now;
 }
 
@@ -235,10 +240,10 @@ err_code cuda_clear(cuda_state *cu, void *p, size_t bytes, err *e)
     cuda_memory *m = &cu->mem;
     err_code rc = CU_TRY(cu, cudaSetDevice(cu->device), e);
     if (rc) return rc;
-    pthread_mutex_lock(&m->stage_mu);
+    lock_take(&m->stage_mu);
     rc = CU_TRY(cu, cudaMemsetAsync(p, 0, bytes, m->stream), e);
     if (!rc) rc = enqueued(cu, e);
-    pthread_mutex_unlock(&m->stage_mu);
+    lock_release(&m->stage_mu);
     return rc;
 }
 
@@ -293,13 +298,13 @@ err_code cuda_download(backend *be, void *dst, const void *src, size_t bytes)
         size_t n = bytes - at < CUDA_STAGE_BYTES ? bytes - at : CUDA_STAGE_BYTES;
         err_code rc = cuda_stage_begin(cu, &st, &e);
         if (rc) return rc;
-        pthread_mutex_lock(&m->stage_mu);
+        lock_take(&m->stage_mu);
         rc = CU_TRY(cu,
                     cudaMemcpyAsync(st->pinned, (const char *)src + at, n, cudaMemcpyDeviceToHost,
                                     m->stream),
                     &e);
         if (!rc) rc = CU_TRY(cu, cudaEventRecord(st->done, m->stream), &e);
-        pthread_mutex_unlock(&m->stage_mu);
+        lock_release(&m->stage_mu);
         if (!rc) rc = CU_TRY(cu, cudaEventSynchronize(st->done), &e);
         if (!rc) memcpy((char *)dst + at, st->pinned, n);
         cuda_stage_drop(cu, st);

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "engine/base/json.h"
+#include "engine/base/lock.h"
 #include "engine/base/log.h"
 #include "engine/base/memory.h"
 #include "engine/grammar/grammar_mask.h"
@@ -45,8 +46,8 @@ struct grammar_maker {
     int n_shared;
     _Atomic size_t mask_bytes;
 
-    pthread_mutex_t mu; /* leaf lock */
-    pthread_cond_t work;
+    lock mu;
+    cond work;
     grammar *cache[CACHE_MAX];
     int n_cache;
     uint64_t clock;
@@ -197,14 +198,14 @@ void grammar_run_prepare(grammar_run *r)
     atomic_store(&r->state, RUN_QUEUED);
     atomic_fetch_add(&r->refs, 1);
     r->next = NULL;
-    pthread_mutex_lock(&m->mu);
+    lock_take(&m->mu);
     if (m->last)
         m->last->next = r;
     else
         m->first = r;
     m->last = r;
-    pthread_cond_signal(&m->work);
-    pthread_mutex_unlock(&m->mu);
+    cond_signal(&m->work);
+    lock_release(&m->mu);
 }
 
 bool grammar_run_ready(const grammar_run *r)
@@ -442,24 +443,24 @@ static void *helper(void *arg)
 {
     grammar_maker *m = arg;
     (void)pthread_setname_np(pthread_self(), "grammar");
-    pthread_mutex_lock(&m->mu);
+    lock_take(&m->mu);
     while (!m->stop || m->first) {
         grammar_run *r = m->first;
         if (!r) {
-            (void)pthread_cond_wait(&m->work, &m->mu);
+            cond_wait(&m->work, &m->mu);
             continue;
         }
         m->first = r->next;
         if (!m->first) m->last = NULL;
-        pthread_mutex_unlock(&m->mu);
+        lock_release(&m->mu);
         uint64_t failures = memory_failures();
         compute(r, m->walk);
         r->starved = r->failed && memory_failures() != failures;
         atomic_store_explicit(&r->state, RUN_READY, memory_order_release);
         grammar_run_release(r);
-        pthread_mutex_lock(&m->mu);
+        lock_take(&m->mu);
     }
-    pthread_mutex_unlock(&m->mu);
+    lock_release(&m->mu);
     return NULL;
 }
 
@@ -489,14 +490,14 @@ err_code grammar_maker_create(grammar_maker **out, const tokenizer *tok, int n_v
     }
     bool ok = m && m->shared && m->walk && trie_build(&m->trie, tok, n_vocab);
     if (ok) {
-        pthread_mutex_init(&m->mu, NULL);
-        pthread_cond_init(&m->work, NULL);
+        lock_init(&m->mu, LOCK_GRAMMAR_MAKER);
+        cond_init(&m->work);
         if (pthread_create(&m->thread, NULL, helper, m) == 0) {
             *out = m;
             return ERR_NONE;
         }
-        pthread_mutex_destroy(&m->mu);
-        pthread_cond_destroy(&m->work);
+        lock_free(&m->mu);
+        cond_free(&m->work);
     }
     if (m) {
         trie_clear(&m->trie);
@@ -510,18 +511,18 @@ err_code grammar_maker_create(grammar_maker **out, const tokenizer *tok, int n_v
 void grammar_maker_destroy(grammar_maker *m)
 {
     if (!m) return;
-    pthread_mutex_lock(&m->mu);
+    lock_take(&m->mu);
     m->stop = true;
-    pthread_cond_signal(&m->work);
-    pthread_mutex_unlock(&m->mu);
+    cond_signal(&m->work);
+    lock_release(&m->mu);
     (void)pthread_join(m->thread, NULL);
     for (int i = 0; i < m->n_cache; i++) grammar_release(m->cache[i]);
     for (int s = 0; s < m->n_shared; s++) mask_free(atomic_load(&m->shared[s]));
     free(m->shared);
     grammar_walk_destroy(m->walk);
     trie_clear(&m->trie);
-    pthread_cond_destroy(&m->work);
-    pthread_mutex_destroy(&m->mu);
+    cond_free(&m->work);
+    lock_free(&m->mu);
     free(m);
 }
 
@@ -600,7 +601,7 @@ static char *key_of(const grammar_spec *spec, size_t *len)
 static grammar *find(grammar_maker *m, const char *key, size_t len, uint64_t hash)
 {
     grammar *hit = NULL;
-    pthread_mutex_lock(&m->mu);
+    lock_take(&m->mu);
     for (int i = 0; i < m->n_cache && !hit; i++) {
         grammar *g = m->cache[i];
         if (g->hash == hash && g->key_len == len && memcmp(g->key, key, len) == 0) hit = g;
@@ -609,7 +610,7 @@ static grammar *find(grammar_maker *m, const char *key, size_t len, uint64_t has
         hit->used = ++m->clock;
         atomic_fetch_add(&hit->refs, 1);
     }
-    pthread_mutex_unlock(&m->mu);
+    lock_release(&m->mu);
     return hit;
 }
 
@@ -617,7 +618,7 @@ static grammar *find(grammar_maker *m, const char *key, size_t len, uint64_t has
 static void remember(grammar_maker *m, grammar *g)
 {
     grammar *out = NULL;
-    pthread_mutex_lock(&m->mu);
+    lock_take(&m->mu);
     int at = m->n_cache;
     if (m->n_cache < CACHE_MAX) {
         m->n_cache++;
@@ -631,7 +632,7 @@ static void remember(grammar_maker *m, grammar *g)
     m->cache[at] = g;
     g->used = ++m->clock;
     atomic_fetch_add(&g->refs, 1);
-    pthread_mutex_unlock(&m->mu);
+    lock_release(&m->mu);
     grammar_release(out);
 }
 

@@ -6,9 +6,9 @@
 #include "engine/memory/devmem.h"
 
 #include <assert.h>
-#include <pthread.h>
 #include <stdlib.h>
 
+#include "engine/base/lock.h"
 #include "engine/memory/populate.h"
 
 enum { NONE = -1, CLASSES = 3, IDLE = 0, PREFETCHED = 1, DEMANDED = 2 };
@@ -52,7 +52,7 @@ struct devmem {
     void (*evicted)(void *self, int chunk);
     void *self;
 
-    pthread_mutex_t mu; /* leaf lock; guards all below */
+    lock mu; /* guards all below */
     chunk *chunk;
     int free_top, n_free;
     heap pages, leases;
@@ -244,7 +244,7 @@ err_code devmem_create(devmem **out, backend *be, int n_chunks, size_t chunk_byt
     a->chunk_bytes = chunk_bytes;
     a->lease_cap = lease_chunks > 0 && lease_chunks < n_chunks ? lease_chunks : n_chunks;
     a->page_cost_us = 1000;
-    pthread_mutex_init(&a->mu, NULL);
+    lock_init(&a->mu, LOCK_DEVMEM);
     a->chunk = calloc((size_t)n_chunks, sizeof(*a->chunk));
     a->pages.v = calloc((size_t)n_chunks, sizeof(int));
     a->leases.v = calloc((size_t)n_chunks, sizeof(int));
@@ -288,7 +288,7 @@ void devmem_destroy(devmem *a)
     free(a->chunk);
     free(a->pages.v);
     free(a->leases.v);
-    pthread_mutex_destroy(&a->mu);
+    lock_free(&a->mu);
     free(a);
 }
 
@@ -309,12 +309,12 @@ void *devmem_memory(const devmem *a)
 
 void devmem_lock(devmem *a)
 {
-    pthread_mutex_lock(&a->mu);
+    lock_take(&a->mu);
 }
 
 void devmem_unlock(devmem *a)
 {
-    pthread_mutex_unlock(&a->mu);
+    lock_release(&a->mu);
 }
 
 /* ------------------------------------------------------------------------ adapters -- */

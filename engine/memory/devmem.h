@@ -13,7 +13,7 @@
  *
  * Ownership: chunks belong to the devmem; kv.c and residency.c have them on loan.  Whoever takes a lease
  *            drops it, also after it was evicted.
- * Threads:   any; one leaf lock inside, never held while bytes move.  The _locked functions are kv.c's,
+ * Threads:   any; one lock inside, never held while bytes move.  The _locked functions are kv.c's,
  *            which does its own work under devmem_lock().
  */
 #ifndef ENGINE_MEMORY_DEVMEM_H

@@ -1,16 +1,18 @@
-/* board.c -- one picture under a leaf lock; the engine only ever tries the lock. */
+/* board.c -- one picture under one lock; the engine only ever tries the lock. */
 #include "engine/sched/board.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/lock.h"
 
 struct board {
     atomic_bool wanted;
-    pthread_mutex_t mu; /* leaf lock; guards all below */
-    pthread_cond_t fresh;
+    lock mu; /* guards all below */
+    cond fresh;
     board_row *row;
     board_share *share;
     int n_row, n_share, cap_row, cap_share;
@@ -22,12 +24,8 @@ board *board_create(int cap_rows, int cap_shares)
 {
     board *b = calloc(1, sizeof(*b));
     if (!b) return NULL;
-    pthread_condattr_t attr;
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_mutex_init(&b->mu, NULL);
-    pthread_cond_init(&b->fresh, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    lock_init(&b->mu, LOCK_BOARD);
+    cond_init(&b->fresh);
     b->cap_row = cap_rows;
     b->cap_share = cap_shares;
     b->row = calloc((size_t)cap_rows, sizeof(*b->row));
@@ -40,8 +38,8 @@ board *board_create(int cap_rows, int cap_shares)
 void board_destroy(board *b)
 {
     if (!b) return;
-    pthread_cond_destroy(&b->fresh);
-    pthread_mutex_destroy(&b->mu);
+    cond_free(&b->fresh);
+    lock_free(&b->mu);
     free(b->row);
     free(b->share);
     free(b);
@@ -54,7 +52,7 @@ bool board_wanted(board *b)
 
 bool board_open(board *b, board_row **row, board_share **share)
 {
-    if (pthread_mutex_trylock(&b->mu) != 0) return false;
+    if (!lock_try(&b->mu)) return false;
     *row = b->row;
     *share = b->share;
     return true;
@@ -67,8 +65,8 @@ void board_close(board *b, int n_row, int n_share, int64_t now_us)
     b->taken_us = now_us;
     b->number++;
     atomic_store(&b->wanted, false);
-    pthread_cond_broadcast(&b->fresh);
-    pthread_mutex_unlock(&b->mu);
+    cond_broadcast(&b->fresh);
+    lock_release(&b->mu);
 }
 
 static bool copy_locked(const board *b, board_picture *out)
@@ -87,19 +85,13 @@ static bool copy_locked(const board *b, board_picture *out)
 
 bool board_read(board *b, int64_t timeout_us, board_picture *out)
 {
-    struct timespec end;
-    (void)clock_gettime(CLOCK_MONOTONIC, &end);
-    int64_t ns = end.tv_nsec + timeout_us % 1000000 * 1000;
-    end.tv_sec += timeout_us / 1000000 + ns / 1000000000;
-    end.tv_nsec = ns % 1000000000;
-    pthread_mutex_lock(&b->mu);
+    int64_t end_us = clock_now_us() + timeout_us;
+    lock_take(&b->mu);
     uint64_t before = b->number;
     atomic_store(&b->wanted, true);
-    while (b->number == before) {
-        if (pthread_cond_timedwait(&b->fresh, &b->mu, &end) != 0) break;
-    }
+    while (b->number == before && cond_wait_until(&b->fresh, &b->mu, end_us)) continue;
     bool ok = copy_locked(b, out);
-    pthread_mutex_unlock(&b->mu);
+    lock_release(&b->mu);
     return ok;
 }
 

@@ -1,58 +1,45 @@
 /* request.c -- the hand-over of tokens: one writer, one reader, no waiting on the writer's side. */
 #include "engine/sched/request.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/lock.h"
 
 void request_signal_init(request_signal *sg)
 {
-    pthread_condattr_t attr;
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_mutex_init(&sg->mu, NULL);
-    pthread_cond_init(&sg->ready, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    lock_init(&sg->mu, LOCK_REQUEST_SIGNAL);
+    cond_init(&sg->ready);
     sg->events = 0;
 }
 
 void request_signal_clear(request_signal *sg)
 {
     /* The engine's last touch of a request is unlocking this mutex: wait for it. */
-    pthread_mutex_lock(&sg->mu);
-    pthread_mutex_unlock(&sg->mu);
-    pthread_cond_destroy(&sg->ready);
-    pthread_mutex_destroy(&sg->mu);
+    lock_take(&sg->mu);
+    lock_release(&sg->mu);
+    cond_free(&sg->ready);
+    lock_free(&sg->mu);
 }
 
 bool request_signal_wait(request_signal *sg, uint64_t *seen, int timeout_ms)
 {
-    struct timespec end;
-    (void)clock_gettime(CLOCK_MONOTONIC, &end);
-    end.tv_sec += timeout_ms / 1000;
-    end.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (end.tv_nsec >= 1000000000) {
-        end.tv_nsec -= 1000000000;
-        end.tv_sec++;
-    }
-    pthread_mutex_lock(&sg->mu);
-    int rc = 0;
-    while (sg->events == *seen && rc != ETIMEDOUT) {
-        rc = pthread_cond_timedwait(&sg->ready, &sg->mu, &end);
-    }
+    int64_t end_us = clock_now_us() + (int64_t)timeout_ms * 1000;
+    lock_take(&sg->mu);
+    while (sg->events == *seen && cond_wait_until(&sg->ready, &sg->mu, end_us)) continue;
     bool news = sg->events != *seen;
     *seen = sg->events;
-    pthread_mutex_unlock(&sg->mu);
+    lock_release(&sg->mu);
     return news;
 }
 
 void request_signal_wake(request_signal *sg)
 {
-    pthread_mutex_lock(&sg->mu);
+    lock_take(&sg->mu);
     sg->events++;
-    pthread_cond_signal(&sg->ready);
-    pthread_mutex_unlock(&sg->mu);
+    cond_signal(&sg->ready);
+    lock_release(&sg->mu);
 }
 
 void request_init(request *rq)
@@ -109,11 +96,11 @@ void request_finish(request *rq, finish_reason why, const err *cause)
     if (cause) rq->why = *cause;
     /* Both inside the lock: the owner, who sees `finish` and then takes the lock in
      * request_signal_clear(), can't free anything that is still in use here. */
-    pthread_mutex_lock(&sg->mu);
+    lock_take(&sg->mu);
     atomic_store_explicit(&rq->finish, (int)why, memory_order_release);
     sg->events++;
-    pthread_cond_signal(&sg->ready);
-    pthread_mutex_unlock(&sg->mu);
+    cond_signal(&sg->ready);
+    lock_release(&sg->mu);
 }
 
 bool request_next(request *rq, sampled *out, bool *done)

@@ -21,12 +21,12 @@
 #ifndef ENGINE_SCHED_REQUEST_H
 #define ENGINE_SCHED_REQUEST_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "engine/base/err.h"
+#include "engine/base/lock.h"
 #include "engine/base/meter.h"
 #include "engine/grammar/grammar.h"
 #include "engine/lora.h"
@@ -43,9 +43,9 @@ typedef enum {
 
 /* The waiting side: one per worker, shared by all choices of one HTTP request. */
 typedef struct request_signal {
-    pthread_mutex_t mu;   /* leaf lock */
-    pthread_cond_t ready; /* CLOCK_MONOTONIC */
-    uint64_t events;      /* pushes, finishes and wakes so far; guarded by mu */
+    lock mu;
+    cond ready;
+    uint64_t events; /* pushes, finishes and wakes so far; guarded by mu */
 } request_signal;
 
 void request_signal_init(request_signal *sg);

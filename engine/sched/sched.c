@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "engine/base/lock.h"
 #include "engine/sched/sched_inside.h"
 
 enum {
@@ -38,10 +39,10 @@ static void expect_adapter(sched *sc, const request *rq)
 
 void sched_take_inbox(sched *sc)
 {
-    pthread_mutex_lock(&sc->mu);
+    lock_take(&sc->mu);
     request *rq = sc->inbox_head;
     sc->inbox_head = sc->inbox_tail = NULL;
-    pthread_mutex_unlock(&sc->mu);
+    lock_release(&sc->mu);
     while (rq) {
         request *next = rq->next;
         rq->next = NULL;
@@ -165,7 +166,7 @@ static void publish_counts(sched *sc)
     }
     if (board_wanted(sc->board)) show(sc);
     int64_t now = clock_now_us();
-    pthread_mutex_lock(&sc->mu);
+    lock_take(&sc->mu);
     fair_publish(sc->fair, &sc->outlook, now);
     sc->outlook.running_us = begun_us;
     sc->outlook.free_seats = seats - sc->n_running;
@@ -180,29 +181,23 @@ static void publish_counts(sched *sc)
     swap_count(sc->swap, &sc->stats.swap);
     sc->stats.n_prompt_tokens = sc->n_prompt_tokens;
     sc->stats.n_output_tokens = sc->n_output_tokens;
-    pthread_mutex_unlock(&sc->mu);
+    lock_release(&sc->mu);
     devmem_page_cost(sc->arena, row_us * sc->page_tokens);
 }
 
 /* Sleeps until there is a reason to look again; false: stop. */
 static bool wait_for_work(sched *sc, bool idle)
 {
-    pthread_mutex_lock(&sc->mu);
+    lock_take(&sc->mu);
     while (!sc->inbox_head && !sc->stop && idle) {
-        struct timespec end;
-        (void)clock_gettime(CLOCK_MONOTONIC, &end);
         /* With requests that could not run (an adapter, pages or a mask on its way) look again soon. */
-        end.tv_nsec += sc->n_inside > 0 ? 1000000L : IDLE_WAIT_MS * 1000000L;
-        if (end.tv_nsec >= 1000000000L) {
-            end.tv_nsec -= 1000000000L;
-            end.tv_sec++;
-        }
-        (void)pthread_cond_timedwait(&sc->work, &sc->mu, &end);
+        int64_t pause_us = sc->n_inside > 0 ? 1000 : IDLE_WAIT_MS * 1000;
+        cond_wait_until(&sc->work, &sc->mu, clock_now_us() + pause_us);
         atomic_store(&sc->heartbeat_us, clock_now_us());
         if (sc->n_inside > 0 || board_wanted(sc->board)) break;
     }
     bool go = !sc->stop;
-    pthread_mutex_unlock(&sc->mu);
+    lock_release(&sc->mu);
     return go;
 }
 
@@ -269,8 +264,8 @@ static void free_all(sched *sc)
     swap_destroy(sc->swap);
     fair_destroy(sc->fair);
     if (sc->kv) be_kv_destroy(sc->be, sc->kv);
-    pthread_cond_destroy(&sc->work);
-    pthread_mutex_destroy(&sc->mu);
+    cond_free(&sc->work);
+    lock_free(&sc->mu);
     free(sc);
 }
 
@@ -388,12 +383,8 @@ err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *b
     for (int i = 0; i < SLO_CLASS_MAX; i++) sc->surprise[i] = 1;
     sc->stats.healthy = true;
     sc->stats.n_pages = sc->n_pages;
-    pthread_condattr_t attr;
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_mutex_init(&sc->mu, NULL);
-    pthread_cond_init(&sc->work, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    lock_init(&sc->mu, LOCK_SCHED);
+    cond_init(&sc->work);
     atomic_store(&sc->heartbeat_us, clock_now_us());
     sc->arena = cfg->arena;
     if (!sc->arena) rc = devmem_create(&sc->own_arena, NULL, sc->n_pages, page_bytes, 0, e);
@@ -414,10 +405,10 @@ err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *b
 void sched_destroy(sched *sc)
 {
     if (!sc) return;
-    pthread_mutex_lock(&sc->mu);
+    lock_take(&sc->mu);
     sc->stop = sc->draining = true;
-    pthread_cond_signal(&sc->work);
-    pthread_mutex_unlock(&sc->mu);
+    cond_signal(&sc->work);
+    lock_release(&sc->mu);
     (void)pthread_join(sc->thread, NULL);
     free_all(sc);
 }
@@ -485,9 +476,9 @@ int64_t sched_predict_ttft_us(sched *sc, uint64_t tenant, int class, int n_promp
 {
     if (class < 0 || class >= sc->cfg.n_class) return 0;
     promise_ask ask = ask_of(sc, tenant, class, n_prompt, adapter);
-    pthread_mutex_lock(&sc->mu);
+    lock_take(&sc->mu);
     double us = predict_ttft(sc, &ask);
-    pthread_mutex_unlock(&sc->mu);
+    lock_release(&sc->mu);
     return us < 1e15 ? (int64_t)us : INT64_MAX;
 }
 
@@ -526,7 +517,7 @@ err_code sched_submit(sched *sc, request *rq, err *e)
     }
     telemetry_enter(sc->tele, rq);
     promise_ask ask = ask_of(sc, rq->tenant_id, rq->slo_class, rq->n_prompt, rq->adapter_id);
-    pthread_mutex_lock(&sc->mu);
+    lock_take(&sc->mu);
     if (sc->broken)
         rc = err_set(e, ERR_DEVICE, "the device has failed");
     else if (sc->draining)
@@ -546,9 +537,9 @@ err_code sched_submit(sched *sc, request *rq, err *e)
         else
             sc->inbox_head = rq;
         sc->inbox_tail = rq;
-        pthread_cond_signal(&sc->work);
+        cond_signal(&sc->work);
     }
-    pthread_mutex_unlock(&sc->mu);
+    lock_release(&sc->mu);
     if (rc) {
         telemetry_refuse(sc->tele, rq->slo_class, rq->tenant_id,
                          rc == ERR_BUSY ? OUTCOME_REFUSED : OUTCOME_FAILED);
@@ -562,10 +553,10 @@ bool sched_drain(sched *sc, int64_t timeout_us)
 {
     int64_t end = clock_now_us() + timeout_us;
     for (;;) {
-        pthread_mutex_lock(&sc->mu);
+        lock_take(&sc->mu);
         sc->draining = true;
         bool empty = sc->n_inside == 0;
-        pthread_mutex_unlock(&sc->mu);
+        lock_release(&sc->mu);
         if (empty) return true;
         if (clock_now_us() >= end) return false;
         struct timespec ten_ms = {0, 10 * 1000000L};
@@ -575,12 +566,12 @@ bool sched_drain(sched *sc, int64_t timeout_us)
 
 void sched_stats_get(sched *sc, sched_stats *out)
 {
-    pthread_mutex_lock(&sc->mu);
+    lock_take(&sc->mu);
     *out = sc->stats;
     out->healthy = !sc->broken;
     out->restarting = sc->restarting;
     out->n_restarts = sc->n_restarts;
-    pthread_mutex_unlock(&sc->mu);
+    lock_release(&sc->mu);
 }
 
 board *sched_board(sched *sc)

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "engine/memory/kv.h"
 #include "engine/sched/ahead.h"
 #include "engine/sched/cost.h"
@@ -81,8 +82,8 @@ struct sched {
     int page_tokens, n_pages, max_context;
 
     pthread_t thread;
-    pthread_mutex_t mu; /* leaf lock: inbox, stats, flags */
-    pthread_cond_t work;
+    lock mu; /* inbox, stats, flags */
+    cond work;
     request *inbox_head, *inbox_tail;
     int n_inside;                            /* submitted and not finished; guarded by mu */
     bool draining, stop, broken, restarting; /* broken: for good */

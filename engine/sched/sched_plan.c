@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <math.h>
 
+#include "engine/base/lock.h"
 #include "engine/sched/sched_inside.h"
 
 enum {
@@ -74,9 +75,9 @@ static int swap_out(sched *sc, request *rq)
     if (sc->cfg.preemption == PREEMPT_CHEAPER && !swap_is_cheaper(sc, rq, n)) return 0;
     if (!swap_save(sc->swap, rq->page, n, rq->swap_slot)) return 0;
     rq->n_swapped = n;
-    pthread_mutex_lock(&sc->mu);
+    lock_take(&sc->mu);
     sc->stats.n_swapped_out++;
-    pthread_mutex_unlock(&sc->mu);
+    lock_release(&sc->mu);
     return rq->n_computed;
 }
 
@@ -91,9 +92,9 @@ static void preempt(sched *sc, int v)
     rq->n_preempted++;
     sc->view[v].running = false;
     sc->allowed[v] = false; /* not again in this step */
-    pthread_mutex_lock(&sc->mu);
+    lock_take(&sc->mu);
     sc->stats.n_preempted++;
-    pthread_mutex_unlock(&sc->mu);
+    lock_release(&sc->mu);
 }
 
 /* Pages for a running request, claimed: the weakest of all gives way, which may be the request itself. */
@@ -173,9 +174,9 @@ static bool find_adapter(sched *sc, request *rq)
     rq->lora = NULL;
     if (rc == ERR_BUSY) {
         fair_block(sc->fair, rq->ticket, clock_now_us());
-        pthread_mutex_lock(&sc->mu);
+        lock_take(&sc->mu);
         sc->stats.n_adapter_waits++;
-        pthread_mutex_unlock(&sc->mu);
+        lock_release(&sc->mu);
     } else {
         sched_finish(sc, rq, FINISH_ERROR, &e);
     }
@@ -195,10 +196,10 @@ static void reuse_prefix(sched *sc, request *rq, int32_t *scratch)
     if (rq->admitted_us == 0) {
         uint32_t cached = (uint32_t)(rq->n_computed < rq->n_prompt ? rq->n_computed : rq->n_prompt);
         atomic_store(&rq->meter->cached_tokens, cached);
-        pthread_mutex_lock(&sc->mu);
+        lock_take(&sc->mu);
         sc->stats.n_cached_tokens += cached;
         sc->stats.n_looked_up_tokens += (uint64_t)rq->n_prompt;
-        pthread_mutex_unlock(&sc->mu);
+        lock_release(&sc->mu);
     }
 }
 
@@ -210,9 +211,9 @@ static void swap_in(sched *sc, request *rq, int kept)
         swap_load(sc->swap, rq->swap_slot + from, rq->n_swapped - from, rq->page + from);
         rq->n_computed = kept;
         sched_publish_pages(sc, rq, from * sc->page_tokens, kept);
-        pthread_mutex_lock(&sc->mu);
+        lock_take(&sc->mu);
         sc->stats.n_swapped_in++;
-        pthread_mutex_unlock(&sc->mu);
+        lock_release(&sc->mu);
     }
     sched_swap_forget(sc, rq);
 }

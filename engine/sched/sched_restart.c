@@ -11,6 +11,7 @@
  */
 #include <time.h>
 
+#include "engine/base/lock.h"
 #include "engine/base/log.h"
 #include "engine/sched/sched_inside.h"
 
@@ -27,11 +28,11 @@ void sched_step_was_good(sched *sc)
 
 static void set_state(sched *sc, bool restarting, bool broken)
 {
-    pthread_mutex_lock(&sc->mu);
+    lock_take(&sc->mu);
     sc->restarting = restarting;
     sc->broken = broken;
     if (restarting) sc->n_restarts++;
-    pthread_mutex_unlock(&sc->mu);
+    lock_release(&sc->mu);
 }
 
 /* From here on nothing is accepted. */
@@ -103,9 +104,9 @@ static bool pause_for(sched *sc, int64_t us)
         atomic_store(&sc->heartbeat_us, clock_now_us());
         sched_take_inbox(sc);
         sched_see_ends(sc, clock_now_us());
-        pthread_mutex_lock(&sc->mu);
+        lock_take(&sc->mu);
         go = !sc->stop;
-        pthread_mutex_unlock(&sc->mu);
+        lock_release(&sc->mu);
     }
     return go;
 }

@@ -5,6 +5,7 @@
  */
 #include <stdlib.h>
 
+#include "engine/base/lock.h"
 #include "engine/sched/sched_inside.h"
 
 /* ----------------------------------------------------------------- life cycle -- */
@@ -56,7 +57,7 @@ void sched_finish(sched *sc, request *rq, finish_reason why, const err *cause)
     rq->page = NULL;
     telemetry_adapter_add(sc->tele, rq->adapter_id, 0, -1);
     telemetry_end(sc->tele, rq, outcome_of(why), clock_now_us());
-    pthread_mutex_lock(&sc->mu);
+    lock_take(&sc->mu);
     sc->n_inside--;
     if (why == FINISH_CANCELLED)
         sc->stats.n_cancelled++;
@@ -64,7 +65,7 @@ void sched_finish(sched *sc, request *rq, finish_reason why, const err *cause)
         sc->stats.n_failed++;
     else
         sc->stats.n_finished++;
-    pthread_mutex_unlock(&sc->mu);
+    lock_release(&sc->mu);
     request_finish(rq, why, cause);
 }
 
@@ -126,9 +127,9 @@ static void fail_numbers(sched *sc, request *rq)
 static void see_surprise(sched *sc, const request *rq, int64_t now)
 {
     if (rq->expected_us <= 0) return;
-    pthread_mutex_lock(&sc->mu);
+    lock_take(&sc->mu);
     promise_learn(&sc->surprise[rq->slo_class], rq->expected_us, (double)(now - rq->arrived_us));
-    pthread_mutex_unlock(&sc->mu);
+    lock_release(&sc->mu);
 }
 
 static void hand_out(sched *sc, request *rq, const sampled *t, int64_t now)
@@ -219,7 +220,7 @@ static void count_step(sched *sc, const flight *f, int64_t began_us, int64_t now
     int discarded = 0;
     for (int s = 0; s < f->n_seq; s++) discarded += !f->owner[s];
     telemetry_step(sc->tele, f->n_rows);
-    pthread_mutex_lock(&sc->mu);
+    lock_take(&sc->mu);
     sched_stats *t = &sc->stats;
     t->n_steps++;
     t->n_steps_ahead += f->ahead;
@@ -238,7 +239,7 @@ static void count_step(sched *sc, const flight *f, int64_t began_us, int64_t now
     t->forward_us += f->computed_us - began_us;
     t->sample_us += now - f->computed_us;
     t->cost_error = sc->cost.error;
-    pthread_mutex_unlock(&sc->mu);
+    lock_release(&sc->mu);
 }
 
 /* Takes the results of a step in flight; false: the device had failed. */

@@ -6,9 +6,10 @@
 #include "engine/sched/telemetry.h"
 
 #include <assert.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+
+#include "engine/base/lock.h"
 
 enum { NONE = -1 };
 
@@ -38,7 +39,7 @@ struct telemetry {
     atomic_int n_tenants;
     tenant_counts *tenants;
 
-    pthread_mutex_t mu; /* leaf lock: the adapters */
+    lock mu; /* the adapters */
     adapter_entry *adapters;
     int *bucket;
     int n_bucket, cap, high, free_entry; /* entries from `high` on were never used */
@@ -62,7 +63,7 @@ telemetry *telemetry_create(int n_class, int max_tenants, int max_requests)
 {
     telemetry *t = calloc(1, sizeof(*t));
     if (!t) return NULL;
-    pthread_mutex_init(&t->mu, NULL);
+    lock_init(&t->mu, LOCK_TELEMETRY);
     t->n_class = n_class;
     t->max_tenants = max_tenants;
     t->cap = max_requests;
@@ -97,7 +98,7 @@ void telemetry_destroy(telemetry *t)
     free(t->tenants);
     free(t->adapters);
     free(t->bucket);
-    pthread_mutex_destroy(&t->mu);
+    lock_free(&t->mu);
     free(t);
 }
 
@@ -244,7 +245,7 @@ void telemetry_adapter_add(telemetry *t, uint64_t id, int running, int waiting)
 {
     if (id == 0) return;
     int bucket;
-    pthread_mutex_lock(&t->mu);
+    lock_take(&t->mu);
     adapter_entry *en = adapter_at(t, id, &bucket);
     if (en) {
         en->a.running += running;
@@ -258,7 +259,7 @@ void telemetry_adapter_add(telemetry *t, uint64_t id, int running, int waiting)
             t->free_entry = i;
         }
     }
-    pthread_mutex_unlock(&t->mu);
+    lock_release(&t->mu);
 }
 
 /* --------------------------------------------------------------------- looking -- */
@@ -304,11 +305,11 @@ void telemetry_steps_get(const telemetry *t, histogram_counts *out)
 int telemetry_adapters_get(telemetry *t, telemetry_adapter *out, int cap)
 {
     int n = 0;
-    pthread_mutex_lock(&t->mu);
+    lock_take(&t->mu);
     for (int i = 0; i < t->high && n < cap; i++) {
         const telemetry_adapter *a = &t->adapters[i].a;
         if (a->running > 0 || a->waiting > 0) out[n++] = *a;
     }
-    pthread_mutex_unlock(&t->mu);
+    lock_release(&t->mu);
     return n;
 }

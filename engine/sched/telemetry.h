@@ -1,7 +1,7 @@
 /* telemetry.h -- what became of requests: times, lengths and outcomes, by class and by tenant.
  *
  * Written by the engine thread as things happen and by gateway workers for what they refuse; read by
- * whoever shows it.  Everything is preallocated; recording takes no lock but one short leaf lock where
+ * whoever shows it.  Everything is preallocated; recording takes no lock but one short lock where
  * a request comes, is seated, or goes (the adapters in use).
  *
  * The first `max_tenants` tenants that send something have series of their own, all later ones share

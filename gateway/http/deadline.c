@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 
 enum { REAP_MS = 100, EVENTS_MAX = 64 };
 
@@ -23,7 +24,7 @@ typedef struct watch {
 } watch;
 
 static struct {
-    pthread_mutex_t mu; /* leaf lock */
+    lock mu;
     deadline *first;
     int n_held;
     bool stop;
@@ -31,7 +32,7 @@ static struct {
     int epoll;    /* while it is held */
     watch *watch; /* [n_watch], by fd */
     int n_watch;
-} reaper = {.mu = PTHREAD_MUTEX_INITIALIZER, .epoll = -1};
+} reaper = {.mu = LOCK_INITIALIZER(LOCK_DEADLINES), .epoll = -1};
 
 /* Under the lock. */
 static void take_off(deadline *d)
@@ -75,14 +76,14 @@ static void *reap(void *arg)
         int64_t left_ms = (next - clock_now_us() + 999) / 1000;
         int n = epoll_wait(reaper.epoll, event, EVENTS_MAX, left_ms > 0 ? (int)left_ms : 0);
         int64_t now = clock_now_us();
-        pthread_mutex_lock(&reaper.mu);
+        lock_take(&reaper.mu);
         stop = reaper.stop;
         for (int i = 0; i < n; i++) wake_owner(event[i].data.u64);
         if (now >= next) {
             shut_down_what_is_due(now);
             next = now + REAP_MS * 1000;
         }
-        pthread_mutex_unlock(&reaper.mu);
+        lock_release(&reaper.mu);
     }
     return NULL;
 }
@@ -104,7 +105,7 @@ static watch *watch_of(int fd)
 bool deadline_watch(int fd, void (*wake)(void *arg), void *arg)
 {
     if (fd < 0) return false;
-    pthread_mutex_lock(&reaper.mu);
+    lock_take(&reaper.mu);
     watch *w = watch_of(fd);
     bool ok = w && reaper.epoll >= 0;
     if (ok) {
@@ -113,7 +114,7 @@ bool deadline_watch(int fd, void (*wake)(void *arg), void *arg)
         ok = epoll_ctl(reaper.epoll, EPOLL_CTL_ADD, fd, &e) == 0;
         if (ok) *w = (watch){wake, arg, w->round};
     }
-    pthread_mutex_unlock(&reaper.mu);
+    lock_release(&reaper.mu);
     return ok;
 }
 
@@ -121,22 +122,22 @@ void deadline_unwatch(int fd)
 {
     if (fd < 0) return;
     struct epoll_event none = {0};
-    pthread_mutex_lock(&reaper.mu);
+    lock_take(&reaper.mu);
     if (reaper.epoll >= 0) (void)epoll_ctl(reaper.epoll, EPOLL_CTL_DEL, fd, &none);
     if (fd < reaper.n_watch) reaper.watch[fd].wake = NULL;
-    pthread_mutex_unlock(&reaper.mu);
+    lock_release(&reaper.mu);
 }
 
 void deadline_set(deadline *d, int fd, int64_t at_us, bool both)
 {
-    pthread_mutex_lock(&reaper.mu);
+    lock_take(&reaper.mu);
     take_off(d);
     if (at_us && fd >= 0) {
         *d = (deadline){reaper.first, &reaper.first, fd, at_us, both};
         if (d->next) d->next->link = &d->next;
         reaper.first = d;
     }
-    pthread_mutex_unlock(&reaper.mu);
+    lock_release(&reaper.mu);
 }
 
 /* Under the lock: the thread waits for it. */
@@ -153,26 +154,26 @@ static bool start_reaper(void)
 
 bool deadline_reaper_retain(void)
 {
-    pthread_mutex_lock(&reaper.mu);
+    lock_take(&reaper.mu);
     bool ok = reaper.n_held > 0 || start_reaper();
     if (ok) reaper.n_held++;
-    pthread_mutex_unlock(&reaper.mu);
+    lock_release(&reaper.mu);
     return ok;
 }
 
 void deadline_reaper_release(void)
 {
-    pthread_mutex_lock(&reaper.mu);
+    lock_take(&reaper.mu);
     bool last = --reaper.n_held == 0;
     reaper.stop = last;
-    pthread_mutex_unlock(&reaper.mu);
+    lock_release(&reaper.mu);
     if (!last) return;
     (void)pthread_join(reaper.thread, NULL);
-    pthread_mutex_lock(&reaper.mu);
+    lock_take(&reaper.mu);
     (void)close(reaper.epoll);
     free(reaper.watch);
     reaper.epoll = -1;
     reaper.watch = NULL;
     reaper.n_watch = 0;
-    pthread_mutex_unlock(&reaper.mu);
+    lock_release(&reaper.mu);
 }

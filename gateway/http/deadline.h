@@ -31,7 +31,7 @@ void deadline_reaper_release(void);
 void deadline_set(deadline *d, int fd, int64_t at_us, bool both);
 
 /* Calls wake(arg) on the reaper's thread, once, when fd's peer has gone or half gone (no more bytes will
- * come); wake may take leaf locks and must not block.  One watch for each fd.  False: no memory, or the
+ * come); wake is called under a lock and must not block.  One watch for each fd.  False: no memory, or the
  * kernel won't; then the owner has to look for itself. */
 bool deadline_watch(int fd, void (*wake)(void *arg), void *arg);
 /* Afterwards wake is neither running nor called any more.  Before fd is closed. */

@@ -17,6 +17,7 @@
 #include <time.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "engine/base/log.h"
 #include "engine/base/memory.h"
 #include "gateway/http/connection.h"
@@ -42,10 +43,10 @@ enum {
 static int on_cert(SSL *ssl, void *arg)
 {
     listener *l = arg;
-    pthread_mutex_lock(&l->mu);
+    lock_take(&l->mu);
     SSL_CTX *ctx = l->current;
     (void)SSL_CTX_up_ref(ctx);
-    pthread_mutex_unlock(&l->mu);
+    lock_release(&l->mu);
     bool ok = SSL_set_SSL_CTX(ssl, ctx) == ctx; /* with a reference of its own */
     if (SSL_CTX_get_verify_mode(ctx) != SSL_VERIFY_NONE) {
         SSL_set_verify(ssl, SSL_CTX_get_verify_mode(ctx), NULL);
@@ -85,10 +86,10 @@ err_code listener_reload(listener *const *all, int n, const tls_files *files, er
     }
     if (n > 0) atomic_store(&all[0]->host->cert_expires_wall_us, tls_context_expiry(fresh[0]));
     for (int i = 0; i < n; i++) {
-        pthread_mutex_lock(&all[i]->mu);
+        lock_take(&all[i]->mu);
         SSL_CTX *old = all[i]->current;
         all[i]->current = fresh[i];
-        pthread_mutex_unlock(&all[i]->mu);
+        lock_release(&all[i]->mu);
         SSL_CTX_free(old); /* gone with the last connection that has it */
     }
     return ERR_NONE;
@@ -275,7 +276,7 @@ static void release(listener *l)
     spare_close(&l->spare);
     peers_destroy(l->peers);
     SSL_CTX_free(l->current);
-    pthread_mutex_destroy(&l->mu);
+    lock_free(&l->mu);
     free(l);
 }
 
@@ -288,7 +289,7 @@ err_code listener_open(listener **out, http_host *h, plane p, const char *addres
     l->host = h;
     l->plane = p;
     l->n_workers = n_threads;
-    pthread_mutex_init(&l->mu, NULL);
+    lock_init(&l->mu, LOCK_LISTENER_TLS);
     spare_open(&l->spare);
     l->current = tls_context_make(files, p == PLANE_ADMIN, connection_tls_info, e);
     if (p == PLANE_INFERENCE) { /* the others are for few, who are trusted */

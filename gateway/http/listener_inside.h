@@ -5,13 +5,13 @@
 #ifndef GATEWAY_HTTP_LISTENER_INSIDE_H
 #define GATEWAY_HTTP_LISTENER_INSIDE_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
 #include <civetweb.h>
 #include <openssl/ssl.h>
 
+#include "engine/base/lock.h"
 #include "gateway/http/listener.h"
 #include "gateway/http/peers.h"
 #include "gateway/http/spare.h"
@@ -20,9 +20,9 @@ struct listener {
     struct mg_context *ctx;
     http_host *host;
     plane plane;
-    peers *peers;       /* NULL: connections are not limited */
-    pthread_mutex_t mu; /* leaf lock; guards `current` */
-    SSL_CTX *current;   /* with the certificate for new connections */
+    peers *peers;     /* NULL: connections are not limited */
+    lock mu;          /* guards `current` */
+    SSL_CTX *current; /* with the certificate for new connections */
     spare_descriptors spare;
     int64_t warned_us; /* the accepting thread's alone */
     int n_workers;

@@ -2,9 +2,10 @@
 #include "gateway/http/peers.h"
 
 #include <netinet/in.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "engine/base/lock.h"
 
 enum { BUCKET_BITS = 10 };
 
@@ -15,7 +16,7 @@ typedef struct client {
 } client;
 
 struct peers {
-    pthread_mutex_t mu; /* leaf lock */
+    lock mu;
     int64_t max_total, max_per_client, n;
     client *table[1 << BUCKET_BITS];
 };
@@ -26,7 +27,7 @@ peers *peers_create(int64_t max_total, int64_t max_per_client)
     if (!p) return NULL;
     p->max_total = max_total;
     p->max_per_client = max_per_client;
-    pthread_mutex_init(&p->mu, NULL);
+    lock_init(&p->mu, LOCK_PEERS);
     return p;
 }
 
@@ -40,7 +41,7 @@ void peers_destroy(peers *p)
             c = next;
         }
     }
-    pthread_mutex_destroy(&p->mu);
+    lock_free(&p->mu);
     free(p);
 }
 
@@ -94,15 +95,15 @@ static peer_verdict enter(peers *p, peer_id id)
 
 peer_verdict peers_enter(peers *p, peer_id id)
 {
-    pthread_mutex_lock(&p->mu);
+    lock_take(&p->mu);
     peer_verdict v = enter(p, id);
-    pthread_mutex_unlock(&p->mu);
+    lock_release(&p->mu);
     return v;
 }
 
 void peers_leave(peers *p, peer_id id)
 {
-    pthread_mutex_lock(&p->mu);
+    lock_take(&p->mu);
     client **at = find(p, id);
     if (*at) {
         p->n--;
@@ -112,13 +113,13 @@ void peers_leave(peers *p, peer_id id)
             free(gone);
         }
     }
-    pthread_mutex_unlock(&p->mu);
+    lock_release(&p->mu);
 }
 
 int64_t peers_open(peers *p)
 {
-    pthread_mutex_lock(&p->mu);
+    lock_take(&p->mu);
     int64_t n = p->n;
-    pthread_mutex_unlock(&p->mu);
+    lock_release(&p->mu);
     return n;
 }

@@ -4,9 +4,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "engine/base/lock.h"
+
 void spare_open(spare_descriptors *s)
 {
-    pthread_mutex_init(&s->mu, NULL);
+    lock_init(&s->mu, LOCK_SPARE_DESCRIPTORS);
     s->n = 0;
     spare_refill(s);
 }
@@ -15,25 +17,25 @@ void spare_close(spare_descriptors *s)
 {
     while (spare_give(s)) {
     }
-    pthread_mutex_destroy(&s->mu);
+    lock_free(&s->mu);
 }
 
 bool spare_give(spare_descriptors *s)
 {
-    pthread_mutex_lock(&s->mu);
+    lock_take(&s->mu);
     bool had = s->n > 0;
     if (had) (void)close(s->fd[--s->n]);
-    pthread_mutex_unlock(&s->mu);
+    lock_release(&s->mu);
     return had;
 }
 
 void spare_refill(spare_descriptors *s)
 {
-    pthread_mutex_lock(&s->mu);
+    lock_take(&s->mu);
     while (s->n < SPARE_DESCRIPTORS) {
         int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
         if (fd < 0) break;
         s->fd[s->n++] = fd;
     }
-    pthread_mutex_unlock(&s->mu);
+    lock_release(&s->mu);
 }

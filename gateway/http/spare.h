@@ -8,13 +8,14 @@
 #ifndef GATEWAY_HTTP_SPARE_H
 #define GATEWAY_HTTP_SPARE_H
 
-#include <pthread.h>
 #include <stdbool.h>
+
+#include "engine/base/lock.h"
 
 enum { SPARE_DESCRIPTORS = 4 };
 
 typedef struct spare_descriptors { /* private */
-    pthread_mutex_t mu;            /* leaf lock */
+    lock mu;
     int fd[SPARE_DESCRIPTORS];
     int n;
 } spare_descriptors;

@@ -4,13 +4,14 @@
  */
 #include "gateway/http/tls_reserve.h"
 
-#include <pthread.h>
 #include <stdalign.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <openssl/crypto.h>
+
+#include "engine/base/lock.h"
 
 enum { SLOT_BYTES = 128, SLOTS = 4096 }; /* a worker has two or three at once */
 
@@ -20,11 +21,11 @@ typedef union slot {
 } slot;
 
 static struct {
-    pthread_mutex_t mu; /* leaf lock */
-    slot *free;         /* given back */
-    size_t n_used;      /* ever: the slots above have never been taken */
+    lock mu;
+    slot *free;    /* given back */
+    size_t n_used; /* ever: the slots above have never been taken */
     slot slots[SLOTS];
-} reserve = {.mu = PTHREAD_MUTEX_INITIALIZER};
+} reserve = {.mu = LOCK_INITIALIZER(LOCK_TLS_RESERVE)};
 
 static bool is_slot(const void *p)
 {
@@ -35,22 +36,22 @@ static bool is_slot(const void *p)
 static void *take(size_t bytes)
 {
     if (bytes > SLOT_BYTES) return NULL;
-    pthread_mutex_lock(&reserve.mu);
+    lock_take(&reserve.mu);
     slot *s = reserve.free;
     if (s)
         reserve.free = s->next;
     else if (reserve.n_used < SLOTS)
         s = &reserve.slots[reserve.n_used++];
-    pthread_mutex_unlock(&reserve.mu);
+    lock_release(&reserve.mu);
     return s;
 }
 
 static void give_back(slot *s)
 {
-    pthread_mutex_lock(&reserve.mu);
+    lock_take(&reserve.mu);
     s->next = reserve.free;
     reserve.free = s;
-    pthread_mutex_unlock(&reserve.mu);
+    lock_release(&reserve.mu);
 }
 
 static void *get(size_t bytes, const char *file, int line)

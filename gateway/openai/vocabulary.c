@@ -1,11 +1,11 @@
 /* vocabulary.c -- a short list, the last used in front, under one mutex; built without it. */
 #include "gateway/openai/vocabulary.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "adapters/format/words.h"
+#include "engine/base/lock.h"
 
 enum { KEPT = 64 }; /* of those that nobody holds */
 
@@ -22,7 +22,7 @@ struct vocabularies {
     const chat_template *chat;
     vocabulary base;
     const tokenizer *tok;
-    pthread_mutex_t mu; /* leaf lock; guards the list */
+    lock mu; /* guards the list */
     node *list;
 };
 
@@ -35,7 +35,7 @@ vocabularies *vocabularies_create(store *st, const tokenizer *tok, int n_vocab,
     vs->tok = tok;
     vs->chat = chat;
     vs->base = (vocabulary){.tok = tok, .n_vocab = n_vocab, .eos = -1};
-    pthread_mutex_init(&vs->mu, NULL);
+    lock_init(&vs->mu, LOCK_VOCABULARIES);
     return vs;
 }
 
@@ -53,7 +53,7 @@ void vocabularies_destroy(vocabularies *vs)
         next = n->next;
         node_free(n);
     }
-    pthread_mutex_destroy(&vs->mu);
+    lock_free(&vs->mu);
     free(vs);
 }
 
@@ -122,20 +122,20 @@ err_code vocabulary_acquire(vocabularies *vs, const adapter_version *v, const vo
 {
     *out = &vs->base;
     if (!v || !v->has_words) return ERR_NONE;
-    pthread_mutex_lock(&vs->mu);
+    lock_take(&vs->mu);
     node *n = find_locked(vs, v->id);
-    pthread_mutex_unlock(&vs->mu);
+    lock_release(&vs->mu);
     if (!n) {
         err_code rc = build(vs, v, &n, e);
         if (rc) return rc;
-        pthread_mutex_lock(&vs->mu);
+        lock_take(&vs->mu);
         node *other = find_locked(vs, v->id), *spare = NULL;
         if (!other) {
             n->next = vs->list;
             vs->list = n;
             spare = spare_locked(vs);
         }
-        pthread_mutex_unlock(&vs->mu);
+        lock_release(&vs->mu);
         if (other) { /* somebody was faster */
             node_free(n);
             n = other;
@@ -152,7 +152,7 @@ err_code vocabulary_acquire(vocabularies *vs, const adapter_version *v, const vo
 void vocabulary_release(vocabularies *vs, const vocabulary *v)
 {
     if (!v || v == &vs->base) return;
-    pthread_mutex_lock(&vs->mu);
+    lock_take(&vs->mu);
     ((node *)(uintptr_t)v)->holds--;
-    pthread_mutex_unlock(&vs->mu);
+    lock_release(&vs->mu);
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "gateway/watch/stats_inside.h"
 #include "storage/disk.h"
 
@@ -25,8 +26,8 @@ stats *stats_create(struct server *s)
     st->was_healthy = true;
     st->had_reserve = true;
     st->wall_minus_mono = clock_wall_us() - clock_now_us();
-    pthread_mutex_init(&st->mu, NULL);
-    pthread_mutex_init(&st->events_mu, NULL);
+    lock_init(&st->mu, LOCK_STATS);
+    lock_init(&st->events_mu, LOCK_STATS_EVENTS);
     st->book = book_create();
     st->journal = journal_create(proto_table_bytes, TABLES);
     if (!st->book || !st->journal) {
@@ -51,8 +52,8 @@ void stats_destroy(stats *st)
     free(st->by_key);
     free(st->by_tenant);
     free(st->resident);
-    pthread_mutex_destroy(&st->events_mu);
-    pthread_mutex_destroy(&st->mu);
+    lock_free(&st->events_mu);
+    lock_free(&st->mu);
     free(st);
 }
 
@@ -136,7 +137,7 @@ void stats_tick(stats *st)
 {
     if (!st) return;
     int64_t now = clock_now_us();
-    pthread_mutex_lock(&st->mu);
+    lock_take(&st->mu);
     const totals_sample *last = &st->sample[(st->n_sample - 1) % SAMPLES];
     if (st->n_sample == 0 || now - last->at_us >= 950000) {
         sched_stats e;
@@ -154,7 +155,7 @@ void stats_tick(stats *st)
         k->at_us = now;
         memcpy(k->counts, st->class_counts, sizeof(k->counts));
     }
-    pthread_mutex_unlock(&st->mu);
+    lock_release(&st->mu);
 }
 
 /* ------------------------------------------------------------------------ classes -- */
@@ -486,7 +487,7 @@ void stats_write(stats *st, const stats_query *q, jsonw *w, char *cursor, bool *
 {
     sorted o = {.tables = q->tables};
     bool reset = false;
-    pthread_mutex_lock(&st->mu);
+    lock_take(&st->mu);
     refresh(st);
     uint64_t since = since_of(st, q->cursor);
     uint64_t now = journal_read(st->journal, since, q->limit, more, &reset, sort_row, &o);
@@ -502,7 +503,7 @@ void stats_write(stats *st, const stats_query *q, jsonw *w, char *cursor, bool *
     write_rates(st, w);
     write_object(w, "engine", proto_engine_fields, &st->engine);
     write_classes(st, w);
-    pthread_mutex_unlock(&st->mu);
+    lock_release(&st->mu);
     write_rows(w, &o);
     jsonw_close(w, '}');
 }

@@ -1,12 +1,12 @@
 /* stats.h -- one picture of the whole server, and what of it changed: behind GET /admin/v1/stats.
  *
  * A picture is taken when somebody asks, at most ten times a second however many ask, from copies made
- * under leaf locks that are held for microseconds: nothing here makes a step wait.  Its rows go into
+ * under locks that are held for microseconds: nothing here makes a step wait.  Its rows go into
  * a journal (stats_journal.h), so an answer to a reader who has a cursor holds what is new, not what
  * there is.  Nobody asks: nothing is done, but for one small sample a second (stats_tick), from which
  * rates and percentiles of the last minute come.
  *
- * Locks:   one mutex, taken by readers and the tick alone; the sources' leaf locks under it.
+ * Locks:   one mutex, taken by readers and the tick alone; the sources have theirs under it.
  * Threads: any, but not the engine's.
  */
 #ifndef GATEWAY_WATCH_STATS_H

@@ -1,9 +1,10 @@
 /* stats_book.c -- a hash table of counters; entries that changed stand in a list. */
 #include "gateway/watch/stats_book.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "engine/base/lock.h"
 
 enum { BUCKETS = 16384 };
 
@@ -23,7 +24,7 @@ typedef struct entry {
 } entry;
 
 struct book {
-    pthread_mutex_t mu; /* leaf lock */
+    lock mu;
     entry *bucket[BUCKETS];
     entry *dirty[BOOK_KINDS];
     int n;
@@ -32,7 +33,7 @@ struct book {
 book *book_create(void)
 {
     book *b = calloc(1, sizeof(*b));
-    if (b) pthread_mutex_init(&b->mu, NULL);
+    if (b) lock_init(&b->mu, LOCK_STATS_BOOK);
     return b;
 }
 
@@ -46,7 +47,7 @@ void book_destroy(book *b)
             en = next;
         }
     }
-    pthread_mutex_destroy(&b->mu);
+    lock_free(&b->mu);
     free(b);
 }
 
@@ -128,14 +129,14 @@ void book_note(book *b, const usage_row *row, int class, int64_t ttft_target_us,
                int64_t tpot_target_us)
 {
     outcome o = outcome_of(row, ttft_target_us, tpot_target_us);
-    pthread_mutex_lock(&b->mu);
+    lock_take(&b->mu);
     add(open_locked(b, BOOK_TENANT, row->tenant_id), row, &o);
     add(open_locked(b, BOOK_CLASS, (uint64_t) class), row, &o);
     if (row->adapter_id) {
         uint64_t key = book_adapter_key(row->tenant_id, row->model);
         add(open_locked(b, BOOK_ADAPTER, key), row, &o);
     }
-    pthread_mutex_unlock(&b->mu);
+    lock_release(&b->mu);
 }
 
 static void count_refusal(book_counts *c, bool limited)
@@ -149,16 +150,16 @@ static void count_refusal(book_counts *c, bool limited)
 
 void book_refused(book *b, uint64_t tenant_id, int class, bool limited)
 {
-    pthread_mutex_lock(&b->mu);
+    lock_take(&b->mu);
     count_refusal(open_locked(b, BOOK_TENANT, tenant_id), limited);
     if (class >= 0) count_refusal(open_locked(b, BOOK_CLASS, (uint64_t) class), limited);
-    pthread_mutex_unlock(&b->mu);
+    lock_release(&b->mu);
 }
 
 int book_drain(book *b, book_kind kind,
                void (*fn)(void *arg, uint64_t id, const book_counts *counts), void *arg)
 {
-    pthread_mutex_lock(&b->mu);
+    lock_take(&b->mu);
     entry *en = b->dirty[kind];
     int n = 0;
     b->dirty[kind] = NULL;
@@ -169,22 +170,22 @@ int book_drain(book *b, book_kind kind,
         fn(arg, en->id, &en->c);
         en = next;
     }
-    pthread_mutex_unlock(&b->mu);
+    lock_release(&b->mu);
     return n;
 }
 
 bool book_get(book *b, book_kind kind, uint64_t id, book_counts *out)
 {
-    pthread_mutex_lock(&b->mu);
+    lock_take(&b->mu);
     const entry *en = *place_of(b, kind, id);
     if (en) *out = en->c;
-    pthread_mutex_unlock(&b->mu);
+    lock_release(&b->mu);
     return en != NULL;
 }
 
 void book_forget(book *b, book_kind kind, uint64_t id)
 {
-    pthread_mutex_lock(&b->mu);
+    lock_take(&b->mu);
     entry **at = place_of(b, kind, id), *en = *at;
     if (en) {
         *at = en->chained;
@@ -196,7 +197,7 @@ void book_forget(book *b, book_kind kind, uint64_t id)
         free(en);
         b->n--;
     }
-    pthread_mutex_unlock(&b->mu);
+    lock_release(&b->mu);
 }
 
 double book_percentile_ms(const uint32_t counts[BOOK_BUCKETS], double share)

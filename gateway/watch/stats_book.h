@@ -4,7 +4,7 @@
  * refused; kept for as long as the process lives.  The ledger is what is billed; this is what a
  * dashboard shows.  Times go into buckets with five bounds a decade.
  *
- * Threads: any thread; one leaf lock, held for one hash lookup.
+ * Threads: any thread; one lock, held for one hash lookup.
  */
 #ifndef GATEWAY_WATCH_STATS_BOOK_H
 #define GATEWAY_WATCH_STATS_BOOK_H

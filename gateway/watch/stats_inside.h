@@ -2,10 +2,9 @@
 #ifndef GATEWAY_WATCH_STATS_INSIDE_H
 #define GATEWAY_WATCH_STATS_INSIDE_H
 
-#include <pthread.h>
-
 #include "adapters/residency/residency.h"
 #include "adapters/store/registry.h"
+#include "engine/base/lock.h"
 #include "engine/sched/board.h"
 #include "gateway/limits.h"
 #include "gateway/server.h"
@@ -69,7 +68,7 @@ struct stats {
     book *book;
     uint64_t epoch; /* first half of a cursor: another process, another epoch */
 
-    pthread_mutex_t mu; /* guards all below but the events' own part */
+    lock mu; /* guards all below but the events' own part */
     journal *journal;
     int64_t taken_us;
     int64_t wall_minus_mono; /* taken once: what was told of a request does not wander */
@@ -109,7 +108,7 @@ struct stats {
     uint64_t restarts_seen; /* of the engine, told as events */
     spool_state spool_seen; /* the worst spool_state since it was ok: told once */
 
-    pthread_mutex_t events_mu; /* leaf lock */
+    lock events_mu;
     pending_event pending[PENDING_MAX];
     uint64_t n_pending, n_taken; /* ever put, ever taken */
 };

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 #include "engine/base/log.h"
 #include "gateway/watch/stats_inside.h"
 #include "storage/audit.h"
@@ -510,9 +511,9 @@ void stats_event(stats *st, const char *level, const char *kind, uint64_t tenant
     snprintf(p.row.kind, sizeof(p.row.kind), "%s", kind);
     snprintf(p.row.object, sizeof(p.row.object), "%s", object ? object : "");
     snprintf(p.row.detail, sizeof(p.row.detail), "%s", detail ? detail : "");
-    pthread_mutex_lock(&st->events_mu);
+    lock_take(&st->events_mu);
     st->pending[st->n_pending++ % PENDING_MAX] = p; /* the oldest gives way */
-    pthread_mutex_unlock(&st->events_mu);
+    lock_release(&st->events_mu);
 }
 
 static void put_event(stats *st, pending_event *p)
@@ -529,12 +530,12 @@ static void put_event(stats *st, pending_event *p)
 void stats_take_events(stats *st)
 {
     for (;;) {
-        pthread_mutex_lock(&st->events_mu);
+        lock_take(&st->events_mu);
         if (st->n_pending - st->n_taken > PENDING_MAX) st->n_taken = st->n_pending - PENDING_MAX;
         bool any = st->n_taken < st->n_pending;
         pending_event p = {0};
         if (any) p = st->pending[st->n_taken++ % PENDING_MAX];
-        pthread_mutex_unlock(&st->events_mu);
+        lock_release(&st->events_mu);
         if (!any) return;
         put_event(st, &p);
     }

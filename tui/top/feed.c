@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/lock.h"
 
 enum {
     ITEMS_MAX = 16,
@@ -22,8 +22,8 @@ struct feed {
     client *c;
     int wake;
     pthread_t thread;
-    pthread_mutex_t mu;    /* leaf lock; guards all below */
-    pthread_cond_t change; /* CLOCK_MONOTONIC */
+    lock mu; /* guards all below */
+    cond change;
     bool stop, more, took;
     int64_t interval_ms;
     char cursor[64];
@@ -40,13 +40,13 @@ static void put(feed *f, feed_kind kind, const char *text, size_t len, bool ok)
     if (!copy) return;
     memcpy(copy, text, len);
     copy[len] = 0;
-    pthread_mutex_lock(&f->mu);
-    while (f->n_item == ITEMS_MAX && !f->stop) pthread_cond_wait(&f->change, &f->mu);
+    lock_take(&f->mu);
+    while (f->n_item == ITEMS_MAX && !f->stop) cond_wait(&f->change, &f->mu);
     if (f->n_item < ITEMS_MAX) {
         f->item[f->n_item++] = (feed_item){kind, copy, len, ok};
         copy = NULL;
     }
-    pthread_mutex_unlock(&f->mu);
+    lock_release(&f->mu);
     free(copy);
     if (write(f->wake, "x", 1) < 0) return; /* a full pipe wakes as well */
 }
@@ -54,13 +54,10 @@ static void put(feed *f, feed_kind kind, const char *text, size_t len, bool ok)
 /* Everything that waits, at once; true while the thread is to go on. */
 static bool sleep_until(feed *f, int64_t end_us)
 {
-    struct timespec end = {end_us / 1000000, end_us % 1000000 * 1000};
-    pthread_mutex_lock(&f->mu);
-    while (!f->stop && f->n_act == 0) {
-        if (pthread_cond_timedwait(&f->change, &f->mu, &end) != 0) break;
-    }
+    lock_take(&f->mu);
+    while (!f->stop && f->n_act == 0 && cond_wait_until(&f->change, &f->mu, end_us)) continue;
     bool go = !f->stop;
-    pthread_mutex_unlock(&f->mu);
+    lock_release(&f->mu);
     return go;
 }
 
@@ -94,13 +91,13 @@ static void do_actions(feed *f)
 {
     for (;;) {
         view_action a;
-        pthread_mutex_lock(&f->mu);
+        lock_take(&f->mu);
         bool any = f->n_act > 0 && !f->stop;
         if (any) {
             a = f->act[0];
             memmove(f->act, f->act + 1, (size_t)--f->n_act * sizeof(f->act[0]));
         }
-        pthread_mutex_unlock(&f->mu);
+        lock_release(&f->mu);
         if (!any) return;
         do_one(f, &a);
     }
@@ -109,12 +106,12 @@ static void do_actions(feed *f)
 /* The cursor that the reader of the last answer gave; until it has, nothing new is asked. */
 static bool cursor_of(feed *f, char out[64])
 {
-    pthread_mutex_lock(&f->mu);
-    while (!f->took && !f->stop) pthread_cond_wait(&f->change, &f->mu);
+    lock_take(&f->mu);
+    while (!f->took && !f->stop) cond_wait(&f->change, &f->mu);
     memcpy(out, f->cursor, 64);
     f->took = false;
     bool go = !f->stop;
-    pthread_mutex_unlock(&f->mu);
+    lock_release(&f->mu);
     return go;
 }
 
@@ -135,9 +132,9 @@ static void *feed_thread(void *arg)
         if (!rc && client_reply_ok(&r)) {
             put(f, FEED_ANSWER, r.body ? r.body : "", r.len, true);
             retry_ms = FIRST_RETRY_MS;
-            pthread_mutex_lock(&f->mu);
+            lock_take(&f->mu);
             wait_ms = f->interval_ms;
-            pthread_mutex_unlock(&f->mu);
+            lock_release(&f->mu);
         } else {
             char why[256];
             if (rc)
@@ -147,17 +144,17 @@ static void *feed_thread(void *arg)
             put(f, FEED_GONE, why, strlen(why), false);
             wait_ms = retry_ms;
             if ((retry_ms *= 2) > LAST_RETRY_MS) retry_ms = LAST_RETRY_MS;
-            pthread_mutex_lock(&f->mu);
+            lock_take(&f->mu);
             f->took = true; /* the same cursor again */
-            pthread_mutex_unlock(&f->mu);
+            lock_release(&f->mu);
         }
         client_reply_clear(&r);
         for (;;) {
             do_actions(f);
-            pthread_mutex_lock(&f->mu);
+            lock_take(&f->mu);
             if (rc == ERR_NONE && f->interval_ms < wait_ms) wait_ms = f->interval_ms;
             bool go = !f->stop, hurry = f->more;
-            pthread_mutex_unlock(&f->mu);
+            lock_release(&f->mu);
             int64_t end = start + wait_ms * 1000;
             if (!go || hurry || clock_now_us() >= end || !sleep_until(f, end)) break;
         }
@@ -178,16 +175,12 @@ err_code feed_open(feed **out, const client_options *o, int wake, int64_t interv
     f->wake = wake;
     f->interval_ms = interval_ms;
     f->took = true;
-    pthread_condattr_t attr;
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_mutex_init(&f->mu, NULL);
-    pthread_cond_init(&f->change, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    lock_init(&f->mu, LOCK_FEED);
+    cond_init(&f->change);
     if (pthread_create(&f->thread, NULL, feed_thread, f) != 0) {
         client_close(f->c);
-        pthread_cond_destroy(&f->change);
-        pthread_mutex_destroy(&f->mu);
+        cond_free(&f->change);
+        lock_free(&f->mu);
         free(f);
         return err_set(e, ERR_LIMIT, "a thread could not be started");
     }
@@ -198,55 +191,55 @@ err_code feed_open(feed **out, const client_options *o, int wake, int64_t interv
 void feed_close(feed *f)
 {
     if (!f) return;
-    pthread_mutex_lock(&f->mu);
+    lock_take(&f->mu);
     f->stop = true;
-    pthread_cond_broadcast(&f->change);
-    pthread_mutex_unlock(&f->mu);
+    cond_broadcast(&f->change);
+    lock_release(&f->mu);
     client_cancel(f->c);
     (void)pthread_join(f->thread, NULL);
     for (int i = 0; i < f->n_item; i++) free(f->item[i].text);
     client_close(f->c);
-    pthread_cond_destroy(&f->change);
-    pthread_mutex_destroy(&f->mu);
+    cond_free(&f->change);
+    lock_free(&f->mu);
     free(f);
 }
 
 void feed_set_interval(feed *f, int64_t interval_ms)
 {
-    pthread_mutex_lock(&f->mu);
+    lock_take(&f->mu);
     f->interval_ms = interval_ms;
-    pthread_cond_broadcast(&f->change);
-    pthread_mutex_unlock(&f->mu);
+    cond_broadcast(&f->change);
+    lock_release(&f->mu);
 }
 
 void feed_set_cursor(feed *f, const char *cursor)
 {
-    pthread_mutex_lock(&f->mu);
+    lock_take(&f->mu);
     snprintf(f->cursor, sizeof(f->cursor), "%s", cursor);
     f->took = true;
-    pthread_cond_broadcast(&f->change);
-    pthread_mutex_unlock(&f->mu);
+    cond_broadcast(&f->change);
+    lock_release(&f->mu);
 }
 
 bool feed_act(feed *f, const view_action *a)
 {
-    pthread_mutex_lock(&f->mu);
+    lock_take(&f->mu);
     bool ok = f->n_act < ACTS_MAX;
     if (ok) f->act[f->n_act++] = *a;
-    pthread_cond_broadcast(&f->change);
-    pthread_mutex_unlock(&f->mu);
+    cond_broadcast(&f->change);
+    lock_release(&f->mu);
     return ok;
 }
 
 bool feed_take(feed *f, feed_item *out)
 {
-    pthread_mutex_lock(&f->mu);
+    lock_take(&f->mu);
     bool any = f->n_item > 0;
     if (any) {
         *out = f->item[0];
         memmove(f->item, f->item + 1, (size_t)--f->n_item * sizeof(f->item[0]));
-        pthread_cond_broadcast(&f->change);
+        cond_broadcast(&f->change);
     }
-    pthread_mutex_unlock(&f->mu);
+    lock_release(&f->mu);
     return any;
 }
