@@ -41,6 +41,7 @@ static int64_t ended_at(settler *s, int i)
 
 static void put_locked(settler *s, int i)
 {
+    lock_assert_held(&s->mu);
     s->next[i] = -1;
     if (s->head < 0) {
         s->head = i;
@@ -55,6 +56,7 @@ static void put_locked(settler *s, int i)
 /* The rows of the first slots, which stay in the queue. */
 static int look_locked(settler *s)
 {
+    lock_assert_held(&s->mu);
     int n = 0;
     for (int i = s->head; i >= 0 && n < ROWS_AT_ONCE; i = s->next[i]) {
         meter_slot_row(meter_file_slot(s->mf, i), &s->rows[n]);
@@ -65,6 +67,7 @@ static int look_locked(settler *s)
 
 static void drop_locked(settler *s, int n)
 {
+    lock_assert_held(&s->mu);
     s->head = s->next[s->taken[n - 1]];
     s->n_settled += (uint64_t)n;
     s->oldest_wall_us = s->head < 0 ? 0 : ended_at(s, s->head);
@@ -74,12 +77,14 @@ static void drop_locked(settler *s, int n)
 
 static void pause_locked(settler *s, int64_t ms)
 {
+    lock_assert_held(&s->mu);
     int64_t end_us = clock_now_us() + ms * 1000;
     while (!s->stop && cond_wait_until(&s->work, &s->mu, end_us)) continue;
 }
 
 static void failed_locked(settler *s, const err *why)
 {
+    lock_assert_held(&s->mu);
     s->n_failures++;
     if (!s->told) log_error("storage", "usage waits in the spool: %s", why->msg);
     s->told = true;
@@ -88,6 +93,7 @@ static void failed_locked(settler *s, const err *why)
 
 static void caught_up_locked(settler *s)
 {
+    lock_assert_held(&s->mu);
     if (s->behind_since_us == 0 || s->head >= 0) return;
     if (s->told)
         log_info("storage", "all usage is in the database again, %lld ms after it fell behind",
@@ -169,8 +175,12 @@ err_code settler_start(settler **out, store *st, meter_file *mf, err *e)
     meter_file_stats left;
     meter_file_stats_get(mf, &left);
     meter_slot *slot;
-    for (int i = 0; s->next != NULL && left.n_ended > 0 && (slot = meter_file_next_ended(mf, &i));)
+    for (int i = 0;
+         s->next != NULL && left.n_ended > 0 && (slot = meter_file_next_ended(mf, &i));) {
+        lock_take(&s->mu); /* nobody else is there yet */
         put_locked(s, meter_file_index(mf, slot));
+        lock_release(&s->mu);
+    }
     if (s->head >= 0) s->behind_since_us = clock_now_us(); /* else the file would have none */
     if (!s->next || pthread_create(&s->thread, NULL, settle_main, s) != 0) {
         settler_free(s);

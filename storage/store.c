@@ -290,6 +290,7 @@ static bool commit_batch(store *st, job *list)
  * its caller's stack and is gone once `done` is seen. */
 static void finish_batch_locked(store *st, job *list, bool ok, int64_t took_us)
 {
+    lock_assert_held(&st->mu);
     if (ok && !st->healthy) log_info("storage", "the database can be written again");
     st->healthy = ok;
     st->writing_us = 0;
@@ -317,6 +318,7 @@ static void finish_batch_locked(store *st, job *list, bool ok, int64_t took_us)
 /* Waits for jobs, for a lock-out, or for the time of the next attempt; false: it is time to stop. */
 static bool await_work_locked(store *st)
 {
+    lock_assert_held(&st->mu);
     if (!st->head && !st->stop && !st->urgent) {
         if (lockouts_pending(st->lockouts) > 0 || !reserve_held(st->reserve)) {
             cond_wait_until(&st->work, &st->mu, clock_now_us() + AGAIN_US);
@@ -331,6 +333,7 @@ static bool await_work_locked(store *st)
 /* The jobs of the next transaction; NULL: none wait. */
 static job *take_batch_locked(store *st)
 {
+    lock_assert_held(&st->mu);
     job *list = st->head, *last = list;
     if (!list) return NULL;
     int n = 1;
@@ -366,6 +369,7 @@ static void *writer_main(void *arg)
 
 static void enqueue_locked(store *st, job *j)
 {
+    lock_assert_held(&st->mu);
     j->posted_us = clock_now_us();
     *st->tail = j;
     st->tail = &j->next;

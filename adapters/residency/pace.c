@@ -43,6 +43,7 @@ void pace_step(pace *p, double step_us, double slack_us)
 
 static bool try_locked(pace *p, uint64_t bytes, bool hint)
 {
+    lock_assert_held(&p->mu);
     if (!p->bounded) return true;
     if (p->left <= (hint ? p->budget / 2 : 0)) return false;
     p->left -= (double)bytes;

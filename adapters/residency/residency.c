@@ -57,6 +57,7 @@ const char *residency_state_name(residency_state s)
 /* The chunks of a resident entry are gone, or go now; it is queued again if somebody wants it. */
 static void left_device(residency *rs, entry *en)
 {
+    lock_assert_held(&rs->mu);
     chain_drop(&rs->lru, en);
     devmem_lease_drop(en->lease);
     extras_clear(&en->extras, rs->env.be);
@@ -78,6 +79,7 @@ static void left_device(residency *rs, entry *en)
 /* Learns of what the arena has evicted. */
 static void collect(residency *rs)
 {
+    lock_assert_held(&rs->mu);
     for (entry *en; (en = devmem_lost(rs->arena)) != NULL;) left_device(rs, en);
 }
 
@@ -85,6 +87,7 @@ static void collect(residency *rs)
  * out, and new sequences leave room. */
 static void insist(residency *rs, const entry *for_whom, int n_chunks)
 {
+    lock_assert_held(&rs->mu);
     devmem_counts c;
     devmem_count(rs->arena, &c);
     int coming = c.n_free + c.n_pages_cached + c.n_lease_idle;
@@ -99,6 +102,7 @@ static void insist(residency *rs, const entry *for_whom, int n_chunks)
 
 static void relent(residency *rs, const entry *en)
 {
+    lock_assert_held(&rs->mu);
     if (rs->starved != en) return;
     devmem_reserve(rs->arena, 0);
     rs->starved = NULL;
@@ -108,6 +112,7 @@ static void relent(residency *rs, const entry *en)
 
 static void fail(residency *rs, entry *en, const err *why)
 {
+    lock_assert_held(&rs->mu);
     chain_drop(&rs->queue[en->wanted], en);
     en->state = RESIDENCY_FAILED;
     rs->changes++;
@@ -124,6 +129,7 @@ static void fail(residency *rs, entry *en, const err *why)
 
 static entry *next_to_load(residency *rs)
 {
+    lock_assert_held(&rs->mu);
     for (int w = WANT_DEMAND; w >= WANT_HINT; w--)
         for (entry *en = rs->queue[w].head; en != NULL; en = en->next)
             if (!en->taken) return en;
@@ -132,6 +138,7 @@ static entry *next_to_load(residency *rs)
 
 static void wait_a_tick(residency *rs)
 {
+    lock_assert_held(&rs->mu);
     cond_wait_until(&rs->work, &rs->mu, clock_now_us() + TICK_MS * 1000);
 }
 
@@ -139,6 +146,7 @@ static void wait_a_tick(residency *rs)
  * ERR_CONFLICT: an earlier demand has no loader yet, and this thread must see to that one first. */
 static err_code reserve(residency *rs, entry *en, int n, err *e)
 {
+    lock_assert_held(&rs->mu);
     int64_t first_us = 0; /* when it became the first demand */
     for (;;) {
         collect(rs);
@@ -176,6 +184,7 @@ static err_code reserve(residency *rs, entry *en, int n, err *e)
 
 static void make_resident(residency *rs, entry *en, adapter_load *ld, int64_t took_us)
 {
+    lock_assert_held(&rs->mu);
     chain_drop(&rs->queue[WANT_NONE], en);
     devmem_need need = en->wanted == WANT_DEMAND ? DEVMEM_DEMAND : DEVMEM_HINT;
     en->reserved = false;
@@ -216,6 +225,7 @@ static void make_resident(residency *rs, entry *en, adapter_load *ld, int64_t to
 /* A hint without room, or the end: back to where it was without a word. */
 static void give_up(residency *rs, entry *en)
 {
+    lock_assert_held(&rs->mu);
     chain_drop(&rs->queue[en->wanted], en);
     en->state = RESIDENCY_DISK;
     rs->changes++;
@@ -253,6 +263,7 @@ static err_code pack_one(const entry *en, adapter_load *ld, timing *t, err *e)
 /* After the lock was not held: what was read is worth keeping, whatever became of the rest. */
 static void count_read(residency *rs, entry *en, adapter_load *ld, const timing *t)
 {
+    lock_assert_held(&rs->mu);
     if (!ld->own_copy) return;
     rs->stats.read_us_sum += t->read_us;
     rs->stats.read_bytes += ld->copy->bytes;
@@ -269,6 +280,7 @@ static void keep_pace(const entry *en)
 
 static err_code bring_up(residency *rs, entry *en, adapter_load *ld, timing *t, err *e)
 {
+    lock_assert_held(&rs->mu);
     tier_set_bytes(rs, en, (uint64_t)ld->n_chunks * rs->env.chunk_bytes);
     err_code rc = reserve(rs, en, ld->n_chunks, e);
     bool only_host = rc == ERR_CANCELLED && !rs->stop && !en->gone && rs->host_budget > 0;
@@ -298,6 +310,7 @@ static err_code bring_up(residency *rs, entry *en, adapter_load *ld, timing *t, 
 /* Loads one entry; called and returns with mu held. */
 static void load_one(residency *rs, entry *en)
 {
+    lock_assert_held(&rs->mu);
     adapter_load ld;
     timing t = {0};
     err why = {0};
@@ -374,6 +387,7 @@ static int64_t retry_us(const entry *en)
 
 static err_code acquire_locked(residency *rs, uint64_t id, const lora_view **out, err *e)
 {
+    lock_assert_held(&rs->mu);
     int64_t now_us = clock_now_us();
     collect(rs);
     entry *en = tier_find_or_add(rs, id);

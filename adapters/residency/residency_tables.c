@@ -48,6 +48,7 @@ static size_t bucket_of(uint64_t id)
 
 entry *tier_find(residency *rs, uint64_t id)
 {
+    lock_assert_held(&rs->mu);
     entry *en = rs->bucket[bucket_of(id)];
     while (en && en->id != id) en = en->chained;
     return en;
@@ -55,6 +56,7 @@ entry *tier_find(residency *rs, uint64_t id)
 
 entry *tier_find_or_add(residency *rs, uint64_t id)
 {
+    lock_assert_held(&rs->mu);
     entry *en = tier_find(rs, id);
     if (en) return en;
     en = calloc(1, sizeof(*en));
@@ -90,6 +92,7 @@ static void queue_add(residency *rs, want w, entry *en)
 /* Puts it into the queue, or moves it from the hints up to the demands, or forward. */
 void tier_enqueue(residency *rs, entry *en, want w, int64_t due_us)
 {
+    lock_assert_held(&rs->mu);
     if (en->state == RESIDENCY_LOADING) {
         if (en->wanted > w) w = en->wanted;
         if (en->wanted == w && due_us >= en->due_us) return;
@@ -119,6 +122,7 @@ static const double remember = 0.9; /* of the sums, after each load */
 
 void tier_learn(residency *rs, const entry *en, int64_t read_us, int64_t pack_us)
 {
+    lock_assert_held(&rs->mu);
     double bytes = (double)en->bytes;
     rs->pack_us = remember * rs->pack_us + (double)pack_us;
     rs->pack_bytes = remember * rs->pack_bytes + bytes;
@@ -152,6 +156,7 @@ static double queue_us(const residency *rs, const chain *q, const entry *en, int
 
 int64_t tier_eta_us(const residency *rs, const entry *en, uint64_t bytes, int64_t due_us)
 {
+    lock_assert_held(&rs->mu);
     if (en && en->state == RESIDENCY_RESIDENT && !en->closing) return 0;
     if (en && en->state == RESIDENCY_FAILED) return 0;
     double us = load_us(rs, bytes, en != NULL && en->copy);
@@ -167,17 +172,20 @@ int64_t tier_eta_us(const residency *rs, const entry *en, uint64_t bytes, int64_
 
 uint64_t tier_pinned_bytes(const residency *rs, const entry *but)
 {
+    lock_assert_held(&rs->mu);
     return rs->pinned_bytes - (but->pinned ? but->bytes : 0);
 }
 
 void tier_set_bytes(residency *rs, entry *en, uint64_t bytes)
 {
+    lock_assert_held(&rs->mu);
     if (en->pinned) rs->pinned_bytes += bytes - en->bytes;
     en->bytes = bytes;
 }
 
 void tier_set_pinned(residency *rs, entry *en, bool pinned)
 {
+    lock_assert_held(&rs->mu);
     if (en->pinned == pinned) return;
     en->pinned = pinned;
     rs->changes++;
@@ -230,12 +238,14 @@ static void free_later(residency *rs, entry *en)
 
 void host_drop(residency *rs, entry *en)
 {
+    lock_assert_held(&rs->mu);
     host_leave(rs, en->host_at);
     free_later(rs, en);
 }
 
 void host_value(residency *rs, entry *en)
 {
+    lock_assert_held(&rs->mu);
     en->host_worth = rs->host_clock + (tier_popularity(en, clock_now_us()) + 1) *
                                           (double)en->read_us / (double)(en->copy->bytes + 1);
     host_sift(rs, en->host_at);
@@ -245,6 +255,7 @@ void host_value(residency *rs, entry *en)
  * there are no more of these than loaders. */
 void host_trim(residency *rs)
 {
+    lock_assert_held(&rs->mu);
     entry *busy[LOADERS_MAX];
     int n_busy = 0;
     while (rs->host_used > rs->host_budget && rs->n_host > 0) {
@@ -267,6 +278,7 @@ void host_trim(residency *rs)
 /* Keeps what a loader has read. */
 void host_keep(residency *rs, entry *en, adapter_load *ld, int64_t read_us)
 {
+    lock_assert_held(&rs->mu);
     if (!ld->own_copy || rs->host_budget == 0 || en->gone) return;
     if (rs->n_host == rs->cap_host) {
         int cap = rs->cap_host > 0 ? rs->cap_host * 2 : 64;
@@ -286,6 +298,7 @@ void host_keep(residency *rs, entry *en, adapter_load *ld, int64_t read_us)
 
 adapter_copy *host_take_trash(residency *rs)
 {
+    lock_assert_held(&rs->mu);
     adapter_copy *c = rs->trash;
     rs->trash = NULL;
     return c;
@@ -303,6 +316,7 @@ void host_free_trash(adapter_copy *c)
 
 void tier_forget(residency *rs, entry *en)
 {
+    lock_assert_held(&rs->mu);
     entry **at = &rs->bucket[bucket_of(en->id)];
     while (*at != en) at = &(*at)->chained;
     *at = en->chained;
@@ -316,6 +330,7 @@ void tier_forget(residency *rs, entry *en)
 /* Nothing is known of it that would be worth keeping. */
 void tier_forget_if_empty(residency *rs, entry *en)
 {
+    lock_assert_held(&rs->mu);
     bool used = en->n_loads > 0 || en->copy || en->pinned || en->due_us > 0;
     if (en->gone || (!used && en->state == RESIDENCY_DISK)) tier_forget(rs, en);
 }

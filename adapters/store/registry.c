@@ -290,6 +290,15 @@ err_code registry_acquire_id(registry *r, uint64_t version_id, const adapter_ver
     return ok ? ERR_NONE : err_set(e, ERR_NOT_FOUND, "the adapter was deleted");
 }
 
+bool registry_label(registry *r, uint64_t version_id, char *out, size_t cap)
+{
+    lock_take(&r->mu);
+    const version *v = version_by_id(r, version_id);
+    if (v) snprintf(out, cap, "%s@%d", v->pub.name, v->pub.version);
+    lock_release(&r->mu);
+    return v != NULL;
+}
+
 void registry_release(registry *r, const adapter_version *pub)
 {
     if (!pub) return;

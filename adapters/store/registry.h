@@ -60,6 +60,9 @@ err_code registry_acquire(registry *r, uint64_t tenant_id, const char *model, bo
 /* One more pin on a version by its id; while it drains too, for as long as somebody holds it. */
 err_code registry_acquire_id(registry *r, uint64_t version_id, const adapter_version **out, err *e);
 void registry_release(registry *r, const adapter_version *v);
+/* "name@version" of a version that is known, to show it: nothing is pinned, so the caller may hold a
+ * lock (the last pin's release writes to the disk).  False: it is gone. */
+bool registry_label(registry *r, uint64_t version_id, char *out, size_t cap);
 /* Limits of the name that a pinned version belongs to, and that name's id (never reused). */
 void registry_limits(registry *r, const adapter_version *v, uint64_t *adapter_id,
                      adapter_limits *out);

@@ -35,6 +35,7 @@ bool registry_files_linked(const registry *r, const uint8_t digest[DIGEST_BYTES]
 
 void registry_files_forget(registry *r, const uint8_t digest[DIGEST_BYTES])
 {
+    lock_assert_held(&r->files);
     char path[4200];
     registry_path(r, digest, path, sizeof path);
     lock_take(&r->mu);

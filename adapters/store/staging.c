@@ -112,6 +112,7 @@ static void session_free(session *s)
 
 static session *session_find(staging *sg, uint64_t tenant_id, const char *name, const char *id)
 {
+    lock_assert_held(&sg->mu);
     session *s = sg->list;
     while (s && (s->tenant_id != tenant_id || strcmp(s->id, id) != 0 || strcmp(s->name, name) != 0))
         s = s->next;
@@ -120,6 +121,7 @@ static session *session_find(staging *sg, uint64_t tenant_id, const char *name, 
 
 static void session_unlink(staging *sg, session *s)
 {
+    lock_assert_held(&sg->mu);
     session **at = &sg->list;
     while (*at != s) at = &(*at)->next;
     *at = s->next;
@@ -282,6 +284,7 @@ static bool lendable(const session *s, int p)
 /* The session that lends next: of the tenant that holds most, the one idle for longest. */
 static session *next_lender(staging *sg)
 {
+    lock_assert_held(&sg->mu);
     session *best = NULL;
     uint64_t most = 0;
     for (session *s = sg->list; s != NULL; s = s->next) {
@@ -298,6 +301,7 @@ static session *next_lender(staging *sg)
 
 static uint64_t lend_part(staging *sg, session *s, int p)
 {
+    lock_assert_held(&sg->mu);
     path_text path;
     struct stat before = {0}, after = {0};
     staged_writer *w = s->file[p].writer;
@@ -515,6 +519,7 @@ static bool same_manifest(const session *s, const staging_manifest *m)
 /* The open upload of the same manifest, or the reason why no further one may begin. */
 static err_code find_open(staging *sg, const staging_manifest *m, session **out, err *e)
 {
+    lock_assert_held(&sg->mu);
     int n = 0;
     *out = NULL;
     for (session *s = sg->list; s != NULL; s = s->next) {
@@ -608,6 +613,7 @@ static session *session_new(staging *sg, const staging_manifest *m)
 /* One more session, in the list but with no files yet; `mu` is held. */
 static err_code begin_locked(staging *sg, const staging_manifest *m, session **out, err *e)
 {
+    lock_assert_held(&sg->mu);
     session *s = session_new(sg, m);
     if (!s) return no_memory(e);
     err_code rc =

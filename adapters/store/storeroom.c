@@ -62,6 +62,7 @@ void storeroom_on_short(storeroom *r, bool (*lend)(void *self, uint64_t bytes), 
 
 static held *find_locked(storeroom *r, uint64_t tenant_id)
 {
+    lock_assert_held(&r->mu);
     for (size_t i = 0; i < r->n; i++)
         if (r->held[i].tenant_id == tenant_id) return &r->held[i];
     return NULL;
@@ -69,6 +70,7 @@ static held *find_locked(storeroom *r, uint64_t tenant_id)
 
 static bool grow_locked(storeroom *r)
 {
+    lock_assert_held(&r->mu);
     if (r->n < r->cap) return true;
     size_t cap = r->cap > 0 ? r->cap * 2 : 16;
     held *more = realloc(r->held, cap * sizeof(*more));
@@ -80,6 +82,7 @@ static bool grow_locked(storeroom *r)
 
 static err_code add_locked(storeroom *r, uint64_t tenant_id, uint64_t bytes, err *e)
 {
+    lock_assert_held(&r->mu);
     held *h = find_locked(r, tenant_id);
     if (!h && !grow_locked(r)) return err_set(e, ERR_NOMEM, "out of memory");
     if (!h) {
@@ -164,6 +167,7 @@ static uint64_t missing_for(const storeroom *r, uint64_t bytes)
 /* Makes the room if need be; `taking` is held, so nobody is quicker. */
 static err_code find_room(storeroom *r, uint64_t bytes, err *e)
 {
+    lock_assert_held(&r->taking);
     uint64_t missing = missing_for(r, bytes);
     if (missing > 0 && r->lend && r->lend(r->lender, missing)) missing = missing_for(r, bytes);
     if (missing == 0) return ERR_NONE;

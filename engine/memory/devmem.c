@@ -489,12 +489,14 @@ void devmem_on_evict(devmem *a, void (*fn)(void *self, int chunk), void *self)
 
 int devmem_available_locked(const devmem *a, bool fresh)
 {
+    lock_assert_held(&a->mu);
     int n = a->n_free + a->pages.n + idle_to(a, DEMANDED) - (fresh ? a->reserved : 0);
     return n > 0 ? n : 0;
 }
 
 bool devmem_claim_locked(devmem *a, int n, bool fresh)
 {
+    lock_assert_held(&a->mu);
     if (n > devmem_available_locked(a, fresh)) return false;
     a->claimed = n;
     return true;
@@ -502,6 +504,7 @@ bool devmem_claim_locked(devmem *a, int n, bool fresh)
 
 int devmem_page_take_locked(devmem *a)
 {
+    lock_assert_held(&a->mu);
     if (a->n_free == 0 && !evict_one(a, DEMANDED, false)) return NONE;
     int c = pop_free(a);
     a->chunk[c].kind = PAGE_HELD;
@@ -513,6 +516,7 @@ int devmem_page_take_locked(devmem *a)
 
 void devmem_page_free_locked(devmem *a, int c)
 {
+    lock_assert_held(&a->mu);
     assert(a->chunk[c].kind == PAGE_HELD);
     a->n_pages_held--;
     push_free(a, c);
@@ -520,6 +524,7 @@ void devmem_page_free_locked(devmem *a, int c)
 
 void devmem_page_idle_locked(devmem *a, int c)
 {
+    lock_assert_held(&a->mu);
     chunk *p = &a->chunk[c];
     assert(p->kind == PAGE_HELD);
     p->kind = PAGE_IDLE;
@@ -531,6 +536,7 @@ void devmem_page_idle_locked(devmem *a, int c)
 
 void devmem_page_hold_locked(devmem *a, int c)
 {
+    lock_assert_held(&a->mu);
     assert(a->chunk[c].kind == PAGE_IDLE);
     heap_remove(a, &a->pages, c);
     a->chunk[c].kind = PAGE_HELD;

@@ -71,6 +71,7 @@ void board_close(board *b, int n_row, int n_share, int64_t now_us)
 
 static bool copy_locked(const board *b, board_picture *out)
 {
+    lock_assert_held(&b->mu);
     if (!b->taken_us) return false;
     if (!out->row) out->row = calloc((size_t)b->cap_row, sizeof(*out->row));
     if (!out->share) out->share = calloc((size_t)b->cap_share, sizeof(*out->share));

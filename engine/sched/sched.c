@@ -99,6 +99,7 @@ void sched_see_ends(sched *sc, int64_t now)
 /* mu is held.  Until the engine has looked at it, the next in line must know of it. */
 static void expect_one(sched *sc, const request *rq)
 {
+    lock_assert_held(&sc->mu);
     promise_ask ask = {.tenant = rq->tenant_id, .slo = rq->slo_class, .n_prompt = rq->n_prompt};
     promise_add(&sc->outlook, &ask, rq->max_tokens);
 }
@@ -457,6 +458,7 @@ static err_code check_request(const sched *sc, const request *rq, err *e)
 /* mu is held. */
 static double predict_ttft(const sched *sc, const promise_ask *ask)
 {
+    lock_assert_held(&sc->mu);
     return sc->surprise[ask->slo] * promise_ttft_us(&sc->outlook, ask);
 }
 
@@ -485,6 +487,7 @@ int64_t sched_predict_ttft_us(sched *sc, uint64_t tenant, int class, int n_promp
 /* S-LoRA's early abort: what would come too late is refused while that is cheap.  mu is held. */
 static err_code check_promise(const sched *sc, const request *rq, err *e)
 {
+    lock_assert_held(&sc->mu);
     const slo_class *c = &sc->cfg.classes[rq->slo_class];
     if (!c->reject_on_overload || !promise_is_hopeless(rq->expected_us, c->ttft_us))
         return ERR_NONE;

@@ -225,6 +225,7 @@ void telemetry_step(telemetry *t, int n_rows)
 /* mu is held.  The entry of an adapter, made when there is none; NULL: more adapters than requests. */
 static adapter_entry *adapter_at(telemetry *t, uint64_t id, int *bucket)
 {
+    lock_assert_held(&t->mu);
     *bucket = (int)(spread(id) & (uint64_t)(t->n_bucket - 1));
     for (int i = t->bucket[*bucket]; i != NONE; i = t->adapters[i].next) {
         if (t->adapters[i].a.id == id) return &t->adapters[i];

@@ -37,6 +37,7 @@ static struct {
 /* Under the lock. */
 static void take_off(deadline *d)
 {
+    lock_assert_held(&reaper.mu);
     if (!d->link) return;
     *d->link = d->next;
     if (d->next) d->next->link = d->link;
@@ -47,6 +48,7 @@ static void take_off(deadline *d)
 /* Under the lock. */
 static void shut_down_what_is_due(int64_t now)
 {
+    lock_assert_held(&reaper.mu);
     for (deadline *d = reaper.first, *next; d; d = next) {
         next = d->next;
         if (d->at_us > now) continue;
@@ -59,6 +61,7 @@ static void shut_down_what_is_due(int64_t now)
 /* Under the lock, so that deadline_unwatch() waits for a wake that runs. */
 static void wake_owner(uint64_t tag)
 {
+    lock_assert_held(&reaper.mu);
     int fd = (int)(tag >> 32);
     watch *w = fd < reaper.n_watch ? &reaper.watch[fd] : NULL;
     if (!w || !w->wake || w->round != (uint32_t)tag) return;
@@ -91,6 +94,7 @@ static void *reap(void *arg)
 /* Under the lock. */
 static watch *watch_of(int fd)
 {
+    lock_assert_held(&reaper.mu);
     if (fd >= reaper.n_watch) {
         int n = (fd | 255) + 1;
         watch *more = realloc(reaper.watch, (size_t)n * sizeof(*more));

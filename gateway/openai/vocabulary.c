@@ -60,6 +60,7 @@ void vocabularies_destroy(vocabularies *vs)
 /* Takes it to the front; mu is held. */
 static node *find_locked(vocabularies *vs, uint64_t version_id)
 {
+    lock_assert_held(&vs->mu);
     for (node **at = &vs->list; *at; at = &(*at)->next) {
         node *n = *at;
         if (n->version_id != version_id) continue;
@@ -75,6 +76,7 @@ static node *find_locked(vocabularies *vs, uint64_t version_id)
 /* Unlinks those that nobody holds beyond what is kept; the caller frees them.  mu is held. */
 static node *spare_locked(vocabularies *vs)
 {
+    lock_assert_held(&vs->mu);
     node *out = NULL;
     int idle = 0;
     for (node **at = &vs->list; *at;) {

@@ -177,6 +177,7 @@ static void write_percentiles(proto_class *c, const book_counts *now, const book
 
 static void take_classes(stats *st)
 {
+    lock_assert_held(&st->mu);
     book_drain(st->book, BOOK_CLASS, keep_class, st);
     uint64_t back = st->n_class_sample < CLASS_WINDOW ? st->n_class_sample : CLASS_WINDOW;
     const class_sample *old =
@@ -274,6 +275,7 @@ static void take_disk(stats *st)
 
 static void take_server(stats *st, const sched_stats *e)
 {
+    lock_assert_held(&st->mu);
     struct server *s = st->srv;
     proto_server *o = &st->server;
     struct rusage ru;
@@ -306,6 +308,7 @@ static void take_server(stats *st, const sched_stats *e)
 
 static void take_engine(stats *st, const sched_stats *e, const residency_stats *r)
 {
+    lock_assert_held(&st->mu);
     st->engine = (proto_engine){
         .running = e->n_running,
         .waiting = e->n_waiting,
@@ -345,6 +348,7 @@ static void take_engine(stats *st, const sched_stats *e, const residency_stats *
 
 static void refresh(stats *st)
 {
+    lock_assert_held(&st->mu);
     int64_t now = clock_now_us();
     if (st->taken_us && now - st->taken_us < STATS_PERIOD_US) return;
     sched_stats e;

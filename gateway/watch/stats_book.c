@@ -61,6 +61,7 @@ static entry **place_of(book *b, book_kind kind, uint64_t id)
 /* For a change; NULL: no memory, or too many. */
 static book_counts *open_locked(book *b, book_kind kind, uint64_t id)
 {
+    lock_assert_held(&b->mu);
     entry **at = place_of(b, kind, id), *en = *at;
     if (!en && b->n < BOOK_ENTRIES_MAX) {
         en = calloc(1, sizeof(*en));

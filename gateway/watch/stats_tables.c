@@ -448,16 +448,11 @@ void stats_take_adapters(stats *st)
 static void name_adapter(stats *st, uint64_t version_id, char *out, size_t cap)
 {
     const adapter_line *a = adapter_of(st, version_id);
-    const adapter_version *v;
     if (version_id == 0) return;
-    if (a) {
+    if (a)
         snprintf(out, cap, "%s@%d", adapter_name(st, a), a->version);
-    } else if (registry_acquire_id(st->srv->registry, version_id, &v, NULL) == ERR_NONE) {
-        snprintf(out, cap, "%s@%d", v->name, v->version);
-        registry_release(st->srv->registry, v);
-    } else {
+    else if (!registry_label(st->srv->registry, version_id, out, cap))
         snprintf(out, cap, "?");
-    }
 }
 
 void stats_take_requests(stats *st)
