@@ -88,7 +88,7 @@ def changed(path, name, factor):
     """The file's text with the constant times `factor`; a whole number stays one, at least 1."""
     text = (ROOT / path).read_text()
     m = re.search(make_reference.VALUE.format(name), text)
-    value = make_reference.value_of(m.group(1))
+    value = make_reference.value_of(make_reference.strip_comments(m.group(1)))
     if isinstance(value, int):
         new = str(max(1, int(value * factor)))
     else:

@@ -303,7 +303,7 @@ def seen():
         elif text:
             constant_of, _, factor = name.partition(" x ")
             said.setdefault(constant_of, []).append(({"0.5": "half", "2": "double"}[factor], text))
-    return figures, {k: v[0][1] if len({t for _, t in v}) == 1 else ". ".join(f"{f.capitalize()}: {t}" for f, t in v)
+    return figures, {k: v[0][1] if len(v) == 2 and v[0][1] == v[1][1] else ". ".join(f"{f.capitalize()}: {t}" for f, t in v)
                      for k, v in said.items()}
 
 
