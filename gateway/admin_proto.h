@@ -1,8 +1,8 @@
 /* admin_proto.h -- what GET /admin/v1/stats says, field by field, for both sides of the wire.
  *
  * Each object of the answer is one struct, declared by one list of fields: the server fills the struct
- * and writes it by the list (gateway/watch/stats_api.c), loratop reads it back by the same list
- * (tui/model.c).  A field added here is on the wire.
+ * and writes it by the list (gateway/watch/stats.c), loratop reads it back by the same list
+ * (tui/top/topdata.c).  A field added here is on the wire.
  *
  *     {"object":"stats","cursor":"...","reset":true,"more":false,
  *      "server":{}, "totals":{}, "rates":{}, "engine":{}, "classes":[{}],

@@ -520,7 +520,6 @@ static void reload(process *p)
     tell_expiry(atomic_load(&p->srv.http.cert_expires_wall_us));
 }
 
-/* Until it is time to stop. */
 static void reload_and_tell(process *p)
 {
     notify_reloading();
@@ -551,6 +550,7 @@ static void prune_usage(process *p)
     if (n) log_info("gateway", "%lld rows of usage became sums by hour", (long long)n);
 }
 
+/* Returns when it is time to stop. */
 static void wait_for_end(process *p, const sigset_t *signals)
 {
     struct timespec pause = {0, 200 * 1000000L};

@@ -50,7 +50,7 @@ void table_print(FILE *f, const column *columns, const cJSON *rows, table_format
 /* One object as lines "head  value", empty ones left out. */
 void table_print_one(FILE *f, const column *columns, const cJSON *row, int width);
 
-/* Any value as lines "a.b.c  value", for answers whose fields are the server's business. */
+/* Any value as lines "path.to.it  value", for answers whose fields are the server's business. */
 void table_print_tree(FILE *f, const cJSON *tree, int width);
 
 /* The value, with everything a terminal could obey escaped, and a line break. */

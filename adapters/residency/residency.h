@@ -27,8 +27,8 @@ typedef struct residency residency;
 
 typedef struct residency_config {
     devmem *arena;       /* borrowed; NULL: one of its own, of budget_bytes */
-    size_t budget_bytes; /* of packed adapters, without an devmem */
-    size_t chunk_bytes;  /* of that devmem; 0: what any adapter can be cut into */
+    size_t budget_bytes; /* of packed adapters, where there is no arena */
+    size_t chunk_bytes;  /* of an arena of its own; 0: what any adapter can be cut into */
     size_t host_bytes;   /* of copies in host memory; 0: none are kept */
     bool host_int8;      /* A and B are kept in int8 there */
     int n_loaders;       /* threads; 0: 1 */

@@ -194,7 +194,7 @@ static jchar change_case(jchar c, case_way way, bool first)
 static jv with_case(jinja_run *r, jv s, case_way way)
 {
     static const char breaks[] =
-        "-({[<"; /* Jinja's title(): words begin after these and after spaces */
+        "-({[<"; /* Jinja's filter "title": words begin after these and after spaces */
     jbuf b = {0};
     bool first = true;
     for (uint32_t i = 0; i < s.n && !r->rc; i++) {

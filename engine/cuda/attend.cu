@@ -1,7 +1,7 @@
 /* attend.cu -- kernels of attend.h.
  *
  * One kernel source serves small items (one warp, one split) and large ones (eight warps, all splits): a warp owns
- * 16 packed rows, its keys come in tiles of 64, and attend_tile() is all the arithmetic (online softmax: Milakov and
+ * 16 packed rows, its keys come in tiles of 64, and tile_scores(), tile_soften() and tile_values() are all the arithmetic (online softmax: Milakov and
  * Gimelshein; FlashAttention-2's order; the splits are those of Flash-Decoding with a fixed size).  Products are bf16
  * on tensor cores with f32 sums; scores and weights stay f32 until the second product.  What could be contracted
  * differently in two copies of the code is written with explicit roundings, so that both kernels give the same bits.
@@ -12,7 +12,7 @@
  *
  * f32 pages, and head sizes other than 64, 80, 96 and 128, take plain_kernel(): a warp per packed row, no tensor cores.
  *
- * Held to its oracle by tests/emu/test_attend.c.
+ * Held to its oracle by tests/emu/test_attend.cu.
  */
 #include "engine/cuda/attend.h"
 

@@ -10,7 +10,7 @@
  * "Packed rows" of a sequence and a kv head: the group = n_head / n_kv_head query heads of every row,
  * p = row_in_seq * group + head_in_group.  They share each read of K and V.
  *
- * cu_attend_plan() (plain C, host, once per step) writes the work lists; the arrays travel to the device with the
+ * cu_attend_plan_fill() (plain C, host, once per step) writes the work lists; the arrays travel to the device with the
  * step and serve all layers.  Kernels read counts from there: a captured graph replays with other lists.
  */
 #ifndef ENGINE_CUDA_ATTEND_H

@@ -1,7 +1,7 @@
 /* attend_plan.h -- the work lists of attend.h, made on the host once per step.  Plain C, no CUDA.
  *
  * Writes into arrays of the caller (pinned memory that travels to the device with the step); allocates nothing.
- * Threads: whoever owns the plan.  Held to account by tests/emu/test_attend.c.
+ * Threads: whoever owns the plan.  Held to account by tests/emu/test_attend.cu.
  */
 #ifndef ENGINE_CUDA_ATTEND_PLAN_H
 #define ENGINE_CUDA_ATTEND_PLAN_H
@@ -48,7 +48,7 @@ typedef struct cu_attend_counts {
     int32_t n_small, n_large, n_merge, n_seq;
 } cu_attend_counts;
 
-/* What cu_attend_plan() fills; arrays are the caller's (pinned memory), of cu_attend_plan_limits() elements. */
+/* What cu_attend_plan_fill() fills; arrays are the caller's (pinned memory), of cu_attend_plan_limits() elements. */
 typedef struct cu_attend_plan {
     cu_attend_counts counts;
     cu_attend_seq *seq;     /* [max_seq] */

@@ -104,7 +104,7 @@ typedef struct blas {
 err_code blas_open(blas *b, void *workspace, size_t workspace_bytes, int max_rows, err *e);
 void blas_close(blas *b);
 
-/* The largest scratch that blas_plan_make() needs: rows of x and of y. */
+/* The largest scratch that blas_plan_get() needs: rows of x and of y. */
 size_t blas_trial_bytes(const blas *b, dtype type, int n, int k);
 
 /* The plan for matrices [n][k] of this type; the first time it is made with `w` and `trial` (device memory of

@@ -6,7 +6,7 @@
  * order is decided.  Counting uses integer atomics, whose result has no order; sums of weights are fixed trees of f64.
  * top-k, top-p and min-p almost always end within the first band.
  *
- * Held to its oracle by tests/emu/test_sample.c.
+ * Held to its oracle by tests/emu/test_sample.cu.
  */
 #include "engine/cuda/sample.h"
 

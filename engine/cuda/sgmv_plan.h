@@ -89,7 +89,7 @@ int sgmv_planes(int d_in, dtype type);
 size_t sgmv_a_bytes(dtype pack, int rank, int d_in);
 size_t sgmv_b_bytes(dtype pack, int rank, int d_out);
 
-/* As be_lora_pack() and be_lora_pack_embed(), into host memory of sgmv_*_bytes(); `pack` is the type in device
+/* As be_lora_pack() and be_lora_pack_embed(), into host memory of sgmv_a_bytes() and sgmv_b_bytes(); `pack` is the type in device
  * memory.  Either dst may be NULL. */
 void sgmv_pack(dtype pack, void *a_dst, void *b_dst, const void *a_src, const void *b_src,
                dtype type, int rank, int d_in, int d_out);

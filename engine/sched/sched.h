@@ -13,7 +13,7 @@
  * When the device fails, what runs ends with ERR_RESTARTING, the backend is reopened, the model loaded again, and what
  * had not begun goes on (sched_restart.c).
  *
- * Threads: sched_submit(), sched_cancel(), sched_stats_get() from any thread.
+ * Threads: sched_submit(), request_cancel(), sched_stats_get() from any thread.
  */
 #ifndef ENGINE_SCHED_SCHED_H
 #define ENGINE_SCHED_SCHED_H

@@ -1,4 +1,4 @@
-/* test_arena.c -- chunks under KV pages and adapters: thousands of random scenarios against a plain model
+/* test_devmem.c -- chunks under KV pages and adapters: thousands of random scenarios against a plain model
  * of who owns what, the order of eviction rule by rule, and threads that race. */
 #include <pthread.h>
 #include <stdatomic.h>
