@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/hash.h"
 #include "engine/base/lock.h"
 #include "storage/ledger.h"
 
@@ -115,7 +116,7 @@ static void add_used(account *a, int64_t day, int64_t tokens)
 
 static account **bucket_of(limits *l, uint64_t id)
 {
-    return &l->table[(id * 0x9E3779B97F4A7C15ULL) >> 54];
+    return &l->table[hash_id(id) & (BUCKETS - 1)];
 }
 
 static account *find_account(limits *l, uint64_t id, account_kind kind)

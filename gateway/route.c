@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hex.h"
 #include "gateway/auth.h"
 #include "gateway/handlers.h"
 #include "gateway/server.h"
@@ -93,13 +94,6 @@ const route routes_metrics[] = {
 
 /* --------------------------------------------------------------------- matching -- */
 
-static int hex(char c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 /* Percent-decodes; NULL for what could mean another path to another reader.  `rest`: slashes stand. */
 static char *decode_segment(exchange *x, const char *s, size_t len, bool rest)
 {
@@ -109,9 +103,9 @@ static char *decode_segment(exchange *x, const char *s, size_t len, bool rest)
     for (size_t i = 0; i < len; i++) {
         char c = s[i];
         if (c == '%') {
-            int hi = i + 2 < len ? hex(s[i + 1]) : -1, lo = i + 2 < len ? hex(s[i + 2]) : -1;
-            if (hi < 0 || lo < 0) return NULL;
-            c = (char)(hi * 16 + lo);
+            int byte = hex_value(s + i + 1, s + len, 2);
+            if (byte < 0) return NULL;
+            c = (char)byte;
             i += 2;
             if (c == 0 || c == '\\' || (c == '/' && !rest)) return NULL;
         }

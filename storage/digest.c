@@ -9,10 +9,13 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
 
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
+
+#include "engine/base/hex.h"
 
 _Static_assert(sizeof(digest_state) == sizeof(SHA256_CTX), "digest_state holds libcrypto's");
 
@@ -46,30 +49,16 @@ void digest_end(digest_state *d, uint8_t out[DIGEST_BYTES])
 
 void digest_hex(const uint8_t in[DIGEST_BYTES], char out[DIGEST_HEX])
 {
-    static const char hex[] = "0123456789abcdef";
-    for (int i = 0; i < DIGEST_BYTES; i++) {
-        out[2 * i] = hex[in[i] >> 4];
-        out[2 * i + 1] = hex[in[i] & 15];
-    }
+    hex_write(in, DIGEST_BYTES, out);
     out[2 * DIGEST_BYTES] = 0;
-}
-
-static int nibble(char c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return -1;
 }
 
 bool digest_from_hex(const char *hex, uint8_t out[DIGEST_BYTES])
 {
-    for (int i = 0; i < DIGEST_BYTES; i++) {
-        int hi = nibble(hex[2 * i]);
-        int lo = hi < 0 ? -1 : nibble(hex[2 * i + 1]);
-        if (lo < 0) return false;
-        out[i] = (uint8_t)(hi << 4 | lo);
-    }
-    return hex[2 * DIGEST_BYTES] == 0;
+    const char *end = hex + strspn(hex, HEX_DIGITS);
+    if (end - hex != DIGEST_HEX - 1 || *end) return false;
+    for (int i = 0; i < DIGEST_BYTES; i++) out[i] = (uint8_t)hex_value(hex + 2 * i, end, 2);
+    return true;
 }
 
 bool digest_same(const void *a, const void *b, size_t len)

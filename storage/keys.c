@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/hash.h"
 #include "engine/base/lock.h"
 #include "storage/digest.h"
 #include "storage/lockouts.h"
@@ -138,9 +139,7 @@ static bool well_formed(const char *text, size_t len)
 
 static size_t hash_of(const char *public_id)
 {
-    uint64_t h = 1469598103934665603u;
-    for (int i = 0; i < KEY_PUBLIC_LEN; i++) h = (h ^ (unsigned char)public_id[i]) * 1099511628211u;
-    return (size_t)(h ^ h >> 29);
+    return (size_t)hash_text(0, public_id, KEY_PUBLIC_LEN);
 }
 
 static key_entry *find_public(const struct key_cache *kc, const char *public_id)

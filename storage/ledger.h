@@ -75,7 +75,4 @@ err_code ledger_spent(store *st, uint64_t tenant_id, int64_t now_wall_us, int64_
 /* The next tenant above `*tenant_id` who used something in that month: into *tenant_id; 0: none is left. */
 err_code ledger_next_spender(store *st, int64_t now_wall_us, uint64_t *tenant_id, err *e);
 
-/* One row by its request id, for support and tests. */
-err_code ledger_get(store *st, uint64_t request_id, usage_row *out, err *e);
-
 #endif

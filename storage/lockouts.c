@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/hash.h"
 #include "engine/base/lock.h"
 #include "engine/base/log.h"
 
@@ -50,8 +51,8 @@ struct lockouts {
 static uint64_t sum_of(const slot *s)
 {
     const uint64_t part[3] = {s->kind, s->id, (uint64_t)s->wall_us};
-    uint64_t h = 1469598103934665603u;
-    for (int i = 0; i < 3; i++) h = (h ^ part[i]) * 1099511628211u, h ^= h >> 29;
+    uint64_t h = HASH_BASIS_OF_FILES;
+    for (int i = 0; i < 3; i++) h = (h ^ part[i]) * HASH_PRIME, h ^= h >> 29;
     return h | 1;
 }
 

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/hash.h"
 #include "engine/base/lock.h"
 #include "engine/base/log.h"
 
@@ -68,10 +69,7 @@ struct meter_file {
 
 static uint64_t sum_of(const void *data, size_t bytes)
 {
-    const uint8_t *p = data;
-    uint64_t h = 1469598103934665603u;
-    for (size_t i = 0; i < bytes; i++) h = (h ^ p[i]) * 1099511628211u;
-    return h;
+    return hash_bytes(HASH_BASIS_OF_FILES, data, bytes);
 }
 
 static size_t file_bytes(uint32_t slot_bytes, int n_slots)

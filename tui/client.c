@@ -555,19 +555,12 @@ void client_reply_error(const client_reply *r, char *out, size_t cap)
 
 bool client_escape(const char *s, char *out, size_t cap)
 {
-    static const char hex[] = "0123456789ABCDEF";
     size_t n = 0;
     for (; *s; s++) {
         unsigned char ch = (unsigned char)*s;
         bool plain = isalnum(ch) || strchr("-._~", ch);
         if (n + (plain ? 1 : 3) >= cap) return false;
-        if (plain) {
-            out[n++] = *s;
-        } else {
-            out[n++] = '%';
-            out[n++] = hex[ch >> 4];
-            out[n++] = hex[ch & 15];
-        }
+        n += (size_t)snprintf(out + n, cap - n, plain ? "%c" : "%%%02X", ch);
     }
     out[n] = 0;
     return true;

@@ -1,4 +1,4 @@
-/* text.c -- UTF-8 decoded by hand (strictly), widths from the C library. */
+/* text.c -- which characters a terminal may get, and their widths from the C library. */
 #include "tui/text.h"
 
 #include <langinfo.h>
@@ -6,21 +6,7 @@
 #include <string.h>
 #include <wchar.h>
 
-/* Length of the sequence at s (n bytes are there) and its code point; 0: broken; -1: cut short. */
-static int decode(const char *s, size_t n, uint32_t *cp)
-{
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    unsigned char c = (unsigned char)s[0];
-    int len = c < 0x80 ? 1 : (c >> 5) == 6 ? 2 : (c >> 4) == 14 ? 3 : (c >> 3) == 30 ? 4 : 0;
-    if (len == 0) return 0;
-    *cp = len == 1 ? c : c & (0x7fu >> len);
-    for (int i = 1; i < len; i++) {
-        if ((size_t)i >= n) return -1;
-        if (((unsigned char)s[i] & 0xc0) != 0x80) return 0;
-        *cp = *cp << 6 | ((unsigned char)s[i] & 0x3f);
-    }
-    return *cp < least[len] || *cp > 0x10ffff || (*cp >= 0xd800 && *cp < 0xe000) ? 0 : len;
-}
+#include "engine/base/utf8.h"
 
 /* Nothing that a terminal would obey, and nothing that makes one text look like another. */
 static bool harmless(uint32_t cp)
@@ -43,7 +29,7 @@ static bool utf8_terminal(void)
 static int next(const char **s, size_t *n, bool utf8, char out[5])
 {
     uint32_t cp = 0;
-    int len = decode(*s, *n, &cp), width = 1;
+    int len = utf8_read(*s, *n, &cp), width = 1;
     bool good = len > 0 && harmless(cp) && (cp < 0x80 || utf8);
     if (good && cp >= 0x80) width = wcwidth((wchar_t)cp);
     if (good && width >= 0) {
@@ -106,8 +92,7 @@ void text_print(FILE *f, const char *s, size_t len, text_carry *carry)
         size_t n = (size_t)carry->n;
         while (n) {
             uint32_t cp;
-            if (decode(p, n, &cp) < 0 && len == 0) break; /* the rest comes with the next piece */
-            if (decode(p, n, &cp) < 0 && n < 4) break;
+            if (utf8_read(p, n, &cp) == -(int)n) break; /* the rest comes with the next piece */
             if (*p == '\n' || *p == '\t') {
                 (void)fputc(*p++, f);
                 n--;

@@ -8,7 +8,7 @@
  *
  * The arena decides what it evicts for that, from any thread; evicted adapters are learned of in
  * collect().  Two rules keep a small device from locking up or turning in circles:
- *   - when the first demand has waited PATIENCE_US for adapters that are always in use, the least
+ *   - when the first demand has waited INSIST_AFTER_US for adapters that are always in use, the least
  *     recently taken of those is closed: it finishes what it serves and is handed out no more until
  *     it has been evicted and asked for again; and new sequences leave it room (devmem_reserve);
  *   - what could never fit is refused, not queued.
@@ -38,7 +38,7 @@ enum { DEMAND_NICE = 10, HINT_NICE = 15 };
 static _Thread_local int own_nice, nicer;
 
 enum { ROWS_ROOM = 1024 };
-enum { PATIENCE_US = 1000000, RETRY_US = 5000000, STARVED_RETRY_US = 100000, TICK_MS = 2 };
+enum { INSIST_AFTER_US = 1000000, RETRY_US = 5000000, STARVED_RETRY_US = 100000, TICK_MS = 2 };
 
 const char *residency_state_name(residency_state s)
 {
@@ -170,7 +170,7 @@ static err_code reserve(residency *rs, entry *en, int n, err *e)
         if (!first && !rs->queue[WANT_DEMAND].head->taken)
             return err_set(e, ERR_CONFLICT, "an earlier one waits");
         if (first && first_us == 0) first_us = now_us;
-        if (first && now_us - first_us >= PATIENCE_US) insist(rs, en, n);
+        if (first && now_us - first_us >= INSIST_AFTER_US) insist(rs, en, n);
         wait_a_tick(rs);
     }
     relent(rs, en);

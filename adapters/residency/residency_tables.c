@@ -9,6 +9,8 @@
 #include <stdlib.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/hash.h"
+#include "engine/base/heap.h"
 #include "engine/base/lock.h"
 
 static const double HALF_LIFE_US = 600e6; /* of popularity */
@@ -43,7 +45,7 @@ void chain_drop(chain *l, entry *en)
 
 static size_t bucket_of(uint64_t id)
 {
-    return (size_t)(id * 0x9e3779b97f4a7c15u >> 40) & (BUCKETS - 1);
+    return hash_id(id) & (BUCKETS - 1);
 }
 
 entry *tier_find(residency *rs, uint64_t id)
@@ -200,31 +202,31 @@ double tier_popularity(const entry *en, int64_t now_us)
 
 /* ---- host memory ---------------------------------------------------------------------------- */
 
-static void host_put(residency *rs, int at, entry *en)
+static bool worth_less(const void *self, const void *a, const void *b)
 {
-    rs->host[at] = en;
-    en->host_at = at;
+    const entry *x = *(entry *const *)a, *y = *(entry *const *)b;
+    (void)self;
+    return x->host_worth < y->host_worth;
 }
 
-/* Moves the entry at `at` to where its worth belongs. */
-static void host_sift(residency *rs, int at)
+static void note_place(void *self, const void *item, size_t at)
 {
-    entry *en = rs->host[at];
-    for (int up; at > 0 && en->host_worth < rs->host[up = (at - 1) / 2]->host_worth; at = up)
-        host_put(rs, at, rs->host[up]);
-    for (int child; (child = 2 * at + 1) < rs->n_host; at = child) {
-        if (child + 1 < rs->n_host && rs->host[child + 1]->host_worth < rs->host[child]->host_worth)
-            child++;
-        if (rs->host[child]->host_worth >= en->host_worth) break;
-        host_put(rs, at, rs->host[child]);
-    }
-    host_put(rs, at, en);
+    (void)self;
+    (*(entry *const *)item)->host_at = (int)at;
+}
+
+static const heap_of copies = {sizeof(entry *), worth_less, note_place};
+
+/* What stands at `at` came, or its worth has changed. */
+static void host_settle(residency *rs, int at)
+{
+    heap_settle(&copies, NULL, (void *)rs->host, (size_t)rs->n_host, (size_t)at);
 }
 
 static void host_leave(residency *rs, int at)
 {
-    host_put(rs, at, rs->host[--rs->n_host]);
-    if (at < rs->n_host) host_sift(rs, at);
+    rs->host[at] = rs->host[--rs->n_host];
+    if (at < rs->n_host) host_settle(rs, at);
 }
 
 static void free_later(residency *rs, entry *en)
@@ -248,7 +250,7 @@ void host_value(residency *rs, entry *en)
     lock_assert_held(&rs->mu);
     en->host_worth = rs->host_clock + (tier_popularity(en, clock_now_us()) + 1) *
                                           (double)en->read_us / (double)(en->copy->bytes + 1);
-    host_sift(rs, en->host_at);
+    host_settle(rs, en->host_at);
 }
 
 /* Evicts copies, the least worth first, until the budget holds; those that loaders work on stay, and
@@ -270,8 +272,8 @@ void host_trim(residency *rs)
         rs->stats.n_host_evictions++;
     }
     while (n_busy > 0) {
-        host_put(rs, rs->n_host, busy[--n_busy]);
-        host_sift(rs, rs->n_host++);
+        rs->host[rs->n_host] = busy[--n_busy];
+        host_settle(rs, rs->n_host++);
     }
 }
 
@@ -292,7 +294,8 @@ void host_keep(residency *rs, entry *en, adapter_load *ld, int64_t read_us)
     ld->own_copy = false;
     rs->host_used += (size_t)en->copy->bytes;
     en->read_us = read_us;
-    host_put(rs, rs->n_host++, en);
+    rs->host[rs->n_host] = en;
+    en->host_at = rs->n_host++;
     host_value(rs, en);
 }
 

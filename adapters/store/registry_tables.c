@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
+
 err_code registry_no_memory(err *e)
 {
     return err_set(e, ERR_NOMEM, "out of memory");
@@ -12,14 +14,12 @@ err_code registry_no_memory(err *e)
 
 static size_t hash_name(uint64_t tenant_id, const char *name)
 {
-    uint64_t h = 1469598103934665603u ^ tenant_id * 0x9e3779b97f4a7c15u;
-    for (; *name != 0; name++) h = (h ^ (unsigned char)*name) * 1099511628211u;
-    return (size_t)(h ^ h >> 31) & (REGISTRY_BUCKETS - 1);
+    return (size_t)hash_text(tenant_id, name, strlen(name)) & (REGISTRY_BUCKETS - 1);
 }
 
-static size_t hash_id(uint64_t id)
+static size_t hash_version(uint64_t id)
 {
-    return (size_t)(id * 0x9e3779b97f4a7c15u >> 40) & (REGISTRY_BUCKETS - 1);
+    return hash_id(id) & (REGISTRY_BUCKETS - 1);
 }
 
 static size_t hash_digest(const uint8_t digest[DIGEST_BYTES])
@@ -165,7 +165,7 @@ bool entry_shared_with(const entry *en, uint64_t tenant_id)
 
 version *version_by_id(const registry *r, uint64_t id)
 {
-    version *v = r->by_id[hash_id(id)];
+    version *v = r->by_id[hash_version(id)];
     while (v && v->pub.id != id) v = v->next;
     return v;
 }
@@ -229,7 +229,7 @@ void version_place(registry *r, entry *en, version *v, const version_row *row)
     p->has_words = row->has_words;
     v->owner = en;
     v->state = row->state;
-    version **at = &r->by_id[hash_id(p->id)];
+    version **at = &r->by_id[hash_version(p->id)];
     v->next = *at;
     *at = v;
     at = &r->by_digest[hash_digest(p->digest)];
@@ -241,7 +241,7 @@ void version_place(registry *r, entry *en, version *v, const version_row *row)
 
 void version_unlink(registry *r, version *v)
 {
-    version **at = &r->by_id[hash_id(v->pub.id)];
+    version **at = &r->by_id[hash_version(v->pub.id)];
     while (*at != v) at = &(*at)->next;
     *at = v->next;
     at = &r->by_digest[hash_digest(v->pub.digest)];

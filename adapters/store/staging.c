@@ -21,6 +21,7 @@
 
 #include "adapters/format/words.h"
 #include "engine/base/clock.h"
+#include "engine/base/hex.h"
 #include "engine/base/json.h"
 #include "engine/base/lock.h"
 #include "engine/base/log.h"
@@ -74,7 +75,7 @@ struct staged_writer {
 bool staging_is_id(const char *s)
 {
     return s[0] == 'u' && strlen(s) == STAGING_ID_MAX &&
-           strspn(s + 1, "0123456789abcdef") == STAGING_ID_MAX - 1;
+           strspn(s + 1, HEX_DIGITS) == STAGING_ID_MAX - 1;
 }
 
 /* Paths are the root, an id of ours and a fixed ending, so they fit. */
@@ -462,18 +463,6 @@ int staging_expire(staging *sg, int64_t now_us)
     lock_release(&sg->mu);
     if (n > 0) log_info("adapters", "%d abandoned uploads removed", n);
     return n;
-}
-
-void staging_totals_get(staging *sg, uint64_t tenant_id, staging_totals *out)
-{
-    memset(out, 0, sizeof(*out));
-    lock_take(&sg->mu);
-    for (const session *s = sg->list; s != NULL; s = s->next) {
-        if (tenant_id != 0 && s->tenant_id != tenant_id) continue;
-        out->n_open++;
-        out->bytes += session_bytes(s);
-    }
-    lock_release(&sg->mu);
 }
 
 /* ---- begin -------------------------------------------------------------------------------- */

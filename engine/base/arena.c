@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/round.h"
+
 enum { BLOCK_BYTES = 16 * 1024, ALIGN = 16 };
 
 struct arena_block {
@@ -34,7 +36,7 @@ void arena_clear(arena *a)
 void *arena_alloc(arena *a, size_t bytes)
 {
     if (bytes > a->limit_bytes) return NULL;
-    size_t need = (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    size_t need = round_up_size(bytes, ALIGN);
     if (need == 0) need = ALIGN;
     if (need > a->limit_bytes - a->used_bytes) return NULL;
     struct arena_block *b = a->blocks;

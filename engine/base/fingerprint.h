@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
+
 typedef struct fingerprint {
     uint64_t lane[4], bytes;
 } fingerprint;
@@ -30,7 +32,7 @@ static inline void fingerprint_add(fingerprint *f, const void *data, size_t n)
         size_t now = n < sizeof w ? n : sizeof w;
         memcpy(w, p, now);
         for (int i = 0; i < 4; i++) {
-            uint64_t v = (f->lane[i] ^ w[i]) * 0x9e3779b97f4a7c15u;
+            uint64_t v = (f->lane[i] ^ w[i]) * HASH_GOLDEN;
             f->lane[i] = v ^ v >> 29;
         }
         p += now;

@@ -11,6 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hex.h"
+#include "engine/base/utf8.h"
+
 const json_limits json_limits_request = {4U << 20, 64, 65536};
 const json_limits json_limits_trusted = {64U << 20, 64, 8 << 20};
 
@@ -50,48 +53,17 @@ static void skip_space(scan *s)
 
 /* ---------------------------------------------------------------- strings -- */
 
-/* Length of the valid UTF-8 sequence at p, or 0 (no overlong forms, no surrogates, up to U+10FFFF). */
-static size_t utf8_len(const unsigned char *p, size_t n)
-{
-    unsigned char c = p[0];
-    size_t len = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
-    if (len == 0 || len > n) return 0;
-    for (size_t i = 1; i < len; i++) {
-        if ((p[i] & 0xC0) != 0x80) return 0;
-    }
-    if ((c == 0xE0 && p[1] < 0xA0) || (c == 0xED && p[1] > 0x9F) || (c == 0xF0 && p[1] < 0x90) ||
-        (c == 0xF4 && p[1] > 0x8F)) {
-        return 0;
-    }
-    return len;
-}
-
-/* Four hex digits after "\u"; -1 if they are not. */
-static int hex4(const scan *s, const unsigned char *p)
-{
-    if (s->end - p < 4) return -1;
-    int v = 0;
-    for (int i = 0; i < 4; i++) {
-        int d = p[i] >= '0' && p[i] <= '9'   ? p[i] - '0'
-                : p[i] >= 'a' && p[i] <= 'f' ? p[i] - 'a' + 10
-                : p[i] >= 'A' && p[i] <= 'F' ? p[i] - 'A' + 10
-                                             : -1;
-        if (d < 0) return -1;
-        v = v * 16 + d;
-    }
-    return v;
-}
-
 static bool scan_unicode_escape(scan *s)
 {
-    int v = hex4(s, s->p + 2);
+    const char *p = (const char *)s->p, *end = (const char *)s->end;
+    int v = hex_value(p + 2, end, 4);
     if (v < 0) return fail(s, "\\u needs four hexadecimal digits");
     if (v == 0) return fail(s, "\\u0000 is not accepted");
     if (v >= 0xDC00 && v <= 0xDFFF) return fail(s, "a low surrogate stands alone");
     s->p += 6;
     if (v < 0xD800 || v > 0xDBFF) return true;
-    bool pair = s->end - s->p >= 6 && s->p[0] == '\\' && s->p[1] == 'u';
-    int low = pair ? hex4(s, s->p + 2) : -1;
+    bool pair = end - p >= 8 && p[6] == '\\' && p[7] == 'u';
+    int low = pair ? hex_value(p + 8, end, 4) : -1;
     if (low < 0xDC00 || low > 0xDFFF) return fail(s, "a high surrogate stands alone");
     s->p += 6;
     return true;
@@ -117,8 +89,9 @@ static bool scan_string(scan *s)
             s->p += 2;
             continue;
         }
-        size_t len = utf8_len(s->p, (size_t)(s->end - s->p));
-        if (len == 0) return fail(s, "invalid UTF-8");
+        uint32_t code;
+        int len = c < 0x80 ? 1 : utf8_read((const char *)s->p, (size_t)(s->end - s->p), &code);
+        if (len <= 0) return fail(s, "invalid UTF-8");
         s->p += len;
     }
     return fail(s, "unterminated string");

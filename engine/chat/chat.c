@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "engine/base/json.h"
+#include "engine/base/utf8.h"
 #include "engine/chat/chat_builtin.h"
 #include "engine/chat/jinja.h"
 #include "engine/text/unicode.h"
@@ -33,6 +34,9 @@ struct chat_template {
     int64_t (*now)(void);
 };
 
+static const char builtin_names[] =
+    "chatml, qwen, qwen3, role-tags, zephyr, llama-3, llama-3.1, llama-2, mistral, gemma";
+
 static int64_t wall_clock(void)
 {
     return (int64_t)time(NULL);
@@ -41,11 +45,6 @@ static int64_t wall_clock(void)
 void chat_template_set_clock(chat_template *ct, int64_t (*now)(void))
 {
     ct->now = now;
-}
-
-const char *chat_template_names(void)
-{
-    return "chatml, qwen, qwen3, role-tags, zephyr, llama-3, llama-3.1, llama-2, mistral, gemma";
 }
 
 bool chat_reserved(const char *name)
@@ -159,7 +158,7 @@ static err_code builtin_texts(const char *name, const tokenizer *tok, texts *t, 
     }
     return err_set(e, ERR_INPUT,
                    "unknown chat template '%.40s'; known: auto, a path with a '/', %s", name,
-                   chat_template_names());
+                   builtin_names);
 }
 
 static err_code find_texts(const char *dir, const char *name, const tokenizer *tok, texts *t,
@@ -177,7 +176,7 @@ static err_code find_texts(const char *dir, const char *name, const tokenizer *t
     return err_set(e, ERR_NOT_FOUND,
                    "the model has no chat template; set model.chat_template to one of %s, or to a "
                    "file, or use /v1/completions",
-                   chat_template_names());
+                   builtin_names);
 }
 
 /* An added token's content. */
@@ -406,8 +405,7 @@ static int64_t encode(const chat_template *ct, const tokenizer *tok, const jinja
 static size_t stripped(const char *s, size_t len)
 {
     while (len > 0) {
-        size_t at = len - 1, used;
-        while (at > 0 && (s[at] & 0xC0) == 0x80) at--;
+        size_t used, at = utf8_back(s, len);
         uint32_t c = utf8_decode(s + at, len - at, &used);
         if (!unicode_is_space(c) && !(c >= 0x1C && c <= 0x1F)) break;
         len = at;

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
 #include "engine/chat/jinja_inside.h"
-#include "engine/text/unicode.h"
 
 enum { TEXT_MAX = 64 << 20, TREE_BYTES = 64 << 20 };
 

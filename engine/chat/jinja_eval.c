@@ -10,8 +10,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/base/utf8.h"
 #include "engine/chat/jinja_inside.h"
-#include "engine/text/unicode.h"
 
 enum { STEPS_MAX = 20000000, DEPTH_MAX = 250, RANGE_MAX = 100000 };
 

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "engine/chat/jinja_inside.h"
-#include "engine/text/unicode.h"
 
 typedef struct {
     jinja_run *r;

@@ -192,7 +192,6 @@ typedef struct jtoken {
 
 /* The template's tokens, in t->mem, closed by JT_END. */
 err_code jinja_lex(jinja *t, const char *text, size_t len, jtoken **out, err *e);
-const char *jinja_intern(jinja *t, const char *s, size_t len); /* NULL: no memory */
 const char *jinja_interned(const jinja *t, const char *s); /* NULL: the template has no such name */
 
 /* ------------------------------------------------------------------ a rendering -- */

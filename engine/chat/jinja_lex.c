@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
 #include "engine/chat/jinja_inside.h"
-#include "engine/text/unicode.h"
 
 enum { TOKENS_MAX = 200000, NAME_LEN_MAX = 128, NEST_MAX = 200 };
 
@@ -59,7 +59,8 @@ const char *jinja_interned(const jinja *t, const char *s)
     return NULL;
 }
 
-const char *jinja_intern(jinja *t, const char *s, size_t len)
+/* NULL: no memory. */
+static const char *intern(jinja *t, const char *s, size_t len)
 {
     for (int i = 0; i < t->n_names; i++) {
         if (strlen(t->names[i]) == len && memcmp(t->names[i], s, len) == 0) return t->names[i];
@@ -278,7 +279,7 @@ static bool name(lexer *x)
         n++;
     }
     jtoken *k = add(x, JT_NAME);
-    if (!k || n == sizeof(text) || !(k->name = jinja_intern(x->t, text, n))) {
+    if (!k || n == sizeof(text) || !(k->name = intern(x->t, text, n))) {
         return fail(x, ERR_LIMIT, "a name is too long");
     }
     advance(x, x->at + n);

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "engine/base/json.h"
+#include "engine/base/utf8.h"
 #include "engine/chat/jinja_inside.h"
-#include "engine/text/unicode.h"
 
 enum { NEST_MAX = 100 };
 

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "engine/base/halves.h"
+#include "engine/base/round.h"
 #include "engine/cpu/linear.h"
 
 /* Below this share of ||W_i||^2, what is left of a row is rounding. */
@@ -92,7 +93,7 @@ static const double *squares_of(cpu_weight *w)
 static err_code gain_begin(gain_job *g, err *e)
 {
     size_t n = (size_t)g->rank * g->d_in;
-    int pad = (g->rank + PANEL - 1) / PANEL * PANEL;
+    int pad = round_up(g->rank, PANEL);
     bool tiles = g->w->pack == PACK_TILE;
     g->x = malloc((n + 64) * sizeof(*g->x));
     g->gram = malloc((size_t)g->rank * g->rank * sizeof(*g->gram));
@@ -132,7 +133,7 @@ static void project(const gain_job *g, int panel)
         fn(g->p, g->w, panel, g->x16, 0, g->rank);
     } else {
         block_fn *fn = g->w->pack == PACK_F32 ? g->kern->block_f32 : g->kern->block_bf16;
-        int pad = (g->rank + PANEL - 1) / PANEL * PANEL;
+        int pad = round_up(g->rank, PANEL);
         fn(g->p, pad, g->w, panel, 1, g->packed, 0, g->rank);
     }
 }

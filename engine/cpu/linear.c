@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/round.h"
+
 enum {
     ROW_CHUNK = 256,        /* rows of one item, beside tiles */
     VEC_CHUNK = 96,         /* elsewhere: a multiple of 16 and of each set's tile_rows */
@@ -31,11 +33,6 @@ const linear_kernels *linear_kernels_of(const backend *be)
     cpu_isa isa = ((const cpu_state *)be->impl)->isa;
     if (isa >= ISA_AVX512) return &linear_avx512;
     return isa == ISA_AVX2 ? &linear_avx2 : &linear_portable;
-}
-
-static int round_up(int n, int to)
-{
-    return (n + to - 1) / to * to;
 }
 
 /* ------------------------------------------------------------------- linear -- */

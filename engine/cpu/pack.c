@@ -14,14 +14,10 @@
 #include <sys/mman.h>
 
 #include "engine/base/halves.h"
+#include "engine/base/round.h"
 #include "engine/cpu/linear.h"
 
 enum { PIECE = 256 }; /* of k; a multiple of K_BLOCK */
-
-static int round_up(int n, int to)
-{
-    return (n + to - 1) / to * to;
-}
 
 static float element(const void *src, dtype type, size_t i)
 {

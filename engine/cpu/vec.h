@@ -159,27 +159,14 @@ static inline __attribute__((always_inline)) vf vf_select(vi mask, vf yes, vf no
     return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
 }
 
-/* exp(x) for x <= about 88, to 2 ulp: 2^k times a polynomial on [-ln2/2, ln2/2] (Cephes' expf
- * coefficients).  Below -87 the result is 0, -inf included; NaN gives NaN. */
+#include "engine/base/exp.h"
+
+/* exp(x) for x <= about 88.  Below -87 the result is 0, -inf included; NaN gives NaN. */
 static inline __attribute__((always_inline)) vf vf_exp(vf x)
 {
     vi tiny = (vi)(x < vf_set(-87.0F));
     vf clamped = vf_select((vi)(x > vf_set(88.0F)), vf_set(88.0F), vf_select(tiny, vf_set(0), x));
-    const vf magic = vf_set(12582912.0F); /* 1.5 * 2^23: rounds to an integer when added */
-    vf t = clamped * vf_set(1.44269504088896341F) + magic;
-    vi k = (vi)t - (vi)magic;
-    vf kf = t - magic;
-    vf r = clamped - kf * vf_set(0.693359375F);
-    r = r - kf * vf_set(-2.12194440e-4F);
-    vf p = vf_set(1.9875691500e-4F);
-    p = p * r + vf_set(1.3981999507e-3F);
-    p = p * r + vf_set(8.3334519073e-3F);
-    p = p * r + vf_set(4.1665795894e-2F);
-    p = p * r + vf_set(1.6666665459e-1F);
-    p = p * r + vf_set(5.0000001201e-1F);
-    vf y = p * (r * r) + r + vf_set(1.0F);
-    vf scaled = y * (vf)((k + 127) << 23);
-    return vf_select(tiny, vf_set(0), scaled);
+    return vf_select(tiny, vf_set(0), vf_exp_within(clamped));
 }
 
 #endif

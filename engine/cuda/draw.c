@@ -7,13 +7,14 @@
  */
 #include <string.h>
 
+#include "engine/base/round.h"
 #include "engine/cuda/cuda.h"
 
 enum { ALIGN = 16, USUAL_BYTES = 2048 }; /* lists of a row: 500 tokens or 250 biases */
 
 static size_t padded(size_t bytes)
 {
-    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    return round_up_size(bytes, ALIGN);
 }
 
 static size_t mask_bytes(int n_vocab)

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "engine/base/log.h"
+#include "engine/base/round.h"
 #include "engine/cuda/cuda.h"
 
 enum {
@@ -34,7 +35,7 @@ static int padded(int n)
     while (p < n && p < 8) p *= 2;
     if (n <= p) return p;
     int each = n <= 64 ? 8 : n <= 128 ? 16 : 32;
-    return (n + each - 1) / each * each;
+    return round_up(n, each);
 }
 
 static bool is_whole(const lora_view *v)

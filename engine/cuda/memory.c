@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "engine/base/lock.h"
+#include "engine/base/round.h"
 #include "engine/cuda/cuda.h"
 
 struct cuda_block {
@@ -23,7 +24,7 @@ struct cuda_block {
 
 static size_t padded(size_t bytes)
 {
-    size_t p = (bytes + CUDA_ALIGN - 1) / CUDA_ALIGN * CUDA_ALIGN;
+    size_t p = round_up_size(bytes, CUDA_ALIGN);
     return p ? p : CUDA_ALIGN;
 }
 
@@ -165,6 +166,15 @@ cudaError_t cuda_wait(cudaEvent_t ev)
     return ce == cudaErrorNotReady ? cudaEventSynchronize(ev) : ce;
 }
 
+/* Instead of sending it. */
+static void drop_stage(cuda_state *cu, cuda_stage *st)
+{
+    lock_take(&cu->mem.stage_mu);
+    st->busy = false;
+    cond_signal(&cu->mem.stage_free);
+    lock_release(&cu->mem.stage_mu);
+}
+
 err_code cuda_stage_begin(cuda_state *cu, cuda_stage **out, err *e)
 {
     cuda_memory *m = &cu->mem;
@@ -185,19 +195,11 @@ err_code cuda_stage_begin(cuda_state *cu, cuda_stage **out, err *e)
     lock_release(&m->stage_mu);
     rc = CU_TRY(cu, cuda_wait(st->done), e);
     if (rc) {
-        cuda_stage_drop(cu, st);
+        drop_stage(cu, st);
         return rc;
     }
     *out = st;
     return ERR_NONE;
-}
-
-void cuda_stage_drop(cuda_state *cu, cuda_stage *st)
-{
-    lock_take(&cu->mem.stage_mu);
-    st->busy = false;
-    cond_signal(&cu->mem.stage_free);
-    lock_release(&cu->mem.stage_mu);
 }
 
 /* With stage_mu: the event stands behind the copy, and the count behind both. */
@@ -307,7 +309,7 @@ err_code cuda_download(backend *be, void *dst, const void *src, size_t bytes)
         lock_release(&m->stage_mu);
         if (!rc) rc = CU_TRY(cu, cudaEventSynchronize(st->done), &e);
         if (!rc) memcpy((char *)dst + at, st->pinned, n);
-        cuda_stage_drop(cu, st);
+        drop_stage(cu, st);
         if (rc) return rc;
         at += n;
     }

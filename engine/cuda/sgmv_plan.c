@@ -5,11 +5,7 @@
 #include <string.h>
 
 #include "engine/base/halves.h"
-
-static int round_up(int n, int to)
-{
-    return (n + to - 1) / to * to;
-}
+#include "engine/base/round.h"
 
 /* ---- plan ------------------------------------------------------------------------------- */
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
 #include "engine/base/json.h"
 #include "engine/base/lock.h"
 #include "engine/base/log.h"
@@ -574,13 +575,6 @@ static err_code build_choice(g_auto *out, const cJSON *list, err *e)
     return gb_finish(&b, root, 0, out, e);
 }
 
-static uint64_t hash_of(const char *s, size_t n)
-{
-    uint64_t h = 14695981039346656037ULL;
-    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)s[i]) * 1099511628211ULL;
-    return h;
-}
-
 /* The kind and the text: equal keys, equal grammars. */
 static char *key_of(const grammar_spec *spec, size_t *len)
 {
@@ -656,7 +650,7 @@ err_code grammar_acquire(grammar_maker *m, const grammar_spec *spec, grammar **o
         free(key);
         return err_set(e, ERR_LIMIT, "it is larger than %d bytes", GRAMMAR_TEXT_MAX);
     }
-    uint64_t hash = hash_of(key, len);
+    uint64_t hash = hash_text(0, key, len);
     *out = find(m, key, len, hash);
     if (*out) {
         free(key);

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hex.h"
+#include "engine/base/utf8.h"
 #include "engine/grammar/grammar_inside.h"
 
 void gb_init(g_builder *b)
@@ -483,19 +485,6 @@ typedef struct {
     edge_step step;
 } target;
 
-static int utf8_bytes(uint32_t c, uint8_t out[4])
-{
-    if (c < 0x80) {
-        out[0] = (uint8_t)c;
-        return 1;
-    }
-    int n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    for (int i = n - 1; i > 0; i--, c >>= 6) out[i] = (uint8_t)(0x80 | (c & 0x3F));
-    static const uint8_t lead[] = {0, 0, 0xC0, 0xE0, 0xF0};
-    out[0] = (uint8_t)(lead[n] | c);
-    return n;
-}
-
 /* A range whose ends have the same length: split until every byte's range is independent of the others. */
 static void add_range(const target *t, uint32_t lo, uint32_t hi, int n)
 {
@@ -513,13 +502,13 @@ static void add_range(const target *t, uint32_t lo, uint32_t hi, int n)
             return;
         }
     }
-    uint8_t a[4], z[4];
-    (void)utf8_bytes(lo, a);
-    (void)utf8_bytes(hi, z);
+    char a[UTF8_MAX], z[UTF8_MAX];
+    (void)utf8_encode(lo, a);
+    (void)utf8_encode(hi, z);
     int32_t s = t->from;
     for (int i = 0; i < n; i++) {
         int32_t next = i + 1 == n ? t->to : gb_state(t->b);
-        gb_bytes(t->b, s, a[i], z[i], i == 0 ? t->step : STEP_PLAIN, next);
+        gb_bytes(t->b, s, (uint8_t)a[i], (uint8_t)z[i], i == 0 ? t->step : STEP_PLAIN, next);
         s = next;
     }
 }
@@ -538,7 +527,7 @@ static void add_scalars(const target *t, uint32_t lo, uint32_t hi)
 
 static void add_escaped(const target *t, uint32_t c)
 {
-    static const char from[] = "\"\\\b\f\n\r\t", as[] = "\"\\bfnrt", hex[] = "0123456789abcdef";
+    static const char from[] = "\"\\\b\f\n\r\t", as[] = "\"\\bfnrt";
     const char *one = c < 0x80 && c ? strchr(from, (int)c) : NULL;
     int32_t s = gb_state(t->b);
     gb_bytes(t->b, t->from, '\\', '\\', t->step, s);
@@ -547,8 +536,8 @@ static void add_escaped(const target *t, uint32_t c)
         gb_text(t->b, s, as + (one - from), 1, t->to);
         return;
     }
-    text[3] = hex[c >> 4 & 15];
-    text[4] = hex[c & 15];
+    text[3] = HEX_DIGITS[c >> 4 & 15];
+    text[4] = HEX_DIGITS[c & 15];
     gb_text(t->b, s, text, 5, t->to);
 }
 

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hex.h"
+#include "engine/base/utf8.h"
 #include "engine/grammar/grammar_inside.h"
 #include "engine/text/unicode.h"
 
@@ -166,11 +168,7 @@ static uint32_t hex(parser *p, int digits)
 {
     uint32_t v = 0;
     for (int i = 0; i < digits; i++) {
-        char c = p->s < p->end ? *p->s : 0;
-        int d = c >= '0' && c <= '9'   ? c - '0'
-                : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                       : -1;
+        int d = p->s < p->end ? hex_digit(*p->s) : -1;
         if (d < 0) return (uint32_t)fail(p, ERR_INPUT, "a hexadecimal digit is missing");
         v = v * 16 + (uint32_t)d;
         p->s++;

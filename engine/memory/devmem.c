@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "engine/base/heap.h"
 #include "engine/base/lock.h"
 #include "engine/memory/populate.h"
 
@@ -67,49 +68,36 @@ struct devmem {
 
 /* ------------------------------------------------------------------------ heaps -- */
 
-static bool before(const devmem *a, int x, int y)
+static bool goes_first(const void *self, const void *x, const void *y)
 {
-    const chunk *p = &a->chunk[x], *q = &a->chunk[y];
+    const devmem *a = self;
+    const chunk *p = &a->chunk[*(const int *)x], *q = &a->chunk[*(const int *)y];
     if (p->rank != q->rank) return p->rank < q->rank;
     if (p->worth < q->worth || p->worth > q->worth) return p->worth < q->worth;
     return p->seq < q->seq;
 }
 
-static void put(devmem *a, heap *h, int at, int c)
+static void note_place(void *self, const void *item, size_t at)
 {
-    h->v[at] = c;
-    a->chunk[c].at = at;
+    ((devmem *)self)->chunk[*(const int *)item].at = (int)at;
 }
 
-static void sift(devmem *a, heap *h, int at)
-{
-    int c = h->v[at];
-    while (at > 0 && before(a, c, h->v[(at - 1) / 2])) {
-        put(a, h, at, h->v[(at - 1) / 2]);
-        at = (at - 1) / 2;
-    }
-    for (int child; (child = 2 * at + 1) < h->n; at = child) {
-        if (child + 1 < h->n && before(a, h->v[child + 1], h->v[child])) child++;
-        if (!before(a, h->v[child], c)) break;
-        put(a, h, at, h->v[child]);
-    }
-    put(a, h, at, c);
-}
+static const heap_of by_worth = {sizeof(int), goes_first, note_place};
 
-static void heap_add(devmem *a, heap *h, int c)
+static void add_evictable(devmem *a, heap *h, int c)
 {
     a->chunk[c].seq = ++a->seq;
-    put(a, h, h->n, c);
-    sift(a, h, h->n++);
+    h->v[h->n++] = c;
+    heap_settle(&by_worth, a, h->v, (size_t)h->n, (size_t)h->n - 1);
 }
 
-static void heap_remove(devmem *a, heap *h, int c)
+static void remove_evictable(devmem *a, heap *h, int c)
 {
     int at = a->chunk[c].at, last = h->v[--h->n];
     a->chunk[c].at = NONE;
     if (last == c) return;
-    put(a, h, at, last);
-    sift(a, h, at);
+    h->v[at] = last;
+    heap_settle(&by_worth, a, h->v, (size_t)h->n, (size_t)at);
 }
 
 /* ------------------------------------------------------------------- moving chunks -- */
@@ -159,7 +147,7 @@ static void lease_to_heap(devmem_lease *l, int rank)
     c->worth = a->clock + l->popularity * l->cost_us / l->n;
     a->n_lease_idle[rank] += l->n;
     if (rank != IDLE) fresh_add(l);
-    heap_add(a, &a->leases, l->first);
+    add_evictable(a, &a->leases, l->first);
 }
 
 static void lease_from_heap(devmem_lease *l)
@@ -167,7 +155,7 @@ static void lease_from_heap(devmem_lease *l)
     devmem *a = l->a;
     fresh_remove(l);
     a->n_lease_idle[a->chunk[l->first].rank] -= l->n;
-    heap_remove(a, &a->leases, l->first);
+    remove_evictable(a, &a->leases, l->first);
 }
 
 static bool in_heap(const devmem_lease *l)
@@ -195,7 +183,7 @@ static int victim(const devmem *a, int rank, bool leases_only)
     int p = a->pages.n > 0 && !leases_only ? a->pages.v[0] : NONE;
     if (l != NONE && a->chunk[l].rank > rank) l = NONE;
     if (l == NONE || p == NONE) return l == NONE ? p : l;
-    return before(a, l, p) ? l : p;
+    return goes_first(a, &l, &p) ? l : p;
 }
 
 static bool evict_one(devmem *a, int rank, bool leases_only)
@@ -204,7 +192,7 @@ static bool evict_one(devmem *a, int rank, bool leases_only)
     if (c == NONE) return false;
     if (a->chunk[c].worth > a->clock) a->clock = a->chunk[c].worth;
     if (a->chunk[c].kind == PAGE_IDLE) {
-        heap_remove(a, &a->pages, c);
+        remove_evictable(a, &a->pages, c);
         if (a->evicted) a->evicted(a->self, c);
         push_free(a, c);
         a->pages_evicted++;
@@ -531,14 +519,14 @@ void devmem_page_idle_locked(devmem *a, int c)
     p->rank = IDLE;
     p->worth = a->clock + p->uses * a->page_cost_us;
     a->n_pages_held--;
-    heap_add(a, &a->pages, c);
+    add_evictable(a, &a->pages, c);
 }
 
 void devmem_page_hold_locked(devmem *a, int c)
 {
     lock_assert_held(&a->mu);
     assert(a->chunk[c].kind == PAGE_IDLE);
-    heap_remove(a, &a->pages, c);
+    remove_evictable(a, &a->pages, c);
     a->chunk[c].kind = PAGE_HELD;
     a->chunk[c].uses++;
     a->n_pages_held++;
@@ -574,7 +562,7 @@ static bool check_heap(const devmem *a, const heap *h, chunk_kind kind)
     for (int i = 0; i < h->n; i++) {
         const chunk *c = &a->chunk[h->v[i]];
         if (c->at != i || c->kind != kind) return false;
-        if (i > 0 && before(a, h->v[i], h->v[(i - 1) / 2])) return false;
+        if (i > 0 && goes_first(a, &h->v[i], &h->v[(i - 1) / 2])) return false;
     }
     return true;
 }

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
+
 enum { NONE = -1 };
 
 typedef struct {
@@ -84,7 +86,7 @@ void kv_destroy(kv_pages *kv)
 
 static uint64_t mix(uint64_t h, uint64_t v)
 {
-    h = (h ^ v) * 0x9E3779B97F4A7C15ULL;
+    h = (h ^ v) * HASH_GOLDEN;
     return h ^ (h >> 29);
 }
 

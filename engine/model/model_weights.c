@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "engine/base/fingerprint.h"
+#include "engine/base/round.h"
 #include "engine/model/model_inside.h"
 
 enum { FILES_MAX = 1024, FILE_NAME_MAX = 255 };
@@ -308,7 +309,7 @@ static err_code check_types(loader *l, err *e)
 
 static void *host_alloc(size_t bytes)
 {
-    return aligned_alloc(64, (bytes + 63) / 64 * 64);
+    return aligned_alloc(64, round_up_size(bytes, 64));
 }
 
 /* The tensor's bytes at an address that its type allows; *copy is the caller's to free. */

@@ -16,6 +16,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/hex.h"
+#include "engine/base/utf8.h"
+
 const st_limits st_limits_model = {
     .max_header_bytes = 100000000,
     .max_metadata_bytes = 16 << 20,
@@ -109,46 +112,6 @@ static bool name_char(unsigned char c)
            c == '.' || c == '-';
 }
 
-/* Length of the valid UTF-8 sequence at p (shortest form, no surrogates), or 0. */
-static size_t utf8_len(const unsigned char *p, const unsigned char *end)
-{
-    static const struct {
-        unsigned char lo, hi, lo2, hi2; /* first byte, second byte */
-        size_t len;
-    } form[] = {
-        {0x00, 0x7F, 0x00, 0x00, 1}, {0xC2, 0xDF, 0x80, 0xBF, 2}, {0xE0, 0xE0, 0xA0, 0xBF, 3},
-        {0xE1, 0xEC, 0x80, 0xBF, 3}, {0xED, 0xED, 0x80, 0x9F, 3}, {0xEE, 0xEF, 0x80, 0xBF, 3},
-        {0xF0, 0xF0, 0x90, 0xBF, 4}, {0xF1, 0xF3, 0x80, 0xBF, 4}, {0xF4, 0xF4, 0x80, 0x8F, 4},
-    };
-    for (size_t i = 0; i < sizeof(form) / sizeof(form[0]); i++) {
-        if (*p < form[i].lo || *p > form[i].hi) continue;
-        if ((size_t)(end - p) < form[i].len) return 0;
-        if (form[i].len > 1 && (p[1] < form[i].lo2 || p[1] > form[i].hi2)) return 0;
-        for (size_t k = 2; k < form[i].len; k++) {
-            if ((p[k] & 0xC0) != 0x80) return 0;
-        }
-        return form[i].len;
-    }
-    return 0;
-}
-
-/* The four hex digits after \u, or -1. */
-static int hex4(const char *p, const char *end)
-{
-    if (end - p < 4) return -1;
-    int v = 0;
-    for (int i = 0; i < 4; i++) {
-        char c = p[i];
-        int d = c >= '0' && c <= '9'   ? c - '0'
-                : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                       : -1;
-        if (d < 0) return -1;
-        v = v * 16 + d;
-    }
-    return v;
-}
-
 /* One escape, s->at on the backslash. */
 static err_code escape(scan *s)
 {
@@ -159,13 +122,13 @@ static err_code escape(scan *s)
         s->at += 2;
         return ERR_NONE;
     }
-    int u = hex4(s->at + 2, s->end);
+    int u = hex_value(s->at + 2, s->end, 4);
     if (u <= 0) return bad(s, "bad \\u escape");
     if (u >= 0xDC00 && u <= 0xDFFF) return bad(s, "lone surrogate");
     s->at += 6;
     if (u < 0xD800 || u > 0xDFFF) return ERR_NONE;
-    int low =
-        s->end - s->at >= 6 && s->at[0] == '\\' && s->at[1] == 'u' ? hex4(s->at + 2, s->end) : -1;
+    bool pair = s->end - s->at >= 2 && s->at[0] == '\\' && s->at[1] == 'u';
+    int low = pair ? hex_value(s->at + 2, s->end, 4) : -1;
     if (low < 0xDC00 || low > 0xDFFF) return bad(s, "lone surrogate");
     s->at += 6;
     return ERR_NONE;
@@ -183,8 +146,9 @@ static err_code free_string(scan *s, slice *out)
             if (rc) return rc;
             continue;
         }
-        size_t n = utf8_len((const unsigned char *)s->at, (const unsigned char *)s->end);
-        if (n == 0) return bad(s, "invalid UTF-8");
+        uint32_t code;
+        int n = utf8_read(s->at, (size_t)(s->end - s->at), &code);
+        if (n <= 0) return bad(s, "invalid UTF-8");
         s->at += n;
     }
     if (s->at == s->end) return bad(s, "string without end");

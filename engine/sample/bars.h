@@ -1,6 +1,6 @@
 /* bars.h -- tokens that must not come, however likely they are.
  *
- * Three wishes, one mechanism, the mask of sampler_pick_allowed(): only these tokens (allowed_token_ids), never these
+ * Three wishes, one mechanism, the mask of sampler_pick(): only these tokens (allowed_token_ids), never these
  * (suppress_tokens), never this sequence (bad_words): where the text ends with all of a sequence but its last token,
  * that last one is barred.  Together with a grammar what both allow is left.
  *

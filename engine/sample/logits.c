@@ -71,25 +71,7 @@ float logits_highest(const float *logits, int n)
     return max;
 }
 
-/* exp(x) for x in [-30, 0], to 2 ulp: 2^k times a polynomial on [-ln2/2, ln2/2] (the coefficients of Cephes'
- * expf), exactly 1 at 0. */
-static inline vf exp_of(vf x)
-{
-    const vf magic = vf_set(12582912.0F); /* 1.5 * 2^23: rounds to an integer when added */
-    vf t = x * vf_set(1.44269504088896341F) + magic;
-    vi k = (vi)t - (vi)magic;
-    vf kf = t - magic;
-    vf r = x - kf * vf_set(0.693359375F);
-    r = r - kf * vf_set(-2.12194440e-4F);
-    vf p = vf_set(1.9875691500e-4F);
-    p = p * r + vf_set(1.3981999507e-3F);
-    p = p * r + vf_set(8.3334519073e-3F);
-    p = p * r + vf_set(4.1665795894e-2F);
-    p = p * r + vf_set(1.6666665459e-1F);
-    p = p * r + vf_set(5.0000001201e-1F);
-    vf y = p * (r * r) + r + vf_set(1.0F);
-    return y * (vf)((k + 127) << 23);
-}
+#include "engine/base/exp.h"
 
 float logits_weigh(float *weight, const float *logits, int n, float max, float temperature)
 {
@@ -101,7 +83,7 @@ float logits_weigh(float *weight, const float *logits, int n, float max, float t
         vf v = some < FOUR ? vf_load_n(logits + i, some, -INFINITY) : vf_load(logits + i);
         vf x = (v - best) / t;
         vi weighs = x >= floor_x;
-        vf w = exp_of(vf_select(weighs, x, vf_set(0)));
+        vf w = vf_exp_within(vf_select(weighs, x, vf_set(0)));
         w = vf_select(weighs, w, vf_set(0));
         vf here = vf_select(weighs, v, best);
         least = vf_select(here < least, here, least);

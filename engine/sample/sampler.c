@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/heap.h"
 #include "engine/sample/cut.h"
 #include "engine/sample/logits.h"
 
@@ -84,47 +85,34 @@ static double log_sum(const float *logits, int n, float max)
     return (double)max + log(sum);
 }
 
-static bool better(candidate a, candidate b)
+static bool is_better(const candidate *a, const candidate *b)
 {
-    return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
+    return a->logit > b->logit || (a->logit == b->logit && a->token < b->token);
 }
 
-static void swap(candidate *a, candidate *b)
+static bool is_worse(const void *self, const void *a, const void *b)
 {
-    candidate t = *a;
-    *a = *b;
-    *b = t;
-}
-
-/* Moves h[i] down in a heap whose root is the worst. */
-static void sift(candidate *h, int n, int i)
-{
-    for (;;) {
-        int worst = i, l = 2 * i + 1, r = l + 1;
-        if (l < n && better(h[worst], h[l])) worst = l;
-        if (r < n && better(h[worst], h[r])) worst = r;
-        if (worst == i) return;
-        swap(&h[i], &h[worst]);
-        i = worst;
-    }
+    (void)self;
+    return is_better(b, a);
 }
 
 /* The k best of all, in order, into `out`; returns how many. */
 static int best(const float *logits, int n, int k, candidate *out)
 {
+    static const heap_of worst_first = {sizeof(candidate), is_worse, NULL};
     if (k > n) k = n;
     for (int i = 0; i < k; i++) out[i] = (candidate){logits[i], i};
-    for (int i = k / 2 - 1; i >= 0; i--) sift(out, k, i);
+    heap_make(&worst_first, NULL, out, (size_t)k);
     for (int i = k; i < n; i++) {
         candidate c = {logits[i], i};
-        if (k && better(c, out[0])) {
+        if (k && is_better(&c, out)) {
             out[0] = c;
-            sift(out, k, 0);
+            heap_sink(&worst_first, NULL, out, (size_t)k, 0);
         }
     }
     for (int i = k - 1; i > 0; i--) { /* the worst goes to the end */
-        swap(&out[0], &out[i]);
-        sift(out, i, 0);
+        heap_swap(&worst_first, NULL, out, 0, (size_t)i);
+        heap_sink(&worst_first, NULL, out, (size_t)i, 0);
     }
     return k;
 }
@@ -252,15 +240,9 @@ static void tops(sampler *sp, const float *logits, int n_top, double lse, sample
     while (out->n_top > 0 && !isfinite(out->top_logprob[out->n_top - 1])) out->n_top--;
 }
 
-void sampler_pick(sampler *sp, float *logits, const sampling *rules, const int32_t *prompt,
-                  int n_prompt, const int32_t *output, int n_output, sampled *out)
-{
-    sampler_pick_allowed(sp, logits, rules, NULL, prompt, n_prompt, output, n_output, out);
-}
-
-void sampler_pick_allowed(sampler *sp, float *logits, const sampling *rules,
-                          const uint32_t *allowed, const int32_t *prompt, int n_prompt,
-                          const int32_t *output, int n_output, sampled *out)
+void sampler_pick(sampler *sp, float *logits, const sampling *rules, const uint32_t *allowed,
+                  const int32_t *prompt, int n_prompt, const int32_t *output, int n_output,
+                  sampled *out)
 {
     int n = sp->n_vocab;
     *out = (sampled){.token = -1};

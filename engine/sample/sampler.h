@@ -63,16 +63,13 @@ void sampler_set_vocab(sampler *sp, int n_vocab);
 void sampler_destroy(sampler *sp);
 
 /* Picks one token.  `logits` [n_vocab] may be modified.  `prompt` and `output` are the tokens so
- * far; n_output is also the draw number.  Non-finite logits: *out->token = -1 (the row is broken:
- * the caller fails that request alone). */
-void sampler_pick(sampler *sp, float *logits, const sampling *rules, const int32_t *prompt,
-                  int n_prompt, const int32_t *output, int n_output, sampled *out);
-
-/* The same among the tokens whose bits are set in `allowed` [(n_vocab + 31) / 32], at least one;
- * log-probabilities are those among them.  min_tokens gives way where only stop ids are allowed. */
-void sampler_pick_allowed(sampler *sp, float *logits, const sampling *rules,
-                          const uint32_t *allowed, const int32_t *prompt, int n_prompt,
-                          const int32_t *output, int n_output, sampled *out);
+ * far; n_output is also the draw number.  Only tokens whose bits are set in `allowed`
+ * [(n_vocab + 31) / 32] come, at least one (NULL: all may); log-probabilities are those among them,
+ * and min_tokens gives way where only stop ids are allowed.  Non-finite logits: *out->token = -1 (the
+ * row is broken: the caller fails that request alone). */
+void sampler_pick(sampler *sp, float *logits, const sampling *rules, const uint32_t *allowed,
+                  const int32_t *prompt, int n_prompt, const int32_t *output, int n_output,
+                  sampled *out);
 
 /* Log-probability and rank of `token` and the n_top best, for the scoring of prompts. */
 void sampler_score(sampler *sp, const float *logits, int32_t token, int n_top, sampled *out);

@@ -24,8 +24,7 @@ static const double reserve = 0.4;
 /* Of the time until a stream's next token is due, what a step may take, for the same reason. */
 static const double spend = 0.6;
 
-/* The last part of the time to the first token, in which a request may take what others have. */
-static const double hurry = 0.35;
+const double policy_hurry = 0.35;
 
 typedef struct {
     const policy_request *rq;
@@ -45,7 +44,7 @@ static bool may_displace(const policy_request *r, int64_t now_us)
 {
     int64_t slack = r->deadline_us - now_us;
     if (r->deadline_us == 0) return true;
-    return slack >= 0 && (double)slack < hurry * (double)(r->deadline_us - r->arrived_us);
+    return slack >= 0 && (double)slack < policy_hurry * (double)(r->deadline_us - r->arrived_us);
 }
 
 static int by_urgency(const void *a, const void *b, void *arg)

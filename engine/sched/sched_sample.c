@@ -86,9 +86,9 @@ static void sample_some(void *arg, int i)
         if (!wants_token(rq, sc->chunk[s])) continue;
         if (!find_mask(sc, s, sc->walks[i])) continue;
         sampler_set_vocab(sc->samplers[i], vocab_of(sc, rq, rq->grammar != NULL));
-        sampler_pick_allowed(
-            sc->samplers[i], (float *)sc->logits + (size_t)last_logit(sc, s) * stride, &rq->rules,
-            sc->mask[s], rq->prompt, rq->n_prompt, rq->output, n_drawn(rq), &sc->now->picked[s]);
+        sampler_pick(sc->samplers[i], (float *)sc->logits + (size_t)last_logit(sc, s) * stride,
+                     &rq->rules, sc->mask[s], rq->prompt, rq->n_prompt, rq->output, n_drawn(rq),
+                     &sc->now->picked[s]);
         int32_t token = sc->now->picked[s].token;
         if (token < 0)
             sc->now->broken[s] = true;

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "engine/base/hash.h"
 #include "engine/base/lock.h"
 
 enum { NONE = -1 };
@@ -106,7 +107,7 @@ void telemetry_destroy(telemetry *t)
 
 static uint64_t spread(uint64_t id)
 {
-    return id * 0x9E3779B97F4A7C15ULL >> 32;
+    return hash_id(id);
 }
 
 static void count(_Atomic uint64_t *n)

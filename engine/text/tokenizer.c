@@ -9,8 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/heap.h"
+#include "engine/base/utf8.h"
 #include "engine/text/tokenizer_inside.h"
-#include "engine/text/unicode.h"
 
 /* -------------------------------------------------------------------- tables -- */
 
@@ -102,34 +103,26 @@ void tokenizer_emit(encoder *en, int32_t id)
     en->n++;
 }
 
-static bool pair_less(const pair *a, const pair *b)
+static bool pair_before(const void *self, const void *a, const void *b)
 {
-    return a->rank < b->rank || (a->rank == b->rank && a->pos < b->pos);
+    const pair *x = a, *y = b;
+    (void)self;
+    return x->rank < y->rank || (x->rank == y->rank && x->pos < y->pos);
 }
 
-static void heap_push(encoder *en, pair p)
+static const heap_of pairs = {sizeof(pair), pair_before, NULL};
+
+static void push_pair(encoder *en, pair p)
 {
-    size_t i = en->n_heap++;
-    while (i > 0 && pair_less(&p, &en->heap[(i - 1) / 2])) {
-        en->heap[i] = en->heap[(i - 1) / 2];
-        i = (i - 1) / 2;
-    }
-    en->heap[i] = p;
+    en->heap[en->n_heap++] = p;
+    heap_settle(&pairs, NULL, en->heap, en->n_heap, en->n_heap - 1);
 }
 
-static pair heap_pop(encoder *en)
+static pair pop_pair(encoder *en)
 {
-    pair top = en->heap[0], last = en->heap[--en->n_heap];
-    size_t i = 0;
-    for (;;) {
-        size_t k = 2 * i + 1;
-        if (k >= en->n_heap) break;
-        if (k + 1 < en->n_heap && pair_less(&en->heap[k + 1], &en->heap[k])) k++;
-        if (!pair_less(&en->heap[k], &last)) break;
-        en->heap[i] = en->heap[k];
-        i = k;
-    }
-    en->heap[i] = last;
+    pair top = en->heap[0];
+    en->heap[0] = en->heap[--en->n_heap];
+    heap_sink(&pairs, NULL, en->heap, en->n_heap, 0);
     return top;
 }
 
@@ -153,7 +146,7 @@ static void offer(encoder *en, int32_t left)
     int32_t a = s[left].id, b = s[s[left].next].id;
     if (a < 0 || b < 0) return;
     const merge *m = tokenizer_find_merge(en->t, a, b);
-    if (m && !tokenizer_is_barred(en, m->result)) heap_push(en, (pair){m->rank, left, a, b});
+    if (m && !tokenizer_is_barred(en, m->result)) push_pair(en, (pair){m->rank, left, a, b});
 }
 
 /* Merges the first n symbols and emits what is left. */
@@ -163,7 +156,7 @@ static void merge_symbols(encoder *en, int32_t n)
     en->n_heap = 0;
     for (int32_t i = 0; i + 1 < n; i++) offer(en, i);
     while (en->n_heap > 0) {
-        pair p = heap_pop(en);
+        pair p = pop_pair(en);
         int32_t r = s[p.pos].next;
         if (s[p.pos].id != p.left || r < 0 || s[r].id != p.right) continue;
         s[p.pos].id = tokenizer_find_merge(en->t, p.left, p.right)->result;

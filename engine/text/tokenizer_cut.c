@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
 #include "engine/text/tokenizer_inside.h"
 #include "engine/text/unicode.h"
 
@@ -119,11 +120,10 @@ typedef struct {
 /* A token that must stand alone does not touch letters, digits or "_". */
 static bool stands_alone(const place *p, size_t from, size_t to)
 {
-    size_t used, back = from;
+    size_t used, back;
     if (to < p->len && unicode_is_word(utf8_decode(p->s + to, p->len - to, &used))) return false;
     if (from == 0) return true;
-    do back--;
-    while (back > 0 && ((unsigned char)p->s[back] & 0xC0) == 0x80);
+    back = utf8_back(p->s, from);
     return !unicode_is_word(utf8_decode(p->s + back, p->len - back, &used));
 }
 
@@ -152,9 +152,7 @@ static const added_token *added_at(const encoder *en, const place *p, size_t i, 
 static size_t trim_right(const char *s, size_t from, size_t end)
 {
     while (end > from) {
-        size_t back = end, used;
-        do back--;
-        while (back > from && ((unsigned char)s[back] & 0xC0) == 0x80);
+        size_t used, back = from + utf8_back(s + from, end - from);
         if (!unicode_is_space(utf8_decode(s + back, end - back, &used))) break;
         end = back;
     }

@@ -2,24 +2,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hex.h"
+#include "engine/base/utf8.h"
 #include "engine/text/tokenizer_inside.h"
-#include "engine/text/unicode.h"
 
 /* ---- what tokens stand for ---------------------------------------------------------------- */
 
-static int hex(char c)
+/* <0xXX> -> the byte, as the decoder ByteFallback reads it; -1. */
+static int byte_token(const char *s)
 {
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
-int tokenizer_byte_token(const char *s)
-{
-    if (strlen(s) != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>' || hex(s[4]) < 0) return -1;
-    if (s[3] == '+') return hex(s[4]); /* as Rust reads numbers */
-    return hex(s[3]) < 0 ? -1 : 16 * hex(s[3]) + hex(s[4]);
+    if (strlen(s) != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>' || hex_digit(s[4]) < 0) return -1;
+    if (s[3] == '+') return hex_digit(s[4]); /* as Rust reads numbers */
+    return hex_value(s + 3, s + 5, 2);
 }
 
 /* SentencePiece's "▁" becomes a space in texts. */
@@ -39,7 +33,7 @@ err_code tokenizer_make_text(const tokenizer *t, entry *en, const char *shown, e
     size_t n = strlen(shown), len = n;
     char *text = malloc(n + 1);
     if (!text) return err_set(e, ERR_NOMEM, "no memory for the vocabulary");
-    en->byte = t->decode_bytes ? (int16_t)tokenizer_byte_token(shown) : -1;
+    en->byte = t->decode_bytes ? (int16_t)byte_token(shown) : -1;
     if (en->byte >= 0) {
         text[0] = (char)en->byte;
         len = 1;
@@ -78,9 +72,8 @@ void detok_go_on(detok *d, const int32_t *ids, size_t n)
 /* Whether the n bytes that wait may still become a character. */
 static bool is_open(const unsigned char *p, size_t n)
 {
-    size_t used, need = p[0] < 0x80 ? 1 : p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : 4;
-    return utf8_decode((const char *)p, n, &used) == 0xFFFD && used == n && n < need &&
-           p[0] >= 0xC2 && p[0] <= 0xF4;
+    uint32_t c;
+    return utf8_read((const char *)p, n, &c) == -(int)n;
 }
 
 /* Takes one byte; writes what has become certain. */

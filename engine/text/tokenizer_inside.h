@@ -127,8 +127,6 @@ bool tokenizer_normalize(const tokenizer *t, const char *s, size_t len, const un
 
 /* ---- tokenizer_decode.c -- */
 
-/* <0xXX> -> the byte, as the decoder ByteFallback reads it; -1. */
-int tokenizer_byte_token(const char *s);
 /* text, text_len and byte of an entry, from the string that the decoder is given for it. */
 err_code tokenizer_make_text(const tokenizer *t, entry *en, const char *shown, err *e);
 

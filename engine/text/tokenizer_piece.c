@@ -1,8 +1,8 @@
 /* tokenizer_piece.c -- a token as the vocabulary writes it. */
 #include <string.h>
 
+#include "engine/base/utf8.h"
 #include "engine/text/tokenizer_inside.h"
-#include "engine/text/unicode.h"
 
 /* GPT-2's alphabet: the code point that stands for each byte. */
 static void make_letters(uint32_t letter[256])

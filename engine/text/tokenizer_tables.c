@@ -6,20 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
+#include "engine/base/utf8.h"
 #include "engine/text/tokenizer_inside.h"
-#include "engine/text/unicode.h"
-
-static uint32_t hash_bytes(const char *s, size_t len)
-{
-    uint64_t h = 14695981039346656037ULL; /* FNV-1a */
-    for (size_t i = 0; i < len; i++) h = (h ^ (unsigned char)s[i]) * 1099511628211ULL;
-    return (uint32_t)(h ^ (h >> 32));
-}
 
 static uint32_t hash_pair(int32_t a, int32_t b)
 {
-    uint64_t h = ((uint64_t)(uint32_t)a << 32 | (uint32_t)b) * 0x9E3779B97F4A7C15ULL;
-    return (uint32_t)(h >> 32);
+    return (uint32_t)hash_id((uint64_t)(uint32_t)a << 32 | (uint32_t)b);
 }
 
 static uint32_t table_size(size_t n)
@@ -33,7 +26,7 @@ static uint32_t table_size(size_t n)
 
 int32_t tokenizer_find_bytes(const tokenizer *t, const char *s, size_t len, bool plain)
 {
-    uint32_t i = hash_bytes(s, len) & t->bytes_mask;
+    uint32_t i = (uint32_t)hash_text(0, s, len) & t->bytes_mask;
     for (; t->by_bytes[i] >= 0; i = (i + 1) & t->bytes_mask) {
         const entry *e = &t->entries[t->by_bytes[i]];
         if (e->len == len && e->plain == plain && memcmp(e->bytes, s, len) == 0)
@@ -52,7 +45,7 @@ err_code tokenizer_hash_entries(tokenizer *t, err *e)
     for (int32_t id = 0; id < t->n_vocab; id++) {
         const entry *en = &t->entries[id];
         if (!en->bytes || tokenizer_find_bytes(t, en->bytes, en->len, en->plain) >= 0) continue;
-        uint32_t i = hash_bytes(en->bytes, en->len) & t->bytes_mask;
+        uint32_t i = (uint32_t)hash_text(0, en->bytes, en->len) & t->bytes_mask;
         while (t->by_bytes[i] >= 0) i = (i + 1) & t->bytes_mask;
         t->by_bytes[i] = id;
     }

@@ -41,63 +41,6 @@ bool unicode_is_word(uint32_t c)
     return in_ranges(unicode_words, unicode_words_n, c);
 }
 
-/* The allowed range of the second byte after `lead` (Unicode, table 3-7). */
-static void second_byte(unsigned char lead, unsigned char *lo, unsigned char *hi)
-{
-    *lo = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
-    *hi = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
-}
-
-uint32_t utf8_decode(const char *text, size_t len, size_t *used)
-{
-    const unsigned char *s = (const unsigned char *)text;
-    unsigned char c = s[0];
-    *used = 1;
-    if (c < 0x80) return c;
-    size_t need = c >= 0xC2 && c <= 0xDF   ? 2
-                  : c >= 0xE0 && c <= 0xEF ? 3
-                  : c >= 0xF0 && c <= 0xF4 ? 4
-                                           : 0;
-    if (need == 0) return 0xFFFD;
-    uint32_t v = need == 2 ? c & 0x1FU : need == 3 ? c & 0x0FU : c & 0x07U;
-    for (size_t i = 1; i < need; i++) {
-        unsigned char lo = 0x80, hi = 0xBF;
-        if (i == 1) second_byte(c, &lo, &hi);
-        if (i >= len || s[i] < lo || s[i] > hi) {
-            *used = i;
-            return 0xFFFD;
-        }
-        v = v << 6 | (s[i] & 0x3FU);
-    }
-    *used = need;
-    return v;
-}
-
-size_t utf8_encode(uint32_t c, char out[4])
-{
-    unsigned char *o = (unsigned char *)out;
-    if (c < 0x80) {
-        o[0] = (unsigned char)c;
-        return 1;
-    }
-    if (c < 0x800) {
-        o[0] = (unsigned char)(0xC0 | c >> 6);
-        o[1] = (unsigned char)(0x80 | (c & 0x3F));
-        return 2;
-    }
-    if (c < 0x10000) {
-        o[0] = (unsigned char)(0xE0 | c >> 12);
-        o[1] = (unsigned char)(0x80 | (c >> 6 & 0x3F));
-        o[2] = (unsigned char)(0x80 | (c & 0x3F));
-        return 3;
-    }
-    o[0] = (unsigned char)(0xF0 | c >> 18);
-    o[1] = (unsigned char)(0x80 | (c >> 12 & 0x3F));
-    o[2] = (unsigned char)(0x80 | (c >> 6 & 0x3F));
-    o[3] = (unsigned char)(0x80 | (c & 0x3F));
-    return 4;
-}
-
 /* ------------------------------------------------------------------------- NFC -- */
 
 enum { S_BASE = 0xAC00, L_BASE = 0x1100, V_BASE = 0x1161, T_BASE = 0x11A7, S_COUNT = 11172 };

@@ -1,4 +1,4 @@
-/* unicode.h -- as much of Unicode as tokenizers need: UTF-8, letters, numbers, spaces, NFC.
+/* unicode.h -- as much of Unicode as tokenizers need: letters, numbers, spaces, NFC.
  *
  * The tables are those of Hugging Face's tokenizers, whatever versions of Unicode they have.
  * Threads: any thread.
@@ -31,12 +31,6 @@ bool unicode_is_letter(uint32_t c); /* \p{L} */
 bool unicode_is_number(uint32_t c); /* \p{N} */
 bool unicode_is_space(uint32_t c);  /* White_Space, \s */
 bool unicode_is_word(uint32_t c);   /* \w */
-
-/* One code point of `s` (len > 0); *used bytes.  An invalid sequence gives U+FFFD and uses its maximal
- * valid part (at least one byte), as Unicode recommends and Python and Rust do. */
-uint32_t utf8_decode(const char *s, size_t len, size_t *used);
-/* Writes 1 to 4 bytes. */
-size_t utf8_encode(uint32_t c, char out[4]);
 
 /* Whether NFC never joins it with what stands before it: texts may be cut there. */
 bool unicode_nfc_begins(uint32_t c);

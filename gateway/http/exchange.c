@@ -14,7 +14,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/json.h"
 #include "engine/base/memory.h"
-#include "engine/text/unicode.h"
+#include "engine/base/utf8.h"
 #include "gateway/http/connection.h"
 #include "gateway/http/host.h"
 #include "gateway/http/http_status.h"

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
 #include "engine/base/lock.h"
 
 enum { BUCKET_BITS = 10 };
@@ -72,7 +73,7 @@ peer_id peers_identify(const struct sockaddr_storage *from)
 /* The link that points to the client, or to the NULL where it belongs.  Under the lock. */
 static client **find(peers *p, peer_id id)
 {
-    client **at = &p->table[(id.bits + id.family) * 0x9E3779B97F4A7C15ULL >> (64 - BUCKET_BITS)];
+    client **at = &p->table[hash_id(id.bits + id.family) & ((1 << BUCKET_BITS) - 1)];
     while (*at && ((*at)->id.bits != id.bits || (*at)->id.family != id.family)) at = &(*at)->next;
     return at;
 }

@@ -3,16 +3,15 @@
 
 #include <string.h>
 
+#include "engine/base/hex.h"
+
 /* Copies n lower-case hex digits, not all of them 0 unless `zero`. */
 static bool take_hex(const char *s, size_t n, bool zero, char *out)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (!(s[i] >= '0' && s[i] <= '9') && !(s[i] >= 'a' && s[i] <= 'f')) return false;
-        zero |= s[i] != '0';
-        out[i] = s[i];
-    }
+    if (strspn(s, HEX_DIGITS) < n) return false;
+    memcpy(out, s, n);
     out[n] = 0;
-    return zero;
+    return zero || strspn(out, "0") < n;
 }
 
 bool trace_parse(const char *h, trace_context *out)

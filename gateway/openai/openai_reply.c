@@ -4,42 +4,22 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ------------------------------------------------------------ token texts -- */
+#include "engine/base/utf8.h"
 
-/* Length of the valid UTF-8 sequence at s, or 0. */
-static size_t utf8_len(const unsigned char *s, size_t n)
-{
-    unsigned char c = s[0];
-    size_t len = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
-    if (len == 0 || len > n) return 0;
-    for (size_t i = 1; i < len; i++) {
-        if ((s[i] & 0xC0) != 0x80) return 0;
-    }
-    if ((c == 0xE0 && s[1] < 0xA0) || (c == 0xED && s[1] > 0x9F) || (c == 0xF0 && s[1] < 0x90) ||
-        (c == 0xF4 && s[1] > 0x8F)) {
-        return 0;
-    }
-    return len;
-}
+/* ------------------------------------------------------------ token texts -- */
 
 /* A token's bytes as valid UTF-8: each byte that is not becomes U+FFFD. */
 static size_t token_text(const tokenizer *tok, int32_t id, char out[3 * DETOK_MAX])
 {
     size_t n = 0, len = 0;
-    const unsigned char *s = (const unsigned char *)tokenizer_bytes(tok, id, &len);
+    const char *s = tokenizer_bytes(tok, id, &len);
     if (!s) return 0;
     if (len > DETOK_MAX) len = DETOK_MAX;
     for (size_t i = 0; i < len;) {
-        size_t k = utf8_len(s + i, len - i);
-        if (k == 0) {
-            memcpy(out + n, "\xEF\xBF\xBD", 3);
-            n += 3;
-            i++;
-            continue;
-        }
-        memcpy(out + n, s + i, k);
-        n += k;
-        i += k;
+        uint32_t c = UTF8_BROKEN;
+        int k = utf8_read(s + i, len - i, &c);
+        n += utf8_encode(c, out + n);
+        i += k > 0 ? (size_t)k : 1;
     }
     return n;
 }

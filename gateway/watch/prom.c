@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/text/unicode.h"
+#include "engine/base/utf8.h"
 
 void prom_init(prom *p)
 {

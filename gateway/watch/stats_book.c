@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
 #include "engine/base/lock.h"
 
 enum { BUCKETS = 16384 };
@@ -53,7 +54,7 @@ void book_destroy(book *b)
 
 static entry **place_of(book *b, book_kind kind, uint64_t id)
 {
-    entry **at = &b->bucket[(id * 0x9e3779b97f4a7c15u >> 32 ^ (uint64_t)kind) & (BUCKETS - 1)];
+    entry **at = &b->bucket[(hash_id(id) ^ (size_t)kind) & (BUCKETS - 1)];
     while (*at && ((*at)->id != id || (*at)->kind != kind)) at = &(*at)->chained;
     return at;
 }
@@ -121,9 +122,7 @@ static void add(book_counts *c, const usage_row *row, const outcome *o)
 
 uint64_t book_adapter_key(uint64_t tenant_id, const char *name)
 {
-    uint64_t h = 1469598103934665603u ^ tenant_id * 0x9e3779b97f4a7c15u;
-    for (; *name && *name != '@'; name++) h = (h ^ (unsigned char)*name) * 1099511628211u;
-    return h;
+    return hash_text(tenant_id, name, strcspn(name, "@"));
 }
 
 void book_note(book *b, const usage_row *row, int class, int64_t ttft_target_us,

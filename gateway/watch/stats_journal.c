@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
+
 enum { FIRST_BUCKETS = 1024, TABLES_MAX = 8 };
 
 typedef struct node {
@@ -23,7 +25,7 @@ struct journal {
     size_t n_bucket, n_node;
     node *oldest, *newest;
     node *first[TABLES_MAX];
-    size_t count[TABLES_MAX], bytes[TABLES_MAX];
+    size_t bytes[TABLES_MAX];
     uint32_t round[TABLES_MAX];
     size_t n_marks;
     uint64_t number, floor; /* floor: the number of the newest mark that was forgotten */
@@ -57,7 +59,7 @@ void journal_destroy(journal *j)
 
 static size_t bucket_of(const journal *j, int table, uint64_t id)
 {
-    return (size_t)((id ^ (uint64_t)table << 60) * 0x9e3779b97f4a7c15u >> 20) & (j->n_bucket - 1);
+    return hash_id(id ^ (uint64_t)table << 60) & (j->n_bucket - 1);
 }
 
 static node *find(const journal *j, int table, uint64_t id)
@@ -90,14 +92,12 @@ static void enter_table(journal *j, node *n)
     n->next_in = j->first[n->table];
     if (n->next_in) n->next_in->prev_in = n;
     j->first[n->table] = n;
-    j->count[n->table]++;
 }
 
 static void leave_table(journal *j, node *n)
 {
     *(n->prev_in ? &n->prev_in->next_in : &j->first[n->table]) = n->next_in;
     if (n->next_in) n->next_in->prev_in = n->prev_in;
-    j->count[n->table]--;
 }
 
 static void grow(journal *j)
@@ -183,12 +183,6 @@ static void drop(journal *j, node *n)
     if (++j->n_marks > JOURNAL_MARKS_MAX) forget_marks(j);
 }
 
-void journal_drop(journal *j, int table, uint64_t id)
-{
-    node *n = find(j, table, id);
-    if (n && !n->gone) drop(j, n);
-}
-
 void journal_forget(journal *j, int table, uint64_t id)
 {
     node *n = find(j, table, id);
@@ -220,11 +214,6 @@ const void *journal_row(const journal *j, int table, uint64_t id)
 {
     const node *n = find(j, table, id);
     return n && !n->gone ? n->row : NULL;
-}
-
-size_t journal_count(const journal *j, int table)
-{
-    return j->count[table];
 }
 
 uint64_t journal_read(const journal *j, uint64_t since, size_t limit, bool *more, bool *reset,

@@ -24,7 +24,6 @@ void journal_destroy(journal *j);
 /* Copies the row in; its padding must be zero (memset), for equal bytes are no change.  False: out of
  * memory (the row keeps its old content). */
 bool journal_put(journal *j, int table, uint64_t id, const void *row);
-void journal_drop(journal *j, int table, uint64_t id);
 /* Drops without a mark: for tables whose readers forget by themselves. */
 void journal_forget(journal *j, int table, uint64_t id);
 
@@ -35,7 +34,6 @@ void journal_end(journal *j, int table);
 
 /* NULL: no such row.  Valid until the next change. */
 const void *journal_row(const journal *j, int table, uint64_t id);
-size_t journal_count(const journal *j, int table);
 
 /* Calls fn, in order of change, for at most `limit` rows that changed after `since`; row NULL: it went.
  * since 0 reads all rows and no marks.  Returns the number to go on from.  *more: there are others.

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/hash.h"
 #include "engine/base/lock.h"
 #include "engine/base/log.h"
 #include "gateway/watch/stats_inside.h"
@@ -244,7 +245,7 @@ static void put_adapter(stats *st, const adapter_line *a, const char *name)
 /* by_version is a hash table: every picture looks all resident versions up. */
 static id_index *version_slot(id_index *table, size_t n_slot, uint64_t version_id)
 {
-    size_t i = (size_t)(version_id * 0x9e3779b97f4a7c15u >> 20) & (n_slot - 1);
+    size_t i = hash_id(version_id) & (n_slot - 1);
     while (table[i].id && table[i].id != version_id) i = (i + 1) & (n_slot - 1);
     return &table[i];
 }

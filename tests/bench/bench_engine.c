@@ -134,7 +134,7 @@ static void draw_row(void *arg, int i)
     float *row = (float *)arg + (size_t)i * (size_t)model_logit_stride(m);
     sampling own = draw.rules;
     own.seed = (uint64_t)i;
-    sampler_pick(draw.by[i], row, &own, NULL, 0, NULL, 0, &draw.out[i]);
+    sampler_pick(draw.by[i], row, &own, NULL, NULL, 0, NULL, 0, &draw.out[i]);
 }
 
 /* A step of all streams with its tokens, in seconds. */

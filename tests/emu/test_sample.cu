@@ -170,8 +170,8 @@ static sampled run_host(sampler *sp, const row_case *c, int n)
     if (c->score >= 0) {
         sampler_score(sp, l, c->score, c->rules.n_top, &out);
     } else {
-        sampler_pick_allowed(sp, l, &c->rules, c->allowed, c->prompt, c->n_prompt, c->output,
-                             c->n_output, &out);
+        sampler_pick(sp, l, &c->rules, c->allowed, c->prompt, c->n_prompt, c->output, c->n_output,
+                     &out);
     }
     free(l);
     return out;

@@ -5,7 +5,7 @@
 
 #include "tests/sim/sim.h"
 
-enum { NONE = -1, PATIENCE_US = 1000000, FRESH_US = 2000000 };
+enum { NONE = -1, INSIST_AFTER_US = 1000000, FRESH_US = 2000000 };
 
 int sim_rank(uint32_t adapter)
 {
@@ -124,7 +124,7 @@ void sim_slots_run(sim_slots *s, int64_t now_us)
         int i = s->first;
         if (i == NONE) return;
         if (!make_room(s, now_us)) {
-            if (now_us - s->of[i].asked_us > PATIENCE_US) close_one(s);
+            if (now_us - s->of[i].asked_us > INSIST_AFTER_US) close_one(s);
             return;
         }
         s->first = s->of[i].next;

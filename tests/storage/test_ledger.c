@@ -14,6 +14,7 @@
 #include "storage/meter_file.h"
 #include "storage/settler.h"
 #include "tests/run_suite.h"
+#include "tests/storage/ledger_get.h"
 #include "tests/tmpdir.h"
 
 static char dir[64];

@@ -17,6 +17,7 @@
 
 #include <openssl/evp.h>
 
+#include "engine/base/hex.h"
 #include "engine/base/json.h"
 #include "tui/ctl/loractl.h"
 #include "tui/ctl/progress.h"
@@ -70,7 +71,7 @@ static int hash_file(push *p, local_file *f, const char *label)
     ok = ok && EVP_DigestFinal_ex(md, digest, &n) == 1 && n == 32;
     progress_end(&p->progress);
     EVP_MD_CTX_free(md);
-    for (unsigned i = 0; ok && i < n; i++) snprintf(f->sha256 + 2 * i, 3, "%02x", digest[i]);
+    if (ok) hex_write(digest, n, f->sha256);
     return ok ? CTL_OK : ctl_fail("%s/%s can't be read whole", p->dir, label);
 }
 

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
+
 /* Ranges whose width every terminal agrees on. */
 static const struct {
     uint32_t first, last;
@@ -28,31 +30,12 @@ static int width_of(uint32_t ch)
     return 0;
 }
 
-/* Strict UTF-8: no overlong forms, no surrogates, nothing beyond U+10FFFF.  0: broken. */
-static uint32_t decode(const unsigned char *s, size_t n, size_t *len)
+/* Decodes one character; *len bytes were taken.  Not printable in one or two cells: '?' and 1. */
+static uint32_t decode(const char *s, size_t n, size_t *len, int *width)
 {
-    static const uint32_t least[5] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t want = s[0] < 0x80       ? 1
-                  : s[0] >> 5 == 6  ? 2
-                  : s[0] >> 4 == 14 ? 3
-                  : s[0] >> 3 == 30 ? 4
-                                    : 0;
-    *len = 1;
-    if (want == 0 || want > n) return 0;
-    if (want == 1) return s[0];
-    uint32_t ch = s[0] & (0xffU >> (want + 1));
-    for (size_t i = 1; i < want; i++) {
-        if (s[i] >> 6 != 2) return 0;
-        ch = ch << 6 | (s[i] & 0x3fU);
-    }
-    if (ch < least[want] || ch > 0x10ffff || (ch >= 0xd800 && ch < 0xe000)) return 0;
-    *len = want;
-    return ch;
-}
-
-uint32_t cells_decode(const char *s, size_t n, size_t *len, int *width)
-{
-    uint32_t ch = decode((const unsigned char *)s, n, len);
+    uint32_t ch = 0;
+    int used = utf8_read(s, n, &ch);
+    *len = used > 0 ? (size_t)used : 1;
     *width = width_of(ch);
     if (*width) return ch;
     *width = 1;
@@ -94,7 +77,7 @@ int cells_text(cells *c, int row, int col, int width, style s, const char *text)
     if (width < 0 || width > c->cols - col) width = c->cols - col;
     int used = 0, w;
     while (n > 0) {
-        uint32_t ch = cells_decode(text, n, &len, &w);
+        uint32_t ch = decode(text, n, &len, &w);
         if (ch > 0x7e && !c->utf8) {
             ch = '?';
             w = 1;
@@ -119,7 +102,7 @@ static int text_width(const cells *c, const char *text)
     size_t n = strlen(text), len;
     int all = 0, w;
     for (; n > 0; text += len, n -= len) {
-        uint32_t ch = cells_decode(text, n, &len, &w);
+        uint32_t ch = decode(text, n, &len, &w);
         all += ch > 0x7e && !c->utf8 ? 1 : w;
     }
     return all;
@@ -208,32 +191,15 @@ void cells_bar(cells *c, int row, int col, int w, double share, style s, double 
 
 /* ---------------------------------------------------------------------- output -- */
 
-static size_t encode(uint32_t ch, char *out)
-{
-    if (ch < 0x80) {
-        out[0] = (char)ch;
-        return 1;
-    }
-    if (ch < 0x800) {
-        out[0] = (char)(0xc0 | ch >> 6);
-        out[1] = (char)(0x80 | (ch & 0x3f));
-        return 2;
-    }
-    out[0] = (char)(0xe0 | ch >> 12);
-    out[1] = (char)(0x80 | (ch >> 6 & 0x3f));
-    out[2] = (char)(0x80 | (ch & 0x3f));
-    return 3;
-}
-
 char *cells_row(const cells *c, int row)
 {
-    char *text = malloc((size_t)c->cols * 3 + 1);
+    char *text = malloc((size_t)c->cols * UTF8_MAX + 1);
     size_t n = 0, end = 0;
     if (!text) return NULL;
     for (int i = 0; i < c->cols; i++) {
         uint32_t ch = c->at[(size_t)row * (size_t)c->cols + (size_t)i].ch;
         if (ch == 0) continue;
-        n += encode(ch, text + n);
+        n += utf8_encode(ch, text + n);
         if (ch != ' ') end = n;
     }
     text[end] = 0;

@@ -4,7 +4,7 @@
  * (control, combining, right-to-left, formatting, broken UTF-8 ...) becomes "?", a wide one takes two
  * cells or none, and nothing is written outside its field.  So no name can disturb the screen.
  *
- * Ownership: the caller's struct; cells_clear() frees.  Threads: one at a time.
+ * Ownership: the caller's struct; cells_free() frees.  Threads: one at a time.
  */
 #ifndef TUI_TOP_CELLS_H
 #define TUI_TOP_CELLS_H
@@ -65,8 +65,5 @@ void cells_bar(cells *c, int row, int col, int w, double share, style s, double 
 
 /* One row as UTF-8, trailing blanks cut; for --once and tests.  Malloced. */
 char *cells_row(const cells *c, int row);
-
-/* Decodes one character; *len bytes were taken.  Not printable in one or two cells: '?' and 1. */
-uint32_t cells_decode(const char *s, size_t n, size_t *len, int *width);
 
 #endif

@@ -5,11 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
 #include "engine/base/json.h"
 
 /* --------------------------------------------------------------------- history -- */
 
-void history_add(history *h, double v)
+static void add_value(history *h, double v)
 {
     if (h->n == 2 * HISTORY) {
         memmove(h->v, h->v + HISTORY, HISTORY * sizeof(h->v[0]));
@@ -43,7 +44,7 @@ void *rowset_row(const rowset *r, size_t i)
 
 static size_t home(const rowset *r, uint64_t id)
 {
-    return (size_t)(id * 0x9e3779b97f4a7c15u >> 24) & (r->n_slot - 1);
+    return hash_id(id) & (r->n_slot - 1);
 }
 
 static size_t slot_of(const rowset *r, uint64_t id)
@@ -364,8 +365,8 @@ static void note_series(topdata *t, int64_t then_us)
     for (int i = 0; i < t->n_class; i++) {
         met += t->classes[i].met;
         judged += t->classes[i].met + t->classes[i].missed;
-        history_add(&t->class_ttft[i], fmax(0, t->classes[i].ttft_p99_ms));
-        history_add(&t->class_tpot[i], fmax(0, t->classes[i].tpot_p99_ms));
+        add_value(&t->class_ttft[i], fmax(0, t->classes[i].ttft_p99_ms));
+        add_value(&t->class_tpot[i], fmax(0, t->classes[i].tpot_p99_ms));
     }
     double steps = (double)(b->steps - a->steps);
     double rows = ratio((double)(b->rows - a->rows), steps);
@@ -391,7 +392,7 @@ static void note_series(topdata *t, int64_t then_us)
         [SERIES_HITS] = ratio(hits, hits + misses),
         [SERIES_ATTAINED] = ratio((double)met, (double)judged),
     };
-    for (int i = 0; i < SERIES_ALL; i++) history_add(&t->series[i], v[i]);
+    for (int i = 0; i < SERIES_ALL; i++) add_value(&t->series[i], v[i]);
 }
 
 static err_code check_gone(const cJSON *gone, err *e)

@@ -25,7 +25,6 @@ typedef struct history {
     int n;
 } history;
 
-void history_add(history *h, double v);
 /* The newest *n <= want values, oldest first. */
 const double *history_last(const history *h, int want, int *n);
 double history_max(const history *h, int want);

@@ -81,8 +81,8 @@ static void on_host(const one *o, float *logits, sampler *sp, sampled *out)
     if (r->score >= 0)
         sampler_score(sp, logits, r->score, r->n_top, out);
     else
-        sampler_pick_allowed(sp, logits, r->rules, r->allowed, r->prompt, r->n_prompt, r->output,
-                             r->n_output, out);
+        sampler_pick(sp, logits, r->rules, r->allowed, r->prompt, r->n_prompt, r->output,
+                     r->n_output, out);
 }
 
 /* The same logits, both ways.  One in four is of rows that need several rounds. */

@@ -110,7 +110,7 @@ START_TEST(draws_follow_the_distribution_that_the_rules_leave)
         r.seed = (uint64_t)i / 100;
         memcpy(copy, l, sizeof(copy));
         int32_t out[100] = {0};
-        sampler_pick(sp, copy, &r, NULL, 0, out, i % 100, &t);
+        sampler_pick(sp, copy, &r, NULL, NULL, 0, out, i % 100, &t);
         ck_assert(t.token >= 0 && t.token < N);
         count[t.token]++;
     }
@@ -146,7 +146,7 @@ START_TEST(cuts_are_exact_in_large_flat_vocabularies)
         sampled t;
         r.seed = (uint64_t)i;
         memcpy(copy, l, BIG * sizeof(*copy));
-        sampler_pick(sp, copy, &r, NULL, 0, NULL, 0, &t);
+        sampler_pick(sp, copy, &r, NULL, NULL, 0, NULL, 0, &t);
         ck_assert(t.token >= 0 && may[t.token]);
         different += t.token != last;
         last = t.token;
@@ -167,11 +167,11 @@ START_TEST(greedy_takes_the_lowest_of_equals)
     sampled t;
     sampling r = neutral();
     r.temperature = 0;
-    sampler_pick(sp, l, &r, NULL, 0, NULL, 0, &t);
+    sampler_pick(sp, l, &r, NULL, NULL, 0, NULL, 0, &t);
     ck_assert_int_eq(t.token, 1);
     r.temperature = 1; /* top_k 1 is greedy too, with the same tie */
     r.top_k = 1;
-    sampler_pick(sp, l, &r, NULL, 0, NULL, 0, &t);
+    sampler_pick(sp, l, &r, NULL, NULL, 0, NULL, 0, &t);
     ck_assert_int_eq(t.token, 1);
     sampler_destroy(sp);
 }
@@ -209,7 +209,7 @@ START_TEST(penalties_bias_and_bans_match_the_plain_rules)
         sampling one = neutral();
         (void)oracle(copy, N, &one, want);
         sampled t;
-        sampler_pick(sp, l, &r, prompt, n_prompt, output, n_output, &t);
+        sampler_pick(sp, l, &r, NULL, prompt, n_prompt, output, n_output, &t);
         ck_assert_int_eq(t.token, want[0].id);
         ck_assert(fabs((double)t.logprob - ((double)copy[t.token] - lse)) < 1e-5);
         ck_assert_int_eq(t.n_top, 5);
@@ -237,17 +237,17 @@ START_TEST(a_draw_depends_on_seed_and_number_alone)
         r.seed = 42;
         out[i] = i;
         memcpy(copy, l, sizeof(copy));
-        sampler_pick(a, copy, &r, NULL, 0, out, i, &t);
+        sampler_pick(a, copy, &r, NULL, NULL, 0, out, i, &t);
         sampling other = rules[4]; /* b has served somebody else in between */
         other.frequency_penalty = 1;
         memcpy(copy, l, sizeof(copy));
-        sampler_pick(b, copy, &other, out, i, out, i, &u);
+        sampler_pick(b, copy, &other, NULL, out, i, out, i, &u);
         memcpy(copy, l, sizeof(copy));
-        sampler_pick(b, copy, &r, NULL, 0, out, i, &u);
+        sampler_pick(b, copy, &r, NULL, NULL, 0, out, i, &u);
         ck_assert(memcmp(&t, &u, sizeof(t)) == 0);
         r.seed = 43;
         memcpy(copy, l, sizeof(copy));
-        sampler_pick(b, copy, &r, NULL, 0, out, i, &next);
+        sampler_pick(b, copy, &r, NULL, NULL, 0, out, i, &next);
         same_neighbours += next.token == t.token;
     }
     ck_assert_int_lt(same_neighbours, 6);
@@ -270,7 +270,7 @@ START_TEST(what_is_not_a_number_is_said)
             l[37] = bad[i];
             sampler_score(sp, l, 3, 1, &t);
             ck_assert_int_eq(t.token, -1);
-            sampler_pick(sp, l, &r, NULL, 0, NULL, 0, &t);
+            sampler_pick(sp, l, &r, NULL, NULL, 0, NULL, 0, &t);
             ck_assert_int_eq(t.token, -1);
             free(l);
         }
@@ -286,7 +286,7 @@ START_TEST(what_is_not_a_number_is_said)
     r.stop_id = all;
     r.n_stop_id = 64;
     r.min_tokens = 1;
-    sampler_pick(sp, two, &r, NULL, 0, NULL, 0, &t);
+    sampler_pick(sp, two, &r, NULL, NULL, 0, NULL, 0, &t);
     ck_assert_int_eq(t.token, -1);
     sampler_destroy(sp);
 }
@@ -303,7 +303,7 @@ START_TEST(extreme_logits_and_temperatures_stay_right)
         r.temperature = i % 2 ? 1e-6F : 2;
         r.top_p = i % 3 ? 1 : 0.9F;
         r.n_top = 2;
-        sampler_pick(sp, l, &r, NULL, 0, NULL, 0, &t);
+        sampler_pick(sp, l, &r, NULL, NULL, 0, NULL, 0, &t);
         ck_assert_int_eq(t.token, 2);
         ck_assert(fabsf(t.logprob) < 1e-6F);
     }
@@ -336,7 +336,7 @@ START_TEST(only_what_is_allowed_is_drawn)
         float *copy = malloc(N * sizeof(*copy));
         memcpy(copy, l, N * sizeof(*copy));
         sampled out;
-        sampler_pick_allowed(sp, l, &r, allowed, NULL, 0, NULL, 0, &out);
+        sampler_pick(sp, l, &r, allowed, NULL, 0, NULL, 0, &out);
         ck_assert(out.token >= 0 && (allowed[out.token / 32] >> (out.token % 32) & 1));
         ck_assert_int_le(out.n_top, n_allowed);
         double sum = 0;
@@ -369,11 +369,11 @@ START_TEST(min_tokens_gives_way_where_only_the_end_is_allowed)
     uint32_t allowed[2] = {1U << 3, 1U << 1};
     sampled out;
     float l[N] = {0};
-    sampler_pick_allowed(sp, l, &r, allowed, NULL, 0, NULL, 0, &out);
+    sampler_pick(sp, l, &r, allowed, NULL, 0, NULL, 0, &out);
     ck_assert(out.token == 33 || out.token == 3);
     allowed[0] |= 1U << 7; /* now there is a way to go on */
     memset(l, 0, sizeof(l));
-    sampler_pick_allowed(sp, l, &r, allowed, NULL, 0, NULL, 0, &out);
+    sampler_pick(sp, l, &r, allowed, NULL, 0, NULL, 0, &out);
     ck_assert_int_eq(out.token, 7);
     sampler_destroy(sp);
 }

@@ -266,8 +266,8 @@ static void pick(model *m, const sample_row *rows, int n, sampled *out)
         if (r->score >= 0)
             sampler_score(sp, row, r->score, r->n_top, &out[i]);
         else
-            sampler_pick_allowed(sp, row, r->rules, r->allowed, r->prompt, r->n_prompt, r->output,
-                                 r->n_output, &out[i]);
+            sampler_pick(sp, row, r->rules, r->allowed, r->prompt, r->n_prompt, r->output,
+                         r->n_output, &out[i]);
     }
     sampler_destroy(sp);
 }
@@ -691,7 +691,7 @@ static void check_tokens(const client *c)
         bars_text text = {c->prompt, out, c->rq.n_prompt, i};
         uint32_t room[VOCAB / 32];
         const uint32_t *mask = c->bars ? bars_mask(c->bars, NULL, 0, &text, room) : NULL;
-        sampler_pick_allowed(sp, logits, &c->rq.rules, mask, c->prompt, c->rq.n_prompt, out, i, &t);
+        sampler_pick(sp, logits, &c->rq.rules, mask, c->prompt, c->rq.n_prompt, out, i, &t);
         out[i] = t.token;
         ck_assert_msg(out[i] == c->got[i], "token %d is %d, not %d (pre-empted %d times)", i,
                       (int)c->got[i], (int)out[i], c->rq.n_preempted);

@@ -8,7 +8,7 @@
 #include "gateway/watch/stats_journal.h"
 #include "tests/run_suite.h"
 
-enum { A, B, N };
+enum { A, B, N, IDS = 2000 };
 
 typedef struct {
     int v[8];
@@ -16,7 +16,7 @@ typedef struct {
 
 /* A reader's own copy of both tables. */
 typedef struct {
-    int v[N][2001]; /* by id; -1: no such row */
+    int v[N][IDS + 1]; /* by id; -1: no such row */
     int n_rows, n_gone;
 } copy;
 
@@ -62,6 +62,13 @@ static uint64_t sync(journal *j, uint64_t since, size_t page, copy *c)
     return since;
 }
 
+static int count(const journal *j, int table)
+{
+    int n = 0;
+    for (int id = 1; id <= IDS; id++) n += journal_row(j, table, (uint64_t)id) != NULL;
+    return n;
+}
+
 START_TEST(a_reader_gets_what_changed_and_no_more)
 {
     journal *j = make();
@@ -75,7 +82,11 @@ START_TEST(a_reader_gets_what_changed_and_no_more)
     put(j, A, 4, 4); /* the same bytes: no change */
     put(j, A, 6, 66);
     put(j, A, 6, 67);
-    journal_drop(j, B, 7);
+    journal_begin(j, B); /* anew, without 7 */
+    for (int i = 1; i <= 99; i += 2) {
+        if (i != 7) put(j, B, (uint64_t)i, i);
+    }
+    journal_end(j, B);
     at = sync(j, at, 1000, c);
     ck_assert_int_eq(c->n_rows, 1);
     ck_assert_int_eq(c->n_gone, 1);
@@ -84,7 +95,7 @@ START_TEST(a_reader_gets_what_changed_and_no_more)
     put(j, B, 7, 8); /* it comes back */
     (void)sync(j, at, 1000, c);
     ck_assert_int_eq(c->v[B][7], 8);
-    ck_assert_uint_eq(journal_count(j, B), 50);
+    ck_assert_int_eq(count(j, B), 50);
     ck_assert_ptr_nonnull(journal_row(j, A, 6));
     ck_assert_ptr_null(journal_row(j, B, 6));
     free(c);
@@ -106,12 +117,25 @@ START_TEST(a_table_anew_drops_what_was_not_put)
     (void)sync(j, at, 7, c);
     ck_assert_int_eq(c->n_rows, 0);
     ck_assert_int_eq(c->n_gone, 25);
-    ck_assert_uint_eq(journal_count(j, A), 25);
+    ck_assert_int_eq(count(j, A), 25);
     ck_assert_int_eq(c->v[B][1], 1);
     free(c);
     journal_destroy(j);
 }
 END_TEST
+
+/* The whole table anew, with two of three. */
+static void thin_out(journal *j, int t, copy *truth)
+{
+    journal_begin(j, t);
+    for (int id = 1; id <= IDS; id++) {
+        if (truth->v[t][id] >= 0 && rand() % 3)
+            put(j, t, (uint64_t)id, truth->v[t][id]);
+        else
+            truth->v[t][id] = -1;
+    }
+    journal_end(j, t);
+}
 
 /* Random changes; readers of all page sizes and habits end with the truth. */
 START_TEST(every_reader_ends_with_the_truth)
@@ -122,14 +146,10 @@ START_TEST(every_reader_ends_with_the_truth)
     const size_t page[3] = {7, 50, 100000};
     srand((unsigned)_i + 1);
     for (int i = 0; i < 40000; i++) {
-        int t = rand() % N, id = rand() % 2000 + 1, v = rand() % 5;
-        if (rand() % 3) {
-            put(j, t, (uint64_t)id, v);
-            truth->v[t][id] = v;
-        } else {
-            journal_drop(j, t, (uint64_t)id);
-            truth->v[t][id] = -1;
-        }
+        int t = rand() % N, id = rand() % IDS + 1, v = rand() % 5;
+        put(j, t, (uint64_t)id, v);
+        truth->v[t][id] = v;
+        if (rand() % 100 == 0) thin_out(j, t, truth);
         for (int r = 1; r < 3; r++) {
             if (rand() % (r * 3000) == 0) at[r] = sync(j, at[r], page[r], reader[r]);
         }
@@ -155,7 +175,7 @@ START_TEST(a_cursor_from_the_future_starts_over)
     ck_assert(reset);
     ck_assert_int_eq(c->n_rows, 1);
     journal_forget(j, A, 1);
-    ck_assert_uint_eq(journal_count(j, A), 0);
+    ck_assert_int_eq(count(j, A), 0);
     free(c);
     journal_destroy(j);
 }
