@@ -304,12 +304,6 @@ void be_kv_destroy(backend *be, kv_pool *kv)
     if (kv) be->ops->kv_destroy(be, kv);
 }
 
-void be_kv_copy_page(backend *be, kv_pool *kv, int dst_page, int src_page)
-{
-    assert(dst_page >= 0 && dst_page < kv->n_pages && src_page >= 0 && src_page < kv->n_pages);
-    if (!broken(be) && dst_page != src_page) be->ops->kv_copy_page(be, kv, dst_page, src_page);
-}
-
 void be_kv_save(backend *be, const kv_pool *kv, int page, void *host)
 {
     assert(page >= 0 && page < kv->n_pages);

@@ -206,8 +206,6 @@ err_code be_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int n
 err_code be_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, void *mem,
                       size_t stride, err *e);
 void be_kv_destroy(backend *be, kv_pool *kv);
-/* Copies the whole page of all layers (copy-on-write of a shared, partly filled page). */
-void be_kv_copy_page(backend *be, kv_pool *kv, int dst_page, int src_page);
 /* Copies one page of all layers to host memory of be_kv_page_bytes() and back, bit for bit, after all that was
  * enqueued before.  Done, and `host` the caller's again, after be_kv_copied(): one wait for many pages. */
 void be_kv_save(backend *be, const kv_pool *kv, int page, void *host);
@@ -265,7 +263,7 @@ void be_logits_fetch(backend *be, float *logits, int n_rows, int n_vocab);
 
 /* ---- sampling where the logits are ------------------------------------------------ */
 
-/* What one row of logits is for: sampler_pick_allowed(), or sampler_score() of the token `score`. */
+/* What one row of logits is for: sampler_pick(), or sampler_score() of the token `score`. */
 typedef struct sample_row {
     int logit;             /* which row of be_logits(); no two of a call share one */
     int32_t score;         /* -1: pick */
@@ -274,7 +272,7 @@ typedef struct sample_row {
     const int32_t *prompt,
         *output; /* together at most max_context; read where a penalty asks for them */
     int n_prompt, n_output;
-    const uint32_t *allowed; /* as sampler_pick_allowed() has it, or NULL */
+    const uint32_t *allowed; /* as sampler_pick() has it, or NULL */
 } sample_row;
 
 /* Whether be_sample() is to be called.  A backend whose logits the host reads as they are (the CPU) leaves

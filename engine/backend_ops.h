@@ -71,7 +71,6 @@ struct backend_ops {
     err_code (*kv_attach)(backend *be, kv_pool **out, const attn_shape *shape, int n_pages,
                           void *mem, size_t stride, err *e);
     void (*kv_destroy)(backend *be, kv_pool *kv);
-    void (*kv_copy_page)(backend *be, kv_pool *kv, int dst_page, int src_page);
     void (*kv_save)(backend *be, const kv_pool *kv, int page, void *host);
     void (*kv_load)(backend *be, kv_pool *kv, int page, const void *host);
     void (*kv_copied)(backend *be); /* NULL: they are when kv_save and kv_load return */

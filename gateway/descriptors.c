@@ -13,7 +13,8 @@ enum {
     LOADER_FILES = 3, /* of an adapter: its folder and parts */
 };
 
-int64_t descriptors_needed(const config *c)
+/* How many the configuration comes to. */
+static int64_t count_needed(const config *c)
 {
     return listener_sockets(c->server_listen, c->server_threads) +
            listener_sockets(c->admin_listen, LISTENER_ADMIN_THREADS) +
@@ -25,7 +26,7 @@ int64_t descriptors_needed(const config *c)
 err_code descriptors_claim(const config *c, err *e)
 {
     struct rlimit r;
-    int64_t need = descriptors_needed(c);
+    int64_t need = count_needed(c);
     if (getrlimit(RLIMIT_NOFILE, &r) != 0) return ERR_NONE;
     if (r.rlim_cur < r.rlim_max) {
         r.rlim_cur = r.rlim_max;

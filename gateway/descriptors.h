@@ -15,9 +15,6 @@
 #include "engine/base/err.h"
 #include "gateway/config.h"
 
-/* How many the configuration comes to. */
-int64_t descriptors_needed(const config *c);
-
 /* Raises RLIMIT_NOFILE as far as the system lets us.  ERR_INPUT, in a sentence with all numbers, where that
  * is less than is needed. */
 err_code descriptors_claim(const config *c, err *e);

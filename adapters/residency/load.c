@@ -39,6 +39,9 @@ static err_code of_own_files(const adapter_load *ld, err_code rc, err *e)
     return err_context(e, "the stored files of %s@%d are damaged", ld->v->name, ld->v->version);
 }
 
+static int count_chunks(const adapter_layout *al, const model_config *base, const backend *be,
+                        size_t chunk_bytes);
+
 static const adapter_layout *layout_of(const adapter_load *ld)
 {
     return ld->copy != NULL ? &ld->copy->layout : &ld->layout;
@@ -60,7 +63,7 @@ err_code adapter_load_begin(adapter_load *ld, const load_env *env, uint64_t id, 
         rc = validate_adapter(ld->dir_fd, env->base, 0, false, &ld->layout, e);
         if (rc) return of_own_files(ld, rc, e);
     }
-    ld->n_chunks = adapter_chunks(layout_of(ld), env->base, env->be, env->chunk_bytes);
+    ld->n_chunks = count_chunks(layout_of(ld), env->base, env->be, env->chunk_bytes);
     /* What lies elsewhere (whole tables, biases) is paid for with chunks too, so that the arena's budget
      * bounds it. */
     uint64_t extra = extent_bytes(layout_of(ld), env->base, env->be);
@@ -189,8 +192,9 @@ size_t adapter_chunk_least(const model_config *base, const backend *be)
     return (least + PIECE_ALIGN - 1) / PIECE_ALIGN * PIECE_ALIGN;
 }
 
-int adapter_chunks(const adapter_layout *al, const model_config *base, const backend *be,
-                   size_t chunk_bytes)
+/* Chunks that an adapter takes; 0: it cannot be cut into such small ones. */
+static int count_chunks(const adapter_layout *al, const model_config *base, const backend *be,
+                        size_t chunk_bytes)
 {
     walk w = {.chunk_bytes = chunk_bytes};
     int cols = block_cols(be);

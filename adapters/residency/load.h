@@ -65,8 +65,5 @@ void adapter_load_clear(adapter_load *ld);
 
 /* The least that a chunk must have so that any adapter of this base can be cut into chunks. */
 size_t adapter_chunk_least(const model_config *base, const backend *be);
-/* Chunks that an adapter takes; 0: it cannot be cut into such small ones. */
-int adapter_chunks(const adapter_layout *al, const model_config *base, const backend *be,
-                   size_t chunk_bytes);
 
 #endif

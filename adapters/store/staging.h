@@ -110,11 +110,4 @@ err_code staging_commit(staging *sg, const char *id, const publish_options *o, c
 /* Removes uploads that made no progress for the configured time; how many. */
 int staging_expire(staging *sg, int64_t now_us);
 
-typedef struct staging_totals {
-    int n_open;
-    uint64_t bytes; /* reserved by all open uploads */
-} staging_totals;
-/* Of one tenant, or all (0). */
-void staging_totals_get(staging *sg, uint64_t tenant_id, staging_totals *out);
-
 #endif

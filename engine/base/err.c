@@ -12,6 +12,17 @@ static void make_printable(char *s)
     }
 }
 
+static const char *text_of(err_code code)
+{
+    switch (code) {
+#define ERR_CASE_(name, value, text) \
+    case name: return text;
+        ERR_LIST(ERR_CASE_)
+#undef ERR_CASE_
+    }
+    return "unknown error";
+}
+
 err_code err_set(err *e, err_code code, const char *fmt, ...)
 {
     if (!e) return code;
@@ -20,7 +31,7 @@ err_code err_set(err *e, err_code code, const char *fmt, ...)
     vsnprintf(e->msg, sizeof(e->msg), fmt, ap);
     va_end(ap);
     make_printable(e->msg);
-    if (!e->msg[0]) snprintf(e->msg, sizeof(e->msg), "%s", err_text(code));
+    if (!e->msg[0]) snprintf(e->msg, sizeof(e->msg), "%s", text_of(code));
     e->code = code;
     return code;
 }
@@ -41,15 +52,4 @@ err_code err_context(err *e, const char *fmt, ...)
     snprintf(e->msg, sizeof(e->msg), "%.*s: %.*s", (int)n, head, room, tail);
     make_printable(e->msg);
     return e->code;
-}
-
-const char *err_text(err_code code)
-{
-    switch (code) {
-#define ERR_CASE_(name, value, text) \
-    case name: return text;
-        ERR_LIST(ERR_CASE_)
-#undef ERR_CASE_
-    }
-    return "unknown error";
 }

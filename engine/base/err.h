@@ -58,9 +58,6 @@ err_code err_set(err *e, err_code code, const char *fmt, ...) __attribute__((for
 /* Put "context: " in front of the message of a failure passed upwards; returns e->code. */
 err_code err_context(err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Static text for a code; never NULL. */
-const char *err_text(err_code code);
-
 #ifdef __cplusplus
 }
 #endif

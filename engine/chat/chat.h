@@ -51,13 +51,12 @@ typedef struct chat_ask {
 } chat_ask;
 
 /* `name`: NULL or "auto" for the model's own template, the path of a file (it has a '/'), or one of
- * chat_template_names().  ERR_NOT_FOUND: the model has none; ERR_UNSUPPORTED: the template cannot be
+ * chat_builtin.h.  ERR_NOT_FOUND: the model has none; ERR_UNSUPPORTED: the template cannot be
  * read, or the model lacks a built-in one's markers, with the way out; ERR_INPUT: unknown name.  `tok`
  * must outlive the template. */
 err_code chat_template_load(chat_template **out, const char *dir, const char *name,
                             const tokenizer *tok, err *e);
 void chat_template_destroy(chat_template *ct);
-const char *chat_template_names(void); /* comma-separated, for messages */
 
 /* The clock for templates that ask for the date (local time); seconds since 1970.  The system's clock if
  * never called.  Before the template is shared by threads. */

@@ -93,14 +93,6 @@ static size_t used_bytes(const cpu_kv *kv)
     return kv->layer_bytes * (size_t)kv->head.shape.n_layer;
 }
 
-void cpu_kv_copy_page(backend *be, kv_pool *pool, int dst_page, int src_page)
-{
-    (void)be;
-    cpu_kv *kv = (cpu_kv *)pool;
-    memcpy(kv->data + (size_t)dst_page * kv->page_bytes,
-           kv->data + (size_t)src_page * kv->page_bytes, used_bytes(kv));
-}
-
 void cpu_kv_save(backend *be, const kv_pool *pool, int page, void *host)
 {
     (void)be;

@@ -242,7 +242,6 @@ const backend_ops backend_cpu = {
     .kv_create = cpu_kv_create,
     .kv_attach = cpu_kv_attach,
     .kv_destroy = cpu_kv_destroy,
-    .kv_copy_page = cpu_kv_copy_page,
     .kv_save = cpu_kv_save,
     .kv_load = cpu_kv_load,
     .embed = cpu_embed,

@@ -107,7 +107,6 @@ err_code cpu_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int 
 err_code cpu_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, void *mem,
                        size_t stride, err *e);
 void cpu_kv_destroy(backend *be, kv_pool *kv);
-void cpu_kv_copy_page(backend *be, kv_pool *kv, int dst_page, int src_page);
 void cpu_kv_save(backend *be, const kv_pool *kv, int page, void *host);
 void cpu_kv_load(backend *be, kv_pool *kv, int page, const void *host);
 void cpu_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v,

@@ -260,7 +260,6 @@ const backend_ops backend_cuda = {
     .kv_create = cuda_kv_create,
     .kv_attach = cuda_kv_attach,
     .kv_destroy = cuda_kv_destroy,
-    .kv_copy_page = cuda_kv_copy_page,
     .kv_save = cuda_kv_save,
     .kv_load = cuda_kv_load,
     .kv_copied = cuda_kv_copied,

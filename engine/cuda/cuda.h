@@ -235,7 +235,7 @@ static inline cuda_state *cuda_of(const backend *be)
 
 /* ---- faults (cuda.c) --------------------------------------------------------------------------------
  * Every call of the runtime goes through one of these two.  CU() is for the engine thread: it marks the
- * backend (sticky, be_sync() reports) and is false.  cuda_try() is for everybody else and says it in *e. */
+ * backend (sticky, be_sync() reports) and is false.  CU_TRY() is for everybody else and says it in *e. */
 bool cuda_sticky(cudaError_t code); /* only a new context heals it */
 bool cuda_ok(backend *be, cudaError_t code, const char *call, const char *file, int line);
 #define CU(be, call) cuda_ok((be), (call), #call, __FILE__, __LINE__)
@@ -256,7 +256,6 @@ size_t cuda_room(cuda_state *cu); /* the largest block that is free */
 /* A piece of pinned memory to fill, at most CUDA_STAGE_BYTES; then its copy is enqueued. */
 err_code cuda_stage_begin(cuda_state *cu, cuda_stage **out, err *e);
 err_code cuda_stage_send(cuda_state *cu, cuda_stage *st, void *dst, size_t bytes, err *e);
-void cuda_stage_drop(cuda_state *cu, cuda_stage *st); /* instead of sending it */
 /* Engine thread: what follows on the main stream runs after all uploads enqueued so far. */
 void cuda_await_uploads(backend *be);
 
@@ -306,8 +305,6 @@ static inline int cuda_embed_mat(const cuda_state *cu)
  * infinite. */
 err_code cuda_convert(void **out, dtype to, const void *src, dtype from, size_t n, err *e);
 
-/* What the LoRA kernels have in common for the rows of a step. */
-sgmv_args cuda_sgmv(const cuda_state *cu, const cuda_lists *l, dtype type, const void *x, int d_in);
 /* Where a result lies that somebody asked for at `p`, `cols` wide. */
 cuda_alias cuda_where(const cuda_state *cu, const float *p, int cols);
 
@@ -351,7 +348,6 @@ err_code cuda_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int
 err_code cuda_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, void *mem,
                         size_t stride, err *e);
 void cuda_kv_destroy(backend *be, kv_pool *kv);
-void cuda_kv_copy_page(backend *be, kv_pool *kv, int dst_page, int src_page);
 void cuda_kv_save(backend *be, const kv_pool *kv, int page, void *host);
 void cuda_kv_load(backend *be, kv_pool *kv, int page, const void *host);
 void cuda_kv_copied(backend *be);

@@ -77,15 +77,6 @@ static char *page_at(const cuda_kv *kv, int page)
     return kv->mem + (size_t)page * kv->stride;
 }
 
-void cuda_kv_copy_page(backend *be, kv_pool *pool, int dst_page, int src_page)
-{
-    const cuda_kv *kv = (const cuda_kv *)pool;
-    cuda_await_uploads(be);
-    (void)CU(be, cudaMemcpyAsync(page_at(kv, dst_page), page_at(kv, src_page),
-                                 cuda_kv_page_bytes(be, &pool->shape), cudaMemcpyDeviceToDevice,
-                                 cuda_of(be)->stream));
-}
-
 void cuda_kv_save(backend *be, const kv_pool *pool, int page, void *host)
 {
     cudaStream_t stream = cuda_of(be)->stream;

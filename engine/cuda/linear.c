@@ -228,7 +228,9 @@ static bool multiply(backend *be, const weight *w, int rows_of_w, const void *x,
     return false;
 }
 
-sgmv_args cuda_sgmv(const cuda_state *cu, const cuda_lists *l, dtype type, const void *x, int d_in)
+/* What the LoRA kernels have in common for the rows of a step. */
+static sgmv_args lora_args(const cuda_state *cu, const cuda_lists *l, dtype type, const void *x,
+                           int d_in)
 {
     return (sgmv_args){.type = type,
                        .x = x,
@@ -278,7 +280,7 @@ void cuda_linear(backend *be, const float *x, const linear_out *outs, int n_out,
     if (!in || (fused && !multiply(be, w[0], fused, in, cu->t, n))) return;
     if (fused) cu->n_alias = 0;
 
-    sgmv_args a = cuda_sgmv(cu, &cu->step.rows, type, in, cols);
+    sgmv_args a = lora_args(cu, &cu->step.rows, type, in, cols);
     int at = 0;
     for (int i = 0; i < n_out; i++) {
         const linear_out *o = &outs[i];
@@ -324,7 +326,7 @@ void cuda_embed(backend *be, float *out, const void *table, dtype type, int dim,
                        .alt = cu->step.alt};
     cu->x16_of = NULL;
     if (!CU(be, cu_embed(cu->stream, &a)) || !cu->step.embeds) return;
-    sgmv_args g = cuda_sgmv(cu, &cu->step.rows, cu->arith, NULL, 1);
+    sgmv_args g = lora_args(cu, &cu->step.rows, cu->arith, NULL, 1);
     g.n_out = 1;
     g.all_rows = true; /* a gain without a rank too */
     g.out[0] = (sgmv_out){.in = out,
@@ -440,7 +442,7 @@ void cuda_logits_run(backend *be, float *logits, const float *x, const float *no
     float *y = cu->logits.device;
     if (!in || !multiply_heads(be, head, in, y, n)) return;
     if (cu->step.heads) {
-        sgmv_args g = cuda_sgmv(cu, &cu->step.logits, head->type, in, dim);
+        sgmv_args g = lora_args(cu, &cu->step.logits, head->type, in, dim);
         g.n_out = 1;
         g.out[0] = (sgmv_out){.in = y,
                               .out = y,

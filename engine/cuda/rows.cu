@@ -3,7 +3,7 @@
  * One block (norm) or one warp (rope) per row with a fixed tree of sums, so the bits of a row depend on that row alone.
  * Memory moves 16 bytes at a time where the row's length allows it.
  *
- * Held to its oracle by tests/emu/test_rows.c.
+ * Held to its oracle by tests/emu/test_rows.cu.
  */
 #include "engine/cuda/rows.h"
 
@@ -318,34 +318,5 @@ extern "C" cudaError_t cu_silu_mul(cudaStream_t stream, const cu_silu_args *args
     size_t quads = (size_t)((args->cols + 3) / 4) * (size_t)args->n_rows;
     CU_LAUNCH(silu_kernel, dim3((unsigned)blocks_for(quads, ROW_THREADS)), dim3(ROW_THREADS), 0,
               stream, *args);
-    return cudaGetLastError();
-}
-
-/* Thread: eight values at a time; the tail by single ones. */
-__global__ void convert_kernel(cu_convert_args a)
-{
-    size_t stride = (size_t)gridDim.x * blockDim.x * 8;
-    bool wide = (uintptr_t)a.x % 16 == 0 && (uintptr_t)a.out % 16 == 0;
-    for (size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * 8; i < a.n; i += stride) {
-        if (wide && a.n - i >= 8 && a.type == DT_BF16) {
-            float v[8];
-            cu_load_f32x4(v, a.x + i);
-            cu_load_f32x4(v + 4, a.x + i + 4);
-            uint32_t h[4];
-            for (int k = 0; k < 4; k++) h[k] = cu_bf16x2_of(v[2 * k], v[2 * k + 1]);
-            cu_st16(a.out + i, make_uint4(h[0], h[1], h[2], h[3]));
-        } else {
-            for (size_t k = i; k < i + 8 && k < a.n; k++) {
-                a.out[k] = a.type == DT_BF16 ? cu_bf16_of(a.x[k]) : cu_f16_of(a.x[k]);
-            }
-        }
-    }
-}
-
-extern "C" cudaError_t cu_convert(cudaStream_t stream, const cu_convert_args *args)
-{
-    if (args->n == 0) return cudaSuccess;
-    CU_LAUNCH(convert_kernel, dim3((unsigned)blocks_for(args->n, ROW_THREADS * 8)),
-              dim3(ROW_THREADS), 0, stream, *args);
     return cudaGetLastError();
 }

@@ -7,7 +7,7 @@
  * Launchers enqueue on `stream`, never wait, and return cudaGetLastError().  Nothing to do is no error.
  *
  * Alignment: rows of activations begin on 16 bytes (dim and strides multiples of 4; the scalar paths take the rest).
- * Held to f64 oracles by tests/emu/test_rows.c.
+ * Held to f64 oracles by tests/emu/test_rows.cu.
  */
 #ifndef ENGINE_CUDA_ROWS_H
 #define ENGINE_CUDA_ROWS_H
@@ -89,15 +89,6 @@ typedef struct cu_silu_args {
     int n_rows, cols;
 } cu_silu_args;
 cudaError_t cu_silu_mul(cudaStream_t stream, const cu_silu_args *args);
-
-/* out[i] = x[i] rounded to nearest even. */
-typedef struct cu_convert_args {
-    uint16_t *out;
-    const float *x;
-    size_t n;
-    int type; /* DT_BF16 or DT_F16 */
-} cu_convert_args;
-cudaError_t cu_convert(cudaStream_t stream, const cu_convert_args *args);
 
 #ifdef __cplusplus
 }

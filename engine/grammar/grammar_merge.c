@@ -115,7 +115,7 @@ const cJSON *schema_get(const cJSON *s, const char *name)
     return cJSON_GetObjectItemCaseSensitive(s, name);
 }
 
-bool schema_is_note(const char *name)
+static bool is_note(const char *name)
 {
     const keyword *k = schema_keyword(name);
     return (k && k->kind == NOTE) || strncmp(name, "x-", 2) == 0;
@@ -127,7 +127,7 @@ bool schema_check_words(schema_compiler *c, const cJSON *s)
     const cJSON *v;
     cJSON_ArrayForEach(v, s)
     {
-        if (!schema_keyword(v->string) && !schema_is_note(v->string))
+        if (!schema_keyword(v->string) && !is_note(v->string))
             return schema_unsupported(c, v->string, "");
     }
     return true;
@@ -138,7 +138,7 @@ bool schema_says_more_than(const cJSON *s, const char *but)
     const cJSON *v;
     cJSON_ArrayForEach(v, s)
     {
-        if (strcmp(v->string, but) != 0 && !schema_is_note(v->string)) return true;
+        if (strcmp(v->string, but) != 0 && !is_note(v->string)) return true;
     }
     return false;
 }
@@ -365,7 +365,7 @@ cJSON *schema_merge(schema_compiler *c, const cJSON *a, const cJSON *b)
     const cJSON *v;
     for (v = out ? b->child : NULL; v; v = v->next) {
         const cJSON *mine = schema_get(a, v->string);
-        if (schema_is_note(v->string)) {
+        if (is_note(v->string)) {
             if (!mine) cJSON_AddItemToObject(out, v->string, cJSON_Duplicate(v, true));
             continue;
         }

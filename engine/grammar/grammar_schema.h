@@ -58,7 +58,6 @@ size_t schema_enter(schema_compiler *c, const char *name, int index);
 void schema_leave(schema_compiler *c, size_t old);
 
 const keyword *schema_keyword(const char *name); /* NULL: not known */
-bool schema_is_note(const char *name);
 const cJSON *schema_get(const cJSON *s, const char *name);
 bool schema_check_words(schema_compiler *c, const cJSON *s);
 bool schema_says_more_than(const cJSON *s, const char *but);

@@ -87,8 +87,3 @@ void populate_reach(populate *p, size_t bytes)
     if (bytes <= last || atomic_load(&p->done) >= wanted(p)) return;
     if (!atomic_exchange(&p->asked, true)) (void)sem_post(&p->news);
 }
-
-size_t populate_done(const populate *p)
-{
-    return p ? atomic_load(&p->done) : SIZE_MAX;
-}

@@ -27,7 +27,4 @@ void populate_stop(populate *p);
 /* The first `bytes` are in use, or will be at once; less than before is no news. */
 void populate_reach(populate *p, size_t bytes);
 
-/* How many bytes from the beginning on have been touched; all, where none need be. */
-size_t populate_done(const populate *p);
-
 #endif

@@ -97,11 +97,9 @@ typedef struct request {
     int ticket;                                         /* fair.h; private to sched.c */
     int telemetry_slot;                                 /* private to telemetry.c */
     double expected_us; /* time to first token as predicted when it was submitted; 0: unknown */
-    uint64_t cache_key; /* running block hash of the prefix cache */
-    int n_cached_blocks;
-    bool grammar_late; /* its mask was not ready: it waits alone until it is */
-    bool stuck;        /* no token may come: what bars and grammar allow has nothing in common */
-    uint32_t *mask;    /* [bars_words()], owned; NULL without bars */
+    bool grammar_late;  /* its mask was not ready: it waits alone until it is */
+    bool stuck;         /* no token may come: what bars and grammar allow has nothing in common */
+    uint32_t *mask;     /* [bars_words()], owned; NULL without bars */
 
     /* ---- zone 3: shared; see who touches each field ---- */
     atomic_bool cancel;    /* gateway sets, engine reads */

@@ -58,7 +58,8 @@ bool completion_no_spool(completion *c)
                          "usage cannot be written at present and its spool is full");
 }
 
-void completion_send_problem(completion *c)
+/* The answer is c->problem: an error, or the last event of a stream that has begun. */
+static void send_problem(completion *c)
 {
     const openai_problem *p = &c->problem;
     c->status = p->status;
@@ -212,7 +213,7 @@ static void finish(completion *c)
 static void run(completion *c, bool chat)
 {
     if (!completion_admit(c, chat)) {
-        if (c->problem.status) completion_send_problem(c);
+        if (c->problem.status) send_problem(c);
         return;
     }
     if (!completion_submit(c)) {
@@ -220,7 +221,7 @@ static void run(completion *c, bool chat)
         c->status = c->problem.status;
         completion_settle(c);
         completion_log(c);
-        completion_send_problem(c);
+        send_problem(c);
         return;
     }
     wait_all(c);
@@ -231,7 +232,7 @@ static void run(completion *c, bool chat)
     if (c->client_gone)
         exchange_drop(c->x);
     else if (failed)
-        completion_send_problem(c);
+        send_problem(c);
     else
         completion_send(c);
 }

@@ -74,8 +74,6 @@ bool completion_refuse(completion *c, const err *e, const char *param);
 bool completion_no_memory(completion *c);
 /* And where usage can be kept for those that run alone. */
 bool completion_no_spool(completion *c);
-/* The answer is c->problem: an error, or the last event of a stream that has begun. */
-void completion_send_problem(completion *c);
 
 /* ---- completion_admit.c: everything that may refuse before there is work ---- */
 

@@ -6,7 +6,7 @@
 #include "engine/base/json.h"
 #include "gateway/openai/openai_inside.h"
 
-bool openai_bad(openai_parser *ps, const char *param, const err *e)
+static bool bad(openai_parser *ps, const char *param, const err *e)
 {
     return openai_refuse(ps->p, 400, "invalid_value", param, "%s", e->msg);
 }
@@ -49,7 +49,7 @@ bool openai_take_int(openai_parser *ps, const char *name, int64_t lo, int64_t hi
 {
     err e;
     int64_t v = *out;
-    if (json_int(ps->body, name, lo, hi, &v, NULL, &e)) return openai_bad(ps, name, &e);
+    if (json_int(ps->body, name, lo, hi, &v, NULL, &e)) return bad(ps, name, &e);
     *out = (int)v;
     return true;
 }
@@ -58,7 +58,7 @@ bool openai_take_num(openai_parser *ps, const char *name, double lo, double hi, 
 {
     err e;
     double v = (double)*out;
-    if (json_num(ps->body, name, lo, hi, &v, NULL, &e)) return openai_bad(ps, name, &e);
+    if (json_num(ps->body, name, lo, hi, &v, NULL, &e)) return bad(ps, name, &e);
     *out = (float)v;
     return true;
 }
@@ -66,14 +66,14 @@ bool openai_take_num(openai_parser *ps, const char *name, double lo, double hi, 
 bool openai_take_bool(openai_parser *ps, const char *name, bool *out)
 {
     err e;
-    return json_bool(ps->body, name, out, NULL, &e) ? openai_bad(ps, name, &e) : true;
+    return json_bool(ps->body, name, out, NULL, &e) ? bad(ps, name, &e) : true;
 }
 
 bool openai_take_str(openai_parser *ps, const char *name, size_t max, const char **out)
 {
     err e;
     bool found = false;
-    if (json_str(ps->body, name, out, &found, &e)) return openai_bad(ps, name, &e);
+    if (json_str(ps->body, name, out, &found, &e)) return bad(ps, name, &e);
     if (found && strlen(*out) > max) {
         return openai_refuse(ps->p, 400, "invalid_value", name, "'%s' is longer than %zu bytes",
                              name, max);

@@ -23,8 +23,7 @@ typedef struct openai_parser {
 /* There, and not null. */
 bool openai_is_set(const cJSON *v);
 
-/* All three return false: a refusal is one line. */
-bool openai_bad(openai_parser *ps, const char *param, const err *e);
+/* Both return false: a refusal is one line. */
 bool openai_no_memory(openai_parser *ps, const char *param);
 /* "'name' must be an array of lo to hi items"; lo 0: "of at most hi". */
 bool openai_no_array(openai_parser *ps, const char *name, int lo, int hi, const char *items);

@@ -181,18 +181,6 @@ static void plain_kv_destroy(backend *be, kv_pool *pool)
     free(kv);
 }
 
-static void plain_kv_copy_page(backend *be, kv_pool *pool, int dst, int src)
-{
-    (void)be;
-    plain_kv *kv = (plain_kv *)pool;
-    size_t n = plain_page_floats(&pool->shape);
-    for (int l = 0; l < pool->shape.n_layer; l++) {
-        size_t base = (size_t)l * (size_t)pool->n_pages;
-        memcpy(kv->k + (base + (size_t)dst) * n, kv->k + (base + (size_t)src) * n, n * 4);
-        memcpy(kv->v + (base + (size_t)dst) * n, kv->v + (base + (size_t)src) * n, n * 4);
-    }
-}
-
 /* Layer by layer: K, then V. */
 static void plain_kv_save(backend *be, const kv_pool *pool, int page, void *host)
 {
@@ -494,7 +482,6 @@ static const backend_ops backend_plain = {
     .kv_page_bytes = plain_kv_page_bytes,
     .kv_create = plain_kv_create,
     .kv_destroy = plain_kv_destroy,
-    .kv_copy_page = plain_kv_copy_page,
     .kv_save = plain_kv_save,
     .kv_load = plain_kv_load,
     .embed = plain_embed,

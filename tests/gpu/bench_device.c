@@ -327,8 +327,8 @@ static void make_pages(size_t reserve)
         size_t n = bytes - at < noise_bytes ? bytes - at : noise_bytes;
         memcpy(page + at, noise, n);
     }
-    be_kv_load(be, kv, 0, page);
-    for (int i = 1; i < n_pages; i++) be_kv_copy_page(be, kv, i, i - 1);
+    for (int i = 0; i < n_pages; i++) be_kv_load(be, kv, i, page);
+    be_kv_copied(be);
     if (be_sync(be, &e)) die("KV pages", &e);
     free(page);
     for (int i = 0; i < n_pages; i++) order[i] = i;

@@ -178,6 +178,9 @@ static const cli_option context_settings[] = {
 
 /* ------------------------------------------------------------------------ commands -- */
 
+static int print_completion(void *p);
+static int print_version(void *p);
+
 static const cli_command commands[] = {
     {"chat", "MODEL [PROMPT...]", 1, -1, "Talk to a model; without a prompt: with history",
      chat_settings, ctl_chat, NULL},
@@ -256,8 +259,8 @@ static const cli_command commands[] = {
      ctl_context_set, NULL},
     {"context delete", "NAME", 1, 1, "Forget a context", NULL, ctl_context_delete, NULL},
     {"completion", "SHELL", 1, 1, "Print a completion script: bash, zsh or fish", NULL,
-     ctl_completion, "bash zsh fish"},
-    {"version", "", 0, 0, "Print the version", NULL, ctl_version, NULL},
+     print_completion, "bash zsh fish"},
+    {"version", "", 0, 0, "Print the version", NULL, print_version, NULL},
     {NULL, NULL, 0, 0, NULL, NULL, NULL, NULL},
 };
 
@@ -314,14 +317,14 @@ const cli_program loractl_program = {
 
 /* -------------------------------------------------------------------------- way in -- */
 
-int ctl_completion(void *p)
+static int print_completion(void *p)
 {
     const ctl *c = p;
     if (cli_print_completion(&loractl_program, c->cli.arg[0], stdout)) return CTL_OK;
     return ctl_usage("'%s' is neither bash, zsh nor fish", c->cli.arg[0]);
 }
 
-int ctl_version(void *p)
+static int print_version(void *p)
 {
     const ctl *c = p;
     cJSON *tree = cJSON_CreateObject();

@@ -105,7 +105,8 @@ void term_size(int *rows, int *cols, bool *utf8)
     *utf8 = term.utf8;
 }
 
-void term_forget(void)
+/* Draws all of it anew at the next term_show(). */
+static void forget(void)
 {
     cells_free(&term.shown);
     (void)clearok(stdscr, TRUE);
@@ -176,7 +177,7 @@ bool term_next(term_event *out)
         out->col = m.x;
         out->button = m.bstate & BUTTON4_PRESSED ? 4 : m.bstate & BUTTON5_PRESSED ? 5 : 1;
     } else if (k == 12) { /* ^L */
-        term_forget();
+        forget();
         out->resized = true;
     } else {
         out->key = translate(k);

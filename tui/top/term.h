@@ -23,8 +23,6 @@ void term_close(void);
 void term_size(int *rows, int *cols, bool *utf8);
 /* Draws what differs from the last time. */
 void term_show(const cells *c);
-/* Draws all of it anew at the next term_show(). */
-void term_forget(void);
 /* False: nothing is waiting. */
 bool term_next(term_event *out);
 
