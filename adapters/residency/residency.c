@@ -7,7 +7,8 @@
  * first demand alone, so no later and smaller one overtakes it for ever; hints take what is idle.
  *
  * The arena decides what it evicts for that, from any thread; evicted adapters are learned of in
- * collect().  Two rules keep a small device from locking up or turning in circles:
+ * collect(), which the engine calls at each step and who changes the table before it does.  Those who
+ * only look change nothing: they see an adapter until it has been collected.  Two rules keep a small device from locking up or turning in circles:
  *   - when the first demand has waited INSIST_AFTER_US for adapters that are always in use, the least
  *     recently taken of those is closed: it finishes what it serves and is handed out no more until
  *     it has been evicted and asked for again; and new sequences leave it room (devmem_reserve);
@@ -519,6 +520,9 @@ static void outlook_cb(void *self, double *load_us, int *room)
 static void step_cb(void *self, double step_us, double slack_us)
 {
     residency *rs = self;
+    lock_take(&rs->mu);
+    collect(rs); /* pages of this step may have taken the place of adapters */
+    lock_release(&rs->mu);
     pace_step(&rs->pace, step_us, slack_us);
 }
 
@@ -719,7 +723,6 @@ static residency_row row_of(const entry *en)
 void residency_row_get(residency *rs, uint64_t version_id, residency_row *out)
 {
     lock_take(&rs->mu);
-    collect(rs);
     const entry *en = tier_find(rs, version_id);
     *out = en != NULL ? row_of(en) : (residency_row){.version_id = version_id};
     lock_release(&rs->mu);
@@ -736,7 +739,6 @@ residency_state residency_get(residency *rs, uint64_t version_id, bool *pinned)
 uint64_t residency_changes(residency *rs)
 {
     lock_take(&rs->mu);
-    collect(rs);
     uint64_t n = rs->changes + 1;
     lock_release(&rs->mu);
     return n;
@@ -753,7 +755,6 @@ err_code residency_rows(residency *rs, residency_row **out, size_t *n, size_t *c
             *cap = more;
         }
         lock_take(&rs->mu);
-        collect(rs);
         for (size_t i = b; i < b + 64; i++) {
             for (const entry *en = rs->bucket[i]; en != NULL && *n < *cap; en = en->chained)
                 if (en->pinned || state_of(en) != RESIDENCY_DISK) (*out)[(*n)++] = row_of(en);
@@ -766,7 +767,6 @@ err_code residency_rows(residency *rs, residency_row **out, size_t *n, size_t *c
 void residency_stats_get(residency *rs, residency_stats *out)
 {
     lock_take(&rs->mu);
-    collect(rs);
     *out = rs->stats;
     devmem_count(rs->arena, &out->arena);
     out->budget_bytes = rs->budget;

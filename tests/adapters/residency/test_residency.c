@@ -520,6 +520,39 @@ START_TEST(test_changes)
 }
 END_TEST
 
+/* Somebody else takes the room of an idle adapter: who only looks carries nothing out; the next step does. */
+START_TEST(test_looking_evicts_nothing)
+{
+    enum { CHUNKS = 4 };
+    devmem *arena;
+    const lora_view *v;
+    residency_row *row = NULL;
+    size_t n = 0, cap = 0;
+    ck_assert_int_eq(devmem_create(&arena, be, CHUNKS, chunk, 0, &e), ERR_NONE);
+    residency_config cfg = {.arena = arena, .n_loaders = 1};
+    ck_assert_msg(residency_create(&rs, &cfg, be, &base, reg, &e) == ERR_NONE, "%s", e.msg);
+    door = residency_source(rs);
+    ck_assert_int_eq(wait_for(ids[0], &v), ERR_NONE);
+    door.release(door.self, v);
+    devmem_lease *all =
+        devmem_lease_take(arena, CHUNKS, DEVMEM_DEMAND, clock_now_us() + DEVMEM_FRESH_US, &cfg);
+    ck_assert_ptr_nonnull(all);
+    uint64_t seen = residency_changes(rs);
+    ck_assert_int_eq(stats_now().n_evictions, 0);
+    ck_assert_int_eq(residency_rows(rs, &row, &n, &cap, &e), ERR_NONE);
+    ck_assert_int_eq(residency_get(rs, ids[0], NULL), RESIDENCY_RESIDENT);
+    ck_assert_uint_eq(residency_changes(rs), seen);
+    door.step(door.self, 0, INFINITY);
+    ck_assert_int_eq(stats_now().n_evictions, 1);
+    ck_assert_int_eq(residency_get(rs, ids[0], NULL), RESIDENCY_DISK);
+    devmem_lease_drop(all);
+    residency_destroy(rs);
+    rs = NULL;
+    devmem_destroy(arena);
+    free(row);
+}
+END_TEST
+
 /* The device goes while one is loaded: nobody is blamed, all come back, the pinned one unasked. */
 START_TEST(test_lost_device)
 {
@@ -982,6 +1015,7 @@ int main(void)
     tcase_add_test(tc, test_damaged_files);
     tcase_add_test(tc, test_pins);
     tcase_add_test(tc, test_changes);
+    tcase_add_test(tc, test_looking_evicts_nothing);
     tcase_add_loop_test(tc, test_lost_device, 0, 2);
     tcase_add_test(tc, test_deleted);
     tcase_add_test(tc, test_host_copies);
