@@ -14,6 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
+#include "engine/base/heap.h"
+#include "engine/sched/policy.h"
+
 enum {
     NONE = -1,
     NEVER = -1,
@@ -24,10 +28,10 @@ enum {
     DEMANDS = 3,      /* adapters that are asked for at once: the order is ours, not the loader's */
     WINDOW = 64,      /* how far into a flow others may pass a head without adapter */
     POPS = 512,       /* heads that one pick looks at */
-    CYCLE_US = 500000,     /* an adapter in use so long may have to make room */
-    SCARCE_US = 100000,    /* an adapter has waited so long: there is no room */
-    PATIENCE_US = 2500000, /* for one that was asked for so long ago */
-    REST_US = 100000,      /* and is not taken up again at once */
+    CYCLE_US = 500000,        /* an adapter in use so long may have to make room */
+    SCARCE_US = 100000,       /* an adapter has waited so long: there is no room */
+    CLOSE_AFTER_US = 2500000, /* for one that was asked for so long ago */
+    REST_US = 100000,         /* and is not taken up again at once */
     COMPANY_MAX = 32,
     BRIEF = 64,       /* tokens; what is shorter stays about as long */
     CLOSED_SHARE = 4, /* at most every so many-th adapter in use takes nobody new */
@@ -36,7 +40,6 @@ enum {
 
 static const double patience = 0.9; /* of its target may be spent waiting for company */
 static const double futile = 1.3;   /* times what a load takes: with less time left it is in vain */
-static const double hurry = 0.35;   /* of its target left: the deadline is near */
 static const double least_memory_us = 2e6; /* of a flow's share of the device */
 static const double prior_us = 250000;     /* weight of "an equal share", where little was seen */
 
@@ -176,12 +179,12 @@ void fair_destroy(fair *f)
 
 static int *chain_of(fair *f, uint64_t id)
 {
-    return &f->bucket[(int)(id * 0x9E3779B97F4A7C15ULL >> 40) & f->mask];
+    return &f->bucket[(int)hash_id(id) & f->mask];
 }
 
 static int entry_find(const fair *f, uint64_t id)
 {
-    int i = f->bucket[(int)(id * 0x9E3779B97F4A7C15ULL >> 40) & f->mask];
+    int i = f->bucket[(int)hash_id(id) & f->mask];
     while (i != NONE && f->entries[i].id != id) i = f->entries[i].next;
     return i;
 }
@@ -548,7 +551,7 @@ static bool is_near(const fair *f, const job *j, int64_t now_us)
 {
     int64_t slack = j->deadline_us - now_us;
     if (j->deadline_us == 0 || (double)slack < j->prompt * f->row_us) return false;
-    return (double)slack < hurry * (double)f->cfg.classes[j->slo].ttft_us;
+    return (double)slack < policy_hurry * (double)f->cfg.classes[j->slo].ttft_us;
 }
 
 /* Rule 5: FastServe's skip-join: a prompt that alone outlasts its target hurts
@@ -637,31 +640,30 @@ static bool goes_before(const head *x, const head *y)
 /* -------------------------------------------------------------------------
  * heap -- */
 
-static void sink(fair *f, int i)
+static bool head_before(const void *self, const void *x, const void *y)
 {
-    head h = f->heap[i];
-    for (;;) {
-        int child = 2 * i + 1;
-        if (child >= f->n_heap) break;
-        if (child + 1 < f->n_heap && goes_before(&f->heap[child + 1], &f->heap[child])) child++;
-        if (!goes_before(&f->heap[child], &h)) break;
-        f->heap[i] = f->heap[child];
-        i = child;
-    }
-    f->heap[i] = h;
+    (void)self;
+    return goes_before(x, y);
+}
+
+static const heap_of heads = {sizeof(head), head_before, NULL};
+
+static void sink_first(fair *f)
+{
+    heap_sink(&heads, NULL, f->heap, (size_t)f->n_heap, 0);
 }
 
 static void pop(fair *f)
 {
     f->heap[0] = f->heap[--f->n_heap];
-    if (f->n_heap > 0) sink(f, 0);
+    if (f->n_heap > 0) sink_first(f);
 }
 
 /* The next of a flow takes its head's place at the top. */
 static void replace(fair *f, const head *h)
 {
     f->heap[0] = *h;
-    sink(f, 0);
+    sink_first(f);
 }
 
 /* -------------------------------------------------------------------------
@@ -674,7 +676,7 @@ static void close_adapters(fair *f, int64_t now_us)
 {
     int starving = 0, count[16] = {0}, most = 0, sum = 0;
     for (int i = f->late_first; i != NONE && starving < f->n_used; i = f->entries[i].late_next) {
-        if (now_us - f->entries[i].blocked_us <= PATIENCE_US) break;
+        if (now_us - f->entries[i].blocked_us <= CLOSE_AFTER_US) break;
         starving++;
     }
     int wanted = starving < f->n_used / CLOSED_SHARE ? starving : f->n_used / CLOSED_SHARE;
@@ -747,7 +749,7 @@ static void fill_heap(fair *f, view *v)
         int i = next_open(f, f->flows[f->active[a]].head, v->now_us, 0);
         if (i != NONE) describe(f, v, i, &f->heap[f->n_heap++]);
     }
-    for (int i = f->n_heap / 2 - 1; i >= 0; i--) sink(f, i);
+    heap_make(&heads, NULL, f->heap, (size_t)f->n_heap);
 }
 
 static void clear_ghosts(fair *f)

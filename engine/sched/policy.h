@@ -45,6 +45,10 @@ typedef struct policy_entry {
     int n_rows;
 } policy_entry;
 
+/* The last part of its time to a first token: a request goes first then, and may take what others
+ * have. */
+extern const double policy_hurry;
+
 /* Fills `out` (room for n entries) with everyone who may run, decode rows first, then the others,
  * most urgent first; returns the count.  Running requests stand before waiting ones in `rq`.  The
  * caller goes down the list until rows, seats or pages are used up, passing over those whose adapter
