@@ -496,7 +496,7 @@ static err_code check_manifest(const staging *sg, const staging_manifest *m, err
 static bool same_manifest(const session *s, const staging_manifest *m)
 {
     if (s->tenant_id != m->tenant_id || strcmp(s->name, m->name) != 0 || s->committing ||
-        s->activate != m->activate || (s->description) != (m->description))
+        s->activate != m->activate || !s->description != !m->description)
         return false;
     if (m->description && strcmp(s->description, m->description) != 0) return false;
     for (int p = 0; p < PART_ALL; p++)
