@@ -16,9 +16,9 @@
 #include <time.h>
 
 #include "engine/base/clock.h"
-#include "gateway/http/deadline.h"
 #include "gateway/http/http_status.h"
 #include "gateway/http/listener_inside.h"
+#include "gateway/net/deadline.h"
 
 enum {
     GRACE_BYTES = 8 << 20, /* that are read from who has been refused, so that the answer arrives */

@@ -12,7 +12,7 @@
 #include <openssl/ssl.h>
 
 #include "gateway/http/networks.h"
-#include "gateway/http/peers.h"
+#include "gateway/net/peers.h"
 
 struct listener;
 struct mg_connection;

@@ -21,11 +21,11 @@
 #include "engine/base/log.h"
 #include "engine/base/memory.h"
 #include "gateway/http/connection.h"
-#include "gateway/http/deadline.h"
 #include "gateway/http/guard.h"
 #include "gateway/http/head.h"
 #include "gateway/http/http_status.h"
 #include "gateway/http/listener_inside.h"
+#include "gateway/net/deadline.h"
 
 enum {
     BUFFER_BYTES =

@@ -14,7 +14,7 @@
 #include "engine/base/err.h"
 #include "gateway/http/exchange.h"
 #include "gateway/http/host.h"
-#include "gateway/http/tls.h"
+#include "gateway/net/tls.h"
 
 enum {
     LISTENER_ADMIN_THREADS = 16,

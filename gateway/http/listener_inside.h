@@ -13,8 +13,8 @@
 
 #include "engine/base/lock.h"
 #include "gateway/http/listener.h"
-#include "gateway/http/peers.h"
-#include "gateway/http/spare.h"
+#include "gateway/net/peers.h"
+#include "gateway/net/spare.h"
 
 struct listener {
     struct mg_context *ctx;

@@ -16,8 +16,8 @@
 #include "engine/base/clock.h"
 #include "gateway/handlers.h"
 #include "gateway/http/connection.h"
-#include "gateway/http/deadline.h"
 #include "gateway/http/http_status.h"
+#include "gateway/net/deadline.h"
 #include "gateway/openai/completion_inside.h"
 #include "gateway/watch/stats.h"
 

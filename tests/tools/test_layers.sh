@@ -63,6 +63,7 @@ forbidden adapters/residency/load.c gateway/config.h
 forbidden adapters/residency/load.c engine/sched/sched.h
 # The gateway's streets: HTTP knows no server, and neighbours meet at server.h.
 forbidden gateway/http/listener.c gateway/server.h
+forbidden gateway/net/tls.c gateway/http/exchange.h
 forbidden gateway/http/listener.c gateway/config.h
 forbidden gateway/http/exchange.c storage/keys.h
 forbidden gateway/http/exchange.c adapters/store/registry.h
@@ -93,7 +94,7 @@ private tests/gateway/watch/test_prom.c engine/sched/sched_inside.h
 # Neither folder nor row; then the table itself.
 forbidden gateway/route.c server.h
 mkdir gateway/grpc
-cp gateway/http/spare.c gateway/grpc/spare.c
+cp gateway/net/spare.c gateway/grpc/spare.c
 complains() {
     if sh check_layers.sh . 2>said || ! grep -q "$2" said; then
         echo "$1: nobody minded" >&2

@@ -19,7 +19,7 @@
 #include <openssl/ssl.h>
 
 #include "engine/base/json.h"
-#include "gateway/http/devcert.h"
+#include "gateway/net/devcert.h"
 #include "tests/run_suite.h"
 #include "tests/tmpdir.h"
 #include "tui/client.h"

@@ -12,8 +12,8 @@
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 
-#include "gateway/http/devcert.h"
 #include "gateway/http/listener.h"
+#include "gateway/net/devcert.h"
 #include "tests/gateway/http/loopback.h"
 #include "tests/run_suite.h"
 #include "tests/tmpdir.h"

@@ -8,8 +8,8 @@
  *            socket is closed or the struct goes away.
  * Threads: set on any thread, each node by one; the reaper is one thread for the whole process.
  */
-#ifndef GATEWAY_HTTP_DEADLINE_H
-#define GATEWAY_HTTP_DEADLINE_H
+#ifndef GATEWAY_NET_DEADLINE_H
+#define GATEWAY_NET_DEADLINE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -14,8 +14,8 @@
 #include <check.h>
 #include <openssl/crypto.h>
 
-#include "gateway/http/devcert.h"
-#include "gateway/http/tls_warm.h"
+#include "gateway/net/devcert.h"
+#include "gateway/net/tls_warm.h"
 #include "tests/run_suite.h"
 
 enum { PLACES = 40 }; /* of the first handshake */

@@ -2,7 +2,7 @@
  *
  * The pages of the reserve are touched when the first slot is taken: until then it costs address space.
  */
-#include "gateway/http/tls_reserve.h"
+#include "gateway/net/tls_reserve.h"
 
 #include <stdalign.h>
 #include <stdint.h>

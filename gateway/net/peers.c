@@ -1,5 +1,5 @@
 /* peers.c -- a hash table of the clients that are connected now, nobody else. */
-#include "gateway/http/peers.h"
+#include "gateway/net/peers.h"
 
 #include <netinet/in.h>
 #include <stdlib.h>

@@ -6,11 +6,11 @@
  *
  * Threads: the main thread, before the listeners are opened.
  */
-#ifndef GATEWAY_HTTP_TLS_WARM_H
-#define GATEWAY_HTTP_TLS_WARM_H
+#ifndef GATEWAY_NET_TLS_WARM_H
+#define GATEWAY_NET_TLS_WARM_H
 
 #include "engine/base/err.h"
-#include "gateway/http/tls.h"
+#include "gateway/net/tls.h"
 
 /* With the server's own certificate, TLS 1.3 and 1.2, in memory.  ERR_INPUT where the files do not do for a
  * handshake, or there is no memory for one. */

@@ -5,8 +5,8 @@
  *
  * Ownership: one for each listener.  Threads: any thread.
  */
-#ifndef GATEWAY_HTTP_PEERS_H
-#define GATEWAY_HTTP_PEERS_H
+#ifndef GATEWAY_NET_PEERS_H
+#define GATEWAY_NET_PEERS_H
 
 #include <stdint.h>
 #include <sys/socket.h>

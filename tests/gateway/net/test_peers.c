@@ -6,7 +6,7 @@
 
 #include <check.h>
 
-#include "gateway/http/peers.h"
+#include "gateway/net/peers.h"
 #include "tests/run_suite.h"
 
 static peer_id of(const char *text)

@@ -7,7 +7,7 @@
 #include <check.h>
 
 #include "engine/base/clock.h"
-#include "gateway/http/deadline.h"
+#include "gateway/net/deadline.h"
 #include "tests/run_suite.h"
 
 enum { MANY = 20000 };

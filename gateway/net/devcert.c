@@ -1,5 +1,5 @@
 /* devcert.c -- ECDSA P-256, SHA-256, through OpenSSL's X509 calls. */
-#include "gateway/http/devcert.h"
+#include "gateway/net/devcert.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,7 +3,7 @@
  * A watch is told apart from the one that stood on the same number before by its round, for the kernel
  * may hand out an event just as its watch is taken off.
  */
-#include "gateway/http/deadline.h"
+#include "gateway/net/deadline.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* tls_warm.c -- a client and a server of OpenSSL that write into each other's memory. */
-#include "gateway/http/tls_warm.h"
+#include "gateway/net/tls_warm.h"
 
 #include <openssl/err.h>
 

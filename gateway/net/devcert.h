@@ -2,8 +2,8 @@
  *
  * Threads: start-up only.
  */
-#ifndef GATEWAY_HTTP_DEVCERT_H
-#define GATEWAY_HTTP_DEVCERT_H
+#ifndef GATEWAY_NET_DEVCERT_H
+#define GATEWAY_NET_DEVCERT_H
 
 #include "engine/base/err.h"
 

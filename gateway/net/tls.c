@@ -1,5 +1,5 @@
 /* tls.c -- files to contexts of OpenSSL. */
-#include "gateway/http/tls.h"
+#include "gateway/net/tls.h"
 
 #include <openssl/err.h>
 #include <openssl/x509err.h>

@@ -3,8 +3,8 @@
  * A context is complete when it is made and never changed again; a new certificate is a new context.
  * Threads: any; a context is read by all handshakes that have it.
  */
-#ifndef GATEWAY_HTTP_TLS_H
-#define GATEWAY_HTTP_TLS_H
+#ifndef GATEWAY_NET_TLS_H
+#define GATEWAY_NET_TLS_H
 
 #include <stdbool.h>
 #include <stdint.h>

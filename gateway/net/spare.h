@@ -5,8 +5,8 @@
  *
  * Ownership: the caller's struct.  Threads: any thread.
  */
-#ifndef GATEWAY_HTTP_SPARE_H
-#define GATEWAY_HTTP_SPARE_H
+#ifndef GATEWAY_NET_SPARE_H
+#define GATEWAY_NET_SPARE_H
 
 #include <stdbool.h>
 

@@ -1,5 +1,5 @@
 /* spare.c -- sockets that nobody connects. */
-#include "gateway/http/spare.h"
+#include "gateway/net/spare.h"
 
 #include <sys/socket.h>
 #include <unistd.h>

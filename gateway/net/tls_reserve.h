@@ -6,8 +6,8 @@
  *
  * Threads: any thread.
  */
-#ifndef GATEWAY_HTTP_TLS_RESERVE_H
-#define GATEWAY_HTTP_TLS_RESERVE_H
+#ifndef GATEWAY_NET_TLS_RESERVE_H
+#define GATEWAY_NET_TLS_RESERVE_H
 
 #include <stdbool.h>
 
