@@ -152,6 +152,44 @@ START_TEST(a_scope_is_needed)
 }
 END_TEST
 
+/* The tenant's list and the key's own: both must hold the client. */
+START_TEST(a_key_works_from_its_networks)
+{
+    static const struct {
+        uint8_t b[4];
+        bool of_tenant, of_key;
+    } from[] = {{{10, 1, 2, 3}, true, true},
+                {{10, 2, 2, 3}, true, false},
+                {{192, 0, 2, 3}, false, true},
+                {{198, 51, 100, 1}, false, false}};
+    char bound[KEY_TEXT_LEN + 1], plain[KEY_TEXT_LEN + 1], own[KEY_TEXT_LEN + 1];
+    err e;
+    tenant fenced = {.name = "fenced", .networks = "10.0.0.0/8"};
+    ck_assert_int_eq(tenants_create(fake_server.store, &fenced, &fenced, &e), ERR_NONE);
+    key_info want = {.scopes = SCOPE_INFERENCE, .tenant_id = fenced.id};
+    make_key(plain, &want);
+    snprintf(want.networks, sizeof(want.networks), "10.1.0.0/16,192.0.2.0/24");
+    make_key(bound, &want);
+    want.tenant_id = acme.id;
+    make_key(own, &want);
+    for (size_t i = 0; i < sizeof(from) / sizeof(from[0]); i++) {
+        bool a = from[i].of_tenant, b = from[i].of_key;
+        const struct {
+            const char *key;
+            bool ok;
+        } asks[] = {{good, true}, {plain, a}, {own, b}, {bound, a && b}};
+        for (size_t k = 0; k < sizeof(asks) / sizeof(asks[0]); k++) {
+            exchange *x = fake_request("GET", "/v1/models");
+            x->peer = (network_address){.bits = 32};
+            memcpy(x->peer.b, from[i].b, 4);
+            fake_header("Authorization", bearer(asks[k].key));
+            ck_assert_int_eq(auth_check(x, SCOPE_INFERENCE), asks[k].ok);
+            if (!asks[k].ok) ck_assert_str_eq(fake_code(), "network_not_allowed");
+        }
+    }
+}
+END_TEST
+
 START_TEST(the_list_of_models)
 {
     exchange *x = fake_call("GET", "/");
@@ -178,6 +216,7 @@ int main(void)
     tcase_add_test(tc, all_ways_to_send_a_good_key);
     tcase_add_test(tc, two_different_keys_are_ambiguous);
     tcase_add_test(tc, a_scope_is_needed);
+    tcase_add_test(tc, a_key_works_from_its_networks);
     tcase_add_test(tc, the_list_of_models);
     suite_add_tcase(s, tc);
     return run_suite(s);

@@ -7,6 +7,7 @@
 
 #include "gateway/limits.h"
 #include "storage/ledger.h"
+#include "storage/store_sql.h"
 #include "tests/run_suite.h"
 #include "tests/tmpdir.h"
 
@@ -408,6 +409,43 @@ START_TEST(the_ledger_and_the_spool_count)
 }
 END_TEST
 
+static err_code run_sql(sqlite3 *db, void *text, err *e)
+{
+    sql q;
+    sql_begin(&q, db, text);
+    return sql_done(&q, "change the schema", e);
+}
+
+/* A ledger that cannot be read: who has a budget waits, the others go on. */
+START_TEST(a_budget_that_cannot_be_read_is_not_free)
+{
+    static char hide[] = "ALTER TABLE usage_days RENAME TO hidden";
+    static char show[] = "ALTER TABLE hidden RENAME TO usage_days";
+    char dir[64];
+    store *st;
+    err e;
+    limits_ticket t;
+    limits_refusal w;
+    tmpdir_make(dir);
+    ck_assert_int_eq(store_open(&st, dir, &(store_options){.create = true}, &e), ERR_NONE);
+    ck_assert_int_eq(store_write(st, run_sql, hide, &e), ERR_NONE);
+    limits_destroy(all);
+    all = limits_create(st);
+    ck_assert(take(5, &t, &w));
+    who.limits.tokens_per_month = 100;
+    ck_assert(!take(5, &t, &w));
+    ck_assert_int_eq(w.status, 503);
+    ck_assert_str_eq(w.code, "storage_unavailable");
+    ck_assert_int_gt(w.retry_ms, 0);
+    ck_assert_int_eq(store_write(st, run_sql, show, &e), ERR_NONE);
+    ck_assert(take(5, &t, &w));
+    limits_destroy(all);
+    all = limits_create(NULL);
+    store_close(st);
+    tmpdir_remove(dir);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("limits");
@@ -427,6 +465,7 @@ int main(void)
     tcase_add_test(tc, threads_can_not_slip_through_together);
     tcase_add_test(tc, a_request_across_midnight);
     tcase_add_test(tc, the_ledger_and_the_spool_count);
+    tcase_add_test(tc, a_budget_that_cannot_be_read_is_not_free);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <check.h>
 
@@ -281,6 +282,9 @@ START_TEST(test_audit_and_backup)
     mkdir(sub, 0700);
     snprintf(path, sizeof path, "%s/lorad.db", sub);
     ck_assert_msg(backup_write(st, path, &e) == ERR_NONE, "%s", e.msg);
+    struct stat sb;
+    ck_assert_int_eq(stat(path, &sb), 0);
+    ck_assert_int_eq(sb.st_mode & 0777, 0600); /* hashes of keys, and everybody's usage */
     ck_assert_int_eq(backup_write(st, path, &e), ERR_EXISTS);
     ck_assert_int_eq(backup_write(st, "/nonexistent/x.db", &e), ERR_IO);
     audit_append(st, 5, 0, "after", "the copy", NULL, &e);

@@ -130,6 +130,21 @@ START_TEST(more_work_never_looks_cheaper)
 }
 END_TEST
 
+/* Steps with adapters happened to be the faster ones: that is no reason to think that adapters save time. */
+START_TEST(no_kind_of_work_saves_time)
+{
+    cost_model c;
+    cost_init(&c);
+    for (int i = 0; i < 1000; i++) {
+        cost_work w = {.decode = 1 + i % 16, .ranks = i % 2 * 512};
+        cost_observe(&c, &w, took(&w, 1) - 3 * w.ranks - (w.ranks > 0 ? 600 : 0));
+    }
+    for (int i = 0; i < COST_TERMS; i++) ck_assert_double_ge(c.theta[i], 0);
+    cost_work bare = {.decode = 8}, adapted = {.decode = 8, .ranks = 512};
+    ck_assert_double_ge(cost_predict(&c, &adapted), cost_predict(&c, &bare));
+}
+END_TEST
+
 /* What a server really sees: thousands of steps of one kind, a few of another, odd ones between. */
 START_TEST(one_sided_work_never_breaks_it)
 {
@@ -265,6 +280,7 @@ int main(void)
     tcase_add_test(tc, a_lying_model_is_corrected);
     tcase_add_test(tc, one_interrupted_step_moves_it_little);
     tcase_add_test(tc, more_work_never_looks_cheaper);
+    tcase_add_test(tc, no_kind_of_work_saves_time);
     tcase_add_test(tc, one_sided_work_never_breaks_it);
     tcase_add_test(tc, what_is_no_time_is_ignored);
     tcase_add_test(tc, what_is_not_seen_is_not_forgotten);

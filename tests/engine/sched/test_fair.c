@@ -94,7 +94,7 @@ START_TEST(a_tenant_far_beyond_its_share_waits_behind_any_class_of_the_others)
         serve(t, 10);
     }
     ck_assert_int_gt(i, 4);  /* class goes first within a quantum */
-    ck_assert_int_lt(i, 99); /* and no further */
+    ck_assert_int_lt(i, 30); /* and no further: classes alone would let 62 go first */
 }
 END_TEST
 
@@ -116,6 +116,17 @@ START_TEST(nobody_comes_back_with_old_credit)
     }
     ck_assert_int_eq(n1, 5);
     (void)usual;
+}
+END_TEST
+
+/* The same of classes: who was not asked for long does not go before all until it is level. */
+START_TEST(no_class_comes_back_with_old_credit)
+{
+    for (int i = 0; i < 3000; i++) serve(enter(1, 0, 0), 1);
+    int batch = enter(1, 2, 10), inter = enter(1, 0, 11);
+    ck_assert_int_eq(fair_pick(f, 12, 9, picks), 2);
+    ck_assert_int_eq(picks[0], inter);
+    ck_assert_int_eq(picks[1], batch);
 }
 END_TEST
 
@@ -222,6 +233,35 @@ START_TEST(others_pass_a_head_without_adapter_and_it_is_asked_for_again)
 }
 END_TEST
 
+/* The order of loads is ours, not the loader's. */
+START_TEST(few_adapters_are_asked_for_at_once)
+{
+    int t[8];
+    for (int i = 0; i < 8; i++) t[i] = enter_with(1 + (uint64_t)i, 70 + (uint64_t)i, i);
+    for (int round = 0; round < 2; round++) {
+        ck_assert_int_eq(fair_pick(f, 10 + round, 9, picks), 3);
+        for (int i = 0; i < 3; i++) {
+            ck_assert_int_eq(picks[i], t[i]);
+            fair_block(f, picks[i], 10);
+        }
+    }
+    serve(t[1], 20); /* one came: another is asked for */
+    ck_assert_int_eq(fair_pick(f, 20, 9, picks), 3);
+    ck_assert_int_eq(picks[2], t[3]);
+}
+END_TEST
+
+START_TEST(among_equals_an_adapter_in_use_goes_first)
+{
+    fair_seat(f, enter_with(9, 7, 0), 0);
+    int cold = enter_with(1, 8, 1000), warm = enter_with(2, 7, 1000 + FAIR_LOCALITY_US - 1);
+    ck_assert_int_eq(first(30000), warm);
+    fair_leave(f, warm, 30000);
+    (void)enter_with(2, 7, 1000 + FAIR_LOCALITY_US + 1); /* that much it is worth, and no more */
+    ck_assert_int_eq(first(30000), cold);
+}
+END_TEST
+
 START_TEST(an_adapter_long_in_use_takes_nobody_new_while_another_starves)
 {
     int hot = enter_with(1, 7, 0);
@@ -247,6 +287,7 @@ START_TEST(counters_end_as_what_was_used)
     fair_seat(f, a, 1);
     ck_assert_int_eq(fair_served(f, a) - start, 65536 * 300LL); /* expected */
     fair_charge(f, a, 50, 0);
+    ck_assert_int_eq(fair_served(f, a) - start, 65536 * 300LL); /* until it leaves its seat */
     fair_back(f, a, 2); /* what it did not use is given back */
     ck_assert_int_eq(fair_served(f, a) - start, 65536 * 50LL);
     fair_seat(f, a, 3);
@@ -319,7 +360,8 @@ START_TEST(no_room_is_asked_for_an_adapter_that_would_come_too_late)
     }
     int stuck = make_scarce(now);
     now += SECOND / 5;
-    int soon = enter_cold(1, 0, 50, now, now + SECOND / 2),
+    /* It has waited for company as long as it may. */
+    int soon = enter_cold(1, 0, 50, now - 460000, now + 40000),
         later = enter_cold(2, 0, 50, now - SECOND, 0);
     int n = fair_pick(f, now, 9, picks), seen = 0;
     for (int i = 0; i < n; i++) {
@@ -335,6 +377,18 @@ START_TEST(no_room_is_asked_for_an_adapter_that_would_come_too_late)
 }
 END_TEST
 
+/* Where room is short, who has time does not ask for an adapter that nobody uses, until most of it is gone. */
+START_TEST(who_has_time_waits_for_company)
+{
+    int stuck = make_scarce(0), patient = enter_cold(1, 2, 50, 0, 0);
+    ck_assert_int_eq(fair_pick(f, SECOND / 5, 9, picks), 1);
+    ck_assert_int_eq(picks[0], stuck);
+    ck_assert_int_eq(fair_pick(f, 53 * SECOND, 9, picks), 1);
+    ck_assert_int_eq(fair_pick(f, 55 * SECOND, 9, picks), 2); /* nine tenths of 60 s */
+    ck_assert(picks[0] == patient || picks[1] == patient);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("fair");
@@ -344,6 +398,10 @@ int main(void)
     tcase_add_test(tc, one_pick_shares_between_tenants_as_many_would);
     tcase_add_test(tc, a_tenant_far_beyond_its_share_waits_behind_any_class_of_the_others);
     tcase_add_test(tc, nobody_comes_back_with_old_credit);
+    tcase_add_test(tc, no_class_comes_back_with_old_credit);
+    tcase_add_test(tc, few_adapters_are_asked_for_at_once);
+    tcase_add_test(tc, among_equals_an_adapter_in_use_goes_first);
+    tcase_add_test(tc, who_has_time_waits_for_company);
     tcase_add_test(tc, weights_of_tenants_and_classes_divide_what_is_served);
     tcase_add_test(tc, a_near_deadline_goes_first_and_a_missed_one_does_not);
     tcase_add_test(tc, a_prompt_that_cannot_meet_its_target_joins_one_class_lower);

@@ -56,6 +56,66 @@ START_TEST(room_on_the_device_is_waited_for_by_cold_ones_alone)
 }
 END_TEST
 
+/* Tenant 1 has 3 ms of work waiting, tenant 2 a flood of a second; every seat is taken. */
+static void crowd(void)
+{
+    o.free_seats = 0;
+    o.n_waiting = 51;
+    o.quantum_us = 5000;
+    o.n_tenant = 2;
+    o.id[0] = 1;
+    o.id[1] = 2;
+    o.tenant[0] = (promise_tenant){.work_us = {3000}, .n = {1}};
+    o.tenant[1] = (promise_tenant){.work_us = {1e6F}, .n = {50}};
+}
+
+START_TEST(a_flood_of_others_counts_as_far_as_it_goes_first)
+{
+    crowd();
+    promise_ask mine = {.tenant = 1, .n_prompt = 100}, new = {.tenant = 3, .n_prompt = 100};
+    ck_assert_double_eq_tol(promise_ttft_us(&o, &mine), 3000 + (3000 + 5000) + 2000, 1e-6);
+    ck_assert_double_eq_tol(promise_ttft_us(&o, &new), 5000 + 5000 - 2000 + 2000, 1e-6);
+    promise_ask flood = {.tenant = 2, .n_prompt = 100}; /* who makes it waits for it */
+    ck_assert_double_eq_tol(promise_ttft_us(&o, &flood), 1e6 + 3000 + 2000, 1);
+    o.free_seats = o.n_waiting + 1; /* a seat for each: nobody waits */
+    ck_assert_double_eq_tol(promise_ttft_us(&o, &flood), 2000, 1e-6);
+}
+END_TEST
+
+START_TEST(a_flow_waits_by_the_share_that_it_had)
+{
+    crowd();
+    promise_ask ask = {.tenant = 1, .n_prompt = 100};
+    o.tenant[0].share[0] = 0.01F;
+    ck_assert_double_eq_tol(promise_ttft_us(&o, &ask), 300000 + 2000, 1);
+    o.tenant[0].share[0] = 0.00001F; /* no share is taken for less than a five-hundredth */
+    ck_assert_double_eq_tol(promise_ttft_us(&o, &ask), 1500000 + 2000, 1);
+    o.tenant[0].share[0] = 0.9F; /* the later of the two estimates counts */
+    ck_assert_double_eq_tol(promise_ttft_us(&o, &ask), 11000 + 2000, 1e-6);
+}
+END_TEST
+
+START_TEST(work_of_lower_classes_is_not_waited_for)
+{
+    crowd();
+    o.n_class = 2;
+    o.rank[1] = 1;
+    o.fill[1] = 1;
+    o.tenant[0].work_us[1] = 70000;
+    o.tenant[1].work_us[1] = 1e6F;
+    promise_ask urgent = {.tenant = 1, .n_prompt = 100}, later = {.tenant = 1, .slo = 1};
+    ck_assert_double_eq_tol(promise_ttft_us(&o, &urgent), 11000 + 2000, 1e-6);
+    ck_assert_double_eq_tol(promise_ttft_us(&o, &later), 73000 + 78000 + 1000, 1e-6);
+}
+END_TEST
+
+START_TEST(a_part_of_the_target_is_kept)
+{
+    ck_assert(!promise_is_hopeless(1500000, 2000000));
+    ck_assert(promise_is_hopeless(1700000, 2000000));
+}
+END_TEST
+
 /* fair.c tells how long adapters are waited for, as long as they wait for room. */
 START_TEST(the_outlook_tells_of_room_that_is_short)
 {
@@ -102,6 +162,10 @@ int main(void)
     tcase_add_test(tc, nothing_is_said_before_anything_is_known);
     tcase_add_test(tc, a_cold_adapter_is_waited_for);
     tcase_add_test(tc, room_on_the_device_is_waited_for_by_cold_ones_alone);
+    tcase_add_test(tc, a_flood_of_others_counts_as_far_as_it_goes_first);
+    tcase_add_test(tc, a_flow_waits_by_the_share_that_it_had);
+    tcase_add_test(tc, work_of_lower_classes_is_not_waited_for);
+    tcase_add_test(tc, a_part_of_the_target_is_kept);
     tcase_add_test(tc, the_outlook_tells_of_room_that_is_short);
     suite_add_tcase(s, tc);
     return run_suite(s);

@@ -519,6 +519,45 @@ START_TEST(stop_ids_min_tokens_and_expiry)
 }
 END_TEST
 
+/* The client's own deadline, which passed while it waited, and one that has its first token already. */
+START_TEST(who_has_stopped_waiting_is_not_served)
+{
+    rig *r = start(&(setting){.max_rows = 64, .max_seqs = 4, .n_pages = 100});
+    client *gone = make(1, 8, 20), *served = make(2, 8, 20);
+    gone->rq.patience_us = 1;
+    submit(r, gone);
+    ck_assert_int_eq(collect(gone), FINISH_ERROR);
+    ck_assert_int_eq(gone->rq.why.code, ERR_TIMEOUT);
+    ck_assert_int_eq(gone->n_got, 0);
+    served->rq.patience_us = INT64_MAX;
+    submit(r, served);
+    finish_well(served);
+    drop(gone);
+    drop(served);
+    (void)stop(r);
+}
+END_TEST
+
+/* A prompt was checked against the vocabulary that the adapter was said to have. */
+START_TEST(an_adapter_of_another_vocabulary_serves_nobody)
+{
+    rig *r = start(&(setting){.max_rows = 64, .max_seqs = 4, .n_pages = 100});
+    client *c = make(1, 8, 4), *sound = make(2, 8, 4);
+    r->view[1].n_vocab = VOCAB - 1;
+    c->rq.adapter_id = 2;
+    sound->rq.adapter_id = 1;
+    submit(r, c);
+    submit(r, sound);
+    ck_assert_int_eq(collect(c), FINISH_ERROR);
+    ck_assert_int_eq(c->rq.why.code, ERR_CORRUPT);
+    ck_assert_int_eq(c->n_got, 0);
+    finish_well(sound);
+    drop(c);
+    drop(sound);
+    (void)stop(r);
+}
+END_TEST
+
 START_TEST(prompts_are_scored_in_any_chunks_and_company)
 {
     setting st = {.max_rows = 16, .max_seqs = 6, .n_pages = _i ? 20 : 200, .cache = true};
@@ -829,6 +868,8 @@ static void add_tests(Suite *s, const char *name, void (*before)(void))
     tcase_add_test(tc, the_board_shows_the_queue_between_steps);
     tcase_add_test(tc, rows_that_all_wait_for_their_masks_go_on_when_these_come);
     tcase_add_test(tc, stop_ids_min_tokens_and_expiry);
+    tcase_add_test(tc, who_has_stopped_waiting_is_not_served);
+    tcase_add_test(tc, an_adapter_of_another_vocabulary_serves_nobody);
     tcase_add_loop_test(tc, prompts_are_scored_in_any_chunks_and_company, 0, 2);
     tcase_add_test(tc, who_may_say_nothing_more_fails_alone);
     tcase_add_test(tc, what_cannot_be_served_is_refused);
