@@ -43,7 +43,7 @@ function(add_emu_test name)
     emu_target(emu.${name} ${ARGN})
     target_link_libraries(emu.${name} PRIVATE emu_kernels emu_host emu PkgConfig::CHECK Threads::Threads m)
     add_test(NAME emu.${name} COMMAND emu.${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}/tests)
-    set_tests_properties(emu.${name} PROPERTIES LABELS unit TIMEOUT 300)
+    set_tests_properties(emu.${name} PROPERTIES LABELS unit TIMEOUT ${slow_timeout})
 endfunction()
 
 add_emu_test(test_emu tests/emu/test_emu.cu)

@@ -10,6 +10,7 @@ add_custom_target(fuzzers)
 add_executable(fuzz_differ ${PROJECT_SOURCE_DIR}/tests/fuzz/differ.c)
 target_link_libraries(fuzz_differ PRIVATE fuzzlib adapters)
 add_dependencies(fuzzers fuzz_differ)
+add_dependencies(watched fuzz_differ)
 # Variations in the suite: as many as fit, so that a slow machine does not wait.
 set(fuzz_runs 1000000)
 set(fuzz_ms 700)
@@ -41,6 +42,7 @@ foreach(src IN LISTS fuzz_src)
         continue()
     endif()
     target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests/fuzz/replay.c)
+    add_dependencies(watched ${target})
     add_test(NAME ${target}
         COMMAND ${target} --runs ${fuzz_runs} --ms ${fuzz_ms} ${fuzz_seeds}/${noun} ${PROJECT_SOURCE_DIR}/tests/fuzz/found/${noun}
         WORKING_DIRECTORY ${CMAKE_BINARY_DIR})

@@ -1,0 +1,606 @@
+"""mutants.py -- faults that tests must see, one for each main rule of the product; mutate.sh plants them.
+
+A row: name, file, the exact text (there once and only once), what it becomes, the ctests that must turn red,
+the rule that the fault breaks.  Choose texts that say the rule and little else, so that they outlive rewriting.
+"""
+
+QUICK = {"fair.aged-first", "kv.tokens-compared", "limits.settled-once", "guard.one-framing",
+         "sampler.seed-and-number", "keys.revoked-is-out"}  # what CI runs: small rebuilds, six areas
+
+_rows = []
+
+
+def _rule(name, file, old, new, tests, rule):
+    _rows.append((name, file, old, new, tests.split(), rule))
+
+
+# ---- who is next ------------------------------------------------------------------------------
+
+_rule("fair.aged-first", "engine/sched/fair.c",
+      "if (x->aged != y->aged) return x->aged;", "if (x->aged != y->aged) return y->aged;",
+      "engine.test_fair", "a head that has waited too long goes before all others")
+_rule("fair.tenants-by-rounds", "engine/sched/fair.c",
+      "if (x->tenant_round != y->tenant_round) return x->tenant_round < y->tenant_round;", "",
+      "engine.test_fair", "a tenant far beyond its share waits behind the others")
+_rule("fair.classes-by-rounds", "engine/sched/fair.c",
+      "if (x->class_round != y->class_round) return x->class_round < y->class_round;", "",
+      "engine.test_fair", "classes share by their weights")
+_rule("fair.no-old-credit", "engine/sched/fair.c",
+      "int64_t lift = least - f->tenants[t].served;", "int64_t lift = 0 * (least - f->tenants[t].served);",
+      "engine.test_fair", "a tenant that comes back brings no old credit")
+_rule("fair.no-old-credit-of-classes", "engine/sched/fair.c",
+      "int64_t lift = least - f->class_served[c];", "int64_t lift = 0 * (least - f->class_served[c]);",
+      "engine.test_fair", "a class that comes back brings no old credit")
+_rule("fair.refund", "engine/sched/fair.c",
+      "if (j->used > j->charged) charge(f, j, j->used - j->charged);",
+      "charge(f, j, j->used - j->charged);",
+      "engine.test_fair", "a seat is charged with what is expected until it ends")
+_rule("fair.weights", "engine/sched/fair.c",
+      ".unit = llround(fmin(1e9, fmax(1, SCALE / in->weight)))", ".unit = SCALE",
+      "engine.test_fair", "tenants share by their weights")
+_rule("fair.missed-is-no-hurry", "engine/sched/fair.c",
+      "(double)slack < j->prompt * f->row_us", "(double)slack < -1e18",
+      "engine.test_fair", "a deadline that is missed is no hurry")
+_rule("fair.skip-join", "engine/sched/fair.c",
+      "return c->rank + too_long;", "return c->rank + 0 * too_long;",
+      "engine.test_fair", "a prompt that alone outlasts its target joins one class lower")
+_rule("fair.few-demands", "engine/sched/fair.c",
+      "return f->n_blocked + asked < DEMANDS &&", "return f->n_blocked + asked < 1000 * DEMANDS &&",
+      "engine.test_fair", "only a few adapters are asked for at once")
+_rule("fair.comes-too-late", "engine/sched/fair.c",
+      "(double)left < futile * f->fetch_us", "(double)left < 0 * futile * f->fetch_us",
+      "engine.test_fair", "no room is taken for an adapter that comes after the deadline")
+_rule("fair.company", "engine/sched/fair.c",
+      "if (!f->scarce) return 0;", "if (f) return 0;",
+      "engine.test_fair", "where room is short, brief answers go first")
+_rule("fair.waits-for-company", "engine/sched/fair.c",
+      "return f->scarce && (double)(now_us - j->arrived_us) < spare;", "return f->scarce && spare < -1e18 * (double)now_us;",
+      "engine.test_fair", "where room is short, who has time waits for company")
+_rule("fair.locality", "engine/sched/fair.c",
+      "(used ? FAIR_LOCALITY_US : 0)", "(used ? 0 : 0)",
+      "engine.test_fair", "among equals an adapter in use goes first")
+_rule("fair.ghosts", "engine/sched/fair.c",
+      "if (!blocked) add_ghost(f, j);", "if (!blocked && want < 0) add_ghost(f, j);",
+      "engine.test_fair", "one pick shares between tenants as many picks would")
+_rule("fair.pre-emption-keeps-age", "engine/sched/fair.c",
+      "j->head_us += now_us - j->seated_us;", "j->head_us = now_us;",
+      "engine.test_fair", "who is pre-empted does not begin to age anew")
+_rule("fair.closed-adapters", "engine/sched/fair.c",
+      "en->closed_us = INT64_MAX;", "en->closed_us = 0;",
+      "engine.test_fair", "an adapter long in use makes room for one that starves")
+_rule("policy.ageing", "engine/sched/policy.c",
+      "return r->class_rank > raised ? r->class_rank - raised : 0;", "return r->class_rank + 0 * raised;",
+      "engine.test_policy", "waiting raises the class")
+_rule("policy.missed-displaces-nobody", "engine/sched/policy.c",
+      "return slack >= 0 && ", "return ",
+      "engine.test_policy", "a missed deadline takes no seat from others")
+_rule("policy.victim-came-last", "engine/sched/policy.c",
+      "rq[i].arrived_us >= rq[worst].arrived_us", "rq[i].arrived_us <= rq[worst].arrived_us",
+      "engine.test_policy", "of equals the one that came last gives way")
+_rule("policy.only-weaker-give-way", "engine/sched/policy.c",
+      "return may_displace(b, now_us) && urgency(&v, a) > urgency(&v, b);",
+      "return may_displace(b, now_us) && urgency(&v, a) >= urgency(&v, b);",
+      "engine.test_policy", "nobody gives way to an equal")
+_rule("policy.streams-keep-pace", "engine/sched/policy.c",
+      "if (needed <= gentle) return fmin(slack, pace);", "if (needed <= gentle) return slack;",
+      "engine.test_policy", "prompts stretch the streams' steps by a fifth and no more")
+_rule("policy.reserve", "engine/sched/policy.c",
+      "left -= reserve * (double)(r->deadline_us - r->arrived_us);", "left -= 0 * reserve;",
+      "engine.test_policy", "a part of the target is kept in reserve")
+_rule("policy.bounded-chunks", "engine/sched/policy.c",
+      "int take = rq[i].left < rq[i].max_chunk ? rq[i].left : rq[i].max_chunk;", "int take = rq[i].left;",
+      "engine.test_policy", "chunks of a prompt are bounded")
+_rule("promise.fair-wait", "engine/sched/promise.c",
+      "sum += fmin(work_before(o, i, slo), mine + o->quantum_us);", "sum += work_before(o, i, slo);",
+      "engine.test_promise", "another tenant's flood does not count for one's own wait")
+_rule("promise.flow-wait", "engine/sched/promise.c",
+      "return (double)t->work_us[slo] / fmax(least_share, (double)t->share[slo]);",
+      "return (double)t->work_us[slo] / fmax(least_share, 1);",
+      "engine.test_promise", "a flow waits by the share that it had")
+_rule("promise.lower-classes", "engine/sched/promise.c",
+      "if (o->rank[c] <= o->rank[slo])", "if (o->rank[c] <= o->rank[slo] + 100)",
+      "engine.test_promise", "work of lower classes is not waited for")
+_rule("promise.margin", "engine/sched/promise.c",
+      "return expected_us > margin * (double)ttft_us;", "return expected_us > (double)ttft_us / (margin + 0.2);",
+      "engine.test_promise", "a part of the target is kept for what is not foreseen")
+_rule("cost.rescales", "engine/sched/cost.c",
+      "if (is_astray && c->run_n >= agree && c->n >= c->rescaled + pause) {",
+      "if (is_astray && c->run_n >= 1000 * agree && c->n >= c->rescaled + pause) {",
+      "engine.test_lying_cost", "a model that is wrong by one factor is corrected at once")
+_rule("cost.no-negative-terms", "engine/sched/cost.c",
+      "double t = fmax(0, (c->fy[i]", "double t = fmax(-1e30, (c->fy[i]",
+      "engine.test_cost", "more work never looks cheaper")
+_rule("cost.relative-errors", "engine/sched/cost.c",
+      "return ratio * ratio;", "return 1 + 0 * ratio;",
+      "engine.test_cost", "errors count in proportion to the step")
+_rule("cost.unseen-is-kept", "engine/sched/cost.c",
+      "prior * last[i]", "0 * last[i]",
+      "engine.test_cost", "what was not seen for long keeps its price")
+_rule("cost.chunk-fits", "engine/sched/cost.c",
+      "if (cost_predict(c, &sum) <= budget_us)", "if (cost_predict(c, &sum) <= 2 * budget_us)",
+      "engine.test_cost", "a chunk is the most that fits into the time")
+_rule("cost.pace", "engine/sched/cost.c",
+      "c->pace + 0.06 * off", "c->pace + 0 * off",
+      "engine.test_cost", "the model follows the pace of a shared machine")
+
+# ---- a request's life in the scheduler ------------------------------------------------------------
+
+_rule("flight.needs-the-host", "engine/sched/sched_flight.c",
+      "(draws && (rq->grammar || penalties || reads))", "(draws && rq->grammar && penalties && reads)",
+      "engine.test_sched", "a row whose next token hangs on the text waits for it")
+_rule("flight.holds-pages", "engine/sched/sched_flight.c",
+      "if (f->owner[s] != rq) continue;", "if (f->owner[s] != rq || rq) continue;",
+      "engine.test_sched", "what a step in flight uses stays until it is over")
+_rule("settle.stop-ids", "engine/sched/sched_settle.c",
+      "if (is_stop(rq, token) || ", "if ((is_stop(rq, token) && !rq) || ",
+      "engine.test_sched", "a stop token ends the answer")
+_rule("settle.max-tokens", "engine/sched/sched_settle.c",
+      "else if (n >= rq->max_tokens)", "else if (n > rq->max_tokens)",
+      "engine.test_sched", "max_tokens ends the answer")
+_rule("settle.whole-pages-only", "engine/sched/sched_settle.c",
+      "(p + 1) * sc->page_tokens <= end; p++", "p * sc->page_tokens < end; p++",
+      "engine.test_sched", "only full pages can be found by their content")
+_rule("settle.broken-not-cached", "engine/sched/sched_settle.c",
+      "for (int i = 0; i < rq->n_page; i++) kv_forget(sc->pages, rq->page[i]);", "",
+      "engine.test_sched", "pages of broken numbers are given to nobody else")
+_rule("settle.meters-each-token", "engine/sched/sched_settle.c",
+      "atomic_fetch_add(&rq->meter->output_tokens, 1);", "",
+      "engine.test_sched", "each token is metered before it is handed out")
+_rule("plan.swapped-comes-back", "engine/sched/sched_plan.c",
+      "rq->n_computed = kept;\n    fair_back", "rq->n_computed = 0 * kept;\n    fair_back",
+      "engine.test_sched", "what was swapped out is not computed again")
+_rule("plan.cheaper-way", "engine/sched/sched_plan.c",
+      "swap_round_trip_us(sc->swap, n_page) < recompute", "swap_round_trip_us(sc->swap, n_page) > recompute",
+      "engine.test_sched", "a pre-empted request goes on in the cheaper way")
+_rule("plan.could-ever-fit", "engine/sched/sched_plan.c",
+      "most <= sc->n_pages - adapter", "most <= sc->n_pages",
+      "engine.test_batch_invariance", "what can never fit beside its adapter is refused at once")
+_rule("plan.vocabulary-of-the-adapter", "engine/sched/sched_plan.c",
+      "if (rc == ERR_NONE && rq->lora->n_vocab == rq->n_vocab) return true;", "if (rc == ERR_NONE) return true;",
+      "engine.test_sched", "an adapter of another vocabulary than promised serves nobody")
+_rule("sched.clients-patience", "engine/sched/sched.c",
+      "!rq->first_token_us && now > rq->patience_us", "!rq->first_token_us && now < 0 * rq->patience_us",
+      "engine.test_sched", "who has stopped waiting is not served")
+_rule("sched.expiry", "engine/sched/sched.c",
+      "rq->expires_us && now > rq->expires_us", "rq->expires_us && now < 0 * rq->expires_us",
+      "engine.test_sched", "a request ends at its last moment")
+
+# ---- the prefix cache and memory ------------------------------------------------------------------
+
+_rule("kv.cache-of-the-adapter", "engine/sched/sched_inside.h",
+      "if (rq->lora) memcpy(d->digest, rq->lora->digest, sizeof(d->digest));", "",
+      "engine.test_sched", "pages of one adapter are no other's")
+_rule("kv.cache-of-the-tenant", "engine/sched/sched_inside.h",
+      "*d = (kv_domain){.isolation = rq->isolation};", "*d = (kv_domain){.isolation = 0 * rq->isolation};",
+      "engine.test_sched", "pages of one tenant are no other's")
+_rule("kv.isolation-of-the-tenant", "gateway/openai/completion_choice.c",
+      "memcpy(text, &c->x->tenant.id, 8);", "memset(text, 0, 8);",
+      "e2e.test_fields", "two tenants' requests are in two domains")
+_rule("kv.isolation-of-the-salt", "gateway/openai/completion_choice.c",
+      "digest_bytes(text, 8 + len, digest);", "digest_bytes(text, 8 + 0 * len, digest);",
+      "e2e.test_fields", "cache_salt parts the cache")
+_rule("kv.domain-compared", "engine/memory/kv.c",
+      "if (own->isolation != d->isolation ||", "if (",
+      "engine.test_kv", "equal hashes of two domains are no hit")
+_rule("kv.parent-compared", "engine/memory/kv.c",
+      "} else if (p->parent_serial != kv->page[parent].serial) {", "} else if (p->parent_serial == 0) {",
+      "engine.test_kv", "a page continues the one that it was computed behind")
+_rule("kv.tokens-compared", "engine/memory/kv.c",
+      "tokens, bytes) == 0) return i;", "tokens, bytes) <= 1 << 30) return i;",
+      "engine.test_kv", "equal hashes of two texts are no hit")
+_rule("kv.something-is-left", "engine/memory/kv.c",
+      "(n + 1) * kv->page_tokens < n_tokens", "(n + 1) * kv->page_tokens <= n_tokens",
+      "engine.test_kv", "the last token is always computed")
+_rule("kv.forgotten", "engine/memory/kv.c",
+      "if (kv->page[page].published) unpublish(kv, page);", "",
+      "engine.test_kv", "a page that is forgotten is never handed out")
+_rule("devmem.ranks", "engine/memory/devmem.c",
+      "if (l != NONE && a->chunk[l].rank > rank) l = NONE;", "",
+      "engine.test_devmem", "a hint evicts nothing that is wanted")
+_rule("devmem.reserve", "engine/memory/devmem.c",
+      "- (fresh ? a->reserved : 0);", "- (fresh ? 0 : 0);",
+      "engine.test_devmem", "new sequences leave the room that was reserved")
+_rule("devmem.claims", "engine/memory/devmem.c",
+      "a->n_free + a->pages.n + idle - a->claimed < n", "a->n_free + a->pages.n + idle < n",
+      "engine.test_devmem", "claimed pages are no adapter's")
+_rule("devmem.pinned", "engine/memory/devmem.c",
+      "if (--l->holds == 0 && !l->pinned) lease_to_heap(l, IDLE);", "if (--l->holds == 0) lease_to_heap(l, IDLE);",
+      "engine.test_devmem", "a pinned adapter is not evicted")
+_rule("residency.nearest-deadline", "adapters/residency/residency_tables.c",
+      "while (after && after->due_us > en->due_us) after = after->prev;", "",
+      "adapters.test_residency", "the adapter that is due first is loaded first")
+_rule("residency.deleted", "adapters/residency/residency.c",
+      "if (en->gone || en->closing) left_device(rs, en);", "if (en->closing) left_device(rs, en);",
+      "adapters.test_residency", "a deleted adapter leaves the device with its last request")
+_rule("residency.damaged-files", "adapters/residency/load.c",
+      "if (!rc && !digest_same(got, ld->v->digest, DIGEST_BYTES))",
+      "if (!rc && ld->own_copy && !digest_same(got, got, DIGEST_BYTES))",
+      "adapters.test_residency", "files that changed on the disk are not served")
+_rule("residency.lease-of-a-hint", "adapters/residency/residency.c",
+      "demand ? DEVMEM_DEMAND : DEVMEM_HINT, now_us, en", "DEVMEM_DEMAND, now_us, en",
+      "adapters.test_residency", "a hint takes no adapter's place")
+
+# ---- tenants, keys, scopes ------------------------------------------------------------------------
+
+_rule("registry.others-adapters", "adapters/store/registry.c",
+      "owner_id != tenant_id && !any_tenant && !entry_shared_with(en, tenant_id)", "owner_id == 0 && !any_tenant",
+      "adapters.test_registry", "another tenant's adapter does not exist")
+_rule("registry.shared-with", "adapters/store/registry_tables.c",
+      "if (en->shared[i] == tenant_id) return true;", "return true;",
+      "adapters.test_registry", "what is shared with one is not shared with all")
+_rule("registry.names-by-tenant", "adapters/store/registry_tables.c",
+      "while (en && compare(en, tenant_id, name) != 0) en = en->next;",
+      "while (en && compare(en, en->tenant_id, name) != 0) en = en->next;",
+      "adapters.test_registry", "a name belongs to its tenant")
+_rule("registry.draining", "adapters/store/registry.c",
+      "} else if (v->state != ADAPTER_READY) {", "} else if (v->state == ADAPTER_FAILED) {",
+      "adapters.test_registry", "a deleted version takes nobody new")
+_rule("registry.if-match", "adapters/store/registry_change.c",
+      "if (expected < 0 || (uint64_t)expected == is) return ERR_NONE;", "if (expected < 0 || is) return ERR_NONE;",
+      "adapters.test_registry", "who saw an older state does not overwrite a newer")
+_rule("registry.alias-in-the-way", "adapters/store/registry_change.c",
+      "if (en->alias[i].version == number)", "if (en->alias[i].version == -number)",
+      "adapters.test_registry", "a version that an alias names is not deleted")
+_rule("keys.revoked-is-out", "storage/keys.c",
+      "ok = matches(k, got, now_us) && k->info.revoked_wall_us == 0;", "ok = matches(k, got, now_us);",
+      "storage.test_keys", "a revoked key opens nothing")
+_rule("keys.expired", "storage/keys.c",
+      "if (out->expires_wall_us != 0 && now_us >= out->expires_wall_us)",
+      "if (out->expires_wall_us != 0 && now_us >= INT64_MAX)",
+      "storage.test_keys gateway.test_auth", "an expired key opens nothing")
+_rule("keys.rotated", "storage/keys.c",
+      "digest_same(k->secret[i].digest, got, DIGEST_BYTES) & live(&k->secret[i], now_us);",
+      "digest_same(k->secret[i].digest, got, DIGEST_BYTES);",
+      "storage.test_keys", "the old secret ends with its grace")
+_rule("keys.suspended-tenant", "storage/keys.c",
+      "&t, NULL) != ERR_NONE || t.disabled)", "&t, NULL) != ERR_NONE)",
+      "storage.test_keys gateway.test_auth", "a suspended tenant's keys open nothing")
+_rule("keys.no-admin-for-tenants", "storage/keys.c",
+      "if (admin && want->tenant_id != 0)", "if (admin && want->tenant_id == 1)",
+      "storage.test_keys", "a tenant's key is never an operator's")
+_rule("auth.scopes", "gateway/auth.c",
+      "if (info.scopes & scope) return true;", "if (info.scopes | scope) return true;",
+      "gateway.test_auth", "a key does what its scopes say")
+_rule("auth.ambiguous", "gateway/auth.c",
+      "if (key && strcmp(key, v) != 0) *ambiguous = true;", "",
+      "gateway.test_auth", "two different keys are refused")
+_rule("auth.models", "gateway/auth.c",
+      "return list_allows(x->tenant.models, bare);", "return list_allows(x->tenant.models, bare) || bare[0];",
+      "gateway.test_auth", "a tenant uses the models on its list")
+_rule("auth.networks-of-the-key", "gateway/auth.c",
+      "(!x->key.networks[0] || networks_hold(x->key.networks, &from))", "(!x->key.networks[0] || from.bits)",
+      "gateway.test_auth", "a key works from its networks alone")
+_rule("route.write-needs-write", "gateway/route.c",
+      '{"DELETE", "/v1/adapters/{}", WRITE, adapters_delete},', '{"DELETE", "/v1/adapters/{}", READ, adapters_delete},',
+      "gateway.test_route", "what changes something needs a scope that may")
+_rule("route.lookers-change-nothing", "gateway/route.c",
+      '{"POST", "/admin/v1/keys", ADMIN, admin_key_create},', '{"POST", "/admin/v1/keys", LOOK, admin_key_create},',
+      "gateway.test_route", "who may only look creates no keys")
+_rule("inflight.stops-its-own", "gateway/inflight.c",
+      "(tenant_id && e->info.tenant_id == tenant_id)", "(tenant_id && e->info.tenant_id)",
+      "gateway.test_inflight", "a tenant that is shut out takes nobody with it")
+_rule("tenants.newest-wins", "storage/tenants.c",
+      '" WHERE tenants.generation < excluded.generation"', '" WHERE 1"',
+      "storage.test_lockouts storage.test_keys", "a change that began earlier does not undo a suspension")
+_rule("lockouts.outlive-a-kill", "storage/lockouts.c",
+      "lo->ticket[i] = ++lo->last_ticket;\n            lo->n++;", "",
+      "storage.test_lockouts", "a kill brings nobody back")
+_rule("staging.of-its-tenant", "adapters/store/staging.c",
+      "while (s && (s->tenant_id != tenant_id || strcmp(s->id, id) != 0", "while (s && (strcmp(s->id, id) != 0",
+      "adapters.test_staging", "an upload is its tenant's alone")
+_rule("staging.others-files", "storage/adapter_rows.c",
+      '" WHERE v.weights_sha=? AND a.tenant_id=? AND v.state=? LIMIT 1"',
+      '" WHERE v.weights_sha=? AND a.tenant_id<>-? AND v.state=? LIMIT 1"',
+      "adapters.test_staging", "a manifest does not tell what others have")
+
+# ---- limits ---------------------------------------------------------------------------------------
+
+_rule("limits.requests", "gateway/limits.c",
+      "if (rpm > 0 && a->requests.level < 1) {", "if (rpm > 0 && a->requests.level < 0) {",
+      "gateway.test_limits", "requests per minute")
+_rule("limits.concurrent", "gateway/limits.c",
+      "if (concurrent > 0 && a->running >= concurrent) {", "if (concurrent > 0 && a->running > concurrent) {",
+      "gateway.test_limits", "concurrent requests")
+_rule("limits.tokens", "gateway/limits.c",
+      "if (a->tokens.level < (double)tokens) {", "if (a->tokens.level < 0) {",
+      "gateway.test_limits", "tokens per minute are reserved in full")
+_rule("limits.settled-once", "gateway/limits.c",
+      "if (!ticket->held) return;", "",
+      "gateway.test_limits", "a request is given back once")
+_rule("limits.of-the-key", "gateway/limits.c",
+      "check_rates(of->key, key->requests_per_minute, key->tokens_per_minute,",
+      "check_rates(of->key, 0 * key->requests_per_minute, 0 * key->tokens_per_minute,",
+      "gateway.test_limits", "a key's own limits count")
+_rule("limits.of-that-day", "gateway/limits.c",
+      "if (day == a->day) a->day_used += tokens;", "a->day_used += tokens;",
+      "gateway.test_limits", "what ran before midnight is settled there")
+_rule("limits.new-month", "gateway/limits.c",
+      "if (month_of(day) != month_of(a->day)) a->month_used = 0;", "a->month_used = 0;",
+      "gateway.test_limits", "the month's budget outlives the day")
+_rule("limits.unknown-is-not-free", "gateway/limits.c",
+      "if (!known && (tl->tokens_per_day > 0 || tl->tokens_per_month > 0)) return unknown(why);", "(void)known;",
+      "gateway.test_limits", "a budget that cannot be read is not free")
+_rule("limits.queued", "gateway/limits.c",
+      "if (t->max_queued <= 0 || atomic_load(&a->queued) < t->max_queued) return true;",
+      "if (t->max_queued <= 0 || atomic_load(&a->queued) <= t->max_queued) return true;",
+      "gateway.test_limits", "queued requests")
+_rule("limits.refill-is-capped", "gateway/limits.c",
+      "if (!(b->level < full)) b->level = full;", "if (b->level > 2 * full) b->level = 2 * full;",
+      "gateway.test_limits", "a bucket holds one minute's worth")
+
+# ---- ledger, spool, meter, backup -----------------------------------------------------------------
+
+_rule("ledger.once", "storage/ledger.c",
+      "if (!rc && fresh) rc = add_to_day(", "if (!rc) rc = add_to_day(",
+      "storage.test_ledger", "a request counts once, however often it is settled")
+_rule("ledger.months", "storage/ledger.c",
+      "*first = today - (tm.tm_mday - 1);", "*first = today - 30 + 0 * tm.tm_mday;",
+      "storage.test_ledger", "a month's budget begins with the month")
+_rule("ledger.pruned-adds-up", "storage/ledger.c",
+      '" ON CONFLICT DO UPDATE SET n_requests=n_requests+excluded.n_requests,"',
+      '" ON CONFLICT DO UPDATE SET n_requests=excluded.n_requests,"',
+      "storage.test_ledger", "rows that are summed up by hour change no sum")
+_rule("meter.ended-row-stands", "storage/meter_file.c",
+      "if (sound && end_is_sound(s)) {", "if (sound && !state) {",
+      "storage.test_settler storage.test_ledger", "an ended row is settled as it ended")
+_rule("meter.prompt-once", "storage/meter_file.c",
+      "if (o->choice == 0) {", "if (o->choice >= 0) {",
+      "storage.test_ledger", "a prompt is paid once, however many choices it has")
+_rule("meter.torn-slot", "storage/meter_file.c",
+      "bool sound = (state == SLOT_USED || state == SLOT_ENDED) &&", "bool sound = true ||",
+      "storage.test_ledger", "a torn slot bills nobody")
+_rule("meter.spool-is-bounded", "storage/meter_file.c",
+      "bool full = mf->n_ended >= mf->spool_max,", "bool full = mf->n_ended > mf->spool_max + 4,",
+      "storage.test_settler", "a full spool takes no new requests")
+_rule("settler.retries", "storage/settler.c",
+      "if (!rc) {\n            drop_locked(s, n);", "if (rc || s) {\n            drop_locked(s, n);",
+      "storage.test_settler", "what the database refused stays in the spool")
+_rule("settler.nobody-waits", "storage/settler.c",
+      "while (s->n_settled < turn && s->behind_since_us == 0) {", "while (s->n_settled < turn) {",
+      "storage.test_settler", "an answer does not wait for a database that is behind")
+_rule("backup.private", "storage/backup.c",
+      "O_NOFOLLOW | O_CLOEXEC, 0600);", "O_NOFOLLOW | O_CLOEXEC, 0644);",
+      "storage.test_store", "a backup is its owner's alone")
+_rule("backup.offline-adapters", "gateway/offline_backup.c",
+      "if (!rc) rc = copy_adapters(data_dir, to, out, e);", "",
+      "e2e.test_service", "an offline backup has the adapters")
+_rule("backup.offline-settles", "gateway/offline_backup.c",
+      "rc = meter_file_recover(st, &out->settled, e);", "",
+      "e2e.test_service", "an offline backup has what a crash left in the spool")
+_rule("reserve.only-on-a-full-disk", "storage/reserve.c",
+      "if (!reserve_held(r) || disk_has_room(r)) return false;", "if (!reserve_held(r)) return false;",
+      "storage.test_reserve", "the reserve is kept as long as there is room")
+
+# ---- kernels --------------------------------------------------------------------------------------
+
+_rule("attend.rescales", "engine/cpu/attend_kernels.h",
+      "part->sum[r] *= c[0];", "part->sum[r] *= 1;",
+      "cpu.test_kernels", "softmax is rescaled where the maximum grows")
+_rule("attend.masked", "engine/cpu/attend_kernels.h",
+      "for (int i = hi; i < PAGE; i++) s[i] = -INFINITY;", "for (int i = hi; i < PAGE; i++) s[i] = 0;",
+      "cpu.test_kernels", "positions to come are not attended to")
+_rule("attend.merge", "engine/cpu/attend_kernels.h",
+      "vf_exp(vf_set(into->max[r] - top))", "vf_exp(vf_set(0 * top))",
+      "cpu.test_kernels", "splits are merged by their maxima")
+_rule("attend.window", "engine/cpu/attend_kernels.h",
+      "return from > base ? from - base : 0;", "return from > base ? 0 : 0;",
+      "cpu.test_kernels", "a sliding window ends where it ends")
+_rule("attend.rope", "engine/cpu/attend_kernels.h",
+      "x[i + half] = b * cos[i] + a * sin[i];", "x[i + half] = b * cos[i] - a * sin[i];",
+      "cpu.test_kernels engine.test_conformance", "rotary positions")
+_rule("attend.bf16-keys", "engine/cpu/attend.c",
+      "kh[i * CPU_PAGE_TOKENS + slot] = bf16_from_f32(ks[i]);", "kh[i * CPU_PAGE_TOKENS + slot] = bf16_from_f32(ks[i]) & 0xFFF0;",
+      "cpu.test_kernels", "keys are rounded to bf16 and no further")
+_rule("rows.silu", "engine/cpu/rows_kernels.h",
+      "return x / (vf_set(1.0F) + vf_exp(-x));", "return x / (vf_set(1.0F) + vf_exp(x));",
+      "cpu.test_kernels", "SiLU")
+_rule("rows.eps", "engine/cpu/rows_kernels.h",
+      "vf_sum(acc) / (float)dim + eps", "vf_sum(acc) / (float)dim + 0 * eps",
+      "cpu.test_kernels", "the norm's epsilon")
+_rule("linear.lora-scale", "engine/cpu/linear_kernels.h",
+      "o[j] += sums[j] * scale;", "o[j] += sums[j] * (scale > 0);",
+      "cpu.test_kernels", "LoRA is scaled")
+_rule("linear.shrink-tail", "engine/cpu/linear_kernels.h",
+      "if (k < d) dot_rest(", "if (k < 0 * d) dot_rest(",
+      "cpu.test_kernels", "the shrink reads all of a row")
+_rule("linear.pieces-add-up", "engine/cpu/linear_kernels.h",
+      ".more = k0 > 0};", ".more = k0 < 0};",
+      "cpu.test_kernels", "the pieces of a product are added")
+_rule("dora.cross-term", "engine/cpu/dora.c",
+      "2 * s * cross[j] + s * s * own[j]", "s * cross[j] + s * s * own[j]",
+      "adapters.test_golden", "DoRA's length of W + s B A")
+_rule("embed.own-rows", "engine/cpu/rows.c",
+      "if (own >= 0)", "if (own > 1 << 30)",
+      "adapters.test_golden", "a token's row of the adapter goes over the base's")
+_rule("sgmv.scale", "engine/cuda/sgmv_inside.h",
+      "fmaf(m->scale, sum, in)", "fmaf(1.0F, sum, in)",
+      "emu.test_sgmv", "LoRA is scaled on a device")
+_rule("sgmv.shrink-chains", "engine/cuda/sgmv.cu",
+      "for (int w = 1; w < WARPS; w++) sum +=", "for (int w = 2; w < WARPS; w++) sum +=",
+      "emu.test_sgmv", "the shrink adds all its chains")
+_rule("sgmv.expand-low-halves", "engine/cuda/sgmv.cu",
+      "mma16<BF16>(acc[nt][i], a, vl);", "",
+      "emu.test_sgmv", "the expand keeps what v's halves round away")
+_rule("sgmv.plan-rows", "engine/cuda/sgmv_plan.c",
+      ".row0 = sg->row0 + done,", ".row0 = sg->row0 + 0 * done,",
+      "emu.test_sgmv", "each chunk has rows of its own")
+
+# ---- sampling -------------------------------------------------------------------------------------
+
+_rule("sampler.top-p", "engine/sample/cut.c",
+      "return need < 1 ? 1 : need < mass ? need : mass;", "return need < 1 ? 1 : mass;",
+      "engine.test_cut engine.test_sampler", "top_p cuts")
+_rule("sampler.top-k", "engine/sample/cut.c",
+      "(uint64_t)top_k - 1, &mass", "(uint64_t)top_k, &mass",
+      "engine.test_cut", "top_k keeps k")
+_rule("sampler.min-p", "engine/sample/cut.c",
+      "mass = likely < mass ? likely : mass;", "mass = likely > mass ? likely : mass;",
+      "engine.test_cut", "min_p cuts")
+_rule("sampler.ties", "engine/sample/sampler.c",
+      "if (logits[i] > logits[top]) top = i;", "if (logits[i] >= logits[top]) top = i;",
+      "engine.test_sampler", "of equals greedy takes the lowest id")
+_rule("sampler.seed-and-number", "engine/sample/sampler.c",
+      "double u = uniform(rules->seed, (uint64_t)n_output);", "double u = uniform(rules->seed, 0 * (uint64_t)n_output);",
+      "engine.test_sampler", "each draw has a number of its own")
+_rule("sampler.repetition", "engine/sample/sampler.c",
+      ": logits[t] * r->repetition_penalty;", ": logits[t] / r->repetition_penalty;",
+      "engine.test_sampler", "a repetition penalty lowers what is negative, too")
+_rule("sampler.allowed", "engine/sample/sampler.c",
+      "if (!(bits >> k & 1)) logits[base + k] = -INFINITY;", "if (!(bits >> k & 1) && k > 0) logits[base + k] = -INFINITY;",
+      "engine.test_sampler", "only what the mask allows is drawn")
+_rule("sampler.min-tokens", "engine/sample/sampler.c",
+      "bool early = n_output < r->min_tokens &&", "bool early = n_output < 0 * r->min_tokens &&",
+      "engine.test_sampler", "no stop before min_tokens")
+_rule("sampler.not-a-number", "engine/sample/sampler.c",
+      "if (!logits_finite(logits, n)) return;", "",
+      "engine.test_sampler", "a row that is no number draws nothing")
+_rule("bars.sequences", "engine/sample/bars.c",
+      "if (is != s->id[i]) return false;", "if (is < 0) return false;",
+      "engine.test_bars", "a word is barred behind its own beginning only")
+
+# ---- what strangers upload ------------------------------------------------------------------------
+
+_rule("tar.dot-dot", "adapters/format/tar.c",
+      "bool dots = (n == 2 && p[0] == '.' && p[1] == '.');", "bool dots = (n == 2 && p[0] == '.' && p[1] == 1);",
+      "adapters.test_upload", "no name of a tar leads out of its folder")
+_rule("tar.links", "adapters/format/tar.c",
+      "return refuse_type(type, name, e);", "return type == '9' ? refuse_type(type, name, e) : ERR_NONE;",
+      "adapters.test_upload", "links and devices in a tar are refused")
+_rule("tar.checksum", "adapters/format/tar.c",
+      "if (!checksum_fits(b))", "if (!checksum_fits(b) && !b)",
+      "adapters.test_upload", "a damaged header is refused")
+_rule("tar.twice", "adapters/format/tar.c",
+      "if (strcmp(t->seen[i], name) == 0)", "if (strcmp(t->seen[i], name) == 2)",
+      "adapters.test_upload", "no file comes twice")
+_rule("tar.bounded", "adapters/format/tar.c",
+      "if (t->n_bytes > t->limits.max_bytes)", "if (t->n_bytes > 1000 * t->limits.max_bytes)",
+      "adapters.test_upload", "an upload is no larger than it may be")
+_rule("validate.finite", "adapters/format/validate.c",
+      "bad = (v >> 23 & 0xff) >= 127 + 64;", "bad = (v >> 23 & 0xff) >= 256;",
+      "adapters.test_upload adapters.test_hostile", "weights that are no numbers are refused")
+_rule("validate.shapes", "adapters/format/layout.c",
+      "(t->shape[0] != rows || t->shape[1] != cols)", "(t->shape[0] != rows && t->shape[1] != cols)",
+      "adapters.test_upload adapters.test_hostile", "each tensor has the base's shape")
+_rule("validate.missing", "adapters/format/layout.c",
+      'if (!pair->b.present) return "lora_B.weight";', 'if (!pair->b.present) return NULL;',
+      "adapters.test_upload adapters.test_hostile", "no tensor that is promised may be missing")
+_rule("validate.rank", "adapters/format/peft.c",
+      "rank != floor(rank) || rank < 1 || rank > rank_limit", "rank != floor(rank) || rank < 1",
+      "adapters.test_peft adapters.test_hostile", "ranks are bounded")
+_rule("validate.rslora", "adapters/format/peft.c",
+      "(alpha / (pc->rslora ? sqrt(rank) : rank))", "(alpha / (pc->rslora ? rank : rank))",
+      "adapters.test_peft", "rsLoRA's scale")
+_rule("validate.excluded", "adapters/format/peft.c",
+      "if (!pl->excluded) return false;", "if (!pl->excluded || name) return false;",
+      "adapters.test_peft", "exclude_modules")
+_rule("storeroom.quota", "adapters/store/storeroom.c",
+      "published + coming + more <= (uint64_t)limit", "published + 0 * coming + more <= (uint64_t)limit",
+      "adapters.test_storeroom", "uploads that are open count for the quota")
+_rule("storeroom.floor", "adapters/store/storeroom.c",
+      "uint64_t want = r->floor_bytes + bytes;", "uint64_t want = 0 * r->floor_bytes + bytes;",
+      "adapters.test_storeroom", "a floor of the disk stays free")
+_rule("staging.offsets", "adapters/store/staging.c",
+      "} else if (offset >= 0 && (uint64_t)offset != s->file[part].offset) {",
+      "} else if (offset >= 0 && (uint64_t)offset < s->file[part].offset) {",
+      "adapters.test_staging", "a piece goes where the last one ended")
+_rule("staging.checksums", "adapters/store/staging.c",
+      "if (memcmp(got, s->file[p].sha, DIGEST_BYTES) == 0) {", "if (memcmp(got, s->file[p].sha, DIGEST_BYTES) != 300) {",
+      "adapters.test_staging", "a file is what its manifest says")
+_rule("staging.whole", "adapters/store/staging.c",
+      "if (s->file[p].offset != s->file[p].bytes)", "if (s->file[p].offset > s->file[p].bytes)",
+      "adapters.test_staging", "only whole uploads are committed")
+_rule("staging.expiry", "adapters/store/staging.c",
+      "if (session_busy(s) || now_us - s->last_us < sg->expiry_us) continue;",
+      "if (now_us - s->last_us < sg->expiry_us) continue;",
+      "adapters.test_staging", "an upload at work does not expire")
+_rule("publish.rotten-files", "adapters/store/publish.c",
+      "if (is_whole(to, sha)) return ERR_NONE;", "if (is_whole(to, sha) || reg) return ERR_NONE;",
+      "adapters.test_upload", "a fresh upload mends files that rotted")
+_rule("publish.forgets", "adapters/store/publish.c",
+      "if (code != ERR_NONE) registry_files_forget(env->reg, whole);", "",
+      "adapters.test_upload", "files of a refused upload go again")
+
+# ---- texts ----------------------------------------------------------------------------------------
+
+_rule("tokenizer.merge-ranks", "engine/text/tokenizer.c",
+      "return a->rank < b->rank || (a->rank == b->rank && a->pos < b->pos);", "return a->pos < b->pos;",
+      "engine.test_tokenizer", "merges go by their rank")
+_rule("tokenizer.special-when-asked", "engine/text/tokenizer_cut.c",
+      "if ((a->special && !en->special) || ", "if (",
+      "engine.test_tokenizer", "special tokens are read only where they may be")
+_rule("tokenizer.no-forgery", "engine/text/tokenizer_cut.c",
+      "return memchr(p->taint + i, 1, a->len) == NULL;", "return memchr(p->taint + i, 2, a->len) == NULL;",
+      "engine.test_tokenizer engine.test_chat", "a message's text becomes no special token")
+_rule("chat.markers", "engine/chat/chat.c",
+      "if (written) ct->barred[ct->n_barred++] = id;", "if (written && id < 0) ct->barred[ct->n_barred++] = id;",
+      "engine.test_chat", "a message's text becomes none of the template's markers")
+_rule("chat.ends", "engine/chat/chat.c",
+      "add_stop(ct, tok, tokenizer_find(tok, ends[i]));", "(void)ends[i];",
+      "engine.test_chat", "the token that ends a turn ends the answer")
+_rule("jinja.who-wrote-it", "engine/chat/jinja_value.c",
+      "| (foreign ? JCHAR_FOREIGN : 0);", "| (foreign ? 0 : 0);",
+      "engine.test_jinja", "each character knows whether a stranger wrote it")
+_rule("grammar.masks", "engine/grammar/grammar_mask.c",
+      "if (good == len) allow(out, id);", "if (good + 1 >= len) allow(out, id);",
+      "engine.test_grammar", "a mask allows a token whose bytes all fit")
+_rule("grammar.bounds", "engine/grammar/grammar_walk.c",
+      "if (max >= 0 && f.c >= max) continue;", "if (max >= 0 && f.c > max) continue;",
+      "engine.test_grammar", "a repetition ends at its bound")
+_rule("text.stop-strings", "gateway/openai/completion_text.c",
+      "ct->released = ct->len - held_tail(ct);", "ct->released = ct->len - 0 * held_tail(ct);",
+      "gateway.test_completion_text", "what may begin a stop string is held back")
+_rule("text.earliest-stop", "gateway/openai/completion_text.c",
+      "if (at && (size_t)(at - ct->text) < best) {", "if (at) {",
+      "gateway.test_completion_text", "the stop string that stands first ends the text")
+_rule("json.duplicates", "engine/base/json.c",
+      'rc = err_set(e, ERR_INPUT, "invalid JSON: the name \'%.64s\' appears twice in one object"',
+      'if (!list) rc = err_set(e, ERR_INPUT, "invalid JSON: the name \'%.64s\' appears twice in one object"',
+      "base.test_json", "no name stands twice in an object")
+
+# ---- HTTP and TLS ---------------------------------------------------------------------------------
+
+_rule("guard.one-framing", "gateway/http/guard.c",
+      'if (n_cl && n_te) return "Content-Length and Transfer-Encoding exclude each other";', "",
+      "gateway.test_guard", "a body has one framing")
+_rule("guard.one-length", "gateway/http/guard.c",
+      "if (n_cl > 1 || n_te > 1)", "if (n_te > 1)",
+      "gateway.test_guard", "a body has one length")
+_rule("guard.digits", "gateway/http/guard.c",
+      'return n >= 1 && n <= 15 && strspn(s, "0123456789") == n;', "return n >= 1 && n <= 15;",
+      "gateway.test_guard", "a length is digits")
+_rule("guard.one-host", "gateway/http/guard.c",
+      'if (n > 1) return "two Host headers";', "",
+      "gateway.test_guard", "a request is for one host")
+_rule("chunks.sizes", "gateway/http/chunks.c",
+      "if (++c->n_digits > CHUNKS_DIGITS_MAX) return BROKEN;", "++c->n_digits;",
+      "gateway.test_chunks", "a chunk's size does not overflow")
+_rule("chunks.ends", "gateway/http/chunks.c",
+      "case DATA_CR: return b == '\\r' ? DATA_LF : BROKEN;",
+      "case DATA_CR: return b == '\\r' ? DATA_LF : b == '\\n' ? AT_SIZE : BROKEN;",
+      "gateway.test_chunks", "a chunk ends with CR LF")
+_rule("chunks.trailers", "gateway/http/chunks.c",
+      "if (++c->trailer_bytes > CHUNKS_TRAILER_MAX) return BROKEN;", "++c->trailer_bytes;",
+      "gateway.test_chunks", "trailers are bounded")
+_rule("head.names", "gateway/http/head.c",
+      'if (!is_token(name)) return refuse(r, 400, "the name of a field is not a token");', "",
+      "gateway.test_head", "no space stands before a colon")
+_rule("head.bare-lf", "gateway/http/head.c",
+      "if (lf == *at || lf[-1] != '\\r')", "if (lf == *at)",
+      "gateway.test_head", "a line ends with CR LF")
+_rule("tls.swapped", "gateway/http/listener.c",
+      "all[i]->current = fresh[i];", "old = fresh[i];",
+      "gateway.test_listener", "a reload shows the new certificate")
+_rule("tls.whole-or-not", "gateway/http/tls.c",
+      "if (SSL_CTX_check_private_key(ctx) != 1) {", "if (SSL_CTX_check_private_key(ctx) != 1 && !ctx) {",
+      "gateway.test_listener", "a key that is another certificate's is refused")
+_rule("networks.blocks", "gateway/http/networks.c",
+      "if (memcmp(here.b, there.b, sizeof(here.b)) == 0) return true;", "if (memcmp(here.b, there.b, 1) == 0) return true;",
+      "gateway.test_networks", "an address is in its block")
+_rule("networks.proxies", "gateway/http/networks.c",
+      "if (!*proxies || !networks_hold(proxies, &peer)) return peer;", "if (!*proxies) return peer;",
+      "gateway.test_networks", "only a trusted proxy says for whom it speaks")
+_rule("peers.per-client", "gateway/http/peers.c",
+      "(*at)->n >= p->max_per_client", "(*at)->n > p->max_per_client",
+      "gateway.test_peers", "one client takes no more connections than it may")
+
+MUTANTS = _rows
