@@ -1,6 +1,7 @@
 /* extras.c -- vectors out of the file, through the host, into the backend's memory. */
 #include "adapters/residency/extras.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -417,6 +418,7 @@ err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_
         uint64_t n = extent_vector_bytes(shape, slot);
         if (n > longest) longest = (size_t)n;
     }
+    assert(longest > 0); /* of a projection at least */
     mk.in = malloc(longest);
     mk.out = malloc(longest);
     out->slab = mk.slab = be_alloc(be, (size_t)extent_slab_bytes(al, shape, be));

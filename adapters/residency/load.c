@@ -5,6 +5,7 @@
  */
 #include "adapters/residency/load.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -158,6 +159,7 @@ typedef struct walk {
 static int fit(walk *w, size_t unit, int left, int least)
 {
     size_t room = w->chunk_bytes - w->at;
+    assert(left > 0 && least > 0);
     if (least > left) least = left;
     if (room < unit * (size_t)least) {
         w->chunk++;
