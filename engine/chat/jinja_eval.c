@@ -3,6 +3,7 @@
  * Bounds: STEPS_MAX (every node, every item looked at, every 64 characters), DEPTH_MAX (macros may call
  * themselves), the arena's limit for all memory.
  */
+#include <assert.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -328,6 +329,7 @@ static jv int_arith(jinja_run *r, jop op, int64_t x, int64_t y)
     case JOP_DIV: return jv_float((double)x / (double)y);
     case JOP_POW: return int_power(r, x, y);
     default:
+        assert(y != 0); /* a division or a remainder: asked above */
         if (y == -1) {
             over = op == JOP_FLOORDIV && __builtin_sub_overflow((int64_t)0, x, &out);
             break;
