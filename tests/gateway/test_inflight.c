@@ -53,6 +53,44 @@ START_TEST(order_and_stop)
 }
 END_TEST
 
+/* Who is shut out takes nobody with him. */
+START_TEST(only_its_own_are_stopped)
+{
+    static const struct {
+        uint64_t tenant, key;
+    } whose[] = {{1, 10}, {1, 11}, {2, 20}, {0, 30}};
+    static const struct {
+        uint64_t tenant, key;
+        bool stops[4];
+    } asks[] = {{1, 0, {true, true, false, false}},
+                {0, 11, {false, true, false, false}},
+                {2, 0, {false, false, true, false}},
+                {3, 0, {false}},
+                {0, 0, {false}},
+                {2, 10, {true, false, true, false}}};
+    inflight *f = inflight_create();
+    inflight_entry e[4];
+    atomic_bool stop[4];
+    for (int i = 0; i < 4; i++) {
+        fill(&e[i], (uint64_t)i + 1, "req", &stop[i]);
+        e[i].info.tenant_id = whose[i].tenant;
+        e[i].info.key_id = whose[i].key;
+        inflight_add(f, &e[i]);
+    }
+    for (size_t k = 0; k < sizeof(asks) / sizeof(asks[0]); k++) {
+        int n = 0;
+        for (int i = 0; i < 4; i++) {
+            atomic_store(&stop[i], false);
+            n += asks[k].stops[i];
+        }
+        ck_assert_int_eq(inflight_stop_all(f, asks[k].tenant, asks[k].key), n);
+        for (int i = 0; i < 4; i++) ck_assert_int_eq(atomic_load(&stop[i]), asks[k].stops[i]);
+    }
+    for (int i = 0; i < 4; i++) inflight_remove(f, &e[i]);
+    inflight_destroy(f);
+}
+END_TEST
+
 /* More than the list's first guess. */
 START_TEST(many)
 {
@@ -116,6 +154,7 @@ int main(void)
     TCase *tc = tcase_create("all");
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, order_and_stop);
+    tcase_add_test(tc, only_its_own_are_stopped);
     tcase_add_test(tc, many);
     tcase_add_test(tc, at_once);
     suite_add_tcase(s, tc);

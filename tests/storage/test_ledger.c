@@ -185,6 +185,29 @@ START_TEST(test_prune)
 }
 END_TEST
 
+/* Rows of one hour that are summed up in three goes add to one sum. */
+START_TEST(test_prune_in_goes)
+{
+    usage_row rows[8];
+    int64_t n, all = 0;
+    for (int i = 0; i < 8; i++) rows[i] = row(1 + (uint64_t)i, 1, "base", T0 + i * MIN_US, 1 + i);
+    ck_assert_int_eq(ledger_settle(st, rows, 8, &e), ERR_NONE);
+    usage_query q = {.end_wall_us = T0 + DAY_US, .bucket_us = HOUR_US};
+    usage_sum *before;
+    size_t n_before;
+    ck_assert_int_eq(ledger_query(st, &q, &before, &n_before, &e), ERR_NONE);
+    ck_assert_uint_eq(n_before, 1);
+    ck_assert_uint_eq(before[0].n_requests, 8);
+    do {
+        ck_assert_int_eq(ledger_prune(st, T0 + HOUR_US, 3, &n, &e), ERR_NONE);
+        all += n;
+        same_sums(&q, before, 1);
+    } while (n > 0);
+    ck_assert_int_eq(all, 8);
+    free(before);
+}
+END_TEST
+
 static meter_owner owner_of(uint64_t id, int choice)
 {
     meter_owner o = {.request_id = id,
@@ -422,6 +445,7 @@ int main(void)
     tcase_set_timeout(tc, 120);
     tcase_add_test(tc, test_sums);
     tcase_add_test(tc, test_prune);
+    tcase_add_test(tc, test_prune_in_goes);
     tcase_add_test(tc, test_slots);
     tcase_add_test(tc, test_torn_slot);
     tcase_add_test(tc, test_kill_nine);

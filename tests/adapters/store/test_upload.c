@@ -115,6 +115,36 @@ START_TEST(test_publish)
 }
 END_TEST
 
+/* A byte of what was published changed on the disk: the same upload once more is a fresh copy of it. */
+START_TEST(test_rotten_files)
+{
+    bytes config = make_config(4), weights = make_weights(&base, 4, "F32", 0.5f);
+    bytes tar = make_tar("a", &config, &weights),
+          read = {.p = calloc(1, weights.n), .n = weights.n};
+    adapter_version v;
+    char path[400];
+    ck_assert_int_eq(send(&tar, 4096, "poet", &v, NULL), ERR_NONE);
+    registry_path(reg, v.digest, path, sizeof path - 40);
+    strcat(path, "/adapter_model.safetensors");
+    FILE *f = fopen(path, "r+b");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_eq(fseek(f, (long)weights.n - 3, SEEK_SET), 0);
+    ck_assert_int_ne(fputc(weights.p[weights.n - 3] ^ 0x55, f), EOF);
+    ck_assert_int_eq(fclose(f), 0);
+    ck_assert_int_eq(send(&tar, 4096, "poet", &v, NULL), ERR_NONE);
+    f = fopen(path, "rb");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_uint_eq(fread(read.p, 1, read.n, f), read.n);
+    fclose(f);
+    ck_assert_mem_eq(read.p, weights.p, weights.n);
+    ck_assert_int_eq(count_files("adapters"), 1);
+    bytes_free(&config);
+    bytes_free(&weights);
+    bytes_free(&tar);
+    bytes_free(&read);
+}
+END_TEST
+
 /* Real tars come in other dialects: GNU (long names), pax (path records), files to pass over. */
 START_TEST(test_dialects)
 {
@@ -774,6 +804,7 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_set_timeout(tc, 120);
     tcase_add_test(tc, test_publish);
+    tcase_add_test(tc, test_rotten_files);
     tcase_add_test(tc, test_dialects);
     tcase_add_test(tc, test_tar_attacks);
     tcase_add_test(tc, test_names_and_kinds);
