@@ -2,7 +2,7 @@
 import concurrent.futures
 import time
 
-from harness import DEMO, Server, demo_adapters, events, run, tar_of
+from harness import DEMO, PATIENCE, Server, demo_adapters, events, run, tar_of
 
 QUESTION = "What is 7 plus 5?"
 server = Server()
@@ -73,7 +73,7 @@ def delete_while_in_use():
             "stream": True, "temperature": 0}
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         running = pool.submit(server.call, "POST", "/v1/completions", body, alice)
-        end = time.monotonic() + 20
+        end = time.monotonic() + 20 * PATIENCE
         while server.metrics()["lorad_requests_running"] == 0 and time.monotonic() < end:
             time.sleep(0.005)
         r = server.call("DELETE", "/v1/adapters/doomed?drain=true", key=alice)

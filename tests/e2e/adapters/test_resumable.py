@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 
-from harness import DEMO, Server, run
+from harness import DEMO, PATIENCE, Server, run
 
 QUESTION = "What is 7 plus 5?"
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -142,7 +142,7 @@ def a_broken_line_keeps_what_came():
     assert code(server.call("POST", path_of(up) + "/commit", key=alice)) == "upload_busy"
     assert server.call("DELETE", path_of(up), key=alice).status == 409
     s.close()
-    end = time.monotonic() + 60
+    end = time.monotonic() + 60 * PATIENCE
     while offset_and_busy(up, WEIGHTS)[1] and time.monotonic() < end:
         time.sleep(0.01)
     at = offset_of(alice, up, WEIGHTS)

@@ -4,7 +4,7 @@ import json
 import os
 import time
 
-from harness import DEMO, Server, run
+from harness import DEMO, PATIENCE, Server, run
 
 QUESTION = "What is 7 plus 5?"
 
@@ -47,7 +47,7 @@ def is_restarting(reply):
 
 
 def wait_metric(server, name, value):
-    end = time.monotonic() + 60
+    end = time.monotonic() + 60 * PATIENCE
     while server.metrics()[name] != value:
         assert time.monotonic() < end, (name, server.metrics()[name])
         time.sleep(0.05)

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 
-from harness import BUILD, DEMO, Server, run
+from harness import BUILD, DEMO, PATIENCE, Server, run
 
 KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
 
@@ -73,10 +73,10 @@ def loractl_shows_its_own():
     for shown in (None, stranger):
         files = {"LORAD_CERT": str(shown[0]), "LORAD_CERT_KEY": str(shown[1])} if shown else {}
         for _ in range(20):  # whether the server's alert is read before the connection ends is a matter of time
-            r = subprocess.run(argv, env={**environment, **files}, capture_output=True, text=True, timeout=30)
+            r = subprocess.run(argv, env={**environment, **files}, capture_output=True, text=True, timeout=30 * PATIENCE)
             assert r.returncode == 3 and "client certificate" in r.stderr, (shown, r)
     r = subprocess.run(argv, env={**environment, "LORAD_CERT": str(operator[0]), "LORAD_CERT_KEY": str(operator[1])},
-                       capture_output=True, text=True, timeout=30)
+                       capture_output=True, text=True, timeout=30 * PATIENCE)
     assert r.returncode == 0, r
 
 
@@ -88,7 +88,7 @@ def a_reload_changes_the_authority():
         before = server.log_path.read_text().count(says)
         ours[0].write_text(text)
         server.process.send_signal(signal.SIGHUP)
-        end = time.monotonic() + 20
+        end = time.monotonic() + 20 * PATIENCE
         while server.log_path.read_text().count(says) == before:
             assert time.monotonic() < end, f"the log never says '{says}'"
             time.sleep(0.02)
@@ -98,7 +98,7 @@ def a_reload_changes_the_authority():
 def check_says_what_is_wrong():
     argv = [BUILD / "lorad", "check", "-c", server.dir / "lorad.conf", "--set", "admin.client_ca="]
     for path, code in ((ours[0], 0), (folder / "nowhere.pem", 1)):
-        r = subprocess.run([*argv[:-1], f"admin.client_ca={path}"], capture_output=True, text=True, timeout=60)
+        r = subprocess.run([*argv[:-1], f"admin.client_ca={path}"], capture_output=True, text=True, timeout=60 * PATIENCE)
         assert r.returncode == code and (code == 0 or "admin.client_ca" in r.stderr), r
 
 

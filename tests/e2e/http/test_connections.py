@@ -6,7 +6,7 @@ import socket
 import ssl
 import time
 
-from harness import Server, run
+from harness import PATIENCE, Server, run
 
 # 8 workers, of which 6 may hold connections; no client more than 4.
 server = Server(settings={"server.threads": 8, "server.max_connections": 6,
@@ -31,7 +31,7 @@ class Client:
 
 
 def wait_connections(n):
-    end = time.monotonic() + 20
+    end = time.monotonic() + 20 * PATIENCE
     while server.metrics()["lorad_connections"] != n:
         assert time.monotonic() < end, server.metrics()["lorad_connections"]
         time.sleep(0.02)
@@ -76,7 +76,7 @@ def all_together_have_theirs():
     silent = [Client(f"127.0.1.{i}") for i in range(1, 5)]
     refused(Client("127.0.0.9"), 503, "overloaded_error")
     for c in silent:
-        c.c.sock.settimeout(20)
+        c.c.sock.settimeout(20 * PATIENCE)
         try:
             assert c.c.sock.recv(1) == b""
         except ConnectionError:
@@ -96,7 +96,7 @@ def all_together_have_theirs():
 def failed_handshakes_are_given_back():
     for hello in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff", b""):
         for _ in range(10):
-            s = socket.create_connection(("127.0.0.1", server.port), 20)
+            s = socket.create_connection(("127.0.0.1", server.port), 20 * PATIENCE)
             s.sendall(hello)
             s.close()
     wait_connections(0)
@@ -136,7 +136,7 @@ def handshake(sock, cut):
 
 def slow_handshakes_wake_nobody_and_end():
     wait_connections(0)  # the last test's: one that is still counted takes a place of the address
-    slow = [socket.create_connection(("127.0.0.1", server.port), 30) for _ in range(4)]
+    slow = [socket.create_connection(("127.0.0.1", server.port), 30 * PATIENCE) for _ in range(4)]
     for i, s in enumerate(slow[1:]):  # the first says nothing at all
         s.sendall(b"\x16\x03\x01\x02\x00"[:i + 2])
     wait_connections(4)
@@ -144,7 +144,7 @@ def slow_handshakes_wake_nobody_and_end():
     time.sleep(3)
     woken = (switches() - before) / (time.monotonic() - start)
     assert woken < 10, f"four handshakes that wait wake workers {woken} times a second"
-    hopeful = socket.create_connection(("127.0.0.1", server.port), 30, ("127.0.0.2", 0))
+    hopeful = socket.create_connection(("127.0.0.1", server.port), 30 * PATIENCE, ("127.0.0.2", 0))
     tls, into, out = handshake(hopeful, 150)  # slow, and served
     tls.write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     hopeful.sendall(out.read())
@@ -162,7 +162,7 @@ def slow_handshakes_wake_nobody_and_end():
         s.settimeout(1)
         ended = False
         while not ended:
-            assert time.monotonic() - start < 60
+            assert time.monotonic() - start < 60 * PATIENCE
             try:
                 s.sendall(b"\x01")
                 ended = s.recv(100) == b""
@@ -180,7 +180,7 @@ def drip(head, pieces):
     s.sendall(head)
     s.settimeout(0.5)
     start, answer, i = time.monotonic(), b"", 0
-    while time.monotonic() - start < 30:
+    while time.monotonic() - start < 30 * PATIENCE:
         try:
             if i < len(pieces):
                 s.sendall(pieces[i])

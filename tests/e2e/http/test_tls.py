@@ -4,7 +4,7 @@ import signal
 import subprocess
 import time
 
-from harness import Server, run
+from harness import PATIENCE, Server, run
 
 server = Server()
 
@@ -12,7 +12,7 @@ server = Server()
 def s_client(*options):
     r = subprocess.run(["openssl", "s_client", "-connect", f"127.0.0.1:{server.port}", "-servername",
                         "localhost", "-CAfile", server.ca, "-verify_return_error", *options],
-                       input="", capture_output=True, text=True, timeout=20)
+                       input="", capture_output=True, text=True, timeout=20 * PATIENCE)
     return r.returncode, r.stdout + r.stderr
 
 
@@ -30,7 +30,7 @@ def speaks_tls_1_3_and_1_2_only():
 def the_certificate_is_no_longer_valid_than_clients_take():
     for days, code in ((396, 0), (398, 1)):
         r = subprocess.run(["openssl", "x509", "-in", server.ca, "-noout", "-checkend", str(days * 86400)],
-                           capture_output=True, text=True, timeout=20)
+                           capture_output=True, text=True, timeout=20 * PATIENCE)
         assert r.returncode == code, (days, r.stdout)
 
 
@@ -42,7 +42,7 @@ def every_answer_has_its_date():
 
 def plain_http_gets_nothing():
     r = subprocess.run(["curl", "-s", "-m", "5", f"http://127.0.0.1:{server.port}/v1/models"],
-                       capture_output=True, timeout=20)
+                       capture_output=True, timeout=20 * PATIENCE)
     assert r.returncode != 0 or b"data" not in r.stdout, r
 
 
@@ -52,7 +52,7 @@ def curl_streams():
          "Content-Type: application/json", "-d",
          '{"model":"base","prompt":"The","max_tokens":4,"stream":true,"ignore_eos":true}',
          f"https://localhost:{server.port}/v1/completions"], capture_output=True, text=True,
-        timeout=30)
+        timeout=30 * PATIENCE)
     assert r.returncode == 0 and r.stdout.endswith("data: [DONE]\n\n"), r
 
 
@@ -61,7 +61,7 @@ def a_bad_certificate_is_not_taken_over():
     good = cert.read_text()
     cert.write_text("garbage")
     server.process.send_signal(signal.SIGHUP)
-    end = time.monotonic() + 10
+    end = time.monotonic() + 10 * PATIENCE
     while "the old certificate stays" not in server.log_path.read_text():
         assert time.monotonic() < end, "no word about the bad certificate"
         time.sleep(0.05)

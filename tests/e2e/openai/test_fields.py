@@ -165,6 +165,17 @@ def salts_part_the_cache():
     assert cached("a") == 0 and cached("a") > 0 and cached("b") == 0
 
 
+def tenants_part_the_cache():
+    body = {"model": "base", "prompt": list(range(140, 240)), "max_tokens": 1}
+
+    def cached(whose, **more):
+        r = server.call("POST", "/v1/completions", {**body, **more}, key=whose)
+        return r.json["usage"]["prompt_tokens_details"]["cached_tokens"]
+    other = server.tenant("neighbour")
+    assert cached(key) == 0 and cached(key) > 0 and cached(other) == 0 and cached(other) > 0
+    assert cached(key, cache_salt="s") == 0 and cached(key, cache_salt="s") > 0 and cached(other, cache_salt="s") == 0
+
+
 def strict_clients_hear_of_unknown_fields():
     body = {"model": "base", "messages": QUESTION, "max_tokens": 1, "temprature": 1, "user": "me"}
     r = call("/v1/chat/completions", body)
@@ -192,6 +203,6 @@ contract.also.append(openai_types.hold)
 with server:
     key = server.tenant("fields")
     run([prompts_of_every_kind, several_choices, echo_and_log_probabilities, sampling_rules, ends,
-         token_ids_come_back, streams_with_usage, parts_and_tiers, salts_part_the_cache,
+         token_ids_come_back, streams_with_usage, parts_and_tiers, salts_part_the_cache, tenants_part_the_cache,
          strict_clients_hear_of_unknown_fields, variables_for_the_template,
          also_without_v1])

@@ -2,7 +2,7 @@
 import concurrent.futures
 import time
 
-from harness import Server, run
+from harness import PATIENCE, Server, run
 
 N = 12
 PROMPTS = [f"The {c} box is heavy. " * (1 + i % 3) + "Question: What is " + f"{i} plus {i}?"
@@ -30,7 +30,7 @@ def crowd(preemption, swap_bytes="64MiB"):
             m = server.metrics()
             if m["lorad_preemptions_total"] > 0:
                 break
-        end = time.monotonic() + 60
+        end = time.monotonic() + 60 * PATIENCE
         while m["lorad_requests_running"] or m["lorad_kv_pages_used"]:
             assert time.monotonic() < end, m
             m = server.metrics()

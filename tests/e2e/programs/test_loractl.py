@@ -20,7 +20,7 @@ import termios
 import threading
 import time
 
-from harness import BUILD, DEMO, ROOT, Server, demo_adapters, free_port, run
+from harness import BUILD, DEMO, PATIENCE, ROOT, Server, demo_adapters, free_port, run
 
 LORACTL = BUILD / "loractl"
 ADAPTER = DEMO / "adapters" / "pirate"
@@ -38,7 +38,7 @@ def environment(**more):
     return {k: v for k, v in base.items() if v != ""}
 
 
-def ctl(*args, expect=0, stdin="", key="", env=None, timeout=120):
+def ctl(*args, expect=0, stdin="", key="", env=None, timeout=120 * PATIENCE):
     p = subprocess.run([LORACTL, *map(str, args)], input=stdin, text=True, capture_output=True,
                        env=environment(LORAD_KEY=key, **(env or {})), timeout=timeout)
     if p.returncode != expect:
@@ -66,7 +66,7 @@ def on_terminal(*args, columns=80, key="", keys=(), env=None, expect=0):
         if waiting and waiting[0][0].encode() in seen[at:]:
             at = seen.index(waiting[0][0].encode(), at) + len(waiting[0][0])
             os.write(fd, waiting.pop(0)[1].encode())
-        if not select.select([fd], [], [], 60)[0]:
+        if not select.select([fd], [], [], 60 * PATIENCE)[0]:
             raise AssertionError(f"silence after {seen!r}")
         try:
             piece = os.read(fd, 65536)
@@ -130,7 +130,7 @@ class Proxy:
 
 
 def until(condition, seconds=60):
-    end = time.monotonic() + seconds
+    end = time.monotonic() + seconds * PATIENCE
     while time.monotonic() < end:
         got = condition()
         if got:
@@ -292,8 +292,28 @@ class Liar(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def lie():
-    s = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Liar)
+class Endless(Liar):
+    """An answer that begins and has no end; `left`: its client went."""
+    left = threading.Event()
+
+    def answer(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        self.wfile.write(b'data: {"choices":[{"delta":{"content":"It goes on"}}]}\n\n')
+        try:
+            while self.connection.recv(4096):
+                pass
+        except OSError:
+            pass
+        self.left.set()
+
+    do_POST = answer
+
+
+def lie(handler=Liar):
+    s = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(server.ca, pathlib.Path(server.ca).with_name("key.pem"))
     s.socket = tls.wrap_socket(s.socket, server_side=True)
@@ -469,7 +489,7 @@ def test_push_goes_on_after_a_kill():
     p = subprocess.Popen([LORACTL, "adapter", "push", ADAPTER], stdout=subprocess.DEVNULL,
                          stderr=subprocess.DEVNULL,
                          env=environment(LORAD_KEY=key, LORAD_URL=f"https://localhost:{proxy.port}"))
-    assert proxy.stalled.wait(60)
+    assert proxy.stalled.wait(60 * PATIENCE)
 
     p.send_signal(signal.SIGKILL)
     p.wait()
@@ -519,9 +539,11 @@ def test_chat_interactive():
     shown = on_terminal("chat", "base", "-m", "24", key=key, keys=[("> ", "\x04")])
     assert "\x1b" not in shown
     # Ctrl-C ends the answer, not the talk.
-    shown = on_terminal("chat", "base", "-m", "900", "--temperature", "3", key=key,
-                        keys=[("> ", "Tell me all\n"), ("all\r\n", "\x03"), ("\n> ", "\x03"),
-                              ("\n> ", "\x03"), ("\n> ", "/exit\n")])
+    s, env = lie(Endless)
+    on_terminal("chat", "base", key=key, env=env, keys=[("> ", "Tell me all\n"), ("goes on", "\x03"), ("\n> ", "\x03"),
+                                                        ("\n> ", "\x03"), ("\n> ", "/exit\n")])
+    assert Endless.left.wait(60 * PATIENCE)
+    s.shutdown()
     usage = parsed("usage", "--by", "model", key=key)
     assert usage["data"], usage
 

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness import BUILD, Server, run
+from harness import BUILD, PATIENCE, Server, run
 
 # One slow thread: a stream of eight choices outlasts a reload by far.
 server = Server(settings={"engine.threads": 1, "engine.isa": "portable"})
@@ -34,7 +34,7 @@ def shown(port=None):
     """Digest of the certificate that openssl s_client is shown."""
     r = subprocess.run(["openssl", "s_client", "-connect", f"127.0.0.1:{port or server.port}",
                         "-servername", "localhost"], input="", capture_output=True, text=True,
-                       timeout=20)
+                       timeout=20 * PATIENCE)
     assert r.returncode == 0, r.stderr
     end = "-----END CERTIFICATE-----"
     return digest(r.stdout[r.stdout.index("-----BEGIN CERTIFICATE"):r.stdout.index(end)] + end + "\n")
@@ -44,7 +44,7 @@ def reload(says):
     """SIGHUP, then waits for the log's word about it."""
     before = server.log_path.read_text().count(says)
     server.process.send_signal(signal.SIGHUP)
-    end = time.monotonic() + 20
+    end = time.monotonic() + 20 * PATIENCE
     while server.log_path.read_text().count(says) == before:
         assert time.monotonic() < end, f"the log never says '{says}'"
         time.sleep(0.02)
@@ -112,7 +112,7 @@ def the_admin_api_reloads_too():
     c.request("POST", "/admin/v1/reload", headers={"Authorization": f"Bearer {server.admin_key}"})
     assert c.getresponse().status in (200, 202)
     c.close()
-    end = time.monotonic() + 20
+    end = time.monotonic() + 20 * PATIENCE
     while shown() != digest(new[0]):
         assert time.monotonic() < end, "the new certificate never came"
         time.sleep(0.05)

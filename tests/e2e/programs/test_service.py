@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 
-from harness import BUILD, DEMO, ROOT, Server, run
+from harness import BUILD, DEMO, PATIENCE, ROOT, Server, run
 
 LORAD = (BUILD / "lorad").resolve()
 
@@ -22,7 +22,7 @@ class Manager:
         name = f"\0lorad-test-{os.getpid()}" if abstract else f"{self.folder}/notify"
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(name)
-        self.socket.settimeout(60)
+        self.socket.settimeout(60 * PATIENCE)
         self.env = {"NOTIFY_SOCKET": name.replace("\0", "@")}
         if watchdog_us:
             self.env["WATCHDOG_USEC"] = str(watchdog_us)
@@ -83,7 +83,7 @@ def test_abstract_socket_and_somebody_elses_watchdog():
 
 def test_no_ready_without_a_start():
     with Manager() as m:
-        p = subprocess.run([LORAD, "serve", "-c", "/nonexistent.conf"], capture_output=True, timeout=60)
+        p = subprocess.run([LORAD, "serve", "-c", "/nonexistent.conf"], capture_output=True, timeout=60 * PATIENCE)
         assert p.returncode == 1
         m.socket.settimeout(0.2)
         try:

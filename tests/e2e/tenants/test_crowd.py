@@ -1,5 +1,5 @@
-"""1,000 requests at once against each kind of limit: never one over; and nothing stays reserved after
-cancels, errors and kill -9."""
+"""LORAD_CROWD requests at once (1,000, in the suite fewer) against each kind of limit: never one over; and nothing
+stays reserved after cancels, errors and kill -9."""
 import http.client
 import json
 import os
@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 
-from harness import DEMO, Server, demo_adapters, run
+from harness import DEMO, PATIENCE, Server, demo_adapters, run
 
 CROWD = int(os.environ.get("LORAD_CROWD", "1000"))
 # Both clients and the server speak on this machine: room for all at once, and for the operator's look.
@@ -27,7 +27,7 @@ class Client(threading.Thread):
     def __init__(self):
         super().__init__(daemon=True)
         self.todo, self.done = queue.SimpleQueue(), queue.SimpleQueue()
-        self.c, self.used = None, 0
+        self.c = None
 
     def run(self):
         while True:
@@ -41,13 +41,16 @@ class Client(threading.Thread):
                 self.done.put(e)
 
     def request(self, key, body):
-        if self.c and time.monotonic() - self.used > 2:  # the server closes what idles for some seconds
-            self.c.close()
-            self.c = None
-        self.used = time.monotonic()
-        if self.c is None:
-            self.c = http.client.HTTPSConnection("localhost", server.port, timeout=300, context=tls)
-            self.c.connect()
+        if self.c:
+            try:
+                return self.send(key, body)
+            except (OSError, http.client.HTTPException):  # it idled for some seconds, and the server has closed it
+                self.c.close()
+        self.c = http.client.HTTPSConnection("localhost", server.port, timeout=60 * PATIENCE, context=tls)
+        self.c.connect()
+        return self.send(key, body)
+
+    def send(self, key, body):
         self.c.request("POST", "/v1/completions", json.dumps(body),
                        {"Authorization": f"Bearer {key}", "Content-Type": "application/json"})
         return self.c.getresponse()
@@ -200,7 +203,7 @@ def queued():
         eye.start()
         c, statuses = [], []
         for _ in range(min(CROWD, 200)):  # connections to another server: fewer
-            c.append(small.connect(timeout=300))
+            c.append(small.connect())
         for each in c:
             each.connect()
         for each in c:
@@ -241,7 +244,7 @@ def nothing_stays_reserved():
         return r.status
     got = all_at_once(one)
     assert [g for g in got if g not in (200, 400, -1)] == [] and got.count(-1) > CROWD / 4, got
-    end = time.monotonic() + 280  # below the test's own end
+    end = time.monotonic() + 60 * PATIENCE
     while server.metrics()["lorad_requests_running"] or server.metrics()["lorad_requests_waiting"]:
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -285,7 +288,7 @@ def nothing_stays_reserved_after_a_kill():
     left = whoami(key)
     assert left["concurrent_requests"]["remaining"] == CROWD, left
     spent = 10**7 - left["tokens_per_day"]["remaining"]
-    end = time.monotonic() + 280  # below the test's own end
+    end = time.monotonic() + 60 * PATIENCE
     while billed(key) != spent:  # the spool is settled beside the first requests
         assert time.monotonic() < end, (billed(key), spent)
         time.sleep(0.05)

@@ -5,7 +5,7 @@ import io
 import sqlite3
 import time
 
-from harness import DEMO, Server, demo_adapters, run
+from harness import DEMO, PATIENCE, Server, demo_adapters, run
 
 DAY_US = 86400 * 10**6
 server = Server()
@@ -43,7 +43,7 @@ def old_rows_become_sums():
     server.stop()
     server.settings["data.usage_days"] = "8"
     server.start()
-    end = time.monotonic() + 20
+    end = time.monotonic() + 20 * PATIENCE
     while rows("SELECT count(*) FROM usage") != [(1,)]:
         assert time.monotonic() < end, rows("SELECT * FROM usage")
         time.sleep(0.1)

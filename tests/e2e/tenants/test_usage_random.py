@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 
-from harness import Server, run
+from harness import PATIENCE, Server, run
 
 COUNT = 5 * int(os.environ.get("LORAD_CROWD", "1000"))
 CLIENTS = 24
@@ -111,7 +111,7 @@ def storm(total):
 
 def settled():
     """All that runs has ended: cut streams end a step later."""
-    end = time.monotonic() + 120
+    end = time.monotonic() + 120 * PATIENCE
     while server.metrics()["lorad_requests_running"] or server.metrics()["lorad_requests_waiting"]:
         assert time.monotonic() < end
         time.sleep(0.05)

@@ -3,7 +3,7 @@ import json
 import re
 import time
 
-from harness import Server, run
+from harness import PATIENCE, Server, run
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SECRET = "xylophone-in-the-prompt"
@@ -30,7 +30,7 @@ def text(line):
 
 def line_of(server, reader, request_id):
     """The line is written just after the answer."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 60 * PATIENCE
     while True:
         for raw in server.log_path.read_text().splitlines():
             if request_id in raw:

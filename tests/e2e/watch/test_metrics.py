@@ -6,7 +6,7 @@ import ssl
 import time
 
 import promtext
-from harness import DEMO, ROOT, Server, run
+from harness import DEMO, PATIENCE, ROOT, Server, run
 
 MODEL = 'odd "base\\ é'
 CLASSES = {"priority": "interactive", "default": "standard", "flex": "batch"}
@@ -27,7 +27,7 @@ def scrape():
 
 def until(what, seconds=60):
     """The first scrape for which `what` holds: counts follow the last byte by a moment."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + seconds * PATIENCE
     while True:
         s = scrape()
         if what(s):

@@ -3,7 +3,7 @@ import json
 import threading
 import time
 
-from harness import Server, run
+from harness import PATIENCE, Server, run
 
 # One seat and eight choices: what is begun runs for many thousand steps, what comes after it waits.
 ONE_SEAT = {"engine.max_seqs": 1}
@@ -28,7 +28,7 @@ def requests(**query):
 
 
 def until(condition, seconds=60):
-    end = time.monotonic() + seconds
+    end = time.monotonic() + seconds * PATIENCE
     while time.monotonic() < end:
         got = condition()
         if got:
