@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORK = ROOT / "build/mutate"
 TREE, BUILD = WORK / "tree", WORK / "build"
 LEAST = 60
-HANGS_S = 300  # a fault may be one that never ends: that is seen, too
+took_s = {}  # each test without any fault: one that takes ten times as long, and more, hangs, which is seen, too
 E2E_PROGRAMS = ["lorad", "loractl"]
 
 
@@ -79,10 +79,11 @@ def build(tests):
 
 def test(tests):
     """'green', 'red' or 'hangs', and what was printed."""
-    names = "|".join(re.escape(t) for t in tests)
-    done = subprocess.run(["ctest", "--test-dir", BUILD, "-R", f"^({names})$", "--output-on-failure", "--timeout", str(HANGS_S),
+    names, limit = "|".join(re.escape(t) for t in tests), 20 + 10 * max(took_s.get(t, 600) for t in tests)
+    done = subprocess.run(["ctest", "--test-dir", BUILD, "-R", f"^({names})$", "--output-on-failure", "--timeout", str(int(limit)),
                            "-j2", "--no-tests=error"], capture_output=True, text=True)
     if done.returncode == 0:
+        took_s.update((t, float(s)) for t, s in re.findall(r": (\S+) \.+ +Passed +([\d.]+) sec", done.stdout))
         return "green", done.stdout
     return "hangs" if "***Timeout" in done.stdout else "red", done.stdout
 
