@@ -7,6 +7,7 @@
 
 #include "storage/audit.h"
 #include "storage/disk.h"
+#include "storage/reserve.h"
 #include "storage/store.h"
 #include "tests/run_suite.h"
 #include "tests/storage/smalldisk.h"
@@ -86,6 +87,19 @@ START_TEST(test_given_up_and_made_anew)
 }
 END_TEST
 
+/* Other errors than a full disk cost nothing. */
+START_TEST(test_kept_while_there_is_room)
+{
+    reserve *r;
+    if (!small_disk(dir, "32m")) return;
+    ck_assert_int_eq(reserve_open(&r, dir, &e), ERR_NONE);
+    ck_assert(reserve_held(r) && !reserve_give_up(r) && reserve_held(r));
+    ck_assert(small_disk_fill(dir, 0));
+    ck_assert(reserve_give_up(r) && !reserve_held(r));
+    reserve_close(r);
+}
+END_TEST
+
 START_TEST(test_floors_and_shares)
 {
     disk_room now;
@@ -127,6 +141,7 @@ int main(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_set_timeout(tc, 120);
     tcase_add_test(tc, test_given_up_and_made_anew);
+    tcase_add_test(tc, test_kept_while_there_is_room);
     tcase_add_test(tc, test_floors_and_shares);
     suite_add_tcase(s, tc);
     return run_suite(s);

@@ -616,6 +616,45 @@ START_TEST(a_template_asked_for_by_name_or_path)
 }
 END_TEST
 
+/* The case of that name. */
+static void open_named(chat_case *c, const char *wanted)
+{
+    char line[128], kind[32], name[64];
+    FILE *f = fopen("fixtures/chat/cases.txt", "r");
+    ck_assert_ptr_nonnull(f);
+    do {
+        ck_assert_ptr_nonnull(fgets(line, sizeof(line), f));
+        ck_assert_int_eq(sscanf(line, "%63s %31s", name, kind), 2);
+    } while (strcmp(name, wanted) != 0);
+    ck_assert_int_eq(fclose(f), 0);
+    open_case(c, line);
+}
+
+/* Whatever the model's end-of-sequence token is. */
+START_TEST(what_ends_a_turn_ends_the_answer)
+{
+    static const struct {
+        const char *fixture, *end;
+    } rows[] = {{"llama3", "<|eot_id|>"},
+                {"gemma3", "<end_of_turn>"},
+                {"qwen2", "<|im_end|>"},
+                {"phi3", "<|end|>"}};
+    int n_other = 0;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        chat_case c;
+        int32_t ids[CHAT_STOP_MAX];
+        open_named(&c, rows[i].fixture);
+        int32_t end = tokenizer_find(c.tok, rows[i].end);
+        int n = chat_stop_ids(c.ct, ids, CHAT_STOP_MAX), seen = 0;
+        for (int k = 0; k < n; k++) seen += ids[k] == end;
+        ck_assert_msg(end >= 0 && seen == 1, "%s", rows[i].fixture);
+        n_other += end != tokenizer_eos(c.tok);
+        close_case(&c);
+    }
+    ck_assert_int_gt(n_other, 0);
+}
+END_TEST
+
 /* The built-in ones give what the families' own templates give. */
 START_TEST(built_in_templates_are_the_families)
 {
@@ -626,19 +665,11 @@ START_TEST(built_in_templates_are_the_families)
                 {"mistral2", "mistral"}, {"role-tags", "role-tags"}, {"gemma3", "gemma"}};
     static const chat_message m[] = {SAY("system", "Be brief."), SAY("user", "Hi"),
                                      SAY("assistant", "Hello!"), SAY("user", "naïve?")};
-    char line[128], kind[32], name[64];
     chat_template *ct;
     err e;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        FILE *f = fopen("fixtures/chat/cases.txt", "r");
-        ck_assert_ptr_nonnull(f);
         chat_case c;
-        do {
-            ck_assert_ptr_nonnull(fgets(line, sizeof(line), f));
-            ck_assert_int_eq(sscanf(line, "%63s %31s", name, kind), 2);
-        } while (strcmp(name, rows[i].fixture) != 0);
-        ck_assert_int_eq(fclose(f), 0);
-        open_case(&c, line);
+        open_named(&c, rows[i].fixture);
         ck_assert_msg(!chat_template_load(&ct, "fixtures", rows[i].name, c.tok, &e), "%s", e.msg);
         chat_template_set_clock(ct, july_2024);
         for (int from = 0; from < 2; from++) {
@@ -730,6 +761,7 @@ int main(void)
     tcase_add_test(tc, templates_of_their_own);
     tcase_add_test(tc, a_list_has_a_template_for_tools);
     tcase_add_test(tc, a_template_asked_for_by_name_or_path);
+    tcase_add_test(tc, what_ends_a_turn_ends_the_answer);
     tcase_add_test(tc, built_in_templates_are_the_families);
     tcase_add_test(tc, a_template_without_a_date_asks_the_clock);
     tcase_add_test(tc, texts_that_are_a_marker_and_nothing_else_stay_text);

@@ -473,6 +473,7 @@ typedef struct {
     model m;
     lora_view view[ADAPTERS];
     int acquired, busy;
+    int chunks;          /* pages that each adapter takes of the device */
     atomic_llong eta_us; /* of adapters that are not there; 0: all are */
     bool suspended;
     lora_source source;
@@ -520,6 +521,12 @@ static void prefetch(void *self, uint64_t id)
     (void)id;
 }
 
+static int chunks(void *self, const lora_view *v)
+{
+    (void)v;
+    return ((const rig *)self)->chunks;
+}
+
 static int64_t eta(void *self, uint64_t id, int64_t deadline_us)
 {
     (void)id;
@@ -549,6 +556,7 @@ static rig *start(const setting *st)
                               .acquire = acquire,
                               .release = release,
                               .prefetch = prefetch,
+                              .chunks = chunks,
                               .eta = eta,
                               .suspend = suspend,
                               .resume = resume};

@@ -558,6 +558,27 @@ START_TEST(an_adapter_of_another_vocabulary_serves_nobody)
 }
 END_TEST
 
+/* Of 20 pages an adapter takes 5: what would need 16 beside it never comes to its end. */
+START_TEST(what_does_not_fit_beside_its_adapter_is_refused)
+{
+    rig *r = start(&(setting){.max_rows = 64, .max_seqs = 4, .n_pages = 20});
+    client *large = make(1, 41, 20), *fits = make(2, 40, 20), *bare = make(3, 41, 20);
+    r->chunks = 5;
+    large->rq.adapter_id = fits->rq.adapter_id = 1;
+    submit(r, large);
+    ck_assert_int_eq(collect(large), FINISH_ERROR);
+    ck_assert_int_eq(large->rq.why.code, ERR_LIMIT);
+    submit(r, fits);
+    finish_well(fits);
+    submit(r, bare);
+    finish_well(bare);
+    drop(large);
+    drop(fits);
+    drop(bare);
+    (void)stop(r);
+}
+END_TEST
+
 START_TEST(prompts_are_scored_in_any_chunks_and_company)
 {
     setting st = {.max_rows = 16, .max_seqs = 6, .n_pages = _i ? 20 : 200, .cache = true};
@@ -869,6 +890,7 @@ static void add_tests(Suite *s, const char *name, void (*before)(void))
     tcase_add_test(tc, rows_that_all_wait_for_their_masks_go_on_when_these_come);
     tcase_add_test(tc, stop_ids_min_tokens_and_expiry);
     tcase_add_test(tc, who_has_stopped_waiting_is_not_served);
+    tcase_add_test(tc, what_does_not_fit_beside_its_adapter_is_refused);
     tcase_add_test(tc, an_adapter_of_another_vocabulary_serves_nobody);
     tcase_add_loop_test(tc, prompts_are_scored_in_any_chunks_and_company, 0, 2);
     tcase_add_test(tc, who_may_say_nothing_more_fails_alone);
