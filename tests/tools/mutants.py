@@ -174,7 +174,7 @@ _rule("kv.cache-of-the-tenant", "engine/sched/sched_inside.h",
       "*d = (kv_domain){.isolation = rq->isolation};", "*d = (kv_domain){.isolation = 0 * rq->isolation};",
       "engine.test_sched", "pages of one tenant are no other's")
 _rule("kv.isolation-of-the-tenant", "gateway/openai/completion_choice.c",
-      "memcpy(text, &c->x->tenant.id, 8);", "memset(text, 0, 8);",
+      "memcpy(text, &c->x->caller->tenant.id, 8);", "memset(text, 0, 8);",
       "e2e.test_fields", "two tenants' requests are in two domains")
 _rule("kv.isolation-of-the-salt", "gateway/openai/completion_choice.c",
       "digest_bytes(text, 8 + len, digest);", "digest_bytes(text, 8 + 0 * len, digest);",
@@ -261,10 +261,12 @@ _rule("auth.ambiguous", "gateway/auth.c",
       "if (key && strcmp(key, v) != 0) *ambiguous = true;", "",
       "gateway.test_auth", "two different keys are refused")
 _rule("auth.models", "gateway/auth.c",
-      "return list_allows(x->tenant.models, bare);", "return list_allows(x->tenant.models, bare) || bare[0];",
+      "return list_allows(x->caller->tenant.models, bare);",
+      "return list_allows(x->caller->tenant.models, bare) || bare[0];",
       "gateway.test_auth", "a tenant uses the models on its list")
 _rule("auth.networks-of-the-key", "gateway/auth.c",
-      "(!x->key.networks[0] || networks_hold(x->key.networks, &from))", "(!x->key.networks[0] || from.bits)",
+      "(!x->caller->key.networks[0] || networks_hold(x->caller->key.networks, &from))",
+      "(!x->caller->key.networks[0] || from.bits)",
       "gateway.test_auth", "a key works from its networks alone")
 _rule("route.write-needs-write", "gateway/route.c",
       '{"DELETE", "/v1/adapters/{}", WRITE, adapters_delete},', '{"DELETE", "/v1/adapters/{}", READ, adapters_delete},',
