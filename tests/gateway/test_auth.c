@@ -179,7 +179,7 @@ START_TEST(a_key_works_from_its_networks)
             bool ok;
         } asks[] = {{good, true}, {plain, a}, {own, b}, {bound, a && b}};
         for (size_t k = 0; k < sizeof(asks) / sizeof(asks[0]); k++) {
-            exchange *x = fake_request("GET", "/v1/models");
+            exchange *x = fake_call("GET", "/v1/models");
             x->peer = (network_address){.bits = 32};
             memcpy(x->peer.b, from[i].b, 4);
             fake_header("Authorization", bearer(asks[k].key));
