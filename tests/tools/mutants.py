@@ -179,9 +179,6 @@ _rule("kv.isolation-of-the-tenant", "gateway/openai/completion_choice.c",
 _rule("kv.isolation-of-the-salt", "gateway/openai/completion_choice.c",
       "digest_bytes(text, 8 + len, digest);", "digest_bytes(text, 8 + 0 * len, digest);",
       "e2e.test_fields", "cache_salt parts the cache")
-_rule("kv.domain-compared", "engine/memory/kv.c",
-      "if (own->isolation != d->isolation ||", "if (",
-      "engine.test_kv", "equal hashes of two domains are no hit")
 _rule("kv.parent-compared", "engine/memory/kv.c",
       "} else if (p->parent_serial != kv->page[parent].serial) {", "} else if (p->parent_serial == 0) {",
       "engine.test_kv", "a page continues the one that it was computed behind")
