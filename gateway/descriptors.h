@@ -2,7 +2,7 @@
  *
  * Each plane holds at most so many sockets as it has workers, and a queue: so where the start has
  * found room for all of them, no plane can take what another needs.  (For what the start can't know:
- * http/spare.h.)
+ * gateway/net/spare.h.)
  *
  * Threads: claim at the start; look on any.
  */

@@ -518,7 +518,7 @@ _rule("publish.forgets", "adapters/store/publish.c",
 # ---- texts ----------------------------------------------------------------------------------------
 
 _rule("tokenizer.merge-ranks", "engine/text/tokenizer.c",
-      "return a->rank < b->rank || (a->rank == b->rank && a->pos < b->pos);", "return a->pos < b->pos;",
+      "return x->rank < y->rank || (x->rank == y->rank && x->pos < y->pos);", "return x->pos < y->pos;",
       "engine.test_tokenizer", "merges go by their rank")
 _rule("tokenizer.special-when-asked", "engine/text/tokenizer_cut.c",
       "if ((a->special && !en->special) || ", "if (",
@@ -584,7 +584,7 @@ _rule("head.bare-lf", "gateway/http/head.c",
 _rule("tls.swapped", "gateway/http/listener.c",
       "all[i]->current = fresh[i];", "old = fresh[i];",
       "gateway.test_listener", "a reload shows the new certificate")
-_rule("tls.whole-or-not", "gateway/http/tls.c",
+_rule("tls.whole-or-not", "gateway/net/tls.c",
       "if (SSL_CTX_check_private_key(ctx) != 1) {", "if (SSL_CTX_check_private_key(ctx) != 1 && !ctx) {",
       "gateway.test_listener", "a key that is another certificate's is refused")
 _rule("networks.blocks", "gateway/http/networks.c",
@@ -593,7 +593,7 @@ _rule("networks.blocks", "gateway/http/networks.c",
 _rule("networks.proxies", "gateway/http/networks.c",
       "if (!*proxies || !networks_hold(proxies, &peer)) return peer;", "if (!*proxies) return peer;",
       "gateway.test_networks", "only a trusted proxy says for whom it speaks")
-_rule("peers.per-client", "gateway/http/peers.c",
+_rule("peers.per-client", "gateway/net/peers.c",
       "(*at)->n >= p->max_per_client", "(*at)->n > p->max_per_client",
       "gateway.test_peers", "one client takes no more connections than it may")
 
