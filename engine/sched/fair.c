@@ -1,10 +1,9 @@
-/* fair.c -- flows of waiting requests, counters, and the merge of the flows'
- * heads.
+/* fair.c -- flows of waiting requests, counters, and the merge of the flows' heads.
  *
- * A pick builds a heap of the heads, takes the best, puts the next of its flow
- * in, and counts what it names against tenant and class for the rest of the
- * pick, as if it were seated ("ghosts").  Ghosts only make a head weaker, so a
- * head is compared anew when it comes up and put back if it fell.
+ * A pick builds a heap of the heads, takes the best, puts the next of its flow in, and counts what
+ * it names against tenant and class for the rest of the pick, as if it were seated ("ghosts").
+ * Ghosts only make a head weaker, so a head is compared anew when it comes up and put back if it
+ * fell.
  */
 #include "engine/sched/fair.h"
 
@@ -21,21 +20,21 @@
 enum {
     NONE = -1,
     NEVER = -1,
-    SCALE = 65536,    /* counters are in 1/SCALE of a virtual token */
-    QUANTUM_JOBS = 8, /* a tenant's round: so many requests of mean cost */
-    CLASS_QUANTUM_JOBS = 64,
-    FIRST_MEAN = 512, /* virtual tokens of a request, until some have ended */
-    DEMANDS = 3,      /* adapters that are asked for at once: the order is ours, not the loader's */
-    WINDOW = 64,      /* how far into a flow others may pass a head without adapter */
-    POPS = 512,       /* heads that one pick looks at */
+    SCALE = 65536,           /* counters are in 1/SCALE of a virtual token */
+    QUANTUM_JOBS = 8,        /* a tenant's round: so many requests of mean cost */
+    CLASS_QUANTUM_JOBS = 64, /* the same for a class */
+    FIRST_MEAN = 512,        /* virtual tokens of a request, until some have ended */
+    DEMANDS = 3, /* adapters that are asked for at once: the order is ours, not the loader's */
+    WINDOW = 64, /* how far into a flow others may pass a head without adapter */
+    POPS = 512,  /* heads that one pick looks at */
     CYCLE_US = 500000,        /* an adapter in use so long may have to make room */
     SCARCE_US = 100000,       /* an adapter has waited so long: there is no room */
     CLOSE_AFTER_US = 2500000, /* for one that was asked for so long ago */
     REST_US = 100000,         /* and is not taken up again at once */
-    COMPANY_MAX = 32,
-    BRIEF = 64,       /* tokens; what is shorter stays about as long */
-    CLOSED_SHARE = 4, /* at most every so many-th adapter in use takes nobody new */
-    REFRESH = 64,     /* flows whose share is brought up to date in one fair_publish() */
+    COMPANY_MAX = 32,         /* waiting for one adapter: more count as so many */
+    BRIEF = 64,               /* tokens; what is shorter stays about as long */
+    CLOSED_SHARE = 4,         /* at most every so many-th adapter in use takes nobody new */
+    REFRESH = 64,             /* flows whose share is brought up to date in one fair_publish() */
 };
 
 static const double patience = 0.9; /* of its target may be spent waiting for company */
@@ -63,8 +62,7 @@ typedef struct {
     int active;             /* place in f->active or NONE */
     int64_t prompt, output; /* sums over those that wait */
     int64_t seen_us;
-    double served_us, waited_us; /* decayed: device time given while it waited,
-                                  time it waited */
+    double served_us, waited_us; /* decayed: device time given while it waited; time it waited */
 } flow;
 
 typedef struct {
@@ -122,8 +120,7 @@ struct fair {
     int dirty[PROMISE_TENANTS], n_dirty, refresh;
 };
 
-/* -------------------------------------------------------------------- lifetime
- * -- */
+/* ---------------------------------------------------------------------------------- lifetime -- */
 
 fair *fair_create(const fair_config *cfg)
 {
@@ -174,8 +171,7 @@ void fair_destroy(fair *f)
     free(f);
 }
 
-/* -------------------------------------------------------------------- adapters
- * -- */
+/* ---------------------------------------------------------------------------------- adapters -- */
 
 static int *chain_of(fair *f, uint64_t id)
 {
@@ -258,8 +254,7 @@ static void entry_stop(fair *f, int i, int64_t now_us)
     f->n_used--;
 }
 
-/* -------------------------------------------------------------------- counters
- * -- */
+/* ---------------------------------------------------------------------------------- counters -- */
 
 static void mark(fair *f, int t)
 {
@@ -282,8 +277,7 @@ static int64_t expected_cost(const fair *f, const job *j)
     return j->prompt + FAIR_OUTPUT_PRICE * (output > j->made ? output : j->made);
 }
 
-/* A slot is its tenant's as long as one of its requests is inside; afterwards
- * until it is needed. */
+/* A slot is its tenant's as long as one of its requests is inside; then until it is needed. */
 static int tenant_slot(fair *f, uint64_t id)
 {
     int victim = NONE;
@@ -294,17 +288,15 @@ static int tenant_slot(fair *f, uint64_t id)
     }
     if (f->n_tenants < PROMISE_TENANTS)
         victim = f->n_tenants++;
-    else if (victim == NONE)
-        return (int)(id % PROMISE_TENANTS); /* all are inside: two tenants share one
-                                           counter */
+    else if (victim == NONE) /* all are inside: two tenants share one counter */
+        return (int)(id % PROMISE_TENANTS);
     bool dirty = f->tenants[victim].dirty;
     f->tenants[victim] = (tenant){.id = id, .dirty = dirty};
     return victim;
 }
 
-/* VTC's counter lift: who begins to wait starts level with the least served
- * that waits, or where the last one stopped waiting, but not with old credit.
- */
+/* VTC's counter lift: who begins to wait starts level with the least served that waits, or where
+ * the last one stopped waiting, but not with old credit. */
 static void lift_tenant(fair *f, int t)
 {
     int64_t least = INT64_MAX;
@@ -331,8 +323,7 @@ static void lift_class(fair *f, int c)
     f->class_settled[c] += lift;
 }
 
-/* ----------------------------------------------------------------------- flows
- * -- */
+/* ------------------------------------------------------------------------------------- flows -- */
 
 static flow *flow_at(const fair *f, int t, int slo)
 {
@@ -344,8 +335,7 @@ static double work_us(const fair *f, int64_t prompt, int64_t output, int slo)
     return (double)prompt * f->row_us + (double)output * f->fill[slo] * f->output_us;
 }
 
-/* The flow's share of the device is remembered for about as long as its class's
- * target. */
+/* The flow's share of the device is remembered for about as long as its class's target. */
 static void flow_tick(const fair *f, flow *fl, int slo, int64_t now_us)
 {
     double dt = (double)(now_us - fl->seen_us);
@@ -356,8 +346,8 @@ static void flow_tick(const fair *f, flow *fl, int slo, int64_t now_us)
     fl->seen_us = now_us;
 }
 
-/* Who stands first begins to age.  A pre-empted request goes on where it had stopped; one that it pushes
- * back ages on, and the one before it is as old as it is. */
+/* Who stands first begins to age.  A pre-empted request goes on where it had stopped; one that it
+ * pushes back ages on, and the one before it is as old as it is. */
 static void be_head(fair *f, int i, int64_t now_us)
 {
     if (i == NONE) return;
@@ -419,8 +409,7 @@ static void wait_again(fair *f, int i)
     if (f->class_waiting[j->slo] == 0) lift_class(f, j->slo);
 }
 
-/* ------------------------------------------------------------------- life
- * cycle -- */
+/* -------------------------------------------------------------------------------- life cycle -- */
 
 int fair_enter(fair *f, const fair_job *in, int64_t now_us)
 {
@@ -528,25 +517,22 @@ void fair_leave(fair *f, int ticket, int64_t now_us)
     f->free_job = ticket;
 }
 
-/* ------------------------------------------------------------------------
- * rules -- */
+/* ------------------------------------------------------------------------------------- rules -- */
 
-/* Rule 1, and the proof that nobody starves: a head that waits too long goes
- * before all others, one of each flow at a time. */
+/* Rule 1, and the proof that nobody starves: a head that waits too long goes before all others, one
+ * of each flow at a time. */
 static bool is_aged(const fair *f, const job *j, int64_t now_us)
 {
     return f->cfg.ageing_us > 0 && j->head_us != NEVER && now_us - j->head_us > f->cfg.ageing_us;
 }
 
-/* Rules 2 and 3: how many quanta before the least served (deficit round robin;
- * DLPM). */
+/* Rules 2 and 3: how many quanta before the least served (deficit round robin; DLPM). */
 static int64_t round_of(int64_t served, int64_t least, int64_t quantum)
 {
     return served <= least ? 0 : (served - least) / quantum;
 }
 
-/* Rule 4: in the last part of its time, and it can still be met; what is missed
- * is no hurry. */
+/* Rule 5: in the last part of its time, and it can still be met; what is missed is no hurry. */
 static bool is_near(const fair *f, const job *j, int64_t now_us)
 {
     int64_t slack = j->deadline_us - now_us;
@@ -554,8 +540,8 @@ static bool is_near(const fair *f, const job *j, int64_t now_us)
     return (double)slack < policy_hurry * (double)f->cfg.classes[j->slo].ttft_us;
 }
 
-/* Rule 5: FastServe's skip-join: a prompt that alone outlasts its target hurts
- * those it would go before, and gains nothing. */
+/* Rule 6: FastServe's skip-join: a prompt that alone outlasts its target hurts those it would go
+ * before, and gains nothing. */
 static int rank_of(const fair *f, const job *j)
 {
     const fair_class *c = &f->cfg.classes[j->slo];
@@ -563,16 +549,15 @@ static int rank_of(const fair *f, const job *j)
     return c->rank + too_long;
 }
 
-/* Rule 6: an adapter in use saves a load and bytes in every step, which is
- * worth a little waiting. */
+/* Rule 8: an adapter in use saves a load and bytes in every step: worth a little waiting. */
 static int64_t turn_of(const fair *f, const job *j)
 {
     bool used = j->adapter == NONE || f->entries[j->adapter].running > 0;
     return j->arrived_us - (used ? FAIR_LOCALITY_US : 0);
 }
 
-/* One load serves all who wait for the adapter (S-LoRA's clusters), and takes room for as long as their
- * answers take: where room is short, who brings much company and short answers goes first. */
+/* Rule 4: one load serves all who wait for the adapter (S-LoRA's clusters), and takes room for as
+ * long as their answers take.  Where room is short, much company and short answers go first. */
 static int company_of(const fair *f, const job *j)
 {
     if (!f->scarce) return 0;
@@ -582,17 +567,16 @@ static int company_of(const fair *f, const job *j)
     return (int)(1e6 * sqrt(n < COMPANY_MAX ? n : COMPANY_MAX) / stay);
 }
 
-/* Where adapters wait for room, a request with time to spare does not ask for
- * one that nobody uses: it waits for company, until the better part of its time
- * is gone or somebody in a hurry brings it. */
+/* Where adapters wait for room, a request with time to spare does not ask for one that nobody uses.
+ * It waits for company, until most of its time is gone or somebody in a hurry brings it. */
 static bool waits_for_company(const fair *f, const job *j, int64_t now_us)
 {
     double spare = patience * (double)f->cfg.classes[j->slo].ttft_us - 2 * f->stay_us;
     return f->scarce && (double)(now_us - j->arrived_us) < spare;
 }
 
-/* Where adapters wait for room, one that would come after the deadline takes it from one that would not.
- * What is missed already is no hurry, and waits as long as it must. */
+/* Where adapters wait for room, one that would come after the deadline takes it from one that would
+ * not.  What is missed already is no hurry, and waits as long as it must. */
 static bool comes_too_late(const fair *f, const job *j, int64_t now_us)
 {
     int64_t left = j->deadline_us - now_us;
@@ -622,6 +606,7 @@ static void describe(const fair *f, const view *v, int ticket, head *h)
     h->company = company_of(f, j);
 }
 
+/* The rules of fair.h, in their order. */
 static bool goes_before(const head *x, const head *y)
 {
     if (x->aged != y->aged) return x->aged;
@@ -637,8 +622,7 @@ static bool goes_before(const head *x, const head *y)
     return x->ticket < y->ticket;
 }
 
-/* -------------------------------------------------------------------------
- * heap -- */
+/* -------------------------------------------------------------------------------------- heap -- */
 
 static bool head_before(const void *self, const void *x, const void *y)
 {
@@ -666,12 +650,10 @@ static void replace(fair *f, const head *h)
     sink_first(f);
 }
 
-/* -------------------------------------------------------------------------
- * pick -- */
+/* -------------------------------------------------------------------------------------- pick -- */
 
-/* LoRAX's cycle: where adapters have been asked for too long, as many that are
- * long in use and have the fewest requests take nobody new, and so come free
- * when those are done. */
+/* LoRAX's cycle: where adapters have been asked for too long, as many that are long in use and have
+ * the fewest requests take nobody new, and so come free when those are done. */
 static void close_adapters(fair *f, int64_t now_us)
 {
     int starving = 0, count[16] = {0}, most = 0, sum = 0;
@@ -712,8 +694,7 @@ static bool is_blocked(const fair *f, const job *j)
     return is_cold(f, j) && f->entries[j->adapter].blocked;
 }
 
-/* `asked`: adapters that this pick has named beyond those that were asked for
- * before. */
+/* `asked`: adapters that this pick has named beyond those that were asked for before. */
 static bool may_be_named(const fair *f, const job *j, int64_t now_us, int asked)
 {
     if (!is_cold(f, j)) return !is_closed(f, j, now_us);
@@ -723,8 +704,7 @@ static bool may_be_named(const fair *f, const job *j, int64_t now_us, int asked)
            !comes_too_late(f, j, now_us);
 }
 
-/* The first from `i` on that may be named, at most WINDOW further on; NONE:
- * nobody. */
+/* The first from `i` on that may be named, at most WINDOW further on; NONE: nobody. */
 static int next_open(const fair *f, int i, int64_t now_us, int asked)
 {
     for (int seen = 0; i != NONE && seen < WINDOW; i = f->jobs[i].next, seen++) {
@@ -804,8 +784,7 @@ int fair_pick(fair *f, int64_t now_us, int want, int *tickets)
     return n;
 }
 
-/* -------------------------------------------------------------------------
- * asks -- */
+/* -------------------------------------------------------------------------------------- asks -- */
 
 int fair_scan(const fair *f, int *cursor, int n, int *tickets)
 {
@@ -866,8 +845,7 @@ void fair_set_prices(fair *f, double row_us, double output_us, double step_us)
     f->step_us = step_us;
 }
 
-/* ----------------------------------------------------------------------
- * outlook -- */
+/* ----------------------------------------------------------------------------------- outlook -- */
 
 static void publish_tenant(fair *f, promise_outlook *o, int t, int64_t now_us)
 {
@@ -908,8 +886,7 @@ void fair_publish(fair *f, promise_outlook *o, int64_t now_us)
     o->n_waiting = f->n_waiting;
 }
 
-/* ------------------------------------------------------------------------
- * checks -- */
+/* ------------------------------------------------------------------------------------ checks -- */
 
 static bool check_flow(const fair *f, int index, int *n_waiting)
 {

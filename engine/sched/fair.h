@@ -1,36 +1,42 @@
-/* fair.h -- who waits, and who is next: deadline-aware deficit round robin over
- * tenants and classes.
+/* fair.h -- who waits, and who is next: deficit rounds of tenants and classes, with deadlines.
  *
- * Waiting requests stand in flows, one for each (tenant, class), in order of
- * arrival.  fair_pick() merges the heads of the flows, each rule a small
- * function in fair.c:
- *     1. a head that has waited for its turn longer than the ageing bound goes first, the one that has for
- *        longest before others.  So nobody starves: from then on no free seat is given to anybody but heads
- *        that are older, of which there is one for each other flow, and those that come back pre-empted;
- *        these cannot return for ever, since from rank x bound after their arrival on only older ones
- *        pre-empt them (policy.h).  Who is about to miss a deadline may still take the seat of a weaker
- *        one that runs.  tests/sim/test_props.c holds every seat of every scenario to it;
- *     2. tenants by rounds of deficit (VTC's counters, DLPM's quantum): who is
- * within a quantum of the least served one is in this round, and an abuser in a
- * later one, whatever its class;
- *     3. classes by rounds in the same way, with their weights: the lowest gets
- * its share;
- *     4. who is about to miss its deadline and can still meet it, earliest
- * first (EDF);
- *     5. the more urgent class; a prompt that cannot meet its target anyway one
- * class lower (FastServe's skip-join);
- *     6. the tenant served least; arrival, where an adapter in use counts as
- * some milliseconds. While the adapter of a head is on its way, others of its
- * flow may pass (Chameleon's bypass); if that lasts, adapters that are long in
- * use take nobody new until it is there (LoRAX's cycle time).
+ * Waiting requests stand in flows, one for each (tenant, class), in order of arrival.  fair_pick()
+ * merges the heads of the flows.  Of two heads the first rule that tells them apart decides
+ * (goes_before() in fair.c; each rule is a small function there):
  *
- * A request is charged what it is expected to cost when it is seated, and
- * settled when it leaves: counters are integers and end as what was really
- * used, exactly.
+ *     1. aged: a head that has waited for its turn longer than the ageing bound goes first; of such
+ *        the one that has for longest.
+ *     2. tenant: by rounds of deficit (VTC's counters, DLPM's quantum).  Who is within a quantum of
+ *        the least served one is in this round, an abuser in a later one, whatever its class.
+ *     3. class: by rounds in the same way, with their weights.  The lowest gets its share.
+ *     4. company: only while adapters wait for room.  An adapter in use goes before one that needs
+ *        a load; of the latter, the one that most wait for, with the shortest answers.
+ *     5. near: who is about to miss its deadline and can still meet it; the earliest first (EDF).
+ *     6. rank: the more urgent class.  A prompt that cannot meet its target anyway counts as one
+ *        class lower (FastServe's skip-join).
+ *     7. served: the tenant that was served least.
+ *     8. turn: arrival, where an adapter in use counts as some milliseconds.
  *
- * Costs O(flows that wait) for a pick, O(1) for the rest.  Nothing is allocated
- * after fair_create(). No clock; the same calls give the same picks.  Threads:
- * the caller's; one at a time.
+ * Nobody starves, by rule 1: once a head is aged, no free seat is given to anybody but heads that
+ * are older, of which there is one for each other flow, and those that come back pre-empted.  These
+ * cannot return for ever: from rank x bound after their arrival on, only older ones pre-empt them
+ * (policy.h).  Who is about to miss a deadline may still take the seat of a weaker one that runs.
+ * tests/sim/test_props.c holds every seat of every scenario to it.
+ *
+ * Who is not named at all, whatever the rules say (may_be_named()):
+ *     - who waits for its adapter lets others of its flow pass (Chameleon's bypass).  Few adapters
+ *       are asked for at once;
+ *     - while adapters wait for room, who has time to spare waits for company, and nothing is
+ *       loaded that would come after its request's deadline;
+ *     - if that lasts, adapters that are long in use take nobody new, until what was asked for is
+ *       there (LoRAX's cycle time).
+ *
+ * A request is charged what it is expected to cost when it is seated, and settled when it leaves:
+ * counters are integers and end as what was really used, exactly.
+ *
+ * A pick costs O(flows that wait), the rest O(1).  Nothing is allocated after fair_create().  There
+ * is no clock: the same calls give the same picks.
+ * Threads: the caller's; one at a time.
  */
 #ifndef ENGINE_SCHED_FAIR_H
 #define ENGINE_SCHED_FAIR_H
@@ -74,8 +80,7 @@ typedef struct fair fair;
 fair *fair_create(const fair_config *cfg);
 void fair_destroy(fair *f);
 
-/* A request begins to wait; the ticket names it until fair_leave().  At most
- * `cap` at once. */
+/* A request begins to wait; the ticket names it until fair_leave().  At most `cap` at once. */
 int fair_enter(fair *f, const fair_job *job, int64_t now_us);
 void *fair_who(const fair *f, int ticket);
 
@@ -92,41 +97,41 @@ void fair_charge(fair *f, int ticket, int prompt, int output);
 /* It ended, in whatever state. */
 void fair_leave(fair *f, int ticket, int64_t now_us);
 
-/* Names the first of those that wait, at most `want` <= FAIR_PICKS, in the
- * order in which they should be seated. */
+/* Names the first of those that wait, at most `want` <= FAIR_PICKS, in the order in which they
+ * should be seated. */
 int fair_pick(fair *f, int64_t now_us, int want, int *tickets);
 
-/* Waiting requests one after the other, `n` at a time, from *cursor on (0 at
- * first; moves round). */
+/* Waiting requests one after the other, `n` at a time, from *cursor on (first 0; moves round). */
 int fair_scan(const fair *f, int *cursor, int n, int *tickets);
 
 int fair_waiting(const fair *f);
 bool fair_is_waiting(const fair *f, int ticket);
-/* Whether it has stood first in its flow for longer than the ageing bound: nobody
- * but such goes before, and of these who has for longest.  What it stood there before it was pre-empted,
- * or pushed back by one that was, counts. */
+
+/* Whether it has stood first in its flow for longer than the ageing bound: nobody but such goes
+ * before, and of these who has for longest.  What it stood there before it was pre-empted, or
+ * pushed back by one that was, counts. */
 bool fair_is_aged(const fair *f, int ticket, int64_t now_us);
+
 /* How long it has stood first in its flow; 0: it never did. */
 int64_t fair_age_us(const fair *f, int ticket, int64_t now_us);
-/* Virtual tokens over weight that the tenant of this request has been charged,
- * in 1/65536. */
+
+/* Virtual tokens over weight that the tenant of this request has been charged, in 1/65536. */
 int64_t fair_served(const fair *f, int ticket);
-/* The counter in place `i`, in virtual tokens over weight; false: there are no
- * more. */
+
+/* The counter in place `i`, in virtual tokens over weight; false: there are no more. */
 bool fair_tenant(const fair *f, int i, uint64_t *id, double *served, int *inside);
+
 /* Whether somebody runs with this adapter, or needs none. */
 bool fair_in_use(const fair *f, uint64_t adapter);
 
-/* What tokens cost, for the outlook and the rule of deadlines; row_us 0: not
- * known yet. */
+/* What tokens cost, for the outlook and the rule of deadlines; row_us 0: not known yet. */
 void fair_set_prices(fair *f, double row_us, double output_us, double step_us);
 
-/* Brings a copy of what waits up to date; only tenants that changed since the
- * last call are touched, so always with the same `o`. */
+/* Brings a copy of what waits up to date; only tenants that changed since the last call are
+ * touched, so always with the same `o`. */
 void fair_publish(fair *f, promise_outlook *o, int64_t now_us);
 
-/* All invariants: lists, sums, and that every counter is what was charged.  For
- * tests. */
+/* All invariants: lists, sums, and that every counter is what was charged.  For tests. */
 bool fair_check(const fair *f);
 
 #endif
