@@ -40,10 +40,11 @@ typedef struct step {
     const step_seg *seg; /* cover all rows, in order; borders lie on borders of seq */
     int n_logit;
     const int32_t *logit_row; /* [n_logit] ascending; the rows whose logits are wanted */
-    const int32_t *
-        from; /* [n_rows] or NULL; from[i] >= 0: row i's token is what that row of the last be_sample()
-                            picked, which the host need not know yet; token[i] is not read then */
-    int logit_stride; /* from one row of logits to the next: no view's n_vocab is above it; 0: the base's n_vocab */
+    /* [n_rows] or NULL.  from[i] >= 0: row i's token is what that row of the last be_sample()
+     * picked, which the host need not know yet; token[i] is not read then. */
+    const int32_t *from;
+    /* From one row of logits to the next; no view's n_vocab is above it.  0: the base's n_vocab. */
+    int logit_stride;
 } step;
 
 #endif

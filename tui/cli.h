@@ -35,9 +35,9 @@ typedef struct cli_program {
     const char *name, *tagline;
     const cli_command *commands; /* NULL: it has only options */
     const cli_option *options;   /* of every command */
-    const char
-        *description;  /* for the man page; paragraphs separated by an empty line; without commands
-                                  also for help, after the options */
+    /* For the man page, and without commands also for help, after the options.  Paragraphs are
+     * separated by an empty line. */
+    const char *description;
     const char *after; /* ready troff: files, environment, examples */
 } cli_program;
 

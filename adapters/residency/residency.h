@@ -32,8 +32,9 @@ typedef struct residency_config {
     size_t host_bytes;   /* of copies in host memory; 0: none are kept */
     bool host_int8;      /* A and B are kept in int8 there */
     int n_loaders;       /* threads; 0: 1 */
-    int copy_share; /* percent of a step's slack that copies to the device may take (adapters/residency/pace.h);
-                             0: no bound */
+    /* Percent of a step's slack that copies to the device may take (adapters/residency/pace.h); 0: no
+     * bound. */
+    int copy_share;
     const model *weights; /* of the base, for DoRA and biases; NULL: those are refused */
 } residency_config;
 

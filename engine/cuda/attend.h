@@ -30,8 +30,8 @@ extern "C" {
 
 typedef struct cu_attend_args {
     float *out; /* row i: out + i * out_stride; f32, also scratch of long chunks; dense heads */
-    uint16_t *
-        out16; /* the result as bf16 [n_rows][n_head * head_dim] instead of in `out`; NULL: in `out` */
+    /* The result as bf16 [n_rows][n_head * head_dim] instead of in `out`; NULL: in `out`. */
+    uint16_t *out16;
     const float *q;           /* row i: q + i * q_stride */
     int q_stride, out_stride; /* floats, even */
     int n_head;

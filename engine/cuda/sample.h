@@ -38,16 +38,16 @@ typedef struct cu_sample_row {
     int32_t n_prompt;
     int32_t n_output; /* also the draw number */
     int32_t min_tokens;
-    int32_t
-        n_top; /* alternatives with log-probabilities, at most SAMPLE_TOP_MAX; -1: no log-probabilities */
+    /* Alternatives with log-probabilities, at most SAMPLE_TOP_MAX; -1: no log-probabilities. */
+    int32_t n_top;
     int32_t score; /* a token: nothing is picked, it is scored (sampler_score()); -1: pick */
 } cu_sample_row;
 
 typedef struct cu_sample_args {
     float *logits; /* [..][stride] */
     const cu_sample_row *rows;
-    sampled *
-        out; /* [n_rows]; token -1: the row's logits are not numbers.  Entries from n_top on are not written */
+    /* [n_rows]; token -1: the row's logits are not numbers.  Entries from n_top on are not written. */
+    sampled *out;
     int n_rows, n_vocab, stride;
 } cu_sample_args;
 

@@ -66,8 +66,9 @@ typedef struct st_tensor {
     uint64_t bytes;
     uint64_t offset;  /* from the start of the file */
     const void *data; /* NULL after safetensors_open_header(); may be unaligned, see below */
-    bool aligned;     /* data is a multiple of the element's size: it may be read through a
-                         typed pointer.  Else only through memcpy or st_read_f32(). */
+    /* `data` is a multiple of the element's size: it may be read through a typed pointer.  Else only
+     * through memcpy or st_read_f32(). */
+    bool aligned;
 } st_tensor;
 
 typedef struct safetensors safetensors;

@@ -6,9 +6,10 @@
 
 enum {
     LOOK_AHEAD = 64, /* prompts whose deadlines decide about the pace */
-    LEAST_KEPT =
-        1, /* rows by which a prompt goes on in any step, where deadlines see to the rest */
-    LEAST_LOOSE = 16, /* where they do not: also, a model is corrected by what it sees */
+    /* Rows by which a prompt goes on in any step, where deadlines see to the rest ... */
+    LEAST_KEPT = 1,
+    /* ... and where they do not: also, a model is corrected by what it sees. */
+    LEAST_LOOSE = 16,
 };
 
 /* What prompts may add to a step of decode rows, as long as no first token needs more. */

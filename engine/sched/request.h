@@ -74,11 +74,12 @@ typedef struct request {
     float weight;         /* of the tenant in fair sharing; 1 is normal */
     int64_t arrived_us, ttft_deadline_us, tpot_target_us; /* monotonic; 0: none */
     int64_t expires_us; /* give up (FINISH_ERROR, ERR_TIMEOUT) when still running then; 0: never */
-    int64_t
-        patience_us; /* the same, when no token was made until then: the client's own deadline */
-    meter *meter;    /* counts that survive a crash; never NULL */
-    _Atomic int64_t *waiting; /* a count that the engine lowers by one when the request first runs,
-                                 and not at all if it never does; may be NULL */
+    /* The same, when no token was made until then: the client's own deadline. */
+    int64_t patience_us;
+    meter *meter; /* counts that survive a crash; never NULL */
+    /* A count that the engine lowers by one when the request first runs, and not at all if it never
+     * does; may be NULL. */
+    _Atomic int64_t *waiting;
     request_signal *signal;
 
     /* ---- zone 2: engine thread only, between submit and finish ---- */
@@ -88,7 +89,8 @@ typedef struct request {
     int n_page, page_cap;
     int32_t *swap_slot; /* [page_cap] behind `page`: where its pages lie while it is pre-empted */
     int n_swapped;      /* of them in use */
-    int n_computed; /* positions whose KV is in pages, or will be when the steps in flight are over; or swapped out */
+    /* Positions whose KV is in pages, or will be when the steps in flight are over; or swapped out. */
+    int n_computed;
     int n_ahead; /* tokens that steps in flight draw: they have positions, and are not known yet */
     int draw_at; /* n_ahead > 0: which row of the last be_sample() the latest of them is */
     int n_preempted;
@@ -102,16 +104,17 @@ typedef struct request {
     uint32_t *mask;     /* [bars_words()], owned; NULL without bars */
 
     /* ---- zone 3: shared; see who touches each field ---- */
-    atomic_bool cancel;    /* gateway sets, engine reads */
-    atomic_bool stopped;   /* the same: it ends because a stop string was seen */
-    sampled *ring;         /* [max_tokens], owned; slot i is written before n_pushed passes i */
-    int32_t *output;       /* [max_tokens], the bare tokens, engine writes */
-    sampled *prompt_score; /* [n_prompt] if score_prompt; entry 0 is unused; engine writes before
-                              the first push or the finish */
-    atomic_int n_pushed;   /* engine raises */
-    int n_popped;          /* gateway only */
-    _Atomic int finish;    /* finish_reason; engine writes last */
-    err why;               /* valid once finish == FINISH_ERROR */
+    atomic_bool cancel;  /* gateway sets, engine reads */
+    atomic_bool stopped; /* the same: it ends because a stop string was seen */
+    sampled *ring;       /* [max_tokens], owned; slot i is written before n_pushed passes i */
+    int32_t *output;     /* [max_tokens], the bare tokens, engine writes */
+    /* [n_prompt] if score_prompt; entry 0 is unused; engine writes before the first push or the
+     * finish. */
+    sampled *prompt_score;
+    atomic_int n_pushed; /* engine raises */
+    int n_popped;        /* gateway only */
+    _Atomic int finish;  /* finish_reason; engine writes last */
+    err why;             /* valid once finish == FINISH_ERROR */
 } request;
 
 /* Zeroes the struct, so that clear is always safe; sets neutral sampling rules. */

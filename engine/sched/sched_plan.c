@@ -12,9 +12,10 @@
 #include "engine/sched/sched_inside.h"
 
 enum {
-    LEAST_SEAT =
-        16, /* beside another prompt, nobody is given a seat for fewer tokens in this step */
-    SPARE_PICKS = 16, /* of those that wait, beyond the seats: who could take one, who comes next */
+    /* Beside another prompt, nobody is given a seat for fewer tokens in this step. */
+    LEAST_SEAT = 16,
+    /* Of those that wait, beyond the seats: who could take one, who comes next. */
+    SPARE_PICKS = 16,
 };
 
 /* ----------------------------------------------------------------------- room -- */

@@ -50,10 +50,10 @@ err_code tokenizer_extend(tokenizer **out, const tokenizer *base, const tok_adde
                           err *e);
 
 enum {
-    TOK_ADD_SPECIAL = 1,   /* what the post-processor adds (bos ...) */
-    TOK_PARSE_SPECIAL = 2, /* special tokens' text in `text` becomes their ids; without it the text
-                              of a special token is encoded as ordinary text (a tenant can't forge
-                              a role marker in chat) */
+    TOK_ADD_SPECIAL = 1, /* what the post-processor adds (bos ...) */
+    /* Special tokens' text in `text` becomes their ids; without it the text of a special token is
+     * encoded as ordinary text (a tenant can't forge a role marker in chat). */
+    TOK_PARSE_SPECIAL = 2,
 };
 
 /* Encodes `len` bytes of UTF-8 (invalid bytes as tokenizers would get them: replaced by U+FFFD).

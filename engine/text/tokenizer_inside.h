@@ -18,11 +18,11 @@
 #define LOWER_BLOCK "\xE2\x96\x81" /* U+2581, SentencePiece's space */
 
 typedef struct {
-    char *
-        bytes; /* the vocabulary's string, byte-level alphabets undone; NULL: not in the vocabulary */
+    /* The vocabulary's string, byte-level alphabets undone; NULL: not in the vocabulary. */
+    char *bytes;
     char *content; /* an added token's, as the files write it; NULL: not added */
-    char *
-        text; /* what the token stands for in a text; the same memory as one of these where equal */
+    /* What the token stands for in a text; the same memory as one of these where equal. */
+    char *text;
     uint32_t len, text_len;
     int16_t byte; /* <0xXX> where the decoder puts bytes together; else -1 */
     bool special, added, barred;

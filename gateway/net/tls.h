@@ -17,8 +17,8 @@
 /* PEM files; borrowed. */
 typedef struct tls_files {
     const char *cert, *key;
-    const char *client_ca; /* who signs the clients' certificates on the admin plane; NULL: none are
-                              asked for */
+    /* Who signs the clients' certificates on the admin plane; NULL: none are asked for. */
+    const char *client_ca;
 } tls_files;
 
 typedef void tls_info_fn(const SSL *ssl, int where, int ret);

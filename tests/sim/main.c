@@ -47,8 +47,8 @@ static const options defaults = {
              .max_prompt = 2048,
              .max_tokens = 1024,
              .mix = MIX_SKEWED},
-    .setup = {.device = {.base_us = 4400, /* an 8B model on an H200:
-                                             facts/serving.md 8.2 over 0.8 */
+    /* An 8B model on an H200: 0.8 of what its bandwidth and its arithmetic would give. */
+    .setup = {.device = {.base_us = 4400,
                          .prefill_us = 22,
                          .decode_us = 6,
                          .context_us = 0.038,

@@ -30,8 +30,7 @@ typedef struct sim_load {
     double rate;                     /* requests per second */
     double cv;                       /* of the gaps: Gamma arrivals */
     double abuser;                   /* share of all requests that tenant 0 sends; 0: nobody does */
-    double uneven;                   /* tenant i of the others sends in proportion to (i +
-                    1)^-uneven */
+    double uneven;                   /* tenant i of the others sends like (i + 1)^-uneven */
     double skew;                     /* of adapters' popularity, with MIX_SKEWED */
     double burst;                    /* rate of 5 s out of 30 over the mean of the rest; 1: none */
     double classes[SIM_CLASSES];     /* shares of requests */
@@ -101,8 +100,7 @@ typedef struct sim_setup {
     int64_t ageing_us;
     sim_policy policy;
     int skip_tenant;    /* its requests are left out; -1: nobody's */
-    bool check;         /* invariants in every step; ends the process where one is broken
-               */
+    bool check;         /* invariants in every step; ends the process where one is broken */
     bool queue;         /* nobody is refused */
     bool blind;         /* admission does not see where adapters are */
     uint64_t max_steps; /* 0: until all have ended */
@@ -122,8 +120,9 @@ typedef struct sim_result {
     double plan_s;                                    /* processor time of planning */
     double cost_error;
     int64_t longest_wait_us; /* of a request that was seated */
-    int passed;              /* with check: free seats given to others while a head was over its
-                      ageing bound, and had been for longer */
+    /* With check: free seats given to others while a head was over its ageing bound, and had been for
+     * longer. */
+    int passed;
 } sim_result;
 
 bool sim_run(const sim_setup *s, const sim_arrival *a, int n, int tenants, int adapters,
