@@ -31,18 +31,15 @@ static const option options[] = {
     {"server", "threads", OPT_INT, AT(server_threads), "200", 4, 4096,
      "Worker threads: each open connection holds one."},
     {"server", "max_connections", OPT_INT, AT(server_max_connections), "0", 0, 4095,
-     "Connections of the inference API; 503 and Retry-After beyond.  Must be below threads, so "
-     "that\n"
-     "workers are left to refuse the rest.  0: seven eighths of threads."},
+     "Connections of the inference API; 503 and Retry-After beyond.  Must be below threads, so\n"
+     "that workers are left to refuse the rest.  0: seven eighths of threads."},
     {"server", "max_connections_per_ip", OPT_INT, AT(server_max_connections_per_ip), "0", 0, 4096,
-     "The same for one IPv4 address or one IPv6 /64; 429 beyond.  Where all clients come through\n"
-     "one proxy, set it to max_connections.  0: three quarters of max_connections."},
+     "The same for one IPv4 address or one IPv6 /64; 429 beyond.  Where all clients come\n"
+     "through one proxy, set it to max_connections.  0: three quarters of max_connections."},
     {"server", "trusted_proxies", OPT_TEXT, AT(server_trusted_proxies), "", 0, 0,
-     "CIDR blocks, comma-separated, of the proxies whose X-Forwarded-For tells the client's "
-     "address "
-     "where\n"
-     "a tenant or key is bound to networks.  Empty: nobody's; the connection's own address "
-     "counts."},
+     "CIDR blocks, comma-separated, of the proxies whose X-Forwarded-For tells the client's\n"
+     "address where a tenant or key is bound to networks.  Empty: nobody's; the connection's\n"
+     "own address counts."},
     {"server", "tls_cert", OPT_TEXT, AT(server_tls_cert), "tls/cert.pem", 0, 0,
      "Certificate chain (PEM).  Relative paths are relative to data.dir.  Reloaded on SIGHUP."},
     {"server", "tls_key", OPT_TEXT, AT(server_tls_key), "tls/key.pem", 0, 0,
@@ -60,68 +57,56 @@ static const option options[] = {
     {"admin", "listen", OPT_TEXT, AT(admin_listen), "127.0.0.1:8444", 0, 0,
      "Addresses of the admin API (HTTPS, keys with the admin scope)."},
     {"admin", "client_ca", OPT_TEXT, AT(admin_client_ca), "", 0, 0,
-     "Authorities (PEM) one of which must have signed the certificate that a client of the admin "
-     "API\n"
-     "shows; its key is asked for as well.  Empty: no certificate is asked for.  Reloaded on "
-     "SIGHUP."},
+     "Authorities (PEM) one of which must have signed the certificate that a client of the\n"
+     "admin API shows; its key is asked for as well.  Empty: no certificate is asked for.\n"
+     "Reloaded on SIGHUP."},
     {"metrics", "listen", OPT_TEXT, AT(metrics_listen), "127.0.0.1:8445", 0, 0,
      "Addresses of /healthz, /readyz and /metrics (HTTPS, no key)."},
     {"metrics", "max_tenants", OPT_INT, AT(metrics_max_tenants), "50", 0, 10000,
-     "So many tenants, the first to send a request, have series of their own in /metrics; the "
-     "others\n"
-     "share tenant=\"_other\".  A tenant's series are about 100 lines."},
+     "So many tenants, the first to send a request, have series of their own in /metrics; the\n"
+     "others share tenant=\"_other\".  A tenant's series are about 100 lines."},
     {"metrics", "vllm_names", OPT_BOOL, AT(metrics_vllm_names), "yes", 0, 0,
-     "Export the names that vLLM uses beside lorad's own, for dashboards made for vLLM and for "
-     "the\n"
-     "endpoint picker of the Kubernetes Gateway API Inference Extension."},
+     "Export the names that vLLM uses beside lorad's own, for dashboards made for vLLM and for\n"
+     "the endpoint picker of the Kubernetes Gateway API Inference Extension."},
     {"data", "dir", OPT_TEXT, AT(data_dir), "/var/lib/lorad", 0, 0,
      "Data directory: database, meters, adapters, certificate."},
     {"data", "usage_days", OPT_INT, AT(data_usage_days), "0", 0, 36500,
-     "Usage is kept by request for so many days; what is older becomes sums by hour, tenant, key, "
-     "adapter,\n"
-     "model and class.  0: by request for ever."},
+     "Usage is kept by request for so many days; what is older becomes sums by hour, tenant,\n"
+     "key, adapter, model and class.  0: by request for ever."},
     {"data", "spool", OPT_BYTES, AT(data_spool), "32MiB", 256 << 10, 256 << 20,
-     "Room in the data directory, taken at the start, for usage that the database cannot take: "
-     "its disk is\n"
-     "full, or another program has it locked.  576 bytes a completion, so 32MiB hold 58254: 19 "
-     "minutes\n"
-     "at 50 a second.  Then new completions are refused (503) until it can be written."},
+     "Room in the data directory, taken at the start, for usage that the database cannot take:\n"
+     "its disk is full, or another program has it locked.  576 bytes a completion, so 32MiB\n"
+     "hold 58254: 19 minutes at 50 a second.  Then new completions are refused (503) until it\n"
+     "can be written."},
     {"data", "min_free", OPT_BYTES, AT(data_min_free), "0", 0, 1024 * 1024 * GIB,
-     "Free space on the disk of data.dir that uploads and adapters never touch (507 to them); it "
-     "is "
-     "for\n"
-     "the database.  0: the larger of 1GiB and 5 % of the file system, at most an eighth of it: "
-     "128MiB\n"
-     "of 1GiB, 1GiB of 8GiB to 20GiB, 5GiB of 100GiB, 50GiB of 1000GiB."},
+     "Free space on the disk of data.dir that uploads and adapters never touch (507 to them);\n"
+     "it is for the database.  0: the larger of 1GiB and 5 % of the file system, at most an\n"
+     "eighth of it: 128MiB of 1GiB, 1GiB of 8GiB to 20GiB, 5GiB of 100GiB, 50GiB of 1000GiB."},
     {"model", "path", OPT_TEXT, AT(model_path), "", 0, 0,
      "Hugging Face directory of the base model."},
     {"model", "name", OPT_TEXT, AT(model_name), "base", 0, 0,
      "Name under which requests ask for the bare base model."},
     {"model", "chat_template", OPT_TEXT, AT(model_chat_template), "auto", 0, 0,
-     "auto: the model's own; or the name of a built-in one (chatml, qwen, qwen3, llama-3.1, "
-     "mistral ...);\n"
-     "or the path of a Jinja file, with a '/' in it."},
+     "auto: the model's own; or the name of a built-in one (chatml, qwen, qwen3, llama-3.1,\n"
+     "mistral ...); or the path of a Jinja file, with a '/' in it."},
     {"engine", "backend", OPT_TEXT, AT(engine_backend), "auto", 0, 0,
-     "auto: CUDA where there is a device of compute capability 8.0 or newer and cuBLAS, else the "
-     "CPU;\n"
-     "cuda, cpu: that one or none.  `lorad check` says which it is, and why."},
+     "auto: CUDA where there is a device of compute capability 8.0 or newer and cuBLAS, else\n"
+     "the CPU; cuda, cpu: that one or none.  `lorad check` says which it is, and why."},
     {"engine", "device", OPT_INT, AT(engine_device), "0", 0, 63, "Number of the CUDA device."},
     {"engine", "device_memory_fraction", OPT_TEXT, AT(engine_device_memory_fraction), "0.9", 0, 0,
      "How much of a CUDA device's memory is taken at the start: weights, scratch and the arena."},
     {"engine", "cuda_graphs", OPT_BOOL, AT(engine_cuda_graphs), "yes", 0, 0,
-     "On a CUDA device, record the launches of decode steps once for each padded number of rows "
-     "and\n"
-     "replay them; no: launch each kernel by itself."},
+     "On a CUDA device, record the launches of decode steps once for each padded number of\n"
+     "rows and replay them; no: launch each kernel by itself."},
     {"engine", "overlap", OPT_BOOL, AT(engine_overlap), "yes", 0, 0,
-     "On a CUDA device, plan and enqueue the next step while one runs; no: wait for each step's "
-     "tokens\n"
-     "first.  The tokens are the same; for diagnosis."},
+     "On a CUDA device, plan and enqueue the next step while one runs; no: wait for each\n"
+     "step's tokens first.  The tokens are the same; for diagnosis."},
     {"engine", "threads", OPT_INT, AT(engine_threads), "0", 0, 256,
      "Compute threads; 0: one for each core."},
     {"engine", "isa", OPT_TEXT, AT(engine_isa), "auto", 0, 0,
      "Instruction set: auto, amx, avx512bf16, avx512, avx2, portable."},
     {"engine", "max_rows", OPT_INT, AT(engine_max_rows), "512", 16, 8192,
-     "Rows in one step: decode rows and prompt tokens together.  Longer prompts are cut in "
+     "Rows in one step: decode rows and prompt tokens together.  Longer prompts are cut in\n"
      "chunks."},
     {"engine", "max_seqs", OPT_INT, AT(engine_max_seqs), "64", 1, 4096,
      "Sequences that run at once."},
@@ -130,65 +115,56 @@ static const option options[] = {
     {"engine", "max_context", OPT_INT, AT(engine_max_context), "8192", 16, 1048576,
      "Tokens of prompt and output together; never more than the model's own limit."},
     {"engine", "kv_memory", OPT_BYTES, AT(engine_kv_memory), "0", 0, 1024 * GIB,
-     "Memory of the device: one arena for the KV pages of all sequences, the prefix cache and the\n"
-     "adapters that are ready to run.  Nothing is split beforehand; what is idle and worth least\n"
-     "(uses, time to bring it back, size) makes room.  0: 1GiB on the CPU; on a CUDA device what\n"
-     "the model leaves of device_memory_fraction, less a sixteenth."},
+     "Memory of the device: one arena for the KV pages of all sequences, the prefix cache and\n"
+     "the adapters that are ready to run.  Nothing is split beforehand; what is idle and worth\n"
+     "least (uses, time to bring it back, size) makes room.  0: 1GiB on the CPU; on a CUDA\n"
+     "device what the model leaves of device_memory_fraction, less a sixteenth."},
     {"engine", "prefix_cache", OPT_BOOL, AT(engine_prefix_cache), "yes", 0, 0,
      "Reuse the KV of equal prompt beginnings, within one tenant and adapter version."},
     {"engine", "swap_bytes", OPT_BYTES, AT(engine_swap_bytes), "256MiB", 0, 1024 * GIB,
      "Memory for the KV of pre-empted requests, until they run again; touched only when used."},
     {"engine", "preemption", OPT_TEXT, AT(engine_preemption), "auto", 0, 0,
-     "What becomes of it: recompute, swap (as long as there is room), or auto: what is cheaper by\n"
-     "the cost model and what copies have taken."},
+     "What becomes of it: recompute, swap (as long as there is room), or auto: what is cheaper\n"
+     "by the cost model and what copies have taken."},
     {"adapters", "device_memory", OPT_BYTES, AT(adapters_device_memory), "0", 0, 1024 * GIB,
      "The most of engine.kv_memory that adapters may take; 0: all of it."},
     {"adapters", "host_memory", OPT_BYTES, AT(adapters_host_memory), "512MiB", 0, 1024 * GIB,
-     "Memory for copies of adapters, mostly as the device has them, from which they come back by "
-     "a\n"
-     "plain copy instead of from the disk; 0: none are kept."},
+     "Memory for copies of adapters, mostly as the device has them, from which they come back\n"
+     "by a plain copy instead of from the disk; 0: none are kept."},
     {"adapters", "host_int8", OPT_BOOL, AT(adapters_host_int8), "no", 0, 0,
      "Keep A and B in int8 there (64 values to a scale): a quarter of F32's size, each value\n"
-     "off by at most 1/254 of the largest of its 64.  Adapters are then always served in this "
+     "off by at most 1/254 of the largest of its 64.  Adapters are then always served in this\n"
      "precision."},
     {"adapters", "copy_share", OPT_INT, AT(adapters_copy_share), "50", 0, 100,
-     "Percent of the time that a step leaves before the tightest stream's target which loads may\n"
-     "take for copies to the device; they always get an eighth of the step.  0: no bound."},
+     "Percent of the time that a step leaves before the tightest stream's target which loads\n"
+     "may take for copies to the device; they always get an eighth of the step.  0: no bound."},
     {"adapters", "loaders", OPT_INT, AT(adapters_loaders), "1", 1, 16,
      "Threads that load adapters from disk."},
     {"adapters", "max_upload", OPT_BYTES, AT(adapters_max_upload), "1GiB", 1024, 64 * GIB,
      "Largest adapter folder."},
     {"adapters", "max_added_tokens", OPT_INT, AT(adapters_max_added_tokens), "4096", 0, 262144,
-     "Tokens that an adapter may add to the base's vocabulary; 4 bytes each for every row of "
-     "logits\n"
-     "that a step may have.  0: such adapters are refused."},
+     "Tokens that an adapter may add to the base's vocabulary; 4 bytes each for every row of\n"
+     "logits that a step may have.  0: such adapters are refused."},
     {"adapters", "tenant_bytes", OPT_BYTES, AT(adapters_tenant_bytes), "0", 0, 1024 * 1024 * GIB,
-     "What one tenant's adapters and open uploads may take on this disk, where the tenant has no\n"
-     "max_adapter_bytes of its own; 413 beyond.  Each version counts for 64KiB at least, those in\n"
-     "adapters.roots for nothing.  0: the larger of 1GiB and a 64th of the file system, at most a\n"
-     "quarter of it: 256MiB of 1GiB, 1GiB of 4GiB to 64GiB, 15.6GiB of 1000GiB."},
+     "What one tenant's adapters and open uploads may take on this disk, where the tenant has\n"
+     "no max_adapter_bytes of its own; 413 beyond.  Each version counts for 64KiB at least,\n"
+     "those in adapters.roots for nothing.  0: the larger of 1GiB and a 64th of the file\n"
+     "system, at most a quarter of it: 256MiB of 1GiB, 1GiB of 4GiB to 64GiB, 15.6GiB of\n"
+     "1000GiB."},
     {"adapters", "max_open_uploads", OPT_INT, AT(adapters_max_open_uploads), "8", 1, 1024,
-     "Resumable uploads that one tenant may have open; their room on the disk is reserved, and "
-     "what\n"
-     "they have not filled is lent to others when the disk is short."},
+     "Resumable uploads that one tenant may have open; their room on the disk is reserved, and\n"
+     "what they have not filled is lent to others when the disk is short."},
     {"adapters", "upload_expiry", OPT_TIME, AT(adapters_upload_expiry_us), "24h", SECOND,
      30 * 86400 * SECOND, "An upload without progress for this long is given up."},
     {"adapters", "roots", OPT_TEXT, AT(adapters_roots), "", 0, 0,
-     "Directories, comma-separated, whose adapters an operator may register where they lie, "
-     "without\n"
-     "copying (POST /admin/v1/adapters/register).  Empty: none."},
-    {"classes", "interactive", OPT_TEXT, AT(classes_interactive), "ttft:500ms tpot:50ms weight:4",
-     0, 0,
-     "SLO class for people who wait: targets for the first token and for each further one, and\n"
-     "its share.  With overload:reject a request is answered 429 at once, with the time to come\n"
-     "back, where its first token would miss the target; without it, it waits in the queue.\n"
-     "Asked for as service_tier \"priority\" or \"interactive\"."},
-    {"classes", "standard", OPT_TEXT, AT(classes_standard), "ttft:2s tpot:100ms weight:2", 0, 0,
-     "Asked for as \"default\" or \"standard\"."},
-    {"classes", "batch", OPT_TEXT, AT(classes_batch), "ttft:60s tpot:1s weight:1", 0, 0,
-     "Asked for as \"flex\" or \"batch\"."},
-    {"classes", "default", OPT_TEXT, AT(classes_default), "standard", 0, 0,
-     "Class of requests that ask for none, where the tenant has no default of its own."},
+     "Directories, comma-separated, whose adapters an operator may register where they lie,\n"
+     "without copying (POST /admin/v1/adapters/register).  Empty: none."},
+#define CLASS_OPTION(name, tier, other, initial, help) \
+    {"classes", #name, OPT_TEXT, AT(classes[CLASS_##name]), initial, 0, 0, help},
+    CLASS_ROWS(CLASS_OPTION)
+#undef CLASS_OPTION
+        {"classes", "default", OPT_TEXT, AT(classes_default), CLASS_DEFAULT, 0, 0,
+         "Class of requests that ask for none, where the tenant has no default of its own."},
     {"log", "level", OPT_TEXT, AT(log_level), "info", 0, 0, "debug, info, warn or error."},
     {"log", "format", OPT_TEXT, AT(log_format), "text", 0, 0,
      "text (for people), logfmt or json.  Prompts, answers and keys are never logged."},
@@ -476,7 +452,6 @@ err_code config_check(const config *c, err *e)
 {
     static const char *const levels[] = {"debug", "info", "warn", "error", NULL};
     static const char *const formats[] = {"text", "logfmt", "json", NULL};
-    static const char *const classes[] = {"interactive", "standard", "batch", NULL};
     static const char *const preemptions[] = {"auto", "recompute", "swap", NULL};
     static const char *const backends[] = {"auto", "cpu", "cuda", NULL};
     if (!c->model_path[0]) return err_set(e, ERR_INPUT, "model.path is not set");
@@ -510,14 +485,13 @@ err_code config_check(const config *c, err *e)
     if (!one_of(c->engine_preemption, preemptions)) {
         return err_set(e, ERR_INPUT, "engine.preemption: '%.40s' is unknown", c->engine_preemption);
     }
-    if (!one_of(c->classes_default, classes)) {
+    if (class_of_name(c->classes_default) < 0) {
         return err_set(e, ERR_INPUT, "classes.default: '%.40s' is unknown", c->classes_default);
     }
-    const char *texts[] = {c->classes_interactive, c->classes_standard, c->classes_batch};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < SERVER_CLASSES; i++) {
         config_class parsed;
-        if (config_parse_class(texts[i], &parsed, e))
-            return err_context(e, "classes.%s", classes[i]);
+        if (config_parse_class(c->classes[i], &parsed, e))
+            return err_context(e, "classes.%s", class_name(i));
     }
     return ERR_NONE;
 }

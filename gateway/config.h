@@ -14,6 +14,7 @@
 #include <stdio.h>
 
 #include "engine/base/err.h"
+#include "gateway/classes.h"
 
 enum { CONFIG_TEXT_MAX = 512 };
 
@@ -51,8 +52,7 @@ typedef struct config {
     int64_t adapters_max_open_uploads, adapters_upload_expiry_us;
     char adapters_roots[CONFIG_TEXT_MAX];
 
-    char classes_interactive[CONFIG_TEXT_MAX], classes_standard[CONFIG_TEXT_MAX];
-    char classes_batch[CONFIG_TEXT_MAX], classes_default[CONFIG_TEXT_MAX];
+    char classes[SERVER_CLASSES][CONFIG_TEXT_MAX], classes_default[CONFIG_TEXT_MAX];
 
     char log_level[CONFIG_TEXT_MAX], log_format[CONFIG_TEXT_MAX];
 } config;

@@ -221,22 +221,19 @@ typedef struct {
 
 static void make_classes(process *p)
 {
-    static const char *const names[SERVER_CLASSES] = {"interactive", "standard", "batch"};
-    const char *texts[] = {p->cfg.classes_interactive, p->cfg.classes_standard,
-                           p->cfg.classes_batch};
     for (int i = 0; i < SERVER_CLASSES; i++) {
         slo_class *sc = &p->srv.classes[i];
         config_class parsed;
         err ignored; /* config_check() has parsed it before */
-        (void)config_parse_class(texts[i], &parsed, &ignored);
+        (void)config_parse_class(p->cfg.classes[i], &parsed, &ignored);
         *sc = (slo_class){.rank = i,
                           .ttft_us = parsed.ttft_us,
                           .tpot_us = parsed.tpot_us,
                           .weight = (float)parsed.weight,
                           .reject_on_overload = parsed.reject};
-        snprintf(sc->name, sizeof(sc->name), "%s", names[i]);
-        if (strcmp(p->cfg.classes_default, names[i]) == 0) p->srv.default_class = i;
+        snprintf(sc->name, sizeof(sc->name), "%s", class_name(i));
     }
+    p->srv.default_class = class_of_name(p->cfg.classes_default);
 }
 
 static err_code open_model(process *p, err *e)

@@ -4,31 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const tiers[SERVER_CLASSES] = {"priority", "default", "flex"};
-
-const char *server_tier_of(int class_index)
-{
-    return tiers[class_index];
-}
-
-static int class_by_name(const server *s, const char *name)
-{
-    /* OpenAI's tiers, then our own names */
-    if (strcmp(name, "fast") == 0) return 0;  /* says OpenAI: the same as priority */
-    if (strcmp(name, "scale") == 0) return 1; /* without such a contract: the default tier */
-    for (int i = 0; i < SERVER_CLASSES; i++) {
-        if (strcmp(name, tiers[i]) == 0 || strcmp(name, s->classes[i].name) == 0) return i;
-    }
-    return -1;
-}
-
 int server_class_of(const server *s, const tenant *t, const char *tier, char *reason, size_t cap)
 {
     int i = s->default_class;
     if (tier)
-        i = class_by_name(s, tier);
+        i = class_of_tier(tier);
     else if (t->default_class[0])
-        i = class_by_name(s, t->default_class);
+        i = class_of_tier(t->default_class);
     if (i < 0) {
         snprintf(reason, cap,
                  "'service_tier' must be auto, priority, default or flex, or the "

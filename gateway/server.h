@@ -20,6 +20,7 @@
 #include "engine/model/model.h"
 #include "engine/sched/sched.h"
 #include "engine/text/tokenizer.h"
+#include "gateway/classes.h"
 #include "gateway/config.h"
 #include "gateway/http/exchange.h"
 #include "gateway/http/host.h"
@@ -29,8 +30,6 @@
 #include "storage/meter_file.h"
 #include "storage/settler.h"
 #include "storage/store.h"
-
-enum { SERVER_CLASSES = 3 };
 
 /* Counters for /metrics, beside http.count; atomic, any thread. */
 typedef struct server_counters {
@@ -75,9 +74,6 @@ typedef struct server {
     atomic_bool reload_wanted, drain_wanted; /* set by the admin API, seen by main.c */
     server_counters count;
 } server;
-
-/* A class as OpenAI's clients know it: priority, default or flex. */
-const char *server_tier_of(int class_index);
 
 /* Class for a service_tier (NULL: the tenant's default): index, or -1 with the reason. */
 int server_class_of(const server *s, const tenant *t, const char *tier, char *reason, size_t cap);

@@ -121,6 +121,45 @@ START_TEST(classes_and_relations)
 }
 END_TEST
 
+/* A row of classes.h is an option with a place of its own, and all that requests may say for it. */
+START_TEST(a_class_is_one_row)
+{
+    config c;
+    err e;
+    char text[128];
+    config_defaults(&c);
+    strcpy(c.model_path, "/m");
+    for (int i = 0; i < SERVER_CLASSES; i++) {
+        config_option_text option;
+        int rows = 0;
+        for (int k = 0; config_describe(k, &option); k++)
+            rows +=
+                strcmp(option.section, "classes") == 0 && strcmp(option.key, class_name(i)) == 0;
+        ck_assert_int_eq(rows, 1);
+        snprintf(text, sizeof(text), "classes.%s=ttft:%ds tpot:1s weight:1", class_name(i), i + 1);
+        ck_assert_int_eq(config_set(&c, text, &e), ERR_NONE);
+        ck_assert_str_eq(c.classes[i], strchr(text, '=') + 1);
+        snprintf(text, sizeof(text), "classes.default=%s", class_name(i));
+        ck_assert_int_eq(config_set(&c, text, &e), ERR_NONE);
+        ck_assert_msg(config_check(&c, &e) == ERR_NONE, "%s", e.msg);
+        ck_assert_int_eq(class_of_name(class_name(i)), i);
+        ck_assert_int_eq(class_of_tier(class_name(i)), i);
+        ck_assert_int_ge(class_of_tier(class_tier(i)), 0);
+        ck_assert_str_eq(class_tier(class_of_tier(class_tier(i))), class_tier(i));
+        strcpy(c.classes[i], "ttft:1s");
+        ck_assert_int_eq(config_check(&c, &e), ERR_INPUT);
+        ck_assert_ptr_nonnull(strstr(e.msg, class_name(i)));
+        strcpy(c.classes[i], "ttft:1s tpot:1s weight:1");
+    }
+    ck_assert_str_eq(class_name(class_of_tier("fast")), "interactive");
+    ck_assert_str_eq(class_name(class_of_tier("scale")), "standard");
+    ck_assert_int_eq(class_of_tier(""), -1);
+    ck_assert_int_eq(class_of_name("flex"), -1);
+    ck_assert_int_eq(config_set(&c, "classes.default=flex", &e), ERR_NONE);
+    ck_assert_int_eq(config_check(&c, &e), ERR_INPUT);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("config");
@@ -129,6 +168,7 @@ int main(void)
     tcase_add_loop_test(tc, each_mistake_is_named, 0, (int)(sizeof(bad) / sizeof(bad[0])));
     tcase_add_test(tc, sources_override_each_other);
     tcase_add_test(tc, classes_and_relations);
+    tcase_add_test(tc, a_class_is_one_row);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }

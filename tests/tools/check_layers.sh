@@ -100,7 +100,7 @@ gateway/openai: gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/rat
 gateway/rest: gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/server.h gateway/http gateway/watch/stats.h adapters/residency/inplace.h adapters/store/registry.h engine/base storage/audit.h storage/backup.h storage/keys.h storage/tenants.h
 
 tui: engine/base
-tui/ctl: tui engine/base
+tui/ctl: tui gateway/classes.h engine/base
 tui/top: tui gateway/admin_proto.h engine/base
 
 tests:

@@ -1,11 +1,11 @@
 """openapi_admin.py -- the admin plane's part of conf/openapi.json (see make_openapi.py)."""
-from openapi_words import ANY, BOOL, COUNT, FLAG, INT, NUM, STR, TIME, arr, maybe, obj, operation, opt, query
+from openapi_words import ANY, BOOL, CLASSES, COUNT, FLAG, INT, NUM, STR, TIME, arr, maybe, obj, operation, opt, query
 
 LIMIT_NAMES = ("requests_per_minute", "tokens_per_minute", "max_concurrent", "max_queued", "tokens_per_day", "tokens_per_month",
                "max_adapters", "max_adapter_bytes")
 ADAPTER_LIMITS = LIMIT_NAMES[:3]
 SCOPE = {"enum": ["inference", "adapters.read", "adapters.write", "admin", "admin.read"]}
-CLASS = {"enum": ["interactive", "standard", "batch"]}
+CLASS = {"enum": [name for name, _, _ in CLASSES]}
 LIMITS = obj({n: COUNT for n in LIMIT_NAMES})
 TENANT = obj({"object": {"const": "tenant"}, "id": STR, "name": STR, "state": {"enum": ["active", "disabled"]}, "weight": NUM,
               "default_class": maybe(STR), "classes": arr(STR), "models": arr(STR), "networks": arr(STR), "limits": LIMITS,
@@ -50,7 +50,7 @@ NAMES = opt(arr({"type": "string", "pattern": "^[^,\\x00-\\x1f\\x7f]+$"}))
 NETWORKS = opt(arr({"type": "string", "format": "cidr", "examples": ["192.0.2.0/24", "2001:db8::/32"]}))
 NEW_LIMITS = obj({n: LIMIT for n in LIMIT_NAMES}, optional=LIMIT_NAMES)
 TENANT_SET = {"weight": {"type": ["number", "null"], "minimum": 0.001, "maximum": 1000}, "disabled": opt(BOOL),
-              "default_class": {"enum": [*CLASS["enum"], "priority", "default", "flex", None]}, "classes": NAMES, "models": NAMES,
+              "default_class": {"enum": [*CLASS["enum"], *dict.fromkeys(tier for _, tier, _ in CLASSES), None]}, "classes": NAMES, "models": NAMES,
               "networks": NETWORKS, "limits": {**NEW_LIMITS, "type": ["object", "null"]}}
 TENANT_NEW = obj({"name": TENANT_NAME, **TENANT_SET}, optional=TENANT_SET)
 TENANT_PATCH = obj({"name": opt(TENANT_NAME), **TENANT_SET}, optional=["name", *TENANT_SET])

@@ -7,6 +7,7 @@
 
 #include "engine/base/process.h"
 #include "engine/base/version.h"
+#include "gateway/classes.h"
 #include "tui/ctl/loractl.h"
 
 /* ------------------------------------------------------------------------- options -- */
@@ -15,7 +16,8 @@
     {                             \
         NULL, 0, NULL, NULL, NULL \
     }
-#define CLASSES "interactive standard batch"
+#define CLASS_WORD(name, tier, other, initial, help) #name " "
+#define CLASSES                                      CLASS_ROWS(CLASS_WORD)
 
 static const cli_option everywhere[] = {
     {"context", 'c', "NAME", "Use this context instead of the current one", NULL},
