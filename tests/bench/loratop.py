@@ -84,12 +84,11 @@ def loratop(folder):
     recording(path)
     env = {**os.environ, "XDG_CONFIG_HOME": folder, "LC_ALL": "C.UTF-8"}
 
-    def headless(*args):
-        out = subprocess.run([BUILD / "loratop", "--replay", path, "--headless", *args], env=env, check=True,
-                             capture_output=True, text=True).stdout
-        return json.loads(out)
+    def bench(*args):
+        return json.loads(subprocess.run([BUILD / "bench_view", *args, path], env=env, check=True, capture_output=True,
+                                         text=True).stdout)
 
-    keys, hour = headless("--frames", "60"), headless("--frames", "3600", "-s", "adapters")
+    keys, hour = bench("60"), bench("-s", "adapters", "3600")
     sock = f"loratop-bench-{os.getpid()}"
     tmux = ["tmux", "-L", sock, "-f", "/dev/null"]
     seconds = 30

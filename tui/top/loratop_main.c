@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -27,7 +26,6 @@ enum {
     FRAME_US = 20000,
     REDRAW_US = 1000000,
     ONCE_ROWS_MAX = 1800,
-    DRAWS_MAX = 1 << 20
 };
 
 static const cli_option flags[] = {
@@ -42,9 +40,8 @@ static const cli_option flags[] = {
     {"replay", 0, "FILE", "show again what was recorded", "FILE"},
     {"speed", 0, "X", "of a replay: 1 as it was, 0 as fast as it goes", NULL},
     {"frames", 0, "N", "end after N updates", NULL},
-    {"headless", 0, NULL, "draw a replay into memory, with keys of all kinds, and report", NULL},
-    {"width", 0, "N", "of --once and --headless", NULL},
-    {"height", 0, "N", "of --once and --headless", NULL},
+    {"width", 0, "N", "of --once", NULL},
+    {"height", 0, "N", "of --once", NULL},
     {"ascii", 0, NULL, "no character beyond ASCII", NULL},
     {"read-only", 0, NULL, "offer no action", NULL},
     {"version", 0, NULL, "print the version", NULL},
@@ -66,7 +63,7 @@ typedef struct options {
     double interval_s, speed;
     int64_t frames;
     const char *record, *replay;
-    bool once, json, csv, ascii, read_only, headless;
+    bool once, json, csv, ascii, read_only;
 } options;
 
 typedef struct app {
@@ -105,7 +102,6 @@ enum {
     OPT_REPLAY,
     OPT_SPEED,
     OPT_FRAMES,
-    OPT_HEADLESS,
     OPT_WIDTH,
     OPT_HEIGHT,
     OPT_ASCII,
@@ -151,7 +147,6 @@ static int parse(int argc, char **argv, options *o)
             ok = take_number(optarg, 1, 1e9, &n);
             o->frames = (int64_t)n;
             break;
-        case OPT_HEADLESS: o->headless = true; break;
         case OPT_WIDTH:
             ok = take_number(optarg, 20, 1000, &n);
             o->width = (int)n;
@@ -510,88 +505,6 @@ static int run_plain(app *a)
     return EXIT_SUCCESS;
 }
 
-static int by_time(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-static long rss_kib(void)
-{
-    long pages = 0, all = 0;
-    FILE *f = fopen("/proc/self/statm", "re");
-    if (!f) return 0;
-    if (fscanf(f, "%ld %ld", &all, &pages) != 2) pages = 0;
-    (void)fclose(f);
-    return pages * (sysconf(_SC_PAGESIZE) / 1024);
-}
-
-/* Draws a recording over and over, with keys of all kinds in between: for tests and measurements. */
-static int run_headless(app *a)
-{
-    static const int keys[] = {KEYS_DOWN, KEYS_PAGE_DOWN, '>',        'I', 't',
-                               ' ',       KEYS_END,       KEYS_ENTER, 'x', '\\',
-                               'a',       KEYS_ENTER,     '/',        'e', KEYS_ENTER,
-                               KEYS_HOME, '\\',           KEYS_ESC,   'H', 'j',
-                               'x',       KEYS_F1 + 5,    KEYS_ESC,   't', 'U',
-                               '<',       KEYS_UP};
-    static const int n_keys = (int)(sizeof(keys) / sizeof(keys[0]));
-    int64_t frames = a->o.frames ? a->o.frames : 50, worst_us = 0, all_us = 0, n_draws = 0,
-            apply_us = 0;
-    struct rusage ru;
-    int n_screens = a->v.n_servers > 1 ? SCREENS : SCREENS - 1, first = 0;
-    long third_kib = 0;
-    if (a->o.screen >= 0) { /* that one alone */
-        first = (int)a->v.screen;
-        n_screens = first + 1;
-    }
-    a->o.speed = 0;
-    if (!cells_resize(&a->cells, a->o.height ? a->o.height : 50, a->o.width ? a->o.width : 200,
-                      !a->o.ascii))
-        return EXIT_FAILURE;
-    int64_t n_took = frames * 2 * n_screens < DRAWS_MAX ? frames * 2 * n_screens : DRAWS_MAX;
-    int64_t *all_took = calloc((size_t)n_took, sizeof(*all_took));
-    if (!all_took) return EXIT_FAILURE;
-    for (int64_t f = 0; f < frames; f++) {
-        int64_t start = clock_now_us();
-        if (!play(a, start)) {
-            replay_rewind(&a->replay);
-            (void)play(a, start);
-        }
-        apply_us += clock_now_us() - start;
-        if (f == frames / 3) third_kib = rss_kib();
-        for (int s = first; s < n_screens; s++) {
-            a->v.screen = (screen)s;
-            for (int k = 0; k < 2; k++, n_draws++) {
-                start = clock_now_us();
-                if (k) view_key(&a->v, keys[(f + s) % n_keys], start);
-                if (a->v.mode == MODE_NORMAL) a->v.screen = (screen)s;
-                view_draw(&a->v, &a->cells, start, start);
-                int64_t took = clock_now_us() - start;
-                all_us += took;
-                if (took > worst_us) worst_us = took;
-                if (n_draws < n_took) all_took[n_draws] = took;
-                a->v.quit = a->v.paused = false;
-            }
-        }
-        a->v.n_action = 0;
-    }
-    if (n_draws < n_took) n_took = n_draws;
-    qsort(all_took, (size_t)n_took, sizeof(*all_took), by_time);
-    double p99_ms = (double)all_took[n_took * 99 / 100] / 1e3;
-    free(all_took);
-    (void)getrusage(RUSAGE_SELF, &ru);
-    printf("{\"frames\":%lld,\"draws\":%lld,\"apply_mean_ms\":%.3f,\"draw_mean_ms\":%.3f,"
-           "\"draw_p99_ms\":%.3f,\"draw_max_ms\":%.3f,\"cpu_s\":%.3f,\"rss_third_kib\":%ld,"
-           "\"rss_kib\":%ld}\n",
-           (long long)frames, (long long)n_draws, (double)apply_us / 1e3 / (double)frames,
-           (double)all_us / 1e3 / (double)n_draws, p99_ms, (double)worst_us / 1e3,
-           (double)(ru.ru_utime.tv_sec + ru.ru_stime.tv_sec) +
-               (double)(ru.ru_utime.tv_usec + ru.ru_stime.tv_usec) / 1e6,
-           third_kib, rss_kib());
-    return EXIT_SUCCESS;
-}
-
 static void close_app(app *a)
 {
     for (int i = 0; i < VIEW_SERVERS_MAX; i++) {
@@ -620,10 +533,6 @@ int main(int argc, char **argv)
     }
     int status = parse(argc, argv, &a.o);
     if (status >= 0) return status;
-    if (a.o.headless && !a.o.replay) {
-        (void)fputs("loratop: --headless needs --replay\n", stderr);
-        return EXIT_USAGE;
-    }
     if (pipe2(a.wake, O_CLOEXEC | O_NONBLOCK) != 0) {
         (void)err_set(&e, ERR_LIMIT, "no pipe: %s", strerror(errno));
         return fail(&e);
@@ -640,9 +549,7 @@ int main(int argc, char **argv)
     if (a.o.once && a.o.screen < 0) a.v.screen = SCREEN_OVERVIEW;
     if (a.v.screen == SCREEN_SERVERS && a.v.n_servers < 2) a.v.screen = SCREEN_OVERVIEW;
     a.v.read_only = a.o.read_only;
-    if (a.o.headless)
-        status = run_headless(&a);
-    else if (a.o.once || a.o.json || a.o.csv)
+    if (a.o.once || a.o.json || a.o.csv)
         status = run_plain(&a);
     else
         status = run_screen(&a, &e);
