@@ -37,10 +37,9 @@ static void take(view *v, const char *name, const char *value)
     }
     for (int t = 0; t < TABLES; t++) {
         char want[48];
-        int cols;
-        (void)view_columns(t, &cols);
+        int column = view_column_of(t, value);
         snprintf(want, sizeof(want), "%s.sort", proto_table_names[t]);
-        if (strcmp(name, want) == 0 && n >= 0 && n < cols) v->table[t].sort = (int)n;
+        if (strcmp(name, want) == 0 && column >= 0) v->table[t].sort = column;
         snprintf(want, sizeof(want), "%s.descending", proto_table_names[t]);
         if (strcmp(name, want) == 0) v->table[t].descending = n == 1;
         snprintf(want, sizeof(want), "%s.tree", proto_table_names[t]);
@@ -70,8 +69,10 @@ void settings_save(const view *v)
                       view_screen_name(v->screen)) > 0;
     for (int t = 0; t < TABLES && ok; t++) {
         const table_view *w = &v->table[t];
-        ok = fprintf(f, "%s.sort = %d\n%s.descending = %d\n%s.tree = %d\n", proto_table_names[t],
-                     w->sort, proto_table_names[t], w->descending, proto_table_names[t],
+        int n;
+        const view_column *column = &view_columns(t, &n)[w->sort];
+        ok = fprintf(f, "%s.sort = %s\n%s.descending = %d\n%s.tree = %d\n", proto_table_names[t],
+                     column->title, proto_table_names[t], w->descending, proto_table_names[t],
                      w->tree) > 0;
     }
     if (fclose(f) != 0 || !ok || rename(fresh, path) != 0) (void)remove(fresh);

@@ -39,10 +39,8 @@ bool view_init(view *v, const char *const *names, int n_servers)
         snprintf(v->server[i].name, sizeof(v->server[i].name), "%s", names[i]);
         if (!topdata_init(&v->server[i].data)) return false;
     }
-    /* Who uses most, what was used last, who waits longest, what is new. */
-    static const int first[TABLES] = {4, 11, 5, 0};
     for (int t = 0; t < TABLES; t++) {
-        v->table[t].sort = first[t];
+        v->table[t].sort = view_default_sort(t);
         v->table[t].descending = true;
         v->table[t].stale = true;
     }
@@ -137,6 +135,8 @@ void view_refresh(view *v, int table)
     table_view *t = &v->table[table];
     const topdata *d = view_data(v);
     const rowset *r = &d->table[table];
+    int n_columns;
+    const view_column *column = &view_columns(table, &n_columns)[t->sort];
     if (!t->stale && t->seen == d->version) return;
     sort_key *keys = malloc((r->n + 1) * sizeof(*keys));
     if (!keys || !room_for(t, 2 * r->n + 1)) {
@@ -149,7 +149,7 @@ void view_refresh(view *v, int table)
         if (!view_matches(table, row, t->filter)) continue;
         sort_key *k = &keys[n++];
         *k = (sort_key){.id = r->side[i].id, .index = (uint32_t)i, .descending = t->descending};
-        k->number = view_key_of(v, table, t->sort, row, &r->side[i], &k->text);
+        k->number = column->key(column, &(view_row){row, &r->side[i], d->server.now_us}, &k->text);
         if (t->tree) k->group = view_tenant_of(table, row);
     }
     qsort(keys, n, sizeof(*keys), compare);
@@ -378,20 +378,30 @@ static bool table_key(view *v, int key)
     }
 }
 
-static void normal_key(view *v, int key)
+/* Keys that go to another screen. */
+static bool screen_key(view *v, int key)
 {
-    if (view_table(v)) view_refresh(v, view_table_of(v->screen));
-    if (move_key(v, key) || table_key(v, key)) return;
+    switch (key) {
+    case '0':
+    case KEYS_F1 + 1: show_screen(v, SCREEN_SERVERS); return true;
+    case '\t':
+    case KEYS_RIGHT: step_screen(v, 1); return true;
+    case KEYS_BACKTAB:
+    case KEYS_LEFT: step_screen(v, -1); return true;
+    default: break;
+    }
+    bool number = key >= '1' && key < '1' + SCREENS;
+    if (number) show_screen(v, key - '1');
+    return number;
+}
+
+/* Keys that do the same on every screen. */
+static void program_key(view *v, int key)
+{
     switch (key) {
     case 'q':
     case 'Q':
     case KEYS_F10: v->quit = true; break;
-    case '0':
-    case KEYS_F1 + 1: show_screen(v, SCREEN_SERVERS); break;
-    case '\t':
-    case KEYS_RIGHT: step_screen(v, 1); break;
-    case KEYS_BACKTAB:
-    case KEYS_LEFT: step_screen(v, -1); break;
     case 'H':
     case 'h':
     case '?':
@@ -411,12 +421,18 @@ static void normal_key(view *v, int key)
     case KEYS_F1 + 6: change_interval(v, false); break;
     case 'a':
     case KEYS_F1 + 8: view_open_menu(v); break;
-    case KEYS_ENTER:
-        if (v->screen == SCREEN_SERVERS) use_server(v, v->server_at);
-        break;
-    default:
-        if (key >= '1' && key < '1' + SCREENS) show_screen(v, key - '1');
+    default: break;
     }
+}
+
+static void normal_key(view *v, int key)
+{
+    if (view_table(v)) view_refresh(v, view_table_of(v->screen));
+    if (move_key(v, key) || table_key(v, key) || screen_key(v, key)) return;
+    if (key == KEYS_ENTER && v->screen == SCREEN_SERVERS)
+        use_server(v, v->server_at);
+    else
+        program_key(v, key);
 }
 
 void view_key(view *v, int key, int64_t now_us)

@@ -160,18 +160,30 @@ void view_menu_key(view *v, int key);
 void view_confirm_key(view *v, int key);
 void view_input_done(view *v);
 
-typedef struct view_column {
+/* One row of a table, as its cells are made of it. */
+typedef struct view_row {
+    const void *row; /* proto_tenant and the like */
+    const row_side *side;
+    int64_t now_us; /* the server's wall clock */
+} view_row;
+
+typedef struct view_column view_column;
+struct view_column {
     const char *title;
     int width;
     bool right, wide; /* wide: takes what is left of the line */
-} view_column;
+    bool first;       /* the table is sorted by it at first, from the largest on */
+    style (*cell)(const view_column *c, const view_row *r, char *out, size_t cap);
+    /* What it sorts by: *text or, where that is left NULL, the number. */
+    double (*key)(const view_column *c, const view_row *r, const char **text);
+    size_t member; /* of the row, for those two; 0 where they need none */
+};
 
 const view_column *view_columns(int table, int *n);
-void view_cell(const view *v, int table, int column, const void *row, const row_side *side,
-               char *out, size_t cap, style *s);
-/* What a column sorts by: *text or, where that is NULL, the number. */
-double view_key_of(const view *v, int table, int column, const void *row, const row_side *side,
-                   const char **text);
+/* The place of the column marked `first`. */
+int view_default_sort(int table);
+/* The place of the column with this title; -1: there is none. */
+int view_column_of(int table, const char *title);
 const char *view_tenant_of(int table, const void *row);
 bool view_matches(int table, const void *row, const char *needle);
 

@@ -1,4 +1,8 @@
-/* view_columns.c -- what stands in the tables, and what they are sorted by. */
+/* view_columns.c -- what stands in the tables, and what they are sorted by: one row for each column.
+ *
+ * A cell and a sort key are made by two small functions, named in the column's row.  Most work for any
+ * member of their type, which the row names; the others know their struct.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,97 +12,399 @@
 #include "tui/text.h"
 #include "tui/top/view.h"
 
-/* ----------------------------------------------------------------------- columns -- */
+/* ---------------------------------------------------------------------- any member -- */
 
-/* In order of importance: a narrow screen shows the first ones. */
-enum {
-    T_NAME,
-    T_STATE,
-    T_RUN,
-    T_QUEUE,
-    T_RATE,
-    T_SLO,
-    T_FAIR,
-    T_TODAY,
-    T_LIMITED,
-    T_FAILED,
-    T_TTFT,
-    T_DAYLIMIT,
-    T_RPM,
-    T_TPM,
-    T_CONC,
-    T_ENDED,
-    T_IN,
-    T_OUT,
-    T_ADAPTERS,
-    T_WEIGHT,
-    T_CLASS
-};
-enum {
-    A_NAME,
-    A_TENANT,
-    A_VERSION,
-    A_TIER,
-    A_RANK,
-    A_MEMORY,
-    A_USE,
-    A_HITS,
-    A_RATE,
-    A_LOADS,
-    A_LOAD_MS,
-    A_LAST,
-    A_REQUESTS,
-    A_TOKENS,
-    A_BYTES,
-    A_VERSIONS,
-    A_PREVIOUS
-};
-enum {
-    R_ID,
-    R_STATE,
-    R_CLASS,
-    R_TENANT,
-    R_ADAPTER,
-    R_AGE,
-    R_SLACK,
-    R_PROMPT,
-    R_OUT,
-    R_MAX,
-    R_DONE,
-    R_PREEMPTED,
-    R_RANK
-};
-enum { E_TIME, E_LEVEL, E_KIND, E_TENANT, E_OBJECT, E_DETAIL, E_ACTOR };
+static const char *text_at(const view_column *c, const view_row *r)
+{
+    return (const char *)r->row + c->member;
+}
 
+static int64_t int_at(const view_column *c, const view_row *r)
+{
+    int64_t v;
+    memcpy(&v, (const char *)r->row + c->member, sizeof(v));
+    return v;
+}
+
+static double real_at(const view_column *c, const view_row *r)
+{
+    double v;
+    memcpy(&v, (const char *)r->row + c->member, sizeof(v));
+    return v;
+}
+
+static style text_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    snprintf(out, cap, "%s", text_at(c, r));
+    return STYLE_NORMAL;
+}
+
+static style number_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    snprintf(out, cap, "%lld", (long long)int_at(c, r));
+    return STYLE_NORMAL;
+}
+
+static style count_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    text_count((double)int_at(c, r), out, cap);
+    return STYLE_NORMAL;
+}
+
+/* Counts that should be none. */
+static style warn_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    (void)count_cell(c, r, out, cap);
+    return int_at(c, r) > 0 ? STYLE_WARN : STYLE_NORMAL;
+}
+
+static style bad_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    (void)count_cell(c, r, out, cap);
+    return int_at(c, r) > 0 ? STYLE_BAD : STYLE_NORMAL;
+}
+
+static style bytes_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    text_bytes((double)int_at(c, r), out, cap);
+    return STYLE_NORMAL;
+}
+
+/* 0: there is none. */
+static style limit_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    if (int_at(c, r) > 0) return count_cell(c, r, out, cap);
+    snprintf(out, cap, "-");
+    return STYLE_DIM;
+}
+
+static style ms_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    text_ms(real_at(c, r), out, cap);
+    return STYLE_NORMAL;
+}
+
+static style rate_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    (void)c;
+    text_count(r->side->rate, out, cap);
+    return STYLE_NORMAL;
+}
+
+static double text_key(const view_column *c, const view_row *r, const char **text)
+{
+    *text = text_at(c, r);
+    return 0;
+}
+
+static double int_key(const view_column *c, const view_row *r, const char **text)
+{
+    (void)text;
+    return (double)int_at(c, r);
+}
+
+static double real_key(const view_column *c, const view_row *r, const char **text)
+{
+    (void)text;
+    return real_at(c, r);
+}
+
+static double rate_key(const view_column *c, const view_row *r, const char **text)
+{
+    (void)c, (void)text;
+    return r->side->rate;
+}
+
+/* Ids rise with time. */
+static double id_key(const view_column *c, const view_row *r, const char **text)
+{
+    (void)c, (void)text;
+    return (double)r->side->id;
+}
+
+/* A word and how it is drawn; the last, without a word, is for all others. */
+typedef struct {
+    const char *word;
+    style drawn;
+} word_style;
+
+static style style_of_word(const word_style *list, const char *word)
+{
+    while (list->word && strcmp(list->word, word) != 0) list++;
+    return list->drawn;
+}
+
+/* ------------------------------------------------------------------------- tenants -- */
+
+static style tenant_state_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    static const word_style words[] = {{"active", STYLE_NORMAL}, {NULL, STYLE_BAD}};
+    (void)text_cell(c, r, out, cap);
+    return style_of_word(words, text_at(c, r));
+}
+
+static double run_key(const view_column *c, const view_row *r, const char **text)
+{
+    const proto_tenant *t = r->row;
+    (void)c, (void)text;
+    return (double)(t->running - t->queued);
+}
+
+static style run_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    text_count(run_key(c, r, NULL), out, cap);
+    return STYLE_NORMAL;
+}
+
+static style tokens_rate_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    (void)rate_cell(c, r, out, cap);
+    return r->side->rate > 0 ? STYLE_ACCENT : STYLE_NORMAL;
+}
+
+/* Negative: nothing has ended yet. */
+static double met_key(const view_column *c, const view_row *r, const char **text)
+{
+    const proto_tenant *t = r->row;
+    (void)c, (void)text;
+    return t->met + t->missed > 0 ? (double)t->met / (double)(t->met + t->missed) : -1;
+}
+
+static style met_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    double share = met_key(c, r, NULL);
+    if (share < 0) {
+        snprintf(out, cap, "-");
+        return STYLE_DIM;
+    }
+    snprintf(out, cap, "%.1f", share * 100);
+    return share >= 0.99 ? STYLE_GOOD : share >= 0.9 ? STYLE_WARN : STYLE_BAD;
+}
+
+static style served_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    double served = real_at(c, r);
+    if (served < 0)
+        snprintf(out, cap, "-");
+    else
+        text_count(served, out, cap);
+    return STYLE_NORMAL;
+}
+
+static style today_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    const proto_tenant *t = r->row;
+    (void)count_cell(c, r, out, cap);
+    bool close = t->tokens_per_day > 0 && t->day_tokens * 10 > t->tokens_per_day * 9;
+    return close ? STYLE_BAD : STYLE_NORMAL;
+}
+
+static style weight_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    snprintf(out, cap, "%.3g", real_at(c, r));
+    return STYLE_NORMAL;
+}
+
+/* In order of importance, in this table and the next: a narrow screen shows the first ones. */
+#define AT(field) .member = offsetof(proto_tenant, field)
 static const view_column tenant_columns[] = {
-    {"TENANT", 16, false, true}, {"STATE", 8, false, false},  {"RUN", 4, true, false},
-    {"QUEUE", 5, true, false},   {"TOK/S", 6, true, false},   {"SLO%", 5, true, false},
-    {"FAIR", 7, true, false},    {"TODAY", 7, true, false},   {"429", 5, true, false},
-    {"FAIL", 5, true, false},    {"TTFT99", 7, true, false},  {"DAYLIM", 7, true, false},
-    {"REQ/MIN", 7, true, false}, {"TOK/MIN", 7, true, false}, {"CONC", 5, true, false},
-    {"DONE", 7, true, false},    {"IN", 7, true, false},      {"OUT", 7, true, false},
-    {"ADAPT", 5, true, false},   {"WEIGHT", 6, true, false},  {"CLASS", 12, false, false},
+    {"TENANT", 16, .wide = true, .cell = text_cell, .key = text_key, AT(name)},
+    {"STATE", 8, .cell = tenant_state_cell, .key = text_key, AT(state)},
+    {"RUN", 4, .right = true, .cell = run_cell, .key = run_key},
+    {"QUEUE", 5, .right = true, .cell = warn_cell, .key = int_key, AT(queued)},
+    {"TOK/S", 6, .right = true, .first = true, .cell = tokens_rate_cell, .key = rate_key},
+    {"SLO%", 5, .right = true, .cell = met_cell, .key = met_key},
+    {"FAIR", 7, .right = true, .cell = served_cell, .key = real_key, AT(served)},
+    {"TODAY", 7, .right = true, .cell = today_cell, .key = int_key, AT(day_tokens)},
+    {"429", 5, .right = true, .cell = warn_cell, .key = int_key, AT(limited)},
+    {"FAIL", 5, .right = true, .cell = bad_cell, .key = int_key, AT(failed)},
+    {"TTFT99", 7, .right = true, .cell = ms_cell, .key = real_key, AT(ttft_p99_ms)},
+    {"DAYLIM", 7, .right = true, .cell = limit_cell, .key = int_key, AT(tokens_per_day)},
+    {"REQ/MIN", 7, .right = true, .cell = limit_cell, .key = int_key, AT(requests_per_minute)},
+    {"TOK/MIN", 7, .right = true, .cell = limit_cell, .key = int_key, AT(tokens_per_minute)},
+    {"CONC", 5, .right = true, .cell = limit_cell, .key = int_key, AT(max_concurrent)},
+    {"DONE", 7, .right = true, .cell = count_cell, .key = int_key, AT(ended)},
+    {"IN", 7, .right = true, .cell = count_cell, .key = int_key, AT(prompt_tokens)},
+    {"OUT", 7, .right = true, .cell = count_cell, .key = int_key, AT(output_tokens)},
+    {"ADAPT", 5, .right = true, .cell = count_cell, .key = int_key, AT(adapters)},
+    {"WEIGHT", 6, .right = true, .cell = weight_cell, .key = real_key, AT(weight)},
+    {"CLASS", 12, .cell = text_cell, .key = text_key, AT(default_class)},
 };
+#undef AT
+
+/* ------------------------------------------------------------------------ adapters -- */
+
+static style tier_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    static const word_style words[] = {{"disk", STYLE_DIM},
+                                       {"failed", STYLE_BAD},
+                                       {"loading", STYLE_WARN},
+                                       {"host", STYLE_NORMAL},
+                                       {NULL, STYLE_GOOD}};
+    const proto_adapter *a = r->row;
+    (void)c;
+    snprintf(out, cap, "%s%s", a->tier, a->pinned ? "*" : "");
+    return style_of_word(words, a->tier);
+}
+
+static style use_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    (void)number_cell(c, r, out, cap);
+    return int_at(c, r) ? STYLE_ACCENT : STYLE_DIM;
+}
+
+static style load_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    int64_t load_us = int_at(c, r);
+    text_ms(load_us ? (double)load_us / 1e3 : -1, out, cap);
+    return STYLE_NORMAL;
+}
+
+static style used_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    int64_t last_s = int_at(c, r);
+    if (last_s)
+        text_span(r->now_us / 1000000 - last_s, out, cap);
+    else
+        snprintf(out, cap, "-");
+    return STYLE_NORMAL;
+}
+
+static style version_before_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    int64_t version = int_at(c, r);
+    if (version)
+        snprintf(out, cap, "@%lld", (long long)version);
+    else
+        snprintf(out, cap, "-");
+    return STYLE_NORMAL;
+}
+
+#define AT(field) .member = offsetof(proto_adapter, field)
 static const view_column adapter_columns[] = {
-    {"ADAPTER", 16, false, true}, {"TENANT", 11, false, false}, {"VER", 4, true, false},
-    {"TIER", 8, false, false},    {"RANK", 4, true, false},     {"MEM", 8, true, false},
-    {"USE", 3, true, false},      {"HITS", 6, true, false},     {"HIT/S", 5, true, false},
-    {"LOADS", 5, true, false},    {"LOAD", 7, true, false},     {"USED", 7, true, false},
-    {"REQ", 4, true, false},      {"TOKENS", 7, true, false},   {"DISK", 8, true, false},
-    {"VERS", 4, true, false},     {"BACK", 5, true, false},
+    {"ADAPTER", 16, .wide = true, .cell = text_cell, .key = text_key, AT(name)},
+    {"TENANT", 11, .cell = text_cell, .key = text_key, AT(tenant)},
+    {"VER", 4, .right = true, .cell = number_cell, .key = int_key, AT(version)},
+    {"TIER", 8, .cell = tier_cell, .key = text_key, AT(tier)},
+    {"RANK", 4, .right = true, .cell = number_cell, .key = int_key, AT(rank)},
+    {"MEM", 8, .right = true, .cell = bytes_cell, .key = int_key, AT(memory_bytes)},
+    {"USE", 3, .right = true, .cell = use_cell, .key = int_key, AT(in_use)},
+    {"HITS", 6, .right = true, .cell = count_cell, .key = int_key, AT(hits)},
+    {"HIT/S", 5, .right = true, .cell = rate_cell, .key = rate_key},
+    {"LOADS", 5, .right = true, .cell = count_cell, .key = int_key, AT(loads)},
+    {"LOAD", 7, .right = true, .cell = load_cell, .key = int_key, AT(load_us)},
+    {"USED", 7, .right = true, .first = true, .cell = used_cell, .key = int_key, AT(last_used_s)},
+    {"REQ", 4, .right = true, .cell = count_cell, .key = int_key, AT(requests)},
+    {"TOKENS", 7, .right = true, .cell = count_cell, .key = int_key, AT(output_tokens)},
+    {"DISK", 8, .right = true, .cell = bytes_cell, .key = int_key, AT(bytes)},
+    {"VERS", 4, .right = true, .cell = number_cell, .key = int_key, AT(versions)},
+    {"BACK", 5, .right = true, .cell = version_before_cell, .key = int_key, AT(previous)},
 };
+#undef AT
+
+/* ------------------------------------------------------------------------ requests -- */
+
+static style request_state_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    static const word_style words[] = {
+        {"waiting", STYLE_WARN}, {"prefill", STYLE_ACCENT}, {NULL, STYLE_GOOD}};
+    (void)text_cell(c, r, out, cap);
+    return style_of_word(words, text_at(c, r));
+}
+
+static style request_adapter_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    const char *name = text_at(c, r);
+    snprintf(out, cap, "%s", name[0] ? name : "(base)");
+    return STYLE_NORMAL;
+}
+
+static style age_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    snprintf(out, cap, "%.1fs", fmax(0, (double)(r->now_us - int_at(c, r)) / 1e6));
+    return STYLE_NORMAL;
+}
+
+static double age_key(const view_column *c, const view_row *r, const char **text)
+{
+    (void)text;
+    return -(double)int_at(c, r);
+}
+
+/* What is left until the class wants the next token. */
+static style slack_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    int64_t due_us = int_at(c, r);
+    double slack_ms = (double)(due_us - r->now_us) / 1e3;
+    if (due_us == 0) {
+        snprintf(out, cap, "-");
+        return STYLE_NORMAL;
+    }
+    if (fabs(slack_ms) < 1e4)
+        snprintf(out, cap, "%+.0fms", slack_ms);
+    else
+        snprintf(out, cap, "%+.0fs", slack_ms / 1e3);
+    return slack_ms < 0 ? STYLE_BAD : STYLE_NORMAL;
+}
+
+static double slack_key(const view_column *c, const view_row *r, const char **text)
+{
+    (void)text;
+    int64_t due_us = int_at(c, r);
+    return due_us ? (double)due_us : INFINITY;
+}
+
+#define AT(field) .member = offsetof(proto_request, field)
 static const view_column request_columns[] = {
-    {"REQUEST", 19, false, false}, {"STATE", 7, false, false},   {"CLASS", 11, false, false},
-    {"TENANT", 10, false, false},  {"ADAPTER", 12, false, true}, {"AGE", 6, true, false},
-    {"SLACK", 7, true, false},     {"PROMPT", 6, true, false},   {"OUT", 5, true, false},
-    {"MAX", 5, true, false},       {"DONE", 5, true, false},     {"PRE", 3, true, false},
-    {"RANK", 4, true, false},
+    {"REQUEST", 19, .cell = text_cell, .key = id_key, AT(id)},
+    {"STATE", 7, .cell = request_state_cell, .key = text_key, AT(state)},
+    {"CLASS", 11, .cell = text_cell, .key = text_key, AT(class_name)},
+    {"TENANT", 10, .cell = text_cell, .key = text_key, AT(tenant)},
+    {"ADAPTER", 12, .wide = true, .cell = request_adapter_cell, .key = text_key, AT(adapter)},
+    {"AGE", 6, .right = true, .first = true, .cell = age_cell, .key = age_key, AT(arrived_us)},
+    {"SLACK", 7, .right = true, .cell = slack_cell, .key = slack_key, AT(due_us)},
+    {"PROMPT", 6, .right = true, .cell = count_cell, .key = int_key, AT(prompt)},
+    {"OUT", 5, .right = true, .cell = count_cell, .key = int_key, AT(output)},
+    {"MAX", 5, .right = true, .cell = count_cell, .key = int_key, AT(max_tokens)},
+    {"DONE", 5, .right = true, .cell = count_cell, .key = int_key, AT(computed)},
+    {"PRE", 3, .right = true, .cell = number_cell, .key = int_key, AT(preempted)},
+    {"RANK", 4, .right = true, .cell = number_cell, .key = int_key, AT(rank)},
 };
+#undef AT
+
+/* -------------------------------------------------------------------------- events -- */
+
+static style time_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    time_t at = (time_t)(int_at(c, r) / 1000000);
+    struct tm tm;
+    if (localtime_r(&at, &tm)) (void)strftime(out, cap, "%H:%M:%S", &tm);
+    return STYLE_DIM;
+}
+
+static style level_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    static const word_style words[] = {{"error", STYLE_BAD},
+                                       {"warning", STYLE_WARN},
+                                       {"audit", STYLE_ACCENT},
+                                       {NULL, STYLE_NORMAL}};
+    (void)text_cell(c, r, out, cap);
+    return style_of_word(words, text_at(c, r));
+}
+
+#define AT(field) .member = offsetof(proto_event, field)
 static const view_column event_columns[] = {
-    {"TIME", 8, false, false},    {"LEVEL", 7, false, false},   {"EVENT", 18, false, false},
-    {"TENANT", 10, false, false}, {"OBJECT", 16, false, false}, {"DETAIL", 20, false, true},
-    {"KEY", 20, false, false},
+    {"TIME", 8, .first = true, .cell = time_cell, .key = id_key, AT(time_us)},
+    {"LEVEL", 7, .cell = level_cell, .key = text_key, AT(level)},
+    {"EVENT", 18, .cell = text_cell, .key = text_key, AT(kind)},
+    {"TENANT", 10, .cell = text_cell, .key = text_key, AT(tenant)},
+    {"OBJECT", 16, .cell = text_cell, .key = text_key, AT(object)},
+    {"DETAIL", 20, .wide = true, .cell = text_cell, .key = text_key, AT(detail)},
+    {"KEY", 20, .cell = text_cell, .key = text_key, AT(actor)},
 };
+#undef AT
+
+/* ---------------------------------------------------------------------- all tables -- */
 
 const view_column *view_columns(int table, int *n)
 {
@@ -113,309 +419,22 @@ const view_column *view_columns(int table, int *n)
     return all[table].c;
 }
 
-static double share_met(int64_t met, int64_t missed)
+int view_default_sort(int table)
 {
-    return met + missed > 0 ? (double)met / (double)(met + missed) : -1;
+    int n, i = 0;
+    const view_column *c = view_columns(table, &n);
+    while (i < n - 1 && !c[i].first) i++;
+    return i;
 }
 
-static style style_of_share(double share)
+int view_column_of(int table, const char *title)
 {
-    return share < 0       ? STYLE_DIM
-           : share >= 0.99 ? STYLE_GOOD
-           : share >= 0.9  ? STYLE_WARN
-                           : STYLE_BAD;
-}
-
-static void put_limit(int64_t v, char *out, size_t cap, style *s)
-{
-    if (v > 0) {
-        text_count((double)v, out, cap);
-    } else {
-        snprintf(out, cap, "-");
-        *s = STYLE_DIM;
+    int n;
+    const view_column *c = view_columns(table, &n);
+    for (int i = 0; i < n; i++) {
+        if (strcmp(c[i].title, title) == 0) return i;
     }
-}
-
-static void tenant_cell(int column, const proto_tenant *t, const row_side *side, char *out,
-                        size_t cap, style *s)
-{
-    double share;
-    switch (column) {
-    case T_NAME: snprintf(out, cap, "%s", t->name); break;
-    case T_STATE:
-        snprintf(out, cap, "%s", t->state);
-        if (strcmp(t->state, "active") != 0) *s = STYLE_BAD;
-        break;
-    case T_RUN: text_count((double)(t->running - t->queued), out, cap); break;
-    case T_QUEUE:
-        text_count((double)t->queued, out, cap);
-        if (t->queued > 0) *s = STYLE_WARN;
-        break;
-    case T_RATE:
-        text_count(side->rate, out, cap);
-        if (side->rate > 0) *s = STYLE_ACCENT;
-        break;
-    case T_SLO:
-        share = share_met(t->met, t->missed);
-        *s = style_of_share(share);
-        if (share < 0)
-            snprintf(out, cap, "-");
-        else
-            snprintf(out, cap, "%.1f", share * 100);
-        break;
-    case T_FAIR:
-        if (t->served < 0)
-            snprintf(out, cap, "-");
-        else
-            text_count(t->served, out, cap);
-        break;
-    case T_TODAY:
-        text_count((double)t->day_tokens, out, cap);
-        if (t->tokens_per_day > 0 && t->day_tokens * 10 > t->tokens_per_day * 9) *s = STYLE_BAD;
-        break;
-    case T_LIMITED:
-        text_count((double)t->limited, out, cap);
-        if (t->limited) *s = STYLE_WARN;
-        break;
-    case T_FAILED:
-        text_count((double)t->failed, out, cap);
-        if (t->failed) *s = STYLE_BAD;
-        break;
-    case T_TTFT: text_ms(t->ttft_p99_ms, out, cap); break;
-    case T_DAYLIMIT: put_limit(t->tokens_per_day, out, cap, s); break;
-    case T_RPM: put_limit(t->requests_per_minute, out, cap, s); break;
-    case T_TPM: put_limit(t->tokens_per_minute, out, cap, s); break;
-    case T_CONC: put_limit(t->max_concurrent, out, cap, s); break;
-    case T_ENDED: text_count((double)t->ended, out, cap); break;
-    case T_IN: text_count((double)t->prompt_tokens, out, cap); break;
-    case T_OUT: text_count((double)t->output_tokens, out, cap); break;
-    case T_ADAPTERS: text_count((double)t->adapters, out, cap); break;
-    case T_WEIGHT: snprintf(out, cap, "%.3g", t->weight); break;
-    case T_CLASS: snprintf(out, cap, "%s", t->default_class); break;
-    }
-}
-
-static void adapter_cell(const view *v, int column, const proto_adapter *a, const row_side *side,
-                         char *out, size_t cap, style *s)
-{
-    int64_t now_s = v->server[v->current].data.server.now_us / 1000000;
-    switch (column) {
-    case A_NAME: snprintf(out, cap, "%s", a->name); break;
-    case A_TENANT: snprintf(out, cap, "%s", a->tenant); break;
-    case A_VERSION: snprintf(out, cap, "%lld", (long long)a->version); break;
-    case A_TIER:
-        snprintf(out, cap, "%s%s", a->tier, a->pinned ? "*" : "");
-        *s = strcmp(a->tier, "disk") == 0      ? STYLE_DIM
-             : strcmp(a->tier, "failed") == 0  ? STYLE_BAD
-             : strcmp(a->tier, "loading") == 0 ? STYLE_WARN
-             : strcmp(a->tier, "host") == 0    ? STYLE_NORMAL
-                                               : STYLE_GOOD;
-        break;
-    case A_RANK: snprintf(out, cap, "%lld", (long long)a->rank); break;
-    case A_MEMORY: text_bytes((double)a->memory_bytes, out, cap); break;
-    case A_USE:
-        snprintf(out, cap, "%lld", (long long)a->in_use);
-        *s = a->in_use ? STYLE_ACCENT : STYLE_DIM;
-        break;
-    case A_HITS: text_count((double)a->hits, out, cap); break;
-    case A_RATE: text_count(side->rate, out, cap); break;
-    case A_LOADS: text_count((double)a->loads, out, cap); break;
-    case A_LOAD_MS:
-        if (a->load_us)
-            text_ms((double)a->load_us / 1e3, out, cap);
-        else
-            snprintf(out, cap, "-");
-        break;
-    case A_LAST:
-        if (a->last_used_s)
-            text_span(now_s - a->last_used_s, out, cap);
-        else
-            snprintf(out, cap, "-");
-        break;
-    case A_REQUESTS: text_count((double)a->requests, out, cap); break;
-    case A_TOKENS: text_count((double)a->output_tokens, out, cap); break;
-    case A_BYTES: text_bytes((double)a->bytes, out, cap); break;
-    case A_VERSIONS: snprintf(out, cap, "%lld", (long long)a->versions); break;
-    case A_PREVIOUS:
-        if (a->previous)
-            snprintf(out, cap, "@%lld", (long long)a->previous);
-        else
-            snprintf(out, cap, "-");
-        break;
-    }
-}
-
-static void request_cell(const view *v, int column, const proto_request *r, char *out, size_t cap,
-                         style *s)
-{
-    int64_t now_us = v->server[v->current].data.server.now_us;
-    double slack_ms = (double)(r->due_us - now_us) / 1e3;
-    switch (column) {
-    case R_ID: snprintf(out, cap, "%s", r->id); break;
-    case R_STATE:
-        snprintf(out, cap, "%s", r->state);
-        *s = strcmp(r->state, "waiting") == 0   ? STYLE_WARN
-             : strcmp(r->state, "prefill") == 0 ? STYLE_ACCENT
-                                                : STYLE_GOOD;
-        break;
-    case R_CLASS: snprintf(out, cap, "%s", r->class_name); break;
-    case R_TENANT: snprintf(out, cap, "%s", r->tenant); break;
-    case R_ADAPTER: snprintf(out, cap, "%s", r->adapter[0] ? r->adapter : "(base)"); break;
-    case R_AGE: snprintf(out, cap, "%.1fs", fmax(0, (double)(now_us - r->arrived_us) / 1e6)); break;
-    case R_SLACK:
-        if (r->due_us == 0) {
-            snprintf(out, cap, "-");
-        } else {
-            if (fabs(slack_ms) < 1e4)
-                snprintf(out, cap, "%+.0fms", slack_ms);
-            else
-                snprintf(out, cap, "%+.0fs", slack_ms / 1e3);
-            *s = slack_ms < 0 ? STYLE_BAD : STYLE_NORMAL;
-        }
-        break;
-    case R_PROMPT: text_count((double)r->prompt, out, cap); break;
-    case R_OUT: text_count((double)r->output, out, cap); break;
-    case R_MAX: text_count((double)r->max_tokens, out, cap); break;
-    case R_DONE: text_count((double)r->computed, out, cap); break;
-    case R_PREEMPTED: snprintf(out, cap, "%lld", (long long)r->preempted); break;
-    case R_RANK: snprintf(out, cap, "%lld", (long long)r->rank); break;
-    }
-}
-
-static void event_cell(int column, const proto_event *e, char *out, size_t cap, style *s)
-{
-    time_t at = (time_t)(e->time_us / 1000000);
-    struct tm tm;
-    switch (column) {
-    case E_TIME:
-        if (localtime_r(&at, &tm)) (void)strftime(out, cap, "%H:%M:%S", &tm);
-        *s = STYLE_DIM;
-        break;
-    case E_LEVEL:
-        snprintf(out, cap, "%s", e->level);
-        *s = strcmp(e->level, "error") == 0     ? STYLE_BAD
-             : strcmp(e->level, "warning") == 0 ? STYLE_WARN
-             : strcmp(e->level, "audit") == 0   ? STYLE_ACCENT
-                                                : STYLE_NORMAL;
-        break;
-    case E_KIND: snprintf(out, cap, "%s", e->kind); break;
-    case E_TENANT: snprintf(out, cap, "%s", e->tenant); break;
-    case E_OBJECT: snprintf(out, cap, "%s", e->object); break;
-    case E_DETAIL: snprintf(out, cap, "%s", e->detail); break;
-    case E_ACTOR: snprintf(out, cap, "%s", e->actor); break;
-    }
-}
-
-void view_cell(const view *v, int table, int column, const void *row, const row_side *side,
-               char *out, size_t cap, style *s)
-{
-    *s = STYLE_NORMAL;
-    out[0] = 0;
-    switch (table) {
-    case TABLE_TENANTS: tenant_cell(column, row, side, out, cap, s); break;
-    case TABLE_ADAPTERS: adapter_cell(v, column, row, side, out, cap, s); break;
-    case TABLE_REQUESTS: request_cell(v, column, row, out, cap, s); break;
-    default: event_cell(column, row, out, cap, s);
-    }
-}
-
-/* ----------------------------------------------------------------------- sorting -- */
-
-static double tenant_key(int column, const proto_tenant *t, const row_side *side, const char **text)
-{
-    switch (column) {
-    case T_NAME: *text = t->name; return 0;
-    case T_STATE: *text = t->state; return 0;
-    case T_CLASS: *text = t->default_class; return 0;
-    case T_RUN: return (double)(t->running - t->queued);
-    case T_QUEUE: return (double)t->queued;
-    case T_RATE: return side->rate;
-    case T_SLO: return share_met(t->met, t->missed);
-    case T_FAIR: return t->served;
-    case T_TODAY: return (double)t->day_tokens;
-    case T_LIMITED: return (double)t->limited;
-    case T_FAILED: return (double)t->failed;
-    case T_TTFT: return t->ttft_p99_ms;
-    case T_DAYLIMIT: return (double)t->tokens_per_day;
-    case T_RPM: return (double)t->requests_per_minute;
-    case T_TPM: return (double)t->tokens_per_minute;
-    case T_CONC: return (double)t->max_concurrent;
-    case T_ENDED: return (double)t->ended;
-    case T_IN: return (double)t->prompt_tokens;
-    case T_OUT: return (double)t->output_tokens;
-    case T_ADAPTERS: return (double)t->adapters;
-    default: return t->weight;
-    }
-}
-
-static double adapter_key(int column, const proto_adapter *a, const row_side *side,
-                          const char **text)
-{
-    switch (column) {
-    case A_NAME: *text = a->name; return 0;
-    case A_TENANT: *text = a->tenant; return 0;
-    case A_TIER: *text = a->tier; return 0;
-    case A_VERSION: return (double)a->version;
-    case A_RANK: return (double)a->rank;
-    case A_MEMORY: return (double)a->memory_bytes;
-    case A_USE: return (double)a->in_use;
-    case A_HITS: return (double)a->hits;
-    case A_RATE: return side->rate;
-    case A_LOADS: return (double)a->loads;
-    case A_LOAD_MS: return (double)a->load_us;
-    case A_LAST: return (double)a->last_used_s;
-    case A_REQUESTS: return (double)a->requests;
-    case A_TOKENS: return (double)a->output_tokens;
-    case A_BYTES: return (double)a->bytes;
-    case A_VERSIONS: return (double)a->versions;
-    default: return (double)a->previous;
-    }
-}
-
-static double request_key(int column, const proto_request *r, const row_side *side,
-                          const char **text)
-{
-    switch (column) {
-    case R_ID: return (double)side->id;
-    case R_STATE: *text = r->state; return 0;
-    case R_CLASS: *text = r->class_name; return 0;
-    case R_TENANT: *text = r->tenant; return 0;
-    case R_ADAPTER: *text = r->adapter; return 0;
-    case R_AGE: return -(double)r->arrived_us;
-    case R_SLACK: return r->due_us ? (double)r->due_us : INFINITY;
-    case R_PROMPT: return (double)r->prompt;
-    case R_OUT: return (double)r->output;
-    case R_MAX: return (double)r->max_tokens;
-    case R_DONE: return (double)r->computed;
-    case R_PREEMPTED: return (double)r->preempted;
-    default: return (double)r->rank;
-    }
-}
-
-static double event_key(int column, const proto_event *e, const row_side *side, const char **text)
-{
-    switch (column) {
-    case E_LEVEL: *text = e->level; return 0;
-    case E_KIND: *text = e->kind; return 0;
-    case E_TENANT: *text = e->tenant; return 0;
-    case E_OBJECT: *text = e->object; return 0;
-    case E_DETAIL: *text = e->detail; return 0;
-    case E_ACTOR: *text = e->actor; return 0;
-    default: return (double)side->id;
-    }
-}
-
-double view_key_of(const view *v, int table, int column, const void *row, const row_side *side,
-                   const char **text)
-{
-    (void)v;
-    *text = NULL;
-    switch (table) {
-    case TABLE_TENANTS: return tenant_key(column, row, side, text);
-    case TABLE_ADAPTERS: return adapter_key(column, row, side, text);
-    case TABLE_REQUESTS: return request_key(column, row, side, text);
-    default: return event_key(column, row, side, text);
-    }
+    return -1;
 }
 
 const char *view_tenant_of(int table, const void *row)

@@ -142,16 +142,15 @@ static void draw_row(const view *v, cells *c, int table, int y, uint32_t i, int 
 {
     int n, x = 0;
     const view_column *col = view_columns(table, &n);
-    const rowset *r = &v->server[v->current].data.table[table];
-    const void *row = rowset_row(r, i);
-    const row_side *side = &r->side[i];
+    const topdata *d = &v->server[v->current].data;
+    const rowset *r = &d->table[table];
+    const view_row row = {rowset_row(r, i), &r->side[i], d->server.now_us};
     for (int k = 0; k < n; k++) {
         if (x + col[k].width > c->cols) break;
-        char text[PROTO_TEXT_CAP + 4];
-        style s;
+        char text[PROTO_TEXT_CAP + 4] = "";
         int w = col[k].width + (col[k].wide ? spare : 0);
-        view_cell(v, table, k, row, side, text, sizeof(text), &s);
-        if (side->tagged) s = STYLE_TAGGED;
+        style s = col[k].cell(&col[k], &row, text, sizeof(text));
+        if (row.side->tagged) s = STYLE_TAGGED;
         if (col[k].right)
             cells_right(c, y, x, w, s, text);
         else
@@ -172,12 +171,12 @@ static void draw_group(const view *v, cells *c, int table, int y, uint32_t i, si
                        name[0] ? name : "(server)", n);
 }
 
-void view_draw_table(view *v, cells *c, int table, int top, int rows)
+/* The titles; returns what the wide column takes besides. */
+static int draw_titles(const view *v, cells *c, int table, int top)
 {
     int n, x = 0, used = 0, spare = 0;
     const view_column *col = view_columns(table, &n);
-    table_view *t = &v->table[table];
-    view_refresh(v, table);
+    const table_view *t = &v->table[table];
     for (int k = 0; k < n && used + col[k].width <= c->cols; k++) {
         used += col[k].width + 1;
         spare = c->cols - used > 0 ? c->cols - used : 0;
@@ -186,20 +185,49 @@ void view_draw_table(view *v, cells *c, int table, int top, int rows)
     for (int k = 0; k < n && x + col[k].width <= c->cols; k++) {
         char title[24];
         int w = col[k].width + (col[k].wide ? spare : 0);
+        bool sorted = k == t->sort;
+        style s = sorted ? STYLE_SELECT : STYLE_HEAD;
         snprintf(title, sizeof(title), "%s%s", col[k].title,
-                 k != t->sort    ? ""
+                 !sorted         ? ""
                  : t->descending ? "v"
                                  : "^");
         if (col[k].right)
-            cells_right(c, top, x, w, k == t->sort ? STYLE_SELECT : STYLE_HEAD, title);
+            cells_right(c, top, x, w, s, title);
         else
-            (void)cells_text(c, top, x, w, k == t->sort ? STYLE_SELECT : STYLE_HEAD, title);
+            (void)cells_text(c, top, x, w, s, title);
         x += w + 1;
     }
-    rows--;
+    return spare;
+}
+
+/* So that the selected row is among those that are shown. */
+static void scroll(table_view *t, int rows)
+{
     if (t->selected < t->top) t->top = t->selected;
     if (rows > 0 && t->selected >= t->top + (size_t)rows) t->top = t->selected - (size_t)rows + 1;
     if (t->top >= t->n) t->top = 0;
+}
+
+/* Which of how many, in the line of the tabs where there is room. */
+static void draw_count(const view *v, cells *c, int table)
+{
+    const table_view *t = &v->table[table];
+    char count[64];
+    size_t all = v->server[v->current].data.table[table].n;
+    snprintf(count, sizeof(count), "%s%s%s%zu of %zu", t->filter[0] ? "filter '" : "", t->filter,
+             t->filter[0] ? "' " : "", t->n ? t->selected + 1 : 0, all);
+    int w = (int)strlen(count);
+    if (c->cols > w + 78 && table == view_table_of(v->screen))
+        cells_right(c, 1, c->cols - w, w, STYLE_DIM, count);
+}
+
+void view_draw_table(view *v, cells *c, int table, int top, int rows)
+{
+    table_view *t = &v->table[table];
+    view_refresh(v, table);
+    int spare = draw_titles(v, c, table, top);
+    rows--;
+    scroll(t, rows);
     for (int y = 0; y < rows && t->top + (size_t)y < t->n; y++) {
         size_t at = t->top + (size_t)y;
         uint32_t i = t->order[at];
@@ -214,13 +242,7 @@ void view_draw_table(view *v, cells *c, int table, int top, int rows)
         (void)cells_text(c, top + 1, 1, -1, STYLE_DIM,
                          t->filter[0] ? "nothing matches the filter" : "none");
     }
-    char count[64];
-    size_t all = v->server[v->current].data.table[table].n;
-    snprintf(count, sizeof(count), "%s%s%s%zu of %zu", t->filter[0] ? "filter '" : "", t->filter,
-             t->filter[0] ? "' " : "", t->n ? t->selected + 1 : 0, all);
-    int w = (int)strlen(count);
-    if (c->cols > w + 78 && table == view_table_of(v->screen))
-        cells_right(c, 1, c->cols - w, w, STYLE_DIM, count);
+    draw_count(v, c, table);
 }
 
 /* ------------------------------------------------------------------------ overlays -- */

@@ -236,30 +236,34 @@ static void draw_arena(const topdata *d, cells *c, int row)
     }
 }
 
-void view_draw_engine(view *v, cells *c, int top, int rows)
+/* Rows of steps over time; returns the next free line. */
+static int draw_step_rows(const topdata *d, cells *c, int y, int h)
 {
-    const topdata *d = view_data(v);
-    const proto_engine *g = &d->engine;
-    const proto_totals *t = &d->totals;
-    char text[96], size[16];
-    if (!d->any) return;
-    int y = top, h = rows > 24 ? (rows - 16) / 2 : rows > 17 ? 2 : 1, n, w = c->cols - LABEL - 8;
-    double most = fmax(history_max(&d->series[SERIES_PREFILL], 2 * w),
-                       history_max(&d->series[SERIES_DECODE], 2 * w));
     static const struct {
         const char *label;
         series s;
         style st;
-    } rows_of[] = {{"Prompt rows", SERIES_PREFILL, STYLE_ACCENT},
-                   {"Decode rows", SERIES_DECODE, STYLE_GOOD}};
+    } graphs[] = {{"Prompt rows", SERIES_PREFILL, STYLE_ACCENT},
+                  {"Decode rows", SERIES_DECODE, STYLE_GOOD}};
+    int n, w = c->cols - LABEL - 8;
+    char text[96];
+    double most = fmax(history_max(&d->series[SERIES_PREFILL], 2 * w),
+                       history_max(&d->series[SERIES_DECODE], 2 * w));
     for (int i = 0; i < 2; i++, y += h) {
-        (void)cells_text(c, y, 0, LABEL, STYLE_DIM, rows_of[i].label);
-        const history *hist = &d->series[rows_of[i].s];
-        const double *s = history_last(hist, 2 * w, &n);
-        cells_graph(c, y, LABEL + 8, h, w, rows_of[i].st, s, n, fmax(most, 1));
+        (void)cells_text(c, y, 0, LABEL, STYLE_DIM, graphs[i].label);
+        const double *s = history_last(&d->series[graphs[i].s], 2 * w, &n);
+        cells_graph(c, y, LABEL + 8, h, w, graphs[i].st, s, n, fmax(most, 1));
         text_count(n ? s[n - 1] : 0, text, sizeof(text));
         cells_right(c, y, LABEL, 6, STYLE_NORMAL, text);
     }
+    return y;
+}
+
+/* The last step, where its time goes, how well it is foretold. */
+static int draw_steps(const topdata *d, cells *c, int y)
+{
+    const proto_engine *g = &d->engine;
+    char text[96];
     (void)cells_printf(
         c, y++, 0, -1, STYLE_NORMAL,
         "Last step    %lld rows: %lld prompt, %lld sequences, %lld adapters, %.2f ms",
@@ -272,6 +276,15 @@ void view_draw_engine(view *v, cells *c, int top, int rows)
          &d->series[SERIES_COST_ERROR], 1);
     snprintf(text, sizeof(text), "%.0f%%", d->now.busy * 100);
     line(c, y++, 0, c->cols, "Busy", STYLE_GOOD, text, &d->series[SERIES_BUSY], 1);
+    return y;
+}
+
+/* What the device's memory holds, and what the prefix cache and the adapters' loads are worth. */
+static int draw_memory(const topdata *d, cells *c, int y)
+{
+    const proto_engine *g = &d->engine;
+    const proto_totals *t = &d->totals;
+    char text[96], size[16];
     draw_arena(d, c, y);
     y += 2;
     (void)cells_printf(c, y++, LABEL, -1, STYLE_DIM,
@@ -293,15 +306,31 @@ void view_draw_engine(view *v, cells *c, int top, int rows)
         t->adapter_loads ? (double)t->adapter_load_us / 1e3 / (double)t->adapter_loads : 0,
         (double)g->load_us_max / 1e3, (long long)t->adapter_evictions,
         (long long)t->adapter_failures, (long long)g->adapters_loading);
+    return y;
+}
+
+static void draw_process(const topdata *d, cells *c, int y)
+{
+    const proto_totals *t = &d->totals;
+    char size[16];
     text_bytes((double)d->server.rss_bytes, size, sizeof(size));
-    if (y < top + rows) {
-        (void)cells_printf(c, y++, 0, -1, STYLE_NORMAL,
-                           "Process      %s, %.0f s of CPU; %lld preempted, %lld cancelled, %lld "
-                           "failed, %lld restarts",
-                           size, (double)d->server.cpu_us / 1e6, (long long)t->preempted,
-                           (long long)t->cancelled, (long long)t->failed,
-                           (long long)t->engine_restarts);
-    }
+    (void)cells_printf(c, y, 0, -1, STYLE_NORMAL,
+                       "Process      %s, %.0f s of CPU; %lld preempted, %lld cancelled, %lld "
+                       "failed, %lld restarts",
+                       size, (double)d->server.cpu_us / 1e6, (long long)t->preempted,
+                       (long long)t->cancelled, (long long)t->failed,
+                       (long long)t->engine_restarts);
+}
+
+void view_draw_engine(view *v, cells *c, int top, int rows)
+{
+    const topdata *d = view_data(v);
+    if (!d->any) return;
+    int h = rows > 24 ? (rows - 16) / 2 : rows > 17 ? 2 : 1;
+    int y = draw_step_rows(d, c, top, h);
+    y = draw_steps(d, c, y);
+    y = draw_memory(d, c, y);
+    if (y < top + rows) draw_process(d, c, y++);
     if (y < top + rows) (void)cells_text(c, y, 0, -1, STYLE_DIM, d->server.backend);
 }
 

@@ -246,6 +246,28 @@ START_TEST(every_screen_shows_what_it_is_for)
 }
 END_TEST
 
+/* By what the column is for, not by its place: one may be put in front of it. */
+START_TEST(tables_begin_sorted_by_what_matters)
+{
+    static const char *const title[TABLES] = {"TOK/S", "USED", "AGE", "TIME"};
+    start(1);
+    for (int t = 0; t < TABLES; t++) {
+        int n, n_first = 0;
+        const view_column *col = view_columns(t, &n);
+        for (int i = 0; i < n; i++) {
+            n_first += col[i].first;
+            ck_assert_int_eq(view_column_of(t, col[i].title), i); /* no title twice */
+        }
+        ck_assert_int_eq(n_first, 1);
+        ck_assert_str_eq(col[view_default_sort(t)].title, title[t]);
+        ck_assert_int_eq(v.table[t].sort, view_default_sort(t));
+        ck_assert(v.table[t].descending);
+        ck_assert_int_eq(view_column_of(t, "NONE"), -1);
+    }
+    stop();
+}
+END_TEST
+
 START_TEST(tables_sort_filter_search_and_group)
 {
     char both[4096];
@@ -253,7 +275,7 @@ START_TEST(tables_sort_filter_search_and_group)
     snprintf(both, sizeof(both), "%s,%s", three_tenants, adapters);
     feed_it(answer("\"reset\":true", 1, both));
     press("2>>>"); /* from TOK/S to TODAY */
-    ck_assert_int_eq(v.table[TABLE_TENANTS].sort, 7);
+    ck_assert_int_eq(v.table[TABLE_TENANTS].sort, view_column_of(TABLE_TENANTS, "TODAY"));
     row_begins(0, "globex");
     press("I");
     row_begins(0, "initech");
@@ -419,6 +441,7 @@ int main(void)
     tcase_add_loop_test(tc, rows_are_found_after_many_changes, 0, 3);
     tcase_add_test(tc, a_bad_answer_changes_nothing);
     tcase_add_test(tc, every_screen_shows_what_it_is_for);
+    tcase_add_test(tc, tables_begin_sorted_by_what_matters);
     tcase_add_test(tc, tables_sort_filter_search_and_group);
     tcase_add_test(tc, actions_ask_and_name_their_rows);
     tcase_add_test(tc, old_data_is_dimmed_with_its_age);
