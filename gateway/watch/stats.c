@@ -47,10 +47,7 @@ void stats_destroy(stats *st)
     free(st->tenants);
     free(st->tenant_ids);
     free(st->usage);
-    free(st->adapters);
-    free(st->by_version);
-    free(st->by_key);
-    free(st->by_tenant);
+    stats_adapters_free(&st->adapters);
     free(st->resident);
     lock_free(&st->events_mu);
     lock_free(&st->mu);

@@ -45,6 +45,17 @@ typedef struct adapter_line {
     bool hit;   /* requests ended since then */
 } adapter_line;
 
+/* All of the registry at one time, and three ways to find one. */
+typedef struct adapter_list {
+    adapter_line *line; /* [n], by id */
+    size_t n;
+    id_index *by_version; /* [n_slot], a hash table of places in `line`; id 0: free */
+    size_t n_slot;
+    id_index *by_key;    /* [n], sorted, of places in `line` */
+    id_index *by_tenant; /* [n_tenant], sorted; index: how many adapters it has */
+    size_t n_tenant;
+} adapter_list;
+
 /* What moves in a row, as it was at the last picture. */
 typedef struct adapter_live {
     int64_t load_us;
@@ -88,10 +99,7 @@ struct stats {
     size_t n_tenants, cap_tenants;
     uint64_t tenants_seen; /* tenants_changes() before they were listed; 0: never */
 
-    adapter_line *adapters;
-    id_index *by_version;         /* hash table; id 0: free */
-    id_index *by_key, *by_tenant; /* sorted; by_tenant: how many adapters */
-    size_t n_adapters, n_by_tenant, n_version_slot;
+    adapter_list adapters;
     uint64_t registry_seen;
     bool listed;
     residency_row *resident; /* of the latest picture that looked */
@@ -114,6 +122,7 @@ struct stats {
 };
 
 /* stats_tables.c */
+void stats_adapters_free(adapter_list *l);
 void stats_take_tenants(stats *st); /* names first: the others' rows hold them */
 void stats_put_tenants(stats *st);  /* after the adapters: they are counted */
 void stats_take_adapters(stats *st);

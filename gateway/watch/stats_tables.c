@@ -82,7 +82,7 @@ static void put_tenant(stats *st, size_t i)
 {
     const tenant *t = &st->tenants[i];
     const limits_usage *u = &st->usage[i];
-    const id_index *n = index_of(st->by_tenant, st->n_by_tenant, t->id);
+    const id_index *n = index_of(st->adapters.by_tenant, st->adapters.n_tenant, t->id);
     book_counts c = {0};
     proto_tenant row;
     memset(&row, 0, sizeof(row));
@@ -189,21 +189,6 @@ static void carry_over(adapter_line *to, const adapter_line *from)
     }
 }
 
-static void count_by_tenant(stats *st)
-{
-    /* by_tenant holds one entry for each adapter, sorted: runs become counts */
-    size_t n = 0;
-    for (size_t i = 0; i < st->n_adapters; i++) {
-        if (n && st->by_tenant[n - 1].id == st->by_tenant[i].id)
-            st->by_tenant[n - 1].index++;
-        else
-            st->by_tenant[n++] = (id_index){st->by_tenant[i].id, 1};
-    }
-    st->n_by_tenant = n;
-    id_index *less = realloc(st->by_tenant, (n + 1) * sizeof(*less));
-    if (less) st->by_tenant = less;
-}
-
 static int by_summary_id(const void *a, const void *b)
 {
     uint64_t x = ((const registry_summary *)a)->id, y = ((const registry_summary *)b)->id;
@@ -262,6 +247,70 @@ const registry_totals *stats_registered(stats *st)
     return &st->registered;
 }
 
+void stats_adapters_free(adapter_list *l)
+{
+    free(l->line);
+    free(l->by_version);
+    free(l->by_key);
+    free(l->by_tenant);
+    *l = (adapter_list){0};
+}
+
+/* One entry for each adapter becomes one for each tenant, with their number. */
+static void count_by_tenant(adapter_list *l)
+{
+    l->n_tenant = 0;
+    for (size_t i = 0; i < l->n; i++) {
+        if (l->n_tenant && l->by_tenant[l->n_tenant - 1].id == l->by_tenant[i].id)
+            l->by_tenant[l->n_tenant - 1].index++;
+        else
+            l->by_tenant[l->n_tenant++] = (id_index){l->by_tenant[i].id, 1};
+    }
+    id_index *less = realloc(l->by_tenant, (l->n_tenant + 1) * sizeof(*less));
+    if (less) l->by_tenant = less;
+}
+
+/* Of summaries sorted by id.  False: no memory, and nothing is held. */
+static bool adapters_make(adapter_list *l, const registry_summary *list, size_t n)
+{
+    *l = (adapter_list){.n = n, .n_slot = 64};
+    while (l->n_slot < n + n / 2) l->n_slot *= 2;
+    l->line = calloc(n + 1, sizeof(*l->line));
+    l->by_version = calloc(l->n_slot, sizeof(*l->by_version));
+    l->by_key = calloc(n + 1, sizeof(*l->by_key));
+    l->by_tenant = calloc(n + 1, sizeof(*l->by_tenant));
+    if (!l->line || !l->by_version || !l->by_key || !l->by_tenant) {
+        stats_adapters_free(l);
+        return false;
+    }
+    for (size_t i = 0; i < n; i++) {
+        adapter_line *a = &l->line[i];
+        fill_adapter(a, &list[i]);
+        id_index *slot =
+            a->version_id ? version_slot(l->by_version, l->n_slot, a->version_id) : NULL;
+        if (slot) *slot = (id_index){a->version_id, (uint32_t)i};
+        l->by_key[i] = (id_index){a->key, (uint32_t)i};
+        l->by_tenant[i] = (id_index){a->tenant_id, 0};
+    }
+    qsort(l->by_key, n, sizeof(*l->by_key), by_id);
+    qsort(l->by_tenant, n, sizeof(*l->by_tenant), by_id);
+    count_by_tenant(l);
+    return true;
+}
+
+/* Who is in both lists keeps what is known of it; who is gone is forgotten.  Both are sorted. */
+static void adapters_inherit(stats *st, adapter_list *fresh, const adapter_list *old)
+{
+    for (size_t i = 0, k = 0; k < old->n;) {
+        if (i == fresh->n || fresh->line[i].id > old->line[k].id)
+            book_forget(st->book, BOOK_ADAPTER, old->line[k++].key);
+        else if (fresh->line[i].id < old->line[k].id)
+            i++;
+        else
+            carry_over(&fresh->line[i++], &old->line[k++]);
+    }
+}
+
 static bool list_adapters(stats *st)
 {
     registry_summary *list;
@@ -269,53 +318,17 @@ static bool list_adapters(stats *st)
     uint64_t changes = registry_changes(st->srv->registry);
     if (st->listed && changes == st->registry_seen) return true;
     if (registry_summaries(st->srv->registry, &list, &n, NULL)) return false;
-    adapter_line *all = calloc(n + 1, sizeof(*all));
-    size_t n_slot = 64;
-    while (n_slot < n + n / 2) n_slot *= 2;
-    id_index *version = calloc(n_slot, sizeof(*version)), *key = calloc(n + 1, sizeof(*key)),
-             *owner = calloc(n + 1, sizeof(*owner));
-    if (!all || !version || !key || !owner) {
-        free(all);
-        free(version);
-        free(key);
-        free(owner);
+    if (n) qsort(list, n, sizeof(*list), by_summary_id);
+    adapter_list fresh;
+    if (!adapters_make(&fresh, list, n)) {
         free(list);
         return false;
     }
-    if (n) qsort(list, n, sizeof(*list), by_summary_id);
-    for (size_t i = 0; i < n; i++) fill_adapter(&all[i], &list[i]);
-    for (size_t i = 0, k = 0; i < n || k < st->n_adapters;) { /* both are sorted */
-        if (k == st->n_adapters || (i < n && all[i].id < st->adapters[k].id)) {
-            i++;
-        } else if (i == n || all[i].id > st->adapters[k].id) {
-            book_forget(st->book, BOOK_ADAPTER, st->adapters[k++].key);
-        } else {
-            carry_over(&all[i++], &st->adapters[k++]);
-        }
-    }
-    for (size_t i = 0; i < n; i++) {
-        if (all[i].version_id) {
-            *version_slot(version, n_slot, all[i].version_id) =
-                (id_index){all[i].version_id, (uint32_t)i};
-        }
-        key[i] = (id_index){all[i].key, (uint32_t)i};
-        owner[i] = (id_index){all[i].tenant_id, 0};
-    }
-    qsort(key, n, sizeof(*key), by_id);
-    qsort(owner, n, sizeof(*owner), by_id);
-    free(st->adapters);
-    free(st->by_version);
-    free(st->by_key);
-    free(st->by_tenant);
-    st->adapters = all;
-    st->by_version = version;
-    st->n_version_slot = n_slot;
-    st->by_key = key;
-    st->by_tenant = owner;
-    st->n_adapters = n;
-    count_by_tenant(st);
+    adapters_inherit(st, &fresh, &st->adapters);
+    stats_adapters_free(&st->adapters);
+    st->adapters = fresh;
     journal_begin(st->journal, TABLE_ADAPTERS);
-    for (size_t i = 0; i < n; i++) put_adapter(st, &all[i], list[i].name);
+    for (size_t i = 0; i < n; i++) put_adapter(st, &fresh.line[i], list[i].name);
     journal_end(st->journal, TABLE_ADAPTERS);
     free(list);
     st->listed = st->adapters_moved = true;
@@ -325,17 +338,18 @@ static bool list_adapters(stats *st)
 
 static adapter_line *adapter_of(const stats *st, uint64_t version_id)
 {
-    if (version_id == 0 || st->n_version_slot == 0) return NULL;
-    const id_index *at = version_slot(st->by_version, st->n_version_slot, version_id);
-    return at->id ? &st->adapters[at->index] : NULL;
+    const adapter_list *l = &st->adapters;
+    if (version_id == 0 || l->n_slot == 0) return NULL;
+    const id_index *at = version_slot(l->by_version, l->n_slot, version_id);
+    return at->id ? &l->line[at->index] : NULL;
 }
 
 static void note_hits(void *arg, uint64_t key, const book_counts *c)
 {
     stats *st = arg;
-    const id_index *at = index_of(st->by_key, st->n_adapters, key);
+    const id_index *at = index_of(st->adapters.by_key, st->adapters.n, key);
     if (!at) return;
-    adapter_line *a = &st->adapters[at->index];
+    adapter_line *a = &st->adapters.line[at->index];
     a->hits = (int64_t)c->ended;
     a->output_tokens = (int64_t)c->output_tokens;
     a->last_used_s = c->last_wall_us / 1000000;
@@ -370,8 +384,8 @@ static bool nothing_moved(stats *st, uint64_t changes, int n_hit)
 static void put_changed(stats *st, const adapter_live *before)
 {
     int told = 0;
-    for (size_t i = 0; i < st->n_adapters; i++) {
-        adapter_line *a = &st->adapters[i];
+    for (size_t i = 0; i < st->adapters.n; i++) {
+        adapter_line *a = &st->adapters.line[i];
         if (!a->hot) continue;
         const adapter_live *b = &before[i];
         bool moved = b->tier != a->tier;
@@ -411,10 +425,10 @@ void stats_take_adapters(stats *st)
         return;
     }
     /* What was hot falls back to the disk, unless it is seen below. */
-    adapter_live *before = calloc(st->n_adapters + 1, sizeof(*before));
+    adapter_live *before = calloc(st->adapters.n + 1, sizeof(*before));
     if (!before) return;
-    for (size_t i = 0; i < st->n_adapters; i++) {
-        adapter_line *a = &st->adapters[i];
+    for (size_t i = 0; i < st->adapters.n; i++) {
+        adapter_line *a = &st->adapters.line[i];
         if (!a->hot) continue;
         before[i] = live_of(a);
         cold(a);
@@ -423,7 +437,7 @@ void stats_take_adapters(stats *st)
         const residency_row *r = &st->resident[i];
         adapter_line *a = adapter_of(st, r->version_id);
         if (!a) continue;
-        if (!a->hot) before[a - st->adapters] = live_of(a);
+        if (!a->hot) before[a - st->adapters.line] = live_of(a);
         a->hot = true;
         a->tier = (uint8_t)r->state;
         a->pinned = r->pinned;
@@ -433,7 +447,7 @@ void stats_take_adapters(stats *st)
     for (int i = 0; i < st->picture.n_row; i++) {
         adapter_line *a = adapter_of(st, st->picture.row[i].adapter_id);
         if (!a) continue;
-        if (!a->hot) before[a - st->adapters] = live_of(a);
+        if (!a->hot) before[a - st->adapters.line] = live_of(a);
         a->hot = true;
         a->requests++;
     }
