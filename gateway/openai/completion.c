@@ -219,16 +219,16 @@ static void run(completion *c, bool chat)
     if (!completion_submit(c)) {
         abandon(c);
         c->status = c->problem.status;
-        completion_settle(c);
         completion_log(c);
+        completion_settle(c);
         send_problem(c);
         return;
     }
     wait_all(c);
     bool failed = any_error(c) || !completion_compose(c);
     c->status = failed ? c->problem.status : 200;
-    completion_settle(c);
     completion_log(c);
+    completion_settle(c);
     if (c->client_gone)
         exchange_drop(c->x);
     else if (failed)

@@ -42,7 +42,7 @@ static int64_t patience_of(const completion *c)
     return least > 0 ? c->started_us + (int64_t)(least * 1e6) : 0;
 }
 
-/* To operators. */
+/* From here on operators see it, and may cancel it. */
 static void announce(completion *c, choice *ch)
 {
     inflight_info *f = &ch->live.info;
@@ -60,26 +60,56 @@ static void announce(completion *c, choice *ch)
     inflight_add(c->srv->inflight, &ch->live);
 }
 
-static bool prepare_choice(completion *c, choice *ch, int index)
+/* What its tokens become. */
+static bool begin_text(completion *c, choice *ch)
 {
-    err e;
-    ch->index = index;
-    ch->stop_token = -1;
-    ch->prompt = c->rq.prompts[index / c->rq.n];
     completion_text_init(&ch->text, &c->rq, c->vocab->tok);
-    /* A chat's answer begins a text of its own; a completion goes on with the prompt's, or with the last message. */
+    /* A chat's answer begins a text of its own; a completion goes on with the prompt's, or with the
+     * last message. */
     if (!c->rq.chat || c->rq.continue_final)
         detok_go_on(&ch->text.detok, ch->prompt.ids, (size_t)ch->prompt.n_ids);
-    if (c->tools) {
-        bool opened = c->rq.tool_choice >= TOOL_CHOICE_REQUIRED;
-        ch->text.kept = tokenizer_find(c->vocab->tok, tool_style_marker(c->tools));
-        if (!tool_reader_init(&ch->tools, c->tools, c->rq.tools, opened, c->rq.one_call)) {
-            return completion_no_memory(c);
-        }
-    }
+    if (!c->tools) return true;
+    bool opened = c->rq.tool_choice >= TOOL_CHOICE_REQUIRED;
+    ch->text.kept = tokenizer_find(c->vocab->tok, tool_style_marker(c->tools));
+    return tool_reader_init(&ch->tools, c->tools, c->rq.tools, opened, c->rq.one_call) ||
+           completion_no_memory(c);
+}
+
+/* The choices of one prompt share what it is scored with, but for echo, which begins each text. */
+static void ask_scores(const completion *c, const choice *ch, request *rq)
+{
+    bool echo = c->rq.echo && c->rq.logprobs;
+    int top = echo ? c->rq.rules.n_top : 0;
+    rq->score_prompt = echo || (c->rq.prompt_top >= 0 && ch->index % c->rq.n == 0);
+    if (rq->score_prompt) rq->score_top = c->rq.prompt_top > top ? c->rq.prompt_top : top;
+}
+
+/* Without a seed of the client's every request draws anew; the choices of one prompt always differ. */
+static void set_rules(const completion *c, const choice *ch, request *rq)
+{
+    rq->bars = c->bars;
+    rq->rules = c->rq.rules;
+    if (!c->rq.seed_given && getrandom(&rq->rules.seed, sizeof(rq->rules.seed), 0) < 0)
+        rq->rules.seed = ch->usage_id;
+    rq->rules.seed += (uint64_t)(ch->index % c->rq.n);
+}
+
+static void set_times(const completion *c, request *rq)
+{
+    const slo_class *sc = &c->srv->classes[c->slo_class];
+    rq->slo_class = c->slo_class;
+    rq->arrived_us = c->started_us;
+    rq->ttft_deadline_us = c->started_us + sc->ttft_us;
+    rq->tpot_target_us = sc->tpot_us;
+    rq->expires_us = c->started_us + c->srv->cfg->server_request_timeout_us;
+    rq->patience_us = patience_of(c);
+}
+
+static bool begin_request(completion *c, choice *ch)
+{
     request *rq = &ch->rq;
+    err e;
     request_init(rq);
-    ch->usage_id = store_next_id(c->srv->store);
     rq->id = ch->usage_id;
     rq->tenant_id = c->x->caller->tenant.id;
     rq->isolation = isolation_of(c);
@@ -88,51 +118,47 @@ static bool prepare_choice(completion *c, choice *ch, int index)
     rq->prompt = ch->prompt.ids;
     rq->n_prompt = ch->prompt.n_ids;
     rq->max_tokens = completion_output_room(c, &ch->prompt);
-    /* The choices of one prompt share what it is scored with, but for echo, which begins each text. */
-    bool echo = c->rq.echo && c->rq.logprobs;
-    rq->score_prompt = echo || (c->rq.prompt_top >= 0 && index % c->rq.n == 0);
-    if (rq->score_prompt) {
-        rq->score_top = echo ? c->rq.rules.n_top : 0;
-        if (c->rq.prompt_top > rq->score_top) rq->score_top = c->rq.prompt_top;
-    }
-    rq->bars = c->bars;
-    rq->rules = c->rq.rules;
-    if (!c->rq.seed_given && getrandom(&rq->rules.seed, sizeof(rq->rules.seed), 0) < 0) {
-        rq->rules.seed = ch->usage_id;
-    }
-    rq->rules.seed += (uint64_t)(index % c->rq.n); /* choices of one prompt differ */
-    const slo_class *sc = &c->srv->classes[c->slo_class];
-    rq->slo_class = c->slo_class;
     rq->weight = c->x->caller->tenant.weight > 0 ? (float)c->x->caller->tenant.weight : 1;
-    rq->arrived_us = c->started_us;
-    rq->ttft_deadline_us = c->started_us + sc->ttft_us;
-    rq->tpot_target_us = sc->tpot_us;
-    rq->expires_us = c->started_us + c->srv->cfg->server_request_timeout_us;
-    rq->patience_us = patience_of(c);
     rq->signal = &c->signal;
-    if (index == 0) rq->waiting = c->ticket.waiting; /* one HTTP request counts once */
+    if (ch->index == 0) rq->waiting = c->ticket.waiting; /* one HTTP request counts once */
+    ask_scores(c, ch, rq);
+    set_rules(c, ch, rq);
+    set_times(c, rq);
     if (request_prepare(rq, &e)) return completion_refuse(c, &e, "max_tokens");
-    if (c->form) {
-        rq->grammar = grammar_run_create(c->form, rq->rules.stop_id, rq->rules.n_stop_id);
-        if (!rq->grammar) {
-            return completion_no_memory(c);
-        }
-        grammar_run_prepare(rq->grammar);
-    }
+    if (!c->form) return true;
+    rq->grammar = grammar_run_create(c->form, rq->rules.stop_id, rq->rules.n_stop_id);
+    if (!rq->grammar) return completion_no_memory(c);
+    grammar_run_prepare(rq->grammar);
+    return true;
+}
 
+/* Where its tokens are counted, so that a crash does not lose them. */
+static bool take_slot(completion *c, choice *ch)
+{
     meter_owner owner = {.request_id = ch->usage_id,
                          .tenant_id = c->x->caller->tenant.id,
                          .key_id = c->x->caller->key.id,
-                         .adapter_id = rq->adapter_id,
+                         .adapter_id = ch->rq.adapter_id,
                          .started_wall_us = c->started_wall_us,
-                         .choice = index % c->rq.n};
+                         .choice = ch->index % c->rq.n};
+    err e;
     snprintf(owner.model, sizeof(owner.model), "%s", c->label);
-    snprintf(owner.slo_class, sizeof(owner.slo_class), "%s", sc->name);
+    snprintf(owner.slo_class, sizeof(owner.slo_class), "%s", c->srv->classes[c->slo_class].name);
     snprintf(owner.endpoint, sizeof(owner.endpoint), "%s", c->rq.chat ? "chat" : "completions");
     err_code rc = meter_file_acquire(c->srv->meters, &owner, &ch->slot, &e);
     if (rc == ERR_IO) return completion_no_spool(c);
     if (rc) return completion_refuse(c, &e, NULL);
-    rq->meter = meter_slot_meter(ch->slot);
+    ch->rq.meter = meter_slot_meter(ch->slot);
+    return true;
+}
+
+static bool prepare_choice(completion *c, choice *ch, int index)
+{
+    ch->index = index;
+    ch->stop_token = -1;
+    ch->prompt = c->rq.prompts[index / c->rq.n];
+    ch->usage_id = store_next_id(c->srv->store);
+    if (!begin_text(c, ch) || !begin_request(c, ch) || !take_slot(c, ch)) return false;
     announce(c, ch);
     return true;
 }

@@ -26,8 +26,7 @@
 /* One choice: a request in the engine and the text made of its tokens. */
 typedef struct choice {
     request rq;
-    meter_slot *slot; /* until it is settled */
-    meter counted;    /* what it counted, from then on */
+    meter_slot *slot; /* with rq.meter, until it is settled */
     inflight_entry live;
     uint64_t usage_id;
     completion_text text;
@@ -95,14 +94,17 @@ void completion_say_when(completion *c, const choice *ch);
 
 /* ---- completion_settle.c: the ledger, the limits, the log ---- */
 
-/* Charges the limits, and hands the rows to the settler (storage/settler.h): they outlive kill -9 before the
- * last byte goes out, and are durable by then where the database is healthy.  Needs no memory. */
-void completion_settle(completion *c);
-/* What the log line says: of all choices the tokens, of the first one the times. */
+/* What the log line says: of all choices the tokens, of the first one the times.  Before
+ * completion_settle(). */
 void completion_log(const completion *c);
+/* Charges the limits, and hands the rows to the settler (storage/settler.h): they outlive kill -9
+ * before the last byte goes out, and are durable by then where the database is healthy.  Needs no
+ * memory.  The counts go with the slots: completion_usage() has no answer any more. */
+void completion_settle(completion *c);
 
 /* ---- completion_answer.c: what the client reads ---- */
 
+/* What has been counted so far.  Before completion_settle(). */
 void completion_usage(const completion *c, openai_usage *u);
 /* The status line, once.  False: the client is gone. */
 bool completion_open_stream(completion *c);

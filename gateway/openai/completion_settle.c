@@ -33,29 +33,19 @@ static void fill_row(const completion *c, const choice *ch, usage_row *row)
     snprintf(row->finish, sizeof(row->finish), "%s", ch->finish ? ch->finish : "error");
 }
 
-/* The answer still reports usage when the slot is another request's. */
-static void keep_counts(choice *ch)
-{
-    const meter *m = ch->rq.meter;
-    atomic_store(&ch->counted.prompt_tokens, atomic_load(&m->prompt_tokens));
-    atomic_store(&ch->counted.cached_tokens, atomic_load(&m->cached_tokens));
-    atomic_store(&ch->counted.output_tokens, atomic_load(&m->output_tokens));
-    ch->rq.meter = &ch->counted;
-}
-
 /* What it used; *turn: to be waited for. */
 static int64_t settle_choice(completion *c, choice *ch, uint64_t *turn)
 {
     meter_slot *slot = ch->slot;
     usage_row row;
     if (!slot) return 0;
-    ch->slot = NULL;
-    keep_counts(ch);
+    fill_row(c, ch, &row);
+    ch->slot = NULL; /* it may be another request's at once */
+    ch->rq.meter = NULL;
     if (!ch->submitted) {
         meter_file_release(c->srv->meters, slot);
         return 0;
     }
-    fill_row(c, ch, &row);
     *turn = settler_end(c->srv->settler, slot, &row);
     server_count_usage(c->srv, &row, 1);
     stats_note(c->srv->stats, &row, 1);
