@@ -238,26 +238,33 @@ static void *engine_thread(void *arg)
 
 /* ------------------------------------------------------------------- lifetime -- */
 
+/* The engine thread's arrays, and how many of each there are. */
+#define ARRAYS(A)        \
+    A(list, places)      \
+    A(view, places)      \
+    A(plan, places)      \
+    A(order, places)     \
+    A(allowed, places)   \
+    A(token, rows)       \
+    A(pos, rows)         \
+    A(from, rows)        \
+    A(seq, seqs)         \
+    A(seg, seqs)         \
+    A(mask, seqs)        \
+    A(logit_row, logits) \
+    A(draw, logits)      \
+    A(history, positions)
+
 static void free_all(sched *sc)
 {
     for (int i = 0; i < SAMPLERS_MAX; i++) {
         sampler_destroy(sc->samplers[i]);
         grammar_walk_destroy(sc->walks[i]);
     }
-    free(sc->list);
-    free(sc->view);
-    free(sc->plan);
-    free(sc->order);
-    free(sc->allowed);
-    free(sc->token);
-    free(sc->pos);
-    free(sc->logit_row);
-    free(sc->seq);
-    free(sc->seg);
-    free(sc->from);
-    free(sc->draw);
+#define FREE(member, count) free((void *)sc->member);
+    ARRAYS(FREE)
+#undef FREE
     sched_flights_destroy(sc);
-    free((void *)sc->mask);
     kv_destroy(sc->pages);
     devmem_destroy(sc->own_arena);
     board_destroy(sc->board);
@@ -270,51 +277,57 @@ static void free_all(sched *sc)
     free(sc);
 }
 
-static bool allocate(sched *sc)
+static bool allocate_arrays(sched *sc)
 {
-    const sched_config *c = &sc->cfg;
-    size_t seqs = (size_t)c->max_seqs, cap = seqs + FAIR_PICKS;
-    size_t rows = (size_t)c->max_rows, context = (size_t)sc->max_context;
-    size_t tokens = rows > context ? rows : context; /* the arrays serve as scratch too */
-    if (tokens < (size_t)sc->page_tokens) tokens = (size_t)sc->page_tokens;
-    sc->list = calloc(cap, sizeof(*sc->list));
-    sc->view = calloc(cap, sizeof(*sc->view));
-    sc->plan = calloc(cap, sizeof(*sc->plan));
-    sc->order = calloc(cap, sizeof(*sc->order));
-    sc->allowed = calloc(cap, sizeof(*sc->allowed));
-    sc->token = calloc(tokens, sizeof(*sc->token));
-    sc->pos = calloc(tokens, sizeof(*sc->pos));
-    sc->logit_row = calloc((size_t)c->max_logits, sizeof(*sc->logit_row));
-    sc->seq = calloc(seqs, sizeof(*sc->seq));
-    sc->seg = calloc(seqs, sizeof(*sc->seg));
-    sc->from = calloc(rows, sizeof(*sc->from));
-    sc->draw = calloc((size_t)c->max_logits, sizeof(*sc->draw));
-    sc->mask = calloc(seqs, sizeof(*sc->mask));
-    bool flights = sched_flights_create(sc);
-    sc->pages = kv_create(sc->arena, sc->page_tokens, c->prefix_cache);
-    sc->board = board_create(sc->cap, FAIR_TENANTS);
-    sc->tele = telemetry_create(c->n_class, c->max_tenants, sc->cap);
-    fair_config fc = {.n_class = c->n_class, .cap = sc->cap, .ageing_us = c->ageing_us};
-    for (int i = 0; i < c->n_class; i++) {
-        const slo_class *k = &c->classes[i];
-        fc.classes[i] = (fair_class){k->rank, (double)k->weight, k->ttft_us};
-    }
-    sc->fair = fair_create(&fc);
+    size_t seqs = (size_t)sc->cfg.max_seqs, places = seqs + FAIR_PICKS;
+    size_t rows = (size_t)sc->cfg.max_rows, logits = (size_t)sc->cfg.max_logits;
+    size_t page = (size_t)sc->page_tokens, context = (size_t)sc->max_context;
+    size_t positions = context > page ? context : page;
+    bool ok = true;
+#define ALLOCATE(member, count) ok &= (sc->member = calloc(count, sizeof(*sc->member))) != NULL;
+    ARRAYS(ALLOCATE)
+#undef ALLOCATE
     sc->step.logit_stride = model_logit_stride(sc->m);
     sc->step.token = sc->token;
     sc->step.pos = sc->pos;
     sc->step.logit_row = sc->logit_row;
     sc->step.seq = sc->seq;
     sc->step.seg = sc->seg;
-    int want = c->max_seqs < SAMPLERS_MAX ? c->max_seqs : SAMPLERS_MAX;
+    return ok;
+}
+
+static bool create_samplers(sched *sc)
+{
+    int want = sc->cfg.max_seqs < SAMPLERS_MAX ? sc->cfg.max_seqs : SAMPLERS_MAX;
     for (; sc->n_samplers < want; sc->n_samplers++) {
         sc->samplers[sc->n_samplers] = sampler_create(model_logit_stride(sc->m));
         sc->walks[sc->n_samplers] = grammar_walk_create();
         if (!sc->samplers[sc->n_samplers] || !sc->walks[sc->n_samplers]) return false;
     }
-    return sc->list && sc->view && sc->plan && sc->order && sc->allowed && sc->token && sc->pos &&
-           sc->logit_row && sc->seq && sc->seg && sc->from && sc->draw && sc->mask && flights &&
-           sc->pages && sc->fair && sc->board && sc->tele;
+    return true;
+}
+
+static fair *create_fair(const sched *sc)
+{
+    const sched_config *c = &sc->cfg;
+    fair_config fc = {.n_class = c->n_class, .cap = sc->cap, .ageing_us = c->ageing_us};
+    for (int i = 0; i < c->n_class; i++) {
+        const slo_class *k = &c->classes[i];
+        fc.classes[i] = (fair_class){k->rank, (double)k->weight, k->ttft_us};
+    }
+    return fair_create(&fc);
+}
+
+static err_code create_parts(sched *sc, err *e)
+{
+    const sched_config *c = &sc->cfg;
+    sc->pages = kv_create(sc->arena, sc->page_tokens, c->prefix_cache);
+    sc->board = board_create(sc->cap, FAIR_TENANTS);
+    sc->tele = telemetry_create(c->n_class, c->max_tenants, sc->cap);
+    sc->fair = create_fair(sc);
+    bool ok = sc->pages && sc->board && sc->tele && sc->fair;
+    ok = ok && allocate_arrays(sc) && sched_flights_create(sc) && create_samplers(sc);
+    return ok ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory for the scheduler");
 }
 
 static err_code check_config(const sched_config *c, err *e)
@@ -349,6 +362,25 @@ err_code sched_open_pool(sched *sc, err *e)
     return rc;
 }
 
+/* All that follows from it, the model and the number of pages. */
+static void take_config(sched *sc, const sched_config *cfg)
+{
+    int max_pos = model_get_config(sc->m)->max_pos;
+    int limit = max_pos < cfg->max_context ? max_pos : cfg->max_context;
+    sc->cfg = *cfg;
+    if (sc->cfg.ageing_us <= 0) sc->cfg.ageing_us = DEFAULT_AGEING_US;
+    if (sc->cfg.max_faults <= 0) sc->cfg.max_faults = DEFAULT_FAULTS_MAX;
+    if (sc->cfg.restart_wait_us <= 0) sc->cfg.restart_wait_us = DEFAULT_RESTART_WAIT_US;
+    sc->page_tokens = be_caps(sc->be)->page_tokens;
+    sc->cap = cfg->max_queued + cfg->max_seqs;
+    int64_t most = (int64_t)sc->n_pages * sc->page_tokens;
+    sc->max_context = most < limit ? (int)most : limit;
+    cost_init(&sc->cost);
+    for (int i = 0; i < SLO_CLASS_MAX; i++) sc->surprise[i] = 1;
+    sc->stats.healthy = true;
+    sc->stats.n_pages = sc->n_pages;
+}
+
 err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *be,
                       const lora_source *source, err *e)
 {
@@ -356,7 +388,6 @@ err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *b
     err_code rc = check_config(cfg, e);
     if (rc) return rc;
     attn_shape shape = model_attn_shape(m);
-    int page_tokens = be_caps(be)->page_tokens;
     size_t page_bytes = be_kv_page_bytes(be, &shape);
     size_t n_pages = cfg->arena ? (size_t)devmem_n_chunks(cfg->arena) : cfg->kv_bytes / page_bytes;
     if (n_pages > INT32_MAX) n_pages = INT32_MAX;
@@ -366,24 +397,11 @@ err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *b
     }
     sched *sc = calloc(1, sizeof(*sc));
     if (!sc) return err_set(e, ERR_NOMEM, "no memory for the scheduler");
-    sc->cfg = *cfg;
-    if (sc->cfg.ageing_us <= 0) sc->cfg.ageing_us = DEFAULT_AGEING_US;
-    if (sc->cfg.max_faults <= 0) sc->cfg.max_faults = DEFAULT_FAULTS_MAX;
-    if (sc->cfg.restart_wait_us <= 0) sc->cfg.restart_wait_us = DEFAULT_RESTART_WAIT_US;
     sc->m = m;
     sc->be = be;
     sc->source = source;
-    sc->page_tokens = page_tokens;
     sc->n_pages = (int)n_pages;
-    sc->cap = cfg->max_queued + cfg->max_seqs;
-    int64_t most = (int64_t)n_pages * page_tokens;
-    int limit = model_get_config(m)->max_pos < cfg->max_context ? model_get_config(m)->max_pos
-                                                                : cfg->max_context;
-    sc->max_context = most < limit ? (int)most : limit;
-    cost_init(&sc->cost);
-    for (int i = 0; i < SLO_CLASS_MAX; i++) sc->surprise[i] = 1;
-    sc->stats.healthy = true;
-    sc->stats.n_pages = sc->n_pages;
+    take_config(sc, cfg);
     lock_init(&sc->mu, LOCK_SCHED);
     cond_init(&sc->work);
     atomic_store(&sc->heartbeat_us, clock_now_us());
@@ -391,7 +409,7 @@ err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *b
     if (!sc->arena) rc = devmem_create(&sc->own_arena, NULL, sc->n_pages, page_bytes, 0, e);
     if (!sc->arena) sc->arena = sc->own_arena;
     if (!rc) rc = sched_open_pool(sc, e);
-    if (!rc && !allocate(sc)) rc = err_set(e, ERR_NOMEM, "no memory for the scheduler");
+    if (!rc) rc = create_parts(sc, e);
     if (!rc && pthread_create(&sc->thread, NULL, engine_thread, sc) != 0) {
         rc = err_set(e, ERR_LIMIT, "the engine thread could not be started");
     }
@@ -416,23 +434,14 @@ void sched_destroy(sched *sc)
 
 /* ------------------------------------------------------------------------ API -- */
 
-/* The last guard before ids become indexes: nothing from outside is believed. */
-static err_code check_request(const sched *sc, const request *rq, err *e)
+static err_code check_tokens(const request *rq, int n_vocab, err *e)
 {
-    int n_vocab = rq->n_vocab > 0 ? rq->n_vocab : model_get_config(sc->m)->n_vocab;
     const sampling *r = &rq->rules;
-    if (rq->n_vocab < 0 || n_vocab > model_logit_stride(sc->m)) {
-        return err_set(e, ERR_INPUT, "a vocabulary of %d is too large", rq->n_vocab);
-    }
     for (int i = 0; i < rq->n_prompt; i++) {
         if (rq->prompt[i] < 0 || rq->prompt[i] >= n_vocab) {
             return err_set(e, ERR_INPUT, "token id %d is not in the vocabulary of %d",
                            (int)rq->prompt[i], n_vocab);
         }
-    }
-    if (r->n_bias > SAMPLE_BIAS_MAX || r->n_stop_id > SAMPLE_STOP_MAX) {
-        return err_set(e, ERR_INPUT, "at most %d biases and %d stop ids can be given",
-                       SAMPLE_BIAS_MAX, SAMPLE_STOP_MAX);
     }
     for (int i = 0; i < r->n_bias; i++) {
         if (r->bias[i].token < 0 || r->bias[i].token >= n_vocab || !isfinite(r->bias[i].bias)) {
@@ -442,17 +451,37 @@ static err_code check_request(const sched *sc, const request *rq, err *e)
     }
     if (rq->bars && bars_words(rq->bars) != (n_vocab + 31) / 32)
         return err_set(e, ERR_INPUT, "the barred tokens are of another vocabulary");
+    return ERR_NONE;
+}
+
+/* What is not a number is in no range. */
+static bool in_range(const sampling *r)
+{
+    return r->temperature >= 0 && r->top_p > 0 && r->min_p >= 0 && r->min_p <= 1 &&
+           r->repetition_penalty > 0 && isfinite(r->presence_penalty) &&
+           isfinite(r->frequency_penalty) && r->n_top <= SAMPLE_TOP_MAX;
+}
+
+/* The last guard before ids become indexes: nothing from outside is believed. */
+static err_code check_request(const sched *sc, const request *rq, err *e)
+{
+    int n_vocab = rq->n_vocab > 0 ? rq->n_vocab : model_get_config(sc->m)->n_vocab;
+    const sampling *r = &rq->rules;
+    if (rq->n_vocab < 0 || n_vocab > model_logit_stride(sc->m)) {
+        return err_set(e, ERR_INPUT, "a vocabulary of %d is too large", rq->n_vocab);
+    }
+    if (r->n_bias > SAMPLE_BIAS_MAX || r->n_stop_id > SAMPLE_STOP_MAX) {
+        return err_set(e, ERR_INPUT, "at most %d biases and %d stop ids can be given",
+                       SAMPLE_BIAS_MAX, SAMPLE_STOP_MAX);
+    }
+    err_code rc = check_tokens(rq, n_vocab, e);
+    if (rc) return rc;
     if (rq->score_prompt && (rq->score_top < 0 || rq->score_top > SAMPLE_TOP_MAX))
         return err_set(e, ERR_INPUT, "at most %d alternatives can be scored", SAMPLE_TOP_MAX);
     if (!(rq->weight > 0) || !isfinite(rq->weight)) {
         return err_set(e, ERR_INPUT, "a weight must be positive");
     }
-    if (!(r->temperature >= 0) || !(r->top_p > 0) || !(r->min_p >= 0) || !(r->min_p <= 1) ||
-        !(r->repetition_penalty > 0) || !isfinite(r->presence_penalty) ||
-        !isfinite(r->frequency_penalty) || r->n_top > SAMPLE_TOP_MAX) {
-        return err_set(e, ERR_INPUT, "a sampling parameter is out of range");
-    }
-    return ERR_NONE;
+    return in_range(r) ? ERR_NONE : err_set(e, ERR_INPUT, "a sampling parameter is out of range");
 }
 
 /* mu is held. */

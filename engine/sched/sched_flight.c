@@ -18,21 +18,35 @@
 
 #include "engine/sched/sched_inside.h"
 
+/* The arrays of a step, and how many of each there are. */
+#define ARRAYS(A)   \
+    A(owner, seqs)  \
+    A(chunk, seqs)  \
+    A(pos0, seqs)   \
+    A(logit0, seqs) \
+    A(ends, seqs)   \
+    A(broken, seqs) \
+    A(late, seqs)   \
+    A(picked, seqs) \
+    A(held, seqs)   \
+    A(end, logits)
+
 static bool create(flight *f, const sched_config *c)
 {
-    size_t seqs = (size_t)c->max_seqs;
-    f->owner = calloc(seqs, sizeof(*f->owner));
-    f->chunk = calloc(seqs, sizeof(*f->chunk));
-    f->pos0 = calloc(seqs, sizeof(*f->pos0));
-    f->logit0 = calloc(seqs, sizeof(*f->logit0));
-    f->ends = calloc(seqs, sizeof(*f->ends));
-    f->broken = calloc(seqs, sizeof(*f->broken));
-    f->late = calloc(seqs, sizeof(*f->late));
-    f->picked = calloc(seqs, sizeof(*f->picked));
-    f->held = calloc(seqs, sizeof(*f->held));
-    f->end = calloc((size_t)c->max_logits, sizeof(*f->end));
-    return f->owner && f->chunk && f->pos0 && f->logit0 && f->ends && f->broken && f->late &&
-           f->picked && f->held && f->end;
+    size_t seqs = (size_t)c->max_seqs, logits = (size_t)c->max_logits;
+    bool ok = true;
+#define ALLOCATE(member, count) ok &= (f->member = calloc(count, sizeof(*f->member))) != NULL;
+    ARRAYS(ALLOCATE)
+#undef ALLOCATE
+    return ok;
+}
+
+static void destroy(flight *f)
+{
+    assert(!f->up);
+#define FREE(member, count) free((void *)f->member);
+    ARRAYS(FREE)
+#undef FREE
 }
 
 /* The next step is built here. */
@@ -53,20 +67,7 @@ bool sched_flights_create(sched *sc)
 
 void sched_flights_destroy(sched *sc)
 {
-    for (int i = 0; i < 2; i++) {
-        flight *f = &sc->flights[i];
-        assert(!f->up);
-        free((void *)f->owner);
-        free(f->chunk);
-        free(f->pos0);
-        free(f->logit0);
-        free(f->ends);
-        free(f->broken);
-        free(f->late);
-        free(f->picked);
-        free(f->held);
-        free(f->end);
-    }
+    for (int i = 0; i < 2; i++) destroy(&sc->flights[i]);
 }
 
 flight *sched_in_flight(sched *sc)

@@ -122,9 +122,11 @@ struct sched {
     /* the step under construction */
     step step;
     int rows_left, n_logit;
-    int32_t *token, *pos, *from, *logit_row;
+    int32_t *token, *pos, *from, *logit_row; /* [max_rows], the last [max_logits] */
     step_seq *seq;
     step_seg *seg;
+    /* [max_context], a page at least: of one request, while pages are looked up. */
+    int32_t *history;
     flight flights[2];
     flight *now;         /* the one under construction; the other may be in flight */
     request **row_owner; /* [n_seq], its owner */

@@ -185,14 +185,14 @@ static bool find_adapter(sched *sc, request *rq)
 }
 
 /* Takes over what the prefix cache has of this history. */
-static void reuse_prefix(sched *sc, request *rq, int32_t *scratch)
+static void reuse_prefix(sched *sc, request *rq)
 {
     if (scores(rq)) return; /* every row's logits are wanted */
     kv_domain d;
     domain_of(rq, &d);
     int len = history_len(rq);
-    for (int i = 0; i < len; i++) scratch[i] = history_at(rq, i);
-    rq->n_page = kv_match(sc->pages, &d, scratch, len, rq->page, rq->page_cap);
+    for (int i = 0; i < len; i++) sc->history[i] = history_at(rq, i);
+    rq->n_page = kv_match(sc->pages, &d, sc->history, len, rq->page, rq->page_cap);
     rq->n_computed = rq->n_page * sc->page_tokens;
     if (rq->admitted_us == 0) {
         uint32_t cached = (uint32_t)(rq->n_computed < rq->n_prompt ? rq->n_computed : rq->n_prompt);
@@ -260,7 +260,7 @@ static bool admit(sched *sc, int i, int64_t now)
     if (rq->lora && sc->source->used) sc->source->used(sc->source->self, rq->lora);
     int kept = rq->n_computed; /* swapped out */
     rq->n_computed = 0;
-    reuse_prefix(sc, rq, sc->token);
+    reuse_prefix(sc, rq);
     bool got = extend(sc, rq, left_of(rq));
     assert(got);
     (void)got;

@@ -95,12 +95,11 @@ void sched_publish_pages(sched *sc, request *rq, int before, int end)
 {
     kv_domain d;
     domain_of(rq, &d);
-    int32_t *tokens = sc->pos; /* no step is built, one that runs was copied: its arrays are free */
     for (int p = before / sc->page_tokens; (p + 1) * sc->page_tokens <= end; p++) {
         for (int i = 0; i < sc->page_tokens; i++) {
-            tokens[i] = history_at(rq, p * sc->page_tokens + i);
+            sc->history[i] = history_at(rq, p * sc->page_tokens + i);
         }
-        kv_publish(sc->pages, &d, rq->page, p, tokens);
+        kv_publish(sc->pages, &d, rq->page, p, sc->history);
     }
 }
 
