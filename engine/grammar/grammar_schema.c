@@ -283,65 +283,70 @@ static void key_text(schema_compiler *c, int32_t from, const char *name, int32_t
     cJSON_Delete(v);
 }
 
+static bool is_plain(int ch)
+{
+    return ch >= 0x20 && ch < 0x7F && ch != '"' && ch != '\\';
+}
+
+typedef struct {
+    int32_t any;   /* what has been written is the beginning of no name: anything may follow */
+    int32_t quote; /* the closing quote */
+} key_ends;
+
+/* What may follow in `state`, when what has been written is how all these names begin, `depth` bytes
+ * long.  They are sorted, so those with the same next byte stand together.  No deeper than KEY_MAX. */
+static void other_keys_from(schema_compiler *c, int32_t state, const char *const *name, int n,
+                            int depth, const key_ends *to)
+{
+    g_builder *b = &c->b;
+    int i = 0;
+    while (i < n && !name[i][depth]) i++;
+    if (i == 0) gb_leave(b, state, to->quote); /* it is no name itself */
+    if (depth == KEY_MAX) return;
+    for (int ch = 0x20; ch < 0x7F && !b->failed; ch++) {
+        if (!is_plain(ch)) continue;
+        while (i < n && (unsigned char)name[i][depth] < ch) i++;
+        int first = i;
+        while (i < n && (unsigned char)name[i][depth] == ch) i++;
+        int32_t next = i > first ? gb_state(b) : to->any;
+        gb_bytes(b, state, ch, ch, STEP_COUNT, next);
+        if (i > first) other_keys_from(c, next, name + first, i - first, depth + 1, to);
+    }
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
 /* Keys of other members: ASCII without escapes, and none of the names.  Such a key is never a name in
  * disguise. */
 static void other_keys(schema_compiler *c, int32_t from, const cJSON *props, int32_t to)
 {
     g_builder *b = &c->b;
-    int32_t open = gb_state(b), at = gb_state(b), any = gb_state(b), quote = gb_state(b);
+    int32_t open = gb_state(b), at = gb_state(b);
+    key_ends ends = {.any = gb_state(b), .quote = gb_state(b)};
     schema_byte(b, from, '"', STEP_PLAIN, open);
     gb_enter(b, open, gb_bounds(b, 0, KEY_MAX), at);
-    schema_byte(b, quote, '"', STEP_PLAIN, to);
+    schema_byte(b, ends.quote, '"', STEP_PLAIN, to);
     static const char plain[][2] = {{' ', '!'}, {'#', '['}, {']', '~'}};
-    for (int i = 0; i < 3; i++) gb_bytes(b, any, plain[i][0], plain[i][1], STEP_COUNT, any);
-    gb_leave(b, any, quote);
+    for (int i = 0; i < 3; i++)
+        gb_bytes(b, ends.any, plain[i][0], plain[i][1], STEP_COUNT, ends.any);
+    gb_leave(b, ends.any, ends.quote);
     int n = cJSON_GetArraySize(props), k = 0;
     if (n > OTHERS_MAX) {
         (void)schema_fail(c, ERR_LIMIT, "too many properties beside additionalProperties");
         return;
     }
     const char **name = calloc((size_t)n + 1, sizeof(*name));
-    int32_t *place = calloc((size_t)n + 1, sizeof(*place)); /* state that each name has come to */
-    if (!name || !place) b->failed = true;
-    const cJSON *v;
-    for (v = props ? props->child : NULL; v && !b->failed; v = v->next) {
-        name[k] = v->string;
-        place[k++] = at;
+    if (!name) {
+        b->failed = true;
+        return;
     }
-    /* Level by level: names that are equal so far are in the same state. */
-    for (size_t depth = 0; !b->failed; depth++) {
-        bool more = false;
-        for (int i = 0; i < n; i++) {
-            if (!name[i] || place[i] < 0) continue;
-            int32_t s = place[i];
-            int32_t next[128];
-            bool ends = false;
-            memset(next, 0xFF, sizeof(next));
-            for (int j = i; j < n; j++) {
-                if (place[j] != s) continue;
-                unsigned char ch = (unsigned char)name[j][depth];
-                if (ch == 0) ends = true;
-                if (ch >= 0x20 && ch < 0x7F && ch != '"' && ch != '\\') {
-                    if (next[ch] < 0) next[ch] = gb_state(b);
-                    place[j] = -2 - next[ch];
-                    more = true;
-                } else {
-                    place[j] = -1; /* ends, or goes where no such key does */
-                }
-            }
-            if (!ends) gb_leave(b, s, quote);
-            for (int ch = 0x20; ch < 0x7F && !b->failed; ch++) {
-                if (ch == '"' || ch == '\\') continue;
-                gb_bytes(b, s, ch, ch, STEP_COUNT, next[ch] >= 0 ? next[ch] : any);
-            }
-        }
-        for (int i = 0; i < n; i++) {
-            if (place[i] <= -2) place[i] = -2 - place[i];
-        }
-        if (!more) break;
-    }
+    for (const cJSON *v = props ? props->child : NULL; v; v = v->next) name[k++] = v->string;
+    qsort((void *)name, (size_t)k, sizeof(*name), by_bytes);
+    other_keys_from(c, at, name, k, 0, &ends);
     free((void *)name);
-    free(place);
 }
 
 static bool is_required(const cJSON *required, const char *name)

@@ -138,6 +138,13 @@ typedef struct {
     const char *kind, *spec, *text, *answer; /* answer: '+' taken, '-' not */
 } single;
 
+/* Names that begin alike, and some that no other key can come near. */
+#define OTHERS                                                                              \
+    "{\"type\":\"object\",\"properties\":{\"abd\":{\"type\":\"null\"},\"a\\\"\":{\"type\":" \
+    "\"null\"},"                                                                            \
+    "\"ab\":{\"type\":\"null\"},\"\\u00e9\":{\"type\":\"null\"}},"                          \
+    "\"additionalProperties\":{\"type\":\"boolean\"}}"
+
 static const single singles[] = {
     {"schema", "{\"type\":\"integer\",\"minimum\":-5,\"maximum\":12}", "-5", "+"},
     {"schema", "{\"type\":\"integer\",\"minimum\":-5,\"maximum\":12}", "-6", "-"},
@@ -178,6 +185,15 @@ static const single singles[] = {
      "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"null\"}},"
      "\"additionalProperties\":{\"type\":\"boolean\"}}",
      "{\"ab\":true, \"\": false}", "+"},
+    {"schema", OTHERS, "{\"ab\":null,\"a\":true}", "+"},
+    {"schema", OTHERS, "{\"ab\":true}", "-"},
+    {"schema", OTHERS, "{\"abd\":true}", "-"},
+    {"schema", OTHERS, "{\"abc\":true}", "+"},
+    {"schema", OTHERS, "{\"abde\":true}", "+"},
+    {"schema", OTHERS, "{\"b\":true}", "+"},
+    {"schema", OTHERS, "{\"\":true}", "+"},
+    {"schema", OTHERS, "{\"ab\":null,\"ab\":true}", "-"},
+    {"schema", OTHERS, "{\"\\u00e9\":true}", "-"},
     {"schema", "{\"$ref\":\"#/$defs/a~1b\",\"$defs\":{\"a/b\":{\"type\":\"null\"}}}", "null", "+"},
     {"schema", "{\"type\":\"integer\",\"enum\":[1,\"1\",2.5]}", "\"1\"", "-"},
     {"schema", "{\"type\":\"integer\",\"enum\":[1,\"1\",2.5]}", "1", "+"},
