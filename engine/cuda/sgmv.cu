@@ -55,6 +55,35 @@ CU_INLINE uint4 zero16()
 /* ---- shrink: chains over warps, planes over blocks -----------------------------------------
  * v[plane][row][out][r] = A[r] . x[row] over the plane's k, for one chunk, one projection and up to 64 ranks.
  * Grid (chunk, projection * planes * passes), 8 warps: warp c has chain c.  NT: row blocks of 8. */
+/* acc += 16 ranks (rows lo, hi of A; NULL: zeros) by the chunk's rows, over the slice's 128 k from k0 on. */
+template <int NT, bool BF16>
+CU_INLINE void add_slice(float (*acc)[4], const uint16_t *lo, const uint16_t *hi, const uint16_t *x,
+                         size_t x_stride, int n_rows, int k0, int end, int g, int q)
+{
+    enum { AT_ONCE = NT == 4 ? 2 : 4 }; /* loads under way, by registers */
+#pragma unroll 1
+    for (int part = 0; part < 4; part += AT_ONCE) {
+        uint4 al[AT_ONCE], ah[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            int k = k0 + 32 * (part + i) + 8 * q;
+            al[i] = lo && k < end ? cu_ldg16_once(lo + k) : zero16();
+            ah[i] = hi && k < end ? cu_ldg16_once(hi + k) : zero16();
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            int k = k0 + 32 * (part + i) + 8 * q;
+#pragma unroll
+            for (int nt = 0; nt < NT; nt++) {
+                int row = nt * 8 + g;
+                bool in = row < n_rows && k < end;
+                uint4 xv = in ? cu_ldg16(x + (size_t)row * x_stride + k) : zero16();
+                mma32<BF16>(acc[nt], al[i], ah[i], xv);
+            }
+        }
+    }
+}
+
 template <int NT, bool BF16>
 static __global__ void __launch_bounds__(THREADS, 2)
     shrink_kernel(sgmv_args p, int n_plane, int plane_k, int n_pass)
@@ -76,32 +105,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
         float acc[NT][4] = {{0}};
         const uint16_t *lo = r0 + g < m.rank ? sgmv_a_row16(&m, r0 + g, d8) : nullptr;
         const uint16_t *hi = r0 + g + 8 < m.rank ? sgmv_a_row16(&m, r0 + g + 8, d8) : nullptr;
-        for (int k0 = plane * plane_k + warp * SGMV_SLICE; k0 < end;
-             k0 += SGMV_CHAINS * SGMV_SLICE) {
-            enum { AT_ONCE = NT == 4 ? 2 : 4 }; /* loads under way, by registers */
-#pragma unroll 1
-            for (int part = 0; part < 4; part += AT_ONCE) {
-                uint4 al[AT_ONCE], ah[AT_ONCE];
-#pragma unroll
-                for (int i = 0; i < AT_ONCE; i++) {
-                    int k = k0 + 32 * (part + i) + 8 * q;
-                    al[i] = lo && k < end ? cu_ldg16_once(lo + k) : zero16();
-                    ah[i] = hi && k < end ? cu_ldg16_once(hi + k) : zero16();
-                }
-#pragma unroll
-                for (int i = 0; i < AT_ONCE; i++) {
-                    int k = k0 + 32 * (part + i) + 8 * q;
-#pragma unroll
-                    for (int nt = 0; nt < NT; nt++) {
-                        int row = nt * 8 + g;
-                        uint4 xv = row < c.n_rows && k < end
-                                       ? cu_ldg16(x + (size_t)row * (size_t)p.x_stride + k)
-                                       : zero16();
-                        mma32<BF16>(acc[nt], al[i], ah[i], xv);
-                    }
-                }
-            }
-        }
+        for (int k0 = plane * plane_k + warp * SGMV_SLICE; k0 < end; k0 += SGMV_CHAINS * SGMV_SLICE)
+            add_slice<NT, BF16>(acc, lo, hi, x, (size_t)p.x_stride, c.n_rows, k0, end, g, q);
         __syncthreads(); /* the last ranks' sums have been taken out of red */
 #pragma unroll
         for (int nt = 0; nt < NT; nt++) {
@@ -153,11 +158,122 @@ CU_INLINE int swizzled(int row, int piece)
     return row * TILE_K + (piece ^ (row & 1) << 2) * 8;
 }
 
+enum {
+    STAGE_HALF = SGMV_TILE_ROWS * TILE_K,
+    STAGE_SIZE = 2 * STAGE_HALF
+}; /* values of x; of a stage */
+
+/* What one thread copies of each stage: the 16 bytes with number t % 8 of rows t / 8 + 16 i, of x and of A. */
+typedef struct tile_copies {
+    const uint16_t *x[4], *a[4];
+    uint32_t valid; /* bit i: x[i] is a row; bit 4 + i: a[i] is one; else zeros */
+} tile_copies;
+
+CU_INLINE void find_copies(tile_copies *cp, const sgmv_args *p, const sgmv_chunk *c,
+                           const tile_piece *piece, int t, int d8)
+{
+    cp->valid = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int row = t / 8 + 16 * i, r = piece[i].r0 + t / 8;
+        bool has_x = row < c->n_rows, has_a = piece[i].m && r < piece[i].m->rank;
+        cp->x[i] =
+            (const uint16_t *)p->x + (size_t)(c->row0 + (has_x ? row : 0)) * (size_t)p->x_stride;
+        cp->a[i] = has_a ? sgmv_a_row16(piece[i].m, r, d8) : cp->x[i];
+        cp->valid |= (uint32_t)has_x << i | (uint32_t)has_a << (4 + i);
+    }
+}
+
+/* The 64 k from k0 on, zeros from `end` on. */
+CU_INLINE void fetch_stage(uint16_t *to, const tile_copies *cp, int t, int k0, int end)
+{
+    int k = k0 + t % 8 * 8;
+    bool in = k < end;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int at = swizzled(t / 8 + 16 * i, t % 8);
+        cu_cp_async16_or_zero(to + at, cp->x[i] + (in ? k : 0), in && cp->valid >> i & 1);
+        cu_cp_async16_or_zero(to + STAGE_HALF + at, cp->a[i] + (in ? k : 0),
+                              in && cp->valid >> (4 + i) & 1);
+    }
+}
+
+/* The slices of a plane in the order in which they are summed: 0, 8, 16 ... are chain 0, then comes chain 1. */
+typedef struct slice_walk {
+    int chain, slice;
+} slice_walk;
+
+/* To the next slice; true: that was the last of its chain. */
+CU_INLINE bool walk_on(slice_walk *w, int n_slice)
+{
+    w->slice += SGMV_CHAINS;
+    if (w->slice < n_slice) return false;
+    w->slice = ++w->chain;
+    return true;
+}
+
+/* This warp's 16 rows of x (two halves) by the 64 ranks (four pieces), as fragments of mma. */
+typedef float tile_sums[2][4][4];
+
+template <bool BF16>
+CU_INLINE void add_stage(tile_sums acc, const uint16_t *stage, int warp, int g, int q)
+{
+    const uint16_t *a = stage + STAGE_HALF;
+#pragma unroll
+    for (int i = 0; i < TILE_K / 32; i++) {
+        uint4 xv[2];
+#pragma unroll
+        for (int nt = 0; nt < 2; nt++)
+            xv[nt] = cu_ld16(stage + swizzled(warp * 16 + nt * 8 + g, 4 * i + q));
+#pragma unroll
+        for (int mt = 0; mt < 4; mt++) {
+            uint4 lo = cu_ld16(a + swizzled(mt * 16 + g, 4 * i + q));
+            uint4 hi = cu_ld16(a + swizzled(mt * 16 + 8 + g, 4 * i + q));
+#pragma unroll
+            for (int nt = 0; nt < 2; nt++) mma32<BF16>(acc[nt][mt], lo, hi, xv[nt]);
+        }
+    }
+}
+
+/* A chain has ended: its sums go over to the plane's. */
+CU_INLINE void add_chain(tile_sums sum, tile_sums acc, bool first)
+{
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        float *from = &acc[i / 16][i / 4 % 4][i % 4], *to = &sum[i / 16][i / 4 % 4][i % 4];
+        *to = first ? *from : *to + *from;
+        *from = 0;
+    }
+}
+
+CU_INLINE void put_tile(const sgmv_args *p, const sgmv_chunk *c, const tile_piece *piece, int plane,
+                        tile_sums sum, int n_chain, int warp, int g, int q)
+{
+#pragma unroll
+    for (int mt = 0; mt < 4; mt++) {
+        if (!piece[mt].m) continue;
+        int rank8 = (piece[mt].m->rank + 7) / 8 * 8;
+#pragma unroll
+        for (int nt = 0; nt < 2; nt++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int row = warp * 16 + nt * 8 + 2 * q + i % 2, r = piece[mt].r0 + g + i / 2 * 8;
+                float s = sum[nt][mt][i];
+                for (int rest = n_chain; rest < SGMV_CHAINS; rest++) s += 0.0F; /* without k */
+                if (row < c->n_rows && r < rank8)
+                    p->v[(size_t)plane * p->v_plane + sgmv_v_at(c, row, piece[mt].o) + (size_t)r] =
+                        s;
+            }
+        }
+    }
+}
+
+/* Stage s is half s % 2 of the s / 2-th slice of the walk.  Stage s + 2 is fetched while s is summed. */
 template <bool BF16>
 static __global__ void __launch_bounds__(TILE_THREADS)
     shrink_tile_kernel(sgmv_args p, int n_plane, int plane_k)
 {
-    CU_STATIC_SHARED(uint16_t, stage, STAGES * 2 * SGMV_TILE_ROWS * TILE_K);
+    CU_STATIC_SHARED(uint16_t, stage, STAGES * STAGE_SIZE);
     if ((int)blockIdx.x >= p.counts->n_tile) return;
     int plane = (int)blockIdx.y % n_plane, first = (int)blockIdx.y / n_plane * 4;
     const sgmv_chunk c = p.tile[blockIdx.x];
@@ -169,26 +285,12 @@ static __global__ void __launch_bounds__(TILE_THREADS)
     int t = (int)threadIdx.x, warp = t / CU_WARP, g = t % CU_WARP / 4, q = t % 4;
     int d8 = (p.d_in + 7) / 8 * 8, begin = plane * plane_k;
     int end = begin + plane_k < d8 ? begin + plane_k : d8;
+    int n_slice = (end - begin + SGMV_SLICE - 1) / SGMV_SLICE, n_stage = 2 * n_slice;
+    tile_copies copies;
+    find_copies(&copies, &p, &c, piece, t, d8);
 
-    /* What this thread copies of each stage: 16 bytes of rows t / 8 + 16 i of x and of A. */
-    int mine = t % 8;
-    const uint16_t *xs[4], *as[4];
-    uint32_t valid = 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        int row = t / 8 + 16 * i;
-        bool has_x = row < c.n_rows, has_a = piece[i].m && piece[i].r0 + t / 8 < piece[i].m->rank;
-        xs[i] = (const uint16_t *)p.x + (size_t)(c.row0 + (has_x ? row : 0)) * (size_t)p.x_stride;
-        as[i] = has_a ? sgmv_a_row16(piece[i].m, piece[i].r0 + t / 8, d8) : xs[i];
-        valid |= (uint32_t)has_x << i | (uint32_t)has_a << (4 + i);
-    }
-
-    /* Stage s of the walk: half s % 2 of the s / 2-th slice that exists, chain by chain. */
-    int n_slice = (end - begin + SGMV_SLICE - 1) / SGMV_SLICE;
-    float acc[2][4][4] = {{{0}}}, sum[2][4][4] = {{{0}}};
-    int chain = 0, slice = 0;     /* of the stage to be computed */
-    int f_chain = 0, f_slice = 0; /* of the stage to be fetched */
-    int n_stage = 2 * n_slice;
+    tile_sums acc = {{{0}}}, sum = {{{0}}};
+    slice_walk fetched = {0, 0}, summed = {0, 0};
     for (int s = -(STAGES - 1); s < n_stage; s++) {
         int f = s + STAGES - 1;
         if (s >= 0) {
@@ -196,70 +298,17 @@ static __global__ void __launch_bounds__(TILE_THREADS)
             __syncthreads(); /* all of stage s is there, and stage s - 1 has been read by everybody */
         }
         if (f < n_stage) {
-            int k = begin + f_slice * SGMV_SLICE + f % 2 * TILE_K + mine * 8;
-            bool in = k < end;
-            uint16_t *to = stage + f % STAGES * 2 * SGMV_TILE_ROWS * TILE_K;
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int at = swizzled(t / 8 + 16 * i, mine);
-                cu_cp_async16_or_zero(to + at, xs[i] + (in ? k : 0), in && valid >> i & 1);
-                cu_cp_async16_or_zero(to + SGMV_TILE_ROWS * TILE_K + at, as[i] + (in ? k : 0),
-                                      in && valid >> (4 + i) & 1);
-            }
-            if (f % 2 == 1) {
-                f_slice += SGMV_CHAINS;
-                if (f_slice >= n_slice) f_slice = ++f_chain;
-            }
+            int k0 = begin + fetched.slice * SGMV_SLICE + f % 2 * TILE_K;
+            fetch_stage(stage + f % STAGES * STAGE_SIZE, &copies, t, k0, end);
+            if (f % 2 == 1) (void)walk_on(&fetched, n_slice);
         }
         cu_cp_async_commit(); /* empty ones too: the wait counts them */
         if (s < 0) continue;
-        const uint16_t *xt = stage + s % STAGES * 2 * SGMV_TILE_ROWS * TILE_K;
-        const uint16_t *at = xt + SGMV_TILE_ROWS * TILE_K;
-#pragma unroll
-        for (int i = 0; i < TILE_K / 32; i++) {
-            uint4 xv[2];
-#pragma unroll
-            for (int nt = 0; nt < 2; nt++)
-                xv[nt] = cu_ld16(xt + swizzled(warp * 16 + nt * 8 + g, 4 * i + q));
-#pragma unroll
-            for (int mt = 0; mt < 4; mt++) {
-                uint4 lo = cu_ld16(at + swizzled(mt * 16 + g, 4 * i + q));
-                uint4 hi = cu_ld16(at + swizzled(mt * 16 + 8 + g, 4 * i + q));
-#pragma unroll
-                for (int nt = 0; nt < 2; nt++) mma32<BF16>(acc[nt][mt], lo, hi, xv[nt]);
-            }
-        }
-        if (s % 2 == 1) {
-            slice += SGMV_CHAINS;
-            if (slice >= n_slice) { /* the chain's end */
-#pragma unroll
-                for (int i = 0; i < 32; i++) {
-                    float *a = &acc[i / 16][i / 4 % 4][i % 4], *b = &sum[i / 16][i / 4 % 4][i % 4];
-                    *b = chain ? *b + *a : *a;
-                    *a = 0;
-                }
-                slice = ++chain;
-            }
-        }
+        add_stage<BF16>(acc, stage + s % STAGES * STAGE_SIZE, warp, g, q);
+        if (s % 2 == 1 && walk_on(&summed, n_slice)) add_chain(sum, acc, summed.chain == 1);
     }
     CU_CP_ASYNC_WAIT(0);
-#pragma unroll
-    for (int mt = 0; mt < 4; mt++) {
-        if (!piece[mt].m) continue;
-        int rank8 = (piece[mt].m->rank + 7) / 8 * 8;
-#pragma unroll
-        for (int nt = 0; nt < 2; nt++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int row = warp * 16 + nt * 8 + 2 * q + i % 2, r = piece[mt].r0 + g + i / 2 * 8;
-                float s = sum[nt][mt][i];
-                for (int rest = chain; rest < SGMV_CHAINS; rest++) s += 0.0F; /* chains without k */
-                if (row < c.n_rows && r < rank8)
-                    p.v[(size_t)plane * p.v_plane + sgmv_v_at(&c, row, piece[mt].o) + (size_t)r] =
-                        s;
-            }
-        }
-    }
+    put_tile(&p, &c, piece, plane, sum, summed.chain, warp, g, q);
 }
 
 /* ---- expand -----------------------------------------------------------------------------------
@@ -291,11 +340,80 @@ CU_INLINE float high_of(uint32_t pair)
     return BF16 ? cu_bf16_hi(pair) : cu_f32_of_f16((uint16_t)(pair >> 16));
 }
 
+/* v of the chunk's rows, its planes added, as pairs: high halves [NT * 8][row_words], then low ones. */
+template <int NT, bool BF16>
+CU_INLINE void load_shrunk(uint32_t *vs, const sgmv_args *p, const sgmv_chunk *c, int o,
+                           int n_plane, int rank8, int row_words, int t)
+{
+    int pairs = rank8 / 2;
+    for (int i = t; i < NT * 8 * pairs; i += THREADS) {
+        int row = i / pairs, r = i % pairs * 2;
+        float v0 = 0, v1 = 0;
+        if (row < c->n_rows) {
+            const float *v = p->v + sgmv_v_at(c, row, o) + r;
+            float2 sum = *(const float2 *)v;
+            v0 = sum.x;
+            v1 = sum.y;
+            for (int s = 1; s < n_plane; s++) {
+                float2 more = *(const float2 *)(v + (size_t)s * p->v_plane);
+                v0 += more.x;
+                v1 += more.y;
+            }
+        }
+        uint32_t high = pair_of<BF16>(v0, v1);
+        vs[row * row_words + r / 2] = high;
+        vs[(NT * 8 + row) * row_words + r / 2] =
+            pair_of<BF16>(v0 - low_of<BF16>(high), v1 - high_of<BF16>(high));
+    }
+}
+
+/* acc += B's 16 ranks from k on, by v's high and low halves. */
+template <int NT, bool BF16>
+CU_INLINE void add_16_ranks(float (*acc)[4][4], const uint4 *b, const uint32_t *vs, int row_words,
+                            int k, int g, int q)
+{
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++) {
+        const uint32_t *high = vs + (nt * 8 + g) * row_words + k / 2 + q;
+        const uint32_t *low = high + NT * 8 * row_words;
+        uint32_t vh[2] = {high[0], high[4]}, vl[2] = {low[0], low[4]};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t a[4] = {b[i].x, b[i].y, b[i].z, b[i].w};
+            mma16<BF16>(acc[nt][i], a, vh);
+            mma16<BF16>(acc[nt][i], a, vl);
+        }
+    }
+}
+
+/* The same for the last 8, where the rank is no multiple of 16. */
+template <int NT, bool BF16>
+CU_INLINE void add_8_ranks(float (*acc)[4][4], const uint16_t *block, const uint32_t *vs,
+                           int row_words, int k, int lane)
+{
+    int g = lane / 4, q = lane % 4;
+    uint2 b[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        b[i] = cu_ldg8_once(block + (size_t)k * SGMV_COLS + (i * 32 + lane) * 4);
+#pragma unroll
+    for (int nt = 0; nt < NT; nt++) {
+        const uint32_t *high = vs + (nt * 8 + g) * row_words + k / 2 + q;
+        uint32_t vh = high[0], vl = high[NT * 8 * row_words];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t a[2] = {b[i].x, b[i].y};
+            mma8<BF16>(acc[nt][i], a, vh);
+            mma8<BF16>(acc[nt][i], a, vl);
+        }
+    }
+}
+
 template <int NT, bool BF16>
 static __global__ void __launch_bounds__(THREADS, 2)
     expand_kernel(sgmv_args p, int n_plane, int rank16)
 {
-    CU_SHARED(uint32_t, vs); /* pairs: high [NT * 8][row_words], then low */
+    CU_SHARED(uint32_t, vs);
     int n = p.all_rows ? p.counts->n_all : p.counts->n_lora;
     if ((int)blockIdx.x >= n) return;
     int o = 0, group = (int)blockIdx.y;
@@ -313,26 +431,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
     uint4 b[4];
     if (block && rank8 >= 16) b_fragments(b, block, 0, lane); /* on its way during the sums */
 
-    int pairs = rank8 / 2, row_words = rank16 / 2 + 4;
-    for (int i = t; i < NT * 8 * pairs; i += THREADS) {
-        int row = i / pairs, r = i % pairs * 2;
-        float v0 = 0, v1 = 0;
-        if (row < c.n_rows) {
-            const float *v = p.v + sgmv_v_at(&c, row, o) + r;
-            float2 sum = *(const float2 *)v;
-            v0 = sum.x;
-            v1 = sum.y;
-            for (int s = 1; s < n_plane; s++) {
-                float2 more = *(const float2 *)(v + (size_t)s * p.v_plane);
-                v0 += more.x;
-                v1 += more.y;
-            }
-        }
-        uint32_t high = pair_of<BF16>(v0, v1);
-        vs[row * row_words + r / 2] = high;
-        vs[(NT * 8 + row) * row_words + r / 2] =
-            pair_of<BF16>(v0 - low_of<BF16>(high), v1 - high_of<BF16>(high));
-    }
+    int row_words = rank16 / 2 + 4;
+    load_shrunk<NT, BF16>(vs, &p, &c, o, n_plane, rank8, row_words, t);
     __syncthreads(); /* v is there */
     if (!has) return;
 
@@ -343,36 +443,9 @@ static __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
         for (int i = 0; i < 4; i++) now[i] = b[i];
         if (k + 32 <= rank8) b_fragments(b, block, k + 16, lane);
-#pragma unroll
-        for (int nt = 0; nt < NT; nt++) {
-            const uint32_t *high = vs + (nt * 8 + g) * row_words + k / 2 + q;
-            const uint32_t *low = high + NT * 8 * row_words;
-            uint32_t vh[2] = {high[0], high[4]}, vl[2] = {low[0], low[4]};
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                uint32_t a[4] = {now[i].x, now[i].y, now[i].z, now[i].w};
-                mma16<BF16>(acc[nt][i], a, vh);
-                mma16<BF16>(acc[nt][i], a, vl);
-            }
-        }
+        add_16_ranks<NT, BF16>(acc, now, vs, row_words, k, g, q);
     }
-    if (k < rank8) {
-        uint2 tail[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            tail[i] = cu_ldg8_once(block + (size_t)k * SGMV_COLS + (i * 32 + lane) * 4);
-#pragma unroll
-        for (int nt = 0; nt < NT; nt++) {
-            const uint32_t *high = vs + (nt * 8 + g) * row_words + k / 2 + q;
-            uint32_t vh = high[0], vl = high[NT * 8 * row_words];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                uint32_t a[2] = {tail[i].x, tail[i].y};
-                mma8<BF16>(acc[nt][i], a, vh);
-                mma8<BF16>(acc[nt][i], a, vl);
-            }
-        }
-    }
+    if (k < rank8) add_8_ranks<NT, BF16>(acc, block, vs, row_words, k, lane);
 #pragma unroll
     for (int nt = 0; nt < NT; nt++) {
 #pragma unroll
