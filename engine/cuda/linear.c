@@ -259,55 +259,108 @@ static void finish(backend *be, sgmv_args *a, bool adapted, bool all_rows)
     if (all_rows || (adapted && a->max_lora > 0)) (void)CU(be, cu_sgmv_expand(cu->stream, a));
 }
 
+static bool is_adapted(const linear_out *o, int layer)
+{
+    return layer >= 0 && o->lora_proj >= 0;
+}
+
+/* What comes after the products of all outputs. */
+typedef struct {
+    bool adapted, residual, all_rows; /* all_rows: for those without an adapter, too */
+} linear_rest;
+
+static linear_rest rest_of(const cuda_state *cu, const linear_out *outs, int n_out, int layer)
+{
+    linear_rest r = {false, false, false};
+    for (int i = 0; i < n_out; i++) {
+        r.adapted |= is_adapted(&outs[i], layer);
+        r.residual |= outs[i].accumulate;
+        r.all_rows |= outs[i].accumulate || outs[i].bias;
+    }
+    r.all_rows |= r.adapted && cu->step.rows.all_rows;
+    return r;
+}
+
+/* Where a product goes, and where its result:
+ *
+ *     outputs                    product    result
+ *     side by side, none added   t, at once in `t`, where cuda_where() finds it
+ *     added to the stream        t, alone   y, which is also the residual
+ *     else                       y          y
+ *
+ * `fused`: rows of all matrices together, and `at` those before this one; 0: it is alone. */
+static sgmv_out place_of(const cuda_state *cu, const linear_out *o, int layer, int fused, int at)
+{
+    int rows = o->w->rows;
+    sgmv_out out = {.in = o->y,
+                    .out = o->y,
+                    .bias = o->bias,
+                    .in_stride = rows,
+                    .out_stride = rows,
+                    .res_stride = rows,
+                    .d_out = rows,
+                    .mat = is_adapted(o, layer) ? layer * PROJ_COUNT + o->lora_proj : 0};
+    if (fused) {
+        out.in = out.out = cu->t + at;
+        out.in_stride = out.out_stride = fused;
+    } else if (o->accumulate) {
+        out.in = cu->t;
+        out.res = o->y;
+    }
+    return out;
+}
+
+/* All outputs by one product. */
+static void linear_fused(backend *be, sgmv_args *a, const linear_out *outs, int n_out, int layer,
+                         int fused, linear_rest rest)
+{
+    cuda_state *cu = cuda_of(be);
+    if (!multiply(be, outs[0].w, fused, a->x, cu->t, cu->step.shape.n_rows)) return;
+    cu->n_alias = 0;
+    for (int i = 0, at = 0; i < n_out; at += outs[i++].w->rows) {
+        sgmv_out *out = &a->out[a->n_out++];
+        *out = place_of(cu, &outs[i], layer, fused, at);
+        cu->alias[cu->n_alias++] = (cuda_alias){outs[i].y, out->out, fused};
+    }
+    finish(be, a, rest.adapted, rest.all_rows);
+}
+
+/* A product each. */
+static void linear_apart(backend *be, sgmv_args *a, const linear_out *outs, int n_out, int layer,
+                         linear_rest rest)
+{
+    cuda_state *cu = cuda_of(be);
+    for (int i = 0; i < n_out; i++) {
+        const linear_out *o = &outs[i];
+        sgmv_out out = place_of(cu, o, layer, 0, 0);
+        float *made = o->accumulate ? cu->t : o->y;
+        if (!multiply(be, o->w, o->w->rows, a->x, made, cu->step.shape.n_rows)) return;
+        a->out[a->n_out++] = out;
+        if (!o->accumulate) continue;
+        /* `t` holds one product: what is added to the stream is added before the next one. */
+        if (cu->x16_of == o->y) cu->x16_of = NULL;
+        finish(be, a, rest.adapted, rest.all_rows);
+        a->n_out = 0;
+    }
+    if (a->n_out > 0) finish(be, a, rest.adapted, rest.all_rows);
+}
+
 void cuda_linear(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
                  int layer)
 {
     cuda_state *cu = cuda_of(be);
     const weight *w[LINEAR_OUT_MAX] = {NULL};
-    dtype type = outs[0].w->type;
     if (!cuda_step_enter(be, s)) return;
-    int cols = outs[0].w->cols, n = cu->step.shape.n_rows;
-    const void *in = rounded(be, x, type, n, cols);
-    bool adapted = false, all_rows = cu->step.rows.all_rows, residual = false;
-    for (int i = 0; i < n_out; i++) {
-        w[i] = outs[i].w;
-        adapted |= layer >= 0 && outs[i].lora_proj >= 0;
-        residual |= outs[i].accumulate;
-        all_rows |= outs[i].accumulate || outs[i].bias != NULL;
-    }
-    all_rows &= adapted || residual || outs[0].bias || outs[n_out - 1].bias;
-    int fused = n_out > 1 && !residual ? side_by_side(w, n_out) : 0;
-    if (!in || (fused && !multiply(be, w[0], fused, in, cu->t, n))) return;
-    if (fused) cu->n_alias = 0;
-
-    sgmv_args a = lora_args(cu, &cu->step.rows, type, in, cols);
-    int at = 0;
-    for (int i = 0; i < n_out; i++) {
-        const linear_out *o = &outs[i];
-        float *made = fused ? cu->t + at : o->accumulate ? cu->t : o->y;
-        int stride = fused ? fused : w[i]->rows;
-        if (!fused && !multiply(be, w[i], w[i]->rows, in, made, n)) return;
-        if (fused) cu->alias[cu->n_alias++] = (cuda_alias){o->y, made, stride};
-        bool lora = layer >= 0 && o->lora_proj >= 0;
-        int mat = lora ? layer * PROJ_COUNT + o->lora_proj : 0;
-        a.out[a.n_out++] = (sgmv_out){.in = made,
-                                      .out = o->accumulate ? o->y : made,
-                                      .res = o->accumulate ? o->y : NULL,
-                                      .bias = o->bias,
-                                      .in_stride = stride,
-                                      .out_stride = o->accumulate ? w[i]->rows : stride,
-                                      .res_stride = w[i]->rows,
-                                      .d_out = w[i]->rows,
-                                      .mat = mat};
-        at += w[i]->rows;
-        if (o->accumulate && cu->x16_of == o->y) cu->x16_of = NULL;
-        /* `t` holds one product: what is added to the stream is added before the next one. */
-        if (o->accumulate) {
-            finish(be, &a, adapted, all_rows);
-            a.n_out = 0;
-        }
-    }
-    if (a.n_out > 0) finish(be, &a, adapted, all_rows);
+    for (int i = 0; i < n_out; i++) w[i] = outs[i].w;
+    const void *in = rounded(be, x, w[0]->type, cu->step.shape.n_rows, w[0]->cols);
+    if (!in) return;
+    sgmv_args a = lora_args(cu, &cu->step.rows, w[0]->type, in, w[0]->cols);
+    linear_rest rest = rest_of(cu, outs, n_out, layer);
+    int fused = n_out > 1 && !rest.residual ? side_by_side(w, n_out) : 0;
+    if (fused)
+        linear_fused(be, &a, outs, n_out, layer, fused, rest);
+    else
+        linear_apart(be, &a, outs, n_out, layer, rest);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------ */
