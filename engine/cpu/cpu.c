@@ -203,8 +203,10 @@ void *cpu_scratch(backend *be, cpu_scratch_use use, size_t bytes)
 static bool cpu_reserve(backend *be, const step_bounds *most)
 {
     cpu_state *cpu = cpu_of(be);
-    size_t bytes[CPU_SCRATCHES];
-    cpu_scratch_most(cpu, most, bytes);
+    size_t bytes[CPU_SCRATCHES] = {0};
+    cpu_linear_most(cpu, most, bytes);
+    cpu_logits_most(most, bytes);
+    bytes[SCRATCH_ATTEND] = cpu_attend_scratch(cpu, most->context, most->head_dim);
     bool ok = true;
     for (int i = 0; i < CPU_SCRATCHES; i++)
         ok &= bytes[i] == 0 || grown(cpu, (cpu_scratch_use)i, bytes[i]) != NULL;

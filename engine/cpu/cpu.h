@@ -35,13 +35,15 @@ typedef enum {
 
 enum { HUGE_BYTES = 2U << 20 }; /* alignment that lets the kernel use huge pages */
 
-/* For packed activations (linear.c), for cpu_logits() normed rows, what tokens' own rows give, and the
- * parts of long contexts (attend.c). */
 typedef enum {
-    SCRATCH_LINEAR,
-    SCRATCH_NORMED,
-    SCRATCH_TOKENS,
-    SCRATCH_ATTEND,
+    SCRATCH_X,      /* linear.c: packed activations */
+    SCRATCH_SUMS,   /* of groups of panels */
+    SCRATCH_SHRUNK, /* A x of adapters */
+    SCRATCH_NEXT,   /* counters of parts */
+    SCRATCH_NORMED, /* logits.c: rows after the last norm */
+    SCRATCH_SEGS,   /* their segments */
+    SCRATCH_TOKENS, /* what tokens' own rows give */
+    SCRATCH_ATTEND, /* attend.c: the parts of long contexts */
     CPU_SCRATCHES
 } cpu_scratch_use;
 
@@ -61,15 +63,16 @@ static inline cpu_state *cpu_of(backend *be)
 
 /* What the machine can do; tiles are requested from the kernel here (arch_prctl). */
 cpu_isa cpu_isa_detect(void);
-err_code cpu_isa_parse(const char *name, cpu_isa *out,
-                       err *e); /* ERR_UNSUPPORTED if it can't run */
+/* ERR_UNSUPPORTED if it can't run. */
+err_code cpu_isa_parse(const char *name, cpu_isa *out, err *e);
 const char *cpu_isa_name(cpu_isa isa);
 
 /* 64-byte aligned scratch of at least `bytes`, contents undefined, valid until the next call for that use.
  * NULL marks the backend as failed; within what be_reserve() was told, that does not happen. */
 void *cpu_scratch(backend *be, cpu_scratch_use use, size_t bytes);
-/* linear.c: the most that steps within these bounds ask for; attend.c: of it, for contexts of so many. */
-void cpu_scratch_most(const cpu_state *cpu, const step_bounds *most, size_t bytes[CPU_SCRATCHES]);
+/* The most that steps within these bounds ask for, each for its own uses: linear.c, logits.c, attend.c. */
+void cpu_linear_most(const cpu_state *cpu, const step_bounds *most, size_t bytes[CPU_SCRATCHES]);
+void cpu_logits_most(const step_bounds *most, size_t bytes[CPU_SCRATCHES]);
 size_t cpu_attend_scratch(const cpu_state *cpu, int context, int head_dim);
 
 /* Lazily zeroed, on huge pages as far as whole ones fit. */

@@ -18,12 +18,12 @@
 #include "engine/base/round.h"
 
 enum {
-    ROW_CHUNK = 256,        /* rows of one item, beside tiles */
-    VEC_CHUNK = 96,         /* elsewhere: a multiple of 16 and of each set's tile_rows */
-    GROUP = 8,              /* panels of one item, where there are many rows */
-    APART = 16,             /* counters of one part and the next: a cache line */
-    MANY_ROWS = 64,         /* from here on */
-    TOKEN_FLOATS = 1 << 20, /* of logits that tokens with rows of their own give at once */
+    ROW_CHUNK = 256, /* rows of one item, beside tiles */
+    VEC_CHUNK = 96,  /* elsewhere: a multiple of 16 and of each set's tile_rows */
+    GROUP = 8,       /* panels of one item, where there are many rows */
+    APART = 16,      /* counters of one part and the next: a cache line */
+    MANY_ROWS = 64,  /* from here on */
+    SUMS_OF_THREAD = GROUP * ROW_CHUNK * PANEL,
     /* Below this many multiply-adds the fan-out costs more than it gives. */
     SMALL_WORK = 1 << 15,
 };
@@ -275,7 +275,7 @@ static void panels_thread(void *arg, int thread)
 {
     linear_job *job = arg;
     alignas(64) float own[ROW_CHUNK * PANEL];
-    float *buf = job->group > 1 ? job->sums + (size_t)thread * GROUP * ROW_CHUNK * PANEL : own;
+    float *buf = job->group > 1 ? job->sums + (size_t)thread * SUMS_OF_THREAD : own;
     if (job->amx) linear_tile_begin();
     for (int turn = 0; turn < job->n_part; turn++) {
         int part = (thread + turn) % job->n_part, end = job->n_group, c = part;
@@ -322,8 +322,71 @@ static void run(backend *be, cpu_state *cpu, size_t work, void (*fn)(void *arg, 
         pool_run(cpu->pool, fn, arg);
 }
 
-static void linear_rows(backend *be, const float *x, const linear_out *outs, int n_out, int n_rows,
-                        const step *s, int layer)
+/* Who of the step's rows has an adapter on this layer. */
+static void find_lora(linear_job *job, const step *s)
+{
+    if (!s || !any_lora(s, job->layer)) return;
+    job->seg = s->seg;
+    job->n_seg = s->n_seg;
+    for (int i = 0; i < s->n_seg; i++) {
+        int rank = s->seg[i].lora ? s->seg[i].lora->rank_max : 0;
+        if (rank > job->rank_max) job->rank_max = rank;
+    }
+}
+
+/* How the work is cut: rows to pack, chunks of rows, groups of panels, parts. */
+static void cut(linear_job *job, int n_threads)
+{
+    job->chunk = job->tiles ? ROW_CHUNK : VEC_CHUNK;
+    job->n_chunk = (job->n_rows + job->chunk - 1) / job->chunk;
+    job->pack_row = job->tiles ? SHRINK_ROWS : job->kern->tile_rows;
+    if (job->tiles || job->n_rows > 1)
+        job->n_pack = (job->n_rows + job->pack_row - 1) / job->pack_row;
+    job->group = job->n_rows >= MANY_ROWS ? group_size(job, n_threads) : 1;
+    for (int o = 0; o < job->n_out; o++) job->n_group += groups_of(job, o);
+    job->n_part = job->n_chunk > 1 ? job->n_chunk : n_threads;
+}
+
+/* False: the backend is marked as failed.  cpu_linear_most() says how much it can be. */
+static bool take_scratch(backend *be, linear_job *job)
+{
+    int k_pad = cpu_weight_of(&job->outs[0])->k_pad, rows_pad = round_up(job->n_rows, 16);
+    size_t rows = (size_t)rows_pad, threads = (size_t)pool_threads(cpu_of(be)->pool);
+    size_t rank = job->rank_max ? (size_t)job->rank_max : 1;
+    bool ok = true;
+    if (job->tiles) {
+        job->x16 = cpu_scratch(be, SCRATCH_X, rows * (size_t)k_pad * sizeof(*job->x16));
+        ok &= job->x16 != NULL;
+    } else if (job->n_pack) {
+        job->packed = cpu_scratch(be, SCRATCH_X, rows * (size_t)job->d_in * sizeof(float));
+        ok &= job->packed != NULL;
+    }
+    if (job->group > 1) {
+        job->sums = cpu_scratch(be, SCRATCH_SUMS, threads * SUMS_OF_THREAD * sizeof(float));
+        ok &= job->sums != NULL;
+    }
+    if (job->seg) {
+        size_t n = (size_t)job->n_out * (size_t)job->n_rows * rank;
+        job->v = cpu_scratch(be, SCRATCH_SHRUNK, n * sizeof(float));
+        ok &= job->v != NULL;
+    }
+    job->next = cpu_scratch(be, SCRATCH_NEXT, (size_t)job->n_part * APART * sizeof(*job->next));
+    return ok && job->next;
+}
+
+void cpu_linear_most(const cpu_state *cpu, const step_bounds *most, size_t bytes[CPU_SCRATCHES])
+{
+    size_t rows = (size_t)(most->rows > most->logits ? most->rows : most->logits);
+    size_t threads = (size_t)pool_threads(cpu->pool), chunks = rows / VEC_CHUNK + 1;
+    size_t rows_pad = (rows + 15) / 16 * 16, cols = (size_t)round_up(most->cols, K_BLOCK);
+    bytes[SCRATCH_X] = rows_pad * cols * sizeof(float);
+    bytes[SCRATCH_SUMS] = threads * SUMS_OF_THREAD * sizeof(float);
+    bytes[SCRATCH_SHRUNK] = LINEAR_OUT_MAX * rows * LORA_RANK_MAX * sizeof(float);
+    bytes[SCRATCH_NEXT] = (threads > chunks ? threads : chunks) * APART * sizeof(atomic_int);
+}
+
+void cpu_linear_rows(backend *be, const float *x, const linear_out *outs, int n_out, int n_rows,
+                     const step *s, int layer)
 {
     cpu_state *cpu = cpu_of(be);
     const cpu_weight *first = cpu_weight_of(&outs[0]);
@@ -334,50 +397,19 @@ static void linear_rows(backend *be, const float *x, const linear_out *outs, int
                       .n_rows = n_rows,
                       .d_in = first->head.cols,
                       .layer = layer,
-                      .group = 1,
                       .tiles = first->pack == PACK_TILE,
                       .amx = first->pack == PACK_TILE && cpu->isa == ISA_AMX};
-    job.chunk = job.tiles ? ROW_CHUNK : VEC_CHUNK;
-    job.n_chunk = (n_rows + job.chunk - 1) / job.chunk;
-    job.pack_row = job.tiles ? SHRINK_ROWS : job.kern->tile_rows;
-    if (job.tiles || n_rows > 1) job.n_pack = (n_rows + job.pack_row - 1) / job.pack_row;
-    if (n_rows >= MANY_ROWS) job.group = group_size(&job, pool_threads(cpu->pool));
-    if (s && any_lora(s, layer)) {
-        job.seg = s->seg;
-        job.n_seg = s->n_seg;
-        for (int i = 0; i < s->n_seg; i++) {
-            int rank = s->seg[i].lora ? s->seg[i].lora->rank_max : 0;
-            if (rank > job.rank_max) job.rank_max = rank;
-        }
-    }
-    int rows_pad = round_up(n_rows, 16);
-    size_t x_bytes = job.tiles    ? (size_t)rows_pad * first->k_pad * 2
-                     : job.n_pack ? (size_t)rows_pad * job.d_in * sizeof(float)
-                                  : 0;
-    size_t v_bytes = (size_t)n_out * n_rows * job.rank_max * sizeof(float);
-    size_t sum_bytes =
-        job.group > 1 ? (size_t)pool_threads(cpu->pool) * GROUP * ROW_CHUNK * PANEL * 4 : 0;
-    job.n_part = job.n_chunk > 1 ? job.n_chunk : pool_threads(cpu->pool);
-    size_t next_bytes = (size_t)job.n_part * APART * sizeof(*job.next);
-    char *scratch =
-        cpu_scratch(be, SCRATCH_LINEAR, x_bytes + sum_bytes + v_bytes + next_bytes + 64);
-    if (!scratch) return;
-    job.x16 = (uint16_t *)(void *)scratch;
-    if (job.n_pack && !job.tiles) job.packed = (float *)(void *)scratch;
-    job.sums = (float *)(void *)(scratch + x_bytes);
-    job.v = (float *)(void *)(scratch + x_bytes + sum_bytes);
-    job.next = (atomic_int *)(void *)(scratch + x_bytes + sum_bytes + v_bytes);
-    for (int row = n_rows; job.tiles && row < rows_pad; row++) { /* what pads the last tile */
-        linear_zero_row(job.x16, row, first->k_pad);
-    }
-    size_t work = 0;
-    for (int o = 0; o < n_out; o++) {
-        job.n_group += groups_of(&job, o);
-        work += (size_t)outs[o].w->rows * first->head.cols * n_rows;
+    find_lora(&job, s);
+    cut(&job, pool_threads(cpu->pool));
+    if (!take_scratch(be, &job)) return;
+    for (int row = n_rows; job.tiles && row < round_up(n_rows, 16); row++) {
+        linear_zero_row(job.x16, row, first->k_pad); /* what pads the last tile */
     }
     for (int i = 0; i < job.n_part; i++) {
         atomic_init(&job.next[i * APART], job.n_chunk > 1 ? 0 : part_start(&job, i));
     }
+    size_t work = 0;
+    for (int o = 0; o < n_out; o++) work += (size_t)outs[o].w->rows * first->head.cols * n_rows;
     size_t prepare =
         (size_t)n_rows * job.d_in * ((job.n_pack ? 1 : 0) + (size_t)n_out * job.rank_max);
     if (job.n_pack || job.seg) run(be, cpu, prepare, prepare_thread, &job);
@@ -387,108 +419,5 @@ static void linear_rows(backend *be, const float *x, const linear_out *outs, int
 void cpu_linear(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
                 int layer)
 {
-    linear_rows(be, x, outs, n_out, s->n_rows, s, layer);
-}
-
-/* ------------------------------------------------------------------- logits -- */
-
-typedef struct {
-    const weight *w;       /* of these rows */
-    const lora_rows *rows; /* over that; NULL: none */
-    bool lora;             /* some of them have LoRA on it */
-    int row0, n_rows, n_seg;
-} head_run;
-
-/* The segment that holds row `row` of the step; *i only grows. */
-static const step_seg *seg_at(const step *s, int *i, int row)
-{
-    while (*i < s->n_seg && row >= s->seg[*i].row0 + s->seg[*i].n_rows) ++*i;
-    return *i < s->n_seg ? &s->seg[*i] : NULL;
-}
-
-/* The wanted rows from `from` on that share an output matrix and what is put over it; their segments, counted in rows of the
- * run, go to `seg`. */
-static head_run next_run(const step *s, const weight *base, int from, step_seg *seg)
-{
-    head_run r = {.w = base, .row0 = from};
-    int at = 0;
-    for (int i = from; i < s->n_logit; i++, r.n_rows++) {
-        const step_seg *sg = seg_at(s, &at, s->logit_row[i]);
-        const lora_view *view = sg ? sg->lora : NULL;
-        const lora_head *head = view ? view->head : NULL;
-        const weight *w = head && head->w ? head->w : base;
-        const lora_rows *rows = head && head->rows.n > 0 ? &head->rows : NULL;
-        if (i > from && (w != r.w || rows != r.rows)) break;
-        r.w = w;
-        r.rows = rows;
-        r.lora |= head && lora_mat_used(&head->mat);
-        if (r.n_seg == 0 || seg[r.n_seg - 1].lora != view)
-            seg[r.n_seg++] = (step_seg){r.n_rows, 0, view};
-        seg[r.n_seg - 1].n_rows++;
-    }
-    return r;
-}
-
-/* Logits of tokens with rows of their own, into their places; so many rows at once as there is room for. */
-static void token_rows(backend *be, float *logits, int stride, const float *x,
-                       const lora_rows *rows, int dim, int n_rows)
-{
-    int some = TOKEN_FLOATS / rows->n;
-    if (some < 1) some = 1;
-    if (some > n_rows) some = n_rows;
-    float *y = cpu_scratch(be, SCRATCH_TOKENS, (size_t)some * (size_t)rows->n * sizeof(*y));
-    if (!y) return;
-    linear_out out = {.y = y, .w = rows->w, .lora_proj = -1};
-    for (int from = 0, n; from < n_rows; from += n) {
-        n = n_rows - from < some ? n_rows - from : some;
-        linear_rows(be, x + (size_t)from * dim, &out, 1, n, NULL, -1);
-        for (int i = 0; i < n; i++) {
-            for (int k = 0; k < rows->n; k++)
-                logits[(size_t)(from + i) * stride + rows->id[k]] = y[(size_t)i * rows->n + k];
-        }
-    }
-}
-
-void cpu_scratch_most(const cpu_state *cpu, const step_bounds *most, size_t bytes[CPU_SCRATCHES])
-{
-    int rows = most->rows > most->logits ? most->rows : most->logits;
-    int threads = pool_threads(cpu->pool), chunks = rows / VEC_CHUNK + 1;
-    bytes[SCRATCH_LINEAR] =
-        (size_t)round_up(rows, 16) * round_up(most->cols, K_BLOCK) * sizeof(float) +
-        (size_t)threads * GROUP * ROW_CHUNK * PANEL * sizeof(float) +
-        (size_t)LINEAR_OUT_MAX * rows * LORA_RANK_MAX * sizeof(float) +
-        (size_t)(threads > chunks ? threads : chunks) * APART * sizeof(atomic_int) + 64;
-    bytes[SCRATCH_NORMED] =
-        (size_t)most->logits * ((size_t)most->dim * sizeof(float) + sizeof(step_seg));
-    size_t floats = most->stride > TOKEN_FLOATS ? (size_t)most->stride : TOKEN_FLOATS;
-    bytes[SCRATCH_TOKENS] = floats * sizeof(float);
-    bytes[SCRATCH_ATTEND] = cpu_attend_scratch(cpu, most->context, most->head_dim);
-}
-
-void cpu_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
-                int dim, const weight *head, const step *s)
-{
-    size_t row_bytes = (size_t)s->n_logit * dim * sizeof(float);
-    float *rows =
-        cpu_scratch(be, SCRATCH_NORMED, row_bytes + (size_t)s->n_logit * sizeof(step_seg));
-    if (!rows) return;
-    step_seg *seg = (step_seg *)(void *)((char *)rows + row_bytes);
-    for (int i = 0, at = 0; i < s->n_logit; i++) {
-        const step_seg *sg = seg_at(s, &at, s->logit_row[i]);
-        cpu_rms_norm_row(cpu_of(be)->isa, rows + (size_t)i * dim, x + (size_t)s->logit_row[i] * dim,
-                         lora_last_norm(sg ? sg->lora : NULL, norm_weight), eps, dim);
-    }
-    head_run r;
-    int stride = s->logit_stride ? s->logit_stride : head->rows;
-    for (int i = 0; i < s->n_logit; i += r.n_rows) {
-        r = next_run(s, head, i, seg);
-        linear_out out = {.y = logits + (size_t)i * stride,
-                          .w = r.w,
-                          .lora_proj = r.lora ? LORA_HEAD : -1,
-                          .stride = stride};
-        step part = {.n_rows = r.n_rows, .seg = seg, .n_seg = r.n_seg};
-        linear_rows(be, rows + (size_t)i * dim, &out, 1, r.n_rows, r.lora ? &part : NULL,
-                    r.lora ? 0 : -1);
-        if (r.rows) token_rows(be, out.y, stride, rows + (size_t)i * dim, r.rows, dim, r.n_rows);
-    }
+    cpu_linear_rows(be, x, outs, n_out, s->n_rows, s, layer);
 }

@@ -73,6 +73,10 @@ extern const linear_kernels linear_portable, linear_avx2, linear_avx512;
 
 const linear_kernels *linear_kernels_of(const backend *be);
 
+/* be_linear() for rows of x alone; `s` (of its rows, segments alone are read): NULL: nobody has LoRA. */
+void cpu_linear_rows(backend *be, const float *x, const linear_out *outs, int n_out, int n_rows,
+                     const step *s, int layer);
+
 /* Rows of one group, src [n][d], as the vector kernels take them: [d][n]. */
 void linear_pack_rows(float *dst, const float *src, int n, int d);
 
