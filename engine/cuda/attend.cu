@@ -269,6 +269,48 @@ __device__ static __forceinline__ void load_q(uint32_t (*q)[4], const cu_attend_
     }
 }
 
+/* A split of row r, for cu_attend()'s second launch to merge. */
+template <int HD>
+__device__ static __forceinline__ void put_partial(const cu_attend_args *a, const work *w,
+                                                   const lane_rows *lr, int r, float (*o)[4],
+                                                   const float *m, const float *l, int col)
+{
+    float *dst = partial_row(a, w->item.partial, w->kv_head, lr->local[r]) + col;
+    CU_UNROLL
+    for (int n = 0; n < HD / 8; n++) cu_store_f32x2(dst + n * 8, &o[n][2 * r]);
+    if (col == 0) {
+        float state[2] = {m[r], l[r]};
+        cu_store_f32x2(partial_state(a, w->item.partial, w->kv_head, lr->local[r]), state);
+    }
+}
+
+/* o of row r joins the splits before it, which lie in `out`. */
+template <int HD>
+__device__ static __forceinline__ void join_splits(float (*o)[4], const float *out, int r,
+                                                   const float *m, const float *l, float *all_m,
+                                                   float *all_l, bool first, float c)
+{
+    if (first) {
+        all_m[r] = m[r];
+        all_l[r] = l[r];
+        CU_UNROLL
+        for (int n = 0; n < HD / 8; n++) { /* -0 becomes 0, as it does when a merge begins */
+            for (int i = 2 * r; i < 2 * r + 2; i++) o[n][i] = cu_add(o[n][i], 0.0F);
+        }
+        return;
+    }
+    float f0, f1;
+    all_m[r] = merge_weights(all_m[r], m[r], c, &f0, &f1);
+    all_l[r] = cu_fma(l[r], f1, cu_mul(all_l[r], f0));
+    CU_UNROLL
+    for (int n = 0; n < HD / 8; n++) {
+        float old[2];
+        cu_load_f32x2(old, out + n * 8);
+        o[n][2 * r] = cu_fma(o[n][2 * r], f1, cu_mul(old[0], f0));
+        o[n][2 * r + 1] = cu_fma(o[n][2 * r + 1], f1, cu_mul(old[1], f0));
+    }
+}
+
 /* A split ends: its sums o (max m, sum l) go to the partials, or join those of the splits before, which wait in
  * `out` unscaled (max all_m, sum all_l).  The last split of an item writes the result. */
 template <int HD>
@@ -286,35 +328,11 @@ end_split(const cu_attend_args *a, const work *w, const lane_rows *lr, float (*o
     for (int r = 0; r < 2; r++) {
         if (lr->hi[r] < 0) continue;
         if (w->item.partial >= 0) {
-            float *dst = partial_row(a, w->item.partial, w->kv_head, lr->local[r]) + col;
-            CU_UNROLL
-            for (int n = 0; n < HD / 8; n++) cu_store_f32x2(dst + n * 8, &o[n][2 * r]);
-            if (col == 0) {
-                float state[2] = {m[r], l[r]};
-                cu_store_f32x2(partial_state(a, w->item.partial, w->kv_head, lr->local[r]), state);
-            }
+            put_partial<HD>(a, w, lr, r, o, m, l, col);
             continue;
         }
         float *out = a->out + (size_t)lr->row[r] * a->out_stride + lr->head[r] * HD + col;
-        if (first) {
-            all_m[r] = m[r];
-            all_l[r] = l[r];
-            CU_UNROLL
-            for (int n = 0; n < HD / 8; n++) { /* -0 becomes 0, as it does when a merge begins */
-                for (int i = 2 * r; i < 2 * r + 2; i++) o[n][i] = cu_add(o[n][i], 0.0F);
-            }
-        } else {
-            float f0, f1;
-            all_m[r] = merge_weights(all_m[r], m[r], c, &f0, &f1);
-            all_l[r] = cu_fma(l[r], f1, cu_mul(all_l[r], f0));
-            CU_UNROLL
-            for (int n = 0; n < HD / 8; n++) {
-                float old[2];
-                cu_load_f32x2(old, out + n * 8);
-                o[n][2 * r] = cu_fma(o[n][2 * r], f1, cu_mul(old[0], f0));
-                o[n][2 * r + 1] = cu_fma(o[n][2 * r + 1], f1, cu_mul(old[1], f0));
-            }
-        }
+        join_splits<HD>(o, out, r, m, l, all_m, all_l, first, c);
         if (last) {
             float inv = inverse(all_l[r]);
             CU_UNROLL
@@ -345,6 +363,28 @@ __device__ static __forceinline__ void sync_item()
     }
 }
 
+template <int HD>
+__device__ static __forceinline__ void begin_split(float (*o)[4], float *m, float *l)
+{
+    CU_UNROLL
+    for (int n = 0; n < HD / 8; n++) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
+    m[0] = m[1] = -INFINITY;
+    l[0] = l[1] = 0;
+}
+
+/* Of the tile whose first key stands at `pos`, for both rows of the lane. */
+__device__ static __forceinline__ bool sees_none(const lane_rows *lr, int pos)
+{
+    return (lr->hi[0] < pos || lr->lo[0] >= pos + TILE) &&
+           (lr->hi[1] < pos || lr->lo[1] >= pos + TILE);
+}
+
+__device__ static __forceinline__ bool sees_whole(const lane_rows *lr, int pos)
+{
+    return lr->lo[0] <= pos && lr->hi[0] >= pos + TILE - 1 && lr->lo[1] <= pos &&
+           lr->hi[1] >= pos + TILE - 1;
+}
+
 /* WARPS * 16 packed rows of one kv head per item; the blocks of the grid take items in turn. */
 template <int HD, int WARPS>
 __device__ static __forceinline__ void
@@ -371,13 +411,8 @@ run_items(const cu_attend_args &a, const cu_attend_item *items, int n_items, cha
         bool fresh = true, first = true;
         for (int t = w.tile0; t < w.tile1; t++) {
             int buf = (t - w.tile0) % 2;
-            if (fresh) {
-                CU_UNROLL
-                for (int n = 0; n < HD / 8; n++) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
-                m[0] = m[1] = -INFINITY;
-                l[0] = l[1] = 0;
-                fresh = false;
-            }
+            if (fresh) begin_split<HD>(o, m, l);
+            fresh = false;
             /* The other K tile was read before the last barrier; likewise V's below. */
             if (t + 1 < w.tile1) {
                 load_tile<HD, THREADS>(smem + (1 - buf) * TILE_BYTES, &a.kv, k_base, page, t + 1,
@@ -389,15 +424,11 @@ run_items(const cu_attend_args &a, const cu_attend_item *items, int n_items, cha
             CU_CP_ASYNC_WAIT(2);
             sync_item<WARPS>();
             int pos = t * TILE;
-            bool blind = (lr.hi[0] < pos || lr.lo[0] >= pos + TILE) &&
-                         (lr.hi[1] < pos || lr.lo[1] >= pos + TILE);
-            bool busy = !cu_all(blind);
+            bool busy = !cu_all(sees_none(&lr, pos));
             float s[N_KEY_BLOCKS][4];
             if (busy) {
                 tile_scores<HD>(s, q, smem + buf * TILE_BYTES);
-                bool whole = lr.lo[0] <= pos && lr.hi[0] >= pos + TILE - 1 && lr.lo[1] <= pos &&
-                             lr.hi[1] >= pos + TILE - 1;
-                if (!cu_all(whole)) tile_mask(s, pos, lr.lo, lr.hi);
+                if (!cu_all(sees_whole(&lr, pos))) tile_mask(s, pos, lr.lo, lr.hi);
                 tile_soften<HD>(s, o, m, l, c);
             }
             if (t + 1 < w.tile1) {

@@ -116,6 +116,36 @@ __device__ static float block_sum(float v, float *smem)
     return sum;
 }
 
+/* Four values of a row from i on, zeros from its end on; `vec`: all are there, on 16 bytes. */
+__device__ static __forceinline__ void load_4(float *v, const float *row, int i, int dim, bool vec)
+{
+    if (vec) {
+        cu_load_f32x4(v, row + i);
+    } else {
+        for (int k = 0; k < 4; k++) v[k] = i + k < dim ? row[i + k] : 0;
+    }
+}
+
+__device__ static __forceinline__ void store_4(float *row, const float *v, int i, int dim, bool vec)
+{
+    if (vec) {
+        cu_store_f32x4(row + i, v);
+    } else {
+        for (int k = 0; k < 4 && i + k < dim; k++) row[i + k] = v[k];
+    }
+}
+
+/* The same, rounded. */
+__device__ static __forceinline__ void store_4_bf16(uint16_t *row, const float *v, int i, int dim,
+                                                    bool vec)
+{
+    if (vec) {
+        cu_st8(row + i, make_uint2(cu_bf16x2_of(v[0], v[1]), cu_bf16x2_of(v[2], v[3])));
+    } else {
+        for (int k = 0; k < 4 && i + k < dim; k++) row[i + k] = cu_bf16_of(v[k]);
+    }
+}
+
 /* One row of four values at a time, `vec` where rows begin on 16 bytes; grid: rows. */
 __global__ void rms_norm_kernel(cu_rms_norm_args a)
 {
@@ -127,20 +157,11 @@ __global__ void rms_norm_kernel(cu_rms_norm_args a)
     float acc = 0;
     bool vec = a.dim % 4 == 0;
     for (int i = (int)threadIdx.x * 4; i < a.dim; i += (int)blockDim.x * 4) {
-        float v[4] = {0, 0, 0, 0};
-        int n = a.dim - i < 4 ? a.dim - i : 4;
-        if (vec) {
-            cu_load_f32x4(v, x + i);
-        } else {
-            for (int k = 0; k < 4; k++) v[k] = k < n ? x[i + k] : 0;
-        }
+        float v[4];
+        load_4(v, x, i, a.dim, vec);
         if (add) {
-            for (int k = 0; k < 4; k++) v[k] = k < n ? cu_add(v[k], add[i + k]) : 0;
-            if (vec) {
-                cu_store_f32x4(x + i, v);
-            } else {
-                for (int k = 0; k < n; k++) x[i + k] = v[k];
-            }
+            for (int k = 0; k < 4; k++) v[k] = i + k < a.dim ? cu_add(v[k], add[i + k]) : 0;
+            store_4(x, v, i, a.dim, vec);
         }
         for (int k = 0; k < 4; k++) acc = cu_fma(v[k], v[k], acc);
     }
@@ -149,28 +170,12 @@ __global__ void rms_norm_kernel(cu_rms_norm_args a)
     float *out = a.out ? a.out + (size_t)row * a.dim : NULL;
     uint16_t *out16 = a.out16 ? a.out16 + (size_t)row * a.dim : NULL;
     for (int i = (int)threadIdx.x * 4; i < a.dim; i += (int)blockDim.x * 4) {
-        int n = a.dim - i < 4 ? a.dim - i : 4;
         float v[4], w[4];
-        if (vec) {
-            cu_load_f32x4(v, x + i);
-            cu_load_f32x4(w, a.weight + i);
-        } else {
-            for (int k = 0; k < 4; k++) v[k] = k < n ? x[i + k] : 0;
-            for (int k = 0; k < 4; k++) w[k] = k < n ? a.weight[i + k] : 0;
-        }
+        load_4(v, x, i, a.dim, vec);
+        load_4(w, a.weight, i, a.dim, vec);
         for (int k = 0; k < 4; k++) v[k] = cu_mul(cu_mul(v[k], inv), w[k]);
-        if (vec) {
-            if (out) cu_store_f32x4(out + i, v);
-            if (out16) {
-                uint32_t h[2] = {cu_bf16x2_of(v[0], v[1]), cu_bf16x2_of(v[2], v[3])};
-                cu_st8(out16 + i, make_uint2(h[0], h[1]));
-            }
-        } else {
-            for (int k = 0; k < n; k++) {
-                if (out) out[i + k] = v[k];
-                if (out16) out16[i + k] = cu_bf16_of(v[k]);
-            }
-        }
+        if (out) store_4(out, v, i, a.dim, vec);
+        if (out16) store_4_bf16(out16, v, i, a.dim, vec);
     }
 }
 

@@ -520,17 +520,47 @@ __device__ static void rewind_bands(row_state *st)
 
 /* ------------------------------------------------------------------------------------- draw -- */
 
+__device__ static __forceinline__ double weight_in_all(const row_state *st, int i)
+{
+    return (double)expf(
+        (float)(((double)st->logits[i] - (double)st->max) / (double)st->r.temperature));
+}
+
+/* The id among [begin, end) at which the running sum of weights, `at` before the first, passes `target`.  Rounding
+ * may make the last sum fall short: then the last id with any weight is right.  For one warp; st->n: none. */
+__device__ static int32_t draw_in_piece(const row_state *st, int begin, int end, double at,
+                                        double target)
+{
+    int lane = (int)threadIdx.x % WARP, last = -1;
+    int32_t token = st->n;
+    for (int i0 = begin; i0 < end && token == st->n; i0 += WARP) {
+        int i = i0 + lane;
+        double w = i < st->n ? weight_in_all(st, i) : 0, run = w;
+        for (int d = 1; d < WARP; d *= 2) {
+            double o = shfl_up_f64(run, d);
+            if (lane >= d) run += o;
+        }
+        unsigned hits = cu_ballot(w > 0 && at + run > target), any = cu_ballot(w > 0);
+        if (hits) token = i0 + first_bit(hits);
+        if (any) last = i0 + last_bit(any);
+        for (int d = 1; d < WARP; d *= 2) { /* the last lane's sum, the greatest, for all */
+            double o = shfl_xor_f64(run, d);
+            run = o > run ? o : run;
+        }
+        at += run;
+    }
+    return token == st->n && last >= 0 ? last : token;
+}
+
 /* Over the whole vocabulary in order of ids: nothing is cut off. */
 __device__ static int32_t draw_all(shared *sh, const row_state *st, double u)
 {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     int each = ((st->n + BAND - 1) / BAND + WARP - 1) / WARP * WARP, n = (st->n + each - 1) / each;
-    double max = (double)st->max, t = (double)st->r.temperature;
     for (int c = warp; c < n; c += WARPS) {
         double w = 0;
-        for (int i = c * each + lane; i < (c + 1) * each && i < st->n; i += WARP) {
-            w += (double)expf((float)(((double)st->logits[i] - max) / t));
-        }
+        for (int i = c * each + lane; i < (c + 1) * each && i < st->n; i += WARP)
+            w += weight_in_all(st, i);
         for (int d = WARP / 2; d > 0; d /= 2) w += shfl_xor_f64(w, d);
         if (lane == 0) sh->sum[c] = w;
     }
@@ -541,30 +571,10 @@ __device__ static int32_t draw_all(shared *sh, const row_state *st, double u)
         if (sh->sum[c] > target && c < piece) piece = c;
     }
     piece = block_min(sh, piece);
-    /* Within the piece; rounding may make its last sum fall short, then the next id with any weight is right. */
     int32_t token = st->n;
     if (warp == 0 && piece < n) {
-        double at = piece > 0 ? sh->sum[piece - 1] : 0;
-        int last = -1;
-        for (int i0 = piece * each; i0 < (piece + 1) * each && i0 < st->n && token == st->n;
-             i0 += WARP) {
-            int i = i0 + lane;
-            double w = i < st->n ? (double)expf((float)(((double)st->logits[i] - max) / t)) : 0,
-                   run = w;
-            for (int d = 1; d < WARP; d *= 2) {
-                double o = shfl_up_f64(run, d);
-                if (lane >= d) run += o;
-            }
-            unsigned hits = cu_ballot(w > 0 && at + run > target), any = cu_ballot(w > 0);
-            if (hits) token = i0 + first_bit(hits);
-            if (any) last = i0 + last_bit(any);
-            for (int d = 1; d < WARP; d *= 2) { /* the last lane's sum, the greatest, for all */
-                double o = shfl_xor_f64(run, d);
-                run = o > run ? o : run;
-            }
-            at += run;
-        }
-        if (token == st->n && last >= 0) token = last;
+        int begin = piece * each, end = begin + each < st->n ? begin + each : st->n;
+        token = draw_in_piece(st, begin, end, piece > 0 ? sh->sum[piece - 1] : 0, target);
     }
     if (threadIdx.x == 0) sh->found[0] = token;
     __syncthreads(); /* the token is there */
