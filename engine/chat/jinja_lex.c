@@ -223,47 +223,79 @@ static bool is_name_char(jchar c)
     return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
 }
 
+/* A number's text, without underscores, on its way to strtod(). */
+typedef struct {
+    char s[128];
+    size_t n;
+} digits;
+
+enum { WHOLE_MAX = 64, FRACTION_MAX = 96, EXPONENT_MAX = 120 }; /* digits.n behind each part */
+
+/* From *at on, as long as they are digits of `base` and there is room for `most`. */
+static void take_digits(const lexer *x, size_t *at, int base, size_t most, digits *d)
+{
+    for (; *at < x->n && d->n < most && digit_of(x->s[*at]) < base; ++*at)
+        d->s[d->n++] = (char)x->s[*at];
+}
+
+/* Digits may stand apart: 1_000. */
+static void take_whole(const lexer *x, size_t *at, int base, digits *d)
+{
+    while (*at < x->n && d->n < WHOLE_MAX) {
+        if (x->s[*at] == '_')
+            ++*at;
+        else if (digit_of(x->s[*at]) < base)
+            d->s[d->n++] = (char)x->s[(*at)++];
+        else
+            break;
+    }
+}
+
+/* The fraction and the exponent, if any. */
+static void take_rest(const lexer *x, size_t *at, digits *d)
+{
+    if (*at + 1 < x->n && x->s[*at] == '.' && digit_of(x->s[*at + 1]) < 10) {
+        d->s[d->n++] = '.';
+        ++*at;
+        take_digits(x, at, 10, FRACTION_MAX, d);
+    }
+    if (*at >= x->n || (x->s[*at] | 32) != 'e') return;
+    size_t k = *at + 1;
+    if (k < x->n && (x->s[k] == '+' || x->s[k] == '-')) k++;
+    if (k >= x->n || digit_of(x->s[k]) >= 10) return;
+    while (*at < k) d->s[d->n++] = (char)x->s[(*at)++];
+    take_digits(x, at, 10, EXPONENT_MAX, d);
+}
+
+/* Of 0x, 0o and 0b; else 10. */
+static int base_of(const lexer *x)
+{
+    if (peek(x, 0) != '0') return 10;
+    switch (peek(x, 1) | 32) {
+    case 'x': return 16;
+    case 'o': return 8;
+    case 'b': return 2;
+    default: return 10;
+    }
+}
+
 static bool number(lexer *x)
 {
-    char text[64];
-    size_t n = 0, at = x->at;
-    int base = 10;
-    bool whole = true;
-    if (peek(x, 0) == '0' && strchr("xXoObB", (int)(peek(x, 1) & 0x7F)) && peek(x, 1)) {
-        jchar c = peek(x, 1) | 32;
-        base = c == 'x' ? 16 : c == 'o' ? 8 : 2;
-        at += 2;
-    }
-    while (at < x->n && n < sizeof(text) - 1 && (digit_of(x->s[at]) < base || x->s[at] == '_')) {
-        if (x->s[at] != '_') text[n++] = (char)x->s[at];
-        at++;
-    }
+    digits d = {.n = 0};
+    int base = base_of(x);
+    size_t at = x->at + (base == 10 ? 0 : 2);
+    take_whole(x, &at, base, &d);
+    size_t whole_end = at;
     bool follows_dot =
         x->n_tok && x->tok[x->n_tok - 1].kind == JT_OP && x->tok[x->n_tok - 1].name[0] == '.';
-    if (base == 10 && !follows_dot) {
-        size_t was = at;
-        if (at + 1 < x->n && x->s[at] == '.' && digit_of(x->s[at + 1]) < 10) {
-            text[n++] = '.';
-            for (at++; at < x->n && n < 40 && digit_of(x->s[at]) < 10; at++)
-                text[n++] = (char)x->s[at];
-        }
-        if (at < x->n && (x->s[at] | 32) == 'e') {
-            size_t k = at + 1;
-            if (k < x->n && (x->s[k] == '+' || x->s[k] == '-')) k++;
-            if (k < x->n && digit_of(x->s[k]) < 10) {
-                for (; at < k; at++) text[n++] = (char)x->s[at];
-                for (; at < x->n && n < 60 && digit_of(x->s[at]) < 10; at++)
-                    text[n++] = (char)x->s[at];
-            }
-        }
-        whole = at == was;
-    }
-    text[n] = 0;
+    if (base == 10 && !follows_dot) take_rest(x, &at, &d);
+    bool whole = at == whole_end;
+    d.s[d.n] = 0;
     jtoken *k = add(x, whole ? JT_INT : JT_FLOAT);
     if (!k) return false;
     errno = 0;
-    k->value = whole ? jv_int(strtoll(text, NULL, base)) : jv_float(strtod(text, NULL));
-    if (n == 0 || errno || (at < x->n && is_name_char(x->s[at]))) {
+    k->value = whole ? jv_int(strtoll(d.s, NULL, base)) : jv_float(strtod(d.s, NULL));
+    if (d.n == 0 || errno || (at < x->n && is_name_char(x->s[at]))) {
         return fail(x, ERR_INPUT, "a number is not understood");
     }
     advance(x, at);

@@ -343,6 +343,41 @@ START_TEST(numbers_are_those_of_the_body)
 }
 END_TEST
 
+/* `part` with each # as n digits. */
+static void put_digits(char *text, const char *part, int n)
+{
+    for (; *part; part++) {
+        int times = *part == '#' ? n : 1;
+        memset(text, *part == '#' ? '1' : *part, (size_t)times);
+        text += times;
+    }
+    *text = 0;
+}
+
+/* However many digits a template writes, in whatever part of a number. */
+START_TEST(numbers_of_any_length_end)
+{
+    static const char *const part[] = {"{{ # }}",   "{{ #.5 }}",   "{{ #.# }}",
+                                       "{{ 1.# }}", "{{ #e+5 }}",  "{{ #.5e-# }}",
+                                       "{{ 0b# }}", "{{ 0x#_# }}", "{{ 1e# }}"};
+    char text[1024];
+    for (int n = 1; n < 200; n++) {
+        for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++) {
+            err whatever;
+            put_digits(text, part[i], n);
+            char *got = rendered(text, NULL, &whatever);
+            ck_assert_msg(got || n > 2, "%s: %s", text, whatever.msg);
+            free(got);
+        }
+    }
+    err e;
+    char *got = rendered("{{ 0x1F + 0b1_01 + 0o17 }} {{ 1_000.25e-1 }} {{ 2E2 }}", NULL, &e);
+    ck_assert_ptr_nonnull(got);
+    ck_assert_str_eq(got, "51 100.025 200.0");
+    free(got);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("jinja");
@@ -350,6 +385,7 @@ static Suite *suite(void)
     tcase_set_timeout(tc, 120);
     tcase_add_test(tc, as_the_real_jinja);
     tcase_add_test(tc, numbers_are_those_of_the_body);
+    tcase_add_test(tc, numbers_of_any_length_end);
     tcase_add_test(tc, who_wrote_what);
     tcase_add_test(tc, bombs_are_bounded);
     tcase_add_test(tc, deep_and_long_templates);
