@@ -655,10 +655,21 @@ static err_code settle_all(plan *pl, const model_config *base, const naming *nam
 
 /* ---- API ------------------------------------------------------------------------------------------ */
 
+/* PEFT's switches that say how A and B are applied. */
+static err_code read_switches(const cJSON *root, const model_config *base, peft_config *pc, err *e)
+{
+    bool tie = false;
+    err_code rc = json_bool(root, "use_rslora", &pc->rslora, NULL, e);
+    if (!rc) rc = json_bool(root, "use_dora", &pc->dora, NULL, e);
+    if (!rc) rc = json_bool(root, "lora_bias", &pc->lora_bias, NULL, e);
+    if (!rc) rc = json_bool(root, "ensure_weight_tying", &tie, NULL, e);
+    pc->tie = tie && base->tied;
+    return rc;
+}
+
 static err_code read_plan(const cJSON *root, plan *pl, const model_config *base,
                           const naming *names, int rank_limit, peft_config *pc, err *e)
 {
-    bool tie = false;
     int64_t r = 8; /* PEFT's own defaults */
     pc->alpha = 8;
     const char *name = NULL;
@@ -669,10 +680,7 @@ static err_code read_plan(const cJSON *root, plan *pl, const model_config *base,
         rc = err_set(e, r < 1 ? ERR_INPUT : ERR_LIMIT, "r is %lld; allowed are 1 to %d",
                      (long long)r, rank_limit);
     if (!rc) rc = json_num(root, "lora_alpha", -1e6, 1e6, &pc->alpha, NULL, e);
-    if (!rc) rc = json_bool(root, "use_rslora", &pc->rslora, NULL, e);
-    if (!rc) rc = json_bool(root, "use_dora", &pc->dora, NULL, e);
-    if (!rc) rc = json_bool(root, "lora_bias", &pc->lora_bias, NULL, e);
-    if (!rc) rc = json_bool(root, "ensure_weight_tying", &tie, NULL, e);
+    if (!rc) rc = read_switches(root, base, pc, e);
     if (!rc) rc = json_str(root, "base_model_name_or_path", &name, NULL, e);
     if (!rc) rc = read_saved(root, base, names, pc, e);
     if (!rc) rc = read_tokens(root, base, pc, e);
@@ -685,7 +693,6 @@ static err_code read_plan(const cJSON *root, plan *pl, const model_config *base,
     if (pc->dora && pc->lora_bias)
         return err_set(e, ERR_UNSUPPORTED, "use_dora together with lora_bias is not supported");
     pc->rank = (int)r;
-    pc->tie = tie && base->tied;
     if (pc->tie && pc->save_embed) pc->save_head = true;
     snprintf(pc->base_name, sizeof pc->base_name, "%s", name != NULL ? name : "");
     return settle_all(pl, base, names, rank_limit, pc, e);

@@ -89,28 +89,40 @@ static int64_t clamp(double v)
     return v >= (double)most ? most : v <= -(double)most ? -most : (int64_t)v;
 }
 
+/* The least whole number above a limit (or at it); false: there is none up to `most`. */
+static bool least_above(const g_limit *lo, int64_t *out)
+{
+    *out = -most;
+    if (!lo) return true;
+    if (!lo->exact && lo->value >= (double)most) return false;
+    int64_t a = lo->exact ? lo->whole : clamp(ceil(lo->value));
+    if (lo->strict && (lo->exact || (double)a <= lo->value)) {
+        if (a == most) return false;
+        a++;
+    }
+    if (a > -most) *out = a;
+    return true;
+}
+
+/* The greatest one below a limit; false: there is none down to -most. */
+static bool greatest_below(const g_limit *hi, int64_t *out)
+{
+    *out = most;
+    if (!hi) return true;
+    if (!hi->exact && hi->value <= -(double)most) return false;
+    int64_t z = hi->exact ? hi->whole : clamp(floor(hi->value));
+    if (hi->strict && (hi->exact || (double)z >= hi->value)) {
+        if (z <= -most) return false;
+        z--;
+    }
+    *out = z;
+    return z >= -most;
+}
+
 void gb_integer(g_builder *b, int32_t from, const g_limit *lo, const g_limit *hi, int32_t to)
 {
-    int64_t a = -most, z = most;
-    if (lo) {
-        a = lo->exact ? lo->whole : clamp(ceil(lo->value));
-        if (lo->strict && (lo->exact || (double)a <= lo->value)) {
-            if (a == most) return;
-            a++;
-        }
-        if (a < -most) a = -most;
-    }
-    if (hi) {
-        z = hi->exact ? hi->whole : clamp(floor(hi->value));
-        if (hi->strict && (hi->exact || (double)z >= hi->value)) {
-            if (z <= -most) return;
-            z--;
-        }
-        if (z < -most) return;
-    }
-    if ((lo && !lo->exact && lo->value >= (double)most) ||
-        (hi && !hi->exact && hi->value <= -(double)most))
-        return; /* none */
+    int64_t a, z;
+    if (!least_above(lo, &a) || !greatest_below(hi, &z)) return;
     if (z >= 0) naturals(b, from, a > 0 ? a : 0, z, to);
     if (a < 0 && a <= z) {
         int32_t minus = gb_state(b);

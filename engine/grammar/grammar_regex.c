@@ -176,39 +176,47 @@ static uint32_t hex(parser *p, int digits)
     return v;
 }
 
+/* Behind \\x or \\u. */
+static uint32_t code_point(parser *p, char c)
+{
+    uint32_t v = 0;
+    if (c == 'u' && eat(p, '{')) {
+        while (p->s < p->end && *p->s != '}' && v <= 0x10FFFF && !p->rc) v = v * 16 + hex(p, 1);
+        if (!eat(p, '}')) return (uint32_t)fail(p, ERR_INPUT, "a '}' is missing");
+    } else {
+        v = hex(p, c == 'x' ? 2 : 4);
+    }
+    if (v == 0 || v > 0x10FFFF || (v >= 0xD800 && v < 0xE000))
+        return (uint32_t)fail(p, ERR_UNSUPPORTED, "a character that can't be");
+    return v;
+}
+
+/* What a letter or a digit behind a backslash is, if it does not stand for a character; else NULL. */
+static const char *unsupported(char c)
+{
+    if ((c >= '0' && c <= '9') || c == 'k') return "a back reference";
+    if (c && strchr("bBAZG", c)) return "a word boundary or anchor";
+    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) return "an escape that is not supported";
+    return NULL;
+}
+
 /* After a backslash, where it stands for one character. */
 static uint32_t escaped(parser *p)
 {
     if (p->s == p->end) return (uint32_t)fail(p, ERR_INPUT, "a lone backslash");
     char c = *p->s;
     static const char names[] = "tnrfv", values[] = "\t\n\r\f\v";
-    const char *k = strchr(names, c);
-    if (c && k) {
+    const char *k = c ? strchr(names, c) : NULL;
+    if (k) {
         p->s++;
         return (uint32_t)values[k - names];
     }
     if (c == 'x' || c == 'u') {
         p->s++;
-        uint32_t v;
-        if (c == 'u' && eat(p, '{')) {
-            v = 0;
-            while (p->s < p->end && *p->s != '}' && v <= 0x10FFFF && !p->rc) v = v * 16 + hex(p, 1);
-            if (!eat(p, '}')) return (uint32_t)fail(p, ERR_INPUT, "a '}' is missing");
-        } else {
-            v = hex(p, c == 'x' ? 2 : 4);
-        }
-        if (v == 0 || v > 0x10FFFF || (v >= 0xD800 && v < 0xE000)) {
-            return (uint32_t)fail(p, ERR_UNSUPPORTED, "a character that can't be");
-        }
-        return v;
+        return code_point(p, c);
     }
-    if ((c >= '0' && c <= '9') || c == 'k')
-        return (uint32_t)fail(p, ERR_UNSUPPORTED, "a back reference");
-    if (c == 'b' || c == 'B' || c == 'A' || c == 'Z' || c == 'G')
-        return (uint32_t)fail(p, ERR_UNSUPPORTED, "a word boundary or anchor");
-    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
-        return (uint32_t)fail(p, ERR_UNSUPPORTED, "an escape that is not supported");
-    return next_char(p);
+    const char *what = unsupported(c);
+    return what ? (uint32_t)fail(p, ERR_UNSUPPORTED, what) : next_char(p);
 }
 
 /* One end of a range in brackets; *set: it was a shorthand and has been added. */

@@ -101,9 +101,19 @@ static bool follow(g_walk *w, const g_conf *f, const g_edge *e, int first_node, 
     return true;
 }
 
+/* Appends to a list of at most `cap` what is not in it from `begin` on. */
+static void note(g_conf *list, int begin, int *n, int cap, const g_conf *c)
+{
+    for (int i = begin; i < *n; i++) {
+        if (same(&list[i], c)) return;
+    }
+    if (*n < cap) list[(*n)++] = *c;
+}
+
 /* Adds to the set that begins at conf[begin] all that is reached from `first` without a byte. */
 static void add(g_walk *w, int begin, int first_node, g_conf first)
 {
+    enum { SEEN_MAX = GRAMMAR_SET_MAX * 2 };
     const g_auto *a = w->a;
     if (a->simple[first.state] && w->n_conf == begin && w->n_conf < WALK_CONFS) {
         if (!deep_enough(w, &first)) return;
@@ -111,37 +121,29 @@ static void add(g_walk *w, int begin, int first_node, g_conf first)
         w->work++;
         return;
     }
-    g_conf seen[GRAMMAR_SET_MAX * 2];
+    int most = begin + GRAMMAR_SET_MAX < WALK_CONFS ? begin + GRAMMAR_SET_MAX : WALK_CONFS;
+    g_conf seen[SEEN_MAX];
     int n_seen = 0, at = 0;
     seen[n_seen++] = first;
     while (at < n_seen) {
         g_conf f = seen[at++], next;
         w->work++;
         if (!deep_enough(w, &f)) continue;
-        if (a->is_end[f.state] && f.node != NODE_ROOT) {
+        if (a->is_end[f.state] && f.node != NODE_ROOT) { /* back to the caller */
             if (f.node == NODE_UNKNOWN) {
                 w->left = true;
                 continue;
             }
             const g_node *n = node_of(w, f.node);
             next = (g_conf){n->ret, n->c, n->bounds, n->parent};
-            bool known = false;
-            for (int i = 0; i < n_seen && !known; i++) known = same(&seen[i], &next);
-            if (!known && n_seen < GRAMMAR_SET_MAX * 2) seen[n_seen++] = next;
+            note(seen, 0, &n_seen, SEEN_MAX, &next);
             continue;
         }
-        if (a->is_end[f.state] || a->n_bytes[f.state] > 0) {
-            bool known = false;
-            for (int i = begin; i < w->n_conf && !known; i++) known = same(&w->conf[i], &f);
-            if (!known && w->n_conf - begin < GRAMMAR_SET_MAX && w->n_conf < WALK_CONFS) {
-                w->conf[w->n_conf++] = f;
-            }
-        }
+        if (a->is_end[f.state] || a->n_bytes[f.state] > 0)
+            note(w->conf, begin, &w->n_conf, most, &f);
         for (int k = a->first[f.state] + a->n_bytes[f.state]; k < a->first[f.state + 1]; k++) {
-            if (!follow(w, &f, &a->edge[k], first_node, &next)) continue;
-            bool known = false;
-            for (int i = 0; i < n_seen && !known; i++) known = same(&seen[i], &next);
-            if (!known && n_seen < GRAMMAR_SET_MAX * 2) seen[n_seen++] = next;
+            if (follow(w, &f, &a->edge[k], first_node, &next))
+                note(seen, 0, &n_seen, SEEN_MAX, &next);
         }
     }
 }

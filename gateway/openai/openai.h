@@ -62,8 +62,8 @@ typedef struct openai_limits {
     float repetition_penalty;        /* likewise; 0: none */
     int top_k;
     bool reads_effort, reads_documents; /* the chat template has such a variable */
-    bool
-        tokenize; /* the body is that of /tokenize: return_token_strs is known, no model is the base */
+    /* The body is that of /tokenize: return_token_strs is known, no model is the base. */
+    bool tokenize;
     bool strict; /* a field that has no effect is an error */
 } openai_limits;
 

@@ -57,8 +57,8 @@ typedef struct openai_choice {
     tool_reader *calls;              /* its calls; a delta takes what is new; NULL: none */
     const int32_t *prompt_ids, *ids; /* return_token_ids; NULL: left out */
     int n_prompt_ids, n_ids;
-    const openai_logprobs
-        *prompt; /* prompt_logprobs: prompt, prompt_score and their counts; NULL: left out */
+    /* prompt_logprobs: prompt, prompt_score and their counts; NULL: left out. */
+    const openai_logprobs *prompt;
 } openai_choice;
 
 /* A whole answer. */

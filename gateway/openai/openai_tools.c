@@ -125,6 +125,49 @@ static bool no_call(openai_problem *p, int message, int call, const char *field,
     return bad(p, param, what);
 }
 
+/* Its arguments as an object, {} where the text is empty; NULL: *p says why. */
+static cJSON *copy_arguments(const cJSON *args, int message, int i, openai_problem *p)
+{
+    cJSON *object = NULL;
+    err e;
+    const char *text = cJSON_IsString(args) ? args->valuestring : "";
+    bool ok = cJSON_IsString(args) &&
+              (!text[0] || !json_parse(text, strlen(text), &json_limits_request, &object, &e));
+    if (!ok || (object && !cJSON_IsObject(object))) {
+        cJSON_Delete(object);
+        (void)no_call(p, message, i, ".function.arguments", "must be the text of a JSON object");
+        return NULL;
+    }
+    if (!object) object = cJSON_CreateObject();
+    if (!object) (void)no_memory(p);
+    return object;
+}
+
+/* Takes `arguments` over.  Members stand in this order in what templates print.  NULL: no memory. */
+static cJSON *make_call(const char *id, const char *name, cJSON *arguments)
+{
+    cJSON *call = cJSON_CreateObject(), *function = cJSON_CreateObject();
+    bool ok = call && function && cJSON_AddStringToObject(call, "id", id) &&
+              cJSON_AddStringToObject(call, "type", "function") &&
+              cJSON_AddStringToObject(function, "name", name) &&
+              cJSON_AddItemToObject(function, "arguments", arguments);
+    if (!ok) cJSON_Delete(arguments);
+    if (ok && cJSON_AddItemToObject(call, "function", function)) return call;
+    cJSON_Delete(function);
+    cJSON_Delete(call);
+    return NULL;
+}
+
+static bool check_call(const cJSON *id, const cJSON *type, const cJSON *name, int message, int i,
+                       openai_problem *p)
+{
+    bool function = !openai_is_set(type) ||
+                    (cJSON_IsString(type) && strcmp(type->valuestring, "function") == 0);
+    if (!cJSON_IsString(id)) return no_call(p, message, i, ".id", "must be a string");
+    if (!function) return no_call(p, message, i, ".type", "must be 'function'");
+    return cJSON_IsString(name) || no_call(p, message, i, ".function.name", "must be a string");
+}
+
 /* One call, its arguments as an object; NULL: *p says why. */
 static cJSON *copy_call(const cJSON *v, int message, int i, openai_problem *p)
 {
@@ -132,38 +175,11 @@ static cJSON *copy_call(const cJSON *v, int message, int i, openai_problem *p)
     const cJSON *type = cJSON_IsObject(v) ? json_get(v, "type") : NULL;
     const cJSON *f = cJSON_IsObject(v) ? json_get(v, "function") : NULL;
     const cJSON *name = cJSON_IsObject(f) ? json_get(f, "name") : NULL;
-    const cJSON *args = cJSON_IsObject(f) ? json_get(f, "arguments") : NULL;
-    bool ok = cJSON_IsString(id) || no_call(p, message, i, ".id", "must be a string");
-    ok = ok && ((!openai_is_set(type) ||
-                 (cJSON_IsString(type) && strcmp(type->valuestring, "function") == 0)) ||
-                no_call(p, message, i, ".type", "must be 'function'"));
-    ok = ok &&
-         (cJSON_IsString(name) || no_call(p, message, i, ".function.name", "must be a string"));
-    if (!ok) return NULL;
-    cJSON *object = NULL;
-    err e;
-    const char *text = cJSON_IsString(args) ? args->valuestring : "";
-    if (!cJSON_IsString(args) ||
-        (text[0] && json_parse(text, strlen(text), &json_limits_request, &object, &e)) ||
-        (object && !cJSON_IsObject(object))) {
-        cJSON_Delete(object);
-        (void)no_call(p, message, i, ".function.arguments", "must be the text of a JSON object");
-        return NULL;
-    }
-    if (!object) object = cJSON_CreateObject();
-    cJSON *call = cJSON_CreateObject(), *function = cJSON_CreateObject();
-    ok = call && function && object && cJSON_AddStringToObject(call, "id", id->valuestring) &&
-         cJSON_AddStringToObject(call, "type", "function") &&
-         cJSON_AddStringToObject(function, "name", name->valuestring) &&
-         cJSON_AddItemToObject(function, "arguments", object);
-    if (!ok) {
-        if (!function || !cJSON_GetObjectItem(function, "arguments")) cJSON_Delete(object);
-        cJSON_Delete(function);
-        cJSON_Delete(call);
-        (void)no_memory(p);
-        return NULL;
-    }
-    cJSON_AddItemToObject(call, "function", function);
+    if (!check_call(id, type, name, message, i, p)) return NULL;
+    cJSON *arguments = copy_arguments(json_get(f, "arguments"), message, i, p);
+    if (!arguments) return NULL;
+    cJSON *call = make_call(id->valuestring, name->valuestring, arguments);
+    if (!call) (void)no_memory(p);
     return call;
 }
 

@@ -328,43 +328,29 @@ static bool before_call(tool_reader *r)
     return true;
 }
 
-/* Behind a call's arguments: its object's end, the marker's, a comma ...  True: look again. */
-static bool after_call(tool_reader *r)
+/* Behind a call's arguments, where the marker that ends it begins.  True: look again. */
+static bool end_marker(tool_reader *r, size_t at)
 {
     static const char close[] = "</tool_call>";
-    size_t i = spaces(r, 0);
-    if (i >= r->raw.len) {
-        return false;
-    }
-    char c = r->raw.s[i];
-    if (r->style == TOOLS_HERMES && c == '<') {
-        size_t n = r->raw.len - i < sizeof(close) - 1 ? r->raw.len - i : sizeof(close) - 1;
-        if (memcmp(r->raw.s + i, close, n) == 0) {
-            if (n < sizeof(close) - 1) return false;
-            drop(r, i + n);
-            return true;
-        }
-        return before_call(r);
-    }
-    if (r->style == TOOLS_MISTRAL && r->listed && c == ']') {
-        r->listed = false;
-        drop(r, i + 1);
-        return true;
-    }
-    bool next = (r->style == TOOLS_MISTRAL && r->listed && c == ',') ||
-                (r->style == TOOLS_LLAMA && (c == ';' || c == ','));
-    size_t object = next ? spaces(r, i + 1) : i;
-    if (object >= r->raw.len) return false;
+    size_t left = r->raw.len - at, n = left < sizeof(close) - 1 ? left : sizeof(close) - 1;
+    if (memcmp(r->raw.s + at, close, n) != 0) return before_call(r);
+    if (n < sizeof(close) - 1) return false;
+    drop(r, at + n);
+    return true;
+}
+
+/* Behind a comma or the like: another call, or text after all.  True: look again. */
+static bool next_call(tool_reader *r, size_t comma)
+{
     head h;
-    verdict v = next && r->raw.s[object] == '{' && r->n_calls < TOOL_CALLS_MAX ? look(r, object, &h)
-                                                                               : NO_CALL;
+    size_t object = spaces(r, comma + 1);
+    if (object >= r->raw.len) return false;
+    bool may = r->raw.s[object] == '{' && r->n_calls < TOOL_CALLS_MAX;
+    verdict v = may ? look(r, object, &h) : NO_CALL;
     if (v == MORE && r->raw.len <= HEAD_MAX) return false;
     if (v != CALL) {
-        if (r->style == TOOLS_LLAMA || next) {
-            as_text(r, i + 1);
-            return true;
-        }
-        return before_call(r);
+        as_text(r, comma + 1);
+        return true;
     }
     tell(r, &h);
     drop(r, h.valued ? h.value : h.end);
@@ -374,6 +360,26 @@ static bool after_call(tool_reader *r)
         add(r, &r->args, "{}", 2);
         end_call(r);
     }
+    return true;
+}
+
+/* Behind a call's arguments: its object's end, the marker's, a comma ...  True: look again. */
+static bool after_call(tool_reader *r)
+{
+    size_t i = spaces(r, 0);
+    if (i >= r->raw.len) return false;
+    char c = r->raw.s[i];
+    bool listed = r->style == TOOLS_MISTRAL && r->listed;
+    if (r->style == TOOLS_HERMES && c == '<') return end_marker(r, i);
+    if (listed && c == ']') {
+        r->listed = false;
+        drop(r, i + 1);
+        return true;
+    }
+    if (listed ? c == ',' : r->style == TOOLS_LLAMA && (c == ';' || c == ','))
+        return next_call(r, i);
+    if (r->style != TOOLS_LLAMA) return before_call(r);
+    as_text(r, i + 1);
     return true;
 }
 
