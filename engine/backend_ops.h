@@ -44,9 +44,9 @@ struct backend_ops {
                               int cols, err *e);
     void (*weight_destroy)(backend *be, weight *w);
 
+    /* NULL: the table itself. */
     err_code (*table_create)(backend *be, const void **out, const void *host, dtype type,
-                             int n_vocab, int dim, const weight *same,
-                             err *e); /* NULL: the table itself */
+                             int n_vocab, int dim, const weight *same, err *e);
     void (*table_destroy)(backend *be, const void *table);
     err_code (*prepare)(backend *be, const weight *const *w, int n, err *e); /* NULL: nothing */
     bool (*reserve)(backend *be, const step_bounds *most);                   /* NULL: nothing */

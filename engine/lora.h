@@ -71,8 +71,8 @@ typedef struct lora_head {
 
 /* The input table: row t is gain * (table[t] + scale * B A_t). */
 typedef struct lora_embed {
-    const void
-        *table;     /* [n_vocab][dim] in the backend's memory, of `table_type`; NULL: the base's */
+    /* [n_vocab][dim] in the backend's memory, of `table_type`; NULL: the base's. */
+    const void *table;
     int table_type; /* dtype */
     int pack_type;  /* dtype that mat was packed beside (be_lora_pack_embed) */
     lora_mat mat;   /* a: [n_vocab][rank]; bias is not used */
@@ -100,8 +100,8 @@ enum { LORA_NORM_ATTN, LORA_NORM_MLP, LORA_NORMS };
 typedef struct lora_view {
     uint64_t adapter_id; /* unique over all time; never reused */
     uint64_t load_id; /* another one each time it is loaded; 0: the view may change at any time */
-    uint8_t
-        digest[LORA_DIGEST_BYTES]; /* of the adapter's content: part of the prefix cache's key */
+    /* Of the adapter's content: part of the prefix cache's key. */
+    uint8_t digest[LORA_DIGEST_BYTES];
     int n_layer;
     int n_vocab;           /* where tokens were added to the base's or taken away; 0: the base's */
     int rank_max;          /* of all below */

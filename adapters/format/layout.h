@@ -29,13 +29,13 @@ typedef struct adapter_pair {
     adapter_tensor magnitude; /* DoRA, [d_out] */
     adapter_tensor b_bias;    /* lora_bias, [d_out] */
     adapter_tensor bias;      /* the layer's own bias, trained, [d_out] */
-    adapter_tensor
-        table; /* lm_head, embed_tokens: the whole weight, [n_vocab][dim]; a norm's [dim] */
+    /* lm_head, embed_tokens: the whole weight, [n_vocab][dim]; a norm's [dim]. */
+    adapter_tensor table;
     adapter_tensor rows; /* embed_tokens, lm_head: those of peft.token */
-    adapter_tensor
-        more; /* the same: the table's rows behind the base's, where those before are the base's own */
-    adapter_tensor
-        twin; /* a second tensor of the table, which must be the same; not among the parts */
+    /* The same: the table's rows behind the base's, where those before are the base's own. */
+    adapter_tensor more;
+    /* A second tensor of the table, which must be the same; not among the parts. */
+    adapter_tensor twin;
 } adapter_pair;
 
 typedef struct adapter_layout {

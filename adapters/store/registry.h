@@ -182,9 +182,9 @@ typedef struct registry_query {
     const char *prefix;   /* of the name; NULL: all */
     adapter_state state;  /* 0: any */
     size_t limit;         /* of entries in the page; at least 1 */
-    uint64_t
-        after_tenant_id; /* the page begins after this name (and tenant, where all are asked) */
-    const char *after;   /* NULL: at the first */
+    /* The page begins after this name (and tenant, where all are asked). */
+    uint64_t after_tenant_id;
+    const char *after; /* NULL: at the first */
 } registry_query;
 
 typedef struct registry_cursor { /* where the next page begins */
@@ -229,8 +229,8 @@ enum { REGISTRY_VERSION_LEAST = 64 << 10 };
 typedef struct registry_totals {
     size_t n_adapters, n_versions, n_pins;
     uint64_t file_bytes;
-    uint64_t
-        disk_bytes; /* of those that lie here; each counts for REGISTRY_VERSION_LEAST at least */
+    /* Of those that lie here; each counts for REGISTRY_VERSION_LEAST at least. */
+    uint64_t disk_bytes;
 } registry_totals;
 /* Of one tenant, or all (0). */
 void registry_totals_get(registry *r, uint64_t tenant_id, registry_totals *out);

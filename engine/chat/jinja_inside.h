@@ -49,8 +49,8 @@ typedef struct jmethod jmethod;
 
 struct jv {
     jv_kind kind : 8;
-    bool
-        markup : 1; /* JV_STR: Jinja's Markup, what `safe` and `escape` give: other texts are escaped beside it */
+    /* JV_STR: Jinja's Markup, what `safe` and `escape` give: other texts are escaped beside it. */
+    bool markup : 1;
     uint32_t n; /* JV_STR: characters */
     union {
         bool b;

@@ -31,8 +31,8 @@ jv jv_float(double f)
 
 jv jv_chars(const jchar *s, size_t n)
 {
-    static const jchar
-        nothing[1]; /* pieces are taken from any text, also from one without characters */
+    /* Pieces are taken from any text, also from one without characters. */
+    static const jchar nothing[1];
     return (jv){.kind = JV_STR, .n = (uint32_t)n, .s = s ? s : nothing};
 }
 

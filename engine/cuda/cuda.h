@@ -183,15 +183,15 @@ typedef struct cuda_draw {
     unsigned turn, call;
     int max;      /* rows */
     sampled *out; /* [max], on the device */
-    sampled *answer
-        [2]; /* [max], pinned; calls take turns: the next step's comes while this one is read */
+    /* [max], pinned; calls take turns: the next step's comes while this one is read. */
+    sampled *answer[2];
 } cuda_draw;
 
 typedef struct cuda_state {
     int device, n_sm;
     size_t shared_per_sm;
-    atomic_int
-        lost; /* cudaError_t of the first fault that a device does not recover from; 0: healthy */
+    /* The cudaError_t of the first fault that a device does not recover from; 0: healthy. */
+    atomic_int lost;
     cudaStream_t stream;
     cudaEvent_t mark[2]; /* of be_mark() */
     unsigned n_mark;

@@ -56,8 +56,8 @@ typedef struct cu_rms_norm_args {
     float *x;            /* [..][dim]; written only if `add` */
     const float *add;    /* [..][dim] or NULL: the residual branch to be added first */
     const float *weight; /* [dim] */
-    const int32_t
-        *index; /* [n_rows] or NULL; not together with `add`; negative: the row is left out */
+    /* [n_rows] or NULL; not together with `add`; negative: the row is left out. */
+    const int32_t *index;
     float eps;
     int n_rows, dim;
 } cu_rms_norm_args;
@@ -74,8 +74,8 @@ typedef struct cu_rope_args {
     int rope_dim, n_head;
     int n_rows;
     const int32_t *pos; /* [n_rows] */
-    const int32_t
-        *slot; /* [n_rows]: page * CU_PAGE_TOKENS + place in it; negative: nothing is written */
+    /* [n_rows]: page * CU_PAGE_TOKENS + place in it; negative: nothing is written. */
+    const int32_t *slot;
     cu_kv kv;
 } cu_rope_args;
 cudaError_t cu_rope_append(cudaStream_t stream, const cu_rope_args *args);

@@ -23,8 +23,8 @@ extern "C" {
 
 /* One row; fields as in struct sampling. */
 typedef struct cu_sample_row {
-    int32_t
-        logit_row; /* its logits: args.logits + logit_row * args.stride; negative: this row is left out */
+    /* Its logits: args.logits + logit_row * args.stride; negative: this row is left out. */
+    int32_t logit_row;
     float temperature, top_p, min_p;
     int32_t top_k;
     float repetition_penalty, presence_penalty, frequency_penalty;

@@ -48,8 +48,8 @@ typedef struct sgmv_out {
 
 typedef struct sgmv_args {
     dtype type; /* of x and packed matrices */
-    const void
-        *x; /* [n_rows][x_stride]; 16-byte aligned, x_stride a multiple of 8, zeros behind d_in */
+    /* [n_rows][x_stride]; 16-byte aligned, x_stride a multiple of 8, zeros behind d_in. */
+    const void *x;
     int32_t x_stride, d_in;
     float *v;                  /* sgmv_planes() planes */
     size_t v_plane;            /* floats from one to the next, at least what sgmv_plan() returned */
@@ -59,8 +59,8 @@ typedef struct sgmv_args {
     int32_t max_small, max_tile, max_lora, max_all;
     int32_t chunk_rows; /* the plan's */
     int32_t rank_max;   /* of all matrices */
-    bool
-        all_rows; /* expand takes rows of the bare base too (bias or res is given); needs max_all */
+    /* Expand takes rows of the bare base too (bias or res is given); needs max_all. */
+    bool all_rows;
     int32_t n_out;
     sgmv_out out[SGMV_OUT_MAX];
 } sgmv_args;

@@ -33,8 +33,8 @@ typedef struct cost_model {
     double ff[COST_TERMS][COST_TERMS], fy[COST_TERMS]; /* weighted sums over the steps seen */
     double spread;                                     /* mean absolute residual, microseconds */
     double typical;                                    /* geometric mean of what steps take */
-    double
-        pace; /* log of the latest steps' time over what the terms say: others share the machine */
+    /* Log of the latest steps' time over what the terms say: others share the machine. */
+    double pace;
     double error;  /* mean |predicted - took| / took, each at most 1, over about 50 steps */
     double recent; /* the same over about 10: while it is large, old steps are forgotten fast */
     uint64_t n;

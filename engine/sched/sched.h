@@ -63,12 +63,12 @@ typedef struct sched_config {
     bool prefix_cache;
     size_t swap_bytes; /* host memory for pages of pre-empted requests */
     preemption preemption;
-    int64_t
-        restart_wait_us; /* before the second attempt to bring the device back, doubled for each; 0: 500 ms */
+    /* Before the second attempt to bring the device back, doubled for each; 0: 500 ms. */
+    int64_t restart_wait_us;
     int max_faults; /* of the device, without many good steps in between, before it is given up; 0: 5 */
     int max_tenants; /* that have telemetry of their own */
-    bool
-        no_overlap; /* the next step is planned when the tokens of the one before are known, never before */
+    /* The next step is planned when the tokens of the one before are known, never before. */
+    bool no_overlap;
     int n_class;
     slo_class classes[SLO_CLASS_MAX];
 } sched_config;

@@ -39,8 +39,8 @@ typedef struct tok_added {
     const char *content; /* copied */
     bool special, lstrip, rstrip, single_word;
     bool normalized; /* found behind the normaliser, by the normal form of its content */
-    bool
-        barred; /* tokenizer_encode_guarded(): foreign text never becomes it, as if it were special */
+    /* tokenizer_encode_guarded(): foreign text never becomes it, as if it were special. */
+    bool barred;
 } tok_added;
 
 /* `base`, which must outlive it, with more added tokens: found in texts before anything else, the longest

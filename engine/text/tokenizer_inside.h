@@ -167,8 +167,8 @@ typedef struct tok_words {
 /* What lies beside tokenizer.json; NULL: not there. */
 typedef struct tok_files {
     cJSON *config, *special_map, *added;
-    bool
-        as_llama; /* transformers' LlamaTokenizer: of tokenizer.json's added tokens none, if others name some */
+    /* Transformers' LlamaTokenizer: of tokenizer.json's added tokens none, if others name some. */
+    bool as_llama;
 } tok_files;
 
 /* All added tokens in the order in which AutoTokenizer adds them, with the ids that they get; a file that says

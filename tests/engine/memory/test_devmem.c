@@ -44,8 +44,8 @@ typedef struct {
     int n_chunks, cap, n_page;
     int32_t page[CHUNKS_MAX]; /* held */
     adapter ad[LEASES];
-    int owned
-        [CHUNKS_MAX]; /* of a held page: -2; of a lease that must be there: its index; else -1 */
+    /* Of a held page: -2; of a lease that must be there: its index; else -1. */
+    int owned[CHUNKS_MAX];
     int64_t now;
     uint64_t n_evicted, n_refused, next_token;
 } world;
