@@ -283,6 +283,46 @@ static bool sort_fields(openai_parser *ps)
     return true;
 }
 
+/* What the answer goes on from. */
+static bool take_input(openai_parser *ps)
+{
+    openai_request *rq = ps->rq;
+    bool ok = rq->chat ? openai_take_messages(ps) && openai_take_variables(ps)
+                       : openai_take_prompt(ps) && openai_take_bool(ps, "echo", &rq->echo);
+    return ok && openai_take_bool(ps, "add_special_tokens", &rq->add_special_tokens) &&
+           take_truncation(ps);
+}
+
+/* How its tokens are chosen, and how many. */
+static bool take_tokens(openai_parser *ps)
+{
+    return openai_take_sampling(ps) && openai_take_prompt_logprobs(ps) && take_max_tokens(ps) &&
+           take_choices(ps) && openai_take_logprobs(ps);
+}
+
+/* What is told of them. */
+static bool take_shape(openai_parser *ps, bool *skip_special)
+{
+    openai_request *rq = ps->rq;
+    return take_stream(ps) &&
+           openai_take_bool(ps, "include_stop_str_in_output", &rq->include_stop) &&
+           openai_take_bool(ps, "skip_special_tokens", skip_special) &&
+           openai_take_bool(ps, "return_token_ids", &rq->return_token_ids) &&
+           (!ps->lim->tokenize ||
+            openai_take_bool(ps, "return_token_strs", &rq->return_token_strs)) &&
+           openai_take_format(rq, ps->body, ps->p) &&
+           (!rq->chat || openai_take_tools(rq, ps->body, ps->p));
+}
+
+/* How it is served. */
+static bool take_service(openai_parser *ps)
+{
+    openai_request *rq = ps->rq;
+    return openai_take_str(ps, "service_tier", 32, &rq->service_tier) &&
+           openai_take_str(ps, "cache_salt", OPENAI_SALT_MAX, &rq->cache_salt) &&
+           openai_take_int(ps, "priority", -1000000, 1000000, &rq->priority);
+}
+
 bool openai_parse(openai_request *out, bool chat, const cJSON *body, const openai_limits *lim,
                   arena *a, openai_problem *p)
 {
@@ -300,22 +340,8 @@ bool openai_parse(openai_request *out, bool chat, const cJSON *body, const opena
         return openai_refuse(p, 400, "missing_required_parameter", "model", "'model' is required");
     }
     bool skip_special = true;
-    bool ok =
-        (chat ? openai_take_messages(&ps) && openai_take_variables(&ps)
-              : openai_take_prompt(&ps)) &&
-        openai_take_sampling(&ps) && openai_take_prompt_logprobs(&ps) &&
-        (chat || openai_take_bool(&ps, "echo", &out->echo)) && take_max_tokens(&ps) &&
-        take_choices(&ps) && openai_take_logprobs(&ps) && take_stream(&ps) &&
-        openai_take_bool(&ps, "include_stop_str_in_output", &out->include_stop) &&
-        openai_take_bool(&ps, "skip_special_tokens", &skip_special) &&
-        openai_take_bool(&ps, "add_special_tokens", &out->add_special_tokens) &&
-        openai_take_bool(&ps, "return_token_ids", &out->return_token_ids) &&
-        (!lim->tokenize || openai_take_bool(&ps, "return_token_strs", &out->return_token_strs)) &&
-        take_truncation(&ps) && openai_take_str(&ps, "service_tier", 32, &out->service_tier) &&
-        openai_take_str(&ps, "cache_salt", OPENAI_SALT_MAX, &out->cache_salt) &&
-        openai_take_int(&ps, "priority", -1000000, 1000000, &out->priority) &&
-        openai_take_format(out, body, p) && (!chat || openai_take_tools(out, body, p)) &&
-        check_modalities(&ps);
+    bool ok = take_input(&ps) && take_tokens(&ps) && take_shape(&ps, &skip_special) &&
+              take_service(&ps) && check_modalities(&ps);
     if (!ok) return false;
     out->keep_special = !skip_special;
     if (out->service_tier && strcmp(out->service_tier, "auto") == 0) out->service_tier = NULL;
