@@ -162,7 +162,7 @@ TUNING_TABLES = [
         (FAIR, "WINDOW", "", "How far into a flow others may pass a head whose adapter is not there"),
         (FAIR, "SCARCE_US", "us", "An adapter that has waited so long says that room is short"),
         (FAIR, "CYCLE_US", "us", "An adapter in use for longer may have to make room"),
-        (FAIR, "PATIENCE_US", "us", "An adapter that was asked for longer ago makes others give way"),
+        (FAIR, "CLOSE_AFTER_US", "us", "An adapter that was asked for longer ago makes others give way"),
         (FAIR, "REST_US", "us", "An adapter that gave way is not taken up again for so long"),
         (FAIR, "CLOSED_SHARE", "", "At most every so many-th adapter in use takes nobody new"),
         (FAIR, "COMPANY_MAX", "", "Company beyond this gives no more advantage"),
