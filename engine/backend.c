@@ -32,6 +32,8 @@ static bool broken(const backend *be)
 
 err_code be_open(backend **out, const backend_ops *ops, const backend_config *cfg, err *e)
 {
+    assert(ops->open && ops->close);
+    assert(!ops->map == !ops->unmap && !ops->mark == !ops->await);
     *out = NULL;
     backend *be = calloc(1, sizeof(*be));
     if (!be) return err_set(e, ERR_NOMEM, "no memory for the backend");
@@ -43,6 +45,7 @@ err_code be_open(backend **out, const backend_ops *ops, const backend_config *cf
         free(be);
         return rc;
     }
+    assert(be->caps.page_tokens > 0 && be->caps.lora_cols >= 0);
     be->open = true;
     *out = be;
     return ERR_NONE;
@@ -110,6 +113,7 @@ bool be_commits(const backend *be)
 
 bool be_commit(backend *be, void *p, size_t bytes)
 {
+    assert(p && bytes > 0);
     return !be_commits(be) || be->ops->commit(be, p, bytes);
 }
 
@@ -138,11 +142,13 @@ void be_host_free(backend *be, void *p, size_t bytes)
 
 err_code be_upload(backend *be, void *dst, const void *src, size_t bytes)
 {
+    assert(bytes == 0 || (dst && src));
     return be->ops->upload(be, dst, src, bytes);
 }
 
 err_code be_download(backend *be, void *dst, const void *src, size_t bytes)
 {
+    assert(bytes == 0 || (dst && src));
     return be->ops->download(be, dst, src, bytes);
 }
 
@@ -202,22 +208,26 @@ void be_table_destroy(backend *be, const void *table)
 err_code be_prepare(backend *be, const weight *const *w, int n, err *e)
 {
     assert(n >= 1 && n <= LINEAR_OUT_MAX);
+    for (int i = 0; i < n; i++) assert(w[i]->cols == w[0]->cols && w[i]->type == w[0]->type);
     return be->ops->prepare ? be->ops->prepare(be, w, n, e) : ERR_NONE;
 }
 
 err_code be_reserve(backend *be, const step_bounds *most, err *e)
 {
+    assert(most->rows > 0 && most->logits >= 0 && most->context > 0);
     bool ok = !be->ops->reserve || be->ops->reserve(be, most);
     return ok ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory for steps of %d rows", most->rows);
 }
 
 size_t be_lora_a_bytes(const backend *be, dtype base, int rank, int d_in)
 {
+    assert(rank >= 1 && rank <= LORA_RANK_MAX && d_in > 0);
     return be->ops->lora_a_bytes(be, base, rank, d_in);
 }
 
 size_t be_lora_b_bytes(const backend *be, dtype base, int rank, int d_out)
 {
+    assert(rank >= 1 && rank <= LORA_RANK_MAX && d_out > 0);
     return be->ops->lora_b_bytes(be, base, rank, d_out);
 }
 
@@ -225,6 +235,7 @@ err_code be_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const v
                       const void *b_src, dtype type, int rank, int d_in, int d_out, err *e)
 {
     assert(rank >= 1 && rank <= LORA_RANK_MAX && d_in > 0 && d_out > 0);
+    assert((!a_dst || a_src) && (!b_dst || b_src));
     return be->ops->lora_pack(be, base, a_dst, b_dst, a_src, b_src, type, rank, d_in, d_out, e);
 }
 
@@ -265,13 +276,14 @@ err_code be_lora_gain(backend *be, const weight *w, const lora_pair *pair, const
                       float *gain, err *e)
 {
     assert(pair->rank >= 1 && pair->rank <= LORA_RANK_MAX && pair->a && pair->b);
+    assert(w && magnitude && gain);
     return be->ops->lora_gain(be, w, pair, magnitude, gain, e);
 }
 
 static void check_shape(const attn_shape *s)
 {
     assert(s->n_layer > 0 && s->n_kv_head > 0 && s->head_dim > 0);
-    assert(s->n_head % s->n_kv_head == 0);
+    assert(s->n_head >= s->n_kv_head && s->n_head % s->n_kv_head == 0 && s->window >= 0);
     assert(s->kv_type == DT_F32 || s->kv_type == DT_BF16);
     (void)s;
 }
@@ -306,13 +318,13 @@ void be_kv_destroy(backend *be, kv_pool *kv)
 
 void be_kv_save(backend *be, const kv_pool *kv, int page, void *host)
 {
-    assert(page >= 0 && page < kv->n_pages);
+    assert(page >= 0 && page < kv->n_pages && host);
     if (!broken(be)) be->ops->kv_save(be, kv, page, host);
 }
 
 void be_kv_load(backend *be, kv_pool *kv, int page, const void *host)
 {
-    assert(page >= 0 && page < kv->n_pages);
+    assert(page >= 0 && page < kv->n_pages && host);
     if (!broken(be)) be->ops->kv_load(be, kv, page, host);
 }
 
@@ -323,19 +335,45 @@ void be_kv_copied(backend *be)
 
 /* ------------------------------------------------------------------ operations -- */
 
+/* Sequences and segments cover the rows in order, and rows stand where their sequence says. */
+static void check_rows(const step *s)
+{
+    int row = 0;
+    assert(s->n_rows > 0 && s->n_seq > 0 && s->n_seg > 0 && s->n_seg <= s->n_seq);
+    for (int i = 0; i < s->n_seq; i++) {
+        const step_seq *q = &s->seq[i];
+        assert(q->row0 == row && q->n_rows > 0 && q->pos0 >= 0);
+        assert(s->pos[row] == q->pos0 && s->pos[row + q->n_rows - 1] == q->pos0 + q->n_rows - 1);
+        row += q->n_rows;
+    }
+    assert(row == s->n_rows);
+    row = 0;
+    for (int i = 0; i < s->n_seg; row += s->seg[i++].n_rows)
+        assert(s->seg[i].row0 == row && s->seg[i].n_rows > 0);
+    assert(row == s->n_rows);
+    assert(s->n_logit >= 0 && s->n_logit <= s->n_rows);
+    for (int i = 0; i < s->n_logit; i++) {
+        assert(s->logit_row[i] > (i > 0 ? s->logit_row[i - 1] : -1));
+        assert(s->logit_row[i] < s->n_rows);
+    }
+}
+
+/* The pages that the step writes; those before were checked when they were written. */
 static void check_step(const kv_pool *kv, const step *s)
 {
     for (int i = 0; i < s->n_seq; i++) {
         const step_seq *q = &s->seq[i];
+        int last = (q->pos0 + q->n_rows - 1) / kv->page_tokens;
         assert(q->n_rows > 0 && q->row0 >= 0 && q->row0 + q->n_rows <= s->n_rows);
-        assert((int64_t)q->n_page * kv->page_tokens >= q->pos0 + q->n_rows);
-        (void)q;
+        assert(last < q->n_page);
+        for (int p = q->pos0 / kv->page_tokens; p <= last; p++)
+            assert(q->page[p] >= 0 && q->page[p] < kv->n_pages);
     }
-    (void)kv;
 }
 
 bool be_step_begin(backend *be, const step *s)
 {
+    check_rows(s);
     assert(!s->from || be_can_run_ahead(be));
     return broken(be) || !be->ops->step_begin || be->ops->step_begin(be, s);
 }
@@ -348,23 +386,25 @@ bool be_step_end(backend *be, const step *s)
 
 void be_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s)
 {
-    assert(s->n_rows > 0);
+    assert(s->n_rows > 0 && dim > 0 && table);
     if (!broken(be)) be->ops->embed(be, out, table, type, dim, s);
 }
 
 void be_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps, int row0,
                  int n_rows, int dim)
 {
+    assert(row0 >= 0 && n_rows >= 0 && dim > 0 && gain);
     if (!broken(be)) be->ops->rms_norm(be, out, x, gain, eps, row0, n_rows, dim);
 }
 
 void be_linear(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
                int layer)
 {
-    assert(n_out >= 1 && n_out <= LINEAR_OUT_MAX);
+    assert(n_out >= 1 && n_out <= LINEAR_OUT_MAX && layer >= 0);
     for (int i = 0; i < n_out; i++) {
         assert(outs[i].w->cols == outs[0].w->cols && outs[i].w->type == outs[0].w->type);
-        assert(outs[i].lora_proj < PROJ_COUNT);
+        assert(outs[i].lora_proj >= -1 && outs[i].lora_proj < PROJ_COUNT);
+        assert(outs[i].y && (outs[i].stride == 0 || outs[i].stride >= outs[i].w->rows));
     }
     if (!broken(be)) be->ops->linear(be, x, outs, n_out, s, layer);
 }
@@ -376,6 +416,7 @@ void be_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v
     assert(layer >= 0 && layer < kv->shape.n_layer);
     assert(rope->rope_dim % 2 == 0 && rope->rope_dim <= kv->shape.head_dim);
     check_step(kv, s);
+    for (int i = 0; i < s->n_seq; i++) assert(s->seq[i].pos0 + s->seq[i].n_rows <= rope->max_pos);
     if (broken(be)) return;
     be->ops->rope_append(be, kv, q, k, v, q_norm, k_norm, norm_eps, rope, s, layer);
 }
@@ -395,7 +436,7 @@ void be_silu_mul(backend *be, float *gate, const float *up, size_t n)
 void be_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
                int dim, const weight *head, const step *s)
 {
-    assert(head->cols == dim);
+    assert(head->cols == dim && norm_weight);
     assert(s->logit_stride == 0 || s->logit_stride >= head->rows);
     for (int i = 0; i < s->n_seg; i++) {
         int n = s->seg[i].lora ? s->seg[i].lora->n_vocab : 0;
@@ -421,8 +462,11 @@ bool be_can_sample(const backend *be)
 const sampled *be_sample(backend *be, float *logits, int n_vocab, const sample_row *rows, int n)
 {
     for (int i = 0; i < n; i++) {
-        assert(rows[i].score < n_vocab && rows[i].rules->n_bias <= SAMPLE_BIAS_MAX);
-        assert(rows[i].rules->n_stop_id <= SAMPLE_STOP_MAX);
+        const sampling *r = rows[i].rules;
+        assert(rows[i].logit >= 0 && rows[i].score < n_vocab);
+        assert(r->n_bias >= 0 && r->n_bias <= SAMPLE_BIAS_MAX && r->n_top <= SAMPLE_TOP_MAX);
+        assert(r->n_stop_id >= 0 && r->n_stop_id <= SAMPLE_STOP_MAX);
+        assert(rows[i].n_prompt >= 0 && rows[i].n_output >= 0);
     }
     return broken(be) ? NULL : be->ops->sample(be, logits, n_vocab, rows, n);
 }
@@ -445,5 +489,6 @@ err_code be_await(backend *be, int mark, err *e)
 
 void be_parallel(backend *be, void (*fn)(void *arg, int i), void *arg, int n)
 {
+    assert(fn || n <= 0);
     if (n > 0) be->ops->parallel(be, fn, arg, n);
 }

@@ -5,6 +5,7 @@
  */
 #include "storage/keys.h"
 
+#include <assert.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -566,6 +567,7 @@ static void rotate_entry(key_entry *k, const struct rotate_job *r)
             s.not_after_us = r->old_until_us;
         k->secret[n++] = s;
     }
+    assert(n < KEY_SECRETS_MAX);
     k->secret[n++] = r->fresh;
     k->n_secret = n;
 }
@@ -639,6 +641,7 @@ err_code keys_update(store *st, const key_info *was, const key_info *want, key_i
     if (!rc) {
         rwlock_write(&kc->lock);
         key_entry *k = find_id(kc, want->id);
+        assert(k);                                     /* keys are never taken out */
         now.revoked_wall_us = k->info.revoked_wall_us; /* it may have been revoked meanwhile */
         k->info = now;
         rwlock_release(&kc->lock);

@@ -7,6 +7,7 @@
  */
 #include "storage/lockouts.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -146,6 +147,7 @@ uint64_t lockouts_note(lockouts *lo, const lockout *what)
     }
     if (ticket == 0 && free_slot >= 0) {
         fill_slot(&lo->map->slot[free_slot], what);
+        assert(lo->ticket[free_slot] == 0);
         ticket = lo->ticket[free_slot] = ++lo->last_ticket;
         lo->n++;
     }
@@ -238,6 +240,7 @@ void lockouts_settle(lockouts *lo, uint64_t mark, bool durable)
         atomic_store(&lo->map->slot[i].sum, 0);
         lo->n--;
     }
+    assert(atomic_load(&lo->n) >= 0 && mark <= lo->last_ticket);
     if (durable && mark > lo->durable_ticket) lo->durable_ticket = mark;
     if (mark > lo->tried_ticket) lo->tried_ticket = mark;
     cond_broadcast(&lo->settled);

@@ -10,6 +10,7 @@
  */
 #include "storage/meter_file.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
@@ -55,6 +56,12 @@ struct meter_slot {
 };
 
 _Static_assert(sizeof(meter_slot) == METER_SLOT_BYTES, "config.c's arithmetic is about this size");
+_Static_assert(sizeof(struct header) == 16 && sizeof(struct header) <= HEADER_BYTES &&
+                   offsetof(struct header, slot_bytes) == 8,
+               "the file's form");
+_Static_assert(offsetof(meter_slot, counts) == 64 && offsetof(meter_slot, owner) == 128 &&
+                   offsetof(meter_slot, end_sum) % 64 == 0,
+               "the file's form");
 _Static_assert(METER_SLOT_BYTES % 64 == 0, "slots stay aligned to cache lines");
 enum { SLOT_BYTES_BEFORE = offsetof(meter_slot, end_sum) }; /* of MAGIC_BEFORE */
 
@@ -428,6 +435,7 @@ void meter_file_close(meter_file *mf)
 
 meter_slot *meter_file_slot(meter_file *mf, int i)
 {
+    assert(i >= 0 && i < mf->n_slots);
     return (meter_slot *)(mf->map + HEADER_BYTES) + i;
 }
 
@@ -457,6 +465,7 @@ err_code meter_file_acquire(meter_file *mf, const meter_owner *owner, meter_slot
     bool full = mf->n_ended >= mf->spool_max, busy = mf->n_running >= mf->running_max;
     int i = -1;
     if (!full && !busy) {
+        assert(mf->n_free > 0);
         i = mf->free_slot[--mf->n_free]; /* running_max + spool_max slots: there is one */
         mf->n_running++;
     }
@@ -483,6 +492,7 @@ void meter_file_end(meter_file *mf, meter_slot *slot, const usage_row *row)
 {
     fill_end(slot, row);
     lock_take(&mf->mu);
+    assert(mf->n_running > 0);
     mf->n_running--;
     mf->n_ended++;
     lock_release(&mf->mu);
@@ -496,6 +506,7 @@ void meter_file_release(meter_file *mf, meter_slot *slot)
     mf->free_slot[mf->n_free++] = meter_file_index(mf, slot);
     mf->n_ended -= ended;
     mf->n_running -= !ended;
+    assert(mf->n_ended >= 0 && mf->n_running >= 0 && mf->n_free <= mf->n_slots);
     lock_release(&mf->mu);
 }
 

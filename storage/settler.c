@@ -1,6 +1,7 @@
 /* settler.c -- a queue of slots by number, and the thread that empties it. */
 #include "storage/settler.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,6 +43,7 @@ static int64_t ended_at(settler *s, int i)
 static void put_locked(settler *s, int i)
 {
     lock_assert_held(&s->mu);
+    assert(i >= 0 && i < meter_file_n_slots(s->mf));
     s->next[i] = -1;
     if (s->head < 0) {
         s->head = i;
@@ -68,8 +70,10 @@ static int look_locked(settler *s)
 static void drop_locked(settler *s, int n)
 {
     lock_assert_held(&s->mu);
+    assert(n > 0 && n <= ROWS_AT_ONCE && s->head == s->taken[0]);
     s->head = s->next[s->taken[n - 1]];
     s->n_settled += (uint64_t)n;
+    assert(s->n_settled <= s->n_ended);
     s->oldest_wall_us = s->head < 0 ? 0 : ended_at(s, s->head);
 }
 

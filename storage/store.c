@@ -9,6 +9,7 @@
  */
 #include "storage/store.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -309,6 +310,7 @@ static void finish_batch_locked(store *st, job *list, bool ok, int64_t took_us)
             if (j->code != ERR_NONE) log_warn("storage", "posted write failed: %s", j->why.msg);
             free(j);
         } else {
+            assert(!j->done);
             j->done = true;
             cond_signal(&j->wake);
         }
@@ -341,6 +343,7 @@ static job *take_batch_locked(store *st)
     st->head = last->next;
     if (!st->head) st->tail = &st->head;
     last->next = NULL;
+    assert(n <= st->n_queued);
     st->n_queued -= n;
     st->writing_us = list->posted_us;
     return list;

@@ -6,6 +6,7 @@
  */
 #include "storage/tenants.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,6 +108,7 @@ static void cache_put(struct tenant_cache *tc, const tenant *t, tenant *fresh)
     tc->changes++;
     tenant *row = find_id(tc, t->id);
     if (!row) {
+        assert(fresh && tc->n < tc->cap); /* cache_reserve() has made the room */
         row = fresh;
         size_t at = lower_bound(tc, t->id);
         memmove(tc->row + at + 1, tc->row + at, (tc->n - at) * sizeof(*tc->row));
@@ -123,6 +125,7 @@ static void cache_replace(struct tenant_cache *tc, const tenant *was, tenant *t)
 {
     rwlock_write(&tc->lock);
     tenant *row = find_id(tc, t->id);
+    assert(row); /* tenants are never taken out */
     if (row->generation != was->generation) {
         t->disabled = true;
         t->generation++;

@@ -16,6 +16,7 @@
  */
 #include "adapters/residency/residency.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -186,6 +187,7 @@ static err_code reserve(residency *rs, entry *en, int n, err *e)
 static void make_resident(residency *rs, entry *en, adapter_load *ld, int64_t took_us)
 {
     lock_assert_held(&rs->mu);
+    assert(en->taken && en->reserved && en->lease);
     chain_drop(&rs->queue[WANT_NONE], en);
     devmem_need need = en->wanted == WANT_DEMAND ? DEVMEM_DEMAND : DEVMEM_HINT;
     en->reserved = false;

@@ -5,6 +5,7 @@
  */
 #include "adapters/residency/residency_tables.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -19,6 +20,7 @@ static const double HALF_LIFE_US = 600e6; /* of popularity */
 
 void chain_push(chain *l, entry *en)
 {
+    assert(!en->next && !en->prev && l->tail != en && l->n >= 0);
     en->next = NULL;
     en->prev = l->tail;
     if (l->tail)
@@ -41,6 +43,7 @@ void chain_drop(chain *l, entry *en)
         l->tail = en->prev;
     en->prev = en->next = NULL;
     l->n--;
+    assert(l->n >= 0 && (l->n == 0) == !l->head && !l->head == !l->tail);
 }
 
 static size_t bucket_of(uint64_t id)
@@ -225,12 +228,14 @@ static void host_settle(residency *rs, int at)
 
 static void host_leave(residency *rs, int at)
 {
+    assert(at >= 0 && at < rs->n_host);
     rs->host[at] = rs->host[--rs->n_host];
     if (at < rs->n_host) host_settle(rs, at);
 }
 
 static void free_later(residency *rs, entry *en)
 {
+    assert(en->copy && rs->host_used >= en->copy->bytes);
     rs->host_used -= (size_t)en->copy->bytes;
     en->copy->next = rs->trash;
     rs->trash = en->copy;
@@ -264,6 +269,7 @@ void host_trim(residency *rs)
         entry *least = rs->host[0];
         host_leave(rs, 0);
         if (least->taken) {
+            assert(n_busy < LOADERS_MAX); /* a loader works on one */
             busy[n_busy++] = least;
             continue;
         }
@@ -321,7 +327,9 @@ void tier_forget(residency *rs, entry *en)
 {
     lock_assert_held(&rs->mu);
     entry **at = &rs->bucket[bucket_of(en->id)];
-    while (*at != en) at = &(*at)->chained;
+    assert(en->acquired == 0 && !en->lease);
+    while (*at && *at != en) at = &(*at)->chained;
+    assert(*at);
     *at = en->chained;
     rs->changes++;
     tier_set_pinned(rs, en, false);

@@ -1,6 +1,7 @@
 /* registry_tables.c -- see the header; mu is held throughout. */
 #include "adapters/store/registry_tables.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,6 +74,7 @@ static bool order_reserve(registry *r)
 
 static void order_insert(registry *r, entry *en)
 {
+    assert(r->n_entry < r->cap_order); /* entry_make() has made the room */
     size_t at = r->loading ? r->n_entry : entry_bound(r, en->tenant_id, en->name);
     memmove(r->order + at + 1, r->order + at, (r->n_entry - at) * sizeof(entry *));
     r->order[at] = en;
@@ -84,7 +86,8 @@ static void order_remove(registry *r, const entry *en)
     size_t at = 0;
     if (!r->loading) at = entry_bound(r, en->tenant_id, en->name);
     /* A name that was deleted and came anew may stand twice for a moment. */
-    while (r->order[at] != en) at++;
+    while (at < r->n_entry && r->order[at] != en) at++;
+    assert(at < r->n_entry);
     memmove(r->order + at, r->order + at + 1, (r->n_entry - at - 1) * sizeof(entry *));
     r->n_entry--;
 }
@@ -138,7 +141,8 @@ void entry_place(registry *r, entry *en, const adapter_row *row, char *descripti
 void entry_unlink(registry *r, entry *en)
 {
     entry **at = &r->by_name[hash_name(en->tenant_id, en->name)];
-    while (*at != en) at = &(*at)->next;
+    while (*at && *at != en) at = &(*at)->next;
+    assert(*at);
     *at = en->next;
     order_remove(r, en);
     if (en->shared_all || en->n_shared > 0) r->n_shared_entries--;
@@ -235,6 +239,8 @@ void version_place(registry *r, entry *en, version *v, const version_row *row)
     at = &r->by_digest[hash_digest(p->digest)];
     v->next_digest = *at;
     *at = v;
+    assert(en->n_version < en->cap_version); /* version_make() has made the room */
+    assert(en->n_version == 0 || en->version[en->n_version - 1]->pub.version < p->version);
     en->version[en->n_version++] = v;
     r->n_version++;
 }
@@ -242,14 +248,17 @@ void version_place(registry *r, entry *en, version *v, const version_row *row)
 void version_unlink(registry *r, version *v)
 {
     version **at = &r->by_id[hash_version(v->pub.id)];
-    while (*at != v) at = &(*at)->next;
+    assert(v->pins == 0);
+    while (*at && *at != v) at = &(*at)->next;
+    assert(*at);
     *at = v->next;
     at = &r->by_digest[hash_digest(v->pub.digest)];
     while (*at != v) at = &(*at)->next_digest;
     *at = v->next_digest;
     entry *en = v->owner;
     int i = 0;
-    while (en->version[i] != v) i++;
+    while (i < en->n_version && en->version[i] != v) i++;
+    assert(i < en->n_version && r->n_version > 0);
     memmove(en->version + i, en->version + i + 1,
             (size_t)(en->n_version - i - 1) * sizeof(*en->version));
     en->n_version--;

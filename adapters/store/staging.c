@@ -10,6 +10,7 @@
  */
 #include "adapters/store/staging.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -124,7 +125,8 @@ static void session_unlink(staging *sg, session *s)
 {
     lock_assert_held(&sg->mu);
     session **at = &sg->list;
-    while (*at != s) at = &(*at)->next;
+    while (*at && *at != s) at = &(*at)->next;
+    assert(*at && sg->n > 0);
     *at = s->next;
     sg->n--;
 }
@@ -711,6 +713,7 @@ static err_code restart_part(staging *sg, session *s, folder_part p, err *e)
 static void let_go(staged_writer *w, uint64_t at)
 {
     lock_take(&w->sg->mu);
+    assert(at <= w->s->file[w->part].bytes && w->s->file[w->part].busy);
     w->s->file[w->part].offset = at;
     w->s->last_us = clock_now_us();
     w->s->file[w->part].busy = false;
@@ -808,6 +811,7 @@ err_code staging_write(staged_writer *w, const void *data, size_t len, err *e)
         p += n;
         len -= (size_t)n;
         w->at += (uint64_t)n;
+        assert(w->at <= w->end);
     }
     lock_release(&w->mu);
     return rc;

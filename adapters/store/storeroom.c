@@ -4,6 +4,7 @@
  */
 #include "adapters/store/storeroom.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -137,6 +138,7 @@ void storeroom_unhold(storeroom *r, uint64_t tenant_id, uint64_t bytes)
     if (!r || bytes == 0) return;
     lock_take(&r->mu);
     held *h = find_locked(r, tenant_id);
+    assert(h && h->bytes >= bytes); /* what was held comes back once */
     h->bytes -= bytes;
     if (h->bytes == 0) *h = r->held[--r->n];
     lock_release(&r->mu);

@@ -9,6 +9,7 @@
  */
 #include "engine/base/pool.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -102,6 +103,7 @@ static void *work(void *arg)
 /* Only the caller of pool_run() opens, and the gate is closed now: nobody else writes it. */
 static void open_gate(thread_pool *p)
 {
+    assert(!(atomic_load(&p->gate) & OPEN)); /* runs are not nested */
     atomic_store(&p->done, 0);
     atomic_store(&p->gate, ((atomic_load(&p->gate) >> GENERATION) + 1) << GENERATION | OPEN);
     if (atomic_load(&p->sleepers) == 0) return;
@@ -170,6 +172,7 @@ void pool_run(thread_pool *p, void (*fn)(void *arg, int thread), void *arg)
     open_gate(p);
     fn(arg, 0);
     int joined = (int)(atomic_fetch_and(&p->gate, ~(uint64_t)OPEN) & JOINED);
+    assert(joined < p->n_threads);
     int64_t yield_after = clock_now_us() + 10 * SPIN_US;
     while (atomic_load(&p->done) != joined) {
         for (int i = 0; i < 64 && atomic_load(&p->done) != joined; i++) relax();
@@ -193,6 +196,7 @@ static void each_thread(void *arg, int thread)
 
 void pool_each(thread_pool *p, void (*fn)(void *arg, int i), void *arg, int n)
 {
+    assert(n > 0);
     each_job job = {.fn = fn, .arg = arg, .n = n};
     if (n == 1)
         fn(arg, 0);

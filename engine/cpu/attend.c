@@ -8,6 +8,7 @@
  */
 #include "engine/cpu/attend.h"
 
+#include <assert.h>
 #include <stdalign.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -58,6 +59,7 @@ err_code cpu_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int 
     if (!kv) return err_set(e, ERR_NOMEM, "no memory for the KV pool");
     lay_out(kv, shape);
     kv->head = (kv_pool){.shape = *shape, .n_pages = n_pages, .page_tokens = CPU_PAGE_TOKENS};
+    assert(stride >= kv->page_bytes && kv->d_pad <= HEAD_DIM_MAX);
     kv->page_bytes = stride;
     kv->data = mem;
     kv->borrowed = true;
@@ -146,6 +148,7 @@ static void append_row(const append_job *j, const step_seq *sq, int row)
     for (int h = 0; h < sh->n_head; h++) {
         j->kern->rope(q + h * d, j->q_norm, j->eps, cos, sin, d, j->rope->rope_dim);
     }
+    assert(pos >= sq->pos0 && pos / CPU_PAGE_TOKENS < sq->n_page && pos < j->rope->max_pos);
     int page = sq->page[pos / CPU_PAGE_TOKENS], slot = pos % CPU_PAGE_TOKENS;
     for (int h = 0; h < sh->n_kv_head; h++) {
         j->kern->rope(k + h * d, j->k_norm, j->eps, cos, sin, d, j->rope->rope_dim);
@@ -242,8 +245,10 @@ static attend_item item_of(const attend_job *j, const step_seq *sq, int item)
         size_t at = ((size_t)row * sh->n_head + head) * d;
         it.rows[it.n] = (attend_row){.q = j->q + at, .out = j->out + at, .pos = j->s->pos[row]};
     }
+    assert(it.n > 0);
     it.first = split_of(attend_from(sh, it.rows[0].pos));
     it.last = split_of(it.rows[it.n - 1].pos);
+    assert(it.first <= it.last && it.last * SPLIT_PAGES < sq->n_page);
     return it;
 }
 
@@ -334,6 +339,7 @@ static bool split_items(backend *be, attend_job *j)
     int pieces = 0;
     for (int i = 0; i < j->s->n_seq; i++)
         pieces += items_of(sh, &j->s->seq[i]) * splits_of(sh, &j->s->seq[i]);
+    assert(pieces >= j->n_items);
     if (pieces == j->n_items) return true;
     j->part_bytes = attend_part_bytes(j->kv->d_pad);
     j->parts = cpu_scratch(be, SCRATCH_ATTEND, (size_t)pieces * j->part_bytes);
@@ -345,6 +351,7 @@ void cpu_attend(backend *be, const kv_pool *pool, float *out, const float *q, co
                 int layer)
 {
     cpu_state *cpu = cpu_of(be);
+    assert(pool->page_tokens == CPU_PAGE_TOKENS && pool->shape.head_dim <= HEAD_DIM_MAX);
     attend_job j = {.kern = kernels_of(be),
                     .kv = (const cpu_kv *)pool,
                     .out = out,

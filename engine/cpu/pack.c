@@ -7,6 +7,7 @@
  *
  * Threads: weights are packed by the compute threads; loader threads pack alone.
  */
+#include <assert.h>
 #include <stdalign.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -113,6 +114,7 @@ static const char *piece_of(const pack_job *job, int row, int k0, int n, float *
 /* n values of k from k0 on, HALVES rows from j0 on. */
 static void pack_halves(const pack_job *job, char *panel, int p, int j0, int k0, int n)
 {
+    assert(n > 0 && n <= PIECE && p < job->w->n_panel && j0 + HALVES <= PANEL);
     alignas(64) float stage[HALVES][PIECE];
     const char *row[HALVES];
     for (int j = 0; j < HALVES; j++) row[j] = piece_of(job, p * PANEL + j0 + j, k0, n, stage[j]);
@@ -126,6 +128,7 @@ static void pack_halves(const pack_job *job, char *panel, int p, int j0, int k0,
 /* The same with WORDS rows: floats, or, in tiles, pairs of k. */
 static void pack_words(const pack_job *job, char *panel, int p, int j0, int k0, int n)
 {
+    assert(n > 0 && n <= PIECE && p < job->w->n_panel && j0 + WORDS <= PANEL);
     alignas(64) float stage[WORDS][PIECE];
     const char *row[WORDS];
     for (int j = 0; j < WORDS; j++) row[j] = piece_of(job, p * PANEL + j0 + j, k0, n, stage[j]);
@@ -171,6 +174,7 @@ static err_code weight_create(backend *be, weight **out, const void *src, dtype 
                                                   : PACK_BF16;
     w->k_pad = round_up(cols, K_BLOCK);
     w->n_panel = round_up(rows, PANEL) / PANEL;
+    assert(w->k_pad >= cols && (size_t)w->n_panel * PANEL >= (size_t)rows);
     int k = w->pack == PACK_TILE ? w->k_pad : cols;
     w->panel_bytes = (size_t)k * PANEL * (w->pack == PACK_F32 ? 4 : 2);
     size_t bytes = w->panel_bytes * (size_t)w->n_panel;

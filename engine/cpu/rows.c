@@ -1,6 +1,7 @@
 /* rows.c -- operations that treat each row (or value) alone, shared out over the pool. */
 #include "engine/cpu/rows.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "engine/base/halves.h"
@@ -49,6 +50,7 @@ typedef struct {
 
 static void copy_row(float *out, const void *table, dtype type, int32_t token, int dim)
 {
+    assert(token >= 0);
     const char *row = (const char *)table + (size_t)token * dim * dtype_bytes(type);
     if (type == DT_F32) {
         memcpy(out, row, (size_t)dim * sizeof(float));
@@ -67,6 +69,7 @@ static void adapt_row(const embed_job *job, float *out, const lora_embed *em, in
     const lora_mat *m = &em->mat;
     bool bf16 = em->pack_type == DT_BF16;
     float v[LORA_RANK_MAX], sums[PANEL];
+    assert(m->rank > 0 && m->rank <= LORA_RANK_MAX && token >= 0);
     for (int r = 0; r < m->rank; r++) {
         size_t i = (size_t)token * m->rank + r;
         v[r] = bf16 ? bf16_to_f32(((const uint16_t *)m->a)[i]) : ((const float *)m->a)[i];

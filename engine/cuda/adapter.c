@@ -3,6 +3,7 @@
  * The table of an adapter (struct sgmv_mat for each layer and projection, then its output layer and its input table)
  * is copied once after each loading; a view without a load_id is copied for every step.
  */
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -268,6 +269,7 @@ static bool write_mat(writer *w, int at, const lora_mat *m, int d_out)
     if (sp && sp->b && sp->b_first < d_out)
         n += (d_out - sp->b_first + sp->b_each - 1) / sp->b_each;
     if (w->n + n > w->most) return false;
+    assert(m->rank >= 0 && at >= 0);
     w->n += sgmv_mat_of(&w->mats[at], m, d_out, w->more + w->n, w->more_device + w->n);
     if (m->rank == 0 && (m->bias || m->gain)) w->biased = true;
     return true;
@@ -306,6 +308,7 @@ const cuda_table *cuda_table_of(backend *be, const lora_view *view)
     size_t at = (size_t)(t - cu->table) * cu->table_bytes;
     char *device = cu->table_memory + at, *pinned = cu->table_pinned + at;
     size_t mats = (size_t)n_mat * sizeof(sgmv_mat);
+    assert(mats + (size_t)cu->table_more * sizeof(void *) <= cu->table_bytes);
     writer w = {.mats = (sgmv_mat *)pinned,
                 .more = (const void **)(pinned + mats),
                 .more_device = (const void *const *)(device + mats),

@@ -5,6 +5,8 @@
  */
 #include "engine/cuda/attend_plan.h"
 
+#include <assert.h>
+
 enum { SMALL_TILES_MAX = 4 }; /* of CU_SMALL_ROWS packed rows: more is faster as one large item */
 
 static int tiles_of(int packed, int rows)
@@ -25,6 +27,7 @@ static int first_split(int pos, int window)
 void cu_attend_plan_limits(cu_attend_plan *plan, int max_seq, int max_rows, int max_page, int group,
                            int max_partial)
 {
+    assert(max_seq > 0 && max_rows >= max_seq && max_page >= 0 && group > 0);
     int each = tiles_of(group, CU_SMALL_ROWS);
     if (each < SMALL_TILES_MAX) each = SMALL_TILES_MAX;
     plan->max_seq = max_seq;
@@ -44,6 +47,7 @@ typedef struct {
 static bool add_small(planner *pl, cu_attend_item item)
 {
     cu_attend_plan *p = pl->p;
+    assert(item.split0 >= 0 && item.split0 < item.split1 && item.first >= 0);
     if (p->counts.n_small == p->max_small) return false;
     p->small[p->counts.n_small++] = item;
     return true;
@@ -118,6 +122,7 @@ static void short_last(cu_attend_plan *p)
 
 bool cu_attend_plan_fill(cu_attend_plan *plan, const step *s, int group, int window)
 {
+    assert(group > 0 && window >= 0);
     planner pl = {.p = plan, .group = group, .window = window};
     plan->counts = (cu_attend_counts){.n_seq = s->n_seq};
     plan->n_page = 0;
@@ -126,10 +131,12 @@ bool cu_attend_plan_fill(cu_attend_plan *plan, const step *s, int group, int win
         const step_seq *sq = &s->seq[i];
         int pages = (sq->pos0 + sq->n_rows + CU_PAGE_TOKENS - 1) / CU_PAGE_TOKENS;
         if (pages > plan->max_page - plan->n_page) return false;
+        assert(sq->n_rows > 0 && sq->pos0 >= 0 && pages <= sq->n_page);
         plan->seq[i] = (cu_attend_seq){sq->row0, sq->n_rows, sq->pos0, plan->n_page};
         for (int k = 0; k < pages; k++) plan->page[plan->n_page++] = sq->page[k];
         if (!(is_small(sq, group) ? plan_small(&pl, sq, i) : plan_large(&pl, sq, i))) return false;
     }
+    assert(pl.n_partial <= plan->max_partial && plan->n_page <= plan->max_page);
     short_last(plan);
     return true;
 }

@@ -5,6 +5,7 @@
  * up in several rounds, each with its own launch, and nothing is allocated.  The answers of all rounds, one small
  * struct a row, come back in one copy.
  */
+#include <assert.h>
 #include <string.h>
 
 #include "engine/base/round.h"
@@ -160,12 +161,14 @@ static bool run_round(backend *be, float *logits, int n_vocab, const sample_row 
 {
     cuda_state *cu = cuda_of(be);
     cuda_draw *d = &cu->draw;
+    assert(k > 0 && k <= d->max);
     unsigned turn = ++d->turn % CUDA_DRAW_BLOCKS;
     if (!CU(be, cudaEventSynchronize(d->copied[turn]))) return false;
     block b = {.host = d->pinned[turn], .device = d->device};
     cu_sample_row *to = (cu_sample_row *)(void *)b.host;
     b.at = padded((size_t)k * sizeof(*to));
     for (int i = 0; i < k; i++) to[i] = row_of(&b, &rows[i], n_vocab);
+    assert(b.at <= d->bytes); /* rows_that_fit() counted right */
     if (!CU(be, cudaMemcpyAsync(b.device, b.host, b.at, cudaMemcpyHostToDevice, cu->stream)) ||
         !CU(be, cudaEventRecord(d->copied[turn], cu->stream)))
         return false;

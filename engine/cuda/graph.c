@@ -15,6 +15,7 @@
  *
  * Threads: engine thread.  Loaders go on calling the runtime meanwhile: recording is of this thread alone.
  */
+#include <assert.h>
 #include <string.h>
 
 #include "engine/base/log.h"
@@ -59,6 +60,7 @@ cuda_shape cuda_shape_of(const cuda_state *cu, const step *s)
     }
     int n = padded(s->n_rows);
     if (n > cu->max_rows) n = cu->max_rows;
+    assert(n >= s->n_rows);
     size_t logits = (size_t)n * (size_t)cu->n_vocab * sizeof(float);
     return logits > cu->logits.bytes ? exact : (cuda_shape){kind, n, n};
 }
@@ -96,6 +98,7 @@ static cuda_graph *find(cuda_state *cu, const cuda_shape *shape)
         if (g == old && g->exec) (void)cudaGraphExecDestroy(g->exec);
         *g = (cuda_graph){.shape = *shape};
     }
+    assert(gs->n <= CUDA_GRAPHS && g - gs->g < gs->n);
     g->used = cu->step.serial;
     return g;
 }

@@ -1,4 +1,5 @@
 /* kv.c -- KV pages of the CUDA backend: their memory, copies, rope_append and attend. */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "engine/cuda/cuda.h"
@@ -35,6 +36,7 @@ err_code cuda_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int
     *kv = (cuda_kv){.head = {.shape = *shape, .n_pages = n_pages, .page_tokens = CU_PAGE_TOKENS},
                     .mem = mem,
                     .stride = stride};
+    assert(stride >= cuda_kv_page_bytes(be, shape));
     err_code rc = open_partials(cu, shape, e);
     if (!rc) rc = cuda_tables_open(cu, shape->n_layer, stride, e);
     if (rc) {
@@ -74,6 +76,7 @@ void cuda_kv_destroy(backend *be, kv_pool *pool)
 
 static char *page_at(const cuda_kv *kv, int page)
 {
+    assert(page >= 0 && page < kv->head.n_pages);
     return kv->mem + (size_t)page * kv->stride;
 }
 
@@ -105,6 +108,7 @@ void cuda_kv_copied(backend *be)
 static cu_kv layer_of(const kv_pool *pool, int layer)
 {
     const cuda_kv *kv = (const cuda_kv *)pool;
+    assert(layer >= 0 && layer < pool->shape.n_layer);
     return (cu_kv){.mem = kv->mem,
                    .stride = kv->stride,
                    .layer = layer,

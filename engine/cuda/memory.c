@@ -9,6 +9,7 @@
  * neither loaders nor the engine wait for each other, and a chunk that changes hands is safe: the copies of the
  * old owner come before the steps of the new one.
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,6 +34,7 @@ static size_t padded(size_t bytes)
 /* Cuts `b` in two at `at`; false: no memory for the second half's entry. */
 static bool cut(cuda_block *b, size_t at)
 {
+    assert(at > b->at && at < b->at + b->bytes && at % CUDA_ALIGN == 0);
     cuda_block *rest = calloc(1, sizeof(*rest));
     if (!rest) return false;
     *rest = (cuda_block){.prev = b, .next = b->next, .at = at, .bytes = b->at + b->bytes - at};
@@ -73,6 +75,7 @@ void *cuda_take(cuda_state *cu, size_t bytes, bool low)
 static void join_next(cuda_block *b)
 {
     cuda_block *n = b->next;
+    assert(n->prev == b && n->at == b->at + b->bytes);
     b->bytes += n->bytes;
     b->next = n->next;
     if (n->next) n->next->prev = b;
@@ -170,6 +173,7 @@ cudaError_t cuda_wait(cudaEvent_t ev)
 static void drop_stage(cuda_state *cu, cuda_stage *st)
 {
     lock_take(&cu->mem.stage_mu);
+    assert(st->busy);
     st->busy = false;
     cond_signal(&cu->mem.stage_free);
     lock_release(&cu->mem.stage_mu);
@@ -205,6 +209,7 @@ err_code cuda_stage_begin(cuda_state *cu, cuda_stage **out, err *e)
 /* With stage_mu: the event stands behind the copy, and the count behind both. */
 static err_code enqueued(cuda_state *cu, err *e)
 {
+    lock_assert_held(&cu->mem.stage_mu);
     err_code rc = CU_TRY(cu, cudaEventRecord(cu->mem.uploaded, cu->mem.stream), e);
     if (!rc) atomic_fetch_add(&cu->mem.uploads, 1);
     return rc;
@@ -213,6 +218,7 @@ static err_code enqueued(cuda_state *cu, err *e)
 err_code cuda_stage_send(cuda_state *cu, cuda_stage *st, void *dst, size_t bytes, err *e)
 {
     cuda_memory *m = &cu->mem;
+    assert(bytes <= CUDA_STAGE_BYTES && st->busy);
     lock_take(&m->stage_mu);
     err_code rc =
         CU_TRY(cu, cudaMemcpyAsync(dst, st->pinned, bytes, cudaMemcpyHostToDevice, m->stream), e);

@@ -19,6 +19,7 @@ static int kind_of(const sgmv_seg *sg, int tile_from)
 /* A segment with biases or gains alone has rank_max 0 but keeps its table. */
 static int64_t cut(sgmv_chunk *out, int *n, int max, const sgmv_seg *sg, int each, int64_t v0)
 {
+    assert(each > 0 && sg->row0 >= 0 && sg->n_rows >= 0 && sg->rank_max <= LORA_RANK_MAX);
     int32_t v_rank = round_up(sg->rank_max, 8);
     for (int done = 0; done < sg->n_rows; done += each) {
         int left = sg->n_rows - done;
@@ -48,6 +49,7 @@ int64_t sgmv_plan(sgmv_chunk *chunk, int max_chunk, sgmv_chunk *tile, int max_ti
         }
         ends[kind] = n;
     }
+    assert(n <= max_chunk && n_tile <= max_tile && ends[0] <= ends[1] && ends[1] <= ends[2]);
     *counts =
         (sgmv_counts){.n_small = ends[0], .n_lora = ends[1], .n_all = ends[2], .n_tile = n_tile};
     return v0;
@@ -170,10 +172,12 @@ int sgmv_mat_of(sgmv_mat *out, const lora_mat *m, int d_out, const void **more,
                       .a_each = 1,
                       .b_first = INT32_MAX,
                       .b_each = SGMV_COLS};
+    assert(m->rank >= 0 && m->rank <= LORA_RANK_MAX && d_out > 0);
     const lora_split *sp = m->split;
     int n = 0;
     if (!sp) return 0;
     if (sp->a && sp->a_first < m->rank) {
+        assert(sp->a_each > 0 && sp->a_first > 0);
         int n_a = (m->rank - sp->a_first + sp->a_each - 1) / sp->a_each;
         out->a_first = sp->a_first;
         out->a_each = sp->a_each;
@@ -183,7 +187,7 @@ int sgmv_mat_of(sgmv_mat *out, const lora_mat *m, int d_out, const void **more,
     }
     if (sp->b && sp->b_first < d_out) {
         int n_b = (d_out - sp->b_first + sp->b_each - 1) / sp->b_each;
-        assert(sp->b_first % SGMV_COLS == 0 && sp->b_each % SGMV_COLS == 0);
+        assert(sp->b_first % SGMV_COLS == 0 && sp->b_each % SGMV_COLS == 0 && sp->b_each > 0);
         out->b_first = sp->b_first;
         out->b_each = sp->b_each;
         out->b_more = more_device + n;

@@ -4,6 +4,7 @@
  * block hangs on the step's shape alone (graph.c), but for the pages, which come last; so what was
  * recorded for a shape finds another step of it at the same addresses.
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -152,6 +153,7 @@ static bool lay_out(cuda_state *cu, inbox *in, parts *p, const step *s)
 /* `rest` behind the step's own. */
 static void fill_ints(int32_t *to, const int32_t *v, int n, int n_padded, int32_t rest)
 {
+    assert(n >= 0 && n <= n_padded);
     memcpy(to, v, (size_t)n * sizeof(*to));
     for (int i = n; i < n_padded; i++) to[i] = rest;
 }
@@ -205,10 +207,12 @@ static bool fill_rows(backend *be, const parts *p, const step *s)
     memset(p->alt, 0, (size_t)st->shape.n_rows * sizeof(*p->alt));
     for (int i = 0; i < s->n_seg; i++) {
         const step_seg *sg = &s->seg[i];
+        assert(sg->row0 >= 0 && sg->n_rows > 0 && sg->row0 + sg->n_rows <= st->shape.n_rows);
         st->seg[i] = (sgmv_seg){.row0 = sg->row0, .n_rows = sg->n_rows};
         if (!sg->lora) continue;
         const cuda_table *t = cuda_table_of(be, sg->lora);
         if (!t) return false;
+        assert(sg->lora->rank_max >= 0 && sg->lora->rank_max <= LORA_RANK_MAX);
         st->seg[i].mats = t->device;
         st->seg[i].rank_max = sg->lora->rank_max;
         st->rows.all_rows |= t->biased;
@@ -242,6 +246,7 @@ static int fill_heads(cuda_state *cu, const step *s)
                                       .rank_max = used ? head->mat.rank : 0};
         if (used && head->mat.rank == 0) st->logits.all_rows = true;
     }
+    assert(at == s->n_logit && at <= st->shape.n_logit); /* each logit row is in a segment */
     for (; at < st->shape.n_logit; at++) st->head[at] = NULL;
     return n_seg;
 }
@@ -282,6 +287,8 @@ bool cuda_step_enter(backend *be, const step *s)
     if (!CU(be, cuda_wait(st->copied[turn]))) return false;
     st->shape = cuda_shape_of(cu, s);
     const cuda_shape *shape = &st->shape;
+    assert(shape->n_rows >= s->n_rows && shape->n_rows <= cu->max_rows);
+    assert(shape->n_logit >= s->n_logit);
     if (!lay_out(cu, &in, &p, s) || !fill_attention(cu, &p, s)) return no_room(be, s);
     fill_ints(p.token, s->token, s->n_rows, shape->n_rows, -1);
     if (s->from) fill_ints(p.from, s->from, s->n_rows, shape->n_rows, -1);

@@ -272,7 +272,10 @@ void mask_add(const token_trie *t, const state_mask *m, const g_auto *a, const g
     } else if (m->bits) {
         for (size_t i = 0; i < words; i++) out[i] |= m->bits[i];
     }
-    for (int i = 0; i < m->n_list; i++) allow(out, m->list[i]);
+    for (int i = 0; i < m->n_list; i++) {
+        assert(m->list[i] >= 0 && m->list[i] < t->n_vocab);
+        allow(out, m->list[i]);
+    }
     if (m->n_dep == 0) return;
     walk_begin(w, a, node, n_node);
     walk_set(w, f, 1);

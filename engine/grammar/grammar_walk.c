@@ -26,6 +26,7 @@ void walk_begin(g_walk *w, const g_auto *a, const g_node *base, int n_base)
 
 static const g_node *node_of(const g_walk *w, int32_t i)
 {
+    assert(i >= 0 && i < w->n_base + w->n_node);
     return i < w->n_base ? &w->base[i] : &w->node[i - w->n_base];
 }
 
@@ -37,6 +38,7 @@ static int depth_of(const g_walk *w, int32_t node)
 /* Whether the text can be finished from here; remembers how deep that is. */
 static bool deep_enough(g_walk *w, const g_conf *f)
 {
+    assert(f->state >= 0 && f->state < w->a->n_states);
     int depth = depth_of(w, f->node) + w->a->need[f->state];
     if (depth > GRAMMAR_DEPTH_MAX) return false;
     if (depth > w->deepest) w->deepest = depth;
@@ -166,6 +168,7 @@ void walk_set(g_walk *w, const g_conf *c, int n)
 
 bool walk_byte(g_walk *w, int depth, uint8_t byte)
 {
+    assert(depth >= 0 && depth < GRAMMAR_TOKEN_MAX);
     const g_auto *a = w->a;
     int from = w->conf_at[depth], begin = w->conf_at[depth + 1];
     int first_node = w->node_at[depth + 1];

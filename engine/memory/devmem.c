@@ -86,6 +86,7 @@ static const heap_of by_worth = {sizeof(int), goes_first, note_place};
 
 static void add_evictable(devmem *a, heap *h, int c)
 {
+    assert(h->n < a->n_chunks && a->chunk[c].at == NONE);
     a->chunk[c].seq = ++a->seq;
     h->v[h->n++] = c;
     heap_settle(&by_worth, a, h->v, (size_t)h->n, (size_t)h->n - 1);
@@ -93,6 +94,7 @@ static void add_evictable(devmem *a, heap *h, int c)
 
 static void remove_evictable(devmem *a, heap *h, int c)
 {
+    assert(h->n > 0 && a->chunk[c].at >= 0 && h->v[a->chunk[c].at] == c);
     int at = a->chunk[c].at, last = h->v[--h->n];
     a->chunk[c].at = NONE;
     if (last == c) return;
@@ -104,6 +106,7 @@ static void remove_evictable(devmem *a, heap *h, int c)
 
 static void push_free(devmem *a, int c)
 {
+    assert(c >= 0 && c < a->n_chunks && a->n_free < a->n_chunks);
     a->chunk[c].kind = FREE;
     a->chunk[c].lease = NULL;
     a->chunk[c].next = a->free_top;
@@ -114,6 +117,7 @@ static void push_free(devmem *a, int c)
 static int pop_free(devmem *a)
 {
     int c = a->free_top;
+    assert(c != NONE && a->n_free > 0 && a->chunk[c].kind == FREE);
     a->free_top = a->chunk[c].next;
     a->n_free--;
     populate_reach(a->ahead, (size_t)(c + 1) * a->chunk_bytes);
@@ -134,6 +138,7 @@ static void fresh_remove(devmem_lease *l)
 {
     devmem *a = l->a;
     if (!l->fresh) return;
+    assert((l->older || a->fresh_first == l) && (l->newer || a->fresh_last == l));
     *(l->older ? &l->older->newer : &a->fresh_first) = l->newer;
     *(l->newer ? &l->newer->older : &a->fresh_last) = l->older;
     l->fresh = false;
@@ -142,6 +147,7 @@ static void fresh_remove(devmem_lease *l)
 static void lease_to_heap(devmem_lease *l, int rank)
 {
     devmem *a = l->a;
+    assert(l->first != NONE && l->n > 0 && l->holds == 0 && !l->pinned && !l->filling);
     chunk *c = &a->chunk[l->first];
     c->rank = rank;
     c->worth = a->clock + l->popularity * l->cost_us / l->n;
@@ -154,7 +160,9 @@ static void lease_from_heap(devmem_lease *l)
 {
     devmem *a = l->a;
     fresh_remove(l);
-    a->n_lease_idle[a->chunk[l->first].rank] -= l->n;
+    int rank = a->chunk[l->first].rank;
+    a->n_lease_idle[rank] -= l->n;
+    assert(a->n_lease_idle[rank] >= 0);
     remove_evictable(a, &a->leases, l->first);
 }
 
@@ -166,13 +174,17 @@ static bool in_heap(const devmem_lease *l)
 static void free_chunks(devmem_lease *l)
 {
     devmem *a = l->a;
-    for (int c = l->first, next; c != NONE; c = next) {
+    int n = 0;
+    for (int c = l->first, next; c != NONE; c = next, n++) {
+        assert(a->chunk[c].kind == LEASED && a->chunk[c].lease == l);
         next = a->chunk[c].next;
         push_free(a, c);
     }
+    assert(n == l->n);
     a->n_lease_chunks -= l->n;
     a->n_leases--;
     if (l->pinned) a->n_pinned_chunks -= l->n;
+    assert(a->n_lease_chunks >= 0 && a->n_leases >= 0 && a->n_pinned_chunks >= 0);
     l->first = NONE;
 }
 
@@ -199,6 +211,7 @@ static bool evict_one(devmem *a, int rank, bool leases_only)
         return true;
     }
     devmem_lease *l = a->chunk[c].lease;
+    assert(a->chunk[c].kind == LEASED && l->first == c && l->holds == 0 && !l->pinned);
     lease_from_heap(l);
     free_chunks(l);
     l->lost = true;
@@ -224,6 +237,7 @@ err_code devmem_create(devmem **out, backend *be, int n_chunks, size_t chunk_byt
                        int lease_chunks, err *e)
 {
     *out = NULL;
+    assert(chunk_bytes > 0 && lease_chunks >= 0);
     if (n_chunks < 1) return err_set(e, ERR_LIMIT, "the arena holds no chunk");
     devmem *a = calloc(1, sizeof(*a));
     if (!a) return err_set(e, ERR_NOMEM, "no memory for the arena");
@@ -351,6 +365,7 @@ devmem_lease *devmem_lease_take(devmem *a, int n, devmem_need need, int64_t now_
 /* The chain is the lease's own: nobody else writes it while the lease lives. */
 int devmem_lease_chunk(const devmem_lease *l, int i)
 {
+    assert(i >= 0 && i < l->n);
     int c = l->first;
     while (i-- > 0) c = l->a->chunk[c].next;
     return c;
@@ -360,6 +375,7 @@ void devmem_lease_map(const devmem_lease *l, void **out)
 {
     int i = 0;
     for (int c = l->first; c != NONE; c = l->a->chunk[c].next) {
+        assert(i < l->n);
         out[i++] = (char *)l->a->mem + (size_t)c * l->a->chunk_bytes;
     }
 }
@@ -372,7 +388,7 @@ int devmem_lease_chunks(const devmem_lease *l)
 void devmem_lease_ready(devmem_lease *l, devmem_need need, double cost_us, int64_t now_us)
 {
     devmem_lock(l->a);
-    assert(l->filling);
+    assert(l->filling && !l->lost && l->holds == 0);
     l->filling = false;
     l->cost_us = cost_us > 1 ? cost_us : 1;
     l->popularity = 1;
@@ -460,6 +476,7 @@ int devmem_lease_limit(devmem *a, const devmem_lease *but)
 
 void devmem_reserve(devmem *a, int n)
 {
+    assert(n >= 0);
     devmem_lock(a);
     a->reserved = n;
     devmem_unlock(a);
@@ -485,6 +502,7 @@ int devmem_available_locked(const devmem *a, bool fresh)
 bool devmem_claim_locked(devmem *a, int n, bool fresh)
 {
     lock_assert_held(&a->mu);
+    assert(n >= 0);
     if (n > devmem_available_locked(a, fresh)) return false;
     a->claimed = n;
     return true;
@@ -505,7 +523,7 @@ int devmem_page_take_locked(devmem *a)
 void devmem_page_free_locked(devmem *a, int c)
 {
     lock_assert_held(&a->mu);
-    assert(a->chunk[c].kind == PAGE_HELD);
+    assert(c >= 0 && c < a->n_chunks && a->chunk[c].kind == PAGE_HELD && a->n_pages_held > 0);
     a->n_pages_held--;
     push_free(a, c);
 }
@@ -513,8 +531,9 @@ void devmem_page_free_locked(devmem *a, int c)
 void devmem_page_idle_locked(devmem *a, int c)
 {
     lock_assert_held(&a->mu);
+    assert(c >= 0 && c < a->n_chunks);
     chunk *p = &a->chunk[c];
-    assert(p->kind == PAGE_HELD);
+    assert(p->kind == PAGE_HELD && a->n_pages_held > 0);
     p->kind = PAGE_IDLE;
     p->rank = IDLE;
     p->worth = a->clock + p->uses * a->page_cost_us;
@@ -525,7 +544,7 @@ void devmem_page_idle_locked(devmem *a, int c)
 void devmem_page_hold_locked(devmem *a, int c)
 {
     lock_assert_held(&a->mu);
-    assert(a->chunk[c].kind == PAGE_IDLE);
+    assert(c >= 0 && c < a->n_chunks && a->chunk[c].kind == PAGE_IDLE);
     remove_evictable(a, &a->pages, c);
     a->chunk[c].kind = PAGE_HELD;
     a->chunk[c].uses++;

@@ -41,6 +41,7 @@ static void evicted(void *self, int page);
 
 kv_pages *kv_create(devmem *a, int page_tokens, bool prefix_cache)
 {
+    assert(page_tokens > 0);
     kv_pages *kv = calloc(1, sizeof(*kv));
     if (!kv) return NULL;
     int buckets = 16, n_pages = devmem_n_chunks(a);
@@ -112,7 +113,11 @@ static void unpublish(kv_pages *kv, int i)
 {
     page_info *p = &kv->page[i];
     int *link = &kv->bucket[p->hash & (uint64_t)kv->bucket_mask];
-    while (*link != i) link = &kv->page[*link].chain;
+    assert(p->published);
+    while (*link != i) {
+        assert(*link != NONE); /* a published page is in its bucket */
+        link = &kv->page[*link].chain;
+    }
     *link = p->chain;
     p->published = false;
     p->serial = 0;
@@ -121,6 +126,8 @@ static void unpublish(kv_pages *kv, int i)
 /* The arena needed the room. */
 static void evicted(void *self, int page)
 {
+    const kv_pages *kv = self;
+    assert(page >= 0 && page < kv->n_pages && kv->page[page].refs == 0);
     unpublish(self, page);
 }
 
@@ -152,6 +159,7 @@ int kv_take(kv_pages *kv)
 {
     devmem_lock(kv->arena);
     int i = devmem_page_take_locked(kv->arena);
+    assert(i == NONE || (kv->page[i].refs == 0 && !kv->page[i].published));
     if (i != NONE) kv->page[i].refs = 1;
     devmem_unlock(kv->arena);
     return i;
@@ -160,11 +168,13 @@ int kv_take(kv_pages *kv)
 static void hold(kv_pages *kv, int page)
 {
     page_info *p = &kv->page[page];
+    assert(p->published && p->refs >= 0);
     if (p->refs++ == 0) devmem_page_hold_locked(kv->arena, page);
 }
 
 void kv_release(kv_pages *kv, int page)
 {
+    assert(page >= 0 && page < kv->n_pages);
     page_info *p = &kv->page[page];
     devmem_lock(kv->arena);
     assert(p->refs > 0);
@@ -194,6 +204,7 @@ bool kv_claim(kv_pages *kv, int n, bool fresh)
 int kv_match(kv_pages *kv, const kv_domain *d, const int32_t *tokens, int n_tokens, int32_t *pages,
              int cap)
 {
+    assert(cap >= 0 && n_tokens >= 0);
     if (!kv->cache) return 0;
     uint64_t hash = root_hash(d);
     int parent = NONE, n = 0;
@@ -215,7 +226,9 @@ static void publish(kv_pages *kv, const kv_domain *d, const int32_t *pages, int 
                     const int32_t *tokens)
 {
     int i = pages[index], parent = index ? pages[index - 1] : NONE;
+    assert(index >= 0 && i >= 0 && i < kv->n_pages && parent < kv->n_pages);
     page_info *p = &kv->page[i];
+    assert(p->refs > 0);
     if (!kv->cache || p->published) return;
     if (parent != NONE && !kv->page[parent].published) return;
     uint64_t from = parent == NONE ? root_hash(d) : kv->page[parent].hash;
@@ -244,6 +257,7 @@ void kv_publish(kv_pages *kv, const kv_domain *d, const int32_t *pages, int inde
 
 void kv_forget(kv_pages *kv, int page)
 {
+    assert(page >= 0 && page < kv->n_pages);
     devmem_lock(kv->arena);
     assert(kv->page[page].refs > 0);
     if (kv->page[page].published) unpublish(kv, page);

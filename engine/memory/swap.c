@@ -50,6 +50,7 @@ err_code swap_create(swap_pool **out, backend *be, kv_pool *kv, size_t page_byte
                      err *e)
 {
     *out = NULL;
+    assert(page_bytes > 0);
     size_t n = bytes / page_bytes;
     if (n == 0) return ERR_NONE;
     swap_pool *sw = calloc(1, sizeof(*sw));
@@ -84,6 +85,7 @@ void swap_destroy(swap_pool *sw)
 
 bool swap_save(swap_pool *sw, const int32_t *page, int n, int32_t *slot)
 {
+    assert(n >= 0);
     if (n > sw->n_free) return false;
     int64_t t0 = clock_now_us();
     for (int i = 0; i < n; i++) {
@@ -98,6 +100,7 @@ bool swap_save(swap_pool *sw, const int32_t *page, int n, int32_t *slot)
 
 void swap_load(swap_pool *sw, const int32_t *slot, int n, const int32_t *page)
 {
+    assert(n >= 0 && n <= sw->n_slot - sw->n_free); /* no more than were saved */
     int64_t t0 = clock_now_us();
     for (int i = 0; i < n; i++) be_kv_load(sw->be, sw->kv, page[i], bytes_of(sw, slot[i]));
     be_kv_copied(sw->be);
@@ -108,13 +111,14 @@ void swap_load(swap_pool *sw, const int32_t *slot, int n, const int32_t *page)
 void swap_drop(swap_pool *sw, const int32_t *slot, int n)
 {
     for (int i = n - 1; i >= 0; i--) {
-        assert(sw->n_free < sw->n_slot);
+        assert(sw->n_free < sw->n_slot && slot[i] >= 0 && slot[i] < sw->n_slot);
         sw->free_slot[sw->n_free++] = slot[i];
     }
 }
 
 double swap_round_trip_us(const swap_pool *sw, int n)
 {
+    assert(n >= 0);
     return n * (sw->save_us + sw->load_us);
 }
 

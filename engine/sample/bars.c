@@ -1,6 +1,7 @@
 /* bars.c -- one bit for each token, and the sequences that clear one more. */
 #include "engine/sample/bars.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -115,6 +116,7 @@ static bool any(const uint32_t *mask, int n_word)
 const uint32_t *bars_mask(const bars *b, const uint32_t *form, int n_form, const bars_text *t,
                           uint32_t *room)
 {
+    assert(n_form >= 0 && (!form || room));
     bool copied = form != NULL;
     int n_form_word = (n_form + 31) / 32;
     for (int i = 0; form && i < b->n_word; i++)

@@ -124,6 +124,7 @@ void cut_begin(cut *c, const float *logits, int n, float max, float temperature)
 
 uint64_t cut_weight(const cut *c, int32_t token)
 {
+    assert(token >= 0 && token < c->n);
     return cut_units(c->weight[token]);
 }
 

@@ -126,10 +126,14 @@ static void penalise(sampler *sp, float *logits, const sampling *r, const int32_
          counts = r->presence_penalty != 0 || r->frequency_penalty != 0;
     if (!repeat && !counts) return;
     for (int i = 0; i < n_output; i++) {
+        assert(output[i] >= 0 && output[i] < sp->cap);
         sp->seen[output[i]] = 1;
         if (sp->count[output[i]] < UINT16_MAX) sp->count[output[i]]++;
     }
-    for (int i = 0; repeat && i < n_prompt; i++) sp->seen[prompt[i]] = 1;
+    for (int i = 0; repeat && i < n_prompt; i++) {
+        assert(prompt[i] >= 0 && prompt[i] < sp->cap);
+        sp->seen[prompt[i]] = 1;
+    }
     for (int pass = 0; pass < 2; pass++) {
         const int32_t *list = pass ? prompt : output;
         int n = pass ? (repeat ? n_prompt : 0) : n_output;
@@ -231,6 +235,7 @@ static int32_t greedy(const float *logits, int n)
 
 static void tops(sampler *sp, const float *logits, int n_top, double lse, sampled *out)
 {
+    assert(n_top >= 0 && n_top <= SAMPLE_TOP_MAX);
     out->n_top = best(logits, sp->n_vocab, n_top, sp->list);
     for (int i = 0; i < out->n_top; i++) {
         out->top_id[i] = sp->list[i].token;
@@ -275,6 +280,7 @@ static int32_t rank_of(const float *logits, int n, int32_t token)
 
 void sampler_score(sampler *sp, const float *logits, int32_t token, int n_top, sampled *out)
 {
+    assert(token >= 0 && token < sp->n_vocab);
     *out = (sampled){.token = token};
     if (!logits_finite(logits, sp->n_vocab)) {
         out->token = -1;

@@ -1,6 +1,7 @@
 /* board.c -- one picture under one lock; the engine only ever tries the lock. */
 #include "engine/sched/board.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -22,6 +23,7 @@ struct board {
 
 board *board_create(int cap_rows, int cap_shares)
 {
+    assert(cap_rows > 0 && cap_shares > 0);
     board *b = calloc(1, sizeof(*b));
     if (!b) return NULL;
     lock_init(&b->mu, LOCK_BOARD);
@@ -60,6 +62,7 @@ bool board_open(board *b, board_row **row, board_share **share)
 
 void board_close(board *b, int n_row, int n_share, int64_t now_us)
 {
+    assert(n_row >= 0 && n_row <= b->cap_row && n_share >= 0 && n_share <= b->cap_share);
     b->n_row = n_row;
     b->n_share = n_share;
     b->taken_us = now_us;

@@ -1,6 +1,7 @@
 /* request.c -- the hand-over of tokens: one writer, one reader, no waiting on the writer's side. */
 #include "engine/sched/request.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,6 +85,7 @@ void request_clear(request *rq)
 void request_push(request *rq, const sampled *t)
 {
     int n = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed);
+    assert(n < rq->max_tokens && t->token >= 0); /* the ring holds all that it may produce */
     rq->ring[n] = *t;
     rq->output[n] = t->token;
     atomic_store_explicit(&rq->n_pushed, n + 1, memory_order_release);
@@ -92,6 +94,7 @@ void request_push(request *rq, const sampled *t)
 
 void request_finish(request *rq, finish_reason why, const err *cause)
 {
+    assert(why != FINISH_NONE && atomic_load(&rq->finish) == FINISH_NONE);
     request_signal *sg = rq->signal;
     if (cause) rq->why = *cause;
     /* Both inside the lock: the owner, who sees `finish` and then takes the lock in

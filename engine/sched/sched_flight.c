@@ -114,6 +114,7 @@ static void count_rows(sched *sc, flight *f)
 void sched_take_off(sched *sc)
 {
     flight *f = sc->now;
+    assert(!f->up && f->n_seq > 0 && f->n_seq <= sc->cfg.max_seqs);
     f->ahead = sched_in_flight(sc) != NULL;
     count_rows(sc, f);
     for (int s = 0; s < f->n_seq; s++) {
@@ -121,6 +122,7 @@ void sched_take_off(sched *sc)
         /* What was placed may have been taken out again by a pre-emption: the work is counted anew. */
         count_work(&f->work, rq, f->chunk[s]);
         f->n_decode += f->chunk[s] == 1 && rq->n_computed >= rq->n_prompt;
+        assert(f->chunk[s] > 0 && f->chunk[s] <= left_of(rq));
         rq->n_computed += f->chunk[s];
         rq->n_ahead += f->ends[s];
     }
@@ -133,6 +135,7 @@ void sched_hold(sched *sc, request *rq)
     flight *f = sched_in_flight(sc);
     for (int s = 0; f && s < f->n_seq; s++) {
         if (f->owner[s] != rq) continue;
+        assert(!f->held[s].page && !f->held[s].lora);
         f->owner[s] = NULL;
         f->held[s] = (held){rq->page, rq->n_page, rq->lora};
         rq->page = NULL;
@@ -145,6 +148,7 @@ void sched_hold(sched *sc, request *rq)
 void sched_let_go(sched *sc, flight *f, int s)
 {
     held *h = &f->held[s];
+    assert(s >= 0 && s < f->n_seq && !f->owner[s]);
     for (int i = h->n_page - 1; i >= 0; i--) kv_release(sc->pages, h->page[i]);
     if (h->lora) sc->source->release(sc->source->self, h->lora);
     free(h->page);

@@ -51,6 +51,7 @@ static void unplace(sched *sc, const request *rq)
     if (s == n_seq) return;
     sc->rows_left += sc->chunk[s];
     sc->n_logit -= logits_of(rq, sc->chunk[s]);
+    assert(sc->rows_left <= sc->cfg.max_rows && sc->n_logit >= 0);
     for (; s + 1 < n_seq; s++) {
         sc->row_owner[s] = sc->row_owner[s + 1];
         sc->chunk[s] = sc->chunk[s + 1];
@@ -85,6 +86,7 @@ static int swap_out(sched *sc, request *rq)
 static void preempt(sched *sc, int v)
 {
     request *rq = sc->list[v];
+    assert(rq && rq->state == STATE_RUNNING && !sched_in_flight(sc));
     unplace(sc, rq);
     int kept = swap_out(sc, rq);
     sched_leave_seat(sc, rq);
@@ -146,6 +148,7 @@ static bool make_place(sched *sc, int need, int i, int64_t now)
 static bool extend(sched *sc, request *rq, int n)
 {
     int want = pages_for(sc, rq->n_computed + n);
+    assert(want <= rq->page_cap && n >= 0);
     while (rq->n_page < want) {
         int p = kv_take(sc->pages);
         if (p < 0) return false;
@@ -194,6 +197,7 @@ static void reuse_prefix(sched *sc, request *rq)
     for (int i = 0; i < len; i++) sc->history[i] = history_at(rq, i);
     rq->n_page = kv_match(sc->pages, &d, sc->history, len, rq->page, rq->page_cap);
     rq->n_computed = rq->n_page * sc->page_tokens;
+    assert(rq->n_page <= rq->page_cap && rq->n_computed < len); /* a row is left to be computed */
     if (rq->admitted_us == 0) {
         uint32_t cached = (uint32_t)(rq->n_computed < rq->n_prompt ? rq->n_computed : rq->n_prompt);
         atomic_store(&rq->meter->cached_tokens, cached);
@@ -209,6 +213,7 @@ static void swap_in(sched *sc, request *rq, int kept)
 {
     int from = rq->n_computed / sc->page_tokens;
     if (rq->n_computed < kept) {
+        assert(rq->n_swapped >= from && rq->n_swapped <= rq->n_page);
         swap_load(sc->swap, rq->swap_slot + from, rq->n_swapped - from, rq->page + from);
         rq->n_computed = kept;
         sched_publish_pages(sc, rq, from * sc->page_tokens, kept);
@@ -251,6 +256,7 @@ static bool admit(sched *sc, int i, int64_t now)
         rq->lora = NULL;
         return false;
     }
+    assert(rq->state == STATE_WAITING && sc->n_running < sc->cfg.max_seqs);
     rq->state = STATE_RUNNING;
     sc->view[i].running = true;
     sc->n_running++;
@@ -310,6 +316,7 @@ static void add_entry(sched *sc, const policy_entry *pe, int64_t now)
     (void)got;
     sc->n_logit += logits;
     sc->rows_left -= n;
+    assert(n > 0 && sc->rows_left >= 0);
     count_work(&sc->load, rq, n);
     assert(sc->step.n_seq < sc->cfg.max_seqs); /* no more than have seats */
     sc->row_owner[sc->step.n_seq] = rq;
@@ -368,6 +375,7 @@ static void build_rows(sched *sc)
         else
             sc->seg[st->n_seg++] = (step_seg){row0, n, rq->lora};
     }
+    assert(st->n_rows <= sc->cfg.max_rows && st->n_logit <= sc->cfg.max_logits);
 }
 
 /* Those who could be seated stand behind those who run. */
@@ -379,6 +387,7 @@ static void list_waiting(sched *sc, int64_t now)
     for (int i = 0; i < n; i++) {
         request *rq = fair_who(sc->fair, tickets[i]);
         sched_see_end(sc, rq, now);
+        assert(sc->n < sc->cfg.max_seqs + FAIR_PICKS);
         if (fair_is_waiting(sc->fair, tickets[i])) sc->list[sc->n++] = rq; /* else it is gone */
     }
 }

@@ -5,6 +5,8 @@
  * sampling is enqueued behind it, and the host waits once, for the tokens: at once, or when it has enqueued the next step
  * (sched_flight.c).  Both by the same rules, so that nobody else has to know.
  */
+#include <assert.h>
+
 #include "engine/sched/sched_inside.h"
 
 static bool wants_token(const request *rq, int n)
@@ -90,6 +92,7 @@ static void sample_some(void *arg, int i)
                      &rq->rules, sc->mask[s], rq->prompt, rq->n_prompt, rq->output, n_drawn(rq),
                      &sc->now->picked[s]);
         int32_t token = sc->now->picked[s].token;
+        assert(token < vocab_of(sc, rq, rq->grammar != NULL));
         if (token < 0)
             sc->now->broken[s] = true;
         else if (rq->grammar)
@@ -132,6 +135,7 @@ static void accept_some(void *arg, int i)
 static void add_row(sched *sc, int *n, int s, int logit, int32_t score, sampled *to)
 {
     const request *rq = sc->row_owner[s];
+    assert(*n < sc->cfg.max_logits && logit >= 0 && logit < sc->step.n_logit);
     sc->now->end[*n] = (draw_end){to, s};
     sc->draw[(*n)++] = (sample_row){.logit = logit,
                                     .score = score,
@@ -180,6 +184,7 @@ static err_code on_device(sched *sc, err *e)
 err_code sched_launch(sched *sc, err *e)
 {
     flight *f = sc->now;
+    assert(!f->up && sc->step.n_seq > 0 && sc->step.n_seq <= sc->cfg.max_seqs);
     f->n_seq = sc->step.n_seq;
     f->n_draw = 0;
     memset(f->broken, 0, (size_t)f->n_seq * sizeof(*f->broken));

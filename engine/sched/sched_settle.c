@@ -3,6 +3,7 @@
  * After forward pass and sampling (sched_sample.c) each request's own settlement: pages to the
  * prefix cache, tokens metered and charged, handed out, the finished retired.
  */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "engine/base/lock.h"
@@ -25,6 +26,7 @@ void sched_leave_seat(sched *sc, request *rq)
     if (rq->lora) sc->source->release(sc->source->self, rq->lora);
     rq->lora = NULL;
     rq->state = STATE_WAITING;
+    assert(sc->n_running > 0);
     sc->n_running--;
     telemetry_adapter_add(sc->tele, rq->adapter_id, -1, +1);
 }
@@ -39,12 +41,14 @@ static request_outcome outcome_of(finish_reason why)
 
 void sched_swap_forget(sched *sc, request *rq)
 {
+    assert(rq->n_swapped == 0 || sc->swap);
     if (rq->n_swapped) swap_drop(sc->swap, rq->swap_slot, rq->n_swapped);
     rq->n_swapped = 0;
 }
 
 void sched_finish(sched *sc, request *rq, finish_reason why, const err *cause)
 {
+    assert(rq->state != STATE_DONE);
     sched_hold(sc, rq);
     sched_leave_seat(sc, rq);
     sched_swap_forget(sc, rq);
@@ -58,6 +62,7 @@ void sched_finish(sched *sc, request *rq, finish_reason why, const err *cause)
     telemetry_adapter_add(sc->tele, rq->adapter_id, 0, -1);
     telemetry_end(sc->tele, rq, outcome_of(why), clock_now_us());
     lock_take(&sc->mu);
+    assert(sc->n_inside > 0);
     sc->n_inside--;
     if (why == FINISH_CANCELLED)
         sc->stats.n_cancelled++;
@@ -94,6 +99,7 @@ void sched_finish_all(sched *sc, finish_reason why, const err *cause)
 void sched_publish_pages(sched *sc, request *rq, int before, int end)
 {
     kv_domain d;
+    assert(before >= 0 && end <= history_len(rq) && end <= rq->n_page * sc->page_tokens);
     domain_of(rq, &d);
     for (int p = before / sc->page_tokens; (p + 1) * sc->page_tokens <= end; p++) {
         for (int i = 0; i < sc->page_tokens; i++) {
@@ -183,6 +189,7 @@ static void settle_entry(sched *sc, flight *f, int s, int64_t now)
     int before = f->pos0[s], end = before + f->chunk[s];
     bool ends = f->ends[s];
     rq->n_ahead -= ends;
+    assert(rq->n_ahead >= 0 && end <= rq->n_computed);
     rq->grammar_late = f->late[s];
     if (f->late[s]) { /* its last row is computed again once the mask is there */
         rq->n_computed--;
@@ -249,6 +256,7 @@ static bool land(sched *sc, flight *f)
         sched_restart(sc, &e);
         return false;
     }
+    assert(f->up);
     f->up = false;
     sched_step_was_good(sc);
     int64_t now = clock_now_us();

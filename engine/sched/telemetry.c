@@ -227,6 +227,7 @@ void telemetry_step(telemetry *t, int n_rows)
 static adapter_entry *adapter_at(telemetry *t, uint64_t id, int *bucket)
 {
     lock_assert_held(&t->mu);
+    assert(id != 0);
     *bucket = (int)(spread(id) & (uint64_t)(t->n_bucket - 1));
     for (int i = t->bucket[*bucket]; i != NONE; i = t->adapters[i].next) {
         if (t->adapters[i].a.id == id) return &t->adapters[i];
@@ -255,7 +256,10 @@ void telemetry_adapter_add(telemetry *t, uint64_t id, int running, int waiting)
         assert(en->a.running >= 0 && en->a.waiting >= 0);
         if (en->a.running == 0 && en->a.waiting == 0) {
             int i = (int)(en - t->adapters), *link = &t->bucket[bucket];
-            while (*link != i) link = &t->adapters[*link].next;
+            while (*link != i) {
+                assert(*link != NONE);
+                link = &t->adapters[*link].next;
+            }
             *link = en->next;
             en->next = t->free_entry;
             t->free_entry = i;

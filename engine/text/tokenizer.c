@@ -6,6 +6,7 @@
  */
 #include "engine/text/tokenizer.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,12 +115,14 @@ static const heap_of pairs = {sizeof(pair), pair_before, NULL};
 
 static void push_pair(encoder *en, pair p)
 {
+    assert(en->n_heap < 3 * en->work_cap);
     en->heap[en->n_heap++] = p;
     heap_settle(&pairs, NULL, en->heap, en->n_heap, en->n_heap - 1);
 }
 
 static pair pop_pair(encoder *en)
 {
+    assert(en->n_heap > 0);
     pair top = en->heap[0];
     en->heap[0] = en->heap[--en->n_heap];
     heap_sink(&pairs, NULL, en->heap, en->n_heap, 0);
@@ -153,6 +156,7 @@ static void offer(encoder *en, int32_t left)
 static void merge_symbols(encoder *en, int32_t n)
 {
     symbol *s = en->symbols;
+    assert(n >= 0 && (size_t)n <= en->work_cap);
     en->n_heap = 0;
     for (int32_t i = 0; i + 1 < n; i++) offer(en, i);
     while (en->n_heap > 0) {

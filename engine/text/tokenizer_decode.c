@@ -1,4 +1,5 @@
 /* tokenizer_decode.c -- ids to text, at once or as they come. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,6 +81,7 @@ static bool is_open(const unsigned char *p, size_t n)
 static size_t push_byte(detok *d, unsigned char b, char *out)
 {
     size_t n = 0, used;
+    assert(d->n_pending < (int)sizeof(d->pending));
     d->pending[d->n_pending++] = b;
     while (d->n_pending > 0 && !is_open(d->pending, (size_t)d->n_pending)) {
         uint32_t v = utf8_decode((const char *)d->pending, (size_t)d->n_pending, &used);
@@ -102,6 +104,7 @@ static size_t give_up(detok *d, char *out)
 static size_t push_run(detok *d, unsigned char b, char *out)
 {
     size_t used;
+    assert(d->n_pending < (int)sizeof(d->pending));
     d->pending[d->n_pending++] = b;
     if (d->broken) return give_up(d, out);
     if (is_open(d->pending, (size_t)d->n_pending)) return 0;

@@ -1,6 +1,7 @@
 /* feed.c -- a loop around client_call(). */
 #include "tui/top/feed.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -236,6 +237,7 @@ bool feed_take(feed *f, feed_item *out)
     lock_take(&f->mu);
     bool any = f->n_item > 0;
     if (any) {
+        assert(f->n_item <= ITEMS_MAX);
         *out = f->item[0];
         memmove(f->item, f->item + 1, (size_t)--f->n_item * sizeof(f->item[0]));
         cond_broadcast(&f->change);
