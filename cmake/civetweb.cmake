@@ -1,5 +1,5 @@
-# civetweb: built from its source in Debian (see cmake/build_civetweb.sh for why and how), and again whenever
-# what it is made of has changed.
+# civetweb: built from its source in Debian (see cmake/build_civetweb.sh for why and how), and again
+# whenever what it is made of has changed.
 set(LORAD_CIVETWEB_DIR "${PROJECT_SOURCE_DIR}/build/deps/civetweb" CACHE PATH
     "where include/civetweb.h and lib/libcivetweb.a are, or will be built")
 set(civetweb_script ${PROJECT_SOURCE_DIR}/cmake/build_civetweb.sh)

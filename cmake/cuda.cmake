@@ -1,4 +1,5 @@
-# cuda.cmake -- engine/cuda/*.cu for devices, where nvcc is found: the object library `cuda_kernels`.
+# cuda.cmake -- engine/cuda/*.cu for devices, where nvcc is found: the
+# object library `cuda_kernels`.
 #
 # LORAD_CUDA=ON insists, =OFF leaves it out. LORAD_CUDA_ARCH: which devices ("90" or "80;90" ...).
 # nvcc is called by rules of our own: CMake's CUDA language would try to link a program first, which
@@ -24,8 +25,9 @@ if(LORAD_CUDA)
         endif()
         set(LORAD_CUDA_ARCH "${arch}" CACHE STRING "compute capabilities to compile kernels for")
     endif()
-    # PTX once, of the least: kernels ask for nothing newer, so compiling them again for each device would give the
-    # same, at half of the build's time.  Machine code is made of it for each; it goes along for devices to come.
+    # PTX once, of the least: kernels ask for nothing newer, so compiling them again for each device
+    # would give the same, at half of the build's time.  Machine code is made of it for each; it
+    # goes along for devices to come.
     set(arch ${LORAD_CUDA_ARCH})
     list(SORT arch COMPARE NATURAL)
     list(GET arch 0 least)

@@ -1,11 +1,11 @@
 # emu.cmake -- CUDA sources for the host compiler and the emulator in tests/emu.
 #
-# add_emu_test(name sources...): the ctest emu.<name>, label unit, from .cu (as C++), .cpp and .c files, each
-# compiled with every access to memory reported to the emulator (emu.h). .cu files of engine/cuda are
-# compiled once, in emu_kernels, which is linked.
+# add_emu_test(name sources...): the ctest emu.<name>, label unit, from .cu (as C++), .cpp and .c
+# files, each compiled with every access to memory reported to the emulator (emu.h). .cu files of
+# engine/cuda are compiled once, in emu_kernels, which is linked.
 #
-# -fsanitize=thread makes the compiler call hooks, which tests/emu/emu_memory.cpp has: these programs are never
-# linked with a sanitizer's library, in no preset.
+# -fsanitize=thread makes the compiler call hooks, which tests/emu/emu_memory.cpp has: these
+# programs are never linked with a sanitizer's library, in no preset.
 set(emu_flags -Wall -Wextra -Wshadow -Wno-unknown-pragmas $<$<COMPILE_LANGUAGE:CXX>:-Wno-deprecated-enum-enum-conversion>
     -O1 -g -ffp-contract=off -DLORAD_EMU -I${PROJECT_SOURCE_DIR}/tests/emu/include)
 set(emu_watch -fsanitize=thread "SHELL:--param tsan-instrument-func-entry-exit=0")
@@ -34,7 +34,8 @@ endif()
 add_library(emu_noise STATIC tests/gpu/noise.cu)
 emu_target(emu_noise tests/gpu/noise.cu)
 
-# Plain C that the tests need: the sampler that kernels are compared with, the host's parts of attention and LoRA.
+# Plain C that the tests need: the sampler that kernels are compared with, the host's
+# parts of attention and LoRA.
 add_library(emu_host STATIC engine/sample/sampler.c engine/sample/cut.c engine/sample/logits.c engine/cuda/attend_plan.c engine/cuda/sgmv_plan.c)
 set_target_properties(emu_host PROPERTIES COMPILE_OPTIONS "-Wall;-Wextra;-Wshadow;-O2;-g;-ffp-contract=off" LINK_OPTIONS "")
 

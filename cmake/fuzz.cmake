@@ -1,6 +1,7 @@
-# The harnesses of tests/fuzz, one program for each parser of bytes from outside.  In every preset they come
-# with replay.c: seeds, what was found, and a bounded number of variations (ctest fuzz.<noun>).  With
-# LORAD_FUZZ (tests/fuzz/run.sh; clang or afl-clang-fast) they come with that compiler's driver instead.
+# The harnesses of tests/fuzz, one program for each parser of bytes from outside.  In every preset
+# they come with replay.c: seeds, what was found, and a bounded number of variations (ctest
+# fuzz.<noun>).  With LORAD_FUZZ (tests/fuzz/run.sh; clang or afl-clang-fast) they come with that
+# compiler's driver instead.
 set(fuzz_seeds ${CMAKE_BINARY_DIR}/fuzz/seeds)
 set(fuzz_libs adapters gatewaylib client client_top)
 file(GLOB fuzz_src CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/fuzz/fuzz_*.c)

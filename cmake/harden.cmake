@@ -1,7 +1,7 @@
 # harden.cmake -- what makes a fault harder to use against the server, in the builds that users run.
 #
-# Sanitizers have checks of their own, and _FORTIFY_SOURCE wants an optimising compiler: debug builds go without.
-# e2e.test_hardening reads all of it out of the programs.
+# Sanitizers have checks of their own, and _FORTIFY_SOURCE wants an optimising compiler: debug
+# builds go without.  e2e.test_hardening reads all of it out of the programs.
 if(LORAD_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Debug")
     return()
 endif()

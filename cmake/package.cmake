@@ -1,4 +1,5 @@
-# package.cmake -- man pages and completions from the programs themselves, install rules, `cpack -G DEB`.
+# package.cmake -- man pages and completions from the programs themselves,
+# install rules, `cpack -G DEB`.
 include(GNUInstallDirs)
 
 # made(FILE PROGRAM ARGUMENTS...): a file that a program of ours prints, made with everything else

@@ -1,4 +1,5 @@
-# version.cmake -- cmake -D SOURCE= -D COMMIT= -D HOW= -D OUT= -P: writes OUT (engine/base/version.h's texts), if it changes.
+# version.cmake -- cmake -D SOURCE= -D COMMIT= -D HOW= -D OUT= -P: writes OUT
+# (engine/base/version.h's texts), if it changes.
 set(commit "${COMMIT}")
 if(commit STREQUAL "")
     execute_process(COMMAND git -C ${SOURCE} describe --always --abbrev=12 --exclude=* --dirty=-modified

@@ -18,7 +18,7 @@ while [ $# -gt 0 ]; do
     --exit) stop_at_end=1; shift ;;
     --port) port=${2:?--port needs a number}; shift 2 ;;
     --dir) dir=${2:?--dir needs a folder}; shift 2 ;;
-    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "quickstart.sh: unknown option $1" >&2; exit 2 ;;
     esac
 done

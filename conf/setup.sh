@@ -1,4 +1,5 @@
-# setup.sh -- sourced by quickstart.sh and tests/run.sh: makes sure that the Debian packages are there.
+# setup.sh -- sourced by quickstart.sh and tests/run.sh: makes sure that the
+# Debian packages are there.
 #
 # need_packages NAME...  installs what is missing (as root, or through sudo), or says what to do
 #                        and returns 1, with nothing changed.

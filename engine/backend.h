@@ -101,28 +101,32 @@ extern const backend_ops backend_cuda;
 
 err_code be_open(backend **out, const backend_ops *ops, const backend_config *cfg, err *e);
 void be_close(backend *be);
-/* True from the first failure on that only be_reopen() heals; also of calls by loaders.  Any thread. */
+/* True from the first failure on that only be_reopen() heals; also of
+ * calls by loaders.  Any thread. */
 bool be_lost(const backend *be);
-/* Closes the device and opens it again with the same configuration.  All that was made of this backend was destroyed
- * or forgotten before, and no other thread is in one of its calls.  On failure the backend can be reopened again or
- * closed, nothing else. */
+/* Closes the device and opens it again with the same configuration.  All that was made of this
+ * backend was destroyed or forgotten before, and no other thread is in one of its calls.  On
+ * failure the backend can be reopened again or closed, nothing else. */
 err_code be_reopen(backend *be, err *e);
 const backend_caps *be_caps(const backend *be);
 
 /* Backend memory, zeroed, 64-byte aligned (CUDA: 256); NULL when there is none. */
 void *be_alloc(backend *be, size_t bytes);
 void be_free(backend *be, void *p);
-/* The same for large areas that fill up slowly: memory comes with the first touch where the system can do
- * that.  The size is given back with them. */
+/* The same for large areas that fill up slowly: memory comes with the first touch where the system
+ * can do that.  The size is given back with them. */
 void *be_map(backend *be, size_t bytes);
 void be_unmap(backend *be, void *p, size_t bytes);
-/* Whether be_map() gives memory only with the first touch; then be_commit() is that touch for a part of it, whatever
- * others do with it meanwhile.  False: the system can't, or has no memory.  Any thread. */
+/* Whether be_map() gives memory only with the first touch; then be_commit() is that touch
+ * for a part of it, whatever others do with it meanwhile.  False: the system can't, or
+ * has no memory.  Any thread. */
 bool be_commits(const backend *be);
 bool be_commit(backend *be, void *p, size_t bytes);
-/* Bytes that be_alloc() and be_map() can still give in one piece; 0: nobody counts (host memory). */
+/* Bytes that be_alloc() and be_map() can still give in one piece; 0: nobody counts (host
+ * memory). */
 size_t be_room(backend *be);
-/* Host memory that the device can write at full speed, zeroed; be_logits() wants its result there. */
+/* Host memory that the device can write at full speed, zeroed; be_logits() wants its result
+ * there. */
 void *be_host_alloc(backend *be, size_t bytes);
 void be_host_free(backend *be, void *p, size_t bytes);
 err_code be_upload(backend *be, void *dst, const void *src, size_t bytes);
@@ -142,35 +146,38 @@ void be_weight_destroy(backend *be, weight *w);
 size_t be_weight_bytes(const weight *w);
 dtype be_weight_type(const weight *w);
 
-/* The input table: *out is what be_embed() takes for the raw [n_vocab][dim] matrix `host`, which stays where it
- * is as long.  `same`: a weight made of the same matrix (tied embeddings), or NULL. */
+/* The input table: *out is what be_embed() takes for the raw [n_vocab][dim] matrix `host`, which
+ * stays where it is as long.  `same`: a weight made of the same matrix (tied embeddings), or
+ * NULL. */
 err_code be_table_create(backend *be, const void **out, const void *host, dtype type, int n_vocab,
                          int dim, const weight *same, err *e);
 void be_table_destroy(backend *be, const void *table);
 
-/* These weights will be the `w` of the outs of one be_linear() (one alone: also of be_logits()).  After all
- * weights were made, before the first step; may take its time. */
+/* These weights will be the `w` of the outs of one be_linear() (one alone: also of be_logits()).
+ * After all weights were made, before the first step; may take its time. */
 err_code be_prepare(backend *be, const weight *const *w, int n, err *e);
 
-/* What no step exceeds: rows, rows of logits and their stride, columns of x, of the last layer's (dim),
- * positions of a sequence; and the size of a head. */
+/* What no step exceeds: rows, rows of logits and their stride, columns of x, of the last layer's
+ * (dim), positions of a sequence; and the size of a head. */
 typedef struct step_bounds {
     int rows, logits, stride, cols, dim, context, head_dim;
 } step_bounds;
 
-/* Memory for such steps, so that they allocate nothing.  Again where the bounds grow; between steps. */
+/* Memory for such steps, so that they allocate nothing.  Again where the
+ * bounds grow; between steps. */
 err_code be_reserve(backend *be, const step_bounds *most, err *e);
 
 /* ---- adapters ----------------------------------------------------------------- */
 
-/* Bytes that one packed pair takes for a base of type `base`.  Proportional to the rank, and A's to d_in,
- * so that a part of the rows of A, or of B's blocks of lora_cols columns, can be packed elsewhere
- * (struct lora_split). */
+/* Bytes that one packed pair takes for a base of type `base`.  Proportional to the rank, and A's to
+ * d_in, so that a part of the rows of A, or of B's blocks of lora_cols columns, can be packed
+ * elsewhere (struct lora_split). */
 size_t be_lora_a_bytes(const backend *be, dtype base, int rank, int d_in);
 size_t be_lora_b_bytes(const backend *be, dtype base, int rank, int d_out);
 
-/* Packs A [rank][d_in] and B [d_out][rank] (host, row-major, `type`) into memory from
- * be_alloc() or be_map(); a_dst or b_dst may be NULL: only the other.  Precision: that of `base` (F32 for F32 and F16, BF16 for BF16). */
+/* Packs A [rank][d_in] and B [d_out][rank] (host, row-major, `type`) into memory from be_alloc()
+ * or be_map(); a_dst or b_dst may be NULL: only the other.  Precision: that of `base` (F32 for
+ * F32 and F16, BF16 for BF16). */
 err_code be_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
                       const void *b_src, dtype type, int rank, int d_in, int d_out, err *e);
 
@@ -183,11 +190,11 @@ err_code be_lora_pack_embed(backend *be, dtype base, void *a_dst, void *b_dst, c
 err_code be_lora_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
                                int cols, err *e);
 
-/* DoRA's gain of an adapted layer (Liu et al. 2024, section 4.3: the norm is a constant once trained):
- * gain[i] = magnitude[i] / ||W_i + scale * B_i A||_2 for each row of w, A and B taken as
- * be_lora_pack() would round them.  All in host memory; magnitude and gain f32 [d_out].  For a loader
- * thread: rank * d_in * d_out multiply-adds on it.  ERR_INPUT when a row all but vanishes or a gain is
- * not finite. */
+/* DoRA's gain of an adapted layer (Liu et al. 2024, section 4.3: the norm is a constant once
+ * trained): gain[i] = magnitude[i] / ||W_i + scale * B_i A||_2 for each row of w, A and B taken
+ * as be_lora_pack() would round them.  All in host memory; magnitude and gain f32 [d_out].  For
+ * a loader thread: rank * d_in * d_out multiply-adds on it.  ERR_INPUT when a row all but
+ * vanishes or a gain is not finite. */
 typedef struct lora_pair {
     const void *a, *b; /* [rank][d_in], [d_out][rank], row-major, `type`, aligned for it */
     dtype type;
@@ -201,13 +208,14 @@ err_code be_lora_gain(backend *be, const weight *w, const lora_pair *pair, const
 
 size_t be_kv_page_bytes(const backend *be, const attn_shape *shape);
 err_code be_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, err *e);
-/* Pages in memory that the caller keeps (be_map()): page i lies at mem + i * stride, and stride is at
- * least be_kv_page_bytes(), a multiple of 64. */
+/* Pages in memory that the caller keeps (be_map()): page i lies at mem + i * stride, and stride is
+ * at least be_kv_page_bytes(), a multiple of 64. */
 err_code be_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, void *mem,
                       size_t stride, err *e);
 void be_kv_destroy(backend *be, kv_pool *kv);
-/* Copies one page of all layers to host memory of be_kv_page_bytes() and back, bit for bit, after all that was
- * enqueued before.  Done, and `host` the caller's again, after be_kv_copied(): one wait for many pages. */
+/* Copies one page of all layers to host memory of be_kv_page_bytes() and back, bit for bit,
+ * after all that was enqueued before.  Done, and `host` the caller's again, after
+ * be_kv_copied(): one wait for many pages. */
 void be_kv_save(backend *be, const kv_pool *kv, int page, void *host);
 void be_kv_load(backend *be, kv_pool *kv, int page, const void *host);
 void be_kv_copied(backend *be);
@@ -220,18 +228,19 @@ void be_kv_copied(backend *be);
  *         if (be_step_begin(be, s)) ... the operations ...
  *     } while (!be_step_end(be, s));
  *
- * so that a backend may record them and replay them for a later step of the same shape.  begin is false where it has
- * just enqueued such a record: the operations are left out.  end is false where recording failed: they have to be
- * enqueued again, and will not be recorded.  So they must be the same calls with the same operands for every step
- * with logits, but for what stands in the step. */
+ * so that a backend may record them and replay them for a later step of the same shape.  begin is
+ * false where it has just enqueued such a record: the operations are left out.  end is false where
+ * recording failed: they have to be enqueued again, and will not be recorded.  So they must be the
+ * same calls with the same operands for every step with logits, but for what stands in the step. */
 bool be_step_begin(backend *be, const step *s);
 bool be_step_end(backend *be, const step *s);
 
-/* out[i] = table[token[i]], by the segment's lora_embed where there is one; `table` is the base's, of
- * be_table_create(). */
+/* out[i] = table[token[i]], by the segment's lora_embed where there is one; `table` is the
+ * base's, of be_table_create(). */
 void be_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
 
-/* out = rms_norm(x) * weight, over n_rows rows of `dim` from row0 on; weight f32 in backend memory. */
+/* out = rms_norm(x) * weight, over n_rows rows of `dim` from row0 on;
+ * weight f32 in backend memory. */
 void be_rms_norm(backend *be, float *out, const float *x, const float *weight, float eps, int row0,
                  int n_rows, int dim);
 
@@ -254,9 +263,10 @@ void be_attend(backend *be, const kv_pool *kv, float *out, const float *q, const
 /* gate = silu(gate) * up, n values. */
 void be_silu_mul(backend *be, float *gate, const float *up, size_t n);
 
-/* logits [n_logit][s->logit_stride, or rows of head] = rms_norm(x[logit_row]) head^T, by the segment's norm and lora_head where
- * it has them; `logits` is of be_host_alloc(), x [n_rows][dim].  be_sample() finds them there; the host does
- * after be_logits_fetch() of the first n_rows and be_sync(). */
+/* logits [n_logit][s->logit_stride, or rows of head] = rms_norm(x[logit_row]) head^T, by the
+ * segment's norm and lora_head where it has them; `logits` is of be_host_alloc(), x
+ * [n_rows][dim].  be_sample() finds them there; the host does after be_logits_fetch() of the
+ * first n_rows and be_sync(). */
 void be_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
                int dim, const weight *head, const step *s);
 void be_logits_fetch(backend *be, float *logits, int n_rows, int n_vocab);
@@ -275,26 +285,29 @@ typedef struct sample_row {
     const uint32_t *allowed; /* as sampler_pick() has it, or NULL */
 } sample_row;
 
-/* Whether be_sample() is to be called.  A backend whose logits the host reads as they are (the CPU) leaves
- * sampling to the caller's threads. */
+/* Whether be_sample() is to be called.  A backend whose logits the host reads as they are (the CPU)
+ * leaves sampling to the caller's threads. */
 bool be_can_sample(const backend *be);
 
-/* Enqueues the sampling of `n` rows of what be_logits() has enqueued; what they point to is copied before it
- * returns.  The result [n] can be read after be_sync() and until the next call (see be_can_run_ahead()); it, and nothing of the size of the
- * vocabulary, is what is copied to the host.  All of a request's rules are kept, also the token mask of a
- * grammar (uploaded: an eighth of a byte a token) and the scoring of prompts (echo), so logits never have to go to the host.
- * Changes the logits.  The tokens are those of sampler.h up to the rounding of exp(): the same draw numbers, in f64.
- * n = 0 is allowed.  NULL: the backend is marked as failed. */
+/* Enqueues the sampling of `n` rows of what be_logits() has enqueued; what they point to is copied
+ * before it returns.  The result [n] can be read after be_sync() and until the next call (see
+ * be_can_run_ahead()); it, and nothing of the size of the vocabulary, is what is copied to the
+ * host.  All of a request's rules are kept, also the token mask of a grammar (uploaded: an eighth
+ * of a byte a token) and the scoring of prompts (echo), so logits never have to go to the host.
+ * Changes the logits.  The tokens are those of sampler.h up to the rounding of exp(): the same draw
+ * numbers, in f64.  n = 0 is allowed.  NULL: the backend is marked as failed. */
 const sampled *be_sample(backend *be, float *logits, int n_vocab, const sample_row *rows, int n);
 
 /* ---- a step while the one before it runs -------------------------------------------- */
 
-/* Whether be_mark() and be_await() may be called, and steps have `from`.  All that a step and its sampling point to is then copied
- * before the calls that enqueue them return, and what be_sample() returned is kept until its next call but one. */
+/* Whether be_mark() and be_await() may be called, and steps have `from`.  All that a step and its
+ * sampling point to is then copied before the calls that enqueue them return, and what be_sample()
+ * returned is kept until its next call but one. */
 bool be_can_run_ahead(const backend *be);
 /* Marks all that has been enqueued so far; at most two marks are not awaited yet. */
 int be_mark(backend *be);
-/* Waits for the operations before that mark, and for none behind it.  As be_sync() it reports the first failure. */
+/* Waits for the operations before that mark, and for none behind it.  As be_sync() it
+ * reports the first failure. */
 err_code be_await(backend *be, int mark, err *e);
 
 /* Runs fn(arg, i) for i in [0, n) on the backend's host threads (sampling of many rows). */

@@ -24,17 +24,18 @@ typedef enum { PROJ_Q, PROJ_K, PROJ_V, PROJ_O, PROJ_GATE, PROJ_UP, PROJ_DOWN, PR
 
 enum { LORA_HEAD = PROJ_COUNT }; /* linear_out.lora_proj of the output layer */
 
-/* Where the rest of a matrix lies that did not fit into one piece of memory (engine/memory/devmem.h): the rows of A
- * from a_first on, a_each at a time, and the columns of B from b_first on, b_each at a time.  b_first and
- * b_each are multiples of the backend's lora_cols. */
+/* Where the rest of a matrix lies that did not fit into one piece of memory
+ * (engine/memory/devmem.h): the rows of A from a_first on, a_each at a time, and the columns of B
+ * from b_first on, b_each at a time.  b_first and b_each are multiples of the backend's
+ * lora_cols. */
 typedef struct lora_split {
     int32_t a_first, a_each, b_first, b_each;
     const void *const *a, *const *b;
 } lora_split;
 
 /* What an adapter does to one linear layer: y = gain * (W x + scale * B (A x)) + bias.  All
- * pointers are in the backend's memory, a and b in the layout that be_lora_pack() made; rank differs
- * from layer to layer.  All zero: this layer is not adapted. */
+ * pointers are in the backend's memory, a and b in the layout that be_lora_pack() made; rank
+ * differs from layer to layer.  All zero: this layer is not adapted. */
 typedef struct lora_mat {
     const void *a; /* packed A [rank][d_in]; NULL: rank is 0 */
     const void *b; /* packed B [d_out][rank] */
@@ -52,8 +53,8 @@ static inline int lora_mat_used(const lora_mat *m)
 
 typedef struct weight weight; /* engine/backend.h */
 
-/* Rows of their own for some tokens, whatever the table says of them; also for tokens that the table does not
- * have.  n 0: none. */
+/* Rows of their own for some tokens, whatever the table says of them; also for tokens that the
+ * table does not have.  n 0: none. */
 typedef struct lora_rows {
     int n;
     const int32_t *id; /* [n] ascending, host memory */
@@ -62,7 +63,8 @@ typedef struct lora_rows {
     const weight *w;   /* of the output layer: [n][dim] */
 } lora_rows;
 
-/* The output layer of an adapter: another matrix, LoRA on it, or both; rows are put over all that. */
+/* The output layer of an adapter: another matrix, LoRA on it, or both; rows are put over all
+ * that. */
 typedef struct lora_head {
     const weight *w; /* [n_vocab of the view][dim]; NULL: the base's */
     lora_mat mat;
@@ -108,12 +110,13 @@ typedef struct lora_view {
     const lora_mat *mat;   /* [n_layer][PROJ_COUNT] */
     const lora_head *head; /* NULL: the base's */
     const lora_embed *embed; /* NULL: the base's */
-    /* [n_layer * LORA_NORMS + 1] weights, f32 in the backend's memory; NULL, also of one: the base's */
+    /* [n_layer * LORA_NORMS + 1] weights, f32 in the backend's memory;
+     * NULL, also of one: the base's */
     const float *const *norm;
 } lora_view;
 
-/* The weights of a norm for rows of this view (NULL: the bare base): layer * LORA_NORMS + which, or, behind
- * them all, the norm before the output layer. */
+/* The weights of a norm for rows of this view (NULL: the bare base): layer * LORA_NORMS + which,
+ * or, behind them all, the norm before the output layer. */
 static inline const float *lora_norm(const lora_view *view, int at, const float *base)
 {
     return view && view->norm && view->norm[at] ? view->norm[at] : base;
@@ -134,27 +137,28 @@ typedef struct lora_source {
     void (*release)(void *self, const lora_view *view);
     /* A request for this adapter waits in the queue: start loading now.  A hint. */
     void (*prefetch)(void *self, uint64_t adapter_id);
-    /* The same, by a request that must have its first token by then (clock_now_us()): the nearest deadline
-     * is loaded first.  May be NULL. */
+    /* The same, by a request that must have its first token by then (clock_now_us()): the nearest
+     * deadline is loaded first.  May be NULL. */
     void (*want)(void *self, uint64_t adapter_id, int64_t deadline_us);
-    /* A sequence has its seat, with this view acquired: only this counts as a use, for a request may acquire
-     * and release again while it waits for pages.  May be NULL. */
+    /* A sequence has its seat, with this view acquired: only this counts as a use, for a request
+     * may acquire and release again while it waits for pages.  May be NULL. */
     void (*used)(void *self, const lora_view *view);
-    /* A step begins that should take step_us, and slack_us longer without a stream missing its target
-     * (INFINITY: nobody has one): what loads may disturb it.  May be NULL. */
+    /* A step begins that should take step_us, and slack_us longer without a stream missing its
+     * target (INFINITY: nobody has one): what loads may disturb it.  May be NULL. */
     void (*step)(void *self, double step_us, double slack_us);
-    /* From one adapter loaded to the next, all loaders at work, in microseconds (0: not known yet); how many
-     * could be fetched into what is idle (at least 1).  May be NULL. */
+    /* From one adapter loaded to the next, all loaders at work, in microseconds (0: not known yet);
+     * how many could be fetched into what is idle (at least 1).  May be NULL. */
     void (*outlook)(void *self, double *load_us, int *room);
     /* Chunks of the arena that the view takes.  May be NULL: none. */
     int (*chunks)(void *self, const lora_view *view);
-    /* Microseconds after which the adapter would be there for a request with this deadline (as for want), if it
-     * were asked for now and room is found: its own load and those before it.  0: it is there, or nothing
-     * is known.  Any thread.  May be NULL. */
+    /* Microseconds after which the adapter would be there for a request with this deadline (as for
+     * want), if it were asked for now and room is found: its own load and those before it.  0: it
+     * is there, or nothing is known.  Any thread.  May be NULL. */
     int64_t (*eta)(void *self, uint64_t adapter_id, int64_t deadline_us);
-    /* The device is about to go: nothing is acquired; what lies on it is forgotten, loaders stay away from it, those at
-     * work are waited for (the one call that may block).  Requests are answered ERR_BUSY until resume(), after
-     * which adapters come back on demand.  May be NULL, both or none. */
+    /* The device is about to go: nothing is acquired; what lies on it is forgotten, loaders
+     * stay away from it, those at work are waited for (the one call that may block).
+     * Requests are answered ERR_BUSY until resume(), after which adapters come back on
+     * demand.  May be NULL, both or none. */
     void (*suspend)(void *self);
     void (*resume)(void *self);
 } lora_source;

@@ -1,7 +1,7 @@
 /* admin_proto.h -- what GET /admin/v1/stats says, field by field, for both sides of the wire.
  *
- * Each object of the answer is one struct, declared by one list of fields: the server fills the struct
- * and writes it by the list (gateway/watch/stats.c), loratop reads it back by the same list
+ * Each object of the answer is one struct, declared by one list of fields: the server fills the
+ * struct and writes it by the list (gateway/watch/stats.c), loratop reads it back by the same list
  * (tui/top/topdata.c).  A field added here is on the wire.
  *
  *     {"object":"stats","cursor":"...","reset":true,"more":false,
@@ -9,10 +9,11 @@
  *      "tenants":[{}], "adapters":[{}], "requests":[{}], "events":[{}],
  *      "gone":{"tenants":["id"],"adapters":["id"],"requests":["id"]}}
  *
- * server, totals, rates, engine and classes are whole in every answer.  Of the four tables come the
- * rows that changed since the cursor, and the ids of those that went; with "reset" the reader forgets
- * what it had, with "more" it asks again at once.  Ids are strings (JSON's numbers lose digits).
- * Times ending in _us are microseconds of the server's wall clock, in _s seconds; 0: never.
+ * server, totals, rates, engine and classes are whole in every answer.  Of the four tables
+ * come the rows that changed since the cursor, and the ids of those that went; with "reset"
+ * the reader forgets what it had, with "more" it asks again at once.  Ids are strings
+ * (JSON's numbers lose digits).  Times ending in _us are microseconds of the server's wall
+ * clock, in _s seconds; 0: never.
  *
  * Threads: data only.
  */
@@ -250,8 +251,8 @@ PROTO_STRUCT(proto_adapter, PROTO_ADAPTER)
 PROTO_STRUCT(proto_request, PROTO_REQUEST)
 PROTO_STRUCT(proto_event, PROTO_EVENT)
 
-/* Beside a class's scalars: counts since the start by bucket, bounds in "hist_bounds_us" of the answer;
- * the last bucket holds what is beyond the last bound. */
+/* Beside a class's scalars: counts since the start by bucket, bounds in "hist_bounds_us" of the
+ * answer; the last bucket holds what is beyond the last bound. */
 #define PROTO_CLASS_TTFT_HIST "ttft_hist"
 #define PROTO_CLASS_TPOT_HIST "tpot_hist"
 #define PROTO_HIST_BOUNDS     "hist_bounds_us"

@@ -1,7 +1,7 @@
 /* auth.h -- who asks, and may they: from header to key, tenant and scope.
  *
- * Keys come as "Authorization: Bearer ..." (the scheme in any case), or "api-key", "x-api-key".  The
- * answer to every key that is not good is the same 401.  Threads: any thread.
+ * Keys come as "Authorization: Bearer ..." (the scheme in any case), or "api-key", "x-api-key".
+ * The answer to every key that is not good is the same 401.  Threads: any thread.
  */
 #ifndef GATEWAY_AUTH_H
 #define GATEWAY_AUTH_H
@@ -21,8 +21,8 @@ typedef struct caller {
 /* Fills *x->caller.  False: answered with 400, 401 or 403. */
 bool auth_check(exchange *x, unsigned scope);
 
-/* ERR_SUSPENDED, ERR_DENIED: auth_check() would refuse by now; for bodies that take long.  `whole`: the key is
- * looked at, too, which takes longer. */
+/* ERR_SUSPENDED, ERR_DENIED: auth_check() would refuse by now; for bodies that take long.  `whole`:
+ * the key is looked at, too, which takes longer. */
 err_code auth_still(const exchange *x, bool whole, err *e);
 
 /* May this key use that model name at all (the tenant's list of models)? */

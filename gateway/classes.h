@@ -9,9 +9,9 @@
 #ifndef GATEWAY_CLASSES_H
 #define GATEWAY_CLASSES_H
 
-/* C(name, tier, other, initial, help), the most urgent first.  tier: as OpenAI's clients ask for it,
- * and what answers say; two may have the same, then the first is asked for by it.  other: another of
- * OpenAI's words for it, or "".  help: lines separated by \n. */
+/* C(name, tier, other, initial, help), the most urgent first.  tier: as OpenAI's clients ask for
+ * it, and what answers say; two may have the same, then the first is asked for by it.  other:
+ * another of OpenAI's words for it, or "".  help: lines separated by \n. */
 #define CLASS_ROWS(C)                                                                            \
     /* "fast", says OpenAI, is the same as priority */                                           \
     C(interactive, "priority", "fast", "ttft:500ms tpot:50ms weight:4",                          \

@@ -4,7 +4,8 @@
  * same table prints the documented file (lorad --print-conf), checks ranges and units, and suggests
  * a name for a misspelt one.
  *
- * Ownership: the caller's struct; plain data.  Threads: filled at start-up; a reload fills a new one.
+ * Ownership: the caller's struct; plain data.  Threads: filled at start-up;
+ * a reload fills a new one.
  */
 #ifndef GATEWAY_CONFIG_H
 #define GATEWAY_CONFIG_H

@@ -7,7 +7,8 @@
 #include "gateway/http/listener.h"
 
 enum {
-    /* The database with its readers and logs, meters, lock, log, epoll, model; CUDA's run-time library. */
+    /* The database with its readers and logs, meters, lock, log, epoll,
+     * model; CUDA's run-time library. */
     SHARED_FILES = 192,
     WORKER_FILES = 3, /* of an upload: its folder, the file that comes, the one that is read */
     LOADER_FILES = 3, /* of an adapter: its folder and parts */

@@ -1,4 +1,5 @@
-/* device.h -- which backend serves: the one that the config asks for, or the best that this machine has.
+/* device.h -- which backend serves: the one that the config asks for, or the
+ * best that this machine has.
  *
  * Threads: start-up.
  */
@@ -8,12 +9,13 @@
 #include "engine/backend.h"
 #include "gateway/config.h"
 
-/* Opens the backend of engine.backend.  With auto, a machine without a usable device is served by the CPU; a device
- * that is there and fails (no memory left, say) is an error.  `why` says in one sentence why it is not CUDA. */
+/* Opens the backend of engine.backend.  With auto, a machine without a usable device is served by
+ * the CPU; a device that is there and fails (no memory left, say) is an error.  `why` says in one
+ * sentence why it is not CUDA. */
 err_code device_open(backend **out, const config *c, char *why, size_t size, err *e);
 
-/* The same for `lorad check`: "cuda: ..." or "cpu: ... (why)"; takes little of the device's memory, and nothing
- * stays open. */
+/* The same for `lorad check`: "cuda: ..." or "cpu: ... (why)"; takes little of the device's
+ * memory, and nothing stays open. */
 err_code device_describe(const config *c, char *out, size_t size, err *e);
 
 /* Resolves engine.kv_memory = 0, once the model is loaded; be NULL: what it is on a CPU. */

@@ -1,4 +1,5 @@
-/* handlers.h -- every handler of the route tables.  Each answers its exchange.  Threads: workers. */
+/* handlers.h -- every handler of the route tables.  Each answers its exchange.  Threads:
+ * workers. */
 #ifndef GATEWAY_HANDLERS_H
 #define GATEWAY_HANDLERS_H
 

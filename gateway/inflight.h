@@ -1,8 +1,9 @@
-/* inflight.h -- the completions that workers hold right now, so that an operator can see and end them.
+/* inflight.h -- the completions that workers hold right now, so that an
+ * operator can see and end them.
  *
- * The engine knows ids and tokens (engine/sched/board.h); here stands what only the gateway knows of them:
- * the request id that the client was given, the model's name, the key.  One entry is one choice: a
- * struct request in the engine.
+ * The engine knows ids and tokens (engine/sched/board.h); here stands what only the gateway knows
+ * of them: the request id that the client was given, the model's name, the key.  One entry is one
+ * choice: a struct request in the engine.
  *
  * Ownership: an entry lies in its worker's memory, between inflight_add() and inflight_remove().
  * Threads:   any thread but the engine's, which never meets this lock.
@@ -50,8 +51,8 @@ void inflight_remove(inflight *f, inflight_entry *e);
 /* Copies the list in order of arrival; *out is the caller's.  False: out of memory. */
 bool inflight_list(inflight *f, inflight_info **out, size_t *n);
 
-/* Asks the worker of this choice ("17") or HTTP request ("req_...") to end it.  False: none such runs.
- * *info (may be NULL) is set to the first that fits. */
+/* Asks the worker of this choice ("17") or HTTP request ("req_...") to end it.  False: none such
+ * runs.  *info (may be NULL) is set to the first that fits. */
 bool inflight_stop(inflight *f, const char *which, inflight_info *info);
 /* The same for all of a tenant, or of a key (0: not asked for); how many. */
 int inflight_stop_all(inflight *f, uint64_t tenant_id, uint64_t key_id);

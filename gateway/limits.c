@@ -1,8 +1,9 @@
 /* limits.c -- token buckets and counters under one mutex.
  *
- * A bucket holds at most one minute's worth and refills continuously, so there is no edge of a window
- * to burst across.  Tokens are reserved in full (prompt and the most the request may produce); what
- * was not used comes back at the end.  A bucket may not go below zero except by settlement.
+ * A bucket holds at most one minute's worth and refills continuously, so there is no edge
+ * of a window to burst across.  Tokens are reserved in full (prompt and the most the
+ * request may produce); what was not used comes back at the end.  A bucket may not go below
+ * zero except by settlement.
  */
 #include "gateway/limits.h"
 
@@ -84,9 +85,9 @@ static int64_t month_of(int64_t day)
     return (int64_t)tm.tm_year * 12 + tm.tm_mon;
 }
 
-/* A new day begins with nothing used: all that belongs to it is reserved from now on, and what still runs of the day
- * before is settled there.  The ledger has the sums at first sight, and after a clock that went back.  False:
- * it cannot be read now. */
+/* A new day begins with nothing used: all that belongs to it is reserved from now on, and what
+ * still runs of the day before is settled there.  The ledger has the sums at first sight, and after
+ * a clock that went back.  False: it cannot be read now. */
 static bool roll(limits *l, account *a, int64_t wall_us)
 {
     int64_t day = wall_us / 1000000 / DAY_S;

@@ -1,11 +1,11 @@
 /* limits.h -- how much each tenant, key and adapter may use: reserved before, settled after.
  *
  * Requests per minute and tokens per minute are token buckets that refill continuously; running and
- * daily/monthly budgets are counters.  All limits of a tenant, a key and an adapter are taken in one
- * critical section, so concurrent requests can't slip through together, and given back exactly once.  A request
- * is queued from its reservation until the engine first runs it.  The ledger is read when a tenant is first seen, and
- * from then on what is used is known here, whatever the database says.
- * Counts are per process.
+ * daily/monthly budgets are counters.  All limits of a tenant, a key and an adapter are taken in
+ * one critical section, so concurrent requests can't slip through together, and given back exactly
+ * once.  A request is queued from its reservation until the engine first runs it.  The ledger is
+ * read when a tenant is first seen, and from then on what is used is known here, whatever the
+ * database says.  Counts are per process.
  * Threads: any thread.
  */
 #ifndef GATEWAY_LIMITS_H
@@ -21,8 +21,8 @@
 
 typedef struct limits limits;
 
-/* An adapter's name, with whatever limits it has: those of all tenants that use it together.  It is counted
- * while it has a limit: requests that began before there was one are not in. */
+/* An adapter's name, with whatever limits it has: those of all tenants that use it together.  It is
+ * counted while it has a limit: requests that began before there was one are not in. */
 typedef struct limits_adapter {
     uint64_t id;
     adapter_limits limits;
@@ -54,24 +54,27 @@ typedef struct limits_view { /* a limit of -1: there is none */
 /* `st` (borrowed) gives the sums of the day and month when a tenant is first seen; may be NULL. */
 limits *limits_create(store *st);
 
-/* Looks at all who used something this month, so that limits_usage_get() shows it before they are seen again. */
+/* Looks at all who used something this month, so that limits_usage_get() shows it
+ * before they are seen again. */
 err_code limits_load(limits *l, err *e);
 
-/* What is used, by a request that began then, and is not in the ledger yet: of a process before, at the start. */
+/* What is used, by a request that began then, and is not in the ledger yet: of a
+ * process before, at the start. */
 void limits_add_used(limits *l, uint64_t tenant_id, int64_t started_wall_us, int64_t tokens);
 
-/* Requests per minute and at once alone: nothing is queued, tokens and budgets are not looked at. */
+/* Requests per minute and at once alone: nothing is queued, tokens and budgets are not looked
+ * at. */
 limits *limits_create_of_requests(void);
 
 void limits_destroy(limits *l);
 
-/* Takes one request and `tokens` (prompt and the most it may produce); `a` may be NULL.  False: nothing
- * was taken and *why says so. */
+/* Takes one request and `tokens` (prompt and the most it may produce); `a` may be NULL.  False:
+ * nothing was taken and *why says so. */
 bool limits_reserve(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,
                     int64_t tokens, limits_ticket *ticket, limits_refusal *why);
 
-/* Would a request pass whose tokens are not counted yet?  Takes nothing, leaves the rates of tokens out: what
- * it refuses, limits_reserve() refuses, too, and its prompt need not be read. */
+/* Would a request pass whose tokens are not counted yet?  Takes nothing, leaves the rates of tokens
+ * out: what it refuses, limits_reserve() refuses, too, and its prompt need not be read. */
 bool limits_ask(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,
                 limits_refusal *why);
 
@@ -85,15 +88,16 @@ typedef struct limits_usage {
     int64_t running, queued, day_used, month_used;
 } limits_usage;
 
-/* What tenants use now, for those that sent something since the start (the others stay zero): out[i]
- * of tenant id[i].  Reads no ledger and makes no account. */
+/* What tenants use now, for those that sent something since the start (the others stay zero):
+ * out[i] of tenant id[i].  Reads no ledger and makes no account. */
 void limits_usage_get(limits *l, const uint64_t *id, size_t n, limits_usage *out);
 
 /* `a` may be NULL. */
 void limits_look(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,
                  limits_view *out);
 
-/* An adapter alone: requests, tokens, concurrent_limit and running; the rest is 0, other limits -1 (none). */
+/* An adapter alone: requests, tokens, concurrent_limit and running; the rest is
+ * 0, other limits -1 (none). */
 void limits_look_adapter(limits *l, const limits_adapter *a, limits_view *out);
 
 #endif

@@ -586,8 +586,9 @@ static void drain(process *p, const sigset_t *signals)
     (void)nanosleep(&settle, NULL);
 }
 
-/* What many threads allocate for a moment (a listing, an adapter's files) goes back to the system and not into
- * one heap per thread: memory for each of ten thousand adapters would otherwise be mostly holes. */
+/* What many threads allocate for a moment (a listing, an adapter's files) goes back to the
+ * system and not into one heap per thread: memory for each of ten thousand adapters would
+ * otherwise be mostly holes. */
 static void bound_holes(void)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);

@@ -8,8 +8,8 @@
 /* x-ratelimit-*, of what has least left; `a` may be NULL. */
 void ratelimit_headers(exchange *x, limits *l, const limits_adapter *a);
 
-/* When to try again, or that it is not worth it; counts one more that was refused.  The answer is the
- * caller's. */
+/* When to try again, or that it is not worth it; counts one more that was refused.
+ * The answer is the caller's. */
 void ratelimit_refuse(exchange *x, const limits_refusal *why);
 
 #endif

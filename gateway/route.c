@@ -94,7 +94,8 @@ const route routes_metrics[] = {
 
 /* --------------------------------------------------------------------- matching -- */
 
-/* Percent-decodes; NULL for what could mean another path to another reader.  `rest`: slashes stand. */
+/* Percent-decodes; NULL for what could mean another path to another
+ * reader.  `rest`: slashes stand. */
 static char *decode_segment(exchange *x, const char *s, size_t len, bool rest)
 {
     char *out = arena_alloc(&x->arena, len + 1);

@@ -69,12 +69,13 @@ typedef struct alias_row {
 } alias_row;
 
 /* In one transaction: makes the name if it is new, gives the next version number, inserts the
- * version, points the alias `default` at it if `activate` (or if it is the first ready one).
- * In: v's digest, file_bytes, packed_bytes, rank_max, part_sha; a's tenant_id, name.  Out: both whole.
+ * version, points the alias `default` at it if `activate` (or if it is the first ready one).  In:
+ * v's digest, file_bytes, packed_bytes, rank_max, part_sha; a's tenant_id, name.  Out: both whole.
  * Limits (0: none) are checked inside the transaction: ERR_LIMIT. */
 err_code adapter_rows_publish(store *st, adapter_row *a, version_row *v, const char *info,
                               bool activate, int64_t max_adapters, int64_t max_bytes, err *e);
-/* What was told of a version when it was published (JSON: ranks, targets, dtype); "" when it is gone. */
+/* What was told of a version when it was published (JSON: ranks, targets,
+ * dtype); "" when it is gone. */
 err_code adapter_rows_info(store *st, uint64_t version_id, char *out, size_t cap, err *e);
 
 /* A version's vocabulary as it was published; *out is malloced, NULL where it is the base's. */
@@ -102,13 +103,14 @@ err_code adapter_rows_set_meta(store *st, uint64_t adapter_id, const adapter_met
 err_code adapter_rows_set_limits(store *st, uint64_t adapter_id, const adapter_limits *l, err *e);
 /* All versions of a name at once: no new requests, across a restart too. */
 err_code adapter_rows_drain(store *st, uint64_t adapter_id, err *e);
-/* A ready version of this tenant whose config (part 0) or weights (part 1) have this SHA-256: *found, and
- * the digest that names its folder. */
+/* A ready version of this tenant whose config (part 0) or weights (part 1) have this SHA-256:
+ * *found, and the digest that names its folder. */
 err_code adapter_rows_find_part(store *st, uint64_t tenant_id, int part,
                                 const uint8_t sha[DIGEST_BYTES], uint8_t digest[DIGEST_BYTES],
                                 bool *found, err *e);
 
-/* Removes a name with all its versions' rows and aliases (usage keeps its own copy of the label). */
+/* Removes a name with all its versions' rows and aliases (usage keeps its own copy of the
+ * label). */
 err_code adapter_rows_drop(store *st, uint64_t adapter_id, err *e);
 
 typedef struct share_row {

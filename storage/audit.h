@@ -27,7 +27,8 @@ typedef struct audit_row {
 err_code audit_append(store *st, uint64_t actor_key_id, uint64_t tenant_id, const char *action,
                       const char *object, const char *detail, err *e);
 
-/* The same without waiting: durable with the next commit, in the order of the calls.  For many at once. */
+/* The same without waiting: durable with the next commit, in the order of the
+ * calls.  For many at once. */
 void audit_post(store *st, uint64_t actor_key_id, uint64_t tenant_id, const char *action,
                 const char *object, const char *detail);
 

@@ -1,8 +1,8 @@
 /* digest.c -- libcrypto's SHA-256.
  *
- * By its old functions: EVP, which it recommends, allocates a context and fetches the algorithm under
- * locks for each digest, and a hash that can fail would have to be refused in a dozen places.  Both
- * come to the same assembly.
+ * By its old functions: EVP, which it recommends, allocates a context and fetches the algorithm
+ * under locks for each digest, and a hash that can fail would have to be refused in a dozen places.
+ * Both come to the same assembly.
  */
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "storage/digest.h"

@@ -1,7 +1,7 @@
 /* digest.h -- SHA-256, hexadecimal, constant-time comparison and random bytes.
  *
- * A thin cover over libcrypto, so that the rest of the tree names one hash in one way.  Nothing here
- * allocates, so nothing here can fail.
+ * A thin cover over libcrypto, so that the rest of the tree names one hash in one way.  Nothing
+ * here allocates, so nothing here can fail.
  * Threads: any thread; a streaming digest belongs to its owner.
  */
 #ifndef STORAGE_DIGEST_H

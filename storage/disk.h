@@ -20,12 +20,13 @@ typedef struct disk_room {
 /* False: the file system does not tell. */
 bool disk_look(const char *dir, disk_room *out);
 
-/* The floor: `asked`, or where that is 0 the larger of 1 GiB and a twentieth of the file system, but never
- * more than an eighth of it (below 8 GiB that is less than 1 GiB).  0 where the file system does not tell. */
+/* The floor: `asked`, or where that is 0 the larger of 1 GiB and a twentieth of the file
+ * system, but never more than an eighth of it (below 8 GiB that is less than 1 GiB).  0 where
+ * the file system does not tell. */
 uint64_t disk_floor_bytes(const char *dir, uint64_t asked);
 
-/* What one tenant may take where nobody said how much: the larger of 1 GiB and a 64th of the file system,
- * but never more than a quarter of it. */
+/* What one tenant may take where nobody said how much: the larger of 1 GiB and a 64th of the file
+ * system, but never more than a quarter of it. */
 uint64_t disk_share_bytes(const char *dir);
 
 /* Was this errno the file system's (or a quota's, or RLIMIT_FSIZE's) "no room"? */

@@ -51,8 +51,9 @@ typedef struct key_info {
     int n_secrets;                            /* live ones */
 } key_info;
 
-/* Makes a key from want's tenant_id, name, scopes, limits, networks, expiry.  The text appears here and never
- * again.  `out` may be NULL.  ERR_NOT_FOUND: no such tenant; ERR_INPUT: no or mixed-up scopes. */
+/* Makes a key from want's tenant_id, name, scopes, limits, networks, expiry.  The text
+ * appears here and never again.  `out` may be NULL.  ERR_NOT_FOUND: no such tenant;
+ * ERR_INPUT: no or mixed-up scopes. */
 err_code keys_create(store *st, const key_info *want, char text[KEY_TEXT_LEN + 1], key_info *out,
                      err *e);
 
@@ -64,7 +65,8 @@ err_code keys_check(store *st, const char *text, size_t len, key_info *out, tena
 err_code keys_get(store *st, uint64_t key_id, key_info *out, err *e);
 #define KEYS_OF_ALL UINT64_MAX
 
-/* Keys of one tenant (0: the operator's; KEYS_OF_ALL), revoked ones too, by id.  *out is malloced. */
+/* Keys of one tenant (0: the operator's; KEYS_OF_ALL), revoked ones too, by id.  *out is
+ * malloced. */
 err_code keys_list(store *st, uint64_t tenant_id, key_info **out, size_t *n, err *e);
 
 /* One more secret under the same public id.  The older ones stay valid until `old_until_wall_us`
@@ -72,13 +74,13 @@ err_code keys_list(store *st, uint64_t tenant_id, key_info **out, size_t *n, err
 err_code keys_rotate(store *st, uint64_t key_id, int64_t old_until_wall_us,
                      char text[KEY_TEXT_LEN + 1], err *e);
 
-/* Replaces name, limits, networks and expiry of the key want->id; `was`: what `want` was made from, so that of two
- * who change different things neither undoes the other's.  ERR_CONFLICT: that stands there no more, or it is
- * revoked.  `out` may be NULL. */
+/* Replaces name, limits, networks and expiry of the key want->id; `was`: what `want` was made from,
+ * so that of two who change different things neither undoes the other's.  ERR_CONFLICT: that stands
+ * there no more, or it is revoked.  `out` may be NULL. */
 err_code keys_update(store *st, const key_info *was, const key_info *want, key_info *out, err *e);
 
-/* All secrets of the key are void at once, whatever the disk says (storage/lockouts.h).  *durable (may be
- * NULL): it is on the disk, too; else the store goes on trying. */
+/* All secrets of the key are void at once, whatever the disk says (storage/lockouts.h).  *durable
+ * (may be NULL): it is on the disk, too; else the store goes on trying. */
 err_code keys_revoke(store *st, uint64_t key_id, bool *durable, err *e);
 
 #endif

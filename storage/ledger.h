@@ -2,8 +2,8 @@
  *
  * A row's request id is unique: settling the same request twice changes nothing, so that crash
  * recovery and a late worker can both settle.  Day sums per tenant are kept in the same
- * transaction, so budgets need no scan.  ledger_prune() turns old rows into sums by hour, which queries
- * add to those of the rows.  Shapes of HTTP answers are the gateway's business.
+ * transaction, so budgets need no scan.  ledger_prune() turns old rows into sums by hour, which
+ * queries add to those of the rows.  Shapes of HTTP answers are the gateway's business.
  * Threads: any thread.
  */
 #ifndef STORAGE_LEDGER_H
@@ -32,8 +32,8 @@ typedef struct usage_row {
     bool recovered; /* settled from the meter file after a crash */
 } usage_row;
 
-/* Appends all rows in one transaction and waits until they are durable.  ERR_IO soon where another program has the
- * database locked: who calls keeps the rows and tries again. */
+/* Appends all rows in one transaction and waits until they are durable.  ERR_IO soon where another
+ * program has the database locked: who calls keeps the rows and tries again. */
 err_code ledger_settle(store *st, const usage_row *rows, size_t n, err *e);
 
 enum {
@@ -64,15 +64,16 @@ typedef struct usage_sum {
 /* Sums, ordered by bucket, then group; *out is malloced.  Buckets without requests are absent. */
 err_code ledger_query(store *st, const usage_query *q, usage_sum **out, size_t *n, err *e);
 
-/* Rows that began before `before_wall_us`, the oldest `max` of them, become sums by hour; *n says how many
- * did.  Sums of a query stay what they were for buckets of an hour or a day. */
+/* Rows that began before `before_wall_us`, the oldest `max` of them, become sums by hour; *n says
+ * how many did.  Sums of a query stay what they were for buckets of an hour or a day. */
 err_code ledger_prune(store *st, int64_t before_wall_us, int64_t max, int64_t *n, err *e);
 
 /* Prompt + output tokens of the UTC day and month that hold `now_wall_us`. */
 err_code ledger_spent(store *st, uint64_t tenant_id, int64_t now_wall_us, int64_t *day_tokens,
                       int64_t *month_tokens, err *e);
 
-/* The next tenant above `*tenant_id` who used something in that month: into *tenant_id; 0: none is left. */
+/* The next tenant above `*tenant_id` who used something in that month: into
+ * *tenant_id; 0: none is left. */
 err_code ledger_next_spender(store *st, int64_t now_wall_us, uint64_t *tenant_id, err *e);
 
 #endif

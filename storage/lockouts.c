@@ -2,8 +2,8 @@
  *
  *   64 + i * 64 ...   slot i: checksum, kind, id, time; a checksum of 0: free
  *
- * The kernel keeps what a killed process wrote to a shared mapping.  A slot that a power cut tore fails its
- * checksum and is dropped.
+ * The kernel keeps what a killed process wrote to a shared mapping.  A slot that a power cut tore
+ * fails its checksum and is dropped.
  */
 #include "storage/lockouts.h"
 

@@ -1,10 +1,10 @@
 /* lockouts.h -- who is refused from now on, whatever the disk says.
  *
- * Revoking a key and suspending or deleting a tenant take three steps: the copy in memory is changed, so that
- * the next request is refused; the lock-out is noted in <dir>/lockouts, whose blocks were allocated
- * when it was made, so a kill -9 does not undo it; the storage writer writes the rows with its next
- * transaction, and again and again until one succeeds.  What is still noted at a start is in force before
- * the first request and written then.
+ * Revoking a key and suspending or deleting a tenant take three steps: the copy in memory is
+ * changed, so that the next request is refused; the lock-out is noted in <dir>/lockouts, whose
+ * blocks were allocated when it was made, so a kill -9 does not undo it; the storage writer writes
+ * the rows with its next transaction, and again and again until one succeeds.  What is still noted
+ * at a start is in force before the first request and written then.
  *
  * Private to storage/.  Threads: any thread; the last three are the writer's.
  */
@@ -37,7 +37,8 @@ void lockouts_close(lockouts *lo);
 /* Notes one that is in force in memory already; it is pending from here on.  The ticket is for
  * lockouts_wait(); 0: there is no slot left, it would not outlive this process. */
 uint64_t lockouts_note(lockouts *lo, const lockout *what);
-/* Waits until all noted up to `ticket` are durable (true), an attempt at it has failed, or so long. */
+/* Waits until all noted up to `ticket` are durable (true), an attempt at
+ * it has failed, or so long. */
 bool lockouts_wait(lockouts *lo, uint64_t ticket, int64_t timeout_us);
 
 /* How many are in force but not durable. */

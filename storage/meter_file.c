@@ -342,7 +342,8 @@ static err_code replace_file(meter_file *mf, store *st, const leftover *l, int n
     return code;
 }
 
-/* The slots that are not free hold rows which the ledger did not take: they are never put at risk. */
+/* The slots that are not free hold rows which the ledger did not take: they are never put at
+ * risk. */
 static err_code keep_rows(meter_file *mf, store *st, const leftover *l, int n_slots, err *e)
 {
     bool fits = l->same_format && (int)l->head.n_slots == n_slots;

@@ -1,7 +1,7 @@
 /* reserve.c -- posix_fallocate() and unlink().
  *
- * 16 MiB hold the write-ahead log between two checkpoints (4 MiB) and as many pages of new rows again
- * and again; on a small disk it is a 64th.
+ * 16 MiB hold the write-ahead log between two checkpoints (4 MiB) and as many pages of new rows
+ * again and again; on a small disk it is a 64th.
  */
 #include "storage/reserve.h"
 

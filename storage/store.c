@@ -197,8 +197,8 @@ static void roll_back(store *st)
     (void)sqlite3_reset(st->rollback);
 }
 
-/* Runs one job in a savepoint; what it did is undone if it fails, with its neighbours' work where it can't be
- * undone alone. */
+/* Runs one job in a savepoint; what it did is undone if it fails, with its neighbours' work where
+ * it can't be undone alone. */
 static void run_job(store *st, job *j)
 {
     static const char start[] = "SAVEPOINT job", keep[] = "RELEASE job";
@@ -220,8 +220,8 @@ static void run_job(store *st, job *j)
         roll_back(st);
 }
 
-/* How long a batch may wait for a lock: as long as the oldest of its most patient jobs may yet, so nobody waits
- * longer than his patience, however the jobs fall into batches. */
+/* How long a batch may wait for a lock: as long as the oldest of its most patient jobs may yet, so
+ * nobody waits longer than his patience, however the jobs fall into batches. */
 static int patience_ms(const job *list)
 {
     if (!list) return AGAIN_US / 1000; /* lock-outs alone: their next attempt comes anyway */
@@ -263,8 +263,8 @@ static err_code try_batch(store *st, job *list, uint64_t mark, err *why)
     return code;
 }
 
-/* Did this fail for lack of room, and is there some now?  Some of SQLite's calls tell a full disk as an I/O
- * error; reserve_give_up() looks for itself. */
+/* Did this fail for lack of room, and is there some now?  Some of SQLite's calls tell a full disk
+ * as an I/O error; reserve_give_up() looks for itself. */
 static bool full_but_for_reserve(store *st, err_code code)
 {
     return (code == ERR_NO_ROOM || code == ERR_IO) && reserve_give_up(st->reserve);
@@ -317,7 +317,8 @@ static void finish_batch_locked(store *st, job *list, bool ok, int64_t took_us)
     }
 }
 
-/* Waits for jobs, for a lock-out, or for the time of the next attempt; false: it is time to stop. */
+/* Waits for jobs, for a lock-out, or for the time of the next attempt; false: it is time to
+ * stop. */
 static bool await_work_locked(store *st)
 {
     lock_assert_held(&st->mu);
@@ -536,7 +537,8 @@ static err_code check_whole(sqlite3 *db, err *e)
     return code;
 }
 
-/* Hashes of keys and everybody's usage are in them.  SQLite gives its other files the database's mode. */
+/* Hashes of keys and everybody's usage are in them.  SQLite gives its other
+ * files the database's mode. */
 static err_code secure_files(const char *path, bool create, err *e)
 {
     static const char *const suffix[] = {"", "-wal", "-shm"};

@@ -20,14 +20,14 @@
  * neighbours' work. */
 typedef err_code (*store_job)(sqlite3 *db, void *arg, err *e);
 
-/* Runs `fn` and waits until its transaction is durable, for a few seconds where another program has the
- * database locked (ERR_IO then). */
+/* Runs `fn` and waits until its transaction is durable, for a few seconds where another program has
+ * the database locked (ERR_IO then). */
 err_code store_write(store *st, store_job fn, void *arg, err *e);
 /* The same with so much patience; jobs before it may add theirs. */
 err_code store_write_within(store *st, store_job fn, void *arg, int64_t patience_us, err *e);
 
-/* Queues `fn` with a copy of `arg` and returns at once (without memory for the copy, when it is done); a failure is
- * logged. */
+/* Queues `fn` with a copy of `arg` and returns at once (without memory for the copy, when it is
+ * done); a failure is logged. */
 void store_post(store *st, store_job fn, const void *arg, size_t bytes);
 
 /* A read-only connection for this thread alone until store_read_end(); waits for a free one. */

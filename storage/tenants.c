@@ -83,8 +83,8 @@ static tenant *find_name(const struct tenant_cache *tc, const char *name)
     return NULL;
 }
 
-/* The memory of one more row, before it is written: what is on the disk must not fail to be here.  `change` is
- * held (or nobody else is there yet), so the room stays. */
+/* The memory of one more row, before it is written: what is on the disk must not fail to be here.
+ * `change` is held (or nobody else is there yet), so the room stays. */
 static tenant *cache_reserve(struct tenant_cache *tc)
 {
     rwlock_write(&tc->lock);
@@ -386,8 +386,8 @@ static bool same_settings(const tenant *a, const tenant *b)
            memcmp(x, y, sizeof(*x)) == 0;
 }
 
-/* Disables t->id as t->generation allows, before anything that may wait for the disk; *only: that is all that
- * was wanted.  Raises t->generation with the tenant's. */
+/* Disables t->id as t->generation allows, before anything that may wait for the disk; *only: that
+ * is all that was wanted.  Raises t->generation with the tenant's. */
 static err_code suspend(store *st, tenant *t, bool *only, bool *durable, err *e)
 {
     tenant old;

@@ -41,8 +41,9 @@ typedef struct tenant {
 /* A valid tenant or adapter name? */
 bool name_valid(const char *name);
 
-/* Creates from want's name, weight (0: 1), classes, models, limits; the rest is set here.
- * ERR_INPUT on a bad name or negative limit, ERR_EXISTS when the name is taken.  `out` may be NULL. */
+/* Creates from want's name, weight (0: 1), classes, models, limits; the rest is set
+ * here.  ERR_INPUT on a bad name or negative limit, ERR_EXISTS when the name is
+ * taken.  `out` may be NULL. */
 err_code tenants_create(store *st, const tenant *want, tenant *out, err *e);
 
 err_code tenants_get(store *st, uint64_t id, tenant *out, err *e);
@@ -54,14 +55,13 @@ uint64_t tenants_changes(store *st);
 err_code tenants_list(store *st, uint64_t after_id, size_t limit, tenant **out, size_t *n, err *e);
 
 /* Replaces all settings of t->id (the name too).  If t->generation is not 0 it must match:
- * ERR_CONFLICT else.  `out` may be NULL.
- * Disabling is in force at once, whatever the disk says (storage/lockouts.h): *durable (may be NULL) is false
- * where that is not on the disk yet and nothing else was to be changed.  An error then is about
- * the rest. */
+ * ERR_CONFLICT else.  `out` may be NULL.  Disabling is in force at once, whatever the disk says
+ * (storage/lockouts.h): *durable (may be NULL) is false where that is not on the disk yet and
+ * nothing else was to be changed.  An error then is about the rest. */
 err_code tenants_update(store *st, const tenant *t, tenant *out, bool *durable, err *e);
 
-/* Takes the tenant out of use: disabled, all its keys revoked.  Usage and audit rows stay.  In force
- * at once; *durable as above. */
+/* Takes the tenant out of use: disabled, all its keys revoked.  Usage and audit rows stay.  In
+ * force at once; *durable as above. */
 err_code tenants_disable(store *st, uint64_t id, bool *durable, err *e);
 
 /* True if `item` stands in the comma-separated `list`, or the list is empty. */

@@ -9,14 +9,15 @@
 
 #include <check.h>
 
-/* Check's limits (4 s, where a case says nothing) are for cases that hang, not for slow machines. */
+/* Check's limits (4 s, where a case says nothing) are for cases that hang, not for slow
+ * machines. */
 __attribute__((constructor)) static void be_patient(void)
 {
     (void)setenv("CK_TIMEOUT_MULTIPLIER", "50", 0);
 }
 
-/* Runs all cases of `s` and frees it.  What main() returns: 0, or 1 where one failed.  CK_VERBOSITY (and
- * CK_FORK, with CK_FORK_GETENV) in the environment mean what Check says. */
+/* Runs all cases of `s` and frees it.  What main() returns: 0, or 1 where one failed.  CK_VERBOSITY
+ * (and CK_FORK, with CK_FORK_GETENV) in the environment mean what Check says. */
 static inline int run_suite_as(Suite *s, enum fork_status fork)
 {
     SRunner *sr = srunner_create(s);

@@ -1,7 +1,7 @@
 /* cli.h -- one table of commands and options: parsing, help, the man page and shell completions.
  *
- * A program describes itself once.  Options may stand anywhere (--name VALUE, --name=VALUE, -nVALUE),
- * "--" ends them.  A command is one word or two ("tenant create").
+ * A program describes itself once.  Options may stand anywhere (--name VALUE, --name=VALUE,
+ * -nVALUE), "--" ends them.  A command is one word or two ("tenant create").
  *
  * Threads: one.
  */
@@ -58,7 +58,8 @@ typedef struct cli {
  * `command` may be NULL. */
 int cli_parse(cli *c, const cli_program *p, int argc, char **argv);
 
-/* The value of an option, the last one given; NULL: it was not given, "" for one that takes none. */
+/* The value of an option, the last one given; NULL: it was not given, "" for one that takes
+ * none. */
 const char *cli_value(const cli *c, const char *name);
 bool cli_given(const cli *c, const char *name);
 /* The i-th value of an option that may be repeated; NULL beyond the last. */

@@ -1,4 +1,5 @@
-/* client.c -- a curl easy handle inside a multi handle, so that a call can be woken and cancelled. */
+/* client.c -- a curl easy handle inside a multi handle, so that a call can be woken and
+ * cancelled. */
 #include "tui/client.h"
 
 #include <ctype.h>
@@ -421,8 +422,8 @@ static const char *host_of(const client *c)
     return c->url + 8;
 }
 
-/* In TLS 1.3 a client learns only after its own handshake that the server wants another certificate, or any: by an alert,
- * or, where it was not read in time, by the connection's end. */
+/* In TLS 1.3 a client learns only after its own handshake that the server wants another
+ * certificate, or any: by an alert, or, where it was not read in time, by the connection's end. */
 static bool certificate_refused(const client *c)
 {
     static const char *const alerts[] = {

@@ -57,16 +57,17 @@ typedef struct client_request {
     const char *type; /* Content-Type; NULL with a body: application/json */
     const void *body; /* lent */
     size_t body_len;
-    /* ... or a source of exactly source_bytes: returns how many it wrote (0: it cannot go on, the call
-     * fails with ERR_IO).  rewind: starts over, needed where a kept-alive connection turned out
-     * closed. */
+    /* ... or a source of exactly source_bytes: returns how many it wrote (0: it cannot go
+     * on, the call fails with ERR_IO).  rewind: starts over, needed where a kept-alive
+     * connection turned out closed. */
     size_t (*source)(void *arg, char *to, size_t cap);
     bool (*rewind)(void *arg);
     int64_t source_bytes;
     void *source_arg;
 
-    /* Where a 2xx answer goes; NULL: into reply.body.  False: stop, the call ends with ERR_CANCELLED.
-     * on_event takes the data of each server-sent event (where the answer is text/event-stream). */
+    /* Where a 2xx answer goes; NULL: into reply.body.  False: stop, the call ends with
+     * ERR_CANCELLED.  on_event takes the data of each server-sent event (where the
+     * answer is text/event-stream). */
     bool (*on_data)(void *arg, const char *bytes, size_t len);
     bool (*on_event)(void *arg, const char *data, size_t len);
     void *on_arg;
@@ -96,9 +97,10 @@ typedef struct client_reply {
 err_code client_open(client **out, const client_options *o, err *e);
 void client_close(client *c);
 
-/* One exchange.  *reply is always set and wants client_reply_clear().  ERR_NONE: there is a status.
- * ERR_IO: no connection, or it broke; ERR_DENIED: the certificate is not trusted or not for this
- * host; ERR_TIMEOUT; ERR_CANCELLED (client_cancel() or a sink); ERR_LIMIT: the answer is too large. */
+/* One exchange.  *reply is always set and wants client_reply_clear().  ERR_NONE: there is
+ * a status.  ERR_IO: no connection, or it broke; ERR_DENIED: the certificate is not
+ * trusted or not for this host; ERR_TIMEOUT; ERR_CANCELLED (client_cancel() or a sink);
+ * ERR_LIMIT: the answer is too large. */
 err_code client_call(client *c, const client_request *rq, client_reply *reply, err *e);
 void client_reply_clear(client_reply *r);
 
@@ -106,7 +108,8 @@ void client_reply_clear(client_reply *r);
  * handler. */
 void client_cancel(client *c);
 
-/* Was the last failure one of getting there (name, connection, TLS), before the request was sent? */
+/* Was the last failure one of getting there (name, connection, TLS), before the request was
+ * sent? */
 bool client_unreachable(const client *c);
 
 bool client_reply_ok(const client_reply *r); /* 2xx */

@@ -54,8 +54,9 @@ typedef struct contexts {
     context *list; /* [CONTEXTS_MAX], owned; contexts_clear() wipes and frees it */
 } contexts;
 
-/* Reads the file; one that is not there is an empty list.  ERR_INPUT names the line and what is wrong,
- * ERR_DENIED: others may read or write it.  *c wants contexts_clear() also after a failure. */
+/* Reads the file; one that is not there is an empty list.  ERR_INPUT names the line and what is
+ * wrong, ERR_DENIED: others may read or write it.  *c wants contexts_clear() also after a
+ * failure. */
 err_code contexts_load(contexts *c, err *e);
 void contexts_clear(contexts *c);
 
@@ -66,11 +67,12 @@ context *contexts_find(const contexts *c, const char *name);
 err_code contexts_add(contexts *c, const char *name, context **out, err *e);
 bool contexts_remove(contexts *c, const char *name);
 
-/* Writes the file whole (mode 0600, beside the old one, then renamed), its folder made if need be. */
+/* Writes the file whole (mode 0600, beside the old one, then renamed), its folder made if need
+ * be. */
 err_code contexts_save(const contexts *c, err *e);
 
-/* Sets one of a context's settings by its name in the file.  ERR_INPUT: no such setting, too long, or
- * control bytes in it. */
+/* Sets one of a context's settings by its name in the file.  ERR_INPUT: no such setting, too
+ * long, or control bytes in it. */
 err_code context_set(context *x, const char *setting, const char *value, err *e);
 
 /* The i-th setting's name, and its value; NULL beyond the last.  *secret: never show the value. */

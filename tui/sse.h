@@ -27,7 +27,8 @@ typedef struct sse_parser {
     bool has_data;
 } sse_parser;
 
-/* ERR_LIMIT: an event or line beyond SSE_EVENT_MAX_BYTES.  ERR_CANCELLED: on_event said stop.  ERR_NOMEM. */
+/* ERR_LIMIT: an event or line beyond SSE_EVENT_MAX_BYTES.  ERR_CANCELLED:
+ * on_event said stop.  ERR_NOMEM. */
 err_code sse_feed(sse_parser *p, const char *bytes, size_t len, err *e);
 
 void sse_clear(sse_parser *p);

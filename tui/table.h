@@ -43,8 +43,8 @@ bool table_format_of(const char *name, table_format *out);
 /* Columns of the terminal behind f: its window, $COLUMNS, or 0 where f is no terminal. */
 int table_width_of(FILE *f);
 
-/* rows: an array of objects.  Not for TABLE_JSON.  `width` 0: no bound.  TABLE_NAME prints the first
- * column alone. */
+/* rows: an array of objects.  Not for TABLE_JSON.  `width` 0: no bound.  TABLE_NAME
+ * prints the first column alone. */
 void table_print(FILE *f, const column *columns, const cJSON *rows, table_format format, int width);
 
 /* One object as lines "head  value", empty ones left out. */

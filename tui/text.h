@@ -13,16 +13,17 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* One line: control characters (C0, DEL, C1), line breaks, direction and other format characters and
- * broken UTF-8 become '?'.  At most `columns` wide (0: no bound), the last one an ellipsis where it
- * was cut.  NUL-ended; returns the width in columns.  `cap` of 4 * columns + 4 always suffices. */
+/* One line: control characters (C0, DEL, C1), line breaks, direction and other format
+ * characters and broken UTF-8 become '?'.  At most `columns` wide (0: no bound), the last one
+ * an ellipsis where it was cut.  NUL-ended; returns the width in columns.  `cap` of 4 *
+ * columns + 4 always suffices. */
 int text_clean(const char *s, char *out, size_t cap, int columns);
 
 /* Width of what text_clean() would make of it. */
 int text_width(const char *s);
 
-/* Prints a piece of a model's answer: line breaks and tabs stand, all else as above.  Pieces may cut a
- * UTF-8 sequence: *carry (zeroed before the first) holds its beginning. */
+/* Prints a piece of a model's answer: line breaks and tabs stand, all else as above.  Pieces may
+ * cut a UTF-8 sequence: *carry (zeroed before the first) holds its beginning. */
 typedef struct text_carry {
     char bytes[4];
     int n;
@@ -38,7 +39,8 @@ void text_bytes(double v, char *out, size_t cap);
 /* "12s", "3m04s", "2h10m", "5d03h" from seconds. */
 void text_span(int64_t s, char *out, size_t cap);
 
-/* Milliseconds as people tell them apart: "5.4ms", "500ms", "12.0s"; "-" below 0, which is unknown. */
+/* Milliseconds as people tell them apart: "5.4ms", "500ms", "12.0s"; "-"
+ * below 0, which is unknown. */
 void text_ms(double ms, char *out, size_t cap);
 
 #endif

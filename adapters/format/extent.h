@@ -1,8 +1,9 @@
-/* extent.h -- how much memory an adapter takes beside its file, and in which form: from its layout alone.
+/* extent.h -- how much memory an adapter takes beside its file, and in which
+ * form: from its layout alone.
  *
- * validate.c's caller asks before it is published, residency/ before it is loaded, and residency/extras.c makes
- * exactly what is counted here.  `base` is the base's config; where a function says `shape`, it is that with the
- * adapter's vocabulary (extent_shape()).
+ * validate.c's caller asks before it is published, residency/ before it is loaded, and
+ * residency/extras.c makes exactly what is counted here.  `base` is the base's config; where a
+ * function says `shape`, it is that with the adapter's vocabulary (extent_shape()).
  *
  * Threads: any thread; pure.
  */

@@ -44,7 +44,8 @@ err_code folder_may_skip(const char *name, err *e)
     static const char *const harmless[] = {".md",    ".txt",           ".json", ".jinja",
                                            ".yaml",  ".yml",           ".csv",  ".log",
                                            ".model", ".gitattributes", ".jsonl"};
-    /* The second row is what a Trainer leaves in each checkpoint: pickles, too, but nobody needs them. */
+    /* The second row is what a Trainer leaves in each checkpoint: pickles,
+     * too, but nobody needs them. */
     static const char *const whole[] = {"LICENSE",          "NOTICE",       ".gitignore",
                                         "optimizer.pt",     "scheduler.pt", "scaler.pt",
                                         "training_args.bin"};

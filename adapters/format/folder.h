@@ -15,7 +15,8 @@
 #include "engine/base/err.h"
 #include "storage/digest.h"
 
-/* What every adapter has, then what of its tokenizer is looked into on the way in and not kept (words.h). */
+/* What every adapter has, then what of its tokenizer is looked into on the way
+ * in and not kept (words.h). */
 typedef enum {
     PART_CONFIG,
     PART_WEIGHTS,
@@ -33,15 +34,16 @@ extern const char *const folder_part_names[PART_ALL];
 /* PART_ALL: the file is none of ours. */
 folder_part folder_part_of(const char *name);
 
-/* A GGUF on its way in lies in the folder under this name until it has been rewritten (adapters/format/gguf.h). */
+/* A GGUF on its way in lies in the folder under this name until it has been rewritten
+ * (adapters/format/gguf.h). */
 extern const char folder_gguf_name[];
 bool folder_is_gguf(const char *name);
 
 /* For a file that is none of ours.  ERR_NONE: harmless, to be left out; else why it is refused. */
 err_code folder_may_skip(const char *name, err *e);
 
-/* A failed call's errno in a sentence ("cannot store the upload: ..."): ERR_NO_ROOM for a full disk or
- * quota, ERR_IO for the rest. */
+/* A failed call's errno in a sentence ("cannot store the upload: ..."): ERR_NO_ROOM for a full disk
+ * or quota, ERR_IO for the rest. */
 err_code folder_disk_error(err *e, const char *what);
 
 bool folder_sync(const char *path);
@@ -49,7 +51,8 @@ bool folder_sync(const char *path);
 /* SHA-256 of a whole open file. */
 err_code folder_hash(int fd, uint8_t out[DIGEST_BYTES], err *e);
 
-/* Removes a folder with our files in it; of a link (an adapter registered in place) only the link. */
+/* Removes a folder with our files in it; of a link (an adapter registered in place) only the
+ * link. */
 void folder_remove(const char *path);
 
 #endif

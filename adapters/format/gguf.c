@@ -2,7 +2,8 @@
  *
  *     "GGUF", u32 version, u64 n_tensors, u64 n_kv
  *     n_kv      times: string key, u32 type, value
- *     n_tensors times: string name, u32 n_dims, u64 ne[n_dims] (innermost first), u32 type, u64 offset
+ *     n_tensors times: string name, u32 n_dims, u64 ne[n_dims] (innermost
+ *     first), u32 type, u64 offset
  *     padding to general.alignment, then the data at the offsets
  *
  * A string is u64 length and bytes; all is little-endian.
@@ -45,7 +46,7 @@ typedef struct gguf {
     matrix *m; /* [n_tensors] */
 } gguf;
 
-/* ---- bytes ------------------------------------------------------------------------------------ */
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
 static err_code cut_short(const gguf *g, err *e)
 {
@@ -106,7 +107,7 @@ static err_code skip_array(gguf *g, err *e)
     return rc;
 }
 
-/* ---- keys -------------------------------------------------------------------------------------- */
+/* ---- keys ------------------------------------------------------------------------------------ */
 
 static err_code read_key(gguf *g, err *e)
 {
@@ -165,7 +166,7 @@ static err_code check_keys(const gguf *g, const model_config *base, err *e)
     return ERR_NONE;
 }
 
-/* ---- tensors ------------------------------------------------------------------------------------- */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 static bool take(const char **at, const char *prefix)
 {
@@ -303,7 +304,7 @@ static err_code read_header(gguf *g, const model_config *base, err *e)
     return rc != ERR_NONE ? rc : check_places(g, e);
 }
 
-/* ---- writing ------------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 typedef struct text {
     char *p;
@@ -369,8 +370,8 @@ static void path_of(const matrix *m, char *out, size_t cap)
     module_path(out, cap, &usual, m->to.layer, m->to.module);
 }
 
-/* Each module by its whole name, with its rank: the scale is alpha / rank, which is also PEFT's.  Without
- * alpha llama.cpp scales by 1. */
+/* Each module by its whole name, with its rank: the scale is alpha / rank, which is also PEFT's.
+ * Without alpha llama.cpp scales by 1. */
 static err_code write_config(const gguf *g, int fd, err *e)
 {
     text t = {0}, alphas = {0}, ranks = {0};
@@ -440,8 +441,8 @@ static err_code write_header(const gguf *g, int fd, err *e)
     return rc;
 }
 
-/* The converter for Llama turns the two halves of each head's rows into pairs: row (head, half, i) went
- * to (head, i, half).  Zero heads: rows stay. */
+/* The converter for Llama turns the two halves of each head's rows into pairs: row (head, half, i)
+ * went to (head, i, half).  Zero heads: rows stay. */
 static int heads_turned(const model_config *base, const matrix *m)
 {
     bool llama = strcmp(base->family, "llama") == 0 || strcmp(base->family, "mistral") == 0;

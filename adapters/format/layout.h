@@ -1,7 +1,8 @@
 /* layout.h -- where each matrix and vector of an adapter lies in its file.
  *
- * The same for every file format: the readers (safetensors in validate.c) place tensor after tensor,
- * then layout_check() sees that nothing is missing.  Shapes are checked here, values are not.
+ * The same for every file format: the readers (safetensors in validate.c) place
+ * tensor after tensor, then layout_check() sees that nothing is missing.  Shapes are
+ * checked here, values are not.
  *
  * Threads: one layout belongs to one thread.
  */
@@ -50,21 +51,23 @@ typedef struct adapter_layout {
 enum { ADAPTER_PARTS = 8 };
 adapter_tensor *adapter_part(adapter_pair *pair, int part);
 
-/* Adds what one tensor tells of the vocabulary's size (0: nothing yet), within what the server allows. */
+/* Adds what one tensor tells of the vocabulary's size (0: nothing yet),
+ * within what the server allows. */
 err_code layout_vocab(const st_tensor *t, const model_config *base, int *n_vocab, err *e);
 
-/* Where one tensor of the file belongs; base with al's n_vocab, as for layout_check().  ERR_INPUT, ERR_UNSUPPORTED name it. */
+/* Where one tensor of the file belongs; base with al's n_vocab, as for layout_check().
+ * ERR_INPUT, ERR_UNSUPPORTED name it. */
 err_code layout_place(adapter_layout *al, const model_config *base, const st_tensor *t, err *e);
 
-/* All is there that the config promises, and of fitting types, also rows for tokens that were added to the
- * base's `n_base`; sets dtype_name. */
+/* All is there that the config promises, and of fitting types, also rows for tokens that were added
+ * to the base's `n_base`; sets dtype_name. */
 err_code layout_check(adapter_layout *al, const model_config *base, int n_base, err *e);
 
 /* Does a token have a row of its own in this table, by trainable_token_indices? */
 bool layout_patched(const adapter_layout *al, const model_config *base, size_t slot);
 
-/* PEFT saves the tables of wrapped or resized embeddings whole: forgets what is the base's own of one, by the
- * fingerprint of its first rows, as many as the base has. */
+/* PEFT saves the tables of wrapped or resized embeddings whole: forgets what is the base's own of
+ * one, by the fingerprint of its first rows, as many as the base has. */
 void layout_forget_table(adapter_layout *al, const model_config *base, size_t slot, uint64_t print);
 
 #endif

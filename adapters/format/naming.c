@@ -17,8 +17,8 @@ static const char *const modules[] = {
     [MODULE_LAST_NORM] = "norm",           [MODULE_MLP_NORM] = "post_attention_layernorm",
 };
 
-/* What stands before "layers." and "embed_tokens": a causal language model, the same inside a vision
- * model (two generations of names), a doubly wrapped one, a bare decoder. */
+/* What stands before "layers." and "embed_tokens": a causal language model, the same inside a
+ * vision model (two generations of names), a doubly wrapped one, a bare decoder. */
 static const char *const roots[NAMING_ROOTS] = {
     "model.", "model.language_model.", "language_model.model.", "model.text_model.", "model.model.",
     ""};

@@ -1,9 +1,9 @@
 /* naming.h -- what the tensors of an adapter are called, by whoever saved them.
  *
  * PEFT writes "base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight".  Others leave out
- * "base_model.model." or add what their wrappers are called, keep PEFT's internal ".default", save the
- * text part of a larger model ("model.language_model.layers..."), or fuse q, k and v.  All of that is
- * understood here and nowhere else; what is not understood is refused with its reason.
+ * "base_model.model." or add what their wrappers are called, keep PEFT's internal ".default", save
+ * the text part of a larger model ("model.language_model.layers..."), or fuse q, k and v.  All of
+ * that is understood here and nowhere else; what is not understood is refused with its reason.
  *
  * Threads: any thread; no state.
  */
@@ -16,15 +16,16 @@
 #include "engine/lora.h"
 #include "engine/model/model.h"
 
-/* Modules that an adapter may touch: the projections (their `proj`), fused ones, and two outside the
- * layers. */
+/* Modules that an adapter may touch: the projections (their `proj`), fused ones,
+ * and two outside the layers. */
 enum {
     MODULE_QKV = PROJ_COUNT, /* q, k and v, in this order */
     MODULE_GATE_UP,          /* gate, then up */
     MODULE_IN_LAYER,         /* how many those are */
     MODULE_HEAD = MODULE_IN_LAYER,
     MODULE_EMBED,
-    MODULE_ATTN_NORM, /* not to be targeted, only saved whole: two in each layer, and the last one */
+    /* not to be targeted, only saved whole: two in each layer, and the last one */
+    MODULE_ATTN_NORM,
     MODULE_MLP_NORM,
     MODULE_LAST_NORM,
 };

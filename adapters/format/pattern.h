@@ -1,8 +1,8 @@
 /* pattern.h -- regular expressions written by strangers, matched in bounded time.
  *
  * The part of Python's `re` that people use in PEFT configs: literals, `.`, classes, \d \w \s and
- * their opposites, groups (plain, named, non-capturing), `|`, `* + ? {m,n}` (greedy or lazy, which is
- * the same for a yes or no), `^ $ \b \B`.  Look-around, back-references, flags and possessive
+ * their opposites, groups (plain, named, non-capturing), `|`, `* + ? {m,n}` (greedy or lazy, which
+ * is the same for a yes or no), `^ $ \b \B`.  Look-around, back-references, flags and possessive
  * repeats are refused by name.  Matching simulates all alternatives at once, so the time is at most
  * the product of the lengths of pattern and text: no pattern can blow it up.
  *

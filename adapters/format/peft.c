@@ -199,8 +199,8 @@ static int save_norms(const char *ending, const model_config *base, const naming
     return found;
 }
 
-/* The two tables outside the layers and the norms can be whole trained modules.  Another matrix in place of a
- * layer's would be a second base: nothing of its product could be shared. */
+/* The two tables outside the layers and the norms can be whole trained modules.  Another matrix in
+ * place of a layer's would be a second base: nothing of its product could be shared. */
 static err_code read_saved(const cJSON *root, const model_config *base, const naming *names,
                            peft_config *pc, err *e)
 {
@@ -262,8 +262,8 @@ static err_code pick_tokens(const cJSON *map, peft_config *pc, const cJSON **lis
     return ERR_NONE;
 }
 
-/* trainable_token_indices: a list, or {"embed_tokens": list, "lm_head": the same list}; rows of the input table,
- * of a tied output layer too. */
+/* trainable_token_indices: a list, or {"embed_tokens": list, "lm_head": the same list}; rows of the
+ * input table, of a tied output layer too. */
 static err_code read_tokens(const cJSON *root, const model_config *base, peft_config *pc, err *e)
 {
     const cJSON *list = json_get(root, "trainable_token_indices"), *v;
@@ -474,7 +474,7 @@ static err_code read_layers(const cJSON *root, plan *pl, int n_layer, err *e)
     return rc;
 }
 
-/* ---- one module ------------------------------------------------------------------------------- */
+/* ---- one module ------------------------------------------------------------------------------ */
 
 static bool ends_with(const char *name, const char *ending)
 {
@@ -653,7 +653,7 @@ static err_code settle_all(plan *pl, const model_config *base, const naming *nam
     return ERR_NONE;
 }
 
-/* ---- API ------------------------------------------------------------------------------------------ */
+/* ---- API ------------------------------------------------------------------------------------- */
 
 /* PEFT's switches that say how A and B are applied. */
 static err_code read_switches(const cJSON *root, const model_config *base, peft_config *pc, err *e)

@@ -34,8 +34,8 @@ typedef enum { PEFT_BIAS_NONE, PEFT_BIAS_ALL, PEFT_BIAS_LORA_ONLY } peft_bias;
 
 typedef struct peft_config {
     int n_layer;
-    /* [n_layer][PROJ_COUNT], then lm_head and embed_tokens, then [n_layer][LORA_NORMS] norms and the last
-     * norm; owned */
+    /* [n_layer][PROJ_COUNT], then lm_head and embed_tokens, then [n_layer][LORA_NORMS]
+     * norms and the last norm; owned */
     peft_layer *layer;
     int32_t *token; /* trainable_token_indices; owned */
     int n_token;
@@ -51,18 +51,20 @@ typedef struct peft_config {
     char base_name[160];        /* base_model_name_or_path, for display only; never opened */
 } peft_config;
 
-/* The method alone, before the tensors' names are looked at: those of another one would only confuse. */
+/* The method alone, before the tensors' names are looked at: those of
+ * another one would only confuse. */
 err_code peft_check_type(const char *text, size_t len, err *e);
 
-/* Zeroes *out first, so that clear is always safe.  `names`: how the weights' file names its tensors
- * (naming_learn), which is how its author's model named its modules; NULL: as usual.
+/* Zeroes *out first, so that clear is always safe.  `names`: how the weights' file names its
+ * tensors (naming_learn), which is how its author's model named its modules; NULL: as usual.
  *   ERR_INPUT        not what PEFT writes, or out of range
  *   ERR_UNSUPPORTED  a PEFT feature that would change the result and is not supported: named */
 err_code peft_parse(const char *text, size_t len, const model_config *base, int rank_max,
                     const naming *names, peft_config *out, err *e);
 void peft_clear(peft_config *pc);
 
-/* Index in peft_config.layer (and whatever is laid out like it) of lm_head, embed_tokens and norms. */
+/* Index in peft_config.layer (and whatever is laid out like it) of
+ * lm_head, embed_tokens and norms. */
 static inline size_t peft_head_slot(int n_layer)
 {
     return (size_t)n_layer * PROJ_COUNT;

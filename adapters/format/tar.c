@@ -244,7 +244,7 @@ static err_code finish_extra(tar_reader *t, err *e)
     return ERR_NONE;
 }
 
-/* ---- headers ---------------------------------------------------------------------------------- */
+/* ---- headers --------------------------------------------------------------------------------- */
 
 static void raw_name(const uint8_t *b, bool gnu, char out[NAME_BYTES])
 {
@@ -378,7 +378,7 @@ static err_code take_header(tar_reader *t, err *e)
     return refuse_type(type, name, e);
 }
 
-/* ---- stream ------------------------------------------------------------------------------------ */
+/* ---- stream ---------------------------------------------------------------------------------- */
 
 static err_code finish_data(tar_reader *t, err *e)
 {

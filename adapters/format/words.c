@@ -16,7 +16,7 @@
 /* Of a list of added tokens, and of tokenizer_config.json, which may hold a chat template. */
 static const json_limits limits = {.max_bytes = 16 << 20, .max_depth = 16, .max_values = 1 << 20};
 
-/* ---- files ------------------------------------------------------------------------------------ */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 /* *text NULL: there is no such file. */
 static err_code read_file(int dir_fd, const char *name, char **text, size_t *len, err *e)
@@ -50,8 +50,9 @@ static err_code read_file(int dir_fd, const char *name, char **text, size_t *len
     return rc;
 }
 
-/* The value of a member of the outermost object, without reading the rest: a tokenizer has a quarter of a million
- * values, of which few are wanted.  What is found is read strictly afterwards.  NULL: there is none. */
+/* The value of a member of the outermost object, without reading the rest: a tokenizer has a
+ * quarter of a million values, of which few are wanted.  What is found is read strictly
+ * afterwards.  NULL: there is none. */
 static const char *find_member(const char *s, size_t len, const char *name, size_t *n)
 {
     size_t want = strlen(name);
@@ -83,7 +84,7 @@ static const char *find_member(const char *s, size_t len, const char *name, size
     return NULL;
 }
 
-/* ---- tokens ----------------------------------------------------------------------------------- */
+/* ---- tokens ---------------------------------------------------------------------------------- */
 
 typedef struct reader {
     const tokenizer *tok;
@@ -213,7 +214,7 @@ static err_code take_all(reader *r, int dir_fd)
     return ERR_NONE;
 }
 
-/* ---- eos ---------------------------------------------------------------------------------------- */
+/* ---- eos ------------------------------------------------------------------------------------- */
 
 typedef struct eos_reader {
     reader r; /* first */
@@ -247,7 +248,7 @@ static err_code find_eos(const reader *r, int dir_fd, int32_t *eos)
     return ERR_NONE;
 }
 
-/* ---- API ---------------------------------------------------------------------------------------- */
+/* ---- API ------------------------------------------------------------------------------------- */
 
 static bool touches_tables(const adapter_layout *al)
 {

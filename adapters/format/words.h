@@ -1,12 +1,14 @@
-/* words.h -- the vocabulary of an adapter that was trained with tokens added to the base's tokenizer.
+/* words.h -- the vocabulary of an adapter that was trained with tokens
+ * added to the base's tokenizer.
  *
- * Such an adapter brings rows for them (layout.h) and, in its folder, the tokenizer that it was trained with.
- * Of that only the added tokens are taken that the base's tokenizer does not have: from tokenizer.json, or
- * the added_tokens_decoder of tokenizer_config.json, or added_tokens.json; and eos_token, which ends its answers.
- * All is written down as one line of JSON, the words, which belongs to the version's content (adapter_digest)
- * and is kept in the database; the files are not.
+ * Such an adapter brings rows for them (layout.h) and, in its folder, the tokenizer that it was
+ * trained with.  Of that only the added tokens are taken that the base's tokenizer does not have:
+ * from tokenizer.json, or the added_tokens_decoder of tokenizer_config.json, or added_tokens.json;
+ * and eos_token, which ends its answers.  All is written down as one line of JSON, the words, which
+ * belongs to the version's content (adapter_digest) and is kept in the database; the files are not.
  *
- *     {"n_vocab":307,"eos":306,"tokens":[[300,"<call>","slrw"], ...]}     special, lstrip, rstrip, single_word
+ *     {"n_vocab":307,"eos":306,"tokens":[[300,"<call>","slrw"], ...]}     special,
+ *     lstrip, rstrip, single_word
  *
  * Threads: any thread.
  */
@@ -19,10 +21,11 @@
 
 enum { WORDS_CONTENT_MAX = 256 /* bytes of one token */, WORDS_FILE_MAX = 64 << 20 };
 
-/* *text: malloced, or NULL where the vocabulary is the base's.  Files in `dir_fd` are opened by name, never
- * through a link.  `tok` NULL: no tokens are looked for.  An adapter that does not touch the tables has the base's
- * vocabulary, whatever lies beside it.
- *   ERR_INPUT  a file is malformed, a token is another one in the base, or has no row; rows without tokens
+/* *text: malloced, or NULL where the vocabulary is the base's.  Files in `dir_fd` are opened by
+ * name, never through a link.  `tok` NULL: no tokens are looked for.  An adapter that does not
+ * touch the tables has the base's vocabulary, whatever lies beside it.
+ *   ERR_INPUT  a file is malformed, a token is another one in the base, or has
+ *              no row; rows without tokens
  *   ERR_LIMIT  a file, a token or the list is too long */
 err_code words_read(int dir_fd, const adapter_layout *al, const model_config *base,
                     const tokenizer *tok, char **text, err *e);

@@ -180,7 +180,8 @@ static err_code make_slot(maker *mk, size_t slot, const weight *w, lora_mat *m, 
     return err_context(e, "%s", name);
 }
 
-/* A and B of lm_head or embed_tokens, beside `own`, which the backend may have in another type than its file. */
+/* A and B of lm_head or embed_tokens, beside `own`, which the backend may have in
+ * another type than its file. */
 static err_code pack_outside(maker *mk, size_t slot, const weight *own, lora_mat *m, err *e)
 {
     const peft_layer *pl = &mk->al->peft.layer[slot];
@@ -228,8 +229,8 @@ static void copy_row(const maker *mk, const adapter_tensor *t, int i, char *to, 
     put_row(to, mk->in, mk->shape->dim, type);
 }
 
-/* The base's table with the trained rows in it, in the table's type as PEFT puts them there; the caller's to
- * free. */
+/* The base's table with the trained rows in it, in the table's type as PEFT puts them
+ * there; the caller's to free. */
 static void *patched_table(const maker *mk)
 {
     const model_config *c = mk->shape;
@@ -259,7 +260,8 @@ static int by_id(const void *a, const void *b)
     return (x->at > y->at) - (x->at < y->at);
 }
 
-/* Which rows the slot gets of its own: those behind the base's, and the trained ones, also in their place. */
+/* Which rows the slot gets of its own: those behind the base's, and the trained
+ * ones, also in their place. */
 static size_t list_rows(const maker *mk, size_t slot, own_row *list)
 {
     const adapter_layout *al = mk->al;

@@ -1,10 +1,11 @@
-/* extras.h -- what an adapter brings beside A and B of the layers: DoRA's gains, biases, norms, and what it
- * does to the input table and the output layer.
+/* extras.h -- what an adapter brings beside A and B of the layers: DoRA's gains, biases, norms, and
+ * what it does to the input table and the output layer.
  *
- * A gain needs the base's weights (be_lora_gain), a bias may be a sum, the input table's A is turned.
- * Rows of single tokens, and of tokens that the base does not have, are kept alone (lora_rows); for a backend
- * that takes none, they are put into a copy of the base's table, for a tied base into one of the output layer, too.
- * All lie in one piece of backend memory of their own; a whole output layer is a weight of its own.
+ * A gain needs the base's weights (be_lora_gain), a bias may be a sum, the input table's A is
+ * turned.  Rows of single tokens, and of tokens that the base does not have, are kept alone
+ * (lora_rows); for a backend that takes none, they are put into a copy of the base's table, for a
+ * tied base into one of the output layer, too.  All lie in one piece of backend memory of their
+ * own; a whole output layer is a weight of its own.
  *
  * Ownership: extras_clear() frees.  Threads: a loader thread.
  */
@@ -28,9 +29,9 @@ typedef struct adapter_extras {
     const float **norm;          /* likewise */
 } adapter_extras;
 
-/* `file`: the whole weights' file in memory, checked; `mat`: [n_layer][PROJ_COUNT], gets gain and bias.
- * `base` NULL: ERR_UNSUPPORTED when weights of the base are needed.  Tables go up in pieces, at the pace of
- * `speed` (NULL: at once); `hint`: nobody waits.  Zeroes *out first. */
+/* `file`: the whole weights' file in memory, checked; `mat`: [n_layer][PROJ_COUNT], gets gain and
+ * bias.  `base` NULL: ERR_UNSUPPORTED when weights of the base are needed.  Tables go up in pieces,
+ * at the pace of `speed` (NULL: at once); `hint`: nobody waits.  Zeroes *out first. */
 err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_config *config,
                      const model *base, backend *be, const uint8_t *file, lora_mat *mat,
                      pace *speed, bool hint, err *e);

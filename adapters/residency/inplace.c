@@ -93,8 +93,8 @@ static err_code hash_part(int dir_fd, int p, uint64_t *bytes, uint8_t sha[DIGEST
     return rc;
 }
 
-/* adapters/<digest> as a link to the folder.  One that was there is replaced: this one was just read
- * and is right.  Our own copy of the content stays. */
+/* adapters/<digest> as a link to the folder.  One that was there is replaced: this one was just
+ * read and is right.  Our own copy of the content stays. */
 static err_code link_folder(const walk *w, const uint8_t digest[DIGEST_BYTES], err *e)
 {
     char to[FOLDER_PATH_MAX + 80], fresh[FOLDER_PATH_MAX + 90];
@@ -158,7 +158,8 @@ static bool name_is_new(walk *w, const char *name)
     return false;
 }
 
-/* Not inlined: its buffers would stand once for each level of the walk, and a worker's stack is small. */
+/* Not inlined: its buffers would stand once for each level of the walk, and
+ * a worker's stack is small. */
 __attribute__((noinline)) static void take_folder(walk *w, int dir_fd)
 {
     char name[ADAPTER_NAME_MAX + 1];

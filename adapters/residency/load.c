@@ -65,8 +65,8 @@ err_code adapter_load_begin(adapter_load *ld, const load_env *env, uint64_t id, 
         if (rc) return of_own_files(ld, rc, e);
     }
     ld->n_chunks = count_chunks(layout_of(ld), env->base, env->be, env->chunk_bytes);
-    /* What lies elsewhere (whole tables, biases) is paid for with chunks too, so that the arena's budget
-     * bounds it. */
+    /* What lies elsewhere (whole tables, biases) is paid for with chunks too, so that the
+     * arena's budget bounds it. */
     uint64_t extra = extent_bytes(layout_of(ld), env->base, env->be);
     if (ld->n_chunks > 0 && extra / env->chunk_bytes < INT32_MAX / 2)
         ld->n_chunks += (int)((extra + env->chunk_bytes - 1) / env->chunk_bytes);
@@ -154,8 +154,8 @@ typedef struct walk {
     int chunk;
 } walk;
 
-/* Units of a matrix (rows of A, blocks of columns of B) that fit here, `unit` bytes each; goes on to the
- * next chunk when not even `least` do. */
+/* Units of a matrix (rows of A, blocks of columns of B) that fit here, `unit` bytes each; goes on
+ * to the next chunk when not even `least` do. */
 static int fit(walk *w, size_t unit, int left, int least)
 {
     size_t room = w->chunk_bytes - w->at;
@@ -220,8 +220,9 @@ static int count_chunks(const adapter_layout *al, const model_config *base, cons
     return w.chunk + 1;
 }
 
-/* One adapter's packing under way; without a file only the addresses are found.  The block behind `mat` holds the matrices, then a lora_split for each
- * chunk border that may cut one, then the addresses of what is behind the borders. */
+/* One adapter's packing under way; without a file only the addresses are found.  The block behind
+ * `mat` holds the matrices, then a lora_split for each chunk border that may cut one, then the
+ * addresses of what is behind the borders. */
 typedef struct packing {
     const adapter_load *ld;
     const uint8_t *file;
@@ -352,8 +353,8 @@ static err_code upload_chunks(const adapter_load *ld, void *const *chunk)
     return rc;
 }
 
-/* What is in the chunks now takes the place of the file's content in the copy, unless that would be much
- * larger, or there is more to make of the file than chunks. */
+/* What is in the chunks now takes the place of the file's content in the copy, unless that would be
+ * much larger, or there is more to make of the file than chunks. */
 static void compact(adapter_load *ld, void *const *chunk, uint64_t bytes)
 {
     adapter_copy *c = ld->copy;

@@ -1,13 +1,14 @@
-/* load.h -- brings one adapter up: from its files into a copy, from the copy into chunks of the device.
+/* load.h -- brings one adapter up: from its files into a copy, from the copy
+ * into chunks of the device.
  *
- * Steps, so that the caller can look for room in between and keep the copy: begin() pins the version, and
- * reads the small header unless there is a copy already; it knows how many chunks are needed.  read()
- * reads everything and compares it with the digest under which it was published.  pack() fills the
- * chunks (be_lora_pack, or be_upload from a copy that is packed); what does not fit into one goes on in the
- * next (struct lora_split).
+ * Steps, so that the caller can look for room in between and keep the copy: begin() pins the
+ * version, and reads the small header unless there is a copy already; it knows how many chunks are
+ * needed.  read() reads everything and compares it with the digest under which it was published.
+ * pack() fills the chunks (be_lora_pack, or be_upload from a copy that is packed); what does not
+ * fit into one goes on in the next (struct lora_split).
  *
- * Ownership: begin() to clear(), whatever happened between; copy, extras and mat may be taken over (set
- *            NULL).
+ * Ownership: begin() to clear(), whatever happened between; copy, extras and mat may
+ *            be taken over (set NULL).
  * Threads:   a loader thread; no lock is held.
  */
 #ifndef ADAPTERS_RESIDENCY_LOAD_H
@@ -52,11 +53,12 @@ typedef struct adapter_load {
     bool hint;             /* nobody waits for it: pack() leaves others room */
 } adapter_load;
 
-/* Zeroes *ld first, so that clear is always safe.  copy: borrowed, or NULL.  ERR_NOT_FOUND, ERR_IO, or
- * what validation says. */
+/* Zeroes *ld first, so that clear is always safe.  copy: borrowed, or NULL.  ERR_NOT_FOUND,
+ * ERR_IO, or what validation says. */
 err_code adapter_load_begin(adapter_load *ld, const load_env *env, uint64_t id, adapter_copy *copy,
                             err *e);
-/* Makes the copy; nothing to do where there is one.  ERR_DAMAGED: the files are not what was published. */
+/* Makes the copy; nothing to do where there is one.  ERR_DAMAGED: the files
+ * are not what was published. */
 err_code adapter_load_read(adapter_load *ld, err *e);
 /* chunk: [n_chunks] addresses. */
 err_code adapter_load_pack(adapter_load *ld, void *const *chunk, err *e);

@@ -1,13 +1,14 @@
 /* pace.h -- how many bytes loaders may move to the device while a step of the engine runs.
  *
- * The engine says before each step how long it will take and how long it may take longer before a running
- * stream misses its target (the slack).  A share of the slack, and never less than an eighth of the step, may go
- * into copies; by the rate at which they have gone so far that is a budget of bytes.  A piece is begun as long
- * as some of the budget is left, and what it takes too much is missing in the next step.  Hints leave half of
- * each budget to the loads that requests wait for.
+ * The engine says before each step how long it will take and how long it may take longer
+ * before a running stream misses its target (the slack).  A share of the slack, and never
+ * less than an eighth of the step, may go into copies; by the rate at which they have gone so
+ * far that is a budget of bytes.  A piece is begun as long as some of the budget is left, and
+ * what it takes too much is missing in the next step.  Hints leave half of each budget to the
+ * loads that requests wait for.
  *
- * Nobody is hurried (no stream has a target, nothing runs): no bound.  An engine that says nothing for PACE_PATIENCE_US
- * hangs or has ended; then loaders go on.
+ * Nobody is hurried (no stream has a target, nothing runs): no bound.  An engine that says nothing
+ * for PACE_PATIENCE_US hangs or has ended; then loaders go on.
  *
  * Threads: any; one lock of its own.
  */
@@ -41,18 +42,20 @@ typedef struct pace_counts {
 void pace_init(pace *p, int share);
 void pace_clear(pace *p);
 
-/* Before a step: how long it will take, and may take beyond that (INFINITY: as long as it likes). */
+/* Before a step: how long it will take, and may take beyond that (INFINITY: as long as it
+ * likes). */
 void pace_step(pace *p, double step_us, double slack_us);
 
-/* May a piece of so many bytes be moved now?  Then it is taken from the budget.  (Loaders wait; tests ask.) */
+/* May a piece of so many bytes be moved now?  Then it is taken from the budget.
+ * (Loaders wait; tests ask.) */
 bool pace_try(pace *p, uint64_t bytes, bool hint);
 /* Waits until it may. */
 void pace_take(pace *p, uint64_t bytes, bool hint);
 /* What a piece has taken. */
 void pace_moved(pace *p, uint64_t bytes, int64_t took_us);
 
-/* Around each piece that a loader moves, `p` NULL: no bound.  Waits for its turn, and says when it has begun; tells
- * what it took. */
+/* Around each piece that a loader moves, `p` NULL: no bound.  Waits for its turn, and says when it
+ * has begun; tells what it took. */
 int64_t pace_begin(pace *p, uint64_t bytes, bool hint);
 void pace_end(pace *p, uint64_t bytes, int64_t begun_us);
 

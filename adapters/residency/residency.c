@@ -1,17 +1,20 @@
 /* residency.c -- one table, two queues, a few loader threads.
  *
- * An entry stands for a version that was ever asked for; what was not is on disk and has no entry.
- * Demand (the engine asked and got ERR_BUSY) goes before hints (prefetch, warm), and among equals the
- * nearest deadline first: deadlines are absolute, so waiting raises.  A loader reads the small header
- * first and so learns how many chunks it needs; then the entry waits for them.  Chunks are given to the
- * first demand alone, so no later and smaller one overtakes it for ever; hints take what is idle.
+ * An entry stands for a version that was ever asked for; what was not is on disk and has no
+ * entry.  Demand (the engine asked and got ERR_BUSY) goes before hints (prefetch, warm), and
+ * among equals the nearest deadline first: deadlines are absolute, so waiting raises.  A loader
+ * reads the small header first and so learns how many chunks it needs; then the entry waits for
+ * them.  Chunks are given to the first demand alone, so no later and smaller one overtakes it for
+ * ever; hints take what is idle.
  *
  * The arena decides what it evicts for that, from any thread; evicted adapters are learned of in
- * collect(), which the engine calls at each step and who changes the table before it does.  Those who
- * only look change nothing: they see an adapter until it has been collected.  Two rules keep a small device from locking up or turning in circles:
- *   - when the first demand has waited INSIST_AFTER_US for adapters that are always in use, the least
- *     recently taken of those is closed: it finishes what it serves and is handed out no more until
- *     it has been evicted and asked for again; and new sequences leave it room (devmem_reserve);
+ * collect(), which the engine calls at each step and who changes the table before it does.  Those
+ * who only look change nothing: they see an adapter until it has been collected.  Two rules keep a
+ * small device from locking up or turning in circles:
+ *   - when the first demand has waited INSIST_AFTER_US for adapters that are always in
+ *     use, the least recently taken of those is closed: it finishes what it serves and is
+ *     handed out no more until it has been evicted and asked for again; and new sequences
+ *     leave it room (devmem_reserve);
  *   - what could never fit is refused, not queued.
  */
 #include "adapters/residency/residency.h"
@@ -32,8 +35,8 @@
 #include "engine/base/log.h"
 #include "engine/base/memory.h"
 
-/* Loads share the cores with the running batch.  One that a request waits for comes before work that can
- * wait, but after the batch; a hint takes what is left over. */
+/* Loads share the cores with the running batch.  One that a request waits for comes before work
+ * that can wait, but after the batch; a hint takes what is left over. */
 enum { DEMAND_NICE = 10, HINT_NICE = 15 };
 
 /* On Linux niceness is a thread's own: the process's, and what this loader has added to it. */
@@ -54,7 +57,7 @@ const char *residency_state_name(residency_state s)
     return "unknown";
 }
 
-/* ---- the device ---------------------------------------------------------------------------------- */
+/* ---- the device ------------------------------------------------------------------------------ */
 
 /* The chunks of a resident entry are gone, or go now; it is queued again if somebody wants it. */
 static void left_device(residency *rs, entry *en)
@@ -110,7 +113,7 @@ static void relent(residency *rs, const entry *en)
     rs->starved = NULL;
 }
 
-/* ---- loader threads (mu is held unless said) ---------------------------------------------------- */
+/* ---- loader threads (mu is held unless said) ------------------------------------------------- */
 
 static void fail(residency *rs, entry *en, const err *why)
 {
@@ -144,8 +147,9 @@ static void wait_a_tick(residency *rs)
     cond_wait_until(&rs->work, &rs->mu, clock_now_us() + TICK_MS * 1000);
 }
 
-/* Waits for n chunks for `en` and takes them.  ERR_CANCELLED: it is not wanted any more, or only a hint.
- * ERR_CONFLICT: an earlier demand has no loader yet, and this thread must see to that one first. */
+/* Waits for n chunks for `en` and takes them.  ERR_CANCELLED: it is not wanted any more,
+ * or only a hint.  ERR_CONFLICT: an earlier demand has no loader yet, and this thread
+ * must see to that one first. */
 static err_code reserve(residency *rs, entry *en, int n, err *e)
 {
     lock_assert_held(&rs->mu);
@@ -379,10 +383,10 @@ static void *loader_main(void *arg)
     return NULL;
 }
 
-/* ---- the engine's door ------------------------------------------------------------------------- */
+/* ---- the engine's door ----------------------------------------------------------------------- */
 
-/* A version that failed is not read again for every request; where memory was short, only those who waited for it
- * hear so. */
+/* A version that failed is not read again for every request; where memory was short, only those
+ * who waited for it hear so. */
 static int64_t retry_us(const entry *en)
 {
     return !en->why || en->why->code == ERR_NOMEM ? STARVED_RETRY_US : RETRY_US;
@@ -528,8 +532,8 @@ static void step_cb(void *self, double step_us, double slack_us)
     pace_step(&rs->pace, step_us, slack_us);
 }
 
-/* The size of a version that was never asked for, as the registry has it.  Without the lock: its pins are
- * not to be let go of under it. */
+/* The size of a version that was never asked for, as the registry has it.  Without the lock: its
+ * pins are not to be let go of under it. */
 static uint64_t size_on_device(residency *rs, uint64_t id)
 {
     const adapter_version *v;
@@ -609,7 +613,7 @@ lora_source residency_source(residency *rs)
                          .resume = resume_cb};
 }
 
-/* ---- API ------------------------------------------------------------------------------------------ */
+/* ---- API ------------------------------------------------------------------------------------- */
 
 void residency_warm(residency *rs, uint64_t version_id)
 {
@@ -784,7 +788,7 @@ void residency_stats_get(residency *rs, residency_stats *out)
     pace_get(&rs->pace, &out->pace);
 }
 
-/* ---- life -------------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static void pin_what_was_pinned(residency *rs)
 {

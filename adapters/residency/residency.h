@@ -1,10 +1,11 @@
 /* residency.h -- where each adapter is: on disk, in host memory, on the device.
  *
- * Disk holds all.  Host memory holds compact copies (adapters/store/copy.h) under a budget of its own; the
- * device's arena (engine/memory/devmem.h), shared with the KV pages, holds what the kernels read.  Loader threads
- * move adapters up, away from the engine thread; the engine only asks, through struct lora_source
- * (engine/lora.h), and never waits: ERR_BUSY until resident.  Whose first token is promised earliest is
- * loaded first, and a small budget slows down but never locks up.
+ * Disk holds all.  Host memory holds compact copies (adapters/store/copy.h) under a budget
+ * of its own; the device's arena (engine/memory/devmem.h), shared with the KV pages, holds
+ * what the kernels read.  Loader threads move adapters up, away from the engine thread; the
+ * engine only asks, through struct lora_source (engine/lora.h), and never waits: ERR_BUSY
+ * until resident.  Whose first token is promised earliest is loaded first, and a small
+ * budget slows down but never locks up.
  *
  * Locks:   one mutex, not held while files are read or weights packed; the arena's is inside of it.
  * Threads: the source's calls on the engine thread; all else from any thread.
@@ -32,8 +33,8 @@ typedef struct residency_config {
     size_t host_bytes;   /* of copies in host memory; 0: none are kept */
     bool host_int8;      /* A and B are kept in int8 there */
     int n_loaders;       /* threads; 0: 1 */
-    /* Percent of a step's slack that copies to the device may take (adapters/residency/pace.h); 0: no
-     * bound. */
+    /* Percent of a step's slack that copies to the device may take
+     * (adapters/residency/pace.h); 0: no bound. */
     int copy_share;
     const model *weights; /* of the base, for DoRA and biases; NULL: those are refused */
 } residency_config;
@@ -69,8 +70,8 @@ typedef struct residency_stats {
     pace_counts pace;
 } residency_stats;
 
-/* Borrows all three until residency_destroy().  Names that the registry has as pinned are loaded and
- * pinned (their default versions). */
+/* Borrows all three until residency_destroy().  Names that the registry has as pinned are loaded
+ * and pinned (their default versions). */
 err_code residency_create(residency **out, const residency_config *cfg, backend *be,
                           const model_config *base, registry *reg, err *e);
 /* The engine must be done: nothing acquired. */
@@ -86,8 +87,8 @@ void residency_warm(residency *rs, uint64_t version_id);
 err_code residency_pin(residency *rs, uint64_t version_id, err *e);
 void residency_unpin(residency *rs, uint64_t version_id);
 
-/* Drops it from memory, at once or when the last sequence lets go of it; one that is not there is left
- * alone.  ERR_CONFLICT: it is pinned. */
+/* Drops it from memory, at once or when the last sequence lets go of it; one that is not there is
+ * left alone.  ERR_CONFLICT: it is pinned. */
 err_code residency_evict(residency *rs, uint64_t version_id, err *e);
 
 residency_state residency_get(residency *rs, uint64_t version_id, bool *pinned);
@@ -104,11 +105,12 @@ typedef struct residency_row { /* one version */
     int64_t last_use_us; /* clock_now_us(); 0: never */
 } residency_row;
 
-/* Counts the changes of state, pins, users and copies; never 0.  As long as it stays, residency_rows() gives
- * the same states, pins, users and load times. */
+/* Counts the changes of state, pins, users and copies; never 0.  As long as it stays,
+ * residency_rows() gives the same states, pins, users and load times. */
 uint64_t residency_changes(residency *rs);
-/* Appends a row for each version that is not just on the disk to *out (malloced, *cap and *n counted along).  The lock is held for a few
- * hundred at a time, so the engine waits for none of it.  ERR_NOMEM. */
+/* Appends a row for each version that is not just on the disk to *out (malloced, *cap and
+ * *n counted along).  The lock is held for a few hundred at a time, so the engine waits
+ * for none of it.  ERR_NOMEM. */
 err_code residency_rows(residency *rs, residency_row **out, size_t *n, size_t *cap, err *e);
 /* The row of one version; all zero but version_id where it was not asked for since the start. */
 void residency_row_get(residency *rs, uint64_t version_id, residency_row *out);

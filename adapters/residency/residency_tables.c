@@ -1,7 +1,7 @@
 /* residency_tables.c -- see the header; mu is held throughout.
  *
- * Copies in host memory are evicted by the same measure as the arena's adapters: uses * microseconds of
- * reading / bytes, over a clock (GreedyDual-Size with frequency), from a heap.
+ * Copies in host memory are evicted by the same measure as the arena's adapters: uses *
+ * microseconds of reading / bytes, over a clock (GreedyDual-Size with frequency), from a heap.
  */
 #include "adapters/residency/residency_tables.h"
 
@@ -117,7 +117,7 @@ void tier_enqueue(residency *rs, entry *en, want w, int64_t due_us)
     cond_broadcast(&rs->work);
 }
 
-/* ---- times ---------------------------------------------------------------------------------------- */
+/* ---- times ----------------------------------------------------------------------------------- */
 
 enum {
     QUEUE_LOOK = 64
@@ -173,7 +173,7 @@ int64_t tier_eta_us(const residency *rs, const entry *en, uint64_t bytes, int64_
     return (int64_t)(us + before / rs->n_loaders);
 }
 
-/* ---- pins --------------------------------------------------------------------------------------- */
+/* ---- pins ------------------------------------------------------------------------------------ */
 
 uint64_t tier_pinned_bytes(const residency *rs, const entry *but)
 {
@@ -258,8 +258,8 @@ void host_value(residency *rs, entry *en)
     host_settle(rs, en->host_at);
 }
 
-/* Evicts copies, the least worth first, until the budget holds; those that loaders work on stay, and
- * there are no more of these than loaders. */
+/* Evicts copies, the least worth first, until the budget holds; those that loaders work on stay,
+ * and there are no more of these than loaders. */
 void host_trim(residency *rs)
 {
     lock_assert_held(&rs->mu);
@@ -321,7 +321,7 @@ void host_free_trash(adapter_copy *c)
     }
 }
 
-/* ---- ends ---------------------------------------------------------------------------------------- */
+/* ---- ends ------------------------------------------------------------------------------------ */
 
 void tier_forget(residency *rs, entry *en)
 {

@@ -1,8 +1,9 @@
-/* residency_tables.h -- what residency knows of each adapter, its queues, and the copies in host memory.
- * Private to residency*.c.
+/* residency_tables.h -- what residency knows of each adapter, its queues, and the copies in host
+ * memory.  Private to residency*.c.
  *
- * Every call and every field below `mu` with mu held; none takes longer than the logarithm of what there
- * is, but for a queue's length where a nearer deadline moves forward: the engine waits for this lock.
+ * Every call and every field below `mu` with mu held; none takes longer than the logarithm
+ * of what there is, but for a queue's length where a nearer deadline moves forward: the
+ * engine waits for this lock.
  */
 #ifndef ADAPTERS_RESIDENCY_RESIDENCY_TABLES_H
 #define ADAPTERS_RESIDENCY_RESIDENCY_TABLES_H
@@ -74,7 +75,8 @@ struct residency {
     uint64_t changes;     /* of what the rows of residency_rows() show */
     double load_us;       /* of one load to the device, smoothed */
     const entry *starved; /* has had devmem_reserve() called for it */
-    /* Sums over loads, the latest count most: time over bytes on the device is what a byte takes. */
+    /* Sums over loads, the latest count most: time over bytes on the device is what a byte
+     * takes. */
     double read_us, read_bytes, pack_us, pack_bytes;
     residency_stats stats;
 };
@@ -97,9 +99,9 @@ double tier_popularity(const entry *en, int64_t now_us);
 
 /* A load took so long; read_us 0: it did not come from the disk. */
 void tier_learn(residency *rs, const entry *en, int64_t read_us, int64_t pack_us);
-/* When it would be on the device: its own load at the rates seen from where it lies, and those before it in the
- * queue, over the loaders.  `en` NULL: it was never asked for.  0: it is there, has failed, or no load
- * was seen yet.  Looks at a bounded part of the queue. */
+/* When it would be on the device: its own load at the rates seen from where it lies, and those
+ * before it in the queue, over the loaders.  `en` NULL: it was never asked for.  0: it is there,
+ * has failed, or no load was seen yet.  Looks at a bounded part of the queue. */
 int64_t tier_eta_us(const residency *rs, const entry *en, uint64_t bytes, int64_t due_us);
 
 /* Bytes that pinned adapters hold or will hold, `but` apart. */

@@ -1,8 +1,8 @@
 /* copy.c -- see copy.h.
  *
- * An int8 copy lists the tensors in the order of the layout: A and B as groups [scale f32][64 x int8], the
- * last one short; the others byte for byte.  The image that it is opened to has them in the same order,
- * A and B as f32, each at a multiple of 64.
+ * An int8 copy lists the tensors in the order of the layout: A and B as groups [scale f32][64 x
+ * int8], the last one short; the others byte for byte.  The image that it is opened to has them in
+ * the same order, A and B as f32, each at a multiple of 64.
  */
 #include "adapters/store/copy.h"
 

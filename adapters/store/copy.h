@@ -1,11 +1,13 @@
-/* copy.h -- an adapter in host memory: as its file has it, as the device has it, or with A and B in int8.
+/* copy.h -- an adapter in host memory: as its file has it, as the device has
+ * it, or with A and B in int8.
  *
- * The middle tier: what it holds needs no disk, no hashing and no parsing to be packed again.  As the device
- * has it (load.c makes that of most) means chunk after chunk of the arena: going up is a plain copy.  In int8 each
- * COPY_GROUP consecutive values share a scale: an element is off by at most 1/254 of the largest of
- * its group (symmetric rounding to 127 steps, as in LLM.int8's vector-wise scheme), at 1.06 bytes each.
- * All other tensors stay as they are.  Where int8 is on, an adapter is always packed from its copy, so
- * that the same seed gives the same text wherever the adapter came from.
+ * The middle tier: what it holds needs no disk, no hashing and no parsing to be packed again.  As
+ * the device has it (load.c makes that of most) means chunk after chunk of the arena: going up is
+ * a plain copy.  In int8 each COPY_GROUP consecutive values share a scale: an element is off by
+ * at most 1/254 of the largest of its group (symmetric rounding to 127 steps, as in LLM.int8's
+ * vector-wise scheme), at 1.06 bytes each.  All other tensors stay as they are.  Where int8 is
+ * on, an adapter is always packed from its copy, so that the same seed gives the same text
+ * wherever the adapter came from.
  *
  * Threads: immutable once made; making, opening and freeing on any thread.
  */
@@ -29,14 +31,14 @@ typedef struct adapter_copy {
     struct adapter_copy *next; /* for whoever frees several */
 } adapter_copy;
 
-/* Takes over file (malloced, `len` bytes, checked) and the layout, also when it fails; the layout is
- * zeroed.  NULL: out of memory, or a tensor that ends beyond the file. */
+/* Takes over file (malloced, `len` bytes, checked) and the layout, also when it fails; the layout
+ * is zeroed.  NULL: out of memory, or a tensor that ends beyond the file. */
 adapter_copy *copy_make(adapter_layout *layout, uint8_t *file, uint64_t len, int n_layer,
                         bool int8);
 void copy_free(adapter_copy *c); /* NULL: nothing */
 
-/* The file's image, in which copy->layout tells where each tensor lies; *spare is the caller's to free
- * (NULL where the copy itself is the image).  NULL: out of memory. */
+/* The file's image, in which copy->layout tells where each tensor lies; *spare is the caller's to
+ * free (NULL where the copy itself is the image).  NULL: out of memory. */
 const uint8_t *copy_open(const adapter_copy *c, int n_layer, void **spare);
 
 #endif

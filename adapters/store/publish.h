@@ -1,9 +1,9 @@
 /* publish.h -- from a folder that has arrived to a version that is served.
  *
- * The last steps of every way in, in the order that a crash allows (DESIGN 6): the files are synced,
- * validated against the base, the folder is synced, renamed to the digest of its content, its parent
- * synced, then the row is written.  A crash before the row leaves a folder that nobody knows and that
- * the next start removes.
+ * The last steps of every way in, in the order that a crash allows (DESIGN 6): the files are
+ * synced, validated against the base, the folder is synced, renamed to the digest of its content,
+ * its parent synced, then the row is written.  A crash before the row leaves a folder that nobody
+ * knows and that the next start removes.
  *
  * Threads: any thread; many publish at once.
  */
@@ -47,11 +47,12 @@ typedef struct publish_options {
 /* ERR_INPUT unless name and description are well-formed. */
 err_code publish_check_names(const char *name, const char *description, err *e);
 
-/* A fresh empty folder <dir>/adapters/tmp/<id>; its path into `path`, its descriptor is the caller's. */
+/* A fresh empty folder <dir>/adapters/tmp/<id>; its path into `path`, its
+ * descriptor is the caller's. */
 err_code publish_tmp(registry *reg, char path[FOLDER_PATH_MAX], int *dir_fd, err *e);
 
-/* Publishes the folder at `path` (from publish_tmp(), our files in it, each synced, with these sizes and
- * SHA-256).  The caller removes what is left at `path` afterwards, whatever the result.
+/* Publishes the folder at `path` (from publish_tmp(), our files in it, each synced, with these
+ * sizes and SHA-256).  The caller removes what is left at `path` afterwards, whatever the result.
  *   ERR_INPUT, ERR_CORRUPT, ERR_UNSUPPORTED  what is wrong with the adapter
  *   ERR_LIMIT, ERR_STALE, ERR_CONFLICT, ERR_NO_ROOM, ERR_IO  why it cannot be published now
  * *existed (may be NULL): the name's newest version has exactly this content already. */
@@ -60,9 +61,9 @@ err_code publish_folder(const upload_env *env, const publish_options *o, const c
                         const uint8_t sha[PART_COUNT][DIGEST_BYTES], adapter_version *out,
                         bool *existed, err *e);
 
-/* The first step alone: does the folder fit the base?  Fills in what is told of it: nv's rank_max,
- * file_bytes, packed_bytes, and one line of JSON in `info`; *text are its words (the caller's to free), NULL for
- * none. */
+/* The first step alone: does the folder fit the base?  Fills in what is told of it: nv's
+ * rank_max, file_bytes, packed_bytes, and one line of JSON in `info`; *text are its words (the
+ * caller's to free), NULL for none. */
 err_code publish_check(const upload_env *env, int dir_fd, const uint64_t bytes[PART_COUNT],
                        registry_new_version *nv, char *info, size_t cap, char **text, err *e);
 

@@ -1,8 +1,8 @@
 /* registry.c -- the start, and the way of a request: from a name to a pinned version.
  *
- * `mu` is held for a lookup, never over a write to the disk.  Changes (registry_change.c) come one after
- * another under `change`: check under `mu`, write the rows, then show the result under `mu`.  So a reader
- * sees only what is durable, and nobody waits for the disk but who changes something.
+ * `mu` is held for a lookup, never over a write to the disk.  Changes (registry_change.c) come one
+ * after another under `change`: check under `mu`, write the rows, then show the result under `mu`.
+ * So a reader sees only what is durable, and nobody waits for the disk but who changes something.
  */
 #include "adapters/store/registry.h"
 

@@ -43,16 +43,16 @@ typedef struct registry_config {
     int n_reserved;
 } registry_config;
 
-/* Loads all rows, finishes deletes that a crash cut short, removes files that no row knows.  A ready
- * version whose files are missing is marked failed.  `db` is borrowed.  `cfg` may be NULL. */
+/* Loads all rows, finishes deletes that a crash cut short, removes files that no row knows.  A
+ * ready version whose files are missing is marked failed.  `db` is borrowed.  `cfg` may be NULL. */
 err_code registry_create(registry **out, store *db, const registry_config *cfg, err *e);
 /* All pins must be back: aborts otherwise, naming the version that is still held. */
 void registry_destroy(registry *r);
 
 /* ---- on the way of a request ------------------------------------------------ */
 
-/* "name" (its alias `default`), "name@7", "name:alias"; "tenant/name..." for what is the tenant's own,
- * shared with it, or, with `any_tenant`, anybody's.
+/* "name" (its alias `default`), "name@7", "name:alias"; "tenant/name..." for what is the tenant's
+ * own, shared with it, or, with `any_tenant`, anybody's.
  *   ERR_NOT_FOUND  also when the name belongs to another tenant (the same sentence)
  *   ERR_CONFLICT   the version is draining or failed */
 err_code registry_acquire(registry *r, uint64_t tenant_id, const char *model, bool any_tenant,
@@ -60,8 +60,8 @@ err_code registry_acquire(registry *r, uint64_t tenant_id, const char *model, bo
 /* One more pin on a version by its id; while it drains too, for as long as somebody holds it. */
 err_code registry_acquire_id(registry *r, uint64_t version_id, const adapter_version **out, err *e);
 void registry_release(registry *r, const adapter_version *v);
-/* "name@version" of a version that is known, to show it: nothing is pinned, so the caller may hold a
- * lock (the last pin's release writes to the disk).  False: it is gone. */
+/* "name@version" of a version that is known, to show it: nothing is pinned, so the caller may hold
+ * a lock (the last pin's release writes to the disk).  False: it is gone. */
 bool registry_label(registry *r, uint64_t version_id, char *out, size_t cap);
 /* Limits of the name that a pinned version belongs to, and that name's id (never reused). */
 void registry_limits(registry *r, const adapter_version *v, uint64_t *adapter_id,
@@ -119,8 +119,8 @@ typedef struct registry_meta {
 err_code registry_update(registry *r, uint64_t tenant_id, const char *name, const registry_meta *m,
                          err *e);
 
-/* Of the name; they go when the name is deleted.  `was`: what `l` was made from.  ERR_CONFLICT: others stand there
- * now; ERR_INPUT on a negative one. */
+/* Of the name; they go when the name is deleted.  `was`: what `l` was made from.  ERR_CONFLICT:
+ * others stand there now; ERR_INPUT on a negative one. */
 err_code registry_set_limits(registry *r, uint64_t tenant_id, const char *name,
                              const adapter_limits *was, const adapter_limits *l, err *e);
 
@@ -193,9 +193,9 @@ typedef struct registry_cursor { /* where the next page begins */
     char name[ADAPTER_NAME_MAX + 1];
 } registry_cursor;
 
-/* One page, by tenant and name.  Its time does not grow with the number of names: the begin is found by
- * bisection, and at most REGISTRY_SCAN_MAX names are looked at, so that a page may be short, even
- * empty, and still have a next one.  *out has room for q->limit. */
+/* One page, by tenant and name.  Its time does not grow with the number of names: the begin is
+ * found by bisection, and at most REGISTRY_SCAN_MAX names are looked at, so that a page may be
+ * short, even empty, and still have a next one.  *out has room for q->limit. */
 void registry_page(registry *r, const registry_query *q, adapter_entry *out, size_t *n,
                    registry_cursor *next);
 /* Tenants that a name is shared with; malloced, NULL for none. */
@@ -219,8 +219,8 @@ typedef struct registry_summary {       /* one name, in short */
 
 /* Rises with every change of a name, version or alias. */
 uint64_t registry_changes(const registry *r);
-/* All names in no order; malloced.  The registry is locked piece by piece: what changes meanwhile may
- * be missing, and registry_changes() has risen then. */
+/* All names in no order; malloced.  The registry is locked piece by piece: what changes meanwhile
+ * may be missing, and registry_changes() has risen then. */
 err_code registry_summaries(registry *r, registry_summary **out, size_t *n, err *e);
 
 /* Blocks, a folder and rows of a tiny version. */
@@ -243,7 +243,8 @@ store *registry_store(const registry *r);
  * a delete of the same content at the same time cannot take the files away in between. */
 void registry_files_lock(registry *r);
 void registry_files_unlock(registry *r);
-/* Removes files that no version has (an upload that was refused at the last step); with the lock. */
+/* Removes files that no version has (an upload that was refused at the last step); with the
+ * lock. */
 void registry_files_forget(registry *r, const uint8_t digest[DIGEST_BYTES]);
 
 #endif

@@ -1,7 +1,7 @@
 /* registry_change.c -- publish, aliases, sharing, delete: one change after another.
  *
- * Each checks under `mu`, writes the rows, then shows the result under `mu`; `change` is held all along, so
- * an entry that was found stays.
+ * Each checks under `mu`, writes the rows, then shows the result under `mu`; `change` is held all
+ * along, so an entry that was found stays.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,8 +94,8 @@ static err_code publish_again(registry *r, entry *en, const registry_new_version
     return rc;
 }
 
-/* Memory for what is to be published, taken before its rows are written: what is on the disk must not fail to be
- * here. */
+/* Memory for what is to be published, taken before its rows are written: what is on the disk
+ * must not fail to be here. */
 typedef struct {
     entry *entry; /* NULL: there is one */
     version *version;

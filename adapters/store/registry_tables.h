@@ -1,8 +1,8 @@
 /* registry_tables.h -- the registry's own memory: who is where.  Private to registry*.c.
  *
  * Hash tables by (tenant, name), by version id and by content, and one array of all names in order,
- * in which a page is found by bisection.  Under 1 KB for a name with one version: what is only shown
- * to people (info) stays in the database.
+ * in which a page is found by bisection.  Under 1 KB for a name with one version: what is only
+ * shown to people (info) stays in the database.
  *
  * Locks: files, change, mu; see engine/base/lock_list.h.
  */
@@ -112,8 +112,8 @@ void registry_files_sweep(registry *r);
 /* Removes the files of this content unless some version still has it. */
 void registry_files_drop(registry *r, const uint8_t digest[DIGEST_BYTES]);
 
-/* registry_change.c: removes a drained version without pins for good (row, memory, files).  The caller has
- * set v->finishing, so that nobody else does; no lock is held. */
+/* registry_change.c: removes a drained version without pins for good (row, memory, files).  The
+ * caller has set v->finishing, so that nobody else does; no lock is held. */
 void registry_finish_version(registry *r, version *v);
 
 #endif

@@ -1,12 +1,12 @@
 /* staging.c -- open uploads: a list in memory, a manifest and a folder each on the disk.
  *
- * The manifest is written whole (temporary name, sync, rename) before the first byte is taken, and a
- * file's confirmed offset is its size: there is no second record that a crash could leave behind the
- * first.  Complete files may be links to a published version's; so a file is never written below its
- * confirmed offset, only dropped and made anew.
+ * The manifest is written whole (temporary name, sync, rename) before the first byte is taken, and
+ * a file's confirmed offset is its size: there is no second record that a crash could leave behind
+ * the first.  Complete files may be links to a published version's; so a file is never written
+ * below its confirmed offset, only dropped and made anew.
  *
- * `mu` guards the list, the offsets and the marks.  A writer marks its file busy, a commit the whole
- * upload: then they own the files without the lock.
+ * `mu` guards the list, the offsets and the marks.  A writer marks its file busy, a commit the
+ * whole upload: then they own the files without the lock.
  */
 #include "adapters/store/staging.h"
 
@@ -277,7 +277,8 @@ static bool manifest_parse(const char *text, size_t len, session *s)
 
 /* ---- lending ------------------------------------------------------------------------------ */
 
-/* Has it room that it does not use?  A writer at work is no hindrance: from then on it asks for each piece. */
+/* Has it room that it does not use?  A writer at work is no hindrance: from then
+ * on it asks for each piece. */
 static bool lendable(const session *s, int p)
 {
     return !s->making && !s->committing && (!s->file[p].busy || s->file[p].writer) &&
@@ -697,8 +698,8 @@ int staging_drop_all(staging *sg, uint64_t tenant_id)
 
 /* ---- write -------------------------------------------------------------------------------- */
 
-/* The file from the start again: a new one, because the old may be another version's, too.  Its writer's
- * or the commit's to call. */
+/* The file from the start again: a new one, because the old may be another version's, too.  Its
+ * writer's or the commit's to call. */
 static err_code restart_part(staging *sg, session *s, folder_part p, err *e)
 {
     lock_take(&sg->mu);
@@ -885,8 +886,8 @@ static err_code commit_begin(staging *sg, const char *id, const publish_options 
     return rc;
 }
 
-/* The files under a second name in a folder of their own: the upload stays whole until the version is
- * durable, so a crash in between costs nothing. */
+/* The files under a second name in a folder of their own: the upload stays whole until the version
+ * is durable, so a crash in between costs nothing. */
 static err_code publish_links(staging *sg, const session *s, const publish_options *o,
                               adapter_version *out, bool *existed, err *e)
 {

@@ -1,15 +1,16 @@
 /* staging.h -- uploads that may be interrupted: files by pieces, then one commit.
  *
- * A client names the files of a folder with sizes and SHA-256 (the manifest), sends them in pieces at
- * offsets that the server confirms, and commits.  What an upload has lies under
- * <dir>/adapters/uploads/: <id>.json is the manifest, <id>/ holds the files.  Every confirmed byte is
- * synced, so an upload goes on after a crash where it stood.  Files that the tenant has in a published
- * version already are linked, not sent again; another tenant's files are never looked at, so nobody
- * learns from an upload what others have.
+ * A client names the files of a folder with sizes and SHA-256 (the manifest), sends them in pieces
+ * at offsets that the server confirms, and commits.  What an upload has lies under
+ * <dir>/adapters/uploads/: <id>.json is the manifest, <id>/ holds the files.  Every confirmed byte
+ * is synced, so an upload goes on after a crash where it stood.  Files that the tenant has in a
+ * published version already are linked, not sent again; another tenant's files are never looked at,
+ * so nobody learns from an upload what others have.
  *
- * Only adapter_config.json and adapter_model.safetensors are kept, of a tokenizer the added tokens (folder.h).  A file has one writer
- * at a time.  The checksum is verified when a file is complete and, in every case, before it is
- * published.  An upload without progress for the configured time is removed.
+ * Only adapter_config.json and adapter_model.safetensors are kept, of a tokenizer the added
+ * tokens (folder.h).  A file has one writer at a time.  The checksum is verified when a file is
+ * complete and, in every case, before it is published.  An upload without progress for the
+ * configured time is removed.
  *
  * Locks:   one, not held over the disk but while an upload begins or ends.
  * Threads: any thread; a writer belongs to one.
@@ -58,8 +59,8 @@ typedef struct staging_manifest {
     storeroom_quota quota;
 } staging_manifest;
 
-/* Takes over what an earlier process left, removes what is broken.  `env` is copied; its registry must
- * outlive the staging. */
+/* Takes over what an earlier process left, removes what is broken.  `env` is copied; its registry
+ * must outlive the staging. */
 err_code staging_open(staging **out, const upload_env *env, const staging_config *cfg, err *e);
 /* Everything stays on the disk.  No writer may be open.  NULL is fine. */
 void staging_close(staging *sg);
@@ -68,8 +69,9 @@ void staging_close(staging *sg);
 bool staging_is_id(const char *s);
 
 /* Begins an upload; its whole room is taken on the disk.  (What it has not filled is lent before
- * others are refused, first by the tenant that holds most.  It is taken again when the next writer comes; a
- * writer at work asks for each piece then.)  The same manifest again while its upload is open: that upload, *resumed true.
+ * others are refused, first by the tenant that holds most.  It is taken again when the next writer
+ * comes; a writer at work asks for each piece then.)  The same manifest again while its upload is
+ * open: that upload, *resumed true.
  *   ERR_LIMIT    files too large, the tenant's bytes, too many open uploads
  *   ERR_NO_ROOM  the disk has no room above the floor; nothing is left behind */
 err_code staging_create(staging *sg, const staging_manifest *m, staged_upload *out, bool *resumed,
@@ -82,8 +84,9 @@ int staging_drop_all(staging *sg, uint64_t tenant_id);
 /* Gives an upload up.  ERR_BUSY while somebody writes or commits. */
 err_code staging_drop(staging *sg, uint64_t tenant_id, const char *name, const char *id, err *e);
 
-/* Opens one file for writing at `offset`, which must be the confirmed one; -1: from the start, what was
- * there is dropped.  *at is the confirmed offset (also with ERR_CONFLICT: another one was named).
+/* Opens one file for writing at `offset`, which must be the confirmed one; -1: from the
+ * start, what was there is dropped.  *at is the confirmed offset (also with
+ * ERR_CONFLICT: another one was named).
  *   ERR_BUSY  another writer has the file, or the upload is being committed */
 err_code staging_write_begin(staging *sg, uint64_t tenant_id, const char *name, const char *id,
                              folder_part part, int64_t offset, staged_writer **out, uint64_t *at,
@@ -91,14 +94,14 @@ err_code staging_write_begin(staging *sg, uint64_t tenant_id, const char *name, 
 /* ERR_LIMIT beyond the size that the manifest tells; ERR_NO_ROOM.  After a failure only
  * staging_write_end(). */
 err_code staging_write(staged_writer *w, const void *data, size_t len, err *e);
-/* Syncs what was written and confirms it, also after a failure or a client that went away; *at is the new
- * offset.  Frees `w` in every case.  ERR_CORRUPT: the file is complete and its SHA-256 is another one
- * than the manifest's; it begins anew at 0. */
+/* Syncs what was written and confirms it, also after a failure or a client that went away; *at is
+ * the new offset.  Frees `w` in every case.  ERR_CORRUPT: the file is complete and its SHA-256 is
+ * another one than the manifest's; it begins anew at 0. */
 err_code staging_write_end(staged_writer *w, uint64_t *at, err *e);
 
-/* Checks and publishes (publish.h); the upload is gone when it succeeds, and when the adapter itself is
- * refused (ERR_INPUT, ERR_UNSUPPORTED, ERR_CORRUPT with *bad_part == PART_ALL): the same bytes
- * would be refused again.
+/* Checks and publishes (publish.h); the upload is gone when it succeeds, and when the adapter
+ * itself is refused (ERR_INPUT, ERR_UNSUPPORTED, ERR_CORRUPT with *bad_part == PART_ALL): the same
+ * bytes would be refused again.
  *   ERR_CONFLICT  files are incomplete, or the registry refuses now
  *   ERR_CORRUPT   *bad_part's SHA-256 is another one than the manifest's; it begins anew at 0
  *   ERR_BUSY      a writer or another commit is at work

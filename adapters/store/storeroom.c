@@ -1,6 +1,7 @@
 /* storeroom.c -- sums by tenant in a small table; the disk's own count for the rest.
  *
- * One takes after the other: the look at the disk, what others lend for it, and the allocation are one step.
+ * One takes after the other: the look at the disk, what others lend for it, and
+ * the allocation are one step.
  */
 #include "adapters/store/storeroom.h"
 
@@ -156,7 +157,8 @@ uint64_t storeroom_held(storeroom *r, uint64_t tenant_id)
 
 /* ---- the disk -------------------------------------------------------------------------------- */
 
-/* How many bytes are missing for so many above the floor; 0: none.  Without files to be had: all of them. */
+/* How many bytes are missing for so many above the floor; 0: none.  Without
+ * files to be had: all of them. */
 static uint64_t missing_for(const storeroom *r, uint64_t bytes)
 {
     disk_room now;

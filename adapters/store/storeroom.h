@@ -1,9 +1,10 @@
 /* storeroom.h -- may these bytes be taken from the disk?  The one place that says so.
  *
- * Two rules.  The disk's: a floor of free space is never touched (storage/disk.h).  The tenant's: what it
- * has published on this disk and what its uploads are to bring stay within its quota.  Space is
- * taken at once, by fallocate(), so that an upload that has begun does not meet a full disk; but uploads lend what
- * they have not filled when somebody else needs it (storeroom_on_short()), so what nobody sends costs nobody anything.
+ * Two rules.  The disk's: a floor of free space is never touched (storage/disk.h).  The tenant's:
+ * what it has published on this disk and what its uploads are to bring stay within its quota.
+ * Space is taken at once, by fallocate(), so that an upload that has begun does not meet a full
+ * disk; but uploads lend what they have not filled when somebody else needs it
+ * (storeroom_on_short()), so what nobody sends costs nobody anything.
  *
  * A NULL room has neither rule: parts of the server in tests.
  *
@@ -30,8 +31,8 @@ err_code storeroom_create(storeroom **out, const char *dir, uint64_t floor_bytes
 /* NULL is fine. */
 void storeroom_destroy(storeroom *r);
 
-/* Notes bytes that an upload of the tenant will bring, until storeroom_unhold().  ERR_LIMIT with what is used and the
- * limit by name. */
+/* Notes bytes that an upload of the tenant will bring, until storeroom_unhold().  ERR_LIMIT with
+ * what is used and the limit by name. */
 err_code storeroom_hold(storeroom *r, registry *reg, uint64_t tenant_id, uint64_t bytes,
                         const storeroom_quota *quota, err *e);
 /* Without asking: what an earlier process had begun. */
@@ -40,9 +41,9 @@ void storeroom_unhold(storeroom *r, uint64_t tenant_id, uint64_t bytes);
 /* Held by the tenant's uploads. */
 uint64_t storeroom_held(storeroom *r, uint64_t tenant_id);
 
-/* Takes `bytes` for an open file beyond what it has, without changing its size.  ERR_NO_ROOM: not without
- * touching the floor.  *taken: they are its own; false where the file system cannot do that: then
- * storeroom_check() goes before each write. */
+/* Takes `bytes` for an open file beyond what it has, without changing its size.  ERR_NO_ROOM: not
+ * without touching the floor.  *taken: they are its own; false where the file system cannot do
+ * that: then storeroom_check() goes before each write. */
 err_code storeroom_take(storeroom *r, int fd, uint64_t bytes, bool *taken, err *e);
 /* Would `bytes` more touch the floor now? */
 err_code storeroom_check(storeroom *r, uint64_t bytes, err *e);

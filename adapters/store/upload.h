@@ -3,8 +3,8 @@
  * The gateway passes the body in pieces as it reads them.  A strict parser (ustar, pax, GNU long
  * names) takes regular files and directories only; adapter_config.json and
  * adapter_model.safetensors are kept, other harmless files are counted and skipped, pickles and
- * everything that could reach outside the folder are refused by name.  Nothing a client names
- * ever becomes a path: files go to <dir>/adapters/tmp/<id>/ under fixed names; publish.h tells the rest.
+ * everything that could reach outside the folder are refused by name.  Nothing a client names ever
+ * becomes a path: files go to <dir>/adapters/tmp/<id>/ under fixed names; publish.h tells the rest.
  *
  * Ownership: upload_finish() and upload_abort() consume the upload.
  * Threads:   one upload belongs to one thread; many run at once.

@@ -23,7 +23,8 @@ typedef struct arena {
 void arena_init(arena *a, size_t limit_bytes);
 void arena_clear(arena *a);
 
-/* Zeroed, aligned to 16 bytes; NULL when the limit is used up, or the memory (then `starved` is set). */
+/* Zeroed, aligned to 16 bytes; NULL when the limit is used up, or the
+ * memory (then `starved` is set). */
 void *arena_alloc(arena *a, size_t bytes);
 
 /* count * size with an overflow check. */

@@ -1,12 +1,13 @@
 /* exp.h -- the exponential function over vectors, to 2 ulp, in whatever width the includer has.
  *
- * Include it where vf (floats), vi (int32_t, as many) and vf_set() are declared: engine/cpu/vec.h and
- * engine/sample/logits.c have vectors of their own.  The includer keeps x within [-87, 88].
+ * Include it where vf (floats), vi (int32_t, as many) and vf_set() are declared: engine/cpu/vec.h
+ * and engine/sample/logits.c have vectors of their own.  The includer keeps x within [-87, 88].
  */
 #ifndef ENGINE_BASE_EXP_H
 #define ENGINE_BASE_EXP_H
 
-/* 2^k times a polynomial on [-ln2/2, ln2/2], with the coefficients of Cephes' expf(); exactly 1 at 0. */
+/* 2^k times a polynomial on [-ln2/2, ln2/2], with the coefficients of
+ * Cephes' expf(); exactly 1 at 0. */
 static inline __attribute__((always_inline)) vf vf_exp_within(vf x)
 {
     const vf magic = vf_set(12582912.0F); /* 1.5 * 2^23: rounds to an integer when added */

@@ -1,7 +1,8 @@
 /* heap.h -- the one binary heap: an array of the caller's items whose first is before all others.
  *
- * Everything is inlined, so that a constant `heap_of` costs no call.  The caller owns the array and counts
- * the items; who wants to take an item out of the middle keeps its place up to date in moved().
+ * Everything is inlined, so that a constant `heap_of` costs no call.  The caller owns
+ * the array and counts the items; who wants to take an item out of the middle keeps its
+ * place up to date in moved().
  *
  * Threads: the caller's.
  */

@@ -1,6 +1,7 @@
 /* hex.h -- hexadecimal digits, read and written.
  *
- * Readers take both cases; whose format has small letters only looks with strspn(text, HEX_DIGITS) first.
+ * Readers take both cases; whose format has small letters only looks with
+ * strspn(text, HEX_DIGITS) first.
  *
  * Threads: any; there is no state.
  */

@@ -1,4 +1,5 @@
-/* json.c -- a validating scan (RFC 8259, nothing more), then cJSON, then a look for duplicate names.
+/* json.c -- a validating scan (RFC 8259, nothing more), then cJSON, then a
+ * look for duplicate names.
  *
  * The scan recurses at most max_depth deep and keeps nothing.  Duplicates are looked for in
  * the tree, where names are decoded ("a" and "\u0061" are the same name), by sorting.
@@ -358,7 +359,8 @@ int json_order(const cJSON *a, const cJSON *b)
     int64_t x, y;
     if (a->valuedouble != b->valuedouble) return a->valuedouble < b->valuedouble ? -1 : 1;
     if (json_whole(a, &x) && json_whole(b, &y)) return x < y ? -1 : x > y;
-    /* Beyond 64 bits: whole numbers without zeros in front, of one length, or the doubles would differ more. */
+    /* Beyond 64 bits: whole numbers without zeros in front, of one length, or the
+     * doubles would differ more. */
     bool texts = a->valuestring && b->valuestring && !strpbrk(a->valuestring, ".eE") &&
                  !strpbrk(b->valuestring, ".eE");
     int cmp = texts ? strcmp(a->valuestring, b->valuestring) : 0;

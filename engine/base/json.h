@@ -33,9 +33,10 @@ extern const json_limits
  * the caller's (cJSON_Delete).  ERR_INPUT names what is wrong and at which byte;
  * ERR_LIMIT names the limit.
  *
- * A double loses digits of whole numbers beyond 2^53, and whether 1 or 1.0 was written.  So a number
- * keeps its own text as `valuestring`, unless it is a whole number of at most 15 digits; copies of the
- * tree keep it, too.  json_print(), json_same() and json_order() go by it; cJSON's own calls do not. */
+ * A double loses digits of whole numbers beyond 2^53, and whether 1 or 1.0 was written.  So a
+ * number keeps its own text as `valuestring`, unless it is a whole number of at most 15 digits;
+ * copies of the tree keep it, too.  json_print(), json_same() and json_order() go by it;
+ * cJSON's own calls do not. */
 err_code json_parse(const char *text, size_t len, const json_limits *lim, cJSON **out, err *e);
 
 /* The tree as text, numbers as they were written; the caller frees.  NULL: no memory. */

@@ -1,11 +1,11 @@
 /* pool.c -- compute threads that spin for a moment, then sleep.
  *
- * A run is a generation with a gate.  The caller opens it; a worker that comes while it is open joins,
- * and runs the function; when the caller has run out of work itself it closes the gate and waits for
- * those that joined.  So a worker that the system has put aside (its core is somebody else's for
- * a moment) holds nobody up: the others do its share.  Between the operations of a step the gap is
- * microseconds, so workers spin that long; when the engine is idle they sleep on a condition variable
- * and cost nothing.
+ * A run is a generation with a gate.  The caller opens it; a worker that comes while it is open
+ * joins, and runs the function; when the caller has run out of work itself it closes the gate and
+ * waits for those that joined.  So a worker that the system has put aside (its core is somebody
+ * else's for a moment) holds nobody up: the others do its share.  Between the operations of a step
+ * the gap is microseconds, so workers spin that long; when the engine is idle they sleep on a
+ * condition variable and cost nothing.
  */
 #include "engine/base/pool.h"
 

@@ -1,9 +1,10 @@
 /* pool.h -- n threads that compute together; the caller is one of them.
  *
- * A run gives the same function to the caller and to each worker that is awake in time, and returns when
- * all that began have ended.  The function must therefore hand out its work piece by piece
- * (pool_next_piece()), so that the caller alone would do it all: a worker whose core is busy elsewhere
- * holds nobody up.  Workers spin for some microseconds between two runs, then sleep and cost nothing.
+ * A run gives the same function to the caller and to each worker that is awake in time, and
+ * returns when all that began have ended.  The function must therefore hand out its work piece
+ * by piece (pool_next_piece()), so that the caller alone would do it all: a worker whose core
+ * is busy elsewhere holds nobody up.  Workers spin for some microseconds between two runs,
+ * then sleep and cost nothing.
  *
  * Ownership: pool_create(), pool_destroy().  Threads: one caller at a time.
  */

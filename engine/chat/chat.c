@@ -1,8 +1,8 @@
 /* chat.c -- a conversation through its template, then through the tokenizer.
  *
- * The template's part and the strangers' texts are told apart by engine/chat/jinja.h, and encoded in one
- * piece (tok_guard): spaces, merges and a marker's own trimming are as for the rendered string, while no
- * message can become one of the markers.
+ * The template's part and the strangers' texts are told apart by engine/chat/jinja.h, and encoded
+ * in one piece (tok_guard): spaces, merges and a marker's own trimming are as for the rendered
+ * string, while no message can become one of the markers.
  */
 #include "engine/chat/chat.h"
 
@@ -194,7 +194,8 @@ static void add_stop(chat_template *ct, const tokenizer *tok, int32_t id)
     if (tokenizer_is_added(tok, id) && ct->n_stop < CHAT_STOP_MAX) ct->stop[ct->n_stop++] = id;
 }
 
-/* Tokens that the template puts together from pieces ('<|' + role + '|>'), seen in short conversations. */
+/* Tokens that the template puts together from pieces ('<|' + role + '|>'),
+ * seen in short conversations. */
 static void try_out(chat_template *ct, const tokenizer *tok)
 {
     static const chat_message all[] = {{.role = "system", .text = "x", .len = 1},
@@ -305,7 +306,8 @@ int chat_stop_ids(const chat_template *ct, int32_t *ids, int cap)
 
 /* -------------------------------------------------------------------- rendering -- */
 
-/* What marks the place where an answer goes on: as transformers does it, so that templates do the same with it. */
+/* What marks the place where an answer goes on: as transformers does it, so that
+ * templates do the same with it. */
 static const char final_mark[] = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 /* The last message's text with the mark behind it; malloced. */

@@ -1,15 +1,16 @@
 /* chat.h -- a conversation as the prompt that a model was trained on.
  *
- * The model's own chat_template (chat_template.jinja, tokenizer_config.json or chat_template.json, in
- * this order; of a list of named ones "default", and "tool_use" where tools are given) is rendered as
- * transformers' apply_chat_template does, by engine/chat/jinja.h: the same ids.  Where a model has none, or
- * the operator wants another, model.chat_template names a built-in one or a file.
+ * The model's own chat_template (chat_template.jinja, tokenizer_config.json or
+ * chat_template.json, in this order; of a list of named ones "default", and "tool_use" where
+ * tools are given) is rendered as transformers' apply_chat_template does, by engine/chat/jinja.h:
+ * the same ids.  Where a model has none, or the operator wants another, model.chat_template names
+ * a built-in one or a file.
  *
  * Where it differs from transformers on purpose:
- *   - What a message, a tool or an argument says never becomes a special token, nor any added token that
- *     the template writes: "<|im_end|>" in a message is encoded as ordinary text.  Where a family's
- *     markers are no tokens of the model ([INST] of Llama-2 and the first Mistrals), they are ordinary
- *     text in the template as well, and nothing tells the two apart.
+ *   - What a message, a tool or an argument says never becomes a special token, nor any added token
+ *     that the template writes: "<|im_end|>" in a message is encoded as ordinary text.  Where a
+ *     family's markers are no tokens of the model ([INST] of Llama-2 and the first Mistrals), they
+ *     are ordinary text in the template as well, and nothing tells the two apart.
  *   - A "developer" message is a system message where the template knows no developers.
  *
  * Threads: any thread.
@@ -51,23 +52,24 @@ typedef struct chat_ask {
 } chat_ask;
 
 /* `name`: NULL or "auto" for the model's own template, the path of a file (it has a '/'), or one of
- * chat_builtin.h.  ERR_NOT_FOUND: the model has none; ERR_UNSUPPORTED: the template cannot be
- * read, or the model lacks a built-in one's markers, with the way out; ERR_INPUT: unknown name.  `tok`
+ * chat_builtin.h.  ERR_NOT_FOUND: the model has none; ERR_UNSUPPORTED: the template cannot be read,
+ * or the model lacks a built-in one's markers, with the way out; ERR_INPUT: unknown name.  `tok`
  * must outlive the template. */
 err_code chat_template_load(chat_template **out, const char *dir, const char *name,
                             const tokenizer *tok, err *e);
 void chat_template_destroy(chat_template *ct);
 
-/* The clock for templates that ask for the date (local time); seconds since 1970.  The system's clock if
- * never called.  Before the template is shared by threads. */
+/* The clock for templates that ask for the date (local time); seconds since 1970.  The system's
+ * clock if never called.  Before the template is shared by threads. */
 void chat_template_set_clock(chat_template *ct, int64_t (*now)(void));
 
-/* Encodes the conversation.  Returns the number of ids, *ids malloced, or a negative err_code with *e (the
- * template refuses these roles, for example). */
+/* Encodes the conversation.  Returns the number of ids, *ids malloced, or a negative err_code with
+ * *e (the template refuses these roles, for example). */
 int64_t chat_encode(const chat_template *ct, const tokenizer *tok, const chat_ask *ask,
                     int32_t **ids, err *e);
 
-/* Stop ids of the template (<|im_end|>, <|eot_id|> ..., the eos token); returns how many (at most cap). */
+/* Stop ids of the template (<|im_end|>, <|eot_id|> ..., the eos token);
+ * returns how many (at most cap). */
 enum { CHAT_STOP_MAX = 8 };
 int chat_stop_ids(const chat_template *ct, int32_t *ids, int cap);
 

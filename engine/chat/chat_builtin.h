@@ -7,7 +7,8 @@ typedef struct chat_builtin {
     const char *needs[4]; /* tokens without which it is not the model's */
 } chat_builtin;
 
-/* The last has no name.  Of two with the same name the first whose tokens the model has is meant. */
+/* The last has no name.  Of two with the same name the first whose tokens the model has is
+ * meant. */
 extern const chat_builtin chat_builtins[];
 
 #endif

@@ -1,15 +1,16 @@
 /* jinja.h -- a chat template's own language, as far as chat templates use it.
  *
- * Jinja as transformers sets it up for apply_chat_template (trim_blocks, lstrip_blocks, the loop
- * controls, raise_exception, strftime_now, a plain tojson, nothing mutable): a template is read into a
- * tree once, then rendered for each conversation.  What it prints is Jinja's text to the byte; what is
- * not supported (inheritance, imports, do, calls with * or **) is an error when it is read.
+ * Jinja as transformers sets it up for apply_chat_template (trim_blocks, lstrip_blocks, the
+ * loop controls, raise_exception, strftime_now, a plain tojson, nothing mutable): a template
+ * is read into a tree once, then rendered for each conversation.  What it prints is Jinja's
+ * text to the byte; what is not supported (inheritance, imports, do, calls with * or **) is
+ * an error when it is read.
  *
- * Each character knows whether the template or a stranger wrote it, through every filter and slice: the
- * rendered text comes with the spans that strangers wrote, so that no message forges a marker.
+ * Each character knows whether the template or a stranger wrote it, through every filter and slice:
+ * the rendered text comes with the spans that strangers wrote, so that no message forges a marker.
  *
- * A template comes with a model that the operator chose, messages from anybody: sizes, depth, steps and
- * memory are bounded, nothing is executed but what stands here.
+ * A template comes with a model that the operator chose, messages from anybody: sizes, depth, steps
+ * and memory are bounded, nothing is executed but what stands here.
  *
  * Threads: a template is immutable once read; a run belongs to one thread.
  */
@@ -38,7 +39,8 @@ void jinja_destroy(jinja *t);
 /* Whether it looks at a variable of that name. */
 bool jinja_reads(const jinja *t, const char *name);
 
-/* One rendering.  `memory`: most bytes it may take.  `now`: the clock of strftime_now, seconds since
+/* One rendering.  `memory`: most bytes it may take.  `now`: the clock of
+ * strftime_now, seconds since
  * 1970.  NULL: no memory. */
 jinja_run *jinja_begin(const jinja *t, size_t memory, int64_t (*now)(void));
 void jinja_end(jinja_run *r);

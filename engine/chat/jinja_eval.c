@@ -1,7 +1,7 @@
 /* jinja_eval.c -- one rendering: the tree is walked, the text grows.
  *
- * Bounds: STEPS_MAX (every node, every item looked at, every 64 characters), DEPTH_MAX (macros may call
- * themselves), the arena's limit for all memory.
+ * Bounds: STEPS_MAX (every node, every item looked at, every 64 characters), DEPTH_MAX (macros may
+ * call themselves), the arena's limit for all memory.
  */
 #include <assert.h>
 #include <math.h>

@@ -1,7 +1,8 @@
 /* jinja_format.c -- str.format(), as Python's string.Formatter does it.
  *
- * Fields by place, by name or in turn, with attributes and items, !s and !r, and the usual specifications of texts and
- * numbers.  What is not here ("!a", "n", "c", "#") is an error when it is met.
+ * Fields by place, by name or in turn, with attributes and items, !s and !r, and the
+ * usual specifications of texts and numbers.  What is not here ("!a", "n", "c", "#")
+ * is an error when it is met.
  */
 #include <math.h>
 #include <stdio.h>

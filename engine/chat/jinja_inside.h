@@ -1,11 +1,11 @@
 /* jinja_inside.h -- what the jinja_*.c files share: characters, values, the tree, one rendering.
  *
- * Values are small and copied; what they point to lies in the arena of the template (constants) or of
- * the run, is never changed once others may see it (namespaces and the list under construction apart),
- * and dies with it.
+ * Values are small and copied; what they point to lies in the arena of the template (constants) or
+ * of the run, is never changed once others may see it (namespaces and the list under construction
+ * apart), and dies with it.
  *
- * A run fails once (r->rc); from then on its functions do nothing and give "undefined", so callers need
- * look only where they loop.
+ * A run fails once (r->rc); from then on its functions do nothing and give "undefined", so callers
+ * need look only where they loop.
  */
 #ifndef ENGINE_CHAT_JINJA_INSIDE_H
 #define ENGINE_CHAT_JINJA_INSIDE_H

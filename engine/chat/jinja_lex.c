@@ -1,8 +1,8 @@
 /* jinja_lex.c -- a template as tokens, with the white space that Jinja takes away.
  *
  * Between tags: "-" takes all white space on its side; without a sign, a block or comment takes the
- * spaces in front of it when nothing else stands on the line (lstrip_blocks) and one line end after it
- * (trim_blocks); "+" keeps both.
+ * spaces in front of it when nothing else stands on the line (lstrip_blocks) and one line end after
+ * it (trim_blocks); "+" keeps both.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -830,7 +830,8 @@ static bool at_end(const parser *p, const char *const *ends)
     return false;
 }
 
-/* Until one of the tags in `ends` (its name is the next token), or the end of all where there are none. */
+/* Until one of the tags in `ends` (its name is the next token), or the end of
+ * all where there are none. */
 static jnode *body(parser *p, const char *const *ends)
 {
     if (++p->nest > NEST_MAX) return fail(p, ERR_LIMIT, "the template is nested too deep");

@@ -493,7 +493,8 @@ static void write_int(jinja_run *r, jbuf *b, int64_t i)
     jbuf_ascii(r, b, text);
 }
 
-/* "\\", a letter and so many digits of `v`; an escape for a stranger's character is a stranger's, too. */
+/* "\\", a letter and so many digits of `v`; an escape for a stranger's
+ * character is a stranger's, too. */
 static void escape(jinja_run *r, jbuf *b, jchar from, char letter, int digits, unsigned v)
 {
     char text[16];

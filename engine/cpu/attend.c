@@ -2,9 +2,9 @@
  *
  * Work items are (sequence, kv head, up to eight (row, head) pairs): the heads of a group stand
  * together, so a decode row of a grouped-query model reads its keys once.  Where there are fewer of
- * them than would keep the threads busy, and contexts are long, each split of an item's keys is
- * a piece of its own, and a second run merges them.  Pieces are handed out by an atomic counter; which
- * thread takes one does not change its bits.
+ * them than would keep the threads busy, and contexts are long, each split of an item's keys is a
+ * piece of its own, and a second run merges them.  Pieces are handed out by an atomic counter;
+ * which thread takes one does not change its bits.
  */
 #include "engine/cpu/attend.h"
 
@@ -299,7 +299,8 @@ static void attend_thread(void *arg, int thread)
     }
 }
 
-/* An item of fewer splits than its sequence has sums of nothing at its end: the rows see none of them. */
+/* An item of fewer splits than its sequence has sums of nothing at its end:
+ * the rows see none of them. */
 static void merge_thread(void *arg, int thread)
 {
     (void)thread;

@@ -5,9 +5,9 @@
  *     V [32][d_pad]
  * d_pad is head_dim rounded up to D_UNIT.  Elements are f32 or bf16.
  *
- * Keys are cut at absolute positions into splits of SPLIT_PAGES pages.  A split is summed alone, splits
- * are merged in ascending order: so a row has the same bits whether one thread walks its splits or
- * several share them.
+ * Keys are cut at absolute positions into splits of SPLIT_PAGES pages.  A split is summed alone,
+ * splits are merged in ascending order: so a row has the same bits whether one thread walks its
+ * splits or several share them.
  */
 #ifndef ENGINE_CPU_ATTEND_H
 #define ENGINE_CPU_ATTEND_H
@@ -53,7 +53,8 @@ static inline int attend_from(const attn_shape *sh, int pos)
     return sh->window > 0 && pos >= sh->window ? pos - sh->window + 1 : 0;
 }
 
-/* Split `at` for up to ATTEND_ROWS rows that share a sequence and a kv head, ascending positions. */
+/* Split `at` for up to ATTEND_ROWS rows that share a sequence and a kv head, ascending
+ * positions. */
 typedef void split_fn(attend_part *out, const cpu_kv *kv, const attend_row *rows, int n,
                       const int32_t *page, int layer, int kv_head, int at);
 

@@ -15,8 +15,8 @@ enum { PAGE = CPU_PAGE_TOKENS };
 
 _Static_assert((int)PAGE == (int)TILE_COLS, "a page of keys is a panel for tile.h");
 
-/* s[slot] of one row becomes its weight, for slots [lo, hi) of a page; the row's sums are scaled where its
- * maximum grows. */
+/* s[slot] of one row becomes its weight, for slots [lo, hi) of a page; the row's sums are
+ * scaled where its maximum grows. */
 static __attribute__((noinline)) void soften(attend_part *part, int r, float *s, int lo, int hi,
                                              int d_pad)
 {
@@ -96,7 +96,8 @@ gather(float (*s)[PAGE], const page_work *p, int c, tile_fetch f, const bool bf1
     }
 }
 
-/* Functions of their own, since the compiler runs out of registers for them in the midst of one_page(). */
+/* Functions of their own, since the compiler runs out of registers for them
+ * in the midst of one_page(). */
 static __attribute__((noinline)) void gather_end_bf16(float (*s)[PAGE], const page_work *p, int c)
 {
     gather(s, p, c, (tile_fetch){0}, true, D_UNIT);

@@ -151,7 +151,8 @@ void cpu_unmap(backend *be, void *p, size_t bytes)
     (void)munmap(p, mapped_bytes(bytes));
 }
 
-/* The content stays as it is, also of what another thread writes at the same time; since Linux 5.14. */
+/* The content stays as it is, also of what another thread writes at the
+ * same time; since Linux 5.14. */
 static bool cpu_commit(backend *be, void *p, size_t bytes)
 {
     (void)be;

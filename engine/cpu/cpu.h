@@ -8,8 +8,8 @@
  *     attend.c, attend_<isa>.c    KV pages, rope_append, attend
  *     rows.c, rows_<isa>.c        embed, rms_norm, silu_mul
  *
- * Private to engine/cpu/ and its tests.  Threads: engine thread, which fans out through pool_run(); the
- * configuration of AMX tiles is per thread and the kernels' business.
+ * Private to engine/cpu/ and its tests.  Threads: engine thread, which fans out through pool_run();
+ * the configuration of AMX tiles is per thread and the kernels' business.
  */
 #ifndef ENGINE_CPU_CPU_H
 #define ENGINE_CPU_CPU_H
@@ -67,10 +67,12 @@ cpu_isa cpu_isa_detect(void);
 err_code cpu_isa_parse(const char *name, cpu_isa *out, err *e);
 const char *cpu_isa_name(cpu_isa isa);
 
-/* 64-byte aligned scratch of at least `bytes`, contents undefined, valid until the next call for that use.
- * NULL marks the backend as failed; within what be_reserve() was told, that does not happen. */
+/* 64-byte aligned scratch of at least `bytes`, contents undefined, valid until the next
+ * call for that use.  NULL marks the backend as failed; within what be_reserve() was
+ * told, that does not happen. */
 void *cpu_scratch(backend *be, cpu_scratch_use use, size_t bytes);
-/* The most that steps within these bounds ask for, each for its own uses: linear.c, logits.c, attend.c. */
+/* The most that steps within these bounds ask for, each for its own uses:
+ * linear.c, logits.c, attend.c. */
 void cpu_linear_most(const cpu_state *cpu, const step_bounds *most, size_t bytes[CPU_SCRATCHES]);
 void cpu_logits_most(const step_bounds *most, size_t bytes[CPU_SCRATCHES]);
 size_t cpu_attend_scratch(const cpu_state *cpu, int context, int head_dim);

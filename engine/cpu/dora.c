@@ -2,9 +2,9 @@
  *
  * For row i, with b = row i of B:
  *     ||W_i + s b A||^2 = ||W_i||^2 + 2 s b . (A W_i^T) + s^2 b (A A^T) b^T
- * A W^T is the base product with A's rows as x, so the step's own kernels do the bulk of it; ||W_i||^2
- * is computed once per weight and kept; A A^T is small.  The sums are put together in double: what
- * cancels there is at most what the adapter takes away of the row.
+ * A W^T is the base product with A's rows as x, so the step's own kernels do the bulk of it;
+ * ||W_i||^2 is computed once per weight and kept; A A^T is small.  The sums are put together in
+ * double: what cancels there is at most what the adapter takes away of the row.
  *
  * Threads: a loader thread; the pool is the engine's and takes no part.
  */

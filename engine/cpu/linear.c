@@ -266,11 +266,11 @@ static int part_start(const linear_job *job, int part)
     return (int)((int64_t)job->n_group * part / job->n_part);
 }
 
-/* Items are (chunk of rows, group of panels), in parts that threads share out.  With several chunks a
- * part is a chunk: each thread begins with one of its own, whose rows stay in its second-level cache
- * while all weights pass; threads on different chunks pass over the same weights at about the same
- * time, so that memory gives them once.  With one chunk a part is a run of panels, so that each thread
- * reads one long stretch of memory.  Whoever is done helps the others. */
+/* Items are (chunk of rows, group of panels), in parts that threads share out.  With several chunks
+ * a part is a chunk: each thread begins with one of its own, whose rows stay in its second-level
+ * cache while all weights pass; threads on different chunks pass over the same weights at about the
+ * same time, so that memory gives them once.  With one chunk a part is a run of panels, so that
+ * each thread reads one long stretch of memory.  Whoever is done helps the others. */
 static void panels_thread(void *arg, int thread)
 {
     linear_job *job = arg;

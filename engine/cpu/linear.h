@@ -4,8 +4,8 @@
  *     f32, bf16     [panel][k][PANEL]                 vector kernels
  *     bf16 tiles    [panel][k_pad/32][PANEL/16] tiles of [16 pairs of k][16 columns][2]: AMX, and
  *                   AVX512_BF16, where a row of a tile is a vector
- * Rows of x are packed before they are used: as f32 in groups of the set's tile_rows, each [k][rows of
- * the group], or, beside tiles, rounded to bf16: [row / 16][k / 32] tiles of [16 rows][32].
+ * Rows of x are packed before they are used: as f32 in groups of the set's tile_rows, each [k][rows
+ * of the group], or, beside tiles, rounded to bf16: [row / 16][k / 32] tiles of [16 rows][32].
  *
  * The order of summation over k is the same for every number of rows: one accumulator per output,
  * k ascending (AMX: 32 at a time, by TDPBF16PS; AVX512_BF16: 2 at a time, by VDPBF16PS).
@@ -26,12 +26,13 @@ typedef struct cpu_weight {
     int n_panel;
     size_t panel_bytes;
     void *data; /* 64-byte aligned */
-    /* [n_panel * PANEL]: the sum of squares of each row; NULL until a DoRA adapter wants it (dora.c) */
+    /* [n_panel * PANEL]: the sum of squares of each row; NULL until a DoRA
+     * adapter wants it (dora.c) */
     _Atomic(double *) squares;
 } cpu_weight;
 
-/* y[row][n0 .. n0+PANEL) = x W^T for one panel; writes PANEL floats per row into out[row][PANEL], bit for
- * bit what the block_fn beside it writes. */
+/* y[row][n0 .. n0+PANEL) = x W^T for one panel; writes PANEL floats per row into out[row][PANEL],
+ * bit for bit what the block_fn beside it writes. */
 typedef void panel_fn(float *out, const cpu_weight *w, int panel, const void *x, int row0,
                       int n_rows);
 
@@ -43,22 +44,22 @@ static inline size_t lora_bytes(dtype base, int rank, int d)
 
 enum { SHRINK_ROWS = 4 };
 
-/* v[i][r] = A[r] . x[i] for n_rows <= SHRINK_ROWS rows (row-major A of `rank` rows, bf16 or f32); v is
- * [n_rows][v_stride], x is [n_rows][d_in].  A row's bits do not depend on n_rows. */
+/* v[i][r] = A[r] . x[i] for n_rows <= SHRINK_ROWS rows (row-major A of `rank` rows, bf16 or f32); v
+ * is [n_rows][v_stride], x is [n_rows][d_in].  A row's bits do not depend on n_rows. */
 typedef void shrink_fn(float *v, int v_stride, int n_rows, const void *a, bool bf16, const float *x,
                        int rank, int d_in);
 
-/* out[i][j] += scale * sum_r v[i][r] B[r][j], j in [0, PANEL), out [n_rows][PANEL]: the part of B for
- * one panel of columns.  B is stored [panel][rank][PANEL], the last panel padded with zeros, so that an
- * epilogue reads one piece.  A row's bits do not depend on n_rows. */
+/* out[i][j] += scale * sum_r v[i][r] B[r][j], j in [0, PANEL), out [n_rows][PANEL]: the part of B
+ * for one panel of columns.  B is stored [panel][rank][PANEL], the last panel padded with zeros, so
+ * that an epilogue reads one piece.  A row's bits do not depend on n_rows. */
 typedef void expand_fn(float *out, int n_rows, const void *b, bool bf16, const float *v,
                        int v_stride, float scale, int rank);
 
 /* Panels [p0, p0 + n_panel) of rows [row0, row0 + n_rows), row0 a multiple of 16 and of the set's
- * tile_rows, into out[panel][row < rows_pad][PANEL].  In the manner of Goto and van de Geijn ("Anatomy
- * of High-Performance Matrix Multiplication"): for each piece of k, the rows' piece stays in the
- * second-level cache while the panels pass, and a panel's piece stays in the first level while the
- * rows pass. */
+ * tile_rows, into out[panel][row < rows_pad][PANEL].  In the manner of Goto and van de Geijn
+ * ("Anatomy of High-Performance Matrix Multiplication"): for each piece of k, the rows' piece
+ * stays in the second-level cache while the panels pass, and a panel's piece stays in the first
+ * level while the rows pass. */
 typedef void block_fn(float *out, int rows_pad, const cpu_weight *w, int p0, int n_panel,
                       const void *x, int row0, int n_rows);
 
@@ -73,7 +74,8 @@ extern const linear_kernels linear_portable, linear_avx2, linear_avx512;
 
 const linear_kernels *linear_kernels_of(const backend *be);
 
-/* be_linear() for rows of x alone; `s` (of its rows, segments alone are read): NULL: nobody has LoRA. */
+/* be_linear() for rows of x alone; `s` (of its rows, segments alone are
+ * read): NULL: nobody has LoRA. */
 void cpu_linear_rows(backend *be, const float *x, const linear_out *outs, int n_out, int n_rows,
                      const step *s, int layer);
 

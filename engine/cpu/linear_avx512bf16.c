@@ -18,7 +18,8 @@ enum {
     LINE = 64,
 };
 
-/* Blocks of 16 rows; in a block, tiles of [16 rows][32 of k], so that a tile is 1 KiB in one piece. */
+/* Blocks of 16 rows; in a block, tiles of [16 rows][32 of k], so that a
+ * tile is 1 KiB in one piece. */
 static size_t tile_row(int row, int k_pad)
 {
     return (size_t)(row / TILE) * TILE * k_pad + (size_t)(row % TILE) * K_BLOCK;
@@ -42,9 +43,9 @@ void linear_zero_row(uint16_t *x16, int row, int k_pad)
     for (int k = 0; k < k_pad; k += K_BLOCK, dst += TILE * K_BLOCK) memset(dst, 0, 2 * K_BLOCK);
 }
 
-/* Lines of weights to ask memory for while others are multiplied: `n` for every 2 KiB, in one ascending
- * stream, which the fetchers of all CPUs follow (two streams, as the tiles are read, cost a Zen 4
- * a third of its bandwidth). */
+/* Lines of weights to ask memory for while others are multiplied: `n` for every 2 KiB, in one
+ * ascending stream, which the fetchers of all CPUs follow (two streams, as the tiles are read, cost
+ * a Zen 4 a third of its bandwidth). */
 typedef struct {
     const char *next;
     int n;

@@ -11,7 +11,8 @@ enum {
     PIECE_BYTES = 16384, /* of a panel, which stay in the first-level cache while the rows pass */
 };
 
-/* One piece of k of one panel for all rows; x is packed.  `next` is read soon, and as much of it. */
+/* One piece of k of one panel for all rows; x is packed.  `next` is read soon, and as much of
+ * it. */
 static inline __attribute__((always_inline)) void piece(tile_work t, const char *next, int cols,
                                                         int k0, int n_rows, const bool bf16)
 {
@@ -114,7 +115,8 @@ static inline __attribute__((always_inline)) void dot_rest(vf (*sum)[DOT_A], con
     dot_add(sum, a_end[0], sizeof(a_end[0]), bf16, x_end[0], DOT_K, n_a, n_x);
 }
 
-/* Dot products of n_a rows of A with n_x rows of x; the rows of A after them are fetched meanwhile. */
+/* Dot products of n_a rows of A with n_x rows of x; the rows of A after
+ * them are fetched meanwhile. */
 static inline __attribute__((always_inline)) void dots(float *v, int v_stride, const char *a,
                                                        const bool bf16, const float *x, int d,
                                                        const int n_a, const int n_x)

@@ -21,8 +21,8 @@ static const step_seg *seg_at(const step *s, int *i, int row)
     return *i < s->n_seg ? &s->seg[*i] : NULL;
 }
 
-/* The wanted rows from `from` on that share an output matrix and what is put over it; their segments, counted in rows of the
- * run, go to `seg`. */
+/* The wanted rows from `from` on that share an output matrix and what is put over it; their
+ * segments, counted in rows of the run, go to `seg`. */
 static head_run next_run(const step *s, const weight *base, int from, step_seg *seg)
 {
     head_run r = {.w = base, .row0 = from};
@@ -44,7 +44,8 @@ static head_run next_run(const step *s, const weight *base, int from, step_seg *
     return r;
 }
 
-/* Logits of tokens with rows of their own, into their places; so many rows at once as there is room for. */
+/* Logits of tokens with rows of their own, into their places; so many rows at
+ * once as there is room for. */
 static void token_rows(backend *be, float *logits, int stride, const float *x,
                        const lora_rows *rows, int dim, int n_rows)
 {

@@ -1,9 +1,9 @@
 /* pack.c -- weights and adapters as the kernels read them; the layouts are linear.h's.
  *
- * A panel's columns are rows of the matrix, so packing turns small squares, a piece of k of all rows
- * after the other: what is read is whole lines, and what is written stays in the first-level cache
- * until its lines are full.  Who packs a panel is the first to touch its memory: the system clears
- * it there, too.
+ * A panel's columns are rows of the matrix, so packing turns small squares, a piece of k of all
+ * rows after the other: what is read is whole lines, and what is written stays in the
+ * first-level cache until its lines are full.  Who packs a panel is the first to touch its
+ * memory: the system clears it there, too.
  *
  * Threads: weights are packed by the compute threads; loader threads pack alone.
  */
@@ -46,8 +46,8 @@ typedef uint16_t halves __attribute__((vector_size(16)));
 typedef uint32_t words __attribute__((vector_size(16)));
 enum { HALVES = 8, WORDS = 4 };
 
-/* Interleaves the upper rows with the lower: rotates the bits of (row, column) by one, so after as many
- * rounds as a row has bits the two have changed places. */
+/* Interleaves the upper rows with the lower: rotates the bits of (row, column) by one, so after as
+ * many rounds as a row has bits the two have changed places. */
 static inline void mix_halves(halves to[HALVES], const halves from[HALVES])
 {
     for (int i = 0; i < HALVES / 2; i++) {
@@ -95,8 +95,8 @@ typedef struct {
     atomic_int next;
 } pack_job;
 
-/* What a row of the matrix has from k0 on, n values that a square can be read of: in place, or made in
- * `stage` [PIECE] where it is to be converted or ends before, zeros behind it. */
+/* What a row of the matrix has from k0 on, n values that a square can be read of: in place, or made
+ * in `stage` [PIECE] where it is to be converted or ends before, zeros behind it. */
 static const char *piece_of(const pack_job *job, int row, int k0, int n, float *stage)
 {
     const weight *w = &job->w->head;
@@ -233,8 +233,8 @@ size_t cpu_lora_b_bytes(const backend *be, dtype base, int rank, int d_out)
     return lora_bytes(base, rank, round_up(d_out, PANEL));
 }
 
-/* dst[i][j] = src[i * row + j * col] as it is packed (bf16 beside bf16 weights, else f32), rows dense.
- * Inlined for each pair of types, so that the loops are plain. */
+/* dst[i][j] = src[i * row + j * col] as it is packed (bf16 beside bf16 weights, else f32), rows
+ * dense.  Inlined for each pair of types, so that the loops are plain. */
 static inline __attribute__((always_inline)) void lora_block(void *dst, const bool bf16,
                                                              const void *src, const dtype type,
                                                              int n_row, int n_col, size_t row,

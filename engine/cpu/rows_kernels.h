@@ -1,4 +1,5 @@
-/* rows_kernels.h -- the kernels of rows.h; included once by each rows_<isa>.c with KERNELS defined. */
+/* rows_kernels.h -- the kernels of rows.h; included once by each
+ * rows_<isa>.c with KERNELS defined. */
 #include <math.h>
 
 #include "engine/cpu/rows.h"
@@ -26,7 +27,8 @@ static void rms_norm(float *out, const float *x, const float *weight, float eps,
     }
 }
 
-/* x / (1 + exp(-x)); for x below -87 the exponential is capped at e^88, the result a tiny negative. */
+/* x / (1 + exp(-x)); for x below -87 the exponential is capped at e^88,
+ * the result a tiny negative. */
 static inline __attribute__((always_inline)) vf silu(vf x)
 {
     return x / (vf_set(1.0F) + vf_exp(-x));

@@ -2,9 +2,9 @@
  * vectors of columns, all sums in registers while k passes.
  *
  * The sizes fit the set's registers: TILE_ROWS x 2 vectors of sums, two vectors of columns, a zero
- * to unpack bf16 with and one value of x.  tests/engine/cpu/hot_loops.py reads what the compiler made of it.
- * A sum has one accumulator, k ascending, whatever stands beside it: storing and loading it on the
- * way changes no bit.
+ * to unpack bf16 with and one value of x.  tests/engine/cpu/hot_loops.py reads what the compiler
+ * made of it.  A sum has one accumulator, k ascending, whatever stands beside it: storing and
+ * loading it on the way changes no bit.
  *
  * Private to engine/cpu/.
  */
@@ -19,7 +19,8 @@
 /* Columns that lie together: of a panel, of a page of keys. */
 enum { TILE_COLS = CPU_LORA_COLS, TILE_WIDE = TILE_COLS / VEC };
 
-/* Of TILE_WHOLE rows and less, one pass takes all TILE_COLS columns; of more, two vectors of them. */
+/* Of TILE_WHOLE rows and less, one pass takes all TILE_COLS columns; of more, two vectors of
+ * them. */
 #if VEC == 16
 enum { TILE_ROWS = 8, TILE_WHOLE = 8 };
 #elif VEC == 8
@@ -28,7 +29,8 @@ enum { TILE_ROWS = 6, TILE_WHOLE = 2 };
 enum { TILE_ROWS = 4, TILE_WHOLE = 1 };
 #endif
 
-/* Lines of memory that are wanted soon: `lines` with every TILE_K of k of a pass, `left` in all passes. */
+/* Lines of memory that are wanted soon: `lines` with every TILE_K of k of a
+ * pass, `left` in all passes. */
 typedef struct {
     const char *at;
     int lines, left;
@@ -36,8 +38,8 @@ typedef struct {
 
 enum { TILE_K = 8 };
 
-/* out[r][c] (+)= sum over k < n_k of x[r][k] * w[k][c].  out's rows lie out_row floats apart, w's rows
- * w_bytes bytes, x's x_row floats; x_row 0: x is [k][rows]. */
+/* out[r][c] (+)= sum over k < n_k of x[r][k] * w[k][c].  out's rows lie out_row floats apart, w's
+ * rows w_bytes bytes, x's x_row floats; x_row 0: x is [k][rows]. */
 typedef struct {
     float *out;
     size_t out_row;
@@ -125,7 +127,8 @@ static inline __attribute__((always_inline)) void tile_pass(const tile_work *t, 
     for (int k = 0; k < n_k;) {
         int end = k + TILE_K < n_k ? k + TILE_K : n_k;
         for (int i = 0; i < lines; i++, soon += 64) __builtin_prefetch(soon);
-            /* Unrolled, the loads of several k would come first, and there is no register left for them. */
+            /* Unrolled, the loads of several k would come first, and there is
+             * no register left for them. */
 #pragma GCC unroll 1
         for (; k < end; k++, w += t->w_bytes, x += x_k)
             tile_add(sum, w, bf16, x, x_row, rows, lanes);

@@ -1,7 +1,7 @@
 /* vec.h -- floats in vectors of the instruction set's own width, in GCC's vector extension.
  *
- * The same source is compiled once per instruction set (file suffix), and VEC follows the set: a wider
- * vector than the registers is lowered through memory, however many registers there are.
+ * The same source is compiled once per instruction set (file suffix), and VEC follows the set: a
+ * wider vector than the registers is lowered through memory, however many registers there are.
  * Multiply-add is contracted to FMA where there is one, the same way for every row, so a row's
  * result never depends on its neighbours.
  *

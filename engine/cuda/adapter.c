@@ -1,7 +1,8 @@
 /* adapter.c -- packs adapters, and keeps what kernels read of those that ran lately.
  *
- * The table of an adapter (struct sgmv_mat for each layer and projection, then its output layer and its input table)
- * is copied once after each loading; a view without a load_id is copied for every step.
+ * The table of an adapter (struct sgmv_mat for each layer and projection, then its output
+ * layer and its input table) is copied once after each loading; a view without a load_id
+ * is copied for every step.
  */
 #include <assert.h>
 #include <math.h>
@@ -191,7 +192,7 @@ err_code cuda_lora_gain(backend *be, const weight *w, const lora_pair *pair, con
     return rc;
 }
 
-/* ---- tables: engine thread --------------------------------------------------------------------- */
+/* ---- tables: engine thread ------------------------------------------------------------------- */
 
 /* Pieces of one matrix at most, if pieces are as large as a page of the pool. */
 static int pieces_most(const cuda_state *cu, size_t stride)
@@ -241,8 +242,8 @@ void cuda_tables_close(cuda_state *cu)
     cu->n_table = 0;
 }
 
-/* The one that was used longest ago: there are twice as many as a step has adapters, so it is none of the step
- * before, and its pinned copy has left. */
+/* The one that was used longest ago: there are twice as many as a step has adapters, so it is none
+ * of the step before, and its pinned copy has left. */
 static cuda_table *oldest(cuda_state *cu)
 {
     cuda_table *t = &cu->table[0];

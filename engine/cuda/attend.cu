@@ -1,16 +1,20 @@
 /* attend.cu -- kernels of attend.h.
  *
- * One kernel source serves small items (one warp, one split) and large ones (eight warps, all splits): a warp owns
- * 16 packed rows, its keys come in tiles of 64, and tile_scores(), tile_soften() and tile_values() are all the arithmetic (online softmax: Milakov and
- * Gimelshein; FlashAttention-2's order; the splits are those of Flash-Decoding with a fixed size).  Products are bf16
- * on tensor cores with f32 sums; scores and weights stay f32 until the second product.  What could be contracted
- * differently in two copies of the code is written with explicit roundings, so that both kernels give the same bits.
+ * One kernel source serves small items (one warp, one split) and large ones (eight warps, all
+ * splits): a warp owns 16 packed rows, its keys come in tiles of 64, and tile_scores(),
+ * tile_soften() and tile_values() are all the arithmetic (online softmax: Milakov and Gimelshein;
+ * FlashAttention-2's order; the splits are those of Flash-Decoding with a fixed size).  Products
+ * are bf16 on tensor cores with f32 sums; scores and weights stay f32 until the second product.
+ * What could be contracted differently in two copies of the code is written with explicit
+ * roundings, so that both kernels give the same bits.
  *
- * K and V tiles are copied with cp.async, two of each: while tile t is computed, t + 1 arrives.  Rows of a tile in
- * shared memory stand 16 bytes further apart than they are long, an odd number of 16-byte units: ldmatrix hits all banks.
- * Positions that no row of the item may see are filled with zeros, whatever a recycled page holds there.
+ * K and V tiles are copied with cp.async, two of each: while tile t is computed, t + 1 arrives.
+ * Rows of a tile in shared memory stand 16 bytes further apart than they are long, an odd number of
+ * 16-byte units: ldmatrix hits all banks.  Positions that no row of the item may see are filled
+ * with zeros, whatever a recycled page holds there.
  *
- * f32 pages, and head sizes other than 64, 80, 96 and 128, take plain_kernel(): a warp per packed row, no tensor cores.
+ * f32 pages, and head sizes other than 64, 80, 96 and 128, take plain_kernel(): a warp per
+ * packed row, no tensor cores.
  *
  * Held to its oracle by tests/emu/test_attend.cu.
  */
@@ -183,8 +187,8 @@ __device__ static __forceinline__ void tile_mask(float (*s)[4], int pos, const i
     }
 }
 
-/* Scores become weights; the sums so far are scaled to the new maxima.  m, l: of the lane's two rows; l is this lane's
- * part of it.  c: scale * log2(e). */
+/* Scores become weights; the sums so far are scaled to the new maxima.  m, l: of the lane's two
+ * rows; l is this lane's part of it.  c: scale * log2(e). */
 template <int HD>
 __device__ static __forceinline__ void tile_soften(float (*s)[4], float (*o)[4], float *m, float *l,
                                                    float c)
@@ -311,8 +315,9 @@ __device__ static __forceinline__ void join_splits(float (*o)[4], const float *o
     }
 }
 
-/* A split ends: its sums o (max m, sum l) go to the partials, or join those of the splits before, which wait in
- * `out` unscaled (max all_m, sum all_l).  The last split of an item writes the result. */
+/* A split ends: its sums o (max m, sum l) go to the partials, or join those of the
+ * splits before, which wait in `out` unscaled (max all_m, sum all_l).  The last split of
+ * an item writes the result. */
 template <int HD>
 __device__ static __forceinline__ void
 end_split(const cu_attend_args *a, const work *w, const lane_rows *lr, float (*o)[4],
@@ -419,8 +424,8 @@ run_items(const cu_attend_args &a, const cu_attend_item *items, int n_items, cha
                                        w.lo, w.len);
             }
             cu_cp_async_commit();
-            /* This tile's K has come, for all threads; V and the next K may be on their way.  All have
-             * left the V tile that is filled next. */
+            /* This tile's K has come, for all threads; V and the next K may be on their way.  All
+             * have left the V tile that is filled next. */
             CU_CP_ASYNC_WAIT(2);
             sync_item<WARPS>();
             int pos = t * TILE;
@@ -436,7 +441,8 @@ run_items(const cu_attend_args &a, const cu_attend_item *items, int n_items, cha
                                        w.lo, w.len);
             }
             cu_cp_async_commit();
-            /* This tile's V has come, for all threads; all have left the K tile that is filled next. */
+            /* This tile's V has come, for all threads; all have left the K
+             * tile that is filled next. */
             CU_CP_ASYNC_WAIT(2);
             sync_item<WARPS>();
             if (busy) tile_values<HD>(o, s, smem + (2 + buf) * TILE_BYTES);
@@ -472,7 +478,8 @@ __device__ static float kv_value(const char *p, int type, int i)
     return type == DT_F32 ? ((const float *)p)[i] : cu_f32_of_bf16(((const uint16_t *)p)[i]);
 }
 
-/* One page of keys for one packed row: a lane has a key for the scores, then dims lane, lane + 32 .. for the values. */
+/* One page of keys for one packed row: a lane has a key for the scores, then dims lane,
+ * lane + 32 .. for the values. */
 __device__ static void plain_page(const cu_kv *kv, const char *k, const char *v, const float *q,
                                   bool live, float *o, float *m, float *l, float c)
 {
@@ -662,7 +669,8 @@ extern "C" cudaError_t cu_attend_setup(void)
 
 extern "C" void cu_attend_grid(cu_attend_args *args, int n_sm, size_t shared_per_sm)
 {
-    /* One block's tiles, and the KiB that the system keeps for each block; registers allow at least as many. */
+    /* One block's tiles, and the KiB that the system keeps for each block;
+     * registers allow at least as many. */
     int fit = (int)(shared_per_sm / (tile_bytes(args->kv.head_dim) + 1024));
     bool tensor = has_tensor_path(args);
     args->grid_small = n_sm * (!tensor ? 8 : fit > 8 ? 8 : fit < 1 ? 1 : fit);

@@ -1,17 +1,19 @@
-/* attend.h -- attention of the CUDA backend: causal, paged, grouped heads, sliding window, any mix of prefill
- * chunks and decode rows.
+/* attend.h -- attention of the CUDA backend: causal, paged, grouped heads, sliding window, any mix
+ * of prefill chunks and decode rows.
  *
- * The keys of a row are cut at absolute positions: splits of CU_SPLIT_TOKENS, tiles of CU_TILE_TOKENS inside them.
- * A split is summed alone, tile after tile; then splits are merged in ascending order.  Small sequences (decode)
- * do a split per block and merge in a second launch; long chunks walk all their splits in one block and merge on
- * the way, with the same operations in the same order.  So a row has the same bits in both, whatever its chunk,
- * its neighbours, its pages.  (Of the CUDA backend; not the CPU's bits.)
+ * The keys of a row are cut at absolute positions: splits of CU_SPLIT_TOKENS, tiles of
+ * CU_TILE_TOKENS inside them.  A split is summed alone, tile after tile; then splits are merged in
+ * ascending order.  Small sequences (decode) do a split per block and merge in a second launch;
+ * long chunks walk all their splits in one block and merge on the way, with the same operations in
+ * the same order.  So a row has the same bits in both, whatever its chunk, its neighbours, its
+ * pages.  (Of the CUDA backend; not the CPU's bits.)
  *
- * "Packed rows" of a sequence and a kv head: the group = n_head / n_kv_head query heads of every row,
- * p = row_in_seq * group + head_in_group.  They share each read of K and V.
+ * "Packed rows" of a sequence and a kv head: the group = n_head / n_kv_head query heads of every
+ * row, p = row_in_seq * group + head_in_group.  They share each read of K and V.
  *
- * cu_attend_plan_fill() (plain C, host, once per step) writes the work lists; the arrays travel to the device with the
- * step and serve all layers.  Kernels read counts from there: a captured graph replays with other lists.
+ * cu_attend_plan_fill() (plain C, host, once per step) writes the work lists; the arrays travel to
+ * the device with the step and serve all layers.  Kernels read counts from there: a captured graph
+ * replays with other lists.
  */
 #ifndef ENGINE_CUDA_ATTEND_H
 #define ENGINE_CUDA_ATTEND_H
@@ -54,9 +56,9 @@ size_t cu_attend_partial_bytes(int n_kv_head, int head_dim);
 
 /* Once after the device is chosen: allows the kernels their shared memory. */
 cudaError_t cu_attend_setup(void);
-/* Sets grid_small, grid_large and grid_merge so that a device of n_sm multiprocessors with shared_per_sm bytes of
- * shared memory each is full; kernels loop over their lists.  Needs args->kv and n_head.  A step without large items
- * may set grid_large to 0 afterwards, and so on. */
+/* Sets grid_small, grid_large and grid_merge so that a device of n_sm multiprocessors with
+ * shared_per_sm bytes of shared memory each is full; kernels loop over their lists.  Needs args->kv
+ * and n_head.  A step without large items may set grid_large to 0 afterwards, and so on. */
 void cu_attend_grid(cu_attend_args *args, int n_sm, size_t shared_per_sm);
 
 /* Enqueues up to three launches: small, large, merge. */

@@ -1,7 +1,8 @@
 /* attend_plan.c -- from a step to the work lists of attend.h.  Plain C on the host, once per step.
  *
- * Sequences of few packed rows (decode, short chunks) are cut into splits that run side by side; longer chunks into
- * blocks of rows that walk their splits alone.  Which way a row goes changes none of its bits.
+ * Sequences of few packed rows (decode, short chunks) are cut into splits that run side by
+ * side; longer chunks into blocks of rows that walk their splits alone.  Which way a row goes
+ * changes none of its bits.
  */
 #include "engine/cuda/attend_plan.h"
 

@@ -1,6 +1,7 @@
 /* attend_plan.h -- the work lists of attend.h, made on the host once per step.  Plain C, no CUDA.
  *
- * Writes into arrays of the caller (pinned memory that travels to the device with the step); allocates nothing.
+ * Writes into arrays of the caller (pinned memory that travels to the device with the
+ * step); allocates nothing.
  * Threads: whoever owns the plan.  Held to account by tests/emu/test_attend.cu.
  */
 #ifndef ENGINE_CUDA_ATTEND_PLAN_H
@@ -37,7 +38,8 @@ typedef struct cu_attend_item {
     int32_t partial;        /* where its sums go; -1: it is alone, and writes the result */
 } cu_attend_item;
 
-/* The partial sums [partial0, partial0 + n_partial) of CU_SMALL_ROWS packed rows become their result. */
+/* The partial sums [partial0, partial0 + n_partial) of CU_SMALL_ROWS packed
+ * rows become their result. */
 typedef struct cu_attend_merge {
     int32_t seq, first;
     int32_t partial0, n_partial;
@@ -48,7 +50,8 @@ typedef struct cu_attend_counts {
     int32_t n_small, n_large, n_merge, n_seq;
 } cu_attend_counts;
 
-/* What cu_attend_plan_fill() fills; arrays are the caller's (pinned memory), of cu_attend_plan_limits() elements. */
+/* What cu_attend_plan_fill() fills; arrays are the caller's (pinned memory), of
+ * cu_attend_plan_limits() elements. */
 typedef struct cu_attend_plan {
     cu_attend_counts counts;
     cu_attend_seq *seq;     /* [max_seq] */
@@ -57,18 +60,22 @@ typedef struct cu_attend_plan {
     cu_attend_merge *merge; /* [max_merge] */
     int32_t *page;          /* [max_page]: the block tables one after another */
     int max_seq, max_small, max_large, max_merge, max_page;
-    int max_partial; /* that the device has room for; what goes beyond is walked by one block, same bits */
+    /* that the device has room for; what goes beyond is walked by one block, same bits */
+    int max_partial;
     int n_page; /* entries of `page` in use */
 } cu_attend_plan;
 
-/* Largest counts for steps of max_rows rows in max_seq sequences, and this much room for partial sums. */
+/* Largest counts for steps of max_rows rows in max_seq sequences, and this
+ * much room for partial sums. */
 void cu_attend_plan_limits(cu_attend_plan *plan, int max_seq, int max_rows, int max_page, int group,
                            int max_partial);
 
-/* Lists the work of a step; longest first.  Writes at most what plan's limits say; false: they are too small. */
+/* Lists the work of a step; longest first.  Writes at most what plan's limits say;
+ * false: they are too small. */
 bool cu_attend_plan_fill(cu_attend_plan *plan, const step *s, int group, int window);
 
-/* slot[row] for cu_rope_append(): page * CU_PAGE_TOKENS + place in it; -1 for rows [s->n_rows, n_slot). */
+/* slot[row] for cu_rope_append(): page * CU_PAGE_TOKENS + place in it; -1 for
+ * rows [s->n_rows, n_slot). */
 void cu_slots_fill(int32_t *slot, int n_slot, const step *s);
 
 #ifdef __cplusplus

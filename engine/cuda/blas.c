@@ -119,7 +119,8 @@ typedef struct trial {
     cudaStream_t stream;
 } trial;
 
-/* Values of either sign over four binades, other ones in each column, the same 16 rows again and again. */
+/* Values of either sign over four binades, other ones in each column, the
+ * same 16 rows again and again. */
 static void fill_x(char *x, dtype type, int rows, int k)
 {
     for (int r = 0; r < rows; r++) {

@@ -1,13 +1,16 @@
-/* blas.h -- the base's matrix products: cuBLASLt, loaded at run time, one order of summation per matrix shape.
+/* blas.h -- the base's matrix products: cuBLASLt, loaded at run time, one order of
+ * summation per matrix shape.
  *
- * The library is opened with dlopen(), so that lorad builds without its headers and starts without it;
- * the declarations that are needed stand here, with cublasLt.h's values (the same in 12 and 13).
+ * The library is opened with dlopen(), so that lorad builds without its headers and
+ * starts without it; the declarations that are needed stand here, with cublasLt.h's
+ * values (the same in 12 and 13).
  *
- * Batch invariance: cuBLASLt promises nothing about bits across numbers of rows.  So its heuristic is only asked
- * for candidates that do not split K over blocks, for each bucket of rows; the candidates are run on the matrix
- * itself, and a bucket takes the fastest named one that gives the bits of the law, which is the algorithm of
- * the smallest bucket.  Where none does, the law's own algorithm serves that bucket.  What is compared
- * is what will run, on this device, with this library: nothing is assumed about its kernels.
+ * Batch invariance: cuBLASLt promises nothing about bits across numbers of rows.  So its heuristic
+ * is only asked for candidates that do not split K over blocks, for each bucket of rows; the
+ * candidates are run on the matrix itself, and a bucket takes the fastest named one that gives the
+ * bits of the law, which is the algorithm of the smallest bucket.  Where none does, the law's own
+ * algorithm serves that bucket.  What is compared is what will run, on this device, with this
+ * library: nothing is assumed about its kernels.
  *
  * Threads: engine thread (and start-up).
  */
@@ -71,13 +74,13 @@ typedef struct blas_api {
                         cudaStream_t stream);
 } blas_api;
 
-/* Opens the library; ERR_UNSUPPORTED, with the loader's reason and what to install, where it cannot be had.  (The
- * emulated build has its own in tests/emu/cuda_rt/.)  Start-up only. */
+/* Opens the library; ERR_UNSUPPORTED, with the loader's reason and what to install, where it cannot
+ * be had.  (The emulated build has its own in tests/emu/cuda_rt/.)  Start-up only. */
 err_code blas_load(blas_api *out, err *e);
 /* The first of these files that can be opened; a missing function names file and function. */
 err_code blas_load_from(blas_api *out, const char *const *files, int n, err *e);
 
-/* ---- products ---------------------------------------------------------------------------------- */
+/* ---- products -------------------------------------------------------------------------------- */
 
 enum { BLAS_ROWS_LEAST = 16, BLAS_BUCKETS = 10, BLAS_SHAPES = 64 };
 
@@ -107,8 +110,8 @@ void blas_close(blas *b);
 /* The largest scratch that blas_plan_get() needs: rows of x and of y. */
 size_t blas_trial_bytes(const blas *b, dtype type, int n, int k);
 
-/* The plan for matrices [n][k] of this type; the first time it is made with `w` and `trial` (device memory of
- * blas_trial_bytes()) on `stream`, and the host waits. */
+/* The plan for matrices [n][k] of this type; the first time it is made with `w` and `trial` (device
+ * memory of blas_trial_bytes()) on `stream`, and the host waits. */
 err_code blas_plan_get(blas *b, const blas_plan **out, dtype type, int n, int k, const void *w,
                        void *trial, cudaStream_t stream, err *e);
 const blas_plan *blas_plan_find(const blas *b, dtype type, int n, int k);

@@ -62,7 +62,7 @@ typedef struct cuda_memory {
     unsigned long long seen; /* that the main stream waits for; engine thread */
 } cuda_memory;
 
-/* ---- linear.c --------------------------------------------------------------------------------- */
+/* ---- linear.c -------------------------------------------------------------------------------- */
 
 typedef struct cuda_weight {
     weight head;
@@ -76,7 +76,7 @@ typedef struct cuda_alias {
     int stride; /* floats */
 } cuda_alias;
 
-/* ---- adapter.c: what kernels read of an adapter, kept from step to step ------------------------- */
+/* ---- adapter.c: what kernels read of an adapter, kept from step to step ---------------------- */
 
 typedef struct cuda_table {
     uint64_t load_id, used; /* 0: empty; step of its last use */
@@ -87,7 +87,7 @@ typedef struct cuda_table {
     bool heads;    /* LoRA on the output layer */
 } cuda_table;
 
-/* ---- step.c ------------------------------------------------------------------------------------- */
+/* ---- step.c ---------------------------------------------------------------------------------- */
 
 /* One plan of the LoRA kernels on the device, and the sizes of its grids. */
 typedef struct cuda_lists {
@@ -99,8 +99,9 @@ typedef struct cuda_lists {
     int32_t chunk_rows, rank_max;
 } cuda_lists;
 
-/* What a record serves: steps without adapters, with ranks to 64, to 256, and with LoRA on the input table or the output
- * layer as well.  Other adapters of the same kind need no other record. */
+/* What a record serves: steps without adapters, with ranks to 64, to 256, and with LoRA on the
+ * input table or the output layer as well.  Other adapters of the same kind need no other
+ * record. */
 typedef enum {
     CUDA_EXACT, /* none: launches are of the step's own sizes */
     CUDA_BARE,
@@ -137,7 +138,7 @@ typedef struct cuda_step {
     bool embeds, heads;
 } cuda_step;
 
-/* ---- graph.c ------------------------------------------------------------------------------------ */
+/* ---- graph.c --------------------------------------------------------------------------------- */
 
 enum { CUDA_GRAPHS = 64 };
 
@@ -170,9 +171,10 @@ typedef struct cuda_logits {
     size_t bytes;
 } cuda_logits;
 
-/* ---- draw.c ------------------------------------------------------------------------------------- */
+/* ---- draw.c ---------------------------------------------------------------------------------- */
 
-/* Two for a step that runs and two for the next one: nobody waits before a step of more than two rounds. */
+/* Two for a step that runs and two for the next one: nobody waits before a
+ * step of more than two rounds. */
 enum { CUDA_DRAW_BLOCKS = 4 };
 
 /* What sampling reads and writes. */
@@ -233,22 +235,23 @@ static inline cuda_state *cuda_of(const backend *be)
     return (cuda_state *)be->impl;
 }
 
-/* ---- faults (cuda.c) --------------------------------------------------------------------------------
- * Every call of the runtime goes through one of these two.  CU() is for the engine thread: it marks the
- * backend (sticky, be_sync() reports) and is false.  CU_TRY() is for everybody else and says it in *e. */
+/* ---- faults (cuda.c)
+ * -------------------------------------------------------------------------------- Every call of
+ * the runtime goes through one of these two.  CU() is for the engine thread: it marks the backend
+ * (sticky, be_sync() reports) and is false.  CU_TRY() is for everybody else and says it in *e. */
 bool cuda_sticky(cudaError_t code); /* only a new context heals it */
 bool cuda_ok(backend *be, cudaError_t code, const char *call, const char *file, int line);
 #define CU(be, call) cuda_ok((be), (call), #call, __FILE__, __LINE__)
 err_code cuda_err(cuda_state *cu, cudaError_t code, const char *call, err *e);
 #define CU_TRY(cu, call, e) cuda_err((cu), (call), #call, (e))
 
-/* ---- memory.c, what the others call ------------------------------------------------------------- */
+/* ---- memory.c, what the others call ---------------------------------------------------------- */
 /* Before all else, so that cuda_memory_close() may follow whatever fails. */
 void cuda_memory_init(cuda_memory *m);
 err_code cuda_memory_open(cuda_state *cu, size_t bytes, err *e);
 void cuda_memory_close(cuda_state *cu);
-/* `low`: from the beginning, one after another (matrices, so that some lie side by side); else from the
- * end.  Not zeroed.  NULL: no room. */
+/* `low`: from the beginning, one after another (matrices, so that some lie side by side); else from
+ * the end.  Not zeroed.  NULL: no room. */
 void *cuda_take(cuda_state *cu, size_t bytes, bool low);
 void cuda_give(cuda_state *cu, void *p);
 size_t cuda_room(cuda_state *cu); /* the largest block that is free */
@@ -270,18 +273,21 @@ void cuda_unmap(backend *be, void *p, size_t bytes);
 err_code cuda_upload(backend *be, void *dst, const void *src, size_t bytes);
 err_code cuda_download(backend *be, void *dst, const void *src, size_t bytes);
 
-/* ---- graph.c ---------------------------------------------------------------------------------------------
- * A decode step's launches have the sizes of its padded shape, and their arguments hang on that shape alone: what
- * differs between steps of one shape stands in the block of step.c, at fixed addresses. */
+/* ---- graph.c
+ * ---------------------------------------------------------------------------------------------
+ * A decode step's launches have the sizes of its padded shape, and their arguments hang
+ * on that shape alone: what differs between steps of one shape stands in the block of
+ * step.c, at fixed addresses. */
 cuda_shape cuda_shape_of(const cuda_state *cu, const step *s);
 bool cuda_step_begin(backend *be, const step *s);
 bool cuda_step_end(backend *be, const step *s);
-/* While recording: what cannot be recorded is no fault of the device; the step is launched plainly then. */
+/* While recording: what cannot be recorded is no fault of the device; the step
+ * is launched plainly then. */
 void cuda_graph_spoil(cuda_state *cu, const char *call, const char *why);
 /* What has been recorded is void: its operands move, or the backend closes. */
 void cuda_graphs_drop(cuda_state *cu);
 
-/* ---- step.c, adapter.c ------------------------------------------------------------------------------ */
+/* ---- step.c, adapter.c ----------------------------------------------------------------------- */
 
 /* Room for steps of max_rows rows; once, after the model's scratch is known. */
 err_code cuda_step_open(cuda_state *cu, err *e);
@@ -301,14 +307,14 @@ static inline int cuda_embed_mat(const cuda_state *cu)
     return cu->n_layer * PROJ_COUNT + 1;
 }
 
-/* `n` values of another type, rounded to nearest, in memory that the caller frees; ERR_INPUT where one becomes
- * infinite. */
+/* `n` values of another type, rounded to nearest, in memory that the caller frees; ERR_INPUT
+ * where one becomes infinite. */
 err_code cuda_convert(void **out, dtype to, const void *src, dtype from, size_t n, err *e);
 
 /* Where a result lies that somebody asked for at `p`, `cols` wide. */
 cuda_alias cuda_where(const cuda_state *cu, const float *p, int cols);
 
-/* ---- the ops, by file ----------------------------------------------------------------------------------- */
+/* ---- the ops, by file ------------------------------------------------------------------------ */
 
 err_code cuda_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
                             int cols, err *e);

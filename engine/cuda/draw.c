@@ -1,9 +1,9 @@
 /* draw.c -- sampling on the device: be_sample().
  *
- * Rules, and the lists they need (biases, histories where a penalty asks for them, token masks), go up in a pinned
- * block; these take turns.  Its size is bounded by the longest single row: more rows with long lists than fit go
- * up in several rounds, each with its own launch, and nothing is allocated.  The answers of all rounds, one small
- * struct a row, come back in one copy.
+ * Rules, and the lists they need (biases, histories where a penalty asks for them, token masks), go
+ * up in a pinned block; these take turns.  Its size is bounded by the longest single row: more rows
+ * with long lists than fit go up in several rounds, each with its own launch, and nothing is
+ * allocated.  The answers of all rounds, one small struct a row, come back in one copy.
  */
 #include <assert.h>
 #include <string.h>

@@ -1,14 +1,15 @@
 /* floats.h -- f32 arithmetic with stated roundings, and arrays of floats moved in one access.
  *
- * Where two kernels must give the same bits, the compiler may not contract a product and a sum in one and not in the
- * other: these do what they say.  For .cu files only.
+ * Where two kernels must give the same bits, the compiler may not contract a product and a sum in
+ * one and not in the other: these do what they say.  For .cu files only.
  */
 #ifndef ENGINE_CUDA_FLOATS_H
 #define ENGINE_CUDA_FLOATS_H
 
 #include "engine/cuda/intrin.h"
 
-/* Before a loop whose body indexes registers by the counter (all turns), or that gains from a few turns at once. */
+/* Before a loop whose body indexes registers by the counter (all turns), or that gains
+ * from a few turns at once. */
 #ifdef LORAD_EMU
 #    define CU_UNROLL
 #    define CU_UNROLL_BY(n)

@@ -1,19 +1,24 @@
-/* graph.c -- decode steps as CUDA graphs: recorded once for each shape, then replayed with one call.
+/* graph.c -- decode steps as CUDA graphs: recorded once for each shape,
+ * then replayed with one call.
  *
- * A shape is a padded number of rows and a kind of adapters (cuda_kind).  Launches of a step that has one are of the
- * shape's sizes, and nothing in their arguments comes from the step: tokens, pages, chunks, adapters' tables and counts
- * are read from the block that step.c sends before.  Kernels leave blocks beyond the counts at once.  A row
- * beyond the step's own has token -1 (zeros), slot -1 (no K and V are written) and no logits; norms and products
- * are computed for it and read by nobody.
+ * A shape is a padded number of rows and a kind of adapters (cuda_kind).  Launches of a step
+ * that has one are of the shape's sizes, and nothing in their arguments comes from the step:
+ * tokens, pages, chunks, adapters' tables and counts are read from the block that step.c sends
+ * before.  Kernels leave blocks beyond the counts at once.  A row beyond the step's own has
+ * token -1 (zeros), slot -1 (no K and V are written) and no logits; norms and products are
+ * computed for it and read by nobody.
  *
- * The first step of a shape launches its kernels one by one, with the padded sizes, so that whatever is loaded at its
- * first use (kernels, cuBLAS's) is there; the second is recorded; all later ones are replays.  Where recording fails, or
- * graphs would take the device's last memory, the backend says so once and goes on without.
+ * The first step of a shape launches its kernels one by one, with the padded sizes, so that
+ * whatever is loaded at its first use (kernels, cuBLAS's) is there; the second is recorded; all
+ * later ones are replays.  Where recording fails, or graphs would take the device's last memory,
+ * the backend says so once and goes on without.
  *
- * cuBLAS's products are recorded with the workspace that blas.c gives them at each call, in our arena; so a
- * graph owns no memory but its nodes.  Records are few (CUDA_GRAPHS), the one not used for longest makes room.
+ * cuBLAS's products are recorded with the workspace that blas.c gives them at each call, in our
+ * arena; so a graph owns no memory but its nodes.  Records are few (CUDA_GRAPHS), the one not
+ * used for longest makes room.
  *
- * Threads: engine thread.  Loaders go on calling the runtime meanwhile: recording is of this thread alone.
+ * Threads: engine thread.  Loaders go on calling the runtime meanwhile:
+ * recording is of this thread alone.
  */
 #include <assert.h>
 #include <string.h>
@@ -29,7 +34,8 @@ enum {
 
 /* ---- shapes ---------------------------------------------------------------------------- */
 
-/* Few enough that each is met often, near enough that padding costs little: decode is bound by weights. */
+/* Few enough that each is met often, near enough that padding costs little:
+ * decode is bound by weights. */
 static int padded(int n)
 {
     int p = 1;

@@ -1,9 +1,12 @@
-/* intrin.h -- every device instruction that our kernels use beyond plain C: one name each, inline PTX under
- * nvcc, the emulator under LORAD_EMU (tests/emu/emu.h).  For .cu files only; sm_80 and newer.
+/* intrin.h -- every device instruction that our kernels use beyond plain C: one name
+ * each, inline PTX under nvcc, the emulator under LORAD_EMU (tests/emu/emu.h).  For .cu
+ * files only; sm_80 and newer.
  *
- * Halves are uint16_t bits, pairs of them uint32_t with the element of the lower index in the lower half.
+ * Halves are uint16_t bits, pairs of them uint32_t with the element of the
+ * lower index in the lower half.
  *
- * mma: d += a b with f32 sums.  Fragments, with g = lane / 4 and q = lane % 4 (PTX ISA, mma.m16n8k16):
+ * mma: d += a b with f32 sums.  Fragments, with g = lane / 4 and q = lane %
+ *      4 (PTX ISA, mma.m16n8k16):
  *     a[i]  A[g + 8 (i % 2)][2q + 8 (i / 2)] and the next column      (k8: i < 2)
  *     b[i]  B[2q + 8i][g] and the next row                            (k8: one register)
  *     d[i]  D[g + 8 (i / 2)][2q + i % 2]
@@ -406,9 +409,9 @@ CU_INLINE void cu_mma_f16_k8(float *d, const uint32_t *a, uint32_t b)
                  : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 
-/* Lane i gives the address of row i % 8 of the 8 x 8 matrix i / 8 in shared memory, 16-byte aligned. Lane l
- * gets of each matrix the elements (l / 4, 2 (l % 4)) and the next; transposed, those of (2 (l % 4), l / 4)
- * and the next row. */
+/* Lane i gives the address of row i % 8 of the 8 x 8 matrix i / 8 in shared memory, 16-byte
+ * aligned. Lane l gets of each matrix the elements (l / 4, 2 (l % 4)) and the next; transposed,
+ * those of (2 (l % 4), l / 4) and the next row. */
 CU_INLINE void cu_ldmatrix_x4(uint32_t *r, const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

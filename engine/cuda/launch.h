@@ -3,7 +3,8 @@
  *
  *     CU_LAUNCH(kernel, grid, block, shared_bytes, stream, args...)
  *     CU_ALLOW_SHARED(kernel, bytes)    once before launches with more than 48 KiB of it
- *     CU_SHARED(float, name);           the launch's dynamic shared memory: float *name, 16-byte aligned
+ *     CU_SHARED(float, name);           the launch's dynamic shared memory:
+ *                                       float *name, 16-byte aligned
  *     CU_STATIC_SHARED(float, name, n); a float[n] of the block, as float *name (16-byte aligned)
  *
  * Kernels do not use __shared__ themselves.

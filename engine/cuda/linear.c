@@ -1,11 +1,14 @@
-/* linear.c -- matrices on the device and what is done with rows: products, norms, the input table, logits.
+/* linear.c -- matrices on the device and what is done with rows: products,
+ * norms, the input table, logits.
  *
- * A product is cuBLAS's, in f32, into the result's own rows or into `t`; bias, LoRA, DoRA's gain and the residual
- * stream come after it, in one launch (sgmv.h): out = gain * (product + lora) + bias + residual, in that order for
- * every row, whoever stands beside it.  Matrices that lie side by side (q, k, v; gate, up) are one product
- * into `t`, and what asked for the parts is told where they are (struct cuda_alias): nothing is copied.
+ * A product is cuBLAS's, in f32, into the result's own rows or into `t`; bias, LoRA, DoRA's gain
+ * and the residual stream come after it, in one launch (sgmv.h): out = gain * (product + lora) +
+ * bias + residual, in that order for every row, whoever stands beside it.  Matrices that lie side
+ * by side (q, k, v; gate, up) are one product into `t`, and what asked for the parts is told where
+ * they are (struct cuda_alias): nothing is copied.
  *
- * Operations before a product write its input already rounded (x16); only F16 needs a launch for that.
+ * Operations before a product write its input already rounded (x16); only
+ * F16 needs a launch for that.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -192,7 +195,7 @@ cuda_alias cuda_where(const cuda_state *cu, const float *p, int cols)
     return (cuda_alias){.asked = p, .at = (float *)(uintptr_t)p, .stride = cols};
 }
 
-/* ---- products ---------------------------------------------------------------------------------- */
+/* ---- products -------------------------------------------------------------------------------- */
 
 /* x as cuBLAS and the LoRA kernels read it; NULL: the backend is marked. */
 static const void *rounded(backend *be, const float *x, dtype type, int n_rows, int cols)
@@ -363,7 +366,7 @@ void cuda_linear(backend *be, const float *x, const linear_out *outs, int n_out,
         linear_apart(be, &a, outs, n_out, layer, rest);
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------ */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 void cuda_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s)
 {

@@ -1,13 +1,15 @@
 /* memory.c -- one arena taken at the start, and the way into it.
  *
- * Blocks are kept in a list by address; there are some hundreds of them, taken and given back at start-up and by
- * loaders, never in a step.  Matrices fill the arena from its beginning, everything else from its end, so
- * that matrices which are loaded one after another lie side by side and can be multiplied as one.
+ * Blocks are kept in a list by address; there are some hundreds of them, taken and given back at
+ * start-up and by loaders, never in a step.  Matrices fill the arena from its beginning,
+ * everything else from its end, so that matrices which are loaded one after another lie side by
+ * side and can be multiplied as one.
  *
- * Uploads: whoever has bytes fills one of a few pinned pieces and enqueues its copy on the upload stream.  The
- * engine's stream waits for all that was enqueued before each step (cuda_await_uploads), on the device; so
- * neither loaders nor the engine wait for each other, and a chunk that changes hands is safe: the copies of the
- * old owner come before the steps of the new one.
+ * Uploads: whoever has bytes fills one of a few pinned pieces and enqueues its copy on the
+ * upload stream.  The engine's stream waits for all that was enqueued before each step
+ * (cuda_await_uploads), on the device; so neither loaders nor the engine wait for each
+ * other, and a chunk that changes hands is safe: the copies of the old owner come before
+ * the steps of the new one.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -241,7 +243,7 @@ void cuda_await_uploads(backend *be)
     if (ok) cu->mem.seen = now;
 }
 
-/* ---- the ops ---------------------------------------------------------------------------------- */
+/* ---- the ops --------------------------------------------------------------------------------- */
 
 err_code cuda_clear(cuda_state *cu, void *p, size_t bytes, err *e)
 {

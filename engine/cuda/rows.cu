@@ -1,7 +1,7 @@
 /* rows.cu -- kernels of rows.h.
  *
- * One block (norm) or one warp (rope) per row with a fixed tree of sums, so the bits of a row depend on that row alone.
- * Memory moves 16 bytes at a time where the row's length allows it.
+ * One block (norm) or one warp (rope) per row with a fixed tree of sums, so the bits of a row
+ * depend on that row alone.  Memory moves 16 bytes at a time where the row's length allows it.
  *
  * Held to its oracle by tests/emu/test_rows.cu.
  */
@@ -19,7 +19,8 @@ static int blocks_for(size_t n, int each)
     return b > BLOCKS_MAX ? BLOCKS_MAX : (int)b;
 }
 
-/* Threads for a row: one for every four values.  It depends on the row's length, never on how many there are. */
+/* Threads for a row: one for every four values.  It depends on the row's length,
+ * never on how many there are. */
 static int threads_for(int dim)
 {
     int t = (dim + 3) / 4;
@@ -104,7 +105,8 @@ extern "C" cudaError_t cu_take_tokens(cudaStream_t stream, const cu_take_args *a
 
 /* -------------------------------------------------------------------------------- rms norm -- */
 
-/* Sum over the block, the same bits in every thread: a butterfly inside the warps, then the warps in order. */
+/* Sum over the block, the same bits in every thread: a butterfly inside the
+ * warps, then the warps in order. */
 __device__ static float block_sum(float v, float *smem)
 {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, n = (int)blockDim.x / WARP;
@@ -196,7 +198,8 @@ __device__ static float warp_sum(float v)
     return v;
 }
 
-/* One head in place: norm, then the rotation of pairs (i, i + half).  A lane holds both values of its pairs. */
+/* One head in place: norm, then the rotation of pairs (i, i + half).  A lane holds
+ * both values of its pairs. */
 __device__ static void turn_head(const cu_rope_args *a, float *x, const float *norm,
                                  const float *cs, const float *sn, int lane)
 {

@@ -1,13 +1,14 @@
-/* rows.h -- CUDA kernels that treat each row (or value) alone: embedding, RMS norm, rotary positions with the
- * write into KV pages, SiLU, conversions.
+/* rows.h -- CUDA kernels that treat each row (or value) alone: embedding, RMS norm, rotary
+ * positions with the write into KV pages, SiLU, conversions.
  *
- * The bits of a row never depend on how many rows there are: one block (or warp) sums one row in a fixed order.
- * All pointers are device memory.  What changes from step to step is read from device buffers (token, pos, slot,
- * index), so a captured graph replays with other contents; n_rows is that of the padded batch.
- * Launchers enqueue on `stream`, never wait, and return cudaGetLastError().  Nothing to do is no error.
+ * The bits of a row never depend on how many rows there are: one block (or warp) sums one row in a
+ * fixed order.  All pointers are device memory.  What changes from step to step is read from device
+ * buffers (token, pos, slot, index), so a captured graph replays with other contents; n_rows is
+ * that of the padded batch.  Launchers enqueue on `stream`, never wait, and return
+ * cudaGetLastError().  Nothing to do is no error.
  *
- * Alignment: rows of activations begin on 16 bytes (dim and strides multiples of 4; the scalar paths take the rest).
- * Held to f64 oracles by tests/emu/test_rows.cu.
+ * Alignment: rows of activations begin on 16 bytes (dim and strides multiples of 4; the scalar
+ * paths take the rest).  Held to f64 oracles by tests/emu/test_rows.cu.
  */
 #ifndef ENGINE_CUDA_ROWS_H
 #define ENGINE_CUDA_ROWS_H
@@ -49,7 +50,8 @@ typedef struct cu_take_args {
 } cu_take_args;
 cudaError_t cu_take_tokens(cudaStream_t stream, const cu_take_args *args);
 
-/* For each i: r = index ? index[i] : i; x[r] += add[r] (if add); out[i] = x[r] / rms(x[r]) * weight. */
+/* For each i: r = index ? index[i] : i; x[r] += add[r] (if add); out[i] =
+ * x[r] / rms(x[r]) * weight. */
 typedef struct cu_rms_norm_args {
     float *out;          /* [n_rows][dim], may be x; NULL: not wanted */
     uint16_t *out16;     /* the same rounded to bf16; NULL: not wanted */
@@ -63,7 +65,8 @@ typedef struct cu_rms_norm_args {
 } cu_rms_norm_args;
 cudaError_t cu_rms_norm(cudaStream_t stream, const cu_rms_norm_args *args);
 
-/* RMS norm per head (if q_norm, k_norm), rotate-half by pos, in place on q and k; K and V into the pages. */
+/* RMS norm per head (if q_norm, k_norm), rotate-half by pos, in place on q and
+ * k; K and V into the pages. */
 typedef struct cu_rope_args {
     float *q, *k;                     /* row i: q + i * q_stride, heads dense inside a row */
     const float *v;                   /* so a fused product [n_rows][q, k, v] needs no copy */
@@ -80,7 +83,8 @@ typedef struct cu_rope_args {
 } cu_rope_args;
 cudaError_t cu_rope_append(cudaStream_t stream, const cu_rope_args *args);
 
-/* silu(gate) * up, [n_rows][cols]; row i of gate and up begins at i * in_stride, of the outputs at i * cols. */
+/* silu(gate) * up, [n_rows][cols]; row i of gate and up begins at i * in_stride,
+ * of the outputs at i * cols. */
 typedef struct cu_silu_args {
     const float *gate, *up;
     int in_stride;   /* floats: cols, or 2 * cols for a fused product */

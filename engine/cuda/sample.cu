@@ -1,9 +1,10 @@
 /* sample.cu -- kernels of sample.h.
  *
- * One block per row.  Nothing is sorted as a whole: candidates come in bands, best first, each at most BAND of them.  A
- * band is found by counting (a histogram over the distance to the best, refined by digits of (logit, token) only where
- * too many share a bin), collected into shared memory and sorted there; (logit, token) pairs are all different, so every
- * order is decided.  Counting uses integer atomics, whose result has no order; sums of weights are fixed trees of f64.
+ * One block per row.  Nothing is sorted as a whole: candidates come in bands, best first, each at
+ * most BAND of them.  A band is found by counting (a histogram over the distance to the best,
+ * refined by digits of (logit, token) only where too many share a bin), collected into shared
+ * memory and sorted there; (logit, token) pairs are all different, so every order is decided.
+ * Counting uses integer atomics, whose result has no order; sums of weights are fixed trees of f64.
  * top-k, top-p and min-p almost always end within the first band.
  *
  * Held to its oracle by tests/emu/test_sample.cu.
@@ -204,8 +205,8 @@ __device__ static double weight_of(const row_state *st, key64 k)
     return exp(((double)logit_of(k) - (double)st->max) / (double)st->r.temperature);
 }
 
-/* Extremes of the logits that are not banned, the best's lowest id; false: one is not a number (or, `strict`, one is
- * infinite).  Applies the mask of allowed tokens on the way. */
+/* Extremes of the logits that are not banned, the best's lowest id; false: one is not a number (or,
+ * `strict`, one is infinite).  Applies the mask of allowed tokens on the way. */
 __device__ static bool survey(shared *sh, row_state *st, bool strict, const uint32_t *allowed)
 {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
@@ -343,7 +344,8 @@ __device__ static void ban_stops(const row_state *st)
 
 /* ------------------------------------------------------------------------------------ bands -- */
 
-/* Where a band ends: bins below `bin` belong to it whole, of `bin` itself those with key >> shift >= bound. */
+/* Where a band ends: bins below `bin` belong to it whole, of `bin` itself those
+ * with key >> shift >= bound. */
 typedef struct {
     int bin, shift;
     key64 bound;
@@ -355,8 +357,9 @@ __device__ static int bin_of(const row_state *st, float logit)
     return b < BINS ? b : BINS - 1;
 }
 
-/* Chooses from the counts: found[0] the last bin of the band, found[1] how many it has, found[2] the first bin with
- * anything in it.  At least `want` if they fit, else as many as fit; found[1] is 0 where a single bin has too many. */
+/* Chooses from the counts: found[0] the last bin of the band, found[1] how many it has, found[2]
+ * the first bin with anything in it.  At least `want` if they fit, else as many as fit; found[1] is
+ * 0 where a single bin has too many. */
 __device__ static void choose_bins(shared *sh, int want)
 {
     const int EACH = BINS / WARP;
@@ -406,8 +409,8 @@ __device__ static void choose_bins(shared *sh, int want)
     }
 }
 
-/* Counts what has not been in a band: level 0 by distance to the best, level j by the j-th byte of the key among those
- * that share bin and upper bytes with `e`. */
+/* Counts what has not been in a band: level 0 by distance to the best, level j by the j-th byte of
+ * the key among those that share bin and upper bytes with `e`. */
 __device__ static void count_bins(shared *sh, const row_state *st, int level, const band_end *e)
 {
     for (int i = (int)threadIdx.x; i < BINS; i += THREADS) sh->bin[i] = 0;
@@ -426,7 +429,8 @@ __device__ static void count_bins(shared *sh, const row_state *st, int level, co
     __syncthreads(); /* all are counted */
 }
 
-/* The end of the next band of about `want` candidates (0: as many as fit); returns how many there are. */
+/* The end of the next band of about `want` candidates (0: as many as fit);
+ * returns how many there are. */
 __device__ static int find_band(shared *sh, const row_state *st, int want, band_end *e)
 {
     e->bin = 0;
@@ -526,8 +530,9 @@ __device__ static __forceinline__ double weight_in_all(const row_state *st, int 
         (float)(((double)st->logits[i] - (double)st->max) / (double)st->r.temperature));
 }
 
-/* The id among [begin, end) at which the running sum of weights, `at` before the first, passes `target`.  Rounding
- * may make the last sum fall short: then the last id with any weight is right.  For one warp; st->n: none. */
+/* The id among [begin, end) at which the running sum of weights, `at` before the first, passes
+ * `target`.  Rounding may make the last sum fall short: then the last id with any weight is right.
+ * For one warp; st->n: none. */
 __device__ static int32_t draw_in_piece(const row_state *st, int begin, int end, double at,
                                         double target)
 {

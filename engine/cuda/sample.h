@@ -1,12 +1,13 @@
-/* sample.h -- from logits to tokens on the device: engine/sample/sampler.h for many rows, one block each.
+/* sample.h -- from logits to tokens on the device: engine/sample/sampler.h for
+ * many rows, one block each.
  *
- * The same rules in the same order, and the same random numbers: a row with the same seed, draw number and logits
- * gives the token that sampler_pick() gives, up to the rounding of exp().  Sums are taken in a fixed order, so
- * a row's answer depends on that row alone.
+ * The same rules in the same order, and the same random numbers: a row with the same seed, draw
+ * number and logits gives the token that sampler_pick() gives, up to the rounding of exp().  Sums
+ * are taken in a fixed order, so a row's answer depends on that row alone.
  *
- * All pointers are device memory, those inside cu_sample_row too.  The rows and their lists travel with the step; the
- * results are one small struct a row.  Logits are changed in place (bias, penalties, bans).
- * Held to engine/sample/sampler.c by tests/emu/test_sample.cu.
+ * All pointers are device memory, those inside cu_sample_row too.  The rows and their lists travel
+ * with the step; the results are one small struct a row.  Logits are changed in place (bias,
+ * penalties, bans).  Held to engine/sample/sampler.c by tests/emu/test_sample.cu.
  */
 #ifndef ENGINE_CUDA_SAMPLE_H
 #define ENGINE_CUDA_SAMPLE_H
@@ -46,7 +47,8 @@ typedef struct cu_sample_row {
 typedef struct cu_sample_args {
     float *logits; /* [..][stride] */
     const cu_sample_row *rows;
-    /* [n_rows]; token -1: the row's logits are not numbers.  Entries from n_top on are not written. */
+    /* [n_rows]; token -1: the row's logits are not numbers.  Entries from
+     * n_top on are not written. */
     sampled *out;
     int n_rows, n_vocab, stride;
 } cu_sample_args;

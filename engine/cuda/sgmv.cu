@@ -1,7 +1,8 @@
 /* sgmv.cu -- the LoRA kernels of sgmv.h for BF16 and F16 (sgmv_f32.cu has F32).
  *
- * Names: g = lane / 4 and q = lane % 4 as in intrin.h.  A lane of the shrink loads 8 consecutive k of row g; as
- * registers {x, y, z, w} they are k-pairs q and q + 4 of two mma: x and y of the first, z and w of the second.
+ * Names: g = lane / 4 and q = lane % 4 as in intrin.h.  A lane of the shrink loads 8 consecutive k
+ * of row g; as registers {x, y, z, w} they are k-pairs q and q + 4 of two mma: x and y of the
+ * first, z and w of the second.
  */
 #include "engine/cuda/sgmv.h"
 
@@ -52,10 +53,12 @@ CU_INLINE uint4 zero16()
     return make_uint4(0, 0, 0, 0);
 }
 
-/* ---- shrink: chains over warps, planes over blocks -----------------------------------------
- * v[plane][row][out][r] = A[r] . x[row] over the plane's k, for one chunk, one projection and up to 64 ranks.
- * Grid (chunk, projection * planes * passes), 8 warps: warp c has chain c.  NT: row blocks of 8. */
-/* acc += 16 ranks (rows lo, hi of A; NULL: zeros) by the chunk's rows, over the slice's 128 k from k0 on. */
+/* ---- shrink: chains over warps, planes over blocks
+ * ----------------------------------------- v[plane][row][out][r] = A[r] . x[row] over the
+ * plane's k, for one chunk, one projection and up to 64 ranks.  Grid (chunk, projection *
+ * planes * passes), 8 warps: warp c has chain c.  NT: row blocks of 8. */
+/* acc += 16 ranks (rows lo, hi of A; NULL: zeros) by the chunk's rows, over the
+ * slice's 128 k from k0 on. */
 template <int NT, bool BF16>
 CU_INLINE void add_slice(float (*acc)[4], const uint16_t *lo, const uint16_t *hi, const uint16_t *x,
                          size_t x_stride, int n_rows, int k0, int end, int g, int q)
@@ -128,11 +131,12 @@ static __global__ void __launch_bounds__(THREADS, 2)
 }
 
 /* ---- shrink: tiles ----------------------------------------------------------------------------
- * The same values for 64 rows: x comes through shared memory once for up to four 16-rank pieces of all
- * projections.  Grid (tile, planes * passes), 4 warps of 16 rows each, which walk the 8 chains one after another.
+ * The same values for 64 rows: x comes through shared memory once for up to four 16-rank pieces
+ * of all projections.  Grid (tile, planes * passes), 4 warps of 16 rows each, which walk the 8
+ * chains one after another.
  *
- * A stage is x [64][64 k], then A [64][64 k]; its pieces of 16 bytes change halves in odd rows, so that the 8 lanes
- * of a phase of a shared load meet all banks. */
+ * A stage is x [64][64 k], then A [64][64 k]; its pieces of 16 bytes change halves in odd rows, so
+ * that the 8 lanes of a phase of a shared load meet all banks. */
 typedef struct tile_piece {
     const sgmv_mat *m; /* NULL: none */
     int o, r0;
@@ -163,7 +167,8 @@ enum {
     STAGE_SIZE = 2 * STAGE_HALF
 }; /* values of x; of a stage */
 
-/* What one thread copies of each stage: the 16 bytes with number t % 8 of rows t / 8 + 16 i, of x and of A. */
+/* What one thread copies of each stage: the 16 bytes with number t % 8 of rows t
+ * / 8 + 16 i, of x and of A. */
 typedef struct tile_copies {
     const uint16_t *x[4], *a[4];
     uint32_t valid; /* bit i: x[i] is a row; bit 4 + i: a[i] is one; else zeros */
@@ -198,7 +203,8 @@ CU_INLINE void fetch_stage(uint16_t *to, const tile_copies *cp, int t, int k0, i
     }
 }
 
-/* The slices of a plane in the order in which they are summed: 0, 8, 16 ... are chain 0, then comes chain 1. */
+/* The slices of a plane in the order in which they are summed: 0, 8, 16 ... are
+ * chain 0, then comes chain 1. */
 typedef struct slice_walk {
     int chain, slice;
 } slice_walk;
@@ -268,7 +274,8 @@ CU_INLINE void put_tile(const sgmv_args *p, const sgmv_chunk *c, const tile_piec
     }
 }
 
-/* Stage s is half s % 2 of the s / 2-th slice of the walk.  Stage s + 2 is fetched while s is summed. */
+/* Stage s is half s % 2 of the s / 2-th slice of the walk.  Stage s + 2 is
+ * fetched while s is summed. */
 template <bool BF16>
 static __global__ void __launch_bounds__(TILE_THREADS)
     shrink_tile_kernel(sgmv_args p, int n_plane, int plane_k)
@@ -295,7 +302,8 @@ static __global__ void __launch_bounds__(TILE_THREADS)
         int f = s + STAGES - 1;
         if (s >= 0) {
             CU_CP_ASYNC_WAIT(STAGES - 2);
-            __syncthreads(); /* all of stage s is there, and stage s - 1 has been read by everybody */
+            /* all of stage s is there, and stage s - 1 has been read by everybody */
+            __syncthreads();
         }
         if (f < n_stage) {
             int k0 = begin + fetched.slice * SGMV_SLICE + f % 2 * TILE_K;
@@ -313,8 +321,8 @@ static __global__ void __launch_bounds__(TILE_THREADS)
 
 /* ---- expand -----------------------------------------------------------------------------------
  * out = gain (in + scale B v) + bias + res for one chunk and 8 blocks of 64 columns, a warp each.
- * Grid (chunk, blocks of columns / 8 of all projections).  B goes from memory into fragments; v, its planes added, lies
- * in shared memory as high and low halves [row][rank]. */
+ * Grid (chunk, blocks of columns / 8 of all projections).  B goes from memory into fragments; v,
+ * its planes added, lies in shared memory as high and low halves [row][rank]. */
 CU_INLINE void b_fragments(uint4 *b, const uint16_t *block, int k, int lane)
 {
 #pragma unroll
@@ -340,7 +348,8 @@ CU_INLINE float high_of(uint32_t pair)
     return BF16 ? cu_bf16_hi(pair) : cu_f32_of_f16((uint16_t)(pair >> 16));
 }
 
-/* v of the chunk's rows, its planes added, as pairs: high halves [NT * 8][row_words], then low ones. */
+/* v of the chunk's rows, its planes added, as pairs: high halves [NT *
+ * 8][row_words], then low ones. */
 template <int NT, bool BF16>
 CU_INLINE void load_shrunk(uint32_t *vs, const sgmv_args *p, const sgmv_chunk *c, int o,
                            int n_plane, int rank8, int row_words, int t)
@@ -488,8 +497,9 @@ cudaError_t cu_sgmv_gather(cudaStream_t stream, const sgmv_args *p, const int32_
     return cudaGetLastError();
 }
 
-/* ---- round ---------------------------------------------------------------------------------------
- * out = x in two bytes, 8 values a thread. */
+/* ---- round
+ * --------------------------------------------------------------------------------------- out = x
+ * in two bytes, 8 values a thread. */
 static __global__ void round_kernel(uint16_t *out, int out_stride, bool bf16, const float *x,
                                     int x_stride, int n_rows, int cols)
 {
@@ -524,7 +534,7 @@ cudaError_t cu_round_rows(cudaStream_t stream, void *out, int out_stride, dtype 
     return cudaGetLastError();
 }
 
-/* ---- launches ------------------------------------------------------------------------------------ */
+/* ---- launches -------------------------------------------------------------------------------- */
 
 template <int NT, bool BF16>
 static void launch_shrink(cudaStream_t stream, const sgmv_args *p, int n_plane, int plane_k)

@@ -1,22 +1,26 @@
-/* sgmv.h -- y += scale * B (A x) for rows of many adapters in one batch: shrink (A), then expand (B).
+/* sgmv.h -- y += scale * B (A x) for rows of many adapters in one batch:
+ * shrink (A), then expand (B).
  *
- * Segmented gather matrix-vector products after Punica (Chen et al. 2023), its BGMV the case of one row per
- * segment.  One launch each for all projections that share x.  Lists, ranks and addresses are read from device
- * memory (sgmv_plan.h), so a captured graph serves other adapters and segments; only sizes of grids are fixed.
+ * Segmented gather matrix-vector products after Punica (Chen et al. 2023), its BGMV the case of one
+ * row per segment.  One launch each for all projections that share x.  Lists, ranks and addresses
+ * are read from device memory (sgmv_plan.h), so a captured graph serves other adapters and
+ * segments; only sizes of grids are fixed.
  *
- * Both kernels give the weights to the tensor cores as the operand of 16 rows and x's rows as that of 8, and
- * take weights from memory straight into fragments by 16-byte loads (the sum over k is permuted alike on both sides).
- * A row alone costs no more bytes than its adapter, and the same instruction sums long segments.
+ * Both kernels give the weights to the tensor cores as the operand of 16 rows and x's rows as that
+ * of 8, and take weights from memory straight into fragments by 16-byte loads (the sum over k is
+ * permuted alike on both sides).  A row alone costs no more bytes than its adapter, and the same
+ * instruction sums long segments.
  *
- * Batch invariance.  A row's shrink is: chains of mma over slices of 128 k, slices 8 j + c of a plane in chain c,
- * j ascending; the plane's 8 chains added in order; the planes added in order by expand, in its prologue.  The
- * width of a plane depends on d_in alone (sgmv_plane_k()).  Short segments spread chains over warps and planes
- * over blocks; tiles walk them in one warp: the same operations in the same order.  Expand is one chain of mma
- * over the rank.  It is taken that an mma's result for one column of its operand does not depend on its other
+ * Batch invariance.  A row's shrink is: chains of mma over slices of 128 k, slices 8 j + c of a
+ * plane in chain c, j ascending; the plane's 8 chains added in order; the planes added in order
+ * by expand, in its prologue.  The width of a plane depends on d_in alone (sgmv_plane_k()).
+ * Short segments spread chains over warps and planes over blocks; tiles walk them in one warp:
+ * the same operations in the same order.  Expand is one chain of mma over the rank.  It is
+ * taken that an mma's result for one column of its operand does not depend on its other
  * columns, nor on which column it is.
  *
- * Precision: x and weights in BF16 or F16, sums f32; the shrunk values go into expand as two halves (v = high +
- * low), which keeps 16 bits of them.  F32 adapters take plain kernels.
+ * Precision: x and weights in BF16 or F16, sums f32; the shrunk values go into expand as two halves
+ * (v = high + low), which keeps 16 bits of them.  F32 adapters take plain kernels.
  *
  * Launchers enqueue on `stream`, never wait nor allocate, and return cudaGetLastError().
  * Held to an f64 oracle by tests/emu/test_sgmv.cu.
@@ -32,11 +36,13 @@
 extern "C" {
 #endif
 
-/* One projection.  Rows of `in`, `out` and `res` begin at multiples of their stride.  For rows with an adapter:
+/* One projection.  Rows of `in`, `out` and `res` begin at multiples of their stride.
+ * For rows with an adapter:
  *     out = gain * (in + scale * B v) + (the adapter's bias, else `bias`) + res
- * and for others out = in + bias + res.  What is NULL is left out; in may be out, and res may be out.  With in ==
- * out, no bias and no res, rows with nothing to add are not touched.  Wide accesses need strides that are
- * multiples of 4 and 16-byte aligned pointers; anything else works slowly. */
+ * and for others out = in + bias + res.  What is NULL is left out; in may be out, and res
+ * may be out.  With in == out, no bias and no res, rows with nothing to add are not
+ * touched.  Wide accesses need strides that are multiples of 4 and 16-byte aligned
+ * pointers; anything else works slowly. */
 typedef struct sgmv_out {
     const float *in;
     float *out;
@@ -70,13 +76,14 @@ cudaError_t cu_sgmv_shrink(cudaStream_t stream, const sgmv_args *args);
 /* From v.  One launch. */
 cudaError_t cu_sgmv_expand(cudaStream_t stream, const sgmv_args *args);
 
-/* LoRA of the input table: v = A[token] instead of A x, one plane; out[0].mat says which.  Then call
- * cu_sgmv_expand() with d_in = 1.  token [n_rows], device; outside of [0, n_vocab): zeros.  x is not used. */
+/* LoRA of the input table: v = A[token] instead of A x, one plane; out[0].mat says which.
+ * Then call cu_sgmv_expand() with d_in = 1.  token [n_rows], device; outside of [0,
+ * n_vocab): zeros.  x is not used. */
 cudaError_t cu_sgmv_gather(cudaStream_t stream, const sgmv_args *args, const int32_t *token,
                            int n_vocab);
 
-/* out [n_rows][out_stride] of `type` (BF16, F16) = x f32 [n_rows][x_stride], rounded; zeros behind cols.
- * out_stride a multiple of 8, out 16-byte aligned. */
+/* out [n_rows][out_stride] of `type` (BF16, F16) = x f32 [n_rows][x_stride], rounded; zeros behind
+ * cols.  out_stride a multiple of 8, out 16-byte aligned. */
 cudaError_t cu_round_rows(cudaStream_t stream, void *out, int out_stride, dtype type,
                           const float *x, int x_stride, int n_rows, int cols);
 

@@ -1,4 +1,5 @@
-/* sgmv_f32.cu -- the LoRA kernels of sgmv.h for F32 adapters: plain multiply-adds, one order for every row.
+/* sgmv_f32.cu -- the LoRA kernels of sgmv.h for F32 adapters: plain
+ * multiply-adds, one order for every row.
  *
  * For bases that are F32 (or F16 held to f32 sums): correct and even, not fast.
  */
@@ -7,8 +8,8 @@
 
 enum { THREADS = 256, WARPS = THREADS / CU_WARP };
 
-/* v[row][out][r] = A[r] . x[row]: a warp each, lane l sums k = l, l + 32 ..., then the lanes by halves.
- * Grid (chunk, projection * ceil(rank_max / 8)). */
+/* v[row][out][r] = A[r] . x[row]: a warp each, lane l sums k = l, l + 32 ..., then the lanes by
+ * halves.  Grid (chunk, projection * ceil(rank_max / 8)). */
 static __global__ void __launch_bounds__(THREADS) shrink_f32_kernel(sgmv_args p, int n_group)
 {
     if ((int)blockIdx.x >= p.counts->n_lora) return;

@@ -1,4 +1,5 @@
-/* sgmv_inside.h -- what sgmv.cu and sgmv_f32.cu share: where things lie, and the last step of an output. */
+/* sgmv_inside.h -- what sgmv.cu and sgmv_f32.cu share: where things lie, and
+ * the last step of an output. */
 #ifndef ENGINE_CUDA_SGMV_INSIDE_H
 #define ENGINE_CUDA_SGMV_INSIDE_H
 

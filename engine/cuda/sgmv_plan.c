@@ -1,4 +1,5 @@
-/* sgmv_plan.c -- cuts a step into chunks and packs adapters for the kernels of sgmv.cu; no CUDA here. */
+/* sgmv_plan.c -- cuts a step into chunks and packs adapters for the kernels
+ * of sgmv.cu; no CUDA here. */
 #include "engine/cuda/sgmv_plan.h"
 
 #include <assert.h>

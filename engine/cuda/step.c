@@ -1,8 +1,9 @@
-/* step.c -- a step as kernels read it: lists made on the host in one pinned block, sent in one copy.
+/* step.c -- a step as kernels read it: lists made on the host in one
+ * pinned block, sent in one copy.
  *
- * Two blocks take turns, so that one can be filled while the other is still on its way.  Where things lie in a
- * block hangs on the step's shape alone (graph.c), but for the pages, which come last; so what was
- * recorded for a shape finds another step of it at the same addresses.
+ * Two blocks take turns, so that one can be filled while the other is still on its way.  Where
+ * things lie in a block hangs on the step's shape alone (graph.c), but for the pages, which come
+ * last; so what was recorded for a shape finds another step of it at the same addresses.
  */
 #include <assert.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* grammar.c -- the cache of compiled grammars, the helper thread, and one answer's place in its grammar.
+/* grammar.c -- the cache of compiled grammars, the helper thread, and one
+ * answer's place in its grammar.
  *
  * A run's next mask is put together by the engine itself where that is cheap: the masks of its
  * configurations' states are there and few tokens depend on the stack.  Otherwise
@@ -465,7 +466,8 @@ static void *helper(void *arg)
     return NULL;
 }
 
-/* Without memory a compiler fails in many ways, or makes a grammar that lacks a part of its schema. */
+/* Without memory a compiler fails in many ways, or makes a grammar that
+ * lacks a part of its schema. */
 static err_code or_no_memory(err_code rc, g_auto *a, uint64_t failures, err *e)
 {
     if (memory_failures() == failures) return rc;

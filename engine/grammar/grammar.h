@@ -1,15 +1,17 @@
 /* grammar.h -- answers that always parse: which tokens may come next.
  *
- * A JSON schema, "any JSON object", a regular expression or a list of choices becomes one pushdown
- * automaton over bytes.  For each of its states the tokens of the vocabulary are sorted once, lazily,
- * into those that may follow whatever is below on the stack, those that never may, and the few that
- * depend on what is below; only these are tried again for each token made (the split is XGrammar's,
- * Dong et al. 2024).  A row whose mask is not at hand is computed by a helper thread, while all
- * others go on.
+ * A JSON schema, "any JSON object", a regular expression or a list of choices becomes one
+ * pushdown automaton over bytes.  For each of its states the tokens of the vocabulary are sorted
+ * once, lazily, into those that may follow whatever is below on the stack, those that never may,
+ * and the few that depend on what is below; only these are tried again for each token made (the
+ * split is XGrammar's, Dong et al. 2024).  A row whose mask is not at hand is computed by a
+ * helper thread, while all others go on.
  *
  * Ownership: grammars and runs are counted; the cache of compiled grammars belongs to the maker.
- * Threads:   the maker and its grammars: any thread.  A run belongs to one thread at a time (the gateway
- *            until it submits, then the engine); the helper is given it by grammar_run_prepare() and
+ * Threads:   the maker and its grammars: any thread.  A run belongs to one
+ *            thread at a time (the gateway
+ *            until it submits, then the engine); the helper is given it by
+ *            grammar_run_prepare() and
  *            has it until grammar_run_mask() says so.
  */
 #ifndef ENGINE_GRAMMAR_GRAMMAR_H
@@ -31,7 +33,8 @@ typedef struct grammar grammar;
 typedef struct grammar_run grammar_run;
 typedef struct g_walk grammar_walk; /* scratch of one thread, some 340 KB */
 
-/* Starts the helper thread.  `n_vocab`: ids that the model's logits have.  `tok` must outlive it. */
+/* Starts the helper thread.  `n_vocab`: ids that the model's logits have.  `tok` must outlive
+ * it. */
 err_code grammar_maker_create(grammar_maker **out, const tokenizer *tok, int n_vocab, err *e);
 /* All runs and grammars must be back. */
 void grammar_maker_destroy(grammar_maker *m);
@@ -44,21 +47,21 @@ typedef struct grammar_spec {
     const char *regex; /* the whole text matches */
 } grammar_spec;
 
-/* Compiled, or found in the cache.  ERR_INPUT, ERR_UNSUPPORTED and ERR_LIMIT say what is wrong where
- * ("keyword 'not' at #/properties/x is not supported").  Time and memory are bounded. */
+/* Compiled, or found in the cache.  ERR_INPUT, ERR_UNSUPPORTED and ERR_LIMIT say what is wrong
+ * where ("keyword 'not' at #/properties/x is not supported").  Time and memory are bounded. */
 err_code grammar_acquire(grammar_maker *m, const grammar_spec *spec, grammar **out, err *e);
 void grammar_release(grammar *g);
 
-/* Where one answer stands.  `stop_id`: tokens that end it, allowed where it is complete; copied.  Keeps
- * the grammar.  NULL: no memory. */
+/* Where one answer stands.  `stop_id`: tokens that end it, allowed where it is complete; copied.
+ * Keeps the grammar.  NULL: no memory. */
 grammar_run *grammar_run_create(grammar *g, const int32_t *stop_id, int n_stop_id);
 void grammar_run_release(grammar_run *r); /* the helper may still hold it */
 
 grammar_walk *grammar_walk_create(void);
 void grammar_walk_destroy(grammar_walk *w);
 
-/* Bits of the tokens that may come next, [(n_vocab + 31) / 32]; NULL: not ready yet, ask again.  At least
- * one is set unless grammar_run_failed().  Never waits and never takes long. */
+/* Bits of the tokens that may come next, [(n_vocab + 31) / 32]; NULL: not ready yet, ask again.  At
+ * least one is set unless grammar_run_failed().  Never waits and never takes long. */
 const uint32_t *grammar_run_mask(grammar_run *r, grammar_walk *w);
 
 /* Takes one of the tokens that were allowed, and gives the helper the next mask if it is not cheap.

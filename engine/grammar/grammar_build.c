@@ -231,8 +231,8 @@ static void offer(leveller *l, int32_t edge, int level)
     l->queue[q][l->n[q]++] = s;
 }
 
-/* Level by level: all states that need `level` frames are settled before any that needs more.  A state
- * stands in each queue at most once, because its need only falls from level + 1 to level. */
+/* Level by level: all states that need `level` frames are settled before any that needs more.  A
+ * state stands in each queue at most once, because its need only falls from level + 1 to level. */
 static void settle_levels(leveller *l)
 {
     const g_builder *b = l->b;
@@ -485,7 +485,8 @@ typedef struct {
     edge_step step;
 } target;
 
-/* A range whose ends have the same length: split until every byte's range is independent of the others. */
+/* A range whose ends have the same length: split until every byte's range is
+ * independent of the others. */
 static void add_range(const target *t, uint32_t lo, uint32_t hi, int n)
 {
     for (int i = 1; i < n; i++) {

@@ -1,4 +1,5 @@
-/* grammar_inside.h -- the automaton behind engine/grammar/grammar.h; for the grammar files and their tests.
+/* grammar_inside.h -- the automaton behind engine/grammar/grammar.h; for the
+ * grammar files and their tests.
  *
  * A grammar is a set of rules; each rule is a small non-deterministic automaton over bytes whose
  * edges may call other rules (a pushdown automaton).  A frame of the stack has one counter, so that
@@ -99,8 +100,8 @@ void gb_text(g_builder *b, int32_t from, const char *s, size_t len, int32_t to);
 /* One of the texts; common beginnings share their states. */
 void gb_texts(g_builder *b, int32_t from, char *const *s, const size_t *len, size_t n, int32_t to);
 
-/* Moves what was built into *a, cuts what leads nowhere, and computes `need`.  ERR_LIMIT: too large;
- * ERR_INPUT: there is no finite text at all, or a rule begins with itself. */
+/* Moves what was built into *a, cuts what leads nowhere, and computes `need`.  ERR_LIMIT: too
+ * large; ERR_INPUT: there is no finite text at all, or a rule begins with itself. */
 err_code gb_finish(g_builder *b, int32_t root, int n_shared, g_auto *a, err *e);
 
 /* ---------------------------------------------------------------- code points -- */

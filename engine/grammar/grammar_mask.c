@@ -1,7 +1,8 @@
 /* grammar_mask.c -- which tokens a state allows, and the trie of the vocabulary that tells.
  *
- * The tokens, sorted by bytes, stand in a trie laid out in preorder: a subtree is one stretch of nodes
- * and of tokens.  A state is tried with NODE_UNKNOWN below it; the walk goes down the trie once.
+ * The tokens, sorted by bytes, stand in a trie laid out in preorder: a subtree is one
+ * stretch of nodes and of tokens.  A state is tried with NODE_UNKNOWN below it; the
+ * walk goes down the trie once.
  */
 #include "engine/grammar/grammar_mask.h"
 
@@ -126,8 +127,8 @@ static uint8_t kind_of(const g_walk *w, int depth, bool left)
         if (maybe && k < least_maybe) least_maybe = k;
         if (!maybe && k < least) least = k;
     }
-    /* A way that has left its loop wants room for what it counted before: with no less than another it
-     * opens nothing new. */
+    /* A way that has left its loop wants room for what it counted before: with no less than
+     * another it opens nothing new. */
     left = left || least_maybe < least;
     if (least == 0) return 0;
     if (left) return KIND_DEPENDS;

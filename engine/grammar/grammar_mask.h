@@ -1,4 +1,5 @@
-/* grammar_mask.h -- tokens that a state of an automaton allows; for engine/grammar/grammar.c and its tests.
+/* grammar_mask.h -- tokens that a state of an automaton allows; for
+ * engine/grammar/grammar.c and its tests.
  *
  * Threads: a trie and a finished mask are immutable; a walk belongs to its thread.
  */
@@ -58,8 +59,8 @@ void mask_free(state_mask *m);
 void mask_add(const token_trie *t, const state_mask *m, const g_auto *a, const g_conf *f,
               const g_node *node, int n_node, g_walk *w, const uint32_t *among, uint32_t *out);
 
-/* The same for all n configurations at once, without masks of states: the slow and plain way.  False:
- * too much work. */
+/* The same for all n configurations at once, without masks of states: the slow and plain
+ * way.  False: too much work. */
 bool mask_direct(const token_trie *t, const g_auto *a, const g_conf *f, int n, const g_node *node,
                  int n_node, g_walk *w, uint32_t *out);
 

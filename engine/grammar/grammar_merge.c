@@ -1,7 +1,7 @@
 /* grammar_merge.c -- reading a JSON schema: its words, where it leads, and two of them as one.
  *
- * allOf, and what stands beside $ref or anyOf, becomes one schema before anything is built; what can't be
- * joined is refused by name.
+ * allOf, and what stands beside $ref or anyOf, becomes one schema before anything is built; what
+ * can't be joined is refused by name.
  */
 #include <math.h>
 #include <stdio.h>

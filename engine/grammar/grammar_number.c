@@ -1,9 +1,9 @@
 /* grammar_number.c -- decimal numbers between two bounds, digit by digit.
  *
- * Integers: for every length, the digits run between those of the bounds, "tight" as long as they are
- * equal to one of them.  Fractions go on from there in the same way.  At most GRAMMAR_DIGITS digits
- * before the point and GRAMMAR_FRACTION after it; numbers without a bound may have an exponent of two
- * digits.  Minus zero is not written.
+ * Integers: for every length, the digits run between those of the bounds, "tight" as long as they
+ * are equal to one of them.  Fractions go on from there in the same way.  At most GRAMMAR_DIGITS
+ * digits before the point and GRAMMAR_FRACTION after it; numbers without a bound may have an
+ * exponent of two digits.  Minus zero is not written.
  */
 #include <math.h>
 #include <stdio.h>
@@ -312,7 +312,8 @@ static void exponent_form(g_builder *b, int32_t from, int32_t to)
     gb_eps(b, from, minus);
     int32_t after = gb_state(b);
     gb_bytes(b, from, '-', '-', STEP_PLAIN, after);
-    /* minus zero is no number here: after a minus the first digit is not zero, or a fraction follows */
+    /* minus zero is no number here: after a minus the first digit is not
+     * zero, or a fraction follows */
     naturals(b, after, 1, most, whole);
     int32_t zero = gb_state(b);
     digits(b, after, 0, 0, zero);

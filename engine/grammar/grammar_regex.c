@@ -1,10 +1,11 @@
-/* grammar_regex.c -- regular expressions of JSON Schema (ECMA-262) and of vLLM's guided_regex, as far as
- * they are regular.
+/* grammar_regex.c -- regular expressions of JSON Schema (ECMA-262) and of vLLM's guided_regex,
+ * as far as they are regular.
  *
  * A tree is parsed first, then laid out as an automaton (Thompson).  The whole text must match: a
- * pattern of JSON Schema may match anywhere, and what matches as a whole matches somewhere.  What two
- * dialects understand differently is read as the texts on which they agree: \d is 0 to 9, \w is ASCII,
- * \D, \W and \S leave out the characters that some dialect counts among \d, \w and \s, and so does a negated class.
+ * pattern of JSON Schema may match anywhere, and what matches as a whole matches somewhere.  What
+ * two dialects understand differently is read as the texts on which they agree: \d is 0 to 9, \w
+ * is ASCII, \D, \W and \S leave out the characters that some dialect counts among \d, \w and \s,
+ * and so does a negated class.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -111,8 +112,8 @@ static bool eat(parser *p, char c)
     return true;
 }
 
-/* \d \w \s and their opposites: the characters that all dialects agree on, for what is written must match wherever it
- * is looked at.  False: another letter. */
+/* \d \w \s and their opposites: the characters that all dialects agree on, for what is written must
+ * match wherever it is looked at.  False: another letter. */
 static bool add_shorthand(g_class *c, char letter)
 {
     /* Space to somebody, and control characters, which nobody means. */
@@ -191,7 +192,8 @@ static uint32_t code_point(parser *p, char c)
     return v;
 }
 
-/* What a letter or a digit behind a backslash is, if it does not stand for a character; else NULL. */
+/* What a letter or a digit behind a backslash is, if it does not stand for a character; else
+ * NULL. */
 static const char *unsupported(char c)
 {
     if ((c >= '0' && c <= '9') || c == 'k') return "a back reference";
@@ -419,8 +421,8 @@ static int alternatives(parser *p)
     return x;
 }
 
-/* Anchors say nothing at the ends of the text and forbid all in its middle.  Returns whether the part may
- * be without a character. */
+/* Anchors say nothing at the ends of the text and forbid all in its middle.  Returns whether the
+ * part may be without a character. */
 static bool anchors_ok(parser *p, int i, bool first, bool last)
 {
     /* Long chains lean to the left: the loop goes down that side. */

@@ -1,7 +1,7 @@
 /* grammar_scalar.c -- strings and numbers of a JSON schema.
  *
- * A format is a regular expression here; so are patterns.  Lengths beside them are accepted where the
- * expression keeps them by itself.
+ * A format is a regular expression here; so are patterns.  Lengths beside them are accepted where
+ * the expression keeps them by itself.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,13 +1,13 @@
 /* grammar_schema.c -- a JSON schema as an automaton.
  *
- * What is written is a subset of what the schema allows, chosen so that it always validates: members in
- * the schema's order, none that it does not name unless additionalProperties is given, at most one
- * space between tokens, oneOf as anyOf, a pattern matched as a whole.  A keyword that would be
- * disregarded is refused by name.
+ * What is written is a subset of what the schema allows, chosen so that it always validates:
+ * members in the schema's order, none that it does not name unless additionalProperties is given,
+ * at most one space between tokens, oneOf as anyOf, a pattern matched as a whole.  A keyword that
+ * would be disregarded is refused by name.
  *
- * Every subschema is a rule; $ref calls the rule of its target, so recursion costs nothing.  The rules for
- * strings, numbers and arbitrary values stand first in every automaton, so that all grammars share
- * their masks.
+ * Every subschema is a rule; $ref calls the rule of its target, so recursion costs nothing.  The
+ * rules for strings, numbers and arbitrary values stand first in every automaton, so that all
+ * grammars share their masks.
  */
 #include "engine/grammar/grammar_schema.h"
 
@@ -293,8 +293,9 @@ typedef struct {
     int32_t quote; /* the closing quote */
 } key_ends;
 
-/* What may follow in `state`, when what has been written is how all these names begin, `depth` bytes
- * long.  They are sorted, so those with the same next byte stand together.  No deeper than KEY_MAX. */
+/* What may follow in `state`, when what has been written is how all these names begin,
+ * `depth` bytes long.  They are sorted, so those with the same next byte stand
+ * together.  No deeper than KEY_MAX. */
 static void other_keys_from(schema_compiler *c, int32_t state, const char *const *name, int n,
                             int depth, const key_ends *to)
 {
@@ -319,8 +320,8 @@ static int by_bytes(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Keys of other members: ASCII without escapes, and none of the names.  Such a key is never a name in
- * disguise. */
+/* Keys of other members: ASCII without escapes, and none of the names.  Such a key is
+ * never a name in disguise. */
 static void other_keys(schema_compiler *c, int32_t from, const cJSON *props, int32_t to)
 {
     g_builder *b = &c->b;

@@ -1,11 +1,11 @@
 /* grammar_walk.c -- sets of configurations, one byte at a time.
  *
  * Bounded everywhere: a set keeps at most GRAMMAR_SET_MAX configurations, the sets of one token
- * WALK_CONFS, new frames WALK_NODES.  What does not fit is left out: the texts that remain are still
- * valid, and since the first ones are kept there is always one that goes on.
+ * WALK_CONFS, new frames WALK_NODES.  What does not fit is left out: the texts that remain are
+ * still valid, and since the first ones are kept there is always one that goes on.
  *
- * A walk may begin in a state by itself (NODE_UNKNOWN below, BOUNDS_UNKNOWN): then its counter counts
- * from there, and whoever would need to know more only sets `left`.
+ * A walk may begin in a state by itself (NODE_UNKNOWN below, BOUNDS_UNKNOWN): then its counter
+ * counts from there, and whoever would need to know more only sets `left`.
  */
 #include <assert.h>
 #include <string.h>
@@ -50,7 +50,8 @@ static bool same(const g_conf *a, const g_conf *b)
     return a->state == b->state && a->c == b->c && a->node == b->node && a->bounds == b->bounds;
 }
 
-/* A frame to come back to; the same one twice in a step is one node.  below NODE_UNKNOWN: no room. */
+/* A frame to come back to; the same one twice in a step is one node.  below NODE_UNKNOWN: no
+ * room. */
 static int32_t push(g_walk *w, int first_node, const g_conf *f, int32_t ret)
 {
     for (int i = w->n_node - 1; i >= first_node; i--) {

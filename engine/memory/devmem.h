@@ -1,18 +1,20 @@
 /* devmem.h -- the device's memory for what comes and goes: equal chunks, one policy.
  *
- * S-LoRA's unified paging (Sheng et al. 2023): a chunk holds a KV page or a piece of an adapter, whoever
- * needs it; nothing is split beforehand.  An adapter takes as many chunks as it needs, wherever they
- * lie (struct lora_split).  What nobody uses stays until room is needed; then goes, in this order:
+ * S-LoRA's unified paging (Sheng et al. 2023): a chunk holds a KV page or a piece of an
+ * adapter, whoever needs it; nothing is split beforehand.  An adapter takes as many chunks as
+ * it needs, wherever they lie (struct lora_split).  What nobody uses stays until room is
+ * needed; then goes, in this order:
  *     idle       KV pages of the prefix cache and adapters, the least worth first
  *     prefetched adapters that were loaded on a hint and not asked for yet
- *     demanded   adapters that a request waits for; for KV of running sequences alone, or when nobody
+ *     demanded   adapters that a request waits for; for KV of running
+ *                sequences alone, or when nobody
  *                came for them within DEVMEM_FRESH_US
- * and never: what is held by a running sequence, pinned, or being filled.  Worth is GreedyDual-Size with
- * frequency (Cao and Irani 1997; Cherkasova 1998): clock + uses * microseconds to bring it back / chunks,
- * where the clock is the worth of what was evicted last, so that old glory fades.
+ * and never: what is held by a running sequence, pinned, or being filled.  Worth is GreedyDual-Size
+ * with frequency (Cao and Irani 1997; Cherkasova 1998): clock + uses * microseconds to bring it
+ * back / chunks, where the clock is the worth of what was evicted last, so that old glory fades.
  *
- * Ownership: chunks belong to the devmem; kv.c and residency.c have them on loan.  Whoever takes a lease
- *            drops it, also after it was evicted.
+ * Ownership: chunks belong to the devmem; kv.c and residency.c have them on loan.  Whoever takes a
+ *            lease drops it, also after it was evicted.
  * Threads:   any; one lock inside, never held while bytes move.  The _locked functions are kv.c's,
  *            which does its own work under devmem_lock().
  */
@@ -40,8 +42,8 @@ err_code devmem_create(devmem **out, backend *be, int n_chunks, size_t chunk_byt
 /* No lease may be left. */
 void devmem_destroy(devmem *a);
 
-/* Gives the memory back, and takes it again (elsewhere); between them chunks have no address.  No page and no lease is
- * left, and no other thread fills one. */
+/* Gives the memory back, and takes it again (elsewhere); between them chunks have no address.  No
+ * page and no lease is left, and no other thread fills one. */
 void devmem_unmap(devmem *a);
 err_code devmem_remap(devmem *a, err *e);
 
@@ -69,7 +71,8 @@ bool devmem_lease_alive(devmem_lease *l);
 void devmem_lease_drop(devmem_lease *l);
 /* The owner of a lease that was evicted since, one by one; NULL: no more. */
 void *devmem_lost(devmem *a);
-/* Most chunks that a lease could ever get beside those that are pinned (`but` apart, may be NULL). */
+/* Most chunks that a lease could ever get beside those that are pinned (`but` apart, may be
+ * NULL). */
 int devmem_lease_limit(devmem *a, const devmem_lease *but);
 int devmem_lease_chunks(const devmem_lease *l); /* NULL: 0 */
 

@@ -1,13 +1,14 @@
 /* kv.h -- which KV page belongs to whom: reference counts, eviction, and the prefix cache.
  *
- * Pages are chunks of the arena (engine/memory/devmem.h), which decides what is evicted: the page table does not
- * know how much of the device the adapters have.  A full page may be published under its
- * content: (adapter digest, isolation domain, all tokens from the start to its end).  A later
- * sequence with the same beginning takes it over instead of computing it.  A hit is verified
- * token by token and parent by parent, so a collision of hashes can't hand out a foreign page.
- * Published pages that nobody holds stay until room is needed.
+ * Pages are chunks of the arena (engine/memory/devmem.h), which decides what is evicted: the page
+ * table does not know how much of the device the adapters have.  A full page may be published under
+ * its content: (adapter digest, isolation domain, all tokens from the start to its end).  A later
+ * sequence with the same beginning takes it over instead of computing it.  A hit is verified token
+ * by token and parent by parent, so a collision of hashes can't hand out a foreign page.  Published
+ * pages that nobody holds stay until room is needed.
  *
- * Ownership: each kv_take() and each page of kv_match() is one reference; kv_release() gives it back.
+ * Ownership: each kv_take() and each page of kv_match() is one reference;
+ * kv_release() gives it back.
  * Threads:   engine thread; a page may be evicted by a loader's thread, under the arena's lock.
  */
 #ifndef ENGINE_MEMORY_KV_H
@@ -35,15 +36,16 @@ void kv_destroy(kv_pages *kv);
 int kv_take(kv_pages *kv);
 void kv_release(kv_pages *kv, int page);
 
-/* Pages that kv_take() could give now; `fresh`: to a sequence that has no seat yet.  Others may take some
- * of them meanwhile, unless they are claimed. */
+/* Pages that kv_take() could give now; `fresh`: to a sequence that has no seat yet.  Others may
+ * take some of them meanwhile, unless they are claimed. */
 int kv_available(const kv_pages *kv, bool fresh);
-/* Promises n pages to the next calls of kv_take() and kv_match(), in place of what was promised before;
- * 0 gives the promise up.  False: there are not so many. */
+/* Promises n pages to the next calls of kv_take() and kv_match(), in place of what was promised
+ * before; 0 gives the promise up.  False: there are not so many. */
 bool kv_claim(kv_pages *kv, int n, bool fresh);
 
 /* Longest chain of published pages that begins `tokens`, at most `cap` pages and never all of the
- * tokens' last one (so that something is left to compute).  Each page is held.  Returns how many. */
+ * tokens' last one (so that something is left to compute).  Each page is held.  Returns how
+ * many. */
 int kv_match(kv_pages *kv, const kv_domain *d, const int32_t *tokens, int n_tokens, int32_t *pages,
              int cap);
 

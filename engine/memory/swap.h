@@ -1,11 +1,13 @@
 /* swap.h -- KV pages of pre-empted requests, kept in host memory until they run again.
  *
- * A pre-empted request's history can be computed anew, or its pages can be copied away and back (vLLM's
- * two ways; Kwon et al., "Efficient Memory Management for Large Language Model Serving with
- * PagedAttention", 4.5).  Which is cheaper is asked of the cost model and of what copies have taken:
- * swap_round_trip_us().  The bytes that come back are those that went, so the tokens are the same.
+ * A pre-empted request's history can be computed anew, or its pages can be copied away and
+ * back (vLLM's two ways; Kwon et al., "Efficient Memory Management for Large Language Model
+ * Serving with PagedAttention", 4.5).  Which is cheaper is asked of the cost model and of
+ * what copies have taken: swap_round_trip_us().  The bytes that come back are those that
+ * went, so the tokens are the same.
  *
- * The memory is reserved at the start and touched only when it is used.  Nothing is allocated later.
+ * The memory is reserved at the start and touched only when it is used.
+ * Nothing is allocated later.
  *
  * Ownership: the scheduler makes and frees it; slots belong to whoever saved into them.
  * Threads:   engine thread.
@@ -21,8 +23,8 @@
 
 typedef struct swap_pool swap_pool;
 
-/* As many pages as fit into `bytes`; *out is NULL when that is none.  Copies page 0 a few times to learn what
- * a copy takes.  Borrows be and kv. */
+/* As many pages as fit into `bytes`; *out is NULL when that is none.  Copies page 0 a few times to
+ * learn what a copy takes.  Borrows be and kv. */
 err_code swap_create(swap_pool **out, backend *be, kv_pool *kv, size_t page_bytes, size_t bytes,
                      err *e);
 void swap_destroy(swap_pool *sw);

@@ -232,7 +232,8 @@ static bool same_model(const model_config *a, const model_config *b)
            a->embed_print == b->embed_print && a->head_print == b->head_print;
 }
 
-/* The configuration is read by other threads all the time: a second model is loaded, and what it has moves over. */
+/* The configuration is read by other threads all the time: a second model is loaded,
+ * and what it has moves over. */
 err_code model_reload(model *m, err *e)
 {
     model *fresh;

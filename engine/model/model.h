@@ -36,12 +36,13 @@ typedef struct model_config {
     float rope_factor, rope_low_freq, rope_high_freq;
     int rope_original_pos;
     dtype type; /* of the linear weights on disk */
-    /* Known once the weights are loaded: type and fingerprint (engine/base/fingerprint.h; 0: not known) of
-     * the raw input table and output matrix, by which an adapter's copy of them is recognised. */
+    /* Known once the weights are loaded: type and fingerprint
+     * (engine/base/fingerprint.h; 0: not known) of the raw input table and output
+     * matrix, by which an adapter's copy of them is recognised. */
     dtype embed_type, head_type;
     uint64_t embed_print, head_print;
-    /* An adapter's vocabulary may have added_max tokens more than the base's, and at least vocab_least
-     * (0: as many as the base), by model_allow_added(). */
+    /* An adapter's vocabulary may have added_max tokens more than the base's, and at least
+     * vocab_least (0: as many as the base), by model_allow_added(). */
     int added_max, vocab_least;
     int bos_id; /* -1: none */
     int n_eos;
@@ -72,16 +73,16 @@ err_code model_load(model **out, const char *dir, backend *be, int max_rows, int
                     err *e);
 void model_destroy(model *m);
 
-/* Makes room in the logits for adapters that add up to `max` tokens to the vocabulary, or leave out those from
- * `least` on that no tokenizer makes; before the first step.  A backend that cannot (backend_caps.token_rows)
- * leaves it at the base's vocabulary. */
+/* Makes room in the logits for adapters that add up to `max` tokens to the vocabulary, or leave out
+ * those from `least` on that no tokenizer makes; before the first step.  A backend that cannot
+ * (backend_caps.token_rows) leaves it at the base's vocabulary. */
 err_code model_allow_added(model *m, int max, int least, err *e);
 /* What a step's logit_stride must be: n_vocab and the tokens that may be added. */
 int model_logit_stride(const model *m);
 
-/* Gives back all that lies on the device, and loads it from the files again; in between there is the configuration
- * alone.  For a backend that is reopened; engine thread, no loader at work.  ERR_CONFLICT: the files are another
- * model's now. */
+/* Gives back all that lies on the device, and loads it from the files again; in between there is
+ * the configuration alone.  For a backend that is reopened; engine thread, no loader at work.
+ * ERR_CONFLICT: the files are another model's now. */
 void model_unload(model *m);
 err_code model_reload(model *m, err *e);
 
@@ -100,12 +101,13 @@ const weight *model_head_weight(const model *m);
 /* The raw input table [n_vocab][dim] of config's embed_type, any alignment. */
 const void *model_embed_table(const model *m);
 
-/* One forward pass.  *logits_out: f32 [s->n_logit][s->logit_stride, or n_vocab], host-readable, valid until the next
- * call.  The scheduler guarantees pages and bounds.  ERR_DEVICE when the backend failed. */
+/* One forward pass.  *logits_out: f32 [s->n_logit][s->logit_stride, or n_vocab],
+ * host-readable, valid until the next call.  The scheduler guarantees pages and bounds.
+ * ERR_DEVICE when the backend failed. */
 err_code model_forward(model *m, kv_pool *kv, const step *s, const float **logits_out, err *e);
 
-/* The same in pieces, for backends that sample (be_can_sample()): enqueues the pass up to its logits and
- * returns; enqueues the sampling of them (be_sample()).  Then be_sync(). */
+/* The same in pieces, for backends that sample (be_can_sample()): enqueues the pass up to its
+ * logits and returns; enqueues the sampling of them (be_sample()).  Then be_sync(). */
 err_code model_enqueue(model *m, kv_pool *kv, const step *s, err *e);
 const sampled *model_sample(model *m, const sample_row *rows, int n);
 

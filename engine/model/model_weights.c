@@ -1,10 +1,10 @@
 /* model_weights.c -- from safetensors files to packed weights.
  *
  * First a list of every tensor that the configuration asks for, then all of them are found and
- * their shapes checked, then nothing may be left over in the files; only then is memory taken and
- * a byte of data touched.  While a matrix is packed the kernel reads the next ones; then its pages are
- * given back.
- * The embedding table is the exception: it stays mapped, and only the rows in use are in memory.
+ * their shapes checked, then nothing may be left over in the files; only then is memory taken
+ * and a byte of data touched.  While a matrix is packed the kernel reads the next ones; then its
+ * pages are given back.  The embedding table is the exception: it stays mapped, and only the
+ * rows in use are in memory.
  */
 #include <assert.h>
 #include <errno.h>

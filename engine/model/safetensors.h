@@ -66,8 +66,8 @@ typedef struct st_tensor {
     uint64_t bytes;
     uint64_t offset;  /* from the start of the file */
     const void *data; /* NULL after safetensors_open_header(); may be unaligned, see below */
-    /* `data` is a multiple of the element's size: it may be read through a typed pointer.  Else only
-     * through memcpy or st_read_f32(). */
+    /* `data` is a multiple of the element's size: it may be read through a typed pointer.  Else
+     * only through memcpy or st_read_f32(). */
     bool aligned;
 } st_tensor;
 
@@ -99,7 +99,8 @@ const st_tensor *safetensors_at(const safetensors *f, int i);
 /* NULL: there is none of this name. */
 const st_tensor *safetensors_find(const safetensors *f, const char *name);
 
-/* Tells the kernel that a mapped tensor's pages are wanted soon, so that it reads them meanwhile. */
+/* Tells the kernel that a mapped tensor's pages are wanted soon, so that it reads them
+ * meanwhile. */
 void safetensors_ahead(const safetensors *f, const st_tensor *t);
 /* Tells the kernel that a mapped tensor's pages are no longer needed (they can be read again). */
 void safetensors_forget(const safetensors *f, const st_tensor *t);

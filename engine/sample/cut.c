@@ -186,8 +186,8 @@ static int gather(cut *c, uint32_t bucket)
                          c->list);
 }
 
-/* Of the n on the list, which are `from` .. from + 2^bits - 1 below, leaves those of the bucket in which the sum
- * passes; *from becomes that bucket's.  Returns how many. */
+/* Of the n on the list, which are `from` .. from + 2^bits - 1 below, leaves those of the bucket in
+ * which the sum passes; *from becomes that bucket's.  Returns how many. */
 static int narrow(cut *c, int n, uint32_t *from, int bits, measure by, uint64_t target, sums *at)
 {
     histogram *h = &c->some;
@@ -208,8 +208,8 @@ static int narrow(cut *c, int n, uint32_t *from, int bits, measure by, uint64_t 
     return kept;
 }
 
-/* The token at which the running sum over the ranking passes `target`, which is less than the sum of all;
- * *mass is what weighs until and with it. */
+/* The token at which the running sum over the ranking passes `target`, which is less than the sum
+ * of all; *mass is what weighs until and with it. */
 static int32_t find(cut *c, measure by, uint64_t target, uint64_t *mass)
 {
     sums at = {0, 0};

@@ -21,8 +21,9 @@ bool logits_finite(const float *logits, int n);
 /* -INFINITY where all are. */
 float logits_highest(const float *logits, int n);
 
-/* weight[i] = exp((logits[i] - max) / temperature), to 2 ulp of an argument that is rounded to a float;
- * max is the highest, so the best weigh 1.  Returns the lowest logit of those that weigh something. */
+/* weight[i] = exp((logits[i] - max) / temperature), to 2 ulp of an argument that is
+ * rounded to a float; max is the highest, so the best weigh 1.  Returns the lowest logit
+ * of those that weigh something. */
 float logits_weigh(float *weight, const float *logits, int n, float max, float temperature);
 
 /* The ids, ascending, of values from lo to hi; `ids` has room for n.  Returns how many. */

@@ -1,8 +1,8 @@
 /* sampler.c -- penalties, log-probabilities, and a draw that depends on nothing but its inputs.
  *
- * Nothing is sorted but the few best that a small top-k or the alternatives ask for: any other cut is made by
- * cut.h.  Weights are whole numbers, whose sums have no order, so a result never depends on the company
- * a row was computed in, nor on the way it was found.
+ * Nothing is sorted but the few best that a small top-k or the alternatives ask for: any other cut
+ * is made by cut.h.  Weights are whole numbers, whose sums have no order, so a result never depends
+ * on the company a row was computed in, nor on the way it was found.
  */
 #include "engine/sample/sampler.h"
 

@@ -63,9 +63,9 @@ void sampler_set_vocab(sampler *sp, int n_vocab);
 void sampler_destroy(sampler *sp);
 
 /* Picks one token.  `logits` [n_vocab] may be modified.  `prompt` and `output` are the tokens so
- * far; n_output is also the draw number.  Only tokens whose bits are set in `allowed`
- * [(n_vocab + 31) / 32] come, at least one (NULL: all may); log-probabilities are those among them,
- * and min_tokens gives way where only stop ids are allowed.  Non-finite logits: *out->token = -1 (the
+ * far; n_output is also the draw number.  Only tokens whose bits are set in `allowed` [(n_vocab +
+ * 31) / 32] come, at least one (NULL: all may); log-probabilities are those among them, and
+ * min_tokens gives way where only stop ids are allowed.  Non-finite logits: *out->token = -1 (the
  * row is broken: the caller fails that request alone). */
 void sampler_pick(sampler *sp, float *logits, const sampling *rules, const uint32_t *allowed,
                   const int32_t *prompt, int n_prompt, const int32_t *output, int n_output,

@@ -47,8 +47,8 @@ bool board_wanted(board *b);
 bool board_open(board *b, board_row **row, board_share **share);
 void board_close(board *b, int n_row, int n_share, int64_t now_us);
 
-/* Asks, waits at most timeout_us for a fresh picture, and copies the newest there is.  False: out of
- * memory, or none yet. */
+/* Asks, waits at most timeout_us for a fresh picture, and copies the newest there is.  False:
+ * out of memory, or none yet. */
 bool board_read(board *b, int64_t timeout_us, board_picture *out);
 void board_picture_clear(board_picture *p);
 

@@ -1,8 +1,8 @@
 /* cost.c -- least squares with forgetting over five terms, none of them negative.
  *
  * Kept are the weighted sums of f f' and f y (the information form: nothing in it can grow without
- * bound, however one-sided the work is); the coefficients are brought to their minimum by coordinate
- * descent from where they were.
+ * bound, however one-sided the work is); the coefficients are brought to their minimum by
+ * coordinate descent from where they were.
  */
 #include "engine/sched/cost.h"
 
@@ -72,8 +72,8 @@ static double follow(double mean, double value, uint64_t n, double most)
     return mean + share * (value - mean);
 }
 
-/* Minimum of t' A t / 2 - b' t over t >= 0, from the last one.  What was not seen for long stays as it was:
- * else prompts would seem to cost nothing after a while of streams alone. */
+/* Minimum of t' A t / 2 - b' t over t >= 0, from the last one.  What was not seen for long stays as
+ * it was: else prompts would seem to cost nothing after a while of streams alone. */
 static void solve(cost_model *c)
 {
     double last[COST_TERMS];
@@ -118,9 +118,9 @@ static void rescale(cost_model *c)
     c->rescaled = c->n;
 }
 
-/* Errors count in proportion to the step: a prompt's step takes a hundred times what a stream's does, and
- * its noise would drown what streams say.  By what was predicted, since by what it took those would count
- * most that happened to be fast. */
+/* Errors count in proportion to the step: a prompt's step takes a hundred times what a stream's
+ * does, and its noise would drown what streams say.  By what was predicted, since by what it took
+ * those would count most that happened to be fast. */
 static double weight_of(cost_model *c, double predicted, double took_us)
 {
     c->typical = c->n == 0 ? took_us : c->typical * pow(took_us / c->typical, 0.01);

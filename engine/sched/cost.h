@@ -1,15 +1,15 @@
 /* cost.h -- how long a step will take: a linear model, fitted while it serves.
  *
- * Time is predicted from what a step holds: a constant, prompt tokens, decode rows, positions attended
- * to, and ranks of the adapters it reads.  Least squares with forgetting (Ljung, "System
- * Identification", 11.2) follows the machine; coefficients are kept from becoming negative, so more
- * work never looks cheaper, and one step that the system interrupted moves the model only a little.
- * Errors count in proportion to the step, and what the latest fifteen steps took longer or shorter in common
- * is a factor of its own, for a machine whose speed comes and goes.
- * A model that is wrong makes chunks too large or too small for some steps, and is corrected by
- * what they took: where they all err to one side, by the factor that they agree on, at once (the
- * machine, or the prior, is another than was thought; what the parts cost in proportion is kept);
- * else by forgetting fast.
+ * Time is predicted from what a step holds: a constant, prompt tokens, decode rows, positions
+ * attended to, and ranks of the adapters it reads.  Least squares with forgetting (Ljung,
+ * "System Identification", 11.2) follows the machine; coefficients are kept from becoming
+ * negative, so more work never looks cheaper, and one step that the system interrupted moves the
+ * model only a little.  Errors count in proportion to the step, and what the latest fifteen
+ * steps took longer or shorter in common is a factor of its own, for a machine whose speed comes
+ * and goes.  A model that is wrong makes chunks too large or too small for some steps, and is
+ * corrected by what they took: where they all err to one side, by the factor that they agree on,
+ * at once (the machine, or the prior, is another than was thought; what the parts cost in
+ * proportion is kept); else by forgetting fast.
  *
  * Pure state, no clock.  Threads: the caller's; one at a time for one model.
  */
@@ -51,11 +51,12 @@ double cost_predict(const cost_model *c, const cost_work *w);
 /* A step with this work took so long.  Ignores what is not a positive number. */
 void cost_observe(cost_model *c, const cost_work *w, double took_us);
 
-/* The work of `n` more prompt tokens after `context` positions, of an adapter of `rank` (0: none). */
+/* The work of `n` more prompt tokens after `context` positions, of an adapter of `rank` (0:
+ * none). */
 cost_work cost_with_chunk(const cost_work *w, int n, int context, int rank);
 
-/* The most prompt tokens, at most `want`, that keep the step within budget_us; rounded down to whole
- * multiples of 32 where it is less than asked.  May be 0. */
+/* The most prompt tokens, at most `want`, that keep the step within budget_us; rounded down to
+ * whole multiples of 32 where it is less than asked.  May be 0. */
 int cost_chunk(const cost_model *c, const cost_work *w, double budget_us, int want, int context,
                int rank);
 

@@ -4,8 +4,9 @@
  * tokens the powers of two.  The bounds are the same in every process and release, so that what
  * several servers counted may be added up.
  *
- * Adding is two relaxed atomic additions: no lock, no allocation.  A snapshot taken meanwhile may
- * hold a value's bucket and not yet its share of the sum; its count is always the sum of its buckets.
+ * Adding is two relaxed atomic additions: no lock, no allocation.  A snapshot taken
+ * meanwhile may hold a value's bucket and not yet its share of the sum; its count is
+ * always the sum of its buckets.
  *
  * Threads: any thread.
  */

@@ -107,9 +107,10 @@ static bool is_decode(const policy_request *r)
     return r->running && r->left == 1;
 }
 
-/* What prompts must add to each step, over the decode rows' time, so that nobody's first token is late:
- * at a stretch of g they get g / (1 + g) of the time.  INFINITY: one would be late even alone.  *kept: none
- * would, none is, and all have a deadline, so the need grows with the time that they wait. */
+/* What prompts must add to each step, over the decode rows' time, so that nobody's first
+ * token is late: at a stretch of g they get g / (1 + g) of the time.  INFINITY: one would be
+ * late even alone.  *kept: none would, none is, and all have a deadline, so the need grows
+ * with the time that they wait. */
 static double stretch_needed(const policy_request *rq, const policy_entry *plan, int n_plan,
                              const cost_model *cost, int64_t now_us, bool *kept)
 {

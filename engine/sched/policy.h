@@ -1,16 +1,16 @@
 /* policy.h -- the scheduler's judgement: pure functions over a picture of one step.
  *
  * The picture holds who runs, then the first of those that wait in the order of fair.h.
- * policy_plan() says in which order they are offered rows of the next iteration, and how many each may
- * take; policy_victim() says who gives way when pages are short.  Neither touches requests, pages
- * or clocks; sched.c carries the plan out, and tests/sim carries it out on a modelled device.
+ * policy_plan() says in which order they are offered rows of the next iteration, and how many each
+ * may take; policy_victim() says who gives way when pages are short.  Neither touches requests,
+ * pages or clocks; sched.c carries the plan out, and tests/sim carries it out on a modelled device.
  *     1. decode rows of running requests: iteration-level scheduling (Orca), stall-free batching
  *        (Sarathi-Serve);
  *     2. prefill chunks fill the rows that are left: what is begun before what waits, unless the
  *        latter is of a more urgent class (raised by waiting); those that wait as they were given.
- * policy_budget_us() says how long the step may take: prompts are cut so that the streams beside them
- * keep their pace (Sarathi-Serve), and more so than their targets ask: a step is stretched by a fifth, or
- * by what the deadlines of the prompts ask, whichever is more.
+ * policy_budget_us() says how long the step may take: prompts are cut so that the streams beside
+ * them keep their pace (Sarathi-Serve), and more so than their targets ask: a step is stretched by
+ * a fifth, or by what the deadlines of the prompts ask, whichever is more.
  *
  * Threads: any thread.
  */
@@ -51,19 +51,21 @@ extern const double policy_hurry;
 
 /* Fills `out` (room for n entries) with everyone who may run, decode rows first, then the others,
  * most urgent first; returns the count.  Running requests stand before waiting ones in `rq`.  The
- * caller goes down the list until rows, seats or pages are used up, passing over those whose adapter
- * is not there yet.  `order` is scratch [n]. */
+ * caller goes down the list until rows, seats or pages are used up, passing over those whose
+ * adapter is not there yet.  `order` is scratch [n]. */
 int policy_plan(const policy_request *rq, int n, const policy_limits *lim, int64_t now_us,
                 policy_entry *out, int *order);
 
-/* Microseconds that the step of this plan may take; INFINITY: nobody's next token is waited for, or
- * nothing is known about what steps cost.  `least`: tokens by which the first prompt goes on all the same. */
+/* Microseconds that the step of this plan may take; INFINITY: nobody's next token is waited
+ * for, or nothing is known about what steps cost.  `least`: tokens by which the first
+ * prompt goes on all the same. */
 double policy_budget_us(const policy_request *rq, const policy_entry *plan, int n_plan,
                         const cost_model *cost, int64_t now_us, int *least);
 
-/* Whether `a` must give way to `b`: its class, raised by waiting, is lower, and `b` has no deadline or
- * one that is near: until then a seat will come free by itself, and nothing is computed twice.  At any
- * two times the answers for (a, b) and (b, a) are not both yes, so no two pre-empt each other in turn. */
+/* Whether `a` must give way to `b`: its class, raised by waiting, is lower, and `b` has no
+ * deadline or one that is near: until then a seat will come free by itself, and nothing is
+ * computed twice.  At any two times the answers for (a, b) and (b, a) are not both yes, so no two
+ * pre-empt each other in turn. */
 bool policy_is_weaker(const policy_request *a, const policy_request *b, const policy_limits *lim,
                       int64_t now_us);
 

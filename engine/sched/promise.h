@@ -1,14 +1,14 @@
 /* promise.h -- when would a request have its first token, came it now?
  *
- * The outlook is a copy of what waits, by tenant and class, with the prices of tokens; it can be read
- * while the scheduler works on.  Admission asks it before anything is queued: what could not keep
- * its class's target is refused while that is cheap (S-LoRA's early abort, QLM's estimate "queued
- * work over throughput").  Two estimates, the later one counts, and a cold
- * adapter's load, which goes on beside, where that takes longer still:
- *   - a fair device: before this request goes what its tenant has waiting in classes as urgent, and of
- *     every other tenant at most as much (VTC's bound), a quantum on top;
- *   - the flow as it went: what waits in (tenant, class) over the share of the device that the flow had
- *     while it waited.  A tenant that sends more than its share learns it here.
+ * The outlook is a copy of what waits, by tenant and class, with the prices of tokens; it can be
+ * read while the scheduler works on.  Admission asks it before anything is queued: what could not
+ * keep its class's target is refused while that is cheap (S-LoRA's early abort, QLM's estimate
+ * "queued work over throughput").  Two estimates, the later one counts, and a cold adapter's load,
+ * which goes on beside, where that takes longer still:
+ *   - a fair device: before this request goes what its tenant has waiting in classes as urgent, and
+ *     of every other tenant at most as much (VTC's bound), a quantum on top;
+ *   - the flow as it went: what waits in (tenant, class) over the share of the device that the flow
+ *     had while it waited.  A tenant that sends more than its share learns it here.
  *
  * Pure.  Threads: the caller's; fair.c fills it.
  */
@@ -51,11 +51,12 @@ double promise_ttft_us(const promise_outlook *o, const promise_ask *a);
 /* One more request is on its way that fair.c has not seen. */
 void promise_add(promise_outlook *o, const promise_ask *a, int max_tokens);
 
-/* Whether a request predicted to wait `expected_us` should be refused: what is predicted must leave a
- * part of the target for what was not foreseen. */
+/* Whether a request predicted to wait `expected_us` should be refused: what is predicted must leave
+ * a part of the target for what was not foreseen. */
 bool promise_is_hopeless(double expected_us, int64_t ttft_us);
 
-/* The factor by which predictions of this kind were wrong, brought up to date by one that came true. */
+/* The factor by which predictions of this kind were wrong, brought up to
+ * date by one that came true. */
 void promise_learn(double *surprise, double expected_us, double actual_us);
 
 #endif

@@ -89,7 +89,8 @@ typedef struct request {
     int n_page, page_cap;
     int32_t *swap_slot; /* [page_cap] behind `page`: where its pages lie while it is pre-empted */
     int n_swapped;      /* of them in use */
-    /* Positions whose KV is in pages, or will be when the steps in flight are over; or swapped out. */
+    /* Positions whose KV is in pages, or will be when the steps in flight
+     * are over; or swapped out. */
     int n_computed;
     int n_ahead; /* tokens that steps in flight draw: they have positions, and are not known yet */
     int draw_at; /* n_ahead > 0: which row of the last be_sample() the latest of them is */

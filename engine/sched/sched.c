@@ -1,9 +1,9 @@
 /* sched.c -- the engine thread, and its doors for others.
  *
- * One iteration: take what the inbox holds, drop what was cancelled, plan the step (sched_plan.c), run
- * it (sched_sample.c) and settle what came of it (sched_settle.c), publish counts.
- * A request's history is its prompt followed by its output; `n_computed` positions of it have KV.
- * The draws go on where they were after a pre-emption, so the tokens are the same.
+ * One iteration: take what the inbox holds, drop what was cancelled, plan the step (sched_plan.c),
+ * run it (sched_sample.c) and settle what came of it (sched_settle.c), publish counts.  A request's
+ * history is its prompt followed by its output; `n_computed` positions of it have KV.  The draws go
+ * on where they were after a pre-emption, so the tokens are the same.
  *
  * Everything the loop needs is allocated in sched_create().
  */
@@ -25,8 +25,8 @@ enum {
 
 /* -------------------------------------------------------------- what comes in -- */
 
-/* It waits, so its adapter may come already, in the order of the first tokens that are promised; far back in
- * the queue it waits until it is nearer (prefetch_waiting()). */
+/* It waits, so its adapter may come already, in the order of the first tokens that are promised;
+ * far back in the queue it waits until it is nearer (prefetch_waiting()). */
 static void expect_adapter(sched *sc, const request *rq)
 {
     const lora_source *src = sc->source;
@@ -191,7 +191,8 @@ static bool wait_for_work(sched *sc, bool idle)
 {
     lock_take(&sc->mu);
     while (!sc->inbox_head && !sc->stop && idle) {
-        /* With requests that could not run (an adapter, pages or a mask on its way) look again soon. */
+        /* With requests that could not run (an adapter, pages or a mask on
+         * its way) look again soon. */
         int64_t pause_us = sc->n_inside > 0 ? 1000 : IDLE_WAIT_MS * 1000;
         cond_wait_until(&sc->work, &sc->mu, clock_now_us() + pause_us);
         atomic_store(&sc->heartbeat_us, clock_now_us());

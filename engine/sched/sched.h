@@ -3,15 +3,16 @@
  * Iteration-level scheduling (Orca) with chunked prefill (Sarathi-Serve) over paged KV (vLLM).
  * sched.c owns the thread, sched_plan.c and sched_settle.c execute; fair.c and policy.c decide and
  * touch nothing; kv.c keeps pages and the prefix cache.  Loop: drain the inbox, see cancellations,
- * policy_plan(), acquire adapters, reserve pages, build the step, model_forward(), sample, push, retire.
- * Where the backend can (be_can_run_ahead()), the next step is planned and enqueued while one runs (sched_flight.c).
+ * policy_plan(), acquire adapters, reserve pages, build the step, model_forward(), sample, push,
+ * retire.  Where the backend can (be_can_run_ahead()), the next step is planned and enqueued while
+ * one runs (sched_flight.c).
  *
- * A request is never failed for lack of pages: it waits, or the latest arrival of the lowest
- * class is pre-empted and goes on later with identical tokens: its KV is recomputed, or was swapped to
+ * A request is never failed for lack of pages: it waits, or the latest arrival of the lowest class
+ * is pre-empted and goes on later with identical tokens: its KV is recomputed, or was swapped to
  * host memory where that is cheaper.
  *
- * When the device fails, what runs ends with ERR_RESTARTING, the backend is reopened, the model loaded again, and what
- * had not begun goes on (sched_restart.c).
+ * When the device fails, what runs ends with ERR_RESTARTING, the backend is reopened, the model
+ * loaded again, and what had not begun goes on (sched_restart.c).
  *
  * Threads: sched_submit(), request_cancel(), sched_stats_get() from any thread.
  */
@@ -65,7 +66,8 @@ typedef struct sched_config {
     preemption preemption;
     /* Before the second attempt to bring the device back, doubled for each; 0: 500 ms. */
     int64_t restart_wait_us;
-    int max_faults; /* of the device, without many good steps in between, before it is given up; 0: 5 */
+    /* of the device, without many good steps in between, before it is given up; 0: 5 */
+    int max_faults;
     int max_tenants; /* that have telemetry of their own */
     /* The next step is planned when the tokens of the one before are known, never before. */
     bool no_overlap;
@@ -116,9 +118,9 @@ void sched_destroy(sched *sc);
  * gateway's to drop. */
 err_code sched_submit(sched *sc, request *rq, err *e);
 
-/* Microseconds in which a request of this tenant and class would have its first token, if it came
- * now (promise.h), corrected by what became of earlier predictions.  `adapter` 0: none.  0: not known yet.
- * Any thread. */
+/* Microseconds in which a request of this tenant and class would have its first token, if it
+ * came now (promise.h), corrected by what became of earlier predictions.  `adapter` 0: none.  0:
+ * not known yet.  Any thread. */
 int64_t sched_predict_ttft_us(sched *sc, uint64_t tenant, int class, int n_prompt,
                               uint64_t adapter);
 
@@ -127,7 +129,8 @@ bool sched_drain(sched *sc, int64_t timeout_us);
 
 void sched_stats_get(sched *sc, sched_stats *out);
 
-/* The requests in the engine and the tenants' counters; see board.h.  Any thread but the engine's. */
+/* The requests in the engine and the tenants' counters; see board.h.  Any thread but the
+ * engine's. */
 board *sched_board(sched *sc);
 /* What became of requests; the gateway adds what it refuses.  Lives as long as the scheduler. */
 telemetry *sched_telemetry(const sched *sc);

@@ -1,16 +1,19 @@
 /* sched_flight.c -- steps in flight: enqueued, and not settled.
  *
- * While step n runs, n+1 is planned as if n were over, and enqueued behind it ("async scheduling" of vLLM, SGLang's overlap
- * scheduler): positions, pages, adapters and draw numbers are known beforehand, and the device takes n+1's input tokens from what n has
- * sampled (step.from).  Then the host waits for n and settles it.  A request that ends by n (a stop token, a
- * cancellation) has a row in n+1 all the same: its pages and its adapter are held until n+1 is over, and that
- * row's token is nobody's: it is neither handed out nor metered, and its KV is in no page that was published.
+ * While step n runs, n+1 is planned as if n were over, and enqueued behind it ("async
+ * scheduling" of vLLM, SGLang's overlap scheduler): positions, pages, adapters and draw numbers
+ * are known beforehand, and the device takes n+1's input tokens from what n has sampled
+ * (step.from).  Then the host waits for n and settles it.  A request that ends by n (a stop
+ * token, a cancellation) has a row in n+1 all the same: its pages and its adapter are held until
+ * n+1 is over, and that row's token is nobody's: it is neither handed out nor metered, and its
+ * KV is in no page that was published.
  *
  * At most one step is in flight while another is planned.  Rules by which it is settled first:
  *   - a row whose next token hangs on the text so far, which only the host has (sched_may_fly());
- *   - somebody waits for a seat that is free, and the step in flight makes pages of prompts that the prefix cache may
- *     offer him (sched_should_land());
- *   - somebody would have to give way for pages (sched_plan.c sets must_land, and the plan is made anew);
+ *   - somebody waits for a seat that is free, and the step in flight makes pages of prompts that
+ *     the prefix cache may offer him (sched_should_land());
+ *   - somebody would have to give way for pages (sched_plan.c sets must_land,
+ *     and the plan is made anew);
  *   - nothing can be planned beside it.
  */
 #include <assert.h>
@@ -119,7 +122,8 @@ void sched_take_off(sched *sc)
     count_rows(sc, f);
     for (int s = 0; s < f->n_seq; s++) {
         request *rq = f->owner[s];
-        /* What was placed may have been taken out again by a pre-emption: the work is counted anew. */
+        /* What was placed may have been taken out again by a pre-emption:
+         * the work is counted anew. */
         count_work(&f->work, rq, f->chunk[s]);
         f->n_decode += f->chunk[s] == 1 && rq->n_computed >= rq->n_prompt;
         assert(f->chunk[s] > 0 && f->chunk[s] <= left_of(rq));

@@ -46,8 +46,9 @@ typedef struct held {
     const lora_view *lora;
 } held;
 
-/* A step: under construction, then enqueued ("in flight"), then settled.  What it will have brought is counted in its requests from its
- * enqueueing on (n_computed, n_ahead), so that the next one can be planned on top of it. */
+/* A step: under construction, then enqueued ("in flight"), then settled.  What it will have
+ * brought is counted in its requests from its enqueueing on (n_computed, n_ahead), so that the
+ * next one can be planned on top of it. */
 typedef struct flight {
     bool up;    /* enqueued, and its results have not been taken */
     bool ahead; /* enqueued while another was in flight */
@@ -251,12 +252,12 @@ void sched_plan_step(sched *sc, int64_t now);
 
 /* Forward pass and sampling of sc->now, enqueued where the backend samples, else done. */
 err_code sched_launch(sched *sc, err *e);
-/* Waits for it: picked, broken and late of its sequences, scores of prompts; computed_us: when the pass was over (with
- * sampling, where the device does both). */
+/* Waits for it: picked, broken and late of its sequences, scores of prompts; computed_us: when the
+ * pass was over (with sampling, where the device does both). */
 err_code sched_collect(sched *sc, flight *f, err *e);
 
-/* Launches the step and settles the one before it; then also this one, unless it may stay in flight while the next one is
- * planned.  `seen_us`: when the iteration began. */
+/* Launches the step and settles the one before it; then also this one, unless it may stay in flight
+ * while the next one is planned.  `seen_us`: when the iteration began. */
 void sched_run_step(sched *sc, int64_t seen_us);
 /* Settles what is in flight, if anything is. */
 void sched_land(sched *sc);
@@ -282,7 +283,8 @@ void sched_drop_flights(sched *sc);
 /* From running to waiting: gives back the seat, the pages and the adapter. */
 void sched_leave_seat(sched *sc, request *rq);
 
-/* Full pages from position `before` to `end` become findable by their content, all of which is known. */
+/* Full pages from position `before` to `end` become findable by their
+ * content, all of which is known. */
 void sched_publish_pages(sched *sc, request *rq, int before, int end);
 
 /* Its copy in host memory is not needed any more. */

@@ -1,9 +1,9 @@
 /* sched_plan.c -- who runs in the next step.
  *
- * fair_pick() names who of those that wait is next, policy_plan() the order of all; here the chosen get
- * their adapter, a seat and pages, weaker ones give way to them, and the rows of the step are built.
- * Pre-emption gives all pages back; later the history is recomputed, or its pages return from where
- * they were swapped to.
+ * fair_pick() names who of those that wait is next, policy_plan() the order of all; here the chosen
+ * get their adapter, a seat and pages, weaker ones give way to them, and the rows of the step are
+ * built.  Pre-emption gives all pages back; later the history is recomputed, or its pages return
+ * from where they were swapped to.
  */
 #include <assert.h>
 #include <math.h>
@@ -100,7 +100,8 @@ static void preempt(sched *sc, int v)
     lock_release(&sc->mu);
 }
 
-/* Pages for a running request, claimed: the weakest of all gives way, which may be the request itself. */
+/* Pages for a running request, claimed: the weakest of all gives way, which
+ * may be the request itself. */
 static bool make_room(sched *sc, int need, int i, int64_t now)
 {
     policy_limits lim = limits_of(sc);
@@ -116,7 +117,8 @@ static bool make_room(sched *sc, int need, int i, int64_t now)
     return true;
 }
 
-/* A seat and pages, claimed, for a waiting request: only weaker ones give way, and only if that is enough. */
+/* A seat and pages, claimed, for a waiting request: only weaker ones give way,
+ * and only if that is enough. */
 static bool make_place(sched *sc, int need, int i, int64_t now)
 {
     policy_limits lim = limits_of(sc);
@@ -208,7 +210,8 @@ static void reuse_prefix(sched *sc, request *rq)
     }
 }
 
-/* What the prefix cache does not have any more comes back from the swap; `kept` positions were saved. */
+/* What the prefix cache does not have any more comes back from the swap;
+ * `kept` positions were saved. */
 static void swap_in(sched *sc, request *rq, int kept)
 {
     int from = rq->n_computed / sc->page_tokens;
@@ -280,8 +283,8 @@ static bool admit(sched *sc, int i, int64_t now)
     return true;
 }
 
-/* How many of n rows fit into the step's time.  Decode rows always do, and so does the least chunk of
- * the first prompt.  Nobody is given a seat for less: it would be held, and hardly used. */
+/* How many of n rows fit into the step's time.  Decode rows always do, and so does the least chunk
+ * of the first prompt.  Nobody is given a seat for less: it would be held, and hardly used. */
 static int rows_in_budget(const sched *sc, const request *rq, int n)
 {
     if (isinf(sc->budget_us) || (n == 1 && left_of(rq) == 1)) return n;
@@ -419,7 +422,8 @@ static void prefetch_waiting(sched *sc, int64_t now)
     }
 }
 
-/* How long the step will take, and how much longer it may: loaders keep their copies within that. */
+/* How long the step will take, and how much longer it may: loaders keep their copies within
+ * that. */
 static void tell_loaders(sched *sc, int64_t now)
 {
     if (!sc->source || !sc->source->step) return;

@@ -1,11 +1,13 @@
 /* sched_restart.c -- a device that failed, and how the engine goes on.
  *
- * A fault of the device is sticky: nothing on it can be read any more.  What runs ends with ERR_RESTARTING, for whatever
- * made the device fail may be one of these requests.  Everything that lay on the device is dropped (KV, prefix cache,
- * swapped pages, adapters, weights), the backend is closed and opened, the weights come from the files again,
- * adapters on demand.  What only waited stays in its queue, also what had been pre-empted: its tokens are here, and its KV is
- * computed again.  Attempts are few, with growing pauses, in which cancellations are seen; a device that fails again and again is
- * given up.  The process lives on in any case, and says what it is (sched_stats).
+ * A fault of the device is sticky: nothing on it can be read any more.  What runs ends with
+ * ERR_RESTARTING, for whatever made the device fail may be one of these requests.  Everything
+ * that lay on the device is dropped (KV, prefix cache, swapped pages, adapters, weights), the
+ * backend is closed and opened, the weights come from the files again, adapters on demand.  What
+ * only waited stays in its queue, also what had been pre-empted: its tokens are here, and its KV
+ * is computed again.  Attempts are few, with growing pauses, in which cancellations are seen; a
+ * device that fails again and again is given up.  The process lives on in any case, and says
+ * what it is (sched_stats).
  *
  * Threads: the engine's.
  */

@@ -1,9 +1,10 @@
 /* sched_sample.c -- the forward pass of a step, and its logits to tokens.
  *
- * Where the host reads logits as they are (CPU), its compute threads sample, each with a sampler of its own. Where the
- * backend samples (be_can_sample()), the pass is enqueued, the masks of grammars are fetched while it runs, then
- * sampling is enqueued behind it, and the host waits once, for the tokens: at once, or when it has enqueued the next step
- * (sched_flight.c).  Both by the same rules, so that nobody else has to know.
+ * Where the host reads logits as they are (CPU), its compute threads sample, each with a sampler of
+ * its own. Where the backend samples (be_can_sample()), the pass is enqueued, the masks of grammars
+ * are fetched while it runs, then sampling is enqueued behind it, and the host waits once, for the
+ * tokens: at once, or when it has enqueued the next step (sched_flight.c).  Both by the same rules,
+ * so that nobody else has to know.
  */
 #include <assert.h>
 
@@ -42,7 +43,8 @@ static bool find_form(sched *sc, int s, grammar_walk *w)
     return sc->mask[s] && !grammar_run_failed(rq->grammar);
 }
 
-/* Bits of the tokens that may come, in mask; NULL where all may.  False: there is nothing to pick from now. */
+/* Bits of the tokens that may come, in mask; NULL where all may.  False: there is
+ * nothing to pick from now. */
 static bool find_mask(sched *sc, int s, grammar_walk *w)
 {
     request *rq = sc->row_owner[s];
@@ -57,8 +59,8 @@ static bool find_mask(sched *sc, int s, grammar_walk *w)
 
 /* ----------------------------------------------------------------- on the host -- */
 
-/* Tokens that a row of logits has for this request.  Masks of forms are for the base's, so what was added can
- * be no part of a form. */
+/* Tokens that a row of logits has for this request.  Masks of forms are for the base's, so what was
+ * added can be no part of a form. */
 static int vocab_of(const sched *sc, const request *rq, bool masked)
 {
     int base = model_get_config(sc->m)->n_vocab, own = rq->lora ? rq->lora->n_vocab : 0;
@@ -110,7 +112,8 @@ static err_code on_host(sched *sc, err *e)
 
 /* --------------------------------------------------------------- on the device -- */
 
-/* Where nothing can be picked (a form whose mask is late, or that is at its end), mask stays NULL. */
+/* Where nothing can be picked (a form whose mask is late, or that is at its end), mask stays
+ * NULL. */
 static void mask_some(void *arg, int i)
 {
     sched *sc = arg;

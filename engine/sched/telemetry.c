@@ -223,7 +223,8 @@ void telemetry_step(telemetry *t, int n_rows)
     histogram_add(&t->steps, n_rows);
 }
 
-/* mu is held.  The entry of an adapter, made when there is none; NULL: more adapters than requests. */
+/* mu is held.  The entry of an adapter, made when there is none; NULL:
+ * more adapters than requests. */
 static adapter_entry *adapter_at(telemetry *t, uint64_t id, int *bucket)
 {
     lock_assert_held(&t->mu);

@@ -1,11 +1,11 @@
 /* telemetry.h -- what became of requests: times, lengths and outcomes, by class and by tenant.
  *
- * Written by the engine thread as things happen and by gateway workers for what they refuse; read by
- * whoever shows it.  Everything is preallocated; recording takes no lock but one short lock where
- * a request comes, is seated, or goes (the adapters in use).
+ * Written by the engine thread as things happen and by gateway workers for what they refuse; read
+ * by whoever shows it.  Everything is preallocated; recording takes no lock but one short lock
+ * where a request comes, is seated, or goes (the adapters in use).
  *
- * The first `max_tenants` tenants that send something have series of their own, all later ones share
- * one: the number of series is bounded whatever tenants are created.
+ * The first `max_tenants` tenants that send something have series of their own, all later ones
+ * share one: the number of series is bounded whatever tenants are created.
  *
  * One `struct request` is counted, that is: each choice of a request with n > 1.
  *
@@ -49,8 +49,8 @@ typedef enum {
     SERIES,
 } telemetry_series;
 
-/* Targets that complete requests met or missed.  TARGET_BOTH also counts as missed what was refused or
- * failed, and is goodput; what was limited or cancelled is in none. */
+/* Targets that complete requests met or missed.  TARGET_BOTH also counts as missed what was refused
+ * or failed, and is goodput; what was limited or cancelled is in none. */
 enum { TARGET_TTFT, TARGET_TPOT, TARGET_BOTH, TARGETS };
 
 typedef struct telemetry_class {

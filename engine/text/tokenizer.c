@@ -1,8 +1,8 @@
 /* tokenizer.c -- encoding.
  *
- * The text is cut at added tokens and normalised (tokenizer_cut.c), each part split into pieces by the
- * pre-tokeniser, each piece merged by rank with a heap of candidate pairs over a linked list: O(n log n)
- * for any input, hostile ones included.
+ * The text is cut at added tokens and normalised (tokenizer_cut.c), each part split into pieces by
+ * the pre-tokeniser, each piece merged by rank with a heap of candidate pairs over a linked list:
+ * O(n log n) for any input, hostile ones included.
  */
 #include "engine/text/tokenizer.h"
 
@@ -188,8 +188,8 @@ static bool whole_piece(encoder *en, const char *s, size_t len)
     return id >= 0;
 }
 
-/* Characters that are not known, on their way to the unknown token.  As Hugging Face does it, what becomes bytes
- * overtakes one that waits. */
+/* Characters that are not known, on their way to the unknown token.  As Hugging Face does it, what
+ * becomes bytes overtakes one that waits. */
 typedef struct {
     int32_t n;
     bool unk_waits;
@@ -276,7 +276,8 @@ static void encode_byte_level(encoder *en, const char *s, size_t len)
     free(c);
 }
 
-/* Metaspace: "▁" for spaces, one in front if the model wants it, then pieces that begin at "▁" (or one piece). */
+/* Metaspace: "▁" for spaces, one in front if the model wants it, then pieces that
+ * begin at "▁" (or one piece). */
 static void encode_sentence_piece(encoder *en, const char *s, size_t len, bool at_start)
 {
     const tokenizer *t = en->t;

@@ -43,9 +43,9 @@ typedef struct tok_added {
     bool barred;
 } tok_added;
 
-/* `base`, which must outlive it, with more added tokens: found in texts before anything else, the longest
- * first.  An added token of the base's may get another name.  ERR_INPUT: an id or a
- * content that the base or another one has already, or an empty one. */
+/* `base`, which must outlive it, with more added tokens: found in texts before anything else, the
+ * longest first.  An added token of the base's may get another name.  ERR_INPUT: an id or a content
+ * that the base or another one has already, or an empty one. */
 err_code tokenizer_extend(tokenizer **out, const tokenizer *base, const tok_added *list, int n,
                           err *e);
 
@@ -74,25 +74,28 @@ typedef struct tok_guard {
     size_t n_barred;
 } tok_guard;
 
-/* As tokenizer_encode() with TOK_PARSE_SPECIAL, the whole text at once (so that spaces and merges at
- * markers are as for any text), but a special or barred token is found only where all of its bytes
- * are outside the foreign spans, and no merge makes one: its text in a foreign span is encoded as
- * ordinary text. */
+/* As tokenizer_encode() with TOK_PARSE_SPECIAL, the whole text at once (so that spaces and merges
+ * at markers are as for any text), but a special or barred token is found only where all of its
+ * bytes are outside the foreign spans, and no merge makes one: its text in a foreign span is
+ * encoded as ordinary text. */
 int64_t tokenizer_encode_guarded(const tokenizer *t, const char *text, size_t len,
                                  const tok_guard *guard, int32_t *ids, size_t cap);
 
-/* Bytes of one token as it appears in a text (byte-level tokens are decoded to raw bytes; added ones
- * give their content, as the decoder shows it).  Borrowed; *len set.  NULL for an unknown id. */
+/* Bytes of one token as it appears in a text (byte-level tokens are decoded to raw bytes; added
+ * ones give their content, as the decoder shows it).  Borrowed; *len set.  NULL for an unknown
+ * id. */
 const char *tokenizer_bytes(const tokenizer *t, int32_t id, size_t *len);
 
-/* The vocabulary's own string for a token ("Ġthe", "▁the", "<0x0A>"), as transformers' convert_ids_to_tokens(): valid UTF-8,
- * cut at its room.  Returns its length; 0 for an unknown id. */
+/* The vocabulary's own string for a token ("Ġthe", "▁the", "<0x0A>"), as transformers'
+ * convert_ids_to_tokens(): valid UTF-8, cut at its room.  Returns its length; 0 for an unknown
+ * id. */
 enum { TOK_PIECE_MAX = 3072 };
 size_t tokenizer_piece(const tokenizer *t, int32_t id, char out[TOK_PIECE_MAX]);
 
-/* Streaming detokeniser: never emits part of a UTF-8 sequence.  Where tokens are bytes (<0xXX>) and a run of them is no
- * UTF-8, Hugging Face's decode() gives U+FFFD for each of its bytes, so does tokenizer_decode(); here what was whole
- * characters before the run broke is out already and stays. */
+/* Streaming detokeniser: never emits part of a UTF-8 sequence.  Where tokens are bytes
+ * (<0xXX>) and a run of them is no UTF-8, Hugging Face's decode() gives U+FFFD for each of
+ * its bytes, so does tokenizer_decode(); here what was whole characters before the run broke
+ * is out already and stays. */
 typedef struct detok {
     const tokenizer *tok;
     bool skip_special;
@@ -104,11 +107,12 @@ typedef struct detok {
 
 void detok_init(detok *d, const tokenizer *t, bool skip_special);
 
-/* What comes now goes on from a text that these tokens gave: if they gave any, nothing is a first piece. */
+/* What comes now goes on from a text that these tokens gave: if they gave any,
+ * nothing is a first piece. */
 void detok_go_on(detok *d, const int32_t *ids, size_t n);
 
-/* Appends the text that is complete after `id` to `out` (cap bytes, at least 16); returns bytes written.
- * A token gives at most DETOK_MAX bytes. */
+/* Appends the text that is complete after `id` to `out` (cap bytes, at least 16); returns bytes
+ * written.  A token gives at most DETOK_MAX bytes. */
 enum { DETOK_MAX = 1024 };
 size_t detok_push(detok *d, int32_t id, char *out, size_t cap);
 

@@ -1,8 +1,9 @@
 /* tokenizer_added.c -- which added token begins here: sorted lists with links to shorter ones.
  *
- * In the order of their bytes a token stands behind those that it begins with, and whatever of the list a text
- * begins with, the last one that is not behind the text begins with it, too.  So one bisection and a few links
- * find all, however many there are: an adapter may bring thousands, and a text may ask at each of its bytes.
+ * In the order of their bytes a token stands behind those that it begins with, and whatever of the
+ * list a text begins with, the last one that is not behind the text begins with it, too.  So one
+ * bisection and a few links find all, however many there are: an adapter may bring thousands, and a
+ * text may ask at each of its bytes.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 /* tokenizer_cut.c -- where added tokens stand in a text, and what the normaliser makes of the rest.
  *
- * As Hugging Face does it: tokens that are not normalised are found in the text as it came; each part between them
- * is normalised; in that, tokens that are normalised are found, by the normal form of their own text.
+ * As Hugging Face does it: tokens that are not normalised are found in the text as it came;
+ * each part between them is normalised; in that, tokens that are normalised are found, by the
+ * normal form of their own text.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +22,8 @@ static bool may_change(const char *s, size_t len)
     return false;
 }
 
-/* NFC, run by run: a run goes to where nothing behind can change what it becomes.  So a stranger's character in a run
- * makes all of it his. */
+/* NFC, run by run: a run goes to where nothing behind can change what it becomes.  So a stranger's
+ * character in a run makes all of it his. */
 static bool compose(const char *s, size_t len, const unsigned char *taint, tok_normal *out)
 {
     uint32_t *c = malloc((len + 1) * sizeof(*c)), *run = malloc((4 * len + 8) * sizeof(*run));
@@ -106,7 +107,7 @@ bool tokenizer_normalize(const tokenizer *t, const char *s, size_t len, const un
     return false;
 }
 
-/* ---- where added tokens stand ----------------------------------------------------------------- */
+/* ---- where added tokens stand ---------------------------------------------------------------- */
 
 /* What is searched: the whole text, or a part of it behind the normaliser. */
 typedef struct {
@@ -134,8 +135,8 @@ static bool is_free(const encoder *en, const place *p, const added_token *a, siz
     return memchr(p->taint + i, 1, a->len) == NULL;
 }
 
-/* The longest one here.  One that must stand alone and does not is passed over whole, as tokenizers does: *skip are its
- * bytes, in which no other is looked for. */
+/* The longest one here.  One that must stand alone and does not is passed over whole, as tokenizers
+ * does: *skip are its bytes, in which no other is looked for. */
 static const added_token *added_at(const encoder *en, const place *p, size_t i, size_t *skip)
 {
     for (int k = tokenizer_added_at(p->set, p->s + i, p->len - i); k >= 0;
@@ -200,8 +201,8 @@ static void take_part(encoder *en, const place *p, size_t from, size_t to)
     free(n.taint);
 }
 
-/* As tokenizers does, the search goes on behind the token, but the next part only behind the spaces that it strips:
- * a token of spaces may be found among them (where they end is looked for once). */
+/* As tokenizers does, the search goes on behind the token, but the next part only behind the spaces
+ * that it strips: a token of spaces may be found among them (where they end is looked for once). */
 static void cut(encoder *en, const place *p)
 {
     size_t start = 0, spaces_end = 0;

@@ -56,7 +56,8 @@ typedef struct {
 
 typedef enum { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS } prepend_kind;
 
-/* What becomes of the first space of a text: nothing, Strip's one, or all of the first token's (Metaspace). */
+/* What becomes of the first space of a text: nothing, Strip's one, or all of the
+ * first token's (Metaspace). */
 typedef enum { FIRST_KEPT, FIRST_SPACE, FIRST_BLOCKS } first_kind;
 
 struct tokenizer {
@@ -91,11 +92,13 @@ struct tokenizer {
 
 /* Never NULL; without bytes and content where there is no such token. */
 const entry *tokenizer_entry(const tokenizer *t, int32_t id);
-/* -1: none.  Of a byte-level vocabulary: `plain` are those that are these bytes, the others stand for them. */
+/* -1: none.  Of a byte-level vocabulary: `plain` are those that are these bytes,
+ * the others stand for them. */
 int32_t tokenizer_find_bytes(const tokenizer *t, const char *s, size_t len, bool plain);
 /* The vocabulary's own string, as tokenizer.json writes it; -1: none. */
 int32_t tokenizer_vocabulary_id(const tokenizer *t, const char *s);
-/* A string of the byte alphabet to the bytes it stands for (at most strlen(s)); false if it is none. */
+/* A string of the byte alphabet to the bytes it stands for (at most
+ * strlen(s)); false if it is none. */
 bool tokenizer_undo_alphabet(const char *s, char *out, size_t *len);
 err_code tokenizer_hash_entries(tokenizer *t, err *e);
 err_code tokenizer_make_merges(tokenizer *t, size_t n, err *e);
@@ -106,10 +109,11 @@ const merge *tokenizer_find_merge(const tokenizer *t, int32_t a, int32_t b);
 
 /* ---- tokenizer_added.c -- */
 
-/* Sorts a set and makes it searchable; after every change of it.  ERR_INPUT: two look for the same. */
+/* Sorts a set and makes it searchable; after every change of it.
+ * ERR_INPUT: two look for the same. */
 err_code tokenizer_index_added(added_set *set, err *e);
-/* The longest added token that a text begins with; then `shorter` leads to all others that it begins with.
- * -1: none. */
+/* The longest added token that a text begins with; then `shorter` leads to all others that
+ * it begins with.  -1: none. */
 int tokenizer_added_at(const added_set *set, const char *s, size_t len);
 
 /* ---- tokenizer_cut.c -- */
@@ -171,8 +175,9 @@ typedef struct tok_files {
     bool as_llama;
 } tok_files;
 
-/* All added tokens in the order in which AutoTokenizer adds them, with the ids that they get; a file that says
- * another id is refused.  The vocabulary, of n strings, is in its hash.  Clear `out` in any case. */
+/* All added tokens in the order in which AutoTokenizer adds them, with the ids that they
+ * get; a file that says another id is refused.  The vocabulary, of n strings, is in its
+ * hash.  Clear `out` in any case. */
 err_code tokenizer_read_words(tok_words *out, const tokenizer *t, const cJSON *root,
                               const tok_files *files, int n, err *e);
 void tokenizer_clear_words(tok_words *w);
@@ -183,7 +188,8 @@ err_code tokenizer_take_words(tokenizer *t, const tok_words *w, err *e);
 /* Which token is looked for where to find `a`: its content malloced. */
 err_code tokenizer_looked_for(const tokenizer *t, const tok_added *a, added_token *out, err *e);
 /* An entry of `a`, whose content and text are malloced. */
-/* tokenizers leaves out whatever shows the name of a special token: a normalized one may, that is none itself. */
+/* tokenizers leaves out whatever shows the name of a special token: a normalized one
+ * may, that is none itself. */
 void tokenizer_hide(const tokenizer *t, const char *pattern, entry *en);
 err_code tokenizer_make_added(const tokenizer *t, entry *en, const tok_added *a,
                               const char *pattern, err *e);

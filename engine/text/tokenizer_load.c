@@ -478,7 +478,8 @@ static bool is_class(const char *s, const char *name)
     return strncmp(s, name, n) == 0 && (!s[n] || strcmp(s + n, "Fast") == 0);
 }
 
-/* transformers' LlamaTokenizer: of tokenizer.json it takes vocabulary, merges and post-processor. */
+/* transformers' LlamaTokenizer: of tokenizer.json it takes vocabulary, merges and
+ * post-processor. */
 static void be_llama(loader *l)
 {
     tokenizer *t = l->t;

@@ -1,8 +1,8 @@
 /* tokenizer_more.c -- a tokenizer with more added tokens than its base, whose tables it shares.
  *
- * The sets of added tokens are the base's and the new ones', in one order, so that the longest wins whoever
- * brought it.  The new entries are few: a sorted array, looked into first, for a reserved token of the base may
- * have got another name.
+ * The sets of added tokens are the base's and the new ones', in one order, so that the longest wins
+ * whoever brought it.  The new entries are few: a sorted array, looked into first, for a reserved
+ * token of the base may have got another name.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* tokenizer_tables.c -- the vocabulary and the merges as hash tables.
  *
- * A byte-level vocabulary is kept by the bytes that its strings stand for.  A string that is not of the alphabet is
- * `plain`: it stands for nothing that merging makes, but an added token may be it.
+ * A byte-level vocabulary is kept by the bytes that its strings stand for.  A string that is not of
+ * the alphabet is `plain`: it stands for nothing that merging makes, but an added token may be it.
  */
 #include <stdlib.h>
 #include <string.h>

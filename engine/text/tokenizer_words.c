@@ -1,10 +1,12 @@
-/* tokenizer_words.c -- added tokens: those of tokenizer.json, and those that only the files beside it name.
+/* tokenizer_words.c -- added tokens: those of tokenizer.json, and those that only
+ * the files beside it name.
  *
- * AutoTokenizer loads tokenizer.json and then adds what differs or is missing, in this order: added_tokens_decoder of
- * tokenizer_config.json (where that is not: added_tokens.json, and special_tokens_map.json wins over the names of the
- * configuration), bos_token and its like, other names that end in _token, extra_special_tokens or
- * additional_special_tokens.  A token's id is the vocabulary's where that has the string, else the next one: what a
- * file says of ids is only an order.  So a file that says another id contradicts itself, and is refused.
+ * AutoTokenizer loads tokenizer.json and then adds what differs or is missing, in this order:
+ * added_tokens_decoder of tokenizer_config.json (where that is not: added_tokens.json, and
+ * special_tokens_map.json wins over the names of the configuration), bos_token and its like, other
+ * names that end in _token, extra_special_tokens or additional_special_tokens.  A token's id is the
+ * vocabulary's where that has the string, else the next one: what a file says of ids is only an
+ * order.  So a file that says another id contradicts itself, and is refused.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -29,7 +31,8 @@ static bool flag(const cJSON *v, const char *name)
     return cJSON_IsTrue(json_get(v, name));
 }
 
-/* A string, which is a special token, or an object with its flags (`special` if it has none of that name). */
+/* A string, which is a special token, or an object with its flags (`special` if
+ * it has none of that name). */
 static bool read_token(const cJSON *v, bool special, tok_added *out)
 {
     *out = (tok_added){.content = cJSON_GetStringValue(v), .special = true};
@@ -58,7 +61,8 @@ static tok_added *find(const tok_words *w, const char *content)
     return NULL;
 }
 
-/* Adds it, or gives the one with this content these flags.  `listed`: the id that `file` says; -1: none. */
+/* Adds it, or gives the one with this content these flags.  `listed`: the id
+ * that `file` says; -1: none. */
 static err_code put(maker *m, const tok_added *a, int32_t listed, const char *file)
 {
     tok_words *w = m->out;
@@ -241,7 +245,7 @@ static err_code read_added(maker *m, const cJSON *map, listed *out, int *n)
     return ERR_NONE;
 }
 
-/* ---- all together ----------------------------------------------------------------------------- */
+/* ---- all together ---------------------------------------------------------------------------- */
 
 /* What has a name, or is in a list, but is nowhere yet. */
 static err_code put_named(maker *m, const cJSON *v, bool has_name, const char *what)
@@ -364,7 +368,7 @@ int32_t tokenizer_named(const tokenizer *t, const tok_files *files, const char *
     return v && read_token(v, true, &a) ? tokenizer_find(t, a.content) : -1;
 }
 
-/* ---- into the tokenizer ------------------------------------------------------------------------ */
+/* ---- into the tokenizer ---------------------------------------------------------------------- */
 
 err_code tokenizer_looked_for(const tokenizer *t, const tok_added *a, added_token *out, err *e)
 {

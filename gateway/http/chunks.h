@@ -1,7 +1,7 @@
 /* chunks.h -- the framing of a chunked body (RFC 9112, 7.1), whatever the pieces in which it comes.
  *
- * Extensions and trailers are read, checked and dropped; both are bounded, so that a body of nothing
- * but framing ends.
+ * Extensions and trailers are read, checked and dropped; both are bounded, so that a body of
+ * nothing but framing ends.
  *
  * Ownership: the caller's struct, zeroed before first use.  Threads: any thread.
  */

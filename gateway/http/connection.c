@@ -1,8 +1,8 @@
 /* connection.c -- one worker's connection, from the first byte of TLS to its close.
  *
- * What each worker knows of its connection (socket, deadline, whether it is counted) is thread-local:
- * it begins with the TLS handshake, whose info callback runs on the worker itself before the first
- * byte is read, and ends with connection_close().
+ * What each worker knows of its connection (socket, deadline, whether it is counted) is
+ * thread-local: it begins with the TLS handshake, whose info callback runs on the worker itself
+ * before the first byte is read, and ends with connection_close().
  */
 #include "gateway/http/connection.h"
 
@@ -91,8 +91,9 @@ static void begin_connection(listener *l, int fd)
     connection_deadline(clock_now_us() + REFUSED_US, true);
 }
 
-/* Says that no more will come, and reads for a moment what the client still sends: a socket that is closed
- * over unread bytes resets the connection, and an answer on its way is lost (RFC 9112, 9.6). */
+/* Says that no more will come, and reads for a moment what the client still sends: a
+ * socket that is closed over unread bytes resets the connection, and an answer on its
+ * way is lost (RFC 9112, 9.6). */
 static void linger(int fd)
 {
     char waste[4096];
@@ -134,8 +135,9 @@ void connection_closed(const struct mg_connection *conn)
 
 /* ------------------------------------------------------------------- handshake -- */
 
-/* civetweb asks an unfinished handshake twenty times a second whether it has gone on: a thousand slow
- * clients would be twenty thousand wake-ups a second.  While it lasts, its socket blocks instead. */
+/* civetweb asks an unfinished handshake twenty times a second whether it has gone on: a
+ * thousand slow clients would be twenty thousand wake-ups a second.  While it lasts,
+ * its socket blocks instead. */
 static void set_blocking(const listener *l, int fd, bool on)
 {
     struct timeval look = {.tv_sec = HANDSHAKE_LOOK_S};
@@ -146,8 +148,9 @@ static void set_blocking(const listener *l, int fd, bool on)
     (void)fcntl(fd, F_SETFL, on ? flags & ~O_NONBLOCK : flags | O_NONBLOCK);
 }
 
-/* The inference plane bounds what each client may hold.  On the small ones a few silent connections would
- * hold all workers, so the silent give way where others wait now and did so at the look before. */
+/* The inference plane bounds what each client may hold.  On the small ones a few silent
+ * connections would hold all workers, so the silent give way where others wait now and
+ * did so at the look before. */
 bool connection_gives_way(listener *l, struct mg_context *ctx)
 {
     bool wait = !l->peers && atomic_load(&l->n_busy) >= l->n_workers && mg_waiting(ctx) > 0;

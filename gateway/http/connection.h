@@ -1,4 +1,5 @@
-/* connection.h -- this worker's connection: its socket, its deadline, its client, whether it is over a limit.
+/* connection.h -- this worker's connection: its socket, its deadline, its client,
+ * whether it is over a limit.
  *
  * There is one for each worker, from the first byte of TLS to the close.
  * Threads: workers of a listener, each its own; anywhere else there is no socket.
@@ -20,9 +21,9 @@ struct mg_context;
 
 int connection_socket(void); /* -1: unknown */
 
-/* At `at_us` (monotonic) the socket is shut down for reading (and writing if `both`).  One deadline per
- * worker; a new one replaces the old; 0 takes it away.  Every worker has one: there is no table that
- * could be full. */
+/* At `at_us` (monotonic) the socket is shut down for reading (and writing if `both`).  One
+ * deadline per worker; a new one replaces the old; 0 takes it away.  Every worker has one: there
+ * is no table that could be full. */
 void connection_deadline(int64_t at_us, bool both);
 
 network_address connection_peer(void);

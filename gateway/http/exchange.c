@@ -97,7 +97,8 @@ static int skip_framing(exchange *x, const char *bytes, int n, uint64_t max, boo
     return (int)used;
 }
 
-/* The next bytes of the body: how many; 0: it is whole; below 0: none, for which *rc has the reason. */
+/* The next bytes of the body: how many; 0: it is whole; below 0: none, for
+ * which *rc has the reason. */
 static int next_piece(exchange *x, uint64_t max, int64_t end_us, const char **piece, err_code *rc,
                       err *e)
 {
@@ -128,8 +129,8 @@ static int next_piece(exchange *x, uint64_t max, int64_t end_us, const char **pi
     return 0;
 }
 
-/* Until when the body may come.  The time grows with the size, or with what has come where the size is
- * unknown: 64 KiB/s is the slowest that is not an attack. */
+/* Until when the body may come.  The time grows with the size, or with what has come where the size
+ * is unknown: 64 KiB/s is the slowest that is not an attack. */
 static int64_t body_end_us(const exchange *x, int64_t begun_us)
 {
     int64_t bytes = x->chunked_body ? (int64_t)x->body_bytes : x->content_length;

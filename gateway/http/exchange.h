@@ -1,7 +1,8 @@
 /* exchange.h -- one HTTP request and its answer, on one civetweb worker.
  *
- * Hides civetweb from the handlers: they read a body, look at the key and the path, and answer once.
- * Every answer carries x-request-id; errors have OpenAI's shape.  An answer leaves in one write.
+ * Hides civetweb from the handlers: they read a body, look at the key and the path, and
+ * answer once.  Every answer carries x-request-id; errors have OpenAI's shape.  An
+ * answer leaves in one write.
  *
  * Ownership: lives on the worker's stack for one request; the arena and the JSON tree are freed at
  *            its end.  Threads: its worker.
@@ -83,16 +84,17 @@ const char *exchange_header(const exchange *x, const char *name);
 /* A decoded query value in the arena, or NULL. */
 const char *exchange_query(exchange *x, const char *name);
 
-/* The whole body, at most `max` bytes, within the configured time; NUL-ended, in the arena.  False: it
- * has been answered (413, 408, 400, 411). */
+/* The whole body, at most `max` bytes, within the configured time; NUL-ended, in the arena.  False:
+ * it has been answered (413, 408, 400, 411). */
 bool exchange_read_body(exchange *x, size_t max, const char **text, size_t *len);
 
-/* The body as JSON (Content-Type application/json, charset utf-8 if any): read, strictly parsed, freed
- * with the exchange.  False: answered. */
+/* The body as JSON (Content-Type application/json, charset utf-8 if any): read, strictly parsed,
+ * freed with the exchange.  False: answered. */
 bool exchange_read_json(exchange *x, const cJSON **tree);
 
 /* Streams the body to fn piece by piece; fn returns false to stop.  ERR_NONE, or ERR_TIMEOUT,
- * ERR_LIMIT (more than max), ERR_INPUT (broken framing), ERR_CANCELLED (fn stopped, client gone). */
+ * ERR_LIMIT (more than max), ERR_INPUT (broken framing), ERR_CANCELLED (fn stopped, client
+ * gone). */
 err_code exchange_stream_body(exchange *x, uint64_t max,
                               bool (*fn)(void *arg, const void *data, size_t len), void *arg,
                               err *e);
@@ -112,8 +114,9 @@ void exchange_retry_after(exchange *x, int64_t ms);         /* retry-after and r
 void exchange_reply(exchange *x, int status, const char *type, const char *body, size_t len);
 /* w's text; exchange_starved() if the writer has failed. */
 void exchange_reply_json(exchange *x, int status, const jsonw *w);
-/* Neither this nor anything below allocates.  Where an allocation has failed since the exchange began, any
- * error is 503 out_of_memory: what looked missing or wrong may only have been out of reach. */
+/* Neither this nor anything below allocates.  Where an allocation has failed since the
+ * exchange began, any error is 503 out_of_memory: what looked missing or wrong may
+ * only have been out of reach. */
 void exchange_error(exchange *x, int status, const char *type, const char *code, const char *param,
                     const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 /* 503 out_of_memory, and when to try again. */
@@ -121,8 +124,8 @@ void exchange_starved(exchange *x);
 /* By http_status_of(e->code). */
 void exchange_reply_err(exchange *x, const err *e, const char *param);
 
-/* Chunked; each write is one chunk, one TLS record (small ones where there is no memory for it).  False:
- * the client is gone. */
+/* Chunked; each write is one chunk, one TLS record (small ones where there is no memory for it).
+ * False: the client is gone. */
 bool exchange_stream_begin(exchange *x, const char *type);
 bool exchange_stream_write(exchange *x, const char *data, size_t len);
 void exchange_stream_end(exchange *x);
@@ -131,8 +134,8 @@ void exchange_stream_end(exchange *x);
  * connection stays. */
 void exchange_finish(exchange *x);
 
-/* One more field of the log's line, or a new value for one; `name` is static.  Never what a client has
- * written into a body, nor a key. */
+/* One more field of the log's line, or a new value for one; `name` is static.  Never what a client
+ * has written into a body, nor a key. */
 void exchange_note(exchange *x, const char *name, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -1,4 +1,5 @@
-/* exchange_log.c -- the log's line for each request: what HTTP knows of it, what the handlers noted, its trace. */
+/* exchange_log.c -- the log's line for each request: what HTTP knows of it, what the
+ * handlers noted, its trace. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

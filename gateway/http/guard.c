@@ -27,7 +27,8 @@ static bool all_digits(const char *s)
     return n >= 1 && n <= 15 && strspn(s, "0123456789") == n;
 }
 
-/* Takes the next member of a comma-separated list, without the space around it; false: none is left. */
+/* Takes the next member of a comma-separated list, without the space
+ * around it; false: none is left. */
 static bool next_member(const char **list, const char **member, size_t *len)
 {
     const char *p = *list;

@@ -1,7 +1,7 @@
 /* guard.h -- refuses requests that two HTTP parsers would read differently (RFC 9110, 9112).
  *
- * Looks at the parsed head alone (head.h): framing fields, Host, what may stand only once, Expect, the
- * target's bytes.  The list with its reasons is in docs/design/http.md.
+ * Looks at the parsed head alone (head.h): framing fields, Host, what may stand only once, Expect,
+ * the target's bytes.  The list with its reasons is in docs/design/http.md.
  * Threads: any thread.
  */
 #ifndef GATEWAY_HTTP_GUARD_H
@@ -13,8 +13,8 @@
 
 struct mg_request_info;
 
-/* NULL: fine, and *length (-1: none) and *chunked say how the body is framed.  Else what is wrong, a
- * static sentence, with the *status for it. */
+/* NULL: fine, and *length (-1: none) and *chunked say how the body is framed.  Else what is wrong,
+ * a static sentence, with the *status for it. */
 const char *guard_check(const struct mg_request_info *ri, int *status, int64_t *length,
                         bool *chunked);
 

@@ -1,8 +1,8 @@
 /* head.h -- the head of an HTTP/1.1 request: bytes to fields, or the answer that they get.
  *
- * RFC 9112, sections 2 to 5, with no leniency: lines end in CR LF, single spaces in the request line,
- * names are tokens, no line is folded.  What the fields mean together is guard.h's.  Everything that
- * civetweb would parse is parsed here instead, so that each refusal has its status.
+ * RFC 9112, sections 2 to 5, with no leniency: lines end in CR LF, single spaces in the request
+ * line, names are tokens, no line is folded.  What the fields mean together is guard.h's.
+ * Everything that civetweb would parse is parsed here instead, so that each refusal has its status.
  *
  * Ownership: the fields point into the caller's buffer.  Threads: any thread; knows no socket.
  */
@@ -25,8 +25,8 @@ typedef struct head_refusal {
 /* What `len` bytes from the beginning of a connection, or behind the last request, come to.
  * Above 0: the length of a whole head, and *ri has method, request_uri (the path alone, or "*"),
  *   query_string, http_version ("1.0" or "1.1") and the fields; NULs have been written into buf.
- * 0: more must come; buf is as it was.
- * Below 0: *r says why it is refused, as early as that can be known; ri->request_method is set where
+ * 0: more must come; buf is as it was.  Below 0: *r says why it is refused, as early as that can be
+ * known; ri->request_method is set where
  *   it is HEAD, whose refusal has no body, else it is NULL. */
 int head_parse(char *buf, int len, struct mg_request_info *ri, head_refusal *r);
 

@@ -1,4 +1,5 @@
-/* host.h -- all that gateway/http/ asks of whoever it serves, so that it knows no server, key or tenant.
+/* host.h -- all that gateway/http/ asks of whoever it serves, so that it knows
+ * no server, key or tenant.
  *
  * One for all listeners of a process.  The first part is set before listener_open() and not changed
  * afterwards; the second is written by listeners and read by anybody.

@@ -27,7 +27,8 @@ void jsonw_init_fixed(jsonw *w, char *text, size_t cap);
 void jsonw_clear(jsonw *w);
 /* Forgets the text, keeps the memory. */
 void jsonw_reset(jsonw *w);
-/* Takes the memory for `bytes` more at once: nothing of what is written is left behind by growing. */
+/* Takes the memory for `bytes` more at once: nothing of what is written is left behind by
+ * growing. */
 void jsonw_reserve(jsonw *w, size_t bytes);
 
 /* Bytes as they are, outside JSON's grammar ("data: "). */

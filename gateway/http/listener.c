@@ -1,13 +1,13 @@
 /* listener.c -- civetweb, tamed: certificates, requests, the life of a listener.
  *
- * Descriptors: a plane holds at most its workers and its queue of sockets, for all of which the start
- * has made room (gateway/descriptors.h).  Should there be none all the same, accept() is tried again with
- * one of the plane's spare ones, or after a pause.
+ * Descriptors: a plane holds at most its workers and its queue of sockets, for all of which the
+ * start has made room (gateway/descriptors.h).  Should there be none all the same, accept() is
+ * tried again with one of the plane's spare ones, or after a pause.
  *
  * Certificates: civetweb's own SSL_CTX holds no certificate.  During each handshake on_cert() hands
  * the connection over to the listener's current SSL_CTX, which is complete and never changed again.
- * A reload makes a new one and swaps the pointer; OpenSSL's reference counts keep the old one for the
- * handshakes and connections that have it.
+ * A reload makes a new one and swaps the pointer; OpenSSL's reference counts keep the old one for
+ * the handshakes and connections that have it.
  */
 #include <errno.h>
 #include <stdio.h>

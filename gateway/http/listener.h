@@ -1,8 +1,10 @@
-/* listener.h -- the TLS listeners: one civetweb context for each plane, so that none starves another.
+/* listener.h -- the TLS listeners: one civetweb context for each plane, so
+ * that none starves another.
  *
- * Also what civetweb does not give: the socket of a connection (to see a client leave), deadlines for
- * bodies that drip and readers that stop (deadline.h), a limit on connections in all and from each
- * client (peers.h), and a guard against requests that two parsers would read differently (guard.h).
+ * Also what civetweb does not give: the socket of a connection (to see a client leave),
+ * deadlines for bodies that drip and readers that stop (deadline.h), a limit on connections
+ * in all and from each client (peers.h), and a guard against requests that two parsers would
+ * read differently (guard.h).
  * Threads: the main one.  What runs on workers is connection.h, exchange.h and the host's answer.
  */
 #ifndef GATEWAY_HTTP_LISTENER_H
@@ -30,8 +32,8 @@ err_code listener_open(listener **out, http_host *h, plane p, const char *addres
 /* Cuts what is still open. */
 void listener_close(listener *l);
 
-/* New connections of all n listeners get the new certificate, running ones keep theirs.  Cert and key
- * must belong together; on failure every listener stays as it was. */
+/* New connections of all n listeners get the new certificate, running ones keep theirs.  Cert and
+ * key must belong together; on failure every listener stays as it was. */
 err_code listener_reload(listener *const *all, int n, const tls_files *files, err *e);
 
 /* Loads all files and compares certificate and key, for `lorad check`. */

@@ -1,8 +1,9 @@
-/* networks.h -- from which addresses a key may be used: lists of CIDR blocks, and whose address counts.
+/* networks.h -- from which addresses a key may be used: lists of CIDR blocks,
+ * and whose address counts.
  *
  * A list is text, "192.0.2.0/24,2001:db8::/32": what the database keeps and the API shows.  An IPv4
- * address inside IPv6 (::ffff:192.0.2.1, as a listener on [::] sees it) is that IPv4 address, in lists
- * too; no IPv6 block holds an IPv4 address.
+ * address inside IPv6 (::ffff:192.0.2.1, as a listener on [::] sees it) is that IPv4 address, in
+ * lists too; no IPv6 block holds an IPv4 address.
  *
  * Ownership: plain values.  Threads: any thread.
  */

@@ -1,8 +1,8 @@
 /* trace.h -- W3C Trace Context: which trace of the caller's a request belongs to.
  *
- * The trace's id goes into the log line; the answer's `traceparent` has it too, with the span id that
- * the request's own id gives, so that spans can be joined to log lines.  Nothing is exported to a
- * collector.  https://www.w3.org/TR/trace-context/ 3.2.
+ * The trace's id goes into the log line; the answer's `traceparent` has it too, with the span id
+ * that the request's own id gives, so that spans can be joined to log lines.  Nothing is exported
+ * to a collector.  https://www.w3.org/TR/trace-context/ 3.2.
  *
  * Threads: any thread.
  */
@@ -17,8 +17,8 @@ typedef struct trace_context {
     char flags[3];
 } trace_context;
 
-/* Reads a traceparent header.  False, and *out empty, for anything that the standard calls invalid (which is
- * then to be treated as if it were absent). */
+/* Reads a traceparent header.  False, and *out empty, for anything that the standard calls invalid
+ * (which is then to be treated as if it were absent). */
 bool trace_parse(const char *header, trace_context *out);
 
 #endif

@@ -1,7 +1,8 @@
-/* deadline.c -- one list, one mutex, one thread that looks ten times a second, and waits in epoll between.
+/* deadline.c -- one list, one mutex, one thread that looks ten times a second,
+ * and waits in epoll between.
  *
- * A watch is told apart from the one that stood on the same number before by its round, for the kernel
- * may hand out an event just as its watch is taken off.
+ * A watch is told apart from the one that stood on the same number before by its round, for the
+ * kernel may hand out an event just as its watch is taken off.
  */
 #include "gateway/net/deadline.h"
 

@@ -1,7 +1,8 @@
 /* peers.h -- how many connections are open, in all and from each client.
  *
- * A client is an IPv4 address or the /64 of an IPv6 address, because a single subscriber holds a whole
- * /64.  An IPv4 address inside IPv6 (::ffff:a.b.c.d) is the IPv4 address.
+ * A client is an IPv4 address or the /64 of an IPv6 address, because a
+ * single subscriber holds a whole
+ *  /64.  An IPv4 address inside IPv6 (::ffff:a.b.c.d) is the IPv4 address.
  *
  * Ownership: one for each listener.  Threads: any thread.
  */

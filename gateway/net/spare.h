@@ -1,7 +1,7 @@
 /* spare.h -- a few descriptors kept for the moment when there are none.
  *
- * The start makes room for all that the configuration may open (gateway/descriptors.h).  These are for what it
- * can't know: a limit that is lowered later, a system that has no more.
+ * The start makes room for all that the configuration may open (gateway/descriptors.h).  These are
+ * for what it can't know: a limit that is lowered later, a system that has no more.
  *
  * Ownership: the caller's struct.  Threads: any thread.
  */

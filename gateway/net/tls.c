@@ -54,8 +54,9 @@ static err_code ask_clients(SSL_CTX *ctx, const char *ca_path, err *e)
 void tls_context_rules(SSL_CTX *ctx, tls_info_fn *info)
 {
     (void)SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
-    /* A read that ends without TLS's farewell must not void the connection: after a deadline has shut
-     * it down for reading, the 408 is still to be written.  HTTP's own framing tells what is whole. */
+    /* A read that ends without TLS's farewell must not void the connection: after a
+     * deadline has shut it down for reading, the 408 is still to be written.  HTTP's own
+     * framing tells what is whole. */
     (void)SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
                                        SSL_OP_CIPHER_SERVER_PREFERENCE |
                                        SSL_OP_IGNORE_UNEXPECTED_EOF | SSL_OP_CLEANSE_PLAINTEXT);

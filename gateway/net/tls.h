@@ -1,6 +1,7 @@
 /* tls.h -- contexts of TLS: a certificate, its rules, whose certificates clients must show.
  *
- * A context is complete when it is made and never changed again; a new certificate is a new context.
+ * A context is complete when it is made and never changed again; a new
+ * certificate is a new context.
  * Threads: any; a context is read by all handshakes that have it.
  */
 #ifndef GATEWAY_NET_TLS_H
@@ -23,7 +24,8 @@ typedef struct tls_files {
 
 typedef void tls_info_fn(const SSL *ssl, int where, int ret);
 
-/* A context with this certificate, or NULL; `ask`: clients must show one of files->client_ca, if any. */
+/* A context with this certificate, or NULL; `ask`: clients must show one of
+ * files->client_ca, if any. */
 SSL_CTX *tls_context_make(const tls_files *files, bool ask, tls_info_fn *info, err *e);
 
 /* Protocols, ciphers and the info callback, for a context that somebody else has made. */
@@ -32,8 +34,8 @@ void tls_context_rules(SSL_CTX *ctx, tls_info_fn *info);
 /* Until when its certificate is good, in microseconds of the wall clock; 0: unknown. */
 int64_t tls_context_expiry(const SSL_CTX *ctx);
 
-/* The same in words, "good until 2027-01-31"; LOG_WARN within the last TLS_EXPIRY_WARN_DAYS, LOG_ERROR when it
- * is over, else LOG_INFO. */
+/* The same in words, "good until 2027-01-31"; LOG_WARN within the last TLS_EXPIRY_WARN_DAYS,
+ * LOG_ERROR when it is over, else LOG_INFO. */
 enum { TLS_EXPIRY_WARN_DAYS = 14 };
 log_level tls_expiry_text(int64_t expires_wall_us, char *out, size_t cap);
 

@@ -1,6 +1,7 @@
 /* tls_reserve.c -- slots of one size in static memory, chained while they are free.
  *
- * The pages of the reserve are touched when the first slot is taken: until then it costs address space.
+ * The pages of the reserve are touched when the first slot is taken: until
+ * then it costs address space.
  */
 #include "gateway/net/tls_reserve.h"
 

@@ -1,5 +1,5 @@
-/* completion_admit.c -- from the body to a request that may run: parsed, its model pinned, its prompt in
- * ids, its limits reserved, the form of its answer compiled.
+/* completion_admit.c -- from the body to a request that may run: parsed, its model pinned, its
+ * prompt in ids, its limits reserved, the form of its answer compiled.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -102,7 +102,8 @@ static void add_chunk(completion *c, choice *ch, const char *text, size_t len, b
     openai_write_chunk(&c->out, &h, &oc, c->rq.continuous_usage ? &u : NULL, c->rq.include_usage);
 }
 
-/* The first chunk, with nothing of the answer: the prompt where it is echoed, in chat the role, as OpenAI sends it. */
+/* The first chunk, with nothing of the answer: the prompt where it is echoed, in chat the
+ * role, as OpenAI sends it. */
 static void begin_choice(completion *c, choice *ch)
 {
     ch->started = true;

@@ -1,4 +1,5 @@
-/* completion_choice.c -- one struct request per choice: made, submitted, its tokens turned into text. */
+/* completion_choice.c -- one struct request per choice: made, submitted,
+ * its tokens turned into text. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,8 +27,9 @@ static uint64_t isolation_of(const completion *c)
     return out;
 }
 
-/* When the client stops waiting for a first byte, by its own word: openai-python and its kin say
- * x-stainless-read-timeout, gateways say x-request-timeout; seconds.  0: it does not say, or nonsense. */
+/* When the client stops waiting for a first byte, by its own word: openai-python and
+ * its kin say x-stainless-read-timeout, gateways say x-request-timeout; seconds.  0: it
+ * does not say, or nonsense. */
 static int64_t patience_of(const completion *c)
 {
     static const char *const names[] = {"x-request-timeout", "x-stainless-read-timeout"};
@@ -84,7 +86,8 @@ static void ask_scores(const completion *c, const choice *ch, request *rq)
     if (rq->score_prompt) rq->score_top = c->rq.prompt_top > top ? c->rq.prompt_top : top;
 }
 
-/* Without a seed of the client's every request draws anew; the choices of one prompt always differ. */
+/* Without a seed of the client's every request draws anew; the choices of
+ * one prompt always differ. */
 static void set_rules(const completion *c, const choice *ch, request *rq)
 {
     rq->bars = c->bars;

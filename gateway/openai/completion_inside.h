@@ -1,5 +1,5 @@
-/* completion_inside.h -- one HTTP request for text: what the completion_*.c files share, in the order
- * of its life.  Private to them.
+/* completion_inside.h -- one HTTP request for text: what the completion_*.c files share, in the
+ * order of its life.  Private to them.
  *
  * Ownership: a completion lives on its worker's stack (completion.c makes and frees it).
  * Threads: that worker; the engine writes into each choice's request alone.
@@ -76,8 +76,9 @@ bool completion_no_spool(completion *c);
 
 /* ---- completion_admit.c: everything that may refuse before there is work ---- */
 
-/* Body, model (pinned), ids, class, limits (reserved), form, room for the choices.  False: c->problem
- * says why (status 0: answered already); what was taken stays in c for its end to give back. */
+/* Body, model (pinned), ids, class, limits (reserved), form, room for the choices.
+ * False: c->problem says why (status 0: answered already); what was taken stays in c
+ * for its end to give back. */
 bool completion_admit(completion *c, bool chat);
 /* Tokens that one prompt may produce. */
 int completion_output_room(const completion *c, const openai_prompt *p);
@@ -111,8 +112,8 @@ bool completion_open_stream(completion *c);
 /* Appends the chunks of one choice that there is something to say about. */
 void completion_add_news(completion *c, choice *ch);
 void completion_flush(completion *c);
-/* The whole answer, or the end of a stream, before its usage is settled: an answer that there is no memory for must
- * not be paid.  False: c->problem. */
+/* The whole answer, or the end of a stream, before its usage is settled: an answer that there is no
+ * memory for must not be paid.  False: c->problem. */
 bool completion_compose(completion *c);
 void completion_send(completion *c);
 

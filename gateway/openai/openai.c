@@ -1,4 +1,5 @@
-/* openai.c -- one table says what becomes of each field; small functions read them (openai_inside.h).
+/* openai.c -- one table says what becomes of each field; small functions
+ * read them (openai_inside.h).
  *
  * The table is the promise of the API: a field that is not in it is unknown and is reported as
  * ignored.  Names are matched case-sensitively.

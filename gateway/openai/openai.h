@@ -110,7 +110,8 @@ typedef struct openai_request {
     bool include_stop; /* the stop string stays in the text */
     bool keep_special; /* skip_special_tokens: false */
     bool logprobs;
-    int prompt_top; /* prompt_logprobs: log-probabilities of the prompt with so many alternatives; -1: not asked */
+    /* prompt_logprobs: log-probabilities of the prompt with so many alternatives; -1: not asked */
+    int prompt_top;
     bool return_token_ids, return_token_strs;
     int truncate_prompt; /* keep the last so many prompt tokens; -1: all */
 
@@ -128,7 +129,8 @@ typedef struct openai_request {
     int n_ignored;
 } openai_request;
 
-/* The ids of a parsed request against the vocabulary of its model, which may be smaller than openai_limits'. */
+/* The ids of a parsed request against the vocabulary of its model, which may be
+ * smaller than openai_limits'. */
 bool openai_check_ids(const openai_request *rq, int n_vocab, openai_problem *p);
 
 /* A body of json_parse(); *out borrows from it.  False: *p says why. */

@@ -1,5 +1,5 @@
-/* openai_format.c -- what form an answer must have: OpenAI's response_format, vLLM's structured_outputs and
- * its older guided_ fields, all brought into one grammar_spec. */
+/* openai_format.c -- what form an answer must have: OpenAI's response_format, vLLM's
+ * structured_outputs and its older guided_ fields, all brought into one grammar_spec. */
 #include "gateway/openai/openai_format.h"
 
 #include <string.h>
@@ -130,7 +130,8 @@ static bool take_outputs(reader *r)
         if (!openai_is_set(v)) continue;
         if (i < n && !outputs[i].take) return unsupported(r, outputs[i].param);
         if (i < n && !outputs[i].take(r, outputs[i].param, v)) return false;
-        /* others (disable_any_whitespace ...) steer vLLM's backends: what they ask for is so here */
+        /* others (disable_any_whitespace ...) steer vLLM's backends: what they ask for is so
+         * here */
         bool hint = strncmp(v->string, "disable_", 8) == 0 && cJSON_IsBool(v);
         if (i == n && !hint) {
             return openai_refuse(r->p, 400, "unsupported_parameter", "structured_outputs",

@@ -1,4 +1,5 @@
-/* openai_input.c -- what the model is to read: prompts, messages, what the chat template gets besides. */
+/* openai_input.c -- what the model is to read: prompts, messages, what the
+ * chat template gets besides. */
 #include <stdio.h>
 #include <string.h>
 
@@ -112,7 +113,8 @@ static bool message_text(openai_parser *ps, const cJSON *v, int index, const cha
                          param, "'%s' must be a string", name);
 }
 
-/* What is refused in a message, and what is read by nobody: answers have it, so it comes back in histories. */
+/* What is refused in a message, and what is read by nobody: answers have it, so
+ * it comes back in histories. */
 static bool sort_members(openai_parser *ps, const cJSON *v, int index)
 {
     static const char *const refused[] = {"function_call", "audio"};
@@ -196,7 +198,8 @@ static bool take_message(openai_parser *ps, const cJSON *v, int index, chat_mess
     return take_content(ps, content, index, m);
 }
 
-/* Variables for the template ("enable_thinking"): nothing else reads them, and they are a stranger's. */
+/* Variables for the template ("enable_thinking"): nothing else reads them,
+ * and they are a stranger's. */
 static bool take_kwargs(openai_parser *ps)
 {
     const cJSON *v = json_get(ps->body, "chat_template_kwargs"), *each;
@@ -236,7 +239,8 @@ static bool take_effort(openai_parser *ps)
     return true;
 }
 
-/* What a template would not show is refused: an answer without the documents would look like one from them. */
+/* What a template would not show is refused: an answer without the documents
+ * would look like one from them. */
 static bool take_documents(openai_parser *ps)
 {
     static const char items[] = "objects of texts";

@@ -1,7 +1,8 @@
-/* openai_inside.h -- reading one body: what openai.c, openai_fields.c, openai_input.c and openai_sampling.c share.
+/* openai_inside.h -- reading one body: what openai.c, openai_fields.c, openai_input.c
+ * and openai_sampling.c share.
  *
- * Each openai_take_*() reads one field, or what belongs together, into the request.  A field that is absent or
- * null leaves what stands there.  False: *p says why the request is refused.
+ * Each openai_take_*() reads one field, or what belongs together, into the request.  A field that
+ * is absent or null leaves what stands there.  False: *p says why the request is refused.
  *
  * Private to these files.  Threads: any thread.
  */
@@ -28,9 +29,11 @@ bool openai_no_memory(openai_parser *ps, const char *param);
 /* "'name' must be an array of lo to hi items"; lo 0: "of at most hi". */
 bool openai_no_array(openai_parser *ps, const char *name, int lo, int hi, const char *items);
 
-/* Notes a field that has no effect: named to the client once, however often it stands there.  True. */
+/* Notes a field that has no effect: named to the client once, however
+ * often it stands there.  True. */
 bool openai_ignore(openai_parser *ps, const char *name);
-/* The same for a member of a field that is not known; false where the client would rather be refused. */
+/* The same for a member of a field that is not known; false where the
+ * client would rather be refused. */
 bool openai_note_unread(openai_parser *ps, const char *where, const char *name);
 
 bool openai_take_int(openai_parser *ps, const char *name, int64_t lo, int64_t hi, int *out);

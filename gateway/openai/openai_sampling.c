@@ -1,4 +1,5 @@
-/* openai_sampling.c -- how tokens are chosen, which must or must not come, and what is told of their odds. */
+/* openai_sampling.c -- how tokens are chosen, which must or must not come, and
+ * what is told of their odds. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* openai_tools.c -- tools are checked here once; the template and the grammar take them as they are. */
+/* openai_tools.c -- tools are checked here once; the template and the
+ * grammar take them as they are. */
 #include "gateway/openai/openai_tools.h"
 
 #include <stdio.h>
@@ -143,7 +144,8 @@ static cJSON *copy_arguments(const cJSON *args, int message, int i, openai_probl
     return object;
 }
 
-/* Takes `arguments` over.  Members stand in this order in what templates print.  NULL: no memory. */
+/* Takes `arguments` over.  Members stand in this order in what templates print.  NULL: no
+ * memory. */
 static cJSON *make_call(const char *id, const char *name, cJSON *arguments)
 {
     cJSON *call = cJSON_CreateObject(), *function = cJSON_CreateObject();
@@ -212,8 +214,8 @@ bool openai_take_calls(openai_request *rq, const cJSON *calls, int index, chat_m
 
 /* -------------------------------------------------------------------- forced calls -- */
 
-/* References inside a function's schema lead from its own root, which lies deeper now.  Sets *failed when
- * memory is short. */
+/* References inside a function's schema lead from its own root, which lies deeper now.  Sets
+ * *failed when memory is short. */
 static void move_refs(cJSON *s, int fn, bool *failed)
 {
     static const char *const values[] = {"const", "enum", "default", "examples", "example"};

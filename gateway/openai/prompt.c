@@ -1,4 +1,5 @@
-/* prompt.c -- the chat template, tools, truncation: everything between a parsed body and its ids. */
+/* prompt.c -- the chat template, tools, truncation: everything between a parsed body and its
+ * ids. */
 #include "gateway/openai/prompt.h"
 
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* prompt.h -- what a request says becomes what the model reads: ids.
  *
- * Completions, chat and /tokenize all come through here, so what one counts is what the other reads.
+ * Completions, chat and /tokenize all come through here, so what one
+ * counts is what the other reads.
  *
  * Threads: any thread.
  */
@@ -18,12 +19,12 @@
 /* What openai_parse() must know of this server. */
 void prompt_limits(const server *s, openai_limits *out);
 
-/* Whether the chat template can serve the request, and *tools: how this model writes calls.  Where a call is forced, the
- * request's form becomes that of calls.  False: *p says why. */
+/* Whether the chat template can serve the request, and *tools: how this model writes calls.  Where
+ * a call is forced, the request's form becomes that of calls.  False: *p says why. */
 bool prompt_open_chat(const server *s, openai_request *rq, tool_style *tools, openai_problem *p);
 
-/* Prompt `p` of the request (chat: its messages, p is not read) in ids.  Returns their number, *ids malloced (NULL after a
- * failure), or a negative err_code. */
+/* Prompt `p` of the request (chat: its messages, p is not read) in ids.  Returns their number, *ids
+ * malloced (NULL after a failure), or a negative err_code. */
 int64_t prompt_encode(const server *s, const tokenizer *tok, const openai_request *rq,
                       tool_style tools, const openai_prompt *p, int32_t **ids, err *e);
 

@@ -60,7 +60,8 @@ static int64_t keep_ids(exchange *x, int32_t *made, int64_t n, int64_t from, int
     return -1;
 }
 
-/* The body is read as that of /v1/chat/completions: what is counted is what the model would read. */
+/* The body is read as that of /v1/chat/completions: what is counted is what the model would
+ * read. */
 static int64_t encode_chat(exchange *x, const vocabulary *v, const cJSON *body, openai_request *rq,
                            int32_t **ids)
 {
@@ -181,8 +182,8 @@ static void detokenize(exchange *x, const vocabulary *vocab, const cJSON *body)
     jsonw_clear(&w);
 }
 
-/* The tenant's and key's limits of requests hold here, too, but are counted apart: who counts each prompt's
- * tokens first must not get half of the completions. */
+/* The tenant's and key's limits of requests hold here, too, but are counted apart: who counts each
+ * prompt's tokens first must not get half of the completions. */
 static bool reserve(exchange *x, limits_ticket *ticket)
 {
     limits_refusal why;

@@ -1,8 +1,8 @@
 /* tool_reader.c -- a small scanner over the bytes that are not yet understood.
  *
- * An object is looked at from its beginning each time more of it has come, until its name and the place of
- * its arguments are known: that is short.  The arguments themselves are passed through by a scanner that
- * keeps its state (depth, inside a string), so a long one costs its length once.
+ * An object is looked at from its beginning each time more of it has come, until its name and the
+ * place of its arguments are known: that is short.  The arguments themselves are passed through by
+ * a scanner that keeps its state (depth, inside a string), so a long one costs its length once.
  */
 #include "gateway/openai/tool_reader.h"
 

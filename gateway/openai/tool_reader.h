@@ -1,12 +1,14 @@
 /* tool_reader.h -- tool calls in what a model writes, piece by piece as it comes.
  *
  * The families' ways of writing them:
- *   TOOLS_HERMES   <tool_call> {"name": .., "arguments": {..}} </tool_call>   (Hermes, Qwen2.5, Qwen3)
+ *   TOOLS_HERMES   <tool_call> {"name": .., "arguments": {..}}
+ *                  </tool_call>   (Hermes, Qwen2.5, Qwen3)
  *   TOOLS_MISTRAL  [TOOL_CALLS] [{"name": .., "arguments": {..}}, ..]
  *   TOOLS_LLAMA    {"name": .., "parameters": {..}}; ..  where the whole answer begins so, or after
  *                  <|python_tag|>, and the name is one of the request's tools
- * A call is told as soon as its name is known and its arguments begin; they follow as they are made, byte for
- * byte.  What begins like a call and turns out to be none is text, as it was written.
+ * A call is told as soon as its name is known and its arguments begin; they follow
+ * as they are made, byte for byte.  What begins like a call and turns out to be none
+ * is text, as it was written.
  *
  * Ownership: the owner's struct, freed by _clear.  Threads: owner thread.
  */

@@ -1,8 +1,8 @@
 /* vocabulary.h -- the tokenizer for one adapter: the base's with the tokens that the adapter added.
  *
- * Made from the version's words (adapters/format/words.h) when a request first needs it, kept for those that come
- * after it, the one that was used longest ago dropped where there are many.  Versions never change, so nothing
- * in here ever does.
+ * Made from the version's words (adapters/format/words.h) when a request first needs it, kept for
+ * those that come after it, the one that was used longest ago dropped where there are many.
+ * Versions never change, so nothing in here ever does.
  *
  * Ownership: vocabulary_acquire() hands out one hold, vocabulary_release() takes it back.
  * Threads:   any thread, create and destroy apart.

@@ -135,7 +135,8 @@ void adapter_reply_entry(exchange *x, int status)
     jsonw_clear(&w);
 }
 
-/* What is wrong with an adapter's content is 422; limits, conflicts and the disk speak for themselves. */
+/* What is wrong with an adapter's content is 422; limits, conflicts and the
+ * disk speak for themselves. */
 void adapter_refuse(exchange *x, const err *e, const char *param)
 {
     atomic_fetch_add(&x->server->count.uploads_refused, 1);

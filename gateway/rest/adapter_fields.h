@@ -18,11 +18,12 @@ void adapter_write_entry(exchange *x, jsonw *w, const adapter_entry *a);
 /* The adapter param[0] with its ETag, or why not. */
 void adapter_reply_entry(exchange *x, int status);
 
-/* After a publish: 201, or 200 for content that the newest version has already.  Keeps a pinned name's
- * new default resident (`before`: its default's id until now) and writes the audit row. */
+/* After a publish: 201, or 200 for content that the newest version has already.  Keeps a pinned
+ * name's new default resident (`before`: its default's id until now) and writes the audit row. */
 void adapter_reply_published(exchange *x, const adapter_version *v, bool existed, uint64_t before);
 
-/* What is wrong with an adapter's content is 422; limits, conflicts and the disk speak for themselves. */
+/* What is wrong with an adapter's content is 422; limits, conflicts and the
+ * disk speak for themselves. */
 void adapter_refuse(exchange *x, const err *e, const char *param);
 
 /* Id of the version that the name's `default` means; 0: none. */

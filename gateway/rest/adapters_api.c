@@ -385,7 +385,8 @@ void adapters_unpin(exchange *x)
     set_pin(x, false);
 }
 
-/* ?version= (else the default); ?wait=SECONDS: answers when it is in memory, 202 when it is not by then. */
+/* ?version= (else the default); ?wait=SECONDS: answers when it is in memory,
+ * 202 when it is not by then. */
 void adapters_warm(exchange *x)
 {
     server *s = x->server;

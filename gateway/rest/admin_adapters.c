@@ -1,5 +1,5 @@
-/* admin_adapters.c -- every tenant's adapters, for operators: listing, acting as the tenant's own key would (and
- * more), their limits, and trees of adapters that are used where they lie. */
+/* admin_adapters.c -- every tenant's adapters, for operators: listing, acting as the tenant's own
+ * key would (and more), their limits, and trees of adapters that are used where they lie. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,7 +60,8 @@ static bool act_for(exchange *x, const char *which)
     return true;
 }
 
-/* Out of memory now, or when the last sequence has let go of it; the next request loads it again. */
+/* Out of memory now, or when the last sequence has let go of it; the next request loads it
+ * again. */
 static void evict(exchange *x)
 {
     adapter_entry a;

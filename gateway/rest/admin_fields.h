@@ -1,4 +1,5 @@
-/* admin_fields.h -- what the operators' handlers share: finding a tenant, lists, what is not durable yet.
+/* admin_fields.h -- what the operators' handlers share: finding a tenant,
+ * lists, what is not durable yet.
  *
  * Threads: workers.
  */
@@ -20,7 +21,8 @@ bool admin_take_networks(exchange *x, const cJSON *body, char out[NETWORKS_MAX])
 /* "a,b" as ["a","b"]. */
 void admin_write_list(jsonw *w, const char *name, const char *list);
 
-/* An answer tells what is in force; this member that the disk does not have it yet, and only then. */
+/* An answer tells what is in force; this member that the disk does not have it yet, and only
+ * then. */
 void admin_write_durable(jsonw *w, bool durable);
 
 #endif

@@ -1,4 +1,5 @@
-/* admin_requests.c -- what runs and waits right now: the gateway's list joined with the engine's picture. */
+/* admin_requests.c -- what runs and waits right now: the gateway's list joined
+ * with the engine's picture. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* admin_server.c -- the server itself, for operators' keys: its classes, audit log, backup, drain, reload. */
+/* admin_server.c -- the server itself, for operators' keys: its classes, audit
+ * log, backup, drain, reload. */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>

@@ -287,7 +287,8 @@ static void write_limits(exchange *x, jsonw *w, const tenant *t)
     jsonw_int(w, "tokens_per_month", v.month_used);
     write_disk_used(x, w, t);
     jsonw_close(w, '}');
-    /* What holds of adapters' bytes on this server's disk where the tenant has no limit of its own. */
+    /* What holds of adapters' bytes on this server's disk where the
+     * tenant has no limit of its own. */
     if (lim.max_adapter_bytes)
         jsonw_null(w, "tenant_bytes");
     else

@@ -5,19 +5,24 @@
  * Resumable, for big files and bad lines.  {v} below is the upload's id, "u" and 16 digits:
  *
  *   POST   /v1/adapters/{name}/versions          application/json: {"files":[{"path","bytes",
- *              "sha256"}...], "description"?, "activate"? (default true)} -> 201 and an upload object;
+ *              "sha256"}...], "description"?, "activate"? (default true)} ->
+ *              201 and an upload object;
  *              200 with the open upload when the same manifest comes again (nothing to remember for
  *              a client that was killed).  In it, each file's "offset" is where to go on, and its
- *              "state" one of missing, partial, complete, skipped (the tenant has published the same
+ *              "state" one of missing, partial, complete, skipped (the
+ *              tenant has published the same
  *              bytes before: nothing to send), ignored (a README: nothing to send).
  *   GET    /v1/adapters/{name}/versions/{v}       the upload object
  *   HEAD   .../versions/{v}/files/{path}          Upload-Offset, Upload-Length (GET: also as JSON)
- *   PATCH  .../versions/{v}/files/{path}          Upload-Offset: n and bytes to append -> 200, the file's
+ *   PATCH  .../versions/{v}/files/{path}          Upload-Offset: n and bytes to
+ *                                                 append -> 200, the file's
  *              object and Upload-Offset; 409 upload_offset_mismatch with the right Upload-Offset
  *   PUT    .../versions/{v}/files/{path}          the whole file, whatever was there -> 200
- *              (both: 422 checksum_mismatch at the last byte, the file begins anew at 0; 409 upload_busy
+ *              (both: 422 checksum_mismatch at the last byte, the file begins
+ *              anew at 0; 409 upload_busy
  *              for the second of two writers; 507 when the disk is full, nothing confirmed is lost)
- *   POST   .../versions/{v}/commit                ?activate= overrides; If-Match: "ETag of the adapter" or
+ *   POST   .../versions/{v}/commit                ?activate= overrides;
+ *          If-Match: "ETag of the adapter" or
  *              If-None-Match: * (the name must be new) -> 201 and the version, 200 when the newest
  *              version is the same; 409 upload_incomplete; 412; 422 adapter_invalid ends the upload
  *   DELETE /v1/adapters/{name}/versions/{v}       gives it up

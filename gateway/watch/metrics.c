@@ -1,8 +1,8 @@
 /* metrics.c -- GET /metrics in Prometheus' text format, under our own names.
  *
  * Series are bounded: classes are three, tenants by metrics.max_tenants (those beyond share
- * "_other", which no tenant can be called), adapters have none of their own.  Every histogram has the
- * same bounds (engine/sched/histogram.h).
+ * "_other", which no tenant can be called), adapters have none of their own.  Every histogram has
+ * the same bounds (engine/sched/histogram.h).
  */
 #include "gateway/watch/metrics.h"
 
@@ -321,7 +321,8 @@ static void put_http(prom *p, server *s)
 
 /* ------------------------------------------------------------------------ whole -- */
 
-/* The parts are read one after another: what happens in between may show in some and not in others. */
+/* The parts are read one after another: what happens in between may show
+ * in some and not in others. */
 static bool look(metrics_view *v, server *s)
 {
     telemetry *t = sched_telemetry(s->sched);

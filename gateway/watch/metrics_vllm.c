@@ -1,10 +1,10 @@
 /* metrics_vllm.c -- the same figures under vLLM's names and labels.
  *
  * For dashboards made for vLLM, and for the endpoint picker of the Kubernetes Gateway API Inference
- * Extension, which routes by queue, KV use and the adapters in vllm:lora_requests_info (its proposal
- * 003, "Model Server Protocol").  Names that vLLM has renamed appear under both.  The engine has no
- * notion of vLLM's "swapped" queue other than requests that were pre-empted; nothing is invented for
- * what we do not have.
+ * Extension, which routes by queue, KV use and the adapters in vllm:lora_requests_info (its
+ * proposal 003, "Model Server Protocol").  Names that vLLM has renamed appear under both.  The
+ * engine has no notion of vLLM's "swapped" queue other than requests that were pre-empted; nothing
+ * is invented for what we do not have.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,7 +48,8 @@ static bool has_name(const name_list *l, const char *name, size_t len)
     return false;
 }
 
-/* Adapters of several tenants may have one name: the picker asks by the name that a request gives. */
+/* Adapters of several tenants may have one name: the picker asks by the name that a request
+ * gives. */
 static void add_name(name_list *l, const char *name)
 {
     size_t len = strlen(name);

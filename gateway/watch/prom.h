@@ -1,7 +1,7 @@
 /* prom.h -- Prometheus' text format (0.0.4), written into one growing buffer.
  *
- * A family is begun once (HELP and TYPE), then its samples follow.  Label values may hold anything: they
- * are escaped, and what is not UTF-8 becomes '?'.  Names and label names are ours.  A failed
+ * A family is begun once (HELP and TYPE), then its samples follow.  Label values may hold anything:
+ * they are escaped, and what is not UTF-8 becomes '?'.  Names and label names are ours.  A failed
  * allocation is sticky: `failed` is set, later calls do nothing, and the caller checks once.
  *
  * Labels are given as name, value, name, value, ..., NULL.
@@ -32,8 +32,8 @@ void prom_family(prom *p, const char *name, const char *type, const char *help);
 
 void prom_sample(prom *p, double v, ...) __attribute__((sentinel));
 void prom_count(prom *p, uint64_t v, ...) __attribute__((sentinel)); /* exact beyond 2^53 */
-/* Buckets, sum and count, in the unit of its scale.  Counts of no scale stand for an empty histogram and
- * are shown with `scale`. */
+/* Buckets, sum and count, in the unit of its scale.  Counts of no scale stand for an empty
+ * histogram and are shown with `scale`. */
 void prom_histogram(prom *p, const histogram_counts *h, const histogram_scale *scale, ...)
     __attribute__((sentinel));
 

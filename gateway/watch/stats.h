@@ -1,10 +1,10 @@
 /* stats.h -- one picture of the whole server, and what of it changed: behind GET /admin/v1/stats.
  *
- * A picture is taken when somebody asks, at most ten times a second however many ask, from copies made
- * under locks that are held for microseconds: nothing here makes a step wait.  Its rows go into
- * a journal (stats_journal.h), so an answer to a reader who has a cursor holds what is new, not what
- * there is.  Nobody asks: nothing is done, but for one small sample a second (stats_tick), from which
- * rates and percentiles of the last minute come.
+ * A picture is taken when somebody asks, at most ten times a second however many ask, from copies
+ * made under locks that are held for microseconds: nothing here makes a step wait.  Its rows go
+ * into a journal (stats_journal.h), so an answer to a reader who has a cursor holds what is new,
+ * not what there is.  Nobody asks: nothing is done, but for one small sample a second (stats_tick),
+ * from which rates and percentiles of the last minute come.
  *
  * Locks:   one mutex, taken by readers and the tick alone; the sources have theirs under it.
  * Threads: any, but not the engine's.
@@ -25,8 +25,8 @@ typedef struct stats stats;
 
 enum { STATS_ROWS_MAX = 50000, STATS_PERIOD_US = 100000 };
 
-/* `s` is borrowed; scheduler, registry, residency, limits and storage must be there already.  NULL: out
- * of memory. */
+/* `s` is borrowed; scheduler, registry, residency, limits and storage must be there
+ * already.  NULL: out of memory. */
 stats *stats_create(struct server *s);
 void stats_destroy(stats *st);
 
@@ -47,8 +47,8 @@ typedef struct stats_query {
     const char *access; /* what the asking key may: "admin" or "read" */
 } stats_query;
 
-/* Appends the answer, an object.  `cursor` (64 bytes) gets the one to go on from; *more: there is more
- * to be had at once. */
+/* Appends the answer, an object.  `cursor` (64 bytes) gets the one to go on from; *more: there
+ * is more to be had at once. */
 void stats_write(stats *st, const stats_query *q, jsonw *w, char *cursor, bool *more);
 
 #endif

@@ -5,7 +5,8 @@
  *     ?tables=a,b        of tenants, adapters, requests, events; none: "tables="
  *     ?stream=1&interval_ms=N   an event with the changes every N ms
  *
- * A stream holds a worker of the admin listener; half of them at most, so that operators get through.
+ * A stream holds a worker of the admin listener; half of them at most, so
+ * that operators get through.
  */
 #include <stdatomic.h>
 #include <string.h>

@@ -42,15 +42,16 @@ void book_refused(book *b, uint64_t tenant_id, int class, bool limited);
 /* Key of an adapter's counts; `name` may go on with "@version". */
 uint64_t book_adapter_key(uint64_t tenant_id, const char *name);
 
-/* Calls fn, with the lock held, for each entry of a kind that has changed since the last drain; how many. */
+/* Calls fn, with the lock held, for each entry of a kind that has changed since
+ * the last drain; how many. */
 int book_drain(book *b, book_kind kind,
                void (*fn)(void *arg, uint64_t id, const book_counts *counts), void *arg);
 /* False: nothing was noted for it. */
 bool book_get(book *b, book_kind kind, uint64_t id, book_counts *out);
 void book_forget(book *b, book_kind kind, uint64_t id);
 
-/* The value that `share` (0..1) of the counts do not exceed, in milliseconds, interpolated within its
- * bucket; negative: there are none. */
+/* The value that `share` (0..1) of the counts do not exceed, in milliseconds, interpolated within
+ * its bucket; negative: there are none. */
 double book_percentile_ms(const uint32_t counts[BOOK_BUCKETS], double share);
 
 #endif

@@ -31,8 +31,8 @@ typedef struct id_index {
     uint32_t index;
 } id_index;
 
-/* What is known of an adapter beside its name, which stands in its row in the journal alone: there are ten
- * thousand of these. */
+/* What is known of an adapter beside its name, which stands in its row in the journal alone: there
+ * are ten thousand of these. */
 typedef struct adapter_line {
     uint64_t id, tenant_id, version_id, key;
     int64_t bytes, memory_bytes, hits, output_tokens, last_used_s, load_us;

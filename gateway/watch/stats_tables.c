@@ -1,8 +1,8 @@
 /* stats_tables.c -- the rows of tenants, adapters, requests and events, into the journal.
  *
- * Adapters are listed anew only when the registry has changed, tenants when they have; else the rows are
- * touched that are, or were a moment ago, in memory or in use, and only when residency has changed.  So ten
- * thousand adapters at rest cost next to nothing, in memory too.
+ * Adapters are listed anew only when the registry has changed, tenants when they have; else the
+ * rows are touched that are, or were a moment ago, in memory or in use, and only when residency has
+ * changed.  So ten thousand adapters at rest cost next to nothing, in memory too.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -472,8 +472,8 @@ static void name_adapter(stats *st, uint64_t version_id, char *out, size_t cap)
 
 void stats_take_requests(stats *st)
 {
-    /* The engine's clock to the wall's; a drift between two pictures would look like a change of every
-     * row, so times are rounded to milliseconds and the difference is taken once. */
+    /* The engine's clock to the wall's; a drift between two pictures would look like a change of
+     * every row, so times are rounded to milliseconds and the difference is taken once. */
     int64_t wall_minus_mono = st->wall_minus_mono;
     journal_begin(st->journal, TABLE_REQUESTS);
     for (int i = 0; i < st->picture.n_row; i++) {

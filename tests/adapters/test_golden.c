@@ -1,13 +1,15 @@
-/* test_golden.c -- every kind of adapter that PEFT saves, through the whole room, against PEFT's answers.
+/* test_golden.c -- every kind of adapter that PEFT saves, through the whole
+ * room, against PEFT's answers.
  *
- * tests/tools/make_peft_goldens.py made fixtures/peft/<base>/<kind>.  Each folder is uploaded, published
- * and loaded by residency as in production; then the engine runs its cases:
+ * tests/tools/make_peft_goldens.py made fixtures/peft/<base>/<kind>.  Each folder is uploaded,
+ * published and loaded by residency as in production; then the engine runs its cases:
  *
  *   - log-probabilities within 1e-4 (3e-2 for a BF16 base) of PEFT's, the same greedy tokens;
  *   - all kinds of a base, and rows of the bare base, in one mixed batch: bit for bit the same;
  *   - with A and B in int8 (adapters.host_int8): within INT8_WORST of PEFT's, INT8_MEAN on average.
  *
- * CONFORM_CUDA: the same on the CUDA backend, CONFORM_EMULATED with fewer cases on an emulated device.
+ * CONFORM_CUDA: the same on the CUDA backend, CONFORM_EMULATED with fewer
+ * cases on an emulated device.
  */
 #include <dirent.h>
 #include <fcntl.h>

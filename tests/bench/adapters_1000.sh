@@ -1,7 +1,7 @@
 #!/bin/sh
-# adapters_1000.sh -- 1,000 registered adapters, requests over 200 of them by a power law, in a memory
-# budget that holds 50; then the same trace with everything resident; three times.  Called by run.sh;
-# prints the lines of JSON of bench_load in turn.  Needs numpy for the trace.
+# adapters_1000.sh -- 1,000 registered adapters, requests over 200 of them by a power law, in a
+# memory budget that holds 50; then the same trace with everything resident; three times.  Called by
+# run.sh; prints the lines of JSON of bench_load in turn.  Needs numpy for the trace.
 set -eu
 cd "$(dirname "$0")/../.."
 . tests/bench/served.sh

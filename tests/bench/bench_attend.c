@@ -2,9 +2,10 @@
  *
  *   bench_attend [CONTEXT]
  *
- * One row, eight heads of 128 on one kv head, bf16, 16 layers (so that the keys come from memory, as they do
- * in a step).  Prints one line of JSON: seconds of all layers, the middle of 25 turns, on one thread and on
- * as many as there are cores, in turns, and the bytes of keys and values.  LORAD_BENCH_ISA as elsewhere.
+ * One row, eight heads of 128 on one kv head, bf16, 16 layers (so that the keys come from memory,
+ * as they do in a step).  Prints one line of JSON: seconds of all layers, the middle of 25 turns,
+ * on one thread and on as many as there are cores, in turns, and the bytes of keys and values.
+ * LORAD_BENCH_ISA as elsewhere.
  */
 #include <math.h>
 #include <stdio.h>

@@ -2,9 +2,9 @@
  *
  *     bench_grammar TOKENIZER_DIR SPECS N [--time]
  *
- * SPECS holds one JSON object a line: {"schema": ...}, {"regex": "..."} or {"choice": [...]}.  For each, N
- * answers are made by drawing among the allowed tokens, and written as {"line": i, "text": "..."}.
- * --time: instead, microseconds per token for mask and accept, and for compiling, by line.
+ * SPECS holds one JSON object a line: {"schema": ...}, {"regex": "..."} or {"choice": [...]}.  For
+ * each, N answers are made by drawing among the allowed tokens, and written as {"line": i, "text":
+ * "..."}.  --time: instead, microseconds per token for mask and accept, and for compiling, by line.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,8 @@ static uint32_t draw(uint32_t n)
     return (uint32_t)((state >> 11) % n);
 }
 
-/* Uniform among the allowed ones; now and then the shortest way out: a token that may end something. */
+/* Uniform among the allowed ones; now and then the shortest way out: a
+ * token that may end something. */
 static int32_t pick(const uint32_t *mask, int n_vocab, const tokenizer *tok, bool hurry)
 {
     int32_t got = -1, way_out = -1;

@@ -5,19 +5,20 @@
  *              [--gather yes]
  *
  * Each line of the trace is "arrival_ms adapter prompt_tokens output_tokens [class [tenant]]"
- * (workloads.py): the class is asked for as service_tier (up to a slash; the whole word names it in the
- * report), the tenant is a line of the key file.  With
- * an adapter prefix the request's model is prefix + adapter, else --model.  Adapter -1 always means
- * --model.  Prompts are random token ids, different in every request, so nothing is found in a
- * cache; end-of-sequence is ignored, so each request makes just the tokens asked for.  Requests
- * with an arrival time wait for it (open loop), up to --concurrency at once.  After SIGTERM nothing new is
- * sent; what is under way is read to its end and counted.  With --gather all connections are made (with
- * TLS, by asking for the list of models) before time begins, so that the first requests go out together.
+ * (workloads.py): the class is asked for as service_tier (up to a slash; the whole word names it in
+ * the report), the tenant is a line of the key file.  With an adapter prefix the request's model is
+ * prefix + adapter, else --model.  Adapter -1 always means --model.  Prompts are random token ids,
+ * different in every request, so nothing is found in a cache; end-of-sequence is ignored, so each
+ * request makes just the tokens asked for.  Requests with an arrival time wait for it (open loop),
+ * up to --concurrency at once.  After SIGTERM nothing new is sent; what is under way is read to its
+ * end and counted.  With --gather all connections are made (with TLS, by asking for the list of
+ * models) before time begins, so that the first requests go out together.
  *
  * Prints one line of JSON: tokens per second over the whole run, time to first token and
- * inter-token latency (p50, p99, in milliseconds, as the client sees them), errors.  Where the trace
- * names classes, the same of each beside: with the time per output token after the first (TPOT, of a
- * request), refusals (429), and the least tokens made in any 10 s while arrivals went on.
+ * inter-token latency (p50, p99, in milliseconds, as the client sees them), errors.
+ * Where the trace names classes, the same of each beside: with the time per output token
+ * after the first (TPOT, of a request), refusals (429), and the least tokens made in any
+ * 10 s while arrivals went on.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -310,7 +311,8 @@ static void run_job(CURL *curl, reading *r, struct curl_slist *const *headers, s
     free(body);
 }
 
-/* Connects, and comes back when all workers have; asks again in between, as an idle connection is dropped. */
+/* Connects, and comes back when all workers have; asks again in between, as an
+ * idle connection is dropped. */
 static void gather(CURL *curl, struct curl_slist *headers)
 {
     char url[512];

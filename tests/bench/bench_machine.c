@@ -1,9 +1,10 @@
 /* bench_machine.c -- what this machine can do: read bandwidth and the peak of products.
  *
- * Bandwidth: all cores sum a buffer of 1 GiB (far beyond the caches), middle of 9 passes.  Peak: all cores
- * run be_linear()'s own instruction (AMX tiles, VDPBF16PS, FMA of the set's width, or, portable, a
- * multiplication and an addition of four) on operands that stay in registers or in the first-level cache.
- * LORAD_BENCH_ISA names the set; else it is the best that the machine has.  Prints one line of JSON.
+ * Bandwidth: all cores sum a buffer of 1 GiB (far beyond the caches), middle of 9 passes.  Peak:
+ * all cores run be_linear()'s own instruction (AMX tiles, VDPBF16PS, FMA of the set's width, or,
+ * portable, a multiplication and an addition of four) on operands that stay in registers or in
+ * the first-level cache.  LORAD_BENCH_ISA names the set; else it is the best that the machine
+ * has.  Prints one line of JSON.
  */
 #include <immintrin.h>
 #include <pthread.h>
@@ -103,8 +104,8 @@ __attribute__((target("amx-tile,amx-bf16"))) static void amx_loop(int n)
     _tile_release();
 }
 
-/* Twelve sums of the named kind of register (mm), from zero, `product` of registers 14 and 15 being added n
- * times.  In assembler: a compiler that stores the sums on the way measures that. */
+/* Twelve sums of the named kind of register (mm), from zero, `product` of registers 14 and 15 being
+ * added n times.  In assembler: a compiler that stores the sums on the way measures that. */
 #define CLEAR(r)   "pxor %%xmm" #r ", %%xmm" #r "\n\t"
 #define TWELVE(op) op(0) op(1) op(2) op(3) op(4) op(5) op(6) op(7) op(8) op(9) op(10) op(11)
 #define LOOP(product, n)                                                                           \
@@ -178,8 +179,9 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Seconds of the middle pass, from the first thread's start to the last one's end.  Not of the best:
- * what it is set against are medians too, and a shared memory gives a moment twice the usual. */
+/* Seconds of the middle pass, from the first thread's start to the last one's end.
+ * Not of the best: what it is set against are medians too, and a shared memory gives
+ * a moment twice the usual. */
 static double middle_pass(void *(*fn)(void *))
 {
     double seconds[PASSES];

@@ -1,11 +1,12 @@
-/* bench_slow.c -- slow clients: holds N sockets open that send a byte now and then, until it is killed.
+/* bench_slow.c -- slow clients: holds N sockets open that send a byte now and
+ * then, until it is killed.
  *
  *     bench_slow PORT N [SECONDS]       a byte each SECONDS (5) on every socket, spread evenly
  *
- * Half of them never finish the TLS handshake, half have, and never finish a header.  Whoever is thrown
- * out comes again at once.  One thread on epoll, so that the attack costs the machine what the server spends
- * on it and little else.  On SIGTERM it prints a line of JSON: what it has sent, how often it was thrown out,
- * the processor time it took.
+ * Half of them never finish the TLS handshake, half have, and never finish a header.  Whoever is
+ * thrown out comes again at once.  One thread on epoll, so that the attack costs the machine what
+ * the server spends on it and little else.  On SIGTERM it prints a line of JSON: what it has sent,
+ * how often it was thrown out, the processor time it took.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -27,7 +28,8 @@
 
 enum { TICK_MS = 100, EVENTS = 256 };
 
-/* The beginning of a ClientHello that never ends: a record of 512 bytes, version 1.2, random, no session. */
+/* The beginning of a ClientHello that never ends: a record of 512 bytes,
+ * version 1.2, random, no session. */
 static const unsigned char hello[512] = {0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3};
 static const char header[] = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Slow: ";
 

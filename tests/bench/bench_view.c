@@ -2,10 +2,11 @@
  *
  *     bench_view [-s SCREEN] [-w COLUMNS] [-h ROWS] [-a] FRAMES RECORDING
  *
- * Plays a recording (loratop --record), over and over where it is short.  After each update every
- * screen (or the one of -s) is drawn twice, the second time after a key of all kinds.  -a: no
- * character beyond ASCII.  Prints one JSON object: times of applying and drawing, processor time, and
- * memory after a third and after all.  Exit status: 0, 1 where the recording cannot be played, 2 usage.
+ * Plays a recording (loratop --record), over and over where it is short.  After each update
+ * every screen (or the one of -s) is drawn twice, the second time after a key of all kinds.
+ * -a: no character beyond ASCII.  Prints one JSON object: times of applying and drawing,
+ * processor time, and memory after a third and after all.  Exit status: 0, 1 where the
+ * recording cannot be played, 2 usage.
  */
 #include <locale.h>
 #include <stdio.h>

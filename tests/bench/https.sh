@@ -1,7 +1,8 @@
 #!/bin/sh
-# https.sh MODEL_DIR -- a model with random adapters through HTTPS, as clients see it: one stream, one with
-# one adapter, eight, eight with eight adapters, 128 prompt and 64 output tokens each; every row three
-# times in turn.  Called by run.sh; prints the lines of JSON of bench_load, four to a turn.
+# https.sh MODEL_DIR -- a model with random adapters through HTTPS, as clients see it: one
+# stream, one with one adapter, eight, eight with eight adapters, 128 prompt and 64 output
+# tokens each; every row three times in turn.  Called by run.sh; prints the lines of JSON of
+# bench_load, four to a turn.
 set -eu
 model=$1
 cd "$(dirname "$0")/../.."

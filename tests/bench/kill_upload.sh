@@ -1,5 +1,6 @@
 #!/bin/sh
-# kill_upload.sh [ROUNDS] -- SIGKILL at random points of uploads; prints one line of JSON.  Called by run.sh.
+# kill_upload.sh [ROUNDS] -- SIGKILL at random points of uploads; prints one line
+# of JSON.  Called by run.sh.
 set -eu
 cd "$(dirname "$0")/../.."
 exec build/venv/bin/python - "${1:-200}" <<'PY'

@@ -4,8 +4,9 @@
 #   sh tests/bench/run.sh --list
 #   sh tests/bench/run.sh CASE [--json FILE]
 #
-# decode-1, lora-8, streams-8, prompt-512, long-context: LORAD_BENCH_ISA=portable|avx2|avx512|avx512bf16|amx takes that instruction
-# set instead of the best, LORAD_BENCH_SIZE=135M the small model.
+# decode-1, lora-8, streams-8, prompt-512, long-context:
+# LORAD_BENCH_ISA=portable|avx2|avx512|avx512bf16|amx takes that instruction set instead of the
+# best, LORAD_BENCH_SIZE=135M the small model.
 #
 # Figures are ratios within one run of one machine.  Random-weight models are made once under
 # build/bench.  Exit status: 0 ok, 1 short, 2 could not be measured.
@@ -83,7 +84,8 @@ PY
 fi
 
 if [ "$name" = upload-room ]; then
-    # A hundred tenants after the whole disk: nobody else's call fails, and who is deleted is out at once.
+    # A hundred tenants after the whole disk: nobody else's call fails, and who
+    # is deleted is out at once.
     out=$(build/venv/bin/python tests/bench/upload_room.py) || exit 2
     echo "$out"
     [ -z "$json" ] || echo "$out" >"$json"
@@ -424,7 +426,8 @@ sys.exit(0 if figure >= 0.75 else 1)
 PY
 fi
 if [ "$name" = prompt-512 ]; then
-    # The processor's pace moves, too: a prompt is held against the better of the peaks before and after it.
+    # The processor's pace moves, too: a prompt is held against the better of the
+    # peaks before and after it.
     out=$(for i in 1 2 3 4 5; do $bin/bench_machine && $bin/bench_engine "$model" prompt; done; $bin/bench_machine)
     echo "$out"
     [ -z "$json" ] || echo "$out" >"$json"

@@ -1,10 +1,11 @@
 #!/bin/sh
-# slo.sh [SECONDS] -- three classes 20/50/30 from 100 tenants (one sends half of all), each with an adapter of
-# its own, on the demo model over HTTPS: first as fast as it goes (that is the capacity), then for SECONDS
-# (120) at 120 % of it, arrivals as they come.  A machine with other work is not as fast in the second part as
-# in the first: the server has something to do until the last answer, so the load was wall time over SECONDS, and
-# where that is not 110 to 130 % both parts are done again, twice at most.  Called by run.sh; prints bench_load's
-# lines of JSON for the last two parts, then what /metrics says of all (the engine's own histograms).
+# slo.sh [SECONDS] -- three classes 20/50/30 from 100 tenants (one sends half of all), each with an
+# adapter of its own, on the demo model over HTTPS: first as fast as it goes (that is the capacity),
+# then for SECONDS (120) at 120 % of it, arrivals as they come.  A machine with other work is not as
+# fast in the second part as in the first: the server has something to do until the last answer, so
+# the load was wall time over SECONDS, and where that is not 110 to 130 % both parts are done again,
+# twice at most.  Called by run.sh; prints bench_load's lines of JSON for the last two parts, then
+# what /metrics says of all (the engine's own histograms).
 set -eu
 cd "$(dirname "$0")/../.."
 . tests/bench/served.sh

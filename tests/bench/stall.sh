@@ -1,9 +1,9 @@
 #!/bin/sh
-# stall.sh -- eight streams on the demo model through HTTPS, alone, and beside two prompts of 1,000 tokens a
-# second (2,000 tokens; the model's context is 1,024): seven turns of both, each as long as 64 streams of 900 tokens
-# take, first the one, then the other first.  The prompts begin a second before their streams and go on until those
-# have ended.  Called by run.sh; prints bench_load's lines of JSON for the streams, of each turn alone, then beside,
-# and then the prompts'.
+# stall.sh -- eight streams on the demo model through HTTPS, alone, and beside two prompts of 1,000
+# tokens a second (2,000 tokens; the model's context is 1,024): seven turns of both, each as long as
+# 64 streams of 900 tokens take, first the one, then the other first.  The prompts begin a second
+# before their streams and go on until those have ended.  Called by run.sh; prints bench_load's
+# lines of JSON for the streams, of each turn alone, then beside, and then the prompts'.
 set -eu
 cd "$(dirname "$0")/../.."
 . tests/bench/served.sh

@@ -1,7 +1,8 @@
 #!/bin/sh
-# traces.sh distinct|uniform|skewed|identical|slora -- a published workload (workloads.py) over HTTPS on the
-# demo model, every adapter in a budget of 2 GiB: Punica's with 1,024 requests cut at 1,024 tokens (the
-# model's context), closed loop of 32; S-LoRA's with its arrival times.  Prints bench_load's line of JSON.
+# traces.sh distinct|uniform|skewed|identical|slora -- a published workload (workloads.py) over
+# HTTPS on the demo model, every adapter in a budget of 2 GiB: Punica's with 1,024 requests cut at
+# 1,024 tokens (the model's context), closed loop of 32; S-LoRA's with its arrival times.  Prints
+# bench_load's line of JSON.
 set -eu
 cd "$(dirname "$0")/../.."
 . tests/bench/served.sh

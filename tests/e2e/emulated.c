@@ -1,5 +1,6 @@
-/* emulated.c -- linked into lorad_emulated, the server of test_emulated.py, and into nothing else: lorad on the emulated
- * run-time library (tests/emu/cuda_rt) in place of CUDA's, with one device plugged in before main().
+/* emulated.c -- linked into lorad_emulated, the server of test_emulated.py, and into nothing else:
+ * lorad on the emulated run-time library (tests/emu/cuda_rt) in place of CUDA's, with one device
+ * plugged in before main().
  */
 #include "tests/emu/cuda_rt/emu_rt.h"
 

@@ -1,8 +1,10 @@
-/* faulty.c -- linked into lorad_faulty, the server of test_restart.py, and into nothing else: a device that fails when told.
+/* faulty.c -- linked into lorad_faulty, the server of test_restart.py, and into nothing else: a
+ * device that fails when told.
  *
- * The linker puts these two in place of the engine's own (--wrap).  $LORAD_TEST_FAULT names a file: once it is there, the
- * number in it tells how many more steps go well before one fails, and the file is removed.  While a
- * file of that name with .stays behind it is there, the device can't be opened again.
+ * The linker puts these two in place of the engine's own (--wrap).  $LORAD_TEST_FAULT names a
+ * file: once it is there, the number in it tells how many more steps go well before one fails,
+ * and the file is removed.  While a file of that name with .stays behind it is there, the
+ * device can't be opened again.
  */
 #include <stdio.h>
 #include <stdlib.h>

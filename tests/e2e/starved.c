@@ -1,10 +1,11 @@
-/* starved.c -- linked into lorad_starved, the server of starving.py, and into nothing else: memory that runs out
- * when told.
+/* starved.c -- linked into lorad_starved, the server of starving.py, and into nothing else:
+ * memory that runs out when told.
  *
- * These stand before the C library's malloc() for the whole process, so the allocations of SQLite, OpenSSL, cJSON,
- * civetweb and the C library's own (strdup(), fopen(), threads) fail like ours; under a sanitizer they
- * stand before its malloc(), which then still watches.  $LORAD_STARVED names a file that both sides map: the
- * test arms it, the server counts.  With $LORAD_STARVED_TRACE, a file, the stack of each failed call is appended.
+ * These stand before the C library's malloc() for the whole process, so the allocations of SQLite,
+ * OpenSSL, cJSON, civetweb and the C library's own (strdup(), fopen(), threads) fail like ours;
+ * under a sanitizer they stand before its malloc(), which then still watches.  $LORAD_STARVED names
+ * a file that both sides map: the test arms it, the server counts.  With $LORAD_STARVED_TRACE, a
+ * file, the stack of each failed call is appended.
  *
  * Threads: any; a call is counted once.
  */
@@ -59,7 +60,8 @@ __attribute__((constructor)) static void map_control(void)
     if (p != MAP_FAILED) told = p;
 }
 
-/* The loader's own lists are nobody's leak; LeakSanitizer knows their caller, but sees us in its place. */
+/* The loader's own lists are nobody's leak; LeakSanitizer knows their caller,
+ * but sees us in its place. */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {

@@ -1,7 +1,8 @@
 /* tokens.c -- a tokenizer's answers, for test_reference.py: a line of orders, a line of answers.
  *
  *   tokens DIRECTORY      prints "ready", or "refused" and the sentence, and ends
- *   a ID -FLAGS HEX       a token that an adapter adds, before all else (s l r w n, as adapters/format/words.c); no answer
+ *   a ID -FLAGS HEX       a token that an adapter adds, before all else (s l r w n, as
+ *                         adapters/format/words.c); no answer
  *   e HEX                 ids of a text, with what the post-processor adds
  *   d ID...               the text of ids, in hexadecimal digits; h: without special tokens
  *   s ID...               the same as it comes, token by token

@@ -1,4 +1,5 @@
-/* device_data.h -- arrays on the emulated device, filled by a small generator, for tests of kernels. */
+/* device_data.h -- arrays on the emulated device, filled by a small
+ * generator, for tests of kernels. */
 #ifndef TESTS_EMU_DEVICE_DATA_H
 #define TESTS_EMU_DEVICE_DATA_H
 

@@ -269,9 +269,9 @@ float half_of(const uint32_t *regs, int i, bool bf16)
 }
 
 /* PTX ISA, "Matrix fragments for mma.m16n8k16" (and k8, whose registers are the first half): with
- * g = lane / 4 and q = lane % 4, A's register i holds row g + 8 (i % 2), columns 2q + 8 (i / 2) and the next;
- * B's register i holds rows 2q + 8i and the next of column g; C's element i row g + 8 (i / 2), column
- * 2q + i % 2. */
+ * g = lane / 4 and q = lane % 4, A's register i holds row g + 8 (i % 2), columns 2q + 8 (i / 2)
+ * and the next; B's register i holds rows 2q + 8i and the next of column g; C's element i row g +
+ * 8 (i / 2), column 2q + i % 2. */
 void do_mma(thread *any)
 {
     int k_n = any->variant & 31;
@@ -306,7 +306,8 @@ void do_mma(thread *any)
     }
 }
 
-/* Lane l gets of matrix m the elements (l / 4, 2 (l % 4)) and the next; transposed, (2 (l % 4), l / 4). */
+/* Lane l gets of matrix m the elements (l / 4, 2 (l % 4)) and the next;
+ * transposed, (2 (l % 4), l / 4). */
 void do_ldmatrix(thread *any)
 {
     int n = any->variant & 7;

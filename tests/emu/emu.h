@@ -1,27 +1,29 @@
 /* emu.h -- runs CUDA kernels on the host, thread by thread, and watches every access.
  *
  * A `.cu` file compiled with -DLORAD_EMU (and add_emu_test()'s flags) finds the stand-ins of
- * tests/emu/include instead of the toolkit.  A launch runs its blocks one after another, the threads of
- * a block as fibers of the calling thread: in order, or in an order drawn from emu_seed() again at every
- * barrier, shuffle and other collective.
+ * tests/emu/include instead of the toolkit.  A launch runs its blocks one after another, the
+ * threads of a block as fibers of the calling thread: in order, or in an order drawn from
+ * emu_seed() again at every barrier, shuffle and other collective.
  *
  * Memory is watched by instrumentation: the compiler calls a hook for each load and store
- * (-fsanitize=thread, whose run-time library emu_memory.cpp stands in for), so kernels use plain pointers.
- * Found, for shared and global memory alike, to two bytes:
- *     - accesses outside of the arrays of emu_alloc() and of the block's shared arrays, or misaligned;
+ * (-fsanitize=thread, whose run-time library emu_memory.cpp stands in for), so kernels use plain
+ * pointers.  Found, for shared and global memory alike, to two bytes:
+ *     - accesses outside of the arrays of emu_alloc() and of the block's
+ *       shared arrays, or misaligned;
  *     - reads of what nobody has written (shared memory starts each block as NaN patterns);
- *     - races: two threads touch the same place, one writes, and no barrier stands between.  __syncthreads()
- *       orders a block, __syncwarp(mask) those of the mask; shuffles, votes and mma order nothing.
- *       Blocks of one launch are ordered by nothing but atomics after a __threadfence();
- *     - cp.async: the target is unwritten from the issue until the thread's wait, and written at the wait;
- *       a thread that ends with copies in flight;
- *     - barriers that not all threads reach, or reach at different lines; collectives whose mask names
- *       lanes that never come.
+ *     - races: two threads touch the same place, one writes, and no barrier stands
+ *       between.  __syncthreads() orders a block, __syncwarp(mask) those of the mask;
+ *       shuffles, votes and mma order nothing.  Blocks of one launch are ordered by
+ *       nothing but atomics after a __threadfence();
+ *     - cp.async: the target is unwritten from the issue until the thread's wait, and written at
+ *       the wait; a thread that ends with copies in flight;
+ *     - barriers that not all threads reach, or reach at different lines; collectives whose mask
+ *       names lanes that never come.
  * Not found: races between single bytes; overruns from one part of a shared array into another part
  * of the same array; anything about time, caches or the memory model's reordering.
  *
- * Host memory is not device memory: kernels may touch only emu_alloc()'s, their arguments, their own
- * stack, and constants of the program.
+ * Host memory is not device memory: kernels may touch only emu_alloc()'s, their arguments, their
+ * own stack, and constants of the program.
  *
  * Threads: one launch at a time in a process (a lock); the rest is for the launching thread.
  */
@@ -45,9 +47,9 @@ typedef enum {
     EMU_CONFIG,     /* a launch that a device would refuse */
 } emu_fault_kind;
 
-/* Without this a fault prints its message and aborts.  With it, the launch ends at the first fault (its
- * memory is then undefined), later launches do nothing, and emu_take_fault() says what it was and
- * clears it. */
+/* Without this a fault prints its message and aborts.  With it, the launch ends at the first
+ * fault (its memory is then undefined), later launches do nothing, and emu_take_fault() says
+ * what it was and clears it. */
 void emu_catch_faults(void);
 emu_fault_kind emu_take_fault(char *msg, size_t size); /* msg may be NULL */
 emu_fault_kind emu_peek_fault(void);
@@ -65,8 +67,8 @@ emu_counts emu_count(void);
 
 /* ---- device memory --------------------------------------------------------------- */
 
-/* 256-byte aligned, unwritten, of exactly `bytes`; kernels that leave it are found.  Host code may read
- * and write it directly, and says so with emu_wrote() after it wrote. */
+/* 256-byte aligned, unwritten, of exactly `bytes`; kernels that leave it are found.  Host code may
+ * read and write it directly, and says so with emu_wrote() after it wrote. */
 void *emu_alloc(size_t bytes);
 void emu_free(void *p);
 void emu_wrote(const void *p, size_t bytes);
@@ -135,8 +137,8 @@ void emu_launch_raw(const void *kernel, const char *name, dim3 grid, dim3 block,
 /* More than 48 KiB of dynamic shared memory must have been asked for. */
 void emu_allow_shared(const void *kernel, size_t bytes);
 
-/* Set by an emulated run-time library (tests/emu/cuda_rt/): launches on a stream go there, to be run in the
- * stream's turn by emu_launch_raw().  The arguments are the callee's to copy. */
+/* Set by an emulated run-time library (tests/emu/cuda_rt/): launches on a stream go there, to be
+ * run in the stream's turn by emu_launch_raw().  The arguments are the callee's to copy. */
 typedef void (*emu_stream_fn)(struct CUstream_st *stream, const void *kernel, const char *name,
                               dim3 grid, dim3 block, size_t shared, void (*body)(const void *args),
                               const void *args, size_t args_bytes);

@@ -1,12 +1,12 @@
 /* emu_memory.cpp -- watches every load and store of kernels; see emu.h.
  *
- * Each two bytes of device memory have a cell: who wrote last, who has read since, and when.  "When" is the
- * block's epoch, which a __syncthreads() ends, and inside of an epoch the lane's clock, which a
- * __syncwarp() makes known to the others of its mask (vector clocks of a warp).  Two accesses of the same epoch
- * are ordered when the later thread knows the earlier one's clock.
+ * Each two bytes of device memory have a cell: who wrote last, who has read since, and when.
+ * "When" is the block's epoch, which a __syncthreads() ends, and inside of an epoch the lane's
+ * clock, which a __syncwarp() makes known to the others of its mask (vector clocks of a warp).  Two
+ * accesses of the same epoch are ordered when the later thread knows the earlier one's clock.
  *
- * The hooks at the end have the names that -fsanitize=thread calls.  No program with these is linked with
- * that library.
+ * The hooks at the end have the names that -fsanitize=thread calls.  No program with these is
+ * linked with that library.
  */
 #include <algorithm>
 #include <map>

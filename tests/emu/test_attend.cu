@@ -1,5 +1,6 @@
-/* test_attend.cu -- engine/cuda/attend.cu against f64: head sizes, groups, windows, prefill and decode mixed, pages in
- * random order; and each row against itself in other chunks and other company, bit for bit. */
+/* test_attend.cu -- engine/cuda/attend.cu against f64: head sizes, groups, windows, prefill
+ * and decode mixed, pages in random order; and each row against itself in other chunks and
+ * other company, bit for bit. */
 #include "engine/cuda/attend.h"
 #include "tests/emu/device_data.h"
 #include "tests/run_suite.h"
@@ -124,8 +125,8 @@ typedef struct {
     int seq, from, to;
 } chunk;
 
-/* Runs one step; result [rows][n_head][d] in the caller's memory.  The positions' K and V are in the pages; later
- * ones are not. */
+/* Runs one step; result [rows][n_head][d] in the caller's memory.  The positions' K and V are in
+ * the pages; later ones are not. */
 static float *run_step(const history *h, const chunk *c, int n_chunk, int max_partial, bool half)
 {
     int rows = 0, group = h->n_head / h->n_kv, cols = h->n_head * h->d, pages = 0;
@@ -268,7 +269,8 @@ START_TEST(mixed_steps_meet_the_oracle)
 }
 END_TEST
 
-/* Several splits: partial sums and their merge; too little room for partials; long chunks that merge on the way. */
+/* Several splits: partial sums and their merge; too little room for partials; long
+ * chunks that merge on the way. */
 static void check_long(const shape *sh, int window, bool full)
 {
     const int len[] = {1300, 530, 1024, 513};
@@ -352,7 +354,7 @@ START_TEST(chunks_and_company_change_no_bit)
 }
 END_TEST
 
-/* ---- the plan ------------------------------------------------------------------------------------ */
+/* ---- the plan -------------------------------------------------------------------------------- */
 
 START_TEST(plan_covers_every_row_once)
 {

@@ -1,7 +1,9 @@
-/* test_blas_load.c -- how cuBLAS is found: the sentences where it is not, and every function where it is.
+/* test_blas_load.c -- how cuBLAS is found: the sentences where it is not, and
+ * every function where it is.
  *
  *     test_blas_load           what is said without it
- *     test_blas_load --real    the library of this machine; 77 where there is none (no device is needed)
+ *     test_blas_load --real    the library of this machine; 77 where there is
+ *                              none (no device is needed)
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* test_emu.cu -- the emulator against what a device would do, and against kernels with faults planted
- * in them: each must be found, in order and in any random order of threads.
+/* test_emu.cu -- the emulator against what a device would do, and against kernels with faults
+ * planted in them: each must be found, in order and in any random order of threads.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -76,8 +76,9 @@ START_TEST(test_sum)
 }
 END_TEST
 
-/* d = a b of 16 x 16 and 16 x 8 halves by every road into fragments: plain loads as intrin.h describes them,
- * ldmatrix, and the k8 instruction twice; all must agree with the definition of a product. */
+/* d = a b of 16 x 16 and 16 x 8 halves by every road into fragments: plain loads as
+ * intrin.h describes them, ldmatrix, and the k8 instruction twice; all must agree with
+ * the definition of a product. */
 static __global__ void mma_kernel(float *d, const uint16_t *a, const uint16_t *b, int bf16)
 {
     CU_STATIC_SHARED(uint16_t, as, 16 * 16);

@@ -292,7 +292,7 @@ START_TEST(rope_turns_and_appends)
 }
 END_TEST
 
-/* ---- silu and conversions ---------------------------------------------------------------------- */
+/* ---- silu and conversions -------------------------------------------------------------------- */
 
 static void check_silu(int n, int cols, bool fused)
 {

@@ -1,6 +1,6 @@
-/* test_sample.cu -- engine/cuda/sample.cu against engine/sample/sampler.c itself: the same rows, rules and seeds must give the
- * same tokens.  Where two candidates are so near that the rounding of exp() decides, either may come: such rows are
- * counted, and must be rare. */
+/* test_sample.cu -- engine/cuda/sample.cu against engine/sample/sampler.c itself: the same rows,
+ * rules and seeds must give the same tokens.  Where two candidates are so near that the rounding of
+ * exp() decides, either may come: such rows are counted, and must be rare. */
 #include "engine/cuda/sample.h"
 #include "tests/emu/device_data.h"
 #include "tests/run_suite.h"

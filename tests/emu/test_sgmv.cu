@@ -1,7 +1,8 @@
-/* test_sgmv.cu -- the LoRA kernels under the emulator: against double precision over popularities, ranks and
- * rows, and bit for bit against themselves in other company, other chunks, and tiles.
+/* test_sgmv.cu -- the LoRA kernels under the emulator: against double precision over popularities,
+ * ranks and rows, and bit for bit against themselves in other company, other chunks, and tiles.
  *
- * Threads run in random order in all but the first case of each test; everything that the emulator watches is watched.
+ * Threads run in random order in all but the first case of each test; everything that the
+ * emulator watches is watched.
  */
 #include <math.h>
 #include <stdio.h>
@@ -396,7 +397,7 @@ static void outputs_free(const world *w, float **y)
     for (int o = 0; o < w->n_out; o++) free(y[o]);
 }
 
-/* ---- tests ------------------------------------------------------------------------------------ */
+/* ---- tests ----------------------------------------------------------------------------------- */
 
 static const int rank_lists[][8] = {{8}, {16}, {24}, {64}, {128}, {1, 5, 8, 16, 24, 64, 100, 256}};
 enum { N_RANKS = sizeof(rank_lists) / sizeof(rank_lists[0]) };
@@ -642,7 +643,8 @@ START_TEST(test_plan)
 }
 END_TEST
 
-/* Every half survives, and f32 is rounded to the nearest: the device's words for it are the host's. */
+/* Every half survives, and f32 is rounded to the nearest: the device's
+ * words for it are the host's. */
 START_TEST(test_rounding)
 {
     enum { N = 4096 };

@@ -1,4 +1,5 @@
-/* golden.h -- golden.bin, which make_goldens.py and make_peft_goldens.py write, and the comparison with it. */
+/* golden.h -- golden.bin, which make_goldens.py and make_peft_goldens.py write,
+ * and the comparison with it. */
 #ifndef TESTS_ENGINE_GOLDEN_H
 #define TESTS_ENGINE_GOLDEN_H
 

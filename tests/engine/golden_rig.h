@@ -1,6 +1,8 @@
-/* golden_rig.h -- a model of fixtures/models on some backend, its adapters, and sequences that walk through golden cases.
+/* golden_rig.h -- a model of fixtures/models on some backend, its adapters, and sequences that
+ * walk through golden cases.
  *
- * The loader of adapters here is a short one for files we made ourselves; adapters/ has the real one.
+ * The loader of adapters here is a short one for files we made ourselves;
+ * adapters/ has the real one.
  */
 #ifndef TESTS_ENGINE_GOLDEN_RIG_H
 #define TESTS_ENGINE_GOLDEN_RIG_H

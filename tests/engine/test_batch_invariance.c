@@ -5,7 +5,8 @@
  * number of threads, the page budget (down to where pre-emption is needed), the prefix cache, and
  * whoever comes, goes and is cancelled beside it.
  *
- * CONFORM_CUDA: the same on the CUDA backend, CONFORM_EMULATED with fewer requests on an emulated device.
+ * CONFORM_CUDA: the same on the CUDA backend, CONFORM_EMULATED with fewer
+ * requests on an emulated device.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -269,7 +270,8 @@ static void alone(client *out, const char *dir, const char *isa)
     stop(&r, &stats);
 }
 
-/* One with whole pages, after everybody else and once more: nobody took its pages, so they are found. */
+/* One with whole pages, after everybody else and once more: nobody took its
+ * pages, so they are found. */
 static void again(rig *r, const client *ref)
 {
     sched_stats before, after;
@@ -361,7 +363,8 @@ static void each_request_alone_and_together(const char *dir, const char *isa)
     alone(ref, dir, isa);
     uint64_t preempted = 0, cached = 0, swapped = 0;
     bool shown = false;
-    /* Whether anyone is pre-empted, or comes back from the swap, is a matter of time: once more then. */
+    /* Whether anyone is pre-empted, or comes back from the swap, is a
+     * matter of time: once more then. */
     for (int turn = 0; turn < 20 && !shown; turn++) {
         for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
             sched_stats stats;

@@ -8,8 +8,8 @@
  *   - in chunks of several sizes, token by token, with logits of the last row only, and in a
  *     mixed batch of 16 sequences with 8 adapters: bit for bit what one piece gave.
  *
- * On the emulated device (CONFORM_EMULATED) `--plant NAME` puts a fault between model and backend: the program must then
- * fail, and ctest holds it to that (emu.planted_NAME).
+ * On the emulated device (CONFORM_EMULATED) `--plant NAME` puts a fault between model and backend:
+ * the program must then fail, and ctest holds it to that (emu.planted_NAME).
  */
 #include <math.h>
 #include <stdio.h>
@@ -29,8 +29,8 @@
 #endif
 
 #ifdef CONFORM_EMULATED
-/* A device that takes a second for what a real one does in a microsecond: one model of each type and family,
- * every fifth case. */
+/* A device that takes a second for what a real one does in a microsecond: one model of each type
+ * and family, every fifth case. */
 static const char *const model_names[] = {"llama-bf16", "qwen2-f16", "mistral-f32", "qwen3-bf16"};
 enum { CASE_STEP = 5, CHUNKINGS = 1, MIXTURES = 1 };
 #else
@@ -164,8 +164,9 @@ static void conform(const char *name, const char *isa)
     rig_open(&r, dir, be, N_ADAPTER);
     ck_assert_int_eq(r.n_vocab, (int)g->n_vocab);
     double bound = strstr(name, "bf16") ? 3e-2 : 2e-3, worst = 0;
-    /* There activations, A and B are rounded to F16.  The f64 oracle of plain_backend.h with these roundings, and no others,
-     * is off by 3.26e-3 at most over the four F16 models, and by as much as the device on each of them. */
+    /* There activations, A and B are rounded to F16.  The f64 oracle of plain_backend.h with these
+     * roundings, and no others, is off by 3.26e-3 at most over the four F16 models, and by as much
+     * as the device on each of them. */
     if (strcmp(isa, "cuda") == 0 && strstr(name, "-f16")) bound = 3.5e-3;
     bool oracle = strcmp(isa, "plain") == 0; /* slow, and row by row by construction */
 

@@ -1,9 +1,9 @@
 /* fuzz.h -- what the harnesses of the parsers share.
  *
- * A harness is one file, fuzz_<noun>.c, with LLVMFuzzerTestOneInput() and nothing that keeps state from one
- * input to the next.  libFuzzer and AFL++ drive it (tests/fuzz/run.sh), and so does replay.c, in every preset
- * and with no clang.  An input that must never be is told by FUZZ_CHECK, which aborts: the drivers keep the
- * input then, as they do for what the sanitizers find.
+ * A harness is one file, fuzz_<noun>.c, with LLVMFuzzerTestOneInput() and nothing that keeps state
+ * from one input to the next.  libFuzzer and AFL++ drive it (tests/fuzz/run.sh), and so does
+ * replay.c, in every preset and with no clang.  An input that must never be is told by FUZZ_CHECK,
+ * which aborts: the drivers keep the input then, as they do for what the sanitizers find.
  *
  * Threads: one.
  */
@@ -26,8 +26,8 @@ void fuzz_fail(const char *claim, const char *file, int line) __attribute__((nor
 /* The bytes with a NUL behind them, in a block of just that size; free(). */
 char *fuzz_text(const uint8_t *data, size_t size);
 
-/* Cuts the input at its first `mark`: *head is what stands before it (all, where there is none), *tail the
- * rest.  Both as fuzz_text(). */
+/* Cuts the input at its first `mark`: *head is what stands before it (all, where there is none),
+ * *tail the rest.  Both as fuzz_text(). */
 void fuzz_split(const uint8_t *data, size_t size, char mark, char **head, char **tail);
 
 /* A small generator for decisions that hang on the input alone. */

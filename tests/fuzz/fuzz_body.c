@@ -1,5 +1,5 @@
-/* fuzz_body.c -- the bodies of /v1/chat/completions and /v1/completions: "c" or "t" (upper case: strict), then
- * the JSON. */
+/* fuzz_body.c -- the bodies of /v1/chat/completions and /v1/completions: "c" or "t" (upper
+ * case: strict), then the JSON. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* fuzz_calls.c -- tool calls in what a model wrote ("h", "m" or "l" for the family, "o": opened already; then the
- * text): the same calls in whatever pieces it comes. */
+/* fuzz_calls.c -- tool calls in what a model wrote ("h", "m" or "l" for the family, "o": opened
+ * already; then the text): the same calls in whatever pieces it comes. */
 #include <stdlib.h>
 #include <string.h>
 

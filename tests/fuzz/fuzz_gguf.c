@@ -1,4 +1,5 @@
-/* fuzz_gguf.c -- a GGUF adapter on its way in: what comes out is a PEFT config and a safetensors file. */
+/* fuzz_gguf.c -- a GGUF adapter on its way in: what comes out is a PEFT
+ * config and a safetensors file. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -48,7 +49,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         weights = memfd_create("weights", MFD_CLOEXEC);
         if (in < 0 || config < 0 || weights < 0) abort();
     }
-    /* Written anew in place: to give the pages back and take them again would take most of the time. */
+    /* Written anew in place: to give the pages back and take them again
+     * would take most of the time. */
     if (ftruncate(in, (off_t)size) || pwrite(in, data, size, 0) != (ssize_t)size) abort();
     if (lseek(config, 0, SEEK_SET) || lseek(weights, 0, SEEK_SET)) abort();
     err_code rc = gguf_convert(in, size, &fuzz_base, config, weights, &e);

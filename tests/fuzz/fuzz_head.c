@@ -1,5 +1,5 @@
-/* fuzz_head.c -- the head of a request: its bytes to fields, then all that reads the fields before anybody is
- * known: the guard, the trace, who asks, and which route it is. */
+/* fuzz_head.c -- the head of a request: its bytes to fields, then all that reads the fields before
+ * anybody is known: the guard, the trace, who asks, and which route it is. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,6 @@
-/* fuzz_jinja.c -- chat templates: read, and rendered for one conversation.  What they print is differ.py's to
- * say; here: who wrote what (spans in order, apart, within the text), and the bounds. */
+/* fuzz_jinja.c -- chat templates: read, and rendered for one conversation.  What they
+ * print is differ.py's to say; here: who wrote what (spans in order, apart, within
+ * the text), and the bounds. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* fuzz_manifest.c -- what an upload's folder says of it after a crash: the manifest that a start reads. */
+/* fuzz_manifest.c -- what an upload's folder says of it after a crash: the
+ * manifest that a start reads. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

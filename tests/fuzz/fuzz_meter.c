@@ -1,5 +1,5 @@
-/* fuzz_meter.c -- the meter file that a process before left: 16 bytes of its header, then its slots.  Where a
- * slot's `pad` is zero its sums are made right, so that not all of them are torn.
+/* fuzz_meter.c -- the meter file that a process before left: 16 bytes of its header, then its
+ * slots.  Where a slot's `pad` is zero its sums are made right, so that not all of them are torn.
  *
  * It is one unit with the code under test, for the slots' layout is nobody else's business. */
 #include "storage/meter_file.c"

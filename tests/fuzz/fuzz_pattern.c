@@ -1,4 +1,5 @@
-/* fuzz_pattern.c -- PEFT's regular expressions: "pattern NUL text".  What they mean is differ.py's to say. */
+/* fuzz_pattern.c -- PEFT's regular expressions: "pattern NUL text".  What they
+ * mean is differ.py's to say. */
 #include <stdlib.h>
 #include <string.h>
 

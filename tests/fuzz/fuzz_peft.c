@@ -1,4 +1,5 @@
-/* fuzz_peft.c -- adapter_config.json, for a small base; with and without names learnt from the weights. */
+/* fuzz_peft.c -- adapter_config.json, for a small base; with and without
+ * names learnt from the weights. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* fuzz_regex.c -- the regular expressions of structured answers: "pattern NUL text", as a text and inside a
- * JSON string.  What they mean is differ.py's to say. */
+/* fuzz_regex.c -- the regular expressions of structured answers: "pattern NUL text", as a text and
+ * inside a JSON string.  What they mean is differ.py's to say. */
 #include <stdlib.h>
 #include <string.h>
 

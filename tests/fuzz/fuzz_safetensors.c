@@ -1,4 +1,5 @@
-/* fuzz_safetensors.c -- a stranger's weights: whole, by their header alone, and placed into an adapter's layout. */
+/* fuzz_safetensors.c -- a stranger's weights: whole, by their header alone, and placed
+ * into an adapter's layout. */
 #include <stdlib.h>
 #include <string.h>
 

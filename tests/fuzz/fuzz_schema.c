@@ -1,5 +1,6 @@
-/* fuzz_schema.c -- JSON schemas of structured answers: "schema NUL text", and the automaton takes the text.  What
- * a text must look like to be taken is held by tests/engine/grammar/test_grammar.c; here: it is JSON. */
+/* fuzz_schema.c -- JSON schemas of structured answers: "schema NUL text", and the automaton takes
+ * the text.  What a text must look like to be taken is held by
+ * tests/engine/grammar/test_grammar.c; here: it is JSON. */
 #include <stdlib.h>
 #include <string.h>
 

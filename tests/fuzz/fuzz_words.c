@@ -1,5 +1,5 @@
-/* fuzz_words.c -- the tokens that an adapter adds: "j" tokenizer.json, "c" tokenizer_config.json, "a"
- * added_tokens.json, "w" the line of JSON that is kept of them; then its text. */
+/* fuzz_words.c -- the tokens that an adapter adds: "j" tokenizer.json, "c" tokenizer_config.json,
+ * "a" added_tokens.json, "w" the line of JSON that is kept of them; then its text. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,11 +1,12 @@
-/* replay.c -- drives one harness where there is no libFuzzer: every input once, then cheap variations of them.
+/* replay.c -- drives one harness where there is no libFuzzer: every input once, then
+ * cheap variations of them.
  *
  *   fuzz.<noun> [--runs N] [--ms N] [--seed N] FILE|FOLDER...
  *
- * The variations hang on the seed and the inputs alone: bytes flipped, pieces dropped, doubled, or taken from
- * another input.  Nothing is learnt on the way: this finds what lies near the seeds, and holds what was found.
- * --ms ends the variations early, on a slow machine.  The input at work when the process dies is left in the
- * file `fuzz-<program>.crash` (LORAD_FUZZ_CRASH names another).
+ * The variations hang on the seed and the inputs alone: bytes flipped, pieces dropped, doubled, or
+ * taken from another input.  Nothing is learnt on the way: this finds what lies near the seeds, and
+ * holds what was found.  --ms ends the variations early, on a slow machine.  The input at work when
+ * the process dies is left in the file `fuzz-<program>.crash` (LORAD_FUZZ_CRASH names another).
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -80,7 +81,8 @@ static int no_dots(const struct dirent *de)
     return de->d_name[0] != '.';
 }
 
-/* A file, or all files of a folder in the order of their names; one that is not there holds none. */
+/* A file, or all files of a folder in the order of their names; one that is not there holds
+ * none. */
 static void read_path(const char *path)
 {
     struct stat sb;

@@ -8,10 +8,11 @@
 #   --afl        with AFL++ instead of libFuzzer (one slice each; no count of what came before)
 #   NAME         of a harness: tests/fuzz/fuzz_NAME.c; `differ`: against Python's re, json and Jinja
 #
-# Needs clang (or, with --afl, afl-clang-fast); builds into build/fuzz (build/afl), with ASan and UBSan.  Under it
-# lie seeds/, corpus/NAME/ (what has been learnt: it is gone on with), log/, found/NAME/ (inputs that are findings)
-# and total/ (executions so far).  The last line is the sum.  A finding is mended together with a regression
-# input, tests/fuzz/found/NAME/<what>, which the suite replays.
+# Needs clang (or, with --afl, afl-clang-fast); builds into build/fuzz (build/afl), with ASan
+# and UBSan.  Under it lie seeds/, corpus/NAME/ (what has been learnt: it is gone on with),
+# log/, found/NAME/ (inputs that are findings) and total/ (executions so far).  The last line
+# is the sum.  A finding is mended together with a regression input,
+# tests/fuzz/found/NAME/<what>, which the suite replays.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -25,7 +26,7 @@ while [ $# -gt 0 ]; do
     --jobs) jobs=${2:?--jobs needs a number}; shift 2 ;;
     --afl) fuzzer=afl; shift ;;
     --slice) shift; one_slice=1; break ;; # --slice NAME SECONDS: from below
-    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 0 ;;
     -*) echo "tests/fuzz/run.sh: unknown option $1" >&2; exit 2 ;;
     *) names="$names $1"; shift ;;
     esac
@@ -63,8 +64,10 @@ slice() {
         dict=$(dictionary "$1")
         known=$root/tests/fuzz/found/$1
         [ -d "$known" ] || known=
-        # The names that sanitizers need are found again when a finding is replayed: stacks of allocations cost.
-        memory=$(mktemp -d /dev/shm/lorad-fuzz-XXXXXX) # what a process that died leaves goes with it
+        # The names that sanitizers need are found again when a finding is replayed:
+        # stacks of allocations cost.
+        # what a process that died leaves goes with it
+        memory=$(mktemp -d /dev/shm/lorad-fuzz-XXXXXX)
         (cd "$build/log" && TMPDIR=$memory ASAN_OPTIONS=malloc_context_size=2:quarantine_size_mb=16:detect_stack_use_after_return=0 \
             "$build/fuzz.$1" -max_total_time="$2" -timeout=5 -rss_limit_mb=2048 -max_len="$(longest "$1")" \
             -print_final_stats=1 -artifact_prefix="$build/found/$1/" ${dict:+-dict="$root/tests/fuzz/$dict.dict"} \
@@ -108,7 +111,8 @@ if [ ! -e "$build/build.ninja" ]; then
     export CC CXX
     cmake --preset fuzz -B "$build" >"$build.log" 2>&1 || { tail -n 20 "$build.log" >&2; exit 1; }
 fi
-export AFL_LLVM_DENYLIST="$build/kernels" # what holds no parser is left as it is: see CMakeLists.txt
+# what holds no parser is left as it is: see CMakeLists.txt
+export AFL_LLVM_DENYLIST="$build/kernels"
 echo 'src: *engine/cpu/*' >"$AFL_LLVM_DENYLIST"
 cmake --build "$build" --target fuzzers >"$build.log" 2>&1 || { grep -E 'error|FAILED' "$build.log" >&2; exit 1; }
 mkdir -p "$build/log" "$build/total" "$build/corpus" "$build/found"

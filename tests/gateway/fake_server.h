@@ -1,4 +1,5 @@
-/* fake_server.h -- exchanges without a socket, of a server that has as much as the test gives it. */
+/* fake_server.h -- exchanges without a socket, of a server that has as much as the test gives
+ * it. */
 #ifndef TESTS_GATEWAY_FAKE_SERVER_H
 #define TESTS_GATEWAY_FAKE_SERVER_H
 

@@ -328,7 +328,8 @@ static limits_view look(void)
     return v;
 }
 
-/* What was reserved before midnight is settled there: the new day neither has it nor gets it back. */
+/* What was reserved before midnight is settled there: the new day neither has it nor gets it
+ * back. */
 START_TEST(a_request_across_midnight)
 {
     limits_ticket before, after;
@@ -380,7 +381,8 @@ START_TEST(the_ledger_and_the_spool_count)
     limits_add_used(all, 3, wall_us - 40 * DAY_US, 100000);
     ck_assert_int_eq(look().day_used, 111);
     ck_assert_int_eq(look().month_used, 11111);
-    /* The operator's picture has them before they come again; who used nothing this month is not looked at. */
+    /* The operator's picture has them before they come again; who used nothing
+     * this month is not looked at. */
     rows[0] = (usage_row){.request_id = 4, .tenant_id = 9, .output_tokens = 5};
     rows[1] = (usage_row){.request_id = 5, .tenant_id = 12, .output_tokens = 6};
     rows[0].started_wall_us = wall_us;

@@ -1,13 +1,14 @@
 /* bench_attend.cu -- what attention reaches on the device at hand, beside its copy bandwidth.
  *
- *     nvcc -O3 -std=c++17 -arch=native -I. tests/gpu/bench_attend.cu engine/cuda/attend.cu engine/cuda/attend_plan.c
+ *     nvcc -O3 -std=c++17 -arch=native -I. tests/gpu/bench_attend.cu engine/cuda/attend.cu
+ *     engine/cuda/attend_plan.c
  *     ./a.out [layers]
  *
- * Decode: batches x lengths of Llama-3-8B's heads (32 over 8, size 128), pages in random order; bytes of K and V alone
- * are counted, so the merge and everything else is loss.  Prefill: whole prompts, 4 n^2 / 2 operations per head and
- * value.  Each call reads another layer of the pages, so that nothing stays in the second-level cache.  Times are
- * the median of 20 calls between events.  Last line: the figure that is asked for (85% of the copy's bandwidth at batch 32,
- * length 8,192).
+ * Decode: batches x lengths of Llama-3-8B's heads (32 over 8, size 128), pages in random order;
+ * bytes of K and V alone are counted, so the merge and everything else is loss.  Prefill: whole
+ * prompts, 4 n^2 / 2 operations per head and value.  Each call reads another layer of the pages, so
+ * that nothing stays in the second-level cache.  Times are the median of 20 calls between events.
+ * Last line: the figure that is asked for (85% of the copy's bandwidth at batch 32, length 8,192).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -108,7 +109,8 @@ static double copy_bandwidth(timer *t)
     return 2 * (double)bytes / (ms[REPEAT / 2] * 1e-3);
 }
 
-/* Milliseconds of one layer's attention for n_seq sequences whose last n_rows positions end at `len`. */
+/* Milliseconds of one layer's attention for n_seq sequences whose last
+ * n_rows positions end at `len`. */
 static float attend_ms(timer *t, const cudaDeviceProp *prop, int layers, int n_seq, int n_rows,
                        int len)
 {

@@ -1,24 +1,32 @@
-/* bench_device.c -- the engine on a device at the size that counts: random weights of a model's shape, no files, no network.
+/* bench_device.c -- the engine on a device at the size that counts: random weights of a model's
+ * shape, no files, no network.
  *
- *     bench_device [--shape llama-3-8b|tiny] [--fraction F] [--scratch DIR] [--json FILE] [FIGURE...]
+ *     bench_device [--shape llama-3-8b|tiny] [--fraction F] [--scratch DIR]
+ *     [--json FILE] [FIGURE...]
  *
- *     copy       bytes a second that a copy inside the device reads and writes: the measure for what follows
+ *     copy       bytes a second that a copy inside the device reads and writes:
+ *                the measure for what follows
  *     matrix     operations a second of one large BF16 product, as cuBLAS's heuristic would run it
- *     decode     a step of decode rows: bare, each row with an adapter of its own, all with the same one
+ *     decode     a step of decode rows: bare, each row with an adapter of its
+ *                own, all with the same one
  *     host       what of a decode step is no work of the device
  *     prefill    a step of whole prompts
  *     attention  attention alone, one layer after another
- *     many       the widest step, bare and with an adapter for each row, of 1,024 that lie on the device (or as
+ *     many       the widest step, bare and with an adapter for each row, of 1,024
+ *                that lie on the device (or as
  *                many as have room)
  *
- * Everything goes through the backend's interface and engine/model/model.c, as when lorad serves.  The model is a sparse
- * file in --scratch: its matrices are holes, and a kernel (noise.cu) makes random values in their place on the device, so
- * that 16 GB of weights cost no disk, no copy and no time of the host.  Adapters are packed once and copied, as many as are asked for; K and V are random
- * pages in random order.  Times are medians by the host's clock around whole steps.  A figure for which the device has
- * no room is left out by name.  Each figure ends in a line CASE <figure> <unit> (asked <bound>): ok|short.
+ * Everything goes through the backend's interface and engine/model/model.c, as when lorad serves.
+ * The model is a sparse file in --scratch: its matrices are holes, and a kernel (noise.cu) makes
+ * random values in their place on the device, so that 16 GB of weights cost no disk, no copy and no
+ * time of the host.  Adapters are packed once and copied, as many as are asked for; K and V are
+ * random pages in random order.  Times are medians by the host's clock around whole steps.  A
+ * figure for which the device has no room is left out by name.  Each figure ends in a line CASE
+ * <figure> <unit> (asked <bound>): ok|short.
  *
- * What is checked, on any shape: logits are finite and differ from row to row, an adapter changes them, and a
- * row's are the same bits in a step with others' adapters as alone.  Exit 1 where that fails, 3 where a figure is short.
+ * What is checked, on any shape: logits are finite and differ from row to row, an adapter changes
+ * them, and a row's are the same bits in a step with others' adapters as alone.  Exit 1 where that
+ * fails, 3 where a figure is short.
  */
 #include <math.h>
 #include <stdarg.h>
@@ -172,7 +180,7 @@ static void fill_on_device(void *p, size_t bytes)
     ok(cudaDeviceSynchronize(), "a random matrix");
 }
 
-/* ---- the model: a file with holes ------------------------------------------------------------- */
+/* ---- the model: a file with holes ------------------------------------------------------------ */
 
 static err_code random_weight(backend *b, weight **out, const void *src, dtype type, int rows,
                               int cols, err *e)
@@ -297,7 +305,7 @@ static void load_model(const char *scratch)
            gib(model_weight_bytes(m)), seconds(from));
 }
 
-/* ---- pages and adapters -------------------------------------------------------------------------- */
+/* ---- pages and adapters ---------------------------------------------------------------------- */
 
 static int pages_for(int tokens)
 {
@@ -390,7 +398,7 @@ static void make_adapters(int n)
     free(host);
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------ */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 typedef enum { BARE, DISTINCT, SHARED } who;
 
@@ -404,7 +412,8 @@ typedef struct steps {
 
 static steps st;
 
-/* n_seq sequences of n_rows rows each, the last at position `len` - 1, from the `first`-th place on. */
+/* n_seq sequences of n_rows rows each, the last at position `len` - 1,
+ * from the `first`-th place on. */
 static void build(int first, int n_seq, int n_rows, int len, who w)
 {
     int n = 0, each = pages_for(len);
@@ -514,7 +523,7 @@ static void check_results(void)
     free(bare);
 }
 
-/* ---- figures ------------------------------------------------------------------------------------------- */
+/* ---- figures --------------------------------------------------------------------------------- */
 
 static void fig_copy(void)
 {
@@ -692,7 +701,7 @@ static void fig_many(void)
     figure("many_of_bare", bare / with, "of the bare base's tokens", 0.6, true);
 }
 
-/* ---- main ------------------------------------------------------------------------------------------------ */
+/* ---- main ------------------------------------------------------------------------------------ */
 
 typedef struct job {
     const char *name;

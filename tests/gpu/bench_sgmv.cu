@@ -1,15 +1,16 @@
-/* bench_sgmv.cu -- the LoRA kernels on a real device: microseconds, achieved bandwidth and FLOP/s over
- * rows x ranks x popularity, for the four groups of projections of Llama-3-8B's shape in BF16.
+/* bench_sgmv.cu -- the LoRA kernels on a real device: microseconds, achieved bandwidth and FLOP/s
+ * over rows x ranks x popularity, for the four groups of projections of Llama-3-8B's shape in BF16.
  *
- *     nvcc -O3 -std=c++17 -arch=native -I. tests/gpu/bench_sgmv.cu engine/cuda/sgmv.cu engine/cuda/sgmv_f32.cu \
+ *     nvcc -O3 -std=c++17 -arch=native -I. tests/gpu/bench_sgmv.cu engine/cuda/sgmv.cu
+ *     engine/cuda/sgmv_f32.cu \
  *          -x cu engine/cuda/sgmv_plan.c -o bench_sgmv && ./bench_sgmv [--quick]
  *
- * Each launch takes the next of several layers, so that weights come from memory, not from the second-level
- * cache.  Bytes that must move: each adapter's A and B once, x once, y read and written; bandwidth is these over
- * the time of shrink and expand together, in percent of a copy's.
+ * Each launch takes the next of several layers, so that weights come from memory, not from the
+ * second-level cache.  Bytes that must move: each adapter's A and B once, x once, y read and
+ * written; bandwidth is these over the time of shrink and expand together, in percent of a copy's.
  *
- * First it holds the one thing that the emulator cannot show: that a row's bits are the same alone, in chunks of 8,
- * 16 and 32 rows, and in tiles.  A difference ends it with status 1.
+ * First it holds the one thing that the emulator cannot show: that a row's bits are the same alone,
+ * in chunks of 8, 16 and 32 rows, and in tiles.  A difference ends it with status 1.
  */
 #include <math.h>
 #include <stdio.h>

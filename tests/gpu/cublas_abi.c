@@ -1,4 +1,5 @@
-/* cublas_abi.c -- what engine/cuda/blas.h declares, against the toolkit's own cublasLt.h: it compiles or it does not.
+/* cublas_abi.c -- what engine/cuda/blas.h declares, against the toolkit's own cublasLt.h:
+ * it compiles or it does not.
  *
  *     cc -fsyntax-only -I. -I<toolkit>/include tests/gpu/cublas_abi.c
  */

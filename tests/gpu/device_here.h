@@ -1,4 +1,5 @@
-/* device_here.h -- for the engine's tests on a device (CONFORM_CUDA): whether there is one, before anything runs.
+/* device_here.h -- for the engine's tests on a device (CONFORM_CUDA): whether there is
+ * one, before anything runs.
  *
  * A CUDA context does not survive fork(), so these tests run in one process.
  */

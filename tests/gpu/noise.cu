@@ -1,4 +1,5 @@
-/* noise.cu -- the kernel of noise.h: splitmix64 (Steele, Lea, Flood 2014) of the place, four values a word. */
+/* noise.cu -- the kernel of noise.h: splitmix64 (Steele, Lea, Flood 2014) of the
+ * place, four values a word. */
 #include "tests/gpu/noise.h"
 
 #include "engine/cuda/intrin.h"

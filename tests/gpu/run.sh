@@ -1,24 +1,32 @@
 #!/bin/sh
-# run.sh -- everything that a device alone can show, on a machine with an NVIDIA GPU: one table, one JSON.
+# run.sh -- everything that a device alone can show, on a machine with an NVIDIA
+# GPU: one table, one JSON.
 #
 #   sh tests/gpu/run.sh [--built DIR] [--out DIR] [PART...]      all parts, or those named
-#   sh tests/gpu/run.sh pack DIR [BUILD]         DIR and DIR.tar.gz for a machine that has no compiler or libraries
+#   sh tests/gpu/run.sh pack DIR [BUILD]         DIR and DIR.tar.gz for a machine that
+#                                                has no compiler or libraries
 #
-#   build         lorad, tests and benches for the compute capability of device 0, in build/gpu         120 s
-#   kernels       the kernels' tests of tests/emu, on the device; cuBLAS's functions                     45 s
-#   conformance   the engine and PEFT's adapters against the golden log-probabilities                    60 s
-#   invariance    32 sampled requests together, in chunks, swapped, pre-empted: the tokens of each alone 60 s
-#   sanitizer     compute-sanitizer: memcheck, racecheck, initcheck, where it supports the device         75 s
-#   served        lorad over HTTPS with engine.backend=cuda: answers, adapters, batches, swapping         60 s
-#   bench         Llama-3-8B's shape with random weights: bench_device, bench_attend, bench_sgmv         120 s
+#   build         120 s  lorad, tests and benches for the compute capability
+#                 of device 0, in build/gpu
+#   kernels       45 s  the kernels' tests of tests/emu, on the device; cuBLAS's functions
+#   conformance   60 s  the engine and PEFT's adapters against the golden log-probabilities
+#   invariance    60 s  32 sampled requests together, in chunks, swapped,
+#                 pre-empted: the tokens of each alone
+#   sanitizer     75 s  compute-sanitizer: memcheck, racecheck, initcheck,
+#                 where it supports the device
+#   served        60 s  lorad over HTTPS with engine.backend=cuda: answers,
+#                 adapters, batches, swapping
+#   bench         120 s  Llama-3-8B's shape with random weights:
+#                 bench_device, bench_attend, bench_sgmv
 #
-# The seconds are limits: what is not done then says TIMEOUT, and the rest goes on; 9 minutes together. Nothing is
-# fetched. It needs: nvidia-smi and the driver, cuBLAS (found in the toolkit, the system or Python's nvidia-cublas), python3
-# for `served` and the report; to build: nvcc, cmake 3.25, ninja, pkg-config, a C and C++ compiler and the packages of
-# conf/setup.sh. Where these are not to be had, `pack` on a machine of the same system makes what --built takes (either).
+# The seconds are limits: what is not done then says TIMEOUT, and the rest goes on; 9 minutes
+# together. Nothing is fetched. It needs: nvidia-smi and the driver, cuBLAS (found in the toolkit,
+# the system or Python's nvidia-cublas), python3 for `served` and the report; to build: nvcc, cmake
+# 3.25, ninja, pkg-config, a C and C++ compiler and the packages of conf/setup.sh. Where these are
+# not to be had, `pack` on a machine of the same system makes what --built takes (either).
 #
-# Exit status: 0 all of it is well, 1 something failed or took too long, 2 usage, 3 all passed and a figure is short of
-# what is asked, 77 there is no device here: nothing was looked at.
+# Exit status: 0 all of it is well, 1 something failed or took too long, 2 usage, 3 all passed and a
+# figure is short of what is asked, 77 there is no device here: nothing was looked at.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 root=$PWD
@@ -74,7 +82,7 @@ pack() { # pack FOLDER [BUILD]
     exit
 }
 
-# ---- the command line ------------------------------------------------------------------------------
+# ---- the command line -------------------------------------------------------------------------
 
 case ${1:-} in
 pack) shift && pack "$@" ;;
@@ -84,7 +92,7 @@ while [ $# -gt 0 ]; do
     case $1 in
     --built) built=${2:?--built needs a folder}; shift 2 ;;
     --out) out=${2:?--out needs a folder}; shift 2 ;;
-    -h | --help) sed -n '2,28s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 0 ;;
     -*) fail 2 "unknown option $1" ;;
     *)
         case " $parts " in
@@ -96,7 +104,7 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$wanted" ] || wanted=$parts
 
-# ---- the device --------------------------------------------------------------------------------------
+# ---- the device -------------------------------------------------------------------------------
 
 if ! command -v nvidia-smi >/dev/null 2>&1; then
     fail 77 "there is no nvidia-smi, so no NVIDIA driver and no device here: nothing was looked at"
@@ -127,8 +135,8 @@ now() { date +%s%3N; } # milliseconds
 began=$(now)
 deadline=${LORAD_GPU_SECONDS:-540} # of all parts; for run.sh's own test
 
-# check PART NAME COMMAND...: within what is left of the part's time and of all; the output goes into a log.
-# States: ok; short (3: passed, and slower than asked); skipped; FAILED; TIMEOUT.
+# check PART NAME COMMAND...: within what is left of the part's time and of all; the output goes
+# into a log.  States: ok; short (3: passed, and slower than asked); skipped; FAILED; TIMEOUT.
 check() {
     part=$1 name=$2 log=$1-$2.log
     shift 2
@@ -155,7 +163,7 @@ check() {
 }
 in_tests() { (cd tests && exec "$@"); }
 
-# ---- parts -----------------------------------------------------------------------------------------------
+# ---- parts ------------------------------------------------------------------------------------
 
 part_build() {
     [ -z "$built" ] || return 0 # it was

@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_run.sh BUILD -- tests/gpu/run.sh without a device: what it refuses, and its whole course over programs that run on the
-# emulated one, behind an nvidia-smi of our own.
+# test_run.sh BUILD -- tests/gpu/run.sh without a device: what it refuses, and its whole course over
+# programs that run on the emulated one, behind an nvidia-smi of our own.
 set -eu
 build=$1
 cd "$(dirname "$0")/../.."
@@ -33,7 +33,8 @@ expect 2 'unknown option --fast' --fast
 # The course: kernels and bench on the emulated device, the sanitizer as some machines have it.
 smi 'echo "emulated device, 8.0, 160 MiB, 0.0"'
 for t in test_rows test_attend test_sample test_sgmv; do program gpu.$t 'exit 0'; done
-program gpu.test_blas_load '[ -n "${LD_LIBRARY_PATH:-}" ] || exit 77' # cuBLAS is where Python has it
+# cuBLAS is where Python has it
+program gpu.test_blas_load '[ -n "${LD_LIBRARY_PATH:-}" ] || exit 77'
 mkdir -p "$dir/py/nvidia/cu13/lib"
 : >"$dir/py/nvidia/cu13/lib/libcublasLt.so.13"
 export PYTHONPATH="$dir/py"

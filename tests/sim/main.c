@@ -5,12 +5,14 @@
  * [--abuser SHARE] [--cv X]
  *       [--mix distinct|uniform|skewed|identical] [--uneven X] [--burst X]
  * [--seed N]
- *       [--device h200|cpu] [--hiccup SHARE] [--queue] [--blind] [--load-us N] [--policy NAME[,NAME...]] [--alone] [--json] [--svg FILE] [--check]
+ *       [--device h200|cpu] [--hiccup SHARE] [--queue] [--blind] [--load-us N] [--policy
+ *       NAME[,NAME...]] [--alone] [--json] [--svg FILE] [--check]
  * [--plan]
  *
- * --device cpu is the demo model on two cores, as slo-wire measured it; there --hiccup SHARE of the
- * steps are held up by other work, by up to 80 ms.  --queue: nobody is refused, as in the default
- * configuration.  --blind: admission does not see where adapters are; --load-us: what a load of rank 16 takes.
+ * --device cpu is the demo model on two cores, as slo-wire measured it; there --hiccup SHARE
+ * of the steps are held up by other work, by up to 80 ms.  --queue: nobody is refused, as in
+ * the default configuration.  --blind: admission does not see where adapters are; --load-us:
+ * what a load of rank 16 takes.
  *
  * --load is a multiple of the capacity, which is measured first: requests per
  * second that the device finishes with a queue that never empties and 100

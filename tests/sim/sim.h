@@ -120,8 +120,8 @@ typedef struct sim_result {
     double plan_s;                                    /* processor time of planning */
     double cost_error;
     int64_t longest_wait_us; /* of a request that was seated */
-    /* With check: free seats given to others while a head was over its ageing bound, and had been for
-     * longer. */
+    /* With check: free seats given to others while a head was over its ageing
+     * bound, and had been for longer. */
     int passed;
 } sim_result;
 

@@ -1,4 +1,5 @@
-/* ledger_get.h -- one request's row as the database has it, for tests: the server itself reads only sums and pages.
+/* ledger_get.h -- one request's row as the database has it, for tests: the server itself
+ * reads only sums and pages.
  *
  * Threads: any thread.
  */

@@ -183,7 +183,8 @@ START_TEST(test_key_life)
 }
 END_TEST
 
-/* Two operators who change different settings: none is lost, the later one is told to look again. */
+/* Two operators who change different settings: none is lost, the later one is told to look
+ * again. */
 START_TEST(test_key_update)
 {
     key_info want = {.tenant_id = make_tenant("acme"), .scopes = SCOPE_INFERENCE}, k, mine, now;

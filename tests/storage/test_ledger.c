@@ -145,7 +145,8 @@ static void same_sums(const usage_query *q, const usage_sum *want, size_t n_want
     free(s);
 }
 
-/* Rows that are old become sums by hour, a few at a time: no query by hour or day, and no budget, can tell. */
+/* Rows that are old become sums by hour, a few at a time: no query by hour or
+ * day, and no budget, can tell. */
 START_TEST(test_prune)
 {
     enum { N = 60 };

@@ -1,4 +1,5 @@
-/* test_lockouts.c -- revoked, suspended and deleted: in force at once, on a failing disk, after a kill. */
+/* test_lockouts.c -- revoked, suspended and deleted: in force at once, on a
+ * failing disk, after a kill. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>

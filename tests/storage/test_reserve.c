@@ -1,4 +1,5 @@
-/* test_reserve.c -- the database's reserve on a disk that is full; the rules for floors and shares. */
+/* test_reserve.c -- the database's reserve on a disk that is full; the
+ * rules for floors and shares. */
 #include <string.h>
 #include <time.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-/* test_settler.c -- usage whose database cannot be written: it waits in the spool, nothing is lost or doubled,
- * nobody waits for it, and it is written as soon as that is possible.
+/* test_settler.c -- usage whose database cannot be written: it waits in the spool, nothing is lost
+ * or doubled, nobody waits for it, and it is written as soon as that is possible.
  *
  * Another connection of this process holds the write lock; for SQLite that is another program.
  */
@@ -148,7 +148,8 @@ static void check_books(uint64_t first, uint64_t last)
     ck_assert_int_eq(day, want);
 }
 
-/* Whoever is told that it is durable finds it there; on a machine that does much else some are not told. */
+/* Whoever is told that it is durable finds it there; on a machine that does
+ * much else some are not told. */
 START_TEST(a_healthy_database_has_it_at_once)
 {
     int n_told = 0;
@@ -269,7 +270,8 @@ START_TEST(a_full_disk)
 }
 END_TEST
 
-/* A stop and a start that cannot write keep what waits, whatever the sizes are then; ids go on above it. */
+/* A stop and a start that cannot write keep what waits, whatever the sizes are
+ * then; ids go on above it. */
 START_TEST(what_waits_outlives_restarts)
 {
     static const int sizes[][2] = {

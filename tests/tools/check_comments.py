@@ -3,10 +3,10 @@
 words:   a function written word() and a file written with its ending (.c, .h, .cu, .py, .sh; with or without folders)
          in a comment exist in the tree; what others wrote stands in `foreign`.  In a file's name * and NAME stand
          for any characters.
-columns: no line with a comment is longer than 100 columns.
+columns: no line with a comment is longer than 100 columns.  Python is left out: its heads are what --help prints.
 
-Looks at C, C++ and CUDA, Python, shell and CMake.  Each run first looks at a
-comment made wrong on purpose, so a check that finds nothing says so.
+Looks at C, C++ and CUDA, Python, shell and CMake.  Each run first looks at a comment made wrong on purpose, so a check
+that finds nothing says so.
 """
 
 import fnmatch
@@ -106,8 +106,14 @@ def wrong_words(texts, files):
                 yield f"{path}:{line + comment.count(chr(10), 0, m.start())}: there is no {name}"
 
 
+# A change of these builds civetweb anew wherever it lies.
+stamped = {"cmake/build_civetweb.sh", "cmake/civetweb-requests.inl"}
+
+
 def long_comments(texts, _files):
     for path, text in sorted(texts.items()):
+        if path in stamped or path.endswith(".py"):
+            continue
         lines = text.split("\n")
         for first, comment in split(path, text)[0]:
             for n in range(first, first + comment.count("\n") + 1):
@@ -119,7 +125,7 @@ CHECKS = {"words": wrong_words, "columns": long_comments}
 PLANTED = {
     "a.c": "/* Calls planted_gone() of gone.c and b/a.h,\n * and is_there() of a.c. */\nint is_there(void);\n",
     "b/b.py": '"""Like planted_too()."""\n' + "x = 1  # " + "long " * 20 + "\n",
-    "c.sh": "f() {\n    echo 'no # planted_quoted()' # lost.sh\n}\n",
+    "c.sh": "# " + "long " * 20 + "\nf() {\n    echo 'no # planted_quoted()' # lost.sh\n}\n",
 }
 EXPECTED = {"words": 5, "columns": 1}
 

@@ -1,14 +1,15 @@
 #!/bin/sh
 # check_layers.sh ROOT -- fails when a file includes one that its street must not know.
 #
-# The table is the architecture.  A row is a street (a folder, or one file that may more than its folder) and what
-# it may include: other streets, or single headers of them, and always its own folder.  What goes wrong:
+# The table is the architecture.  A row is a street (a folder, or one file that may more than its
+# folder) and what it may include: other streets, or single headers of them, and always its own
+# folder.  What goes wrong:
 #   - an include that no row allows, or of a folder without a row
 #   - a private header (*_inside.h, *_tables.h, *_sql.h) from another folder
 #   - rows that make a circle (of programs; tests may)
 #   - an entry that nobody uses any more: rows are as narrow as is true
-# tests/X may include X, all that X may reach, tests/ and the tests' folders above; its row adds to that.
-# test_layers.sh, beside this file, plants forbidden includes and sees each refused.
+# tests/X may include X, all that X may reach, tests/ and the tests' folders above; its row adds to
+# that.  test_layers.sh, beside this file, plants forbidden includes and sees each refused.
 set -eu
 cd "$1"
 awk '

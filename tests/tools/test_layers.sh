@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_layers.sh ROOT -- plants one forbidden include after another in a copy of the tree: check_layers.sh must refuse
-# each by its name, and nothing else.
+# test_layers.sh ROOT -- plants one forbidden include after another in a copy of the tree:
+# check_layers.sh must refuse each by its name, and nothing else.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 copy=$(mktemp -d)

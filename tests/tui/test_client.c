@@ -1,8 +1,8 @@
 /* test_client.c -- the HTTPS client against a TLS server of a few lines that answers by script.
  *
- * The server is a thread of this process: it takes connections one after the other, reads one request
- * at a time (headers and Content-Length bytes of body), keeps it for the test to look at, and writes
- * what the test has laid ready.
+ * The server is a thread of this process: it takes connections one after the other, reads one
+ * request at a time (headers and Content-Length bytes of body), keeps it for the test to look at,
+ * and writes what the test has laid ready.
  */
 #include <arpa/inet.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* test_contexts.c -- the file of servers and keys: what it says, who may read it, what the environment
- * does to it. */
+/* test_contexts.c -- the file of servers and keys: what it says, who may read it, what
+ * the environment does to it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* test_text.c -- strangers' texts on a terminal: what is let through, what is cut, whatever the pieces. */
+/* test_text.c -- strangers' texts on a terminal: what is let through, what is
+ * cut, whatever the pieces. */
 #include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -49,8 +49,8 @@ int ctl_call(ctl *c, ctl_side side, const char *method, cJSON *body, cJSON **tre
 /* GETs one object and prints it, as JSON or as a tree; the exit status. */
 int ctl_show(ctl *c, ctl_side side, const char *path);
 
-/* While somebody talks to us, Ctrl-C ends what runs, not the program.  ctl_was_interrupted() says whether
- * there was one since it was last asked. */
+/* While somebody talks to us, Ctrl-C ends what runs, not the program.  ctl_was_interrupted() says
+ * whether there was one since it was last asked. */
 void ctl_keep_running(void);
 bool ctl_was_interrupted(void);
 
@@ -60,7 +60,8 @@ int ctl_run(ctl *c, ctl_side side, const client_request *rq, client_reply *reply
 /* client_call() that a signal ends; prints nothing. */
 err_code ctl_transfer(client *cl, const client_request *rq, client_reply *reply, err *e);
 
-/* GET of a list, page after page (?after= the answer's "next", else the last id); *rows is an array of its "data". */
+/* GET of a list, page after page (?after= the answer's "next", else the last id); *rows
+ * is an array of its "data". */
 int ctl_list(ctl *c, ctl_side side, const char *path, const char *cursor_field, cJSON **rows);
 
 /* ---- saying ------------------------------------------------------------------------ */
@@ -77,7 +78,8 @@ void ctl_print_row(const ctl *c, const column *columns, const cJSON *row);
 void ctl_done(const ctl *c, const cJSON *tree, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Asks before something that cannot be undone; --yes answers.  False: no, or nobody is there to ask. */
+/* Asks before something that cannot be undone; --yes answers.  False: no,
+ * or nobody is there to ask. */
 bool ctl_confirm(const ctl *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- values ------------------------------------------------------------------------- */
@@ -88,7 +90,8 @@ const char *ctl_seg(const char *s);
 /* "30d", "12h", "90s", plain seconds: seconds; -1: none of these. */
 int64_t ctl_span(const char *s);
 
-/* Seconds since 1970 from that many, "2026-12-31", "2026-12-31T12:00:00" (local), or "-7d" (ago). */
+/* Seconds since 1970 from that many, "2026-12-31", "2026-12-31T12:00:00" (local), or "-7d"
+ * (ago). */
 bool ctl_time(const char *s, int64_t *out);
 
 /* A whole number with k, M, G as thousands; -1: none. */

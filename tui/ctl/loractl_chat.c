@@ -46,7 +46,8 @@ static const cJSON *member(const cJSON *o, const char *name)
     return cJSON_IsObject(o) ? json_get(o, name) : NULL;
 }
 
-/* choices[0].text, or with chat choices[0].<part>.content: "delta" of a chunk, "message" of a whole answer. */
+/* choices[0].text, or with chat choices[0].<part>.content: "delta" of a chunk,
+ * "message" of a whole answer. */
 static const char *text_of(const cJSON *tree, bool chat, const char *part)
 {
     const cJSON *choices = member(tree, "choices");
@@ -242,8 +243,8 @@ static bool obey(cJSON *body, const char *line, char *system, size_t cap, bool *
     return true;
 }
 
-/* Until the terminal has something to read; false: Ctrl-C came.  The signal is let in only while we wait,
- * so that none falls between looking and waiting. */
+/* Until the terminal has something to read; false: Ctrl-C came.  The signal is let in only while we
+ * wait, so that none falls between looking and waiting. */
 static bool wait_for_line(void)
 {
     sigset_t interrupt, was;
@@ -257,8 +258,8 @@ static bool wait_for_line(void)
     return !stop;
 }
 
-/* getline() of what wait_for_line() has seen; false: it is gone, for Ctrl-C throws away what was typed, and
- * a plain read would wait for more.  *n as getline() returns it. */
+/* getline() of what wait_for_line() has seen; false: it is gone, for Ctrl-C throws away what was
+ * typed, and a plain read would wait for more.  *n as getline() returns it. */
 static bool read_line(char **line, size_t *cap, ssize_t *n)
 {
     int flags = isatty(STDIN_FILENO) ? fcntl(STDIN_FILENO, F_GETFL) : -1;

@@ -1,9 +1,9 @@
 /* loractl_push.c -- adapter push DIR: a manifest first, then only the bytes that the server lacks.
  *
- * The manifest names each file's size and SHA-256.  The server answers with how much of each it has: all
- * of it (published before, by this tenant), a part (an upload that broke off), or nothing.  What is
- * missing is appended; a broken connection is taken up again where the server says it stands, also by
- * a new loractl.  Then one commit validates and publishes.
+ * The manifest names each file's size and SHA-256.  The server answers with how much of each it
+ * has: all of it (published before, by this tenant), a part (an upload that broke off), or nothing.
+ * What is missing is appended; a broken connection is taken up again where the server says it
+ * stands, also by a new loractl.  Then one commit validates and publishes.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -187,7 +187,8 @@ static void show(void *arg, int64_t sent, int64_t received)
     progress_set(&t->p->progress, t->first + sent);
 }
 
-/* Is it worth another try?  A break, a server that is busy or restarts, an offset that has moved. */
+/* Is it worth another try?  A break, a server that is busy or restarts, an offset that has
+ * moved. */
 static bool passing(err_code rc, const client_reply *r)
 {
     if (rc) return rc == ERR_IO || rc == ERR_TIMEOUT;

@@ -15,7 +15,8 @@ typedef struct progress {
     bool on, drawn;
 } progress;
 
-/* `quiet`, or standard error no terminal: nothing is ever written.  `done`: bytes that are there. */
+/* `quiet`, or standard error no terminal: nothing is ever written.  `done`: bytes that are
+ * there. */
 void progress_begin(progress *p, const char *label, int64_t total, int64_t done, bool quiet);
 /* Draws at most ten times a second. */
 void progress_set(progress *p, int64_t done);

@@ -1,8 +1,8 @@
 /* cells.h -- a screen in memory: characters and styles in a grid, for drawing without a terminal.
  *
  * All text from outside passes cells_text(): what is not a printable character of a known width
- * (control, combining, right-to-left, formatting, broken UTF-8 ...) becomes "?", a wide one takes two
- * cells or none, and nothing is written outside its field.  So no name can disturb the screen.
+ * (control, combining, right-to-left, formatting, broken UTF-8 ...) becomes "?", a wide one takes
+ * two cells or none, and nothing is written outside its field.  So no name can disturb the screen.
  *
  * Ownership: the caller's struct; cells_free() frees.  Threads: one at a time.
  */

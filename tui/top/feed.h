@@ -1,8 +1,8 @@
 /* feed.h -- one server's answers, fetched in a thread of their own.
  *
- * Asks for what changed since the last answer, once an interval; when the server is gone it tries again
- * by itself, at first soon, then every few seconds.  Actions are carried out between two answers.  What
- * came waits in a short queue; a byte in `wake` says that there is something.
+ * Asks for what changed since the last answer, once an interval; when the server is gone it tries
+ * again by itself, at first soon, then every few seconds.  Actions are carried out between two
+ * answers.  What came waits in a short queue; a byte in `wake` says that there is something.
  *
  * Ownership: feed_open() to feed_close().  Threads: the one that opened it.
  */

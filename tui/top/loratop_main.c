@@ -1,4 +1,5 @@
-/* loratop_main.c -- htop for adapters: arguments, servers, and the loop between them and a terminal. */
+/* loratop_main.c -- htop for adapters: arguments, servers, and the loop
+ * between them and a terminal. */
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>

@@ -79,7 +79,8 @@ err_code term_open(bool ascii, err *e)
     (void)nodelay(stdscr, TRUE);
     (void)curs_set(0);
     set_escdelay(25);
-    /* The release, too: ncurses swallows an event that is not asked for and waits for the next, nodelay or not. */
+    /* The release, too: ncurses swallows an event that is not asked for and waits for
+     * the next, nodelay or not. */
     (void)mousemask(BUTTON1_PRESSED | BUTTON1_RELEASED | BUTTON1_CLICKED | BUTTON4_PRESSED |
                         BUTTON5_PRESSED,
                     NULL);

@@ -1,7 +1,7 @@
 /* term.h -- cells on a real terminal: ncursesw, and only what changed.
  *
- * Colours by what terminfo says (256, 8) or none (NO_COLOR, a terminal without); characters beyond ASCII
- * only where the locale is UTF-8.  Threads: one.
+ * Colours by what terminfo says (256, 8) or none (NO_COLOR, a terminal without); characters beyond
+ * ASCII only where the locale is UTF-8.  Threads: one.
  */
 #ifndef TUI_TOP_TERM_H
 #define TUI_TOP_TERM_H

@@ -2,8 +2,8 @@
  *
  * Made from the answers of GET /admin/v1/stats (gateway/admin_proto.h), strictly: an answer with a
  * member of the wrong type is refused whole, with its name; members that an older server does not
- * have stay zero.  A server is no more trusted than a tenant: texts are kept as they came and made safe
- * where they are drawn (cells.h), counts are bounded.
+ * have stay zero.  A server is no more trusted than a tenant: texts are kept as they came and made
+ * safe where they are drawn (cells.h), counts are bounded.
  *
  * Ownership: topdata_init() to topdata_clear().  Threads: one.
  */

@@ -1,11 +1,12 @@
 /* view.h -- loratop's state and habits, without a terminal: keys in, cells and wishes out.
  *
- * view_key() and view_mouse() change what is shown and may leave actions (HTTP calls, confirmed by the
- * user) for the caller to carry out; view_draw() draws all of it onto cells.  Time comes in as an
- * argument.  Names of rows go into paths percent-encoded.
+ * view_key() and view_mouse() change what is shown and may leave actions (HTTP calls, confirmed by
+ * the user) for the caller to carry out; view_draw() draws all of it onto cells.  Time comes in as
+ * an argument.  Names of rows go into paths percent-encoded.
  *
- * Files: view.c state, lists, keys; view_menu.c menus, confirmations, actions; view_columns.c the columns
- * of the tables; view_draw.c frame and tables; view_panels.c overview, engine, SLO, servers.
+ * Files: view.c state, lists, keys; view_menu.c menus, confirmations, actions;
+ * view_columns.c the columns of the tables; view_draw.c frame and tables; view_panels.c
+ * overview, engine, SLO, servers.
  * Ownership: view_init() to view_clear().  Threads: one.
  */
 #ifndef TUI_TOP_VIEW_H

@@ -1,7 +1,8 @@
-/* view_columns.c -- what stands in the tables, and what they are sorted by: one row for each column.
+/* view_columns.c -- what stands in the tables, and what they are sorted
+ * by: one row for each column.
  *
- * A cell and a sort key are made by two small functions, named in the column's row.  Most work for any
- * member of their type, which the row names; the others know their struct.
+ * A cell and a sort key are made by two small functions, named in the column's row.  Most work for
+ * any member of their type, which the row names; the others know their struct.
  */
 #include <math.h>
 #include <stdio.h>

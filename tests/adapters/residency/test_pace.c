@@ -136,7 +136,8 @@ START_TEST(test_steps_wake)
 }
 END_TEST
 
-/* An engine that says nothing any more holds nobody up: the second and the third piece go when patience ends. */
+/* An engine that says nothing any more holds nobody up: the second and the third
+ * piece go when patience ends. */
 START_TEST(test_patience_ends)
 {
     pace_counts c;

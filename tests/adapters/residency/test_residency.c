@@ -1,7 +1,8 @@
 /* test_residency.c -- the cache behind the engine's door, with the CPU backend and real files.
  *
- * The tests play the engine: they ask, are told ERR_BUSY, and ask again on a later "step".  No test
- * depends on how long anything takes; each loop ends by its own condition (or by the suite's limit).
+ * The tests play the engine: they ask, are told ERR_BUSY, and ask again on a later
+ * "step".  No test depends on how long anything takes; each loop ends by its own
+ * condition (or by the suite's limit).
  */
 #include <fcntl.h>
 #include <math.h>
@@ -39,7 +40,7 @@ static size_t host;     /* budget of host memory */
 static residency *rs;
 static lora_source door;
 
-/* ---- a disk and a device that can be stopped --------------------------------------------------- */
+/* ---- a disk and a device that can be stopped ------------------------------------------------- */
 
 typedef enum { GOES, READS_HANG, PACKS_HANG } stall;
 
@@ -520,7 +521,8 @@ START_TEST(test_changes)
 }
 END_TEST
 
-/* Somebody else takes the room of an idle adapter: who only looks carries nothing out; the next step does. */
+/* Somebody else takes the room of an idle adapter: who only looks carries
+ * nothing out; the next step does. */
 START_TEST(test_looking_evicts_nothing)
 {
     enum { CHUNKS = 4 };
@@ -693,7 +695,8 @@ static size_t gather(const lora_view *v, char *out, size_t cap, int *cuts)
     return at;
 }
 
-/* A copy goes up again with the same bits that were packed from the files, over many chunks' borders. */
+/* A copy goes up again with the same bits that were packed from the files,
+ * over many chunks' borders. */
 static void goes_up_again(const char *name, int rank, const char *type, bool as_chunks)
 {
     enum { ROOM = 1 << 20 };
@@ -764,8 +767,8 @@ START_TEST(test_deadlines_order_the_queue)
 }
 END_TEST
 
-/* Hints are fetched in the order in which their requests will start, whatever the order of the asking; and what
- * the engine is told to plan with: the time of a load, and how many fit. */
+/* Hints are fetched in the order in which their requests will start, whatever the order of the
+ * asking; and what the engine is told to plan with: the time of a load, and how many fit. */
 START_TEST(test_hints_in_order_of_start)
 {
     double load_us = -1;
@@ -798,7 +801,8 @@ START_TEST(test_hints_in_order_of_start)
 }
 END_TEST
 
-/* While streams have no time to give, a load goes on by a piece in a step, and at once when they have. */
+/* While streams have no time to give, a load goes on by a piece in a step,
+ * and at once when they have. */
 START_TEST(test_copies_in_pace_with_steps)
 {
     residency_config cfg = {
@@ -866,8 +870,8 @@ START_TEST(test_eta)
 }
 END_TEST
 
-/* In int8 each weight is off by at most 1/254 of the largest of its group; the same bits, whether from the
- * disk or from host memory. */
+/* In int8 each weight is off by at most 1/254 of the largest of its group; the same bits, whether
+ * from the disk or from host memory. */
 START_TEST(test_int8_copies)
 {
     residency_config cfg = {.budget_bytes = packed * 2,
@@ -912,7 +916,7 @@ START_TEST(test_int8_copies)
 }
 END_TEST
 
-/* ---- a cold adapter waits alone -------------------------------------------------------------------- */
+/* ---- a cold adapter waits alone -------------------------------------------------------------- */
 
 /* The engine asks for what is there, lets go of it, hints and asks for more, again and again. */
 static void engine_runs_on(uint64_t cold)
@@ -930,8 +934,8 @@ static void engine_runs_on(uint64_t cold)
     is_engine = false;
 }
 
-/* A disk that does not answer, then packing that does not end: the engine is never kept waiting, and never
- * reads a file or packs a weight itself. */
+/* A disk that does not answer, then packing that does not end: the engine is never kept waiting,
+ * and never reads a file or packs a weight itself. */
 START_TEST(test_stalls_nobody_else)
 {
     const lora_view *v;
@@ -960,7 +964,7 @@ START_TEST(test_stalls_nobody_else)
 }
 END_TEST
 
-/* ---- other threads warm, pin and delete while the engine works ---------------------------------- */
+/* ---- other threads warm, pin and delete while the engine works ------------------------------- */
 
 static atomic_bool stop;
 

@@ -1,4 +1,5 @@
-/* test_copy.c -- adapters in int8: the bound on the error for every type and every kind of values. */
+/* test_copy.c -- adapters in int8: the bound on the error for every type and every kind of
+ * values. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* test_hostile.c -- folders made to hurt, from a bit flip to a claim of 100 GB: a table.
  *
- * Each goes through the whole upload.  It must be refused with the code and the words that stand in the
- * table, in a sentence that no other case gets; afterwards the disk holds what it held before, and
- * the process as much memory (its peak is bounded over all cases together).
+ * Each goes through the whole upload.  It must be refused with the code and the words that stand in
+ * the table, in a sentence that no other case gets; afterwards the disk holds what it held before,
+ * and the process as much memory (its peak is bounded over all cases together).
  */
 #include <dirent.h>
 #include <malloc.h>
@@ -54,7 +54,7 @@ static void little(bytes *b, uint64_t v, int n)
     }
 }
 
-/* ---- configs ------------------------------------------------------------------------------------ */
+/* ---- configs --------------------------------------------------------------------------------- */
 
 static void good(parcel *p)
 {
@@ -117,7 +117,7 @@ static void config_saves(parcel *p, const char *arg)
     fmt(&p->config, "]}");
 }
 
-/* ---- safetensors ------------------------------------------------------------------------------------ */
+/* ---- safetensors ----------------------------------------------------------------------------- */
 
 /* A file of this header and `n` zero bytes. */
 static void st_raw(parcel *p, const char *header, size_t n)
@@ -161,7 +161,8 @@ static void st_longer(parcel *p, const char *arg)
     fmt(&p->weights, "%s", arg);
 }
 
-/* The first place where the first word of "word word" stands gets the second, of the same length. */
+/* The first place where the first word of "word word" stands gets the second, of the same
+ * length. */
 static void st_swap(parcel *p, const char *arg)
 {
     good(p);
@@ -208,7 +209,8 @@ static void another_method(parcel *p, const char *arg)
     fmt(&p->config, "{\"peft_type\":\"ADALORA\"}");
 }
 
-/* q and v of layer 0 alone, with shapes and types as given: "typeA rowsA colsA typeB rowsB colsB". */
+/* q and v of layer 0 alone, with shapes and types as given: "typeA rowsA colsA typeB rowsB
+ * colsB". */
 static void st_pair(parcel *p, const char *arg)
 {
     char ta[8], tb[8];
@@ -222,7 +224,7 @@ static void st_pair(parcel *p, const char *arg)
                     "attn.q_proj\"]}");
 }
 
-/* ---- GGUF ---------------------------------------------------------------------------------------------- */
+/* ---- GGUF ------------------------------------------------------------------------------------ */
 
 static void gg_string(bytes *b, const char *s)
 {
@@ -344,7 +346,7 @@ static void gg_and(parcel *p, const char *arg)
     }
 }
 
-/* ---- tar ------------------------------------------------------------------------------------------------- */
+/* ---- tar ------------------------------------------------------------------------------------- */
 
 static void with_file(parcel *p, const char *arg)
 {
@@ -364,7 +366,7 @@ static void claims(parcel *p, const char *arg)
     p->tar_claims = strtoull(arg, NULL, 0);
 }
 
-/* ---- the table ---------------------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 #define QV         "\"target_modules\":[\"q_proj\",\"v_proj\"]"
 #define T(d, s, o) "{\"" A0 "\":{\"dtype\":\"" d "\",\"shape\":" s ",\"data_offsets\":" o "}}"
@@ -527,7 +529,7 @@ static const hostile table[] = {
 enum { N_CASES = sizeof table / sizeof(*table) };
 _Static_assert(N_CASES >= 60, "the issue asks for 60");
 
-/* ---- the run -------------------------------------------------------------------------------------------------- */
+/* ---- the run --------------------------------------------------------------------------------- */
 
 static char dir[64];
 static store *st;

@@ -242,7 +242,8 @@ START_TEST(test_restart)
 }
 END_TEST
 
-/* Every byte of a manifest on the disk, changed or cut: taken as it is or removed, never a crash. */
+/* Every byte of a manifest on the disk, changed or cut: taken as it is or removed, never a
+ * crash. */
 START_TEST(test_broken_manifests)
 {
     staged_upload u = begin(acme, "poet");
@@ -366,7 +367,8 @@ static void *push(void *arg)
     return NULL;
 }
 
-/* Many writers of one file: one at a time gets in, the others are told so, the bytes are never mixed. */
+/* Many writers of one file: one at a time gets in, the others are told so,
+ * the bytes are never mixed. */
 START_TEST(test_writers_race)
 {
     race r = {.u = begin(acme, "poet")};

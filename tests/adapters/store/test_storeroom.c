@@ -1,4 +1,5 @@
-/* test_storeroom.c -- the disk's floor, tenants' quotas, and room that idle uploads lend; on a small disk. */
+/* test_storeroom.c -- the disk's floor, tenants' quotas, and room that idle
+ * uploads lend; on a small disk. */
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -115,7 +115,8 @@ START_TEST(test_publish)
 }
 END_TEST
 
-/* A byte of what was published changed on the disk: the same upload once more is a fresh copy of it. */
+/* A byte of what was published changed on the disk: the same upload once
+ * more is a fresh copy of it. */
 START_TEST(test_rotten_files)
 {
     bytes config = make_config(4), weights = make_weights(&base, 4, "F32", 0.5f);
@@ -602,7 +603,7 @@ START_TEST(test_names_and_kinds)
 }
 END_TEST
 
-/* ---- attacks on the weights ------------------------------------------------------------------- */
+/* ---- attacks on the weights ------------------------------------------------------------------ */
 
 static err_code send_weights(const bytes *weights, const char *config_text)
 {

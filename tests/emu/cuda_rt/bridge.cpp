@@ -1,4 +1,5 @@
-/* bridge.cpp -- the emulated run-time library's hands in the emulator: memory, and launches in streams' turns. */
+/* bridge.cpp -- the emulated run-time library's hands in the emulator: memory, and
+ * launches in streams' turns. */
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -1,8 +1,8 @@
 /* cublas_rt.c -- cuBLASLt as plain loops with f32 sums, and as treacherous as the real one.
  *
- * Its heuristic prefers, by the number of rows, algorithms that add in other orders: halves of K, four
- * interleaved strands of K (which no attribute tells), plain order in another blocking.  A caller that
- * takes the first one gives other bits in other batches.
+ * Its heuristic prefers, by the number of rows, algorithms that add in other orders: halves of K,
+ * four interleaved strands of K (which no attribute tells), plain order in another blocking.  A
+ * caller that takes the first one gives other bits in other batches.
  */
 #include <stdlib.h>
 #include <string.h>

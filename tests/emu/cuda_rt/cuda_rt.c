@@ -1,13 +1,16 @@
-/* cuda_rt.c -- streams as queues that run when somebody waits, memory from malloc(), faults on demand.
+/* cuda_rt.c -- streams as queues that run when somebody waits, memory from
+ * malloc(), faults on demand.
  *
- * A stream's operations run in order, on the thread that waits for them; an event is a place in a stream's
- * queue, and waiting for it runs that stream up to there.  What real devices do at some time, this one does as
- * late as it may: a missing event or a staging buffer that is written too early is then always wrong.
- * A graph is the list of operations that were captured, each with the arguments it had then (kernels': their
- * bytes), and a launch performs them again: what hung on the host at capture stays as it was.  While a thread captures,
- * its calls that wait, allocate or free spoil the capture, as CUDA has it for what it calls unsafe.
+ * A stream's operations run in order, on the thread that waits for them; an event is a place in a
+ * stream's queue, and waiting for it runs that stream up to there.  What real devices do at some
+ * time, this one does as late as it may: a missing event or a staging buffer that is written too
+ * early is then always wrong.  A graph is the list of operations that were captured, each with the
+ * arguments it had then (kernels': their bytes), and a launch performs them again: what hung on the
+ * host at capture stays as it was.  While a thread captures, its calls that wait, allocate or free
+ * spoil the capture, as CUDA has it for what it calls unsafe.
  *
- * A fault is sticky, as on a device: every call answers it until cudaDeviceReset(), which frees all memory.
+ * A fault is sticky, as on a device: every call answers it until
+ * cudaDeviceReset(), which frees all memory.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -403,7 +406,7 @@ cudaError_t cudaFreeHost(void *p)
     return leave(give_back(p, true));
 }
 
-/* ---- operations ------------------------------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 static void drop_op(op *o)
 {
@@ -578,7 +581,7 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s)
     return leave(enqueue(s, o));
 }
 
-/* ---- streams and events ------------------------------------------------------------------------- */
+/* ---- streams and events ---------------------------------------------------------------------- */
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags)
 {
@@ -715,7 +718,7 @@ cudaError_t cudaEventQuery(cudaEvent_t ev)
     return leave(!ev->on || ev->on->done >= ev->place ? cudaSuccess : cudaErrorNotReady);
 }
 
-/* ---- graphs ----------------------------------------------------------------------------------------- */
+/* ---- graphs ---------------------------------------------------------------------------------- */
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode)
 {
@@ -807,7 +810,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
     return leave(cudaSuccess);
 }
 
-/* ---- after a fault -------------------------------------------------------------------------------------- */
+/* ---- after a fault --------------------------------------------------------------------------- */
 
 cudaError_t cudaDeviceReset(void)
 {

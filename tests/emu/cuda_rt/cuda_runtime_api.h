@@ -1,10 +1,12 @@
-/* cuda_runtime_api.h -- the part of CUDA's runtime that engine/cuda/ calls, on a machine with no device.
+/* cuda_runtime_api.h -- the part of CUDA's runtime that engine/cuda/ calls, on
+ * a machine with no device.
  *
- * Found in place of the toolkit's header of the same name (-I tests/emu/cuda_rt), so the backend's source is
- * the same on a device.  Names and values are CUDA's.  What differs on purpose:
+ * Found in place of the toolkit's header of the same name (-I tests/emu/cuda_rt), so the backend's
+ * source is the same on a device.  Names and values are CUDA's.  What differs on purpose:
  *   - device memory is the emulator's (tests/emu/emu.h): what nobody has written may not be read;
- *   - nothing enqueued runs before somebody waits for it (cuda_rt.c), so a host that reuses a buffer too
- *     early, or reads a result without waiting, gets wrong numbers every time instead of now and then;
+ *   - nothing enqueued runs before somebody waits for it (cuda_rt.c), so a host that
+ *     reuses a buffer too early, or reads a result without waiting, gets wrong numbers
+ *     every time instead of now and then;
  *   - faults are injected by emu_rt_fail_at() (tests/emu/cuda_rt/emu_rt.h).
  *
  * Threads: any, one lock inside.

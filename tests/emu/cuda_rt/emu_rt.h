@@ -1,4 +1,5 @@
-/* emu_rt.h -- what tests and the emulator's CU_LAUNCH ask of the emulated runtime beyond CUDA's own calls.
+/* emu_rt.h -- what tests and the emulator's CU_LAUNCH ask of the emulated
+ * runtime beyond CUDA's own calls.
  *
  * Threads: any.
  */
@@ -14,8 +15,9 @@
 extern "C" {
 #endif
 
-/* Enqueues work: run(arg) once in the stream's turn, or at each launch of the graph that is being
- * captured from `s`; drop(arg) (may be NULL) when it will not run again.  The name is for messages. */
+/* Enqueues work: run(arg) once in the stream's turn, or at each launch of the graph
+ * that is being captured from `s`; drop(arg) (may be NULL) when it will not run again.
+ * The name is for messages. */
 cudaError_t emu_rt_submit(cudaStream_t s, const char *name, void (*run)(void *arg),
                           void (*drop)(void *arg), void *arg);
 
@@ -32,8 +34,8 @@ void emu_bridge_open(void); /* before the first launch */
 /* Devices that cudaGetDeviceCount() finds (-1: the driver is missing) and the memory of each. */
 void emu_rt_device(int n_devices, size_t memory_bytes);
 
-/* The n-th call from now of the runtime function or launch whose name begins with `what` (NULL: any that
- * enqueues) fails with `code`; from there on the device is lost: every call fails so until
+/* The n-th call from now of the runtime function or launch whose name begins with `what` (NULL: any
+ * that enqueues) fails with `code`; from there on the device is lost: every call fails so until
  * cudaDeviceReset().  n < 0: never. */
 void emu_rt_fail_at(const char *what, int n, cudaError_t code);
 

@@ -1,5 +1,5 @@
-/* served.h -- the engine thread over the CUDA backend on the emulated device: a model, a page pool, clients with rules
- * of every kind.
+/* served.h -- the engine thread over the CUDA backend on the emulated device: a model, a page pool,
+ * clients with rules of every kind.
  */
 #ifndef TESTS_EMU_CUDA_RT_SERVED_H
 #define TESTS_EMU_CUDA_RT_SERVED_H
@@ -86,8 +86,8 @@ static inline uint64_t served_mix(uint64_t h, uint64_t v)
     return h ^ (h >> 32);
 }
 
-/* Client `i` of a fixed cast: greedy, temperature, top-k, top-p, min-p, penalties, biases, banned stops, scored
- * prompts, log-probabilities; several at once. */
+/* Client `i` of a fixed cast: greedy, temperature, top-k, top-p, min-p, penalties, biases, banned
+ * stops, scored prompts, log-probabilities; several at once. */
 static inline client *client_make(int i, int n_vocab)
 {
     client *c = calloc(1, sizeof(*c));

@@ -1,9 +1,10 @@
-/* test_graphs.c -- decode steps as graphs, on the emulated device, which records launches with the arguments that they
- * had and nothing else.
+/* test_graphs.c -- decode steps as graphs, on the emulated device, which records launches with the
+ * arguments that they had and nothing else.
  *
- * Golden cases walk token by token in batches whose members, lengths and adapters change from step to step: every row
- * has the bits that the case has alone, launched plainly; these are the golden ones.  Counters show how often
- * something was recorded, and that a step waits once and allocates nothing.
+ * Golden cases walk token by token in batches whose members, lengths and adapters change from
+ * step to step: every row has the bits that the case has alone, launched plainly; these are
+ * the golden ones.  Counters show how often something was recorded, and that a step waits
+ * once and allocates nothing.
  */
 #include <dirent.h>
 #include <unistd.h>
@@ -199,10 +200,11 @@ START_TEST(prompts_are_launched_plainly)
 }
 END_TEST
 
-/* ---- the host ahead of the device -------------------------------------------------------------- */
+/* ---- the host ahead of the device ------------------------------------------------------------ */
 
-/* Steps of golden tokens enqueued one behind the other: each waits until the lists of the last but one have left their
- * pinned block, nobody waits for results, and what came of all of them is right. */
+/* Steps of golden tokens enqueued one behind the other: each waits until the lists of
+ * the last but one have left their pinned block, nobody waits for results, and what
+ * came of all of them is right. */
 START_TEST(steps_are_prepared_while_others_run)
 {
     enum { STEPS = 7 };
@@ -348,7 +350,7 @@ START_TEST(lengths_change_between_replays)
 }
 END_TEST
 
-/* ---- where it cannot be ------------------------------------------------------------------------ */
+/* ---- where it cannot be ---------------------------------------------------------------------- */
 
 static const struct {
     const char *what;
@@ -406,9 +408,10 @@ START_TEST(a_lost_device_is_reported)
 }
 END_TEST
 
-/* ---- the emulated run-time itself -------------------------------------------------------------- */
+/* ---- the emulated run-time itself ------------------------------------------------------------ */
 
-/* What a launch was given when it was recorded is what it has when it is replayed; memory is as it is then. */
+/* What a launch was given when it was recorded is what it has when it is
+ * replayed; memory is as it is then. */
 START_TEST(a_record_keeps_its_arguments)
 {
     enum { N = 4, COLS = 8 };

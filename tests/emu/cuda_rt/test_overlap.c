@@ -1,7 +1,8 @@
-/* test_overlap.c -- steps enqueued while another runs, on the emulated run-time: the same answers, bit for bit.
+/* test_overlap.c -- steps enqueued while another runs, on the emulated run-time: the
+ * same answers, bit for bit.
  *
- * The cast of served.h, first with each step waited for, then with the next one enqueued before.  With nobody whose rules hang
- * on the text, most steps are; with all of the cast, those that may.
+ * The cast of served.h, first with each step waited for, then with the next one enqueued before.
+ * With nobody whose rules hang on the text, most steps are; with all of the cast, those that may.
  */
 #include "engine/backend_ops.h"
 #include "tests/emu/cuda_rt/served.h"

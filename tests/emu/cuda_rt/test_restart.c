@@ -1,8 +1,9 @@
 /* test_restart.c -- a device that fails at any call of a served sequence, on the emulated run-time.
  *
- * One server; again and again the cast of served.h is sent at once, and the device made to fail at some call of it.  Each
- * request ends exactly once: with the tokens that a healthy device gives, or with ERR_RESTARTING.  After that the same
- * request gives the same tokens as before the fault, and the device and pinned memory hold what they held before.
+ * One server; again and again the cast of served.h is sent at once, and the device made to fail at
+ * some call of it.  Each request ends exactly once: with the tokens that a healthy device gives, or
+ * with ERR_RESTARTING.  After that the same request gives the same tokens as before the fault, and
+ * the device and pinned memory hold what they held before.
  */
 #include <stdatomic.h>
 

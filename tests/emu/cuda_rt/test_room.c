@@ -1,5 +1,5 @@
-/* test_room.c -- a device's memory: what does not fit is refused with the sums, what runs out is an answer, and pages
- * go to the host and back bit for bit.
+/* test_room.c -- a device's memory: what does not fit is refused with the sums, what runs out is an
+ * answer, and pages go to the host and back bit for bit.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,8 @@
-/* test_sampling.c -- be_sample() of the CUDA backend on the emulated device, against engine/sample/sampler.c.
+/* test_sampling.c -- be_sample() of the CUDA backend on the emulated device,
+ * against engine/sample/sampler.c.
  *
- * The same logits, downloaded and sampled on the host; the same requests served by the engine with host and
- * device sampling; and what a step copies back.
+ * The same logits, downloaded and sampled on the host; the same requests served by the engine with
+ * host and device sampling; and what a step copies back.
  */
 #include "engine/backend_ops.h"
 #include "tests/emu/cuda_rt/served.h"

@@ -13,7 +13,8 @@ typedef enum cudaError {
     cudaErrorLaunchFailure = 719,
 } cudaError_t;
 
-/* A fault that a test has caught stays the last error until emu_take_fault(): sticky, as on a device. */
+/* A fault that a test has caught stays the last error until
+ * emu_take_fault(): sticky, as on a device. */
 static inline cudaError_t cudaPeekAtLastError(void)
 {
     switch (emu_peek_fault()) {

@@ -1,4 +1,5 @@
-/* test_hash.c -- published values of FNV-1a, the number that files are summed from, and hexadecimal digits. */
+/* test_hash.c -- published values of FNV-1a, the number that files are summed
+ * from, and hexadecimal digits. */
 #include <stdbool.h>
 #include <string.h>
 

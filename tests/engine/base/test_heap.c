@@ -1,4 +1,5 @@
-/* test_heap.c -- items come out in order, however they came in, and places are known while they move. */
+/* test_heap.c -- items come out in order, however they came in, and places
+ * are known while they move. */
 #include <stdlib.h>
 
 #include <check.h>

@@ -1,5 +1,5 @@
-/* test_utf8.c -- every code point there and back, and every beginning of one, broken in every way that Unicode's table
- * 3-7 tells apart. */
+/* test_utf8.c -- every code point there and back, and every beginning of one, broken in every way
+ * that Unicode's table 3-7 tells apart. */
 #include <stdbool.h>
 #include <string.h>
 

@@ -247,8 +247,8 @@ START_TEST(every_family_gives_hugging_faces_ids)
 }
 END_TEST
 
-/* A model's directory with this template, over a tokenizer that has ChatML's, Llama-3's or Mistral's
- * markers. */
+/* A model's directory with this template, over a tokenizer that has ChatML's,
+ * Llama-3's or Mistral's markers. */
 static err_code load_text(chat_template **ct, const tokenizer *t, const char *name,
                           const char *text, err *e)
 {
@@ -718,7 +718,8 @@ START_TEST(texts_that_are_a_marker_and_nothing_else_stay_text)
         for (int64_t k = 0; k < n; k++) found += ids[k] == tokenizer_find(c.tok, texts[i]);
         ck_assert_int_eq(found, i == 2 ? 2 : i == 3 ? 3 : 0);
     }
-    /* an added token that the template does not contain is one in messages too, as for the trainer */
+    /* an added token that the template does not contain is one in messages too, as for the
+     * trainer */
     chat_message m[] = {SAY("user", "<tool_call>")};
     int64_t n = encode(&c, m, 1, true, ids);
     int found = 0;

@@ -1,6 +1,6 @@
 /* test_grammar.c -- which texts a grammar takes, judged before by jsonschema and re
- * (tests/tools/make_grammar_golden.py); masks against the plain way of asking token by token; what is
- * refused, and that nothing hostile takes long or much. */
+ * (tests/tools/make_grammar_golden.py); masks against the plain way of asking token by token; what
+ * is refused, and that nothing hostile takes long or much. */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -398,7 +398,8 @@ static char *times(const char *piece, int n, const char *end)
 
 START_TEST(hostile_grammars_end_soon)
 {
-    /* Two thousand optional members, ten thousand choices, groups in groups, ambiguous repetitions. */
+    /* Two thousand optional members, ten thousand choices, groups in
+     * groups, ambiguous repetitions. */
     char *s = times("(a|b|ab)*", 40, "c"), key[64];
     grammar *g = must("regex", s);
     ck_assert(takes(g, "ababc"));

@@ -1,5 +1,5 @@
-/* test_devmem.c -- chunks under KV pages and adapters: thousands of random scenarios against a plain model
- * of who owns what, the order of eviction rule by rule, and threads that race. */
+/* test_devmem.c -- chunks under KV pages and adapters: thousands of random scenarios against a
+ * plain model of who owns what, the order of eviction rule by rule, and threads that race. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>

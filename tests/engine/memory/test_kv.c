@@ -242,8 +242,8 @@ static int by_hash(const void *x, const void *y)
     return a->hash < b->hash ? -1 : a->hash > b->hash;
 }
 
-/* Two texts of a page whose hashes are equal: where the hashes of two beginnings are nearly equal, the third token
- * evens out the rest.  (Behind one token they are spread too evenly for that.) */
+/* Two texts of a page whose hashes are equal: where the hashes of two beginnings are nearly equal,
+ * the third token evens out the rest.  (Behind one token they are spread too evenly for that.) */
 static void make_twins(const kv_domain *d, int32_t *one, int32_t *other)
 {
     enum { TRIES = 1 << 19 };

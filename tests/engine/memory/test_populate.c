@@ -1,4 +1,5 @@
-/* test_populate.c -- memory is there before it is used, a stretch ahead and no further; what others write stays. */
+/* test_populate.c -- memory is there before it is used, a stretch ahead and no
+ * further; what others write stays. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

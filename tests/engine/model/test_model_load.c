@@ -422,8 +422,8 @@ START_TEST(unaligned_data)
 }
 END_TEST
 
-/* A model that comes back after a fault is the one that was there, also where only a number of its configuration
- * would be another; what a request may set itself may have changed. */
+/* A model that comes back after a fault is the one that was there, also where only a number of its
+ * configuration would be another; what a request may set itself may have changed. */
 START_TEST(another_one_comes_back)
 {
     static const char *const other[] = {

@@ -298,7 +298,8 @@ START_TEST(header_length_lies)
 }
 END_TEST
 
-/* Every prefix of a good file and of its header, and every single changed byte: an error or a table that holds. */
+/* Every prefix of a good file and of its header, and every single changed byte: an
+ * error or a table that holds. */
 START_TEST(truncated_and_mutated)
 {
     static const char h[] = "{\"__metadata__\":{\"format\":\"pt\"}," T(

@@ -1,4 +1,5 @@
-/* test_bars.c -- what may not come: single tokens, sequences, both beside a form, against a plain walk of the text. */
+/* test_bars.c -- what may not come: single tokens, sequences, both beside a form, against
+ * a plain walk of the text. */
 #include <stdlib.h>
 #include <string.h>
 

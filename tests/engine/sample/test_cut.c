@@ -70,7 +70,8 @@ typedef struct {
     float top_p, min_p, temperature;
 } rules;
 
-/* All tokens in order, the first *kept of them left; the running sums of weights up to and with each. */
+/* All tokens in order, the first *kept of them left; the running sums of
+ * weights up to and with each. */
 static void sort_all(const cut *c, const float *l, int n, const rules *r, float max, entry *out,
                      uint64_t *sum, int *kept)
 {

@@ -5,8 +5,8 @@
  * row, position, segment or cache hit shows as a wrong token.  What is right is computed here, from
  * the history alone.  A gate lets a test hold the engine inside a step, so no test depends on time.
  *
- * Because model_forward() and its companions are defined here, the library's model is not linked; the
- * same holds for grammars.
+ * Because model_forward() and its companions are defined here, the library's model is not linked;
+ * the same holds for grammars.
  */
 #ifndef TESTS_SCHED_RIG_H
 #define TESTS_SCHED_RIG_H

@@ -130,7 +130,8 @@ START_TEST(more_work_never_looks_cheaper)
 }
 END_TEST
 
-/* Steps with adapters happened to be the faster ones: that is no reason to think that adapters save time. */
+/* Steps with adapters happened to be the faster ones: that is no reason to
+ * think that adapters save time. */
 START_TEST(no_kind_of_work_saves_time)
 {
     cost_model c;
@@ -198,7 +199,8 @@ START_TEST(what_is_not_seen_is_not_forgotten)
 }
 END_TEST
 
-/* A machine whose speed comes and goes by a third within tens of steps, as one that others share. */
+/* A machine whose speed comes and goes by a third within tens of steps, as one that others
+ * share. */
 START_TEST(follows_the_pace_of_a_shared_machine)
 {
     cost_model c;
@@ -215,8 +217,8 @@ START_TEST(follows_the_pace_of_a_shared_machine)
 }
 END_TEST
 
-/* Steps of the demo model behind a server, eight streams, then prompts of 1,000 tokens beside them, on a busy
- * machine: prompt tokens, decode rows, positions, ranks, microseconds. */
+/* Steps of the demo model behind a server, eight streams, then prompts of 1,000 tokens beside them,
+ * on a busy machine: prompt tokens, decode rows, positions, ranks, microseconds. */
 START_TEST(a_recorded_trace_is_predicted)
 {
     cost_model c;

@@ -377,7 +377,8 @@ START_TEST(no_room_is_asked_for_an_adapter_that_would_come_too_late)
 }
 END_TEST
 
-/* Where room is short, who has time does not ask for an adapter that nobody uses, until most of it is gone. */
+/* Where room is short, who has time does not ask for an adapter that nobody uses,
+ * until most of it is gone. */
 START_TEST(who_has_time_waits_for_company)
 {
     int stuck = make_scarce(0), patient = enter_cold(1, 2, 50, 0, 0);

@@ -1,9 +1,10 @@
-/* test_lying_cost.c -- the policy with a cost model that is absurdly wrong, on a machine of virtual time.
+/* test_lying_cost.c -- the policy with a cost model that is absurdly wrong, on
+ * a machine of virtual time.
  *
- * The loop is the scheduler's: plan, budget, cut the prompts to what the model says fits, run, observe what
- * it took.  The model was fitted before to a machine ten times slower or faster, or to noise.  Streams
- * must get a token in every step and prompts go on, whatever it says; after some steps it must cut as an
- * honest one does.
+ * The loop is the scheduler's: plan, budget, cut the prompts to what the model says fits, run,
+ * observe what it took.  The model was fitted before to a machine ten times slower or faster, or to
+ * noise.  Streams must get a token in every step and prompts go on, whatever it says; after some
+ * steps it must cut as an honest one does.
  */
 #include <math.h>
 
@@ -119,8 +120,9 @@ static void run_step(world *o)
     }
 }
 
-/* Runs the world.  Nobody may stand still in any step, and no stream's own target may be missed; from
- * step `honest_from` on, prompts must get nearly the share of time that they are meant to have. */
+/* Runs the world.  Nobody may stand still in any step, and no stream's own target may
+ * be missed; from step `honest_from` on, prompts must get nearly the share of time
+ * that they are meant to have. */
 static void live(world *o, int n_steps, int honest_from, double least)
 {
     double prompts = 0, streams = 0;
@@ -170,8 +172,8 @@ START_TEST(noise_is_forgotten)
 }
 END_TEST
 
-/* Prompts without end: what they cost and what the streams cost is never seen apart.  Nobody stands still
- * and the sum becomes right, also where the lie is a thousandfold. */
+/* Prompts without end: what they cost and what the streams cost is never seen apart.  Nobody stands
+ * still and the sum becomes right, also where the lie is a thousandfold. */
 START_TEST(progress_needs_no_truth)
 {
     static const double lies[] = {0.001, 0.1, 10, 1000};
@@ -183,7 +185,8 @@ START_TEST(progress_needs_no_truth)
 }
 END_TEST
 
-/* The same with deadlines, which let a prompt go on by single rows as long as they seem to be kept. */
+/* The same with deadlines, which let a prompt go on by single rows as
+ * long as they seem to be kept. */
 START_TEST(deadlines_need_no_truth)
 {
     static const double lies[] = {0.001, 0.1, 1, 10, 1000};
@@ -199,7 +202,8 @@ START_TEST(deadlines_need_no_truth)
 }
 END_TEST
 
-/* The machine itself lies: every so often a step takes thirty times as long, or is not measured right. */
+/* The machine itself lies: every so often a step takes thirty times as long,
+ * or is not measured right. */
 START_TEST(liars_among_the_samples_do_little)
 {
     world o = make(1, false);

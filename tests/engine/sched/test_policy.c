@@ -173,8 +173,8 @@ START_TEST(streams_keep_their_pace_while_no_first_token_needs_more)
     rq[8].deadline_us = 500000;
     ck_assert_double_eq_tol(budget(rq, 9, &c, 200000), 2400, 1e-6);
     ck_assert_int_eq(least, 1);
-    /* Four tenths of the target being kept in reserve, it has 30 ms for 10: half as much again as the half
-     * of a step that this asks. */
+    /* Four tenths of the target being kept in reserve, it has 30 ms for 10: half as much again as
+     * the half of a step that this asks. */
     ck_assert_double_eq_tol(budget(rq, 9, &c, 270000), 2000 * (1 + 1.5 * 0.5), 1e-6);
     ck_assert_int_eq(least, 1);
     /* Not even alone: most of the tightest stream's slack. */

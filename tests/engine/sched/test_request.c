@@ -1,5 +1,6 @@
 /* test_request.c -- handing tokens from the engine's thread to the owner's: nothing lost, nothing
- * touched after the end.  Under ThreadSanitizer and AddressSanitizer this is where it would show. */
+ * touched after the end.  Under ThreadSanitizer and AddressSanitizer this is where it would
+ * show. */
 #include <stdlib.h>
 
 #include <check.h>

@@ -109,7 +109,8 @@ START_TEST(the_urgent_takes_pages_and_seats_from_a_decoding_batch)
 }
 END_TEST
 
-/* _i 0: copies are dear, 1: computing is; 2, 3: the same, but the operator has decided otherwise. */
+/* _i 0: copies are dear, 1: computing is; 2, 3: the same, but the operator has decided
+ * otherwise. */
 START_TEST(a_preempted_request_goes_on_in_the_cheaper_way)
 {
     bool swaps = _i == 1 || _i == 2;
@@ -144,8 +145,8 @@ START_TEST(a_preempted_request_goes_on_in_the_cheaper_way)
 }
 END_TEST
 
-/* The machine changes a hundredfold at once: _i 0, what was cheap is dear; 1, the other way.  A stream has a
- * token of every step, and a prompt beside it goes on in every one. */
+/* The machine changes a hundredfold at once: _i 0, what was cheap is dear; 1, the other way.  A
+ * stream has a token of every step, and a prompt beside it goes on in every one. */
 START_TEST(a_cost_model_that_lies_stops_nobody)
 {
     setting st = {.max_rows = 64, .max_seqs = 8, .n_pages = 100};
@@ -304,7 +305,8 @@ START_TEST(broken_numbers_fail_one_request_and_are_not_cached)
 }
 END_TEST
 
-/* Those who run end, once; those who wait go on with right answers, on a device that comes at the third attempt. */
+/* Those who run end, once; those who wait go on with right answers, on a device that
+ * comes at the third attempt. */
 START_TEST(a_broken_device_ends_who_runs_and_comes_back)
 {
     setting st = {.max_rows = 64, .max_seqs = 2, .n_pages = 100, .cache = true};
@@ -400,8 +402,8 @@ START_TEST(a_cancelled_request_goes_within_one_step)
 }
 END_TEST
 
-/* The engine shows its queue between steps, and a reader who comes in the midst of one gets the last
- * picture instead of waiting for the step. */
+/* The engine shows its queue between steps, and a reader who comes in the midst of one gets the
+ * last picture instead of waiting for the step. */
 START_TEST(the_board_shows_the_queue_between_steps)
 {
     setting st = {.max_rows = 64, .max_seqs = 1, .n_pages = 100};
@@ -454,7 +456,8 @@ START_TEST(the_board_shows_the_queue_between_steps)
 }
 END_TEST
 
-/* Nobody tells the engine that a mask is there: with every running row parked for one, it must look. */
+/* Nobody tells the engine that a mask is there: with every running row
+ * parked for one, it must look. */
 START_TEST(rows_that_all_wait_for_their_masks_go_on_when_these_come)
 {
     enum { N = 3, TOKENS = 4 };
@@ -519,7 +522,8 @@ START_TEST(stop_ids_min_tokens_and_expiry)
 }
 END_TEST
 
-/* The client's own deadline, which passed while it waited, and one that has its first token already. */
+/* The client's own deadline, which passed while it waited, and one that
+ * has its first token already. */
 START_TEST(who_has_stopped_waiting_is_not_served)
 {
     rig *r = start(&(setting){.max_rows = 64, .max_seqs = 4, .n_pages = 100});
@@ -868,7 +872,8 @@ START_TEST(an_end_between_two_steps_leaks_nothing)
 }
 END_TEST
 
-/* All of it three times: the host samples, the backend does, the backend computes nothing before the scheduler waits. */
+/* All of it three times: the host samples, the backend does, the backend computes nothing
+ * before the scheduler waits. */
 static void add_tests(Suite *s, const char *name, void (*before)(void))
 {
     TCase *tc = tcase_create(name);

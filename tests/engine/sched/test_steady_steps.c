@@ -1,9 +1,10 @@
 /* test_steady_steps.c -- nothing is allocated in the step loop.
  *
- * A real model, the CPU backend and the scheduler; requests with adapters, tokens that an adapter adds, a
- * grammar, penalties, log-probabilities.  When all of them are decoding, every allocation of every thread is
- * counted over some twenty steps: there is none.  The allocator's functions stand before libc's for all of
- * this program; a sanitizer has its own in that place, so under one the steps run and nothing is counted.
+ * A real model, the CPU backend and the scheduler; requests with adapters, tokens that an adapter
+ * adds, a grammar, penalties, log-probabilities.  When all of them are decoding, every allocation
+ * of every thread is counted over some twenty steps: there is none.  The allocator's functions
+ * stand before libc's for all of this program; a sanitizer has its own in that place, so under one
+ * the steps run and nothing is counted.
  */
 #include <errno.h>
 #include <stdatomic.h>
@@ -213,9 +214,9 @@ static sched *open_engine(const lora_source *source)
     backend_config bc = {
         .n_threads = 2, .max_rows = MAX_ROWS, .max_seqs = MAX_SEQS, .max_context = CONTEXT};
     ck_assert_msg(!be_open(&be, &backend_cpu, &bc, &e), "%s", e.msg);
-    ck_assert_msg(!model_load(&m, "../conf/demo/base", be, MAX_ROWS,
-                              MAX_SEQS + SCHED_SCORE_ROWS, &e),
-                  "%s", e.msg);
+    ck_assert_msg(
+        !model_load(&m, "../conf/demo/base", be, MAX_ROWS, MAX_SEQS + SCHED_SCORE_ROWS, &e), "%s",
+        e.msg);
     ck_assert_msg(!model_allow_added(m, ADDED, 0, &e), "%s", e.msg);
     config = model_get_config(m);
     make_adapters();

@@ -1,5 +1,6 @@
-/* test_tokenizer.c -- the same ids and the same text as Hugging Face's tokenizers, on 2,100 strings in
- * five kinds of tokenizer (tests/tools/make_tokenizer_goldens.py), and the streaming detokeniser. */
+/* test_tokenizer.c -- the same ids and the same text as Hugging Face's tokenizers, on
+ * 2,100 strings in five kinds of tokenizer (tests/tools/make_tokenizer_goldens.py), and
+ * the streaming detokeniser. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -277,7 +278,8 @@ START_TEST(a_second_split_is_refused)
 }
 END_TEST
 
-/* What is made of a prompt's own tokens goes on behind its text: the whole is the decoding of all. */
+/* What is made of a prompt's own tokens goes on behind its text: the whole is the decoding of
+ * all. */
 START_TEST(a_text_that_goes_on_keeps_its_space)
 {
     static const char text[] = "it is the first of the many";
@@ -318,8 +320,8 @@ static bool has_id(const int32_t *ids, int64_t n, int32_t id)
     return false;
 }
 
-/* Behind the normaliser, too, a special token is one only where all that it came of is the template's: not where a
- * stranger's accent has been composed with the template's letter. */
+/* Behind the normaliser, too, a special token is one only where all that it came of is the
+ * template's: not where a stranger's accent has been composed with the template's letter. */
 START_TEST(nobody_forges_a_normalized_special_token)
 {
     static const tok_added role = {
@@ -351,7 +353,8 @@ START_TEST(nobody_forges_a_normalized_special_token)
 }
 END_TEST
 
-/* Where the spaces end that each of them strips is looked for once: looking each time takes hours. */
+/* Where the spaces end that each of them strips is looked for once: looking each time takes
+ * hours. */
 START_TEST(a_megabyte_of_spaces_that_tokens_strip_is_no_trouble)
 {
     static const tok_added space = {.id = 900, .content = " ", .lstrip = true, .rstrip = true};

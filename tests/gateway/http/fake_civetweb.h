@@ -1,8 +1,8 @@
 /* fake_civetweb.h -- civetweb's calls, answered from memory: exchanges without a socket.
  *
- * A test that includes this is linked with these functions instead of libcivetweb.a, whose one object
- * is then never pulled in.  The connection holds the request's headers and body, cut into pieces, and
- * collects what is written.
+ * A test that includes this is linked with these functions instead of libcivetweb.a, whose one
+ * object is then never pulled in.  The connection holds the request's headers and body, cut into
+ * pieces, and collects what is written.
  */
 #ifndef TESTS_GATEWAY_HTTP_FAKE_CIVETWEB_H
 #define TESTS_GATEWAY_HTTP_FAKE_CIVETWEB_H

@@ -1,6 +1,8 @@
-/* test_alone.c -- HTTP without the rest of the server: a host of this test's own behind a real TLS listener.
+/* test_alone.c -- HTTP without the rest of the server: a host of this test's own
+ * behind a real TLS listener.
  *
- * The link line proves that gateway/http/ needs no more than its http_host; the tests talk to it over a socket.
+ * The link line proves that gateway/http/ needs no more than its http_host; the tests
+ * talk to it over a socket.
  */
 #include <stdatomic.h>
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* test_listener.c -- a certificate is swapped while clients shake hands; none of them may notice. */
+/* test_listener.c -- a certificate is swapped while clients shake hands; none of them may
+ * notice. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>

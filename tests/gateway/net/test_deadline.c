@@ -1,4 +1,5 @@
-/* test_deadline.c -- every deadline is kept, however many there are, and one taken off stays off. */
+/* test_deadline.c -- every deadline is kept, however many there are, and one taken off stays
+ * off. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/socket.h>

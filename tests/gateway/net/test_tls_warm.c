@@ -1,7 +1,7 @@
 /* test_tls_warm.c -- memory that runs out in the middle of a handshake, and comes back.
  *
- * A process for each place: what OpenSSL does once, it does once in a process.  So the certificate, too, is made
- * in one of its own.
+ * A process for each place: what OpenSSL does once, it does once in a process.  So the certificate,
+ * too, is made in one of its own.
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -84,7 +84,8 @@ static int count(long unused)
     return !ok;
 }
 
-/* 0: after a warm start, a handshake without memory fails, and the next one with memory succeeds. */
+/* 0: after a warm start, a handshake without memory fails, and the next one with memory
+ * succeeds. */
 static int starve(long from)
 {
     if (!shakes()) return 1;

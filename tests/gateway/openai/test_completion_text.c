@@ -1,4 +1,5 @@
-/* test_completion_text.c -- stop strings: random texts, however they are cut into tokens, against a plain search. */
+/* test_completion_text.c -- stop strings: random texts, however they are cut into
+ * tokens, against a plain search. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,7 +51,8 @@ static int cut(const char *text, int32_t *ids)
     return n;
 }
 
-/* Where the first of the stop strings begins in text[0, len); -1: none is whole.  *which: its number. */
+/* Where the first of the stop strings begins in text[0, len); -1: none is
+ * whole.  *which: its number. */
 static int first_stop(const openai_request *rq, const char *text, size_t len, int *which)
 {
     for (size_t at = 0; at < len; at++) {
@@ -64,7 +66,8 @@ static int first_stop(const openai_request *rq, const char *text, size_t len, in
     return -1;
 }
 
-/* Of `said` bytes of the text so many were shown: none from which on a stop string may still come. */
+/* Of `said` bytes of the text so many were shown: none from which on a stop string may still
+ * come. */
 static void nothing_too_early(const openai_request *rq, const char *text, size_t said, size_t shown)
 {
     for (size_t at = 0; at < shown; at++) {

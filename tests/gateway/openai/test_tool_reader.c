@@ -1,4 +1,5 @@
-/* test_tool_reader.c -- tool calls in what models write: each family's way, cut anywhere, broken anyhow. */
+/* test_tool_reader.c -- tool calls in what models write: each family's way,
+ * cut anywhere, broken anyhow. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* test_stats_journal.c -- changes in order, pages, marks, and readers who come too late; the book. */
+/* test_stats_journal.c -- changes in order, pages, marks, and readers who come too late; the
+ * book. */
 #include <stdlib.h>
 #include <string.h>
 

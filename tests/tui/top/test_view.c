@@ -1,4 +1,5 @@
-/* test_view.c -- answers to data, data to rows, keys to screens and to calls; all without a terminal. */
+/* test_view.c -- answers to data, data to rows, keys to screens and to
+ * calls; all without a terminal. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

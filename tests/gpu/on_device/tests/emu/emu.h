@@ -1,12 +1,14 @@
-/* emu.h -- stands in for the emulator's header, so that the tests of tests/emu run on a device as they are.
+/* emu.h -- stands in for the emulator's header, so that the tests of tests/emu
+ * run on a device as they are.
  *
- *     nvcc -O3 -std=c++17 -arch=native -Itests/gpu/on_device -I. -x cu tests/emu/test_NAME.cu engine/cuda/NAME.cu
+ *     nvcc -O3 -std=c++17 -arch=native -Itests/gpu/on_device -I. -x cu
+ *     tests/emu/test_NAME.cu engine/cuda/NAME.cu
  *         -x c engine/cuda/attend_plan.c engine/sample/sampler.c -lcheck ...
  *     CK_FORK=no CUDA_LAUNCH_BLOCKING=1 ./a.out
  *
- * Arrays are pinned host memory that the device reads and writes over the bus: the host may look at them after each
- * launch, which CUDA_LAUNCH_BLOCKING makes wait.  Nothing is watched; that is what compute-sanitizer is for.
- * A context does not survive fork(): CK_FORK=no.
+ * Arrays are pinned host memory that the device reads and writes over the bus: the host may look at
+ * them after each launch, which CUDA_LAUNCH_BLOCKING makes wait.  Nothing is watched; that is what
+ * compute-sanitizer is for.  A context does not survive fork(): CK_FORK=no.
  */
 #ifndef EMU_H
 #define EMU_H
