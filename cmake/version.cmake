@@ -1,5 +1,5 @@
 # version.cmake -- cmake -D SOURCE= -D COMMIT= -D HOW= -D OUT= -P: writes OUT
-# (engine/base/version.h's texts), if it changes.
+# (engine/program/version.h's texts), if it changes.
 set(commit "${COMMIT}")
 if(commit STREQUAL "")
     execute_process(COMMAND git -C ${SOURCE} describe --always --abbrev=12 --exclude=* --dirty=-modified
@@ -9,7 +9,7 @@ if(commit STREQUAL "")
     set(commit unknown)
 endif()
 file(CONFIGURE OUTPUT ${OUT} CONTENT [[
-#include "engine/base/version.h"
+#include "engine/program/version.h"
 
 const char version_commit[] = "@commit@";
 const char version_build[] = "@HOW@";

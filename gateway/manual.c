@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "engine/base/troff.h"
+#include "engine/program/troff.h"
 #include "gateway/config.h"
 
 static const struct {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/troff.h"
+#include "engine/program/troff.h"
 
 /* ------------------------------------------------------------------------- parsing -- */
 

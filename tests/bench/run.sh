@@ -340,11 +340,11 @@ PY
 startup-1.1B | peer-*)
     [ -x build/release/lorad ] || { echo "run.sh: build first (sh tests/run.sh)" >&2; exit 2; }
     case $name in
-    startup-*) out=$(python3 tests/bench/peer.py startup "${name#startup-}") ;;
-    *) out=$(python3 tests/bench/peer.py "${name#peer-}" 135M) ;;
+    startup-*) out=$(python3 tests/bench/peer/peer.py startup "${name#startup-}") ;;
+    *) out=$(python3 tests/bench/peer/peer.py "${name#peer-}" 135M) ;;
     esac || exit 2
     [ -z "$json" ] || echo "$out" >"$json"
-    exec python3 tests/bench/peer_verdict.py "$name" "$out"
+    exec python3 tests/bench/peer/peer_verdict.py "$name" "$out"
     ;;
 top-p-flat)
     [ -x build/release/bench_engine ] || { echo "run.sh: build first (sh tests/run.sh)" >&2; exit 2; }

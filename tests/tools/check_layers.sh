@@ -8,6 +8,7 @@
 #   - a private header (*_inside.h, *_tables.h, *_sql.h) from another folder
 #   - rows that make a circle (of programs; tests may)
 #   - an entry that nobody uses any more: rows are as narrow as is true
+#   - a folder of more than 30 source files: nobody finds his way in it
 # tests/X may include X, all that X may reach, tests/ and the tests' folders above; its row adds to
 # that.  test_layers.sh, beside this file, plants forbidden includes and sees each refused.
 set -eu
@@ -60,9 +61,11 @@ table { next }
     for (pair in may) { split(pair, p, SUBSEP); if (street(p[2]) != p[1]) reach[p[1], street(p[2])] = 1 }
     close_rows(); closed = 1
 }
+FNR == 1 { n_files[folder(FILENAME)]++ }
 /^# *include "/ { split($0, part, "\""); look(FILENAME, part[2]) }
 
 END {
+    for (dir in n_files) if (n_files[dir] > 30) fail(dir " has " n_files[dir] " source files, more than 30")
     for (pair in may) if (!(pair in used)) {
         split(pair, p, SUBSEP)
         fail("the row of " p[1] " allows " p[2] ", which nobody there includes: take it out")
@@ -72,6 +75,7 @@ END {
 ' table=1 /dev/stdin table=0 $(find engine storage adapters gateway tui tests \
     \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' \) | LC_ALL=C sort) <<'TABLE'
 engine/base:
+engine/program:
 engine/text: engine/base
 engine/chat: engine/text engine/base
 engine/grammar: engine/text engine/base
@@ -93,16 +97,16 @@ adapters/residency: adapters/format adapters/store engine engine/model/model.h e
 gateway/net: engine/base
 gateway/http: gateway/net engine/base
 # the floor of the gateway; server.h knows all rooms, main.c makes them
-gateway: gateway/http engine/backend.h engine/base storage
+gateway: engine/program/troff.h gateway/http engine/backend.h engine/base storage
 gateway/server.h: gateway/http/exchange.h gateway/http/host.h adapters/residency/residency.h adapters/store/registry.h adapters/store/staging.h adapters/store/upload.h engine/backend.h engine/chat/chat.h engine/grammar/grammar.h engine/model/model.h engine/sched/sched.h engine/text/tokenizer.h storage/ledger.h storage/meter_file.h storage/settler.h storage/store.h
-gateway/main.c: gateway/http gateway/net gateway/openai/vocabulary.h gateway/watch/stats.h adapters/residency/load.h engine/base storage/audit.h storage/disk.h
+gateway/main.c: engine/program gateway/http gateway/net gateway/openai/vocabulary.h gateway/watch/stats.h adapters/residency/load.h engine/base storage/audit.h storage/disk.h
 gateway/watch: gateway/admin_proto.h gateway/auth.h gateway/descriptors.h gateway/handlers.h gateway/limits.h gateway/server.h gateway/http adapters/residency/residency.h adapters/store/registry.h engine/sched/board.h engine/sched/histogram.h engine/base storage
 gateway/openai: gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/ratelimit.h gateway/limits.h gateway/server.h gateway/http gateway/net/deadline.h gateway/watch/stats.h adapters/format/words.h adapters/store/registry.h engine/chat/chat.h engine/grammar/grammar.h engine/sample/sampler.h engine/sched/request.h engine/sched/sched.h engine/text/tokenizer.h engine/base storage/digest.h storage/ledger.h storage/meter_file.h storage/settler.h
 gateway/rest: gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/server.h gateway/http gateway/watch/stats.h adapters/residency/inplace.h adapters/store/registry.h engine/base storage/audit.h storage/backup.h storage/keys.h storage/tenants.h
 
-tui: engine/base
-tui/ctl: tui gateway/classes.h engine/base
-tui/top: tui gateway/admin_proto.h engine/base
+tui: engine/program/troff.h engine/base
+tui/ctl: tui engine/program gateway/classes.h engine/base
+tui/top: tui engine/program gateway/admin_proto.h engine/base
 
 tests:
 tests/adapters: adapters/format adapters/residency adapters/store engine/model tests/engine tests/emu/cuda_rt/emu_rt.h tests/gpu/device_here.h

@@ -103,6 +103,9 @@ complains() {
 }
 complains "a folder without a row" 'gateway/grpc/spare.c: there is no row for "gateway/grpc"'
 rm -r gateway/grpc
+for i in $(seq 31); do echo "/* $i */" >"engine/sample/more$i.c"; done
+complains "a crowded folder" "engine/sample has .* source files, more than 30"
+rm engine/sample/more*.c
 row() {
     sed "s|^$1:|& $2|" "$here/check_layers.sh" >check_layers.sh
     complains "the row of $1 with $2" "$3"

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/process.h"
-#include "engine/base/version.h"
+#include "engine/program/process.h"
+#include "engine/program/version.h"
 #include "gateway/classes.h"
 #include "tui/ctl/loractl.h"
 

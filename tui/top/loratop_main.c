@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/process.h"
-#include "engine/base/version.h"
+#include "engine/program/process.h"
+#include "engine/program/version.h"
 #include "tui/cli.h"
 #include "tui/contexts.h"
 #include "tui/top/feed.h"

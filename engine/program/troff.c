@@ -1,5 +1,5 @@
 /* troff.c -- what begins a request, an escape or a hyphen. */
-#include "engine/base/troff.h"
+#include "engine/program/troff.h"
 
 #include <stdbool.h>
 

@@ -20,8 +20,8 @@ import tempfile
 import threading
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests/e2e"))
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT / "tests/e2e"), str(ROOT / "tests/bench")]
 from harness import Server, free_port  # noqa: E402
 from process import cpu_s  # noqa: E402
 
@@ -41,7 +41,7 @@ def prepared(size):
         subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
         subprocess.run([VENV / "bin/pip", "install", "--quiet", "xllamacpp", "gguf", "numpy"], check=True)
         (VENV / "done").write_text("")
-    subprocess.run([VENV / "bin/python", ROOT / "tests/bench/peer_gguf.py", where], check=True)
+    subprocess.run([VENV / "bin/python", ROOT / "tests/bench/peer/peer_gguf.py", where], check=True)
     return where
 
 
@@ -79,7 +79,7 @@ class Lorad(Server):
 class Peer:
     def __init__(self, where, adapters):
         self.port = free_port()
-        self.argv = [VENV / "bin/python", ROOT / "tests/bench/peer_server.py", where / "gguf/base.gguf", str(self.port),
+        self.argv = [VENV / "bin/python", ROOT / "tests/bench/peer/peer_server.py", where / "gguf/base.gguf", str(self.port),
                      str(STREAMS), str(CONTEXT)]
         if adapters:
             self.argv += sorted((where / "gguf").glob("r*.gguf"))[:STREAMS]

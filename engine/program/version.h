@@ -3,8 +3,8 @@
  * cmake/version.cmake makes the texts at each build.  Programs alone link them: a test need not be
  * linked anew for each commit.
  */
-#ifndef ENGINE_BASE_VERSION_H
-#define ENGINE_BASE_VERSION_H
+#ifndef ENGINE_PROGRAM_VERSION_H
+#define ENGINE_PROGRAM_VERSION_H
 
 extern const char version_commit[]; /* hex digits, "-modified" behind; "unknown" without git */
 extern const char version_build[];  /* "Release, GNU 12.2.0", and sanitizers, if any */

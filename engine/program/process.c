@@ -1,5 +1,5 @@
 /* process.c -- one limit and one flag. */
-#include "engine/base/process.h"
+#include "engine/program/process.h"
 
 #include <sys/prctl.h>
 #include <sys/resource.h>

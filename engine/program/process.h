@@ -2,8 +2,8 @@
  *
  * Threads: before others are started.
  */
-#ifndef ENGINE_BASE_PROCESS_H
-#define ENGINE_BASE_PROCESS_H
+#ifndef ENGINE_PROGRAM_PROCESS_H
+#define ENGINE_PROGRAM_PROCESS_H
 
 /* No core file, and nobody but root may read this process's memory or attach a debugger to
  * it: keys, prompts and the certificate's private key are in it.  Started under a debugger,

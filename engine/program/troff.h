@@ -1,6 +1,6 @@
 /* troff.h -- text for man pages.  Threads: the caller's. */
-#ifndef ENGINE_BASE_TROFF_H
-#define ENGINE_BASE_TROFF_H
+#ifndef ENGINE_PROGRAM_TROFF_H
+#define ENGINE_PROGRAM_TROFF_H
 
 #include <stdio.h>
 
