@@ -152,7 +152,12 @@ def warm_and_history():
         text_of(bob, "warmer@1")
     upload(bob, "warmer", "formal")
     text_of(bob, "warmer")
-    rows = {r["version"]: r for r in call("GET", "/v1/adapters/warmer/usage", key=bob).json["data"]}
+    for _ in range(600):  # an answer waits 100 ms for its row in the ledger, not longer
+        usage = call("GET", "/v1/adapters/warmer/usage", key=bob).json["data"]
+        rows = {r["version"]: r for r in usage}
+        if sum(r["num_model_requests"] for r in usage) == 3:
+            break
+        time.sleep(0.1)
     assert rows[1]["num_model_requests"] == 2 and rows[2]["num_model_requests"] == 1, rows
     assert rows[1]["output_tokens"] > 0 and rows[1]["input_tokens"] > 0, rows
     call("POST", "/v1/adapters/warmer/pin", key=bob)
