@@ -1,0 +1,67 @@
+/* arguments.c -- the options of all verbs, and from them to a configuration. */
+#include "gateway/start/arguments.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gateway/manual.h"
+
+int arguments_fail(const err *e)
+{
+    fprintf(stderr, "lorad: %s\n", e->msg);
+    return EXIT_FAILURE;
+}
+
+bool arguments_parse(arguments *a, int argc, char **argv)
+{
+    *a = (arguments){.file = "/etc/lorad/lorad.conf"};
+    for (int i = 2; i < argc; i++) {
+        const char **to = strcmp(argv[i], "-c") == 0 || strcmp(argv[i], "--config") == 0 ? &a->file
+                          : strcmp(argv[i], "--dir") == 0                                ? &a->dir
+                          : strcmp(argv[i], "--model") == 0                              ? &a->model
+                                                                                         : NULL;
+        bool set = strcmp(argv[i], "--set") == 0;
+        if (!to && !set) {
+            fprintf(stderr, "lorad: unknown argument '%s'\n\n", argv[i]);
+            manual_usage(stderr);
+            return false;
+        }
+        if (i + 1 >= argc || (set && a->n_sets == SETS_MAX)) {
+            fprintf(stderr, "lorad: %s needs a value\n", argv[i]);
+            return false;
+        }
+        if (set)
+            a->sets[a->n_sets++] = argv[++i];
+        else
+            *to = argv[++i];
+    }
+    return true;
+}
+
+err_code arguments_config(const arguments *a, config *c, err *e)
+{
+    config_defaults(c);
+    err_code rc = config_read_file(c, a->file, e);
+    if (rc) return err_context(e, "%s", a->file);
+    rc = config_read_env(c, e);
+    for (int i = 0; !rc && i < a->n_sets; i++) rc = config_set(c, a->sets[i], e);
+    return rc ? rc : config_check(c, e);
+}
+
+/* Relative to the data directory, unless absolute. */
+static void in_data_dir(const config *c, const char *path, char out[PATH_MAX])
+{
+    if (path[0] == '/')
+        snprintf(out, PATH_MAX, "%s", path);
+    else
+        snprintf(out, PATH_MAX, "%s/%s", c->data_dir, path);
+}
+
+tls_files arguments_tls(const config *c, char cert[PATH_MAX], char key[PATH_MAX], char ca[PATH_MAX])
+{
+    in_data_dir(c, c->server_tls_cert, cert);
+    in_data_dir(c, c->server_tls_key, key);
+    in_data_dir(c, c->admin_client_ca, ca);
+    return (tls_files){cert, key, c->admin_client_ca[0] ? ca : NULL};
+}

@@ -1,0 +1,296 @@
+/* parts.c -- from the configuration to each room's own, room by room. */
+#include "gateway/start/parts.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "adapters/residency/load.h"
+#include "engine/base/clock.h"
+#include "engine/base/log.h"
+#include "gateway/device.h"
+#include "gateway/net/tls_warm.h"
+#include "gateway/openai/vocabulary.h"
+#include "gateway/route.h"
+#include "gateway/watch/stats.h"
+#include "storage/disk.h"
+
+enum { SLOT_MARGIN = 64 };
+
+static void make_classes(parts *p)
+{
+    for (int i = 0; i < SERVER_CLASSES; i++) {
+        slo_class *sc = &p->srv.classes[i];
+        config_class parsed;
+        err ignored; /* config_check() has parsed it before */
+        (void)config_parse_class(p->cfg.classes[i], &parsed, &ignored);
+        *sc = (slo_class){.rank = i,
+                          .ttft_us = parsed.ttft_us,
+                          .tpot_us = parsed.tpot_us,
+                          .weight = (float)parsed.weight,
+                          .reject_on_overload = parsed.reject};
+        snprintf(sc->name, sizeof(sc->name), "%s", class_name(i));
+    }
+    p->srv.default_class = class_of_name(p->cfg.classes_default);
+}
+
+static err_code open_model(parts *p, err *e)
+{
+    server *s = &p->srv;
+    const config *c = &p->cfg;
+    char reason[256];
+    err_code rc = device_open(&s->be, c, reason, sizeof(reason), e);
+    if (!rc) {
+        if (reason[0]) log_info("gateway", "serving on the CPU: %s", reason);
+        rc = model_load(&s->model, c->model_path, s->be, (int)c->engine_max_rows,
+                        (int)c->engine_max_seqs + SCHED_SCORE_ROWS, e);
+    }
+    if (!rc) device_arena(&p->cfg, s->be);
+    if (!rc) rc = tokenizer_load(&s->tok, c->model_path, e);
+    if (!rc) {
+        rc = model_allow_added(s->model, (int)c->adapters_max_added_tokens, tokenizer_vocab(s->tok),
+                               e);
+    }
+    if (!rc) {
+        rc = grammar_maker_create(&s->grammars, s->tok, model_get_config(s->model)->n_vocab, e);
+    }
+    if (rc) return err_context(e, "model.path");
+    err why;
+    rc = chat_template_load(&s->chat, c->model_path, c->model_chat_template, s->tok, &why);
+    if (rc) {
+        bool asked = strcmp(c->model_chat_template, "auto") != 0;
+        if (asked) return err_set(e, rc, "model.chat_template: %s", why.msg);
+        s->chat = NULL; /* completions still work; chat says why it does not */
+        snprintf(s->chat_problem, sizeof(s->chat_problem), "%s", why.msg);
+        log_warn("gateway", "chat is off: %s", why.msg);
+    }
+    const model_config *mc = model_get_config(s->model);
+    char text[256];
+    uint8_t digest[DIGEST_BYTES];
+    int n = snprintf(text, sizeof(text), "%s %s %s %d %d %d", LORAD_VERSION, mc->family,
+                     be_caps(s->be)->detail, mc->n_layer, mc->dim, mc->n_vocab);
+    digest_bytes(text, (size_t)n, digest);
+    snprintf(s->fingerprint, sizeof(s->fingerprint), "fp_%02x%02x%02x%02x%02x", digest[0],
+             digest[1], digest[2], digest[3], digest[4]);
+    return ERR_NONE;
+}
+
+static err_code open_storage(parts *p, err *e)
+{
+    server *s = &p->srv;
+    const config *c = &p->cfg;
+    store_options options = {0};
+    err_code rc = store_open(&s->store, c->data_dir, &options, e);
+    if (rc) return err_context(e, "data.dir");
+    int running = (int)(c->engine_max_queued + c->engine_max_seqs) + SLOT_MARGIN;
+    int spool = (int)(c->data_spool / METER_SLOT_BYTES);
+    rc = meter_file_open(&s->meters, s->store, running, spool, NULL, e);
+    if (rc) return err_context(e, "data.spool");
+    publish_sweep(c->data_dir);
+    return ERR_NONE;
+}
+
+/* What a process before could not settle counts against budgets before anything moves. */
+static err_code open_limits(parts *p, err *e)
+{
+    server *s = &p->srv;
+    s->limits = limits_create(s->store);
+    s->token_limits = limits_create_of_requests();
+    s->inflight = inflight_create();
+    if (!s->limits || !s->token_limits || !s->inflight)
+        return err_set(e, ERR_NOMEM, "out of memory");
+    err_code rc = limits_load(s->limits, e);
+    if (rc) return rc;
+    meter_slot *slot;
+    meter_file_stats left;
+    meter_file_stats_get(s->meters, &left);
+    for (int i = 0; left.n_ended > 0 && (slot = meter_file_next_ended(s->meters, &i));) {
+        usage_row row;
+        meter_slot_row(slot, &row);
+        limits_add_used(s->limits, row.tenant_id, row.started_wall_us,
+                        (int64_t)row.prompt_tokens + row.output_tokens);
+    }
+    return settler_start(&s->settler, s->store, s->meters, e);
+}
+
+/* A chunk holds a KV page, and any piece that an adapter may not be cut below. */
+static err_code open_devmem(parts *p, err *e)
+{
+    server *s = &p->srv;
+    const config *c = &p->cfg;
+    attn_shape shape = model_attn_shape(s->model);
+    size_t chunk = be_kv_page_bytes(s->be, &shape);
+    size_t least = adapter_chunk_least(model_get_config(s->model), s->be);
+    if (chunk < least) chunk = least;
+    chunk = (chunk + 63) / 64 * 64;
+    size_t n = (size_t)c->engine_kv_memory / chunk;
+    size_t bound = ((size_t)c->adapters_device_memory + chunk - 1) / chunk;
+    if (n > INT32_MAX) n = INT32_MAX;
+    if (bound > n) bound = 0;
+    err_code rc = devmem_create(&s->arena, s->be, (int)n, chunk, (int)bound, e);
+    return rc ? err_context(e, "engine.kv_memory") : rc;
+}
+
+static err_code open_adapters(parts *p, err *e)
+{
+    server *s = &p->srv;
+    const config *c = &p->cfg;
+    registry_config rc_cfg = {.reserved = {c->model_name}, .n_reserved = 1};
+    err_code rc = registry_create(&s->registry, s->store, &rc_cfg, e);
+    if (rc) return rc;
+    rc = open_devmem(p, e);
+    if (rc) return rc;
+    residency_config rs = {.arena = s->arena,
+                           .host_bytes = (size_t)c->adapters_host_memory,
+                           .host_int8 = c->adapters_host_int8,
+                           .n_loaders = (int)c->adapters_loaders,
+                           .copy_share = (int)c->adapters_copy_share,
+                           .weights = s->model};
+    rc = residency_create(&s->residency, &rs, s->be, model_get_config(s->model), s->registry, e);
+    if (rc) return rc;
+    p->source = residency_source(s->residency);
+    s->vocabularies =
+        vocabularies_create(s->store, s->tok, model_get_config(s->model)->n_vocab, s->chat);
+    if (!s->vocabularies) return err_set(e, ERR_NOMEM, "no memory for adapters' vocabularies");
+    s->disk_floor_bytes = disk_floor_bytes(c->data_dir, (uint64_t)c->data_min_free);
+    rc = storeroom_create(&s->room, c->data_dir, s->disk_floor_bytes, e);
+    if (rc) return rc;
+    s->tenant_bytes = c->adapters_tenant_bytes ? c->adapters_tenant_bytes
+                                               : (int64_t)disk_share_bytes(c->data_dir);
+    s->upload = (upload_env){.reg = s->registry,
+                             .room = s->room,
+                             .tok = s->tok,
+                             .base = model_get_config(s->model),
+                             .be = s->be,
+                             .max_bytes = (uint64_t)c->adapters_max_upload,
+                             .max_packed_bytes = (uint64_t)devmem_lease_limit(s->arena, NULL) *
+                                                 devmem_chunk_bytes(s->arena)};
+    staging_config sg = {.max_open = (int)c->adapters_max_open_uploads,
+                         .expiry_us = c->adapters_upload_expiry_us};
+    return staging_open(&s->staging, &s->upload, &sg, e);
+}
+
+static err_code open_scheduler(parts *p, err *e)
+{
+    server *s = &p->srv;
+    const config *c = &p->cfg;
+    sched_config sc = {.max_rows = (int)c->engine_max_rows,
+                       .max_seqs = (int)c->engine_max_seqs,
+                       .max_queued = (int)c->engine_max_queued,
+                       .max_context = (int)c->engine_max_context,
+                       .max_logits = (int)c->engine_max_seqs + SCHED_SCORE_ROWS,
+                       .arena = s->arena,
+                       .prefix_cache = c->engine_prefix_cache,
+                       .no_overlap = !c->engine_overlap,
+                       .swap_bytes = (size_t)c->engine_swap_bytes,
+                       .preemption = strcmp(c->engine_preemption, "swap") == 0 ? PREEMPT_SWAP
+                                     : strcmp(c->engine_preemption, "recompute") == 0
+                                         ? PREEMPT_RECOMPUTE
+                                         : PREEMPT_CHEAPER,
+                       .max_tenants = (int)c->metrics_max_tenants,
+                       .n_class = SERVER_CLASSES};
+    memcpy(sc.classes, s->classes, sizeof(s->classes));
+    return sched_create(&s->sched, &sc, s->model, s->be, &p->source, e);
+}
+
+static uint64_t next_id(server *s)
+{
+    return store_next_id(s->store);
+}
+
+static void make_host(parts *p)
+{
+    http_host *h = &p->srv.http;
+    const config *c = &p->cfg;
+    h->server = &p->srv;
+    h->answer = route_dispatch;
+    h->next_id = next_id;
+    h->max_body_bytes = c->server_max_body;
+    h->body_timeout_us = c->server_body_timeout_us;
+    h->max_connections = config_max_connections(c);
+    h->max_connections_per_ip = config_max_connections_per_ip(c);
+}
+
+static err_code open_listeners(parts *p, err *e)
+{
+    const config *c = &p->cfg;
+    http_host *h = &p->srv.http;
+    make_host(p);
+    err_code rc = tls_warm_up(&p->tls, e);
+    if (!rc) {
+        rc = listener_open(&p->metrics, h, PLANE_METRICS, c->metrics_listen,
+                           LISTENER_METRICS_THREADS, &p->tls, e);
+    }
+    if (!rc) {
+        rc = listener_open(&p->admin, h, PLANE_ADMIN, c->admin_listen, LISTENER_ADMIN_THREADS,
+                           &p->tls, e);
+    }
+    if (!rc) {
+        rc = listener_open(&p->inference, h, PLANE_INFERENCE, c->server_listen,
+                           (int)c->server_threads, &p->tls, e);
+    }
+    return rc;
+}
+
+/* Storage first: what it holds is asked for by all others.  Listeners last: whoever comes is
+ * served. */
+err_code parts_open(parts *p, err *e)
+{
+    p->srv.cfg = &p->cfg;
+    p->srv.started_wall_us = clock_wall_us();
+    make_classes(p);
+    err_code rc = open_storage(p, e);
+    if (!rc) rc = open_model(p, e);
+    if (!rc) rc = open_adapters(p, e);
+    if (!rc) rc = open_limits(p, e);
+    if (!rc) rc = open_scheduler(p, e);
+    if (!rc && !(p->srv.stats = stats_create(&p->srv))) rc = err_set(e, ERR_NOMEM, "no memory");
+    if (!rc) rc = open_listeners(p, e);
+    return rc;
+}
+
+static void *close_listener(void *l)
+{
+    listener_close(l);
+    return NULL;
+}
+
+/* Side by side: civetweb may take 0.2 s to stop each. */
+static void close_listeners(parts *p)
+{
+    listener *all[] = {p->inference, p->admin, p->metrics};
+    pthread_t thread[3];
+    bool started[3];
+    for (int i = 0; i < 3; i++) {
+        started[i] = pthread_create(&thread[i], NULL, close_listener, all[i]) == 0;
+        if (!started[i]) listener_close(all[i]);
+    }
+    for (int i = 0; i < 3; i++) {
+        if (started[i]) (void)pthread_join(thread[i], NULL);
+    }
+}
+
+void parts_close(parts *p)
+{
+    server *s = &p->srv;
+    close_listeners(p);
+    stats_destroy(s->stats);
+    sched_destroy(s->sched);
+    staging_close(s->staging);
+    storeroom_destroy(s->room);
+    if (s->residency) residency_destroy(s->residency);
+    devmem_destroy(s->arena);
+    if (s->registry) registry_destroy(s->registry);
+    limits_destroy(s->limits);
+    limits_destroy(s->token_limits);
+    inflight_destroy(s->inflight);
+    settler_stop(s->settler);
+    meter_file_close(s->meters);
+    store_close(s->store);
+    vocabularies_destroy(s->vocabularies);
+    chat_template_destroy(s->chat);
+    grammar_maker_destroy(s->grammars);
+    tokenizer_destroy(s->tok);
+    model_destroy(s->model);
+    be_close(s->be);
+}

@@ -1,0 +1,25 @@
+/* parts.h -- the rooms of a server, opened from the ground up and closed in reverse.
+ *
+ * Ownership: the caller's struct, zeroed before it is opened.  Threads: the main thread.
+ */
+#ifndef GATEWAY_START_PARTS_H
+#define GATEWAY_START_PARTS_H
+
+#include "engine/base/err.h"
+#include "gateway/config.h"
+#include "gateway/http/listener.h"
+#include "gateway/server.h"
+
+typedef struct parts {
+    config cfg;
+    server srv;
+    listener *inference, *admin, *metrics;
+    lora_source source;
+    tls_files tls;
+} parts;
+
+/* `cfg` and `tls` are set.  What was opened before a failure is for parts_close(). */
+err_code parts_open(parts *p, err *e);
+void parts_close(parts *p);
+
+#endif

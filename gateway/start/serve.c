@@ -1,0 +1,215 @@
+/* serve.c -- lorad serve: opens the parts, watches over them, and takes them down again: stop
+ * accepting, let what runs finish until the drain deadline, cancel the rest, close.
+ */
+#include <malloc.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/log.h"
+#include "engine/program/process.h"
+#include "gateway/descriptors.h"
+#include "gateway/net/tls_reserve.h"
+#include "gateway/notify.h"
+#include "gateway/start/parts.h"
+#include "gateway/start/verbs.h"
+#include "gateway/watch/stats.h"
+
+/* After the drain what still runs is cut short, and the listeners end. */
+enum { DRAIN_MARGIN_US = 30000000 };
+enum { PRUNE_ROWS = 2000 }; /* of old usage at once */
+static const int64_t PRUNE_US = 3600 * INT64_C(1000000), DAY_US = 86400 * INT64_C(1000000);
+enum { SWEEP_US = 5000000 };      /* between looks for abandoned uploads */
+enum { MMAP_BYTES = 256 * 1024 }; /* allocations of that size are the system's own */
+
+typedef struct {
+    arguments args;
+    parts parts;
+    config taken; /* as it was read, with what a reload has taken */
+    char cert[PATH_MAX], key[PATH_MAX], client_ca[PATH_MAX]; /* parts.tls points here */
+    int64_t prune_us;                                        /* when old usage is looked for next */
+    int64_t fed_us; /* when the watchdog last heard of us */
+} serving;
+
+static void apply_log(const config *c)
+{
+    static const char *const levels[] = {"debug", "info", "warn", "error"};
+    static const char *const formats[] = {"text", "logfmt", "json"};
+    int level = LOG_INFO, format = LOG_TEXT;
+    for (int i = 0; i < 4; i++) {
+        if (strcmp(c->log_level, levels[i]) == 0) level = i;
+    }
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(c->log_format, formats[i]) == 0) format = i;
+    }
+    log_setup((log_level)level, (log_format)format);
+}
+
+/* A certificate that ends soon, or is over, is the operator's before it is the clients'. */
+static void tell_expiry(int64_t expires_wall_us)
+{
+    char text[128];
+    log_level level = tls_expiry_text(expires_wall_us, text, sizeof(text));
+    if (level > LOG_INFO) log_write(level, "gateway", "the certificate: %s", text);
+}
+
+static void reload(serving *p)
+{
+    err e;
+    config fresh;
+    char cert[PATH_MAX], key[PATH_MAX], ca[PATH_MAX];
+    if (arguments_config(&p->args, &fresh, &e)) {
+        log_error("gateway", "reload refused, the old config stays: %s", e.msg);
+        return;
+    }
+    listener *all[] = {p->parts.inference, p->parts.admin, p->parts.metrics};
+    tls_files files = arguments_tls(&fresh, cert, key, ca);
+    if (listener_reload(all, 3, &files, &e)) {
+        log_error("gateway", "reload refused, the old certificate stays: %s", e.msg);
+        return;
+    }
+    config *taken = &p->taken;
+    memcpy(taken->server_tls_cert, fresh.server_tls_cert, sizeof(fresh.server_tls_cert));
+    memcpy(taken->server_tls_key, fresh.server_tls_key, sizeof(fresh.server_tls_key));
+    memcpy(taken->admin_client_ca, fresh.admin_client_ca, sizeof(fresh.admin_client_ca));
+    memcpy(taken->log_level, fresh.log_level, sizeof(fresh.log_level));
+    memcpy(taken->log_format, fresh.log_format, sizeof(fresh.log_format));
+    char names[CONFIG_TEXT_MAX];
+    bool more = config_differs(taken, &fresh, names, sizeof(names));
+    apply_log(&fresh);
+    log_info("gateway", "certificate and log settings reloaded");
+    if (more) log_warn("gateway", "not reloaded, for it needs a restart: %s", names);
+    tell_expiry(atomic_load(&p->parts.srv.http.cert_expires_wall_us));
+}
+
+static void reload_and_tell(serving *p)
+{
+    notify_reloading();
+    reload(p);
+    notify_send("READY=1");
+}
+
+/* Says that we live as long as the engine does: its silence is what a restart mends. */
+static void feed_watchdog(serving *p)
+{
+    int64_t period = notify_watchdog_us(), now = clock_now_us();
+    if (!period || now - p->fed_us < period / 4) return;
+    if (now - sched_heartbeat_us(p->parts.srv.sched) > period) return;
+    p->fed_us = now;
+    notify_send("WATCHDOG=1");
+}
+
+/* Whole days, so that all rows of a day are sums, or none. */
+static void prune_usage(serving *p)
+{
+    err e;
+    int64_t n = 0, now = clock_now_us();
+    if (p->parts.cfg.data_usage_days == 0 || now < p->prune_us) return;
+    int64_t today = clock_wall_us() / DAY_US * DAY_US;
+    if (ledger_prune(p->parts.srv.store, today - p->parts.cfg.data_usage_days * DAY_US, PRUNE_ROWS,
+                     &n, &e))
+        log_error("gateway", "old usage stays: %s", e.msg);
+    if (n < PRUNE_ROWS) p->prune_us = now + PRUNE_US; /* else at the next turn */
+    if (n) log_info("gateway", "%lld rows of usage became sums by hour", (long long)n);
+}
+
+/* Returns when it is time to stop. */
+static void wait_for_end(serving *p, const sigset_t *signals)
+{
+    struct timespec pause = {0, 200 * 1000000L};
+    int64_t swept_us = clock_now_us();
+    for (;;) {
+        if (clock_now_us() - swept_us >= SWEEP_US) {
+            swept_us = clock_now_us();
+            (void)staging_expire(p->parts.srv.staging, swept_us);
+        }
+        int sig = sigtimedwait(signals, NULL, &pause);
+        stats_tick(p->parts.srv.stats);
+        prune_usage(p);
+        feed_watchdog(p);
+        if (sig == SIGTERM || sig == SIGINT) return;
+        if (atomic_exchange(&p->parts.srv.drain_wanted, false)) return;
+        if (sig == SIGHUP || atomic_exchange(&p->parts.srv.reload_wanted, false))
+            reload_and_tell(p);
+    }
+}
+
+static void drain(serving *p, const sigset_t *signals)
+{
+    atomic_store(&p->parts.srv.http.draining, true);
+    notify_send("STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=%lld",
+                (long long)(p->parts.cfg.server_drain_timeout_us + DRAIN_MARGIN_US));
+    log_info("gateway", "draining: no new requests, running ones may finish");
+    int64_t end = clock_now_us() + p->parts.cfg.server_drain_timeout_us;
+    struct timespec none = {0, 0};
+    while (!sched_drain(p->parts.srv.sched, 100000)) {
+        feed_watchdog(p);
+        int sig = sigtimedwait(signals, NULL, &none);
+        if (clock_now_us() >= end || sig == SIGTERM || sig == SIGINT) break;
+    }
+    atomic_store(&p->parts.srv.cut, true);
+    (void)sched_drain(p->parts.srv.sched, 10000000);
+    struct timespec settle = {0, 200 * 1000000L}; /* last bytes of answers */
+    (void)nanosleep(&settle, NULL);
+}
+
+/* What many threads allocate for a moment (a listing, an adapter's files) goes back to the
+ * system and not into one heap per thread: memory for each of ten thousand adapters would
+ * otherwise be mostly holes. */
+static void bound_holes(void)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    (void)mallopt(M_MMAP_THRESHOLD, MMAP_BYTES);
+    (void)mallopt(M_ARENA_MAX, cores > 2 ? (int)cores : 2);
+}
+
+static sigset_t block_signals(void)
+{
+    sigset_t signals;
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGXFSZ, SIG_IGN); /* a file-size limit is an error of that write, not the end */
+    (void)sigemptyset(&signals);
+    (void)sigaddset(&signals, SIGTERM);
+    (void)sigaddset(&signals, SIGINT);
+    (void)sigaddset(&signals, SIGHUP);
+    (void)pthread_sigmask(SIG_BLOCK, &signals, NULL); /* inherited by every thread */
+    return signals;
+}
+
+int verb_serve(const arguments *a)
+{
+    static serving p; /* large, one of it */
+    err e;
+    p.args = *a;
+    (void)tls_reserve_install();
+    config *c = &p.parts.cfg;
+    if (arguments_config(a, c, &e)) return arguments_fail(&e);
+    p.taken = *c;
+    apply_log(c);
+    process_keep_secrets();
+    if (descriptors_claim(c, &e)) return arguments_fail(&e);
+    bound_holes();
+    sigset_t signals = block_signals();
+    p.parts.tls = arguments_tls(c, p.cert, p.key, p.client_ca);
+    int64_t expires_us = 0;
+    err_code rc = listener_check_files(&p.parts.tls, &expires_us, &e);
+    if (!rc) tell_expiry(expires_us);
+    if (!rc) rc = parts_open(&p.parts, &e);
+    if (rc) {
+        parts_close(&p.parts);
+        return arguments_fail(&e);
+    }
+    atomic_store(&p.parts.srv.ready, true);
+    notify_send("READY=1\nSTATUS=serving %s on %s", c->model_name, c->server_listen);
+    log_info("gateway", "serving %s on %s (%s; admin %s, metrics %s)", c->model_name,
+             c->server_listen, be_caps(p.parts.srv.be)->detail, c->admin_listen, c->metrics_listen);
+    wait_for_end(&p, &signals);
+    drain(&p, &signals);
+    parts_close(&p.parts);
+    log_info("gateway", "stopped");
+    return EXIT_SUCCESS;
+}
