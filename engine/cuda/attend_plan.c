@@ -28,7 +28,7 @@ static int first_split(int pos, int window)
 void cu_attend_plan_limits(cu_attend_plan *plan, int max_seq, int max_rows, int max_page, int group,
                            int max_partial)
 {
-    assert(max_seq > 0 && max_rows >= max_seq && max_page >= 0 && group > 0);
+    assert(max_seq >= 0 && max_rows >= 0 && max_page >= 0 && group > 0);
     int each = tiles_of(group, CU_SMALL_ROWS);
     if (each < SMALL_TILES_MAX) each = SMALL_TILES_MAX;
     plan->max_seq = max_seq;

@@ -80,6 +80,9 @@ static void setup(void)
     snprintf(cert, sizeof(cert), "%s/cert.pem", dir);
     snprintf(key, sizeof(key), "%s/key.pem", dir);
     ck_assert_msg(!devcert_write(cert, key, &e), "%s", e.msg);
+    memset(&own, 0, sizeof(own)); /* a case may follow another in the same process */
+    memset(&host, 0, sizeof(host));
+    gate = NULL;
     host.server = &own;
     host.answer = answer;
     host.next_id = next_id;

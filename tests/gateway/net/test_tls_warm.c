@@ -113,7 +113,9 @@ START_TEST(a_start_without_memory_for_it_is_refused)
 {
     err e;
     atomic_store(&first_failing, 0);
-    ck_assert(tls_warm_up(&files, &e) != ERR_NONE);
+    err_code rc = tls_warm_up(&files, &e);
+    atomic_store(&first_failing, -1);
+    ck_assert(rc != ERR_NONE);
     ck_assert(e.msg[0]);
 }
 END_TEST
