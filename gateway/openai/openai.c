@@ -290,15 +290,14 @@ static bool take_input(openai_parser *ps)
     openai_request *rq = ps->rq;
     bool ok = rq->chat ? openai_take_messages(ps) && openai_take_variables(ps)
                        : openai_take_prompt(ps) && openai_take_bool(ps, "echo", &rq->echo);
-    return ok && openai_take_bool(ps, "add_special_tokens", &rq->add_special_tokens) &&
-           take_truncation(ps);
+    return ok && openai_take_bool(ps, "add_special_tokens", &rq->add_special_tokens);
 }
 
 /* How its tokens are chosen, and how many. */
 static bool take_tokens(openai_parser *ps)
 {
     return openai_take_sampling(ps) && openai_take_prompt_logprobs(ps) && take_max_tokens(ps) &&
-           take_choices(ps) && openai_take_logprobs(ps);
+           take_truncation(ps) && take_choices(ps) && openai_take_logprobs(ps);
 }
 
 /* What is told of them. */
