@@ -167,8 +167,12 @@ static err_code reserve(residency *rs, entry *en, int n, err *e)
         bool demand = en->wanted == WANT_DEMAND;
         bool first = demand ? rs->queue[WANT_DEMAND].head == en : rs->queue[WANT_DEMAND].n == 0;
         if (first) {
+            uint64_t failures = memory_failures();
             en->lease =
                 devmem_lease_take(rs->arena, n, demand ? DEVMEM_DEMAND : DEVMEM_HINT, now_us, en);
+            /* Not room in the arena is missing, for which others would have to go. */
+            if (!en->lease && memory_failures() != failures)
+                return err_set(e, ERR_NOMEM, "out of memory");
             collect(rs);
         }
         if (en->lease) break;
