@@ -1,4 +1,4 @@
-/* auth.c -- one answer for every bad key. */
+/* auth.c -- finds the key of a request; every bad key gets the same answer. */
 #include "gateway/auth.h"
 
 #include <string.h>

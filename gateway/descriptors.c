@@ -1,4 +1,4 @@
-/* descriptors.c -- a sum and a limit. */
+/* descriptors.c -- adds up the descriptors that the configuration needs, and raises the limit. */
 #include "gateway/descriptors.h"
 
 #include <dirent.h>

@@ -1,4 +1,4 @@
-/* device.c -- CUDA where there is a device, else the CPU. */
+/* device.c -- opens the backend: CUDA where there is a device, else the CPU. */
 #include "gateway/device.h"
 
 #include <stdio.h>

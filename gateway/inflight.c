@@ -1,4 +1,4 @@
-/* inflight.c -- a doubly linked list under one mutex. */
+/* inflight.c -- the list of all requests under way, under one mutex. */
 #include "gateway/inflight.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* main.c -- lorad: which verb it is. */
+/* main.c -- lorad's main(): reads which verb is wanted, and calls it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* manual.c -- one table, three ways to print it. */
+/* manual.c -- prints the help and the manual pages from the table of commands. */
 #include "gateway/manual.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* notify.c -- one datagram, fire and forget. */
+/* notify.c -- tells systemd the server's state: one datagram, no answer is waited for. */
 #include "gateway/notify.h"
 
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* offline_backup.c -- the adapters first, then the database that names them. */
+/* offline_backup.c -- lorad backup: copies the adapters, then the database that names them. */
 #include "gateway/offline_backup.h"
 
 #include <errno.h>

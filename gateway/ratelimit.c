@@ -1,4 +1,4 @@
-/* ratelimit.c -- OpenAI's headers of limits, and Retry-After. */
+/* ratelimit.c -- OpenAI's headers that say what is left of limits, and Retry-After. */
 #include "gateway/ratelimit.h"
 
 #include <stdatomic.h>

@@ -1,4 +1,4 @@
-/* route.c -- the tables, and walking them. */
+/* route.c -- the tables of all paths, and the search for the one that a request means. */
 #include "gateway/route.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* server.c -- what handlers share. */
+/* server.c -- what handlers share: the class of a request, when to come back, usage, quotas. */
 #include "gateway/server.h"
 
 #include <stdio.h>

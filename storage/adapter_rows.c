@@ -1,4 +1,4 @@
-/* adapter_rows.c -- names, versions and aliases of adapters in the database. */
+/* adapter_rows.c -- adapters' names, versions and aliases in the database. */
 #include "storage/adapter_rows.h"
 
 #include <stdio.h>

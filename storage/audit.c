@@ -1,4 +1,4 @@
-/* audit.c -- the audit table. */
+/* audit.c -- writes and lists the rows of the audit table. */
 #include "storage/audit.h"
 
 #include <stdio.h>

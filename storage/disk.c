@@ -1,4 +1,4 @@
-/* disk.c -- statvfs() and two rules of thumb. */
+/* disk.c -- free space of a disk, by statvfs(), and how much of it must stay free. */
 #include "storage/disk.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* ledger.c -- the usage table and its day sums. */
+/* ledger.c -- writes usage rows and their sums by day. */
 #include "storage/ledger.h"
 
 #include <stdio.h>

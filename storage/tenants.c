@@ -101,7 +101,7 @@ static tenant *cache_reserve(struct tenant_cache *tc)
     return fresh;
 }
 
-/* `fresh`: from cache_reserve(), for a row that is new. */
+/* Takes over `fresh`, from cache_reserve(), for a row that is new. */
 static void cache_put(struct tenant_cache *tc, const tenant *t, tenant *fresh)
 {
     rwlock_write(&tc->lock);

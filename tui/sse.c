@@ -1,4 +1,4 @@
-/* sse.c -- one line at a time into one event at a time. */
+/* sse.c -- cuts server-sent events out of the lines of a stream. */
 #include "tui/sse.h"
 
 #include <stdlib.h>

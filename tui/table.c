@@ -1,4 +1,4 @@
-/* table.c -- cells first, then widths, then lines. */
+/* table.c -- prints tables: gathers the cells, finds the widths, writes the lines. */
 #include "tui/table.h"
 
 #include <math.h>

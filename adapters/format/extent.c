@@ -1,4 +1,4 @@
-/* extent.c -- sums over a layout. */
+/* extent.c -- adds up what an adapter of a layout takes on the disk and in memory. */
 #include "adapters/format/extent.h"
 
 uint64_t extent_vector_bytes(const model_config *shape, size_t slot)

@@ -1,4 +1,4 @@
-/* folder.c -- names, harmless companions, and the file system's errors. */
+/* folder.c -- files of an adapter: which names may stand there, reading, errors of the disk. */
 #include "adapters/format/folder.h"
 
 #include <errno.h>

@@ -133,7 +133,7 @@ static bool take_module(const char **at, int module)
     return true;
 }
 
-/* Everything before the ending. */
+/* Reads a tensor's name up to its ending: the root, the layer, the module. */
 static bool take_path(const char **at, tensor_name *t)
 {
     t->layer = -1;

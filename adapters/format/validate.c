@@ -1,4 +1,4 @@
-/* validate.c -- config, header, every tensor, every value, in this order. */
+/* validate.c -- checks an upload: configuration, header, every tensor, every value. */
 #include "adapters/format/validate.h"
 
 #include <errno.h>

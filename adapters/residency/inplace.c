@@ -1,4 +1,4 @@
-/* inplace.c -- walk, validate, hash, link, row. */
+/* inplace.c -- takes an adapter where it lies: walks the folder, checks it, writes its row. */
 #include "adapters/residency/inplace.h"
 
 #include <ctype.h>

@@ -1,4 +1,4 @@
-/* pace.c -- a budget of bytes, renewed by each step. */
+/* pace.c -- how many bytes loads may move in a step, so that steps stay quick. */
 #include "adapters/residency/pace.h"
 
 #include <math.h>

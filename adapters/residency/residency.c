@@ -249,7 +249,7 @@ typedef struct timing {
     int64_t read_us, pack_us;
 } timing;
 
-/* Without the lock. */
+/* Reads a file into memory, without the lock. */
 static err_code read_one(adapter_load *ld, timing *t, err *e)
 {
     if (ld->copy) return ERR_NONE;

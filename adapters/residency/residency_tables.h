@@ -113,7 +113,7 @@ void tier_set_pinned(residency *rs, entry *en, bool pinned);
 
 /* Keeps what a loader has read, if there is room for any. */
 void host_keep(residency *rs, entry *en, adapter_load *ld, int64_t read_us);
-/* It was used. */
+/* Brings the worth of an entry up to date after a use. */
 void host_value(residency *rs, entry *en);
 void host_drop(residency *rs, entry *en);
 /* Evicts, the least worth first, until the budget holds; those that loaders work on stay. */

@@ -1,4 +1,4 @@
-/* publish.c -- validate, name by content, rename, row. */
+/* publish.c -- makes an upload a version: checks it, names its folder, writes the row. */
 #include "adapters/store/publish.h"
 
 #include <dirent.h>

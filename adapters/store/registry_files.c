@@ -1,4 +1,4 @@
-/* registry_files.c -- the folders that versions name by their content. */
+/* registry_files.c -- folders of versions: named by content, shared, removed at the end. */
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>

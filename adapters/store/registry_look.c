@@ -1,4 +1,4 @@
-/* registry_look.c -- lists and single entries, copied for whoever asks. */
+/* registry_look.c -- lists and single entries of the registry, copied for who asks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* registry_tables.c -- see the header; mu is held throughout. */
+/* registry_tables.c -- hash tables of adapters, versions and aliases; under registry.mu. */
 #include "adapters/store/registry_tables.h"
 
 #include <assert.h>

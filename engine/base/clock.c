@@ -1,4 +1,4 @@
-/* clock.c -- thin wrappers over clock_gettime. */
+/* clock.c -- the clocks of clock.h, by clock_gettime(). */
 #include "engine/base/clock.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* err.c -- error sentences: bounded, printable, never empty. */
+/* err.c -- writes sentences of errors: bounded, printable, never empty. */
 #include "engine/base/err.h"
 
 #include <stdarg.h>

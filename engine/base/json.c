@@ -254,7 +254,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* In this object alone. */
+/* Looks at this object, not at those in it. */
 static err_code unique_names(const cJSON *obj, err *e)
 {
     size_t n = (size_t)cJSON_GetArraySize(obj), i = 0;

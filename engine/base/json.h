@@ -51,7 +51,7 @@ int json_order(const cJSON *a, const cJSON *b);
 /* A number that is whole and of at most 64 bits, exactly. */
 bool json_whole(const cJSON *v, int64_t *out);
 
-/* The scan alone. */
+/* Checks the text as json_parse() does, and makes nothing of it. */
 err_code json_check(const char *text, size_t len, const json_limits *lim, err *e);
 
 /* Case-sensitive members; NULL when absent (a JSON null is returned as such). */

@@ -1,4 +1,4 @@
-/* private_file.c -- one fstat() each. */
+/* private_file.c -- asks fstat() whether others may read a file, and mends it. */
 #include "engine/base/private_file.h"
 
 #include <errno.h>

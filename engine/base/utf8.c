@@ -1,4 +1,4 @@
-/* utf8.c -- see the header; nothing here reads beyond the first byte that does not fit. */
+/* utf8.c -- reads and writes UTF-8; nothing is read beyond the first byte that does not fit. */
 #include "engine/base/utf8.h"
 
 static int length_of(unsigned char lead)

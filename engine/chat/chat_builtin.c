@@ -1,4 +1,4 @@
-/* chat_builtin.c -- the families' formats, in our words. */
+/* chat_builtin.c -- prompts of the known families of models, for models that bring no template. */
 #include "engine/chat/chat_builtin.h"
 
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* jinja_filter.c -- filters and tests. */
+/* jinja_filter.c -- Jinja's filters and tests: a table of each, and one function for each row. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* jinja_text.c -- strings: Python's methods on code points. */
+/* jinja_text.c -- Jinja's methods of strings, as Python has them, on code points. */
 #include <locale.h>
 #include <pthread.h>
 #include <string.h>

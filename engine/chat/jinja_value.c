@@ -1,4 +1,4 @@
-/* jinja_value.c -- values: made, compared, looked into, written as Python would write them. */
+/* jinja_value.c -- values of Jinja: made, compared, looked into, written as Python does. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

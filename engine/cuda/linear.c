@@ -313,7 +313,7 @@ static sgmv_out place_of(const cuda_state *cu, const linear_out *o, int layer, i
     return out;
 }
 
-/* All outputs by one product. */
+/* Makes all outputs by one product, for weights that lie in one piece. */
 static void linear_fused(backend *be, sgmv_args *a, const linear_out *outs, int n_out, int layer,
                          int fused, linear_rest rest)
 {

@@ -171,7 +171,7 @@ cudaError_t cuda_wait(cudaEvent_t ev)
     return ce == cudaErrorNotReady ? cudaEventSynchronize(ev) : ce;
 }
 
-/* Instead of sending it. */
+/* Gives a stage back whose bytes were not sent. */
 static void drop_stage(cuda_state *cu, cuda_stage *st)
 {
     lock_take(&cu->mem.stage_mu);

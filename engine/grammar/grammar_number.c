@@ -216,7 +216,7 @@ static void from_both(fractions *f, int32_t s, int k, const magnitude *a, const 
     digits(f->b, s, lo + 1, hi - 1, free_after(f, k + 1));
 }
 
-/* Magnitudes from a to z. */
+/* Accepts the decimals whose magnitudes lie from a to z. */
 static void decimals(g_builder *b, int32_t from, const magnitude *a, const magnitude *z, int32_t to)
 {
     fractions f = {.b = b, .to = to};

@@ -123,7 +123,7 @@ static void unpublish(kv_pages *kv, int i)
     p->serial = 0;
 }
 
-/* The arena needed the room. */
+/* The arena takes a page of nobody: its text cannot be found any more. */
 static void evicted(void *self, int page)
 {
     const kv_pages *kv = self;

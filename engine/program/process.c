@@ -1,4 +1,4 @@
-/* process.c -- one limit and one flag. */
+/* process.c -- forbids core files and debuggers, so that secrets stay in memory. */
 #include "engine/program/process.h"
 
 #include <sys/prctl.h>

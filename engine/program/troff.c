@@ -1,4 +1,4 @@
-/* troff.c -- what begins a request, an escape or a hyphen. */
+/* troff.c -- text as troff wants it: no character of it is taken for a request or an escape. */
 #include "engine/program/troff.h"
 
 #include <stdbool.h>

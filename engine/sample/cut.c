@@ -1,4 +1,4 @@
-/* cut.c -- running sums over a ranking that is never made. */
+/* cut.c -- top-k, top-p and min-p by sums over buckets, so nothing is sorted. */
 #include "engine/sample/cut.h"
 
 #include <assert.h>

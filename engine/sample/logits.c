@@ -1,4 +1,4 @@
-/* logits.c -- GCC's vectors of 16 bytes: SSE2 and NEON have them everywhere. */
+/* logits.c -- sums over logits with GCC's vectors of 16 bytes, which SSE2 and NEON have. */
 #include "engine/sample/logits.h"
 
 #include <math.h>

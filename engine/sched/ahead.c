@@ -1,4 +1,4 @@
-/* ahead.c -- see ahead.h. */
+/* ahead.c -- how deep into the queue adapters are fetched: the rule of ahead.h. */
 #include "engine/sched/ahead.h"
 
 #include <math.h>

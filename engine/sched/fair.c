@@ -83,7 +83,7 @@ typedef struct {
     int late_prev, late_next; /* list of the blocked, by blocked_us */
 } entry;
 
-/* What decides about a head. */
+/* The figures by which heads of queues are compared. */
 typedef struct {
     int ticket;
     bool aged, near;

@@ -1,4 +1,4 @@
-/* histogram.c -- one binary search, two additions. */
+/* histogram.c -- counts a value in the bucket that it falls into. */
 #include "engine/sched/histogram.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* promise.c -- two estimates and the adapter's load, the latest counts. */
+/* promise.c -- predicts a first token: the latest of two estimates and the load. */
 #include "engine/sched/promise.h"
 
 #include <math.h>

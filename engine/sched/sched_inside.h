@@ -294,7 +294,7 @@ void sched_swap_forget(sched *sc, request *rq);
 void sched_finish(sched *sc, request *rq, finish_reason why, const err *cause);
 void sched_finish_all(sched *sc, finish_reason why, const err *cause);
 
-/* Keeps those who run. */
+/* Forgets running requests that have ended; the others keep their order. */
 void sched_sweep(sched *sc);
 
 #endif

@@ -1,4 +1,4 @@
-/* tokenizer_decode.c -- ids to text, at once or as they come. */
+/* tokenizer_decode.c -- makes text of ids: all at once, or token by token as they come. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* tokenizer_piece.c -- a token as the vocabulary writes it. */
+/* tokenizer_piece.c -- a token's text as the vocabulary file writes it. */
 #include <string.h>
 
 #include "engine/base/utf8.h"

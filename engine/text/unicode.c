@@ -1,4 +1,4 @@
-/* unicode.c -- binary searches over generated tables. */
+/* unicode.c -- looks characters' properties up in the generated tables. */
 #include "engine/text/unicode.h"
 
 static bool in_ranges(const unicode_range *t, int n, uint32_t c)

@@ -1,4 +1,4 @@
-/* api_fields.c -- small shared pieces of the handlers. */
+/* api_fields.c -- what many handlers need: fields of bodies and queries, ids, times, lists. */
 #include "gateway/http/api_fields.h"
 
 #include <stdio.h>

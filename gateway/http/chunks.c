@@ -1,4 +1,4 @@
-/* chunks.c -- a machine over bytes; each place says what may come next. */
+/* chunks.c -- reads chunked bodies byte by byte; each state says what may come next. */
 #include "gateway/http/chunks.h"
 
 #include <ctype.h>

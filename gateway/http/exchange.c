@@ -1,4 +1,4 @@
-/* exchange.c -- bodies in, answers out. */
+/* exchange.c -- one request and its answer: reads the body, writes the answer's head and body. */
 #include "gateway/http/exchange.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* http_status.c -- one table. */
+/* http_status.c -- the table of HTTP's status codes and their reason phrases. */
 #include "gateway/http/http_status.h"
 
 #include <stddef.h>

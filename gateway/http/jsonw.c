@@ -1,4 +1,4 @@
-/* jsonw.c -- append, escape, grow. */
+/* jsonw.c -- builds JSON in a text that grows: commas, escapes, and whether memory was there. */
 #include "gateway/http/jsonw.h"
 
 #include <math.h>

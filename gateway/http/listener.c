@@ -136,7 +136,7 @@ static void end_exchange(exchange *x, const listener *l)
     arena_clear(&x->arena);
 }
 
-/* Two of them are none. */
+/* Takes the trace of a traceparent header; where there are two, neither counts. */
 static void join_trace(exchange *x, const struct mg_request_info *ri)
 {
     const char *header = NULL;

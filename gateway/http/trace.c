@@ -1,4 +1,4 @@
-/* trace.c -- version 00 of traceparent, and the beginning of later ones. */
+/* trace.c -- reads and writes traceparent: version 00, and the beginning of later ones. */
 #include "gateway/http/trace.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* devcert.c -- ECDSA P-256, SHA-256, through OpenSSL's X509 calls. */
+/* devcert.c -- makes a certificate for a first trial: ECDSA P-256, by OpenSSL's X509 calls. */
 #include "gateway/net/devcert.h"
 
 #include <errno.h>

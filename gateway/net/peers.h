@@ -32,7 +32,7 @@ peer_id peers_identify(const struct sockaddr_storage *from);
 peer_verdict peers_enter(peers *p, peer_id id);
 void peers_leave(peers *p, peer_id id);
 
-/* Open now. */
+/* Connections that are open now. */
 int64_t peers_open(peers *p);
 
 #endif

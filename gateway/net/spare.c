@@ -1,4 +1,4 @@
-/* spare.c -- sockets that nobody connects. */
+/* spare.c -- descriptors held back for the moment when there are no others. */
 #include "gateway/net/spare.h"
 
 #include <sys/socket.h>

@@ -1,4 +1,4 @@
-/* tls.c -- files to contexts of OpenSSL. */
+/* tls.c -- makes contexts of OpenSSL from PEM files. */
 #include "gateway/net/tls.h"
 
 #include <openssl/err.h>

@@ -45,7 +45,7 @@ static bool no_such_model(completion *c)
                          c->rq.model);
 }
 
-/* Which tokens it has. */
+/* Refuses ids that the model and its adapter do not have. */
 static bool check_ids(completion *c)
 {
     err e;

@@ -62,7 +62,7 @@ static void announce(completion *c, choice *ch)
     inflight_add(c->srv->inflight, &ch->live);
 }
 
-/* What its tokens become. */
+/* Makes ready the text that a choice's tokens become. */
 static bool begin_text(completion *c, choice *ch)
 {
     completion_text_init(&ch->text, &c->rq, c->vocab->tok);

@@ -1,4 +1,4 @@
-/* models_api.c -- what a key may ask for, and what a key is. */
+/* models_api.c -- handlers of /v1/models and of what a key may do. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -300,7 +300,7 @@ static bool take_tokens(openai_parser *ps)
            take_truncation(ps) && take_choices(ps) && openai_take_logprobs(ps);
 }
 
-/* What is told of them. */
+/* Fields that say what the answer shows of its tokens. */
 static bool take_shape(openai_parser *ps, bool *skip_special)
 {
     openai_request *rq = ps->rq;
@@ -314,7 +314,7 @@ static bool take_shape(openai_parser *ps, bool *skip_special)
            (!rq->chat || openai_take_tools(rq, ps->body, ps->p));
 }
 
-/* How it is served. */
+/* Fields that say how urgent the request is and what it may use. */
 static bool take_service(openai_parser *ps)
 {
     openai_request *rq = ps->rq;

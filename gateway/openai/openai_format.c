@@ -23,7 +23,7 @@ static bool unsupported(reader *r, const char *param)
     return openai_refuse(r->p, 400, "unsupported_parameter", param, "'%s' is not supported", param);
 }
 
-/* One form at most. */
+/* Notes what form the answer must have; a second wish for one is refused. */
 static bool ask(reader *r, const char *param, grammar_spec spec)
 {
     openai_request *rq = r->rq;

@@ -1,4 +1,4 @@
-/* openai_reply.c -- field by field, in the order of OpenAI's documentation. */
+/* openai_reply.c -- writes answers field by field, in the order of OpenAI's documentation. */
 #include "gateway/openai/openai_reply.h"
 
 #include <stdio.h>

@@ -23,7 +23,7 @@ void prompt_limits(const server *s, openai_limits *out)
         .reads_documents = s->chat && chat_template_reads(s->chat, "documents")};
 }
 
-/* From its template. */
+/* How the model writes calls of tools, by the marks in its chat template. */
 static tool_style style_of(const chat_template *ct)
 {
     return chat_template_says(ct, "<tool_call>")    ? TOOLS_HERMES

@@ -1,4 +1,4 @@
-/* adapter_fields.c -- shapes of adapters and versions, and the conditions of changes. */
+/* adapter_fields.c -- what adapters look like in answers, and the conditions of If-Match. */
 #include "gateway/rest/adapter_fields.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* admin_fields.c -- small shared pieces of the operators' handlers. */
+/* admin_fields.c -- what the operators' handlers share: fields, lists, the tenant of a path. */
 #include "gateway/rest/admin_fields.h"
 
 #include <stdio.h>

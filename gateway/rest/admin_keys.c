@@ -1,4 +1,4 @@
-/* admin_keys.c -- keys, for operators' keys on the admin listener. */
+/* admin_keys.c -- handlers of /admin/v1/keys: an operator makes, lists and revokes keys. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

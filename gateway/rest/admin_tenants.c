@@ -1,4 +1,4 @@
-/* admin_tenants.c -- tenants and their limits, for operators' keys on the admin listener. */
+/* admin_tenants.c -- handlers of /admin/v1/tenants and of their limits. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>

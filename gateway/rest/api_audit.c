@@ -1,4 +1,4 @@
-/* api_audit.c -- the row and the event of a change. */
+/* api_audit.c -- writes what an operator changed: a row in the audit table, an event in the log. */
 #include "gateway/rest/api_audit.h"
 
 #include "engine/base/log.h"

@@ -1,4 +1,4 @@
-/* arguments.c -- the options of all verbs, and from them to a configuration. */
+/* arguments.c -- options on the command line of all verbs, and the configuration that they make. */
 #include "gateway/start/arguments.h"
 
 #include <stdio.h>

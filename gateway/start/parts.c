@@ -1,4 +1,4 @@
-/* parts.c -- from the configuration to each room's own, room by room. */
+/* parts.c -- opens the parts of a server, each with its part of the configuration; closes them. */
 #include "gateway/start/parts.h"
 
 #include <pthread.h>

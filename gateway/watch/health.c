@@ -1,4 +1,4 @@
-/* health.c -- /healthz, /readyz and /version. */
+/* health.c -- handlers of /healthz, /readyz and /version. */
 #include <string.h>
 
 #include "engine/base/clock.h"

@@ -1,4 +1,4 @@
-/* stats.c -- taking the picture, the ring of samples, and writing an answer. */
+/* stats.c -- takes the picture that /stats shows, keeps the samples, writes an answer. */
 #include "gateway/watch/stats.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* stats_book.c -- a hash table of counters; entries that changed stand in a list. */
+/* stats_book.c -- a hash table of counters; those that changed stand in a list. */
 #include "gateway/watch/stats_book.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* loractl.c -- asking the server and telling people what it said. */
+/* loractl.c -- what loractl's commands share: they ask the server and print what it said. */
 #include "tui/ctl/loractl.h"
 
 #include <ctype.h>

@@ -1,4 +1,4 @@
-/* loractl_adapter.c -- a tenant's adapters: look, move aliases, pin, delete. */
+/* loractl_adapter.c -- loractl's commands for adapters: list, move aliases, pin, delete. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

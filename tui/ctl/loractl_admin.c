@@ -1,4 +1,4 @@
-/* loractl_admin.c -- tenants, keys and limits, with an operator's key. */
+/* loractl_admin.c -- loractl's commands for tenants, keys and limits, with an operator's key. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

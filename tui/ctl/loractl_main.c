@@ -1,4 +1,4 @@
-/* loractl_main.c -- the table of commands, and the way in. */
+/* loractl_main.c -- loractl's main(), and the table of its commands. */
 #include <locale.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* loractl_server.c -- usage, requests, statistics, and the server itself. */
+/* loractl_server.c -- loractl's commands for usage, requests, statistics, and the server itself. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* progress.c -- [=====>    ]  45%  12 MiB of 27 MiB  5.1 MiB/s  3s */
+/* progress.c -- draws the line "[=====>    ]  45%  12 MiB of 27 MiB  5.1 MiB/s  3s". */
 #include "tui/ctl/progress.h"
 
 #include <stdio.h>

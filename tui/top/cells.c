@@ -1,4 +1,4 @@
-/* cells.c -- the grid, and which characters may stand in it. */
+/* cells.c -- the grid of characters that a screen is, and which of them may stand in it. */
 #include "tui/top/cells.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* feed.c -- a loop around client_call(). */
+/* feed.c -- the dashboard's thread that asks a server for its statistics again and again. */
 #include "tui/top/feed.h"
 
 #include <assert.h>

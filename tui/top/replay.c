@@ -1,4 +1,4 @@
-/* replay.c -- lines of JSON, read as strictly as a server's answers. */
+/* replay.c -- plays recorded answers, which it reads as strictly as a server's. */
 #include "tui/top/replay.h"
 
 #include <errno.h>

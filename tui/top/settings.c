@@ -1,4 +1,4 @@
-/* settings.c -- written whole beside the old file, then renamed. */
+/* settings.c -- the dashboard's settings file: written whole beside the old one, then renamed. */
 #include "tui/top/settings.h"
 
 #include <limits.h>

@@ -1,4 +1,4 @@
-/* term.c -- a thin shell around ncursesw. */
+/* term.c -- the only file that calls ncurses: cells to the screen, keys from it. */
 #define NCURSES_WIDECHAR 1
 #include "tui/top/term.h"
 

@@ -1,4 +1,4 @@
-/* topdata.c -- reads answers by the protocol's own lists of fields. */
+/* topdata.c -- reads answers of /stats by the protocol's own lists of fields. */
 #include "tui/top/topdata.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* view.c -- state, the visible rows of each table, and what keys do. */
+/* view.c -- the dashboard's state: which rows each table shows, and what keys do. */
 #include "tui/top/view.h"
 
 #include <stdarg.h>

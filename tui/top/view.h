@@ -38,7 +38,7 @@ typedef enum {
     SCREENS
 } screen;
 
-/* Characters are themselves. */
+/* Keys that are no characters; a character stands for itself. */
 enum {
     KEYS_FROM = 0x110000,
     KEYS_UP,

@@ -52,7 +52,7 @@ static style count_cell(const view_column *c, const view_row *r, char *out, size
     return STYLE_NORMAL;
 }
 
-/* Counts that should be none. */
+/* A count that should be 0 is shown as a warning. */
 static style warn_cell(const view_column *c, const view_row *r, char *out, size_t cap)
 {
     (void)count_cell(c, r, out, cap);
