@@ -84,6 +84,20 @@ bool folder_sync(const char *path)
     return ok;
 }
 
+bool folder_read_at(int fd, void *out, size_t n, uint64_t offset)
+{
+    char *p = out;
+    while (n > 0) {
+        ssize_t done = pread(fd, p, n, (off_t)offset);
+        if (done < 0 && errno == EINTR) continue;
+        if (done <= 0) return false;
+        p += done;
+        n -= (size_t)done;
+        offset += (uint64_t)done;
+    }
+    return true;
+}
+
 err_code folder_hash(int fd, uint8_t out[DIGEST_BYTES], err *e)
 {
     char *chunk = malloc(CHUNK);

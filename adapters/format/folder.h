@@ -48,6 +48,9 @@ err_code folder_disk_error(err *e, const char *what);
 
 bool folder_sync(const char *path);
 
+/* n bytes of an open file from `offset` on; false: it cannot be read, or ends before. */
+bool folder_read_at(int fd, void *out, size_t n, uint64_t offset);
+
 /* SHA-256 of a whole open file. */
 err_code folder_hash(int fd, uint8_t out[DIGEST_BYTES], err *e);
 

@@ -18,6 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "adapters/format/folder.h"
 #include "adapters/format/naming.h"
 #include "adapters/format/peft.h"
 
@@ -341,27 +342,11 @@ static err_code put(int fd, const void *data, size_t n, err *e)
     while (n > 0) {
         ssize_t done = write(fd, p, n);
         if (done < 0 && errno == EINTR) continue;
-        if (done < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
-            return err_set(e, ERR_NO_ROOM, "there is no room for the upload on the server's disk");
-        if (done < 0) return err_set(e, ERR_IO, "cannot store the upload: %s", strerror(errno));
+        if (done < 0) return folder_disk_error(e, "store");
         p += done;
         n -= (size_t)done;
     }
     return ERR_NONE;
-}
-
-static bool get(int fd, void *out, size_t n, uint64_t offset)
-{
-    char *p = out;
-    while (n > 0) {
-        ssize_t done = pread(fd, p, n, (off_t)offset);
-        if (done < 0 && errno == EINTR) continue;
-        if (done <= 0) return false;
-        p += done;
-        n -= (size_t)done;
-        offset += (uint64_t)done;
-    }
-    return true;
 }
 
 static void path_of(const matrix *m, char *out, size_t cap)
@@ -459,7 +444,7 @@ static err_code copy_turned(const gguf *g, const matrix *m, const model_config *
     size_t row = (size_t)m->bytes / (size_t)m->rows, dim = (size_t)base->head_dim;
     char *in = malloc((size_t)m->bytes), *out = malloc((size_t)m->bytes);
     err_code rc = in != NULL && out != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
-    if (!rc && !get(g->fd, in, (size_t)m->bytes, g->data0 + m->offset))
+    if (!rc && !folder_read_at(g->fd, in, (size_t)m->bytes, g->data0 + m->offset))
         rc = err_set(e, ERR_IO, "the GGUF cannot be read");
     for (size_t h = 0; rc == ERR_NONE && h < (size_t)heads; h++)
         for (size_t i = 0; i < dim; i++) {
@@ -478,7 +463,7 @@ static err_code copy_transposed(const gguf *g, const matrix *m, int fd, err *e)
     size_t size = (size_t)type_bytes(m->type), rows = (size_t)m->rows, cols = (size_t)m->cols;
     char *in = malloc((size_t)m->bytes), *out = malloc((size_t)m->bytes);
     err_code rc = in != NULL && out != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
-    if (!rc && !get(g->fd, in, (size_t)m->bytes, g->data0 + m->offset))
+    if (!rc && !folder_read_at(g->fd, in, (size_t)m->bytes, g->data0 + m->offset))
         rc = err_set(e, ERR_IO, "the GGUF cannot be read");
     for (size_t r = 0; rc == ERR_NONE && r < rows; r++)
         for (size_t c = 0; c < cols; c++)
@@ -494,7 +479,7 @@ static err_code copy_plain(const gguf *g, const matrix *m, char *chunk, int fd, 
     err_code rc = ERR_NONE;
     for (uint64_t done = 0, n; done < m->bytes && !rc; done += n) {
         n = m->bytes - done < CHUNK ? m->bytes - done : CHUNK;
-        rc = get(g->fd, chunk, (size_t)n, g->data0 + m->offset + done)
+        rc = folder_read_at(g->fd, chunk, (size_t)n, g->data0 + m->offset + done)
                  ? put(fd, chunk, (size_t)n, e)
                  : err_set(e, ERR_IO, "the GGUF cannot be read");
     }
@@ -526,8 +511,9 @@ err_code gguf_convert(int fd, uint64_t bytes, const model_config *base, int conf
     uint8_t *header = malloc(g.n + 1);
     if (!header) return err_set(e, ERR_NOMEM, "out of memory");
     g.p = header;
-    err_code rc = get(fd, header, g.n, 0) ? read_header(&g, base, e)
-                                          : err_set(e, ERR_IO, "the GGUF cannot be read");
+    err_code rc = folder_read_at(fd, header, g.n, 0)
+                      ? read_header(&g, base, e)
+                      : err_set(e, ERR_IO, "the GGUF cannot be read");
     if (!rc) rc = write_config(&g, config_fd, e);
     if (!rc) rc = write_weights(&g, base, weights_fd, e);
     free(header);

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "adapters/format/folder.h"
 #include "engine/base/fingerprint.h"
 #include "engine/model/safetensors.h"
 
@@ -32,20 +33,6 @@ static err_code open_regular(int dir_fd, const char *name, int *fd, uint64_t *by
     return ERR_NONE;
 }
 
-static bool read_all(int fd, void *out, size_t len, uint64_t offset)
-{
-    uint8_t *p = out;
-    while (len > 0) {
-        ssize_t n = pread(fd, p, len, (off_t)offset);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
-        p += n;
-        len -= (size_t)n;
-        offset += (uint64_t)n;
-    }
-    return true;
-}
-
 /* ---- config -------------------------------------------------------------------------- */
 
 /* The whole file; the caller frees *text. */
@@ -60,7 +47,7 @@ static err_code read_config(int dir_fd, char **text, uint64_t *bytes, err *e)
                      (unsigned long long)*bytes, CONFIG_MAX);
     else if ((*text = malloc((size_t)*bytes + 1)) == NULL)
         rc = err_set(e, ERR_NOMEM, "out of memory");
-    else if (!read_all(fd, *text, (size_t)*bytes, 0))
+    else if (!folder_read_at(fd, *text, (size_t)*bytes, 0))
         rc = err_set(e, ERR_IO, "%s cannot be read", CONFIG_NAME);
     close(fd);
     return rc;
@@ -93,7 +80,7 @@ static err_code scan_tensor(int fd, const adapter_tensor *t, uint8_t *chunk, con
     char name[128];
     for (uint64_t done = 0; done < t->bytes;) {
         size_t n = t->bytes - done < CHUNK ? (size_t)(t->bytes - done) : CHUNK;
-        if (!read_all(fd, chunk, n, t->offset + done))
+        if (!folder_read_at(fd, chunk, n, t->offset + done))
             return err_set(e, ERR_IO, "%s cannot be read", WEIGHTS_NAME);
         int64_t bad = first_bad(chunk, n / dtype_bytes(t->type), t->type);
         if (bad >= 0) {
@@ -146,7 +133,7 @@ static err_code recognise_tables(int fd, const model_config *base, adapter_layou
         uint64_t end = rows * (uint64_t)base->dim * dtype_bytes(t->type);
         for (uint64_t done = 0, n; done < end && !rc; done += n) {
             n = end - done < CHUNK ? end - done : CHUNK;
-            if (!read_all(fd, chunk, (size_t)n, t->offset + done))
+            if (!folder_read_at(fd, chunk, (size_t)n, t->offset + done))
                 rc = err_set(e, ERR_IO, "%s cannot be read", WEIGHTS_NAME);
             else
                 fingerprint_add(&f, chunk, (size_t)n);
@@ -170,8 +157,8 @@ static err_code compare_twins(int fd, const adapter_layout *al, err *e)
             return err_set(e, ERR_NOMEM, "out of memory");
         for (uint64_t done = 0, n; done < a->bytes && !rc; done += n) {
             n = a->bytes - done < CHUNK ? a->bytes - done : CHUNK;
-            if (!read_all(fd, chunk, (size_t)n, a->offset + done) ||
-                !read_all(fd, chunk + CHUNK, (size_t)n, b->offset + done))
+            if (!folder_read_at(fd, chunk, (size_t)n, a->offset + done) ||
+                !folder_read_at(fd, chunk + CHUNK, (size_t)n, b->offset + done))
                 rc = err_set(e, ERR_IO, "%s cannot be read", WEIGHTS_NAME);
             else if (memcmp(chunk, chunk + CHUNK, (size_t)n) != 0)
                 rc =
@@ -189,13 +176,13 @@ static err_code read_header(int fd, uint64_t bytes, safetensors **out, err *e)
 {
     uint8_t first[8];
     size_t len = 0;
-    if (bytes < sizeof first || !read_all(fd, first, sizeof first, 0))
+    if (bytes < sizeof first || !folder_read_at(fd, first, sizeof first, 0))
         return err_set(e, ERR_CORRUPT, "the file is too short");
     err_code rc = safetensors_header_bytes(first, bytes, &st_limits_upload, &len, e);
     if (rc) return rc;
     void *prefix = malloc(len);
     if (!prefix) return err_set(e, ERR_NOMEM, "out of memory");
-    if (read_all(fd, prefix, len, 0))
+    if (folder_read_at(fd, prefix, len, 0))
         rc = safetensors_open_header(out, prefix, len, bytes, &st_limits_upload, e);
     else
         rc = err_set(e, ERR_IO, "the file cannot be read");

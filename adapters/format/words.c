@@ -34,14 +34,11 @@ static err_code read_file(int dir_fd, const char *name, char **text, size_t *len
                      (long long)sb.st_size, WORDS_FILE_MAX);
     else if ((*text = malloc((size_t)sb.st_size + 1)) == NULL)
         rc = err_set(e, ERR_NOMEM, "out of memory");
-    while (!rc && *len < (size_t)sb.st_size) {
-        ssize_t n = pread(fd, *text + *len, (size_t)sb.st_size - *len, (off_t)*len);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) rc = err_set(e, ERR_IO, "%s cannot be read", name);
-        if (n > 0) *len += (size_t)n;
-    }
+    else if (!folder_read_at(fd, *text, (size_t)sb.st_size, 0))
+        rc = err_set(e, ERR_IO, "%s cannot be read", name);
     if (fd >= 0) close(fd);
     if (!rc) {
+        *len = (size_t)sb.st_size;
         (*text)[*len] = 0;
     } else {
         free(*text);
