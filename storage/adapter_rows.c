@@ -378,12 +378,12 @@ err_code adapter_rows_words(store *st, uint64_t version_id, char **out, err *e)
     sqlite3 *db = store_read_begin(st);
     *out = NULL;
     size_t len = 0;
-    bool any = false, lost = false;
+    bool lost = false;
     sql_begin(&q, db,
               "SELECT words IS NOT NULL, length(CAST(words AS BLOB)), words FROM adapter_versions"
               " WHERE id=?");
     sql_int(&q, (int64_t)version_id);
-    if (sql_row(&q) && (any = sql_col_int(&q, 0) != 0)) {
+    if (sql_row(&q) && sql_col_int(&q, 0)) {
         len = (size_t)sql_col_int(&q, 1) + 1;
         *out = malloc(len);
         lost = !*out;

@@ -105,17 +105,13 @@ static tenant *cache_reserve(struct tenant_cache *tc)
 static void cache_put(struct tenant_cache *tc, const tenant *t, tenant *fresh)
 {
     rwlock_write(&tc->lock);
+    assert(!find_id(tc, t->id) && tc->n < tc->cap); /* cache_reserve() has made the room */
+    *fresh = *t;
+    size_t at = lower_bound(tc, t->id);
+    memmove(tc->row + at + 1, tc->row + at, (tc->n - at) * sizeof(*tc->row));
+    tc->row[at] = fresh;
+    tc->n++;
     tc->changes++;
-    tenant *row = find_id(tc, t->id);
-    if (!row) {
-        assert(fresh && tc->n < tc->cap); /* cache_reserve() has made the room */
-        row = fresh;
-        size_t at = lower_bound(tc, t->id);
-        memmove(tc->row + at + 1, tc->row + at, (tc->n - at) * sizeof(*tc->row));
-        tc->row[at] = fresh;
-        tc->n++;
-    }
-    *row = *t;
     rwlock_release(&tc->lock);
 }
 
@@ -390,7 +386,7 @@ static bool same_settings(const tenant *a, const tenant *b)
  * is all that was wanted.  Raises t->generation with the tenant's. */
 static err_code suspend(store *st, tenant *t, bool *only, bool *durable, err *e)
 {
-    tenant old;
+    tenant old = {0};
     err_code rc = tenants_get(st, t->id, &old, e);
     *only = rc == ERR_NONE && t->disabled && same_settings(t, &old);
     if (rc || !t->disabled || (old.disabled && !*only)) return rc;

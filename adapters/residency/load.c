@@ -159,7 +159,7 @@ typedef struct walk {
 static int fit(walk *w, size_t unit, int left, int least)
 {
     size_t room = w->chunk_bytes - w->at;
-    assert(left > 0 && least > 0);
+    assert(unit > 0 && left > 0 && least > 0);
     if (least > left) least = left;
     if (room < unit * (size_t)least) {
         w->chunk++;

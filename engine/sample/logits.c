@@ -46,10 +46,10 @@ bool logits_finite(const float *logits, int n)
     int i = 0;
     for (; i + FOUR <= n; i += FOUR) {
         vf v = vf_load(logits + i);
-        bad |= v - v != vf_set(0); /* infinite or no number: the difference is none */
+        bad |= v * 0 != vf_set(0); /* infinite or no number: the product is none */
     }
     vf rest = vf_load_n(logits + i, n - i, 0);
-    bad |= rest - rest != vf_set(0);
+    bad |= rest * 0 != vf_set(0);
     return !(bad[0] | bad[1] | bad[2] | bad[3]);
 }
 

@@ -433,18 +433,18 @@ static err_code take(tokenizer *t, const tok_added *a, err *e)
 
 err_code tokenizer_take_words(tokenizer *t, const tok_words *w, err *e)
 {
-    int32_t most = -1;
+    int32_t n_vocab = t->n_vocab;
     for (int i = 0; i < w->n; i++)
-        if (w->list[i].id > most) most = w->list[i].id;
+        if (w->list[i].id >= n_vocab) n_vocab = w->list[i].id + 1;
     t->raw.list = calloc((size_t)w->n + 1, sizeof(*t->raw.list));
     t->normal.list = calloc((size_t)w->n + 1, sizeof(*t->normal.list));
-    if (most >= t->n_vocab) {
-        entry *more = realloc(t->entries, ((size_t)most + 1) * sizeof(*more));
+    if (n_vocab > t->n_vocab) {
+        entry *more = realloc(t->entries, (size_t)n_vocab * sizeof(*more));
         if (more) t->entries = more;
-        for (int32_t id = t->n_vocab; more && id <= most; id++) more[id] = (entry){.byte = -1};
-        if (more) t->n_vocab = t->n_base = most + 1;
+        for (int32_t id = t->n_vocab; more && id < n_vocab; id++) more[id] = (entry){.byte = -1};
+        if (more) t->n_vocab = t->n_base = n_vocab;
     }
-    if (most >= t->n_vocab || !t->raw.list || !t->normal.list)
+    if (n_vocab > t->n_vocab || !t->raw.list || !t->normal.list)
         return err_set(e, ERR_NOMEM, "no memory for added tokens");
     err_code rc = ERR_NONE;
     for (int i = 0; i < w->n && !rc; i++) rc = take(t, &w->list[i], e);

@@ -39,7 +39,7 @@ bool adapter_expected(exchange *x, int64_t *out);
 /* ?limit=, ?after=, ?prefix=, ?state=, ?residency=; false: answered. */
 bool adapter_take_query(exchange *x, registry_query *q, const char **residency);
 /* The page, with "has_more" and "next", which is the "after" of the next one. */
-void adapter_reply_page(exchange *x, registry_query *q, const char *residency,
+void adapter_reply_page(exchange *x, const registry_query *asked, const char *residency,
                         void (*write)(exchange *x, jsonw *w, const adapter_entry *a));
 
 /* ?activate=; *activate stays where it is not given.  False: answered. */

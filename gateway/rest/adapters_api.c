@@ -60,20 +60,21 @@ bool adapter_take_query(exchange *x, registry_query *q, const char **residency_n
     return take_cursor(x, q, exchange_query(x, "after"));
 }
 
-void adapter_reply_page(exchange *x, registry_query *q, const char *residency_name,
+void adapter_reply_page(exchange *x, const registry_query *asked, const char *residency_name,
                         void (*write)(exchange *x, jsonw *w, const adapter_entry *a))
 {
+    registry_query q = *asked;
     registry_cursor next = {.more = true};
     adapter_entry *page = malloc(PAGE_PIECE * sizeof(*page));
-    size_t want = q->limit, seen = 0;
+    size_t want = q.limit, seen = 0;
     jsonw w;
     api_list_begin(&w);
     if (!page) w.failed = true;
     /* Residency is not the registry's to filter by: pages of its, until ours is full. */
     while (page && want > 0 && next.more && seen < REGISTRY_SCAN_MAX) {
         size_t n;
-        q->limit = want < PAGE_PIECE ? want : PAGE_PIECE;
-        registry_page(x->server->registry, q, page, &n, &next);
+        q.limit = want < PAGE_PIECE ? want : PAGE_PIECE;
+        registry_page(x->server->registry, &q, page, &n, &next);
         for (size_t i = 0; i < n; i++) {
             residency_state rs = residency_get(x->server->residency, page[i].default_id, NULL);
             if (residency_name && strcmp(residency_name, residency_state_name(rs)) != 0) continue;
@@ -81,13 +82,13 @@ void adapter_reply_page(exchange *x, registry_query *q, const char *residency_na
             want--;
         }
         seen += n ? n : REGISTRY_SCAN_MAX;
-        q->after_tenant_id = next.tenant_id;
-        q->after = next.name;
+        q.after_tenant_id = next.tenant_id;
+        q.after = next.name;
     }
     jsonw_close(&w, ']');
     jsonw_bool(&w, "has_more", next.more);
     tenant t = {0};
-    if (next.more && !q->tenant_id) (void)tenants_get(x->server->store, next.tenant_id, &t, NULL);
+    if (next.more && !q.tenant_id) (void)tenants_get(x->server->store, next.tenant_id, &t, NULL);
     char cursor[TENANT_NAME_MAX + ADAPTER_NAME_MAX + 2];
     snprintf(cursor, sizeof(cursor), "%s%s%s", t.name, t.name[0] ? "/" : "", next.name);
     jsonw_str(&w, "next", next.more ? cursor : NULL);

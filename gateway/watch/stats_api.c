@@ -60,8 +60,9 @@ static bool wait_ms(exchange *x, int64_t ms)
     }
 }
 
-static void stream(exchange *x, stats_query *q, int64_t interval_ms)
+static void stream(exchange *x, const stats_query *asked, int64_t interval_ms)
 {
+    stats_query q = *asked;
     char cursor[64], held[64];
     jsonw w;
     bool more = false;
@@ -70,11 +71,11 @@ static void stream(exchange *x, stats_query *q, int64_t interval_ms)
     while (ok) {
         jsonw_reset(&w);
         jsonw_raw(&w, "data: ", 6);
-        stats_write(x->server->stats, q, &w, cursor, &more);
+        stats_write(x->server->stats, &q, &w, cursor, &more);
         jsonw_raw(&w, "\n\n", 2);
         ok = !w.failed && exchange_stream_write(x, w.text, w.len);
         memcpy(held, cursor, sizeof(held));
-        q->cursor = held;
+        q.cursor = held;
         if (ok && !more) ok = wait_ms(x, interval_ms);
     }
     if (w.failed)
