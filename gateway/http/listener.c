@@ -245,29 +245,27 @@ static void on_accept_failed(const struct mg_context *ctx, int error)
 
 /* -------------------------------------------------------------------- lifetime -- */
 
+/* The first of a list with commas or spaces; NULL: none is left. */
+static const char *next_address(const char *list, size_t *len)
+{
+    list += strspn(list, ", ");
+    *len = strcspn(list, ", ");
+    return *len ? list : NULL;
+}
+
 /* civetweb's syntax: an "s" behind each port. */
 static void ports_of(const char *addresses, char *out, size_t cap)
 {
-    size_t n = 0;
-    for (const char *p = addresses; *p && n + 3 < cap;) {
-        size_t len = strcspn(p, ", ");
-        if (len) {
-            n += (size_t)snprintf(out + n, cap - n, "%s%.*ss", n ? "," : "", (int)len, p);
-        }
-        p += len;
-        p += strspn(p, ", ");
-    }
+    size_t n = 0, len;
+    for (const char *p = addresses; (p = next_address(p, &len)) && n + 3 < cap; p += len)
+        n += (size_t)snprintf(out + n, cap - n, "%s%.*ss", n ? "," : "", (int)len, p);
 }
 
 int64_t listener_sockets(const char *addresses, int64_t n_threads)
 {
     int64_t n = n_threads + LISTENER_QUEUE + 1 + SPARE_DESCRIPTORS; /* one waits for the queue */
-    for (const char *p = addresses; *p;) {
-        size_t len = strcspn(p, ", ");
-        if (len) n++;
-        p += len;
-        p += strspn(p, ", ");
-    }
+    size_t len;
+    for (const char *p = addresses; (p = next_address(p, &len)); p += len) n++;
     return n;
 }
 
@@ -280,30 +278,12 @@ static void release(listener *l)
     free(l);
 }
 
-err_code listener_open(listener **out, http_host *h, plane p, const char *addresses, int n_threads,
-                       const tls_files *files, err *e)
+/* Its sockets and its workers; NULL: see *e. */
+static struct mg_context *start(listener *l, const char *addresses, err *e)
 {
-    *out = NULL;
-    listener *l = calloc(1, sizeof(*l));
-    if (!l) return err_set(e, ERR_NOMEM, "no memory for a listener");
-    l->host = h;
-    l->plane = p;
-    l->n_workers = n_threads;
-    lock_init(&l->mu, LOCK_LISTENER_TLS);
-    spare_open(&l->spare);
-    l->current = tls_context_make(files, p == PLANE_ADMIN, connection_tls_info, e);
-    if (p == PLANE_INFERENCE) { /* the others are for few, who are trusted */
-        l->peers = peers_create(h->max_connections, h->max_connections_per_ip);
-        if (!l->peers) (void)err_set(e, ERR_NOMEM, "no memory for a listener");
-    }
-    if (!l->current || (p == PLANE_INFERENCE && !l->peers)) {
-        release(l);
-        return e->code;
-    }
-    atomic_store(&h->cert_expires_wall_us, tls_context_expiry(l->current));
     char ports[PORTS_MAX] = "", threads[16], buffer[16], queue[16];
     ports_of(addresses, ports, sizeof(ports));
-    snprintf(threads, sizeof(threads), "%d", n_threads);
+    snprintf(threads, sizeof(threads), "%d", l->n_workers);
     snprintf(buffer, sizeof(buffer), "%d", BUFFER_BYTES);
     snprintf(queue, sizeof(queue), "%d", LISTENER_QUEUE);
     const char *options[] = {"listening_ports",
@@ -337,16 +317,43 @@ err_code listener_open(listener **out, http_host *h, plane p, const char *addres
     char text[256] = "";
     struct mg_error_data ed = {.text = text, .text_buffer_size = sizeof(text)};
     struct mg_init_data init = {.callbacks = &cb, .user_data = l, .configuration_options = options};
+    struct mg_context *ctx = mg_start2(&init, &ed);
+    if (!ctx) {
+        (void)err_set(e, ERR_IO, "can't listen on '%s': %s", addresses, text[0] ? text : "unknown");
+    }
+    return ctx;
+}
+
+err_code listener_open(listener **out, http_host *h, plane p, const char *addresses, int n_threads,
+                       const tls_files *files, err *e)
+{
+    *out = NULL;
+    listener *l = calloc(1, sizeof(*l));
+    if (!l) return err_set(e, ERR_NOMEM, "no memory for a listener");
+    l->host = h;
+    l->plane = p;
+    l->n_workers = n_threads;
+    lock_init(&l->mu, LOCK_LISTENER_TLS);
+    spare_open(&l->spare);
+    l->current = tls_context_make(files, p == PLANE_ADMIN, connection_tls_info, e);
+    if (p == PLANE_INFERENCE) { /* the others are for few, who are trusted */
+        l->peers = peers_create(h->max_connections, h->max_connections_per_ip);
+        if (!l->peers) (void)err_set(e, ERR_NOMEM, "no memory for a listener");
+    }
+    if (!l->current || (p == PLANE_INFERENCE && !l->peers)) {
+        release(l);
+        return e->code;
+    }
+    atomic_store(&h->cert_expires_wall_us, tls_context_expiry(l->current));
     if (!deadline_reaper_retain()) {
         release(l);
         return err_set(e, ERR_NOMEM, "can't start the thread that keeps deadlines");
     }
-    l->ctx = mg_start2(&init, &ed);
+    l->ctx = start(l, addresses, e);
     if (!l->ctx) {
         deadline_reaper_release();
         release(l);
-        return err_set(e, ERR_IO, "can't listen on '%s': %s", addresses,
-                       text[0] ? text : "unknown");
+        return e->code;
     }
     *out = l;
     return ERR_NONE;

@@ -9,7 +9,7 @@
 
 static const char ciphers[] = "ECDHE+AESGCM:ECDHE+CHACHA20"; /* TLS 1.2; 1.3 has only good ones */
 
-static err_code tls_error(err *e, const char *what)
+err_code tls_error(err *e, const char *what)
 {
     char why[160];
     ERR_error_string_n(ERR_get_error(), why, sizeof(why));

@@ -24,6 +24,10 @@ typedef struct tls_files {
 
 typedef void tls_info_fn(const SSL *ssl, int where, int ret);
 
+/* ERR_INPUT: `what`, and why, as OpenSSL's oldest error of this thread says; its errors are
+ * cleared. */
+err_code tls_error(err *e, const char *what);
+
 /* A context with this certificate, or NULL; `ask`: clients must show one of
  * files->client_ca, if any. */
 SSL_CTX *tls_context_make(const tls_files *files, bool ask, tls_info_fn *info, err *e);

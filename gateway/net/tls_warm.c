@@ -1,8 +1,6 @@
 /* tls_warm.c -- a client and a server of OpenSSL that write into each other's memory. */
 #include "gateway/net/tls_warm.h"
 
-#include <openssl/err.h>
-
 enum { TURNS_MAX = 20 }; /* a handshake takes three or four */
 
 /* Both ends of one connection; frees what it is given. */
@@ -41,10 +39,5 @@ err_code tls_warm_up(const tls_files *files, err *e)
     }
     SSL_CTX_free(theirs);
     SSL_CTX_free(ours);
-    if (done) return ERR_NONE;
-    char why[160];
-    ERR_error_string_n(ERR_get_error(), why, sizeof(why));
-    ERR_clear_error();
-    return err_set(e, ERR_INPUT, "a first handshake of TLS fails with this certificate: %.150s",
-                   why);
+    return done ? ERR_NONE : tls_error(e, "a first handshake of TLS fails with this certificate");
 }

@@ -37,9 +37,18 @@ static int64_t *limit_at(tenant_limits *l, int i)
     return (int64_t *)(void *)((char *)l + limit_fields[i].offset);
 }
 
+static void write_limit_fields(jsonw *w, const tenant_limits *l)
+{
+    tenant_limits lim = *l;
+    jsonw_open(w, "limits", '{');
+    for (int i = 0; i < N_LIMITS; i++) {
+        jsonw_int(w, limit_fields[i].name, *limit_at(&lim, i));
+    }
+    jsonw_close(w, '}');
+}
+
 static void write_tenant(jsonw *w, const tenant *t, bool durable)
 {
-    tenant_limits lim = t->limits;
     jsonw_open(w, NULL, '{');
     jsonw_str(w, "object", "tenant");
     api_write_id(w, "id", t->id);
@@ -50,11 +59,7 @@ static void write_tenant(jsonw *w, const tenant *t, bool durable)
     admin_write_list(w, "classes", t->classes);
     admin_write_list(w, "models", t->models);
     admin_write_list(w, "networks", t->networks);
-    jsonw_open(w, "limits", '{');
-    for (int i = 0; i < N_LIMITS; i++) {
-        jsonw_int(w, limit_fields[i].name, *limit_at(&lim, i));
-    }
-    jsonw_close(w, '}');
+    write_limit_fields(w, &t->limits);
     jsonw_int(w, "generation", (int64_t)t->generation);
     api_write_time(w, "created", t->created_wall_us);
     admin_write_durable(w, durable);
@@ -265,18 +270,13 @@ static void write_disk_used(exchange *x, jsonw *w, const tenant *t)
 
 static void write_limits(exchange *x, jsonw *w, const tenant *t)
 {
-    tenant_limits lim = t->limits;
     key_info none = {0};
     limits_view v;
     limits_look(x->server->limits, &none, t, NULL, &v);
     jsonw_open(w, NULL, '{');
     jsonw_str(w, "object", "limits");
     jsonw_str(w, "tenant", t->name);
-    jsonw_open(w, "limits", '{');
-    for (int i = 0; i < N_LIMITS; i++) {
-        jsonw_int(w, limit_fields[i].name, *limit_at(&lim, i));
-    }
-    jsonw_close(w, '}');
+    write_limit_fields(w, &t->limits);
     jsonw_open(w, "used", '{');
     if (v.requests_limit >= 0)
         jsonw_int(w, "requests_per_minute", v.requests_limit - v.requests_left);
@@ -289,7 +289,7 @@ static void write_limits(exchange *x, jsonw *w, const tenant *t)
     jsonw_close(w, '}');
     /* What holds of adapters' bytes on this server's disk where the
      * tenant has no limit of its own. */
-    if (lim.max_adapter_bytes)
+    if (t->limits.max_adapter_bytes)
         jsonw_null(w, "tenant_bytes");
     else
         jsonw_int(w, "tenant_bytes", x->server->tenant_bytes);
