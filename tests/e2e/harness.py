@@ -26,6 +26,17 @@ DEMO = ROOT / "conf/demo"
 PATIENCE = float(os.environ.get("LORAD_PATIENCE", "20"))  # times the limits of what hangs; nothing that works waits for it
 
 
+def until(condition, seconds=60):
+    """What condition() says, once that is something."""
+    end = time.monotonic() + seconds * PATIENCE
+    while time.monotonic() < end:
+        got = condition()
+        if got:
+            return got
+        time.sleep(0.02)
+    raise AssertionError("it did not come")
+
+
 def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))

@@ -20,7 +20,7 @@ import termios
 import threading
 import time
 
-from harness import BUILD, DEMO, PATIENCE, ROOT, Server, demo_adapters, free_port, run
+from harness import BUILD, DEMO, PATIENCE, ROOT, Server, demo_adapters, free_port, run, until
 
 LORACTL = BUILD / "loractl"
 ADAPTER = DEMO / "adapters" / "pirate"
@@ -127,16 +127,6 @@ class Proxy:
     def close(self):
         self.released.set()
         self.listener.close()
-
-
-def until(condition, seconds=60):
-    end = time.monotonic() + seconds * PATIENCE
-    while time.monotonic() < end:
-        got = condition()
-        if got:
-            return got
-        time.sleep(0.02)
-    raise AssertionError("it did not come")
 
 
 # ---------------------------------------------------------------------------------------

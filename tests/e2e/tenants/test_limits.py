@@ -1,9 +1,8 @@
 """A tenant's limits as its client meets them: the queue, concurrency, rates, a budget."""
 import json
 import threading
-import time
 
-from harness import DEMO, PATIENCE, Server, demo_adapters, run
+from harness import DEMO, Server, demo_adapters, run, until
 
 # One seat and one slow thread, so that requests do wait.
 server = Server(settings={"engine.threads": 1, "engine.isa": "portable", "engine.max_seqs": 1})
@@ -24,13 +23,6 @@ def refused(r, says, code="rate_limit_exceeded", kind="rate_limit_error"):
         assert int(r.headers["retry-after-ms"]) >= 1, r.headers
     else:
         assert r.headers["x-should-retry"] == "false", r.headers
-
-
-def wait_until(condition):
-    end = time.monotonic() + 60 * PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def queued(tenant):
@@ -68,7 +60,7 @@ def the_queue_of_a_tenant():
         threads = [threading.Thread(target=lambda: answers.append(ask(key))) for _ in range(2)]
         for t in threads:
             t.start()
-        wait_until(lambda: queued("queue") == 2)
+        until(lambda: queued("queue") == 2)
         for _ in range(3):  # a refused request takes no place
             refused(ask(key), "limit of 2 queued requests")
         assert queued("queue") == 2
@@ -82,14 +74,14 @@ def the_queue_of_a_tenant():
         gone.request("POST", "/v1/completions", json.dumps(
             {"model": "base", "prompt": "The", "max_tokens": 8}),
             {"Authorization": f"Bearer {key}", "Content-Type": "application/json"})
-        wait_until(lambda: queued("queue") == 1)
+        until(lambda: queued("queue") == 1)
         refused(ask(key), "limit of 1 queued requests")
         gone.close()  # a client that leaves the queue frees its place
-        wait_until(lambda: queued("queue") == 0)
+        until(lambda: queued("queue") == 0)
         before = server.metrics()["lorad_rate_limited_total"]
         late = threading.Thread(target=lambda: answers.append(ask(key)))
         late.start()
-        wait_until(lambda: queued("queue") == 1 or not late.is_alive())
+        until(lambda: queued("queue") == 1 or not late.is_alive())
         assert server.metrics()["lorad_rate_limited_total"] == before
     late.join()
     assert answers[-1].status == 200, answers[-1]
@@ -99,8 +91,8 @@ def concurrent_requests():
     key = server.tenant("concurrent", limits={"max_concurrent": 1})
     with Held(key):
         refused(ask(key), "limit of 1 concurrent requests")
-    wait_until(lambda: server.metrics()["lorad_requests_running"] == 0)
-    wait_until(lambda: ask(key).status == 200)
+    until(lambda: server.metrics()["lorad_requests_running"] == 0)
+    until(lambda: ask(key).status == 200)
 
 
 def rates_and_budgets():
@@ -151,7 +143,7 @@ def token_counts_are_counted_apart():
     assert count(key=other).status == 200
     c.sock.close()
     r.close()
-    wait_until(lambda: count().status == 200)
+    until(lambda: count().status == 200)
     assert server.admin("GET", "/limits/counts")["used"]["max_concurrent"] == 0
 
 
@@ -182,7 +174,7 @@ def an_adapters_own():
     with Held(key, "small"):
         assert server.admin("GET", "/limits/owner/small")["used"] == {"max_concurrent": 1}
         refused(ask(key, model="small"), "adapter's limit of 1 concurrent requests")
-    wait_until(lambda: server.admin("GET", "/limits/owner/small")["used"]["max_concurrent"] == 0)
+    until(lambda: server.admin("GET", "/limits/owner/small")["used"]["max_concurrent"] == 0)
     server.upload(key, "small", DEMO / "adapters" / demo_adapters()[1])  # a new version keeps the name's limits
     assert server.admin("GET", "/limits/owner/small")["limits"]["max_concurrent"] == 1
     for body in ({"tokens_per_day": 1}, {"max_concurrent": -1}, {"max_concurrent": "x"}, []):
@@ -193,7 +185,7 @@ def an_adapters_own():
 
 
 def nothing_is_left():
-    wait_until(lambda: server.metrics()["lorad_requests_waiting"] == 0)
+    until(lambda: server.metrics()["lorad_requests_waiting"] == 0)
     m = server.metrics()
     assert m["lorad_requests_running"] == 0 and m["lorad_kv_pages_used"] == 0, m
 

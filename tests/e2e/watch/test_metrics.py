@@ -6,7 +6,7 @@ import ssl
 import time
 
 import promtext
-from harness import DEMO, PATIENCE, ROOT, Server, run
+from harness import DEMO, ROOT, Server, run, until
 
 MODEL = 'odd "base\\ é'
 CLASSES = {"priority": "interactive", "default": "standard", "flex": "batch"}
@@ -25,15 +25,9 @@ def scrape():
     return promtext.Scrape(r.body.decode())
 
 
-def until(what, seconds=60):
+def scrape_when(what):
     """The first scrape for which `what` holds: counts follow the last byte by a moment."""
-    end = time.monotonic() + seconds * PATIENCE
-    while True:
-        s = scrape()
-        if what(s):
-            return s
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
+    return until(lambda: next((s for s in [scrape()] if what(s)), None))
 
 
 def post(who, tier="default", max_tokens=8, prompt="The red lamp", headers=None, model=MODEL, **more):
@@ -72,7 +66,7 @@ def the_figures_are_those_of_what_was_sent():
         assert r.json["choices"][0]["finish_reason"] == ("stop" if ends else "length"), r
         sent.append(("batch", r.json["usage"], time.monotonic() - start))
         ends = r.json["choices"][0]["token_ids"][-1] if not ends else ends
-    s = until(lambda s: idle(s) and s.value("lorad_e2e_latency_seconds_count") == len(sent))
+    s = scrape_when(lambda s: idle(s) and s.value("lorad_e2e_latency_seconds_count") == len(sent))
     promtext.never_backwards(before, s)
     for name in CLASSES.values():
         mine = [(u, t) for c, u, t in sent if c == name]
@@ -144,13 +138,13 @@ def running_and_waiting_requests_and_their_adapters_are_shown():
     for _ in range(20):  # until a look falls between the last one's coming and the first one's end
         ended = scrape().value("lorad_requests_total")
         streams = [stream_of(n) for n in (*names, "pirate")]
-        until(lambda s: full(s) or s.value("lorad_requests_total") > ended)
+        scrape_when(lambda s: full(s) or s.value("lorad_requests_total") > ended)
         s = scrape()
         if full(s) and full(scrape()):
             break
         for c in streams:
             c.close()
-        until(idle)
+        scrape_when(idle)
     labels = s.select("vllm:lora_requests_info")[0][0]
     running, waiting = (labels[k + "_lora_adapters"].split(",") for k in ("running", "waiting"))
     assert set(running) | set(waiting) == names, labels
@@ -163,7 +157,7 @@ def running_and_waiting_requests_and_their_adapters_are_shown():
     assert int(config["block_size"]) >= 1, config
     for c in streams:
         c.close()
-    s = until(lambda s: idle(s) and s.value("lorad_kv_pages_used") == 0)
+    s = scrape_when(lambda s: idle(s) and s.value("lorad_kv_pages_used") == 0)
     ended = s.value("lorad_requests_total", outcome="cancelled") - cancelled
     assert ended >= 2, ended  # at least those that waited
     labels = s.select("vllm:lora_requests_info")[0][0]
@@ -197,7 +191,7 @@ def every_outcome_is_told_apart():
             statuses += [f.result().status for f in many]
     refused, failed, length = (statuses.count(k) for k in (429, 504, 200))
     assert refused + failed + length == len(statuses), statuses
-    s = until(idle)
+    s = scrape_when(idle)
     assert {k: grown(s, k) for k in ("limited", "refused", "failed")} == \
         {"limited": 1, "refused": refused, "failed": failed}
     assert grown(s, "length") == 1 + length
@@ -209,7 +203,7 @@ def a_stop_string_is_a_good_end():
     for _ in range(20):  # the engine may have made all tokens before the string was seen
         r = post("alice", "priority", 900, stop=["e", " "])
         assert r.json["choices"][0]["finish_reason"] == "stop", r
-        if until(idle).value("lorad_requests_total", outcome="stop") > before:
+        if scrape_when(idle).value("lorad_requests_total", outcome="stop") > before:
             return
     raise AssertionError("never counted as a stop")
 
@@ -217,7 +211,7 @@ def a_stop_string_is_a_good_end():
 def tenants_beyond_the_limit_share_one_series():
     for who in ("other", "dave", "other"):  # a tenant may be called so
         assert post(who, "priority", 3).status == 200
-    s = until(idle)
+    s = scrape_when(idle)
     tenants = {l["tenant"] for l, _ in s.select("lorad_tenant_requests_total")}
     assert tenants == {"alice", "limited", "_other"}, tenants
     assert s.value("lorad_tenant_requests_total", tenant="_other", outcome="length") == 3

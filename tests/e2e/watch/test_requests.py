@@ -1,9 +1,8 @@
 """Operators see what runs and waits, end it, and set limits: /admin/v1/requests, /admin/v1/limits."""
 import json
 import threading
-import time
 
-from harness import PATIENCE, Server, run
+from harness import Server, run, until
 
 # One seat and eight choices: what is begun runs for many thousand steps, what comes after it waits.
 ONE_SEAT = {"engine.max_seqs": 1}
@@ -25,16 +24,6 @@ def begin(key, **more):
 def requests(**query):
     tail = "?" + "&".join(f"{k}={v}" for k, v in query.items()) if query else ""
     return server.admin("GET", "/requests" + tail)["data"]
-
-
-def until(condition, seconds=60):
-    end = time.monotonic() + seconds * PATIENCE
-    while time.monotonic() < end:
-        got = condition()
-        if got:
-            return got
-        time.sleep(0.02)
-    raise AssertionError("it did not come")
 
 
 def test_list_and_cancel():
