@@ -18,6 +18,7 @@ struct server;
 
 typedef struct http_counts {
     _Atomic uint64_t requests[6]; /* by status class: 1xx..5xx at [1]..[5]; [0]: no answer */
+    _Atomic uint64_t answering;   /* requests whose answers are not written yet */
     _Atomic uint64_t connections; /* open on the inference listener */
     _Atomic uint64_t refused_total, refused_per_ip; /* connections over the two limits */
 } http_counts;

@@ -121,6 +121,7 @@ static void start_exchange(exchange *x, listener *l, struct mg_connection *conn,
                     .memory_failures = memory_failures(),
                     .arrived_us = clock_now_us(),
                     .content_length = -1};
+    atomic_fetch_add(&l->host->count.answering, 1);
     arena_init(&x->arena, EXCHANGE_ARENA_BYTES);
     snprintf(x->request_id, sizeof(x->request_id), "req_%016llx", listener_next_id(l));
 }
@@ -134,6 +135,7 @@ static void end_exchange(exchange *x, const listener *l)
     guard_forget_keys(mg_get_request_info(x->conn));
     cJSON_Delete(x->tree);
     arena_clear(&x->arena);
+    atomic_fetch_sub(&l->host->count.answering, 1);
 }
 
 /* Takes the trace of a traceparent header; where there are two, neither counts. */

@@ -21,6 +21,7 @@
 
 /* After the drain what still runs is cut short, and the listeners end. */
 enum { DRAIN_MARGIN_US = 30000000 };
+enum { ANSWERS_US = 10000000 }; /* for clients to take the answers that are being written */
 enum { PRUNE_ROWS = 2000 }; /* of old usage at once */
 static const int64_t PRUNE_US = 3600 * INT64_C(1000000), DAY_US = 86400 * INT64_C(1000000);
 enum { SWEEP_US = 5000000 };      /* between looks for abandoned uploads */
@@ -138,6 +139,17 @@ static void wait_for_end(serving *p, const sigset_t *signals)
     }
 }
 
+/* Workers still write the answers of what has ended.  Closing a listener would cut them short. */
+static void wait_for_answers(serving *p)
+{
+    const struct timespec pause = {0, 5 * 1000000L};
+    int64_t end = clock_now_us() + ANSWERS_US;
+    while (atomic_load(&p->parts.srv.http.count.answering) > 0 && clock_now_us() < end) {
+        feed_watchdog(p);
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
 static void drain(serving *p, const sigset_t *signals)
 {
     atomic_store(&p->parts.srv.http.draining, true);
@@ -153,8 +165,7 @@ static void drain(serving *p, const sigset_t *signals)
     }
     atomic_store(&p->parts.srv.cut, true);
     (void)sched_drain(p->parts.srv.sched, 10000000);
-    struct timespec settle = {0, 200 * 1000000L}; /* last bytes of answers */
-    (void)nanosleep(&settle, NULL);
+    wait_for_answers(p);
 }
 
 /* What many threads allocate for a moment (a listing, an adapter's files) goes back to the
