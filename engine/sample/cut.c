@@ -25,12 +25,12 @@ struct cut {
     const float *logits;
     float max, temperature;
     uint32_t top;        /* the best's place among all floats */
-    uint32_t reach;      /* the distance to the last that weighs something */
-    int shift;           /* of `all` */
+    float least;         /* the last that weighs something */
+    float scale;         /* of a distance in logits: in buckets of `all` */
     float *weight;       /* [n_max] */
     int32_t *list;       /* [n_max]: ids of a bucket, ascending */
     uint64_t mass;       /* of all */
-    uint32_t heads;      /* that weigh something */
+    uint32_t heads;      /* that weigh something; 0: not counted */
     histogram all, some; /* of the row; of a bucket */
 };
 
@@ -116,10 +116,12 @@ void cut_begin(cut *c, const float *logits, int n, float max, float temperature)
     c->logits = logits;
     c->max = max;
     c->temperature = temperature;
-    float least = logits_weigh(c->weight, logits, n, max, temperature);
+    c->least = logits_weigh(c->weight, logits, n, max, temperature);
     c->top = place_of(max);
-    c->reach = c->top - place_of(least);
+    c->scale = (float)(BUCKETS - 1) / (max - c->least);
+    if (!isfinite(c->scale)) c->scale = 0; /* they are equal, or nearly: one bucket */
     c->mass = 0;
+    c->heads = 0;
 }
 
 uint64_t cut_weight(const cut *c, int32_t token)
@@ -134,18 +136,51 @@ static int shift_of(int bits)
     return bits > DIGIT ? bits - DIGIT : 0;
 }
 
-static void count_row(cut *c)
+/* Rises as the logit falls, so a bucket stands in one piece in the ranking.  Logits are spread out
+ * evenly: neither a flat row nor one around 0 fills a few buckets alone. */
+static inline uint32_t bucket_of(const cut *c, float logit)
+{
+    float x = (c->max - logit) * c->scale;
+    return x > 0 ? (uint32_t)x : 0; /* no number: they are too far apart for a scale */
+}
+
+/* How far below the best the last float of a bucket is, in steps. */
+static uint32_t end_of(const cut *c, uint32_t bucket)
+{
+    uint32_t in = 0, beyond = c->top - place_of(c->least) + 1;
+    while (beyond - in > 1) {
+        uint32_t half = in + (beyond - in) / 2;
+        if (bucket_of(c, float_at(c->top - half)) <= bucket)
+            in = half;
+        else
+            beyond = half;
+    }
+    return in;
+}
+
+/* Its tokens into buckets; `heads`: also how many these are. */
+static inline __attribute__((always_inline)) void fill(cut *c, bool heads)
+{
+    histogram *h = &c->all;
+    for (int i = 0; i < c->n; i++) {
+        float v = c->logits[i];
+        uint32_t b = v >= c->least ? bucket_of(c, v) : BUCKETS + (uint32_t)i % BESIDE;
+        if (heads) h->heads[b]++;
+        h->mass[b] += cut_weight(c, i);
+    }
+}
+
+/* Only top-k asks for heads. */
+static void count_row(cut *c, bool heads)
 {
     histogram *h = &c->all;
     memset(h, 0, sizeof(*h));
-    c->shift = shift_of(bits_of(c->reach));
+    c->mass = 0;
     c->heads = 0;
-    for (int i = 0; i < c->n; i++) {
-        uint32_t below = below_best(c, i);
-        uint32_t b = below <= c->reach ? below >> c->shift : BUCKETS + (uint32_t)i % BESIDE;
-        h->heads[b]++;
-        h->mass[b] += cut_weight(c, i);
-    }
+    if (heads)
+        fill(c, true);
+    else
+        fill(c, false);
     for (int b = 0; b < BUCKETS; b++) {
         c->mass += h->mass[b];
         c->heads += h->heads[b];
@@ -177,15 +212,6 @@ static uint32_t walk(const histogram *h, measure by, uint64_t target, sums *at)
     }
 }
 
-/* The tokens of a bucket of the row that weigh something, in the order of ids. */
-static int gather(cut *c, uint32_t bucket)
-{
-    uint32_t first = bucket << c->shift, last = first + ((1U << c->shift) - 1);
-    if (last > c->reach) last = c->reach;
-    return logits_within(c->logits, c->n, float_at(c->top - last), float_at(c->top - first),
-                         c->list);
-}
-
 /* Of the n on the list, which are `from` .. from + 2^bits - 1 below, leaves those of the bucket in
  * which the sum passes; *from becomes that bucket's.  Returns how many. */
 static int narrow(cut *c, int n, uint32_t *from, int bits, measure by, uint64_t target, sums *at)
@@ -213,9 +239,11 @@ static int narrow(cut *c, int n, uint32_t *from, int bits, measure by, uint64_t 
 static int32_t find(cut *c, measure by, uint64_t target, uint64_t *mass)
 {
     sums at = {0, 0};
-    uint32_t bucket = walk(&c->all, by, target, &at), from = bucket << c->shift;
-    int n = gather(c, bucket);
-    for (int bits = c->shift; bits > 0 && n > 1; bits = shift_of(bits))
+    uint32_t bucket = walk(&c->all, by, target, &at);
+    uint32_t from = bucket > 0 ? end_of(c, bucket - 1) + 1 : 0, last = end_of(c, bucket);
+    int n =
+        logits_within(c->logits, c->n, float_at(c->top - last), float_at(c->top - from), c->list);
+    for (int bits = bits_of(last - from); bits > 0 && n > 1; bits = shift_of(bits))
         n = narrow(c, n, &from, bits, by, target, &at);
     for (int i = 0;; i++) { /* equals */
         assert(i < n);
@@ -235,7 +263,7 @@ static uint64_t mass_from(const cut *c, float least)
 
 int32_t cut_draw(cut *c, int top_k, float top_p, float min_p, double u)
 {
-    if (c->mass == 0) count_row(c); /* not yet */
+    if (c->mass == 0 || (top_k > 0 && c->heads == 0)) count_row(c, top_k > 0); /* not yet */
     uint64_t mass = c->mass;
     if (top_k > 0 && (uint32_t)top_k < c->heads) (void)find(c, HEADS, (uint64_t)top_k - 1, &mass);
     if (top_p < 1) (void)find(c, MASS, cut_share(top_p, mass) - 1, &mass);

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { FOUR = 4 };
+enum { FOUR = 4, BLOCK = 4 * FOUR };
 
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));
@@ -105,11 +105,15 @@ int logits_within(const float *logits, int n, float lo, float hi, int32_t *ids)
 {
     const vf low = vf_set(lo), high = vf_set(hi);
     int found = 0;
-    for (int i = 0; i < n; i += 2 * FOUR) {
-        int end = n - i < 2 * FOUR ? n : i + 2 * FOUR;
-        if (end - i == 2 * FOUR) {
-            vf a = vf_load(logits + i), b = vf_load(logits + i + FOUR);
-            if (!any(((a >= low) & (a <= high)) | ((b >= low) & (b <= high)))) continue;
+    for (int i = 0; i < n; i += BLOCK) {
+        int end = n - i < BLOCK ? n : i + BLOCK;
+        if (end - i == BLOCK) {
+            vi in = {0};
+            for (int k = i; k < end; k += FOUR) {
+                vf v = vf_load(logits + k);
+                in |= (v >= low) & (v <= high);
+            }
+            if (!any(in)) continue;
         }
         for (int k = i; k < end; k++) {
             ids[found] = k;
