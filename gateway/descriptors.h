@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #include "engine/base/err.h"
-#include "gateway/config.h"
+#include "gateway/config/config.h"
 
 /* Raises RLIMIT_NOFILE as far as the system lets us.  ERR_INPUT, in a sentence with all numbers,
  * where that is less than is needed. */

@@ -7,7 +7,7 @@
 #define GATEWAY_DEVICE_H
 
 #include "engine/backend.h"
-#include "gateway/config.h"
+#include "gateway/config/config.h"
 
 /* Opens the backend of engine.backend.  With auto, a machine without a usable device is served by
  * the CPU; a device that is there and fails (no memory left, say) is an error.  `why` says in one

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "engine/program/troff.h"
-#include "gateway/config.h"
+#include "gateway/config/config.h"
 
 static const struct {
     const char *name, *args, *help, *more;

@@ -6,20 +6,17 @@
 
 int server_class_of(const server *s, const tenant *t, const char *tier, char *reason, size_t cap)
 {
-    int i = s->default_class;
-    if (tier)
-        i = class_of_tier(tier);
-    else if (t->default_class[0])
-        i = class_of_tier(t->default_class);
-    if (i < 0) {
-        snprintf(reason, cap,
-                 "'service_tier' must be auto, priority, default or flex, or the "
-                 "name of a class");
+    int i = class_of_tier(s->cfg, tier ? tier : t->default_class);
+    if (i < 0 && tier) {
+        int n = snprintf(reason, cap, "'service_tier' must be auto, a class or a tier of one:");
+        for (i = 0; i < s->n_class && n >= 0 && (size_t)n < cap; i++)
+            n += snprintf(reason + n, cap - (size_t)n, " %s", s->classes[i].name);
         return -1;
     }
+    if (i < 0) i = s->default_class; /* it has none of its own, or one that is no more */
     if (!list_allows(t->classes, s->classes[i].name)) {
         if (!tier) { /* the tenant's first allowed class stands in for the server's default */
-            for (int k = SERVER_CLASSES - 1; k >= 0; k--) {
+            for (int k = s->n_class - 1; k >= 0; k--) {
                 if (list_allows(t->classes, s->classes[k].name)) return k;
             }
         }
@@ -29,11 +26,10 @@ int server_class_of(const server *s, const tenant *t, const char *tier, char *re
     return i;
 }
 
-int64_t server_retry_after_ms(server *s, uint64_t tenant_id, int class, int n_prompt,
-                              uint64_t adapter_id)
+int64_t server_retry_after_ms(server *s, const request *rq)
 {
-    int64_t late_us = sched_predict_ttft_us(s->sched, tenant_id, class, n_prompt, adapter_id);
-    late_us -= class >= 0 ? s->classes[class].ttft_us : 0;
+    int64_t late_us = sched_predict_ttft_us(s->sched, rq);
+    if (rq->ttft_deadline_us) late_us -= rq->ttft_deadline_us - rq->arrived_us;
     int64_t ms = late_us / 1000;
     return ms < 250 ? 250 : ms > 60000 ? 60000 : ms;
 }

@@ -20,8 +20,8 @@
 #include "engine/model/model.h"
 #include "engine/sched/sched.h"
 #include "engine/text/tokenizer.h"
-#include "gateway/classes.h"
-#include "gateway/config.h"
+#include "gateway/config/classes.h"
+#include "gateway/config/config.h"
 #include "gateway/http/exchange.h"
 #include "gateway/http/host.h"
 #include "gateway/inflight.h"
@@ -63,9 +63,10 @@ typedef struct server {
     uint64_t disk_floor_bytes;
     int64_t tenant_bytes; /* quota on the disk of tenants without one of their own */
     upload_env upload;
-    staging *staging; /* interrupted and running resumable uploads */
-    slo_class classes[SERVER_CLASSES];
-    int default_class;
+    staging *staging;                             /* interrupted and running resumable uploads */
+    slo_class classes[SLO_CLASS_MAX];             /* of the configuration, in its order */
+    char tier[SLO_CLASS_MAX][CLASS_WORD_MAX + 1]; /* of each, as answers say it */
+    int n_class, default_class;
     char fingerprint[32]; /* system_fingerprint */
     int64_t started_wall_us;
     http_host http; /* what the listeners need of us */
@@ -79,9 +80,8 @@ typedef struct server {
 int server_class_of(const server *s, const tenant *t, const char *tier, char *reason, size_t cap);
 
 /* Milliseconds after which a refused request may try again: when the predicted first token would
- * meet the class's target; from 250 to 60,000. */
-int64_t server_retry_after_ms(server *s, uint64_t tenant_id, int class, int n_prompt,
-                              uint64_t adapter_id);
+ * meet its target; from 250 to 60,000. */
+int64_t server_retry_after_ms(server *s, const request *rq);
 
 /* How much the tenant's adapters may take. */
 storeroom_quota server_quota(const server *s, const tenant *t);

@@ -116,6 +116,9 @@ static const char *const steps[STORE_SCHEMA_VERSION] = {
 
     /* 8: a vocabulary of its own (adapters/format/words.h); NULL: the base's */
     "ALTER TABLE adapter_versions ADD COLUMN words TEXT;",
+
+    /* 9: a tenant's own targets within classes */
+    "ALTER TABLE tenants ADD COLUMN targets TEXT NOT NULL DEFAULT '';",
 };
 
 static err_code pragma_int(sqlite3 *db, const char *text, int64_t *out, err *e)

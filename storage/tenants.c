@@ -28,7 +28,7 @@ struct tenant_cache {
 #define COLUMNS                                                                                   \
     "id, name, disabled, weight, default_class, classes, models, rpm, tpm, max_concurrent,"       \
     " max_queued, tokens_per_day, tokens_per_month, max_adapters, max_adapter_bytes, generation," \
-    " created_us, updated_us, networks"
+    " created_us, updated_us, networks, targets"
 
 bool name_valid(const char *name)
 {
@@ -185,6 +185,7 @@ static void read_row(sql *q, tenant *t)
     t->created_wall_us = sql_col_int(q, 16);
     t->updated_wall_us = sql_col_int(q, 17);
     sql_col_text(q, 18, t->networks, sizeof t->networks);
+    sql_col_text(q, 19, t->targets, sizeof t->targets);
 }
 
 err_code tenant_cache_open(struct tenant_cache **out, sqlite3 *db, err *e)
@@ -228,7 +229,7 @@ static err_code write_row(sqlite3 *db, void *arg, err *e)
     const tenant_limits *l = &t->limits;
     sql q;
     sql_begin(&q, db,
-              "INSERT INTO tenants(" COLUMNS ") VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+              "INSERT INTO tenants(" COLUMNS ") VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
               " ON CONFLICT(id) DO UPDATE SET name=excluded.name, disabled=excluded.disabled,"
               " weight=excluded.weight, default_class=excluded.default_class,"
               " classes=excluded.classes, models=excluded.models, rpm=excluded.rpm,"
@@ -236,7 +237,8 @@ static err_code write_row(sqlite3 *db, void *arg, err *e)
               " max_queued=excluded.max_queued, tokens_per_day=excluded.tokens_per_day,"
               " tokens_per_month=excluded.tokens_per_month, max_adapters=excluded.max_adapters,"
               " max_adapter_bytes=excluded.max_adapter_bytes, generation=excluded.generation,"
-              " updated_us=excluded.updated_us, networks=excluded.networks"
+              " updated_us=excluded.updated_us, networks=excluded.networks,"
+              " targets=excluded.targets"
               " WHERE tenants.generation < excluded.generation");
     sql_int(&q, (int64_t)t->id);
     sql_text(&q, t->name);
@@ -257,6 +259,7 @@ static err_code write_row(sqlite3 *db, void *arg, err *e)
     sql_int(&q, t->created_wall_us);
     sql_int(&q, t->updated_wall_us);
     sql_text(&q, t->networks);
+    sql_text(&q, t->targets);
     err_code rc = sql_done(&q, "write the tenant", e);
     if (!rc && sqlite3_changes(db) == 0) rc = changed_meanwhile(e);
     return rc;
@@ -281,8 +284,9 @@ static err_code check(const tenant *t, err *e)
     if (!isfinite(t->weight) || t->weight <= 0 || t->weight > 1000)
         return err_set(e, ERR_INPUT, "a tenant's weight is above 0 and at most 1000");
     if (!printable(t->default_class) || !printable(t->classes) || !printable(t->models) ||
-        !printable(t->networks))
-        return err_set(e, ERR_INPUT, "classes, models and networks hold no control characters");
+        !printable(t->networks) || !printable(t->targets))
+        return err_set(e, ERR_INPUT,
+                       "classes, models, networks and targets hold no control characters");
     const tenant_limits *l = &t->limits;
     const int64_t all[] = {l->requests_per_minute, l->tokens_per_minute, l->max_concurrent,
                            l->max_queued,          l->tokens_per_day,    l->tokens_per_month,
@@ -379,7 +383,7 @@ static bool same_settings(const tenant *a, const tenant *b)
     return strcmp(a->name, b->name) == 0 && a->weight == b->weight &&
            strcmp(a->default_class, b->default_class) == 0 && strcmp(a->classes, b->classes) == 0 &&
            strcmp(a->models, b->models) == 0 && strcmp(a->networks, b->networks) == 0 &&
-           memcmp(x, y, sizeof(*x)) == 0;
+           strcmp(a->targets, b->targets) == 0 && memcmp(x, y, sizeof(*x)) == 0;
 }
 
 /* Disables t->id as t->generation allows, before anything that may wait for the disk; *only: that

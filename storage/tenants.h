@@ -32,7 +32,8 @@ typedef struct tenant {
     char default_class[CLASS_NAME_MAX + 1]; /* empty: the server's default */
     char classes[TENANT_LIST_MAX];          /* allowed, comma-separated; empty: all */
     char models[TENANT_LIST_MAX];           /* allowed model names, comma-separated; empty: all */
-    char networks[NETWORKS_MAX]; /* CIDR blocks of its clients, comma-separated; empty: all */
+    char targets[TENANT_LIST_MAX]; /* its own in some classes (storage/targets.h); empty: none */
+    char networks[NETWORKS_MAX];   /* CIDR blocks of its clients, comma-separated; empty: all */
     tenant_limits limits;
     uint64_t generation; /* raised by each change */
     int64_t created_wall_us, updated_wall_us;

@@ -58,16 +58,32 @@ static void put_number(double v, char *out, size_t cap)
         snprintf(out, cap, "%.6g", v);
 }
 
-static void put_list(const cJSON *v, char *out, size_t cap)
+static void put_list(const cJSON *v, bool nested, char *out, size_t cap);
+
+/* An object within one as (a=1,b=2). */
+static const char *text_of_each(const cJSON *each, bool nested, char *made, size_t cap)
+{
+    made[0] = 0;
+    if (cJSON_IsString(each)) return each->valuestring;
+    if (cJSON_IsNumber(each)) put_number(each->valuedouble, made, cap);
+    if (cJSON_IsObject(each) && !nested) {
+        made[0] = '(';
+        put_list(each, true, made + 1, cap - 2);
+        strcat(made, ")");
+    }
+    return made;
+}
+
+static void put_list(const cJSON *v, bool nested, char *out, size_t cap)
 {
     const cJSON *each;
     size_t n = 0;
     out[0] = 0;
     cJSON_ArrayForEach(each, v)
     {
-        char number[32] = "";
-        if (cJSON_IsNumber(each)) put_number(each->valuedouble, number, sizeof(number));
-        const char *text = cJSON_IsString(each) ? each->valuestring : number;
+        char made[128];
+        if (cJSON_IsNull(each)) continue;
+        const char *text = text_of_each(each, nested, made, sizeof(made));
         bool pair = each->string && cJSON_IsObject(v);
         int k = snprintf(out + n, cap - n, "%s%s%s%s", n ? "," : "", pair ? each->string : "",
                          pair ? "=" : "", text);
@@ -98,7 +114,7 @@ static void cell_text(const column *c, const cJSON *row, bool raw, char out[CELL
     } else if (cJSON_IsBool(v)) {
         strcpy(out, raw ? (cJSON_IsTrue(v) ? "true" : "false") : cJSON_IsTrue(v) ? "yes" : "-");
     } else if (cJSON_IsArray(v) || cJSON_IsObject(v)) {
-        put_list(v, out, CELL_MAX);
+        put_list(v, false, out, CELL_MAX);
         if (!raw && !out[0]) strcpy(out, "-");
     } else if (!raw && c->kind == CELL_BYTES) {
         text_bytes(v->valuedouble, out, CELL_MAX);

@@ -26,7 +26,7 @@ typedef enum {
     CELL_TIME,  /* seconds since 1970; people: local time */
     CELL_MS,    /* milliseconds; people: "1.2s" */
     CELL_BOOL,  /* people: yes, or nothing */
-    CELL_LIST,  /* of texts, or an object of numbers ("default=3"); joined by commas */
+    CELL_LIST,  /* of texts, or an object of numbers ("default=3") or of such; commas */
     CELL_LIMIT, /* a number; people: - for 0 */
 } cell_kind;
 

@@ -532,12 +532,19 @@ static int64_t round_of(int64_t served, int64_t least, int64_t quantum)
     return served <= least ? 0 : (served - least) / quantum;
 }
 
+/* What was promised to it: its class's target, or its tenant's own. */
+static double target_us(const fair *f, const job *j)
+{
+    return (double)(j->deadline_us ? j->deadline_us - j->arrived_us
+                                   : f->cfg.classes[j->slo].ttft_us);
+}
+
 /* Rule 5: in the last part of its time, and it can still be met; what is missed is no hurry. */
 static bool is_near(const fair *f, const job *j, int64_t now_us)
 {
     int64_t slack = j->deadline_us - now_us;
     if (j->deadline_us == 0 || (double)slack < j->prompt * f->row_us) return false;
-    return (double)slack < policy_hurry * (double)f->cfg.classes[j->slo].ttft_us;
+    return (double)slack < policy_hurry * target_us(f, j);
 }
 
 /* Rule 6: FastServe's skip-join: a prompt that alone outlasts its target hurts those it would go
@@ -545,7 +552,8 @@ static bool is_near(const fair *f, const job *j, int64_t now_us)
 static int rank_of(const fair *f, const job *j)
 {
     const fair_class *c = &f->cfg.classes[j->slo];
-    bool too_long = c->ttft_us > 0 && j->prompt * f->row_us > (double)c->ttft_us;
+    double target = target_us(f, j);
+    bool too_long = target > 0 && j->prompt * f->row_us > target;
     return c->rank + too_long;
 }
 
@@ -571,7 +579,7 @@ static int company_of(const fair *f, const job *j)
  * It waits for company, until most of its time is gone or somebody in a hurry brings it. */
 static bool waits_for_company(const fair *f, const job *j, int64_t now_us)
 {
-    double spare = patience * (double)f->cfg.classes[j->slo].ttft_us - 2 * f->stay_us;
+    double spare = patience * target_us(f, j) - 2 * f->stay_us;
     return f->scarce && (double)(now_us - j->arrived_us) < spare;
 }
 

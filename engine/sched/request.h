@@ -72,7 +72,8 @@ typedef struct request {
     const bars *bars;     /* what must not come, or NULL; for the vocabulary of n_vocab; borrowed */
     int slo_class;        /* index into the scheduler's classes */
     float weight;         /* of the tenant in fair sharing; 1 is normal */
-    int64_t arrived_us, ttft_deadline_us, tpot_target_us; /* monotonic; 0: none */
+    /* Monotonic; 0: none.  The targets are the class's, or its tenant's own. */
+    int64_t arrived_us, ttft_deadline_us, tpot_target_us;
     int64_t expires_us; /* give up (FINISH_ERROR, ERR_TIMEOUT) when still running then; 0: never */
     /* The same, when no token was made until then: the client's own deadline. */
     int64_t patience_us;

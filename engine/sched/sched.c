@@ -79,7 +79,7 @@ void sched_see_end(sched *sc, request *rq, int64_t now)
         (void)err_set(&e, ERR_BUSY,
                       "the class '%s' is overloaded: the first token would come later than its "
                       "target of %lld ms",
-                      c->name, (long long)(c->ttft_us / 1000));
+                      c->name, (long long)(ttft_target_us(sc, rq) / 1000));
         sched_finish(sc, rq, FINISH_ERROR, &e);
     }
 }
@@ -493,21 +493,20 @@ static double predict_ttft(const sched *sc, const promise_ask *ask)
 }
 
 /* mu is not held: the source has a lock of its own. */
-static promise_ask ask_of(const sched *sc, uint64_t tenant, int class, int n_prompt,
-                          uint64_t adapter)
+static promise_ask ask_of(const sched *sc, const request *rq)
 {
-    promise_ask ask = {.tenant = tenant, .slo = class, .n_prompt = n_prompt};
-    if (adapter && sc->source && sc->source->eta) {
-        int64_t due_us = clock_now_us() + sc->cfg.classes[class].ttft_us;
-        ask.load_us = (double)sc->source->eta(sc->source->self, adapter, due_us);
+    promise_ask ask = {.tenant = rq->tenant_id, .slo = rq->slo_class, .n_prompt = rq->n_prompt};
+    if (rq->adapter_id && sc->source && sc->source->eta) {
+        int64_t due_us = clock_now_us() + ttft_target_us(sc, rq);
+        ask.load_us = (double)sc->source->eta(sc->source->self, rq->adapter_id, due_us);
     }
     return ask;
 }
 
-int64_t sched_predict_ttft_us(sched *sc, uint64_t tenant, int class, int n_prompt, uint64_t adapter)
+int64_t sched_predict_ttft_us(sched *sc, const request *rq)
 {
-    if (class < 0 || class >= sc->cfg.n_class) return 0;
-    promise_ask ask = ask_of(sc, tenant, class, n_prompt, adapter);
+    if (rq->slo_class < 0 || rq->slo_class >= sc->cfg.n_class) return 0;
+    promise_ask ask = ask_of(sc, rq);
     lock_take(&sc->mu);
     double us = predict_ttft(sc, &ask);
     lock_release(&sc->mu);
@@ -519,13 +518,13 @@ static err_code check_promise(const sched *sc, const request *rq, err *e)
 {
     lock_assert_held(&sc->mu);
     const slo_class *c = &sc->cfg.classes[rq->slo_class];
-    if (!c->reject_on_overload || !promise_is_hopeless(rq->expected_us, c->ttft_us))
-        return ERR_NONE;
+    int64_t target_us = ttft_target_us(sc, rq);
+    if (!c->reject_on_overload || !promise_is_hopeless(rq->expected_us, target_us)) return ERR_NONE;
     return err_set(
         e, ERR_BUSY,
         "the class '%s' is overloaded: the first token would take about %.0f ms, and its "
         "target is %lld ms",
-        c->name, rq->expected_us / 1000, (long long)(c->ttft_us / 1000));
+        c->name, rq->expected_us / 1000, (long long)(target_us / 1000));
 }
 
 err_code sched_submit(sched *sc, request *rq, err *e)
@@ -549,7 +548,7 @@ err_code sched_submit(sched *sc, request *rq, err *e)
         rq->swap_slot = rq->page + rq->page_cap;
     }
     telemetry_enter(sc->tele, rq);
-    promise_ask ask = ask_of(sc, rq->tenant_id, rq->slo_class, rq->n_prompt, rq->adapter_id);
+    promise_ask ask = ask_of(sc, rq);
     lock_take(&sc->mu);
     if (sc->broken)
         rc = err_set(e, ERR_DEVICE, "the device has failed");

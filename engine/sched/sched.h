@@ -118,11 +118,10 @@ void sched_destroy(sched *sc);
  * gateway's to drop. */
 err_code sched_submit(sched *sc, request *rq, err *e);
 
-/* Microseconds in which a request of this tenant and class would have its first token, if it
- * came now (promise.h), corrected by what became of earlier predictions.  `adapter` 0: none.  0:
+/* Microseconds in which such a request (its tenant, class, adapter and prompt's length) would have
+ * its first token, if it came now (promise.h), corrected by what became of earlier predictions.  0:
  * not known yet.  Any thread. */
-int64_t sched_predict_ttft_us(sched *sc, uint64_t tenant, int class, int n_prompt,
-                              uint64_t adapter);
+int64_t sched_predict_ttft_us(sched *sc, const request *rq);
 
 /* No new requests; true once none is left or false at the deadline. */
 bool sched_drain(sched *sc, int64_t timeout_us);

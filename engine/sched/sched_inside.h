@@ -221,6 +221,13 @@ static inline void count_work(cost_work *w, const request *rq, int n)
     }
 }
 
+/* What was promised to it: its class's target, or its tenant's own. */
+static inline int64_t ttft_target_us(const sched *sc, const request *rq)
+{
+    return rq->ttft_deadline_us ? rq->ttft_deadline_us - rq->arrived_us
+                                : sc->cfg.classes[rq->slo_class].ttft_us;
+}
+
 /* S-LoRA's early abort: nothing was computed for it, and it would come too late. */
 static inline bool is_too_late(const sched *sc, const request *rq, int64_t now)
 {

@@ -166,7 +166,7 @@ static const char *tier_of(const completion *c)
 
 static bool pick_class(completion *c)
 {
-    char reason[128];
+    char reason[256];
     c->slo_class =
         server_class_of(c->srv, &c->x->caller->tenant, tier_of(c), reason, sizeof(reason));
     if (c->slo_class >= 0) return true;

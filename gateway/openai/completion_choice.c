@@ -100,10 +100,11 @@ static void set_rules(const completion *c, const choice *ch, request *rq)
 static void set_times(const completion *c, request *rq)
 {
     const slo_class *sc = &c->srv->classes[c->slo_class];
+    target own = targets_of(&c->x->caller->tenant, sc->name, sc->ttft_us, sc->tpot_us);
     rq->slo_class = c->slo_class;
     rq->arrived_us = c->started_us;
-    rq->ttft_deadline_us = c->started_us + sc->ttft_us;
-    rq->tpot_target_us = sc->tpot_us;
+    rq->ttft_deadline_us = c->started_us + own.ttft_us;
+    rq->tpot_target_us = own.tpot_us;
     rq->expires_us = c->started_us + c->srv->cfg->server_request_timeout_us;
     rq->patience_us = patience_of(c);
 }
@@ -168,8 +169,7 @@ static bool prepare_choice(completion *c, choice *ch, int index)
 
 void completion_say_when(completion *c, const choice *ch)
 {
-    exchange_retry_after(c->x, server_retry_after_ms(c->srv, ch->rq.tenant_id, c->slo_class,
-                                                     ch->rq.n_prompt, ch->rq.adapter_id));
+    exchange_retry_after(c->x, server_retry_after_ms(c->srv, &ch->rq));
 }
 
 bool completion_submit(completion *c)

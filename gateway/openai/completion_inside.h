@@ -22,6 +22,7 @@
 #include "gateway/openai/openai_tools.h"
 #include "gateway/openai/vocabulary.h"
 #include "gateway/server.h"
+#include "storage/targets.h"
 
 /* One choice: a request in the engine and the text made of its tokens. */
 typedef struct choice {

@@ -48,7 +48,7 @@ static int64_t settle_choice(completion *c, choice *ch, uint64_t *turn)
     }
     *turn = settler_end(c->srv->settler, slot, &row);
     server_count_usage(c->srv, &row, 1);
-    stats_note(c->srv->stats, &row, 1);
+    stats_note(c->srv->stats, &row, &ch->rq);
     return (int64_t)row.prompt_tokens + row.output_tokens;
 }
 

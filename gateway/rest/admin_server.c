@@ -13,11 +13,20 @@
 #include "storage/audit.h"
 #include "storage/backup.h"
 
+static void write_tiers(jsonw *w, const char *list)
+{
+    const char *word;
+    int len;
+    jsonw_open(w, "tiers", '[');
+    while (class_next_tier(&list, &word, &len)) jsonw_strn(w, NULL, word, (size_t)len);
+    jsonw_close(w, ']');
+}
+
 void admin_classes(exchange *x)
 {
     jsonw w;
     api_list_begin(&w);
-    for (int i = 0; i < SERVER_CLASSES; i++) {
+    for (int i = 0; i < x->server->n_class; i++) {
         const slo_class *c = &x->server->classes[i];
         jsonw_open(&w, NULL, '{');
         jsonw_str(&w, "name", c->name);
@@ -25,6 +34,8 @@ void admin_classes(exchange *x)
         jsonw_int(&w, "tpot_ms", c->tpot_us / 1000);
         jsonw_num(&w, "weight", (double)c->weight);
         jsonw_bool(&w, "default", i == x->server->default_class);
+        jsonw_str(&w, "overload", c->reject_on_overload ? "reject" : "queue");
+        write_tiers(&w, x->server->cfg->classes[i].tiers);
         jsonw_close(&w, '}');
     }
     api_list_end(x, &w, false);

@@ -11,6 +11,7 @@
 #include "gateway/rest/admin_fields.h"
 #include "gateway/rest/api_audit.h"
 #include "gateway/server.h"
+#include "storage/targets.h"
 
 enum { PAGE_MAX = 1000 };
 
@@ -47,6 +48,28 @@ static void write_limit_fields(jsonw *w, const tenant_limits *l)
     jsonw_close(w, '}');
 }
 
+static void write_target_ms(jsonw *w, const char *name, int64_t us)
+{
+    if (us)
+        jsonw_int(w, name, us / 1000);
+    else
+        jsonw_null(w, name);
+}
+
+static void write_targets(jsonw *w, const tenant *t)
+{
+    const char *list = t->targets;
+    target each;
+    jsonw_open(w, "targets", '{');
+    while (targets_next(&list, &each)) {
+        jsonw_open(w, each.class, '{');
+        write_target_ms(w, "ttft_ms", each.ttft_us);
+        write_target_ms(w, "tpot_ms", each.tpot_us);
+        jsonw_close(w, '}');
+    }
+    jsonw_close(w, '}');
+}
+
 static void write_tenant(jsonw *w, const tenant *t, bool durable)
 {
     jsonw_open(w, NULL, '{');
@@ -57,6 +80,7 @@ static void write_tenant(jsonw *w, const tenant *t, bool durable)
     jsonw_num(w, "weight", t->weight);
     jsonw_str(w, "default_class", t->default_class[0] ? t->default_class : NULL);
     admin_write_list(w, "classes", t->classes);
+    write_targets(w, t);
     admin_write_list(w, "models", t->models);
     admin_write_list(w, "networks", t->networks);
     write_limit_fields(w, &t->limits);
@@ -107,11 +131,59 @@ static bool take_limits(exchange *x, const cJSON *body, tenant_limits *out)
     return !v || cJSON_IsNull(v) || take_limit_fields(x, v, out);
 }
 
+/* The tenant's own targets in a class, one or both; what is not said, or null, is the class's. */
+static bool take_target(exchange *x, const cJSON *v, tenant *t)
+{
+    static const char *const known[] = {"ttft_ms", "tpot_ms", NULL};
+    target one = {.ttft_us = 0};
+    err e;
+    bool none = cJSON_IsNull(v);
+    if (!none && class_of_name(x->server->cfg, v->string) < 0) {
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", "targets",
+                       "there is no class '%.40s'", v->string);
+        return false;
+    }
+    if (!none && !cJSON_IsObject(v)) {
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", "targets",
+                       "the targets in '%.40s' must be an object with ttft_ms and tpot_ms",
+                       v->string);
+        return false;
+    }
+    if (!none && !api_only_fields(x, v, known)) return false;
+    if (!none && (json_int(v, "ttft_ms", 1, TARGET_MS_MAX, &one.ttft_us, NULL, &e) ||
+                  json_int(v, "tpot_ms", 1, TARGET_MS_MAX, &one.tpot_us, NULL, &e)))
+        return admin_refuse(x, &e, "targets");
+    snprintf(one.class, sizeof(one.class), "%s", v->string);
+    one.ttft_us *= 1000;
+    one.tpot_us *= 1000;
+    if (targets_put(t, &one)) return true;
+    exchange_error(x, 400, "invalid_request_error", "invalid_value", "targets",
+                   "these are too many; take targets of classes away that are no more");
+    return false;
+}
+
+/* Of the classes that the body names; the others stay. */
+static bool take_targets(exchange *x, const cJSON *body, tenant *t)
+{
+    const cJSON *v = json_get(body, "targets"), *each;
+    if (!v || cJSON_IsNull(v)) return true;
+    if (!cJSON_IsObject(v)) {
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", "targets",
+                       "'targets' must be an object with a member for each class");
+        return false;
+    }
+    cJSON_ArrayForEach(each, v)
+    {
+        if (!take_target(x, each, t)) return false;
+    }
+    return true;
+}
+
 /* Settings that the body names; the others stay. */
 static bool take_tenant(exchange *x, const cJSON *body, tenant *t)
 {
     static const char *const known[] = {"name",   "weight",   "default_class", "classes", "models",
-                                        "limits", "disabled", "networks",      NULL};
+                                        "limits", "disabled", "networks",      "targets", NULL};
     err e;
     const char *s = NULL;
     bool found = false;
@@ -131,7 +203,7 @@ static bool take_tenant(exchange *x, const cJSON *body, tenant *t)
     if (json_str(body, "default_class", &s, &found, &e))
         return admin_refuse(x, &e, "default_class");
     if (found) {
-        char why[128];
+        char why[256];
         tenant probe = {0};
         if (server_class_of(x->server, &probe, s, why, sizeof(why)) < 0 ||
             strlen(s) > CLASS_NAME_MAX) {
@@ -143,7 +215,8 @@ static bool take_tenant(exchange *x, const cJSON *body, tenant *t)
     }
     return take_list(x, body, "classes", t->classes, sizeof(t->classes)) &&
            take_list(x, body, "models", t->models, sizeof(t->models)) &&
-           admin_take_networks(x, body, t->networks) && take_limits(x, body, &t->limits);
+           admin_take_networks(x, body, t->networks) && take_targets(x, body, t) &&
+           take_limits(x, body, &t->limits);
 }
 
 static void reply_tenant(exchange *x, int status, const tenant *t)

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 
 #include "engine/base/err.h"
-#include "gateway/config.h"
+#include "gateway/config/config.h"
 #include "gateway/net/tls.h"
 
 enum { EXIT_USAGE = 2, SETS_MAX = 64 };

@@ -3,35 +3,81 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "adapters/residency/load.h"
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
+#include "gateway/config/classes.h"
 #include "gateway/device.h"
 #include "gateway/net/tls_warm.h"
 #include "gateway/openai/vocabulary.h"
 #include "gateway/route.h"
 #include "gateway/watch/stats.h"
 #include "storage/disk.h"
+#include "storage/targets.h"
 
 enum { SLOT_MARGIN = 64 };
 
+_Static_assert((int)CLASS_MAX == (int)SLO_CLASS_MAX, "the scheduler takes all classes");
+
 static void make_classes(parts *p)
 {
-    for (int i = 0; i < SERVER_CLASSES; i++) {
-        slo_class *sc = &p->srv.classes[i];
-        config_class parsed;
-        err ignored; /* config_check() has parsed it before */
-        (void)config_parse_class(p->cfg.classes[i], &parsed, &ignored);
-        *sc = (slo_class){.rank = i,
-                          .ttft_us = parsed.ttft_us,
-                          .tpot_us = parsed.tpot_us,
-                          .weight = (float)parsed.weight,
-                          .reject_on_overload = parsed.reject};
-        snprintf(sc->name, sizeof(sc->name), "%s", class_name(i));
+    server *s = &p->srv;
+    const config *c = &p->cfg;
+    for (int i = 0; i < c->n_classes; i++) {
+        const config_class *k = &c->classes[i];
+        s->classes[i] = (slo_class){.rank = i,
+                                    .ttft_us = k->ttft_us,
+                                    .tpot_us = k->tpot_us,
+                                    .weight = (float)k->weight_milli / 1000,
+                                    .reject_on_overload = strcmp(k->overload, "reject") == 0};
+        snprintf(s->classes[i].name, sizeof(s->classes[i].name), "%s", k->name);
+        class_tier(c, i, s->tier[i]);
     }
-    p->srv.default_class = class_of_name(p->cfg.classes_default);
+    s->n_class = c->n_classes;
+    s->default_class = class_of_name(c, c->classes_default);
+}
+
+static bool some_is_class(const config *c, const char *list)
+{
+    for (int i = 0; i < c->n_classes; i++) {
+        if (list_allows(list, c->classes[i].name)) return true;
+    }
+    return false;
+}
+
+/* Tenants keep what names a class that is not configured any more: it may come back. */
+static void tell_lost_classes(const server *s, const tenant *t)
+{
+    const char *list = t->targets;
+    target each;
+    if (t->default_class[0] && class_of_tier(s->cfg, t->default_class) < 0) {
+        log_warn("gateway",
+                 "tenant %s: its default class '%s' is not configured; the server's stands in",
+                 t->name, t->default_class);
+    }
+    if (!some_is_class(s->cfg, t->classes)) {
+        log_warn("gateway", "tenant %s: none of the classes that it may use is configured: %s",
+                 t->name, t->classes);
+    }
+    while (targets_next(&list, &each)) {
+        if (class_of_name(s->cfg, each.class) >= 0) continue;
+        log_warn("gateway", "tenant %s: its own targets in '%s' mean nothing: no such class",
+                 t->name, each.class);
+    }
+}
+
+static err_code look_at_tenants(const server *s, err *e)
+{
+    tenant *list;
+    size_t n;
+    err_code rc = tenants_list(s->store, 0, 0, &list, &n, e);
+    if (rc) return rc;
+    for (size_t i = 0; i < n; i++) tell_lost_classes(s, &list[i]);
+    free(list);
+    return ERR_NONE;
 }
 
 static err_code open_model(parts *p, err *e)
@@ -82,6 +128,8 @@ static err_code open_storage(parts *p, err *e)
     store_options options = {0};
     err_code rc = store_open(&s->store, c->data_dir, &options, e);
     if (rc) return err_context(e, "data.dir");
+    rc = look_at_tenants(s, e);
+    if (rc) return rc;
     int running = (int)(c->engine_max_queued + c->engine_max_seqs) + SLOT_MARGIN;
     int spool = (int)(c->data_spool / METER_SLOT_BYTES);
     rc = meter_file_open(&s->meters, s->store, running, spool, NULL, e);
@@ -188,7 +236,7 @@ static err_code open_scheduler(parts *p, err *e)
                                          ? PREEMPT_RECOMPUTE
                                          : PREEMPT_CHEAPER,
                        .max_tenants = (int)c->metrics_max_tenants,
-                       .n_class = SERVER_CLASSES};
+                       .n_class = s->n_class};
     memcpy(sc.classes, s->classes, sizeof(s->classes));
     return sched_create(&s->sched, &sc, s->model, s->be, &p->source, e);
 }

@@ -6,7 +6,7 @@
 #define GATEWAY_START_PARTS_H
 
 #include "engine/base/err.h"
-#include "gateway/config.h"
+#include "gateway/config/config.h"
 #include "gateway/http/listener.h"
 #include "gateway/server.h"
 

@@ -1,6 +1,6 @@
 /* metrics.c -- GET /metrics in Prometheus' text format, under our own names.
  *
- * Series are bounded: classes are three, tenants by metrics.max_tenants (those beyond share
+ * Series are bounded: classes are at most eight, tenants by metrics.max_tenants (those beyond share
  * "_other", which no tenant can be called), adapters have none of their own.  Every histogram has
  * the same bounds (engine/sched/histogram.h).
  */
@@ -82,7 +82,7 @@ static void put_engine(prom *p, const metrics_view *v)
 static void put_targets(prom *p, const server *s)
 {
     prom_family(p, "lorad_slo_target_seconds", "gauge", "What a class promises");
-    for (int i = 0; i < SERVER_CLASSES; i++) {
+    for (int i = 0; i < s->n_class; i++) {
         const slo_class *c = &s->classes[i];
         prom_sample(p, (double)c->ttft_us / 1e6, "class", c->name, "target", "ttft", NULL);
         prom_sample(p, (double)c->tpot_us / 1e6, "class", c->name, "target", "tpot", NULL);
@@ -93,7 +93,7 @@ static void put_outcomes(prom *p, const metrics_view *v)
 {
     static const char *const targets[TARGETS] = {"ttft", "tpot", "both"};
     prom_family(p, "lorad_requests_total", "counter", "What became of requests (of each choice)");
-    for (int i = 0; i < SERVER_CLASSES; i++) {
+    for (int i = 0; i < v->srv->n_class; i++) {
         for (int k = 0; k < OUTCOMES; k++) {
             prom_count(p, v->classes[i].outcome[k], "class", v->srv->classes[i].name, "outcome",
                        request_outcome_name(k), NULL);
@@ -102,7 +102,7 @@ static void put_outcomes(prom *p, const metrics_view *v)
     prom_family(p, "lorad_slo_requests_total", "counter",
                 "Complete requests by whether they met the target; both (goodput) also has those "
                 "refused or failed");
-    for (int i = 0; i < SERVER_CLASSES; i++) {
+    for (int i = 0; i < v->srv->n_class; i++) {
         const char *name = v->srv->classes[i].name;
         for (int k = 0; k < TARGETS; k++) {
             prom_count(p, v->classes[i].met[k], "class", name, "target", targets[k], "met", "true",
@@ -130,7 +130,7 @@ static void put_series(prom *p, const metrics_view *v)
     };
     for (size_t k = 0; k < sizeof(list) / sizeof(list[0]); k++) {
         prom_family(p, list[k].name, "histogram", list[k].help);
-        for (int i = 0; i < SERVER_CLASSES; i++) {
+        for (int i = 0; i < v->srv->n_class; i++) {
             const histogram_counts *h = &v->classes[i].series[list[k].series];
             prom_histogram(p, h, h->scale, "class", v->srv->classes[i].name, NULL);
         }
@@ -333,7 +333,7 @@ static bool look(metrics_view *v, server *s)
     v->adapters = calloc((size_t)cap, sizeof(*v->adapters));
     if (!v->tenants || !v->adapters) return false;
     sched_stats_get(s->sched, &v->sched);
-    for (int i = 0; i < SERVER_CLASSES; i++) telemetry_class_get(t, i, &v->classes[i]);
+    for (int i = 0; i < s->n_class; i++) telemetry_class_get(t, i, &v->classes[i]);
     telemetry_steps_get(t, &v->steps);
     v->n_tenants = telemetry_tenants_get(t, v->tenants, most);
     v->n_adapters = telemetry_adapters_get(t, v->adapters, cap);

@@ -123,7 +123,7 @@ static void put_success(prom *p, const metrics_view *v)
     prom_family(p, "vllm:request_success_total", "counter", "Requests that have ended");
     for (size_t k = 0; k < sizeof(list) / sizeof(list[0]); k++) {
         uint64_t n = 0;
-        for (int i = 0; i < SERVER_CLASSES; i++) n += v->classes[i].outcome[list[k].outcome];
+        for (int i = 0; i < v->srv->n_class; i++) n += v->classes[i].outcome[list[k].outcome];
         prom_count(p, n, LABELS, "finished_reason", list[k].reason, NULL);
     }
 }
@@ -158,7 +158,8 @@ static void put_series(prom *p, const metrics_view *v)
     };
     for (size_t k = 0; k < sizeof(list) / sizeof(list[0]); k++) {
         histogram_counts all = {0};
-        for (int i = 0; i < SERVER_CLASSES; i++) merge(&all, &v->classes[i].series[list[k].series]);
+        for (int i = 0; i < v->srv->n_class; i++)
+            merge(&all, &v->classes[i].series[list[k].series]);
         prom_family(p, list[k].name, "histogram", list[k].help);
         prom_histogram(p, &all, all.scale, LABELS, NULL);
     }

@@ -56,25 +56,15 @@ void stats_destroy(stats *st)
 
 /* ------------------------------------------------------------------------ telling -- */
 
-static int class_of(const struct server *s, const char *name)
+void stats_note(stats *st, const usage_row *row, const request *rq)
 {
-    for (int i = 0; i < SERVER_CLASSES; i++) {
-        if (strcmp(s->classes[i].name, name) == 0) return i;
-    }
-    return s->default_class;
-}
-
-void stats_note(stats *st, const usage_row *rows, size_t n)
-{
-    for (size_t i = 0; st && i < n; i++) {
-        int c = class_of(st->srv, rows[i].slo_class);
-        const slo_class *k = &st->srv->classes[c];
-        book_note(st->book, &rows[i], c, k->ttft_us, k->tpot_us);
-        if (rows[i].status < 500) continue;
-        char detail[96];
-        snprintf(detail, sizeof(detail), "status %d, %s", rows[i].status, rows[i].finish);
-        stats_event(st, "error", "request.failed", rows[i].tenant_id, rows[i].model, detail, 0);
-    }
+    if (!st) return;
+    int64_t ttft_us = rq->ttft_deadline_us ? rq->ttft_deadline_us - rq->arrived_us : 0;
+    book_note(st->book, row, rq->slo_class, ttft_us, rq->tpot_target_us);
+    if (row->status < 500) return;
+    char detail[96];
+    snprintf(detail, sizeof(detail), "status %d, %s", row->status, row->finish);
+    stats_event(st, "error", "request.failed", row->tenant_id, row->model, detail, 0);
 }
 
 void stats_refused(stats *st, uint64_t tenant_id, int class, bool limited)
@@ -127,7 +117,7 @@ static void take_totals(struct server *s, proto_totals *t, const sched_stats *e,
 static void keep_class(void *arg, uint64_t id, const book_counts *c)
 {
     stats *st = arg;
-    if (id < SERVER_CLASSES) st->class_counts[id] = *c;
+    if (id < (uint64_t)st->srv->n_class) st->class_counts[id] = *c;
 }
 
 void stats_tick(stats *st)
@@ -181,7 +171,7 @@ static void take_classes(stats *st)
         back ? &st->class_ring[(st->n_class_sample - back) % CLASS_SAMPLES] : NULL;
     int64_t start_us = st->taken_us - st->server.uptime_s * 1000000;
     double seconds = (double)(st->taken_us - (old ? old->at_us : start_us)) / 1e6;
-    for (int i = 0; i < SERVER_CLASSES; i++) {
+    for (int i = 0; i < st->srv->n_class; i++) {
         const slo_class *k = &st->srv->classes[i];
         const book_counts *now = &st->class_counts[i];
         static const book_counts none;
@@ -208,7 +198,7 @@ static void take_classes(stats *st)
     }
     for (int i = 0; i < st->picture.n_row; i++) {
         const board_row *r = &st->picture.row[i];
-        if (r->slo_class < 0 || r->slo_class >= SERVER_CLASSES) continue;
+        if (r->slo_class < 0 || r->slo_class >= st->srv->n_class) continue;
         if (r->running)
             st->classes[r->slo_class].running++;
         else
@@ -417,7 +407,7 @@ static void write_hist(jsonw *w, const char *name, const uint32_t *n)
 static void write_classes(const stats *st, jsonw *w)
 {
     jsonw_open(w, "classes", '[');
-    for (int i = 0; i < SERVER_CLASSES; i++) {
+    for (int i = 0; i < st->srv->n_class; i++) {
         write_object(w, NULL, proto_class_fields, &st->classes[i]);
         w->len--; /* the brace: the histograms belong inside */
         write_hist(w, PROTO_CLASS_TTFT_HIST, st->class_counts[i].ttft);

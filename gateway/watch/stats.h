@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/sched/request.h"
 #include "gateway/admin_proto.h"
 #include "gateway/http/jsonw.h"
 #include "storage/ledger.h"
@@ -33,8 +34,8 @@ void stats_destroy(stats *st);
 /* Once a second or so, on the main thread. */
 void stats_tick(stats *st);
 
-/* What the rest of the gateway tells; a NULL `st` is fine. */
-void stats_note(stats *st, const usage_row *rows, size_t n);
+/* What the rest of the gateway tells; a NULL `st` is fine.  `row`: what `rq` came to. */
+void stats_note(stats *st, const usage_row *row, const request *rq);
 void stats_refused(stats *st, uint64_t tenant_id, int class, bool limited);
 /* level: "audit", "info", "warning", "error".  Copies; `object`, `detail` may be NULL. */
 void stats_event(stats *st, const char *level, const char *kind, uint64_t tenant_id,

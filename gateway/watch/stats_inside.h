@@ -66,7 +66,7 @@ typedef struct adapter_live {
 
 typedef struct class_sample {
     int64_t at_us;
-    book_counts counts[SERVER_CLASSES];
+    book_counts counts[SLO_CLASS_MAX];
 } class_sample;
 
 typedef struct totals_sample {
@@ -86,8 +86,8 @@ struct stats {
     proto_server server;
     proto_totals totals;
     proto_engine engine;
-    proto_class classes[SERVER_CLASSES];
-    book_counts class_counts[SERVER_CLASSES];
+    proto_class classes[SLO_CLASS_MAX];
+    book_counts class_counts[SLO_CLASS_MAX];
     totals_sample sample[SAMPLES];
     class_sample class_ring[CLASS_SAMPLES];
     uint64_t n_sample, n_class_sample;

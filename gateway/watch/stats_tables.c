@@ -481,7 +481,7 @@ void stats_take_requests(stats *st)
         int64_t due =
             r->first_token_us ? r->last_token_us + r->tpot_target_us : r->ttft_deadline_us;
         bool has_due = r->first_token_us ? r->tpot_target_us > 0 : r->ttft_deadline_us > 0;
-        bool known = r->slo_class >= 0 && r->slo_class < SERVER_CLASSES;
+        bool known = r->slo_class >= 0 && r->slo_class < st->srv->n_class;
         proto_request row;
         memset(&row, 0, sizeof(row));
         put_id(row.id, sizeof(row.id), r->id);

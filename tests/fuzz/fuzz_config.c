@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gateway/config.h"
+#include "gateway/config/config.h"
 #include "tests/fuzz/fuzz.h"
 
 static err_code read_back(config *c, const void *bytes, size_t len, err *e)

@@ -232,6 +232,7 @@ def configs():
     conf = (ROOT / "conf/lorad.conf").read_text(encoding="utf-8")
     put("config", "\n".join(x for x in conf.splitlines() if x and x[0] != "#"))
     put("config", "[server]\nlisten = :1\n[adapters]\nmax_upload = 5MiB\n# x\n[classes]\nbatch = ttft:1s tpot:1ms weight:2\n")
+    put("config", "[class.standard]\nttft = 1s\ntpot = 20ms\n[class.gold]\nttft = 2s\ntpot = 1ms\nweight = 0.5\noverload = reject\ntiers = vip, flex\n")
     put("config", "engine.max_rows=7")
 
 

@@ -96,17 +96,18 @@ adapters/residency: adapters/format adapters/store engine engine/model/model.h e
 
 gateway/net: engine/base
 gateway/http: gateway/net engine/base
+gateway/config: gateway/http/networks.h engine/base
 # the floor of the gateway; server.h knows all rooms, main.c makes them
-gateway: engine/program/troff.h gateway/http engine/backend.h engine/base storage
-gateway/server.h: gateway/http/exchange.h gateway/http/host.h adapters/residency/residency.h adapters/store/registry.h adapters/store/staging.h adapters/store/upload.h engine/backend.h engine/chat/chat.h engine/grammar/grammar.h engine/model/model.h engine/sched/sched.h engine/text/tokenizer.h storage/ledger.h storage/meter_file.h storage/settler.h storage/store.h
+gateway: engine/program/troff.h gateway/config/config.h gateway/http engine/backend.h engine/base storage
+gateway/server.h: gateway/config/classes.h gateway/config/config.h gateway/http/exchange.h gateway/http/host.h adapters/residency/residency.h adapters/store/registry.h adapters/store/staging.h adapters/store/upload.h engine/backend.h engine/chat/chat.h engine/grammar/grammar.h engine/model/model.h engine/sched/sched.h engine/text/tokenizer.h storage/ledger.h storage/meter_file.h storage/settler.h storage/store.h
 gateway/main.c: engine/program/version.h gateway/start/verbs.h
-gateway/start: gateway gateway/http gateway/net gateway/openai/vocabulary.h gateway/watch/stats.h adapters/residency/load.h engine/base engine/model/model.h engine/program engine/text/tokenizer.h storage
-gateway/watch: gateway/admin_proto.h gateway/auth.h gateway/descriptors.h gateway/handlers.h gateway/limits.h gateway/server.h gateway/http adapters/residency/residency.h adapters/store/registry.h engine/sched/board.h engine/sched/histogram.h engine/base storage
-gateway/openai: gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/ratelimit.h gateway/limits.h gateway/server.h gateway/http gateway/net/deadline.h gateway/watch/stats.h adapters/format/words.h adapters/store/registry.h engine/chat/chat.h engine/grammar/grammar.h engine/sample/sampler.h engine/sched/request.h engine/sched/sched.h engine/text/tokenizer.h engine/base storage/digest.h storage/ledger.h storage/meter_file.h storage/settler.h
-gateway/rest: gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/server.h gateway/http gateway/watch/stats.h adapters/residency/inplace.h adapters/store/registry.h engine/base storage/audit.h storage/backup.h storage/keys.h storage/tenants.h
+gateway/start: gateway gateway/config gateway/http gateway/net gateway/openai/vocabulary.h gateway/watch/stats.h adapters/residency/load.h engine/base engine/model/model.h engine/program engine/text/tokenizer.h storage
+gateway/watch: gateway/admin_proto.h gateway/auth.h gateway/descriptors.h gateway/handlers.h gateway/limits.h gateway/server.h gateway/http adapters/residency/residency.h adapters/store/registry.h engine/sched/board.h engine/sched/histogram.h engine/sched/request.h engine/base storage
+gateway/openai: gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/ratelimit.h gateway/limits.h gateway/server.h gateway/http gateway/net/deadline.h gateway/watch/stats.h adapters/format/words.h adapters/store/registry.h engine/chat/chat.h engine/grammar/grammar.h engine/sample/sampler.h engine/sched/request.h engine/sched/sched.h engine/text/tokenizer.h engine/base storage/digest.h storage/ledger.h storage/meter_file.h storage/settler.h storage/targets.h
+gateway/rest: gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/server.h gateway/http gateway/watch/stats.h adapters/residency/inplace.h adapters/store/registry.h engine/base storage/audit.h storage/backup.h storage/keys.h storage/targets.h storage/tenants.h
 
 tui: engine/program/troff.h engine/base
-tui/ctl: tui engine/program gateway/classes.h engine/base
+tui/ctl: tui engine/program engine/base
 tui/top: tui engine/program gateway/admin_proto.h engine/base
 
 tests:
@@ -120,7 +121,7 @@ tests/emu/include:
 tests/engine: engine/model engine/sched tests/emu/cuda_rt/emu_rt.h tests/gpu/device_here.h
 tests/engine/grammar: engine/grammar/grammar_inside.h
 tests/gateway: tests/gateway/http/fake_civetweb.h
-tests/fuzz: adapters/format adapters/store engine/base engine/chat engine/grammar/grammar_inside.h engine/model engine/text gateway/config.h gateway/route.h gateway/http gateway/openai storage tui/sse.h tui/top/topdata.h
+tests/fuzz: adapters/format adapters/store engine/base engine/chat engine/grammar/grammar_inside.h engine/model engine/text gateway/config/config.h gateway/route.h gateway/http gateway/openai storage tui/sse.h tui/top/topdata.h
 tests/gpu: engine engine/base engine/cuda engine/model tests/emu/cuda_rt/emu_rt.h
 tests/sim: engine/memory engine/sched
 tests/tui: gateway/net/devcert.h

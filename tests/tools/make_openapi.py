@@ -14,7 +14,7 @@ import sys
 
 import openapi_admin
 from openapi_says import SAYS
-from openapi_words import (ANY, BOOL, CLASSES, COUNT, FLAG, HEADERS, INT, NUM, STR, TIME, arr, header, maybe, obj, operation, opt, query, ref)
+from openapi_words import (ANY, BOOL, CLASS, COUNT, FLAG, HEADERS, INT, NUM, STR, TIME, arr, header, maybe, obj, operation, opt, query, ref)
 
 USAGE = obj({"prompt_tokens": COUNT, "completion_tokens": COUNT, "total_tokens": COUNT,
              "prompt_tokens_details": obj({"cached_tokens": COUNT}),
@@ -163,7 +163,6 @@ def above(hi):
 
 
 STOP = {"type": "string", "maxLength": 256}
-TIER = {"enum": ["auto", *dict.fromkeys(word for _, *words in CLASSES for word in words if word), *(name for name, _, _ in CLASSES), None]}
 COMMON = {"model": {"type": "string", "minLength": 1, "maxLength": 256}, "temperature": number(0, 2), "top_p": above(1), "top_k": whole(-1),
           "min_p": number(0, 1), "repetition_penalty": above(10), "presence_penalty": number(-2, 2),
           "frequency_penalty": number(-2, 2), "seed": opt(INT), "n": whole(1, 128),
@@ -176,7 +175,7 @@ COMMON = {"model": {"type": "string", "minLength": 1, "maxLength": 256}, "temper
           "bad_words": opt(arr({"type": "string", "pattern": "\\S", "maxLength": 256}, maxItems=256)),
           "stream": opt(BOOL), "stream_options": {"type": ["object", "null"], "properties": {
               "include_usage": opt(BOOL), "continuous_usage_stats": opt(BOOL)}},
-          "service_tier": TIER, "cache_salt": {"type": ["string", "null"], "maxLength": 1024}, "priority": whole(-1000000, 1000000), "response_format": FORM,
+          "service_tier": opt(CLASS), "cache_salt": {"type": ["string", "null"], "maxLength": 1024}, "priority": whole(-1000000, 1000000), "response_format": FORM,
           "structured_outputs": OUTPUTS}
 CHAT = {"type": "object", "required": ["model", "messages"], "properties": {
     **COMMON, "messages": arr(MESSAGE_IN, minItems=1, maxItems=2048), "max_tokens": whole(1), "max_completion_tokens": whole(1), "logprobs": opt(BOOL),

@@ -157,7 +157,7 @@ def configuration(build):
             note = []
         elif "=" in line:
             key, value = (s.strip() for s in line.split("=", 1))
-            out.append(f"**`{section}.{key}`** = " + (f"`{value}`" if value else "(empty)") + "\n\n" + "\n".join(note) + "\n\n")
+            out.append(f"**`{section}.{key}`** = " + (f"`{value}`" if value else "(empty)") + "\n\n" + "".join(n + "\n" for n in note) + ("\n" if note else ""))
             note = []
         elif not line:
             note = []

@@ -97,6 +97,18 @@ _rule("promise.flow-wait", "engine/sched/promise.c",
       "return (double)t->work_us[slo] / fmax(least_share, (double)t->share[slo]);",
       "return (double)t->work_us[slo] / fmax(least_share, 1);",
       "engine.test_promise", "a flow waits by the share that it had")
+_rule("fair.own-target", "engine/sched/fair.c",
+      "return (double)(j->deadline_us ? j->deadline_us - j->arrived_us", "return (double)(f->n_waiting < 0 ? j->deadline_us - j->arrived_us",
+      "engine.test_fair", "a request is held to its tenant's own target")
+_rule("targets.own", "storage/targets.c",
+      "if (each.ttft_us) own.ttft_us = each.ttft_us;", "",
+      "storage.test_targets", "a tenant's own target stands instead of the class's")
+_rule("classes.sections-are-all", "gateway/config/config_read.c",
+      "if (!r->sections) classes_clear(c);", "",
+      "gateway.test_config", "a file with a class of its own has no others")
+_rule("classes.one-owner", "gateway/config/classes.c",
+      "if (other < 0) return ERR_NONE;", "if (word) return ERR_NONE;",
+      "gateway.test_config", "a word asks for one class")
 _rule("promise.lower-classes", "engine/sched/promise.c",
       "if (o->rank[c] <= o->rank[slo])", "if (o->rank[c] <= o->rank[slo] + 100)",
       "engine.test_promise", "work of lower classes is not waited for")

@@ -1,14 +1,15 @@
 """openapi_admin.py -- the admin plane's part of conf/openapi.json (see make_openapi.py)."""
-from openapi_words import ANY, BOOL, CLASSES, COUNT, FLAG, INT, NUM, STR, TIME, arr, maybe, obj, operation, opt, query
+from openapi_words import ANY, BOOL, CLASS, COUNT, FLAG, INT, NUM, STR, TIME, arr, maybe, obj, operation, opt, query
 
 LIMIT_NAMES = ("requests_per_minute", "tokens_per_minute", "max_concurrent", "max_queued", "tokens_per_day", "tokens_per_month",
                "max_adapters", "max_adapter_bytes")
 ADAPTER_LIMITS = LIMIT_NAMES[:3]
 SCOPE = {"enum": ["inference", "adapters.read", "adapters.write", "admin", "admin.read"]}
-CLASS = {"enum": [name for name, _, _ in CLASSES]}
 LIMITS = obj({n: COUNT for n in LIMIT_NAMES})
+TARGET = obj({n: maybe(INT) for n in ("ttft_ms", "tpot_ms")})
 TENANT = obj({"object": {"const": "tenant"}, "id": STR, "name": STR, "state": {"enum": ["active", "disabled"]}, "weight": NUM,
-              "default_class": maybe(STR), "classes": arr(STR), "models": arr(STR), "networks": arr(STR), "limits": LIMITS,
+              "default_class": maybe(STR), "classes": arr(STR), "targets": {**ANY, "additionalProperties": TARGET},
+              "models": arr(STR), "networks": arr(STR), "limits": LIMITS,
               "generation": COUNT, "created": COUNT, "durable": {"const": False}}, optional=["durable"])
 KEY = obj({"object": {"const": "key"}, "id": STR, "key": STR, "public_id": STR, "name": STR, "tenant": maybe(STR),
            "scopes": arr(SCOPE), "requests_per_minute": COUNT, "tokens_per_minute": COUNT, "max_concurrent": COUNT, "networks": arr(STR),
@@ -25,7 +26,8 @@ REQUEST = obj({"object": {"const": "request"}, "id": STR, "request_id": STR, "te
 ROW = obj({"tenant": STR, "name": STR, "state": STR, "default_version": COUNT, "versions": COUNT, "bytes": COUNT,
            "residency": maybe(STR), "pinned": BOOL})
 AUDIT = obj({"id": STR, "time": INT, "actor_key": maybe(STR), "tenant": maybe(STR), "action": STR, "object": STR, "detail": maybe(STR)})
-SLO = obj({"name": STR, "ttft_ms": COUNT, "tpot_ms": COUNT, "weight": NUM, "default": BOOL})
+SLO = obj({"name": CLASS, "ttft_ms": COUNT, "tpot_ms": COUNT, "weight": NUM, "default": BOOL,
+           "overload": {"enum": ["queue", "reject"]}, "tiers": arr(CLASS)})
 
 
 def page(of, cursor=False):
@@ -49,8 +51,11 @@ TENANT_NAME = {"type": "string", "pattern": "^[a-z0-9][a-z0-9._-]{0,63}$"}
 NAMES = opt(arr({"type": "string", "pattern": "^[^,\\x00-\\x1f\\x7f]+$"}))
 NETWORKS = opt(arr({"type": "string", "format": "cidr", "examples": ["192.0.2.0/24", "2001:db8::/32"]}))
 NEW_LIMITS = obj({n: LIMIT for n in LIMIT_NAMES}, optional=LIMIT_NAMES)
+TARGET_MS = {"type": ["integer", "null"], "minimum": 1, "maximum": 86400000}
+NEW_TARGET = {**obj({"ttft_ms": TARGET_MS, "tpot_ms": TARGET_MS}, optional=("ttft_ms", "tpot_ms")), "type": ["object", "null"]}
 TENANT_SET = {"weight": {"type": ["number", "null"], "minimum": 0.001, "maximum": 1000}, "disabled": opt(BOOL),
-              "default_class": {"enum": [*CLASS["enum"], *dict.fromkeys(tier for _, tier, _ in CLASSES), None]}, "classes": NAMES, "models": NAMES,
+              "default_class": opt(CLASS), "classes": NAMES, "models": NAMES,
+              "targets": {"type": ["object", "null"], "propertyNames": CLASS, "additionalProperties": NEW_TARGET},
               "networks": NETWORKS, "limits": {**NEW_LIMITS, "type": ["object", "null"]}}
 TENANT_NEW = obj({"name": TENANT_NAME, **TENANT_SET}, optional=TENANT_SET)
 TENANT_PATCH = obj({"name": opt(TENANT_NAME), **TENANT_SET}, optional=["name", *TENANT_SET])

@@ -59,18 +59,18 @@ forbidden storage/keys.c adapters/format/peft.h
 forbidden adapters/format/validate.c adapters/residency/extras.h
 forbidden adapters/format/peft.c storage/store.h
 forbidden adapters/store/publish.c adapters/residency/residency.h
-forbidden adapters/residency/load.c gateway/config.h
+forbidden adapters/residency/load.c gateway/config/config.h
 forbidden adapters/residency/load.c engine/sched/sched.h
 # The gateway's streets: HTTP knows no server, and neighbours meet at server.h.
 forbidden gateway/http/listener.c gateway/server.h
 forbidden gateway/net/tls.c gateway/http/exchange.h
-forbidden gateway/http/listener.c gateway/config.h
+forbidden gateway/http/listener.c gateway/config/config.h
 forbidden gateway/http/exchange.c storage/keys.h
 forbidden gateway/http/exchange.c adapters/store/registry.h
 forbidden gateway/http/exchange.c engine/text/tokenizer.h
 forbidden gateway/openai/completion.c gateway/rest/adapter_fields.h
 forbidden gateway/rest/admin_server.c gateway/openai/openai.h
-forbidden gateway/rest/admin_server.c gateway/config.h
+forbidden gateway/rest/admin_server.c gateway/config/config.h
 forbidden gateway/watch/stats.c gateway/openai/vocabulary.h
 forbidden gateway/auth.c gateway/watch/stats.h
 forbidden gateway/limits.c engine/sched/sched.h

@@ -22,6 +22,7 @@ static const column tenant_columns[] = {
     {"CONC", "limits.max_concurrent", CELL_LIMIT, false},
     {"ID", "id", CELL_TEXT, true},
     {"CLASSES", "classes", CELL_LIST, true},
+    {"TARGETS", "targets", CELL_LIST, true},
     {"MODELS", "models", CELL_LIST, true},
     {"NETWORKS", "networks", CELL_LIST, true},
     {"QUEUED", "limits.max_queued", CELL_LIMIT, true},
@@ -51,6 +52,56 @@ static void take_networks(const ctl *c, cJSON *body)
     (void)cJSON_AddItemToObject(body, "networks", ctl_words(strcmp(list, "none") == 0 ? "" : list));
 }
 
+/* "300ms" or "2s" before the end or a comma, as milliseconds; "": *ms stays.  NULL: neither. */
+static const char *take_ms(const char *s, double *ms)
+{
+    char *end = (char *)s;
+    double v = *s && *s != ',' ? strtod(s, &end) : 0;
+    if (end == s) return s;
+    bool in_ms = strncmp(end, "ms", 2) == 0;
+    if (!in_ms && *end != 's') return NULL;
+    *ms = in_ms ? v : v * 1000;
+    end += in_ms ? 2 : 1;
+    return *end && *end != ',' ? NULL : end;
+}
+
+/* --target CLASS=TTFT,TPOT into an object by class. */
+static bool take_target(cJSON *targets, const char *text)
+{
+    char class[64];
+    const char *eq = strchr(text, '='), *p = eq ? eq + 1 : "";
+    double ms[2] = {-1, -1};
+    bool none = strcmp(p, "none") == 0, ok = eq && eq > text && (size_t)(eq - text) < sizeof(class);
+    for (int i = 0; ok && !none && i < 2; i++) {
+        const char *end = take_ms(p, &ms[i]);
+        ok = end && (*end == 0 || i == 0);
+        p = !ok || *end == 0 ? "" : end + 1;
+    }
+    if (!ok || (!none && ms[0] < 0 && ms[1] < 0)) {
+        (void)ctl_usage("--target: '%s' is not CLASS=TTFT,TPOT, such as gold=300ms,40ms or "
+                        "gold=none",
+                        text);
+        return false;
+    }
+    snprintf(class, sizeof(class), "%.*s", (int)(eq - text), text);
+    if (none) return cJSON_AddNullToObject(targets, class) != NULL;
+    cJSON *one = cJSON_AddObjectToObject(targets, class);
+    if (ms[0] >= 0) (void)cJSON_AddNumberToObject(one, "ttft_ms", ms[0]);
+    if (ms[1] >= 0) (void)cJSON_AddNumberToObject(one, "tpot_ms", ms[1]);
+    return true;
+}
+
+static bool take_targets(const ctl *c, cJSON *body)
+{
+    const char *text = cli_each(&c->cli, "target", 0);
+    cJSON *targets = text ? cJSON_AddObjectToObject(body, "targets") : NULL;
+    for (int i = 1; text; i++) {
+        if (!take_target(targets, text)) return false;
+        text = cli_each(&c->cli, "target", i);
+    }
+    return true;
+}
+
 /* The options that tenant create and tenant set share. */
 static bool take_settings(ctl *c, cJSON *body)
 {
@@ -69,6 +120,7 @@ static bool take_settings(ctl *c, cJSON *body)
     if (classes) (void)cJSON_AddItemToObject(body, "classes", ctl_words(classes));
     if (models) (void)cJSON_AddItemToObject(body, "models", ctl_words(models));
     take_networks(c, body);
+    if (!take_targets(c, body)) return false;
     const char *pairs[CLI_OPTIONS_MAX];
     int n = 0;
     while (n < CLI_OPTIONS_MAX && (pairs[n] = cli_each(&c->cli, "limit", n))) n++;

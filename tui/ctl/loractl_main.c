@@ -7,7 +7,6 @@
 
 #include "engine/program/process.h"
 #include "engine/program/version.h"
-#include "gateway/classes.h"
 #include "tui/ctl/loractl.h"
 
 /* ------------------------------------------------------------------------- options -- */
@@ -16,8 +15,6 @@
     {                             \
         NULL, 0, NULL, NULL, NULL \
     }
-#define CLASS_WORD(name, tier, other, initial, help) #name " "
-#define CLASSES                                      CLASS_ROWS(CLASS_WORD)
 
 static const cli_option everywhere[] = {
     {"context", 'c', "NAME", "Use this context instead of the current one", NULL},
@@ -52,8 +49,10 @@ static const cli_option everywhere[] = {
 
 static const cli_option tenant_settings[] = {
     {"weight", 0, "NUMBER", "Share among tenants that compete (1 is normal)", NULL},
-    {"class", 0, "CLASS", "Class of requests that ask for none", CLASSES},
-    {"classes", 0, "A,B", "Classes that may be asked for", CLASSES},
+    {"class", 0, "CLASS", "Class of requests that ask for none", NULL},
+    {"classes", 0, "A,B", "Classes that may be asked for", NULL},
+    {"target", 0, "CLASS=TTFT,TPOT",
+     "Its own targets in a class (300ms,40ms; none: the class's); may be repeated", NULL},
     {"models", 0, "A,B", "Models that may be asked for", NULL},
     NETWORKS,
     {"limit", 0, "NAME=NUMBER", "One limit, as in 'limits set'; may be repeated", NULL},
@@ -163,7 +162,7 @@ static const cli_option chat_settings[] = {
     {"top-p", 0, "NUMBER", "Draw from the likeliest tokens that make up this share", NULL},
     {"seed", 0, "N", "The same seed gives the same answer", NULL},
     {"stop", 0, "TEXT", "End before this text; may be repeated", NULL},
-    {"class", 0, "CLASS", "Class of service", CLASSES},
+    {"class", 0, "CLASS", "Class of service", NULL},
     {"no-stream", 0, NULL, "Print the answer when it is whole", NULL},
     END,
 };

@@ -194,7 +194,8 @@ int ctl_classes(void *p)
     static const column columns[] = {
         {"NAME", "name", CELL_TEXT, false},       {"TTFT", "ttft_ms", CELL_MS, false},
         {"TPOT", "tpot_ms", CELL_MS, false},      {"WEIGHT", "weight", CELL_NUM, false},
-        {"DEFAULT", "default", CELL_BOOL, false}, {NULL, NULL, CELL_TEXT, false},
+        {"DEFAULT", "default", CELL_BOOL, false}, {"OVERLOAD", "overload", CELL_TEXT, false},
+        {"TIERS", "tiers", CELL_LIST, false},     {NULL, NULL, CELL_TEXT, false},
     };
     ctl *c = p;
     cJSON *rows;

@@ -200,6 +200,14 @@ def test_tenants_and_limits():
     assert "batch" in ctl("tenant", "show", "acme")
     assert parsed("tenant", "set", "acme", "--classes", "batch,standard")["classes"] == ["batch",
                                                                                       "standard"]
+    assert parsed("tenant", "set", "acme", "--target", "batch=2s,40ms", "--target", "standard=,1.5s")["targets"] == {
+        "batch": {"ttft_ms": 2000, "tpot_ms": 40}, "standard": {"ttft_ms": None, "tpot_ms": 1500}}
+    assert "batch=(ttft_ms=2000,tpot_ms=40),standard=(tpot_ms=1500)" in ctl("tenant", "show", "acme", "-o", "csv")
+    assert parsed("tenant", "set", "acme", "--target", "batch=none", "--target", "standard=300ms")["targets"] == {
+        "standard": {"ttft_ms": 300, "tpot_ms": None}}
+    for wrong in ("batch", "=1s", "batch=", "batch=,", "batch=3", "batch=1s,2s,3s", "batch=1min"):
+        ctl("tenant", "set", "acme", "--target", wrong, expect=2)
+    ctl("tenant", "set", "acme", "--target", "none-such=1s", expect=1)
     assert parsed("tenant", "set", "acme", "--networks", "10.0.0.0/8,::ffff:127.0.0.1,::1")["networks"] == [
         "10.0.0.0/8", "127.0.0.1/32", "::1/128"]
     ctl("tenant", "set", "acme", "--networks", "10.0.0.1/8", expect=1)
@@ -566,7 +574,7 @@ def test_server_side():
     assert "engine." in ctl("stats") and parsed("stats")["engine"]
     assert [r["name"] for r in parsed("classes")] == ["interactive", "standard", "batch"]
     assert "50.0ms" in ctl("classes") or " 50ms" in ctl("classes"), ctl("classes")
-    assert "100ms" in ctl("classes")
+    assert "100ms" in ctl("classes") and "priority,fast" in ctl("classes")
     assert "tenant.create" in ctl("audit")
     mine = parsed("usage", "--by", "model", key=key)
     assert mine["data"][0]["results"][0]["num_model_requests"] == 1, mine

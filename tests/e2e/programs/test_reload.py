@@ -121,8 +121,13 @@ def the_admin_api_reloads_too():
 def what_is_not_taken_is_named():
     conf = server.dir / "lorad.conf"
     text = conf.read_text()
-    conf.write_text(text + "\n[classes]\nbatch = ttft:9s tpot:1s weight:1\n[engine]\nmax_queued = 777\n[log]\nlevel = warn\n")
-    reload("it needs a restart: engine.max_queued, classes.batch")
+    changed = text.replace("ttft = 60s\n", "ttft = 9s\n").replace("[class.standard]\n", "[class.new]\nttft = 1s\ntpot = 1s\n[class.standard]\n")
+    conf.write_text(changed + "\n[engine]\nmax_queued = 777\n[log]\nlevel = warn\n")
+    reload("it needs a restart: engine.max_queued, class.standard, class.batch, class.new")
+    conf.write_text(text.replace("ttft = 60s\n", "ttft = 9s\n"))
+    reload("it needs a restart: class.batch.ttft")
+    conf.write_text(text.replace("[class.batch]", "[class.Batch]"))
+    reload("reload refused, the old config stays")
     conf.write_text(text)
     reload("certificate and log settings reloaded")
 

@@ -7,7 +7,7 @@ import threading
 from harness import Server, run
 
 # So much time that a first token is never late but behind a queue, on whatever machine this runs.
-server = Server(settings={"classes.interactive": "ttft:2s tpot:1s weight:4 overload:reject",
+server = Server(settings={"class.interactive.ttft": "2s", "class.interactive.tpot": "1s", "class.interactive.overload": "reject",
                           "engine.max_seqs": "2"})
 
 

@@ -13,9 +13,9 @@ CLASSES = {"priority": "interactive", "default": "standard", "flex": "batch"}
 # Targets that nobody can miss, and one that everybody does: no figure depends on the machine's speed.
 server = Server(settings={"model.name": MODEL, "metrics.max_tenants": "2", "engine.max_seqs": "2",
                           "engine.max_queued": "6",
-                          "classes.interactive": "ttft:1h tpot:1h weight:4",
-                          "classes.standard": "ttft:1us tpot:1h weight:2",
-                          "classes.batch": "ttft:1h tpot:1us weight:1"})
+                          "class.interactive.ttft": "1h", "class.interactive.tpot": "1h",
+                          "class.standard.ttft": "1us", "class.standard.tpot": "1h",
+                          "class.batch.ttft": "1h", "class.batch.tpot": "1us"})
 keys = {}
 
 

@@ -180,6 +180,27 @@ START_TEST(a_prompt_that_cannot_meet_its_target_joins_one_class_lower)
 }
 END_TEST
 
+/* Of two in one class the one whose tenant has a tighter target of its own is in a hurry sooner,
+ * and the one with a looser target may have a longer prompt. */
+START_TEST(a_tenants_own_target_is_what_its_requests_are_held_to)
+{
+    fair_set_prices(f, 100, 50, 1000);
+    fair_job tight = {.tenant = 1, .weight = 1, .slo = 1, .prompt = 10, .arrived_us = 1000};
+    tight.deadline_us = tight.arrived_us + SECOND / 10;
+    int loose = enter(2, 1, 0), own = fair_enter(f, &tight, 1000);
+    ck_assert_int_eq(first(50000), loose);
+    ck_assert_int_eq(first(90000), own); /* the class's last third would begin at 1.3 s */
+    serve(own, 90000);
+    serve(loose, 90000);
+    fair_job huge = {.tenant = 3, .weight = 1, .slo = 0, .prompt = 6000, .arrived_us = 0};
+    huge.deadline_us = 10 * SECOND; /* 600 ms of prompt are no trouble for it */
+    int patient = fair_enter(f, &huge, 100000), other = enter(4, 0, 100001);
+    ck_assert_int_eq(fair_pick(f, 100002, 9, picks), 2);
+    ck_assert_int_eq(picks[0], patient);
+    (void)other;
+}
+END_TEST
+
 /* Neither what was pre-empted nor what it pushes back begins to age anew. */
 START_TEST(pre_emption_does_not_begin_the_ageing_anew)
 {
@@ -406,6 +427,7 @@ int main(void)
     tcase_add_test(tc, weights_of_tenants_and_classes_divide_what_is_served);
     tcase_add_test(tc, a_near_deadline_goes_first_and_a_missed_one_does_not);
     tcase_add_test(tc, a_prompt_that_cannot_meet_its_target_joins_one_class_lower);
+    tcase_add_test(tc, a_tenants_own_target_is_what_its_requests_are_held_to);
     tcase_add_test(tc, a_head_that_waits_too_long_goes_before_all);
     tcase_add_test(tc, where_adapters_lack_room_short_answers_go_first);
     tcase_add_test(tc, no_room_is_asked_for_an_adapter_that_would_come_too_late);

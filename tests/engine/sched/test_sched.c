@@ -722,8 +722,10 @@ START_TEST(a_cold_adapter_counts_at_admission)
     client *c = make(9, 4, 2);
     c->rq.adapter_id = 3;
     atomic_store(&r->eta_us, 70000000);
-    int64_t warm = sched_predict_ttft_us(r->sc, 1, 0, 4, 0);
-    int64_t cold = sched_predict_ttft_us(r->sc, 1, 0, 4, 3);
+    int64_t cold = sched_predict_ttft_us(r->sc, &c->rq);
+    c->rq.adapter_id = 0;
+    int64_t warm = sched_predict_ttft_us(r->sc, &c->rq);
+    c->rq.adapter_id = 3;
     ck_assert_int_gt(warm, 0);
     ck_assert_int_lt(warm, 30000000);
     ck_assert_int_gt(cold, 30000000); /* corrected by how earlier ones came out, so not exact */

@@ -1,31 +1,19 @@
-/* config.c -- the option table and its small grammar: [section], key = value, # comments. */
-#include "gateway/config.h"
-
-#include <ctype.h>
+/* config.c -- the tables of options, their values, and how they must fit together.
+ *
+ * A section [class.NAME] makes an SLO class; its keys are a table of their own.  config_read.c
+ * reads them from files and elsewhere, config_print.c writes them.
+ */
 #include <errno.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "gateway/config/classes.h"
+#include "gateway/config/config_inside.h"
 #include "gateway/http/networks.h"
 
-typedef enum { OPT_TEXT, OPT_INT, OPT_BYTES, OPT_TIME, OPT_BOOL } option_kind;
-
-typedef struct {
-    const char *section, *key;
-    option_kind kind;
-    size_t offset;
-    const char *initial;
-    int64_t lo, hi;   /* numbers; microseconds for times */
-    const char *help; /* lines separated by \n */
-} option;
-
 #define AT(field) offsetof(config, field)
-#define SECOND    INT64_C(1000000)
-#define MIB       (INT64_C(1) << 20)
-#define GIB       (INT64_C(1) << 30)
 
-static const option options[] = {
+const option config_options[] = {
     {"server", "listen", OPT_TEXT, AT(server_listen), "127.0.0.1:8443", 0, 0,
      "Addresses of the inference API (HTTPS), comma-separated: host:port or [::1]:port."},
     {"server", "threads", OPT_INT, AT(server_threads), "200", 4, 4096,
@@ -44,14 +32,15 @@ static const option options[] = {
      "Certificate chain (PEM).  Relative paths are relative to data.dir.  Reloaded on SIGHUP."},
     {"server", "tls_key", OPT_TEXT, AT(server_tls_key), "tls/key.pem", 0, 0,
      "Private key (PEM) of the certificate; must not be readable by others."},
-    {"server", "max_body", OPT_BYTES, AT(server_max_body), "4MiB", 1024, 64 * MIB,
+    {"server", "max_body", OPT_BYTES, AT(server_max_body), "4MiB", 1024, 64 * CONFIG_MIB,
      "Largest JSON body of a request."},
-    {"server", "body_timeout", OPT_TIME, AT(server_body_timeout_us), "30s", SECOND, 3600 * SECOND,
-     "Time for a JSON body to arrive in full, however it drips; 408 beyond."},
-    {"server", "request_timeout", OPT_TIME, AT(server_request_timeout_us), "600s", SECOND,
-     86400 * SECOND, "Longest life of one completion, from the last byte of its body to the end."},
-    {"server", "drain_timeout", OPT_TIME, AT(server_drain_timeout_us), "30s", 0, 3600 * SECOND,
-     "After SIGTERM, running requests may take this long to end."},
+    {"server", "body_timeout", OPT_TIME, AT(server_body_timeout_us), "30s", CONFIG_SECOND,
+     3600 * CONFIG_SECOND, "Time for a JSON body to arrive in full, however it drips; 408 beyond."},
+    {"server", "request_timeout", OPT_TIME, AT(server_request_timeout_us), "600s", CONFIG_SECOND,
+     86400 * CONFIG_SECOND,
+     "Longest life of one completion, from the last byte of its body to the end."},
+    {"server", "drain_timeout", OPT_TIME, AT(server_drain_timeout_us), "30s", 0,
+     3600 * CONFIG_SECOND, "After SIGTERM, running requests may take this long to end."},
     {"server", "max_choices", OPT_INT, AT(server_max_choices), "8", 1, 128,
      "Most choices (n times prompts) of one request."},
     {"admin", "listen", OPT_TEXT, AT(admin_listen), "127.0.0.1:8444", 0, 0,
@@ -78,7 +67,7 @@ static const option options[] = {
      "its disk is full, or another program has it locked.  576 bytes a completion, so 32MiB\n"
      "hold 58254: 19 minutes at 50 a second.  Then new completions are refused (503) until it\n"
      "can be written."},
-    {"data", "min_free", OPT_BYTES, AT(data_min_free), "0", 0, 1024 * 1024 * GIB,
+    {"data", "min_free", OPT_BYTES, AT(data_min_free), "0", 0, 1024 * 1024 * CONFIG_GIB,
      "Free space on the disk of data.dir that uploads and adapters never touch (507 to them);\n"
      "it is for the database.  0: the larger of 1GiB and 5 % of the file system, at most an\n"
      "eighth of it: 128MiB of 1GiB, 1GiB of 8GiB to 20GiB, 5GiB of 100GiB, 50GiB of 1000GiB."},
@@ -114,21 +103,21 @@ static const option options[] = {
      "Requests that may wait; 429 beyond."},
     {"engine", "max_context", OPT_INT, AT(engine_max_context), "8192", 16, 1048576,
      "Tokens of prompt and output together; never more than the model's own limit."},
-    {"engine", "kv_memory", OPT_BYTES, AT(engine_kv_memory), "0", 0, 1024 * GIB,
+    {"engine", "kv_memory", OPT_BYTES, AT(engine_kv_memory), "0", 0, 1024 * CONFIG_GIB,
      "Memory of the device: one arena for the KV pages of all sequences, the prefix cache and\n"
      "the adapters that are ready to run.  Nothing is split beforehand; what is idle and worth\n"
      "least (uses, time to bring it back, size) makes room.  0: 1GiB on the CPU; on a CUDA\n"
      "device what the model leaves of device_memory_fraction, less a sixteenth."},
     {"engine", "prefix_cache", OPT_BOOL, AT(engine_prefix_cache), "yes", 0, 0,
      "Reuse the KV of equal prompt beginnings, within one tenant and adapter version."},
-    {"engine", "swap_bytes", OPT_BYTES, AT(engine_swap_bytes), "256MiB", 0, 1024 * GIB,
+    {"engine", "swap_bytes", OPT_BYTES, AT(engine_swap_bytes), "256MiB", 0, 1024 * CONFIG_GIB,
      "Memory for the KV of pre-empted requests, until they run again; touched only when used."},
     {"engine", "preemption", OPT_TEXT, AT(engine_preemption), "auto", 0, 0,
      "What becomes of it: recompute, swap (as long as there is room), or auto: what is cheaper\n"
      "by the cost model and what copies have taken."},
-    {"adapters", "device_memory", OPT_BYTES, AT(adapters_device_memory), "0", 0, 1024 * GIB,
+    {"adapters", "device_memory", OPT_BYTES, AT(adapters_device_memory), "0", 0, 1024 * CONFIG_GIB,
      "The most of engine.kv_memory that adapters may take; 0: all of it."},
-    {"adapters", "host_memory", OPT_BYTES, AT(adapters_host_memory), "512MiB", 0, 1024 * GIB,
+    {"adapters", "host_memory", OPT_BYTES, AT(adapters_host_memory), "512MiB", 0, 1024 * CONFIG_GIB,
      "Memory for copies of adapters, mostly as the device has them, from which they come back\n"
      "by a plain copy instead of from the disk; 0: none are kept."},
     {"adapters", "host_int8", OPT_BOOL, AT(adapters_host_int8), "no", 0, 0,
@@ -140,12 +129,13 @@ static const option options[] = {
      "may take for copies to the device; they always get an eighth of the step.  0: no bound."},
     {"adapters", "loaders", OPT_INT, AT(adapters_loaders), "1", 1, 16,
      "Threads that load adapters from disk."},
-    {"adapters", "max_upload", OPT_BYTES, AT(adapters_max_upload), "1GiB", 1024, 64 * GIB,
+    {"adapters", "max_upload", OPT_BYTES, AT(adapters_max_upload), "1GiB", 1024, 64 * CONFIG_GIB,
      "Largest adapter folder."},
     {"adapters", "max_added_tokens", OPT_INT, AT(adapters_max_added_tokens), "4096", 0, 262144,
      "Tokens that an adapter may add to the base's vocabulary; 4 bytes each for every row of\n"
      "logits that a step may have.  0: such adapters are refused."},
-    {"adapters", "tenant_bytes", OPT_BYTES, AT(adapters_tenant_bytes), "0", 0, 1024 * 1024 * GIB,
+    {"adapters", "tenant_bytes", OPT_BYTES, AT(adapters_tenant_bytes), "0", 0,
+     1024 * 1024 * CONFIG_GIB,
      "What one tenant's adapters and open uploads may take on this disk, where the tenant has\n"
      "no max_adapter_bytes of its own; 413 beyond.  Each version counts for 64KiB at least,\n"
      "those in adapters.roots for nothing.  0: the larger of 1GiB and a 64th of the file\n"
@@ -154,23 +144,37 @@ static const option options[] = {
     {"adapters", "max_open_uploads", OPT_INT, AT(adapters_max_open_uploads), "8", 1, 1024,
      "Resumable uploads that one tenant may have open; their room on the disk is reserved, and\n"
      "what they have not filled is lent to others when the disk is short."},
-    {"adapters", "upload_expiry", OPT_TIME, AT(adapters_upload_expiry_us), "24h", SECOND,
-     30 * 86400 * SECOND, "An upload without progress for this long is given up."},
+    {"adapters", "upload_expiry", OPT_TIME, AT(adapters_upload_expiry_us), "24h", CONFIG_SECOND,
+     30 * 86400 * CONFIG_SECOND, "An upload without progress for this long is given up."},
     {"adapters", "roots", OPT_TEXT, AT(adapters_roots), "", 0, 0,
      "Directories, comma-separated, whose adapters an operator may register where they lie,\n"
      "without copying (POST /admin/v1/adapters/register).  Empty: none."},
-#define CLASS_OPTION(name, tier, other, initial, help) \
-    {"classes", #name, OPT_TEXT, AT(classes[CLASS_##name]), initial, 0, 0, help},
-    CLASS_ROWS(CLASS_OPTION)
-#undef CLASS_OPTION
-        {"classes", "default", OPT_TEXT, AT(classes_default), CLASS_DEFAULT, 0, 0,
-         "Class of requests that ask for none, where the tenant has no default of its own."},
+    {"classes", "default", OPT_TEXT, AT(classes_default), "standard", 0, 0,
+     "Class of requests that ask for none, where the tenant has no default of its own."},
     {"log", "level", OPT_TEXT, AT(log_level), "info", 0, 0, "debug, info, warn or error."},
     {"log", "format", OPT_TEXT, AT(log_format), "text", 0, 0,
      "text (for people), logfmt or json.  Prompts, answers and keys are never logged."},
 };
 
-enum { N_OPTIONS = (int)(sizeof(options) / sizeof(options[0])) };
+const int config_n_options = (int)(sizeof(config_options) / sizeof(config_options[0]));
+
+#define OF_CLASS(field) offsetof(config_class, field)
+
+const option config_class_options[CONFIG_CLASS_OPTIONS] = {
+    {"class.NAME", "ttft", OPT_TIME, OF_CLASS(ttft_us), NULL, 1, 86400 * CONFIG_SECOND,
+     "An SLO class: a section for each, at most 8, the most urgent first.  A file without\n"
+     "such a section has the three that lorad --print-conf shows.  NAME: [a-z][a-z0-9_-]{0,15}.\n"
+     "This is its target for the first token."},
+    {"class.NAME", "tpot", OPT_TIME, OF_CLASS(tpot_us), NULL, 1, 86400 * CONFIG_SECOND,
+     "Target for each further token."},
+    {"class.NAME", "weight", OPT_MILLI, OF_CLASS(weight_milli), "1", 1, 1000000,
+     "Its share of the machine while others wait, too."},
+    {"class.NAME", "overload", OPT_TEXT, OF_CLASS(overload), "queue", 0, 0,
+     "What becomes of a request whose first token would miss the target.  queue: it waits;\n"
+     "reject: it is answered 429 at once, with the time to come back."},
+    {"class.NAME", "tiers", OPT_TEXT, OF_CLASS(tiers), "", 0, 0,
+     "What service_tier may say for it beside its name, comma-separated; answers say the first."},
+};
 
 /* ------------------------------------------------------------------------ values -- */
 
@@ -221,6 +225,15 @@ static bool parse_time(const char *s, int64_t *out)
     return false;
 }
 
+static bool parse_milli(const char *s, int64_t *out)
+{
+    double v;
+    const char *unit;
+    if (!parse_number(s, &v, &unit) || *unit || !(v < 9e12)) return false;
+    *out = (int64_t)(v * 1000 + 0.5);
+    return true;
+}
+
 static bool parse_bool(const char *s, bool *out)
 {
     *out = strcmp(s, "yes") == 0 || strcmp(s, "true") == 0 || strcmp(s, "on") == 0;
@@ -233,6 +246,10 @@ static err_code set_number(const option *o, bool parsed, int64_t v, const char *
     if (!parsed) {
         return err_set(e, ERR_INPUT, "%s.%s: '%.40s' is not %s", o->section, o->key, text, form);
     }
+    if ((v < o->lo || v > o->hi) && o->kind == OPT_MILLI) {
+        return err_set(e, ERR_INPUT, "%s.%s: '%.40s' is outside %g to %g", o->section, o->key, text,
+                       (double)o->lo / 1000, (double)o->hi / 1000);
+    }
     if (v < o->lo || v > o->hi) {
         const char *unit = o->kind == OPT_TIME    ? " microseconds"
                            : o->kind == OPT_BYTES ? " bytes"
@@ -244,9 +261,9 @@ static err_code set_number(const option *o, bool parsed, int64_t v, const char *
     return ERR_NONE;
 }
 
-static err_code set_option(config *c, const option *o, const char *text, err *e)
+err_code config_set_option(void *of, const option *o, const char *text, err *e)
 {
-    void *field = (char *)c + o->offset;
+    void *field = (char *)of + o->offset;
     int64_t v = 0;
     bool ok;
     char *end;
@@ -256,7 +273,8 @@ static err_code set_option(config *c, const option *o, const char *text, err *e)
             return err_set(e, ERR_INPUT, "%s.%s is longer than %d bytes", o->section, o->key,
                            CONFIG_TEXT_MAX - 1);
         }
-        strcpy(field, text);
+        memset(field, 0, CONFIG_TEXT_MAX);
+        memcpy(field, text, strlen(text));
         return ERR_NONE;
     case OPT_INT:
         errno = 0;
@@ -269,6 +287,9 @@ static err_code set_option(config *c, const option *o, const char *text, err *e)
     case OPT_TIME:
         ok = parse_time(text, &v);
         return set_number(o, ok, v, text, "a time such as 30s or 500ms", field, e);
+    case OPT_MILLI:
+        ok = parse_milli(text, &v);
+        return set_number(o, ok, v, text, "a number such as 4 or 0.5", field, e);
     case OPT_BOOL:
         if (parse_bool(text, field)) return ERR_NONE;
         return err_set(e, ERR_INPUT, "%s.%s: '%.40s' is neither yes nor no", o->section, o->key,
@@ -277,167 +298,17 @@ static err_code set_option(config *c, const option *o, const char *text, err *e)
     return ERR_INTERNAL;
 }
 
-/* ------------------------------------------------------------------------- names -- */
-
-/* Edit distance, for "did you mean". */
-static int distance(const char *a, const char *b)
-{
-    int row[80];
-    int n = (int)strlen(b);
-    if (n >= 79) return 99;
-    for (int j = 0; j <= n; j++) row[j] = j;
-    for (int i = 1; a[i - 1]; i++) {
-        int diag = row[0];
-        row[0] = i;
-        for (int j = 1; j <= n; j++) {
-            int old = row[j], best = diag + (a[i - 1] != b[j - 1]);
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            row[j] = best;
-            diag = old;
-        }
-    }
-    return row[n];
-}
-
-static const option *find_option(const char *section, const char *key, err *e)
-{
-    char name[128], best_name[128] = "";
-    snprintf(name, sizeof(name), "%.60s.%.60s", section, key);
-    int best = 5;
-    for (int i = 0; i < N_OPTIONS; i++) {
-        char known[128];
-        snprintf(known, sizeof(known), "%s.%s", options[i].section, options[i].key);
-        if (strcmp(known, name) == 0) return &options[i];
-        int d = distance(name, known);
-        if (d < best) {
-            best = d;
-            strcpy(best_name, known);
-        }
-    }
-    if (best_name[0]) {
-        (void)err_set(e, ERR_INPUT, "unknown option '%s'; did you mean '%s'?", name, best_name);
-    } else {
-        (void)err_set(e, ERR_INPUT, "unknown option '%s'", name);
-    }
-    return NULL;
-}
-
-/* ----------------------------------------------------------------------- sources -- */
+/* ------------------------------------------------------------------------- whole -- */
 
 void config_defaults(config *c)
 {
     memset(c, 0, sizeof(*c));
-    for (int i = 0; i < N_OPTIONS; i++) {
+    for (int i = 0; i < config_n_options; i++) {
         err e;
-        if (set_option(c, &options[i], options[i].initial, &e)) abort(); /* a fault of the table */
+        if (config_set_option(c, &config_options[i], config_options[i].initial, &e))
+            abort(); /* a fault of the table */
     }
-}
-
-static char *trim(char *s)
-{
-    while (isspace((unsigned char)*s)) s++;
-    char *end = s + strlen(s);
-    while (end > s && isspace((unsigned char)end[-1])) end--;
-    *end = 0;
-    return s;
-}
-
-static err_code read_line(config *c, char *line, char section[64], err *e)
-{
-    char *s = trim(line);
-    if (!*s || *s == '#') return ERR_NONE;
-    size_t len = strlen(s);
-    if (*s == '[') {
-        if (s[len - 1] != ']' || len > 60) return err_set(e, ERR_INPUT, "malformed [section]");
-        snprintf(section, 64, "%.*s", (int)(len - 2), s + 1);
-        for (int i = 0; i < N_OPTIONS; i++) {
-            if (strcmp(options[i].section, section) == 0) return ERR_NONE;
-        }
-        return err_set(e, ERR_INPUT, "unknown section [%.40s]", section);
-    }
-    char *eq = strchr(s, '=');
-    if (!eq) return err_set(e, ERR_INPUT, "'key = value' expected");
-    if (!section[0]) return err_set(e, ERR_INPUT, "an option stands before the first [section]");
-    *eq = 0;
-    const option *o = find_option(section, trim(s), e);
-    return o ? set_option(c, o, trim(eq + 1), e) : e->code;
-}
-
-err_code config_read_file(config *c, const char *path, err *e)
-{
-    FILE *f = fopen(path, "r");
-    if (!f) return err_set(e, ERR_NOT_FOUND, "the config file can't be read: %s", strerror(errno));
-    char line[2048], section[64] = "";
-    err_code rc = ERR_NONE;
-    for (int n = 1; !rc && fgets(line, sizeof(line), f); n++) {
-        if (!strchr(line, '\n') && !feof(f))
-            rc = err_set(e, ERR_INPUT, "the line is too long");
-        else
-            rc = read_line(c, line, section, e);
-        if (rc) (void)err_context(e, "line %d", n);
-    }
-    (void)fclose(f);
-    return rc;
-}
-
-err_code config_read_env(config *c, err *e)
-{
-    for (int i = 0; i < N_OPTIONS; i++) {
-        char name[128];
-        snprintf(name, sizeof(name), "LORAD_%s_%s", options[i].section, options[i].key);
-        for (char *p = name; *p; p++) *p = (char)toupper((unsigned char)*p);
-        const char *v = getenv(name);
-        if (!v) continue;
-        err_code rc = set_option(c, &options[i], v, e);
-        if (rc) {
-            (void)err_context(e, "environment");
-            return rc;
-        }
-    }
-    return ERR_NONE;
-}
-
-err_code config_set(config *c, const char *assignment, err *e)
-{
-    char buf[2048];
-    if (strlen(assignment) >= sizeof(buf)) return err_set(e, ERR_INPUT, "--set: too long");
-    strcpy(buf, assignment);
-    char *eq = strchr(buf, '='), *dot = strchr(buf, '.');
-    if (!eq || !dot || dot > eq) return err_set(e, ERR_INPUT, "--set needs section.key=value");
-    *eq = *dot = 0;
-    const option *o = find_option(trim(buf), trim(dot + 1), e);
-    return o ? set_option(c, o, trim(eq + 1), e) : e->code;
-}
-
-static bool parse_overload(const char *s, bool *reject)
-{
-    *reject = strcmp(s, "reject") == 0;
-    return *reject || strcmp(s, "queue") == 0;
-}
-
-err_code config_parse_class(const char *text, config_class *out, err *e)
-{
-    char buf[CONFIG_TEXT_MAX], *save = NULL;
-    snprintf(buf, sizeof(buf), "%s", text);
-    *out = (config_class){0};
-    for (char *w = strtok_r(buf, " \t", &save); w; w = strtok_r(NULL, " \t", &save)) {
-        const char *unit;
-        bool ok =
-            (strncmp(w, "ttft:", 5) == 0 && parse_time(w + 5, &out->ttft_us)) ||
-            (strncmp(w, "tpot:", 5) == 0 && parse_time(w + 5, &out->tpot_us)) ||
-            (strncmp(w, "weight:", 7) == 0 && parse_number(w + 7, &out->weight, &unit) && !*unit) ||
-            (strncmp(w, "overload:", 9) == 0 && parse_overload(w + 9, &out->reject));
-        if (!ok) {
-            return err_set(e, ERR_INPUT,
-                           "'%.40s' is not ttft:TIME, tpot:TIME, weight:N or overload:queue|reject",
-                           w);
-        }
-    }
-    if (out->ttft_us <= 0 || out->tpot_us <= 0 || out->weight <= 0) {
-        return err_set(e, ERR_INPUT, "a class needs ttft, tpot and weight, all above zero");
-    }
-    return ERR_NONE;
+    classes_begin(c);
 }
 
 static bool one_of(const char *s, const char *const *list)
@@ -485,15 +356,7 @@ err_code config_check(const config *c, err *e)
     if (!one_of(c->engine_preemption, preemptions)) {
         return err_set(e, ERR_INPUT, "engine.preemption: '%.40s' is unknown", c->engine_preemption);
     }
-    if (class_of_name(c->classes_default) < 0) {
-        return err_set(e, ERR_INPUT, "classes.default: '%.40s' is unknown", c->classes_default);
-    }
-    for (int i = 0; i < SERVER_CLASSES; i++) {
-        config_class parsed;
-        if (config_parse_class(c->classes[i], &parsed, e))
-            return err_context(e, "classes.%s", class_name(i));
-    }
-    return ERR_NONE;
+    return classes_check(c, e);
 }
 
 int64_t config_max_connections(const config *c)
@@ -507,89 +370,4 @@ int64_t config_max_connections_per_ip(const config *c)
 {
     if (c->server_max_connections_per_ip) return c->server_max_connections_per_ip;
     return (3 * config_max_connections(c) + 3) / 4;
-}
-
-/* ------------------------------------------------------------------------ printing -- */
-
-bool config_describe(int i, config_option_text *out)
-{
-    if (i < 0 || i >= N_OPTIONS) return false;
-    const option *o = &options[i];
-    *out = (config_option_text){o->section, o->key, o->initial, o->help};
-    return true;
-}
-
-static void print_value(const config *c, const option *o, FILE *f)
-{
-    const void *field = (const char *)c + o->offset;
-    int64_t v = 0;
-    if (o->kind != OPT_TEXT && o->kind != OPT_BOOL) memcpy(&v, field, sizeof(v));
-    switch (o->kind) {
-    case OPT_TEXT: fprintf(f, "%s", (const char *)field); break;
-    case OPT_BOOL: fprintf(f, "%s", *(const bool *)field ? "yes" : "no"); break;
-    case OPT_INT: fprintf(f, "%lld", (long long)v); break;
-    case OPT_BYTES:
-        if (v % GIB == 0 && v)
-            fprintf(f, "%lldGiB", (long long)(v / GIB));
-        else if (v % MIB == 0 && v)
-            fprintf(f, "%lldMiB", (long long)(v / MIB));
-        else
-            fprintf(f, "%lld", (long long)v);
-        break;
-    case OPT_TIME:
-        if (v % SECOND == 0)
-            fprintf(f, "%llds", (long long)(v / SECOND));
-        else if (v % 1000 == 0)
-            fprintf(f, "%lldms", (long long)(v / 1000));
-        else
-            fprintf(f, "%lldus", (long long)v);
-        break;
-    }
-}
-
-static bool same_value(const option *o, const config *a, const config *b)
-{
-    const char *x = (const char *)a + o->offset, *y = (const char *)b + o->offset;
-    switch (o->kind) {
-    case OPT_TEXT: return strcmp(x, y) == 0;
-    case OPT_BOOL: return memcmp(x, y, sizeof(bool)) == 0;
-    default: return memcmp(x, y, sizeof(int64_t)) == 0;
-    }
-}
-
-bool config_differs(const config *a, const config *b, char *names, size_t cap)
-{
-    size_t n = 0;
-    names[0] = 0;
-    for (int i = 0; i < N_OPTIONS; i++) {
-        const option *o = &options[i];
-        if (same_value(o, a, b) || n + 1 >= cap) continue;
-        int wrote = snprintf(names + n, cap - n, "%s%s.%s", n ? ", " : "", o->section, o->key);
-        n += (size_t)wrote < cap - n ? (size_t)wrote : cap - n - 1;
-    }
-    return n > 0;
-}
-
-void config_print(const config *c, FILE *f)
-{
-    fprintf(f, "# lorad.conf -- every option with its default.  Written by lorad --print-conf.\n"
-               "# An option is overridden by LORAD_SECTION_KEY in the environment, and that by\n"
-               "# --set section.key=value.  Sizes: 512MiB, 4GiB.  Times: 500ms, 30s, 5min.\n");
-    const char *section = "";
-    for (int i = 0; i < N_OPTIONS; i++) {
-        const option *o = &options[i];
-        if (strcmp(section, o->section) != 0)
-            fprintf(f, "\n[%s]\n", o->section);
-        else
-            fprintf(f, "\n");
-        section = o->section;
-        for (const char *p = o->help; *p;) {
-            size_t n = strcspn(p, "\n");
-            fprintf(f, "# %.*s\n", (int)n, p);
-            p += n + (p[n] == '\n');
-        }
-        fprintf(f, "%s = ", o->key);
-        print_value(c, o, f);
-        fprintf(f, "\n");
-    }
 }

@@ -7,17 +7,25 @@
  * Ownership: the caller's struct; plain data.  Threads: filled at start-up;
  * a reload fills a new one.
  */
-#ifndef GATEWAY_CONFIG_H
-#define GATEWAY_CONFIG_H
+#ifndef GATEWAY_CONFIG_CONFIG_H
+#define GATEWAY_CONFIG_CONFIG_H
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
 #include "engine/base/err.h"
-#include "gateway/classes.h"
 
-enum { CONFIG_TEXT_MAX = 512 };
+enum { CONFIG_TEXT_MAX = 512, CLASS_MAX = 8, CLASS_WORD_MAX = 16 };
+
+/* One SLO class, a section [class.NAME]; gateway/config/classes.h looks them up. */
+typedef struct config_class {
+    char name[CLASS_WORD_MAX + 1];
+    char tiers[CONFIG_TEXT_MAX];    /* what requests may say for it beside its name, with commas */
+    char overload[CONFIG_TEXT_MAX]; /* "queue" or "reject" */
+    int64_t ttft_us, tpot_us;       /* targets */
+    int64_t weight_milli;
+} config_class;
 
 typedef struct config {
     char server_listen[CONFIG_TEXT_MAX];
@@ -53,23 +61,26 @@ typedef struct config {
     int64_t adapters_max_open_uploads, adapters_upload_expiry_us;
     char adapters_roots[CONFIG_TEXT_MAX];
 
-    char classes[SERVER_CLASSES][CONFIG_TEXT_MAX], classes_default[CONFIG_TEXT_MAX];
+    char classes_default[CONFIG_TEXT_MAX];
+    config_class classes[CLASS_MAX]; /* the most urgent first */
+    int n_classes;
 
     char log_level[CONFIG_TEXT_MAX], log_format[CONFIG_TEXT_MAX];
 } config;
 
 void config_defaults(config *c);
 
-/* Reads an INI-like file.  Errors name the line, the key and the limit. */
+/* Reads an INI-like file.  Errors name the line, the key and the limit.  With a section
+ * [class.NAME] in it, the classes are those of the file, and no others. */
 err_code config_read_file(config *c, const char *path, err *e);
 
-/* LORAD_SERVER_LISTEN and the like. */
+/* LORAD_SERVER_LISTEN and the like; LORAD_CLASS_GOLD_TTFT where there is a class gold. */
 err_code config_read_env(config *c, err *e);
 
 /* The options in which the two differ, "a.b, c.d", cut at cap; false: none. */
-bool config_differs(const config *a, const config *b, char *names, size_t cap);
+bool config_differs(const config *a, const config *b, char *text, size_t cap);
 
-/* "section.key=value". */
+/* "section.key=value"; class.NAME.key of a class that there is not adds it, the least urgent. */
 err_code config_set(config *c, const char *assignment, err *e);
 
 /* Relations between options, after all sources have been read. */
@@ -79,22 +90,13 @@ err_code config_check(const config *c, err *e);
 int64_t config_max_connections(const config *c);
 int64_t config_max_connections_per_ip(const config *c);
 
-/* The whole file with every key explained, showing c's values. */
 /* One option's row of the table, for man pages; false beyond the last.  Texts are static. */
 typedef struct config_option_text {
     const char *section, *key, *initial, *help;
 } config_option_text;
 bool config_describe(int i, config_option_text *out);
 
+/* The whole file with every key explained, showing c's values. */
 void config_print(const config *c, FILE *f);
-
-typedef struct config_class {
-    int64_t ttft_us, tpot_us; /* targets */
-    double weight;
-    bool reject; /* answer 429 at once where the first token would miss its target; else queue */
-} config_class;
-
-/* "ttft:500ms tpot:50ms weight:4": one SLO class. */
-err_code config_parse_class(const char *text, config_class *out, err *e);
 
 #endif

@@ -1,0 +1,38 @@
+/* config_inside.h -- the tables of options, for the config*.c files alone.
+ *
+ * Threads: the tables never change.
+ */
+#ifndef GATEWAY_CONFIG_CONFIG_INSIDE_H
+#define GATEWAY_CONFIG_CONFIG_INSIDE_H
+
+#include <stddef.h>
+
+#include "gateway/config/config.h"
+
+#define CONFIG_CLASS  "class." /* before a class's name in the name of its section */
+#define CONFIG_SECOND INT64_C(1000000)
+#define CONFIG_MIB    (INT64_C(1) << 20)
+#define CONFIG_GIB    (INT64_C(1) << 30)
+
+enum { CONFIG_CLASS_OPTIONS = 5, CONFIG_SECTION_MAX = sizeof(CONFIG_CLASS) + CLASS_WORD_MAX };
+
+typedef enum { OPT_TEXT, OPT_INT, OPT_BYTES, OPT_TIME, OPT_MILLI, OPT_BOOL } option_kind;
+
+typedef struct option {
+    const char *section, *key;
+    option_kind kind;
+    size_t offset;
+    const char *initial; /* NULL: there is no default, it must be given */
+    int64_t lo, hi;      /* numbers; microseconds for times, thousandths for OPT_MILLI */
+    const char *help;    /* lines separated by \n */
+} option;
+
+extern const option config_options[]; /* of a config */
+extern const int config_n_options;
+extern const option config_class_options[CONFIG_CLASS_OPTIONS]; /* of a config_class */
+
+/* Reads a value.  `of`: the config, or a class of it, as the option's table says.  ERR_INPUT names
+ * the option, the text and the limit. */
+err_code config_set_option(void *of, const option *o, const char *text, err *e);
+
+#endif
