@@ -146,7 +146,7 @@ def test_every_screen_in_every_size():
                 t.wait("ready")
                 for i, mark in enumerate(MARKS):
                     t.key(str(i + 1))
-                    text = t.wait(lambda x, m=mark: m in "\n".join(x.split("\n")[2:]))
+                    text = t.wait(lambda x, m=mark: m in "\n".join(x.split("\n")[2:]) and "F10Quit" in x)
                     tabs_are_whole(text)
                     lines = text.rstrip("\n").split("\n")
                     assert len(lines) == rows and max(map(len, lines)) <= cols, (len(lines), rows)
@@ -338,7 +338,7 @@ def test_names_cannot_disturb_the_screen():
             t.wait("REPLAY")
             for i, mark in enumerate(MARKS):
                 t.key(str(i + 1))
-                text = t.wait(lambda x, m=mark: m in "\n".join(x.split("\n")[2:]))
+                text = t.wait(lambda x, m=mark: m in "\n".join(x.split("\n")[2:]) and "F10Quit" in x)
                 tabs_are_whole(text)
                 lines = text.rstrip("\n").split("\n")
                 assert len(lines) == rows and "F10Quit" in lines[-1], text
