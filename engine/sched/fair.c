@@ -112,7 +112,6 @@ struct fair {
     int n_heap;
     int ghosts[FAIR_PICKS], n_ghosts;
     int64_t mean; /* virtual tokens of a request, in 1/16 */
-    double fill[PROMISE_CLASSES];
     double row_us, output_us, step_us;
     double stay_us;  /* mean time in a seat */
     double fetch_us; /* mean time from asking for an adapter to the first seat with it */
@@ -153,7 +152,6 @@ fair *fair_create(const fair_config *cfg)
          c++) { /* a weight that is not positive is the least there is */
         double unit = SCALE * sum / cfg->classes[c].weight;
         f->class_unit[c] = unit > 0 && unit < 1e9 ? llround(unit) : 1000000000;
-        f->fill[c] = 1;
     }
     f->mean = FIRST_MEAN * 16;
     return f;
@@ -271,10 +269,9 @@ static void charge(fair *f, job *j, int64_t tokens)
 }
 
 /* What a request is expected to cost (VTC with a prediction of the length). */
-static int64_t expected_cost(const fair *f, const job *j)
+static int64_t expected_cost(const job *j)
 {
-    int64_t output = llround(j->output * f->fill[j->slo]);
-    return j->prompt + FAIR_OUTPUT_PRICE * (output > j->made ? output : j->made);
+    return j->prompt + FAIR_OUTPUT_PRICE * (int64_t)(j->output > j->made ? j->output : j->made);
 }
 
 /* A slot is its tenant's as long as one of its requests is inside; then until it is needed. */
@@ -330,9 +327,9 @@ static flow *flow_at(const fair *f, int t, int slo)
     return &f->flows[t * f->cfg.n_class + slo];
 }
 
-static double work_us(const fair *f, int64_t prompt, int64_t output, int slo)
+static double work_us(const fair *f, int64_t prompt, int64_t output)
 {
-    return (double)prompt * f->row_us + (double)output * f->fill[slo] * f->output_us;
+    return (double)prompt * f->row_us + (double)output * f->output_us;
 }
 
 /* The flow's share of the device is remembered for about as long as its class's target. */
@@ -445,11 +442,11 @@ void fair_seat(fair *f, int ticket, int64_t now_us)
     job *j = &f->jobs[ticket];
     assert(j->state == WAITING);
     flow_unlink(f, ticket, now_us);
-    flow_at(f, j->tenant, j->slo)->served_us += work_us(f, j->prompt, j->output, j->slo);
+    flow_at(f, j->tenant, j->slo)->served_us += work_us(f, j->prompt, j->output);
     entry_run(f, j->adapter, now_us);
     j->state = RUNNING;
     j->seated_us = now_us;
-    int64_t more = expected_cost(f, j) - j->charged;
+    int64_t more = expected_cost(j) - j->charged;
     if (more > 0) charge(f, j, more);
 }
 
@@ -497,10 +494,7 @@ void fair_leave(fair *f, int ticket, int64_t now_us)
     job *j = &f->jobs[ticket];
     assert(j->state != FREE);
     charge(f, j, j->used - j->charged);
-    if (j->made > 0 && j->output > 0) {
-        f->fill[j->slo] += 0.01 * ((double)j->made / j->output - f->fill[j->slo]);
-        f->mean += (j->used * 16 - f->mean) / 64;
-    }
+    if (j->made > 0) f->mean += (j->used * 16 - f->mean) / 64;
     f->tenants[j->tenant].settled += j->used * j->unit;
     f->class_settled[j->slo] += j->used * f->class_unit[j->slo];
     if (j->state == WAITING) {
@@ -571,7 +565,7 @@ static int company_of(const fair *f, const job *j)
     if (!f->scarce) return 0;
     if (j->adapter == NONE || f->entries[j->adapter].running > 0) return INT_MAX;
     int n = f->entries[j->adapter].waiting;
-    double stay = BRIEF + j->output * f->fill[j->slo];
+    double stay = BRIEF + j->output;
     return (int)(1e6 * sqrt(n < COMPANY_MAX ? n : COMPANY_MAX) / stay);
 }
 
@@ -749,7 +743,7 @@ static void clear_ghosts(fair *f)
 
 static void add_ghost(fair *f, const job *j)
 {
-    int64_t cost = expected_cost(f, j) - j->charged;
+    int64_t cost = expected_cost(j) - j->charged;
     if (f->tenants[j->tenant].ghost == 0) f->ghosts[f->n_ghosts++] = j->tenant;
     f->tenants[j->tenant].ghost += cost * j->unit;
     f->class_ghost[j->slo] += cost * f->class_unit[j->slo];
@@ -863,7 +857,7 @@ static void publish_tenant(fair *f, promise_outlook *o, int t, int64_t now_us)
         flow *fl = flow_at(f, t, c);
         flow_tick(f, fl, c, now_us);
         p->n[c] = fl->n;
-        p->work_us[c] = (float)work_us(f, fl->prompt, fl->output, c);
+        p->work_us[c] = (float)work_us(f, fl->prompt, fl->output);
         double share = (fl->served_us + prior_us / (f->n_active + 1)) / (fl->waited_us + prior_us);
         p->share[c] = (float)fmin(1, share);
     }
@@ -882,10 +876,7 @@ void fair_publish(fair *f, promise_outlook *o, int64_t now_us)
     }
     o->n_class = f->cfg.n_class;
     o->n_tenant = f->n_tenants;
-    for (int c = 0; c < f->cfg.n_class; c++) {
-        o->rank[c] = f->cfg.classes[c].rank;
-        o->fill[c] = f->fill[c];
-    }
+    for (int c = 0; c < f->cfg.n_class; c++) o->rank[c] = f->cfg.classes[c].rank;
     o->row_us = f->row_us;
     o->output_us = f->output_us;
     o->step_us = f->step_us;

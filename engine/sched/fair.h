@@ -71,7 +71,7 @@ typedef struct fair_job {
     double weight;                   /* of the tenant */
     int slo;                         /* class */
     int64_t arrived_us, deadline_us; /* of the first token; 0: none */
-    int prompt, output;              /* tokens to compute; at most to make */
+    int prompt, output;              /* tokens to compute; to make, as far as that is known */
 } fair_job;
 
 typedef struct fair fair;

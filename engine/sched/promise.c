@@ -57,7 +57,7 @@ double promise_ttft_us(const promise_outlook *o, const promise_ask *a)
     return begin + a->n_prompt * o->row_us + o->step_us;
 }
 
-void promise_add(promise_outlook *o, const promise_ask *a, int max_tokens)
+void promise_add(promise_outlook *o, const promise_ask *a, int output)
 {
     int slot = slot_of(o, a->tenant);
     if (slot < 0) {
@@ -67,8 +67,7 @@ void promise_add(promise_outlook *o, const promise_ask *a, int max_tokens)
         o->tenant[slot] = (promise_tenant){.n = {0}};
     }
     o->tenant[slot].n[a->slo]++;
-    o->tenant[slot].work_us[a->slo] +=
-        (float)(a->n_prompt * o->row_us + max_tokens * o->fill[a->slo] * o->output_us);
+    o->tenant[slot].work_us[a->slo] += (float)(a->n_prompt * o->row_us + output * o->output_us);
     o->n_waiting++;
 }
 

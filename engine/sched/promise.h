@@ -30,11 +30,10 @@ typedef struct promise_outlook {
     int n_class, n_tenant, rank[PROMISE_CLASSES];
     uint64_t id[PROMISE_TENANTS];
     promise_tenant tenant[PROMISE_TENANTS];
-    double row_us, output_us;     /* prices: a prompt token, an output token's share of a step */
-    double step_us;               /* a decode step; row_us 0: nothing is known yet */
-    double fill[PROMISE_CLASSES]; /* mean share of its max_tokens that a request makes */
-    double running_us;            /* prompt work of running requests that have no token yet */
-    double quantum_us;            /* what a tenant may be ahead of another */
+    double row_us, output_us; /* prices: a prompt token, an output token's share of a step */
+    double step_us;           /* a decode step; row_us 0: nothing is known yet */
+    double running_us;        /* prompt work of running requests that have no token yet */
+    double quantum_us;        /* what a tenant may be ahead of another */
     double fetch_us; /* from asking for an adapter to a seat, while they wait for room; else 0 */
     int free_seats, n_waiting;
 } promise_outlook;
@@ -48,8 +47,8 @@ typedef struct promise_ask {
 /* Microseconds; 0: not known yet. */
 double promise_ttft_us(const promise_outlook *o, const promise_ask *a);
 
-/* One more request is on its way that fair.c has not seen. */
-void promise_add(promise_outlook *o, const promise_ask *a, int max_tokens);
+/* One more request is on its way that fair.c has not seen; it will make so many tokens. */
+void promise_add(promise_outlook *o, const promise_ask *a, int output);
 
 /* Whether a request predicted to wait `expected_us` should be refused: what is predicted must leave
  * a part of the target for what was not foreseen. */

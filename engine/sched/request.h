@@ -32,6 +32,7 @@
 #include "engine/lora.h"
 #include "engine/sample/bars.h"
 #include "engine/sample/sampler.h"
+#include "engine/sched/lengths.h"
 
 typedef enum {
     FINISH_NONE, /* still running */
@@ -100,10 +101,11 @@ typedef struct request {
     int state;                                          /* private to sched.c */
     int ticket;                                         /* fair.h; private to sched.c */
     int telemetry_slot;                                 /* private to telemetry.c */
-    double expected_us; /* time to first token as predicted when it was submitted; 0: unknown */
-    bool grammar_late;  /* its mask was not ready: it waits alone until it is */
-    bool stuck;         /* no token may come: what bars and grammar allow has nothing in common */
-    uint32_t *mask;     /* [bars_words()], owned; NULL without bars */
+    double expected_us;   /* time to first token as predicted when it was submitted; 0: unknown */
+    lengths_guess length; /* of its answer, as predicted then */
+    bool grammar_late;    /* its mask was not ready: it waits alone until it is */
+    bool stuck;           /* no token may come: what bars and grammar allow has nothing in common */
+    uint32_t *mask;       /* [bars_words()], owned; NULL without bars */
 
     /* ---- zone 3: shared; see who touches each field ---- */
     atomic_bool cancel;  /* gateway sets, engine reads */

@@ -21,6 +21,7 @@ enum {
     DEFAULT_AGEING_US = 10 * 1000000,
     DEFAULT_RESTART_WAIT_US = 500000,
     DEFAULT_FAULTS_MAX = 5,
+    SKETCHES = 4096, /* of answers' lengths: tenants and adapters, by octave of max_tokens */
 };
 
 /* -------------------------------------------------------------- what comes in -- */
@@ -55,7 +56,7 @@ void sched_take_inbox(sched *sc)
                         .arrived_us = rq->arrived_us,
                         .deadline_us = rq->ttft_deadline_us,
                         .prompt = rq->n_prompt,
-                        .output = rq->max_tokens};
+                        .output = rq->length.mean};
         rq->ticket = fair_enter(sc->fair, &job, clock_now_us());
         telemetry_adapter_add(sc->tele, rq->adapter_id, 0, +1);
         if (rq->adapter_id && sc->source) expect_adapter(sc, rq);
@@ -101,7 +102,7 @@ static void expect_one(sched *sc, const request *rq)
 {
     lock_assert_held(&sc->mu);
     promise_ask ask = {.tenant = rq->tenant_id, .slo = rq->slo_class, .n_prompt = rq->n_prompt};
-    promise_add(&sc->outlook, &ask, rq->max_tokens);
+    promise_add(&sc->outlook, &ask, rq->length.mean);
 }
 
 /* Microseconds of the prompt work that a request has before its first token. */
@@ -272,6 +273,7 @@ static void free_all(sched *sc)
     telemetry_destroy(sc->tele);
     swap_destroy(sc->swap);
     fair_destroy(sc->fair);
+    lengths_destroy(sc->lengths);
     if (sc->kv) be_kv_destroy(sc->be, sc->kv);
     cond_free(&sc->work);
     lock_free(&sc->mu);
@@ -326,7 +328,8 @@ static err_code create_parts(sched *sc, err *e)
     sc->board = board_create(sc->cap, FAIR_TENANTS);
     sc->tele = telemetry_create(c->n_class, c->max_tenants, sc->cap);
     sc->fair = create_fair(sc);
-    bool ok = sc->pages && sc->board && sc->tele && sc->fair;
+    sc->lengths = lengths_create(c->n_class, SKETCHES);
+    bool ok = sc->pages && sc->board && sc->tele && sc->fair && sc->lengths;
     ok = ok && allocate_arrays(sc) && sched_flights_create(sc) && create_samplers(sc);
     return ok ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory for the scheduler");
 }
@@ -549,7 +552,9 @@ err_code sched_submit(sched *sc, request *rq, err *e)
     }
     telemetry_enter(sc->tele, rq);
     promise_ask ask = ask_of(sc, rq);
+    lengths_ask length = length_ask(rq);
     lock_take(&sc->mu);
+    rq->length = lengths_look(sc->lengths, &length);
     if (sc->broken)
         rc = err_set(e, ERR_DEVICE, "the device has failed");
     else if (sc->draining)
@@ -603,6 +608,13 @@ void sched_stats_get(sched *sc, sched_stats *out)
     out->healthy = !sc->broken;
     out->restarting = sc->restarting;
     out->n_restarts = sc->n_restarts;
+    lock_release(&sc->mu);
+}
+
+void sched_lengths_get(sched *sc, int class, lengths_record *out)
+{
+    lock_take(&sc->mu);
+    lengths_record_get(sc->lengths, class, out);
     lock_release(&sc->mu);
 }
 

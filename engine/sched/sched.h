@@ -128,6 +128,9 @@ bool sched_drain(sched *sc, int64_t timeout_us);
 
 void sched_stats_get(sched *sc, sched_stats *out);
 
+/* What predictions of answers' lengths came to in a class.  Any thread. */
+void sched_lengths_get(sched *sc, int class, lengths_record *out);
+
 /* The requests in the engine and the tenants' counters; see board.h.  Any thread but the
  * engine's. */
 board *sched_board(sched *sc);

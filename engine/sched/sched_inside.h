@@ -90,6 +90,7 @@ struct sched {
     bool draining, stop, broken, restarting; /* broken: for good */
     uint64_t n_restarts;
     promise_outlook outlook; /* guarded by mu */
+    lengths *lengths;        /* guarded by mu */
     board *board;
     double surprise[SLO_CLASS_MAX]; /* actual over predicted time to first token; guarded by mu */
     sched_stats stats;              /* guarded by mu */
@@ -219,6 +220,11 @@ static inline void count_work(cost_work *w, const request *rq, int n)
     } else {
         *w = cost_with_chunk(w, n, rq->n_computed, rank_of(rq));
     }
+}
+
+static inline lengths_ask length_ask(const request *rq)
+{
+    return (lengths_ask){rq->tenant_id, rq->adapter_id, rq->slo_class, rq->max_tokens};
 }
 
 /* What was promised to it: its class's target, or its tenant's own. */

@@ -61,7 +61,11 @@ void sched_finish(sched *sc, request *rq, finish_reason why, const err *cause)
     rq->page = NULL;
     telemetry_adapter_add(sc->tele, rq->adapter_id, 0, -1);
     telemetry_end(sc->tele, rq, outcome_of(why), clock_now_us());
+    lengths_ask length = length_ask(rq);
+    int made = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed);
     lock_take(&sc->mu);
+    if (made > 0 && why != FINISH_ERROR)
+        lengths_learn(sc->lengths, &length, &rq->length, made, why != FINISH_STOP);
     assert(sc->n_inside > 0);
     sc->n_inside--;
     if (why == FINISH_CANCELLED)

@@ -113,6 +113,24 @@ static void put_outcomes(prom *p, const metrics_view *v)
     }
 }
 
+static void put_lengths(prom *p, const metrics_view *v)
+{
+    prom_family(p, "lorad_length_predictions_total", "counter",
+                "Answers up to the predicted p90 of their length, beyond it, and those whose "
+                "max_tokens was no more");
+    for (int i = 0; i < v->srv->n_class; i++) {
+        const lengths_record *r = &v->lengths[i];
+        const char *class = v->srv->classes[i].name;
+        prom_count(p, r->held, "class", class, "result", "held", NULL);
+        prom_count(p, r->exceeded, "class", class, "result", "exceeded", NULL);
+        prom_count(p, r->bounded, "class", class, "result", "bounded", NULL);
+    }
+    prom_family(p, "lorad_length_prediction_loss_tokens_total", "counter",
+                "Sum of the pinball losses of these predictions, in tokens");
+    for (int i = 0; i < v->srv->n_class; i++)
+        prom_sample(p, v->lengths[i].loss, "class", v->srv->classes[i].name, NULL);
+}
+
 static void put_series(prom *p, const metrics_view *v)
 {
     static const struct {
@@ -333,7 +351,10 @@ static bool look(metrics_view *v, server *s)
     v->adapters = calloc((size_t)cap, sizeof(*v->adapters));
     if (!v->tenants || !v->adapters) return false;
     sched_stats_get(s->sched, &v->sched);
-    for (int i = 0; i < s->n_class; i++) telemetry_class_get(t, i, &v->classes[i]);
+    for (int i = 0; i < s->n_class; i++) {
+        telemetry_class_get(t, i, &v->classes[i]);
+        sched_lengths_get(s->sched, i, &v->lengths[i]);
+    }
     telemetry_steps_get(t, &v->steps);
     v->n_tenants = telemetry_tenants_get(t, v->tenants, most);
     v->n_adapters = telemetry_adapters_get(t, v->adapters, cap);
@@ -353,6 +374,7 @@ void metrics_get(exchange *x)
         put_engine(&p, v);
         put_targets(&p, s);
         put_outcomes(&p, v);
+        put_lengths(&p, v);
         put_series(&p, v);
         put_tenants(&p, v);
         put_adapters(&p, s);

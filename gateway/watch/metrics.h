@@ -10,6 +10,7 @@ typedef struct metrics_view {
     server *srv;
     sched_stats sched;
     telemetry_class classes[SLO_CLASS_MAX];
+    lengths_record lengths[SLO_CLASS_MAX];
     histogram_counts steps;
     telemetry_tenant *tenants; /* malloced; `others` last */
     int n_tenants;

@@ -16,7 +16,7 @@ cd "$(dirname "$0")/../.."
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-million plan-cost"
 cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 long-context top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft punica-distinct
     punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu streams-2000 slowloris loratop stats-cost schemas schema-cost schemathesis
-    disk-full db-locked kill-9 upload-room fuzz oom"
+    disk-full db-locked kill-9 upload-room fuzz oom lengths"
 json=
 [ $# -gt 0 ] || set -- --list
 case $1 in
@@ -40,6 +40,17 @@ if [ "$name" = workloads ]; then
 fi
 
 [ "$name" != fuzz ] || exec sh tests/fuzz/run.sh
+
+if [ "$name" = lengths ]; then
+    # The share of answers up to their learnt p90, of the trace where it is farthest from 0.9.
+    [ -x build/release/bench_lengths ] || { echo "run.sh: build first (sh tests/run.sh)" >&2; exit 2; }
+    out=$(python3 tests/bench/lengths.py build/release/bench_lengths) || exit 2
+    echo "$out"
+    share=$(echo "$out" | tail -n 1)
+    if echo "$share" | awk '{ exit !($1 >= 0.88 && $1 <= 0.92) }'; then verdict=ok rc=0; else verdict=short rc=1; fi
+    echo "lengths $share of answers up to their p90, the worst of three traces (asked 0.88 to 0.92): $verdict"
+    exit $rc
+fi
 
 if [ "$name" = schemathesis ]; then
     # Many cases for every call of both planes by our own description; what fails is printed whole.

@@ -4,15 +4,17 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "engine/sched/lengths.h"
 #include "engine/sched/policy.h"
 #include "engine/sched/promise.h"
 #include "tests/sim/sim.h"
 
-enum { SPARE_PICKS = 16, LEAST_SEAT = 16, SCAN = 256 }; /* as in sched.c */
+enum { SPARE_PICKS = 16, LEAST_SEAT = 16, SCAN = 256, SKETCHES = 4096 }; /* as in sched.c */
 
 typedef struct {
     sim_engine *e;
     fair *fair;
+    lengths *lengths;
     promise_outlook outlook;
     double surprise[SIM_CLASSES];
     sim_seq **list;
@@ -24,6 +26,11 @@ typedef struct {
     double budget_us;
     uint64_t n_checks;
 } server;
+
+static lengths_ask length_ask(const sim_arrival *a)
+{
+    return (lengths_ask){(uint64_t)a->tenant, a->adapter, a->slo, a->max_tokens};
+}
 
 static void arrive(void *self, int id)
 {
@@ -41,7 +48,9 @@ static void arrive(void *self, int id)
     }
     sim_seq *q = sim_take(e, id);
     q->expected_us = expected;
-    promise_add(&s->outlook, &ask, a->max_tokens);
+    lengths_ask length = length_ask(a);
+    q->length = lengths_look(s->lengths, &length);
+    promise_add(&s->outlook, &ask, q->length.mean);
     fair_job job = {.who = q,
                     .tenant = (uint64_t)a->tenant,
                     .adapter = a->adapter,
@@ -50,13 +59,23 @@ static void arrive(void *self, int id)
                     .arrived_us = a->us,
                     .deadline_us = q->deadline_us,
                     .prompt = a->prompt,
-                    .output = a->max_tokens};
+                    .output = q->length.mean};
     q->ticket = fair_enter(s->fair, &job, e->now_us);
+}
+
+static void gone(void *self, sim_seq *q)
+{
+    server *s = self;
+    const sim_arrival *a = &s->e->a[q->id];
+    lengths_ask length = length_ask(a);
+    fair_leave(s->fair, q->ticket, s->e->now_us);
+    if (q->made > 0)
+        lengths_learn(s->lengths, &length, &q->length, q->made, q->made >= a->max_tokens);
 }
 
 static void leave(server *s, sim_seq *q, sim_end how)
 {
-    fair_leave(s->fair, q->ticket, s->e->now_us);
+    gone(s, q);
     sim_finish(s->e, q, how);
 }
 
@@ -284,12 +303,6 @@ static void token(void *self, sim_seq *q, int prompt, int output)
     }
 }
 
-static void gone(void *self, sim_seq *q)
-{
-    server *s = self;
-    fair_leave(s->fair, q->ticket, s->e->now_us);
-}
-
 static void stepped(void *self, const cost_work *w, double us)
 {
     server *s = self;
@@ -308,6 +321,7 @@ static void destroy(void *self)
     server *s = self;
     if (s->e->set->check) assert(fair_check(s->fair));
     fair_destroy(s->fair);
+    lengths_destroy(s->lengths);
     free((void *)s->list);
     free(s->view);
     free(s->plan);
@@ -329,6 +343,7 @@ bool sim_server_open(sim_scheduler *out, sim_engine *e)
         s->surprise[i] = 1;
     }
     s->fair = fair_create(&c);
+    s->lengths = lengths_create(c.n_class, SKETCHES);
     s->list = calloc(cap, sizeof(*s->list));
     s->view = calloc(cap, sizeof(*s->view));
     s->plan = calloc(cap, sizeof(*s->plan));

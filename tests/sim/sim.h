@@ -17,6 +17,7 @@
 #include "engine/memory/kv.h"
 #include "engine/sched/cost.h"
 #include "engine/sched/fair.h"
+#include "engine/sched/lengths.h"
 
 enum { SIM_CLASSES = 3, SIM_SECOND = 1000000, SIM_PAGE = 16 };
 
@@ -136,6 +137,7 @@ typedef struct sim_seq {                     /* a request in the system */
     int computed, made, ticket, done_prompt; /* positions with KV; tokens; fair.h */
     int64_t arrived_us, deadline_us, first_us, last_us, charged_us;
     double expected_us;
+    lengths_guess length;
     bool running, ever;
     int n_page, n_preempted, chunk;
     int32_t *page;

@@ -109,6 +109,24 @@ _rule("classes.sections-are-all", "gateway/config/config_read.c",
 _rule("classes.one-owner", "gateway/config/classes.c",
       "if (other < 0) return ERR_NONE;", "if (word) return ERR_NONE;",
       "gateway.test_config", "a word asks for one class")
+_rule("lengths.cut-is-no-end", "engine/sched/lengths.c",
+      "(cut ? s->cut : s->ended)[bin_of(made)] += 1;", "(s->ended)[bin_of(made)] += 1;",
+      "engine.test_lengths", "what was cut off would have been longer")
+_rule("lengths.adapts", "engine/sched/lengths.c",
+      "c->level += step * (wanted - held);", "",
+      "engine.test_lengths", "the share that stays below the p90 is kept whatever the lengths do")
+_rule("lengths.narrow-first", "engine/sched/lengths.c",
+      "float share = (float)(w > borrowed ? borrowed / w : 1);", "float share = 1;",
+      "engine.test_lengths", "of the wider sketch a narrower one borrows little")
+_rule("lengths.used-stays", "engine/sched/lengths.c",
+      "    if (i != NONE) {\n        use_unlink(l, i);", "    if (i != NONE) {\n        return &l->entries[i].s;",
+      "engine.test_lengths", "the sketch that was used longest ago is forgotten first")
+_rule("lengths.learnt", "engine/sched/sched_settle.c",
+      "lengths_learn(sc->lengths, &length, &rq->length, made, why != FINISH_STOP);", "(void)length;",
+      "engine.test_sched", "answers that ended are learnt from")
+_rule("lengths.charged", "engine/sched/sched.c",
+      ".output = rq->length.mean};", ".output = rq->max_tokens};",
+      "engine.test_sched", "a seat is charged what its answer will probably take")
 _rule("promise.lower-classes", "engine/sched/promise.c",
       "if (o->rank[c] <= o->rank[slo])", "if (o->rank[c] <= o->rank[slo] + 100)",
       "engine.test_promise", "work of lower classes is not waited for")

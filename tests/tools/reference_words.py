@@ -149,8 +149,8 @@ SEEN = {
 }
 
 # (files or folders, constant, unit, why)
-FAIR, POLICY, COST, PROMISE, AHEAD, PACE = (
-    "engine/sched/fair.c", "engine/sched/policy.c", "engine/sched/cost.c", "engine/sched/promise.c", "engine/sched/ahead.c",
+FAIR, POLICY, COST, LENGTHS, PROMISE, AHEAD, PACE = (
+    "engine/sched/fair.c", "engine/sched/policy.c", "engine/sched/cost.c", "engine/sched/lengths.c", "engine/sched/promise.c", "engine/sched/ahead.c",
     "adapters/residency/pace.c")
 TUNING_TABLES = [
     ("fair: who is next", [
@@ -181,6 +181,12 @@ TUNING_TABLES = [
         (POLICY, "LOOK_AHEAD", "", "Prompts whose deadlines decide about the pace"),
         (POLICY, "LEAST_KEPT", "rows", "A prompt goes on by so many rows in any step, where all deadlines are kept"),
         (POLICY, "LEAST_LOOSE", "rows", "The same where they are not"),
+    ]),
+    ("lengths: how long answers get", [
+        (LENGTHS, "LEAST_KNOWN", "answers", "Before so many of a class nothing but max_tokens is believed"),
+        (LENGTHS, "remembered", "answers", "The weight of an answer falls to 1/e after so many"),
+        (LENGTHS, "borrowed", "answers", "So much of the wider sketch a narrower one gets"),
+        (LENGTHS, "step", "", "How far the quantile moves with one answer"),
     ]),
     ("promise: may this request come in", [
         (PROMISE, "margin", "", "Share of the target that the prediction may use up before the request is refused"),

@@ -77,6 +77,10 @@ def the_figures_are_those_of_what_was_sent():
         assert s.value("lorad_requests_total", **cls) == len(mine)
         for series in ("time_to_first_token_seconds", "e2e_latency_seconds", "queue_seconds"):
             assert s.value(f"lorad_{series}_count", **cls) == len(mine), series
+        # too few for a prediction: max_tokens is all that is known
+        assert s.value("lorad_length_predictions_total", result="bounded", **cls) == len(mine)
+        assert s.value("lorad_length_predictions_total", **cls) == len(mine)
+        assert s.value("lorad_length_prediction_loss_tokens_total", **cls) == 0
         prompts = sum(u["prompt_tokens"] for u, _ in mine)
         assert s.value("lorad_prompt_tokens_sum", **cls) == prompts
         outputs = sum(u["completion_tokens"] for u, _ in mine)

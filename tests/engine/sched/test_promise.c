@@ -11,12 +11,8 @@ static promise_outlook o;
 /* 10 us a prompt token, 1 ms a step, one class; nobody waits. */
 static void setup(void)
 {
-    o = (promise_outlook){.n_class = 1,
-                          .row_us = 10,
-                          .output_us = 100,
-                          .step_us = 1000,
-                          .fill = {1},
-                          .free_seats = 4};
+    o = (promise_outlook){
+        .n_class = 1, .row_us = 10, .output_us = 100, .step_us = 1000, .free_seats = 4};
 }
 
 START_TEST(nothing_is_said_before_anything_is_known)
@@ -100,7 +96,6 @@ START_TEST(work_of_lower_classes_is_not_waited_for)
     crowd();
     o.n_class = 2;
     o.rank[1] = 1;
-    o.fill[1] = 1;
     o.tenant[0].work_us[1] = 70000;
     o.tenant[1].work_us[1] = 1e6F;
     promise_ask urgent = {.tenant = 1, .n_prompt = 100}, later = {.tenant = 1, .slo = 1};

@@ -490,6 +490,61 @@ START_TEST(rows_that_all_wait_for_their_masks_go_on_when_these_come)
 }
 END_TEST
 
+/* A request that stops of its own after six tokens, whatever its bound. */
+static client *make_brief(int id)
+{
+    static const int32_t stop_id = STOP;
+    static const logit_bias bias = {STOP, 90};
+    client *c = make(id, 8, 20);
+    c->rq.rules.stop_id = &stop_id;
+    c->rq.rules.n_stop_id = 1;
+    c->rq.rules.min_tokens = 5;
+    c->rq.rules.bias = &bias;
+    c->rq.rules.n_bias = 1;
+    return c;
+}
+
+/* What answers come to is learnt, and a seat charged with that instead of max_tokens. */
+START_TEST(lengths_are_learnt_and_charged)
+{
+    enum { N = 16 };
+    rig *r = start(&(setting){.max_rows = 64, .max_seqs = 1, .n_pages = 100});
+    board_picture p = {0};
+    lengths_record seen;
+    for (int i = 0; i < N; i++) {
+        client *c = make_brief(1 + i);
+        submit(r, c);
+        ck_assert_int_eq(collect(c), FINISH_STOP);
+        ck_assert_int_eq(c->n_got, 6);
+        ck_assert(c->rq.length.mean == (i < 10 ? 20 : 6));
+        drop(c);
+    }
+    sched_lengths_get(r->sc, 0, &seen);
+    ck_assert(seen.bounded == 10 && seen.held == N - 10 && seen.exceeded == 0);
+    do (void)board_read(sched_board(r->sc), 1000, &p);
+    while (p.n_share == 0 || p.n_row > 0); /* idle: no step is under way any more */
+    double before = p.share[0].served;
+    pthread_mutex_lock(&r->m.mu);
+    int begun = r->m.begun;
+    pthread_mutex_unlock(&r->m.mu);
+    client *c = make_brief(N + 1);
+    gate(r, true, 1);
+    submit(r, c);
+    await_step(r, begun + 2);
+    (void)board_read(sched_board(r->sc), 1000, &p);
+    gate(r, true, 2);
+    await_step(r, begun + 4);
+    ck_assert(board_read(sched_board(r->sc), 0, &p));
+    ck_assert(p.n_row == 1 && p.row[0].running);
+    ck_assert_double_eq_tol(p.share[0].served - before, 8 + 2 * 6, 1e-6);
+    gate(r, false, 0);
+    ck_assert_int_eq(collect(c), FINISH_STOP);
+    drop(c);
+    board_picture_clear(&p);
+    (void)stop(r);
+}
+END_TEST
+
 START_TEST(stop_ids_min_tokens_and_expiry)
 {
     setting st = {.max_rows = 64, .max_seqs = 4, .n_pages = 100};
@@ -895,6 +950,7 @@ static void add_tests(Suite *s, const char *name, void (*before)(void))
     tcase_add_test(tc, a_cancelled_request_goes_within_one_step);
     tcase_add_test(tc, the_board_shows_the_queue_between_steps);
     tcase_add_test(tc, rows_that_all_wait_for_their_masks_go_on_when_these_come);
+    tcase_add_test(tc, lengths_are_learnt_and_charged);
     tcase_add_test(tc, stop_ids_min_tokens_and_expiry);
     tcase_add_test(tc, who_has_stopped_waiting_is_not_served);
     tcase_add_test(tc, what_does_not_fit_beside_its_adapter_is_refused);
