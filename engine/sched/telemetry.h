@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/sched/histogram.h"
+#include "engine/watch/histogram.h"
 #include "engine/sched/request.h"
 
 typedef enum {

@@ -2,7 +2,7 @@
  *
  * Series are bounded: classes are at most eight, tenants by metrics.max_tenants (those beyond share
  * "_other", which no tenant can be called), adapters have none of their own.  Every histogram has
- * the same bounds (engine/sched/histogram.h).
+ * the same bounds (engine/watch/histogram.h).
  */
 #include "gateway/watch/metrics.h"
 

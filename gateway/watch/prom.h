@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/sched/histogram.h"
+#include "engine/watch/histogram.h"
 
 typedef struct prom {
     char *text;

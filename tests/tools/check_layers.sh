@@ -86,7 +86,8 @@ engine/cpu: engine engine/base
 engine/cuda: engine engine/sample/sampler.h engine/base
 engine/model: engine engine/sample/bars.h engine/base
 engine/memory: engine engine/base
-engine/sched: engine engine/model engine/memory engine/grammar/grammar.h engine/sample engine/base
+engine/watch: engine/base
+engine/sched: engine engine/model engine/memory engine/grammar/grammar.h engine/sample engine/watch engine/base
 
 storage: engine/base
 
@@ -102,7 +103,7 @@ gateway: engine/program/troff.h gateway/config/config.h gateway/http engine/back
 gateway/server.h: gateway/config/classes.h gateway/config/config.h gateway/http/exchange.h gateway/http/host.h adapters/residency/residency.h adapters/store/registry.h adapters/store/staging.h adapters/store/upload.h engine/backend.h engine/chat/chat.h engine/grammar/grammar.h engine/model/model.h engine/sched/sched.h engine/text/tokenizer.h storage/ledger.h storage/meter_file.h storage/settler.h storage/store.h
 gateway/main.c: engine/program/version.h gateway/start/verbs.h
 gateway/start: gateway gateway/config gateway/http gateway/net gateway/openai/vocabulary.h gateway/watch/stats.h adapters/residency/load.h engine/base engine/model/model.h engine/program engine/text/tokenizer.h storage
-gateway/watch: gateway/admin_proto.h gateway/auth.h gateway/descriptors.h gateway/handlers.h gateway/limits.h gateway/server.h gateway/http adapters/residency/residency.h adapters/store/registry.h engine/sched/board.h engine/sched/histogram.h engine/sched/request.h engine/base storage
+gateway/watch: gateway/admin_proto.h gateway/auth.h gateway/descriptors.h gateway/handlers.h gateway/limits.h gateway/server.h gateway/http adapters/residency/residency.h adapters/store/registry.h engine/sched/board.h engine/watch/histogram.h engine/sched/request.h engine/base storage
 gateway/openai: gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/ratelimit.h gateway/limits.h gateway/server.h gateway/http gateway/net/deadline.h gateway/watch/stats.h adapters/format/words.h adapters/store/registry.h engine/chat/chat.h engine/grammar/grammar.h engine/sample/sampler.h engine/sched/request.h engine/sched/sched.h engine/text/tokenizer.h engine/base storage/digest.h storage/ledger.h storage/meter_file.h storage/settler.h storage/targets.h
 gateway/rest: gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/server.h gateway/http gateway/watch/stats.h adapters/residency/inplace.h adapters/store/registry.h engine/base storage/audit.h storage/backup.h storage/keys.h storage/targets.h storage/tenants.h
 

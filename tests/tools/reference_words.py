@@ -17,7 +17,7 @@ METRICS = """`GET /metrics` on the metrics plane gives Prometheus' text format. 
 - A class is `interactive`, `standard` or `batch`.
 - The first `metrics.max_tenants` tenants have series of their own, all others share `tenant="_other"`.
 - Adapters have no series of their own, so ten thousand of them cost nothing here.
-- Every histogram has fixed bounds (`engine/sched/histogram.h`).
+- Every histogram has fixed bounds (`engine/watch/histogram.h`).
 """
 METRICS_OWN = "How to read them: [Watch](../howto/watch.md).\n"
 METRICS_VLLM = "Exported while `metrics.vllm_names` is `yes`. A name that vLLM has renamed stands under both names.\n"

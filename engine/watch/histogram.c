@@ -1,5 +1,5 @@
 /* histogram.c -- counts a value in the bucket that it falls into. */
-#include "engine/sched/histogram.h"
+#include "engine/watch/histogram.h"
 
 #include <assert.h>
 

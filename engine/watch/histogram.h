@@ -10,8 +10,8 @@
  *
  * Threads: any thread.
  */
-#ifndef ENGINE_SCHED_HISTOGRAM_H
-#define ENGINE_SCHED_HISTOGRAM_H
+#ifndef ENGINE_WATCH_HISTOGRAM_H
+#define ENGINE_WATCH_HISTOGRAM_H
 
 #include <stdatomic.h>
 #include <stdint.h>
