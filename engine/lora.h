@@ -127,7 +127,8 @@ static inline const float *lora_last_norm(const lora_view *view, const float *ba
     return view ? lora_norm(view, view->n_layer * LORA_NORMS, base) : base;
 }
 
-/* Where views come from.  All but eta are called on the engine thread; none may block. */
+/* Where views come from.  All but eta and spent are called on the engine thread;
+ * none may block. */
 typedef struct lora_source {
     void *self;
     /* ERR_NONE: *out is resident and stays so until release.
@@ -155,6 +156,9 @@ typedef struct lora_source {
      * want), if it were asked for now and room is found: its own load and those before it.  0: it
      * is there, or nothing is known.  Any thread.  May be NULL. */
     int64_t (*eta)(void *self, uint64_t adapter_id, int64_t deadline_us);
+    /* Sums over the loads that have ended: what they took, and of that waiting for the disk.
+     * Any thread.  May be NULL. */
+    void (*spent)(void *self, int64_t *disk_us, int64_t *load_us);
     /* The device is about to go: nothing is acquired; what lies on it is forgotten, loaders
      * stay away from it, those at work are waited for (the one call that may block).
      * Requests are answered ERR_BUSY until resume(), after which adapters come back on

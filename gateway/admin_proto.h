@@ -135,6 +135,21 @@ enum {
     I(adapter_budget_bytes)                                     \
     I(load_us_max)
 
+/* Promises that were broken, and why: each of `missed` under one cause (engine/base/miss.h).  They
+ * are docs/howto/watch.md's words. */
+#define PROTO_MISSED(I)    \
+    I(missed)              \
+    I(missed_queue)        \
+    I(missed_limits)       \
+    I(missed_adapter_load) \
+    I(missed_prompt)       \
+    I(missed_decode_steps) \
+    I(missed_preemption)   \
+    I(missed_swap)         \
+    I(missed_storage)      \
+    I(missed_restart)      \
+    I(missed_machine)
+
 #define PROTO_CLASS(S, I, N, B)                                                        \
     S(name, PROTO_NAME_CAP)                                                            \
     N(ttft_target_ms)                                                                  \
@@ -149,7 +164,7 @@ enum {
     I(limited) /* a tenant's own limit */                                              \
     I(failed)                                                                          \
     I(met) /* both targets, since the start */                                         \
-    I(missed)                                                                          \
+    PROTO_MISSED(I)                                                                    \
     N(ttft_p50_ms) /* of the last minute or so; negative: none */                      \
     N(ttft_p90_ms)                                                                     \
     N(ttft_p99_ms)                                                                     \
@@ -182,7 +197,7 @@ enum {
     I(output_tokens)                                                                         \
     N(served) /* counter of fair sharing: tokens over weight; negative: not in the engine */ \
     I(met)                                                                                   \
-    I(missed)                                                                                \
+    PROTO_MISSED(I)                                                                          \
     N(ttft_p50_ms) /* since the start; negative: none */                                     \
     N(ttft_p99_ms)                                                                           \
     I(adapters)
@@ -205,7 +220,8 @@ enum {
     I(output_tokens)                                           \
     I(loads)                                                   \
     I(load_us) /* the latest */                                \
-    I(last_used_s)
+    I(last_used_s)                                             \
+    PROTO_MISSED(I)
 
 #define PROTO_REQUEST(S, I, N, B)                                     \
     S(id, PROTO_ID_CAP)                                               \

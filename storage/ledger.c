@@ -25,7 +25,7 @@ struct settle_job {
 };
 
 static const char INSERT_ROW[] = "INSERT INTO usage VALUES(?,?,?,?4,?,?,?,?,?,?,?,?,?,?,?,?,?,?,"
-                                 " (SELECT digest FROM adapter_versions WHERE id=?4))"
+                                 " (SELECT digest FROM adapter_versions WHERE id=?4), ?)"
                                  " ON CONFLICT(request_id) DO NOTHING";
 static const char ADD_TO_DAY[] =
     "INSERT INTO usage_days VALUES(?,?,1,?,?,?) ON CONFLICT(tenant_id, day) DO UPDATE SET"
@@ -53,6 +53,7 @@ static err_code insert_row(sql *q, const usage_row *r, bool *fresh, err *e)
     sql_int(q, r->ended_wall_us);
     sql_int(q, r->recovered);
     sql_int(q, r->queue_ms);
+    sql_text(q, miss_cause_name(r->missed));
     err_code rc = sql_repeat(q, "write the usage", e);
     *fresh = rc == ERR_NONE && sqlite3_changes(q->db) == 1;
     return rc;

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/base/miss.h"
 #include "storage/store.h"
 
 enum { MODEL_LABEL_MAX = 160 };
@@ -27,6 +28,7 @@ typedef struct usage_row {
     uint32_t prompt_tokens, cached_tokens, output_tokens;
     int status;                             /* HTTP status the client got; 0: unknown (recovered) */
     char finish[16];                        /* "stop", "length", "cancelled", "error" */
+    miss_cause missed;                      /* why its promise was broken; NONE: it was not */
     int64_t queue_ms, ttft_ms, duration_ms; /* -1: unknown */
     int64_t started_wall_us, ended_wall_us;
     bool recovered; /* settled from the meter file after a crash */

@@ -42,7 +42,8 @@ typedef struct slot_end {
     int32_t status;
     char finish[16];
     int64_t queue_ms, ttft_ms, duration_ms, ended_wall_us;
-    uint64_t recovered;
+    /* One field of 64 bits before there were causes: 0 is MISS_NONE. */
+    uint32_t recovered, missed;
 } slot_end;
 
 struct meter_slot {
@@ -96,7 +97,8 @@ static void fill_end(meter_slot *s, const usage_row *r)
                         .ttft_ms = r->ttft_ms,
                         .duration_ms = r->duration_ms,
                         .ended_wall_us = r->ended_wall_us,
-                        .recovered = r->recovered};
+                        .recovered = r->recovered,
+                        .missed = (uint32_t)r->missed};
     snprintf(s->end.finish, sizeof s->end.finish, "%s", r->finish);
     s->end_sum = sum_of(&s->end, sizeof s->end);
     atomic_store(&s->state, SLOT_ENDED); /* last: a slot has its whole end or none */
@@ -130,6 +132,7 @@ void meter_slot_row(const meter_slot *slot, usage_row *r)
     r->duration_ms = end->duration_ms;
     r->ended_wall_us = end->ended_wall_us;
     r->recovered = end->recovered != 0;
+    r->missed = end->missed < MISS_CAUSES ? (miss_cause)end->missed : MISS_NONE;
 }
 
 /* Of a request that was cut short: what the engine had counted. */
@@ -147,6 +150,7 @@ static void row_of_counts(const meter_slot *s, int64_t ended_us, usage_row *r)
     r->queue_ms = -1;
     r->ttft_ms = first_ms > 0 ? (int64_t)first_ms : -1;
     r->duration_ms = -1;
+    r->missed = MISS_RESTART;
     r->ended_wall_us = ended_us > o->started_wall_us ? ended_us : o->started_wall_us;
     r->recovered = true;
 }

@@ -119,6 +119,9 @@ static const char *const steps[STORE_SCHEMA_VERSION] = {
 
     /* 9: a tenant's own targets within classes */
     "ALTER TABLE tenants ADD COLUMN targets TEXT NOT NULL DEFAULT '';",
+
+    /* 10: why a promise was broken (engine/base/miss.h); '': it was not, or nobody looked */
+    "ALTER TABLE usage ADD COLUMN missed TEXT NOT NULL DEFAULT '';",
 };
 
 static err_code pragma_int(sqlite3 *db, const char *text, int64_t *out, err *e)

@@ -37,7 +37,7 @@ typedef struct store_stats {
     bool reserve_held; /* storage/reserve.h; false: the disk was full and has no room yet */
 } store_stats;
 
-enum { STORE_SCHEMA_VERSION = 9 };
+enum { STORE_SCHEMA_VERSION = 10 };
 
 /* Opens <dir>/lorad.db and takes the directory for this process.
  *   ERR_NOT_FOUND  no database there and !create

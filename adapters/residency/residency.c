@@ -247,14 +247,16 @@ static void give_up(residency *rs, entry *en)
 
 typedef struct timing {
     int64_t read_us, pack_us;
+    int64_t busy_us; /* of reading; the rest of it the disk was waited for */
 } timing;
 
 /* Reads a file into memory, without the lock. */
 static err_code read_one(adapter_load *ld, timing *t, err *e)
 {
     if (ld->copy) return ERR_NONE;
-    int64_t t0 = clock_now_us();
+    int64_t t0 = clock_now_us(), busy0 = clock_busy_us();
     err_code rc = adapter_load_read(ld, e);
+    t->busy_us += clock_busy_us() - busy0;
     t->read_us += clock_now_us() - t0;
     return rc;
 }
@@ -314,6 +316,8 @@ static err_code bring_up(residency *rs, entry *en, adapter_load *ld, timing *t, 
     rs->stats.pack_us_sum += t->pack_us;
     if (only_host) return rc;
     if (done == ERR_NONE) tier_learn(rs, en, from_disk ? t->read_us : 0, t->pack_us);
+    if (done == ERR_NONE && from_disk && t->read_us > t->busy_us)
+        rs->stats.disk_us_sum += t->read_us - t->busy_us;
     if (done == ERR_NONE) make_resident(rs, en, ld, t->read_us + t->pack_us);
     return done;
 }
@@ -331,9 +335,10 @@ static void load_one(residency *rs, entry *en)
     adapter_copy *copy = en->copy;
     if (copy) host_value(rs, en);
     lock_release(&rs->mu);
-    int64_t t0 = clock_now_us();
+    int64_t t0 = clock_now_us(), busy0 = clock_busy_us();
     uint64_t failures = memory_failures();
     err_code rc = adapter_load_begin(&ld, &rs->env, id, copy, &why);
+    t.busy_us = clock_busy_us() - busy0;
     t.read_us = clock_now_us() - t0;
     lock_take(&rs->mu);
     if (!rc) rc = bring_up(rs, en, &ld, &t, &why);
@@ -564,6 +569,15 @@ static int64_t eta_cb(void *self, uint64_t id, int64_t deadline_us)
     return us;
 }
 
+static void spent_cb(void *self, int64_t *disk_us, int64_t *load_us)
+{
+    residency *rs = self;
+    lock_take(&rs->mu);
+    *disk_us = rs->stats.disk_us_sum;
+    *load_us = rs->stats.load_us_sum;
+    lock_release(&rs->mu);
+}
+
 static void suspend_cb(void *self)
 {
     residency *rs = self;
@@ -613,6 +627,7 @@ lora_source residency_source(residency *rs)
                          .step = step_cb,
                          .eta = eta_cb,
                          .outlook = outlook_cb,
+                         .spent = spent_cb,
                          .suspend = suspend_cb,
                          .resume = resume_cb};
 }

@@ -59,6 +59,7 @@ typedef struct residency_stats {
     uint64_t loaded_bytes;
     int64_t load_us_sum, load_us_max; /* to the device, from wherever */
     int64_t pack_us_sum;              /* the part of it after reading */
+    int64_t disk_us_sum;              /* the part of it that waited for the disk */
     /* host memory */
     size_t host_budget_bytes, host_used_bytes;
     int n_host;

@@ -51,6 +51,13 @@ static double at_rest(const cost_model *c, const double *f)
     return dot(c->theta, f);
 }
 
+double cost_at_rest(const cost_model *c, const cost_work *w)
+{
+    double f[COST_TERMS];
+    terms_of(w, f);
+    return at_rest(c, f);
+}
+
 double cost_predict(const cost_model *c, const cost_work *w)
 {
     double f[COST_TERMS];

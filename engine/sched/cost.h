@@ -48,6 +48,9 @@ void cost_init(cost_model *c);
 /* Microseconds; 0 as long as nothing was observed. */
 double cost_predict(const cost_model *c, const cost_work *w);
 
+/* The same by the terms alone, without what the latest steps took longer or shorter in common. */
+double cost_at_rest(const cost_model *c, const cost_work *w);
+
 /* A step with this work took so long.  Ignores what is not a positive number. */
 void cost_observe(cost_model *c, const cost_work *w, double took_us);
 

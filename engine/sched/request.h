@@ -33,6 +33,7 @@
 #include "engine/sample/bars.h"
 #include "engine/sample/sampler.h"
 #include "engine/sched/lengths.h"
+#include "engine/watch/cause.h"
 
 typedef enum {
     FINISH_NONE, /* still running */
@@ -75,6 +76,8 @@ typedef struct request {
     float weight;         /* of the tenant in fair sharing; 1 is normal */
     /* Monotonic; 0: none.  The targets are the class's, or its tenant's own. */
     int64_t arrived_us, ttft_deadline_us, tpot_target_us;
+    /* Of the time since its arrival: looking up the tenant's limits; work that stood still. */
+    int64_t limits_us, stalled_us;
     int64_t expires_us; /* give up (FINISH_ERROR, ERR_TIMEOUT) when still running then; 0: never */
     /* The same, when no token was made until then: the client's own deadline. */
     int64_t patience_us;
@@ -106,6 +109,8 @@ typedef struct request {
     bool grammar_late;    /* its mask was not ready: it waits alone until it is */
     bool stuck;           /* no token may come: what bars and grammar allow has nothing in common */
     uint32_t *mask;       /* [bars_words()], owned; NULL without bars */
+    cause_clock clock;    /* where its time goes */
+    int redo;             /* positions that it had when it gave way */
 
     /* ---- zone 3: shared; see who touches each field ---- */
     atomic_bool cancel;  /* gateway sets, engine reads */
@@ -115,10 +120,11 @@ typedef struct request {
     /* [n_prompt] if score_prompt; entry 0 is unused; engine writes before the first push or the
      * finish. */
     sampled *prompt_score;
-    atomic_int n_pushed; /* engine raises */
-    int n_popped;        /* gateway only */
-    _Atomic int finish;  /* finish_reason; engine writes last */
-    err why;             /* valid once finish == FINISH_ERROR */
+    atomic_int n_pushed;  /* engine raises */
+    int n_popped;         /* gateway only */
+    cause_verdict missed; /* the promise: kept, or why not; valid with `finish` or a refusal */
+    _Atomic int finish;   /* finish_reason; engine writes last */
+    err why;              /* valid once finish == FINISH_ERROR */
 } request;
 
 /* Zeroes the struct, so that clear is always safe; sets neutral sampling rules. */

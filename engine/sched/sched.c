@@ -57,7 +57,9 @@ void sched_take_inbox(sched *sc)
                         .deadline_us = rq->ttft_deadline_us,
                         .prompt = rq->n_prompt,
                         .output = rq->length.mean};
-        rq->ticket = fair_enter(sc->fair, &job, clock_now_us());
+        int64_t now = clock_now_us();
+        rq->ticket = fair_enter(sc->fair, &job, now);
+        cause_enter(&rq->clock, &sc->sums, now, rq->adapter_id != 0);
         telemetry_adapter_add(sc->tele, rq->adapter_id, 0, +1);
         if (rq->adapter_id && sc->source) expect_adapter(sc, rq);
         rq = next;
@@ -172,6 +174,7 @@ static void publish_counts(sched *sc)
     fair_publish(sc->fair, &sc->outlook, now);
     sc->outlook.running_us = begun_us;
     sc->outlook.free_seats = seats - sc->n_running;
+    sc->sums_shown = sc->sums;
     for (const request *rq = sc->inbox_head; rq; rq = rq->next) expect_one(sc, rq);
     sc->stats.settle_us += sc->settle_us;
     sc->settle_us = 0;
@@ -192,6 +195,7 @@ static bool wait_for_work(sched *sc, bool idle)
 {
     lock_take(&sc->mu);
     while (!sc->inbox_head && !sc->stop && idle) {
+        if (sc->n_inside == 0) sc->looked_us = 0; /* nobody loses anything */
         /* With requests that could not run (an adapter, pages or a mask on
          * its way) look again soon. */
         int64_t pause_us = sc->n_inside > 0 ? 1000 : IDLE_WAIT_MS * 1000;
@@ -204,6 +208,15 @@ static bool wait_for_work(sched *sc, bool idle)
     return go;
 }
 
+/* Nobody was inside: how long the first of those that came has waited for us to wake. */
+static void see_waking(sched *sc, int64_t now)
+{
+    lock_take(&sc->mu);
+    int64_t came_us = sc->inbox_head ? sc->inbox_head->clock.at_us : now;
+    lock_release(&sc->mu);
+    sched_cause_woke(sc, came_us, now);
+}
+
 static void *engine_thread(void *arg)
 {
     sched *sc = arg;
@@ -212,6 +225,9 @@ static void *engine_thread(void *arg)
     while (wait_for_work(sc, idle)) {
         int64_t now = clock_now_us();
         atomic_store(&sc->heartbeat_us, now);
+        bool woke = sc->looked_us == 0;
+        sched_cause_begin(sc, now, idle);
+        if (woke) see_waking(sc, now);
         sched_take_inbox(sc);
         sched_see_ends(sc, now);
         if (!sc->dead && be_lost(sc->be)) { /* a loader met it */
@@ -225,6 +241,7 @@ static void *engine_thread(void *arg)
             sched_land(sc);
             sched_plan_step(sc, now);
         }
+        sched_cause_planned(sc, now);
         idle = sc->step.n_seq == 0 && !sched_in_flight(sc);
         if (sc->step.n_seq > 0)
             sched_run_step(sc, now);
@@ -553,6 +570,10 @@ err_code sched_submit(sched *sc, request *rq, err *e)
     telemetry_enter(sc->tele, rq);
     promise_ask ask = ask_of(sc, rq);
     lengths_ask length = length_ask(rq);
+    miss_cause refused = MISS_RESTART;
+    int64_t now = clock_now_us(), disk_us = 0, load_us = 0;
+    if (rq->adapter_id && sc->source && sc->source->spent)
+        sc->source->spent(sc->source->self, &disk_us, &load_us);
     lock_take(&sc->mu);
     rq->length = lengths_look(sc->lengths, &length);
     if (sc->broken)
@@ -561,11 +582,17 @@ err_code sched_submit(sched *sc, request *rq, err *e)
         rc = err_set(e, ERR_BUSY, "the server is shutting down");
     else if (sc->n_inside >= sc->cap) {
         rc = err_set(e, ERR_BUSY, "the queue is full (%d requests)", sc->n_inside);
+        refused = MISS_QUEUE;
     } else {
         rq->expected_us = predict_ttft(sc, &ask);
         rc = check_promise(sc, rq, e);
+        refused = 2 * ask.load_us > rq->expected_us ? MISS_ADAPTER_LOAD : MISS_QUEUE;
     }
     if (!rc) {
+        cause_begin(&rq->clock, &sc->sums_shown, rq->arrived_us, now, rq->limits_us,
+                    rq->stalled_us);
+        rq->clock.disk_us = disk_us;
+        rq->clock.load_us = load_us;
         expect_one(sc, rq);
         sc->n_inside++;
         rq->next = NULL;
@@ -578,8 +605,9 @@ err_code sched_submit(sched *sc, request *rq, err *e)
     }
     lock_release(&sc->mu);
     if (rc) {
+        rq->missed = (cause_verdict){refused, -1};
         telemetry_refuse(sc->tele, rq->slo_class, rq->tenant_id,
-                         rc == ERR_BUSY ? OUTCOME_REFUSED : OUTCOME_FAILED);
+                         rc == ERR_BUSY ? OUTCOME_REFUSED : OUTCOME_FAILED, refused);
         free(rq->page);
         rq->page = NULL;
     }

@@ -26,6 +26,7 @@
     A(owner, seqs)  \
     A(chunk, seqs)  \
     A(pos0, seqs)   \
+    A(own_us, seqs) \
     A(logit0, seqs) \
     A(ends, seqs)   \
     A(broken, seqs) \
@@ -124,12 +125,14 @@ void sched_take_off(sched *sc)
         request *rq = f->owner[s];
         /* What was placed may have been taken out again by a pre-emption:
          * the work is counted anew. */
+        f->own_us[s] = sched_cause_own_us(sc, rq, f->chunk[s]);
         count_work(&f->work, rq, f->chunk[s]);
         f->n_decode += f->chunk[s] == 1 && rq->n_computed >= rq->n_prompt;
         assert(f->chunk[s] > 0 && f->chunk[s] <= left_of(rq));
         rq->n_computed += f->chunk[s];
         rq->n_ahead += f->ends[s];
     }
+    f->expected_us = sc->cost.n < COST_LEARNING ? 0 : cost_at_rest(&sc->cost, &f->work);
     f->up = true;
     build_in(sc, f == &sc->flights[0] ? &sc->flights[1] : &sc->flights[0]);
 }

@@ -6,6 +6,7 @@
  *   sched_restart.c what becomes of all when the device fails
  *   sched_flight.c  steps between their enqueueing and their settlement
  *   sched_settle.c  the step itself, and what becomes of its requests
+ *   sched_cause.c   where their time goes, for who is told why a promise broke
  *
  * Threads: the engine's, but for what the struct says.
  */
@@ -56,6 +57,7 @@ typedef struct flight {
     request **owner; /* [max_seqs]; NULL: has ended since, its row is discarded */
     int *chunk;      /* [max_seqs] */
     int *pos0;       /* [max_seqs] */
+    double *own_us;  /* [max_seqs]: what its rows should take alone */
     int *logit0;     /* [max_seqs]: first row of logits, or -1 */
     bool *ends;      /* [max_seqs]: the last of what was known of the request */
     bool *broken;    /* [max_seqs]: logits that are not numbers */
@@ -67,6 +69,7 @@ typedef struct flight {
 
     /* for the counts */
     cost_work work;
+    double expected_us; /* by the cost model's terms; 0: not known yet */
     int n_rows, n_seg, n_adapters, n_decode;
     int64_t seen_us, planned_us, computed_us;
 } flight;
@@ -96,12 +99,17 @@ struct sched {
     sched_stats stats;              /* guarded by mu */
     _Atomic int64_t heartbeat_us;
     telemetry *tele;
+    cause_sums sums_shown; /* guarded by mu */
 
     /* engine thread only */
-    bool dead;      /* as broken */
-    int n_faults;   /* since the device last worked for a while */
-    int n_good;     /* steps since the last fault */
-    request **list; /* those who run, then those who may be seated in this step */
+    cause_sums sums;
+    int64_t looked_us;    /* what passed before is in no pause; 0: nobody was inside */
+    int64_t door_us;      /* of the latest plan; 0: somebody may have waited for a seat in it */
+    int64_t door_lost_us; /* what was MISS_MACHINE's by then */
+    bool dead;            /* as broken */
+    int n_faults;         /* since the device last worked for a while */
+    int n_good;           /* steps since the last fault */
+    request **list;       /* those who run, then those who may be seated in this step */
     int n, cap, n_running;
     policy_request *view;
     policy_entry *plan;
@@ -242,6 +250,30 @@ static inline bool is_too_late(const sched *sc, const request *rq, int64_t now)
 }
 
 /* ---------------------------------------------------------- between the files -- */
+
+/* ---- sched_cause.c: what the requests' clocks (cause.h) are told */
+
+/* The engine looked; what has passed since it did so last, beyond what it needs between steps,
+ * is lost to the machine. */
+void sched_cause_look(sched *sc, int64_t now);
+/* An iteration begins, after a step or a sleep; and its plan is made. */
+void sched_cause_begin(sched *sc, int64_t now, bool slept);
+/* It slept, for nobody was inside, and found the first of the new ones only now. */
+void sched_cause_woke(sched *sc, int64_t came_us, int64_t now);
+void sched_cause_planned(sched *sc, int64_t now);
+/* What `n` rows of it should take alone; call it before they count as computed. */
+double sched_cause_own_us(const sched *sc, const request *rq, int n);
+/* A step took so long. */
+void sched_cause_step(sched *sc, const flight *f, int64_t took_us);
+/* All waited for that, from `began_us` until now. */
+void sched_cause_lost(sched *sc, miss_cause why, int64_t began_us, int64_t now);
+/* It has its seat, and `kept` positions; KV up to `end`; gives its seat up; has its first token;
+ * ends. */
+void sched_cause_seat(sched *sc, request *rq, int kept, int64_t now);
+void sched_cause_computed(sched *sc, request *rq, int end, int64_t now);
+void sched_cause_gave_way(sched *sc, request *rq, int64_t now);
+void sched_cause_first(sched *sc, request *rq, int64_t now);
+void sched_cause_end(sched *sc, request *rq, int64_t now);
 
 /* Takes over what was submitted since the last step. */
 void sched_take_inbox(sched *sc);

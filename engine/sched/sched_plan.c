@@ -75,7 +75,10 @@ static int swap_out(sched *sc, request *rq)
     if (!sc->swap || n == 0 || scores(rq)) return 0; /* scored prompts begin anew */
     if (sc->cfg.preemption == PREEMPT_RECOMPUTE) return 0;
     if (sc->cfg.preemption == PREEMPT_CHEAPER && !swap_is_cheaper(sc, rq, n)) return 0;
-    if (!swap_save(sc->swap, rq->page, n, rq->swap_slot)) return 0;
+    int64_t began_us = clock_now_us();
+    bool saved = swap_save(sc->swap, rq->page, n, rq->swap_slot);
+    sched_cause_lost(sc, MISS_SWAP, began_us, clock_now_us());
+    if (!saved) return 0;
     rq->n_swapped = n;
     lock_take(&sc->mu);
     sc->stats.n_swapped_out++;
@@ -88,10 +91,12 @@ static void preempt(sched *sc, int v)
     request *rq = sc->list[v];
     assert(rq && rq->state == STATE_RUNNING && !sched_in_flight(sc));
     unplace(sc, rq);
+    int64_t now = clock_now_us();
+    sched_cause_gave_way(sc, rq, now);
     int kept = swap_out(sc, rq);
     sched_leave_seat(sc, rq);
     rq->n_computed = kept;
-    fair_back(sc->fair, rq->ticket, clock_now_us());
+    fair_back(sc->fair, rq->ticket, now);
     rq->n_preempted++;
     sc->view[v].running = false;
     sc->allowed[v] = false; /* not again in this step */
@@ -217,7 +222,9 @@ static void swap_in(sched *sc, request *rq, int kept)
     int from = rq->n_computed / sc->page_tokens;
     if (rq->n_computed < kept) {
         assert(rq->n_swapped >= from && rq->n_swapped <= rq->n_page);
+        int64_t began_us = clock_now_us();
         swap_load(sc->swap, rq->swap_slot + from, rq->n_swapped - from, rq->page + from);
+        sched_cause_lost(sc, MISS_SWAP, began_us, clock_now_us());
         rq->n_computed = kept;
         sched_publish_pages(sc, rq, from * sc->page_tokens, kept);
         lock_take(&sc->mu);
@@ -274,6 +281,7 @@ static bool admit(sched *sc, int i, int64_t now)
     assert(got);
     (void)got;
     (void)kv_claim(sc->pages, 0, false); /* one more was asked for than the prompt takes */
+    sched_cause_seat(sc, rq, rq->n_swapped ? kept : rq->n_computed, now);
     if (rq->n_swapped) swap_in(sc, rq, kept);
     if (rq->admitted_us == 0) {
         rq->admitted_us = now;

@@ -148,6 +148,7 @@ void sched_restart(sched *sc, const err *why)
     }
     if (src && src->resume) src->resume(src->self);
     set_state(sc, false, false);
-    log_info("engine", "the device is back after %lld ms",
-             (long long)((clock_now_us() - t0) / 1000));
+    int64_t now = clock_now_us();
+    sched_cause_lost(sc, MISS_RESTART, t0, now);
+    log_info("engine", "the device is back after %lld ms", (long long)((now - t0) / 1000));
 }

@@ -49,18 +49,20 @@ void sched_swap_forget(sched *sc, request *rq)
 void sched_finish(sched *sc, request *rq, finish_reason why, const err *cause)
 {
     assert(rq->state != STATE_DONE);
+    int64_t now = clock_now_us();
     sched_hold(sc, rq);
     sched_leave_seat(sc, rq);
     sched_swap_forget(sc, rq);
     rq->state = STATE_DONE;
-    fair_leave(sc->fair, rq->ticket, clock_now_us());
+    fair_leave(sc->fair, rq->ticket, now);
+    sched_cause_end(sc, rq, now);
     for (int i = 0; i < sc->n; i++) {
         if (sc->list[i] == rq) sc->list[i] = NULL;
     }
     free(rq->page);
     rq->page = NULL;
     telemetry_adapter_add(sc->tele, rq->adapter_id, 0, -1);
-    telemetry_end(sc->tele, rq, outcome_of(why), clock_now_us());
+    telemetry_end(sc->tele, rq, outcome_of(why), cause ? cause->code : ERR_NONE, now);
     lengths_ask length = length_ask(rq);
     int made = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed);
     lock_take(&sc->mu);
@@ -146,6 +148,7 @@ static void hand_out(sched *sc, request *rq, const sampled *t, int64_t now)
     int64_t before = rq->last_token_us;
     if (rq->first_token_us == 0) {
         rq->first_token_us = now;
+        sched_cause_first(sc, rq, now);
         see_surprise(sc, rq, now);
         atomic_store(&rq->meter->first_token_ms, (uint32_t)((now - rq->arrived_us) / 1000));
     }
@@ -205,6 +208,7 @@ static void settle_entry(sched *sc, flight *f, int s, int64_t now)
         return;
     }
     sched_publish_pages(sc, rq, before, end);
+    sched_cause_computed(sc, rq, end, now);
     int done = end < rq->n_prompt ? end : rq->n_prompt;
     int metered = (int)atomic_load(&rq->meter->prompt_tokens);
     if (done > metered) { /* what is recomputed after a pre-emption costs the tenant nothing */
@@ -269,9 +273,13 @@ static bool land(sched *sc, flight *f)
     sc->landed_us = now;
     cost_observe(&sc->cost, &f->work, (double)(now - began_us));
     count_step(sc, f, began_us, now);
+    sched_cause_step(sc, f, now - began_us);
+    sc->looked_us = now;
     for (int s = 0; s < f->n_seq; s++) settle_entry(sc, f, s, now);
     sched_sweep(sc);
-    sc->settle_us += clock_now_us() - now;
+    int64_t settled_us = clock_now_us();
+    sched_cause_look(sc, settled_us);
+    sc->settle_us += settled_us - now;
     return true;
 }
 
@@ -287,6 +295,7 @@ void sched_run_step(sched *sc, int64_t seen_us)
     flight *f = sc->now, *before = sched_in_flight(sc);
     f->seen_us = seen_us;
     f->planned_us = clock_now_us();
+    sched_cause_look(sc, f->planned_us);
     if (sched_launch(sc, &e)) {
         sched_restart(sc, &e);
         return;

@@ -17,12 +17,14 @@ enum { NONE = -1 };
 typedef struct {
     histogram series[SERIES];
     _Atomic uint64_t outcome[OUTCOMES], met[TARGETS], missed[TARGETS];
+    _Atomic uint64_t cause[MISS_CAUSES], beside[CAUSE_CLASSES];
 } class_counts;
 
 typedef struct {
     _Atomic uint64_t id; /* 0: nobody's yet */
     histogram ttft, tpot;
     _Atomic uint64_t outcome[OUTCOMES], met, missed, prompt_tokens, output_tokens;
+    _Atomic uint64_t cause[MISS_CAUSES];
 } tenant_counts;
 
 typedef struct {
@@ -163,15 +165,34 @@ void telemetry_token(telemetry *t, const request *rq, int64_t before_us)
     histogram_add(&t->tenants[rq->telemetry_slot].ttft, ttft);
 }
 
-static void judge(class_counts *c, tenant_counts *o, bool ttft, bool tpot, bool complete)
+/* The promise as a whole. */
+static void count_verdict(class_counts *c, tenant_counts *o, cause_verdict v)
 {
-    if (complete) {
-        count(ttft ? &c->met[TARGET_TTFT] : &c->missed[TARGET_TTFT]);
-        count(tpot ? &c->met[TARGET_TPOT] : &c->missed[TARGET_TPOT]);
-    }
-    bool good = complete && ttft && tpot;
-    count(good ? &c->met[TARGET_BOTH] : &c->missed[TARGET_BOTH]);
-    count(good ? &o->met : &o->missed);
+    count(v.why ? &c->missed[TARGET_BOTH] : &c->met[TARGET_BOTH]);
+    count(v.why ? &o->missed : &o->met);
+    if (!v.why) return;
+    count(&c->cause[v.why]);
+    count(&o->cause[v.why]);
+    if (v.beside >= 0) count(&c->beside[v.beside]);
+}
+
+/* What became of its two targets. */
+static cause_life life_of(const request *rq, request_outcome how, err_code code, int made,
+                          int64_t now_us)
+{
+    /* A prompt that is only scored has its first result at the end. */
+    int64_t first = rq->first_token_us ? rq->first_token_us : now_us;
+    int64_t decode = made < 2 ? 0 : (made - 1) * rq->tpot_target_us;
+    return (cause_life){
+        .failed = how == OUTCOME_FAILED,
+        .code = code,
+        .adapter = rq->adapter_id != 0,
+        .began = rq->first_token_us != 0,
+        .ttft_late_us = rq->ttft_deadline_us ? first - rq->ttft_deadline_us : 0,
+        .tpot_late_us = decode ? rq->last_token_us - first - decode : 0,
+        .ttft_target_us = rq->ttft_deadline_us - rq->arrived_us,
+        .decode_target_us = decode,
+    };
 }
 
 static void measure(class_counts *c, tenant_counts *o, const request *rq, int made, int64_t now_us)
@@ -189,33 +210,40 @@ static void measure(class_counts *c, tenant_counts *o, const request *rq, int ma
     }
 }
 
-void telemetry_end(telemetry *t, const request *rq, request_outcome how, int64_t now_us)
+void telemetry_end(telemetry *t, request *rq, request_outcome how, err_code code, int64_t now_us)
 {
     class_counts *c = &t->classes[rq->slo_class];
     tenant_counts *o = &t->tenants[rq->telemetry_slot];
     int made = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed);
     bool complete = how == OUTCOME_STOP || how == OUTCOME_LENGTH;
-    /* A prompt that is only scored has its first result at the end. */
-    int64_t first = rq->first_token_us ? rq->first_token_us : now_us;
-    bool ttft = !rq->ttft_deadline_us || first <= rq->ttft_deadline_us;
-    bool tpot = made < 2 || !rq->tpot_target_us ||
-                rq->last_token_us - first <= (made - 1) * rq->tpot_target_us;
+    cause_life life = life_of(rq, how, code, made, now_us);
     count(&c->outcome[how]);
     count(&o->outcome[how]);
-    if (complete || how == OUTCOME_FAILED) judge(c, o, ttft, tpot, complete);
-    if (complete) measure(c, o, rq, made, now_us);
+    rq->missed = (cause_verdict){MISS_NONE, -1};
+    if (complete || life.failed) {
+        rq->missed = cause_judge(&rq->clock, &life);
+        count_verdict(c, o, rq->missed);
+    }
+    if (complete) {
+        count(life.ttft_late_us > 0 ? &c->missed[TARGET_TTFT] : &c->met[TARGET_TTFT]);
+        count(life.tpot_late_us > 0 ? &c->missed[TARGET_TPOT] : &c->met[TARGET_TPOT]);
+        measure(c, o, rq, made, now_us);
+    }
     atomic_fetch_add_explicit(&o->prompt_tokens, atomic_load(&rq->meter->prompt_tokens),
                               memory_order_relaxed);
     atomic_fetch_add_explicit(&o->output_tokens, (uint64_t)made, memory_order_relaxed);
 }
 
-void telemetry_refuse(telemetry *t, int class, uint64_t tenant_id, request_outcome how)
+void telemetry_refuse(telemetry *t, int class, uint64_t tenant_id, request_outcome how,
+                      miss_cause why)
 {
     class_counts *c = &t->classes[class];
     tenant_counts *o = &t->tenants[tenant_slot(t, tenant_id)];
+    assert((why != MISS_NONE) == (how != OUTCOME_LIMITED));
     count(&c->outcome[how]);
     count(&o->outcome[how]);
-    if (how == OUTCOME_REFUSED || how == OUTCOME_FAILED) judge(c, o, false, false, false);
+    if (how == OUTCOME_REFUSED || how == OUTCOME_FAILED)
+        count_verdict(c, o, (cause_verdict){why, -1});
 }
 
 void telemetry_step(telemetry *t, int n_rows)
@@ -281,6 +309,8 @@ void telemetry_class_get(const telemetry *t, int class, telemetry_class *out)
         out->met[k] = look(&c->met[k]);
         out->missed[k] = look(&c->missed[k]);
     }
+    for (int k = 0; k < MISS_CAUSES; k++) out->cause[k] = look(&c->cause[k]);
+    for (int k = 0; k < CAUSE_CLASSES; k++) out->beside[k] = look(&c->beside[k]);
 }
 
 int telemetry_tenants_get(const telemetry *t, telemetry_tenant *out, int cap)
@@ -297,6 +327,7 @@ int telemetry_tenants_get(const telemetry *t, telemetry_tenant *out, int cap)
         for (int k = 0; k < OUTCOMES; k++) o->outcome[k] = look(&c->outcome[k]);
         o->met = look(&c->met);
         o->missed = look(&c->missed);
+        for (int k = 0; k < MISS_CAUSES; k++) o->cause[k] = look(&c->cause[k]);
         o->prompt_tokens = look(&c->prompt_tokens);
         o->output_tokens = look(&c->output_tokens);
     }

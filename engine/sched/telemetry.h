@@ -18,8 +18,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/watch/histogram.h"
 #include "engine/sched/request.h"
+#include "engine/watch/histogram.h"
 
 typedef enum {
     OUTCOME_STOP,      /* complete: a stop token or string */
@@ -56,12 +56,15 @@ enum { TARGET_TTFT, TARGET_TPOT, TARGET_BOTH, TARGETS };
 typedef struct telemetry_class {
     histogram_counts series[SERIES];
     uint64_t outcome[OUTCOMES], met[TARGETS], missed[TARGETS];
+    uint64_t cause[MISS_CAUSES];    /* of missed[TARGET_BOTH], each under one */
+    uint64_t beside[CAUSE_CLASSES]; /* of decode_steps, by the class with the most rows */
 } telemetry_class;
 
 typedef struct telemetry_tenant {
     uint64_t id; /* 0: all that have no series of their own */
     histogram_counts ttft, tpot;
     uint64_t outcome[OUTCOMES], met, missed; /* both targets */
+    uint64_t cause[MISS_CAUSES];             /* of the missed */
     uint64_t prompt_tokens, output_tokens;   /* of requests that have ended */
 } telemetry_tenant;
 
@@ -84,10 +87,12 @@ void telemetry_enter(telemetry *t, request *rq);
 void telemetry_seat(telemetry *t, const request *rq);
 /* A token at rq->last_token_us; `before_us` is when the one before was made, 0: it is the first. */
 void telemetry_token(telemetry *t, const request *rq, int64_t before_us);
-/* The last word on a request that was entered; its times are final. */
-void telemetry_end(telemetry *t, const request *rq, request_outcome how, int64_t now_us);
-/* For one that never came in. */
-void telemetry_refuse(telemetry *t, int class, uint64_t tenant_id, request_outcome how);
+/* The last word on a request that was entered; its times are final.  Judges the promise and sets
+ * rq->missed.  `code`: of what failed. */
+void telemetry_end(telemetry *t, request *rq, request_outcome how, err_code code, int64_t now_us);
+/* For one that never came in; `why` counts where that is a promise broken. */
+void telemetry_refuse(telemetry *t, int class, uint64_t tenant_id, request_outcome how,
+                      miss_cause why);
 /* A step of so many rows. */
 void telemetry_step(telemetry *t, int n_rows);
 /* Changes how many requests run with an adapter and wait for it; id 0 (the base) is not counted. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/clock.h"
 #include "engine/sched/sched.h"
 #include "gateway/auth.h"
 #include "gateway/http/http_status.h"
@@ -187,7 +188,7 @@ static bool limited(completion *c, const limits_adapter *a, const limits_refusal
     ratelimit_headers(c->x, c->srv->limits, a);
     ratelimit_refuse(c->x, why);
     telemetry_refuse(sched_telemetry(c->srv->sched), c->slo_class, c->x->caller->tenant.id,
-                     OUTCOME_LIMITED);
+                     OUTCOME_LIMITED, MISS_NONE);
     stats_refused(c->srv->stats, c->x->caller->tenant.id, c->slo_class, true);
     c->problem = (openai_problem){.status = why->status, .type = why->type, .code = why->code};
     snprintf(c->problem.msg, sizeof(c->problem.msg), "%s", why->msg);
@@ -208,8 +209,10 @@ static bool ask_limits(completion *c)
     limits_refusal why;
     limits_adapter of;
     const limits_adapter *a = adapter_limits_of(c, &of);
-    return limits_ask(c->srv->limits, &c->x->caller->key, &c->x->caller->tenant, a, &why) ||
-           limited(c, a, &why);
+    int64_t began_us = clock_now_us();
+    bool may = limits_ask(c->srv->limits, &c->x->caller->key, &c->x->caller->tenant, a, &why);
+    c->limits_us += clock_now_us() - began_us;
+    return may || limited(c, a, &why);
 }
 
 /* Where usage can't be kept, work is refused before it costs anything. */
@@ -230,9 +233,11 @@ static bool reserve(completion *c)
     limits_refusal why;
     limits_adapter of;
     const limits_adapter *a = adapter_limits_of(c, &of);
-    if (!limits_reserve(c->srv->limits, &c->x->caller->key, &c->x->caller->tenant, a, tokens,
-                        &c->ticket, &why))
-        return limited(c, a, &why);
+    int64_t began_us = clock_now_us();
+    bool may = limits_reserve(c->srv->limits, &c->x->caller->key, &c->x->caller->tenant, a, tokens,
+                              &c->ticket, &why);
+    c->limits_us += clock_now_us() - began_us;
+    if (!may) return limited(c, a, &why);
     ratelimit_headers(c->x, c->srv->limits, a);
     return true;
 }
@@ -305,9 +310,13 @@ static bool compile_form(completion *c)
 
 bool completion_admit(completion *c, bool chat)
 {
-    if (!read_body(c, chat) || !resolve_model(c) || !check_ids(c) || !pick_class(c)) return false;
+    if (!read_body(c, chat)) return false;
+    int64_t began_us = clock_now_us() - clock_thread_us();
+    if (!resolve_model(c) || !check_ids(c) || !pick_class(c)) return false;
     if (!ask_limits(c) || !ask_spool(c) || !tokenise_all(c) || !set_stop_ids(c)) return false;
-    if (!find_bars(c) || !reserve(c) || !compile_form(c)) return false;
+    if (!find_bars(c) || !reserve(c)) return false;
+    c->stalled_us = clock_now_us() - clock_thread_us() - began_us - c->limits_us;
+    if (!compile_form(c)) return false;
     int n = c->rq.n * c->rq.n_prompts;
     c->choices = calloc((size_t)n, sizeof(*c->choices));
     if (!c->choices) {

@@ -105,6 +105,8 @@ static void set_times(const completion *c, request *rq)
     rq->arrived_us = c->started_us;
     rq->ttft_deadline_us = c->started_us + own.ttft_us;
     rq->tpot_target_us = own.tpot_us;
+    rq->limits_us = c->limits_us;
+    rq->stalled_us = c->stalled_us;
     rq->expires_us = c->started_us + c->srv->cfg->server_request_timeout_us;
     rq->patience_us = patience_of(c);
 }

@@ -65,6 +65,8 @@ typedef struct completion {
     jsonw out;
     char id[64];
     int64_t started_wall_us, started_us, first_token_us;
+    int64_t limits_us;  /* in which its limits were looked up */
+    int64_t stalled_us; /* in which its worker had work, and did not run */
     int status;
 } completion;
 

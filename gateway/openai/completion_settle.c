@@ -1,5 +1,6 @@
 /* completion_settle.c -- the end of a request in figures: usage rows, limits, the log line. */
 #include <stdio.h>
+#include <string.h>
 
 #include "engine/base/clock.h"
 #include "gateway/openai/completion_inside.h"
@@ -25,6 +26,7 @@ static void fill_row(const completion *c, const choice *ch, usage_row *row)
         row->prompt_tokens = atomic_load(&m->prompt_tokens);
         row->cached_tokens = atomic_load(&m->cached_tokens);
     }
+    row->missed = ch->rq.missed.why;
     if (ch->rq.admitted_us) row->queue_ms = (ch->rq.admitted_us - ch->rq.arrived_us) / 1000;
     if (ch->rq.first_token_us) row->ttft_ms = (ch->rq.first_token_us - c->started_us) / 1000;
     snprintf(row->model, sizeof(row->model), "%s", c->label);
@@ -62,6 +64,27 @@ void completion_settle(completion *c)
     (void)settler_await(c->srv->settler, turn); /* else the spool has it */
 }
 
+/* Why the promise was broken: "queue", of several choices "queue:2,machine:1". */
+static void note_missed(const completion *c)
+{
+    char text[80] = "";
+    int n[MISS_CAUSES] = {0}, beside = -1;
+    for (int i = 0; i < c->n_choices; i++) {
+        const cause_verdict *v = &c->choices[i].rq.missed;
+        n[v->why]++;
+        if (v->why && v->beside >= 0) beside = v->beside;
+    }
+    for (int k = MISS_NONE + 1; k < MISS_CAUSES; k++) {
+        size_t at = strlen(text);
+        if (n[k] == 0) continue;
+        snprintf(text + at, sizeof(text) - at, "%s%s", at ? "," : "", miss_cause_name(k));
+        at = strlen(text);
+        if (c->n_choices > 1) snprintf(text + at, sizeof(text) - at, ":%d", n[k]);
+    }
+    if (text[0]) exchange_note(c->x, "missed", "%s", text);
+    if (beside >= 0) exchange_note(c->x, "beside", "%s", c->srv->classes[beside].name);
+}
+
 static void note_ms(exchange *x, const char *name, int64_t us)
 {
     exchange_note(x, name, "%.2f", (double)us / 1000);
@@ -73,6 +96,7 @@ void completion_log(const completion *c)
     openai_usage u;
     if (c->label[0]) exchange_note(x, "model", "%s", c->label);
     exchange_note(x, "class", "%s", c->srv->classes[c->slo_class].name);
+    note_missed(c);
     if (c->n_choices == 0 || !c->choices[0].submitted) return;
     const choice *ch = &c->choices[0];
     const request *rq = &ch->rq;

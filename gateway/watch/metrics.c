@@ -131,6 +131,26 @@ static void put_lengths(prom *p, const metrics_view *v)
         prom_sample(p, v->lengths[i].loss, "class", v->srv->classes[i].name, NULL);
 }
 
+static void put_missed(prom *p, const metrics_view *v)
+{
+    prom_family(p, "lorad_slo_missed_total", "counter",
+                "Promises broken (target both), each by the one cause that took the most time");
+    for (int i = 0; i < v->srv->n_class; i++) {
+        for (int k = MISS_NONE + 1; k < MISS_CAUSES; k++) {
+            prom_count(p, v->classes[i].cause[k], "class", v->srv->classes[i].name, "cause",
+                       miss_cause_name(k), NULL);
+        }
+    }
+    prom_family(p, "lorad_slo_missed_beside_total", "counter",
+                "Of those by decode_steps: by the class that had the most rows beside it");
+    for (int i = 0; i < v->srv->n_class; i++) {
+        for (int k = 0; k < v->srv->n_class; k++) {
+            prom_count(p, v->classes[i].beside[k], "class", v->srv->classes[i].name, "beside",
+                       v->srv->classes[k].name, NULL);
+        }
+    }
+}
+
 static void put_series(prom *p, const metrics_view *v)
 {
     static const struct {
@@ -188,6 +208,14 @@ static void put_tenants(prom *p, const metrics_view *v)
     for (int i = 0; i < v->n_tenants; i++) {
         prom_count(p, v->tenants[i].met, "tenant", name[i], "met", "true", NULL);
         prom_count(p, v->tenants[i].missed, "tenant", name[i], "met", "false", NULL);
+    }
+    prom_family(p, "lorad_tenant_slo_missed_total", "counter",
+                "A tenant's promises broken, each by its cause");
+    for (int i = 0; i < v->n_tenants; i++) {
+        for (int k = MISS_NONE + 1; k < MISS_CAUSES; k++) {
+            prom_count(p, v->tenants[i].cause[k], "tenant", name[i], "cause", miss_cause_name(k),
+                       NULL);
+        }
     }
     prom_family(p, "lorad_tenant_tokens_total", "counter", "Tokens of a tenant's ended requests");
     for (int i = 0; i < v->n_tenants; i++) {
@@ -374,6 +402,7 @@ void metrics_get(exchange *x)
         put_engine(&p, v);
         put_targets(&p, s);
         put_outcomes(&p, v);
+        put_missed(&p, v);
         put_lengths(&p, v);
         put_series(&p, v);
         put_tenants(&p, v);

@@ -59,8 +59,7 @@ void stats_destroy(stats *st)
 void stats_note(stats *st, const usage_row *row, const request *rq)
 {
     if (!st) return;
-    int64_t ttft_us = rq->ttft_deadline_us ? rq->ttft_deadline_us - rq->arrived_us : 0;
-    book_note(st->book, row, rq->slo_class, ttft_us, rq->tpot_target_us);
+    book_note(st->book, row, rq->slo_class);
     if (row->status < 500) return;
     char detail[96];
     snprintf(detail, sizeof(detail), "status %d, %s", row->status, row->finish);
@@ -192,6 +191,7 @@ static void take_classes(stats *st)
         c->failed = (int64_t)now->failed;
         c->met = (int64_t)now->met;
         c->missed = (int64_t)now->missed;
+        PUT_CAUSES(c, now->cause);
         c->attained = met + missed ? (double)met / (double)(met + missed) : -1;
         c->goodput = seconds > 0 ? (double)met / seconds : 0;
         write_percentiles(c, now, then);

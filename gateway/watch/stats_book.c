@@ -90,18 +90,16 @@ static int bucket_for(int64_t us)
 
 typedef struct {
     int64_t ttft_us, tpot_us; /* negative: none */
-    bool complete, met;
+    bool complete;
 } outcome;
 
-static outcome outcome_of(const usage_row *row, int64_t ttft_target_us, int64_t tpot_target_us)
+static outcome outcome_of(const usage_row *row)
 {
     outcome o = {.ttft_us = -1, .tpot_us = -1, .complete = row->status / 100 == 2};
     if (row->ttft_ms >= 0) o.ttft_us = row->ttft_ms * 1000;
     if (row->ttft_ms >= 0 && row->output_tokens > 1) {
         o.tpot_us = (row->duration_ms - row->ttft_ms) * 1000 / ((int64_t)row->output_tokens - 1);
     }
-    o.met = o.complete && (ttft_target_us <= 0 || o.ttft_us <= ttft_target_us) &&
-            (tpot_target_us <= 0 || o.tpot_us <= tpot_target_us);
     return o;
 }
 
@@ -113,9 +111,11 @@ static void add(book_counts *c, const usage_row *row, const outcome *o)
     c->prompt_tokens += row->prompt_tokens;
     c->output_tokens += row->output_tokens;
     c->last_wall_us = row->ended_wall_us;
-    if (row->status == 499) return; /* the client left: no promise was tried */
-    c->met += o->met;
-    c->missed += !o->met;
+    /* Judged by the engine: what the client left, or the operator ended, is in neither. */
+    c->met += o->complete && !row->missed;
+    c->missed += row->missed != MISS_NONE;
+    if (row->missed) c->cause[row->missed]++;
+    if (row->status == 499) return;
     if (o->ttft_us >= 0) c->ttft[bucket_for(o->ttft_us)]++;
     if (o->tpot_us >= 0) c->tpot[bucket_for(o->tpot_us)]++;
 }
@@ -125,10 +125,9 @@ uint64_t book_adapter_key(uint64_t tenant_id, const char *name)
     return hash_text(tenant_id, name, strcspn(name, "@"));
 }
 
-void book_note(book *b, const usage_row *row, int class, int64_t ttft_target_us,
-               int64_t tpot_target_us)
+void book_note(book *b, const usage_row *row, int class)
 {
-    outcome o = outcome_of(row, ttft_target_us, tpot_target_us);
+    outcome o = outcome_of(row);
     lock_take(&b->mu);
     add(open_locked(b, BOOK_TENANT, row->tenant_id), row, &o);
     add(open_locked(b, BOOK_CLASS, (uint64_t) class), row, &o);

@@ -23,7 +23,8 @@ typedef enum { BOOK_TENANT, BOOK_ADAPTER, BOOK_CLASS, BOOK_KINDS } book_kind;
 typedef struct book_counts {
     uint64_t ended, failed, limited, refused; /* ended: with an answer of 2xx */
     uint64_t prompt_tokens, output_tokens;
-    uint64_t met, missed; /* both targets */
+    uint64_t met, missed;        /* both targets */
+    uint64_t cause[MISS_CAUSES]; /* of the missed */
     int64_t last_wall_us;
     uint32_t ttft[BOOK_BUCKETS], tpot[BOOK_BUCKETS];
 } book_counts;
@@ -33,10 +34,8 @@ typedef struct book book;
 book *book_create(void);
 void book_destroy(book *b);
 
-/* class: index; the targets are the request's own, 0: none.  Tells "name@7" apart from the base by
- * adapter_id. */
-void book_note(book *b, const usage_row *row, int class, int64_t ttft_target_us,
-               int64_t tpot_target_us);
+/* class: index.  Tells "name@7" apart from the base by adapter_id. */
+void book_note(book *b, const usage_row *row, int class);
 /* One request that was refused: `limited` by a limit of its own, else for lack of room. */
 void book_refused(book *b, uint64_t tenant_id, int class, bool limited);
 

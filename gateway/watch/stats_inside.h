@@ -20,6 +20,15 @@ enum {
     EVENTS_MAX = 1000, /* kept */
 };
 
+/* The counts by cause, into a row that has PROTO_MISSED. */
+#define PUT_CAUSE_(NAME, word) put_to_->missed_##word = (int64_t)put_from_[MISS_##NAME];
+#define PUT_CAUSES(row, counts)                              \
+    do {                                                     \
+        __typeof__(row) put_to_ = (row);                     \
+        const __typeof__((counts)[0]) *put_from_ = (counts); \
+        MISS_LIST(PUT_CAUSE_)                                \
+    } while (0)
+
 typedef struct pending_event {
     int64_t wall_us;
     uint64_t tenant_id, actor;
@@ -37,7 +46,7 @@ typedef struct adapter_line {
     uint64_t id, tenant_id, version_id, key;
     int64_t bytes, memory_bytes, hits, output_tokens, last_used_s, load_us;
     int32_t version, previous, versions, rank, in_use, requests;
-    uint32_t loads;
+    uint32_t loads, missed, cause[MISS_CAUSES];
     uint8_t tier; /* residency_state */
     bool pinned;
     bool known; /* its tier was looked at before */

@@ -115,6 +115,7 @@ static void put_tenant(stats *st, size_t i)
     row.served = served_of(st, t->id);
     row.met = (int64_t)c.met;
     row.missed = (int64_t)c.missed;
+    PUT_CAUSES(&row, c.cause);
     row.adapters = n ? (int64_t)n->index : 0;
     (void)journal_put(st->journal, TABLE_TENANTS, t->id, &row);
 }
@@ -183,6 +184,8 @@ static void carry_over(adapter_line *to, const adapter_line *from)
     to->last_used_s = from->last_used_s;
     to->loads = from->loads;
     to->load_us = from->load_us;
+    to->missed = from->missed;
+    memcpy(to->cause, from->cause, sizeof(to->cause));
     if (to->version_id == from->version_id) {
         to->tier = from->tier;
         to->pinned = from->pinned;
@@ -224,6 +227,8 @@ static void put_adapter(stats *st, const adapter_line *a, const char *name)
     row.loads = a->loads;
     row.load_us = a->load_us;
     row.last_used_s = a->last_used_s;
+    row.missed = a->missed;
+    PUT_CAUSES(&row, a->cause);
     (void)journal_put(st->journal, TABLE_ADAPTERS, a->id, &row);
 }
 
@@ -353,6 +358,8 @@ static void note_hits(void *arg, uint64_t key, const book_counts *c)
     a->hits = (int64_t)c->ended;
     a->output_tokens = (int64_t)c->output_tokens;
     a->last_used_s = c->last_wall_us / 1000000;
+    a->missed = (uint32_t)c->missed;
+    for (int k = 0; k < MISS_CAUSES; k++) a->cause[k] = (uint32_t)c->cause[k];
     a->hot = a->hit = true;
 }
 

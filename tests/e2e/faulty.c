@@ -1,13 +1,20 @@
-/* faulty.c -- linked into lorad_faulty, the server of test_restart.py, and into nothing else: a
- * device that fails when told.
+/* faulty.c -- linked into lorad_faulty, the server of test_restart.py, test_causes.py and the bench
+ * case causes, and into nothing else: a device that fails when told, and a disk that is slow.
  *
- * The linker puts these two in place of the engine's own (--wrap).  $LORAD_TEST_FAULT names a
+ * The linker puts these in place of the engine's own (--wrap).  $LORAD_TEST_FAULT names a
  * file: once it is there, the number in it tells how many more steps go well before one fails,
  * and the file is removed.  While a file of that name with .stays behind it is there, the
  * device can't be opened again.
+ *
+ * $LORAD_TEST_SLOW names a file: as long as it is there, each read of a loader thread takes as many
+ * milliseconds longer as it says.
  */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "engine/backend.h"
@@ -16,6 +23,8 @@ err_code __real_be_sync(backend *be, err *e);
 err_code __wrap_be_sync(backend *be, err *e);
 err_code __real_be_reopen(backend *be, err *e);
 err_code __wrap_be_reopen(backend *be, err *e);
+ssize_t __real_pread(int fd, void *p, size_t n, off_t at);
+ssize_t __wrap_pread(int fd, void *p, size_t n, off_t at);
 
 static int steps_left = -1; /* engine thread */
 
@@ -34,6 +43,21 @@ err_code __wrap_be_sync(backend *be, err *e)
     if (steps_left < 0) look();
     if (steps_left < 0 || steps_left-- > 0) return rc;
     return err_set(e, ERR_DEVICE, "a fault was asked for");
+}
+
+ssize_t __wrap_pread(int fd, void *p, size_t n, off_t at)
+{
+    char name[16] = "";
+    const char *path = getenv("LORAD_TEST_SLOW");
+    int ms = 0;
+    (void)pthread_getname_np(pthread_self(), name, sizeof(name));
+    FILE *f = path && strcmp(name, "loader") == 0 ? fopen(path, "r") : NULL;
+    if (f && fscanf(f, "%d", &ms) == 1) {
+        struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
+        (void)nanosleep(&t, NULL);
+    }
+    if (f) (void)fclose(f);
+    return __real_pread(fd, p, n, at);
 }
 
 err_code __wrap_be_reopen(backend *be, err *e)

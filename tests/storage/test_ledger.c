@@ -270,8 +270,10 @@ START_TEST(test_slots)
     ck_assert_int_eq(got.ttft_ms, 9);
     ck_assert_str_eq(got.model, "poet@2");
     ck_assert_str_eq(got.finish, "crash");
+    ck_assert_int_eq(got.missed, MISS_RESTART);
     ck_assert_int_eq(ledger_get(st, 101, &got, &e), ERR_NONE);
     ck_assert_uint_eq(got.output_tokens, 4242); /* the worker's row stands */
+    ck_assert_int_eq(got.missed, MISS_NONE);
     ck_assert(!got.recovered);
     ck_assert_int_eq(ledger_get(st, 102, &got, &e), ERR_NONE);
     ck_assert_uint_eq(got.prompt_tokens, 0); /* the prompt is paid once, by choice 0 */

@@ -102,6 +102,7 @@ static usage_row row_of(uint64_t id)
                        .output_tokens = (uint32_t)id,
                        .status = 200,
                        .finish = "length",
+                       .missed = (miss_cause)(id % MISS_CAUSES),
                        .queue_ms = 1,
                        .ttft_ms = 12,
                        .duration_ms = 34,
@@ -139,6 +140,7 @@ static void check_books(uint64_t first, uint64_t last)
         ck_assert_str_eq(got.model, "poet@2");
         ck_assert_str_eq(got.endpoint, "chat");
         ck_assert_str_eq(got.finish, "length");
+        ck_assert_int_eq(got.missed, (int)(id % MISS_CAUSES));
         ck_assert_int_eq(got.duration_ms, 34);
         ck_assert_uint_eq(got.key_id, 30);
         ck_assert(!got.recovered);

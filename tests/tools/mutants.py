@@ -627,4 +627,46 @@ _rule("peers.per-client", "gateway/net/peers.c",
       "(*at)->n >= p->max_per_client", "(*at)->n > p->max_per_client",
       "gateway.test_peers", "one client takes no more connections than it may")
 
+# ---- why a promise broke ----------------------------------------------------------------------
+
+_rule("cause.most", "engine/watch/cause.c",
+      "if (held <= most) continue;", "if (held <= 0 || most > 0) continue;",
+      "engine.test_cause", "the delay that holds the most is the cause")
+_rule("cause.own-first", "engine/watch/cause.c",
+      "us[MISS_NONE] > target_us ? us[MISS_NONE] - target_us : 0", "us[MISS_NONE] > 0 * target_us ? us[MISS_NONE] : 0",
+      "engine.test_cause", "what a request needs itself comes out of the target first")
+_rule("cause.no-more-than-there-was", "engine/watch/cause.c",
+      "us = at_most(us, *left);", "us = us > 0 ? us : 0;",
+      "engine.test_cause", "no more time is attributed than has passed")
+_rule("cause.base-waits-for-no-adapter", "engine/watch/cause.c",
+      "if (c->state == CAUSE_WAITS && c->adapter)", "if (c->state == CAUSE_WAITS)",
+      "engine.test_cause", "the base waits for no adapter")
+_rule("cause.own-rows-are-no-crowd", "engine/watch/cause.c",
+      "(k == class ? c->rows_us : 0)", "(k == class ? 0 : 0)",
+      "engine.test_cause", "its own rows are not beside it")
+_rule("cause.worse-target", "engine/watch/cause.c",
+      "life->ttft_late_us >= life->tpot_late_us", "life->ttft_late_us >= 0",
+      "engine.test_cause", "of two targets the one counts that was missed by more")
+_rule("cause.slow-steps", "engine/sched/sched_cause.c",
+      "sc->sums.us[MISS_MACHINE] += (int64_t)(took - steady);", "",
+      "engine.test_sched_causes", "a step longer than the model knows is the machine's")
+_rule("cause.open-door", "engine/sched/sched_cause.c",
+      "sc->door_us = open ? now : 0;", "sc->door_us = open ? 0 * now : 0;",
+      "engine.test_sched_causes", "with free seats an adapter is what is waited for")
+_rule("cause.gave-way", "engine/sched/sched_plan.c",
+      "sched_cause_gave_way(sc, rq, now);", "",
+      "engine.test_sched_causes", "a seat taken away is pre-emption")
+_rule("cause.copies", "engine/sched/sched_cause.c",
+      "sc->sums.us[why] += now - began_us;", "sc->sums.us[why] += 0;",
+      "engine.test_sched_causes", "copies to host memory are swap")
+_rule("cause.counted", "engine/sched/telemetry.c",
+      "count(&c->cause[v.why]);", "",
+      "engine.test_telemetry", "each miss is counted under its cause")
+_rule("cause.in-the-book", "gateway/watch/stats_book.c",
+      "if (row->missed) c->cause[row->missed]++;", "",
+      "gateway.test_stats_journal", "each miss is counted under its cause in /stats")
+_rule("cause.in-the-spool", "storage/meter_file.c",
+      ".missed = (uint32_t)r->missed};", "};",
+      "storage.test_settler", "the cause is in the usage row, also through the spool")
+
 MUTANTS = _rows

@@ -356,13 +356,28 @@ static void draw_histogram(const topdata *d, cells *c, int row, int col, int h, 
     if (mark >= 0 && target_us > 0) cells_fill(c, row + h, col + 5 + mark, 1, STYLE_WARN, '^');
 }
 
+/* "missed by queue 12, machine 1", with the words of the fields. */
+static void draw_missed(cells *c, int row, const proto_class *k)
+{
+    char text[PROTO_TEXT_CAP] = "";
+    for (const proto_field *f = proto_class_fields; f->name; f++) {
+        if (strncmp(f->name, "missed_", 7) != 0) continue;
+        int64_t n = *(const int64_t *)(const void *)((const char *)k + f->offset);
+        size_t at = strlen(text);
+        if (n > 0)
+            snprintf(text + at, sizeof(text) - at, "%s%s %lld", at ? ", " : "missed by ",
+                     f->name + 7, (long long)n);
+    }
+    (void)cells_text(c, row, 5, -1, STYLE_WARN, text);
+}
+
 void view_draw_slo(view *v, cells *c, int top, int rows)
 {
     const topdata *d = view_data(v);
     if (!d->any) return;
     int y = draw_classes(d, c, top, rows) + 1;
     int n = d->n_class ? d->n_class : 1, each = (top + rows - y) / n;
-    int h = each - 3 > 8 ? 8 : each - 3;
+    int h = each - 4 > 8 ? 8 : each - 4;
     for (int i = 0; i < d->n_class; i++) {
         const proto_class *k = &d->classes[i];
         if (y + 1 >= top + rows) break;
@@ -372,6 +387,7 @@ void view_draw_slo(view *v, cells *c, int top, int rows)
             "%lld refused (%s)",
             k->name, (long long)k->ended, (long long)k->met, (long long)k->missed,
             (long long)k->failed, (long long)k->limited, (long long)k->refused, k->on_overload);
+        if (each >= 2 && k->missed > 0) draw_missed(c, ++y, k);
         if (h >= 1) {
             draw_histogram(d, c, y + 1, 0, h, i, 0);
             if (c->cols >= 90) draw_histogram(d, c, y + 1, 45, h, i, 1);

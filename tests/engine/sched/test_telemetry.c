@@ -122,7 +122,7 @@ static void live(telemetry *t, request *rq, request_outcome how)
         rq->last_token_us = rq->first_token_us + i * step;
         telemetry_token(t, rq, i ? rq->last_token_us - step : 0);
     }
-    telemetry_end(t, rq, how, 9000);
+    telemetry_end(t, rq, how, ERR_NONE, 9000);
 }
 
 START_TEST(a_life_leaves_its_times_and_lengths)
@@ -144,6 +144,13 @@ START_TEST(a_life_leaves_its_times_and_lengths)
     telemetry_destroy(t);
 }
 END_TEST
+
+static uint64_t causes_of(const uint64_t cause[MISS_CAUSES])
+{
+    uint64_t sum = 0;
+    for (int k = 0; k < MISS_CAUSES; k++) sum += cause[k];
+    return sum - cause[MISS_NONE];
+}
 
 START_TEST(targets_are_judged_by_class_and_tenant)
 {
@@ -177,6 +184,9 @@ START_TEST(targets_are_judged_by_class_and_tenant)
         ck_assert_uint_eq(o[0].id, 5);
         ck_assert_uint_eq(o[0].met, c.met[TARGET_BOTH]);
         ck_assert_uint_eq(o[0].missed, c.missed[TARGET_BOTH]);
+        ck_assert_uint_eq(causes_of(o[0].cause), o[0].missed);
+        ck_assert_uint_eq(causes_of(c.cause), c.missed[TARGET_BOTH]);
+        ck_assert_int_eq(rq.missed.why != MISS_NONE, cases[i].both < 0);
         ck_assert_uint_eq(o[0].outcome[cases[i].how], 1);
         ck_assert_uint_eq(o[0].output_tokens, (uint64_t)cases[i].made);
         telemetry_destroy(t);
@@ -188,13 +198,15 @@ START_TEST(refusals_count_against_the_server_and_limits_do_not)
 {
     telemetry *t = telemetry_create(CLASSES, TENANTS, 10);
     telemetry_class c;
-    telemetry_refuse(t, 1, 5, OUTCOME_REFUSED);
-    telemetry_refuse(t, 1, 5, OUTCOME_LIMITED);
+    telemetry_refuse(t, 1, 5, OUTCOME_REFUSED, MISS_STORAGE);
+    telemetry_refuse(t, 1, 5, OUTCOME_LIMITED, MISS_NONE);
     telemetry_class_get(t, 1, &c);
     ck_assert_uint_eq(c.outcome[OUTCOME_REFUSED], 1);
     ck_assert_uint_eq(c.outcome[OUTCOME_LIMITED], 1);
     ck_assert_uint_eq(c.missed[TARGET_BOTH], 1);
     ck_assert_uint_eq(c.missed[TARGET_TTFT], 0);
+    ck_assert_uint_eq(c.cause[MISS_STORAGE], 1);
+    ck_assert_uint_eq(causes_of(c.cause), 1);
     telemetry_destroy(t);
 }
 END_TEST

@@ -211,14 +211,21 @@ START_TEST(requests_add_up_and_meet_their_targets_or_not)
     usage_row good = used(1, 200, 100, 1000, 10), late = used(1, 200, 900, 1000, 10),
               slow = used(1, 200, 100, 9100, 10), gone = used(1, 499, 100, 200, 2),
               broken = used(1, 500, -1, 200, 0);
+    late.missed = MISS_QUEUE; /* what the engine has judged */
+    slow.missed = MISS_MACHINE;
+    broken.missed = MISS_RESTART;
     const usage_row *all[] = {&good, &late, &slow, &gone, &broken};
-    for (size_t i = 0; i < 5; i++) book_note(b, all[i], 2, 500000, 200000);
+    for (size_t i = 0; i < 5; i++) book_note(b, all[i], 2);
     book_refused(b, 1, 2, true);
     book_refused(b, 1, 2, false);
     ck_assert(book_get(b, BOOK_TENANT, 1, &c));
     ck_assert_uint_eq(c.ended, 3);
     ck_assert_uint_eq(c.met, 1);
     ck_assert_uint_eq(c.missed, 3); /* late, slow, broken; not the client that left */
+    ck_assert_uint_eq(c.cause[MISS_QUEUE], 1);
+    ck_assert_uint_eq(c.cause[MISS_MACHINE], 1);
+    ck_assert_uint_eq(c.cause[MISS_RESTART], 1);
+    ck_assert_uint_eq(c.cause[MISS_NONE], 0);
     ck_assert_uint_eq(c.failed, 1);
     ck_assert_uint_eq(c.limited, 1);
     ck_assert_uint_eq(c.refused, 1);
@@ -233,7 +240,7 @@ START_TEST(requests_add_up_and_meet_their_targets_or_not)
     ck_assert_uint_eq(sum, 3);
     book_drain(b, BOOK_ADAPTER, count_drained, &sum);
     ck_assert_uint_eq(sum, 3); /* nothing new */
-    book_note(b, &good, 2, 0, 0);
+    book_note(b, &good, 2);
     book_forget(b, BOOK_ADAPTER, book_adapter_key(1, "pirate"));
     book_drain(b, BOOK_ADAPTER, count_drained, &sum);
     ck_assert_uint_eq(sum, 3);
@@ -248,7 +255,7 @@ START_TEST(percentiles_lie_in_the_right_bucket)
     ck_assert(book_percentile_ms(c.ttft, 0.5) < 0);
     for (int i = 1; i <= 100; i++) {
         usage_row u = used(1, 200, i * 10, i * 10 + 1, 1);
-        book_note(b, &u, 0, 0, 0);
+        book_note(b, &u, 0);
     }
     ck_assert(book_get(b, BOOK_CLASS, 0, &c));
     double p50 = book_percentile_ms(c.ttft, 0.5), p99 = book_percentile_ms(c.ttft, 0.99);

@@ -25,6 +25,7 @@ static const char *answer(const char *head, int at, const char *tables)
         "\"engine\":{\"running\":3,\"pages\":100,\"pages_used\":25,\"kv_bytes\":1048576,\"adapter_"
         "bytes\":524288},"
         "\"classes\":[{\"name\":\"standard\",\"ttft_target_ms\":500,\"ttft_p50_ms\":12.5,"
+        "\"missed\":3,\"missed_swap\":2,\"missed_machine\":1,"
         "\"attained\":1,\"ttft_hist\":[0,3,1]}],\"hist_bounds_us\":[100,1000],%s,\"gone\":{}}",
         at, head, at, at, at, tables);
     return text;
@@ -225,6 +226,7 @@ START_TEST(every_screen_shows_what_it_is_for)
     ck_assert(shows("KKKKKAAAAA") && shows("AAAAA.....") && !shows("Kc"));
     press("6");
     ck_assert(shows("TTFT") && shows("^ target"));
+    ck_assert(shows("missed by swap 2, machine 1"));
     press("7");
     ck_assert(shows("key.revoke"));
     press("\t");

@@ -1,0 +1,150 @@
+"""Why a promise broke: causes that are brought about are named, and metrics, log, usage rows and /stats count the same."""
+import collections
+import concurrent.futures
+import json
+import os
+import signal
+import sqlite3
+import time
+
+from harness import DEMO, Server, run, until
+
+# Of the class standard every request misses, whatever the machine: what it waited for is the cause.  Batch never does.
+server = Server(program="lorad_faulty", settings={
+    "engine.max_seqs": "2", "engine.max_queued": "3", "log.format": "json",
+    "adapters.host_memory": "0", "classes.interactive": "ttft:1h tpot:20ms weight:4",
+    "classes.standard": "ttft:1us tpot:1h weight:2", "classes.batch": "ttft:1h tpot:1h weight:1"})
+FAULT, SLOW = server.dir.with_suffix(".fault"), server.dir.with_suffix(".slow")
+os.environ["LORAD_TEST_FAULT"], os.environ["LORAD_TEST_SLOW"] = str(FAULT), str(SLOW)
+CAUSES = ("queue", "limits", "adapter_load", "prompt", "decode_steps", "preemption", "swap", "storage", "restart", "machine")
+keys = {}
+
+
+def lines():
+    """Of completions: what the log says, by request id."""
+    all_lines = [json.loads(t) for t in server.log_path.read_text().splitlines() if '"path":"/v1/completions"' in t]
+    return {line["id"]: line for line in all_lines}
+
+
+def line_of(reply):
+    """It is written just after the answer."""
+    return until(lambda: lines().get(reply.headers["x-request-id"]))
+
+
+def post(tier="default", tokens=4, model="base", prompt="The red lamp", **more):
+    return server.call("POST", "/v1/completions", {"model": model, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True,
+                                                    "service_tier": tier, **more}, key=keys["acme"])
+
+
+def open_stream(tier, n):
+    """Its first token is there."""
+    c = server.connect()
+    c.request("POST", "/v1/completions",
+              json.dumps({"model": "base", "prompt": "One", "max_tokens": n, "stream": True, "ignore_eos": True,
+                          "service_tier": tier}),
+              {"Authorization": "Bearer " + keys["acme"], "Content-Type": "application/json"})
+    answer = c.getresponse()
+    assert answer.status == 200 and answer.readline().startswith(b"data: ")
+    return answer
+
+
+def a_miss_has_a_cause_and_a_kept_promise_none():
+    r = post()
+    assert r.status == 200 and line_of(r)["missed"] in CAUSES, line_of(r)
+    assert "missed" not in line_of(post("flex"))
+
+
+def who_waits_for_a_seat_is_held_by_the_queue():
+    streams = [open_stream("flex", 400) for _ in range(2)]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(post) for _ in range(3)]
+        until(lambda: server.metrics()["lorad_requests_waiting"] == 3)
+        refused = post()  # the queue is full
+        for s in streams:
+            s.read()
+        waited = [w.result() for w in waiting]
+    assert refused.status == 429 and line_of(refused)["missed"] == "queue", refused
+    assert [line_of(r)["missed"] for r in waited] == ["queue"] * 3, [line_of(r) for r in waited]
+    for s in streams:
+        assert "missed" not in line_of(s)
+
+
+def a_slow_disk_is_storage():
+    server.admin("POST", "/tenants/acme/adapters/pirate/evict", expect=(200, 202, 204))
+    SLOW.write_text("150")
+    r = post(model="pirate")
+    SLOW.unlink()
+    assert r.status == 200 and line_of(r)["missed"] == "storage", line_of(r)
+
+
+def a_process_that_stands_still_is_the_machine():
+    """A stream of 60 tokens may take 1.2 s: it is stopped for longer."""
+    stream = open_stream("priority", 60)
+    server.process.send_signal(signal.SIGSTOP)
+    time.sleep(2)
+    server.process.send_signal(signal.SIGCONT)
+    stream.read()
+    assert line_of(stream)["missed"] == "machine", line_of(stream)
+
+
+def who_runs_when_the_device_fails_is_told_so():
+    part = FAULT.with_suffix(".part")
+    part.write_text("10\n")
+    os.replace(part, FAULT)
+    r = post("flex", 400)
+    assert r.status == 503 and line_of(r)["missed"] == "restart", line_of(r)
+    until(lambda: server.metrics()["lorad_engine_restarts_total"] == 1)
+
+
+def several_choices_are_told_together():
+    r = post(n=2)
+    line = line_of(r)
+    counts = dict(part.split(":") for part in line["missed"].split(","))
+    assert r.status == 200 and sum(map(int, counts.values())) == 2 and set(counts) <= set(CAUSES), line
+
+
+def counts():
+    """By class and tenant, the log, the rows, the misses, what was refused at the door, the picture; once they agree."""
+    m = server.metrics()
+    by_class, by_tenant, log, refused = (collections.Counter() for _ in range(4))
+    for cause in CAUSES:
+        by_tenant[cause] = m[f'lorad_tenant_slo_missed_total{{tenant="acme",cause="{cause}"}}']
+        for c in ("interactive", "standard", "batch"):
+            by_class[cause] += m[f'lorad_slo_missed_total{{class="{c}",cause="{cause}"}}']
+    for line in lines().values():
+        for part in filter(None, line.get("missed", "").split(",")):
+            cause, _, n = part.partition(":")
+            log[cause] += int(n or 1)
+            refused[cause] += line["status"] == "429"
+    db = sqlite3.connect(f"file:{server.dir}/lorad.db?mode=ro", uri=True)
+    rows = collections.Counter(dict(db.execute("SELECT missed, count(*) FROM usage WHERE missed <> '' GROUP BY missed")))
+    db.close()
+    missed = sum(v for k, v in m.items() if k.startswith("lorad_slo_requests_total") and 'target="both",met="false"' in k)
+    stats = server.admin("GET", "/stats")
+    agree = +by_class == +log == rows + refused and shown(stats, "classes") == rows
+    return agree and (+by_class, +by_tenant, rows, missed, stats)
+
+
+def shown(stats, table):
+    """Of /stats, whose rows add up."""
+    sums = collections.Counter()
+    for row in stats[table]:
+        assert row["missed"] == sum(row["missed_" + c] for c in CAUSES), row
+        sums.update({c: row["missed_" + c] for c in CAUSES})
+    return +sums
+
+
+def all_count_the_same():
+    """Metrics by class and by tenant, the log, and, without what was refused at the door, usage rows and /stats."""
+    by_class, by_tenant, rows, missed, stats = until(counts)
+    assert by_class == by_tenant and sum(by_class.values()) == missed >= 8, (by_class, by_tenant, missed)
+    assert {"queue", "storage", "restart", "machine"} <= set(by_class), by_class
+    assert shown(stats, "tenants") == rows and shown(stats, "adapters") == {"storage": 1}, stats
+
+
+with server:
+    keys["acme"] = server.tenant("acme")
+    server.upload(keys["acme"], "pirate", DEMO / "adapters" / "pirate")
+    run([a_miss_has_a_cause_and_a_kept_promise_none, who_waits_for_a_seat_is_held_by_the_queue, a_slow_disk_is_storage,
+         a_process_that_stands_still_is_the_machine, who_runs_when_the_device_fails_is_told_so,
+         several_choices_are_told_together, all_count_the_same])
