@@ -14,7 +14,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-million plan-cost"
-cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 long-context top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft punica-distinct
+cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 long-context top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft causes punica-distinct
     punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu streams-2000 slowloris loratop stats-cost schemas schema-cost schemathesis
     disk-full db-locked kill-9 upload-room fuzz oom lengths"
 json=
@@ -124,6 +124,25 @@ figure = max(r["ratio"].values())
 print(f"cold-ttft {r['ratio']['disk']:.2f} from disk, {r['ratio']['host']:.2f} from host memory, of bytes / bandwidth + 2 steps + "
       f"the warm time to first token (asked 1): {'ok' if figure <= 1 else 'short'}")
 sys.exit(0 if figure <= 1 else 1)
+PY
+fi
+
+if [ "$name" = causes ]; then
+    model=build/bench/135M
+    [ -e "$model/adapters" ] || python3 tests/tools/make_random_model.py 135M "$model" --adapters 8 >&2
+    out=$(python3 tests/bench/causes.py "$model")
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, sys
+r = json.loads(sys.argv[1])
+share = {k: v["right"] / v["missed"] if v["missed"] else 0 for k, v in r["scenes"].items()}
+figure, few = min(share.values()), [k for k, v in r["scenes"].items() if v["missed"] < r["least"]]
+ok = figure >= 0.95 and not few
+print(f"causes {figure:.3f} of the misses named right in the worst of {len(share)} scenes ("
+      + ", ".join(f"{k} {r['scenes'][k]['right']} of {r['scenes'][k]['missed']}" for k in share)
+      + f"){', too few in ' + ' '.join(few) if few else ''} (asked 0.95): {'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
 PY
 fi
 
