@@ -9,6 +9,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/lock.h"
+#include "engine/sched/policy.h"
 
 struct board {
     atomic_bool wanted;
@@ -97,6 +98,12 @@ bool board_read(board *b, int64_t timeout_us, board_picture *out)
     bool ok = copy_locked(b, out);
     lock_release(&b->mu);
     return ok;
+}
+
+int64_t board_due_us(const board_row *r)
+{
+    if (!r->first_token_us) return r->ttft_deadline_us;
+    return policy_due_us(r->first_token_us, r->last_token_us, r->n_output, r->tpot_target_us);
 }
 
 void board_picture_clear(board_picture *p)

@@ -37,6 +37,9 @@ typedef struct board_picture { /* a reader's copy; zeroed before the first use *
     int64_t taken_us; /* monotonic; 0: there is none yet */
 } board_picture;
 
+/* When its next token is due, monotonic. */
+int64_t board_due_us(const board_row *r);
+
 /* NULL: out of memory. */
 board *board_create(int cap_rows, int cap_shares);
 void board_destroy(board *b);

@@ -69,6 +69,7 @@ typedef struct {
     uint64_t id;
     int64_t served, settled; /* counter; what left with requests that ended, and lifts */
     int64_t ghost;
+    int64_t unit; /* as its latest request's */
     int inside, waiting;
     bool dirty;
 } tenant;
@@ -426,6 +427,7 @@ int fair_enter(fair *f, const fair_job *in, int64_t now_us)
                        .unit = llround(fmin(1e9, fmax(1, SCALE / in->weight)))};
     wait_again(f, i);
     f->tenants[t].inside++;
+    f->tenants[t].unit = f->jobs[i].unit;
     int after = flow_at(f, t, in->slo)->tail;
     while (after != NONE && f->jobs[after].arrived_us > in->arrived_us) after = f->jobs[after].prev;
     flow_link(f, i, after, now_us);
@@ -818,6 +820,19 @@ int64_t fair_age_us(const fair *f, int ticket, int64_t now_us)
 {
     const job *j = &f->jobs[ticket];
     return j->state == WAITING && j->head_us != NEVER ? now_us - j->head_us : 0;
+}
+
+bool fair_is_rich(const fair *f, int ticket)
+{
+    double weights = 0, seats = 0;
+    const tenant *own = &f->tenants[f->jobs[ticket].tenant];
+    for (int i = 0; i < f->n_tenants; i++) {
+        const tenant *t = &f->tenants[i];
+        if (t->inside > 0) weights += SCALE / (double)t->unit;
+        seats += t->inside - t->waiting;
+    }
+    double share = SCALE / (double)own->unit / weights;
+    return own->inside - own->waiting > share * seats;
 }
 
 int64_t fair_served(const fair *f, int ticket)

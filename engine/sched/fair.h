@@ -115,6 +115,9 @@ bool fair_is_aged(const fair *f, int ticket, int64_t now_us);
 /* How long it has stood first in its flow; 0: it never did. */
 int64_t fair_age_us(const fair *f, int ticket, int64_t now_us);
 
+/* Whether its tenant has more of the seats than its weight among those who are inside. */
+bool fair_is_rich(const fair *f, int ticket);
+
 /* Virtual tokens over weight that the tenant of this request has been charged, in 1/65536. */
 int64_t fair_served(const fair *f, int ticket);
 

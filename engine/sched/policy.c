@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     LOOK_AHEAD = 64, /* prompts whose deadlines decide about the pace */
@@ -10,6 +11,7 @@ enum {
     LEAST_KEPT = 1,
     /* ... and where they do not: also, a model is corrected by what it sees. */
     LEAST_LOOSE = 16,
+    GAP = 16, /* targets that a stream's next token may be away, however far ahead it is */
 };
 
 /* What prompts may add to a step of decode rows, as long as no first token needs more. */
@@ -24,6 +26,17 @@ static const double reserve = 0.4;
 
 /* Of the time until a stream's next token is due, what a step may take, for the same reason. */
 static const double spend = 0.6;
+
+/* The same where rows cost so much that streams sit out steps. */
+static const double thrift = 0.85;
+
+/* A stream is seated where those of its class will have a row in every so many-th step: more of
+ * them would hold seats and pages, and each be slower. */
+static const double stride = 1.5;
+
+/* Of the room for streams, what a tenant that has more than its share of the seats leaves to others:
+ * they need not wait then until one ends. */
+static const double headroom = 0.15;
 
 const double policy_hurry = 0.35;
 
@@ -135,8 +148,256 @@ static double stretch_needed(const policy_request *rq, const policy_entry *plan,
     return most;
 }
 
+/* ------------------------------------------------------------------------------- streams -- */
+
+int64_t policy_due_us(int64_t first_us, int64_t last_us, int made, int64_t tpot_us)
+{
+    int64_t due = first_us + made * tpot_us, gap = last_us + GAP * tpot_us;
+    return due < gap ? due : gap;
+}
+
+/* What any step takes. */
+static double constant_us(const cost_model *cost)
+{
+    const cost_work none = {0};
+    return cost_predict(cost, &none);
+}
+
+static double row_us(const cost_model *cost, const policy_request *r, double constant)
+{
+    cost_work w = {.decode = 1, .attended = r->context + 1, .ranks = r->rank};
+    return cost_predict(cost, &w) - constant;
+}
+
+static bool is_bound(const policy_request *r)
+{
+    return r->due_us && r->tpot_us;
+}
+
+/* How long a step may take for this stream: who is behind catches up. */
+static double allows_us(const policy_request *r, int64_t now_us)
+{
+    return thrift * fmax((double)(r->due_us - now_us), (double)r->tpot_us);
+}
+
+static int by_tpot(const void *a, const void *b, void *arg)
+{
+    const policy_request *rq = arg, *x = &rq[*(const int *)a], *y = &rq[*(const int *)b];
+    if (x->tpot_us != y->tpot_us) return x->tpot_us < y->tpot_us ? -1 : 1;
+    return *(const int *)a - *(const int *)b;
+}
+
+static int by_due(const policy_request *x, const policy_request *y, int tie)
+{
+    return x->due_us != y->due_us ? x->due_us < y->due_us ? -1 : 1 : tie;
+}
+
+static int by_class(const void *a, const void *b, void *arg)
+{
+    const policy_request *rq = arg, *x = &rq[*(const int *)a], *y = &rq[*(const int *)b];
+    if (x->class_rank != y->class_rank) return x->class_rank - y->class_rank;
+    return by_due(x, y, *(const int *)a - *(const int *)b);
+}
+
+/* The longest step in which no stream loses its pace.  A target that the streams which have it, or
+ * a tighter one, miss even alone, bounds nothing.  INFINITY: all are such.  Sorts `order`. */
+static double longest_us(const policy_request *rq, int *order, int n, const cost_model *cost,
+                         int64_t now_us)
+{
+    double constant = constant_us(cost), alone = constant, longest = INFINITY, allowed = INFINITY;
+    qsort_r(order, (size_t)n, sizeof(*order), by_tpot, (void *)rq);
+    for (int i = 0; i < n; i++) {
+        const policy_request *r = &rq[order[i]];
+        double target = (double)r->tpot_us;
+        alone += row_us(cost, r, constant);
+        if (!is_bound(r)) continue;
+        allowed = fmin(allowed, allows_us(r, now_us));
+        if (i + 1 < n && rq[order[i + 1]].tpot_us == r->tpot_us) continue;
+        double room = fmax(allowed, fmin(target, alone * (1 + gentle)));
+        if (alone <= target) longest = fmin(longest, room);
+        allowed = INFINITY;
+    }
+    return longest;
+}
+
+/* The rows of a step, as they are chosen. */
+typedef struct {
+    const policy_request *rq;
+    const policy_limits *lim;
+    const cost_model *cost;
+    int64_t now_us;
+    double soon_us; /* who has no more time than that cannot sit out a step */
+    double constant, us;
+    policy_entry *plan;
+    int n;
+} choice;
+
+static double cost_of(const choice *c, int request)
+{
+    return row_us(c->cost, &c->rq[request], c->constant);
+}
+
+static void choose(choice *c, int request)
+{
+    c->us += cost_of(c, request);
+    c->plan[c->n++] = (policy_entry){request, 1};
+}
+
+static bool is_soon(const choice *c, const policy_request *r)
+{
+    return (double)(r->due_us - c->now_us) < c->soon_us;
+}
+
+/* Who cannot sit out a step by class, then who can; each by what is due first. */
+static int by_need(const void *a, const void *b, void *arg)
+{
+    const choice *c = arg;
+    const policy_request *x = &c->rq[*(const int *)a], *y = &c->rq[*(const int *)b];
+    bool sx = is_soon(c, x), sy = is_soon(c, y);
+    if (sx != sy) return sx ? -1 : 1;
+    view v = {c->rq, c->lim, c->now_us};
+    int64_t ux = urgency(&v, x), uy = urgency(&v, y);
+    if (sx && ux != uy) return ux < uy ? -1 : 1;
+    return by_due(x, y, *(const int *)a - *(const int *)b);
+}
+
+/* Of each class the first rows by what is due, up to its weighted share of `rows`; of those without
+ * a target, all.  Leaves the others in `order`, returns their number. */
+static int take_shares(choice *c, int *order, int n, double rows)
+{
+    double weights = 0;
+    int left = 0, taken = 0, last = -1;
+    qsort_r(order, (size_t)n, sizeof(*order), by_class, (void *)c->rq);
+    for (int i = 0; i < n; i++) {
+        if (c->rq[order[i]].class_rank != last) weights += c->rq[order[i]].weight;
+        last = c->rq[order[i]].class_rank;
+    }
+    last = -1;
+    for (int i = 0; i < n; i++) {
+        const policy_request *r = &c->rq[order[i]];
+        if (r->class_rank != last) taken = 0;
+        last = r->class_rank;
+        if (!is_bound(r) || taken + 1 <= r->weight / weights * rows) {
+            choose(c, order[i]);
+            taken++;
+        } else {
+            order[left++] = order[i];
+        }
+    }
+    return left;
+}
+
+/* The streams of the plan, into `order`, and what they cost together; returns the tightest bound
+ * that one of them sets. */
+static double list_streams(const policy_request *rq, const policy_entry *plan, int n_plan,
+                           int64_t now_us, int *order, int *n, cost_work *all)
+{
+    double tightest = INFINITY;
+    for (*n = 0; *n < n_plan && is_decode(&rq[plan[*n].request]); (*n)++) {
+        const policy_request *r = &rq[plan[*n].request];
+        order[*n] = plan[*n].request;
+        all->decode++;
+        all->attended += r->context + 1;
+        all->ranks += r->rank;
+        if (is_bound(r)) tightest = fmin(tightest, allows_us(r, now_us));
+    }
+    return tightest;
+}
+
+int policy_trim(const policy_request *rq, policy_entry *plan, int n_plan, const policy_limits *lim,
+                const cost_model *cost, int64_t now_us, int *order, double *step_us)
+{
+    cost_work all = {0};
+    int n;
+    bool kept;
+    *step_us = 0;
+    if (cost->n < COST_LEARNING) return n_plan;
+    double tightest = list_streams(rq, plan, n_plan, now_us, order, &n, &all);
+    double prompts = n < n_plan ? gentle : 0, all_us = cost_predict(cost, &all);
+    if (n < 2 || all_us * (1 + prompts) <= tightest) return n_plan;
+    double most = longest_us(rq, order, n, cost, now_us);
+    if (all_us * (1 + prompts) <= most) return n_plan;
+    *step_us = most;
+    double needed = haste * stretch_needed(rq, plan + n, n_plan - n, cost, now_us, &kept);
+    double soon_us = most / (1 + prompts), other_us = most / (1 + fmin(1, fmax(needed, prompts)));
+    choice c = {rq, lim, cost, now_us, 2 * most, constant_us(cost), constant_us(cost), plan, 0};
+    double rows = (other_us - c.constant) * n / (all_us - c.constant);
+    int left = take_shares(&c, order, n, rows);
+    qsort_r(order, (size_t)left, sizeof(*order), by_need, &c);
+    for (int i = 0; i < left; i++) {
+        double bound = is_soon(&c, &rq[order[i]]) ? soon_us : other_us;
+        if (c.n > 0 && c.us + cost_of(&c, order[i]) > bound) break;
+        choose(&c, order[i]);
+    }
+    memmove(plan + c.n, plan + n, (size_t)(n_plan - n) * sizeof(*plan));
+    return c.n + n_plan - n;
+}
+
+/* ------------------------------------------------------------------------------------ seats -- */
+
+enum { RANKS = 8 };
+
+/* What the streams of one class ask of a step: each a row as often as its target says; with one in
+ * most steps; a row for each. */
+typedef struct {
+    double weight, need_us, often_us, all_us;
+} demand;
+
+/* The tightest target that can be kept at all, as the length of a step; adds up what a row for each
+ * takes, and who they are. */
+static double step_of(const policy_request *rq, int n, int i, const cost_model *cost,
+                      double *rows_us, int *n_rows)
+{
+    double constant = constant_us(cost), step_us = INFINITY;
+    *rows_us = *n_rows = 0;
+    for (int j = 0; j < n; j++) {
+        if (!rq[j].running && j != i) continue;
+        double us = row_us(cost, &rq[j], constant), target = (double)rq[j].tpot_us;
+        *rows_us += us;
+        (*n_rows)++;
+        if (target > 0 && constant + us <= target) step_us = fmin(step_us, target);
+    }
+    return step_us;
+}
+
+static void add_demand(demand *of, const policy_request *r, double us, double step_us)
+{
+    demand *d = &of[r->class_rank < RANKS ? r->class_rank : RANKS - 1];
+    double target = (double)r->tpot_us;
+    d->weight = r->weight;
+    d->all_us += us;
+    if (target < step_us) return; /* none, or one that cannot be kept */
+    d->need_us += us * step_us / target;
+    d->often_us += us * fmax(step_us / target, 1 / stride);
+}
+
+policy_seat policy_seats(const policy_request *rq, int n, int i, const cost_model *cost)
+{
+    demand of[RANKS] = {{0}};
+    double constant = constant_us(cost), weights = 0, sum = 0, rows_us;
+    int rank = rq[i].class_rank < RANKS ? rq[i].class_rank : RANKS - 1, n_rows;
+    if (cost->n < COST_LEARNING) return SEAT_FITS;
+    double step_us = step_of(rq, n, i, cost, &rows_us, &n_rows);
+    double room = step_us / (1 + gentle) - constant;
+    if (rq[i].rich) room *= 1 - headroom;
+    if (n_rows < 2 || rows_us <= room) return SEAT_FITS;
+    for (int j = 0; j < n; j++) {
+        if (rq[j].running || j == i)
+            add_demand(of, &rq[j], row_us(cost, &rq[j], constant), step_us);
+    }
+    for (int k = 0; k < RANKS; k++) weights += of[k].weight;
+    for (int k = 0; k < RANKS; k++) {
+        double share = of[k].weight > 0 ? of[k].weight / weights * room : 0;
+        of[k].need_us = fmax(of[k].need_us, fmin(of[k].all_us, share));
+        sum += of[k].need_us;
+    }
+    if (sum > room) return SEAT_FULL;
+    sum += fmax(0, of[rank].often_us - of[rank].need_us);
+    return sum > room ? SEAT_THINS : SEAT_FITS;
+}
+
 double policy_budget_us(const policy_request *rq, const policy_entry *plan, int n_plan,
-                        const cost_model *cost, int64_t now_us, int *least)
+                        const cost_model *cost, int64_t now_us, double step_us, int *least)
 {
     cost_work w = {0};
     double slack = INFINITY;
@@ -154,9 +415,10 @@ double policy_budget_us(const policy_request *rq, const policy_entry *plan, int 
     bool kept;
     double needed = stretch_needed(rq, plan, n_plan, cost, now_us, &kept);
     if (kept) *least = LEAST_KEPT;
-    if (slack <= base) return pace; /* the target is missed without any prompt */
-    if (needed <= gentle) return fmin(slack, pace);
-    return fmax(pace, fmin(spend * slack, base * (1 + haste * needed)));
+    if (step_us <= 0 && slack <= base) return pace; /* the target is missed without any prompt */
+    if (needed <= gentle) return fmin(step_us > 0 ? step_us : slack, pace);
+    double most = step_us > 0 ? step_us : spend * slack;
+    return fmax(pace, fmin(most, base * (1 + haste * needed)));
 }
 
 bool policy_is_weaker(const policy_request *a, const policy_request *b, const policy_limits *lim,

@@ -31,7 +31,10 @@ typedef struct policy_request {
     int64_t deadline_us; /* of the first token; 0: none or already made */
     int context;         /* positions that have KV */
     int rank;            /* of its adapter, 0: none or not known yet */
-    int64_t due_us;      /* when its class wants the next token; 0: the first is not made */
+    int64_t due_us;      /* of the next token (policy_due_us); 0: the first is not made */
+    int64_t tpot_us;     /* target for each further token; 0: none, it takes part in every step */
+    double weight;       /* of its class, in what streams share */
+    bool rich;           /* its tenant has more than its share of the seats */
 } policy_request;
 
 typedef struct policy_limits {
@@ -56,11 +59,33 @@ extern const double policy_hurry;
 int policy_plan(const policy_request *rq, int n, const policy_limits *lim, int64_t now_us,
                 policy_entry *out, int *order);
 
+/* When the next token of a stream is due that has made `made` of them, the first at first_us, the
+ * latest at last_us: what it is ahead of its pace counts, for clients read from a buffer, but not
+ * so much that two tokens would be many targets apart. */
+int64_t policy_due_us(int64_t first_us, int64_t last_us, int made, int64_t tpot_us);
+
+/* Where rows cost so much that not all streams of the plan can run in each step, takes those out
+ * of it that can wait for a later one; returns how many entries are left.  *step_us: how long the
+ * step may be then; 0: all streams are in it.  Each class has its weighted share of the rows, then
+ * come those that cannot wait, by class (raised by waiting), then the others, by what is due
+ * first. */
+int policy_trim(const policy_request *rq, policy_entry *plan, int n_plan, const policy_limits *lim,
+                const cost_model *cost, int64_t now_us, int *order, double *step_us);
+
+typedef enum {
+    SEAT_FITS,
+    SEAT_THINS, /* the streams of its class would sit out more steps: for now others may pass it */
+    SEAT_FULL,  /* a stream would lose its pace: nobody behind it may have a seat */
+} policy_seat;
+
+/* What becomes of the pace of those who run if rq[i], which waits, runs as well. */
+policy_seat policy_seats(const policy_request *rq, int n, int i, const cost_model *cost);
+
 /* Microseconds that the step of this plan may take; INFINITY: nobody's next token is waited
- * for, or nothing is known about what steps cost.  `least`: tokens by which the first
+ * for, or nothing is known about what steps cost.  `step_us`: of policy_trim().  `least`: tokens by which the first
  * prompt goes on all the same. */
 double policy_budget_us(const policy_request *rq, const policy_entry *plan, int n_plan,
-                        const cost_model *cost, int64_t now_us, int *least);
+                        const cost_model *cost, int64_t now_us, double step_us, int *least);
 
 /* Whether `a` must give way to `b`: its class, raised by waiting, is lower, and `b` has no
  * deadline or one that is near: until then a seat will come free by itself, and nothing is

@@ -49,7 +49,8 @@ double promise_ttft_us(const promise_outlook *o, const promise_ask *a)
     if (o->row_us <= 0) return 0;
     int slot = slot_of(o, a->tenant);
     double wait = 0;
-    if (o->n_waiting >= o->free_seats) {
+    bool behind = o->crowded && slot >= 0 && work_before(o, slot, a->slo) > 0;
+    if (o->n_waiting >= o->free_seats || behind) {
         wait = fmax(fair_wait(o, slot, a->slo), flow_wait(o, slot, a->slo));
     }
     double begin = wait + o->running_us;

@@ -36,6 +36,7 @@ typedef struct promise_outlook {
     double quantum_us;        /* what a tenant may be ahead of another */
     double fetch_us; /* from asking for an adapter to a seat, while they wait for room; else 0 */
     int free_seats, n_waiting;
+    bool crowded; /* streams keep their pace: who has more than its share of the seats waits */
 } promise_outlook;
 
 typedef struct promise_ask {

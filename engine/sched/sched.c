@@ -160,11 +160,13 @@ static void publish_counts(sched *sc)
 {
     kv_counts kc;
     kv_count(sc->pages, &kc);
-    const cost_work decode = {.decode = sc->n_running > 0 ? sc->n_running : 1};
+    bool full = (sc->pages_short || sc->pace_short) && sc->n_running > 0;
+    int rows = sc->n_running > sc->n_out ? sc->n_running - sc->n_out : 1;
+    const cost_work decode = {.decode = rows};
     double step_us = cost_predict(&sc->cost, &decode), begun_us = 0;
     double row_us = sc->cost.n < COST_LEARNING ? 0 : sc->cost.theta[1] / 64;
-    int seats = sc->pages_short && sc->n_running > 0 ? sc->n_running : sc->cfg.max_seqs;
-    fair_set_prices(sc->fair, row_us, step_us / seats, step_us);
+    int seats = full ? sc->n_running : sc->cfg.max_seqs;
+    fair_set_prices(sc->fair, row_us, step_us / (sc->n_out > 0 ? rows : seats), step_us);
     for (int i = 0; i < sc->n; i++) {
         if (!sc->list[i]->first_token_us) begun_us += prompt_us(sc, sc->list[i]);
     }
@@ -173,6 +175,7 @@ static void publish_counts(sched *sc)
     lock_take(&sc->mu);
     fair_publish(sc->fair, &sc->outlook, now);
     sc->outlook.running_us = begun_us;
+    sc->outlook.crowded = sc->crowded;
     sc->outlook.free_seats = seats - sc->n_running;
     sc->sums_shown = sc->sums;
     for (const request *rq = sc->inbox_head; rq; rq = rq->next) expect_one(sc, rq);

@@ -111,6 +111,7 @@ static void count_rows(sched *sc, flight *f)
     f->n_rows = st->n_rows;
     f->n_seg = st->n_seg;
     f->n_adapters = f->n_decode = 0;
+    f->n_out = sc->n_out;
     for (int i = 0; i < st->n_seg; i++) f->n_adapters += st->seg[i].lora != NULL;
     f->work = (cost_work){0};
 }

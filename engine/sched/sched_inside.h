@@ -70,7 +70,7 @@ typedef struct flight {
     /* for the counts */
     cost_work work;
     double expected_us; /* by the cost model's terms; 0: not known yet */
-    int n_rows, n_seg, n_adapters, n_decode;
+    int n_rows, n_seg, n_adapters, n_decode, n_out;
     int64_t seen_us, planned_us, computed_us;
 } flight;
 
@@ -117,6 +117,9 @@ struct sched {
     bool *allowed;     /* may still be placed or pre-empted in this step */
     bool pages_short;  /* someone waits for pages: nobody behind may take them */
     bool rows_short;   /* for time in the step: nobody behind is seated */
+    bool pace_short;   /* one more seat, and streams would lose their pace ... */
+    bool crowded;      /* ... if it were one of a tenant that has more than its share */
+    int n_out;         /* streams that sit out the step under construction */
     fair *fair;        /* who waits, and what each tenant was served */
     int scan;          /* where the look for cancelled ones goes on */
     int64_t settle_us; /* of the iteration that has just ended */
@@ -193,6 +196,15 @@ static inline int left_of(const request *rq)
 static inline bool scores(const request *rq)
 {
     return rq->score_prompt && n_drawn(rq) == 0;
+}
+
+/* When its next token is due, as if the steps in flight were over now; 0: the first is not made. */
+static inline int64_t due_of(const request *rq, int64_t now_us)
+{
+    int made = n_drawn(rq);
+    int64_t first = rq->first_token_us ? rq->first_token_us : now_us;
+    int64_t last = rq->n_ahead > 0 ? now_us : rq->last_token_us;
+    return made > 0 ? policy_due_us(first, last, made, rq->tpot_target_us) : 0;
 }
 
 /* Rows of logits that a chunk of n tokens needs. */

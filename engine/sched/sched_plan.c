@@ -20,19 +20,28 @@ enum {
 
 /* ----------------------------------------------------------------------- room -- */
 
-static void describe(sched *sc, int i)
+/* Its last token is being drawn, or its row has to wait for the mask of its form. */
+static bool has_no_row(const request *rq)
+{
+    bool late = rq->grammar_late && rq->state == STATE_RUNNING;
+    return is_complete(rq) || (late && !grammar_run_ready(rq->grammar));
+}
+
+static void describe(sched *sc, int i, int64_t now)
 {
     const request *rq = sc->list[i];
     sc->view[i] = (policy_request){
         .running = rq->state == STATE_RUNNING,
-        .left = is_complete(rq) ? 0 : left_of(rq),
+        .left = has_no_row(rq) ? 0 : left_of(rq),
         .max_chunk = scores(rq) ? SCHED_SCORE_ROWS : sc->cfg.max_rows,
         .class_rank = sc->cfg.classes[rq->slo_class].rank,
         .arrived_us = rq->arrived_us,
         .deadline_us = rq->first_token_us || rq->n_ahead ? 0 : rq->ttft_deadline_us,
         .context = rq->n_computed,
         .rank = rank_of(rq),
-        .due_us = rq->last_token_us ? rq->last_token_us + rq->tpot_target_us : 0,
+        .due_us = due_of(rq, now),
+        .tpot_us = rq->tpot_target_us,
+        .weight = (double)sc->cfg.classes[rq->slo_class].weight,
     };
 }
 
@@ -253,6 +262,17 @@ static bool could_ever_fit(sched *sc, request *rq)
     return false;
 }
 
+/* Else it waits; where a stream would lose its pace, nobody behind it has the seat. */
+static bool keeps_pace(sched *sc, int i)
+{
+    sc->view[i].rich = fair_is_rich(sc->fair, sc->list[i]->ticket);
+    policy_seat seat = policy_seats(sc->view, sc->n, i, &sc->cost);
+    if (seat == SEAT_FITS) return true;
+    *(sc->view[i].rich ? &sc->crowded : &sc->pace_short) = true;
+    if (seat == SEAT_FULL) sc->rows_short = true;
+    return false;
+}
+
 /* A seat, and pages for the whole history at once, so that a prefill once begun is finished. */
 static bool admit(sched *sc, int i, int64_t now)
 {
@@ -261,7 +281,8 @@ static bool admit(sched *sc, int i, int64_t now)
         return false;
     if (!find_adapter(sc, rq) || !could_ever_fit(sc, rq)) return false;
     int most = rq->n_prompt + rq->max_tokens, len = history_len(rq);
-    if (!make_place(sc, pages_for(sc, len < most ? len + 1 : most), i, now)) {
+    int need = pages_for(sc, len < most ? len + 1 : most);
+    if (!keeps_pace(sc, i) || !make_place(sc, need, i, now)) {
         if (rq->lora) sc->source->release(sc->source->self, rq->lora);
         rq->lora = NULL;
         return false;
@@ -439,7 +460,7 @@ static void tell_loaders(sched *sc, int64_t now)
     for (int i = 0; i < sc->step.n_seq; i++) {
         const request *rq = sc->row_owner[i];
         if (!rq->last_token_us || !rq->tpot_target_us) continue;
-        slack = fmin(slack, (double)(rq->last_token_us + rq->tpot_target_us - now) - step_us);
+        slack = fmin(slack, (double)(due_of(rq, now) - now) - step_us);
     }
     sc->source->step(sc->source->self, step_us, slack);
 }
@@ -448,16 +469,21 @@ void sched_plan_step(sched *sc, int64_t now)
 {
     list_waiting(sc, now);
     for (int i = 0; i < sc->n; i++) {
-        describe(sc, i);
+        describe(sc, i, now);
         sc->allowed[i] = true;
     }
     policy_limits lim = limits_of(sc);
-    int n = policy_plan(sc->view, sc->n, &lim, now, sc->plan, sc->order);
+    int n = policy_plan(sc->view, sc->n, &lim, now, sc->plan, sc->order), listed = n;
+    double step_us;
+    n = policy_trim(sc->view, sc->plan, n, &lim, &sc->cost, now, sc->order, &step_us);
+    sc->n_out = listed - n;
     sc->n_logit = sc->step.n_seq = 0;
     sc->load = (cost_work){0};
-    sc->budget_us = policy_budget_us(sc->view, sc->plan, n, &sc->cost, now, &sc->least_chunk);
+    sc->budget_us =
+        policy_budget_us(sc->view, sc->plan, n, &sc->cost, now, step_us, &sc->least_chunk);
     sc->rows_left = sc->cfg.max_rows;
     sc->pages_short = sc->rows_short = sc->must_land = false;
+    sc->pace_short = sc->crowded = false;
     for (int i = 0; i < n && sc->rows_left > 0 && !sc->must_land; i++) {
         add_entry(sc, &sc->plan[i], now);
     }

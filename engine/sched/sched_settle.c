@@ -240,6 +240,7 @@ static void count_step(sched *sc, const flight *f, int64_t began_us, int64_t now
     t->n_steps_ahead += f->ahead;
     t->n_discarded += (uint64_t)discarded;
     t->n_rows += (uint64_t)f->n_rows;
+    t->n_out += (uint64_t)f->n_out;
     t->n_decode_tokens += (uint64_t)f->n_decode;
     t->n_prefill_tokens += (uint64_t)(f->n_rows - f->n_decode);
     t->last_rows = f->n_rows;

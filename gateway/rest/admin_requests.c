@@ -27,8 +27,7 @@ static const char *state_of(const board_row *r)
 /* Milliseconds until the class wants the next token; negative: it is late. */
 static int64_t slack_ms(const board_row *r, int64_t now_us)
 {
-    int64_t due = r->last_token_us ? r->last_token_us + r->tpot_target_us : r->ttft_deadline_us;
-    return (due - now_us) / 1000;
+    return (board_due_us(r) - now_us) / 1000;
 }
 
 typedef struct {

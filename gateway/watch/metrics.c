@@ -40,6 +40,8 @@ static void put_engine(prom *p, const metrics_view *v)
     prom_counter(p, "lorad_engine_rows_discarded_total",
                  "Rows of such steps whose request had ended meanwhile", t->n_discarded);
     prom_counter(p, "lorad_step_rows_total", "Rows of all steps", t->n_rows);
+    prom_counter(p, "lorad_engine_streams_out_total",
+                 "Times that a stream sat out a step, for others were due", t->n_out);
     prom_family(p, "lorad_step_seconds_total", "counter", "Time in steps");
     prom_sample(p, (double)t->busy_us / 1e6, NULL);
     prom_family(p, "lorad_step_rows", "histogram", "Rows of a step");

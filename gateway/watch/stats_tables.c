@@ -485,8 +485,7 @@ void stats_take_requests(stats *st)
     journal_begin(st->journal, TABLE_REQUESTS);
     for (int i = 0; i < st->picture.n_row; i++) {
         const board_row *r = &st->picture.row[i];
-        int64_t due =
-            r->first_token_us ? r->last_token_us + r->tpot_target_us : r->ttft_deadline_us;
+        int64_t due = board_due_us(r);
         bool has_due = r->first_token_us ? r->tpot_target_us > 0 : r->ttft_deadline_us > 0;
         bool known = r->slo_class >= 0 && r->slo_class < st->srv->n_class;
         proto_request row;

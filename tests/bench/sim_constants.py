@@ -26,6 +26,7 @@ CROWDED = ["--requests", N, "--policy", "lorad"]
 COLD = ["--requests", "5000", "--slots", "32", "--adapters", "256", "--policy", "lorad"]
 WIRE = ["--device", "cpu", "--hiccup", "0.01", "--queue", "--requests", "4400", "--policy", "lorad"]
 LATE = [*COLD, "--load-us", "60000"]
+ROWS = ["--requests", N, "--base-us", "2500", "--decode-us", "300", "--prefill-us", "60", "--policy", "lorad"]
 # name: (arguments of sim, figure, seeds): what sim_cases.py judges, on fewer requests and several seeds
 FIGURES = {
     "sim-honest": (CROWDED, lambda r: r["classes"][0]["good_honest"], (1, 2, 3, 4)),
@@ -36,6 +37,9 @@ FIGURES = {
     "sim-cold": (COLD, lambda r: r["good_per_s"], (1, 2, 3, 4)),
     "cold-wait": (COLD, lambda r: r["longest_wait_s"], (1, 2, 3, 4)),
     "sim-cold-late": (LATE, lambda r: r["classes"][0]["late"], (1, 2, 3, 4)),
+    "tpot-honest": (ROWS, lambda r: r["classes"][0]["good_honest"], (1, 2, 3, 4)),
+    "tpot-standard": (ROWS, lambda r: r["classes"][1]["good_honest"], (1, 2, 3, 4)),
+    "tpot-goodput": (ROWS, lambda r: r["good_per_s"], (1, 2, 3, 4)),
     "sim-wire": (WIRE, lambda r: r["classes"][0]["ttft_p99_honest_s"], (1, 2, 3, 4)),
 }
 

@@ -1,22 +1,29 @@
-/* baseline.c -- what others do, on the same device with the same pages and
- * slots.
+/* baseline.c -- what others do, on the same device with the same pages and slots.
  *
- *   fcfs           in order of arrival; a seat is reserved with all its pages
- * (Orca); chunked prefill with a fixed budget of tokens (Sarathi-Serve)
- *   vllm-like      the same, pages as they are needed; who is short of one
- * pre-empts the latest priority+shed  by class, then arrival; what has missed
- * its deadline is dropped from the queue slora-like     early abort; the newest
- * first while the queue grows; adapters in the batch first edf earliest
- * deadline first, nothing dropped vtc            the tenant served least first
- * (virtual token counters with lift), nothing dropped All pass over who lacks
- * an adapter (vLLM's max_loras rule), at most SKIP of them in a step.
+ *   fcfs           in order of arrival; a seat is reserved with all its pages (Orca); chunked
+ *                  prefill with a fixed budget of tokens (Sarathi-Serve)
+ *   vllm-like      the same, pages as they are needed; who is short of one pre-empts the latest
+ *   priority+shed  by class, then arrival; what has missed its deadline is dropped from the queue
+ *   slora-like     early abort; the newest first while the queue grows; adapters in the batch first
+ *   edf            earliest deadline first, nothing dropped
+ *   vtc            the tenant served least first (virtual token counters with lift), nothing dropped
+ *   sarathi        as vllm-like; the budget is what the tightest target leaves on this device
+ *   qoserve-like   Niyama, QoServe: chunks as long as the streams' slack allows, which counts from
+ *                  the first token's deadline on; prompts by their deadline and what is left of
+ *                  them, who cannot be in time behind all others.  It knows the device exactly.
+ * All pass over who lacks an adapter (vLLM's max_loras rule), at most SKIP of them in a step.
  */
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "tests/sim/sim.h"
 
-enum { BUDGET = 512, SKIP = 64, NONE = -1 };
+enum { BUDGET = 512, SKIP = 64, LEAST_CHUNK = 64, NONE = -1 };
+
+/* qoserve-like: a token that is left of a prompt counts as much time as so many take; the best for
+ * it of 0, 1, 4, 16 and 64. */
+static const double ALPHA = 4;
 
 typedef struct {
     int head, tail, n;
@@ -31,6 +38,7 @@ typedef struct {
     double *served, floor; /* [lanes] for vtc */
     double growth, batch;  /* slora: EWMA of the queue's growth and of what was seated */
     int last_waiting;
+    bool *late; /* [cap] qoserve: relegated */
 } baseline;
 
 static sim_seq *seq_at(const baseline *b, int i)
@@ -41,6 +49,7 @@ static sim_seq *seq_at(const baseline *b, int i)
 static int lane_of(const baseline *b, const sim_seq *q)
 {
     const sim_arrival *a = &b->e->a[q->id];
+    if (b->p == SIM_QOSERVE) return a->slo + (b->late[q - b->e->seqs] ? SIM_CLASSES : 0);
     return b->p == SIM_VTC ? a->tenant : b->p == SIM_PRIORITY || b->p == SIM_EDF ? a->slo : 0;
 }
 
@@ -82,7 +91,9 @@ static void arrive(void *self, int id)
         b->e->out->of[id].ends++;
         return;
     }
-    put(b, sim_take(b->e, id), false);
+    sim_seq *q = sim_take(b->e, id);
+    b->late[q - b->e->seqs] = false;
+    put(b, q, false);
 }
 
 static bool sheds(const baseline *b)
@@ -145,7 +156,7 @@ static bool extend(baseline *b, sim_seq *q, int n)
     return true;
 }
 
-static void run_rows(baseline *b, int *budget)
+static void decode_rows(baseline *b)
 {
     sim_engine *e = b->e;
     for (int i = 0; i < e->n_running; i++) {
@@ -155,6 +166,11 @@ static void run_rows(baseline *b, int *budget)
         if (extend(b, q, 1)) sim_place(e, q, 1);
         if (e->n_running < at) i = -1; /* somebody left: look again */
     }
+}
+
+static void begun_rows(baseline *b, int *budget)
+{
+    sim_engine *e = b->e;
     for (int i = 0; i<e->n_running && * budget> 0; i++) {
         sim_seq *q = &e->seqs[e->running[i]];
         int left = sim_left(e, q), n = left < *budget ? left : *budget;
@@ -181,7 +197,9 @@ static bool seat(baseline *b, sim_seq *q, int *budget, bool *full)
         return false;
     }
     if (!sim_slots_acquire(e->slots, a->adapter, e->now_us)) return false;
-    int pages = b->p == SIM_VLLM ? left : a->prompt + a->max_tokens;
+    int pages = b->p == SIM_VLLM || b->p == SIM_SARATHI || b->p == SIM_QOSERVE
+                    ? left
+                    : a->prompt + a->max_tokens;
     if (!sim_seat(e, q, pages)) {
         sim_slots_release(e->slots, a->adapter, e->now_us);
         *full = true;
@@ -225,13 +243,137 @@ static void seat_slora(baseline *b, int *budget)
     b->batch += 0.3 * (seated - b->batch);
 }
 
+/* ---- qoserve-like */
+
+static double prompt_us(const baseline *b, const sim_seq *q)
+{
+    return b->e->set->device.prefill_us * sim_left(b->e, q);
+}
+
+static bool is_hopeless(const baseline *b, const sim_seq *q)
+{
+    return (double)b->e->now_us + prompt_us(b, q) > (double)q->deadline_us;
+}
+
+static void relegate(baseline *b)
+{
+    for (int l = 0; l < SIM_CLASSES; l++) {
+        int i = b->lanes[l].head;
+        for (int seen = 0; i != NONE && seen < SKIP; seen++) {
+            sim_seq *q = seq_at(b, i);
+            i = b->next[i];
+            if (!is_hopeless(b, q)) continue;
+            cut(b, q);
+            b->late[q - b->e->seqs] = true;
+            put(b, q, false);
+        }
+    }
+}
+
+/* The chunk that keeps all streams in time. */
+static int dynamic_chunk(const baseline *b)
+{
+    const sim_engine *e = b->e;
+    const sim_device *d = &e->set->device;
+    uint64_t none = 1;
+    sim_device exact = *d;
+    exact.noise = exact.hiccup = 0;
+    double slack = INFINITY;
+    for (int i = 0; i < e->n_running; i++) {
+        const sim_seq *q = &e->seqs[e->running[i]];
+        if (!q->made) continue;
+        int64_t due = q->deadline_us + q->made * e->set->classes[e->a[q->id].slo].tpot_us;
+        slack = fmin(slack, (double)(due - e->now_us));
+    }
+    double left = (slack - sim_step_us(&exact, &e->work, &none)) / d->prefill_us;
+    return left < LEAST_CHUNK ? LEAST_CHUNK : left > d->max_rows ? d->max_rows : (int)left;
+}
+
+static double priority(const baseline *b, const sim_seq *q)
+{
+    double late = q->running && is_hopeless(b, q) ? 1e12 : 0;
+    return late + (double)q->deadline_us + ALPHA * prompt_us(b, q);
+}
+
+/* The first of those that wait, but for those that have been tried. */
+static sim_seq *first_waiting(baseline *b)
+{
+    sim_seq *best = NULL;
+    for (int l = 0; l < b->n_lanes && (l < SIM_CLASSES || !best); l++) {
+        int i = b->cursor[l];
+        for (int seen = 0; i != NONE && seen < SKIP; seen++, i = b->next[i]) {
+            sim_seq *q = seq_at(b, i);
+            if (q->chunk >= 0 && (!best || priority(b, q) < priority(b, best))) best = q;
+            if (l >= SIM_CLASSES) break;
+        }
+    }
+    return best;
+}
+
+static sim_seq *first_begun(const baseline *b)
+{
+    const sim_engine *e = b->e;
+    sim_seq *best = NULL;
+    for (int i = 0; i < e->n_running; i++) {
+        sim_seq *q = &e->seqs[e->running[i]];
+        if (q->chunk || sim_left(e, q) == 1) continue;
+        if (!best || priority(b, q) < priority(b, best)) best = q;
+    }
+    return best;
+}
+
+static void plan_qoserve(baseline *b)
+{
+    sim_engine *e = b->e;
+    bool full = false;
+    sim_seq *tried[SKIP];
+    int n_tried = 0;
+    relegate(b);
+    decode_rows(b);
+    int budget = dynamic_chunk(b);
+    for (int l = 0; l < b->n_lanes; l++) b->cursor[l] = b->lanes[l].head;
+    while (budget > 0 && n_tried < SKIP) {
+        sim_seq *begun = first_begun(b), *waiting = full ? NULL : first_waiting(b);
+        if (!begun && !waiting) break;
+        if (begun && (!waiting || priority(b, begun) <= priority(b, waiting))) {
+            int left = sim_left(e, begun), n = left < budget ? left : budget;
+            if (n > e->rows_left) n = e->rows_left;
+            if (n < 1) break;
+            if (!extend(b, begun, n)) continue;
+            sim_place(e, begun, n);
+            budget -= n;
+        } else if (!seat(b, waiting, &budget, &full)) {
+            waiting->chunk = -1; /* not again in this step */
+            tried[n_tried++] = waiting;
+        } else {
+            for (int l = 0; l < b->n_lanes; l++) b->cursor[l] = b->lanes[l].head;
+        }
+    }
+    for (int i = 0; i < n_tried; i++) tried[i]->chunk = 0;
+}
+
+/* Sarathi-Serve's budget, prompt tokens and streams together: what the tightest target leaves. */
+static int fixed_budget(const baseline *b)
+{
+    const sim_device *d = &b->e->set->device;
+    if (b->p != SIM_SARATHI) return BUDGET;
+    double most = ((double)b->e->set->classes[0].tpot_us - d->base_us) / d->prefill_us;
+    most = fmin(fmax(most, LEAST_CHUNK), d->max_rows);
+    return (int)fmax(LEAST_CHUNK, most - b->e->n_running);
+}
+
 static void plan(void *self)
 {
     baseline *b = self;
-    int budget = BUDGET;
+    int budget = fixed_budget(b);
     bool full = false;
+    if (b->p == SIM_QOSERVE) {
+        plan_qoserve(b);
+        return;
+    }
     if (sheds(b)) shed(b);
-    run_rows(b, &budget);
+    decode_rows(b);
+    begun_rows(b, &budget);
     if (b->e->n_running >= b->e->set->device.max_seqs || budget < 1) return;
     if (b->p == SIM_SLORA) {
         seat_slora(b, &budget);
@@ -280,6 +422,7 @@ static void destroy(void *self)
     free(b->next);
     free(b->prev);
     free(b->served);
+    free(b->late);
     free(b);
 }
 
@@ -289,14 +432,15 @@ bool sim_baseline_open(sim_scheduler *out, sim_engine *e)
     if (!b) return false;
     b->e = e;
     b->p = e->set->policy;
-    b->n_lanes = b->p == SIM_VTC ? e->tenants : SIM_CLASSES;
+    b->n_lanes = b->p == SIM_VTC ? e->tenants : 2 * SIM_CLASSES;
     b->lanes = calloc((size_t)b->n_lanes, sizeof(*b->lanes));
     b->cursor = calloc((size_t)b->n_lanes, sizeof(int));
     b->served = calloc((size_t)b->n_lanes, sizeof(double));
     b->next = calloc((size_t)e->cap, sizeof(int));
     b->prev = calloc((size_t)e->cap, sizeof(int));
+    b->late = calloc((size_t)e->cap, sizeof(bool));
     *out = (sim_scheduler){b, arrive, plan, token, gone, stepped, empty, destroy};
-    if (!b->lanes || !b->cursor || !b->served || !b->next || !b->prev) return false;
+    if (!b->lanes || !b->cursor || !b->served || !b->next || !b->prev || !b->late) return false;
     for (int l = 0; l < b->n_lanes; l++) b->lanes[l] = (lane){NONE, NONE, 0};
     return true;
 }

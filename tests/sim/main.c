@@ -5,7 +5,7 @@
  * [--abuser SHARE] [--cv X]
  *       [--mix distinct|uniform|skewed|identical] [--uneven X] [--burst X]
  * [--seed N]
- *       [--device h200|cpu] [--hiccup SHARE] [--queue] [--blind] [--load-us N] [--policy
+ *       [--device h200|cpu|1.1B] [--hiccup SHARE] [--queue] [--blind] [--load-us N] [--policy
  *       NAME[,NAME...]] [--alone] [--json] [--svg FILE] [--check]
  * [--plan]
  *
@@ -86,6 +86,31 @@ static void use_cpu(options *o)
     o->load.mean_output = 104;
     o->load.max_prompt = 600;
     o->load.max_tokens = 400;
+}
+
+/* A model of 1.1B on two cores (RESULTS.md: one row 82 ms, eight 125 ms, 185 prompt tokens a second),
+ * targets that it can keep. */
+static void use_slow(options *o)
+{
+    o->setup.device = (sim_device){.prefill_us = 5400,
+                                   .base_us = 76000,
+                                   .decode_us = 6000,
+                                   .context_us = 3,
+                                   .rank_us = 15,
+                                   .noise = 0.1,
+                                   .max_rows = 512,
+                                   .max_seqs = 64,
+                                   .n_pages = 16000,
+                                   .slots = 128,
+                                   .load_us = 20000};
+    o->load.mean_prompt = 64;
+    o->load.mean_output = 64;
+    o->load.max_prompt = 256;
+    o->load.max_tokens = 256;
+    o->setup.classes[0] = (sim_class){10000000, 250000, 4};
+    o->setup.classes[1] = (sim_class){40000000, 500000, 2};
+    o->setup.classes[2] = (sim_class){600000000, 5000000, 1};
+    o->setup.ageing_us = 60 * (int64_t)SIM_SECOND;
 }
 
 static bool run(const options *o, const sim_arrival *a, const sim_setup *s, sim_result *r,
@@ -171,8 +196,8 @@ static bool plot(const options *o, double cap)
 {
     enum { POINTS = 7, W = 760, H = 460, L = 60, B = 50 };
     static const double at[POINTS] = {0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0};
-    static const char *const colour[] = {"#d62728", "#7f7f7f", "#bcbd22", "#1f77b4",
-                                         "#2ca02c", "#9467bd", "#ff7f0e"};
+    static const char *const colour[] = {"#d62728", "#7f7f7f", "#bcbd22", "#1f77b4", "#2ca02c",
+                                         "#9467bd", "#ff7f0e", "#8c564b", "#e377c2", "#17becf"};
     FILE *to = fopen(o->svg, "w");
     if (!to) return false;
     fprintf(to,
@@ -281,7 +306,8 @@ static bool take(options *o, const char *name, const char *text)
     if (strcmp(name, "--mix") == 0) return take_mix(o, text);
     if (strcmp(name, "--device") == 0) {
         if (strcmp(text, "cpu") == 0) use_cpu(o);
-        return strcmp(text, "cpu") == 0 || strcmp(text, "h200") == 0;
+        if (strcmp(text, "1.1B") == 0) use_slow(o);
+        return strcmp(text, "cpu") == 0 || strcmp(text, "1.1B") == 0 || strcmp(text, "h200") == 0;
     }
     if (strcmp(name, "--policy") == 0) return take_policies(o, text);
     double x = strtod(text, &end);
@@ -299,6 +325,9 @@ static bool take(options *o, const char *name, const char *text)
                  {"--pages", &o->setup.device.n_pages, NULL},
                  {"--abuser", NULL, &o->load.abuser},
                  {"--load-us", NULL, &o->setup.device.load_us},
+                 {"--base-us", NULL, &o->setup.device.base_us},
+                 {"--decode-us", NULL, &o->setup.device.decode_us},
+                 {"--prefill-us", NULL, &o->setup.device.prefill_us},
                  {"--cv", NULL, &o->load.cv},
                  {"--uneven", NULL, &o->load.uneven},
                  {"--burst", NULL, &o->load.burst},
@@ -343,7 +372,7 @@ static bool parse(options *o, int argc, char **argv)
 int main(int argc, char **argv)
 {
     options o = defaults;
-    for (int k = 0; k < SIM_POLICIES; k++) o.wanted[k] = true;
+    for (int k = 0; k < SIM_POLICIES; k++) o.wanted[k] = k < SIM_SARATHI;
     if (!parse(&o, argc, argv)) return 2;
     if (o.plan) return measure_planning(&o);
     double start = now_s(), cap = capacity(&o);

@@ -20,9 +20,9 @@ typedef struct {
     sim_seq **list;
     policy_request *view;
     policy_entry *plan;
-    int *order, n, scan;
+    int *order, n, scan, n_out; /* n_out: streams that sit out this step */
     int least_chunk;
-    bool *allowed, pages_short, rows_short, displaced;
+    bool *allowed, pages_short, rows_short, pace_short, crowded, displaced;
     double budget_us;
     uint64_t n_checks;
 } server;
@@ -109,8 +109,17 @@ static void describe(server *s, int i)
         .deadline_us = q->first_us ? 0 : q->deadline_us,
         .context = q->computed,
         .rank = sim_rank(a->adapter),
-        .due_us = q->last_us ? q->last_us + e->set->classes[a->slo].tpot_us : 0,
+        .weight = e->set->classes[a->slo].weight,
     };
+    int64_t tpot_us = e->set->classes[a->slo].tpot_us;
+    if (e->set->policy ==
+        SIM_EVEN) { /* each stream in each step, and a seat for whoever can have one */
+        s->view[i].due_us = q->last_us ? q->last_us + tpot_us : 0;
+    } else {
+        s->view[i].tpot_us = tpot_us;
+        if (q->last_us)
+            s->view[i].due_us = policy_due_us(q->first_us, q->last_us, q->made, tpot_us);
+    }
     s->allowed[i] = true;
 }
 
@@ -188,6 +197,16 @@ static void check_order(server *s, const sim_seq *seated)
     }
 }
 
+static bool keeps_pace(server *s, int i)
+{
+    s->view[i].rich = fair_is_rich(s->fair, s->list[i]->ticket);
+    policy_seat seat = policy_seats(s->view, s->n, i, &s->e->cost);
+    if (seat == SEAT_FITS) return true;
+    *(s->view[i].rich ? &s->crowded : &s->pace_short) = true;
+    if (seat == SEAT_FULL) s->rows_short = true;
+    return false;
+}
+
 static bool admit(server *s, int i)
 {
     sim_engine *e = s->e;
@@ -197,6 +216,10 @@ static bool admit(server *s, int i)
         return false; /* see_ends() finds the late */
     if (!sim_slots_acquire(e->slots, a->adapter, e->now_us)) {
         fair_block(s->fair, q->ticket, e->now_us);
+        return false;
+    }
+    if (!keeps_pace(s, i)) {
+        sim_slots_release(e->slots, a->adapter, e->now_us);
         return false;
     }
     int most = a->prompt + a->max_tokens, len = a->prompt + q->made;
@@ -249,11 +272,13 @@ static void add_entry(server *s, const policy_entry *pe)
 static void publish(server *s)
 {
     sim_engine *e = s->e;
-    const cost_work none = {0}, decode = {.decode = e->n_running > 0 ? e->n_running : 1};
+    int rows = e->n_running - s->n_out;
+    const cost_work none = {0}, decode = {.decode = rows > 0 ? rows : 1};
     double step_us = cost_predict(&e->cost, &decode), begun_us = 0;
     double row_us = e->cost.n < COST_LEARNING ? 0 : e->cost.theta[1] / 64;
-    int max = e->set->device.max_seqs, seats = s->pages_short && e->n_running ? e->n_running : max;
-    fair_set_prices(s->fair, row_us, step_us / seats, step_us);
+    bool full = (s->pages_short || s->pace_short) && e->n_running > 0;
+    int seats = full ? e->n_running : e->set->device.max_seqs;
+    fair_set_prices(s->fair, row_us, step_us / (s->n_out > 0 ? rows : seats), step_us);
     for (int i = 0; i < e->n_running; i++) {
         const sim_seq *q = &e->seqs[e->running[i]];
         if (q->first_us) continue;
@@ -263,6 +288,7 @@ static void publish(server *s)
     }
     fair_publish(s->fair, &s->outlook, e->now_us);
     s->outlook.running_us = begun_us;
+    s->outlook.crowded = s->crowded;
     s->outlook.free_seats = seats - e->n_running;
 }
 
@@ -284,9 +310,13 @@ static void plan(void *self)
     }
     for (int i = 0; i < s->n; i++) describe(s, i);
     policy_limits lim = limits_of(s);
-    int n = policy_plan(s->view, s->n, &lim, e->now_us, s->plan, s->order);
-    s->budget_us = policy_budget_us(s->view, s->plan, n, &e->cost, e->now_us, &s->least_chunk);
-    s->pages_short = s->rows_short = false;
+    double step_us;
+    int n = policy_plan(s->view, s->n, &lim, e->now_us, s->plan, s->order), listed = n;
+    n = policy_trim(s->view, s->plan, n, &lim, &e->cost, e->now_us, s->order, &step_us);
+    s->n_out = listed - n;
+    s->budget_us =
+        policy_budget_us(s->view, s->plan, n, &e->cost, e->now_us, step_us, &s->least_chunk);
+    s->pages_short = s->rows_short = s->pace_short = s->crowded = false;
     s->displaced = lim.free_seats <= 0;
     for (int i = 0; i < n && e->rows_left > 0; i++) add_entry(s, &s->plan[i]);
     publish(s);

@@ -90,10 +90,13 @@ typedef enum {
     SIM_PRIORITY,
     SIM_SLORA,
     SIM_EDF,
-    SIM_VTC
+    SIM_VTC,
+    SIM_SARATHI,
+    SIM_QOSERVE,
+    SIM_EVEN /* lorad, but that each stream has a row in each step, and seats are given to all */
 } sim_policy;
 extern const char *const sim_policies[];
-enum { SIM_POLICIES = 7 };
+enum { SIM_POLICIES = 10 };
 
 typedef struct sim_setup {
     sim_device device;

@@ -145,6 +145,9 @@ SEEN = {
     "sim-cold": "goodput with eight times more adapters than fit",
     "cold-wait": "the longest wait for a seat there, in seconds",
     "sim-cold-late": "share of interactive requests that are late where loads take 60 ms",
+    "tpot-honest": "share of the honest tenants' interactive requests that met both targets, where a stream's row costs 300 us",
+    "tpot-standard": "the same of their standard requests",
+    "tpot-goodput": "requests a second that met both targets there",
     "sim-wire": "seconds to the honest tenants' first interactive token, p99, on the demo model",
 }
 
@@ -178,6 +181,10 @@ TUNING_TABLES = [
         (POLICY, "haste", "", "Where deadlines need more, so many times what they need: later arrivals will ask, too"),
         (POLICY, "reserve", "", "Share of its target that a first token should leave over"),
         (POLICY, "spend", "", "Share of the time until a stream's next token that a step may take"),
+        (POLICY, "thrift", "", "The same where rows cost so much that streams sit out steps"),
+        (POLICY, "GAP", "targets", "A stream's next token is due by then, however far ahead it is"),
+        (POLICY, "stride", "", "A seat is given if the streams of its class then have a row in every so many-th step"),
+        (POLICY, "headroom", "", "Share of the room for streams that a tenant with more than its share of the seats leaves to others"),
         (POLICY, "LOOK_AHEAD", "", "Prompts whose deadlines decide about the pace"),
         (POLICY, "LEAST_KEPT", "rows", "A prompt goes on by so many rows in any step, where all deadlines are kept"),
         (POLICY, "LEAST_LOOSE", "rows", "The same where they are not"),

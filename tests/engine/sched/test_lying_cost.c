@@ -89,7 +89,7 @@ static void run_step(world *o)
     int n = policy_plan(rq, n_rq, &lim, o->now_us, plan, order);
     ck_assert_int_eq(n, n_rq);
     int least;
-    double budget = policy_budget_us(rq, plan, n, &o->cost, o->now_us, &least);
+    double budget = policy_budget_us(rq, plan, n, &o->cost, o->now_us, 0, &least);
     ck_assert(budget >= 0);
     cost_work w = {0};
     for (int i = 0; i < n; i++) {

@@ -144,7 +144,7 @@ static int least;
 
 static double budget(const policy_request *rq, int n, const cost_model *c, int64_t now)
 {
-    return policy_budget_us(rq, out, policy_plan(rq, n, &lim, now, out, order), c, now, &least);
+    return policy_budget_us(rq, out, policy_plan(rq, n, &lim, now, out, order), c, now, 0, &least);
 }
 
 START_TEST(nothing_bounds_a_step_without_streams_or_knowledge)
@@ -222,6 +222,234 @@ START_TEST(a_target_bounds_the_pace_unless_streams_alone_miss_it)
 }
 END_TEST
 
+/* ---- streams that sit out steps */
+
+enum { MANY = 256 };
+
+/* 1 ms a step, 1 ms for each stream. */
+static cost_model dear_rows(void)
+{
+    cost_model c = known_costs();
+    c.theta[2] = 8000;
+    return c;
+}
+
+static policy_request stream(int rank, int64_t tpot_us, int64_t due_us)
+{
+    static const double weights[] = {4, 2, 1};
+    policy_request r = decoding(rank, 0);
+    r.tpot_us = tpot_us;
+    r.due_us = due_us;
+    r.weight = weights[rank];
+    return r;
+}
+
+static policy_entry many[MANY];
+static int scratch[MANY];
+static double step_us;
+
+/* Streams of the plan that take part; says of each in `takes`. */
+static int trim(const policy_request *rq, int n, const cost_model *c, int64_t now, bool *takes)
+{
+    policy_limits wide = lim;
+    wide.max_rows = 512;
+    int listed = policy_plan(rq, n, &wide, now, many, scratch), rows = 0;
+    int left = policy_trim(rq, many, listed, &wide, c, now, scratch, &step_us);
+    for (int i = 0; i < n; i++) takes[i] = false;
+    for (int i = 0; i < left; i++) {
+        takes[many[i].request] = true;
+        rows += rq[many[i].request].left == 1;
+    }
+    return rows;
+}
+
+START_TEST(who_is_due_takes_part_and_others_while_the_tightest_keeps_its_pace)
+{
+    cost_model c = dear_rows();
+    policy_request rq[21];
+    bool takes[21];
+    for (int i = 0; i < 4; i++) rq[i] = stream(0, 10000, 1010000); /* 10 ms to go */
+    for (int i = 4; i < 20; i++) rq[i] = stream(2, SECOND, 2 * SECOND - i * 1000);
+    ck_assert_int_eq(trim(rq, 20, &c, SECOND, takes), 7); /* in 8.5 of 10 ms */
+    for (int i = 0; i < 20; i++) ck_assert_int_eq(takes[i], i < 4 || i >= 17); /* by what is due */
+    for (int i = 0; i < 4; i++) rq[i].due_us = 1030000; /* they are ahead: a longer step will do */
+    ck_assert_int_eq(trim(rq, 20, &c, SECOND, takes), 20);
+    rq[4].due_us = SECOND + 1; /* by class, and by what is due */
+    for (int i = 0; i < 4; i++) rq[i].due_us = 1010000;
+    ck_assert_int_eq(trim(rq, 20, &c, SECOND, takes), 7);
+    ck_assert(takes[0] && takes[4] && takes[19] && takes[18] && !takes[17]);
+    rq[20] = waiting(1, 0); /* a prompt has its share of the step */
+    ck_assert_int_eq(trim(rq, 21, &c, SECOND, takes), 6);
+    ck_assert(takes[20]);
+}
+END_TEST
+
+START_TEST(where_rows_are_cheap_all_take_part)
+{
+    cost_model c = known_costs();
+    c.theta[0] = 5000; /* a GPU's: 5 ms, and 8 us for each stream */
+    c.theta[2] = 64;
+    uint64_t x = 1;
+    for (int k = 0; k < 200; k++) {
+        policy_request rq[MANY];
+        bool takes[MANY];
+        for (int i = 0; i < MANY; i++) {
+            static const int64_t tpot[] = {50000, 100000, SECOND};
+            x = x * 6364136223846793005ULL + 1442695040888963407ULL;
+            int rank = (int)(x >> 33) % 3;
+            rq[i] = stream(rank, tpot[rank], SECOND + (int64_t)(x >> 40) % 2000000 - 100000);
+        }
+        ck_assert_int_eq(trim(rq, MANY, &c, SECOND, takes), MANY);
+        for (int i = 0; i < MANY; i++) ck_assert_int_eq(many[i].request, i);
+    }
+}
+END_TEST
+
+/* A target that its streams miss even alone helps nobody: it holds up nobody either. */
+START_TEST(what_cannot_be_kept_bounds_nothing)
+{
+    cost_model c = dear_rows();
+    policy_request rq[20];
+    bool takes[20];
+    for (int i = 0; i < 20; i++) rq[i] = stream(i < 12 ? 0 : 2, i < 12 ? 10000 : SECOND, SECOND);
+    ck_assert_int_eq(trim(rq, 20, &c, SECOND, takes), 20);
+    cost_model fresh;
+    cost_init(&fresh);
+    rq[0] = stream(0, 10000, 1010000);
+    ck_assert_int_eq(trim(rq + 11, 9, &fresh, SECOND, takes), 9); /* nothing is known yet */
+}
+END_TEST
+
+/* Steps of virtual time: what each stream had of each second. */
+typedef struct {
+    policy_request rq[MANY];
+    int64_t first_us[MANY], last_us[MANY], worst_us[MANY],
+        gap_us[MANY]; /* behind; between tokens */
+    int made[MANY], n, in_second[3], least[3];
+} streams;
+
+static void live(streams *s, const cost_model *c, int seconds)
+{
+    bool takes[MANY];
+    int64_t now = SECOND, next = 3 * SECOND;
+    for (int i = 0; i < s->n; i++) {
+        s->first_us[i] = s->last_us[i] = now;
+        s->made[i] = 1;
+    }
+    for (int k = 0; k < 3; k++) s->least[k] = INT32_MAX;
+    while (now < (seconds + 1) * (int64_t)SECOND) {
+        for (int i = 0; i < s->n; i++) {
+            policy_request *r = &s->rq[i];
+            r->due_us = policy_due_us(s->first_us[i], s->last_us[i], s->made[i], r->tpot_us);
+        }
+        cost_work w = {.decode = trim(s->rq, s->n, c, now, takes)};
+        ck_assert(w.decode > 0);
+        now += (int64_t)cost_predict(c, &w);
+        for (int i = 0; i < s->n; i++) {
+            if (!takes[i]) continue;
+            int64_t late = now - s->first_us[i] - s->made[i] * s->rq[i].tpot_us;
+            if (late > s->worst_us[i]) s->worst_us[i] = late;
+            if (now - s->last_us[i] > s->gap_us[i]) s->gap_us[i] = now - s->last_us[i];
+            s->last_us[i] = now;
+            s->made[i]++;
+            s->in_second[s->rq[i].class_rank]++;
+        }
+        if (now < next) continue;
+        for (int k = 0; k < 3; k++) {
+            if (next > 3 * SECOND && s->in_second[k] < s->least[k]) s->least[k] = s->in_second[k];
+            s->in_second[k] = 0;
+        }
+        next += SECOND;
+    }
+}
+
+START_TEST(a_lower_class_takes_part_in_every_so_many_th_step)
+{
+    cost_model c = dear_rows();
+    static streams s;
+    s = (streams){.n = 60};
+    for (int i = 0; i < 60; i++) {
+        static const int64_t tpot[] = {25000, 50000, SECOND};
+        int rank = i < 5 ? 0 : i < 20 ? 1 : 2;
+        s.rq[i] = stream(rank, tpot[rank], 0);
+    }
+    live(&s, &c, 20);
+    int most = 0, fewest = INT32_MAX;
+    for (int i = 0; i < 60; i++) {
+        ck_assert_msg(s.worst_us[i] <= 0, "stream %d was %d us behind", i, (int)s.worst_us[i]);
+        if (i < 20) continue;
+        if (s.made[i] > most) most = s.made[i];
+        if (s.made[i] < fewest) fewest = s.made[i];
+        ck_assert_int_lt((int)s.gap_us[i], SECOND);
+    }
+    ck_assert_int_le(most - fewest, 2); /* of a class, all alike */
+    ck_assert_int_gt(s.made[0], 20 * 40 - 2);
+    ck_assert_int_lt(most, s.made[0] / 4);
+}
+END_TEST
+
+/* More of a class than the device can serve: the others have their share of every second. */
+START_TEST(each_class_has_its_share_of_every_second)
+{
+    cost_model c = dear_rows();
+    static streams s;
+    for (int flood = 0; flood < 2; flood++) {
+        s = (streams){.n = 120};
+        for (int i = 0; i < 120; i++) {
+            static const int64_t tpot[] = {20000, 40000, 2 * SECOND};
+            int rank = i < 6 ? 0 : i < 60 ? flood ? 1 : 2 : flood ? 2 : 1;
+            s.rq[i] = stream(rank, tpot[rank], 0);
+            s.rq[i].arrived_us = SECOND;
+        }
+        live(&s, &c, 8);
+        int rows = s.least[0] + s.least[1] + s.least[2];
+        for (int k = 0; k < 3; k++) ck_assert_int_gt(s.least[k], 0);
+        ck_assert_int_ge(s.least[2], rows / 7 - 80); /* a row in each step may be cut off */
+        for (int i = 0; i < 6; i++) ck_assert_int_le((int)s.worst_us[i], 0);
+    }
+}
+END_TEST
+
+/* Streams of one class that get a seat, one after the other, beside `n` others. */
+static int seated(policy_request *rq, int n, int rank, int64_t tpot_us, bool rich, policy_seat *why)
+{
+    cost_model c = dear_rows();
+    int first = n;
+    for (; n < MANY; n++) {
+        rq[n] = stream(rank, tpot_us, SECOND);
+        rq[n].running = false;
+        rq[n].rich = rich;
+        *why = policy_seats(rq, n + 1, n, &c);
+        if (*why != SEAT_FITS) break;
+        rq[n].running = true;
+    }
+    return n - first;
+}
+
+START_TEST(a_seat_is_given_if_all_keep_their_pace)
+{
+    static policy_request rq[MANY];
+    policy_seat why;
+    /* Of 20 ms a sixth is the prompts', one is the step's own; of the rest the rich leave some. */
+    ck_assert_int_eq(seated(rq, 0, 0, 20000, false, &why), 15);
+    ck_assert_int_eq(why, SEAT_FULL);
+    ck_assert_int_eq(seated(rq, 0, 0, 20000, true, &why), 13);
+    ck_assert_int_eq(why, SEAT_FULL);
+    /* Beside four, those of 40 ms have a row in every second step, but none in fewer than that. */
+    ck_assert_int_eq(seated(rq, 0, 0, 20000, false, &why), 15);
+    ck_assert_int_eq(seated(rq, 4, 1, 40000, false, &why), 17);
+    ck_assert_int_eq(why, SEAT_THINS);
+    rq[21].class_rank = 0; /* who is more urgent still fits in */
+    cost_model c = dear_rows();
+    ck_assert_int_eq(policy_seats(rq, 22, 21, &c), SEAT_FITS);
+    rq[21].tpot_us = 0; /* without a target it takes what is left */
+    ck_assert_int_eq(policy_seats(rq, 22, 21, &c), SEAT_FITS);
+    rq[0] = stream(0, 500, SECOND); /* what cannot be kept bounds nothing, nor one alone */
+    rq[0].running = false;
+    ck_assert_int_eq(policy_seats(rq, 1, 0, &c), SEAT_FITS);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("policy");
@@ -237,6 +465,12 @@ int main(void)
     tcase_add_test(tc, streams_keep_their_pace_while_no_first_token_needs_more);
     tcase_add_test(tc, the_share_of_prompts_grows_with_what_they_need);
     tcase_add_test(tc, a_target_bounds_the_pace_unless_streams_alone_miss_it);
+    tcase_add_test(tc, who_is_due_takes_part_and_others_while_the_tightest_keeps_its_pace);
+    tcase_add_test(tc, where_rows_are_cheap_all_take_part);
+    tcase_add_test(tc, what_cannot_be_kept_bounds_nothing);
+    tcase_add_test(tc, a_lower_class_takes_part_in_every_so_many_th_step);
+    tcase_add_test(tc, each_class_has_its_share_of_every_second);
+    tcase_add_test(tc, a_seat_is_given_if_all_keep_their_pace);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }

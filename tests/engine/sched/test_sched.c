@@ -78,6 +78,40 @@ START_TEST(any_company_gives_the_same_tokens)
 }
 END_TEST
 
+/* Rows that cost, a few streams in a hurry beside many that are not.  _i 1: pages are short; 2: what
+ * is pre-empted is swapped. */
+START_TEST(streams_that_sit_out_steps_give_the_same_tokens)
+{
+    enum { N = 24 };
+    setting st = {.max_rows = 64, .max_seqs = 20, .n_pages = _i ? 60 : 400, .cache = true};
+    if (_i == 2) st.swap = 400;
+    if (_i == 2) st.preemption = PREEMPT_SWAP;
+    client *c[N];
+    rig *r = start(&st);
+    r->m.row_us = 300;
+    sched_stats t = {0};
+    for (int round = 0; t.n_out == 0 || (_i && t.n_preempted == 0); round++) {
+        for (int i = 0; i < N; i++) {
+            int n_prompt = 1 + (int)(mix(7, (uint64_t)i) % (PROMPT / 2));
+            c[i] = make(i, n_prompt, 8 + (int)(mix(8, (uint64_t)i) % (MAX_NEW - 8)));
+            vary(c[i], i);
+            c[i]->rq.slo_class = i % 4 ? 2 : 0;
+            c[i]->rq.tpot_target_us = i % 4 ? 3600LL * 1000000 : 4000;
+            submit(r, c[i]);
+            if (i % 12 == 4) request_cancel(&c[i / 2]->rq);
+        }
+        for (int i = 0; i < N; i++) {
+            int why = collect(c[i]);
+            check_tokens(c[i]);
+            ck_assert(why == FINISH_CANCELLED || c[i]->n_got == c[i]->rq.max_tokens);
+            drop(c[i]);
+        }
+        sched_stats_get(r->sc, &t);
+    }
+    (void)stop(r);
+}
+END_TEST
+
 START_TEST(the_urgent_takes_pages_and_seats_from_a_decoding_batch)
 {
     /* _i 0: pages are short; 1: seats are */
@@ -937,6 +971,7 @@ static void add_tests(Suite *s, const char *name, void (*before)(void))
     tcase_set_timeout(tc, 120);
     if (before) tcase_add_checked_fixture(tc, before, NULL);
     tcase_add_loop_test(tc, any_company_gives_the_same_tokens, 0, 9);
+    tcase_add_loop_test(tc, streams_that_sit_out_steps_give_the_same_tokens, 0, 3);
     tcase_add_loop_test(tc, the_urgent_takes_pages_and_seats_from_a_decoding_batch, 0, 2);
     tcase_add_loop_test(tc, a_preempted_request_goes_on_in_the_cheaper_way, 0, 4);
     tcase_add_loop_test(tc, a_cost_model_that_lies_stops_nobody, 0, 2);
