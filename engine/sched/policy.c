@@ -34,6 +34,9 @@ static const double thrift = 0.85;
  * them would hold seats and pages, and each be slower. */
 static const double stride = 1.5;
 
+/* So long the prompts' share of the time is remembered. */
+static const double memory_us = 5e6;
+
 /* Of the room for streams, what a tenant that has more than its share of the seats leaves to others:
  * they need not wait then until one ends. */
 static const double headroom = 0.15;
@@ -213,8 +216,7 @@ static double longest_us(const policy_request *rq, int *order, int n, const cost
         if (!is_bound(r)) continue;
         allowed = fmin(allowed, allows_us(r, now_us));
         if (i + 1 < n && rq[order[i + 1]].tpot_us == r->tpot_us) continue;
-        double room = fmax(allowed, fmin(target, alone * (1 + gentle)));
-        if (alone <= target) longest = fmin(longest, room);
+        if (alone <= target) longest = fmin(longest, allowed);
         allowed = INFINITY;
     }
     return longest;
@@ -343,19 +345,29 @@ typedef struct {
     double weight, need_us, often_us, all_us;
 } demand;
 
-/* The tightest target that can be kept at all, as the length of a step; adds up what a row for each
- * takes, and who they are. */
-static double step_of(const policy_request *rq, int n, int i, const cost_model *cost,
-                      double *rows_us, int *n_rows)
+/* The tightest target of all, and what a row for each takes, in one look: mostly that is all that
+ * has to be known. */
+static double tightest_us(const policy_request *rq, int n, int i, cost_work *all)
 {
-    double constant = constant_us(cost), step_us = INFINITY;
-    *rows_us = *n_rows = 0;
+    double tightest = INFINITY;
     for (int j = 0; j < n; j++) {
         if (!rq[j].running && j != i) continue;
-        double us = row_us(cost, &rq[j], constant), target = (double)rq[j].tpot_us;
-        *rows_us += us;
-        (*n_rows)++;
-        if (target > 0 && constant + us <= target) step_us = fmin(step_us, target);
+        all->decode++;
+        all->attended += rq[j].context + 1;
+        all->ranks += rq[j].rank;
+        if (rq[j].tpot_us > 0) tightest = fmin(tightest, (double)rq[j].tpot_us);
+    }
+    return tightest;
+}
+
+/* The tightest target that can be kept at all. */
+static double step_of(const policy_request *rq, int n, int i, const cost_model *cost)
+{
+    double constant = constant_us(cost), step_us = INFINITY;
+    for (int j = 0; j < n; j++) {
+        double target = (double)rq[j].tpot_us;
+        if ((!rq[j].running && j != i) || target <= 0 || target >= step_us) continue;
+        if (constant + row_us(cost, &rq[j], constant) <= target) step_us = target;
     }
     return step_us;
 }
@@ -371,16 +383,36 @@ static void add_demand(demand *of, const policy_request *r, double us, double st
     d->often_us += us * fmax(step_us / target, 1 / stride);
 }
 
-policy_seat policy_seats(const policy_request *rq, int n, int i, const cost_model *cost)
+double policy_see_step(double prompts, const cost_work *w, const cost_model *cost, double took_us)
+{
+    cost_work streams = *w;
+    streams.prefill = 0;
+    double all = cost_predict(cost, w),
+           share = all > 0 ? 1 - cost_predict(cost, &streams) / all : 0;
+    return prompts + (1 - exp(-took_us / memory_us)) * (share - prompts);
+}
+
+/* What the streams may take of a step that is as long as this. */
+static double room_of(double step_us, const policy_request *r, const policy_limits *lim,
+                      double constant)
+{
+    double room = step_us * fmin(1 / (1 + gentle), 1 - lim->prompts) - constant;
+    return r->rich ? room * (1 - headroom) : room;
+}
+
+policy_seat policy_seats(const policy_request *rq, int n, int i, const policy_limits *lim,
+                         const cost_model *cost)
 {
     demand of[RANKS] = {{0}};
-    double constant = constant_us(cost), weights = 0, sum = 0, rows_us;
-    int rank = rq[i].class_rank < RANKS ? rq[i].class_rank : RANKS - 1, n_rows;
+    cost_work all = {0};
+    double constant = constant_us(cost), weights = 0, sum = 0;
+    int rank = rq[i].class_rank < RANKS ? rq[i].class_rank : RANKS - 1;
     if (cost->n < COST_LEARNING) return SEAT_FITS;
-    double step_us = step_of(rq, n, i, cost, &rows_us, &n_rows);
-    double room = step_us / (1 + gentle) - constant;
-    if (rq[i].rich) room *= 1 - headroom;
-    if (n_rows < 2 || rows_us <= room) return SEAT_FITS;
+    double step_us = tightest_us(rq, n, i, &all), rows_us = cost_predict(cost, &all) - constant;
+    if (all.decode < 2 || rows_us <= room_of(step_us, &rq[i], lim, constant)) return SEAT_FITS;
+    step_us = step_of(rq, n, i, cost);
+    double room = room_of(step_us, &rq[i], lim, constant);
+    if (rows_us <= room) return SEAT_FITS;
     for (int j = 0; j < n; j++) {
         if (rq[j].running || j == i)
             add_demand(of, &rq[j], row_us(cost, &rq[j], constant), step_us);

@@ -41,6 +41,7 @@ typedef struct policy_limits {
     int max_rows;      /* of the step */
     int free_seats;    /* at 0, only those are listed for whom a weaker one could give way */
     int64_t ageing_us; /* waiting this long raises a request by one class */
+    double prompts;    /* share of the steps' time that prompts had lately (policy_see_step) */
 } policy_limits;
 
 typedef struct policy_entry {
@@ -79,7 +80,11 @@ typedef enum {
 } policy_seat;
 
 /* What becomes of the pace of those who run if rq[i], which waits, runs as well. */
-policy_seat policy_seats(const policy_request *rq, int n, int i, const cost_model *cost);
+policy_seat policy_seats(const policy_request *rq, int n, int i, const policy_limits *lim,
+                         const cost_model *cost);
+
+/* Brings the prompts' share of the time up to date by a step that took so long. */
+double policy_see_step(double prompts, const cost_work *w, const cost_model *cost, double took_us);
 
 /* Microseconds that the step of this plan may take; INFINITY: nobody's next token is waited
  * for, or nothing is known about what steps cost.  `step_us`: of policy_trim().  `least`: tokens by which the first

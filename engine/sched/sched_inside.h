@@ -130,6 +130,7 @@ struct sched {
     cost_model cost;
     cost_work load;   /* of the step under construction */
     double budget_us; /* INFINITY: no bound */
+    double prompts;   /* their share of the steps' time */
     int least_chunk;  /* of the first prompt, whatever the budget */
 
     /* the step under construction */

@@ -49,7 +49,8 @@ static policy_limits limits_of(const sched *sc)
 {
     return (policy_limits){.max_rows = sc->cfg.max_rows,
                            .free_seats = sc->cfg.max_seqs - sc->n_running,
-                           .ageing_us = sc->cfg.ageing_us};
+                           .ageing_us = sc->cfg.ageing_us,
+                           .prompts = sc->prompts};
 }
 
 /* Takes a request out of the step under construction. */
@@ -265,8 +266,9 @@ static bool could_ever_fit(sched *sc, request *rq)
 /* Else it waits; where a stream would lose its pace, nobody behind it has the seat. */
 static bool keeps_pace(sched *sc, int i)
 {
+    policy_limits lim = limits_of(sc);
     sc->view[i].rich = fair_is_rich(sc->fair, sc->list[i]->ticket);
-    policy_seat seat = policy_seats(sc->view, sc->n, i, &sc->cost);
+    policy_seat seat = policy_seats(sc->view, sc->n, i, &lim, &sc->cost);
     if (seat == SEAT_FITS) return true;
     *(sc->view[i].rich ? &sc->crowded : &sc->pace_short) = true;
     if (seat == SEAT_FULL) sc->rows_short = true;

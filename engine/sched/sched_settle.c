@@ -273,6 +273,7 @@ static bool land(sched *sc, flight *f)
     int64_t began_us = sc->landed_us > f->planned_us ? sc->landed_us : f->planned_us;
     sc->landed_us = now;
     cost_observe(&sc->cost, &f->work, (double)(now - began_us));
+    sc->prompts = policy_see_step(sc->prompts, &f->work, &sc->cost, (double)(now - began_us));
     count_step(sc, f, began_us, now);
     sched_cause_step(sc, f, now - began_us);
     sc->looked_us = now;

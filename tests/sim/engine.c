@@ -124,12 +124,11 @@ static void settle(sim_engine *e, sim_scheduler *s, sim_seq *q)
     sim_finish(e, q, SIM_DONE);
 }
 
-/* Each distinct adapter of a step is read once.  What cost.c is told counts its rank for each
- * request, as sched.c does. */
-static cost_work recount(sim_engine *e)
+/* Each distinct adapter of a step is read once; cost.c counts segments, as
+ * sched.c does. */
+static void recount(sim_engine *e)
 {
     static uint32_t mark[1 << 17], round;
-    cost_work told = {0};
     round++;
     e->work = (cost_work){0};
     for (int i = 0; i < e->n_running; i++) {
@@ -137,12 +136,10 @@ static cost_work recount(sim_engine *e)
         if (q->chunk == 0) continue;
         double ranks = e->work.ranks;
         uint32_t id = e->a[q->id].adapter & ((1 << 17) - 1);
-        count(e, &told, q, q->chunk);
         count(e, &e->work, q, q->chunk);
         if (mark[id] == round) e->work.ranks = ranks;
         mark[id] = round;
     }
-    return told;
 }
 
 static void check(const sim_engine *e)
@@ -211,13 +208,13 @@ static bool advance(sim_engine *e, sim_scheduler *s)
     s->plan(s->self);
     e->out->plan_s += thread_s() - start;
     if (e->set->check) check(e);
-    cost_work told = recount(e);
+    recount(e);
     if (e->work.prefill + e->work.decode == 0) return false;
     double us = sim_step_us(&e->set->device, &e->work, &e->noise);
     e->now_us += (int64_t)us + 1;
     e->out->steps++;
     e->out->rows += (uint64_t)(e->work.prefill + e->work.decode);
-    s->stepped(s->self, &told, us);
+    s->stepped(s->self, &e->work, us);
     for (int i = 0, n = e->n_running; i < n;) {
         sim_seq *q = &e->seqs[e->running[i]];
         if (q->chunk) {

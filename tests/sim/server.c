@@ -23,7 +23,7 @@ typedef struct {
     int *order, n, scan, n_out; /* n_out: streams that sit out this step */
     int least_chunk;
     bool *allowed, pages_short, rows_short, pace_short, crowded, displaced;
-    double budget_us;
+    double budget_us, prompts;
     uint64_t n_checks;
 } server;
 
@@ -127,7 +127,8 @@ static policy_limits limits_of(const server *s)
 {
     return (policy_limits){.max_rows = s->e->set->device.max_rows,
                            .free_seats = s->e->set->device.max_seqs - s->e->n_running,
-                           .ageing_us = s->e->set->ageing_us};
+                           .ageing_us = s->e->set->ageing_us,
+                           .prompts = s->prompts};
 }
 
 static void preempt(server *s, int v)
@@ -199,8 +200,9 @@ static void check_order(server *s, const sim_seq *seated)
 
 static bool keeps_pace(server *s, int i)
 {
+    policy_limits lim = limits_of(s);
     s->view[i].rich = fair_is_rich(s->fair, s->list[i]->ticket);
-    policy_seat seat = policy_seats(s->view, s->n, i, &s->e->cost);
+    policy_seat seat = policy_seats(s->view, s->n, i, &lim, &s->e->cost);
     if (seat == SEAT_FITS) return true;
     *(s->view[i].rich ? &s->crowded : &s->pace_short) = true;
     if (seat == SEAT_FULL) s->rows_short = true;
@@ -337,6 +339,7 @@ static void stepped(void *self, const cost_work *w, double us)
 {
     server *s = self;
     cost_observe(&s->e->cost, w, us);
+    s->prompts = policy_see_step(s->prompts, w, &s->e->cost, us);
     s->e->out->cost_error = s->e->cost.error;
 }
 

@@ -82,7 +82,8 @@ _rule("policy.only-weaker-give-way", "engine/sched/policy.c",
       "return may_displace(b, now_us) && urgency(&v, a) >= urgency(&v, b);",
       "engine.test_policy", "nobody gives way to an equal")
 _rule("policy.streams-keep-pace", "engine/sched/policy.c",
-      "if (needed <= gentle) return fmin(slack, pace);", "if (needed <= gentle) return slack;",
+      "if (needed <= gentle) return fmin(step_us > 0 ? step_us : slack, pace);",
+      "if (needed <= gentle) return step_us > 0 ? step_us : slack;",
       "engine.test_policy", "prompts stretch the streams' steps by a fifth and no more")
 _rule("policy.reserve", "engine/sched/policy.c",
       "left -= reserve * (double)(r->deadline_us - r->arrived_us);", "left -= 0 * reserve;",
@@ -90,6 +91,39 @@ _rule("policy.reserve", "engine/sched/policy.c",
 _rule("policy.bounded-chunks", "engine/sched/policy.c",
       "int take = rq[i].left < rq[i].max_chunk ? rq[i].left : rq[i].max_chunk;", "int take = rq[i].left;",
       "engine.test_policy", "chunks of a prompt are bounded")
+_rule("policy.own-pace", "engine/sched/policy.c",
+      "int64_t due = first_us + made * tpot_us, gap", "int64_t due = last_us + tpot_us + 0 * (first_us + made), gap",
+      "engine.test_policy", "what a stream is ahead or behind counts for its next token")
+_rule("policy.soon-first", "engine/sched/policy.c",
+      "if (sx != sy) return sx ? -1 : 1;", "if (sx != sy) return sx ? 1 : -1;",
+      "engine.test_policy", "who cannot sit out a step goes before who can")
+_rule("policy.class-shares", "engine/sched/policy.c",
+      "taken + 1 <= r->weight / weights * rows", "taken + 1 <= r->weight / weights * 0 * rows",
+      "engine.test_policy", "each class has its share of every second")
+_rule("policy.not-beyond-the-pace", "engine/sched/policy.c",
+      "if (c.n > 0 && c.us + cost_of(&c, order[i]) > bound) break;", "if (bound < 0) break;",
+      "engine.test_policy", "a step is no longer than the tightest stream's pace allows")
+_rule("policy.hopeless-target", "engine/sched/policy.c",
+      "if (alone <= target) longest = fmin(longest, allowed);", "longest = fmin(longest, allowed);",
+      "engine.test_policy", "a target that is missed anyway holds up nobody")
+_rule("policy.seat-keeps-pace", "engine/sched/policy.c",
+      "if (sum > room) return SEAT_FULL;", "",
+      "engine.test_policy", "no seat is given that costs a stream its pace")
+_rule("policy.seat-thins", "engine/sched/policy.c",
+      "return sum > room ? SEAT_THINS : SEAT_FITS;", "return SEAT_FITS;",
+      "engine.test_policy", "streams of a class do not thin each other out")
+_rule("policy.seats-leave-prompts-their-time", "engine/sched/policy.c",
+      "fmin(1 / (1 + gentle), 1 - lim->prompts)", "fmin(1 / (1 + gentle), 1)",
+      "engine.test_policy", "seats leave prompts the time that they have had")
+_rule("policy.headroom", "engine/sched/policy.c",
+      "return r->rich ? room * (1 - headroom) : room;", "return room;",
+      "engine.test_policy", "who has more than its share leaves room to others")
+_rule("fair.rich", "engine/sched/fair.c",
+      "double share = SCALE / (double)own->unit / weights;", "double share = 1 / weights;",
+      "engine.test_fair", "a tenant's share of the seats is by its weight")
+_rule("promise.crowded", "engine/sched/promise.c",
+      "bool behind = o->crowded && ", "bool behind = o->crowded && o->n_tenant < 0 && ",
+      "engine.test_promise", "where seats are for others alone, a flood is told how long it waits")
 _rule("promise.fair-wait", "engine/sched/promise.c",
       "sum += fmin(work_before(o, i, slo), mine + o->quantum_us);", "sum += work_before(o, i, slo);",
       "engine.test_promise", "another tenant's flood does not count for one's own wait")

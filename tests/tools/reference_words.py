@@ -184,6 +184,7 @@ TUNING_TABLES = [
         (POLICY, "thrift", "", "The same where rows cost so much that streams sit out steps"),
         (POLICY, "GAP", "targets", "A stream's next token is due by then, however far ahead it is"),
         (POLICY, "stride", "", "A seat is given if the streams of its class then have a row in every so many-th step"),
+        (POLICY, "memory_us", "us", "So long the prompts' share of the time is remembered, which seats leave to them"),
         (POLICY, "headroom", "", "Share of the room for streams that a tenant with more than its share of the seats leaves to others"),
         (POLICY, "LOOK_AHEAD", "", "Prompts whose deadlines decide about the pace"),
         (POLICY, "LEAST_KEPT", "rows", "A prompt goes on by so many rows in any step, where all deadlines are kept"),

@@ -411,6 +411,29 @@ START_TEST(who_has_time_waits_for_company)
 }
 END_TEST
 
+static int enter_weighing(uint64_t tenant, double weight)
+{
+    fair_job j = {.tenant = tenant, .weight = weight, .prompt = 100, .output = 100};
+    return fair_enter(f, &j, 0);
+}
+
+/* Three seats to one; two tenants of weight 1, and one of 4 that has two. */
+START_TEST(who_has_more_than_its_share_of_the_seats_is_known)
+{
+    int many[3], own[2];
+    for (int i = 0; i < 3; i++) fair_seat(f, many[i] = enter_weighing(1, 1), 1);
+    int few = enter_weighing(2, 1);
+    ck_assert(fair_is_rich(f, many[0]));
+    ck_assert(!fair_is_rich(f, few)); /* waiting is no seat */
+    for (int i = 0; i < 2; i++) fair_seat(f, own[i] = enter_weighing(3, 4), 1);
+    ck_assert(!fair_is_rich(f, own[0]));
+    for (int i = 0; i < 3; i++) fair_leave(f, many[i], 2);
+    ck_assert(fair_is_rich(f, own[0])); /* all there are, and another waits */
+    fair_leave(f, few, 2);
+    ck_assert(!fair_is_rich(f, own[0])); /* nobody else is inside */
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("fair");
@@ -434,6 +457,7 @@ int main(void)
     tcase_add_test(tc, pre_emption_does_not_begin_the_ageing_anew);
     tcase_add_test(tc, others_pass_a_head_without_adapter_and_it_is_asked_for_again);
     tcase_add_test(tc, an_adapter_long_in_use_takes_nobody_new_while_another_starves);
+    tcase_add_test(tc, who_has_more_than_its_share_of_the_seats_is_known);
     tcase_add_test(tc, counters_end_as_what_was_used);
     tcase_add_test(tc, scanning_shows_each_that_waits_once);
     suite_add_tcase(s, tc);

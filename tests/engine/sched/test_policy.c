@@ -270,7 +270,7 @@ START_TEST(who_is_due_takes_part_and_others_while_the_tightest_keeps_its_pace)
     bool takes[21];
     for (int i = 0; i < 4; i++) rq[i] = stream(0, 10000, 1010000); /* 10 ms to go */
     for (int i = 4; i < 20; i++) rq[i] = stream(2, SECOND, 2 * SECOND - i * 1000);
-    ck_assert_int_eq(trim(rq, 20, &c, SECOND, takes), 7); /* in 8.5 of 10 ms */
+    ck_assert_int_eq(trim(rq, 20, &c, SECOND, takes), 7);                      /* in 8.5 of 10 ms */
     for (int i = 0; i < 20; i++) ck_assert_int_eq(takes[i], i < 4 || i >= 17); /* by what is due */
     for (int i = 0; i < 4; i++) rq[i].due_us = 1030000; /* they are ahead: a longer step will do */
     ck_assert_int_eq(trim(rq, 20, &c, SECOND, takes), 20);
@@ -281,6 +281,28 @@ START_TEST(who_is_due_takes_part_and_others_while_the_tightest_keeps_its_pace)
     rq[20] = waiting(1, 0); /* a prompt has its share of the step */
     ck_assert_int_eq(trim(rq, 21, &c, SECOND, takes), 6);
     ck_assert(takes[20]);
+}
+END_TEST
+
+START_TEST(a_token_is_due_by_the_streams_own_pace)
+{
+    /* The first at 1 s, 50 ms each: ten made, whenever the latest came; but it is never far off. */
+    ck_assert_int_eq(policy_due_us(SECOND, 1100000, 10, 50000), 1500000);
+    ck_assert_int_eq(policy_due_us(SECOND, 2 * SECOND, 10, 50000), 1500000);
+    ck_assert_int_gt(policy_due_us(SECOND, SECOND, 10, 50000), 1300000);
+    ck_assert_int_lt(policy_due_us(SECOND, SECOND, 1000, 50000), 3 * SECOND);
+}
+END_TEST
+
+START_TEST(who_cannot_sit_out_a_step_goes_before_who_can)
+{
+    cost_model c = dear_rows();
+    policy_request rq[12];
+    bool takes[12];
+    rq[0] = stream(0, 10000, 1010000);
+    for (int i = 1; i < 12; i++) rq[i] = stream(2, SECOND, i < 6 ? 1010000 + i : 2 * SECOND);
+    ck_assert_int_eq(trim(rq, 12, &c, SECOND, takes), 7); /* one of them for its class's share */
+    for (int i = 0; i < 6; i++) ck_assert(takes[i]);
 }
 END_TEST
 
@@ -419,16 +441,32 @@ static int seated(policy_request *rq, int n, int rank, int64_t tpot_us, bool ric
         rq[n] = stream(rank, tpot_us, SECOND);
         rq[n].running = false;
         rq[n].rich = rich;
-        *why = policy_seats(rq, n + 1, n, &c);
+        *why = policy_seats(rq, n + 1, n, &lim, &c);
         if (*why != SEAT_FITS) break;
         rq[n].running = true;
     }
     return n - first;
 }
 
+START_TEST(the_prompts_share_of_the_time_is_followed)
+{
+    cost_model c = known_costs();
+    cost_work none = {.decode = 8}, half = {.decode = 8, .prefill = 128};
+    double share = 0;
+    for (int i = 0; i < 20; i++) share = policy_see_step(share, &half, &c, SECOND);
+    ck_assert_double_eq_tol(share, 0.5, 0.02); /* 2 of 4 ms */
+    double before = share;
+    share = policy_see_step(share, &none, &c, SECOND / 100);
+    ck_assert(share < before && share > 0.9 * before);
+    for (int i = 0; i < 20; i++) share = policy_see_step(share, &none, &c, SECOND);
+    ck_assert_double_lt(share, 0.02);
+}
+END_TEST
+
 START_TEST(a_seat_is_given_if_all_keep_their_pace)
 {
     static policy_request rq[MANY];
+    cost_model dear = dear_rows();
     policy_seat why;
     /* Of 20 ms a sixth is the prompts', one is the step's own; of the rest the rich leave some. */
     ck_assert_int_eq(seated(rq, 0, 0, 20000, false, &why), 15);
@@ -439,14 +477,16 @@ START_TEST(a_seat_is_given_if_all_keep_their_pace)
     ck_assert_int_eq(seated(rq, 0, 0, 20000, false, &why), 15);
     ck_assert_int_eq(seated(rq, 4, 1, 40000, false, &why), 17);
     ck_assert_int_eq(why, SEAT_THINS);
+    policy_limits busy = lim;
+    busy.prompts = 0.9; /* prompts have had nearly all of the time: there is no room at all */
+    ck_assert_int_eq(policy_seats(rq, 22, 21, &busy, &dear), SEAT_FULL);
     rq[21].class_rank = 0; /* who is more urgent still fits in */
-    cost_model c = dear_rows();
-    ck_assert_int_eq(policy_seats(rq, 22, 21, &c), SEAT_FITS);
+    ck_assert_int_eq(policy_seats(rq, 22, 21, &lim, &dear), SEAT_FITS);
     rq[21].tpot_us = 0; /* without a target it takes what is left */
-    ck_assert_int_eq(policy_seats(rq, 22, 21, &c), SEAT_FITS);
+    ck_assert_int_eq(policy_seats(rq, 22, 21, &lim, &dear), SEAT_FITS);
     rq[0] = stream(0, 500, SECOND); /* what cannot be kept bounds nothing, nor one alone */
     rq[0].running = false;
-    ck_assert_int_eq(policy_seats(rq, 1, 0, &c), SEAT_FITS);
+    ck_assert_int_eq(policy_seats(rq, 1, 0, &lim, &dear), SEAT_FITS);
 }
 END_TEST
 
@@ -466,10 +506,13 @@ int main(void)
     tcase_add_test(tc, the_share_of_prompts_grows_with_what_they_need);
     tcase_add_test(tc, a_target_bounds_the_pace_unless_streams_alone_miss_it);
     tcase_add_test(tc, who_is_due_takes_part_and_others_while_the_tightest_keeps_its_pace);
+    tcase_add_test(tc, a_token_is_due_by_the_streams_own_pace);
+    tcase_add_test(tc, who_cannot_sit_out_a_step_goes_before_who_can);
     tcase_add_test(tc, where_rows_are_cheap_all_take_part);
     tcase_add_test(tc, what_cannot_be_kept_bounds_nothing);
     tcase_add_test(tc, a_lower_class_takes_part_in_every_so_many_th_step);
     tcase_add_test(tc, each_class_has_its_share_of_every_second);
+    tcase_add_test(tc, the_prompts_share_of_the_time_is_followed);
     tcase_add_test(tc, a_seat_is_given_if_all_keep_their_pace);
     suite_add_tcase(s, tc);
     return run_suite(s);

@@ -65,6 +65,18 @@ static void crowd(void)
     o.tenant[1] = (promise_tenant){.work_us = {1e6F}, .n = {50}};
 }
 
+/* Seats are free for those alone who have no more than their share. */
+START_TEST(where_streams_keep_their_pace_the_flood_waits_and_others_do_not)
+{
+    crowd();
+    o.free_seats = o.n_waiting + 1;
+    o.crowded = true;
+    promise_ask flood = {.tenant = 2, .n_prompt = 100}, new = {.tenant = 3, .n_prompt = 100};
+    ck_assert_double_eq_tol(promise_ttft_us(&o, &flood), 1e6 + 3000 + 2000, 1);
+    ck_assert_double_eq_tol(promise_ttft_us(&o, &new), 2000, 1e-6);
+}
+END_TEST
+
 START_TEST(a_flood_of_others_counts_as_far_as_it_goes_first)
 {
     crowd();
@@ -157,6 +169,7 @@ int main(void)
     tcase_add_test(tc, nothing_is_said_before_anything_is_known);
     tcase_add_test(tc, a_cold_adapter_is_waited_for);
     tcase_add_test(tc, room_on_the_device_is_waited_for_by_cold_ones_alone);
+    tcase_add_test(tc, where_streams_keep_their_pace_the_flood_waits_and_others_do_not);
     tcase_add_test(tc, a_flood_of_others_counts_as_far_as_it_goes_first);
     tcase_add_test(tc, a_flow_waits_by_the_share_that_it_had);
     tcase_add_test(tc, work_of_lower_classes_is_not_waited_for);
