@@ -37,8 +37,8 @@ static const double stride = 1.5;
 /* So long the prompts' share of the time is remembered. */
 static const double memory_us = 5e6;
 
-/* Of the room for streams, what a tenant that has more than its share of the seats leaves to others:
- * they need not wait then until one ends. */
+/* Of the room for streams, what a tenant that has more than its share of the seats leaves to
+ * others: they need not wait then until one ends. */
 static const double headroom = 0.15;
 
 const double policy_hurry = 0.35;

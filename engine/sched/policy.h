@@ -8,9 +8,11 @@
  *        (Sarathi-Serve);
  *     2. prefill chunks fill the rows that are left: what is begun before what waits, unless the
  *        latter is of a more urgent class (raised by waiting); those that wait as they were given.
- * policy_budget_us() says how long the step may take: prompts are cut so that the streams beside
- * them keep their pace (Sarathi-Serve), and more so than their targets ask: a step is stretched by
- * a fifth, or by what the deadlines of the prompts ask, whichever is more.
+ * policy_trim() takes streams out of a step again that can wait for a later one, where rows cost so
+ * much that not all can run in each; policy_seats() says whether one more would cost them their
+ * pace.  policy_budget_us() says how long the step may take: prompts are cut so that the streams
+ * beside them keep their pace (Sarathi-Serve), and more so than their targets ask: a step is
+ * stretched by a fifth, or by what the deadlines of the prompts ask, whichever is more.
  *
  * Threads: any thread.
  */
@@ -87,8 +89,8 @@ policy_seat policy_seats(const policy_request *rq, int n, int i, const policy_li
 double policy_see_step(double prompts, const cost_work *w, const cost_model *cost, double took_us);
 
 /* Microseconds that the step of this plan may take; INFINITY: nobody's next token is waited
- * for, or nothing is known about what steps cost.  `step_us`: of policy_trim().  `least`: tokens by which the first
- * prompt goes on all the same. */
+ * for, or nothing is known about what steps cost.  `step_us`: of policy_trim().  `least`: tokens by
+ * which the first prompt goes on all the same. */
 double policy_budget_us(const policy_request *rq, const policy_entry *plan, int n_plan,
                         const cost_model *cost, int64_t now_us, double step_us, int *least);
 

@@ -10,6 +10,9 @@
  *   - the flow as it went: what waits in (tenant, class) over the share of the device that the flow
  *     had while it waited.  A tenant that sends more than its share learns it here.
  *
+ * Both targets are promised: where one more stream would cost others their pace (policy_seats()),
+ * there is no free seat, and what is predicted is when there will be one.
+ *
  * Pure.  Threads: the caller's; fair.c fills it.
  */
 #ifndef ENGINE_SCHED_PROMISE_H

@@ -6,7 +6,7 @@
  *   priority+shed  by class, then arrival; what has missed its deadline is dropped from the queue
  *   slora-like     early abort; the newest first while the queue grows; adapters in the batch first
  *   edf            earliest deadline first, nothing dropped
- *   vtc            the tenant served least first (virtual token counters with lift), nothing dropped
+ *   vtc            the tenant served least first (virtual token counters), nothing dropped
  *   sarathi        as vllm-like; the budget is what the tightest target leaves on this device
  *   qoserve-like   Niyama, QoServe: chunks as long as the streams' slack allows, which counts from
  *                  the first token's deadline on; prompts by their deadline and what is left of
@@ -21,8 +21,7 @@
 
 enum { BUDGET = 512, SKIP = 64, LEAST_CHUNK = 64, NONE = -1 };
 
-/* qoserve-like: a token that is left of a prompt counts as much time as so many take; the best for
- * it of 0, 1, 4, 16 and 64. */
+/* qoserve-like: a token that is left of a prompt counts as much time as so many; not tuned. */
 static const double ALPHA = 4;
 
 typedef struct {

@@ -5,6 +5,7 @@
  * [--abuser SHARE] [--cv X]
  *       [--mix distinct|uniform|skewed|identical] [--uneven X] [--burst X]
  * [--seed N]
+ *       [--base-us N] [--decode-us N] [--prefill-us N]
  *       [--device h200|cpu|1.1B] [--hiccup SHARE] [--queue] [--blind] [--load-us N] [--policy
  *       NAME[,NAME...]] [--alone] [--json] [--svg FILE] [--check]
  * [--plan]
@@ -88,8 +89,8 @@ static void use_cpu(options *o)
     o->load.max_tokens = 400;
 }
 
-/* A model of 1.1B on two cores (RESULTS.md: one row 82 ms, eight 125 ms, 185 prompt tokens a second),
- * targets that it can keep. */
+/* A model of 1.1B on two cores (RESULTS.md: one row 82 ms, eight 125 ms, 185 prompt tokens a
+ * second), and targets that it can keep. */
 static void use_slow(options *o)
 {
     o->setup.device = (sim_device){.prefill_us = 5400,

@@ -78,8 +78,8 @@ START_TEST(any_company_gives_the_same_tokens)
 }
 END_TEST
 
-/* Rows that cost, a few streams in a hurry beside many that are not.  _i 1: pages are short; 2: what
- * is pre-empted is swapped. */
+/* Rows that cost, a few streams in a hurry beside many that are not.  _i 1: pages are short; 2:
+ * what is pre-empted is swapped. */
 START_TEST(streams_that_sit_out_steps_give_the_same_tokens)
 {
     enum { N = 24 };
