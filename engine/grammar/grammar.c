@@ -379,6 +379,29 @@ void grammar_run_accept(grammar_run *r, grammar_walk *w, int32_t token)
     grammar_run_prepare(r);
 }
 
+static int last_byte(const token_trie *t, int32_t token)
+{
+    int place = token >= 0 && token < t->n_vocab ? t->place[token] : -1;
+    return place < 0 ? -1 : t->bytes[t->at[place + 1] - 1];
+}
+
+int grammar_run_expect(const grammar_run *r, grammar_walk *w, int32_t last, int32_t *out, int most)
+{
+    const token_trie *t = &r->g->maker->trie;
+    uint8_t text[GRAMMAR_TOKEN_MAX];
+    if (!grammar_run_ready(r) || r->over || r->failed || r->complete) return 0;
+    walk_begin(w, &r->g->a, r->node, r->n_node);
+    walk_set(w, r->conf, r->n_conf);
+    int len = walk_only(w, last_byte(t, last), text), n = 0;
+    if (len > 0 && text[len - 1] == ' ') len--; /* the next token begins with it, as a rule */
+    for (int from = 0, bytes = 0; from < len && n < most; from += bytes) {
+        int32_t token = trie_longest(t, text + from, len - from, &bytes);
+        if (token < 0) break;
+        out[n++] = token;
+    }
+    return n;
+}
+
 /* ----------------------------------------------------------------------------- runs -- */
 
 grammar_walk *grammar_walk_create(void)

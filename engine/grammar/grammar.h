@@ -68,6 +68,10 @@ const uint32_t *grammar_run_mask(grammar_run *r, grammar_walk *w);
  * Allocates nothing. */
 void grammar_run_accept(grammar_run *r, grammar_walk *w, int32_t token);
 
+/* Guesses at the tokens behind `last`, at most `most`, where the grammar leaves one text (or one
+ * but for spaces); how the model would cut that into tokens is not known.  Returns how many. */
+int grammar_run_expect(const grammar_run *r, grammar_walk *w, int32_t last, int32_t *out, int most);
+
 /* To be called once before the first mask is asked. */
 void grammar_run_prepare(grammar_run *r);
 bool grammar_run_ready(const grammar_run *r);   /* grammar_run_mask() would not say NULL */

@@ -100,6 +100,27 @@ bool trie_build(token_trie *t, const tokenizer *tok, int n_vocab)
     return ok;
 }
 
+int32_t trie_longest(const token_trie *t, const uint8_t *s, int len, int *n)
+{
+    int32_t found = -1;
+    int depth = 0;
+    for (int i = 0, end = t->n_nodes; i < end && depth < len;) {
+        const trie_node *at = &t->node[i];
+        if (at->byte != s[depth]) {
+            i = at->skip;
+            continue;
+        }
+        depth++;
+        if (at->n_tokens > 0) {
+            found = t->id[at->token];
+            *n = depth;
+        }
+        end = at->skip;
+        i++;
+    }
+    return found;
+}
+
 /* --------------------------------------------------------------- one state's tokens -- */
 
 /* What the unknown frame has counted; *maybe: it also depends on the lower bound. */

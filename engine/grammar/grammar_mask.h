@@ -30,6 +30,8 @@ typedef struct token_trie {
 
 bool trie_build(token_trie *t, const tokenizer *tok, int n_vocab); /* false: no memory */
 void trie_clear(token_trie *t);
+/* The longest token that `s` [len] begins with, or -1; *n: its bytes. */
+int32_t trie_longest(const token_trie *t, const uint8_t *s, int len, int *n);
 
 /* The tokens that may follow in one state, whatever is below. */
 typedef struct state_mask {

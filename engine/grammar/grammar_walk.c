@@ -199,3 +199,36 @@ bool walk_byte(g_walk *w, int depth, uint8_t byte)
     w->left_at[depth + 1] = w->left;
     return w->n_conf > begin;
 }
+
+/* -1: there are several, or the text may end here. */
+static int only_byte(const g_walk *w, int depth, int last)
+{
+    const g_auto *a = w->a;
+    int byte = -1;
+    bool space = false;
+    for (int i = w->conf_at[depth]; i < w->conf_at[depth + 1]; i++) {
+        int32_t state = w->conf[i].state;
+        if (a->is_end[state]) return -1;
+        for (int k = a->first[state]; k < a->first[state] + a->n_bytes[state]; k++) {
+            const g_edge *e = &a->edge[k];
+            bool other = e->lo != e->hi || (e->lo != ' ' && byte >= 0 && byte != e->lo);
+            if (other) return -1;
+            if (e->lo == ' ')
+                space = true;
+            else
+                byte = e->lo;
+        }
+    }
+    return space && (byte < 0 || last == ':' || last == ',') ? ' ' : byte;
+}
+
+int walk_only(g_walk *w, int last, uint8_t *text)
+{
+    int n = 0;
+    for (; n < GRAMMAR_TOKEN_MAX; n++) {
+        int byte = only_byte(w, n, n > 0 ? text[n - 1] : last);
+        if (byte < 0 || !walk_byte(w, n, (uint8_t)byte)) break;
+        text[n] = (uint8_t)byte;
+    }
+    return n;
+}

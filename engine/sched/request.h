@@ -111,12 +111,14 @@ typedef struct request {
     uint32_t *mask;       /* [bars_words()], owned; NULL without bars */
     cause_clock clock;    /* where its time goes */
     int redo;             /* positions that it had when it gave way */
+    struct spec_text *text; /* of prompt and output, for guesses; lent to it with its seat */
 
     /* ---- zone 3: shared; see who touches each field ---- */
     atomic_bool cancel;  /* gateway sets, engine reads */
     atomic_bool stopped; /* the same: it ends because a stop string was seen */
     sampled *ring;       /* [max_tokens], owned; slot i is written before n_pushed passes i */
-    int32_t *output;     /* [max_tokens], the bare tokens, engine writes */
+    /* [max_tokens], the bare tokens, engine writes; behind n_pushed, guesses */
+    int32_t *output;
     /* [n_prompt] if score_prompt; entry 0 is unused; engine writes before the first push or the
      * finish. */
     sampled *prompt_score;

@@ -287,6 +287,7 @@ static void free_all(sched *sc)
     ARRAYS(FREE)
 #undef FREE
     sched_flights_destroy(sc);
+    sched_spec_destroy(sc);
     kv_destroy(sc->pages);
     devmem_destroy(sc->own_arena);
     board_destroy(sc->board);
@@ -350,7 +351,8 @@ static err_code create_parts(sched *sc, err *e)
     sc->fair = create_fair(sc);
     sc->lengths = lengths_create(c->n_class, SKETCHES);
     bool ok = sc->pages && sc->board && sc->tele && sc->fair && sc->lengths;
-    ok = ok && allocate_arrays(sc) && sched_flights_create(sc) && create_samplers(sc);
+    ok = ok && allocate_arrays(sc) && sched_flights_create(sc) && create_samplers(sc) &&
+         sched_spec_create(sc);
     return ok ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory for the scheduler");
 }
 
@@ -365,6 +367,9 @@ static err_code check_config(const sched_config *c, err *e)
                        c->max_seqs + SCHED_SCORE_ROWS);
     }
     if (c->max_queued < 1) return err_set(e, ERR_INPUT, "max_queued must be at least 1");
+    if (c->speculate < 0 || c->speculate > SPEC_MAX) {
+        return err_set(e, ERR_INPUT, "speculate must be from 0 to %d", SPEC_MAX);
+    }
     if (c->max_tenants < 0) return err_set(e, ERR_INPUT, "max_tenants must not be negative");
     if (c->max_context < 2) return err_set(e, ERR_INPUT, "max_context must be at least 2");
     if (c->n_class < 1 || c->n_class > SLO_CLASS_MAX) {

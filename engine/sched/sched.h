@@ -69,6 +69,10 @@ typedef struct sched_config {
     /* of the device, without many good steps in between, before it is given up; 0: 5 */
     int max_faults;
     int max_tenants; /* that have telemetry of their own */
+    /* The most tokens that are guessed for a request in one step, up to SPEC_MAX; 0: none.  So many
+     * as pay by the cost model, or, always, as can be guessed. */
+    int speculate;
+    bool speculate_always;
     /* The next step is planned when the tokens of the one before are known, never before. */
     bool no_overlap;
     int n_class;
@@ -89,6 +93,7 @@ typedef struct sched_stats {
         n_cached_tokens; /* prompt tokens asked of the prefix cache, and found */
     uint64_t n_steps_ahead,
         n_discarded; /* steps enqueued while another ran; rows of them whose request had ended */
+    uint64_t n_guessed, n_guessed_right; /* rows of guessed tokens; of them, those that counted */
     uint64_t n_finished, n_cancelled, n_failed, n_preempted, n_adapter_waits;
     uint64_t n_swapped_out, n_swapped_in; /* requests; of the pre-empted, those with a copy */
     swap_counts swap;                     /* pages of them */

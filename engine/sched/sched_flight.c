@@ -12,6 +12,7 @@
  *   - a row whose next token hangs on the text so far, which only the host has (sched_may_fly());
  *   - somebody waits for a seat that is free, and the step in flight makes pages of prompts that
  *     the prefix cache may offer him (sched_should_land());
+ *   - it holds rows of guessed tokens, or they would pay in the next one (sched_spec.c);
  *   - somebody would have to give way for pages (sched_plan.c sets must_land,
  *     and the plan is made anew);
  *   - nothing can be planned beside it.
@@ -22,17 +23,20 @@
 #include "engine/sched/sched_inside.h"
 
 /* The arrays of a step, and how many of each there are. */
-#define ARRAYS(A)   \
-    A(owner, seqs)  \
-    A(chunk, seqs)  \
-    A(pos0, seqs)   \
-    A(own_us, seqs) \
-    A(logit0, seqs) \
-    A(ends, seqs)   \
-    A(broken, seqs) \
-    A(late, seqs)   \
-    A(picked, seqs) \
-    A(held, seqs)   \
+#define ARRAYS(A)     \
+    A(owner, seqs)    \
+    A(chunk, seqs)    \
+    A(pos0, seqs)     \
+    A(own_us, seqs)   \
+    A(logit0, seqs)   \
+    A(ends, seqs)     \
+    A(broken, seqs)   \
+    A(late, seqs)     \
+    A(n_guess, seqs)  \
+    A(pick0, seqs)    \
+    A(n_got, seqs)    \
+    A(picked, logits) \
+    A(held, seqs)     \
     A(end, logits)
 
 static bool create(flight *f, const sched_config *c)
@@ -94,6 +98,7 @@ bool sched_may_fly(const sched *sc, const flight *f)
     bool may = sc->overlaps;
     for (int s = 0; may && s < f->n_seq; s++) {
         may = !f->owner[s] || !needs_the_host(f->owner[s], f->ends[s]);
+        may = may && f->n_guess[s] == 0;
     }
     return may;
 }
@@ -101,8 +106,9 @@ bool sched_may_fly(const sched *sc, const flight *f)
 bool sched_should_land(sched *sc)
 {
     const flight *f = sched_in_flight(sc);
-    return f && sc->cfg.prefix_cache && f->n_rows > f->n_decode &&
-           sc->n_running < sc->cfg.max_seqs && fair_waiting(sc->fair) > 0;
+    bool offers = f && sc->cfg.prefix_cache && f->n_rows > f->n_decode &&
+                  sc->n_running < sc->cfg.max_seqs && fair_waiting(sc->fair) > 0;
+    return offers || sched_spec_should_land(sc);
 }
 
 static void count_rows(sched *sc, flight *f)
@@ -128,7 +134,9 @@ void sched_take_off(sched *sc)
          * the work is counted anew. */
         f->own_us[s] = sched_cause_own_us(sc, rq, f->chunk[s]);
         count_work(&f->work, rq, f->chunk[s]);
+        f->work = spec_work(&f->work, f->n_guess[s], rq->n_computed + 1);
         f->n_decode += f->chunk[s] == 1 && rq->n_computed >= rq->n_prompt;
+        f->n_decode += f->n_guess[s];
         assert(f->chunk[s] > 0 && f->chunk[s] <= left_of(rq));
         rq->n_computed += f->chunk[s];
         rq->n_ahead += f->ends[s];

@@ -2,6 +2,7 @@
  *
  *   sched.c         the thread, the inbox, what callers ask and what is shown to them
  *   sched_plan.c    who runs in the next step: seats, adapters, pages, pre-emption
+ *   sched_spec.c    rows for tokens that are guessed
  *   sched_sample.c  forward pass and sampling of a step
  *   sched_restart.c what becomes of all when the device fails
  *   sched_flight.c  steps between their enqueueing and their settlement
@@ -26,6 +27,7 @@
 #include "engine/sched/policy.h"
 #include "engine/sched/promise.h"
 #include "engine/sched/sched.h"
+#include "engine/sched/spec.h"
 
 enum {
     SAMPLERS_MAX = 16,
@@ -38,6 +40,7 @@ enum { STATE_WAITING, STATE_RUNNING, STATE_DONE };
 typedef struct draw_end {
     sampled *to;
     int seq;
+    bool pick; /* else a score */
 } draw_end;
 
 /* What a row of a step in flight still uses, though its request has ended. */
@@ -62,7 +65,10 @@ typedef struct flight {
     bool *ends;      /* [max_seqs]: the last of what was known of the request */
     bool *broken;    /* [max_seqs]: logits that are not numbers */
     bool *late;      /* [max_seqs]: the mask of its grammar is not ready */
-    sampled *picked; /* [max_seqs] */
+    int *n_guess;    /* [max_seqs]: rows of guessed tokens behind the chunk, in rq->output */
+    int *pick0;      /* [max_seqs]: row of logits from which its next token is drawn */
+    int *n_got;      /* [max_seqs]: tokens that came of it, at most 1 + n_guess */
+    sampled *picked; /* [max_logits], by rows of logits */
     held *held;      /* [max_seqs]: where owner is NULL */
     draw_end *end;   /* [max_logits] */
     const sampled *got;
@@ -126,7 +132,10 @@ struct sched {
     uint64_t n_prompt_tokens, n_output_tokens;
 
     ahead ahead;
-    int depth; /* of those that wait: whose adapters are fetched */
+    int depth;         /* of those that wait: whose adapters are fetched */
+    spec_text **texts; /* [max_seqs], the first n_texts of which are nobody's */
+    int n_texts;
+    spec_rates rates; /* with which a text begins */
     cost_model cost;
     cost_work load;   /* of the step under construction */
     double budget_us; /* INFINITY: no bound */
@@ -220,6 +229,14 @@ static inline void domain_of(const request *rq, kv_domain *d)
     if (rq->lora) memcpy(d->digest, rq->lora->digest, sizeof(d->digest));
 }
 
+static inline bool is_stop(const request *rq, int32_t token)
+{
+    for (int i = 0; i < rq->rules.n_stop_id; i++) {
+        if (rq->rules.stop_id[i] == token) return true;
+    }
+    return false;
+}
+
 static inline int pages_for(const sched *sc, int positions)
 {
     return (positions + sc->page_tokens - 1) / sc->page_tokens;
@@ -308,10 +325,13 @@ void sched_step_was_good(sched *sc);
 /* Chooses and seats who runs next, and builds the step; its n_seq is 0 where nobody can run. */
 void sched_plan_step(sched *sc, int64_t now);
 
+/* Pages for the next n positions of a running request; false: they were not claimed. */
+bool sched_extend(sched *sc, request *rq, int n);
+
 /* Forward pass and sampling of sc->now, enqueued where the backend samples, else done. */
 err_code sched_launch(sched *sc, err *e);
-/* Waits for it: picked, broken and late of its sequences, scores of prompts; computed_us: when the
- * pass was over (with sampling, where the device does both). */
+/* Waits for it: picked, n_got, broken and late of its sequences, scores of prompts; computed_us:
+ * when the pass was over (with sampling, where the device does both). */
 err_code sched_collect(sched *sc, flight *f, err *e);
 
 /* Launches the step and settles the one before it; then also this one, unless it may stay in flight
@@ -319,6 +339,20 @@ err_code sched_collect(sched *sc, flight *f, err *e);
 void sched_run_step(sched *sc, int64_t seen_us);
 /* Settles what is in flight, if anything is. */
 void sched_land(sched *sc);
+
+/* ---- sched_spec.c */
+bool sched_spec_create(sched *sc);
+void sched_spec_destroy(sched *sc);
+/* The request gives up its seat. */
+void sched_spec_leave(sched *sc, request *rq);
+/* Adds guesses to the step that is planned, as far as they pay: n_guess of its sequences. */
+void sched_guess(sched *sc, int64_t now);
+/* Whether guesses would pay that need the tokens of the step in flight. */
+bool sched_spec_should_land(sched *sc);
+/* Whether the row behind the k-th that draws for a sequence counts: the k-th gave this token. */
+bool sched_goes_on(const flight *f, int s, int k, int32_t token);
+/* n_got and broken of a sequence all of whose rows were sampled. */
+void sched_verify(flight *f, int s);
 
 /* ---- sched_flight.c */
 bool sched_flights_create(sched *sc);

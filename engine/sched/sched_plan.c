@@ -161,8 +161,7 @@ static bool make_place(sched *sc, int need, int i, int64_t now)
     return true;
 }
 
-/* Pages for the next n positions of a running request. */
-static bool extend(sched *sc, request *rq, int n)
+bool sched_extend(sched *sc, request *rq, int n)
 {
     int want = pages_for(sc, rq->n_computed + n);
     assert(want <= rq->page_cap && n >= 0);
@@ -300,7 +299,7 @@ static bool admit(sched *sc, int i, int64_t now)
     int kept = rq->n_computed; /* swapped out */
     rq->n_computed = 0;
     reuse_prefix(sc, rq);
-    bool got = extend(sc, rq, left_of(rq));
+    bool got = sched_extend(sc, rq, left_of(rq));
     assert(got);
     (void)got;
     (void)kv_claim(sc->pages, 0, false); /* one more was asked for than the prompt takes */
@@ -345,7 +344,7 @@ static void add_entry(sched *sc, const policy_entry *pe, int64_t now)
     if (sc->n_logit + logits > sc->cfg.max_logits) return;
     int need = pages_for(sc, rq->n_computed + n) - rq->n_page;
     if (need > 0 && !make_room(sc, need, i, now)) return;
-    bool got = extend(sc, rq, n);
+    bool got = sched_extend(sc, rq, n);
     assert(got);
     (void)got;
     sc->n_logit += logits;
@@ -389,15 +388,17 @@ static void build_rows(sched *sc)
         request *rq = sc->row_owner[s];
         int n = sc->chunk[s], row0 = st->n_rows;
         bool ends = n == left_of(rq);
+        n += sc->now->n_guess[s];
         sc->seq[s] = (step_seq){row0, n, rq->n_computed, rq->page, rq->n_page};
         sc->now->logit0[s] = -1;
         for (int i = 0; i < n; i++) {
-            bool known = is_known(rq, rq->n_computed + i);
+            bool guessed = i >= sc->chunk[s];
+            bool known = guessed || is_known(rq, rq->n_computed + i);
             sc->token[row0 + i] = known ? history_at(rq, rq->n_computed + i) : 0;
             sc->from[row0 + i] = known ? -1 : rq->draw_at;
             if (!known) st->from = sc->from;
             sc->pos[row0 + i] = rq->n_computed + i;
-            if (scores(rq) || (ends && i == n - 1)) {
+            if (scores(rq) || (ends && i >= sc->chunk[s] - 1)) {
                 if (sc->now->logit0[s] < 0) sc->now->logit0[s] = st->n_logit;
                 sc->logit_row[st->n_logit++] = row0 + i;
             }
@@ -490,8 +491,9 @@ void sched_plan_step(sched *sc, int64_t now)
         add_entry(sc, &sc->plan[i], now);
     }
     prefetch_waiting(sc, now);
-    tell_loaders(sc, now);
     sched_sweep(sc);
     sort_by_adapter(sc);
+    sched_guess(sc, now);
+    tell_loaders(sc, now);
     build_rows(sc);
 }

@@ -35,26 +35,27 @@ static int last_logit(const sched *sc, int s)
 }
 
 /* What its form allows, into mask; false: there is nothing to pick from now. */
-static bool find_form(sched *sc, int s, grammar_walk *w)
+static bool find_form(sched *sc, int s, int k, grammar_walk *w)
 {
     request *rq = sc->row_owner[s];
     sc->mask[s] = grammar_run_mask(rq->grammar, w);
-    sc->now->late[s] = !sc->mask[s];
+    sc->now->late[s] = k == 0 && !sc->mask[s];
     return sc->mask[s] && !grammar_run_failed(rq->grammar);
 }
 
-/* Bits of the tokens that may come, in mask; NULL where all may.  False: there is
- * nothing to pick from now. */
-static bool find_mask(sched *sc, int s, grammar_walk *w)
+/* Bits of the tokens that may come k tokens from now, all of which are known, in mask; NULL where
+ * all may.  False: there is nothing to pick from now; behind the first token the next step finds
+ * out why. */
+static bool find_mask(sched *sc, int s, int k, grammar_walk *w)
 {
     request *rq = sc->row_owner[s];
     sc->mask[s] = NULL;
-    if (rq->grammar && !find_form(sc, s, w)) return false;
+    if (rq->grammar && !find_form(sc, s, k, w)) return false;
     if (!rq->bars) return true;
-    bars_text t = {rq->prompt, rq->output, rq->n_prompt, n_drawn(rq)};
+    bars_text t = {rq->prompt, rq->output, rq->n_prompt, n_drawn(rq) + k};
     sc->mask[s] = bars_mask(rq->bars, sc->mask[s], model_get_config(sc->m)->n_vocab, &t, rq->mask);
-    rq->stuck = !sc->mask[s];
-    return !rq->stuck;
+    rq->stuck = k == 0 && !sc->mask[s];
+    return sc->mask[s] != NULL;
 }
 
 /* ----------------------------------------------------------------- on the host -- */
@@ -79,26 +80,37 @@ static void score_rows(sched *sc, int s, sampler *sp)
     }
 }
 
+/* The k-th token of the step, those before it being what was guessed.  False: the row behind it
+ * does not count. */
+static bool pick_row(sched *sc, int s, int k, sampler *sp, grammar_walk *w)
+{
+    request *rq = sc->row_owner[s];
+    flight *f = sc->now;
+    size_t row = (size_t)(f->pick0[s] + k), stride = (size_t)model_logit_stride(sc->m);
+    sampled *to = &f->picked[row];
+    if (!find_mask(sc, s, k, w)) return false;
+    sampler_set_vocab(sp, vocab_of(sc, rq, rq->grammar != NULL));
+    sampler_pick(sp, (float *)sc->logits + row * stride, &rq->rules, sc->mask[s], rq->prompt,
+                 rq->n_prompt, rq->output, n_drawn(rq) + k, to);
+    assert(to->token < vocab_of(sc, rq, rq->grammar != NULL));
+    if (to->token < 0) {
+        f->broken[s] = true;
+        return false;
+    }
+    if (rq->grammar) grammar_run_accept(rq->grammar, w, to->token);
+    if (rq->grammar && grammar_run_failed(rq->grammar)) return false;
+    f->n_got[s]++;
+    return sched_goes_on(f, s, k, to->token) && !(rq->grammar && grammar_run_over(rq->grammar));
+}
+
 /* Entries i, i + n_samplers, ...: each sampler serves one thread at a time. */
 static void sample_some(void *arg, int i)
 {
     sched *sc = arg;
-    size_t stride = (size_t)model_logit_stride(sc->m);
     for (int s = i; s < sc->step.n_seq; s += sc->n_samplers) {
-        request *rq = sc->row_owner[s];
         score_rows(sc, s, sc->samplers[i]);
-        if (!wants_token(rq, sc->chunk[s])) continue;
-        if (!find_mask(sc, s, sc->walks[i])) continue;
-        sampler_set_vocab(sc->samplers[i], vocab_of(sc, rq, rq->grammar != NULL));
-        sampler_pick(sc->samplers[i], (float *)sc->logits + (size_t)last_logit(sc, s) * stride,
-                     &rq->rules, sc->mask[s], rq->prompt, rq->n_prompt, rq->output, n_drawn(rq),
-                     &sc->now->picked[s]);
-        int32_t token = sc->now->picked[s].token;
-        assert(token < vocab_of(sc, rq, rq->grammar != NULL));
-        if (token < 0)
-            sc->now->broken[s] = true;
-        else if (rq->grammar)
-            grammar_run_accept(rq->grammar, sc->walks[i], token);
+        if (!wants_token(sc->row_owner[s], sc->chunk[s]) || sc->now->broken[s]) continue;
+        for (int k = 0; pick_row(sc, s, k, sc->samplers[i], sc->walks[i]);) k++;
     }
 }
 
@@ -120,7 +132,7 @@ static void mask_some(void *arg, int i)
     for (int s = i; s < sc->step.n_seq; s += sc->n_samplers) {
         request *rq = sc->row_owner[s];
         if (!has_mask(rq) || !wants_token(rq, sc->chunk[s])) continue;
-        if (!find_mask(sc, s, sc->walks[i])) sc->mask[s] = NULL;
+        if (!find_mask(sc, s, 0, sc->walks[i])) sc->mask[s] = NULL;
     }
 }
 
@@ -130,16 +142,19 @@ static void accept_some(void *arg, int i)
     sched *sc = arg;
     const flight *f = sched_in_flight(sc);
     for (int s = i; s < f->n_seq; s += sc->n_samplers) {
-        if (f->owner[s] && f->owner[s]->grammar && sc->mask[s] && f->picked[s].token >= 0)
-            grammar_run_accept(f->owner[s]->grammar, sc->walks[i], f->picked[s].token);
+        if (!f->owner[s] || !f->owner[s]->grammar || f->n_got[s] == 0) continue;
+        grammar_run *form = f->owner[s]->grammar;
+        grammar_run_accept(form, sc->walks[i], f->picked[f->pick0[s]].token);
+        if (grammar_run_failed(form)) f->n_got[s] = 0;
     }
 }
 
-static void add_row(sched *sc, int *n, int s, int logit, int32_t score, sampled *to)
+/* A score of the token `score`, or, where that is -1, the k-th token of the step. */
+static void add_row(sched *sc, int *n, int s, int logit, int32_t score, int k, sampled *to)
 {
     const request *rq = sc->row_owner[s];
     assert(*n < sc->cfg.max_logits && logit >= 0 && logit < sc->step.n_logit);
-    sc->now->end[*n] = (draw_end){to, s};
+    sc->now->end[*n] = (draw_end){to, s, score < 0};
     sc->draw[(*n)++] = (sample_row){.logit = logit,
                                     .score = score,
                                     .rules = &rq->rules,
@@ -147,7 +162,7 @@ static void add_row(sched *sc, int *n, int s, int logit, int32_t score, sampled 
                                     .prompt = rq->prompt,
                                     .n_prompt = rq->n_prompt,
                                     .output = rq->output,
-                                    .n_output = n_drawn(rq),
+                                    .n_output = n_drawn(rq) + k,
                                     .allowed = score < 0 ? sc->mask[s] : NULL};
 }
 
@@ -157,11 +172,15 @@ static int list_rows(sched *sc)
     for (int s = 0; s < sc->step.n_seq; s++) {
         request *rq = sc->row_owner[s];
         for (int i = 0, next; i < sc->chunk[s] && (next = scored_by(sc, s, i)) > 0; i++) {
-            add_row(sc, &n, s, sc->now->logit0[s] + i, rq->prompt[next], &rq->prompt_score[next]);
+            add_row(sc, &n, s, sc->now->logit0[s] + i, rq->prompt[next], 0,
+                    &rq->prompt_score[next]);
         }
         if (!wants_token(rq, sc->chunk[s]) || (has_mask(rq) && !sc->mask[s])) continue;
         rq->draw_at = n;
-        add_row(sc, &n, s, last_logit(sc, s), -1, &sc->now->picked[s]);
+        for (int k = 0; k <= sc->now->n_guess[s]; k++) {
+            int row = sc->now->pick0[s] + k;
+            add_row(sc, &n, s, row, -1, k, &sc->now->picked[row]);
+        }
     }
     return n;
 }
@@ -174,7 +193,6 @@ static err_code on_device(sched *sc, err *e)
     bool masks = false;
     for (int s = 0; s < f->n_seq; s++) {
         sc->mask[s] = NULL;
-        f->picked[s].token = -1;
         masks |= has_mask(f->owner[s]);
     }
     if (masks) be_parallel(sc->be, mask_some, sc, sc->n_samplers);
@@ -192,7 +210,9 @@ err_code sched_launch(sched *sc, err *e)
     f->n_draw = 0;
     memset(f->broken, 0, (size_t)f->n_seq * sizeof(*f->broken));
     memset(f->late, 0, (size_t)f->n_seq * sizeof(*f->late));
+    memset(f->n_got, 0, (size_t)f->n_seq * sizeof(*f->n_got));
     for (int s = 0; s < f->n_seq; s++) {
+        f->pick0[s] = last_logit(sc, s);
         f->pos0[s] = f->owner[s]->n_computed;
         f->ends[s] = f->chunk[s] == left_of(f->owner[s]);
     }
@@ -211,7 +231,11 @@ err_code sched_collect(sched *sc, flight *f, err *e)
         int s = f->end[i].seq;
         if (!f->owner[s]) continue; /* what the request lent is gone */
         *f->end[i].to = f->got[i];
-        if (f->got[i].token < 0) f->broken[s] = true;
+        if (!f->end[i].pick && f->got[i].token < 0) f->broken[s] = true;
+    }
+    for (int i = 0; i < f->n_draw; i++) {
+        int s = f->end[i].seq;
+        if (f->owner[s] && f->end[i].to == &f->picked[f->pick0[s]]) sched_verify(f, s);
     }
     if (forms) be_parallel(sc->be, accept_some, sc, sc->n_samplers);
     return ERR_NONE;

@@ -23,6 +23,7 @@ void sched_leave_seat(sched *sc, request *rq)
 {
     if (rq->state != STATE_RUNNING) return;
     drop_pages(sc, rq);
+    sched_spec_leave(sc, rq);
     if (rq->lora) sc->source->release(sc->source->self, rq->lora);
     rq->lora = NULL;
     rq->state = STATE_WAITING;
@@ -117,14 +118,6 @@ void sched_publish_pages(sched *sc, request *rq, int before, int end)
 
 /* -------------------------------------------------------------------- results -- */
 
-static bool is_stop(const request *rq, int32_t token)
-{
-    for (int i = 0; i < rq->rules.n_stop_id; i++) {
-        if (rq->rules.stop_id[i] == token) return true;
-    }
-    return false;
-}
-
 /* Its pages may hold what is not a number: nobody else may be given them. */
 static void fail_numbers(sched *sc, request *rq)
 {
@@ -143,7 +136,8 @@ static void see_surprise(sched *sc, const request *rq, int64_t now)
     lock_release(&sc->mu);
 }
 
-static void hand_out(sched *sc, request *rq, const sampled *t, int64_t now)
+/* `last`: of those that its form has taken so far.  False: the request is over, and gone. */
+static bool hand_out(sched *sc, request *rq, const sampled *t, bool last, int64_t now)
 {
     int64_t before = rq->last_token_us;
     if (rq->first_token_us == 0) {
@@ -160,10 +154,25 @@ static void hand_out(sched *sc, request *rq, const sampled *t, int64_t now)
     int n = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed) + 1;
     int32_t token = t->token;
     request_push(rq, t);
-    if (is_stop(rq, token) || (rq->grammar && grammar_run_over(rq->grammar)))
-        sched_finish(sc, rq, FINISH_STOP, NULL);
-    else if (n >= rq->max_tokens)
-        sched_finish(sc, rq, FINISH_LENGTH, NULL);
+    bool over = is_stop(rq, token) || (last && rq->grammar && grammar_run_over(rq->grammar));
+    bool full = n >= rq->max_tokens;
+    if (over || full) sched_finish(sc, rq, over ? FINISH_STOP : FINISH_LENGTH, NULL);
+    return !over && !full;
+}
+
+/* All that came of the step, each as if it had come alone.  False: the request is over. */
+static bool hand_out_all(sched *sc, const flight *f, int s, int64_t now)
+{
+    request *rq = f->owner[s];
+    int n = f->n_got[s];
+    for (int i = 0; i < n; i++) {
+        if (i > 0) { /* the row of a guess that was right */
+            rq->n_computed++;
+            sched_publish_pages(sc, rq, rq->n_computed - 1, rq->n_computed);
+        }
+        if (!hand_out(sc, rq, &f->picked[f->pick0[s] + i], i == n - 1, now)) return false;
+    }
+    return true;
 }
 
 /* The text so far allows more than can be told apart within bounds. */
@@ -203,7 +212,7 @@ static void settle_entry(sched *sc, flight *f, int s, int64_t now)
         end--;
         ends = false;
     }
-    if (f->broken[s]) {
+    if (f->broken[s] && f->n_got[s] == 0) {
         fail_numbers(sc, rq);
         return;
     }
@@ -217,28 +226,37 @@ static void settle_entry(sched *sc, flight *f, int s, int64_t now)
         fair_charge(sc->fair, rq->ticket, done - (metered > before ? metered : before), 0);
     }
     if (!ends) return;
-    if (rq->max_tokens == 0)
+    if (rq->max_tokens == 0) {
         sched_finish(sc, rq, FINISH_LENGTH, NULL);
+        return;
+    }
+    if (!hand_out_all(sc, f, s, now)) return;
+    if (f->broken[s])
+        fail_numbers(sc, rq);
     else if (rq->grammar && grammar_run_failed(rq->grammar))
         fail_grammar(sc, rq);
     else if (rq->stuck)
         fail_stuck(sc, rq);
-    else
-        hand_out(sc, rq, &f->picked[s], now);
 }
 
 /* ------------------------------------------------------------------- the step -- */
 
 static void count_step(sched *sc, const flight *f, int64_t began_us, int64_t now)
 {
-    int discarded = 0;
-    for (int s = 0; s < f->n_seq; s++) discarded += !f->owner[s];
+    int discarded = 0, guessed = 0, right = 0;
+    for (int s = 0; s < f->n_seq; s++) {
+        discarded += !f->owner[s];
+        guessed += f->n_guess[s];
+        right += f->n_got[s] > 1 ? f->n_got[s] - 1 : 0;
+    }
     telemetry_step(sc->tele, f->n_rows);
     lock_take(&sc->mu);
     sched_stats *t = &sc->stats;
     t->n_steps++;
     t->n_steps_ahead += f->ahead;
     t->n_discarded += (uint64_t)discarded;
+    t->n_guessed += (uint64_t)guessed;
+    t->n_guessed_right += (uint64_t)right;
     t->n_rows += (uint64_t)f->n_rows;
     t->n_out += (uint64_t)f->n_out;
     t->n_decode_tokens += (uint64_t)f->n_decode;

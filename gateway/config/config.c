@@ -115,6 +115,12 @@ const option config_options[] = {
     {"engine", "preemption", OPT_TEXT, AT(engine_preemption), "auto", 0, 0,
      "What becomes of it: recompute, swap (as long as there is room), or auto: what is cheaper\n"
      "by the cost model and what copies have taken."},
+    {"engine", "speculate", OPT_TEXT, AT(engine_speculate), "auto", 0, 0,
+     "Guess the next tokens from the text so far and the form of the answer, and compute them\n"
+     "in one step: auto, as many as pay by the cost model; always, as many as can be guessed,\n"
+     "for comparisons; off.  The answers are the same."},
+    {"engine", "speculate_tokens", OPT_INT, AT(engine_speculate_tokens), "8", 1, 16,
+     "The most guesses for one request in one step."},
     {"adapters", "device_memory", OPT_BYTES, AT(adapters_device_memory), "0", 0, 1024 * CONFIG_GIB,
      "The most of engine.kv_memory that adapters may take; 0: all of it."},
     {"adapters", "host_memory", OPT_BYTES, AT(adapters_host_memory), "512MiB", 0, 1024 * CONFIG_GIB,
@@ -325,6 +331,7 @@ err_code config_check(const config *c, err *e)
     static const char *const formats[] = {"text", "logfmt", "json", NULL};
     static const char *const preemptions[] = {"auto", "recompute", "swap", NULL};
     static const char *const backends[] = {"auto", "cpu", "cuda", NULL};
+    static const char *const speculations[] = {"auto", "always", "off", NULL};
     if (!c->model_path[0]) return err_set(e, ERR_INPUT, "model.path is not set");
     if (!c->model_name[0]) return err_set(e, ERR_INPUT, "model.name is empty");
     if (!c->data_dir[0]) return err_set(e, ERR_INPUT, "data.dir is not set");
@@ -355,6 +362,9 @@ err_code config_check(const config *c, err *e)
     }
     if (!one_of(c->engine_preemption, preemptions)) {
         return err_set(e, ERR_INPUT, "engine.preemption: '%.40s' is unknown", c->engine_preemption);
+    }
+    if (!one_of(c->engine_speculate, speculations)) {
+        return err_set(e, ERR_INPUT, "engine.speculate: '%.40s' is unknown", c->engine_speculate);
     }
     return classes_check(c, e);
 }

@@ -50,8 +50,8 @@ typedef struct config {
     int64_t engine_max_rows, engine_max_seqs, engine_max_queued, engine_max_context;
     int64_t engine_kv_memory;
     bool engine_prefix_cache, engine_cuda_graphs, engine_overlap;
-    int64_t engine_swap_bytes;
-    char engine_preemption[CONFIG_TEXT_MAX];
+    int64_t engine_swap_bytes, engine_speculate_tokens;
+    char engine_preemption[CONFIG_TEXT_MAX], engine_speculate[CONFIG_TEXT_MAX];
 
     int64_t adapters_device_memory, adapters_host_memory, adapters_loaders, adapters_max_upload;
     bool adapters_host_int8;

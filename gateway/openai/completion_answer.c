@@ -24,7 +24,7 @@ void completion_usage(const completion *c, openai_usage *u)
             u->prompt_tokens += c->choices[i].prompt.n_ids;
             u->cached_tokens += atomic_load(&m->cached_tokens);
         }
-        u->output_tokens += atomic_load(&m->output_tokens);
+        u->output_tokens += completion_made(&c->choices[i]);
     }
 }
 

@@ -238,6 +238,11 @@ static void finish_calls(const completion *c, choice *ch)
     if (called && strcmp(ch->finish, "stop") == 0) ch->finish = "tool_calls";
 }
 
+uint32_t completion_made(const choice *ch)
+{
+    return atomic_load(&ch->rq.meter->output_tokens) - (uint32_t)ch->n_beyond;
+}
+
 bool completion_take(completion *c, choice *ch)
 {
     if (ch->done) return false;
@@ -247,8 +252,10 @@ bool completion_take(completion *c, choice *ch)
         ch->n_taken++;
         news = true;
         if (c->first_token_us == 0) c->first_token_us = clock_now_us();
-        if (ch->text.stop_hit || tool_reader_done(&ch->tools))
-            continue; /* made while the cancel was on its way */
+        if (ch->text.stop_hit || tool_reader_done(&ch->tools)) {
+            ch->n_beyond++; /* made in the same step, or while the cancel was on its way */
+            continue;
+        }
         if (is_stop_token(&ch->rq, t.token)) {
             ch->stop_token = t.token;
             continue;

@@ -35,6 +35,7 @@ typedef struct choice {
     openai_prompt prompt; /* ids, always */
     int index;
     int n_taken;   /* tokens popped from the ring */
+    int n_beyond;  /* of these, made behind the end that only its text has: nobody pays for them */
     int n_shown;   /* of these, sent to the client with their log-probabilities */
     int n_text;    /* tokens that count as text: without the one that stopped it */
     size_t offset; /* bytes of text before the tokens not yet shown */
@@ -93,6 +94,8 @@ bool completion_submit(completion *c);
 void completion_cancel(completion *c);
 /* Takes what the engine has made for one choice.  True if there is news for the client. */
 bool completion_take(completion *c, choice *ch);
+/* Tokens that are paid for. */
+uint32_t completion_made(const choice *ch);
 /* Retry-After, for a choice that the scheduler refused. */
 void completion_say_when(completion *c, const choice *ch);
 

@@ -15,7 +15,7 @@ static void fill_row(const completion *c, const choice *ch, usage_row *row)
                        .tenant_id = c->x->caller->tenant.id,
                        .key_id = c->x->caller->key.id,
                        .adapter_id = ch->rq.adapter_id,
-                       .output_tokens = atomic_load(&m->output_tokens),
+                       .output_tokens = completion_made(ch),
                        .status = c->client_gone ? 499 : c->status,
                        .queue_ms = -1,
                        .ttft_ms = -1,

@@ -222,6 +222,7 @@ static err_code open_scheduler(parts *p, err *e)
 {
     server *s = &p->srv;
     const config *c = &p->cfg;
+    bool guesses = strcmp(c->engine_speculate, "off") != 0;
     sched_config sc = {.max_rows = (int)c->engine_max_rows,
                        .max_seqs = (int)c->engine_max_seqs,
                        .max_queued = (int)c->engine_max_queued,
@@ -235,6 +236,8 @@ static err_code open_scheduler(parts *p, err *e)
                                      : strcmp(c->engine_preemption, "recompute") == 0
                                          ? PREEMPT_RECOMPUTE
                                          : PREEMPT_CHEAPER,
+                       .speculate = guesses ? (int)c->engine_speculate_tokens : 0,
+                       .speculate_always = strcmp(c->engine_speculate, "always") == 0,
                        .max_tenants = (int)c->metrics_max_tenants,
                        .n_class = s->n_class};
     memcpy(sc.classes, s->classes, sizeof(s->classes));

@@ -42,6 +42,10 @@ static void put_engine(prom *p, const metrics_view *v)
     prom_counter(p, "lorad_step_rows_total", "Rows of all steps", t->n_rows);
     prom_counter(p, "lorad_engine_streams_out_total",
                  "Times that a stream sat out a step, for others were due", t->n_out);
+    prom_family(p, "lorad_speculated_tokens_total", "counter",
+                "Tokens that were guessed and computed beside others, by whether they came");
+    prom_count(p, t->n_guessed_right, "result", "accepted", NULL);
+    prom_count(p, t->n_guessed - t->n_guessed_right, "result", "rejected", NULL);
     prom_family(p, "lorad_step_seconds_total", "counter", "Time in steps");
     prom_sample(p, (double)t->busy_us / 1e6, NULL);
     prom_family(p, "lorad_step_rows", "histogram", "Rows of a step");

@@ -16,7 +16,7 @@ cd "$(dirname "$0")/../.."
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-tpot sim-tpot-kept sim-tpot-slow sim-million plan-cost"
 cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 long-context top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft causes punica-distinct
     punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu streams-2000 slowloris loratop stats-cost schemas schema-cost schemathesis
-    disk-full db-locked kill-9 upload-room fuzz oom lengths"
+    disk-full db-locked kill-9 upload-room fuzz oom lengths spec"
 json=
 [ $# -gt 0 ] || set -- --list
 case $1 in
@@ -110,6 +110,8 @@ print(f"upload-room {r['failed']} of {r['honest']} honest calls failed beside 10
 sys.exit(0 if ok else 1)
 PY
 fi
+
+[ "$name" != spec ] || exec python3 tests/bench/spec.py ${json:+--json "$json"}
 
 if [ "$name" = cold-ttft ]; then
     model=build/bench/135M

@@ -2,8 +2,8 @@
  *
  * A real model, the real CPU backend and scheduler, eight adapters of different ranks and targets,
  * 32 sampled requests: each gives exactly the tokens it gives alone, whatever the chunk size, the
- * number of threads, the page budget (down to where pre-emption is needed), the prefix cache, and
- * whoever comes, goes and is cancelled beside it.
+ * number of threads, the page budget (down to where pre-emption is needed), the prefix cache,
+ * guessed tokens, and whoever comes, goes and is cancelled beside it.
  *
  * CONFORM_CUDA: the same on the CUDA backend, CONFORM_EMULATED with fewer
  * requests on an emulated device.
@@ -139,11 +139,17 @@ static void make_client(client *c, int i, int n_vocab)
     rng = (uint64_t)i * 1000 + 5;
     request_init(&c->rq);
     request_signal_init(&c->sg);
+    static const logit_bias few[] = {{0, 50}, {1, 50}, {2, 50}, {3, 50}, {4, 50}, {5, 50}};
     int n = 1 + (int)(draw() % 78);
     for (int k = 0; k < n; k++) {
         /* some share long beginnings, so that the prefix cache has something to do */
         c->prompt[k] = (int32_t)(k < 40 && i % 4 == 0 ? (k * 7 + 3) % n_vocab
                                                       : (int)(draw() % (unsigned)n_vocab));
+        if (i % 4 == 3) c->prompt[k] %= 6; /* of few words, so that some guesses are right */
+    }
+    if (i % 4 == 3) {
+        c->rq.rules.bias = few;
+        c->rq.rules.n_bias = 6;
     }
     c->rq.prompt = c->prompt;
     c->rq.n_prompt = n;
@@ -158,6 +164,7 @@ static void make_client(client *c, int i, int n_vocab)
     c->rq.rules.top_p = i % 3 == 0 ? 0.9F : 1;
     c->rq.rules.top_k = i % 4 == 1 ? 20 : 0;
     c->rq.rules.repetition_penalty = i % 7 == 2 ? 1.3F : 1;
+    c->rq.rules.n_top = i % 3 == 1 ? 3 : -1;
     c->rq.rules.seed = (uint64_t)i * 31;
     ck_assert_int_eq(request_prepare(&c->rq, NULL), ERR_NONE);
 }
@@ -178,12 +185,29 @@ static void collect(client *c)
     }
 }
 
+/* The same tokens, of the same log-probabilities, with the same alternatives. */
+static bool same_bits(const client *a, const client *b)
+{
+    bool same = a->n_got == b->n_got;
+    for (int i = 0; same && i < a->n_got; i++) {
+        const sampled *x = &a->rq.ring[i], *y = &b->rq.ring[i];
+        same = x->token == y->token && x->n_top == y->n_top;
+        same = same && memcmp(&x->logprob, &y->logprob, sizeof(x->logprob)) == 0;
+        for (int k = 0; same && k < x->n_top; k++) {
+            same = x->top_id[k] == y->top_id[k] &&
+                   memcmp(&x->top_logprob[k], &y->top_logprob[k], sizeof(x->top_logprob[k])) == 0;
+        }
+    }
+    return same;
+}
+
 typedef struct {
     int max_rows, threads, n_pages, cold;
     bool cache;
     const char *isa;
     int swap; /* pages of room for the pre-empted, which are then always swapped */
     bool no_overlap;
+    int speculate; /* so many guesses, whatever they cost */
 } setting;
 
 typedef struct {
@@ -227,6 +251,8 @@ static void start(rig *r, const setting *st, const char *dir)
                        .kv_bytes = (size_t)st->n_pages * be_kv_page_bytes(r->be, &sh),
                        .prefix_cache = st->cache,
                        .no_overlap = st->no_overlap,
+                       .speculate = st->speculate,
+                       .speculate_always = true,
                        .swap_bytes = (size_t)st->swap * be_kv_page_bytes(r->be, &sh),
                        .preemption = PREEMPT_SWAP,
                        .n_class = 2,
@@ -314,10 +340,9 @@ static void together(const client *ref, const char *dir, const setting *st, sche
     }
     for (int i = 0; i < N_REQUESTS; i++) {
         collect(&c[i]);
-        ck_assert_int_eq(c[i].n_got, ref[i].n_got);
-        ck_assert_msg(memcmp(c[i].got, ref[i].got, (size_t)c[i].n_got * sizeof(int32_t)) == 0,
-                      "request %d differs (rows %d, threads %d, pages %d, cache %d)", i,
-                      st->max_rows, st->threads, st->n_pages, st->cache);
+        ck_assert_msg(same_bits(&c[i], &ref[i]),
+                      "request %d differs (rows %d, threads %d, pages %d, cache %d, guesses %d)", i,
+                      st->max_rows, st->threads, st->n_pages, st->cache, st->speculate);
         ck_assert_int_eq((int)atomic_load(&c[i].meter.output_tokens), c[i].n_got);
         ck_assert_int_eq((int)atomic_load(&c[i].meter.prompt_tokens), c[i].rq.n_prompt);
     }
@@ -346,22 +371,22 @@ static void each_request_alone_and_together(const char *dir, const char *isa)
 {
 #ifdef CONFORM_EMULATED
     static const setting settings[] = {
-        {.max_rows = 50, .threads = 1, .n_pages = 14, .cache = true, .cold = 50},
+        {.max_rows = 50, .threads = 1, .n_pages = 14, .cache = true, .cold = 50, .speculate = 4},
         {.max_rows = 96, .threads = 2, .n_pages = 6, .swap = 100},
     };
 #else
     static const setting settings[] = {
         {.max_rows = 96, .threads = 2, .n_pages = 400},
-        {.max_rows = 50, .threads = 1, .n_pages = 400, .cache = true},
-        {.max_rows = 96, .threads = 2, .n_pages = 9, .cold = 300},
+        {.max_rows = 50, .threads = 1, .n_pages = 400, .cache = true, .speculate = 8},
+        {.max_rows = 96, .threads = 2, .n_pages = 9, .cold = 300, .speculate = 4},
         {.max_rows = 64, .threads = 3, .n_pages = 14, .cache = true, .cold = 50},
-        {.max_rows = 96, .threads = 2, .n_pages = 6, .swap = 100},
-        {.max_rows = 64, .threads = 2, .n_pages = 12, .cache = true, .swap = 6},
+        {.max_rows = 96, .threads = 2, .n_pages = 6, .swap = 100, .speculate = 8},
+        {.max_rows = 64, .threads = 2, .n_pages = 12, .cache = true, .swap = 6, .speculate = 16},
     };
 #endif
     client *ref = calloc(N_REQUESTS, sizeof(*ref));
     alone(ref, dir, isa);
-    uint64_t preempted = 0, cached = 0, swapped = 0;
+    uint64_t preempted = 0, cached = 0, swapped = 0, guessed = 0, right = 0;
     bool shown = false;
     /* Whether anyone is pre-empted, or comes back from the swap, is a
      * matter of time: once more then. */
@@ -374,14 +399,17 @@ static void each_request_alone_and_together(const char *dir, const char *isa)
             preempted += stats.n_preempted;
             cached += stats.n_cached_tokens;
             swapped += stats.n_swapped_in;
+            guessed += stats.n_guessed;
+            right += stats.n_guessed_right;
         }
         /* again() does not leave to chance that the prefix cache is used; few may share nothing. */
-        shown = swapped > 0 && preempted > 0 && (FEW || cached > 0);
+        shown = swapped > 0 && preempted > 0 && (FEW || cached > 0) && right > 0 && guessed > right;
     }
+    printf("%d of %d guesses were right\n", (int)right, (int)guessed);
     ck_assert_msg(shown,
                   "the test shows too little: %d pre-empted, %d back from the swap, %d tokens "
-                  "from the prefix cache",
-                  (int)preempted, (int)swapped, (int)cached);
+                  "from the prefix cache, %d of %d guesses right",
+                  (int)preempted, (int)swapped, (int)cached, (int)right, (int)guessed);
     for (int i = 0; i < N_REQUESTS; i++) drop_client(&ref[i]);
     free(ref);
 }

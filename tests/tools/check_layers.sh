@@ -114,7 +114,7 @@ tui/top: tui engine/program gateway/admin_proto.h engine/base
 tests:
 tests/adapters: adapters/format adapters/residency adapters/store engine/model tests/engine tests/emu/cuda_rt/emu_rt.h tests/gpu/device_here.h
 tests/adapters/store: tests/storage/smalldisk.h
-tests/bench: engine engine/base engine/sched/lengths.h engine/cpu/cpu.h engine/grammar engine/model engine/sample tui/top/replay.h tui/top/view.h
+tests/bench: engine engine/base engine/sched engine/cpu/cpu.h engine/grammar engine/model engine/sample tui/top/replay.h tui/top/view.h
 tests/e2e: engine/backend.h engine/text tests/emu/cuda_rt/emu_rt.h
 tests/emu: engine/base engine/cuda
 tests/emu/cuda_rt: engine engine/base engine/cuda engine/model engine/sched tests/engine

@@ -189,6 +189,31 @@ _rule("cost.pace", "engine/sched/cost.c",
 
 # ---- a request's life in the scheduler ------------------------------------------------------------
 
+_rule("spec.only-what-came", "engine/sched/sched_spec.c",
+      "token == rq->output[n_pushed + k] &&", "token >= 0 * rq->output[n_pushed + k] &&",
+      "engine.test_speculation", "a row behind a wrong guess does not count")
+_rule("spec.draws-are-numbered", "engine/sched/sched_sample.c",
+      "rq->n_prompt, rq->output, n_drawn(rq) + k, to);", "rq->n_prompt, rq->output, n_drawn(rq) + 0 * k, to);",
+      "engine.test_speculation", "a guessed row has its own draw number and the text up to it")
+_rule("spec.drawn-on-the-device", "engine/sched/sched_sample.c",
+      ".n_output = n_drawn(rq) + k,", ".n_output = n_drawn(rq) + 0 * k,",
+      "engine.test_speculation", "a guessed row has its own draw number where the device samples, too")
+_rule("spec.never-past-the-end", "engine/sched/sched_spec.c",
+      "rq->max_tokens - n_drawn(rq) - 1", "rq->max_tokens - n_drawn(rq)",
+      "engine.test_speculation", "no more is guessed than may come")
+_rule("spec.wrong-leaves-no-trace", "engine/sched/sched_settle.c",
+      "rq->n_computed++;\n            sched_publish_pages(sc, rq, rq->n_computed - 1, rq->n_computed);",
+      "rq->n_computed += f->n_guess[s];\n            sched_publish_pages(sc, rq, rq->n_computed - 1, rq->n_computed);",
+      "engine.test_speculation", "positions of guesses that did not come are computed again")
+_rule("spec.longest", "engine/sched/spec.c",
+      "if (len >= PAIR && len > t->len) {", "if (len >= PAIR && t->len == 0) {",
+      "engine.test_spec", "the longest match is taken")
+_rule("spec.pays", "engine/sched/spec.c",
+      "if (sure * us < margin * *tokens *", "if (sure * us < 0 * margin * *tokens *",
+      "engine.test_spec", "where rows are dear nothing is guessed")
+_rule("spec.unpaid-lessons", "engine/sched/spec.c",
+      "if (all && t->len > 0) learn(", "if (all && t->len > 99) learn(",
+      "engine.test_spec", "what is wrong again and again is believed no more")
 _rule("flight.needs-the-host", "engine/sched/sched_flight.c",
       "(draws && (rq->grammar || penalties || reads))", "(draws && rq->grammar && penalties && reads)",
       "engine.test_sched", "a row whose next token hangs on the text waits for it")
@@ -196,10 +221,10 @@ _rule("flight.holds-pages", "engine/sched/sched_flight.c",
       "if (f->owner[s] != rq) continue;", "if (f->owner[s] != rq || rq) continue;",
       "engine.test_sched", "what a step in flight uses stays until it is over")
 _rule("settle.stop-ids", "engine/sched/sched_settle.c",
-      "if (is_stop(rq, token) || ", "if ((is_stop(rq, token) && !rq) || ",
+      "bool over = is_stop(rq, token) || ", "bool over = (is_stop(rq, token) && !rq) || ",
       "engine.test_sched", "a stop token ends the answer")
 _rule("settle.max-tokens", "engine/sched/sched_settle.c",
-      "else if (n >= rq->max_tokens)", "else if (n + 1 >= rq->max_tokens)",
+      "bool full = n >= rq->max_tokens;", "bool full = n + 1 >= rq->max_tokens;",
       "engine.test_sched", "max_tokens ends the answer")
 _rule("settle.whole-pages-only", "engine/sched/sched_settle.c",
       "(p + 1) * sc->page_tokens <= end; p++", "p * sc->page_tokens < end; p++",
@@ -608,6 +633,9 @@ _rule("grammar.bounds", "engine/grammar/grammar_walk.c",
 _rule("text.stop-strings", "gateway/openai/completion_text.c",
       "ct->released = ct->len - held_tail(ct);", "ct->released = ct->len - 0 * held_tail(ct);",
       "gateway.test_completion_text", "what may begin a stop string is held back")
+_rule("completion.nothing-beyond-the-stop", "gateway/openai/completion_choice.c",
+      "ch->n_beyond++;", "",
+      "e2e.test_speculation", "nobody pays for tokens behind a stop string")
 _rule("text.earliest-stop", "gateway/openai/completion_text.c",
       "if (at && (size_t)(at - ct->text) < best) {", "if (at) {",
       "gateway.test_completion_text", "the stop string that stands first ends the text")

@@ -459,6 +459,53 @@ START_TEST(what_multiplies_is_refused)
 }
 END_TEST
 
+/* What is expected behind the text, as bytes; each token of it is one that the mask allows. */
+static void expects(const char *kind, const char *form, const char *text, int most,
+                    const char *want)
+{
+    int32_t ids[64], out[16];
+    char got[256] = "";
+    grammar *g = must(kind, form);
+    grammar_run *r = grammar_run_create(g, &eos, 1);
+    int64_t n = tokenizer_encode(tok, text, strlen(text), 0, ids, 64);
+    for (int64_t k = 0; k < n; k++) {
+        ck_assert(allowed(mask_of(r), ids[k]));
+        grammar_run_accept(r, walk, ids[k]);
+    }
+    (void)mask_of(r); /* ready */
+    int found = grammar_run_expect(r, walk, n > 0 ? ids[n - 1] : -1, out, most);
+    ck_assert_int_le(found, most);
+    for (int k = 0; k < found; k++) {
+        size_t len;
+        const char *bytes = tokenizer_bytes(tok, out[k], &len);
+        strncat(got, bytes, len);
+        ck_assert(allowed(mask_of(r), out[k]));
+        grammar_run_accept(r, walk, out[k]);
+    }
+    ck_assert_str_eq(got, want);
+    grammar_run_release(r);
+    grammar_release(g);
+}
+
+START_TEST(what_the_form_leaves_is_expected)
+{
+    const char *two = "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},"
+                      "\"age\":{\"type\":\"integer\"}},\"required\":[\"name\",\"age\"],"
+                      "\"additionalProperties\":false}";
+    expects("schema", two, "", 16, "{\"name\": \"");
+    expects("schema", two, "{\"na", 16, "me\": \"");
+    expects("schema", two, "{\"name\": \"Bob", 16, ""); /* a string goes on or ends */
+    expects("schema", two, "{\"name\": \"Bob\"", 16, ", \"age\":");
+    expects("schema", two, "{\"name\": \"Bob\", \"age\": 12", 16, "");
+    expects("choice", "[\"abcdef\",\"abcdeg\"]", "", 16, "abcde");
+    expects("choice", "[\"a b\"]", "a", 16, " b"); /* no other space is taken away */
+    expects("regex", "ab*", "a", 16, "");          /* it may end here */
+    expects("regex", "(ab){3}", "ab", 16, "abab");
+    expects("regex", "(ab){3}", "ab", 0, "");
+    expects("regex", "x{200}", "x", 1, "x");
+}
+END_TEST
+
 START_TEST(nesting_ends_where_the_stack_does)
 {
     grammar *g = must("schema", "{\"type\":\"array\"}");
@@ -513,6 +560,7 @@ int main(void)
     tcase_add_test(t, refuses_by_name);
     tcase_add_test(t, hostile_grammars_end_soon);
     tcase_add_test(t, what_multiplies_is_refused);
+    tcase_add_test(t, what_the_form_leaves_is_expected);
     tcase_add_test(t, nesting_ends_where_the_stack_does);
     tcase_add_test(t, one_compilation_serves_all);
     suite_add_tcase(s, t);

@@ -1,4 +1,4 @@
-/* sched_rig.h -- the engine thread over a fake model, for test_sched.c.
+/* sched_rig.h -- the engine thread over a fake model, for test_sched.c and test_speculation.c.
  *
  * The fake keeps, for each position of each page, which token of which adapter was put there, and
  * makes a row's logits from a hash of what it reads back through the block table.  So a wrong page,
@@ -78,6 +78,7 @@ struct model {
 };
 
 static bool device_is_lazy; /* with device_samples: it can run ahead */
+static bool text_repeats;   /* most tokens hang on the last one alone, so that texts come again */
 static model *lazy_model;
 
 static uint64_t mix(uint64_t h, uint64_t v)
@@ -91,6 +92,13 @@ static void logits_of_hash(uint64_t h, float *out)
     for (int v = 0; v < VOCAB; v++) {
         out[v] = (float)(mix(h, (uint64_t)v + 1) % 8192) / 1024.0F - (v == POISON ? 100.0F : 0);
     }
+}
+
+/* Of what stands before, all of which h knows. */
+static uint64_t next_hash(uint64_t h, int32_t last, uint64_t adapter)
+{
+    bool plain = text_repeats && mix(h, 3) % 8 > 0;
+    return mix(plain ? (uint64_t)last + 1 : h, adapter);
 }
 
 int model_logit_stride(const model *m)
@@ -107,6 +115,8 @@ const model_config *model_get_config(const model *m)
 struct grammar_run {
     atomic_bool ready;
     atomic_int asked; /* and not answered */
+    int at_hand;      /* so many masks in a row come at once, then one does not */
+    int taken;        /* tokens */
     uint32_t mask[VOCAB / 32];
 };
 
@@ -127,7 +137,16 @@ void grammar_run_accept(grammar_run *g, grammar_walk *w, int32_t token)
 {
     (void)w;
     (void)token;
-    atomic_store(&g->ready, false); /* the next one comes late again */
+    g->taken++;
+    atomic_store(&g->ready, g->taken % (g->at_hand + 1) != 0); /* else the next one comes late */
+}
+
+int grammar_run_expect(const grammar_run *g, grammar_walk *w, int32_t last, int32_t *out, int most)
+{
+    (void)g;
+    (void)w;
+    for (int i = 0; i < most && i < 2; i++) out[i] = (last + 1 + i) % VOCAB;
+    return most < 2 ? most : 2;
 }
 
 bool grammar_run_over(const grammar_run *g)
@@ -181,7 +200,7 @@ static void answer_row(fake_kv *kv, const step_seq *s, int pos, uint64_t adapter
         h = mix(mix(h, (uint64_t)c->token + 1), c->pos == p ? c->adapter : 999);
         poisoned |= c->token == POISON;
     }
-    logits_of_hash(mix(h, adapter), out);
+    logits_of_hash(next_hash(h, cell_at(kv, s, pos)->token, adapter), out);
     if (poisoned) out[17] = NAN;
 }
 
@@ -473,6 +492,7 @@ typedef struct {
     int64_t ttft_us; /* target of class 0, which then rejects on overload */
     preemption preemption;
     bool no_overlap;
+    int speculate; /* so many guesses, whatever they cost */
 } setting;
 
 typedef struct {
@@ -582,6 +602,8 @@ static rig *start(const setting *st)
         .restart_wait_us = 1000,
         .prefix_cache = st->cache,
         .no_overlap = st->no_overlap,
+        .speculate = st->speculate,
+        .speculate_always = true,
         .n_class = 3,
         .classes = {{.rank = 0, .ttft_us = st->ttft_us, .reject_on_overload = st->ttft_us > 0},
                     {.rank = 1},
@@ -694,17 +716,17 @@ static void bar(client *c, bool reads)
 /* What this request must give, from its history alone. */
 static void check_tokens(const client *c)
 {
-    int32_t out[MAX_NEW + 1];
+    int32_t out[MAX_NEW + 1], token = 0;
     float logits[VOCAB];
     sampler *sp = sampler_create(VOCAB);
     sampled t;
     for (int i = 0; i < c->n_got; i++) {
         uint64_t h = 1;
         for (int p = 0; p < c->rq.n_prompt + i; p++) {
-            int32_t token = p < c->rq.n_prompt ? c->prompt[p] : out[p - c->rq.n_prompt];
+            token = p < c->rq.n_prompt ? c->prompt[p] : out[p - c->rq.n_prompt];
             h = mix(mix(h, (uint64_t)token + 1), c->rq.adapter_id);
         }
-        logits_of_hash(mix(h, c->rq.adapter_id), logits);
+        logits_of_hash(next_hash(h, token, c->rq.adapter_id), logits);
         bars_text text = {c->prompt, out, c->rq.n_prompt, i};
         uint32_t room[VOCAB / 32];
         const uint32_t *mask = c->bars ? bars_mask(c->bars, NULL, 0, &text, room) : NULL;
@@ -712,6 +734,8 @@ static void check_tokens(const client *c)
         out[i] = t.token;
         ck_assert_msg(out[i] == c->got[i], "token %d is %d, not %d (pre-empted %d times)", i,
                       (int)c->got[i], (int)out[i], c->rq.n_preempted);
+        ck_assert_msg(memcmp(&c->rq.ring[i], &t, sizeof(t)) == 0,
+                      "token %d is the same, and its log-probabilities are not", i);
     }
     sampler_destroy(sp);
 }

@@ -1,0 +1,205 @@
+/* sched_spec.c -- rows for tokens that are guessed (speculation), and which of them count.
+ *
+ * A decode row may be followed by rows for the tokens that spec.c guesses: same sequence, same
+ * segment, the positions behind it.  Each is sampled as if it stood alone: with the text up to
+ * its own guess, its own draw number, its own mask.  It counts if the rows before it gave what was
+ * guessed.  As a row has the same bits in any company (backend.h), so has the answer.
+ *
+ * Nothing else changes: what did not count leaves its K and V in positions behind the text, which
+ * nobody reads before they are written again, and in no page that was published; a step with
+ * guesses is settled before the next is planned; nobody is pre-empted for a guess.  While steps
+ * fly (sched_flight.c) the last token is not known, so nothing can be guessed: where guesses would
+ * pay, the step in flight is settled first.
+ *
+ * Threads: the engine's.
+ */
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/sched/sched_inside.h"
+
+/* Both of the next two tokens, before a step in flight is waited for. */
+static const double worth_landing = 0.5;
+
+/* ----------------------------------------------------------------------- the texts -- */
+
+bool sched_spec_create(sched *sc)
+{
+    spec_rates_init(&sc->rates);
+    if (sc->cfg.speculate == 0) return true;
+    sc->texts = calloc((size_t)sc->cfg.max_seqs, sizeof(spec_text *));
+    for (; sc->texts && sc->n_texts < sc->cfg.max_seqs; sc->n_texts++) {
+        if (!(sc->texts[sc->n_texts] = spec_text_create(sc->max_context))) return false;
+    }
+    return sc->texts != NULL;
+}
+
+void sched_spec_destroy(sched *sc)
+{
+    for (int i = 0; i < sc->n_texts; i++) spec_text_destroy(sc->texts[i]);
+    free((void *)sc->texts);
+}
+
+void sched_spec_leave(sched *sc, request *rq)
+{
+    if (!rq->text) return;
+    assert(sc->n_texts < sc->cfg.max_seqs);
+    sc->texts[sc->n_texts++] = rq->text;
+    rq->text = NULL;
+}
+
+/* Its text, up to the last token that is known. */
+static spec_text *text_of(sched *sc, request *rq)
+{
+    int known = history_len(rq) - rq->n_ahead;
+    bool begins = !rq->text;
+    if (begins) {
+        assert(sc->n_texts > 0); /* one for each seat */
+        rq->text = sc->texts[--sc->n_texts];
+        spec_text_begin(rq->text, known > SPEC_WINDOW ? known - SPEC_WINDOW : 0, &sc->rates);
+    }
+    for (int i; (i = spec_text_n(rq->text)) < known;) {
+        spec_text_add(rq->text, history_at(rq, i), begins ? NULL : &sc->rates);
+    }
+    return rq->text;
+}
+
+/* ---------------------------------------------------------------------- the guesses -- */
+
+/* Where the backend samples, the mask of each row would have to be made before the tokens in front
+ * of it are known. */
+static bool may_guess(const sched *sc, const request *rq)
+{
+    return !(be_can_sample(sc->be) && (rq->grammar || rq->bars));
+}
+
+/* The request's next token is its first row's, and it is known what stands before. */
+static bool is_open(const request *rq, int chunk)
+{
+    return chunk == 1 && left_of(rq) == 1 && rq->n_ahead == 0 && n_drawn(rq) > 0;
+}
+
+/* By the form of the answer, where it leaves one text; else by what the text was like before. */
+static void look(sched *sc, request *rq, int most, spec_guess *g)
+{
+    spec_text *t = text_of(sc, rq);
+    spec_guess form = {0};
+    int n_vocab = rq->n_vocab > 0 ? rq->n_vocab : model_get_config(sc->m)->n_vocab;
+    if (rq->grammar && most > 0)
+        form.n = grammar_run_expect(rq->grammar, sc->walks[0], rq->output[n_drawn(rq) - 1],
+                                    form.token, most);
+    for (int i = 0; i < form.n; i++) {
+        if (form.token[i] >= n_vocab) form.n = i;
+    }
+    spec_text_form(t, &form);
+    spec_text_guess(t, most, g);
+    if (form.n > 0 && (g->n == 0 || form.chance[0] >= g->chance[0])) *g = form;
+}
+
+/* How many of n guesses have pages: those that are free, and no others. */
+static int with_pages(sched *sc, request *rq, int n)
+{
+    int room = rq->n_page * sc->page_tokens - (rq->n_computed + 1);
+    if (n <= room) return n;
+    int need = pages_for(sc, rq->n_computed + 1 + n) - rq->n_page;
+    if (sc->pages_short || !kv_claim(sc->pages, need, false)) return room;
+    bool got = sched_extend(sc, rq, 1 + n);
+    assert(got);
+    (void)got;
+    return n;
+}
+
+static int least_of(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* Rows behind the one of sequence s. */
+static int guess(sched *sc, int s, double *tokens, double bound_us)
+{
+    request *rq = sc->row_owner[s];
+    spec_guess g;
+    if (!is_open(rq, sc->chunk[s]) || !may_guess(sc, rq)) return 0;
+    int most = least_of(sc->cfg.speculate, rq->max_tokens - n_drawn(rq) - 1);
+    most = least_of(most, least_of(sc->rows_left, sc->cfg.max_logits - sc->n_logit));
+    look(sc, rq, most > 0 ? most : 0, &g);
+    int n = sc->cfg.speculate_always
+                ? g.n
+                : spec_worth(&sc->cost, &sc->load, tokens, &g, g.n, rq->n_computed + 1, bound_us);
+    n = with_pages(sc, rq, n);
+    for (int i = 0; i < n; i++) rq->output[n_drawn(rq) + i] = g.token[i];
+    sc->rows_left -= n;
+    sc->n_logit += n;
+    return n;
+}
+
+/* Until the first of the tokens that would be in time without guesses is due. */
+static double bound_us(const sched *sc, int64_t now)
+{
+    double step_us = cost_predict(&sc->cost, &sc->load), bound = INFINITY;
+    for (int s = 0; s < sc->step.n_seq; s++) {
+        const request *rq = sc->row_owner[s];
+        if (!rq->last_token_us || !rq->tpot_target_us) continue;
+        double slack = (double)(rq->last_token_us + rq->tpot_target_us - now);
+        if (slack > step_us) bound = fmin(bound, slack);
+    }
+    return bound;
+}
+
+void sched_guess(sched *sc, int64_t now)
+{
+    flight *f = sc->now;
+    double tokens = 0;
+    if (sc->cfg.speculate == 0) return;
+    for (int s = 0; s < sc->step.n_seq; s++) {
+        f->n_guess[s] = 0;
+        tokens += f->chunk[s] == left_of(f->owner[s]);
+    }
+    double bound = bound_us(sc, now);
+    for (int s = 0; s < sc->step.n_seq && !sc->must_land; s++)
+        f->n_guess[s] = guess(sc, s, &tokens, bound);
+}
+
+bool sched_spec_should_land(sched *sc)
+{
+    const flight *f = sched_in_flight(sc);
+    if (!f || sc->cfg.speculate < 2) return false;
+    for (int s = 0; s < f->n_seq; s++) {
+        request *rq = f->owner[s];
+        spec_guess g;
+        cost_work load = f->work;
+        double tokens = f->n_seq;
+        if (!rq || !f->ends[s] || !may_guess(sc, rq) || n_drawn(rq) + 2 > rq->max_tokens) continue;
+        spec_text_guess(text_of(sc, rq), 2, &g); /* of these the first is being drawn */
+        if (g.n < 2) continue;
+        if (sc->cfg.speculate_always) return true;
+        if (g.chance[0] * g.chance[1] >= worth_landing &&
+            spec_worth(&sc->cost, &load, &tokens, &g, 2, rq->n_computed, INFINITY) == 2)
+            return true;
+    }
+    return false;
+}
+
+/* ------------------------------------------------------------------- which of them count -- */
+
+bool sched_goes_on(const flight *f, int s, int k, int32_t token)
+{
+    const request *rq = f->owner[s];
+    int n_pushed = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed);
+    return k < f->n_guess[s] && token == rq->output[n_pushed + k] && !is_stop(rq, token);
+}
+
+/* Where the backend has sampled all rows: those behind the first wrong guess are dropped. */
+void sched_verify(flight *f, int s)
+{
+    const sampled *t = f->picked + f->pick0[s];
+    for (int k = 0; k <= f->n_guess[s] && !f->broken[s]; k++) {
+        if (t[k].token < 0) {
+            f->broken[s] = true;
+            return;
+        }
+        f->n_got[s]++;
+        if (!sched_goes_on(f, s, k, t[k].token)) return;
+    }
+}

@@ -1,0 +1,202 @@
+/* spec.c -- the last tokens of a text in a ring, chained by their pairs.
+ *
+ * head[] has, for the hash of two tokens, the place behind their latest occurrence, prev[] for a
+ * place the one before it with the same hash; so a look at the text costs a few comparisons,
+ * however long it is.  Hashes only lead to candidates: tokens are compared.
+ */
+#include "engine/sched/spec.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    LOOKS = 16,    /* candidates for one match: the latest */
+    PAIR = 2,      /* the least context */
+    HEADS_MIN = 64 /* of a ring, whatever its text */
+};
+
+/* What is gained by a row must be so much more than what it costs: predictions err. */
+static const double margin = 1.2;
+
+/* What is less likely is not tried, however cheap it looks. */
+static const double least_chance = 0.1;
+
+/* A token's share in its text's rates, and in those with which others begin. */
+static const double own_share = 1.0 / 12, common_share = 1.0 / 256;
+
+/* At the start. */
+static const spec_rates unseen = {{0.3, 0.45, 0.6, 0.75, 0.85, 0.75}};
+
+struct spec_text {
+    int size;      /* of the ring, a power of two */
+    int first, n;  /* of the text: tokens first .. n - 1 are in the ring, or were */
+    int from, len; /* token `from` stood behind the last `len` tokens; len 0: nothing is like it */
+    int32_t form;  /* the token that the form leaves next; -1: not known */
+    spec_rates rates;
+    int32_t *token, *prev, *head; /* [size] each; places count from 1 on, 0: none */
+};
+
+void spec_rates_init(spec_rates *r)
+{
+    *r = unseen;
+}
+
+spec_text *spec_text_create(int positions)
+{
+    spec_text *t = calloc(1, sizeof(*t));
+    if (!t) return NULL;
+    int most = positions < SPEC_WINDOW ? positions : SPEC_WINDOW;
+    for (t->size = HEADS_MIN; t->size < most;) t->size *= 2;
+    t->token = calloc((size_t)t->size, sizeof(*t->token));
+    t->prev = calloc((size_t)t->size, sizeof(*t->prev));
+    t->head = calloc((size_t)t->size, sizeof(*t->head));
+    if (!t->token || !t->prev || !t->head) {
+        spec_text_destroy(t);
+        return NULL;
+    }
+    return t;
+}
+
+void spec_text_destroy(spec_text *t)
+{
+    if (!t) return;
+    free(t->token);
+    free(t->prev);
+    free(t->head);
+    free(t);
+}
+
+void spec_text_begin(spec_text *t, int first, const spec_rates *rates)
+{
+    t->first = t->n = first;
+    t->len = 0;
+    t->form = -1;
+    t->rates = *rates;
+    memset(t->head, 0, (size_t)t->size * sizeof(*t->head));
+}
+
+int spec_text_n(const spec_text *t)
+{
+    return t->n;
+}
+
+/* ------------------------------------------------------------------------ rates -- */
+
+static spec_kind kind_of(int len)
+{
+    return len >= 16 ? SPEC_16 : len >= 8 ? SPEC_8 : len >= 4 ? SPEC_4 : len == 3 ? SPEC_3 : SPEC_2;
+}
+
+static void learn(spec_text *t, spec_rates *all, spec_kind kind, bool right)
+{
+    double now = right ? 1 : 0;
+    t->rates.hit[kind] += own_share * (now - t->rates.hit[kind]);
+    all->hit[kind] += common_share * (now - all->hit[kind]);
+}
+
+/* ---------------------------------------------------------------------- the match -- */
+
+static int32_t at(const spec_text *t, int i)
+{
+    return t->token[i & (t->size - 1)];
+}
+
+/* The first that is still in the ring. */
+static int oldest(const spec_text *t)
+{
+    return t->n - t->size > t->first ? t->n - t->size : t->first;
+}
+
+static int32_t *bucket_of(spec_text *t)
+{
+    uint32_t h = (uint32_t)at(t, t->n - 2) * 0x9E3779B1U ^ (uint32_t)at(t, t->n - 1) * 0x85EBCA77U;
+    return &t->head[(h ^ h >> 15) & (uint32_t)(t->size - 1)];
+}
+
+/* Tokens that the text before `place` has in common with its end. */
+static int common(const spec_text *t, int place)
+{
+    int most = place - oldest(t), len = 0;
+    if (most > SPEC_CONTEXT) most = SPEC_CONTEXT;
+    while (len < most && at(t, place - 1 - len) == at(t, t->n - 1 - len)) len++;
+    return len;
+}
+
+/* The longest, the latest among equals. */
+static void find(spec_text *t, int place)
+{
+    t->len = 0;
+    for (int looks = 0; looks < LOOKS && place - PAIR >= oldest(t); looks++) {
+        int len = common(t, place);
+        if (len >= PAIR && len > t->len) {
+            t->len = len;
+            t->from = place;
+        }
+        int next = t->prev[place & (t->size - 1)];
+        if (t->len == SPEC_CONTEXT || next >= place) break; /* its own was overwritten */
+        place = next;
+    }
+}
+
+void spec_text_add(spec_text *t, int32_t token, spec_rates *all)
+{
+    if (all && t->len > 0) learn(t, all, kind_of(t->len), token == at(t, t->from));
+    if (all && t->form >= 0) learn(t, all, SPEC_FORM, token == t->form);
+    t->form = -1;
+    t->token[t->n & (t->size - 1)] = token;
+    t->n++;
+    t->len = 0;
+    if (t->n - t->first < PAIR) return;
+    int32_t *bucket = bucket_of(t);
+    find(t, *bucket);
+    t->prev[t->n & (t->size - 1)] = *bucket;
+    *bucket = t->n;
+}
+
+/* What goes on behind the end of the text goes on with the guesses themselves. */
+void spec_text_guess(const spec_text *t, int most, spec_guess *out)
+{
+    out->n = 0;
+    for (int i = 0; t->len > 0 && i < most && i < SPEC_MAX; i++) {
+        int from = t->from + i;
+        out->token[i] = from < t->n ? at(t, from) : out->token[from - t->n];
+        out->chance[i] = t->rates.hit[kind_of(t->len + i)];
+        out->n++;
+    }
+}
+
+void spec_text_form(spec_text *t, spec_guess *g)
+{
+    t->form = g->n > 0 ? g->token[0] : -1;
+    for (int i = 0; i < g->n; i++) g->chance[i] = t->rates.hit[SPEC_FORM];
+}
+
+/* ----------------------------------------------------------------------- the price -- */
+
+cost_work spec_work(const cost_work *w, int n, int context)
+{
+    cost_work sum = *w;
+    sum.decode += n;
+    sum.attended += (double)n * context + (double)n * (n + 1) / 2;
+    return sum;
+}
+
+int spec_worth(const cost_model *c, cost_work *load, double *tokens, const spec_guess *g, int most,
+               int context, double bound_us)
+{
+    double sure = 1, us = cost_predict(c, load);
+    int n = 0;
+    if (c->n < COST_LEARNING) return 0;
+    for (; n < most && n < g->n; n++) {
+        cost_work more = spec_work(load, 1, context + n);
+        double more_us = cost_predict(c, &more);
+        sure *= g->chance[n];
+        if (sure < least_chance || more_us > bound_us) break;
+        if (sure * us < margin * *tokens * (more_us - us)) break;
+        *load = more;
+        *tokens += sure;
+        us = more_us;
+    }
+    return n;
+}

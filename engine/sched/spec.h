@@ -1,0 +1,76 @@
+/* spec.h -- guesses at the tokens to come, and how many of them are worth a row each.
+ *
+ * Prompt lookup (Saxena 2023; the longest match, as in LZ77): where the last tokens stood in the
+ * text before, what came then may come again.  A guess is no more than that: the model computes a
+ * row for each, every row is sampled by the request's own rules, and what was not guessed right is
+ * dropped (sched_spec.c).  How often guesses were right is counted at each token of the text,
+ * also where no row was spent on one, so that what does not pay is not tried to be learnt.
+ *
+ * Pure state: no clock, no requests.  Ownership: the caller's.
+ * Threads:   one at a time for one text.
+ */
+#ifndef ENGINE_SCHED_SPEC_H
+#define ENGINE_SCHED_SPEC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/sched/cost.h"
+
+enum {
+    SPEC_MAX = 16,       /* guesses in a row */
+    SPEC_CONTEXT = 16,   /* tokens of context that are compared */
+    SPEC_WINDOW = 16384, /* of a longer text, so many of the last tokens are looked at */
+};
+
+/* What a guess rests on: so many tokens of equal context, or what the form of the answer leaves. */
+typedef enum { SPEC_2, SPEC_3, SPEC_4, SPEC_8, SPEC_16, SPEC_FORM, SPEC_KINDS } spec_kind;
+
+/* How often a guess of each kind was right, of late. */
+typedef struct spec_rates {
+    double hit[SPEC_KINDS];
+} spec_rates;
+
+/* Before anything was seen. */
+void spec_rates_init(spec_rates *r);
+
+typedef struct spec_guess {
+    int n;
+    int32_t token[SPEC_MAX];
+    double chance[SPEC_MAX]; /* that it is right, if those before it are */
+} spec_guess;
+
+typedef struct spec_text spec_text;
+
+/* For texts of up to `positions` tokens; 12 bytes for each, of at most SPEC_WINDOW.  NULL: no
+ * memory. */
+spec_text *spec_text_create(int positions);
+void spec_text_destroy(spec_text *t);
+
+/* A new text, whose first token will be number `first` of it (what comes before is not looked at);
+ * it begins with the rates of others. */
+void spec_text_begin(spec_text *t, int first, const spec_rates *rates);
+/* Tokens so far, those before the first included. */
+int spec_text_n(const spec_text *t);
+
+/* The next token of the text.  `all`: the guess for it counts, in the text's own rates and, a
+ * little, in these; NULL: it counts nowhere (a prompt says little of its answer). */
+void spec_text_add(spec_text *t, int32_t token, spec_rates *all);
+
+/* What may come behind the text, at most `most` tokens; n is 0 where nothing is like it. */
+void spec_text_guess(const spec_text *t, int most, spec_guess *out);
+
+/* What the form of the answer leaves is guessed as well: the next spec_text_add() sees whether it
+ * was right.  Fills in the chances of `g`. */
+void spec_text_form(spec_text *t, spec_guess *g);
+
+/* How many of the guesses are worth their rows, at most `most`: tokens in a microsecond must
+ * rise by them.  `load` is the step so far, by which `tokens` are made; both grow by what is taken.
+ * `context`: positions before the first guess.  The step stays below bound_us. */
+int spec_worth(const cost_model *c, cost_work *load, double *tokens, const spec_guess *g, int most,
+               int context, double bound_us);
+
+/* The work of `n` guessed rows behind `context` positions, on top of `w`. */
+cost_work spec_work(const cost_work *w, int n, int context);
+
+#endif

@@ -1,0 +1,228 @@
+/* test_spec.c -- guesses from the text so far: the longest match, the latest of them, within the
+ * window; rates that follow what came; and how many guesses are worth their rows. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <check.h>
+
+#include "engine/sched/spec.h"
+#include "tests/run_suite.h"
+
+static spec_rates rates;
+static spec_text *text;
+
+static void setup(void)
+{
+    spec_rates_init(&rates);
+    text = spec_text_create(1000);
+    spec_text_begin(text, 0, &rates);
+}
+
+static void teardown(void)
+{
+    spec_text_destroy(text);
+}
+
+/* A token for each letter. */
+static void say(const char *s, bool learns)
+{
+    for (; *s; s++) spec_text_add(text, *s, learns ? &rates : NULL);
+}
+
+static void expect(const char *want)
+{
+    spec_guess g;
+    int n = (int)strlen(want);
+    spec_text_guess(text, n > 0 ? n : 4, &g);
+    ck_assert_int_eq(g.n, n);
+    for (int i = 0; i < n; i++) ck_assert_int_eq(g.token[i], want[i]);
+}
+
+START_TEST(what_came_before_is_guessed)
+{
+    expect("");
+    say("the red lamp stands; the", false);
+    expect(" red lamp");
+    say(" ", false);
+    expect("red lamp stands");
+    say("x", false);
+    expect("");
+}
+END_TEST
+
+START_TEST(the_longest_match_is_taken_and_the_latest_of_equals)
+{
+    say("1abcd 2xbce 3ybcf 4abc", false);
+    expect("d 2x"); /* "abc" was there before; "bc" alone came later */
+    say(" ", false);
+    expect(""); /* "c " is new */
+    say("5zbc", false);
+    expect(" 5zbc 5z"); /* "bc" alone: the latest, and its guesses go on with themselves */
+}
+END_TEST
+
+START_TEST(guesses_go_on_with_themselves)
+{
+    spec_guess g;
+    say("aaaa", false);
+    expect("aaaaaaaaaaaa");
+    spec_text_guess(text, 100, &g);
+    ck_assert_int_eq(g.n, SPEC_MAX);
+}
+END_TEST
+
+START_TEST(chances_grow_with_the_context)
+{
+    spec_guess g;
+    say("a long beginning that is the same, and a long beginning that is the same, and a", false);
+    spec_text_guess(text, 16, &g);
+    ck_assert_int_eq(g.n, 16);
+    for (int i = 1; i < g.n; i++) ck_assert(g.chance[i] >= g.chance[i - 1]);
+    say("bx bx b", false);
+    spec_text_guess(text, 16, &g);
+    ck_assert(g.chance[0] < 0.9);
+}
+END_TEST
+
+/* What is further back than the window is not looked at, nor what was there before. */
+START_TEST(old_text_is_forgotten)
+{
+    spec_text_destroy(text);
+    text = spec_text_create(64);
+    spec_text_begin(text, 1000, &rates);
+    ck_assert_int_eq(spec_text_n(text), 1000);
+    say("QZ!", false);
+    for (int i = 0; i < 30; i++) say(i % 2 ? "ab" : "cd", false);
+    say("QZ", false);
+    ck_assert_int_eq(spec_text_n(text), 1065);
+    expect("");
+    say("?", false);
+    for (int i = 0; i < 20; i++) say(i % 2 ? "ab" : "cd", false);
+    say("QZ", false);
+    expect("?c");
+    for (int i = 0; i < 100000; i++) spec_text_add(text, rand() % 3, &rates); /* wraps and wraps */
+    for (int i = 0; i < 1000; i++) say("xyz", false);
+    expect("xyzx");
+    spec_text_begin(text, 0, &rates);
+    say("xy", false);
+    expect("");
+}
+END_TEST
+
+START_TEST(what_never_comes_is_no_more_believed)
+{
+    spec_guess g;
+    double first;
+    say("abX", false);
+    say("ab", true);
+    spec_text_guess(text, 1, &g);
+    first = g.chance[0];
+    for (int i = 0; i < 30; i++) { /* another letter each time */
+        spec_text_add(text, 200 + i, &rates);
+        say("ab", true);
+    }
+    spec_text_guess(text, 1, &g);
+    ck_assert(g.chance[0] < first / 4);
+    spec_rates unseen;
+    spec_rates_init(&unseen);
+    ck_assert(rates.hit[SPEC_2] < unseen.hit[SPEC_2]); /* others begin with less, too */
+    ck_assert(rates.hit[SPEC_2] > unseen.hit[SPEC_2] / 2);
+    for (int i = 0; i < 60; i++) say("!ab", true); /* and back, without one row for a guess */
+    spec_text_guess(text, 1, &g);
+    ck_assert(g.chance[0] > 0.8);
+}
+END_TEST
+
+START_TEST(a_prompt_says_nothing_of_its_answer)
+{
+    spec_guess g;
+    for (int i = 0; i < 100; i++) say("na", false);
+    spec_text_guess(text, 1, &g);
+    spec_rates unseen;
+    spec_rates_init(&unseen);
+    ck_assert_double_eq(g.chance[0], unseen.hit[SPEC_16]);
+    ck_assert_mem_eq(&rates, &unseen, sizeof(rates));
+}
+END_TEST
+
+START_TEST(forms_have_a_rate_of_their_own)
+{
+    spec_guess g = {.n = 2, .token = {'p', 'q'}};
+    for (int i = 0; i < 40; i++) {
+        spec_text_form(text, &g);
+        spec_text_add(text, 300 + i, &rates); /* something else */
+    }
+    spec_text_form(text, &g);
+    ck_assert(g.chance[0] < 0.1 && g.chance[1] == g.chance[0]);
+    say("p", true);
+    double then = g.chance[0];
+    spec_text_form(text, &g);
+    ck_assert(g.chance[0] > then);
+}
+END_TEST
+
+/* ----------------------------------------------------------------------- the price -- */
+
+/* A machine whose step takes 10 ms and row_us for each row. */
+static cost_model machine(double row_us)
+{
+    cost_model c;
+    cost_init(&c);
+    for (int i = 0; i < 400; i++) {
+        cost_work w = {.decode = 1 + i % 24};
+        w.attended = w.decode * 100;
+        cost_observe(&c, &w, 10000 + row_us * w.decode);
+    }
+    return c;
+}
+
+static int worth(const cost_model *c, double rows, double chance, double bound_us)
+{
+    spec_guess g = {.n = SPEC_MAX};
+    for (int i = 0; i < SPEC_MAX; i++) g.chance[i] = chance;
+    cost_work load = {.decode = rows, .attended = rows * 100};
+    double tokens = rows;
+    int n = spec_worth(c, &load, &tokens, &g, SPEC_MAX, 100, bound_us);
+    ck_assert_double_eq(load.decode, rows + n);
+    ck_assert((tokens > rows) == (n > 0));
+    return n;
+}
+
+START_TEST(rows_are_spent_where_they_pay)
+{
+    cost_model cheap = machine(100), dear = machine(9000);
+    ck_assert_int_eq(worth(&cheap, 1, 0.95, INFINITY), SPEC_MAX);
+    ck_assert_int_le(worth(&cheap, 1, 0.5, INFINITY), 3); /* an eighth is little */
+    ck_assert_int_ge(worth(&cheap, 1, 0.5, INFINITY), 1);
+    ck_assert_int_eq(worth(&cheap, 1, 0.05, INFINITY), 0);
+    ck_assert_int_eq(worth(&dear, 8, 0.95, INFINITY), 0);
+    ck_assert_int_eq(worth(&dear, 64, 1, INFINITY), 0); /* even what is sure gains nothing */
+    ck_assert_int_gt(worth(&dear, 1, 0.95, INFINITY), 0);
+    ck_assert_int_eq(worth(&cheap, 1, 0.95, 10000), 0); /* somebody's token is due before */
+    int some = worth(&cheap, 1, 0.95, 10700);
+    ck_assert_int_ge(some, 3);
+    ck_assert_int_le(some, 7);
+    cost_model unknown;
+    cost_init(&unknown);
+    ck_assert_int_eq(worth(&unknown, 1, 1, INFINITY), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("spec");
+    TCase *tc = tcase_create("all");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, what_came_before_is_guessed);
+    tcase_add_test(tc, the_longest_match_is_taken_and_the_latest_of_equals);
+    tcase_add_test(tc, guesses_go_on_with_themselves);
+    tcase_add_test(tc, chances_grow_with_the_context);
+    tcase_add_test(tc, old_text_is_forgotten);
+    tcase_add_test(tc, what_never_comes_is_no_more_believed);
+    tcase_add_test(tc, a_prompt_says_nothing_of_its_answer);
+    tcase_add_test(tc, forms_have_a_rate_of_their_own);
+    tcase_add_test(tc, rows_are_spent_where_they_pay);
+    suite_add_tcase(s, tc);
+    return run_suite(s);
+}
