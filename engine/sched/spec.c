@@ -1,8 +1,8 @@
-/* spec.c -- the last tokens of a text in a ring, chained by their pairs.
+/* spec.c -- the last tokens of a text in a ring, chained by what they are.
  *
- * head[] has, for the hash of two tokens, the place behind their latest occurrence, prev[] for a
- * place the one before it with the same hash; so a look at the text costs a few comparisons,
- * however long it is.  Hashes only lead to candidates: tokens are compared.
+ * head[] has, for the hash of a token, the place behind its latest occurrence, prev[] for a place
+ * the one before it with the same hash; so a look at the text costs a few comparisons, however long
+ * it is.  Hashes only lead to candidates: tokens are compared.
  */
 #include "engine/sched/spec.h"
 
@@ -11,8 +11,7 @@
 #include <string.h>
 
 enum {
-    LOOKS = 16,    /* candidates for one match: the latest */
-    PAIR = 2,      /* the least context */
+    LOOKS = 32,    /* candidates for one match: the latest */
     HEADS_MIN = 64 /* of a ring, whatever its text */
 };
 
@@ -26,7 +25,7 @@ static const double least_chance = 0.1;
 static const double own_share = 1.0 / 12, common_share = 1.0 / 256;
 
 /* At the start. */
-static const spec_rates unseen = {{0.3, 0.45, 0.6, 0.75, 0.85, 0.75}};
+static const spec_rates unseen = {{0.2, 0.35, 0.45, 0.6, 0.75, 0.85, 0.75}};
 
 struct spec_text {
     int size;      /* of the ring, a power of two */
@@ -85,7 +84,10 @@ int spec_text_n(const spec_text *t)
 
 static spec_kind kind_of(int len)
 {
-    return len >= 16 ? SPEC_16 : len >= 8 ? SPEC_8 : len >= 4 ? SPEC_4 : len == 3 ? SPEC_3 : SPEC_2;
+    return len >= 16  ? SPEC_16
+           : len >= 8 ? SPEC_8
+           : len >= 4 ? SPEC_4
+                      : (spec_kind)(SPEC_1 + len - 1);
 }
 
 static void learn(spec_text *t, spec_rates *all, spec_kind kind, bool right)
@@ -110,7 +112,7 @@ static int oldest(const spec_text *t)
 
 static int32_t *bucket_of(spec_text *t)
 {
-    uint32_t h = (uint32_t)at(t, t->n - 2) * 0x9E3779B1U ^ (uint32_t)at(t, t->n - 1) * 0x85EBCA77U;
+    uint32_t h = (uint32_t)at(t, t->n - 1) * 0x9E3779B1U;
     return &t->head[(h ^ h >> 15) & (uint32_t)(t->size - 1)];
 }
 
@@ -127,9 +129,9 @@ static int common(const spec_text *t, int place)
 static void find(spec_text *t, int place)
 {
     t->len = 0;
-    for (int looks = 0; looks < LOOKS && place - PAIR >= oldest(t); looks++) {
+    for (int looks = 0; looks < LOOKS && place > oldest(t); looks++) {
         int len = common(t, place);
-        if (len >= PAIR && len > t->len) {
+        if (len > t->len) {
             t->len = len;
             t->from = place;
         }
@@ -147,7 +149,6 @@ void spec_text_add(spec_text *t, int32_t token, spec_rates *all)
     t->token[t->n & (t->size - 1)] = token;
     t->n++;
     t->len = 0;
-    if (t->n - t->first < PAIR) return;
     int32_t *bucket = bucket_of(t);
     find(t, *bucket);
     t->prev[t->n & (t->size - 1)] = *bucket;

@@ -24,7 +24,7 @@ enum {
 };
 
 /* What a guess rests on: so many tokens of equal context, or what the form of the answer leaves. */
-typedef enum { SPEC_2, SPEC_3, SPEC_4, SPEC_8, SPEC_16, SPEC_FORM, SPEC_KINDS } spec_kind;
+typedef enum { SPEC_1, SPEC_2, SPEC_3, SPEC_4, SPEC_8, SPEC_16, SPEC_FORM, SPEC_KINDS } spec_kind;
 
 /* How often a guess of each kind was right, of late. */
 typedef struct spec_rates {

@@ -206,7 +206,7 @@ _rule("spec.wrong-leaves-no-trace", "engine/sched/sched_settle.c",
       "rq->n_computed += f->n_guess[s];\n            sched_publish_pages(sc, rq, rq->n_computed - 1, rq->n_computed);",
       "engine.test_speculation", "positions of guesses that did not come are computed again")
 _rule("spec.longest", "engine/sched/spec.c",
-      "if (len >= PAIR && len > t->len) {", "if (len >= PAIR && t->len == 0) {",
+      "if (len > t->len) {", "if (len > 0 && t->len == 0) {",
       "engine.test_spec", "the longest match is taken")
 _rule("spec.pays", "engine/sched/spec.c",
       "if (sure * us < margin * *tokens *", "if (sure * us < 0 * margin * *tokens *",

