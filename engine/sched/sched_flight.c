@@ -134,7 +134,7 @@ void sched_take_off(sched *sc)
          * the work is counted anew. */
         f->own_us[s] = sched_cause_own_us(sc, rq, f->chunk[s]);
         count_work(&f->work, rq, f->chunk[s]);
-        f->work = spec_work(&f->work, f->n_guess[s], rq->n_computed + 1);
+        f->work = sched_guess_work(&f->work, f->n_guess[s], rq->n_computed + 1);
         f->n_decode += f->chunk[s] == 1 && rq->n_computed >= rq->n_prompt;
         f->n_decode += f->n_guess[s];
         assert(f->chunk[s] > 0 && f->chunk[s] <= left_of(rq));

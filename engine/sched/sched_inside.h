@@ -21,13 +21,13 @@
 #include "engine/base/clock.h"
 #include "engine/base/lock.h"
 #include "engine/memory/kv.h"
+#include "engine/sample/spec.h"
 #include "engine/sched/ahead.h"
 #include "engine/sched/cost.h"
 #include "engine/sched/fair.h"
 #include "engine/sched/policy.h"
 #include "engine/sched/promise.h"
 #include "engine/sched/sched.h"
-#include "engine/sched/spec.h"
 
 enum {
     SAMPLERS_MAX = 16,
@@ -347,6 +347,13 @@ void sched_spec_destroy(sched *sc);
 void sched_spec_leave(sched *sc, request *rq);
 /* Adds guesses to the step that is planned, as far as they pay: n_guess of its sequences. */
 void sched_guess(sched *sc, int64_t now);
+/* How many of the guesses are worth their rows, at most `most`: tokens in a microsecond must
+ * rise by them.  `load` is the step so far, by which `tokens` are made; both grow by what is taken.
+ * `context`: positions before the first guess.  The step stays below bound_us. */
+int sched_guess_worth(const cost_model *c, cost_work *load, double *tokens, const spec_guess *g,
+                      int most, int context, double bound_us);
+/* The work of `n` guessed rows behind `context` positions, on top of `w`. */
+cost_work sched_guess_work(const cost_work *w, int n, int context);
 /* Whether guesses would pay that need the tokens of the step in flight. */
 bool sched_spec_should_land(sched *sc);
 /* Whether the row behind the k-th that draws for a sequence counts: the k-th gave this token. */

@@ -19,6 +19,12 @@
 
 #include "engine/sched/sched_inside.h"
 
+/* What is gained by a row must be so much more than what it costs: predictions err. */
+static const double margin = 1.2;
+
+/* What is less likely is not tried, however cheap it looks. */
+static const double least_chance = 0.1;
+
 /* Both of the next two tokens, before a step in flight is waited for. */
 static const double worth_landing = 0.5;
 
@@ -63,6 +69,35 @@ static spec_text *text_of(sched *sc, request *rq)
         spec_text_add(rq->text, history_at(rq, i), begins ? NULL : &sc->rates);
     }
     return rq->text;
+}
+
+/* ----------------------------------------------------------------------- the price -- */
+
+cost_work sched_guess_work(const cost_work *w, int n, int context)
+{
+    cost_work sum = *w;
+    sum.decode += n;
+    sum.attended += (double)n * context + (double)n * (n + 1) / 2;
+    return sum;
+}
+
+int sched_guess_worth(const cost_model *c, cost_work *load, double *tokens, const spec_guess *g,
+                      int most, int context, double bound_us)
+{
+    double sure = 1, us = cost_predict(c, load);
+    int n = 0;
+    if (c->n < COST_LEARNING) return 0;
+    for (; n < most && n < g->n; n++) {
+        cost_work more = sched_guess_work(load, 1, context + n);
+        double more_us = cost_predict(c, &more);
+        sure *= g->chance[n];
+        if (sure < least_chance || more_us > bound_us) break;
+        if (sure * us < margin * *tokens * (more_us - us)) break;
+        *load = more;
+        *tokens += sure;
+        us = more_us;
+    }
+    return n;
 }
 
 /* ---------------------------------------------------------------------- the guesses -- */
@@ -124,9 +159,9 @@ static int guess(sched *sc, int s, double *tokens, double bound_us)
     int most = least_of(sc->cfg.speculate, rq->max_tokens - n_drawn(rq) - 1);
     most = least_of(most, least_of(sc->rows_left, sc->cfg.max_logits - sc->n_logit));
     look(sc, rq, most > 0 ? most : 0, &g);
-    int n = sc->cfg.speculate_always
-                ? g.n
-                : spec_worth(&sc->cost, &sc->load, tokens, &g, g.n, rq->n_computed + 1, bound_us);
+    int n = sc->cfg.speculate_always ? g.n
+                                     : sched_guess_worth(&sc->cost, &sc->load, tokens, &g, g.n,
+                                                         rq->n_computed + 1, bound_us);
     n = with_pages(sc, rq, n);
     for (int i = 0; i < n; i++) rq->output[n_drawn(rq) + i] = g.token[i];
     sc->rows_left -= n;
@@ -175,7 +210,7 @@ bool sched_spec_should_land(sched *sc)
         if (g.n < 2) continue;
         if (sc->cfg.speculate_always) return true;
         if (g.chance[0] * g.chance[1] >= worth_landing &&
-            spec_worth(&sc->cost, &load, &tokens, &g, 2, rq->n_computed, INFINITY) == 2)
+            sched_guess_worth(&sc->cost, &load, &tokens, &g, 2, rq->n_computed, INFINITY) == 2)
             return true;
     }
     return false;

@@ -205,13 +205,13 @@ _rule("spec.wrong-leaves-no-trace", "engine/sched/sched_settle.c",
       "rq->n_computed++;\n            sched_publish_pages(sc, rq, rq->n_computed - 1, rq->n_computed);",
       "rq->n_computed += f->n_guess[s];\n            sched_publish_pages(sc, rq, rq->n_computed - 1, rq->n_computed);",
       "engine.test_speculation", "positions of guesses that did not come are computed again")
-_rule("spec.longest", "engine/sched/spec.c",
+_rule("spec.longest", "engine/sample/spec.c",
       "if (len > t->len) {", "if (len > 0 && t->len == 0) {",
       "engine.test_spec", "the longest match is taken")
-_rule("spec.pays", "engine/sched/spec.c",
+_rule("spec.pays", "engine/sched/sched_spec.c",
       "if (sure * us < margin * *tokens *", "if (sure * us < 0 * margin * *tokens *",
-      "engine.test_spec", "where rows are dear nothing is guessed")
-_rule("spec.unpaid-lessons", "engine/sched/spec.c",
+      "engine.test_speculation", "where rows are dear nothing is guessed")
+_rule("spec.unpaid-lessons", "engine/sample/spec.c",
       "if (all && t->len > 0) learn(", "if (all && t->len > 99) learn(",
       "engine.test_spec", "what is wrong again and again is believed no more")
 _rule("flight.needs-the-host", "engine/sched/sched_flight.c",

@@ -5,6 +5,7 @@
  */
 #include <stdio.h>
 
+#include "engine/sched/sched_inside.h"
 #include "tests/engine/sched/sched_rig.h"
 #include "tests/run_suite.h"
 
@@ -22,7 +23,7 @@ static void on_device(void)
     device_is_lazy = false;
 }
 
-static void ahead(void)
+static void run_ahead(void)
 {
     text_repeats = device_samples = device_is_lazy = true;
 }
@@ -270,9 +271,56 @@ START_TEST(an_end_beside_guesses_leaks_nothing)
 }
 END_TEST
 
+/* ----------------------------------------------------------------------- the price -- */
+
+/* A machine whose step takes 10 ms and row_us for each row. */
+static cost_model machine(double row_us)
+{
+    cost_model c;
+    cost_init(&c);
+    for (int i = 0; i < 400; i++) {
+        cost_work w = {.decode = 1 + i % 24};
+        w.attended = w.decode * 100;
+        cost_observe(&c, &w, 10000 + row_us * w.decode);
+    }
+    return c;
+}
+
+static int worth(const cost_model *c, double rows, double chance, double bound_us)
+{
+    spec_guess g = {.n = SPEC_MAX};
+    for (int i = 0; i < SPEC_MAX; i++) g.chance[i] = chance;
+    cost_work load = {.decode = rows, .attended = rows * 100};
+    double tokens = rows;
+    int n = sched_guess_worth(c, &load, &tokens, &g, SPEC_MAX, 100, bound_us);
+    ck_assert_double_eq(load.decode, rows + n);
+    ck_assert((tokens > rows) == (n > 0));
+    return n;
+}
+
+START_TEST(rows_are_spent_where_they_pay)
+{
+    cost_model cheap = machine(100), dear = machine(9000);
+    ck_assert_int_eq(worth(&cheap, 1, 0.95, INFINITY), SPEC_MAX);
+    ck_assert_int_le(worth(&cheap, 1, 0.5, INFINITY), 3); /* an eighth is little */
+    ck_assert_int_ge(worth(&cheap, 1, 0.5, INFINITY), 1);
+    ck_assert_int_eq(worth(&cheap, 1, 0.05, INFINITY), 0);
+    ck_assert_int_eq(worth(&dear, 8, 0.95, INFINITY), 0);
+    ck_assert_int_eq(worth(&dear, 64, 1, INFINITY), 0); /* even what is sure gains nothing */
+    ck_assert_int_gt(worth(&dear, 1, 0.95, INFINITY), 0);
+    ck_assert_int_eq(worth(&cheap, 1, 0.95, 10000), 0); /* somebody's token is due before */
+    int some = worth(&cheap, 1, 0.95, 10700);
+    ck_assert_int_ge(some, 3);
+    ck_assert_int_le(some, 7);
+    cost_model unknown;
+    cost_init(&unknown);
+    ck_assert_int_eq(worth(&unknown, 1, 1, INFINITY), 0);
+}
+END_TEST
+
 int main(void)
 {
-    static void (*const way[])(void) = {repeating, on_device, ahead};
+    static void (*const way[])(void) = {repeating, on_device, run_ahead};
     static const char *const name[] = {"host", "device", "ahead"};
     Suite *s = suite_create("speculation");
     for (int i = 0; i < 3; i++) {
@@ -281,6 +329,7 @@ int main(void)
         tcase_add_checked_fixture(tc, way[i], NULL);
         /* a device that runs ahead meets all that one does which does not */
         tcase_add_loop_test(tc, guesses_change_no_answer, i == 1 ? SETTINGS - 2 : 0, SETTINGS);
+        if (i == 0) tcase_add_test(tc, rows_are_spent_where_they_pay);
         tcase_add_test(tc, a_text_that_repeats_takes_few_steps);
         tcase_add_test(tc, a_mask_that_comes_late_is_waited_for);
         tcase_add_test(tc, numbers_that_are_none_fail_their_request_behind_the_good_tokens);

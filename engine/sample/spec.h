@@ -1,21 +1,19 @@
-/* spec.h -- guesses at the tokens to come, and how many of them are worth a row each.
+/* spec.h -- guesses at the tokens to come.
  *
- * Prompt lookup (Saxena 2023; the longest match, as in LZ77): where the last tokens stood in the
- * text before, what came then may come again.  A guess is no more than that: the model computes a
- * row for each, every row is sampled by the request's own rules, and what was not guessed right is
- * dropped (sched_spec.c).  How often guesses were right is counted at each token of the text,
+ * Prompt lookup (Saxena 2023; the longest match, as in LZ77): where the last tokens stood before,
+ * what came then may come again.  A guess is no more than that: the model computes a row for each,
+ * every row is sampled by the request's own rules, and what was not guessed right is dropped
+ * (engine/sched/sched_spec.c).  How often guesses were right is counted at each token of the text,
  * also where no row was spent on one, so that what does not pay is not tried to be learnt.
  *
  * Pure state: no clock, no requests.  Ownership: the caller's.
  * Threads:   one at a time for one text.
  */
-#ifndef ENGINE_SCHED_SPEC_H
-#define ENGINE_SCHED_SPEC_H
+#ifndef ENGINE_SAMPLE_SPEC_H
+#define ENGINE_SAMPLE_SPEC_H
 
 #include <stdbool.h>
 #include <stdint.h>
-
-#include "engine/sched/cost.h"
 
 enum {
     SPEC_MAX = 16,       /* guesses in a row */
@@ -63,14 +61,5 @@ void spec_text_guess(const spec_text *t, int most, spec_guess *out);
 /* What the form of the answer leaves is guessed as well: the next spec_text_add() sees whether it
  * was right.  Fills in the chances of `g`. */
 void spec_text_form(spec_text *t, spec_guess *g);
-
-/* How many of the guesses are worth their rows, at most `most`: tokens in a microsecond must
- * rise by them.  `load` is the step so far, by which `tokens` are made; both grow by what is taken.
- * `context`: positions before the first guess.  The step stays below bound_us. */
-int spec_worth(const cost_model *c, cost_work *load, double *tokens, const spec_guess *g, int most,
-               int context, double bound_us);
-
-/* The work of `n` guessed rows behind `context` positions, on top of `w`. */
-cost_work spec_work(const cost_work *w, int n, int context);
 
 #endif

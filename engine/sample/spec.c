@@ -4,7 +4,7 @@
  * the one before it with the same hash; so a look at the text costs a few comparisons, however long
  * it is.  Hashes only lead to candidates: tokens are compared.
  */
-#include "engine/sched/spec.h"
+#include "engine/sample/spec.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -14,12 +14,6 @@ enum {
     LOOKS = 32,    /* candidates for one match: the latest */
     HEADS_MIN = 64 /* of a ring, whatever its text */
 };
-
-/* What is gained by a row must be so much more than what it costs: predictions err. */
-static const double margin = 1.2;
-
-/* What is less likely is not tried, however cheap it looks. */
-static const double least_chance = 0.1;
 
 /* A token's share in its text's rates, and in those with which others begin. */
 static const double own_share = 1.0 / 12, common_share = 1.0 / 256;
@@ -171,33 +165,4 @@ void spec_text_form(spec_text *t, spec_guess *g)
 {
     t->form = g->n > 0 ? g->token[0] : -1;
     for (int i = 0; i < g->n; i++) g->chance[i] = t->rates.hit[SPEC_FORM];
-}
-
-/* ----------------------------------------------------------------------- the price -- */
-
-cost_work spec_work(const cost_work *w, int n, int context)
-{
-    cost_work sum = *w;
-    sum.decode += n;
-    sum.attended += (double)n * context + (double)n * (n + 1) / 2;
-    return sum;
-}
-
-int spec_worth(const cost_model *c, cost_work *load, double *tokens, const spec_guess *g, int most,
-               int context, double bound_us)
-{
-    double sure = 1, us = cost_predict(c, load);
-    int n = 0;
-    if (c->n < COST_LEARNING) return 0;
-    for (; n < most && n < g->n; n++) {
-        cost_work more = spec_work(load, 1, context + n);
-        double more_us = cost_predict(c, &more);
-        sure *= g->chance[n];
-        if (sure < least_chance || more_us > bound_us) break;
-        if (sure * us < margin * *tokens * (more_us - us)) break;
-        *load = more;
-        *tokens += sure;
-        us = more_us;
-    }
-    return n;
 }

@@ -1,12 +1,11 @@
 /* test_spec.c -- guesses from the text so far: the longest match, the latest of them, within the
- * window; rates that follow what came; and how many guesses are worth their rows. */
-#include <math.h>
+ * window; rates that follow what came. */
 #include <stdlib.h>
 #include <string.h>
 
 #include <check.h>
 
-#include "engine/sched/spec.h"
+#include "engine/sample/spec.h"
 #include "tests/run_suite.h"
 
 static spec_rates rates;
@@ -164,53 +163,6 @@ START_TEST(forms_have_a_rate_of_their_own)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------- the price -- */
-
-/* A machine whose step takes 10 ms and row_us for each row. */
-static cost_model machine(double row_us)
-{
-    cost_model c;
-    cost_init(&c);
-    for (int i = 0; i < 400; i++) {
-        cost_work w = {.decode = 1 + i % 24};
-        w.attended = w.decode * 100;
-        cost_observe(&c, &w, 10000 + row_us * w.decode);
-    }
-    return c;
-}
-
-static int worth(const cost_model *c, double rows, double chance, double bound_us)
-{
-    spec_guess g = {.n = SPEC_MAX};
-    for (int i = 0; i < SPEC_MAX; i++) g.chance[i] = chance;
-    cost_work load = {.decode = rows, .attended = rows * 100};
-    double tokens = rows;
-    int n = spec_worth(c, &load, &tokens, &g, SPEC_MAX, 100, bound_us);
-    ck_assert_double_eq(load.decode, rows + n);
-    ck_assert((tokens > rows) == (n > 0));
-    return n;
-}
-
-START_TEST(rows_are_spent_where_they_pay)
-{
-    cost_model cheap = machine(100), dear = machine(9000);
-    ck_assert_int_eq(worth(&cheap, 1, 0.95, INFINITY), SPEC_MAX);
-    ck_assert_int_le(worth(&cheap, 1, 0.5, INFINITY), 3); /* an eighth is little */
-    ck_assert_int_ge(worth(&cheap, 1, 0.5, INFINITY), 1);
-    ck_assert_int_eq(worth(&cheap, 1, 0.05, INFINITY), 0);
-    ck_assert_int_eq(worth(&dear, 8, 0.95, INFINITY), 0);
-    ck_assert_int_eq(worth(&dear, 64, 1, INFINITY), 0); /* even what is sure gains nothing */
-    ck_assert_int_gt(worth(&dear, 1, 0.95, INFINITY), 0);
-    ck_assert_int_eq(worth(&cheap, 1, 0.95, 10000), 0); /* somebody's token is due before */
-    int some = worth(&cheap, 1, 0.95, 10700);
-    ck_assert_int_ge(some, 3);
-    ck_assert_int_le(some, 7);
-    cost_model unknown;
-    cost_init(&unknown);
-    ck_assert_int_eq(worth(&unknown, 1, 1, INFINITY), 0);
-}
-END_TEST
-
 int main(void)
 {
     Suite *s = suite_create("spec");
@@ -224,7 +176,6 @@ int main(void)
     tcase_add_test(tc, what_never_comes_is_no_more_believed);
     tcase_add_test(tc, a_prompt_says_nothing_of_its_answer);
     tcase_add_test(tc, forms_have_a_rate_of_their_own);
-    tcase_add_test(tc, rows_are_spent_where_they_pay);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
