@@ -176,7 +176,7 @@ static double bound_us(const sched *sc, int64_t now)
     for (int s = 0; s < sc->step.n_seq; s++) {
         const request *rq = sc->row_owner[s];
         if (!rq->last_token_us || !rq->tpot_target_us) continue;
-        double slack = (double)(rq->last_token_us + rq->tpot_target_us - now);
+        double slack = (double)(due_of(rq, now) - now);
         if (slack > step_us) bound = fmin(bound, slack);
     }
     return bound;
