@@ -22,7 +22,7 @@
 /* After the drain what still runs is cut short, and the listeners end. */
 enum { DRAIN_MARGIN_US = 30000000 };
 enum { ANSWERS_US = 10000000 }; /* for clients to take the answers that are being written */
-enum { PRUNE_ROWS = 2000 }; /* of old usage at once */
+enum { PRUNE_ROWS = 2000 };     /* of old usage at once */
 static const int64_t PRUNE_US = 3600 * INT64_C(1000000), DAY_US = 86400 * INT64_C(1000000);
 enum { SWEEP_US = 5000000 };      /* between looks for abandoned uploads */
 enum { MMAP_BYTES = 256 * 1024 }; /* allocations of that size are the system's own */
