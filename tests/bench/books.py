@@ -55,6 +55,8 @@ def through(server, clients, fault, least_s):
             if has_room(server):
                 took += ask_each(clients, 200)
             else:
+                for c in clients:
+                    c.hang_up()  # the server would, meanwhile
                 time.sleep(0.1)
         now, waits, slots = state(server)
         held_s = time.monotonic() - begin
