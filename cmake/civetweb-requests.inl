@@ -93,6 +93,12 @@ void mg_take(struct mg_connection *conn, int n)
 /* Instead of process_new_connection(): requests one after another, until one asks for the end. */
 static void requests_serve(struct mg_connection *conn)
 {
+    const struct mg_callbacks *cb = &conn->phys_ctx->callbacks;
+    reset_per_request_attributes(conn);
+    if (!conn->ssl && !cb->plain_begins(conn, conn->client.sock)) {
+        close_connection(conn);
+        return;
+    }
     do {
         reset_per_request_attributes(conn);
         conn->consumed_content = 0;

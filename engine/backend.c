@@ -168,12 +168,44 @@ err_code be_sync(backend *be, err *e)
 
 /* --------------------------------------------------- weights, adapters, pages -- */
 
-err_code be_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
-                          int cols, err *e)
+static void check_source(const weight_source *s)
 {
-    assert(src && rows > 0 && cols > 0);
+    assert(s->rows > 0 && s->cols > 0);
+    if (!weight_source_quantised(s)) return;
+    assert(s->bits == 8 || (s->bits >= 2 && s->bits <= 6));
+    assert(s->read_row && s->type != DT_F16 && (s->bits != 8 || s->least == INT8_MIN));
+    assert(s->group > 0 && s->group % 16 == 0 && s->cols % s->group == 0);
+    assert(s->span > 0 && s->span % s->group == 0 && s->cols % s->span == 0);
+    assert(s->form == SCALES_NESTED || s->span == s->group);
+}
+
+err_code be_weight_create(backend *be, weight **out, const weight_source *src, err *e)
+{
+    check_source(src);
+    assert(weight_source_quantised(src) || src->data);
     *out = NULL;
-    return be->ops->weight_create(be, out, src, type, rows, cols, e);
+    return be->ops->weight_create(be, out, src, e);
+}
+
+size_t be_weight_packed_bytes(const backend *be, const weight_source *src, uint32_t *layout)
+{
+    check_source(src);
+    *layout = 0;
+    return be->ops->weight_packed_bytes ? be->ops->weight_packed_bytes(be, src, layout) : 0;
+}
+
+err_code be_weight_adopt(backend *be, weight **out, const weight_source *src, const void *packed,
+                         err *e)
+{
+    assert(packed && (uintptr_t)packed % 64 == 0);
+    check_source(src);
+    *out = NULL;
+    return be->ops->weight_adopt(be, out, src, packed, e);
+}
+
+const void *be_weight_packed(const backend *be, const weight *w)
+{
+    return be->ops->weight_packed(w);
 }
 
 void be_weight_destroy(backend *be, weight *w)
@@ -280,23 +312,44 @@ err_code be_lora_gain(backend *be, const weight *w, const lora_pair *pair, const
     return be->ops->lora_gain(be, w, pair, magnitude, gain, e);
 }
 
-static void check_shape(const attn_shape *s)
+const char *be_extra_name(int bit)
 {
+    static const char *const names[EXTRAS] = {"norms and multipliers on the residual stream",
+                                              "layer norms with a mean",
+                                              "other activations than silu",
+                                              "soft-capped scores",
+                                              "windows that differ between layers",
+                                              "scaled or soft-capped logits",
+                                              "rotations of neighbouring pairs",
+                                              "norms of all heads together",
+                                              "an MLP without a gate"};
+    assert(bit >= 0 && bit < EXTRAS);
+    return names[bit];
+}
+
+static bool takes(const backend *be, unsigned extra)
+{
+    return (be->caps.extras & extra) == extra;
+}
+
+static void check_shape(const backend *be, const attn_shape *s)
+{
+    assert(s->cap >= 0 && (s->cap == 0 || takes(be, EXTRA_SCORE_CAP)));
+    assert(!s->layer_window || takes(be, EXTRA_WINDOWS));
     assert(s->n_layer > 0 && s->n_kv_head > 0 && s->head_dim > 0);
     assert(s->n_head >= s->n_kv_head && s->n_head % s->n_kv_head == 0 && s->window >= 0);
-    assert(s->kv_type == DT_F32 || s->kv_type == DT_BF16);
-    (void)s;
+    assert(be->caps.kv_types >> s->kv_type & 1U);
 }
 
 size_t be_kv_page_bytes(const backend *be, const attn_shape *shape)
 {
-    check_shape(shape);
+    check_shape(be, shape);
     return be->ops->kv_page_bytes(be, shape);
 }
 
 err_code be_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, err *e)
 {
-    check_shape(shape);
+    check_shape(be, shape);
     assert(n_pages > 0);
     *out = NULL;
     return be->ops->kv_create(be, out, shape, n_pages, e);
@@ -305,7 +358,7 @@ err_code be_kv_create(backend *be, kv_pool **out, const attn_shape *shape, int n
 err_code be_kv_attach(backend *be, kv_pool **out, const attn_shape *shape, int n_pages, void *mem,
                       size_t stride, err *e)
 {
-    check_shape(shape);
+    check_shape(be, shape);
     assert(n_pages > 0 && mem && stride >= be_kv_page_bytes(be, shape) && stride % 64 == 0);
     *out = NULL;
     return be->ops->kv_attach(be, out, shape, n_pages, mem, stride, e);
@@ -397,6 +450,26 @@ void be_rms_norm(backend *be, float *out, const float *x, const float *gain, flo
     if (!broken(be)) be->ops->rms_norm(be, out, x, gain, eps, row0, n_rows, dim);
 }
 
+void be_layer_norm(backend *be, float *out, const float *x, const float *gain, const float *bias,
+                   float eps, int row0, int n_rows, int dim)
+{
+    assert(row0 >= 0 && n_rows >= 0 && dim > 0 && gain && takes(be, EXTRA_LAYER_NORM));
+    if (broken(be)) return;
+    be->ops->layer_norm(be, out, x, gain, bias, eps, row0, n_rows, dim);
+}
+
+void be_add(backend *be, float *x, const float *y, float scale, size_t n)
+{
+    assert(x && y && takes(be, EXTRA_SUMS));
+    if (!broken(be)) be->ops->add(be, x, y, scale, n);
+}
+
+void be_scale(backend *be, float *x, float scale, size_t n)
+{
+    assert(x && takes(be, EXTRA_SUMS));
+    if (!broken(be)) be->ops->scale(be, x, scale, n);
+}
+
 void be_linear(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
                int layer)
 {
@@ -415,6 +488,7 @@ void be_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v
 {
     assert(layer >= 0 && layer < kv->shape.n_layer);
     assert(rope->rope_dim % 2 == 0 && rope->rope_dim <= kv->shape.head_dim);
+    assert(!rope->pairs || takes(be, EXTRA_ROPE_PAIRS));
     check_step(kv, s);
     for (int i = 0; i < s->n_seq; i++) assert(s->seq[i].pos0 + s->seq[i].n_rows <= rope->max_pos);
     if (broken(be)) return;
@@ -428,15 +502,17 @@ void be_attend(backend *be, const kv_pool *kv, float *out, const float *q, const
     if (!broken(be)) be->ops->attend(be, kv, out, q, s, layer);
 }
 
-void be_silu_mul(backend *be, float *gate, const float *up, size_t n)
+void be_gate(backend *be, activation act, float *gate, const float *up, size_t n)
 {
-    if (!broken(be)) be->ops->silu_mul(be, gate, up, n);
+    assert(act == ACT_SILU || takes(be, EXTRA_GELU));
+    assert(up || takes(be, EXTRA_NO_GATE));
+    if (!broken(be)) be->ops->gate(be, act, gate, up, n);
 }
 
 void be_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
                int dim, const weight *head, const step *s)
 {
-    assert(head->cols == dim && norm_weight);
+    assert(head->cols == dim && (norm_weight || takes(be, EXTRA_LAYER_NORM)));
     assert(s->logit_stride == 0 || s->logit_stride >= head->rows);
     for (int i = 0; i < s->n_seg; i++) {
         int n = s->seg[i].lora ? s->seg[i].lora->n_vocab : 0;
@@ -445,6 +521,12 @@ void be_logits(backend *be, float *logits, const float *x, const float *norm_wei
     if (!broken(be) && s->n_logit > 0) {
         be->ops->logits(be, logits, x, norm_weight, eps, dim, head, s);
     }
+}
+
+void be_logits_bend(backend *be, float *logits, int n_rows, int stride, float scale, float cap)
+{
+    assert(n_rows >= 0 && stride > 0 && cap >= 0 && takes(be, EXTRA_LOGITS));
+    if (!broken(be) && n_rows > 0) be->ops->logits_bend(be, logits, n_rows, stride, scale, cap);
 }
 
 void be_logits_fetch(backend *be, float *logits, int n_rows, int n_vocab)

@@ -37,16 +37,18 @@
 extern "C" {
 #endif
 
-typedef enum { DT_F32, DT_F16, DT_BF16 } dtype;
+/* DT_I8: keys and values alone, with a scale for each position of a head. */
+typedef enum { DT_F32, DT_F16, DT_BF16, DT_I8 } dtype;
 
 static inline size_t dtype_bytes(dtype t)
 {
-    return t == DT_F32 ? 4 : 2;
+    return t == DT_F32 ? 4 : t == DT_I8 ? 1 : 2;
 }
 
 typedef struct backend backend;
-typedef struct weight weight;   /* opaque: one packed matrix */
-typedef struct kv_pool kv_pool; /* opaque: K and V of all pages and layers */
+typedef struct weight weight;               /* opaque: one packed matrix */
+typedef struct kv_pool kv_pool;             /* opaque: K and V of all pages and layers */
+typedef struct weight_source weight_source; /* engine/weight_source.h */
 
 typedef struct backend_config {
     int n_threads;   /* CPU: compute threads including the caller; 0: one per core */
@@ -59,20 +61,49 @@ typedef struct backend_config {
 } backend_config;
 
 typedef struct backend_caps {
-    const char *name; /* "cpu", "cuda" */
-    char detail[96];  /* "amx-bf16, 2 threads" */
-    int page_tokens;  /* positions in one KV page; fixed per backend */
-    int lora_cols;    /* B is packed in blocks of so many columns, each in one piece; 0: 1 */
-    bool token_rows;  /* lora_rows, and lora_view.n_vocab other than the base's, are served */
+    const char *name;  /* "cpu", "cuda" */
+    char detail[96];   /* "amx-bf16, 2 threads" */
+    int page_tokens;   /* positions in one KV page; fixed per backend */
+    int lora_cols;     /* B is packed in blocks of so many columns, each in one piece; 0: 1 */
+    bool token_rows;   /* lora_rows, and lora_view.n_vocab other than the base's, are served */
+    unsigned kv_types; /* that attention takes: bit 1 << dtype */
+    unsigned extras;   /* what it computes beyond a Llama's operations: EXTRA_... */
+    bool quantised;    /* be_weight_create() takes quantised sources */
 } backend_caps;
+
+/* What some families ask of a backend besides a Llama's arithmetic; be_extra_name() says it. */
+enum {
+    EXTRA_SUMS = 1 << 0,       /* be_add(), be_scale(), be_rms_norm() in place */
+    EXTRA_LAYER_NORM = 1 << 1, /* be_layer_norm(), be_logits() without a norm */
+    EXTRA_GELU = 1 << 2,       /* be_gate() of another activation than ACT_SILU */
+    EXTRA_SCORE_CAP = 1 << 3,  /* attn_shape.cap */
+    EXTRA_WINDOWS = 1 << 4,    /* attn_shape.layer_window */
+    EXTRA_LOGITS = 1 << 5,     /* be_logits_bend() */
+    EXTRA_ROPE_PAIRS = 1 << 6, /* rope_table.pairs */
+    EXTRA_WIDE_NORM = 1 << 7,  /* be_rms_norm() of what be_linear() made beside other outputs */
+    EXTRA_NO_GATE = 1 << 8,    /* be_gate() without `up` */
+    EXTRAS = 9,
+};
+
+/* One of them in words: "soft-capped scores". */
+const char *be_extra_name(int bit);
 
 /* Shape of attention, fixed for a model. */
 typedef struct attn_shape {
     int n_layer, n_head, n_kv_head, head_dim;
-    dtype kv_type; /* DT_F32 or DT_BF16 */
+    dtype kv_type; /* one of backend_caps.kv_types */
     int window;    /* sliding window in tokens; 0: none */
     float scale;   /* usually 1 / sqrt(head_dim) */
+    float cap;     /* scores become cap * tanh(score / cap); 0: they do not */
+    /* [n_layer], borrowed as long as the pool: each layer's window where they differ; `window` is
+     * then the widest of them.  NULL: it is that of all layers. */
+    const int *layer_window;
 } attn_shape;
+
+static inline int attn_window(const attn_shape *s, int layer)
+{
+    return s->layer_window ? s->layer_window[layer] : s->window;
+}
 
 /* One projection of be_linear(). */
 typedef struct linear_out {
@@ -88,8 +119,13 @@ enum { LINEAR_OUT_MAX = 3 };
 
 typedef struct rope_table {
     const float *cos, *sin; /* [max_pos][rope_dim / 2], backend memory */
-    int max_pos, rope_dim;  /* rotate-half convention (Hugging Face), first rope_dim of each head */
+    /* The first rope_dim values of each head are turned; 0: none, the layer knows no positions. */
+    int max_pos, rope_dim;
+    bool pairs; /* neighbours are turned together; false: i and i + rope_dim / 2 (rotate-half) */
 } rope_table;
+
+/* What the gate of an MLP goes through. */
+typedef enum { ACT_SILU, ACT_GELU_TANH } activation;
 
 /* ---- life ------------------------------------------------------------------ */
 
@@ -137,12 +173,24 @@ err_code be_sync(backend *be, err *e);
 
 /* ---- weights ------------------------------------------------------------------ */
 
-/* Packs `src` ([rows][cols], host, row-major, `type`).  The arithmetic type follows: BF16
- * weights multiply BF16-rounded activations with f32 sums where the machine has the
- * instruction; F32 and F16 weights multiply f32 activations. */
-err_code be_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
-                          int cols, err *e);
+/* Packs a matrix that lies in host memory.  The arithmetic type follows: BF16 weights multiply
+ * BF16-rounded activations with f32 sums where the machine has the instruction; F32 and F16
+ * weights multiply f32 activations.  ERR_UNSUPPORTED: this backend takes no quantised ones
+ * (backend_caps.quantised). */
+err_code be_weight_create(backend *be, weight **out, const weight_source *src, err *e);
 void be_weight_destroy(backend *be, weight *w);
+
+/* What be_weight_create() makes of such a source, for who keeps it (engine/model/packed.h): its
+ * bytes, and a number for their layout, which is another one where kernels of this machine or of
+ * this release read other bytes.  Of `src` only its shape is looked at.  0: this backend's weights
+ * cannot be kept. */
+size_t be_weight_packed_bytes(const backend *be, const weight_source *src, uint32_t *layout);
+/* A weight over such bytes, 64-byte aligned, which stay as they are and where they are as long.  Of
+ * `src` only its shape is looked at. */
+err_code be_weight_adopt(backend *be, weight **out, const weight_source *src, const void *packed,
+                         err *e);
+/* Those bytes of a weight. */
+const void *be_weight_packed(const backend *be, const weight *w);
 size_t be_weight_bytes(const weight *w);
 dtype be_weight_type(const weight *w);
 
@@ -186,7 +234,7 @@ err_code be_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const v
 err_code be_lora_pack_embed(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
                             const void *b_src, dtype type, int rank, int n_vocab, int dim, err *e);
 
-/* be_weight_create() for a loader thread: packs on the calling thread alone. */
+/* be_weight_create() of plain values for a loader thread: packs on the calling thread alone. */
 err_code be_lora_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
                                int cols, err *e);
 
@@ -244,6 +292,14 @@ void be_embed(backend *be, float *out, const void *table, dtype type, int dim, c
 void be_rms_norm(backend *be, float *out, const float *x, const float *weight, float eps, int row0,
                  int n_rows, int dim);
 
+/* out = (x - mean(x)) / std(x) * weight + bias, likewise; bias may be NULL. */
+void be_layer_norm(backend *be, float *out, const float *x, const float *weight, const float *bias,
+                   float eps, int row0, int n_rows, int dim);
+
+/* x += scale * y; x *= scale.  n values. */
+void be_add(backend *be, float *x, const float *y, float scale, size_t n);
+void be_scale(backend *be, float *x, float scale, size_t n);
+
 /* Each out: y (+)= x W^T + bias + LoRA of each segment for `layer` (layer < 0: no LoRA).
  * All outs share x [n_rows][d_in] and one weight type.  s gives rows and segments. */
 void be_linear(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
@@ -256,19 +312,22 @@ void be_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v
                     const float *q_norm, const float *k_norm, float norm_eps,
                     const rope_table *rope, const step *s, int layer);
 
-/* Causal attention of each row over its sequence's pages, with the pool's window. */
+/* Causal attention of each row over its sequence's pages, with the layer's window. */
 void be_attend(backend *be, const kv_pool *kv, float *out, const float *q, const step *s,
                int layer);
 
-/* gate = silu(gate) * up, n values. */
-void be_silu_mul(backend *be, float *gate, const float *up, size_t n);
+/* gate = act(gate) * up, n values; up NULL: act(gate). */
+void be_gate(backend *be, activation act, float *gate, const float *up, size_t n);
 
 /* logits [n_logit][s->logit_stride, or rows of head] = rms_norm(x[logit_row]) head^T, by the
- * segment's norm and lora_head where it has them; `logits` is of be_host_alloc(), x
- * [n_rows][dim].  be_sample() finds them there; the host does after be_logits_fetch() of the
- * first n_rows and be_sync(). */
+ * segment's norm and lora_head where it has them; `logits` is of be_host_alloc(), x [n_rows][dim].
+ * norm_weight NULL: x stands as it is, and no segment has a norm.  be_sample() finds them there;
+ * the host does after be_logits_fetch() of the first n_rows and be_sync(). */
 void be_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
                int dim, const weight *head, const step *s);
+/* The logits of these rows become scale * logit, then, where cap is not 0, cap * tanh(logit / cap).
+ * `stride` from one row to the next; before they are fetched or sampled. */
+void be_logits_bend(backend *be, float *logits, int n_rows, int stride, float scale, float cap);
 void be_logits_fetch(backend *be, float *logits, int n_rows, int n_vocab);
 
 /* ---- sampling where the logits are ------------------------------------------------ */

@@ -7,6 +7,7 @@
 #define ENGINE_BACKEND_OPS_H
 
 #include "engine/backend.h"
+#include "engine/weight_source.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -40,9 +41,13 @@ struct backend_ops {
     err_code (*download)(backend *be, void *dst, const void *src, size_t bytes);
     void (*sync)(backend *be);
 
-    err_code (*weight_create)(backend *be, weight **out, const void *src, dtype type, int rows,
-                              int cols, err *e);
+    err_code (*weight_create)(backend *be, weight **out, const weight_source *src, err *e);
     void (*weight_destroy)(backend *be, weight *w);
+    /* All or none: weights that can be kept. */
+    size_t (*weight_packed_bytes)(const backend *be, const weight_source *src, uint32_t *layout);
+    err_code (*weight_adopt)(backend *be, weight **out, const weight_source *src,
+                             const void *packed, err *e);
+    const void *(*weight_packed)(const weight *w);
 
     /* NULL: the table itself. */
     err_code (*table_create)(backend *be, const void **out, const void *host, dtype type,
@@ -82,6 +87,13 @@ struct backend_ops {
     void (*embed)(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
     void (*rms_norm)(backend *be, float *out, const float *x, const float *weight, float eps,
                      int row0, int n_rows, int dim);
+    /* NULL: backend_caps.extras says no. */
+    void (*layer_norm)(backend *be, float *out, const float *x, const float *weight,
+                       const float *bias, float eps, int row0, int n_rows, int dim);
+    void (*add)(backend *be, float *x, const float *y, float scale, size_t n);
+    void (*scale)(backend *be, float *x, float scale, size_t n);
+    void (*logits_bend)(backend *be, float *logits, int n_rows, int stride, float scale, float cap);
+
     void (*linear)(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,
                    int layer);
     void (*rope_append)(backend *be, kv_pool *kv, float *q, float *k, const float *v,
@@ -89,7 +101,7 @@ struct backend_ops {
                         const rope_table *rope, const step *s, int layer);
     void (*attend)(backend *be, const kv_pool *kv, float *out, const float *q, const step *s,
                    int layer);
-    void (*silu_mul)(backend *be, float *gate, const float *up, size_t n);
+    void (*gate)(backend *be, activation act, float *gate, const float *up, size_t n);
     void (*logits)(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
                    int dim, const weight *head, const step *s);
     void (*logits_fetch)(backend *be, float *logits, size_t n); /* NULL: they are there */

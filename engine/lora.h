@@ -135,11 +135,10 @@ typedef struct lora_source {
      * ERR_BUSY: on its way up the tiers, or no room yet; ask again on a later step.
      * Anything else: this request cannot be served, for the reason in *e. */
     err_code (*acquire)(void *self, uint64_t adapter_id, const lora_view **out, err *e);
-    void (*release)(void *self, const lora_view *view);
-    /* A request for this adapter waits in the queue: start loading now.  A hint. */
-    void (*prefetch)(void *self, uint64_t adapter_id);
-    /* The same, by a request that must have its first token by then (clock_now_us()): the nearest
-     * deadline is loaded first.  May be NULL. */
+    void (*release)(void *self, const lora_view *view); /* NULL: views are never given back */
+    /* A request for this adapter waits in the queue and must have its first token by then
+     * (clock_now_us(); 0: now): start loading, the nearest deadline first.  A hint.  May be
+     * NULL. */
     void (*want)(void *self, uint64_t adapter_id, int64_t deadline_us);
     /* A sequence has its seat, with this view acquired: only this counts as a use, for a request
      * may acquire and release again while it waits for pages.  May be NULL. */

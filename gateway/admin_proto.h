@@ -65,6 +65,10 @@ enum {
     I(disk_floor_bytes) /* data.min_free: uploads leave so much */                                \
     B(disk_reserve)     /* the database's reserve is there; false: the disk was full */           \
     I(lockouts_pending) /* revocations and the like in force, not durable yet */                  \
+    B(fleet)            /* a node of one; false: a server by itself, the next three mean none */  \
+    B(fleet_fenced)     /* another server took its number: it writes nothing any more */          \
+    I(fleet_away_us)    /* how long the fleet's database has not answered; 0: it does */          \
+    I(fleet_behind)     /* changes of the fleet that are not applied here yet */                  \
     I(cpu_us)           /* user and system time of the process */
 
 #define PROTO_TOTALS(S, I, N, B) /* since the start; they only grow */        \
@@ -118,6 +122,8 @@ enum {
     I(pages_used)                                               \
     I(pages_cached)                                             \
     I(kv_bytes)                                                 \
+    I(draft_bytes) /* of a draft model's own KV pages */        \
+    I(draft_used_bytes)                                         \
     I(last_rows)                                                \
     I(last_prefill)                                             \
     I(last_seqs)                                                \
@@ -150,29 +156,31 @@ enum {
     I(missed_restart)      \
     I(missed_machine)
 
-#define PROTO_CLASS(S, I, N, B)                                                        \
-    S(name, PROTO_NAME_CAP)                                                            \
-    N(ttft_target_ms)                                                                  \
-    N(tpot_target_ms)                                                                  \
-    N(weight)                                                                          \
-    S(on_overload, PROTO_WORD_CAP)                                                     \
-    B(is_default)                                                                      \
-    I(running)                                                                         \
-    I(waiting)                                                                         \
-    I(ended)   /* complete ones since the start */                                     \
-    I(refused) /* no room, or the promise could not be kept */                         \
-    I(limited) /* a tenant's own limit */                                              \
-    I(failed)                                                                          \
-    I(met) /* both targets, since the start */                                         \
-    PROTO_MISSED(I)                                                                    \
-    N(ttft_p50_ms) /* of the last minute or so; negative: none */                      \
-    N(ttft_p90_ms)                                                                     \
-    N(ttft_p99_ms)                                                                     \
-    N(tpot_p50_ms)                                                                     \
-    N(tpot_p90_ms)                                                                     \
-    N(tpot_p99_ms)                                                                     \
-    N(attained) /* share of the last minute's that met both targets; negative: none */ \
-    N(goodput)  /* requests that met both, per second */
+#define PROTO_CLASS(S, I, N, B)                                                              \
+    S(name, PROTO_NAME_CAP)                                                                  \
+    N(ttft_target_ms)                                                                        \
+    N(tpot_target_ms)                                                                        \
+    N(weight)                                                                                \
+    S(on_overload, PROTO_WORD_CAP)                                                           \
+    B(is_default)                                                                            \
+    I(running)                                                                               \
+    I(waiting)                                                                               \
+    I(ended)   /* complete ones since the start */                                           \
+    I(refused) /* no room, or the promise could not be kept */                               \
+    I(limited) /* a tenant's own limit */                                                    \
+    I(failed)                                                                                \
+    I(met) /* both targets, since the start */                                               \
+    PROTO_MISSED(I)                                                                          \
+    N(ttft_p50_ms) /* of the last minute or so; negative: none */                            \
+    N(ttft_p90_ms)                                                                           \
+    N(ttft_p99_ms)                                                                           \
+    N(tpot_p50_ms)                                                                           \
+    N(tpot_p90_ms)                                                                           \
+    N(tpot_p99_ms)                                                                           \
+    N(attained)       /* share of the last minute's that met both targets; negative: none */ \
+    N(goodput)        /* requests that met both, per second */                               \
+    I(broken_since_s) /* it breaks its promises (gateway/watch/stats_history.h); 0: no */    \
+    S(verdict, PROTO_TEXT_CAP) /* then: since when, how many, why, the worst; else "" */
 
 #define PROTO_TENANT(S, I, N, B)                                                             \
     S(id, PROTO_ID_CAP)                                                                      \

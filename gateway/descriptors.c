@@ -17,9 +17,9 @@ enum {
 /* How many the configuration comes to. */
 static int64_t count_needed(const config *c)
 {
-    return listener_sockets(c->server_listen, c->server_threads) +
-           listener_sockets(c->admin_listen, LISTENER_ADMIN_THREADS) +
-           listener_sockets(c->metrics_listen, LISTENER_METRICS_THREADS) +
+    return listener_sockets(c->server_listen, c->server_plain_listen, c->server_threads) +
+           listener_sockets(c->admin_listen, "", LISTENER_ADMIN_THREADS) +
+           listener_sockets(c->metrics_listen, "", LISTENER_METRICS_THREADS) +
            WORKER_FILES * (c->server_threads + LISTENER_ADMIN_THREADS) +
            LOADER_FILES * c->adapters_loaders + SHARED_FILES;
 }

@@ -9,9 +9,26 @@
 void completion_handle_chat(exchange *x);
 void completion_handle_text(exchange *x);
 
+/* doors/responses_api.c: OpenAI's Responses API */
+void responses_create(exchange *x);      /* POST /v1/responses */
+void responses_get_one(exchange *x);     /* GET /v1/responses/{} */
+void responses_delete_one(exchange *x);  /* DELETE /v1/responses/{} */
+void responses_cancel(exchange *x);      /* POST /v1/responses/{}/cancel */
+void responses_input_items(exchange *x); /* GET /v1/responses/{}/input_items */
+void conversations_create(exchange *x);  /* POST /v1/conversations */
+void conversations_get(exchange *x);     /* GET /v1/conversations/{} */
+void conversations_delete(exchange *x);  /* DELETE /v1/conversations/{} */
+void conversations_items(exchange *x);   /* GET /v1/conversations/{}/items */
+
+/* doors/messages_api.c: Anthropic's Messages API */
+void messages_create(exchange *x); /* POST /v1/messages */
+void messages_count(exchange *x);  /* POST /v1/messages/count_tokens */
+
 /* tokenize_api.c: POST /tokenize, /detokenize (vLLM's shapes) */
 void tokenize_handle(exchange *x);
 void detokenize_handle(exchange *x);
+/* A chat's body, counted under the caller's limits; false: it has been answered. */
+bool tokenize_count(exchange *x, const cJSON *chat, int64_t *n);
 
 /* health.c, too: vLLM's GET /version */
 void version_get(exchange *x);
@@ -78,8 +95,11 @@ void admin_drain(exchange *x);   /* POST /drain */
 void admin_reload(exchange *x);  /* POST /reload */
 
 /* admin_requests.c: under /admin/v1 */
-void admin_requests_list(exchange *x);  /* GET /requests ?tenant= &state= &limit= */
+void admin_requests_list(exchange *x);  /* GET /requests ?tenant= &state= &slow= &limit= */
 void admin_request_cancel(exchange *x); /* DELETE /requests/{} (id, or the x-request-id) */
+
+/* admin_history.c: under /admin/v1 */
+void admin_history(exchange *x); /* GET /history ?by= &name= &start= &end= &step= &limit= */
 
 /* admin_adapters.c: under /admin/v1 */
 void admin_adapters(exchange *x);          /* GET /adapters */
@@ -93,7 +113,7 @@ void admin_adapter_limits_patch(exchange *x); /* PATCH: the fields that the body
 void admin_stats(exchange *x);
 
 /* health.c */
-void health_live(exchange *x);  /* GET /healthz */
+void health_live(exchange *x);  /* GET /healthz; of the inference plane /health, /ping */
 void health_ready(exchange *x); /* GET /readyz */
 
 /* metrics.c */

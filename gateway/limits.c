@@ -7,6 +7,7 @@
  */
 #include "gateway/limits.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -164,6 +165,7 @@ static bool refuse(limits_refusal *w, const char *type, const char *code, int64_
 
 static int64_t wait_ms(double lacking, int64_t per_minute)
 {
+    assert(per_minute > 0);
     double ms = lacking * 60e3 / (double)per_minute + 1;
     return ms > 60000 ? 60000 : (int64_t)ms;
 }
@@ -224,6 +226,7 @@ static bool check_budget(const account *a, const tenant_limits *t, int64_t token
 
 static void take(account *a, int64_t tokens)
 {
+    assert(tokens >= 0 && a->running >= 0);
     a->requests.level -= 1;
     a->tokens.level -= (double)tokens;
     a->running++;
@@ -233,7 +236,8 @@ static void take(account *a, int64_t tokens)
 static void give(account *a, int64_t unused, int64_t day)
 {
     a->tokens.level += (double)unused;
-    if (a->running > 0) a->running--;
+    assert(a->running > 0); /* take() came before */
+    a->running--;
     if (a->kind == OF_TENANT) add_used(a, day, -unused);
 }
 
@@ -348,8 +352,10 @@ void limits_has_run(limits_ticket *ticket)
 void limits_settle(limits *l, limits_ticket *ticket, int64_t used_tokens)
 {
     if (!ticket->held) return;
+    assert(used_tokens >= 0);
     ticket->held = false;
-    if (ticket->waiting) atomic_fetch_sub(ticket->waiting, 1);
+    int64_t waited = ticket->waiting ? atomic_fetch_sub(ticket->waiting, 1) : 1;
+    assert(waited > 0);
     ticket->waiting = NULL;
     lock_take(&l->mu);
     const uint64_t id[] = {ticket->tenant_id, ticket->key_id, ticket->adapter_id};

@@ -32,8 +32,9 @@ int main(int argc, char **argv)
     static const struct {
         const char *verb;
         int (*run)(const arguments *a);
-    } verbs[] = {
-        {"init", verb_init}, {"check", verb_check}, {"serve", verb_serve}, {"backup", verb_backup}};
+    } verbs[] = {{"init", verb_init},    {"key", verb_key},     {"cert", verb_cert},
+                 {"check", verb_check},  {"serve", verb_serve}, {"migrate", verb_migrate},
+                 {"backup", verb_backup}};
     for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
         if (strcmp(verb, verbs[i].verb) != 0) continue;
         return arguments_parse(&a, argc, argv) ? verbs[i].run(&a) : EXIT_USAGE;

@@ -12,7 +12,17 @@ static const struct {
     {"init", "--dir DIR --model DIR", "makes a data directory: config, certificate, admin key",
      "The certificate is self-signed, for development: localhost, 127.0.0.1 and ::1, 397 days. "
      "The "
-     "admin key is shown this once."},
+     "admin key is shown this once. With --join URL, a node of the fleet in that PostgreSQL, whose "
+     "keys are there already; --set server.node=N gives it a number of its own."},
+    {"key", "--admin [-c FILE]", "makes another admin key, while no server runs",
+     "The way back in where the admin key of init is lost: whoever may write the data directory "
+     "may "
+     "do it. The key is shown once, and the audit log says that it was made. Then revoke the lost "
+     "one: loractl key revoke ID."},
+    {"cert", "[-c FILE]", "renews the certificate that init has made",
+     "For another 397 days, with the same private key. A certificate that somebody else has signed "
+     "is refused. A server that runs takes it on SIGHUP; clients that trust the old file want the "
+     "new one."},
     {"check", "[-c FILE] [--set S.K=V]", "validates config, certificate and model; prints a plan",
      "Opens nothing that a running server would miss; meant for ExecStartPre= and for pipelines."},
     {"serve", "[-c FILE] [--set S.K=V]", "runs until SIGTERM; SIGHUP reloads certificate and log",
@@ -23,6 +33,11 @@ static const struct {
      "ones are not valid, the old ones stay. Under systemd (Type=notify) it tells when it is "
      "ready, "
      "reloads and stops, and answers the watchdog as long as the engine lives."},
+    {"migrate", "[-c FILE] --to URL", "makes a fleet of this server's data, or takes it out",
+     "While no server runs. --to postgres://user@host/database copies tenants, keys, adapters' "
+     "names and the audit there, as the first snapshot of a new fleet, whose first node this data "
+     "directory becomes. --to sqlite takes the directory out of its fleet: it keeps the rows that "
+     "it has. Usage and adapters' files are not moved."},
     {"backup", "[-c FILE] --dir DIR", "copies database and adapters while no server runs",
      "DIR must be new; it becomes a data directory as it was, without the certificate. While a "
      "server "
@@ -50,7 +65,7 @@ void manual_usage(FILE *f)
 {
     fprintf(f, "lorad %s -- multi-tenant LoRA serving gateway\n\n", LORAD_VERSION);
     for (int i = 0; i < N_COMMANDS; i++) {
-        fprintf(f, "  lorad %-6s %-24s  %s\n", commands[i].name, commands[i].args,
+        fprintf(f, "  lorad %-7s %-24s  %s\n", commands[i].name, commands[i].args,
                 commands[i].help);
     }
     (void)fputc('\n', f);

@@ -6,6 +6,7 @@
 
 #include "engine/base/hex.h"
 #include "gateway/auth.h"
+#include "gateway/cors.h"
 #include "gateway/handlers.h"
 #include "gateway/server.h"
 
@@ -20,6 +21,17 @@ enum {
 const route routes_inference[] = {
     {"POST", "/v1/chat/completions", INFER, completion_handle_chat},
     {"POST", "/v1/completions", INFER, completion_handle_text},
+    {"POST", "/v1/responses", INFER, responses_create},
+    {"GET", "/v1/responses/{}", INFER, responses_get_one},
+    {"DELETE", "/v1/responses/{}", INFER, responses_delete_one},
+    {"POST", "/v1/responses/{}/cancel", INFER, responses_cancel},
+    {"GET", "/v1/responses/{}/input_items", INFER, responses_input_items},
+    {"POST", "/v1/conversations", INFER, conversations_create},
+    {"GET", "/v1/conversations/{}", INFER, conversations_get},
+    {"DELETE", "/v1/conversations/{}", INFER, conversations_delete},
+    {"GET", "/v1/conversations/{}/items", INFER, conversations_items},
+    {"POST", "/v1/messages", INFER, messages_create},
+    {"POST", "/v1/messages/count_tokens", INFER, messages_count},
     {"POST", "/tokenize", INFER, tokenize_handle},
     {"POST", "/v1/tokenize", INFER, tokenize_handle},
     {"POST", "/detokenize", INFER, detokenize_handle},
@@ -50,6 +62,9 @@ const route routes_inference[] = {
     {"POST", "/v1/adapters/{}/pin", WRITE, adapters_pin},
     {"POST", "/v1/adapters/{}/unpin", WRITE, adapters_unpin},
     {"POST", "/v1/adapters/{}/warm", WRITE, adapters_warm},
+    {"GET", "/health", 0, health_live}, /* vLLM's probes */
+    {"GET", "/ping", 0, health_live},
+    {"POST", "/ping", 0, health_live},
     {NULL, NULL, 0, NULL},
 };
 
@@ -74,6 +89,7 @@ const route routes_admin[] = {
     {"GET", "/admin/v1/requests", LOOK, admin_requests_list},
     {"DELETE", "/admin/v1/requests/{}", ADMIN, admin_request_cancel},
     {"GET", "/admin/v1/stats", LOOK, admin_stats},
+    {"GET", "/admin/v1/history", LOOK, admin_history},
     {"GET", "/admin/v1/classes", LOOK, admin_classes},
     {"GET", "/admin/v1/adapters", LOOK, admin_adapters},
     {"POST", "/admin/v1/adapters/register", ADMIN, admin_adapters_register},
@@ -166,12 +182,13 @@ static void allow_method(char *allow, size_t cap, const char *method)
 }
 
 /* The routes that fit the path; the one that fits the method too, and all methods for Allow. */
-static const route *find(exchange *x, const char *path, char *allow, size_t cap)
+static const route *find_in(exchange *x, const route *table, const char *path, char *allow,
+                            size_t cap)
 {
     const route *hit = NULL;
     char *kept[EXCHANGE_PARAM_MAX];
     int n_kept = 0;
-    for (const route *r = table_of(x->plane); r->method; r++) {
+    for (const route *r = table; r->method; r++) {
         if (!route_match(x, r->pattern, path)) continue;
         allow_method(allow, cap, r->method);
         if (strcmp(r->method, "GET") == 0) allow_method(allow, cap, "HEAD");
@@ -187,12 +204,22 @@ static const route *find(exchange *x, const char *path, char *allow, size_t cap)
     return hit;
 }
 
+static const route *find(exchange *x, const char *path, char *allow, size_t cap)
+{
+    const route *r = find_in(x, table_of(x->plane), path, allow, cap);
+    if (r || allow[0] || x->plane != PLANE_INFERENCE) return r;
+    if (!networks_hold(x->server->cfg->metrics_inference_networks, &x->peer)) return NULL;
+    return find_in(x, routes_metrics, path, allow, cap); /* an endpoint picker asks */
+}
+
 /* To OPTIONS, and for a path that has other methods. */
 static void say_allowed(exchange *x, char *allow, size_t cap)
 {
     bool asked = strcmp(x->method, "OPTIONS") == 0;
     allow_method(allow, cap, "OPTIONS");
     exchange_add_header(x, "Allow", "%s", allow);
+    if (asked && x->plane == PLANE_INFERENCE)
+        cors_preflight(x, x->server->cfg->server_cors_origins, allow);
     if (asked) {
         exchange_reply(x, 200, NULL, "", 0);
     } else {
@@ -201,10 +228,29 @@ static void say_allowed(exchange *x, char *allow, size_t cap)
     }
 }
 
+/* Why there is no such URL, of those that clients of OpenAI's know; "": nothing to say. */
+static const char *why_not(const char *path)
+{
+    static const struct {
+        const char *prefix, *why;
+    } others[] = {
+        {"/v1/realtime", ": this server has no realtime sessions; /v1/responses streams"},
+        {"/v1/images", ": this server makes no images, it answers with text"},
+        {"/v1/videos", ": this server makes no videos, it answers with text"},
+        {"/v1/audio", ": this server neither hears nor speaks, it reads and writes text"},
+    };
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        if (strncmp(path, others[i].prefix, strlen(others[i].prefix)) == 0) return others[i].why;
+    }
+    return "";
+}
+
 static void dispatch(exchange *x)
 {
     char allow[128] = "", with_v1[sizeof(x->path) + 4];
     const char *path = x->path;
+    x->errors_typed = x->plane == PLANE_INFERENCE && (strncmp(path, "/v1/messages", 12) == 0 ||
+                                                      strncmp(path, "/messages", 9) == 0);
     const route *r = find(x, path, allow, sizeof(allow));
     if (!r && !allow[0] && x->plane == PLANE_INFERENCE && strncmp(path, "/v1/", 4) != 0) {
         snprintf(with_v1, sizeof(with_v1), "/v1%s", path); /* some clients leave it out */
@@ -217,7 +263,8 @@ static void dispatch(exchange *x)
     }
     if (!r && !allow[0]) {
         exchange_error(x, 404, "invalid_request_error", "unknown_url", NULL,
-                       "no such URL: %s %.200s", x->method, x->path);
+                       "no such URL: %s %.200s%s", x->method, x->path,
+                       x->plane == PLANE_INFERENCE ? why_not(x->path) : "");
         return;
     }
     if (!r) {
@@ -232,6 +279,7 @@ void route_dispatch(exchange *x)
 {
     caller who = {0};
     x->caller = &who;
+    if (x->plane == PLANE_INFERENCE) cors_allow(x, x->server->cfg->server_cors_origins);
     dispatch(x);
     x->caller = NULL;
 }

@@ -28,9 +28,7 @@ int server_class_of(const server *s, const tenant *t, const char *tier, char *re
 
 int64_t server_retry_after_ms(server *s, const request *rq)
 {
-    int64_t late_us = sched_predict_ttft_us(s->sched, rq);
-    if (rq->ttft_deadline_us) late_us -= rq->ttft_deadline_us - rq->arrived_us;
-    int64_t ms = late_us / 1000;
+    int64_t ms = sched_retry_us(s->sched, rq) / 1000;
     return ms < 250 ? 250 : ms > 60000 ? 60000 : ms;
 }
 

@@ -16,6 +16,7 @@
 #include "adapters/store/upload.h"
 #include "engine/backend.h"
 #include "engine/chat/chat.h"
+#include "engine/chat/thinking.h"
 #include "engine/grammar/grammar.h"
 #include "engine/model/model.h"
 #include "engine/sched/sched.h"
@@ -28,6 +29,7 @@
 #include "gateway/limits.h"
 #include "storage/ledger.h"
 #include "storage/meter_file.h"
+#include "storage/responses/responses.h"
 #include "storage/settler.h"
 #include "storage/store.h"
 
@@ -48,12 +50,14 @@ typedef struct server {
     devmem *arena; /* the device's: KV pages and adapters */
     residency *residency;
     backend *be;
-    model *model;
+    struct spans *spans;  /* NULL: no traces are sent */
+    model *model, *draft; /* draft: NULL where none is configured */
     tokenizer *tok;
     grammar_maker *grammars;
     struct vocabularies *vocabularies; /* openai/vocabulary.h */
     chat_template *chat;               /* NULL: the model has none that we know */
     char chat_problem[248];            /* why not */
+    thinking_style thinking;           /* how answers write their thoughts; NONE: they stay text */
     sched *sched;
     limits *limits;
     limits *token_limits; /* of /tokenize and /detokenize: requests, counted apart */
@@ -67,7 +71,9 @@ typedef struct server {
     slo_class classes[SLO_CLASS_MAX];             /* of the configuration, in its order */
     char tier[SLO_CLASS_MAX][CLASS_WORD_MAX + 1]; /* of each, as answers say it */
     int n_class, default_class;
-    char fingerprint[32]; /* system_fingerprint */
+    char fingerprint[32];  /* system_fingerprint */
+    bool responses_sealed; /* stored responses are encrypted with: */
+    uint8_t responses_key[RESPONSES_KEY_BYTES];
     int64_t started_wall_us;
     http_host http; /* what the listeners need of us */
     atomic_bool ready;

@@ -109,13 +109,21 @@ static err_code insert_version(sqlite3 *db, const version_row *v, const char *in
     return sql_done(&q, "write the adapter's version", e);
 }
 
+static err_code adapter_changed(err *e)
+{
+    return err_set(e, ERR_STALE, "the adapter was changed meanwhile: read it again");
+}
+
+/* To the next one: another node of a fleet may have been there first. */
 static err_code bump(sqlite3 *db, uint64_t adapter_id, uint64_t generation, err *e)
 {
     sql q;
-    sql_begin(&q, db, "UPDATE adapters SET generation=? WHERE id=?");
+    if (generation == 0) return ERR_NONE; /* the start mends a row: nobody's change */
+    sql_begin(&q, db, "UPDATE adapters SET generation=?1 WHERE id=?2 AND generation=?1-1");
     sql_int(&q, (int64_t)generation);
     sql_int(&q, (int64_t)adapter_id);
-    return sql_done(&q, "change the adapter", e);
+    err_code rc = sql_done(&q, "change the adapter", e);
+    return rc || sqlite3_changes(db) > 0 ? rc : adapter_changed(e);
 }
 
 static err_code put_alias(sqlite3 *db, uint64_t adapter_id, const char *alias, int version,
@@ -209,8 +217,9 @@ struct change_job {
 static err_code alias_row_set(sqlite3 *db, void *arg, err *e)
 {
     const struct change_job *c = arg;
-    err_code rc = put_alias(db, c->id, c->text, c->version, c->previous, c->generation, e);
-    return rc == ERR_NONE ? bump(db, c->id, c->generation, e) : rc;
+    err_code rc = bump(db, c->id, c->generation, e);
+    return rc == ERR_NONE ? put_alias(db, c->id, c->text, c->version, c->previous, c->generation, e)
+                          : rc;
 }
 
 err_code adapter_rows_set_alias(store *st, uint64_t adapter_id, const char *alias, int version,
@@ -287,12 +296,13 @@ static err_code meta_row_set(sqlite3 *db, void *arg, err *e)
 {
     const struct meta_job *j = arg;
     sql q;
-    sql_begin(&q, db, "UPDATE adapters SET description=?, pinned=?, generation=? WHERE id=?");
+    err_code rc = bump(db, j->id, j->m->generation, e);
+    if (rc) return rc;
+    sql_begin(&q, db, "UPDATE adapters SET description=?, pinned=? WHERE id=?");
     sql_text(&q, j->m->description);
     sql_int(&q, j->m->pinned);
-    sql_int(&q, (int64_t)j->m->generation);
     sql_int(&q, (int64_t)j->id);
-    err_code rc = sql_done(&q, "change the adapter", e);
+    rc = sql_done(&q, "change the adapter", e);
     if (rc || !j->m->share) return rc;
     sql_begin(&q, db, "DELETE FROM adapter_shares WHERE adapter_id=?");
     sql_int(&q, (int64_t)j->id);
@@ -448,14 +458,17 @@ static void *push(void **array, size_t *n, size_t size)
     return at;
 }
 
-static err_code load_adapters(sqlite3 *db, adapter_rows *out, err *e)
+/* The rows of one adapter, or all (0), are asked for with the same query: its ?1 twice. */
+static err_code load_adapters(sqlite3 *db, uint64_t only, adapter_rows *out, err *e)
 {
     sql q;
     adapter_row *a = NULL;
     bool short_of_memory = false;
-    sql_begin(&q, db,
-              "SELECT id, tenant_id, name, description, pinned, last_version, generation,"
-              " created_us, rpm, tpm, max_concurrent FROM adapters ORDER BY id");
+    sql_begin(
+        &q, db,
+        "SELECT id, tenant_id, name, description, pinned, last_version, generation,"
+        " created_us, rpm, tpm, max_concurrent FROM adapters WHERE ?1=0 OR id=?1 ORDER BY id");
+    sql_int(&q, (int64_t)only);
     while (sql_row(&q)) {
         a = push((void **)&out->adapter, &out->n_adapter, sizeof(*a));
         if (!a) {
@@ -478,13 +491,15 @@ static err_code load_adapters(sqlite3 *db, adapter_rows *out, err *e)
     return short_of_memory ? err_set(e, ERR_NOMEM, "out of memory") : rc;
 }
 
-static err_code load_versions(sqlite3 *db, adapter_rows *out, err *e)
+static err_code load_versions(sqlite3 *db, uint64_t only, adapter_rows *out, err *e)
 {
     sql q;
     bool short_of_memory = false, bad = false;
     sql_begin(&q, db,
               "SELECT id, adapter_id, version, digest, file_bytes, packed_bytes, rank_max, state,"
-              " error, created_us, words IS NOT NULL FROM adapter_versions ORDER BY id");
+              " error, created_us, words IS NOT NULL FROM adapter_versions"
+              " WHERE ?1=0 OR adapter_id=?1 ORDER BY id");
+    sql_int(&q, (int64_t)only);
     while (sql_row(&q)) {
         version_row *v = push((void **)&out->version, &out->n_version, sizeof(*v));
         if (!v) {
@@ -509,13 +524,14 @@ static err_code load_versions(sqlite3 *db, adapter_rows *out, err *e)
     return rc;
 }
 
-static err_code load_aliases(sqlite3 *db, adapter_rows *out, err *e)
+static err_code load_aliases(sqlite3 *db, uint64_t only, adapter_rows *out, err *e)
 {
     sql q;
     bool short_of_memory = false;
     sql_begin(&q, db,
               "SELECT adapter_id, alias, version, previous, generation FROM adapter_aliases"
-              " ORDER BY adapter_id, alias");
+              " WHERE ?1=0 OR adapter_id=?1 ORDER BY adapter_id, alias");
+    sql_int(&q, (int64_t)only);
     while (sql_row(&q)) {
         alias_row *al = push((void **)&out->alias, &out->n_alias, sizeof(*al));
         if (!al) {
@@ -532,11 +548,13 @@ static err_code load_aliases(sqlite3 *db, adapter_rows *out, err *e)
     return short_of_memory ? err_set(e, ERR_NOMEM, "out of memory") : rc;
 }
 
-static err_code load_shares(sqlite3 *db, adapter_rows *out, err *e)
+static err_code load_shares(sqlite3 *db, uint64_t only, adapter_rows *out, err *e)
 {
     sql q;
     bool short_of_memory = false;
-    sql_begin(&q, db, "SELECT adapter_id, tenant_id FROM adapter_shares");
+    sql_begin(&q, db,
+              "SELECT adapter_id, tenant_id FROM adapter_shares WHERE ?1=0 OR adapter_id=?1");
+    sql_int(&q, (int64_t)only);
     while (sql_row(&q)) {
         share_row *sh = push((void **)&out->share, &out->n_share, sizeof(*sh));
         if (!sh) {
@@ -550,14 +568,17 @@ static err_code load_shares(sqlite3 *db, adapter_rows *out, err *e)
     return short_of_memory ? err_set(e, ERR_NOMEM, "out of memory") : rc;
 }
 
-err_code adapter_rows_load(store *st, adapter_rows *out, err *e)
+err_code adapter_rows_load(store *st, uint64_t only, adapter_rows *out, err *e)
 {
     memset(out, 0, sizeof(*out));
     sqlite3 *db = store_read_begin(st);
-    err_code rc = load_adapters(db, out, e);
-    if (!rc) rc = load_versions(db, out, e);
-    if (!rc) rc = load_aliases(db, out, e);
-    if (!rc) rc = load_shares(db, out, e);
+    int rc_begin = sqlite3_exec(db, "BEGIN", NULL, NULL, NULL); /* all of one moment */
+    err_code rc = rc_begin == SQLITE_OK ? load_adapters(db, only, out, e)
+                                        : sql_error(db, rc_begin, "read the adapters", e);
+    if (!rc) rc = load_versions(db, only, out, e);
+    if (!rc) rc = load_aliases(db, only, out, e);
+    if (!rc) rc = load_shares(db, only, out, e);
+    if (!sqlite3_get_autocommit(db)) (void)sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL);
     store_read_end(st, db);
     if (rc) adapter_rows_clear(out);
     return rc;

@@ -81,6 +81,8 @@ err_code adapter_rows_info(store *st, uint64_t version_id, char *out, size_t cap
 /* A version's vocabulary as it was published; *out is malloced, NULL where it is the base's. */
 err_code adapter_rows_words(store *st, uint64_t version_id, char **out, err *e);
 
+/* `generation` is the one after that which the change was made from: ERR_STALE where the row has
+ * another one (in a fleet another node may have been there first); 0: it stays. */
 err_code adapter_rows_set_alias(store *st, uint64_t adapter_id, const char *alias, int version,
                                 int previous, uint64_t generation, err *e);
 err_code adapter_rows_drop_alias(store *st, uint64_t adapter_id, const char *alias,
@@ -117,7 +119,7 @@ typedef struct share_row {
     uint64_t adapter_id, tenant_id; /* tenant 0: all */
 } share_row;
 
-/* Everything, for the start: malloced arrays, by id. */
+/* Everything, for the start, or what belongs to one adapter: malloced arrays, by id. */
 typedef struct adapter_rows {
     adapter_row *adapter;
     version_row *version;
@@ -125,7 +127,8 @@ typedef struct adapter_rows {
     share_row *share;
     size_t n_adapter, n_version, n_alias, n_share;
 } adapter_rows;
-err_code adapter_rows_load(store *st, adapter_rows *out, err *e);
+/* `only`: of this adapter, all of one moment; 0: of all. */
+err_code adapter_rows_load(store *st, uint64_t only, adapter_rows *out, err *e);
 void adapter_rows_clear(adapter_rows *rows);
 
 #endif

@@ -200,6 +200,28 @@ static void copy_info(const key_entry *k, int64_t now_us, key_info *out)
         for (int i = 0; i < k->n_secret; i++) out->n_secrets += live(&k->secret[i], now_us);
 }
 
+#define KEY_COLUMNS                                                  \
+    "id, coalesce(tenant_id, 0), public_id, name, scopes, rpm, tpm," \
+    " max_concurrent, expires_us, created_us, revoked_us, last_used_us, networks"
+
+static void read_key(sql *q, key_entry *k)
+{
+    key_info *i = &k->info;
+    i->id = (uint64_t)sql_col_int(q, 0);
+    i->tenant_id = (uint64_t)sql_col_int(q, 1);
+    sql_col_text(q, 2, i->public_id, sizeof i->public_id);
+    sql_col_text(q, 3, i->name, sizeof i->name);
+    i->scopes = (unsigned)sql_col_int(q, 4);
+    i->requests_per_minute = sql_col_int(q, 5);
+    i->tokens_per_minute = sql_col_int(q, 6);
+    i->max_concurrent = sql_col_int(q, 7);
+    i->expires_wall_us = sql_col_int(q, 8);
+    i->created_wall_us = sql_col_int(q, 9);
+    i->revoked_wall_us = sql_col_int(q, 10);
+    atomic_init(&k->used_us, sql_col_int(q, 11));
+    sql_col_text(q, 12, i->networks, sizeof i->networks);
+}
+
 static err_code load_secrets(struct key_cache *kc, sqlite3 *db, err *e)
 {
     sql q;
@@ -230,10 +252,7 @@ err_code key_cache_open(struct key_cache **out, sqlite3 *db, err *e)
     *out = kc;
     if (!kc->bucket) return err_set(e, ERR_NOMEM, "out of memory");
     sql q;
-    sql_begin(&q, db,
-              "SELECT id, coalesce(tenant_id, 0), public_id, name, scopes, rpm, tpm,"
-              " max_concurrent, expires_us, created_us, revoked_us, last_used_us, networks"
-              " FROM api_keys");
+    sql_begin(&q, db, "SELECT " KEY_COLUMNS " FROM api_keys");
     bool short_of_memory = false;
     while (sql_row(&q)) {
         key_entry *k = calloc(1, sizeof(*k));
@@ -241,25 +260,69 @@ err_code key_cache_open(struct key_cache **out, sqlite3 *db, err *e)
             short_of_memory = true;
             break;
         }
-        key_info *i = &k->info;
-        i->id = (uint64_t)sql_col_int(&q, 0);
-        i->tenant_id = (uint64_t)sql_col_int(&q, 1);
-        sql_col_text(&q, 2, i->public_id, sizeof i->public_id);
-        sql_col_text(&q, 3, i->name, sizeof i->name);
-        i->scopes = (unsigned)sql_col_int(&q, 4);
-        i->requests_per_minute = sql_col_int(&q, 5);
-        i->tokens_per_minute = sql_col_int(&q, 6);
-        i->max_concurrent = sql_col_int(&q, 7);
-        i->expires_wall_us = sql_col_int(&q, 8);
-        i->created_wall_us = sql_col_int(&q, 9);
-        i->revoked_wall_us = sql_col_int(&q, 10);
-        atomic_init(&k->used_us, sql_col_int(&q, 11));
-        sql_col_text(&q, 12, i->networks, sizeof i->networks);
+        read_key(&q, k);
         insert(kc, k);
     }
     err_code rc = sql_end(&q, "read the keys", e);
     if (short_of_memory) return err_set(e, ERR_NOMEM, "out of memory");
     return rc == ERR_NONE ? load_secrets(kc, db, e) : rc;
+}
+
+static err_code read_one(sqlite3 *db, uint64_t key_id, key_entry *k, bool *there, err *e)
+{
+    sql q;
+    sql_begin(&q, db, "SELECT " KEY_COLUMNS " FROM api_keys WHERE id=?");
+    sql_int(&q, (int64_t)key_id);
+    *there = sql_row(&q);
+    if (*there) read_key(&q, k);
+    err_code rc = sql_end(&q, "read the key", e);
+    if (rc || !*there) return rc;
+    sql_begin(&q, db,
+              "SELECT id, not_after_us, digest FROM key_secrets WHERE key_id=? ORDER BY id DESC");
+    sql_int(&q, (int64_t)key_id);
+    while (k->n_secret < KEY_SECRETS_MAX && sql_row(&q)) {
+        secret *s = &k->secret[k->n_secret];
+        s->id = (uint64_t)sql_col_int(&q, 0);
+        s->not_after_us = sql_col_int(&q, 1);
+        if (sql_col_blob(&q, 2, s->digest, DIGEST_BYTES)) k->n_secret++;
+    }
+    return sql_end(&q, "read the key", e);
+}
+
+/* Shows what was read; false: it is new, and `fresh` is in use now. */
+static bool replace_entry(struct key_cache *kc, key_entry *fresh)
+{
+    key_entry *k = find_id(kc, fresh->info.id);
+    if (!k) {
+        insert(kc, fresh);
+        return false;
+    }
+    int64_t revoked_us = k->info.revoked_wall_us; /* for ever, whether it is written yet or not */
+    k->info = fresh->info;
+    if (revoked_us != 0) k->info.revoked_wall_us = revoked_us;
+    k->n_secret = fresh->n_secret;
+    memcpy(k->secret, fresh->secret, sizeof k->secret);
+    return true;
+}
+
+err_code key_cache_refresh(store *st, uint64_t key_id, err *e)
+{
+    struct key_cache *kc = store_keys(st);
+    bool there = false;
+    key_entry *fresh = calloc(1, sizeof(*fresh));
+    if (!fresh) return err_set(e, ERR_NOMEM, "out of memory");
+    lock_take(&kc->change); /* none of this node's changes is between its write and its show */
+    sqlite3 *db = store_read_begin(st);
+    err_code rc = read_one(db, key_id, fresh, &there, e);
+    store_read_end(st, db);
+    if (!rc && there) {
+        rwlock_write(&kc->lock);
+        if (!replace_entry(kc, fresh)) fresh = NULL;
+        rwlock_release(&kc->lock);
+    }
+    lock_release(&kc->change);
+    free(fresh);
+    return rc;
 }
 
 void key_cache_close(struct key_cache *kc)
@@ -350,16 +413,29 @@ struct rotate_job {
     int64_t old_until_us, now_us;
 };
 
+/* Another node may have revoked it, which the copy in memory does not show yet. */
+static err_code still_live(sqlite3 *db, uint64_t key_id, err *e)
+{
+    sql q;
+    sql_begin(&q, db, "SELECT 1 FROM api_keys WHERE id=? AND revoked_us=0");
+    sql_int(&q, (int64_t)key_id);
+    bool live = sql_row(&q);
+    err_code rc = sql_end(&q, "find the key", e);
+    return rc || live ? rc : err_set(e, ERR_CONFLICT, "the key is revoked");
+}
+
 static err_code rotate_rows(sqlite3 *db, void *arg, err *e)
 {
     const struct rotate_job *r = arg;
     sql q;
+    err_code rc = still_live(db, r->key_id, e);
+    if (rc) return rc;
     sql_begin(&q, db,
               "DELETE FROM key_secrets WHERE key_id=? AND not_after_us<>0"
               " AND not_after_us<=?");
     sql_int(&q, (int64_t)r->key_id);
     sql_int(&q, r->now_us);
-    err_code rc = sql_done(&q, "rotate the key", e);
+    rc = sql_done(&q, "rotate the key", e);
     if (!rc && r->old_until_us != 0) {
         sql_begin(&q, db,
                   "UPDATE key_secrets SET not_after_us=? WHERE key_id=?"
@@ -372,13 +448,25 @@ static err_code rotate_rows(sqlite3 *db, void *arg, err *e)
     return rc == ERR_NONE ? insert_secret(db, r->key_id, &r->fresh, r->now_us, e) : rc;
 }
 
+static err_code key_changed(err *e)
+{
+    return err_set(e, ERR_CONFLICT, "the key was changed meanwhile: read it again");
+}
+
+struct update_job {
+    const key_info *was, *now;
+};
+
+/* The row must be what the change was made from: another node may have changed it. */
 static err_code update_row(sqlite3 *db, void *arg, err *e)
 {
-    const key_info *i = arg;
+    const struct update_job *u = arg;
+    const key_info *i = u->now, *was = u->was;
     sql q;
     sql_begin(&q, db,
               "UPDATE api_keys SET name=?, rpm=?, tpm=?, max_concurrent=?, expires_us=?,"
-              " networks=? WHERE id=?");
+              " networks=? WHERE id=? AND revoked_us=0 AND name=? AND rpm=? AND tpm=?"
+              " AND max_concurrent=? AND expires_us=? AND networks=?");
     sql_text(&q, i->name);
     sql_int(&q, i->requests_per_minute);
     sql_int(&q, i->tokens_per_minute);
@@ -386,7 +474,14 @@ static err_code update_row(sqlite3 *db, void *arg, err *e)
     sql_int(&q, i->expires_wall_us);
     sql_text(&q, i->networks);
     sql_int(&q, (int64_t)i->id);
-    return sql_done(&q, "change the key", e);
+    sql_text(&q, was->name);
+    sql_int(&q, was->requests_per_minute);
+    sql_int(&q, was->tokens_per_minute);
+    sql_int(&q, was->max_concurrent);
+    sql_int(&q, was->expires_wall_us);
+    sql_text(&q, was->networks);
+    err_code rc = sql_done(&q, "change the key", e);
+    return rc || sqlite3_changes(db) > 0 ? rc : key_changed(e);
 }
 
 struct stamp_job {
@@ -507,7 +602,7 @@ err_code keys_check(store *st, const char *text, size_t len, key_info *out, tena
     if (t_out) *t_out = t;
     if (post) {
         struct stamp_job s = {out->id, now_us};
-        store_post(st, used_row, &s, sizeof s);
+        store_post_own(st, used_row, &s, sizeof s);
     }
     return ERR_NONE;
 }
@@ -626,8 +721,7 @@ err_code keys_update(store *st, const key_info *was, const key_info *want, key_i
     lock_take(&kc->change);
     err_code rc = keys_get(st, want->id, &now, e);
     if (!rc && now.revoked_wall_us != 0) rc = err_set(e, ERR_CONFLICT, "the key is revoked");
-    if (!rc && !same_settings(&now, was))
-        rc = err_set(e, ERR_CONFLICT, "the key was changed meanwhile: read it again");
+    if (!rc && !same_settings(&now, was)) rc = key_changed(e);
     if (!rc) {
         memcpy(now.name, want->name, sizeof now.name);
         memcpy(now.networks, want->networks, sizeof now.networks);
@@ -637,7 +731,8 @@ err_code keys_update(store *st, const key_info *was, const key_info *want, key_i
         now.expires_wall_us = want->expires_wall_us;
         rc = check_want(&now, e);
     }
-    if (!rc) rc = store_write(st, update_row, &now, e);
+    struct update_job job = {was, &now};
+    if (!rc) rc = store_write(st, update_row, &job, e);
     if (!rc) {
         rwlock_write(&kc->lock);
         key_entry *k = find_id(kc, want->id);

@@ -128,7 +128,7 @@ err_code ledger_prune(store *st, int64_t before_wall_us, int64_t max, int64_t *n
 {
     struct prune_job p = {before_wall_us, max, n};
     *n = 0;
-    return store_write(st, prune_rows, &p, e);
+    return store_write_own(st, prune_rows, &p, e);
 }
 
 /* ---- queries ------------------------------------------------------------------------ */

@@ -122,6 +122,33 @@ static const char *const steps[STORE_SCHEMA_VERSION] = {
 
     /* 10: why a promise was broken (engine/base/miss.h); '': it was not, or nobody looked */
     "ALTER TABLE usage ADD COLUMN missed TEXT NOT NULL DEFAULT '';",
+
+    /* 11: what tenants had stored of their answers; previous, conversation '': none */
+    "CREATE TABLE responses("
+    " row INTEGER PRIMARY KEY, tenant_id INTEGER NOT NULL REFERENCES tenants(id), id TEXT NOT NULL,"
+    " previous TEXT NOT NULL, conversation TEXT NOT NULL, running INTEGER NOT NULL,"
+    " created_us INTEGER NOT NULL, expires_us INTEGER NOT NULL, bytes INTEGER NOT NULL,"
+    " body BLOB NOT NULL, input BLOB NOT NULL, UNIQUE(tenant_id, id)"
+    ") STRICT;"
+    "CREATE INDEX responses_conversation ON responses(tenant_id, conversation, row);"
+    "CREATE INDEX responses_expires ON responses(expires_us);",
+
+    /* 12: what was seen, by spans of time (storage/watch/history.h) */
+    "CREATE TABLE history("
+    " width_s INTEGER NOT NULL, kind INTEGER NOT NULL, start_s INTEGER NOT NULL,"
+    " name TEXT NOT NULL, part INTEGER NOT NULL, ended INTEGER NOT NULL,"
+    " failed INTEGER NOT NULL, refused INTEGER NOT NULL, limited INTEGER NOT NULL,"
+    " met INTEGER NOT NULL, missed INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL,"
+    " output_tokens INTEGER NOT NULL, ttft_p50_us INTEGER NOT NULL, ttft_p99_us INTEGER NOT NULL,"
+    " tpot_p50_us INTEGER NOT NULL, tpot_p99_us INTEGER NOT NULL, causes TEXT NOT NULL,"
+    " PRIMARY KEY(width_s, start_s, kind, name, part)"
+    ") STRICT, WITHOUT ROWID;",
+
+    /* 13: which fleet this node belongs to, and up to which change its rows are; no row: none */
+    "CREATE TABLE fleet("
+    " one INTEGER PRIMARY KEY CHECK(one = 1), cluster BLOB NOT NULL, instance BLOB NOT NULL,"
+    " seq INTEGER NOT NULL"
+    ") STRICT;",
 };
 
 static err_code pragma_int(sqlite3 *db, const char *text, int64_t *out, err *e)

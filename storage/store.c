@@ -23,6 +23,7 @@
 #include "engine/base/lock.h"
 #include "engine/base/log.h"
 #include "engine/base/private_file.h"
+#include "storage/fleet/fleet.h"
 #include "storage/lockouts.h"
 #include "storage/reserve.h"
 #include "storage/store_sql.h"
@@ -39,6 +40,7 @@ typedef struct job {
     err why;
     int64_t posted_us, patience_us; /* how long it waits for another program's lock */
     bool done, owned;               /* owned: nobody waits, the writer frees */
+    bool shared;                    /* of the tables that a fleet shares, and this is a node */
     cond wake;
 } job;
 
@@ -51,6 +53,7 @@ struct store {
     bool writer_runs;
     reserve *reserve; /* the writer's */
     lockouts *lockouts;
+    fleet *fleet; /* NULL: the server is by itself */
 
     lock mu; /* guards all below up to the blank line */
     cond work;
@@ -58,7 +61,9 @@ struct store {
     int n_queued;
     int64_t writing_us; /* when the oldest job of the running batch was posted; 0: none runs */
     bool stop, healthy;
-    bool urgent; /* a lock-out was noted since the last attempt */
+    bool urgent; /* a lock-out was noted since the last attempt, or a scrub asked for */
+    uint64_t n_scrub, n_scrubbed; /* asked for; done, or part of one that was */
+    cond scrubbed;
     store_stats stats;
 
     lock read_mu;
@@ -232,35 +237,63 @@ static int patience_ms(const job *list)
     return left_us > 1000 ? (int)(left_us / 1000) : 1;
 }
 
+/* What a transaction is about: jobs of one kind, and lock-outs where they belong to that kind. */
+typedef struct batch {
+    job *list;
+    bool shared;   /* with the fleet */
+    bool lock_out; /* the lock-outs up to mark, too */
+    uint64_t mark;
+    bool away; /* out: it was the fleet that refused it, not this disk */
+} batch;
+
 /* What is in force already goes first: later jobs may build on it (tenants_update()). */
-static err_code begin_batch(store *st, uint64_t mark, err *why)
+static err_code begin_batch(store *st, batch *b, err *why)
 {
+    err_code code = ERR_NONE;
     roll_back(st); /* what could not be before */
     int rc = sqlite3_exec(st->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
     if (rc != SQLITE_OK) return sql_error(st->db, rc, "write", why);
-    if (lockouts_pending(st->lockouts) == 0) return ERR_NONE;
-    return lockouts_apply(st->lockouts, mark, st->db, why);
+    if (b->shared) code = fleet_begin(st->fleet, st->db, why);
+    b->away = code != ERR_NONE;
+    if (code != ERR_NONE || !b->lock_out || lockouts_pending(st->lockouts) == 0) return code;
+    return lockouts_apply(st->lockouts, b->mark, st->db, why);
 }
 
-/* One attempt; ERR_NONE, or why nothing of it is on the disk. */
-static err_code try_batch(store *st, job *list, uint64_t mark, err *why)
+static err_code run_jobs(store *st, job *list, err *why)
 {
-    sqlite3_busy_timeout(st->db, patience_ms(list));
-    err_code code = begin_batch(st, mark, why);
-    for (job *j = list; j != NULL && code == ERR_NONE; j = j->next) {
+    for (job *j = list; j != NULL; j = j->next) {
         j->code = ERR_NONE;
         run_job(st, j);
         if (sqlite3_get_autocommit(st->db) || j->code == ERR_NO_ROOM) {
-            code = j->code;
             *why = j->why;
+            return j->code;
         }
+    }
+    return ERR_NONE;
+}
+
+static err_code end_batch(store *st, batch *b, err_code code, err *why)
+{
+    if (code == ERR_NONE && b->shared) {
+        code = fleet_commit(st->fleet, st->db, why);
+        b->away = code != ERR_NONE;
     }
     if (code == ERR_NONE) {
         int rc = sqlite3_exec(st->db, "COMMIT", NULL, NULL, NULL);
         if (rc != SQLITE_OK) code = sql_error(st->db, rc, "make the write durable", why);
     }
     if (code != ERR_NONE) roll_back(st);
+    if (b->shared) fleet_end(st->fleet, code == ERR_NONE);
     return code;
+}
+
+/* One attempt; ERR_NONE, or why nothing of it is on the disk. */
+static err_code try_batch(store *st, batch *b, err *why)
+{
+    sqlite3_busy_timeout(st->db, patience_ms(b->list));
+    err_code code = begin_batch(st, b, why);
+    if (code == ERR_NONE) code = run_jobs(st, b->list, why);
+    return end_batch(st, b, code, why);
 }
 
 /* Did this fail for lack of room, and is there some now?  Some of SQLite's calls tell a full disk
@@ -270,34 +303,50 @@ static bool full_but_for_reserve(store *st, err_code code)
     return (code == ERR_NO_ROOM || code == ERR_IO) && reserve_give_up(st->reserve);
 }
 
-static bool commit_batch(store *st, job *list)
+/* Once more, with the reserve's room where that was it.  What the fleet has is done already: then
+ * the mirror alone is behind, and a turn without jobs brings it there. */
+static err_code try_again(store *st, batch *b, err_code code, err *why)
+{
+    bool published = b->shared && fleet_published(st->fleet);
+    bool room = full_but_for_reserve(st, code);
+    batch behind = {.shared = true};
+    if (published) return try_batch(st, &behind, why);
+    return room ? try_batch(st, b, why) : code;
+}
+
+typedef enum { BATCH_DONE, BATCH_LOST, BATCH_AWAY } batch_end;
+
+static batch_end commit_batch(store *st, job *list)
 {
     err why;
-    uint64_t mark = lockouts_mark(st->lockouts);
-    err_code code = try_batch(st, list, mark, &why);
-    if (full_but_for_reserve(st, code)) code = try_batch(st, list, mark, &why);
-    lockouts_settle(st->lockouts, mark, code == ERR_NONE);
-    if (code == ERR_NONE) return true;
-    if (store_healthy(st)) log_error("storage", "transaction lost: %s", why.msg); /* the first */
+    batch b = {.list = list, .mark = lockouts_mark(st->lockouts)};
+    b.shared = st->fleet != NULL && (!list || list->shared);
+    b.lock_out = b.shared || !st->fleet;
+    err_code code = try_batch(st, &b, &why);
+    if (code != ERR_NONE && !b.away) code = try_again(st, &b, code, &why);
+    if (b.lock_out) lockouts_settle(st->lockouts, b.mark, code == ERR_NONE);
+    if (code == ERR_NONE) return BATCH_DONE;
+    if (!b.away && store_healthy(st))
+        log_error("storage", "transaction lost: %s", why.msg); /* the first */
     for (job *j = list; j != NULL; j = j->next)
         if (j->code == ERR_NONE) {
             j->code = why.code;
             j->why = why;
         }
-    return false;
+    return b.away ? BATCH_AWAY : BATCH_LOST;
 }
 
 /* Marks the batch as done and wakes who waits; `mu` is held.  A job that is waited for lies on
  * its caller's stack and is gone once `done` is seen. */
-static void finish_batch_locked(store *st, job *list, bool ok, int64_t took_us)
+static void finish_batch_locked(store *st, job *list, batch_end end, int64_t took_us)
 {
     lock_assert_held(&st->mu);
-    if (ok && !st->healthy) log_info("storage", "the database can be written again");
-    st->healthy = ok;
+    if (end == BATCH_DONE && !st->healthy) log_info("storage", "the database can be written again");
+    if (end != BATCH_AWAY) st->healthy = end == BATCH_DONE;
     st->writing_us = 0;
-    if (ok)
+    if (end == BATCH_DONE)
         st->stats.n_commits++;
-    else
+    else if (end == BATCH_LOST)
         st->stats.n_lost++;
     st->stats.last_commit_us = took_us;
     if (took_us > st->stats.max_commit_us) st->stats.max_commit_us = took_us;
@@ -323,31 +372,71 @@ static bool await_work_locked(store *st)
 {
     lock_assert_held(&st->mu);
     if (!st->head && !st->stop && !st->urgent) {
-        if (lockouts_pending(st->lockouts) > 0 || !reserve_held(st->reserve)) {
+        if (lockouts_pending(st->lockouts) > 0 || !reserve_held(st->reserve) ||
+            st->n_scrubbed < st->n_scrub) {
             cond_wait_until(&st->work, &st->mu, clock_now_us() + AGAIN_US);
         } else {
             cond_wait(&st->work, &st->mu);
         }
     }
-    st->urgent = false;
     return st->head != NULL || !st->stop;
 }
 
-/* The jobs of the next transaction; NULL: none wait. */
+/* The jobs of the next transaction: those of the first one's kind, in their order.  NULL: none
+ * wait. */
 static job *take_batch_locked(store *st)
 {
     lock_assert_held(&st->mu);
-    job *list = st->head, *last = list;
-    if (!list) return NULL;
-    int n = 1;
-    for (; n < BATCH_MAX && last->next != NULL; n++) last = last->next;
-    st->head = last->next;
-    if (!st->head) st->tail = &st->head;
-    last->next = NULL;
-    assert(n <= st->n_queued);
-    st->n_queued -= n;
+    job *list = NULL, **end = &list, **from = &st->head;
+    if (!st->head) return NULL;
+    bool shared = st->head->shared;
+    for (int n = 0; *from != NULL && n < BATCH_MAX;) {
+        job *j = *from;
+        if (j->shared != shared) {
+            from = &j->next;
+            continue;
+        }
+        *from = j->next;
+        j->next = NULL;
+        *end = j;
+        end = &j->next;
+        st->n_queued--;
+        n++;
+    }
+    for (st->tail = &st->head; *st->tail != NULL;) st->tail = &(*st->tail)->next;
+    assert(st->n_queued >= 0);
     st->writing_us = list->posted_us;
     return list;
+}
+
+/* What deleted rows left in the write-ahead log goes into the database, where deletion has
+ * overwritten it, and the log is emptied.  Tried again where a reader is in the way. */
+static void scrub_locked(store *st)
+{
+    lock_assert_held(&st->mu);
+    uint64_t mark = st->n_scrub;
+    if (st->n_scrubbed == mark) return;
+    lock_release(&st->mu);
+    sqlite3_busy_timeout(st->db, AGAIN_US / 1000);
+    int rc = sqlite3_wal_checkpoint_v2(st->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
+    lock_take(&st->mu);
+    if (rc != SQLITE_OK) return;
+    st->n_scrubbed = mark;
+    cond_broadcast(&st->scrubbed);
+}
+
+bool store_scrub(store *st, int64_t patience_us)
+{
+    int64_t end_us = clock_now_us() + patience_us;
+    lock_take(&st->mu);
+    uint64_t mine = ++st->n_scrub;
+    st->urgent = true;
+    cond_signal(&st->work);
+    while (st->n_scrubbed < mine && clock_now_us() < end_us)
+        cond_wait_until(&st->scrubbed, &st->mu, end_us);
+    bool done = st->n_scrubbed >= mine;
+    lock_release(&st->mu);
+    return done;
 }
 
 static void *writer_main(void *arg)
@@ -357,14 +446,17 @@ static void *writer_main(void *arg)
     st->urgent |= lockouts_pending(st->lockouts) > 0; /* of an earlier run */
     while (await_work_locked(st)) {
         job *list = take_batch_locked(st);
+        /* In a fleet, lock-outs do not go with this node's own jobs: they come right after. */
+        st->urgent &= st->fleet && list && !list->shared;
         lock_release(&st->mu);
         int64_t t0 = clock_now_us();
         bool some = list != NULL || lockouts_pending(st->lockouts) > 0;
-        bool ok = some && commit_batch(st, list);
+        batch_end end = some ? commit_batch(st, list) : BATCH_DONE;
         int64_t took_us = clock_now_us() - t0;
         reserve_renew(st->reserve, t0);
         lock_take(&st->mu);
-        if (some) finish_batch_locked(st, list, ok, took_us);
+        if (some) finish_batch_locked(st, list, end, took_us);
+        scrub_locked(st);
     }
     lock_release(&st->mu);
     if (lockouts_pending(st->lockouts) > 0) (void)commit_batch(st, NULL);
@@ -381,7 +473,25 @@ static void enqueue_locked(store *st, job *j)
     cond_signal(&st->work);
 }
 
+static err_code write_job(store *st, job *j, err *e)
+{
+    cond_init(&j->wake);
+    lock_take(&st->mu);
+    enqueue_locked(st, j);
+    while (!j->done) cond_wait(&j->wake, &st->mu);
+    lock_release(&st->mu);
+    cond_free(&j->wake);
+    if (j->code != ERR_NONE && e) *e = j->why;
+    return j->code;
+}
+
 err_code store_write(store *st, store_job fn, void *arg, err *e)
+{
+    job j = {.fn = fn, .arg = arg, .patience_us = PATIENCE_US, .shared = st->fleet != NULL};
+    return write_job(st, &j, e);
+}
+
+err_code store_write_own(store *st, store_job fn, void *arg, err *e)
 {
     return store_write_within(st, fn, arg, PATIENCE_US, e);
 }
@@ -389,25 +499,21 @@ err_code store_write(store *st, store_job fn, void *arg, err *e)
 err_code store_write_within(store *st, store_job fn, void *arg, int64_t patience_us, err *e)
 {
     job j = {.fn = fn, .arg = arg, .patience_us = patience_us};
-    cond_init(&j.wake);
-    lock_take(&st->mu);
-    enqueue_locked(st, &j);
-    while (!j.done) cond_wait(&j.wake, &st->mu);
-    lock_release(&st->mu);
-    cond_free(&j.wake);
-    if (j.code != ERR_NONE && e) *e = j.why;
-    return j.code;
+    return write_job(st, &j, e);
 }
 
-void store_post(store *st, store_job fn, const void *arg, size_t bytes)
+static void post(store *st, store_job fn, const void *arg, size_t bytes, bool shared)
 {
     job *j = calloc(1, sizeof(*j) + bytes);
     if (!j) { /* then the caller waits: a job on his stack needs no memory */
         err why;
-        if (store_write(st, fn, (void *)(uintptr_t)arg, &why) != ERR_NONE)
+        void *same = (void *)(uintptr_t)arg;
+        job here = {.fn = fn, .arg = same, .patience_us = PATIENCE_US, .shared = shared};
+        if (write_job(st, &here, &why) != ERR_NONE)
             log_warn("storage", "posted write failed: %s", why.msg);
         return;
     }
+    j->shared = shared;
     j->fn = fn;
     j->arg = j + 1;
     j->patience_us = PATIENCE_US;
@@ -418,10 +524,49 @@ void store_post(store *st, store_job fn, const void *arg, size_t bytes)
     lock_release(&st->mu);
 }
 
+void store_post(store *st, store_job fn, const void *arg, size_t bytes)
+{
+    post(st, fn, arg, bytes, st->fleet != NULL);
+}
+
+void store_post_own(store *st, store_job fn, const void *arg, size_t bytes)
+{
+    post(st, fn, arg, bytes, false);
+}
+
+/* A lock-out, in force in memory. */
+static void lock_out_again(void *self, const lockout *what)
+{
+    store *st = self;
+    if (what->kind == LOCKOUT_KEY)
+        (void)key_cache_revoke(st, what->id, what->wall_us);
+    else
+        tenant_cache_disable(st, what->id, what->wall_us);
+    if (what->kind == LOCKOUT_TENANT) key_cache_revoke_tenant(st, what->id, what->wall_us);
+}
+
+void store_lock_out_again(store *st)
+{
+    if (lockouts_pending(st->lockouts) > 0) lockouts_each(st->lockouts, lock_out_again, st);
+}
+
+static void is_tenants(void *self, const lockout *what)
+{
+    uint64_t *id = self; /* becomes 0 where it is found */
+    if (what->kind != LOCKOUT_KEY && what->id == *id) *id = 0;
+}
+
+bool store_locked_out(store *st, uint64_t tenant_id)
+{
+    if (lockouts_pending(st->lockouts) > 0) lockouts_each(st->lockouts, is_tenants, &tenant_id);
+    return tenant_id == 0;
+}
+
 bool store_lockout(store *st, const lockout *what)
 {
     uint64_t ticket = lockouts_note(st->lockouts, what);
     if (ticket == 0) return false;
+    if (st->fleet) lock_out_again(st, what); /* a refresh may have come between memory and note */
     lock_take(&st->mu);
     st->urgent = true;
     cond_signal(&st->work);
@@ -565,6 +710,7 @@ static err_code open_writer(store *st, const char *path, const store_options *o,
     err_code code = exec_all(st->db,
                              "PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON;"
                              "PRAGMA mmap_size=0; PRAGMA journal_mode=WAL;"
+                             "PRAGMA secure_delete=ON;"
                              "PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON",
                              "open the database", e);
     if (code == ERR_NONE && o->quick_check) code = check_whole(st->db, e);
@@ -592,15 +738,19 @@ static err_code open_readers(store *st, const char *path, err *e)
     return ERR_NONE;
 }
 
-/* What an earlier run had no time to write, in force before anybody is served. */
-static void lock_out_again(void *self, const lockout *what)
+/* A directory that is in a fleet is not opened without it: what it wrote would be nobody else's. */
+static err_code open_fleet(store *st, const store_options *o, err *e)
 {
-    store *st = self;
-    if (what->kind == LOCKOUT_KEY)
-        (void)key_cache_revoke(st, what->id, what->wall_us);
-    else
-        tenant_cache_disable(st, what->id, what->wall_us);
-    if (what->kind == LOCKOUT_TENANT) key_cache_revoke_tenant(st, what->id, what->wall_us);
+    bool joined = false;
+    sql q;
+    if (o->fleet) return fleet_open(&st->fleet, st, st->db, o->fleet, o->node, e);
+    sql_begin(&q, st->db, "SELECT 1 FROM fleet");
+    joined = sql_row(&q);
+    err_code code = sql_end(&q, "look for a fleet", e);
+    if (code != ERR_NONE || !joined || o->without_fleet) return code;
+    return err_set(e, ERR_CONFLICT,
+                   "this directory is a fleet's node: set storage.database, or `lorad migrate "
+                   "--to sqlite`");
 }
 
 err_code store_open(store **out, const char *dir, const store_options *options, err *e)
@@ -620,6 +770,7 @@ err_code store_open(store **out, const char *dir, const store_options *options, 
     lock_init(&st->read_mu, LOCK_STORE_READERS);
     lock_init(&st->id_mu, LOCK_STORE_IDS);
     cond_init(&st->work);
+    cond_init(&st->scrubbed);
     cond_init(&st->read_free);
 
     char path[4096];
@@ -635,16 +786,19 @@ err_code store_open(store **out, const char *dir, const store_options *options, 
         }
     }
     if (code == ERR_NONE) code = open_readers(st, path, e);
+    if (code == ERR_NONE) code = open_fleet(st, &o, e);
     if (code == ERR_NONE) code = tenant_cache_open(&st->tenants, st->db, e);
     if (code == ERR_NONE) code = key_cache_open(&st->keys, st->db, e);
     if (code == ERR_NONE) code = lockouts_open(&st->lockouts, dir, e);
     if (code == ERR_NONE) {
-        lockouts_each(st->lockouts, lock_out_again, st);
+        /* What an earlier run had no time to write, in force before anybody is served. */
+        store_lock_out_again(st);
         if (pthread_create(&st->writer, NULL, writer_main, st) == 0)
             st->writer_runs = true;
         else
             code = err_set(e, ERR_NOMEM, "cannot start the storage writer thread");
     }
+    if (code == ERR_NONE && st->fleet) code = fleet_follow(st->fleet, e);
     if (code != ERR_NONE) {
         store_close(st);
         return code;
@@ -656,6 +810,7 @@ err_code store_open(store **out, const char *dir, const store_options *options, 
 void store_close(store *st)
 {
     if (!st) return;
+    fleet_stop(st->fleet);
     if (st->writer_runs) {
         lock_take(&st->mu);
         st->stop = true;
@@ -663,6 +818,7 @@ void store_close(store *st)
         lock_release(&st->mu);
         pthread_join(st->writer, NULL);
     }
+    fleet_close(st->fleet);
     /* The writer is closed last, so that it alone checkpoints. */
     for (int i = 0; i < N_READERS; i++) sqlite3_close(st->reader[i]);
     sqlite3_finalize(st->rollback);
@@ -673,6 +829,7 @@ void store_close(store *st)
     tenant_cache_close(st->tenants);
     if (st->lock_fd >= 0) close(st->lock_fd);
     cond_free(&st->work);
+    cond_free(&st->scrubbed);
     cond_free(&st->read_free);
     lock_free(&st->mu);
     lock_free(&st->read_mu);
@@ -704,6 +861,40 @@ void store_stats_get(store *st, store_stats *out)
     lock_release(&st->mu);
     out->n_lockouts = lockouts_pending(st->lockouts);
     out->reserve_held = reserve_held(st->reserve);
+    if (st->fleet) fleet_stats(st->fleet, &out->fleet);
+}
+
+/* ---- fleet ----------------------------------------------------------------------------- */
+
+bool store_in_fleet(const store *st)
+{
+    return st->fleet != NULL;
+}
+
+void store_on_adapter(store *st, err_code (*fn)(void *self, uint64_t adapter_id, err *e),
+                      void *self)
+{
+    if (st->fleet) fleet_on_adapter(st->fleet, fn, self);
+}
+
+/* On the connection that writes, while nothing else does: migrating is a program of its own. */
+err_code store_found_fleet(store *st, const journal_source *to, int node, err *e)
+{
+    return fleet_found(st, st->db, to, node, e);
+}
+
+static err_code leave(sqlite3 *db, void *arg, err *e)
+{
+    sql q;
+    sql_begin(&q, db, "DELETE FROM fleet");
+    err_code code = sql_done(&q, "leave the fleet", e);
+    *(bool *)arg = sqlite3_changes(db) > 0;
+    return code;
+}
+
+err_code store_leave_fleet(store *st, bool *was, err *e)
+{
+    return store_write(st, leave, was, e);
 }
 
 struct tenant_cache *store_tenants(store *st)

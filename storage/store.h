@@ -21,11 +21,22 @@
 
 typedef struct store store;
 
+struct journal_source; /* storage/fleet/journal.h */
+
 typedef struct store_options {
     bool create;      /* make the directory and the database where they are missing */
     bool quick_check; /* walk the whole database before use (slow on large ones) */
     int node;         /* 0..255: part of every id, so that ids of replicas differ */
+    const struct journal_source *fleet; /* NULL: this server is by itself; read in store_open() */
+    bool without_fleet; /* open a node's directory without its fleet: to leave it, to look */
 } store_options;
+
+typedef struct store_fleet_stats {
+    bool member;     /* false: the server is by itself, all below is 0 */
+    bool fenced;     /* another server has taken this one's number: it does not write any more */
+    int64_t away_us; /* for how long the fleet's database has not answered; 0: it does */
+    int64_t applied, behind; /* changes in the mirror; how many more the journal has */
+} store_fleet_stats;
 
 typedef struct store_stats {
     uint64_t n_jobs, n_commits, n_failed; /* writer: jobs done, transactions, jobs refused */
@@ -35,9 +46,10 @@ typedef struct store_stats {
     int64_t lag_us;    /* how long the oldest write that is not durable yet has waited; 0: none */
     int n_lockouts;    /* revocations and the like that are in force but not durable yet */
     bool reserve_held; /* storage/reserve.h; false: the disk was full and has no room yet */
+    store_fleet_stats fleet;
 } store_stats;
 
-enum { STORE_SCHEMA_VERSION = 10 };
+enum { STORE_SCHEMA_VERSION = 13 };
 
 /* Opens <dir>/lorad.db and takes the directory for this process.
  *   ERR_NOT_FOUND  no database there and !create
@@ -46,6 +58,25 @@ enum { STORE_SCHEMA_VERSION = 10 };
  *   ERR_CORRUPT    the database is damaged
  * `options` may be NULL: all zero. */
 err_code store_open(store **out, const char *dir, const store_options *options, err *e);
+
+/* Makes a fleet of the rows in this directory, which becomes its first node (its number: node).
+ *   ERR_EXISTS    a fleet is there already
+ *   ERR_CONFLICT  the directory is in one
+ *   ERR_IO        no answer
+ * The store must have been opened without one. */
+err_code store_found_fleet(store *st, const struct journal_source *to, int node, err *e);
+/* The directory leaves its fleet, and keeps the rows: it is a server by itself again.  *was: it was
+ * in one. */
+err_code store_leave_fleet(store *st, bool *was, err *e);
+
+/* In a fleet, `fn` is called for each adapter that another node has changed, on a thread of the
+ * store's, with nothing held; NULL: nobody.  When it returns, the one before is not called any
+ * more.  Does nothing for a server by itself. */
+void store_on_adapter(store *st, err_code (*fn)(void *self, uint64_t adapter_id, err *e),
+                      void *self);
+
+/* Is this a node of a fleet? */
+bool store_in_fleet(const store *st);
 
 /* Waits for the writes still queued, then closes.  NULL is fine. */
 void store_close(store *st);
@@ -63,5 +94,9 @@ void store_raise_ids(store *st, uint64_t id);
 bool store_healthy(store *st);
 
 void store_stats_get(store *st, store_stats *out);
+
+/* Nothing of the rows that were deleted before is in any file when it returns true; false: not
+ * within `patience_us`, but soon. */
+bool store_scrub(store *st, int64_t patience_us);
 
 #endif

@@ -21,14 +21,19 @@
 typedef err_code (*store_job)(sqlite3 *db, void *arg, err *e);
 
 /* Runs `fn` and waits until its transaction is durable, for a few seconds where another program has
- * the database locked (ERR_IO then). */
+ * the database locked (ERR_IO then).  In a fleet it is durable for all nodes, and refused (ERR_IO)
+ * while their database is away: for the tables that they share (fleet/changes.h). */
 err_code store_write(store *st, store_job fn, void *arg, err *e);
+/* The same for this node's own tables (usage, stored responses): no fleet is asked. */
+err_code store_write_own(store *st, store_job fn, void *arg, err *e);
 /* The same with so much patience; jobs before it may add theirs. */
 err_code store_write_within(store *st, store_job fn, void *arg, int64_t patience_us, err *e);
 
 /* Queues `fn` with a copy of `arg` and returns at once (without memory for the copy, when it is
  * done); a failure is logged. */
 void store_post(store *st, store_job fn, const void *arg, size_t bytes);
+/* The same for this node's own tables. */
+void store_post_own(store *st, store_job fn, const void *arg, size_t bytes);
 
 /* A read-only connection for this thread alone until store_read_end(); waits for a free one. */
 sqlite3 *store_read_begin(store *st);
@@ -89,6 +94,13 @@ void key_cache_close(struct key_cache *kc);
 /* In memory alone: what lockouts.h tells of, without its other two steps. */
 void tenant_cache_disable(store *st, uint64_t tenant_id, int64_t now_wall_us);
 void key_cache_revoke_tenant(store *st, uint64_t tenant_id, int64_t now_wall_us);
+/* Reads one row anew: another node has changed it.  Lock-outs that wait stay in force. */
+err_code tenant_cache_refresh(store *st, uint64_t tenant_id, err *e);
+err_code key_cache_refresh(store *st, uint64_t key_id, err *e);
+/* Puts what is locked out and not durable yet in force in the copies in memory. */
+void store_lock_out_again(store *st);
+/* Does a lock-out of this tenant wait for the disk? */
+bool store_locked_out(store *st, uint64_t tenant_id);
 /* False: there is no such key. */
 bool key_cache_revoke(store *st, uint64_t key_id, int64_t now_wall_us);
 

@@ -101,7 +101,8 @@ static tenant *cache_reserve(struct tenant_cache *tc)
     return fresh;
 }
 
-/* Takes over `fresh`, from cache_reserve(), for a row that is new. */
+/* Takes over `fresh`, from cache_reserve(), for a row that is new.  Ids of other nodes may be
+ * below those that are there. */
 static void cache_put(struct tenant_cache *tc, const tenant *t, tenant *fresh)
 {
     rwlock_write(&tc->lock);
@@ -209,6 +210,39 @@ err_code tenant_cache_open(struct tenant_cache **out, sqlite3 *db, err *e)
     }
     err_code end = sql_end(&q, "read the tenants", rc == ERR_NONE ? e : NULL);
     return rc != ERR_NONE ? rc : end;
+}
+
+err_code tenant_cache_refresh(store *st, uint64_t tenant_id, err *e)
+{
+    struct tenant_cache *tc = store_tenants(st);
+    tenant t, *row = NULL;
+    lock_take(&tc->change); /* none of this node's changes is between its write and its show */
+    sqlite3 *db = store_read_begin(st);
+    sql q;
+    sql_begin(&q, db, "SELECT " COLUMNS " FROM tenants WHERE id=?");
+    sql_int(&q, (int64_t)tenant_id);
+    bool there = sql_row(&q);
+    if (there) read_row(&q, &t);
+    err_code rc = sql_end(&q, "read the tenant", e);
+    store_read_end(st, db);
+    bool locked_out = store_locked_out(st, tenant_id);
+    tenant *fresh = !rc && there ? cache_reserve(tc) : NULL;
+    if (!rc && there && !fresh) rc = err_set(e, ERR_NOMEM, "out of memory");
+    if (fresh) {
+        rwlock_write(&tc->lock);
+        row = find_id(tc, tenant_id);
+        t.disabled |= locked_out;
+        if (row) *row = t;
+        if (row) tc->changes++;
+        rwlock_release(&tc->lock);
+        if (row)
+            free(fresh);
+        else
+            cache_put(tc, &t, fresh);
+        store_lock_out_again(st);
+    }
+    lock_release(&tc->change);
+    return rc;
 }
 
 void tenant_cache_close(struct tenant_cache *tc)

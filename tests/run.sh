@@ -42,6 +42,10 @@ fi
 if ! environment build/venv-clients tests/e2e/requirements-clients.txt; then
     echo "tests/run.sh: LangChain and LiteLLM could not be installed; e2e.test_clients will be skipped" >&2
 fi
+if ! environment build/venv-agents tests/e2e/requirements-agents.txt; then
+    echo "tests/run.sh: Anthropic's SDK and the Agents SDK could not be installed; e2e.test_messages and" >&2
+    echo "e2e.test_agents will be skipped" >&2
+fi
 if ! environment build/venv-schema tests/e2e/requirements-schema.txt; then
     echo "tests/run.sh: schemathesis could not be installed; e2e.test_schemathesis will be skipped" >&2
 fi

@@ -1,6 +1,7 @@
 /* table.c -- prints tables: gathers the cells, finds the widths, writes the lines. */
 #include "tui/table.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,6 +88,7 @@ static void put_list(const cJSON *v, bool nested, char *out, size_t cap)
         bool pair = each->string && cJSON_IsObject(v);
         int k = snprintf(out + n, cap - n, "%s%s%s%s", n ? "," : "", pair ? each->string : "",
                          pair ? "=" : "", text);
+        assert(n < cap);
         if (k < 0 || (size_t)k >= cap - n) return; /* cut: it is for people or too long for csv */
         n += (size_t)k;
     }
@@ -174,7 +176,8 @@ static void fit(const column *const *c, int *width, int n, int room)
 static int choose(const column *columns, bool all, const column **out)
 {
     int n = 0;
-    for (const column *c = columns; c->head && n < COLUMNS_MAX; c++) {
+    for (const column *c = columns; c->head; c++) {
+        assert(n < COLUMNS_MAX); /* of the program's own tables */
         if (all || !c->wide) out[n++] = c;
     }
     return n;

@@ -1,6 +1,7 @@
 /* text.c -- which characters a terminal may get, and their widths from the C library. */
 #include "tui/text.h"
 
+#include <assert.h>
 #include <langinfo.h>
 #include <math.h>
 #include <string.h>
@@ -75,6 +76,7 @@ int text_clean(const char *s, char *out, size_t cap, int columns)
         at += strlen(dots);
         width++;
     }
+    assert(at < cap);
     out[at] = 0;
     return width;
 }
@@ -83,6 +85,7 @@ void text_print(FILE *f, const char *s, size_t len, text_carry *carry)
 {
     bool utf8 = utf8_terminal();
     char ch[5];
+    assert(carry->n >= 0 && carry->n <= 4);
     while (len || carry->n == 4) {
         while (carry->n < 4 && len) { /* at least one whole sequence, if there is one */
             carry->bytes[carry->n++] = *s++;

@@ -1,17 +1,7 @@
-/* gguf.c -- header, names, then matrix after matrix.
- *
- *     "GGUF", u32 version, u64 n_tensors, u64 n_kv
- *     n_kv      times: string key, u32 type, value
- *     n_tensors times: string name, u32 n_dims, u64 ne[n_dims] (innermost
- *     first), u32 type, u64 offset
- *     padding to general.alignment, then the data at the offsets
- *
- * A string is u64 length and bytes; all is little-endian.
- */
+/* gguf.c -- keys and names, then matrix after matrix. */
 #include "adapters/format/gguf.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,14 +11,9 @@
 #include "adapters/format/folder.h"
 #include "adapters/format/naming.h"
 #include "adapters/format/peft.h"
+#include "engine/files/gguf.h"
 
-enum {
-    HEADER_MAX = 8 << 20,
-    TENSORS_MAX = 20000,
-    KEYS_MAX = 4096,
-    NAME_MAX_BYTES = 128,
-    CHUNK = 1 << 18,
-};
+enum { CHUNK = 1 << 18 };
 
 typedef struct matrix {
     tensor_name to; /* role A or B */
@@ -36,133 +21,62 @@ typedef struct matrix {
     uint64_t rows, cols, offset, bytes;
 } matrix;
 
-typedef struct gguf {
+typedef struct adapter {
     int fd;
-    uint64_t file_bytes;
-    const uint8_t *p; /* the header */
-    size_t n, at;
-    uint64_t n_tensors, n_kv, data0, alignment;
-    char arch[32], general_type[32], adapter_type[32];
+    int n_tensors;
     float alpha;
     matrix *m; /* [n_tensors] */
-} gguf;
-
-/* ---- bytes ----------------------------------------------------------------------------------- */
-
-static err_code cut_short(const gguf *g, err *e)
-{
-    if (g->n < g->file_bytes)
-        return err_set(e, ERR_LIMIT, "GGUF: the header has more than %d bytes", HEADER_MAX);
-    return err_set(e, ERR_CORRUPT, "GGUF: the file ends within its header");
-}
-
-static err_code number(gguf *g, int bytes, uint64_t *out, err *e)
-{
-    if (g->n - g->at < (size_t)bytes) return cut_short(g, e);
-    *out = 0;
-    for (int i = 0; i < bytes; i++) *out |= (uint64_t)g->p[g->at + (size_t)i] << 8 * i;
-    g->at += (size_t)bytes;
-    return ERR_NONE;
-}
-
-/* A string of at most cap - 1 bytes; a longer one is skipped and comes out empty. */
-static err_code string(gguf *g, char *out, size_t cap, err *e)
-{
-    uint64_t len = 0;
-    err_code rc = number(g, 8, &len, e);
-    if (rc) return rc;
-    if (len > g->n - g->at) return cut_short(g, e);
-    out[0] = 0;
-    if (len < cap) {
-        memcpy(out, g->p + g->at, (size_t)len);
-        out[len] = 0;
-        if (strlen(out) != len) out[0] = 0;
-    }
-    g->at += (size_t)len;
-    return ERR_NONE;
-}
-
-enum { TYPE_FLOAT = 6, TYPE_STRING = 8, TYPE_ARRAY = 9, TYPE_U32 = 4 };
-
-static int scalar_bytes(uint64_t type)
-{
-    static const int bytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
-    return type < sizeof bytes / sizeof(*bytes) ? bytes[type] : 0;
-}
-
-static err_code skip_array(gguf *g, err *e)
-{
-    uint64_t type = 0, count = 0;
-    char ignored[1];
-    err_code rc = number(g, 4, &type, e);
-    if (!rc) rc = number(g, 8, &count, e);
-    if (rc) return rc;
-    int each = scalar_bytes(type);
-    if (each == 0 && type != TYPE_STRING)
-        return err_set(e, ERR_CORRUPT, "GGUF: an array of type %llu", (unsigned long long)type);
-    uint64_t room = (g->n - g->at) / (uint64_t)(each > 0 ? each : 8);
-    if (count > room) return cut_short(g, e);
-    if (each > 0) g->at += (size_t)count * (size_t)each;
-    for (uint64_t i = 0; each == 0 && i < count && !rc; i++)
-        rc = string(g, ignored, sizeof ignored, e);
-    return rc;
-}
+} adapter;
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-static err_code read_key(gguf *g, err *e)
+static bool text_is(const char *s, size_t len, const char *is)
 {
-    char key[NAME_MAX_BYTES], ignored[1];
-    uint64_t type = 0, value = 0;
-    err_code rc = string(g, key, sizeof key, e);
-    if (!rc) rc = number(g, 4, &type, e);
-    if (rc) return rc;
-    const struct {
-        const char *key;
-        char *out;
-    } strings[] = {{"general.architecture", g->arch},
-                   {"general.type", g->general_type},
-                   {"adapter.type", g->adapter_type}};
-    for (size_t i = 0; i < sizeof strings / sizeof(*strings); i++) {
-        if (strcmp(key, strings[i].key) != 0) continue;
-        if (type != TYPE_STRING || strings[i].out[0] != 0)
-            return err_set(e, ERR_CORRUPT, "GGUF: %s is no string, or there twice", key);
-        return string(g, strings[i].out, sizeof g->arch, e);
-    }
-    if (type == TYPE_STRING) return string(g, ignored, sizeof ignored, e);
-    if (strstr(key, "invocation_tokens") != NULL)
+    return strlen(is) == len && memcmp(s, is, len) == 0;
+}
+
+/* A key of an adapter other than its kind: its scale, or something that changes the result. */
+static err_code read_key(adapter *g, const gguf_value *v, err *e)
+{
+    static const char prefix[] = "adapter.", alpha_key[] = "adapter.lora.alpha";
+    double alpha = -1;
+    if (v->kind == GGUF_TEXT) return ERR_NONE;
+    if (memmem(v->key, v->key_bytes, "invocation_tokens", 17) != NULL)
         return err_set(e, ERR_UNSUPPORTED, "GGUF: activated LoRA (aLoRA) is not supported");
-    if (type == TYPE_ARRAY) return skip_array(g, e);
-    if (scalar_bytes(type) == 0)
-        return err_set(e, ERR_CORRUPT, "GGUF: '%.64s' has the unknown type %llu", key,
-                       (unsigned long long)type);
-    rc = number(g, scalar_bytes(type), &value, e);
-    if (rc) return rc;
-    if (strcmp(key, "adapter.lora.alpha") == 0) {
-        uint32_t bits = (uint32_t)value;
-        memcpy(&g->alpha, &bits, sizeof g->alpha);
-        if (type != TYPE_FLOAT || !(g->alpha >= 0 && g->alpha <= 1e6F))
-            return err_set(e, ERR_INPUT, "GGUF: adapter.lora.alpha must be a number from 0 to 1e6");
-    } else if (strcmp(key, "general.alignment") == 0) {
-        if (type != TYPE_U32 || value < 8 || value > 65536 || (value & (value - 1)) != 0)
-            return err_set(e, ERR_CORRUPT, "GGUF: general.alignment is no power of two to 65536");
-        g->alignment = value;
-    } else if (strncmp(key, "adapter.", 8) == 0) {
-        return err_set(e, ERR_UNSUPPORTED, "GGUF: '%.64s' is not known to this server", key);
-    }
+    if (v->key_bytes < sizeof prefix - 1 || memcmp(v->key, prefix, sizeof prefix - 1) != 0)
+        return ERR_NONE;
+    if (!text_is(v->key, v->key_bytes, alpha_key))
+        return err_set(e, ERR_UNSUPPORTED, "GGUF: '%.*s' is not known to this server",
+                       v->key_bytes < 64 ? (int)v->key_bytes : 64, v->key);
+    if (v->kind != GGUF_F32 || !gguf_real(v, &alpha) || !(alpha >= 0 && alpha <= 1e6))
+        return err_set(e, ERR_INPUT, "GGUF: adapter.lora.alpha must be a number from 0 to 1e6");
+    g->alpha = (float)alpha;
     return ERR_NONE;
 }
 
-static err_code check_keys(const gguf *g, const model_config *base, err *e)
+/* A text's first 31 bytes; empty where the key has none. */
+static void text_of(const gguf *in, const char *key, char out[32])
+{
+    const char *s = "";
+    size_t len = 0;
+    (void)gguf_text(gguf_find(in, key), &s, &len);
+    snprintf(out, 32, "%.*s", len < 31 ? (int)len : 31, s);
+}
+
+static err_code check_kind(const gguf *in, const model_config *base, err *e)
 {
     const char *arch = strcmp(base->family, "mistral") == 0 ? "llama" : base->family;
-    if (strcmp(g->general_type, "adapter") != 0)
-        return err_set(e, ERR_INPUT, "GGUF: general.type is '%s', not adapter", g->general_type);
-    if (strcmp(g->adapter_type, "lora") != 0)
+    char type[32], kind[32], own[32];
+    text_of(in, "general.type", type);
+    text_of(in, "adapter.type", kind);
+    text_of(in, "general.architecture", own);
+    if (strcmp(type, "adapter") != 0)
+        return err_set(e, ERR_INPUT, "GGUF: general.type is '%s', not adapter", type);
+    if (strcmp(kind, "lora") != 0)
         return err_set(e, ERR_UNSUPPORTED, "GGUF: adapter.type is '%s': only lora is supported",
-                       g->adapter_type);
-    if (strcmp(g->arch, arch) != 0)
-        return err_set(e, ERR_INPUT, "GGUF: the adapter is for a '%s', the base is a '%s'", g->arch,
+                       kind);
+    if (strcmp(own, arch) != 0)
+        return err_set(e, ERR_INPUT, "GGUF: the adapter is for a '%s', the base is a '%s'", own,
                        arch);
     return ERR_NONE;
 }
@@ -222,87 +136,42 @@ static int type_bytes(int type)
     return type == 0 ? 4 : type == 1 || type == 30 ? 2 : 0; /* F32, F16, BF16 */
 }
 
-static err_code read_tensor(gguf *g, const model_config *base, matrix *m, err *e)
+static err_code read_tensor(const gguf_tensor *t, const model_config *base, matrix *m, err *e)
 {
-    char name[NAME_MAX_BYTES];
-    uint64_t dims = 0, type = 0;
-    err_code rc = string(g, name, sizeof name, e);
-    if (!rc) rc = number(g, 4, &dims, e);
-    if (rc) return rc;
-    if (dims != 2)
-        return err_set(e, ERR_INPUT, "GGUF: tensor '%s' has %llu dimensions; 2 are expected", name,
-                       (unsigned long long)dims);
-    rc = number(g, 8, &m->cols, e);
-    if (!rc) rc = number(g, 8, &m->rows, e);
-    if (!rc) rc = number(g, 4, &type, e);
-    if (!rc) rc = number(g, 8, &m->offset, e);
-    if (rc) return rc;
-    if (!parse_name(name, base->n_layer, &m->to))
+    *m = (matrix){.type = t->type, .offset = t->offset, .bytes = t->bytes};
+    m->cols = t->ne[0];
+    m->rows = t->ne[1];
+    if (t->n_dims != 2)
+        return err_set(e, ERR_INPUT, "GGUF: tensor '%s' has %d dimensions; 2 are expected", t->name,
+                       t->n_dims);
+    if (!parse_name(t->name, base->n_layer, &m->to))
         return err_set(e, ERR_INPUT, "GGUF: tensor '%s' belongs to no layer of this base model",
-                       name);
-    m->type = type <= 30 ? (int)type : -1;
+                       t->name);
     if (type_bytes(m->type) == 0)
         return err_set(e, ERR_UNSUPPORTED,
-                       "GGUF: tensor '%s' has type %llu; allowed are F32, F16 and BF16", name,
-                       (unsigned long long)type);
-    uint64_t most = g->file_bytes / (uint64_t)type_bytes(m->type);
-    if (m->rows == 0 || m->cols == 0 || m->rows > most || m->cols > most / m->rows)
-        return err_set(e, ERR_CORRUPT, "GGUF: tensor '%s' is larger than the file", name);
-    m->bytes = m->rows * m->cols * (uint64_t)type_bytes(m->type);
+                       "GGUF: tensor '%s' has type %d; allowed are F32, F16 and BF16", t->name,
+                       t->type);
     /* llama.cpp looks tokens up in token_embd's A: a row for each of them. */
     uint64_t rank = m->to.role == ROLE_A ? rank_of(m) : m->cols;
     if (rank > LORA_RANK_MAX)
         return err_set(e, ERR_LIMIT, "GGUF: tensor '%s' has rank %llu; at most %d is supported",
-                       name, (unsigned long long)rank, LORA_RANK_MAX);
+                       t->name, (unsigned long long)rank, LORA_RANK_MAX);
     return ERR_NONE;
 }
 
-static err_code check_places(gguf *g, err *e)
+static err_code read_header(adapter *g, const gguf *in, const model_config *base, err *e)
 {
-    uint64_t sum = 0;
-    g->data0 = (g->at + g->alignment - 1) / g->alignment * g->alignment;
-    for (uint64_t i = 0; i < g->n_tensors; i++) {
-        const matrix *m = &g->m[i];
-        if (g->data0 > g->file_bytes || m->offset > g->file_bytes - g->data0 ||
-            m->bytes > g->file_bytes - g->data0 - m->offset)
-            return err_set(e, ERR_CORRUPT, "GGUF: tensor %llu lies beyond the end of the file",
-                           (unsigned long long)i);
-        if (m->offset % g->alignment != 0)
-            return err_set(e, ERR_CORRUPT, "GGUF: tensor %llu is not aligned",
-                           (unsigned long long)i);
-        sum += m->bytes; /* each is at most the file, and there are few */
-    }
-    if (sum > g->file_bytes - (g->n_tensors > 0 ? g->data0 : 0))
-        return err_set(e, ERR_CORRUPT, "GGUF: tensors overlap");
-    return ERR_NONE;
-}
-
-static err_code read_header(gguf *g, const model_config *base, err *e)
-{
-    uint64_t version = 0;
-    if (g->n < 4 || memcmp(g->p, "GGUF", 4) != 0)
-        return err_set(e, ERR_CORRUPT, "the file does not begin as a GGUF does");
-    g->at = 4;
-    err_code rc = number(g, 4, &version, e);
-    if (!rc) rc = number(g, 8, &g->n_tensors, e);
-    if (!rc) rc = number(g, 8, &g->n_kv, e);
-    if (rc) return rc;
-    if (version != 2 && version != 3)
-        return err_set(e, ERR_UNSUPPORTED, "GGUF: version %llu; 2 and 3 are read",
-                       (unsigned long long)version);
-    if (g->n_tensors == 0 || g->n_tensors > TENSORS_MAX)
-        return err_set(e, ERR_LIMIT, "GGUF: %llu tensors; 1 to %d are read",
-                       (unsigned long long)g->n_tensors, TENSORS_MAX);
-    if (g->n_kv > KEYS_MAX)
-        return err_set(e, ERR_LIMIT, "GGUF: %llu keys; at most %d are read",
-                       (unsigned long long)g->n_kv, KEYS_MAX);
-    for (uint64_t i = 0; i < g->n_kv && !rc; i++) rc = read_key(g, e);
-    if (!rc) rc = check_keys(g, base, e);
+    err_code rc = ERR_NONE;
+    g->n_tensors = gguf_tensors(in);
+    if (g->n_tensors == 0) return err_set(e, ERR_LIMIT, "GGUF: 0 tensors");
+    for (int i = 0; i < gguf_keys(in) && !rc; i++) rc = read_key(g, gguf_key_at(in, i), e);
+    if (!rc) rc = check_kind(in, base, e);
     if (rc) return rc;
     g->m = calloc((size_t)g->n_tensors, sizeof(*g->m));
     if (!g->m) return err_set(e, ERR_NOMEM, "out of memory");
-    for (uint64_t i = 0; i < g->n_tensors && !rc; i++) rc = read_tensor(g, base, &g->m[i], e);
-    return rc != ERR_NONE ? rc : check_places(g, e);
+    for (int i = 0; i < g->n_tensors && !rc; i++)
+        rc = read_tensor(gguf_tensor_at(in, i), base, &g->m[i], e);
+    return rc;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -357,7 +226,7 @@ static void path_of(const matrix *m, char *out, size_t cap)
 
 /* Each module by its whole name, with its rank: the scale is alpha / rank, which is also PEFT's.
  * Without alpha llama.cpp scales by 1. */
-static err_code write_config(const gguf *g, int fd, err *e)
+static err_code write_config(const adapter *g, int fd, err *e)
 {
     text t = {0}, alphas = {0}, ranks = {0};
     char path[128];
@@ -366,7 +235,7 @@ static err_code write_config(const gguf *g, int fd, err *e)
         "\"lora_alpha\":%.9g,\"target_modules\":[",
         g->alpha > 0 ? (double)g->alpha : 1.0);
     bool first = true;
-    for (uint64_t i = 0; i < g->n_tensors; i++) {
+    for (int i = 0; i < g->n_tensors; i++) {
         const matrix *m = &g->m[i];
         if (m->to.role != ROLE_A) continue;
         path_of(m, path, sizeof path);
@@ -390,12 +259,12 @@ static err_code write_config(const gguf *g, int fd, err *e)
     return rc;
 }
 
-static err_code write_header(const gguf *g, int fd, err *e)
+static err_code write_header(const adapter *g, int fd, err *e)
 {
     text t = {0};
     char path[128];
     uint64_t at = 0;
-    for (uint64_t i = 0; i < g->n_tensors; i++) {
+    for (int i = 0; i < g->n_tensors; i++) {
         const matrix *m = &g->m[i];
         bool embed = m->to.module == MODULE_EMBED;
         path_of(m, path, sizeof path);
@@ -438,13 +307,13 @@ static int heads_turned(const model_config *base, const matrix *m)
     return heads > 0 && m->rows == (uint64_t)heads * (uint64_t)base->head_dim ? heads : 0;
 }
 
-static err_code copy_turned(const gguf *g, const matrix *m, const model_config *base, int heads,
+static err_code copy_turned(const adapter *g, const matrix *m, const model_config *base, int heads,
                             int fd, err *e)
 {
     size_t row = (size_t)m->bytes / (size_t)m->rows, dim = (size_t)base->head_dim;
     char *in = malloc((size_t)m->bytes), *out = malloc((size_t)m->bytes);
     err_code rc = in != NULL && out != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
-    if (!rc && !folder_read_at(g->fd, in, (size_t)m->bytes, g->data0 + m->offset))
+    if (!rc && !folder_read_at(g->fd, in, (size_t)m->bytes, m->offset))
         rc = err_set(e, ERR_IO, "the GGUF cannot be read");
     for (size_t h = 0; rc == ERR_NONE && h < (size_t)heads; h++)
         for (size_t i = 0; i < dim; i++) {
@@ -458,12 +327,12 @@ static err_code copy_turned(const gguf *g, const matrix *m, const model_config *
 }
 
 /* [token][rank] to [rank][token]. */
-static err_code copy_transposed(const gguf *g, const matrix *m, int fd, err *e)
+static err_code copy_transposed(const adapter *g, const matrix *m, int fd, err *e)
 {
     size_t size = (size_t)type_bytes(m->type), rows = (size_t)m->rows, cols = (size_t)m->cols;
     char *in = malloc((size_t)m->bytes), *out = malloc((size_t)m->bytes);
     err_code rc = in != NULL && out != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
-    if (!rc && !folder_read_at(g->fd, in, (size_t)m->bytes, g->data0 + m->offset))
+    if (!rc && !folder_read_at(g->fd, in, (size_t)m->bytes, m->offset))
         rc = err_set(e, ERR_IO, "the GGUF cannot be read");
     for (size_t r = 0; rc == ERR_NONE && r < rows; r++)
         for (size_t c = 0; c < cols; c++)
@@ -474,24 +343,24 @@ static err_code copy_transposed(const gguf *g, const matrix *m, int fd, err *e)
     return rc;
 }
 
-static err_code copy_plain(const gguf *g, const matrix *m, char *chunk, int fd, err *e)
+static err_code copy_plain(const adapter *g, const matrix *m, char *chunk, int fd, err *e)
 {
     err_code rc = ERR_NONE;
     for (uint64_t done = 0, n; done < m->bytes && !rc; done += n) {
         n = m->bytes - done < CHUNK ? m->bytes - done : CHUNK;
-        rc = folder_read_at(g->fd, chunk, (size_t)n, g->data0 + m->offset + done)
+        rc = folder_read_at(g->fd, chunk, (size_t)n, m->offset + done)
                  ? put(fd, chunk, (size_t)n, e)
                  : err_set(e, ERR_IO, "the GGUF cannot be read");
     }
     return rc;
 }
 
-static err_code write_weights(const gguf *g, const model_config *base, int fd, err *e)
+static err_code write_weights(const adapter *g, const model_config *base, int fd, err *e)
 {
     char *chunk = malloc(CHUNK);
     if (!chunk) return err_set(e, ERR_NOMEM, "out of memory");
     err_code rc = write_header(g, fd, e);
-    for (uint64_t i = 0; i < g->n_tensors && !rc; i++) {
+    for (int i = 0; i < g->n_tensors && !rc; i++) {
         int heads = heads_turned(base, &g->m[i]);
         if (is_turned(&g->m[i]))
             rc = copy_transposed(g, &g->m[i], fd, e);
@@ -506,16 +375,19 @@ static err_code write_weights(const gguf *g, const model_config *base, int fd, e
 err_code gguf_convert(int fd, uint64_t bytes, const model_config *base, int config_fd,
                       int weights_fd, err *e)
 {
-    gguf g = {.fd = fd, .file_bytes = bytes, .alignment = 32};
-    g.n = bytes < HEADER_MAX ? (size_t)bytes : HEADER_MAX;
-    uint8_t *header = malloc(g.n + 1);
+    adapter g = {.fd = fd};
+    size_t most = gguf_limits_upload.max_header_bytes;
+    size_t n = bytes < most ? (size_t)bytes : most;
+    uint8_t *header = malloc(n + 1);
+    gguf *in = NULL;
     if (!header) return err_set(e, ERR_NOMEM, "out of memory");
-    g.p = header;
-    err_code rc = folder_read_at(fd, header, g.n, 0)
-                      ? read_header(&g, base, e)
+    err_code rc = folder_read_at(fd, header, n, 0)
+                      ? gguf_open_header(&in, header, n, bytes, &gguf_limits_upload, e)
                       : err_set(e, ERR_IO, "the GGUF cannot be read");
+    if (!rc) rc = read_header(&g, in, base, e);
     if (!rc) rc = write_config(&g, config_fd, e);
     if (!rc) rc = write_weights(&g, base, weights_fd, e);
+    gguf_close(in);
     free(header);
     free(g.m);
     return rc;

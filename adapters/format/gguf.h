@@ -4,10 +4,10 @@
  * adapter, and they pass the same validation.  What llama.cpp's converter does to the matrices is
  * undone (q and k of a Llama have their rows in another order there).
  *
- * The file comes from a stranger: counts and lengths are checked against the bytes that are there
- * before anything is allocated or copied, and no more is written than the file holds.
+ * The file comes from a stranger: engine/files/gguf.h checks it, and no more is written than the
+ * file holds.
  *
- * Source: ggml's documentation of GGUF version 3; llama.cpp's reader of adapters for the scale.
+ * Source: llama.cpp's reader of adapters for the scale.
  *
  * Threads: any thread; no state.
  */

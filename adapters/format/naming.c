@@ -8,13 +8,22 @@
 enum { NAME_MAX_BYTES = 512 };
 
 static const char *const modules[] = {
-    [PROJ_Q] = "self_attn.q_proj",         [PROJ_K] = "self_attn.k_proj",
-    [PROJ_V] = "self_attn.v_proj",         [PROJ_O] = "self_attn.o_proj",
-    [PROJ_GATE] = "mlp.gate_proj",         [PROJ_UP] = "mlp.up_proj",
-    [PROJ_DOWN] = "mlp.down_proj",         [MODULE_QKV] = "self_attn.qkv_proj",
-    [MODULE_GATE_UP] = "mlp.gate_up_proj", [MODULE_HEAD] = "lm_head",
-    [MODULE_EMBED] = "embed_tokens",       [MODULE_ATTN_NORM] = "input_layernorm",
-    [MODULE_LAST_NORM] = "norm",           [MODULE_MLP_NORM] = "post_attention_layernorm",
+    [PROJ_Q] = "self_attn.q_proj",
+    [PROJ_K] = "self_attn.k_proj",
+    [PROJ_V] = "self_attn.v_proj",
+    [PROJ_O] = "self_attn.o_proj",
+    [PROJ_GATE] = "mlp.gate_proj",
+    [PROJ_UP] = "mlp.up_proj",
+    [PROJ_DOWN] = "mlp.down_proj",
+    [MODULE_QKV] = "self_attn.qkv_proj",
+    [MODULE_GATE_UP] = "mlp.gate_up_proj",
+    [MODULE_HEAD] = "lm_head",
+    [MODULE_FC] = "mlp.c_fc",
+    [MODULE_FC_OUT] = "mlp.c_proj",
+    [MODULE_EMBED] = "embed_tokens",
+    [MODULE_ATTN_NORM] = "input_layernorm",
+    [MODULE_LAST_NORM] = "norm",
+    [MODULE_MLP_NORM] = "post_attention_layernorm",
 };
 
 /* What stands before "layers." and "embed_tokens": a causal language model, the same inside a
@@ -68,7 +77,13 @@ const char *module_name(int module)
 proj module_projs(int module, int *count)
 {
     *count = module == MODULE_QKV ? 3 : module == MODULE_GATE_UP ? 2 : 1;
-    return module == MODULE_QKV ? PROJ_Q : module == MODULE_GATE_UP ? PROJ_GATE : (proj)module;
+    switch (module) {
+    case MODULE_QKV: return PROJ_Q;
+    case MODULE_GATE_UP: return PROJ_GATE;
+    case MODULE_FC: return PROJ_UP;
+    case MODULE_FC_OUT: return PROJ_DOWN;
+    default: return (proj)module;
+    }
 }
 
 void module_path(char *out, size_t cap, const naming *n, int layer, int module)
@@ -212,6 +227,7 @@ err_code naming_refuse(const char *name, err *e)
          "a whole trained module other than embed_tokens, lm_head and the norms"},
         {"q_norm.weight", "a trained norm of queries"},
         {"k_norm.weight", "a trained norm of keys"},
+        {"norm.bias", "a trained bias of a norm"},
         {"base_layer.weight", "a trained weight of the base"},
         {"lora_A.bias", "a bias in lora_A"},
         {"lora_a", "a file that MLX saved"},

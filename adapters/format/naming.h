@@ -21,7 +21,9 @@
 enum {
     MODULE_QKV = PROJ_COUNT, /* q, k and v, in this order */
     MODULE_GATE_UP,          /* gate, then up */
-    MODULE_IN_LAYER,         /* how many those are */
+    MODULE_FC,               /* up and down of an MLP without a gate, as StarCoder 2 calls them */
+    MODULE_FC_OUT,
+    MODULE_IN_LAYER, /* how many those are */
     MODULE_HEAD = MODULE_IN_LAYER,
     MODULE_EMBED,
     /* not to be targeted, only saved whole: two in each layer, and the last one */

@@ -225,6 +225,11 @@ static err_code read_saved(const cJSON *root, const model_config *base, const na
                            "modules_to_save names '%.64s', which covers q_norm or k_norm: trained "
                            "norms of queries and keys are not supported",
                            name);
+        else if (base->fixed_norms && save_norms(name, base, names, pc) > 0)
+            return err_set(e, ERR_UNSUPPORTED,
+                           "modules_to_save names '%.64s': trained norms are not supported for a "
+                           "base of the family %s",
+                           name, base->family);
         else if (save_norms(name, base, names, pc) == 0)
             return err_set(e, ERR_UNSUPPORTED,
                            "modules_to_save names '%.64s': whole trained modules other than "
@@ -577,8 +582,11 @@ static err_code settle_module(plan *pl, peft_config *pc, const char *name, int l
 }
 
 /* Does this base have the module, as the adapter's author called it? */
-static bool there(const naming *names, int module)
+static bool there(const model_config *base, const naming *names, int module)
 {
+    bool mlp = module >= PROJ_GATE && module <= MODULE_GATE_UP && module != MODULE_QKV;
+    if (module == MODULE_FC || module == MODULE_FC_OUT) return base->ungated;
+    if (mlp && base->ungated) return false;
     if (module == MODULE_QKV) return names->qkv;
     if (module == MODULE_GATE_UP) return names->gate_up;
     if (module <= PROJ_V) return !names->qkv;
@@ -626,7 +634,7 @@ static err_code settle_all(plan *pl, const model_config *base, const naming *nam
     err_code rc = settle_outside(pl, names, rank_limit, pc, e);
     for (int layer = 0; layer < base->n_layer; layer++)
         for (int m = 0; m < MODULE_IN_LAYER && !rc; m++) {
-            if (!there(names, m)) continue;
+            if (!there(base, names, m)) continue;
             module_path(name, sizeof name, names, layer, m);
             /* In this order, so that a target that is excluded everywhere counts as named. */
             if ((pl->all_linear || targeted(pl, name, layer)) && !excluded(pl, name))
@@ -746,4 +754,16 @@ void peft_clear(peft_config *pc)
     free(pc->layer);
     free(pc->token);
     memset(pc, 0, sizeof(*pc));
+}
+
+const char *peft_base_format(const char *base_name)
+{
+    static const struct {
+        const char *part, *format;
+    } parts[] = {{"bnb-4bit", "NF4"}, {"nf4", "NF4"},    {"gptq", "GPTQ"},   {"awq", "AWQ"},
+                 {"fp8", "FP8"},      {"w8a8", "W8A8"},  {"w4a16", "W4A16"}, {"w8a16", "W8A16"},
+                 {"mxfp4", "MXFP4"},  {"nvfp4", "NVFP4"}};
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+        if (strcasestr(base_name, parts[i].part)) return parts[i].format;
+    return NULL;
 }

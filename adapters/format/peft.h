@@ -63,6 +63,10 @@ err_code peft_parse(const char *text, size_t len, const model_config *base, int 
                     const naming *names, peft_config *out, err *e);
 void peft_clear(peft_config *pc);
 
+/* How the base was quantised that an adapter names: "NF4", "GPTQ" ...; NULL: its name does not say.
+ * A name is all that PEFT keeps of it. */
+const char *peft_base_format(const char *base_name);
+
 /* Index in peft_config.layer (and whatever is laid out like it) of
  * lm_head, embed_tokens and norms. */
 static inline size_t peft_head_slot(int n_layer)

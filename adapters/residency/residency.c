@@ -498,11 +498,6 @@ static void hint(residency *rs, uint64_t id, int64_t due_us)
     lock_release(&rs->mu);
 }
 
-static void prefetch_cb(void *self, uint64_t id)
-{
-    hint(self, id, clock_now_us());
-}
-
 static void want_cb(void *self, uint64_t id, int64_t deadline_us)
 {
     hint(self, id, deadline_us > 0 ? deadline_us : clock_now_us());
@@ -620,7 +615,6 @@ lora_source residency_source(residency *rs)
     return (lora_source){.self = rs,
                          .acquire = acquire_cb,
                          .release = release_cb,
-                         .prefetch = prefetch_cb,
                          .want = want_cb,
                          .used = used_cb,
                          .chunks = chunks_cb,

@@ -64,6 +64,24 @@ void publish_sweep(const char *data_dir)
     closedir(d);
 }
 
+/* The adapter learnt beside other weights than ours: nothing is wrong, and nobody else would say
+ * so. */
+static void tell_other_base(const adapter_layout *al, const model_config *base, const char *name)
+{
+    const char *format = peft_base_format(al->peft.base_name);
+    if (!format || strncmp(format, base->format, strlen(format)) == 0) return;
+    if (strcmp(format, "NF4") == 0)
+        log_warn("adapters",
+                 "'%s' was trained on a base in NF4 (QLoRA), which rounds otherwise than our %s: "
+                 "its answers may differ from those that its author saw",
+                 name, base->format);
+    else
+        log_warn("adapters",
+                 "'%s' names a base in %s, and ours is in %s: its answers may differ from those "
+                 "that its author saw",
+                 name, format, base->format);
+}
+
 err_code publish_check(const upload_env *env, int dir_fd, const uint64_t bytes[PART_COUNT],
                        registry_new_version *nv, char *info, size_t cap, char **text, err *e)
 {
@@ -76,6 +94,7 @@ err_code publish_check(const upload_env *env, int dir_fd, const uint64_t bytes[P
     nv->packed_bytes =
         env->be != NULL ? extent_packed_bytes(&al, env->base, env->be) : bytes[PART_WEIGHTS];
     adapter_describe(&al, info, cap);
+    tell_other_base(&al, env->base, nv->name ? nv->name : "an adapter");
     code = words_read(dir_fd, &al, env->base, env->tok, text, e);
     nv->words = *text;
     adapter_layout_clear(&al);

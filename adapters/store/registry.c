@@ -55,19 +55,21 @@ static err_code load_one_version(registry *r, const adapter_rows *rows, version_
     const adapter_row *a = row_by_id(rows, v->adapter_id);
     entry *en = a != NULL ? entry_find(r, a->tenant_id, a->name) : NULL;
     if (!en) return err_set(e, ERR_CORRUPT, "a version belongs to no adapter");
-    if (v->state == ADAPTER_DRAINING || v->state == ADAPTER_DELETED)
-        return adapter_rows_set_state(r->db, v->id, ADAPTER_DELETED, NULL, e);
+    if (v->state == ADAPTER_DRAINING || v->state == ADAPTER_DELETED) {
+        err_code rc = adapter_rows_set_state(r->db, v->id, ADAPTER_DELETED, NULL, e);
+        return rc == ERR_IO && store_in_fleet(r->db) ? ERR_NONE : rc; /* another node, or later */
+    }
+    bool absent = false;
     if (v->state == ADAPTER_READY && !registry_files_there(r, v->digest)) {
+        version_note_missing(r, v, &absent);
         log_error("adapters", "files of %s@%d are missing; it cannot be served", en->name,
                   v->version);
-        /* Not written down: a disk that is mounted again serves it again. */
-        v->state = ADAPTER_FAILED;
-        snprintf(v->error, sizeof v->error, "the adapter's files are missing on the server");
     }
     version *made = version_make(en, v->error);
     if (!made) return registry_no_memory(e);
     version_place(r, en, made, v);
     made->in_place = registry_files_linked(r, v->digest);
+    made->absent = absent;
     return ERR_NONE;
 }
 
@@ -79,8 +81,8 @@ static err_code load_aliases(registry *r, const adapter_rows *rows, err *e)
         entry *en = a != NULL ? entry_find(r, a->tenant_id, a->name) : NULL;
         if (!en || en->n_alias == REGISTRY_ALIAS_MAX) continue;
         if (version_by_number(en, al->version) == NULL) {
-            err_code rc = adapter_rows_drop_alias(r->db, a->id, al->alias, a->generation, e);
-            if (rc) return rc;
+            err_code rc = adapter_rows_drop_alias(r->db, a->id, al->alias, 0, e);
+            if (rc && !(rc == ERR_IO && store_in_fleet(r->db))) return rc;
             continue;
         }
         if (!alias_reserve(en)) return registry_no_memory(e);
@@ -112,7 +114,7 @@ static err_code load_all(registry *r, err *e)
 {
     adapter_rows rows;
     r->loading = true;
-    err_code rc = adapter_rows_load(r->db, &rows, e);
+    err_code rc = adapter_rows_load(r->db, 0, &rows, e);
     for (size_t i = 0; rc == ERR_NONE && i < rows.n_adapter; i++)
         rc = load_entry(r, &rows.adapter[i], e);
     for (size_t i = 0; rc == ERR_NONE && i < rows.n_version; i++)
@@ -125,6 +127,7 @@ static err_code load_all(registry *r, err *e)
         entry *en = entry_find(r, rows.adapter[i].tenant_id, rows.adapter[i].name);
         if (!en || en->n_version > 0) continue;
         rc = adapter_rows_drop(r->db, en->id, e);
+        if (rc == ERR_IO && store_in_fleet(r->db)) rc = ERR_NONE;
         entry_unlink(r, en);
         entry_free(en);
     }
@@ -149,7 +152,11 @@ err_code registry_create(registry **out, store *db, const registry_config *cfg, 
     snprintf(path, sizeof path, "%s/adapters", store_dir(db));
     if (mkdir(path, 0700) != 0 && errno != EEXIST)
         rc = err_set(e, ERR_IO, "cannot make the adapters' directory: %s", strerror(errno));
+    /* Before the rows are read, so that no change falls between; `change` keeps both apart. */
+    store_on_adapter(db, registry_refresh, r);
+    lock_take(&r->change);
     if (!rc) rc = load_all(r, e);
+    lock_release(&r->change);
     if (rc) {
         registry_destroy(r);
         return rc;
@@ -161,6 +168,7 @@ err_code registry_create(registry **out, store *db, const registry_config *cfg, 
 void registry_destroy(registry *r)
 {
     if (!r) return;
+    store_on_adapter(r->db, NULL, NULL);
     for (size_t b = 0; b < REGISTRY_BUCKETS; b++)
         for (entry *en = r->by_name[b], *next; en != NULL; en = next) {
             next = en->next;
@@ -243,10 +251,9 @@ static const char *split_owner(registry *r, const char *model, uint64_t *owner_i
     return slash + 1;
 }
 
-err_code registry_acquire(registry *r, uint64_t tenant_id, const char *model, bool any_tenant,
-                          const adapter_version **out, err *e)
+static err_code acquire(registry *r, uint64_t tenant_id, const char *model, bool any_tenant,
+                        const adapter_version **out, uint64_t *absent_id, err *e)
 {
-    *out = NULL;
     uint64_t owner_id = tenant_id;
     const char *rest = split_owner(r, model, &owner_id);
     model_name m;
@@ -262,6 +269,10 @@ err_code registry_acquire(registry *r, uint64_t tenant_id, const char *model, bo
     version *v = en != NULL && number != 0 ? version_by_number(en, number) : NULL;
     if (!v) {
         rc = unknown(e, model);
+    } else if (v->absent && v->state == ADAPTER_FAILED) {
+        *absent_id = v->pub.id;
+        rc = err_set(e, ERR_ELSEWHERE,
+                     "the files of the model '%.160s' are not on this node yet: try again", model);
     } else if (v->state != ADAPTER_READY) {
         rc = err_set(e, ERR_CONFLICT, "the model '%.160s' is %s%s%.120s", model,
                      adapter_state_name(v->state), v->error != NULL ? ": " : "",
@@ -273,6 +284,16 @@ err_code registry_acquire(registry *r, uint64_t tenant_id, const char *model, bo
     }
     lock_release(&r->mu);
     return rc;
+}
+
+err_code registry_acquire(registry *r, uint64_t tenant_id, const char *model, bool any_tenant,
+                          const adapter_version **out, err *e)
+{
+    uint64_t absent_id = 0;
+    *out = NULL;
+    err_code rc = acquire(r, tenant_id, model, any_tenant, out, &absent_id, e);
+    if (rc != ERR_ELSEWHERE || !registry_look_again(r, absent_id)) return rc;
+    return acquire(r, tenant_id, model, any_tenant, out, &absent_id, e);
 }
 
 err_code registry_acquire_id(registry *r, uint64_t version_id, const adapter_version **out, err *e)

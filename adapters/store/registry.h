@@ -54,7 +54,8 @@ void registry_destroy(registry *r);
 /* "name" (its alias `default`), "name@7", "name:alias"; "tenant/name..." for what is the tenant's
  * own, shared with it, or, with `any_tenant`, anybody's.
  *   ERR_NOT_FOUND  also when the name belongs to another tenant (the same sentence)
- *   ERR_CONFLICT   the version is draining or failed */
+ *   ERR_CONFLICT   the version is draining or failed
+ *   ERR_ELSEWHERE  another node of the fleet has its files, this one not yet */
 err_code registry_acquire(registry *r, uint64_t tenant_id, const char *model, bool any_tenant,
                           const adapter_version **out, err *e);
 /* One more pin on a version by its id; while it drains too, for as long as somebody holds it. */

@@ -197,7 +197,7 @@ static err_code check_target(registry *r, entry *en, int number, err *e)
 {
     lock_take(&r->mu);
     const version *v = version_by_number(en, number);
-    bool ready = v != NULL && v->state == ADAPTER_READY;
+    bool ready = v != NULL && (v->state == ADAPTER_READY || v->absent);
     lock_release(&r->mu);
     if (!v) return err_set(e, ERR_NOT_FOUND, "'%s' has no version %d", en->name, number);
     return ready

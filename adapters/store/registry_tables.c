@@ -240,8 +240,11 @@ void version_place(registry *r, entry *en, version *v, const version_row *row)
     v->next_digest = *at;
     *at = v;
     assert(en->n_version < en->cap_version); /* version_make() has made the room */
-    assert(en->n_version == 0 || en->version[en->n_version - 1]->pub.version < p->version);
-    en->version[en->n_version++] = v;
+    int i = en->n_version++;
+    /* Nearly always the newest; another node's may come later than a younger one of this node's. */
+    for (; i > 0 && en->version[i - 1]->pub.version > p->version; i--)
+        en->version[i] = en->version[i - 1];
+    en->version[i] = v;
     r->n_version++;
 }
 

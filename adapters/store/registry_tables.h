@@ -27,6 +27,7 @@ typedef struct version {
     int pins;
     bool finishing; /* somebody is removing it for good */
     bool in_place;  /* an operator's files, elsewhere */
+    bool absent;    /* in a fleet: another node has the files, this one not yet */
     char *error;    /* NULL: none */
 } version;
 
@@ -111,6 +112,13 @@ bool registry_files_linked(const registry *r, const uint8_t digest[DIGEST_BYTES]
 void registry_files_sweep(registry *r);
 /* Removes the files of this content unless some version still has it. */
 void registry_files_drop(registry *r, const uint8_t digest[DIGEST_BYTES]);
+
+/* registry_fleet.c: for store_on_adapter(): brings a name to what its rows say. */
+err_code registry_refresh(void *registry_, uint64_t adapter_id, err *e);
+/* Marks a version whose files are not here: absent in a fleet, else failed. */
+void version_note_missing(const registry *r, version_row *v, bool *absent);
+/* Are the files of an absent version here by now?  No lock is held. */
+bool registry_look_again(registry *r, uint64_t version_id);
 
 /* registry_change.c: removes a drained version without pins for good (row, memory, files).  The
  * caller has set v->finishing, so that nobody else does; no lock is held. */

@@ -39,7 +39,9 @@ extern "C" {
     X(ERR_NO_ROOM, -18, "disk full")            \
     X(ERR_STALE, -19, "changed meanwhile")      \
     X(ERR_RESTARTING, -20, "engine restarting") \
-    X(ERR_DAMAGED, -21, "damaged on the disk")
+    X(ERR_DAMAGED, -21, "damaged on the disk")  \
+    X(ERR_STOPPING, -22, "shutting down")       \
+    X(ERR_ELSEWHERE, -23, "on another node")
 
 #define ERR_ENUM_(name, value, text) name = (value),
 typedef enum { ERR_LIST(ERR_ENUM_) } err_code;

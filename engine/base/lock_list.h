@@ -42,7 +42,7 @@
       "changes of tenants, one after another, over the write of their rows") \
     X(KEYS_CHANGE, "key_cache.change", MAY_WAIT, ALONE, \
       "changes of keys, one after another, over the write of their rows") \
-    X(LOCKOUTS, "lockouts.mu", NO_WAIT, ALONE, \
+    X(LOCKOUTS, "lockouts.mu", NO_WAIT, UNDER(TENANTS_CHANGE), \
       "the slots of the file of lock-outs, and the tickets of those who wait") \
     X(TENANTS, "tenant_cache.lock", NO_WAIT, \
       UNDER(STATS) | UNDER(TENANTS_CHANGE) | UNDER(LOCKOUTS), \
@@ -53,7 +53,10 @@
       UNDER(STATS) | UNDER(REGISTRY_FILES) | UNDER(REGISTRY_CHANGE) | UNDER(TENANTS_CHANGE) | \
       UNDER(KEYS_CHANGE), \
       "the storage writer's queue and its counts") \
-    X(STORE_READERS, "store.read_mu", NO_WAIT, UNDER(LIMITS), \
+    X(FLEET, "fleet.mu", NO_WAIT, UNDER(STATS), \
+      "how far the mirror is, whether the fleet's database answers, rows that wait to be shown") \
+    X(STORE_READERS, "store.read_mu", NO_WAIT, \
+      UNDER(LIMITS) | UNDER(REGISTRY_CHANGE) | UNDER(TENANTS_CHANGE) | UNDER(KEYS_CHANGE), \
       "which of the reading connections are in use") \
     X(STORE_IDS, "store.id_mu", NO_WAIT, \
       UNDER(STAGING) | UNDER(REGISTRY_FILES) | UNDER(REGISTRY_CHANGE) | UNDER(TENANTS_CHANGE) | \
@@ -83,6 +86,10 @@
       "the sleep of the compute threads") \
     X(STATS_BOOK, "book.mu", NO_WAIT, UNDER(STATS), \
       "what became of requests, by tenant, adapter and class") \
+    X(STATS_HISTORY, "stats_history.mu", NO_WAIT, UNDER(STATS), \
+      "what ended in the spans of history that are under way; breaches") \
+    X(ENDED, "ended.mu", NO_WAIT, ALONE, \
+      "the last requests that ended, and the slowest") \
     X(STATS_EVENTS, "stats.events_mu", NO_WAIT, UNDER(STATS), \
       "events that the next picture is to show") \
     X(INFLIGHT, "inflight.mu", NO_WAIT, ALONE, \
@@ -91,6 +98,8 @@
       "the list of tokenizers with an adapter's added tokens") \
     X(LISTENER_TLS, "listener.mu", NO_WAIT, ALONE, \
       "the TLS context for new connections") \
+    X(SPANS, "spans.mu", NO_WAIT, ALONE, \
+      "the ring of requests whose traces are to be sent") \
     X(PEERS, "peers.mu", NO_WAIT, ALONE, \
       "connections by client") \
     X(SPARE_DESCRIPTORS, "spare_descriptors.mu", NO_WAIT, ALONE, \

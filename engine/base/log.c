@@ -55,15 +55,23 @@ static void put_escaped(line *l, const char *s, int quotes)
     }
 }
 
-static void put_field(line *l, const char *name, const char *value, int json)
+static void put_field(line *l, const char *name, const char *value, bool json)
 {
     put_raw(l, json ? ",\"" : " ");
     put_raw(l, name);
     put_raw(l, json ? "\":\"" : "=");
-    int plain = !json && value[0] && !strpbrk(value, " \"=\\\n\t");
+    bool plain = !json && value[0] && !strpbrk(value, " \"=\\\n\t");
     if (!json && !plain) put_raw(l, "\"");
     put_escaped(l, value, !plain);
     if (json || !plain) put_raw(l, "\"");
+}
+
+static void put_number(line *l, const char *name, const char *value)
+{
+    put_raw(l, ",\"");
+    put_raw(l, name);
+    put_raw(l, "\":");
+    put_raw(l, value);
 }
 
 static void begin(line *l, log_level level, const char *module, const char *event)
@@ -76,16 +84,16 @@ static void begin(line *l, log_level level, const char *module, const char *even
         put_raw(l, "{\"time\":\"");
         put_raw(l, when);
         put_raw(l, "\"");
-        put_field(l, "level", level_name(level), 1);
-        put_field(l, "module", module, 1);
-        put_field(l, "msg", event, 1);
+        put_field(l, "level", level_name(level), true);
+        put_field(l, "module", module, true);
+        put_field(l, "msg", event, true);
         break;
     case LOG_LOGFMT:
         put_raw(l, "time=");
         put_raw(l, when);
-        put_field(l, "level", level_name(level), 0);
-        put_field(l, "module", module, 0);
-        put_field(l, "msg", event, 0);
+        put_field(l, "level", level_name(level), false);
+        put_field(l, "module", module, false);
+        put_field(l, "msg", event, false);
         break;
     case LOG_TEXT:
         put_raw(l, when);
@@ -124,11 +132,15 @@ void log_fields(log_level level, const char *module, const char *event, const lo
                 int n)
 {
     if ((int)level < atomic_load(&min_level)) return;
-    int json = atomic_load(&line_format) == LOG_JSON;
+    bool json = atomic_load(&line_format) == LOG_JSON;
     line l;
     begin(&l, level, module, event);
     for (int i = 0; i < n; i++) {
-        if (fields[i].value) put_field(&l, fields[i].name, fields[i].value, json);
+        const log_field *f = &fields[i];
+        if (f->value && json && f->number)
+            put_number(&l, f->name, f->value);
+        else if (f->value)
+            put_field(&l, f->name, f->value, json);
     }
     end(&l);
 }

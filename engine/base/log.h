@@ -9,6 +9,8 @@
 #ifndef ENGINE_BASE_LOG_H
 #define ENGINE_BASE_LOG_H
 
+#include <stdbool.h>
+
 typedef enum { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR, LOG_NOTHING } log_level;
 typedef enum { LOG_TEXT, LOG_LOGFMT, LOG_JSON } log_format;
 
@@ -19,9 +21,11 @@ void log_setup(log_level level, log_format format);
 void log_write(log_level level, const char *module, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* A line of n fields; a NULL value leaves its field out. */
+/* A line of n fields; a NULL value leaves its field out.  `number`: the value is one, and JSON has
+ * it without quotes. */
 typedef struct log_field {
     const char *name, *value;
+    bool number;
 } log_field;
 void log_fields(log_level level, const char *module, const char *event, const log_field *fields,
                 int n);

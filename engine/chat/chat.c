@@ -15,6 +15,7 @@
 #include "engine/base/utf8.h"
 #include "engine/chat/chat_builtin.h"
 #include "engine/chat/jinja.h"
+#include "engine/files/documents.h"
 #include "engine/text/unicode.h"
 
 enum {
@@ -69,26 +70,11 @@ bool chat_template_reads(const chat_template *ct, const char *name)
 
 /* --------------------------------------------------------------------- loading -- */
 
-static char *read_path(const char *path)
-{
-    FILE *f = fopen(path, "rb");
-    if (!f) return NULL;
-    long size = fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
-    char *text = size >= 0 && size < (8 << 20) ? malloc((size_t)size + 1) : NULL;
-    rewind(f);
-    if (text) {
-        size_t n = fread(text, 1, (size_t)size, f);
-        text[n] = 0;
-    }
-    (void)fclose(f);
-    return text;
-}
-
 static char *read_file(const char *dir, const char *name)
 {
     char path[4096];
     snprintf(path, sizeof(path), "%s/%s", dir, name);
-    return read_path(path);
+    return document_file_text(path);
 }
 
 typedef struct {
@@ -98,10 +84,8 @@ typedef struct {
 /* chat_template of a JSON file: a string, or a list of named ones. */
 static void texts_in_json(const char *dir, const char *name, texts *t)
 {
-    char *text = read_file(dir, name);
     cJSON *cfg;
-    if (!text) return;
-    if (json_parse(text, strlen(text), &json_limits_trusted, &cfg, NULL) == ERR_NONE) {
+    if (document_read(dir, name, &cfg, NULL) == ERR_NONE) {
         const cJSON *v = json_get(cfg, "chat_template"), *each;
         if (cJSON_IsString(v)) t->plain = strdup(v->valuestring);
         if (!cJSON_IsArray(v)) v = NULL;
@@ -116,7 +100,6 @@ static void texts_in_json(const char *dir, const char *name, texts *t)
         }
         cJSON_Delete(cfg);
     }
-    free(text);
 }
 
 /* The model's own template. */
@@ -165,7 +148,7 @@ static err_code find_texts(const char *dir, const char *name, const tokenizer *t
                            err *e)
 {
     if (name && strchr(name, '/')) {
-        t->plain = read_path(name);
+        t->plain = document_file_text(name);
         if (!t->plain)
             return err_set(e, ERR_NOT_FOUND, "the file of the chat template cannot be read");
         return ERR_NONE;
@@ -256,8 +239,11 @@ static err_code fill(chat_template *ct, const tokenizer *tok, err *e)
     ct->now = wall_clock;
     ct->bos = token_text(tok, tokenizer_bos(tok));
     ct->eos = token_text(tok, tokenizer_eos(tok));
-    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
-        add_stop(ct, tok, tokenizer_find(tok, ends[i]));
+    bool channels = chat_template_says(ct, "<|channel|>"); /* <|end|> ends a message of several */
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+        if (!channels || strcmp(ends[i], "<|end|>") != 0)
+            add_stop(ct, tok, tokenizer_find(tok, ends[i]));
+    }
     add_stop(ct, tok, tokenizer_eos(tok));
     return find_markers(ct, tok, e);
 }
@@ -340,6 +326,16 @@ static void set_message(jinja_run *r, const chat_template *ct, const chat_messag
         jinja_item_text(r, "tool_call_id", m->tool_call_id, strlen(m->tool_call_id), true);
 }
 
+/* Qwen's and GLM's word for it, DeepSeek's and Granite's; a request's own variable goes before. */
+static void set_thinking(jinja_run *r, const chat_ask *ask)
+{
+    static const char *const names[] = {"enable_thinking", "thinking"};
+    for (size_t i = 0; ask->thinking && i < sizeof(names) / sizeof(names[0]); i++) {
+        if (!ask->kwargs || !json_get(ask->kwargs, names[i]))
+            jinja_set_bool(r, names[i], ask->thinking > 0);
+    }
+}
+
 /* `last`: the text of the last message, NULL for its own. */
 static jinja_run *begin(const chat_template *ct, const chat_ask *ask, const char *last)
 {
@@ -368,6 +364,7 @@ static jinja_run *begin(const chat_template *ct, const chat_ask *ask, const char
     }
     jinja_set_json(r, "tools", ask->tools, true);
     jinja_set_json(r, "documents", ask->documents, true);
+    set_thinking(r, ask);
     if (ask->effort) jinja_set_text(r, "reasoning_effort", ask->effort, strlen(ask->effort), true);
     jinja_set_bool(r, "add_generation_prompt", ask->add_generation_prompt);
     if (ct->bos[0]) jinja_set_text(r, "bos_token", ct->bos, strlen(ct->bos), false);

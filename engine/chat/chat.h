@@ -47,6 +47,7 @@ typedef struct chat_ask {
     const cJSON *tools;     /* array as in OpenAI's API; NULL: none */
     const cJSON *documents; /* array, for templates that read it; NULL: none */
     const char *effort;     /* reasoning_effort, likewise; NULL: none */
+    int thinking;           /* 1, -1: enable_thinking and thinking, likewise; 0: as it is */
     const cJSON *kwargs;    /* object: further variables of the template; NULL: none */
     const char *opening;    /* what the answer begins with: the template's hand; NULL: nothing */
 } chat_ask;

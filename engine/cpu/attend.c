@@ -9,6 +9,7 @@
 #include "engine/cpu/attend.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdalign.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -34,7 +35,9 @@ static void lay_out(cpu_kv *kv, const attn_shape *shape)
 {
     kv->d_pad = (shape->head_dim + D_UNIT - 1) / D_UNIT * D_UNIT;
     kv->elem_bytes = dtype_bytes(shape->kv_type);
-    kv->head_bytes = 2 * (size_t)kv->d_pad * CPU_PAGE_TOKENS * kv->elem_bytes;
+    kv->code_bytes = (size_t)kv->d_pad * CPU_PAGE_TOKENS * kv->elem_bytes;
+    size_t scales = shape->kv_type == DT_I8 ? CPU_PAGE_TOKENS * sizeof(uint16_t) : 0;
+    kv->head_bytes = 2 * (kv->code_bytes + scales);
     kv->layer_bytes = kv->head_bytes * (size_t)shape->n_kv_head;
     kv->page_bytes = kv->layer_bytes * (size_t)shape->n_layer;
 }
@@ -123,35 +126,85 @@ typedef struct {
     atomic_size_t next;
 } append_job;
 
+enum { CODE_MAX = 127 };
+
+/* The least bf16 by which no value has a code above CODE_MAX; not a number where one of them is
+ * none, so that it shows in the logits as it does with other types. */
+static uint16_t scale_of(const float *x, int d)
+{
+    float most = 0, sum = 0;
+    for (int i = 0; i < d; i++) {
+        most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+        sum += x[i];
+    }
+    if (!isfinite(sum)) return bf16_from_f32(NAN);
+    uint16_t h = bf16_from_f32(most / CODE_MAX);
+    return bf16_to_f32(h) * CODE_MAX < most ? (uint16_t)(h + 1) : h;
+}
+
+static int8_t code_of(float x, float scale)
+{
+    if (!(scale > 0)) return 0;
+    float c = rintf(x / scale);
+    return (int8_t)(c > CODE_MAX ? CODE_MAX : c < -CODE_MAX ? -CODE_MAX : c);
+}
+
+/* Not infinite, whatever the model computes: attention would spread it to every row that looks. */
+static uint16_t f16_within(float x)
+{
+    const float most = 65504;
+    return f16_from_f32(x > most ? most : x < -most ? -most : x);
+}
+
+/* d values of one position, `apart` elements from one to the next. */
+static void store_values(char *to, uint16_t *scale, dtype type, int apart, const float *x, int d)
+{
+    float *f = (float *)(void *)to;
+    uint16_t *h = (uint16_t *)(void *)to;
+    int8_t *c = (int8_t *)to;
+    float by = 1;
+    switch (type) {
+    case DT_F32:
+        for (int i = 0; i < d; i++) f[i * apart] = x[i];
+        break;
+    case DT_BF16:
+        for (int i = 0; i < d; i++) h[i * apart] = bf16_from_f32(x[i]);
+        break;
+    case DT_F16:
+        for (int i = 0; i < d; i++) h[i * apart] = f16_within(x[i]);
+        break;
+    case DT_I8:
+        *scale = scale_of(x, d);
+        by = bf16_to_f32(*scale);
+        for (int i = 0; i < d; i++) c[i * apart] = code_of(x[i], by);
+        break;
+    }
+}
+
 static void store_kv(const cpu_kv *kv, char *k, char *v, int slot, const float *ks, const float *vs)
 {
     int d = kv->head.shape.head_dim;
-    if (kv->head.shape.kv_type == DT_F32) {
-        float *kf = (float *)(void *)k, *vp = (float *)(void *)v;
-        for (int i = 0; i < d; i++) kf[i * CPU_PAGE_TOKENS + slot] = ks[i];
-        memcpy(vp + (size_t)slot * kv->d_pad, vs, (size_t)d * sizeof(float));
-        return;
-    }
-    uint16_t *kh = (uint16_t *)(void *)k, *vh16 = (uint16_t *)(void *)v;
-    for (int i = 0; i < d; i++) kh[i * CPU_PAGE_TOKENS + slot] = bf16_from_f32(ks[i]);
-    for (int i = 0; i < d; i++) vh16[(size_t)slot * kv->d_pad + i] = bf16_from_f32(vs[i]);
+    dtype type = kv->head.shape.kv_type;
+    store_values(k + (size_t)slot * kv->elem_bytes, kv_scales(kv, k) + slot, type, CPU_PAGE_TOKENS,
+                 ks, d);
+    store_values(v + (size_t)slot * kv->d_pad * kv->elem_bytes, kv_scales(kv, v) + slot, type, 1,
+                 vs, d);
 }
 
 static void append_row(const append_job *j, const step_seq *sq, int row)
 {
     const attn_shape *sh = &j->kv->head.shape;
-    int pos = j->s->pos[row], d = sh->head_dim, half = j->rope->rope_dim / 2;
-    const float *cos = j->rope->cos + (size_t)pos * half, *sin = j->rope->sin + (size_t)pos * half;
+    int pos = j->s->pos[row], d = sh->head_dim;
     float *q = j->q + (size_t)row * sh->n_head * d;
     float *k = j->k + (size_t)row * sh->n_kv_head * d;
     const float *v = j->v + (size_t)row * sh->n_kv_head * d;
     for (int h = 0; h < sh->n_head; h++) {
-        j->kern->rope(q + h * d, j->q_norm, j->eps, cos, sin, d, j->rope->rope_dim);
+        j->kern->rope(q + h * d, j->q_norm, j->eps, j->rope, pos, d);
     }
     assert(pos >= sq->pos0 && pos / CPU_PAGE_TOKENS < sq->n_page && pos < j->rope->max_pos);
     int page = sq->page[pos / CPU_PAGE_TOKENS], slot = pos % CPU_PAGE_TOKENS;
     for (int h = 0; h < sh->n_kv_head; h++) {
-        j->kern->rope(k + h * d, j->k_norm, j->eps, cos, sin, d, j->rope->rope_dim);
+        j->kern->rope(k + h * d, j->k_norm, j->eps, j->rope, pos, d);
         store_kv(j->kv, kv_k(j->kv, page, j->layer, h), kv_v(j->kv, page, j->layer, h), slot,
                  k + h * d, v + h * d);
     }
@@ -202,7 +255,7 @@ typedef struct {
     float *out;
     const float *q;
     const step *s;
-    int layer;
+    int layer, window;
     char *parts; /* of each piece, where items are split; else NULL */
     size_t part_bytes;
     atomic_int next, next_merge;
@@ -229,9 +282,9 @@ static int split_of(int pos)
 }
 
 /* Splits that rows of a sequence see. */
-static int splits_of(const attn_shape *sh, const step_seq *sq)
+static int splits_of(const attend_job *j, const step_seq *sq)
 {
-    return split_of(sq->pos0 + sq->n_rows - 1) - split_of(attend_from(sh, sq->pos0)) + 1;
+    return split_of(sq->pos0 + sq->n_rows - 1) - split_of(attend_from(j->window, sq->pos0)) + 1;
 }
 
 static attend_item item_of(const attend_job *j, const step_seq *sq, int item)
@@ -246,7 +299,7 @@ static attend_item item_of(const attend_job *j, const step_seq *sq, int item)
         it.rows[it.n] = (attend_row){.q = j->q + at, .out = j->out + at, .pos = j->s->pos[row]};
     }
     assert(it.n > 0);
-    it.first = split_of(attend_from(sh, it.rows[0].pos));
+    it.first = split_of(attend_from(j->window, it.rows[0].pos));
     it.last = split_of(it.rows[it.n - 1].pos);
     assert(it.first <= it.last && it.last * SPLIT_PAGES < sq->n_page);
     return it;
@@ -287,7 +340,7 @@ static void attend_thread(void *arg, int thread)
     int seq = 0, before = 0, n = 0, splits = 1; /* pieces before this sequence, and of it */
     for (int i; (i = atomic_fetch_add(&j->next, 1)) < j->n_pieces;) {
         for (;; seq++, before += n) {
-            splits = j->parts ? splits_of(sh, &j->s->seq[seq]) : 1;
+            splits = j->parts ? splits_of(j, &j->s->seq[seq]) : 1;
             n = items_of(sh, &j->s->seq[seq]) * splits;
             if (i - before < n) break;
         }
@@ -308,7 +361,7 @@ static void merge_thread(void *arg, int thread)
     const attn_shape *sh = &j->kv->head.shape;
     int item = 0, piece = 0, mine = atomic_fetch_add(&j->next_merge, 1);
     for (int s = 0; s < j->s->n_seq; s++) {
-        int splits = splits_of(sh, &j->s->seq[s]), items = items_of(sh, &j->s->seq[s]);
+        int splits = splits_of(j, &j->s->seq[s]), items = items_of(sh, &j->s->seq[s]);
         for (int i = 0; i < items; i++, item++, piece += splits) {
             if (item != mine) continue;
             attend_item it = item_of(j, &j->s->seq[s], i);
@@ -339,7 +392,7 @@ static bool split_items(backend *be, attend_job *j)
     const attn_shape *sh = &j->kv->head.shape;
     int pieces = 0;
     for (int i = 0; i < j->s->n_seq; i++)
-        pieces += items_of(sh, &j->s->seq[i]) * splits_of(sh, &j->s->seq[i]);
+        pieces += items_of(sh, &j->s->seq[i]) * splits_of(j, &j->s->seq[i]);
     assert(pieces >= j->n_items);
     if (pieces == j->n_items) return true;
     j->part_bytes = attend_part_bytes(j->kv->d_pad);
@@ -358,7 +411,8 @@ void cpu_attend(backend *be, const kv_pool *pool, float *out, const float *q, co
                     .out = out,
                     .q = q,
                     .s = s,
-                    .layer = layer};
+                    .layer = layer,
+                    .window = attn_window(&pool->shape, layer)};
     size_t work = 0;
     for (int i = 0; i < s->n_seq; i++) {
         const step_seq *sq = &s->seq[i];

@@ -3,7 +3,9 @@
  * A page holds 32 positions of every layer.  For one (layer, kv head):
  *     K [d_pad][32]   transposed, so that a dot product with 32 keys is a sweep over d
  *     V [32][d_pad]
- * d_pad is head_dim rounded up to D_UNIT.  Elements are f32 or bf16.
+ * d_pad is head_dim rounded up to D_UNIT.  Elements are f32, bf16, f16 or int8.  Behind K and
+ * behind V in int8 stand the scales of the 32 positions, bf16: a position's values are its codes
+ * times its scale, so that writing one position never touches another.
  *
  * Keys are cut at absolute positions into splits of SPLIT_PAGES pages.  A split is summed alone,
  * splits are merged in ascending order: so a row has the same bits whether one thread walks its
@@ -20,7 +22,8 @@ typedef struct cpu_kv {
     kv_pool head;
     int d_pad;
     size_t elem_bytes;
-    size_t head_bytes;  /* K and V of one kv head in one layer's page */
+    size_t code_bytes;  /* K or V of one kv head in one layer's page, without scales */
+    size_t head_bytes;  /* K and V, with them */
     size_t layer_bytes; /* of all kv heads */
     size_t page_bytes;  /* from one page to the next */
     bool borrowed;      /* data is the caller's */
@@ -47,10 +50,10 @@ static inline size_t attend_part_bytes(int d_pad)
     return sizeof(attend_part) + sizeof(float) * ATTEND_ROWS * (size_t)d_pad;
 }
 
-/* The first position that a row at `pos` sees. */
-static inline int attend_from(const attn_shape *sh, int pos)
+/* The first position that a row at `pos` sees with this window. */
+static inline int attend_from(int window, int pos)
 {
-    return sh->window > 0 && pos >= sh->window ? pos - sh->window + 1 : 0;
+    return window > 0 && pos >= window ? pos - window + 1 : 0;
 }
 
 /* Split `at` for up to ATTEND_ROWS rows that share a sequence and a kv head, ascending
@@ -65,9 +68,9 @@ typedef void merge_fn(attend_part *into, const attend_part *part, int n, int d_p
 typedef void finish_fn(const attend_row *rows, const attend_part *part, int n, int head_dim,
                        int d_pad);
 
-/* x in place: RMS norm per head (if norm), then rotate-half by cos/sin [rope_dim / 2]. */
-typedef void rope_fn(float *x, const float *norm, float eps, const float *cos, const float *sin,
-                     int head_dim, int rope_dim);
+/* x in place: RMS norm per head (if norm), then the table's rotation for `pos`. */
+typedef void rope_fn(float *x, const float *norm, float eps, const rope_table *rope, int pos,
+                     int head_dim);
 
 typedef struct attend_kernels {
     split_fn *split;
@@ -87,6 +90,12 @@ static inline char *kv_k(const cpu_kv *kv, int page, int layer, int kv_head)
 static inline char *kv_v(const cpu_kv *kv, int page, int layer, int kv_head)
 {
     return kv_k(kv, page, layer, kv_head) + kv->head_bytes / 2;
+}
+
+/* [CPU_PAGE_TOKENS], of what kv_k() or kv_v() gave; int8 only. */
+static inline uint16_t *kv_scales(const cpu_kv *kv, const char *codes)
+{
+    return (uint16_t *)(void *)((uintptr_t)codes + kv->code_bytes);
 }
 
 #endif

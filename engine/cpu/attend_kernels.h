@@ -49,39 +49,42 @@ typedef struct {
     attend_part *part;
     const float *q; /* [ATTEND_ROWS][HEAD_DIM_MAX] */
     int r0, n, lo, hi, d, d_pad;
-    const char *k, *v, *next; /* the keys after these */
+    float cap;
+    const char *k, *v, *next;          /* the keys after these */
+    const uint16_t *k_scale, *v_scale; /* of int8 */
 } page_work;
 
 /* What is fetched while n rows are multiplied with as many bytes of something else. */
 static inline __attribute__((always_inline)) tile_fetch meanwhile(const char *at, int n,
-                                                                  const bool bf16)
+                                                                  const tile_type type)
 {
-    int lines = TILE_K * PAGE * (bf16 ? 2 : 4) / 64, passes = tile_count(n);
+    int lines = TILE_K * PAGE * tile_bytes(type) / 64, passes = tile_count(n);
     return (tile_fetch){.at = at, .lines = (lines + passes - 1) / passes, .left = lines};
 }
 
 static inline __attribute__((always_inline)) void scores(float (*s)[PAGE], const page_work *p,
-                                                         const bool bf16)
+                                                         const tile_type type)
 {
-    tile_fetch f = meanwhile(p->v, p->n, bf16);
+    tile_fetch f = meanwhile(p->v, p->n, type);
     for (int i = 0; i < p->n; i += TILE_ROWS) {
         int n = p->n - i < TILE_ROWS ? p->n - i : TILE_ROWS;
         tile_work t = {.out = s[i],
                        .out_row = PAGE,
                        .w = p->k,
-                       .w_bytes = PAGE * (bf16 ? 2 : 4),
+                       .w_bytes = PAGE * (size_t)tile_bytes(type),
                        .x = p->q + (size_t)(p->r0 + i) * HEAD_DIM_MAX,
                        .x_row = HEAD_DIM_MAX,
                        .n_k = p->d};
-        tile_rows(&t, bf16, &f, n, PAGE);
+        tile_rows(&t, type, &f, n, PAGE);
     }
 }
 
 /* o += weights V for columns [c, c + cols). */
-static inline __attribute__((always_inline)) void
-gather(float (*s)[PAGE], const page_work *p, int c, tile_fetch f, const bool bf16, const int cols)
+static inline __attribute__((always_inline)) void gather(float (*s)[PAGE], const page_work *p,
+                                                         int c, tile_fetch f, const tile_type type,
+                                                         const int cols)
 {
-    const size_t size = bf16 ? 2 : 4, row = (size_t)p->d_pad;
+    const size_t size = (size_t)tile_bytes(type), row = (size_t)p->d_pad;
     for (int i = 0; i < p->n; i += TILE_ROWS) {
         int n = p->n - i < TILE_ROWS ? p->n - i : TILE_ROWS;
         tile_work t = {.out = p->part->o + (size_t)(p->r0 + i) * row + c,
@@ -92,53 +95,101 @@ gather(float (*s)[PAGE], const page_work *p, int c, tile_fetch f, const bool bf1
                        .x_row = PAGE,
                        .n_k = p->hi - p->lo,
                        .more = true};
-        tile_rows(&t, bf16, &f, n, cols);
+        tile_rows(&t, type, &f, n, cols);
     }
 }
 
 /* Functions of their own, since the compiler runs out of registers for them
  * in the midst of one_page(). */
-static __attribute__((noinline)) void gather_end_bf16(float (*s)[PAGE], const page_work *p, int c)
-{
-    gather(s, p, c, (tile_fetch){0}, true, D_UNIT);
-}
-
 static __attribute__((noinline)) void gather_end_f32(float (*s)[PAGE], const page_work *p, int c)
 {
-    gather(s, p, c, (tile_fetch){0}, false, D_UNIT);
+    gather(s, p, c, (tile_fetch){0}, TILE_F32, D_UNIT);
 }
 
-static inline __attribute__((always_inline)) void one_page(const page_work *p, const bool bf16)
+static __attribute__((noinline)) void gather_end_bf16(float (*s)[PAGE], const page_work *p, int c)
+{
+    gather(s, p, c, (tile_fetch){0}, TILE_BF16, D_UNIT);
+}
+
+static __attribute__((noinline)) void gather_end_f16(float (*s)[PAGE], const page_work *p, int c)
+{
+    gather(s, p, c, (tile_fetch){0}, TILE_F16, D_UNIT);
+}
+
+static __attribute__((noinline)) void gather_end_i8(float (*s)[PAGE], const page_work *p, int c)
+{
+    gather(s, p, c, (tile_fetch){0}, TILE_I8, D_UNIT);
+}
+
+/* One row of a page times the scales of its positions. */
+static __attribute__((noinline)) void rescale(float *s, const uint16_t *scale)
+{
+    for (int i = 0; i < PAGE; i += VEC) vf_store(s + i, vf_load(s + i) * vf_from_bf16(scale + i));
+}
+
+static __attribute__((noinline)) void cap_scores(float *s, float cap)
+{
+    for (int i = 0; i < PAGE; i += VEC) vf_store(s + i, vf_cap(vf_load(s + i), cap));
+}
+
+static inline __attribute__((always_inline)) void one_page(const page_work *p, const tile_type type)
 {
     alignas(64) float s[ATTEND_ROWS][PAGE];
-    scores(s, p, bf16);
-    for (int r = 0; r < p->n; r++) soften(p->part, p->r0 + r, s[r], p->lo, p->hi, p->d_pad);
+    scores(s, p, type);
+    for (int r = 0; r < p->n; r++) {
+        if (type == TILE_I8) rescale(s[r], p->k_scale);
+        if (p->cap > 0) cap_scores(s[r], p->cap);
+        soften(p->part, p->r0 + r, s[r], p->lo, p->hi, p->d_pad);
+        if (type == TILE_I8) rescale(s[r], p->v_scale);
+    }
     int c = 0;
     for (; c + TILE_COLS <= p->d_pad; c += TILE_COLS) {
-        const char *next = p->next + (size_t)c * PAGE * (bf16 ? 2 : 4);
-        gather(s, p, c, meanwhile(next, p->n, bf16), bf16, TILE_COLS);
+        const char *next = p->next + (size_t)c * PAGE * (size_t)tile_bytes(type);
+        gather(s, p, c, meanwhile(next, p->n, type), type, TILE_COLS);
     }
     if (c == p->d_pad) return;
-    if (bf16)
-        gather_end_bf16(s, p, c);
-    else
-        gather_end_f32(s, p, c);
-}
-
-static __attribute__((noinline)) void page_bf16(const page_work *p)
-{
-    one_page(p, true);
+    switch (type) {
+    case TILE_F32: gather_end_f32(s, p, c); break;
+    case TILE_BF16: gather_end_bf16(s, p, c); break;
+    case TILE_F16: gather_end_f16(s, p, c); break;
+    case TILE_I8: gather_end_i8(s, p, c); break;
+    }
 }
 
 static __attribute__((noinline)) void page_f32(const page_work *p)
 {
-    one_page(p, false);
+    one_page(p, TILE_F32);
+}
+
+static __attribute__((noinline)) void page_bf16(const page_work *p)
+{
+    one_page(p, TILE_BF16);
+}
+
+static __attribute__((noinline)) void page_f16(const page_work *p)
+{
+    one_page(p, TILE_F16);
+}
+
+static __attribute__((noinline)) void page_i8(const page_work *p)
+{
+    one_page(p, TILE_I8);
+}
+
+static void page_of(const page_work *p, dtype type)
+{
+    switch (type) {
+    case DT_F32: page_f32(p); break;
+    case DT_BF16: page_bf16(p); break;
+    case DT_F16: page_f16(p); break;
+    case DT_I8: page_i8(p); break;
+    }
 }
 
 /* The first slot that a row sees of the page that begins at `base`, and one past the last. */
-static int slot_from(const attn_shape *sh, int pos, int base)
+static int slot_from(int window, int pos, int base)
 {
-    int from = attend_from(sh, pos);
+    int from = attend_from(window, pos);
     return from > base ? from - base : 0;
 }
 
@@ -148,21 +199,19 @@ static int slot_to(int pos, int base)
 }
 
 /* Neighbours with the same range share the loads of K and V. */
-static void rows_of_page(page_work p, const attn_shape *sh, const attend_row *rows, int n, int base)
+static void rows_of_page(page_work p, dtype type, int window, const attend_row *rows, int n,
+                         int base)
 {
     for (int r = 0; r < n; r += p.n) {
         p.r0 = r;
         p.n = 1;
-        p.lo = slot_from(sh, rows[r].pos, base);
+        p.lo = slot_from(window, rows[r].pos, base);
         p.hi = slot_to(rows[r].pos, base);
         if (p.lo >= p.hi) continue;
-        while (r + p.n < n && slot_from(sh, rows[r + p.n].pos, base) == p.lo &&
+        while (r + p.n < n && slot_from(window, rows[r + p.n].pos, base) == p.lo &&
                slot_to(rows[r + p.n].pos, base) == p.hi)
             p.n++;
-        if (sh->kv_type == DT_BF16)
-            page_bf16(&p);
-        else
-            page_f32(&p);
+        page_of(&p, type);
     }
 }
 
@@ -170,6 +219,7 @@ static void split(attend_part *part, const cpu_kv *kv, const attend_row *rows, i
                   const int32_t *page, int layer, int kv_head, int at)
 {
     const attn_shape *sh = &kv->head.shape;
+    int window = attn_window(sh, layer);
     alignas(64) float q[ATTEND_ROWS][HEAD_DIM_MAX];
     for (int r = 0; r < n; r++) {
         part->max[r] = -INFINITY;
@@ -177,7 +227,7 @@ static void split(attend_part *part, const cpu_kv *kv, const attend_row *rows, i
         for (int i = 0; i < sh->head_dim; i++) q[r][i] = rows[r].q[i] * sh->scale;
     }
     memset(part->o, 0, (size_t)n * kv->d_pad * sizeof(float));
-    int first = attend_from(sh, rows[0].pos) / PAGE, last = rows[n - 1].pos / PAGE;
+    int first = attend_from(window, rows[0].pos) / PAGE, last = rows[n - 1].pos / PAGE;
     if (first < at * SPLIT_PAGES) first = at * SPLIT_PAGES;
     if (last > (at + 1) * SPLIT_PAGES - 1) last = (at + 1) * SPLIT_PAGES - 1;
     for (int b = first; b <= last; b++) {
@@ -185,11 +235,14 @@ static void split(attend_part *part, const cpu_kv *kv, const attend_row *rows, i
         page_work p = {.part = part,
                        .q = q[0],
                        .d = sh->head_dim,
+                       .cap = sh->cap,
                        .d_pad = kv->d_pad,
                        .k = kv_k(kv, page[b], layer, kv_head),
                        .v = kv_v(kv, page[b], layer, kv_head),
                        .next = kv_k(kv, page[soon], layer, kv_head)};
-        rows_of_page(p, sh, rows, n, b * PAGE);
+        p.k_scale = kv_scales(kv, p.k);
+        p.v_scale = kv_scales(kv, p.v);
+        rows_of_page(p, sh->kv_type, window, rows, n, b * PAGE);
     }
 }
 
@@ -218,8 +271,18 @@ static void finish(const attend_row *rows, const attend_part *part, int n, int h
     }
 }
 
-static void rope(float *x, const float *norm, float eps, const float *cos, const float *sin,
-                 int head_dim, int rope_dim)
+/* Pairs begin at every `each`-th value, and their two values stand `apart`. */
+static inline __attribute__((always_inline)) void turn(float *x, const float *cos, const float *sin,
+                                                       int half, const int each, int apart)
+{
+    for (int i = 0; i < half; i++) {
+        float a = x[i * each], b = x[i * each + apart];
+        x[i * each] = a * cos[i] - b * sin[i];
+        x[i * each + apart] = b * cos[i] + a * sin[i];
+    }
+}
+
+static void rope(float *x, const float *norm, float eps, const rope_table *t, int pos, int head_dim)
 {
     if (norm) {
         vf acc = vf_set(0);
@@ -230,12 +293,12 @@ static void rope(float *x, const float *norm, float eps, const float *cos, const
         float inv = 1.0F / sqrtf(vf_sum(acc) / (float)head_dim + eps);
         for (int i = 0; i < head_dim; i++) x[i] = x[i] * inv * norm[i];
     }
-    int half = rope_dim / 2;
-    for (int i = 0; i < half; i++) {
-        float a = x[i], b = x[i + half];
-        x[i] = a * cos[i] - b * sin[i];
-        x[i + half] = b * cos[i] + a * sin[i];
-    }
+    int half = t->rope_dim / 2;
+    const float *cos = t->cos + (size_t)pos * half, *sin = t->sin + (size_t)pos * half;
+    if (t->pairs)
+        turn(x, cos, sin, half, 2, 1);
+    else
+        turn(x, cos, sin, half, 1, half);
 }
 
 const attend_kernels KERNELS = {split, merge, finish, rope};

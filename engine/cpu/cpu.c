@@ -44,7 +44,8 @@ cpu_isa cpu_isa_detect(void)
     bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     if (!avx512) return ISA_AVX2;
-    if (!__builtin_cpu_supports("avx512bf16")) return ISA_AVX512;
+    if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vnni"))
+        return ISA_AVX512;
     return has_amx() ? ISA_AMX : ISA_AVX512BF16;
 }
 
@@ -104,6 +105,9 @@ static err_code cpu_open(backend *be, const backend_config *cfg, err *e)
     be->caps.page_tokens = CPU_PAGE_TOKENS;
     be->caps.lora_cols = CPU_LORA_COLS;
     be->caps.token_rows = true;
+    be->caps.quantised = true;
+    be->caps.kv_types = 1U << DT_F32 | 1U << DT_F16 | 1U << DT_BF16 | 1U << DT_I8;
+    be->caps.extras = (1U << EXTRAS) - 1;
     snprintf(be->caps.detail, sizeof(be->caps.detail), "%s, %d threads", cpu_isa_name(cpu->isa),
              pool_threads(cpu->pool));
     return ERR_NONE;
@@ -235,6 +239,9 @@ const backend_ops backend_cpu = {
     .sync = cpu_sync,
     .weight_create = cpu_weight_create,
     .weight_destroy = cpu_weight_destroy,
+    .weight_packed_bytes = cpu_weight_packed_bytes,
+    .weight_adopt = cpu_weight_adopt,
+    .weight_packed = cpu_weight_packed,
     .reserve = cpu_reserve,
     .lora_a_bytes = cpu_lora_a_bytes,
     .lora_b_bytes = cpu_lora_b_bytes,
@@ -249,10 +256,14 @@ const backend_ops backend_cpu = {
     .kv_load = cpu_kv_load,
     .embed = cpu_embed,
     .rms_norm = cpu_rms_norm,
+    .layer_norm = cpu_layer_norm,
+    .add = cpu_add,
+    .scale = cpu_scale,
     .linear = cpu_linear,
     .rope_append = cpu_rope_append,
     .attend = cpu_attend,
-    .silu_mul = cpu_silu_mul,
+    .gate = cpu_gate,
     .logits = cpu_logits,
+    .logits_bend = cpu_logits_bend,
     .parallel = cpu_parallel,
 };

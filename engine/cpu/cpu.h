@@ -3,10 +3,11 @@
  *     cpu.c            open/close, ISA choice, memory, the ops table
  *     linear.c         be_linear, be_logits; picks a kernel set
  *     pack.c           be_weight_*, be_lora_pack
+ *     quant.c          quantised weights: their packing
  *     dora.c           be_lora_gain
  *     linear_<isa>.c   kernels, compiled with the flags of their ISA (see CMakeLists.txt)
  *     attend.c, attend_<isa>.c    KV pages, rope_append, attend
- *     rows.c, rows_<isa>.c        embed, rms_norm, silu_mul
+ *     rows.c, rows_<isa>.c        embed, norms, gate, sums
  *
  * Private to engine/cpu/ and its tests.  Threads: engine thread, which fans out through pool_run();
  * the configuration of AMX tiles is per thread and the kernels' business.
@@ -29,7 +30,7 @@ typedef enum {
     ISA_PORTABLE,
     ISA_AVX2,       /* AVX2 + FMA + F16C */
     ISA_AVX512,     /* F, BW, DQ, VL */
-    ISA_AVX512BF16, /* + AVX512_BF16 */
+    ISA_AVX512BF16, /* + AVX512_BF16, AVX512_VNNI */
     ISA_AMX,        /* + AMX-TILE, AMX-BF16, permission granted by the kernel */
 } cpu_isa;
 
@@ -37,6 +38,7 @@ enum { HUGE_BYTES = 2U << 20 }; /* alignment that lets the kernel use huge pages
 
 typedef enum {
     SCRATCH_X,      /* linear.c: packed activations */
+    SCRATCH_QUANT,  /* the same rounded to int8, for each output */
     SCRATCH_SUMS,   /* of groups of panels */
     SCRATCH_SHRUNK, /* A x of adapters */
     SCRATCH_NEXT,   /* counters of parts */
@@ -85,11 +87,14 @@ void cpu_unmap(backend *be, void *p, size_t bytes);
 
 /* pack.c */
 enum { CPU_LORA_COLS = 32 }; /* a panel */
-err_code cpu_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
-                           int cols, err *e);
+err_code cpu_weight_create(backend *be, weight **out, const weight_source *src, err *e);
 err_code cpu_lora_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
                                 int cols, err *e);
 void cpu_weight_destroy(backend *be, weight *w);
+size_t cpu_weight_packed_bytes(const backend *be, const weight_source *src, uint32_t *layout);
+err_code cpu_weight_adopt(backend *be, weight **out, const weight_source *src, const void *packed,
+                          err *e);
+const void *cpu_weight_packed(const weight *w);
 size_t cpu_lora_a_bytes(const backend *be, dtype base, int rank, int d_in);
 size_t cpu_lora_b_bytes(const backend *be, dtype base, int rank, int d_out);
 err_code cpu_lora_pack(backend *be, dtype base, void *a_dst, void *b_dst, const void *a_src,
@@ -124,7 +129,12 @@ void cpu_attend(backend *be, const kv_pool *kv, float *out, const float *q, cons
 void cpu_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
 void cpu_rms_norm(backend *be, float *out, const float *x, const float *weight, float eps, int row0,
                   int n_rows, int dim);
-void cpu_silu_mul(backend *be, float *gate, const float *up, size_t n);
+void cpu_layer_norm(backend *be, float *out, const float *x, const float *weight, const float *bias,
+                    float eps, int row0, int n_rows, int dim);
+void cpu_gate(backend *be, activation act, float *gate, const float *up, size_t n);
+void cpu_add(backend *be, float *x, const float *y, float scale, size_t n);
+void cpu_scale(backend *be, float *x, float scale, size_t n);
+void cpu_logits_bend(backend *be, float *logits, int n_rows, int stride, float scale, float cap);
 /* One row of rms_norm, on the calling thread; used by cpu_logits too. */
 void cpu_rms_norm_row(cpu_isa isa, float *out, const float *x, const float *weight, float eps,
                       int dim);

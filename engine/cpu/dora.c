@@ -29,6 +29,7 @@ typedef struct {
     float *x;      /* A as f32 [rank][d_in] */
     uint16_t *x16; /* the same as tiles, beside tiles only */
     float *packed; /* the same packed, elsewhere */
+    float *panel;  /* one panel of a quantised W [d_in][PANEL] */
     float *gram;   /* A A^T [rank][rank] */
     float *p;      /* A W^T of one panel [rank, padded][PANEL] */
     float *b;      /* B of one panel [rank][PANEL] */
@@ -38,14 +39,7 @@ typedef struct {
 /* Value i as the step will multiply it. */
 static float value_at(const gain_job *g, const void *src, size_t i)
 {
-    uint16_t h;
-    float f;
-    if (g->pair->type == DT_F32) {
-        memcpy(&f, (const char *)src + 4 * i, 4);
-    } else {
-        memcpy(&h, (const char *)src + 2 * i, 2);
-        f = g->pair->type == DT_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
-    }
+    float f = float_at(src, g->pair->type, i);
     return g->w->head.type == DT_BF16 ? bf16_to_f32(bf16_from_f32(f)) : f;
 }
 
@@ -62,8 +56,14 @@ static void read_b(const gain_job *g, int panel)
 
 /* Adds the squares of one panel's values; they lie in groups of PANEL: one of each column, or, in
  * tiles, two of each of 16 columns. */
-static void add_squares(const cpu_weight *w, int panel, double out[PANEL])
+static void add_squares(const cpu_weight *w, int panel, double out[PANEL], float *floats)
 {
+    if (w->pack == PACK_QUANT) {
+        quant_panel_f32(floats, w, panel);
+        for (int i = 0; i < w->head.cols * PANEL; i++)
+            out[i % PANEL] += (double)floats[i] * (double)floats[i];
+        return;
+    }
     const char *data = (const char *)w->data + (size_t)panel * w->panel_bytes;
     int k_end = w->pack == PACK_TILE ? w->k_pad : w->head.cols;
     for (int k = 0; k < k_end; k++) {
@@ -78,13 +78,13 @@ static void add_squares(const cpu_weight *w, int panel, double out[PANEL])
 }
 
 /* Made by whoever comes first; another's copy is dropped. */
-static const double *squares_of(cpu_weight *w)
+static const double *squares_of(cpu_weight *w, float *floats)
 {
     double *have = atomic_load(&w->squares);
     if (have) return have;
     double *s = calloc((size_t)w->n_panel * PANEL, sizeof(*s));
     if (!s) return NULL;
-    for (int p = 0; p < w->n_panel; p++) add_squares(w, p, s + (size_t)p * PANEL);
+    for (int p = 0; p < w->n_panel; p++) add_squares(w, p, s + (size_t)p * PANEL, floats);
     if (atomic_compare_exchange_strong(&w->squares, &have, s)) return s;
     free(s);
     return have;
@@ -128,12 +128,20 @@ static err_code gain_begin(gain_job *g, err *e)
 /* A W^T for one panel of W's rows. */
 static void project(const gain_job *g, int panel)
 {
-    if (g->w->pack == PACK_TILE) {
+    int pad = round_up(g->rank, PANEL);
+    if (g->w->pack == PACK_QUANT) {
+        cpu_weight one = {.head = {.rows = PANEL, .cols = g->d_in, .type = DT_F32},
+                          .pack = PACK_F32,
+                          .n_panel = 1,
+                          .panel_bytes = (size_t)g->d_in * PANEL * sizeof(float),
+                          .data = g->panel};
+        quant_panel_f32(g->panel, g->w, panel);
+        g->kern->block_f32(g->p, pad, &one, 0, 1, g->packed, 0, g->rank);
+    } else if (g->w->pack == PACK_TILE) {
         panel_fn *fn = g->amx ? linear_panel_tile : linear_panel_pairs;
         fn(g->p, g->w, panel, g->x16, 0, g->rank);
     } else {
         block_fn *fn = g->w->pack == PACK_F32 ? g->kern->block_f32 : g->kern->block_bf16;
-        int pad = round_up(g->rank, PANEL);
         fn(g->p, pad, g->w, panel, 1, g->packed, 0, g->rank);
     }
 }
@@ -186,7 +194,9 @@ err_code cpu_lora_gain(backend *be, const weight *w, const lora_pair *pair, cons
                   .rank = pair->rank,
                   .d_in = w->cols};
     g.amx = g.w->pack == PACK_TILE && ((const cpu_state *)be->impl)->isa == ISA_AMX;
-    g.squares = squares_of((cpu_weight *)(uintptr_t)g.w);
+    bool quant = g.w->pack == PACK_QUANT;
+    if (quant) g.panel = aligned_alloc(64, (size_t)g.d_in * PANEL * sizeof(*g.panel));
+    if (!quant || g.panel) g.squares = squares_of((cpu_weight *)(uintptr_t)g.w, g.panel);
     err_code code = g.squares ? gain_begin(&g, e)
                               : err_set(e, ERR_NOMEM, "no memory for the norms of a DoRA adapter");
     if (code == ERR_NONE) {
@@ -197,6 +207,7 @@ err_code cpu_lora_gain(backend *be, const weight *w, const lora_pair *pair, cons
     free(g.x);
     free(g.x16);
     free(g.packed);
+    free(g.panel);
     free(g.gram);
     free(g.p);
     free(g.b);

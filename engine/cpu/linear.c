@@ -18,7 +18,7 @@
 #include "engine/base/round.h"
 
 enum {
-    ROW_CHUNK = 256, /* rows of one item, beside tiles */
+    ROW_CHUNK = 256, /* rows of one item, beside tiles and where all is quantised */
     VEC_CHUNK = 96,  /* elsewhere: a multiple of 16 and of each set's tile_rows */
     GROUP = 8,       /* panels of one item, where there are many rows */
     APART = 16,      /* counters of one part and the next: a cache line */
@@ -35,15 +35,27 @@ const linear_kernels *linear_kernels_of(const backend *be)
     return isa == ISA_AVX2 ? &linear_avx2 : &linear_portable;
 }
 
+static const quant_kernels *quant_kernels_of(const backend *be)
+{
+    cpu_isa isa = ((const cpu_state *)be->impl)->isa;
+    if (isa >= ISA_AVX512BF16) return &quant_avx512bf16;
+    if (isa == ISA_AVX512) return &quant_avx512;
+    return isa == ISA_AVX2 ? &quant_avx2 : &quant_portable;
+}
+
 /* ------------------------------------------------------------------- linear -- */
 
 typedef struct {
     const linear_kernels *kern;
+    const quant_kernels *quants;
     const float *x;
-    uint16_t *x16;        /* [rows_pad][k_pad], beside tiles only */
-    float *packed;        /* [n_rows * d_in], elsewhere; NULL: one row, which is x itself */
-    int n_pack, pack_row; /* groups of rows to pack; rows of one */
-    float *v;             /* [n_out][n_rows][rank_max] */
+    uint16_t *x16; /* [rows_pad][k_pad], beside tiles only */
+    float *packed; /* [n_rows * d_in], elsewhere; NULL: one row, which is x itself */
+    quant_rows quant[LINEAR_OUT_MAX]; /* of quantised outs: out o's are quant[quant_of[o]] */
+    int quant_of[LINEAR_OUT_MAX], n_quant;
+    int n_pack, pack_row;    /* groups of rows to pack; rows of one */
+    const linear_out *plain; /* an out that is not quantised, or NULL */
+    float *v;                /* [n_out][n_rows][rank_max] */
     const linear_out *outs;
     const step_seg *seg; /* NULL: no LoRA */
     float *sums;         /* [thread][GROUP][ROW_CHUNK][PANEL], where group > 1 */
@@ -51,7 +63,8 @@ typedef struct {
     int chunk, n_chunk; /* rows of an item */
     int group, n_group; /* panels of an item; items of a chunk */
     int n_part;
-    bool tiles, amx;
+    bool tiles, amx, ordered;
+    float *turned; /* [n_rows][d_in], where some quantised out has an order of its own */
     atomic_int next_row, *next; /* of part i: next[i * APART] */
 } linear_job;
 
@@ -117,16 +130,34 @@ void linear_pack_rows(float *dst, const float *src, int n, int d)
     }
 }
 
+/* Rows [row, row + n) for the quantised outs, each by the order of its columns. */
+static void round_rows(const linear_job *job, int row, int n)
+{
+    float *turned = job->turned + (size_t)row * job->d_in;
+    for (int o = 0, made = 0; o < job->n_out; o++) {
+        const cpu_weight *w = cpu_weight_of(&job->outs[o]);
+        if (w->pack != PACK_QUANT || job->quant_of[o] < made) continue;
+        made = job->quant_of[o] + 1;
+        for (int r = row; r < row + n; r++) {
+            const float *x = job->x + (size_t)r * job->d_in;
+            for (int k = 0; w->quant.order && k < job->d_in; k++) turned[k] = x[w->quant.order[k]];
+            job->quants->row(&job->quant[made - 1], r, w->quant.order ? turned : x, job->d_in);
+        }
+    }
+}
+
 static void pack_group(const linear_job *job, int group)
 {
     int row = group * job->pack_row, d = job->d_in;
     int n = job->n_rows - row < job->pack_row ? job->n_rows - row : job->pack_row;
     const float *x = job->x + (size_t)row * d;
+    if (job->n_quant) round_rows(job, row, n);
+    if (!job->plain || (!job->tiles && !job->packed)) return;
     if (!job->tiles) {
         linear_pack_rows(job->packed + (size_t)row * d, x, n, d);
         return;
     }
-    int k_pad = cpu_weight_of(&job->outs[0])->k_pad;
+    int k_pad = cpu_weight_of(job->plain)->k_pad;
     for (int r = 0; r < n; r++) linear_round_row(job->x16, row + r, x + (size_t)r * d, d, k_pad);
 }
 
@@ -236,7 +267,9 @@ static void run_item(const linear_job *job, float *buf, int o, int p0, int n_pan
     const cpu_weight *w = cpu_weight_of(&job->outs[o]);
     if (job->seg) fetch_b(job, o, p0, row0, n);
     int pad = round_up(n, PANEL); /* kernels may write whole blocks of rows */
-    if (w->pack != PACK_TILE) {
+    if (w->pack == PACK_QUANT) {
+        job->quants->block(buf, pad, w, p0, n_panel, &job->quant[job->quant_of[o]], row0, n);
+    } else if (w->pack != PACK_TILE) {
         block_fn *fn = w->pack == PACK_F32 ? job->kern->block_f32 : job->kern->block_bf16;
         fn(buf, pad, w, p0, n_panel, job->packed ? job->packed : job->x, row0, n);
     } else if (n_panel > 1) {
@@ -337,30 +370,62 @@ static void find_lora(linear_job *job, const step *s)
 /* How the work is cut: rows to pack, chunks of rows, groups of panels, parts. */
 static void cut(linear_job *job, int n_threads)
 {
-    job->chunk = job->tiles ? ROW_CHUNK : VEC_CHUNK;
+    job->chunk = job->tiles || !job->plain ? ROW_CHUNK : VEC_CHUNK;
     job->n_chunk = (job->n_rows + job->chunk - 1) / job->chunk;
     job->pack_row = job->tiles ? SHRINK_ROWS : job->kern->tile_rows;
-    if (job->tiles || job->n_rows > 1)
+    if (job->tiles || job->n_quant || job->n_rows > 1)
         job->n_pack = (job->n_rows + job->pack_row - 1) / job->pack_row;
     job->group = job->n_rows >= MANY_ROWS ? group_size(job, n_threads) : 1;
     for (int o = 0; o < job->n_out; o++) job->n_group += groups_of(job, o);
     job->n_part = job->n_chunk > 1 ? job->n_chunk : n_threads;
 }
 
+/* Who of the outs reads x in which form. */
+static void find_forms(linear_job *job, const cpu_state *cpu)
+{
+    for (int o = 0, first = -1; o < job->n_out; o++) {
+        const cpu_weight *w = cpu_weight_of(&job->outs[o]);
+        if (w->pack != PACK_QUANT) {
+            job->plain = &job->outs[o];
+            job->tiles = w->pack == PACK_TILE;
+            job->amx = job->tiles && cpu->isa == ISA_AMX;
+        } else if (w->quant.order || first < 0) {
+            job->quant_of[o] = job->n_quant++;
+            if (!w->quant.order) first = job->quant_of[o];
+            job->ordered |= w->quant.order != NULL;
+        } else {
+            job->quant_of[o] = first;
+        }
+    }
+}
+
+static bool take_quant(backend *be, linear_job *job)
+{
+    size_t each = quant_rows_place(NULL, NULL, job->n_rows, job->d_in);
+    size_t turned = job->ordered ? (size_t)job->n_rows * (size_t)job->d_in * sizeof(float) : 0;
+    char *p = cpu_scratch(be, SCRATCH_QUANT, each * (size_t)job->n_quant + turned);
+    if (!p) return false;
+    for (int i = 0; i < job->n_quant; i++)
+        (void)quant_rows_place(&job->quant[i], p + each * (size_t)i, job->n_rows, job->d_in);
+    job->turned = (float *)(void *)(p + each * (size_t)job->n_quant);
+    return true;
+}
+
 /* False: the backend is marked as failed.  cpu_linear_most() says how much it can be. */
 static bool take_scratch(backend *be, linear_job *job)
 {
-    int k_pad = cpu_weight_of(&job->outs[0])->k_pad, rows_pad = round_up(job->n_rows, 16);
+    int k_pad = round_up(job->d_in, K_BLOCK), rows_pad = round_up(job->n_rows, 16);
     size_t rows = (size_t)rows_pad, threads = (size_t)pool_threads(cpu_of(be)->pool);
     size_t rank = job->rank_max ? (size_t)job->rank_max : 1;
     bool ok = true;
     if (job->tiles) {
         job->x16 = cpu_scratch(be, SCRATCH_X, rows * (size_t)k_pad * sizeof(*job->x16));
         ok &= job->x16 != NULL;
-    } else if (job->n_pack) {
+    } else if (job->plain && job->n_rows > 1) {
         job->packed = cpu_scratch(be, SCRATCH_X, rows * (size_t)job->d_in * sizeof(float));
         ok &= job->packed != NULL;
     }
+    if (job->n_quant) ok &= take_quant(be, job);
     if (job->group > 1) {
         job->sums = cpu_scratch(be, SCRATCH_SUMS, threads * SUMS_OF_THREAD * sizeof(float));
         ok &= job->sums != NULL;
@@ -380,6 +445,8 @@ void cpu_linear_most(const cpu_state *cpu, const step_bounds *most, size_t bytes
     size_t threads = (size_t)pool_threads(cpu->pool), chunks = rows / VEC_CHUNK + 1;
     size_t rows_pad = (rows + 15) / 16 * 16, cols = (size_t)round_up(most->cols, K_BLOCK);
     bytes[SCRATCH_X] = rows_pad * cols * sizeof(float);
+    bytes[SCRATCH_QUANT] = LINEAR_OUT_MAX * quant_rows_place(NULL, NULL, (int)rows, most->cols) +
+                           rows * cols * sizeof(float);
     bytes[SCRATCH_SUMS] = threads * SUMS_OF_THREAD * sizeof(float);
     bytes[SCRATCH_SHRUNK] = LINEAR_OUT_MAX * rows * LORA_RANK_MAX * sizeof(float);
     bytes[SCRATCH_NEXT] = (threads > chunks ? threads : chunks) * APART * sizeof(atomic_int);
@@ -391,19 +458,20 @@ void cpu_linear_rows(backend *be, const float *x, const linear_out *outs, int n_
     cpu_state *cpu = cpu_of(be);
     const cpu_weight *first = cpu_weight_of(&outs[0]);
     linear_job job = {.kern = linear_kernels_of(be),
+                      .quants = quant_kernels_of(be),
                       .x = x,
                       .outs = outs,
                       .n_out = n_out,
                       .n_rows = n_rows,
                       .d_in = first->head.cols,
-                      .layer = layer,
-                      .tiles = first->pack == PACK_TILE,
-                      .amx = first->pack == PACK_TILE && cpu->isa == ISA_AMX};
+                      .layer = layer};
+    find_forms(&job, cpu);
     find_lora(&job, s);
     cut(&job, pool_threads(cpu->pool));
     if (!take_scratch(be, &job)) return;
     for (int row = n_rows; job.tiles && row < round_up(n_rows, 16); row++) {
-        linear_zero_row(job.x16, row, first->k_pad); /* what pads the last tile */
+        /* what pads the last tile */
+        linear_zero_row(job.x16, row, cpu_weight_of(job.plain)->k_pad);
     }
     for (int i = 0; i < job.n_part; i++) {
         atomic_init(&job.next[i * APART], job.n_chunk > 1 ? 0 : part_start(&job, i));

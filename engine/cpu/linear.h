@@ -4,6 +4,7 @@
  *     f32, bf16     [panel][k][PANEL]                 vector kernels
  *     bf16 tiles    [panel][k_pad/32][PANEL/16] tiles of [16 pairs of k][16 columns][2]: AMX, and
  *                   AVX512_BF16, where a row of a tile is a vector
+ *     quantised     quant.h
  * Rows of x are packed before they are used: as f32 in groups of the set's tile_rows, each [k][rows
  * of the group], or, beside tiles, rounded to bf16: [row / 16][k / 32] tiles of [16 rows][32].
  *
@@ -14,10 +15,11 @@
 #define ENGINE_CPU_LINEAR_H
 
 #include "engine/cpu/cpu.h"
+#include "engine/cpu/quant.h"
 
 enum { PANEL = CPU_LORA_COLS, K_BLOCK = 32 };
 
-typedef enum { PACK_F32, PACK_BF16, PACK_TILE } packing;
+typedef enum { PACK_F32, PACK_BF16, PACK_TILE, PACK_QUANT } packing;
 
 typedef struct cpu_weight {
     weight head;
@@ -25,7 +27,9 @@ typedef struct cpu_weight {
     int k_pad; /* d_in rounded up to K_BLOCK */
     int n_panel;
     size_t panel_bytes;
-    void *data; /* 64-byte aligned */
+    quant_form quant; /* of PACK_QUANT */
+    void *data;       /* 64-byte aligned */
+    bool adopted;     /* data is somebody else's, and not to be written */
     /* [n_panel * PANEL]: the sum of squares of each row; NULL until a DoRA
      * adapter wants it (dora.c) */
     _Atomic(double *) squares;
@@ -71,6 +75,13 @@ typedef struct linear_kernels {
 } linear_kernels;
 
 extern const linear_kernels linear_portable, linear_avx2, linear_avx512;
+
+typedef struct quant_kernels {
+    block_fn *block; /* x: quant_rows */
+    quant_row_fn *row;
+} quant_kernels;
+
+extern const quant_kernels quant_portable, quant_avx2, quant_avx512, quant_avx512bf16;
 
 const linear_kernels *linear_kernels_of(const backend *be);
 

@@ -1,4 +1,5 @@
-/* linear_avx512bf16.c -- bf16 products by VDPBF16PS, and rows of x rounded to bf16.
+/* linear_avx512bf16.c -- bf16 products by VDPBF16PS, rows of x rounded to bf16; and, by
+ * quant_kernels.h, quantised ones by VPDPBUSD.
  *
  * The weights lie as AMX wants them: a tile row is 16 columns of one pair of k, which is one vector
  * here.  An output has one accumulator, pairs of k ascending, whatever the number of rows.
@@ -8,6 +9,9 @@
 
 #include "engine/cpu/linear.h"
 #include "engine/cpu/vec.h"
+
+#define QUANT_KERNELS quant_avx512bf16
+#include "engine/cpu/quant_kernels.h"
 
 enum {
     TILE = 16,

@@ -1,9 +1,10 @@
 /* linear_kernels.h -- the vector kernels of linear.h; included once by each linear_<isa>.c, which
- * defines KERNELS as the name of its table.
+ * defines KERNELS and QUANT_KERNELS as the names of its tables.
  */
 #include <stdalign.h>
 
 #include "engine/cpu/linear.h"
+#include "engine/cpu/quant_kernels.h"
 #include "engine/cpu/tile.h"
 
 enum {

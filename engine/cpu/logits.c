@@ -3,6 +3,8 @@
  * An adapter may bring an output layer of its own, LoRA on the base's, and rows for tokens that it
  * adds.  The wanted rows that share all of that are one run, and a product each.
  */
+#include <string.h>
+
 #include "engine/cpu/linear.h"
 
 enum { TOKEN_FLOATS = 1 << 20 }; /* of logits that tokens with rows of their own give at once */
@@ -82,8 +84,13 @@ void cpu_logits(backend *be, float *logits, const float *x, const float *norm_we
     if (!rows || !seg) return;
     for (int i = 0, at = 0; i < s->n_logit; i++) {
         const step_seg *sg = seg_at(s, &at, s->logit_row[i]);
-        cpu_rms_norm_row(cpu_of(be)->isa, rows + (size_t)i * dim, x + (size_t)s->logit_row[i] * dim,
-                         lora_last_norm(sg ? sg->lora : NULL, norm_weight), eps, dim);
+        float *to = rows + (size_t)i * dim;
+        const float *from = x + (size_t)s->logit_row[i] * dim;
+        if (norm_weight)
+            cpu_rms_norm_row(cpu_of(be)->isa, to, from,
+                             lora_last_norm(sg ? sg->lora : NULL, norm_weight), eps, dim);
+        else
+            memcpy(to, from, (size_t)dim * sizeof(*to));
     }
     head_run r;
     int stride = s->logit_stride ? s->logit_stride : head->rows;

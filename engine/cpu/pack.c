@@ -20,19 +20,6 @@
 
 enum { PIECE = 256 }; /* of k; a multiple of K_BLOCK */
 
-static float element(const void *src, dtype type, size_t i)
-{
-    const char *p = src;
-    uint16_t h;
-    float f;
-    if (type == DT_F32) {
-        memcpy(&f, p + 4 * i, 4);
-        return f;
-    }
-    memcpy(&h, p + 2 * i, 2);
-    return type == DT_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
-}
-
 static uint16_t bf16_element(const void *src, size_t i)
 {
     uint16_t h;
@@ -107,7 +94,8 @@ static const char *piece_of(const pack_job *job, int row, int k0, int n, float *
     if (whole && w->type != DT_F16) return from;
     memset(stage, 0, PIECE * sizeof(*stage));
     if (w->type != DT_F16) memcpy(stage, from, (size_t)have * size);
-    for (int k = 0; w->type == DT_F16 && k < have; k++) stage[k] = element(from, DT_F16, (size_t)k);
+    for (int k = 0; w->type == DT_F16 && k < have; k++)
+        stage[k] = float_at(from, DT_F16, (size_t)k);
     return (const char *)stage;
 }
 
@@ -164,57 +152,138 @@ static void pack_thread(void *arg, int thread)
     for (int p; (p = atomic_fetch_add(&job->next, 1)) < job->w->n_panel;) pack_panel(job, p);
 }
 
-static err_code weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
-                              int cols, bool alone, err *e)
+static void quant_shape(cpu_weight *w, const weight_source *src)
+{
+    size_t tail;
+    w->pack = PACK_QUANT;
+    w->quant = quant_form_of(src, &w->panel_bytes, &tail);
+    w->head.bytes = w->panel_bytes * (size_t)w->n_panel + tail;
+}
+
+/* The order of a quantised weight lies behind its panels. */
+static void find_order(cpu_weight *w, const weight_source *src)
+{
+    const char *tail = (const char *)w->data + w->panel_bytes * (size_t)w->n_panel;
+    if (weight_source_quantised(src) && src->order)
+        w->quant.order = (const int *)(const void *)tail;
+}
+
+/* A weight of this shape without its data. */
+static cpu_weight *weight_shape(const backend *be, const weight_source *src)
 {
     cpu_weight *w = calloc(1, sizeof(*w));
-    if (!w) return err_set(e, ERR_NOMEM, "no memory for a weight");
-    w->pack = type != DT_BF16                     ? PACK_F32
-              : cpu_of(be)->isa >= ISA_AVX512BF16 ? PACK_TILE
-                                                  : PACK_BF16;
-    w->k_pad = round_up(cols, K_BLOCK);
-    w->n_panel = round_up(rows, PANEL) / PANEL;
-    assert(w->k_pad >= cols && (size_t)w->n_panel * PANEL >= (size_t)rows);
-    int k = w->pack == PACK_TILE ? w->k_pad : cols;
+    if (!w) return NULL;
+    cpu_isa isa = ((const cpu_state *)be->impl)->isa;
+    w->head = (weight){.rows = src->rows, .cols = src->cols, .type = src->type};
+    w->pack = src->type != DT_BF16 ? PACK_F32 : isa >= ISA_AVX512BF16 ? PACK_TILE : PACK_BF16;
+    w->k_pad = round_up(src->cols, K_BLOCK);
+    w->n_panel = round_up(src->rows, PANEL) / PANEL;
+    assert(w->k_pad >= src->cols && (size_t)w->n_panel * PANEL >= (size_t)src->rows);
+    if (weight_source_quantised(src)) {
+        quant_shape(w, src);
+        return w;
+    }
+    int k = w->pack == PACK_TILE ? w->k_pad : src->cols;
     w->panel_bytes = (size_t)k * PANEL * (w->pack == PACK_F32 ? 4 : 2);
-    size_t bytes = w->panel_bytes * (size_t)w->n_panel;
-    w->head = (weight){.rows = rows, .cols = cols, .type = type, .bytes = bytes};
+    w->head.bytes = w->panel_bytes * (size_t)w->n_panel;
+    return w;
+}
+
+static void *data_alloc(size_t bytes)
+{
     size_t align = bytes >= HUGE_BYTES ? HUGE_BYTES : 64;
     size_t padded = (bytes + align - 1) / align * align;
-    w->data = aligned_alloc(align, padded);
-    if (!w->data) {
-        free(w);
-        return err_set(e, ERR_NOMEM, "no memory for a weight of %d x %d (%zu bytes)", rows, cols,
-                       bytes);
-    }
-    if (align == HUGE_BYTES) (void)madvise(w->data, padded, MADV_HUGEPAGE);
-    pack_job job = {.w = w, .src = src};
-    if (alone)
-        pack_thread(&job, 0);
+    void *p = aligned_alloc(align, padded);
+    if (p && align == HUGE_BYTES) (void)madvise(p, padded, MADV_HUGEPAGE);
+    return p;
+}
+
+static err_code pack(cpu_weight *w, const weight_source *src, thread_pool *pool, err *e)
+{
+    if (w->pack == PACK_QUANT) return quant_pack(w, src, pool, e);
+    pack_job job = {.w = w, .src = src->data};
+    if (pool)
+        pool_run(pool, pack_thread, &job);
     else
-        pool_run(cpu_of(be)->pool, pack_thread, &job);
+        pack_thread(&job, 0);
+    return ERR_NONE;
+}
+
+static err_code weight_create(backend *be, weight **out, const weight_source *src,
+                              thread_pool *pool, err *e)
+{
+    cpu_weight *w = weight_shape(be, src);
+    if (!w) return err_set(e, ERR_NOMEM, "no memory for a weight");
+    w->data = data_alloc(w->head.bytes);
+    err_code rc = w->data ? pack(w, src, pool, e)
+                          : err_set(e, ERR_NOMEM, "no memory for a weight of %d x %d (%zu bytes)",
+                                    src->rows, src->cols, w->head.bytes);
+    if (rc) {
+        cpu_weight_destroy(be, &w->head);
+        return rc;
+    }
+    find_order(w, src);
     *out = &w->head;
     return ERR_NONE;
 }
 
-err_code cpu_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
-                           int cols, err *e)
+err_code cpu_weight_create(backend *be, weight **out, const weight_source *src, err *e)
 {
-    return weight_create(be, out, src, type, rows, cols, false, e);
+    return weight_create(be, out, src, cpu_of(be)->pool, e);
 }
 
 /* The pool is the engine thread's. */
 err_code cpu_lora_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
                                 int cols, err *e)
 {
-    return weight_create(be, out, src, type, rows, cols, true, e);
+    weight_source plain = weight_source_plain(src, type, rows, cols);
+    return weight_create(be, out, &plain, NULL, e);
+}
+
+/* Of each packing: another number when its bytes change. */
+static uint32_t layout_of(packing pack)
+{
+    static const uint32_t layouts[] = {
+        [PACK_F32] = 1, [PACK_BF16] = 2, [PACK_TILE] = 3, [PACK_QUANT] = 5};
+    return layouts[pack];
+}
+
+size_t cpu_weight_packed_bytes(const backend *be, const weight_source *src, uint32_t *layout)
+{
+    cpu_weight *w = weight_shape(be, src);
+    if (!w) return 0;
+    size_t bytes = w->head.bytes;
+    *layout = layout_of(w->pack);
+    free(w);
+    return bytes;
+}
+
+err_code cpu_weight_adopt(backend *be, weight **out, const weight_source *src, const void *packed,
+                          err *e)
+{
+    cpu_weight *w = weight_shape(be, src);
+    if (!w) return err_set(e, ERR_NOMEM, "no memory for a weight");
+    w->data = (void *)(uintptr_t)packed;
+    w->adopted = true;
+    find_order(w, src);
+    if (w->quant.order && !quant_order_ok(w->quant.order, src->cols)) {
+        free(w);
+        return err_set(e, ERR_CORRUPT, "a packed matrix names a column that it does not have");
+    }
+    *out = &w->head;
+    return ERR_NONE;
+}
+
+const void *cpu_weight_packed(const weight *w)
+{
+    return ((const cpu_weight *)w)->data;
 }
 
 void cpu_weight_destroy(backend *be, weight *w)
 {
     (void)be;
     if (!w) return;
-    free(((cpu_weight *)w)->data);
+    if (!((cpu_weight *)w)->adopted) free(((cpu_weight *)w)->data);
     free(atomic_load(&((cpu_weight *)w)->squares));
     free(w);
 }
@@ -248,9 +317,9 @@ static inline __attribute__((always_inline)) void lora_block(void *dst, const bo
             if (bf16 && type == DT_BF16)
                 h[to] = bf16_element(src, from);
             else if (bf16)
-                h[to] = bf16_from_f32(element(src, type, from));
+                h[to] = bf16_from_f32(float_at(src, type, from));
             else
-                f[to] = element(src, type, from);
+                f[to] = float_at(src, type, from);
         }
     }
 }

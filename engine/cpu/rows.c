@@ -23,8 +23,9 @@ static const row_kernels *kernels_of(cpu_isa isa)
 typedef struct {
     const row_kernels *kern;
     float *out;
-    const float *x, *weight;
-    float eps;
+    const float *x, *weight, *bias;
+    float eps, scale, cap;
+    activation act;
     int n_rows, dim;
     size_t n;
     atomic_size_t next;
@@ -56,11 +57,7 @@ static void copy_row(float *out, const void *table, dtype type, int32_t token, i
         memcpy(out, row, (size_t)dim * sizeof(float));
         return;
     }
-    for (int j = 0; j < dim; j++) {
-        uint16_t h;
-        memcpy(&h, row + 2 * (size_t)j, sizeof(h)); /* a mapped file may be misaligned */
-        out[j] = type == DT_BF16 ? bf16_to_f32(h) : f16_to_f32(h);
-    }
+    for (int j = 0; j < dim; j++) out[j] = float_at(row, type, (size_t)j);
 }
 
 /* out = gain * (out + scale * B A_token): A's column of the token is what a shrink would give. */
@@ -159,18 +156,95 @@ void cpu_rms_norm(backend *be, float *out, const float *x, const float *gain, fl
     run(be, (size_t)n_rows * dim, rms_thread, &j);
 }
 
-static void silu_thread(void *arg, int thread)
+static void layer_norm_thread(void *arg, int thread)
+{
+    (void)thread;
+    rows_job *j = arg;
+    size_t from, to, piece = PIECE / (size_t)j->dim + 1;
+    while (pool_next_piece(&j->next, (size_t)j->n_rows, piece, &from, &to)) {
+        for (size_t i = from; i < to; i++) {
+            j->kern->layer_norm(j->out + i * (size_t)j->dim, j->x + i * (size_t)j->dim, j->weight,
+                                j->bias, j->eps, j->dim);
+        }
+    }
+}
+
+void cpu_layer_norm(backend *be, float *out, const float *x, const float *gain, const float *bias,
+                    float eps, int row0, int n_rows, int dim)
+{
+    size_t before = (size_t)row0 * (size_t)dim;
+    rows_job j = {.kern = kernels_of(cpu_of(be)->isa),
+                  .out = out + before,
+                  .x = x + before,
+                  .weight = gain,
+                  .bias = bias,
+                  .eps = eps,
+                  .n_rows = n_rows,
+                  .dim = dim};
+    run(be, (size_t)n_rows * dim, layer_norm_thread, &j);
+}
+
+static void gate_some(const rows_job *j, float *gate, const float *up, size_t n)
+{
+    bool silu = j->act == ACT_SILU;
+    if (up)
+        (silu ? j->kern->silu_mul : j->kern->gelu_mul)(gate, up, n);
+    else
+        (silu ? j->kern->silu : j->kern->gelu)(gate, n);
+}
+
+static void gate_thread(void *arg, int thread)
 {
     (void)thread;
     rows_job *j = arg;
     size_t from, to;
-    while (pool_next_piece(&j->next, j->n, PIECE, &from, &to)) {
-        j->kern->silu_mul(j->out + from, j->x + from, to - from);
-    }
+    while (pool_next_piece(&j->next, j->n, PIECE, &from, &to))
+        gate_some(j, j->out + from, j->x ? j->x + from : NULL, to - from);
 }
 
-void cpu_silu_mul(backend *be, float *gate, const float *up, size_t n)
+void cpu_gate(backend *be, activation act, float *gate, const float *up, size_t n)
 {
-    rows_job j = {.kern = kernels_of(cpu_of(be)->isa), .out = gate, .x = up, .n = n};
-    run(be, n, silu_thread, &j);
+    rows_job j = {.kern = kernels_of(cpu_of(be)->isa), .act = act, .out = gate, .x = up, .n = n};
+    run(be, n, gate_thread, &j);
+}
+
+static void add_thread(void *arg, int thread)
+{
+    (void)thread;
+    rows_job *j = arg;
+    size_t from, to;
+    while (pool_next_piece(&j->next, j->n, PIECE, &from, &to))
+        j->kern->add(j->out + from, j->x + from, j->scale, to - from);
+}
+
+void cpu_add(backend *be, float *x, const float *y, float scale, size_t n)
+{
+    rows_job j = {.kern = kernels_of(cpu_of(be)->isa), .out = x, .x = y, .scale = scale, .n = n};
+    run(be, n, add_thread, &j);
+}
+
+static void bend_thread(void *arg, int thread)
+{
+    (void)thread;
+    rows_job *j = arg;
+    size_t from, to;
+    while (pool_next_piece(&j->next, j->n, PIECE, &from, &to))
+        j->kern->bend(j->out + from, j->scale, j->cap, to - from);
+}
+
+void cpu_scale(backend *be, float *x, float scale, size_t n)
+{
+    rows_job j = {.kern = kernels_of(cpu_of(be)->isa), .out = x, .scale = scale, .n = n};
+    run(be, n, bend_thread, &j);
+}
+
+/* Also what stands between the rows, which nobody reads. */
+void cpu_logits_bend(backend *be, float *logits, int n_rows, int stride, float scale, float cap)
+{
+    rows_job j = {.kern = kernels_of(cpu_of(be)->isa),
+                  .out = logits,
+                  .scale = scale,
+                  .cap = cap,
+                  .n = (size_t)n_rows * (size_t)stride};
+    run(be, j.n, bend_thread, &j);
 }

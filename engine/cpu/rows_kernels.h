@@ -34,14 +34,94 @@ static inline __attribute__((always_inline)) vf silu(vf x)
     return x / (vf_set(1.0F) + vf_exp(-x));
 }
 
-static void silu_mul(float *gate, const float *up, size_t n)
+/* The mean first, then the squares of what is left: as exact as f32 gets. */
+static void layer_norm(float *out, const float *x, const float *weight, const float *bias,
+                       float eps, int dim)
+{
+    vf acc = vf_set(0);
+    int i = 0;
+    for (; i + VEC <= dim; i += VEC) acc += vf_load(x + i);
+    if (i < dim) acc += vf_load_n(x + i, dim - i);
+    float mean = vf_sum(acc) / (float)dim, sum = 0;
+    acc = vf_set(0);
+    for (i = 0; i + VEC <= dim; i += VEC) {
+        vf v = vf_load(x + i) - vf_set(mean);
+        acc += v * v;
+    }
+    for (; i < dim; i++) sum += (x[i] - mean) * (x[i] - mean);
+    float inv = 1.0F / sqrtf((vf_sum(acc) + sum) / (float)dim + eps);
+    for (i = 0; i < dim; i++) out[i] = (x[i] - mean) * inv * weight[i] + (bias ? bias[i] : 0.0F);
+}
+
+/* x / 2 * (1 + tanh(t)), t = sqrt(2 / pi) * (x + 0.044715 x^3), is x times the sigmoid of 2 t. */
+static inline __attribute__((always_inline)) vf gelu(vf x)
+{
+    vf t = vf_set(1.5957691216F) * (x + vf_set(0.044715F) * x * x * x);
+    return x / (vf_set(1.0F) + vf_exp(-t));
+}
+
+typedef enum { SILU_MUL, GELU_MUL, SILU, GELU, SCALE, BEND } map_kind;
+
+/* Of one vector x, and y beside it; `kind` is known where this is inlined. */
+static inline __attribute__((always_inline)) vf mapped(const map_kind kind, vf x, vf y, float scale,
+                                                       float cap)
+{
+    switch (kind) {
+    case SILU_MUL: return silu(x) * y;
+    case GELU_MUL: return gelu(x) * y;
+    case SILU: return silu(x);
+    case GELU: return gelu(x);
+    case SCALE: return x * vf_set(scale);
+    case BEND: return vf_cap(x * vf_set(scale), cap);
+    }
+    return x;
+}
+
+static inline __attribute__((always_inline)) void map(const map_kind kind, float *x, const float *y,
+                                                      size_t n, float scale, float cap)
 {
     size_t i = 0;
-    for (; i + VEC <= n; i += VEC) vf_store(gate + i, silu(vf_load(gate + i)) * vf_load(up + i));
+    for (; i + VEC <= n; i += VEC)
+        vf_store(x + i, mapped(kind, vf_load(x + i), y ? vf_load(y + i) : vf_set(0), scale, cap));
     if (i < n) {
         int left = (int)(n - i);
-        vf_store_n(gate + i, silu(vf_load_n(gate + i, left)) * vf_load_n(up + i, left), left);
+        vf v = y ? vf_load_n(y + i, left) : vf_set(0);
+        vf_store_n(x + i, mapped(kind, vf_load_n(x + i, left), v, scale, cap), left);
     }
 }
 
-const row_kernels KERNELS = {rms_norm, silu_mul};
+static void silu_mul(float *gate, const float *up, size_t n)
+{
+    map(SILU_MUL, gate, up, n, 1, 0);
+}
+
+static void gelu_mul(float *gate, const float *up, size_t n)
+{
+    map(GELU_MUL, gate, up, n, 1, 0);
+}
+
+static void silu_alone(float *x, size_t n)
+{
+    map(SILU, x, NULL, n, 1, 0);
+}
+
+static void gelu_alone(float *x, size_t n)
+{
+    map(GELU, x, NULL, n, 1, 0);
+}
+
+static void add(float *x, const float *y, float scale, size_t n)
+{
+    for (size_t i = 0; i < n; i++) x[i] += scale * y[i];
+}
+
+static void bend(float *x, float scale, float cap, size_t n)
+{
+    if (cap > 0)
+        map(BEND, x, NULL, n, scale, cap);
+    else
+        map(SCALE, x, NULL, n, scale, 0);
+}
+
+const row_kernels KERNELS = {rms_norm,   layer_norm, silu_mul, gelu_mul,
+                             silu_alone, gelu_alone, add,      bend};

@@ -29,6 +29,14 @@ enum { TILE_ROWS = 6, TILE_WHOLE = 2 };
 enum { TILE_ROWS = 4, TILE_WHOLE = 1 };
 #endif
 
+/* What a column's elements are.  Only bf16 is mixed (vec.h). */
+typedef enum { TILE_F32, TILE_BF16, TILE_F16, TILE_I8 } tile_type;
+
+static inline __attribute__((always_inline)) int tile_bytes(const tile_type type)
+{
+    return type == TILE_F32 ? 4 : type == TILE_I8 ? 1 : 2;
+}
+
 /* Lines of memory that are wanted soon: `lines` with every TILE_K of k of a
  * pass, `left` in all passes. */
 typedef struct {
@@ -51,23 +59,38 @@ typedef struct {
     bool more; /* out holds what was summed before; else it is overwritten */
 } tile_work;
 
+/* One vector of columns, in order. */
+static inline __attribute__((always_inline)) vf tile_column(const char *w, const tile_type type)
+{
+    const void *at = w;
+    return type == TILE_BF16  ? vf_from_bf16(at)
+           : type == TILE_F16 ? vf_from_f16(at)
+           : type == TILE_I8  ? vf_from_i8(at)
+                              : vf_load(at);
+}
+
+/* Two of them, mixed where they are bf16. */
+static inline __attribute__((always_inline)) vf2 tile_columns(const char *w, const tile_type type)
+{
+    if (type == TILE_BF16) return vf2_mixed_from_bf16((const void *)w);
+    return (vf2){tile_column(w, type), tile_column(w + VEC * tile_bytes(type), type)};
+}
+
 /* One k: sums += x * columns. */
 static inline __attribute__((always_inline)) void tile_add(vf (*sum)[TILE_WIDE], const char *w,
-                                                           const bool bf16, const float *x,
+                                                           const tile_type type, const float *x,
                                                            size_t x_row, const int rows,
                                                            const int lanes)
 {
-    const uint16_t *h = (const uint16_t *)(const void *)w;
-    const float *f = (const float *)(const void *)w;
     if (lanes == 1) {
-        vf c = bf16 ? vf_from_bf16(h) : vf_load(f);
+        vf c = tile_column(w, type);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) sum[r][0] += vf_set(x[(size_t)r * x_row]) * c;
         return;
     }
 #pragma GCC unroll 8
     for (int l = 0; l < lanes; l += 2) {
-        vf2 c = bf16 ? vf2_mixed_from_bf16(h + l * VEC) : vf2_load(f + l * VEC);
+        vf2 c = tile_columns(w + l * VEC * tile_bytes(type), type);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
             vf v = vf_set(x[(size_t)r * x_row]);
@@ -78,7 +101,7 @@ static inline __attribute__((always_inline)) void tile_add(vf (*sum)[TILE_WIDE],
 }
 
 static inline __attribute__((always_inline)) void tile_load(vf *sum, const float *out,
-                                                            const bool bf16, const int lanes)
+                                                            const tile_type type, const int lanes)
 {
     if (lanes == 1) {
         sum[0] = vf_load(out);
@@ -87,14 +110,14 @@ static inline __attribute__((always_inline)) void tile_load(vf *sum, const float
 #pragma GCC unroll 8
     for (int l = 0; l < lanes; l += 2) {
         vf2 s = vf2_load(out + l * VEC);
-        if (bf16) s = vf2_mixed(s);
+        if (type == TILE_BF16) s = vf2_mixed(s);
         sum[l] = s.a;
         sum[l + 1] = s.b;
     }
 }
 
 static inline __attribute__((always_inline)) void tile_store(float *out, const vf *sum,
-                                                             const bool bf16, const int lanes)
+                                                             const tile_type type, const int lanes)
 {
     if (lanes == 1) {
         vf_store(out, sum[0]);
@@ -103,13 +126,13 @@ static inline __attribute__((always_inline)) void tile_store(float *out, const v
 #pragma GCC unroll 8
     for (int l = 0; l < lanes; l += 2) {
         vf2 s = {sum[l], sum[l + 1]};
-        vf2_store(out + l * VEC, bf16 ? vf2_sorted(s) : s);
+        vf2_store(out + l * VEC, type == TILE_BF16 ? vf2_sorted(s) : s);
     }
 }
 
 /* One pass: `lanes` vectors of columns from column c on. */
 static inline __attribute__((always_inline)) void tile_pass(const tile_work *t, int c,
-                                                            const bool bf16, tile_fetch *f,
+                                                            const tile_type type, tile_fetch *f,
                                                             const int rows, const int lanes)
 {
     vf sum[TILE_ROWS][TILE_WIDE];
@@ -119,9 +142,9 @@ static inline __attribute__((always_inline)) void tile_pass(const tile_work *t, 
     for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 8
         for (int l = 0; l < lanes; l++) sum[r][l] = vf_set(0);
-        if (t->more) tile_load(sum[r], out + (size_t)r * t->out_row, bf16, lanes);
+        if (t->more) tile_load(sum[r], out + (size_t)r * t->out_row, type, lanes);
     }
-    const char *w = t->w + (size_t)c * (bf16 ? 2 : 4), *soon = f->at;
+    const char *w = t->w + (size_t)c * (size_t)tile_bytes(type), *soon = f->at;
     const float *x = t->x;
     const int n_k = t->n_k, lines = f->left > 0 ? f->lines : 0;
     for (int k = 0; k < n_k;) {
@@ -131,19 +154,19 @@ static inline __attribute__((always_inline)) void tile_pass(const tile_work *t, 
              * no register left for them. */
 #pragma GCC unroll 1
         for (; k < end; k++, w += t->w_bytes, x += x_k)
-            tile_add(sum, w, bf16, x, x_row, rows, lanes);
+            tile_add(sum, w, type, x, x_row, rows, lanes);
     }
     f->at = soon;
     f->left -= lines;
 #pragma GCC unroll 8
-    for (int r = 0; r < rows; r++) tile_store(out + (size_t)r * t->out_row, sum[r], bf16, lanes);
+    for (int r = 0; r < rows; r++) tile_store(out + (size_t)r * t->out_row, sum[r], type, lanes);
 }
 
 static inline __attribute__((always_inline)) void
-tile_passes(const tile_work *t, const bool bf16, tile_fetch *f, const int rows, const int cols)
+tile_passes(const tile_work *t, const tile_type type, tile_fetch *f, const int rows, const int cols)
 {
     const int most = cols / VEC, lanes = rows <= TILE_WHOLE || most < 2 ? most : 2;
-    for (int c = 0; c < cols; c += lanes * VEC) tile_pass(t, c, bf16, f, rows, lanes);
+    for (int c = 0; c < cols; c += lanes * VEC) tile_pass(t, c, type, f, rows, lanes);
 }
 
 /* How many passes TILE_COLS columns of n rows take. */
@@ -155,22 +178,22 @@ static inline int tile_count(int n)
 }
 
 /* n <= TILE_ROWS rows, `cols` columns: TILE_COLS or half of them. */
-static inline __attribute__((always_inline)) void tile_rows(const tile_work *t, const bool bf16,
-                                                            tile_fetch *f, int n, const int cols)
+static inline __attribute__((always_inline)) void
+tile_rows(const tile_work *t, const tile_type type, tile_fetch *f, int n, const int cols)
 {
     switch (n) {
-    case 1: tile_passes(t, bf16, f, 1, cols); break;
-    case 2: tile_passes(t, bf16, f, 2, cols); break;
-    case 3: tile_passes(t, bf16, f, 3, cols); break;
+    case 1: tile_passes(t, type, f, 1, cols); break;
+    case 2: tile_passes(t, type, f, 2, cols); break;
+    case 3: tile_passes(t, type, f, 3, cols); break;
 #if VEC > 4
-    case 4: tile_passes(t, bf16, f, 4, cols); break;
-    case 5: tile_passes(t, bf16, f, 5, cols); break;
+    case 4: tile_passes(t, type, f, 4, cols); break;
+    case 5: tile_passes(t, type, f, 5, cols); break;
 #endif
 #if VEC > 8
-    case 6: tile_passes(t, bf16, f, 6, cols); break;
-    case 7: tile_passes(t, bf16, f, 7, cols); break;
+    case 6: tile_passes(t, type, f, 6, cols); break;
+    case 7: tile_passes(t, type, f, 7, cols); break;
 #endif
-    default: tile_passes(t, bf16, f, TILE_ROWS, cols); break;
+    default: tile_passes(t, type, f, TILE_ROWS, cols); break;
     }
 }
 

@@ -13,6 +13,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__AVX2__)
+#    include <immintrin.h>
+#endif
+
 /* Everything here is inlined: the calling convention for vectors never matters. */
 #pragma GCC diagnostic ignored "-Wpsabi"
 
@@ -121,6 +125,41 @@ static inline __attribute__((always_inline)) vf vf_from_bf16(const uint16_t *p)
     return (vf)(__builtin_convertvector(h, vu) << 16);
 }
 
+/* One vector of f16, in order.  Where the set has no instruction for it: exponent and fraction
+ * are a float that is 2^112 times too small, subnormal numbers included. */
+static inline __attribute__((always_inline)) vf vf_from_f16(const uint16_t *p)
+{
+#if VEC == 16
+    return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
+#elif VEC == 8
+    return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const void *)p));
+#else
+    uint16_t h __attribute__((vector_size(2 * VEC)));
+    memcpy(&h, p, sizeof(h));
+    vi u = (vi)(__builtin_convertvector(h, vu) << 16);
+    return (vf)(u >> 3 & (int32_t)0x8FFFFFFF) * vf_set(0x1p112F);
+#endif
+}
+
+/* One vector of whole numbers, in order. */
+static inline __attribute__((always_inline)) vf vf_from_i8(const int8_t *p)
+{
+#if VEC == 16
+    return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)));
+#elif VEC == 8
+    return (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)p)));
+#else
+    typedef int8_t bytes __attribute__((vector_size(16)));
+    typedef int16_t pairs __attribute__((vector_size(16)));
+    vi four = {0};
+    memcpy(&four, p, VEC);
+    pairs high = (pairs)__builtin_shufflevector((bytes){0}, (bytes)four, 0, 16, 1, 17, 2, 18, 3, 19,
+                                                4, 20, 5, 21, 6, 22, 7, 23);
+    vi top = (vi)__builtin_shufflevector((pairs){0}, high, 0, 8, 1, 9, 2, 10, 3, 11);
+    return __builtin_convertvector(top >> 24, vf);
+#endif
+}
+
 static inline __attribute__((always_inline)) vf2 vf2_mixed(vf2 v)
 {
     return (vf2){__builtin_shufflevector(v.a, v.b, MIX_A),
@@ -167,6 +206,15 @@ static inline __attribute__((always_inline)) vf vf_exp(vf x)
     vi tiny = (vi)(x < vf_set(-87.0F));
     vf clamped = vf_select((vi)(x > vf_set(88.0F)), vf_set(88.0F), vf_select(tiny, vf_set(0), x));
     return vf_select(tiny, vf_set(0), vf_exp_within(clamped));
+}
+
+/* cap * tanh(x / cap), odd to the bit: tanh(|t|) = (1 - e) / (1 + e) with e = exp(-2 |t|). */
+static inline __attribute__((always_inline)) vf vf_cap(vf x, float cap)
+{
+    vi sign = (vi)x & (int32_t)0x80000000;
+    vf e = vf_exp((vf)((vi)x & 0x7FFFFFFF) * vf_set(-2.0F / cap));
+    vf y = vf_set(cap) * ((vf_set(1.0F) - e) / (vf_set(1.0F) + e));
+    return (vf)((vi)y | sign);
 }
 
 #endif

@@ -172,6 +172,19 @@ __device__ static __forceinline__ void tile_values(float (*o)[4], const float (*
     }
 }
 
+__device__ static __forceinline__ float capped(float p, float cap)
+{
+    float e = expf(cu_mul(-2.0F, cu_div(fabsf(p), cap)));
+    return copysignf(cu_mul(cap, cu_div(cu_add(1.0F, -e), cu_add(1.0F, e))), p);
+}
+
+__device__ static void tile_cap(float (*s)[4], float cap)
+{
+    for (int j = 0; j < N_KEY_BLOCKS; j++) {
+        for (int i = 0; i < 4; i++) s[j][i] = capped(s[j][i], cap);
+    }
+}
+
 /* Masks scores of keys from `pos` on outside [lo, hi] of the lane's two rows. */
 __device__ static __forceinline__ void tile_mask(float (*s)[4], int pos, const int *lo,
                                                  const int *hi)
@@ -285,6 +298,17 @@ __device__ static __forceinline__ void put_partial(const cu_attend_args *a, cons
     if (col == 0) {
         float state[2] = {m[r], l[r]};
         cu_store_f32x2(partial_state(a, w->item.partial, w->kv_head, lr->local[r]), state);
+    }
+}
+
+/* A split that no row sees: its maximum tells merge_kernel() to read nothing else. */
+__device__ static void put_nothing(const cu_attend_args *a, const work *w, const lane_rows *lr)
+{
+    const float none[2] = {-INFINITY, 0};
+    if (w->item.partial < 0 || (int)threadIdx.x % 4 != 0) return;
+    for (int r = 0; r < 2; r++) {
+        if (lr->hi[r] >= 0)
+            cu_store_f32x2(partial_state(a, w->item.partial, w->kv_head, lr->local[r]), none);
     }
 }
 
@@ -404,6 +428,10 @@ run_items(const cu_attend_args &a, const cu_attend_item *items, int n_items, cha
         const char *k_base = head_base(&a.kv, w.kv_head, part), *v_base = k_base + part;
         const int32_t *page = a.page + w.seq.page0;
 
+        if (w.tile0 >= w.tile1) { /* the plan's window is a wider one */
+            put_nothing(&a, &w, &lr);
+            continue;
+        }
         sync_item<WARPS>(); /* nobody reads the tiles of the item before any more */
         load_tile<HD, THREADS>(smem, &a.kv, k_base, page, w.tile0, w.lo, w.len);
         cu_cp_async_commit();
@@ -433,6 +461,7 @@ run_items(const cu_attend_args &a, const cu_attend_item *items, int n_items, cha
             float s[N_KEY_BLOCKS][4];
             if (busy) {
                 tile_scores<HD>(s, q, smem + buf * TILE_BYTES);
+                if (a.cap > 0) tile_cap(s, a.cap);
                 if (!cu_all(sees_whole(&lr, pos))) tile_mask(s, pos, lr.lo, lr.hi);
                 tile_soften<HD>(s, o, m, l, c);
             }
@@ -481,7 +510,7 @@ __device__ static float kv_value(const char *p, int type, int i)
 /* One page of keys for one packed row: a lane has a key for the scores, then dims lane,
  * lane + 32 .. for the values. */
 __device__ static void plain_page(const cu_kv *kv, const char *k, const char *v, const float *q,
-                                  bool live, float *o, float *m, float *l, float c)
+                                  bool live, float *o, float *m, float *l, float c, float cap)
 {
     int lane = (int)threadIdx.x % WARP, d = kv->head_dim, elem = kv->type == DT_F32 ? 4 : 2;
     float s = -INFINITY;
@@ -495,6 +524,7 @@ __device__ static void plain_page(const cu_kv *kv, const char *k, const char *v,
         }
         for (; i < d; i++) acc[0] = cu_fma(q[i], kv_value(row, kv->type, i), acc[0]);
         s = cu_add(cu_add(acc[0], acc[1]), cu_add(acc[2], acc[3]));
+        if (cap > 0) s = capped(s, cap);
     }
     float top = cu_max(*m, s);
     for (int x = WARP / 2; x > 0; x /= 2) top = cu_max(top, cu_shfl_xor_f32(top, x));
@@ -554,7 +584,7 @@ __device__ static void plain_row(const cu_attend_args *a, const work *w, int loc
             if (b * PAGE > hi || (b + 1) * PAGE <= lo) continue;
             const char *k = base + (size_t)a->page[w->seq.page0 + b] * a->kv.stride;
             int pos = b * PAGE + lane;
-            plain_page(&a->kv, k, k + part, q, pos >= lo && pos <= hi, o, &m, &l, c);
+            plain_page(&a->kv, k, k + part, q, pos >= lo && pos <= hi, o, &m, &l, c, a->cap);
         }
         for (int x = WARP / 2; x > 0; x /= 2) l = cu_add(l, cu_shfl_xor_f32(l, x));
         if (w->item.partial >= 0) {
@@ -614,6 +644,7 @@ __global__ __launch_bounds__(MERGE_WARPS *WARP) void merge_kernel(cu_attend_args
                 const float *o = partial_row(&a, mg.partial0 + s, kv_head, r);
                 float state[2], f0, f1;
                 cu_load_f32x2(state, partial_state(&a, mg.partial0 + s, kv_head, r));
+                if (state[0] == -INFINITY && all_m == -INFINITY) continue; /* may be nothing */
                 all_m = merge_weights(all_m, state[0], c, &f0, &f1);
                 all_l = cu_fma(state[1], f1, cu_mul(all_l, f0));
                 CU_UNROLL

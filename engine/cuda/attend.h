@@ -37,8 +37,9 @@ typedef struct cu_attend_args {
     const float *q;           /* row i: q + i * q_stride */
     int q_stride, out_stride; /* floats, even */
     int n_head;
-    int window; /* 0: none */
+    int window; /* 0: none; at most what the plan was made for, where that has one */
     float scale;
+    float cap; /* of products q k, before `scale`: they become cap * tanh(p / cap); 0: none */
     cu_kv kv;
     const cu_attend_counts *counts; /* device, like all below */
     const cu_attend_seq *seq;

@@ -180,6 +180,9 @@ static err_code cuda_open(backend *be, const backend_config *cfg, err *e)
     }
     be->caps.page_tokens = CU_PAGE_TOKENS;
     be->caps.lora_cols = SGMV_COLS;
+    be->caps.kv_types = 1U << DT_F32 | 1U << DT_BF16;
+    be->caps.extras =
+        EXTRA_SUMS | EXTRA_GELU | EXTRA_SCORE_CAP | EXTRA_WINDOWS | EXTRA_LOGITS | EXTRA_ROPE_PAIRS;
     snprintf(be->caps.detail, sizeof(be->caps.detail), "%.40s, sm_%d%d, %.1f GiB, cuBLAS %zu",
              p.name, p.major, p.minor, gib(cu->mem.bytes), cu->blas.api.version());
     return ERR_NONE;
@@ -270,7 +273,10 @@ const backend_ops backend_cuda = {
     .linear = cuda_linear,
     .rope_append = cuda_rope_append,
     .attend = cuda_attend,
-    .silu_mul = cuda_silu_mul,
+    .gate = cuda_gate,
+    .add = cuda_add,
+    .scale = cuda_scale,
+    .logits_bend = cuda_logits_bend,
     .logits = cuda_logits_run,
     .logits_fetch = cuda_logits_fetch,
     .sample = cuda_sample,

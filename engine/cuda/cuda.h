@@ -316,8 +316,7 @@ cuda_alias cuda_where(const cuda_state *cu, const float *p, int cols);
 
 /* ---- the ops, by file ------------------------------------------------------------------------ */
 
-err_code cuda_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
-                            int cols, err *e);
+err_code cuda_weight_create(backend *be, weight **out, const weight_source *src, err *e);
 err_code cuda_lora_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
                                  int cols, err *e);
 void cuda_weight_destroy(backend *be, weight *w);
@@ -337,7 +336,10 @@ const sampled *cuda_sample(backend *be, float *logits, int n_vocab, const sample
 void cuda_embed(backend *be, float *out, const void *table, dtype type, int dim, const step *s);
 void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps, int row0,
                    int n_rows, int dim);
-void cuda_silu_mul(backend *be, float *gate, const float *up, size_t n);
+void cuda_gate(backend *be, activation act, float *gate, const float *up, size_t n);
+void cuda_add(backend *be, float *x, const float *y, float scale, size_t n);
+void cuda_scale(backend *be, float *x, float scale, size_t n);
+void cuda_logits_bend(backend *be, float *logits, int n_rows, int stride, float scale, float cap);
 
 size_t cuda_lora_a_bytes(const backend *be, dtype base, int rank, int d_in);
 size_t cuda_lora_b_bytes(const backend *be, dtype base, int rank, int d_out);

@@ -10,6 +10,7 @@
  * Operations before a product write its input already rounded (x16); only
  * F16 needs a launch for that.
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,10 +44,11 @@ static err_code weight_make(backend *be, weight **out, const void *src, dtype ty
     return ERR_NONE;
 }
 
-err_code cuda_weight_create(backend *be, weight **out, const void *src, dtype type, int rows,
-                            int cols, err *e)
+err_code cuda_weight_create(backend *be, weight **out, const weight_source *src, err *e)
 {
-    return weight_make(be, out, src, type, rows, cols, true, e);
+    if (weight_source_quantised(src))
+        return err_set(e, ERR_UNSUPPORTED, "quantised weights: the CUDA backend takes none");
+    return weight_make(be, out, src->data, src->type, src->rows, src->cols, true, e);
 }
 
 /* An adapter's own output layer, in the type of the base's, whose products are known. */
@@ -396,7 +398,8 @@ void cuda_embed(backend *be, float *out, const void *table, dtype type, int dim,
     (void)CU(be, cu_sgmv_expand(cu->stream, &g));
 }
 
-/* Everything that reads `out` is a product: in BF16 models only the rounded values are written. */
+/* What reads `out` is a product: in BF16 models only the rounded values are written.  In place, it
+ * is what is added to the stream. */
 void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, float eps, int row0,
                    int n_rows, int dim)
 {
@@ -404,7 +407,7 @@ void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, f
     bool half = cu->arith == DT_BF16;
     bool whole = cu->step.of && cu->step.shape.kind != CUDA_EXACT; /* padded: no row has its own */
     size_t before = (size_t)row0 * (size_t)dim;
-    cu_rms_norm_args a = {.out = half ? NULL : out + before,
+    cu_rms_norm_args a = {.out = half && out != x ? NULL : out + before,
                           .out16 = half ? (uint16_t *)cu->x16 + before : NULL,
                           .x = (float *)(uintptr_t)x + before,
                           .weight = gain,
@@ -415,8 +418,9 @@ void cuda_rms_norm(backend *be, float *out, const float *x, const float *gain, f
     (void)CU(be, cu_rms_norm(cu->stream, &a));
 }
 
-void cuda_silu_mul(backend *be, float *gate, const float *up, size_t n)
+void cuda_gate(backend *be, activation act, float *gate, const float *up, size_t n)
 {
+    assert(up);
     cuda_state *cu = cuda_of(be);
     int cols = (int)(n / (size_t)(cu->step.of ? cu->step.of->n_rows : 1));
     bool half = cu->arith == DT_BF16;
@@ -427,9 +431,42 @@ void cuda_silu_mul(backend *be, float *gate, const float *up, size_t n)
                       .out = half ? NULL : gate,
                       .out16 = half ? cu->x16 : NULL,
                       .n_rows = cu->step.of ? cu->step.shape.n_rows : 1,
-                      .cols = cols};
+                      .cols = cols,
+                      .gelu = act == ACT_GELU_TANH};
     cu->x16_of = half ? gate : NULL;
     (void)CU(be, cu_silu_mul(cu->stream, &a));
+}
+
+/* n values of the step's rows; those of a padded step too, for a record's next replay. */
+static void blend(backend *be, cu_blend_args a, size_t n)
+{
+    cuda_state *cu = cuda_of(be);
+    size_t rows = cu->step.of ? (size_t)cu->step.of->n_rows : 1;
+    a.n = cu->step.of ? n / rows * (size_t)cu->step.shape.n_rows : n;
+    if (cu->x16_of == a.x) cu->x16_of = NULL;
+    (void)CU(be, cu_blend(cu->stream, &a));
+}
+
+void cuda_add(backend *be, float *x, const float *y, float scale, size_t n)
+{
+    blend(be, (cu_blend_args){.x = x, .y = y, .a = 1, .b = scale}, n);
+}
+
+void cuda_scale(backend *be, float *x, float scale, size_t n)
+{
+    blend(be, (cu_blend_args){.x = x, .a = scale}, n);
+}
+
+void cuda_logits_bend(backend *be, float *logits, int n_rows, int stride, float scale, float cap)
+{
+    cuda_state *cu = cuda_of(be);
+    (void)logits;
+    (void)n_rows;
+    cu_blend_args a = {.x = cu->logits.device,
+                       .a = scale,
+                       .cap = cap,
+                       .n = (size_t)cu->step.shape.n_logit * (size_t)stride};
+    (void)CU(be, cu_blend(cu->stream, &a));
 }
 
 /* The rows of each output layer are a product of their own. */

@@ -198,7 +198,7 @@ __device__ static float warp_sum(float v)
     return v;
 }
 
-/* One head in place: norm, then the rotation of pairs (i, i + half).  A lane holds
+/* One head in place: norm, then the rotation of pairs, (i, i + half) or neighbours.  A lane holds
  * both values of its pairs. */
 __device__ static void turn_head(const cu_rope_args *a, float *x, const float *norm,
                                  const float *cs, const float *sn, int lane)
@@ -212,13 +212,14 @@ __device__ static void turn_head(const cu_rope_args *a, float *x, const float *n
         cu_syncwarp(); /* all lanes have read what is written below */
     }
     for (int i = lane; i < half; i += WARP) {
-        float lo = x[i], hi = x[i + half], c = cs[i], s = sn[i];
+        int at = a->pairs ? 2 * i : i, other = a->pairs ? at + 1 : at + half;
+        float lo = x[at], hi = x[other], c = cs[i], s = sn[i];
         if (norm) {
-            lo = cu_mul(cu_mul(lo, inv), norm[i]);
-            hi = cu_mul(cu_mul(hi, inv), norm[i + half]);
+            lo = cu_mul(cu_mul(lo, inv), norm[at]);
+            hi = cu_mul(cu_mul(hi, inv), norm[other]);
         }
-        x[i] = cu_add(cu_mul(lo, c), -cu_mul(hi, s));
-        x[i + half] = cu_add(cu_mul(hi, c), cu_mul(lo, s));
+        x[at] = cu_add(cu_mul(lo, c), -cu_mul(hi, s));
+        x[other] = cu_add(cu_mul(hi, c), cu_mul(lo, s));
     }
     for (int i = 2 * half + lane; norm && i < d; i += WARP)
         x[i] = cu_mul(cu_mul(x[i], inv), norm[i]);
@@ -278,9 +279,35 @@ extern "C" cudaError_t cu_rope_append(cudaStream_t stream, const cu_rope_args *a
 
 /* -------------------------------------------------------------------- silu and conversions -- */
 
-__device__ static float silu_mul(float g, float u)
+/* GELU by tanh is g times the sigmoid of t. */
+__device__ static float gate_mul(float g, float u, bool gelu)
 {
-    return cu_mul(cu_div(g, cu_add(1.0F, expf(-g))), u);
+    float cube = cu_mul(cu_mul(cu_mul(0.044715F, g), g), g);
+    float t = gelu ? cu_mul(1.5957691216F, cu_add(g, cube)) : g;
+    return cu_mul(cu_div(g, cu_add(1.0F, expf(-t))), u);
+}
+
+/* A thread: every so many values. */
+__global__ void blend_kernel(cu_blend_args a)
+{
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.n;
+         i += (size_t)gridDim.x * blockDim.x) {
+        float v = cu_mul(a.a, a.x[i]);
+        if (a.y) v = cu_fma(a.b, a.y[i], v);
+        if (a.cap > 0) {
+            float e = expf(cu_mul(-2.0F, cu_div(fabsf(v), a.cap)));
+            v = copysignf(cu_mul(a.cap, cu_div(cu_add(1.0F, -e), cu_add(1.0F, e))), v);
+        }
+        a.x[i] = v;
+    }
+}
+
+extern "C" cudaError_t cu_blend(cudaStream_t stream, const cu_blend_args *args)
+{
+    if (args->n == 0) return cudaSuccess;
+    CU_LAUNCH(blend_kernel, dim3((unsigned)blocks_for(args->n, ROW_THREADS)), dim3(ROW_THREADS), 0,
+              stream, *args);
+    return cudaGetLastError();
 }
 
 /* Thread: four values of a row at a time; grid: rows * pieces of a row, in a loop. */
@@ -303,7 +330,7 @@ __global__ void silu_kernel(cu_silu_args a)
             for (int k = 0; k < 4; k++) g[k] = k < left ? gate[k] : 0;
             for (int k = 0; k < 4; k++) u[k] = k < left ? up[k] : 0;
         }
-        for (int k = 0; k < 4; k++) g[k] = silu_mul(g[k], u[k]);
+        for (int k = 0; k < 4; k++) g[k] = gate_mul(g[k], u[k], a.gelu);
         if (vec) {
             if (a.out) cu_store_f32x4(a.out + at, g);
             if (a.out16) {

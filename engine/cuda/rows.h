@@ -13,6 +13,7 @@
 #ifndef ENGINE_CUDA_ROWS_H
 #define ENGINE_CUDA_ROWS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -75,6 +76,7 @@ typedef struct cu_rope_args {
     float norm_eps;
     const float *cos, *sin; /* [max_pos][rope_dim / 2] */
     int rope_dim, n_head;
+    bool pairs; /* neighbours turn together, not halves */
     int n_rows;
     const int32_t *pos; /* [n_rows] */
     /* [n_rows]: page * CU_PAGE_TOKENS + place in it; negative: nothing is written. */
@@ -83,7 +85,16 @@ typedef struct cu_rope_args {
 } cu_rope_args;
 cudaError_t cu_rope_append(cudaStream_t stream, const cu_rope_args *args);
 
-/* silu(gate) * up, [n_rows][cols]; row i of gate and up begins at i * in_stride,
+/* x = a * x + b * y (y NULL: a * x), then, where cap is not 0, cap * tanh(x / cap). */
+typedef struct cu_blend_args {
+    float *x;
+    const float *y;
+    float a, b, cap;
+    size_t n;
+} cu_blend_args;
+cudaError_t cu_blend(cudaStream_t stream, const cu_blend_args *args);
+
+/* silu(gate) * up, or gelu's by tanh, [n_rows][cols]; row i of gate and up begins at i * in_stride,
  * of the outputs at i * cols. */
 typedef struct cu_silu_args {
     const float *gate, *up;
@@ -91,6 +102,7 @@ typedef struct cu_silu_args {
     float *out;      /* may be gate if in_stride is cols; NULL: not wanted */
     uint16_t *out16; /* bf16; NULL: not wanted */
     int n_rows, cols;
+    bool gelu;
 } cu_silu_args;
 cudaError_t cu_silu_mul(cudaStream_t stream, const cu_silu_args *args);
 

@@ -18,6 +18,7 @@
 #include "engine/base/lock.h"
 #include "engine/base/log.h"
 #include "engine/base/memory.h"
+#include "engine/grammar/grammar_lead.h"
 #include "engine/grammar/grammar_mask.h"
 
 enum {
@@ -62,7 +63,8 @@ struct grammar_maker {
 typedef enum { RUN_NEW, RUN_QUEUED, RUN_READY } run_state;
 
 struct grammar_run {
-    grammar *g;
+    grammar *g;   /* NULL: there is only a lead */
+    g_lead *lead; /* NULL: the form begins at once */
     atomic_int refs;
     _Atomic int state; /* run_state; the helper writes RUN_READY last */
     grammar_run *next; /* in the helper's queue */
@@ -193,6 +195,7 @@ static void compute(grammar_run *r, g_walk *w)
 
 void grammar_run_prepare(grammar_run *r)
 {
+    if (!r->g) return;
     /* First: while it is queued, all else is the helper's. */
     if (atomic_load(&r->state) != RUN_NEW) return;
     if (r->over || r->failed || is_cheap(r, INLINE_DEP_MAX)) return;
@@ -210,12 +213,18 @@ void grammar_run_prepare(grammar_run *r)
     lock_release(&m->mu);
 }
 
-bool grammar_run_ready(const grammar_run *r)
+/* The lead says what may come, and needs nothing of the form's. */
+static bool is_led(const grammar_run *r)
 {
-    return atomic_load_explicit(&r->state, memory_order_acquire) != RUN_QUEUED;
+    return r->lead && lead_rules(r->lead) && !lead_asks_form(r->lead);
 }
 
-const uint32_t *grammar_run_mask(grammar_run *r, grammar_walk *w)
+bool grammar_run_ready(const grammar_run *r)
+{
+    return is_led(r) || atomic_load_explicit(&r->state, memory_order_acquire) != RUN_QUEUED;
+}
+
+static const uint32_t *form_mask(grammar_run *r, grammar_walk *w)
 {
     grammar_run_prepare(r);
     int state = atomic_load_explicit(&r->state, memory_order_acquire);
@@ -228,14 +237,21 @@ const uint32_t *grammar_run_mask(grammar_run *r, grammar_walk *w)
     return r->mask;
 }
 
+const uint32_t *grammar_run_mask(grammar_run *r, grammar_walk *w)
+{
+    if (is_led(r)) return lead_mask(r->lead, NULL);
+    const uint32_t *form = form_mask(r, w);
+    return form && r->lead && lead_rules(r->lead) ? lead_mask(r->lead, form) : form;
+}
+
 bool grammar_run_over(const grammar_run *r)
 {
-    return r->over;
+    return r->over && !(r->lead && lead_rules(r->lead));
 }
 
 bool grammar_run_failed(const grammar_run *r)
 {
-    return grammar_run_ready(r) && r->failed;
+    return !is_led(r) && grammar_run_ready(r) && r->failed;
 }
 
 bool grammar_run_starved(const grammar_run *r)
@@ -310,18 +326,25 @@ static place_kind compare(const grammar_run *r, const g_conf *conf, int n)
 }
 
 /* The sets after the token's bytes; false: it leads nowhere. */
-static bool try_token(grammar_run *r, g_walk *w, const g_conf *conf, int n, int place, int *depth)
+static bool walk_token(g_walk *w, const token_trie *t, int32_t token, int *depth)
 {
-    const token_trie *t = &r->g->maker->trie;
+    int place = token >= 0 && token < t->n_vocab ? t->place[token] : -1;
+    if (place < 0) return false;
     const uint8_t *s = t->bytes + t->at[place];
     int len = (int)(t->at[place + 1] - t->at[place]);
-    walk_begin(w, &r->g->a, r->node, r->n_node);
-    walk_set(w, conf, n);
     for (int i = 0; i < len; i++) {
         if (!walk_byte(w, i, s[i])) return false;
     }
     *depth = len;
     return true;
+}
+
+static bool try_token(grammar_run *r, g_walk *w, const g_conf *conf, int n, int32_t token,
+                      int *depth)
+{
+    walk_begin(w, &r->g->a, r->node, r->n_node);
+    walk_set(w, conf, n);
+    return walk_token(w, &r->g->maker->trie, token, depth);
 }
 
 /* Set `depth` of the walk becomes where the text stands. */
@@ -358,18 +381,19 @@ static void settle(grammar_run *r, g_walk *w, int depth)
 
 void grammar_run_accept(grammar_run *r, grammar_walk *w, int32_t token)
 {
-    const token_trie *t = &r->g->maker->trie;
+    const uint32_t *form = r->lead && lead_asks_form(r->lead) ? r->mask : NULL;
+    if (r->lead && lead_rules(r->lead) && !lead_accept(r->lead, token, form)) return;
     for (int i = 0; r->complete && i < r->n_stop_id; i++) {
         if (r->stop_id[i] == token) {
             r->over = true;
             return;
         }
     }
-    int place = token >= 0 && token < t->n_vocab ? t->place[token] : -1, depth = 0;
-    bool ok = place >= 0 && try_token(r, w, r->conf, r->n_conf, place, &depth);
+    int depth = 0;
+    bool ok = try_token(r, w, r->conf, r->n_conf, token, &depth);
     /* Together they may have been too many: one by one they are not. */
-    for (int i = 0; place >= 0 && !ok && i < r->n_conf; i++) {
-        ok = try_token(r, w, &r->conf[i], 1, place, &depth);
+    for (int i = 0; !ok && i < r->n_conf; i++) {
+        ok = try_token(r, w, &r->conf[i], 1, token, &depth);
     }
     if (!ok) {
         r->failed = true;
@@ -385,21 +409,63 @@ static int last_byte(const token_trie *t, int32_t token)
     return place < 0 ? -1 : t->bytes[t->at[place + 1] - 1];
 }
 
-int grammar_run_expect(const grammar_run *r, grammar_walk *w, int32_t last, int32_t *out, int most)
+/* Tokens of the one text that the grammar leaves behind set 0 of the walk; end[i]: bytes up to the
+ * end of the i-th.  Returns how many. */
+static int only_tokens(const token_trie *t, g_walk *w, int last, int most, int32_t *out, int *end)
 {
-    const token_trie *t = &r->g->maker->trie;
     uint8_t text[GRAMMAR_TOKEN_MAX];
-    if (!grammar_run_ready(r) || r->over || r->failed || r->complete) return 0;
-    walk_begin(w, &r->g->a, r->node, r->n_node);
-    walk_set(w, r->conf, r->n_conf);
-    int len = walk_only(w, last_byte(t, last), text), n = 0;
+    int len = walk_only(w, last, text), n = 0;
     if (len > 0 && text[len - 1] == ' ') len--; /* the next token begins with it, as a rule */
     for (int from = 0, bytes = 0; from < len && n < most; from += bytes) {
         int32_t token = trie_longest(t, text + from, len - from, &bytes);
         if (token < 0) break;
-        out[n++] = token;
+        out[n] = token;
+        end[n++] = from + bytes;
     }
     return n;
+}
+
+/* Takes k such tokens, as long as what is guessed there (up to `likely`) is no other, or less
+ * likely; from there on it is not what comes.  Returns how many. */
+static int take_only(grammar_guess *g, int *likely, const int32_t *only, int k)
+{
+    int i = 0;
+    for (; i < k && g->n < g->most; i++, g->n++) {
+        bool same = g->n < *likely && g->token[g->n] == only[i];
+        if (!same && g->n < *likely && g->chance[g->n] >= g->sure) break;
+        if (!same) *likely = 0;
+        if (!same || g->chance[g->n] < g->sure) g->chance[g->n] = g->sure;
+        g->token[g->n] = only[i];
+    }
+    return i;
+}
+
+void grammar_run_expect(const grammar_run *r, grammar_walk *w, int32_t last, grammar_guess *g)
+{
+    int likely = g->n, depth;
+    g->only = -1;
+    if ((r->lead && lead_rules(r->lead)) || !grammar_run_ready(r) || r->over || r->failed) return;
+    const token_trie *t = &r->g->maker->trie;
+    walk_begin(w, &r->g->a, r->node, r->n_node);
+    walk_set(w, r->conf, r->n_conf);
+    for (g->n = 0; g->n < g->most;) {
+        int32_t only[GRAMMAR_TOKEN_MAX];
+        int end[GRAMMAR_TOKEN_MAX];
+        int k = only_tokens(t, w, last_byte(t, last), g->most - g->n, only, end);
+        if (g->n == 0 && k > 0) g->only = only[0];
+        int took = take_only(g, &likely, only, k);
+        if (took == 0 && g->n >= likely) return;
+        if (took > 0) {
+            depth = end[took - 1];
+        } else if (walk_token(w, t, g->token[g->n], &depth)) {
+            g->n++;
+        } else {
+            likely = 0; /* the form knows better */
+            continue;
+        }
+        walk_go_on(w, depth);
+        last = g->token[g->n - 1];
+    }
 }
 
 /* ----------------------------------------------------------------------------- runs -- */
@@ -418,6 +484,7 @@ void grammar_run_release(grammar_run *r)
 {
     if (!r || atomic_fetch_sub(&r->refs, 1) != 1) return;
     grammar_release(r->g);
+    lead_destroy(r->lead);
     free(r->mask);
     free(r->before);
     free(r->node);
@@ -460,6 +527,23 @@ grammar_run *grammar_run_create(grammar *g, const int32_t *stop_id, int n_stop_i
         }
     }
     return r;
+}
+
+static grammar_run *create_lead_alone(void)
+{
+    grammar_run *r = calloc(1, sizeof(*r));
+    if (r) atomic_store(&r->refs, 1);
+    return r;
+}
+
+grammar_run *grammar_run_create_led(grammar *g, const grammar_lead *lead, const int32_t *stop_id,
+                                    int n_stop_id)
+{
+    grammar_run *r = g ? grammar_run_create(g, stop_id, n_stop_id) : create_lead_alone();
+    if (r) r->lead = lead_create(lead, g != NULL, stop_id, n_stop_id);
+    if (!r || r->lead) return r;
+    grammar_run_release(r);
+    return NULL;
 }
 
 /* --------------------------------------------------------------------------- helper -- */

@@ -55,6 +55,21 @@ void grammar_release(grammar *g);
 /* Where one answer stands.  `stop_id`: tokens that end it, allowed where it is complete; copied.
  * Keeps the grammar.  NULL: no memory. */
 grammar_run *grammar_run_create(grammar *g, const int32_t *stop_id, int n_stop_id);
+
+/* Thoughts before the form: anything up to `close`.  Texts are copied, at most 32 tokens each. */
+typedef struct grammar_lead {
+    const tokenizer *tok; /* must outlive the run */
+    int n_vocab;
+    const char *open;  /* begins them, where the model wants any; "": they have begun */
+    const char *close; /* ends them */
+    const char *gap;   /* is written behind that */
+    const char *then;  /* is written before the form, with thoughts or without; "": nothing */
+    int budget;        /* tokens, after which `close` is written; -1: no end */
+} grammar_lead;
+
+/* The same behind thoughts.  g NULL: what follows them is free; the budget is kept. */
+grammar_run *grammar_run_create_led(grammar *g, const grammar_lead *lead, const int32_t *stop_id,
+                                    int n_stop_id);
 void grammar_run_release(grammar_run *r); /* the helper may still hold it */
 
 grammar_walk *grammar_walk_create(void);
@@ -68,9 +83,19 @@ const uint32_t *grammar_run_mask(grammar_run *r, grammar_walk *w);
  * Allocates nothing. */
 void grammar_run_accept(grammar_run *r, grammar_walk *w, int32_t token);
 
-/* Guesses at the tokens behind `last`, at most `most`, where the grammar leaves one text (or one
- * but for spaces); how the model would cut that into tokens is not known.  Returns how many. */
-int grammar_run_expect(const grammar_run *r, grammar_walk *w, int32_t last, int32_t *out, int most);
+/* Guesses at the next tokens, n of them, with the chance of each. */
+typedef struct grammar_guess {
+    int32_t *token; /* [most] */
+    double *chance; /* [most] */
+    int n, most;
+    double sure;  /* chance of a token where the grammar leaves one text */
+    int32_t only; /* set by grammar_run_expect(): the first token of such a text; -1: none */
+} grammar_guess;
+
+/* What may come behind `last`: as `g` says, up to what the grammar does not allow; and where the
+ * grammar leaves one text (or one but for spaces), that.  How the model would cut such a text into
+ * tokens is not known, so what `g` says of it stands, if that is as likely.  Then on from there. */
+void grammar_run_expect(const grammar_run *r, grammar_walk *w, int32_t last, grammar_guess *g);
 
 /* To be called once before the first mask is asked. */
 void grammar_run_prepare(grammar_run *r);

@@ -196,6 +196,8 @@ void walk_add(g_walk *w, g_conf c);
 void walk_set(g_walk *w, const g_conf *c, int n);
 /* Set depth + 1 from set depth.  False: it is empty. */
 bool walk_byte(g_walk *w, int depth, uint8_t byte);
+/* Set `depth` becomes set 0, with what was made on the way to it. */
+void walk_go_on(g_walk *w, int depth);
 /* The bytes that can follow set 0 where there is no choice but of a space: that is taken behind ':'
  * and ',', as most write JSON.  `last`: the byte before; text [GRAMMAR_TOKEN_MAX].  Returns how
  * many. */

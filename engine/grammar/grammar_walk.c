@@ -200,6 +200,15 @@ bool walk_byte(g_walk *w, int depth, uint8_t byte)
     return w->n_conf > begin;
 }
 
+void walk_go_on(g_walk *w, int depth)
+{
+    int from = w->conf_at[depth], n = w->conf_at[depth + 1] - from;
+    memmove(w->conf, w->conf + from, (size_t)n * sizeof(*w->conf));
+    w->n_conf = w->conf_at[1] = n;
+    w->n_node = w->node_at[1] = w->node_at[depth + 1];
+    w->left_at[0] = w->left_at[depth];
+}
+
 /* -1: there are several, or the text may end here. */
 static int only_byte(const g_walk *w, int depth, int last)
 {

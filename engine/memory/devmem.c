@@ -188,19 +188,18 @@ static void free_chunks(devmem_lease *l)
     l->first = NONE;
 }
 
-/* The one that goes next among those of at most this rank, or NONE. */
-static int victim(const devmem *a, int rank, bool leases_only)
+/* The one that goes next, or NONE. */
+static int victim(const devmem *a, bool leases_only)
 {
     int l = a->leases.n > 0 ? a->leases.v[0] : NONE;
     int p = a->pages.n > 0 && !leases_only ? a->pages.v[0] : NONE;
-    if (l != NONE && a->chunk[l].rank > rank) l = NONE;
     if (l == NONE || p == NONE) return l == NONE ? p : l;
     return goes_first(a, &l, &p) ? l : p;
 }
 
-static bool evict_one(devmem *a, int rank, bool leases_only)
+static bool evict_one(devmem *a, bool leases_only)
 {
-    int c = victim(a, rank, leases_only);
+    int c = victim(a, leases_only);
     if (c == NONE) return false;
     if (a->chunk[c].worth > a->clock) a->clock = a->chunk[c].worth;
     if (a->chunk[c].kind == PAGE_IDLE) {
@@ -344,9 +343,9 @@ devmem_lease *devmem_lease_take(devmem *a, int n, devmem_need need, int64_t now_
         free(l);
         return NULL;
     }
-    bool got = true;
-    while (got && a->n_lease_chunks + n > a->lease_cap) got = evict_one(a, rank, true);
-    while (got && a->n_free < n) got = evict_one(a, rank, false);
+    bool got = true; /* those of a higher rank go last, and there are enough before them */
+    while (got && a->n_lease_chunks + n > a->lease_cap) got = evict_one(a, true);
+    while (got && a->n_free < n) got = evict_one(a, false);
     assert(got);
     *l = (devmem_lease){.a = a, .owner = owner, .first = NONE, .n = n, .filling = true};
     for (int i = 0; i < n; i++) {
@@ -511,7 +510,7 @@ bool devmem_claim_locked(devmem *a, int n, bool fresh)
 int devmem_page_take_locked(devmem *a)
 {
     lock_assert_held(&a->mu);
-    if (a->n_free == 0 && !evict_one(a, DEMANDED, false)) return NONE;
+    if (a->n_free == 0 && !evict_one(a, false)) return NONE;
     int c = pop_free(a);
     a->chunk[c].kind = PAGE_HELD;
     a->chunk[c].uses = 1;

@@ -1,95 +1,16 @@
-/* model.c -- life of a model, rope tables, and the forward pass: the page to read beside the
- * paper.
+/* model.c -- life of a model, and the forward pass: the page to read beside the paper.
  *
- * All memory is taken in model_load(): a step allocates nothing.  The rope tables are reserved
- * for max_position_embeddings (which may be millions) but filled only as far as a step has
- * reached, so that a long limit costs neither start-up time nor memory.
+ * The forward pass computes what model_config says; which family that is, it does not know.  All
+ * memory is taken in model_load(): a step allocates nothing.
  */
 #include "engine/model/model.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/model/model_inside.h"
-
-enum { ROPE_CHUNK = 1024 }; /* positions filled at a time */
-
-/* ----------------------------------------------------------------------------- rope -- */
-
-/* Frequencies in f32, in the order of operations of the reference: a position near the context's
- * end multiplies each rounding by 1e5. */
-static void rope_frequencies(const model_config *c, float *inv_freq)
-{
-    const float two_pi = 6.2831853071795864769F;
-    for (int i = 0; i < c->head_dim / 2; i++) {
-        float exponent = (float)(2 * i) / (float)c->head_dim;
-        float f = 1.0F / (float)pow((double)c->rope_theta, (double)exponent);
-        if (c->rope_kind == ROPE_LINEAR) f /= c->rope_factor;
-        if (c->rope_kind == ROPE_LLAMA3) {
-            /* long waves are stretched, short ones kept, those between blended */
-            float original = (float)c->rope_original_pos;
-            float wavelen = two_pi / f;
-            if (wavelen > original / c->rope_low_freq) {
-                f /= c->rope_factor;
-            } else if (wavelen >= original / c->rope_high_freq) {
-                float smooth = (original / wavelen - c->rope_low_freq) /
-                               (c->rope_high_freq - c->rope_low_freq);
-                f = (1.0F - smooth) * f / c->rope_factor + smooth * f;
-            }
-        }
-        inv_freq[i] = f;
-    }
-}
-
-static err_code rope_create(model *m, err *e)
-{
-    const model_config *c = &m->cfg;
-    int half = c->head_dim / 2;
-    m->rope_bytes = (size_t)c->max_pos * (size_t)half * sizeof(float);
-    m->inv_freq = malloc((size_t)half * sizeof(float));
-    m->rope_chunk = malloc(ROPE_CHUNK * (size_t)half * sizeof(float));
-    m->rope_cos = be_map(m->be, m->rope_bytes);
-    m->rope_sin = be_map(m->be, m->rope_bytes);
-    if (!m->inv_freq || !m->rope_chunk || !m->rope_cos || !m->rope_sin) {
-        return err_set(e, ERR_NOMEM, "no memory for the rope tables of %d positions", c->max_pos);
-    }
-    rope_frequencies(c, m->inv_freq);
-    m->rope = (rope_table){m->rope_cos, m->rope_sin, c->max_pos, c->head_dim};
-    return ERR_NONE;
-}
-
-/* One function's values for positions [from, to), uploaded. */
-static err_code rope_upload(model *m, float *table, double (*fn)(double), int from, int to, err *e)
-{
-    size_t half = (size_t)m->cfg.head_dim / 2;
-    float *v = m->rope_chunk;
-    for (int pos = from; pos < to; pos++) {
-        for (size_t i = 0; i < half; i++) {
-            float angle = (float)pos * m->inv_freq[i]; /* rounded to f32 as the reference does */
-            *v++ = (float)fn((double)angle);
-        }
-    }
-    err_code rc = be_upload(m->be, table + (size_t)from * half, m->rope_chunk,
-                            (size_t)(to - from) * half * sizeof(float));
-    return rc ? err_set(e, rc, "the device takes no rope tables") : ERR_NONE;
-}
-
-/* Makes positions [0, n) ready, a chunk at a time. */
-static err_code rope_fill(model *m, int n, err *e)
-{
-    err_code rc = ERR_NONE;
-    while (!rc && m->rope_ready < n) {
-        int from = m->rope_ready, to = from + ROPE_CHUNK;
-        if (to > m->cfg.max_pos) to = m->cfg.max_pos;
-        rc = rope_upload(m, m->rope_cos, cos, from, to, e);
-        if (!rc) rc = rope_upload(m, m->rope_sin, sin, from, to, e);
-        if (!rc) m->rope_ready = to;
-    }
-    return rc;
-}
 
 /* ----------------------------------------------------------------------------- life -- */
 
@@ -169,13 +90,72 @@ static err_code products_prepare(model *m, err *e)
         weight *const *w = m->layer[i].w;
         rc = be_prepare(m->be, (const weight *const *)&w[PROJ_Q], 3, e);
         if (!rc) rc = be_prepare(m->be, (const weight *const *)&w[PROJ_O], 1, e);
-        if (!rc) rc = be_prepare(m->be, (const weight *const *)&w[PROJ_GATE], 2, e);
+        bool gate = w[PROJ_GATE] != NULL;
+        if (!rc) rc = be_prepare(m->be, (const weight *const *)&w[PROJ_UP - gate], 1 + gate, e);
         if (!rc) rc = be_prepare(m->be, (const weight *const *)&w[PROJ_DOWN], 1, e);
     }
     return rc;
 }
 
+/* Two tables where layers with a window turn in another way. */
+static err_code ropes_create(model *m, err *e)
+{
+    const model_config *c = &m->cfg;
+    err_code rc =
+        rope_create(&m->rope, m->be, &c->rope, c->max_pos, c->rope_pairs, m->rope_divisors, e);
+    bool two = c->window > 0 && !rope_config_same(&c->rope, &c->local_rope);
+    if (rc || !two) return rc;
+    return rope_create(&m->local_rope, m->be, &c->local_rope, c->max_pos, c->rope_pairs, NULL, e);
+}
+
+/* Windows of the layers where they differ. */
+static err_code windows_create(model *m, err *e)
+{
+    const model_config *c = &m->cfg;
+    int with = 0;
+    for (int i = 0; i < c->n_layer; i++) with += c->layer[i] & LAYER_WINDOW ? 1 : 0;
+    if (with == 0 || with == c->n_layer) return ERR_NONE;
+    m->window = calloc((size_t)c->n_layer, sizeof(*m->window));
+    if (!m->window) return err_set(e, ERR_NOMEM, "no memory to load the model");
+    for (int i = 0; i < c->n_layer; i++) m->window[i] = c->layer[i] & LAYER_WINDOW ? c->window : 0;
+    return ERR_NONE;
+}
+
+/* What this model asks of a backend beyond a Llama's operations. */
+static unsigned extras_of(const model *m)
+{
+    const model_config *c = &m->cfg;
+    const model_family *f = family_find(c->family);
+    bool sums = f->norm[NORM_ATTN_OUT] || c->residual_scale != 1 || c->embed_scale != 1;
+    bool logits = c->logit_scale != 1 || c->logit_cap > 0;
+    return (sums ? EXTRA_SUMS : 0U) | (c->layer_norm ? EXTRA_LAYER_NORM : 0U) |
+           (c->act != ACT_SILU ? EXTRA_GELU : 0U) | (c->score_cap > 0 ? EXTRA_SCORE_CAP : 0U) |
+           (m->window ? EXTRA_WINDOWS : 0U) | (c->rope_pairs ? EXTRA_ROPE_PAIRS : 0U) |
+           (logits ? EXTRA_LOGITS : 0U) | (c->qk_norm_whole ? EXTRA_WIDE_NORM : 0U) |
+           (c->ungated ? EXTRA_NO_GATE : 0U);
+}
+
+static err_code check_backend(const model *m, err *e)
+{
+    const backend_caps *caps = be_caps(m->be);
+    unsigned missing = extras_of(m) & ~caps->extras;
+    for (int bit = 0; bit < EXTRAS; bit++)
+        if (missing >> bit & 1U)
+            return err_set(e, ERR_UNSUPPORTED,
+                           "a model of the family %s needs %s, which the "
+                           "backend '%s' does not compute",
+                           m->cfg.family, be_extra_name(bit), caps->name);
+    return ERR_NONE;
+}
+
 err_code model_load(model **out, const char *dir, backend *be, int max_rows, int max_logits, err *e)
+{
+    const model_options none = {0};
+    return model_load_with(out, dir, be, max_rows, max_logits, &none, e);
+}
+
+err_code model_load_with(model **out, const char *dir, backend *be, int max_rows, int max_logits,
+                         const model_options *options, err *e)
 {
     assert(max_rows > 0 && max_logits > 0);
     *out = NULL;
@@ -185,11 +165,20 @@ err_code model_load(model **out, const char *dir, backend *be, int max_rows, int
     m->max_rows = max_rows;
     m->max_logits = max_logits;
     m->dir = strdup(dir);
+    m->packed_dir = options->packed_dir ? strdup(options->packed_dir) : NULL;
+    m->packed_floor_bytes = options->packed_floor_bytes;
+    m->weights = options->weights;
+    m->max_context = options->max_context;
 
-    err_code rc = m->dir ? model_config_read(dir, &m->cfg, e)
-                         : err_set(e, ERR_NOMEM, "no memory to load the model");
+    bool ok = m->dir && !m->packed_dir == !options->packed_dir;
+    err_code rc = ok ? model_config_read(dir, &m->cfg, e)
+                     : err_set(e, ERR_NOMEM, "no memory to load the model");
+    m->kv_type = model_kv_type(&m->cfg, "auto");
+    if (m->max_context > 0 && m->max_context < m->cfg.max_pos) m->cfg.max_pos = m->max_context;
+    if (!rc) rc = windows_create(m, e);
+    if (!rc) rc = check_backend(m, e);
     if (!rc) rc = model_weights_load(m, dir, e);
-    if (!rc) rc = rope_create(m, e);
+    if (!rc) rc = ropes_create(m, e);
     if (!rc) rc = scratch_create(m, e);
     if (!rc) rc = products_prepare(m, e);
     if (rc) {
@@ -209,26 +198,26 @@ void model_unload(model *m)
         *scratch[i] = NULL;
     }
     be_host_free(m->be, m->logits, m->logits_bytes);
-    be_unmap(m->be, m->rope_cos, m->rope_bytes);
-    be_unmap(m->be, m->rope_sin, m->rope_bytes);
-    free(m->rope_chunk);
-    free(m->inv_freq);
-    m->logits = m->rope_cos = m->rope_sin = m->rope_chunk = m->inv_freq = NULL;
-    m->rope_ready = 0;
+    m->logits = NULL;
+    rope_clear(&m->rope, m->be);
+    rope_clear(&m->local_rope, m->be);
 }
 
 /* What the rest of the process has learnt from it and keeps: all but the defaults for sampling. */
 static bool same_model(const model_config *a, const model_config *b)
 {
-    return a->n_layer == b->n_layer && a->dim == b->dim && a->n_head == b->n_head &&
-           a->n_kv_head == b->n_kv_head && a->head_dim == b->head_dim && a->ffn_dim == b->ffn_dim &&
-           a->n_vocab == b->n_vocab && a->max_pos == b->max_pos && a->window == b->window &&
-           a->norm_eps == b->norm_eps && a->qkv_bias == b->qkv_bias && a->o_bias == b->o_bias &&
-           a->mlp_bias == b->mlp_bias && a->qk_norm == b->qk_norm && a->tied == b->tied &&
-           a->rope_theta == b->rope_theta && a->rope_kind == b->rope_kind &&
-           a->rope_factor == b->rope_factor && a->rope_low_freq == b->rope_low_freq &&
-           a->rope_high_freq == b->rope_high_freq && a->rope_original_pos == b->rope_original_pos &&
-           a->type == b->type && a->embed_type == b->embed_type && a->head_type == b->head_type &&
+    return strcmp(a->family, b->family) == 0 && a->n_layer == b->n_layer && a->dim == b->dim &&
+           a->n_head == b->n_head && a->n_kv_head == b->n_kv_head && a->head_dim == b->head_dim &&
+           a->ffn_dim == b->ffn_dim && a->n_vocab == b->n_vocab && a->max_pos == b->max_pos &&
+           a->window == b->window && a->norm_eps == b->norm_eps && a->qkv_bias == b->qkv_bias &&
+           a->o_bias == b->o_bias && a->mlp_bias == b->mlp_bias && a->tied == b->tied &&
+           a->act == b->act && a->score_scale == b->score_scale && a->score_cap == b->score_cap &&
+           a->embed_scale == b->embed_scale && a->residual_scale == b->residual_scale &&
+           a->logit_scale == b->logit_scale && a->logit_cap == b->logit_cap &&
+           memcmp(a->layer, b->layer, sizeof(a->layer)) == 0 &&
+           rope_config_same(&a->rope, &b->rope) &&
+           rope_config_same(&a->local_rope, &b->local_rope) && a->type == b->type &&
+           a->embed_type == b->embed_type && a->head_type == b->head_type &&
            a->embed_print == b->embed_print && a->head_print == b->head_print;
 }
 
@@ -237,7 +226,11 @@ static bool same_model(const model_config *a, const model_config *b)
 err_code model_reload(model *m, err *e)
 {
     model *fresh;
-    err_code rc = model_load(&fresh, m->dir, m->be, m->max_rows, m->max_logits, e);
+    const model_options options = {.packed_dir = m->packed_dir,
+                                   .packed_floor_bytes = m->packed_floor_bytes,
+                                   .weights = m->weights,
+                                   .max_context = m->max_context};
+    err_code rc = model_load_with(&fresh, m->dir, m->be, m->max_rows, m->max_logits, &options, e);
     if (rc) return rc;
     rc = model_allow_added(fresh, m->cfg.added_max, m->cfg.vocab_least, e);
     if (rc) {
@@ -250,6 +243,8 @@ err_code model_reload(model *m, err *e)
     }
     size_t from = offsetof(model, layer);
     memcpy((char *)m + from, (const char *)fresh + from, sizeof(*m) - from);
+    free(fresh->window);
+    free(fresh->packed_dir);
     free(fresh->dir);
     free(fresh);
     return ERR_NONE;
@@ -259,6 +254,8 @@ void model_destroy(model *m)
 {
     if (!m) return;
     model_unload(m);
+    free(m->window);
+    free(m->packed_dir);
     free(m->dir);
     free(m);
 }
@@ -276,10 +273,39 @@ attn_shape model_attn_shape(const model *m)
         .n_head = c->n_head,
         .n_kv_head = c->n_kv_head,
         .head_dim = c->head_dim,
-        .kv_type = c->type == DT_BF16 ? DT_BF16 : DT_F32,
-        .window = c->window,
-        .scale = (float)(1.0 / sqrt((double)c->head_dim)),
+        .kv_type = m->kv_type,
+        .window = m->window ? 0 : c->window, /* some see everything */
+        .layer_window = m->window,
+        .scale = c->score_scale,
+        .cap = c->score_cap,
     };
+}
+
+static const char *const kv_names[] = {
+    [DT_F32] = "f32", [DT_F16] = "f16", [DT_BF16] = "bf16", [DT_I8] = "int8"};
+
+const char *model_kv_name(const model *m)
+{
+    return kv_names[m->kv_type];
+}
+
+dtype model_kv_type(const model_config *c, const char *word)
+{
+    for (int type = DT_F32; type <= DT_I8; type++) {
+        if (strcmp(kv_names[type], word) == 0) return (dtype)type;
+    }
+    return c->type == DT_BF16 ? DT_BF16 : DT_F32;
+}
+
+err_code model_set_kv_type(model *m, dtype type, err *e)
+{
+    const backend_caps *caps = be_caps(m->be);
+    if (!(caps->kv_types >> type & 1U)) {
+        return err_set(e, ERR_UNSUPPORTED, "the backend '%s' does not keep keys and values in it",
+                       caps->name);
+    }
+    m->kv_type = type;
+    return ERR_NONE;
 }
 
 size_t model_weight_bytes(const model *m)
@@ -340,38 +366,111 @@ static void norm_rows(model *m, const float *base, int at, const step *s)
     }
 }
 
+/* What attention or an MLP reads: the stream normed, or as it is. */
+static const float *block_input(model *m, const float *norm, const float *bias, int at,
+                                const step *s)
+{
+    const model_config *c = &m->cfg;
+    if (!norm) return m->x;
+    if (c->layer_norm)
+        be_layer_norm(m->be, m->h, m->x, norm, bias, c->norm_eps, 0, s->n_rows, c->dim);
+    else
+        norm_rows(m, norm, at, s);
+    return m->h;
+}
+
+/* The last product of attention or an MLP, into the stream: normed and multiplied before. */
+static void block_output(model *m, proj p, const float *in, const float *norm, const step *s, int i)
+{
+    const model_config *c = &m->cfg;
+    const model_layer *l = &m->layer[i];
+    bool plain = !norm && c->residual_scale == 1;
+    linear_out out = plain ? project_into(l, p, m->x) : project(l, p, m->h);
+    be_linear(m->be, in, &out, 1, s, i);
+    if (plain) return;
+    if (norm) be_rms_norm(m->be, m->h, m->h, norm, c->norm_eps, 0, s->n_rows, c->dim);
+    be_add(m->be, m->x, m->h, c->residual_scale, (size_t)s->n_rows * (size_t)c->dim);
+}
+
+/* The rotation of a layer; of no values where it knows no positions. */
+static rope_table rope_of(const model *m, int i)
+{
+    int kind = m->cfg.layer[i];
+    rope_table t = m->rope.table;
+    if (kind & LAYER_WINDOW && m->local_rope.cos) t = m->local_rope.table;
+    if (kind & LAYER_NO_ROPE) t.rope_dim = 0;
+    return t;
+}
+
+static void attention(model *m, kv_pool *kv, const float *in, const step *s, int i)
+{
+    const model_config *c = &m->cfg;
+    const model_layer *l = &m->layer[i];
+    const float *q_norm = l->norm[NORM_Q], *k_norm = l->norm[NORM_K];
+    int q = c->n_head * c->head_dim, kv_cols = c->n_kv_head * c->head_dim;
+    rope_table rope = rope_of(m, i);
+    linear_out qkv[] = {project(l, PROJ_Q, m->q), project(l, PROJ_K, m->k),
+                        project(l, PROJ_V, m->v)};
+    be_linear(m->be, in, qkv, 3, s, i);
+    if (c->qk_norm_whole) {
+        be_rms_norm(m->be, m->q, m->q, q_norm, c->norm_eps, 0, s->n_rows, q);
+        be_rms_norm(m->be, m->k, m->k, k_norm, c->norm_eps, 0, s->n_rows, kv_cols);
+        q_norm = k_norm = NULL;
+    }
+    be_rope_append(m->be, kv, m->q, m->k, m->v, q_norm, k_norm, c->norm_eps, &rope, s, i);
+    be_attend(m->be, kv, m->attn, m->q, s, i);
+}
+
+/* Into m->gate. */
+static void mlp(model *m, const float *in, const step *s, int i)
+{
+    const model_config *c = &m->cfg;
+    const model_layer *l = &m->layer[i];
+    size_t n = (size_t)s->n_rows * (size_t)c->ffn_dim;
+    linear_out gate_up[] = {project(l, PROJ_GATE, m->gate), project(l, PROJ_UP, m->up)};
+    linear_out alone = project(l, PROJ_UP, m->gate);
+    be_linear(m->be, in, c->ungated ? &alone : gate_up, c->ungated ? 1 : 2, s, i);
+    be_gate(m->be, c->act, m->gate, c->ungated ? NULL : m->up, n);
+}
+
 static void forward_layer(model *m, kv_pool *kv, const step *s, int i)
 {
     const model_config *c = &m->cfg;
     const model_layer *l = &m->layer[i];
-    backend *be = m->be;
-    int n = s->n_rows;
+    const float *in = block_input(m, l->norm[NORM_ATTN_IN], l->norm_bias[NORM_ATTN_IN],
+                                  i * LORA_NORMS + LORA_NORM_ATTN, s);
+    attention(m, kv, in, s, i);
+    block_output(m, PROJ_O, m->attn, l->norm[NORM_ATTN_OUT], s, i);
 
-    norm_rows(m, l->attn_norm, i * LORA_NORMS + LORA_NORM_ATTN, s);
-    linear_out qkv[] = {project(l, PROJ_Q, m->q), project(l, PROJ_K, m->k),
-                        project(l, PROJ_V, m->v)};
-    be_linear(be, m->h, qkv, 3, s, i);
-    be_rope_append(be, kv, m->q, m->k, m->v, l->q_norm, l->k_norm, c->norm_eps, &m->rope, s, i);
-    be_attend(be, kv, m->attn, m->q, s, i);
-    linear_out o = project_into(l, PROJ_O, m->x);
-    be_linear(be, m->attn, &o, 1, s, i);
+    if (!c->parallel)
+        in = block_input(m, l->norm[NORM_MLP_IN], l->norm_bias[NORM_MLP_IN],
+                         i * LORA_NORMS + LORA_NORM_MLP, s);
+    mlp(m, in, s, i);
+    block_output(m, PROJ_DOWN, m->gate, l->norm[NORM_MLP_OUT], s, i);
+}
 
-    norm_rows(m, l->mlp_norm, i * LORA_NORMS + LORA_NORM_MLP, s);
-    linear_out gate_up[] = {project(l, PROJ_GATE, m->gate), project(l, PROJ_UP, m->up)};
-    be_linear(be, m->h, gate_up, 2, s, i);
-    be_silu_mul(be, m->gate, m->up, (size_t)n * (size_t)c->ffn_dim);
-    linear_out down = project_into(l, PROJ_DOWN, m->x);
-    be_linear(be, m->gate, &down, 1, s, i);
+static void forward_logits(model *m, const step *s)
+{
+    const model_config *c = &m->cfg;
+    const float *norm = m->out_norm, *x = m->x;
+    if (c->layer_norm) {
+        x = block_input(m, norm, m->out_norm_bias, 0, s);
+        norm = NULL;
+    }
+    be_logits(m->be, m->logits, x, norm, c->norm_eps, c->dim, m->head, s);
+    if (c->logit_scale != 1 || c->logit_cap > 0)
+        be_logits_bend(m->be, m->logits, s->n_logit, s->logit_stride ? s->logit_stride : c->n_vocab,
+                       c->logit_scale, c->logit_cap);
 }
 
 static void forward(model *m, kv_pool *kv, const step *s)
 {
     const model_config *c = &m->cfg;
     be_embed(m->be, m->x, m->table, m->embed_type, c->dim, s);
+    if (c->embed_scale != 1)
+        be_scale(m->be, m->x, c->embed_scale, (size_t)s->n_rows * (size_t)c->dim);
     for (int i = 0; i < c->n_layer; i++) forward_layer(m, kv, s, i);
-    if (s->n_logit) {
-        be_logits(m->be, m->logits, m->x, m->out_norm, c->norm_eps, c->dim, m->head, s);
-    }
+    if (s->n_logit) forward_logits(m, s);
 }
 
 err_code model_enqueue(model *m, kv_pool *kv, const step *s, err *e)
@@ -382,7 +481,8 @@ err_code model_enqueue(model *m, kv_pool *kv, const step *s, err *e)
     for (int i = 0; i < s->n_seq; i++) {
         int end = s->seq[i].pos0 + s->seq[i].n_rows;
         assert(end <= c->max_pos);
-        err_code rc = end > m->rope_ready ? rope_fill(m, end, e) : ERR_NONE;
+        err_code rc = rope_fill(&m->rope, m->be, end, e);
+        if (!rc) rc = rope_fill(&m->local_rope, m->be, end, e);
         if (rc) return rc;
     }
 

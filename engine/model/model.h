@@ -1,8 +1,8 @@
-/* model.h -- a base model: a Hugging Face directory, loaded and ready to run.
+/* model.h -- a base model: a Hugging Face directory or a GGUF, loaded and ready to run.
  *
- * Families: Llama (2, 3.x), Mistral, Qwen2, Qwen3 (dense).  Anything else is refused by
- * a sentence that names what is not supported.  The tokenizer and the chat template are
- * not here (engine/text/tokenizer.h, engine/chat/chat.h).
+ * Families: the rows of engine/model/family.c.  Anything else is refused by a sentence that names
+ * what is not supported.  The tokenizer and the chat template are not here
+ * (engine/text/tokenizer.h, engine/chat/chat.h).
  *
  * Ownership: the model owns its weights and its scratch; the backend must outlive it.
  * Threads:   model_load() at start-up; model_forward() on the engine thread; the shape
@@ -21,21 +21,53 @@
 extern "C" {
 #endif
 
-enum { MODEL_EOS_MAX = 8, MODEL_BARRED_MAX = 1024 };
+enum {
+    MODEL_EOS_MAX = 8,
+    MODEL_BARRED_MAX = 1024,
+    MODEL_LAYERS_MAX = 1024,
+    MODEL_ROPE_MAX = 128 /* frequencies of a rotation that has factors of its own */
+};
+
+/* How positions turn the heads of a layer. */
+typedef struct rope_config {
+    enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONG } kind;
+    int dim; /* the first values of each head that turn */
+    float theta, factor;
+    int original_pos;                   /* all but plain and linear */
+    float low_freq, high_freq;          /* llama3 */
+    float beta_fast, beta_slow;         /* yarn, */
+    int truncate;                       /* which counts in whole frequencies then */
+    float attention_factor;             /* cosines and sines are multiplied by it */
+    float short_factor[MODEL_ROPE_MAX]; /* longrope, [dim / 2]: */
+    float long_factor[MODEL_ROPE_MAX];  /* these where max_pos is above original_pos */
+} rope_config;
+
+/* Of one layer; bits of model_config.layer. */
+enum { LAYER_WINDOW = 1, LAYER_NO_ROPE = 2 };
 
 /* What config.json and generation_config.json say, checked. */
 typedef struct model_config {
-    char family[16]; /* "llama", "mistral", "qwen2", "qwen3" */
+    char family[16]; /* "llama", "gemma3_text": engine/model/family.c */
+    bool wrapped;    /* the text part of a model that also takes images */
     int n_layer, dim, n_head, n_kv_head, head_dim, ffn_dim, n_vocab;
     int max_pos; /* max_position_embeddings */
-    int window;  /* sliding window in tokens; 0: none */
-    float norm_eps, rope_theta;
-    bool qkv_bias, o_bias, mlp_bias, qk_norm, tied;
-    /* rope scaling */
-    enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 } rope_kind;
-    float rope_factor, rope_low_freq, rope_high_freq;
-    int rope_original_pos;
-    dtype type; /* of the linear weights on disk */
+    int window;  /* sliding window in tokens of LAYER_WINDOW's layers; 0: there are none */
+    uint8_t layer[MODEL_LAYERS_MAX];
+    float norm_eps;
+    bool qkv_bias, o_bias, mlp_bias, tied;
+    bool qk_norm, qk_norm_whole;  /* of each head; of all heads together */
+    bool layer_norm;              /* norms take the mean away */
+    bool fixed_norms;             /* an adapter cannot bring norms of its own */
+    bool parallel;                /* attention and MLP read the same input */
+    bool ungated;                 /* the MLP has no gate: PROJ_GATE is nowhere */
+    bool rope_pairs;              /* neighbours turn together */
+    rope_config rope, local_rope; /* local: of layers with a window */
+    activation act;
+    float score_scale, score_cap;                   /* as attn_shape's */
+    float embed_scale, residual_scale, logit_scale; /* multipliers; 1: none */
+    float logit_cap;                                /* 0: none */
+    dtype type;      /* of the linear weights in memory, and of what adapters add to them */
+    char format[24]; /* of most of them on disk: "BF16", "Q4_K"; empty before they are loaded */
     /* Known once the weights are loaded: type and fingerprint
      * (engine/base/fingerprint.h; 0: not known) of the raw input table and output
      * matrix, by which an adapter's copy of them is recognised. */
@@ -58,8 +90,37 @@ typedef struct model_config {
     int32_t gen_barred[MODEL_BARRED_MAX];
 } model_config;
 
-/* Reads and checks config.json (and generation_config.json where there is one) in `dir`. */
-err_code model_config_read(const char *dir, model_config *out, err *e);
+/* Reads and checks config.json (and generation_config.json where there is one) of the model at
+ * `path`: a directory, or a GGUF, whose keys say the same. */
+err_code model_config_read(const char *path, model_config *out, err *e);
+
+/* What the matrices become in memory; the input table stays as it is. */
+typedef enum {
+    WEIGHTS_AUTO, /* as the files have them: quantised ones by their codes, where the backend can */
+    WEIGHTS_PLAIN, /* quantised ones become their plain values, exact */
+    WEIGHTS_BF16,  /* all have BF16 values */
+    WEIGHTS_Q8,    /* plain ones are quantised, to 8 bits or */
+    WEIGHTS_Q4,    /* to 4; quantised ones stay so */
+} weights_form;
+
+/* model.weights' word for it: auto, plain, bf16, q8, q4; any other: as auto. */
+weights_form model_weights_form(const char *word);
+
+/* What the weights are and take, without loading them. */
+typedef struct model_survey {
+    char format[24];     /* as in model_config */
+    size_t file_bytes;   /* in the files */
+    size_t memory_bytes; /* in memory, beyond what stays mapped */
+    size_t device_bytes; /* of these, what a device's own memory must hold (a tied table once) */
+    int by_codes;        /* tensors that the kernels take by their codes */
+    int dequantised;     /* tensors that become plain values */
+} model_survey;
+
+/* Opens the files of the model at `path`, finds every tensor of the configuration in them and
+ * checks its shape and type.  `by_codes`: the backend takes quantised weights
+ * (backend_caps.quantised). */
+err_code model_survey_read(const char *path, const model_config *c, weights_form weights,
+                           bool by_codes, model_survey *out, err *e);
 
 /* d_out and d_in of one wrapped linear layer. */
 void model_proj_shape(const model_config *c, proj p, int *d_out, int *d_in);
@@ -67,10 +128,27 @@ bool model_proj_has_bias(const model_config *c, proj p);
 
 typedef struct model model;
 
-/* Loads config.json and the safetensors (single or sharded by model.safetensors.index.json).
+/* Loads config.json and the tensors: safetensors (single or sharded by
+ * model.safetensors.index.json), or a GGUF (single, or the first of several).
  * max_rows bounds the rows of one step, max_logits its wanted logits; both size the scratch. */
 err_code model_load(model **out, const char *dir, backend *be, int max_rows, int max_logits,
                     err *e);
+
+/* How else a model may be loaded; zeros: as model_load() does. */
+typedef struct model_options {
+    /* A directory of our own for packed weights, made where it is missing: they are mapped from
+     * there, or written there while the model already serves (engine/model/packed.h).  NULL: they
+     * are packed at every start. */
+    const char *packed_dir;
+    uint64_t packed_floor_bytes; /* that must stay free on its disk */
+    weights_form weights;
+    int max_context; /* positions that will be served; 0: all that the model has */
+} model_options;
+err_code model_load_with(model **out, const char *dir, backend *be, int max_rows, int max_logits,
+                         const model_options *options, err *e);
+/* Whether the weights are mapped from packed_dir; whether nobody writes there (any more). */
+bool model_packed_mapped(const model *m);
+bool model_packed_settled(const model *m);
 void model_destroy(model *m);
 
 /* Makes room in the logits for adapters that add up to `max` tokens to the vocabulary, or leave out
@@ -87,8 +165,17 @@ void model_unload(model *m);
 err_code model_reload(model *m, err *e);
 
 const model_config *model_get_config(const model *m);
-/* For be_kv_create(): attention shape of this model. KV type: BF16 for BF16 models, else F32. */
+/* For be_kv_create(): attention shape of this model. KV type: BF16 for BF16 models, else F32,
+ * where no other was set. */
 attn_shape model_attn_shape(const model *m);
+/* Before the first model_attn_shape().  ERR_UNSUPPORTED: the backend keeps no keys and values of
+ * this type (backend_caps.kv_types). */
+err_code model_set_kv_type(model *m, dtype type, err *e);
+/* engine.kv_type's word for a model: f32, f16, bf16, int8; any other: what it has where none is
+ * set. */
+dtype model_kv_type(const model_config *c, const char *word);
+/* "f32", "f16", "bf16" or "int8". */
+const char *model_kv_name(const model *m);
 /* Packed matrices, head included: what one decode step reads.  The embedding table is not
  * counted: it stays mapped, and a step touches one row per token. */
 size_t model_weight_bytes(const model *m);

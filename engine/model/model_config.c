@@ -4,65 +4,20 @@
  * defaults of each family's configuration class.  A value that this engine would compute wrongly
  * is refused with the field's name: a model that answers slightly wrong is the worst outcome.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "engine/base/json.h"
 #include "engine/base/log.h"
-#include "engine/model/model.h"
+#include "engine/files/documents.h"
+#include "engine/model/family.h"
 #include "engine/model/model_inside.h"
+#include "engine/model/quant.h"
 #include "engine/sample/bars.h"
 
-/* What a family's configuration class assumes when a field is absent. */
-typedef struct family {
-    const char *type, *architecture;
-    int n_kv_head; /* 0: as many as heads */
-    int head_dim;  /* 0: hidden_size / num_attention_heads */
-    int max_pos, window;
-    bool qkv_bias;     /* always there */
-    bool may_bias;     /* attention_bias decides over q, k, v and o */
-    bool may_mlp_bias; /* mlp_bias decides over gate, up and down */
-    bool qk_norm;
-    bool window_switch; /* use_sliding_window (default: off) decides over sliding_window */
-} family;
-
-static const family families[] = {
-    {.type = "llama",
-     .architecture = "LlamaForCausalLM",
-     .max_pos = 2048,
-     .may_bias = true,
-     .may_mlp_bias = true},
-    {.type = "mistral",
-     .architecture = "MistralForCausalLM",
-     .n_kv_head = 8,
-     .max_pos = 131072,
-     .window = 4096},
-    {.type = "qwen2",
-     .architecture = "Qwen2ForCausalLM",
-     .n_kv_head = 32,
-     .max_pos = 32768,
-     .window = 4096,
-     .qkv_bias = true,
-     .window_switch = true},
-    {.type = "qwen3",
-     .architecture = "Qwen3ForCausalLM",
-     .n_kv_head = 32,
-     .head_dim = 128,
-     .max_pos = 32768,
-     .window = 4096,
-     .may_bias = true,
-     .qk_norm = true,
-     .window_switch = true},
-};
-
 enum {
-    LAYERS_MAX = 1024,
     DIM_MAX = 1 << 17,
     HEADS_MAX = 4096,
     HEAD_DIM_MAX = 1024,
@@ -71,87 +26,16 @@ enum {
     POS_MAX = 1 << 22,
 };
 
-/* ----------------------------------------------------------------------------- file -- */
-
-static err_code read_all(int fd, const char *name, size_t bytes, char **text, err *e)
-{
-    char *buf = malloc(bytes + 1);
-    if (!buf) return err_set(e, ERR_NOMEM, "%s: no memory for %zu bytes", name, bytes);
-    size_t got = 0;
-    while (got < bytes) {
-        ssize_t n = read(fd, buf + got, bytes - got);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) {
-            int why = errno;
-            free(buf);
-            return err_set(e, ERR_IO, "%s: can't read: %s", name,
-                           n < 0 ? strerror(why) : "it became shorter");
-        }
-        got += (size_t)n;
-    }
-    buf[bytes] = '\0';
-    *text = buf;
-    return ERR_NONE;
-}
-
-err_code model_file_path(char *out, size_t size, const char *dir, const char *name, err *e)
-{
-    int n = snprintf(out, size, "%s/%s", dir, name);
-    if (n < 0 || (size_t)n >= size) {
-        return err_set(e, ERR_INPUT, "%.64s: the path is too long", name);
-    }
-    return ERR_NONE;
-}
-
-err_code model_json_read(const char *dir, const char *name, cJSON **out, err *e)
-{
-    *out = NULL;
-    char path[MODEL_PATH_MAX];
-    err_code rc = model_file_path(path, sizeof(path), dir, name, e);
-    if (rc) return rc;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        if (errno == ENOENT) return err_set(e, ERR_NOT_FOUND, "the model has no %s", name);
-        return err_set(e, ERR_IO, "%s: can't open: %s", name, strerror(errno));
-    }
-
-    struct stat st;
-    char *text = NULL;
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        rc = err_set(e, ERR_IO, "%s is not a regular file", name);
-    } else if ((uint64_t)st.st_size > json_limits_trusted.max_bytes) {
-        rc = err_set(e, ERR_LIMIT, "%s: %lld bytes exceed %zu", name, (long long)st.st_size,
-                     json_limits_trusted.max_bytes);
-    } else {
-        rc = read_all(fd, name, (size_t)st.st_size, &text, e);
-    }
-    (void)close(fd);
-    if (rc) return rc;
-
-    rc = json_parse(text, (size_t)st.st_size, &json_limits_trusted, out, e);
-    free(text);
-    if (rc) {
-        if (e) (void)err_context(e, "%s", name);
-        return rc;
-    }
-    if (!cJSON_IsObject(*out)) {
-        cJSON_Delete(*out);
-        *out = NULL;
-        return err_set(e, ERR_INPUT, "%s: must be an object", name);
-    }
-    return ERR_NONE;
-}
-
 /* --------------------------------------------------------------------------- fields -- */
 
-static bool is_set(const cJSON *obj, const char *name)
+bool config_is_set(const cJSON *obj, const char *name)
 {
     const cJSON *v = json_get(obj, name);
     return v && !cJSON_IsNull(v);
 }
 
 /* "field": value, for messages. */
-static err_code refuse(err *e, const cJSON *obj, const char *name)
+err_code config_refuse(err *e, const cJSON *obj, const char *name)
 {
     char *text = cJSON_PrintUnformatted(json_get(obj, name));
     err_code rc =
@@ -161,7 +45,7 @@ static err_code refuse(err *e, const cJSON *obj, const char *name)
 }
 
 /* A dimension; required when *out is 0 on entry. */
-static err_code dimension(const cJSON *obj, const char *name, int max, int *out, err *e)
+err_code config_dimension(const cJSON *obj, const char *name, int max, int *out, err *e)
 {
     int64_t v = *out;
     err_code rc = json_int(obj, name, 1, max, &v, NULL, e);
@@ -171,7 +55,7 @@ static err_code dimension(const cJSON *obj, const char *name, int max, int *out,
     return ERR_NONE;
 }
 
-static err_code real(const cJSON *obj, const char *name, double lo, double hi, float *out, err *e)
+err_code config_real(const cJSON *obj, const char *name, double lo, double hi, float *out, err *e)
 {
     double v = (double)*out;
     err_code rc = json_num(obj, name, lo, hi, &v, NULL, e);
@@ -179,250 +63,353 @@ static err_code real(const cJSON *obj, const char *name, double lo, double hi, f
     return rc;
 }
 
-static err_code required_real(const cJSON *obj, const char *name, double lo, double hi, float *out,
-                              err *e)
-{
-    if (!is_set(obj, name)) return err_set(e, ERR_INPUT, "\"%s\" is missing", name);
-    return real(obj, name, lo, hi, out, e);
-}
-
-static err_code flag(const cJSON *obj, const char *name, bool *out, err *e)
+err_code config_flag(const cJSON *obj, const char *name, bool *out, err *e)
 {
     return json_bool(obj, name, out, NULL, e);
 }
 
 /* ---------------------------------------------------------------------------- parts -- */
 
-static err_code find_family(const cJSON *j, const family **out, err *e)
+/* architectures, where given, is the one of the family. */
+static err_code check_architecture(const cJSON *j, const char *want, err *e)
+{
+    if (!config_is_set(j, "architectures")) return ERR_NONE;
+    const cJSON *archs = json_get(j, "architectures");
+    const cJSON *first = cJSON_IsArray(archs) ? archs->child : NULL;
+    bool is = first && !first->next && cJSON_IsString(first) && want &&
+              strcmp(first->valuestring, want) == 0;
+    return is ? ERR_NONE : config_refuse(e, j, "architectures");
+}
+
+static err_code unknown_type(const char *type, err *e)
+{
+    char names[256];
+    family_names(names, sizeof(names));
+    return err_set(e, ERR_UNSUPPORTED, "\"model_type\": \"%.64s\" is not supported (%s are)", type,
+                   names);
+}
+
+/* What a wrapper says for its text part, too: into it, where it does not say it itself. */
+static err_code inherit(const cJSON *outer, cJSON *text, err *e)
+{
+    static const char *const fields[] = {"dtype",        "torch_dtype", "bos_token_id",
+                                         "eos_token_id", "is_causal",   "quantization_config"};
+    cJSON_DeleteItemFromObjectCaseSensitive(text, "architectures");
+    if (config_is_set(outer, "tie_word_embeddings"))
+        cJSON_DeleteItemFromObjectCaseSensitive(text, "tie_word_embeddings");
+    bool ok = true;
+    for (size_t i = 0; i <= sizeof(fields) / sizeof(fields[0]); i++) {
+        const char *name =
+            i < sizeof(fields) / sizeof(fields[0]) ? fields[i] : "tie_word_embeddings";
+        if (!config_is_set(outer, name) || config_is_set(text, name)) continue;
+        cJSON_DeleteItemFromObjectCaseSensitive(text, name);
+        cJSON *copy = cJSON_Duplicate(json_get(outer, name), true);
+        ok &= cJSON_AddItemToObject(text, name, copy) != 0;
+    }
+    return ok ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory to read the configuration");
+}
+
+/* The family, and in *text the part of the configuration that is about it: all, or a wrapper's
+ * text_config (of old files of Qwen2.5-VL: again all). */
+static err_code find_family(cJSON *j, const model_family **out, cJSON **text, bool *wrapped, err *e)
 {
     const char *type = NULL;
+    *text = j;
     err_code rc = json_str(j, "model_type", &type, NULL, e);
     if (rc) return rc;
     if (!type) return err_set(e, ERR_INPUT, "\"model_type\" is missing");
-
-    const family *f = NULL;
-    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
-        if (strcmp(type, families[i].type) == 0) f = &families[i];
-    }
-    if (!f) {
-        return err_set(e, ERR_UNSUPPORTED,
-                       "\"model_type\": \"%.64s\" is not supported (llama, mistral, qwen2, qwen3 "
-                       "are)",
-                       type);
-    }
-    const cJSON *archs = json_get(j, "architectures");
-    if (archs && !cJSON_IsNull(archs)) {
-        const cJSON *first = cJSON_IsArray(archs) ? archs->child : NULL;
-        if (!first || first->next || !cJSON_IsString(first) ||
-            strcmp(first->valuestring, f->architecture) != 0) {
-            return refuse(e, j, "architectures");
-        }
-    }
-    *out = f;
-    return ERR_NONE;
+    const model_wrapper *w = wrapper_find(type);
+    *wrapped = w != NULL;
+    *out = w ? family_find(w->text) : family_find(type);
+    if (!*out || (!w && !(*out)->architecture)) return unknown_type(type, e);
+    if (!w) return check_architecture(j, (*out)->architecture, e);
+    rc = check_architecture(j, w->architecture, e);
+    if (rc || !config_is_set(j, "text_config")) return rc;
+    *text = cJSON_GetObjectItemCaseSensitive(j, "text_config");
+    if (!cJSON_IsObject(*text)) return err_set(e, ERR_INPUT, "\"text_config\" must be an object");
+    const char *inner = w->text;
+    rc = json_str(*text, "model_type", &inner, NULL, e);
+    if (rc) return rc;
+    if (strcmp(inner, w->text) != 0) return unknown_type(inner, e);
+    return inherit(j, *text, e);
 }
 
-static err_code read_shape(const cJSON *j, const family *f, model_config *c, err *e)
+static err_code read_kv_heads(const cJSON *j, const model_family *f, model_config *c, err *e)
 {
-    c->max_pos = f->max_pos;
-    err_code rc = dimension(j, "num_hidden_layers", LAYERS_MAX, &c->n_layer, e);
-    if (!rc) rc = dimension(j, "hidden_size", DIM_MAX, &c->dim, e);
-    if (!rc) rc = dimension(j, "num_attention_heads", HEADS_MAX, &c->n_head, e);
-    if (!rc) rc = dimension(j, "intermediate_size", FFN_MAX, &c->ffn_dim, e);
-    if (!rc) rc = dimension(j, "vocab_size", VOCAB_MAX, &c->n_vocab, e);
-    if (!rc) rc = dimension(j, "max_position_embeddings", POS_MAX, &c->max_pos, e);
-    if (rc) return rc;
-
     c->n_kv_head = f->n_kv_head ? f->n_kv_head : c->n_head;
-    if (json_get(j, "num_key_value_heads") && !is_set(j, "num_key_value_heads")) {
+    if (json_get(j, "num_key_value_heads") && !config_is_set(j, "num_key_value_heads"))
         c->n_kv_head = c->n_head; /* null: no grouping */
-    }
-    rc = dimension(j, "num_key_value_heads", HEADS_MAX, &c->n_kv_head, e);
-    if (rc) return rc;
-    if (c->n_head % c->n_kv_head != 0) {
-        return err_set(e, ERR_INPUT,
-                       "\"num_attention_heads\": %d is no multiple of \"num_key_value_heads\": %d",
-                       c->n_head, c->n_kv_head);
-    }
+    err_code rc = config_dimension(j, "num_key_value_heads", HEADS_MAX, &c->n_kv_head, e);
+    if (!rc && c->n_head % c->n_kv_head != 0)
+        rc = err_set(e, ERR_INPUT,
+                     "\"num_attention_heads\": %d is no multiple of \"num_key_value_heads\": %d",
+                     c->n_head, c->n_kv_head);
+    return rc;
+}
 
+static err_code read_head_dim(const cJSON *j, const model_family *f, model_config *c, err *e)
+{
     c->head_dim = f->head_dim;
-    if (!c->head_dim && !is_set(j, "head_dim")) {
-        if (c->dim % c->n_head != 0) {
+    if (!c->head_dim && !config_is_set(j, "head_dim")) {
+        if (c->dim % c->n_head != 0)
             return err_set(e, ERR_INPUT,
                            "\"hidden_size\": %d is no multiple of \"num_attention_heads\": %d",
                            c->dim, c->n_head);
-        }
         c->head_dim = c->dim / c->n_head;
     }
-    rc = dimension(j, "head_dim", HEAD_DIM_MAX, &c->head_dim, e);
+    err_code rc = config_dimension(j, "head_dim", HEAD_DIM_MAX, &c->head_dim, e);
     if (rc) return rc;
-    if (c->head_dim > HEAD_DIM_MAX || c->head_dim % 2 != 0) {
+    if (c->head_dim > HEAD_DIM_MAX || c->head_dim % 2 != 0)
         return err_set(e, ERR_UNSUPPORTED, "\"head_dim\": %d is not supported (even, at most %d)",
                        c->head_dim, HEAD_DIM_MAX);
-    }
-    if ((int64_t)c->n_head * c->head_dim > FFN_MAX) {
+    if ((int64_t)c->n_head * c->head_dim > FFN_MAX)
         return err_set(e, ERR_INPUT, "%d heads of %d values exceed %d", c->n_head, c->head_dim,
                        FFN_MAX);
-    }
     return ERR_NONE;
 }
 
-/* layer_types, where given, must say the same of all layers.  Returns "full_attention",
- * "sliding_attention" or NULL (not given) in *type. */
-static err_code read_layer_types(const cJSON *j, int n_layer, const char **type, err *e)
+static err_code read_shape(const cJSON *j, const model_family *f, model_config *c, err *e)
 {
-    *type = NULL;
-    if (!is_set(j, "layer_types")) return ERR_NONE;
-    const cJSON *list = json_get(j, "layer_types");
-    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != n_layer) {
-        return err_set(e, ERR_INPUT, "\"layer_types\" must name each of the %d layers", n_layer);
-    }
-    const cJSON *item;
+    c->n_layer = f->n_layer;
+    c->dim = f->dim;
+    c->n_head = f->n_head;
+    c->ffn_dim = f->ffn_dim;
+    c->n_vocab = f->n_vocab;
+    c->max_pos = f->max_pos;
+    err_code rc = config_dimension(j, "num_hidden_layers", MODEL_LAYERS_MAX, &c->n_layer, e);
+    if (!rc) rc = config_dimension(j, "hidden_size", DIM_MAX, &c->dim, e);
+    if (!rc) rc = config_dimension(j, "num_attention_heads", HEADS_MAX, &c->n_head, e);
+    if (!rc) rc = config_dimension(j, "intermediate_size", FFN_MAX, &c->ffn_dim, e);
+    if (!rc) rc = config_dimension(j, "vocab_size", VOCAB_MAX, &c->n_vocab, e);
+    if (!rc) rc = config_dimension(j, "max_position_embeddings", POS_MAX, &c->max_pos, e);
+    if (!rc) rc = read_kv_heads(j, f, c, e);
+    return rc ? rc : read_head_dim(j, f, c, e);
+}
+
+/* ------------------------------------------------------------------------- layers -- */
+
+static void set_window(model_config *c, int layer, bool on)
+{
+    c->layer[layer] =
+        (uint8_t)(on ? c->layer[layer] | LAYER_WINDOW : c->layer[layer] & ~LAYER_WINDOW);
+}
+
+/* layer_types names each layer; *given: it is there. */
+static err_code read_layer_types(const cJSON *j, model_config *c, bool *given, err *e)
+{
+    *given = config_is_set(j, "layer_types");
+    if (!*given) return ERR_NONE;
+    const cJSON *list = json_get(j, "layer_types"), *item;
+    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != c->n_layer)
+        return err_set(e, ERR_INPUT, "\"layer_types\" must name each of the %d layers", c->n_layer);
+    int layer = 0;
     cJSON_ArrayForEach(item, list)
     {
-        if (!cJSON_IsString(item) || (strcmp(item->valuestring, "full_attention") != 0 &&
-                                      strcmp(item->valuestring, "sliding_attention") != 0)) {
-            return refuse(e, j, "layer_types");
-        }
-        if (*type && strcmp(*type, item->valuestring) != 0) {
-            return err_set(e, ERR_UNSUPPORTED,
-                           "\"layer_types\": full and sliding attention in one model are not "
-                           "supported");
-        }
-        *type = item->valuestring;
+        bool full = cJSON_IsString(item) && strcmp(item->valuestring, "full_attention") == 0;
+        bool slides = cJSON_IsString(item) && strcmp(item->valuestring, "sliding_attention") == 0;
+        if (!full && !slides) return config_refuse(e, j, "layer_types");
+        set_window(c, layer++, slides);
     }
     return ERR_NONE;
 }
 
-static err_code read_window(const cJSON *j, const family *f, model_config *c, err *e)
+/* Which layers slide where layer_types does not say it: the first max_window_layers see everything
+ * (Qwen), each every-th one does (Gemma), or none. */
+static err_code default_layers(const cJSON *j, const model_family *f, model_config *c, err *e)
 {
-    bool on = !f->window_switch;
-    const char *types;
-    int64_t window = f->window, full_layers = 28;
+    bool on = !(f->reads & READS_WINDOW_SWITCH);
+    int64_t full = 28, every = f->window_every;
     err_code rc = ERR_NONE;
-    if (json_get(j, "sliding_window") && !is_set(j, "sliding_window")) window = 0;
-    if (strcmp(f->type, "llama") != 0) {
-        rc = json_int(j, "sliding_window", 1, POS_MAX, &window, NULL, e);
-    }
-    if (!rc && f->window_switch) rc = flag(j, "use_sliding_window", &on, e);
-    if (!rc) rc = json_int(j, "max_window_layers", 0, INT32_MAX, &full_layers, NULL, e);
-    if (!rc) rc = read_layer_types(j, c->n_layer, &types, e);
+    if (!on) rc = config_flag(j, "use_sliding_window", &on, e);
+    if (!rc) rc = json_int(j, "max_window_layers", 0, INT32_MAX, &full, NULL, e);
+    if (!rc && f->window_every_field)
+        rc = json_int(j, f->window_every_field, 1, INT32_MAX, &every, NULL, e);
     if (rc) return rc;
-
-    if (on && f->window_switch && !types) {
-        /* the first max_window_layers layers see everything, the others the window */
-        if (full_layers > 0 && full_layers < c->n_layer) return refuse(e, j, "max_window_layers");
-        on = full_layers == 0;
+    for (int i = 0; i < c->n_layer; i++) {
+        bool slides = on;
+        if (f->reads & READS_WINDOW_SWITCH) slides = on && i >= full;
+        if (every) slides = (i + 1) % every != 0;
+        set_window(c, i, slides);
     }
-    if (types) on = strcmp(types, "sliding_attention") == 0;
-    if (types && on && window == 0) {
+    return ERR_NONE;
+}
+
+static err_code read_window(const cJSON *j, const model_family *f, model_config *c, err *e)
+{
+    int64_t window = f->window;
+    bool given = false, any = false;
+    if (json_get(j, "sliding_window") && !config_is_set(j, "sliding_window")) window = 0;
+    err_code rc = f->no_window || (f->reads & READS_NO_ROPE)
+                      ? ERR_NONE
+                      : json_int(j, "sliding_window", 1, POS_MAX, &window, NULL, e);
+    if (!rc && window > 0) rc = default_layers(j, f, c, e);
+    if (!rc) rc = read_layer_types(j, c, &given, e);
+    if (rc) return rc;
+    for (int i = 0; i < c->n_layer; i++) any |= c->layer[i] & LAYER_WINDOW;
+    if (any && window == 0)
         return err_set(e, ERR_INPUT,
-                       "\"layer_types\" ask for a \"sliding_window\" that is not "
-                       "given");
-    }
-    c->window = on ? (int)window : 0;
+                       "\"layer_types\" ask for a \"sliding_window\" that is not given");
+    c->window = any ? (int)window : 0;
     return ERR_NONE;
 }
 
-/* rope_scaling of old, rope_parameters of new files. */
-static err_code read_rope_scaling(const cJSON *r, model_config *c, err *e)
+/* Which layers know no positions: SmolLM3 lists those that do, Cohere 2 turns windowed ones. */
+static err_code read_no_rope(const cJSON *j, const model_family *f, model_config *c, err *e)
 {
-    const char *type = NULL;
-    err_code rc = json_str(r, is_set(r, "rope_type") ? "rope_type" : "type", &type, NULL, e);
-    if (!rc) rc = real(r, "rope_theta", 1.0, 1e12, &c->rope_theta, e);
+    int64_t every = 4;
+    bool on = false;
+    for (int i = 0; f->window_turns && i < c->n_layer; i++)
+        if (!(c->layer[i] & LAYER_WINDOW)) c->layer[i] |= LAYER_NO_ROPE;
+    if (!(f->reads & READS_NO_ROPE)) return ERR_NONE;
+    err_code rc = config_flag(j, "use_sliding_window", &on, e);
+    if (!rc && on) rc = config_refuse(e, j, "use_sliding_window");
+    if (!rc) rc = json_int(j, "no_rope_layer_interval", 1, INT32_MAX, &every, NULL, e);
     if (rc) return rc;
-    if (!type || strcmp(type, "default") == 0) {
-        if (is_set(r, "factor")) return refuse(e, r, "factor");
-        const cJSON *item;
-        cJSON_ArrayForEach(item, r)
-        {
-            if (cJSON_IsObject(item)) return refuse(e, r, item->string); /* one per layer type */
-        }
-        return ERR_NONE;
-    }
-    if (strcmp(type, "linear") == 0) {
-        c->rope_kind = ROPE_LINEAR;
-        return required_real(r, "factor", 1.0, 1e6, &c->rope_factor, e);
-    }
-    if (strcmp(type, "llama3") != 0) {
-        return err_set(e, ERR_UNSUPPORTED,
-                       "rope type \"%.64s\" is not supported (default, linear, llama3 are)", type);
-    }
-    c->rope_kind = ROPE_LLAMA3;
-    rc = required_real(r, "factor", 1.0, 1e6, &c->rope_factor, e);
-    if (!rc) rc = required_real(r, "low_freq_factor", 1e-6, 1e6, &c->rope_low_freq, e);
-    if (!rc) rc = required_real(r, "high_freq_factor", 1e-6, 1e6, &c->rope_high_freq, e);
-    if (!rc) {
-        rc = dimension(r, "original_max_position_embeddings", POS_MAX, &c->rope_original_pos, e);
-    }
-    if (rc) return rc;
-    if (c->rope_high_freq <= c->rope_low_freq) {
-        return err_set(e, ERR_INPUT, "\"high_freq_factor\" must be above \"low_freq_factor\"");
+    const cJSON *list = config_is_set(j, "no_rope_layers") ? json_get(j, "no_rope_layers") : NULL;
+    if (list && (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != c->n_layer))
+        return err_set(e, ERR_INPUT,
+                       "\"no_rope_layers\" must have a number for each of the %d "
+                       "layers",
+                       c->n_layer);
+    const cJSON *item = list ? list->child : NULL;
+    for (int i = 0; i < c->n_layer; i++, item = item ? item->next : NULL) {
+        bool turns = (i + 1) % every != 0;
+        if (item && (!cJSON_IsNumber(item) || (item->valuedouble != 0 && item->valuedouble != 1)))
+            return err_set(e, ERR_INPUT, "\"no_rope_layers\" must hold zeros and ones");
+        if (item) turns = item->valuedouble != 0;
+        if (!turns) c->layer[i] |= LAYER_NO_ROPE;
     }
     return ERR_NONE;
 }
 
-static err_code read_rope(const cJSON *j, model_config *c, err *e)
-{
-    c->rope_theta = 10000.0F;
-    c->rope_kind = ROPE_PLAIN;
-    float partial = 1.0F;
-    err_code rc = real(j, "rope_theta", 1.0, 1e12, &c->rope_theta, e);
-    if (!rc) rc = real(j, "partial_rotary_factor", 0.0, 1.0, &partial, e);
-    if (rc) return rc;
-    if (partial != 1.0F) return refuse(e, j, "partial_rotary_factor");
+/* ------------------------------------------------------------------------ flags -- */
 
-    static const char *const where[] = {"rope_scaling", "rope_parameters"};
-    for (int i = 0; i < 2; i++) {
-        if (!is_set(j, where[i])) continue;
-        const cJSON *r = json_get(j, where[i]);
-        if (!cJSON_IsObject(r)) return err_set(e, ERR_INPUT, "\"%s\" must be an object", where[i]);
-        rc = real(r, "partial_rotary_factor", 0.0, 1.0, &partial, e);
-        if (!rc && partial != 1.0F) rc = refuse(e, r, "partial_rotary_factor");
-        if (!rc) rc = read_rope_scaling(r, c, e);
-        if (rc) {
-            if (e) (void)err_context(e, "\"%s\"", where[i]);
-            return rc;
-        }
-    }
+static err_code read_biases(const cJSON *j, const model_family *f, model_config *c, err *e)
+{
+    bool bias = f->bias_default, mlp_bias = false;
+    const char *field = f->bias_field ? f->bias_field : "attention_bias";
+    err_code rc = config_flag(j, field, &bias, e);
+    if (!rc) rc = config_flag(j, "mlp_bias", &mlp_bias, e);
+    if (rc) return rc;
+    if (mlp_bias && !(f->reads & READS_MLP_BIAS)) return config_refuse(e, j, "mlp_bias");
+    if (bias && !f->bias_field && !f->qkv_bias) return config_refuse(e, j, field);
+    c->qkv_bias = f->qkv_bias || (f->bias_field && bias);
+    c->o_bias = f->bias_field && f->o_bias && bias;
+    c->mlp_bias = mlp_bias || (f->mlp_bias && bias);
     return ERR_NONE;
 }
 
-static err_code read_flags(const cJSON *j, const family *f, model_config *c, err *e)
+static err_code read_activation(const cJSON *j, const model_family *f, model_config *c, err *e)
 {
-    bool bias = false, mlp_bias = false, causal = true;
-    const char *act = "silu";
-    err_code rc = flag(j, "attention_bias", &bias, e);
-    if (!rc) rc = flag(j, "mlp_bias", &mlp_bias, e);
-    if (!rc) rc = flag(j, "tie_word_embeddings", &c->tied, e);
-    if (!rc) rc = flag(j, "is_causal", &causal, e);
-    if (!rc) rc = json_str(j, "hidden_act", &act, NULL, e);
-    if (!rc) rc = real(j, "rms_norm_eps", 0.0, 1.0, &c->norm_eps, e);
+    const char *act = f->act;
+    err_code rc = json_str(j, f->act_field, &act, NULL, e);
     if (rc) return rc;
-    if (strcmp(act, "silu") != 0) return refuse(e, j, "hidden_act");
-    if (!causal) return refuse(e, j, "is_causal"); /* an embedder that looks both ways */
-    if (mlp_bias && !f->may_mlp_bias) return refuse(e, j, "mlp_bias");
-    if (bias && !f->may_bias && !f->qkv_bias) return refuse(e, j, "attention_bias");
-    c->qkv_bias = f->qkv_bias || (f->may_bias && bias);
-    c->o_bias = f->may_bias && bias;
-    c->mlp_bias = mlp_bias;
-    c->qk_norm = f->qk_norm;
-
-    /* Present and not null: the weights or the arithmetic are not the plain ones. */
-    static const char *const unsupported[] = {"quantization_config",     "compression_config",
-                                              "attention_chunk_size",    "attn_logit_softcapping",
-                                              "final_logit_softcapping", "num_experts",
-                                              "num_local_experts",       "attention_sinks"};
-    for (size_t i = 0; i < sizeof(unsupported) / sizeof(unsupported[0]); i++) {
-        if (is_set(j, unsupported[i])) return refuse(e, j, unsupported[i]);
-    }
+    if (strcmp(act, "silu") == 0 || strcmp(act, "swish") == 0)
+        c->act = ACT_SILU;
+    else if (strcmp(act, "gelu_pytorch_tanh") == 0)
+        c->act = ACT_GELU_TANH;
+    else
+        return config_refuse(e, j, f->act_field);
     return ERR_NONE;
+}
+
+/* Present and not null: the weights or the arithmetic are not what the family's row says. */
+static err_code check_unsupported(const cJSON *j, const model_family *f, const model_config *c,
+                                  err *e)
+{
+    static const struct {
+        const char *field;
+        unsigned reads;
+    } fields[] = {{"compression_config", 0},
+                  {"attention_chunk_size", 0},
+                  {"attn_logit_softcapping", READS_SCORE_CAP},
+                  {"final_logit_softcapping", READS_LOGIT_CAP},
+                  {"num_experts", 0},
+                  {"num_local_experts", 0},
+                  {"embedding_multiplier", READS_MULTIPLIERS},
+                  {"residual_multiplier", READS_MULTIPLIERS},
+                  {"attention_multiplier", READS_MULTIPLIERS},
+                  {"logits_scaling", READS_MULTIPLIERS},
+                  {"logit_scale", READS_LOGIT_SCALE},
+                  {"no_rope_layers", READS_NO_ROPE},
+                  {"attention_sinks", 0}};
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+        if (config_is_set(j, fields[i].field) && !(f->reads & fields[i].reads))
+            return config_refuse(e, j, fields[i].field);
+    /* In such a model transformers leaves out the cap that the text part's own class applies. */
+    if (c->wrapped && config_is_set(j, "final_logit_softcapping"))
+        return config_refuse(e, j, "final_logit_softcapping");
+    bool causal = true, both_ways = false;
+    err_code rc = config_flag(j, "is_causal", &causal, e);
+    if (!rc) rc = config_flag(j, "use_bidirectional_attention", &both_ways, e);
+    if (rc) return rc;
+    if (!causal) return config_refuse(e, j, "is_causal"); /* an embedder that looks both ways */
+    if (both_ways) return config_refuse(e, j, "use_bidirectional_attention");
+    quant q;
+    return quant_read(j, &q, e);
+}
+
+/* Null takes a cap away. */
+static err_code read_cap(const cJSON *j, const char *name, float usual, float *out, err *e)
+{
+    *out = json_get(j, name) && !config_is_set(j, name) ? 0 : usual;
+    return config_real(j, name, 1e-3, 1e6, out, e);
+}
+
+static err_code read_multipliers(const cJSON *j, const model_family *f, model_config *c, err *e)
+{
+    float divisor = 1, query = f->query_scalar;
+    c->residual_scale = c->logit_scale = c->embed_scale = 1;
+    c->score_scale = (float)(1.0 / sqrt((double)c->head_dim));
+    err_code rc = ERR_NONE;
+    if (f->reads & READS_MULTIPLIERS) {
+        c->score_scale = 1;
+        rc = config_real(j, "embedding_multiplier", 1e-6, 1e6, &c->embed_scale, e);
+        if (!rc) rc = config_real(j, "residual_multiplier", 1e-6, 1e6, &c->residual_scale, e);
+        if (!rc) rc = config_real(j, "attention_multiplier", 1e-6, 1e6, &c->score_scale, e);
+        if (!rc) rc = config_real(j, "logits_scaling", 1e-6, 1e6, &divisor, e);
+        c->logit_scale = 1 / divisor;
+    }
+    if (!rc && f->reads & READS_LOGIT_SCALE) {
+        c->logit_scale = f->logit_scale;
+        rc = config_real(j, "logit_scale", 1e-6, 1e6, &c->logit_scale, e);
+    }
+    if (!rc && f->reads & READS_SCORE_CAP)
+        rc = read_cap(j, "attn_logit_softcapping", f->score_cap, &c->score_cap, e);
+    if (!rc && f->reads & READS_LOGIT_CAP)
+        rc = read_cap(j, "final_logit_softcapping", f->logit_cap, &c->logit_cap, e);
+    if (!rc && query > 0) {
+        rc = config_real(j, "query_pre_attn_scalar", 1e-3, 1e6, &query, e);
+        c->score_scale = (float)(1.0 / sqrt((double)query));
+    }
+    if (f->scaled_embedding) c->embed_scale = (float)sqrt((double)c->dim);
+    return rc;
+}
+
+static err_code read_flags(const cJSON *j, const model_family *f, model_config *c, err *e)
+{
+    c->tied = f->tied;
+    c->norm_eps = f->eps;
+    c->qk_norm = f->norm[NORM_Q] && !f->qk_norm_whole;
+    c->qk_norm_whole = f->qk_norm_whole;
+    c->layer_norm = f->layer_norm;
+    c->parallel = f->parallel;
+    c->ungated = f->up != NULL;
+    c->rope_pairs = f->rope_pairs;
+    /* Only the norms before attention and before the MLP are an adapter's to bring. */
+    c->fixed_norms = f->one_plus || f->layer_norm || f->parallel || f->norm[NORM_ATTN_OUT];
+    err_code rc = config_flag(j, "tie_word_embeddings", &c->tied, e);
+    if (!rc) rc = config_real(j, f->eps_field, 0.0, 1.0, &c->norm_eps, e);
+    if (!rc) rc = read_biases(j, f, c, e);
+    if (!rc) rc = read_activation(j, f, c, e);
+    if (!rc) rc = read_multipliers(j, f, c, e);
+    return rc ? rc : check_unsupported(j, f, c, e);
 }
 
 static err_code read_dtype(const cJSON *j, model_config *c, err *e)
 {
     const char *name = NULL;
-    err_code rc = json_str(j, is_set(j, "dtype") ? "dtype" : "torch_dtype", &name, NULL, e);
+    err_code rc = json_str(j, config_is_set(j, "dtype") ? "dtype" : "torch_dtype", &name, NULL, e);
     if (rc) return rc;
     c->type = DT_F32;
     if (!name || strcmp(name, "float32") == 0 || strcmp(name, "auto") == 0) return ERR_NONE;
@@ -467,15 +454,17 @@ static err_code read_bos(const cJSON *j, model_config *c, err *e)
     return rc;
 }
 
-static err_code read_config(const cJSON *j, model_config *c, err *e)
+static err_code read_config(cJSON *whole, model_config *c, err *e)
 {
-    const family *f = NULL;
-    err_code rc = find_family(j, &f, e);
+    const model_family *f = NULL;
+    cJSON *j = NULL;
+    err_code rc = find_family(whole, &f, &j, &c->wrapped, e);
     if (rc) return rc;
     snprintf(c->family, sizeof(c->family), "%s", f->type);
     rc = read_shape(j, f, c, e);
     if (!rc) rc = read_window(j, f, c, e);
-    if (!rc) rc = read_rope(j, c, e);
+    if (!rc) rc = read_no_rope(j, f, c, e);
+    if (!rc) rc = rope_config_read(j, f, c, e);
     if (!rc) rc = read_flags(j, f, c, e);
     if (!rc) rc = read_dtype(j, c, e);
     if (!rc) rc = read_bos(j, c, e);
@@ -570,11 +559,11 @@ static err_code read_generation(const cJSON *j, model_config *c, err *e)
 {
     err_code rc = read_bos(j, c, e);
     if (!rc) rc = read_eos(j, c, e);
-    if (!rc) rc = real(j, "temperature", 0.0, 100.0, &c->gen_temperature, e);
+    if (!rc) rc = config_real(j, "temperature", 0.0, 100.0, &c->gen_temperature, e);
     if (cJSON_IsFalse(json_get(j, "do_sample"))) c->gen_temperature = 0; /* the likeliest token */
-    if (!rc) rc = real(j, "top_p", 0.0, 1.0, &c->gen_top_p, e);
-    if (!rc) rc = real(j, "min_p", 0.0, 1.0, &c->gen_min_p, e);
-    if (!rc) rc = real(j, "repetition_penalty", 0.0, 10.0, &c->gen_repetition_penalty, e);
+    if (!rc) rc = config_real(j, "top_p", 0.0, 1.0, &c->gen_top_p, e);
+    if (!rc) rc = config_real(j, "min_p", 0.0, 1.0, &c->gen_min_p, e);
+    if (!rc) rc = config_real(j, "repetition_penalty", 0.0, 10.0, &c->gen_repetition_penalty, e);
     if (rc) return rc;
     int64_t k = c->gen_top_k, most = 0;
     rc = json_int(j, "top_k", 0, INT32_MAX, &k, NULL, e);
@@ -588,13 +577,9 @@ static err_code read_generation(const cJSON *j, model_config *c, err *e)
 
 err_code model_config_read(const char *dir, model_config *out, err *e)
 {
-    model_config c = {.norm_eps = 1e-6F,
-                      .bos_id = -1,
-                      .gen_temperature = -1.0F,
-                      .gen_top_p = -1.0F,
-                      .gen_top_k = -1};
+    model_config c = {.bos_id = -1, .gen_temperature = -1.0F, .gen_top_p = -1.0F, .gen_top_k = -1};
     cJSON *j;
-    err_code rc = model_json_read(dir, "config.json", &j, e);
+    err_code rc = document_read(dir, "config.json", &j, e);
     if (rc) return rc;
     rc = read_config(j, &c, e);
     cJSON_Delete(j);
@@ -604,7 +589,7 @@ err_code model_config_read(const char *dir, model_config *out, err *e)
     }
 
     err why;
-    rc = model_json_read(dir, "generation_config.json", &j, &why);
+    rc = document_read(dir, "generation_config.json", &j, &why);
     if (rc == ERR_NONE) {
         rc = read_generation(j, &c, &why);
         if (rc) (void)err_context(&why, "generation_config.json");
@@ -636,6 +621,7 @@ void model_proj_shape(const model_config *c, proj p, int *d_out, int *d_in)
 
 bool model_proj_has_bias(const model_config *c, proj p)
 {
+    if (p == PROJ_GATE && c->ungated) return false;
     if (p == PROJ_O) return c->o_bias;
     return p < PROJ_O ? c->qkv_bias : c->mlp_bias;
 }

@@ -1,150 +1,64 @@
-/* model_weights.c -- from safetensors files to packed weights.
+/* model_weights.c -- from tensors of files to packed weights.
  *
  * First a list of every tensor that the configuration asks for, then all of them are found and
  * their shapes checked, then nothing may be left over in the files; only then is memory taken
  * and a byte of data touched.  While a matrix is packed the kernel reads the next ones; then its
- * pages are given back.  The embedding table is the exception: it stays mapped, and only the
- * rows in use are in memory.
+ * pages are given back.  The embedding table is the exception: where it is plain it stays mapped,
+ * and only the rows in use are in memory.
+ *
+ * Quantised matrices are packed by their codes.  Those that no kernel of the backend takes so
+ * become plain values, exact (or as the format's own library rounds them), one matrix at a time;
+ * the log says how much that takes.
  */
 #include <assert.h>
-#include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/base/fingerprint.h"
+#include "engine/base/log.h"
 #include "engine/base/round.h"
+#include "engine/files/documents.h"
 #include "engine/model/model_inside.h"
+#include "engine/model/quantise.h"
+#include "engine/weight_source.h"
 
-enum { FILES_MAX = 1024, FILE_NAME_MAX = 255 };
 enum { AHEAD_BYTES = 128 << 20 }; /* that the kernel reads while others are packed */
+enum { ROWS_EACH = 16 };          /* that a thread makes plain at a time */
 
-typedef struct shard {
-    char name[FILE_NAME_MAX + 1];
-    safetensors *f;
-    bool *used; /* [count of f] */
-} shard;
+weights_form model_weights_form(const char *word)
+{
+    static const char *const words[] = {"auto", "plain", "bf16", "q8", "q4"};
+    int i = WEIGHTS_Q4;
+    while (i > WEIGHTS_AUTO && strcmp(word, words[i]) != 0) i--;
+    return (weights_form)i;
+}
 
 /* One tensor that must be there, and where it goes. */
 typedef struct wanted {
-    char name[96];
+    char module[72];
+    const char *suffix;
     int rows, cols;  /* cols 0: a vector of `rows` values */
     weight **matrix; /* packed here, or: */
     float **device;  /* vector as f32 in backend memory; all NULL: the embedding table */
-    const shard *from;
-    const st_tensor *t;
+    float plus;      /* added to a vector's values */
+    int row0, whole; /* a matrix that is these rows of a fused one of `whole` rows; 0: is its own */
+    stored s;
+    weight_source source; /* a matrix as it will be packed */
+    weight_source plain;  /* what that is quantised from */
 } wanted;
 
 typedef struct loader {
-    model *m;
-    shard *shard; /* [n_shard] */
-    int n_shard;
+    model *m; /* its cfg, layer and backend; of a survey only cfg and layer */
+    model_files *files;
     wanted *want; /* [n_want] */
     size_t n_want, cap_want;
+    bool by_codes;      /* the backend takes quantised weights */
+    packed_plan packed; /* the matrices, in the order of the list */
+    int made_plain;     /* quantised matrices that became plain values, */
+    size_t plain_bytes; /* and take so much */
 } loader;
-
-/* ---------------------------------------------------------------------------- files -- */
-
-/* A shard's name comes from the index file: no path may hide in it. */
-static bool file_name_ok(const char *name)
-{
-    size_t n = strlen(name);
-    return n > 0 && n <= FILE_NAME_MAX && name[0] != '.' &&
-           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == n;
-}
-
-static err_code open_shard(loader *l, const char *dir, const char *name, err *e)
-{
-    if (l->n_shard == FILES_MAX) {
-        return err_set(e, ERR_LIMIT, "the model has more than %d files", FILES_MAX);
-    }
-    char path[MODEL_PATH_MAX];
-    err_code rc = model_file_path(path, sizeof(path), dir, name, e);
-    if (rc) return rc;
-    shard *s = &l->shard[l->n_shard];
-    memset(s, 0, sizeof(*s));
-    snprintf(s->name, sizeof(s->name), "%s", name);
-    rc = safetensors_open(&s->f, path, &st_limits_model, e);
-    if (rc) {
-        if (e) (void)err_context(e, "%.64s", name);
-        return rc;
-    }
-    l->n_shard++; /* from here on close_shards() cleans up */
-    s->used = calloc((size_t)safetensors_count(s->f) + 1, sizeof(*s->used));
-    return s->used ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory to load the model");
-}
-
-static shard *shard_named(loader *l, const char *name)
-{
-    for (int i = 0; i < l->n_shard; i++) {
-        if (strcmp(l->shard[i].name, name) == 0) return &l->shard[i];
-    }
-    return NULL;
-}
-
-/* Opens each file that the index names, and checks that each tensor lies where the index says. */
-static err_code open_indexed(loader *l, const char *dir, const cJSON *index, err *e)
-{
-    const cJSON *map = json_get(index, "weight_map");
-    if (!cJSON_IsObject(map)) {
-        return err_set(e, ERR_INPUT, "model.safetensors.index.json: \"weight_map\" is missing");
-    }
-    const cJSON *item;
-    cJSON_ArrayForEach(item, map)
-    {
-        if (!cJSON_IsString(item) || !file_name_ok(item->valuestring)) {
-            return err_set(e, ERR_INPUT,
-                           "model.safetensors.index.json: '%.80s' is not in a plain file name",
-                           item->string);
-        }
-        shard *s = shard_named(l, item->valuestring);
-        if (!s) {
-            err_code rc = open_shard(l, dir, item->valuestring, e);
-            if (rc) return rc;
-            s = &l->shard[l->n_shard - 1];
-        }
-        if (!safetensors_find(s->f, item->string)) {
-            return err_set(e, ERR_INPUT, "tensor '%.80s' is not in %.64s, as the index says",
-                           item->string, s->name);
-        }
-    }
-    return ERR_NONE;
-}
-
-static err_code open_files(loader *l, const char *dir, err *e)
-{
-    char path[MODEL_PATH_MAX];
-    err_code rc = model_file_path(path, sizeof(path), dir, "model.safetensors", e);
-    if (rc) return rc;
-    if (access(path, F_OK) == 0) return open_shard(l, dir, "model.safetensors", e);
-
-    cJSON *index;
-    err why;
-    rc = model_json_read(dir, "model.safetensors.index.json", &index, &why);
-    if (rc == ERR_NOT_FOUND) {
-        return err_set(e, ERR_NOT_FOUND,
-                       "the model has neither model.safetensors nor "
-                       "model.safetensors.index.json (only safetensors can be read)");
-    }
-    if (rc) {
-        if (e) *e = why;
-        return rc;
-    }
-    rc = open_indexed(l, dir, index, e);
-    cJSON_Delete(index);
-    return rc;
-}
-
-static void close_shards(loader *l)
-{
-    for (int i = 0; i < l->n_shard; i++) {
-        safetensors_close(l->shard[i].f);
-        free(l->shard[i].used);
-    }
-    free(l->shard);
-    free(l->want);
-}
 
 /* -------------------------------------------------------------------- what must be there -- */
 
@@ -159,150 +73,188 @@ static wanted *want(loader *l, int layer, const char *name, const char *suffix, 
 {
     assert(l->n_want < l->cap_want);
     wanted *w = &l->want[l->n_want++];
-    memset(w, 0, sizeof(*w));
-    int n = layer < 0
-                ? snprintf(w->name, sizeof(w->name), "%s%s", name, suffix)
-                : snprintf(w->name, sizeof(w->name), "model.layers.%d.%s%s", layer, name, suffix);
-    assert(n > 0 && (size_t)n < sizeof(w->name));
+    int n = layer < 0 ? snprintf(w->module, sizeof(w->module), "%s", name)
+                      : snprintf(w->module, sizeof(w->module), "model.layers.%d.%s", layer, name);
+    assert(n > 0 && (size_t)n < sizeof(w->module));
+    w->suffix = suffix;
     w->rows = rows;
     w->cols = cols;
     return w;
 }
 
-static void want_layer(loader *l, int i)
+/* Where a projection's rows stand in a module that some families fuse; NULL: it is its own. */
+static const char *fused_module(const model_config *c, const model_family *f, proj p, int *row0,
+                                int *whole)
 {
-    const model_config *c = &l->m->cfg;
-    model_layer *layer = &l->m->layer[i];
-    for (int p = 0; p < PROJ_COUNT; p++) {
-        int d_out, d_in;
-        model_proj_shape(c, (proj)p, &d_out, &d_in);
-        want(l, i, proj_names[p], ".weight", d_out, d_in)->matrix = &layer->w[p];
-        if (model_proj_has_bias(c, (proj)p)) {
-            want(l, i, proj_names[p], ".bias", d_out, 0)->device = &layer->bias[p];
-        }
+    int q = c->n_head * c->head_dim, kv = c->n_kv_head * c->head_dim;
+    if (f->qkv_fused && p <= PROJ_V) {
+        *row0 = p == PROJ_Q ? 0 : p == PROJ_K ? q : q + kv;
+        *whole = q + 2 * kv;
+        return "self_attn.qkv_proj";
     }
-    want(l, i, "input_layernorm", ".weight", c->dim, 0)->device = &layer->attn_norm;
-    want(l, i, "post_attention_layernorm", ".weight", c->dim, 0)->device = &layer->mlp_norm;
-    if (c->qk_norm) {
-        want(l, i, "self_attn.q_norm", ".weight", c->head_dim, 0)->device = &layer->q_norm;
-        want(l, i, "self_attn.k_norm", ".weight", c->head_dim, 0)->device = &layer->k_norm;
+    if (f->gate_up_fused && (p == PROJ_GATE || p == PROJ_UP)) {
+        *row0 = p == PROJ_GATE ? 0 : c->ffn_dim;
+        *whole = 2 * c->ffn_dim;
+        return "mlp.gate_up_proj";
     }
+    return NULL;
 }
+
+static void want_matrix(loader *l, const model_family *f, int i, proj p)
+{
+    int d_out, d_in, row0 = 0, whole = 0;
+    const char *fused = fused_module(&l->m->cfg, f, p, &row0, &whole);
+    model_proj_shape(&l->m->cfg, p, &d_out, &d_in);
+    const char *name = p == PROJ_UP && f->up       ? f->up
+                       : p == PROJ_DOWN && f->down ? f->down
+                                                   : proj_names[p];
+    if (p == PROJ_GATE && l->m->cfg.ungated) return;
+    wanted *w = want(l, i, fused ? fused : name, "weight", d_out, d_in);
+    w->matrix = &l->m->layer[i].w[p];
+    w->row0 = row0;
+    w->whole = whole;
+    if (model_proj_has_bias(&l->m->cfg, p))
+        want(l, i, name, "bias", d_out, 0)->device = &l->m->layer[i].bias[p];
+}
+
+static int norm_values(const model_config *c, layer_norm which)
+{
+    if (which == NORM_Q) return c->qk_norm_whole ? c->n_head * c->head_dim : c->head_dim;
+    if (which == NORM_K) return c->qk_norm_whole ? c->n_kv_head * c->head_dim : c->head_dim;
+    return c->dim;
+}
+
+static void want_norm(loader *l, const model_family *f, int layer, const char *name, int n,
+                      float **to, float **bias)
+{
+    wanted *w = want(l, layer, name, "weight", n, 0);
+    w->device = to;
+    w->plus = f->one_plus ? 1.0F : 0.0F;
+    if (f->norm_bias) want(l, layer, name, "bias", n, 0)->device = bias;
+}
+
+static void want_layer(loader *l, const model_family *f, int i)
+{
+    for (int p = 0; p < PROJ_COUNT; p++) want_matrix(l, f, i, (proj)p);
+    for (int n = 0; n < LAYER_NORMS; n++)
+        if (f->norm[n])
+            want_norm(l, f, i, f->norm[n], norm_values(&l->m->cfg, (layer_norm)n),
+                      &l->m->layer[i].norm[n], &l->m->layer[i].norm_bias[n]);
+}
+
+enum { HEAD_WANTED, TABLE_WANTED }; /* the first two of the list */
 
 static err_code want_all(loader *l, err *e)
 {
     const model_config *c = &l->m->cfg;
-    l->cap_want = (size_t)c->n_layer * (2 * PROJ_COUNT + 4) + 3;
+    const model_family *f = family_find(c->family);
+    assert(f);
+    l->cap_want = (size_t)c->n_layer * (2 * PROJ_COUNT + 2 * LAYER_NORMS) + 4;
     l->want = calloc(l->cap_want, sizeof(*l->want));
     l->m->layer = calloc((size_t)c->n_layer, sizeof(*l->m->layer));
     if (!l->want || !l->m->layer) return err_set(e, ERR_NOMEM, "no memory to load the model");
 
     /* The head stands before the table: packing it from the shared tensor lets the pages go.
      * HEAD_WANTED and TABLE_WANTED are these. */
-    want(l, -1, c->tied ? "model.embed_tokens" : "lm_head", ".weight", c->n_vocab, c->dim)->matrix =
+    want(l, -1, c->tied ? "model.embed_tokens" : "lm_head", "weight", c->n_vocab, c->dim)->matrix =
         &l->m->head;
-    (void)want(l, -1, "model.embed_tokens", ".weight", c->n_vocab, c->dim);
-    want(l, -1, "model.norm", ".weight", c->dim, 0)->device = &l->m->out_norm;
-    for (int i = 0; i < c->n_layer; i++) want_layer(l, i);
+    (void)want(l, -1, "model.embed_tokens", "weight", c->n_vocab, c->dim);
+    want_norm(l, f, -1, "model.norm", c->dim, &l->m->out_norm, &l->m->out_norm_bias);
+    for (int i = 0; i < c->n_layer; i++) want_layer(l, f, i);
     return ERR_NONE;
 }
 
 /* ----------------------------------------------------------------------- find and check -- */
 
-static err_code find_tensor(loader *l, wanted *w, err *e)
+static bool is_linear(const loader *l, const wanted *w)
 {
-    for (int i = 0; i < l->n_shard; i++) {
-        const st_tensor *t = safetensors_find(l->shard[i].f, w->name);
-        if (!t) continue;
-        if (w->t) return err_set(e, ERR_INPUT, "tensor '%s' is in two files", w->name);
-        w->t = t;
-        w->from = &l->shard[i];
-        l->shard[i].used[t - safetensors_at(l->shard[i].f, 0)] = true;
-    }
-    return w->t ? ERR_NONE : err_set(e, ERR_INPUT, "tensor '%s' is missing", w->name);
+    return w->matrix && w->matrix != &l->m->head;
 }
 
-static err_code check_tensor(const wanted *w, err *e)
+/* Whether the kernels take a matrix by its codes. */
+static bool is_native(const loader *l, const wanted *w)
 {
-    dtype type;
-    if (!st_usable(w->t->dtype, &type)) {
-        return err_set(e, ERR_UNSUPPORTED,
-                       "tensor '%s' has dtype %s: only F32, F16 and BF16 are supported", w->name,
-                       st_dtype_name(w->t->dtype));
-    }
-    const uint64_t *s = w->t->shape;
-    bool fits = w->cols ? w->t->ndim == 2 && s[0] == (uint64_t)w->rows && s[1] == (uint64_t)w->cols
-                        : w->t->ndim == 1 && s[0] == (uint64_t)w->rows;
-    if (fits) return ERR_NONE;
-
-    char have[64] = "", must[32];
-    size_t at = 0;
-    for (int i = 0; i < w->t->ndim && at < sizeof(have) - 24; i++) {
-        int n = snprintf(have + at, sizeof(have) - at, "%s%llu", i ? ", " : "",
-                         (unsigned long long)s[i]);
-        at += (size_t)n;
-    }
-    snprintf(must, sizeof(must), w->cols ? "%d, %d" : "%d", w->rows, w->cols);
-    return err_set(e, ERR_INPUT, "tensor '%s' has shape [%s], config.json asks for [%s]", w->name,
-                   have, must);
+    bool asked = l->m->weights != WEIGHTS_PLAIN && l->m->weights != WEIGHTS_BF16;
+    return asked && l->by_codes && w->matrix && w->s.src.read_row;
 }
 
-/* The output layer that a tied model's file has besides is the embedding once more. */
-static bool repeats_embedding(const loader *l, const st_tensor *head)
+/* One linear operation takes weights of one type, and so do adapters.  Plain files with several are
+ * refused; where some are quantised, or in a GGUF, all are F32 then.  What is taken by its codes
+ * goes with any type: it asks for BF16 adapters where nobody asks for others. */
+static err_code check_types(loader *l, bool may_mix, err *e)
 {
-    const st_tensor *embed = NULL;
-    for (size_t i = 0; i < l->n_want && !embed; i++) {
-        if (strcmp(l->want[i].name, "model.embed_tokens.weight") == 0) embed = l->want[i].t;
-    }
-    return embed && embed->dtype == head->dtype && embed->bytes == head->bytes &&
-           memcmp(embed->data, head->data, head->bytes) == 0;
-}
-
-/* Tensors that files carry and no forward pass needs. */
-static bool ignored(const loader *l, const st_tensor *t)
-{
-    static const char buffer[] = ".rotary_emb.inv_freq";
-    size_t n = strlen(t->name), k = sizeof(buffer) - 1;
-    if (n > k && strcmp(t->name + n - k, buffer) == 0) return true;
-    return l->m->cfg.tied && strcmp(t->name, "lm_head.weight") == 0 && repeats_embedding(l, t);
-}
-
-static err_code check_leftover(loader *l, err *e)
-{
-    for (int i = 0; i < l->n_shard; i++) {
-        for (int k = 0; k < safetensors_count(l->shard[i].f); k++) {
-            const st_tensor *t = safetensors_at(l->shard[i].f, k);
-            if (l->shard[i].used[k] || ignored(l, t)) continue;
-            if (l->m->cfg.tied && strcmp(t->name, "lm_head.weight") == 0)
-                return err_set(e, ERR_UNSUPPORTED,
-                               "lm_head.weight differs from the embedding, although "
-                               "\"tie_word_embeddings\" says that the two are one");
-            return err_set(e, ERR_UNSUPPORTED,
-                           "tensor '%.96s' belongs to no part of a %s model: using the others "
-                           "without it would give wrong answers",
-                           t->name, l->m->cfg.family);
-        }
-    }
-    return ERR_NONE;
-}
-
-/* One linear operation takes weights of one type, and so do adapters. */
-static err_code check_types(loader *l, err *e)
-{
-    const wanted *first = NULL;
+    const wanted *first = NULL, *other = NULL;
+    if (l->m->weights == WEIGHTS_BF16) may_mix = true;
     for (size_t i = 0; i < l->n_want; i++) {
         const wanted *w = &l->want[i];
-        if (!w->matrix || w->matrix == &l->m->head) continue;
+        if (!is_linear(l, w) || is_native(l, w)) continue;
         if (!first) first = w;
-        if (w->t->dtype != first->t->dtype) {
-            return err_set(e, ERR_UNSUPPORTED, "tensors '%s' (%s) and '%s' (%s) differ in dtype",
-                           first->name, st_dtype_name(first->t->dtype), w->name,
-                           st_dtype_name(w->t->dtype));
-        }
+        may_mix |= !w->s.values;
+        if (w->s.plain != first->s.plain && !other) other = w;
     }
-    bool usable = st_usable(first->t->dtype, &l->m->cfg.type);
-    assert(usable);
+    if (other && !may_mix)
+        return err_set(e, ERR_UNSUPPORTED, "tensors '%s' (%s) and '%s' (%s) differ in dtype",
+                       first->s.name, first->s.format, other->s.name, other->s.format);
+    l->m->cfg.type = other ? DT_F32 : first ? first->s.plain : DT_BF16;
+    if (l->m->weights == WEIGHTS_BF16) l->m->cfg.type = DT_BF16;
     return ERR_NONE;
+}
+
+/* What most of the matrices' bytes are. */
+static void name_format(loader *l)
+{
+    size_t best = 0;
+    for (size_t i = 0; i < l->n_want; i++) {
+        const char *format = l->want[i].s.format;
+        size_t sum = 0;
+        for (size_t k = 0; k < l->n_want; k++)
+            if (is_linear(l, &l->want[k]) && strcmp(l->want[k].s.format, format) == 0)
+                sum += stored_bytes(&l->want[k].s);
+        if (sum <= best) continue;
+        best = sum;
+        snprintf(l->m->cfg.format, sizeof(l->m->cfg.format), "%s", format);
+    }
+}
+
+/* Opens the files and finds all that is wanted. */
+static err_code plan(loader *l, const char *path, err *e)
+{
+    err_code rc = model_files_open(&l->files, path, &l->m->cfg, e);
+    if (!rc) rc = want_all(l, e);
+    for (size_t i = 0; i < l->n_want && !rc; i++) {
+        wanted *w = &l->want[i];
+        rc = w->whole
+                 ? model_files_find_rows(l->files, w->module, w->whole, w->row0, w->rows, w->cols,
+                                         &w->s, e)
+                 : model_files_find(l->files, w->module, w->suffix, w->rows, w->cols, &w->s, e);
+    }
+    float *freqs = rc ? NULL : malloc((size_t)l->m->cfg.head_dim / 2 * sizeof(*freqs));
+    bool found = false;
+    if (!rc && !freqs) rc = err_set(e, ERR_NOMEM, "no memory to load the model");
+    if (!rc) rc = model_files_rope(l->files, freqs, &found, e);
+    l->m->rope_divisors = found && !rc ? freqs : NULL;
+    if (!l->m->rope_divisors) free(freqs);
+    if (!rc) rc = model_files_check_rest(l->files, &l->want[TABLE_WANTED].s, e);
+    if (!rc) rc = check_types(l, document_is_gguf(path), e);
+    if (!rc) name_format(l);
+    return rc;
+}
+
+static void plan_clear(loader *l)
+{
+    for (size_t i = 0; i < l->n_want; i++) stored_clear(&l->want[i].s);
+    free(l->want);
+    free((void *)(uintptr_t)l->packed.bytes);
+    model_files_close(l->files);
+}
+
+/* What a matrix becomes in memory. */
+static dtype type_of(const loader *l, const wanted *w)
+{
+    dtype all = l->m->cfg.type;
+    if (is_native(l, w)) return all == DT_BF16 ? DT_BF16 : DT_F32;
+    if (w->matrix && l->m->weights == WEIGHTS_BF16) return DT_BF16;
+    return is_linear(l, w) ? all : w->s.plain;
 }
 
 /* ------------------------------------------------------------------------------- load -- */
@@ -312,30 +264,54 @@ static void *host_alloc(size_t bytes)
     return aligned_alloc(64, round_up_size(bytes, 64));
 }
 
-/* The tensor's bytes at an address that its type allows; *copy is the caller's to free. */
-static const void *aligned_data(const st_tensor *t, void **copy)
+typedef struct unpacking {
+    const stored *s;
+    dtype type;
+    uint8_t *out;
+    atomic_bool failed;
+} unpacking;
+
+static void unpack_rows(void *arg, int i)
+{
+    unpacking *u = arg;
+    int from = i * ROWS_EACH, rows = u->s->src.rows - from;
+    size_t row = (size_t)u->s->src.cols * dtype_bytes(u->type);
+    if (rows > ROWS_EACH) rows = ROWS_EACH;
+    if (!stored_values(u->s, from, from + rows, u->type, u->out + (size_t)from * row))
+        atomic_store(&u->failed, true);
+}
+
+/* The matrix as plain values of `type` at an address that it allows; *copy is the caller's to
+ * free. */
+static const void *plain_values(backend *be, const stored *s, dtype type, void **copy)
 {
     *copy = NULL;
-    if (t->aligned) return t->data;
-    *copy = host_alloc(t->bytes);
-    if (*copy) memcpy(*copy, t->data, t->bytes);
-    return *copy;
+    if (stored_in_place(s) && type == s->plain) return s->values;
+    size_t bytes = (size_t)s->src.rows * (size_t)s->src.cols * dtype_bytes(type);
+    unpacking u = {.s = s, .type = type, .out = host_alloc(bytes)};
+    if (!u.out) return NULL;
+    be_parallel(be, unpack_rows, &u, (s->src.rows + ROWS_EACH - 1) / ROWS_EACH);
+    if (atomic_load(&u.failed)) {
+        free(u.out);
+        return NULL;
+    }
+    return *copy = u.out;
 }
 
-static uint64_t print_of(const st_tensor *t)
+/* Of a plain matrix; an adapter's copy of a quantised one is not recognised. */
+static uint64_t print_of(const stored *s)
 {
     fingerprint f;
+    if (!s->values || s->turned) return 0;
     fingerprint_begin(&f);
-    fingerprint_add(&f, t->data, t->bytes);
+    fingerprint_add(&f, s->values, s->part[0].bytes);
     return fingerprint_end(&f);
 }
-
-enum { HEAD_WANTED, TABLE_WANTED }; /* the first two of the list */
 
 static void print_table(void *arg, int i)
 {
     const loader *l = arg;
-    *(i == HEAD_WANTED ? &l->m->cfg.head_print : &l->m->cfg.embed_print) = print_of(l->want[i].t);
+    *(i == HEAD_WANTED ? &l->m->cfg.head_print : &l->m->cfg.embed_print) = print_of(&l->want[i].s);
 }
 
 /* Long pieces, of which a thread reads one alone: side by side. */
@@ -346,67 +322,112 @@ static void print_tables(loader *l)
     if (c->tied) c->embed_print = c->head_print;
 }
 
-static err_code load_matrix(model *m, const wanted *w, err *e)
+/* By codes, of the files or of what model.weights asks for; else of plain values. */
+static err_code make_weight(loader *l, const wanted *w, err *e)
 {
-    dtype type;
-    bool usable = st_usable(w->t->dtype, &type);
-    assert(usable);
+    backend *be = l->m->be;
+    if (weight_source_quantised(&w->source)) return be_weight_create(be, w->matrix, &w->source, e);
     void *copy;
-    const void *src = aligned_data(w->t, &copy);
-    if (!src) return err_set(e, ERR_NOMEM, "tensor '%s': no memory", w->name);
-    err_code rc = be_weight_create(m->be, w->matrix, src, type, w->rows, w->cols, e);
+    const void *data = plain_values(be, &w->s, w->source.type, &copy);
+    if (!data) return err_set(e, ERR_NOMEM, "no memory");
+    weight_source src = weight_source_plain(data, w->source.type, w->rows, w->cols);
+    err_code rc = be_weight_create(be, w->matrix, &src, e);
     free(copy);
-    if (w->matrix == &m->head) m->cfg.head_type = type;
-    safetensors_forget(w->from->f, w->t);
+    if (rc || w->s.values) return rc;
+    l->made_plain++;
+    l->plain_bytes += be_weight_bytes(*w->matrix);
+    return ERR_NONE;
+}
+
+/* The i-th of the matrices. */
+static err_code load_matrix(loader *l, const wanted *w, size_t i, err *e)
+{
+    model *m = l->m;
+    err_code rc = m->packed
+                      ? be_weight_adopt(m->be, w->matrix, &w->source, packed_at(m->packed, i), e)
+                      : make_weight(l, w, e);
+    if (!m->packed) stored_forget(&w->s);
     if (rc) {
-        if (e) (void)err_context(e, "tensor '%s'", w->name);
+        if (e) (void)err_context(e, "tensor '%s'", w->s.name);
         return rc;
     }
+    if (w->matrix == &m->head) m->cfg.head_type = type_of(l, w);
     m->weight_bytes += be_weight_bytes(*w->matrix);
     return ERR_NONE;
 }
 
 static err_code load_vector(model *m, const wanted *w, err *e)
 {
-    size_t bytes = (size_t)w->rows * sizeof(float);
-    float *v = host_alloc(bytes);
-    if (!v) return err_set(e, ERR_NOMEM, "tensor '%s': no memory", w->name);
-    st_read_f32(w->t, 0, (size_t)w->rows, v);
+    size_t n = (size_t)w->rows, bytes = n * sizeof(float);
+    float *v = host_alloc(2 * bytes);
+    if (!v || !stored_values(&w->s, 0, 1, DT_F32, v + n)) {
+        free(v);
+        return err_set(e, ERR_NOMEM, "tensor '%s': no memory", w->s.name);
+    }
+    for (size_t i = 0; i < n; i++) v[i] = w->plus + v[n + (size_t)stored_row(&w->s, (int)i)];
     *w->device = be_alloc(m->be, bytes);
     err_code rc = *w->device ? be_upload(m->be, *w->device, v, bytes) : ERR_NOMEM;
     free(v);
-    return rc ? err_set(e, rc, "tensor '%s': no device memory", w->name) : ERR_NONE;
+    return rc ? err_set(e, rc, "tensor '%s': no device memory", w->s.name) : ERR_NONE;
 }
 
-/* The table stays where it is; its file is taken from the loader. */
+/* The table stays where it is, and its files with it; or it is plain values of our own. */
 static err_code load_embedding(loader *l, const wanted *w, err *e)
 {
     model *m = l->m;
-    bool usable = st_usable(w->t->dtype, &m->embed_type);
-    assert(usable);
-    m->embed = aligned_data(w->t, &m->embed_copy);
-    if (!m->embed) return err_set(e, ERR_NOMEM, "tensor '%s': no memory", w->name);
-    m->cfg.embed_type = m->embed_type;
+    m->embed_type = m->cfg.embed_type = w->s.plain;
+    m->embed = plain_values(m->be, &w->s, w->s.plain, &m->embed_copy);
+    if (!m->embed) return err_set(e, ERR_NOMEM, "tensor '%s': no memory", w->s.name);
     err_code rc = be_table_create(m->be, &m->table, m->embed, m->embed_type, w->rows, w->cols,
                                   m->cfg.tied ? m->head : NULL, e);
-    if (rc) return e ? err_context(e, "tensor '%s'", w->name) : rc;
-    safetensors_forget(w->from->f, w->t); /* rows come back as they are used */
+    if (rc) return e ? err_context(e, "tensor '%s'", w->s.name) : rc;
+    stored_forget(&w->s); /* rows come back as they are used */
     if (m->embed_copy) return ERR_NONE;
-    shard *s = &l->shard[w->from - l->shard];
-    m->embed_file = s->f;
+    m->embed_files = l->files;
+    l->files = NULL;
     return ERR_NONE;
 }
 
-/* Refuses at once what cannot fit, with the sum. */
-static err_code check_room(const loader *l, err *e)
+/* To how many bits a plain matrix is quantised; 0: it is not.  The output layer is never below 8
+ * bits: its error goes into the answer undamped. */
+static int quantise_bits(const loader *l, const wanted *w)
 {
-    size_t room = be_room(l->m->be), need = 0;
-    if (room == 0) return ERR_NONE;
+    weights_form f = l->m->weights;
+    bool in_place = w->matrix && stored_in_place(&w->s) && w->s.plain == type_of(l, w);
+    if (!l->by_codes || !in_place || (f != WEIGHTS_Q8 && f != WEIGHTS_Q4)) return 0;
+    return f == WEIGHTS_Q8 || w->matrix == &l->m->head ? 8 : 4;
+}
+
+/* ----------------------------------------------------------------------------- survey -- */
+
+/* What the weights take in the files, and in memory (tied: once). */
+static void measure(const loader *l, model_survey *out)
+{
+    *out = (model_survey){.dequantised = 0};
+    snprintf(out->format, sizeof(out->format), "%s", l->m->cfg.format);
     for (size_t i = 0; i < l->n_want; i++) {
         const wanted *w = &l->want[i];
-        bool shared = !w->matrix && !w->device && l->m->cfg.tied; /* the head's */
-        if (!shared) need += w->t->bytes;
+        bool table = i == TABLE_WANTED, shared = table && l->m->cfg.tied;
+        size_t values = (size_t)w->s.src.rows * (size_t)w->s.src.cols;
+        size_t bytes = values * (w->device ? sizeof(float) : dtype_bytes(type_of(l, w)));
+        int bits = quantise_bits(l, w);
+        if (is_native(l, w)) bytes = weight_source_bytes(&w->s.src);
+        if (bits && w->cols % QUANTISE_GROUP == 0) bytes = quantise_bytes(values, bits);
+        if (!shared) out->file_bytes += stored_bytes(&w->s);
+        out->by_codes += is_native(l, w);
+        out->dequantised += !w->s.values && !is_native(l, w);
+        if (table && stored_in_place(&w->s)) continue; /* mapped */
+        out->memory_bytes += bytes;
+        if (!shared) out->device_bytes += bytes;
     }
+}
+
+static err_code check_room(const loader *l, const model_survey *s, err *e)
+{
+    size_t room = be_room(l->m->be), need = s->device_bytes;
+    const wanted *table = &l->want[TABLE_WANTED];
+    if (room == 0) return ERR_NONE;
+    if (stored_in_place(&table->s) && !l->m->cfg.tied) need += stored_bytes(&table->s);
     if (need <= room) return ERR_NONE;
     double gib = (double)(1 << 30);
     return err_set(e, ERR_NOMEM,
@@ -415,57 +436,134 @@ static err_code check_room(const loader *l, err *e)
                    (double)need / gib, (double)room / gib);
 }
 
-static err_code load_all(loader *l, const char *dir, err *e)
+err_code model_survey_read(const char *path, const model_config *c, weights_form weights,
+                           bool by_codes, model_survey *out, err *e)
 {
-    l->shard = calloc(FILES_MAX, sizeof(*l->shard));
-    if (!l->shard) return err_set(e, ERR_NOMEM, "no memory to load the model");
-    err_code rc = open_files(l, dir, e);
-    if (!rc) rc = want_all(l, e);
-    for (size_t i = 0; i < l->n_want && !rc; i++) {
-        rc = find_tensor(l, &l->want[i], e);
-        if (!rc) rc = check_tensor(&l->want[i], e);
-    }
-    if (!rc) rc = check_leftover(l, e);
-    if (!rc) rc = check_types(l, e);
-    if (!rc) rc = check_room(l, e);
-    if (!rc) print_tables(l);
-    size_t asked = 0, ahead = 0;
-    for (size_t i = 0; i < l->n_want && !rc; i++) {
-        const wanted *w = &l->want[i];
-        for (; asked < l->n_want && (asked <= i || ahead < AHEAD_BYTES); asked++) {
-            safetensors_ahead(l->want[asked].from->f, l->want[asked].t);
-            ahead += l->want[asked].t->bytes;
-        }
-        rc = w->matrix   ? load_matrix(l->m, w, e)
-             : w->device ? load_vector(l->m, w, e)
-                         : load_embedding(l, w, e);
-        ahead -= w->t->bytes;
-    }
+    model m = {.cfg = *c, .weights = weights};
+    loader l = {.m = &m, .by_codes = by_codes};
+    err_code rc = plan(&l, path, e);
+    if (!rc) measure(&l, out);
+    plan_clear(&l);
+    free(m.layer);
+    free(m.rope_divisors);
     return rc;
 }
 
-err_code model_weights_load(model *m, const char *dir, err *e)
+static void tell(const loader *l, const model_survey *s)
 {
-    loader l = {.m = m};
-    err_code rc = load_all(&l, dir, e);
-    for (int i = 0; i < l.n_shard; i++) {
-        if (l.shard[i].f == m->embed_file) l.shard[i].f = NULL; /* taken by the model */
+    double gib = (double)(1 << 30);
+    if (l->made_plain == 0) return;
+    log_info("model",
+             "%s, %.2f GiB in the file: %d matrices became plain values of %.2f GiB, for which the "
+             "backend has kernels",
+             s->format, (double)s->file_bytes / gib, l->made_plain, (double)l->plain_bytes / gib);
+}
+
+/* How a matrix will be packed; of values that are not in the files as they are, only the shape is
+ * known yet. */
+static void find_source(const loader *l, wanted *w)
+{
+    dtype type = type_of(l, w);
+    if (is_native(l, w)) {
+        w->source = w->s.src;
+        w->source.type = type;
+        return;
     }
-    close_shards(&l);
+    int bits = quantise_bits(l, w);
+    w->plain =
+        weight_source_plain(stored_in_place(&w->s) ? w->s.values : NULL, type, w->rows, w->cols);
+    w->source = w->plain;
+    if (bits) (void)weight_source_quantise(&w->source, &w->plain, bits);
+}
+
+/* How each matrix will be packed, and whether an earlier start has kept that. */
+static err_code find_packed(loader *l, err *e)
+{
+    const weight_source **src = calloc(l->n_want, sizeof(*src));
+    if (!src) return err_set(e, ERR_NOMEM, "no memory to load the model");
+    size_t n = 0;
+    packed_key key;
+    packed_key_begin(&key);
+    packed_key_add(&key, model_files_stamp(l->files));
+    for (size_t i = 0; i < l->n_want; i++) {
+        if (!l->want[i].matrix) continue;
+        find_source(l, &l->want[i]);
+        src[n++] = &l->want[i].source;
+    }
+    if (model_packed_plan(l->m, &key, src, n, &l->packed))
+        (void)model_packed_open(l->m, &l->packed);
+    free(src);
+    return ERR_NONE;
+}
+
+/* Where they were not, the next start shall find them. */
+static void keep_packed(loader *l)
+{
+    if (l->m->packed || !l->packed.bytes) return;
+    weight **w = calloc(l->packed.n, sizeof(*w));
+    size_t n = 0;
+    for (size_t i = 0; w && i < l->n_want; i++) {
+        if (l->want[i].matrix) w[n++] = *l->want[i].matrix;
+    }
+    if (w) model_packed_keep(l->m, &l->packed, w);
+    free(w);
+}
+
+/* Asks the kernel for what the next ones of the list are read from; *asked of them were so far, and
+ * *ahead bytes of them have not been read yet. */
+static void read_ahead(const loader *l, size_t i, size_t *asked, size_t *ahead)
+{
+    for (; *asked < l->n_want && (*asked <= i || *ahead < AHEAD_BYTES); ++*asked) {
+        const wanted *w = &l->want[*asked];
+        if (w->matrix && l->m->packed) continue;
+        stored_ahead(&w->s);
+        *ahead += stored_bytes(&w->s);
+    }
+}
+
+static err_code load_all(loader *l, const char *path, err *e)
+{
+    model_survey survey;
+    err_code rc = plan(l, path, e);
+    if (rc) return rc;
+    measure(l, &survey);
+    rc = check_room(l, &survey, e);
+    if (!rc) rc = find_packed(l, e);
+    if (!rc && !l->m->packed) print_tables(l);
+    size_t asked = 0, ahead = 0, matrices = 0;
+    for (size_t i = 0; i < l->n_want && !rc; i++) {
+        const wanted *w = &l->want[i];
+        read_ahead(l, i, &asked, &ahead);
+        rc = w->matrix   ? load_matrix(l, w, matrices++, e)
+             : w->device ? load_vector(l->m, w, e)
+                         : load_embedding(l, w, e);
+        if (!w->matrix || !l->m->packed) ahead -= stored_bytes(&w->s);
+    }
+    if (!rc) keep_packed(l);
+    if (!rc) tell(l, &survey);
+    return rc;
+}
+
+err_code model_weights_load(model *m, const char *path, err *e)
+{
+    loader l = {.m = m, .by_codes = be_caps(m->be)->quantised};
+    err_code rc = load_all(&l, path, e);
+    plan_clear(&l);
     return rc;
 }
 
 void model_weights_clear(model *m)
 {
+    model_packed_end(m);
     for (int i = 0; m->layer && i < m->cfg.n_layer; i++) {
         model_layer *l = &m->layer[i];
         for (int p = 0; p < PROJ_COUNT; p++) {
             if (l->w[p]) be_weight_destroy(m->be, l->w[p]);
             if (l->bias[p]) be_free(m->be, l->bias[p]);
         }
-        float *norms[] = {l->attn_norm, l->mlp_norm, l->q_norm, l->k_norm};
-        for (int k = 0; k < 4; k++) {
-            if (norms[k]) be_free(m->be, norms[k]);
+        for (int k = 0; k < LAYER_NORMS; k++) {
+            if (l->norm[k]) be_free(m->be, l->norm[k]);
+            if (l->norm_bias[k]) be_free(m->be, l->norm_bias[k]);
         }
     }
     free(m->layer);
@@ -473,11 +571,15 @@ void model_weights_clear(model *m)
     if (m->head) be_weight_destroy(m->be, m->head);
     m->head = NULL;
     if (m->out_norm) be_free(m->be, m->out_norm);
-    m->out_norm = NULL;
+    if (m->out_norm_bias) be_free(m->be, m->out_norm_bias);
+    m->out_norm = m->out_norm_bias = NULL;
     be_table_destroy(m->be, m->table);
     m->table = NULL;
     free(m->embed_copy);
     m->embed_copy = NULL;
-    safetensors_close(m->embed_file);
-    m->embed_file = NULL;
+    model_files_close(m->embed_files);
+    m->embed_files = NULL;
+    model_packed_close(m);
+    free(m->rope_divisors);
+    m->rope_divisors = NULL;
 }

@@ -665,23 +665,6 @@ const st_tensor *safetensors_find(const safetensors *f, const char *name)
     return NULL;
 }
 
-void safetensors_ahead(const safetensors *f, const st_tensor *t)
-{
-    if (!f->map || !t->data) return;
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t from = (uintptr_t)t->data / page * page, to = (uintptr_t)t->data + t->bytes;
-    (void)madvise((void *)from, to - from, MADV_WILLNEED); /* a hint */
-}
-
-void safetensors_forget(const safetensors *f, const st_tensor *t)
-{
-    if (!f->map || !t->data) return;
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t from = ((uintptr_t)t->data + page - 1) / page * page;
-    uintptr_t to = ((uintptr_t)t->data + t->bytes) / page * page;
-    if (from < to) (void)madvise((void *)from, to - from, MADV_DONTNEED); /* a hint */
-}
-
 const char *st_dtype_name(st_dtype t)
 {
     assert(t >= 0 && t < ST_DTYPE_COUNT);

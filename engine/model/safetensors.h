@@ -99,12 +99,6 @@ const st_tensor *safetensors_at(const safetensors *f, int i);
 /* NULL: there is none of this name. */
 const st_tensor *safetensors_find(const safetensors *f, const char *name);
 
-/* Tells the kernel that a mapped tensor's pages are wanted soon, so that it reads them
- * meanwhile. */
-void safetensors_ahead(const safetensors *f, const st_tensor *t);
-/* Tells the kernel that a mapped tensor's pages are no longer needed (they can be read again). */
-void safetensors_forget(const safetensors *f, const st_tensor *t);
-
 const char *st_dtype_name(st_dtype t);
 /* True for F32, F16, BF16, and sets *out. */
 bool st_usable(st_dtype t, dtype *out);

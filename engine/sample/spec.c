@@ -17,15 +17,20 @@ enum {
 
 /* A token's share in its text's rates, and in those with which others begin. */
 static const double own_share = 1.0 / 12, common_share = 1.0 / 256;
+/* The same for a draft model's: it is one model for all texts, and what is to be learnt of it costs
+ * time. */
+static const double draft_share = 1.0 / 16;
 
 /* At the start. */
-static const spec_rates unseen = {{0.2, 0.35, 0.45, 0.6, 0.75, 0.85, 0.75}};
+static const spec_rates unseen = {{0.2, 0.35, 0.45, 0.6, 0.75, 0.85, 0.75, 0.5}};
 
 struct spec_text {
     int size;      /* of the ring, a power of two */
     int first, n;  /* of the text: tokens first .. n - 1 are in the ring, or were */
     int from, len; /* token `from` stood behind the last `len` tokens; len 0: nothing is like it */
     int32_t form;  /* the token that the form leaves next; -1: not known */
+    int32_t draft[SPEC_MAX]; /* what was proposed for the places from draft_from on */
+    int draft_from, n_draft;
     spec_rates rates;
     int32_t *token, *prev, *head; /* [size] each; places count from 1 on, 0: none */
 };
@@ -62,9 +67,10 @@ void spec_text_destroy(spec_text *t)
 
 void spec_text_begin(spec_text *t, int first, const spec_rates *rates)
 {
-    t->first = t->n = first;
+    t->first = t->n = t->draft_from = first;
     t->len = 0;
     t->form = -1;
+    t->n_draft = 0;
     t->rates = *rates;
     memset(t->head, 0, (size_t)t->size * sizeof(*t->head));
 }
@@ -86,9 +92,19 @@ static spec_kind kind_of(int len)
 
 static void learn(spec_text *t, spec_rates *all, spec_kind kind, bool right)
 {
-    double now = right ? 1 : 0;
+    double now = right ? 1 : 0, common = kind == SPEC_DRAFT ? draft_share : common_share;
     t->rates.hit[kind] += own_share * (now - t->rates.hit[kind]);
-    all->hit[kind] += common_share * (now - all->hit[kind]);
+    all->hit[kind] += common * (now - all->hit[kind]);
+}
+
+/* The text's next token is known: was it proposed? */
+static void see_draft(spec_text *t, int32_t token, spec_rates *all)
+{
+    int i = t->n - t->draft_from;
+    if (i >= t->n_draft) return;
+    bool right = t->draft[i] == token;
+    if (all) learn(t, all, SPEC_DRAFT, right);
+    if (!right) t->n_draft = 0;
 }
 
 /* ---------------------------------------------------------------------- the match -- */
@@ -139,6 +155,7 @@ void spec_text_add(spec_text *t, int32_t token, spec_rates *all)
 {
     if (all && t->len > 0) learn(t, all, kind_of(t->len), token == at(t, t->from));
     if (all && t->form >= 0) learn(t, all, SPEC_FORM, token == t->form);
+    see_draft(t, token, all);
     t->form = -1;
     t->token[t->n & (t->size - 1)] = token;
     t->n++;
@@ -153,6 +170,7 @@ void spec_text_add(spec_text *t, int32_t token, spec_rates *all)
 void spec_text_guess(const spec_text *t, int most, spec_guess *out)
 {
     out->n = 0;
+    out->source = GUESS_LOOKUP;
     for (int i = 0; t->len > 0 && i < most && i < SPEC_MAX; i++) {
         int from = t->from + i;
         out->token[i] = from < t->n ? at(t, from) : out->token[from - t->n];
@@ -161,8 +179,28 @@ void spec_text_guess(const spec_text *t, int most, spec_guess *out)
     }
 }
 
-void spec_text_form(spec_text *t, spec_guess *g)
+double spec_text_form_chance(const spec_text *t)
 {
-    t->form = g->n > 0 ? g->token[0] : -1;
-    for (int i = 0; i < g->n; i++) g->chance[i] = t->rates.hit[SPEC_FORM];
+    return t->rates.hit[SPEC_FORM];
+}
+
+void spec_text_form(spec_text *t, int32_t token)
+{
+    t->form = token;
+}
+
+double spec_text_draft_chance(const spec_text *t)
+{
+    return t->rates.hit[SPEC_DRAFT];
+}
+
+void spec_text_draft(spec_text *t, spec_guess *g)
+{
+    g->source = GUESS_DRAFT;
+    t->draft_from = t->n;
+    t->n_draft = g->n;
+    for (int i = 0; i < g->n; i++) {
+        t->draft[i] = g->token[i];
+        g->chance[i] = t->rates.hit[SPEC_DRAFT];
+    }
 }

@@ -21,8 +21,22 @@ enum {
     SPEC_WINDOW = 16384, /* of a longer text, so many of the last tokens are looked at */
 };
 
-/* What a guess rests on: so many tokens of equal context, or what the form of the answer leaves. */
-typedef enum { SPEC_1, SPEC_2, SPEC_3, SPEC_4, SPEC_8, SPEC_16, SPEC_FORM, SPEC_KINDS } spec_kind;
+/* What a guess rests on: so many tokens of equal context, what the form of the answer leaves, or
+ * what another model says. */
+typedef enum {
+    SPEC_1,
+    SPEC_2,
+    SPEC_3,
+    SPEC_4,
+    SPEC_8,
+    SPEC_16,
+    SPEC_FORM,
+    SPEC_DRAFT,
+    SPEC_KINDS
+} spec_kind;
+
+/* The same for those who count guesses. */
+typedef enum { GUESS_LOOKUP, GUESS_FORM, GUESS_DRAFT, GUESS_SOURCES } guess_source;
 
 /* How often a guess of each kind was right, of late. */
 typedef struct spec_rates {
@@ -33,6 +47,7 @@ typedef struct spec_rates {
 void spec_rates_init(spec_rates *r);
 
 typedef struct spec_guess {
+    guess_source source;
     int n;
     int32_t token[SPEC_MAX];
     double chance[SPEC_MAX]; /* that it is right, if those before it are */
@@ -58,8 +73,16 @@ void spec_text_add(spec_text *t, int32_t token, spec_rates *all);
 /* What may come behind the text, at most `most` tokens; n is 0 where nothing is like it. */
 void spec_text_guess(const spec_text *t, int most, spec_guess *out);
 
-/* What the form of the answer leaves is guessed as well: the next spec_text_add() sees whether it
- * was right.  Fills in the chances of `g`. */
-void spec_text_form(spec_text *t, spec_guess *g);
+/* That the next token is as the form of the answer says, where it leaves one text, as far as is
+ * known. */
+double spec_text_form_chance(const spec_text *t);
+/* It says this one (-1: it says nothing): the next spec_text_add() sees whether it was right. */
+void spec_text_form(spec_text *t, int32_t token);
+
+/* That the next token is the one that the draft model proposes, as far as is known. */
+double spec_text_draft_chance(const spec_text *t);
+/* What it has proposed behind the text: each spec_text_add() sees whether it was right, up to the
+ * first that was not.  Fills in the chances of `g`. */
+void spec_text_draft(spec_text *t, spec_guess *g);
 
 #endif

@@ -170,7 +170,7 @@ void cost_observe(cost_model *c, const cost_work *w, double took_us)
     c->n++;
 }
 
-cost_work cost_with_chunk(const cost_work *w, int n, int context, int rank)
+cost_work cost_with_chunk(const cost_work *w, int n, int context, double rank)
 {
     cost_work sum = *w;
     sum.prefill += n;
@@ -180,7 +180,7 @@ cost_work cost_with_chunk(const cost_work *w, int n, int context, int rank)
 }
 
 int cost_chunk(const cost_model *c, const cost_work *w, double budget_us, int want, int context,
-               int rank)
+               double rank)
 {
     int fits = 0, over = want + 1;
     while (over - fits > 1) {

@@ -56,11 +56,11 @@ void cost_observe(cost_model *c, const cost_work *w, double took_us);
 
 /* The work of `n` more prompt tokens after `context` positions, of an adapter of `rank` (0:
  * none). */
-cost_work cost_with_chunk(const cost_work *w, int n, int context, int rank);
+cost_work cost_with_chunk(const cost_work *w, int n, int context, double rank);
 
 /* The most prompt tokens, at most `want`, that keep the step within budget_us; rounded down to
  * whole multiples of 32 where it is less than asked.  May be 0. */
 int cost_chunk(const cost_model *c, const cost_work *w, double budget_us, int want, int context,
-               int rank);
+               double rank);
 
 #endif

@@ -40,7 +40,9 @@ enum {
 static const double patience = 0.9; /* of its target may be spent waiting for company */
 static const double futile = 1.3;   /* times what a load takes: with less time left it is in vain */
 static const double least_memory_us = 2e6; /* of a flow's share of the device */
-static const double prior_us = 250000;     /* weight of "an equal share", where little was seen */
+/* Weight of "an equal share" where little was seen, in requests of mean cost: until a flow could
+ * have had so many served, its share says more about chance than about the flow. */
+static const double prior_jobs = 4;
 
 enum { FREE, WAITING, RUNNING };
 
@@ -835,6 +837,12 @@ bool fair_is_rich(const fair *f, int ticket)
     return own->inside - own->waiting > share * seats;
 }
 
+int fair_sharers(const fair *f, int ticket)
+{
+    const job *j = &f->jobs[ticket];
+    return j->adapter == NONE ? 1 : f->entries[j->adapter].running + (j->state != RUNNING);
+}
+
 int64_t fair_served(const fair *f, int ticket)
 {
     return f->tenants[f->jobs[ticket].tenant].served;
@@ -864,17 +872,24 @@ void fair_set_prices(fair *f, double row_us, double output_us, double step_us)
 
 /* ----------------------------------------------------------------------------------- outlook -- */
 
+/* Device time of a request of mean cost. */
+static double mean_job_us(const fair *f)
+{
+    return (double)f->mean / 16 / FAIR_OUTPUT_PRICE * f->output_us;
+}
+
 static void publish_tenant(fair *f, promise_outlook *o, int t, int64_t now_us)
 {
     promise_tenant *p = &o->tenant[t];
+    double prior_us = prior_jobs * mean_job_us(f);
     o->id[t] = f->tenants[t].id;
     for (int c = 0; c < f->cfg.n_class; c++) {
         flow *fl = flow_at(f, t, c);
         flow_tick(f, fl, c, now_us);
         p->n[c] = fl->n;
         p->work_us[c] = (float)work_us(f, fl->prompt, fl->output);
-        double share = (fl->served_us + prior_us / (f->n_active + 1)) / (fl->waited_us + prior_us);
-        p->share[c] = (float)fmin(1, share);
+        double waited_us = fl->waited_us + prior_us * (f->n_active + 1);
+        p->share[c] = (float)(waited_us > 0 ? fmin(1, (fl->served_us + prior_us) / waited_us) : 0);
     }
 }
 
@@ -895,7 +910,8 @@ void fair_publish(fair *f, promise_outlook *o, int64_t now_us)
     o->row_us = f->row_us;
     o->output_us = f->output_us;
     o->step_us = f->step_us;
-    o->quantum_us = 2 * (double)f->mean / 16 / FAIR_OUTPUT_PRICE * f->output_us;
+    o->job_us = mean_job_us(f);
+    o->quantum_us = 2 * o->job_us;
     o->fetch_us = f->scarce && f->n_blocked > 0 ? f->fetch_us : 0;
     o->n_waiting = f->n_waiting;
 }

@@ -118,6 +118,9 @@ int64_t fair_age_us(const fair *f, int ticket, int64_t now_us);
 /* Whether its tenant has more of the seats than its weight among those who are inside. */
 bool fair_is_rich(const fair *f, int ticket);
 
+/* How many of those who run use its adapter, itself included; 1: it has none. */
+int fair_sharers(const fair *f, int ticket);
+
 /* Virtual tokens over weight that the tenant of this request has been charged, in 1/65536. */
 int64_t fair_served(const fair *f, int ticket);
 

@@ -9,13 +9,14 @@ enum {
     LOOK_AHEAD = 64, /* prompts whose deadlines decide about the pace */
     /* Rows by which a prompt goes on in any step, where deadlines see to the rest ... */
     LEAST_KEPT = 1,
-    /* ... and where they do not: also, a model is corrected by what it sees. */
+    /* ... and where streams miss their targets even without it: also, a model is corrected by what
+     * it sees. */
     LEAST_LOOSE = 16,
     GAP = 16, /* targets that a stream's next token may be away, however far ahead it is */
 };
 
 /* What prompts may add to a step of decode rows, as long as no first token needs more. */
-static const double gentle = 0.2;
+static const double gentle = 0.3;
 
 /* More than that they get in proportion to what their deadlines ask, and so much of it: later
  * arrivals ask too. */
@@ -25,10 +26,7 @@ static const double haste = 1.5;
 static const double reserve = 0.4;
 
 /* Of the time until a stream's next token is due, what a step may take, for the same reason. */
-static const double spend = 0.6;
-
-/* The same where rows cost so much that streams sit out steps. */
-static const double thrift = 0.85;
+static const double thrift = 0.9;
 
 /* A stream is seated where those of its class will have a row in every so many-th step: more of
  * them would hold seats and pages, and each be slower. */
@@ -37,9 +35,10 @@ static const double stride = 1.5;
 /* So long the prompts' share of the time is remembered. */
 static const double memory_us = 5e6;
 
-/* Of the room for streams, what a tenant that has more than its share of the seats leaves to
- * others: they need not wait then until one ends. */
-static const double headroom = 0.15;
+/* A tenant that has more than its share of the seats leaves room for so many times the root of the
+ * streams: they need not wait then until one ends.  How many want to come at once varies like that
+ * (Halfin and Whitt's rule of staffing). */
+static const double headroom = 1.8, most_headroom = 0.4;
 
 const double policy_hurry = 0.35;
 
@@ -392,12 +391,12 @@ double policy_see_step(double prompts, const cost_work *w, const cost_model *cos
     return prompts + (1 - exp(-took_us / memory_us)) * (share - prompts);
 }
 
-/* What the streams may take of a step that is as long as this. */
+/* What n streams may take of a step that is as long as this. */
 static double room_of(double step_us, const policy_request *r, const policy_limits *lim,
-                      double constant)
+                      double constant, double n)
 {
     double room = step_us * fmin(1 / (1 + gentle), 1 - lim->prompts) - constant;
-    return r->rich ? room * (1 - headroom) : room;
+    return r->rich ? room * (1 - fmin(most_headroom, headroom / sqrt(n))) : room;
 }
 
 policy_seat policy_seats(const policy_request *rq, int n, int i, const policy_limits *lim,
@@ -409,9 +408,10 @@ policy_seat policy_seats(const policy_request *rq, int n, int i, const policy_li
     int rank = rq[i].class_rank < RANKS ? rq[i].class_rank : RANKS - 1;
     if (cost->n < COST_LEARNING) return SEAT_FITS;
     double step_us = tightest_us(rq, n, i, &all), rows_us = cost_predict(cost, &all) - constant;
-    if (all.decode < 2 || rows_us <= room_of(step_us, &rq[i], lim, constant)) return SEAT_FITS;
+    if (all.decode < 2 || rows_us <= room_of(step_us, &rq[i], lim, constant, all.decode))
+        return SEAT_FITS;
     step_us = step_of(rq, n, i, cost);
-    double room = room_of(step_us, &rq[i], lim, constant);
+    double room = room_of(step_us, &rq[i], lim, constant, all.decode);
     if (rows_us <= room) return SEAT_FITS;
     for (int j = 0; j < n; j++) {
         if (rq[j].running || j == i)
@@ -432,7 +432,7 @@ double policy_budget_us(const policy_request *rq, const policy_entry *plan, int 
                         const cost_model *cost, int64_t now_us, double step_us, int *least)
 {
     cost_work w = {0};
-    double slack = INFINITY;
+    double slack = INFINITY, allowed = INFINITY;
     *least = LEAST_LOOSE;
     for (int i = 0; i < n_plan; i++) {
         const policy_request *r = &rq[plan[i].request];
@@ -440,16 +440,18 @@ double policy_budget_us(const policy_request *rq, const policy_entry *plan, int 
         w.decode++;
         w.attended += r->context + 1;
         w.ranks += r->rank;
-        if (r->due_us) slack = fmin(slack, (double)(r->due_us - now_us));
+        if (!is_bound(r)) continue;
+        slack = fmin(slack, (double)(r->due_us - now_us));
+        allowed = fmin(allowed, allows_us(r, now_us));
     }
     if (w.decode == 0 || cost->n < COST_LEARNING) return INFINITY;
     double base = cost_predict(cost, &w), pace = base * (1 + gentle);
     bool kept;
     double needed = stretch_needed(rq, plan, n_plan, cost, now_us, &kept);
-    if (kept) *least = LEAST_KEPT;
+    if (kept || step_us > 0 || slack > base) *least = LEAST_KEPT;
     if (step_us <= 0 && slack <= base) return pace; /* the target is missed without any prompt */
     if (needed <= gentle) return fmin(step_us > 0 ? step_us : slack, pace);
-    double most = step_us > 0 ? step_us : spend * slack;
+    double most = step_us > 0 ? step_us : allowed;
     return fmax(pace, fmin(most, base * (1 + haste * needed)));
 }
 

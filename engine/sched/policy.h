@@ -32,7 +32,7 @@ typedef struct policy_request {
     int64_t arrived_us;
     int64_t deadline_us; /* of the first token; 0: none or already made */
     int context;         /* positions that have KV */
-    int rank;            /* of its adapter, 0: none or not known yet */
+    double rank;         /* of its adapter over the streams that use it; 0: none, or not known */
     int64_t due_us;      /* of the next token (policy_due_us); 0: the first is not made */
     int64_t tpot_us;     /* target for each further token; 0: none, it takes part in every step */
     double weight;       /* of its class, in what streams share */

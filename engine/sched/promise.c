@@ -3,7 +3,12 @@
 
 #include <math.h>
 
+enum { QUEUE = 2 }; /* so many of a flow wait: it has a queue of its own */
+
 static const double margin = 0.8; /* of the target may be used up by what is foreseen */
+/* Where its flow has a queue, a request has its target over so many times its work, counted in
+ * requests of mean cost; but not over more than most_bulk. */
+static const double bulk = 2, most_bulk = 4;
 static const double least_share = 0.002;
 static const double blur_us = 20000; /* an error of so much means nothing */
 
@@ -53,12 +58,20 @@ double promise_ttft_us(const promise_outlook *o, const promise_ask *a)
     if (o->n_waiting >= o->free_seats || behind) {
         wait = fmax(fair_wait(o, slot, a->slo), flow_wait(o, slot, a->slo));
     }
-    double begin = wait + o->running_us;
+    double begin = wait;
+    for (int c = 0; c < o->n_class; c++) {
+        if (o->rank[c] <= o->rank[a->slo]) begin += o->begun_us[c];
+    }
     if (a->load_us > 0) begin = fmax(begin, fmax(a->load_us, o->fetch_us));
     return begin + a->n_prompt * o->row_us + o->step_us;
 }
 
-void promise_add(promise_outlook *o, const promise_ask *a, int output)
+static double ask_us(const promise_outlook *o, const promise_ask *a)
+{
+    return a->n_prompt * o->row_us + a->n_output * o->output_us;
+}
+
+void promise_add(promise_outlook *o, const promise_ask *a)
 {
     int slot = slot_of(o, a->tenant);
     if (slot < 0) {
@@ -68,13 +81,17 @@ void promise_add(promise_outlook *o, const promise_ask *a, int output)
         o->tenant[slot] = (promise_tenant){.n = {0}};
     }
     o->tenant[slot].n[a->slo]++;
-    o->tenant[slot].work_us[a->slo] += (float)(a->n_prompt * o->row_us + output * o->output_us);
+    o->tenant[slot].work_us[a->slo] += (float)ask_us(o, a);
     o->n_waiting++;
 }
 
-bool promise_is_hopeless(double expected_us, int64_t ttft_us)
+double promise_most_us(const promise_outlook *o, const promise_ask *a, int64_t ttft_us)
 {
-    return expected_us > margin * (double)ttft_us;
+    int slot = slot_of(o, a->tenant);
+    double most = margin * (double)ttft_us;
+    bool rooms = o->fetch_us > 0; /* for adapters are what is short, not the device's time */
+    if (slot < 0 || o->tenant[slot].n[a->slo] < QUEUE || o->job_us <= 0 || rooms) return most;
+    return most / fmin(most_bulk, fmax(1, bulk * ask_us(o, a) / o->job_us));
 }
 
 void promise_learn(double *surprise, double expected_us, double actual_us)

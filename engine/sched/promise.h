@@ -35,8 +35,9 @@ typedef struct promise_outlook {
     promise_tenant tenant[PROMISE_TENANTS];
     double row_us, output_us; /* prices: a prompt token, an output token's share of a step */
     double step_us;           /* a decode step; row_us 0: nothing is known yet */
-    double running_us;        /* prompt work of running requests that have no token yet */
-    double quantum_us;        /* what a tenant may be ahead of another */
+    double begun_us[PROMISE_CLASSES]; /* prompt work of running requests without a token */
+    double job_us;                    /* work of a request of mean cost */
+    double quantum_us;                /* what a tenant may be ahead of another */
     double fetch_us; /* from asking for an adapter to a seat, while they wait for room; else 0 */
     int free_seats, n_waiting;
     bool crowded; /* streams keep their pace: who has more than its share of the seats waits */
@@ -44,19 +45,21 @@ typedef struct promise_outlook {
 
 typedef struct promise_ask {
     uint64_t tenant;
-    int slo, n_prompt; /* class, prompt tokens */
-    double load_us;    /* until its adapter is there (lora_source.eta); 0: it is */
+    int slo, n_prompt, n_output; /* class, prompt tokens, tokens that it will probably make */
+    double load_us;              /* until its adapter is there (lora_source.eta); 0: it is */
 } promise_ask;
 
 /* Microseconds; 0: not known yet. */
 double promise_ttft_us(const promise_outlook *o, const promise_ask *a);
 
-/* One more request is on its way that fair.c has not seen; it will make so many tokens. */
-void promise_add(promise_outlook *o, const promise_ask *a, int output);
+/* One more request is on its way that fair.c has not seen. */
+void promise_add(promise_outlook *o, const promise_ask *a);
 
-/* Whether a request predicted to wait `expected_us` should be refused: what is predicted must leave
- * a part of the target for what was not foreseen. */
-bool promise_is_hopeless(double expected_us, int64_t ttft_us);
+/* A request that is predicted to wait for longer should be refused: what is predicted must leave a
+ * part of the target for what was not foreseen.  Where its flow has a queue, who asks for more work
+ * than half of the mean must leave more: in the place of one large request several small ones are
+ * in time. */
+double promise_most_us(const promise_outlook *o, const promise_ask *a, int64_t ttft_us);
 
 /* The factor by which predictions of this kind were wrong, brought up to
  * date by one that came true. */

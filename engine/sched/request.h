@@ -111,7 +111,8 @@ typedef struct request {
     uint32_t *mask;       /* [bars_words()], owned; NULL without bars */
     cause_clock clock;    /* where its time goes */
     int redo;             /* positions that it had when it gave way */
-    struct spec_text *text; /* of prompt and output, for guesses; lent to it with its seat */
+    struct spec_text *text;   /* of prompt and output, for guesses; lent to it with its seat */
+    struct draft_text *draft; /* the same, in the draft model's cache */
 
     /* ---- zone 3: shared; see who touches each field ---- */
     atomic_bool cancel;  /* gateway sets, engine reads */

@@ -10,6 +10,7 @@
 #include "engine/sched/sched.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -32,10 +33,7 @@ static void expect_adapter(sched *sc, const request *rq)
 {
     const lora_source *src = sc->source;
     if (sc->depth > 0 && fair_waiting(sc->fair) > sc->depth) return;
-    if (src->want)
-        src->want(src->self, rq->adapter_id, rq->ttft_deadline_us);
-    else
-        src->prefetch(src->self, rq->adapter_id);
+    if (src->want) src->want(src->self, rq->adapter_id, rq->ttft_deadline_us);
 }
 
 void sched_take_inbox(sched *sc)
@@ -103,8 +101,8 @@ void sched_see_ends(sched *sc, int64_t now)
 static void expect_one(sched *sc, const request *rq)
 {
     lock_assert_held(&sc->mu);
-    promise_ask ask = {.tenant = rq->tenant_id, .slo = rq->slo_class, .n_prompt = rq->n_prompt};
-    promise_add(&sc->outlook, &ask, rq->length.mean);
+    promise_ask ask = {rq->tenant_id, rq->slo_class, rq->n_prompt, rq->length.mean, 0};
+    promise_add(&sc->outlook, &ask);
 }
 
 /* Microseconds of the prompt work that a request has before its first token. */
@@ -163,24 +161,26 @@ static void publish_counts(sched *sc)
     bool full = (sc->pages_short || sc->pace_short) && sc->n_running > 0;
     int rows = sc->n_running > sc->n_out ? sc->n_running - sc->n_out : 1;
     const cost_work decode = {.decode = rows};
-    double step_us = cost_predict(&sc->cost, &decode), begun_us = 0;
+    double step_us = cost_predict(&sc->cost, &decode), begun_us[PROMISE_CLASSES] = {0};
     double row_us = sc->cost.n < COST_LEARNING ? 0 : sc->cost.theta[1] / 64;
     int seats = full ? sc->n_running : sc->cfg.max_seqs;
     fair_set_prices(sc->fair, row_us, step_us / (sc->n_out > 0 ? rows : seats), step_us);
     for (int i = 0; i < sc->n; i++) {
-        if (!sc->list[i]->first_token_us) begun_us += prompt_us(sc, sc->list[i]);
+        const request *rq = sc->list[i];
+        if (!rq->first_token_us) begun_us[rq->slo_class] += prompt_us(sc, rq);
     }
     if (board_wanted(sc->board)) show(sc);
     int64_t now = clock_now_us();
     lock_take(&sc->mu);
     fair_publish(sc->fair, &sc->outlook, now);
-    sc->outlook.running_us = begun_us;
+    memcpy(sc->outlook.begun_us, begun_us, sizeof(begun_us));
     sc->outlook.crowded = sc->crowded;
     sc->outlook.free_seats = seats - sc->n_running;
     sc->sums_shown = sc->sums;
     for (const request *rq = sc->inbox_head; rq; rq = rq->next) expect_one(sc, rq);
     sc->stats.settle_us += sc->settle_us;
     sc->settle_us = 0;
+    sc->stats.draft_used_bytes = sched_draft_used_bytes(sc);
     sc->stats.n_running = sc->n_running;
     sc->stats.n_waiting = sc->n_inside - sc->n_running;
     sc->stats.n_pages = kc.n_pages;
@@ -288,6 +288,7 @@ static void free_all(sched *sc)
 #undef FREE
     sched_flights_destroy(sc);
     sched_spec_destroy(sc);
+    sched_draft_destroy(sc);
     kv_destroy(sc->pages);
     devmem_destroy(sc->own_arena);
     board_destroy(sc->board);
@@ -353,7 +354,7 @@ static err_code create_parts(sched *sc, err *e)
     bool ok = sc->pages && sc->board && sc->tele && sc->fair && sc->lengths;
     ok = ok && allocate_arrays(sc) && sched_flights_create(sc) && create_samplers(sc) &&
          sched_spec_create(sc);
-    return ok ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory for the scheduler");
+    return ok ? sched_draft_create(sc, e) : err_set(e, ERR_NOMEM, "no memory for the scheduler");
 }
 
 static err_code check_config(const sched_config *c, err *e)
@@ -494,7 +495,7 @@ static bool in_range(const sampling *r)
 /* The last guard before ids become indexes: nothing from outside is believed. */
 static err_code check_request(const sched *sc, const request *rq, err *e)
 {
-    int n_vocab = rq->n_vocab > 0 ? rq->n_vocab : model_get_config(sc->m)->n_vocab;
+    int n_vocab = vocab_of(sc, rq);
     const sampling *r = &rq->rules;
     if (rq->n_vocab < 0 || n_vocab > model_logit_stride(sc->m)) {
         return err_set(e, ERR_INPUT, "a vocabulary of %d is too large", rq->n_vocab);
@@ -520,6 +521,16 @@ static double predict_ttft(const sched *sc, const promise_ask *ask)
     return sc->surprise[ask->slo] * promise_ttft_us(&sc->outlook, ask);
 }
 
+/* What may be foreseen of its wait before it is refused. */
+static double most_us(const sched *sc, const request *rq, const promise_ask *ask)
+{
+    lock_assert_held(&sc->mu);
+    int64_t target_us = ttft_target_us(sc, rq);
+    return sc->cfg.classes[rq->slo_class].reject_on_overload
+               ? promise_most_us(&sc->outlook, ask, target_us)
+               : (double)target_us;
+}
+
 /* mu is not held: the source has a lock of its own. */
 static promise_ask ask_of(const sched *sc, const request *rq)
 {
@@ -531,28 +542,35 @@ static promise_ask ask_of(const sched *sc, const request *rq)
     return ask;
 }
 
-int64_t sched_predict_ttft_us(sched *sc, const request *rq)
+int64_t sched_retry_us(sched *sc, const request *rq)
 {
     if (rq->slo_class < 0 || rq->slo_class >= sc->cfg.n_class) return 0;
     promise_ask ask = ask_of(sc, rq);
+    lengths_ask length = length_ask(rq);
     lock_take(&sc->mu);
-    double us = predict_ttft(sc, &ask);
+    ask.n_output = lengths_look(sc->lengths, &length).mean;
+    double us = predict_ttft(sc, &ask) - most_us(sc, rq, &ask);
     lock_release(&sc->mu);
-    return us < 1e15 ? (int64_t)us : INT64_MAX;
+    return us < 0 ? 0 : us < 1e15 ? (int64_t)us : INT64_MAX;
 }
 
-/* S-LoRA's early abort: what would come too late is refused while that is cheap.  mu is held. */
-static err_code check_promise(const sched *sc, const request *rq, err *e)
+/* S-LoRA's early abort: what would come too late is refused while that is cheap.  Who has a seat
+ * keeps its pace, so the wait for one is what a promise of both targets costs.  mu is held. */
+static err_code check_promise(const sched *sc, const request *rq, const promise_ask *ask, err *e)
 {
-    lock_assert_held(&sc->mu);
     const slo_class *c = &sc->cfg.classes[rq->slo_class];
-    int64_t target_us = ttft_target_us(sc, rq);
-    if (!c->reject_on_overload || !promise_is_hopeless(rq->expected_us, target_us)) return ERR_NONE;
-    return err_set(
-        e, ERR_BUSY,
-        "the class '%s' is overloaded: the first token would take about %.0f ms, and its "
-        "target is %lld ms",
-        c->name, rq->expected_us / 1000, (long long)(target_us / 1000));
+    double most = most_us(sc, rq, ask);
+    char pace[64] = "";
+    if (!c->reject_on_overload || rq->expected_us <= most) return ERR_NONE;
+    if (rq->tpot_target_us)
+        snprintf(pace, sizeof(pace), " and %lld ms for each further one",
+                 (long long)(rq->tpot_target_us / 1000));
+    return err_set(e, ERR_BUSY,
+                   "the class '%s' is overloaded: the first token would take about %.0f ms. To "
+                   "keep its targets (%lld ms for the first token%s), a request like this one is "
+                   "taken if that is no more than %.0f ms",
+                   c->name, rq->expected_us / 1000, (long long)(ttft_target_us(sc, rq) / 1000),
+                   pace, most / 1000);
 }
 
 err_code sched_submit(sched *sc, request *rq, err *e)
@@ -587,13 +605,14 @@ err_code sched_submit(sched *sc, request *rq, err *e)
     if (sc->broken)
         rc = err_set(e, ERR_DEVICE, "the device has failed");
     else if (sc->draining)
-        rc = err_set(e, ERR_BUSY, "the server is shutting down");
+        rc = err_set(e, ERR_STOPPING, "the server is shutting down");
     else if (sc->n_inside >= sc->cap) {
         rc = err_set(e, ERR_BUSY, "the queue is full (%d requests)", sc->n_inside);
         refused = MISS_QUEUE;
     } else {
+        ask.n_output = rq->length.mean;
         rq->expected_us = predict_ttft(sc, &ask);
-        rc = check_promise(sc, rq, e);
+        rc = check_promise(sc, rq, &ask, e);
         refused = 2 * ask.load_us > rq->expected_us ? MISS_ADAPTER_LOAD : MISS_QUEUE;
     }
     if (!rc) {
@@ -615,7 +634,8 @@ err_code sched_submit(sched *sc, request *rq, err *e)
     if (rc) {
         rq->missed = (cause_verdict){refused, -1};
         telemetry_refuse(sc->tele, rq->slo_class, rq->tenant_id,
-                         rc == ERR_BUSY ? OUTCOME_REFUSED : OUTCOME_FAILED, refused);
+                         rc == ERR_BUSY || rc == ERR_STOPPING ? OUTCOME_REFUSED : OUTCOME_FAILED,
+                         refused);
         free(rq->page);
         rq->page = NULL;
     }

@@ -28,6 +28,7 @@
 #include "engine/memory/devmem.h"
 #include "engine/memory/swap.h"
 #include "engine/model/model.h"
+#include "engine/sample/spec.h"
 #include "engine/sched/board.h"
 #include "engine/sched/request.h"
 #include "engine/sched/telemetry.h"
@@ -73,6 +74,9 @@ typedef struct sched_config {
      * as pay by the cost model, or, always, as can be guessed. */
     int speculate;
     bool speculate_always;
+    /* A model that guesses, of the same tokenizer, loaded with max_rows and max_logits; NULL: none.
+     * Borrowed; the scheduler loads it again where the device failed. */
+    model *draft;
     /* The next step is planned when the tokens of the one before are known, never before. */
     bool no_overlap;
     int n_class;
@@ -94,6 +98,9 @@ typedef struct sched_stats {
     uint64_t n_steps_ahead,
         n_discarded; /* steps enqueued while another ran; rows of them whose request had ended */
     uint64_t n_guessed, n_guessed_right; /* rows of guessed tokens; of them, those that counted */
+    uint64_t guessed_by[GUESS_SOURCES], right_by[GUESS_SOURCES];
+    size_t draft_bytes, draft_used_bytes; /* of the draft model's KV pages */
+    int64_t draft_us;                     /* sum: what it took; no part of plan_us or busy_us */
     uint64_t n_finished, n_cancelled, n_failed, n_preempted, n_adapter_waits;
     uint64_t n_swapped_out, n_swapped_in; /* requests; of the pre-empted, those with a copy */
     swap_counts swap;                     /* pages of them */
@@ -107,7 +114,8 @@ typedef struct sched_stats {
 typedef struct sched sched;
 
 /* Makes the KV pool and starts the engine thread.  `source` may be NULL: no adapters.
- * Borrowed until sched_destroy(): model, backend, source. */
+ * Borrowed until sched_destroy(): model, backend, source.  ERR_UNSUPPORTED: the backend runs no
+ * draft model. */
 err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *be,
                       const lora_source *source, err *e);
 
@@ -124,10 +132,10 @@ void sched_destroy(sched *sc);
  * gateway's to drop. */
 err_code sched_submit(sched *sc, request *rq, err *e);
 
-/* Microseconds in which such a request (its tenant, class, adapter and prompt's length) would have
- * its first token, if it came now (promise.h), corrected by what became of earlier predictions.  0:
- * not known yet.  Any thread. */
-int64_t sched_predict_ttft_us(sched *sc, const request *rq);
+/* Microseconds until such a request (its tenant, class, adapter and lengths) would be let in, by
+ * what is foreseen of its first token (promise.h), corrected by what became of earlier predictions.
+ * 0: now, or not known yet.  Any thread. */
+int64_t sched_retry_us(sched *sc, const request *rq);
 
 /* No new requests; true once none is left or false at the deadline. */
 bool sched_drain(sched *sc, int64_t timeout_us);

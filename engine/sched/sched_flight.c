@@ -33,6 +33,7 @@
     A(broken, seqs)   \
     A(late, seqs)     \
     A(n_guess, seqs)  \
+    A(source, seqs)   \
     A(pick0, seqs)    \
     A(n_got, seqs)    \
     A(picked, logits) \
@@ -133,7 +134,8 @@ void sched_take_off(sched *sc)
         /* What was placed may have been taken out again by a pre-emption:
          * the work is counted anew. */
         f->own_us[s] = sched_cause_own_us(sc, rq, f->chunk[s]);
-        count_work(&f->work, rq, f->chunk[s]);
+        bool read = s > 0 && f->owner[s - 1]->adapter_id == rq->adapter_id;
+        count_work(&f->work, rq, f->chunk[s], read ? 0 : rank_of(rq));
         f->work = sched_guess_work(&f->work, f->n_guess[s], rq->n_computed + 1);
         f->n_decode += f->chunk[s] == 1 && rq->n_computed >= rq->n_prompt;
         f->n_decode += f->n_guess[s];
@@ -166,7 +168,7 @@ void sched_let_go(sched *sc, flight *f, int s)
     held *h = &f->held[s];
     assert(s >= 0 && s < f->n_seq && !f->owner[s]);
     for (int i = h->n_page - 1; i >= 0; i--) kv_release(sc->pages, h->page[i]);
-    if (h->lora) sc->source->release(sc->source->self, h->lora);
+    view_release(sc, h->lora);
     free(h->page);
     *h = (held){0};
 }

@@ -3,6 +3,7 @@
  *   sched.c         the thread, the inbox, what callers ask and what is shown to them
  *   sched_plan.c    who runs in the next step: seats, adapters, pages, pre-emption
  *   sched_spec.c    rows for tokens that are guessed
+ *   sched_draft.c   guesses of a draft model
  *   sched_sample.c  forward pass and sampling of a step
  *   sched_restart.c what becomes of all when the device fails
  *   sched_flight.c  steps between their enqueueing and their settlement
@@ -14,6 +15,7 @@
 #ifndef ENGINE_SCHED_SCHED_INSIDE_H
 #define ENGINE_SCHED_SCHED_INSIDE_H
 
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -21,6 +23,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/lock.h"
 #include "engine/memory/kv.h"
+#include "engine/model/draft.h"
 #include "engine/sample/spec.h"
 #include "engine/sched/ahead.h"
 #include "engine/sched/cost.h"
@@ -33,6 +36,11 @@ enum {
     SAMPLERS_MAX = 16,
     SCAN = 256, /* of those that wait, looked at for cancellation in one step */
 };
+
+/* What is gained by a guess must be so much more than what it costs: predictions err. */
+#define SCHED_MARGIN 1.2
+/* What is less likely is not tried, however cheap it looks. */
+#define SCHED_LEAST_CHANCE 0.1
 
 enum { STATE_WAITING, STATE_RUNNING, STATE_DONE };
 
@@ -57,20 +65,21 @@ typedef struct flight {
     bool up;    /* enqueued, and its results have not been taken */
     bool ahead; /* enqueued while another was in flight */
     int n_seq, n_draw, mark;
-    request **owner; /* [max_seqs]; NULL: has ended since, its row is discarded */
-    int *chunk;      /* [max_seqs] */
-    int *pos0;       /* [max_seqs] */
-    double *own_us;  /* [max_seqs]: what its rows should take alone */
-    int *logit0;     /* [max_seqs]: first row of logits, or -1 */
-    bool *ends;      /* [max_seqs]: the last of what was known of the request */
-    bool *broken;    /* [max_seqs]: logits that are not numbers */
-    bool *late;      /* [max_seqs]: the mask of its grammar is not ready */
-    int *n_guess;    /* [max_seqs]: rows of guessed tokens behind the chunk, in rq->output */
-    int *pick0;      /* [max_seqs]: row of logits from which its next token is drawn */
-    int *n_got;      /* [max_seqs]: tokens that came of it, at most 1 + n_guess */
-    sampled *picked; /* [max_logits], by rows of logits */
-    held *held;      /* [max_seqs]: where owner is NULL */
-    draw_end *end;   /* [max_logits] */
+    request **owner;      /* [max_seqs]; NULL: has ended since, its row is discarded */
+    int *chunk;           /* [max_seqs] */
+    int *pos0;            /* [max_seqs] */
+    double *own_us;       /* [max_seqs]: what its rows should take alone */
+    int *logit0;          /* [max_seqs]: first row of logits, or -1 */
+    bool *ends;           /* [max_seqs]: the last of what was known of the request */
+    bool *broken;         /* [max_seqs]: logits that are not numbers */
+    bool *late;           /* [max_seqs]: the mask of its grammar is not ready */
+    int *n_guess;         /* [max_seqs]: rows of guessed tokens behind the chunk, in rq->output */
+    guess_source *source; /* [max_seqs]: where they come from */
+    int *pick0;           /* [max_seqs]: row of logits from which its next token is drawn */
+    int *n_got;           /* [max_seqs]: tokens that came of it, at most 1 + n_guess */
+    sampled *picked;      /* [max_logits], by rows of logits */
+    held *held;           /* [max_seqs]: where owner is NULL */
+    draw_end *end;        /* [max_logits] */
     const sampled *got;
 
     /* for the counts */
@@ -135,7 +144,9 @@ struct sched {
     int depth;         /* of those that wait: whose adapters are fetched */
     spec_text **texts; /* [max_seqs], the first n_texts of which are nobody's */
     int n_texts;
-    spec_rates rates; /* with which a text begins */
+    spec_rates rates;          /* with which a text begins */
+    struct drafting *drafting; /* NULL: there is no draft model */
+    int64_t draft_us;          /* what it took of the iteration */
     cost_model cost;
     cost_work load;   /* of the step under construction */
     double budget_us; /* INFINITY: no bound */
@@ -197,6 +208,12 @@ static inline int32_t history_at(const request *rq, int i)
     return i < rq->n_prompt ? rq->prompt[i] : rq->output[i - rq->n_prompt];
 }
 
+/* Ids that its answer is made of. */
+static inline int vocab_of(const sched *sc, const request *rq)
+{
+    return rq->n_vocab > 0 ? rq->n_vocab : model_get_config(sc->m)->n_vocab;
+}
+
 static inline int left_of(const request *rq)
 {
     return history_len(rq) - rq->n_computed;
@@ -215,6 +232,13 @@ static inline int64_t due_of(const request *rq, int64_t now_us)
     int64_t first = rq->first_token_us ? rq->first_token_us : now_us;
     int64_t last = rq->n_ahead > 0 ? now_us : rq->last_token_us;
     return made > 0 ? policy_due_us(first, last, made, rq->tpot_target_us) : 0;
+}
+
+/* Time until a stream's next token is due; INFINITY: none is, or not yet. */
+static inline double slack_of(const request *rq, int64_t now_us)
+{
+    if (!rq->last_token_us || !rq->tpot_target_us) return INFINITY;
+    return (double)(due_of(rq, now_us) - now_us);
 }
 
 /* Rows of logits that a chunk of n tokens needs. */
@@ -247,16 +271,28 @@ static inline int rank_of(const request *rq)
     return rq->lora ? rq->lora->rank_max : 0;
 }
 
+/* An adapter is read once for all rows of a step that use it: a request's part of that. */
+static inline double rank_share(const sched *sc, const request *rq)
+{
+    return (double)rank_of(rq) / fair_sharers(sc->fair, rq->ticket);
+}
+
+/* An adapter's view goes back to its source; NULL: there is none. */
+static inline void view_release(const sched *sc, const lora_view *v)
+{
+    if (v && sc->source->release) sc->source->release(sc->source->self, v);
+}
+
 /* The work of n rows of this request, on top of what is in the step.  One row of a prompt that has
- * more is no decode row: it costs what a prompt's row costs. */
-static inline void count_work(cost_work *w, const request *rq, int n)
+ * more is no decode row: it costs what a prompt's row costs.  `rank`: what its adapter adds. */
+static inline void count_work(cost_work *w, const request *rq, int n, double rank)
 {
     if (n == 1 && left_of(rq) == 1) {
         w->decode++;
         w->attended += rq->n_computed + 1;
-        w->ranks += rank_of(rq);
+        w->ranks += rank;
     } else {
-        *w = cost_with_chunk(w, n, rq->n_computed, rank_of(rq));
+        *w = cost_with_chunk(w, n, rq->n_computed, rank);
     }
 }
 
@@ -352,6 +388,8 @@ void sched_guess(sched *sc, int64_t now);
  * `context`: positions before the first guess.  The step stays below bound_us. */
 int sched_guess_worth(const cost_model *c, cost_work *load, double *tokens, const spec_guess *g,
                       int most, int context, double bound_us);
+/* n rows of guesses, as far as there are pages, behind the one of sequence s. */
+void sched_guess_place(sched *sc, int s, const spec_guess *g, int n);
 /* The work of `n` guessed rows behind `context` positions, on top of `w`. */
 cost_work sched_guess_work(const cost_work *w, int n, int context);
 /* Whether guesses would pay that need the tokens of the step in flight. */
@@ -360,6 +398,19 @@ bool sched_spec_should_land(sched *sc);
 bool sched_goes_on(const flight *f, int s, int k, int32_t token);
 /* n_got and broken of a sequence all of whose rows were sampled. */
 void sched_verify(flight *f, int s);
+
+/* ---- sched_draft.c; all but create do nothing where there is no draft model */
+err_code sched_draft_create(sched *sc, err *e);
+void sched_draft_destroy(sched *sc);
+void sched_draft_unload(sched *sc);
+err_code sched_draft_reload(sched *sc, err *e);
+void sched_draft_leave(sched *sc, request *rq);
+size_t sched_draft_used_bytes(const sched *sc);
+/* A step is planned: nobody wishes anything; then sequence s would have up to `most` guesses; then
+ * those get some that pay, on top of the sc->load and so many tokens that the step has already. */
+void sched_draft_begin(sched *sc);
+void sched_draft_wish(sched *sc, int s, int most);
+void sched_draft(sched *sc, double tokens, double bound_us);
 
 /* ---- sched_flight.c */
 bool sched_flights_create(sched *sc);

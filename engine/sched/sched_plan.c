@@ -38,7 +38,7 @@ static void describe(sched *sc, int i, int64_t now)
         .arrived_us = rq->arrived_us,
         .deadline_us = rq->first_token_us || rq->n_ahead ? 0 : rq->ttft_deadline_us,
         .context = rq->n_computed,
-        .rank = rank_of(rq),
+        .rank = rank_share(sc, rq),
         .due_us = due_of(rq, now),
         .tpot_us = rq->tpot_target_us,
         .weight = (double)sc->cfg.classes[rq->slo_class].weight,
@@ -187,7 +187,7 @@ static bool find_adapter(sched *sc, request *rq)
     err_code rc = sc->source->acquire(sc->source->self, rq->adapter_id, &rq->lora, &e);
     if (rc == ERR_NONE && rq->lora->n_vocab == rq->n_vocab) return true;
     if (rc == ERR_NONE) { /* its ids were checked against another vocabulary */
-        sc->source->release(sc->source->self, rq->lora);
+        view_release(sc, rq->lora);
         rc =
             err_set(&e, ERR_CORRUPT, "the adapter has another vocabulary than it was told to have");
     }
@@ -256,7 +256,7 @@ static bool could_ever_fit(sched *sc, request *rq)
         "%d prompt tokens and %d output tokens do not fit into the device's memory beside the "
         "adapter",
         rq->n_prompt, rq->max_tokens);
-    src->release(src->self, rq->lora);
+    view_release(sc, rq->lora);
     rq->lora = NULL;
     sched_finish(sc, rq, FINISH_ERROR, &e);
     return false;
@@ -284,7 +284,7 @@ static bool admit(sched *sc, int i, int64_t now)
     int most = rq->n_prompt + rq->max_tokens, len = history_len(rq);
     int need = pages_for(sc, len < most ? len + 1 : most);
     if (!keeps_pace(sc, i) || !make_place(sc, need, i, now)) {
-        if (rq->lora) sc->source->release(sc->source->self, rq->lora);
+        view_release(sc, rq->lora);
         rq->lora = NULL;
         return false;
     }
@@ -318,7 +318,8 @@ static bool admit(sched *sc, int i, int64_t now)
 static int rows_in_budget(const sched *sc, const request *rq, int n)
 {
     if (isinf(sc->budget_us) || (n == 1 && left_of(rq) == 1)) return n;
-    int fit = cost_chunk(&sc->cost, &sc->load, sc->budget_us, n, rq->n_computed, rank_of(rq));
+    int fit =
+        cost_chunk(&sc->cost, &sc->load, sc->budget_us, n, rq->n_computed, rank_share(sc, rq));
     int seat = n < LEAST_SEAT ? n : LEAST_SEAT, least = n < sc->least_chunk ? n : sc->least_chunk;
     if (sc->load.prefill <= 0) return fit > least ? fit : least;
     return rq->state == STATE_RUNNING || fit >= seat ? fit : 0;
@@ -350,7 +351,7 @@ static void add_entry(sched *sc, const policy_entry *pe, int64_t now)
     sc->n_logit += logits;
     sc->rows_left -= n;
     assert(n > 0 && sc->rows_left >= 0);
-    count_work(&sc->load, rq, n);
+    count_work(&sc->load, rq, n, rank_share(sc, rq));
     assert(sc->step.n_seq < sc->cfg.max_seqs); /* no more than have seats */
     sc->row_owner[sc->step.n_seq] = rq;
     sc->chunk[sc->step.n_seq++] = n;
@@ -441,15 +442,13 @@ static void prefetch_waiting(sched *sc, int64_t now)
 {
     const lora_source *src = sc->source;
     int seen = 0;
-    if (!src || fair_waiting(sc->fair) == 0) return;
+    if (!src || !src->want || fair_waiting(sc->fair) == 0) return;
     see_depth(sc);
     for (int i = 0; i < sc->n && seen < sc->depth; i++) {
         const request *rq = sc->list[i];
         if (!rq || rq->state != STATE_WAITING) continue;
-        if (rq->adapter_id && !rq->lora && src->want)
+        if (rq->adapter_id && !rq->lora)
             src->want(src->self, rq->adapter_id, now + ahead_start_us(&sc->ahead, seen));
-        else if (rq->adapter_id && !rq->lora)
-            src->prefetch(src->self, rq->adapter_id);
         seen++;
     }
 }
@@ -460,12 +459,8 @@ static void tell_loaders(sched *sc, int64_t now)
 {
     if (!sc->source || !sc->source->step) return;
     double step_us = cost_predict(&sc->cost, &sc->load), slack = INFINITY;
-    for (int i = 0; i < sc->step.n_seq; i++) {
-        const request *rq = sc->row_owner[i];
-        if (!rq->last_token_us || !rq->tpot_target_us) continue;
-        slack = fmin(slack, (double)(due_of(rq, now) - now) - step_us);
-    }
-    sc->source->step(sc->source->self, step_us, slack);
+    for (int i = 0; i < sc->step.n_seq; i++) slack = fmin(slack, slack_of(sc->row_owner[i], now));
+    sc->source->step(sc->source->self, step_us, slack - step_us);
 }
 
 void sched_plan_step(sched *sc, int64_t now)

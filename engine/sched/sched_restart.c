@@ -80,6 +80,7 @@ static void close_device(sched *sc)
     if (sc->kv) be_kv_destroy(sc->be, sc->kv);
     sc->kv = NULL;
     devmem_unmap(sc->arena);
+    sched_draft_unload(sc);
     model_unload(sc->m);
 }
 
@@ -88,6 +89,7 @@ static err_code open_device(sched *sc, err *e)
     err_code rc = be_reopen(sc->be, e);
     if (rc) return rc;
     rc = model_reload(sc->m, e);
+    if (!rc) rc = sched_draft_reload(sc, e);
     if (!rc) rc = devmem_remap(sc->arena, e);
     if (!rc) rc = sched_open_pool(sc, e);
     if (!rc) rc = be_sync(sc->be, e); /* what was enqueued for it has gone well */

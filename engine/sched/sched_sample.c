@@ -62,17 +62,17 @@ static bool find_mask(sched *sc, int s, int k, grammar_walk *w)
 
 /* Tokens that a row of logits has for this request.  Masks of forms are for the base's, so what was
  * added can be no part of a form. */
-static int vocab_of(const sched *sc, const request *rq, bool masked)
+static int drawn_from(const sched *sc, const request *rq, bool masked)
 {
-    int base = model_get_config(sc->m)->n_vocab, own = rq->lora ? rq->lora->n_vocab : 0;
-    return own == 0 || (masked && own > base) ? base : own;
+    int base = model_get_config(sc->m)->n_vocab, own = vocab_of(sc, rq);
+    return masked && own > base ? base : own;
 }
 
 static void score_rows(sched *sc, int s, sampler *sp)
 {
     request *rq = sc->row_owner[s];
     int stride = model_logit_stride(sc->m);
-    sampler_set_vocab(sp, vocab_of(sc, rq, false));
+    sampler_set_vocab(sp, drawn_from(sc, rq, false));
     for (int i = 0, next; i < sc->chunk[s] && (next = scored_by(sc, s, i)) > 0; i++) {
         const float *row = sc->logits + (size_t)(sc->now->logit0[s] + i) * (size_t)stride;
         sampler_score(sp, row, rq->prompt[next], rq->score_top, &rq->prompt_score[next]);
@@ -89,10 +89,10 @@ static bool pick_row(sched *sc, int s, int k, sampler *sp, grammar_walk *w)
     size_t row = (size_t)(f->pick0[s] + k), stride = (size_t)model_logit_stride(sc->m);
     sampled *to = &f->picked[row];
     if (!find_mask(sc, s, k, w)) return false;
-    sampler_set_vocab(sp, vocab_of(sc, rq, rq->grammar != NULL));
+    sampler_set_vocab(sp, drawn_from(sc, rq, rq->grammar != NULL));
     sampler_pick(sp, (float *)sc->logits + row * stride, &rq->rules, sc->mask[s], rq->prompt,
                  rq->n_prompt, rq->output, n_drawn(rq) + k, to);
-    assert(to->token < vocab_of(sc, rq, rq->grammar != NULL));
+    assert(to->token < drawn_from(sc, rq, rq->grammar != NULL));
     if (to->token < 0) {
         f->broken[s] = true;
         return false;

@@ -24,7 +24,7 @@ void sched_leave_seat(sched *sc, request *rq)
     if (rq->state != STATE_RUNNING) return;
     drop_pages(sc, rq);
     sched_spec_leave(sc, rq);
-    if (rq->lora) sc->source->release(sc->source->self, rq->lora);
+    view_release(sc, rq->lora);
     rq->lora = NULL;
     rq->state = STATE_WAITING;
     assert(sc->n_running > 0);
@@ -241,22 +241,26 @@ static void settle_entry(sched *sc, flight *f, int s, int64_t now)
 
 /* ------------------------------------------------------------------- the step -- */
 
+static void count_guesses(sched_stats *t, const flight *f, int s)
+{
+    uint64_t right = f->n_got[s] > 1 ? (uint64_t)f->n_got[s] - 1 : 0;
+    t->n_guessed += (uint64_t)f->n_guess[s];
+    t->n_guessed_right += right;
+    t->guessed_by[f->source[s]] += (uint64_t)f->n_guess[s];
+    t->right_by[f->source[s]] += right;
+}
+
 static void count_step(sched *sc, const flight *f, int64_t began_us, int64_t now)
 {
-    int discarded = 0, guessed = 0, right = 0;
-    for (int s = 0; s < f->n_seq; s++) {
-        discarded += !f->owner[s];
-        guessed += f->n_guess[s];
-        right += f->n_got[s] > 1 ? f->n_got[s] - 1 : 0;
-    }
+    int discarded = 0;
+    for (int s = 0; s < f->n_seq; s++) discarded += !f->owner[s];
     telemetry_step(sc->tele, f->n_rows);
     lock_take(&sc->mu);
     sched_stats *t = &sc->stats;
     t->n_steps++;
     t->n_steps_ahead += f->ahead;
     t->n_discarded += (uint64_t)discarded;
-    t->n_guessed += (uint64_t)guessed;
-    t->n_guessed_right += (uint64_t)right;
+    for (int s = 0; s < f->n_seq; s++) count_guesses(t, f, s);
     t->n_rows += (uint64_t)f->n_rows;
     t->n_out += (uint64_t)f->n_out;
     t->n_decode_tokens += (uint64_t)f->n_decode;
@@ -268,7 +272,9 @@ static void count_step(sched *sc, const flight *f, int64_t began_us, int64_t now
     t->last_seqs = f->n_seq;
     t->last_step_us = now - began_us;
     t->busy_us += now - began_us;
-    t->plan_us += f->planned_us - f->seen_us;
+    t->plan_us += f->planned_us - f->seen_us - sc->draft_us;
+    t->draft_us += sc->draft_us;
+    sc->draft_us = 0;
     t->forward_us += f->computed_us - began_us;
     t->sample_us += now - f->computed_us;
     t->cost_error = sc->cost.error;

@@ -19,12 +19,6 @@
 
 #include "engine/sched/sched_inside.h"
 
-/* What is gained by a row must be so much more than what it costs: predictions err. */
-static const double margin = 1.2;
-
-/* What is less likely is not tried, however cheap it looks. */
-static const double least_chance = 0.1;
-
 /* Both of the next two tokens, before a step in flight is waited for. */
 static const double worth_landing = 0.5;
 
@@ -49,6 +43,7 @@ void sched_spec_destroy(sched *sc)
 
 void sched_spec_leave(sched *sc, request *rq)
 {
+    sched_draft_leave(sc, rq);
     if (!rq->text) return;
     assert(sc->n_texts < sc->cfg.max_seqs);
     sc->texts[sc->n_texts++] = rq->text;
@@ -91,8 +86,8 @@ int sched_guess_worth(const cost_model *c, cost_work *load, double *tokens, cons
         cost_work more = sched_guess_work(load, 1, context + n);
         double more_us = cost_predict(c, &more);
         sure *= g->chance[n];
-        if (sure < least_chance || more_us > bound_us) break;
-        if (sure * us < margin * *tokens * (more_us - us)) break;
+        if (sure < SCHED_LEAST_CHANCE || more_us > bound_us) break;
+        if (sure * us < SCHED_MARGIN * *tokens * (more_us - us)) break;
         *load = more;
         *tokens += sure;
         us = more_us;
@@ -115,21 +110,24 @@ static bool is_open(const request *rq, int chunk)
     return chunk == 1 && left_of(rq) == 1 && rq->n_ahead == 0 && n_drawn(rq) > 0;
 }
 
-/* By the form of the answer, where it leaves one text; else by what the text was like before. */
+/* By what the text was like before, and by the form of the answer where it leaves one text. */
 static void look(sched *sc, request *rq, int most, spec_guess *g)
 {
     spec_text *t = text_of(sc, rq);
-    spec_guess form = {0};
-    int n_vocab = rq->n_vocab > 0 ? rq->n_vocab : model_get_config(sc->m)->n_vocab;
-    if (rq->grammar && most > 0)
-        form.n = grammar_run_expect(rq->grammar, sc->walks[0], rq->output[n_drawn(rq) - 1],
-                                    form.token, most);
-    for (int i = 0; i < form.n; i++) {
-        if (form.token[i] >= n_vocab) form.n = i;
-    }
-    spec_text_form(t, &form);
     spec_text_guess(t, most, g);
-    if (form.n > 0 && (g->n == 0 || form.chance[0] >= g->chance[0])) *g = form;
+    if (!rq->grammar || most < 1) return;
+    grammar_guess form = {.token = g->token,
+                          .chance = g->chance,
+                          .n = g->n,
+                          .most = most < SPEC_MAX ? most : SPEC_MAX,
+                          .sure = spec_text_form_chance(t)};
+    grammar_run_expect(rq->grammar, sc->walks[0], rq->output[n_drawn(rq) - 1], &form);
+    g->n = form.n;
+    for (int i = 0; i < g->n; i++) {
+        if (g->token[i] >= vocab_of(sc, rq)) g->n = i;
+    }
+    if (g->n > 0 && g->token[0] == form.only) g->source = GUESS_FORM;
+    spec_text_form(t, form.only);
 }
 
 /* How many of n guesses have pages: those that are free, and no others. */
@@ -150,23 +148,33 @@ static int least_of(int a, int b)
     return a < b ? a : b;
 }
 
-/* Rows behind the one of sequence s. */
-static int guess(sched *sc, int s, double *tokens, double bound_us)
+void sched_guess_place(sched *sc, int s, const spec_guess *g, int n)
+{
+    request *rq = sc->row_owner[s];
+    n = with_pages(sc, rq, n);
+    for (int i = 0; i < n; i++) rq->output[n_drawn(rq) + i] = g->token[i];
+    sc->rows_left -= n;
+    sc->n_logit += n;
+    sc->now->n_guess[s] = n;
+    sc->now->source[s] = g->source;
+}
+
+/* Rows behind the one of sequence s; where nothing that is free pays, the draft model may know. */
+static void guess(sched *sc, int s, double *tokens, double bound_us)
 {
     request *rq = sc->row_owner[s];
     spec_guess g;
-    if (!is_open(rq, sc->chunk[s]) || !may_guess(sc, rq)) return 0;
+    if (!is_open(rq, sc->chunk[s]) || !may_guess(sc, rq)) return;
     int most = least_of(sc->cfg.speculate, rq->max_tokens - n_drawn(rq) - 1);
     most = least_of(most, least_of(sc->rows_left, sc->cfg.max_logits - sc->n_logit));
     look(sc, rq, most > 0 ? most : 0, &g);
     int n = sc->cfg.speculate_always ? g.n
                                      : sched_guess_worth(&sc->cost, &sc->load, tokens, &g, g.n,
                                                          rq->n_computed + 1, bound_us);
-    n = with_pages(sc, rq, n);
-    for (int i = 0; i < n; i++) rq->output[n_drawn(rq) + i] = g.token[i];
-    sc->rows_left -= n;
-    sc->n_logit += n;
-    return n;
+    if (n > 0)
+        sched_guess_place(sc, s, &g, n);
+    else
+        sched_draft_wish(sc, s, most);
 }
 
 /* Until the first of the tokens that would be in time without guesses is due. */
@@ -174,9 +182,7 @@ static double bound_us(const sched *sc, int64_t now)
 {
     double step_us = cost_predict(&sc->cost, &sc->load), bound = INFINITY;
     for (int s = 0; s < sc->step.n_seq; s++) {
-        const request *rq = sc->row_owner[s];
-        if (!rq->last_token_us || !rq->tpot_target_us) continue;
-        double slack = (double)(due_of(rq, now) - now);
+        double slack = slack_of(sc->row_owner[s], now);
         if (slack > step_us) bound = fmin(bound, slack);
     }
     return bound;
@@ -192,8 +198,9 @@ void sched_guess(sched *sc, int64_t now)
         tokens += f->chunk[s] == left_of(f->owner[s]);
     }
     double bound = bound_us(sc, now);
-    for (int s = 0; s < sc->step.n_seq && !sc->must_land; s++)
-        f->n_guess[s] = guess(sc, s, &tokens, bound);
+    sched_draft_begin(sc);
+    for (int s = 0; s < sc->step.n_seq && !sc->must_land; s++) guess(sc, s, &tokens, bound);
+    if (!sc->must_land) sched_draft(sc, tokens, bound);
 }
 
 bool sched_spec_should_land(sched *sc)

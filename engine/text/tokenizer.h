@@ -92,6 +92,10 @@ const char *tokenizer_bytes(const tokenizer *t, int32_t id, size_t *len);
 enum { TOK_PIECE_MAX = 3072 };
 size_t tokenizer_piece(const tokenizer *t, int32_t id, char out[TOK_PIECE_MAX]);
 
+/* Whether both have the same ids with the same pieces, and the same of them are special; how they
+ * cut a text is not compared.  ERR_INPUT names the first difference. */
+err_code tokenizer_check_same(const tokenizer *t, const tokenizer *other, err *e);
+
 /* Streaming detokeniser: never emits part of a UTF-8 sequence.  Where tokens are bytes
  * (<0xXX>) and a run of them is no UTF-8, Hugging Face's decode() gives U+FFFD for each of
  * its bytes, so does tokenizer_decode(); here what was whole characters before the run broke

@@ -7,6 +7,7 @@
 
 #include "engine/base/json.h"
 #include "engine/base/log.h"
+#include "engine/files/documents.h"
 #include "engine/text/tokenizer_inside.h"
 
 /* ------------------------------------------------------------------- loading -- */
@@ -434,35 +435,6 @@ static void find_bytes_ids(tokenizer *t)
     }
 }
 
-static err_code load_json(const char *dir, const char *name, cJSON **out, err *e)
-{
-    char path[4096];
-    snprintf(path, sizeof(path), "%s/%s", dir, name);
-    FILE *f = fopen(path, "rb");
-    *out = NULL;
-    if (!f) return err_set(e, ERR_NOT_FOUND, "the model's directory has no %s", name);
-    err_code rc = ERR_NONE;
-    char *text = NULL;
-    long size = fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
-    if (size < 0 || (size_t)size > json_limits_trusted.max_bytes) {
-        rc = err_set(e, ERR_LIMIT, "%s is larger than %zu bytes", name,
-                     json_limits_trusted.max_bytes);
-    } else {
-        rewind(f);
-        text = malloc((size_t)size + 1);
-        if (!text || fread(text, 1, (size_t)size, f) != (size_t)size) {
-            rc = err_set(e, ERR_IO, "%s could not be read", name);
-        }
-    }
-    (void)fclose(f);
-    if (!rc) {
-        rc = json_parse(text, (size_t)size, &json_limits_trusted, out, e);
-        if (rc) (void)err_context(e, "%s", name);
-    }
-    free(text);
-    return rc;
-}
-
 /* ---------------------------------------------------------- the files beside it -- */
 
 static const char *string_of(const cJSON *v, const char *name)
@@ -586,10 +558,9 @@ static err_code read_all(loader *l)
 static err_code load_beside(const char *dir, const char *name, cJSON **out, err *e)
 {
     err why = {0};
-    err_code rc = load_json(dir, name, out, &why);
+    err_code rc = document_read(dir, name, out, &why);
     if (rc == ERR_NOT_FOUND) return ERR_NONE;
     if (rc && e) *e = why;
-    if (!rc && !cJSON_IsObject(*out)) return err_set(e, ERR_INPUT, "%s must be an object", name);
     return rc;
 }
 
@@ -609,7 +580,7 @@ err_code tokenizer_load(tokenizer **out, const char *dir, err *e)
 {
     *out = NULL;
     cJSON *root;
-    err_code rc = load_json(dir, "tokenizer.json", &root, e);
+    err_code rc = document_read(dir, "tokenizer.json", &root, e);
     if (rc) return rc;
     tokenizer *t = calloc(1, sizeof(*t));
     loader l = {.t = t, .root = root, .e = e};

@@ -1,4 +1,5 @@
-/* tokenizer_piece.c -- a token's text as the vocabulary file writes it. */
+/* tokenizer_piece.c -- a token's text as the vocabulary file writes it; whether two vocabularies
+ * are one. */
 #include <string.h>
 
 #include "engine/base/utf8.h"
@@ -27,4 +28,22 @@ size_t tokenizer_piece(const tokenizer *t, int32_t id, char out[TOK_PIECE_MAX])
         n += utf8_encode(c, out + n);
     }
     return n;
+}
+
+err_code tokenizer_check_same(const tokenizer *t, const tokenizer *other, err *e)
+{
+    char a[TOK_PIECE_MAX], b[TOK_PIECE_MAX];
+    if (tokenizer_vocab(t) != tokenizer_vocab(other))
+        return err_set(e, ERR_INPUT, "there are %d tokens in one vocabulary and %d in the other",
+                       tokenizer_vocab(t), tokenizer_vocab(other));
+    for (int32_t id = 0; id < tokenizer_vocab(t); id++) {
+        int n_a = (int)tokenizer_piece(t, id, a), n_b = (int)tokenizer_piece(other, id, b);
+        if (n_a != n_b || memcmp(a, b, (size_t)n_a) != 0)
+            return err_set(e, ERR_INPUT,
+                           "token %d is '%.*s' in one vocabulary, '%.*s' in the other", (int)id,
+                           n_a < 40 ? n_a : 40, a, n_b < 40 ? n_b : 40, b);
+        if (tokenizer_is_special(t, id) != tokenizer_is_special(other, id))
+            return err_set(e, ERR_INPUT, "token %d is special in one vocabulary only", (int)id);
+    }
+    return ERR_NONE;
 }

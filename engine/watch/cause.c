@@ -114,10 +114,12 @@ void cause_first(cause_clock *c, const cause_sums *s, int64_t now_us, int class,
                  int64_t target_us)
 {
     cause_end(c, s, now_us, class);
+    c->first_load_us = c->us[MISS_ADAPTER_LOAD] + c->us[MISS_STORAGE];
     if (late_us > 0) {
         c->first = cause_pick(c->us, target_us, MISS_PROMPT);
         c->first_crowd = c->crowd;
     }
+    c->adapter_us = cause_adapter_us(c);
     begin_phase(c, s);
 }
 

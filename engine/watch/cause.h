@@ -51,11 +51,13 @@ typedef struct cause_clock {
     cause_state state;
     bool adapter;             /* it needs one */
     int64_t disk_us, load_us; /* the loaders' sums when it came */
+    int64_t adapter_us;       /* waited for its adapter, also for the disk, in phases before */
     int64_t rows_us;          /* own_us of the whole phase */
     cause_sums seen;          /* us: as of at_us; rows_us: as of the phase's begin */
     int crowd;                /* class with the most rows beside it in the phase; -1: none */
     miss_cause first;         /* why the first token was late */
     int first_crowd;
+    int64_t first_load_us; /* of the wait for it: for the adapter */
 } cause_clock;
 
 /* It is with the scheduler and waits.  `limits_us` of the time since its arrival went into looking
@@ -71,6 +73,12 @@ void cause_enter(cause_clock *c, const cause_sums *s, int64_t now_us, bool adapt
 static inline void cause_own(cause_clock *c, int64_t us)
 {
     c->own_us += us;
+}
+
+/* What it has waited for its adapter so far. */
+static inline int64_t cause_adapter_us(const cause_clock *c)
+{
+    return c->adapter_us + c->us[MISS_ADAPTER_LOAD] + c->us[MISS_STORAGE];
 }
 
 /* All until now is attributed; from here on it is in that state. */

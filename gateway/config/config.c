@@ -16,6 +16,15 @@
 const option config_options[] = {
     {"server", "listen", OPT_TEXT, AT(server_listen), "127.0.0.1:8443", 0, 0,
      "Addresses of the inference API (HTTPS), comma-separated: host:port or [::1]:port."},
+    {"server", "plain_listen", OPT_TEXT, AT(server_plain_listen), "", 0, 0,
+     "Addresses of the inference API without TLS, for a sidecar or a gateway that speaks it to\n"
+     "the clients.  Empty: none."},
+    {"server", "plain_networks", OPT_TEXT, AT(server_plain_networks), "127.0.0.0/8,::1/128", 0, 0,
+     "CIDR blocks, comma-separated, whose connections are taken at plain_listen; others get 400\n"
+     "https_required.  Keys pass there unencrypted."},
+    {"server", "node", OPT_INT, AT(server_node), "0", 0, 255,
+     "This server's number, which stands in every id.  Servers whose tenants, adapters or usage\n"
+     "are looked at together need numbers of their own; in a fleet two cannot have the same."},
     {"server", "threads", OPT_INT, AT(server_threads), "200", 4, 4096,
      "Worker threads: each open connection holds one."},
     {"server", "max_connections", OPT_INT, AT(server_max_connections), "0", 0, 4095,
@@ -28,6 +37,9 @@ const option config_options[] = {
      "CIDR blocks, comma-separated, of the proxies whose X-Forwarded-For tells the client's\n"
      "address where a tenant or key is bound to networks.  Empty: nobody's; the connection's\n"
      "own address counts."},
+    {"server", "cors_origins", OPT_TEXT, AT(server_cors_origins), "", 0, 0,
+     "Origins of pages whose browsers may ask the inference listener (https://app.example),\n"
+     "with spaces or commas between them; *: all.  Empty: none, so browsers refuse the answers."},
     {"server", "tls_cert", OPT_TEXT, AT(server_tls_cert), "tls/cert.pem", 0, 0,
      "Certificate chain (PEM).  Relative paths are relative to data.dir.  Reloaded on SIGHUP."},
     {"server", "tls_key", OPT_TEXT, AT(server_tls_key), "tls/key.pem", 0, 0,
@@ -51,6 +63,9 @@ const option config_options[] = {
      "Reloaded on SIGHUP."},
     {"metrics", "listen", OPT_TEXT, AT(metrics_listen), "127.0.0.1:8445", 0, 0,
      "Addresses of /healthz, /readyz and /metrics (HTTPS, no key)."},
+    {"metrics", "inference_networks", OPT_TEXT, AT(metrics_inference_networks), "", 0, 0,
+     "CIDR blocks, comma-separated, whose clients find /healthz, /readyz and /metrics also at\n"
+     "the addresses of the inference API, with no key: an endpoint picker's.  Empty: nobody."},
     {"metrics", "max_tenants", OPT_INT, AT(metrics_max_tenants), "50", 0, 10000,
      "So many tenants, the first to send a request, have series of their own in /metrics; the\n"
      "others share tenant=\"_other\".  A tenant's series are about 100 lines."},
@@ -71,13 +86,50 @@ const option config_options[] = {
      "Free space on the disk of data.dir that uploads and adapters never touch (507 to them);\n"
      "it is for the database.  0: the larger of 1GiB and 5 % of the file system, at most an\n"
      "eighth of it: 128MiB of 1GiB, 1GiB of 8GiB to 20GiB, 5GiB of 100GiB, 50GiB of 1000GiB."},
+    {"storage", "database", OPT_TEXT, AT(storage_database), "", 0, 0,
+     "A fleet's PostgreSQL, 13 or newer: postgres://user@host/database?sslmode=verify-full.  Its\n"
+     "nodes share tenants, keys, adapters' names and the audit.  No password here.  Empty: this\n"
+     "server is by itself, with SQLite."},
+    {"storage", "password_file", OPT_TEXT, AT(storage_password_file), "", 0, 0,
+     "File with that database's password, which others must not be able to read.  Relative paths\n"
+     "are relative to data.dir.  Empty: none, or what PostgreSQL's own client library finds."},
     {"model", "path", OPT_TEXT, AT(model_path), "", 0, 0,
-     "Hugging Face directory of the base model."},
+     "The base model: a Hugging Face directory, or a GGUF (of several files the first)."},
     {"model", "name", OPT_TEXT, AT(model_name), "base", 0, 0,
      "Name under which requests ask for the bare base model."},
     {"model", "chat_template", OPT_TEXT, AT(model_chat_template), "auto", 0, 0,
      "auto: the model's own; or the name of a built-in one (chatml, qwen, qwen3, llama-3.1,\n"
      "mistral ...); or the path of a Jinja file, with a '/' in it."},
+    {"model", "reasoning", OPT_BOOL, AT(model_reasoning), "yes", 0, 0,
+     "Where the chat template has marks for thoughts (<think>, [THINK], channels ...), answers\n"
+     "carry them apart, in reasoning_content.  no: they stay in content, marks and all."},
+    {"model", "draft", OPT_TEXT, AT(model_draft), "", 0, 0,
+     "Hugging Face directory of a small model of the same tokenizer.  It guesses where the text\n"
+     "so far and the form of the answer give no guess, as far as that pays; the answers are the\n"
+     "same.  On the CPU backend; empty: none."},
+    {"model", "weights", OPT_TEXT, AT(model_weights), "auto", 0, 0,
+     "auto: as the model's files have them, quantised ones by their codes on the CPU; plain:\n"
+     "quantised ones become their exact values, which take more room and time; bf16: all become\n"
+     "BF16 values; q8, q4: on the CPU, matrices that the files have in 16 or 32 bits are rounded\n"
+     "to 8 or 4 bits (groups of 32 columns with a scale; the output layer to 8).  Decoding reads\n"
+     "half or a quarter of the bytes.  Adapters stay exact."},
+    {"model", "packed_cache", OPT_BOOL, AT(model_packed_cache), "yes", 0, 0,
+     "On the CPU, keep the weights as the kernels read them in data.dir/packed, from where the\n"
+     "next start maps them instead of packing them again.  Takes as much disk as the model (one\n"
+     "file, that of the model served last), and none of data.min_free."},
+    {"responses", "store", OPT_BOOL, AT(responses_store), "yes", 0, 0,
+     "Store what /v1/responses answers for its tenant, unless a request says \"store\": false.  "
+     "no:\n"
+     "nothing is stored, and a request that asks for it is refused."},
+    {"responses", "keep", OPT_TIME, AT(responses_keep_us), "30d", 0,
+     INT64_C(3650) * 86400 * CONFIG_SECOND,
+     "After so long what is stored is deleted, in all files.  0: never."},
+    {"responses", "tenant_bytes", OPT_BYTES, AT(responses_tenant_bytes), "256MiB", 0,
+     1024 * CONFIG_GIB,
+     "What the stored responses of one tenant may take; more is refused (429).  0: no limit."},
+    {"responses", "key_file", OPT_TEXT, AT(responses_key_file), "", 0, 0,
+     "File with a key of 32 bytes (or 64 hexadecimal digits): stored responses are encrypted with\n"
+     "it (AES-256-GCM).  What another key has encrypted cannot be read.  Empty: they are not."},
     {"engine", "backend", OPT_TEXT, AT(engine_backend), "auto", 0, 0,
      "auto: CUDA where there is a device of compute capability 8.0 or newer and cuBLAS, else\n"
      "the CPU; cuda, cpu: that one or none.  `lorad check` says which it is, and why."},
@@ -108,6 +160,10 @@ const option config_options[] = {
      "the adapters that are ready to run.  Nothing is split beforehand; what is idle and worth\n"
      "least (uses, time to bring it back, size) makes room.  0: 1GiB on the CPU; on a CUDA\n"
      "device what the model leaves of device_memory_fraction, less a sixteenth."},
+    {"engine", "kv_type", OPT_TEXT, AT(engine_kv_type), "auto", 0, 0,
+     "How keys and values are kept: bf16, f16, int8 (half of bf16's memory: twice the contexts in\n"
+     "the same arena; each position of a head has its own scale), or auto: bf16 for bf16 models,\n"
+     "else f32.  f16 and int8 on the CPU alone."},
     {"engine", "prefix_cache", OPT_BOOL, AT(engine_prefix_cache), "yes", 0, 0,
      "Reuse the KV of equal prompt beginnings, within one tenant and adapter version."},
     {"engine", "swap_bytes", OPT_BYTES, AT(engine_swap_bytes), "256MiB", 0, 1024 * CONFIG_GIB,
@@ -160,6 +216,15 @@ const option config_options[] = {
     {"log", "level", OPT_TEXT, AT(log_level), "info", 0, 0, "debug, info, warn or error."},
     {"log", "format", OPT_TEXT, AT(log_format), "text", 0, 0,
      "text (for people), logfmt or json.  Prompts, answers and keys are never logged."},
+    {"traces", "endpoint", OPT_TEXT, AT(traces_endpoint), "", 0, 0,
+     "URL of a collector that takes OpenTelemetry's traces by OTLP over HTTP in JSON, for\n"
+     "example http://127.0.0.1:4318/v1/traces.  Empty: none are sent."},
+    {"traces", "sample", OPT_TEXT, AT(traces_sample), "0.01", 0, 0,
+     "Share of completions that are traced, 0 to 1.  Where the caller has a traceparent, its\n"
+     "sampled flag decides instead."},
+    {"traces", "headers", OPT_TEXT, AT(traces_headers), "", 0, 0,
+     "File of header lines for the collector (Name: value), with its key; must not be readable\n"
+     "by others.  Empty: none."},
 };
 
 const int config_n_options = (int)(sizeof(config_options) / sizeof(config_options[0]));
@@ -218,7 +283,7 @@ static bool parse_time(const char *s, int64_t *out)
     static const struct {
         const char *name;
         double us;
-    } units[] = {{"us", 1}, {"ms", 1e3}, {"s", 1e6}, {"min", 6e7}, {"h", 3.6e9}};
+    } units[] = {{"us", 1}, {"ms", 1e3}, {"s", 1e6}, {"min", 6e7}, {"h", 3.6e9}, {"d", 8.64e10}};
     double v;
     const char *unit;
     if (!parse_number(s, &v, &unit)) return false;
@@ -317,6 +382,13 @@ void config_defaults(config *c)
     classes_begin(c);
 }
 
+double config_traces_sample(const config *c)
+{
+    char *end;
+    double share = strtod(c->traces_sample, &end);
+    return c->traces_sample[0] && !*end && share >= 0 && share <= 1 ? share : -1;
+}
+
 static bool one_of(const char *s, const char *const *list)
 {
     for (; *list; list++) {
@@ -325,12 +397,27 @@ static bool one_of(const char *s, const char *const *list)
     return false;
 }
 
+/* A URL without a password: what stands here is printed by check and kept in files. */
+static err_code check_database(const char *url, err *e)
+{
+    if (!url[0]) return ERR_NONE;
+    if (strncmp(url, "postgres://", 11) != 0 && strncmp(url, "postgresql://", 13) != 0)
+        return err_set(e, ERR_INPUT, "is postgres://user@host/database, or empty");
+    const char *user = strstr(url, "://") + 3;
+    const char *at = memchr(user, '@', strcspn(user, "/?"));
+    bool secret = at && memchr(user, ':', (size_t)(at - user));
+    if (secret || strstr(url, "password="))
+        return err_set(e, ERR_INPUT, "holds a password: put it into storage.password_file");
+    return ERR_NONE;
+}
+
 err_code config_check(const config *c, err *e)
 {
     static const char *const levels[] = {"debug", "info", "warn", "error", NULL};
     static const char *const formats[] = {"text", "logfmt", "json", NULL};
     static const char *const preemptions[] = {"auto", "recompute", "swap", NULL};
     static const char *const backends[] = {"auto", "cpu", "cuda", NULL};
+    static const char *const kv_types[] = {"auto", "bf16", "f16", "int8", NULL};
     static const char *const speculations[] = {"auto", "always", "off", NULL};
     if (!c->model_path[0]) return err_set(e, ERR_INPUT, "model.path is not set");
     if (!c->model_name[0]) return err_set(e, ERR_INPUT, "model.name is empty");
@@ -341,8 +428,18 @@ err_code config_check(const config *c, err *e)
     if (c->server_max_connections >= c->server_threads) {
         return err_set(e, ERR_INPUT, "server.max_connections must be below server.threads");
     }
+    if (check_database(c->storage_database, e)) return err_context(e, "storage.database");
     if (networks_check_list(c->server_trusted_proxies, e))
         return err_context(e, "server.trusted_proxies");
+    if (networks_check_list(c->server_plain_networks, e))
+        return err_context(e, "server.plain_networks");
+    if (networks_check_list(c->metrics_inference_networks, e))
+        return err_context(e, "metrics.inference_networks");
+    static const char *const weights[] = {"auto", "plain", "bf16", "q8", "q4", NULL};
+    if (!one_of(c->model_weights, weights)) {
+        return err_set(e, ERR_INPUT, "model.weights: '%.40s' is none of auto, plain, bf16, q8, q4",
+                       c->model_weights);
+    }
     if (!one_of(c->log_level, levels)) {
         return err_set(e, ERR_INPUT, "log.level: '%.40s' is unknown", c->log_level);
     }
@@ -352,6 +449,10 @@ err_code config_check(const config *c, err *e)
     if (!one_of(c->engine_backend, backends)) {
         return err_set(e, ERR_INPUT, "engine.backend: '%.40s' is unknown", c->engine_backend);
     }
+    if (config_traces_sample(c) < 0) {
+        return err_set(e, ERR_LIMIT, "traces.sample: '%.40s' is not within 0 and 1",
+                       c->traces_sample);
+    }
     char *end;
     double fraction = strtod(c->engine_device_memory_fraction, &end);
     if (*end || !(fraction >= 0.05 && fraction <= 0.98)) {
@@ -359,6 +460,10 @@ err_code config_check(const config *c, err *e)
                        "engine.device_memory_fraction: '%.40s' is not within 0.05 and "
                        "0.98",
                        c->engine_device_memory_fraction);
+    }
+    if (!one_of(c->engine_kv_type, kv_types)) {
+        return err_set(e, ERR_INPUT, "engine.kv_type: '%.40s' is none of auto, bf16, f16, int8",
+                       c->engine_kv_type);
     }
     if (!one_of(c->engine_preemption, preemptions)) {
         return err_set(e, ERR_INPUT, "engine.preemption: '%.40s' is unknown", c->engine_preemption);

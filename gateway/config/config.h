@@ -30,23 +30,32 @@ typedef struct config_class {
 typedef struct config {
     char server_listen[CONFIG_TEXT_MAX];
     int64_t server_threads, server_max_connections, server_max_connections_per_ip;
-    char server_trusted_proxies[CONFIG_TEXT_MAX];
+    char server_plain_listen[CONFIG_TEXT_MAX], server_plain_networks[CONFIG_TEXT_MAX];
+    char server_trusted_proxies[CONFIG_TEXT_MAX], server_cors_origins[CONFIG_TEXT_MAX];
+    int64_t server_node;
     char server_tls_cert[CONFIG_TEXT_MAX], server_tls_key[CONFIG_TEXT_MAX];
     int64_t server_max_body, server_body_timeout_us, server_request_timeout_us;
     int64_t server_drain_timeout_us, server_max_choices;
     char admin_listen[CONFIG_TEXT_MAX], admin_client_ca[CONFIG_TEXT_MAX];
-    char metrics_listen[CONFIG_TEXT_MAX];
+    char metrics_listen[CONFIG_TEXT_MAX], metrics_inference_networks[CONFIG_TEXT_MAX];
     int64_t metrics_max_tenants, data_usage_days, data_spool, data_min_free;
     bool metrics_vllm_names;
 
     char data_dir[CONFIG_TEXT_MAX];
+    char storage_database[CONFIG_TEXT_MAX], storage_password_file[CONFIG_TEXT_MAX];
     char model_path[CONFIG_TEXT_MAX], model_name[CONFIG_TEXT_MAX];
-    char model_chat_template[CONFIG_TEXT_MAX];
+    char model_chat_template[CONFIG_TEXT_MAX], model_draft[CONFIG_TEXT_MAX];
+    char model_weights[CONFIG_TEXT_MAX];
+    bool model_packed_cache, model_reasoning;
+
+    bool responses_store;
+    int64_t responses_keep_us, responses_tenant_bytes;
+    char responses_key_file[CONFIG_TEXT_MAX];
 
     char engine_backend[CONFIG_TEXT_MAX], engine_device_memory_fraction[CONFIG_TEXT_MAX];
     int64_t engine_device;
     int64_t engine_threads;
-    char engine_isa[CONFIG_TEXT_MAX];
+    char engine_isa[CONFIG_TEXT_MAX], engine_kv_type[CONFIG_TEXT_MAX];
     int64_t engine_max_rows, engine_max_seqs, engine_max_queued, engine_max_context;
     int64_t engine_kv_memory;
     bool engine_prefix_cache, engine_cuda_graphs, engine_overlap;
@@ -66,6 +75,8 @@ typedef struct config {
     int n_classes;
 
     char log_level[CONFIG_TEXT_MAX], log_format[CONFIG_TEXT_MAX];
+    char traces_endpoint[CONFIG_TEXT_MAX], traces_headers[CONFIG_TEXT_MAX];
+    char traces_sample[CONFIG_TEXT_MAX];
 } config;
 
 void config_defaults(config *c);
@@ -85,6 +96,9 @@ err_code config_set(config *c, const char *assignment, err *e);
 
 /* Relations between options, after all sources have been read. */
 err_code config_check(const config *c, err *e);
+
+/* Of traces.sample; below 0: it is no share. */
+double config_traces_sample(const config *c);
 
 /* What the two limits come to, their 0 resolved. */
 int64_t config_max_connections(const config *c);

@@ -1,6 +1,7 @@
 /* chunks.c -- reads chunked bodies byte by byte; each state says what may come next. */
 #include "gateway/http/chunks.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <stdbool.h>
 #include <string.h>
@@ -107,6 +108,7 @@ chunks_state chunks_read(chunks *c, const char *bytes, size_t n, size_t *used)
 
 void chunks_took(chunks *c, size_t n)
 {
+    assert(c->place == IN_DATA && n <= c->left);
     c->left -= n;
     if (c->left == 0) c->place = DATA_CR;
 }

@@ -1,8 +1,9 @@
-/* connection.c -- one worker's connection, from the first byte of TLS to its close.
+/* connection.c -- one worker's connection, from its first byte to its close.
  *
  * What each worker knows of its connection (socket, deadline, whether it is counted) is
  * thread-local: it begins with the TLS handshake, whose info callback runs on the worker itself
- * before the first byte is read, and ends with connection_close().
+ * before the first byte is read, or without TLS with connection_plain(), and ends with
+ * connection_close().
  */
 #include "gateway/http/connection.h"
 
@@ -111,10 +112,8 @@ void connection_close(const struct mg_connection *conn)
 {
     listener *l = mg_get_user_data(mg_get_context(conn));
     connection_deadline(0, false);
-    if (my.lingers && my.ssl) {
-        (void)SSL_shutdown(my.ssl);
-        linger(connection_socket());
-    }
+    if (my.lingers && my.ssl) (void)SSL_shutdown(my.ssl);
+    if (my.lingers && my.fd) linger(connection_socket());
     if (my.counted) {
         peers_leave(l->peers, my.id);
         atomic_fetch_sub(&l->host->count.connections, 1);
@@ -188,6 +187,15 @@ static void answer_plain_http(const listener *l, int fd)
     linger(fd);
     (void)shutdown(fd, SHUT_RDWR);
     listener_count_status(l, 400);
+}
+
+int connection_plain(const struct mg_connection *conn, int fd)
+{
+    listener *l = mg_get_user_data(mg_get_context(conn));
+    begin_connection(l, fd);
+    if (networks_hold(l->host->plain_networks, &my.peer)) return 1;
+    answer_plain_http(l, fd);
+    return 0;
 }
 
 static void begin_handshake(listener *l, struct mg_context *ctx, int fd)

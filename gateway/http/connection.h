@@ -1,7 +1,7 @@
 /* connection.h -- this worker's connection: its socket, its deadline, its client,
  * whether it is over a limit.
  *
- * There is one for each worker, from the first byte of TLS to the close.
+ * There is one for each worker, from the first byte to the close.
  * Threads: workers of a listener, each its own; anywhere else there is no socket.
  */
 #ifndef GATEWAY_HTTP_CONNECTION_H
@@ -41,7 +41,9 @@ bool connection_gives_way(struct listener *l, struct mg_context *ctx);
 
 /* OpenSSL's info callback: a connection begins with its handshake. */
 void connection_tls_info(const SSL *ssl, int where, int ret);
-/* civetweb's callbacks, before and after the socket is closed. */
+/* civetweb's callbacks: a connection without TLS begins (0: it has been answered, and ends);
+ * before and after the socket is closed. */
+int connection_plain(const struct mg_connection *conn, int fd);
 void connection_close(const struct mg_connection *conn);
 void connection_closed(const struct mg_connection *conn);
 

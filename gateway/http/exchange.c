@@ -25,6 +25,7 @@ enum {
     SMALL_BYTES = 6144,       /* an answer up to this needs no memory, an error never has more */
     MESSAGE_BYTES = 512,
     STARVED_RETRY_MS = 1000,
+    AWAY_RETRY_MS = 2000, /* a disk, the fleet's database, another node's files */
 };
 
 /* ------------------------------------------------------------------- request -- */
@@ -349,13 +350,46 @@ void exchange_reply_json(exchange *x, int status, const jsonw *w)
     exchange_reply(x, status, "application/json", w->text, w->len);
 }
 
+const char *exchange_error_kind(int status)
+{
+    switch (status) {
+    case 401: return "authentication_error";
+    case 403: return "permission_error";
+    case 404: return "not_found_error";
+    case 413: return "request_too_large";
+    case 429: return "rate_limit_error";
+    case 503: return "overloaded_error";
+    case 504: return "timeout_error";
+    default: return status < 500 ? "invalid_request_error" : "api_error";
+    }
+}
+
+static void write_typed(const exchange *x, jsonw *w, int status, const char *msg)
+{
+    jsonw_open(w, NULL, '{');
+    jsonw_str(w, "type", "error");
+    jsonw_open(w, "error", '{');
+    jsonw_str(w, "type", exchange_error_kind(status));
+    jsonw_str(w, "message", msg);
+    jsonw_close(w, '}');
+    jsonw_str(w, "request_id", x->request_id);
+    jsonw_close(w, '}');
+}
+
 /* On the stack alone: an error must be told whatever there is no memory for. */
 static void reply_error(exchange *x, int status, const char *type, const char *code,
                         const char *param, const char *msg)
 {
     char text[SMALL_BYTES];
+    const char *dropped = http_dropped_reason(status, code);
+    if (dropped) exchange_add_header(x, "x-llm-d-request-dropped-reason", "%s", dropped);
     jsonw w;
     jsonw_init_fixed(&w, text, sizeof(text));
+    if (x->errors_typed) {
+        write_typed(x, &w, status, msg);
+        exchange_reply(x, status, "application/json", w.text, w.len);
+        return;
+    }
     jsonw_open(&w, NULL, '{');
     jsonw_open(&w, "error", '{');
     jsonw_str(&w, "message", msg);
@@ -388,7 +422,7 @@ void exchange_error(exchange *x, int status, const char *type, const char *code,
     va_end(ap);
     /* A sentence cut in the middle of a character would be invalid JSON. */
     for (size_t i = 0, used, n = strlen(msg); i < n; i += used) {
-        if (utf8_decode(msg + i, n - i, &used) == 0xFFFD) msg[i] = '?';
+        if (utf8_decode(msg + i, n - i, &used) == 0xFFFD) memset(msg + i, '?', used);
     }
     if (status == 401) exchange_add_header(x, "WWW-Authenticate", "Bearer");
     if (status == 409) exchange_add_header(x, "x-should-retry", "false");
@@ -402,6 +436,7 @@ void exchange_reply_err(exchange *x, const err *e, const char *param)
         return;
     }
     const http_status *h = http_status_of(e->code);
+    if (e->code == ERR_IO || e->code == ERR_ELSEWHERE) exchange_retry_after(x, AWAY_RETRY_MS);
     exchange_error(x, h->status, h->type, h->code, param, "%s", e->msg);
 }
 

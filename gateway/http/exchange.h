@@ -55,6 +55,7 @@ typedef struct exchange {
     int64_t arrived_us;
     int64_t content_length; /* -1: none or chunked */
     bool close_after;       /* the connection ends with this answer */
+    bool errors_typed;      /* errors have Anthropic's shape */
 
     /* ---- private to gateway/http/ below this line ---- */
     cJSON *tree;
@@ -65,6 +66,7 @@ typedef struct exchange {
     uint64_t body_bytes; /* that have been taken, without framing */
     bool chunked_body, body_read, answered, streaming;
     bool http10;  /* the client speaks HTTP/1.0 */
+    bool watches; /* it only looks, again and again: its log line is for debugging */
     bool lingers; /* for the listener: the client may still be sending what nobody will read */
     int status;   /* of the answer */
     uint64_t sent_bytes;
@@ -72,6 +74,7 @@ typedef struct exchange {
     struct exchange_field {
         const char *name;
         char value[80];
+        bool number;
     } note[EXCHANGE_NOTES_MAX]; /* of exchange_note() */
     int n_notes;
 } exchange;
@@ -119,6 +122,8 @@ void exchange_reply_json(exchange *x, int status, const jsonw *w);
  * only have been out of reach. */
 void exchange_error(exchange *x, int status, const char *type, const char *code, const char *param,
                     const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+/* Anthropic's word for an error of that status; static. */
+const char *exchange_error_kind(int status);
 /* 503 out_of_memory, and when to try again. */
 void exchange_starved(exchange *x);
 /* By http_status_of(e->code). */
@@ -138,6 +143,8 @@ void exchange_finish(exchange *x);
  * has written into a body, nor a key. */
 void exchange_note(exchange *x, const char *name, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* The same for a number, finite, which JSON has without quotes. */
+void exchange_note_number(exchange *x, const char *name, double v, int digits);
 
 /* The log's line for it. */
 void exchange_log(const exchange *x);

@@ -32,6 +32,9 @@ typedef struct http_host {
     int64_t max_body_bytes;  /* of a JSON body */
     int64_t body_timeout_us; /* for a body to come, beside the time that its size takes */
     int64_t max_connections, max_connections_per_ip; /* of the inference listener; 0: no limit */
+    /* Its addresses without TLS, in listener_open()'s syntax, and whose connections are taken there
+     * (networks.h); NULL: none. */
+    const char *plain_listen, *plain_networks;
 
     atomic_bool draining;                 /* set by the owner: every answer ends its connection */
     _Atomic int64_t cert_expires_wall_us; /* of the certificate in use; 0: unknown */

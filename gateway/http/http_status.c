@@ -3,6 +3,7 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #define REQUEST "invalid_request_error"
@@ -32,6 +33,8 @@ static const struct {
     {ERR_RESTARTING, {503, "server_error", "engine_restarting"}},
     {ERR_STALE, {412, REQUEST, "precondition_failed"}},
     {ERR_DAMAGED, {500, "server_error", "adapter_damaged"}},
+    {ERR_STOPPING, {503, "server_error", "shutting_down"}},
+    {ERR_ELSEWHERE, {503, "server_error", "adapter_not_on_node"}},
 };
 
 const http_status *http_status_of(err_code code)
@@ -41,6 +44,26 @@ const http_status *http_status_of(err_code code)
         if (table[i].code == code) return &table[i].h;
     }
     return &unknown;
+}
+
+const char *http_dropped_reason(int status, const char *code)
+{
+    static const struct {
+        const char *code, *reason;
+    } dropped[] = {
+        {"queue_full", "rejected-saturated"},
+        {"too_many_connections", "rejected-saturated"},
+        {"storage_unavailable", "rejected-saturated"},
+        {"out_of_memory", "rejected-saturated"},
+        {"shutting_down", "rejected-shutting-down"},
+        {"engine_restarting", "evicted"},
+        {"device_error", "rejected-internal"},
+    };
+    if (status != 429 && status != 503) return NULL;
+    for (size_t i = 0; i < sizeof(dropped) / sizeof(dropped[0]); i++) {
+        if (strcmp(dropped[i].code, code) == 0) return dropped[i].reason;
+    }
+    return NULL;
 }
 
 const char *http_reason(int status)

@@ -12,6 +12,10 @@ typedef struct http_status {
 const http_status *http_status_of(err_code code);
 const char *http_reason(int status);
 
+/* What llm-d's router says in x-llm-d-request-dropped-reason for an answer like ours with this
+ * code; NULL: nothing was dropped. */
+const char *http_dropped_reason(int status, const char *code);
+
 /* The `code` of a request that is refused for its form (head.h, guard.h). */
 const char *http_code(int status);
 

@@ -1,6 +1,7 @@
 /* jsonw.c -- builds JSON in a text that grows: commas, escapes, and whether memory was there. */
 #include "gateway/http/jsonw.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +32,7 @@ void jsonw_reset(jsonw *w)
 
 static bool reserve(jsonw *w, size_t more)
 {
+    assert(w->len <= w->cap);
     if (w->failed) return false;
     if (more < w->cap - w->len) return true; /* strictly: room for the NUL */
     if (w->fixed) {
@@ -91,6 +93,7 @@ static void put_escaped(jsonw *w, const char *s, size_t len)
     *p++ = '"';
     *p = 0;
     w->len = (size_t)(p - w->text);
+    assert(w->len < w->cap); /* six bytes for each were reserved */
 }
 
 static void begin_value(jsonw *w, const char *name)

@@ -34,7 +34,7 @@ enum {
     REFUSED_RETRY_MS = 1000,
     WARN_US = 10 * 1000000, /* between two lines in the log about the same trouble */
     PLANES = PLANE_METRICS + 1,
-    PORTS_MAX = 576, /* of the addresses in civetweb's syntax */
+    PORTS_MAX = 1152, /* of the addresses in civetweb's syntax */
 };
 
 /* ---------------------------------------------------------------- certificates -- */
@@ -255,20 +255,32 @@ static const char *next_address(const char *list, size_t *len)
     return *len ? list : NULL;
 }
 
-/* civetweb's syntax: an "s" behind each port. */
-static void ports_of(const char *addresses, char *out, size_t cap)
+/* Appends them in civetweb's syntax: an "s" behind each port that speaks TLS. */
+static void add_ports(const char *addresses, const char *suffix, char *out, size_t cap)
 {
-    size_t n = 0, len;
+    size_t n = strlen(out), len;
     for (const char *p = addresses; (p = next_address(p, &len)) && n + 3 < cap; p += len)
-        n += (size_t)snprintf(out + n, cap - n, "%s%.*ss", n ? "," : "", (int)len, p);
+        n += (size_t)snprintf(out + n, cap - n, "%s%.*s%s", n ? "," : "", (int)len, p, suffix);
 }
 
-int64_t listener_sockets(const char *addresses, int64_t n_threads)
+/* Only the inference plane has any. */
+static const char *plain_addresses(const listener *l)
 {
-    int64_t n = n_threads + LISTENER_QUEUE + 1 + SPARE_DESCRIPTORS; /* one waits for the queue */
+    return l->plane == PLANE_INFERENCE && l->host->plain_listen ? l->host->plain_listen : "";
+}
+
+static int64_t count_addresses(const char *list)
+{
+    int64_t n = 0;
     size_t len;
-    for (const char *p = addresses; (p = next_address(p, &len)); p += len) n++;
+    for (const char *p = list; (p = next_address(p, &len)); p += len) n++;
     return n;
+}
+
+int64_t listener_sockets(const char *addresses, const char *plain, int64_t n_threads)
+{
+    int64_t each = n_threads + LISTENER_QUEUE + 1 + SPARE_DESCRIPTORS; /* one waits for the queue */
+    return each + count_addresses(addresses) + count_addresses(plain);
 }
 
 static void release(listener *l)
@@ -284,7 +296,8 @@ static void release(listener *l)
 static struct mg_context *start(listener *l, const char *addresses, err *e)
 {
     char ports[PORTS_MAX] = "", threads[16], buffer[16], queue[16];
-    ports_of(addresses, ports, sizeof(ports));
+    add_ports(addresses, "s", ports, sizeof(ports));
+    add_ports(plain_addresses(l), "", ports, sizeof(ports));
     snprintf(threads, sizeof(threads), "%d", l->n_workers);
     snprintf(buffer, sizeof(buffer), "%d", BUFFER_BYTES);
     snprintf(queue, sizeof(queue), "%d", LISTENER_QUEUE);
@@ -312,6 +325,7 @@ static struct mg_context *start(listener *l, const char *addresses, err *e)
     struct mg_callbacks cb = {.begin_request = on_request,
                               .read_head = on_head,
                               .accept_failed = on_accept_failed,
+                              .plain_begins = connection_plain,
                               .log_message = on_log,
                               .init_ssl = on_init_ssl,
                               .connection_close = connection_close,
@@ -321,7 +335,7 @@ static struct mg_context *start(listener *l, const char *addresses, err *e)
     struct mg_init_data init = {.callbacks = &cb, .user_data = l, .configuration_options = options};
     struct mg_context *ctx = mg_start2(&init, &ed);
     if (!ctx) {
-        (void)err_set(e, ERR_IO, "can't listen on '%s': %s", addresses, text[0] ? text : "unknown");
+        (void)err_set(e, ERR_IO, "can't listen on '%s': %s", ports, text[0] ? text : "unknown");
     }
     return ctx;
 }

@@ -39,7 +39,8 @@ err_code listener_reload(listener *const *all, int n, const tls_files *files, er
 /* Loads all files and compares certificate and key, for `lorad check`. */
 err_code listener_check_files(const tls_files *files, int64_t *expires_wall_us, err *e);
 
-/* How many sockets a listener with these addresses and workers may hold at once. */
-int64_t listener_sockets(const char *addresses, int64_t n_threads);
+/* How many sockets a listener with these addresses, those without TLS, and workers may hold at
+ * once. */
+int64_t listener_sockets(const char *addresses, const char *plain, int64_t n_threads);
 
 #endif

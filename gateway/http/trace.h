@@ -1,8 +1,8 @@
 /* trace.h -- W3C Trace Context: which trace of the caller's a request belongs to.
  *
  * The trace's id goes into the log line; the answer's `traceparent` has it too, with the span id
- * that the request's own id gives, so that spans can be joined to log lines.  Nothing is exported
- * to a collector.  https://www.w3.org/TR/trace-context/ 3.2.
+ * that the request's own id gives, so that spans (gateway/watch/spans.h) can be joined to log
+ * lines.  https://www.w3.org/TR/trace-context/ 3.2.
  *
  * Threads: any thread.
  */

@@ -10,4 +10,8 @@
 /* Writes both files (PEM; the key with mode 0600).  ERR_EXISTS rather than overwrite. */
 err_code devcert_write(const char *cert_path, const char *key_path, err *e);
 
+/* The same certificate anew, with the key that it has, in the place of the old one.  ERR_CONFLICT:
+ * it is not one that devcert_write() has made, or it is of another key. */
+err_code devcert_renew(const char *cert_path, const char *key_path, err *e);
+
 #endif

@@ -19,16 +19,18 @@
 #include "gateway/http/http_status.h"
 #include "gateway/net/deadline.h"
 #include "gateway/openai/completion_inside.h"
+#include "gateway/watch/spans.h"
 #include "gateway/watch/stats.h"
 
 enum {
-    PROBLEM_BYTES = 4096,    /* a sentence, escaped */
-    RESTART_RETRY_MS = 5000, /* a guess: weights come from the page cache */
-    SPOOL_RETRY_MS = 5000,   /* a disk is not emptied sooner */
-    WAIT_MS = 250,           /* how often a waiting worker looks whether it was told to stop */
-    LOOK_MS = 20,            /* and whether the client is gone, where nobody tells it */
-    COMMIT_MS = 10000,       /* silence before a stream is begun without a token */
-    PING_MS = 10000,         /* silence between comments after that */
+    PROBLEM_BYTES = 4096,      /* a sentence, escaped */
+    RESTART_RETRY_MS = 5000,   /* a guess: weights come from the page cache */
+    ELSEWHERE_RETRY_MS = 2000, /* a guess: files come when somebody brings them */
+    SPOOL_RETRY_MS = 5000,     /* a disk is not emptied sooner */
+    WAIT_MS = 250,             /* how often a waiting worker looks whether it was told to stop */
+    LOOK_MS = 20,              /* and whether the client is gone, where nobody tells it */
+    COMMIT_MS = 10000,         /* silence before a stream is begun without a token */
+    PING_MS = 10000,           /* silence between comments after that */
 };
 
 /* ------------------------------------------------------------------ refusals -- */
@@ -39,6 +41,7 @@ bool completion_refuse(completion *c, const err *e, const char *param)
     c->problem = (openai_problem){.status = h->status, .type = h->type, .code = h->code};
     snprintf(c->problem.param, sizeof(c->problem.param), "%s", param ? param : "");
     snprintf(c->problem.msg, sizeof(c->problem.msg), "%s", e->msg);
+    if (e->code == ERR_ELSEWHERE) exchange_retry_after(c->x, ELSEWHERE_RETRY_MS);
     return false;
 }
 
@@ -64,11 +67,18 @@ static void send_problem(completion *c)
 {
     const openai_problem *p = &c->problem;
     c->status = p->status;
+    if (c->door && !c->stream_open) {
+        c->door->rename(&c->problem);
+        c->door->fail(c->door_state, NULL, p);
+    }
     if (c->stream_open) {
         char text[PROBLEM_BYTES];
         jsonw w;
         jsonw_init_fixed(&w, text, sizeof(text)); /* it may be memory that is missing */
-        openai_write_stream_error(&w, p->type, p->code, p->msg);
+        if (c->door)
+            c->door->fail(c->door_state, &w, p);
+        else
+            openai_write_stream_error(&w, p->type, p->code, p->msg);
         if (!w.failed && exchange_stream_write(c->x, w.text, w.len)) exchange_stream_end(c->x);
         return;
     }
@@ -196,6 +206,7 @@ static void finish(completion *c)
         choice *ch = &c->choices[i];
         inflight_remove(c->srv->inflight, &ch->live);
         completion_text_clear(&ch->text);
+        thinking_reader_clear(&ch->thoughts);
         tool_reader_clear(&ch->tools);
         request_clear(&ch->rq);
         grammar_run_release(ch->rq.grammar);
@@ -238,23 +249,35 @@ static void run(completion *c, bool chat)
         completion_send(c);
 }
 
-static void handle(exchange *x, bool chat)
+static void handle(exchange *x, bool chat, const completion_door *door, void *state)
 {
-    completion c = {
-        .x = x, .srv = x->server, .started_us = clock_now_us(), .started_wall_us = clock_wall_us()};
-    snprintf(c.id, sizeof(c.id), "%s-%s", chat ? "chatcmpl" : "cmpl", x->request_id);
+    completion c = {.x = x,
+                    .srv = x->server,
+                    .door = door,
+                    .door_state = state,
+                    .started_us = clock_now_us(),
+                    .started_wall_us = clock_wall_us()};
+    const char *prefix = door ? door->prefix : chat ? "chatcmpl" : "cmpl";
+    snprintf(c.id, sizeof(c.id), "%s-%s", prefix, x->request_id);
     request_signal_init(&c.signal);
     jsonw_init(&c.out);
+    c.traced = spans_begin(x->server->spans, &x->trace);
     run(&c, chat);
+    completion_trace(&c);
     finish(&c);
 }
 
 void completion_handle_chat(exchange *x)
 {
-    handle(x, true);
+    handle(x, true, NULL, NULL);
+}
+
+void completion_handle_door(exchange *x, const completion_door *door, void *state)
+{
+    handle(x, true, door, state);
 }
 
 void completion_handle_text(exchange *x)
 {
-    handle(x, false);
+    handle(x, false, NULL, NULL);
 }

@@ -33,6 +33,8 @@ static bool read_body(completion *c, bool chat)
         return false;
     }
     openai_limits lim;
+    if (c->door) tree = c->door->translate(c->door_state, c->x, tree, &c->drop_oldest, &c->problem);
+    if (!tree) return false;
     prompt_limits(c->srv, &lim);
     lim.strict = wants_strict(c);
     return openai_parse(&c->rq, chat, tree, &lim, &c->x->arena, &c->problem);
@@ -87,13 +89,42 @@ static bool too_long(completion *c, int64_t n)
                          sched_max_context(c->srv->sched), (long long)n);
 }
 
+/* Leaves out about `share` of the messages, the oldest first, but for the system's and the last of
+ * a user's; what answers a call goes with it.  False: there is nothing to leave out. */
+static bool drop_messages(openai_request *rq, double share)
+{
+    int first = 0, last = rq->n_msgs - 1, from;
+    while (first < rq->n_msgs && strstr("system developer", rq->msgs[first].role)) first++;
+    while (last > first && strcmp(rq->msgs[last].role, "user") != 0) last--;
+    from = first + 1 + (int)(share * (last - first));
+    while (from < last && strcmp(rq->msgs[from].role, "user") != 0) from++;
+    if (from > last) from = last;
+    if (from <= first) return false;
+    memmove(&rq->msgs[first], &rq->msgs[from], (size_t)(rq->n_msgs - from) * sizeof(*rq->msgs));
+    rq->n_msgs -= from - first;
+    return true;
+}
+
+/* A prompt in ids, *made malloced; of one that is too long what was said last, where that is
+ * asked for. */
+static int64_t encode(completion *c, const openai_prompt *p, int32_t **made, err *e)
+{
+    int64_t most = sched_max_context(c->srv->sched) - (c->rq.max_tokens > 0 ? c->rq.max_tokens : 1);
+    for (;;) {
+        int64_t n = prompt_encode(c->srv, c->vocab->tok, &c->rq, c->tools, p, made, e);
+        if (!c->drop_oldest || n <= most) return n;
+        if (!drop_messages(&c->rq, 0.5 * (double)(n - most) / (double)n)) return n;
+        free(*made);
+    }
+}
+
 /* Text to ids, cut if asked for, checked against the context. */
 static bool tokenise(completion *c, openai_prompt *p)
 {
     err e;
     if (!p->ids) {
         int32_t *made;
-        int64_t n = prompt_encode(c->srv, c->vocab->tok, &c->rq, c->tools, p, &made, &e);
+        int64_t n = encode(c, p, &made, &e);
         if (n < 0) return completion_refuse(c, &e, c->rq.chat ? "messages" : "prompt");
         int64_t most = c->rq.truncate_prompt >= 0 ? INT32_MAX : sched_max_context(c->srv->sched);
         int32_t *ids = n <= most ? arena_calloc(&c->x->arena, (size_t)n + 1, sizeof(*ids)) : NULL;
@@ -109,6 +140,10 @@ static bool tokenise(completion *c, openai_prompt *p)
     if (p->n_ids == 0) {
         return openai_refuse(&c->problem, 400, "empty_prompt", c->rq.chat ? "messages" : "prompt",
                              "the prompt has no tokens");
+    }
+    if (c->rq.chat) {
+        c->thinking = c->srv->thinking;
+        c->start = prompt_start(c->srv, c->vocab->tok, &c->rq, c->tools, p->ids, p->n_ids);
     }
     int room = sched_max_context(c->srv->sched) - p->n_ids;
     if (room < (c->rq.max_tokens == 0 ? 0 : 1)) return too_long(c, p->n_ids);

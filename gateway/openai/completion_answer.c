@@ -25,13 +25,23 @@ void completion_usage(const completion *c, openai_usage *u)
             u->cached_tokens += atomic_load(&m->cached_tokens);
         }
         u->output_tokens += completion_made(&c->choices[i]);
+        u->reasoning_tokens += c->choices[i].n_thought;
     }
 }
 
 /* What may be shown since the last time. */
 static const char *take_text(completion *c, choice *ch, size_t *len)
 {
-    return c->tools ? tool_reader_take_text(&ch->tools, len) : completion_text_take(&ch->text, len);
+    if (c->tools) return tool_reader_take_text(&ch->tools, len);
+    return c->thinking ? thinking_reader_take_text(&ch->thoughts, len)
+                       : completion_text_take(&ch->text, len);
+}
+
+static void take_thoughts(const completion *c, choice *ch, openai_choice *out)
+{
+    const char *s = thinking_reader_take_thoughts(&ch->thoughts, &out->n_thoughts);
+    out->thoughts = s;
+    if (c->rq.hide_thoughts) out->n_thoughts = 0;
 }
 
 /* Describes the tokens of a choice from n_shown on. */
@@ -46,6 +56,7 @@ static void describe(const completion *c, choice *ch, openai_choice *out, openai
                            .stop_string = ch->text.stop_hit,
                            .stop_token = ch->stop_token,
                            .calls = c->tools ? &ch->tools : NULL};
+    if (c->thinking && !(first && c->rq.stream)) take_thoughts(c, ch, out);
     if (c->rq.logprobs) {
         *lp = (openai_logprobs){.tok = c->vocab->tok,
                                 .token = ch->rq.ring + ch->n_shown,
@@ -98,8 +109,21 @@ static void add_chunk(completion *c, choice *ch, const char *text, size_t len, b
     openai_usage u;
     head_of(c, &h);
     describe(c, ch, &oc, &lp, text, len, first);
+    if (c->door) {
+        c->door->say(c->door_state, &c->out, &oc);
+        return;
+    }
     if (c->rq.continuous_usage) completion_usage(c, &u);
     openai_write_chunk(&c->out, &h, &oc, c->rq.continuous_usage ? &u : NULL, c->rq.include_usage);
+}
+
+static void begin_door(completion *c, jsonw *w)
+{
+    openai_head h;
+    openai_usage u;
+    head_of(c, &h);
+    completion_usage(c, &u);
+    c->door->begin(c->door_state, w, &h, &u);
 }
 
 /* The first chunk, with nothing of the answer: the prompt where it is echoed, in chat the
@@ -107,6 +131,10 @@ static void add_chunk(completion *c, choice *ch, const char *text, size_t len, b
 static void begin_choice(completion *c, choice *ch)
 {
     ch->started = true;
+    if (c->door) {
+        begin_door(c, &c->out);
+        return;
+    }
     if (!c->rq.echo && !c->rq.chat) return;
     size_t len = 0;
     char *prompt = c->rq.echo ? echo_text(c, ch, &len) : NULL;
@@ -128,7 +156,8 @@ void completion_add_news(completion *c, choice *ch)
     const char *text = take_text(c, ch, &len);
     bool calls = c->tools && tool_reader_has_news(&ch->tools);
     bool tokens = (c->rq.logprobs || c->rq.return_token_ids) && ch->n_text > ch->n_shown;
-    if (len || calls || tokens || ch->finish) add_chunk(c, ch, text, len, false);
+    bool thoughts = ch->thoughts.thoughts.len > ch->thoughts.thoughts.given;
+    if (len || thoughts || calls || tokens || ch->finish) add_chunk(c, ch, text, len, false);
 }
 
 void completion_flush(completion *c)
@@ -139,6 +168,26 @@ void completion_flush(completion *c)
         c->client_gone = true;
     }
     jsonw_reset(&c->out);
+}
+
+/* A door's answer, which has one choice. */
+static bool compose_door(completion *c)
+{
+    openai_choice oc;
+    openai_usage u;
+    choice *ch = &c->choices[0];
+    size_t len;
+    if (c->rq.stream) {
+        if (!completion_open_stream(c)) return true;
+        completion_add_news(c, ch);
+    } else {
+        begin_door(c, NULL);
+        const char *text = take_text(c, ch, &len);
+        describe(c, ch, &oc, NULL, text, len, false);
+        c->door->say(c->door_state, NULL, &oc);
+    }
+    completion_usage(c, &u);
+    return c->door->end(c->door_state, &c->out, &u, c->rq.stream, &c->problem);
 }
 
 static void compose_end(completion *c)
@@ -209,7 +258,9 @@ static void compose_whole(completion *c)
 bool completion_compose(completion *c)
 {
     if (c->client_gone) return true;
-    if (c->rq.stream)
+    if (c->door) {
+        if (!compose_door(c)) return false;
+    } else if (c->rq.stream)
         compose_end(c);
     else
         compose_whole(c);

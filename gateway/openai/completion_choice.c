@@ -62,6 +62,12 @@ static void announce(completion *c, choice *ch)
     inflight_add(c->srv->inflight, &ch->live);
 }
 
+/* Whether thoughts may come before the answer's form. */
+static bool thinks(const completion *c)
+{
+    return c->start != THINKING_OVER && thinking_close(c->thinking)[0];
+}
+
 /* Makes ready the text that a choice's tokens become. */
 static bool begin_text(completion *c, choice *ch)
 {
@@ -70,9 +76,13 @@ static bool begin_text(completion *c, choice *ch)
      * last message. */
     if (!c->rq.chat || c->rq.continue_final)
         detok_go_on(&ch->text.detok, ch->prompt.ids, (size_t)ch->prompt.n_ids);
+    thinking_reader_init(&ch->thoughts, c->thinking, c->start);
+    for (int i = 0; thinking_mark(c->thinking, i); i++)
+        completion_text_keep(&ch->text,
+                             tokenizer_find(c->vocab->tok, thinking_mark(c->thinking, i)));
     if (!c->tools) return true;
-    bool opened = c->rq.tool_choice >= TOOL_CHOICE_REQUIRED;
-    ch->text.kept = tokenizer_find(c->vocab->tok, tool_style_marker(c->tools));
+    bool opened = c->rq.tool_choice >= TOOL_CHOICE_REQUIRED && !thinks(c);
+    completion_text_keep(&ch->text, tokenizer_find(c->vocab->tok, tool_style_marker(c->tools)));
     return tool_reader_init(&ch->tools, c->tools, c->rq.tools, opened, c->rq.one_call) ||
            completion_no_memory(c);
 }
@@ -97,10 +107,33 @@ static void set_rules(const completion *c, const choice *ch, request *rq)
     rq->rules.seed += (uint64_t)(ch->index % c->rq.n);
 }
 
-static void set_times(const completion *c, request *rq)
+/* Milliseconds in one of the headers by which the pickers of the inference gateway pass on a
+ * target; 0: none, or no number within TARGET_MS_MAX. */
+static int64_t target_header_us(const exchange *x, const char *name, const char *newer)
+{
+    const char *text = exchange_header(x, newer);
+    char *end;
+    if (!text) text = exchange_header(x, name);
+    if (!text) return 0;
+    double ms = strtod(text, &end);
+    return end > text && !*end && ms > 0 && ms <= TARGET_MS_MAX ? (int64_t)(ms * 1000) : 0;
+}
+
+/* A client may ask for less than it is promised, never for more: a class is what it pays for. */
+static target targets_asked(const completion *c)
 {
     const slo_class *sc = &c->srv->classes[c->slo_class];
-    target own = targets_of(&c->x->caller->tenant, sc->name, sc->ttft_us, sc->tpot_us);
+    target t = targets_of(&c->x->caller->tenant, sc->name, sc->ttft_us, sc->tpot_us);
+    int64_t ttft = target_header_us(c->x, "x-slo-ttft-ms", "x-llm-d-slo-ttft-ms");
+    int64_t tpot = target_header_us(c->x, "x-slo-tpot-ms", "x-llm-d-slo-tpot-ms");
+    if (ttft > t.ttft_us) t.ttft_us = ttft;
+    if (tpot > t.tpot_us) t.tpot_us = tpot;
+    return t;
+}
+
+static void set_times(const completion *c, request *rq)
+{
+    target own = targets_asked(c);
     rq->slo_class = c->slo_class;
     rq->arrived_us = c->started_us;
     rq->ttft_deadline_us = c->started_us + own.ttft_us;
@@ -109,6 +142,27 @@ static void set_times(const completion *c, request *rq)
     rq->stalled_us = c->stalled_us;
     rq->expires_us = c->started_us + c->srv->cfg->server_request_timeout_us;
     rq->patience_us = patience_of(c);
+}
+
+/* What the answer must be, behind thoughts where there may be some.  False: no memory. */
+static bool begin_form(const completion *c, request *rq)
+{
+    bool led = thinks(c) && (c->form || c->rq.thinking_budget >= 0);
+    bool forced = c->rq.tool_choice >= TOOL_CHOICE_REQUIRED;
+    const grammar_lead lead = {.tok = c->srv->tok,
+                               .n_vocab = model_get_config(c->srv->model)->n_vocab,
+                               .open =
+                                   c->start == THINKING_OPENED ? "" : thinking_open(c->thinking),
+                               .close = thinking_close(c->thinking),
+                               .gap = thinking_gap(c->thinking),
+                               .then = forced ? tool_style_opening(c->tools) : "",
+                               .budget = c->rq.thinking_budget};
+    if (!c->form && !led) return true;
+    rq->grammar =
+        led ? grammar_run_create_led(c->form, &lead, rq->rules.stop_id, rq->rules.n_stop_id)
+            : grammar_run_create(c->form, rq->rules.stop_id, rq->rules.n_stop_id);
+    if (rq->grammar) grammar_run_prepare(rq->grammar);
+    return rq->grammar != NULL;
 }
 
 static bool begin_request(completion *c, choice *ch)
@@ -131,11 +185,7 @@ static bool begin_request(completion *c, choice *ch)
     set_rules(c, ch, rq);
     set_times(c, rq);
     if (request_prepare(rq, &e)) return completion_refuse(c, &e, "max_tokens");
-    if (!c->form) return true;
-    rq->grammar = grammar_run_create(c->form, rq->rules.stop_id, rq->rules.n_stop_id);
-    if (!rq->grammar) return completion_no_memory(c);
-    grammar_run_prepare(rq->grammar);
-    return true;
+    return begin_form(c, rq) || completion_no_memory(c);
 }
 
 /* Where its tokens are counted, so that a crash does not lose them. */
@@ -150,7 +200,7 @@ static bool take_slot(completion *c, choice *ch)
     err e;
     snprintf(owner.model, sizeof(owner.model), "%s", c->label);
     snprintf(owner.slo_class, sizeof(owner.slo_class), "%s", c->srv->classes[c->slo_class].name);
-    snprintf(owner.endpoint, sizeof(owner.endpoint), "%s", c->rq.chat ? "chat" : "completions");
+    snprintf(owner.endpoint, sizeof(owner.endpoint), "%s", completion_endpoint(c));
     err_code rc = meter_file_acquire(c->srv->meters, &owner, &ch->slot, &e);
     if (rc == ERR_IO) return completion_no_spool(c);
     if (rc) return completion_refuse(c, &e, NULL);
@@ -188,6 +238,7 @@ bool completion_submit(completion *c)
         }
         c->choices[i].submitted = true;
     }
+    c->submitted_us = clock_now_us();
     return true;
 }
 
@@ -220,11 +271,19 @@ static const char *finish_word(const choice *ch)
     return "stop";
 }
 
-/* The text so far goes to the reader of calls.  True: nothing more is wanted. */
-static bool read_calls(choice *ch)
+/* The text so far goes to the readers of thoughts and of calls.  True: nothing more is wanted. */
+static bool read_text(const completion *c, choice *ch)
 {
     size_t len;
     const char *text = completion_text_take(&ch->text, &len);
+    if (c->thinking) {
+        bool was = thinking_reader_inside(&ch->thoughts);
+        thinking_reader_push(&ch->thoughts, text, len);
+        if (ch->done) thinking_reader_finish(&ch->thoughts);
+        if (was || thinking_reader_inside(&ch->thoughts)) ch->n_thought = ch->n_text;
+        if (c->tools) text = thinking_reader_take_text(&ch->thoughts, &len);
+    }
+    if (!c->tools) return false;
     tool_reader_push(&ch->tools, text, len);
     return tool_reader_done(&ch->tools);
 }
@@ -232,7 +291,6 @@ static bool read_calls(choice *ch)
 /* Who named the function knows that it is called: OpenAI says "stop" then. */
 static void finish_calls(const completion *c, choice *ch)
 {
-    (void)read_calls(ch);
     tool_reader_finish(&ch->tools);
     bool called = ch->tools.n_calls && c->rq.tool_choice != TOOL_CHOICE_NAMED;
     if (called && strcmp(ch->finish, "stop") == 0) ch->finish = "tool_calls";
@@ -262,7 +320,7 @@ bool completion_take(completion *c, choice *ch)
         }
         ch->n_text++;
         bool stop = completion_text_push(&ch->text, t.token);
-        if (c->tools) stop |= read_calls(ch);
+        if (c->tools || c->thinking) stop |= read_text(c, ch);
         if (stop) request_stop(&ch->rq);
     }
     if (done) completion_text_finish(&ch->text);
@@ -270,7 +328,8 @@ bool completion_take(completion *c, choice *ch)
     if (!done) return news;
     ch->done = true;
     ch->finish = ch->text.stop_hit || tool_reader_done(&ch->tools) ? "stop" : finish_word(ch);
+    if (c->tools || c->thinking) (void)read_text(c, ch);
     if (c->tools) finish_calls(c, ch);
-    c->starved |= ch->tools.failed;
+    c->starved |= ch->tools.failed || ch->thoughts.failed;
     return true;
 }

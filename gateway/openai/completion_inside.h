@@ -11,11 +11,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/chat/thinking.h"
 #include "engine/sched/request.h"
 #include "gateway/auth.h"
 #include "gateway/http/exchange.h"
 #include "gateway/inflight.h"
 #include "gateway/limits.h"
+#include "gateway/openai/completion_door.h"
 #include "gateway/openai/completion_text.h"
 #include "gateway/openai/openai.h"
 #include "gateway/openai/openai_reply.h"
@@ -31,13 +33,15 @@ typedef struct choice {
     inflight_entry live;
     uint64_t usage_id;
     completion_text text;
-    tool_reader tools;    /* with c->tools: what the text says */
-    openai_prompt prompt; /* ids, always */
+    thinking_reader thoughts; /* with c->thinking: the text in two */
+    tool_reader tools;        /* with c->tools: what the text says */
+    openai_prompt prompt;     /* ids, always */
     int index;
     int n_taken;   /* tokens popped from the ring */
     int n_beyond;  /* of these, made behind the end that only its text has: nobody pays for them */
     int n_shown;   /* of these, sent to the client with their log-probabilities */
     int n_text;    /* tokens that count as text: without the one that stopped it */
+    int n_thought; /* of these, thoughts and their marks */
     size_t offset; /* bytes of text before the tokens not yet shown */
     bool submitted, done, started;
     int32_t stop_token;
@@ -47,11 +51,16 @@ typedef struct choice {
 typedef struct completion {
     exchange *x;
     server *srv;
+    const completion_door *door; /* NULL: OpenAI's own chat and text */
+    void *door_state;
+    bool drop_oldest;
     openai_request rq;
     openai_problem problem;
     const adapter_version *adapter; /* NULL: the bare base */
     const vocabulary *vocab;        /* the adapter's, or the base's; NULL: not known yet */
     tool_style tools;               /* how calls are written; TOOLS_NONE: they are not looked for */
+    thinking_style thinking;        /* how thoughts are; THINKING_NONE: likewise */
+    thinking_start start;           /* of its prompt */
     grammar *form;                  /* what the answer must be; NULL: text */
     bars *bars;                     /* what it must not have; NULL: nothing is barred */
     char label[MODEL_LABEL_MAX + 1]; /* "base", "name@7": for usage */
@@ -66,10 +75,16 @@ typedef struct completion {
     jsonw out;
     char id[64];
     int64_t started_wall_us, started_us, first_token_us;
-    int64_t limits_us;  /* in which its limits were looked up */
-    int64_t stalled_us; /* in which its worker had work, and did not run */
+    int64_t limits_us;                /* in which its limits were looked up */
+    int64_t stalled_us;               /* in which its worker had work, and did not run */
+    bool traced;                      /* its spans are wanted */
+    int64_t submitted_us, settled_us; /* for them; 0: it did not come to that */
+    openai_usage used;                /* what completion_log() has counted */
     int status;
 } completion;
+
+/* What usage rows call the API. */
+const char *completion_endpoint(const completion *c);
 
 /* c->problem from an error; param may be NULL.  Always false. */
 bool completion_refuse(completion *c, const err *e, const char *param);
@@ -103,11 +118,13 @@ void completion_say_when(completion *c, const choice *ch);
 
 /* What the log line says: of all choices the tokens, of the first one the times.  Before
  * completion_settle(). */
-void completion_log(const completion *c);
+void completion_log(completion *c);
 /* Charges the limits, and hands the rows to the settler (storage/settler.h): they outlive kill -9
  * before the last byte goes out, and are durable by then where the database is healthy.  Needs no
  * memory.  The counts go with the slots: completion_usage() has no answer any more. */
 void completion_settle(completion *c);
+/* Its spans, once its answer is written (gateway/watch/spans.h). */
+void completion_trace(const completion *c);
 
 /* ---- completion_answer.c: what the client reads ---- */
 

@@ -10,7 +10,7 @@
 
 void completion_text_init(completion_text *ct, const openai_request *rules, const tokenizer *tok)
 {
-    *ct = (completion_text){.rules = rules, .kept = -1};
+    *ct = (completion_text){.rules = rules};
     detok_init(&ct->detok, tok, !rules->keep_special);
 }
 
@@ -73,10 +73,23 @@ static size_t held_tail(const completion_text *ct)
     return held;
 }
 
+void completion_text_keep(completion_text *ct, int32_t token)
+{
+    if (token >= 0 && ct->n_kept < COMPLETION_KEPT_MAX) ct->kept[ct->n_kept++] = token;
+}
+
+static bool is_kept(const completion_text *ct, int32_t token)
+{
+    for (int i = 0; i < ct->n_kept; i++) {
+        if (ct->kept[i] == token) return true;
+    }
+    return false;
+}
+
 bool completion_text_push(completion_text *ct, int32_t token)
 {
     if (ct->stop_hit || !make_room(ct)) return ct->stop_hit != NULL;
-    ct->detok.skip_special = !ct->rules->keep_special && token != ct->kept;
+    ct->detok.skip_special = !ct->rules->keep_special && !is_kept(ct, token);
     ct->len += detok_push(&ct->detok, token, ct->text + ct->len, ct->cap - ct->len);
     if (ct->rules->n_stop && find_stop(ct)) return true;
     ct->released = ct->len - held_tail(ct);

@@ -15,20 +15,26 @@
 #include "engine/text/tokenizer.h"
 #include "gateway/openai/openai.h"
 
+enum { COMPLETION_KEPT_MAX = 8 };
+
 typedef struct completion_text {
     const openai_request *rules;
     detok detok;
     char *text; /* released text, then held text; valid UTF-8 throughout */
     size_t len, cap;
-    size_t released;      /* bytes of `text` that may be shown */
-    size_t taken;         /* bytes already shown */
-    int32_t kept;         /* a special token that is shown all the same; -1: none */
+    size_t released;                   /* bytes of `text` that may be shown */
+    size_t taken;                      /* bytes already shown */
+    int32_t kept[COMPLETION_KEPT_MAX]; /* special tokens that are shown all the same */
+    int n_kept;
     const char *stop_hit; /* the stop string that ended it, or NULL */
     bool failed;          /* out of memory */
 } completion_text;
 
 void completion_text_init(completion_text *ct, const openai_request *rules, const tokenizer *tok);
 void completion_text_clear(completion_text *ct);
+
+/* Shows a special token's text all the same; -1 is none, nor is what comes behind the eighth. */
+void completion_text_keep(completion_text *ct, int32_t token);
 
 /* Adds a token's text.  True when a stop string is complete: nothing more is wanted. */
 bool completion_text_push(completion_text *ct, int32_t token);

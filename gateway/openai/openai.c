@@ -72,6 +72,9 @@ static const field fields[] = {
     {"prompt_cache_retention", BOTH, IGNORED},
     {"parallel_tool_calls", CHAT, TAKEN},
     {"reasoning_effort", CHAT, TAKEN},
+    {"thinking_budget", CHAT, TAKEN},
+    {"thinking_token_budget", CHAT, TAKEN},
+    {"include_reasoning", CHAT, TAKEN},
     {"verbosity", CHAT, IGNORED},
     {"prediction", CHAT, IGNORED},
     {"functions", CHAT, REFUSED},
@@ -329,6 +332,7 @@ bool openai_parse(openai_request *out, bool chat, const cJSON *body, const opena
     *out = (openai_request){.chat = chat,
                             .add_generation_prompt = true,
                             .add_special_tokens = true,
+                            .thinking_budget = -1,
                             .truncate_prompt = -1};
     openai_parser ps = {body, lim, a, out, p};
     if (!cJSON_IsObject(body)) {

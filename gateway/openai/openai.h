@@ -61,7 +61,9 @@ typedef struct openai_limits {
     float temperature, top_p, min_p; /* defaults where the request is silent */
     float repetition_penalty;        /* likewise; 0: none */
     int top_k;
-    bool reads_effort, reads_documents; /* the chat template has such a variable */
+    /* the chat template has such a variable; reads_switch: enable_thinking, thinking */
+    bool reads_effort, reads_documents, reads_switch;
+    bool thinks; /* it has marks around thoughts, and answers carry these apart */
     /* The body is that of /tokenize: return_token_strs is known, no model is the base. */
     bool tokenize;
     bool strict; /* a field that has no effect is an error */
@@ -86,6 +88,9 @@ typedef struct openai_request {
     const cJSON *template_kwargs; /* variables of the chat template; NULL: none */
     const cJSON *documents;       /* likewise */
     const char *effort;           /* likewise: reasoning_effort */
+    int thinking;                 /* likewise: 1, -1: on, off; 0: as it is */
+    int thinking_budget;          /* tokens of thoughts; -1: no end */
+    bool hide_thoughts;           /* include_reasoning: false */
     const cJSON *tools;           /* for the model to see; NULL: none */
     tool_choice tool_choice;
     const cJSON *tool_named; /* the function that must be called */

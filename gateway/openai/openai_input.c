@@ -118,9 +118,9 @@ static bool message_text(openai_parser *ps, const cJSON *v, int index, const cha
 static bool sort_members(openai_parser *ps, const cJSON *v, int index)
 {
     static const char *const refused[] = {"function_call", "audio"};
-    static const char *const read[] = {
-        "role",         "content",           "name",        "tool_calls",
-        "tool_call_id", "reasoning_content", "annotations", NULL};
+    static const char *const read[] = {"role",       "content",      "name",
+                                       "tool_calls", "tool_call_id", "reasoning_content",
+                                       "reasoning",  "annotations",  NULL};
     char param[64];
     const cJSON *each;
     for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
@@ -186,6 +186,7 @@ static bool take_message(openai_parser *ps, const cJSON *v, int index, chat_mess
     if (!take_role(ps, v, index, m) || !sort_members(ps, v, index)) return false;
     bool assistant = strcmp(m->role, "assistant") == 0, tool = strcmp(m->role, "tool") == 0;
     if (!message_text(ps, v, index, "name", false, &m->name) ||
+        (assistant && !message_text(ps, v, index, "reasoning", false, &m->reasoning)) ||
         (assistant && !message_text(ps, v, index, "reasoning_content", false, &m->reasoning)) ||
         (tool && !message_text(ps, v, index, "tool_call_id", true, &m->tool_call_id))) {
         return false;
@@ -234,8 +235,31 @@ static bool take_effort(openai_parser *ps)
             "'reasoning_effort' must be none, minimal, low, medium, high, xhigh or "
             "max");
     }
-    if (!ps->lim->reads_effort) return openai_ignore(ps, "reasoning_effort");
-    ps->rq->effort = effort;
+    if (ps->lim->reads_switch) ps->rq->thinking = strcmp(effort, "none") ? 1 : -1;
+    if (ps->lim->reads_effort) ps->rq->effort = effort;
+    if (ps->lim->reads_effort || ps->lim->reads_switch) return true;
+    return openai_ignore(ps, "reasoning_effort");
+}
+
+/* How long a model may think, under DashScope's name and vLLM's, and whether thoughts are shown. */
+static bool take_thinking(openai_parser *ps)
+{
+    static const char *const names[] = {"thinking_budget", "thinking_token_budget"};
+    openai_request *rq = ps->rq;
+    bool show = true;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        int budget = -1;
+        if (!openai_take_int(ps, names[i], 0, ps->lim->max_context, &budget)) return false;
+        if (budget < 0) continue;
+        if (!ps->lim->thinks) return openai_ignore(ps, names[i]);
+        if (rq->thinking_budget >= 0 && rq->thinking_budget != budget) {
+            return openai_refuse(ps->p, 400, "invalid_value", names[i],
+                                 "'%s' and '%s' differ: give one", names[0], names[1]);
+        }
+        rq->thinking_budget = budget;
+    }
+    if (!openai_take_bool(ps, "include_reasoning", &show)) return false;
+    rq->hide_thoughts = !show;
     return true;
 }
 
@@ -281,7 +305,8 @@ static bool take_beginning(openai_parser *ps)
 
 bool openai_take_variables(openai_parser *ps)
 {
-    return take_kwargs(ps) && take_effort(ps) && take_documents(ps) && take_beginning(ps);
+    return take_kwargs(ps) && take_effort(ps) && take_thinking(ps) && take_documents(ps) &&
+           take_beginning(ps);
 }
 
 bool openai_take_messages(openai_parser *ps)

@@ -186,7 +186,7 @@ static void write_usage(jsonw *w, const openai_usage *u)
     jsonw_int(w, "cached_tokens", u->cached_tokens);
     jsonw_close(w, '}');
     jsonw_open(w, "completion_tokens_details", '{');
-    jsonw_int(w, "reasoning_tokens", 0);
+    jsonw_int(w, "reasoning_tokens", u->reasoning_tokens);
     jsonw_close(w, '}');
     jsonw_close(w, '}');
 }
@@ -269,6 +269,14 @@ static void write_call_deltas(jsonw *w, tool_reader *r)
     if (any) jsonw_close(w, ']');
 }
 
+/* Under the name that clients read, and vLLM's newer one. */
+static void write_thoughts(jsonw *w, const openai_choice *c)
+{
+    if (!c->n_thoughts) return;
+    jsonw_strn(w, "reasoning_content", c->thoughts, c->n_thoughts);
+    jsonw_strn(w, "reasoning", c->thoughts, c->n_thoughts);
+}
+
 static void write_whole_choice(jsonw *w, bool chat, const openai_choice *c)
 {
     jsonw_open(w, NULL, '{');
@@ -280,6 +288,7 @@ static void write_whole_choice(jsonw *w, bool chat, const openai_choice *c)
             jsonw_null(w, "content");
         else
             jsonw_strn(w, "content", c->text, c->len);
+        write_thoughts(w, c);
         jsonw_null(w, "refusal");
         write_calls(w, c->calls);
         jsonw_close(w, '}');
@@ -297,6 +306,7 @@ static void write_delta_choice(jsonw *w, bool chat, const openai_choice *c)
     if (chat) {
         jsonw_open(w, "delta", '{');
         if (c->first) jsonw_str(w, "role", "assistant");
+        write_thoughts(w, c);
         if (c->first || c->len) jsonw_strn(w, "content", c->text, c->len);
         if (!c->first) write_call_deltas(w, c->calls);
         jsonw_close(w, '}');

@@ -30,6 +30,7 @@ typedef struct openai_head {
 
 typedef struct openai_usage {
     int64_t prompt_tokens, cached_tokens, output_tokens;
+    int64_t reasoning_tokens; /* of output_tokens */
 } openai_usage;
 
 /* Log-probabilities of consecutive tokens. */
@@ -49,6 +50,8 @@ typedef struct openai_choice {
     int index;
     const char *text;
     size_t len;
+    const char *thoughts; /* a chat's reasoning_content */
+    size_t n_thoughts;
     bool first;                      /* chat stream: the delta that carries the role */
     const char *finish;              /* "stop", "length", or NULL: still going */
     const char *stop_string;         /* what ended it, for stop_reason; NULL: none */

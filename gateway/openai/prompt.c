@@ -20,7 +20,10 @@ void prompt_limits(const server *s, openai_limits *out)
         .min_p = mc->gen_min_p,
         .repetition_penalty = mc->gen_repetition_penalty,
         .reads_effort = s->chat && chat_template_reads(s->chat, "reasoning_effort"),
-        .reads_documents = s->chat && chat_template_reads(s->chat, "documents")};
+        .reads_documents = s->chat && chat_template_reads(s->chat, "documents"),
+        .reads_switch = s->chat && (chat_template_reads(s->chat, "enable_thinking") ||
+                                    chat_template_reads(s->chat, "thinking")),
+        .thinks = s->thinking != THINKING_NONE};
 }
 
 /* How the model writes calls of tools, by the marks in its chat template. */
@@ -48,9 +51,21 @@ bool prompt_open_chat(const server *s, openai_request *rq, tool_style *tools, op
     return openai_force_call(rq, *tools, p);
 }
 
+thinking_start prompt_start(const server *s, const tokenizer *tok, const openai_request *rq,
+                            tool_style tools, const int32_t *ids, int n_ids)
+{
+    bool forced = rq->tool_choice >= TOOL_CHOICE_REQUIRED;
+    const chat_message *last = &rq->msgs[rq->n_msgs - 1];
+    if (rq->continue_final && last->len > 0) return THINKING_OVER; /* more of an answer */
+    return thinking_start_of(s->thinking, tok, ids, n_ids, forced ? tool_style_opening(tools) : "");
+}
+
+/* A call that is forced opens behind the thoughts, where there may be some. */
 static int64_t encode_chat(const server *s, const tokenizer *tok, const openai_request *rq,
                            tool_style tools, int32_t **ids, err *e)
 {
+    bool forced = rq->tool_choice >= TOOL_CHOICE_REQUIRED;
+    bool thinks = thinking_close(s->thinking)[0];
     chat_ask ask = {.msgs = rq->msgs,
                     .n_msgs = (size_t)rq->n_msgs,
                     .add_generation_prompt = rq->add_generation_prompt,
@@ -58,9 +73,15 @@ static int64_t encode_chat(const server *s, const tokenizer *tok, const openai_r
                     .tools = rq->tools,
                     .documents = rq->documents,
                     .effort = rq->effort,
-                    .opening =
-                        rq->tool_choice >= TOOL_CHOICE_REQUIRED ? tool_style_opening(tools) : NULL,
+                    .thinking = rq->thinking,
+                    .opening = forced && !thinks ? tool_style_opening(tools) : NULL,
                     .kwargs = rq->template_kwargs};
+    int64_t n = chat_encode(s->chat, tok, &ask, ids, e);
+    if (n < 0 || !forced || !thinks || n > INT32_MAX ||
+        prompt_start(s, tok, rq, tools, *ids, (int)n) != THINKING_OVER)
+        return n;
+    free(*ids);
+    ask.opening = tool_style_opening(tools);
     return chat_encode(s->chat, tok, &ask, ids, e);
 }
 

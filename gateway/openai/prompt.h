@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/chat/thinking.h"
 #include "engine/text/tokenizer.h"
 #include "gateway/openai/openai.h"
 #include "gateway/openai/tool_reader.h"
@@ -27,6 +28,10 @@ bool prompt_open_chat(const server *s, openai_request *rq, tool_style *tools, op
  * malloced (NULL after a failure), or a negative err_code. */
 int64_t prompt_encode(const server *s, const tokenizer *tok, const openai_request *rq,
                       tool_style tools, const openai_prompt *p, int32_t **ids, err *e);
+
+/* Whether an answer to a chat's prompt begins with thoughts. */
+thinking_start prompt_start(const server *s, const tokenizer *tok, const openai_request *rq,
+                            tool_style tools, const int32_t *ids, int n_ids);
 
 /* How many of n ids are left out, from the first: truncate_prompt_tokens. */
 int64_t prompt_excess(const openai_request *rq, int64_t n);

@@ -218,6 +218,23 @@ static void handle(exchange *x, void (*fn)(exchange *, const vocabulary *, const
     vocabulary_release(x->server->vocabularies, vocab);
 }
 
+bool tokenize_count(exchange *x, const cJSON *chat, int64_t *n)
+{
+    const vocabulary *vocab;
+    limits_ticket ticket;
+    openai_request rq = {0};
+    int32_t *ids = NULL;
+    *n = -1;
+    if (!find_vocabulary(x, chat, &vocab)) return false;
+    if (reserve(x, &ticket)) {
+        *n = encode_chat(x, vocab, chat, &rq, &ids);
+        openai_request_clear(&rq);
+        limits_settle(x->server->token_limits, &ticket, 0);
+    }
+    vocabulary_release(x->server->vocabularies, vocab);
+    return *n >= 0;
+}
+
 void tokenize_handle(exchange *x)
 {
     handle(x, tokenize);

@@ -51,28 +51,14 @@ void tool_reader_clear(tool_reader *r)
     *r = (tool_reader){0};
 }
 
-static void add(tool_reader *r, tool_bytes *b, const char *s, size_t len)
+static void add(tool_reader *r, held_bytes *b, const char *s, size_t len)
 {
-    if (r->failed || len == 0) return;
-    if (b->cap - b->len < len) {
-        size_t cap = 2 * (b->len + len) + 256;
-        char *p = realloc(b->s, cap);
-        if (!p) {
-            r->failed = true;
-            return;
-        }
-        b->s = p;
-        b->cap = cap;
-    }
-    memcpy(b->s + b->len, s, len);
-    b->len += len;
+    if (!r->failed && !held_add(b, s, len)) r->failed = true;
 }
 
-/* The first `n` bytes are done with. */
 static void drop(tool_reader *r, size_t n)
 {
-    r->raw.len -= n;
-    if (r->raw.len) memmove(r->raw.s, r->raw.s + n, r->raw.len);
+    held_drop(&r->raw, n);
 }
 
 static void as_text(tool_reader *r, size_t n)

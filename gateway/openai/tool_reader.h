@@ -20,6 +20,8 @@
 
 #include <cjson/cJSON.h>
 
+#include "engine/chat/held.h"
+
 typedef enum { TOOLS_NONE, TOOLS_HERMES, TOOLS_MISTRAL, TOOLS_LLAMA } tool_style;
 
 enum { TOOL_CALLS_MAX = 128, TOOL_NAME_MAX = 64, TOOL_ID_MAX = 32 };
@@ -33,17 +35,12 @@ typedef struct tool_call {
     bool whole;
 } tool_call;
 
-typedef struct tool_bytes {
-    char *s;
-    size_t len, cap;
-} tool_bytes;
-
 typedef struct tool_reader {
     tool_style style;
     const cJSON *tools; /* the request's */
     bool one;           /* one call and no more */
-    tool_bytes raw;     /* what came and is not yet understood */
-    tool_bytes text, args;
+    held_bytes raw;     /* what came and is not yet understood */
+    held_bytes text, args;
     size_t text_given;
     tool_call *call; /* [TOOL_CALLS_MAX] */
     int n_calls;

@@ -1,5 +1,5 @@
 /* admin_requests.c -- what runs and waits right now: the gateway's list joined
- * with the engine's picture. */
+ * with the engine's picture; and what has ended. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,8 +9,10 @@
 #include "gateway/inflight.h"
 #include "gateway/rest/api_audit.h"
 #include "gateway/server.h"
+#include "gateway/watch/ended.h"
+#include "gateway/watch/stats.h"
 
-enum { PICTURE_WAIT_US = 200000, LIMIT_MAX = 10000 };
+enum { PICTURE_WAIT_US = 200000, LIMIT_MAX = 10000, SLOW_MS_MAX = 86400000 };
 
 static int by_id(const void *a, const void *b)
 {
@@ -97,16 +99,98 @@ static void reply_requests(exchange *x, const inflight_info *list, size_t n,
     api_list_end(x, &w, more);
 }
 
+/* ------------------------------------------------------------------------- ended -- */
+
+static void write_ms(jsonw *w, const char *name, int64_t us)
+{
+    jsonw_num(w, name, (double)us / 1000);
+}
+
+static void write_ms_or_null(jsonw *w, const char *name, int64_t ms)
+{
+    if (ms < 0)
+        jsonw_null(w, name);
+    else
+        jsonw_int(w, name, ms);
+}
+
+static void write_ended(exchange *x, jsonw *w, const ended_row *r, const char *owner)
+{
+    const usage_row *u = &r->usage;
+    const slo_class *classes = x->server->classes;
+    jsonw_open(w, NULL, '{');
+    jsonw_str(w, "object", "request");
+    api_write_id(w, "id", u->request_id);
+    jsonw_str(w, "request_id", r->request_id);
+    jsonw_str(w, "tenant", owner);
+    api_write_id(w, "key_id", u->key_id);
+    jsonw_str(w, "model", u->model);
+    jsonw_str(w, "class", classes[r->slo_class].name);
+    jsonw_str(w, "state", "ended");
+    jsonw_int(w, "status", u->status);
+    jsonw_str(w, "finish", u->finish);
+    jsonw_str(w, "missed", u->missed ? miss_cause_name(u->missed) : NULL);
+    jsonw_str(w, "beside", r->beside >= 0 ? classes[r->beside].name : NULL);
+    api_write_time(w, "started", u->started_wall_us);
+    api_write_time(w, "ended", u->ended_wall_us);
+    jsonw_int(w, "duration_ms", u->duration_ms);
+    write_ms_or_null(w, "ttft_ms", u->ttft_ms);
+    write_ms(w, "queue_ms", r->phase.queue_us);
+    write_ms(w, "adapter_ms", r->phase.adapter_us);
+    write_ms(w, "prompt_ms", r->phase.prompt_us);
+    write_ms(w, "decode_ms", r->phase.decode_us);
+    write_ms(w, "rest_ms", r->phase.rest_us);
+    jsonw_int(w, "prompt_tokens", u->prompt_tokens);
+    jsonw_int(w, "cached_tokens", u->cached_tokens);
+    jsonw_int(w, "output_tokens", u->output_tokens);
+    jsonw_close(w, '}');
+}
+
+static void list_ended(exchange *x, size_t limit, int64_t slow_ms)
+{
+    const char *who = exchange_query(x, "tenant");
+    known_name last = {.id = UINT64_MAX};
+    ended_row *list;
+    size_t n, shown = 0;
+    bool more = false;
+    jsonw w;
+    if (!ended_list(stats_ended(x->server->stats), slow_ms, &list, &n)) {
+        exchange_starved(x);
+        return;
+    }
+    api_list_begin(&w);
+    for (size_t i = 0; i < n && !more; i++) {
+        const char *owner = tenant_name(x, list[i].usage.tenant_id, &last);
+        if (who && strcmp(who, owner) != 0) continue;
+        more = shown == limit;
+        if (!more) write_ended(x, &w, &list[i], owner);
+        shown++;
+    }
+    api_list_end(x, &w, more);
+    free(list);
+}
+
 void admin_requests_list(exchange *x)
 {
-    static const char *const states[] = {"waiting", "prefill", "decode", NULL};
-    uint64_t limit = 1000;
+    static const char *const states[] = {"waiting", "prefill", "decode", "ended", NULL};
+    enum { STATE_ENDED = 3 };
+    uint64_t limit = 1000, slow_ms = 0;
     size_t n = 0;
     int state = -1;
     inflight_info *list = NULL;
     board_picture pic = {0};
     if (!api_query_number(x, "limit", 1, LIMIT_MAX, &limit) ||
+        !api_query_number(x, "slow", 1, SLOW_MS_MAX, &slow_ms) ||
         !api_query_word(x, "state", states, &state)) {
+        return;
+    }
+    if (state == STATE_ENDED) {
+        list_ended(x, (size_t)limit, (int64_t)slow_ms);
+        return;
+    }
+    if (slow_ms > 0) {
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", "slow",
+                       "'slow' goes with state=ended alone");
         return;
     }
     if (!inflight_list(x->server->inflight, &list, &n)) {

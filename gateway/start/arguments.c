@@ -20,8 +20,14 @@ bool arguments_parse(arguments *a, int argc, char **argv)
         const char **to = strcmp(argv[i], "-c") == 0 || strcmp(argv[i], "--config") == 0 ? &a->file
                           : strcmp(argv[i], "--dir") == 0                                ? &a->dir
                           : strcmp(argv[i], "--model") == 0                              ? &a->model
+                          : strcmp(argv[i], "--to") == 0                                 ? &a->to
+                          : strcmp(argv[i], "--join") == 0                               ? &a->join
                                                                                          : NULL;
         bool set = strcmp(argv[i], "--set") == 0;
+        if (strcmp(argv[i], "--admin") == 0) {
+            a->admin = true;
+            continue;
+        }
         if (!to && !set) {
             fprintf(stderr, "lorad: unknown argument '%s'\n\n", argv[i]);
             manual_usage(stderr);

@@ -10,13 +10,22 @@
 #include "gateway/device.h"
 #include "gateway/http/listener.h"
 #include "gateway/offline_backup.h"
+#include "gateway/start/draft_model.h"
 #include "gateway/start/verbs.h"
+
+/* How the matrices stand in memory. */
+static const char *served_as(const model_survey *w)
+{
+    if (w->dequantised && w->by_codes) return "by their codes, some as plain values,";
+    return w->dequantised ? "as plain values" : w->by_codes ? "by their codes" : "then";
+}
 
 int verb_check(const arguments *a)
 {
     err e;
     config c;
     model_config mc;
+    model_survey weights;
     tokenizer *tok;
     char cert[PATH_MAX], key[PATH_MAX], ca[PATH_MAX];
     if (arguments_config(a, &c, &e)) return arguments_fail(&e);
@@ -31,23 +40,41 @@ int verb_check(const arguments *a)
     }
     if (model_config_read(c.model_path, &mc, &e)) return arguments_fail(&e);
     if (tokenizer_load(&tok, c.model_path, &e)) return arguments_fail(&e);
-    tokenizer_destroy(tok);
-    char device[512];
+    char device[512], draft[256];
     char room[64] = "what the model leaves";
+    const double gib = (double)(1 << 30);
     if (device_describe(&c, device, sizeof(device), &e)) return arguments_fail(&e);
+    bool on_cpu = strncmp(device, "cpu", 3) == 0;
+    if (model_survey_read(c.model_path, &mc, model_weights_form(c.model_weights), on_cpu, &weights,
+                          &e))
+        return arguments_fail(&e);
     if (c.engine_kv_memory == 0 && strncmp(device, "cuda", 4) != 0) device_arena(&c, NULL);
     if (c.engine_kv_memory > 0) {
         snprintf(room, sizeof(room), "%lld MiB", (long long)(c.engine_kv_memory >> 20));
     }
+    err_code rc = draft_model_describe(&c, &mc, tok, on_cpu, draft, sizeof(draft), &e);
+    tokenizer_destroy(tok);
+    if (rc) {
+        (void)err_context(&e, "model.draft");
+        return arguments_fail(&e);
+    }
     printf("config       %s: fine\n"
            "certificate  %s: %s\n"
            "model        %s, %d layers of %d, %d heads (%d kv), vocabulary %d\n"
+           "weights      %s, %.2f GiB in the files, %s %.2f GiB in memory\n"
+           "draft        %s\n"
            "backend      %s\n"
            "context      %d tokens at most\n"
-           "memory       %s of KV pages and adapters, %lld MiB of adapters' copies\n",
+           "memory       %s of KV pages and adapters, %lld MiB of adapters' copies\n"
+           "storage      %s%s\n",
            a->file, cert, good, mc.family, mc.n_layer, mc.dim, mc.n_head, mc.n_kv_head, mc.n_vocab,
-           device, mc.max_pos < c.engine_max_context ? mc.max_pos : (int)c.engine_max_context, room,
-           (long long)(c.adapters_host_memory >> 20));
+           weights.format, (double)weights.file_bytes / gib, served_as(&weights),
+           (double)weights.memory_bytes / gib, draft, device,
+           mc.max_pos < c.engine_max_context ? mc.max_pos : (int)c.engine_max_context, room,
+           (long long)(c.adapters_host_memory >> 20),
+           c.storage_database[0] ? c.storage_database : "SQLite, a server by itself",
+           c.storage_database[0] ? " (a fleet; limits and adapters' files are each node's own)"
+                                 : "");
     return EXIT_SUCCESS;
 }
 

@@ -1,11 +1,14 @@
-/* init.c -- lorad init: what a server needs before its first start.  Nothing is overwritten. */
+/* init.c -- lorad init: what a server needs before its first start, of which nothing is
+ * overwritten; and lorad key and cert: what of it must be had again. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include "engine/model/model.h"
 #include "engine/program/process.h"
 #include "gateway/net/devcert.h"
 #include "gateway/start/verbs.h"
@@ -29,18 +32,48 @@ static err_code write_config(const config *c, const char *path, err *e)
     return ERR_NONE;
 }
 
-static err_code make_admin_key(const char *dir, char text[KEY_TEXT_LEN + 1], err *e)
+/* `by`: the verb that does it. */
+static err_code make_admin_key(const char *dir, const char *by, char text[KEY_TEXT_LEN + 1], err *e)
 {
     store *st;
-    store_options options = {.create = true};
+    char detail[64];
+    store_options options = {.create = strcmp(by, "init") == 0};
     err_code rc = store_open(&st, dir, &options, e);
     if (rc) return rc;
     key_info want = {.scopes = SCOPE_ADMIN, .name = "admin"}, made;
     rc = keys_create(st, &want, text, &made, e);
-    if (!rc)
-        rc = audit_append(st, 0, 0, "key.create", made.public_id, "{\"by\":\"lorad init\"}", e);
+    snprintf(detail, sizeof(detail), "{\"by\":\"lorad %s\"}", by);
+    if (!rc) rc = audit_append(st, 0, 0, "key.create", made.public_id, detail, e);
     store_close(st);
     return rc;
+}
+
+/* A folder or file that serve could read a model from; nothing is written before that is known. */
+static err_code find_model(const char *name, char path[PATH_MAX], err *e)
+{
+    model_config mc;
+    if (!realpath(name, path))
+        return err_set(e, ERR_NOT_FOUND,
+                       "%s: %s; models are not fetched: get it first, for example with "
+                       "'hf download NAME --local-dir DIR', and give that folder",
+                       name, strerror(errno));
+    return model_config_read(path, &mc, e) ? err_context(e, "--model") : ERR_NONE;
+}
+
+/* What must not be there yet. */
+static err_code check_new(const char *dir, err *e)
+{
+    static const char *const made[] = {"lorad.conf", "lorad.db", "tls/key.pem", "tls/cert.pem"};
+    char path[PATH_MAX + 64];
+    for (size_t i = 0; i < sizeof(made) / sizeof(*made); i++) {
+        snprintf(path, sizeof(path), "%s/%s", dir, made[i]);
+        if (access(path, F_OK) == 0)
+            return err_set(e, ERR_EXISTS,
+                           "%s is there: init was here before. The admin key is lost? 'lorad key "
+                           "--admin -c FILE'. The certificate has ended? 'lorad cert -c FILE'",
+                           path);
+    }
+    return ERR_NONE;
 }
 
 int verb_init(const arguments *a)
@@ -55,11 +88,19 @@ int verb_init(const arguments *a)
     }
     process_keep_secrets();
     config_defaults(&c);
+    for (int i = 0; i < a->n_sets; i++)
+        if (config_set(&c, a->sets[i], &e)) return arguments_fail(&e);
+    if (a->join) {
+        snprintf(path, sizeof(path), "storage.database=%s", a->join);
+        if (config_set(&c, path, &e)) return arguments_fail(&e);
+    }
+    if (find_model(a->model, model_dir, &e)) return arguments_fail(&e);
     if (make_dir(a->dir, 0700, &e)) return arguments_fail(&e);
-    if (!realpath(a->dir, dir) || !realpath(a->model, model_dir)) {
-        (void)err_set(&e, ERR_IO, "%s: %s", a->model, strerror(errno));
+    if (!realpath(a->dir, dir)) {
+        (void)err_set(&e, ERR_IO, "%s: %s", a->dir, strerror(errno));
         return arguments_fail(&e);
     }
+    if (check_new(dir, &e)) return arguments_fail(&e);
     if (strlen(dir) >= CONFIG_TEXT_MAX || strlen(model_dir) >= CONFIG_TEXT_MAX) {
         (void)err_set(&e, ERR_INPUT, "a path is longer than %d bytes", CONFIG_TEXT_MAX - 1);
         return arguments_fail(&e);
@@ -71,7 +112,8 @@ int verb_init(const arguments *a)
     snprintf(cert, sizeof(cert), "%s/tls/cert.pem", dir);
     snprintf(path, sizeof(path), "%s/tls/key.pem", dir);
     if (devcert_write(cert, path, &e)) return arguments_fail(&e);
-    err_code rc = make_admin_key(dir, key, &e);
+    /* A fleet's keys are there already. */
+    err_code rc = a->join ? config_check(&c, &e) : make_admin_key(dir, "init", key, &e);
     if (rc) return arguments_fail(&e);
     snprintf(path, sizeof(path), "%s/lorad.conf", dir);
     rc = write_config(&c, path, &e);
@@ -80,11 +122,55 @@ int verb_init(const arguments *a)
         return arguments_fail(&e);
     }
     printf("config       %s\n"
-           "certificate  %s (self-signed, for development)\n"
-           "admin key    %s\n"
-           "             shown once: keep it\n"
-           "next         lorad serve -c %s\n",
-           path, cert, key, path);
+           "certificate  %s (self-signed, for development)\n",
+           path, cert);
+    if (a->join)
+        printf("fleet        node %d of %s\n", (int)c.server_node, c.storage_database);
+    else
+        printf("admin key    %s\n"
+               "             shown once: keep it\n",
+               key);
+    printf("next         lorad serve -c %s\n", path);
     explicit_bzero(key, sizeof(key));
+    return EXIT_SUCCESS;
+}
+
+int verb_key(const arguments *a)
+{
+    err e;
+    config c;
+    char key[KEY_TEXT_LEN + 1];
+    if (!a->admin) {
+        fprintf(stderr, "lorad: key needs --admin; other keys: loractl key create\n");
+        return EXIT_USAGE;
+    }
+    process_keep_secrets();
+    if (arguments_config(a, &c, &e)) return arguments_fail(&e);
+    err_code rc = make_admin_key(c.data_dir, "key", key, &e);
+    if (rc == ERR_BUSY)
+        (void)err_set(&e, ERR_BUSY,
+                      "%s is a running server's: stop it first, or ask it: loractl key create "
+                      "--scopes admin",
+                      c.data_dir);
+    if (rc) return arguments_fail(&e);
+    printf("admin key    %s\n"
+           "             shown once: keep it\n",
+           key);
+    explicit_bzero(key, sizeof(key));
+    return EXIT_SUCCESS;
+}
+
+int verb_cert(const arguments *a)
+{
+    err e;
+    config c;
+    char cert[PATH_MAX], key[PATH_MAX], ca[PATH_MAX];
+    if (arguments_config(a, &c, &e)) return arguments_fail(&e);
+    tls_files files = arguments_tls(&c, cert, key, ca);
+    if (devcert_renew(files.cert, files.key, &e)) return arguments_fail(&e);
+    printf("certificate  %s (self-signed, for development): 397 days from now\n"
+           "next         a server that runs takes it on SIGHUP (loractl reload); clients want the "
+           "new file\n",
+           files.cert);
     return EXIT_SUCCESS;
 }

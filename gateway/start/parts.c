@@ -14,6 +14,9 @@
 #include "gateway/net/tls_warm.h"
 #include "gateway/openai/vocabulary.h"
 #include "gateway/route.h"
+#include "gateway/start/draft_model.h"
+#include "gateway/start/fleet_source.h"
+#include "gateway/watch/spans.h"
 #include "gateway/watch/stats.h"
 #include "storage/disk.h"
 #include "storage/targets.h"
@@ -80,16 +83,31 @@ static err_code look_at_tenants(const server *s, err *e)
     return ERR_NONE;
 }
 
+static err_code set_kv_type(const config *c, model *m, err *e)
+{
+    if (strcmp(c->engine_kv_type, "auto") == 0) return ERR_NONE;
+    dtype type = model_kv_type(model_get_config(m), c->engine_kv_type);
+    err_code rc = model_set_kv_type(m, type, e);
+    return rc ? err_context(e, "engine.kv_type = %s", c->engine_kv_type) : rc;
+}
+
 static err_code open_model(parts *p, err *e)
 {
     server *s = &p->srv;
     const config *c = &p->cfg;
     char reason[256];
     err_code rc = device_open(&s->be, c, reason, sizeof(reason), e);
+    char packed[CONFIG_TEXT_MAX + 16];
+    snprintf(packed, sizeof(packed), "%s/packed", c->data_dir);
+    model_options options = {.weights = model_weights_form(c->model_weights),
+                             .max_context = (int)c->engine_max_context,
+                             .packed_dir = c->model_packed_cache ? packed : NULL,
+                             .packed_floor_bytes =
+                                 disk_floor_bytes(c->data_dir, (uint64_t)c->data_min_free)};
     if (!rc) {
         if (reason[0]) log_info("gateway", "serving on the CPU: %s", reason);
-        rc = model_load(&s->model, c->model_path, s->be, (int)c->engine_max_rows,
-                        (int)c->engine_max_seqs + SCHED_SCORE_ROWS, e);
+        rc = model_load_with(&s->model, c->model_path, s->be, (int)c->engine_max_rows,
+                             (int)c->engine_max_seqs + SCHED_SCORE_ROWS, &options, e);
     }
     if (!rc) device_arena(&p->cfg, s->be);
     if (!rc) rc = tokenizer_load(&s->tok, c->model_path, e);
@@ -101,6 +119,10 @@ static err_code open_model(parts *p, err *e)
         rc = grammar_maker_create(&s->grammars, s->tok, model_get_config(s->model)->n_vocab, e);
     }
     if (rc) return err_context(e, "model.path");
+    rc = set_kv_type(c, s->model, e);
+    if (rc) return rc;
+    rc = draft_model_load(&s->draft, c, s->be, s->tok, e);
+    if (rc) return err_context(e, "model.draft");
     err why;
     rc = chat_template_load(&s->chat, c->model_path, c->model_chat_template, s->tok, &why);
     if (rc) {
@@ -110,11 +132,13 @@ static err_code open_model(parts *p, err *e)
         snprintf(s->chat_problem, sizeof(s->chat_problem), "%s", why.msg);
         log_warn("gateway", "chat is off: %s", why.msg);
     }
+    s->thinking = c->model_reasoning ? thinking_style_of(s->chat) : THINKING_NONE;
     const model_config *mc = model_get_config(s->model);
     char text[256];
     uint8_t digest[DIGEST_BYTES];
-    int n = snprintf(text, sizeof(text), "%s %s %s %d %d %d", LORAD_VERSION, mc->family,
-                     be_caps(s->be)->detail, mc->n_layer, mc->dim, mc->n_vocab);
+    int n = snprintf(text, sizeof(text), "%s %s %s %s %s %d %d %d %s", LORAD_VERSION, mc->family,
+                     mc->format, be_caps(s->be)->detail, model_kv_name(s->model), mc->n_layer,
+                     mc->dim, mc->n_vocab, c->model_weights);
     digest_bytes(text, (size_t)n, digest);
     snprintf(s->fingerprint, sizeof(s->fingerprint), "fp_%02x%02x%02x%02x%02x", digest[0],
              digest[1], digest[2], digest[3], digest[4]);
@@ -125,9 +149,13 @@ static err_code open_storage(parts *p, err *e)
 {
     server *s = &p->srv;
     const config *c = &p->cfg;
-    store_options options = {0};
+    store_options options = {.node = (int)c->server_node};
+    if (fleet_source(c, &p->fleet)) {
+        options.fleet = &p->fleet;
+        options.create = true; /* a node that joins begins with the fleet's rows */
+    }
     err_code rc = store_open(&s->store, c->data_dir, &options, e);
-    if (rc) return err_context(e, "data.dir");
+    if (rc) return err_context(e, options.fleet ? "data.dir, storage.database" : "data.dir");
     rc = look_at_tenants(s, e);
     if (rc) return rc;
     int running = (int)(c->engine_max_queued + c->engine_max_seqs) + SLOT_MARGIN;
@@ -135,7 +163,10 @@ static err_code open_storage(parts *p, err *e)
     rc = meter_file_open(&s->meters, s->store, running, spool, NULL, e);
     if (rc) return err_context(e, "data.spool");
     publish_sweep(c->data_dir);
-    return ERR_NONE;
+    s->responses_sealed = c->responses_key_file[0] != 0;
+    if (!s->responses_sealed) return ERR_NONE;
+    rc = responses_read_key(c->responses_key_file, s->responses_key, e);
+    return rc ? err_context(e, "responses.key_file") : ERR_NONE;
 }
 
 /* What a process before could not settle counts against budgets before anything moves. */
@@ -238,6 +269,7 @@ static err_code open_scheduler(parts *p, err *e)
                                          : PREEMPT_CHEAPER,
                        .speculate = guesses ? (int)c->engine_speculate_tokens : 0,
                        .speculate_always = strcmp(c->engine_speculate, "always") == 0,
+                       .draft = s->draft,
                        .max_tenants = (int)c->metrics_max_tenants,
                        .n_class = s->n_class};
     memcpy(sc.classes, s->classes, sizeof(s->classes));
@@ -260,6 +292,8 @@ static void make_host(parts *p)
     h->body_timeout_us = c->server_body_timeout_us;
     h->max_connections = config_max_connections(c);
     h->max_connections_per_ip = config_max_connections_per_ip(c);
+    h->plain_listen = c->server_plain_listen;
+    h->plain_networks = c->server_plain_networks;
 }
 
 static err_code open_listeners(parts *p, err *e)
@@ -283,6 +317,17 @@ static err_code open_listeners(parts *p, err *e)
     return rc;
 }
 
+static err_code open_traces(parts *p, err *e)
+{
+    const config *c = &p->cfg;
+    spans_config sc = {.endpoint = c->traces_endpoint,
+                       .headers = c->traces_headers[0] ? c->traces_headers : NULL,
+                       .sample = config_traces_sample(c),
+                       .version = LORAD_VERSION,
+                       .node = (int)c->server_node};
+    return c->traces_endpoint[0] ? spans_create(&p->srv.spans, &sc, e) : ERR_NONE;
+}
+
 /* Storage first: what it holds is asked for by all others.  Listeners last: whoever comes is
  * served. */
 err_code parts_open(parts *p, err *e)
@@ -296,6 +341,7 @@ err_code parts_open(parts *p, err *e)
     if (!rc) rc = open_limits(p, e);
     if (!rc) rc = open_scheduler(p, e);
     if (!rc && !(p->srv.stats = stats_create(&p->srv))) rc = err_set(e, ERR_NOMEM, "no memory");
+    if (!rc) rc = open_traces(p, e);
     if (!rc) rc = open_listeners(p, e);
     return rc;
 }
@@ -325,6 +371,7 @@ void parts_close(parts *p)
 {
     server *s = &p->srv;
     close_listeners(p);
+    spans_destroy(s->spans);
     stats_destroy(s->stats);
     sched_destroy(s->sched);
     staging_close(s->staging);
@@ -342,6 +389,7 @@ void parts_close(parts *p)
     chat_template_destroy(s->chat);
     grammar_maker_destroy(s->grammars);
     tokenizer_destroy(s->tok);
+    model_destroy(s->draft);
     model_destroy(s->model);
     be_close(s->be);
 }

@@ -9,6 +9,7 @@
 #include "gateway/config/config.h"
 #include "gateway/http/listener.h"
 #include "gateway/server.h"
+#include "storage/fleet/journal.h"
 
 typedef struct parts {
     config cfg;
@@ -16,6 +17,7 @@ typedef struct parts {
     listener *inference, *admin, *metrics;
     lora_source source;
     tls_files tls;
+    journal_source fleet; /* where storage.database is set */
 } parts;
 
 /* `cfg` and `tls` are set.  What was opened before a failure is for parts_close(). */

@@ -24,6 +24,7 @@ enum { DRAIN_MARGIN_US = 30000000 };
 enum { ANSWERS_US = 10000000 }; /* for clients to take the answers that are being written */
 enum { PRUNE_ROWS = 2000 };     /* of old usage at once */
 static const int64_t PRUNE_US = 3600 * INT64_C(1000000), DAY_US = 86400 * INT64_C(1000000);
+static const int64_t EXPIRE_US = 60 * INT64_C(1000000);
 enum { SWEEP_US = 5000000 };      /* between looks for abandoned uploads */
 enum { MMAP_BYTES = 256 * 1024 }; /* allocations of that size are the system's own */
 
@@ -32,8 +33,9 @@ typedef struct {
     parts parts;
     config taken; /* as it was read, with what a reload has taken */
     char cert[PATH_MAX], key[PATH_MAX], client_ca[PATH_MAX]; /* parts.tls points here */
-    int64_t prune_us;                                        /* when old usage is looked for next */
-    int64_t fed_us; /* when the watchdog last heard of us */
+    int64_t expire_us; /* when stored responses are looked at next */
+    int64_t prune_us;  /* when old usage is looked for next */
+    int64_t fed_us;    /* when the watchdog last heard of us */
 } serving;
 
 static void apply_log(const config *c)
@@ -118,6 +120,19 @@ static void prune_usage(serving *p)
     if (n) log_info("gateway", "%lld rows of usage became sums by hour", (long long)n);
 }
 
+/* Stored responses whose time is over. */
+static void expire_responses(serving *p)
+{
+    err e;
+    int64_t n = 0, now = clock_now_us();
+    if (now < p->expire_us) return;
+    if (responses_expire(p->parts.srv.store, clock_wall_us(), PRUNE_ROWS, &n, &e))
+        log_error("gateway", "responses stay beyond their time: %s", e.msg);
+    if (n < PRUNE_ROWS) p->expire_us = now + EXPIRE_US;
+    if (n)
+        log_info("gateway", "%lld stored responses were deleted: their time is over", (long long)n);
+}
+
 /* Returns when it is time to stop. */
 static void wait_for_end(serving *p, const sigset_t *signals)
 {
@@ -131,6 +146,7 @@ static void wait_for_end(serving *p, const sigset_t *signals)
         int sig = sigtimedwait(signals, NULL, &pause);
         stats_tick(p->parts.srv.stats);
         prune_usage(p);
+        expire_responses(p);
         feed_watchdog(p);
         if (sig == SIGTERM || sig == SIGINT) return;
         if (atomic_exchange(&p->parts.srv.drain_wanted, false)) return;

@@ -10,6 +10,7 @@ enum { STALL_US = 30 * 1000000 };
 void health_live(exchange *x)
 {
     sched_stats st;
+    x->watches = true;
     sched_stats_get(x->server->sched, &st);
     int64_t silent = clock_now_us() - sched_heartbeat_us(x->server->sched);
     /* Loading the weights again takes its time: that is no reason to be killed. */
@@ -23,6 +24,7 @@ void health_live(exchange *x)
 void health_ready(exchange *x)
 {
     sched_stats st;
+    x->watches = true;
     sched_stats_get(x->server->sched, &st);
     bool draining = atomic_load(&x->server->http.draining);
     meter_file_stats spool;

@@ -14,6 +14,7 @@
 #include "engine/base/clock.h"
 #include "gateway/descriptors.h"
 #include "gateway/handlers.h"
+#include "gateway/watch/spans.h"
 #include "storage/disk.h"
 #include "storage/tenants.h"
 
@@ -43,9 +44,19 @@ static void put_engine(prom *p, const metrics_view *v)
     prom_counter(p, "lorad_engine_streams_out_total",
                  "Times that a stream sat out a step, for others were due", t->n_out);
     prom_family(p, "lorad_speculated_tokens_total", "counter",
-                "Tokens that were guessed and computed beside others, by whether they came");
-    prom_count(p, t->n_guessed_right, "result", "accepted", NULL);
-    prom_count(p, t->n_guessed - t->n_guessed_right, "result", "rejected", NULL);
+                "Tokens that were guessed and computed beside others, by whether they came, and "
+                "what guessed them");
+    for (int i = 0; i < GUESS_SOURCES; i++) {
+        static const char *const source[] = {"lookup", "form", "draft"};
+        uint64_t wrong = t->guessed_by[i] - t->right_by[i];
+        prom_count(p, t->right_by[i], "result", "accepted", "source", source[i], NULL);
+        prom_count(p, wrong, "result", "rejected", "source", source[i], NULL);
+    }
+    prom_family(p, "lorad_draft_seconds_total", "counter", "Time of the draft model's passes");
+    prom_sample(p, (double)t->draft_us / 1e6, NULL);
+    prom_family(p, "lorad_draft_kv_bytes", "gauge", "The draft model's KV pages");
+    prom_count(p, t->draft_used_bytes, "use", "kv", NULL);
+    prom_count(p, t->draft_bytes - t->draft_used_bytes, "use", "free", NULL);
     prom_family(p, "lorad_step_seconds_total", "counter", "Time in steps");
     prom_sample(p, (double)t->busy_us / 1e6, NULL);
     prom_family(p, "lorad_step_rows", "histogram", "Rows of a step");
@@ -324,6 +335,16 @@ static void put_storage(prom *p, server *s)
     }
     prom_gauge(p, "lorad_lockouts_pending",
                "Revocations and suspensions in force that are not durable yet", st.n_lockouts);
+    if (st.fleet.member) {
+        prom_gauge(p, "lorad_fleet_away_seconds",
+                   "How long the fleet's database has not answered; 0: it does",
+                   (double)st.fleet.away_us / 1e6);
+        prom_gauge(p, "lorad_fleet_behind", "Changes of the fleet that are not applied here yet",
+                   (double)st.fleet.behind);
+        prom_gauge(p, "lorad_fleet_fenced",
+                   "1: another server took this one's number; it writes nothing any more",
+                   st.fleet.fenced);
+    }
     prom_gauge(p, "lorad_disk_reserve", "0: the disk was full, the database's reserve is given up",
                st.reserve_held);
     disk_room disk;
@@ -371,6 +392,16 @@ static void put_http(prom *p, server *s)
     }
 }
 
+static void put_traces(prom *p, server *s)
+{
+    spans_stats t;
+    if (!s->spans) return;
+    spans_get(s->spans, &t);
+    prom_counter(p, "lorad_traces_sent_total", "Requests whose traces a collector has", t.n_sent);
+    prom_counter(p, "lorad_traces_dropped_total", "Requests whose traces were lost", t.n_dropped);
+    prom_counter(p, "lorad_traces_failures_total", "Exports that no collector took", t.n_failures);
+}
+
 /* ------------------------------------------------------------------------ whole -- */
 
 /* The parts are read one after another: what happens in between may show
@@ -392,7 +423,9 @@ static bool look(metrics_view *v, server *s)
     telemetry_steps_get(t, &v->steps);
     v->n_tenants = telemetry_tenants_get(t, v->tenants, most);
     v->n_adapters = telemetry_adapters_get(t, v->adapters, cap);
-    return true;
+    size_t room = 0;
+    err e;
+    return residency_rows(s->residency, &v->loaded, &v->n_loaded, &room, &e) == ERR_NONE;
 }
 
 void metrics_get(exchange *x)
@@ -400,11 +433,13 @@ void metrics_get(exchange *x)
     server *s = x->server;
     metrics_view *v = calloc(1, sizeof(*v));
     prom p;
+    x->watches = true;
     prom_init(&p);
     if (v && look(v, s)) {
-        prom_family(&p, "lorad_build_info", "gauge", "Version and backend");
+        prom_family(&p, "lorad_build_info", "gauge", "Version, backend, weights, keys and values");
         prom_sample(&p, 1, "version", LORAD_VERSION, "backend", be_caps(s->be)->name, "detail",
-                    be_caps(s->be)->detail, NULL);
+                    be_caps(s->be)->detail, "weights", model_get_config(s->model)->format, "kv",
+                    model_kv_name(s->model), NULL);
         put_engine(&p, v);
         put_targets(&p, s);
         put_outcomes(&p, v);
@@ -415,6 +450,7 @@ void metrics_get(exchange *x)
         put_adapters(&p, s);
         put_storage(&p, s);
         put_http(&p, s);
+        put_traces(&p, s);
         if (s->cfg->metrics_vllm_names) metrics_vllm(&p, v);
     } else {
         p.failed = true;
@@ -427,6 +463,7 @@ void metrics_get(exchange *x)
     if (v) {
         free(v->tenants);
         free(v->adapters);
+        free(v->loaded);
     }
     free(v);
 }

@@ -16,6 +16,8 @@ typedef struct metrics_view {
     int n_tenants;
     telemetry_adapter *adapters; /* malloced */
     int n_adapters;
+    residency_row *loaded; /* malloced; adapters that are more than files */
+    size_t n_loaded;
 } metrics_view;
 
 /* metrics_vllm.c: what vLLM 0.9 and later export, under their names. */

@@ -13,7 +13,7 @@
 #include "engine/base/clock.h"
 #include "gateway/watch/metrics.h"
 
-enum { NAMES_MAX = 256 };
+enum { NAMES_MAX = 256, LOADED_MAX = 512 };
 
 /* Every one has these two, as vLLM's do. */
 #define LABELS "engine", "0", "model_name", v->srv->cfg->model_name
@@ -49,7 +49,7 @@ static bool has_name(const name_list *l, const char *name, size_t len)
 }
 
 /* Adapters of several tenants may have one name: the picker asks by the name that a request
- * gives. */
+ * gives.  Beyond NAMES_MAX the list is cut. */
 static void add_name(name_list *l, const char *name)
 {
     size_t len = strlen(name);
@@ -57,6 +57,51 @@ static void add_name(name_list *l, const char *name)
     l->len +=
         (size_t)snprintf(l->text + l->len, sizeof(l->text) - l->len, "%s%s", l->n ? "," : "", name);
     l->n++;
+}
+
+/* An idle one that is still there is worth a request as much as one that runs. */
+static void add_resident(name_list *l, const metrics_view *v)
+{
+    for (size_t i = 0; i < v->n_loaded; i++) {
+        const adapter_version *held;
+        err e;
+        if (v->loaded[i].state != RESIDENCY_RESIDENT) continue;
+        if (registry_acquire_id(v->srv->registry, v->loaded[i].version_id, &held, &e)) continue;
+        add_name(l, held->name);
+        registry_release(v->srv->registry, held);
+    }
+}
+
+/* vLLM's word for where it is: in the device's memory, in a copy in host memory; NULL: in
+ * neither. */
+static const char *level_of(const residency_row *r)
+{
+    return r->state == RESIDENCY_RESIDENT ? "gpu" : r->state == RESIDENCY_HOST ? "cpu" : NULL;
+}
+
+static void put_loaded(prom *p, const metrics_view *v)
+{
+    residency_stats r;
+    int n = 0;
+    residency_stats_get(v->srv->residency, &r);
+    gauge(p, v, "vllm:num_gpu_loaded_lora_adapters", "Adapters on the device", r.n_resident);
+    gauge(p, v, "vllm:num_cpu_loaded_lora_adapters", "Copies of adapters in host memory", r.n_host);
+    for (size_t i = 0; i < v->n_loaded && n < LOADED_MAX; i++) {
+        const adapter_version *held;
+        err e;
+        char rank[16], version[16];
+        const char *level = level_of(&v->loaded[i]);
+        if (!level) continue;
+        if (registry_acquire_id(v->srv->registry, v->loaded[i].version_id, &held, &e)) continue;
+        if (n++ == 0)
+            prom_family(p, "vllm:lora_adapter_loaded", "gauge",
+                        "1 for each adapter version in memory");
+        snprintf(rank, sizeof(rank), "%d", held->rank_max);
+        snprintf(version, sizeof(version), "%d", held->version);
+        prom_sample(p, 1, LABELS, "adapter_name", held->name, "version", version, "level", level,
+                    "pinned", v->loaded[i].pinned ? "true" : "false", "rank", rank, NULL);
+        registry_release(v->srv->registry, held);
+    }
 }
 
 static void put_lora(prom *p, const metrics_view *v)
@@ -75,10 +120,12 @@ static void put_lora(prom *p, const metrics_view *v)
         if (a->waiting > 0) add_name(waiting, held->name);
         registry_release(v->srv->registry, held);
     }
+    add_resident(running, v);
     char most[24];
     snprintf(most, sizeof(most), "%lld", (long long)v->srv->cfg->engine_max_seqs);
     prom_family(p, "vllm:lora_requests_info", "gauge",
-                "Adapters of running and waiting requests; the value is the time of this line");
+                "Adapters of running and waiting requests, resident ones among the running; the "
+                "value is the time of this line");
     prom_sample(p, (double)clock_wall_us() / 1e6, "max_lora", most, "running_lora_adapters",
                 running->text, "waiting_lora_adapters", waiting->text, NULL);
     free(running);
@@ -173,4 +220,5 @@ void metrics_vllm(prom *p, const metrics_view *v)
     put_success(p, v);
     put_series(p, v);
     put_lora(p, v);
+    put_loaded(p, v);
 }

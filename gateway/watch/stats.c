@@ -29,8 +29,10 @@ stats *stats_create(struct server *s)
     lock_init(&st->mu, LOCK_STATS);
     lock_init(&st->events_mu, LOCK_STATS_EVENTS);
     st->book = book_create();
+    st->ended = ended_create();
+    st->history = stats_history_create(clock_wall_us() / 1000000);
     st->journal = journal_create(proto_table_bytes, TABLES);
-    if (!st->book || !st->journal) {
+    if (!st->book || !st->ended || !st->history || !st->journal) {
         stats_destroy(st);
         return NULL;
     }
@@ -38,12 +40,42 @@ stats *stats_create(struct server *s)
     return st;
 }
 
+/* ------------------------------------------------------------------------ history -- */
+
+static void tell_breach(void *arg, int class, const breach *b)
+{
+    stats *st = arg;
+    const slo_class *k = &st->srv->classes[class];
+    char text[PROTO_TEXT_CAP];
+    breach_text(b, k->ttft_us, k->tpot_us, text, sizeof(text));
+    stats_event(st, b->until_s ? "info" : "warning", b->until_s ? "slo.kept" : "slo.broken", 0,
+                k->name, text, 0);
+}
+
+static void tick_history(stats *st, int64_t now_s)
+{
+    const char *names[SLO_CLASS_MAX];
+    for (int i = 0; i < st->srv->n_class; i++) names[i] = st->srv->classes[i].name;
+    stats_history_tick(st->history, st->srv->store, names, st->srv->n_class, now_s, tell_breach,
+                       st);
+}
+
+/* Requests have ended, and the storage thread still runs: what is under way is written. */
+static void end_history(stats *st)
+{
+    if (!st->history) return;
+    tick_history(st, clock_wall_us() / 1000000 + HISTORY_COARSE_S);
+    stats_history_destroy(st->history);
+}
+
 void stats_destroy(stats *st)
 {
     if (!st) return;
+    end_history(st);
     board_picture_clear(&st->picture);
     journal_destroy(st->journal);
     book_destroy(st->book);
+    ended_destroy(st->ended);
     free(st->tenants);
     free(st->tenant_ids);
     free(st->usage);
@@ -56,10 +88,17 @@ void stats_destroy(stats *st)
 
 /* ------------------------------------------------------------------------ telling -- */
 
-void stats_note(stats *st, const usage_row *row, const request *rq)
+struct ended *stats_ended(stats *st)
+{
+    return st->ended;
+}
+
+void stats_note(stats *st, const usage_row *row, const request *rq, const char *request_id)
 {
     if (!st) return;
     book_note(st->book, row, rq->slo_class);
+    ended_note(st->ended, row, rq, request_id);
+    stats_history_note(st->history, row, rq->slo_class);
     if (row->status < 500) return;
     char detail[96];
     snprintf(detail, sizeof(detail), "status %d, %s", row->status, row->finish);
@@ -68,7 +107,9 @@ void stats_note(stats *st, const usage_row *row, const request *rq)
 
 void stats_refused(stats *st, uint64_t tenant_id, int class, bool limited)
 {
-    if (st) book_refused(st->book, tenant_id, class, limited);
+    if (!st) return;
+    book_refused(st->book, tenant_id, class, limited);
+    stats_history_refused(st->history, tenant_id, class, limited);
 }
 
 /* ----------------------------------------------------------------------- sampling -- */
@@ -122,6 +163,7 @@ static void keep_class(void *arg, uint64_t id, const book_counts *c)
 void stats_tick(stats *st)
 {
     if (!st) return;
+    tick_history(st, clock_wall_us() / 1000000);
     int64_t now = clock_now_us();
     lock_take(&st->mu);
     const totals_sample *last = &st->sample[(st->n_sample - 1) % SAMPLES];
@@ -161,6 +203,16 @@ static void write_percentiles(proto_class *c, const book_counts *now, const book
     c->tpot_p99_ms = book_percentile_ms(tpot, 0.99);
 }
 
+/* While it breaks its promises. */
+static void put_verdict(stats *st, int class, proto_class *c)
+{
+    const slo_class *k = &st->srv->classes[class];
+    breach b = stats_history_breach(st->history, class);
+    if (!b.since_s || b.until_s) return;
+    c->broken_since_s = b.since_s;
+    breach_text(&b, k->ttft_us, k->tpot_us, c->verdict, sizeof(c->verdict));
+}
+
 static void take_classes(stats *st)
 {
     lock_assert_held(&st->mu);
@@ -195,6 +247,7 @@ static void take_classes(stats *st)
         c->attained = met + missed ? (double)met / (double)(met + missed) : -1;
         c->goodput = seconds > 0 ? (double)met / seconds : 0;
         write_percentiles(c, now, then);
+        put_verdict(st, i, c);
     }
     for (int i = 0; i < st->picture.n_row; i++) {
         const board_row *r = &st->picture.row[i];
@@ -251,6 +304,10 @@ static void take_disk(stats *st)
     o->disk_floor_bytes = (int64_t)st->srv->disk_floor_bytes;
     o->disk_reserve = db.reserve_held;
     o->lockouts_pending = db.n_lockouts;
+    o->fleet = db.fleet.member;
+    o->fleet_fenced = db.fleet.fenced;
+    o->fleet_away_us = db.fleet.away_us;
+    o->fleet_behind = db.fleet.behind;
     if (o->disk_reserve == st->had_reserve) return;
     st->had_reserve = o->disk_reserve;
     if (o->disk_reserve)
@@ -268,7 +325,8 @@ static void take_server(stats *st, const sched_stats *e)
     struct rusage ru;
     memset(o, 0, sizeof(*o));
     snprintf(o->version, sizeof(o->version), "%s", LORAD_VERSION);
-    snprintf(o->backend, sizeof(o->backend), "%s", be_caps(s->be)->detail);
+    snprintf(o->backend, sizeof(o->backend), "%s, weights %s, KV %s", be_caps(s->be)->detail,
+             model_get_config(s->model)->format, model_kv_name(s->model));
     snprintf(o->model, sizeof(o->model), "%s", s->cfg->model_name);
     if (gethostname(o->host, sizeof(o->host) - 1)) o->host[0] = 0;
     o->started_s = s->started_wall_us / 1000000;
@@ -303,6 +361,8 @@ static void take_engine(stats *st, const sched_stats *e, const residency_stats *
         .pages_used = e->n_pages_used,
         .pages_cached = e->n_pages_cached,
         .kv_bytes = st->srv->cfg->engine_kv_memory,
+        .draft_bytes = (int64_t)e->draft_bytes,
+        .draft_used_bytes = (int64_t)e->draft_used_bytes,
         .last_rows = e->last_rows,
         .last_prefill = e->last_prefill,
         .last_seqs = e->last_seqs,
@@ -409,7 +469,7 @@ static void write_classes(const stats *st, jsonw *w)
     jsonw_open(w, "classes", '[');
     for (int i = 0; i < st->srv->n_class; i++) {
         write_object(w, NULL, proto_class_fields, &st->classes[i]);
-        w->len--; /* the brace: the histograms belong inside */
+        if (!w->failed) w->len--; /* the brace: the histograms belong inside */
         write_hist(w, PROTO_CLASS_TTFT_HIST, st->class_counts[i].ttft);
         write_hist(w, PROTO_CLASS_TPOT_HIST, st->class_counts[i].tpot);
         jsonw_close(w, '}');

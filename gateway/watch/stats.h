@@ -34,8 +34,11 @@ void stats_destroy(stats *st);
 /* Once a second or so, on the main thread. */
 void stats_tick(stats *st);
 
-/* What the rest of the gateway tells; a NULL `st` is fine.  `row`: what `rq` came to. */
-void stats_note(stats *st, const usage_row *row, const request *rq);
+/* What the rest of the gateway tells; a NULL `st` is fine.  `row`: what `rq` came to, which its
+ * client knows as `request_id`. */
+void stats_note(stats *st, const usage_row *row, const request *rq, const char *request_id);
+/* The requests that have ended. */
+struct ended *stats_ended(stats *st);
 void stats_refused(stats *st, uint64_t tenant_id, int class, bool limited);
 /* level: "audit", "info", "warning", "error".  Copies; `object`, `detail` may be NULL. */
 void stats_event(stats *st, const char *level, const char *kind, uint64_t tenant_id,

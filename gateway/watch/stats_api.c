@@ -91,6 +91,7 @@ void admin_stats(exchange *x)
                      .access = x->caller->key.scopes & SCOPE_ADMIN ? "admin" : "read"};
     uint64_t limit = STATS_ROWS_MAX, interval_ms = 1000;
     const char *streamed = exchange_query(x, "stream");
+    x->watches = true;
     if (!take_tables(x, &q.tables) || !api_query_number(x, "limit", 1, STATS_ROWS_MAX, &limit) ||
         !api_query_number(x, "interval_ms", INTERVAL_MIN_MS, INTERVAL_MAX_MS, &interval_ms)) {
         return;

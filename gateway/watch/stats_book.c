@@ -1,6 +1,7 @@
 /* stats_book.c -- a hash table of counters; those that changed stand in a list. */
 #include "gateway/watch/stats_book.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,6 +64,7 @@ static entry **place_of(book *b, book_kind kind, uint64_t id)
 static book_counts *open_locked(book *b, book_kind kind, uint64_t id)
 {
     lock_assert_held(&b->mu);
+    assert(kind < BOOK_KINDS && b->n >= 0);
     entry **at = place_of(b, kind, id), *en = *at;
     if (!en && b->n < BOOK_ENTRIES_MAX) {
         en = calloc(1, sizeof(*en));
@@ -85,6 +87,7 @@ static int bucket_for(int64_t us)
 {
     int i = 0;
     while (i < BOOK_BOUNDS && us > book_bounds_us[i]) i++;
+    assert(i < BOOK_BUCKETS);
     return i;
 }
 
@@ -103,21 +106,23 @@ static outcome outcome_of(const usage_row *row)
     return o;
 }
 
-static void add(book_counts *c, const usage_row *row, const outcome *o)
+void book_add(book_counts *c, const usage_row *row)
 {
+    outcome o = outcome_of(row);
     if (!c) return;
-    c->ended += o->complete;
+    assert(row->missed >= 0 && row->missed < MISS_CAUSES);
+    c->ended += o.complete;
     c->failed += row->status >= 500;
     c->prompt_tokens += row->prompt_tokens;
     c->output_tokens += row->output_tokens;
     c->last_wall_us = row->ended_wall_us;
     /* Judged by the engine: what the client left, or the operator ended, is in neither. */
-    c->met += o->complete && !row->missed;
+    c->met += o.complete && !row->missed;
     c->missed += row->missed != MISS_NONE;
     if (row->missed) c->cause[row->missed]++;
     if (row->status == 499) return;
-    if (o->ttft_us >= 0) c->ttft[bucket_for(o->ttft_us)]++;
-    if (o->tpot_us >= 0) c->tpot[bucket_for(o->tpot_us)]++;
+    if (o.ttft_us >= 0) c->ttft[bucket_for(o.ttft_us)]++;
+    if (o.tpot_us >= 0) c->tpot[bucket_for(o.tpot_us)]++;
 }
 
 uint64_t book_adapter_key(uint64_t tenant_id, const char *name)
@@ -127,13 +132,12 @@ uint64_t book_adapter_key(uint64_t tenant_id, const char *name)
 
 void book_note(book *b, const usage_row *row, int class)
 {
-    outcome o = outcome_of(row);
     lock_take(&b->mu);
-    add(open_locked(b, BOOK_TENANT, row->tenant_id), row, &o);
-    add(open_locked(b, BOOK_CLASS, (uint64_t) class), row, &o);
+    book_add(open_locked(b, BOOK_TENANT, row->tenant_id), row);
+    book_add(open_locked(b, BOOK_CLASS, (uint64_t) class), row);
     if (row->adapter_id) {
         uint64_t key = book_adapter_key(row->tenant_id, row->model);
-        add(open_locked(b, BOOK_ADAPTER, key), row, &o);
+        book_add(open_locked(b, BOOK_ADAPTER, key), row);
     }
     lock_release(&b->mu);
 }
@@ -195,12 +199,14 @@ void book_forget(book *b, book_kind kind, uint64_t id)
         }
         free(en);
         b->n--;
+        assert(b->n >= 0);
     }
     lock_release(&b->mu);
 }
 
 double book_percentile_ms(const uint32_t counts[BOOK_BUCKETS], double share)
 {
+    assert(share >= 0 && share <= 1);
     uint64_t all = 0, below = 0;
     for (int i = 0; i < BOOK_BUCKETS; i++) all += counts[i];
     if (all == 0) return -1;

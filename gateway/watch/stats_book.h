@@ -34,6 +34,9 @@ typedef struct book book;
 book *book_create(void);
 void book_destroy(book *b);
 
+/* What a request came to, into counts of one's own. */
+void book_add(book_counts *c, const usage_row *row);
+
 /* class: index.  Tells "name@7" apart from the base by adapter_id. */
 void book_note(book *b, const usage_row *row, int class);
 /* One request that was refused: `limited` by a limit of its own, else for lack of room. */

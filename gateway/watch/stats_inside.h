@@ -8,8 +8,10 @@
 #include "engine/sched/board.h"
 #include "gateway/limits.h"
 #include "gateway/server.h"
+#include "gateway/watch/ended.h"
 #include "gateway/watch/stats.h"
 #include "gateway/watch/stats_book.h"
+#include "gateway/watch/stats_history.h"
 #include "gateway/watch/stats_journal.h"
 
 enum {
@@ -86,6 +88,8 @@ typedef struct totals_sample {
 struct stats {
     struct server *srv;
     book *book;
+    ended *ended;
+    stats_history *history;
     uint64_t epoch; /* first half of a cursor: another process, another epoch */
 
     lock mu; /* guards all below but the events' own part */

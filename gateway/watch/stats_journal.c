@@ -1,6 +1,7 @@
 /* stats_journal.c -- one list in order of change, and a hash table over it. */
 #include "gateway/watch/stats_journal.h"
 
+#include <assert.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,6 +121,7 @@ static void grow(journal *j)
 
 static void remove_node(journal *j, node *n)
 {
+    assert(j->n_node > 0);
     node **at = &j->bucket[bucket_of(j, n->table, n->id)];
     while (*at != n) at = &(*at)->chained;
     *at = n->chained;
@@ -132,6 +134,7 @@ static void remove_node(journal *j, node *n)
 
 bool journal_put(journal *j, int table, uint64_t id, const void *row)
 {
+    assert(table >= 0 && table < TABLES_MAX && j->bytes[table] > 0);
     node *n = find(j, table, id);
     if (n && !n->gone) {
         n->seen = j->round[table];
@@ -140,6 +143,7 @@ bool journal_put(journal *j, int table, uint64_t id, const void *row)
     } else if (n) { /* it is back */
         unlink_change(j, n);
         n->gone = false;
+        assert(j->n_marks > 0);
         j->n_marks--;
         enter_table(j, n);
     } else {
@@ -176,6 +180,7 @@ static void forget_marks(journal *j)
 
 static void drop(journal *j, node *n)
 {
+    assert(!n->gone);
     leave_table(j, n);
     n->gone = true;
     unlink_change(j, n);
@@ -187,6 +192,7 @@ void journal_forget(journal *j, int table, uint64_t id)
 {
     node *n = find(j, table, id);
     if (!n) return;
+    assert(!n->gone || j->n_marks > 0);
     if (n->gone)
         j->n_marks--;
     else

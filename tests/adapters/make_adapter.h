@@ -49,7 +49,7 @@ static inline model_config tiny_base(void)
                       .n_vocab = 64,
                       .max_pos = 128,
                       .norm_eps = 1e-5f,
-                      .rope_theta = 10000,
+                      .rope = {.theta = 10000},
                       .type = DT_F32};
     return c;
 }

@@ -1,11 +1,11 @@
-/* bench_attend.c -- decode attention of one long context with one kv head, by threads.
+/* bench_attend.c -- decode attention of one long context with one kv head, by threads or by types.
  *
- *   bench_attend [CONTEXT]
+ *   bench_attend [CONTEXT [HEADS]]
  *
- * One row, eight heads of 128 on one kv head, bf16, 16 layers (so that the keys come from memory,
- * as they do in a step).  Prints one line of JSON: seconds of all layers, the middle of 25 turns,
- * on one thread and on as many as there are cores, in turns, and the bytes of keys and values.
- * LORAD_BENCH_ISA as elsewhere.
+ * One row, HEADS heads (8) of 128 on one kv head, 16 layers (so that the keys come from memory, as
+ * they do in a step).  Prints one line of JSON: seconds of all layers, the middle of 25 turns, in
+ * turns: of bf16 on one thread and on as many as there are cores, and of int8 on these; and the
+ * bytes of bf16's keys and values.  LORAD_BENCH_ISA as elsewhere.
  */
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include "engine/backend.h"
 #include "engine/base/clock.h"
 
-enum { LAYERS = 16, HEADS = 8, DIM = 128, TURNS = 25, CONTEXT = 8192 };
+enum { LAYERS = 16, HEADS = 8, HEADS_MAX = 64, DIM = 128, TURNS = 25, CONTEXT = 8192 };
 
 typedef struct {
     backend *be;
@@ -30,17 +30,17 @@ static void die(const char *what)
     exit(2);
 }
 
-static void open_side(side *s, int threads, int context)
+static void open_side(side *s, int threads, int context, int heads, dtype type)
 {
     err e;
     const char *isa = getenv("LORAD_BENCH_ISA");
     backend_config bc = {.n_threads = threads, .isa = isa ? isa : "auto"};
     if (be_open(&s->be, &backend_cpu, &bc, &e)) die(e.msg);
     attn_shape shape = {.n_layer = LAYERS,
-                        .n_head = HEADS,
+                        .n_head = heads,
                         .n_kv_head = 1,
                         .head_dim = DIM,
-                        .kv_type = DT_BF16,
+                        .kv_type = type,
                         .scale = 1 / sqrtf((float)DIM)};
     s->n_pages = context / be_caps(s->be)->page_tokens + 1;
     if (be_kv_create(s->be, &s->kv, &shape, s->n_pages, &e)) die(e.msg);
@@ -59,9 +59,9 @@ static void open_side(side *s, int threads, int context)
 
 static double turn(side *s, int context)
 {
-    static float q[HEADS * DIM], out[HEADS * DIM];
+    static float q[HEADS_MAX * DIM], out[HEADS_MAX * DIM];
     int32_t pos = context - 1;
-    for (int i = 0; i < HEADS * DIM; i++) q[i] = 0.01F * (float)(i % 61);
+    for (int i = 0; i < HEADS_MAX * DIM; i++) q[i] = 0.01F * (float)(i % 61);
     step_seq seq = {.row0 = 0, .n_rows = 1, .pos0 = pos, .page = s->page, .n_page = s->n_pages};
     step st = {.n_rows = 1, .pos = &pos, .n_seq = 1, .seq = &seq};
     int64_t from = clock_now_us();
@@ -78,20 +78,25 @@ static int by_value(const void *a, const void *b)
 
 int main(int argc, char **argv)
 {
-    int context = argc > 1 ? atoi(argv[1]) : CONTEXT;
-    if (argc > 2 || context < 1) die("usage: bench_attend [CONTEXT]");
-    side one = {0}, all = {0};
-    open_side(&one, 1, context);
-    open_side(&all, 0, context);
+    int context = argc > 1 ? atoi(argv[1]) : CONTEXT, heads = argc > 2 ? atoi(argv[2]) : HEADS;
+    if (argc > 3 || context < 1 || heads < 1 || heads > HEADS_MAX)
+        die("usage: bench_attend [CONTEXT [HEADS]]");
+    enum { ONE, ALL, INT8, SIDES };
+    side s[SIDES] = {0};
+    open_side(&s[ONE], 1, context, heads, DT_BF16);
+    open_side(&s[ALL], 0, context, heads, DT_BF16);
+    open_side(&s[INT8], 0, context, heads, DT_I8);
     for (int i = -1; i < TURNS; i++) { /* the first is for the caches and the threads */
-        double a = turn(&one, context), b = turn(&all, context);
-        if (i >= 0) one.seconds[i] = a, all.seconds[i] = b;
+        for (int k = 0; k < SIDES; k++) {
+            double took = turn(&s[k], context);
+            if (i >= 0) s[k].seconds[i] = took;
+        }
     }
-    qsort(one.seconds, TURNS, sizeof(double), by_value);
-    qsort(all.seconds, TURNS, sizeof(double), by_value);
-    printf("{\"backend\":\"%s\",\"context\":%d,\"one_thread_s\":%.6f,\"all_threads_s\":%.6f,"
-           "\"kv_bytes\":%zu}\n",
-           be_caps(all.be)->detail, context, one.seconds[TURNS / 2], all.seconds[TURNS / 2],
+    for (int k = 0; k < SIDES; k++) qsort(s[k].seconds, TURNS, sizeof(double), by_value);
+    printf("{\"backend\":\"%s\",\"context\":%d,\"heads\":%d,\"one_thread_s\":%.6f,"
+           "\"all_threads_s\":%.6f,\"int8_s\":%.6f,\"kv_bytes\":%zu}\n",
+           be_caps(s[ALL].be)->detail, context, heads, s[ONE].seconds[TURNS / 2],
+           s[ALL].seconds[TURNS / 2], s[INT8].seconds[TURNS / 2],
            (size_t)LAYERS * 2 * DIM * 2 * (size_t)context);
     return 0;
 }

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/backend.h"
 #include "engine/base/clock.h"
@@ -26,6 +27,13 @@ static kv_pool *kv;
 static int32_t pages[STREAMS][64];
 static lora_view views[STREAMS];
 static const float *logits; /* of the last step */
+
+static bool alone; /* one thread: its processor time is told, which load beside does not move */
+
+static int64_t now_us(void)
+{
+    return alone ? clock_thread_us() : clock_now_us();
+}
 
 static void die(const err *e)
 {
@@ -104,9 +112,9 @@ static double run_step(int n_seq, int rows, int pos0, bool lora)
                .logit_row = logit};
     if (!lora) seg[0] = (step_seg){0, n, NULL};
     err e;
-    int64_t from = clock_now_us();
+    int64_t from = now_us();
     if (model_forward(m, kv, &st, &logits, &e)) die(&e);
-    return (double)(clock_now_us() - from) / 1e6;
+    return (double)(now_us() - from) / 1e6;
 }
 
 static int by_value(const void *a, const void *b)
@@ -184,8 +192,10 @@ static double linear_flop(int rows)
 int main(int argc, char **argv)
 {
     err e;
-    const char *isa = getenv("LORAD_BENCH_ISA"); /* default: the best that runs here */
-    backend_config bc = {.isa = isa ? isa : "auto"};
+    const char *isa = getenv("LORAD_BENCH_ISA");         /* default: the best that runs here */
+    const char *threads = getenv("LORAD_BENCH_THREADS"); /* default: one per core */
+    backend_config bc = {.isa = isa ? isa : "auto", .n_threads = threads ? atoi(threads) : 0};
+    alone = bc.n_threads == 1;
     int prompt_rows = 0;
     if (argc == 3 && strcmp(argv[2], "prompt") == 0) prompt_rows = PROMPT;
     if (argc == 3 && strncmp(argv[2], "prompt-", 7) == 0) prompt_rows = atoi(argv[2] + 7);
@@ -199,7 +209,12 @@ int main(int argc, char **argv)
         return 2;
     }
     if (be_open(&be, &backend_cpu, &bc, &e)) die(&e);
-    if (model_load(&m, argv[1], be, PROMPT, STREAMS, &e)) die(&e);
+    /* Mapped from this directory where an earlier run has kept them; else kept there first. */
+    const char *weights = getenv("LORAD_BENCH_WEIGHTS"); /* as model.weights */
+    model_options options = {.packed_dir = getenv("LORAD_BENCH_PACKED"),
+                             .weights = model_weights_form(weights ? weights : "auto")};
+    if (model_load_with(&m, argv[1], be, PROMPT, STREAMS, &options, &e)) die(&e);
+    while (!model_packed_settled(m)) (void)usleep(10000);
     attn_shape shape = model_attn_shape(m);
     if (be_kv_create(be, &kv, &shape, STREAMS * 64, &e)) die(&e);
     for (int s = 0; s < STREAMS; s++) {

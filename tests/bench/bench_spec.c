@@ -1,12 +1,18 @@
 /* bench_spec.c -- what guessed tokens gain: recorded answers on a real engine.
  *
- *   bench_spec MODEL_DIR TEXT_FILE STREAMS ROUNDS [base]
+ *   bench_spec MODEL_DIR TEXT_FILE STREAMS ROUNDS [base | DRAFT_DIR PERCENT]
  *
  * A model with random weights says nothing, so it is told what to say: the backend's logits are
  * computed as ever, then the token that the recorded answer has at that position is raised above
  * all others.  Time is that of a real step, of 1 + n rows with all their logits; guesses are right
  * as often as the text allows.  Tokens are pieces of words, numbers, marks and spaces as large
  * vocabularies cut them.  Streams have eight random r=16 adapters, or, with "base", none.
+ *
+ * Where a text names a form (a JSON schema), its answers are kept to it, and what it leaves open is
+ * guessed by it, too.
+ *
+ * A draft model is told in the same way: in PERCENT of all places what comes, else something else.
+ * Then both sides guess, one with it and one without.
  *
  * Each round serves the texts of the file (streams take them by turns) with guesses and without;
  * which goes first changes.  One line of JSON for each: seconds from the first token to the last of
@@ -15,9 +21,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
 
 #include "engine/backend_ops.h"
 #include "engine/base/clock.h"
+#include "engine/grammar/grammar.h"
 #include "engine/sched/sched.h"
 
 enum {
@@ -29,11 +39,14 @@ enum {
     PIECES = 8192,
     PAGES = 1 << 16,
     MAX_ROWS = 256,
+    DRAFT_ANSWER = 64, /* tokens of an answer beside a draft model */
 };
 
 typedef struct {
     int32_t token[TOKENS];
     int n_prompt, n;
+    char *schema; /* NULL: none */
+    grammar *form;
 } recorded;
 
 typedef struct {
@@ -42,6 +55,7 @@ typedef struct {
     request_signal sg;
     int32_t prompt[TOKENS];
     const recorded *text;
+    grammar_run *run;
 } client;
 
 static recorded texts[TEXTS];
@@ -50,12 +64,15 @@ static char *piece[PIECES];
 static int n_pieces;
 
 static backend *be;
-static model *m;
+static model *m, *draft; /* draft: or NULL */
+static int draft_percent;
 static lora_view views[ADAPTERS];
 static client clients[STREAMS];
-static backend_ops told;         /* the CPU's, with tell() */
-static client *who[PAGES];       /* by the first page of a sequence */
-static int first_token, n_vocab; /* those from first_token on name a client */
+static backend_ops told; /* the CPU's, with tell() */
+static client
+    *who[2][PAGES]; /* by the first page of a sequence, in the model's pool and the draft's */
+static int first_token,
+    n_vocab; /* both models have those; from first_token on they name a client */
 
 static void die(const char *what)
 {
@@ -109,46 +126,125 @@ static void read_texts(const char *path)
     FILE *f = fopen(path, "r");
     char *line = NULL;
     size_t cap = 0;
-    bool answer = false;
+    enum { PROMPT, FORM, ANSWER } part = PROMPT;
     if (!f) die("no such file");
     while (getline(&line, &cap, f) > 0) {
         recorded *r = &texts[n_texts > 0 ? n_texts - 1 : 0];
         if (strcmp(line, "=== prompt\n") == 0) {
             if (n_texts == TEXTS) die("too many texts");
             texts[n_texts++].n = 1; /* the first token names the client */
-            answer = false;
+            part = PROMPT;
+        } else if (strcmp(line, "=== form\n") == 0) {
+            part = FORM;
         } else if (strcmp(line, "=== answer\n") == 0) {
-            answer = true;
+            part = ANSWER;
+        } else if (part == FORM) {
+            r->schema = strdup(line);
         } else {
+            if (r->schema && part == ANSWER) line[strcspn(line, "\n")] = '\0'; /* it ends there */
             (void)put(r, line);
         }
         r = &texts[n_texts - 1];
-        if (!answer) r->n_prompt = r->n;
+        if (part == PROMPT) r->n_prompt = r->n;
     }
     free(line);
     (void)fclose(f);
 }
 
+/* ----------------------------------------------------------------------- the forms -- */
+
+static bool is_shown(int byte)
+{
+    return (byte > 32 && byte < 127) || (byte > 160 && byte != 173);
+}
+
+/* Bytes as byte-level vocabularies write them (GPT-2). */
+static void add_piece(cJSON *vocab, const char *s, size_t len, int id)
+{
+    char name[64];
+    int n = 0;
+    for (size_t i = 0; i < len && n < 60; i++) {
+        int byte = (unsigned char)s[i], code = byte;
+        if (!is_shown(byte)) {
+            code = 256;
+            for (int b = 0; b < byte; b++) code += !is_shown(b);
+        }
+        if (code >= 128) name[n++] = (char)(0xC0 | code >> 6);
+        name[n++] = (char)(code < 128 ? code : 0x80 | (code & 63));
+    }
+    name[n] = '\0';
+    if (!cJSON_GetObjectItemCaseSensitive(vocab, name)) cJSON_AddNumberToObject(vocab, name, id);
+}
+
+/* The pieces, and behind them all bytes, as tokenizer.json has them. */
+static tokenizer *make_tokenizer(void)
+{
+    char dir[] = "/tmp/bench_spec.XXXXXX", path[64];
+    cJSON *doc = cJSON_Parse("{\"model\":{\"type\":\"BPE\",\"merges\":[]},\"decoder\":{\"type\":"
+                             "\"ByteLevel\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\","
+                             "\"add_prefix_space\":false,\"use_regex\":true}}");
+    cJSON *vocab = cJSON_AddObjectToObject(cJSON_GetObjectItem(doc, "model"), "vocab");
+    for (int i = 0; i < n_pieces; i++) add_piece(vocab, piece[i], strlen(piece[i]), i);
+    for (int b = 0; b < 256; b++) add_piece(vocab, &(char){(char)b}, 1, n_pieces + b);
+    char *s = cJSON_PrintUnformatted(doc);
+    if (!s || !mkdtemp(dir)) die("no vocabulary");
+    (void)snprintf(path, sizeof(path), "%s/tokenizer.json", dir);
+    FILE *f = fopen(path, "w");
+    if (!f || fputs(s, f) < 0 || fclose(f)) die("the vocabulary was not written");
+    tokenizer *out;
+    err e;
+    if (tokenizer_load(&out, dir, &e)) die(e.msg);
+    (void)unlink(path);
+    (void)rmdir(dir);
+    free(s);
+    cJSON_Delete(doc);
+    return out;
+}
+
+static void make_forms(void)
+{
+    grammar_maker *maker = NULL;
+    err e;
+    for (int i = 0; i < n_texts; i++) {
+        if (!texts[i].schema) continue;
+        if (!maker && grammar_maker_create(&maker, make_tokenizer(), n_vocab, &e)) die(e.msg);
+        grammar_spec spec = {.kind = GRAMMAR_SCHEMA, .json = cJSON_Parse(texts[i].schema)};
+        if (grammar_acquire(maker, &spec, &texts[i].form, &e)) die(e.msg);
+    }
+}
+
 /* ------------------------------------------------------------------ what is to be said -- */
 
 /* Which client a sequence is, known since its first token went by. */
-static client *client_of(const step *s, const step_seq *q)
+static client *client_of(const step *s, const step_seq *q, bool drafts)
 {
-    if (q->pos0 == 0) who[q->page[0]] = &clients[s->token[q->row0] - first_token];
-    return who[q->page[0]];
+    client **c = &who[drafts][q->page[0]];
+    if (q->pos0 == 0) *c = &clients[s->token[q->row0] - first_token];
+    return *c;
+}
+
+/* What comes at a place, or, where the draft model errs, something else. */
+static int32_t told_at(const recorded *r, int at, bool drafts)
+{
+    uint32_t h = ((uint32_t)(r - texts) * TOKENS + (uint32_t)at) * 2654435761U;
+    bool errs = drafts && (int)((h >> 8) % 100) >= draft_percent;
+    return errs ? (r->token[at] + 1) % first_token : r->token[at];
 }
 
 static void tell(backend *b, float *logits, const float *x, const float *norm_weight, float eps,
                  int dim, const weight *head, const step *s)
 {
-    int stride = s->logit_stride ? s->logit_stride : n_vocab, logit = 0;
+    bool drafts = draft && head == model_head_weight(draft);
+    int own = model_get_config(drafts ? draft : m)->n_vocab;
+    int stride = s->logit_stride ? s->logit_stride : own, logit = 0;
     backend_cpu.logits(b, logits, x, norm_weight, eps, dim, head, s);
     for (int i = 0; i < s->n_seq; i++) {
         const step_seq *q = &s->seq[i];
-        const recorded *r = client_of(s, q)->text;
+        const recorded *r = client_of(s, q, drafts)->text;
         for (; logit < s->n_logit && s->logit_row[logit] < q->row0 + q->n_rows; logit++) {
             int next = s->pos[s->logit_row[logit]] + 1;
-            if (next < r->n) logits[(size_t)logit * (size_t)stride + r->token[next]] = 1e6F;
+            if (next >= r->n) continue;
+            logits[(size_t)logit * (size_t)stride + told_at(r, next, drafts)] = 1e6F;
         }
     }
 }
@@ -156,7 +252,8 @@ static void tell(backend *b, float *logits, const float *x, const float *norm_we
 /* Without logits a step would not say who its sequences are. */
 static void embed(backend *b, float *out, const void *table, dtype type, int dim, const step *s)
 {
-    for (int i = 0; i < s->n_seq; i++) (void)client_of(s, &s->seq[i]);
+    bool drafts = draft && dim == model_get_config(draft)->dim;
+    for (int i = 0; i < s->n_seq; i++) (void)client_of(s, &s->seq[i], drafts);
     backend_cpu.embed(b, out, table, type, dim, s);
 }
 
@@ -196,22 +293,9 @@ static err_code acquire(void *self, uint64_t id, const lora_view **out, err *e)
     return ERR_NONE;
 }
 
-static void release(void *self, const lora_view *v)
+static sched *start(int streams, int speculate, bool drafts)
 {
-    (void)self;
-    (void)v;
-}
-
-static void prefetch(void *self, uint64_t id)
-{
-    (void)self;
-    (void)id;
-}
-
-static sched *start(int streams, int speculate)
-{
-    static const lora_source source = {
-        .acquire = acquire, .release = release, .prefetch = prefetch};
+    static const lora_source source = {.acquire = acquire};
     attn_shape shape = model_attn_shape(m);
     sched_config sc = {.max_rows = MAX_ROWS,
                        .max_seqs = streams,
@@ -222,6 +306,7 @@ static sched *start(int streams, int speculate)
                            (size_t)streams * (TOKENS / 32 + 4) * be_kv_page_bytes(be, &shape),
                        .preemption = PREEMPT_RECOMPUTE,
                        .speculate = speculate,
+                       .draft = drafts ? draft : NULL,
                        .n_class = 1,
                        .classes = {{.name = "all"}}};
     sched *out;
@@ -246,6 +331,8 @@ static void begin(client *c, const recorded *text, bool lora, int most)
     c->rq.meter = &c->meter;
     c->rq.signal = &c->sg;
     c->rq.rules.temperature = 0;
+    if (text->form) c->rq.grammar = c->run = grammar_run_create(text->form, NULL, 0);
+    if (c->run) grammar_run_prepare(c->run);
     if (request_prepare(&c->rq, NULL)) die("no memory");
 }
 
@@ -263,6 +350,7 @@ static int finish(client *c)
         }
         if (!done) (void)request_signal_wait(&c->sg, &seen, 100);
     }
+    grammar_run_release(c->run);
     request_clear(&c->rq);
     request_signal_clear(&c->sg);
     return n;
@@ -286,26 +374,42 @@ static double serve(sched *sc, int streams, int from, bool lora, int most, int *
     return (double)(last - first) / 1e6;
 }
 
-static void measure(const char *path, int streams, int round, bool lora, int speculate)
+static void measure(const char *path, int streams, int round, bool lora, bool with)
 {
-    sched *sc = start(streams, speculate);
+    int speculate = with || draft ? 8 : 0, most = draft ? DRAFT_ANSWER : TOKENS;
+    sched *sc = start(streams, speculate, with);
     sched_stats before, after;
     double s = 0;
     int tokens = 0, n;
-    (void)serve(sc, streams, 0, lora, 24, &n); /* what steps cost is learnt */
+    (void)serve(sc, streams, 0, lora, 24, &n);                   /* what steps cost is learnt ... */
+    for (int from = 0; draft && from < n_texts; from += streams) /* ... and guesses are worth */
+        (void)serve(sc, streams, from, lora, 24, &n);
     sched_stats_get(sc, &before);
     for (int from = 0; from < n_texts; from += streams) {
-        s += serve(sc, streams, from, lora, TOKENS, &n);
+        s += serve(sc, streams, from, lora, most, &n);
         tokens += n;
     }
     sched_stats_get(sc, &after);
     sched_destroy(sc);
-    printf("{\"text\":\"%s\",\"streams\":%d,\"round\":%d,\"lora\":%s,\"speculate\":%d,\"s\":%.4f,"
-           "\"tokens\":%d,\"steps\":%d,\"guessed\":%d,\"right\":%d}\n",
-           path, streams, round, lora ? "true" : "false", speculate, s, tokens,
+    printf("{\"text\":\"%s\",\"streams\":%d,\"round\":%d,\"lora\":%s,\"with\":%s,\"s\":%.4f,"
+           "\"tokens\":%d,\"steps\":%d,\"guessed\":%d,\"right\":%d,\"drafted\":%d,"
+           "\"draft_s\":%.4f}\n",
+           path, streams, round, lora ? "true" : "false", with ? "true" : "false", s, tokens,
            (int)(after.n_steps - before.n_steps), (int)(after.n_guessed - before.n_guessed),
-           (int)(after.n_guessed_right - before.n_guessed_right));
+           (int)(after.n_guessed_right - before.n_guessed_right),
+           (int)(after.guessed_by[GUESS_DRAFT] - before.guessed_by[GUESS_DRAFT]),
+           (double)(after.draft_us - before.draft_us) / 1e6);
     (void)fflush(stdout);
+}
+
+static void load_draft(const char *dir, int percent)
+{
+    err e;
+    draft_percent = percent;
+    if (model_load(&draft, dir, be, MAX_ROWS, STREAMS + SCHED_SCORE_ROWS, &e)) die(e.msg);
+    const model_config *c = model_get_config(draft);
+    if (c->dim == model_get_config(m)->dim) die("the draft model is as wide as the model");
+    if (c->n_vocab < n_vocab) n_vocab = c->n_vocab;
 }
 
 int main(int argc, char **argv)
@@ -315,8 +419,9 @@ int main(int argc, char **argv)
     backend_config bc = {.isa = isa ? isa : "auto"};
     int streams = argc > 3 ? atoi(argv[3]) : 0, rounds = argc > 4 ? atoi(argv[4]) : 0;
     bool lora = !(argc == 6 && strcmp(argv[5], "base") == 0);
-    if (argc < 5 || argc > 6 || streams < 1 || streams > STREAMS || rounds < 1) {
-        fprintf(stderr, "usage: bench_spec MODEL_DIR TEXT_FILE STREAMS ROUNDS [base]\n");
+    if (argc < 5 || argc > 7 || streams < 1 || streams > STREAMS || rounds < 1) {
+        fprintf(stderr, "usage: bench_spec MODEL_DIR TEXT_FILE STREAMS ROUNDS [base | DRAFT_DIR "
+                        "PERCENT]\n");
         return 2;
     }
     read_texts(argv[2]);
@@ -326,11 +431,13 @@ int main(int argc, char **argv)
     if (be_open(&be, &told, &bc, &e)) die(e.msg);
     if (model_load(&m, argv[1], be, MAX_ROWS, STREAMS + SCHED_SCORE_ROWS, &e)) die(e.msg);
     n_vocab = model_get_config(m)->n_vocab;
+    if (argc == 7) load_draft(argv[5], atoi(argv[6]));
     first_token = n_vocab - STREAMS;
     if (n_pieces > first_token) die("the vocabulary is too small");
     make_adapters();
+    make_forms();
     for (int i = 0; i < rounds; i++) {
-        for (int k = 0; k < 2; k++) measure(argv[2], streams, i, lora, (i + k) % 2 ? 8 : 0);
+        for (int k = 0; k < 2; k++) measure(argv[2], streams, i, lora, (i + k) % 2);
     }
     return 0;
 }

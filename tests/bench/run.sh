@@ -14,9 +14,9 @@ set -eu
 cd "$(dirname "$0")/../.."
 
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-tpot sim-tpot-kept sim-tpot-slow sim-million plan-cost"
-cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 long-context top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft causes punica-distinct
+cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 long-context kv-int8 top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters peer-q8_0 peer-q4_0 peer-q4_k_s https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft causes punica-distinct
     punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu streams-2000 slowloris loratop stats-cost schemas schema-cost schemathesis
-    disk-full db-locked kill-9 upload-room fuzz oom lengths spec"
+    disk-full db-locked kill-9 upload-room fuzz oom lengths spec spec-draft tpot-wire"
 json=
 [ $# -gt 0 ] || set -- --list
 case $1 in
@@ -112,6 +112,7 @@ PY
 fi
 
 [ "$name" != spec ] || exec python3 tests/bench/spec.py ${json:+--json "$json"}
+[ "$name" != spec-draft ] || exec python3 tests/bench/spec.py --draft ${json:+--json "$json"}
 
 if [ "$name" = cold-ttft ]; then
     model=build/bench/135M
@@ -129,6 +130,22 @@ sys.exit(0 if figure <= 1 else 1)
 PY
 fi
 
+if [ "$name" = tpot-wire ]; then
+    size=${LORAD_BENCH_SIZE:-1.1B}
+    [ -e "build/bench/$size/config.json" ] || python3 tests/tools/make_random_model.py "$size" "build/bench/$size" >&2
+    out=$(build/venv/bin/python tests/bench/tpot_wire.py "build/bench/$size") || exit 2
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, sys
+r = json.loads(sys.argv[1])
+ok = r["in_time"] >= 0.99 and r["batch_share"] >= 0.9 and r["batch_in_time"] >= 0.99
+print(f"tpot-wire {r['in_time']:.4f} of interactive tokens in time beside 28 batch streams, {r['without']:.4f} without the rule; batch got "
+      f"{r['batch_share']:.2f} of what is left, {r['batch_in_time']:.4f} of it in time (asked 0.99, -, 0.9, 0.99): {'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
+PY
+fi
+
 if [ "$name" = causes ]; then
     model=build/bench/135M
     [ -e "$model/adapters" ] || python3 tests/tools/make_random_model.py 135M "$model" --adapters 8 >&2
@@ -142,7 +159,7 @@ share = {k: v["right"] / v["missed"] if v["missed"] else 0 for k, v in r["scenes
 figure, few = min(share.values()), [k for k, v in r["scenes"].items() if v["missed"] < r["least"]]
 ok = figure >= 0.95 and not few
 print(f"causes {figure:.3f} of the misses named right in the worst of {len(share)} scenes ("
-      + ", ".join(f"{k} {r['scenes'][k]['right']} of {r['scenes'][k]['missed']}" for k in share)
+      + ", ".join(f"{k} {v['right']} of {v['missed']} in {v['counted']} of {v['rounds']} rounds" for k, v in r["scenes"].items())
       + f"){', too few in ' + ' '.join(few) if few else ''} (asked 0.95): {'ok' if ok else 'short'}")
 sys.exit(0 if ok else 1)
 PY
@@ -372,6 +389,7 @@ PY
 startup-1.1B | peer-*)
     [ -x build/release/lorad ] || { echo "run.sh: build first (sh tests/run.sh)" >&2; exit 2; }
     case $name in
+    peer-q*) out=$(python3 tests/bench/peer/peer_ik.py "${name#peer-}") ;;
     startup-*) out=$(python3 tests/bench/peer/peer.py startup "${name#startup-}") ;;
     *) out=$(python3 tests/bench/peer/peer.py "${name#peer-}" 135M) ;;
     esac || exit 2
@@ -423,6 +441,10 @@ esac
 
 bin=build/release
 [ -x $bin/bench_engine ] || { echo "run.sh: build first (sh tests/run.sh)" >&2; exit 2; }
+if [ "$name" = kv-int8 ]; then
+    for heads in 1 2 4 8; do $bin/bench_attend 8192 $heads; done | python3 tests/bench/kv_int8.py ${json:+"$json"}
+    exit
+fi
 if [ "$name" = long-context ]; then
     out=$($bin/bench_attend 8192)
     echo "$out"

@@ -131,7 +131,7 @@ CASES = {  # figure, unit, bound, whether more is better
     "sim-tpot": lambda: (tpot(ROWS_COST, options.requests // 2), "of what is asked, the least of all, where a stream's row costs",
                          1, True),
     "sim-tpot-kept": lambda: (tpot_kept(), "of what is asked of the classes, the least of them", 1, True),
-    "sim-tpot-slow": lambda: (tpot(SLOW, options.requests // 20), "the same, 1.1B on two cores", 1, True),
+    "sim-tpot-slow": lambda: (tpot(SLOW, options.requests // 5), "the same, 1.1B on two cores", 1, True),
     "sim-million": sim_million,
     "plan-cost": lambda: (sim("--plan")["plan"]["share"], "of a step, 256 running, 10,000 waiting", 0.01, False),
 }

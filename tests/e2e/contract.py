@@ -62,9 +62,10 @@ def check(method, path, status, headers, body, admin=False):
     if status >= 400:
         if kind != "application/json":
             raise AssertionError(f"{what}: an error of the type {kind!r}")
-        hold("Error", json.loads(body), what)
+        kind = "MessageError" if re.match("(/v1)?/messages", path) and not admin else "Error"
+        hold(kind, json.loads(body), what)
         for each in also:
-            each("Error", json.loads(body), what)
+            each(kind, json.loads(body), what)
     if op and str(status) not in op["responses"]:
         raise AssertionError(f"{what}: the description knows {' '.join(op['responses'])}\n{body[:300]}")
     if status >= 400 or op is None or not body:
@@ -79,7 +80,7 @@ def check(method, path, status, headers, body, admin=False):
     elif kind == "text/event-stream":
         for frame in body.decode().split("\n\n"):
             if frame and not frame.startswith(":") and frame != "data: [DONE]":
-                value = json.loads(frame.removeprefix("data: "))
+                value = json.loads(frame.rpartition("\n")[2].removeprefix("data: "))
                 kind = "Error" if "error" in value else name
                 hold(kind, value, what)
                 for each in also:

@@ -198,6 +198,14 @@ class Server:
                 "temperature": 0, "max_tokens": 48, **more}
         return self.call("POST", "/v1/chat/completions", body, key=key)
 
+    def complete(self, key, path, body):
+        """What a stream or a whole answer says: its events with the usage, or its one object."""
+        if body["stream"]:
+            body = {**body, "stream_options": {"include_usage": True}}
+        r = self.call("POST", path, body, key=key)
+        assert r.status == 200, (path, body, r)
+        return events(r.body) if body["stream"] else [r.json]
+
     def metrics(self):
         """{'name{labels}': value} of the Prometheus text."""
         text = self.call("GET", "/metrics", port=self.metrics_port).body.decode()

@@ -23,6 +23,8 @@ except ImportError:  # benches run without it; test_contract.py does not
 # What vLLM's clients read beside OpenAI's members, where it may stand, and what it must be.
 VLLM = {"ChatCompletion": {"prompt_token_ids", "prompt_logprobs"},
         "ChatCompletion.choices": {"stop_reason", "token_ids"},
+        "ChatCompletion.choices.message": {"reasoning_content", "reasoning"},
+        "ChatCompletionChunk.choices.delta": {"reasoning_content", "reasoning"},
         "ChatCompletionChunk": {"prompt_token_ids"},
         "ChatCompletionChunk.choices": {"stop_reason", "token_ids"},
         "Completion": {"service_tier"},  # for who asks for one

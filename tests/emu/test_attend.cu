@@ -10,6 +10,8 @@ enum { MAX_SEQS = 8, LAYER = 1, LAYERS = 2 };
 /* A model's shape, and the whole history of a few sequences. */
 typedef struct {
     int d, n_head, n_kv, window, type;
+    bool wide_plan; /* made for a layer that sees everything */
+    double cap;     /* of scores; 0: none */
     int n_seq, len[MAX_SEQS];
     float *q[MAX_SEQS], *k[MAX_SEQS], *v[MAX_SEQS]; /* [len][heads][d] */
     int32_t *page[MAX_SEQS];
@@ -108,6 +110,7 @@ static void oracle(const history *h, int seq, int pos, int head, double *out)
         for (int i = 0; i < d; i++)
             s[t] += (double)q[i] * h->k[seq][((size_t)t * h->n_kv + kv) * d + i];
         s[t] /= sqrt((double)d);
+        if (h->cap > 0) s[t] = h->cap * tanh(s[t] / h->cap);
         if (s[t] > max) max = s[t];
     }
     for (int i = 0; i < d; i++) out[i] = 0;
@@ -148,7 +151,7 @@ static float *run_step(const history *h, const chunk *c, int n_chunk, int max_pa
     p.large = (cu_attend_item *)emu_alloc((size_t)(p.max_large + 1) * sizeof(*p.large));
     p.merge = (cu_attend_merge *)emu_alloc((size_t)(p.max_merge + 1) * sizeof(*p.merge));
     p.page = (int32_t *)emu_alloc((size_t)(p.max_page + 1) * 4);
-    ck_assert(cu_attend_plan_fill(&p, &s, group, h->window));
+    ck_assert(cu_attend_plan_fill(&p, &s, group, h->wide_plan ? 0 : h->window));
     emu_wrote(p.seq, (size_t)p.counts.n_seq * sizeof(*p.seq));
     emu_wrote(p.small, (size_t)p.counts.n_small * sizeof(*p.small));
     emu_wrote(p.large, (size_t)p.counts.n_large * sizeof(*p.large));
@@ -175,6 +178,7 @@ static float *run_step(const history *h, const chunk *c, int n_chunk, int max_pa
     a.n_head = h->n_head;
     a.window = h->window;
     a.scale = 1 / sqrtf((float)h->d);
+    a.cap = (float)h->cap / a.scale;
     a.kv = h->kv;
     a.counts = (cu_attend_counts *)to_device(&p.counts, sizeof(p.counts));
     a.seq = p.seq;
@@ -262,6 +266,11 @@ START_TEST(mixed_steps_meet_the_oracle)
     }
     float *none = run_step(&h, c, 0, 4, false);
     free(none);
+    h.cap = 0.8;
+    float *capped = run_step(&h, c, 6, 16, false);
+    check_step(&h, c, 6, capped, sh->type == DT_F32 || (sh->d != 64 && sh->d < 80) ? 2e-5 : 8e-3);
+    free(capped);
+    h.cap = 0;
     float *half = run_step(&h, c + 1, 5, 4, true);
     check_step(&h, c + 1, 5, half, 2e-2);
     free(half);
@@ -289,6 +298,13 @@ static void check_long(const shape *sh, int window, bool full)
                       room);
         free(got);
     }
+    h.wide_plan = true; /* splits that no row sees are nothing, whatever lies in their sums */
+    for (int room = 0; room < 40; room += 32) {
+        float *got = run_step(&h, c, 4, room, false);
+        ck_assert_msg(memcmp(got, one, 5 * row * 4) == 0, "other bits by a wider plan");
+        free(got);
+    }
+    h.wide_plan = false;
     /* The same positions at the end of long chunks. */
     int rows = full ? 140 : 66;
     const chunk l[] = {{0, 1300 - rows, 1300}, {3, 513 - rows, 513}};

@@ -185,11 +185,11 @@ END_TEST
 
 typedef struct {
     int d, n_head, n_kv, rope_dim, type;
-    bool norm, fused;
+    bool norm, fused, pairs;
 } rope_case;
 
 static void turn(double *x, const float *norm, const float *cs, const float *sn, int d,
-                 int rope_dim)
+                 int rope_dim, bool pairs)
 {
     if (norm) {
         double sum = 0;
@@ -198,9 +198,10 @@ static void turn(double *x, const float *norm, const float *cs, const float *sn,
         for (int i = 0; i < d; i++) x[i] *= inv * norm[i];
     }
     for (int i = 0; i < rope_dim / 2; i++) {
-        double a = x[i], b = x[i + rope_dim / 2];
-        x[i] = a * cs[i] - b * sn[i];
-        x[i + rope_dim / 2] = b * cs[i] + a * sn[i];
+        int at = pairs ? 2 * i : i, other = pairs ? 2 * i + 1 : i + rope_dim / 2;
+        double a = x[at], b = x[other];
+        x[at] = a * cs[i] - b * sn[i];
+        x[other] = b * cs[i] + a * sn[i];
     }
 }
 
@@ -228,10 +229,11 @@ static void check_rope(const rope_case *rc, int n)
     a.q_norm = rc->norm ? device_random((size_t)d, 2) : NULL;
     a.k_norm = rc->norm ? device_random((size_t)d, 2) : NULL;
     a.norm_eps = 1e-6F;
-    a.cos = device_random((size_t)MAX_POS * (rc->rope_dim / 2), 1);
-    a.sin = device_random((size_t)MAX_POS * (rc->rope_dim / 2), 1);
+    a.cos = device_random((size_t)MAX_POS * (rc->rope_dim / 2 + 1), 1);
+    a.sin = device_random((size_t)MAX_POS * (rc->rope_dim / 2 + 1), 1);
     a.rope_dim = rc->rope_dim;
     a.n_head = rc->n_head;
+    a.pairs = rc->pairs;
     a.n_rows = n;
     size_t bytes = cu_kv_bytes(LAYERS, rc->n_kv, d, rc->type), stride = (bytes + 255) / 256 * 256;
     a.kv = {(char *)emu_alloc(stride * PAGES), stride, 1, rc->n_kv, d, rc->type};
@@ -255,7 +257,7 @@ static void check_rope(const rope_case *rc, int n)
             const float *got = is_k ? a.k + (size_t)i * a.k_stride + (h - rc->n_head) * d
                                     : a.q + (size_t)i * a.q_stride + h * d;
             for (int j = 0; j < d; j++) x[j] = before[got - qkv + j];
-            turn(x, is_k ? a.k_norm : a.q_norm, cs, sn, d, rc->rope_dim);
+            turn(x, is_k ? a.k_norm : a.q_norm, cs, sn, d, rc->rope_dim, rc->pairs);
             for (int j = 0; j < d; j++) check_near(got[j], x[j], 3e-6, is_k ? "k" : "q", (size_t)j);
             for (int j = 0; is_k && slot[i] >= 0 && j < d; j++) {
                 float kept = kv_read(&a.kv, slot[i], h - rc->n_head, false, j);
@@ -280,11 +282,11 @@ static void check_rope(const rope_case *rc, int n)
 
 START_TEST(rope_turns_and_appends)
 {
-    static const rope_case cases[] = {{64, 4, 2, 64, DT_BF16, false, false},
-                                      {80, 3, 1, 32, DT_BF16, true, true},
-                                      {96, 2, 2, 96, DT_F32, true, false},
-                                      {128, 4, 1, 128, DT_BF16, true, true},
-                                      {20, 5, 5, 20, DT_F32, false, true}};
+    static const rope_case cases[] = {
+        {64, 4, 2, 64, DT_BF16, false, false, false}, {80, 3, 1, 32, DT_BF16, true, true, false},
+        {96, 2, 2, 96, DT_F32, true, false, true},    {128, 4, 1, 128, DT_BF16, true, true, false},
+        {20, 5, 5, 20, DT_F32, false, true, false},   {64, 2, 1, 32, DT_BF16, false, true, true},
+        {64, 2, 1, 0, DT_F32, true, false, false}};
     emu_seed((uint64_t)_i);
     for (const rope_case &c : cases) {
         for (int n : row_counts) check_rope(&c, n);
@@ -294,7 +296,7 @@ END_TEST
 
 /* ---- silu and conversions -------------------------------------------------------------------- */
 
-static void check_silu(int n, int cols, bool fused)
+static void check_silu(int n, int cols, bool fused, bool gelu)
 {
     int stride = fused ? 2 * cols : cols;
     float *gate = device_random((size_t)(n + 1) * stride, 9);
@@ -306,14 +308,16 @@ static void check_silu(int n, int cols, bool fused)
                       device_empty((size_t)(n + 1) * cols),
                       (uint16_t *)emu_alloc((size_t)(n + 1) * cols * 2),
                       n,
-                      cols};
+                      cols,
+                      gelu};
     ck_assert_int_eq(cu_silu_mul(NULL, &a), cudaSuccess);
     for (int i = 0; i < n; i++) {
         for (int j = 0; j < cols; j++) {
             double g = gate[(size_t)i * stride + j],
-                   want = g / (1 + exp(-g)) * up[(size_t)i * stride + j];
+                   t = gelu ? sqrt(8 / 3.14159265358979323846) * (g + 0.044715 * g * g * g) : g,
+                   want = g / (1 + exp(-t)) * up[(size_t)i * stride + j];
             size_t at = (size_t)i * cols + j;
-            check_near(a.out[at], want, 1e-6, "silu", at);
+            check_near(a.out[at], want, gelu ? 2e-5 : 1e-6, gelu ? "gelu" : "silu", at);
             ck_assert_int_eq(a.out16[at], bf16_from_f32(a.out[at]));
         }
     }
@@ -327,9 +331,34 @@ START_TEST(silu_of_all_shapes)
 {
     emu_seed((uint64_t)_i);
     for (int n : row_counts) {
-        check_silu(n, 64, false);
-        check_silu(n, 100, true);
-        check_silu(n % 8, 7, n % 2);
+        check_silu(n, 64, false, n % 2);
+        check_silu(n, 100, true, !(n % 2));
+        check_silu(n % 8, 7, n % 2, false);
+    }
+}
+END_TEST
+
+START_TEST(sums_multiples_and_caps)
+{
+    emu_seed((uint64_t)_i);
+    static const size_t sizes[] = {0, 1, 37, 3000};
+    for (size_t n : sizes) {
+        for (int form = 0; form < 4; form++) {
+            float *x = device_random(n + 1, 9), *y = device_random(n + 1, 3);
+            float *before = (float *)malloc((n + 1) * sizeof(float));
+            memcpy(before, x, (n + 1) * sizeof(float));
+            cu_blend_args a = {x, form % 2 ? y : NULL, 0.5F, -2, form / 2 ? 1.5F : 0, n};
+            ck_assert_int_eq(cu_blend(NULL, &a), cudaSuccess);
+            for (size_t i = 0; i < n; i++) {
+                double want = 0.5 * before[i] + (form % 2 ? -2.0 * y[i] : 0);
+                if (form / 2) want = 1.5 * tanh(want / 1.5);
+                check_near(x[i], want, 2e-6, "blend", i);
+            }
+            ck_assert(x[n] == before[n]);
+            free(before);
+            emu_free(x);
+            emu_free(y);
+        }
     }
 }
 END_TEST
@@ -343,6 +372,7 @@ int main(void)
     tcase_add_loop_test(t, norms_meet_the_oracle, 0, 2);
     tcase_add_loop_test(t, rope_turns_and_appends, 0, 2);
     tcase_add_loop_test(t, silu_of_all_shapes, 0, 2);
+    tcase_add_loop_test(t, sums_multiples_and_caps, 0, 2);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <check.h>
 
@@ -160,19 +161,48 @@ static inline void rig_adapter(rig *r, const char *dir, int i)
     adapter_load(&r->adapter[i], r->be, model_get_config(r->m), path, i);
 }
 
+/* The directory, or the GGUF in it. */
+static inline const char *rig_model_path(const char *dir, char out[256])
+{
+    static const char *const names[] = {"model.gguf", "model-00001-of-00002.gguf"};
+    for (int i = 0; i < 2; i++) {
+        snprintf(out, 256, "%s/%s", dir, names[i]);
+        if (access(out, F_OK) == 0) return out;
+    }
+    return dir;
+}
+
 /* Takes the backend over. */
-static inline void rig_open(rig *r, const char *dir, backend *be, int n_adapter)
+static inline void rig_open_as(rig *r, const char *dir, backend *be, int n_adapter,
+                               weights_form weights)
 {
     err e = {0};
     memset(r, 0, sizeof(*r));
     r->be = be;
     r->page_tokens = be_caps(r->be)->page_tokens;
-    err_code rc = model_load(&r->m, dir, r->be, MAX_ROWS, MAX_ROWS, &e);
+    char path[256];
+    err_code rc = model_load_with(&r->m, rig_model_path(dir, path), r->be, MAX_ROWS, MAX_ROWS,
+                                  &(model_options){.weights = weights}, &e);
     ck_assert_msg(rc == ERR_NONE, "%s: %s", dir, e.msg);
     r->n_vocab = model_get_config(r->m)->n_vocab;
     attn_shape shape = model_attn_shape(r->m);
     ck_assert_int_eq(be_kv_create(r->be, &r->kv, &shape, N_PAGES, &e), ERR_NONE);
     for (int i = 0; i < n_adapter; i++) rig_adapter(r, dir, i);
+}
+
+static inline void rig_open(rig *r, const char *dir, backend *be, int n_adapter)
+{
+    rig_open_as(r, dir, be, n_adapter, WEIGHTS_AUTO);
+}
+
+/* Keys and values of this type from now on. */
+static inline void rig_keep(rig *r, dtype type)
+{
+    err e = {0};
+    be_kv_destroy(r->be, r->kv);
+    ck_assert_msg(model_set_kv_type(r->m, type, &e) == ERR_NONE, "%s", e.msg);
+    attn_shape shape = model_attn_shape(r->m);
+    ck_assert_int_eq(be_kv_create(r->be, &r->kv, &shape, N_PAGES, &e), ERR_NONE);
 }
 
 static inline void rig_close(rig *r)

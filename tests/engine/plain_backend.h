@@ -31,8 +31,12 @@ static err_code plain_open(backend *be, const backend_config *cfg, err *e)
 {
     (void)cfg;
     (void)e;
-    be->caps = (backend_caps){
-        .name = "plain", .detail = "oracle", .page_tokens = PLAIN_PAGE_TOKENS, .token_rows = true};
+    be->caps = (backend_caps){.name = "plain",
+                              .detail = "oracle",
+                              .page_tokens = PLAIN_PAGE_TOKENS,
+                              .token_rows = true,
+                              .kv_types = 1U << DT_F32 | 1U << DT_BF16,
+                              .extras = (1U << EXTRAS) - 1};
     return ERR_NONE;
 }
 
@@ -75,8 +79,8 @@ static void plain_to_f32(float *out, const void *src, dtype type, uint64_t first
     st_read_f32(&t, first, n, out);
 }
 
-static err_code plain_weight_create(backend *be, weight **out, const void *src, dtype type,
-                                    int rows, int cols, err *e)
+static err_code plain_lora_weight_create(backend *be, weight **out, const void *src, dtype type,
+                                         int rows, int cols, err *e)
 {
     (void)be;
     size_t n = (size_t)rows * (size_t)cols;
@@ -92,6 +96,35 @@ static err_code plain_weight_create(backend *be, weight **out, const void *src, 
     plain_to_f32(v, src, type, 0, n);
     *out = &w->head;
     return ERR_NONE;
+}
+
+/* Values as floats; x is not rounded here. */
+static void plain_dequantise(float *out, const weight_source *s)
+{
+    void *mem = malloc(weight_row_bytes(s));
+    if (!mem) abort();
+    weight_row r = weight_row_place(s, mem);
+    for (int row = 0; row < s->rows; row++) {
+        s->read_row(s, row, &r);
+        for (int k = 0; k < s->cols; k++)
+            out[(size_t)row * (size_t)s->cols + (size_t)(s->order ? s->order[k] : k)] =
+                weight_row_value(s, &r, k);
+    }
+    free(mem);
+}
+
+static err_code plain_weight_create(backend *be, weight **out, const weight_source *src, err *e)
+{
+    if (weight_source_quantised(src)) {
+        float *v = malloc((size_t)src->rows * (size_t)src->cols * sizeof(float));
+        if (!v) return err_set(e, ERR_NOMEM, "no memory for a matrix");
+        plain_dequantise(v, src);
+        err_code rc = plain_lora_weight_create(be, out, v, DT_F32, src->rows, src->cols, e);
+        free(v);
+        if (!rc) (*out)->type = src->type;
+        return rc;
+    }
+    return plain_lora_weight_create(be, out, src->data, src->type, src->rows, src->cols, e);
 }
 
 static void plain_weight_destroy(backend *be, weight *w)
@@ -356,9 +389,10 @@ static void plain_rope_head(float *x, const float *norm, float eps, const rope_t
     int half = t->rope_dim / 2;
     const float *c = t->cos + (size_t)pos * (size_t)half, *s = t->sin + (size_t)pos * (size_t)half;
     for (int i = 0; i < half; i++) {
-        float a = x[i], b = x[i + half];
-        x[i] = a * c[i] - b * s[i];
-        x[i + half] = b * c[i] + a * s[i];
+        int at = t->pairs ? 2 * i : i, other = t->pairs ? 2 * i + 1 : i + half;
+        float a = x[at], b = x[other];
+        x[at] = a * c[i] - b * s[i];
+        x[other] = b * c[i] + a * s[i];
     }
 }
 
@@ -396,11 +430,13 @@ static void plain_attend_head(const plain_kv *kv, float *out, const float *q, co
 {
     const attn_shape *a = &kv->head.shape;
     size_t off = (size_t)(h / (a->n_head / a->n_kv_head)) * (size_t)a->head_dim;
-    int from = a->window && pos >= a->window ? pos - a->window + 1 : 0;
+    int window = attn_window(a, layer);
+    int from = window && pos >= window ? pos - window + 1 : 0;
     double *score = malloc((size_t)(pos - from + 1) * sizeof(*score)), max = -INFINITY, sum = 0;
     for (int p = from; p <= pos; p++) {
         const float *k = kv->k + plain_kv_at(&kv->head, sq, layer, p) + off;
-        score[p - from] = (double)plain_dot(q, k, a->head_dim) * (double)a->scale;
+        double v = (double)plain_dot(q, k, a->head_dim) * (double)a->scale, cap = (double)a->cap;
+        score[p - from] = cap > 0 ? cap * tanh(v / cap) : v;
         max = fmax(max, score[p - from]);
     }
     for (int i = 0; i < a->head_dim; i++) out[i] = 0;
@@ -428,10 +464,55 @@ static void plain_attend(backend *be, const kv_pool *pool, float *out, const flo
     }
 }
 
-static void plain_silu_mul(backend *be, float *gate, const float *up, size_t n)
+static double plain_act(activation act, double x)
+{
+    if (act == ACT_SILU) return x / (1 + exp(-x));
+    return x / 2 * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+}
+
+static void plain_gate(backend *be, activation act, float *gate, const float *up, size_t n)
 {
     (void)be;
-    for (size_t i = 0; i < n; i++) gate[i] = gate[i] / (1.0F + expf(-gate[i])) * up[i];
+    for (size_t i = 0; i < n; i++)
+        gate[i] = (float)(plain_act(act, (double)gate[i]) * (up ? (double)up[i] : 1));
+}
+
+static void plain_layer_norm(backend *be, float *out, const float *x, const float *w,
+                             const float *bias, float eps, int row0, int n_rows, int dim)
+{
+    (void)be;
+    for (int row = row0; row < row0 + n_rows; row++) {
+        const float *v = x + (size_t)row * (size_t)dim;
+        double mean = 0, sum = 0;
+        for (int i = 0; i < dim; i++) mean += (double)v[i] / dim;
+        for (int i = 0; i < dim; i++) sum += ((double)v[i] - mean) * ((double)v[i] - mean);
+        for (int i = 0; i < dim; i++)
+            out[(size_t)row * (size_t)dim + (size_t)i] =
+                (float)(((double)v[i] - mean) / sqrt(sum / dim + (double)eps) * (double)w[i] +
+                        (bias ? (double)bias[i] : 0));
+    }
+}
+
+static void plain_add(backend *be, float *x, const float *y, float scale, size_t n)
+{
+    (void)be;
+    for (size_t i = 0; i < n; i++) x[i] += scale * y[i];
+}
+
+static void plain_scale(backend *be, float *x, float scale, size_t n)
+{
+    (void)be;
+    for (size_t i = 0; i < n; i++) x[i] *= scale;
+}
+
+static void plain_logits_bend(backend *be, float *logits, int n_rows, int stride, float scale,
+                              float cap)
+{
+    (void)be;
+    for (size_t i = 0; i < (size_t)n_rows * (size_t)stride; i++) {
+        double v = (double)logits[i] * (double)scale;
+        logits[i] = (float)(cap > 0 ? (double)cap * tanh(v / (double)cap) : v);
+    }
 }
 
 static void plain_logits(backend *be, float *logits, const float *x, const float *norm, float eps,
@@ -443,7 +524,11 @@ static void plain_logits(backend *be, float *logits, const float *x, const float
         int row = s->logit_row[i];
         const lora_view *view = plain_view_of(s, row);
         linear_out out = {.w = view && view->head && view->head->w ? view->head->w : head};
-        plain_norm_row(h, x + (size_t)row * (size_t)dim, lora_last_norm(view, norm), eps, dim);
+        const float *from = x + (size_t)row * (size_t)dim;
+        if (norm)
+            plain_norm_row(h, from, lora_last_norm(view, norm), eps, dim);
+        else
+            memcpy(h, from, (size_t)dim * sizeof(float));
         size_t stride = (size_t)(s->logit_stride ? s->logit_stride : head->rows);
         plain_linear_row(&out, logits + (size_t)i * stride, h, plain_lora_of(s, row, 0, LORA_HEAD));
         const lora_rows *rows = view && view->head ? &view->head->rows : NULL;
@@ -477,7 +562,7 @@ static const backend_ops backend_plain = {
     .lora_a_bytes = plain_lora_bytes,
     .lora_b_bytes = plain_lora_bytes,
     .lora_pack = plain_lora_pack,
-    .lora_weight_create = plain_weight_create,
+    .lora_weight_create = plain_lora_weight_create,
     .lora_gain = plain_lora_gain,
     .kv_page_bytes = plain_kv_page_bytes,
     .kv_create = plain_kv_create,
@@ -489,8 +574,12 @@ static const backend_ops backend_plain = {
     .linear = plain_linear,
     .rope_append = plain_rope_append,
     .attend = plain_attend,
-    .silu_mul = plain_silu_mul,
+    .gate = plain_gate,
+    .layer_norm = plain_layer_norm,
+    .add = plain_add,
+    .scale = plain_scale,
     .logits = plain_logits,
+    .logits_bend = plain_logits_bend,
     .parallel = plain_parallel,
 };
 

@@ -19,7 +19,7 @@ static void read_in_pieces(tool_reader *r, const cJSON *tools, const uint8_t *da
         FUZZ_CHECK(r->call[i].name[0] && r->call[i].at + r->call[i].len <= r->args.len);
 }
 
-static bool same_bytes(const tool_bytes *a, const tool_bytes *b)
+static bool same_bytes(const held_bytes *a, const held_bytes *b)
 {
     return a->len == b->len && (a->len == 0 || memcmp(a->s, b->s, a->len) == 0);
 }

@@ -205,7 +205,13 @@ def gguf(pairs, tensors):
     out = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs))
     for name, kind, value in pairs:
         out += text(name) + struct.pack("<I", kind)
-        out += text(value) if kind == 8 else struct.pack({4: "<I", 6: "<f", 7: "<B", 10: "<Q"}[kind], value)
+        if kind == 9:  # an array: (type, items)
+            out += struct.pack("<IQ", value[0], len(value[1]))
+            kind, items = value
+        else:
+            items = [value]
+        for item in items:
+            out += text(item) if kind == 8 else struct.pack({4: "<I", 5: "<i", 6: "<f", 7: "<B", 10: "<Q"}[kind], item)
     at, data = 0, b""
     for name, dims, kind, size in tensors:
         out += text(name) + struct.pack("<I", len(dims)) + b"".join(struct.pack("<Q", d) for d in dims)
@@ -224,6 +230,31 @@ def ggufs():
     put("gguf", gguf(head + [("x", 10, 5), ("y", 7, 1)], q + down))
     for p in small((FIXTURES / "peft").glob("*/*/*.gguf")):
         put("gguf", p.read_bytes())
+
+
+def bases():
+    """GGUFs to serve: one layer, both kinds of vocabulary."""
+    words = ["<unk>", "<s>", "</s>", "\u2581", "a", "b", "ab", "\u2581ab", "<0x41>"] + [chr(99 + i) for i in range(23)]
+    shape = [("block_count", 4, 1), ("context_length", 4, 64), ("embedding_length", 4, 32), ("feed_forward_length", 4, 32),
+             ("attention.head_count", 4, 2), ("attention.head_count_kv", 4, 1), ("attention.layer_norm_rms_epsilon", 6, 1e-5),
+             ("rope.freq_base", 6, 1e4), ("rope.dimension_count", 4, 16)]
+    types = [2, 3, 3] + [1] * 5 + [6] + [1] * 23
+    for arch, model, more in (("llama", "llama", [("tokenizer.ggml.scores", 9, (6, [-float(i) for i in range(32)]))]),
+                              ("qwen2", "gpt2", [("tokenizer.ggml.pre", 8, "qwen2"),
+                                                 ("tokenizer.ggml.merges", 9, (8, ["a b"]))])):
+        keys = [("general.architecture", 8, arch)] + [(f"{arch}.{k}", t, v) for k, t, v in shape] + [
+            ("tokenizer.ggml.model", 8, model), ("tokenizer.ggml.tokens", 9, (8, words)),
+            ("tokenizer.ggml.token_type", 9, (5, types)), ("tokenizer.ggml.bos_token_id", 4, 1),
+            ("tokenizer.ggml.eos_token_id", 4, 2), ("tokenizer.ggml.add_bos_token", 7, 1),
+            ("tokenizer.chat_template", 8, "{{ messages }}")] + more
+        tensors = [("token_embd.weight", [32, 32], 8, 1088), ("output_norm.weight", [32], 0, 128),
+                   ("blk.0.attn_norm.weight", [32], 0, 128), ("blk.0.ffn_norm.weight", [32], 0, 128),
+                   ("blk.0.attn_q.weight", [32, 32], 2, 576), ("blk.0.attn_k.weight", [32, 16], 3, 320),
+                   ("blk.0.attn_v.weight", [32, 16], 6, 352), ("blk.0.attn_output.weight", [32, 32], 7, 768),
+                   ("blk.0.ffn_gate.weight", [32, 32], 20, 576), ("blk.0.ffn_up.weight", [32, 32], 1, 2048),
+                   ("blk.0.ffn_down.weight", [32, 32], 30, 2048)]
+        biases = [(f"blk.0.attn_{p}.bias", [n], 0, 4 * n) for p, n in (("q", 32), ("k", 16), ("v", 16))]
+        put("base", gguf(keys, tensors + (biases if arch == "qwen2" else [])))
 
 
 def configs():
@@ -309,10 +340,39 @@ def calls():
     put("calls", "o" + call)
 
 
+def thoughts():
+    put("thinking", "1m<think>\none </thin\n</think>\n\ntwo")
+    put("thinking", "1oone</think> two")
+    put("thinking", "2m[THINK]a[/THINK]b")
+    put("thinking", "5mHere is my thought process: a Here is my response: b")
+    put("thinking", "6m<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b")
+
+
+def doors():
+    tool = {"name": "f", "description": "d", "input_schema": {"type": "object"}}
+    blocks = [{"type": "thinking", "thinking": "t", "signature": ""}, {"type": "text", "text": "x"},
+              {"type": "tool_use", "id": "i", "name": "f", "input": {"a": 1}}]
+    result = [{"type": "tool_result", "tool_use_id": "i", "content": [{"type": "text", "text": "1"}]}, {"type": "text", "text": "y"}]
+    body = {"model": "m", "max_tokens": 5, "system": [{"type": "text", "text": "s"}], "tools": [tool], "tool_choice": {"type": "any"},
+            "thinking": {"type": "enabled", "budget_tokens": 4}, "stop_sequences": ["."], "messages": [
+                {"role": "user", "content": "u"}, {"role": "assistant", "content": blocks}, {"role": "user", "content": result}]}
+    put("doors", "m" + compact(body))
+    put("doors", "c" + compact({"model": "m", "messages": body["messages"][:2]}))
+    items = [{"role": "user", "content": [{"type": "input_text", "text": "u"}]},
+             {"type": "reasoning", "id": "r", "summary": [], "content": [{"type": "reasoning_text", "text": "t"}]},
+             {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a", "annotations": []}]},
+             {"type": "function_call", "call_id": "i", "name": "f", "arguments": "{}"},
+             {"type": "function_call_output", "call_id": "i", "output": "1"}]
+    put("doors", "r" + compact({"model": "m", "input": items, "instructions": "s", "truncation": "auto", "reasoning": {"effort": "low"},
+                                "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}}, "metadata": {"a": "b"}}))
+    put("doors", "r" + compact({"model": "m", "input": "u", "tools": [{"type": "function", "name": "f", "parameters": {}}],
+                                "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}}))
+
+
 def main():
     shutil.rmtree(OUT, ignore_errors=True)
-    for fn in (bodies, json_texts, stats, streams, expressions, templates, heads, tars, weights, ggufs, configs,
-               tokenizers, uploads, meters, calls):
+    for fn in (bodies, json_texts, stats, streams, expressions, templates, heads, tars, weights, ggufs, bases, configs,
+               tokenizers, uploads, meters, calls, thoughts, doors):
         fn()
     print(", ".join(f"{k} {v}" for k, v in sorted(counts.items())))
 

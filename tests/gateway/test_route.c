@@ -128,6 +128,7 @@ START_TEST(every_route_asks_for_a_key)
     const route *const tables[] = {routes_inference, routes_admin};
     for (int t = 0; t < 2; t++) {
         for (const route *r = tables[t]; r->method; r++) {
+            if (strcmp(r->pattern, "/health") == 0 || strcmp(r->pattern, "/ping") == 0) continue;
             char path[128];
             size_t n = 0;
             for (const char *p = r->pattern; *p; p++) { /* {} and {*} become x */
@@ -139,8 +140,11 @@ START_TEST(every_route_asks_for_a_key)
             ck_assert_int_eq((r->scope & SCOPE_ADMIN) != 0, t == 1);
             if (strcmp(r->method, "GET") != 0) /* who may only read changes nothing */
                 ck_assert_uint_eq(r->scope & (SCOPE_ADAPTERS_READ | SCOPE_ADMIN_READ), 0);
-            ck_assert_msg(strcmp(ask(t ? PLANE_ADMIN : PLANE_INFERENCE, r->method, path),
-                                 "invalid_api_key") == 0,
+            const char *code = ask(t ? PLANE_ADMIN : PLANE_INFERENCE, r->method, path);
+            bool typed =
+                strncmp(path, "/v1/messages", 12) == 0; /* Anthropic's errors have no code */
+            ck_assert_msg(typed ? strstr(fake_conn.out, "authentication_error") != NULL
+                                : strcmp(code, "invalid_api_key") == 0,
                           "%s %s: %.80s", r->method, path, fake_conn.out);
             ck_assert_int_eq(fake_status(), 401);
         }

@@ -182,11 +182,11 @@ static void fill_on_device(void *p, size_t bytes)
 
 /* ---- the model: a file with holes ------------------------------------------------------------ */
 
-static err_code random_weight(backend *b, weight **out, const void *src, dtype type, int rows,
-                              int cols, err *e)
+static err_code random_weight(backend *b, weight **out, const weight_source *src, err *e)
 {
-    (void)src;
-    err_code rc = backend_cuda.weight_create(b, out, NULL, type, rows, cols, e);
+    weight_source none = *src;
+    none.data = NULL; /* room alone */
+    err_code rc = backend_cuda.weight_create(b, out, &none, e);
     if (!rc) fill_on_device(((cuda_weight *)*out)->p, be_weight_bytes(*out));
     return rc;
 }

@@ -80,9 +80,8 @@ void sim_unseat(sim_engine *e, sim_seq *q)
     memmove(e->running + i, e->running + i + 1, sizeof(int) * (size_t)(--e->n_running - i));
 }
 
-static void count(const sim_engine *e, cost_work *w, const sim_seq *q, int n)
+static void count(const sim_engine *e, cost_work *w, const sim_seq *q, int n, double rank)
 {
-    int rank = sim_rank(e->a[q->id].adapter);
     if (n == 1 && sim_left(e, q) == 1) {
         w->decode++;
         w->attended += q->computed + 1;
@@ -92,12 +91,21 @@ static void count(const sim_engine *e, cost_work *w, const sim_seq *q, int n)
     }
 }
 
+/* Each distinct adapter of a step is read once: what q adds to those marked. */
+static int rank_read(const sim_engine *e, const sim_seq *q, uint64_t *read)
+{
+    uint32_t id = e->a[q->id].adapter;
+    if (read[id] == e->out->steps + 1) return 0;
+    read[id] = e->out->steps + 1;
+    return sim_rank(id);
+}
+
 void sim_place(sim_engine *e, sim_seq *q, int n)
 {
     assert(n > 0 && n <= e->rows_left && q->chunk == 0 && q->running);
     e->rows_left -= n;
     q->chunk = n;
-    count(e, &e->work, q, n);
+    count(e, &e->work, q, n, rank_read(e, q, e->read));
 }
 
 static void settle(sim_engine *e, sim_scheduler *s, sim_seq *q)
@@ -124,21 +132,13 @@ static void settle(sim_engine *e, sim_scheduler *s, sim_seq *q)
     sim_finish(e, q, SIM_DONE);
 }
 
-/* Each distinct adapter of a step is read once; cost.c counts segments, as
- * sched.c does. */
+/* What was placed may have been taken out again. */
 static void recount(sim_engine *e)
 {
-    static uint32_t mark[1 << 17], round;
-    round++;
     e->work = (cost_work){0};
     for (int i = 0; i < e->n_running; i++) {
         sim_seq *q = &e->seqs[e->running[i]];
-        if (q->chunk == 0) continue;
-        double ranks = e->work.ranks;
-        uint32_t id = e->a[q->id].adapter & ((1 << 17) - 1);
-        count(e, &e->work, q, q->chunk);
-        if (mark[id] == round) e->work.ranks = ranks;
-        mark[id] = round;
+        if (q->chunk) count(e, &e->work, q, q->chunk, rank_read(e, q, e->counted));
     }
 }
 
@@ -177,9 +177,11 @@ static bool open(sim_engine *e, int adapters)
     e->slots = sim_slots_create(d, adapters);
     e->out->of = calloc((size_t)e->n, sizeof(*e->out->of));
     for (int i = 0; e->free_seq && i < e->cap; i++) e->free_seq[e->n_free++] = e->cap - 1 - i;
+    e->read = calloc((size_t)adapters + 1, sizeof(*e->read));
+    e->counted = calloc((size_t)adapters + 1, sizeof(*e->counted));
     cost_init(&e->cost);
-    return e->seqs && e->free_seq && e->running && e->page_pool && e->pages && e->slots &&
-           e->out->of;
+    return e->read && e->counted && e->seqs && e->free_seq && e->running && e->page_pool &&
+           e->pages && e->slots && e->out->of;
 }
 
 static void close(sim_engine *e)
@@ -188,6 +190,8 @@ static void close(sim_engine *e)
     free(e->free_seq);
     free(e->running);
     free(e->page_pool);
+    free(e->read);
+    free(e->counted);
     kv_destroy(e->pages);
     devmem_destroy(e->arena);
     sim_slots_destroy(e->slots);

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/sched/lengths.h"
 #include "engine/sched/policy.h"
@@ -27,6 +28,12 @@ typedef struct {
     uint64_t n_checks;
 } server;
 
+/* Lorad as it was: each stream in each step, seats for all, no size refused sooner. */
+static bool is_even(const server *s)
+{
+    return s->e->set->policy == SIM_EVEN;
+}
+
 static lengths_ask length_ask(const sim_arrival *a)
 {
     return (lengths_ask){(uint64_t)a->tenant, a->adapter, a->slo, a->max_tokens};
@@ -38,19 +45,23 @@ static void arrive(void *self, int id)
     sim_engine *e = s->e;
     const sim_arrival *a = &e->a[id];
     promise_ask ask = {.tenant = (uint64_t)a->tenant, .slo = a->slo, .n_prompt = a->prompt};
+    lengths_ask length = length_ask(a);
+    lengths_guess guess = lengths_look(s->lengths, &length);
+    ask.n_output = guess.mean;
     if (!e->set->blind) ask.load_us = (double)sim_slots_eta(e->slots, a->adapter, e->now_us);
     double expected = s->surprise[a->slo] * promise_ttft_us(&s->outlook, &ask);
-    int64_t ttft = e->set->classes[a->slo].ttft_us;
-    if (e->n_free == 0 || (!e->set->queue && promise_is_hopeless(expected, ttft))) {
+    promise_ask size = ask;
+    if (is_even(s)) size.n_prompt = size.n_output = 0;
+    double most = promise_most_us(&s->outlook, &size, e->set->classes[a->slo].ttft_us);
+    if (e->n_free == 0 || (!e->set->queue && expected > most)) {
         e->out->of[id].end = SIM_REFUSED;
         e->out->of[id].ends++;
         return;
     }
     sim_seq *q = sim_take(e, id);
     q->expected_us = expected;
-    lengths_ask length = length_ask(a);
-    q->length = lengths_look(s->lengths, &length);
-    promise_add(&s->outlook, &ask, q->length.mean);
+    q->length = guess;
+    promise_add(&s->outlook, &ask);
     fair_job job = {.who = q,
                     .tenant = (uint64_t)a->tenant,
                     .adapter = a->adapter,
@@ -95,6 +106,12 @@ static void see_ends(server *s)
     }
 }
 
+/* As in sched_inside.h. */
+static double rank_share(const server *s, const sim_seq *q)
+{
+    return (double)sim_rank(s->e->a[q->id].adapter) / fair_sharers(s->fair, q->ticket);
+}
+
 static void describe(server *s, int i)
 {
     const sim_engine *e = s->e;
@@ -108,18 +125,14 @@ static void describe(server *s, int i)
         .arrived_us = q->arrived_us,
         .deadline_us = q->first_us ? 0 : q->deadline_us,
         .context = q->computed,
-        .rank = sim_rank(a->adapter),
+        .rank = rank_share(s, q),
         .weight = e->set->classes[a->slo].weight,
     };
     int64_t tpot_us = e->set->classes[a->slo].tpot_us;
-    if (e->set->policy ==
-        SIM_EVEN) { /* each stream in each step, and a seat for whoever can have one */
-        s->view[i].due_us = q->last_us ? q->last_us + tpot_us : 0;
-    } else {
-        s->view[i].tpot_us = tpot_us;
-        if (q->last_us)
-            s->view[i].due_us = policy_due_us(q->first_us, q->last_us, q->made, tpot_us);
-    }
+    s->view[i].tpot_us = tpot_us;
+    if (q->last_us)
+        s->view[i].due_us = is_even(s) ? q->last_us + tpot_us
+                                       : policy_due_us(q->first_us, q->last_us, q->made, tpot_us);
     s->allowed[i] = true;
 }
 
@@ -200,6 +213,7 @@ static void check_order(server *s, const sim_seq *seated)
 
 static bool keeps_pace(server *s, int i)
 {
+    if (is_even(s)) return true;
     policy_limits lim = limits_of(s);
     s->view[i].rich = fair_is_rich(s->fair, s->list[i]->ticket);
     policy_seat seat = policy_seats(s->view, s->n, i, &lim, &s->e->cost);
@@ -242,8 +256,7 @@ static bool admit(server *s, int i)
 static int rows_in_budget(const server *s, const sim_seq *q, int n)
 {
     if (isinf(s->budget_us) || (n == 1 && sim_left(s->e, q) == 1)) return n;
-    int rank = sim_rank(s->e->a[q->id].adapter);
-    int fit = cost_chunk(&s->e->cost, &s->e->work, s->budget_us, n, q->computed, rank);
+    int fit = cost_chunk(&s->e->cost, &s->e->work, s->budget_us, n, q->computed, rank_share(s, q));
     int seat = n < LEAST_SEAT ? n : LEAST_SEAT, least = n < s->least_chunk ? n : s->least_chunk;
     if (s->e->work.prefill <= 0) return fit > least ? fit : least;
     return q->running || fit >= seat ? fit : 0;
@@ -276,7 +289,7 @@ static void publish(server *s)
     sim_engine *e = s->e;
     int rows = e->n_running - s->n_out;
     const cost_work none = {0}, decode = {.decode = rows > 0 ? rows : 1};
-    double step_us = cost_predict(&e->cost, &decode), begun_us = 0;
+    double step_us = cost_predict(&e->cost, &decode), begun_us[PROMISE_CLASSES] = {0};
     double row_us = e->cost.n < COST_LEARNING ? 0 : e->cost.theta[1] / 64;
     bool full = (s->pages_short || s->pace_short) && e->n_running > 0;
     int seats = full ? e->n_running : e->set->device.max_seqs;
@@ -286,10 +299,10 @@ static void publish(server *s)
         if (q->first_us) continue;
         int rank = sim_rank(e->a[q->id].adapter);
         cost_work w = cost_with_chunk(&none, sim_left(e, q), q->computed, rank);
-        begun_us += cost_predict(&e->cost, &w) - cost_predict(&e->cost, &none);
+        begun_us[e->a[q->id].slo] += cost_predict(&e->cost, &w) - cost_predict(&e->cost, &none);
     }
     fair_publish(s->fair, &s->outlook, e->now_us);
-    s->outlook.running_us = begun_us;
+    memcpy(s->outlook.begun_us, begun_us, sizeof(begun_us));
     s->outlook.crowded = s->crowded;
     s->outlook.free_seats = seats - e->n_running;
 }
@@ -314,7 +327,10 @@ static void plan(void *self)
     policy_limits lim = limits_of(s);
     double step_us;
     int n = policy_plan(s->view, s->n, &lim, e->now_us, s->plan, s->order), listed = n;
-    n = policy_trim(s->view, s->plan, n, &lim, &e->cost, e->now_us, s->order, &step_us);
+    if (is_even(s))
+        step_us = 0;
+    else
+        n = policy_trim(s->view, s->plan, n, &lim, &e->cost, e->now_us, s->order, &step_us);
     s->n_out = listed - n;
     s->budget_us =
         policy_budget_us(s->view, s->plan, n, &e->cost, e->now_us, step_us, &s->least_chunk);

@@ -162,6 +162,7 @@ typedef struct sim_engine {
     int *running, n_running; /* seqs with a seat */
     cost_model cost;
     cost_work work;
+    uint64_t *read, *counted; /* [adapters + 1]: the step in which it was, by what is placed */
     int rows_left;
 } sim_engine;
 

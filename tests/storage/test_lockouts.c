@@ -2,6 +2,7 @@
  * failing disk, after a kill. */
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 
 #include "storage/keys.h"
 #include "storage/lockouts.h"
+#include "storage/store_sql.h"
 #include "storage/tenants.h"
 #include "tests/run_suite.h"
 #include "tests/tmpdir.h"
@@ -253,6 +255,65 @@ START_TEST(test_updates_meanwhile)
 }
 END_TEST
 
+static atomic_int writer; /* 1: the writer is held, 2: it may go on */
+
+static err_code hold_writer(sqlite3 *db, void *arg, err *why)
+{
+    (void)db;
+    (void)arg;
+    (void)why;
+    atomic_store(&writer, 1);
+    while (atomic_load(&writer) == 1) sched_yield();
+    return ERR_NONE;
+}
+
+static void *hold(void *arg)
+{
+    (void)arg;
+    return (void *)(intptr_t)store_write(st, hold_writer, NULL, NULL);
+}
+
+static void *change_weight(void *arg)
+{
+    tenant t = evil;
+    (void)arg;
+    t.weight = 5;
+    return (void *)(intptr_t)tenants_update(st, &t, NULL, NULL, NULL);
+}
+
+static void *lock_out(void *arg)
+{
+    (void)arg;
+    return (void *)(intptr_t)tenants_disable(st, evil.id, NULL, NULL);
+}
+
+/* The same in that one order: the change waits for the writer when the lock-out comes. */
+START_TEST(test_an_update_that_waits)
+{
+    pthread_t holds, changes, locks;
+    void *changed;
+    store_stats now = {0};
+    tenant t;
+    atomic_store(&writer, 0);
+    ck_assert_int_eq(pthread_create(&holds, NULL, hold, NULL), 0);
+    while (atomic_load(&writer) != 1) sched_yield();
+    ck_assert_int_eq(pthread_create(&changes, NULL, change_weight, NULL), 0);
+    for (; now.n_queued == 0; store_stats_get(st, &now)) sched_yield();
+    ck_assert_int_eq(pthread_create(&locks, NULL, lock_out, NULL), 0);
+    for (; now.n_lockouts == 0; store_stats_get(st, &now)) sched_yield();
+    atomic_store(&writer, 2);
+    pthread_join(holds, NULL);
+    pthread_join(changes, &changed);
+    pthread_join(locks, NULL);
+    ck_assert_int_eq((int)(intptr_t)changed, ERR_CONFLICT);
+    wait_durable();
+    for (int i = 0; i < 2; i++, reopen()) {
+        ck_assert_int_eq(tenants_get(st, evil.id, &t, &e), ERR_NONE);
+        ck_assert(t.disabled && t.weight == 1);
+    }
+}
+END_TEST
+
 START_TEST(test_the_file)
 {
     lockouts *lo;
@@ -304,6 +365,7 @@ int main(void)
     tcase_add_test(tc, test_a_kill_resurrects_nobody);
     tcase_add_test(tc, test_suspended_then_resumed);
     tcase_add_test(tc, test_updates_meanwhile);
+    tcase_add_test(tc, test_an_update_that_waits);
     tcase_add_test(tc, test_the_file);
     suite_add_tcase(s, tc);
     return run_suite(s);

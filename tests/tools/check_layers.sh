@@ -76,22 +76,28 @@ END {
     \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' \) | LC_ALL=C sort) <<'TABLE'
 engine/base:
 engine/program:
-engine/text: engine/base
-engine/chat: engine/text engine/base
+engine/files: engine/base
+engine/text: engine/files/documents.h engine/base
+engine/chat: engine/files/documents.h engine/text engine/base
 engine/grammar: engine/text engine/base
 engine/sample: engine/base/exp.h engine/base/heap.h
 # backend.h, step.h, lora.h: what the streets below it and both backends agree on
 engine: engine/sample/sampler.h engine/base
 engine/cpu: engine engine/base
 engine/cuda: engine engine/sample/sampler.h engine/base
-engine/model: engine engine/sample/bars.h engine/base
+engine/model: engine engine/files engine/sample/bars.h engine/base
 engine/memory: engine engine/base
 engine/watch: engine/base
 engine/sched: engine engine/model engine/memory engine/grammar/grammar.h engine/sample engine/watch engine/base
 
 storage: engine/base
+storage/fleet: storage/digest.h storage/store_sql.h engine/base
+# the writer: it runs the fleet's turns, and the fleet knows its jobs
+storage/store.c: storage/fleet/fleet.h engine/base
+storage/responses: storage storage/store_sql.h engine/base
+storage/watch: storage storage/store_sql.h
 
-adapters/format: engine engine/model engine/text/tokenizer.h engine/base storage/digest.h storage/disk.h
+adapters/format: engine engine/files/gguf.h engine/model engine/text/tokenizer.h engine/base storage/digest.h storage/disk.h
 adapters/store: adapters/format engine/backend.h engine/model/model.h engine/text/tokenizer.h engine/base storage
 adapters/residency: adapters/format adapters/store engine engine/model/model.h engine/memory/devmem.h engine/base storage/digest.h
 
@@ -100,12 +106,13 @@ gateway/http: gateway/net engine/base
 gateway/config: gateway/http/networks.h engine/base
 # the floor of the gateway; server.h knows all rooms, main.c makes them
 gateway: engine/program/troff.h gateway/config/config.h gateway/http engine/backend.h engine/base storage
-gateway/server.h: gateway/config/classes.h gateway/config/config.h gateway/http/exchange.h gateway/http/host.h adapters/residency/residency.h adapters/store/registry.h adapters/store/staging.h adapters/store/upload.h engine/backend.h engine/chat/chat.h engine/grammar/grammar.h engine/model/model.h engine/sched/sched.h engine/text/tokenizer.h storage/ledger.h storage/meter_file.h storage/settler.h storage/store.h
+gateway/server.h: gateway/config/classes.h gateway/config/config.h gateway/http/exchange.h gateway/http/host.h adapters/residency/residency.h adapters/store/registry.h adapters/store/staging.h adapters/store/upload.h engine/backend.h engine/chat engine/grammar/grammar.h engine/model/model.h engine/sched/sched.h engine/text/tokenizer.h storage/ledger.h storage/meter_file.h storage/responses storage/settler.h storage/store.h
 gateway/main.c: engine/program/version.h gateway/start/verbs.h
-gateway/start: gateway gateway/config gateway/http gateway/net gateway/openai/vocabulary.h gateway/watch/stats.h adapters/residency/load.h engine/base engine/model/model.h engine/program engine/text/tokenizer.h storage
-gateway/watch: gateway/admin_proto.h gateway/auth.h gateway/descriptors.h gateway/handlers.h gateway/limits.h gateway/server.h gateway/http adapters/residency/residency.h adapters/store/registry.h engine/sched/board.h engine/watch/histogram.h engine/sched/request.h engine/base storage
-gateway/openai: gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/ratelimit.h gateway/limits.h gateway/server.h gateway/http gateway/net/deadline.h gateway/watch/stats.h adapters/format/words.h adapters/store/registry.h engine/chat/chat.h engine/grammar/grammar.h engine/sample/sampler.h engine/sched/request.h engine/sched/sched.h engine/text/tokenizer.h engine/base storage/digest.h storage/ledger.h storage/meter_file.h storage/settler.h storage/targets.h
-gateway/rest: gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/server.h gateway/http gateway/watch/stats.h adapters/residency/inplace.h adapters/store/registry.h engine/base storage/audit.h storage/backup.h storage/keys.h storage/targets.h storage/tenants.h
+gateway/start: storage/fleet/journal.h gateway gateway/config gateway/http gateway/net gateway/openai/vocabulary.h gateway/watch/spans.h gateway/watch/stats.h adapters/residency/load.h engine/backend.h engine/base engine/model/model.h engine/program engine/sched/sched.h engine/text/tokenizer.h storage
+gateway/watch: gateway/admin_proto.h gateway/auth.h gateway/descriptors.h gateway/handlers.h gateway/limits.h gateway/server.h gateway/http adapters/residency/residency.h adapters/store/registry.h engine/sched/board.h engine/watch/histogram.h engine/sched/request.h engine/base storage storage/watch/history.h
+gateway/openai: gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/ratelimit.h gateway/limits.h gateway/server.h gateway/http gateway/net/deadline.h gateway/watch/spans.h gateway/watch/stats.h adapters/format/words.h adapters/store/registry.h engine/chat engine/grammar/grammar.h engine/sample/sampler.h engine/sched/request.h engine/sched/sched.h engine/text/tokenizer.h engine/base storage/digest.h storage/ledger.h storage/meter_file.h storage/settler.h storage/targets.h
+gateway/doors: gateway/auth.h gateway/handlers.h gateway/server.h gateway/http gateway/openai engine/base storage/responses
+gateway/rest: gateway/auth.h gateway/handlers.h gateway/inflight.h gateway/server.h gateway/http gateway/watch adapters/residency/inplace.h adapters/store/registry.h engine/base storage/audit.h storage/backup.h storage/keys.h storage/targets.h storage/tenants.h storage/watch/history.h
 
 tui: engine/program/troff.h engine/base
 tui/ctl: tui engine/program engine/base
@@ -122,8 +129,9 @@ tests/emu/include:
 tests/engine: engine/model engine/sched tests/emu/cuda_rt/emu_rt.h tests/gpu/device_here.h
 tests/engine/grammar: engine/grammar/grammar_inside.h
 tests/gateway: tests/gateway/http/fake_civetweb.h
-tests/fuzz: adapters/format adapters/store engine/base engine/chat engine/grammar/grammar_inside.h engine/model engine/text gateway/config/config.h gateway/route.h gateway/http gateway/openai storage tui/sse.h tui/top/topdata.h
+tests/fuzz: adapters/format adapters/store engine/base engine/chat engine/grammar/grammar_inside.h engine/model engine/text gateway/config/config.h gateway/route.h gateway/doors gateway/http gateway/openai storage tui/sse.h tui/top/topdata.h
 tests/gpu: engine engine/base engine/cuda engine/model tests/emu/cuda_rt/emu_rt.h
+tests/storage/fleet: storage/store_sql.h
 tests/sim: engine/memory engine/sched
 tests/tui: gateway/net/devcert.h
 TABLE

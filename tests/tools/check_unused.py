@@ -28,7 +28,9 @@ kept = {
     "fair_served": "tests/engine/sched/test_fair.c holds the books to what was told them",
     "json_check": "fuzz_json holds the scan, which comes first, to a scan of its own",
     "kv_check": "tests go through the books after each step",
-    "model_weight_bytes": "benches divide by it",
+    "model_load": "tests and benches load with no wish of their own",
+    "model_packed_mapped": "tests see where weights come from",
+    "model_packed_settled": "tests and benches wait until weights are kept",
     "pace_try": "asks where a loader waits",
     "peers_open": "tests see that nobody stays behind",
 }

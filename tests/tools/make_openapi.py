@@ -6,13 +6,14 @@
 Answers are described to the last member (additionalProperties: false), each status by its number: the
 end-to-end tests hold every answer to it (tests/e2e/contract.py), and a new member must be written down here.
 What is asked is described so that what the schemas forbid is refused: tests/e2e/openai/test_schemathesis.py tries.
-The admin plane is in openapi_admin.py.
+The admin plane is in openapi_admin.py, other APIs than OpenAI's older ones in openapi_doors.py.
 """
 import json
 import pathlib
 import sys
 
 import openapi_admin
+import openapi_doors
 from openapi_says import SAYS
 from openapi_words import (ANY, BOOL, CLASS, COUNT, FLAG, HEADERS, INT, NUM, STR, TIME, arr, header, maybe, obj, operation, opt, query, ref)
 
@@ -28,10 +29,11 @@ CALL = obj({"id": {"type": "string", "minLength": 9}, "type": {"const": "functio
             "function": obj({"name": STR, "arguments": STR})})
 CALL_DELTA = obj({"index": COUNT, "id": STR, "type": {"const": "function"},
                   "function": obj({"name": STR, "arguments": STR}, optional=["name"])}, optional=["id", "type"])
+THOUGHTS = {"reasoning_content": STR, "reasoning": STR}
 MESSAGE = obj({"role": {"const": "assistant"}, "content": maybe(STR), "refusal": {"type": "null"},
-               "tool_calls": arr(CALL, minItems=1)}, optional=["tool_calls"])
-DELTA = obj({"role": {"const": "assistant"}, "content": STR, "tool_calls": arr(CALL_DELTA, minItems=1)},
-            optional=["role", "content", "tool_calls"])
+               "tool_calls": arr(CALL, minItems=1), **THOUGHTS}, optional=["tool_calls", *THOUGHTS])
+DELTA = obj({"role": {"const": "assistant"}, "content": STR, "tool_calls": arr(CALL_DELTA, minItems=1), **THOUGHTS},
+            optional=["role", "content", "tool_calls", *THOUGHTS])
 CHAT_FINISH = {"enum": ["stop", "length", "tool_calls"]}
 TEXT_FINISH = {"enum": ["stop", "length"]}
 STOP_REASON = {"type": ["string", "integer", "null"]}
@@ -116,7 +118,7 @@ SCHEMAS = {
     "Usage": obj({"object": {"const": "page"}, "data": arr(BUCKET), "has_more": BOOL, "next_page": maybe(STR)}),
     "Adapter": ADAPTER, "Adapters": page(ADAPTER, True), "Version": VERSION, "Versions": page(VERSION),
     "VersionOrUpload": {"anyOf": [VERSION, UPLOAD]}, "File": SENT, "Deleted": DELETED, "Events": page(EVENT), "Used": page(USED),
-    **openapi_admin.SCHEMAS,
+    **openapi_doors.SCHEMAS, **openapi_admin.SCHEMAS,
 }
 
 # ------------------------------------------------------------------------------------------ what is asked
@@ -134,7 +136,7 @@ def message(roles, required, **properties):
 
 
 MESSAGE_IN = {"anyOf": [message(["system", "developer", "user"], ["content"]),
-                        message(["assistant"], ["content"], reasoning_content=opt(STR)),
+                        message(["assistant"], ["content"], reasoning_content=opt(STR), reasoning=opt(STR)),
                         message(["assistant"], ["tool_calls"], content=maybe(TEXTS), tool_calls=arr(CALL_IN, minItems=1, maxItems=128)),
                         message(["tool"], ["content", "tool_call_id"], tool_call_id=STR)]}
 TOOL = {"type": "object", "required": ["type", "function"], "properties": {"type": {"const": "function"}, "function": {
@@ -181,6 +183,7 @@ CHAT = {"type": "object", "required": ["model", "messages"], "properties": {
     **COMMON, "messages": arr(MESSAGE_IN, minItems=1, maxItems=2048), "max_tokens": whole(1), "max_completion_tokens": whole(1), "logprobs": opt(BOOL),
     "top_logprobs": whole(0, 20), "add_generation_prompt": opt(BOOL), "continue_final_message": opt(BOOL),
     "documents": opt(arr({"type": "object", "additionalProperties": STR}, maxItems=256)),
+    "thinking_budget": whole(0), "include_reasoning": opt(BOOL),
     "reasoning_effort": {"enum": ["none", "minimal", "low", "medium", "high", "xhigh", "max", None]}, "modalities": {"enum": [["text"], None]},
     "tools": opt(arr(TOOL, minItems=1, maxItems=128)), "parallel_tool_calls": opt(BOOL),
     "chat_template_kwargs": {"type": ["object", "null"], "maxProperties": 32},
@@ -217,10 +220,10 @@ USAGE_QUERY = [*WINDOW, query("bucket_width", {"enum": ["1m", "1h", "1d"]}), que
 WAYS = (404, 409, 412, 422, 507)  # of changing an adapter to fail
 
 ROUTES = [  # method and path as in gateway/route.c
-    operation("POST", "/v1/chat/completions", "ChatCompletion", CHAT, "ChatCompletionChunk", errors=[404, 422, 504], limited=["requests", "tokens"]),
-    operation("POST", "/v1/completions", "Completion", TEXT, "CompletionChunk", errors=[404, 422, 504], limited=["requests", "tokens"]),
-    operation("POST", "/tokenize", "Tokens", TOKENIZE, errors=[404], limited=["requests"]),
-    operation("POST", "/detokenize", "Text", DETOKENIZE, errors=[404], limited=["requests"]),
+    operation("POST", "/v1/chat/completions", "ChatCompletion", CHAT, "ChatCompletionChunk", errors=[404, 409, 422, 504], limited=["requests", "tokens"]),
+    operation("POST", "/v1/completions", "Completion", TEXT, "CompletionChunk", errors=[404, 409, 422, 504], limited=["requests", "tokens"]),
+    operation("POST", "/tokenize", "Tokens", TOKENIZE, errors=[404, 409], limited=["requests"]),
+    operation("POST", "/detokenize", "Text", DETOKENIZE, errors=[404, 409], limited=["requests"]),
     operation("GET", "/version", "Release"),
     operation("GET", "/v1/models", "Models"),
     operation("GET", "/v1/models/{id}", "Model", errors=[404]),
@@ -270,18 +273,18 @@ def lines(value, depth, indent=""):
 
 def main():
     paths = {}
-    for method, path, what in ROUTES + openapi_admin.ROUTES:
+    for method, path, what in ROUTES + openapi_doors.ROUTES + openapi_admin.ROUTES:
         paths.setdefault(path, {})[method.lower()] = {"summary": SAYS[f"{method} {path}"], **what}
     for path in paths:
         if path.startswith("/admin/"):
             paths[path]["servers"] = [{"url": "https://localhost:8444"}]
-    error = {"description": "an error", "content": {"application/json": {"schema": ref("Error")}},
-             "headers": {"x-request-id": ref("x-request-id", "headers")}}
+    errors = {name: {"description": "an error", "content": {"application/json": {"schema": ref(name)}},
+                     "headers": {"x-request-id": ref("x-request-id", "headers")}} for name in ("Error", "MessageError")}
     doc = {"openapi": "3.1.0", "info": {"title": "lorad", "version": "1", "description":
            "The inference and the admin plane. Paths under /v1 also answer without it, /tokenize and /detokenize also under it."},
            "servers": [{"url": "https://localhost:8443"}], "security": [{"key": []}], "paths": paths,
            "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}, "schemas": SCHEMAS,
-                          "responses": {"Error": error}, "headers": HEADERS}}
+                          "responses": errors, "headers": HEADERS}}
     out = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "conf/openapi.json")
     out.write_text(lines(doc, 3) + "\n")
 

@@ -3,7 +3,7 @@
 
 Usage: make_random_model.py SIZE DIRECTORY [--adapters N] [--rank R] [--seed S]
 
-SIZE is tiny, 135M or 1.1B: Llama architecture with the shapes that benchmarks are quoted for; 135M-152k is
+SIZE is tiny, 15M, 135M or 1.1B: Llama architecture with the shapes that benchmarks are quoted for; 135M-152k is
 135M with the vocabulary of a larger family.
 The answers are noise; speed, memory and every code path are those of a real model.  DIRECTORY gets
 the model (config, safetensors, tokenizer, chat template); DIRECTORY/adapters/r000 ... get what
@@ -23,6 +23,7 @@ import sys
 
 #        hidden, layers, heads, kv heads, ffn, vocabulary
 SIZES = {"tiny": (64, 2, 4, 2, 160, 1024),
+         "15M": (288, 6, 6, 6, 768, 32000),
          "135M": (576, 30, 9, 3, 1536, 49152),
          "135M-152k": (576, 30, 9, 3, 1536, 151936),
          "1.1B": (2048, 22, 32, 4, 5632, 32000)}

@@ -14,6 +14,119 @@ def _rule(name, file, old, new, tests, rule):
     _rows.append((name, file, old, new, tests.split(), rule))
 
 
+# ---- packed weights --------------------------------------------------------------------------
+
+_rule("packed.header-checked", "engine/model/packed.c",
+      "&& h->check == check_of(h);", ";",
+      "engine.test_packed", "a file of packed weights whose header was changed is none")
+_rule("packed.length-checked", "engine/model/packed.c",
+      "(uint64_t)st.st_size != want->bytes", "false",
+      "engine.test_packed", "a file of packed weights of another length is none")
+_rule("packed.key-of-files", "engine/model/model_weights.c",
+      "packed_key_add(&key, model_files_stamp(l->files));", "packed_key_add(&key, 1);",
+      "engine.test_packed", "packed weights are those of the model's files as they are")
+_rule("packed.floor", "engine/model/packed.c",
+      "if (room >= need && room - need >= k->floor_bytes) return true;", "if (room >= need) return true;",
+      "engine.test_packed", "packed weights leave data.min_free alone")
+
+# ---- quantised weights -----------------------------------------------------------------------
+
+_rule("quant.signs", "engine/cpu/quant_kernels.h",
+      "return _mm256_maddubs_epi16(_mm256_abs_epi8(v), _mm256_sign_epi8(four, v));",
+      "return _mm256_maddubs_epi16(_mm256_abs_epi8(v), four);",
+      "cpu.test_kernels", "products of quantised weights have the weights' signs")
+_rule("quant.order-of-x", "engine/cpu/linear.c",
+      "turned[k] = x[w->quant.order[k]];", "turned[k] = x[k];",
+      "cpu.test_kernels", "a quantised matrix reads x in its own order of columns")
+_rule("quant.zero", "engine/cpu/quant_kernels.h",
+      "d -= vf_load(b->off + c) * vf_set((float)x->sum);", "d -= vf_set((float)x->sum);",
+      "cpu.test_kernels", "each column's own zero is taken away")
+_rule("quant.nested-min", "engine/cpu/quant_kernels.h",
+      "quant_parts(b->off, b->outer_min, parts + (size_t)(f->span / f->group) * PANEL);",
+      "quant_parts(b->off, b->outer_min, parts);",
+      "cpu.test_kernels", "nested mins have parts of their own")
+_rule("quant.high-bits", "engine/cpu/quant.c",
+      "if (bits == 6) add_two(to + n / 2, code, n, 4);", "if (bits == 6) add_two(to + n / 2, code, n, 2);",
+      "engine.test_quant", "codes of six bits keep the two highest")
+_rule("quant.native", "engine/model/model_weights.c",
+      "return asked && l->by_codes && w->matrix && w->s.src.read_row;", "return false;",
+      "engine.test_quant", "quantised matrices are served by their codes")
+_rule("quant.dora", "engine/cpu/dora.c",
+      "quant_panel_f32(g->panel, g->w, panel);", "memset(g->panel, 0, one.panel_bytes);",
+      "cpu.test_kernels", "DoRA's gains are of the dequantised base")
+
+# ---- thoughts --------------------------------------------------------------------------------
+
+_rule("thinking.budget", "engine/grammar/grammar_lead.c",
+      "l->budget >= 0 && l->n_made >= l->budget", "false",
+      "engine.test_grammar", "thoughts end with their budget")
+_rule("thinking.form-has-its-answer", "engine/grammar/grammar_lead.c",
+      "l->any[id / 32] &= ~(1U << (id % 32));", "(void)id;",
+      "engine.test_grammar", "an answer with a form does not end within its thoughts")
+_rule("thinking.first-only", "engine/chat/thinking.c",
+      "have < len ? have : len) != 0", "have < len ? have : len) != 0 && false",
+      "engine.test_thinking", "marks behind an answer's first byte are its text")
+_rule("thinking.counted", "gateway/openai/completion_choice.c",
+      "ch->n_thought = ch->n_text;", ";",
+      "e2e.test_reasoning", "tokens of thoughts are counted")
+
+# ---- pages of other origins ------------------------------------------------------------------
+
+_rule("cors.exact", "gateway/cors.c",
+      "if (n > 0 && n == strlen(origin) && memcmp(p, origin, n) == 0) return origin;",
+      "if (n > 0 && n <= strlen(origin) && memcmp(p, origin, n) == 0) return origin;",
+      "e2e.test_cors", "an origin is let in by its exact text")
+
+# ---- the Messages API ------------------------------------------------------------------------
+
+_rule("messages.cached-apart", "gateway/doors/messages_api.c",
+      "u->prompt_tokens - u->cached_tokens", "u->prompt_tokens",
+      "e2e.test_messages", "input_tokens are those that were not in the cache")
+_rule("messages.off-unless-asked", "gateway/doors/messages_input.c",
+      'door_add_text(r->chat, "reasoning_effort", "none");', ";",
+      "e2e.test_messages", "a model thinks where it is asked to")
+
+# ---- stored responses ------------------------------------------------------------------------
+
+_rule("responses.own-only", "storage/responses/responses.c",
+      'sql_begin(&q, db, ROW_SQL "tenant_id=?1 AND id=?2 AND', 'sql_begin(&q, db, ROW_SQL "tenant_id=tenant_id+0*?1 AND id=?2 AND',
+      "e2e.test_responses", "another tenant's response is not there")
+_rule("responses.scrubbed", "storage/responses/responses.c",
+      "(void)store_scrub(st, scrub_us); /* else soon */", "(void)scrub_us;",
+      "e2e.test_responses", "what is deleted is in no file")
+_rule("responses.quota", "storage/responses/responses.c",
+      "if (rc || p->most == 0 || have + more <= p->most) return rc;", "if (true) return rc;",
+      "e2e.test_responses", "a tenant's stored responses take no more than they may")
+_rule("responses.sealed", "storage/responses/responses.c",
+      "if (!key) {\n        memcpy(out->s + 1, text, len);", "if (!key || true) {\n        memcpy(out->s + 1, text, len);",
+      "e2e.test_responses", "with a key, what is stored is encrypted")
+# ---- a fleet ----------------------------------------------------------------------------------
+
+_rule("fleet.seal", "storage/fleet/changes.c",
+      "return digest_same(digest, (const uint8_t *)bytes + MAGIC, DIGEST_BYTES);", "return true;",
+      "storage.test_changes", "no byte of a damaged change is looked at")
+_rule("fleet.shared-tables-only", "storage/fleet/changes.c",
+      "if (!is_shared(table))", "if (false)",
+      "storage.test_changes", "the journal reaches no table that is not shared")
+_rule("fleet.position-in-the-transaction", "storage/fleet/fleet.c",
+      "if (!rc) rc = mirror_move(db, f->seq + 1, e);", "",
+      "storage.test_fleet", "the mirror's position moves with the change that it counts")
+_rule("fleet.doubt-is-settled", "storage/fleet/fleet.c",
+      "if (r.there) return ERR_NONE;", "",
+      "storage.test_fleet", "a change whose answer was lost is looked for")
+_rule("fleet.fenced", "storage/fleet/fleet.c",
+      "s->epoch != epoch;", "s->epoch < 0;",
+      "storage.test_fleet", "a server whose number was taken writes nothing more")
+_rule("fleet.own-rows-do-not-join", "storage/fleet/fleet.c",
+      "if (!rc && any)", "if (false)",
+      "storage.test_fleet", "a directory with rows of its own joins no fleet")
+_rule("fleet.catch-up-first", "storage/fleet/fleet.c",
+      "if (!rc) rc = catch_up(f, j, db, &s, e);", "",
+      "storage.test_fleet", "a change is made on top of all that the journal has")
+_rule("fleet.away-is-healthy", "storage/store.c",
+      "if (end != BATCH_AWAY) st->healthy = end == BATCH_DONE;", "st->healthy = end == BATCH_DONE;",
+      "storage.test_fleet", "a fleet's database that is away takes no server out of service")
+
 # ---- who is next ------------------------------------------------------------------------------
 
 _rule("fair.aged-first", "engine/sched/fair.c",
@@ -84,7 +197,7 @@ _rule("policy.only-weaker-give-way", "engine/sched/policy.c",
 _rule("policy.streams-keep-pace", "engine/sched/policy.c",
       "if (needed <= gentle) return fmin(step_us > 0 ? step_us : slack, pace);",
       "if (needed <= gentle) return step_us > 0 ? step_us : slack;",
-      "engine.test_policy", "prompts stretch the streams' steps by a fifth and no more")
+      "engine.test_policy", "prompts stretch the streams' steps by a share and no more")
 _rule("policy.reserve", "engine/sched/policy.c",
       "left -= reserve * (double)(r->deadline_us - r->arrived_us);", "left -= 0 * reserve;",
       "engine.test_policy", "a part of the target is kept in reserve")
@@ -116,8 +229,14 @@ _rule("policy.seats-leave-prompts-their-time", "engine/sched/policy.c",
       "fmin(1 / (1 + gentle), 1 - lim->prompts)", "fmin(1 / (1 + gentle), 1)",
       "engine.test_policy", "seats leave prompts the time that they have had")
 _rule("policy.headroom", "engine/sched/policy.c",
-      "return r->rich ? room * (1 - headroom) : room;", "return room;",
+      "return r->rich ? room * (1 - fmin(most_headroom, headroom / sqrt(n))) : room;", "return r->rich ? room * (1 - 0 * fmin(most_headroom, headroom / sqrt(n))) : room;",
       "engine.test_policy", "who has more than its share leaves room to others")
+_rule("policy.headroom-by-the-root", "engine/sched/policy.c",
+      "fmin(most_headroom, headroom / sqrt(n))", "fmin(most_headroom, headroom * n)",
+      "engine.test_policy", "of many streams less of the room is left to others than of few")
+_rule("policy.no-chunk-costs-the-pace", "engine/sched/policy.c",
+      "if (kept || step_us > 0 || slack > base) *least = LEAST_KEPT;", "if (kept) *least = LEAST_KEPT;",
+      "engine.test_policy", "no least chunk of a prompt costs streams their pace")
 _rule("fair.rich", "engine/sched/fair.c",
       "double share = SCALE / (double)own->unit / weights;", "double share = 1 / weights;",
       "engine.test_fair", "a tenant's share of the seats is by its weight")
@@ -165,8 +284,21 @@ _rule("promise.lower-classes", "engine/sched/promise.c",
       "if (o->rank[c] <= o->rank[slo])", "if (o->rank[c] <= o->rank[slo] + 100)",
       "engine.test_promise", "work of lower classes is not waited for")
 _rule("promise.margin", "engine/sched/promise.c",
-      "return expected_us > margin * (double)ttft_us;", "return expected_us > (double)ttft_us / (margin + 0.2);",
+      "double most = margin * (double)ttft_us;", "double most = (margin + 0.2) * (double)ttft_us;",
       "engine.test_promise", "a part of the target is kept for what is not foreseen")
+_rule("promise.begun-of-lower-classes", "engine/sched/promise.c",
+      "if (o->rank[c] <= o->rank[a->slo]) begin += o->begun_us[c];", "begin += o->begun_us[c];",
+      "engine.test_promise", "prompts that lower classes have begun are not waited for")
+_rule("promise.large-first-refused", "engine/sched/promise.c",
+      "return most / fmin(most_bulk, fmax(1, bulk * ask_us(o, a) / o->job_us));",
+      "return most / fmin(1, fmax(most_bulk, bulk * ask_us(o, a) / o->job_us));",
+      "engine.test_promise", "where a flow has a queue, who asks for much is refused sooner")
+_rule("fair.prior-in-requests", "engine/sched/fair.c",
+      "double prior_us = prior_jobs * mean_job_us(f);", "double prior_us = 0 * prior_jobs * mean_job_us(f);",
+      "engine.test_fair", "a flow that was hardly seen is taken to have an equal share")
+_rule("fair.sharers", "engine/sched/fair.c",
+      "f->entries[j->adapter].running + (j->state != RUNNING);", "1 + 0 * j->state;",
+      "engine.test_fair", "an adapter's bytes are counted once for all who share it")
 _rule("cost.rescales", "engine/sched/cost.c",
       "if (is_astray && c->run_n >= agree && c->n >= c->rescaled + pause) {",
       "if (is_astray && c->run_n >= 1000 * agree && c->n >= c->rescaled + pause) {",
@@ -209,11 +341,41 @@ _rule("spec.longest", "engine/sample/spec.c",
       "if (len > t->len) {", "if (len > 0 && t->len == 0) {",
       "engine.test_spec", "the longest match is taken")
 _rule("spec.pays", "engine/sched/sched_spec.c",
-      "if (sure * us < margin * *tokens *", "if (sure * us < 0 * margin * *tokens *",
+      "if (sure * us < SCHED_MARGIN * *tokens *", "if (sure * us < 0 * SCHED_MARGIN * *tokens *",
       "engine.test_speculation", "where rows are dear nothing is guessed")
+_rule("spec.form-behind-a-guess", "engine/grammar/grammar.c",
+      "for (g->n = 0; g->n < g->most;) {", "for (g->n = 0; g->n < 1;) {",
+      "engine.test_grammar", "where the form leaves one text behind another guess, that is guessed, too")
+_rule("spec.form-ends-a-guess", "engine/grammar/grammar.c",
+      "} else if (walk_token(", "} else if (!walk_token(",
+      "engine.test_grammar", "what the form does not allow is not guessed")
 _rule("spec.unpaid-lessons", "engine/sample/spec.c",
       "if (all && t->len > 0) learn(", "if (all && t->len > 99) learn(",
       "engine.test_spec", "what is wrong again and again is believed no more")
+_rule("draft.forgets", "engine/model/draft.c",
+      "t->guess[0] != token", "t->guess[0] < 0 * token",
+      "engine.test_draft", "what was proposed and did not come is forgotten")
+_rule("draft.pays", "engine/sched/sched_draft.c",
+      "b.gain * dr->us < SCHED_MARGIN * dr->tokens * all_us", "b.gain * dr->us < 0 * dr->tokens * all_us",
+      "engine.test_sched_draft", "a draft model that costs more than it gains is not asked")
+_rule("draft.learns", "engine/sample/spec.c",
+      "if (all) learn(t, all, SPEC_DRAFT, right);", "if (all && right) learn(t, all, SPEC_DRAFT, right);",
+      "engine.test_sched_draft", "a draft model that is always wrong is believed no more")
+_rule("draft.is-tried", "engine/sched/sched_draft.c",
+      "if (c.n == 0 && !always) c = try_one(", "if (c.n == 0 && always) c = try_one(",
+      "engine.test_sched_draft", "a draft model that was bad comes back")
+_rule("draft.within-the-slack", "engine/sched/sched_draft.c",
+      "if (dr->us + us + b.read_us > bound_us) break;", "if (dr->us + us > bound_us + 1e9) break;",
+      "engine.test_sched_draft", "nobody's token is late for a draft model's pass")
+_rule("draft.leaves-with-its-seat", "engine/sched/sched_spec.c",
+      "    sched_draft_leave(sc, rq);\n", "",
+      "engine.test_sched_draft", "a request's text leaves the draft model's pages with it")
+_rule("draft.reads-what-it-knows", "engine/sched/sched_draft.c",
+      "if (history_at(rq, i) >= n_vocab) return false;", "if (history_at(rq, i) >= 2 * n_vocab) return false;",
+      "engine.test_sched_draft", "a token that the draft model does not have is not fed to it")
+_rule("draft.same-vocabulary", "engine/text/tokenizer_piece.c",
+      "if (n_a != n_b || memcmp(a, b, (size_t)n_a) != 0)", "if (n_a > 99 && n_b > 99 && memcmp(a, b, (size_t)n_a) != 0)",
+      "engine.test_tokenizer", "a draft model of another vocabulary is refused")
 _rule("flight.needs-the-host", "engine/sched/sched_flight.c",
       "(draws && (rq->grammar || penalties || reads))", "(draws && rq->grammar && penalties && reads)",
       "engine.test_sched", "a row whose next token hangs on the text waits for it")
@@ -281,7 +443,7 @@ _rule("kv.forgotten", "engine/memory/kv.c",
       "if (kv->page[page].published) unpublish(kv, page);", "",
       "engine.test_kv", "a page that is forgotten is never handed out")
 _rule("devmem.ranks", "engine/memory/devmem.c",
-      "if (l != NONE && a->chunk[l].rank > rank) l = NONE;", "",
+      "int rank = need == DEVMEM_DEMAND ? PREFETCHED : IDLE;", "int rank = PREFETCHED;",
       "engine.test_devmem", "a hint evicts nothing that is wanted")
 _rule("devmem.reserve", "engine/memory/devmem.c",
       "- (fresh ? a->reserved : 0);", "- (fresh ? 0 : 0);",
@@ -354,6 +516,27 @@ _rule("auth.networks-of-the-key", "gateway/auth.c",
       "(!x->caller->key.networks[0] || networks_hold(x->caller->key.networks, &from))",
       "(!x->caller->key.networks[0] || from.bits)",
       "gateway.test_auth", "a key works from its networks alone")
+_rule("plain.only-its-networks", "gateway/http/connection.c",
+      "if (networks_hold(l->host->plain_networks, &my.peer)) return 1;", "return 1;",
+      "e2e.test_gateway", "connections without TLS are taken from server.plain_networks alone")
+_rule("route.probes-for-pickers", "gateway/route.c",
+      "if (!networks_hold(x->server->cfg->metrics_inference_networks, &x->peer)) return NULL;", ";",
+      "e2e.test_gateway", "the inference plane shows metrics to metrics.inference_networks alone")
+_rule("targets.never-shorter", "gateway/openai/completion_choice.c",
+      "if (ttft > t.ttft_us) t.ttft_us = ttft;", "t.ttft_us = ttft;",
+      "e2e.test_gateway", "a header gives a request no shorter target than its class's")
+_rule("metrics.idle-adapters", "gateway/watch/metrics_vllm.c",
+      "    add_resident(running, v);\n", "",
+      "e2e.test_gateway", "an adapter that is idle and resident is told to pickers")
+_rule("traces.callers-flag", "gateway/watch/spans.c",
+      "return hex_value(t->flags, t->flags + 2, 2) & SAMPLED;", "return true;",
+      "gateway.test_spans", "a caller's sampled flag decides whether a request is traced")
+_rule("traces.never-wait", "gateway/watch/spans.c",
+      "s->n_put - s->n_taken == SPANS_MAX", "s->n_put - s->n_taken == 4 * SPANS_MAX",
+      "gateway.test_spans", "what finds the ring of traces full is dropped and counted")
+_rule("traces.tried-again", "gateway/watch/spans.c",
+      "return status == 0 || status == 429 || status == 502 || status == 503 || status == 504;", "return false;",
+      "e2e.test_traces", "traces for a collector that is away for a moment are kept")
 _rule("route.write-needs-write", "gateway/route.c",
       '{"DELETE", "/v1/adapters/{}", WRITE, adapters_delete},', '{"DELETE", "/v1/adapters/{}", READ, adapters_delete},',
       "gateway.test_route", "what changes something needs a scope that may")
@@ -470,14 +653,86 @@ _rule("attend.window", "engine/cpu/attend_kernels.h",
       "return from > base ? from - base : 0;", "return from > base ? 0 : 0;",
       "cpu.test_kernels", "a sliding window ends where it ends")
 _rule("attend.rope", "engine/cpu/attend_kernels.h",
-      "x[i + half] = b * cos[i] + a * sin[i];", "x[i + half] = b * cos[i] - a * sin[i];",
+      "x[i * each + apart] = b * cos[i] + a * sin[i];", "x[i * each + apart] = b * cos[i] - a * sin[i];",
       "cpu.test_kernels engine.test_conformance", "rotary positions")
 _rule("attend.bf16-keys", "engine/cpu/attend.c",
-      "kh[i * CPU_PAGE_TOKENS + slot] = bf16_from_f32(ks[i]);", "kh[i * CPU_PAGE_TOKENS + slot] = bf16_from_f32(ks[i]) & 0xFFF0;",
+      "h[i * apart] = bf16_from_f32(x[i]);", "h[i * apart] = bf16_from_f32(x[i]) & 0xFFF0;",
       "cpu.test_kernels", "keys are rounded to bf16 and no further")
 _rule("rows.silu", "engine/cpu/rows_kernels.h",
       "return x / (vf_set(1.0F) + vf_exp(-x));", "return x / (vf_set(1.0F) + vf_exp(x));",
       "cpu.test_kernels", "SiLU")
+_rule("quant.no-number", "engine/cpu/quant_kernels.h",
+      "odd += v * vf_set(0);", "",
+      "cpu.test_kernels", "what is no number shows behind a quantised matrix, too")
+_rule("attend.value-scales", "engine/cpu/attend_kernels.h",
+      "if (type == TILE_I8) rescale(s[r], p->v_scale);", "",
+      "cpu.test_kernels", "values in 8 bits are multiplied by their scales")
+_rule("attend.cap", "engine/cpu/attend_kernels.h",
+      "if (p->cap > 0) cap_scores(s[r], p->cap);", "",
+      "cpu.test_kernels", "scores are capped where the family caps them")
+_rule("attend.pairs", "engine/cpu/attend_kernels.h",
+      "turn(x, cos, sin, half, 2, 1);", "turn(x, cos, sin, half, 1, half);",
+      "cpu.test_kernels", "neighbours turn together where the table says so")
+_rule("attend.layer-window", "engine/backend.h",
+      "return s->layer_window ? s->layer_window[layer] : s->window;", "return s->window;",
+      "cpu.test_kernels adapters.test_golden", "each layer has its own window")
+_rule("rows.gelu", "engine/cpu/rows_kernels.h",
+      "vf_set(0.044715F) * x * x * x", "vf_set(0.044715F) * x * x",
+      "cpu.test_kernels", "GELU by tanh")
+_rule("rows.layer-norm-mean", "engine/cpu/rows_kernels.h",
+      "float mean = vf_sum(acc) / (float)dim", "float mean = 0 * vf_sum(acc)",
+      "cpu.test_kernels", "a layer norm takes the mean away")
+_rule("family.one-plus", "engine/model/model_weights.c",
+      "w->plus = f->one_plus ? 1.0F : 0.0F;", "w->plus = 0.0F;",
+      "adapters.test_golden", "Gemma's norms are kept less 1")
+_rule("family.fused-rows", "engine/model/model_weights.c",
+      "*row0 = p == PROJ_GATE ? 0 : c->ffn_dim;", "*row0 = p == PROJ_GATE ? c->ffn_dim : 0;",
+      "adapters.test_golden", "the gate's rows come first in gate_up_proj")
+_rule("family.residual", "engine/model/model.c",
+      "be_add(m->be, m->x, m->h, c->residual_scale,", "be_add(m->be, m->x, m->h, 1,",
+      "adapters.test_golden", "what a block adds is multiplied")
+_rule("family.parallel", "engine/model/model.c",
+      "if (!c->parallel)", "if (c->parallel || in)",
+      "adapters.test_golden", "a parallel MLP reads what attention read")
+_rule("family.no-rope", "engine/model/model.c",
+      "if (kind & LAYER_NO_ROPE) t.rope_dim = 0;", "",
+      "adapters.test_golden", "layers without positions")
+_rule("family.local-rope", "engine/model/model.c",
+      "if (kind & LAYER_WINDOW && m->local_rope.cos) t = m->local_rope.table;", "",
+      "adapters.test_golden", "layers with a window turn by their own table")
+_rule("family.logit-cap", "engine/model/model.c",
+      "if (c->logit_scale != 1 || c->logit_cap > 0)", "if (c->logit_scale != 1)",
+      "adapters.test_golden", "logits are capped")
+_rule("family.whole-norm", "engine/model/model.c",
+      "q_norm = k_norm = NULL;", "",
+      "adapters.test_golden", "queries that were normed as one row are not normed by head")
+_rule("family.unread-field", "engine/model/model_config.c",
+      "!(f->reads & fields[i].reads))", "!fields[i].reads)",
+      "engine.test_model_config", "a field that another family reads is refused")
+_rule("family.wrapped-cap", "engine/model/model_config.c",
+      'if (c->wrapped && config_is_set(j, "final_logit_softcapping"))', "if (false)",
+      "engine.test_model_config", "a cap that transformers leaves out in a wrapper is refused")
+_rule("family.norm-bias", "engine/model/model.c",
+      "m->x, norm, bias, c->norm_eps,", "m->x, norm, bias ? NULL : bias, c->norm_eps,",
+      "adapters.test_golden", "StarCoder 2's norms have biases")
+_rule("cuda.nothing-of-a-split", "engine/cuda/attend.cu",
+      "if (state[0] == -INFINITY && all_m == -INFINITY) continue;", "",
+      "emu.test_attend", "sums of a split that no row sees are not read")
+_rule("cuda.in-place", "engine/cuda/linear.c",
+      "half && out != x ? NULL : out + before", "half ? NULL : out + before",
+      "emu.test_golden", "a norm in place leaves f32 for the stream")
+_rule("cuda.pairs", "engine/cuda/rows.cu",
+      "int at = a->pairs ? 2 * i : i", "int at = i",
+      "emu.test_rows", "the device turns neighbours where the table says so")
+_rule("rope.yarn-ramp", "engine/model/rope.c",
+      "float keep = 1.0F - (ramp < 0 ? 0 : ramp > 1 ? 1 : ramp);", "float keep = 1.0F;",
+      "adapters.test_golden", "yarn stretches long waves")
+_rule("rope.attention-factor", "engine/model/rope.c",
+      "(float)fn((double)angle) * t->factor", "(float)fn((double)angle)",
+      "adapters.test_golden", "yarn and longrope multiply cosines and sines")
+_rule("rope.long", "engine/model/rope.c",
+      "max_pos > r->original_pos ? r->long_factor : r->short_factor", "max_pos < 0 ? r->long_factor : r->short_factor",
+      "adapters.test_golden", "longrope's long factors beyond the length of training")
 _rule("rows.eps", "engine/cpu/rows_kernels.h",
       "vf_sum(acc) / (float)dim + eps", "vf_sum(acc) / (float)dim + 0 * eps",
       "cpu.test_kernels", "the norm's epsilon")
@@ -730,5 +985,57 @@ _rule("cause.in-the-book", "gateway/watch/stats_book.c",
 _rule("cause.in-the-spool", "storage/meter_file.c",
       ".missed = (uint32_t)r->missed};", "};",
       "storage.test_settler", "the cause is in the usage row, also through the spool")
+
+# ---- bases as they lie on the disk ---------------------------------------------------------------
+
+_rule("quant.turned", "engine/model/stored.h",
+      "return head * s->turned + 2 * (at % half) + at / half;",
+      "return head * s->turned + at + 0 * half;",
+      "engine.test_quant", "rows of q and k of a llama's GGUF are put back")
+_rule("quant.zero-off", "engine/model/stored_folder.c",
+      "code_in(word, s->bits, row % per) + s->zero_off;", "code_in(word, s->bits, row % per);",
+      "engine.test_quant", "zero points of GPTQ version 1 are stored less one")
+_rule("quant.order", "engine/model/stored_folder.c",
+      "order[(int)g * group + fill[g]++] = k;", "order[(int)g * group + fill[g]++] = (int)g * group;",
+      "engine.test_quant", "columns of desc_act go back to their places")
+_rule("quant.rounded", "engine/model/stored_folder.c",
+      "out[k] = bf16_to_f32(bf16_from_f32(value[code[k]] * scale));", "out[k] = value[code[k]] * scale;",
+      "engine.test_quant", "FP8 becomes BF16, as its libraries have it")
+_rule("quant.unknown-key", "engine/files/gguf_config.c",
+      'if (!is) return refuse(m, name, "is not supported");', "(void)is;",
+      "engine.test_quant", "a key of the architecture that is not known is refused")
+_rule("quant.rope", "engine/model/rope.c",
+      "/ (divisors ? divisors[i] : 1.0F);", "/ (divisors ? 1.0F : 1.0F);",
+      "engine.test_conformance", "a GGUF's divisors of the rotation are applied")
+_rule("gguf.places", "engine/files/gguf.c",
+      "t->bytes > g->file_bytes - data0 - t->offset)", "t->bytes > g->file_bytes)",
+      "engine.test_quant", "a tensor lies inside its file")
+_rule("gguf.words", "engine/files/gguf_merges.c",
+      "return a->score > b->score ? -1 : 1;", "return a->score > b->score ? 1 : -1;",
+      "engine.test_gguf_words", "the best score merges first")
+_rule("adapters.other-base", "adapters/store/publish.c",
+      "if (!format || strncmp(", "if (format || strncmp(",
+      "e2e.test_quantised", "an adapter that names a base in another form gets a line in the log")
+_rule("ended.slowest-stay", "gateway/watch/ended.c",
+      "if (!s->number || s->row.usage.duration_ms < row->duration_ms)", "if (true)",
+      "gateway.test_ended", "a quick request takes no slow one's place")
+_rule("ended.adapter-is-no-queue", "gateway/watch/ended.c",
+      "p.queue_us = waited - p.adapter_us;", "p.queue_us = waited;",
+      "gateway.test_ended", "what was waited for the adapter is no time in the queue")
+_rule("history.is-bounded", "storage/watch/history.c",
+      "if (!rc) rc = forget(db, HISTORY_FINE_S,", "if (rc) rc = forget(db, HISTORY_FINE_S,",
+      "storage.test_history", "fine spans are kept for an hour alone")
+_rule("history.breach-ends-when-calm", "gateway/watch/stats_history.c",
+      "if (!runs || *calm < CALM_SPANS) return false;", "if (!runs) return false;",
+      "gateway.test_stats_history", "one quiet span is no end of a breach")
+_rule("history.few-are-no-breach", "gateway/watch/stats_history.c",
+      "c->missed >= BREACH_LEAST &&", "c->missed > 0 &&",
+      "gateway.test_stats_history", "one or two that missed are no breach")
+_rule("init.model-first", "gateway/start/init.c",
+      "return model_config_read(path, &mc, e) ?", "return false && model_config_read(path, &mc, e) ?",
+      "e2e.test_service", "init refuses a folder that is no model before it writes anything")
+_rule("cert.ours-alone", "gateway/net/devcert.c",
+      "else if (!is_ours(old))", "else if (false && !is_ours(old))",
+      "e2e.test_service", "a certificate that somebody else has signed is not replaced")
 
 MUTANTS = _rows

@@ -23,6 +23,15 @@ NAME_LIMITS = obj({"object": {"const": "limits"}, "tenant": STR, "adapter": STR,
 REQUEST = obj({"object": {"const": "request"}, "id": STR, "request_id": STR, "tenant": STR, "key_id": maybe(STR), "model": STR,
                "class": STR, "state": {"enum": ["waiting", "prefill", "decode"]}, "stream": BOOL, "age_ms": INT, "slack_ms": maybe(INT),
                "prompt_tokens": INT, "computed_tokens": INT, "output_tokens": INT, "max_tokens": INT, "preempted": INT})
+PHASES = ("queue", "adapter", "prompt", "decode", "rest")
+ENDED = obj({"object": {"const": "request"}, "id": STR, "request_id": STR, "tenant": STR, "key_id": maybe(STR), "model": STR,
+             "class": STR, "state": {"const": "ended"}, "status": INT, "finish": STR, "missed": maybe(STR), "beside": maybe(STR),
+             "started": maybe(INT), "ended": maybe(INT), "duration_ms": INT, "ttft_ms": maybe(INT),
+             **{p + "_ms": NUM for p in PHASES}, "prompt_tokens": INT, "cached_tokens": INT, "output_tokens": INT})
+HISTORY = obj({"object": {"const": "history"}, "by": {"enum": ["class", "tenant", "adapter"]}, "name": STR, "start": INT,
+               "seconds": {"enum": [10, 600]}, **{n: COUNT for n in ("ended", "failed", "refused", "limited", "met", "missed")},
+               "attained": maybe(NUM), "prompt_tokens": COUNT, "output_tokens": COUNT,
+               **{n: maybe(NUM) for n in ("ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms")}, "causes": STR})
 ROW = obj({"tenant": STR, "name": STR, "state": STR, "default_version": COUNT, "versions": COUNT, "bytes": COUNT,
            "residency": maybe(STR), "pinned": BOOL})
 AUDIT = obj({"id": STR, "time": INT, "actor_key": maybe(STR), "tenant": maybe(STR), "action": STR, "object": STR, "detail": maybe(STR)})
@@ -36,7 +45,8 @@ def page(of, cursor=False):
 
 SCHEMAS = {
     "Tenant": TENANT, "Tenants": page(TENANT), "AdminKey": KEY, "AdminKeys": page(KEY), "TenantLimits": TENANT_LIMITS,
-    "AllLimits": page(TENANT_LIMITS), "AdapterLimits": NAME_LIMITS, "Requests": page(REQUEST),
+    "AllLimits": page(TENANT_LIMITS), "AdapterLimits": NAME_LIMITS, "Requests": page({"anyOf": [REQUEST, ENDED]}),
+    "History": page(HISTORY),
     "Cancelled": obj({"object": {"const": "request"}, "id": STR, "request_id": STR, "cancelled": {"const": True}}),
     "Rows": page(ROW, True), "Audit": page(AUDIT), "Classes": page(SLO), "Done": obj({"status": STR}), "Stats": ANY,
     "Registration": obj({"object": {"const": "adapter.registration"}, "errors": arr(obj({"path": STR, "message": STR})),
@@ -103,9 +113,13 @@ ROUTES = [operation(m, "/admin/v1/" + p, gives, asked, **more) for m, p, gives, 
     ("PATCH", "limits/{tenant}/{name}", "AdapterLimits", obj({n: LIMIT for n in ADAPTER_LIMITS}, optional=ADAPTER_LIMITS), {"errors": [404]}),
     ("GET", "requests", "Requests", None, {"parameters": [
         query("limit", {"type": "integer", "minimum": 1, "maximum": 10000}), query("tenant", STR),
-        query("state", {"enum": ["waiting", "prefill", "decode"]})]}),
+        query("state", {"enum": ["waiting", "prefill", "decode", "ended"]}),
+        query("slow", {"type": "integer", "minimum": 1, "maximum": 86400000})]}),
     ("DELETE", "requests/{id}", "Cancelled", None, {"statuses": [202], "errors": [404]}),
     ("GET", "stats", "Stats", None, {"parameters": STATS_QUERY}),
+    ("GET", "history", "History", None, {"parameters": [
+        query("by", {"enum": ["class", "tenant", "adapter"]}), query("name", STR), query("start", TIME), query("end", TIME),
+        query("step", {"enum": [10, 600]}), query("limit", {"type": "integer", "minimum": 1, "maximum": 50000})]}),
     ("GET", "classes", "Classes", None, {}),
     ("GET", "adapters", "Rows", None, {"errors": [404], "parameters": PAGE}),
     ("POST", "adapters/register", "Registration", REGISTER, {"errors": [404, 409, 422, 507]}),

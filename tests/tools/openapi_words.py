@@ -51,7 +51,7 @@ def operation_id(method, path):
 
 
 def operation(method, path, gives, asked=None, frames=None, statuses=(200,), errors=(), parameters=(), csv=False,
-              limited=(), links=None):
+              limited=(), links=None, error="Error"):
     """(method, path, its description).  `asked`: a schema for JSON, or one by media type; `frames`: of a stream's
     events; `limited`: of what x-ratelimit-* tell; `links`: {name: (method, path, parameters)} from this answer to other calls."""
     content = {"application/json": {"schema": ref(gives)}}
@@ -65,7 +65,7 @@ def operation(method, path, gives, asked=None, frames=None, statuses=(200,), err
         good["links"] = {n: {"operationId": operation_id(m, p), "parameters": with_} for n, (m, p, with_) in links.items()}
     failures = sorted({*ALWAYS, *errors, *(WITH_BODY if asked else ())})
     out = {"operationId": operation_id(method, path), "responses": {
-        **{str(s): good for s in statuses}, **{str(s): {"$ref": "#/components/responses/Error"} for s in failures}}}
+        **{str(s): good for s in statuses}, **{str(s): {"$ref": f"#/components/responses/{error}"} for s in failures}}}
     names = [p[1:-1] for p in path.split("/") if p.startswith("{")]
     if names or parameters:
         out["parameters"] = [{"name": n, "in": "path", "required": True, "schema": {**STR, "minLength": 1}} for n in names]

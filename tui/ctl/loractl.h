@@ -133,6 +133,10 @@ int ctl_drain(void *c);
 int ctl_reload(void *c);
 int ctl_backup(void *c);
 
+/* loractl_why.c */
+int ctl_history(void *c);
+int ctl_why(void *c);
+
 /* loractl_adapter.c, loractl_push.c */
 int ctl_adapter_list(void *c);
 int ctl_adapter_show(void *c);

@@ -108,7 +108,18 @@ static const cli_option usage_settings[] = {
 
 static const cli_option request_settings[] = {
     {"tenant", 't', "NAME", "Only this tenant's", NULL},
-    {"state", 0, "STATE", "Only those: waiting, prefill or decode", "waiting prefill decode"},
+    {"state", 0, "STATE", "Only those: waiting, prefill, decode or ended",
+     "waiting prefill decode ended"},
+    {"ended", 0, NULL, "Those that have ended, the latest first", NULL},
+    {"slow", 0, "TIME", "Those that took at least so long (10s), the slowest first", NULL},
+    END,
+};
+
+static const cli_option history_settings[] = {
+    {"by", 0, "WHAT", "class, tenant or adapter (class)", "class tenant adapter"},
+    {"start", 0, "TIME", "From this time on: 2026-12-31, -7d, seconds since 1970 (-1h)", NULL},
+    {"end", 0, "TIME", "Up to this time (now)", NULL},
+    {"step", 0, "WIDTH", "10s or 10m; 10s are kept for an hour, 10m for 30 days", "10s 10m"},
     END,
 };
 
@@ -239,11 +250,15 @@ static const cli_command commands[] = {
     {"limits set", "TENANT[/ADAPTER] NAME=NUMBER...", 2, -1,
      "Set limits (requests_per_minute, tokens_per_day ...; none lifts one)", NULL, ctl_limits_set,
      NULL},
-    {"requests list", "", 0, 0, "List what runs and waits right now", request_settings,
+    {"requests list", "", 0, 0, "List what runs and waits, or what has ended", request_settings,
      ctl_requests_list, NULL},
     {"requests cancel", "ID...", 1, -1, "End running or waiting requests", NULL,
      ctl_requests_cancel, NULL},
     {"ping", "", 0, 0, "Is the server ready? (needs metrics_url, no key)", NULL, ctl_ping, NULL},
+    {"history", "[NAME]", 0, 1, "Show what was seen of classes, tenants or adapters, span by span",
+     history_settings, ctl_history, NULL},
+    {"why", "REQUEST|CLASS|TENANT", 1, 1, "Say why something was slow in the last hour", NULL,
+     ctl_why, NULL},
     {"stats", "", 0, 0, "Show the server's counters", NULL, ctl_stats, NULL},
     {"classes", "", 0, 0, "List the classes of service", NULL, ctl_classes, NULL},
     {"audit", "", 0, 0, "List what operators and tenants have changed", audit_settings, ctl_audit,

@@ -135,18 +135,53 @@ static const column request_columns[] = {
     {NULL, NULL, CELL_TEXT, false},
 };
 
+/* Of those that have ended: where their time went, one phase after the other. */
+static const column ended_columns[] = {
+    {"ID", "id", CELL_TEXT, false},
+    {"TENANT", "tenant", CELL_TEXT, false},
+    {"MODEL", "model", CELL_TEXT, false},
+    {"CLASS", "class", CELL_TEXT, false},
+    {"ENDED", "ended", CELL_TIME, false},
+    {"TOOK", "duration_ms", CELL_MS, false},
+    {"QUEUE", "queue_ms", CELL_MS, false},
+    {"ADAPTER", "adapter_ms", CELL_MS, false},
+    {"PROMPT", "prompt_ms", CELL_MS, false},
+    {"DECODE", "decode_ms", CELL_MS, false},
+    {"REST", "rest_ms", CELL_MS, false},
+    {"MISSED", "missed", CELL_TEXT, false},
+    {"BESIDE", "beside", CELL_TEXT, true},
+    {"TTFT", "ttft_ms", CELL_MS, true},
+    {"IN", "prompt_tokens", CELL_INT, true},
+    {"CACHED", "cached_tokens", CELL_INT, true},
+    {"OUT", "output_tokens", CELL_INT, true},
+    {"STATUS", "status", CELL_INT, true},
+    {"FINISH", "finish", CELL_TEXT, true},
+    {"KEY", "key_id", CELL_TEXT, true},
+    {"REQUEST", "request_id", CELL_TEXT, true},
+    {NULL, NULL, CELL_TEXT, false},
+};
+
 int ctl_requests_list(void *p)
 {
     ctl *c = p;
     cJSON *tree;
     const char *tenant = cli_value(&c->cli, "tenant"), *state = cli_value(&c->cli, "state");
+    const char *slow = cli_value(&c->cli, "slow");
+    char least[32] = "";
+    bool ended = cli_given(&c->cli, "ended") || slow || (state && strcmp(state, "ended") == 0);
+    int64_t slow_s = slow ? ctl_span(slow) : 0;
+    if (slow && slow_s < 1) return ctl_usage("--slow: '%s' is no time such as 10s or 2m", slow);
+    if (ended && state && strcmp(state, "ended") != 0)
+        return ctl_usage("--ended and --slow do not go with --state %s", state);
+    if (slow) snprintf(least, sizeof(least), "&slow=%lld", (long long)slow_s * 1000);
+    if (ended) state = "ended";
     int status =
-        ctl_call(c, ADMIN_SIDE, "GET", NULL, &tree, "/admin/v1/requests?limit=10000%s%s%s%s",
+        ctl_call(c, ADMIN_SIDE, "GET", NULL, &tree, "/admin/v1/requests?limit=10000%s%s%s%s%s",
                  tenant ? "&tenant=" : "", tenant ? ctl_seg(tenant) : "", state ? "&state=" : "",
-                 state ? ctl_seg(state) : "");
+                 state ? ctl_seg(state) : "", least);
     const cJSON *data = !status && cJSON_IsObject(tree) ? json_get(tree, "data") : NULL;
     if (!status && !cJSON_IsArray(data)) status = ctl_fail("the server's answer is no list");
-    if (!status) ctl_print_rows(c, request_columns, data);
+    if (!status) ctl_print_rows(c, ended ? ended_columns : request_columns, data);
     cJSON_Delete(tree);
     return status;
 }

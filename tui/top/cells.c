@@ -1,6 +1,7 @@
 /* cells.c -- the grid of characters that a screen is, and which of them may stand in it. */
 #include "tui/top/cells.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -150,6 +151,7 @@ void cells_dim(cells *c)
 static int level(double v, double most, int levels)
 {
     if (!(v > 0) || !(most > 0)) return 0;
+    assert(levels >= 0);
     double l = ceil(v / most * levels);
     return l > levels ? levels : (int)l;
 }
@@ -193,6 +195,7 @@ void cells_bar(cells *c, int row, int col, int w, double share, style s, double 
 
 char *cells_row(const cells *c, int row)
 {
+    assert(row >= 0 && row < c->rows);
     char *text = malloc((size_t)c->cols * UTF8_MAX + 1);
     size_t n = 0, end = 0;
     if (!text) return NULL;
@@ -202,6 +205,7 @@ char *cells_row(const cells *c, int row)
         n += utf8_encode(ch, text + n);
         if (ch != ' ') end = n;
     }
+    assert(end <= n && n <= (size_t)c->cols * UTF8_MAX);
     text[end] = 0;
     return text;
 }

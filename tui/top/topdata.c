@@ -1,6 +1,7 @@
 /* topdata.c -- reads answers of /stats by the protocol's own lists of fields. */
 #include "tui/top/topdata.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 
 static void add_value(history *h, double v)
 {
+    assert(h->n >= 0 && h->n <= 2 * HISTORY);
     if (h->n == 2 * HISTORY) {
         memmove(h->v, h->v + HISTORY, HISTORY * sizeof(h->v[0]));
         h->n = HISTORY;
@@ -39,6 +41,7 @@ double history_max(const history *h, int want)
 
 void *rowset_row(const rowset *r, size_t i)
 {
+    assert(i < r->cap);
     return r->row + i * r->bytes;
 }
 
@@ -49,6 +52,7 @@ static size_t home(const rowset *r, uint64_t id)
 
 static size_t slot_of(const rowset *r, uint64_t id)
 {
+    assert(r->n < r->n_slot); /* so the search ends */
     size_t s = home(r, id);
     while (r->slot[s] && r->side[r->slot[s] - 1].id != id) s = (s + 1) & (r->n_slot - 1);
     return s;
@@ -108,6 +112,7 @@ static void rowset_drop(rowset *r, uint64_t id)
         r->slot[k] = 0;
         r->slot[slot_of(r, r->side[moved - 1].id)] = moved;
     }
+    assert(r->n > 0);
     size_t last = --r->n;
     if ((size_t)i == last) return;
     r->slot[slot_of(r, r->side[last].id)] = (uint32_t)(i + 1);

@@ -90,19 +90,35 @@ static int put_count(cells *c, int row, int x, int w, double n, style s)
     return x + w + 1;
 }
 
+/* Cells for the names of classes: as many as the longest has, as far as the figures leave room. */
+static int class_cells(const topdata *d, const cells *c)
+{
+    int longest = 11;
+    for (int i = 0; i < d->n_class; i++) {
+        int n = text_width(d->classes[i].name);
+        if (n > longest) longest = n;
+    }
+    int room = c->cols - 75;
+    if (longest > room) longest = room;
+    return longest > 11 ? longest : 11;
+}
+
 static int draw_classes(const topdata *d, cells *c, int row, int rows)
 {
+    int wide = class_cells(d, c), graph = wide + 77;
     cells_fill(c, row, 0, -1, STYLE_HEAD, ' ');
-    (void)cells_text(
-        c, row, 0, -1, STYLE_HEAD,
-        "CLASS         RUN  WAIT  TTFT50  TTFT99  TARGET  TPOT50  TPOT99  TARGET  SLO%  GOOD/S");
-    if (c->cols > 116) (void)cells_text(c, row, 88, -1, STYLE_HEAD, "TTFT99 OF THE LAST MINUTES");
+    (void)cells_printf(c, row, 0, -1, STYLE_HEAD,
+                       "%-*s   RUN  WAIT  TTFT50  TTFT99  TARGET  TPOT50"
+                       "  TPOT99  TARGET  SLO%%  GOOD/S",
+                       wide, "CLASS");
+    bool drawn = c->cols > graph + 28;
+    if (drawn) (void)cells_text(c, row, graph, -1, STYLE_HEAD, "TTFT99 OF THE LAST MINUTES");
     int n = d->n_class < rows - 1 ? d->n_class : rows - 1;
     for (int i = 0; i < n; i++) {
         const proto_class *k = &d->classes[i];
-        int y = row + 1 + i, x = 12, samples;
+        int y = row + 1 + i, x = wide + 1, samples;
         char text[32];
-        (void)cells_text(c, y, 0, 11, k->is_default ? STYLE_ACCENT : STYLE_NORMAL, k->name);
+        (void)cells_text(c, y, 0, wide, k->is_default ? STYLE_ACCENT : STYLE_NORMAL, k->name);
         x = put_count(c, y, x, 5, (double)k->running, STYLE_GOOD);
         x = put_count(c, y, x, 5, (double)k->waiting, STYLE_WARN);
         x = put_ms(c, y, x, 7, k->ttft_p50_ms, k->ttft_target_ms);
@@ -119,10 +135,11 @@ static int draw_classes(const topdata *d, cells *c, int row, int rows)
         style s = k->attained < 0 ? STYLE_DIM : k->attained >= 0.99 ? STYLE_GOOD : STYLE_BAD;
         cells_right(c, y, x, 5, s, text);
         (void)put_count(c, y, x + 6, 6, k->goodput, STYLE_GOOD);
-        if (c->cols <= 116) continue;
-        const double *v = history_last(&d->class_ttft[i], (c->cols - 90) * 2, &samples);
-        double most = fmax(history_max(&d->class_ttft[i], (c->cols - 90) * 2), k->ttft_target_ms);
-        cells_graph(c, y, 88, 1, c->cols - 90, s, v, samples, most);
+        if (!drawn) continue;
+        int w = c->cols - graph - 2;
+        const double *v = history_last(&d->class_ttft[i], w * 2, &samples);
+        double most = fmax(history_max(&d->class_ttft[i], w * 2), k->ttft_target_ms);
+        cells_graph(c, y, graph, 1, w, s, v, samples, most);
     }
     return row + 1 + n;
 }
@@ -157,6 +174,11 @@ void view_draw_overview(view *v, cells *c, int top, int rows)
     line(c, y++, half, w, "In memory", STYLE_NORMAL, text, &d->series[SERIES_ADAPTERS], 1);
     memory_bars(d, c, y, 0, c->cols);
     y = draw_classes(d, c, y + 3, top + rows - (y + 3)) + 1;
+    for (int i = 0; i < d->n_class && y < top + rows; i++) {
+        const proto_class *k = &d->classes[i];
+        if (!k->verdict[0]) continue;
+        (void)cells_printf(c, y++, 0, -1, STYLE_BAD, "%s broken %s", k->name, k->verdict);
+    }
     /* Who uses what: as many rows as are left. */
     int left = top + rows - y;
     if (left >= 3) view_draw_table(v, c, TABLE_TENANTS, y, left);
@@ -387,7 +409,10 @@ void view_draw_slo(view *v, cells *c, int top, int rows)
             "%lld refused (%s)",
             k->name, (long long)k->ended, (long long)k->met, (long long)k->missed,
             (long long)k->failed, (long long)k->limited, (long long)k->refused, k->on_overload);
-        if (each >= 2 && k->missed > 0) draw_missed(c, ++y, k);
+        if (each >= 2 && k->verdict[0])
+            (void)cells_printf(c, ++y, 5, -1, STYLE_BAD, "broken %s", k->verdict);
+        else if (each >= 2 && k->missed > 0)
+            draw_missed(c, ++y, k);
         if (h >= 1) {
             draw_histogram(d, c, y + 1, 0, h, i, 0);
             if (c->cols >= 90) draw_histogram(d, c, y + 1, 45, h, i, 1);

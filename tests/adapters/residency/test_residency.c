@@ -289,7 +289,7 @@ START_TEST(test_acquired_stays)
     lora_mat before = v[0]->mat[PROJ_Q];
     for (int i = 0; i < 50; i++) {
         ck_assert_int_eq(door.acquire(door.self, ids[2], &w, &e), ERR_BUSY);
-        door.prefetch(door.self, ids[3 + i % 5]);
+        door.want(door.self, ids[3 + i % 5], 0);
     }
     ck_assert_ptr_eq(v[0]->mat[PROJ_Q].a, before.a);
     ck_assert_int_eq(residency_get(rs, ids[0], NULL), RESIDENCY_RESIDENT);
@@ -322,7 +322,7 @@ static void serve_all(size_t budget, int n_loaders, int n_requests)
         for (int i = 0; i < n_requests; i++) {
             if (rq[i].done) continue;
             if (rq[i].v == NULL) {
-                door.prefetch(door.self, ids[rq[i].adapter]);
+                door.want(door.self, ids[rq[i].adapter], 0);
                 if (running >= 8) continue; /* the engine's own limit */
                 err_code code = door.acquire(door.self, ids[rq[i].adapter], &rq[i].v, &e);
                 ck_assert_msg(code == ERR_NONE || code == ERR_BUSY, "%s", e.msg);
@@ -575,7 +575,7 @@ START_TEST(test_lost_device)
     ck_assert_uint_eq(s.used_bytes, 0);
     ck_assert_uint_eq(s.n_failures, 0);
     for (int i = 0; i < 3; i++) ck_assert_int_eq(door.acquire(door.self, ids[i], &v, &e), ERR_BUSY);
-    door.prefetch(door.self, ids[3]);
+    door.want(door.self, ids[3], 0);
     uint64_t loads = stats_now().n_loads;
     usleep(5000); /* a loader that did not wait would be seen */
     ck_assert_uint_eq(stats_now().n_loads, loads);
@@ -928,7 +928,7 @@ static void engine_runs_on(uint64_t cold)
         ck_assert_int_gt(door.chunks(door.self, v), 0);
         ck_assert_int_eq(door.acquire(door.self, cold, &w, &e), ERR_BUSY);
         door.want(door.self, ids[6 + i % 6], 1 + i);
-        door.prefetch(door.self, ids[6 + i % 6]);
+        door.want(door.self, ids[6 + i % 6], 0);
         door.release(door.self, v);
     }
     is_engine = false;

@@ -254,6 +254,32 @@ static void gg_three(bytes *b, const char *arch, const char *general, const char
     gg_key(b, "adapter.type", adapter);
 }
 
+/* A pair of q of layer 0, and data of 2048 bytes: "name dims ne0 ne1 type offset" of A. */
+static void gg_pair(bytes *b, const char *arg)
+{
+    char name[100];
+    unsigned dims, type;
+    unsigned long long ne0, ne1, offset;
+    ck_assert_int_eq(
+        sscanf(arg, "%99s %u %llu %llu %u %llu", name, &dims, &ne0, &ne1, &type, &offset), 6);
+    gg_string(b, name);
+    little(b, dims, 4);
+    little(b, ne0, 8);
+    little(b, ne1, 8);
+    little(b, type, 4);
+    little(b, offset, 8);
+    gg_string(b, "blk.0.attn_q.weight.lora_b");
+    little(b, 2, 4);
+    little(b, 4, 8);
+    little(b, 32, 8);
+    little(b, 0, 4);
+    little(b, 512, 8);
+    while (b->n % 32 != 0) bytes_add(b, "", 1);
+    for (int i = 0; i < 2048; i++) bytes_add(b, "", 1);
+}
+
+#define GG_GOOD "blk.0.attn_q.weight.lora_a 2 32 4 0 0"
+
 static void gg_counts(parcel *p, const char *arg)
 {
     uint64_t tensors = 0, keys = 0;
@@ -270,6 +296,7 @@ static void gg_kind(parcel *p, const char *arg)
     ck_assert_int_eq(sscanf(arg, "%31s %31s %31s", a, b, c), 3);
     gg_head(&p->gguf, 2, 3);
     gg_three(&p->gguf, a, b, c);
+    gg_pair(&p->gguf, GG_GOOD);
 }
 
 /* One more key: "key type", then a value of eight bytes (of the low `bytes` of it). */
@@ -284,6 +311,7 @@ static void gg_typed(parcel *p, const char *arg)
     little(&p->gguf, type, 4);
     little(&p->gguf, value, (int)width);
     gg_three(&p->gguf, "llama", "adapter", "lora");
+    gg_pair(&p->gguf, GG_GOOD);
 }
 
 /* An array: "type count". */
@@ -300,31 +328,11 @@ static void gg_array(parcel *p, const char *arg)
     gg_three(&p->gguf, "llama", "adapter", "lora");
 }
 
-/* A pair of q of layer 0, and data of 4096 bytes: "name dims ne0 ne1 type offset" of A. */
 static void gg_tensor(parcel *p, const char *arg)
 {
-    char name[100];
-    unsigned dims, type;
-    unsigned long long ne0, ne1, offset;
-    ck_assert_int_eq(
-        sscanf(arg, "%99s %u %llu %llu %u %llu", name, &dims, &ne0, &ne1, &type, &offset), 6);
-    bytes *b = &p->gguf;
-    gg_head(b, 2, 3);
-    gg_three(b, "llama", "adapter", "lora");
-    gg_string(b, name);
-    little(b, dims, 4);
-    little(b, ne0, 8);
-    little(b, ne1, 8);
-    little(b, type, 4);
-    little(b, offset, 8);
-    gg_string(b, "blk.0.attn_q.weight.lora_b");
-    little(b, 2, 4);
-    little(b, 4, 8);
-    little(b, 32, 8);
-    little(b, 0, 4);
-    little(b, 512, 8);
-    while (b->n % 32 != 0) bytes_add(b, "", 1);
-    for (int i = 0; i < 1024; i++) bytes_add(b, "", 1);
+    gg_head(&p->gguf, 2, 3);
+    gg_three(&p->gguf, "llama", "adapter", "lora");
+    gg_pair(&p->gguf, arg);
 }
 
 static void gg_magic(parcel *p, const char *arg)
@@ -334,11 +342,11 @@ static void gg_magic(parcel *p, const char *arg)
 
 static void gg_and(parcel *p, const char *arg)
 {
-    gg_tensor(p, "blk.0.attn_q.weight.lora_a 2 32 4 0 0");
+    gg_tensor(p, GG_GOOD);
     if (strcmp(arg, "config") == 0) p->config = make_config(4);
     if (strcmp(arg, "nan") == 0) { /* the last value of B */
         float v = NAN;
-        memcpy(p->gguf.p + p->gguf.n - 4, &v, 4);
+        memcpy(p->gguf.p + p->gguf.n - 2048 + 512 + 508, &v, 4);
     }
     if (strcmp(arg, "weights") == 0) {
         model_config base = tiny_base();
@@ -506,7 +514,7 @@ static const hostile table[] = {
      "blk.0.attn_q.weight.lora_a 2 32 4 0 18446744073709551584"},
     {"GGUF: not aligned", "not aligned", ERR_CORRUPT, gg_tensor,
      "blk.0.attn_q.weight.lora_a 2 32 4 0 1"},
-    {"GGUF: overlap", "overlap", ERR_CORRUPT, gg_tensor, "blk.0.attn_q.weight.lora_a 2 64 4 0 0"},
+    {"GGUF: overlap", "overlap", ERR_CORRUPT, gg_tensor, "blk.0.attn_q.weight.lora_a 2 128 4 0 0"},
     {"GGUF: a layer too many", "blk.2.", ERR_INPUT, gg_tensor,
      "blk.2.attn_q.weight.lora_a 2 32 4 0 0"},
     {"GGUF: an embedding of few tokens", "is 4 x 32; expected is 4 x", ERR_INPUT, gg_tensor,

@@ -107,8 +107,9 @@ class Peer:
 def startup(where):
     took = {"lorad": [], "peer": []}
     with tempfile.TemporaryDirectory() as data:
-        with Lorad(where, data):
-            pass  # makes the directory, and brings the files into memory
+        with Lorad(where, data):  # makes the directory, and keeps the packed weights there
+            while not list(pathlib.Path(data).glob("packed/*.weights")):
+                time.sleep(0.1)
         for _ in range(TURNS):
             with Peer(where, False) as p:
                 now = time.monotonic()

@@ -10,6 +10,17 @@ def mid(rows, key):
     return statistics.median(r[key] for r in rows)
 
 
+def quantised(name, ours, theirs):
+    """Processor time of one thread beside ik_llama.cpp's, of the same file."""
+    one, prompt = ([b / a for a, b in zip(ours[key], theirs[key])] for key in ("token_ms", "prompt_token_ms"))
+    figure, long = statistics.median(one), statistics.median(prompt)
+    ok = figure >= 1.1 and long >= 1
+    print(f"{name} {figure:.2f} times ik_llama.cpp's tokens in the same processor time, one stream, {min(one):.2f} to {max(one):.2f} "
+          f"({statistics.median(ours['token_ms']):.1f} ms to {statistics.median(theirs['token_ms']):.1f}); prompts {long:.2f}, "
+          f"{min(prompt):.2f} to {max(prompt):.2f} (asked 1.1, 1): {'ok' if ok else 'short'}")
+    return ok
+
+
 def main():
     name, r = sys.argv[1], json.loads(sys.argv[2])
     ours, theirs = r["lorad"], r["peer"]
@@ -20,6 +31,8 @@ def main():
               f"({mid(theirs, 'with_python_s'):.2f} with its Python), processor time {mid(ours, 'cpu_s'):.2f} s to "
               f"{mid(theirs, 'cpu_s'):.2f} (asked 1): {'ok' if ok else 'short'}")
         return ok
+    if name.startswith("peer-q"):
+        return quantised(name, ours, theirs)
     for who, rows in r.items():
         print(f"{who:6} {mid(rows, 'tokens_per_s'):7.1f} tokens/s  TTFT p50 {mid(rows, 'ttft_p50_ms'):7.0f} ms  "
               f"ITL p50 {mid(rows, 'itl_p50_ms'):6.1f} ms")

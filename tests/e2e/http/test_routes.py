@@ -10,7 +10,7 @@ server = Server()
 INFER, READ, WRITE, ADMIN, LOOK = "inference", "adapters.read", "adapters.write", "admin", "admin.read"
 READERS = {READ, WRITE}  # who may write may read
 V1, ADM = "/v1", "/admin/v1"
-A = V1 + "/adapters/"
+A, R, C = V1 + "/adapters/", V1 + "/responses/", V1 + "/conversations/"
 
 # method, pattern, path, scopes of which one is enough, body, status for those who have it, status for
 # another tenant who has it (None: the same)
@@ -19,6 +19,17 @@ INFERENCE = [
     ("POST", V1 + "/chat/completions", None, {INFER}, {}, 400, None),
     ("POST", V1 + "/completions", None, {INFER}, {"model": "base", "prompt": "x", "max_tokens": 1},
      200, None),
+    ("POST", V1 + "/messages", None, {INFER}, {}, 400, None),
+    ("POST", V1 + "/messages/count_tokens", None, {INFER}, {}, 400, None),
+    ("POST", V1 + "/responses", None, {INFER}, {}, 400, None),
+    ("GET", R + "{}", R + "resp_none", {INFER}, None, 404, None),
+    ("DELETE", R + "{}", R + "resp_none", {INFER}, None, 404, None),
+    ("POST", R + "{}/cancel", R + "resp_none/cancel", {INFER}, {}, 404, None),
+    ("GET", R + "{}/input_items", R + "resp_none/input_items", {INFER}, None, 404, None),
+    ("POST", V1 + "/conversations", None, {INFER}, {}, 200, None),
+    ("GET", C + "{}", C + "conv_none", {INFER}, None, 404, None),
+    ("DELETE", C + "{}", C + "conv_none", {INFER}, None, 404, None),
+    ("GET", C + "{}/items", C + "conv_none/items", {INFER}, None, 404, None),
     ("POST", "/tokenize", None, {INFER}, {"model": "base", "prompt": "x"}, 200, None),
     ("POST", V1 + "/tokenize", None, {INFER}, {"model": "base", "prompt": "x"}, 200, None),
     ("POST", "/detokenize", None, {INFER}, {"tokens": [5]}, 200, None),
@@ -74,6 +85,7 @@ OPERATOR = [
     ("GET", ADM + "/requests", None, None, 200),
     ("DELETE", ADM + "/requests/{}", ADM + "/requests/nobody", None, 404),
     ("GET", ADM + "/stats", None, None, 200),
+    ("GET", ADM + "/history", None, None, 200),
     ("GET", ADM + "/classes", None, None, 200),
     ("GET", ADM + "/adapters", None, None, 200),
     ("POST", ADM + "/adapters/register", None, {}, 400),
@@ -83,6 +95,7 @@ OPERATOR = [
     ("POST", ADM + "/reload", None, {}, 202),
     ("POST", ADM + "/drain", None, {}, 202),  # the last of all: it ends the server
 ]
+OPEN = [("GET", "/health"), ("GET", "/ping"), ("POST", "/ping")]  # of the inference plane, for vLLM's probes
 METRICS = [("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics")]
 
 
@@ -94,14 +107,18 @@ def call(port, method, path, key, body=None):
 
 
 def code(r):
-    return r.json["error"]["code"] if r.body and r.status >= 400 else None
+    """OpenAI's code of an error; of Anthropic's, which has none, what its sentence says."""
+    says = {"has expired": "expired_api_key", "is disabled": "tenant_suspended", "no such URL": "unknown_url",
+            "is not allowed here": "method_not_allowed", "Incorrect API key": "invalid_api_key", "lacks the scope": "insufficient_scope"}
+    error = r.json["error"] if r.body and r.status >= 400 else {}
+    return error.get("code", next((c for s, c in says.items() if s in error.get("message", "")), None))
 
 
 def the_table_is_whole():
     source = (ROOT / "gateway/route.c").read_text()
     tables = re.findall(r"const route routes_(\w+)\[\] = \{(.*?)\n\};", source, re.S)
     found = {plane: set(re.findall(r'\{"(\w+)", "([^"]+)", ', text)) for plane, text in tables}
-    assert found == {"inference": {(r[0], r[1]) for r in INFERENCE},
+    assert found == {"inference": {(r[0], r[1]) for r in INFERENCE} | set(OPEN),
                      "admin": {(r[0], r[1]) for r in OPERATOR},
                      "metrics": set(METRICS)}, found
 
@@ -167,6 +184,9 @@ def health_needs_no_key():
     for _, path in METRICS:
         for who, key, have in keys:
             assert call(server.metrics_port, "GET", path, key).status == 200, (path, who)
+    for method, path in OPEN:
+        assert call(server.port, method, path, None).status == 200, path
+        assert call(server.admin_port, method, path, None).status == 404, path
 
 
 def no_listener_serves_anothers_routes():

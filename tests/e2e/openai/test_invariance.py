@@ -6,7 +6,7 @@ import random
 import threading
 import time
 
-from harness import DEMO, Server, demo_adapters, events, run
+from harness import DEMO, Server, demo_adapters, run
 
 N, ROUNDS = 32, 3
 # Room for about a dozen of these requests: the others wait, or give their pages back and start over.
@@ -35,17 +35,11 @@ def make(i, models):
 def answer(request):
     """(text, tokens made) of one request."""
     path, body = request
-    if body["stream"]:
-        body = {**body, "stream_options": {"include_usage": True}}
-    r = server.call("POST", path, body, key=key)
-    assert r.status == 200, r
-    if not body["stream"]:
-        c = r.json["choices"][0]
-        return c["message"]["content"] if "message" in c else c["text"], r.json["usage"]["completion_tokens"]
     text, made = "", None
-    for e in events(r.body):
+    for e in server.complete(key, path, body):
         for c in e["choices"]:
-            text += c["delta"].get("content") or "" if "delta" in c else c["text"]
+            said = c.get("delta") or c.get("message")
+            text += (said.get("content") or "") if said else c.get("text") or ""
         if e.get("usage"):
             made = e["usage"]["completion_tokens"]
     return text, made

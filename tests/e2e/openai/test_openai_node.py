@@ -30,7 +30,8 @@ with Server() as server:
     key = server.tenant("acme")
     server.upload(key, "shout", DEMO / "adapters/shout")
     limited = server.tenant("limited", limits={"requests_per_minute": 60})
-    env = {**os.environ, "LORAD_URL": server.url, "LORAD_KEY": key, "LORAD_LIMITED_KEY": limited,
+    hasty = server.tenant("hasty", limits={"requests_per_minute": 1})
+    env = {**os.environ, "LORAD_URL": server.url, "LORAD_KEY": key, "LORAD_LIMITED_KEY": limited, "LORAD_HASTY_KEY": hasty,
            "NODE_EXTRA_CA_CERTS": str(server.ca)}
     code = subprocess.run([found[0], HERE / "openai_node.mjs", found[1]], env=env, check=False).returncode
 sys.exit(code)

@@ -1,11 +1,18 @@
 """Guessed tokens change no answer: the same requests with engine.speculate off, always and auto give the
 same bits: texts, log-probabilities, ends, counts, stream events.  Forms, penalties, n, stop strings, adapters,
-streams and scores are in the mix; and what stands behind a stop string costs nothing."""
+streams and scores are in the mix; and what stands behind a stop string costs nothing.  With draft models, too:
+the base model itself, and half of its layers."""
 import concurrent.futures
 import json
+import os
+import pathlib
 import random
+import shutil
+import struct
+import subprocess
+import tempfile
 
-from harness import DEMO, Server, demo_adapters, events, run
+from harness import BUILD, DEMO, Server, demo_adapters, run
 
 N = 24
 THING = {"type": "object", "required": ["topic", "answer", "sure"], "additionalProperties": False,
@@ -61,11 +68,7 @@ def make(i, models):
 def answer(request):
     """All of it but what differs each time."""
     path, body = request
-    if body["stream"]:
-        body = {**body, "stream_options": {"include_usage": True}}
-    r = server.call("POST", path, body, key=key)
-    assert r.status == 200, (request, r)
-    got = events(r.body) if body["stream"] else [r.json]
+    got = server.complete(key, path, body)
     for e in got:
         for name in ("id", "created", "system_fingerprint"):
             e.pop(name, None)
@@ -91,7 +94,7 @@ def answer(request):
 
 
 def serve(how, crowd, **more):
-    """The answers to all requests, and how many guesses were right and wrong."""
+    """The answers to all requests, and how many guesses of each source were right and wrong."""
     global server, key
     server = Server(settings={"engine.speculate": how, "engine.kv_memory": "24MiB", **more})
     with server:
@@ -103,21 +106,78 @@ def serve(how, crowd, **more):
         with concurrent.futures.ThreadPoolExecutor(crowd) as pool:
             got = list(pool.map(answer, requests))
         m = server.metrics()
-    count = {r: m[f'lorad_speculated_tokens_total{{result="{r}"}}'] for r in ("accepted", "rejected")}
+        stats = server.admin("GET", "/stats")["engine"]
+    count = {s: [m[f'lorad_speculated_tokens_total{{result="{r}",source="{s}"}}'] for r in ("accepted", "rejected")]
+             for s in ("lookup", "form", "draft")}
+    assert (stats["draft_bytes"] > 0) == ("model.draft" in more) and stats["draft_used_bytes"] == 0, stats
     return requests, got, count, m
+
+
+def half_of_the_base(folder):
+    """A model of its first layers, which says something else."""
+    shutil.copytree(DEMO / "base", folder, dirs_exist_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    config["num_hidden_layers"] = n = config["num_hidden_layers"] // 2
+    (folder / "config.json").write_text(json.dumps(config))
+    raw = (folder / "model.safetensors").read_bytes()
+    size = struct.unpack("<Q", raw[:8])[0]
+    header, data, at = json.loads(raw[8:8 + size]), b"", {}
+    for name, t in header.items():
+        layer = name.split(".")[2] if ".layers." in name else "0"
+        if name == "__metadata__" or int(layer) >= n:
+            continue
+        begin, end = t["data_offsets"]
+        at[name] = {**t, "data_offsets": [len(data), len(data) + end - begin]}
+        data += raw[8 + size + begin:8 + size + end]
+    text = json.dumps(at).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 def the_answers_are_the_same():
     requests, want, none, _ = serve("off", 4)
-    assert none == {"accepted": 0, "rejected": 0}, none
-    for how, crowd, more in (("always", 12, {"engine.kv_memory": "5MiB", "engine.speculate_tokens": 16}),
-                             ("auto", 4, {})):
+    assert sum(map(sum, none.values())) == 0, none
+    half = pathlib.Path(tempfile.mkdtemp(prefix="lorad-e2e-"))
+    half_of_the_base(half)
+    runs = [("always", 12, {"engine.kv_memory": "5MiB", "engine.speculate_tokens": 16}),
+            ("auto", 4, {} if on_device else {"model.draft": DEMO / "base"})]
+    if not on_device:
+        runs += [("always", 12, {"engine.kv_memory": "5MiB", "model.draft": half})]
+    for how, crowd, more in runs:
         _, got, count, m = serve(how, crowd, **more)
         for i in range(N):
             assert got[i] == want[i], (how, i, requests[i], want[i], got[i])
         print(f"    {how}, {crowd} at once: {count}, {m['lorad_preemptions_total']:.0f} pre-empted")
         if how == "always":
-            assert count["accepted"] > 50 and count["rejected"] > 50, count
+            right, wrong = (sum(c[i] for c in count.values()) for i in range(2))
+            assert right > 50 and wrong > 50, count
+            assert (count["draft"][0] > 50) == ("model.draft" in more), count
+    shutil.rmtree(half)
 
 
-run([the_answers_are_the_same])
+def another_vocabulary_is_refused():
+    """By name; so is a folder without one, and a device."""
+    with tempfile.TemporaryDirectory() as folder:
+        other = pathlib.Path(folder) / "other"
+        half_of_the_base(other)
+        tokens = json.loads((other / "tokenizer.json").read_text())
+        vocab = tokens["model"]["vocab"]
+        a, b = sorted(vocab, key=vocab.get)[1000:1002]
+        vocab[a], vocab[b] = vocab[b], vocab[a]
+        (other / "tokenizer.json").write_text(json.dumps(tokens))
+        subprocess.run([BUILD / "lorad", "init", "--dir", f"{folder}/data", "--model", DEMO / "base"], check=True,
+                       capture_output=True)
+
+        def start_with(verb, draft, *more):
+            return subprocess.run([BUILD / "lorad", verb, "-c", f"{folder}/data/lorad.conf", "--set", f"model.draft={draft}",
+                                   *more], capture_output=True, text=True)
+        for verb in ("check", "serve"):
+            p = start_with(verb, other)
+            assert p.returncode == 1 and "model.draft: its tokenizer is not the base model's: token 1" in p.stderr, p
+            p = start_with(verb, folder)
+            assert p.returncode == 1 and "model.draft: " in p.stderr, p
+        p = start_with("check", DEMO / "base")
+        assert p.returncode == 0 and "draft        llama, 6 layers of 192, about" in p.stdout, p
+
+
+on_device = os.environ.get("LORAD_BACKEND", "cpu") != "cpu"
+run([the_answers_are_the_same] + ([] if on_device else [another_vocabulary_is_refused]))

@@ -17,10 +17,10 @@ def post(server, key, i):
     return r.json["choices"][0]["text"]
 
 
-def crowd(preemption, swap_bytes="64MiB"):
+def crowd(preemption, swap_bytes="64MiB", **more):
     """All at once on few pages; the texts and the last counts."""
     with Server(settings={"engine.kv_memory": "1MiB", "engine.preemption": preemption,
-                          "engine.swap_bytes": swap_bytes, "engine.max_seqs": str(N)}) as server:
+                          "engine.swap_bytes": swap_bytes, "engine.max_seqs": str(N), **more}) as server:
         key = server.tenant("alice")
         pages = server.metrics()["lorad_kv_pages"]
         assert pages < 6 * N, f"{pages} pages are too many to run short"
@@ -37,8 +37,8 @@ def crowd(preemption, swap_bytes="64MiB"):
         return texts, m
 
 
-def alone():
-    with Server() as server:
+def alone(**settings):
+    with Server(settings=settings) as server:
         key = server.tenant("alice")
         return [post(server, key, i) for i in range(N)]
 
@@ -73,6 +73,13 @@ def without_room_everything_is_recomputed():
     assert m['lorad_swapped_requests_total{direction="out"}'] == 0, m
 
 
+def in_8_bits_as_well():
+    small = {"engine.kv_type": "int8", "engine.kv_memory": "512KiB"}
+    texts, m = crowd("swap", **small)
+    assert texts == alone(**{"engine.kv_type": "int8"})
+    assert m["lorad_preemptions_total"] > 0 and m['lorad_swapped_pages_total{direction="in"}'] > 0, m
+
+
 reference = alone()
 run([swapped_requests_go_on_as_if_nothing_had_been, recomputed_ones_too,
-     and_as_the_cost_model_likes, without_room_everything_is_recomputed])
+     and_as_the_cost_model_likes, without_room_everything_is_recomputed, in_8_bits_as_well])

@@ -565,6 +565,13 @@ def test_requests():
         t.join()
     assert [r.status for r in got] == [403] * 3, got
     assert until(lambda: parsed("requests", "list") == [])
+    ended = parsed("requests", "list", "--ended", "-t", "busy")
+    assert len(ended) == 24 and {r["state"] for r in ended} == {"ended"}, ended
+    head = ctl("requests", "list", "--ended").split("\n")[0]
+    assert all(word in head for word in ("TOOK", "QUEUE", "ADAPTER", "PROMPT", "DECODE", "MISSED")), head
+    assert parsed("requests", "list", "--slow", "1d", "-t", "busy") == []
+    for wrong in (["--slow", "x"], ["--slow", "5s", "--state", "decode"], ["--ended", "--state", "waiting"]):
+        ctl("requests", "list", *wrong, expect=2)
     ctl("requests", "cancel", "12345", "--yes", expect=1)
 
 

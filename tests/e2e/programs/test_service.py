@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
@@ -164,6 +165,58 @@ def test_backup_of_what_a_crash_left():
         shutil.rmtree(copy)
 
 
+def lorad(*args, expect=0):
+    done = subprocess.run([LORAD, *args], capture_output=True, text=True)
+    assert done.returncode == expect, done
+    return done.stdout + done.stderr
+
+
+def test_init_says_what_is_missing():
+    """What is no model is refused before anything is written, and a second init says what is wanted instead."""
+    with tempfile.TemporaryDirectory() as folder:
+        data, empty = f"{folder}/data", f"{folder}/empty"
+        os.mkdir(empty)
+        assert "hf download" in lorad("init", "--dir", data, "--model", "meta-llama/Llama-3.2-1B", expect=1)
+        assert "config.json" in lorad("init", "--dir", data, "--model", empty, expect=1)
+        assert not os.path.exists(data)
+        lorad("init", "--dir", data, "--model", DEMO / "base")
+        said = lorad("init", "--dir", data, "--model", DEMO / "base", expect=1)
+        assert "lorad key --admin" in said and "lorad cert" in said, said
+        lorad("key", "-c", f"{data}/lorad.conf", expect=2)
+
+
+def test_the_way_back_in():
+    """Another admin key while no server runs; the certificate of init anew, under a server that runs."""
+    with Server() as s:
+        conf, cert, key = (s.dir / p for p in ("lorad.conf", "tls/cert.pem", "tls/key.pem"))
+        said = lorad("key", "--admin", "-c", conf, expect=1)
+        assert "stop it first" in said, said
+        s.stop()
+        said = lorad("key", "--admin", "-c", conf)
+        s.admin_key = re.search(r"lk_\S+", said)[0]
+        (s.dir / "admin.key").write_text(s.admin_key)
+        s.start()
+        made = [r["detail"] for r in s.admin("GET", "/audit")["data"] if r["action"] == "key.create"]
+        assert '{"by":"lorad key"}' in made and '{"by":"lorad init"}' in made, made
+
+        before, secret = cert.read_text(), key.read_text()
+        assert "397 days" in lorad("cert", "-c", conf)
+        assert cert.read_text() != before and key.read_text() == secret
+        s.process.send_signal(signal.SIGHUP)
+        until(lambda: "certificate and log settings reloaded" in s.log_path.read_text())
+        assert s.admin("GET", "/tenants")["data"] == []  # the new file is trusted: it is what is shown
+        assert ssl.get_server_certificate(("127.0.0.1", s.admin_port)).split() == cert.read_text().split()
+
+        ours = cert.read_text()
+        subprocess.run(["openssl", "req", "-x509", "-key", key, "-out", cert, "-subj", "/CN=example.org"], check=True, capture_output=True)
+        theirs = cert.read_text()
+        assert "renew it where it comes from" in lorad("cert", "-c", conf, expect=1) and cert.read_text() == theirs
+        cert.write_text(ours)
+        subprocess.run(["openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", key], check=True,
+                       capture_output=True)
+        assert "is not the key of" in lorad("cert", "-c", conf, expect=1) and cert.read_text() == ours
+
+
 def test_stop_lets_answers_end():
     """Computed whole, but more than the sockets hold, and the client has not read a byte at SIGTERM."""
     with Server() as s:
@@ -187,6 +240,6 @@ def test_stop_lets_answers_end():
 
 
 if __name__ == "__main__":
-    run([test_ready_reloading_watchdog_stopping, test_abstract_socket_and_somebody_elses_watchdog,
+    run([test_init_says_what_is_missing, test_the_way_back_in, test_ready_reloading_watchdog_stopping, test_abstract_socket_and_somebody_elses_watchdog,
          test_no_ready_without_a_start, test_unit_file, test_manual, test_backup_of_what_a_crash_left,
          test_stop_lets_answers_end])

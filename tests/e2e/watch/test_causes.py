@@ -5,9 +5,10 @@ import json
 import os
 import signal
 import sqlite3
+import subprocess
 import time
 
-from harness import DEMO, Server, run, until
+from harness import BUILD, DEMO, Server, run, until
 
 # Of the class standard every request misses, whatever the machine: what it waited for is the cause.  Batch never does.
 server = Server(program="lorad_faulty", settings={
@@ -55,7 +56,7 @@ def a_miss_has_a_cause_and_a_kept_promise_none():
 
 
 def who_waits_for_a_seat_is_held_by_the_queue():
-    streams = [open_stream("flex", 400) for _ in range(2)]
+    streams = [open_stream("flex", 1000) for _ in range(2)]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         waiting = [pool.submit(post) for _ in range(3)]
         until(lambda: server.metrics()["lorad_requests_waiting"] == 3)
@@ -96,6 +97,55 @@ def who_runs_when_the_device_fails_is_told_so():
     until(lambda: server.metrics()["lorad_engine_restarts_total"] == 1)
 
 
+def history_says_since_when_and_the_verdict_why():
+    """Of standard every request misses: its breach is told once the span of ten seconds is over."""
+    for _ in range(4):
+        assert post().status == 200
+
+    def broken():
+        stats = server.admin("GET", "/stats")
+        told = [e for e in stats["events"] if e["kind"] == "slo.broken" and e["object"] == "standard"]
+        verdict = {c["name"]: c["verdict"] for c in stats["classes"]}["standard"]
+        return (told, verdict) if told and verdict else None
+    told, verdict = until(broken)
+    assert "missed (" in told[0]["detail"] and verdict.startswith("since "), (told, verdict)
+    rows = server.admin("GET", "/history?by=class&name=standard")["data"]
+    assert rows and {r["seconds"] for r in rows} == {10} and sum(r["missed"] for r in rows) >= 4, rows
+    assert all(r["start"] % 10 == 0 and r["causes"] for r in rows if r["missed"]), rows
+    tenants = server.admin("GET", "/history?by=tenant")["data"]
+    assert {r["name"] for r in tenants} == {"acme"}, tenants
+    assert {r["seconds"] for r in server.admin("GET", "/history?by=class&step=600")["data"]} <= {600}
+    for query in ("by=key", "step=60", "start=x", "limit=0"):
+        server.admin("GET", "/history?" + query, expect=(400,))
+
+
+def ctl(*args, status=0):
+    key = server.dir.with_suffix(".adminkey")
+    key.write_text(server.admin_key)
+    key.chmod(0o600)
+    done = subprocess.run([BUILD / "loractl", "--admin-url", f"https://127.0.0.1:{server.admin_port}", "--ca", server.ca,
+                           "--admin-key-file", key, *args], capture_output=True, text=True)
+    assert done.returncode == status, done
+    return done.stdout
+
+
+def loractl_says_why():
+    slow = line_of(post())
+    said = ctl("why", slow["id"])
+    assert "class standard, tenant acme" in said and f"by {slow['missed']}" in said and "prompt, to the first token" in said, said
+    for name, who in (("standard", "acme"), ("acme", "acme/pirate")):
+        why = json.loads(ctl("why", name, "--json"))
+        assert why["missed"] >= 4 and why["missed"] == sum(why["causes"].values()) and why["since"] < why["until"], why
+        said = ctl("why", name)
+        assert said.startswith(f"{name}: {why['missed']} of {why['requests']} requests") and "By cause: " in said, said
+    rows = json.loads(ctl("history", "standard", "--json"))
+    assert sum(r["missed"] for r in rows) >= 4 and "standard" in ctl("history"), rows
+    assert "acme" in ctl("history", "--by", "tenant", "--step", "10s")
+    ctl("why", "nobody", status=1)
+    ctl("why", "req_0000000000000000", status=1)
+    ctl("history", "--step", "1h", status=2)
+
+
 def several_choices_are_told_together():
     r = post(n=2)
     line = line_of(r)
@@ -115,7 +165,7 @@ def counts():
         for part in filter(None, line.get("missed", "").split(",")):
             cause, _, n = part.partition(":")
             log[cause] += int(n or 1)
-            refused[cause] += line["status"] == "429"
+            refused[cause] += line["status"] == 429
     db = sqlite3.connect(f"file:{server.dir}/lorad.db?mode=ro", uri=True)
     rows = collections.Counter(dict(db.execute("SELECT missed, count(*) FROM usage WHERE missed <> '' GROUP BY missed")))
     db.close()
@@ -147,4 +197,4 @@ with server:
     server.upload(keys["acme"], "pirate", DEMO / "adapters" / "pirate")
     run([a_miss_has_a_cause_and_a_kept_promise_none, who_waits_for_a_seat_is_held_by_the_queue, a_slow_disk_is_storage,
          a_process_that_stands_still_is_the_machine, who_runs_when_the_device_fails_is_told_so,
-         several_choices_are_told_together, all_count_the_same])
+         history_says_since_when_and_the_verdict_why, loractl_says_why, several_choices_are_told_together, all_count_the_same])

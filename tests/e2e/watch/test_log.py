@@ -55,7 +55,9 @@ def one_format(name, reader):
             usage = plain.json["usage"]
             assert line["msg"] == "request" and line["level"] == "info", line
             assert line["method"] == "POST" and line["path"] == "/v1/completions", line
-            assert line["status"] == "200" and line["tenant"] == "alice", line
+            numbers = ("status", "ms", "bytes", "prompt_tokens", "output_tokens", "queue_ms", "ttft_ms", "tpot_ms")
+            assert all(isinstance(line[n], (int, float) if name == "json" else str) for n in numbers), line
+            assert int(line["status"]) == 200 and line["tenant"] == "alice", line
             assert line["model"] == "base" and line["class"] == "batch", line
             assert int(line["prompt_tokens"]) == usage["prompt_tokens"], line
             assert int(line["output_tokens"]) == usage["completion_tokens"] == 5, line
@@ -70,7 +72,7 @@ def one_format(name, reader):
             assert line["trace_id"] == TRACE and line["parent_id"] == SPAN, line
 
             line = line_of(server, reader, refused.headers["x-request-id"])
-            assert line["status"] == "401" and line["trace_id"] == TRACE, line
+            assert int(line["status"]) == 401 and line["trace_id"] == TRACE, line
             assert refused.headers["traceparent"].endswith("-00"), refused.headers
 
             assert odd.status in (400, 404), odd
@@ -99,5 +101,16 @@ def what_is_no_trace_is_as_if_absent():
         assert head.startswith("HTTP/1.1 200") and "traceparent" not in head.lower(), head
 
 
+def who_watches_fills_no_log():
+    with Server() as server:
+        for path in ("/admin/v1/stats", "/admin/v1/classes", "/admin/v1/stats?limit=none"):
+            server.call("GET", path, key=server.admin_key, port=server.admin_port)
+        server.call("GET", "/readyz", port=server.metrics_port)
+        assert server.stop() == 0
+        log = server.log_path.read_text()
+        assert "path=/admin/v1/classes" in log and "path=/admin/v1/stats status=400" in log, log
+        assert "path=/admin/v1/stats status=200" not in log and "path=/readyz" not in log, log
+
+
 run([one_format("json", json.loads), one_format("logfmt", logfmt), one_format("text", text),
-     what_is_no_trace_is_as_if_absent])
+     what_is_no_trace_is_as_if_absent, who_watches_fills_no_log])

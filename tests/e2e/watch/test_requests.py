@@ -64,8 +64,29 @@ def test_list_and_cancel():
     assert until(lambda: requests() == [])
     acts = [(r["action"], r["object"]) for r in server.admin("GET", "/audit")["data"]]
     assert ("request.cancel", mine) in acts, acts
-    usage = server.admin("GET", "/usage?tenant=acme&group_by=model")["data"]
-    assert sum(x["output_tokens"] for b in usage for x in b["results"]) >= 1  # billed all the same
+    until(lambda: sum(x["output_tokens"] for b in server.admin("GET", "/usage?tenant=acme&group_by=model")["data"]
+                      for x in b["results"]) >= 1)  # billed all the same
+
+
+def test_what_has_ended():
+    """With the phases of its time; the latest first, or the slowest."""
+    key = server.tenant("slow")
+    r = server.call("POST", "/v1/completions", {**LONG, "n": 1, "max_tokens": 200}, key=key)
+    quick = server.call("POST", "/v1/completions", {**LONG, "n": 1, "max_tokens": 1}, key=key)
+    rows = requests(state="ended", tenant="slow")
+    assert [x["request_id"] for x in rows] == [quick.headers["x-request-id"], r.headers["x-request-id"]], rows
+    one = rows[1]
+    assert (one["state"], one["status"], one["finish"], one["output_tokens"]) == ("ended", 200, "length", 200), one
+    assert one["decode_ms"] > 0 and one["ttft_ms"] >= 0 and one["missed"] in (None, "machine", "queue", "decode_steps", "prompt")
+    phases = sum(one[p + "_ms"] for p in ("queue", "adapter", "prompt", "decode", "rest"))
+    assert abs(phases - one["duration_ms"]) <= 1, (phases, one)
+    assert requests(state="ended", slow=one["duration_ms"] + 1, tenant="slow") == []
+    assert requests(state="ended", slow=one["duration_ms"], tenant="slow")[0]["id"] == one["id"]
+    gone = requests(state="ended", tenant="acme")
+    assert len(gone) == 8 and any(x["finish"] == "cancelled" for x in gone), gone
+    assert len(requests(state="ended", limit=2)) == 2
+    for query in ("slow=5", "state=ended&slow=0", "state=ended&slow=x", "state=decode&slow=5"):
+        server.admin("GET", "/requests?" + query, expect=(400,))
 
 
 def test_what_is_not_there():
@@ -79,9 +100,9 @@ def test_what_is_not_there():
 
 
 def test_limits():
-    key = server.tenant("limited", limits={"requests_per_minute": 7})
+    key = server.tenant("limited", limits={"requests_per_minute": 1})
     r = server.admin("PATCH", "/limits/limited", {"tokens_per_day": 1000, "max_concurrent": 3})
-    assert r["limits"]["tokens_per_day"] == 1000 and r["limits"]["requests_per_minute"] == 7
+    assert r["limits"]["tokens_per_day"] == 1000 and r["limits"]["requests_per_minute"] == 1
     assert server.call("POST", "/v1/completions", {**LONG, "n": 1, "max_tokens": 3}, key=key).status == 200
     r = server.admin("GET", "/limits/limited")
     assert r["used"]["requests_per_minute"] == 1 and r["used"]["tokens_per_day"] >= 4, r
@@ -95,4 +116,4 @@ def test_limits():
 
 if __name__ == "__main__":
     with Server(settings=ONE_SEAT) as server:
-        run([test_list_and_cancel, test_what_is_not_there, test_limits])
+        run([test_list_and_cancel, test_what_has_ended, test_what_is_not_there, test_limits])

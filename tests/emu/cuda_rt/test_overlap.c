@@ -85,7 +85,9 @@ START_TEST(the_answers_are_the_same_with_steps_in_flight)
     if (!all) {
         ck_assert_int_gt(stopped, 0);
         ck_assert_uint_ge(2 * on.n_steps_ahead, on.n_steps);
-        ck_assert_uint_eq(on.n_discarded, (uint64_t)stopped);
+        /* No more; fewer where the next step was not enqueued yet, or the stream sat it out. */
+        ck_assert_uint_gt(on.n_discarded, 0);
+        ck_assert_uint_le(on.n_discarded, (uint64_t)stopped);
     }
     printf("steps %llu, enqueued while another was in flight %llu, rows discarded %llu\n",
            (unsigned long long)on.n_steps, (unsigned long long)on.n_steps_ahead,

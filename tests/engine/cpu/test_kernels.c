@@ -66,11 +66,48 @@ static backend *open_cpu(int isa, int threads)
 
 enum { MAX_SEG = 8 };
 
+/* A quantised matrix (engine/weight_source.h); span 0: the group. */
+typedef struct {
+    int bits, group, span;
+    scale_form form;
+    bool has_min, ordered, ascending; /* 4 bits: values one apart */
+    dtype scale_type, type;
+} form;
+
+static const form forms[] = {
+    {8, 32, 0, SCALES_OWN, false, false, false, DT_F16, DT_BF16},
+    {4, 32, 0, SCALES_OWN, false, false, true, DT_F16, DT_BF16},
+    {8, 16, 0, SCALES_OWN, true, false, false, DT_F32, DT_F32},
+    {4, 64, 0, SCALES_OWN, true, true, false, DT_BF16, DT_F32},
+    {4, 16, 0, SCALES_OWN, true, false, false, DT_F16, DT_BF16},
+    {8, 64, 0, SCALES_OWN, false, true, false, DT_BF16, DT_F32},
+    {5, 32, 0, SCALES_OWN, true, false, false, DT_F16, DT_BF16},
+    {4, 64, 0, SCALES_ZERO, false, true, true, DT_F16, DT_BF16},
+    {8, 64, 0, SCALES_ZERO, false, false, false, DT_F32, DT_F32},
+    {2, 16, 64, SCALES_NESTED, true, false, false, DT_F16, DT_BF16},
+    {3, 16, 64, SCALES_NESTED, false, false, false, DT_F16, DT_F32},
+    {4, 32, 64, SCALES_NESTED, true, false, true, DT_F16, DT_BF16},
+    {4, 32, 64, SCALES_NESTED, false, false, false, DT_F16, DT_F32},
+    {5, 32, 64, SCALES_NESTED, true, false, false, DT_F16, DT_F32},
+    {6, 16, 64, SCALES_NESTED, false, false, false, DT_F16, DT_BF16},
+    {6, 32, 64, SCALES_NESTED, false, false, false, DT_F16, DT_F32},
+};
+
+/* Its rows, one after the other. */
+typedef struct {
+    int8_t *codes, table[16];
+    float *scales, *mins;
+    int16_t *parts, *min_parts;
+    int *order;
+} quantised;
+
 typedef struct {
     int n_rows, d_in, d_out, n_seg;
     dtype type;
-    float *x, *w, *bias, *a[MAX_SEG], *b[MAX_SEG];
+    const form *form; /* NULL: plain */
+    float *x, *xq, *w, *bias, *a[MAX_SEG], *b[MAX_SEG];
     void *w_raw;
+    quantised q;
     int rank[MAX_SEG]; /* 0: no adapter */
     int row0[MAX_SEG + 1];
 } problem;
@@ -80,6 +117,7 @@ static void make_problem(problem *p, dtype type, int n_rows, int d_in, int d_out
     static const int ranks[] = {1, 3, 0, 8, 16, 33, 64, 256};
     *p = (problem){.n_rows = n_rows, .d_in = d_in, .d_out = d_out, .type = type};
     p->x = random_f32((size_t)n_rows * d_in, 1);
+    p->xq = p->x;
     p->w = random_f32((size_t)d_out * d_in, 0.1F);
     p->w_raw = as_type(p->w, (size_t)d_out * d_in, type);
     p->bias = random_f32((size_t)d_out, 1);
@@ -97,8 +135,120 @@ static void make_problem(problem *p, dtype type, int n_rows, int d_in, int d_out
     p->row0[p->n_seg] = n_rows;
 }
 
+static void read_row(const weight_source *s, int row, const weight_row *to)
+{
+    const quantised *q = s->impl;
+    size_t cols = (size_t)s->cols, runs = cols / (size_t)s->span, at = (size_t)row;
+    size_t groups = cols / (size_t)s->group;
+    memcpy(to->codes, q->codes + at * cols, cols);
+    memcpy(to->scales, q->scales + at * runs, runs * sizeof(float));
+    if (s->has_min) memcpy(to->mins, q->mins + at * runs, runs * sizeof(float));
+    if (s->form == SCALES_OWN) return;
+    memcpy(to->parts, q->parts + at * groups, groups * sizeof(int16_t));
+    memcpy(to->min_parts, q->min_parts + at * groups, groups * sizeof(int16_t));
+}
+
+static float *scales_of(dtype type, size_t n)
+{
+    float *v = random_f32(n, 0.01F);
+    free(as_type(v, n, type));
+    if (type == DT_F16) /* as_type() draws its own */
+        for (size_t i = 0; i < n; i++) v[i] *= 0.03125F;
+    return v;
+}
+
+/* x as a group of 32 of it is rounded: by its largest value over 127. */
+static void round_x(const problem *p, int row)
+{
+    const float *x = p->x + (size_t)row * p->d_in;
+    float *to = p->xq + (size_t)row * p->d_in;
+    for (int k0 = 0; k0 < p->d_in; k0 += 32) {
+        float most = 0;
+        for (int k = k0; k < k0 + 32 && k < p->d_in; k++) {
+            float v = x[p->q.order ? p->q.order[k] : k];
+            most = fmaxf(most, fabsf(v));
+        }
+        for (int k = k0; k < k0 + 32 && k < p->d_in; k++) {
+            int at = p->q.order ? p->q.order[k] : k;
+            to[at] = most > 0 ? rintf(x[at] * (127 / most)) * (most / 127) : 0;
+        }
+    }
+}
+
+static weight_source source_of(const problem *p)
+{
+    const form *f = p->form;
+    if (!f) return weight_source_plain(p->w_raw, p->type, p->d_out, p->d_in);
+    weight_source s = {.rows = p->d_out,
+                       .cols = p->d_in,
+                       .type = p->type,
+                       .group = f->group,
+                       .span = f->span ? f->span : f->group,
+                       .bits = f->bits,
+                       .least = (int8_t)(f->bits == 8   ? -128
+                                         : f->bits == 5 ? -16
+                                                        : -3),
+                       .form = f->form,
+                       .has_min = f->has_min,
+                       .scale_type = f->scale_type,
+                       .order = p->q.order,
+                       .read_row = read_row,
+                       .impl = &p->q};
+    memcpy(s.table, p->q.table, sizeof(s.table));
+    return s;
+}
+
+static int16_t *draw_parts(size_t n)
+{
+    int16_t *v = malloc(n * sizeof(*v));
+    for (size_t i = 0; i < n; i++) v[i] = (int16_t)((int)(draw() % 25) - 12);
+    return v;
+}
+
+/* W and x become those of a quantised matrix. */
+static void quantise_problem(problem *p, const form *f)
+{
+    p->form = f;
+    quantised *q = &p->q;
+    for (int i = 0; i < 16; i++) q->table[i] = (int8_t)(f->ascending ? i - 7 : (int)draw());
+    weight_source s = source_of(p);
+    size_t cols = (size_t)p->d_in, n = (size_t)p->d_out * cols;
+    size_t runs = (size_t)p->d_out * cols / (size_t)s.span;
+    q->codes = malloc(n);
+    q->scales = scales_of(f->scale_type, runs);
+    q->mins = scales_of(f->scale_type, runs);
+    q->parts = draw_parts(n / (size_t)f->group);
+    q->min_parts = draw_parts(n / (size_t)f->group);
+    for (size_t i = 0; i < n; i++) {
+        int code = (int)(draw() & ((1U << f->bits) - 1));
+        q->codes[i] = (int8_t)(f->bits == 4 ? code : code + s.least);
+    }
+    if (f->ordered) {
+        q->order = malloc(cols * sizeof(int));
+        for (int k = 0; k < p->d_in; k++) q->order[k] = (k * 7 + 3) % p->d_in;
+    }
+    void *mem = malloc(weight_row_bytes(&s));
+    weight_row r = weight_row_place(&s, mem);
+    for (int row = 0; row < p->d_out; row++) {
+        read_row(&s, row, &r);
+        for (int k = 0; k < p->d_in; k++)
+            p->w[(size_t)row * cols + (size_t)(q->order ? q->order[k] : k)] =
+                weight_row_value(&s, &r, k);
+    }
+    free(mem);
+    p->xq = malloc((size_t)p->n_rows * cols * sizeof(float));
+    for (int i = 0; i < p->n_rows; i++) round_x(p, i);
+}
+
 static void drop_problem(problem *p)
 {
+    if (p->form) free(p->xq);
+    free(p->q.codes);
+    free(p->q.scales);
+    free(p->q.mins);
+    free(p->q.parts);
+    free(p->q.min_parts);
+    free(p->q.order);
     free(p->x);
     free(p->w);
     free(p->w_raw);
@@ -112,8 +262,9 @@ static void drop_problem(problem *p)
 static double oracle(const problem *p, int row, int col)
 {
     const float *x = p->x + (size_t)row * p->d_in, *w = p->w + (size_t)col * p->d_in;
+    const float *xq = p->xq + (size_t)row * p->d_in;
     double y = (double)p->bias[col];
-    for (int k = 0; k < p->d_in; k++) y += (double)x[k] * (double)w[k];
+    for (int k = 0; k < p->d_in; k++) y += (double)xq[k] * (double)w[k];
     int s = 0;
     while (row >= p->row0[s + 1]) s++;
     for (int r = 0; r < p->rank[s]; r++) {
@@ -146,12 +297,15 @@ static float *run_rows(backend *be, const problem *p, const weight *w, const lor
     return y;
 }
 
-static void check_linear(backend *be, dtype type, int n_rows, int d_in, int d_out, bool lora)
+static void check_linear(backend *be, const form *f, dtype type, int n_rows, int d_in, int d_out,
+                         bool lora)
 {
     problem p;
     make_problem(&p, type, n_rows, d_in, d_out, lora);
+    if (f) quantise_problem(&p, f);
     weight *w;
-    ck_assert_int_eq(be_weight_create(be, &w, p.w_raw, type, d_out, d_in, NULL), ERR_NONE);
+    weight_source source = source_of(&p);
+    ck_assert_int_eq(be_weight_create(be, &w, &source, NULL), ERR_NONE);
     lora_mat mats[MAX_SEG][PROJ_COUNT] = {0};
     lora_view views[MAX_SEG];
     for (int s = 0; s < p.n_seg; s++) {
@@ -175,6 +329,12 @@ static void check_linear(backend *be, dtype type, int n_rows, int d_in, int d_ou
                           n_rows, d_in, d_out, row, col, got, want);
         }
     }
+    weight *kept; /* of the same bytes */
+    ck_assert_int_eq(be_weight_adopt(be, &kept, &source, be_weight_packed(be, w), NULL), ERR_NONE);
+    float *by_kept = run_rows(be, &p, kept, views, 0, n_rows);
+    ck_assert_mem_eq(by_kept, all, (size_t)n_rows * d_out * sizeof(float));
+    free(by_kept);
+    be_weight_destroy(be, kept);
     for (int i = 0; i < 6; i++) { /* the same bits in smaller company */
         int from = (int)(draw() % (unsigned)n_rows);
         int to = i == 0 ? from + 1 : from + 1 + (int)(draw() % (unsigned)(n_rows - from));
@@ -185,6 +345,11 @@ static void check_linear(backend *be, dtype type, int n_rows, int d_in, int d_ou
                       (int)type, from, to, n_rows, d_in, d_out);
         free(part);
     }
+    p.x[d_in / 2] = NAN; /* of the first row: it shows there, and nowhere else */
+    float *odd = run_rows(be, &p, w, views, 0, n_rows);
+    for (int col = 0; col < d_out; col++) ck_assert(isnan(odd[col]));
+    ck_assert_mem_eq(odd + d_out, all + d_out, (size_t)(n_rows - 1) * d_out * sizeof(float));
+    free(odd);
     for (int s = 0; s < p.n_seg; s++) {
         be_free(be, (void *)mats[s][PROJ_Q].a);
         be_free(be, (void *)mats[s][PROJ_Q].b);
@@ -204,9 +369,61 @@ START_TEST(linear_meets_the_oracle_and_itself)
     backend *be = open_cpu(_i, 2);
     for (size_t i = 0; i < sizeof(shape) / sizeof(shape[0]); i++) {
         for (int type = DT_F32; type <= DT_BF16; type++) {
-            check_linear(be, (dtype)type, shape[i][0], shape[i][1], shape[i][2], false);
-            check_linear(be, (dtype)type, shape[i][0], shape[i][1], shape[i][2], true);
+            check_linear(be, NULL, (dtype)type, shape[i][0], shape[i][1], shape[i][2], false);
+            check_linear(be, NULL, (dtype)type, shape[i][0], shape[i][1], shape[i][2], true);
         }
+    }
+    be_close(be);
+}
+END_TEST
+
+START_TEST(quantised_linear_meets_the_oracle_and_itself)
+{
+    if (_i > (int)cpu_isa_detect()) return;
+    static const int shape[][3] = {
+        {1, 64, 64}, {5, 128, 7}, {17, 192, 33}, {140, 64, 96}, {8, 576, 70}};
+    rng = 11;
+    backend *be = open_cpu(_i, 2);
+    for (size_t i = 0; i < sizeof(shape) / sizeof(shape[0]); i++) {
+        for (size_t f = 0; f < sizeof(forms) / sizeof(forms[0]); f++) {
+            const int *s = shape[i];
+            check_linear(be, &forms[f], forms[f].type, s[0], s[1], s[2], (f + i) % 2);
+        }
+    }
+    check_linear(be, &forms[4], DT_BF16, 6, 48, 40, true); /* half a group of x at the end */
+    for (int n = 2; n < 24; n += 3) { /* each number of rows beside whole tiles */
+        check_linear(be, &forms[1], DT_BF16, n, 64, 40, false);
+        check_linear(be, &forms[15], DT_F32, n + 1, 128, 40, false);
+    }
+    be_close(be);
+}
+END_TEST
+
+/* DoRA's gains over a quantised matrix are those over its values. */
+START_TEST(gains_are_of_the_dequantised_matrix)
+{
+    if (_i > (int)cpu_isa_detect()) return;
+    enum { D_IN = 192, D_OUT = 40, ADAPTER = 3 };
+    rng = 17;
+    backend *be = open_cpu(_i, 2);
+    for (size_t f = 0; f < sizeof(forms) / sizeof(forms[0]); f++) {
+        problem p;
+        make_problem(&p, forms[f].type, 8, D_IN, D_OUT, true);
+        quantise_problem(&p, &forms[f]);
+        weight *w, *plain;
+        weight_source source = source_of(&p),
+                      values = weight_source_plain(p.w, DT_F32, D_OUT, D_IN);
+        ck_assert_int_eq(be_weight_create(be, &w, &source, NULL), ERR_NONE);
+        ck_assert_int_eq(be_weight_create(be, &plain, &values, NULL), ERR_NONE);
+        lora_pair pair = {p.a[ADAPTER], p.b[ADAPTER], DT_F32, p.rank[ADAPTER], 0.5F};
+        float one[D_OUT], got[D_OUT], want[D_OUT];
+        for (int i = 0; i < D_OUT; i++) one[i] = 1;
+        ck_assert_int_eq(be_lora_gain(be, w, &pair, one, got, NULL), ERR_NONE);
+        ck_assert_int_eq(be_lora_gain(be, plain, &pair, one, want, NULL), ERR_NONE);
+        for (int i = 0; i < D_OUT; i++) ck_assert_float_eq_tol(got[i], want[i], 1e-4F * want[i]);
+        be_weight_destroy(be, w);
+        be_weight_destroy(be, plain);
+        drop_problem(&p);
     }
     be_close(be);
 }
@@ -223,8 +440,8 @@ START_TEST(threads_change_no_bit)
             make_problem(&p, (dtype)type, 40, 320, 330, false);
             backend *be = open_cpu(_i, threads);
             weight *w;
-            ck_assert_int_eq(be_weight_create(be, &w, p.w_raw, (dtype)type, 330, 320, NULL),
-                             ERR_NONE);
+            weight_source source = weight_source_plain(p.w_raw, (dtype)type, 330, 320);
+            ck_assert_int_eq(be_weight_create(be, &w, &source, NULL), ERR_NONE);
             float *y = run_rows(be, &p, w, NULL, 0, 40);
             if (!first) first = y;
             ck_assert_mem_eq(first, y, 40 * 330 * sizeof(float));
@@ -245,6 +462,7 @@ enum { SEQS = 5, MAX_POS = 1200 };
 typedef struct {
     int n_head, n_kv, d, window;
     dtype type;
+    double cap; /* of scores; 0: none */
     int len[SEQS];
     float *q[SEQS], *k[SEQS], *v[SEQS]; /* [len][heads][d] */
 } history;
@@ -260,6 +478,7 @@ static double attend_oracle(const history *h, const float *q, int seq, int pos, 
             s[t] += (double)q[j] * (double)h->k[seq][((size_t)t * h->n_kv + kv) * h->d + j];
         }
         s[t] /= sqrt((double)h->d);
+        if (h->cap > 0) s[t] = h->cap * tanh(s[t] / h->cap);
         if (s[t] > max) max = s[t];
     }
     for (int t = from; t <= pos; t++) {
@@ -278,8 +497,11 @@ static void feed(backend *be, const history *h, int chunk, unsigned shuffle, flo
                      .n_kv_head = h->n_kv,
                      .head_dim = h->d,
                      .kv_type = h->type,
-                     .window = h->window,
-                     .scale = 1 / sqrtf((float)h->d)};
+                     .scale = 1 / sqrtf((float)h->d),
+                     .cap = (float)h->cap};
+    /* That of the other layer is another one. */
+    const int windows[] = {h->window ? 0 : 5, h->window};
+    sh.layer_window = windows;
     int per = MAX_POS / CPU_PAGE_TOKENS + 1, n_pages = SEQS * per;
     kv_pool *kv;
     ck_assert_int_eq(be_kv_create(be, &kv, &sh, n_pages, NULL), ERR_NONE);
@@ -287,7 +509,7 @@ static void feed(backend *be, const history *h, int chunk, unsigned shuffle, flo
     float *cos = malloc(MAX_POS * (size_t)h->d * sizeof(float));
     float *sin = calloc(MAX_POS * (size_t)h->d, sizeof(float));
     for (int i = 0; i < MAX_POS * h->d; i++) cos[i] = 1;
-    rope_table rope = {cos, sin, MAX_POS, h->d / 2 * 2};
+    rope_table rope = {.cos = cos, .sin = sin, .max_pos = MAX_POS, .rope_dim = h->d / 2 * 2};
     int32_t *page = malloc((size_t)n_pages * sizeof(*page));
     for (int i = 0; i < n_pages; i++) page[i] = (int32_t)((i * 7 + (int)shuffle) % n_pages);
     int done[SEQS] = {0};
@@ -341,6 +563,23 @@ static void feed(backend *be, const history *h, int chunk, unsigned shuffle, flo
     be_kv_destroy(be, kv);
 }
 
+/* The values as attention sees them: heads of d values.  Those of int8 are multiples of a bf16, the
+ * greatest 127 times as much, so that the kernel finds the same scale. */
+static void as_kept(float *v, size_t heads, int d, dtype type)
+{
+    if (type != DT_I8) {
+        free(as_type(v, heads * (size_t)d, type));
+        return;
+    }
+    for (size_t i = 0; i < heads; i++, v += d) {
+        int top = 0;
+        for (int k = 0; k < d; k++) top = fabsf(v[k]) > fabsf(v[top]) ? k : top;
+        float scale = bf16_to_f32(bf16_from_f32(fabsf(v[top]) / 127));
+        v[top] = copysignf(127 * scale, v[top]);
+        for (int k = 0; k < d; k++) v[k] = fminf(127, fmaxf(-127, rintf(v[k] / scale))) * scale;
+    }
+}
+
 static void make_history(history *h, const int lens[SEQS], float *out[3][SEQS])
 {
     for (int s = 0; s < SEQS; s++) {
@@ -349,8 +588,8 @@ static void make_history(history *h, const int lens[SEQS], float *out[3][SEQS])
         h->q[s] = random_f32(n * h->n_head * h->d, 2);
         h->k[s] = random_f32(kv, 2);
         h->v[s] = random_f32(kv, 1);
-        free(as_type(h->k[s], kv, h->type));
-        free(as_type(h->v[s], kv, h->type));
+        as_kept(h->k[s], n * h->n_kv, h->d, h->type);
+        as_kept(h->v[s], n * h->n_kv, h->d, h->type);
         for (int i = 0; i < 3; i++) out[i][s] = malloc(n * h->n_head * h->d * 4 + 1);
     }
 }
@@ -379,10 +618,12 @@ static void check_history(history *h, float *out[3][SEQS])
     }
 }
 
-static void check_attend(backend *be, int n_head, int n_kv, int d, int window, dtype type)
+static void check_attend(backend *be, int n_head, int n_kv, int d, int window, dtype type,
+                         double cap)
 {
     static const int lens[SEQS] = {1, 31, 70, 130, 299};
-    history h = {.n_head = n_head, .n_kv = n_kv, .d = d, .window = window, .type = type};
+    history h = {
+        .n_head = n_head, .n_kv = n_kv, .d = d, .window = window, .type = type, .cap = cap};
     float *out[3][SEQS];
     make_history(&h, lens, out);
     feed(be, &h, 300, 0, out[0]);
@@ -396,11 +637,81 @@ START_TEST(attention_meets_the_oracle_and_itself)
     if (_i > (int)cpu_isa_detect()) return;
     rng = 5;
     backend *be = open_cpu(_i, 2);
-    check_attend(be, 4, 4, 16, 0, DT_F32);
-    check_attend(be, 6, 3, 32, 0, DT_BF16);
-    check_attend(be, 9, 3, 64, 40, DT_BF16);
-    check_attend(be, 8, 1, 24, 33, DT_F32);
-    check_attend(be, 4, 1, 8, 0, DT_BF16);
+    check_attend(be, 4, 4, 16, 0, DT_F32, 0);
+    check_attend(be, 6, 3, 32, 0, DT_BF16, 0);
+    check_attend(be, 9, 3, 64, 40, DT_BF16, 0);
+    check_attend(be, 8, 1, 24, 33, DT_F32, 1.5);
+    check_attend(be, 4, 1, 8, 0, DT_BF16, 0);
+    check_attend(be, 6, 2, 40, 0, DT_F16, 0.7);
+    check_attend(be, 8, 2, 24, 33, DT_I8, 2);
+    check_attend(be, 3, 3, 64, 0, DT_I8, 0);
+    check_attend(be, 5, 1, 256, 20, DT_F32, 0);
+    be_close(be);
+}
+END_TEST
+
+/* Rotated keys show in the scores: one head looks at two positions, whose values are 0 and 1. */
+static double weight_of_second(backend *be, const rope_table *rope, float q[], float k[2][16])
+{
+    attn_shape sh = {.n_layer = 1, .n_head = 1, .n_kv_head = 1, .head_dim = 16, .scale = 1};
+    kv_pool *kv;
+    float qs[2][16] = {{0}}, ks[2][16], v[2][16] = {{0}}, out[2][16];
+    int32_t pos[2] = {0, 1}, page[1] = {0};
+    step_seq seq = {0, 2, 0, page, 1};
+    step st = {.n_rows = 2, .pos = pos, .n_seq = 1, .seq = &seq};
+    ck_assert_int_eq(be_kv_create(be, &kv, &sh, 1, NULL), ERR_NONE);
+    memcpy(qs[1], q, sizeof(qs[1]));
+    memcpy(ks, k, sizeof(ks));
+    v[1][0] = 1;
+    be_rope_append(be, kv, qs[0], ks[0], v[0], NULL, NULL, 1e-6F, rope, &st, 0);
+    be_attend(be, kv, out[0], qs[0], &st, 0);
+    ck_assert_int_eq(be_sync(be, NULL), ERR_NONE);
+    be_kv_destroy(be, kv);
+    return (double)out[1][0];
+}
+
+/* Pairs are neighbours or halves, of the first values alone, or of none. */
+START_TEST(rotations_turn_what_they_should)
+{
+    if (_i > (int)cpu_isa_detect()) return;
+    backend *be = open_cpu(_i, 1);
+    float cos[16], sin[16], q[16], k[2][16];
+    rng = 9;
+    for (int i = 0; i < 16; i++) {
+        q[i] = uniform();
+        k[0][i] = uniform();
+        k[1][i] = uniform();
+        cos[i] = i < 8 ? 1 : cosf((float)i);
+        sin[i] = i < 8 ? 0 : sinf((float)i);
+    }
+    for (int dim = 0; dim <= 16; dim += 4) {
+        for (int pairs = 0; pairs < 2; pairs++) {
+            int half = dim / 2;
+            rope_table t = {.cos = cos + 8 - half,
+                            .sin = sin + 8 - half,
+                            .max_pos = 2,
+                            .rope_dim = dim,
+                            .pairs = pairs};
+            double score[2] = {0, 0}, turned[2][16];
+            for (int i = 0; i < 16; i++)
+                turned[0][i] = (double)q[i], turned[1][i] = (double)k[1][i];
+            for (int i = 0; i < half; i++) {
+                int a = pairs ? 2 * i : i, b = pairs ? 2 * i + 1 : i + half;
+                for (int n = 0; n < 2; n++) {
+                    const float *x = n ? k[1] : q;
+                    double c = (double)cos[8 + i], s = (double)sin[8 + i];
+                    turned[n][a] = (double)x[a] * c - (double)x[b] * s;
+                    turned[n][b] = (double)x[b] * c + (double)x[a] * s;
+                }
+            }
+            for (int i = 0; i < 16; i++) {
+                score[0] += turned[0][i] * (double)k[0][i]; /* position 0: not turned */
+                score[1] += turned[0][i] * turned[1][i];
+            }
+            double want = 1 / (1 + exp(score[0] - score[1]));
+            ck_assert_double_eq_tol(weight_of_second(be, &t, q, k), want, 1e-5);
+        }
+    }
     be_close(be);
 }
 END_TEST
@@ -410,11 +721,12 @@ START_TEST(long_contexts_are_split_and_keep_their_bits)
 {
     if (_i > (int)cpu_isa_detect()) return;
     static const int lens[SEQS] = {1150, 0, 700, 0, 0}, chunk[] = {MAX_POS, 1, 7};
-    static const int shape[][3] = {{4, 24, 0}, {8, 64, 600}};
+    static const int shape[][3] = {{4, 24, 0}, {8, 64, 600}, {6, 32, 0}};
     rng = 13;
-    for (int i = 0; i < 2; i++) {
+    static const dtype types[] = {DT_F32, DT_BF16, DT_I8};
+    for (int i = 0; i < 3; i++) {
         history h = {.n_head = shape[i][0], .n_kv = 1, .d = shape[i][1], .window = shape[i][2]};
-        h.type = i == 0 ? DT_F32 : DT_BF16;
+        h.type = types[i];
         float *out[3][SEQS];
         make_history(&h, lens, out);
         for (int n = 0; n < 3; n++) {
@@ -441,7 +753,9 @@ START_TEST(rows_meet_the_oracle)
     rng = 3;
     backend *be = open_cpu(_i, 2);
     for (int dim = 1; dim < 70; dim += 3) {
-        float *x = random_f32((size_t)dim * 3, 4), *g = random_f32((size_t)dim, 1);
+        /* Small values are those that the epsilon changes. */
+        float *x = random_f32((size_t)dim * 3, dim % 2 ? 4 : 0.004F),
+              *g = random_f32((size_t)dim, 1);
         float *y = malloc((size_t)dim * 3 * sizeof(*y)), *u = random_f32((size_t)dim * 3, 1);
         be_rms_norm(be, y, x, g, 1e-5F, 0, 3, dim);
         for (int r = 0; r < 3; r++) {
@@ -454,12 +768,72 @@ START_TEST(rows_meet_the_oracle)
         }
         memcpy(y, x, (size_t)dim * 3 * sizeof(*y));
         y[0] = -200;
-        be_silu_mul(be, y, u, (size_t)dim * 3);
+        be_gate(be, ACT_SILU, y, u, (size_t)dim * 3);
         for (int i = 1; i < 3 * dim; i++) {
             double v = (double)x[i], want = v / (1 + exp(-v)) * (double)u[i];
             ck_assert_double_eq_tol((double)y[i], want, 1e-5);
         }
         ck_assert(fabsf(y[0]) < 1e-30F);
+        free(x);
+        free(g);
+        free(y);
+        free(u);
+    }
+    be_close(be);
+}
+END_TEST
+
+static double gelu_oracle(double x)
+{
+    return x / 2 * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+}
+
+/* The operations that only some families ask for. */
+START_TEST(more_rows_meet_the_oracle)
+{
+    if (_i > (int)cpu_isa_detect()) return;
+    rng = 4;
+    backend *be = open_cpu(_i, 2);
+    for (int dim = 1; dim < 70; dim += 3) {
+        size_t n = (size_t)dim * 3;
+        float *x = random_f32(n, 5), *g = random_f32((size_t)dim, 1), *y = malloc(n * sizeof(*y)),
+              *u = random_f32(n, 1);
+        for (size_t i = 0; i < n; i++) x[i] += 30; /* a mean that is far from 0 */
+        be_layer_norm(be, y, x, g, dim % 2 ? u : NULL, 1e-3F, 0, 3, dim);
+        for (int r = 0; r < 3; r++) {
+            double mean = 0, ss = 0;
+            const float *row = x + r * dim;
+            for (int i = 0; i < dim; i++) mean += (double)row[i] / dim;
+            for (int i = 0; i < dim; i++) ss += pow((double)row[i] - mean, 2);
+            for (int i = 0; i < dim; i++) {
+                double want = ((double)row[i] - mean) / sqrt(ss / dim + 1e-3) * (double)g[i] +
+                              (dim % 2 ? (double)u[i] : 0);
+                ck_assert_double_eq_tol((double)y[r * dim + i], want, 1e-4);
+            }
+        }
+        for (size_t i = 0; i < n; i++) x[i] = (x[i] - 30) * (i % 7 == 0 ? 40 : 1);
+        for (int k = 0; k < 4; k++) {
+            memcpy(y, x, n * sizeof(*y));
+            be_gate(be, k < 2 ? ACT_GELU_TANH : ACT_SILU, y, k % 2 ? u : NULL, n);
+            for (size_t i = 0; i < n; i++) {
+                double v = (double)x[i], act = k < 2 ? gelu_oracle(v) : v / (1 + exp(-v));
+                ck_assert_double_eq_tol((double)y[i], act * (k % 2 ? (double)u[i] : 1),
+                                        1e-5 * (1 + fabs(v)));
+            }
+        }
+        for (int cap = 0; cap < 3; cap++) {
+            memcpy(y, x, n * sizeof(*y));
+            be_logits_bend(be, y, 3, dim, 0.5F, (float)cap);
+            for (size_t i = 0; i < n; i++) {
+                double v = (double)x[i] / 2, want = cap ? cap * tanh(v / cap) : v;
+                ck_assert_double_eq_tol((double)y[i], want, 1e-6 * (1 + fabs(want)));
+            }
+        }
+        memcpy(y, x, n * sizeof(*y));
+        be_scale(be, y, 3, n);
+        be_add(be, y, u, -0.5F, n);
+        for (size_t i = 0; i < n; i++)
+            ck_assert_double_eq_tol((double)y[i], 3 * (double)x[i] - (double)u[i] / 2, 1e-4);
         free(x);
         free(g);
         free(y);
@@ -512,9 +886,14 @@ int main(void)
     TCase *tc = tcase_create("all");
     tcase_set_timeout(tc, 240);
     tcase_add_loop_test(tc, linear_meets_the_oracle_and_itself, ISA_PORTABLE, ISA_AMX + 1);
+    tcase_add_loop_test(tc, quantised_linear_meets_the_oracle_and_itself, ISA_PORTABLE,
+                        ISA_AMX + 1);
+    tcase_add_loop_test(tc, gains_are_of_the_dequantised_matrix, ISA_PORTABLE, ISA_AMX + 1);
     tcase_add_loop_test(tc, threads_change_no_bit, ISA_PORTABLE, ISA_AMX + 1);
     tcase_add_loop_test(tc, attention_meets_the_oracle_and_itself, ISA_PORTABLE, ISA_AMX + 1);
     tcase_add_loop_test(tc, long_contexts_are_split_and_keep_their_bits, ISA_PORTABLE, ISA_AMX + 1);
+    tcase_add_loop_test(tc, rotations_turn_what_they_should, ISA_PORTABLE, ISA_AMX + 1);
+    tcase_add_loop_test(tc, more_rows_meet_the_oracle, ISA_PORTABLE, ISA_AMX + 1);
     tcase_add_loop_test(tc, rows_meet_the_oracle, ISA_PORTABLE, ISA_AMX + 1);
     tcase_add_test(tc, embedding_rows_are_copied_exactly);
     tcase_add_test(tc, half_floats_convert_exactly);

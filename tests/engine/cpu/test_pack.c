@@ -43,9 +43,10 @@ static void check_pack(backend *be, packing pack, dtype type, int rows, int cols
     uint16_t *src = malloc(n); /* to the byte: the sanitizer sees what is read beyond */
     for (size_t i = 0; i < n / 2; i++) src[i] = draw();
     weight *head;
-    ck_assert_int_eq(
-        (alone ? be_lora_weight_create : be_weight_create)(be, &head, src, type, rows, cols, NULL),
-        ERR_NONE);
+    weight_source source = weight_source_plain(src, type, rows, cols);
+    ck_assert_int_eq(alone ? be_lora_weight_create(be, &head, src, type, rows, cols, NULL)
+                           : be_weight_create(be, &head, &source, NULL),
+                     ERR_NONE);
     const cpu_weight *w = (const cpu_weight *)head;
     ck_assert_int_eq(w->pack, pack);
     int k_end = pack == PACK_TILE ? w->k_pad : cols;

@@ -459,12 +459,17 @@ START_TEST(what_multiplies_is_refused)
 }
 END_TEST
 
-/* What is expected behind the text, as bytes; each token of it is one that the mask allows. */
-static void expects(const char *kind, const char *form, const char *text, int most,
-                    const char *want)
+/* What is expected behind the text, as bytes, where `likely` was guessed; each token of it is one
+ * that the mask allows. */
+static void expects_of(const char *kind, const char *form, const char *text, const char *likely,
+                       double chance, int most, const char *want)
 {
-    int32_t ids[64], out[16];
+    int32_t ids[64], out[64];
+    double chances[64];
     char got[256] = "";
+    grammar_guess guess = {.token = out, .chance = chances, .most = most, .sure = 0.5};
+    guess.n = (int)tokenizer_encode(tok, likely, strlen(likely), 0, out, 64);
+    for (int k = 0; k < guess.n; k++) chances[k] = chance;
     grammar *g = must(kind, form);
     grammar_run *r = grammar_run_create(g, &eos, 1);
     int64_t n = tokenizer_encode(tok, text, strlen(text), 0, ids, 64);
@@ -473,10 +478,11 @@ static void expects(const char *kind, const char *form, const char *text, int mo
         grammar_run_accept(r, walk, ids[k]);
     }
     (void)mask_of(r); /* ready */
-    int found = grammar_run_expect(r, walk, n > 0 ? ids[n - 1] : -1, out, most);
-    ck_assert_int_le(found, most);
-    for (int k = 0; k < found; k++) {
+    grammar_run_expect(r, walk, n > 0 ? ids[n - 1] : -1, &guess);
+    ck_assert_int_le(guess.n, most);
+    for (int k = 0; k < guess.n; k++) {
         size_t len;
+        ck_assert(chances[k] == 0.5 || (chances[k] == chance && *likely));
         const char *bytes = tokenizer_bytes(tok, out[k], &len);
         strncat(got, bytes, len);
         ck_assert(allowed(mask_of(r), out[k]));
@@ -487,11 +493,18 @@ static void expects(const char *kind, const char *form, const char *text, int mo
     grammar_release(g);
 }
 
+static void expects(const char *kind, const char *form, const char *text, int most,
+                    const char *want)
+{
+    expects_of(kind, form, text, "", 0, most, want);
+}
+
+static const char *two = "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},"
+                         "\"age\":{\"type\":\"integer\"}},\"required\":[\"name\",\"age\"],"
+                         "\"additionalProperties\":false}";
+
 START_TEST(what_the_form_leaves_is_expected)
 {
-    const char *two = "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},"
-                      "\"age\":{\"type\":\"integer\"}},\"required\":[\"name\",\"age\"],"
-                      "\"additionalProperties\":false}";
     expects("schema", two, "", 16, "{\"name\": \"");
     expects("schema", two, "{\"na", 16, "me\": \"");
     expects("schema", two, "{\"name\": \"Bob", 16, ""); /* a string goes on or ends */
@@ -503,6 +516,20 @@ START_TEST(what_the_form_leaves_is_expected)
     expects("regex", "(ab){3}", "ab", 16, "abab");
     expects("regex", "(ab){3}", "ab", 0, "");
     expects("regex", "x{200}", "x", 1, "x");
+}
+END_TEST
+
+/* Behind a guess of another kind, too; and that ends where the form does not allow it. */
+START_TEST(what_the_form_leaves_follows_other_guesses)
+{
+    expects_of("schema", two, "{\"name\": \"Bob", "\"", 0.4, 16, "\", \"age\":");
+    expects_of("schema", two, "{\"name\": \"Bob", "by\"", 0.9, 16, "by\", \"age\":");
+    expects_of("schema", two, "{\"name\": \"Bob\"", "; 5", 0.9, 16, ", \"age\":");
+    expects_of("schema", two, "{\"name\": \"Bob\"", ", \"age\": 34}, {", 0.9, 16, ", \"age\": 34}");
+    expects_of("schema", two, "{\"name\": \"Bob\"", ",\"age\": 34}", 0.9, 16, ",\"age\": 34}");
+    expects_of("schema", two, "{\"name\": \"Bob\"", ",\"age\": 34}", 0.4, 16, ", \"age\":");
+    expects_of("regex", "(ab){3}", "ab", "ab", 0.4, 1, "a");
+    expects_of("regex", "[a-z]+", "x", "yz0", 0.4, 16, "yz");
 }
 END_TEST
 
@@ -547,6 +574,143 @@ START_TEST(one_compilation_serves_all)
 }
 END_TEST
 
+static int n_set(const uint32_t *mask)
+{
+    int n = 0;
+    for (int32_t id = 0; id < tokenizer_vocab(tok); id++) n += allowed(mask, id);
+    return n;
+}
+
+static int32_t one_token(const char *text)
+{
+    int32_t id;
+    ck_assert_int_eq(tokenizer_encode(tok, text, strlen(text), 0, &id, 1), 1);
+    return id;
+}
+
+/* Takes the text's tokens, each of which must be allowed. */
+static void feed(grammar_run *r, const char *text)
+{
+    int32_t ids[256];
+    int64_t n = tokenizer_encode(tok, text, strlen(text), 0, ids, 256);
+    for (int64_t i = 0; i < n; i++) {
+        ck_assert_msg(allowed(mask_of(r), ids[i]), "'%s' at %lld", text, (long long)i);
+        grammar_run_accept(r, walk, ids[i]);
+    }
+}
+
+/* Takes what alone is allowed, as long as that is so. */
+static void follow(grammar_run *r, char *out, size_t cap)
+{
+    size_t len = 0;
+    while (!grammar_run_over(r) && n_set(mask_of(r)) == 1 && len + 64 < cap) {
+        int32_t id = 0;
+        size_t n;
+        while (!allowed(mask_of(r), id)) id++;
+        const char *s = tokenizer_bytes(tok, id, &n);
+        if (id != eos) memcpy(out + len, s, n);
+        if (id != eos) len += n;
+        grammar_run_accept(r, walk, id);
+    }
+    out[len] = 0;
+}
+
+static grammar_lead lead_of(const char *open, const char *then, int budget)
+{
+    return (grammar_lead){.tok = tok,
+                          .n_vocab = tokenizer_vocab(tok),
+                          .open = open,
+                          .close = "</think>",
+                          .gap = "\n\n",
+                          .then = then,
+                          .budget = budget};
+}
+
+START_TEST(the_form_begins_behind_the_thoughts)
+{
+    char text[256];
+    grammar *g = must("choice", "[\"yes\",\"no\"]");
+    grammar_lead lead = lead_of("", "", -1);
+    grammar_run *r = grammar_run_create_led(g, &lead, &eos, 1);
+    ck_assert(!allowed(mask_of(r), eos)); /* or there would be no answer */
+    ck_assert_int_eq(n_set(mask_of(r)), tokenizer_vocab(tok) - 1);
+    feed(r, "no </thin <</think");
+    ck_assert(!grammar_run_over(r));
+    grammar_guess none = {.token = (int32_t[8]){0}, .chance = (double[8]){0}, .most = 8, .sure = 1};
+    grammar_run_expect(r, walk, eos, &none);
+    ck_assert(none.n == 0 && none.only < 0);
+    feed(r, ">");
+    follow(r, text, sizeof(text));
+    ck_assert_str_eq(text, "\n\n");
+    ck_assert(!allowed(mask_of(r), one_token("<")));
+    feed(r, "yes");
+    follow(r, text, sizeof(text));
+    ck_assert(grammar_run_over(r));
+    grammar_run_release(r);
+    grammar_release(g);
+}
+END_TEST
+
+START_TEST(thoughts_end_with_their_budget)
+{
+    char text[256];
+    grammar *g = must("choice", "[\"y\"]");
+    for (int budget = 0; budget < 4; budget++) {
+        grammar_lead lead = lead_of("", "<call>", budget);
+        grammar_run *r = grammar_run_create_led(g, &lead, &eos, 1);
+        for (int i = 0; i < budget; i++) {
+            ck_assert_int_gt(n_set(mask_of(r)), 1);
+            grammar_run_accept(r, walk, one_token("n"));
+        }
+        follow(r, text, sizeof(text));
+        ck_assert_str_eq(text, "</think>\n\n<call>y");
+        ck_assert(grammar_run_over(r));
+        grammar_run_release(r);
+    }
+    grammar_lead lead = lead_of("<think>", "", 2); /* without a form */
+    grammar_run *r = grammar_run_create_led(NULL, &lead, &eos, 1);
+    ck_assert(allowed(mask_of(r), eos));
+    feed(r, " <think>");
+    feed(r, "nn");
+    follow(r, text, sizeof(text));
+    ck_assert_str_eq(text, "</think>\n\n");
+    for (int i = 0; i < 9; i++) feed(r, "n");
+    ck_assert(allowed(mask_of(r), eos) && !grammar_run_over(r) && !grammar_run_failed(r));
+    grammar_run_release(r);
+    grammar_release(g);
+}
+END_TEST
+
+START_TEST(a_model_that_may_think_may_answer_at_once)
+{
+    char text[256];
+    grammar *g = must("choice", "[\"y\"]");
+    grammar_lead lead = lead_of("<think>", "", 1);
+    grammar_run *r = grammar_run_create_led(g, &lead, &eos, 1);
+    ck_assert_int_eq(n_set(mask_of(r)), 2);
+    feed(r, "y");
+    follow(r, text, sizeof(text));
+    ck_assert(grammar_run_over(r));
+    grammar_run_release(r);
+    r = grammar_run_create_led(g, &lead, &eos, 1);
+    int32_t ids[32];
+    ck_assert_int_gt(tokenizer_encode(tok, "<think>", 7, TOK_PARSE_SPECIAL, ids, 32), 0);
+    grammar_run_accept(r, walk, ids[0]);
+    follow(r, text, sizeof(text)); /* the rest of its mark */
+    feed(r, "n");
+    follow(r, text, sizeof(text));
+    ck_assert_str_eq(text, "</think>\n\ny");
+    grammar_run_release(r);
+    lead = lead_of("<think>", "<call>", -1);
+    r = grammar_run_create_led(g, &lead, &eos, 1);
+    ck_assert(!allowed(mask_of(r), one_token("y")));
+    ck_assert_int_eq(tokenizer_encode(tok, "<call>", 6, TOK_PARSE_SPECIAL, ids, 32) > 0, 1);
+    ck_assert(allowed(mask_of(r), ids[0]));
+    grammar_run_release(r);
+    grammar_release(g);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("grammar");
@@ -561,8 +725,12 @@ int main(void)
     tcase_add_test(t, hostile_grammars_end_soon);
     tcase_add_test(t, what_multiplies_is_refused);
     tcase_add_test(t, what_the_form_leaves_is_expected);
+    tcase_add_test(t, what_the_form_leaves_follows_other_guesses);
     tcase_add_test(t, nesting_ends_where_the_stack_does);
     tcase_add_test(t, one_compilation_serves_all);
+    tcase_add_test(t, the_form_begins_behind_the_thoughts);
+    tcase_add_test(t, thoughts_end_with_their_budget);
+    tcase_add_test(t, a_model_that_may_think_may_answer_at_once);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

@@ -15,6 +15,8 @@
 #include "tests/run_suite.h"
 #include "tests/tmpdir.h"
 
+#define QUANT(rest) "{\"quantization_config\":{\"quant_method\":" rest "}}"
+
 static const char llama[] =
     "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_size\":64,"
     "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
@@ -79,7 +81,16 @@ typedef struct verdict {
 
 static const verdict refused[] = {
     /* families */
-    {"{\"model_type\":\"gemma2\"}", ERR_UNSUPPORTED, "gemma2"},
+    {"{\"model_type\":\"gemma\"}", ERR_UNSUPPORTED, "\"gemma\" is not supported (llama, mistral"},
+    {"{\"model_type\":\"qwen3_vl_text\"}", ERR_UNSUPPORTED, "qwen3_vl_text"},
+    {"{\"model_type\":\"gemma2\"}", ERR_UNSUPPORTED, "architectures"},
+    {"{\"model_type\":\"gemma3\",\"architectures\":null,\"text_config\":7}", ERR_INPUT,
+     "text_config"},
+    {"{\"model_type\":\"gemma3\",\"architectures\":null,\"text_config\":{\"model_type\":"
+     "\"gemma2\"}}",
+     ERR_UNSUPPORTED, "gemma2"},
+    {"{\"model_type\":\"gemma3\",\"architectures\":null,\"text_config\":{\"is_causal\":false}}",
+     ERR_UNSUPPORTED, "is_causal"},
     {"{\"model_type\":\"mixtral\"}", ERR_UNSUPPORTED, "mixtral"},
     {"{\"model_type\":\"-\"}", ERR_INPUT, "model_type"},
     {"{\"model_type\":7}", ERR_INPUT, "model_type"},
@@ -121,7 +132,26 @@ static const verdict refused[] = {
     {"{\"hidden_act\":1}", ERR_INPUT, "hidden_act"},
     {"{\"rms_norm_eps\":-1}", ERR_INPUT, "rms_norm_eps"},
     {"{\"rms_norm_eps\":\"x\"}", ERR_INPUT, "rms_norm_eps"},
-    {"{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4}}", ERR_UNSUPPORTED, "gptq"},
+    {QUANT("\"gptq\",\"bits\":4"), ERR_INPUT, "group_size"},
+    {QUANT("\"gptq\",\"bits\":3,\"group_size\":128"), ERR_UNSUPPORTED, "\"bits\": 3"},
+    {QUANT("\"gptq\",\"bits\":4,\"group_size\":128,\"checkpoint_format\":\"marlin\""),
+     ERR_UNSUPPORTED, "marlin"},
+    {QUANT("\"awq\",\"bits\":4,\"group_size\":128,\"version\":\"gemv\""), ERR_UNSUPPORTED, "gemv"},
+    {QUANT("\"awq\",\"bits\":8,\"group_size\":128"), ERR_UNSUPPORTED, "\"bits\": 8"},
+    {QUANT("\"fp8\",\"fmt\":\"e5m2\""), ERR_UNSUPPORTED, "e5m2"},
+    {QUANT("\"fp8\",\"weight_block_size\":[128]"), ERR_UNSUPPORTED, "weight_block_size"},
+    {QUANT("\"bitsandbytes\",\"load_in_8bit\":true"), ERR_UNSUPPORTED, "8 bits"},
+    {QUANT("\"bitsandbytes\",\"load_in_4bit\":true,\"bnb_4bit_quant_type\":\"fp4\""),
+     ERR_UNSUPPORTED, "fp4"},
+    {QUANT("\"compressed-tensors\",\"format\":\"nvfp4-pack-quantized\""), ERR_UNSUPPORTED, "nvfp4"},
+    {QUANT("\"compressed-tensors\",\"format\":\"pack-quantized\",\"transform_config\":{\"a\":1}"),
+     ERR_UNSUPPORTED, "transform_config"},
+    {QUANT("\"compressed-tensors\",\"format\":\"pack-quantized\",\"config_groups\":{\"g\":"
+           "{\"weights\":{\"num_bits\":3,\"type\":\"int\",\"strategy\":\"group\"}}}"),
+     ERR_UNSUPPORTED, "\"num_bits\": 3"},
+    {QUANT("\"mxfp4\""), ERR_UNSUPPORTED, "mxfp4"},
+    {QUANT("\"hqq\""), ERR_UNSUPPORTED, "hqq"},
+    {"{\"quantization_config\":{}}", ERR_INPUT, "quant_method"},
     {"{\"attention_chunk_size\":8192}", ERR_UNSUPPORTED, "attention_chunk_size"},
     {"{\"final_logit_softcapping\":30.0}", ERR_UNSUPPORTED, "final_logit_softcapping"},
     {"{\"num_experts\":8}", ERR_UNSUPPORTED, "num_experts"},
@@ -137,9 +167,21 @@ static const verdict refused[] = {
     {"{\"rope_theta\":0}", ERR_INPUT, "rope_theta"},
     {"{\"rope_theta\":-5}", ERR_INPUT, "rope_theta"},
     {"{\"partial_rotary_factor\":0.5}", ERR_UNSUPPORTED, "partial_rotary_factor"},
-    {"{\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0}}", ERR_UNSUPPORTED, "yarn"},
-    {"{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4.0}}", ERR_UNSUPPORTED, "dynamic"},
-    {"{\"rope_parameters\":{\"rope_type\":\"longrope\"}}", ERR_UNSUPPORTED, "longrope"},
+    {"{\"rope_scaling\":{\"rope_type\":\"proportional\"}}", ERR_UNSUPPORTED, "proportional"},
+    {"{\"rope_scaling\":{\"rope_type\":\"yarn\"}}", ERR_INPUT, "\"factor\" is missing"},
+    {"{\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"beta_fast\":0}}", ERR_INPUT,
+     "beta_fast"},
+    {"{\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"truncate\":3}}", ERR_INPUT,
+     "truncate"},
+    {"{\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"llama_4_scaling_beta\":0.1}}",
+     ERR_UNSUPPORTED, "llama_4_scaling_beta"},
+    {"{\"rope_scaling\":{\"type\":\"dynamic\"}}", ERR_INPUT, "\"factor\" is missing"},
+    {"{\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[2,3,3]}}", ERR_UNSUPPORTED,
+     "mrope_section"},
+    {"{\"rope_parameters\":{\"rope_type\":\"longrope\"}}", ERR_INPUT, "short_factor"},
+    {"{\"rope_parameters\":{\"rope_type\":\"longrope\",\"short_factor\":[1,1,1,1,1,1,1,1],"
+     "\"long_factor\":[1,1,1,0,1,1,1,1]}}",
+     ERR_INPUT, "long_factor"},
     {"{\"rope_scaling\":{\"type\":\"linear\"}}", ERR_INPUT, "\"factor\" is missing"},
     {"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}}", ERR_INPUT, "factor"},
     {"{\"rope_scaling\":{\"factor\":2.0}}", ERR_UNSUPPORTED, "factor"},
@@ -157,12 +199,39 @@ static const verdict refused[] = {
     /* windows */
     {"{\"model_type\":\"mistral\",\"architectures\":null,\"sliding_window\":0}", ERR_INPUT,
      "sliding_window"},
-    {"{\"model_type\":\"qwen2\",\"architectures\":null,\"use_sliding_window\":true,"
-     "\"sliding_window\":32,\"max_window_layers\":1}",
-     ERR_UNSUPPORTED, "max_window_layers"},
     {"{\"layer_types\":[\"full_attention\"]}", ERR_INPUT, "layer_types"},
-    {"{\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", ERR_UNSUPPORTED,
-     "layer_types"},
+    {"{\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", ERR_INPUT, "sliding_window"},
+    {"{\"model_type\":\"smollm3\",\"architectures\":null,\"no_rope_layers\":[1]}", ERR_INPUT,
+     "no_rope_layers"},
+    {"{\"model_type\":\"smollm3\",\"architectures\":null,\"no_rope_layers\":[1,2]}", ERR_INPUT,
+     "no_rope_layers"},
+    {"{\"model_type\":\"smollm3\",\"architectures\":null,\"use_sliding_window\":true}",
+     ERR_UNSUPPORTED, "use_sliding_window"},
+    {"{\"model_type\":\"cohere2\",\"architectures\":null,\"sliding_window_pattern\":0}", ERR_INPUT,
+     "sliding_window_pattern"},
+    /* what one family alone reads */
+    {"{\"no_rope_layers\":[1,1]}", ERR_UNSUPPORTED, "no_rope_layers"},
+    {"{\"attn_logit_softcapping\":50.0}", ERR_UNSUPPORTED, "attn_logit_softcapping"},
+    {"{\"model_type\":\"gemma3_text\",\"architectures\":null,\"attn_logit_softcapping\":50.0}",
+     ERR_UNSUPPORTED, "attn_logit_softcapping"},
+    {"{\"model_type\":\"gemma2\",\"architectures\":null,\"attn_logit_softcapping\":-1}", ERR_INPUT,
+     "attn_logit_softcapping"},
+    {"{\"model_type\":\"gemma2\",\"architectures\":null,\"query_pre_attn_scalar\":0}", ERR_INPUT,
+     "query_pre_attn_scalar"},
+    {"{\"model_type\":\"gemma3_text\",\"architectures\":null,"
+     "\"use_bidirectional_attention\":true}",
+     ERR_UNSUPPORTED, "use_bidirectional_attention"},
+    {"{\"model_type\":\"gemma2\",\"architectures\":null,\"hidden_activation\":\"gelu\"}",
+     ERR_UNSUPPORTED, "hidden_activation"},
+    {"{\"model_type\":\"gemma3\",\"architectures\":null,\"text_config\":{"
+     "\"final_logit_softcapping\":30}}",
+     ERR_UNSUPPORTED, "final_logit_softcapping"},
+    {"{\"embedding_multiplier\":12}", ERR_UNSUPPORTED, "embedding_multiplier"},
+    {"{\"logit_scale\":0.1}", ERR_UNSUPPORTED, "logit_scale"},
+    {"{\"model_type\":\"granite\",\"architectures\":null,\"logits_scaling\":0}", ERR_INPUT,
+     "logits_scaling"},
+    {"{\"model_type\":\"glm4\",\"architectures\":null,\"mlp_bias\":true}", ERR_UNSUPPORTED,
+     "mlp_bias"},
     {"{\"layer_types\":[\"linear_attention\",\"linear_attention\"]}", ERR_UNSUPPORTED,
      "linear_attention"},
     {"{\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]}", ERR_INPUT,
@@ -227,9 +296,9 @@ START_TEST(reads_classic_llama)
     ck_assert_int_eq(c.n_kv_head, 2);
     ck_assert_int_eq(c.max_pos, 512);
     ck_assert_int_eq(c.window, 0);
-    ck_assert_float_eq(c.rope_theta, 500000.0F);
+    ck_assert_float_eq(c.rope.theta, 500000.0F);
     ck_assert_float_eq(c.norm_eps, 1e-5F);
-    ck_assert_int_eq(c.rope_kind, ROPE_PLAIN);
+    ck_assert_int_eq(c.rope.kind, ROPE_PLAIN);
     ck_assert_int_eq(c.type, DT_BF16);
     ck_assert_int_eq(c.bos_id, 1);
     ck_assert_int_eq(c.n_eos, 1);
@@ -259,20 +328,20 @@ START_TEST(reads_both_rope_notations)
         model_config c;
         err e = {0};
         ck_assert_msg(read_patched(both[i], &c, &e) == ERR_NONE, "%s", e.msg);
-        ck_assert_int_eq(c.rope_kind, ROPE_LLAMA3);
-        ck_assert_float_eq(c.rope_theta, 5e5F);
-        ck_assert_float_eq(c.rope_factor, 8.0F);
-        ck_assert_float_eq(c.rope_high_freq, 4.0F);
-        ck_assert_int_eq(c.rope_original_pos, 8192);
+        ck_assert_int_eq(c.rope.kind, ROPE_LLAMA3);
+        ck_assert_float_eq(c.rope.theta, 5e5F);
+        ck_assert_float_eq(c.rope.factor, 8.0F);
+        ck_assert_float_eq(c.rope.high_freq, 4.0F);
+        ck_assert_int_eq(c.rope.original_pos, 8192);
     }
     model_config c;
     err e = {0};
     ck_assert_int_eq(read_patched("{\"rope_scaling\":null}", &c, &e), ERR_NONE);
-    ck_assert_int_eq(c.rope_kind, ROPE_PLAIN);
+    ck_assert_int_eq(c.rope.kind, ROPE_PLAIN);
     ck_assert_int_eq(read_patched("{\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", &c, &e),
                      ERR_NONE);
-    ck_assert_int_eq(c.rope_kind, ROPE_LINEAR);
-    ck_assert_float_eq(c.rope_factor, 2.0F);
+    ck_assert_int_eq(c.rope.kind, ROPE_LINEAR);
+    ck_assert_float_eq(c.rope.factor, 2.0F);
 }
 END_TEST
 

@@ -329,7 +329,7 @@ START_TEST(damaged_files)
     write_config("");
     expect(ERR_NOT_FOUND, "neither model.safetensors");
     write_bytes("pytorch_model.bin", "PK", 2);
-    expect(ERR_NOT_FOUND, "only safetensors");
+    expect(ERR_NOT_FOUND, "safetensors are read");
     write_bytes("model.safetensors", "", 0);
     expect(ERR_CORRUPT, "model.safetensors: ");
     write_list("model.safetensors", &l, 0, l.n, 0);

@@ -1,4 +1,5 @@
-/* sched_rig.h -- the engine thread over a fake model, for test_sched.c and test_speculation.c.
+/* sched_rig.h -- the engine thread over a fake model, for test_sched.c, test_speculation.c and
+ * others.
  *
  * The fake keeps, for each position of each page, which token of which adapter was put there, and
  * makes a row's logits from a hash of what it reads back through the block table.  So a wrong page,
@@ -65,8 +66,9 @@ struct model {
     int refuse, unloaded; /* so many of the next reloads fail; is it unloaded? */
     pthread_mutex_t mu;
     pthread_cond_t change;
-    int row_us; /* what each row takes */
-    bool gated; /* a step needs a permit */
+    int step_us, row_us; /* what each step takes, and each of its rows */
+    uint64_t salt;       /* 0, or it says something else */
+    bool gated;          /* a step needs a permit */
     int permits, begun;
 
     /* a device that computes nothing before somebody waits for it */
@@ -141,12 +143,16 @@ void grammar_run_accept(grammar_run *g, grammar_walk *w, int32_t token)
     atomic_store(&g->ready, g->taken % (g->at_hand + 1) != 0); /* else the next one comes late */
 }
 
-int grammar_run_expect(const grammar_run *g, grammar_walk *w, int32_t last, int32_t *out, int most)
+void grammar_run_expect(const grammar_run *g, grammar_walk *w, int32_t last, grammar_guess *out)
 {
     (void)g;
     (void)w;
-    for (int i = 0; i < most && i < 2; i++) out[i] = (last + 1 + i) % VOCAB;
-    return most < 2 ? most : 2;
+    out->only = (last + 1) % VOCAB;
+    if (out->n > 0 && out->chance[0] > out->sure) return;
+    for (out->n = 0; out->n < 2 && out->n < out->most; out->n++) {
+        out->token[out->n] = (last + 1 + out->n) % VOCAB;
+        out->chance[out->n] = out->sure;
+    }
 }
 
 bool grammar_run_over(const grammar_run *g)
@@ -191,7 +197,8 @@ static cell *cell_at(fake_kv *kv, const step_seq *s, int pos)
     return &kv->cells[(size_t)page * PT + (size_t)(pos % PT)];
 }
 
-static void answer_row(fake_kv *kv, const step_seq *s, int pos, uint64_t adapter, float *out)
+static void answer_row(fake_kv *kv, const step_seq *s, int pos, uint64_t adapter, uint64_t salt,
+                       float *out)
 {
     uint64_t h = 1;
     bool poisoned = false;
@@ -200,7 +207,8 @@ static void answer_row(fake_kv *kv, const step_seq *s, int pos, uint64_t adapter
         h = mix(mix(h, (uint64_t)c->token + 1), c->pos == p ? c->adapter : 999);
         poisoned |= c->token == POISON;
     }
-    logits_of_hash(next_hash(h, cell_at(kv, s, pos)->token, adapter), out);
+    uint64_t next = next_hash(h, cell_at(kv, s, pos)->token, adapter);
+    logits_of_hash(salt ? mix(next, salt) : next, out);
     if (poisoned) out[17] = NAN;
 }
 
@@ -237,7 +245,7 @@ static err_code compute(model *m, kv_pool *pool, const step *st, err *e)
         m->fail--;
         return err_set(e, ERR_DEVICE, "the fake device broke");
     }
-    nap(st->n_rows * m->row_us);
+    nap(m->step_us + st->n_rows * m->row_us);
     for (int i = 0; i < st->n_seq; i++) {
         const step_seq *s = &st->seq[i];
         ck_assert_int_eq(s->row0, row);
@@ -247,7 +255,8 @@ static err_code compute(model *m, kv_pool *pool, const step *st, err *e)
             ck_assert_int_eq(st->pos[row], s->pos0 + k);
             *cell_at(kv, s, s->pos0 + k) = (cell){st->token[row], st->pos[row], adapter};
             if (logit < st->n_logit && st->logit_row[logit] == row) {
-                answer_row(kv, s, s->pos0 + k, adapter, m->logits + (size_t)logit++ * VOCAB);
+                answer_row(kv, s, s->pos0 + k, adapter, m->salt,
+                           m->logits + (size_t)logit++ * (size_t)m->cfg.n_vocab);
             }
         }
     }
@@ -408,7 +417,7 @@ static err_code fake_open(backend *be, const backend_config *cfg, err *e)
 {
     (void)cfg;
     (void)e;
-    be->caps = (backend_caps){.name = "fake", .page_tokens = PT};
+    be->caps = (backend_caps){.name = "fake", .page_tokens = PT, .kv_types = 1U << DT_F32};
     return ERR_NONE;
 }
 
@@ -492,12 +501,15 @@ typedef struct {
     int64_t ttft_us; /* target of class 0, which then rejects on overload */
     preemption preemption;
     bool no_overlap;
-    int speculate; /* so many guesses, whatever they cost */
+    int speculate; /* so many guesses, whatever they cost ... */
+    bool by_price; /* ... or as many of them as pay */
+    enum { DRAFT_NONE, DRAFT_SAME, DRAFT_OTHER } draft; /* which says the same, or not */
+    int draft_vocab;                                    /* 0: as many as the other */
 } setting;
 
 typedef struct {
     backend *be;
-    model m;
+    model m, draft;
     lora_view view[ADAPTERS];
     int acquired, busy;
     int busy_us;         /* what such an answer takes */
@@ -544,12 +556,6 @@ static void resume(void *self)
     r->suspended = false;
 }
 
-static void prefetch(void *self, uint64_t id)
-{
-    (void)self;
-    (void)id;
-}
-
 static int chunks(void *self, const lora_view *v)
 {
     (void)v;
@@ -573,9 +579,13 @@ static rig *start(const setting *st)
     backend_config bc = {0};
     err e;
     ck_assert_int_eq(be_open(&r->be, &fake_ops, &bc, &e), ERR_NONE);
-    r->m.cfg = (model_config){.n_vocab = VOCAB, .max_pos = 512};
-    pthread_mutex_init(&r->m.mu, NULL);
-    pthread_cond_init(&r->m.change, NULL);
+    for (model *m = &r->m; m; m = m == &r->m ? &r->draft : NULL) {
+        m->cfg = (model_config){.n_vocab = VOCAB, .max_pos = 512};
+        pthread_mutex_init(&m->mu, NULL);
+        pthread_cond_init(&m->change, NULL);
+    }
+    r->draft.salt = st->draft == DRAFT_OTHER;
+    if (st->draft_vocab) r->draft.cfg.n_vocab = st->draft_vocab;
     for (int i = 0; i < ADAPTERS; i++) {
         r->view[i].adapter_id = (uint64_t)i + 1;
         r->view[i].digest[3] = (uint8_t)(i + 1);
@@ -584,7 +594,6 @@ static rig *start(const setting *st)
     r->source = (lora_source){.self = r,
                               .acquire = acquire,
                               .release = release,
-                              .prefetch = prefetch,
                               .chunks = chunks,
                               .eta = eta,
                               .suspend = suspend,
@@ -603,7 +612,8 @@ static rig *start(const setting *st)
         .prefix_cache = st->cache,
         .no_overlap = st->no_overlap,
         .speculate = st->speculate,
-        .speculate_always = true,
+        .speculate_always = !st->by_price,
+        .draft = st->draft ? &r->draft : NULL,
         .n_class = 3,
         .classes = {{.rank = 0, .ttft_us = st->ttft_us, .reject_on_overload = st->ttft_us > 0},
                     {.rank = 1},
@@ -620,8 +630,10 @@ static sched_stats stop(rig *r)
     } while (t.healthy && (t.n_running || t.n_waiting || t.n_pages_used));
     sched_destroy(r->sc);
     ck_assert_int_eq(r->acquired, 0);
-    pthread_cond_destroy(&r->m.change);
-    pthread_mutex_destroy(&r->m.mu);
+    for (model *m = &r->m; m; m = m == &r->m ? &r->draft : NULL) {
+        pthread_cond_destroy(&m->change);
+        pthread_mutex_destroy(&m->mu);
+    }
     be_close(r->be);
     free(r);
     return t;
@@ -711,6 +723,33 @@ static void bar(client *c, bool reads)
     c->rq.bars = c->bars = bars_create(VOCAB, NULL, 0);
     ck_assert(bars_forbid(c->bars, &one, 1, true));
     for (; reads && two[0] < VOCAB; two[0]++) ck_assert(bars_forbid(c->bars, two, 2, two[0] % 2));
+}
+
+/* Whose it is, how it begins and what it must not say, different for each i. */
+static void vary_who(client *c, int i)
+{
+    for (int k = 0; i % 3 == 0 && k < c->rq.n_prompt && k < 20; k++) c->prompt[k] = k % 7;
+    c->rq.tenant_id = (uint64_t)(i % 4);
+    c->rq.isolation = (uint64_t)(i % 4 / 2);
+    c->rq.adapter_id = (uint64_t)(i % (ADAPTERS + 1));
+    c->rq.slo_class = i % 3;
+    c->rq.rules.seed = (uint64_t)i;
+    c->rq.score_prompt = i % 11 == 5;
+    if (i % 6 == 2) bar(c, i % 4 == 0);
+}
+
+/* n different requests, some of which are cancelled soon. */
+static inline void send_crowd(rig *r, client **c, int n, int longest,
+                              void (*vary)(client *c, int i))
+{
+    for (int i = 0; i < n; i++) {
+        c[i] = make(i, 1 + (int)(mix(7, (uint64_t)i) % (uint64_t)longest),
+                    1 + (int)(mix(8, (uint64_t)i) % MAX_NEW));
+        vary_who(c[i], i);
+        vary(c[i], i);
+        submit(r, c[i]);
+        if (i % 6 == 4) request_cancel(&c[i / 2]->rq);
+    }
 }
 
 /* What this request must give, from its history alone. */

@@ -417,6 +417,41 @@ static int enter_weighing(uint64_t tenant, double weight)
     return fair_enter(f, &j, 0);
 }
 
+START_TEST(who_runs_with_an_adapter_shares_it)
+{
+    fair_job j = {.tenant = 1, .weight = 1, .adapter = 7, .prompt = 100, .output = 100};
+    int one = fair_enter(f, &j, 0), two = fair_enter(f, &j, 0), alone = enter_weighing(1, 1);
+    ck_assert_int_eq(fair_sharers(f, one), 1);
+    fair_seat(f, one, 1);
+    ck_assert_int_eq(fair_sharers(f, one), 1);
+    ck_assert_int_eq(fair_sharers(f, two), 2); /* if it ran */
+    fair_seat(f, two, 1);
+    fair_seat(f, alone, 1);
+    ck_assert_int_eq(fair_sharers(f, one), 2);
+    ck_assert_int_eq(fair_sharers(f, alone), 1);
+    fair_leave(f, two, 2);
+    ck_assert_int_eq(fair_sharers(f, one), 1);
+}
+END_TEST
+
+/* It waits behind another flow's, and nothing of it was served: chance, for all one knows. */
+START_TEST(what_was_hardly_seen_is_taken_to_have_an_equal_share)
+{
+    static promise_outlook o;
+    fair_set_prices(f, 10, 100, 1000);
+    (void)enter_weighing(1, 1);
+    (void)enter_weighing(2, 1);
+    fair_publish(f, &o, 1);
+    double at_once = (double)o.tenant[0].share[0];
+    ck_assert_double_eq_tol(at_once, 1.0 / 3, 1e-3); /* of two, and what comes */
+    fair_publish(f, &o, (int64_t)(2 * o.job_us));
+    ck_assert_double_lt(o.tenant[0].share[0], at_once);
+    ck_assert_double_gt(o.tenant[0].share[0], at_once / 2);
+    fair_publish(f, &o, (int64_t)(200 * o.job_us));
+    ck_assert_double_lt(o.tenant[0].share[0], at_once / 4);
+}
+END_TEST
+
 /* Three seats to one; two tenants of weight 1, and one of 4 that has two. */
 START_TEST(who_has_more_than_its_share_of_the_seats_is_known)
 {
@@ -458,6 +493,8 @@ int main(void)
     tcase_add_test(tc, others_pass_a_head_without_adapter_and_it_is_asked_for_again);
     tcase_add_test(tc, an_adapter_long_in_use_takes_nobody_new_while_another_starves);
     tcase_add_test(tc, who_has_more_than_its_share_of_the_seats_is_known);
+    tcase_add_test(tc, who_runs_with_an_adapter_shares_it);
+    tcase_add_test(tc, what_was_hardly_seen_is_taken_to_have_an_equal_share);
     tcase_add_test(tc, counters_end_as_what_was_used);
     tcase_add_test(tc, scanning_shows_each_that_waits_once);
     suite_add_tcase(s, tc);

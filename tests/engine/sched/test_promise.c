@@ -30,15 +30,15 @@ START_TEST(a_cold_adapter_is_waited_for)
     ck_assert_double_eq_tol(promise_ttft_us(&o, &warm), 2000, 1e-6);
     ck_assert_double_eq_tol(promise_ttft_us(&o, &cold), 702000, 1e-6);
     /* It is loaded while others' prompts are computed: the longer of the two counts. */
-    o.running_us = 400000;
+    o.begun_us[0] = 400000;
     ck_assert_double_eq_tol(promise_ttft_us(&o, &warm), 402000, 1e-6);
     ck_assert_double_eq_tol(promise_ttft_us(&o, &cold), 702000, 1e-6);
-    o.running_us = 900000;
+    o.begun_us[0] = 900000;
     ck_assert_double_eq_tol(promise_ttft_us(&o, &cold), 902000, 1e-6);
     /* The refusal follows. */
-    ck_assert(!promise_is_hopeless(promise_ttft_us(&o, &warm), 2000000));
+    ck_assert_double_lt(promise_ttft_us(&o, &warm), promise_most_us(&o, &warm, 2000000));
     cold.load_us = 1900000;
-    ck_assert(promise_is_hopeless(promise_ttft_us(&o, &cold), 2000000));
+    ck_assert_double_gt(promise_ttft_us(&o, &cold), promise_most_us(&o, &cold, 2000000));
 }
 END_TEST
 
@@ -113,13 +113,37 @@ START_TEST(work_of_lower_classes_is_not_waited_for)
     promise_ask urgent = {.tenant = 1, .n_prompt = 100}, later = {.tenant = 1, .slo = 1};
     ck_assert_double_eq_tol(promise_ttft_us(&o, &urgent), 11000 + 2000, 1e-6);
     ck_assert_double_eq_tol(promise_ttft_us(&o, &later), 73000 + 78000 + 1000, 1e-6);
+    o.begun_us[1] = 400; /* nor is what a lower class has begun */
+    ck_assert_double_eq_tol(promise_ttft_us(&o, &urgent), 11000 + 2000, 1e-6);
+    ck_assert_double_eq_tol(promise_ttft_us(&o, &later), 73000 + 78000 + 1000 + 400, 1e-6);
 }
 END_TEST
 
 START_TEST(a_part_of_the_target_is_kept)
 {
-    ck_assert(!promise_is_hopeless(1500000, 2000000));
-    ck_assert(promise_is_hopeless(1700000, 2000000));
+    promise_ask ask = {.tenant = 1, .n_prompt = 100, .n_output = 1000};
+    ck_assert_double_eq_tol(promise_most_us(&o, &ask, 2000000), 1600000, 1e-6);
+}
+END_TEST
+
+/* A request of mean cost takes 20 ms here. */
+START_TEST(where_its_flow_has_a_queue_who_asks_for_much_is_refused_sooner)
+{
+    crowd();
+    o.job_us = 20000;
+    promise_ask small = {.tenant = 2, .n_prompt = 100, .n_output = 90}, mean = small, large = small;
+    mean.n_output = 190;
+    large.n_output = 4000;
+    ck_assert_double_eq_tol(promise_most_us(&o, &small, 2000000), 1600000, 1e-6);
+    ck_assert_double_eq_tol(promise_most_us(&o, &mean, 2000000), 800000, 1e-6);
+    ck_assert_double_eq_tol(promise_most_us(&o, &large, 2000000), 400000, 1e-6);
+    o.fetch_us = 1; /* room for adapters is short, not time */
+    ck_assert_double_eq_tol(promise_most_us(&o, &large, 2000000), 1600000, 1e-6);
+    o.fetch_us = 0;
+    large.tenant = 1; /* one that waits is no queue */
+    ck_assert_double_eq_tol(promise_most_us(&o, &large, 2000000), 1600000, 1e-6);
+    large.tenant = 3;
+    ck_assert_double_eq_tol(promise_most_us(&o, &large, 2000000), 1600000, 1e-6);
 }
 END_TEST
 
@@ -174,6 +198,7 @@ int main(void)
     tcase_add_test(tc, a_flow_waits_by_the_share_that_it_had);
     tcase_add_test(tc, work_of_lower_classes_is_not_waited_for);
     tcase_add_test(tc, a_part_of_the_target_is_kept);
+    tcase_add_test(tc, where_its_flow_has_a_queue_who_asks_for_much_is_refused_sooner);
     tcase_add_test(tc, the_outlook_tells_of_room_that_is_short);
     suite_add_tcase(s, tc);
     return run_suite(s);

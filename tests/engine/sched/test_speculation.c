@@ -46,22 +46,14 @@ static void vary(client *c, int i)
 {
     static const int32_t stop_at = STOP;
     sampling *r = &c->rq.rules;
-    for (int k = 0; i % 3 == 0 && k < c->rq.n_prompt && k < 20; k++) c->prompt[k] = k % 7;
-    c->rq.tenant_id = (uint64_t)(i % 4);
-    c->rq.isolation = (uint64_t)(i % 4 / 2);
-    c->rq.adapter_id = (uint64_t)(i % (ADAPTERS + 1));
-    c->rq.slo_class = i % 3;
     r->temperature = i % 4 > 1 ? 0 : i % 4 ? 0.2F : 0.1F; /* logits lie close together */
     r->top_p = i % 8 == 4 ? 0.9F : 1;
     r->frequency_penalty = i % 7 == 3 ? 0.5F : 0;
     r->repetition_penalty = i % 7 == 5 ? 1.2F : 1;
-    r->seed = (uint64_t)i;
     r->n_top = i % 5 == 1 ? 4 : -1;
     r->min_tokens = i % 10 == 2 ? 6 : 0;
     r->stop_id = &stop_at;
     r->n_stop_id = i % 2;
-    c->rq.score_prompt = i % 11 == 5;
-    if (i % 6 == 2) bar(c, i % 4 == 0);
     if (i % 3 == 1) speak(c);
 }
 
@@ -118,13 +110,7 @@ START_TEST(guesses_change_no_answer)
 {
     client *c[N], *more[N];
     rig *r = start(&settings[_i]);
-    for (int i = 0; i < N; i++) {
-        c[i] = make(i, 1 + (int)(mix(7, (uint64_t)i) % (PROMPT - 24)),
-                    1 + (int)(mix(8, (uint64_t)i) % MAX_NEW));
-        vary(c[i], i);
-        submit(r, c[i]);
-        if (i % 6 == 4) request_cancel(&c[i / 2]->rq);
-    }
+    send_crowd(r, c, N, PROMPT - 24, vary);
     for (int i = 0; i < N; i++) {
         int why = collect(c[i]);
         check_tokens(c[i]);

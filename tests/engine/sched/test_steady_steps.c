@@ -152,18 +152,6 @@ static err_code acquire(void *self, uint64_t id, const lora_view **out, err *e)
     return ERR_NONE;
 }
 
-static void release(void *self, const lora_view *v)
-{
-    (void)self;
-    (void)v;
-}
-
-static void prefetch(void *self, uint64_t id)
-{
-    (void)self;
-    (void)id;
-}
-
 /* ---------------------------------------------------------------------- requests -- */
 
 typedef struct {
@@ -238,7 +226,7 @@ static sched *open_engine(const lora_source *source)
 START_TEST(a_steady_step_allocates_nothing)
 {
     err e;
-    const lora_source source = {.acquire = acquire, .release = release, .prefetch = prefetch};
+    const lora_source source = {.acquire = acquire};
     sched *sc = open_engine(&source);
     tokenizer *tok;
     grammar_maker *maker;

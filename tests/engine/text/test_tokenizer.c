@@ -160,6 +160,32 @@ START_TEST(what_the_base_has_is_not_added)
 }
 END_TEST
 
+START_TEST(vocabularies_are_the_same_token_by_token)
+{
+    tokenizer *a, *b, *other, *renamed, *plain;
+    err e;
+    ck_assert_int_eq(tokenizer_load(&a, "fixtures/tokenizers/llama3", NULL), ERR_NONE);
+    ck_assert_int_eq(tokenizer_load(&b, "fixtures/tokenizers/llama3", NULL), ERR_NONE);
+    ck_assert_int_eq(tokenizer_load(&other, "fixtures/tokenizers/llama2", NULL), ERR_NONE);
+    ck_assert_int_eq(tokenizer_check_same(a, b, &e), ERR_NONE);
+    ck_assert_int_eq(tokenizer_check_same(a, other, &e), ERR_INPUT);
+    tok_added one = {.id = 0, .content = "<new>", .special = true};
+    ck_assert_int_eq(tokenizer_extend(&renamed, a, &one, 1, &e), ERR_NONE);
+    ck_assert_int_eq(tokenizer_check_same(a, renamed, &e), ERR_INPUT);
+    ck_assert_ptr_nonnull(strstr(e.msg, "token 0 is '"));
+    ck_assert_ptr_nonnull(strstr(e.msg, "'<new>' in the other"));
+    one.special = false;
+    ck_assert_int_eq(tokenizer_extend(&plain, b, &one, 1, &e), ERR_NONE);
+    ck_assert_int_eq(tokenizer_check_same(renamed, plain, &e), ERR_INPUT);
+    ck_assert_ptr_nonnull(strstr(e.msg, "token 0 is special in one"));
+    tokenizer_destroy(plain);
+    tokenizer_destroy(renamed);
+    tokenizer_destroy(other);
+    tokenizer_destroy(b);
+    tokenizer_destroy(a);
+}
+END_TEST
+
 enum { NESTED = 300, NESTED_LEN = 6 };
 
 /* Every token, asked one by one. */
@@ -472,6 +498,7 @@ int main(void)
     tcase_set_timeout(tc, 120);
     tcase_add_loop_test(tc, ids_and_texts_are_those_of_hugging_face, 0, 2 * N_KINDS);
     tcase_add_test(tc, what_the_base_has_is_not_added);
+    tcase_add_test(tc, vocabularies_are_the_same_token_by_token);
     tcase_add_test(tc, of_many_that_begin_alike_the_longest_is_found);
     tcase_add_test(tc, a_prefix_space_comes_before_all_but_a_space);
     tcase_add_test(tc, a_second_split_is_refused);

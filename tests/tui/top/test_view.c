@@ -12,6 +12,9 @@
 static view v;
 static cells c;
 
+/* Of the class: its name, and what stands behind its counts. */
+static const char *class_name = "standard", *class_more = "";
+
 /* An answer with the given tables and the time `at`. */
 static const char *answer(const char *head, int at, const char *tables)
 {
@@ -24,10 +27,10 @@ static const char *answer(const char *head, int at, const char *tables)
         "\"totals\":{\"made_tokens\":%d00,\"steps\":%d},\"rates\":{},"
         "\"engine\":{\"running\":3,\"pages\":100,\"pages_used\":25,\"kv_bytes\":1048576,\"adapter_"
         "bytes\":524288},"
-        "\"classes\":[{\"name\":\"standard\",\"ttft_target_ms\":500,\"ttft_p50_ms\":12.5,"
-        "\"missed\":3,\"missed_swap\":2,\"missed_machine\":1,"
+        "\"classes\":[{\"name\":\"%s\",\"ttft_target_ms\":500,\"ttft_p50_ms\":12.5,"
+        "\"missed\":3,\"missed_swap\":2,\"missed_machine\":1,%s"
         "\"attained\":1,\"ttft_hist\":[0,3,1]}],\"hist_bounds_us\":[100,1000],%s,\"gone\":{}}",
-        at, head, at, at, at, tables);
+        at, head, at, at, at, class_name, class_more, tables);
     return text;
 }
 
@@ -227,6 +230,21 @@ START_TEST(every_screen_shows_what_it_is_for)
     press("6");
     ck_assert(shows("TTFT") && shows("^ target"));
     ck_assert(shows("missed by swap 2, machine 1"));
+    class_more = "\"verdict\":\"since 10:01:20\",";
+    feed_it(answer("\"reset\":true", 1, both));
+    ck_assert(shows("broken since 10:01:20") && !shows("missed by swap"));
+    press("1");
+    ck_assert(shows("standard broken since 10:01:20"));
+    class_name = "a_class_of_letters"; /* where there is room */
+    class_more = "";
+    feed_it(answer("\"reset\":true", 1, both));
+    ck_assert(!shows("a_class_of_letters"));
+    ck_assert(cells_resize(&c, 24, 100, true));
+    ck_assert(shows("a_class_of_letters"));
+    ck_assert(cells_resize(&c, 24, 80, true));
+    class_name = "standard";
+    feed_it(answer("\"reset\":true", 1, both));
+    press("6");
     press("7");
     ck_assert(shows("key.revoke"));
     press("\t");

@@ -1,0 +1,247 @@
+/* quant.c -- packs quantised weights, and reads them back as floats; the layout is quant.h's. */
+#include <stdalign.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/halves.h"
+#include "engine/base/round.h"
+#include "engine/cpu/linear.h"
+
+/* Codes of 4 bits: their own values less `least`, or places in a table. */
+static void table_of(quant_form *f, const weight_source *src)
+{
+    if (f->bits != 4) return;
+    f->least = (int)src->table[0];
+    for (int i = 0; i < 16; i++) f->mapped |= src->table[i] != src->table[0] + i;
+    if (f->mapped) f->least = INT8_MIN;
+    for (int i = 0; i < 16; i++) f->table[i] = (uint8_t)(src->table[i] - f->least);
+}
+
+quant_form quant_form_of(const weight_source *src, size_t *panel_bytes, size_t *tail_bytes)
+{
+    quant_form f = {.bits = src->bits,
+                    .k = src->group % QUANT_K == 0 ? QUANT_K : QUANT_HALF,
+                    .group = src->group,
+                    .span = src->span,
+                    .least = src->least,
+                    .form = src->form,
+                    .scale_type = src->scale_type,
+                    .has_min = src->has_min && src->form != SCALES_ZERO};
+    table_of(&f, src);
+    size_t parts = (size_t)(f.span / f.group) * PANEL;
+    f.parts_at = (size_t)PANEL * dtype_bytes(f.scale_type) * (f.has_min ? 2 : 1);
+    f.codes_at = f.parts_at;
+    if (f.form == SCALES_ZERO) f.codes_at += PANEL * sizeof(int16_t);
+    if (f.form == SCALES_NESTED) f.codes_at += f.has_min ? 2 * parts : parts;
+    f.codes_at = round_up_size(f.codes_at, 64);
+    f.block_bytes = (size_t)f.k * PANEL * (size_t)f.bits / 8;
+    f.run_bytes = f.codes_at + (size_t)(f.span / f.k) * f.block_bytes;
+    *panel_bytes = f.run_bytes * (size_t)(src->cols / f.span);
+    *tail_bytes = src->order ? round_up_size((size_t)src->cols * sizeof(int), 64) : 0;
+    return f;
+}
+
+size_t quant_rows_place(quant_rows *q, void *mem, int rows, int cols)
+{
+    int k_pad = round_up(cols, QUANT_K);
+    size_t n = (size_t)rows * (size_t)k_pad;
+    char *at = mem;
+    if (at) {
+        q->k_pad = k_pad;
+        q->code = (int8_t *)at;
+        q->scale = (float *)(void *)(at + n);
+        q->sums = (int32_t *)(void *)(at + n + n / QUANT_K * sizeof(float));
+    }
+    return round_up_size(n + n / QUANT_K * sizeof(float) + n / QUANT_HALF * sizeof(int32_t), 64);
+}
+
+static void put_scale(const quant_form *f, char *head, int which, int col, float v)
+{
+    char *at = head + (size_t)(which * PANEL + col) * dtype_bytes(f->scale_type);
+    uint16_t h = f->scale_type == DT_BF16 ? bf16_from_f32(v) : f16_from_f32(v);
+    memcpy(at, f->scale_type == DT_F32 ? (const void *)&v : &h, dtype_bytes(f->scale_type));
+}
+
+/* Where the code of column `col`, number k of a block, lies. */
+static size_t place_of(int col, int k)
+{
+    return (size_t)(k / QUANT_QUAD * PANEL + col) * QUANT_QUAD + (size_t)(k % QUANT_QUAD);
+}
+
+/* ----------------------------------------------------------------------------- pack -- */
+
+typedef struct {
+    cpu_weight *w;
+    const weight_source *src;
+    atomic_int next;
+    atomic_bool failed;
+} quant_job;
+
+/* Head of run `run` of column `col`. */
+static void put_head(const quant_form *f, char *head, const weight_row *r, int run, int col)
+{
+    int n = f->span / f->group;
+    int8_t *parts = (int8_t *)head + f->parts_at + col;
+    put_scale(f, head, 0, col, r->scales[run]);
+    if (f->has_min) put_scale(f, head, 1, col, r->mins[run]);
+    if (f->form == SCALES_ZERO)
+        memcpy(head + f->parts_at + (size_t)col * sizeof(int16_t), &r->parts[run], sizeof(int16_t));
+    for (int g = 0; f->form == SCALES_NESTED && g < n; g++) {
+        parts[g * PANEL] = (int8_t)r->parts[run * n + g];
+        if (f->has_min) parts[(n + g) * PANEL] = (int8_t)r->min_parts[run * n + g];
+    }
+}
+
+static void add_two(uint8_t *to, const uint8_t *code, size_t n, int from)
+{
+    for (size_t i = 0; i < n; i += 256) {
+        for (size_t j = 0; j < 64; j++) {
+            const uint8_t *c = code + i + j;
+            to[i / 4 + j] = (uint8_t)((c[0] >> from & 3) | (c[64] >> from & 3) << 2 |
+                                      (c[128] >> from & 3) << 4 | (c[192] >> from & 3) << 6);
+        }
+    }
+}
+
+/* n codes, each in a byte, into their planes. */
+static void put_codes(uint8_t *to, const uint8_t *code, size_t n, int bits)
+{
+    if (bits == 8) {
+        memcpy(to, code, n);
+        return;
+    }
+    for (size_t i = 0; bits >= 4 && i < n / 2; i++)
+        to[i] = (uint8_t)((code[i] & 15) | (code[i + n / 2] & 15) << 4);
+    if (bits == 6) add_two(to + n / 2, code, n, 4);
+    if (bits < 4) add_two(to, code, n, 0);
+    if (bits != 3 && bits != 5) return;
+    uint8_t *one = to + n * (size_t)(bits - 1) / 8;
+    for (size_t i = 0; i < n; i += 8) {
+        int byte = 0;
+        for (int j = 0; j < 8; j++) byte |= (code[i + (size_t)j] >> (bits - 1) & 1) << j;
+        one[i / 8] = (uint8_t)byte;
+    }
+}
+
+/* What a thread packs a panel with: rows of the source as they come, and codes of all of them. */
+typedef struct {
+    weight_row row;
+    uint8_t *codes; /* [cols / 4][PANEL][4] */
+    void *mem;
+} quant_stage;
+
+static bool stage_begin(quant_stage *st, const weight_source *src)
+{
+    size_t row = round_up_size(weight_row_bytes(src), 64);
+    st->mem = malloc(row + (size_t)src->cols * PANEL);
+    if (!st->mem) return false;
+    st->row = weight_row_place(src, st->mem);
+    st->codes = (uint8_t *)st->mem + row;
+    return true;
+}
+
+/* One row of the matrix: a column of the panel. */
+static void stage_column(quant_stage *st, const quant_form *f, const weight_source *src,
+                         char *panel, int row)
+{
+    int col = row % PANEL, least = f->bits == 4 ? 0 : f->least;
+    src->read_row(src, row, &st->row);
+    for (int k = 0; k < src->cols; k++)
+        st->codes[place_of(col, k)] = (uint8_t)(st->row.codes[k] - least);
+    for (int run = 0; run < src->cols / f->span; run++)
+        put_head(f, panel + (size_t)run * f->run_bytes, &st->row, run, col);
+}
+
+static void quant_thread(void *arg, int thread)
+{
+    (void)thread;
+    quant_job *job = arg;
+    const weight_source *src = job->src;
+    const quant_form *f = &job->w->quant;
+    const size_t n = (size_t)f->k * PANEL;
+    quant_stage st;
+    if (!stage_begin(&st, src)) {
+        atomic_store(&job->failed, true);
+        return;
+    }
+    for (int p; (p = atomic_fetch_add(&job->next, 1)) < job->w->n_panel;) {
+        char *panel = (char *)job->w->data + (size_t)p * job->w->panel_bytes;
+        memset(panel, 0, job->w->panel_bytes);
+        memset(st.codes, 0, (size_t)src->cols * PANEL);
+        for (int row = p * PANEL; row < (p + 1) * PANEL && row < src->rows; row++)
+            stage_column(&st, f, src, panel, row);
+        for (int k = 0; k < src->cols; k += f->k) {
+            char *run = panel + (size_t)(k / f->span) * f->run_bytes;
+            put_codes((uint8_t *)run + f->codes_at + (size_t)(k % f->span / f->k) * f->block_bytes,
+                      st.codes + (size_t)k * PANEL, n, f->bits);
+        }
+    }
+    free(st.mem);
+}
+
+bool quant_order_ok(const int *order, int cols)
+{
+    for (int k = 0; k < cols; k++) {
+        if (order[k] < 0 || order[k] >= cols) return false;
+    }
+    return true;
+}
+
+err_code quant_pack(cpu_weight *w, const weight_source *src, thread_pool *pool, err *e)
+{
+    quant_job job = {.w = w, .src = src};
+    if (src->order && !quant_order_ok(src->order, src->cols))
+        return err_set(e, ERR_INPUT, "a quantised matrix names a column that it does not have");
+    if (src->order)
+        memcpy((char *)w->data + w->panel_bytes * (size_t)w->n_panel, src->order,
+               (size_t)src->cols * sizeof(*src->order));
+    if (pool)
+        pool_run(pool, quant_thread, &job);
+    else
+        quant_thread(&job, 0);
+    return atomic_load(&job.failed) ? err_set(e, ERR_NOMEM, "no memory to pack a matrix")
+                                    : ERR_NONE;
+}
+
+/* ------------------------------------------------------------------------- as floats -- */
+
+/* Scale (0) or min (1) of column `col`, number g of a run's groups. */
+static float scale_at(const quant_form *f, const char *head, int which, int col, int g)
+{
+    int n = f->span / f->group;
+    float v = float_at(head, f->scale_type, (size_t)(which * PANEL + col));
+    if (f->form != SCALES_NESTED) return v;
+    return v * (float)((const int8_t *)head)[f->parts_at + (size_t)((which * n + g) * PANEL + col)];
+}
+
+static int zero_at(const quant_form *f, const char *head, int col)
+{
+    int16_t zero = 0;
+    if (f->form == SCALES_ZERO)
+        memcpy(&zero, head + f->parts_at + (size_t)col * sizeof(zero), sizeof(zero));
+    return zero;
+}
+
+static int value_at(const quant_form *f, const char *block, int col, int k)
+{
+    size_t n = (size_t)f->k * PANEL;
+    int code = quant_code((const uint8_t *)block, place_of(col, k), n, f->bits);
+    return (f->mapped ? f->table[code] : code) + f->least;
+}
+
+void quant_panel_f32(float *out, const cpu_weight *w, int p)
+{
+    const quant_form *f = &w->quant;
+    const char *panel = (const char *)w->data + (size_t)p * w->panel_bytes;
+    for (int k = 0; k < w->head.cols; k++) {
+        const char *head = panel + (size_t)(k / f->span) * f->run_bytes;
+        const char *block = head + f->codes_at + (size_t)(k % f->span / f->k) * f->block_bytes;
+        float *to = out + (size_t)(f->order ? f->order[k] : k) * PANEL;
+        for (int j = 0, g = k % f->span / f->group; j < PANEL; j++) {
+            float min = f->has_min ? scale_at(f, head, 1, j, g) : 0;
+            int value = value_at(f, block, j, k % f->k) - zero_at(f, head, j);
+            to[j] = scale_at(f, head, 0, j, g) * (float)value + min;
+        }
+    }
+}

@@ -1,0 +1,86 @@
+/* quant.h -- quantised weights as the kernels read them, and the rows of x beside them.
+ *
+ * A panel is a series of runs of `span` columns of W that share scales.  A run:
+ *     head   scales [PANEL], mins [PANEL] if there are any, in the type that holds them exactly;
+ *            SCALES_ZERO: zeros int16 [PANEL]; SCALES_NESTED: parts int8 [span / group][PANEL], and
+ *            as many of the mins.  Filled up to a multiple of 64 bytes
+ *     blocks of QUANT_K of k (QUANT_HALF where groups are no multiple): codes, without their sign
+ *            (value - least).  In place [k / 4][PANEL][4] of them, four of k of a column side by
+ *            side, their bits lie in planes:
+ *                four   (4 to 6 bits) the first half of the codes in the low, the second in the
+ *                       high halves of as many bytes
+ *                two    (2, 3, 6 bits) of 256 codes those 64 apart in one byte
+ *                one    (3, 5 bits) a bit for each code, ascending
+ *            8 bits: the codes themselves
+ * Behind the panels: the order of x's columns, int32 [cols], where the file has one.
+ *
+ * x is rounded to int8 in groups of QUANT_K of a row: scale = largest / 127.  So the product of a
+ * block is exact in integers, in any order; what follows has one order: blocks ascending, one
+ * accumulator for each output.  A row's bits depend on its values alone.
+ *
+ * Private to engine/cpu/.
+ */
+#ifndef ENGINE_CPU_QUANT_H
+#define ENGINE_CPU_QUANT_H
+
+#include "engine/cpu/cpu.h"
+#include "engine/weight_source.h"
+
+enum { QUANT_K = 32, QUANT_HALF = 16, QUANT_QUAD = 4 };
+
+typedef struct quant_form {
+    int bits, k;       /* of a code; of a block */
+    int group, span;   /* columns */
+    int least;         /* the value of code 0 */
+    bool mapped;       /* codes of 4 bits are places in a table of values */
+    uint8_t table[16]; /* less `least` */
+    scale_form form;
+    dtype scale_type;
+    bool has_min;
+    size_t parts_at, codes_at, block_bytes, run_bytes;
+    const int *order; /* in the packed data, or NULL */
+} quant_form;
+
+/* Rows of x, rounded. */
+typedef struct quant_rows {
+    int8_t *code;  /* [rows][k_pad] */
+    float *scale;  /* [rows][k_pad / QUANT_K] */
+    int32_t *sums; /* [rows][k_pad / QUANT_HALF]: of codes */
+    int k_pad;
+} quant_rows;
+
+/* A row of d values into place `row`; zeros up to k_pad. */
+typedef void quant_row_fn(const quant_rows *to, int row, const float *x, int d);
+
+/* Of `rows` rows of `cols` columns, one behind the other; `mem` NULL: the bytes alone. */
+size_t quant_rows_place(quant_rows *q, void *mem, int rows, int cols);
+
+/* The form of such a source, and the bytes of one panel and of what stands behind them. */
+quant_form quant_form_of(const weight_source *src, size_t *panel_bytes, size_t *tail_bytes);
+
+/* Panel p of a quantised weight as floats [cols][PANEL], in the order of x's columns. */
+struct cpu_weight;
+void quant_panel_f32(float *out, const struct cpu_weight *w, int p);
+
+/* Packs the panels of a source into w->data, on the pool's threads (NULL: alone). */
+err_code quant_pack(struct cpu_weight *w, const weight_source *src, thread_pool *pool, err *e);
+/* The order behind the panels stays within the columns.  False: it does not. */
+bool quant_order_ok(const int *order, int cols);
+
+/* ---- the bits of a code ---------------------------------------------------------------- */
+
+/* Code i of the n of a block at `at`. */
+static inline int quant_code(const uint8_t *at, size_t i, size_t n, int bits)
+{
+    size_t two = i / 256 * 64 + i % 64, shift = 2 * (i / 64 % 4);
+    if (bits == 8) return at[i];
+    int v = 0;
+    if (bits >= 4) v = i < n / 2 ? at[i] & 15 : at[i - n / 2] >> 4;
+    if (bits == 6) v |= (at[n / 2 + two] >> shift & 3) << 4;
+    if (bits < 4) v = at[two] >> shift & 3;
+    if (bits == 5 || bits == 3)
+        v |= (at[n * (size_t)(bits - 1) / 8 + i / 8] >> i % 8 & 1) << (bits - 1);
+    return v;
+}
+
+#endif

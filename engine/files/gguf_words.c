@@ -1,0 +1,361 @@
+/* gguf_words.c -- a GGUF's vocabulary as tokenizer.json and tokenizer_config.json.
+ *
+ * Two models of words: "gpt2" (byte-level BPE; tokenizer.ggml.pre names how texts are split) and
+ * "llama" (SentencePiece with scores).  The pipeline that each becomes is that of the
+ * tokenizer.json which Hugging Face has for the same model.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/utf8.h"
+#include "engine/files/documents_inside.h"
+
+enum { WORDS_MAX = 1 << 22, WORD_BYTES_MAX = 2048 };
+
+/* How texts are split, by the name that llama.cpp gave it. */
+#define SPLIT_OF_LLAMA3(digits)                                                            \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}" digits \
+    "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"
+#define SPLIT_AND_BYTES(digits)                                                             \
+    "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":" \
+    "\"" SPLIT_OF_LLAMA3(                                                                   \
+        digits) "\"},\"behavior\":\"Isolated\",\"invert\":false},"                          \
+                "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]}"
+
+static const struct {
+    const char *name, *pre_tokenizer;
+    bool nfc, ignore_merges, add_bos;
+} splits[] = {
+    {"gpt-2", "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}", false,
+     false, false},
+    {"llama-bpe", SPLIT_AND_BYTES("{1,3}"), false, true, true},
+    {"llama3", SPLIT_AND_BYTES("{1,3}"), false, true, true},
+    {"llama-v3", SPLIT_AND_BYTES("{1,3}"), false, true, true},
+    {"qwen2", SPLIT_AND_BYTES(""), true, false, false},
+    {"deepseek-r1-qwen", SPLIT_AND_BYTES(""), true, false, false},
+};
+
+enum { SPLITS = sizeof(splits) / sizeof(splits[0]) };
+
+/* SentencePiece's: "▁" in front and for spaces, bytes where there is no word. */
+static const char blocks_in_front[] =
+    "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\xE2\x96\x81\"},"
+    "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}]}";
+static const char blocks_alone[] =
+    "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},"
+    "\"content\":\"\xE2\x96\x81\"}]}";
+static const char blocks_decoded[] =
+    "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":"
+    "\"\xE2\x96\x81\"},\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}%s]}";
+static const char first_stripped[] =
+    ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}";
+
+typedef struct making {
+    const gguf *g;
+    gguf_word *word; /* [n] */
+    int n;
+    char *names; /* all words, NUL-ended */
+    err *e;
+} making;
+
+static err_code no_memory(err *e)
+{
+    return err_set(e, ERR_NOMEM, "no memory to read a GGUF");
+}
+
+/* ---- words ----------------------------------------------------------------------------------- */
+
+static bool is_utf8(const char *s, size_t n)
+{
+    uint32_t c;
+    for (size_t i = 0; i < n;) {
+        int used = utf8_read(s + i, n - i, &c);
+        if (used <= 0) return false;
+        i += (size_t)used;
+    }
+    return true;
+}
+
+static err_code read_word(making *m, int i, const char *s, size_t len, char **at)
+{
+    gguf_word *w = &m->word[i];
+    if (len > WORD_BYTES_MAX || !is_utf8(s, len))
+        return err_set(m->e, ERR_CORRUPT, "GGUF: token %d is no UTF-8, or has more than %d bytes",
+                       i, WORD_BYTES_MAX);
+    memcpy(*at, s, len);
+    (*at)[len] = 0;
+    *w = (gguf_word){.s = *at, .len = (uint32_t)len, .type = WORD_NORMAL};
+    *at += len + 1;
+    return ERR_NONE;
+}
+
+/* Types and scores, where the file has them. */
+static err_code read_kinds(making *m)
+{
+    const gguf_value *types = gguf_find(m->g, "tokenizer.ggml.token_type"),
+                     *scores = gguf_find(m->g, "tokenizer.ggml.scores");
+    if ((types && types->count != (uint64_t)m->n) || (scores && scores->count != (uint64_t)m->n))
+        return err_set(m->e, ERR_CORRUPT, "GGUF: types or scores are not as many as tokens");
+    for (int i = 0; i < m->n; i++) {
+        int64_t type = WORD_NORMAL;
+        double score = 0;
+        if (types && (!gguf_item_whole(types, (uint64_t)i, &type) || type < 0 || type > WORD_BYTE))
+            return err_set(m->e, ERR_CORRUPT, "GGUF: token %d has no known type", i);
+        if (scores && (!gguf_item_real(scores, (uint64_t)i, &score) || !isfinite(score)))
+            return err_set(m->e, ERR_CORRUPT, "GGUF: token %d has no score", i);
+        m->word[i].type = (int)type;
+        m->word[i].score = (float)score;
+    }
+    return ERR_NONE;
+}
+
+static err_code read_words(making *m)
+{
+    const gguf_value *v = gguf_find(m->g, "tokenizer.ggml.tokens");
+    if (!v || v->kind != GGUF_ARRAY || v->item != GGUF_TEXT || v->count == 0 ||
+        v->count > WORDS_MAX)
+        return err_set(m->e, ERR_INPUT, "GGUF: tokenizer.ggml.tokens are not 1 to %d texts",
+                       WORDS_MAX);
+    m->n = (int)v->count;
+    m->word = calloc((size_t)m->n, sizeof(*m->word));
+    m->names = malloc((size_t)(v->end - v->at) + (size_t)m->n);
+    if (!m->word || !m->names) return no_memory(m->e);
+    char *to = m->names;
+    const char *s;
+    size_t len;
+    uint64_t at = 0;
+    err_code rc = ERR_NONE;
+    for (int i = 0; i < m->n && !rc; i++)
+        rc = gguf_next_text(v, &at, &s, &len)
+                 ? read_word(m, i, s, len, &to)
+                 : err_set(m->e, ERR_CORRUPT, "GGUF: token %d has a NUL in it", i);
+    return rc ? rc : read_kinds(m);
+}
+
+static void clear(making *m)
+{
+    free(m->word);
+    free(m->names);
+}
+
+/* The word that a key like "bos" names; -1: none. */
+static int named(const making *m, const char *name)
+{
+    char key[64];
+    uint64_t id;
+    snprintf(key, sizeof(key), "tokenizer.ggml.%s_token_id", name);
+    return gguf_whole(gguf_find(m->g, key), &id) && id < (uint64_t)m->n ? (int)id : -1;
+}
+
+/* ---- tokenizer.json -------------------------------------------------------------------------- */
+
+static err_code put_parsed(const making *m, cJSON *to, const char *name, const char *text)
+{
+    cJSON *v = cJSON_Parse(text);
+    if (v && cJSON_AddItemToObject(to, name, v)) return ERR_NONE;
+    cJSON_Delete(v);
+    return no_memory(m->e);
+}
+
+static err_code put_vocabulary(const making *m, cJSON *model)
+{
+    cJSON *vocab = cJSON_AddObjectToObject(model, "vocab");
+    bool ok = vocab != NULL;
+    for (int i = 0; i < m->n && ok; i++)
+        if (m->word[i].type != WORD_UNUSED && m->word[i].len > 0)
+            ok = cJSON_AddNumberToObject(vocab, m->word[i].s, i) != NULL;
+    return ok ? ERR_NONE : no_memory(m->e);
+}
+
+static err_code put_added(const making *m, cJSON *root)
+{
+    cJSON *list = cJSON_AddArrayToObject(root, "added_tokens");
+    bool ok = list != NULL;
+    for (int i = 0; i < m->n && ok; i++) {
+        const gguf_word *w = &m->word[i];
+        bool special = w->type == WORD_CONTROL || w->type == WORD_UNKNOWN;
+        if ((!special && w->type != WORD_USER) || w->len == 0) continue;
+        cJSON *v = cJSON_CreateObject();
+        ok = v && cJSON_AddItemToArray(list, v) && cJSON_AddNumberToObject(v, "id", i) &&
+             cJSON_AddStringToObject(v, "content", w->s) &&
+             cJSON_AddBoolToObject(v, "special", special) &&
+             cJSON_AddBoolToObject(v, "normalized", false);
+    }
+    return ok ? ERR_NONE : no_memory(m->e);
+}
+
+/* What stands around each text: bos, eos. */
+static err_code put_template(const making *m, cJSON *root, bool add_bos)
+{
+    bool add[2] = {add_bos, false};
+    (void)gguf_flag(gguf_find(m->g, "tokenizer.ggml.add_bos_token"), &add[0]);
+    (void)gguf_flag(gguf_find(m->g, "tokenizer.ggml.add_eos_token"), &add[1]);
+    const int id[2] = {add[0] ? named(m, "bos") : -1, add[1] ? named(m, "eos") : -1};
+    if (id[0] < 0 && id[1] < 0) return ERR_NONE;
+    cJSON *t = cJSON_AddObjectToObject(root, "post_processor"), *single, *specials;
+    bool ok = t && cJSON_AddStringToObject(t, "type", "TemplateProcessing") &&
+              (single = cJSON_AddArrayToObject(t, "single")) != NULL &&
+              (specials = cJSON_AddObjectToObject(t, "special_tokens")) != NULL;
+    for (int i = 0; i < 3 && ok; i++) {
+        int which = i == 2 ? 1 : 0;
+        if (i != 1 && id[which] < 0) continue;
+        cJSON *v = cJSON_CreateObject();
+        ok = v && cJSON_AddItemToArray(single, v);
+        cJSON *of = ok ? cJSON_AddObjectToObject(v, i == 1 ? "Sequence" : "SpecialToken") : NULL;
+        const char *name = i == 1 ? "A" : m->word[id[which]].s;
+        ok = of && cJSON_AddStringToObject(of, "id", name);
+        if (!ok || i == 1) continue;
+        const double number = id[which];
+        cJSON *special = cJSON_AddObjectToObject(specials, name);
+        ok = special && cJSON_AddItemToObject(special, "ids", cJSON_CreateDoubleArray(&number, 1));
+    }
+    return ok ? ERR_NONE : no_memory(m->e);
+}
+
+/* The file's own merges: "left right". */
+static err_code put_merges(const making *m, cJSON *list)
+{
+    const gguf_value *v = gguf_find(m->g, "tokenizer.ggml.merges");
+    const char *s;
+    size_t len;
+    uint64_t at = 0, n = 0;
+    if (!v) return err_set(m->e, ERR_INPUT, "GGUF: tokenizer.ggml.merges are missing");
+    for (; gguf_next_text(v, &at, &s, &len); n++) {
+        char text[2 * WORD_BYTES_MAX];
+        if (len >= sizeof(text)) break;
+        memcpy(text, s, len);
+        text[len] = 0;
+        cJSON *each = cJSON_CreateString(text);
+        if (!each || !cJSON_AddItemToArray(list, each)) return no_memory(m->e);
+    }
+    if (n == v->count) return ERR_NONE;
+    return err_set(m->e, ERR_CORRUPT, "GGUF: merge %llu is malformed", (unsigned long long)n);
+}
+
+static err_code make_byte_level(making *m, cJSON *root, cJSON *model, cJSON *merges)
+{
+    const char *s = "";
+    size_t len = 0, i = 0;
+    (void)gguf_text(gguf_find(m->g, "tokenizer.ggml.pre"), &s, &len);
+    while (i < SPLITS && (strlen(splits[i].name) != len || memcmp(splits[i].name, s, len) != 0))
+        i++;
+    if (i == SPLITS)
+        return err_set(m->e, ERR_UNSUPPORTED,
+                       "GGUF: tokenizer.ggml.pre '%.*s' is not supported (gpt-2, llama-bpe, "
+                       "qwen2 are)",
+                       len < 40 ? (int)len : 40, s);
+    err_code rc = put_parsed(m, root, "pre_tokenizer", splits[i].pre_tokenizer);
+    if (!rc) rc = put_parsed(m, root, "decoder", "{\"type\":\"ByteLevel\"}");
+    if (!rc && splits[i].nfc) rc = put_parsed(m, root, "normalizer", "{\"type\":\"NFC\"}");
+    if (!rc && !cJSON_AddBoolToObject(model, "ignore_merges", splits[i].ignore_merges))
+        rc = no_memory(m->e);
+    if (!rc) rc = put_merges(m, merges);
+    return rc ? rc : put_template(m, root, splits[i].add_bos);
+}
+
+static err_code make_sentence_piece(making *m, cJSON *root, cJSON *model, cJSON *merges)
+{
+    char decoder[sizeof(blocks_decoded) + sizeof(first_stripped)];
+    bool front = true, squeeze = false;
+    int unk = named(m, "unknown");
+    (void)gguf_flag(gguf_find(m->g, "tokenizer.ggml.add_space_prefix"), &front);
+    (void)gguf_flag(gguf_find(m->g, "tokenizer.ggml.remove_extra_whitespaces"), &squeeze);
+    if (squeeze || gguf_find(m->g, "tokenizer.ggml.precompiled_charsmap"))
+        return err_set(m->e, ERR_UNSUPPORTED,
+                       "GGUF: tokenizer.ggml.remove_extra_whitespaces and precompiled_charsmap "
+                       "are not supported");
+    for (int i = 0; i < m->n && unk < 0; i++)
+        if (m->word[i].type == WORD_UNKNOWN) unk = i;
+    snprintf(decoder, sizeof(decoder), blocks_decoded, front ? first_stripped : "");
+    err_code rc = put_parsed(m, root, "normalizer", front ? blocks_in_front : blocks_alone);
+    if (!rc) rc = put_parsed(m, root, "decoder", decoder);
+    if (!rc && (!cJSON_AddTrueToObject(model, "byte_fallback") ||
+                !cJSON_AddTrueToObject(model, "fuse_unk") ||
+                (unk >= 0 && !cJSON_AddStringToObject(model, "unk_token", m->word[unk].s))))
+        rc = no_memory(m->e);
+    if (!rc) rc = gguf_make_merges(m->word, m->n, merges, m->e);
+    return rc ? rc : put_template(m, root, true);
+}
+
+err_code gguf_make_tokenizer(const gguf *g, cJSON *out, err *e)
+{
+    making m = {.g = g, .e = e};
+    const char *kind = "";
+    size_t len = 0;
+    (void)gguf_text(gguf_find(g, "tokenizer.ggml.model"), &kind, &len);
+    bool bytes = len == 4 && memcmp(kind, "gpt2", 4) == 0,
+         pieces = len == 5 && memcmp(kind, "llama", 5) == 0;
+    if (!bytes && !pieces)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "GGUF: tokenizer.ggml.model '%.*s' is not supported (gpt2, llama are)",
+                       len < 40 ? (int)len : 40, kind);
+    cJSON *model = cJSON_AddObjectToObject(out, "model");
+    bool ok = model && cJSON_AddStringToObject(model, "type", "BPE");
+    err_code rc = ok ? read_words(&m) : no_memory(e);
+    if (!rc) rc = put_vocabulary(&m, model);
+    if (!rc) rc = put_added(&m, out);
+    cJSON *merges = rc ? NULL : cJSON_AddArrayToObject(model, "merges");
+    if (!rc && !merges) rc = no_memory(e);
+    if (!rc)
+        rc = bytes ? make_byte_level(&m, out, model, merges)
+                   : make_sentence_piece(&m, out, model, merges);
+    clear(&m);
+    return rc;
+}
+
+/* ---- tokenizer_config.json ------------------------------------------------------------------- */
+
+static cJSON *text_of(const gguf_value *v)
+{
+    const char *s;
+    size_t len;
+    if (!gguf_text(v, &s, &len)) return NULL;
+    char *copy = strndup(s, len);
+    cJSON *text = copy ? cJSON_CreateString(copy) : NULL;
+    free(copy);
+    return text;
+}
+
+/* "tokenizer.chat_template", and "tokenizer.chat_template.NAME" for each other one. */
+static err_code put_templates(const making *m, cJSON *out)
+{
+    static const char prefix[] = "tokenizer.chat_template";
+    cJSON *list = cJSON_AddArrayToObject(out, "chat_template");
+    bool ok = list != NULL, any = false;
+    for (int i = 0; i < gguf_keys(m->g) && ok; i++) {
+        const gguf_value *v = gguf_key_at(m->g, i);
+        char name[64] = "default";
+        size_t n = sizeof(prefix) - 1;
+        if (v->key_bytes < n || memcmp(v->key, prefix, n) != 0 || v->kind != GGUF_TEXT) continue;
+        if (v->key_bytes > n) {
+            if (v->key[n] != '.' || v->key_bytes - n > sizeof(name)) continue;
+            snprintf(name, sizeof(name), "%.*s", (int)(v->key_bytes - n - 1), v->key + n + 1);
+        }
+        cJSON *each = cJSON_CreateObject(), *text = text_of(v);
+        ok = each && text && cJSON_AddItemToArray(list, each) &&
+             cJSON_AddStringToObject(each, "name", name) &&
+             cJSON_AddItemToObject(each, "template", text);
+        any = true;
+    }
+    if (ok && !any) cJSON_DeleteItemFromObject(out, "chat_template");
+    return ok ? ERR_NONE : no_memory(m->e);
+}
+
+err_code gguf_make_tokenizer_config(const gguf *g, cJSON *out, err *e)
+{
+    static const char *const names[] = {"bos", "eos", "padding"}, *const fields[] = {"bos_token",
+                                                                                     "eos_token",
+                                                                                     "pad_token"};
+    making m = {.g = g, .e = e};
+    err_code rc = read_words(&m);
+    for (int i = 0; i < 3 && !rc; i++) {
+        int id = named(&m, names[i]);
+        bool there = id >= 0 && m.word[id].len > 0 && m.word[id].type != WORD_UNUSED;
+        if (there && !cJSON_AddStringToObject(out, fields[i], m.word[id].s)) rc = no_memory(e);
+    }
+    if (!rc) rc = put_templates(&m, out);
+    clear(&m);
+    return rc;
+}

@@ -1,0 +1,483 @@
+/* model_files.c -- opens the files and finds tensors in them; a GGUF's names and order of rows. */
+#include "engine/model/model_files.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/json.h"
+#include "engine/files/documents.h"
+#include "engine/files/gguf.h"
+#include "engine/model/packed.h"
+#include "engine/model/safetensors.h"
+
+enum { FILES_MAX = 1024, FILE_NAME_MAX = 255 };
+
+typedef struct shard {
+    char name[FILE_NAME_MAX + 1];
+    safetensors *f; /* or: */
+    gguf *g;
+    bool *used; /* [tensors of it] */
+} shard;
+
+struct model_files {
+    model_config cfg;
+    bool is_gguf;
+    quant quant;             /* of a folder */
+    const char *root, *head; /* of a wrapped model: what stands for "model." and "lm_head" */
+    shard *shard;
+    int n_shard;
+    packed_key stamps; /* of all files that were opened */
+};
+
+/* ---- open ------------------------------------------------------------------------------------ */
+
+/* A shard's name comes from the index file: no path may hide in it. */
+static bool file_name_ok(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 0 && n <= FILE_NAME_MAX && name[0] != '.' &&
+           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == n;
+}
+
+/* Before it is opened: of a file that is replaced meanwhile no start to come has this stamp. */
+static void add_stamp(model_files *f, const char *path)
+{
+    struct stat st;
+    packed_key_add(&f->stamps, stat(path, &st) == 0 ? packed_stamp(&st) : 0);
+}
+
+uint64_t model_files_stamp(const model_files *f)
+{
+    return packed_key_end(&f->stamps);
+}
+
+static err_code open_shard(model_files *f, const char *path, const char *name, err *e)
+{
+    add_stamp(f, path);
+    if (f->n_shard == FILES_MAX)
+        return err_set(e, ERR_LIMIT, "the model has more than %d files", FILES_MAX);
+    shard *s = &f->shard[f->n_shard];
+    memset(s, 0, sizeof(*s));
+    snprintf(s->name, sizeof(s->name), "%s", name);
+    err_code rc = f->is_gguf ? gguf_open(&s->g, path, &gguf_limits_model, e)
+                             : safetensors_open(&s->f, path, &st_limits_model, e);
+    if (rc) {
+        if (e) (void)err_context(e, "%.64s", name);
+        return rc;
+    }
+    f->n_shard++; /* from here on model_files_close() cleans up */
+    int n = f->is_gguf ? gguf_tensors(s->g) : safetensors_count(s->f);
+    s->used = calloc((size_t)n + 1, sizeof(*s->used));
+    return s->used ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory to load the model");
+}
+
+static err_code open_in(model_files *f, const char *dir, const char *name, err *e)
+{
+    char path[DOCUMENT_PATH_MAX];
+    err_code rc = document_path(path, sizeof(path), dir, name, e);
+    return rc ? rc : open_shard(f, path, name, e);
+}
+
+static shard *shard_named(model_files *f, const char *name)
+{
+    for (int i = 0; i < f->n_shard; i++) {
+        if (strcmp(f->shard[i].name, name) == 0) return &f->shard[i];
+    }
+    return NULL;
+}
+
+/* Opens each file that the index names, and checks that each tensor lies where the index says. */
+static err_code open_indexed(model_files *f, const char *dir, const cJSON *index, err *e)
+{
+    const cJSON *map = json_get(index, "weight_map");
+    if (!cJSON_IsObject(map)) {
+        return err_set(e, ERR_INPUT, "model.safetensors.index.json: \"weight_map\" is missing");
+    }
+    const cJSON *item;
+    cJSON_ArrayForEach(item, map)
+    {
+        if (!cJSON_IsString(item) || !file_name_ok(item->valuestring)) {
+            return err_set(e, ERR_INPUT,
+                           "model.safetensors.index.json: '%.80s' is not in a plain file name",
+                           item->string);
+        }
+        shard *s = shard_named(f, item->valuestring);
+        if (!s) {
+            err_code rc = open_in(f, dir, item->valuestring, e);
+            if (rc) return rc;
+            s = &f->shard[f->n_shard - 1];
+        }
+        if (!safetensors_find(s->f, item->string)) {
+            return err_set(e, ERR_INPUT, "tensor '%.80s' is not in %.64s, as the index says",
+                           item->string, s->name);
+        }
+    }
+    return ERR_NONE;
+}
+
+static err_code open_folder(model_files *f, const char *dir, err *e)
+{
+    char path[DOCUMENT_PATH_MAX];
+    err_code rc = document_path(path, sizeof(path), dir, "model.safetensors", e);
+    if (rc) return rc;
+    if (access(path, F_OK) == 0) return open_in(f, dir, "model.safetensors", e);
+
+    cJSON *index;
+    err why;
+    rc = document_read(dir, "model.safetensors.index.json", &index, &why);
+    if (rc == ERR_NOT_FOUND) {
+        return err_set(e, ERR_NOT_FOUND,
+                       "the model has neither model.safetensors nor model.safetensors.index.json "
+                       "(safetensors are read, and a GGUF that model.path names itself)");
+    }
+    if (rc) {
+        if (e) *e = why;
+        return rc;
+    }
+    rc = open_indexed(f, dir, index, e);
+    cJSON_Delete(index);
+    return rc;
+}
+
+static err_code open_quant(model_files *f, const char *dir, err *e)
+{
+    cJSON *j;
+    err_code rc = document_read(dir, "config.json", &j, e);
+    if (!rc) rc = quant_read(j, &f->quant, e);
+    cJSON_Delete(j);
+    return rc;
+}
+
+/* A wrapper's names for its text part have changed over time. */
+static void find_root(model_files *f)
+{
+    static const char *const roots[] = {"model.language_model.", "language_model.model.", "model."};
+    char name[80];
+    f->root = "model.";
+    for (int i = 0; f->cfg.wrapped && i < 3; i++) {
+        snprintf(name, sizeof(name), "%sembed_tokens.weight", roots[i]);
+        if (!model_files_look(f, name)) continue;
+        f->root = roots[i];
+        break;
+    }
+    bool inside = f->cfg.wrapped && model_files_look(f, "language_model.lm_head.weight");
+    f->head = inside ? "language_model.lm_head" : "lm_head";
+}
+
+/* "NAME-00001-of-00003.gguf" and those after it. */
+static err_code open_ggufs(model_files *f, const char *path, err *e)
+{
+    uint64_t count = 1;
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    err_code rc = open_shard(f, path, name, e);
+    if (rc) return rc;
+    const gguf_value *v = gguf_find(f->shard[0].g, "split.count");
+    if (!v || (gguf_whole(v, &count) && count <= 1)) return ERR_NONE;
+    char end[32], next[DOCUMENT_PATH_MAX];
+    snprintf(end, sizeof(end), "-00001-of-%05u.gguf", (unsigned)count % 100000);
+    size_t n = strlen(path), k = strlen(end);
+    if (count > FILES_MAX || n < k || n >= sizeof(next) || strcmp(path + n - k, end) != 0)
+        return err_set(e, ERR_INPUT, "GGUF: split.count is %llu: the file's name must end in %s",
+                       (unsigned long long)count, end);
+    for (unsigned i = 2; i <= count && !rc; i++) {
+        uint64_t no = 0;
+        snprintf(next, sizeof(next), "%.*s-%05u-of-%05u.gguf", (int)(n - k), path, i,
+                 (unsigned)count);
+        rc = open_shard(f, next, next + (name - path), e);
+        bool is = !rc && gguf_whole(gguf_find(f->shard[i - 1].g, "split.no"), &no) && no + 1 == i;
+        if (!rc && !is)
+            rc = err_set(e, ERR_INPUT, "%.64s: split.no does not say that it is number %u",
+                         next + (name - path), i);
+    }
+    return rc;
+}
+
+err_code model_files_open(model_files **out, const char *path, const model_config *c, err *e)
+{
+    *out = NULL;
+    model_files *f = calloc(1, sizeof(*f));
+    if (f) f->shard = calloc(FILES_MAX, sizeof(*f->shard));
+    if (!f || !f->shard) {
+        free(f);
+        return err_set(e, ERR_NOMEM, "no memory to load the model");
+    }
+    f->cfg = *c;
+    f->is_gguf = document_is_gguf(path);
+    packed_key_begin(&f->stamps);
+    char config[DOCUMENT_PATH_MAX]; /* says how codes are meant */
+    if (!f->is_gguf && !document_path(config, sizeof(config), path, "config.json", NULL))
+        add_stamp(f, config);
+    err_code rc = f->is_gguf ? open_ggufs(f, path, e) : open_quant(f, path, e);
+    if (!rc && !f->is_gguf) rc = open_folder(f, path, e);
+    if (!rc) find_root(f);
+    if (rc)
+        model_files_close(f);
+    else
+        *out = f;
+    return rc;
+}
+
+void model_files_close(model_files *f)
+{
+    if (!f) return;
+    for (int i = 0; i < f->n_shard; i++) {
+        safetensors_close(f->shard[i].f);
+        gguf_close(f->shard[i].g);
+        free(f->shard[i].used);
+    }
+    free(f->shard);
+    free(f);
+}
+
+/* ---- what was found, what was wanted --------------------------------------------------------- */
+
+/* The shape, innermost last, is rows x cols, or rows alone. */
+static err_code check_shape(const uint64_t *shape, int ndim, const stored *s, err *e)
+{
+    const weight_source *w = &s->src;
+    bool fits = s->vector
+                    ? ndim == 1 && shape[0] == (uint64_t)w->cols
+                    : ndim == 2 && shape[0] == (uint64_t)w->rows && shape[1] == (uint64_t)w->cols;
+    if (fits) return ERR_NONE;
+    char have[64] = "", must[32];
+    size_t at = 0;
+    for (int i = 0; i < ndim && at < sizeof(have) - 24; i++)
+        at += (size_t)snprintf(have + at, sizeof(have) - at, "%s%llu", i ? ", " : "",
+                               (unsigned long long)shape[i]);
+    if (s->vector)
+        snprintf(must, sizeof(must), "%d", w->cols);
+    else
+        snprintf(must, sizeof(must), "%d, %d", w->rows, w->cols);
+    return err_set(e, ERR_INPUT, "tensor '%s' has shape [%s], config.json asks for [%s]", s->name,
+                   have, must);
+}
+
+/* ---- safetensors ----------------------------------------------------------------------------- */
+
+const st_tensor *model_files_look(const model_files *f, const char *name)
+{
+    for (int i = 0; i < f->n_shard; i++) {
+        const st_tensor *t = safetensors_find(f->shard[i].f, name);
+        if (t) return t;
+    }
+    return NULL;
+}
+
+err_code model_files_take(model_files *f, const char *name, const st_tensor **out, err *e)
+{
+    *out = NULL;
+    for (int i = 0; i < f->n_shard; i++) {
+        const st_tensor *t = safetensors_find(f->shard[i].f, name);
+        if (!t) continue;
+        if (*out) return err_set(e, ERR_INPUT, "tensor '%s' is in two files", name);
+        *out = t;
+        f->shard[i].used[t - safetensors_at(f->shard[i].f, 0)] = true;
+    }
+    return *out ? ERR_NONE : err_set(e, ERR_INPUT, "tensor '%s' is missing", name);
+}
+
+static err_code find_plain(model_files *f, stored *s, err *e)
+{
+    const st_tensor *t;
+    err_code rc = model_files_take(f, s->name, &t, e);
+    if (rc) return rc;
+    if (!st_usable(t->dtype, &s->plain)) {
+        return err_set(e, ERR_UNSUPPORTED,
+                       "tensor '%s' has dtype %s: only F32, F16 and BF16 are supported", s->name,
+                       st_dtype_name(t->dtype));
+    }
+    s->values = t->data;
+    s->part[0] = (stored_part){t->data, t->bytes};
+    snprintf(s->format, sizeof(s->format), "%s", st_dtype_name(t->dtype));
+    return check_shape(t->shape, t->ndim, s, e);
+}
+
+/* ---- GGUF ------------------------------------------------------------------------------------ */
+
+/* "model.layers.3.self_attn.q_proj", "weight" to "blk.3.attn_q.weight". */
+static void gguf_name(const char *module, const char *suffix, char *out, size_t size)
+{
+    static const struct {
+        const char *theirs, *ours;
+    } names[] = {{"self_attn.q_proj", "attn_q"},
+                 {"self_attn.k_proj", "attn_k"},
+                 {"self_attn.v_proj", "attn_v"},
+                 {"self_attn.o_proj", "attn_output"},
+                 {"self_attn.q_norm", "attn_q_norm"},
+                 {"self_attn.k_norm", "attn_k_norm"},
+                 {"mlp.gate_proj", "ffn_gate"},
+                 {"mlp.up_proj", "ffn_up"},
+                 {"mlp.down_proj", "ffn_down"},
+                 {"input_layernorm", "attn_norm"},
+                 {"post_attention_layernorm", "ffn_norm"},
+                 {"model.embed_tokens", "token_embd"},
+                 {"model.norm", "output_norm"},
+                 {"lm_head", "output"}};
+    int layer = -1, skip = 0;
+    if (sscanf(module, "model.layers.%d.%n", &layer, &skip) == 1) module += skip;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(names[i].theirs, module) == 0) module = names[i].ours;
+    if (layer >= 0)
+        snprintf(out, size, "blk.%d.%s.%s", layer, module, suffix);
+    else
+        snprintf(out, size, "%s.%s", module, suffix);
+}
+
+static const gguf_tensor *take_gguf(model_files *f, const char *name, bool *twice)
+{
+    const gguf_tensor *found = NULL;
+    *twice = false;
+    for (int i = 0; i < f->n_shard; i++) {
+        const gguf_tensor *t = gguf_find_tensor(f->shard[i].g, name);
+        if (!t) continue;
+        *twice |= found != NULL;
+        found = t;
+        f->shard[i].used[t - gguf_tensor_at(f->shard[i].g, 0)] = true;
+    }
+    return found;
+}
+
+/* llama.cpp's converter makes pairs of the halves of each head of q and k of what it calls a
+ * llama. */
+static int turned(const model_files *f, const char *module)
+{
+    const char *family = f->cfg.family, *dot = strrchr(module, '.');
+    bool llama = strcmp(family, "llama") == 0 || strcmp(family, "mistral") == 0;
+    bool is = dot && (strcmp(dot, ".q_proj") == 0 || strcmp(dot, ".k_proj") == 0);
+    return llama && is ? f->cfg.head_dim : 0;
+}
+
+static err_code find_gguf(model_files *f, const char *module, const char *suffix, stored *s, err *e)
+{
+    bool twice;
+    gguf_name(module, suffix, s->name, sizeof(s->name));
+    const gguf_tensor *t = take_gguf(f, s->name, &twice);
+    if (!t || twice)
+        return err_set(e, ERR_INPUT, "tensor '%s' is %s", s->name, t ? "in two files" : "missing");
+    uint64_t shape[GGUF_DIMS_MAX];
+    for (int i = 0; i < t->n_dims; i++) shape[i] = t->ne[t->n_dims - 1 - i];
+    err_code rc = check_shape(shape, t->n_dims, s, e);
+    if (rc) return rc;
+    snprintf(s->format, sizeof(s->format), "%s", gguf_type_name(t->type));
+    bool read = stored_take_ggml(s, t->type, t->data, t->bytes);
+    if (!read || (s->vector && !s->values))
+        return err_set(e, ERR_UNSUPPORTED, "tensor '%s' has type %s, which is not read here",
+                       s->name, gguf_type_name(t->type));
+    s->turned = turned(f, module);
+    return ERR_NONE;
+}
+
+/* ---- both ------------------------------------------------------------------------------------ */
+
+err_code model_files_find(model_files *f, const char *module, const char *suffix, int rows,
+                          int cols, stored *out, err *e)
+{
+    *out =
+        (stored){.vector = cols == 0, .src = {.rows = cols ? rows : 1, .cols = cols ? cols : rows}};
+    if (f->is_gguf) return find_gguf(f, module, suffix, out, e);
+    char path[STORED_NAME_MAX + 1];
+    if (strncmp(module, "model.", 6) == 0) {
+        snprintf(path, sizeof(path), "%s%s", f->root, module + 6);
+        module = path;
+    } else if (strcmp(module, "lm_head") == 0) {
+        module = f->head;
+    }
+    snprintf(out->name, sizeof(out->name), "%.110s.%s", module, suffix);
+    bool found = false;
+    if (cols && f->quant.method != QUANT_NONE) {
+        err_code rc = quant_find(f, &f->quant, module, out, &found, e);
+        if (rc || found) return rc;
+    }
+    return find_plain(f, out, e);
+}
+
+err_code model_files_find_rows(model_files *f, const char *module, int whole, int row0, int rows,
+                               int cols, stored *out, err *e)
+{
+    err_code rc = model_files_find(f, module, "weight", whole, cols, out, e);
+    if (rc) return rc;
+    if (!out->values || out->turned)
+        return err_set(e, ERR_UNSUPPORTED, "tensor '%s' is fused and quantised, which is not read",
+                       out->name);
+    size_t row = (size_t)cols * dtype_bytes(out->plain);
+    const uint8_t *from = (const uint8_t *)out->values + (size_t)row0 * row;
+    out->values = from;
+    out->part[0] = (stored_part){from, (uint64_t)rows * row};
+    out->src.rows = rows;
+    return ERR_NONE;
+}
+
+err_code model_files_rope(model_files *f, float *out, bool *found, err *e)
+{
+    bool twice;
+    const gguf_tensor *t = f->is_gguf ? take_gguf(f, "rope_freqs.weight", &twice) : NULL;
+    *found = t != NULL;
+    if (!t) return ERR_NONE;
+    if (t->type != GGML_F32 || t->n_dims != 1 || t->ne[0] != (uint64_t)f->cfg.head_dim / 2)
+        return err_set(e, ERR_INPUT, "tensor 'rope_freqs.weight' is no F32 of %d values",
+                       f->cfg.head_dim / 2);
+    memcpy(out, t->data, (size_t)t->bytes);
+    for (int i = 0; i < f->cfg.head_dim / 2; i++)
+        if (!(out[i] > 0.0F && out[i] < 1e9F))
+            return err_set(e, ERR_INPUT, "tensor 'rope_freqs.weight': value %d is no divisor", i);
+    return ERR_NONE;
+}
+
+static err_code left_over(const model_files *f, const char *name, err *e)
+{
+    return err_set(e, ERR_UNSUPPORTED,
+                   "tensor '%.96s' belongs to no part of a %s model: using the others without it "
+                   "would give wrong answers",
+                   name, f->cfg.family);
+}
+
+static bool ends_in(const char *name, const char *end)
+{
+    size_t n = strlen(name), k = strlen(end);
+    return n > k && strcmp(name + n - k, end) == 0;
+}
+
+/* Tensors that files carry and no forward pass needs: among them scales of activations and of keys
+ * and values, which are not quantised here.  The output layer that a tied model's file has besides
+ * is the embedding once more. */
+static err_code check_tensor(const model_files *f, const st_tensor *t, const stored *table, err *e)
+{
+    static const char *const seen[] = {
+        "vision_tower.",       "multi_modal_projector.", "visual.",
+        "model.vision_tower.", "model.visual.",          "model.multi_modal_projector.",
+        "model.vision_model.", "vision_model."};
+    static const char *const more[] = {".input_scale", ".weight_shape", ".input_zero_point",
+                                       ".k_scale",     ".v_scale",      ".q_scale"};
+    if (ends_in(t->name, ".rotary_emb.inv_freq")) return ERR_NONE;
+    for (size_t i = 0; f->cfg.wrapped && i < sizeof(seen) / sizeof(seen[0]); i++)
+        if (strncmp(t->name, seen[i], strlen(seen[i])) == 0) return ERR_NONE;
+    for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++)
+        if (f->quant.method != QUANT_NONE && ends_in(t->name, more[i])) return ERR_NONE;
+    size_t head = strlen(f->head);
+    bool is_head = strncmp(t->name, f->head, head) == 0 && strcmp(t->name + head, ".weight") == 0;
+    if (!f->cfg.tied || !is_head) return left_over(f, t->name, e);
+    dtype type;
+    if (st_usable(t->dtype, &type) && table->values && type == table->plain &&
+        t->bytes == table->part[0].bytes && memcmp(table->values, t->data, t->bytes) == 0)
+        return ERR_NONE;
+    return err_set(e, ERR_UNSUPPORTED,
+                   "lm_head.weight differs from the embedding, although "
+                   "\"tie_word_embeddings\" says that the two are one");
+}
+
+err_code model_files_check_rest(const model_files *f, const stored *table, err *e)
+{
+    err_code rc = ERR_NONE;
+    for (int i = 0; i < f->n_shard; i++) {
+        const shard *s = &f->shard[i];
+        int n = f->is_gguf ? gguf_tensors(s->g) : safetensors_count(s->f);
+        for (int k = 0; k < n && !rc; k++) {
+            if (s->used[k]) continue;
+            rc = f->is_gguf ? left_over(f, gguf_tensor_at(s->g, k)->name, e)
+                            : check_tensor(f, safetensors_at(s->f, k), table, e);
+        }
+    }
+    return rc;
+}

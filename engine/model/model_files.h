@@ -1,0 +1,47 @@
+/* model_files.h -- the files that hold a model's tensors, and which tensor is which part of it.
+ *
+ * A directory of safetensors (one, or several by model.safetensors.index.json), or a GGUF (one, or
+ * the first of several).  Parts are named as Hugging Face names them, module and suffix; a GGUF's
+ * own names are looked up in a table.  Private to engine/model/.
+ *
+ * Ownership: the mapped files are this one's; what it fills borrows from them.
+ * Threads:   one.
+ */
+#ifndef ENGINE_MODEL_MODEL_FILES_H
+#define ENGINE_MODEL_MODEL_FILES_H
+
+#include "engine/model/model.h"
+#include "engine/model/quant.h"
+#include "engine/model/safetensors.h"
+#include "engine/model/stored.h"
+
+err_code model_files_open(model_files **out, const char *path, const model_config *c, err *e);
+void model_files_close(model_files *f);
+/* Another one where a file is another one, or was written to (engine/model/packed.h). */
+uint64_t model_files_stamp(const model_files *f);
+
+/* The tensor MODULE.SUFFIX into `out`, which is zeroed and does not move from here on: a matrix of
+ * rows x cols, or a vector of rows (cols 0).  ERR_INPUT: it is missing, there twice, or of another
+ * shape; ERR_UNSUPPORTED: of a type that is not read. */
+err_code model_files_find(model_files *f, const char *module, const char *suffix, int rows,
+                          int cols, stored *out, err *e);
+
+/* Rows [row0, row0 + rows) of the matrix MODULE.weight, which has `whole` of them.  ERR_UNSUPPORTED
+ * also where it is quantised: such a matrix is not cut. */
+err_code model_files_find_rows(model_files *f, const char *module, int whole, int row0, int rows,
+                               int cols, stored *out, err *e);
+
+/* Of a folder: the tensor of this name, or NULL; and the same taken, that is, not left over.
+ * ERR_INPUT: it is missing, or in two files. */
+const st_tensor *model_files_look(const model_files *f, const char *name);
+err_code model_files_take(model_files *f, const char *name, const st_tensor **out, err *e);
+
+/* The divisors of the rotation's frequencies, a GGUF's rope_freqs.weight: f32 [head_dim / 2] into
+ * `out`; *found false: there are none. */
+err_code model_files_rope(model_files *f, float *out, bool *found, err *e);
+
+/* Nothing may be left over.  A tied model may have its table, as it was found, a second time as the
+ * head. */
+err_code model_files_check_rest(const model_files *f, const stored *table, err *e);
+
+#endif

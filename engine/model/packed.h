@@ -1,0 +1,72 @@
+/* packed.h -- packed weights in a file, from which the next start maps them.
+ *
+ * Packing writes the weights once more into memory that the system has to clear.  So what was
+ * packed is kept: <dir>/<key>.weights has the matrices one after the other as the backend's kernels
+ * read them.  The key stands for all that decides those bytes: the model's files, the layout of
+ * each matrix.  A file of another key, size or version is none; it is made anew.
+ *
+ *     header   packed_header, the rest of the first DATA_AT bytes is a hole
+ *     data     each matrix at a multiple of ALIGN bytes; where, follows from the sizes
+ *
+ * A file appears whole: it is written under another name, synced, then renamed.  What is in it is
+ * not read again to be checked, as little as a model's own files are.
+ *
+ * Ownership: packed_open() owns the mapping; what points into it dies with packed_close().  The
+ *            matrices that packed_keep() writes stay until packed_keep_end().
+ * Files:     a mapped file that shrinks kills the process with SIGBUS.  The directory is the
+ *            operator's own, mode 0700; nobody else has a name for what is in it.
+ * Threads:   one at a time for each object.  packed_keep() has a thread of its own, the nicest.
+ */
+#ifndef ENGINE_MODEL_PACKED_H
+#define ENGINE_MODEL_PACKED_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+#include "engine/backend.h"
+#include "engine/base/fingerprint.h"
+
+enum { PACKED_NOTES = 2 };
+
+/* Of what the file is for: a fingerprint of all words that were added. */
+typedef struct packed_key {
+    fingerprint f;
+} packed_key;
+
+void packed_key_begin(packed_key *k);
+void packed_key_add(packed_key *k, uint64_t word);
+uint64_t packed_key_end(const packed_key *k);
+/* A file's identity: inode, size, time of the last change of its bytes and of itself. */
+uint64_t packed_stamp(const struct stat *st);
+
+/* What is to be in the file. */
+typedef struct packed_plan {
+    uint64_t key;
+    size_t n;            /* matrices */
+    const size_t *bytes; /* [n] */
+} packed_plan;
+
+typedef struct packed_file packed_file;
+
+/* Maps the plan's file and brings it into memory, on all of be's threads.  NULL: there is none
+ * that fits (or no memory for it). */
+packed_file *packed_open(const char *dir, const packed_plan *plan, backend *be);
+const void *packed_at(const packed_file *f, size_t i);
+/* [PACKED_NOTES], as packed_keep() was given them. */
+const uint64_t *packed_notes(const packed_file *f);
+void packed_close(packed_file *f);
+
+typedef struct packed_keeper packed_keeper;
+
+/* Begins to write the plan's file, and removes those of other keys.  `floor_bytes` of the file
+ * system stay free; where there is no room for that, nothing is written and the log says so.  NULL:
+ * there is nobody to write, and nothing is lost. */
+packed_keeper *packed_keep(const char *dir, uint64_t floor_bytes, const packed_plan *plan,
+                           const void *const *data, const uint64_t notes[PACKED_NOTES]);
+/* Whether it has ended, well or not. */
+bool packed_keep_done(const packed_keeper *k);
+/* Ends the writing, also in the middle of it; the matrices may go now.  NULL is fine. */
+void packed_keep_end(packed_keeper *k);
+
+#endif

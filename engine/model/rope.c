@@ -1,0 +1,346 @@
+/* rope.c -- ways of scaling a rotation, and its tables. */
+#include "engine/model/rope.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/model/model_inside.h"
+
+enum { ROPE_CHUNK = 1024, POS_MAX = 1 << 22 }; /* positions filled at a time; most of any model */
+
+/* ------------------------------------------------------------------------ config -- */
+
+static err_code required_real(const cJSON *r, const char *name, double lo, double hi, float *out,
+                              err *e)
+{
+    if (!config_is_set(r, name)) return err_set(e, ERR_INPUT, "\"%s\" is missing", name);
+    return config_real(r, name, lo, hi, out, e);
+}
+
+/* original_max_position_embeddings: the model's own comes first where it has one (Phi-3), then the
+ * scaling's; transformers falls back to max_position_embeddings. */
+static err_code read_original(const cJSON *j, const cJSON *r, const model_family *f,
+                              const model_config *c, rope_config *out, err *e)
+{
+    static const char field[] = "original_max_position_embeddings";
+    out->original_pos = f->original_pos ? f->original_pos : c->max_pos;
+    bool own = f->original_pos || config_is_set(j, field);
+    return config_dimension(own ? j : r, field, POS_MAX, &out->original_pos, e);
+}
+
+static err_code read_llama3(const cJSON *r, rope_config *out, err *e)
+{
+    err_code rc = required_real(r, "factor", 1.0, 1e6, &out->factor, e);
+    if (!rc) rc = required_real(r, "low_freq_factor", 1e-6, 1e6, &out->low_freq, e);
+    if (!rc) rc = required_real(r, "high_freq_factor", 1e-6, 1e6, &out->high_freq, e);
+    if (!rc && !config_is_set(r, "original_max_position_embeddings"))
+        return err_set(e, ERR_INPUT, "\"original_max_position_embeddings\" is missing");
+    if (!rc && out->high_freq <= out->low_freq)
+        return err_set(e, ERR_INPUT, "\"high_freq_factor\" must be above \"low_freq_factor\"");
+    return rc;
+}
+
+static double mscale(double factor, double by)
+{
+    return factor <= 1 ? 1.0 : 0.1 * by * log(factor) + 1.0;
+}
+
+static err_code read_yarn(const cJSON *r, rope_config *out, err *e)
+{
+    float scale = 0, all = 0;
+    bool truncate = true;
+    out->beta_fast = 32;
+    out->beta_slow = 1;
+    err_code rc = required_real(r, "factor", 1.0, 1e6, &out->factor, e);
+    if (!rc) rc = config_real(r, "beta_fast", 1e-3, 1e6, &out->beta_fast, e);
+    if (!rc) rc = config_real(r, "beta_slow", 1e-3, 1e6, &out->beta_slow, e);
+    if (!rc) rc = config_real(r, "mscale", 0, 1e3, &scale, e);
+    if (!rc) rc = config_real(r, "mscale_all_dim", 0, 1e3, &all, e);
+    if (!rc) rc = config_flag(r, "truncate", &truncate, e);
+    if (rc) return rc;
+    double factor = (double)out->factor;
+    bool both = scale > 0 && all > 0;
+    out->attention_factor =
+        (float)(both ? mscale(factor, (double)scale) / mscale(factor, (double)all)
+                     : mscale(factor, 1));
+    out->truncate = truncate;
+    if (out->theta <= 1) return err_set(e, ERR_INPUT, "\"rope_theta\" must be above 1");
+    return config_real(r, "attention_factor", 1e-3, 1e3, &out->attention_factor, e);
+}
+
+static err_code read_factors(const cJSON *r, const char *name, int n, float *out, err *e)
+{
+    const cJSON *list = json_get(r, name), *item;
+    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != n)
+        return err_set(e, ERR_INPUT, "\"%s\" must hold %d numbers", name, n);
+    cJSON_ArrayForEach(item, list)
+    {
+        if (!cJSON_IsNumber(item) || !(item->valuedouble > 1e-6 && item->valuedouble < 1e9))
+            return err_set(e, ERR_INPUT, "\"%s\" must hold %d numbers above 0", name, n);
+        *out++ = (float)item->valuedouble;
+    }
+    return ERR_NONE;
+}
+
+static err_code read_longrope(const cJSON *r, const model_config *c, rope_config *out, err *e)
+{
+    int n = out->dim / 2;
+    out->factor = (float)((double)c->max_pos / out->original_pos);
+    if (n > MODEL_ROPE_MAX)
+        return err_set(e, ERR_UNSUPPORTED, "longrope of more than %d frequencies is not supported",
+                       MODEL_ROPE_MAX);
+    err_code rc = read_factors(r, "short_factor", n, out->short_factor, e);
+    if (!rc) rc = read_factors(r, "long_factor", n, out->long_factor, e);
+    if (!rc) rc = config_real(r, "factor", 1e-3, 1e6, &out->factor, e);
+    if (rc) return rc;
+    double f = (double)out->factor, original = out->original_pos;
+    if (original < 2)
+        return err_set(e, ERR_INPUT, "\"original_max_position_embeddings\" must be above 1");
+    out->attention_factor = f <= 1 ? 1.0F : (float)sqrt(1 + log(f) / log(original));
+    return config_real(r, "attention_factor", 1e-3, 1e3, &out->attention_factor, e);
+}
+
+static err_code read_plain(const cJSON *r, err *e)
+{
+    if (config_is_set(r, "factor")) return config_refuse(e, r, "factor");
+    const cJSON *item;
+    cJSON_ArrayForEach(item, r)
+    {
+        if (cJSON_IsObject(item)) return config_refuse(e, r, item->string);
+    }
+    return ERR_NONE;
+}
+
+static err_code read_partial(const cJSON *r, const model_family *f, const model_config *c,
+                             float *partial, rope_config *out, err *e)
+{
+    err_code rc = config_real(r, "partial_rotary_factor", 0.0, 1.0, partial, e);
+    if (!rc && *partial != 1 && !f->partial) rc = config_refuse(e, r, "partial_rotary_factor");
+    if (rc) return rc;
+    out->dim = (int)((double)c->head_dim * (double)*partial);
+    if (!rc && (out->dim < 2 || out->dim % 2 != 0))
+        rc = err_set(e, ERR_UNSUPPORTED,
+                     "\"partial_rotary_factor\": %g of a head of %d values is not supported",
+                     (double)*partial, c->head_dim);
+    return rc;
+}
+
+/* Dynamic scaling begins behind max_position_embeddings, where nothing is served: a plain one. */
+static err_code read_type(const cJSON *j, const cJSON *r, const char *type, const model_family *f,
+                          const model_config *c, rope_config *out, err *e)
+{
+    static const struct {
+        const char *name;
+        int kind;
+    } kinds[] = {{"default", ROPE_PLAIN}, {"dynamic", ROPE_PLAIN}, {"linear", ROPE_LINEAR},
+                 {"llama3", ROPE_LLAMA3}, {"yarn", ROPE_YARN},     {"longrope", ROPE_LONG},
+                 {"su", ROPE_LONG}};
+    float unused = 0;
+    bool known = false;
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        bool is = strcmp(type, kinds[i].name) == 0;
+        known |= is;
+        if (is) out->kind = kinds[i].kind;
+    }
+    if (strcmp(type, "mrope") == 0 && f->reads & READS_MROPE) return ERR_NONE;
+    if (!known)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "rope type \"%.64s\" is not supported (default, dynamic, linear, llama3, "
+                       "yarn, longrope are)",
+                       type);
+    if (out->kind == ROPE_YARN && f->yarn_means_longrope) out->kind = ROPE_LONG;
+    err_code rc = read_original(j, r, f, c, out, e);
+    if (rc) return rc;
+    switch (out->kind) {
+    case ROPE_PLAIN:
+        return strcmp(type, "dynamic") == 0 ? required_real(r, "factor", 1.0, 1e6, &unused, e)
+                                            : read_plain(r, e);
+    case ROPE_LINEAR: return required_real(r, "factor", 1.0, 1e6, &out->factor, e);
+    case ROPE_LLAMA3: return read_llama3(r, out, e);
+    case ROPE_YARN: return read_yarn(r, out, e);
+    case ROPE_LONG: return read_longrope(r, c, out, e);
+    }
+    return ERR_NONE;
+}
+
+/* One object of rope_scaling (old files) or rope_parameters. */
+static err_code read_scaling(const cJSON *j, const cJSON *r, const model_family *f,
+                             const model_config *c, float *partial, rope_config *out, err *e)
+{
+    const char *type = NULL;
+    err_code rc = json_str(r, config_is_set(r, "rope_type") ? "rope_type" : "type", &type, NULL, e);
+    if (!rc) rc = config_real(r, "rope_theta", 1.0, 1e12, &out->theta, e);
+    if (!rc) rc = read_partial(r, f, c, partial, out, e);
+    if (!rc && config_is_set(r, "llama_4_scaling_beta"))
+        rc = config_refuse(e, r, "llama_4_scaling_beta");
+    if (!rc && !(f->reads & READS_MROPE) && config_is_set(r, "mrope_section"))
+        rc = config_refuse(e, r, "mrope_section");
+    return rc ? rc : read_type(j, r, type ? type : "default", f, c, out, e);
+}
+
+/* rope_parameters that name full_attention and sliding_attention. */
+static err_code read_kinds(const cJSON *j, const cJSON *r, const model_family *f, model_config *c,
+                           float *partial, err *e)
+{
+    const cJSON *item;
+    err_code rc = ERR_NONE;
+    cJSON_ArrayForEach(item, r)
+    {
+        bool full = strcmp(item->string, "full_attention") == 0;
+        if (rc || cJSON_IsNull(item)) continue;
+        if ((!full && strcmp(item->string, "sliding_attention") != 0) || !cJSON_IsObject(item))
+            return config_refuse(e, r, item->string);
+        rc = read_scaling(j, item, f, c, partial, full ? &c->rope : &c->local_rope, e);
+    }
+    return rc;
+}
+
+static err_code read_objects(const cJSON *j, const model_family *f, model_config *c, float partial,
+                             err *e)
+{
+    static const char *const where[] = {"rope_scaling", "rope_parameters"};
+    for (int i = 0; i < 2; i++) {
+        if (!config_is_set(j, where[i])) continue;
+        const cJSON *r = json_get(j, where[i]);
+        if (!cJSON_IsObject(r)) return err_set(e, ERR_INPUT, "\"%s\" must be an object", where[i]);
+        err_code rc = f->rope_per_kind && i == 1 ? read_kinds(j, r, f, c, &partial, e)
+                                                 : read_scaling(j, r, f, c, &partial, &c->rope, e);
+        if (rc) return e ? err_context(e, "\"%s\"", where[i]) : rc;
+    }
+    return ERR_NONE;
+}
+
+err_code rope_config_read(const cJSON *j, const model_family *f, model_config *c, err *e)
+{
+    float partial = f->partial > 0 ? f->partial : 1.0F;
+    c->rope = (rope_config){.theta = f->theta, .factor = 1, .attention_factor = 1};
+    err_code rc = config_real(j, "rope_theta", 1.0, 1e12, &c->rope.theta, e);
+    if (!rc) rc = read_partial(j, f, c, &partial, &c->rope, e);
+    if (rc) return rc;
+    c->local_rope = c->rope;
+    if (f->local_theta > 0) c->local_rope.theta = f->local_theta;
+    rc = config_real(j, "rope_local_base_freq", 1.0, 1e12, &c->local_rope.theta, e);
+    if (!rc) rc = read_objects(j, f, c, partial, e);
+    if (!f->rope_per_kind) c->local_rope = c->rope;
+    return rc;
+}
+
+bool rope_config_same(const rope_config *a, const rope_config *b)
+{
+    bool same = a->kind == b->kind && a->dim == b->dim && a->theta == b->theta &&
+                a->factor == b->factor && a->original_pos == b->original_pos &&
+                a->low_freq == b->low_freq && a->high_freq == b->high_freq &&
+                a->beta_fast == b->beta_fast && a->beta_slow == b->beta_slow &&
+                a->truncate == b->truncate && a->attention_factor == b->attention_factor;
+    for (int i = 0; i < MODEL_ROPE_MAX && same; i++)
+        same = a->short_factor[i] == b->short_factor[i] && a->long_factor[i] == b->long_factor[i];
+    return same;
+}
+
+/* ------------------------------------------------------------------------ tables -- */
+
+/* Long waves are stretched, short ones kept, those between blended. */
+static float llama3(const rope_config *r, float f)
+{
+    float original = (float)r->original_pos, wavelen = 6.2831853071795864769F / f;
+    if (wavelen > original / r->low_freq) return f / r->factor;
+    if (wavelen < original / r->high_freq) return f;
+    float smooth = (original / wavelen - r->low_freq) / (r->high_freq - r->low_freq);
+    return (1.0F - smooth) * f / r->factor + smooth * f;
+}
+
+/* Which frequency turns so many times over the positions of training. */
+static double yarn_border(const rope_config *r, double turns)
+{
+    const double two_pi = 6.2831853071795864769;
+    return r->dim * log(r->original_pos / (turns * two_pi)) / (2 * log((double)r->theta));
+}
+
+/* From kept to stretched between two borders (Peng et al. 2023). */
+static float yarn(const rope_config *r, int i, float power)
+{
+    double low = yarn_border(r, (double)r->beta_fast), high = yarn_border(r, (double)r->beta_slow);
+    if (r->truncate) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = low < 0 ? 0 : low;
+    high = high > r->dim - 1 ? r->dim - 1 : high;
+    if (low == high) high += 0.001;
+    float ramp = ((float)i - (float)low) / (float)(high - low);
+    float keep = 1.0F - (ramp < 0 ? 0 : ramp > 1 ? 1 : ramp);
+    return 1.0F / (r->factor * power) * (1.0F - keep) + 1.0F / power * keep;
+}
+
+static float frequency(const rope_config *r, int i, int max_pos)
+{
+    float power = (float)pow((double)r->theta, (double)((float)(2 * i) / (float)r->dim));
+    switch (r->kind) {
+    case ROPE_PLAIN: break;
+    case ROPE_LINEAR: return 1.0F / power / r->factor;
+    case ROPE_LLAMA3: return llama3(r, 1.0F / power);
+    case ROPE_YARN: return yarn(r, i, power);
+    case ROPE_LONG:
+        return 1.0F / ((max_pos > r->original_pos ? r->long_factor : r->short_factor)[i] * power);
+    }
+    return 1.0F / power;
+}
+
+err_code rope_create(rope_tables *t, backend *be, const rope_config *r, int max_pos, bool pairs,
+                     const float *divisors, err *e)
+{
+    int half = r->dim / 2;
+    t->bytes = (size_t)max_pos * (size_t)half * sizeof(float);
+    t->factor = r->attention_factor;
+    t->inv_freq = malloc((size_t)half * sizeof(float));
+    t->chunk = malloc(ROPE_CHUNK * (size_t)half * sizeof(float));
+    t->cos = be_map(be, t->bytes);
+    t->sin = be_map(be, t->bytes);
+    if (!t->inv_freq || !t->chunk || !t->cos || !t->sin)
+        return err_set(e, ERR_NOMEM, "no memory for the rope tables of %d positions", max_pos);
+    for (int i = 0; i < half; i++)
+        t->inv_freq[i] = frequency(r, i, max_pos) / (divisors ? divisors[i] : 1.0F);
+    t->table = (rope_table){
+        .cos = t->cos, .sin = t->sin, .max_pos = max_pos, .rope_dim = r->dim, .pairs = pairs};
+    return ERR_NONE;
+}
+
+void rope_clear(rope_tables *t, backend *be)
+{
+    be_unmap(be, t->cos, t->bytes);
+    be_unmap(be, t->sin, t->bytes);
+    free(t->chunk);
+    free(t->inv_freq);
+    *t = (rope_tables){.ready = 0};
+}
+
+/* One function's values for positions [from, to), uploaded. */
+static err_code upload(rope_tables *t, backend *be, float *table, double (*fn)(double), int from,
+                       int to, err *e)
+{
+    size_t half = (size_t)t->table.rope_dim / 2;
+    float *v = t->chunk;
+    for (int pos = from; pos < to; pos++) {
+        for (size_t i = 0; i < half; i++) {
+            float angle = (float)pos * t->inv_freq[i]; /* rounded to f32 as the reference does */
+            *v++ = (float)fn((double)angle) * t->factor;
+        }
+    }
+    err_code rc = be_upload(be, table + (size_t)from * half, t->chunk,
+                            (size_t)(to - from) * half * sizeof(float));
+    return rc ? err_set(e, rc, "the device takes no rope tables") : ERR_NONE;
+}
+
+err_code rope_fill(rope_tables *t, backend *be, int n, err *e)
+{
+    err_code rc = ERR_NONE;
+    while (!rc && t->ready < n && t->table.rope_dim > 0) {
+        int from = t->ready, to = from + ROPE_CHUNK;
+        if (to > t->table.max_pos) to = t->table.max_pos;
+        rc = upload(t, be, t->cos, cos, from, to, e);
+        if (!rc) rc = upload(t, be, t->sin, sin, from, to, e);
+        if (!rc) t->ready = to;
+    }
+    return rc;
+}

@@ -1,0 +1,98 @@
+/* stored.c -- rows of any format as plain values. */
+#include "engine/model/stored.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "engine/base/halves.h"
+
+size_t stored_bytes(const stored *s)
+{
+    size_t sum = 0;
+    for (int i = 0; i < STORED_PARTS; i++) sum += (size_t)s->part[i].bytes;
+    return sum;
+}
+
+bool stored_in_place(const stored *s)
+{
+    return s->values && !s->turned && (uintptr_t)s->values % dtype_bytes(s->plain) == 0;
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+static void read_plain(const stored *s, int row, float *out)
+{
+    size_t cols = (size_t)s->src.cols, first = (size_t)stored_row(s, row) * cols;
+    for (size_t i = 0; i < cols; i++) out[i] = float_at(s->values, s->plain, first + i);
+}
+
+static void read_row(const stored *s, int row, const weight_row *w, float *out)
+{
+    const weight_source *src = &s->src;
+    if (s->read_values) {
+        s->read_values(s, row, out);
+    } else if (s->values) {
+        read_plain(s, row, out);
+    } else {
+        src->read_row(src, row, w);
+        for (int k = 0; k < src->cols; k++)
+            out[src->order ? src->order[k] : k] = weight_row_value(src, w, k);
+    }
+}
+
+static void put_row(const float *row, int cols, dtype type, void *out)
+{
+    uint16_t *half = out;
+    if (type == DT_F32) memcpy(out, row, (size_t)cols * sizeof(*row));
+    for (int i = 0; i < cols && type == DT_BF16; i++) half[i] = bf16_from_f32(row[i]);
+    for (int i = 0; i < cols && type == DT_F16; i++) half[i] = f16_from_f32(row[i]);
+}
+
+bool stored_values(const stored *s, int from, int to, dtype type, void *out)
+{
+    size_t cols = (size_t)s->src.cols, codes = s->src.read_row ? weight_row_bytes(&s->src) : 0;
+    float *room = malloc(cols * sizeof(*room) + codes);
+    weight_row w = {0};
+    if (!room) return false;
+    if (codes) w = weight_row_place(&s->src, room + cols);
+    for (int row = from; row < to; row++) {
+        read_row(s, row, &w, room);
+        put_row(room, s->src.cols, type,
+                (uint8_t *)out + (size_t)(row - from) * cols * dtype_bytes(type));
+    }
+    free(room);
+    return true;
+}
+
+/* ---- pages ----------------------------------------------------------------------------------- */
+
+/* The pages that a part touches, or those that are its own alone. */
+static void advise(const stored *s, bool own, int advice)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    for (int i = 0; i < STORED_PARTS; i++) {
+        uintptr_t from = (uintptr_t)s->part[i].data, to = from + s->part[i].bytes;
+        if (!from) continue;
+        from = (from + (own ? page - 1 : 0)) / page * page;
+        if (own) to = to / page * page;
+        if (from < to) (void)madvise((void *)from, to - from, advice);
+    }
+}
+
+void stored_ahead(const stored *s)
+{
+    advise(s, false, MADV_WILLNEED);
+}
+
+void stored_forget(const stored *s)
+{
+    advise(s, true, MADV_DONTNEED);
+}
+
+void stored_clear(stored *s)
+{
+    free(s->order);
+    s->order = NULL;
+}

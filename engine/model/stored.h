@@ -1,0 +1,77 @@
+/* stored.h -- one matrix or vector as its file has it, in any format; private to engine/model/.
+ *
+ * Three kinds: plain values; codes with scales, which a kernel may take as they are
+ * (weight_source); and codes whose values no small table gives (FP8, NF4), for which there are only
+ * values.  Of each kind stored_values() gives a row's values, exactly as the format's own library
+ * has them.
+ *
+ * Ownership: the files' bytes are borrowed.  A stored must not move once it is filled: src.impl
+ *            points to it.
+ * Threads:   filled by one; then any thread reads.
+ */
+#ifndef ENGINE_MODEL_STORED_H
+#define ENGINE_MODEL_STORED_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/err.h"
+#include "engine/weight_source.h"
+
+enum { STORED_PARTS = 6, STORED_NAME_MAX = 127, STORED_FORMAT_MAX = 24 };
+
+typedef struct stored_part {
+    const uint8_t *data; /* any alignment; NULL: not there */
+    uint64_t bytes;
+} stored_part;
+
+typedef struct stored stored;
+
+struct stored {
+    char name[STORED_NAME_MAX + 1]; /* in the file, for messages */
+    char format[STORED_FORMAT_MAX]; /* "Q4_K", "GPTQ 4 bits", "BF16" */
+    weight_source src;              /* rows, cols; read_row NULL: values alone */
+    dtype plain;                    /* what holds its values exactly */
+    bool vector;                    /* one row; `turned` goes for its columns */
+    stored_part part[STORED_PARTS]; /* what it is made of; a format's own order */
+    int turned;                     /* head length where rows stand in pairs, else 0 */
+    int group, bits, zero_off;      /* of the format's own reader */
+    int block_rows;                 /* FP8: rows that share a scale */
+    int nested;                     /* bitsandbytes: scales that share a scale, */
+    float offset;                   /* and what is added to them */
+    dtype scale_type;               /* of scales that are plain values */
+    int *order;                     /* owned: src.order, made from an index of groups */
+    const void *values;             /* plain values, row-major, any alignment; else NULL */
+    /* One row's values; NULL: by `values` or src.read_row. */
+    void (*read_values)(const stored *s, int row, float *out);
+};
+
+/* The file's row of row `row`: llama.cpp's files have the two halves of each of a Llama's heads as
+ * pairs. */
+static inline int stored_row(const stored *s, int row)
+{
+    if (!s->turned) return row;
+    int head = row / s->turned, at = row % s->turned, half = s->turned / 2;
+    return head * s->turned + 2 * (at % half) + at / half;
+}
+
+/* Bytes in the files. */
+size_t stored_bytes(const stored *s);
+
+/* Whether the plain values lie in the file as a backend takes them. */
+bool stored_in_place(const stored *s);
+
+/* Rows [from, to) as `type` to out [to - from][cols].  False: no memory. */
+bool stored_values(const stored *s, int from, int to, dtype type, void *out);
+
+/* Hints to the kernel about a mapped file's pages: soon wanted; no longer wanted. */
+void stored_ahead(const stored *s);
+void stored_forget(const stored *s);
+
+void stored_clear(stored *s);
+
+/* A tensor of a GGUF for s->src.rows and cols; false: its type is none that is read. */
+bool stored_take_ggml(stored *s, int type, const uint8_t *data, uint64_t bytes);
+
+#endif

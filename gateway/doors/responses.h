@@ -1,0 +1,55 @@
+/* responses.h -- one request of OpenAI's Responses API: a chat completion with other words.
+ *
+ *     body -> items (with those of what it goes on from) -> a chat's body        responses_input.c
+ *     thoughts, text, calls -> items, events with their numbers                  responses_say.c
+ *     create, get, delete, cancel, input items; conversations                    responses_api.c
+ *
+ * Ownership: a run lives on its worker's stack.  Threads: that worker.
+ */
+#ifndef GATEWAY_DOORS_RESPONSES_H
+#define GATEWAY_DOORS_RESPONSES_H
+
+#include "gateway/doors/door_json.h"
+#include "gateway/openai/completion_door.h"
+#include "gateway/server.h"
+#include "storage/responses/responses.h"
+
+enum { RESPONSES_CHAIN_MAX = 256, RESPONSES_ITEMS_MAX = 2048 };
+
+typedef enum { ITEM_NONE, ITEM_REASONING, ITEM_MESSAGE, ITEM_CALL } responses_item;
+
+typedef struct responses_run {
+    exchange *x;
+    server *srv;
+    cJSON *chat;     /* the body as a chat's */
+    cJSON *input;    /* this request's own items, each with its id */
+    cJSON *response; /* the object, as it is known so far */
+    cJSON *output;   /* its items; response's */
+    response_row row;
+    bool store, background;
+    /* ---- what is said ---- */
+    int sequence;
+    responses_item open; /* the item that is being said */
+    char item_id[64];
+    const tool_call *call; /* of ITEM_CALL */
+    jsonw said;            /* its text so far */
+    const char *finish;
+} responses_run;
+
+/* responses_input.c: completion_door.translate */
+const cJSON *responses_translate(void *state, exchange *x, const cJSON *body, bool *drop_oldest,
+                                 openai_problem *p);
+/* One more item of a conversation's, into the chat's messages.  False: *p says why. */
+bool responses_add_item(cJSON *messages, const cJSON *item, openai_problem *p);
+/* An input item as it is stored and listed: with an id, its content in parts. */
+cJSON *responses_keep_item(const cJSON *item);
+
+/* responses_say.c */
+void responses_begin(void *state, jsonw *w, const openai_head *h, const openai_usage *u);
+void responses_say(void *state, jsonw *w, const openai_choice *c);
+/* All items are said, and the object is whole. */
+void responses_finish(responses_run *r, jsonw *w, const openai_usage *u);
+/* An event that carries the object as it is. */
+void responses_event(responses_run *r, jsonw *w, const char *type);
+
+#endif

@@ -1,0 +1,243 @@
+/* responses_say.c -- what comes of a completion, as items and events in OpenAI's order.
+ *
+ * An item is opened, said piece by piece, closed; the next one opens only then.  Without a stream
+ * the same happens with nobody to hear it, and the object is what is left. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "gateway/doors/responses.h"
+
+static void begin_event(responses_run *r, jsonw *w, const char *type)
+{
+    char head[96];
+    int n = snprintf(head, sizeof(head), "event: %s\ndata: ", type);
+    jsonw_raw(w, head, (size_t)n);
+    w->comma = false;
+    jsonw_open(w, NULL, '{');
+    jsonw_str(w, "type", type);
+    jsonw_int(w, "sequence_number", r->sequence++);
+}
+
+static void end_event(jsonw *w)
+{
+    jsonw_close(w, '}');
+    jsonw_raw(w, "\n\n", 2);
+}
+
+void responses_event(responses_run *r, jsonw *w, const char *type)
+{
+    begin_event(r, w, type);
+    door_write(w, "response", r->response);
+    end_event(w);
+}
+
+/* ------------------------------------------------------------------------- items -- */
+
+static int index_of_item(const responses_run *r)
+{
+    return cJSON_GetArraySize(r->output);
+}
+
+/* The part of an item's content that holds its text. */
+static cJSON *part_of(responses_item kind, const char *text)
+{
+    cJSON *part = cJSON_CreateObject();
+    door_add_text(part, "type", kind == ITEM_REASONING ? "reasoning_text" : "output_text");
+    door_add_text(part, "text", text);
+    if (kind == ITEM_REASONING) return part;
+    door_add(part, "annotations", cJSON_CreateArray());
+    door_add(part, "logprobs", cJSON_CreateArray());
+    return part;
+}
+
+/* The open item, with what has been said of it; status NULL: nothing has. */
+static cJSON *item_of(const responses_run *r, const char *status)
+{
+    const char *text = status && r->said.text ? r->said.text : "";
+    cJSON *item = cJSON_CreateObject(), *content = NULL;
+    static const char *const types[] = {"", "reasoning", "message", "function_call"};
+    door_add_text(item, "id", r->item_id);
+    door_add_text(item, "type", types[r->open]);
+    door_add_text(item, "status", status ? status : "in_progress");
+    if (r->open == ITEM_CALL) {
+        door_add_text(item, "arguments", text);
+        door_add_text(item, "call_id", r->call->id);
+        door_add_text(item, "name", r->call->name);
+        return item;
+    }
+    content = cJSON_CreateArray();
+    if (status) door_append(content, part_of(r->open, text));
+    if (r->open == ITEM_REASONING) door_add(item, "summary", cJSON_CreateArray());
+    door_add(item, "content", content);
+    if (r->open == ITEM_MESSAGE) door_add_text(item, "role", "assistant");
+    return item;
+}
+
+static void say_item(responses_run *r, jsonw *w, const char *type, const cJSON *item)
+{
+    if (!w) return;
+    begin_event(r, w, type);
+    jsonw_int(w, "output_index", index_of_item(r));
+    door_write(w, "item", item);
+    end_event(w);
+}
+
+/* The members that tell which item an event is about. */
+static void begin_about(responses_run *r, jsonw *w, const char *type)
+{
+    begin_event(r, w, type);
+    jsonw_str(w, "item_id", r->item_id);
+    jsonw_int(w, "output_index", index_of_item(r));
+    if (r->open != ITEM_CALL) jsonw_int(w, "content_index", 0);
+}
+
+static void say_part(responses_run *r, jsonw *w, const char *type, const char *text)
+{
+    if (!w || r->open == ITEM_CALL) return;
+    cJSON *part = part_of(r->open, text);
+    begin_about(r, w, type);
+    door_write(w, "part", part);
+    end_event(w);
+    cJSON_Delete(part);
+}
+
+static void open_item(responses_run *r, jsonw *w, responses_item kind, const tool_call *call)
+{
+    static const char *const prefixes[] = {"", "rs_", "msg_", "fc_"};
+    r->open = kind;
+    r->call = call;
+    door_make_id(prefixes[kind], r->item_id);
+    jsonw_reset(&r->said);
+    cJSON *item = item_of(r, NULL);
+    say_item(r, w, "response.output_item.added", item);
+    cJSON_Delete(item);
+    say_part(r, w, "response.content_part.added", "");
+}
+
+static void say_done(responses_run *r, jsonw *w, const char *text)
+{
+    static const char *const types[] = {"", "response.reasoning_text.done",
+                                        "response.output_text.done",
+                                        "response.function_call_arguments.done"};
+    if (!w) return;
+    begin_about(r, w, types[r->open]);
+    jsonw_str(w, r->open == ITEM_CALL ? "arguments" : "text", text);
+    if (r->open == ITEM_MESSAGE) {
+        jsonw_open(w, "logprobs", '[');
+        jsonw_close(w, ']');
+    }
+    end_event(w);
+}
+
+static void close_item(responses_run *r, jsonw *w, bool whole)
+{
+    if (r->open == ITEM_NONE) return;
+    const char *text = r->said.text ? r->said.text : "";
+    cJSON *item = item_of(r, whole ? "completed" : "incomplete");
+    say_done(r, w, text);
+    say_part(r, w, "response.content_part.done", text);
+    say_item(r, w, "response.output_item.done", item);
+    door_append(r->output, item);
+    r->open = ITEM_NONE;
+}
+
+static void say_delta(responses_run *r, jsonw *w, const char *s, size_t len)
+{
+    static const char *const types[] = {"", "response.reasoning_text.delta",
+                                        "response.output_text.delta",
+                                        "response.function_call_arguments.delta"};
+    if (len == 0) return;
+    jsonw_raw(&r->said, s, len);
+    if (!w) return;
+    begin_about(r, w, types[r->open]);
+    jsonw_strn(w, "delta", s, len);
+    if (r->open == ITEM_MESSAGE) {
+        jsonw_open(w, "logprobs", '[');
+        jsonw_close(w, ']');
+    }
+    end_event(w);
+}
+
+/* ----------------------------------------------------------------- a completion's life -- */
+
+void responses_begin(void *state, jsonw *w, const openai_head *h, const openai_usage *u)
+{
+    responses_run *r = state;
+    (void)u;
+    cJSON_DeleteItemFromObjectCaseSensitive(r->response, "service_tier");
+    door_add_text(r->response, "service_tier", h->service_tier ? h->service_tier : "default");
+    if (!w) return;
+    responses_event(r, w, "response.created");
+    responses_event(r, w, "response.in_progress");
+}
+
+static void say_text(responses_run *r, jsonw *w, responses_item kind, const char *s, size_t len)
+{
+    if (len == 0) return;
+    if (r->open != kind) {
+        close_item(r, w, true);
+        open_item(r, w, kind, NULL);
+    }
+    say_delta(r, w, s, len);
+}
+
+static void say_calls(responses_run *r, jsonw *w, tool_reader *t)
+{
+    for (int i = 0; t && i < t->n_calls; i++) {
+        tool_call *c = &t->call[i];
+        if (c->told) {
+            close_item(r, w, true);
+            open_item(r, w, ITEM_CALL, c);
+            c->told = false;
+        }
+        if (r->call == c) say_delta(r, w, t->args.s + c->at + c->given, c->len - c->given);
+        c->given = c->len;
+    }
+}
+
+void responses_say(void *state, jsonw *w, const openai_choice *c)
+{
+    responses_run *r = state;
+    say_text(r, w, ITEM_REASONING, c->thoughts, c->n_thoughts);
+    say_text(r, w, ITEM_MESSAGE, c->text, c->len);
+    say_calls(r, w, c->calls);
+    if (c->finish) r->finish = c->finish;
+    if (w && r->said.failed) w->failed = true;
+}
+
+static void set(cJSON *o, const char *name, cJSON *v)
+{
+    cJSON_DeleteItemFromObjectCaseSensitive(o, name);
+    door_add(o, name, v);
+}
+
+static cJSON *usage_of(const openai_usage *u)
+{
+    cJSON *o = cJSON_CreateObject(), *in = cJSON_CreateObject(), *out = cJSON_CreateObject();
+    door_add_number(o, "input_tokens", (double)u->prompt_tokens);
+    door_add_number(in, "cached_tokens", (double)u->cached_tokens);
+    door_add_number(in, "cache_write_tokens", 0);
+    door_add(o, "input_tokens_details", in);
+    door_add_number(o, "output_tokens", (double)u->output_tokens);
+    door_add_number(out, "reasoning_tokens", (double)u->reasoning_tokens);
+    door_add(o, "output_tokens_details", out);
+    door_add_number(o, "total_tokens", (double)(u->prompt_tokens + u->output_tokens));
+    return o;
+}
+
+void responses_finish(responses_run *r, jsonw *w, const openai_usage *u)
+{
+    bool cut = r->finish && strcmp(r->finish, "length") == 0;
+    if (!r->open && !index_of_item(r)) open_item(r, w, ITEM_MESSAGE, NULL); /* it said nothing */
+    close_item(r, w, !cut);
+    set(r->response, "status", cJSON_CreateString(cut ? "incomplete" : "completed"));
+    set(r->response, "usage", usage_of(u));
+    if (cut) {
+        cJSON *why = cJSON_CreateObject();
+        door_add_text(why, "reason", "max_output_tokens");
+        set(r->response, "incomplete_details", why);
+    } else {
+        door_add_seconds(r->response, "completed_at", clock_wall_us());
+    }
+}

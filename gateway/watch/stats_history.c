@@ -1,0 +1,305 @@
+/* stats_history.c -- two spans under way, one of ten seconds and one of ten minutes. */
+#include "gateway/watch/stats_history.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/base/lock.h"
+#include "gateway/admin_proto.h"
+#include "storage/tenants.h"
+
+enum { FINE, COARSE, SPANS };
+
+static const uint64_t others = UINT64_MAX; /* the id of the line that the rest of a kind shares */
+static const int most_of[HISTORY_KINDS] = {PROTO_CLASS_MAX, 40, 40};
+_Static_assert(PROTO_CLASS_MAX + 40 + 40 <= HISTORY_NAMES, "a span's lines are one batch");
+
+typedef struct line {
+    history_kind kind;
+    uint64_t id, tenant_id;
+    char label[MODEL_LABEL_MAX + 1]; /* of an adapter, without its version */
+    book_counts c;
+} line;
+
+typedef struct span {
+    int width_s, n, n_of[HISTORY_KINDS];
+    int64_t start_s; /* 0: nothing has begun */
+    line line[HISTORY_NAMES];
+} span;
+
+struct stats_history {
+    lock mu;
+    span span[SPANS];
+    breach breach[PROTO_CLASS_MAX];
+    int64_t part;
+
+    /* tick() alone */
+    int calm[PROTO_CLASS_MAX]; /* spans without a breach in a row */
+    span ended;                /* a copy of the one that is over */
+};
+
+stats_history *stats_history_create(int64_t part)
+{
+    stats_history *h = calloc(1, sizeof(*h));
+    if (!h) return NULL;
+    lock_init(&h->mu, LOCK_STATS_HISTORY);
+    h->part = part;
+    h->span[FINE].width_s = HISTORY_FINE_S;
+    h->span[COARSE].width_s = HISTORY_COARSE_S;
+    return h;
+}
+
+void stats_history_destroy(stats_history *h)
+{
+    if (!h) return;
+    lock_free(&h->mu);
+    free(h);
+}
+
+/* ------------------------------------------------------------------------ gathering -- */
+
+static line *line_of(span *s, history_kind kind, uint64_t id)
+{
+    for (int i = 0; i < s->n; i++) {
+        if (s->line[i].kind == kind && s->line[i].id == id) return &s->line[i];
+    }
+    if (id != others && s->n_of[kind] >= most_of[kind] - 1 && kind != HISTORY_CLASS)
+        return line_of(s, kind, others);
+    line *l = &s->line[s->n++];
+    *l = (line){.kind = kind, .id = id};
+    s->n_of[kind]++;
+    return l;
+}
+
+static void note_in(span *s, const usage_row *row, int class)
+{
+    book_add(&line_of(s, HISTORY_CLASS, (uint64_t) class)->c, row);
+    book_add(&line_of(s, HISTORY_TENANT, row->tenant_id)->c, row);
+    if (!row->adapter_id) return;
+    line *l = line_of(s, HISTORY_ADAPTER, book_adapter_key(row->tenant_id, row->model));
+    book_add(&l->c, row);
+    if (l->id == others || l->label[0]) return;
+    l->tenant_id = row->tenant_id;
+    snprintf(l->label, sizeof(l->label), "%.*s", (int)strcspn(row->model, "@"), row->model);
+}
+
+void stats_history_note(stats_history *h, const usage_row *row, int class)
+{
+    lock_take(&h->mu);
+    for (int i = 0; i < SPANS; i++) note_in(&h->span[i], row, class);
+    lock_release(&h->mu);
+}
+
+void stats_history_refused(stats_history *h, uint64_t tenant_id, int class, bool limited)
+{
+    lock_take(&h->mu);
+    for (int i = 0; i < SPANS; i++) {
+        book_counts *c = &line_of(&h->span[i], HISTORY_CLASS, (uint64_t) class)->c;
+        book_counts *t = &line_of(&h->span[i], HISTORY_TENANT, tenant_id)->c;
+        *(limited ? &c->limited : &c->refused) += 1;
+        *(limited ? &t->limited : &t->refused) += 1;
+    }
+    lock_release(&h->mu);
+}
+
+/* -------------------------------------------------------------------------- writing -- */
+
+/* "queue:3,machine:1", of those that are not 0. */
+static void put_causes(const uint64_t cause[MISS_CAUSES], char *out, size_t cap)
+{
+    size_t at = 0;
+    out[0] = '\0';
+    for (int k = MISS_NONE + 1; k < MISS_CAUSES && at < cap; k++) {
+        if (cause[k] == 0) continue;
+        at += (size_t)snprintf(out + at, cap - at, "%s%s:%llu", at ? "," : "", miss_cause_name(k),
+                               (unsigned long long)cause[k]);
+    }
+}
+
+static void put_name(const line *l, store *st, const char *const *classes, int n_class,
+                     history_row *r)
+{
+    tenant t = {.name = ""};
+    uint64_t id = l->kind == HISTORY_TENANT ? l->id : l->tenant_id;
+    if (l->id == others) {
+        snprintf(r->name, sizeof(r->name), "(others)");
+        return;
+    }
+    if (l->kind == HISTORY_CLASS) {
+        snprintf(r->name, sizeof(r->name), "%s", (int)l->id < n_class ? classes[l->id] : "");
+        return;
+    }
+    if (tenants_get(st, id, &t, NULL)) /* it is gone since */
+        snprintf(t.name, sizeof(t.name), "%llu", (unsigned long long)id);
+    if (l->kind == HISTORY_TENANT)
+        snprintf(r->name, sizeof(r->name), "%s", t.name);
+    else
+        snprintf(r->name, sizeof(r->name), "%s/%.70s", t.name, l->label);
+}
+
+static int64_t percentile_us(const uint32_t counts[BOOK_BUCKETS], double share)
+{
+    double ms = book_percentile_ms(counts, share);
+    return ms < 0 ? -1 : (int64_t)(1000 * ms);
+}
+
+static void fill_row(const span *s, const line *l, history_row *r)
+{
+    const book_counts *c = &l->c;
+    *r = (history_row){.width_s = s->width_s,
+                       .kind = l->kind,
+                       .start_s = s->start_s,
+                       .ended = (int64_t)c->ended,
+                       .failed = (int64_t)c->failed,
+                       .refused = (int64_t)c->refused,
+                       .limited = (int64_t)c->limited,
+                       .met = (int64_t)c->met,
+                       .missed = (int64_t)c->missed,
+                       .prompt_tokens = (int64_t)c->prompt_tokens,
+                       .output_tokens = (int64_t)c->output_tokens,
+                       .ttft_p50_us = percentile_us(c->ttft, 0.5),
+                       .ttft_p99_us = percentile_us(c->ttft, 0.99),
+                       .tpot_p50_us = percentile_us(c->tpot, 0.5),
+                       .tpot_p99_us = percentile_us(c->tpot, 0.99)};
+    put_causes(c->cause, r->causes, sizeof(r->causes));
+}
+
+/* Where the database takes nothing, an empty batch asks again whether it does; and a full disk is
+ * not filled with history. */
+static void write_span(const stats_history *h, store *st, const char *const *classes, int n_class,
+                       int64_t now_s)
+{
+    const span *s = &h->ended;
+    store_stats db;
+    size_t n = 0;
+    history_row *rows = s->n ? malloc((size_t)s->n * sizeof(*rows)) : NULL;
+    store_stats_get(st, &db);
+    for (int i = 0; rows && db.reserve_held && store_healthy(st) && i < s->n; i++) {
+        fill_row(s, &s->line[i], &rows[n]);
+        rows[n].part = h->part;
+        put_name(&s->line[i], st, classes, n_class, &rows[n++]);
+    }
+    if (n > 0 || !store_healthy(st)) history_put(st, rows, n, now_s);
+    free(rows);
+}
+
+/* ------------------------------------------------------------------------- breaches -- */
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static void add_to_breach(breach *b, const book_counts *c)
+{
+    b->missed += (int64_t)c->missed;
+    b->judged += (int64_t)(c->met + c->missed);
+    b->ttft_us = larger(b->ttft_us, percentile_us(c->ttft, 0.99));
+    b->tpot_us = larger(b->tpot_us, percentile_us(c->tpot, 0.99));
+    for (int k = 0; k < MISS_CAUSES; k++) b->cause[k] += c->cause[k];
+}
+
+/* True: it has begun, or is over. */
+static bool see_class(breach *b, int *calm, const book_counts *c, int64_t start_s, int64_t end_s)
+{
+    bool runs = b->since_s && !b->until_s;
+    bool broken = c->missed >= BREACH_LEAST && 10 * c->missed > c->met + c->missed;
+    if (broken && !runs) *b = (breach){.since_s = start_s, .ttft_us = -1, .tpot_us = -1};
+    *calm = broken ? 0 : *calm + 1;
+    if (broken || runs) add_to_breach(b, c);
+    if (broken) return !runs;
+    if (!runs || *calm < CALM_SPANS) return false;
+    b->until_s = end_s - (int64_t)CALM_SPANS * HISTORY_FINE_S;
+    return true;
+}
+
+static void see_breaches(stats_history *h, int n_class, breach_fn *fn, void *arg)
+{
+    static const book_counts none;
+    const span *s = &h->ended;
+    int64_t end_s = s->start_s + s->width_s;
+    for (int k = 0; k < n_class && k < PROTO_CLASS_MAX; k++) {
+        const book_counts *c = &none;
+        for (int i = 0; i < s->n; i++) {
+            if (s->line[i].kind == HISTORY_CLASS && s->line[i].id == (uint64_t)k) c = &s->line[i].c;
+        }
+        lock_take(&h->mu);
+        bool changed = see_class(&h->breach[k], &h->calm[k], c, s->start_s, end_s);
+        breach b = h->breach[k];
+        lock_release(&h->mu);
+        if (changed) fn(arg, k, &b);
+    }
+}
+
+breach stats_history_breach(stats_history *h, int class)
+{
+    lock_take(&h->mu);
+    breach b = h->breach[class];
+    lock_release(&h->mu);
+    return b;
+}
+
+static void put_clock(int64_t s, char out[16])
+{
+    struct tm tm;
+    time_t t = (time_t)s;
+    if (!gmtime_r(&t, &tm) || !strftime(out, 16, "%H:%M:%S", &tm)) out[0] = '\0';
+}
+
+/* ", tokens 815 ms of 50 ms" */
+static size_t put_worst(char *out, size_t cap, const char *what, int64_t us, int64_t target_us)
+{
+    out[0] = '\0';
+    if (target_us <= 0 || us <= target_us) return 0;
+    int n = snprintf(out, cap, "; %s %.4g ms of %.4g ms", what, (double)us / 1e3,
+                     (double)target_us / 1e3);
+    return n < 0 ? 0 : (size_t)n < cap ? (size_t)n : cap - 1;
+}
+
+void breach_text(const breach *b, int64_t ttft_us, int64_t tpot_us, char *out, size_t cap)
+{
+    char since[16], until[32] = "", causes[HISTORY_CAUSES_CAP];
+    out[0] = '\0';
+    if (!b->since_s) return;
+    put_clock(b->since_s, since);
+    if (b->until_s) {
+        memcpy(until, " to ", 5);
+        put_clock(b->until_s, until + 4);
+    }
+    put_causes(b->cause, causes, sizeof(causes));
+    int n =
+        snprintf(out, cap, "%s %s%s UTC: %lld of %lld missed (%s)", b->until_s ? "from" : "since",
+                 since, until, (long long)b->missed, (long long)b->judged, causes);
+    size_t at = n < 0 ? 0 : (size_t)n < cap ? (size_t)n : cap - 1;
+    at += put_worst(out + at, cap - at, "first tokens", b->ttft_us, ttft_us);
+    (void)put_worst(out + at, cap - at, "tokens", b->tpot_us, tpot_us);
+}
+
+/* ------------------------------------------------------------------------------ time -- */
+
+/* The span that is over at `now_s`, if one is, into h->ended; the next one begins. */
+static bool end_span(stats_history *h, int i, int64_t now_s)
+{
+    span *s = &h->span[i];
+    int64_t start_s = now_s / s->width_s * s->width_s;
+    lock_take(&h->mu);
+    bool over = s->start_s && s->start_s != start_s;
+    if (over) h->ended = *s;
+    if (over) memset(s->n_of, 0, sizeof(s->n_of));
+    if (over) s->n = 0;
+    s->start_s = start_s;
+    lock_release(&h->mu);
+    return over;
+}
+
+void stats_history_tick(stats_history *h, store *st, const char *const *classes, int n_class,
+                        int64_t now_s, breach_fn *fn, void *arg)
+{
+    for (int i = 0; i < SPANS; i++) {
+        if (!end_span(h, i, now_s)) continue;
+        write_span(h, st, classes, n_class, now_s);
+        if (i == FINE) see_breaches(h, n_class, fn, arg);
+    }
+}

@@ -1,0 +1,270 @@
+/* follower.c -- the thread that brings other nodes' changes here and into force.
+ *
+ * News comes by NOTIFY; a look every quarter of a second is the belt, for a notice can be lost with
+ * its session.  Rows are applied by the store's writer, as a job of this node's own, so that one
+ * thread writes the database.  What they changed is shown in memory after that, here: each cache
+ * takes its own lock of changes, so a change of this node's that is between its write and its show
+ * is waited for.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/log.h"
+#include "storage/fleet/fleet_inside.h"
+
+enum {
+    LOOK_US = 250000,
+    AWAY_LOOK_US = 500000,
+    BEAT_US = 1000000,
+    APPLY_PATIENCE_US = 5000000,
+    SNAPSHOT_EVERY = 10000 /* changes */
+};
+
+/* ---- apply ---------------------------------------------------------------------------------- */
+
+typedef struct batch { /* changes that were read, and then a job of the writer */
+    int64_t seq[READ_AT_ONCE];
+    void *bytes[READ_AT_ONCE];
+    int length[READ_AT_ONCE], n;
+    bool whole; /* bytes[0] is a snapshot */
+    touched_list touched;
+    int64_t applied;
+} batch;
+
+static err_code keep(void *self, int64_t seq, const void *bytes, int n, err *e)
+{
+    batch *b = self;
+    if (b->n == READ_AT_ONCE) return ERR_NONE;
+    void *copy = malloc((size_t)n + 1);
+    if (!copy) return err_set(e, ERR_NOMEM, "out of memory");
+    memcpy(copy, bytes, (size_t)n);
+    b->bytes[b->n] = copy;
+    b->length[b->n] = n;
+    b->seq[b->n++] = seq;
+    return ERR_NONE;
+}
+
+/* On the writer's thread.  The writer may have applied some of them in a turn of its own. */
+static err_code apply_batch(sqlite3 *db, void *arg, err *e)
+{
+    batch *b = arg;
+    bool joined;
+    replay r = {.db = db, .touched = &b->touched};
+    err_code rc = mirror_position(db, &joined, &r.seq, e);
+    b->touched.n = 0; /* of an attempt that was undone */
+    if (!rc && b->whole && r.seq < b->seq[0]) {
+        rc = replay_snapshot(db, b->seq[0], b->bytes[0], b->length[0], &b->touched, e);
+        b->applied = b->seq[0];
+        return rc;
+    }
+    for (int i = 0; !rc && !b->whole && i < b->n; i++)
+        rc = replay_one(&r, b->seq[i], b->bytes[i], b->length[i], e);
+    b->applied = r.seq;
+    return rc ? rc : mirror_move(db, r.seq, e);
+}
+
+/* Applies what was read and frees it; *applied is the mirror's position. */
+static err_code apply(fleet *f, batch *b, int64_t *applied, err *e)
+{
+    err_code rc = store_write_within(f->st, apply_batch, b, APPLY_PATIENCE_US, e);
+    for (int i = 0; i < b->n; i++) free(b->bytes[i]);
+    if (!rc) {
+        *applied = b->applied;
+        fleet_touch(f, &b->touched);
+        lock_take(&f->mu);
+        if (b->applied > f->applied) f->applied = b->applied;
+        lock_release(&f->mu);
+    } else if (rc == ERR_IO) {
+        rc = err_set(e, ERR_BUSY, "the mirror cannot be written"); /* this node's disk, not there */
+    }
+    touched_clear(&b->touched);
+    return rc;
+}
+
+static err_code apply_snapshot(fleet *f, int64_t *applied, err *e)
+{
+    batch b = {.whole = true, .n = 1};
+    err_code rc = f->reader->get_snapshot(f->reader, &b.seq[0], &b.bytes[0], &b.length[0], e);
+    return rc ? rc : apply(f, &b, applied, e);
+}
+
+static err_code apply_news(fleet *f, const journal_state *s, err *e)
+{
+    bool joined;
+    int64_t at;
+    sqlite3 *db = store_read_begin(f->st);
+    err_code rc = mirror_position(db, &joined, &at, e);
+    store_read_end(f->st, db);
+    if (!rc && at > s->last_seq)
+        rc = err_set(e, ERR_CONFLICT,
+                     "the fleet's journal is older than this mirror: an older "
+                     "copy was restored");
+    while (!rc && at < s->last_seq) {
+        batch b = {0};
+        int64_t before = at;
+        if (at + 1 < s->first_seq) {
+            rc = apply_snapshot(f, &at, e);
+        } else {
+            rc = f->reader->read(f->reader, at, READ_AT_ONCE, keep, &b, e);
+            if (!rc)
+                rc = apply(f, &b, &at, e);
+            else
+                for (int i = 0; i < b.n; i++) free(b.bytes[i]);
+        }
+        if (!rc && at == before) rc = err_set(e, ERR_CONFLICT, "the fleet's journal has a gap");
+    }
+    return rc;
+}
+
+/* ---- show ----------------------------------------------------------------------------------- */
+
+static err_code show_adapter(fleet *f, uint64_t id, err *e)
+{
+    err_code rc = ERR_NONE;
+    lock_take(&f->mu);
+    err_code (*fn)(void *self, uint64_t adapter_id, err *e) = f->on_adapter;
+    void *self = f->on_adapter_self;
+    f->showing = true;
+    lock_release(&f->mu);
+    if (fn) rc = fn(self, id, e);
+    lock_take(&f->mu);
+    f->showing = false;
+    cond_broadcast(&f->shown);
+    lock_release(&f->mu);
+    return rc;
+}
+
+static err_code show(fleet *f, const touched *t, err *e)
+{
+    if (t->kind == TOUCHED_TENANT) return tenant_cache_refresh(f->st, t->id, e);
+    if (t->kind == TOUCHED_KEY) return key_cache_refresh(f->st, t->id, e);
+    return show_adapter(f, t->id, e);
+}
+
+static bool same_as_one_before(const touched_list *t, size_t i)
+{
+    for (size_t k = i > 64 ? i - 64 : 0; k < i; k++)
+        if (t->item[k].kind == t->item[i].kind && t->item[k].id == t->item[i].id) return true;
+    return false;
+}
+
+static void show_touched(fleet *f)
+{
+    err why;
+    lock_take(&f->mu);
+    touched_list t = f->touched;
+    f->touched = (touched_list){0};
+    lock_release(&f->mu);
+    for (size_t i = 0; i < t.n; i++) {
+        if (same_as_one_before(&t, i) || show(f, &t.item[i], &why) == ERR_NONE) continue;
+        log_warn("fleet", "a change of another node is not shown yet: %s", why.msg);
+        touched_list again = {.item = &t.item[i], .n = 1};
+        lock_take(&f->mu);
+        if (touched_move(&f->touched, &again, &why)) abort(); /* it would stay old for ever */
+        lock_release(&f->mu);
+    }
+    touched_clear(&t);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+/* Only one of the nodes that see that it is due does it: the others find it done. */
+static err_code snapshot(fleet *f, err *e)
+{
+    char path[4160];
+    changes all;
+    int64_t seq;
+    journal_state s;
+    journal *j = f->reader;
+    snprintf(path, sizeof path, "%s/lorad.db", store_dir(f->st));
+    err_code rc = changes_of_all(path, &all, &seq, e);
+    if (!rc) rc = j->look(j, true, &s, e);
+    if (!rc && s.epoch == atomic_load(&f->epoch) && seq - s.snapshot_seq >= SNAPSHOT_EVERY) {
+        rc = j->put_snapshot(j, seq, all.bytes, all.n, DEAD_AFTER_US, e);
+        if (!rc) rc = j->commit(j, e);
+        if (!rc) log_info("fleet", "a snapshot of change %lld is kept", (long long)seq);
+    }
+    j->undo(j);
+    changes_clear(&all);
+    return rc;
+}
+
+static err_code beat(fleet *f, err *e)
+{
+    int64_t now_us = clock_now_us();
+    if (now_us - f->beat_us < BEAT_US) return ERR_NONE;
+    f->beat_us = now_us;
+    lock_take(&f->mu);
+    int64_t applied = f->applied;
+    lock_release(&f->mu);
+    return f->reader->beat(f->reader, atomic_load(&f->epoch), applied, false, e);
+}
+
+static err_code follow_once(fleet *f, err *e)
+{
+    journal_state s;
+    journal *j = f->reader;
+    err_code rc = j->open(j, e);
+    if (!rc && atomic_load(&f->epoch) == 0) rc = fleet_claim(f, j, e);
+    if (!rc) rc = j->look(j, false, &s, e);
+    if (!rc) rc = fleet_check(f, &s, e);
+    if (!rc) fleet_away(f, false);
+    if (!rc) rc = apply_news(f, &s, e);
+    if (!rc) rc = beat(f, e);
+    if (!rc && s.last_seq - s.snapshot_seq >= SNAPSHOT_EVERY) rc = snapshot(f, e);
+    return rc;
+}
+
+static void tell(fleet *f, err_code rc, const err *why)
+{
+    if (rc == ERR_IO) fleet_away(f, true);
+    if (rc && rc != ERR_IO && strcmp(f->told, why->msg) != 0) log_error("fleet", "%s", why->msg);
+    snprintf(f->told, sizeof f->told, "%s", rc != ERR_NONE ? why->msg : "");
+}
+
+static bool stopping(fleet *f)
+{
+    lock_take(&f->mu);
+    bool stop = f->stop;
+    lock_release(&f->mu);
+    return stop;
+}
+
+static void *follower_main(void *arg)
+{
+    fleet *f = arg;
+    err why;
+    while (!stopping(f)) {
+        uint64_t n;
+        (void)!read(f->wake_fd, &n, sizeof n);
+        show_touched(f); /* what the writer has applied need not wait for the network */
+        err_code rc = follow_once(f, &why);
+        tell(f, rc, &why);
+        show_touched(f);
+        f->reader->wait(f->reader, f->wake_fd, rc ? AWAY_LOOK_US : LOOK_US);
+    }
+    return NULL;
+}
+
+err_code fleet_follow(fleet *f, err *e)
+{
+    if (pthread_create(&f->thread, NULL, follower_main, f) != 0)
+        return err_set(e, ERR_NOMEM, "cannot start the fleet's thread");
+    f->runs = true;
+    return ERR_NONE;
+}
+
+void fleet_stop(fleet *f)
+{
+    uint64_t one = 1;
+    if (!f || !f->runs) return;
+    lock_take(&f->mu);
+    f->stop = true;
+    lock_release(&f->mu);
+    (void)!write(f->wake_fd, &one, sizeof(one));
+    pthread_join(f->thread, NULL);
+    f->runs = false;
+}

@@ -1,0 +1,130 @@
+"""postgres.py -- a real PostgreSQL in a directory of its own, and a wire to it that can be cut."""
+import glob
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+
+from harness import free_port, until
+
+PROGRAMS = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
+
+
+def skip_unless_there():
+    """77: ctest counts it as skipped."""
+    if not PROGRAMS:
+        print("skipped: PostgreSQL is not on this machine (Debian: postgresql)")
+        sys.exit(77)
+
+
+class Postgres:
+    """It does not run as root; whoever is root runs it as the user postgres, whom the package makes."""
+
+    def __init__(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="lorad-pg-"))
+        self.port, self.process = free_port(), None
+        self.log = open(self.dir.with_suffix(".log"), "ab")
+        self.become = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+        if self.become:
+            shutil.chown(self.dir, "postgres")
+        self.program("initdb", "-D", self.dir, "-A", "trust", "-U", "lorad", "-N")
+        self.start()
+        self.sql("CREATE DATABASE fleet", database="postgres")
+
+    def program(self, name, *args):
+        done = subprocess.run([*self.become, f"{PROGRAMS[-1]}/{name}", *map(str, args)], cwd="/", text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def start(self):
+        """Again and again while what is left of a killed one ends."""
+        until(self.answers)
+
+    def answers(self):
+        if not self.process or self.process.poll() is not None:
+            self.process = subprocess.Popen(
+                [*self.become, f"{PROGRAMS[-1]}/postgres", "-D", self.dir, "-p", str(self.port), "-h", "127.0.0.1", "-k", "",
+                 "-F"], cwd="/", stdout=self.log, stderr=self.log)
+        ready = [f"{PROGRAMS[-1]}/pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        return subprocess.run(ready).returncode == 0
+
+    def kill(self, sig=signal.SIGKILL):
+        """The postmaster; its children end with it."""
+        pid = int((self.dir / "postmaster.pid").read_text().split()[0])
+        os.kill(pid, sig)
+        self.process.wait()
+
+    def sql(self, text, database="fleet"):
+        return self.program("psql", "-h", "127.0.0.1", "-p", self.port, "-U", "lorad", "-d", database, "-Atqc", text)
+
+    def close(self):
+        if self.process.poll() is None:
+            self.kill(signal.SIGINT)
+        self.log.close()
+        shutil.rmtree(self.dir, ignore_errors=True)
+        self.dir.with_suffix(".log").unlink(missing_ok=True)
+
+
+class Wire:
+    """A TCP proxy: cut() ends what goes through it and takes nobody until mend(); hold() lets bytes wait."""
+
+    def __init__(self, to_port):
+        self.to_port, self.whole, self.flows = to_port, True, threading.Event()
+        self.flows.set()
+        self.pairs = []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            try:
+                if not self.whole:
+                    raise OSError
+                server = socket.create_connection(("127.0.0.1", self.to_port))
+            except OSError:
+                client.close()
+                continue
+            self.pairs.append((client, server))
+            for a, b in ((client, server), (server, client)):
+                threading.Thread(target=self.copy, args=(a, b), daemon=True).start()
+
+    def copy(self, a, b):
+        try:
+            while data := a.recv(1 << 16):
+                self.flows.wait()
+                b.sendall(data)
+        except OSError:
+            pass
+        for s in (a, b):
+            try:
+                s.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def cut(self):
+        self.whole = False
+        for pair in self.pairs:
+            for s in pair:
+                try:
+                    s.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+        self.pairs.clear()
+
+    def mend(self):
+        self.whole = True
+        self.flows.set()
+
+    def hold(self):
+        self.flows.clear()

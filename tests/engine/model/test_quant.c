@@ -1,0 +1,339 @@
+/* test_quant.c -- every matrix of tests/fixtures/quant, bit for bit as its format's own library
+ * dequantises it (make_quant_goldens.py); what the kernels make of its codes; what is refused. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <check.h>
+
+#include "engine/base/hash.h"
+#include "engine/model/model_files.h"
+#include "engine/model/stored.h"
+#include "tests/run_suite.h"
+#include "tests/tmpdir.h"
+
+static const struct {
+    const char *name, *path, *format;
+    bool by_codes; /* all of its quantised matrices */
+} models[] = {
+    {"gguf-llama", "model-00001-of-00002.gguf", "F16", true},
+    {"gguf-qwen3", "model.gguf", "BF16", true},
+    {"gguf-k", "model.gguf", "Q6_K", true},
+    {"gptq", "", "GPTQ 4 bits", true},
+    {"gptq-sym", "", "GPTQ 4 bits", true},
+    {"gptq-8", "", "GPTQ 8 bits", true},
+    {"awq", "", "AWQ 4 bits", true},
+    {"fp8-blocks", "", "FP8", false},
+    {"ct-w4", "", "W4A16", true},
+    {"ct-w4-asym", "", "W4A16", true},
+    {"ct-w8", "", "W8A16", true},
+    {"ct-w8a8", "", "W8A8", true},
+    {"ct-fp8", "", "FP8", false},
+    {"ct-fp8-block", "", "FP8", false},
+    {"ct-fp8-tensor", "", "FP8", false},
+    {"bnb-nf4", "", "NF4", false},
+};
+
+/* A folder's path ends in a slash here. */
+enum { MODELS = sizeof(models) / sizeof(models[0]) };
+
+static void path_of(char *out, size_t size, int i)
+{
+    snprintf(out, size, "fixtures/quant/%s/%s", models[i].name, models[i].path);
+}
+
+/* The kernels multiply by those values: columns of the identity give them back. */
+static void check_codes(const stored *s, const float *values)
+{
+    int rows = s->src.rows, cols = s->src.cols;
+    backend *be;
+    weight *w;
+    err e = {0};
+    float *x = calloc((size_t)cols * (size_t)cols, sizeof(*x));
+    float *y = malloc((size_t)cols * (size_t)rows * sizeof(*y));
+    for (int k = 0; k < cols; k++) x[k * cols + k] = 1;
+    ck_assert(!be_open(&be, &backend_cpu, &(backend_config){.n_threads = 1, .isa = "auto"}, &e));
+    ck_assert_msg(!be_weight_create(be, &w, &s->src, &e), "%s", e.msg);
+    step st = {.n_rows = cols};
+    be_linear(be, x, &(linear_out){.y = y, .w = w, .lora_proj = -1}, 1, &st, 0);
+    ck_assert(!be_sync(be, &e));
+    for (int k = 0; k < cols; k++) {
+        for (int i = 0; i < rows; i++) {
+            float want = values[(size_t)i * (size_t)cols + (size_t)k], got = y[k * rows + i];
+            ck_assert_msg(fabsf(got - want) <= 2e-6F * (fabsf(want) + 1),
+                          "%s (%s): row %d column %d is %g, not %g", s->name, s->format, i, k,
+                          (double)got, (double)want);
+        }
+    }
+    size_t least = weight_source_bytes(&s->src);
+    ck_assert_uint_ge(be_weight_bytes(w), least);
+    be_weight_destroy(be, w);
+    be_close(be);
+    free(x);
+    free(y);
+}
+
+/* "model.layers.0.mlp.up_proj.weight 144 64 0123456789abcdef" */
+static void check_line(model_files *f, const char *line)
+{
+    char name[128];
+    int rows, cols;
+    unsigned long long hash;
+    err e = {0};
+    stored s;
+    ck_assert_int_eq(sscanf(line, "%127s %d %d %llx", name, &rows, &cols, &hash), 4);
+    char *dot = strrchr(name, '.');
+    *dot = 0;
+    ck_assert_msg(!model_files_find(f, name, dot + 1, rows, cols, &s, &e), "%s", e.msg);
+    size_t bytes = (size_t)rows * (size_t)cols * sizeof(float);
+    float *values = malloc(bytes);
+    ck_assert(stored_values(&s, 0, rows, DT_F32, values));
+    ck_assert_msg(hash_bytes(HASH_BASIS, values, bytes) == hash, "%s (%s) has other values", name,
+                  s.format);
+    if (s.src.read_row) check_codes(&s, values);
+    free(values);
+    stored_clear(&s);
+}
+
+START_TEST(values_are_the_librarys)
+{
+    char path[128], line[256];
+    model_config c;
+    model_files *f;
+    err e = {0};
+    path_of(path, sizeof(path), _i);
+    ck_assert_msg(!model_config_read(path, &c, &e), "%s", e.msg);
+    ck_assert_msg(!model_files_open(&f, path, &c, &e), "%s", e.msg);
+    char list[128];
+    snprintf(list, sizeof(list), "fixtures/quant/%s/expected.txt", models[_i].name);
+    FILE *in = fopen(list, "rb");
+    ck_assert_ptr_nonnull(in);
+    int n = 0;
+    for (; fgets(line, sizeof(line), in); n++) check_line(f, line);
+    ck_assert_int_ge(n, 8);
+    (void)fclose(in);
+    model_files_close(f);
+}
+END_TEST
+
+/* All of a model's tensors are there, and nothing else. */
+START_TEST(survey_finds_all)
+{
+    char path[128];
+    model_config c;
+    model_survey s;
+    err e = {0};
+    path_of(path, sizeof(path), _i);
+    ck_assert_msg(!model_config_read(path, &c, &e), "%s", e.msg);
+    ck_assert_msg(!model_survey_read(path, &c, WEIGHTS_AUTO, false, &s, &e), "%s", e.msg);
+    ck_assert_str_eq(s.format, models[_i].format);
+    ck_assert_int_gt(s.dequantised, 0);
+    int all = s.dequantised;
+    ck_assert(!model_survey_read(path, &c, WEIGHTS_AUTO, true, &s, &e));
+    ck_assert_int_eq(s.by_codes + s.dequantised, all);
+    ck_assert_int_eq(models[_i].by_codes, s.by_codes > 0);
+    /* But for the input table of a GGUF */
+    ck_assert(!models[_i].by_codes || s.dequantised <= 1);
+}
+END_TEST
+
+enum { TOKENS = 6 };
+
+/* Log-probabilities after a few tokens [n]; what the matrices take. */
+static double *answer_of(const char *path, weights_form f, int *n, size_t *bytes)
+{
+    int32_t token[TOKENS] = {3, 1, 4, 1, 5, 9}, pos[TOKENS] = {0, 1, 2, 3, 4, 5}, page = 0;
+    int32_t row = TOKENS - 1;
+    step_seq seq = {0, TOKENS, 0, &page, 1};
+    step_seg seg = {0, TOKENS, NULL};
+    step s = {TOKENS, token, pos, 1, &seq, 1, &seg, 1, &row, NULL, 0};
+    backend *be;
+    model *m;
+    kv_pool *kv;
+    const float *logits;
+    err e = {0};
+    model_options options = {.weights = f};
+    ck_assert(!be_open(&be, &backend_cpu, &(backend_config){.n_threads = 1, .isa = "auto"}, &e));
+    ck_assert_msg(!model_load_with(&m, path, be, TOKENS, 1, &options, &e), "%s", e.msg);
+    attn_shape shape = model_attn_shape(m);
+    ck_assert(!be_kv_create(be, &kv, &shape, 1, &e));
+    ck_assert(!model_forward(m, kv, &s, &logits, &e));
+    *n = model_get_config(m)->n_vocab;
+    *bytes = model_weight_bytes(m);
+    double *out = malloc((size_t)*n * sizeof(*out)), sum = 0;
+    for (int i = 0; i < *n; i++) sum += exp((double)logits[i]);
+    for (int i = 0; i < *n; i++) out[i] = (double)logits[i] - log(sum);
+    be_kv_destroy(be, kv);
+    model_destroy(m);
+    be_close(be);
+    return out;
+}
+
+/* By codes the answers are those of the plain values within what rounding x makes of them, in less
+ * memory. */
+START_TEST(codes_serve_as_their_values)
+{
+    char path[128];
+    int n;
+    size_t small, large;
+    double most = 0, least = 0;
+    path_of(path, sizeof(path), _i);
+    double *a = answer_of(path, WEIGHTS_AUTO, &n, &small);
+    double *b = answer_of(path, WEIGHTS_PLAIN, &n, &large);
+    for (int i = 0; i < n; i++) {
+        most = fmax(most, fabs(a[i] - b[i]));
+        least = fmin(least, b[i]);
+    }
+    printf("%s: log-prob difference at most %.2e of %.2e, %zu bytes of %zu\n", models[_i].name,
+           most, -least, small, large);
+    ck_assert_double_le(most, 0.05 - 0.02 * least); /* gguf-k's are in the hundreds */
+    ck_assert(models[_i].by_codes ? most > 0 && small < large : most == 0 && small == large);
+    free(a);
+    free(b);
+}
+END_TEST
+
+/* ---- a GGUF with something wrong ------------------------------------------------------------- */
+
+typedef struct image {
+    uint8_t *p;
+    size_t n;
+} image;
+
+static image read_image(void)
+{
+    image m = {malloc(1 << 20), 0};
+    FILE *f = fopen("fixtures/quant/gguf-k/model.gguf", "rb");
+    ck_assert_ptr_nonnull(f);
+    m.n = fread(m.p, 1, 1 << 20, f);
+    (void)fclose(f);
+    return m;
+}
+
+static uint8_t *find_text(const image *m, const char *text)
+{
+    uint8_t *at = memmem(m->p, m->n, text, strlen(text));
+    ck_assert_ptr_nonnull(at);
+    return at;
+}
+
+static void replace(image *m, const char *text, const char *by)
+{
+    ck_assert_uint_eq(strlen(text), strlen(by));
+    memcpy(find_text(m, text), by, strlen(by));
+}
+
+/* The type of a matrix stands behind its name and two dimensions. */
+static void retype(image *m, const char *name, uint32_t type)
+{
+    memcpy(find_text(m, name) + strlen(name) + 4 + 16, &type, 4);
+}
+
+static void expect(const image *m, err_code code, const char *says)
+{
+    char dir[64], path[96];
+    model_config c;
+    model_survey s;
+    err e = {0};
+    tmpdir_make(dir);
+    snprintf(path, sizeof(path), "%s/x.gguf", dir);
+    FILE *f = fopen(path, "wb");
+    ck_assert_uint_eq(fwrite(m->p, 1, m->n, f), m->n);
+    (void)fclose(f);
+    err_code rc = model_config_read(path, &c, &e);
+    if (!rc) rc = model_survey_read(path, &c, WEIGHTS_AUTO, false, &s, &e);
+    ck_assert_msg(rc == code && strstr(e.msg, says), "%d: %s (not %d: %s)", rc, e.msg, code, says);
+    tmpdir_remove(dir);
+}
+
+static void cut(image *m)
+{
+    m->n /= 2;
+}
+
+/* The last tensor begins in the file and ends behind it. */
+static void cut_end(image *m)
+{
+    m->n -= 64;
+}
+
+static void cut_header(image *m)
+{
+    m->n = 100;
+}
+
+static void other_type(image *m)
+{
+    retype(m, "blk.0.ffn_up.weight", 29); /* IQ1_M: smaller, so it fits the file */
+}
+
+static void unknown_type(image *m)
+{
+    retype(m, "blk.0.ffn_up.weight", 77);
+}
+
+static void missing(image *m)
+{
+    replace(m, "blk.0.ffn_up.weight", "blk.0.ffn_xx.weight");
+}
+
+static void twice(image *m)
+{
+    replace(m, "blk.0.ffn_up.weight", "blk.0.attn_q.weight");
+}
+
+static void unknown_key(image *m)
+{
+    replace(m, "qwen2.rope.freq_base", "qwen2.rope.freq_bass");
+}
+
+static void many_tensors(image *m)
+{
+    memset(m->p + 8, 255, 8);
+}
+
+static void rope_part(image *m)
+{
+    uint8_t *at = find_text(m, "qwen2.rope.dimension_count");
+    at[strlen("qwen2.rope.dimension_count") + 4] = 16;
+}
+
+static const struct {
+    void (*change)(image *m);
+    err_code code;
+    const char *says;
+} wrongs[] = {
+    {cut, ERR_CORRUPT, "lies beyond the end of the file"},
+    {cut_end, ERR_CORRUPT, "lies beyond the end of the file"},
+    {cut_header, ERR_CORRUPT, "ends within its header"},
+    {other_type, ERR_UNSUPPORTED, "'blk.0.ffn_up.weight' has type IQ1_M"},
+    {unknown_type, ERR_UNSUPPORTED, "unknown type 77"},
+    {missing, ERR_INPUT, "'blk.0.ffn_up.weight' is missing"},
+    {twice, ERR_CORRUPT, "duplicate tensor"},
+    {unknown_key, ERR_UNSUPPORTED, "qwen2.rope.freq_bass is not supported"},
+    {many_tensors, ERR_LIMIT, "18446744073709551615 tensors"},
+    {rope_part, ERR_UNSUPPORTED, "rope.dimension_count"},
+};
+
+START_TEST(wrong_files_are_refused)
+{
+    image m = read_image();
+    wrongs[_i].change(&m);
+    expect(&m, wrongs[_i].code, wrongs[_i].says);
+    free(m.p);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("quant");
+    TCase *t = tcase_create("quant");
+    tcase_add_loop_test(t, values_are_the_librarys, 0, MODELS);
+    tcase_add_loop_test(t, survey_finds_all, 0, MODELS);
+    tcase_add_loop_test(t, codes_serve_as_their_values, 0, MODELS);
+    tcase_add_loop_test(t, wrong_files_are_refused, 0, sizeof(wrongs) / sizeof(wrongs[0]));
+    suite_add_tcase(s, t);
+    return run_suite(s);
+}

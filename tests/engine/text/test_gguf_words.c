@@ -1,0 +1,93 @@
+/* test_gguf_words.c -- a GGUF's vocabulary gives the ids of SentencePiece and of tokenizers
+ * (make_quant_goldens.py wrote words.txt), and its chat template is found. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <check.h>
+
+#include "engine/base/hex.h"
+#include "engine/files/documents.h"
+#include "engine/text/tokenizer.h"
+#include "tests/run_suite.h"
+
+static const char *const models[] = {"gguf-llama/model-00001-of-00002.gguf",
+                                     "gguf-qwen3/model.gguf"};
+
+static size_t from_hex(const char *s, char *out)
+{
+    size_t n = strcmp(s, "-") == 0 ? 0 : strlen(s) / 2;
+    for (size_t i = 0; i < n; i++) out[i] = (char)hex_value(s + 2 * i, s + 2 * n, 2);
+    return n;
+}
+
+static void check_line(const tokenizer *t, char *line)
+{
+    char text[256];
+    int32_t ids[64];
+    char *at = strtok(line, " \n");
+    size_t len = from_hex(at, text);
+    int64_t n = tokenizer_encode(t, text, len, TOK_ADD_SPECIAL | TOK_PARSE_SPECIAL, ids, 64);
+    int64_t i = 0;
+    for (at = strtok(NULL, " \n"); at; at = strtok(NULL, " \n"), i++)
+        ck_assert_msg(i < n && ids[i] == atoi(at), "'%.*s': id %d is %d, not %s", (int)len, text,
+                      (int)i, i < n ? (int)ids[i] : -1, at);
+    ck_assert_msg(i == n, "'%.*s' has %d ids, not %d", (int)len, text, (int)n, (int)i);
+    size_t back_len;
+    char *back = tokenizer_decode(t, ids, (size_t)n, true, &back_len);
+    ck_assert_ptr_nonnull(back);
+    if (!strstr(text, "<|im_start|>"))
+        ck_assert_msg(back_len == len && memcmp(back, text, len) == 0, "'%.*s' comes back as '%s'",
+                      (int)len, text, back);
+    free(back);
+}
+
+START_TEST(ids_are_the_librarys)
+{
+    char path[128], line[1024];
+    tokenizer *t;
+    err e = {0};
+    snprintf(path, sizeof(path), "fixtures/quant/%s", models[_i]);
+    ck_assert_msg(!tokenizer_load(&t, path, &e), "%s", e.msg);
+    strcpy(strrchr(path, '/'), "/words.txt");
+    FILE *f = fopen(path, "rb");
+    ck_assert_ptr_nonnull(f);
+    int n = 0;
+    for (; fgets(line, sizeof(line), f); n++) check_line(t, line);
+    ck_assert_int_gt(n, 12);
+    (void)fclose(f);
+    tokenizer_destroy(t);
+}
+END_TEST
+
+START_TEST(ends_and_markers)
+{
+    tokenizer *t;
+    err e = {0};
+    ck_assert_msg(!tokenizer_load(&t, "fixtures/quant/gguf-qwen3/model.gguf", &e), "%s", e.msg);
+    ck_assert_int_eq(tokenizer_eos(t), 2);
+    ck_assert(tokenizer_is_special(t, tokenizer_find(t, "<|im_start|>")));
+    ck_assert_int_lt(tokenizer_vocab(t), 300); /* what pads the vocabulary is no token */
+    tokenizer_destroy(t);
+    cJSON *j;
+    ck_assert_int_eq(
+        document_read("fixtures/quant/gguf-qwen3/model.gguf", "tokenizer_config.json", &j, &e), 0);
+    const cJSON *list = json_get(j, "chat_template");
+    ck_assert_ptr_nonnull(strstr(json_get(list->child, "template")->valuestring, "<|im_start|>"));
+    cJSON_Delete(j);
+    ck_assert_int_eq(document_read("fixtures/quant/gguf-qwen3/model.gguf", "config.json", &j, &e),
+                     0);
+    ck_assert_int_eq(cJSON_GetArraySize(json_get(j, "eos_token_id")), 2);
+    cJSON_Delete(j);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("gguf_words");
+    TCase *t = tcase_create("gguf_words");
+    tcase_add_loop_test(t, ids_are_the_librarys, 0, 2);
+    tcase_add_test(t, ends_and_markers);
+    suite_add_tcase(s, t);
+    return run_suite(s);
+}

@@ -1,0 +1,191 @@
+/* test_stats_history.c -- spans of what ended, and when a class breaks its promises. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <check.h>
+
+#include "gateway/watch/stats_history.h"
+#include "storage/audit.h"
+#include "storage/tenants.h"
+#include "tests/run_suite.h"
+#include "tests/tmpdir.h"
+
+enum { T0 = 1800000000, MS = 1000 };
+
+static const char *const classes[] = {"interactive", "batch"};
+static char dir[64];
+static store *st;
+static stats_history *h;
+static history_row *rows;
+static size_t n;
+static int n_told, told_class;
+static breach told;
+static err e;
+
+static void setup(void)
+{
+    tmpdir_make(dir);
+    ck_assert_int_eq(store_open(&st, dir, &(store_options){.create = true}, &e), ERR_NONE);
+    h = stats_history_create(1);
+    n_told = 0;
+}
+
+static void teardown(void)
+{
+    stats_history_destroy(h);
+    store_close(st);
+    tmpdir_remove(dir);
+    free(rows);
+    rows = NULL;
+}
+
+static void tell(void *arg, int class, const breach *b)
+{
+    ck_assert_ptr_eq(arg, &told);
+    n_told++;
+    told_class = class;
+    told = *b;
+}
+
+static void tick(int64_t s)
+{
+    stats_history_tick(h, st, classes, 2, T0 + s, tell, &told);
+}
+
+static void note(int class, uint64_t tenant_id, const char *model, miss_cause missed, int times)
+{
+    usage_row row = {.tenant_id = tenant_id,
+                     .adapter_id = strcmp(model, "base") != 0,
+                     .status = 200,
+                     .missed = missed,
+                     .output_tokens = 11,
+                     .ttft_ms = missed ? 4000 : 100,
+                     .duration_ms = missed ? 5000 : 200};
+    snprintf(row.model, sizeof(row.model), "%s", model);
+    for (int i = 0; i < times; i++) stats_history_note(h, &row, class);
+}
+
+static void get(int width_s, history_kind kind)
+{
+    history_query q = {.width_s = width_s, .kind = kind, .end_s = T0 + 100000, .limit = 1000};
+    ck_assert_int_eq(audit_append(st, 0, 0, "a", "b", NULL, &e),
+                     ERR_NONE); /* all before is there */
+    free(rows);
+    ck_assert_int_eq(history_get(st, &q, &rows, &n, &e), ERR_NONE);
+}
+
+START_TEST(a_span_is_written_when_it_is_over)
+{
+    tick(3);
+    note(0, 5, "pirate@3", MISS_QUEUE, 2);
+    note(0, 5, "base", MISS_NONE, 6);
+    stats_history_refused(h, 5, 1, true);
+    stats_history_refused(h, 5, 1, false);
+    tick(9);
+    get(HISTORY_FINE_S, HISTORY_CLASS);
+    ck_assert_uint_eq(n, 0);
+    tick(10);
+    get(HISTORY_FINE_S, HISTORY_CLASS);
+    ck_assert_uint_eq(n, 2);
+    ck_assert_str_eq(rows[0].name, "batch");
+    ck_assert_int_eq(rows[0].limited, 1);
+    ck_assert_int_eq(rows[0].refused, 1);
+    ck_assert_str_eq(rows[1].name, "interactive");
+    ck_assert_int_eq(rows[1].start_s, T0);
+    ck_assert_int_eq(rows[1].met, 6);
+    ck_assert_int_eq(rows[1].missed, 2);
+    ck_assert_str_eq(rows[1].causes, "queue:2");
+    ck_assert_int_gt(rows[1].ttft_p99_us, 2000 * MS);
+    get(HISTORY_FINE_S, HISTORY_ADAPTER);
+    ck_assert_uint_eq(n, 1);
+    ck_assert_str_eq(rows[0].name, "5/pirate"); /* its tenant is gone */
+    tick(20);                                   /* an empty one is no row */
+    get(HISTORY_FINE_S, HISTORY_CLASS);
+    ck_assert_uint_eq(n, 2);
+    get(HISTORY_COARSE_S, HISTORY_CLASS);
+    ck_assert_uint_eq(n, 0);
+    tick(600);
+    get(HISTORY_COARSE_S, HISTORY_CLASS);
+    ck_assert_uint_eq(n, 2);
+    ck_assert_int_eq(rows[1].met, 6);
+}
+END_TEST
+
+START_TEST(many_tenants_share_a_line)
+{
+    tick(1);
+    for (uint64_t id = 1; id <= 500; id++) note(1, id, "base", MISS_NONE, 1);
+    tick(10);
+    get(HISTORY_FINE_S, HISTORY_TENANT);
+    ck_assert_uint_le(n, 40);
+    int64_t sum = 0, shared = 0;
+    for (size_t i = 0; i < n; i++) {
+        sum += rows[i].ended;
+        if (strcmp(rows[i].name, "(others)") == 0) shared = rows[i].ended;
+    }
+    ck_assert_int_eq(sum, 500);
+    ck_assert_int_eq(shared, 500 - ((int64_t)n - 1));
+}
+END_TEST
+
+START_TEST(a_breach_begins_and_ends)
+{
+    char text[200];
+    tick(1);
+    note(0, 5, "base", MISS_QUEUE, 2); /* too few */
+    note(0, 5, "base", MISS_NONE, 2);
+    tick(10);
+    note(0, 5, "base", MISS_MACHINE, 3); /* of too many others */
+    note(0, 5, "base", MISS_NONE, 40);
+    tick(20);
+    ck_assert_int_eq(n_told, 0);
+    note(0, 5, "base", MISS_QUEUE, 5);
+    note(0, 5, "base", MISS_NONE, 4);
+    note(1, 5, "base", MISS_NONE, 4);
+    tick(30);
+    ck_assert_int_eq(n_told, 1);
+    ck_assert_int_eq(told_class, 0);
+    ck_assert_int_eq(told.since_s, T0 + 20);
+    ck_assert_int_eq(told.until_s, 0);
+    breach_text(&told, 500 * MS, 50 * MS, text, sizeof(text));
+    ck_assert_msg(strstr(text, "since 08:00:20 UTC: 5 of 9 missed (queue:5); first tokens ") ==
+                      text,
+                  "%s", text);
+    ck_assert_ptr_nonnull(strstr(text, " of 500 ms; tokens "));
+    tick(40); /* quiet */
+    note(0, 5, "base", MISS_MACHINE, 5);
+    tick(50);
+    tick(60);
+    tick(70);
+    ck_assert_int_eq(n_told, 1);
+    ck_assert_int_eq(stats_history_breach(h, 0).missed, 10);
+    tick(80);
+    ck_assert_int_eq(n_told, 2);
+    ck_assert_int_eq(told.until_s, T0 + 50);
+    ck_assert_int_eq((int)told.cause[MISS_MACHINE], 5);
+    breach_text(&told, 500 * MS, 0, text, sizeof(text));
+    ck_assert_msg(strstr(text, "from 08:00:20 to 08:00:50 UTC: 10 of 14 missed") == text, "%s",
+                  text);
+    ck_assert_ptr_null(strstr(text, "; tokens"));
+    tick(90);
+    ck_assert_int_eq(n_told, 2);
+    note(0, 5, "base", MISS_MACHINE, 5); /* another one */
+    tick(100);
+    ck_assert_int_eq(n_told, 3);
+    ck_assert_int_eq(told.missed, 5);
+    ck_assert_int_eq(stats_history_breach(h, 1).since_s, 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("stats_history");
+    TCase *tc = tcase_create("all");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, a_span_is_written_when_it_is_over);
+    tcase_add_test(tc, many_tenants_share_a_line);
+    tcase_add_test(tc, a_breach_begins_and_ends);
+    suite_add_tcase(s, tc);
+    return run_suite(s);
+}

@@ -1,0 +1,270 @@
+#!/usr/bin/env python3
+"""Makes tests/fixtures/families: a tiny random model of each family, and what transformers answers.
+
+Usage: make_family_goldens.py [--only NAME,...] [output directory]
+                                          (needs torch, transformers, peft, safetensors)
+
+Each model comes from the family's own configuration class: models/<name>, with golden.bin of the
+bare model, and peft/<name>/<kind>, an adapter on every linear layer as PEFT saved it, with a
+golden.bin of its own (make_goldens.py has the format).  Weights are random and kept in F16 (or
+BF16, where the name says so); the reference computes in F32.  Sequences have up to 64 tokens, and windows, borders of rotations and
+caps are so small that each of them matters within that.
+"""
+
+import json
+import os
+import shutil
+import struct
+import sys
+
+import torch
+import transformers as tf
+from peft import LoraConfig, PeftModel, get_peft_model
+
+from make_goldens import N_SAMPLE, N_TOP, make_case, write_case
+
+N_VOCAB, N_CASE = 160, 3
+LENGTHS = [56, 33, 21]  # and eight tokens more
+SHAPE = dict(vocab_size=N_VOCAB, hidden_size=48, num_hidden_layers=3, num_attention_heads=6,
+             num_key_value_heads=2, intermediate_size=56, max_position_embeddings=128,
+             bos_token_id=1, eos_token_id=2, pad_token_id=0)
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+        "original_max_position_embeddings": 16}
+MIXED = ["full_attention", "sliding_attention", "full_attention"]
+TWO_MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
+
+
+def shape(**more):
+    return dict(SHAPE, **more)
+
+
+def longrope(max_pos, n):
+    return {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 16,
+            "short_factor": [1.0 + 0.05 * i for i in range(n)],
+            "long_factor": [1.0 + 0.7 * i for i in range(n)]}
+
+
+VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+              image_size=28, patch_size=14)
+
+
+def gemma3_text(cap):
+    return tf.Gemma3TextConfig(**shape(
+        head_dim=64, num_attention_heads=3, num_key_value_heads=1, num_hidden_layers=4,
+        sliding_window=12, sliding_window_pattern=3,
+        query_pre_attn_scalar=48, final_logit_softcapping=cap,
+        rope_parameters={"full_attention": {"rope_type": "linear", "factor": 8.0,
+                                            "rope_theta": 1000000.0},
+                         "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}))
+
+
+def wrapped(config, text, vision, **more):
+    return config(text_config=text.to_dict(), vision_config=vision, tie_word_embeddings=True, **more)
+
+
+def qwen_vl(config, text, **vision):
+    return config(text_config=text.to_dict(), vision_config=dict(
+        depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=48,
+        patch_size=14, **vision), tie_word_embeddings=False, image_token_id=150,
+        video_token_id=151, vision_start_token_id=152, vision_end_token_id=153)
+
+
+# name: configuration, and fields of config.json as older files have them
+MODELS = {
+    "gemma2": tf.Gemma2Config(**shape(
+        head_dim=256, hidden_size=24, num_attention_heads=2, num_key_value_heads=1,
+        num_hidden_layers=2, sliding_window=12, query_pre_attn_scalar=96,
+        attn_logit_softcapping=1.5, final_logit_softcapping=3.0)),
+    "gemma2-bf16": tf.Gemma2Config(**shape(
+        head_dim=64, num_attention_heads=3, num_key_value_heads=1, num_hidden_layers=2,
+        sliding_window=12, query_pre_attn_scalar=48, attn_logit_softcapping=1.5,
+        final_logit_softcapping=2.5)),
+    "gemma3": gemma3_text(4.0),
+    "gemma3-images": lambda: wrapped(
+        tf.Gemma3Config, gemma3_text(None), dict(VISION, model_type="siglip_vision_model",
+                                             vision_use_head=False),
+        mm_tokens_per_image=4, image_token_index=150, boi_token_index=151, eoi_token_index=152),
+    "phi3": tf.Phi3Config(**shape(
+        hidden_size=96, num_attention_heads=6, original_max_position_embeddings=16,
+        partial_rotary_factor=0.75, rope_parameters=longrope(128, 6))),
+    "phi3-short": tf.Phi3Config(**shape(
+        max_position_embeddings=64, original_max_position_embeddings=64, sliding_window=12,
+        num_key_value_heads=3, rope_parameters=dict(longrope(64, 4)))),
+    "granite": tf.GraniteConfig(**shape(
+        embedding_multiplier=6.0, residual_multiplier=0.4, attention_multiplier=0.5,
+        logits_scaling=3.0)),
+    "olmo2": tf.Olmo2Config(**shape(num_attention_heads=4, num_key_value_heads=4)),
+    "olmo3": tf.Olmo3Config(**shape(
+        sliding_window=12, layer_types=TWO_MIXED,
+        rope_parameters={"full_attention": dict(YARN, attention_factor=1.2),
+                         "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}})),
+    "smollm3": tf.SmolLM3Config(**shape(
+        num_hidden_layers=4, no_rope_layer_interval=2, attention_bias=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0})),
+    "llama-yarn": tf.LlamaConfig(**shape(rope_parameters=YARN)),
+    "llama-dynamic": tf.LlamaConfig(**shape(
+        rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0})),
+    "qwen2-mixed": tf.Qwen2Config(**shape(
+        use_sliding_window=True, sliding_window=12, max_window_layers=1,
+        rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=0.5, truncate=False))),
+    "qwen3-mixed": tf.Qwen3Config(**shape(
+        head_dim=80, num_attention_heads=3, num_key_value_heads=1, use_sliding_window=True,
+        sliding_window=12, layer_types=MIXED,
+        rope_parameters=YARN)),
+    "mistral3-images": lambda: tf.Mistral3Config(
+        text_config=tf.MistralConfig(**shape(
+            head_dim=96, sliding_window=None, tie_word_embeddings=False, hidden_size=32,
+            num_attention_heads=3, num_key_value_heads=1,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e9})).to_dict(),
+        vision_config=dict(VISION, model_type="pixtral", head_dim=8), image_token_index=150,
+        tie_word_embeddings=False),
+    "qwen2.5-images": lambda: qwen_vl(
+        tf.Qwen2_5_VLConfig, tf.Qwen2_5_VLTextConfig(**shape(
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0,
+                             "mrope_section": [1, 1, 2]})), fullatt_block_indexes=[0]),
+    "qwen3-images": lambda: qwen_vl(
+        tf.Qwen3VLConfig, tf.Qwen3VLTextConfig(**shape(
+            head_dim=32, rope_parameters={"rope_type": "default", "rope_theta": 10000.0,
+                                          "mrope_section": [4, 6, 6],
+                                          "mrope_interleaved": True})),
+        deepstack_visual_indexes=[0], num_position_embeddings=16),
+    "cohere2": tf.Cohere2Config(**shape(
+        num_hidden_layers=4, sliding_window=12, logit_scale=0.7, layer_types=MIXED + MIXED[1:2])),
+    "glm4": tf.Glm4Config(**shape(head_dim=16, partial_rotary_factor=0.5, num_attention_heads=5,
+                                  num_key_value_heads=1, hidden_size=40)),
+    "starcoder2": tf.Starcoder2Config(**shape(sliding_window=12)),
+}
+
+LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+FUSED = {"phi3": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
+         "phi3-short": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
+         "starcoder2": ["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
+         "glm4": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"]}
+
+
+# LoRA on a table that is multiplied, on a tied one, and on an output layer that is.
+EMBED = ["gemma3", "granite", "cohere2"]
+
+
+def targets(name):
+    modules = FUSED.get(name, LINEAR)
+    if "images" in name:
+        return r".*language_model.*\.(" + "|".join(modules) + ")"
+    return modules
+
+
+def kinds(name):
+    all_of = dict(r=4, lora_alpha=8, target_modules=targets(name))
+    more = {"embed": dict(all_of, target_modules=["q_proj", "embed_tokens"])} if name in EMBED else {}
+    if name == "starcoder2":
+        more = {"biases": dict(all_of, bias="lora_only")}
+    return {"all": all_of, "dora": dict(all_of, r=3, use_dora=True), **more}
+
+
+def is_one_plus(model):
+    return "gemma" in model.config.model_type
+
+
+def randomise(model, gen):
+    """Unit gain through every layer; scores, caps and norms far from where they do nothing."""
+    tied = any(getattr(c, "tie_word_embeddings", False)
+               for c in (model.config, model.config.get_text_config()))
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            noise = torch.randn(p.shape, generator=gen)
+            if "norm" in name:
+                p.copy_(0.3 * noise + (0 if is_one_plus(model) else 1))
+            elif name.endswith("bias"):
+                p.copy_(0.3 * noise)
+            elif "embed_tokens" in name:
+                p.copy_(noise * (p.shape[1] ** -0.5 if tied else 1.0))
+            elif p.dim() == 2:
+                p.copy_(noise * (1.5 if "q_proj" in name else 1.0) / p.shape[1] ** 0.5)
+            else:
+                p.copy_(0.1 * noise)
+
+
+def make_model(where, config, dtype, gen):
+    auto = tf.AutoModelForCausalLM
+    if hasattr(config, "vision_config"):
+        auto = tf.AutoModelForImageTextToText
+    model = auto.from_config(config, attn_implementation="eager")
+    randomise(model, gen)
+    model.to(dtype).save_pretrained(where)
+    return auto
+
+
+def load(auto, where):
+    return auto.from_pretrained(where, dtype=torch.float32, attn_implementation="eager").eval()
+
+
+def make_adapter(where, base, wish, gen):
+    model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", **wish))
+    with torch.no_grad():
+        for module in model.modules():
+            if not hasattr(module, "lora_A") or "default" not in module.lora_A:
+                continue
+            a, b = module.lora_A["default"].weight, module.lora_B["default"].weight
+            size = 0.2 / module.scaling["default"] / a.shape[0] ** 0.5
+            a.copy_(torch.randn(a.shape, generator=gen) / a.shape[1] ** 0.5)
+            b.copy_(torch.randn(b.shape, generator=gen) * size)
+            if wish.get("use_dora"):
+                m = module.lora_magnitude_vector["default"].weight
+                m.copy_(m * (1 + 0.2 * torch.randn(m.shape, generator=gen)))
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "lora_embedding_" in name:
+                p.copy_(torch.randn(p.shape, generator=gen) * (0.5 if "_A" in name else 0.1))
+    model.save_pretrained(where)
+    os.remove(os.path.join(where, "README.md"))
+    path = os.path.join(where, "adapter_config.json")
+    with open(path) as f:
+        config = json.load(f)
+    config["base_model_name_or_path"] = "tiny"
+    if isinstance(config["target_modules"], list):
+        config["target_modules"] = sorted(config["target_modules"])
+    with open(path, "w") as f:
+        json.dump(config, f, indent=2, sort_keys=True)
+
+
+def write_golden(where, model, adapter, margin, gen):
+    with open(os.path.join(where, "golden.bin"), "wb") as f:
+        f.write(b"LGLD" + struct.pack("<IIII", N_VOCAB, N_CASE, N_TOP, N_SAMPLE))
+        for n_prompt in LENGTHS:
+            # Tokens from 150 on stand for images.
+            tokens, logprobs = make_case(model, n_prompt, margin, gen, n_vocab=148)
+            write_case(f, adapter, n_prompt, tokens, logprobs, N_VOCAB)
+
+
+def make_family(out, name, config):
+    gen = torch.Generator().manual_seed(20)
+    torch.manual_seed(1)
+    where = os.path.join(out, "models", name)
+    shutil.rmtree(where, ignore_errors=True)
+    shutil.rmtree(os.path.join(out, "peft", name), ignore_errors=True)
+    dtype, margin = (torch.bfloat16, 0.12) if name.endswith("bf16") else (torch.float16, 0.01)
+    auto = make_model(where, config() if callable(config) else config, dtype, gen)
+    write_golden(where, load(auto, where), -1, margin, gen)
+    for kind, wish in kinds(name).items():
+        to = os.path.join(out, "peft", name, kind)
+        make_adapter(to, load(auto, where), wish, gen)
+        write_golden(to, PeftModel.from_pretrained(load(auto, where), to).eval(), 0,
+                     margin, gen)
+    print(name, flush=True)
+
+
+def main():
+    args = sys.argv[1:]
+    only = args[1].split(",") if args[:1] == ["--only"] else list(MODELS)
+    rest = args[2:] if args[:1] == ["--only"] else args
+    here = os.path.dirname(os.path.abspath(__file__))
+    out = rest[0] if rest else os.path.join(here, "..", "fixtures", "families")
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    for name, config in MODELS.items():
+        if name in only:
+            make_family(out, name, config)
+
+
+if __name__ == "__main__":
+    main()
