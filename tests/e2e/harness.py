@@ -206,6 +206,15 @@ class Server:
         assert r.status == 200, (path, body, r)
         return events(r.body) if body["stream"] else [r.json]
 
+    def stats(self, query=""):
+        """GET /stats as it is now: the server takes a picture at most ten times a second, so what it says first may be old."""
+        old = self.admin("GET", "/stats" + query)["server"]["at_us"]
+        while True:
+            picture = self.admin("GET", "/stats" + query)
+            if picture["server"]["at_us"] != old:
+                return picture
+            time.sleep(0.02)
+
     def metrics(self):
         """{'name{labels}': value} of the Prometheus text."""
         text = self.call("GET", "/metrics", port=self.metrics_port).body.decode()

@@ -43,7 +43,7 @@ def serves_the_goldens(path, golden, form, weights, served):
         assert len(asked) == 9
         build = next(k for k in s.metrics() if k.startswith("lorad_build_info"))
         assert f'weights="{form}"' in build, build
-        assert f"weights {form}," in s.admin("GET", "/stats")["server"]["backend"]
+        assert f"weights {form}," in s.stats()["server"]["backend"]
         other_bases(s, alice, form)
         # `check` reads the file alone, in which the option is not
         check = subprocess.run([BUILD / "lorad", "check", "-c", s.dir / "lorad.conf"], capture_output=True, text=True)

@@ -120,7 +120,7 @@ def a_full_disk_stops_no_revocation():
         assert refused(evil) and refused(gone["key"])
     eventually(lambda: server.admin("GET", "/stats")["server"]["disk_reserve"])
     assert (server.dir / "reserve").stat().st_size == MIB
-    kinds = [e["kind"] for e in server.admin("GET", "/stats")["events"]]
+    kinds = [e["kind"] for e in server.stats()["events"]]
     assert kinds.index("disk.full") != kinds.index("disk.room"), kinds
 
 

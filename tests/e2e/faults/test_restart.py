@@ -70,9 +70,9 @@ def running_fails_waiting_goes_on():
         assert server.call("GET", "/readyz", port=server.metrics_port).status == 200
 
         def told():
-            return [e["kind"] for e in server.admin("GET", "/stats")["events"] if e["kind"].startswith("engine.")]
+            return [e["kind"] for e in server.stats()["events"] if e["kind"].startswith("engine.")]
 
-        stats = server.admin("GET", "/stats")
+        stats = server.stats()
         assert stats["totals"]["engine_restarts"] == 1 and told() == ["engine.restart"], (stats["totals"], told())
         assert stats["server"]["healthy"] and stats["server"]["ready"] and not stats["server"]["restarting"], stats["server"]
 
@@ -119,7 +119,7 @@ def a_device_that_does_not_come_back():
         seen = server.call("GET", "/readyz", port=server.metrics_port)
         assert seen.status == 503 and seen.json["status"] == "engine restarting", seen
         assert server.call("GET", "/healthz", port=server.metrics_port).status == 200
-        top = server.admin("GET", "/stats")["server"]
+        top = server.stats()["server"]
         assert top["restarting"] and top["healthy"] and not top["ready"], top
         reply = complete(server, key)  # waits in the queue until the device is given up
         assert reply.status == 503 and reply.json["error"]["code"] == "device_error", reply
@@ -127,7 +127,7 @@ def a_device_that_does_not_come_back():
             seen = server.call("GET", path, port=server.metrics_port)
             assert seen.status == 503 and seen.json["status"] == "device failed", seen
         assert server.metrics()["lorad_engine_healthy"] == 0
-        top = server.admin("GET", "/stats")
+        top = server.stats()
         assert not top["server"]["healthy"] and not top["server"]["restarting"], top["server"]
         assert [e["kind"] for e in top["events"] if e["kind"].startswith("engine.")] == ["engine.restart", "engine.failed"]
         assert complete(server, key).status == 503

@@ -165,7 +165,7 @@ def away_is_no_outage():
     r = first.call("DELETE", f"/admin/v1/keys/{made['id']}", key=first.admin_key, port=first.admin_port)
     assert first.call("GET", "/v1/models", key=made["key"]).status == 401, "in force at once"
     assert nodes[1].call("GET", "/v1/models", key=made["key"]).status == 200
-    assert first.admin("GET", "/stats")["server"]["fleet_away_us"] > 0
+    assert first.stats()["server"]["fleet_away_us"] > 0
     first.stop(signal.SIGKILL)
     first.start()  # from its mirror
     assert status(first, key) == 200 and first.call("GET", "/v1/models", key=made["key"]).status == 401

@@ -106,7 +106,7 @@ def serve(how, crowd, **more):
         with concurrent.futures.ThreadPoolExecutor(crowd) as pool:
             got = list(pool.map(answer, requests))
         m = server.metrics()
-        stats = server.admin("GET", "/stats")["engine"]
+        stats = server.stats()["engine"]
     count = {s: [m[f'lorad_speculated_tokens_total{{result="{r}",source="{s}"}}'] for r in ("accepted", "rejected")]
              for s in ("lookup", "form", "draft")}
     assert (stats["draft_bytes"] > 0) == ("model.draft" in more) and stats["draft_used_bytes"] == 0, stats

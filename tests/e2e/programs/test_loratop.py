@@ -160,7 +160,7 @@ def test_what_is_shown_is_what_the_api_says():
     with Term(cols=200, rows=60) as t:
         t.wait("ready")
         t.key("3")
-        api = {a["name"]: a for a in s.admin("GET", "/stats")["adapters"]}
+        api = {a["name"]: a for a in s.stats()["adapters"]}
         text = t.wait(lambda x: all(n in x for n in demo_adapters()))
         for line in text.split("\n")[3:3 + len(api)]:
             w = line.split()
@@ -169,7 +169,7 @@ def test_what_is_shown_is_what_the_api_says():
             assert w[4] == str(a["rank"]), (line, a)
             assert str(a["hits"]) in w, (line, a)
         t.key("2")
-        tenants = {x["name"]: x for x in s.admin("GET", "/stats")["tenants"]}
+        tenants = {x["name"]: x for x in s.stats()["tenants"]}
         text = t.wait("QUEUE")  # the heading of the tenants alone
         row = next(x for x in text.split("\n") if x.startswith("acme")).split()
         assert row[1] == "active" and "600" in row, (row, tenants["acme"])
@@ -320,7 +320,7 @@ def test_names_cannot_disturb_the_screen():
     evil = ["\x1b[2J\x1b[Hgone", "a\u0300\u0301\u0302" * 8, "\u202eevil\u202c", "\u05e9\u05dc\u05d5\u05dd",
             "\u540d\u524d" * 20, "tab\there\nand\rthere", "\U0001f600" * 9, "\u200b\u200f\ufeff", "x" * 60,
             "\u009b31m", "%s%n%s"]
-    picture = s.admin("GET", "/stats")
+    picture = s.stats()
     for i, name in enumerate(evil):
         picture["adapters"].append({"id": str(900 + i), "tenant": name, "name": name, "tier": name[:19],
                                     "hits": 5, "last_used_s": 1 << 40})

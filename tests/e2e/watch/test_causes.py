@@ -170,7 +170,7 @@ def counts():
     rows = collections.Counter(dict(db.execute("SELECT missed, count(*) FROM usage WHERE missed <> '' GROUP BY missed")))
     db.close()
     missed = sum(v for k, v in m.items() if k.startswith("lorad_slo_requests_total") and 'target="both",met="false"' in k)
-    stats = server.admin("GET", "/stats")
+    stats = server.stats()
     agree = +by_class == +log == rows + refused and shown(stats, "classes") == rows
     return agree and (+by_class, +by_tenant, rows, missed, stats)
 
