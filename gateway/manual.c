@@ -25,14 +25,17 @@ static const struct {
      "new one."},
     {"check", "[-c FILE] [--set S.K=V]", "validates config, certificate and model; prints a plan",
      "Opens nothing that a running server would miss; meant for ExecStartPre= and for pipelines."},
-    {"serve", "[-c FILE] [--set S.K=V]", "runs until SIGTERM; SIGHUP reloads certificate and log",
+    {"serve", "[-c FILE] | --dev --model DIR",
+     "runs until SIGTERM; SIGHUP reloads certificate and log",
      "SIGTERM and SIGINT drain: no new requests, running ones may finish until "
      "server.drain_timeout; a "
      "second signal cuts them short. SIGHUP reads certificate and log settings again; where the "
      "new "
      "ones are not valid, the old ones stay. Under systemd (Type=notify) it tells when it is "
      "ready, "
-     "reloads and stops, and answers the watchdog as long as the engine lives."},
+     "reloads and stops, and answers the watchdog as long as the engine lives. serve --dev --model "
+     "DIR makes a data directory, a tenant and his key first, and prints a request to try; without "
+     "--dir DIR the directory is removed at the end."},
     {"migrate", "[-c FILE] --to URL", "makes a fleet of this server's data, or takes it out",
      "While no server runs. --to postgres://user@host/database copies tenants, keys, adapters' "
      "names and the audit there, as the first snapshot of a new fleet, whose first node this data "
@@ -65,7 +68,7 @@ void manual_usage(FILE *f)
 {
     fprintf(f, "lorad %s -- multi-tenant LoRA serving gateway\n\n", LORAD_VERSION);
     for (int i = 0; i < N_COMMANDS; i++) {
-        fprintf(f, "  lorad %-7s %-24s  %s\n", commands[i].name, commands[i].args,
+        fprintf(f, "  lorad %-7s %-29s  %s\n", commands[i].name, commands[i].args,
                 commands[i].help);
     }
     (void)fputc('\n', f);

@@ -24,8 +24,11 @@ bool arguments_parse(arguments *a, int argc, char **argv)
                           : strcmp(argv[i], "--join") == 0                               ? &a->join
                                                                                          : NULL;
         bool set = strcmp(argv[i], "--set") == 0;
-        if (strcmp(argv[i], "--admin") == 0) {
-            a->admin = true;
+        bool *flag = strcmp(argv[i], "--admin") == 0                                  ? &a->admin
+                     : strcmp(argv[i], "--dev") == 0 && strcmp(argv[1], "serve") == 0 ? &a->dev
+                                                                                      : NULL;
+        if (flag) {
+            *flag = true;
             continue;
         }
         if (!to && !set) {
@@ -41,6 +44,7 @@ bool arguments_parse(arguments *a, int argc, char **argv)
             a->sets[a->n_sets++] = argv[++i];
         else
             *to = argv[++i];
+        a->file_given |= to == &a->file;
     }
     return true;
 }

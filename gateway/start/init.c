@@ -1,5 +1,7 @@
 /* init.c -- lorad init: what a server needs before its first start, of which nothing is
  * overwritten; and lorad key and cert: what of it must be had again. */
+#include "gateway/start/init.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -76,62 +78,66 @@ static err_code check_new(const char *dir, err *e)
     return ERR_NONE;
 }
 
+/* The configuration that is written: the options of the command line, and where things are. */
+static err_code make_config(const arguments *a, config *c, err *e)
+{
+    char dir[PATH_MAX], model_dir[PATH_MAX], join[PATH_MAX];
+    config_defaults(c);
+    for (int i = 0; i < a->n_sets; i++)
+        if (config_set(c, a->sets[i], e)) return e->code;
+    if (a->join) {
+        snprintf(join, sizeof(join), "storage.database=%s", a->join);
+        if (config_set(c, join, e)) return e->code;
+    }
+    if (find_model(a->model, model_dir, e) || make_dir(a->dir, 0700, e)) return e->code;
+    if (!realpath(a->dir, dir)) return err_set(e, ERR_IO, "%s: %s", a->dir, strerror(errno));
+    if (strlen(dir) >= CONFIG_TEXT_MAX || strlen(model_dir) >= CONFIG_TEXT_MAX)
+        return err_set(e, ERR_INPUT, "a path is longer than %d bytes", CONFIG_TEXT_MAX - 1);
+    memcpy(c->data_dir, dir, strlen(dir) + 1);
+    memcpy(c->model_path, model_dir, strlen(model_dir) + 1);
+    return check_new(dir, e);
+}
+
+err_code init_make(const arguments *a, init_made *made, err *e)
+{
+    char path[PATH_MAX + 64];
+    config *c = &made->config;
+    if (make_config(a, c, e)) return e->code;
+    snprintf(path, sizeof(path), "%s/tls", c->data_dir);
+    if (make_dir(path, 0700, e)) return e->code;
+    snprintf(made->cert, sizeof(made->cert), "%s/tls/cert.pem", c->data_dir);
+    snprintf(path, sizeof(path), "%s/tls/key.pem", c->data_dir);
+    if (devcert_write(made->cert, path, e)) return e->code;
+    /* A fleet's keys are there already. */
+    err_code rc = a->join ? config_check(c, e) : make_admin_key(c->data_dir, "init", made->key, e);
+    snprintf(made->file, sizeof(made->file), "%s/lorad.conf", c->data_dir);
+    if (!rc) rc = write_config(c, made->file, e);
+    if (rc) explicit_bzero(made->key, sizeof(made->key));
+    return rc;
+}
+
 int verb_init(const arguments *a)
 {
+    static init_made made; /* large */
     err e;
-    config c;
-    char dir[PATH_MAX], model_dir[PATH_MAX], path[PATH_MAX + 64], cert[PATH_MAX + 64];
-    char key[KEY_TEXT_LEN + 1];
     if (!a->dir || !a->model) {
         fprintf(stderr, "lorad: init needs --dir and --model\n");
         return EXIT_USAGE;
     }
     process_keep_secrets();
-    config_defaults(&c);
-    for (int i = 0; i < a->n_sets; i++)
-        if (config_set(&c, a->sets[i], &e)) return arguments_fail(&e);
-    if (a->join) {
-        snprintf(path, sizeof(path), "storage.database=%s", a->join);
-        if (config_set(&c, path, &e)) return arguments_fail(&e);
-    }
-    if (find_model(a->model, model_dir, &e)) return arguments_fail(&e);
-    if (make_dir(a->dir, 0700, &e)) return arguments_fail(&e);
-    if (!realpath(a->dir, dir)) {
-        (void)err_set(&e, ERR_IO, "%s: %s", a->dir, strerror(errno));
-        return arguments_fail(&e);
-    }
-    if (check_new(dir, &e)) return arguments_fail(&e);
-    if (strlen(dir) >= CONFIG_TEXT_MAX || strlen(model_dir) >= CONFIG_TEXT_MAX) {
-        (void)err_set(&e, ERR_INPUT, "a path is longer than %d bytes", CONFIG_TEXT_MAX - 1);
-        return arguments_fail(&e);
-    }
-    memcpy(c.data_dir, dir, strlen(dir) + 1);
-    memcpy(c.model_path, model_dir, strlen(model_dir) + 1);
-    snprintf(path, sizeof(path), "%s/tls", dir);
-    if (make_dir(path, 0700, &e)) return arguments_fail(&e);
-    snprintf(cert, sizeof(cert), "%s/tls/cert.pem", dir);
-    snprintf(path, sizeof(path), "%s/tls/key.pem", dir);
-    if (devcert_write(cert, path, &e)) return arguments_fail(&e);
-    /* A fleet's keys are there already. */
-    err_code rc = a->join ? config_check(&c, &e) : make_admin_key(dir, "init", key, &e);
-    if (rc) return arguments_fail(&e);
-    snprintf(path, sizeof(path), "%s/lorad.conf", dir);
-    rc = write_config(&c, path, &e);
-    if (rc) {
-        explicit_bzero(key, sizeof(key));
-        return arguments_fail(&e);
-    }
+    if (init_make(a, &made, &e)) return arguments_fail(&e);
     printf("config       %s\n"
            "certificate  %s (self-signed, for development)\n",
-           path, cert);
+           made.file, made.cert);
     if (a->join)
-        printf("fleet        node %d of %s\n", (int)c.server_node, c.storage_database);
+        printf("fleet        node %d of %s\n", (int)made.config.server_node,
+               made.config.storage_database);
     else
         printf("admin key    %s\n"
                "             shown once: keep it\n",
-               key);
-    printf("next         lorad serve -c %s\n", path);
-    explicit_bzero(key, sizeof(key));
+               made.key);
+    printf("next         lorad serve -c %s\n", made.file);
+    explicit_bzero(made.key, sizeof(made.key));
     return EXIT_SUCCESS;
 }
 

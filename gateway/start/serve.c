@@ -15,6 +15,7 @@
 #include "gateway/descriptors.h"
 #include "gateway/net/tls_reserve.h"
 #include "gateway/notify.h"
+#include "gateway/start/dev.h"
 #include "gateway/start/parts.h"
 #include "gateway/start/verbs.h"
 #include "gateway/watch/stats.h"
@@ -207,36 +208,57 @@ static sigset_t block_signals(void)
     return signals;
 }
 
-int verb_serve(const arguments *a)
+/* Until the end; the exit status. */
+static int serve(serving *p)
 {
-    static serving p; /* large, one of it */
     err e;
-    p.args = *a;
     (void)tls_reserve_install();
-    config *c = &p.parts.cfg;
-    if (arguments_config(a, c, &e)) return arguments_fail(&e);
-    p.taken = *c;
+    config *c = &p->parts.cfg;
+    if (arguments_config(&p->args, c, &e)) return arguments_fail(&e);
+    p->taken = *c;
     apply_log(c);
     process_keep_secrets();
     if (descriptors_claim(c, &e)) return arguments_fail(&e);
     bound_holes();
     sigset_t signals = block_signals();
-    p.parts.tls = arguments_tls(c, p.cert, p.key, p.client_ca);
+    p->parts.tls = arguments_tls(c, p->cert, p->key, p->client_ca);
     int64_t expires_us = 0;
-    err_code rc = listener_check_files(&p.parts.tls, &expires_us, &e);
+    err_code rc = listener_check_files(&p->parts.tls, &expires_us, &e);
     if (!rc) tell_expiry(expires_us);
-    if (!rc) rc = parts_open(&p.parts, &e);
+    if (!rc) rc = parts_open(&p->parts, &e);
     if (rc) {
-        parts_close(&p.parts);
+        parts_close(&p->parts);
         return arguments_fail(&e);
     }
-    atomic_store(&p.parts.srv.ready, true);
+    atomic_store(&p->parts.srv.ready, true);
     notify_send("READY=1\nSTATUS=serving %s on %s", c->model_name, c->server_listen);
     log_info("gateway", "serving %s on %s (%s; admin %s, metrics %s)", c->model_name,
-             c->server_listen, be_caps(p.parts.srv.be)->detail, c->admin_listen, c->metrics_listen);
-    wait_for_end(&p, &signals);
-    drain(&p, &signals);
-    parts_close(&p.parts);
+             c->server_listen, be_caps(p->parts.srv.be)->detail, c->admin_listen,
+             c->metrics_listen);
+    wait_for_end(p, &signals);
+    drain(p, &signals);
+    parts_close(&p->parts);
     log_info("gateway", "stopped");
     return EXIT_SUCCESS;
+}
+
+int verb_serve(const arguments *a)
+{
+    static serving p; /* large, one of it */
+    err e;
+    dev_folder dev = {0};
+    p.args = *a;
+    if (!a->dev && (a->model || a->dir)) {
+        fprintf(stderr, "lorad: --model and --dir go with serve --dev; the configuration has "
+                        "model.path and data.dir\n");
+        return EXIT_USAGE;
+    }
+    if (a->dev && a->file_given) {
+        fprintf(stderr, "lorad: --dev makes a configuration of its own: give --dir, not -c\n");
+        return EXIT_USAGE;
+    }
+    if (a->dev && dev_open(&dev, &p.args, &e)) return arguments_fail(&e);
+    int status = serve(&p);
+    dev_close(&dev);
+    return status;
 }

@@ -19,7 +19,7 @@ int verb_check(const arguments *a);
 int verb_backup(const arguments *a);
 /* migrate.c: SQLite alone to a fleet's PostgreSQL, and back */
 int verb_migrate(const arguments *a);
-/* serve.c: returns when the server has stopped */
+/* serve.c: returns when the server has stopped; --dev: dev.h */
 int verb_serve(const arguments *a);
 
 #endif

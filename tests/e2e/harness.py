@@ -206,6 +206,10 @@ class Server:
         assert r.status == 200, (path, body, r)
         return events(r.body) if body["stream"] else [r.json]
 
+    def booked(self):
+        """Waits until the ledger has all that was answered: an answer waits 100 ms for its row, not longer."""
+        until(lambda: self.metrics()["lorad_spool_used"] == 0)
+
     def stats(self, query=""):
         """GET /stats as it is now: the server takes a picture at most ten times a second, so what it says first may be old."""
         old = self.admin("GET", "/stats" + query)["server"]["at_us"]

@@ -1034,6 +1034,9 @@ _rule("history.few-are-no-breach", "gateway/watch/stats_history.c",
 _rule("init.model-first", "gateway/start/init.c",
       "return model_config_read(path, &mc, e) ?", "return false && model_config_read(path, &mc, e) ?",
       "e2e.test_service", "init refuses a folder that is no model before it writes anything")
+_rule("dev.nothing-stays", "gateway/start/dev.c",
+      "if (d->temporary[0] && nftw(", "if (d->temporary[0] && !d->file[0] && nftw(",
+      "e2e.test_service", "the folder that serve --dev has made for itself is removed at the end")
 _rule("cert.ours-alone", "gateway/net/devcert.c",
       "else if (!is_ours(old))", "else if (false && !is_ours(old))",
       "e2e.test_service", "a certificate that somebody else has signed is not replaced")

@@ -93,6 +93,7 @@ def usage_is_what_was_answered():
                                                     "max_tokens": n, "ignore_eos": True}, key=key)
         want[0] += r.json["usage"]["prompt_tokens"]
         want[1] += r.json["usage"]["completion_tokens"]
+    server.booked()
     rows = [x for b in server.call("GET", "/v1/usage", key=key).json["data"] for x in b["results"]]
     assert [sum(x["input_tokens"] for x in rows), sum(x["output_tokens"] for x in rows)] == want
     assert sum(x["num_model_requests"] for x in rows) == 2 and want[1] == 8

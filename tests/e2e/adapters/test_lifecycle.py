@@ -99,6 +99,7 @@ def sharing():
         if again == 0:
             server.stop()
             server.start()
+    server.booked()
     rows = call("GET", "/v1/usage?group_by=model", key=bob).json["data"]
     assert any(x["model"] == "alice/poet@1" for b in rows for x in b["results"]), rows
     call("PATCH", "/v1/adapters/poet", {"sharing": "all"})

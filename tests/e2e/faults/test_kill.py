@@ -37,6 +37,7 @@ def stream_until_cut(name, key):
 
 
 def billed(name):
+    server.booked()
     page = server.admin("GET", f"/usage?tenant={name}")
     return sum(x["output_tokens"] for b in page["data"] for x in b["results"])
 

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 
-from harness import BUILD, DEMO, PATIENCE, ROOT, Server, run, until
+from harness import BUILD, DEMO, PATIENCE, ROOT, Server, free_port, run, until
 
 LORAD = (BUILD / "lorad").resolve()
 
@@ -160,6 +160,7 @@ def test_backup_of_what_a_crash_left():
         shutil.copytree(copy / "adapters", s.dir / "adapters")
         s.start()
         assert s.ask(key, "pirate", "What is 7 plus 5?").json["choices"][0]["message"]["content"] == want
+        s.booked()
         rows = s.admin("GET", "/usage?tenant=acme&group_by=model")["data"]
         assert sum(r["num_model_requests"] for b in rows for r in b["results"]) >= 3, rows
         shutil.rmtree(copy)
@@ -183,6 +184,60 @@ def test_init_says_what_is_missing():
         said = lorad("init", "--dir", data, "--model", DEMO / "base", expect=1)
         assert "lorad key --admin" in said and "lorad cert" in said, said
         lorad("key", "-c", f"{data}/lorad.conf", expect=2)
+
+
+class Dev:
+    """lorad serve --dev until the end of the block; what it printed, as words by line."""
+
+    def __init__(self, folder, *args):
+        self.port, *others = (free_port() for _ in range(3))
+        self.out = pathlib.Path(folder, "out")
+        sets = zip(("server", "admin", "metrics"), (self.port, *others))
+        self.argv = [LORAD, "serve", "--dev", *args, *(w for part, port in sets for w in ("--set", f"{part}.listen=127.0.0.1:{port}"))]
+        self.env = {**os.environ, "TMPDIR": str(folder)}
+
+    def __enter__(self):
+        self.process = subprocess.Popen(self.argv, stdout=self.out.open("w"), stderr=subprocess.STDOUT, env=self.env)
+        until(lambda: "gateway: serving base on" in self.out.read_text() or self.process.poll() is not None)
+        self.said = self.out.read_text()
+        assert self.process.poll() is None, self.said
+        return self
+
+    def __exit__(self, *exc):
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.wait(60 * PATIENCE) == 0, self.out.read_text()
+
+
+def curl(command):
+    """The first line that serve --dev says to try, as a shell runs it."""
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+def test_from_nothing_to_an_answer():
+    """serve --dev: one command, then the request that it prints; nothing stays, unless a folder is given."""
+    with tempfile.TemporaryDirectory() as folder:
+        with Dev(folder, "--model", DEMO / "base") as dev:
+            made = re.search(r"^data +(\S+) \(removed", dev.said, re.M)[1]
+            command = dev.said.split("try ")[1].split("\n2")[0]
+            assert curl(command)["choices"][0]["message"]["content"], dev.said
+            assert made.startswith(folder) and os.stat(made).st_mode & 0o777 == 0o700
+            key = re.search(r"^API key +(\S+)", dev.said, re.M)[1]
+            assert curl(command.replace(key, key[:-1]))["error"]["code"] == "invalid_api_key"
+        assert os.listdir(folder) == ["out"]
+
+        kept = f"{folder}/kept"
+        with Dev(folder, "--model", DEMO / "base", "--dir", kept) as dev:
+            command, port = dev.said.split("try ")[1].split("\n2")[0], dev.port
+        with Dev(folder, "--dir", kept) as dev:
+            assert "API key" not in dev.said, dev.said
+            assert curl(command.replace(f":{port}/", f":{dev.port}/"))["choices"], command
+        assert "change model.path there" in lorad("serve", "--dev", "--dir", kept, "--model", DEMO / "base", expect=1)
+        assert "needs --model" in lorad("serve", "--dev", "--dir", f"{folder}/none", expect=1)
+        assert "not -c" in lorad("serve", "--dev", "-c", f"{kept}/lorad.conf", expect=2)
+        assert "serve --dev" in lorad("serve", "--model", DEMO / "base", expect=2)
+        assert "unknown argument" in lorad("check", "--dev", expect=2)
+        assert "hf download" in lorad("serve", "--dev", "--dir", f"{folder}/none", "--model", "my/model", expect=1)
 
 
 def test_the_way_back_in():
@@ -240,6 +295,6 @@ def test_stop_lets_answers_end():
 
 
 if __name__ == "__main__":
-    run([test_init_says_what_is_missing, test_the_way_back_in, test_ready_reloading_watchdog_stopping, test_abstract_socket_and_somebody_elses_watchdog,
+    run([test_init_says_what_is_missing, test_from_nothing_to_an_answer, test_the_way_back_in, test_ready_reloading_watchdog_stopping, test_abstract_socket_and_somebody_elses_watchdog,
          test_no_ready_without_a_start, test_unit_file, test_manual, test_backup_of_what_a_crash_left,
          test_stop_lets_answers_end])

@@ -22,6 +22,7 @@ def rows(query):
 
 
 def usage():
+    server.booked()
     shown = server.admin("GET", "/usage?start=0&bucket_width=1h&group_by=model,tenant,adapter,class")["data"]
     return [(b["start_time"], b["results"]) for b in shown]
 
@@ -30,6 +31,7 @@ def a_row_says_what_answered():
     digest = server.call("GET", f"/v1/adapters/{adapter}/versions/1", key=key).json["digest"]
     assert server.ask(key, adapter, "What is 7 plus 5?").status == 200
     assert server.ask(key, "base", "What is 7 plus 5?", n=2, temperature=1).status == 200
+    server.booked()
     got = rows("SELECT model, hex(adapter_digest), queue_ms, ttft_ms FROM usage ORDER BY request_id")
     assert [(r[0], r[1].lower()) for r in got] == [(f"{adapter}@1", digest), ("base", ""), ("base", "")], got
     assert all(0 <= r[2] <= r[3] for r in got), got

@@ -22,6 +22,7 @@ count = {k: {"requests": 0, "prompt": 0, "output": 0, "most": 0} for k in KINDS}
 
 
 def usage(kind):
+    server.booked()
     rows = [x for b in server.admin("GET", f"/usage?tenant={kind}")["data"] for x in b["results"]]
     return (sum(x["input_tokens"] for x in rows), sum(x["output_tokens"] for x in rows),
             sum(x["num_model_requests"] for x in rows))

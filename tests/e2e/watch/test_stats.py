@@ -67,6 +67,7 @@ def test_counts_equal_the_ledger():
         for _ in range(2):
             r = s.ask(key, name, "What is 7 plus 5?")
             assert r.status == 200, r
+    s.booked()
     b = stats(cursor=a["cursor"])
     assert not b["reset"]
     assert len(b["adapters"]) <= len(demo_adapters())

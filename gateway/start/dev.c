@@ -1,0 +1,118 @@
+/* dev.c -- see dev.h. */
+#include "gateway/start/dev.h"
+
+#include <errno.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/log.h"
+#include "engine/program/process.h"
+#include "gateway/start/init.h"
+#include "storage/tenants.h"
+
+enum { OPEN_FILES = 16 };
+
+static const char TENANT[] = "dev";
+
+static err_code make_tenant(const char *dir, char text[KEY_TEXT_LEN + 1], err *e)
+{
+    store *st;
+    tenant who = {0};
+    err_code rc = store_open(&st, dir, NULL, e);
+    if (rc) return rc;
+    memcpy(who.name, TENANT, sizeof(TENANT));
+    rc = tenants_create(st, &who, &who, e);
+    key_info want = {.tenant_id = who.id,
+                     .name = "dev",
+                     .scopes = SCOPE_INFERENCE | SCOPE_ADAPTERS_READ | SCOPE_ADAPTERS_WRITE};
+    if (!rc) rc = keys_create(st, &want, text, NULL, e);
+    store_close(st);
+    return rc;
+}
+
+/* The port of "address:port"; "8443" of "[::1]:8443", too. */
+static const char *port_of(const char *listen)
+{
+    const char *colon = strrchr(listen, ':');
+    return colon ? colon + 1 : listen;
+}
+
+static void tell(const init_made *made, const char *key)
+{
+    const config *c = &made->config;
+    const char *port = port_of(c->server_listen);
+    printf(
+        "certificate  %s (self-signed, for development)\n"
+        "admin key    %s\n"
+        "API key      %s (tenant %s)\n"
+        "try          curl --cacert %s https://localhost:%s/v1/chat/completions \\\n"
+        "               -H 'Authorization: Bearer %s' -H 'Content-Type: application/json' \\\n"
+        "               -d '{\"model\": \"%s\", \"messages\": [{\"role\": \"user\", \"content\": "
+        "\"Hello\"}]}'\n",
+        made->cert, made->key, key, TENANT, made->cert, port, key, c->model_name);
+}
+
+static err_code make(const arguments *a, err *e)
+{
+    static init_made made; /* large */
+    char key[KEY_TEXT_LEN + 1];
+    err_code rc = init_make(a, &made, e);
+    if (!rc) rc = make_tenant(made.config.data_dir, key, e);
+    if (!rc) tell(&made, key);
+    explicit_bzero(made.key, sizeof(made.key));
+    explicit_bzero(key, sizeof(key));
+    return rc;
+}
+
+static err_code make_temporary(dev_folder *d, err *e)
+{
+    const char *base = getenv("TMPDIR");
+    snprintf(d->temporary, sizeof(d->temporary), "%s/lorad-dev-XXXXXX",
+             base && base[0] ? base : "/tmp");
+    if (mkdtemp(d->temporary)) return ERR_NONE;
+    (void)err_set(e, ERR_IO, "%s: %s", d->temporary, strerror(errno));
+    d->temporary[0] = '\0';
+    return e->code;
+}
+
+err_code dev_open(dev_folder *d, arguments *a, err *e)
+{
+    if (!a->dir) {
+        if (make_temporary(d, e)) return e->code;
+        a->dir = d->temporary;
+    }
+    snprintf(d->file, sizeof(d->file), "%s/lorad.conf", a->dir);
+    a->file = d->file;
+    bool again = access(d->file, F_OK) == 0;
+    printf("data         %s (%s)\n", a->dir,
+           d->temporary[0] ? "removed at the end; --dir DIR is kept"
+           : again         ? "from another time; its keys were shown then"
+                           : "kept");
+    err_code rc = ERR_NONE;
+    if (again && a->model)
+        rc = err_set(e, ERR_INPUT,
+                     "%s has a configuration: change model.path there, not by --model", a->dir);
+    else if (!again && !a->model)
+        rc = err_set(e, ERR_INPUT, "--dev needs --model DIR, the folder of a model");
+    else if (!again)
+        rc = make(a, e);
+    (void)fflush(stdout);
+    if (rc) dev_close(d);
+    return rc;
+}
+
+static int remove_cb(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+    (void)st, (void)kind, (void)at;
+    return remove(path);
+}
+
+void dev_close(dev_folder *d)
+{
+    if (d->temporary[0] && nftw(d->temporary, remove_cb, OPEN_FILES, FTW_DEPTH | FTW_PHYS) != 0)
+        log_warn("gateway", "%s stays: %s", d->temporary, strerror(errno));
+    d->temporary[0] = '\0';
+}
