@@ -27,15 +27,11 @@ static const struct {
      "Opens nothing that a running server would miss; meant for ExecStartPre= and for pipelines."},
     {"serve", "[-c FILE] | --dev --model DIR",
      "runs until SIGTERM; SIGHUP reloads certificate and log",
-     "SIGTERM and SIGINT drain: no new requests, running ones may finish until "
-     "server.drain_timeout; a "
-     "second signal cuts them short. SIGHUP reads certificate and log settings again; where the "
-     "new "
-     "ones are not valid, the old ones stay. Under systemd (Type=notify) it tells when it is "
-     "ready, "
-     "reloads and stops, and answers the watchdog as long as the engine lives. serve --dev --model "
-     "DIR makes a data directory, a tenant and his key first, and prints a request to try; without "
-     "--dir DIR the directory is removed at the end."},
+     "SIGTERM and SIGINT drain: running requests may finish until server.drain_timeout; a second "
+     "signal cuts them short. SIGHUP reads certificate and log settings again, if they are valid. "
+     "Under systemd (Type=notify) it tells when it is ready, reloads and stops, and answers the "
+     "watchdog as long as the engine lives. --dev makes a data directory and keys, and prints a "
+     "request to try; without --dir it is removed at the end."},
     {"migrate", "[-c FILE] --to URL", "makes a fleet of this server's data, or takes it out",
      "While no server runs. --to postgres://user@host/database copies tenants, keys, adapters' "
      "names and the audit there, as the first snapshot of a new fleet, whose first node this data "

@@ -55,27 +55,41 @@ def a_miss_has_a_cause_and_a_kept_promise_none():
     assert "missed" not in line_of(post("flex"))
 
 
+def unless_the_machine(scene, cause):
+    """Of what scene() gives everything has this cause; what a busy machine has held up is tried again."""
+    def tried():
+        seen = {line_of(r)["missed"] for r in scene()}
+        assert seen <= {cause, "machine"}, seen
+        return seen == {cause}
+    until(tried)
+
+
 def who_waits_for_a_seat_is_held_by_the_queue():
-    streams = [open_stream("flex", 1000) for _ in range(2)]
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        waiting = [pool.submit(post) for _ in range(3)]
-        until(lambda: server.metrics()["lorad_requests_waiting"] == 3)
-        refused = post()  # the queue is full
+    def scene():
+        streams = [open_stream("flex", 1000) for _ in range(2)]
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            waiting = [pool.submit(post) for _ in range(3)]
+            until(lambda: server.metrics()["lorad_requests_waiting"] == 3)
+            refused = post()  # the queue is full
+            for s in streams:
+                s.read()
+            waited = [w.result() for w in waiting]
+        assert refused.status == 429 and line_of(refused)["missed"] == "queue", refused
         for s in streams:
-            s.read()
-        waited = [w.result() for w in waiting]
-    assert refused.status == 429 and line_of(refused)["missed"] == "queue", refused
-    assert [line_of(r)["missed"] for r in waited] == ["queue"] * 3, [line_of(r) for r in waited]
-    for s in streams:
-        assert "missed" not in line_of(s)
+            assert "missed" not in line_of(s)
+        return waited
+    unless_the_machine(scene, "queue")
 
 
 def a_slow_disk_is_storage():
-    server.admin("POST", "/tenants/acme/adapters/pirate/evict", expect=(200, 202, 204))
-    SLOW.write_text("150")
-    r = post(model="pirate")
-    SLOW.unlink()
-    assert r.status == 200 and line_of(r)["missed"] == "storage", line_of(r)
+    def scene():
+        server.admin("POST", "/tenants/acme/adapters/pirate/evict", expect=(200, 202, 204))
+        SLOW.write_text("150")
+        r = post(model="pirate")
+        SLOW.unlink()
+        assert r.status == 200, r
+        return [r]
+    unless_the_machine(scene, "storage")
 
 
 def a_process_that_stands_still_is_the_machine():
@@ -189,7 +203,7 @@ def all_count_the_same():
     by_class, by_tenant, rows, missed, stats = until(counts)
     assert by_class == by_tenant and sum(by_class.values()) == missed >= 8, (by_class, by_tenant, missed)
     assert {"queue", "storage", "restart", "machine"} <= set(by_class), by_class
-    assert shown(stats, "tenants") == rows and shown(stats, "adapters") == {"storage": 1}, stats
+    assert shown(stats, "tenants") == rows and shown(stats, "adapters")["storage"] == 1, stats
 
 
 with server:
