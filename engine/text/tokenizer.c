@@ -255,25 +255,19 @@ static void sentence_piece(encoder *en, const char *s, size_t len)
 
 static void encode_byte_level(encoder *en, const char *s, size_t len)
 {
-    const tokenizer *t = en->t;
-    uint32_t *c = malloc((len + 1) * sizeof(*c));
-    char *bytes = c ? malloc(4 * len + 8) : NULL;
-    if (!bytes) {
-        en->failed = true;
-        free(c);
-        return;
-    }
-    size_t n = 0;
-    if (t->prefix_space && s[0] != ' ') c[n++] = ' ';
-    for (size_t i = 0, used; i < len; i += used) c[n++] = utf8_decode(s + i, len - i, &used);
-    for (size_t i = 0; i < n && !en->failed;) {
-        size_t end = split_next(t->split, c, n, i), used = 0;
-        if (t->prefix_pieces && c[i] != ' ') bytes[used++] = ' ';
-        for (; i < end; i++) used += utf8_encode(c[i], bytes + used);
+    split_text t = {0};
+    char *bytes = malloc(UTF8_MAX * 2 * len + 8); /* twice: a step may add spaces */
+    bool ok = bytes && splitter_run(&en->t->split, s, len, &t);
+    en->failed |= !ok;
+    for (size_t i = 0, end; i < t.n && !en->failed; i = end) {
+        size_t used = 0;
+        end = split_text_piece(&t, i);
+        if (t.marks[i] & SPLIT_GONE) continue;
+        for (size_t k = i; k < end; k++) used += utf8_encode(t.c[k] & 0xFFFFFF, bytes + used);
         byte_level_piece(en, bytes, used);
     }
+    split_text_clear(&t);
     free(bytes);
-    free(c);
 }
 
 /* Metaspace: "▁" for spaces, one in front if the model wants it, then pieces that

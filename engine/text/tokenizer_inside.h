@@ -5,6 +5,7 @@
  *     tokenizer_decode.c  ids to text
  *     tokenizer_tables.c  look-ups, the longest added token among them
  *     tokenizer_load.c    tokenizer.json: model, normaliser, pre-tokeniser, decoder
+ *     tokenizer_steps.c   its steps that cut texts
  *     tokenizer_words.c   added tokens: tokenizer.json's, and those that other files name
  *     tokenizer_more.c    a base with an adapter's tokens
  */
@@ -75,14 +76,12 @@ struct tokenizer {
     /* Looked for in the text as it came, and then, in what is left, behind the normaliser. */
     added_set raw, normal;
     bool byte_level, byte_fallback, fuse_unk, ignore_merges;
-    bool nfc, prepend_block, blocks; /* the normaliser: NFC, "▁" in front, "▁" for spaces */
-    bool prefix_space,
-        prefix_pieces; /* ByteLevel's add_prefix_space: for the part, or for each piece */
+    bool nfc, prepend_block, blocks;  /* the normaliser: NFC, "▁" in front, "▁" for spaces */
     bool metaspace, metaspace_split;  /* a pre-tokeniser that puts "▁" for spaces */
     bool decode_blocks, decode_bytes; /* the decoder: "▁" gives a space, <0xXX> a byte */
     first_kind first;
     prepend_kind prepend; /* Metaspace's */
-    split_kind split;
+    splitter split;       /* byte-level */
     int32_t unk, bos, eos;
     int32_t prefix[8], suffix[8]; /* what the post-processor adds */
     int n_prefix, n_suffix;
@@ -160,6 +159,13 @@ void tokenizer_cut(encoder *en, const char *s, size_t len);
 
 /* Of one that tokenizer_extend() made. */
 void tokenizer_free_more(tokenizer *t);
+
+/* ---- tokenizer_steps.c -- */
+
+/* A step of a byte-level pre-tokeniser that cuts texts; ERR_UNSUPPORTED: it is of another type. */
+err_code tokenizer_read_step(splitter *s, const cJSON *v, err *e);
+/* ByteLevel: its space in front and its own split. */
+err_code tokenizer_read_byte_level(splitter *s, const cJSON *v, err *e);
 
 /* ---- tokenizer_words.c -- */
 

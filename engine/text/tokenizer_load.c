@@ -243,44 +243,20 @@ static err_code read_metaspace(loader *l, const cJSON *v)
     return read_scheme(l, v, &l->t->prepend);
 }
 
-/* Each piece of the first would be split again. */
-static err_code second_split(loader *l)
-{
-    return unsupported(l, "pre_tokenizer", "a second split");
-}
-
-static err_code read_byte_level(loader *l, const cJSON *v)
-{
-    tokenizer *t = l->t;
-    bool behind = t->split != SPLIT_NONE, splits = !cJSON_IsFalse(json_get(v, "use_regex"));
-    if (splits && behind) return second_split(l);
-    if (splits) t->split = SPLIT_GPT2;
-    if (flag(v, "add_prefix_space")) *(behind ? &t->prefix_pieces : &t->prefix_space) = true;
-    l->has_bytes = true;
-    return ERR_NONE;
-}
-
-static err_code read_split(loader *l, const cJSON *v)
-{
-    const cJSON *re = json_get(json_get(v, "pattern"), "Regex");
-    /* Gemma's: a split at spaces, after the normaliser has left none */
-    if (l->t->blocks && is_string(json_get(json_get(v, "pattern"), "String"), " ")) return ERR_NONE;
-    if (!cJSON_IsString(re) || !is_string(json_get(v, "behavior"), "Isolated") ||
-        flag(v, "invert") || !l->t->byte_level)
-        return unsupported(l, "Split", "of this kind");
-    if (l->t->split != SPLIT_NONE) return second_split(l);
-    l->t->split = split_from_regex(re->valuestring);
-    return l->t->split != SPLIT_NONE ? ERR_NONE : unsupported(l, "Split pattern", re->valuestring);
-}
-
 static err_code read_one_pre(loader *l, const cJSON *v)
 {
     const char *type = type_of(v);
     if (l->has_bytes) return unsupported(l, "pre_tokenizer behind ByteLevel", type);
-    if (strcmp(type, "ByteLevel") == 0) return read_byte_level(l, v);
     if (strcmp(type, "Metaspace") == 0) return read_metaspace(l, v);
-    if (strcmp(type, "Split") == 0) return read_split(l, v);
-    return unsupported(l, "pre_tokenizer", type);
+    if (strcmp(type, "ByteLevel") == 0) {
+        l->has_bytes = true;
+        return tokenizer_read_byte_level(&l->t->split, v, l->e);
+    }
+    if (l->t->byte_level) return tokenizer_read_step(&l->t->split, v, l->e);
+    /* Gemma's: a split at spaces, after the normaliser has left none */
+    bool nothing = strcmp(type, "Split") == 0 && l->t->blocks &&
+                   is_string(json_get(json_get(v, "pattern"), "String"), " ");
+    return nothing ? ERR_NONE : unsupported(l, "pre_tokenizer without ByteLevel", type);
 }
 
 static err_code read_pre_tokenizer(loader *l)
@@ -466,9 +442,16 @@ static void be_llama(loader *l)
                           "whatever tokenizer.json says of them");
 }
 
-static bool is_qwen(const tokenizer *t)
+/* Whether the steps are a Split like Qwen2's, then ByteLevel with nothing of its own. */
+static bool is_qwen(const loader *l)
 {
-    return t->nfc && t->split == SPLIT_QWEN2 && !t->prefix_pieces && !t->ignore_merges;
+    static const char pattern[] =
+        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
+        "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+    const cJSON *list = json_get(json_get(l->root, "pre_tokenizer"), "pretokenizers");
+    const cJSON *split = list ? list->child : NULL;
+    return l->t->nfc && l->t->split.n == 1 && !l->t->ignore_merges &&
+           is_string(json_get(json_get(split, "pattern"), "Regex"), pattern);
 }
 
 /* Which class AutoTokenizer would take, and what that means here. */
@@ -509,7 +492,7 @@ static err_code read_pipeline(loader *l)
     rc = read_normalizer(l, json_get(l->root, "normalizer"));
     if (!rc) rc = read_pre_tokenizer(l);
     if (!rc) rc = read_decoder(l);
-    if (!rc && l->as_qwen && !is_qwen(l->t))
+    if (!rc && l->as_qwen && !is_qwen(l))
         log_warn("tokenizer", "lorad follows tokenizer.json, where transformers 5 splits texts as "
                               "Qwen2Tokenizer does, whatever the file says");
     return rc;
@@ -621,6 +604,7 @@ void tokenizer_destroy(tokenizer *t)
         free(en->bytes);
         free(en->content);
     }
+    splitter_clear(&t->split);
     free_set(&t->raw);
     free_set(&t->normal);
     free(t->entries);

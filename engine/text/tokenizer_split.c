@@ -1,113 +1,135 @@
-/* tokenizer_split.c -- each alternative of the patterns is one step, in the patterns' order. */
+/* tokenizer_split.c -- the steps, one after the other, over one text with marks where pieces begin.
+ */
 #include "engine/text/tokenizer_split.h"
 
-#include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "engine/text/unicode.h"
+#include "engine/base/utf8.h"
 
-static const struct {
-    const char *pattern;
-    split_kind kind;
-} known[] = {
-    {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
-     SPLIT_GPT2},
-    {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
-     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-     SPLIT_LLAMA3},
-    {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
-     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-     SPLIT_QWEN2},
-};
-
-split_kind split_from_regex(const char *pattern)
+bool splitter_add(splitter *s, split_step step)
 {
-    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
-        if (strcmp(pattern, known[i].pattern) == 0) return known[i].kind;
+    if (s->n == SPLIT_STEPS_MAX) return false;
+    s->steps[s->n++] = step;
+    return true;
+}
+
+void splitter_clear(splitter *s)
+{
+    for (int i = 0; i < s->n; i++) split_regex_destroy(s->steps[i].regex);
+    s->n = 0;
+}
+
+size_t split_text_piece(const split_text *t, size_t from)
+{
+    size_t end = from + 1;
+    while (end < t->n && !(t->marks[end] & SPLIT_BEGINS)) end++;
+    return end;
+}
+
+void split_text_clear(split_text *t)
+{
+    free(t->c);
+    free(t->marks);
+    *t = (split_text){0};
+}
+
+/* Whether a span belongs to the piece of the one before it. */
+static bool joins(split_behavior b, bool found, bool before)
+{
+    switch (b) {
+    case SPLIT_CONTIGUOUS: return found == before;
+    case SPLIT_WITH_PREVIOUS: return found && !before;
+    case SPLIT_WITH_NEXT: return !found && before;
+    case SPLIT_ISOLATED:
+    case SPLIT_REMOVED: break;
     }
-    return SPLIT_NONE;
+    return false;
 }
 
-static bool is_break(uint32_t c)
+/* The spans of one piece, in order: `before` is whether the one before was found. */
+typedef struct {
+    const split_step *step;
+    split_text *t;
+    size_t begin;
+    bool before;
+} spans;
+
+static void take_span(spans *p, size_t from, size_t to, bool found)
 {
-    return c == '\r' || c == '\n';
+    found = found != p->step->invert;
+    if (from == to) return;
+    bool one = from > p->begin && joins(p->step->behavior, found, p->before);
+    bool gone = found && p->step->behavior == SPLIT_REMOVED;
+    if (!one) p->t->marks[from] = SPLIT_BEGINS | (gone ? SPLIT_GONE : 0);
+    p->before = found;
 }
 
-/* Neither space, letter nor number. */
-static bool is_mark(uint32_t c)
+static void cut_piece(split_search *s, const split_step *step, split_text *t, size_t from,
+                      size_t to)
 {
-    return !unicode_is_space(c) && !unicode_is_letter(c) && !unicode_is_number(c);
-}
-
-static uint32_t fold(uint32_t c)
-{
-    if (c >= 'A' && c <= 'Z') return c + 32;
-    return c == 0x17F ? 's' : c; /* the long s folds to s */
-}
-
-/* 's 't 'm 'd 're 've 'll at c[i]; 0: none. */
-static size_t contraction(const uint32_t *c, size_t n, size_t i, bool any_case)
-{
-    if (c[i] != '\'' || i + 1 >= n) return 0;
-    uint32_t a = any_case ? fold(c[i + 1]) : c[i + 1];
-    if (a == 's' || a == 't' || a == 'm' || a == 'd') return 2;
-    if (i + 2 >= n) return 0;
-    uint32_t b = any_case ? fold(c[i + 2]) : c[i + 2];
-    return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
-}
-
-static size_t run(const uint32_t *c, size_t n, size_t i, bool (*test)(uint32_t))
-{
-    while (i < n && test(c[i])) i++;
-    return i;
-}
-
-/* \s+(?!\S)|\s+ : all spaces but the last, unless they end the text or there is only one. */
-static size_t spaces(const uint32_t *c, size_t n, size_t i)
-{
-    size_t e = run(c, n, i, unicode_is_space);
-    return e < n && e - i > 1 ? e - 1 : e;
-}
-
-static size_t next_gpt2(const uint32_t *c, size_t n, size_t i)
-{
-    size_t k = contraction(c, n, i, false);
-    if (k) return i + k;
-    size_t j = c[i] == ' ' && i + 1 < n ? i + 1 : i; /* " ?" */
-    if (unicode_is_letter(c[j])) return run(c, n, j, unicode_is_letter);
-    if (unicode_is_number(c[j])) return run(c, n, j, unicode_is_number);
-    if (is_mark(c[j])) return run(c, n, j, is_mark);
-    return spaces(c, n, i);
-}
-
-static size_t next_llama3(const uint32_t *c, size_t n, size_t i, size_t digits)
-{
-    size_t k = contraction(c, n, i, true);
-    if (k) return i + k;
-    if (unicode_is_letter(c[i])) return run(c, n, i, unicode_is_letter);
-    bool lead = !is_break(c[i]) && !unicode_is_number(c[i]);
-    if (lead && i + 1 < n && unicode_is_letter(c[i + 1])) {
-        return run(c, n, i + 1, unicode_is_letter);
+    spans p = {.step = step, .t = t, .begin = from};
+    size_t start, end;
+    split_search_piece(s, from, to);
+    while (split_search_next(s, from, &start, &end)) {
+        take_span(&p, from, start, false);
+        take_span(&p, start, end, true);
+        from = end;
     }
-    if (unicode_is_number(c[i])) {
-        size_t e = i;
-        while (e < n && e - i < digits && unicode_is_number(c[e])) e++;
-        return e;
-    }
-    size_t j = c[i] == ' ' && i + 1 < n ? i + 1 : i;
-    if (is_mark(c[j])) return run(c, n, run(c, n, j, is_mark), is_break);
-    size_t e = run(c, n, i, unicode_is_space), last = e;
-    while (last > i && !is_break(c[last - 1])) last--;
-    return last > i ? last : spaces(c, n, i);
+    take_span(&p, from, to, false);
 }
 
-size_t split_next(split_kind kind, const uint32_t *c, size_t n, size_t from)
+/* Marks only appear where this step has been already: the ends of its pieces are still the old ones.
+ */
+static bool cut(const split_step *step, split_search *s, split_text *t)
 {
-    switch (kind) {
-    case SPLIT_GPT2: return next_gpt2(c, n, from);
-    case SPLIT_LLAMA3: return next_llama3(c, n, from, 3);
-    case SPLIT_QWEN2: return next_llama3(c, n, from, 1);
-    case SPLIT_NONE: break;
+    if (!split_search_text(s, step->regex, t->c, t->n)) return false;
+    for (size_t i = 0, end; i < t->n && !s->no_memory; i = end) {
+        end = split_text_piece(t, i);
+        if (!(t->marks[i] & SPLIT_GONE)) cut_piece(s, step, t, i, end);
     }
-    return n;
+    return !s->no_memory;
+}
+
+static bool put_spaces(split_text *t)
+{
+    split_text more = {.c = malloc((2 * t->n + 1) * sizeof(*more.c)),
+                       .marks = calloc(2 * t->n + 1, 1)};
+    bool ok = more.c && more.marks;
+    uint32_t space = unicode_with_kind(' ');
+    for (size_t i = 0; ok && i < t->n; i++) {
+        more.marks[more.n] = t->marks[i];
+        if ((t->marks[i] & SPLIT_BEGINS) && t->c[i] != space) more.c[more.n++] = space;
+        more.c[more.n++] = t->c[i];
+    }
+    if (!ok) {
+        split_text_clear(&more);
+        return false;
+    }
+    split_text_clear(t);
+    *t = more;
+    return true;
+}
+
+static bool decode(split_text *out, const char *text, size_t len)
+{
+    out->c = malloc((len + 1) * sizeof(*out->c));
+    out->marks = calloc(len + 1, 1);
+    if (!out->c || !out->marks) return false;
+    for (size_t i = 0, used; i < len; i += used)
+        out->c[out->n++] = unicode_with_kind(utf8_decode(text + i, len - i, &used));
+    out->marks[0] = SPLIT_BEGINS;
+    return true;
+}
+
+bool splitter_run(const splitter *s, const char *text, size_t len, split_text *out)
+{
+    split_search search = {0};
+    *out = (split_text){0};
+    bool ok = decode(out, text, len);
+    for (int i = 0; i < s->n && ok; i++)
+        ok = s->steps[i].regex ? cut(&s->steps[i], &search, out) : put_spaces(out);
+    out->steps = search.steps;
+    split_search_clear(&search);
+    return ok;
 }

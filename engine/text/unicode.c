@@ -1,7 +1,7 @@
 /* unicode.c -- looks characters' properties up in the generated tables. */
 #include "engine/text/unicode.h"
 
-static bool in_ranges(const unicode_range *t, int n, uint32_t c)
+bool unicode_in_ranges(const unicode_range *t, int n, uint32_t c)
 {
     int lo = 0, hi = n - 1;
     while (lo <= hi) {
@@ -16,16 +16,29 @@ static bool in_ranges(const unicode_range *t, int n, uint32_t c)
     return false;
 }
 
+uint32_t unicode_with_kind(uint32_t c)
+{
+    int lo = 0, hi = unicode_kinds_n - 1;
+    while (lo < hi) { /* the last run that begins at or before c */
+        int mid = (lo + hi + 1) / 2;
+        if ((unicode_kinds[mid] & 0xFFFFFF) <= c)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return c | (unicode_kinds[lo] & 0xFF000000U);
+}
+
 bool unicode_is_letter(uint32_t c)
 {
     if (c < 0x80) return (c | 0x20) >= 'a' && (c | 0x20) <= 'z';
-    return in_ranges(unicode_letters, unicode_letters_n, c);
+    return unicode_with_kind(c) >> 24 <= UNICODE_LO;
 }
 
 bool unicode_is_number(uint32_t c)
 {
     if (c < 0x80) return c >= '0' && c <= '9';
-    return in_ranges(unicode_numbers, unicode_numbers_n, c);
+    return unicode_in_ranges(unicode_numbers, unicode_numbers_n, c);
 }
 
 bool unicode_is_space(uint32_t c)
@@ -38,7 +51,7 @@ bool unicode_is_space(uint32_t c)
 bool unicode_is_word(uint32_t c)
 {
     if (c < 0x80) return (c >= '0' && c <= '9') || (c | 0x20) - 'a' < 26U || c == '_';
-    return in_ranges(unicode_words, unicode_words_n, c);
+    return unicode_in_ranges(unicode_words, unicode_words_n, c);
 }
 
 /* ------------------------------------------------------------------------- NFC -- */
@@ -63,7 +76,7 @@ static unsigned combining_class(uint32_t c)
 
 bool unicode_nfc_begins(uint32_t c)
 {
-    return c < 0x300 || !in_ranges(unicode_joins, unicode_joins_n, c);
+    return c < 0x300 || !unicode_in_ranges(unicode_joins, unicode_joins_n, c);
 }
 
 static size_t decompose(uint32_t c, uint32_t *out)

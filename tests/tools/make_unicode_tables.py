@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes engine/text/unicode_tables.c: make_unicode_tables.py > engine/text/unicode_tables.c     (needs tokenizers)
 
-Letters, numbers and word characters as ranges; canonical decompositions, combining classes and compositions for NFC.
+Kinds of characters (general categories), numbers, punctuation and word characters; canonical decompositions, combining
+classes and compositions for NFC.
 What counts is what Hugging Face's tokenizers do with a character, and each of its libraries has another version of
 Unicode: so they are asked.  Python's unicodedata only names what there is to ask for.
 """
@@ -42,6 +43,38 @@ def word_characters():
     r"""The \w of single_word."""
     split = pre_tokenizers.Whitespace()
     return {c for c in ALL if len(split.pre_tokenize_str("a" + chr(c) + "a")) == 1}
+
+
+# General categories in the order of unicode.h's; behind them those parts of three that \s and \w have.
+KINDS = ("Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co Cn").split()
+
+
+def kinds():
+    """The first character of each run of one kind, and its kind."""
+    of, out = {}, []
+    for k, name in enumerate(KINDS):
+        of.update((c, k) for c in in_class(rf"\p{{{name}}}"))
+    of.update((c, len(KINDS)) for c in in_class(r"\s") if KINDS[of[c]] == "Cc")
+    for k, name in enumerate(["So", "No"]):
+        of.update((c, len(KINDS) + 1 + k) for c in in_class(r"\w") if KINDS[min(of[c], 28)] == name)
+    for c in ALL:
+        if not out or out[-1][1] != of[c]:
+            out.append((c, of[c]))
+    return out
+
+
+def numeric():
+    """What the step Digits takes."""
+    split = pre_tokenizers.Digits(individual_digits=True)
+    return {c for c in ALL if len(split.pre_tokenize_str("a" + chr(c) + "a")) == 3}
+
+
+def punctuation():
+    split, others = pre_tokenizers.Punctuation("removed"), set()
+    for k in range(0, len(ALL), 20000):
+        for piece, _ in split.pre_tokenize_str("".join(map(chr, ALL[k:k + 20000]))):
+            others.update(map(ord, piece))
+    return set(ALL) - others
 
 
 def is_mark(c):
@@ -85,12 +118,18 @@ def main():
     w("/* unicode_tables.c -- made by tests/tools/make_unicode_tables.py from tokenizers "
       f"{tokenizers.__version__}; not edited by hand. */\n")
     w("/* clang-format off */\n#include \"engine/text/unicode.h\"\n\n")
-    for name, table in [("unicode_letters", ranges(in_class(r"\p{L}"))), ("unicode_numbers", ranges(in_class(r"\p{N}"))),
-                        ("unicode_words", ranges(word_characters())), ("unicode_joins", ranges(joins))]:
+    for name, table in [("unicode_numbers", ranges(in_class(r"\p{N}"))), ("unicode_digits", ranges(numeric())),
+                        ("unicode_punctuation", ranges(punctuation())), ("unicode_words", ranges(word_characters())),
+                        ("unicode_joins", ranges(joins))]:
         w(f"const unicode_range {name}[] = {{\n")
         for i in range(0, len(table), 4):
             w("    " + " ".join(f"{{0x{a:X}, 0x{b:X}}}," for a, b in table[i:i + 4]) + "\n")
         w(f"}};\nconst int {name}_n = {len(table)};\n\n")
+    table = kinds()
+    w("const uint32_t unicode_kinds[] = {\n")
+    for i in range(0, len(table), 8):
+        w("    " + " ".join(f"0x{k << 24 | c:X}," for c, k in table[i:i + 8]) + "\n")
+    w(f"}};\nconst int unicode_kinds_n = {len(table)};\n\n")
     for name, table in [("unicode_classes", classes), ("unicode_decomposed", decomposed),
                         ("unicode_composed", composed)]:
         w(f"const unicode_triple {name}[] = {{\n")
