@@ -223,6 +223,22 @@ static int16_t landed(const split_regex *r, int16_t at)
     return at;
 }
 
+static bool may_begin(const split_regex *r, int at, int c)
+{
+    return r->first[at].ascii[c >> 6] >> (c & 63) & 1;
+}
+
+/* Alternatives that cannot begin with a character are passed over once and for all. */
+static void find_entries(split_regex *r)
+{
+    for (int c = 0; c < 128; c++) {
+        int16_t at = 0;
+        while (r->ops[at].kind == OP_BRANCH && !may_begin(r, r->ops[at].next, c))
+            at = r->ops[at].other;
+        r->entry[c] = may_begin(r, at, c) ? at : -1;
+    }
+}
+
 err_code split_compile_tree(split_regex *r, const split_node *nodes, int root, err *e)
 {
     compiler k = {.r = r, .nodes = nodes, .e = e};
@@ -239,6 +255,7 @@ err_code split_compile_tree(split_regex *r, const split_node *nodes, int root, e
         if (r->ops[i].kind == OP_BRANCH || r->ops[i].kind == OP_TRY)
             r->ops[i].other = landed(r, r->ops[i].other);
     }
+    find_entries(r);
     return ERR_NONE;
 }
 

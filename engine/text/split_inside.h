@@ -73,6 +73,7 @@ struct split_regex {
     split_op *ops;
     split_first *first; /* [n_ops] */
     int n_sets, n_ranges, n_ops, n_memo;
+    int16_t entry[128]; /* the op where a search begins at this character; -1: finds nothing */
 };
 
 /* ---- split_parse.c -- */

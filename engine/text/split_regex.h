@@ -48,18 +48,20 @@ void split_regex_destroy(split_regex *r);
 /* A search's memory; all zero at first, and cleared by split_search_clear(). */
 typedef struct split_search {
     const split_regex *regex;
-    const uint32_t *c; /* characters with their kinds (unicode_with_kind()) */
-    size_t begin, end; /* of the piece that is searched */
-    uint64_t *failed;  /* [places][words]: branches that lead nowhere */
+    const uint32_t *c;    /* characters with their kinds (unicode_with_kind()) */
+    size_t n, begin, end; /* the text's, and of the piece that is searched */
+    uint64_t *failed;     /* [places][words]: branches that lead nowhere */
     size_t failed_cap;
+    bool marking; /* they are in use */
     struct split_branch *stack;
     size_t n_stack, stack_cap;
-    uint64_t steps; /* all so far */
-    bool no_memory; /* a search that ran out of it found nothing */
+    uint64_t steps;      /* all so far */
+    uint64_t free_steps; /* marking begins behind these */
+    bool no_memory;      /* a search that ran out of it found nothing */
 } split_search;
 
-/* Begins with a text of n characters and a pattern; false: no memory. */
-bool split_search_text(split_search *s, const split_regex *r, const uint32_t *c, size_t n);
+/* Begins with a text of n characters and a pattern. */
+void split_search_text(split_search *s, const split_regex *r, const uint32_t *c, size_t n);
 /* The next piece of that text; pieces come in order. */
 void split_search_piece(split_search *s, size_t begin, size_t end);
 /* The first place at or behind `from` where the pattern is found; false: none. */

@@ -5,11 +5,16 @@
  * that it led to has failed.  That holds for later beginnings too.  Where a search succeeds its
  * branches have not failed; all but those at its end lie behind any later search, and those are
  * forgotten.  (Look-ahead leaves no marks: it is a list of characters.)
+ *
+ * Ordinary texts take a few steps for each character, and marks would cost more than they save: they
+ * begin when a text has had FREE_STEPS for each of its characters.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/text/split_inside.h"
+
+enum { FREE_STEPS = 32 };
 
 typedef struct split_branch {
     size_t at;
@@ -21,27 +26,36 @@ static size_t words_of(const split_regex *r)
     return ((size_t)r->n_memo + 63) / 64;
 }
 
-bool split_search_text(split_search *s, const split_regex *r, const uint32_t *c, size_t n)
+void split_search_text(split_search *s, const split_regex *r, const uint32_t *c, size_t n)
 {
-    size_t need = (n + 1) * words_of(r);
     s->regex = r;
     s->c = c;
+    s->n = n;
+    s->marking = false;
+    s->free_steps = s->steps + FREE_STEPS * (uint64_t)n + FREE_STEPS;
+}
+
+/* From here on branches are marked. */
+static bool begin_marking(split_search *s)
+{
+    size_t need = (s->n + 1) * words_of(s->regex);
     if (need > s->failed_cap) {
         free(s->failed);
-        s->failed = calloc(need, sizeof(*s->failed));
+        s->failed = malloc(need * sizeof(*s->failed));
         s->failed_cap = s->failed ? need : 0;
         s->no_memory |= !s->failed;
-    } else if (need) {
-        memset(s->failed, 0, need * sizeof(*s->failed));
     }
-    return !s->no_memory;
+    if (!s->failed) return false;
+    memset(s->failed, 0, need * sizeof(*s->failed));
+    s->marking = true;
+    return true;
 }
 
 /* At this place nothing has failed yet. */
 static void forget(split_search *s, size_t at)
 {
     size_t n = words_of(s->regex);
-    if (n) memset(s->failed + at * n, 0, n * sizeof(*s->failed));
+    if (s->marking && n) memset(s->failed + at * n, 0, n * sizeof(*s->failed));
 }
 
 void split_search_piece(split_search *s, size_t begin, size_t end)
@@ -59,8 +73,9 @@ void split_search_clear(split_search *s)
 }
 
 /* Marks a branch here; false: it was. */
-static bool mark(split_search *s, int memo, size_t at)
+static inline bool mark(split_search *s, int memo, size_t at)
 {
+    if (!s->marking && (s->steps <= s->free_steps || !begin_marking(s))) return !s->no_memory;
     uint64_t *word = s->failed + at * words_of(s->regex) + memo / 64, bit = 1ULL << (memo % 64);
     if (*word & bit) return false;
     *word |= bit;
@@ -82,7 +97,7 @@ static bool push(split_search *s, int16_t op, size_t at)
 }
 
 /* Whether an op may succeed here at all. */
-static bool may(const split_search *s, int op, size_t at)
+static inline bool may(const split_search *s, int op, size_t at)
 {
     const split_first *f = &s->regex->first[op];
     if (at == s->end) return f->end;
@@ -90,7 +105,7 @@ static bool may(const split_search *s, int op, size_t at)
     return code < 128 ? f->ascii[code >> 6] >> (code & 63) & 1 : f->kinds >> (c >> 24) & 1;
 }
 
-static bool in_set(const split_search *s, const split_op *op, size_t at)
+static inline bool in_set(const split_search *s, const split_op *op, size_t at)
 {
     return at < s->end && split_in_set(s->regex, &s->regex->sets[op->set], s->c[at]);
 }
@@ -113,7 +128,7 @@ static bool looked(split_search *s, const split_op *op, size_t at)
 }
 
 /* Where a branch leads first, the other way on the stack; -1: nowhere. */
-static int branch(split_search *s, const split_op *op, size_t at)
+static inline int branch(split_search *s, const split_op *op, size_t at)
 {
     if (!mark(s, op->memo, at)) return -1;
     bool first = may(s, op->next, at), other = may(s, op->other, at);
@@ -122,7 +137,7 @@ static int branch(split_search *s, const split_op *op, size_t at)
 }
 
 /* The op behind this one, with *at moved on; -1: it fails here. */
-static int step(split_search *s, const split_op *op, size_t *at)
+static inline int step(split_search *s, const split_op *op, size_t *at)
 {
     bool ok = false;
     switch ((split_op_kind)op->kind) {
@@ -135,6 +150,10 @@ static int step(split_search *s, const split_op *op, size_t *at)
         if (op->memo >= 0 && !mark(s, op->memo, *at)) return -1;
         if (!in_set(s, op, *at)) return op->other;
         (*at)++;
+        while (op->memo < 0 && s->regex->ops + op->next == op && in_set(s, op, *at)) {
+            (*at)++;
+            s->steps++;
+        }
         return op->next;
     case OP_LOOK: return looked(s, op + 1, *at) != op->negated ? op->other : -1;
     case OP_START:
@@ -149,11 +168,18 @@ static int step(split_search *s, const split_op *op, size_t *at)
     return ok ? op->next : -1;
 }
 
+/* The op to begin with at a place inside of the piece; -1: nothing is found there. */
+static int entry(const split_search *s, size_t at)
+{
+    uint32_t code = s->c[at] & 0xFFFFFF;
+    if (code < 128) return s->regex->entry[code];
+    return may(s, 0, at) ? 0 : -1;
+}
+
 /* Whether the pattern is found at one place: its end. */
-static bool found_at(split_search *s, size_t at, size_t *end)
+static bool found_at(split_search *s, int k, size_t at, size_t *end)
 {
     const split_op *ops = s->regex->ops;
-    int k = 0;
     s->n_stack = 0;
     for (;;) {
         s->steps++;
@@ -175,7 +201,8 @@ bool split_search_next(split_search *s, size_t from, size_t *start, size_t *end)
 {
     for (size_t at = from; at < s->end && !s->no_memory; at++) {
         s->steps++;
-        if (may(s, 0, at) && found_at(s, at, end)) {
+        int k = entry(s, at);
+        if (k >= 0 && found_at(s, k, at, end)) {
             *start = at;
             return true;
         }

@@ -83,7 +83,7 @@ static void cut_piece(split_search *s, const split_step *step, split_text *t, si
  */
 static bool cut(const split_step *step, split_search *s, split_text *t)
 {
-    if (!split_search_text(s, step->regex, t->c, t->n)) return false;
+    split_search_text(s, step->regex, t->c, t->n);
     for (size_t i = 0, end; i < t->n && !s->no_memory; i = end) {
         end = split_text_piece(t, i);
         if (!(t->marks[i] & SPLIT_GONE)) cut_piece(s, step, t, i, end);

@@ -19,6 +19,7 @@ bool unicode_in_ranges(const unicode_range *t, int n, uint32_t c)
 uint32_t unicode_with_kind(uint32_t c)
 {
     int lo = 0, hi = unicode_kinds_n - 1;
+    if (c < 128) return c | (uint32_t)unicode_ascii_kinds[c] << 24;
     while (lo < hi) { /* the last run that begins at or before c */
         int mid = (lo + hi + 1) / 2;
         if ((unicode_kinds[mid] & 0xFFFFFF) <= c)

@@ -64,6 +64,7 @@ extern const int unicode_numbers_n, unicode_words_n, unicode_digits_n, unicode_p
 extern const int unicode_joins_n;
 extern const uint32_t unicode_kinds[]; /* first code point of each run; from bit 24 on its kind */
 extern const int unicode_kinds_n;
+extern const unsigned char unicode_ascii_kinds[128];
 extern const unicode_triple unicode_classes[];    /* first, last, combining class */
 extern const unicode_triple unicode_decomposed[]; /* code point, its two parts (0: only one) */
 extern const unicode_triple unicode_composed[];   /* two parts, their composition */

@@ -153,6 +153,18 @@ def prefix_pieces(s):
     s["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = True
 
 
+def two_splits(s):
+    s["pre_tokenizer"]["pretokenizers"].insert(0, dict(s["pre_tokenizer"]["pretokenizers"][0]))
+
+
+def split_twice(s):
+    s["pre_tokenizer"]["pretokenizers"][1]["use_regex"] = True
+
+
+def digits(s):
+    s["pre_tokenizer"]["pretokenizers"].insert(0, {"type": "Digits", "individual_digits": True})
+
+
 def metaspace(scheme, split, decoder=None):
     def how(s):
         s["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": split}
@@ -187,6 +199,8 @@ def variants(r):
         out[f"{kind} + random tokens"] = (plain(kind, some), FRAGMENTS + [t["content"] for t in some])
     out["gpt2 add_prefix_space"] = (changed("gpt2", prefix_space), ["\na", "\tx"])
     out["qwen2 add_prefix_space behind its split"] = (changed("qwen2", prefix_pieces), [])
+    for name, how in (("the same split twice", two_splits), ("use_regex behind its split", split_twice), ("digits first", digits)):
+        out[f"llama3 {name}"] = (changed("llama3", how), ["12345"])
     out["llama2 without Strip"] = (changed("llama2", no_strip), [])
     out["llama2 NFC"] = (changed("llama2", nfc), [])
     for fuse in (True, False):
@@ -241,12 +255,12 @@ def last_split(s):
     s["pre_tokenizer"]["pretokenizers"].append(dict(s["pre_tokenizer"]["pretokenizers"][0]))
 
 
-def two_splits(s):
-    s["pre_tokenizer"]["pretokenizers"].insert(0, dict(s["pre_tokenizer"]["pretokenizers"][0]))
+def bert(s):
+    s["pre_tokenizer"]["pretokenizers"].insert(0, {"type": "BertPreTokenizer"})
 
 
-def split_twice(s):
-    s["pre_tokenizer"]["pretokenizers"][1]["use_regex"] = True
+def looks_back(s):
+    s["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(?<=a)b"
 
 
 def other_id(s):
@@ -259,7 +273,7 @@ def same_normal(s):
 
 # What is refused: a kind, what is done to it, words of the sentence.
 REFUSED = [
-    ("llama3", two_splits, "second split"), ("llama3", split_twice, "second split"), ("llama3", last_split, "behind ByteLevel"),
+    ("llama3", last_split, "behind ByteLevel"), ("llama3", bert, "BertPreTokenizer"), ("llama3", looks_back, "group of a kind"),
     ("llama2", put(decoder=None), "decoder 'null'"), ("gpt2", put(decoder={"type": "Fuse"}), "ByteLevel"),
     ("llama2", put(decoder={"type": "WordPiece", "prefix": "##", "cleanup": True}), "WordPiece"),
     ("llama2", put(decoder={"type": "Strip", "content": " ", "start": 1, "stop": 0}), "Strip"),

@@ -302,6 +302,11 @@ def tokenizers():
         t["model"]["merges"] = [m for m in t["model"]["merges"] if "".join(m if isinstance(m, list) else m.split(" ")) in vocab][:40]
         t["added_tokens"] = t.get("added_tokens", [])[:6]
         put("tokenizer", compact(t))
+    for line in (FIXTURES / "splits/cases.jsonl").read_text(encoding="utf-8").splitlines():
+        steps = json.loads(line)["steps"]
+        put("tokenizer", compact({**TOKENIZER, "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}}))
+        for pattern in (x["pattern"]["Regex"] for x in steps if "Regex" in x.get("pattern", {})):
+            put("split", pattern + "\0Don't  stop\r\n  日本 E\u0301 x² 12345 I'LL\n ")
     for name in ("tokenizer.json", "tokenizer_config.json", "added_tokens.json"):
         for p in small((FIXTURES / "peft").glob("*/*/" + name)):
             put("words", "jca"[("tokenizer.json", "tokenizer_config.json", "added_tokens.json").index(name)].encode() + p.read_bytes())

@@ -40,13 +40,14 @@ longest() {
     case $1 in
     tar | gguf | safetensors) echo 16384 ;;
     pattern | regex) echo 128 ;;
+    split) echo 512 ;;
     sse | calls | chunks | head | config) echo 1024 ;;
     *) echo 4096 ;;
     esac
 }
 dictionary() {
     case $1 in
-    pattern | regex) echo regex ;;
+    pattern | regex | split) echo regex ;;
     jinja) echo jinja ;;
     json | body | stats | peft | schema | tokenizer | words | manifest | calls | safetensors) echo json ;;
     esac

@@ -130,6 +130,11 @@ def main():
     for i in range(0, len(table), 8):
         w("    " + " ".join(f"0x{k << 24 | c:X}," for c, k in table[i:i + 8]) + "\n")
     w(f"}};\nconst int unicode_kinds_n = {len(table)};\n\n")
+    ascii = [next(k for c, k in reversed(table) if c <= at) for at in range(128)]
+    w("const unsigned char unicode_ascii_kinds[128] = {\n")
+    for i in range(0, 128, 16):
+        w("    " + " ".join(f"{k}," for k in ascii[i:i + 16]) + "\n")
+    w("};\n\n")
     for name, table in [("unicode_classes", classes), ("unicode_decomposed", decomposed),
                         ("unicode_composed", composed)]:
         w(f"const unicode_triple {name}[] = {{\n")

@@ -864,6 +864,24 @@ _rule("publish.forgets", "adapters/store/publish.c",
 _rule("tokenizer.merge-ranks", "engine/text/tokenizer.c",
       "return x->rank < y->rank || (x->rank == y->rank && x->pos < y->pos);", "return x->pos < y->pos;",
       "engine.test_tokenizer", "merges go by their rank")
+_rule("split.no-branch-twice", "engine/text/split_search.c",
+      "if (*word & bit) return false;", ";",
+      "engine.test_split", "cutting a text takes steps in proportion to its length, whatever it says")
+_rule("split.forgets-at-the-end", "engine/text/split_search.c",
+      "            forget(s, at);\n            return true;", "            return true;",
+      "engine.test_split", "what led to a find has not failed")
+_rule("split.greedy-for-sure", "engine/text/split_compile.c",
+      "n->mode == REPEAT_GREEDY && sure", "n->mode == REPEAT_GREEDY",
+      "engine.test_split", "a repetition gives back what the rest of its pattern needs")
+_rule("split.piece-is-a-text", "engine/text/tokenizer_split.c",
+      "split_search_piece(s, from, to);", "split_search_piece(s, from, t->n);",
+      "engine.test_split", "a step sees nothing beyond the piece that it cuts")
+_rule("split.inverted", "engine/text/tokenizer_split.c",
+      "found = found != p->step->invert;", ";",
+      "engine.test_split", "an inverted Split takes what lies between")
+_rule("split.nesting", "engine/text/split_parse.c",
+      "if (++p->depth > SPLIT_NESTING_MAX)", "if (++p->depth > 9999)",
+      "engine.test_split", "a pattern's groups nest no deeper than the limit")
 _rule("tokenizer.special-when-asked", "engine/text/tokenizer_cut.c",
       "if ((a->special && !en->special) || ", "if (",
       "engine.test_tokenizer", "special tokens are read only where they may be")

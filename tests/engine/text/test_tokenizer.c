@@ -294,16 +294,6 @@ START_TEST(a_prefix_space_comes_before_all_but_a_space)
 }
 END_TEST
 
-START_TEST(a_second_split_is_refused)
-{
-    tokenizer *t;
-    err e;
-    ck_assert_int_eq(load_changed(&t, "llama3", "\"use_regex\":false", "\"use_regex\":true", &e),
-                     ERR_UNSUPPORTED);
-    ck_assert_msg(strstr(e.msg, "second split") != NULL, "%s", e.msg);
-}
-END_TEST
-
 /* What is made of a prompt's own tokens goes on behind its text: the whole is the decoding of
  * all. */
 START_TEST(a_text_that_goes_on_keeps_its_space)
@@ -501,7 +491,6 @@ int main(void)
     tcase_add_test(tc, vocabularies_are_the_same_token_by_token);
     tcase_add_test(tc, of_many_that_begin_alike_the_longest_is_found);
     tcase_add_test(tc, a_prefix_space_comes_before_all_but_a_space);
-    tcase_add_test(tc, a_second_split_is_refused);
     tcase_add_test(tc, a_text_that_goes_on_keeps_its_space);
     tcase_add_test(tc, nobody_forges_a_normalized_special_token);
     tcase_add_test(tc, a_megabyte_of_spaces_that_tokens_strip_is_no_trouble);
