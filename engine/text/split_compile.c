@@ -239,7 +239,7 @@ static void find_entries(split_regex *r)
     }
 }
 
-err_code split_compile_tree(split_regex *r, const split_node *nodes, int root, err *e)
+static err_code compile_tree(split_regex *r, const split_node *nodes, int root, err *e)
 {
     compiler k = {.r = r, .nodes = nodes, .e = e};
     if (may_be_empty(nodes, root)) refuse(&k, ERR_UNSUPPORTED, "may find nothing at all");
@@ -311,7 +311,7 @@ static err_code compile(split_regex **out, const char *pattern, make_tree *make,
         return err_set(e, ERR_NOMEM, "no memory for a Split pattern");
     }
     int root = make(&p, of);
-    err_code rc = p.rc ? p.rc : split_compile_tree(p.r, p.nodes, root, e);
+    err_code rc = p.rc ? p.rc : compile_tree(p.r, p.nodes, root, e);
     free(p.nodes);
     return done(p.r, rc, out);
 }

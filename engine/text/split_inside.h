@@ -106,10 +106,6 @@ int split_one_character(split_parser *p, uint32_t c);
 int split_any_but_newline(split_parser *p);
 int split_add_set(split_parser *p, split_set s);
 
-/* ---- split_compile.c -- */
-
-err_code split_compile_tree(split_regex *r, const split_node *nodes, int root, err *e);
-
 static inline bool split_in_set(const split_regex *r, const split_set *k, uint32_t c)
 {
     uint32_t code = c & 0xFFFFFF;

@@ -6,8 +6,8 @@
  * branches have not failed; all but those at its end lie behind any later search, and those are
  * forgotten.  (Look-ahead leaves no marks: it is a list of characters.)
  *
- * Ordinary texts take a few steps for each character, and marks would cost more than they save: they
- * begin when a text has had FREE_STEPS for each of its characters.
+ * Ordinary texts take a few steps for each character, and marks would cost more than they save:
+ * they begin when a text has had FREE_STEPS for each of its characters.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -79,8 +79,7 @@ static void cut_piece(split_search *s, const split_step *step, split_text *t, si
     take_span(&p, from, to, false);
 }
 
-/* Marks only appear where this step has been already: the ends of its pieces are still the old ones.
- */
+/* Marks only appear where this step has been: behind that, pieces are still the old ones. */
 static bool cut(const split_step *step, split_search *s, split_text *t)
 {
     split_search_text(s, step->regex, t->c, t->n);

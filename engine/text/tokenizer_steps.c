@@ -1,5 +1,5 @@
-/* tokenizer_steps.c -- the steps of tokenizer.json's pre-tokeniser that cut texts, strictly: what is
- * not known here is refused by name.
+/* tokenizer_steps.c -- the steps of tokenizer.json's pre-tokeniser that cut texts, strictly: what
+ * is not known here is refused by name.
  */
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* unicode_tables.c -- made by tests/tools/make_unicode_tables.py from tokenizers 0.23.3; not edited by hand. */
+/* unicode_tables.c -- made by tests/tools/make_unicode_tables.py from tokenizers
+ * 0.23.3; not edited by hand. */
 /* clang-format off */
 #include "engine/text/unicode.h"
 

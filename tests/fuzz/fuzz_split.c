@@ -1,5 +1,5 @@
-/* fuzz_split.c -- the regular expressions that cut texts: "pattern NUL text".  What is compiled takes
- * few steps, finds something or nothing, and finds the same with marks and without. */
+/* fuzz_split.c -- the regular expressions that cut texts: "pattern NUL text".  What is compiled
+ * takes few steps, finds something or nothing, and finds the same with marks and without. */
 #include <stdlib.h>
 #include <string.h>
 

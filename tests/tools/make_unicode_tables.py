@@ -115,8 +115,8 @@ def main():
     joins = {c for c in ALL if ord(nfd(chr(c))[0]) in marks} | {b for _, b, _ in composed}
     joins |= set(range(0x1161, 0x1176)) | set(range(0x11A8, 0x11C3))
     w = sys.stdout.write
-    w("/* unicode_tables.c -- made by tests/tools/make_unicode_tables.py from tokenizers "
-      f"{tokenizers.__version__}; not edited by hand. */\n")
+    w("/* unicode_tables.c -- made by tests/tools/make_unicode_tables.py from tokenizers\n"
+      f" * {tokenizers.__version__}; not edited by hand. */\n")
     w("/* clang-format off */\n#include \"engine/text/unicode.h\"\n\n")
     for name, table in [("unicode_numbers", ranges(in_class(r"\p{N}"))), ("unicode_digits", ranges(numeric())),
                         ("unicode_punctuation", ranges(punctuation())), ("unicode_words", ranges(word_characters())),
