@@ -5,6 +5,9 @@
 #include <string.h>
 
 #include "engine/program/troff.h"
+#include "tui/near.h"
+
+enum { LISTS = 3 };
 
 /* ------------------------------------------------------------------------- parsing -- */
 
@@ -24,84 +27,84 @@ static const cli_option *find_letter(const cli_option *list, char letter)
     return NULL;
 }
 
-/* Edit distance, for "did you mean"; words beyond 31 bytes are never near. */
-static int distance(const char *a, const char *b)
-{
-    int row[32];
-    size_t n = strlen(b);
-    if (n > 31 || strlen(a) > 31) return 99;
-    for (size_t j = 0; j <= n; j++) row[j] = (int)j;
-    for (size_t i = 0; a[i]; i++) {
-        int diagonal = row[0];
-        row[0] = (int)i + 1;
-        for (size_t j = 0; j < n; j++) {
-            int best = diagonal + (a[i] != b[j]);
-            diagonal = row[j + 1];
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (diagonal + 1 < best) best = diagonal + 1;
-            row[j + 1] = best;
-        }
-    }
-    return row[n];
-}
-
-static void suggest(const char *typed, const char *candidate, const char **best, int *nearest)
-{
-    int d = distance(typed, candidate);
-    if (d < *nearest) {
-        *nearest = d;
-        *best = candidate;
-    }
-}
-
-static int complain(const cli *c, const char *what, const char *typed, const char *near)
+static int complain(const cli *c, const char *what, const char *typed, const char *meant)
 {
     fprintf(stderr, "%s: %s '%.80s'", c->program->name, what, typed);
-    if (near) fprintf(stderr, "; did you mean '%s'?", near);
+    if (meant) fprintf(stderr, "; did you mean '%s'?", meant);
     fprintf(stderr, "\nTry '%s%s%s --help'.\n", c->program->name, c->command ? " " : "",
             c->command ? c->command->name : "");
     return CLI_USAGE;
 }
 
+/* Whose options go with a command, one list after the other; NULL: there is none. */
+static const cli_option *options_of(const cli_program *p, const cli_command *k, int i)
+{
+    if (i == 0) return k ? k->options : NULL;
+    if (i == 1) return k && k->shows ? p->showing : NULL;
+    return p->options;
+}
+
 static int unknown_option(const cli *c, const char *typed)
 {
-    const char *best = NULL;
-    int nearest = 3;
-    const cli_option *lists[] = {c->command ? c->command->options : NULL, c->program->options};
-    for (int i = 0; i < 2; i++) {
-        for (const cli_option *o = lists[i]; o && o->name; o++)
-            suggest(typed + 2, o->name, &best, &nearest);
+    char name[48], meant[48];
+    snprintf(name, sizeof(name), "%.*s", (int)strcspn(typed, "="), typed);
+    near n = near_to(strncmp(name, "--", 2) == 0 ? name + 2 : "");
+    for (int i = 0; i < LISTS; i++) {
+        const cli_option *o = options_of(c->program, c->command, i);
+        for (; o && o->name; o++) near_offer(&n, o->name);
     }
-    char near[48];
-    if (best) snprintf(near, sizeof(near), "--%s", best);
-    return complain(c, "unknown option", typed, best ? near : NULL);
+    if (n.best) snprintf(meant, sizeof(meant), "--%s", n.best);
+    return complain(c, "unknown option", typed, n.best ? meant : NULL);
+}
+
+static bool in_group(const cli_command *k, const char *first)
+{
+    size_t n = strlen(first);
+    return strncmp(k->name, first, n) == 0 && k->name[n] == ' ';
+}
+
+static bool is_group(const cli_program *p, const char *first)
+{
+    for (const cli_command *k = p->commands; k->name; k++) {
+        if (in_group(k, first)) return true;
+    }
+    return false;
+}
+
+/* A command that is near, else the first word of some; out has room for either. */
+static const char *meant_command(const cli *c, const char *first, const char *second, char out[64])
+{
+    char both[64];
+    snprintf(both, sizeof(both), "%s %s", first, second ? second : "");
+    near whole = near_to(both), one = near_to(first);
+    for (const cli_command *k = c->program->commands; k->name; k++) {
+        if (second && strchr(k->name, ' ')) near_offer(&whole, k->name);
+        if (!strchr(k->name, ' ')) near_offer(&one, k->name);
+    }
+    if (whole.best) return whole.best;
+    for (const cli_command *k = c->program->commands; k->name; k++) {
+        char word[64];
+        snprintf(word, sizeof(word), "%.*s", (int)strcspn(k->name, " "), k->name);
+        near_offer(&one, word);
+        if (one.best == word) one.best = strcpy(out, word);
+    }
+    return one.best && strcmp(one.best, first) != 0 ? one.best : NULL;
 }
 
 static int unknown_command(const cli *c, const char *first, const char *second)
 {
-    char typed[64];
-    const char *best = NULL;
-    int nearest = 3;
-    bool group = false;
-    for (const cli_command *k = c->program->commands; k->name; k++) {
-        size_t n = strlen(first);
-        group |= strncmp(k->name, first, n) == 0 && k->name[n] == ' ';
-    }
-    snprintf(typed, sizeof(typed), "%s%s%s", first, group && second ? " " : "",
-             group && second ? second : "");
-    for (const cli_command *k = c->program->commands; k->name; k++)
-        suggest(typed, k->name, &best, &nearest);
+    char typed[64], meant[64];
+    bool group = is_group(c->program, first);
     if (group && !second) {
         fprintf(stderr, "%s: '%s' needs a second word:", c->program->name, first);
         for (const cli_command *k = c->program->commands; k->name; k++) {
-            size_t n = strlen(first);
-            if (strncmp(k->name, first, n) == 0 && k->name[n] == ' ')
-                fprintf(stderr, " %s", k->name + n + 1);
+            if (in_group(k, first)) fprintf(stderr, " %s", k->name + strlen(first) + 1);
         }
         (void)fputc('\n', stderr);
         return CLI_USAGE;
     }
-    return complain(c, "there is no command", typed, best);
+    snprintf(typed, sizeof(typed), "%s%s%s", first, group ? " " : "", group ? second : "");
+    return complain(c, "there is no command", typed, meant_command(c, first, second, meant));
 }
 
 /* The words that are no options: first one or two of them are the command. */
@@ -119,7 +122,10 @@ static int take_command(cli *c)
         memmove(c->arg, c->arg + used, (size_t)c->n_arg * sizeof(c->arg[0]));
         return 0;
     }
-    if (c->help) return 0; /* the general help names what there is */
+    if (c->help && c->n_arg == 1 && is_group(c->program, c->arg[0])) {
+        c->group = c->arg[0];
+        return 0;
+    }
     return unknown_command(c, c->arg[0], c->n_arg > 1 ? c->arg[1] : NULL);
 }
 
@@ -129,26 +135,30 @@ typedef struct { /* an option as typed, until the command is known */
     char letter;
 } typed_option;
 
+static const cli_option *find(const cli_option *list, const typed_option *t)
+{
+    return t->letter ? find_letter(list, t->letter) : find_option(list, t->name, t->len);
+}
+
 static const cli_option *known(const cli *c, const typed_option *t)
 {
-    const cli_option *o =
-        t->letter ? find_letter(c->command ? c->command->options : NULL, t->letter)
-                  : find_option(c->command ? c->command->options : NULL, t->name, t->len);
-    if (o) return o;
-    return t->letter ? find_letter(c->program->options, t->letter)
-                     : find_option(c->program->options, t->name, t->len);
+    const cli_option *o = NULL;
+    for (int i = 0; !o && i < LISTS; i++) o = find(options_of(c->program, c->command, i), t);
+    return o;
+}
+
+static bool needs_value(const cli_option *o)
+{
+    return o->arg && *o->arg != '[';
 }
 
 /* Does any command know this as an option with a value?  Needed before the command is known. */
 static bool takes_value(const cli_program *p, const typed_option *t)
 {
-    const cli_option *o =
-        t->letter ? find_letter(p->options, t->letter) : find_option(p->options, t->name, t->len);
-    for (const cli_command *k = p->commands; !o && k->name; k++) {
-        o = t->letter ? find_letter(k->options, t->letter)
-                      : find_option(k->options, t->name, t->len);
-    }
-    return o && o->arg;
+    const cli_option *o = find(p->options, t);
+    if (!o) o = find(p->showing, t);
+    for (const cli_command *k = p->commands; !o && k->name; k++) o = find(k->options, t);
+    return o && needs_value(o);
 }
 
 static bool split_option(const char *text, typed_option *t)
@@ -170,7 +180,7 @@ static int add_option(cli *c, const typed_option *t)
 {
     const cli_option *o = known(c, t);
     if (!o) return unknown_option(c, t->text);
-    if (o->arg && !t->value) return complain(c, "a value is missing after", t->text, NULL);
+    if (needs_value(o) && !t->value) return complain(c, "a value is missing after", t->text, NULL);
     if (!o->arg && t->value) return complain(c, "this option takes no value:", t->text, NULL);
     if (c->n_seen == CLI_OPTIONS_MAX) return complain(c, "too many options:", t->text, NULL);
     c->seen[c->n_seen] = o;
@@ -247,13 +257,23 @@ const char *cli_each(const cli *c, const char *name, int i)
 
 /* ---------------------------------------------------------------------------- help -- */
 
+/* " VALUE", "[=VALUE]" or "". */
+static void put_argument(const cli_option *o, char *out, size_t cap)
+{
+    if (needs_value(o))
+        snprintf(out, cap, " %s", o->arg);
+    else if (o->arg)
+        snprintf(out, cap, "[=%s", o->arg + 1);
+}
+
 static void print_option(const cli_option *o, FILE *f)
 {
     char left[64];
     char letter[8] = "    ";
     if (o->letter) snprintf(letter, sizeof(letter), "-%c, ", o->letter);
-    snprintf(left, sizeof(left), "%s--%s%s%s", letter, o->name, o->arg ? " " : "",
-             o->arg ? o->arg : "");
+    char arg[48] = "";
+    put_argument(o, arg, sizeof(arg));
+    snprintf(left, sizeof(left), "%s--%s%s", letter, o->name, arg);
     fprintf(f, "  %-30s  %s\n", left, o->help);
 }
 
@@ -264,13 +284,41 @@ static void print_options(const char *title, const cli_option *list, FILE *f)
     for (const cli_option *o = list; o->name; o++) print_option(o, f);
 }
 
+static void print_command_help(const cli_program *p, const cli_command *k, FILE *f)
+{
+    fprintf(f, "usage: %s %s%s%s [options]\n\n%s.\n", p->name, k->name, *k->args ? " " : "",
+            k->args, k->help);
+    if (k->examples) (void)fputs("\nexamples:\n", f);
+    for (const char *s = k->examples; s && *s;) {
+        size_t n = strcspn(s, "\n");
+        fprintf(f, "  %.*s\n", (int)n, s);
+        s += n + (s[n] == '\n');
+    }
+    print_options("options", k->options, f);
+    if (k->shows) print_options("options of commands that show something", p->showing, f);
+    print_options("options of every command", p->options, f);
+}
+
+static void print_line(const cli_command *k, FILE *f)
+{
+    char left[96];
+    snprintf(left, sizeof(left), "%s%s%s", k->name, *k->args ? " " : "", k->args);
+    fprintf(f, "  %-38s  %s\n", left, k->help);
+}
+
+void cli_print_group(const cli_program *p, const char *group, FILE *f)
+{
+    fprintf(f, "usage: %s %s COMMAND [arguments] [options]\n\n", p->name, group);
+    for (const cli_command *k = p->commands; k->name; k++) {
+        if (in_group(k, group)) print_line(k, f);
+    }
+    fprintf(f, "\n'%s help %s COMMAND' says more, with examples.\n", p->name, group);
+}
+
 void cli_print_help(const cli_program *p, const cli_command *command, FILE *f)
 {
     if (command) {
-        fprintf(f, "usage: %s %s%s%s [options]\n\n%s.\n", p->name, command->name,
-                *command->args ? " " : "", command->args, command->help);
-        print_options("options", command->options, f);
-        print_options("options of every command", p->options, f);
+        print_command_help(p, command, f);
         return;
     }
     fprintf(f, "%s %s -- %s\n", p->name, LORAD_VERSION, p->tagline);
@@ -280,15 +328,12 @@ void cli_print_help(const cli_program *p, const cli_command *command, FILE *f)
         return;
     }
     (void)fputc('\n', f);
-    for (const cli_command *k = p->commands; k->name; k++) {
-        char left[96];
-        snprintf(left, sizeof(left), "%s%s%s", k->name, *k->args ? " " : "", k->args);
-        fprintf(f, "  %-38s  %s\n", left, k->help);
-    }
+    for (const cli_command *k = p->commands; k->name; k++) print_line(k, f);
+    print_options("options of commands that show something", p->showing, f);
     print_options("options of every command", p->options, f);
     fprintf(f,
-            "\n'%s COMMAND --help' says more.  Exit status: 0 done, 1 the server refused it, "
-            "2 wrong\nusage, 3 the server can't be reached.\n",
+            "\n'%s help COMMAND' says more, with examples.  Exit status: 0 done, 1 the server "
+            "refused\nit, 2 wrong usage, 3 the server can't be reached.\n",
             p->name);
 }
 
@@ -302,11 +347,28 @@ static void man_options(const cli_option *list, FILE *f)
         (void)fputs("\\fB\\-\\-", f);
         troff_put(o->name, f);
         (void)fputs("\\fR", f);
-        if (o->arg) fprintf(f, " \\fI%s\\fR", o->arg);
+        if (needs_value(o)) fprintf(f, " \\fI%s\\fR", o->arg);
+        if (o->arg && !needs_value(o))
+            fprintf(f, "[=\\fI%.*s\\fR]", (int)strlen(o->arg) - 2, o->arg + 1);
         (void)fputc('\n', f);
         troff_put(o->help, f);
         (void)fputs(".\n", f);
     }
+}
+
+static void man_examples(const char *s, FILE *f)
+{
+    if (!s) return;
+    (void)fputs(".PP\n.nf\n", f);
+    while (*s) {
+        size_t n = strcspn(s, "\n");
+        char *line = strndup(s, n);
+        if (line) troff_put(line, f);
+        free(line);
+        (void)fputc('\n', f);
+        s += n + (s[n] == '\n');
+    }
+    (void)fputs(".fi\n", f);
 }
 
 void cli_print_man(const cli_program *p, FILE *f)
@@ -338,196 +400,16 @@ void cli_print_man(const cli_program *p, FILE *f)
         fprintf(f, ".SS \"%s %s\"\n", k->name, k->args);
         troff_put(k->help, f);
         (void)fputs(".\n", f);
+        man_examples(k->examples, f);
         man_options(k->options, f);
     }
     (void)fputs(".SH OPTIONS\n", f);
+    if (p->showing) {
+        (void)fputs("These go with commands that show something.\n", f);
+        man_options(p->showing, f);
+        (void)fputs(".PP\n", f);
+    }
     if (p->commands) (void)fputs("These go with every command.\n", f);
     man_options(p->options, f);
     (void)fputs(p->after, f);
-}
-
-/* --------------------------------------------------------------------- completions -- */
-
-/* 'single quotes' for sh and fish; a quote inside is left out: no help text needs one. */
-static void put_quoted(const char *s, FILE *f)
-{
-    (void)fputc('\'', f);
-    for (; *s; s++) {
-        if (*s != '\'' && *s != '\n') (void)fputc(*s, f);
-    }
-    (void)fputc('\'', f);
-}
-
-static void words_of_options(const cli_option *list, FILE *f)
-{
-    for (const cli_option *o = list; o && o->name; o++) fprintf(f, " --%s", o->name);
-}
-
-static bool is_files(const char *words)
-{
-    return words && (strcmp(words, "FILE") == 0 || strcmp(words, "DIR") == 0);
-}
-
-static void bash_values(const cli_option *list, FILE *f)
-{
-    for (const cli_option *o = list; o && o->name; o++) {
-        if (!o->arg) continue;
-        fprintf(f, "    --%s", o->name);
-        if (o->letter) fprintf(f, "|-%c", o->letter);
-        if (is_files(o->words))
-            fprintf(f, ") COMPREPLY=($(compgen -%c -- \"$cur\")); return;;\n",
-                    *o->words == 'D' ? 'd' : 'f');
-        else
-            fprintf(f, ") COMPREPLY=($(compgen -W \"%s\" -- \"$cur\")); return;;\n",
-                    o->words ? o->words : "");
-    }
-}
-
-/* The first words of all commands, or the second ones that go with `first`. */
-static void put_words(const cli_program *p, const char *first, FILE *f)
-{
-    const char *last = "";
-    size_t last_len = 0;
-    for (const cli_command *k = p->commands; k->name; k++) {
-        size_t n = strcspn(k->name, " ");
-        if (first) {
-            if (strlen(first) == n && memcmp(first, k->name, n) == 0 && k->name[n])
-                fprintf(f, " %s", k->name + n + 1);
-        } else if (n != last_len || memcmp(last, k->name, n) != 0) {
-            fprintf(f, " %.*s", (int)n, k->name);
-            last = k->name;
-            last_len = n;
-        }
-    }
-}
-
-static void bash_completion(const cli_program *p, FILE *f)
-{
-    fprintf(f,
-            "# bash completion for %s; made by: %s completion bash\n"
-            "_%s() {\n"
-            "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} w\n"
-            "  local words=() i\n"
-            "  COMPREPLY=()\n"
-            "  case $prev in\n",
-            p->name, p->name, p->name);
-    bash_values(p->options, f);
-    for (const cli_command *k = p->commands; k->name; k++) bash_values(k->options, f);
-    (void)fputs("  esac\n"
-                "  for ((i = 1; i < COMP_CWORD; i++)); do\n"
-                "    w=${COMP_WORDS[i]}; [[ $w == -* ]] || words+=(\"$w\")\n"
-                "  done\n"
-                "  case \"${words[*]:0:2}\" in\n",
-                f);
-    for (const cli_command *k = p->commands; k->name; k++) {
-        bool two = strchr(k->name, ' ') != NULL;
-        fprintf(f, "    '%s'%s%s%s) ", k->name, two ? "" : "|'", two ? "" : k->name,
-                two ? "" : " '*");
-        (void)fputs("if [[ $cur == -* ]]; then COMPREPLY=($(compgen -W \"--help", f);
-        words_of_options(k->options, f);
-        words_of_options(p->options, f);
-        (void)fputs("\" -- \"$cur\"));", f);
-        if (is_files(k->words))
-            fprintf(f, " else COMPREPLY=($(compgen -%c -- \"$cur\"));",
-                    *k->words == 'D' ? 'd' : 'f');
-        else if (k->words)
-            fprintf(f, " else COMPREPLY=($(compgen -W \"%s\" -- \"$cur\"));", k->words);
-        (void)fputs(" fi;;\n", f);
-    }
-    const char *last = "";
-    size_t last_len = 0;
-    for (const cli_command *k = p->commands; k->name; k++) {
-        size_t n = strcspn(k->name, " ");
-        if (!k->name[n] || (n == last_len && memcmp(last, k->name, n) == 0)) continue;
-        last = k->name;
-        last_len = n;
-        char first[32];
-        snprintf(first, sizeof(first), "%.*s", (int)n, k->name);
-        fprintf(f, "    '%s') COMPREPLY=($(compgen -W \"", first);
-        put_words(p, first, f);
-        (void)fputs("\" -- \"$cur\"));;\n", f);
-    }
-    (void)fputs("    '') COMPREPLY=($(compgen -W \"", f);
-    put_words(p, NULL, f);
-    words_of_options(p->options, f);
-    fprintf(f, "\" -- \"$cur\"));;\n  esac\n}\ncomplete -F _%s %s\n", p->name, p->name);
-}
-
-/* zsh runs bash's completions through its own shim. */
-static void zsh_completion(const cli_program *p, FILE *f)
-{
-    fprintf(f,
-            "#compdef %s\n"
-            "# zsh completion for %s; made by: %s completion zsh\n"
-            "autoload -Uz bashcompinit && bashcompinit\n",
-            p->name, p->name, p->name);
-    bash_completion(p, f);
-}
-
-static void fish_options(const cli_program *p, const char *condition, const cli_option *list,
-                         FILE *f)
-{
-    for (const cli_option *o = list; o && o->name; o++) {
-        fprintf(f, "complete -c %s", p->name);
-        if (condition) {
-            (void)fputs(" -n ", f);
-            put_quoted(condition, f);
-        }
-        fprintf(f, " -l %s", o->name);
-        if (o->letter) fprintf(f, " -s %c", o->letter);
-        if (o->arg) (void)fputs(is_files(o->words) ? " -rF" : " -x", f);
-        if (o->arg && o->words && !is_files(o->words)) {
-            (void)fputs(" -a ", f);
-            put_quoted(o->words, f);
-        }
-        (void)fputs(" -d ", f);
-        put_quoted(o->help, f);
-        (void)fputc('\n', f);
-    }
-}
-
-static void fish_completion(const cli_program *p, FILE *f)
-{
-    fprintf(f,
-            "# fish completion for %s; made by: %s completion fish\n"
-            "complete -c %s -f\n",
-            p->name, p->name, p->name);
-    fish_options(p, NULL, p->options, f);
-    for (const cli_command *k = p->commands; k->name; k++) {
-        char condition[128], first[32];
-        size_t n = strcspn(k->name, " ");
-        snprintf(first, sizeof(first), "%.*s", (int)n, k->name);
-        fprintf(f, "complete -c %s -n __fish_use_subcommand -a %s -d ", p->name, first);
-        put_quoted(k->name[n] ? "" : k->help, f);
-        (void)fputc('\n', f);
-        if (k->name[n]) {
-            fprintf(f, "complete -c %s -n '__fish_seen_subcommand_from %s' -a %s -d ", p->name,
-                    first, k->name + n + 1);
-            put_quoted(k->help, f);
-            (void)fputc('\n', f);
-        }
-        snprintf(condition, sizeof(condition), "__fish_seen_subcommand_from %s%s%s", first,
-                 k->name[n] ? "; and __fish_seen_subcommand_from " : "",
-                 k->name[n] ? k->name + n + 1 : "");
-        fish_options(p, condition, k->options, f);
-        if (k->words) {
-            fprintf(f, "complete -c %s -n '%s' %s ", p->name, condition,
-                    is_files(k->words) ? "-F" : "-a");
-            if (!is_files(k->words)) put_quoted(k->words, f);
-            (void)fputc('\n', f);
-        }
-    }
-}
-
-bool cli_print_completion(const cli_program *p, const char *shell, FILE *f)
-{
-    if (strcmp(shell, "bash") == 0)
-        bash_completion(p, f);
-    else if (strcmp(shell, "zsh") == 0)
-        zsh_completion(p, f);
-    else if (strcmp(shell, "fish") == 0)
-        fish_completion(p, f);
-    else
-        return false;
-    return true;
 }

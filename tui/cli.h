@@ -16,9 +16,11 @@ enum { CLI_ARGS_MAX = 256, CLI_OPTIONS_MAX = 64, CLI_USAGE = 2 };
 typedef struct cli_option {
     const char *name; /* without the dashes; NULL ends the list */
     char letter;      /* 0: none */
-    const char *arg;  /* what the value is called; NULL: it takes none */
+    const char *arg;  /* what the value is called; NULL: it takes none; "[X]": --name or --name=X */
     const char *help;
-    const char *words; /* for completion: space-separated values, "FILE", "DIR"; may be NULL */
+    /* For completion: space-separated values, "FILE", "DIR", or "@KIND", which are asked for by
+     * the program's own 'completion names KIND'; may be NULL. */
+    const char *words;
 } cli_option;
 
 typedef struct cli_command {
@@ -29,12 +31,15 @@ typedef struct cli_command {
     const cli_option *options; /* may be NULL */
     int (*run)(void *program); /* returns the exit status */
     const char *words;         /* of the first argument, as above */
+    bool shows;                /* the program's options `showing` go with it */
+    const char *examples;      /* lines, each with its break; may be NULL */
 } cli_command;
 
 typedef struct cli_program {
     const char *name, *tagline;
     const cli_command *commands; /* NULL: it has only options */
     const cli_option *options;   /* of every command */
+    const cli_option *showing;   /* of commands that show something; may be NULL */
     /* For the man page, and without commands also for help, after the options.  Paragraphs are
      * separated by an empty line. */
     const char *description;
@@ -47,6 +52,7 @@ typedef struct cli {
     const char *arg[CLI_ARGS_MAX]; /* borrowed from argv */
     int n_arg;
     bool help;
+    const char *group; /* help is asked for on all commands that begin with this word */
 
     /* private to cli.c */
     const cli_option *seen[CLI_OPTIONS_MAX];
@@ -55,7 +61,7 @@ typedef struct cli {
 } cli;
 
 /* 0, or CLI_USAGE with the reason on standard error.  Where help is asked for, `help` is set, and
- * `command` may be NULL. */
+ * `command` is NULL where it is for the program or a `group`. */
 int cli_parse(cli *c, const cli_program *p, int argc, char **argv);
 
 /* The value of an option, the last one given; NULL: it was not given, "" for one that takes
@@ -68,10 +74,13 @@ const char *cli_each(const cli *c, const char *name, int i);
 /* Help for a command, or for the program (command NULL). */
 void cli_print_help(const cli_program *p, const cli_command *command, FILE *f);
 
+/* Help for the commands that begin with one word. */
+void cli_print_group(const cli_program *p, const char *group, FILE *f);
+
 /* troff for man(1), section 1. */
 void cli_print_man(const cli_program *p, FILE *f);
 
-/* A script for "bash", "zsh" or "fish"; false: no such shell. */
+/* In cli_completion.c: a script for "bash", "zsh" or "fish"; false: no such shell. */
 bool cli_print_completion(const cli_program *p, const char *shell, FILE *f);
 
 #endif

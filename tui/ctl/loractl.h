@@ -167,4 +167,10 @@ int ctl_context_set(void *c);
 int ctl_context_delete(void *c);
 int ctl_whoami(void *c);
 
+/* loractl_main.c */
+int ctl_version(void *c);
+
+/* loractl_completion.c */
+int ctl_completion(void *c);
+
 #endif
