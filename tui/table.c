@@ -12,7 +12,10 @@
 #include "engine/base/json.h"
 #include "tui/text.h"
 
-enum { COLUMNS_MAX = 24, CELL_MAX = 1024, LEAST_WIDTH = 8, GAP = 2 };
+#define PLAIN "\033[0m"
+#define HEAD  "\033[1m"
+
+enum { COLUMNS_MAX = 26, CELL_MAX = 1024, LEAST_WIDTH = 8, GAP = 2 };
 
 bool table_format_of(const char *name, table_format *out)
 {
@@ -37,18 +40,28 @@ int table_width_of(FILE *f)
 
 /* -------------------------------------------------------------------------- cells -- */
 
-static const cJSON *at_path(const cJSON *row, const char *path)
+const cJSON *table_at(const cJSON *row, const char *path)
 {
-    char name[64];
+    char name[96];
     while (row && *path) {
         size_t n = strcspn(path, ".");
         if (n >= sizeof(name)) return NULL;
         memcpy(name, path, n);
         name[n] = 0;
-        row = json_get(row, name);
+        bool number = n > 0 && n < 9 && strspn(name, "0123456789") == n;
+        if (cJSON_IsArray(row))
+            row = number ? cJSON_GetArrayItem(row, (int)strtol(name, NULL, 10)) : NULL;
+        else
+            row = cJSON_IsObject(row) ? json_get(row, name) : NULL;
         path += n + (path[n] == '.');
     }
     return row;
+}
+
+bool table_coloured(FILE *f)
+{
+    const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
+    return isatty(fileno(f)) && !(no && *no) && term && *term && strcmp(term, "dumb") != 0;
 }
 
 static void put_number(double v, char *out, size_t cap)
@@ -107,7 +120,7 @@ static void put_time(double s, char *out, size_t cap)
 /* For people; raw: for csv. */
 static void cell_text(const column *c, const cJSON *row, bool raw, char out[CELL_MAX])
 {
-    const cJSON *v = at_path(row, c->path);
+    const cJSON *v = table_at(row, c->path);
     out[0] = 0;
     if (!v || cJSON_IsNull(v)) {
         if (!raw) strcpy(out, "-");
@@ -137,6 +150,23 @@ static void cell_text(const column *c, const cJSON *row, bool raw, char out[CELL
     }
 }
 
+/* How a word of state looks: well, on its way, or not well. */
+static const char *look_of(const char *cell)
+{
+    static const char *const words[3][6] = {
+        {"active", "ready", "yes", "gpu", "cpu", NULL},
+        {"waiting", "prefill", "loading", "draining", "partial", NULL},
+        {"disabled", "suspended", "failed", "refused", "error", NULL}};
+    static const char *const looks[3] = {"\033[32m", "\033[33m", "\033[31m"};
+    if (strcmp(cell, "-") == 0) return "\033[2m";
+    for (int i = 0; i < 3; i++) {
+        for (const char *const *w = words[i]; *w; w++) {
+            if (strcmp(cell, *w) == 0) return looks[i];
+        }
+    }
+    return "";
+}
+
 static bool to_the_right(cell_kind k)
 {
     return k == CELL_INT || k == CELL_NUM || k == CELL_BYTES || k == CELL_MS || k == CELL_LIMIT;
@@ -144,15 +174,15 @@ static bool to_the_right(cell_kind k)
 
 /* ------------------------------------------------------------------------- tables -- */
 
-static void print_padded(FILE *f, const char *s, int width, bool right, bool last)
+static void print_padded(FILE *f, const char *s, int width, bool right, bool last, const char *look)
 {
     char out[CELL_MAX * 4 + 8];
     int w = text_clean(s, out, sizeof(out), width);
     int pad = width - w;
     if (right)
-        fprintf(f, "%*s%s", pad > 0 ? pad : 0, "", out);
+        fprintf(f, "%*s%s%s%s", pad > 0 ? pad : 0, "", look, out, *look ? PLAIN : "");
     else
-        fprintf(f, "%s%*s", out, last || pad < 0 ? 0 : pad, "");
+        fprintf(f, "%s%s%s%*s", look, out, *look ? PLAIN : "", last || pad < 0 ? 0 : pad, "");
     (void)fputs(last ? "\n" : "  ", f);
 }
 
@@ -246,13 +276,17 @@ void table_print(FILE *f, const column *columns, const cJSON *rows, table_format
         }
     }
     fit(c, w, n, width);
-    for (int i = 0; i < n; i++)
-        print_padded(f, c[i]->head, w[i], to_the_right(c[i]->kind), i + 1 == n);
+    bool coloured = table_coloured(f);
+    for (int i = 0; i < n; i++) {
+        print_padded(f, c[i]->head, w[i], to_the_right(c[i]->kind), i + 1 == n,
+                     coloured ? HEAD : "");
+    }
     cJSON_ArrayForEach(row, rows)
     {
         for (int i = 0; i < n; i++) {
             cell_text(c[i], row, false, cell);
-            print_padded(f, cell, w[i], to_the_right(c[i]->kind), i + 1 == n);
+            print_padded(f, cell, w[i], to_the_right(c[i]->kind), i + 1 == n,
+                         coloured ? look_of(cell) : "");
         }
     }
 }
@@ -263,7 +297,9 @@ static void print_pair(FILE *f, const char *head, int head_width, const char *va
     int room = width > head_width + GAP ? width - head_width - GAP : 0;
     int w = text_clean(head, name, sizeof(name), head_width);
     (void)text_clean(value, text, sizeof(text), room);
-    fprintf(f, "%s%*s  %s\n", name, head_width > w ? head_width - w : 0, "", text);
+    bool coloured = table_coloured(f);
+    fprintf(f, "%s%s%s%*s  %s\n", coloured ? HEAD : "", name, coloured ? PLAIN : "",
+            head_width > w ? head_width - w : 0, "", text);
 }
 
 void table_print_one(FILE *f, const column *columns, const cJSON *row, int width)
@@ -274,7 +310,7 @@ void table_print_one(FILE *f, const column *columns, const cJSON *row, int width
         if (text_width(c->head) > head) head = text_width(c->head);
     }
     for (const column *c = columns; c->head; c++) {
-        if (!at_path(row, c->path)) continue;
+        if (!table_at(row, c->path)) continue;
         cell_text(c, row, false, cell);
         print_pair(f, c->head, head, cell, width);
     }
@@ -311,29 +347,68 @@ void table_print_tree(FILE *f, const cJSON *tree, int width)
     print_branch(f, "", tree, width, 0);
 }
 
+/* Of three bytes that begin at p: a character that hides or turns text; 0: none of them. */
+static unsigned odd_character(const char *p)
+{
+    unsigned char b = (unsigned char)p[1], last = (unsigned char)p[2];
+    unsigned cp = 0x2000u + ((b & 0x3fu) << 6) + (last & 0x3fu);
+    bool odd = (cp >= 0x200b && cp <= 0x200f) || (cp >= 0x2028 && cp <= 0x202e) ||
+               (cp >= 0x2060 && cp <= 0x206f);
+    return odd ? cp : 0;
+}
+
+/* One character of JSON's text, escaped where a terminal could obey it; how many bytes it has. */
+static int print_escaped(FILE *f, const char *p)
+{
+    unsigned char a = (unsigned char)p[0], b = (unsigned char)p[1];
+    if (a == 0x7f) {
+        (void)fputs("\\u007f", f);
+    } else if (a == 0xc2 && b >= 0x80 && b < 0xa0) { /* C1 */
+        fprintf(f, "\\u%04x", b);
+        return 2;
+    } else if (a == 0xe2 && (b == 0x80 || b == 0x81) && (unsigned char)p[2] >= 0x80) {
+        if (odd_character(p))
+            fprintf(f, "\\u%04x", odd_character(p));
+        else
+            (void)fwrite(p, 1, 3, f);
+        return 3;
+    } else {
+        (void)fputc(*p, f);
+    }
+    return 1;
+}
+
+/* The byte behind a string that begins at p. */
+static const char *behind_string(const char *p)
+{
+    for (p++; *p && *p != '"'; p++) {
+        if (*p == '\\' && p[1]) p++;
+    }
+    return *p ? p + 1 : p;
+}
+
+/* Names blue, texts green. */
+static const char *look_of_string(const char *p)
+{
+    const char *end = behind_string(p);
+    return *end == ':' ? "\033[34m" : "\033[32m";
+}
+
 void table_print_json(FILE *f, const cJSON *value)
 {
-    char *text = cJSON_Print(value);
+    bool coloured = table_coloured(f);
+    char *text = isatty(fileno(f)) ? cJSON_Print(value) : cJSON_PrintUnformatted(value);
+    const char *end = NULL;
     if (!text) return;
-    for (const char *p = text; *p; p++) {
-        unsigned char a = (unsigned char)p[0], b = (unsigned char)p[1];
-        if (a == 0x7f) {
-            (void)fputs("\\u007f", f);
-        } else if (a == 0xc2 && b >= 0x80 && b < 0xa0) { /* C1 */
-            fprintf(f, "\\u%04x", b);
-            p++;
-        } else if (a == 0xe2 && (b == 0x80 || b == 0x81) && (unsigned char)p[2] >= 0x80) {
-            unsigned cp = 0x2000u + ((b & 0x3fu) << 6) + ((unsigned char)p[2] & 0x3fu);
-            bool odd = (cp >= 0x200b && cp <= 0x200f) || (cp >= 0x2028 && cp <= 0x202e) ||
-                       (cp >= 0x2060 && cp <= 0x206f);
-            if (odd)
-                fprintf(f, "\\u%04x", cp);
-            else
-                (void)fwrite(p, 1, 3, f);
-            p += 2;
-        } else {
-            (void)fputc(*p, f);
+    for (const char *p = text; *p;) {
+        if (coloured && !end && *p == '"') {
+            end = behind_string(p);
+            (void)fputs(look_of_string(p), f);
         }
+        p += print_escaped(f, p);
+        if (!end || p < end) continue;
+        (void)fputs(PLAIN, f);
+        end = NULL;
     }
     (void)fputc('\n', f);
     free(text);

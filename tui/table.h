@@ -53,7 +53,14 @@ void table_print_one(FILE *f, const column *columns, const cJSON *row, int width
 /* Any value as lines "path.to.it  value", for answers whose fields are the server's business. */
 void table_print_tree(FILE *f, const cJSON *tree, int width);
 
-/* The value, with everything a terminal could obey escaped, and a line break. */
+/* The value, with everything a terminal could obey escaped, and a line break: on several lines
+ * where f is a terminal, on one where it is not. */
 void table_print_json(FILE *f, const cJSON *value);
+
+/* What stands at "limits.tokens_per_day" or "classes.0.name" of a row; NULL: nothing. */
+const cJSON *table_at(const cJSON *row, const char *path);
+
+/* Is f a terminal that likes colours?  Not with NO_COLOR, nor with TERM=dumb or none. */
+bool table_coloured(FILE *f);
 
 #endif

@@ -2,6 +2,7 @@
 #include "tui/ctl/loractl.h"
 
 #include <ctype.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -11,18 +12,24 @@
 #include <unistd.h>
 
 #include "engine/base/json.h"
+#include "tui/ctl/loractl_fields.h"
 #include "tui/text.h"
 
 enum { SENTENCE_MAX = 1024, PAGES_MAX = 10000 };
 
 /* -------------------------------------------------------------------------- saying -- */
 
-static void say(FILE *f, const char *prefix, const char *fmt, va_list ap)
+static void say(FILE *f, const char *begin, const char *fmt, va_list ap)
 {
     char raw[SENTENCE_MAX], clean[SENTENCE_MAX * 4];
     vsnprintf(raw, sizeof(raw), fmt, ap);
     (void)text_clean(raw, clean, sizeof(clean), 0);
-    fprintf(f, "%s%s\n", prefix, clean);
+    fprintf(f, "%s%s\n", begin, clean);
+}
+
+static const char *prefix(void)
+{
+    return table_coloured(stderr) ? "\033[31mloractl:\033[0m " : "loractl: ";
 }
 
 int ctl_fail(const char *fmt, ...)
@@ -30,7 +37,7 @@ int ctl_fail(const char *fmt, ...)
     va_list ap;
     va_start(ap, fmt);
     (void)fflush(stdout);
-    say(stderr, "loractl: ", fmt, ap);
+    say(stderr, prefix(), fmt, ap);
     va_end(ap);
     return CTL_REFUSED;
 }
@@ -39,7 +46,7 @@ int ctl_usage(const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    say(stderr, "loractl: ", fmt, ap);
+    say(stderr, prefix(), fmt, ap);
     va_end(ap);
     return CTL_USAGE;
 }
@@ -73,7 +80,24 @@ bool ctl_confirm(const ctl *c, const char *fmt, ...)
     return fgets(line, sizeof(line), stdin) && (line[0] == 'y' || line[0] == 'Y');
 }
 
-void ctl_print_rows(const ctl *c, const column *columns, const cJSON *rows)
+static int print_picked(const ctl *c, const fields *f, const cJSON *rows, bool one)
+{
+    const cJSON *row;
+    int width = c->format == TABLE_WIDE ? 0 : c->width;
+    if (c->format == TABLE_JSON) {
+        cJSON *picked = cJSON_CreateArray();
+        cJSON_ArrayForEach(row, rows) cJSON_AddItemToArray(picked, fields_pick(f, row));
+        table_print_json(stdout, one ? cJSON_GetArrayItem(picked, 0) : picked);
+        cJSON_Delete(picked);
+    } else if (one && (c->format == TABLE_PEOPLE || c->format == TABLE_WIDE)) {
+        table_print_one(stdout, f->columns, cJSON_GetArrayItem(rows, 0), width);
+    } else {
+        table_print(stdout, f->columns, rows, c->format, width);
+    }
+    return CTL_OK;
+}
+
+static void print_rows(const ctl *c, const column *columns, const cJSON *rows)
 {
     if (c->format == TABLE_JSON) {
         table_print_json(stdout, rows);
@@ -87,18 +111,53 @@ void ctl_print_rows(const ctl *c, const column *columns, const cJSON *rows)
     table_print(stdout, columns, rows, c->format, c->format == TABLE_WIDE ? 0 : c->width);
 }
 
-void ctl_print_row(const ctl *c, const column *columns, const cJSON *row)
+int ctl_print_rows(const ctl *c, const column *columns, const cJSON *rows)
 {
-    if (c->format == TABLE_JSON) {
+    fields f;
+    if (!fields_take(c, columns, rows, &f)) return CTL_USAGE;
+    if (f.n) return print_picked(c, &f, rows, false);
+    print_rows(c, columns, rows);
+    return CTL_OK;
+}
+
+static void print_one(const ctl *c, const column *columns, const cJSON *rows)
+{
+    const cJSON *row = cJSON_GetArrayItem(rows, 0);
+    if (c->format == TABLE_JSON)
         table_print_json(stdout, row);
-    } else if (c->format == TABLE_CSV || c->format == TABLE_NAME) {
-        cJSON *rows = cJSON_CreateArray();
-        (void)cJSON_AddItemReferenceToArray(rows, (cJSON *)row);
+    else if (c->format == TABLE_CSV || c->format == TABLE_NAME)
         table_print(stdout, columns, rows, c->format, 0);
-        cJSON_Delete(rows);
-    } else {
+    else
         table_print_one(stdout, columns, row, c->format == TABLE_WIDE ? 0 : c->width);
-    }
+}
+
+/* columns NULL: the fields are the server's business. */
+static int print_object(const ctl *c, const column *columns, const cJSON *row)
+{
+    fields f;
+    cJSON *rows = cJSON_CreateArray();
+    (void)cJSON_AddItemReferenceToArray(rows, (cJSON *)row);
+    bool ok = fields_take(c, columns, rows, &f);
+    if (ok && f.n)
+        (void)print_picked(c, &f, rows, true);
+    else if (ok && columns)
+        print_one(c, columns, rows);
+    else if (ok && c->format == TABLE_JSON)
+        table_print_json(stdout, row);
+    else if (ok)
+        table_print_tree(stdout, row, c->width);
+    cJSON_Delete(rows);
+    return ok ? CTL_OK : CTL_USAGE;
+}
+
+int ctl_print_row(const ctl *c, const column *columns, const cJSON *row)
+{
+    return print_object(c, columns, row);
+}
+
+int ctl_print_tree(const ctl *c, const cJSON *tree)
+{
+    return print_object(c, NULL, tree);
 }
 
 /* -------------------------------------------------------------------------- asking -- */
@@ -132,6 +191,21 @@ void ctl_keep_running(void)
 {
     atomic_store(&talking, true);
     catch_signals();
+}
+
+/* The signal is let in only while we wait, so that none falls between looking and waiting. */
+bool ctl_wait(int fd, int64_t ms)
+{
+    sigset_t interrupt, was;
+    struct pollfd in = {.fd = fd, .events = POLLIN};
+    struct timespec bound = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+    (void)sigemptyset(&interrupt);
+    (void)sigaddset(&interrupt, SIGINT);
+    (void)sigprocmask(SIG_BLOCK, &interrupt, &was);
+    bool stop = ctl_was_interrupted();
+    if (!stop && ppoll(&in, 1, ms < 0 ? NULL : &bound, &was) < 0) stop = ctl_was_interrupted();
+    (void)sigprocmask(SIG_SETMASK, &was, NULL);
+    return !stop;
 }
 
 static bool resolve(ctl *c, int *status)
@@ -257,10 +331,7 @@ int ctl_show(ctl *c, ctl_side side, const char *path)
 {
     cJSON *tree;
     int status = ctl_call(c, side, "GET", NULL, &tree, "%s", path);
-    if (!status && c->format == TABLE_JSON)
-        table_print_json(stdout, tree);
-    else if (!status)
-        table_print_tree(stdout, tree, c->width);
+    if (!status) status = ctl_print_tree(c, tree);
     cJSON_Delete(tree);
     return status;
 }

@@ -54,6 +54,13 @@ int ctl_show(ctl *c, ctl_side side, const char *path);
 void ctl_keep_running(void);
 bool ctl_was_interrupted(void);
 
+/* Until the file has something to read (-1: no file) or the time is over (-1: no bound); false:
+ * Ctrl-C came. */
+bool ctl_wait(int fd, int64_t ms);
+
+/* Runs the command again and again, as --watch says; the exit status. */
+int ctl_watch(ctl *c);
+
 /* Runs a prepared request; *reply wants client_reply_clear().  Prints what is wrong. */
 int ctl_run(ctl *c, ctl_side side, const client_request *rq, client_reply *reply);
 
@@ -70,9 +77,11 @@ int ctl_list(ctl *c, ctl_side side, const char *path, const char *cursor_field, 
 int ctl_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 int ctl_usage(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* Rows or one object in the format that was asked for. */
-void ctl_print_rows(const ctl *c, const column *columns, const cJSON *rows);
-void ctl_print_row(const ctl *c, const column *columns, const cJSON *row);
+/* Rows, one object, or a value whose fields are the server's business, in the format that was asked
+ * for; of --fields these alone.  CTL_OK, or CTL_USAGE where there are no such fields. */
+int ctl_print_rows(const ctl *c, const column *columns, const cJSON *rows);
+int ctl_print_row(const ctl *c, const column *columns, const cJSON *row);
+int ctl_print_tree(const ctl *c, const cJSON *tree);
 
 /* A sentence for people; with --json the object instead.  tree may be NULL. */
 void ctl_done(const ctl *c, const cJSON *tree, const char *fmt, ...)

@@ -54,7 +54,7 @@ int ctl_adapter_list(void *p)
     bool all = cli_given(&c->cli, "all");
     int status = all ? ctl_list(c, ADMIN_SIDE, "/admin/v1/adapters", "name", &rows)
                      : ctl_list(c, TENANT_SIDE, "/v1/adapters?limit=1000", "name", &rows);
-    if (!status) ctl_print_rows(c, all ? everybody_columns : adapter_columns, rows);
+    if (!status) status = ctl_print_rows(c, all ? everybody_columns : adapter_columns, rows);
     cJSON_Delete(rows);
     return status;
 }
@@ -66,7 +66,7 @@ int ctl_adapter_versions(void *p)
     char path[1200];
     snprintf(path, sizeof(path), "/v1/adapters/%s/versions", ctl_seg(c->cli.arg[0]));
     int status = ctl_list(c, TENANT_SIDE, path, "version", &rows);
-    if (!status) ctl_print_rows(c, ctl_version_columns, rows);
+    if (!status) status = ctl_print_rows(c, ctl_version_columns, rows);
     cJSON_Delete(rows);
     return status;
 }
@@ -98,7 +98,7 @@ int ctl_adapter_show(void *p)
         version ? ctl_call(c, TENANT_SIDE, "GET", NULL, &tree, "/v1/adapters/%s/versions/%ld",
                            ctl_seg(name), version)
                 : ctl_call(c, TENANT_SIDE, "GET", NULL, &tree, "/v1/adapters/%s", ctl_seg(name));
-    if (!status) ctl_print_row(c, version ? ctl_version_columns : adapter_columns, tree);
+    if (!status) status = ctl_print_row(c, version ? ctl_version_columns : adapter_columns, tree);
     cJSON_Delete(tree);
     return status;
 }
@@ -113,7 +113,7 @@ static int put_alias(ctl *c, const char *name, const char *alias, const char *ve
     (void)cJSON_AddNumberToObject(body, "version", (double)v);
     int status = ctl_call(c, TENANT_SIDE, "PUT", body, &tree, "/v1/adapters/%s/aliases/%s",
                           ctl_seg(name), ctl_seg(alias));
-    if (!status) ctl_print_row(c, adapter_columns, tree);
+    if (!status) status = ctl_print_row(c, adapter_columns, tree);
     cJSON_Delete(tree);
     return status;
 }
@@ -133,7 +133,7 @@ int ctl_adapter_alias(void *p)
     if (!drop) return put_alias(c, c->cli.arg[0], c->cli.arg[1], c->cli.arg[2]);
     int status = ctl_call(c, TENANT_SIDE, "DELETE", NULL, &tree, "/v1/adapters/%s/aliases/%s",
                           ctl_seg(c->cli.arg[0]), ctl_seg(c->cli.arg[1]));
-    if (!status) ctl_print_row(c, adapter_columns, tree);
+    if (!status) status = ctl_print_row(c, adapter_columns, tree);
     cJSON_Delete(tree);
     return status;
 }
@@ -143,7 +143,7 @@ static int post(ctl *c, const char *what, const char *query)
     cJSON *tree;
     int status = ctl_call(c, TENANT_SIDE, "POST", NULL, &tree, "/v1/adapters/%s/%s%s",
                           ctl_seg(c->cli.arg[0]), what, query);
-    if (!status) ctl_print_row(c, adapter_columns, tree);
+    if (!status) status = ctl_print_row(c, adapter_columns, tree);
     cJSON_Delete(tree);
     return status;
 }
@@ -191,7 +191,7 @@ int ctl_adapter_share(void *p)
     }
     int status =
         ctl_call(c, TENANT_SIDE, "PATCH", body, &tree, "/v1/adapters/%s", ctl_seg(c->cli.arg[0]));
-    if (!status) ctl_print_row(c, adapter_columns, tree);
+    if (!status) status = ctl_print_row(c, adapter_columns, tree);
     cJSON_Delete(tree);
     return status;
 }
@@ -209,7 +209,7 @@ int ctl_adapter_events(void *p)
                           ctl_seg(c->cli.arg[0]));
     const cJSON *data = !status && cJSON_IsObject(tree) ? json_get(tree, "data") : NULL;
     if (!status && !cJSON_IsArray(data)) status = ctl_fail("the server's answer is no list");
-    if (!status) ctl_print_rows(c, columns, data);
+    if (!status) status = ctl_print_rows(c, columns, data);
     cJSON_Delete(tree);
     return status;
 }
@@ -238,7 +238,7 @@ int ctl_adapter_register(void *p)
     }
     const cJSON *errors = json_get(tree, "errors");
     if (c->format != TABLE_JSON && cJSON_IsArray(errors) && cJSON_GetArraySize(errors) > 0)
-        ctl_print_rows(c, columns, errors);
+        (void)ctl_print_rows(c, columns, errors);
     ctl_done(c, tree, "%lld registered, %lld unchanged, %lld refused", (long long)registered,
              (long long)unchanged, (long long)refused);
     cJSON_Delete(tree);

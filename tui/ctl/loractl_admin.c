@@ -39,7 +39,7 @@ int ctl_tenant_list(void *p)
     ctl *c = p;
     cJSON *rows;
     int status = ctl_list(c, ADMIN_SIDE, "/admin/v1/tenants", "id", &rows);
-    if (!status) ctl_print_rows(c, tenant_columns, rows);
+    if (!status) status = ctl_print_rows(c, tenant_columns, rows);
     cJSON_Delete(rows);
     return status;
 }
@@ -132,7 +132,7 @@ static int send_tenant(ctl *c, const char *method, const char *path, cJSON *body
 {
     cJSON *tree;
     int status = ctl_call(c, ADMIN_SIDE, method, body, &tree, "%s", path);
-    if (!status) ctl_print_row(c, tenant_columns, tree);
+    if (!status) status = ctl_print_row(c, tenant_columns, tree);
     cJSON_Delete(tree);
     return status;
 }
@@ -228,7 +228,7 @@ int ctl_key_list(void *p)
     const char *tenant = cli_value(&c->cli, "tenant");
     if (tenant) snprintf(path, sizeof(path), "/admin/v1/keys?tenant=%s", ctl_seg(tenant));
     int status = ctl_list(c, ADMIN_SIDE, path, "id", &rows);
-    if (!status) ctl_print_rows(c, key_columns, rows);
+    if (!status) status = ctl_print_rows(c, key_columns, rows);
     cJSON_Delete(rows);
     return status;
 }
@@ -261,15 +261,15 @@ static int show_new_key(const ctl *c, cJSON *tree)
             return status;
         }
         cJSON_DeleteItemFromObjectCaseSensitive(tree, "key");
-        ctl_print_row(c, key_columns, tree);
+        (void)ctl_print_row(c, key_columns, tree);
     } else if (c->format == TABLE_NAME) {
         static const column only_key[] = {{"KEY", "key", CELL_TEXT, false},
                                           {NULL, NULL, CELL_TEXT, false}};
-        ctl_print_row(c, only_key, tree);
+        (void)ctl_print_row(c, only_key, tree);
     } else {
         static const column with_key[] = {{"KEY", "key", CELL_TEXT, false},
                                           {NULL, NULL, CELL_TEXT, false}};
-        ctl_print_row(c, key_columns, tree);
+        (void)ctl_print_row(c, key_columns, tree);
         if (c->format == TABLE_PEOPLE || c->format == TABLE_WIDE) {
             table_print_one(stdout, with_key, tree, 0);
             fprintf(stderr, "The key is shown this once: keep it.\n");
@@ -372,7 +372,7 @@ int ctl_key_set(void *p)
         return status;
     }
     status = ctl_call(c, ADMIN_SIDE, "PATCH", body, &tree, "/admin/v1/keys/%s", id);
-    if (!status) ctl_print_row(c, key_columns, tree);
+    if (!status) status = ctl_print_row(c, key_columns, tree);
     cJSON_Delete(tree);
     return status;
 }
@@ -441,7 +441,7 @@ static int print_limits(const ctl *c, const cJSON *tree)
 {
     const cJSON *each, *limits = cJSON_IsObject(tree) ? json_get(tree, "limits") : NULL;
     if (!cJSON_IsObject(limits)) return ctl_fail("the server's answer holds no limits");
-    if (c->format == TABLE_JSON) {
+    if (c->format == TABLE_JSON && !cli_given(&c->cli, "fields")) {
         table_print_json(stdout, tree);
         return CTL_OK;
     }
@@ -459,9 +459,9 @@ static int print_limits(const ctl *c, const cJSON *tree)
         if (cJSON_IsNumber(u)) (void)cJSON_AddNumberToObject(row, "used", u->valuedouble);
         (void)cJSON_AddItemToArray(rows, row);
     }
-    ctl_print_rows(c, limit_columns, rows);
+    int status = ctl_print_rows(c, limit_columns, rows);
     cJSON_Delete(rows);
-    return CTL_OK;
+    return status;
 }
 
 /* "TENANT" or "TENANT/ADAPTER" as the path of its limits. */
@@ -484,7 +484,7 @@ int ctl_limits_show(void *p)
     int status;
     if (c->cli.n_arg == 0) {
         status = ctl_list(c, ADMIN_SIDE, "/admin/v1/limits", "id", &tree);
-        if (!status) ctl_print_rows(c, all_limits_columns, tree);
+        if (!status) status = ctl_print_rows(c, all_limits_columns, tree);
     } else {
         status = ctl_call(c, ADMIN_SIDE, "GET", NULL, &tree, "%s", limits_path(c->cli.arg[0]));
         if (!status) status = print_limits(c, tree);

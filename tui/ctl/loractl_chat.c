@@ -1,8 +1,6 @@
 /* loractl_chat.c -- talking to a model: streamed, with history where there is somebody to talk. */
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -243,22 +241,7 @@ static bool obey(cJSON *body, const char *line, char *system, size_t cap, bool *
     return true;
 }
 
-/* Until the terminal has something to read; false: Ctrl-C came.  The signal is let in only while we
- * wait, so that none falls between looking and waiting. */
-static bool wait_for_line(void)
-{
-    sigset_t interrupt, was;
-    struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
-    (void)sigemptyset(&interrupt);
-    (void)sigaddset(&interrupt, SIGINT);
-    (void)sigprocmask(SIG_BLOCK, &interrupt, &was);
-    bool stop = ctl_was_interrupted();
-    if (!stop && ppoll(&in, 1, NULL, &was) < 0) stop = ctl_was_interrupted();
-    (void)sigprocmask(SIG_SETMASK, &was, NULL);
-    return !stop;
-}
-
-/* getline() of what wait_for_line() has seen; false: it is gone, for Ctrl-C throws away what was
+/* getline() of what ctl_wait() has seen; false: it is gone, for Ctrl-C throws away what was
  * typed, and a plain read would wait for more.  *n as getline() returns it. */
 static bool read_line(char **line, size_t *cap, ssize_t *n)
 {
@@ -285,7 +268,7 @@ static int converse(ctl *c, cJSON *body)
     fprintf(stderr, "Ctrl-C ends an answer, Ctrl-D the talk; /help for more.\n");
     while (!end) {
         fprintf(stderr, "> ");
-        if (!wait_for_line()) {
+        if (!ctl_wait(STDIN_FILENO, -1)) {
             (void)fputc('\n', stderr);
             continue;
         }
@@ -366,7 +349,7 @@ int ctl_models(void *p)
     ctl *c = p;
     cJSON *rows;
     int status = ctl_list(c, TENANT_SIDE, "/v1/models", "id", &rows);
-    if (!status) ctl_print_rows(c, columns, rows);
+    if (!status) status = ctl_print_rows(c, columns, rows);
     cJSON_Delete(rows);
     return status;
 }

@@ -57,9 +57,9 @@ int ctl_context_list(void *p)
     cJSON *rows = cJSON_CreateArray();
     for (int i = 0; i < c->contexts.n; i++)
         (void)cJSON_AddItemToArray(rows, row_of(c, &c->contexts.list[i]));
-    ctl_print_rows(c, context_columns, rows);
+    int status = ctl_print_rows(c, context_columns, rows);
     cJSON_Delete(rows);
-    return CTL_OK;
+    return status;
 }
 
 /* The one that is named, or the current one; NULL: said why. */
@@ -81,9 +81,9 @@ int ctl_context_show(void *p)
     const context *x = chosen(c);
     if (!x) return CTL_REFUSED;
     cJSON *row = row_of(c, x);
-    ctl_print_row(c, context_columns, row);
+    int status = ctl_print_row(c, context_columns, row);
     cJSON_Delete(row);
-    return CTL_OK;
+    return status;
 }
 
 static int save(const ctl *c)

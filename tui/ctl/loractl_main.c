@@ -56,7 +56,7 @@ int main(int argc, char **argv)
         return asked ? CTL_OK : CTL_USAGE;
     }
     if (!status) status = take_format(&c);
-    if (!status) status = c.cli.command->run(&c);
+    if (!status) status = cli_given(&c.cli, "watch") ? ctl_watch(&c) : c.cli.command->run(&c);
     for (int i = 0; i < SIDES; i++) client_close(c.client[i]);
     contexts_clear(&c.contexts);
     context_wipe(&c.context);

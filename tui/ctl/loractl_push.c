@@ -324,7 +324,7 @@ static int commit(push *p)
     if (!status && client_reply_json(&reply, &tree, &e)) status = ctl_fail("%s", e.msg);
     client_reply_clear(&reply);
     if (!status) {
-        ctl_print_row(p->c, ctl_version_columns, tree);
+        (void)ctl_print_row(p->c, ctl_version_columns, tree);
         if (!cli_given(&p->c->cli, "quiet")) {
             int64_t total = 0;
             for (int i = 0; i < FILES; i++) total += p->file[i].bytes;
@@ -442,7 +442,7 @@ static int push_gguf(push *p)
     progress_end(&p->progress);
     if (!status && client_reply_json(&reply, &tree, &e)) status = ctl_fail("%s", e.msg);
     client_reply_clear(&reply);
-    if (!status) ctl_print_row(p->c, ctl_version_columns, tree);
+    if (!status) (void)ctl_print_row(p->c, ctl_version_columns, tree);
     cJSON_Delete(tree);
     return status;
 }

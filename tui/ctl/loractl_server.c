@@ -41,12 +41,12 @@ static bool names(const char *list, const char *name)
     return false;
 }
 
-static void print_usage(ctl *c, const char *by, const cJSON *rows)
+static int print_usage(ctl *c, const char *by, const cJSON *rows)
 {
     column shown[USAGE_COLUMNS];
     memcpy(shown, usage_columns, sizeof(shown));
     for (int i = 0; i < USAGE_GROUPS; i++) shown[i].wide = !names(by, shown[i].path);
-    ctl_print_rows(c, shown, rows);
+    return ctl_print_rows(c, shown, rows);
 }
 
 /* Buckets with results into rows; the results move out of the tree. */
@@ -103,11 +103,11 @@ int ctl_usage_show(void *p)
     if (*query) *query = '?';
     int status = ctl_call(c, admin ? ADMIN_SIDE : TENANT_SIDE, "GET", NULL, &tree, "%s%s",
                           admin ? "/admin/v1/usage" : "/v1/usage", query);
-    if (!status && c->format == TABLE_JSON) {
+    if (!status && c->format == TABLE_JSON && !cli_given(&c->cli, "fields")) {
         table_print_json(stdout, tree);
     } else if (!status) {
         cJSON *rows = flatten(tree);
-        print_usage(c, by, rows);
+        status = print_usage(c, by, rows);
         cJSON_Delete(rows);
     }
     cJSON_Delete(tree);
@@ -181,7 +181,7 @@ int ctl_requests_list(void *p)
                  state ? ctl_seg(state) : "", least);
     const cJSON *data = !status && cJSON_IsObject(tree) ? json_get(tree, "data") : NULL;
     if (!status && !cJSON_IsArray(data)) status = ctl_fail("the server's answer is no list");
-    if (!status) ctl_print_rows(c, ended ? ended_columns : request_columns, data);
+    if (!status) status = ctl_print_rows(c, ended ? ended_columns : request_columns, data);
     cJSON_Delete(tree);
     return status;
 }
@@ -235,7 +235,7 @@ int ctl_classes(void *p)
     ctl *c = p;
     cJSON *rows;
     int status = ctl_list(c, ADMIN_SIDE, "/admin/v1/classes", "name", &rows);
-    if (!status) ctl_print_rows(c, columns, rows);
+    if (!status) status = ctl_print_rows(c, columns, rows);
     cJSON_Delete(rows);
     return status;
 }
@@ -255,7 +255,7 @@ int ctl_audit(void *p)
                           before ? "?before=" : "", before ? ctl_seg(before) : "");
     const cJSON *data = !status && cJSON_IsObject(tree) ? json_get(tree, "data") : NULL;
     if (!status && !cJSON_IsArray(data)) status = ctl_fail("the server's answer is no list");
-    if (!status) ctl_print_rows(c, columns, data);
+    if (!status) status = ctl_print_rows(c, columns, data);
     cJSON_Delete(tree);
     return status;
 }

@@ -10,6 +10,12 @@
 
 enum { FINE_S = 10, HOUR_S = 3600, SHOWN = 5 };
 
+/* With --json or --fields it is rows, not sentences. */
+static bool for_programs(const ctl *c)
+{
+    return c->format == TABLE_JSON || cli_given(&c->cli, "fields");
+}
+
 /* ------------------------------------------------------------------------- history -- */
 
 static const column history_columns[] = {
@@ -65,7 +71,7 @@ int ctl_history(void *p)
     }
     int status = get_history(c, by ? by : "class", c->cli.n_arg ? c->cli.arg[0] : NULL, from, more,
                              &tree, &rows);
-    if (!status) ctl_print_rows(c, history_columns, rows);
+    if (!status) status = ctl_print_rows(c, history_columns, rows);
     cJSON_Delete(tree);
     return status;
 }
@@ -132,8 +138,8 @@ static int why_request(ctl *c, const char *id)
     int status =
         ctl_call(c, ADMIN_SIDE, "GET", NULL, &tree, "/admin/v1/requests?state=ended&limit=10000");
     const cJSON *row = status ? NULL : find_request(tree, id);
-    if (row && c->format == TABLE_JSON)
-        table_print_json(stdout, row);
+    if (row && for_programs(c))
+        status = ctl_print_tree(c, row);
     else if (row)
         say_request(row);
     else if (!status)
@@ -299,8 +305,8 @@ static int why_name(ctl *c, bool class, const char *name, bool *known)
     cJSON_ArrayForEach(row, rows) add_causes(causes, word_of(row, "causes"));
     cJSON_Delete(tree);
     status = add_who(c, class, name, start, all);
-    if (!status && c->format == TABLE_JSON)
-        table_print_json(stdout, all);
+    if (!status && for_programs(c))
+        status = ctl_print_tree(c, all);
     else if (!status)
         print_why(all, &t);
     cJSON_Delete(all);

@@ -59,7 +59,7 @@ def on_terminal(*args, columns=80, key="", keys=(), env=None, expect=0):
     pid, fd = pty.fork()
     if pid == 0:
         os.execve(LORACTL, ["loractl", *map(str, args)],
-                  environment(LORAD_KEY=key, TERM="xterm", **(env or {})))
+                  environment(**{"LORAD_KEY": key, "TERM": "xterm", **(env or {})}))
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     seen, at, waiting = b"", 0, list(keys)
     while True:
@@ -363,7 +363,7 @@ def test_hostile_names():
     key = server.tenant("poet")
     server.upload(key, "verse", ADAPTER)
     server.call("PATCH", "/v1/adapters/verse", {"description": "\u202e" + "\u6f22\u5b57 " * 50}, key=key)
-    shown = on_terminal("adapter", "list", columns=100, key=key)
+    shown = on_terminal("adapter", "list", columns=100, key=key, env={"NO_COLOR": 1})
     for bad in "\x1b\x07\u202e\u009b":
         assert bad not in shown
     import unicodedata
@@ -628,7 +628,7 @@ def test_cannot_connect():
 
 def test_tables_fit():
     for columns in (40, 80, 200):
-        shown = on_terminal("tenant", "list", columns=columns)
+        shown = on_terminal("tenant", "list", columns=columns, env={"NO_COLOR": 1})
         assert "NAME" in shown and "\x1b" not in shown
         if columns >= 80:
             assert all(len(line.rstrip("\r")) <= columns for line in shown.split("\n")), shown

@@ -2,10 +2,11 @@
 import json
 import re
 import shutil
+import signal
 import subprocess
 
 import test_loractl as base
-from harness import DEMO, Server, run, until
+from harness import DEMO, PATIENCE, Server, run, until
 from test_loractl import LORACTL, Liar, ctl, environment, home, lie, on_terminal, parsed
 
 ADAPTERS = DEMO / "adapters"
@@ -58,8 +59,6 @@ def complete(*words, **env):
 
 
 def test_completion_asks_the_server():
-    server.upload(key, "pirate", ADAPTERS / "pirate")
-    server.upload(key, "shout", ADAPTERS / "shout")
     server.admin("POST", "/tenants", {"name": "other"})
     assert complete("adapter", "rollback", "pi") == ["pirate"]
     assert complete("adapter", "show", "") == ["pirate", "shout"]
@@ -88,13 +87,99 @@ def test_completion_asks_the_server():
         assert "completion names" in ctl("completion", shell)
 
 
-TESTS = [test_help_has_examples, test_what_was_meant, test_completion_asks_the_server]
+def test_fields():
+    assert ctl("adapter", "show", "pirate", "--fields", "residency", "-o", "name", key=key).strip() in ("disk", "host", "device", "memory", "cpu", "gpu", "ram"), \
+        ctl("adapter", "show", "pirate", "--fields", "residency", "-o", "name", key=key)
+    assert parsed("adapter", "list", "--fields", "default_version,name", key=key) == [
+        {"default_version": 1, "name": "pirate"}, {"default_version": 1, "name": "shout"}]
+    assert ctl("adapter", "list", "--fields", "versions,name", key=key).split() == ["VERSIONS", "NAME", "1", "pirate", "1", "shout"]
+    text = ctl("tenant", "list", "--fields", "name,limits.tokens_per_day", "-o", "csv")
+    assert text.splitlines()[0] == "name,limits.tokens_per_day" and "ease," in text, text
+    assert list(parsed("tenant", "show", "ease", "--fields", "limits.max_concurrent")) == ["limits.max_concurrent"]
+    assert ctl("stats", "--fields", "classes.0.name", "-o", "name").strip() == "interactive"
+    assert "classes.0.name" in ctl("stats", "--fields", "classes.0.name,classes.1.name")
+    assert parsed("usage", "--fields", "output_tokens,model", "--by", "model", key=key) == []
+    assert "max_concurrent" in ctl("limits", "show", "ease", "--fields", "limit", "-o", "csv")
+    assert parsed("whoami", "--fields", "tenant", key=key) == {"tenant": "ease"}
+    for args, meant in ((["adapter", "list", "--fields", "nmae"], "name"), (["models", "--fields", "onwed_by"], "owned_by"),
+                        (["tenant", "show", "ease", "--fields", "limits.tokens_per_dya"], "limits.tokens_per_day")):
+        assert ctl(*args, key=key, expect=2) == ""
+        assert f"did you mean '{meant}'?" in ctl.errors, ctl.errors
+    ctl("adapter", "list", "--fields", "colour", key=key, expect=2)
+    assert "did you mean" not in ctl.errors and "residency" in ctl.errors, ctl.errors
+    for wrong in ("", ",", "name,,bytes", "x" * 200, ",".join(["name"] * 30)):
+        ctl("adapter", "list", "--fields", wrong, key=key, expect=2)
+
+
+def test_json_and_colours():
+    text = ctl("tenant", "list", "--json")
+    assert text.count("\n") == 1 and json.loads(text), text
+    shown = on_terminal("tenant", "show", "ease", "--json", env={"NO_COLOR": "1"})
+    assert "\x1b" not in shown and shown.count("\n") > 5 and json.loads(shown)["name"] == "ease", shown
+    coloured = on_terminal("tenant", "show", "ease", "--json")
+    assert "\x1b[34m" in coloured and re.sub(r"\x1b\[\d+m", "", coloured) == shown, coloured
+    for env in ({"NO_COLOR": "1"}, {"TERM": "dumb"}, {"TERM": ""}):
+        assert "\x1b" not in on_terminal("tenant", "list", env=env)
+        assert "\x1b" not in on_terminal("tenant", "show", "nobody", env=env, expect=1)
+    shown = on_terminal("tenant", "list")
+    assert "\x1b[1mNAME\x1b[0m" in shown and "\x1b[32mactive\x1b[0m" in shown, shown
+    plain = on_terminal("tenant", "list", env={"NO_COLOR": "1"})
+    assert re.sub(r"\x1b\[\d+m", "", shown) == plain, (shown, plain)
+    assert "\x1b[31mloractl:\x1b[0m" in on_terminal("tenant", "show", "nobody", expect=1)
+    # What a server says is escaped before it is coloured.
+    s, env = lie()
+    Liar.status, Liar.body = 200, json.dumps({"data": [{"name": "\x1b[2J\\\" : \u202e", "x\x1b": 1}]}).encode()
+    for form in ("json", "table"):
+        shown = on_terminal("tenant", "list", "-o", form, env=env)
+        assert not re.sub(r"\x1b\[(0|1|2|3[1-4])m", "", shown).count("\x1b") and "\u202e" not in shown, shown
+    s.shutdown()
+
+
+def test_watch():
+    # Not on a terminal: plain, one after the other; Ctrl-C is a clean end.
+    p = subprocess.Popen([LORACTL, "tenant", "list", "--watch=1s", "-o", "name"], stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, text=True, env=environment())
+    names = [p.stdout.readline().strip() for _ in range(5)]
+    assert names.count("ease") >= 2, names
+    p.send_signal(signal.SIGINT)
+    out, errors = p.communicate(timeout=60 * PATIENCE)
+    assert p.returncode == 0 and errors == "" and "\x1b" not in out, (p.returncode, out, errors)
+    # On a terminal: in place, and what is new is seen.
+    shown = on_terminal("tenant", "list", "--watch=1s", keys=[("Ctrl-C ends", ""), ("Ctrl-C ends", "\x03")])
+    assert shown.count("\x1b[H\x1b[2J") >= 2 and "every 1 s: loractl tenant list" in shown, shown
+    shown = on_terminal("tenant", "list", "--watch=1s", env={"TERM": "dumb"}, keys=[("Ctrl-C ends", ""), ("Ctrl-C ends", "\x03")])
+    assert "\x1b" not in shown and shown.count("NAME") >= 1, shown
+    for wrong in ("--watch=0", "--watch=never", "--watch=-1s", "--watch=0.5s"):
+        ctl("tenant", "list", wrong, expect=2)
+    ctl("tenant", "show", "nobody", "--watch", expect=1)  # wrong from the start: said once
+    ctl("tenant", "list", "--watch", env={"LORAD_ADMIN_URL": "https://localhost:1"}, expect=3)
+    ctl("adapter", "list", "--watch", "--fields", "nmae", key=key, expect=2)
+
+
+def test_watch_outlives_a_restart():
+    s, env = lie()
+    Liar.status, Liar.body = 200, json.dumps({"data": [{"name": "first"}]}).encode()
+    p = subprocess.Popen([LORACTL, "tenant", "list", "--watch=1s", "-o", "name"], stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, text=True, env=environment(**env))
+    assert p.stdout.readline() == "first\n"
+    Liar.status, Liar.body = 503, json.dumps({"error": {"message": "the server is restarting"}}).encode()
+    assert "restarting" in p.stderr.readline()
+    Liar.status, Liar.body = 200, json.dumps({"data": [{"name": "second"}]}).encode()
+    until(lambda: p.stdout.readline() == "second\n")
+    p.stdout.close()  # nobody reads on: it ends by itself
+    assert p.wait(timeout=60 * PATIENCE) in (0, 1)
+    s.shutdown()
+
+
+TESTS = [test_fields, test_json_and_colours, test_watch, test_watch_outlives_a_restart, test_help_has_examples, test_what_was_meant, test_completion_asks_the_server]
 
 if __name__ == "__main__":
     try:
         with Server() as server:
             base.server = server
             key = server.tenant("ease")
+            for name in ("pirate", "shout"):
+                server.upload(key, name, ADAPTERS / name)
             run(TESTS)
     finally:
         shutil.rmtree(home, ignore_errors=True)
