@@ -50,6 +50,21 @@ static bool check_network(exchange *x)
     return false;
 }
 
+/* False, with the scopes of which any one would do. */
+static bool lacks(exchange *x, unsigned scope)
+{
+    char list[96] = "";
+    size_t n = 0;
+    for (unsigned s = 1; s <= SCOPE_ADMIN_READ; s <<= 1) {
+        if (!(scope & s)) continue;
+        n += (size_t)snprintf(list + n, sizeof(list) - n, "%s%s", n ? " or " : "",
+                              scope_name((key_scope)s));
+    }
+    exchange_error(x, 403, "permission_error", "insufficient_scope", NULL,
+                   "this API key may not do this; it lacks the scope %s", list);
+    return false;
+}
+
 bool auth_check(exchange *x, unsigned scope)
 {
     bool ambiguous;
@@ -82,9 +97,7 @@ bool auth_check(exchange *x, unsigned scope)
     if (!check_network(x)) return false;
     if (info.scopes & scope) return true;
     atomic_fetch_add(&x->server->count.auth_failures, 1);
-    exchange_error(x, 403, "permission_error", "insufficient_scope", NULL,
-                   "this API key may not do this; it lacks the scope");
-    return false;
+    return lacks(x, scope);
 }
 
 err_code auth_still(const exchange *x, bool whole, err *e)

@@ -83,6 +83,7 @@ START_TEST(each_bad_key_has_its_answer)
     refused(expired, 401, "expired_api_key");
     refused(suspended, 403, "tenant_suspended");
     refused(operators, 403, "insufficient_scope");
+    ck_assert_ptr_nonnull(strstr(fake_conn.out, "it lacks the scope inference\""));
     const char *const all[] = {good, expired, suspended};
     for (int i = 0; i < 3; i++) { /* who lacks the secret learns nothing about the key */
         memcpy(wrong, all[i], sizeof(wrong));

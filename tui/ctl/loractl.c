@@ -15,7 +15,7 @@
 #include "tui/ctl/loractl_fields.h"
 #include "tui/text.h"
 
-enum { SENTENCE_MAX = 1024, PAGES_MAX = 10000 };
+enum { SENTENCE_MAX = 1024, PAGES_MAX = 10000, ASK_MS = 10000 };
 
 /* -------------------------------------------------------------------------- saying -- */
 
@@ -286,6 +286,7 @@ int ctl_run(ctl *c, ctl_side side, const client_request *rq, client_reply *reply
     if (wait && !rq->timeout_ms) mine.timeout_ms = ctl_span(wait) * 1000 + CLIENT_CALL_MS;
     if (timeout && !rq->timeout_ms) mine.timeout_ms = ctl_span(timeout) * 1000;
     err_code rc = ctl_transfer(cl, &mine, reply, &e);
+    c->http_status = rc ? 0 : reply->status;
     if (rc == ERR_CANCELLED) return CTL_INTERRUPTED;
     if (rc) {
         (void)ctl_fail("%s", e.msg);
@@ -293,8 +294,27 @@ int ctl_run(ctl *c, ctl_side side, const client_request *rq, client_reply *reply
     }
     if (client_reply_ok(reply)) return CTL_OK;
     client_reply_error(reply, why, sizeof(why));
-    return ctl_fail("%s%s%s%s", why, reply->request_id[0] ? " (" : "", reply->request_id,
-                    reply->request_id[0] ? ")" : "");
+    (void)ctl_fail("%s%s%s%s", why, reply->request_id[0] ? " (" : "", reply->request_id,
+                   reply->request_id[0] ? ")" : "");
+    ctl_hint(side, reply);
+    return CTL_REFUSED;
+}
+
+cJSON *ctl_ask(ctl *c, ctl_side side, const char *fmt, ...)
+{
+    char path[4096];
+    client_reply reply;
+    cJSON *tree = NULL;
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(path, sizeof(path), fmt, ap);
+    va_end(ap);
+    client_request rq = {.method = "GET", .path = path, .timeout_ms = ASK_MS};
+    if (n < 0 || (size_t)n >= sizeof(path) || !c->client[side]) return NULL;
+    if (ctl_transfer(c->client[side], &rq, &reply, NULL) == ERR_NONE && client_reply_ok(&reply))
+        (void)client_reply_json(&reply, &tree, NULL);
+    client_reply_clear(&reply);
+    return tree;
 }
 
 int ctl_call(ctl *c, ctl_side side, const char *method, cJSON *body, cJSON **tree, const char *fmt,

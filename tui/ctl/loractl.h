@@ -32,6 +32,7 @@ typedef struct ctl {
     table_format format;
     int width;             /* columns of standard output; 0: it is no terminal */
     client *client[SIDES]; /* opened when first needed */
+    int http_status;       /* of the last answer of ctl_run(); 0: there was none */
 } ctl;
 
 extern const cli_program loractl_program;
@@ -45,6 +46,9 @@ bool ctl_open(ctl *c, ctl_side side, client **out, int *status);
  * *tree is the answer (cJSON_Delete; NULL where it was empty); `tree` may be NULL. */
 int ctl_call(ctl *c, ctl_side side, const char *method, cJSON *body, cJSON **tree, const char *fmt,
              ...) __attribute__((format(printf, 6, 7)));
+
+/* GETs what only helps: prints nothing, and is NULL where it was refused; cJSON_Delete(). */
+cJSON *ctl_ask(ctl *c, ctl_side side, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* GETs one object and prints it, as JSON or as a tree; the exit status. */
 int ctl_show(ctl *c, ctl_side side, const char *path);
@@ -90,6 +94,17 @@ void ctl_done(const ctl *c, const cJSON *tree, const char *fmt, ...)
 /* Asks before something that cannot be undone; --yes answers.  False: no,
  * or nobody is there to ask. */
 bool ctl_confirm(const ctl *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* In loractl_hint.c: lines after a refusal that say the next step, if there is one to say: of any
+ * answer; of a version of an adapter, or an adapter, that is not there; of an adapter that does not
+ * fit (`config`: its adapter_config.json). */
+void ctl_hint(ctl_side side, const client_reply *r);
+void ctl_hint_version(ctl *c, const char *name);
+void ctl_hint_base(ctl *c, const char *config, size_t len);
+
+/* In loractl_causes.c: "met", "missed", "causes" and "mostly" of /stats into rows with these names;
+ * table: "classes" or "tenants". */
+void ctl_add_causes(ctl *c, const char *table, cJSON *rows);
 
 /* ---- values ------------------------------------------------------------------------- */
 

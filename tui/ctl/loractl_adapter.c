@@ -66,7 +66,10 @@ int ctl_adapter_versions(void *p)
     char path[1200];
     snprintf(path, sizeof(path), "/v1/adapters/%s/versions", ctl_seg(c->cli.arg[0]));
     int status = ctl_list(c, TENANT_SIDE, path, "version", &rows);
-    if (!status) status = ctl_print_rows(c, ctl_version_columns, rows);
+    if (!status)
+        status = ctl_print_rows(c, ctl_version_columns, rows);
+    else
+        ctl_hint_version(c, c->cli.arg[0]);
     cJSON_Delete(rows);
     return status;
 }
@@ -98,7 +101,10 @@ int ctl_adapter_show(void *p)
         version ? ctl_call(c, TENANT_SIDE, "GET", NULL, &tree, "/v1/adapters/%s/versions/%ld",
                            ctl_seg(name), version)
                 : ctl_call(c, TENANT_SIDE, "GET", NULL, &tree, "/v1/adapters/%s", ctl_seg(name));
-    if (!status) status = ctl_print_row(c, version ? ctl_version_columns : adapter_columns, tree);
+    if (!status)
+        status = ctl_print_row(c, version ? ctl_version_columns : adapter_columns, tree);
+    else
+        ctl_hint_version(c, name);
     cJSON_Delete(tree);
     return status;
 }
@@ -113,7 +119,10 @@ static int put_alias(ctl *c, const char *name, const char *alias, const char *ve
     (void)cJSON_AddNumberToObject(body, "version", (double)v);
     int status = ctl_call(c, TENANT_SIDE, "PUT", body, &tree, "/v1/adapters/%s/aliases/%s",
                           ctl_seg(name), ctl_seg(alias));
-    if (!status) status = ctl_print_row(c, adapter_columns, tree);
+    if (!status)
+        status = ctl_print_row(c, adapter_columns, tree);
+    else
+        ctl_hint_version(c, name);
     cJSON_Delete(tree);
     return status;
 }
@@ -143,7 +152,10 @@ static int post(ctl *c, const char *what, const char *query)
     cJSON *tree;
     int status = ctl_call(c, TENANT_SIDE, "POST", NULL, &tree, "/v1/adapters/%s/%s%s",
                           ctl_seg(c->cli.arg[0]), what, query);
-    if (!status) status = ctl_print_row(c, adapter_columns, tree);
+    if (!status)
+        status = ctl_print_row(c, adapter_columns, tree);
+    else
+        ctl_hint_version(c, c->cli.arg[0]);
     cJSON_Delete(tree);
     return status;
 }
@@ -265,6 +277,8 @@ int ctl_adapter_delete(void *p)
                                     ctl_seg(name), drain);
         if (!status)
             ctl_done(c, tree, "%s %s", c->cli.arg[i], *drain ? "draining or deleted" : "deleted");
+        else
+            ctl_hint_version(c, name);
         cJSON_Delete(tree);
     }
     return status;

@@ -30,6 +30,10 @@ static const column tenant_columns[] = {
     {"TOK/MONTH", "limits.tokens_per_month", CELL_LIMIT, true},
     {"ADAPTERS", "limits.max_adapters", CELL_LIMIT, true},
     {"ADAPTER BYTES", "limits.max_adapter_bytes", CELL_LIMIT, true},
+    {"MET", "met", CELL_INT, true},
+    {"MISSED", "missed", CELL_INT, true},
+    {"MOSTLY", "mostly", CELL_TEXT, true},
+    {"CAUSES", "causes", CELL_LIST, true},
     {"CREATED", "created", CELL_TIME, false},
     {NULL, NULL, CELL_TEXT, false},
 };
@@ -39,6 +43,7 @@ int ctl_tenant_list(void *p)
     ctl *c = p;
     cJSON *rows;
     int status = ctl_list(c, ADMIN_SIDE, "/admin/v1/tenants", "id", &rows);
+    if (!status) ctl_add_causes(c, "tenants", rows);
     if (!status) status = ctl_print_rows(c, tenant_columns, rows);
     cJSON_Delete(rows);
     return status;
@@ -158,7 +163,18 @@ static int send_to_tenant(ctl *c, const char *method, const char *name, cJSON *b
 
 int ctl_tenant_show(void *p)
 {
-    return send_to_tenant(p, "GET", ((ctl *)p)->cli.arg[0], NULL);
+    ctl *c = p;
+    cJSON *tree, *rows = cJSON_CreateArray();
+    int status =
+        ctl_call(c, ADMIN_SIDE, "GET", NULL, &tree, "/admin/v1/tenants/%s", ctl_seg(c->cli.arg[0]));
+    if (!status && tree) {
+        (void)cJSON_AddItemReferenceToArray(rows, tree);
+        ctl_add_causes(c, "tenants", rows);
+    }
+    if (!status) status = ctl_print_row(c, tenant_columns, cJSON_GetArrayItem(rows, 0));
+    cJSON_Delete(rows);
+    cJSON_Delete(tree);
+    return status;
 }
 
 int ctl_tenant_set(void *p)

@@ -337,6 +337,14 @@ static int commit(push *p)
     return status;
 }
 
+/* For which base it was made is in its configuration. */
+static void hint_base(const push *p)
+{
+    static char text[CHUNK];
+    ssize_t n = p->file[0].fd > 0 ? pread(p->file[0].fd, text, sizeof(text), 0) : 0;
+    if (n > 0 && n < CHUNK) ctl_hint_base(p->c, text, (size_t)n);
+}
+
 /* ---------------------------------------------------------------------- one GGUF -- */
 
 /* llama.cpp's file goes in one piece, as the only member of a tar. */
@@ -465,6 +473,7 @@ int ctl_adapter_push(void *arg)
     }
     if (!status) status = send_missing(&p, upload);
     if (!status) status = commit(&p);
+    if (status == CTL_REFUSED) hint_base(&p);
     cJSON_Delete(upload);
     for (int i = 0; i < FILES; i++) {
         if (p.file[i].fd > 0) (void)close(p.file[i].fd);

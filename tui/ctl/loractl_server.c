@@ -230,11 +230,14 @@ int ctl_classes(void *p)
         {"NAME", "name", CELL_TEXT, false},       {"TTFT", "ttft_ms", CELL_MS, false},
         {"TPOT", "tpot_ms", CELL_MS, false},      {"WEIGHT", "weight", CELL_NUM, false},
         {"DEFAULT", "default", CELL_BOOL, false}, {"OVERLOAD", "overload", CELL_TEXT, false},
-        {"TIERS", "tiers", CELL_LIST, false},     {NULL, NULL, CELL_TEXT, false},
+        {"TIERS", "tiers", CELL_LIST, false},     {"MET", "met", CELL_INT, false},
+        {"MISSED", "missed", CELL_INT, false},    {"MOSTLY", "mostly", CELL_TEXT, false},
+        {"CAUSES", "causes", CELL_LIST, true},    {NULL, NULL, CELL_TEXT, false},
     };
     ctl *c = p;
     cJSON *rows;
     int status = ctl_list(c, ADMIN_SIDE, "/admin/v1/classes", "name", &rows);
+    if (!status) ctl_add_causes(c, "classes", rows);
     if (!status) status = ctl_print_rows(c, columns, rows);
     cJSON_Delete(rows);
     return status;

@@ -171,7 +171,58 @@ def test_watch_outlives_a_restart():
     s.shutdown()
 
 
-TESTS = [test_fields, test_json_and_colours, test_watch, test_watch_outlives_a_restart, test_help_has_examples, test_what_was_meant, test_completion_asks_the_server]
+def test_next_steps():
+    weak = server.key("ease", ["inference"])
+    ctl("adapter", "list", key=weak, expect=1)
+    assert "lacks the scope adapters.read or adapters.write" in ctl.errors and "loractl key create" in ctl.errors, ctl.errors
+    ctl("models", key="lk_wrong", expect=1)
+    assert "context set NAME --key" in ctl.errors, ctl.errors
+    for args in (["activate", "pirate", "7"], ["show", "pirate@7"], ["alias", "pirate", "canary", "9"],
+                 ["delete", "pirate@5", "--yes"]):
+        ctl("adapter", *args, key=key, expect=1)
+        assert "'pirate' has these versions: 1\n" in ctl.errors, (args, ctl.errors)
+    for args in (["show", "priate"], ["pin", "pirat"], ["versions", "pirrate"], ["activate", "pirata", "1"]):
+        ctl("adapter", *args, key=key, expect=1)
+        assert "did you mean 'pirate'?" in ctl.errors, (args, ctl.errors)
+    ctl("adapter", "show", "nothing-like-it", key=key, expect=1)
+    assert "did you mean" not in ctl.errors and "loractl adapter list" in ctl.errors, ctl.errors
+    ctl("limits", "set", "ease", "requests_per_minute=1")
+    ctl("chat", "base", "hi", "-m", "1", key=key)
+    ctl("chat", "base", "hi", "-m", "1", key=key, expect=1)
+    assert re.search(r"loractl: come back in (\d+s|1m\d+s)\n", ctl.errors), ctl.errors
+    ctl("limits", "set", "ease", "requests_per_minute=none")
+    # An adapter for another base says which.
+    other = home / "other"
+    shutil.copytree(ADAPTERS / "pirate", other)
+    config = json.loads((other / "adapter_config.json").read_text())
+    config.update(base_model_name_or_path="someone/else-7b", target_modules=["nothing_of_ours"])
+    (other / "adapter_config.json").write_text(json.dumps(config))
+    ctl("adapter", "push", other, key=key, expect=1)
+    assert "trained on 'someone/else-7b'; this server serves 'base'" in ctl.errors, ctl.errors
+    ctl("adapter", "push", other, "-n", "pirate", key=weak, expect=1)
+    assert "trained on" not in ctl.errors, ctl.errors
+
+
+def test_causes():
+    hurried = server.tenant("hurried", targets={"interactive": {"ttft_ms": 0.001}})
+    for _ in range(3):
+        assert server.ask(hurried, "base", "What is 7 plus 5?", max_tokens=2, service_tier="priority").status == 200
+    def broken():
+        rows = {r["name"]: r for r in parsed("classes")}
+        return rows if rows["interactive"].get("missed", 0) >= 3 else None
+    row = until(broken)["interactive"]
+    assert sum(row["causes"].values()) == row["missed"] and row["met"] == 0, row
+    cause, count = max(row["causes"].items(), key=lambda c: c[1])
+    assert re.fullmatch(rf"\w+ {round(100 * count / row['missed'])}%", row["mostly"]), row
+    head, line, *_ = ctl("classes").splitlines()
+    assert head.split()[-3:] == ["MET", "MISSED", "MOSTLY"] and row["mostly"] in line, (head, line)
+    assert parsed("tenant", "show", "hurried")["missed"] == 3
+    assert row["mostly"] in ctl("tenant", "list", "-o", "wide") and "MISSED" in ctl("tenant", "show", "hurried")
+    calm = parsed("tenant", "show", "other")
+    assert calm["missed"] == 0 and "mostly" not in calm and calm["causes"] == {}, calm
+
+
+TESTS = [test_next_steps, test_fields, test_json_and_colours, test_watch, test_watch_outlives_a_restart, test_help_has_examples, test_what_was_meant, test_completion_asks_the_server, test_causes]
 
 if __name__ == "__main__":
     try:
