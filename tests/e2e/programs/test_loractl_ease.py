@@ -98,7 +98,8 @@ def test_fields():
     assert list(parsed("tenant", "show", "ease", "--fields", "limits.max_concurrent")) == ["limits.max_concurrent"]
     assert ctl("stats", "--fields", "classes.0.name", "-o", "name").strip() == "interactive"
     assert "classes.0.name" in ctl("stats", "--fields", "classes.0.name,classes.1.name")
-    assert parsed("usage", "--fields", "output_tokens,model", "--by", "model", key=key) == []
+    rows = until(lambda: parsed("usage", "--fields", "output_tokens,model", "--by", "model", key=key))
+    assert rows == [{"output_tokens": 1, "model": "base"}], rows
     assert "max_concurrent" in ctl("limits", "show", "ease", "--fields", "limit", "-o", "csv")
     assert parsed("whoami", "--fields", "tenant", key=key) == {"tenant": "ease"}
     for args, meant in ((["adapter", "list", "--fields", "nmae"], "name"), (["models", "--fields", "onwed_by"], "owned_by"),
@@ -204,7 +205,7 @@ def test_next_steps():
 
 
 def test_causes():
-    hurried = server.tenant("hurried", targets={"interactive": {"ttft_ms": 0.001}})
+    hurried = server.tenant("hurried")
     for _ in range(3):
         assert server.ask(hurried, "base", "What is 7 plus 5?", max_tokens=2, service_tier="priority").status == 200
     def broken():
@@ -226,7 +227,8 @@ TESTS = [test_next_steps, test_fields, test_json_and_colours, test_watch, test_w
 
 if __name__ == "__main__":
     try:
-        with Server() as server:
+        with Server(settings={"classes.interactive": "ttft:1us tpot:1h weight:4",
+                              "classes.standard": "ttft:1h tpot:1h weight:2"}) as server:
             base.server = server
             key = server.tenant("ease")
             for name in ("pirate", "shout"):
