@@ -29,8 +29,8 @@ static bool is_files(const char *words)
     return words && (strcmp(words, "FILE") == 0 || strcmp(words, "DIR") == 0);
 }
 
-/* What compgen is told, up to the word that is being completed.  Names come from a server and
- * compgen would expand what stands in them: only harmless ones are printed by 'completion names'. */
+/* What compgen is told, up to the word that is being completed.  Names come from a server, and
+ * compgen would expand what stands in them: 'completion names' prints only harmless ones. */
 static void bash_words(const cli_program *p, const char *words, FILE *f)
 {
     if (is_files(words))

@@ -1059,4 +1059,28 @@ _rule("cert.ours-alone", "gateway/net/devcert.c",
       "else if (!is_ours(old))", "else if (false && !is_ours(old))",
       "e2e.test_service", "a certificate that somebody else has signed is not replaced")
 
+# ---- loractl ---------------------------------------------------------------------------------
+
+_rule("loractl.only-near", "tui/near.c",
+      "n < 3 ? 0 : n < 6 ? 2 : 3", "20",
+      "e2e.test_loractl_ease", "a word that is not near to what was typed is not offered")
+_rule("loractl.names-harmless", "tui/ctl/loractl_completion.c",
+      "*name != '-' && strspn(name, fit) == strlen(name)", "strlen(fit)",
+      "e2e.test_loractl_ease", "a shell is offered no name that it would expand")
+_rule("loractl.fields-known", "tui/ctl/loractl_fields.c",
+      "if (!known && !any_has(rows, path)) return", "if (!any_has(rows, path) && false) return",
+      "e2e.test_loractl_ease", "a field that nothing has is refused")
+_rule("loractl.no-color", "tui/table.c",
+      "!(no && *no) && term", "(no || term) && term",
+      "e2e.test_loractl_ease", "NO_COLOR is heeded")
+_rule("loractl.watch-goes-on", "tui/ctl/loractl_watch.c",
+      "return !first && (status == CTL_REFUSED || status == CTL_UNREACHABLE);", "return !first && status == CTL_UNREACHABLE;",
+      "e2e.test_loractl_ease", "who watches sees the server come back")
+_rule("loractl.most", "tui/ctl/loractl_causes.c",
+      "if (!most || v->valuedouble > most->valuedouble) most = v;", "if (!most) most = v;",
+      "e2e.test_loractl_ease", "the biggest cause of misses is the one that is named")
+_rule("auth.scope-named", "gateway/auth.c",
+      "if (!(scope & s)) continue;", "",
+      "gateway.test_auth", "who lacks a scope is told which, not all there are")
+
 MUTANTS = _rows

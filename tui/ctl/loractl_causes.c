@@ -1,4 +1,4 @@
-/* loractl_causes.c -- what /stats knows of kept and broken promises, beside rows of other answers. */
+/* loractl_causes.c -- kept and broken promises by /stats, beside rows of other answers. */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ static const cJSON *named(const cJSON *rows, const char *name)
     return NULL;
 }
 
-/* The fields missed_CAUSE that are not 0 into "causes", the largest with its share into "mostly". */
+/* What is not 0 of missed_CAUSE into "causes", the largest with its share into "mostly". */
 static void add_causes(cJSON *row, const cJSON *seen, double missed)
 {
     const cJSON *v, *most = NULL;

@@ -17,8 +17,11 @@ typedef struct { /* a walk over the names that there are */
 
 static void offer(known_names *k, const char *path, bool top)
 {
-    const char *was = k->near.best;
-    near_offer(&k->near, path);
+    const char *was = k->near.best, *last = strrchr(path, '.');
+    if (last && !was && strcmp(last + 1, k->near.typed) == 0)
+        k->near.best = path; /* the name is right, but it stands deeper */
+    else
+        near_offer(&k->near, path);
     if (k->near.best != was) {
         snprintf(k->best, sizeof(k->best), "%s", path);
         k->near.best = k->best;

@@ -548,7 +548,7 @@ static const cli_command commands[] = {
      .run = ctl_stats,
      .shows = true,
      .examples = "loractl stats\n"
-                 "loractl stats --fields uptime_s -o name\n"},
+                 "loractl stats --fields server.uptime_s -o name\n"},
     {.name = "classes",
      .args = "",
      .least = 0,

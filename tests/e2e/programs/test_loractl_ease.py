@@ -101,8 +101,12 @@ def test_fields():
     rows = until(lambda: parsed("usage", "--fields", "output_tokens,model", "--by", "model", key=key))
     assert rows == [{"output_tokens": 1, "model": "base"}], rows
     assert "max_concurrent" in ctl("limits", "show", "ease", "--fields", "limit", "-o", "csv")
+    for args in (["stats", "--fields", "server.uptime_s"], ["models", "--fields", "id,max_model_len"],
+                 ["whoami", "--fields", "tenant,scopes"], ["audit", "--fields", "time,action,object"]):  # as help shows
+        assert ctl(*args, "-o", "csv", key=key).splitlines()[1], args
     assert parsed("whoami", "--fields", "tenant", key=key) == {"tenant": "ease"}
     for args, meant in ((["adapter", "list", "--fields", "nmae"], "name"), (["models", "--fields", "onwed_by"], "owned_by"),
+                        (["stats", "--fields", "uptime_s"], "server.uptime_s"),
                         (["tenant", "show", "ease", "--fields", "limits.tokens_per_dya"], "limits.tokens_per_day")):
         assert ctl(*args, key=key, expect=2) == ""
         assert f"did you mean '{meant}'?" in ctl.errors, ctl.errors
@@ -219,6 +223,12 @@ def test_causes():
     assert head.split()[-3:] == ["MET", "MISSED", "MOSTLY"] and row["mostly"] in line, (head, line)
     assert parsed("tenant", "show", "hurried")["missed"] == 3
     assert row["mostly"] in ctl("tenant", "list", "-o", "wide") and "MISSED" in ctl("tenant", "show", "hurried")
+    s, env = lie()  # of several causes the biggest, with its share
+    Liar.status, Liar.body = 200, json.dumps({"data": [{"name": "x"}], "classes": [
+        {"name": "x", "met": 1, "missed": 8, "missed_queue": 2, "missed_swap": 6, "missed_prompt": 0}]}).encode()
+    row, = parsed("classes", env=env)
+    assert row["mostly"] == "swap 75%" and row["causes"] == {"queue": 2, "swap": 6}, row
+    s.shutdown()
     calm = parsed("tenant", "show", "other")
     assert calm["missed"] == 0 and "mostly" not in calm and calm["causes"] == {}, calm
 
