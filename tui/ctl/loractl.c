@@ -111,12 +111,32 @@ static void print_rows(const ctl *c, const column *columns, const cJSON *rows)
     table_print(stdout, columns, rows, c->format, c->format == TABLE_WIDE ? 0 : c->width);
 }
 
+/* Where a screen is drawn again and again, what is beyond it would push the head out. */
+static cJSON *first_rows(const ctl *c, const cJSON *rows)
+{
+    const cJSON *row;
+    bool table = c->format == TABLE_PEOPLE || c->format == TABLE_WIDE;
+    if (!table || c->room == 0 || cJSON_GetArraySize(rows) <= c->room) return NULL;
+    cJSON *first = cJSON_CreateArray();
+    cJSON_ArrayForEach(row, rows)
+    {
+        if (cJSON_GetArraySize(first) == c->room) break;
+        (void)cJSON_AddItemReferenceToArray(first, (cJSON *)row);
+    }
+    return first;
+}
+
 int ctl_print_rows(const ctl *c, const column *columns, const cJSON *rows)
 {
     fields f;
     if (!fields_take(c, columns, rows, &f)) return CTL_USAGE;
-    if (f.n) return print_picked(c, &f, rows, false);
-    print_rows(c, columns, rows);
+    cJSON *first = first_rows(c, rows);
+    if (f.n)
+        (void)print_picked(c, &f, first ? first : rows, false);
+    else
+        print_rows(c, columns, first ? first : rows);
+    if (first) printf("(%d more)\n", cJSON_GetArraySize(rows) - cJSON_GetArraySize(first));
+    cJSON_Delete(first);
     return CTL_OK;
 }
 

@@ -31,6 +31,7 @@ typedef struct ctl {
     bool contexts_read, resolved;
     table_format format;
     int width;             /* columns of standard output; 0: it is no terminal */
+    int room;              /* rows of a table that the screen has; 0: no bound */
     client *client[SIDES]; /* opened when first needed */
     int http_status;       /* of the last answer of ctl_run(); 0: there was none */
 } ctl;

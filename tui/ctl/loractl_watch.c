@@ -1,12 +1,24 @@
 /* loractl_watch.c -- --watch: a command again and again, on a terminal in place, until Ctrl-C. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "tui/ctl/loractl.h"
 #include "tui/text.h"
 
-enum { EVERY_S = 2 };
+enum { EVERY_S = 2, FRAME = 5 }; /* lines around a table, with the one that the cursor is in */
+
+/* The screen may have changed since. */
+static void look_at_screen(ctl *c)
+{
+    struct winsize w;
+    c->width = table_width_of(stdout);
+    c->room = 0;
+    if (c->width && ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_row > 2 * FRAME)
+        c->room = w.ws_row - FRAME;
+}
 
 static bool take_pace(const char *text, int64_t *seconds)
 {
@@ -48,12 +60,12 @@ int ctl_watch(ctl *c)
         return ctl_usage("--watch: '%s' is no time of at least a second, such as 2s or 1m", pace);
     ctl_keep_running();
     for (bool first = true;; first = false) {
+        look_at_screen(c);
         if (c->width) begin_picture(c, seconds);
         int status = c->cli.command->run(c);
         if (fflush(stdout) != 0) return CTL_REFUSED; /* nobody reads on */
         if (status == CTL_INTERRUPTED) return CTL_OK;
         if (!goes_on(status, first)) return status;
         if (!ctl_wait(-1, seconds * 1000)) return CTL_OK;
-        c->width = table_width_of(stdout);
     }
 }

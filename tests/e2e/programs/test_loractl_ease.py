@@ -154,6 +154,15 @@ def test_watch():
     assert shown.count("\x1b[H\x1b[2J") >= 2 and "every 1 s: loractl tenant list" in shown, shown
     shown = on_terminal("tenant", "list", "--watch=1s", env={"TERM": "dumb"}, keys=[("Ctrl-C ends", ""), ("Ctrl-C ends", "\x03")])
     assert "\x1b" not in shown and shown.count("NAME") >= 1, shown
+    # What the screen has no room for is counted: the head stays in sight.
+    s, env = lie()
+    Liar.status, Liar.body = 200, json.dumps({"data": [{"name": f"t{i:03}"} for i in range(100)]}).encode()
+    shown = on_terminal("tenant", "list", "--watch=1s", env={**env, "TERM": "dumb"},
+                        keys=[("more)", ""), ("more)", "\x03")])
+    picture = shown.split("more)")[-2].split("Ctrl-C ends)")[-1]
+    assert picture.count("\n") <= 24 and "t018" in picture and "t019" not in picture and "(81 " in picture, shown
+    assert on_terminal("tenant", "list", env=env).count("t0") == 100
+    s.shutdown()
     for wrong in ("--watch=0", "--watch=never", "--watch=-1s", "--watch=0.5s"):
         ctl("tenant", "list", wrong, expect=2)
     ctl("tenant", "show", "nobody", "--watch", expect=1)  # wrong from the start: said once
