@@ -98,7 +98,9 @@ def test_fields():
     assert list(parsed("tenant", "show", "ease", "--fields", "limits.max_concurrent")) == ["limits.max_concurrent"]
     assert ctl("stats", "--fields", "classes.0.name", "-o", "name").strip() == "interactive"
     assert "classes.0.name" in ctl("stats", "--fields", "classes.0.name,classes.1.name")
-    rows = until(lambda: parsed("usage", "--fields", "output_tokens,model", "--by", "model", key=key))
+    counted = server.tenant("counted")
+    assert server.ask(counted, "base", "hi", max_tokens=1).status == 200
+    rows = until(lambda: parsed("usage", "--fields", "output_tokens,model", "--by", "model", key=counted))
     assert rows == [{"output_tokens": 1, "model": "base"}], rows
     assert "max_concurrent" in ctl("limits", "show", "ease", "--fields", "limit", "-o", "csv")
     for args in (["stats", "--fields", "server.uptime_s"], ["models", "--fields", "id,max_model_len"],
@@ -167,7 +169,7 @@ def test_watch():
         ctl("tenant", "list", wrong, expect=2)
     ctl("tenant", "show", "nobody", "--watch", expect=1)  # wrong from the start: said once
     ctl("tenant", "list", "--watch", env={"LORAD_ADMIN_URL": "https://localhost:1"}, expect=3)
-    ctl("adapter", "list", "--watch", "--fields", "nmae", key=key, expect=2)
+    ctl("adapter", "list", "--watch", "--fields", "nmae", key=key, expect=2, timeout=30 * PATIENCE)
 
 
 def test_watch_outlives_a_restart():
