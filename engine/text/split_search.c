@@ -2,9 +2,10 @@
  *
  * Ways not yet gone lie on a stack.  A branch is marked at a place when it is gone there, and never
  * gone there again: no op can come back to itself at one place, so when it is met a second time all
- * that it led to has failed.  That holds for later beginnings too.  Where a search succeeds its
- * branches have not failed; all but those at its end lie behind any later search, and those are
- * forgotten.  (Look-ahead leaves no marks: it is a list of characters.)
+ * that it led to has failed.  That holds for later beginnings too.  The branches that led to a find
+ * have not failed, but no later search meets them: their places lie behind it, and from one at its
+ * end the pattern would have found nothing at all, which none may.  (Look-ahead leaves no marks: it
+ * is a list of characters.)
  *
  * Ordinary texts take a few steps for each character, and marks would cost more than they save:
  * they begin when a text has had FREE_STEPS for each of its characters.
@@ -51,18 +52,13 @@ static bool begin_marking(split_search *s)
     return true;
 }
 
-/* At this place nothing has failed yet. */
-static void forget(split_search *s, size_t at)
-{
-    size_t n = words_of(s->regex);
-    if (s->marking && n) memset(s->failed + at * n, 0, n * sizeof(*s->failed));
-}
-
 void split_search_piece(split_search *s, size_t begin, size_t end)
 {
     s->begin = begin;
     s->end = end;
-    forget(s, begin);
+    /* what failed here failed at the end of the piece before */
+    size_t n = words_of(s->regex);
+    if (s->marking && n) memset(s->failed + begin * n, 0, n * sizeof(*s->failed));
 }
 
 void split_search_clear(split_search *s)
@@ -185,7 +181,6 @@ static bool found_at(split_search *s, int k, size_t at, size_t *end)
         s->steps++;
         if (ops[k].kind == OP_FOUND) {
             *end = at;
-            forget(s, at);
             return true;
         }
         k = step(s, &ops[k], &at);

@@ -867,9 +867,9 @@ _rule("tokenizer.merge-ranks", "engine/text/tokenizer.c",
 _rule("split.no-branch-twice", "engine/text/split_search.c",
       "if (*word & bit) return false;", ";",
       "engine.test_split", "cutting a text takes steps in proportion to its length, whatever it says")
-_rule("split.forgets-at-the-end", "engine/text/split_search.c",
-      "            forget(s, at);\n            return true;", "            return true;",
-      "engine.test_split", "what led to a find has not failed")
+_rule("split.forgets-at-a-border", "engine/text/split_search.c",
+      "if (s->marking && n) memset(", "if (s->marking && !n) memset(",
+      "engine.test_split", "what failed at the end of a piece may be found at the beginning of the next")
 _rule("split.greedy-for-sure", "engine/text/split_compile.c",
       "n->mode == REPEAT_GREEDY && sure", "n->mode == REPEAT_GREEDY",
       "engine.test_split", "a repetition gives back what the rest of its pattern needs")

@@ -230,6 +230,27 @@ START_TEST(marks_change_nothing)
 }
 END_TEST
 
+/* Where a piece ends a branch fails that goes on where the next one begins. */
+START_TEST(pieces_have_marks_of_their_own)
+{
+    split_search s = {.n = 0};
+    split_regex *r;
+    uint32_t c[4];
+    size_t start, end;
+    for (int i = 0; i < 4; i++) c[i] = unicode_with_kind((uint32_t) "abac"[i]);
+    ck_assert_int_eq(split_regex_compile(&r, "(?:a|b)*c", NULL), ERR_NONE);
+    split_search_text(&s, r, c, 4);
+    s.free_steps = 0;
+    split_search_piece(&s, 0, 2);
+    ck_assert(!split_search_next(&s, 0, &start, &end));
+    split_search_piece(&s, 2, 4);
+    ck_assert(split_search_next(&s, 2, &start, &end));
+    ck_assert(start == 2 && end == 4);
+    split_search_clear(&s);
+    split_regex_destroy(r);
+}
+END_TEST
+
 /* ---- time ----------------------------------------------------------------------------------- */
 
 static uint64_t steps_of(const char *pattern, const char *unit, size_t times, const char *tail)
@@ -405,6 +426,7 @@ int main(void)
     TCase *all = tcase_create("all");
     tcase_add_test(all, pieces_and_ids_are_those_of_hugging_face);
     tcase_add_test(all, marks_change_nothing);
+    tcase_add_test(all, pieces_have_marks_of_their_own);
     tcase_add_test(all, steps_are_linear_in_the_text);
     tcase_add_test(all, patterns_of_another_kind_are_refused_by_name);
     tcase_add_test(all, patterns_have_limits);
