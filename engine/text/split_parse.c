@@ -101,7 +101,7 @@ static int parse_atom(split_parser *p)
     return split_add_node(p, (split_node){.kind = NODE_SET, .set = set});
 }
 
-/* At most a thousand times too much. */
+/* Decimal digits; none: 0. */
 static int number(split_parser *p)
 {
     int n = 0;
