@@ -18,11 +18,21 @@ enum { WORDS_MAX = 1 << 22, WORD_BYTES_MAX = 2048 };
 #define SPLIT_OF_LLAMA3(digits)                                                            \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}" digits \
     "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"
-#define SPLIT_AND_BYTES(digits)                                                             \
-    "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":" \
-    "\"" SPLIT_OF_LLAMA3(                                                                   \
-        digits) "\"},\"behavior\":\"Isolated\",\"invert\":false},"                          \
-                "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]}"
+#define UPPER "[\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]"
+#define LOWER "[\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]"
+#define SPLIT_OF_TEKKEN                                                                       \
+    "[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" UPPER "*" LOWER "+|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" UPPER \
+    "+" LOWER "*|\\\\p{N}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n/]*|\\\\s*[\\\\r\\\\n]+"      \
+    "|\\\\s+(?!\\\\S)|\\\\s+"
+#define TWO_STEPS(first, bytes_regex)                      \
+    "{\"type\":\"Sequence\",\"pretokenizers\":[" first     \
+    ",{\"type\":\"ByteLevel\",\"add_prefix_space\":false," \
+    "\"use_regex\":" bytes_regex "}]}"
+#define SPLIT_AND_BYTES(regex)                                             \
+    TWO_STEPS("{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" regex "\"}," \
+              "\"behavior\":\"Isolated\",\"invert\":false}",               \
+              "false")
+#define DIGITS_AND_BYTES TWO_STEPS("{\"type\":\"Digits\",\"individual_digits\":true}", "true")
 
 static const struct {
     const char *name, *pre_tokenizer;
@@ -30,11 +40,15 @@ static const struct {
 } splits[] = {
     {"gpt-2", "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}", false,
      false, false},
-    {"llama-bpe", SPLIT_AND_BYTES("{1,3}"), false, true, true},
-    {"llama3", SPLIT_AND_BYTES("{1,3}"), false, true, true},
-    {"llama-v3", SPLIT_AND_BYTES("{1,3}"), false, true, true},
-    {"qwen2", SPLIT_AND_BYTES(""), true, false, false},
-    {"deepseek-r1-qwen", SPLIT_AND_BYTES(""), true, false, false},
+    {"llama-bpe", SPLIT_AND_BYTES(SPLIT_OF_LLAMA3("{1,3}")), false, true, true},
+    {"llama3", SPLIT_AND_BYTES(SPLIT_OF_LLAMA3("{1,3}")), false, true, true},
+    {"llama-v3", SPLIT_AND_BYTES(SPLIT_OF_LLAMA3("{1,3}")), false, true, true},
+    {"qwen2", SPLIT_AND_BYTES(SPLIT_OF_LLAMA3("")), true, false, false},
+    {"deepseek-r1-qwen", SPLIT_AND_BYTES(SPLIT_OF_LLAMA3("")), true, false, false},
+    {"smollm", DIGITS_AND_BYTES, false, false, false},
+    {"starcoder", DIGITS_AND_BYTES, false, false, false},
+    {"refact", DIGITS_AND_BYTES, false, false, false},
+    {"tekken", SPLIT_AND_BYTES(SPLIT_OF_TEKKEN), false, true, true},
 };
 
 enum { SPLITS = sizeof(splits) / sizeof(splits[0]) };
@@ -244,7 +258,7 @@ static err_code make_byte_level(making *m, cJSON *root, cJSON *model, cJSON *mer
     if (i == SPLITS)
         return err_set(m->e, ERR_UNSUPPORTED,
                        "GGUF: tokenizer.ggml.pre '%.*s' is not supported (gpt-2, llama-bpe, "
-                       "qwen2 are)",
+                       "qwen2, smollm, starcoder, refact, tekken are)",
                        len < 40 ? (int)len : 40, s);
     err_code rc = put_parsed(m, root, "pre_tokenizer", splits[i].pre_tokenizer);
     if (!rc) rc = put_parsed(m, root, "decoder", "{\"type\":\"ByteLevel\"}");

@@ -1052,6 +1052,9 @@ _rule("history.few-are-no-breach", "gateway/watch/stats_history.c",
 _rule("init.model-first", "gateway/start/init.c",
       "return model_config_read(path, &mc, e) ?", "return false && model_config_read(path, &mc, e) ?",
       "e2e.test_service", "init refuses a folder that is no model before it writes anything")
+_rule("gguf.tekken-slash", "engine/files/gguf_words.c",
+      "[\\\\\\\\r\\\\\\\\n/]*", "[\\\\\\\\r\\\\\\\\n]*",
+      "engine.test_gguf_words", "a name of llama.cpp's stands for the steps of the model's own tokenizer.json")
 _rule("dev.nothing-stays", "gateway/start/dev.c",
       "if (d->temporary[0] && nftw(", "if (d->temporary[0] && !d->file[0] && nftw(",
       "e2e.test_service", "the folder that serve --dev has made for itself is removed at the end")

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <check.h>
 
@@ -82,12 +83,102 @@ START_TEST(ends_and_markers)
 }
 END_TEST
 
+/* A copy of the GGUF whose texts are cut by `pre`: its name has another length. */
+static void write_copy(const char *path, const char *pre)
+{
+    static char data[1 << 20];
+    static const char key[] = "tokenizer.ggml.pre";
+    FILE *f = fopen("fixtures/quant/gguf-qwen3/model.gguf", "rb");
+    ck_assert_ptr_nonnull(f);
+    size_t n = fread(data, 1, sizeof(data) - 64, f); /* and zeros: the tensors may move */
+    (void)fclose(f);
+    char *at = memmem(data, n, key, sizeof(key) - 1);
+    ck_assert(n < sizeof(data) - 64 && at);
+    at += sizeof(key) - 1 + sizeof(uint32_t); /* the value's type */
+    uint64_t was, len = strlen(pre);
+    memcpy(&was, at, sizeof(was));
+    f = fopen(path, "wb");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_uint_eq(fwrite(data, 1, (size_t)(at - data), f), (size_t)(at - data));
+    ck_assert_uint_eq(fwrite(&len, 1, sizeof(len), f), sizeof(len));
+    ck_assert_uint_eq(fwrite(pre, 1, len, f), len);
+    at += sizeof(was) + was;
+    size_t rest = (size_t)(data + n + 64 - at);
+    ck_assert_uint_eq(fwrite(at, 1, rest, f), rest);
+    ck_assert_int_eq(fclose(f), 0);
+}
+
+/* The steps of one case of make_split_goldens.py, which the library has answered. */
+static cJSON *steps_of(const char *name)
+{
+    static char line[8192];
+    cJSON *steps = NULL;
+    FILE *f = fopen("fixtures/splits/cases.jsonl", "rb");
+    ck_assert_ptr_nonnull(f);
+    while (!steps && fgets(line, sizeof(line), f)) {
+        cJSON *j = cJSON_Parse(line);
+        if (strcmp(json_get(j, "name")->valuestring, name) == 0)
+            steps = cJSON_DetachItemFromObject(j, "steps");
+        cJSON_Delete(j);
+    }
+    (void)fclose(f);
+    ck_assert_ptr_nonnull(steps);
+    return steps;
+}
+
+/* True where all that `asked` has is in `seen`, too; the library's cases have defaults besides. */
+static bool asks_for(const cJSON *seen, const cJSON *asked)
+{
+    const cJSON *v;
+    cJSON_ArrayForEach(v, asked)
+    {
+        const cJSON *other = json_get(seen, v->string);
+        if (strcmp(v->string, "trim_offsets") != 0 && !cJSON_Compare(v, other, true)) return false;
+    }
+    return true;
+}
+
+/* Each name of llama.cpp's, and the case of the library's that it stands for. */
+START_TEST(names_are_the_librarys_steps)
+{
+    static const char *const names[][2] = {{"llama-bpe", "llama3"},  {"llama3", "llama3"},
+                                           {"llama-v3", "llama3"},   {"smollm", "smollm2"},
+                                           {"starcoder", "smollm2"}, {"refact", "smollm2"},
+                                           {"tekken", "tekken"}};
+    char path[64] = "/tmp/gguf-words-XXXXXX.gguf";
+    int fd = mkstemps(path, 5);
+    ck_assert_int_ge(fd, 0);
+    (void)close(fd);
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+        cJSON *j = NULL, *steps = steps_of(names[i][1]);
+        err e = {0};
+        write_copy(path, names[i][0]);
+        ck_assert_msg(!document_read(path, "tokenizer.json", &j, &e), "%s: %s", names[i][0], e.msg);
+        const cJSON *made = json_get(json_get(j, "pre_tokenizer"), "pretokenizers");
+        ck_assert_int_eq(cJSON_GetArraySize(made), cJSON_GetArraySize(steps));
+        for (int k = 0; k < cJSON_GetArraySize(steps); k++)
+            ck_assert_msg(asks_for(cJSON_GetArrayItem(made, k), cJSON_GetArrayItem(steps, k)),
+                          "%s: step %d is %s", names[i][0], k,
+                          cJSON_PrintUnformatted(cJSON_GetArrayItem(made, k)));
+        cJSON_Delete(j);
+        cJSON_Delete(steps);
+    }
+    cJSON *j;
+    err e = {0};
+    write_copy(path, "somebodys");
+    ck_assert_int_eq(document_read(path, "tokenizer.json", &j, &e), ERR_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(e.msg, "'somebodys'"));
+    (void)unlink(path);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("gguf_words");
     TCase *t = tcase_create("gguf_words");
     tcase_add_loop_test(t, ids_are_the_librarys, 0, 2);
     tcase_add_test(t, ends_and_markers);
+    tcase_add_test(t, names_are_the_librarys_steps);
     suite_add_tcase(s, t);
     return run_suite(s);
 }
