@@ -91,14 +91,21 @@ static err_code apply_snapshot(fleet *f, int64_t *applied, err *e)
     return rc ? rc : apply(f, &b, applied, e);
 }
 
-static err_code apply_news(fleet *f, const journal_state *s, err *e)
+static err_code position(fleet *f, int64_t *at, err *e)
 {
     bool joined;
-    int64_t at;
     sqlite3 *db = store_read_begin(f->st);
-    err_code rc = mirror_position(db, &joined, &at, e);
+    err_code rc = mirror_position(db, &joined, at, e);
     store_read_end(f->st, db);
-    if (!rc && at > s->last_seq)
+    return rc;
+}
+
+/* at: the mirror's position from before the look, so that the journal, which is written first, had
+ * it by then; the writer may be further by now. */
+static err_code apply_news(fleet *f, const journal_state *s, int64_t at, err *e)
+{
+    err_code rc = ERR_NONE;
+    if (at > s->last_seq)
         rc = err_set(e, ERR_CONFLICT,
                      "the fleet's journal is older than this mirror: an older "
                      "copy was restored");
@@ -205,14 +212,16 @@ static err_code beat(fleet *f, err *e)
 
 static err_code follow_once(fleet *f, err *e)
 {
+    int64_t at;
     journal_state s;
     journal *j = f->reader;
     err_code rc = j->open(j, e);
     if (!rc && atomic_load(&f->epoch) == 0) rc = fleet_claim(f, j, e);
+    if (!rc) rc = position(f, &at, e);
     if (!rc) rc = j->look(j, false, &s, e);
     if (!rc) rc = fleet_check(f, &s, e);
     if (!rc) fleet_away(f, false);
-    if (!rc) rc = apply_news(f, &s, e);
+    if (!rc) rc = apply_news(f, &s, at, e);
     if (!rc) rc = beat(f, e);
     if (!rc && s.last_seq - s.snapshot_seq >= SNAPSHOT_EVERY) rc = snapshot(f, e);
     return rc;

@@ -31,6 +31,8 @@ typedef enum {
 typedef struct fake_log {
     pthread_mutex_t mu;       /* robust and shared: its holder may be killed */
     _Atomic fake_fault fault; /* the test's, at any time */
+    _Atomic int held;         /* 1 + the node whose follower waits once it has looked */
+    _Atomic bool holds;       /* it does */
     bool made;
     journal_state state;
     int64_t cut; /* changes up to this one are gone */
@@ -102,7 +104,12 @@ static err_code fake_look(journal *j, bool lock, journal_state *out, err *e)
     out->snapshot_seq = f->log->snapshot_seq;
     out->epoch = f->log->epoch[j->node];
     f->locked = lock;
-    if (!lock) pthread_mutex_unlock(&f->log->mu);
+    if (lock) return ERR_NONE;
+    pthread_mutex_unlock(&f->log->mu);
+    while (f->log->held == 1 + j->node) {
+        f->log->holds = true;
+        usleep(1000);
+    }
     return ERR_NONE;
 }
 

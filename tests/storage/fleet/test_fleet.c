@@ -330,6 +330,29 @@ START_TEST(test_away)
 }
 END_TEST
 
+/* What a node writes between its follower's look and what that makes of it is no older copy. */
+START_TEST(test_own_change_behind_the_look)
+{
+    char said[4096];
+    FILE *log = tmpfile();
+    ck_assert_ptr_nonnull(log);
+    int before = dup(STDERR_FILENO);
+    ck_assert_int_ge(dup2(fileno(log), STDERR_FILENO), 0);
+    shared_log->held = 1;
+    AWAIT(shared_log->holds);
+    ck_assert_int_eq(make(0, "mine"), ERR_NONE);
+    shared_log->held = 0;
+    ck_assert_int_eq(make(1, "after"), ERR_NONE);
+    AWAIT(has(0, "after")); /* a whole look later */
+    ck_assert_int_ge(dup2(before, STDERR_FILENO), 0);
+    (void)close(before);
+    rewind(log);
+    said[fread(said, 1, sizeof(said) - 1, log)] = 0;
+    (void)fclose(log);
+    ck_assert_msg(!strstr(said, "older copy"), "%s", said);
+}
+END_TEST
+
 START_TEST(test_numbers)
 {
     ck_assert_int_eq(try_node_as(2, 1), ERR_EXISTS); /* node 1 is alive */
@@ -415,6 +438,7 @@ int main(void)
     tcase_add_test(tc, test_killed_before_the_commit);
     tcase_add_test(tc, test_lost_answer);
     tcase_add_test(tc, test_away);
+    tcase_add_test(tc, test_own_change_behind_the_look);
     tcase_add_test(tc, test_numbers);
     tcase_add_test(tc, test_who_may_join);
     tcase_add_test(tc, test_far_behind);
