@@ -6,7 +6,7 @@ import promtext
 from harness import ROOT, Server, run
 
 FUNCTIONS = {"sum", "rate", "max", "min", "topk", "histogram_quantile", "time", "absent", "increase",
-             "label_values"}
+             "label_values", "count", "present_over_time"}
 WORDS = {"by", "and", "or", "on", "unless", "without"}
 NEVER = {"instance", "le"}  # Prometheus adds the first; the second is checked with the buckets
 MACROS = {"$__rate_interval": "5m", "${datasource}": "x", "$instance": ".*", "$tenant": ".*"}
@@ -133,7 +133,10 @@ def every_rule_speaks_of_what_is_exported():
         check(r["expr"], scrape, recorded)
         used |= {m for m, _ in uses(r["expr"])[0]}
     assert recorded <= used, recorded - used
+    page = (ROOT / "docs/runbooks/alerts.md").read_text()
+    assert re.findall(r"^## (.+)", page, re.M) == [r["alert"] for r in alerts], "a heading for each, in the same order"
     for r in alerts:
+        assert r.get("annotations.runbook") == f"docs/runbooks/alerts.md#{r['alert'].lower()}", r
         assert r.get("labels.severity") in ("page", "ticket"), r
         assert r.get("annotations.summary"), r
         assert re.fullmatch(r"[0-9]+[smh]", r.get("for", "0s")), r
