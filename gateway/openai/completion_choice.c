@@ -229,6 +229,7 @@ bool completion_submit(completion *c)
     for (int i = 0; i < c->n_choices; i++) {
         if (!prepare_choice(c, &c->choices[i], i)) return false;
     }
+    int64_t now = clock_now_us(); /* the engine may seat one before we are back */
     for (int i = 0; i < c->n_choices; i++) {
         err e;
         if (sched_submit(c->srv->sched, &c->choices[i].rq, &e)) {
@@ -238,7 +239,7 @@ bool completion_submit(completion *c)
         }
         c->choices[i].submitted = true;
     }
-    c->submitted_us = clock_now_us();
+    c->submitted_us = now;
     return true;
 }
 

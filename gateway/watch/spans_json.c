@@ -139,14 +139,12 @@ static void put_phase(jsonw *w, const span_request *r, int phase, const char *na
 static void put_phases(jsonw *w, const span_request *r)
 {
     const int64_t *at = r->at_us;
-    int64_t sent = at[SPAN_SUBMITTED], load = at[SPAN_SEATED] - r->load_us;
-    /* The engine may seat it before the thread that submits it has looked at the clock. */
-    if (at[SPAN_SEATED] && at[SPAN_SEATED] < sent) sent = at[SPAN_SEATED];
-    if (load < sent) load = sent;
-    put_phase(w, r, SPAN_ARRIVED, "admit", at[SPAN_ARRIVED], sent);
-    put_phase(w, r, SPAN_SUBMITTED, "queue", sent, load);
+    int64_t load = at[SPAN_SEATED] - r->load_us;
+    if (load < at[SPAN_SUBMITTED]) load = at[SPAN_SUBMITTED];
+    put_phase(w, r, SPAN_ARRIVED, "admit", at[SPAN_ARRIVED], at[SPAN_SUBMITTED]);
+    put_phase(w, r, SPAN_SUBMITTED, "queue", at[SPAN_SUBMITTED], load);
     if (r->load_us > 0)
-        put_phase(w, r, SPAN_TIMES, "adapter_load", sent ? load : 0, at[SPAN_SEATED]);
+        put_phase(w, r, SPAN_TIMES, "adapter_load", at[SPAN_SUBMITTED] ? load : 0, at[SPAN_SEATED]);
     put_phase(w, r, SPAN_SEATED, "prompt", at[SPAN_SEATED], at[SPAN_FIRST_TOKEN]);
     put_phase(w, r, SPAN_FIRST_TOKEN, "decode", at[SPAN_FIRST_TOKEN], at[SPAN_LAST_TOKEN]);
     put_phase(w, r, SPAN_LAST_TOKEN, "settle", at[SPAN_LAST_TOKEN], at[SPAN_SETTLED]);

@@ -531,6 +531,9 @@ _rule("metrics.idle-adapters", "gateway/watch/metrics_vllm.c",
 _rule("traces.callers-flag", "gateway/watch/spans.c",
       "return hex_value(t->flags, t->flags + 2, 2) & SAMPLED;", "return true;",
       "gateway.test_spans", "a caller's sampled flag decides whether a request is traced")
+_rule("traces.submitted-first", "gateway/openai/completion_choice.c",
+      "c->submitted_us = now;", "c->submitted_us = now + 5000;",
+      "e2e.test_traces", "a request is with the scheduler before it can have a seat")
 _rule("traces.never-wait", "gateway/watch/spans.c",
       "s->n_put - s->n_taken == SPANS_MAX", "s->n_put - s->n_taken == 4 * SPANS_MAX",
       "gateway.test_spans", "what finds the ring of traces full is dropped and counted")
