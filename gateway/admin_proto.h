@@ -131,6 +131,8 @@ enum {
     I(last_step_us)                                             \
     I(silent_us) /* since the engine thread last showed life */ \
     N(cost_error)                                               \
+    N(cost_step_us) /* by the model: a step before any row */   \
+    N(cost_row_us)  /* and a stream's row, as of late */        \
     I(adapters_registered)                                      \
     I(adapters_resident)                                        \
     I(adapters_loading)                                         \

@@ -109,6 +109,7 @@ typedef struct sched_stats {
     int64_t last_step_us, busy_us;                     /* busy_us: sum over steps */
     int64_t plan_us, forward_us, sample_us, settle_us; /* sums: where an iteration's time goes */
     double cost_error; /* of the cost model: mean |predicted - took| / took over some 50 steps */
+    double cost_step_us, cost_row_us; /* by it: a step before any row; a decode row, as of late */
 } sched_stats;
 
 typedef struct sched sched;

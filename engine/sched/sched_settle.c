@@ -278,6 +278,11 @@ static void count_step(sched *sc, const flight *f, int64_t began_us, int64_t now
     t->forward_us += f->computed_us - began_us;
     t->sample_us += now - f->computed_us;
     t->cost_error = sc->cost.error;
+    t->cost_step_us = cost_predict(&sc->cost, &(cost_work){0});
+    if (f->work.prefill == 0 && f->work.decode > 0) {
+        double rows_us = cost_predict(&sc->cost, &f->work) - t->cost_step_us;
+        t->cost_row_us = rows_us / f->work.decode;
+    }
     lock_release(&sc->mu);
 }
 

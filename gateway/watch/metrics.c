@@ -64,6 +64,10 @@ static void put_engine(prom *p, const metrics_view *v)
     prom_family(p, "lorad_cost_model_error_ratio", "gauge",
                 "Mean difference of a step's predicted time from what it took, over that");
     prom_sample(p, t->cost_error, "backend", be_caps(s->be)->name, NULL);
+    prom_family(p, "lorad_cost_model_seconds", "gauge",
+                "What a step takes by the model before any row, and what a stream's row adds");
+    prom_sample(p, t->cost_step_us / 1e6, "part", "step", NULL);
+    prom_sample(p, t->cost_row_us / 1e6, "part", "row", NULL);
     prom_counter(p, "lorad_prefill_tokens_total", "Prompt tokens computed", t->n_prefill_tokens);
     prom_counter(p, "lorad_prefix_lookup_tokens_total", "Prompt tokens asked of the prefix cache",
                  t->n_looked_up_tokens);

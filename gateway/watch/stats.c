@@ -370,6 +370,8 @@ static void take_engine(stats *st, const sched_stats *e, const residency_stats *
         .last_step_us = e->last_step_us,
         .silent_us = st->taken_us - sched_heartbeat_us(st->srv->sched),
         .cost_error = e->cost_error,
+        .cost_step_us = e->cost_step_us,
+        .cost_row_us = e->cost_row_us,
         .adapters_registered = (int64_t)stats_registered(st)->n_adapters,
         .adapters_resident = r->n_resident,
         .adapters_loading = r->n_loading,

@@ -4,8 +4,9 @@ Four interactive and 28 batch streams of one tenant, in turns: the four alone; a
 ones of twice what a token of the four took, and a looser one for batch; all, with no target that binds. Targets are the
 tenant's own and are set while the server runs, so that each round has its own measure of the machine. A token is in
 time by the server's own rule: at its stream's pace since the first token, and never more than GAP targets after the one
-before. What the cost model says is left for batch: a step's time grows by as much with each row, so what four and 32
-rows take says how many rows fit into the target. Nothing is guessed ahead (engine.speculate). One line of JSON."""
+before. What is left for batch is what the server's cost model says in the window itself (a step's time before any row, and
+a row's), since the machine's speed differs from one window to the next: as many rows as fit into the target beside the four.
+Nothing is guessed ahead (engine.speculate). One line of JSON."""
 import json
 import pathlib
 import statistics
@@ -83,7 +84,11 @@ class Bench:
             time.sleep(0.01)
         time.sleep(settle_s)
         start = time.monotonic()
-        time.sleep(self.seconds)
+        self.costs = []
+        while time.monotonic() < start + self.seconds:
+            engine = self.server.stats()["engine"]
+            self.costs.append((engine["cost_step_us"] / 1e6, engine["cost_row_us"] / 1e6))
+            time.sleep(0.25)
         end = time.monotonic()
         for s in few + many:
             s.close()
@@ -93,21 +98,21 @@ class Bench:
         few, _, start, end = self.phase(FEW, 0, 1)
         return (end - start) * FEW / sum(s.between(start, end) for s in few)
 
+    def left_per_s(self, tpot_s):
+        """Batch tokens a second, were each step of the window as long as the target allows."""
+        rows = statistics.mean(min(MANY, max(0, (tpot_s - step_s) / max(row_s, 1e-6) - FEW)) for step_s, row_s in self.costs)
+        step_s = statistics.mean(min(tpot_s, step_s + (FEW + MANY) * row_s) for step_s, row_s in self.costs)
+        return rows / step_s
+
     def together(self, tpot_s, bound):
         self.set_targets(int(1000 * tpot_s) if bound else HOUR_MS, int(1000 * LOOSE * tpot_s) if bound else HOUR_MS)
         few, many, start, end = self.phase(FEW, MANY, 10 * tpot_s)
         kept, seen = (sum(x) for x in zip(*(s.in_time(start, end, tpot_s) for s in few)))
         loose, all_loose = (sum(x) for x in zip(*(s.in_time(start, end, LOOSE * tpot_s) for s in many)))
+        per_s, left = sum(s.between(start, end) for s in many) / (end - start), self.left_per_s(tpot_s)
         return {"in_time": kept / seen, "step_s": (end - start) * FEW / seen, "batch_in_time": loose / max(1, all_loose),
-                "batch_per_s": sum(s.between(start, end) for s in many) / (end - start),
+                "batch_per_s": per_s, "left_per_s": left, "batch_share": per_s / left,
                 "batch_seated": sum(len(s.at) > 0 for s in many)}
-
-
-def left_per_s(four_s, all_s, tpot_s):
-    """Batch tokens a second, were each step as long as the target allows."""
-    row_s = max((all_s - four_s) / MANY, 1e-6)
-    rows = (tpot_s - four_s) / row_s
-    return rows / tpot_s if rows < MANY else MANY / all_s
 
 
 def main(model, seconds=20, rounds=3):
@@ -124,13 +129,10 @@ def main(model, seconds=20, rounds=3):
             again_s = bench.alone()
             tpot_s = 2 * max(four_s, again_s)
             kept = bench.together(tpot_s, True)
-            left = left_per_s(again_s, without["step_s"], tpot_s)
-            out.append({"four_ms": [1e3 * four_s, 1e3 * again_s], "tpot_ms": 1e3 * tpot_s, "with": kept, "without": without,
-                        "left_per_s": left, "batch_share": kept["batch_per_s"] / left})
+            out.append({"four_ms": [1e3 * four_s, 1e3 * again_s], "tpot_ms": 1e3 * tpot_s, "with": kept, "without": without})
             print(json.dumps(out[-1]), file=sys.stderr, flush=True)
-    middle = {k: statistics.median(r["with"][k] for r in out) for k in ("in_time", "batch_in_time", "batch_seated")}
-    print(json.dumps({**middle, "without": statistics.median(r["without"]["in_time"] for r in out),
-                      "batch_share": statistics.median(r["batch_share"] for r in out), "rounds": out}))
+    middle = {k: statistics.median(r["with"][k] for r in out) for k in ("in_time", "batch_in_time", "batch_seated", "batch_share")}
+    print(json.dumps({**middle, "without": statistics.median(r["without"]["in_time"] for r in out), "rounds": out}))
 
 
 if __name__ == "__main__":
