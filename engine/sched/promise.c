@@ -49,16 +49,24 @@ static double flow_wait(const promise_outlook *o, int slot, int slo)
     return (double)t->work_us[slo] / fmax(least_share, (double)t->share[slo]);
 }
 
+static bool waits(const promise_outlook *o, int slot, int slo)
+{
+    bool behind = o->crowded && slot >= 0 && work_before(o, slot, slo) > 0;
+    return o->n_waiting >= o->free_seats || behind;
+}
+
+bool promise_waits(const promise_outlook *o, const promise_ask *a)
+{
+    return waits(o, slot_of(o, a->tenant), a->slo);
+}
+
 double promise_ttft_us(const promise_outlook *o, const promise_ask *a)
 {
     if (o->row_us <= 0) return 0;
     int slot = slot_of(o, a->tenant);
-    double wait = 0;
-    bool behind = o->crowded && slot >= 0 && work_before(o, slot, a->slo) > 0;
-    if (o->n_waiting >= o->free_seats || behind) {
-        wait = fmax(fair_wait(o, slot, a->slo), flow_wait(o, slot, a->slo));
-    }
-    double begin = wait;
+    double begin = 0;
+    if (waits(o, slot, a->slo))
+        begin = fmax(fair_wait(o, slot, a->slo), flow_wait(o, slot, a->slo));
     for (int c = 0; c < o->n_class; c++) {
         if (o->rank[c] <= o->rank[a->slo]) begin += o->begun_us[c];
     }

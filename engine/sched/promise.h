@@ -40,7 +40,7 @@ typedef struct promise_outlook {
     double quantum_us;                /* what a tenant may be ahead of another */
     double fetch_us; /* from asking for an adapter to a seat, while they wait for room; else 0 */
     int free_seats, n_waiting;
-    bool crowded; /* streams keep their pace: who has more than its share of the seats waits */
+    bool crowded; /* some wait though seats are free: for prompts' turn, or for streams' pace */
 } promise_outlook;
 
 typedef struct promise_ask {
@@ -48,6 +48,9 @@ typedef struct promise_ask {
     int slo, n_prompt, n_output; /* class, prompt tokens, tokens that it will probably make */
     double load_us;              /* until its adapter is there (lora_source.eta); 0: it is */
 } promise_ask;
+
+/* Whether it would wait for others that wait already. */
+bool promise_waits(const promise_outlook *o, const promise_ask *a);
 
 /* Microseconds; 0: not known yet. */
 double promise_ttft_us(const promise_outlook *o, const promise_ask *a);

@@ -105,6 +105,7 @@ typedef struct request {
     int ticket;                                         /* fair.h; private to sched.c */
     int telemetry_slot;                                 /* private to telemetry.c */
     double expected_us;   /* time to first token as predicted when it was submitted; 0: unknown */
+    bool expected_wait;   /* promise_waits() then */
     lengths_guess length; /* of its answer, as predicted then */
     bool grammar_late;    /* its mask was not ready: it waits alone until it is */
     bool stuck;           /* no token may come: what bars and grammar allow has nothing in common */

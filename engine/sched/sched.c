@@ -163,8 +163,9 @@ static void publish_counts(sched *sc)
     const cost_work decode = {.decode = rows};
     double step_us = cost_predict(&sc->cost, &decode), begun_us[PROMISE_CLASSES] = {0};
     double row_us = sc->cost.n < COST_LEARNING ? 0 : sc->cost.theta[1] / 64;
-    int seats = full ? sc->n_running : sc->cfg.max_seqs;
-    fair_set_prices(sc->fair, row_us, step_us / (sc->n_out > 0 ? rows : seats), step_us);
+    int seats = full ? sc->n_running : sc->cfg.max_seqs, company = sc->n_out > 0 ? rows : seats;
+    const cost_work most = {.decode = company};
+    fair_set_prices(sc->fair, row_us, cost_predict(&sc->cost, &most) / company, step_us);
     for (int i = 0; i < sc->n; i++) {
         const request *rq = sc->list[i];
         if (!rq->first_token_us) begun_us[rq->slo_class] += prompt_us(sc, rq);
@@ -174,7 +175,7 @@ static void publish_counts(sched *sc)
     lock_take(&sc->mu);
     fair_publish(sc->fair, &sc->outlook, now);
     memcpy(sc->outlook.begun_us, begun_us, sizeof(begun_us));
-    sc->outlook.crowded = sc->crowded;
+    sc->outlook.crowded = sc->crowded || sc->rows_short;
     sc->outlook.free_seats = seats - sc->n_running;
     sc->sums_shown = sc->sums;
     for (const request *rq = sc->inbox_head; rq; rq = rq->next) expect_one(sc, rq);
@@ -406,7 +407,7 @@ static void take_config(sched *sc, const sched_config *cfg)
     int64_t most = (int64_t)sc->n_pages * sc->page_tokens;
     sc->max_context = most < limit ? (int)most : limit;
     cost_init(&sc->cost);
-    for (int i = 0; i < SLO_CLASS_MAX; i++) sc->surprise[i] = 1;
+    for (int i = 0; i < SLO_CLASS_MAX; i++) sc->surprise[i][0] = sc->surprise[i][1] = 1;
     sc->stats.healthy = true;
     sc->stats.n_pages = sc->n_pages;
 }
@@ -518,7 +519,8 @@ static err_code check_request(const sched *sc, const request *rq, err *e)
 static double predict_ttft(const sched *sc, const promise_ask *ask)
 {
     lock_assert_held(&sc->mu);
-    return sc->surprise[ask->slo] * promise_ttft_us(&sc->outlook, ask);
+    double surprise = sc->surprise[ask->slo][promise_waits(&sc->outlook, ask)];
+    return surprise * promise_ttft_us(&sc->outlook, ask);
 }
 
 /* What may be foreseen of its wait before it is refused. */
@@ -612,6 +614,7 @@ err_code sched_submit(sched *sc, request *rq, err *e)
     } else {
         ask.n_output = rq->length.mean;
         rq->expected_us = predict_ttft(sc, &ask);
+        rq->expected_wait = promise_waits(&sc->outlook, &ask);
         rc = check_promise(sc, rq, &ask, e);
         refused = 2 * ask.load_us > rq->expected_us ? MISS_ADAPTER_LOAD : MISS_QUEUE;
     }

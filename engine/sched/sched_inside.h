@@ -110,8 +110,10 @@ struct sched {
     promise_outlook outlook; /* guarded by mu */
     lengths *lengths;        /* guarded by mu */
     board *board;
-    double surprise[SLO_CLASS_MAX]; /* actual over predicted time to first token; guarded by mu */
-    sched_stats stats;              /* guarded by mu */
+    /* Actual over predicted time to first token, of those that were to be served at once, and of
+     * those that were to wait; guarded by mu. */
+    double surprise[SLO_CLASS_MAX][2];
+    sched_stats stats; /* guarded by mu */
     _Atomic int64_t heartbeat_us;
     telemetry *tele;
     cause_sums sums_shown; /* guarded by mu */

@@ -132,7 +132,8 @@ static void see_surprise(sched *sc, const request *rq, int64_t now)
 {
     if (rq->expected_us <= 0) return;
     lock_take(&sc->mu);
-    promise_learn(&sc->surprise[rq->slo_class], rq->expected_us, (double)(now - rq->arrived_us));
+    promise_learn(&sc->surprise[rq->slo_class][rq->expected_wait], rq->expected_us,
+                  (double)(now - rq->arrived_us));
     lock_release(&sc->mu);
 }
 

@@ -39,12 +39,12 @@ def cold(slots, seed):
                "--policy", "lorad,fcfs,vllm-like,priority+shed,slora-like,vtc", "--seed", str(seed))
 
 
-COLD_SEEDS = range(1, 5)
+SEEDS = range(1, 5)
 
 
 def cold_gain():
     """Over all seeds together."""
-    runs = [cold(32, seed) for seed in COLD_SEEDS]
+    runs = [cold(32, seed) for seed in SEEDS]
     good = {name: sum(r[name]["good_per_s"] for r in runs) for name in runs[0]}
     return good["lorad"] / max(v for name, v in good.items() if name != "lorad")
 
@@ -94,7 +94,13 @@ def kept(run):
 
 
 def tpot_kept():
-    return least(kept(sim("--requests", str(options.requests // 2), *ROWS_COST, "--policy", "lorad")["lorad"]))
+    """On both devices, the mean of four seeds."""
+    worst = []
+    for requests, device in ((options.requests // 2, ROWS_COST), (options.requests, SLOW)):
+        runs = [kept(sim("--requests", str(requests), *device, "--policy", "lorad", "--seed", str(seed))["lorad"])
+                for seed in SEEDS]
+        worst.append(least({name: (sum(run[name][0] for run in runs) / len(runs), asked) for name, (_, asked) in runs[0].items()}))
+    return min(worst)
 
 
 def tpot(device, requests):
@@ -122,7 +128,7 @@ CASES = {  # figure, unit, bound, whether more is better
     "sim-late": lambda: (crowded()["lorad"]["late"], "of what was admitted missed a target", 0.01, False),
     "sim-cold": lambda: (cold_gain(), "times the goodput of the best other, 8 times more adapters than fit, four seeds",
                          1.1, True),
-    "sim-cold-wait": lambda: (max(cold(32, seed)["lorad"]["longest_wait_s"] for seed in COLD_SEEDS),
+    "sim-cold-wait": lambda: (max(cold(32, seed)["lorad"]["longest_wait_s"] for seed in SEEDS),
                               "s, the longest wait for a seat, four seeds", 60.1, False),
     "sim-cold-late": lambda: (cold_late(), "of the late interactive requests are left, where admission counts the loads of "
                                            "adapters", 0.25, False),
@@ -130,7 +136,7 @@ CASES = {  # figure, unit, bound, whether more is better
                                  "seeds of slo-wire's load", 0.4, False),
     "sim-tpot": lambda: (tpot(ROWS_COST, options.requests // 2), "of what is asked, the least of all, where a stream's row costs",
                          1, True),
-    "sim-tpot-kept": lambda: (tpot_kept(), "of what is asked of the classes, the least of them", 1, True),
+    "sim-tpot-kept": lambda: (tpot_kept(), "of what is asked of the classes, the least of them on two devices", 1, True),
     "sim-tpot-slow": lambda: (tpot(SLOW, options.requests // 5), "the same, 1.1B on two cores", 1, True),
     "sim-million": sim_million,
     "plan-cost": lambda: (sim("--plan")["plan"]["share"], "of a step, 256 running, 10,000 waiting", 0.01, False),

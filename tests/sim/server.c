@@ -17,7 +17,7 @@ typedef struct {
     fair *fair;
     lengths *lengths;
     promise_outlook outlook;
-    double surprise[SIM_CLASSES];
+    double surprise[SIM_CLASSES][2];
     sim_seq **list;
     policy_request *view;
     policy_entry *plan;
@@ -49,7 +49,8 @@ static void arrive(void *self, int id)
     lengths_guess guess = lengths_look(s->lengths, &length);
     ask.n_output = guess.mean;
     if (!e->set->blind) ask.load_us = (double)sim_slots_eta(e->slots, a->adapter, e->now_us);
-    double expected = s->surprise[a->slo] * promise_ttft_us(&s->outlook, &ask);
+    bool waits = promise_waits(&s->outlook, &ask);
+    double expected = s->surprise[a->slo][waits] * promise_ttft_us(&s->outlook, &ask);
     promise_ask size = ask;
     if (is_even(s)) size.n_prompt = size.n_output = 0;
     double most = promise_most_us(&s->outlook, &size, e->set->classes[a->slo].ttft_us);
@@ -60,6 +61,7 @@ static void arrive(void *self, int id)
     }
     sim_seq *q = sim_take(e, id);
     q->expected_us = expected;
+    q->expected_wait = waits;
     q->length = guess;
     promise_add(&s->outlook, &ask);
     fair_job job = {.who = q,
@@ -292,8 +294,10 @@ static void publish(server *s)
     double step_us = cost_predict(&e->cost, &decode), begun_us[PROMISE_CLASSES] = {0};
     double row_us = e->cost.n < COST_LEARNING ? 0 : e->cost.theta[1] / 64;
     bool full = (s->pages_short || s->pace_short) && e->n_running > 0;
-    int seats = full ? e->n_running : e->set->device.max_seqs;
-    fair_set_prices(s->fair, row_us, step_us / (s->n_out > 0 ? rows : seats), step_us);
+    int seats = full ? e->n_running : e->set->device.max_seqs,
+        company = s->n_out > 0 ? rows : seats;
+    const cost_work most = {.decode = company};
+    fair_set_prices(s->fair, row_us, cost_predict(&e->cost, &most) / company, step_us);
     for (int i = 0; i < e->n_running; i++) {
         const sim_seq *q = &e->seqs[e->running[i]];
         if (q->first_us) continue;
@@ -303,7 +307,7 @@ static void publish(server *s)
     }
     fair_publish(s->fair, &s->outlook, e->now_us);
     memcpy(s->outlook.begun_us, begun_us, sizeof(begun_us));
-    s->outlook.crowded = s->crowded;
+    s->outlook.crowded = s->crowded || s->rows_short;
     s->outlook.free_seats = seats - e->n_running;
 }
 
@@ -347,7 +351,7 @@ static void token(void *self, sim_seq *q, int prompt, int output)
     fair_charge(s->fair, q->ticket, prompt, output);
     if (output && q->made == 1) {
         double took = (double)(s->e->now_us - q->arrived_us);
-        promise_learn(&s->surprise[s->e->a[q->id].slo], q->expected_us, took);
+        promise_learn(&s->surprise[s->e->a[q->id].slo][q->expected_wait], q->expected_us, took);
     }
 }
 
@@ -389,7 +393,7 @@ bool sim_server_open(sim_scheduler *out, sim_engine *e)
     for (int i = 0; i < SIM_CLASSES; i++) {
         const sim_class *k = &e->set->classes[i];
         c.classes[i] = (fair_class){i, k->weight, k->ttft_us};
-        s->surprise[i] = 1;
+        s->surprise[i][0] = s->surprise[i][1] = 1;
     }
     s->fair = fair_create(&c);
     s->lengths = lengths_create(c.n_class, SKETCHES);

@@ -140,6 +140,7 @@ typedef struct sim_seq {                     /* a request in the system */
     int computed, made, ticket, done_prompt; /* positions with KV; tokens; fair.h */
     int64_t arrived_us, deadline_us, first_us, last_us, charged_us;
     double expected_us;
+    bool expected_wait;
     lengths_guess length;
     bool running, ever;
     int n_page, n_preempted, chunk;

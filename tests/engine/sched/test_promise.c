@@ -65,6 +65,19 @@ static void crowd(void)
     o.tenant[1] = (promise_tenant){.work_us = {1e6F}, .n = {50}};
 }
 
+/* Else what those who never wait find would pass for what a queue does. */
+START_TEST(who_waits_is_told_apart_from_who_does_not)
+{
+    crowd();
+    promise_ask mine = {.tenant = 1, .n_prompt = 100}, new = {.tenant = 3, .n_prompt = 100};
+    ck_assert(promise_waits(&o, &mine) && promise_waits(&o, &new));
+    o.free_seats = o.n_waiting + 1;
+    ck_assert(!promise_waits(&o, &mine) && !promise_waits(&o, &new));
+    o.crowded = true;
+    ck_assert(promise_waits(&o, &mine) && !promise_waits(&o, &new));
+}
+END_TEST
+
 /* Seats are free for those alone who have no more than their share. */
 START_TEST(where_streams_keep_their_pace_the_flood_waits_and_others_do_not)
 {
@@ -190,6 +203,7 @@ int main(void)
     Suite *s = suite_create("promise");
     TCase *tc = tcase_create("all");
     tcase_add_checked_fixture(tc, setup, NULL);
+    tcase_add_test(tc, who_waits_is_told_apart_from_who_does_not);
     tcase_add_test(tc, nothing_is_said_before_anything_is_known);
     tcase_add_test(tc, a_cold_adapter_is_waited_for);
     tcase_add_test(tc, room_on_the_device_is_waited_for_by_cold_ones_alone);
