@@ -2,7 +2,7 @@
  *
  * Strict, as Unicode's table 3-7 has it: shortest forms only, no surrogates,
  * nothing beyond U+10FFFF.  It knows no properties of characters
- * (engine/text/unicode.h) and no widths (tui/text.h).
+ * (engine/text/unicode/unicode.h) and no widths (tui/text.h).
  *
  * Threads: any; there is no state.
  */

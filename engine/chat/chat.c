@@ -16,7 +16,7 @@
 #include "engine/chat/chat_builtin.h"
 #include "engine/chat/jinja.h"
 #include "engine/files/documents.h"
-#include "engine/text/unicode.h"
+#include "engine/text/unicode/unicode.h"
 
 enum {
     MEMORY_BASE = 64 << 20, /* of a rendering */

@@ -5,7 +5,7 @@
 #include <wctype.h>
 
 #include "engine/chat/jinja_inside.h"
-#include "engine/text/unicode.h"
+#include "engine/text/unicode/unicode.h"
 
 /* Case and printability of code points, whatever the process's locale: made once, never freed. */
 static locale_t unicode_locale;

@@ -28,11 +28,43 @@ enum { WORDS_MAX = 1 << 22, WORD_BYTES_MAX = 2048 };
     "{\"type\":\"Sequence\",\"pretokenizers\":[" first     \
     ",{\"type\":\"ByteLevel\",\"add_prefix_space\":false," \
     "\"use_regex\":" bytes_regex "}]}"
-#define SPLIT_AND_BYTES(regex)                                             \
-    TWO_STEPS("{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" regex "\"}," \
-              "\"behavior\":\"Isolated\",\"invert\":false}",               \
+#define A_SPLIT(regex)                                           \
+    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" regex "\"}," \
+    "\"behavior\":\"Isolated\",\"invert\":false}"
+#define SPLIT_AND_BYTES(regex) TWO_STEPS(A_SPLIT(regex), "false")
+#define ANY_CASE               "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define SPLIT_OF_O200K                                              \
+    "[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" UPPER "*" LOWER "+" ANY_CASE   \
+    "?|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" UPPER "+" LOWER "*" ANY_CASE \
+    "?|\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n/]*"     \
+    "|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"
+#define SPLIT_OF_QWEN35                                                                            \
+    ANY_CASE "|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?[\\\\p{L}\\\\p{M}]+|\\\\p{N}"                         \
+             "| "                                                                                  \
+             "?[^\\\\s\\\\p{L}\\\\p{M}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)" \
+             "|\\\\s+"
+#define EACH_DIGIT "{\"type\":\"Digits\",\"individual_digits\":true}"
+#define DEEPSEEK3_AND_BYTES                                                                        \
+    TWO_STEPS(                                                                                     \
+        A_SPLIT("\\\\p{N}{1,3}") "," A_SPLIT(                                                      \
+            "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+") "," A_SPLIT("[!\\\"#$%&'()*+,\\\\-./"    \
+                                                                      ":;<=>?@\\\\[\\\\\\\\\\\\]^" \
+                                                                      "_`{|}~][A-Za-z]+"           \
+                                                                      "|[^\\\\r\\\\n\\\\p{L}"      \
+                                                                      "\\\\p{P}\\\\p{S}]?[\\\\p{"  \
+                                                                      "L}\\\\p{M}]+"               \
+                                                                      "| "                         \
+                                                                      "?[\\\\p{P}\\\\p{S}]+["      \
+                                                                      "\\\\r\\\\n]*|\\\\s*["       \
+                                                                      "\\\\r\\\\n]+|\\\\s+(?!"     \
+                                                                      "\\\\S)|\\\\s+"),            \
+        "false")
+#define DEEPSEEK_CODER_AND_BYTES                                                                 \
+    TWO_STEPS(A_SPLIT("[\\\\r\\\\n]") "," A_SPLIT("\\\\s?\\\\p{L}+") "," A_SPLIT(                \
+                  "\\\\s?\\\\p{P}"                                                               \
+                  "+") "," A_SPLIT("[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+") "," EACH_DIGIT, \
               "false")
-#define DIGITS_AND_BYTES TWO_STEPS("{\"type\":\"Digits\",\"individual_digits\":true}", "true")
+#define DIGITS_AND_BYTES TWO_STEPS(EACH_DIGIT, "true")
 
 static const struct {
     const char *name, *pre_tokenizer;
@@ -49,6 +81,19 @@ static const struct {
     {"starcoder", DIGITS_AND_BYTES, false, false, false},
     {"refact", DIGITS_AND_BYTES, false, false, false},
     {"tekken", SPLIT_AND_BYTES(SPLIT_OF_TEKKEN), false, true, true},
+    {"gpt-4o", SPLIT_AND_BYTES(SPLIT_OF_O200K), false, true, false},
+    {"llama4", SPLIT_AND_BYTES(SPLIT_OF_O200K), false, true, false},
+    {"qwen35", SPLIT_AND_BYTES(SPLIT_OF_QWEN35), true, false, false},
+    {"dbrx", SPLIT_AND_BYTES(SPLIT_OF_LLAMA3("{1,3}")), false, false, false},
+    {"smaug-bpe", SPLIT_AND_BYTES(SPLIT_OF_LLAMA3("{1,3}")), false, false, false},
+    {"glm4", SPLIT_AND_BYTES(SPLIT_OF_LLAMA3("{1,3}")), false, false, false},
+    {"deepseek-v3", DEEPSEEK3_AND_BYTES, false, false, false},
+    {"deepseek-coder", DEEPSEEK_CODER_AND_BYTES, false, false, false},
+    {"command-r", DIGITS_AND_BYTES, true, false, false},
+    {"olmo",
+     "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+     "\"use_regex\":true}]}",
+     true, false, false},
 };
 
 enum { SPLITS = sizeof(splits) / sizeof(splits[0]) };
@@ -256,10 +301,12 @@ static err_code make_byte_level(making *m, cJSON *root, cJSON *model, cJSON *mer
     while (i < SPLITS && (strlen(splits[i].name) != len || memcmp(splits[i].name, s, len) != 0))
         i++;
     if (i == SPLITS)
-        return err_set(m->e, ERR_UNSUPPORTED,
-                       "GGUF: tokenizer.ggml.pre '%.*s' is not supported (gpt-2, llama-bpe, "
-                       "qwen2, smollm, starcoder, refact, tekken are)",
-                       len < 40 ? (int)len : 40, s);
+        return err_set(
+            m->e, ERR_UNSUPPORTED,
+            "GGUF: tokenizer.ggml.pre '%.*s' is not supported (gpt-2, llama-bpe, qwen2, "
+            "qwen35, smollm, starcoder, refact, tekken, gpt-4o, llama4, dbrx, smaug-bpe, "
+            "glm4, deepseek-v3, deepseek-coder, command-r, olmo are)",
+            len < 40 ? (int)len : 40, s);
     err_code rc = put_parsed(m, root, "pre_tokenizer", splits[i].pre_tokenizer);
     if (!rc) rc = put_parsed(m, root, "decoder", "{\"type\":\"ByteLevel\"}");
     if (!rc && splits[i].nfc) rc = put_parsed(m, root, "normalizer", "{\"type\":\"NFC\"}");

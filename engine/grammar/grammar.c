@@ -49,6 +49,7 @@ struct grammar_maker {
     int n_shared;
     _Atomic size_t mask_bytes;
 
+    bool spells; /* texts are their tokens' bytes */
     lock mu;
     cond work;
     grammar *cache[CACHE_MAX];
@@ -599,6 +600,7 @@ err_code grammar_maker_create(grammar_maker **out, const tokenizer *tok, int n_v
         g_auto_clear(&any);
     }
     bool ok = m && m->shared && m->walk && trie_build(&m->trie, tok, n_vocab);
+    if (ok) m->spells = tokenizer_spells(tok);
     if (ok) {
         lock_init(&m->mu, LOCK_GRAMMAR_MAKER);
         cond_init(&m->work);
@@ -753,6 +755,10 @@ err_code grammar_acquire(grammar_maker *m, const grammar_spec *spec, grammar **o
 {
     *out = NULL;
     size_t len = 0;
+    if (!m->spells)
+        return err_set(
+            e, ERR_UNSUPPORTED,
+            "this model's tokenizer is WordPiece, whose decoder changes what tokens say");
     char *key = key_of(spec, &len);
     if (!key) return err_set(e, ERR_NOMEM, "no memory");
     if (len > GRAMMAR_TEXT_MAX) {

@@ -13,7 +13,7 @@
 #include "engine/base/hex.h"
 #include "engine/base/utf8.h"
 #include "engine/grammar/grammar_inside.h"
-#include "engine/text/unicode.h"
+#include "engine/text/unicode/unicode.h"
 
 enum {
     NODES_MAX = 20000,

@@ -145,7 +145,33 @@ int split_one_character(split_parser *p, uint32_t c)
 
 /* ---- escapes -------------------------------------------------------------------------------- */
 
-/* {L}, {^L} behind \p or \P. */
+/* The number of a script by its name, in which cases, spaces, "-" and "_" do not count; 0: none. */
+static int script_named(const char *s, size_t len)
+{
+    char name[64];
+    size_t n = 0;
+    for (size_t i = 0; i < len && n + 1 < sizeof(name); i++)
+        if (!strchr(" -_", s[i])) name[n++] = (char)(s[i] | 0x20);
+    name[n] = 0;
+    for (int i = 0; i < unicode_script_names_n; i++)
+        if (strcmp(unicode_script_names[i], name) == 0) return i + 1;
+    return 0;
+}
+
+/* What an escape stands for: kinds, or the last one's script. */
+static void add_escaped(split_parser *p, split_set *s, uint32_t kinds)
+{
+    if (!p->script) add_kinds(s, kinds);
+    for (int i = 0; p->script && i < unicode_scripts_n; i++) {
+        uint32_t run = unicode_scripts[i];
+        uint32_t next = i + 1 < unicode_scripts_n ? unicode_scripts[i + 1] & 0xFFFFFF : 0x110000;
+        if (((int)(run >> 24) == p->script) != p->not_script)
+            add_range(p, s, run & 0xFFFFFF, next - 1);
+    }
+    p->script = 0;
+}
+
+/* {L}, {^L}, {Han} behind \p or \P. */
 static uint32_t category(split_parser *p, bool negated)
 {
     const char *s = p->pattern + p->at, *close = memchr(s, '}', p->len - p->at);
@@ -160,8 +186,11 @@ static uint32_t category(split_parser *p, bool negated)
         s++;
     }
     uint32_t kinds = kinds_of(s, (size_t)(close - s));
-    if (!kinds)
-        split_refuse(p, ERR_UNSUPPORTED, "has \\p{...} of something that is no general category");
+    p->script = kinds ? 0 : script_named(s, (size_t)(close - s));
+    p->not_script = negated;
+    if (!kinds && !p->script)
+        split_refuse(p, ERR_UNSUPPORTED,
+                     "has \\p{...} of something that is no general category and no script");
     else if (p->fold)
         split_refuse(p, ERR_UNSUPPORTED, "has \\p in (?i:...)");
     return negated ? ~kinds : kinds;
@@ -223,9 +252,9 @@ int split_parse_escape(split_parser *p)
 {
     uint32_t kinds = 0, c = 0;
     if (!escape(p, &kinds, &c)) return split_one_character(p, c);
-    split_set s = {0};
+    split_set s = {.from = p->r->n_ranges};
     p->folded = 0;
-    add_kinds(&s, kinds);
+    add_escaped(p, &s, kinds);
     return split_add_set(p, s);
 }
 
@@ -275,7 +304,7 @@ static void take_member(split_parser *p, split_set *s, bool first)
     if (dash || (set && to)) {
         split_refuse(p, ERR_UNSUPPORTED, "has a '-' in a class that begins no range");
     } else if (set) {
-        add_kinds(s, kinds);
+        add_escaped(p, s, kinds);
     } else if (to) {
         range(p, s, c);
     } else {

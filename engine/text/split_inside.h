@@ -84,6 +84,8 @@ typedef struct split_parser {
     split_node *nodes;
     int n_nodes, depth;
     bool fold;       /* in (?i:...) */
+    int script;      /* its number, where the last escape was one's; 0: it was none's */
+    bool not_script; /* all but it */
     uint32_t folded; /* the letter before, there: pairs of some fold to one character */
     split_regex *r;  /* whose sets and ranges these become */
     err *e;

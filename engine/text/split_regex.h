@@ -1,9 +1,10 @@
 /* split_regex.h -- the regular expressions that cut texts in tokenizer.json.
  *
  * What Hugging Face's tokenizers finds with Oniguruma, for the part of its language that such files
- * use: classes of ranges, categories (\p{L}) and \s \d \w; groups, (?i:...) of ASCII letters;
- * alternatives in order; ? * + {n,m}, lazy, or possessive over one character; ^ $; look-ahead at a
- * few characters.  All else is refused by name, as is a pattern that finds nothing at all (x*).
+ * use: classes of ranges, categories (\p{L}), scripts (\p{Han}) and \s \d \w; groups, (?i:...) of
+ * ASCII letters; alternatives in order; ? * + {n,m}, lazy, or possessive over one character; ^ $;
+ * look-ahead at a few characters.  All else is refused by name, as is a pattern that finds nothing
+ * at all (x*).
  *
  * A search backtracks with a stack of its own and remembers where each branch failed, for all
  * searches of one text: no branch is tried twice at one place.  So the steps of a whole text are at
@@ -20,7 +21,7 @@
 #include <stdint.h>
 
 #include "engine/base/err.h"
-#include "engine/text/unicode.h"
+#include "engine/text/unicode/unicode.h"
 
 enum {
     SPLIT_PATTERN_MAX = 8192, /* bytes of a pattern */

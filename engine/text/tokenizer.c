@@ -47,9 +47,9 @@ int32_t tokenizer_find(const tokenizer *t, const char *content)
     size_t len = strlen(content);
     int32_t id = find_added(t, &t->raw, content, content);
     tok_normal n;
-    if (id < 0 && t->normal.n > 0 && tokenizer_normalize(t, content, len, NULL, &n)) {
+    if (id < 0 && t->normal.n > 0 && normaliser_run(&t->normal_form, content, len, NULL, &n)) {
         id = find_added(t, &t->normal, n.s, content);
-        free(n.s);
+        tok_normal_clear(&n);
     }
     return id >= 0 ? id : tokenizer_vocabulary_id(t, content);
 }
@@ -270,9 +270,18 @@ static void encode_byte_level(encoder *en, const char *s, size_t len)
     free(bytes);
 }
 
-/* Metaspace: "▁" for spaces, one in front if the model wants it, then pieces that
- * begin at "▁" (or one piece). */
-static void encode_sentence_piece(encoder *en, const char *s, size_t len, bool at_start)
+static void encode_word(encoder *en, const char *s, size_t len)
+{
+    switch (en->t->model) {
+    case MODEL_BPE: sentence_piece(en, s, len); break;
+    case MODEL_UNIGRAM: tokenizer_unigram(en, s, len); break;
+    case MODEL_WORD_PIECE: tokenizer_word_piece(en, s, len); break;
+    }
+}
+
+/* Metaspace: "▁" for spaces, one in front if the model wants it, then words that
+ * begin at "▁" (or one word). */
+static void encode_blocks(encoder *en, const char *s, size_t len, bool at_start)
 {
     const tokenizer *t = en->t;
     char *bytes = malloc(3 * len + 8);
@@ -287,13 +296,38 @@ static void encode_sentence_piece(encoder *en, const char *s, size_t len, bool a
         if (c == ' ' && t->metaspace) c = 0x2581;
         if (i == 0 && prepend && c != 0x2581) m = utf8_encode(0x2581, bytes);
         if (c == 0x2581 && t->metaspace_split && m > start) {
-            sentence_piece(en, bytes + start, m - start);
+            encode_word(en, bytes + start, m - start);
             start = m;
         }
         m += utf8_encode(c,
                          bytes + m); /* at most 3 for an invalid byte, else as many as there were */
     }
-    if (m > start) sentence_piece(en, bytes + start, m - start);
+    if (m > start) encode_word(en, bytes + start, m - start);
+    free(bytes);
+}
+
+/* The pieces of the steps before, if there are any. */
+static void encode_words(encoder *en, const char *s, size_t len, bool at_start)
+{
+    split_text t = {0};
+    if (en->t->split.n == 0) {
+        encode_blocks(en, s, len, at_start);
+        return;
+    }
+    char *bytes = malloc(UTF8_MAX * 2 * len + 8);
+    bool ok = bytes && splitter_run(&en->t->split, s, len, &t);
+    en->failed |= !ok;
+    for (size_t i = 0, end; i < t.n && !en->failed; i = end) {
+        size_t used = 0;
+        end = split_text_piece(&t, i);
+        if (t.marks[i] & SPLIT_GONE) continue;
+        for (size_t k = i; k < end; k++) used += utf8_encode(t.c[k] & 0xFFFFFF, bytes + used);
+        if (en->t->metaspace)
+            encode_blocks(en, bytes, used, at_start && i == 0);
+        else
+            encode_word(en, bytes, used);
+    }
+    split_text_clear(&t);
     free(bytes);
 }
 
@@ -303,7 +337,7 @@ void tokenizer_encode_part(encoder *en, const char *s, size_t len, bool at_start
     if (en->t->byte_level)
         encode_byte_level(en, s, len);
     else
-        encode_sentence_piece(en, s, len, at_start);
+        encode_words(en, s, len, at_start);
 }
 
 /* --------------------------------------------------------------------- texts -- */
@@ -321,6 +355,7 @@ static int64_t encode(const tokenizer *t, const char *text, size_t len, int flag
         tokenizer_emit(&en, t->suffix[i]);
     free(en.symbols);
     free(en.heap);
+    free(en.best);
     return en.failed ? -1 : (int64_t)en.n;
 }
 

@@ -1,7 +1,7 @@
 /* tokenizer.h -- text to token ids and back, as Hugging Face's AutoTokenizer would.
  *
- * Reads tokenizer.json: byte-level BPE (GPT-2, Llama-3 and Qwen2 pre-tokenisers) and
- * SentencePiece-style BPE with byte fallback (Llama-2, Mistral); and the tokens that only
+ * Reads tokenizer.json: byte-level BPE (GPT-2, Llama-3, Qwen2 ..), SentencePiece-style BPE with
+ * byte fallback (Llama-2, Mistral), Unigram (T5, XLM-R) and WordPiece (BERT); and the tokens that only
  * tokenizer_config.json, special_tokens_map.json or added_tokens.json name.  Anything else in these
  * that would change ids is refused by name.
  *
@@ -85,6 +85,9 @@ int64_t tokenizer_encode_guarded(const tokenizer *t, const char *text, size_t le
  * ones give their content, as the decoder shows it).  Borrowed; *len set.  NULL for an unknown
  * id. */
 const char *tokenizer_bytes(const tokenizer *t, int32_t id, size_t *len);
+
+/* Whether a text is its tokens' bytes, one behind the other.  WordPiece's decoder changes them. */
+bool tokenizer_spells(const tokenizer *t);
 
 /* The vocabulary's own string for a token ("Ġthe", "▁the", "<0x0A>"), as transformers'
  * convert_ids_to_tokens(): valid UTF-8, cut at its room.  Returns its length; 0 for an unknown

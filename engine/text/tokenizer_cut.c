@@ -9,103 +9,7 @@
 
 #include "engine/base/utf8.h"
 #include "engine/text/tokenizer_inside.h"
-#include "engine/text/unicode.h"
-
-/* ---- the normaliser ------------------------------------------------------------------------- */
-
-/* Below U+0300 every text is its own NFC; these begin with a byte below this. */
-static bool may_change(const char *s, size_t len)
-{
-    for (size_t i = 0; i < len; i++) {
-        if ((unsigned char)s[i] >= 0xCC) return true;
-    }
-    return false;
-}
-
-/* NFC, run by run: a run goes to where nothing behind can change what it becomes.  So a stranger's
- * character in a run makes all of it his. */
-static bool compose(const char *s, size_t len, const unsigned char *taint, tok_normal *out)
-{
-    uint32_t *c = malloc((len + 1) * sizeof(*c)), *run = malloc((4 * len + 8) * sizeof(*run));
-    size_t *at = malloc((len + 1) * sizeof(*at));
-    bool ok = c && run && at;
-    size_t n = 0;
-    for (size_t i = 0, used; ok && i < len; i += used) {
-        at[n] = i;
-        c[n++] = utf8_decode(s + i, len - i, &used);
-    }
-    if (ok) at[n] = len;
-    size_t cap = 0;
-    for (size_t i = 0, j; ok && i < n; i = j) {
-        for (j = i + 1; j < n && !unicode_nfc_begins(c[j]);) j++;
-        size_t m = unicode_nfc(c + i, j - i, run);
-        if (out->len + 4 * m + 8 > cap) {
-            cap = 2 * cap + 4 * m + len + 16;
-            char *more = realloc(out->s, cap);
-            unsigned char *marks = taint ? realloc(out->taint, cap) : NULL;
-            if (more) out->s = more;
-            if (marks) out->taint = marks;
-            ok = more && (marks || !taint);
-            if (!ok) break;
-        }
-        size_t from = out->len;
-        for (size_t k = 0; k < m; k++) out->len += utf8_encode(run[k], out->s + out->len);
-        if (taint)
-            memset(out->taint + from, memchr(taint + at[i], 1, at[j] - at[i]) != NULL,
-                   out->len - from);
-    }
-    free(c);
-    free(run);
-    free(at);
-    return ok;
-}
-
-/* "▁" in front, and for each space. */
-static bool put_blocks(const tokenizer *t, const char *s, size_t len, const unsigned char *taint,
-                       tok_normal *out)
-{
-    out->s = malloc(3 * len + 8);
-    out->taint = taint ? malloc(3 * len + 8) : NULL;
-    if (!out->s || (taint && !out->taint)) return false;
-    size_t m = 0;
-    if (t->prepend_block && len > 0) {
-        memcpy(out->s, LOWER_BLOCK, 3);
-        if (taint) memset(out->taint, 0, 3);
-        m = 3;
-    }
-    for (size_t i = 0; i < len; i++) {
-        size_t n = s[i] == ' ' && t->blocks ? 3 : 1;
-        memcpy(out->s + m, n == 3 ? LOWER_BLOCK : s + i, n);
-        if (taint) memset(out->taint + m, taint[i], n);
-        m += n;
-    }
-    out->len = m;
-    return true;
-}
-
-bool tokenizer_normalize(const tokenizer *t, const char *s, size_t len, const unsigned char *taint,
-                         tok_normal *out)
-{
-    tok_normal composed = {0};
-    *out = (tok_normal){0};
-    bool nfc = t->nfc && may_change(s, len), ok = true;
-    if (nfc) {
-        ok = compose(s, len, taint, &composed);
-        s = composed.s;
-        len = composed.len;
-        taint = composed.taint;
-    }
-    ok = ok && put_blocks(t, s, len, taint, out);
-    free(composed.s);
-    free(composed.taint);
-    if (ok) {
-        out->s[out->len] = 0;
-        return true;
-    }
-    free(out->s);
-    free(out->taint);
-    return false;
-}
+#include "engine/text/unicode/unicode.h"
 
 /* ---- where added tokens stand ---------------------------------------------------------------- */
 
@@ -184,21 +88,21 @@ static void take_part(encoder *en, const place *p, size_t from, size_t to)
                    .set = &t->normal,
                    .taint = p->taint ? p->taint + from : NULL,
                    .at_start = at_start};
-    if (!t->nfc && !t->prepend_block && !t->blocks) {
+    if (t->normal_form.n == 0) {
         cut(en, &inner);
         return;
     }
     tok_normal n;
-    if (!tokenizer_normalize(t, inner.s, inner.len, inner.taint, &n)) {
+    if (!normaliser_run(&t->normal_form, inner.s, inner.len, inner.taint, &n)) {
         en->failed = true;
         return;
     }
     inner.s = n.s;
     inner.len = n.len;
     inner.taint = n.taint;
+    inner.at_start &= !n.beheaded;
     cut(en, &inner);
-    free(n.s);
-    free(n.taint);
+    tok_normal_clear(&n);
 }
 
 /* As tokenizers does, the search goes on behind the token, but the next part only behind the spaces

@@ -32,12 +32,19 @@ static size_t undo_blocks(const char *s, char *out)
 err_code tokenizer_make_text(const tokenizer *t, entry *en, const char *shown, err *e)
 {
     size_t n = strlen(shown), len = n;
-    char *text = malloc(n + 1);
+    char *text = malloc(n + 2);
     if (!text) return err_set(e, ERR_NOMEM, "no memory for the vocabulary");
+    if (t->first == FIRST_WORD && n > WORD_BYTES_MAX) {
+        free(text);
+        return err_set(e, ERR_LIMIT, "a WordPiece token has %zu bytes, more than %d", n,
+                       WORD_BYTES_MAX);
+    }
     en->byte = t->decode_bytes ? (int16_t)byte_token(shown) : -1;
     if (en->byte >= 0) {
         text[0] = (char)en->byte;
         len = 1;
+    } else if (t->first == FIRST_WORD) {
+        len = tokenizer_word_text(t, shown, false, text);
     } else if (t->byte_level ? !tokenizer_undo_alphabet(shown, text, &len) : !t->decode_blocks) {
         memcpy(text, shown, n);
         len = n;
@@ -55,6 +62,11 @@ const char *tokenizer_bytes(const tokenizer *t, int32_t id, size_t *len)
     const entry *en = tokenizer_entry(t, id);
     *len = en->text_len;
     return en->text;
+}
+
+bool tokenizer_spells(const tokenizer *t)
+{
+    return t->first != FIRST_WORD;
 }
 
 /* ---- as they come ------------------------------------------------------------------------- */
@@ -122,6 +134,12 @@ static size_t push_text(detok *d, const entry *en, char *out, size_t cap)
     const char *s = en->text;
     size_t len = en->text_len;
     d->broken = false;
+    char first[WORD_BYTES_MAX + 2];
+    if (!d->started && d->tok->first == FIRST_WORD) {
+        d->started = true;
+        len = tokenizer_word_text(d->tok, en->content ? en->content : en->bytes, true, first);
+        s = first;
+    }
     if (!d->started && d->tok->first == FIRST_BLOCKS) { /* all of them go */
         const char *shown = en->bytes ? en->bytes : en->content;
         d->started = true;

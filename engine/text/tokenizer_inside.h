@@ -1,10 +1,12 @@
 /* tokenizer_inside.h -- the loaded tokenizer, shared by the tokenizer_*.c files alone.
  *
- *     tokenizer.c         encoding: pieces, merges
+ *     tokenizer.c         encoding: words, merges
+ *     tokenizer_pieces.c  Unigram and WordPiece
  *     tokenizer_cut.c     added tokens in a text: before and behind the normaliser
  *     tokenizer_decode.c  ids to text
  *     tokenizer_tables.c  look-ups, the longest added token among them
- *     tokenizer_load.c    tokenizer.json: model, normaliser, pre-tokeniser, decoder
+ *     tokenizer_load.c    tokenizer.json: pre-tokeniser, decoder, post-processor
+ *     tokenizer_model.c   its model: vocabulary, merges, scores
  *     tokenizer_steps.c   its steps that cut texts
  *     tokenizer_words.c   added tokens: tokenizer.json's, and those that other files name
  *     tokenizer_more.c    a base with an adapter's tokens
@@ -13,10 +15,14 @@
 #define ENGINE_TEXT_TOKENIZER_INSIDE_H
 
 #include "engine/base/json.h"
+#include "engine/text/normal.h"
+#include "engine/text/pieces.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/tokenizer_split.h"
 
 #define LOWER_BLOCK "\xE2\x96\x81" /* U+2581, SentencePiece's space */
+
+enum { WORD_BYTES_MAX = 512 /* of a WordPiece token */ };
 
 typedef struct {
     /* The vocabulary's string, byte-level alphabets undone; NULL: not in the vocabulary. */
@@ -58,8 +64,10 @@ typedef struct {
 typedef enum { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS } prepend_kind;
 
 /* What becomes of the first space of a text: nothing, Strip's one, or all of the
- * first token's (Metaspace). */
-typedef enum { FIRST_KEPT, FIRST_SPACE, FIRST_BLOCKS } first_kind;
+ * first token's (Metaspace); FIRST_WORD: the first token gets none (WordPiece). */
+typedef enum { FIRST_KEPT, FIRST_SPACE, FIRST_BLOCKS, FIRST_WORD } first_kind;
+
+typedef enum { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORD_PIECE } model_kind;
 
 struct tokenizer {
     entry *entries;      /* [n_base] */
@@ -76,12 +84,21 @@ struct tokenizer {
     /* Looked for in the text as it came, and then, in what is left, behind the normaliser. */
     added_set raw, normal;
     bool byte_level, byte_fallback, fuse_unk, ignore_merges;
-    bool nfc, prepend_block, blocks;  /* the normaliser: NFC, "▁" in front, "▁" for spaces */
+    model_kind model;
+    normaliser normal_form;
+    piece_set pieces;    /* Unigram's and WordPiece's */
+    double *score;       /* Unigram's: [n_vocab of the file] */
+    double unk_score;    /* of an unknown character */
+    char *continuing;    /* WordPiece's: what a piece inside of a word begins with */
+    int32_t behind;      /* the node of the pieces that this leads to; -1: there are none */
+    int max_characters;  /* WordPiece's: longer words are unknown */
+    char *decode_prefix; /* likewise of its decoder */
+    bool decode_clean;   /* WordPiece's cleanup */
     bool metaspace, metaspace_split;  /* a pre-tokeniser that puts "▁" for spaces */
     bool decode_blocks, decode_bytes; /* the decoder: "▁" gives a space, <0xXX> a byte */
     first_kind first;
     prepend_kind prepend; /* Metaspace's */
-    splitter split;       /* byte-level */
+    splitter split;       /* before the words; of Metaspace, too */
     int32_t unk, bos, eos;
     int32_t prefix[8], suffix[8]; /* what the post-processor adds */
     int n_prefix, n_suffix;
@@ -115,19 +132,6 @@ err_code tokenizer_index_added(added_set *set, err *e);
  * it begins with.  -1: none. */
 int tokenizer_added_at(const added_set *set, const char *s, size_t len);
 
-/* ---- tokenizer_cut.c -- */
-
-/* Text behind the normaliser, whose bytes at [i] come from a stranger where taint[i] is not 0. */
-typedef struct tok_normal {
-    char *s; /* malloced, NUL-ended */
-    size_t len;
-    unsigned char *taint; /* malloced; NULL: none was asked for */
-} tok_normal;
-
-/* False: no memory. */
-bool tokenizer_normalize(const tokenizer *t, const char *s, size_t len, const unsigned char *taint,
-                         tok_normal *out);
-
 /* ---- tokenizer_decode.c -- */
 
 /* text, text_len and byte of an entry, from the string that the decoder is given for it. */
@@ -145,6 +149,8 @@ typedef struct encoder {
     struct symbol *symbols; /* work */
     struct pair *heap;
     size_t n_heap, work_cap;
+    struct best *best; /* [best_cap] work of Unigram's */
+    size_t best_cap;
 } encoder;
 
 /* A token that a guarded text becomes in no other way than by its own text in the right place. */
@@ -154,6 +160,24 @@ void tokenizer_emit(encoder *en, int32_t id);
 void tokenizer_encode_part(encoder *en, const char *s, size_t len, bool at_start);
 /* Cuts the text at its added tokens and has the parts encoded. */
 void tokenizer_cut(encoder *en, const char *s, size_t len);
+
+/* ---- tokenizer_pieces.c -- */
+
+/* The ids of one word. */
+void tokenizer_unigram(encoder *en, const char *s, size_t len);
+void tokenizer_word_piece(encoder *en, const char *s, size_t len);
+/* The vocabulary as pieces, after it is loaded. */
+err_code tokenizer_index_pieces(tokenizer *t, err *e);
+/* What WordPiece's decoder makes of a token's string: `first`, or behind others.  Room: one byte
+ * more than the string's.  Returns its length. */
+size_t tokenizer_word_text(const tokenizer *t, const char *shown, bool first, char *out);
+
+/* ---- tokenizer_model.c -- */
+
+/* "model": its kind and flags, which of the others' steps may be there; then its tokens. */
+err_code tokenizer_read_model(tokenizer *t, const cJSON *model, err *e);
+/* *n: how many strings there are. */
+err_code tokenizer_read_vocabulary(tokenizer *t, const cJSON *model, int *n, err *e);
 
 /* ---- tokenizer_more.c -- */
 

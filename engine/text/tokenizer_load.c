@@ -40,119 +40,7 @@ static bool flag(const cJSON *obj, const char *name)
     return cJSON_IsTrue(json_get(obj, name));
 }
 
-static err_code set_entry(loader *l, int32_t id, const char *string)
-{
-    tokenizer *t = l->t;
-    entry *en = &t->entries[id];
-    size_t n = strlen(string), len = n;
-    char *bytes = malloc(n + 1);
-    if (!bytes) return err_set(l->e, ERR_NOMEM, "no memory for the vocabulary");
-    bool plain = t->byte_level && !tokenizer_undo_alphabet(string, bytes, &len);
-    if (plain || !t->byte_level) {
-        memcpy(bytes, string, n);
-        len = n;
-    }
-    bytes[len] = 0;
-    if (en->text != en->bytes) free(en->text);
-    free(en->bytes);
-    *en = (entry){.bytes = bytes,
-                  .text = bytes,
-                  .len = (uint32_t)len,
-                  .text_len = (uint32_t)len,
-                  .plain = plain,
-                  .byte = -1};
-    return t->byte_level ? ERR_NONE : tokenizer_make_text(t, en, string, l->e);
-}
-
-static err_code read_vocab(loader *l)
-{
-    tokenizer *t = l->t;
-    const cJSON *vocab = json_get(l->model, "vocab"), *v;
-    if (!cJSON_IsObject(vocab)) return err_set(l->e, ERR_CORRUPT, "tokenizer.json: no vocabulary");
-    double max = -1;
-    cJSON_ArrayForEach(v, vocab)
-    {
-        if (!cJSON_IsNumber(v) || !(v->valuedouble >= 0 && v->valuedouble < (1 << 24))) {
-            return err_set(l->e, ERR_CORRUPT, "tokenizer.json: a token id is not a small integer");
-        }
-        if (v->valuedouble > max) max = v->valuedouble;
-        l->n_strings++;
-    }
-    t->n_vocab = t->n_base = (int)max + 1;
-    t->entries = calloc((size_t)t->n_vocab + 1, sizeof(*t->entries));
-    if (!t->entries) return err_set(l->e, ERR_NOMEM, "no memory for the vocabulary");
-    for (int i = 0; i < t->n_vocab; i++) t->entries[i].byte = -1;
-    cJSON_ArrayForEach(v, vocab)
-    {
-        err_code rc = set_entry(l, (int32_t)v->valuedouble, v->string);
-        if (rc) return rc;
-    }
-    return tokenizer_hash_entries(t, l->e);
-}
-
-/* "a b", or ["a", "b"]. */
-static bool merge_parts(const cJSON *v, char **a, char **b)
-{
-    *a = *b = NULL;
-    if (cJSON_IsArray(v) && cJSON_GetArraySize(v) == 2 && cJSON_IsString(v->child) &&
-        cJSON_IsString(v->child->next)) {
-        *a = strdup(v->child->valuestring);
-        *b = strdup(v->child->next->valuestring);
-    } else if (cJSON_IsString(v)) {
-        const char *space = strchr(v->valuestring, ' ');
-        if (!space) return false;
-        *a = strndup(v->valuestring, (size_t)(space - v->valuestring));
-        *b = strdup(space + 1);
-    }
-    return *a && *b;
-}
-
-static err_code add_merge(loader *l, const cJSON *v, int32_t rank)
-{
-    tokenizer *t = l->t;
-    char *a, *b;
-    err_code rc = ERR_NONE;
-    if (!merge_parts(v, &a, &b)) {
-        rc = err_set(l->e, ERR_CORRUPT, "tokenizer.json: merge %d is malformed", rank);
-    } else {
-        size_t n = strlen(a) + strlen(b) + 1;
-        char *joined = malloc(n);
-        if (!joined) {
-            rc = err_set(l->e, ERR_NOMEM, "no memory for merges");
-        } else {
-            snprintf(joined, n, "%s%s", a, b);
-            merge m = {tokenizer_vocabulary_id(t, a), tokenizer_vocabulary_id(t, b), rank,
-                       tokenizer_vocabulary_id(t, joined)};
-            if (m.left < 0 || m.right < 0 || m.result < 0)
-                rc = err_set(l->e, ERR_CORRUPT,
-                             "tokenizer.json: merge %d is not made of vocabulary tokens", rank);
-            else
-                tokenizer_put_merge(t, m);
-            free(joined);
-        }
-    }
-    free(a);
-    free(b);
-    return rc;
-}
-
-static err_code read_merges(loader *l)
-{
-    tokenizer *t = l->t;
-    const cJSON *merges = json_get(l->model, "merges"), *v;
-    if (!cJSON_IsArray(merges)) return err_set(l->e, ERR_CORRUPT, "tokenizer.json: no merges");
-    err_code made = tokenizer_make_merges(t, (size_t)cJSON_GetArraySize(merges), l->e);
-    if (made) return made;
-    int32_t rank = 0;
-    cJSON_ArrayForEach(v, merges)
-    {
-        err_code rc = add_merge(l, v, rank++);
-        if (rc) return rc;
-    }
-    return ERR_NONE;
-}
-
-/* ------------------------------------------------ normaliser, pre-tokeniser -- */
+/* ------------------------------------------------------------- pre-tokeniser -- */
 
 static bool is_string(const cJSON *v, const char *s)
 {
@@ -166,41 +54,12 @@ static bool replaces(const cJSON *v, const char *from, const char *to)
            is_string(json_get(v, "content"), to);
 }
 
-static err_code read_one_normalizer(loader *l, const cJSON *v)
+/* Whether the normaliser leaves no space in a text. */
+static bool puts_blocks(const tokenizer *t)
 {
-    tokenizer *t = l->t;
-    const char *type = type_of(v);
-    if (strcmp(type, "NFC") == 0) {
-        t->nfc = true;
-        return ERR_NONE;
-    }
-    if (strcmp(type, "Prepend") == 0) {
-        const cJSON *p = json_get(v, "prepend");
-        if (!is_string(p, LOWER_BLOCK) || t->prepend_block)
-            return unsupported(l, "Prepend", "other than one U+2581");
-        t->prepend_block = true;
-        return ERR_NONE;
-    }
-    if (strcmp(type, "Replace") == 0) {
-        t->blocks = true;
-        return replaces(v, " ", LOWER_BLOCK)
-                   ? ERR_NONE
-                   : unsupported(l, "Replace", "other than space by U+2581");
-    }
-    return unsupported(l, "normalizer", type);
-}
-
-static err_code read_normalizer(loader *l, const cJSON *v)
-{
-    const cJSON *each;
-    if (!v || cJSON_IsNull(v)) return ERR_NONE;
-    if (strcmp(type_of(v), "Sequence") != 0) return read_one_normalizer(l, v);
-    cJSON_ArrayForEach(each, json_get(v, "normalizers"))
-    {
-        err_code rc = read_normalizer(l, each);
-        if (rc) return rc;
-    }
-    return ERR_NONE;
+    const normal_step *last = t->normal_form.n ? &t->normal_form.step[t->normal_form.n - 1] : NULL;
+    return last && last->kind == NORMAL_REPLACE && last->from && strcmp(last->from, " ") == 0 &&
+           strcmp(last->to, LOWER_BLOCK) == 0;
 }
 
 static bool has_byte_level(const cJSON *v)
@@ -240,7 +99,10 @@ static err_code read_metaspace(loader *l, const cJSON *v)
         return unsupported(l, "pre_tokenizer", "Metaspace here");
     l->t->metaspace = true;
     l->t->metaspace_split = !cJSON_IsFalse(split);
-    return read_scheme(l, v, &l->t->prepend);
+    err_code rc = read_scheme(l, v, &l->t->prepend);
+    if (!rc && l->t->prepend == PREPEND_FIRST && l->t->split.n > 0)
+        return unsupported(l, "Metaspace prepend_scheme", "first behind another step");
+    return rc;
 }
 
 static err_code read_one_pre(loader *l, const cJSON *v)
@@ -253,10 +115,11 @@ static err_code read_one_pre(loader *l, const cJSON *v)
         return tokenizer_read_byte_level(&l->t->split, v, l->e);
     }
     if (l->t->byte_level) return tokenizer_read_step(&l->t->split, v, l->e);
+    if (l->t->metaspace) return unsupported(l, "pre_tokenizer behind Metaspace", type);
     /* Gemma's: a split at spaces, after the normaliser has left none */
-    bool nothing = strcmp(type, "Split") == 0 && l->t->blocks &&
+    bool nothing = strcmp(type, "Split") == 0 && puts_blocks(l->t) &&
                    is_string(json_get(json_get(v, "pattern"), "String"), " ");
-    return nothing ? ERR_NONE : unsupported(l, "pre_tokenizer without ByteLevel", type);
+    return nothing ? ERR_NONE : tokenizer_read_step(&l->t->split, v, l->e);
 }
 
 static err_code read_pre_tokenizer(loader *l)
@@ -304,11 +167,25 @@ static err_code read_template(loader *l, const cJSON *v)
     return ERR_NONE;
 }
 
+/* ["[SEP]", 102] at the end of a list. */
+static err_code read_pair(loader *l, const cJSON *v, int32_t *list, int *n)
+{
+    const cJSON *id = v && v->child ? v->child->next : NULL;
+    if (!cJSON_IsNumber(id) || id->valuedouble < 0 || id->valuedouble >= l->t->n_vocab || *n == 8)
+        return err_set(l->e, ERR_CORRUPT, "tokenizer.json: malformed post_processor");
+    list[(*n)++] = (int32_t)id->valuedouble;
+    return ERR_NONE;
+}
+
 static err_code read_post(loader *l, const cJSON *v)
 {
     const char *type = type_of(v);
     if (!v || cJSON_IsNull(v) || strcmp(type, "ByteLevel") == 0) return ERR_NONE;
     if (strcmp(type, "TemplateProcessing") == 0) return read_template(l, v);
+    if (strcmp(type, "BertProcessing") == 0 || strcmp(type, "RobertaProcessing") == 0) {
+        err_code rc = read_pair(l, json_get(v, "cls"), l->t->prefix, &l->t->n_prefix);
+        return rc ? rc : read_pair(l, json_get(v, "sep"), l->t->suffix, &l->t->n_suffix);
+    }
     if (strcmp(type, "Sequence") == 0) {
         const cJSON *each;
         cJSON_ArrayForEach(each, json_get(v, "processors"))
@@ -356,6 +233,16 @@ static err_code read_one_decoder(loader *l, const cJSON *v, int *stage)
     return ERR_NONE;
 }
 
+static err_code read_word_piece(loader *l, const cJSON *v)
+{
+    const char *prefix = cJSON_GetStringValue(json_get(v, "prefix"));
+    if (!prefix) return unsupported(l, "decoder WordPiece", "without a prefix");
+    l->t->first = FIRST_WORD;
+    l->t->decode_clean = !cJSON_IsFalse(json_get(v, "cleanup"));
+    l->t->decode_prefix = strdup(prefix);
+    return l->t->decode_prefix ? ERR_NONE : err_set(l->e, ERR_NOMEM, "no memory for the decoder");
+}
+
 static err_code read_decoder(loader *l)
 {
     const cJSON *v = json_get(l->root, "decoder"), *list = json_get(v, "decoders"), *each;
@@ -369,35 +256,13 @@ static err_code read_decoder(loader *l)
         bool alone = !sequence || (list && list->child && !list->child->next);
         return alone ? ERR_NONE : unsupported(l, "decoder", "ByteLevel and others");
     }
+    if (strcmp(type_of(v), "WordPiece") == 0) return read_word_piece(l, v);
     if (!sequence) return read_one_decoder(l, v, &stage);
     cJSON_ArrayForEach(each, list)
     {
         err_code rc = read_one_decoder(l, each, &stage);
         if (rc) return rc;
     }
-    return ERR_NONE;
-}
-
-static err_code read_model_flags(loader *l)
-{
-    tokenizer *t = l->t;
-    const cJSON *m = l->model;
-    if (!cJSON_IsObject(m) || (type_of(m)[0] && strcmp(type_of(m), "BPE") != 0)) {
-        return unsupported(l, "model type", type_of(m));
-    }
-    static const char *const must_be_empty[] = {"continuing_subword_prefix", "end_of_word_suffix"};
-    for (int i = 0; i < 2; i++) {
-        const cJSON *v = json_get(m, must_be_empty[i]);
-        if (cJSON_IsString(v) && v->valuestring[0])
-            return unsupported(l, must_be_empty[i], v->valuestring);
-    }
-    const cJSON *dropout = json_get(m, "dropout");
-    if (cJSON_IsNumber(dropout) && dropout->valuedouble > 0)
-        return unsupported(l, "dropout", "> 0");
-    t->byte_fallback = flag(m, "byte_fallback");
-    t->fuse_unk = flag(m, "fuse_unk");
-    t->ignore_merges = flag(m, "ignore_merges");
-    t->byte_level = has_byte_level(json_get(l->root, "pre_tokenizer"));
     return ERR_NONE;
 }
 
@@ -450,7 +315,9 @@ static bool is_qwen(const loader *l)
         "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
     const cJSON *list = json_get(json_get(l->root, "pre_tokenizer"), "pretokenizers");
     const cJSON *split = list ? list->child : NULL;
-    return l->t->nfc && l->t->split.n == 1 && !l->t->ignore_merges &&
+    return l->t->normal_form.n == 1 && l->t->normal_form.step[0].kind == NORMAL_FORM &&
+           l->t->normal_form.step[0].form.composed && !l->t->normal_form.step[0].form.compatible &&
+           l->t->split.n == 1 && !l->t->ignore_merges &&
            is_string(json_get(json_get(split, "pattern"), "Regex"), pattern);
 }
 
@@ -483,13 +350,15 @@ static err_code read_class(loader *l, const cJSON *model)
 
 static err_code read_pipeline(loader *l)
 {
-    err_code rc = read_model_flags(l);
+    l->t->byte_level = has_byte_level(json_get(l->root, "pre_tokenizer"));
+    err_code rc = tokenizer_read_model(l->t, l->model, l->e);
     if (rc) return rc;
-    if (l->files.as_llama) {
+    if (l->files.as_llama && l->t->model == MODEL_BPE) {
         be_llama(l);
         return ERR_NONE;
     }
-    rc = read_normalizer(l, json_get(l->root, "normalizer"));
+    l->files.as_llama = false;
+    rc = normaliser_read(&l->t->normal_form, json_get(l->root, "normalizer"), l->e);
     if (!rc) rc = read_pre_tokenizer(l);
     if (!rc) rc = read_decoder(l);
     if (!rc && l->as_qwen && !is_qwen(l))
@@ -501,6 +370,7 @@ static err_code read_pipeline(loader *l)
 static err_code find_unk(loader *l)
 {
     tokenizer *t = l->t;
+    if (t->model != MODEL_BPE) return ERR_NONE;
     const cJSON *unk = l->files.as_llama ? NULL : json_get(l->model, "unk_token");
     t->unk = cJSON_IsString(unk) ? tokenizer_vocabulary_id(t, unk->valuestring) : -1;
     for (int b = 0; t->byte_level && b < 256; b++) {
@@ -525,8 +395,7 @@ static err_code read_all(loader *l)
 {
     l->model = json_get(l->root, "model");
     err_code rc = read_pipeline(l);
-    if (!rc) rc = read_vocab(l);
-    if (!rc) rc = read_merges(l);
+    if (!rc) rc = tokenizer_read_vocabulary(l->t, l->model, &l->n_strings, l->e);
     if (!rc) find_bytes_ids(l->t);
     if (!rc) rc = find_unk(l);
     if (!rc) rc = read_words(l);
@@ -605,6 +474,11 @@ void tokenizer_destroy(tokenizer *t)
         free(en->content);
     }
     splitter_clear(&t->split);
+    normaliser_clear(&t->normal_form);
+    pieces_clear(&t->pieces);
+    free(t->score);
+    free(t->continuing);
+    free(t->decode_prefix);
     free_set(&t->raw);
     free_set(&t->normal);
     free(t->entries);

@@ -82,9 +82,20 @@ static err_code read_whitespace(splitter *s, bool words, err *e)
     return add(s, rc, step, e);
 }
 
+/* Words without spaces, and each character of punctuation by itself. */
+static err_code read_bert(splitter *s, err *e)
+{
+    split_step step = {.behavior = SPLIT_ISOLATED};
+    err_code rc = read_whitespace(s, false, e);
+    if (rc) return rc;
+    rc = split_regex_ranges(&step.regex, unicode_punctuation, unicode_punctuation_n, e);
+    return add(s, rc, step, e);
+}
+
 err_code tokenizer_read_step(splitter *s, const cJSON *v, err *e)
 {
     const char *type = text_of(v, "type");
+    if (strcmp(type, "BertPreTokenizer") == 0) return read_bert(s, e);
     if (strcmp(type, "Split") == 0) return read_split(s, v, e);
     if (strcmp(type, "Digits") == 0) return read_digits(s, v, e);
     if (strcmp(type, "Punctuation") == 0) return read_punctuation(s, v, e);

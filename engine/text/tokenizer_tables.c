@@ -42,7 +42,9 @@ err_code tokenizer_hash_entries(tokenizer *t, err *e)
     if (!t->by_bytes) return err_set(e, ERR_NOMEM, "no memory for the vocabulary");
     t->bytes_mask = size - 1;
     for (uint32_t i = 0; i < size; i++) t->by_bytes[i] = -1;
-    for (int32_t id = 0; id < t->n_vocab; id++) {
+    bool last = t->model == MODEL_UNIGRAM; /* of pieces that are there twice the last one counts */
+    for (int32_t k = 0; k < t->n_vocab; k++) {
+        int32_t id = last ? t->n_vocab - 1 - k : k;
         const entry *en = &t->entries[id];
         if (!en->bytes || tokenizer_find_bytes(t, en->bytes, en->len, en->plain) >= 0) continue;
         uint32_t i = (uint32_t)hash_text(0, en->bytes, en->len) & t->bytes_mask;

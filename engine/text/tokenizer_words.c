@@ -380,7 +380,7 @@ err_code tokenizer_looked_for(const tokenizer *t, const tok_added *a, added_toke
                          .single_word = a->single_word};
     if (!a->normalized)
         n.s = strdup(a->content);
-    else if (!tokenizer_normalize(t, a->content, strlen(a->content), NULL, &n))
+    else if (!normaliser_run(&t->normal_form, a->content, strlen(a->content), NULL, &n))
         n.s = NULL;
     if (!n.s) return err_set(e, ERR_NOMEM, "no memory for added tokens");
     out->content = n.s;
@@ -392,10 +392,10 @@ err_code tokenizer_make_added(const tokenizer *t, entry *en, const tok_added *a,
                               const char *pattern, err *e)
 {
     bool same = strcmp(pattern, a->content) == 0;
-    if (!same && t->first == FIRST_BLOCKS)
+    if (!same && t->first >= FIRST_BLOCKS)
         return err_set(e, ERR_UNSUPPORTED,
-                       "the added token '%.60s' is normalized, and the decoder is Metaspace: "
-                       "this is not supported",
+                       "the added token '%.60s' is normalized, and the decoder is Metaspace or "
+                       "WordPiece: this is not supported",
                        a->content);
     if (en->text != en->bytes) free(en->text);
     en->text = NULL;
@@ -448,6 +448,11 @@ err_code tokenizer_take_words(tokenizer *t, const tok_words *w, err *e)
         return err_set(e, ERR_NOMEM, "no memory for added tokens");
     err_code rc = ERR_NONE;
     for (int i = 0; i < w->n && !rc; i++) rc = take(t, &w->list[i], e);
+    for (int32_t id = 0; t->model == MODEL_UNIGRAM && id < t->n_vocab; id++) {
+        entry *en = &t->entries[id]; /* a piece that is there twice */
+        if (en->bytes && tokenizer_find_bytes(t, en->bytes, en->len, false) != id)
+            tokenizer_hide(t, en->bytes, en);
+    }
     for (int i = 0; i < t->normal.n && !rc; i++)
         tokenizer_hide(t, t->normal.list[i].content, &t->entries[t->normal.list[i].id]);
     if (!rc) rc = tokenizer_index_added(&t->raw, e);

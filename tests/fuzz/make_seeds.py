@@ -295,6 +295,14 @@ def tokenizers():
     spiece["model"].update(unk_token="<unk>", byte_fallback=True, fuse_unk=True, merges=[["a", "b"], ["▁", "a"]],
                            vocab={"<unk>": 0, "a": 1, "b": 2, "ab": 3, "▁": 4, "▁a": 5, "<0x41>": 6, "<0xC3>": 7})
     put("tokenizer", compact(spiece))
+    for name in ("xlmr", "uncased"):  # Unigram and WordPiece, with few pieces and a map of a few units
+        t = json.loads((FIXTURES / "pieces" / name / "tokenizer.json").read_text(encoding="utf-8"))
+        vocab = t["model"]["vocab"]
+        t["model"]["vocab"] = vocab[:40] if name == "xlmr" else dict(sorted(vocab.items(), key=lambda x: x[1])[:40])
+        if name == "xlmr":
+            t["normalizer"] = {"type": "Sequence", "normalizers": [
+                {"type": "NFKC"}, {"type": "Precompiled", "precompiled_charsmap": "MAAAA" + "gABA" * 16 + "AGFhAAAAAAAA"}]}
+        put("tokenizer", compact(t))
     for name in sorted(p.name for p in (FIXTURES / "tokenizers").iterdir() if p.is_dir()):
         t = json.loads((FIXTURES / "tokenizers" / name / "tokenizer.json").read_text(encoding="utf-8"))
         vocab = dict(sorted(t["model"]["vocab"].items(), key=lambda x: x[1])[:300])

@@ -25,7 +25,7 @@ O200K = (r"[^\r\n\p{L}\p{N}]?" + UPPER + "*" + LOWER + "+" + ANY_CASE + r"?|[^\r
          "*" + ANY_CASE + r"?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]"
           r"|\s+(?!\S)|\s+")
-DEEPSEEK3 = (r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+DEEPSEEK3 = (r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"""
              r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 CJK = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 CJK2 = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
@@ -69,6 +69,9 @@ CASES = {
     "escapes": [split(r"\x20\u0061|[\x{3040}-\x{30ff}\P{^Mn}&&&]|\p{^L}[^\P{Lu}a-c]".replace("&&&", "&")), byte_level()],
     "classes": [split("|".join(rf"\p{{{k}}}+" for k in "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl "
                                "Zp Cf Co".split())), byte_level()],
+    "scripts": [split(r"\p{Han}+|[\p{Hiragana}\p{Katakana}]+|\p{^Latin}{2}|[^\P{Cyrillic}а]+|\P{Old_Italic}\p{greek}"), byte_level()],
+    "many-scripts": [split("|".join(rf"\p{{{k}}}+" for k in "Arabic Hebrew Thai Devanagari Hangul Armenian Common Inherited Greek "
+                                    "Latin Ethiopic Canadian_Aboriginal Yi Runic".split())), byte_level()],
     "words": [split(r"\w+|\s+|\d|[^\w\s]"), byte_level()],
     "any-case": [split(r"(?i:k[a-m]?|'S|x{2})", "MergedWithNext"), byte_level()],
 }

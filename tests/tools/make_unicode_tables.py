@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Writes engine/text/unicode_tables.c: make_unicode_tables.py > engine/text/unicode_tables.c     (needs tokenizers)
+"""Writes engine/text/unicode/unicode_tables.c: make_unicode_tables.py > engine/text/unicode/unicode_tables.c     (needs tokenizers)
 
-Kinds of characters (general categories), numbers, punctuation and word characters; canonical decompositions, combining
-classes and compositions for NFC.
+Kinds of characters (general categories), scripts, numbers, punctuation and word characters; decompositions, combining
+classes and compositions for the normal forms; small letters; what BertNormalizer and Precompiled make of a character.
 What counts is what Hugging Face's tokenizers do with a character, and each of its libraries has another version of
 Unicode: so they are asked.  Python's unicodedata only names what there is to ask for.
 """
+import base64
+import json
+import struct
 import sys
 import unicodedata
 
@@ -98,6 +101,170 @@ def decompositions():
     return out
 
 
+SCRIPTS = """Adlam Ahom Anatolian_Hieroglyphs Arabic Armenian Avestan Balinese Bamum Bassa_Vah Batak Bengali Bhaiksuki Bopomofo
+Brahmi Braille Buginese Buhid Canadian_Aboriginal Carian Caucasian_Albanian Chakma Cham Cherokee Chorasmian Common Coptic Cuneiform
+Cypriot Cypro_Minoan Cyrillic Deseret Devanagari Dives_Akuru Dogra Duployan Egyptian_Hieroglyphs Elbasan Elymaic Ethiopic Georgian
+Glagolitic Gothic Grantha Greek Gujarati Gunjala_Gondi Gurmukhi Han Hangul Hanifi_Rohingya Hanunoo Hatran Hebrew Hiragana
+Imperial_Aramaic Inherited Inscriptional_Pahlavi Inscriptional_Parthian Javanese Kaithi Kannada Katakana Kawi Kayah_Li Kharoshthi
+Khitan_Small_Script Khmer Khojki Khudawadi Lao Latin Lepcha Limbu Linear_A Linear_B Lisu Lycian Lydian Mahajani Makasar Malayalam
+Mandaic Manichaean Marchen Masaram_Gondi Medefaidrin Meetei_Mayek Mende_Kikakui Meroitic_Cursive Meroitic_Hieroglyphs Miao Modi
+Mongolian Mro Multani Myanmar Nabataean Nag_Mundari Nandinagari New_Tai_Lue Newa Nko Nushu Nyiakeng_Puachue_Hmong Ogham Ol_Chiki
+Old_Hungarian Old_Italic Old_North_Arabian Old_Permic Old_Persian Old_Sogdian Old_South_Arabian Old_Turkic Old_Uyghur Oriya Osage
+Osmanya Pahawh_Hmong Palmyrene Pau_Cin_Hau Phags_Pa Phoenician Psalter_Pahlavi Rejang Runic Samaritan Saurashtra Sharada Shavian
+Siddham SignWriting Sinhala Sogdian Sora_Sompeng Soyombo Sundanese Syloti_Nagri Syriac Tagalog Tagbanwa Tai_Le Tai_Tham Tai_Viet
+Takri Tamil Tangsa Tangut Telugu Thaana Thai Tibetan Tifinagh Tirhuta Toto Ugaritic Vai Vithkuqi Wancho Warang_Citi Yezidi Yi
+Zanabazar_Square""".split()
+
+
+def runs(of, other):
+    """The first character of each run of those with one value."""
+    out = []
+    for c in range(LAST):
+        v = of.get(c, other)
+        if not out or out[-1][1] != v:
+            out.append((c, v))
+    return out
+
+
+def scripts():
+    """The names that the library's expressions know, and runs of their numbers; 0 is none."""
+    names, of = [], {}
+    assigned = [c for c in ALL if unicodedata.category(chr(c)) not in ("Cn", "Co")]
+    assigned += sorted(in_class(r"[^\p{Cn}\p{Co}]") - set(assigned))
+    for name in SCRIPTS:
+        split, others = pre_tokenizers.Split(Regex(rf"\p{{{name}}}"), "removed"), set()
+        for k in range(0, len(assigned), 20000):
+            for piece, _ in split.pre_tokenize_str("".join(map(chr, assigned[k:k + 20000]))):
+                others.update(map(ord, piece))
+        names.append(name.lower().replace("_", ""))
+        of.update((c, len(names)) for c in assigned if c not in others)
+    return names, runs(of, 0)
+
+
+def steps(table):
+    """[(a, b)] as runs: first, last, b's distance from a."""
+    out = []
+    for a, b in table:
+        if out and out[-1][1] == a - 1 and out[-1][2] == b - a:
+            out[-1] = (out[-1][0], a, b - a)
+        else:
+            out.append((a, a, b - a))
+    return [(a, b, d & 0xFFFFFFFF) for a, b, d in out]
+
+
+def compatible():
+    """What NFKD makes of single characters beyond NFD: runs of those that become one, all others, what those become."""
+    nfkd, single, longer, pool = normalizers.NFKD().normalize_str, [], [], []
+    for c in ALL:
+        to = nfkd(chr(c))
+        if is_hangul(c) or to == nfd(chr(c)):
+            continue
+        if len(to) == 1:
+            single.append((c, ord(to)))
+            continue
+        want = list(map(ord, to))
+        at = next((i for i in range(len(pool)) if pool[i:i + len(want)] == want), len(pool))
+        if at == len(pool):
+            pool += want
+        longer.append((c, at << 8 | len(want)))
+    return single, longer, pool
+
+
+def lower():
+    low, out = normalizers.Lowercase().normalize_str, []
+    for c in ALL:
+        to = low(chr(c))
+        assert len(to) == 1 or (c, to) == (0x130, "i\u0307"), hex(c)
+        if to != chr(c):
+            out.append((c, ord(to[0])))
+    return steps(out)
+
+
+def bert(**what):
+    off = {k: False for k in ("clean_text", "handle_chinese_chars", "strip_accents", "lowercase")}
+    return normalizers.BertNormalizer(**{**off, **what}).normalize_str
+
+
+def charsmap(keys):
+    """A Precompiled that makes "!" of each of these bytes: its trie's first node has a child for each."""
+    size = 1024
+    units = [0] * size
+    units[0] = 256 << 10  # the children of the root, at 256 ^ byte
+    for b in keys:
+        units[256 ^ b] = b | 1 << 8 | (512 ^ (256 ^ b)) << 10
+    for b in keys:
+        units[512] = 1 << 31
+    blob = struct.pack("<I", 4 * size) + struct.pack(f"<{size}I", *units) + b"!\0"
+    spec = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(blob).decode()}
+    t = tokenizers.Tokenizer(tokenizers.models.BPE())
+    spec = {**json.loads(t.to_str()), "normalizer": spec}
+    return tokenizers.Tokenizer.from_str(json.dumps(spec)).normalizer.normalize_str
+
+
+def clusters():
+    """Graphemes as far as Precompiled looks at them (below six bytes): 1 breaks on both sides, 2 joins what stands before,
+    3 what stands behind, 4 to 6 are the letters of Hangul, 7 its syllables, 8 half a flag."""
+    after, before = charsmap([ord("a")]), charsmap([*range(1, 0x61), *range(0x62, 0x80), *range(0xC2, 0xF5)])
+    of = {}
+    for c in ALL:
+        if c == 0 or chr(c) in "a!":
+            continue
+        joins, leads, open = after("a" + chr(c)) == "!", before(chr(c) + "a") == "!", before(chr(c) + "\u0300")
+        if joins:
+            of[c] = 2
+        elif leads:
+            of[c] = 3
+        elif len(chr(c).encode()) < 4 and open not in ("!",):
+            of[c] = 1
+    for first, last, k in [(0x1100, 0x115F, 4), (0xA960, 0xA97C, 4), (0x1160, 0x11A7, 5), (0xD7B0, 0xD7C6, 5),
+                           (0x11A8, 0x11FF, 6), (0xD7CB, 0xD7FB, 6), (0xAC00, 0xD7A3, 7),
+                           (0x1F1E6, 0x1F1FF, 8)]:
+        of.update((c, k) for c in range(first, last + 1))
+    of[0] = 1
+    return runs(of, 0)
+
+
+def more_tables(w, marks_of_joins):
+    """Behind those that byte-level vocabularies need."""
+    clean, accents, chinese = bert(clean_text=True), bert(strip_accents=True), bert(handle_chinese_chars=True)
+    strip = normalizers.StripAccents().normalize_str
+    single, longer, pool = compatible()
+    first_of = {c: nfd(chr(t))[0] for c, t in single} | {c: chr(pool[at >> 8]) for c, at in longer}
+    joins = {c for c, t in first_of.items() if ord(t) in marks_of_joins}
+    for name, table in [("unicode_joins_compatible", ranges(joins)),
+                        ("unicode_bert_gone", ranges({c for c in ALL if clean(chr(c)) == ""})),
+                        ("unicode_bert_accents", ranges({c for c in ALL if nfd(chr(c)) == chr(c) and accents(chr(c)) == ""})),
+                        ("unicode_bert_chinese", ranges({c for c in ALL if chinese(chr(c)) != chr(c)})),
+                        ("unicode_accents", ranges({c for c in ALL if strip(chr(c)) == ""}))]:
+        w(f"const unicode_range {name}[] = {{\n")
+        for i in range(0, len(table), 4):
+            w("    " + " ".join(f"{{0x{a:X}, 0x{b:X}}}," for a, b in table[i:i + 4]) + "\n")
+        w(f"}};\nconst int {name}_n = {len(table)};\n\n")
+    assert {c for c in ALL if clean(chr(c)) == " "} == {c for c in ALL if chr(c).isspace()} - set(range(0x1C, 0x20)) - {0x0B, 0x0C, 0x85}
+    for name, table in [("unicode_single", steps(single)), ("unicode_lower", lower())]:
+        w(f"const unicode_triple {name}[] = {{\n")
+        for i in range(0, len(table), 4):
+            w("    " + " ".join(f"{{0x{a:X}, 0x{b:X}, 0x{c:X}}}," for a, b, c in table[i:i + 4]) + "\n")
+        w(f"}};\nconst int {name}_n = {len(table)};\n\n")
+    w("const unicode_range unicode_longer[] = {\n")
+    for i in range(0, len(longer), 5):
+        w("    " + " ".join(f"{{0x{a:X}, 0x{b:X}}}," for a, b in longer[i:i + 5]) + "\n")
+    w(f"}};\nconst int unicode_longer_n = {len(longer)};\n\nconst uint32_t unicode_longer_text[] = {{\n")
+    for i in range(0, len(pool), 10):
+        w("    " + " ".join(f"0x{c:X}," for c in pool[i:i + 10]) + "\n")
+    w("};\n\n")
+    names, script_runs = scripts()
+    for name, table in [("unicode_scripts", script_runs), ("unicode_clusters", clusters())]:
+        w(f"const uint32_t {name}[] = {{\n")
+        for i in range(0, len(table), 8):
+            w("    " + " ".join(f"0x{k << 24 | c:X}," for c, k in table[i:i + 8]) + "\n")
+        w(f"}};\nconst int {name}_n = {len(table)};\n\n")
+    w("const char *const unicode_script_names[] = {\n")
+    for i in range(0, len(names), 6):
+        w("    " + " ".join(f'"{n}",' for n in names[i:i + 6]) + "\n")
+    w(f"}};\nconst int unicode_script_names_n = {len(names)};\n")
+
+
 def main():
     decomposed = decompositions()
     composed = sorted((a, b, c) for c, a, b in decomposed if b and nfc(chr(a) + chr(b)) == chr(c))
@@ -117,7 +284,7 @@ def main():
     w = sys.stdout.write
     w("/* unicode_tables.c -- made by tests/tools/make_unicode_tables.py from tokenizers\n"
       f" * {tokenizers.__version__}; not edited by hand. */\n")
-    w("/* clang-format off */\n#include \"engine/text/unicode.h\"\n\n")
+    w("/* clang-format off */\n#include \"engine/text/unicode/unicode.h\"\n\n")
     for name, table in [("unicode_numbers", ranges(in_class(r"\p{N}"))), ("unicode_digits", ranges(numeric())),
                         ("unicode_punctuation", ranges(punctuation())), ("unicode_words", ranges(word_characters())),
                         ("unicode_joins", ranges(joins))]:
@@ -142,6 +309,7 @@ def main():
             w("    " + " ".join(f"{{0x{a:X}, 0x{b:X}, 0x{c:X}}}," for a, b, c in table[i:i + 4])
               + "\n")
         w(f"}};\nconst int {name}_n = {len(table)};\n\n")
+    more_tables(w, marks | {b for _, b, _ in composed} | set(range(0x1161, 0x1176)) | set(range(0x11A8, 0x11C3)))
 
 
 if __name__ == "__main__":

@@ -888,6 +888,28 @@ _rule("split.inverted", "engine/text/tokenizer_split.c",
 _rule("split.nesting", "engine/text/split_parse.c",
       "if (++p->depth > SPLIT_NESTING_MAX)", "if (++p->depth > 9999)",
       "engine.test_split", "a pattern's groups nest no deeper than the limit")
+_rule("unigram.unknown-costs", "engine/text/tokenizer_model.c",
+      "t->unk_score = least - PENALTY;", "t->unk_score = least;",
+      "engine.test_pieces", "an unknown character costs more than the worst piece")
+_rule("unigram.unknown-is-one", "engine/text/tokenizer_pieces.c",
+      "while (end < len && b[b[end].from].id == unk)", "while (end < len && unk < -1)",
+      "engine.test_pieces", "unknown characters behind one another are one unknown token")
+_rule("word-piece.whole-word", "engine/text/tokenizer_pieces.c",
+      "en->n = begin; /* a word", "/* a word",
+      "engine.test_pieces", "of a word that cannot be written nothing stays")
+_rule("charsmap.grapheme", "engine/text/charsmap.h",
+      "#define CHARSMAP_WHOLE(len) ((len) < 6)", "#define CHARSMAP_WHOLE(len) ((len) < 1)",
+      "engine.test_pieces", "a short grapheme is looked up whole")
+_rule("charsmap.bounds", "engine/text/charsmap.c",
+      "return from < m->text_len ? m->text + from : \"\";", "return m->text + from;",
+      "engine.test_pieces", "a map leads nowhere outside of itself")
+_rule("normal.taint", "engine/text/normal.c",
+      "if (w->tainted) memset(w->out.taint + w->out.len, foreign, n);",
+      "if (w->tainted) memset(w->out.taint + w->out.len, 0, n);",
+      "engine.test_pieces", "what is made of a stranger's character is the stranger's")
+_rule("split.scripts", "engine/text/split_class.c",
+      "if (((int)(run >> 24) == p->script) != p->not_script)", "if ((int)(run >> 24) == p->script)",
+      "engine.test_split", "all but a script is not the script")
 _rule("tokenizer.special-when-asked", "engine/text/tokenizer_cut.c",
       "if ((a->special && !en->special) || ", "if (",
       "engine.test_tokenizer", "special tokens are read only where they may be")
@@ -1059,7 +1081,7 @@ _rule("init.model-first", "gateway/start/init.c",
       "return model_config_read(path, &mc, e) ?", "return false && model_config_read(path, &mc, e) ?",
       "e2e.test_service", "init refuses a folder that is no model before it writes anything")
 _rule("gguf.tekken-slash", "engine/files/gguf_words.c",
-      "[\\\\\\\\r\\\\\\\\n/]*", "[\\\\\\\\r\\\\\\\\n]*",
+      "[\\\\\\\\r\\\\\\\\n/]*|", "[\\\\\\\\r\\\\\\\\n]*|",
       "engine.test_gguf_words", "a name of llama.cpp's stands for the steps of the model's own tokenizer.json")
 _rule("dev.nothing-stays", "gateway/start/dev.c",
       "if (d->temporary[0] && nftw(", "if (d->temporary[0] && !d->file[0] && nftw(",

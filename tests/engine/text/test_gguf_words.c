@@ -141,10 +141,23 @@ static bool asks_for(const cJSON *seen, const cJSON *asked)
 /* Each name of llama.cpp's, and the case of the library's that it stands for. */
 START_TEST(names_are_the_librarys_steps)
 {
-    static const char *const names[][2] = {{"llama-bpe", "llama3"},  {"llama3", "llama3"},
-                                           {"llama-v3", "llama3"},   {"smollm", "smollm2"},
-                                           {"starcoder", "smollm2"}, {"refact", "smollm2"},
-                                           {"tekken", "tekken"}};
+    static const char *const names[][2] = {{"llama-bpe", "llama3"},
+                                           {"llama3", "llama3"},
+                                           {"llama-v3", "llama3"},
+                                           {"smollm", "smollm2"},
+                                           {"starcoder", "smollm2"},
+                                           {"refact", "smollm2"},
+                                           {"tekken", "tekken"},
+                                           {"gpt-4o", "o200k"},
+                                           {"llama4", "o200k"},
+                                           {"qwen35", "qwen3.5"},
+                                           {"dbrx", "llama3"},
+                                           {"smaug-bpe", "llama3"},
+                                           {"glm4", "llama3"},
+                                           {"deepseek-v3", "deepseek3"},
+                                           {"deepseek-coder", "deepseek2"},
+                                           {"command-r", "smollm2"},
+                                           {"olmo", "gpt2"}};
     char path[64] = "/tmp/gguf-words-XXXXXX.gguf";
     int fd = mkstemps(path, 5);
     ck_assert_int_ge(fd, 0);

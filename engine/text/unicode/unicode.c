@@ -1,5 +1,5 @@
 /* unicode.c -- looks characters' properties up in the generated tables. */
-#include "engine/text/unicode.h"
+#include "engine/text/unicode/unicode.h"
 
 bool unicode_in_ranges(const unicode_range *t, int n, uint32_t c)
 {
@@ -16,18 +16,47 @@ bool unicode_in_ranges(const unicode_range *t, int n, uint32_t c)
     return false;
 }
 
-uint32_t unicode_with_kind(uint32_t c)
+uint32_t unicode_run_of(const uint32_t *runs, int n, uint32_t c)
 {
-    int lo = 0, hi = unicode_kinds_n - 1;
-    if (c < 128) return c | (uint32_t)unicode_ascii_kinds[c] << 24;
-    while (lo < hi) { /* the last run that begins at or before c */
+    int lo = 0, hi = n - 1;
+    while (lo < hi) {
         int mid = (lo + hi + 1) / 2;
-        if ((unicode_kinds[mid] & 0xFFFFFF) <= c)
+        if ((runs[mid] & 0xFFFFFF) <= c)
             lo = mid;
         else
             hi = mid - 1;
     }
-    return c | (unicode_kinds[lo] & 0xFF000000U);
+    return runs[lo] >> 24;
+}
+
+uint32_t unicode_with_kind(uint32_t c)
+{
+    if (c < 128) return c | (uint32_t)unicode_ascii_kinds[c] << 24;
+    return c | unicode_run_of(unicode_kinds, unicode_kinds_n, c) << 24;
+}
+
+/* In a table of first, last and a value: that of c; NULL: none. */
+static const unicode_triple *triple_of(const unicode_triple *t, int n, uint32_t c)
+{
+    int lo = 0, hi = n - 1;
+    while (lo <= hi) {
+        int mid = (lo + hi) / 2;
+        if (c < t[mid].a)
+            hi = mid - 1;
+        else if (c > t[mid].b)
+            lo = mid + 1;
+        else
+            return &t[mid];
+    }
+    return NULL;
+}
+
+size_t unicode_to_lower(uint32_t c, uint32_t out[2])
+{
+    const unicode_triple *t = triple_of(unicode_lower, unicode_lower_n, c);
+    out[0] = t ? c + t->c : c;
+    out[1] = 0x307;
+    return c == 0x130 ? 2 : 1;
 }
 
 bool unicode_is_letter(uint32_t c)
@@ -55,29 +84,42 @@ bool unicode_is_word(uint32_t c)
     return unicode_in_ranges(unicode_words, unicode_words_n, c);
 }
 
-/* ------------------------------------------------------------------------- NFC -- */
+/* ---------------------------------------------------------------- normal forms -- */
 
 enum { S_BASE = 0xAC00, L_BASE = 0x1100, V_BASE = 0x1161, T_BASE = 0x11A7, S_COUNT = 11172 };
 
 static unsigned combining_class(uint32_t c)
 {
-    int lo = 0, hi = unicode_classes_n - 1;
-    if (c < 0x300) return 0;
-    while (lo <= hi) {
-        int mid = (lo + hi) / 2;
-        if (c < unicode_classes[mid].a)
-            hi = mid - 1;
-        else if (c > unicode_classes[mid].b)
-            lo = mid + 1;
-        else
-            return unicode_classes[mid].c;
-    }
-    return 0;
+    const unicode_triple *t = c < 0x300 ? NULL : triple_of(unicode_classes, unicode_classes_n, c);
+    return t ? t->c : 0;
 }
 
-bool unicode_nfc_begins(uint32_t c)
+bool unicode_form_begins(unicode_form f, uint32_t c)
 {
-    return c < 0x300 || !unicode_in_ranges(unicode_joins, unicode_joins_n, c);
+    if (c < 0x300 && !(f.compatible && c >= 0x80)) return true;
+    return !unicode_in_ranges(unicode_joins, unicode_joins_n, c) &&
+           !(f.compatible &&
+             unicode_in_ranges(unicode_joins_compatible, unicode_joins_compatible_n, c));
+}
+
+/* What only the compatible forms make of it; 0: nothing. */
+static size_t make_compatible(uint32_t c, uint32_t *out)
+{
+    const unicode_triple *t = triple_of(unicode_single, unicode_single_n, c);
+    if (t) out[0] = c + t->c;
+    if (t) return 1;
+    int lo = 0, hi = unicode_longer_n - 1;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (unicode_longer[mid].first < c)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    if (unicode_longer[lo].first != c) return 0;
+    size_t n = unicode_longer[lo].last & 0xFF;
+    for (size_t i = 0; i < n; i++) out[i] = unicode_longer_text[(unicode_longer[lo].last >> 8) + i];
+    return n;
 }
 
 static size_t decompose(uint32_t c, uint32_t *out)
@@ -146,46 +188,55 @@ static void sort_marks(uint32_t *s, size_t n, uint32_t *tmp)
     }
 }
 
-size_t unicode_nfc(const uint32_t *in, size_t n, uint32_t *out)
+/* Marks behind one another in the order of their classes. */
+static void sort_run(uint32_t *s, size_t n)
 {
-    size_t m = 0;
-    for (size_t i = 0; i < n; i++) m += decompose(in[i], out + m);
-    for (size_t i = 0; i < m;) {
-        if (combining_class(out[i]) == 0) {
-            i++;
-            continue;
-        }
-        size_t end = i;
-        while (end < m && combining_class(out[end])) end++;
-        for (size_t k = i + 1; end - i <= 32 && k < end; k++) { /* short: insertion */
-            uint32_t c = out[k];
-            size_t j = k;
-            for (; j > i && combining_class(out[j - 1]) > combining_class(c); j--)
-                out[j] = out[j - 1];
-            out[j] = c;
-        }
-        if (end - i > 32) {
-            uint32_t tmp[256]; /* hostile runs are sorted in pieces: no language stacks 256 marks */
-            for (size_t k = i; k < end; k += 256) {
-                sort_marks(out + k, end - k < 256 ? end - k : 256, tmp);
-            }
-        }
-        i = end;
+    uint32_t tmp[256]; /* hostile runs are sorted in pieces: no language stacks 256 marks */
+    for (size_t k = 1; n <= 32 && k < n; k++) { /* short: insertion */
+        uint32_t c = s[k];
+        size_t j = k;
+        for (; j > 0 && combining_class(s[j - 1]) > combining_class(c); j--) s[j] = s[j - 1];
+        s[j] = c;
     }
+    for (size_t k = 0; n > 32 && k < n; k += 256) sort_marks(s + k, n - k < 256 ? n - k : 256, tmp);
+}
+
+static void sort_all(uint32_t *s, size_t n)
+{
+    for (size_t i = 0, end; i < n; i = end + 1) {
+        end = i;
+        while (end < n && combining_class(s[end])) end++;
+        sort_run(s + i, end - i);
+    }
+}
+
+static size_t compose_all(uint32_t *s, size_t n)
+{
     size_t w = 0, starter = SIZE_MAX;
     unsigned last_class = 0;
-    for (size_t i = 0; i < m; i++) {
-        unsigned cc = combining_class(out[i]);
+    for (size_t i = 0; i < n; i++) {
+        unsigned cc = combining_class(s[i]);
         if (starter != SIZE_MAX && (w == starter + 1 || last_class < cc)) {
-            uint32_t c = compose(out[starter], out[i]);
+            uint32_t c = compose(s[starter], s[i]);
             if (c && (w == starter + 1 || last_class != 0)) {
-                out[starter] = c;
+                s[starter] = c;
                 continue;
             }
         }
         if (cc == 0) starter = w;
         last_class = cc;
-        out[w++] = out[i];
+        s[w++] = s[i];
     }
     return w;
+}
+
+size_t unicode_normal_form(unicode_form f, const uint32_t *in, size_t n, uint32_t *out)
+{
+    size_t m = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t used = f.compatible && in[i] >= 0x80 ? make_compatible(in[i], out + m) : 0;
+        m += used ? used : decompose(in[i], out + m);
+    }
+    sort_all(out, m);
+    return f.composed ? compose_all(out, m) : m;
 }
