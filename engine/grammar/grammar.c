@@ -19,7 +19,7 @@
 #include "engine/base/log.h"
 #include "engine/base/memory.h"
 #include "engine/grammar/grammar_lead.h"
-#include "engine/grammar/grammar_mask.h"
+#include "engine/grammar/grammar_outside.h"
 
 enum {
     CACHE_MAX = 64,          /* compiled grammars kept */
@@ -35,6 +35,7 @@ typedef _Atomic(state_mask *) mask_slot;
 struct grammar {
     grammar_maker *maker;
     g_auto a;
+    bool *shown;     /* of tags: which tokens outside of the trie their texts show; else NULL */
     mask_slot *mask; /* [n_states - n_shared] */
     _Atomic size_t mask_bytes;
     atomic_int refs;
@@ -45,6 +46,7 @@ struct grammar {
 
 struct grammar_maker {
     token_trie trie;
+    outside outside;
     mask_slot *shared; /* masks of the rules that all JSON grammars have */
     int n_shared;
     _Atomic size_t mask_bytes;
@@ -99,6 +101,10 @@ static state_mask *make_mask(grammar *g, int32_t state, g_walk *w)
     state_mask *have = mask_of(g, state);
     if (have || atomic_load(&m->mask_bytes) > mask_bytes_max) return have;
     state_mask *made = mask_build(&m->trie, &g->a, state, w);
+    if (made && g->shown && !outside_add(&m->outside, g->shown, &g->a, state, w, made)) {
+        mask_free(made);
+        return NULL;
+    }
     if (!made) return NULL;
     if (!atomic_compare_exchange_strong(slot_of(g, state), &have, made)) {
         mask_free(made);
@@ -116,6 +122,7 @@ static void free_grammar(grammar *g)
     }
     atomic_fetch_sub(&g->maker->mask_bytes, atomic_load(&g->mask_bytes));
     free(g->mask);
+    free(g->shown);
     free(g->key);
     g_auto_clear(&g->a);
     free(g);
@@ -327,10 +334,11 @@ static place_kind compare(const grammar_run *r, const g_conf *conf, int n)
 }
 
 /* The sets after the token's bytes; false: it leads nowhere. */
-static bool walk_token(g_walk *w, const token_trie *t, int32_t token, int *depth)
+static bool walk_token(g_walk *w, const grammar *g, int32_t token, int *depth)
 {
+    const token_trie *t = &g->maker->trie;
     int place = token >= 0 && token < t->n_vocab ? t->place[token] : -1;
-    if (place < 0) return false;
+    if (place < 0) return g->shown && outside_walk(&g->maker->outside, g->shown, token, w, depth);
     const uint8_t *s = t->bytes + t->at[place];
     int len = (int)(t->at[place + 1] - t->at[place]);
     for (int i = 0; i < len; i++) {
@@ -345,7 +353,7 @@ static bool try_token(grammar_run *r, g_walk *w, const g_conf *conf, int n, int3
 {
     walk_begin(w, &r->g->a, r->node, r->n_node);
     walk_set(w, conf, n);
-    return walk_token(w, &r->g->maker->trie, token, depth);
+    return walk_token(w, r->g, token, depth);
 }
 
 /* Set `depth` of the walk becomes where the text stands. */
@@ -380,10 +388,27 @@ static void settle(grammar_run *r, g_walk *w, int depth)
     atomic_store(&r->state, RUN_NEW);
 }
 
+/* What of thoughts' last token is free text behind them. */
+static void take_rest(grammar_run *r, g_walk *w)
+{
+    size_t len;
+    const char *s = lead_rest(r->lead, &len);
+    if (len == 0 || len > GRAMMAR_TOKEN_MAX) return;
+    walk_begin(w, &r->g->a, r->node, r->n_node);
+    walk_set(w, r->conf, r->n_conf);
+    for (size_t i = 0; i < len; i++)
+        if (!walk_byte(w, (int)i, (uint8_t)s[i])) return;
+    settle(r, w, (int)len);
+    grammar_run_prepare(r);
+}
+
 void grammar_run_accept(grammar_run *r, grammar_walk *w, int32_t token)
 {
     const uint32_t *form = r->lead && lead_asks_form(r->lead) ? r->mask : NULL;
-    if (r->lead && lead_rules(r->lead) && !lead_accept(r->lead, token, form)) return;
+    if (r->lead && lead_rules(r->lead) && !lead_accept(r->lead, token, form)) {
+        take_rest(r, w);
+        return;
+    }
     for (int i = 0; r->complete && i < r->n_stop_id; i++) {
         if (r->stop_id[i] == token) {
             r->over = true;
@@ -412,13 +437,17 @@ static int last_byte(const token_trie *t, int32_t token)
 
 /* Tokens of the one text that the grammar leaves behind set 0 of the walk; end[i]: bytes up to the
  * end of the i-th.  Returns how many. */
-static int only_tokens(const token_trie *t, g_walk *w, int last, int most, int32_t *out, int *end)
+static int only_tokens(const grammar *g, g_walk *w, int last, int most, int32_t *out, int *end)
 {
+    const token_trie *t = &g->maker->trie;
     uint8_t text[GRAMMAR_TOKEN_MAX];
     int len = walk_only(w, last, text), n = 0;
     if (len > 0 && text[len - 1] == ' ') len--; /* the next token begins with it, as a rule */
     for (int from = 0, bytes = 0; from < len && n < most; from += bytes) {
-        int32_t token = trie_longest(t, text + from, len - from, &bytes);
+        int32_t token = -1;
+        if (g->shown)
+            token = outside_longest(&g->maker->outside, g->shown, text + from, len - from, &bytes);
+        if (token < 0) token = trie_longest(t, text + from, len - from, &bytes);
         if (token < 0) break;
         out[n] = token;
         end[n++] = from + bytes;
@@ -452,13 +481,13 @@ void grammar_run_expect(const grammar_run *r, grammar_walk *w, int32_t last, gra
     for (g->n = 0; g->n < g->most;) {
         int32_t only[GRAMMAR_TOKEN_MAX];
         int end[GRAMMAR_TOKEN_MAX];
-        int k = only_tokens(t, w, last_byte(t, last), g->most - g->n, only, end);
+        int k = only_tokens(r->g, w, last_byte(t, last), g->most - g->n, only, end);
         if (g->n == 0 && k > 0) g->only = only[0];
         int took = take_only(g, &likely, only, k);
         if (took == 0 && g->n >= likely) return;
         if (took > 0) {
             depth = end[took - 1];
-        } else if (walk_token(w, t, g->token[g->n], &depth)) {
+        } else if (walk_token(w, r->g, g->token[g->n], &depth)) {
             g->n++;
         } else {
             likely = 0; /* the form knows better */
@@ -541,7 +570,8 @@ grammar_run *grammar_run_create_led(grammar *g, const grammar_lead *lead, const 
                                     int n_stop_id)
 {
     grammar_run *r = g ? grammar_run_create(g, stop_id, n_stop_id) : create_lead_alone();
-    if (r) r->lead = lead_create(lead, g != NULL, stop_id, n_stop_id);
+    bool loose = g && g->shown;
+    if (r) r->lead = lead_create(lead, g != NULL, loose, stop_id, n_stop_id);
     if (!r || r->lead) return r;
     grammar_run_release(r);
     return NULL;
@@ -599,7 +629,8 @@ err_code grammar_maker_create(grammar_maker **out, const tokenizer *tok, int n_v
         }
         g_auto_clear(&any);
     }
-    bool ok = m && m->shared && m->walk && trie_build(&m->trie, tok, n_vocab);
+    bool ok = m && m->shared && m->walk && trie_build(&m->trie, tok, n_vocab) &&
+              outside_build(&m->outside, &m->trie, tok);
     if (ok) m->spells = tokenizer_spells(tok);
     if (ok) {
         lock_init(&m->mu, LOCK_GRAMMAR_MAKER);
@@ -613,6 +644,7 @@ err_code grammar_maker_create(grammar_maker **out, const tokenizer *tok, int n_v
     }
     if (m) {
         trie_clear(&m->trie);
+        outside_clear(&m->outside);
         grammar_walk_destroy(m->walk);
         free(m->shared);
     }
@@ -633,6 +665,7 @@ void grammar_maker_destroy(grammar_maker *m)
     free(m->shared);
     grammar_walk_destroy(m->walk);
     trie_clear(&m->trie);
+    outside_clear(&m->outside);
     cond_free(&m->work);
     lock_free(&m->mu);
     free(m);
@@ -696,7 +729,7 @@ static char *key_of(const grammar_spec *spec, size_t *len)
     *len = strlen(text) + 1;
     char *key = malloc(*len + 1);
     if (key) {
-        key[0] = (char)('0' + (int)spec->kind + (spec->json ? 4 : 0));
+        key[0] = (char)('0' + (int)spec->kind + (spec->json ? 8 : 0));
         memcpy(key + 1, text, *len);
     }
     free(text);
@@ -777,6 +810,7 @@ err_code grammar_acquire(grammar_maker *m, const grammar_spec *spec, grammar **o
     if (!rc && spec->kind == GRAMMAR_SCHEMA) rc = grammar_build_schema(&g->a, spec->json, e);
     if (!rc && spec->kind == GRAMMAR_REGEX) rc = build_regex(&g->a, spec->regex, e);
     if (!rc && spec->kind == GRAMMAR_CHOICE) rc = build_choice(&g->a, spec->json, e);
+    if (!rc && spec->kind == GRAMMAR_TAGS) rc = grammar_build_tags(&g->a, spec->json, e);
     if (g) rc = or_no_memory(rc, &g->a, failures, e);
     if (rc) {
         free(key);
@@ -789,7 +823,9 @@ err_code grammar_acquire(grammar_maker *m, const grammar_spec *spec, grammar **o
     g->hash = hash;
     atomic_store(&g->refs, 1);
     g->mask = calloc((size_t)(g->a.n_states - g->a.n_shared) + 1, sizeof(*g->mask));
-    if (!g->mask) {
+    bool tags = spec->kind == GRAMMAR_TAGS;
+    if (tags) g->shown = outside_shown(&m->outside, spec->json);
+    if (!g->mask || (tags && !g->shown)) {
         grammar_release(g);
         return err_set(e, ERR_NOMEM, "no memory");
     }

@@ -39,11 +39,20 @@ err_code grammar_maker_create(grammar_maker **out, const tokenizer *tok, int n_v
 /* All runs and grammars must be back. */
 void grammar_maker_destroy(grammar_maker *m);
 
-typedef enum { GRAMMAR_SCHEMA, GRAMMAR_REGEX, GRAMMAR_CHOICE } grammar_kind;
+/* GRAMMAR_TAGS: free text in which forms may stand, between marks.  The json is an object:
+ *     triggers  texts; one that has come is the beginning of a tag
+ *     tags      [{"begin", "schema", "end"}]: each begins with a trigger
+ *     heads     triggers that count only where the answer begins
+ *     first     the tags of these; behind one of them, "," or ";" leads to another
+ *     leads     texts behind which heads count as well
+ *     $defs     what schemas refer to, by "#/$defs/.."
+ * Tokens that the text does not show (special ones) may come in free text, and are nothing in it;
+ * those of which a tag's text is made count as that. */
+typedef enum { GRAMMAR_SCHEMA, GRAMMAR_REGEX, GRAMMAR_CHOICE, GRAMMAR_TAGS } grammar_kind;
 
 typedef struct grammar_spec {
     grammar_kind kind;
-    const cJSON *json; /* the schema (NULL: any object), or an array of strings to choose from */
+    const cJSON *json; /* the schema (NULL: any object), strings to choose from, or tags */
     const char *regex; /* the whole text matches */
 } grammar_spec;
 

@@ -151,6 +151,10 @@ void gb_number(g_builder *b, int32_t from, const g_limit *lo, const g_limit *hi,
 /* A JSON schema; NULL: any object.  ERR_UNSUPPORTED names the keyword and its path. */
 err_code grammar_build_schema(g_auto *out, const cJSON *schema, err *e);
 
+/* Free text with tags: grammar_spec's json, GRAMMAR_TAGS.  Its root rule has the text between and
+ * around the forms, and nothing else. */
+err_code grammar_build_tags(g_auto *out, const cJSON *spec, err *e);
+
 /* ---------------------------------------------------------------------- the walk -- */
 
 typedef struct g_node { /* a frame below */

@@ -22,7 +22,9 @@ struct g_lead {
     const tokenizer *tok;
     int n_vocab;
     phase now, next; /* next: behind the queue */
-    bool form;
+    bool form, loose;
+    const char *rest; /* of the last token, behind the mark */
+    size_t n_rest;
     ids open, close, then; /* then: between the thoughts, or none, and the form */
     ids gap;               /* behind the mark that ends thoughts */
     ids queue;
@@ -80,7 +82,7 @@ static void leave(g_lead *l, bool forced)
 {
     l->queue.n = 0;
     if (forced) push(l, &l->close);
-    if (forced || l->form) push(l, &l->gap);
+    if (forced || (l->form && !l->loose)) push(l, &l->gap);
     if (l->form) push(l, &l->then);
     write_queue(l, REST);
 }
@@ -101,7 +103,7 @@ static bool fill(g_lead *l, const grammar_lead *spec, const int32_t *stop_id, in
     memcpy(l->mark, spec->close, l->mark_len);
     if (snprintf(l->first, sizeof(l->first), "%s", spec->open) >= MARK_MAX) return false;
     for (int32_t id = 0; id < l->n_vocab; id++) set(l->any, id);
-    for (int i = 0; l->form && i < n_stop_id; i++) {
+    for (int i = 0; l->form && !l->loose && i < n_stop_id; i++) {
         int32_t id = stop_id[i];
         if (id >= 0 && id < l->n_vocab) l->any[id / 32] &= ~(1U << (id % 32));
     }
@@ -109,7 +111,8 @@ static bool fill(g_lead *l, const grammar_lead *spec, const int32_t *stop_id, in
            encode(l, spec->gap, &l->gap) && encode(l, spec->then, &l->then);
 }
 
-g_lead *lead_create(const grammar_lead *spec, bool form, const int32_t *stop_id, int n_stop_id)
+g_lead *lead_create(const grammar_lead *spec, bool form, bool loose, const int32_t *stop_id,
+                    int n_stop_id)
 {
     g_lead *l = calloc(1, sizeof(*l));
     if (!l) return NULL;
@@ -117,6 +120,7 @@ g_lead *lead_create(const grammar_lead *spec, bool form, const int32_t *stop_id,
     l->n_vocab = spec->n_vocab;
     l->budget = spec->budget;
     l->form = form;
+    l->loose = loose;
     if (!fill(l, spec, stop_id, n_stop_id)) {
         lead_destroy(l);
         return NULL;
@@ -176,8 +180,13 @@ static void think(g_lead *l, int32_t token)
 {
     size_t len = 0;
     const char *s = tokenizer_bytes(l->tok, token, &len);
-    for (size_t i = 0; s && i < len && l->seen < l->mark_len; i++) see_byte(l, s[i]);
+    size_t i = 0;
+    for (; s && i < len && l->seen < l->mark_len; i++) see_byte(l, s[i]);
     l->n_made++;
+    if (l->loose && l->seen == l->mark_len && i < len) {
+        l->rest = s + i;
+        l->n_rest = len - i;
+    }
     if (l->seen == l->mark_len)
         leave(l, false);
     else if (l->budget >= 0 && l->n_made >= l->budget)
@@ -216,9 +225,9 @@ static void go_on(g_lead *l, const ids *all, phase next)
 static bool begin(g_lead *l, int32_t token, const uint32_t *form)
 {
     bool theirs = form && has(form, token);
-    if (!l->form) {
+    if (!l->form || l->loose) {
         watch(l, token);
-        return false;
+        return l->form && l->now != INSIDE && l->now != WRITING;
     }
     if (!theirs && token == l->open.id[0]) {
         go_on(l, &l->open, INSIDE);
@@ -232,8 +241,15 @@ static bool begin(g_lead *l, int32_t token, const uint32_t *form)
     return false;
 }
 
+const char *lead_rest(const g_lead *l, size_t *len)
+{
+    *len = l->n_rest;
+    return l->rest;
+}
+
 bool lead_accept(g_lead *l, int32_t token, const uint32_t *form)
 {
+    l->n_rest = 0;
     switch (l->now) {
     case BEFORE: return begin(l, token, form);
     case INSIDE: think(l, token); break;

@@ -13,8 +13,10 @@
 
 typedef struct g_lead g_lead;
 
-/* `form`: one follows; else anything does, without end.  NULL: no memory. */
-g_lead *lead_create(const grammar_lead *spec, bool form, const int32_t *stop_id, int n_stop_id);
+/* `form`: one follows; else anything does, without end.  `loose`: the form is free text with tags,
+ * which may come without thoughts, and they without it.  NULL: no memory. */
+g_lead *lead_create(const grammar_lead *spec, bool form, bool loose, const int32_t *stop_id,
+                    int n_stop_id);
 void lead_destroy(g_lead *l);
 
 /* It says what may come; false: the form does, from here on. */
@@ -25,5 +27,7 @@ bool lead_asks_form(const g_lead *l);
 const uint32_t *lead_mask(g_lead *l, const uint32_t *form);
 /* Takes a token that was allowed, under the same `form`.  True: it is the form's first. */
 bool lead_accept(g_lead *l, int32_t token, const uint32_t *form);
+/* The bytes of the token just taken that stand behind the mark, where a loose form follows. */
+const char *lead_rest(const g_lead *l, size_t *len);
 
 #endif

@@ -203,6 +203,7 @@ void mask_free(state_mask *m)
     free(m->room);
     free(m->dep);
     free(m->dep_same);
+    free(m->more);
     free(m);
 }
 
@@ -298,6 +299,7 @@ void mask_add(const token_trie *t, const state_mask *m, const g_auto *a, const g
         assert(m->list[i] >= 0 && m->list[i] < t->n_vocab);
         allow(out, m->list[i]);
     }
+    for (int i = 0; i < m->n_more; i++) allow(out, m->more[i]);
     if (m->n_dep == 0) return;
     walk_begin(w, a, node, n_node);
     walk_set(w, f, 1);

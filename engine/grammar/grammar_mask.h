@@ -43,6 +43,8 @@ typedef struct state_mask {
     int32_t *dep;      /* places of tokens that depend on what is below or on the counter */
     uint8_t *dep_same; /* bytes that each shares with the one before */
     int n_dep;
+    int32_t *more; /* ids of tokens that are not in the trie (grammar_outside.h) */
+    int n_more;
     int depth; /* it is right as long as the stack has room for so many frames more */
     size_t bytes;
 } state_mask;

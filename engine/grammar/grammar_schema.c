@@ -676,7 +676,24 @@ static bool build(schema_compiler *c, const cJSON *s, int32_t from, int32_t to)
     return ok && !c->rc;
 }
 
-err_code grammar_build_schema(g_auto *out, const cJSON *schema, err *e)
+int32_t schema_rule(schema_compiler *c, const cJSON *s)
+{
+    return rule_of(c, s);
+}
+
+/* The whole text: free text with tags, or one schema; NULL: any object. */
+static void build_root(schema_compiler *c, const cJSON *root, bool tagged, int32_t rule)
+{
+    int32_t from = schema_start(c, rule), to = schema_end(c, rule);
+    if (tagged) {
+        (void)grammar_put_tags(c, root, from, to);
+        return;
+    }
+    int32_t inner = root ? rule_of(c, root) : c->object;
+    gb_call(&c->b, from, inner, BOUNDS_NONE, to);
+}
+
+static err_code build_auto(g_auto *out, const cJSON *schema, bool tagged, err *e)
 {
     schema_compiler *c = calloc(1, sizeof(*c));
     known_rule *known = calloc(NODES_MAX, sizeof(*known));
@@ -694,9 +711,7 @@ err_code grammar_build_schema(g_auto *out, const cJSON *schema, err *e)
     build_shared(c);
     int n_shared = c->b.n_states;
     int32_t root = gb_rule(&c->b);
-    int32_t from = schema_start(c, root), to = schema_end(c, root);
-    int32_t inner = schema ? rule_of(c, schema) : c->object;
-    gb_call(&c->b, from, inner, BOUNDS_NONE, to);
+    build_root(c, schema, tagged, root);
     build_all_rules(c);
     err_code rc = c->rc;
     if (rc)
@@ -708,4 +723,14 @@ err_code grammar_build_schema(g_auto *out, const cJSON *schema, err *e)
     free(known);
     free(c);
     return rc;
+}
+
+err_code grammar_build_schema(g_auto *out, const cJSON *schema, err *e)
+{
+    return build_auto(out, schema, false, e);
+}
+
+err_code grammar_build_tags(g_auto *out, const cJSON *spec, err *e)
+{
+    return build_auto(out, spec, true, e);
 }

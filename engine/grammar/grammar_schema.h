@@ -78,6 +78,11 @@ void schema_byte(g_builder *b, int32_t from, char ch, edge_step step, int32_t to
 int32_t schema_start(const schema_compiler *c, int32_t rule);
 int32_t schema_end(const schema_compiler *c, int32_t rule);
 
+/* The rule of a schema, which is built later. */
+int32_t schema_rule(schema_compiler *c, const cJSON *s);
+/* grammar_tags.c: free text with tags in it. */
+bool grammar_put_tags(schema_compiler *c, const cJSON *spec, int32_t from, int32_t to);
+
 bool schema_build_string(schema_compiler *c, const cJSON *s, int32_t from, int32_t to);
 bool schema_build_number(schema_compiler *c, const cJSON *s, bool whole, int32_t from, int32_t to);
 

@@ -1,9 +1,9 @@
 /* tokenizer.h -- text to token ids and back, as Hugging Face's AutoTokenizer would.
  *
  * Reads tokenizer.json: byte-level BPE (GPT-2, Llama-3, Qwen2 ..), SentencePiece-style BPE with
- * byte fallback (Llama-2, Mistral), Unigram (T5, XLM-R) and WordPiece (BERT); and the tokens that only
- * tokenizer_config.json, special_tokens_map.json or added_tokens.json name.  Anything else in these
- * that would change ids is refused by name.
+ * byte fallback (Llama-2, Mistral), Unigram (T5, XLM-R) and WordPiece (BERT); and the tokens that
+ * only tokenizer_config.json, special_tokens_map.json or added_tokens.json name.  Anything else in
+ * these that would change ids is refused by name.
  *
  * Ownership: immutable after loading.  Threads: any thread; a detok belongs to its owner.
  */

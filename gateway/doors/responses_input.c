@@ -425,15 +425,11 @@ static bool take_before(responses_run *r, const cJSON *body, openai_problem *p)
 
 /* ------------------------------------------------------------------------- others -- */
 
-static bool take_tool(cJSON *list, const cJSON *tool, const cJSON *allowed, openai_problem *p)
+static bool take_tool(cJSON *list, const cJSON *tool, openai_problem *p)
 {
-    const char *type = door_text(tool, "type"), *name = door_text(tool, "name");
-    const cJSON *each;
+    const char *type = door_text(tool, "type");
     if (!type || strcmp(type, "function") != 0)
         return unsupported(p, "tools", type ? type : "a tool without a type");
-    bool is_allowed = !allowed;
-    cJSON_ArrayForEach(each, allowed) is_allowed |= name && door_is(each, "name", name);
-    if (!is_allowed) return true;
     cJSON *out = cJSON_CreateObject(), *function = cJSON_CreateObject();
     door_add_text(out, "type", "function");
     door_copy_set(function, "name", tool, "name");
@@ -449,11 +445,8 @@ static bool take_tool(cJSON *list, const cJSON *tool, const cJSON *allowed, open
 static bool take_tools(responses_run *r, const cJSON *body, openai_problem *p)
 {
     const cJSON *tools = json_get(body, "tools"), *choice = json_get(body, "tool_choice"), *t;
-    const cJSON *allowed = NULL;
     if (door_is(choice, "type", "allowed_tools")) {
-        allowed = json_get(choice, "tools");
-        if (!cJSON_IsArray(allowed)) return bad(p, "tool_choice", "must have an array 'tools'");
-        door_copy_set(r->chat, "mode", choice, "tool_choice");
+        door_copy_set(r->chat, "tool_choice", body, "tool_choice");
     } else if (door_is(choice, "type", "function")) {
         cJSON *c = cJSON_CreateObject(), *f = cJSON_CreateObject();
         door_add_text(c, "type", "function");
@@ -470,7 +463,7 @@ static bool take_tools(responses_run *r, const cJSON *body, openai_problem *p)
     if (!cJSON_IsArray(tools)) return bad(p, "tools", "must be an array");
     cJSON *list = cJSON_CreateArray();
     bool ok = true;
-    cJSON_ArrayForEach(t, tools) ok = ok && take_tool(list, t, allowed, p);
+    cJSON_ArrayForEach(t, tools) ok = ok && take_tool(list, t, p);
     bool none = !list || !list->child;
     if (none) {
         cJSON_Delete(list);

@@ -10,6 +10,7 @@
 #include "gateway/auth.h"
 #include "gateway/http/http_status.h"
 #include "gateway/openai/completion_inside.h"
+#include "gateway/openai/openai_tools.h"
 #include "gateway/openai/prompt.h"
 #include "gateway/ratelimit.h"
 #include "gateway/watch/stats.h"
@@ -333,9 +334,16 @@ static bool find_bars(completion *c)
 /* What the answer must be, compiled; on this worker, after the limits are reserved. */
 static bool compile_form(completion *c)
 {
+    /* Tokens that only an adapter has can be no part of a form. */
+    if (c->rq.guided && c->vocab->tok != c->srv->tok && !openai_free_calls(&c->rq, &c->problem))
+        return false;
     if (!c->rq.format_param) return true;
     err e;
     err_code rc = grammar_acquire(c->srv->grammars, &c->rq.format, &c->form, &e);
+    if (rc && rc != ERR_NOMEM && c->rq.guided) {
+        rc = openai_loosen_calls(&c->rq, c->srv->grammars, &e);
+        if (!rc) rc = grammar_acquire(c->srv->grammars, &c->rq.format, &c->form, &e);
+    }
     if (!rc) return true;
     if (rc == ERR_NOMEM) return completion_refuse(c, &e, c->rq.format_param);
     return openai_refuse(&c->problem, 400,

@@ -83,7 +83,8 @@ static bool begin_text(completion *c, choice *ch)
     if (!c->tools) return true;
     bool opened = c->rq.tool_choice >= TOOL_CHOICE_REQUIRED && !thinks(c);
     completion_text_keep(&ch->text, tokenizer_find(c->vocab->tok, tool_style_marker(c->tools)));
-    return tool_reader_init(&ch->tools, c->tools, c->rq.tools, opened, c->rq.one_call) ||
+    return tool_reader_init(&ch->tools, c->tools, c->rq.callable, c->rq.guided, opened,
+                            c->rq.one_call) ||
            completion_no_memory(c);
 }
 

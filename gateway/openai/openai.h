@@ -92,6 +92,8 @@ typedef struct openai_request {
     int thinking_budget;          /* tokens of thoughts; -1: no end */
     bool hide_thoughts;           /* include_reasoning: false */
     const cJSON *tools;           /* for the model to see; NULL: none */
+    const cJSON *callable;        /* those of them that it may call */
+    bool guided;                  /* calls in auto are held to their form */
     tool_choice tool_choice;
     const cJSON *tool_named; /* the function that must be called */
     bool one_call;

@@ -66,7 +66,7 @@ static bool take_tool(const cJSON *all, const cJSON *t, int i, openai_problem *p
     return true;
 }
 
-static bool take_choice(openai_request *rq, const cJSON *v, openai_problem *p)
+static bool take_word(openai_request *rq, const cJSON *v)
 {
     static const struct {
         const char *name;
@@ -79,12 +79,73 @@ static bool take_choice(openai_request *rq, const cJSON *v, openai_problem *p)
         rq->tool_choice = words[i].choice;
         return true;
     }
+    return false;
+}
+
+/* {"type": "function", "function": {"name"}}, or as Responses has it {"type": "function", "name"}. */
+static const char *allowed_name(const cJSON *v)
+{
+    const cJSON *f = cJSON_IsObject(v) ? json_get(v, "function") : NULL;
     const cJSON *type = cJSON_IsObject(v) ? json_get(v, "type") : NULL;
+    const cJSON *name = cJSON_IsObject(f) ? json_get(f, "name")
+                        : f || !type      ? NULL
+                                          : json_get(v, "name");
+    bool function = cJSON_IsString(type) && strcmp(type->valuestring, "function") == 0;
+    return function ? cJSON_GetStringValue(name) : NULL;
+}
+
+/* The model sees all tools, and may call these. */
+static bool allow_only(openai_request *rq, const cJSON *list, openai_problem *p)
+{
+    const cJSON *v, *t;
+    cJSON *callable = cJSON_CreateArray();
+    if (!rq->owned) rq->owned = cJSON_CreateArray();
+    if (!callable || !rq->owned) {
+        cJSON_Delete(callable);
+        return no_memory(p);
+    }
+    cJSON_AddItemToArray(rq->owned, callable);
+    cJSON_ArrayForEach(v, list)
+    {
+        const char *name = allowed_name(v);
+        if (!name || !function_named(rq->tools, name))
+            return bad(p, "tool_choice", "allows a function that is not in 'tools'");
+    }
+    cJSON_ArrayForEach(t, rq->tools)
+    {
+        bool allowed = false;
+        const char *name = json_get(json_get(t, "function"), "name")->valuestring;
+        cJSON_ArrayForEach(v, list) allowed |= strcmp(allowed_name(v), name) == 0;
+        if (allowed && !cJSON_AddItemReferenceToArray(callable, (cJSON *)t)) return no_memory(p);
+    }
+    rq->callable = callable;
+    return callable->child || bad(p, "tool_choice", "allows no tool");
+}
+
+/* {"type": "allowed_tools", "mode", "tools"}, in chat inside of "allowed_tools". */
+static bool take_allowed(openai_request *rq, const cJSON *v, openai_problem *p)
+{
+    const cJSON *in = json_get(v, "allowed_tools"), *list;
+    if (!cJSON_IsObject(in)) in = v;
+    list = json_get(in, "tools");
+    if (!cJSON_IsArray(list)) return bad(p, "tool_choice", "must have an array 'tools'");
+    if (!take_word(rq, json_get(in, "mode")) || rq->tool_choice == TOOL_CHOICE_NONE)
+        return bad(p, "tool_choice", "must have the mode auto or required");
+    return allow_only(rq, list, p);
+}
+
+static bool take_choice(openai_request *rq, const cJSON *v, openai_problem *p)
+{
+    if (take_word(rq, v)) return true;
+    const cJSON *type = cJSON_IsObject(v) ? json_get(v, "type") : NULL;
+    if (cJSON_IsString(type) && strcmp(type->valuestring, "allowed_tools") == 0)
+        return take_allowed(rq, v, p);
     const cJSON *f = cJSON_IsObject(v) ? json_get(v, "function") : NULL;
     const cJSON *name = cJSON_IsObject(f) ? json_get(f, "name") : NULL;
     if (!cJSON_IsString(type) || strcmp(type->valuestring, "function") != 0 ||
         !cJSON_IsString(name))
-        return bad(p, "tool_choice", "must be none, auto, required or name a function");
+        return bad(p, "tool_choice",
+                   "must be none, auto, required, allowed_tools or name a function");
     rq->tool_choice = TOOL_CHOICE_NAMED;
     rq->tool_named = function_named(rq->tools, name->valuestring);
     return rq->tool_named || bad(p, "tool_choice", "names a function that is not in 'tools'");
@@ -105,7 +166,7 @@ bool openai_take_tools(openai_request *rq, const cJSON *body, openai_problem *p)
     {
         if (!take_tool(tools, t, i++, p)) return false;
     }
-    rq->tools = tools;
+    rq->tools = rq->callable = tools;
     rq->tool_choice = n ? TOOL_CHOICE_AUTO : TOOL_CHOICE_NONE;
     if (openai_is_set(many) && !cJSON_IsBool(many))
         return bad(p, "parallel_tool_calls", "must be true or false");
@@ -209,116 +270,5 @@ bool openai_take_calls(openai_request *rq, const cJSON *calls, int index, chat_m
         cJSON_AddItemToArray(list, call);
     }
     m->tool_calls = list;
-    return true;
-}
-
-/* -------------------------------------------------------------------- forced calls -- */
-
-/* References inside a function's schema lead from its own root, which lies deeper now.  Sets
- * *failed when memory is short. */
-static void move_refs(cJSON *s, int fn, bool *failed)
-{
-    static const char *const values[] = {"const", "enum", "default", "examples", "example"};
-    cJSON *v;
-    cJSON_ArrayForEach(v, s)
-    {
-        bool data = false;
-        for (size_t i = 0; v->string && i < sizeof(values) / sizeof(values[0]); i++)
-            data |= strcmp(values[i], v->string) == 0;
-        if (data) continue;
-        if (v->string && strcmp(v->string, "$ref") == 0 && cJSON_IsString(v) &&
-            v->valuestring[0] == '#') {
-            char path[512];
-            int n = snprintf(path, sizeof(path), "#/$defs/f%d%s", fn, v->valuestring + 1);
-            if (n >= (int)sizeof(path) || !cJSON_SetValuestring(v, path)) *failed = true;
-        } else if (v->child) {
-            move_refs(v, fn, failed);
-        }
-    }
-}
-
-/* {"name": "f", "arguments": {...}}, its arguments at #/$defs/f<fn>. */
-static cJSON *schema_of_call(const cJSON *f, int fn, const char *arguments)
-{
-    char ref[32];
-    snprintf(ref, sizeof(ref), "#/$defs/f%d", fn);
-    const char *const words[] = {"name", arguments};
-    cJSON *s = cJSON_CreateObject(), *required = cJSON_CreateStringArray(words, 2);
-    cJSON *properties = s ? cJSON_AddObjectToObject(s, "properties") : NULL;
-    cJSON *name = properties ? cJSON_AddObjectToObject(properties, "name") : NULL;
-    cJSON *args = properties ? cJSON_AddObjectToObject(properties, arguments) : NULL;
-    bool ok = name && args && required && cJSON_AddStringToObject(s, "type", "object") &&
-              cJSON_AddBoolToObject(s, "additionalProperties", false) &&
-              cJSON_AddStringToObject(name, "const", json_get(f, "name")->valuestring) &&
-              cJSON_AddStringToObject(args, "$ref", ref);
-    if (!ok || !cJSON_AddItemToObject(s, "required", required)) {
-        cJSON_Delete(required);
-        cJSON_Delete(s);
-        return NULL;
-    }
-    return s;
-}
-
-/* The arguments' own schema; a function without one takes none. */
-static cJSON *schema_of_arguments(const cJSON *f, int fn)
-{
-    const cJSON *given = json_get(f, "parameters");
-    bool failed = false;
-    if (openai_is_set(given) && given->child) {
-        cJSON *s = cJSON_Duplicate(given, true);
-        if (s) move_refs(s, fn, &failed);
-        if (s && !failed && !json_get(s, "type") && !json_get(s, "$ref") && !json_get(s, "anyOf"))
-            failed = !cJSON_AddStringToObject(s, "type", "object");
-        if (!failed) return s;
-        cJSON_Delete(s);
-        return NULL;
-    }
-    cJSON *s = cJSON_CreateObject();
-    if (s && cJSON_AddStringToObject(s, "type", "object") &&
-        cJSON_AddObjectToObject(s, "properties") &&
-        cJSON_AddBoolToObject(s, "additionalProperties", false)) {
-        return s;
-    }
-    cJSON_Delete(s);
-    return NULL;
-}
-
-bool openai_force_call(openai_request *rq, tool_style style, openai_problem *p)
-{
-    if (rq->tool_choice != TOOL_CHOICE_REQUIRED && rq->tool_choice != TOOL_CHOICE_NAMED)
-        return true;
-    if (rq->format_param) {
-        return openai_refuse(p, 400, "invalid_value", "tool_choice",
-                             "'%s' and 'tool_choice' both say what the answer is: give one",
-                             rq->format_param);
-    }
-    cJSON *root = cJSON_CreateObject();
-    cJSON *defs = root ? cJSON_AddObjectToObject(root, "$defs") : NULL;
-    cJSON *any = defs ? cJSON_AddArrayToObject(root, "anyOf") : NULL;
-    const cJSON *t;
-    int fn = 0;
-    bool ok = any != NULL;
-    cJSON_ArrayForEach(t, rq->tools)
-    {
-        const cJSON *f = json_get(t, "function");
-        char name[16];
-        if (!ok || (rq->tool_named && f != rq->tool_named)) continue;
-        snprintf(name, sizeof(name), "f%d", fn);
-        cJSON *args = schema_of_arguments(f, fn);
-        cJSON *call = schema_of_call(f, fn++, tool_style_arguments(style));
-        ok = args && call && cJSON_AddItemToObject(defs, name, args);
-        if (!ok) cJSON_Delete(args);
-        if (ok) ok = cJSON_AddItemToArray(any, call);
-        if (!ok) cJSON_Delete(call);
-    }
-    if (!ok) {
-        cJSON_Delete(root);
-        return no_memory(p);
-    }
-    rq->format_tree = root;
-    rq->format_param = "tools";
-    rq->format = (grammar_spec){.kind = GRAMMAR_SCHEMA, .json = root};
-    rq->one_call = true;
-    rq->rules.ignore_eos = false;
     return true;
 }

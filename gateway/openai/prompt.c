@@ -48,7 +48,8 @@ bool prompt_open_chat(const server *s, openai_request *rq, tool_style *tools, op
         return openai_refuse(p, 400, "unsupported_parameter", "tools",
                              "'tools' is not supported: this model's chat template has none");
     }
-    return openai_force_call(rq, *tools, p);
+    /* Channels' calls have no mark of their own. */
+    return openai_form_calls(rq, *tools, s->thinking != THINKING_CHANNEL, p);
 }
 
 thinking_start prompt_start(const server *s, const tokenizer *tok, const openai_request *rq,

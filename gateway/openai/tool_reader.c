@@ -34,9 +34,18 @@ const char *tool_style_arguments(tool_style style)
     return style == TOOLS_LLAMA ? "parameters" : "arguments";
 }
 
-bool tool_reader_init(tool_reader *r, tool_style style, const cJSON *tools, bool opened, bool one)
+const char *tool_style_head(int i)
 {
-    *r = (tool_reader){.style = style, .tools = tools, .one = one};
+    static const char *const heads[] = {
+        "{\"name\": ", "{\"name\":", "{\"type\": \"function\", \"name\": ",
+        "{\"type\":\"function\",\"name\":", NULL};
+    return heads[i];
+}
+
+bool tool_reader_init(tool_reader *r, tool_style style, const cJSON *tools, bool guided,
+                      bool opened, bool one)
+{
+    *r = (tool_reader){.style = style, .tools = tools, .guided = guided, .one = one};
     r->call = calloc(TOOL_CALLS_MAX, sizeof(*r->call));
     if (opened) tool_reader_push(r, tool_style_opening(style), strlen(tool_style_opening(style)));
     return r->call && !r->failed;
@@ -167,10 +176,33 @@ static verdict member(const tool_reader *r, size_t *at, head *h)
     return MORE;
 }
 
+/* Whether the object begins with a head and a plain name: no other is held to its form. */
+static verdict look_at_head(const tool_reader *r, size_t at)
+{
+    const char *s = r->raw.s + at;
+    size_t left = r->raw.len - at;
+    verdict v = NO_CALL;
+    for (int i = 0; tool_style_head(i); i++) {
+        size_t n = strlen(tool_style_head(i));
+        if (memcmp(s, tool_style_head(i), left < n ? left : n) != 0) continue;
+        if (left <= n) {
+            v = MORE;
+            continue;
+        }
+        if (s[n] != '"') continue;
+        size_t end = string_end(r, at + n);
+        if (!end) return MORE;
+        return memchr(s + n, '\\', end - at - n) ? NO_CALL : CALL;
+    }
+    return v;
+}
+
 /* The object at `at`, as far as it has come. */
 static verdict look(const tool_reader *r, size_t at, head *h)
 {
     *h = (head){0};
+    verdict begins = r->guided && r->style == TOOLS_LLAMA ? look_at_head(r, at) : CALL;
+    if (begins != CALL) return begins;
     for (size_t i = spaces(r, at + 1); i < r->raw.len;) {
         if (r->raw.s[i] == '}') {
             h->end = i + 1;

@@ -39,7 +39,8 @@ typedef struct tool_reader {
     tool_style style;
     const cJSON *tools; /* the request's */
     bool one;           /* one call and no more */
-    held_bytes raw;     /* what came and is not yet understood */
+    bool guided;
+    held_bytes raw; /* what came and is not yet understood */
     held_bytes text, args;
     size_t text_given;
     tool_call *call; /* [TOOL_CALLS_MAX] */
@@ -56,11 +57,16 @@ typedef struct tool_reader {
 const char *tool_style_marker(tool_style style);
 /* What stands before a call's object when it is the model's only way out. */
 const char *tool_style_opening(tool_style style);
+/* How an object begins, up to its name, which is a call of Llama's where calls are held to their
+ * form; the i-th, NULL: there are no more. */
+const char *tool_style_head(int i);
 /* The name of the member that holds the arguments. */
 const char *tool_style_arguments(tool_style style);
 
-/* `opened`: the prompt ends with tool_style_opening(), so the text begins with an object. */
-bool tool_reader_init(tool_reader *r, tool_style style, const cJSON *tools, bool opened, bool one);
+/* `guided`: of Llama's calls only those are, which begin with a head: the form sees no others.
+ * `opened`: the prompt ends with tool_style_opening(), so the text begins with an object. */
+bool tool_reader_init(tool_reader *r, tool_style style, const cJSON *tools, bool guided,
+                      bool opened, bool one);
 void tool_reader_clear(tool_reader *r);
 
 void tool_reader_push(tool_reader *r, const char *s, size_t len);

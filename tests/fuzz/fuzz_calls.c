@@ -10,7 +10,7 @@ static void read_in_pieces(tool_reader *r, const cJSON *tools, const uint8_t *da
                            size_t piece)
 {
     tool_style style = data[0] == 'm' ? TOOLS_MISTRAL : data[0] == 'l' ? TOOLS_LLAMA : TOOLS_HERMES;
-    if (!tool_reader_init(r, style, tools, data[0] == 'o', data[0] == 'o')) abort();
+    if (!tool_reader_init(r, style, tools, data[0] == 'g', data[0] == 'o', data[0] == 'o')) abort();
     for (size_t at = 1; at < size; at += piece)
         tool_reader_push(r, (const char *)data + at, size - at < piece ? size - at : piece);
     tool_reader_finish(r);

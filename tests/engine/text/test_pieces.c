@@ -224,6 +224,15 @@ START_TEST(a_map_of_noise_finds_nothing_outside_of_itself)
         charsmap_destroy(m);
     }
     ck_assert_int_gt(read, 100);
+    err e;
+    charsmap *far; /* "\1" leads to a text two gigabytes away */
+    ck_assert_int_eq(charsmap_read(&far,
+                                   "MAAAAAAAAAABDQAA8P//fwAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+                                   "AAAAAAAAAGEA",
+                                   &e),
+                     ERR_NONE);
+    ck_assert_str_eq(charsmap_find(far, "\1", 1), "");
+    charsmap_destroy(far);
 }
 END_TEST
 

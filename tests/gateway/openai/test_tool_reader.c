@@ -92,6 +92,26 @@ static const row rows[] = {
     {TOOLS_LLAMA, true, true, "{\"name\": \"g\", \"parameters\": {}}", "|g({})"},
 };
 
+/* Where calls are held to their form. */
+static const row guided_rows[] = {
+    {TOOLS_LLAMA, false, false,
+     " {\"name\": \"g\", \"parameters\": {}}; {\"name\":\"f\",\"parameters\":{}}", "|g({})|f({})"},
+    {TOOLS_LLAMA, false, false,
+     "{\"type\": \"function\", \"name\": \"f\", \"parameters\": {\"a\": 1}}", "|f({\"a\": 1})"},
+    {TOOLS_LLAMA, false, false, "{\"parameters\": {}, \"name\": \"f\"}",
+     "{\"parameters\": {}, \"name\": \"f\"}"},
+    {TOOLS_LLAMA, false, false, "{ \"name\": \"f\", \"parameters\": {}}",
+     "{ \"name\": \"f\", \"parameters\": {}}"},
+    {TOOLS_LLAMA, false, false, "{\"name\": \"\\u0066\", \"parameters\": {}}",
+     "{\"name\": \"\\u0066\", \"parameters\": {}}"},
+    {TOOLS_LLAMA, false, false, "{\"name\": ", "{\"name\": "},
+};
+
+enum {
+    N_ROWS = sizeof(rows) / sizeof(*rows),
+    N_GUIDED = sizeof(guided_rows) / sizeof(*guided_rows)
+};
+
 static cJSON *tools(void)
 {
     return cJSON_Parse("[{\"function\":{\"name\":\"f\"}},{\"function\":{\"name\":\"g\"}}]");
@@ -99,13 +119,14 @@ static cJSON *tools(void)
 
 START_TEST(each_way_of_writing_calls_however_it_is_cut)
 {
-    const row *t = &rows[_i];
+    bool guided = _i >= N_ROWS;
+    const row *t = guided ? &guided_rows[_i - N_ROWS] : &rows[_i];
     cJSON *known = tools();
     char got[1024];
     size_t len = strlen(t->text);
     for (size_t step = 1; step <= len; step++) {
         tool_reader r;
-        ck_assert(tool_reader_init(&r, t->style, known, t->opened, t->one));
+        ck_assert(tool_reader_init(&r, t->style, known, guided, t->opened, t->one));
         for (size_t i = 0; i < len; i += step)
             tool_reader_push(&r, t->text + i, len - i < step ? len - i : step);
         ck_assert_int_eq(tool_reader_done(&r), t->one);
@@ -124,7 +145,7 @@ START_TEST(comes_as_it_is_made)
 {
     tool_reader r;
     size_t len;
-    ck_assert(tool_reader_init(&r, TOOLS_HERMES, NULL, false, false));
+    ck_assert(tool_reader_init(&r, TOOLS_HERMES, NULL, false, false, false));
     tool_reader_push(&r, "abc <", 5);
     (void)tool_reader_take_text(&r, &len);
     ck_assert_uint_eq(len, 3);
@@ -154,14 +175,14 @@ START_TEST(broken_calls_do_no_harm)
     static const char odd[] = "{}[]\"\\,:<>; \n\x01";
     cJSON *known = tools();
     for (int i = 0; i < 20000; i++) {
-        const row *t = &rows[draw(sizeof(rows) / sizeof(rows[0]))];
+        const row *t = &rows[draw(N_ROWS)];
         size_t len = strlen(t->text);
         char *s = strdup(t->text);
         for (uint32_t k = 0; k < 1 + draw(4); k++)
             s[draw((uint32_t)len)] = odd[draw(sizeof(odd) - 1)];
         if (draw(4) == 0) len = draw((uint32_t)len + 1);
         tool_reader r;
-        ck_assert(tool_reader_init(&r, t->style, known, t->opened, t->one));
+        ck_assert(tool_reader_init(&r, t->style, known, draw(2) == 0, t->opened, t->one));
         for (size_t at = 0; at < len;) {
             size_t n = 1 + draw(9);
             if (n > len - at) n = len - at;
@@ -189,7 +210,7 @@ START_TEST(huge_and_deep)
     static char block[4096];
     tool_reader r;
     memset(block, '[', sizeof(block));
-    ck_assert(tool_reader_init(&r, TOOLS_HERMES, NULL, false, false));
+    ck_assert(tool_reader_init(&r, TOOLS_HERMES, NULL, false, false, false));
     tool_reader_push(&r, begin, sizeof(begin) - 1);
     for (int i = 0; i < 2000; i++) tool_reader_push(&r, block, sizeof(block));
     tool_reader_finish(&r);
@@ -198,14 +219,14 @@ START_TEST(huge_and_deep)
     tool_reader_clear(&r);
 
     /* a head without end is text at last */
-    ck_assert(tool_reader_init(&r, TOOLS_HERMES, NULL, false, false));
+    ck_assert(tool_reader_init(&r, TOOLS_HERMES, NULL, false, false, false));
     tool_reader_push(&r, "<tool_call>{\"x\":\"", 17);
     memset(block, 'y', sizeof(block));
     for (int i = 0; i < 100; i++) tool_reader_push(&r, block, sizeof(block));
     ck_assert_uint_ge(r.text.len, 90 * sizeof(block));
     tool_reader_clear(&r);
 
-    ck_assert(tool_reader_init(&r, TOOLS_HERMES, NULL, false, false));
+    ck_assert(tool_reader_init(&r, TOOLS_HERMES, NULL, false, false, false));
     for (int i = 0; i < 500; i++)
         tool_reader_push(&r, "<tool_call>{\"name\":\"f\"}</tool_call>", 35);
     tool_reader_finish(&r);
@@ -219,8 +240,7 @@ int main(void)
     Suite *s = suite_create("tool_reader");
     TCase *tc = tcase_create("all");
     tcase_set_timeout(tc, 60);
-    tcase_add_loop_test(tc, each_way_of_writing_calls_however_it_is_cut, 0,
-                        (int)(sizeof(rows) / sizeof(rows[0])));
+    tcase_add_loop_test(tc, each_way_of_writing_calls_however_it_is_cut, 0, N_ROWS + N_GUIDED);
     tcase_add_test(tc, comes_as_it_is_made);
     tcase_add_test(tc, broken_calls_do_no_harm);
     tcase_add_test(tc, huge_and_deep);

@@ -1,0 +1,260 @@
+/* grammar_tags.c -- free text with forms in it: where a trigger has come, one of the tags follows
+ * that begin with it, a form inside, its end; then text is free again.
+ *
+ * The text between is an automaton that knows which trigger it may be in (Aho and Corasick's).  It
+ * has one edge for each byte, so a text stands in one state of it.  Triggers of the second kind
+ * count only where the text begins, or a tag of theirs has ended and a comma or semicolon has come:
+ * what is not one of them is free text again, with the byte that tells.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/json.h"
+#include "engine/grammar/grammar_schema.h"
+
+enum { NODES = 8192, TAGS = 1024, TEXT_MAX = 4096 };
+
+typedef struct {
+    const char *text;
+    int32_t dispatch; /* the state behind it */
+} trigger;
+
+typedef struct {
+    int32_t child[256];  /* 0: none */
+    int32_t fail, state; /* fail: of the longest shorter beginning that the text ends with */
+    int trigger;         /* that ends here; -1: none */
+} node;
+
+typedef struct {
+    schema_compiler *c;
+    g_builder *b;
+    node *node; /* [0] is the text's beginning; those of the second kind begin at `first` */
+    int n, cap, first;
+    trigger trig[TAGS];
+    int n_trig;
+    int32_t end, after; /* of the answer; where a tag of the second kind has ended */
+} tags;
+
+static const char *text_at(const cJSON *v, const char *name)
+{
+    const char *s = cJSON_GetStringValue(json_get(v, name));
+    return s ? s : "";
+}
+
+static int32_t new_node(tags *t)
+{
+    if (t->n == t->cap) {
+        int cap = t->cap ? 2 * t->cap : 64;
+        node *more = cap <= NODES ? realloc(t->node, (size_t)cap * sizeof(*more)) : NULL;
+        if (!more) {
+            (void)schema_fail(t->c, ERR_LIMIT, "the triggers are too long");
+            return 0;
+        }
+        t->node = more;
+        t->cap = cap;
+    }
+    t->node[t->n] = (node){.trigger = -1, .state = gb_state(t->b)};
+    return t->n++;
+}
+
+/* A trigger below `root`; its number, or that of the same one. */
+static int plant(tags *t, int32_t root, const char *text)
+{
+    int32_t at = root;
+    for (const char *s = text; *s && !t->c->rc; s++) {
+        int32_t next = t->node[at].child[(unsigned char)*s];
+        if (!next) {
+            next = new_node(t);
+            t->node[at].child[(unsigned char)*s] = next;
+        }
+        at = next;
+    }
+    if (t->c->rc) return 0;
+    if (t->node[at].trigger < 0 && t->n_trig < TAGS) {
+        t->trig[t->n_trig] = (trigger){text, gb_state(t->b)};
+        t->node[at].trigger = t->n_trig++;
+    }
+    if (t->node[at].trigger < 0) return schema_fail(t->c, ERR_LIMIT, "too many triggers");
+    return t->node[at].trigger;
+}
+
+/* The state of free text behind one more byte: a node, which may end a trigger. */
+static int32_t go(const tags *t, int32_t at, int byte)
+{
+    while (at > 0 && !t->node[at].child[byte]) at = t->node[at].fail;
+    return t->node[at].child[byte];
+}
+
+/* Fail links, breadth first; what ends with a trigger is one. */
+static bool link_nodes(tags *t)
+{
+    int32_t *queue = malloc(((size_t)t->first + 1) * sizeof(*queue));
+    int n = 0;
+    for (int byte = 0; queue && byte < 256; byte++)
+        if (t->node[0].child[byte]) queue[n++] = t->node[0].child[byte];
+    for (int i = 0; i < n; i++) {
+        node *from = &t->node[queue[i]];
+        for (int byte = 0; byte < 256; byte++) {
+            int32_t to = from->child[byte];
+            if (!to) continue;
+            t->node[to].fail = go(t, from->fail, byte);
+            if (t->node[to].trigger < 0) t->node[to].trigger = t->node[t->node[to].fail].trigger;
+            queue[n++] = to;
+        }
+    }
+    free(queue);
+    return queue || schema_fail(t->c, ERR_NOMEM, "no memory");
+}
+
+static int32_t state_of(const tags *t, int32_t at)
+{
+    int k = t->node[at].trigger;
+    return k >= 0 ? t->trig[k].dispatch : t->node[at].state;
+}
+
+/* One edge for each stretch of bytes that lead to one state; `to` of each byte. */
+static void put_edges(tags *t, int32_t from, const int32_t to[256])
+{
+    for (int lo = 0, hi; lo < 256 && !t->b->failed; lo = hi + 1) {
+        for (hi = lo; hi < 255 && to[hi + 1] == to[lo];) hi++;
+        gb_bytes(t->b, from, lo, hi, STEP_PLAIN, to[lo]);
+    }
+    gb_eps(t->b, from, t->end);
+}
+
+static void put_free_text(tags *t)
+{
+    int32_t to[256];
+    for (int32_t at = 0; at < t->first; at++) {
+        if (t->node[at].trigger >= 0) continue;
+        for (int byte = 0; byte < 256; byte++) to[byte] = state_of(t, go(t, at, byte));
+        put_edges(t, t->node[at].state, to);
+    }
+}
+
+static bool is_space(int byte)
+{
+    return byte == ' ' || byte == '\t' || byte == '\r' || byte == '\n';
+}
+
+/* Nodes of the second kind; a child stands behind its parent. */
+static void put_first(tags *t)
+{
+    int32_t to[256];
+    for (int32_t at = t->first; at < t->n; at++) {
+        if (t->node[at].trigger >= 0) continue;
+        for (int byte = 0; byte < 256; byte++) {
+            int32_t next = t->node[at].child[byte], text = go(t, t->node[at].fail, byte);
+            if (next) t->node[next].fail = text; /* where free text would stand */
+            to[byte] = next                               ? state_of(t, next)
+                       : at == t->first && is_space(byte) ? t->node[at].state
+                                                          : state_of(t, text);
+        }
+        put_edges(t, t->node[at].state, to);
+    }
+}
+
+/* Behind a tag of the second kind: spaces, then another, or free text. */
+static void put_after(tags *t)
+{
+    int32_t to[256];
+    for (int byte = 0; byte < 256; byte++)
+        to[byte] = is_space(byte)               ? t->after
+                   : byte == ',' || byte == ';' ? t->node[t->first].state
+                                                : state_of(t, go(t, 0, byte));
+    put_edges(t, t->after, to);
+}
+
+/* What follows a trigger: the rest of the tag's beginning, its form, its end. */
+static bool put_tag(tags *t, const cJSON *v, int k, bool first)
+{
+    const char *begin = text_at(v, "begin") + strlen(t->trig[k].text), *end = text_at(v, "end");
+    int32_t inside = gb_state(t->b), behind = gb_state(t->b);
+    gb_text(t->b, t->trig[k].dispatch, begin, strlen(begin), inside);
+    const cJSON *schema = json_get(v, "schema");
+    gb_call(t->b, inside, schema_rule(t->c, schema), BOUNDS_NONE, behind);
+    gb_text(t->b, behind, end, strlen(end), first ? t->after : t->node[0].state);
+    return !t->c->rc;
+}
+
+/* A tag behind each trigger of `list` that it begins with. */
+static bool put_tags(tags *t, const cJSON *spec, const char *list, int from, int to, bool first)
+{
+    const cJSON *v;
+    cJSON_ArrayForEach(v, json_get(spec, list))
+    {
+        int found = 0;
+        for (int k = from; k < to && !t->c->rc; k++) {
+            if (strncmp(text_at(v, "begin"), t->trig[k].text, strlen(t->trig[k].text)) != 0)
+                continue;
+            found++;
+            if (!put_tag(t, v, k, first)) return false;
+        }
+        if (!found) return schema_fail(t->c, ERR_INPUT, "a tag begins with none of the triggers");
+    }
+    return !t->c->rc;
+}
+
+static bool plant_all(tags *t, const cJSON *list, int32_t root)
+{
+    const cJSON *v;
+    cJSON_ArrayForEach(v, list)
+    {
+        const char *s = cJSON_GetStringValue(v);
+        if (!s || !s[0] || strlen(s) > TEXT_MAX)
+            return schema_fail(t->c, ERR_INPUT, "a trigger must be 1 to 4096 bytes of text");
+        (void)plant(t, root, s);
+        if (t->c->rc) return false;
+    }
+    return true;
+}
+
+/* Each trigger leads somewhere. */
+static bool all_lead(tags *t, const cJSON *spec, int n)
+{
+    const cJSON *v;
+    for (int k = 0; k < n; k++) {
+        bool leads = false;
+        cJSON_ArrayForEach(v, json_get(spec, "tags")) leads |=
+            strncmp(text_at(v, "begin"), t->trig[k].text, strlen(t->trig[k].text)) == 0;
+        if (!leads) return schema_fail(t->c, ERR_INPUT, "no tag begins with a trigger");
+    }
+    return true;
+}
+
+static bool put_all(tags *t, const cJSON *spec)
+{
+    const cJSON *leads = json_get(spec, "leads"), *heads = json_get(spec, "heads"), *v;
+    (void)new_node(t);
+    if (t->c->rc || !plant_all(t, json_get(spec, "triggers"), 0)) return false;
+    int n_triggers = t->n_trig;
+    if (!plant_all(t, leads, 0)) return false;
+    int n_free = t->n_trig;
+    t->first = t->n;
+    if (!link_nodes(t)) return false;
+    (void)new_node(t);
+    if (t->c->rc || !plant_all(t, heads, t->first)) return false;
+    t->after = gb_state(t->b);
+    int k = n_triggers;
+    cJSON_ArrayForEach(v, leads) gb_eps(t->b, t->trig[k++].dispatch, t->node[t->first].state);
+    put_free_text(t);
+    put_first(t);
+    put_after(t);
+    return all_lead(t, spec, n_triggers) && put_tags(t, spec, "tags", 0, n_triggers, false) &&
+           put_tags(t, spec, "first", n_free, t->n_trig, true);
+}
+
+bool grammar_put_tags(schema_compiler *c, const cJSON *spec, int32_t from, int32_t to)
+{
+    tags *t = calloc(1, sizeof(*t));
+    if (!t) return schema_fail(c, ERR_NOMEM, "no memory");
+    t->c = c;
+    t->b = &c->b;
+    t->end = to;
+    bool ok = put_all(t, spec);
+    bool heads = ok && json_get(spec, "heads");
+    if (ok) gb_eps(t->b, from, t->node[heads ? t->first : 0].state);
+    free(t->node);
+    free(t);
+    return ok;
+}

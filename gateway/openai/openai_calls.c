@@ -1,0 +1,306 @@
+/* openai_calls.c -- what form calls of tools must have.
+ *
+ * Where the answer must be a call, it is that form alone.  Where it may be one (auto), text is free
+ * up to the mark by which the model's family opens calls; from there on the name is one of those
+ * offered and the arguments keep that function's schema, up to the call's end (structural tags).
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/json.h"
+#include "gateway/openai/openai_inside.h"
+#include "gateway/openai/openai_tools.h"
+
+static bool no_memory(openai_problem *p)
+{
+    return openai_refuse(p, 503, "out_of_memory", NULL, "out of memory, try again");
+}
+
+void openai_move_refs(cJSON *s, int fn, bool *failed)
+{
+    static const char *const values[] = {"const", "enum", "default", "examples", "example"};
+    cJSON *v;
+    cJSON_ArrayForEach(v, s)
+    {
+        bool data = false;
+        for (size_t i = 0; v->string && i < sizeof(values) / sizeof(values[0]); i++)
+            data |= strcmp(values[i], v->string) == 0;
+        if (data) continue;
+        if (v->string && strcmp(v->string, "$ref") == 0 && cJSON_IsString(v) &&
+            v->valuestring[0] == '#') {
+            char path[512];
+            int n = snprintf(path, sizeof(path), "#/$defs/f%d%s", fn, v->valuestring + 1);
+            if (n >= (int)sizeof(path) || !cJSON_SetValuestring(v, path)) *failed = true;
+        } else if (v->child) {
+            openai_move_refs(v, fn, failed);
+        }
+    }
+}
+
+/* {"name": "f", "arguments": {...}}, its arguments at #/$defs/f<fn>. */
+static cJSON *schema_of_call(const cJSON *f, int fn, const char *arguments)
+{
+    char ref[32];
+    snprintf(ref, sizeof(ref), "#/$defs/f%d", fn);
+    const char *const words[] = {"name", arguments};
+    cJSON *s = cJSON_CreateObject(), *required = cJSON_CreateStringArray(words, 2);
+    cJSON *properties = s ? cJSON_AddObjectToObject(s, "properties") : NULL;
+    cJSON *name = properties ? cJSON_AddObjectToObject(properties, "name") : NULL;
+    cJSON *args = properties ? cJSON_AddObjectToObject(properties, arguments) : NULL;
+    bool ok = name && args && required && cJSON_AddStringToObject(s, "type", "object") &&
+              cJSON_AddBoolToObject(s, "additionalProperties", false) &&
+              cJSON_AddStringToObject(name, "const", json_get(f, "name")->valuestring) &&
+              cJSON_AddStringToObject(args, "$ref", ref);
+    if (!ok || !cJSON_AddItemToObject(s, "required", required)) {
+        cJSON_Delete(required);
+        cJSON_Delete(s);
+        return NULL;
+    }
+    return s;
+}
+
+/* {"type": "object"}: NULL without memory. */
+static cJSON *any_object(void)
+{
+    cJSON *s = cJSON_CreateObject();
+    if (s && cJSON_AddStringToObject(s, "type", "object")) return s;
+    cJSON_Delete(s);
+    return NULL;
+}
+
+/* The arguments' own schema; a function without one takes none.  In auto, `strict: false` means any
+ * arguments. */
+static cJSON *schema_of_arguments(const cJSON *f, int fn, bool may)
+{
+    const cJSON *given = json_get(f, "parameters");
+    bool failed = false;
+    if (may && cJSON_IsFalse(json_get(f, "strict"))) return any_object();
+    if (openai_is_set(given) && given->child) {
+        cJSON *s = cJSON_Duplicate(given, true);
+        if (s) openai_move_refs(s, fn, &failed);
+        if (s && !failed && !json_get(s, "type") && !json_get(s, "$ref") && !json_get(s, "anyOf"))
+            failed = !cJSON_AddStringToObject(s, "type", "object");
+        if (!failed) return s;
+        cJSON_Delete(s);
+        return NULL;
+    }
+    cJSON *s = cJSON_CreateObject();
+    if (s && cJSON_AddStringToObject(s, "type", "object") &&
+        cJSON_AddObjectToObject(s, "properties") &&
+        cJSON_AddBoolToObject(s, "additionalProperties", false)) {
+        return s;
+    }
+    cJSON_Delete(s);
+    return NULL;
+}
+
+/* {"$defs": {"f0": ..}, "anyOf": [call, ..]}: NULL without memory. */
+static cJSON *schema_of_calls(const openai_request *rq, tool_style style, bool may)
+{
+    cJSON *root = cJSON_CreateObject();
+    cJSON *defs = root ? cJSON_AddObjectToObject(root, "$defs") : NULL;
+    cJSON *any = defs ? cJSON_AddArrayToObject(root, "anyOf") : NULL;
+    const cJSON *t;
+    int fn = 0;
+    bool ok = any != NULL;
+    cJSON_ArrayForEach(t, rq->callable)
+    {
+        const cJSON *f = json_get(t, "function");
+        char name[16];
+        if (!ok || (rq->tool_named && f != rq->tool_named)) continue;
+        snprintf(name, sizeof(name), "f%d", fn);
+        cJSON *args = schema_of_arguments(f, fn, may);
+        cJSON *call = schema_of_call(f, fn++, tool_style_arguments(style));
+        ok = args && call && cJSON_AddItemToObject(defs, name, args);
+        if (!ok) cJSON_Delete(args);
+        if (ok) ok = cJSON_AddItemToArray(any, call);
+        if (!ok) cJSON_Delete(call);
+    }
+    if (ok) return root;
+    cJSON_Delete(root);
+    return NULL;
+}
+
+static bool force(openai_request *rq, tool_style style, openai_problem *p)
+{
+    if (rq->format_param) {
+        return openai_refuse(p, 400, "invalid_value", "tool_choice",
+                             "'%s' and 'tool_choice' both say what the answer is: give one",
+                             rq->format_param);
+    }
+    rq->format_tree = schema_of_calls(rq, style, false);
+    if (!rq->format_tree) return no_memory(p);
+    rq->format_param = "tools";
+    rq->format = (grammar_spec){.kind = GRAMMAR_SCHEMA, .json = rq->format_tree};
+    rq->one_call = true;
+    rq->rules.ignore_eos = false;
+    return true;
+}
+
+/* ---- calls in auto -------------------------------------------------------------------------- */
+
+static bool add_text(cJSON *list, const char *text)
+{
+    cJSON *s = cJSON_CreateString(text);
+    if (s && cJSON_AddItemToArray(list, s)) return true;
+    cJSON_Delete(s);
+    return false;
+}
+
+/* Takes `schema` over. */
+static bool add_tag(cJSON *list, const char *begin, cJSON *schema, const char *end)
+{
+    cJSON *tag = cJSON_CreateObject();
+    bool ok = tag && schema && cJSON_AddItemToObject(tag, "schema", schema);
+    if (!ok) cJSON_Delete(schema);
+    ok = ok && cJSON_AddStringToObject(tag, "begin", begin) &&
+         cJSON_AddStringToObject(tag, "end", end) && cJSON_AddItemToArray(list, tag);
+    if (!ok) cJSON_Delete(tag);
+    return ok;
+}
+
+/* One mark, behind which any of the calls stands, or a list of them. */
+static bool add_marked(cJSON *root, tool_style style, cJSON *calls)
+{
+    cJSON *triggers = cJSON_AddArrayToObject(root, "triggers");
+    cJSON *tags = triggers ? cJSON_AddArrayToObject(root, "tags") : NULL;
+    bool ok = calls && tags && add_text(triggers, tool_style_marker(style));
+    if (ok && style == TOOLS_MISTRAL) {
+        cJSON *list = cJSON_CreateObject();
+        ok = list && cJSON_AddItemToObject(list, "items", calls) &&
+             cJSON_AddStringToObject(list, "type", "array") &&
+             cJSON_AddNumberToObject(list, "minItems", 1);
+        if (ok) return add_tag(tags, "[TOOL_CALLS] ", list, "");
+        cJSON_Delete(list);
+        return false;
+    }
+    if (ok) return add_tag(tags, "<tool_call>\n", calls, "\n</tool_call>");
+    cJSON_Delete(calls);
+    return false;
+}
+
+/* What a call of Llama's begins with, of one function: each of tool_style_heads(). */
+static bool add_heads(cJSON *heads, cJSON *first, const char *function, int fn)
+{
+    char head[128], begin[160];
+    for (int i = 0; tool_style_head(i); i++) {
+        cJSON *ref = cJSON_CreateObject();
+        char path[32];
+        bool tight = !strchr(tool_style_head(i), ' ');
+        snprintf(head, sizeof(head), "%s\"%s\"", tool_style_head(i), function);
+        snprintf(begin, sizeof(begin), tight ? "%s,\"parameters\":" : "%s, \"parameters\": ", head);
+        snprintf(path, sizeof(path), "#/$defs/f%d", fn);
+        bool ok = ref && cJSON_AddStringToObject(ref, "$ref", path) && add_text(heads, head);
+        if (!ok) cJSON_Delete(ref);
+        if (!ok || !add_tag(first, begin, ref, "}")) return false;
+    }
+    return true;
+}
+
+static bool add_unmarked(const openai_request *rq, cJSON *root, tool_style style)
+{
+    cJSON *leads = cJSON_AddArrayToObject(root, "leads");
+    cJSON *heads = leads ? cJSON_AddArrayToObject(root, "heads") : NULL;
+    cJSON *first = heads ? cJSON_AddArrayToObject(root, "first") : NULL;
+    const cJSON *t;
+    int fn = 0;
+    bool ok = first && add_text(leads, tool_style_marker(style));
+    cJSON_ArrayForEach(t, rq->callable) ok =
+        ok && add_heads(heads, first, json_get(json_get(t, "function"), "name")->valuestring, fn++);
+    return ok;
+}
+
+static bool guide(openai_request *rq, tool_style style, openai_problem *p)
+{
+    cJSON *calls = schema_of_calls(rq, style, true), *root = cJSON_CreateObject();
+    cJSON *defs = calls ? cJSON_DetachItemFromObject(calls, "$defs") : NULL;
+    bool ok = root && defs && cJSON_AddItemToObject(root, "$defs", defs);
+    if (!ok) cJSON_Delete(defs);
+    if (ok && style == TOOLS_LLAMA)
+        ok = add_unmarked(rq, root, style);
+    else if (ok) {
+        ok = add_marked(root, style, calls);
+        calls = NULL;
+    }
+    cJSON_Delete(calls);
+    if (!ok) {
+        cJSON_Delete(root);
+        return no_memory(p);
+    }
+    rq->format_tree = root;
+    rq->format_param = "tools";
+    rq->format = (grammar_spec){.kind = GRAMMAR_TAGS, .json = root};
+    rq->guided = true;
+    return true;
+}
+
+bool openai_form_calls(openai_request *rq, tool_style style, bool may_guide, openai_problem *p)
+{
+    if (rq->tool_choice >= TOOL_CHOICE_REQUIRED) return force(rq, style, p);
+    if (rq->format_param) return true; /* a form says all */
+    return may_guide ? guide(rq, style, p) : openai_free_calls(rq, p);
+}
+
+/* ---- calls without a form ------------------------------------------------------------------- */
+
+static void ignore(openai_request *rq, const char *name)
+{
+    for (int i = 0; i < rq->n_ignored; i++)
+        if (strcmp(rq->ignored[i], name) == 0) return;
+    if (rq->n_ignored < OPENAI_IGNORED_MAX) rq->ignored[rq->n_ignored++] = name;
+}
+
+bool openai_free_calls(openai_request *rq, openai_problem *p)
+{
+    const cJSON *t;
+    if (rq->callable != rq->tools)
+        return openai_refuse(p, 400, "unsupported_parameter", "tool_choice",
+                             "'tool_choice' allowed_tools is not supported here: this model's or "
+                             "adapter's calls are not guided");
+    cJSON_ArrayForEach(t, rq->tools)
+    {
+        if (cJSON_IsTrue(json_get(json_get(t, "function"), "strict")))
+            ignore(rq, "tools.function.strict");
+    }
+    if (rq->guided) rq->format_param = NULL;
+    rq->guided = false;
+    return true;
+}
+
+/* Whether the schema of one function's arguments can be kept. */
+static bool can_be_kept(grammar_maker *m, const cJSON *def, err *e)
+{
+    char path[32];
+    grammar *g = NULL;
+    cJSON *one = cJSON_CreateObject(), *defs = one ? cJSON_AddObjectToObject(one, "$defs") : NULL;
+    snprintf(path, sizeof(path), "#/$defs/%.16s", def->string);
+    bool ok = defs && cJSON_AddItemReferenceToObject(defs, def->string, (cJSON *)def) &&
+              cJSON_AddStringToObject(one, "$ref", path);
+    err_code rc =
+        ok ? grammar_acquire(m, &(grammar_spec){.kind = GRAMMAR_SCHEMA, .json = one}, &g, e)
+           : err_set(e, ERR_NOMEM, "no memory");
+    grammar_release(g);
+    cJSON_Delete(one);
+    return rc == ERR_NONE;
+}
+
+err_code openai_loosen_calls(openai_request *rq, grammar_maker *m, err *e)
+{
+    cJSON *defs = cJSON_GetObjectItemCaseSensitive(rq->format_tree, "$defs"), *def = defs->child;
+    const cJSON *t;
+    cJSON_ArrayForEach(t, rq->callable)
+    {
+        cJSON *next = def->next;
+        if (!can_be_kept(m, def, e)) {
+            if (cJSON_IsTrue(json_get(json_get(t, "function"), "strict"))) return ERR_UNSUPPORTED;
+            char name[16];
+            cJSON *any = any_object();
+            snprintf(name, sizeof(name), "%s", def->string);
+            if (!any || !cJSON_ReplaceItemInObjectCaseSensitive(defs, name, any))
+                return err_set(e, ERR_NOMEM, "no memory");
+            ignore(rq, "tools.function.parameters");
+        }
+        def = next;
+    }
+    return ERR_NONE;
+}
