@@ -774,10 +774,16 @@ static void remember(grammar_maker *m, grammar *g)
     grammar_release(out);
 }
 
-/* Masks ahead of time, as far as a small budget goes: the first answer waits less. */
+/* Masks ahead of time, as far as a small budget goes: the first answer waits less.  Of tags only the
+ * free text's: most answers have no other. */
 static void warm(grammar *g)
 {
     g_walk *w = grammar_walk_create();
+    if (w && g->shown) {
+        (void)make_mask(g, g->a.home, w);
+        grammar_walk_destroy(w);
+        return;
+    }
     for (int s = g->a.n_shared; w && s < g->a.n_states && w->work < WARM_WORK; s++) {
         if (g->a.n_bytes[s] > 0 && g->a.need[s] < GRAMMAR_NEVER) (void)make_mask(g, s, w);
     }

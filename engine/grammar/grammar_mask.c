@@ -64,7 +64,8 @@ static void plant(token_trie *t, const word *list, int n)
         while (depth > (int)same) t->node[open[--depth]].skip = t->n_nodes;
         for (size_t k = same; k < p->len; k++) {
             open[depth++] = t->n_nodes;
-            t->node[t->n_nodes++] = (trie_node){(uint8_t)p->s[k], (uint8_t)(k + 1), 0, 0, i};
+            t->node[t->n_nodes++] =
+                (trie_node){.byte = (uint8_t)p->s[k], .depth = (uint8_t)(k + 1), .token = i};
         }
         t->node[open[depth - 1]].n_tokens++;
         t->id[i] = p->id;
@@ -76,6 +77,16 @@ static void plant(token_trie *t, const word *list, int n)
     t->at[n] = used;
     while (depth > 0) t->node[open[--depth]].skip = t->n_nodes;
     t->n_tokens = n;
+}
+
+/* From the last node to the first: those below one stand behind it. */
+static void note_bytes_below(token_trie *t)
+{
+    for (int i = t->n_nodes - 1; i >= 0; i--) {
+        trie_node *n = &t->node[i];
+        for (int k = i + 1; k < n->skip; k = t->node[k].skip)
+            n->below |= t->node[k].below | 1ULL << (t->node[k].byte >> 2);
+    }
 }
 
 bool trie_build(token_trie *t, const tokenizer *tok, int n_vocab)
@@ -95,6 +106,7 @@ bool trie_build(token_trie *t, const tokenizer *tok, int n_vocab)
     if (list && n) qsort(list, (size_t)n, sizeof(*list), by_bytes);
     bool ok = list && allocate(t, list, n);
     if (ok) plant(t, list, n);
+    if (ok) note_bytes_below(t);
     free(list);
     if (!ok) trie_clear(t);
     return ok;
@@ -157,6 +169,14 @@ static uint8_t kind_of(const g_walk *w, int depth, bool left)
     return least <= KIND_MOST ? (uint8_t)least : KIND_DEPENDS;
 }
 
+/* Free text is in no trigger there, and no token of the subtree begins one. */
+static bool stays_home(const g_auto *a, const g_walk *w, const trie_node *n)
+{
+    int from = w->conf_at[n->depth];
+    return a->home && w->conf_at[n->depth + 1] - from == 2 && w->conf[from].state == a->home &&
+           !(n->below & a->leave_home);
+}
+
 /* kind[place] for all tokens.  False: too much work. */
 static bool sort_tokens(const token_trie *t, const g_auto *a, int32_t state, g_walk *w,
                         uint8_t *kind)
@@ -175,9 +195,11 @@ static bool sort_tokens(const token_trie *t, const g_auto *a, int32_t state, g_w
         bool left = inherited[d - 1] || w->left_at[d];
         inherited[d] = left;
         if (w->work - begin > MASK_WORK_MAX) return false;
-        if (!goes_on) {
+        bool home = goes_on && stays_home(a, w, n);
+        if (!goes_on || home) {
             int end = n->skip < t->n_nodes ? t->node[n->skip].token : t->n_tokens;
-            if (left) memset(kind + n->token, KIND_DEPENDS, (size_t)(end - n->token));
+            if (left || home)
+                memset(kind + n->token, home ? 0 : KIND_DEPENDS, (size_t)(end - n->token));
             i = n->skip;
             continue;
         }

@@ -16,6 +16,7 @@ typedef struct trie_node {
     uint16_t n_tokens; /* that end here (several ids may have the same bytes) */
     int32_t skip;      /* first node behind the subtree */
     int32_t token;     /* place of the subtree's first token */
+    uint64_t below;    /* bytes of the nodes below, a bit for four of them */
 } trie_node;
 
 /* The vocabulary without special and added tokens.  A token's place is its rank by bytes. */

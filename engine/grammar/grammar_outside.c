@@ -113,12 +113,21 @@ static int find(const outside *o, int32_t id)
     return lo < o->n && o->list[lo].id == id ? lo : -1;
 }
 
+/* The answer may end where set 0 is. */
+static bool may_end(const g_walk *w)
+{
+    bool end = false;
+    for (int i = w->conf_at[0]; i < w->conf_at[1]; i++)
+        end |= w->conf[i].node == NODE_ROOT && w->a->is_end[w->conf[i].state];
+    return end;
+}
+
 bool outside_walk(const outside *o, const bool *shown, int32_t token, g_walk *w, int *depth)
 {
     int k = find(o, token);
     *depth = 0;
     if (k < 0) return false;
-    return !shown[k] || walk_bytes(&o->list[k], w, depth);
+    return shown[k] ? walk_bytes(&o->list[k], w, depth) : may_end(w);
 }
 
 int32_t outside_longest(const outside *o, const bool *shown, const uint8_t *s, int len, int *n)

@@ -2,8 +2,8 @@
  *
  *     bench_grammar TOKENIZER_DIR SPECS N [--time]
  *
- * SPECS holds one JSON object a line: {"schema": ...}, {"regex": "..."} or {"choice": [...]}.  For
- * each, N answers are made by drawing among the allowed tokens, and written as {"line": i, "text":
+ * SPECS holds one JSON object a line: {"schema": ...}, {"regex": "..."}, {"choice": [...]} or
+ * {"tags": ...}.  For each, N answers are made by drawing among the allowed tokens, and written as {"line": i, "text":
  * "..."}.  --time: instead, microseconds per token for mask and accept, and for compiling, by line.
  */
 #include <stdio.h>
@@ -97,6 +97,8 @@ static bool one_line(grammar_maker *m, const tokenizer *tok, grammar_walk *w, co
     grammar_spec spec = {.kind = GRAMMAR_SCHEMA, .json = json_get(tree, "schema")};
     const cJSON *regex = json_get(tree, "regex"), *choice = json_get(tree, "choice");
     if (regex) spec = (grammar_spec){.kind = GRAMMAR_REGEX, .regex = regex->valuestring};
+    const cJSON *tags = json_get(tree, "tags");
+    if (tags) spec = (grammar_spec){.kind = GRAMMAR_TAGS, .json = tags};
     if (choice) spec = (grammar_spec){.kind = GRAMMAR_CHOICE, .json = choice};
     grammar *g;
     int64_t start = clock_now_us(), us = 0;

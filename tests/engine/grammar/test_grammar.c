@@ -711,12 +711,148 @@ START_TEST(a_model_that_may_think_may_answer_at_once)
 }
 END_TEST
 
+/* ---- tags ----------------------------------------------------------------------------------- */
+
+static grammar *must_tags(const char *text)
+{
+    err e = {.msg = ""};
+    grammar *g;
+    cJSON *tree = cJSON_Parse(text);
+    ck_assert_ptr_nonnull(tree);
+    grammar_spec spec = {.kind = GRAMMAR_TAGS, .json = tree};
+    ck_assert_msg(grammar_acquire(maker, &spec, &g, &e) == ERR_NONE, "%s: %s", text, e.msg);
+    cJSON_Delete(tree);
+    return g;
+}
+
+static const char marked[] =
+    "{\"triggers\":[\"<c>\",\"<cc\"],\"tags\":[{\"begin\":\"<c>\",\"schema\":{\"enum\":[1,2]},"
+    "\"end\":"
+    "\"</c>\"},{\"begin\":\"<cc=\",\"schema\":{\"type\":\"boolean\"},\"end\":\"\"}]}";
+static const char headed[] = "{\"leads\":[\"<|assistant|>\"],\"heads\":[\"{\\\"f\\\"\"],\"first\":["
+                             "{\"begin\":\"{\\\"f\\\":\","
+                             "\"schema\":{\"enum\":[1,2]},\"end\":\"}\"}]}";
+
+START_TEST(free_text_has_its_tags)
+{
+    static const struct {
+        const char *form, *text;
+        bool yes;
+    } cases[] = {
+        {marked, "", true},
+        {marked, "any < text <b> </c> {} \xE6\x97\xA5 \xFF", true},
+        {marked, "a <c>1</c> b <c>2</c><c>1</c>", true},
+        {marked, "a <<c>2</c>", true},
+        {marked, "a <c<c>2</c>", true},
+        {marked, "<cc=true <c>1</c>", true},
+        {marked, "<cc=false", true},
+        {marked, "<c>3</c>", false},
+        {marked, "<c>1", false},
+        {marked, "<c> 1</c>", false},
+        {marked, "<cc", false},
+        {marked, "<ccc", false},
+        {marked, "a <c<c>3</c>", false},
+        {headed, "{\"f\":1}", true},
+        {headed, " \n {\"f\":2} ; {\"f\":1},{\"f\":1} x {\"f\":9}", true},
+        {headed, "{\"g\":9} {\"f\":9}", true},
+        {headed, "{\"f", true},
+        {headed, "x {\"f\":9}", true},
+        {headed, "{\"f\":1} {\"f\":9}", true},
+        {headed, "{\"f\":9}", false},
+        {headed, "{\"f\":1}; {\"f\":9}", false},
+        {headed, "{\"f\" :1}", false},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        grammar *g = must_tags(cases[i].form);
+        ck_assert_msg(takes(g, cases[i].text) == cases[i].yes, "'%s'", cases[i].text);
+        if (cases[i].yes) check_masks(g, cases[i].text);
+        grammar_release(g);
+    }
+}
+END_TEST
+
+/* Special tokens are nothing in free text, and nowhere else; but where a mark is made of one, it
+ * counts as that. */
+START_TEST(special_tokens_stand_in_free_text_alone)
+{
+    grammar *g = must_tags(marked);
+    int32_t user = tokenizer_find(tok, "<|user|>"), lead = tokenizer_find(tok, "<|assistant|>");
+    grammar_run *r = grammar_run_create(g, &eos, 1);
+    ck_assert(allowed(mask_of(r), user) && allowed(mask_of(r), eos));
+    feed(r, "<c");
+    grammar_run_accept(r, walk, user); /* no text: the mark goes on */
+    feed(r, ">");
+    ck_assert(!allowed(mask_of(r), user) && !allowed(mask_of(r), eos));
+    feed(r, "1</c");
+    ck_assert(!allowed(mask_of(r), user) && n_set(mask_of(r)) > 0);
+    feed(r, ">");
+    ck_assert(allowed(mask_of(r), user) && !grammar_run_failed(r));
+    grammar_run_release(r);
+    grammar_release(g);
+    g = must_tags(headed);
+    r = grammar_run_create(g, &eos, 1);
+    feed(r, "text ");
+    grammar_run_accept(r, walk, lead);
+    feed(r, " {\"f\"");
+    ck_assert_int_eq(n_set(mask_of(r)), 1);
+    grammar_run_release(r);
+    grammar_release(g);
+}
+END_TEST
+
+START_TEST(tags_begin_behind_the_thoughts)
+{
+    grammar *g = must_tags(marked);
+    grammar_lead lead = lead_of("<think>", "", -1);
+    grammar_run *r = grammar_run_create_led(g, &lead, &eos, 1);
+    feed(r, "<think>");
+    feed(r, "what <c>9 is, or <c>");
+    ck_assert(allowed(mask_of(r), eos)); /* who thinks may end, as without a form */
+    feed(r, "</think>");
+    ck_assert(allowed(mask_of(r), eos) && allowed(mask_of(r), one_token("<")));
+    feed(r, "so <c>1</c");
+    ck_assert_int_eq(n_set(mask_of(r)), 1);
+    grammar_run_release(r);
+    r = grammar_run_create_led(g, &lead, &eos, 1);
+    feed(r, "at once <c>");
+    ck_assert(!allowed(mask_of(r), eos) && !allowed(mask_of(r), one_token("9")));
+    grammar_run_release(r);
+    grammar_release(g);
+}
+END_TEST
+
+START_TEST(tags_that_cannot_be_are_refused)
+{
+    static const char *const bad[][2] = {
+        {"{\"triggers\":[\"a\"],\"tags\":[]}", "no tag begins"},
+        {"{\"triggers\":[\"a\"],\"tags\":[{\"begin\":\"b\",\"schema\":true,\"end\":\"\"}]}",
+         "trigger"},
+        {"{\"triggers\":[\"\"],\"tags\":[]}", "1 to 4096"},
+        {"{\"triggers\":[\"a\"],\"tags\":[{\"begin\":\"a\",\"schema\":{\"not\":{}},\"end\":\"\"}]}",
+         "'not'"},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        grammar *g;
+        err e = {.msg = ""};
+        cJSON *tree = cJSON_Parse(bad[i][0]);
+        grammar_spec spec = {.kind = GRAMMAR_TAGS, .json = tree};
+        ck_assert_msg(grammar_acquire(maker, &spec, &g, &e) != ERR_NONE, "%s", bad[i][0]);
+        ck_assert_msg(strstr(e.msg, bad[i][1]) != NULL, "%s: %s", bad[i][0], e.msg);
+        cJSON_Delete(tree);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("grammar");
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 240);
     tcase_add_checked_fixture(t, setup, teardown);
+    tcase_add_test(t, free_text_has_its_tags);
+    tcase_add_test(t, special_tokens_stand_in_free_text_alone);
+    tcase_add_test(t, tags_begin_behind_the_thoughts);
+    tcase_add_test(t, tags_that_cannot_be_are_refused);
     tcase_add_test(t, takes_and_refuses_what_jsonschema_does);
     tcase_add_test(t, takes_single_texts);
     tcase_add_test(t, masks_are_what_asking_each_token_says);
