@@ -37,8 +37,8 @@ static bool deny(exchange *x, const char *code, const char *msg)
 static bool check_network(exchange *x)
 {
     if (!x->caller->tenant.networks[0] && !x->caller->key.networks[0]) return true;
-    network_address from = networks_client(x->server->cfg->server_trusted_proxies, x->peer,
-                                           mg_get_request_info(x->conn));
+    network_address from =
+        networks_client(x->conf->server_trusted_proxies, x->peer, mg_get_request_info(x->conn));
     if ((!x->caller->tenant.networks[0] || networks_hold(x->caller->tenant.networks, &from)) &&
         (!x->caller->key.networks[0] || networks_hold(x->caller->key.networks, &from)))
         return true;

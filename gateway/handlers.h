@@ -92,7 +92,11 @@ void admin_classes(exchange *x); /* GET /classes */
 void admin_audit(exchange *x);   /* GET /audit */
 void admin_backup(exchange *x);  /* POST /backup {"path"} */
 void admin_drain(exchange *x);   /* POST /drain */
-void admin_reload(exchange *x);  /* POST /reload */
+
+/* admin_config.c: under /admin/v1 */
+void admin_config_get(exchange *x);   /* GET /config ?pending=true: what a reload would change */
+void admin_config_patch(exchange *x); /* PATCH /config {"section.key":value} */
+void admin_reload(exchange *x);       /* POST /reload */
 
 /* admin_requests.c: under /admin/v1 */
 void admin_requests_list(exchange *x);  /* GET /requests ?tenant= &state= &slow= &limit= */

@@ -23,12 +23,15 @@ static const struct {
      "For another 397 days, with the same private key. A certificate that somebody else has signed "
      "is refused. A server that runs takes it on SIGHUP; clients that trust the old file want the "
      "new one."},
-    {"check", "[-c FILE] [--set S.K=V]", "validates config, certificate and model; prints a plan",
-     "Opens nothing that a running server would miss; meant for ExecStartPre= and for pipelines."},
+    {"check", "[-c FILE] [--set S.K=V] [--diff]",
+     "validates config, certificate and model; prints a plan",
+     "Opens nothing that a running server would miss; meant for ExecStartPre= and for pipelines. "
+     "--diff prints instead what the file would change in the server that runs with its data "
+     "directory, and what of that needs a restart."},
     {"serve", "[-c FILE] | --dev --model DIR",
-     "runs until SIGTERM; SIGHUP reloads certificate and log",
+     "runs until SIGTERM; SIGHUP reloads its configuration",
      "SIGTERM and SIGINT drain: running requests may finish until server.drain_timeout; a second "
-     "signal cuts them short. SIGHUP reads certificate and log settings again, if they are valid. "
+     "signal cuts them short. SIGHUP takes what is live of its configuration, if all is valid. "
      "Under systemd (Type=notify) it tells when it is ready, reloads and stops, and answers the "
      "watchdog as long as the engine lives. --dev makes a data directory and keys, and prints a "
      "request to try; without --dir it is removed at the end."},
@@ -125,8 +128,9 @@ static void page_of_config(FILE *f)
             "Sections in brackets, \\fIkey = value\\fR lines, comments after #. An option is "
             "overridden by\n\\fBLORAD_SECTION_KEY\\fR in the environment, and that by "
             "\\fB\\-\\-set section.key=value\\fR.\nSizes: 512MiB, 4GiB. Times: 500ms, 30s, 5min.\n"
-            "\\fBlorad check\\fR says whether a file is valid. tls_cert, tls_key and the log "
-            "section are read\nagain on SIGHUP; the others want a restart.\n",
+            "\\fBlorad check\\fR says whether a file is valid. A running server takes what is "
+            "\\fIlive\\fR: from\nthe file on SIGHUP, or by \\fBloractl config set\\fR. "
+            "The others want a restart.\n",
             LORAD_VERSION);
     const char *section = "";
     config_option_text o;
@@ -137,7 +141,7 @@ static void page_of_config(FILE *f)
         troff_put(o.initial, f);
         (void)fputs("\"\n", f);
         troff_put(o.help, f);
-        (void)fputc('\n', f);
+        (void)fputs(o.live ? "\nLive.\n" : "\n", f);
     }
     (void)fputs(".SH SEE ALSO\n.BR lorad (1)\n", f);
 }

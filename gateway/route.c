@@ -98,6 +98,8 @@ const route routes_admin[] = {
     {"POST", "/admin/v1/backup", ADMIN, admin_backup},
     {"POST", "/admin/v1/drain", ADMIN, admin_drain},
     {"POST", "/admin/v1/reload", ADMIN, admin_reload},
+    {"GET", "/admin/v1/config", LOOK, admin_config_get},
+    {"PATCH", "/admin/v1/config", ADMIN, admin_config_patch},
     {NULL, NULL, 0, NULL},
 };
 
@@ -208,7 +210,7 @@ static const route *find(exchange *x, const char *path, char *allow, size_t cap)
 {
     const route *r = find_in(x, table_of(x->plane), path, allow, cap);
     if (r || allow[0] || x->plane != PLANE_INFERENCE) return r;
-    if (!networks_hold(x->server->cfg->metrics_inference_networks, &x->peer)) return NULL;
+    if (!networks_hold(x->conf->metrics_inference_networks, &x->peer)) return NULL;
     return find_in(x, routes_metrics, path, allow, cap); /* an endpoint picker asks */
 }
 
@@ -219,7 +221,7 @@ static void say_allowed(exchange *x, char *allow, size_t cap)
     allow_method(allow, cap, "OPTIONS");
     exchange_add_header(x, "Allow", "%s", allow);
     if (asked && x->plane == PLANE_INFERENCE)
-        cors_preflight(x, x->server->cfg->server_cors_origins, allow);
+        cors_preflight(x, x->conf->server_cors_origins, allow);
     if (asked) {
         exchange_reply(x, 200, NULL, "", 0);
     } else {
@@ -279,7 +281,10 @@ void route_dispatch(exchange *x)
 {
     caller who = {0};
     x->caller = &who;
-    if (x->plane == PLANE_INFERENCE) cors_allow(x, x->server->cfg->server_cors_origins);
+    x->conf = live_pin(x->server->live);
+    if (x->plane == PLANE_INFERENCE) cors_allow(x, x->conf->server_cors_origins);
     dispatch(x);
+    live_release(x->server->live, x->conf);
+    x->conf = NULL;
     x->caller = NULL;
 }

@@ -4,23 +4,25 @@
 #include <stdio.h>
 #include <string.h>
 
-int server_class_of(const server *s, const tenant *t, const char *tier, char *reason, size_t cap)
+int server_class_of(const config *c, const tenant *t, const char *tier, char *reason, size_t cap)
 {
-    int i = class_of_tier(s->cfg, tier ? tier : t->default_class);
+    int i = class_of_tier(c, tier ? tier : t->default_class);
     if (i < 0 && tier) {
         int n = snprintf(reason, cap, "'service_tier' must be auto, a class or a tier of one:");
-        for (i = 0; i < s->n_class && n >= 0 && (size_t)n < cap; i++)
-            n += snprintf(reason + n, cap - (size_t)n, " %s", s->classes[i].name);
+        for (i = 0; i < c->n_classes && n >= 0 && (size_t)n < cap; i++)
+            n += snprintf(reason + n, cap - (size_t)n, " %s", c->classes[i].name);
         return -1;
     }
-    if (i < 0) i = s->default_class; /* it has none of its own, or one that is no more */
-    if (!list_allows(t->classes, s->classes[i].name)) {
+    if (i < 0)
+        i = class_of_name(c,
+                          c->classes_default); /* it has none of its own, or one that is no more */
+    if (!list_allows(t->classes, c->classes[i].name)) {
         if (!tier) { /* the tenant's first allowed class stands in for the server's default */
-            for (int k = s->n_class - 1; k >= 0; k--) {
-                if (list_allows(t->classes, s->classes[k].name)) return k;
+            for (int k = c->n_classes - 1; k >= 0; k--) {
+                if (list_allows(t->classes, c->classes[k].name)) return k;
             }
         }
-        snprintf(reason, cap, "this tenant may not use the class '%s'", s->classes[i].name);
+        snprintf(reason, cap, "this tenant may not use the class '%s'", c->classes[i].name);
         return -1;
     }
     return i;
@@ -41,8 +43,21 @@ void server_count_usage(server *s, const usage_row *rows, size_t n)
     }
 }
 
-storeroom_quota server_quota(const server *s, const tenant *t)
+int64_t server_tenant_bytes(const exchange *x)
+{
+    int64_t said = x->conf->adapters_tenant_bytes;
+    return said ? said : x->server->tenant_share;
+}
+
+storeroom_quota server_quota(const exchange *x, const tenant *t)
 {
     int64_t own = t->limits.max_adapter_bytes;
-    return (storeroom_quota){.bytes = own, .share = own > 0 ? 0 : s->tenant_bytes};
+    return (storeroom_quota){.bytes = own, .share = own > 0 ? 0 : server_tenant_bytes(x)};
+}
+
+upload_env server_upload(const exchange *x)
+{
+    upload_env env = x->server->upload;
+    env.max_bytes = (uint64_t)x->conf->adapters_max_upload;
+    return env;
 }

@@ -23,6 +23,7 @@
 #include "engine/text/tokenizer.h"
 #include "gateway/config/classes.h"
 #include "gateway/config/config.h"
+#include "gateway/config/live.h"
 #include "gateway/http/exchange.h"
 #include "gateway/http/host.h"
 #include "gateway/inflight.h"
@@ -42,7 +43,9 @@ typedef struct server_counters {
 struct vocabularies;
 
 typedef struct server {
-    const config *cfg;
+    const config *cfg; /* as at the start; what is live of it: exchange.conf, or a pin of */
+    live *live;
+    struct change *change; /* NULL in tests of parts */
     store *store;
     meter_file *meters;
     settler *settler;
@@ -64,33 +67,38 @@ typedef struct server {
     struct stats *stats;  /* stats.h; NULL in tests of parts */
     inflight *inflight;
     storeroom *room; /* above the floor of the disk */
-    uint64_t disk_floor_bytes;
-    int64_t tenant_bytes; /* quota on the disk of tenants without one of their own */
+    _Atomic uint64_t disk_floor_bytes;
+    int64_t tenant_share; /* quota on the disk of tenants, where nothing says another */
     upload_env upload;
-    staging *staging;                             /* interrupted and running resumable uploads */
-    slo_class classes[SLO_CLASS_MAX];             /* of the configuration, in its order */
-    char tier[SLO_CLASS_MAX][CLASS_WORD_MAX + 1]; /* of each, as answers say it */
-    int n_class, default_class;
+    staging *staging; /* interrupted and running resumable uploads */
+    char class_name[SLO_CLASS_MAX][CLASS_WORD_MAX + 1]; /* in the configuration's order */
+    int n_class;
     char fingerprint[32];  /* system_fingerprint */
     bool responses_sealed; /* stored responses are encrypted with: */
     uint8_t responses_key[RESPONSES_KEY_BYTES];
     int64_t started_wall_us;
     http_host http; /* what the listeners need of us */
     atomic_bool ready;
-    atomic_bool cut;                         /* the drain is over: what still runs is cancelled */
-    atomic_bool reload_wanted, drain_wanted; /* set by the admin API, seen by main.c */
+    atomic_bool cut;          /* the drain is over: what still runs is cancelled */
+    atomic_bool drain_wanted; /* set by the admin API, seen by main.c */
     server_counters count;
 } server;
 
 /* Class for a service_tier (NULL: the tenant's default): index, or -1 with the reason. */
-int server_class_of(const server *s, const tenant *t, const char *tier, char *reason, size_t cap);
+int server_class_of(const config *c, const tenant *t, const char *tier, char *reason, size_t cap);
 
 /* Milliseconds after which a refused request may try again: when the predicted first token would
  * meet its target; from 250 to 60,000. */
 int64_t server_retry_after_ms(server *s, const request *rq);
 
 /* How much the tenant's adapters may take. */
-storeroom_quota server_quota(const server *s, const tenant *t);
+storeroom_quota server_quota(const exchange *x, const tenant *t);
+
+/* What an upload may be and needs, for uploads of this exchange. */
+upload_env server_upload(const exchange *x);
+
+/* Quota on the disk of tenants without one of their own. */
+int64_t server_tenant_bytes(const exchange *x);
 
 void server_count_usage(server *s, const usage_row *rows, size_t n);
 

@@ -413,15 +413,27 @@ static err_code load_all(staging *sg, err *e)
     return ERR_NONE;
 }
 
+static void take_limits(staging *sg, const staging_config *cfg, uint64_t max_bytes)
+{
+    sg->env.max_bytes = max_bytes ? max_bytes : UPLOAD_MAX;
+    sg->max_open = cfg->max_open > 0 ? cfg->max_open : OPEN_DEFAULT;
+    sg->expiry_us = cfg->expiry_us > 0 ? cfg->expiry_us : EXPIRY_DEFAULT_US;
+}
+
+void staging_limit(staging *sg, const staging_config *cfg, uint64_t max_bytes)
+{
+    lock_take(&sg->mu);
+    take_limits(sg, cfg, max_bytes);
+    lock_release(&sg->mu);
+}
+
 err_code staging_open(staging **out, const upload_env *env, const staging_config *cfg, err *e)
 {
     *out = NULL;
     staging *sg = calloc(1, sizeof(*sg));
     if (!sg) return no_memory(e);
     sg->env = *env;
-    if (sg->env.max_bytes == 0) sg->env.max_bytes = UPLOAD_MAX;
-    sg->max_open = cfg->max_open > 0 ? cfg->max_open : OPEN_DEFAULT;
-    sg->expiry_us = cfg->expiry_us > 0 ? cfg->expiry_us : EXPIRY_DEFAULT_US;
+    take_limits(sg, cfg, env->max_bytes);
     lock_init(&sg->mu, LOCK_STAGING);
     cond_init(&sg->made);
     snprintf(sg->root, sizeof sg->root, "%s/adapters/uploads", store_dir(registry_store(env->reg)));

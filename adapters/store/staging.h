@@ -62,6 +62,8 @@ typedef struct staging_manifest {
 /* Takes over what an earlier process left, removes what is broken.  `env` is copied; its registry
  * must outlive the staging. */
 err_code staging_open(staging **out, const upload_env *env, const staging_config *cfg, err *e);
+/* Other limits from now on; open uploads stay.  max_bytes: of a whole folder; 0: 2 GiB. */
+void staging_limit(staging *sg, const staging_config *cfg, uint64_t max_bytes);
 /* Everything stays on the disk.  No writer may be open.  NULL is fine. */
 void staging_close(staging *sg);
 

@@ -23,7 +23,7 @@ typedef struct held {
 
 struct storeroom {
     char dir[FOLDER_PATH_MAX];
-    uint64_t floor_bytes;
+    _Atomic uint64_t floor_bytes;
     bool (*lend)(void *self, uint64_t bytes);
     void *lender;
     lock taking;
@@ -42,6 +42,11 @@ err_code storeroom_create(storeroom **out, const char *dir, uint64_t floor_bytes
     lock_init(&r->taking, LOCK_STOREROOM_TAKING);
     lock_init(&r->mu, LOCK_STOREROOM);
     return ERR_NONE;
+}
+
+void storeroom_set_floor(storeroom *r, uint64_t floor_bytes)
+{
+    r->floor_bytes = floor_bytes;
 }
 
 void storeroom_destroy(storeroom *r)

@@ -28,6 +28,8 @@ typedef struct storeroom_quota {
 
 /* `floor_bytes` of the file system at `dir` stay free. */
 err_code storeroom_create(storeroom **out, const char *dir, uint64_t floor_bytes, err *e);
+/* Another floor from now on. */
+void storeroom_set_floor(storeroom *r, uint64_t floor_bytes);
 /* NULL is fine. */
 void storeroom_destroy(storeroom *r);
 

@@ -21,9 +21,11 @@
       "the picture that /stats shows, its journal, the samples of the seconds") \
     X(LIMITS, "limits.mu", MAY_WAIT, UNDER(STATS), \
       "buckets and budgets of tenants, keys and adapters; over the ledger's read at first sight") \
+    X(CHANGE, "change.mu", NO_WAIT, ALONE, \
+      "changes of the configuration, one after another, over the files that are read") \
     X(STOREROOM_TAKING, "storeroom.taking", NO_WAIT, ALONE, \
       "room on the disk: the look, what others lend, and the allocation are one step") \
-    X(STAGING, "staging.mu", NO_WAIT, UNDER(STOREROOM_TAKING), \
+    X(STAGING, "staging.mu", NO_WAIT, UNDER(STOREROOM_TAKING) | UNDER(CHANGE), \
       "open uploads, their offsets and marks") \
     X(STAGED_WRITER, "staged_writer.mu", NO_WAIT, UNDER(STOREROOM_TAKING) | UNDER(STAGING), \
       "one file of an upload, over each write to it and each cut") \
@@ -66,7 +68,7 @@
       "the spool: ended slots in the order of their ends, and who waits for them") \
     X(METER_FILE, "meter_file.mu", NO_WAIT, UNDER(STATS), \
       "which slots of the meter file are free, and the counts of the others") \
-    X(SCHED, "sched.mu", NO_WAIT, UNDER(STATS), \
+    X(SCHED, "sched.mu", NO_WAIT, UNDER(STATS) | UNDER(CHANGE), \
       "the engine's inbox, its statistics, the outlook that promises are made from") \
     X(BOARD, "board.mu", NO_WAIT, UNDER(STATS), \
       "the picture of the queue; the engine only tries it") \
@@ -96,11 +98,13 @@
       "the list of requests that run") \
     X(VOCABULARIES, "vocabularies.mu", NO_WAIT, ALONE, \
       "the list of tokenizers with an adapter's added tokens") \
-    X(LISTENER_TLS, "listener.mu", NO_WAIT, ALONE, \
+    X(LIVE, "live.mu", NO_WAIT, UNDER(STATS) | UNDER(CHANGE), \
+      "which configuration is in force, and how many read it") \
+    X(LISTENER_TLS, "listener.mu", NO_WAIT, UNDER(CHANGE), \
       "the TLS context for new connections") \
     X(SPANS, "spans.mu", NO_WAIT, ALONE, \
       "the ring of requests whose traces are to be sent") \
-    X(PEERS, "peers.mu", NO_WAIT, ALONE, \
+    X(PEERS, "peers.mu", NO_WAIT, UNDER(CHANGE), \
       "connections by client") \
     X(SPARE_DESCRIPTORS, "spare_descriptors.mu", NO_WAIT, ALONE, \
       "descriptors that a listener gives up when none is left") \

@@ -122,6 +122,33 @@ struct fair {
     int dirty[PROMISE_TENANTS], n_dirty, refresh;
 };
 
+/* ----------------------------------------------------------------------------------- classes -- */
+
+/* A weight that is not positive is the least there is. */
+static void price_classes(fair *f)
+{
+    double sum = 0;
+    for (int c = 0; c < f->cfg.n_class; c++) sum += f->cfg.classes[c].weight;
+    for (int c = 0; c < f->cfg.n_class; c++) {
+        double unit = SCALE * sum / f->cfg.classes[c].weight;
+        f->class_unit[c] = unit > 0 && unit < 1e9 ? llround(unit) : 1000000000;
+    }
+}
+
+void fair_set_classes(fair *f, const fair_class *classes)
+{
+    int64_t before[PROMISE_CLASSES];
+    memcpy(before, f->class_unit, sizeof(before));
+    memcpy(f->cfg.classes, classes, (size_t)f->cfg.n_class * sizeof(*classes));
+    price_classes(f);
+    /* What was charged at the old price stays: the sums change places, not the counters. */
+    for (int i = 0; i < f->cfg.cap; i++) {
+        const job *j = &f->jobs[i];
+        if (j->state != FREE)
+            f->class_settled[j->slo] += j->charged * (before[j->slo] - f->class_unit[j->slo]);
+    }
+}
+
 /* ---------------------------------------------------------------------------------- lifetime -- */
 
 fair *fair_create(const fair_config *cfg)
@@ -149,13 +176,7 @@ fair *fair_create(const fair_config *cfg)
     for (size_t i = 0; i < n_flow; i++) f->flows[i] = (flow){NONE, NONE, .active = NONE};
     for (int i = 0; i < buckets; i++) f->bucket[i] = NONE;
     f->used_first = f->used_last = f->late_first = f->late_last = NONE;
-    double sum = 0;
-    for (int c = 0; c < cfg->n_class; c++) sum += cfg->classes[c].weight;
-    for (int c = 0; c < cfg->n_class;
-         c++) { /* a weight that is not positive is the least there is */
-        double unit = SCALE * sum / cfg->classes[c].weight;
-        f->class_unit[c] = unit > 0 && unit < 1e9 ? llround(unit) : 1000000000;
-    }
+    price_classes(f);
     f->mean = FIRST_MEAN * 16;
     return f;
 }

@@ -80,6 +80,10 @@ typedef struct fair fair;
 fair *fair_create(const fair_config *cfg);
 void fair_destroy(fair *f);
 
+/* Other weights and targets of the same classes, in their order.  Of those that are seated or have
+ * been, everything stays as it was charged. */
+void fair_set_classes(fair *f, const fair_class *classes);
+
 /* A request begins to wait; the ticket names it until fair_leave().  At most `cap` at once. */
 int fair_enter(fair *f, const fair_job *job, int64_t now_us);
 void *fair_who(const fair *f, int ticket);

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "engine/base/lock.h"
@@ -36,9 +37,29 @@ static void expect_adapter(sched *sc, const request *rq)
     if (src->want) src->want(src->self, rq->adapter_id, rq->ttft_deadline_us);
 }
 
+static void describe_classes(const sched_config *c, fair_class out[SLO_CLASS_MAX])
+{
+    for (int i = 0; i < c->n_class; i++) {
+        const slo_class *k = &c->classes[i];
+        out[i] = (fair_class){k->rank, (double)k->weight, k->ttft_us};
+    }
+}
+
+/* mu is held.  Only we write them, so we read them without. */
+static void take_classes(sched *sc)
+{
+    fair_class classes[SLO_CLASS_MAX];
+    lock_assert_held(&sc->mu);
+    sc->adjusted = false;
+    memcpy(sc->cfg.classes, sc->wanted, sizeof(sc->wanted));
+    describe_classes(&sc->cfg, classes);
+    fair_set_classes(sc->fair, classes);
+}
+
 void sched_take_inbox(sched *sc)
 {
     lock_take(&sc->mu);
+    if (sc->adjusted) take_classes(sc);
     request *rq = sc->inbox_head;
     sc->inbox_head = sc->inbox_tail = NULL;
     lock_release(&sc->mu);
@@ -205,7 +226,7 @@ static bool wait_for_work(sched *sc, bool idle)
         int64_t pause_us = sc->n_inside > 0 ? 1000 : IDLE_WAIT_MS * 1000;
         cond_wait_until(&sc->work, &sc->mu, clock_now_us() + pause_us);
         atomic_store(&sc->heartbeat_us, clock_now_us());
-        if (sc->n_inside > 0 || board_wanted(sc->board)) break;
+        if (sc->n_inside > 0 || sc->adjusted || board_wanted(sc->board)) break;
     }
     bool go = !sc->stop;
     lock_release(&sc->mu);
@@ -337,10 +358,7 @@ static fair *create_fair(const sched *sc)
 {
     const sched_config *c = &sc->cfg;
     fair_config fc = {.n_class = c->n_class, .cap = sc->cap, .ageing_us = c->ageing_us};
-    for (int i = 0; i < c->n_class; i++) {
-        const slo_class *k = &c->classes[i];
-        fc.classes[i] = (fair_class){k->rank, (double)k->weight, k->ttft_us};
-    }
+    describe_classes(c, fc.classes);
     return fair_create(&fc);
 }
 
@@ -403,7 +421,7 @@ static void take_config(sched *sc, const sched_config *cfg)
     if (sc->cfg.max_faults <= 0) sc->cfg.max_faults = DEFAULT_FAULTS_MAX;
     if (sc->cfg.restart_wait_us <= 0) sc->cfg.restart_wait_us = DEFAULT_RESTART_WAIT_US;
     sc->page_tokens = be_caps(sc->be)->page_tokens;
-    sc->cap = cfg->max_queued + cfg->max_seqs;
+    sc->cap = sc->most_inside = cfg->max_queued + cfg->max_seqs;
     int64_t most = (int64_t)sc->n_pages * sc->page_tokens;
     sc->max_context = most < limit ? (int)most : limit;
     cost_init(&sc->cost);
@@ -450,6 +468,17 @@ err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *b
     }
     *out = sc;
     return ERR_NONE;
+}
+
+void sched_adjust(sched *sc, const slo_class *classes, int max_queued)
+{
+    lock_take(&sc->mu);
+    memcpy(sc->wanted, classes, (size_t)sc->cfg.n_class * sizeof(*classes));
+    sc->adjusted = true;
+    int most = max_queued + sc->cfg.max_seqs;
+    sc->most_inside = most < sc->cap ? most : sc->cap;
+    cond_signal(&sc->work);
+    lock_release(&sc->mu);
 }
 
 void sched_destroy(sched *sc)
@@ -608,7 +637,7 @@ err_code sched_submit(sched *sc, request *rq, err *e)
         rc = err_set(e, ERR_DEVICE, "the device has failed");
     else if (sc->draining)
         rc = err_set(e, ERR_STOPPING, "the server is shutting down");
-    else if (sc->n_inside >= sc->cap) {
+    else if (sc->n_inside >= sc->most_inside) {
         rc = err_set(e, ERR_BUSY, "the queue is full (%d requests)", sc->n_inside);
         refused = MISS_QUEUE;
     } else {

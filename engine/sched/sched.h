@@ -120,6 +120,11 @@ typedef struct sched sched;
 err_code sched_create(sched **out, const sched_config *cfg, model *m, backend *be,
                       const lora_source *source, err *e);
 
+/* Other targets, weights and overload rules of the same classes, in their order, and another bound
+ * for those that wait, at most sched_create()'s.  Requests that are inside keep their deadlines;
+ * weights count for them too.  Within a tenth of a second.  Any thread. */
+void sched_adjust(sched *sc, const slo_class *classes, int max_queued);
+
 /* Cancels what still runs, waits for the thread, frees the pool. */
 void sched_destroy(sched *sc);
 

@@ -105,6 +105,9 @@ struct sched {
     cond work;
     request *inbox_head, *inbox_tail;
     int n_inside;                            /* submitted and not finished; guarded by mu */
+    int most_inside;                         /* guarded by mu; at most cap */
+    bool adjusted;                           /* `wanted` is to be cfg.classes; guarded by mu */
+    slo_class wanted[SLO_CLASS_MAX];         /* guarded by mu */
     bool draining, stop, broken, restarting; /* broken: for good */
     uint64_t n_restarts;
     promise_outlook outlook; /* guarded by mu */

@@ -6,10 +6,10 @@
 
 static const config_class initial[] = {
     /* "fast", says OpenAI, is the same as priority */
-    {"interactive", "priority, fast", "queue", 500000, 50000, 4000},
+    {"interactive", "priority, fast", "queue", 500000, 50000, 4000, {0}},
     /* "scale" without such a contract is the default tier */
-    {"standard", "default, scale", "queue", 2000000, 100000, 2000},
-    {"batch", "flex", "queue", 60000000, 1000000, 1000},
+    {"standard", "default, scale", "queue", 2000000, 100000, 2000, {0}},
+    {"batch", "flex", "queue", 60000000, 1000000, 1000, {0}},
 };
 
 enum { N_INITIAL = (int)(sizeof(initial) / sizeof(initial[0])) };

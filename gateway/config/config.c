@@ -19,7 +19,8 @@ const option config_options[] = {
     {"server", "plain_listen", OPT_TEXT, AT(server_plain_listen), "", 0, 0,
      "Addresses of the inference API without TLS, for a sidecar or a gateway that speaks it to\n"
      "the clients.  Empty: none."},
-    {"server", "plain_networks", OPT_TEXT, AT(server_plain_networks), "127.0.0.0/8,::1/128", 0, 0,
+    {"server", "plain_networks", OPT_TEXT | OPT_LIVE, AT(server_plain_networks),
+     "127.0.0.0/8,::1/128", 0, 0,
      "CIDR blocks, comma-separated, whose connections are taken at plain_listen; others get 400\n"
      "https_required.  Keys pass there unencrypted."},
     {"server", "node", OPT_INT, AT(server_node), "0", 0, 255,
@@ -27,54 +28,55 @@ const option config_options[] = {
      "are looked at together need numbers of their own; in a fleet two cannot have the same."},
     {"server", "threads", OPT_INT, AT(server_threads), "200", 4, 4096,
      "Worker threads: each open connection holds one."},
-    {"server", "max_connections", OPT_INT, AT(server_max_connections), "0", 0, 4095,
+    {"server", "max_connections", OPT_INT | OPT_LIVE, AT(server_max_connections), "0", 0, 4095,
      "Connections of the inference API; 503 and Retry-After beyond.  Must be below threads, so\n"
      "that workers are left to refuse the rest.  0: seven eighths of threads."},
-    {"server", "max_connections_per_ip", OPT_INT, AT(server_max_connections_per_ip), "0", 0, 4096,
+    {"server", "max_connections_per_ip", OPT_INT | OPT_LIVE, AT(server_max_connections_per_ip), "0",
+     0, 4096,
      "The same for one IPv4 address or one IPv6 /64; 429 beyond.  Where all clients come\n"
      "through one proxy, set it to max_connections.  0: three quarters of max_connections."},
-    {"server", "trusted_proxies", OPT_TEXT, AT(server_trusted_proxies), "", 0, 0,
+    {"server", "trusted_proxies", OPT_TEXT | OPT_LIVE, AT(server_trusted_proxies), "", 0, 0,
      "CIDR blocks, comma-separated, of the proxies whose X-Forwarded-For tells the client's\n"
      "address where a tenant or key is bound to networks.  Empty: nobody's; the connection's\n"
      "own address counts."},
-    {"server", "cors_origins", OPT_TEXT, AT(server_cors_origins), "", 0, 0,
+    {"server", "cors_origins", OPT_TEXT | OPT_LIVE, AT(server_cors_origins), "", 0, 0,
      "Origins of pages whose browsers may ask the inference listener (https://app.example),\n"
      "with spaces or commas between them; *: all.  Empty: none, so browsers refuse the answers."},
-    {"server", "tls_cert", OPT_TEXT, AT(server_tls_cert), "tls/cert.pem", 0, 0,
-     "Certificate chain (PEM).  Relative paths are relative to data.dir.  Reloaded on SIGHUP."},
-    {"server", "tls_key", OPT_TEXT, AT(server_tls_key), "tls/key.pem", 0, 0,
+    {"server", "tls_cert", OPT_TEXT | OPT_LIVE, AT(server_tls_cert), "tls/cert.pem", 0, 0,
+     "Certificate chain (PEM).  Relative paths are relative to data.dir."},
+    {"server", "tls_key", OPT_TEXT | OPT_LIVE, AT(server_tls_key), "tls/key.pem", 0, 0,
      "Private key (PEM) of the certificate; must not be readable by others."},
-    {"server", "max_body", OPT_BYTES, AT(server_max_body), "4MiB", 1024, 64 * CONFIG_MIB,
+    {"server", "max_body", OPT_BYTES | OPT_LIVE, AT(server_max_body), "4MiB", 1024, 64 * CONFIG_MIB,
      "Largest JSON body of a request."},
-    {"server", "body_timeout", OPT_TIME, AT(server_body_timeout_us), "30s", CONFIG_SECOND,
-     3600 * CONFIG_SECOND, "Time for a JSON body to arrive in full, however it drips; 408 beyond."},
-    {"server", "request_timeout", OPT_TIME, AT(server_request_timeout_us), "600s", CONFIG_SECOND,
-     86400 * CONFIG_SECOND,
+    {"server", "body_timeout", OPT_TIME | OPT_LIVE, AT(server_body_timeout_us), "30s",
+     CONFIG_SECOND, 3600 * CONFIG_SECOND,
+     "Time for a JSON body to arrive in full, however it drips; 408 beyond."},
+    {"server", "request_timeout", OPT_TIME | OPT_LIVE, AT(server_request_timeout_us), "600s",
+     CONFIG_SECOND, 86400 * CONFIG_SECOND,
      "Longest life of one completion, from the last byte of its body to the end."},
-    {"server", "drain_timeout", OPT_TIME, AT(server_drain_timeout_us), "30s", 0,
+    {"server", "drain_timeout", OPT_TIME | OPT_LIVE, AT(server_drain_timeout_us), "30s", 0,
      3600 * CONFIG_SECOND, "After SIGTERM, running requests may take this long to end."},
-    {"server", "max_choices", OPT_INT, AT(server_max_choices), "8", 1, 128,
+    {"server", "max_choices", OPT_INT | OPT_LIVE, AT(server_max_choices), "8", 1, 128,
      "Most choices (n times prompts) of one request."},
     {"admin", "listen", OPT_TEXT, AT(admin_listen), "127.0.0.1:8444", 0, 0,
      "Addresses of the admin API (HTTPS, keys with the admin scope)."},
-    {"admin", "client_ca", OPT_TEXT, AT(admin_client_ca), "", 0, 0,
+    {"admin", "client_ca", OPT_TEXT | OPT_LIVE, AT(admin_client_ca), "", 0, 0,
      "Authorities (PEM) one of which must have signed the certificate that a client of the\n"
-     "admin API shows; its key is asked for as well.  Empty: no certificate is asked for.\n"
-     "Reloaded on SIGHUP."},
+     "admin API shows; its key is asked for as well.  Empty: no certificate is asked for."},
     {"metrics", "listen", OPT_TEXT, AT(metrics_listen), "127.0.0.1:8445", 0, 0,
      "Addresses of /healthz, /readyz and /metrics (HTTPS, no key)."},
-    {"metrics", "inference_networks", OPT_TEXT, AT(metrics_inference_networks), "", 0, 0,
+    {"metrics", "inference_networks", OPT_TEXT | OPT_LIVE, AT(metrics_inference_networks), "", 0, 0,
      "CIDR blocks, comma-separated, whose clients find /healthz, /readyz and /metrics also at\n"
      "the addresses of the inference API, with no key: an endpoint picker's.  Empty: nobody."},
     {"metrics", "max_tenants", OPT_INT, AT(metrics_max_tenants), "50", 0, 10000,
      "So many tenants, the first to send a request, have series of their own in /metrics; the\n"
      "others share tenant=\"_other\".  A tenant's series are about 100 lines."},
-    {"metrics", "vllm_names", OPT_BOOL, AT(metrics_vllm_names), "yes", 0, 0,
+    {"metrics", "vllm_names", OPT_BOOL | OPT_LIVE, AT(metrics_vllm_names), "yes", 0, 0,
      "Export the names that vLLM uses beside lorad's own, for dashboards made for vLLM and for\n"
      "the endpoint picker of the Kubernetes Gateway API Inference Extension."},
     {"data", "dir", OPT_TEXT, AT(data_dir), "/var/lib/lorad", 0, 0,
      "Data directory: database, meters, adapters, certificate."},
-    {"data", "usage_days", OPT_INT, AT(data_usage_days), "0", 0, 36500,
+    {"data", "usage_days", OPT_INT | OPT_LIVE, AT(data_usage_days), "0", 0, 36500,
      "Usage is kept by request for so many days; what is older becomes sums by hour, tenant,\n"
      "key, adapter, model and class.  0: by request for ever."},
     {"data", "spool", OPT_BYTES, AT(data_spool), "32MiB", 256 << 10, 256 << 20,
@@ -82,7 +84,7 @@ const option config_options[] = {
      "its disk is full, or another program has it locked.  576 bytes a completion, so 32MiB\n"
      "hold 58254: 19 minutes at 50 a second.  Then new completions are refused (503) until it\n"
      "can be written."},
-    {"data", "min_free", OPT_BYTES, AT(data_min_free), "0", 0, 1024 * 1024 * CONFIG_GIB,
+    {"data", "min_free", OPT_BYTES | OPT_LIVE, AT(data_min_free), "0", 0, 1024 * 1024 * CONFIG_GIB,
      "Free space on the disk of data.dir that uploads and adapters never touch (507 to them);\n"
      "it is for the database.  0: the larger of 1GiB and 5 % of the file system, at most an\n"
      "eighth of it: 128MiB of 1GiB, 1GiB of 8GiB to 20GiB, 5GiB of 100GiB, 50GiB of 1000GiB."},
@@ -117,14 +119,14 @@ const option config_options[] = {
      "On the CPU, keep the weights as the kernels read them in data.dir/packed, from where the\n"
      "next start maps them instead of packing them again.  Takes as much disk as the model (one\n"
      "file, that of the model served last), and none of data.min_free."},
-    {"responses", "store", OPT_BOOL, AT(responses_store), "yes", 0, 0,
+    {"responses", "store", OPT_BOOL | OPT_LIVE, AT(responses_store), "yes", 0, 0,
      "Store what /v1/responses answers for its tenant, unless a request says \"store\": false.  "
      "no:\n"
      "nothing is stored, and a request that asks for it is refused."},
-    {"responses", "keep", OPT_TIME, AT(responses_keep_us), "30d", 0,
+    {"responses", "keep", OPT_TIME | OPT_LIVE, AT(responses_keep_us), "30d", 0,
      INT64_C(3650) * 86400 * CONFIG_SECOND,
      "After so long what is stored is deleted, in all files.  0: never."},
-    {"responses", "tenant_bytes", OPT_BYTES, AT(responses_tenant_bytes), "256MiB", 0,
+    {"responses", "tenant_bytes", OPT_BYTES | OPT_LIVE, AT(responses_tenant_bytes), "256MiB", 0,
      1024 * CONFIG_GIB,
      "What the stored responses of one tenant may take; more is refused (429).  0: no limit."},
     {"responses", "key_file", OPT_TEXT, AT(responses_key_file), "", 0, 0,
@@ -151,8 +153,8 @@ const option config_options[] = {
      "chunks."},
     {"engine", "max_seqs", OPT_INT, AT(engine_max_seqs), "64", 1, 4096,
      "Sequences that run at once."},
-    {"engine", "max_queued", OPT_INT, AT(engine_max_queued), "1024", 1, 65536,
-     "Requests that may wait; 429 beyond."},
+    {"engine", "max_queued", OPT_INT | OPT_LIVE, AT(engine_max_queued), "1024", 1, 65536,
+     "Requests that may wait; 429 beyond.  More than at the start need a restart."},
     {"engine", "max_context", OPT_INT, AT(engine_max_context), "8192", 16, 1048576,
      "Tokens of prompt and output together; never more than the model's own limit."},
     {"engine", "kv_memory", OPT_BYTES, AT(engine_kv_memory), "0", 0, 1024 * CONFIG_GIB,
@@ -191,30 +193,33 @@ const option config_options[] = {
      "may take for copies to the device; they always get an eighth of the step.  0: no bound."},
     {"adapters", "loaders", OPT_INT, AT(adapters_loaders), "1", 1, 16,
      "Threads that load adapters from disk."},
-    {"adapters", "max_upload", OPT_BYTES, AT(adapters_max_upload), "1GiB", 1024, 64 * CONFIG_GIB,
-     "Largest adapter folder."},
+    {"adapters", "max_upload", OPT_BYTES | OPT_LIVE, AT(adapters_max_upload), "1GiB", 1024,
+     64 * CONFIG_GIB, "Largest adapter folder."},
     {"adapters", "max_added_tokens", OPT_INT, AT(adapters_max_added_tokens), "4096", 0, 262144,
      "Tokens that an adapter may add to the base's vocabulary; 4 bytes each for every row of\n"
      "logits that a step may have.  0: such adapters are refused."},
-    {"adapters", "tenant_bytes", OPT_BYTES, AT(adapters_tenant_bytes), "0", 0,
+    {"adapters", "tenant_bytes", OPT_BYTES | OPT_LIVE, AT(adapters_tenant_bytes), "0", 0,
      1024 * 1024 * CONFIG_GIB,
      "What one tenant's adapters and open uploads may take on this disk, where the tenant has\n"
      "no max_adapter_bytes of its own; 413 beyond.  Each version counts for 64KiB at least,\n"
      "those in adapters.roots for nothing.  0: the larger of 1GiB and a 64th of the file\n"
      "system, at most a quarter of it: 256MiB of 1GiB, 1GiB of 4GiB to 64GiB, 15.6GiB of\n"
      "1000GiB."},
-    {"adapters", "max_open_uploads", OPT_INT, AT(adapters_max_open_uploads), "8", 1, 1024,
+    {"adapters", "max_open_uploads", OPT_INT | OPT_LIVE, AT(adapters_max_open_uploads), "8", 1,
+     1024,
      "Resumable uploads that one tenant may have open; their room on the disk is reserved, and\n"
      "what they have not filled is lent to others when the disk is short."},
-    {"adapters", "upload_expiry", OPT_TIME, AT(adapters_upload_expiry_us), "24h", CONFIG_SECOND,
-     30 * 86400 * CONFIG_SECOND, "An upload without progress for this long is given up."},
-    {"adapters", "roots", OPT_TEXT, AT(adapters_roots), "", 0, 0,
+    {"adapters", "upload_expiry", OPT_TIME | OPT_LIVE, AT(adapters_upload_expiry_us), "24h",
+     CONFIG_SECOND, 30 * 86400 * CONFIG_SECOND,
+     "An upload without progress for this long is given up."},
+    {"adapters", "roots", OPT_TEXT | OPT_LIVE, AT(adapters_roots), "", 0, 0,
      "Directories, comma-separated, whose adapters an operator may register where they lie,\n"
      "without copying (POST /admin/v1/adapters/register).  Empty: none."},
-    {"classes", "default", OPT_TEXT, AT(classes_default), "standard", 0, 0,
+    {"classes", "default", OPT_TEXT | OPT_LIVE, AT(classes_default), "standard", 0, 0,
      "Class of requests that ask for none, where the tenant has no default of its own."},
-    {"log", "level", OPT_TEXT, AT(log_level), "info", 0, 0, "debug, info, warn or error."},
-    {"log", "format", OPT_TEXT, AT(log_format), "text", 0, 0,
+    {"log", "level", OPT_TEXT | OPT_LIVE, AT(log_level), "info", 0, 0,
+     "debug, info, warn or error."},
+    {"log", "format", OPT_TEXT | OPT_LIVE, AT(log_format), "text", 0, 0,
      "text (for people), logfmt or json.  Prompts, answers and keys are never logged."},
     {"traces", "endpoint", OPT_TEXT, AT(traces_endpoint), "", 0, 0,
      "URL of a collector that takes OpenTelemetry's traces by OTLP over HTTP in JSON, for\n"
@@ -229,21 +234,24 @@ const option config_options[] = {
 
 const int config_n_options = (int)(sizeof(config_options) / sizeof(config_options[0]));
 
+_Static_assert(sizeof(config_options) / sizeof(config_options[0]) <= CONFIG_OPTIONS_MAX,
+               "each has a place in config.from");
+
 #define OF_CLASS(field) offsetof(config_class, field)
 
 const option config_class_options[CONFIG_CLASS_OPTIONS] = {
-    {"class.NAME", "ttft", OPT_TIME, OF_CLASS(ttft_us), NULL, 1, 86400 * CONFIG_SECOND,
+    {"class.NAME", "ttft", OPT_TIME | OPT_LIVE, OF_CLASS(ttft_us), NULL, 1, 86400 * CONFIG_SECOND,
      "An SLO class: a section for each, at most 8, the most urgent first.  A file without\n"
      "such a section has the three that lorad --print-conf shows.  NAME: [a-z][a-z0-9_-]{0,15}.\n"
      "This is its target for the first token."},
-    {"class.NAME", "tpot", OPT_TIME, OF_CLASS(tpot_us), NULL, 1, 86400 * CONFIG_SECOND,
+    {"class.NAME", "tpot", OPT_TIME | OPT_LIVE, OF_CLASS(tpot_us), NULL, 1, 86400 * CONFIG_SECOND,
      "Target for each further token."},
-    {"class.NAME", "weight", OPT_MILLI, OF_CLASS(weight_milli), "1", 1, 1000000,
+    {"class.NAME", "weight", OPT_MILLI | OPT_LIVE, OF_CLASS(weight_milli), "1", 1, 1000000,
      "Its share of the machine while others wait, too."},
-    {"class.NAME", "overload", OPT_TEXT, OF_CLASS(overload), "queue", 0, 0,
+    {"class.NAME", "overload", OPT_TEXT | OPT_LIVE, OF_CLASS(overload), "queue", 0, 0,
      "What becomes of a request whose first token would miss the target.  queue: it waits;\n"
      "reject: it is answered 429 at once, with the time to come back."},
-    {"class.NAME", "tiers", OPT_TEXT, OF_CLASS(tiers), "", 0, 0,
+    {"class.NAME", "tiers", OPT_TEXT | OPT_LIVE, OF_CLASS(tiers), "", 0, 0,
      "What service_tier may say for it beside its name, comma-separated; answers say the first."},
 };
 
@@ -317,19 +325,28 @@ static err_code set_number(const option *o, bool parsed, int64_t v, const char *
     if (!parsed) {
         return err_set(e, ERR_INPUT, "%s.%s: '%.40s' is not %s", o->section, o->key, text, form);
     }
-    if ((v < o->lo || v > o->hi) && o->kind == OPT_MILLI) {
+    if ((v < o->lo || v > o->hi) && option_kind_of(o) == OPT_MILLI) {
         return err_set(e, ERR_INPUT, "%s.%s: '%.40s' is outside %g to %g", o->section, o->key, text,
                        (double)o->lo / 1000, (double)o->hi / 1000);
     }
     if (v < o->lo || v > o->hi) {
-        const char *unit = o->kind == OPT_TIME    ? " microseconds"
-                           : o->kind == OPT_BYTES ? " bytes"
-                                                  : "";
+        const char *unit = option_kind_of(o) == OPT_TIME    ? " microseconds"
+                           : option_kind_of(o) == OPT_BYTES ? " bytes"
+                                                            : "";
         return err_set(e, ERR_INPUT, "%s.%s: '%.40s' is outside %lld to %lld%s", o->section, o->key,
                        text, (long long)o->lo, (long long)o->hi, unit);
     }
     *out = v;
     return ERR_NONE;
+}
+
+/* No line of a file could say it. */
+static bool has_control(const char *text)
+{
+    for (; *text; text++) {
+        if (((unsigned char)*text < 0x20 && *text != '\t') || *text == 0x7f) return true;
+    }
+    return false;
 }
 
 err_code config_set_option(void *of, const option *o, const char *text, err *e)
@@ -338,12 +355,14 @@ err_code config_set_option(void *of, const option *o, const char *text, err *e)
     int64_t v = 0;
     bool ok;
     char *end;
-    switch (o->kind) {
+    switch (option_kind_of(o)) {
     case OPT_TEXT:
         if (strlen(text) >= CONFIG_TEXT_MAX) {
             return err_set(e, ERR_INPUT, "%s.%s is longer than %d bytes", o->section, o->key,
                            CONFIG_TEXT_MAX - 1);
         }
+        if (has_control(text))
+            return err_set(e, ERR_INPUT, "%s.%s holds a control character", o->section, o->key);
         memset(field, 0, CONFIG_TEXT_MAX);
         memcpy(field, text, strlen(text));
         return ERR_NONE;

@@ -4,8 +4,10 @@
  * same table prints the documented file (lorad --print-conf), checks ranges and units, and suggests
  * a name for a misspelt one.
  *
- * Ownership: the caller's struct; plain data.  Threads: filled at start-up;
- * a reload fills a new one.
+ * Some options are live: a running server takes a new value of them (change.h).
+ *
+ * Ownership: the caller's struct; plain data.  Threads: filled at start-up; a reload fills a new
+ * one.
  */
 #ifndef GATEWAY_CONFIG_CONFIG_H
 #define GATEWAY_CONFIG_CONFIG_H
@@ -16,7 +18,17 @@
 
 #include "engine/base/err.h"
 
-enum { CONFIG_TEXT_MAX = 512, CLASS_MAX = 8, CLASS_WORD_MAX = 16 };
+enum { CONFIG_TEXT_MAX = 512, CONFIG_NAME_MAX = 64, CLASS_MAX = 8, CLASS_WORD_MAX = 16 };
+enum { CONFIG_OPTIONS_MAX = 128, CONFIG_CLASS_OPTIONS = 5 };
+
+/* Who said it: the later beats the earlier. */
+typedef enum {
+    CONFIG_DEFAULT,
+    CONFIG_FILE,
+    CONFIG_ENVIRONMENT,
+    CONFIG_COMMAND_LINE,
+    CONFIG_ADMIN, /* PATCH /admin/v1/config */
+} config_source;
 
 /* One SLO class, a section [class.NAME]; gateway/config/classes.h looks them up. */
 typedef struct config_class {
@@ -25,6 +37,7 @@ typedef struct config_class {
     char overload[CONFIG_TEXT_MAX]; /* "queue" or "reject" */
     int64_t ttft_us, tpot_us;       /* targets */
     int64_t weight_milli;
+    uint8_t from[CONFIG_CLASS_OPTIONS]; /* config_source of each key */
 } config_class;
 
 typedef struct config {
@@ -77,6 +90,10 @@ typedef struct config {
     char log_level[CONFIG_TEXT_MAX], log_format[CONFIG_TEXT_MAX];
     char traces_endpoint[CONFIG_TEXT_MAX], traces_headers[CONFIG_TEXT_MAX];
     char traces_sample[CONFIG_TEXT_MAX];
+
+    /* ---- no options ---- */
+    uint8_t from[CONFIG_OPTIONS_MAX]; /* config_source of each */
+    int64_t queue_room; /* of a server that runs: the largest engine.max_queued that it can take */
 } config;
 
 void config_defaults(config *c);
@@ -88,11 +105,11 @@ err_code config_read_file(config *c, const char *path, err *e);
 /* LORAD_SERVER_LISTEN and the like; LORAD_CLASS_GOLD_TTFT where there is a class gold. */
 err_code config_read_env(config *c, err *e);
 
-/* The options in which the two differ, "a.b, c.d", cut at cap; false: none. */
-bool config_differs(const config *a, const config *b, char *text, size_t cap);
-
 /* "section.key=value"; class.NAME.key of a class that there is not adds it, the least urgent. */
 err_code config_set(config *c, const char *assignment, err *e);
+
+/* The same of "section.key" and its value, from whomever. */
+err_code config_assign(config *c, const char *name, const char *text, config_source from, err *e);
 
 /* Relations between options, after all sources have been read. */
 err_code config_check(const config *c, err *e);
@@ -107,8 +124,44 @@ int64_t config_max_connections_per_ip(const config *c);
 /* One option's row of the table, for man pages; false beyond the last.  Texts are static. */
 typedef struct config_option_text {
     const char *section, *key, *initial, *help;
+    bool live; /* a running server takes it */
 } config_option_text;
 bool config_describe(int i, config_option_text *out);
+
+/* One option and its value; the keys of each class stand behind classes.default. */
+typedef struct config_item {
+    char name[CONFIG_NAME_MAX];    /* section.key */
+    char value[CONFIG_TEXT_MAX];   /* as a file has it */
+    char initial[CONFIG_TEXT_MAX]; /* likewise; "" where there is none */
+    config_source from;
+    bool live;
+} config_item;
+
+/* False beyond the last. */
+bool config_item_at(const config *c, int i, config_item *out);
+/* By its name; ERR_INPUT, with a guess at what was meant. */
+err_code config_item_find(const config *c, const char *name, config_item *out, err *e);
+const char *config_source_name(config_source from);
+/* What others may see of a value: a URL's password and its query become ***. */
+void config_hide(char value[CONFIG_TEXT_MAX]);
+
+/* What differs between what runs and what is wanted. */
+typedef struct config_change {
+    char name[CONFIG_NAME_MAX];                           /* of a class as a whole: class.NAME */
+    char value[CONFIG_TEXT_MAX], wanted[CONFIG_TEXT_MAX]; /* of a class as a whole: empty */
+    config_source from, wanted_from;
+    bool live; /* it can be taken without a restart */
+} config_change;
+
+typedef struct config_changes {
+    config_change *each; /* free() */
+    int n;
+} config_changes;
+
+/* Classes count as live where both have the same ones in the same order.  ERR_NOMEM. */
+err_code config_compare(const config *runs, const config *wanted, config_changes *out, err *e);
+/* What is live of it into what runs. */
+void config_take(config *runs, const config *wanted);
 
 /* The whole file with every key explained, showing c's values. */
 void config_print(const config *c, FILE *f);

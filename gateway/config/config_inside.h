@@ -14,13 +14,15 @@
 #define CONFIG_MIB    (INT64_C(1) << 20)
 #define CONFIG_GIB    (INT64_C(1) << 30)
 
-enum { CONFIG_CLASS_OPTIONS = 5, CONFIG_SECTION_MAX = sizeof(CONFIG_CLASS) + CLASS_WORD_MAX };
+enum { CONFIG_SECTION_MAX = sizeof(CONFIG_CLASS) + CLASS_WORD_MAX };
 
 typedef enum { OPT_TEXT, OPT_INT, OPT_BYTES, OPT_TIME, OPT_MILLI, OPT_BOOL } option_kind;
 
+enum { OPT_LIVE = 64 }; /* beside a kind: a running server takes it */
+
 typedef struct option {
     const char *section, *key;
-    option_kind kind;
+    int kind; /* an option_kind, with OPT_LIVE or without */
     size_t offset;
     const char *initial; /* NULL: there is no default, it must be given */
     int64_t lo, hi;      /* numbers; microseconds for times, thousandths for OPT_MILLI */
@@ -30,6 +32,17 @@ typedef struct option {
 extern const option config_options[]; /* of a config */
 extern const int config_n_options;
 extern const option config_class_options[CONFIG_CLASS_OPTIONS]; /* of a config_class */
+
+static inline option_kind option_kind_of(const option *o)
+{
+    return (option_kind)(o->kind & ~OPT_LIVE);
+}
+
+/* Its value as a file has it. */
+void config_value_text(const void *of, const option *o, char out[CONFIG_TEXT_MAX]);
+
+/* ERR_INPUT about an option that there is not, with a guess at what was meant. */
+err_code config_unknown(const char *name, err *e);
 
 /* Reads a value.  `of`: the config, or a class of it, as the option's table says.  ERR_INPUT names
  * the option, the text and the limit. */

@@ -78,34 +78,54 @@ static err_code add_class(config *c, const char *name, err *e)
     return k ? ERR_NONE : e->code;
 }
 
-static err_code set_class(config_class *k, const char *key, const char *text, err *e)
+static err_code set_class(config_class *k, const char *key, const char *text, config_source from,
+                          err *e)
 {
     char section[CONFIG_SECTION_MAX];
     snprintf(section, sizeof(section), "%s%s", CONFIG_CLASS, k->name);
     for (int i = 0; i < CONFIG_CLASS_OPTIONS; i++) {
         option o = config_class_options[i];
         o.section = section;
-        if (strcmp(o.key, key) == 0) return config_set_option(k, &o, text, e);
+        if (strcmp(o.key, key) != 0) continue;
+        if (config_set_option(k, &o, text, e)) return e->code;
+        k->from[i] = (uint8_t)from;
+        return ERR_NONE;
     }
     return err_set(e, ERR_INPUT,
                    "unknown option '%s.%.40s'; a class has ttft, tpot, weight, overload and tiers",
                    section, key);
 }
 
+err_code config_unknown(const char *name, err *e)
+{
+    char section[CONFIG_NAME_MAX], key[CONFIG_NAME_MAX];
+    const char *dot = strrchr(name, '.');
+    int n = dot ? (int)(dot - name) : 0;
+    snprintf(section, sizeof(section), "%.*s", n, name);
+    snprintf(key, sizeof(key), "%s", dot ? dot + 1 : name);
+    if (class_in(section))
+        return err_set(e, ERR_INPUT,
+                       "there is no option '%.60s': a class that is configured has ttft, tpot, "
+                       "weight, overload and tiers",
+                       name);
+    return find_option(section, key, e) ? err_set(e, ERR_INPUT, "'%.60s' is no option", name)
+                                        : e->code;
+}
+
 /* "ttft:500ms tpot:50ms weight:4" after [classes] NAME: how files before the sections had it. */
-static err_code set_class_line(config_class *k, const char *text, err *e)
+static err_code set_class_line(config_class *k, const char *text, config_source from, err *e)
 {
     char buf[CONFIG_TEXT_MAX], *save = NULL;
     config_class made = *k;
     made.ttft_us = made.tpot_us = made.weight_milli = 0;
-    err_code rc = set_class(&made, "overload", "queue", e);
+    err_code rc = set_class(&made, "overload", "queue", from, e);
     if (strlen(text) >= sizeof(buf)) return err_set(e, ERR_INPUT, "the line is too long");
     strcpy(buf, text);
     for (char *w = strtok_r(buf, " \t", &save); !rc && w; w = strtok_r(NULL, " \t", &save)) {
         char *colon = strchr(w, ':');
         if (!colon) return err_set(e, ERR_INPUT, "classes.%s: '%.40s' is no key:value", k->name, w);
         *colon = 0;
-        rc = set_class(&made, w, colon + 1, e);
+        rc = set_class(&made, w, colon + 1, from, e);
     }
     if (rc) return rc;
     if (!made.ttft_us || !made.tpot_us || !made.weight_milli)
@@ -125,17 +145,20 @@ static config_class *class_of_line(config *c, const char *section, const char *k
 /* ----------------------------------------------------------------------- sources -- */
 
 /* One "section.key = text", from wherever. */
-static err_code assign(config *c, const char *section, const char *key, const char *text, err *e)
+static err_code assign(config *c, const char *section, const char *key, const char *text,
+                       config_source from, err *e)
 {
     const char *class = class_in(section);
     if (class) {
         if (class_of_name(c, class) < 0 && add_class(c, class, e)) return e->code;
-        return set_class(&c->classes[class_of_name(c, class)], key, text, e);
+        return set_class(&c->classes[class_of_name(c, class)], key, text, from, e);
     }
     config_class *line = class_of_line(c, section, key);
-    if (line) return set_class_line(line, text, e);
+    if (line) return set_class_line(line, text, from, e);
     const option *o = find_option(section, key, e);
-    return o ? config_set_option(c, o, text, e) : e->code;
+    if (!o || config_set_option(c, o, text, e)) return e->code;
+    c->from[o - config_options] = (uint8_t)from;
+    return ERR_NONE;
 }
 
 static char *trim(char *s)
@@ -197,7 +220,7 @@ static err_code read_line(config *c, char *line, reader *r, err *e)
         }
         r->lines = true;
     }
-    return assign(c, r->section, key, trim(eq + 1), e);
+    return assign(c, r->section, key, trim(eq + 1), CONFIG_FILE, e);
 }
 
 err_code config_read_file(config *c, const char *path, err *e)
@@ -231,7 +254,7 @@ static const char *env_of(const char *section, const char *key)
 static err_code take_env(config *c, const char *section, const char *key, err *e)
 {
     const char *v = env_of(section, key);
-    if (!v || !assign(c, section, key, v, e)) return ERR_NONE;
+    if (!v || !assign(c, section, key, v, CONFIG_ENVIRONMENT, e)) return ERR_NONE;
     (void)err_context(e, "environment");
     return e->code;
 }
@@ -257,8 +280,19 @@ err_code config_set(config *c, const char *assignment, err *e)
     char buf[2048];
     if (strlen(assignment) >= sizeof(buf)) return err_set(e, ERR_INPUT, "--set: too long");
     strcpy(buf, assignment);
-    char *eq = strchr(buf, '='), *dot = eq ? memrchr(buf, '.', (size_t)(eq - buf)) : NULL;
-    if (!dot) return err_set(e, ERR_INPUT, "--set needs section.key=value");
-    *eq = *dot = 0;
-    return assign(c, trim(buf), trim(dot + 1), trim(eq + 1), e);
+    char *eq = strchr(buf, '=');
+    if (!eq || !memchr(buf, '.', (size_t)(eq - buf)))
+        return err_set(e, ERR_INPUT, "--set needs section.key=value");
+    *eq = 0;
+    return config_assign(c, buf, trim(eq + 1), CONFIG_COMMAND_LINE, e);
+}
+
+err_code config_assign(config *c, const char *name, const char *text, config_source from, err *e)
+{
+    char buf[2048];
+    snprintf(buf, sizeof(buf), "%s", name);
+    char *dot = strrchr(buf, '.');
+    if (!dot) return err_set(e, ERR_INPUT, "'%.60s' is no section.key", name);
+    *dot = 0;
+    return assign(c, trim(buf), trim(dot + 1), text, from, e);
 }

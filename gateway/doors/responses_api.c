@@ -52,7 +52,7 @@ static bool keep(responses_run *r, bool running, openai_problem *p)
     if (!r->row.body || !r->row.input)
         return openai_refuse(p, 503, "out_of_memory", NULL, "out of memory, try again");
     err_code rc = responses_put(r->srv->store, key_of(r->srv), &r->row,
-                                r->srv->cfg->responses_tenant_bytes, &e);
+                                r->x->conf->responses_tenant_bytes, &e);
     if (!rc) return true;
     if (rc == ERR_LIMIT)
         return openai_refuse(p, 429, "storage_quota_exceeded", "store", "%s", e.msg);
@@ -103,7 +103,7 @@ static const completion_door door = {.prefix = "resp",
 
 static void set_row(responses_run *r, const char *prefix)
 {
-    int64_t keep_us = r->srv->cfg->responses_keep_us;
+    int64_t keep_us = r->x->conf->responses_keep_us;
     r->row.tenant_id = r->x->caller->tenant.id;
     r->row.created_us = clock_wall_us();
     r->row.expires_us = keep_us ? r->row.created_us + keep_us : 0;

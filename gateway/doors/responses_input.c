@@ -537,13 +537,13 @@ static bool take_include(responses_run *r, const cJSON *body, openai_problem *p)
 static bool take_rest(responses_run *r, const cJSON *body, bool *drop_oldest, openai_problem *p)
 {
     const cJSON *truncation = json_get(body, "truncation"), *top = json_get(body, "top_logprobs");
-    r->store = r->srv->cfg->responses_store;
+    r->store = r->x->conf->responses_store;
     if (!take_bool(body, "store", &r->store, p)) return false;
     if (!take_bool(body, "background", &r->background, p)) return false;
     if (r->background)
         return openai_refuse(p, 400, "unsupported_parameter", "background",
                              "'background' is not supported");
-    if (r->store && !r->srv->cfg->responses_store)
+    if (r->store && !r->x->conf->responses_store)
         return openai_refuse(p, 400, "unsupported_parameter", "store",
                              "'store': this server stores no responses");
     *drop_oldest = door_is(body, "truncation", "auto");

@@ -193,7 +193,7 @@ int connection_plain(const struct mg_connection *conn, int fd)
 {
     listener *l = mg_get_user_data(mg_get_context(conn));
     begin_connection(l, fd);
-    if (networks_hold(l->host->plain_networks, &my.peer)) return 1;
+    if (l->host->takes_plain(l->host->server, &my.peer)) return 1;
     answer_plain_http(l, fd);
     return 0;
 }

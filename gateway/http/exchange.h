@@ -27,6 +27,7 @@ struct mg_connection;
 struct http_host;
 struct server;
 struct caller;
+struct config;
 
 enum {
     EXCHANGE_ARENA_BYTES = 32 << 20,
@@ -39,8 +40,9 @@ typedef enum { PLANE_INFERENCE, PLANE_ADMIN, PLANE_METRICS } plane;
 
 typedef struct exchange {
     struct http_host *host;
-    struct server *server; /* the host's */
-    struct caller *caller; /* who asks (gateway/auth.h); NULL: nobody has looked */
+    struct server *server;     /* the host's */
+    const struct config *conf; /* the options in force while it is answered; the server's */
+    struct caller *caller;     /* who asks (gateway/auth.h); NULL: nobody has looked */
     struct mg_connection *conn;
     plane plane;
     const char *method;

@@ -1,8 +1,8 @@
 /* host.h -- all that gateway/http/ asks of whoever it serves, so that it knows
  * no server, key or tenant.
  *
- * One for all listeners of a process.  The first part is set before listener_open() and not changed
- * afterwards; the second is written by listeners and read by anybody.
+ * One for all listeners of a process.  The first part is set before listener_open(); afterwards
+ * only what is atomic of it changes.  The second is written by listeners and read by anybody.
  *
  * Ownership: the caller's struct, which outlives its listeners.  Threads: any for what is atomic.
  */
@@ -12,6 +12,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "gateway/http/networks.h"
 
 struct exchange;
 struct server;
@@ -29,12 +31,14 @@ typedef struct http_host {
     void (*answer)(struct exchange *x);
     /* For request ids: never the same twice, also after a restart. */
     uint64_t (*next_id)(struct server *s);
-    int64_t max_body_bytes;  /* of a JSON body */
-    int64_t body_timeout_us; /* for a body to come, beside the time that its size takes */
-    int64_t max_connections, max_connections_per_ip; /* of the inference listener; 0: no limit */
-    /* Its addresses without TLS, in listener_open()'s syntax, and whose connections are taken there
-     * (networks.h); NULL: none. */
-    const char *plain_listen, *plain_networks;
+    _Atomic int64_t max_body_bytes;  /* of a JSON body */
+    _Atomic int64_t body_timeout_us; /* for a body to come, beside the time that its size takes */
+    /* Of the inference listener; 0: no limit.  Later: listener_limit(). */
+    int64_t max_connections, max_connections_per_ip;
+    /* Its addresses without TLS, in listener_open()'s syntax, and whose connections are taken
+     * there; NULL: none. */
+    const char *plain_listen;
+    bool (*takes_plain)(struct server *s, const network_address *from);
 
     atomic_bool draining;                 /* set by the owner: every answer ends its connection */
     _Atomic int64_t cert_expires_wall_us; /* of the certificate in use; 0: unknown */

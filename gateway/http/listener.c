@@ -95,6 +95,11 @@ err_code listener_reload(listener *const *all, int n, const tls_files *files, er
     return ERR_NONE;
 }
 
+void listener_limit(listener *l, int64_t max_connections, int64_t max_connections_per_ip)
+{
+    peers_limit(l->peers, max_connections, max_connections_per_ip);
+}
+
 /* -------------------------------------------------------------------- requests -- */
 
 unsigned long long listener_next_id(const listener *l)

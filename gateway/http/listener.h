@@ -36,6 +36,9 @@ void listener_close(listener *l);
  * key must belong together; on failure every listener stays as it was. */
 err_code listener_reload(listener *const *all, int n, const tls_files *files, err *e);
 
+/* Connections from now on; those that are open stay.  For the inference listener. */
+void listener_limit(listener *l, int64_t max_connections, int64_t max_connections_per_ip);
+
 /* Loads all files and compares certificate and key, for `lorad check`. */
 err_code listener_check_files(const tls_files *files, int64_t *expires_wall_us, err *e);
 

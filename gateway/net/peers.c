@@ -46,6 +46,14 @@ void peers_destroy(peers *p)
     free(p);
 }
 
+void peers_limit(peers *p, int64_t max_total, int64_t max_per_client)
+{
+    lock_take(&p->mu);
+    p->max_total = max_total;
+    p->max_per_client = max_per_client;
+    lock_release(&p->mu);
+}
+
 static uint64_t big_endian(const uint8_t *b, int n)
 {
     uint64_t v = 0;

@@ -24,6 +24,8 @@ typedef struct peer_id { /* private */
 /* At most max_total at once, at most max_per_client from one client; 0: no limit. */
 peers *peers_create(int64_t max_total, int64_t max_per_client);
 void peers_destroy(peers *p);
+/* Other limits, for those who come from now on. */
+void peers_limit(peers *p, int64_t max_total, int64_t max_per_client);
 
 /* Who is this?  For tests, too. */
 peer_id peers_identify(const struct sockaddr_storage *from);

@@ -36,7 +36,7 @@ static bool read_body(completion *c, bool chat)
     openai_limits lim;
     if (c->door) tree = c->door->translate(c->door_state, c->x, tree, &c->drop_oldest, &c->problem);
     if (!tree) return false;
-    prompt_limits(c->srv, &lim);
+    prompt_limits(c->x, &lim);
     lim.strict = wants_strict(c);
     return openai_parse(&c->rq, chat, tree, &lim, &c->x->arena, &c->problem);
 }
@@ -197,7 +197,8 @@ static const char *tier_of(const completion *c)
     if (c->rq.service_tier || c->rq.priority == 0) return c->rq.service_tier;
     char reason[128];
     const char *tier = c->rq.priority < 0 ? "priority" : "flex";
-    bool may = server_class_of(c->srv, &c->x->caller->tenant, tier, reason, sizeof(reason)) >= 0;
+    bool may =
+        server_class_of(c->x->conf, &c->x->caller->tenant, tier, reason, sizeof(reason)) >= 0;
     return may ? tier : NULL;
 }
 
@@ -205,8 +206,11 @@ static bool pick_class(completion *c)
 {
     char reason[256];
     c->slo_class =
-        server_class_of(c->srv, &c->x->caller->tenant, tier_of(c), reason, sizeof(reason));
-    if (c->slo_class >= 0) return true;
+        server_class_of(c->x->conf, &c->x->caller->tenant, tier_of(c), reason, sizeof(reason));
+    if (c->slo_class >= 0) {
+        class_tier(c->x->conf, c->slo_class, c->tier);
+        return true;
+    }
     return openai_refuse(&c->problem, 400, "invalid_value", "service_tier", "%s", reason);
 }
 

@@ -12,7 +12,7 @@ static void head_of(const completion *c, openai_head *h)
                        .model = c->rq.model,
                        .fingerprint = c->srv->fingerprint};
     /* What it was served as. Chat says it always; OpenAI's text completions have no such member. */
-    if (c->rq.chat || c->rq.service_tier) h->service_tier = c->srv->tier[c->slo_class];
+    if (c->rq.chat || c->rq.service_tier) h->service_tier = c->tier;
 }
 
 void completion_usage(const completion *c, openai_usage *u)

@@ -123,7 +123,7 @@ static int64_t target_header_us(const exchange *x, const char *name, const char 
 /* A client may ask for less than it is promised, never for more: a class is what it pays for. */
 static target targets_asked(const completion *c)
 {
-    const slo_class *sc = &c->srv->classes[c->slo_class];
+    const config_class *sc = &c->x->conf->classes[c->slo_class];
     target t = targets_of(&c->x->caller->tenant, sc->name, sc->ttft_us, sc->tpot_us);
     int64_t ttft = target_header_us(c->x, "x-slo-ttft-ms", "x-llm-d-slo-ttft-ms");
     int64_t tpot = target_header_us(c->x, "x-slo-tpot-ms", "x-llm-d-slo-tpot-ms");
@@ -141,7 +141,7 @@ static void set_times(const completion *c, request *rq)
     rq->tpot_target_us = own.tpot_us;
     rq->limits_us = c->limits_us;
     rq->stalled_us = c->stalled_us;
-    rq->expires_us = c->started_us + c->srv->cfg->server_request_timeout_us;
+    rq->expires_us = c->started_us + c->x->conf->server_request_timeout_us;
     rq->patience_us = patience_of(c);
 }
 
@@ -200,7 +200,7 @@ static bool take_slot(completion *c, choice *ch)
                          .choice = ch->index % c->rq.n};
     err e;
     snprintf(owner.model, sizeof(owner.model), "%s", c->label);
-    snprintf(owner.slo_class, sizeof(owner.slo_class), "%s", c->srv->classes[c->slo_class].name);
+    snprintf(owner.slo_class, sizeof(owner.slo_class), "%s", c->srv->class_name[c->slo_class]);
     snprintf(owner.endpoint, sizeof(owner.endpoint), "%s", completion_endpoint(c));
     err_code rc = meter_file_acquire(c->srv->meters, &owner, &ch->slot, &e);
     if (rc == ERR_IO) return completion_no_spool(c);

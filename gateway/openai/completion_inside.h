@@ -65,6 +65,7 @@ typedef struct completion {
     bars *bars;                     /* what it must not have; NULL: nothing is barred */
     char label[MODEL_LABEL_MAX + 1]; /* "base", "name@7": for usage */
     int slo_class;
+    char tier[CLASS_WORD_MAX + 1]; /* what answers call the class */
     choice *choices;
     int n_choices;
     request_signal signal;

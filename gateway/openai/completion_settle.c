@@ -37,7 +37,7 @@ static void fill_row(const completion *c, const choice *ch, usage_row *row)
     if (ch->rq.admitted_us) row->queue_ms = (ch->rq.admitted_us - ch->rq.arrived_us) / 1000;
     if (ch->rq.first_token_us) row->ttft_ms = (ch->rq.first_token_us - c->started_us) / 1000;
     snprintf(row->model, sizeof(row->model), "%s", c->label);
-    snprintf(row->slo_class, sizeof(row->slo_class), "%s", c->srv->classes[c->slo_class].name);
+    snprintf(row->slo_class, sizeof(row->slo_class), "%s", c->srv->class_name[c->slo_class]);
     snprintf(row->endpoint, sizeof(row->endpoint), "%s", completion_endpoint(c));
     snprintf(row->finish, sizeof(row->finish), "%s", ch->finish ? ch->finish : "error");
 }
@@ -98,7 +98,7 @@ static void note_missed(const completion *c)
     char text[80];
     int beside = missed_text(c, text, sizeof(text));
     if (text[0]) exchange_note(c->x, "missed", "%s", text);
-    if (beside >= 0) exchange_note(c->x, "beside", "%s", c->srv->classes[beside].name);
+    if (beside >= 0) exchange_note(c->x, "beside", "%s", c->srv->class_name[beside]);
 }
 
 static void note_ms(exchange *x, const char *name, int64_t us)
@@ -111,7 +111,7 @@ void completion_log(completion *c)
     exchange *x = c->x;
     openai_usage *u = &c->used;
     if (c->label[0]) exchange_note(x, "model", "%s", c->label);
-    exchange_note(x, "class", "%s", c->srv->classes[c->slo_class].name);
+    exchange_note(x, "class", "%s", c->srv->class_name[c->slo_class]);
     note_missed(c);
     if (c->n_choices == 0 || !c->choices[0].submitted) return;
     const choice *ch = &c->choices[0];
@@ -163,7 +163,7 @@ void completion_trace(const completion *c)
     snprintf(r.asked, sizeof(r.asked), "%s", c->rq.model ? c->rq.model : "");
     snprintf(r.served, sizeof(r.served), "%s", c->label);
     snprintf(r.tenant, sizeof(r.tenant), "%s", x->caller->tenant.name);
-    snprintf(r.class, sizeof(r.class), "%s", c->srv->classes[c->slo_class].name);
+    snprintf(r.class, sizeof(r.class), "%s", c->srv->class_name[c->slo_class]);
     snprintf(r.error, sizeof(r.error), "%s", c->problem.code ? c->problem.code : "");
     (void)missed_text(c, r.missed, sizeof(r.missed));
     spans_put(c->srv->spans, &r);

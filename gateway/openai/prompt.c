@@ -7,13 +7,14 @@
 #include "engine/sched/sched.h"
 #include "gateway/openai/openai_tools.h"
 
-void prompt_limits(const server *s, openai_limits *out)
+void prompt_limits(const exchange *x, openai_limits *out)
 {
+    const server *s = x->server;
     const model_config *mc = model_get_config(s->model);
     *out = (openai_limits){
         .n_vocab = mc->n_vocab + mc->added_max, /* openai_check_ids() knows better */
         .max_context = sched_max_context(s->sched),
-        .max_choices = (int)s->cfg->server_max_choices,
+        .max_choices = (int)x->conf->server_max_choices,
         .temperature = mc->gen_temperature >= 0 ? mc->gen_temperature : 1,
         .top_p = mc->gen_top_p > 0 ? mc->gen_top_p : 1,
         .top_k = mc->gen_top_k > 0 ? mc->gen_top_k : 0,

@@ -18,7 +18,7 @@
 #include "gateway/server.h"
 
 /* What openai_parse() must know of this server. */
-void prompt_limits(const server *s, openai_limits *out);
+void prompt_limits(const exchange *x, openai_limits *out);
 
 /* Whether the chat template can serve the request, and *tools: how this model writes calls.  Where
  * a call is forced, the request's form becomes that of calls.  False: *p says why. */

@@ -71,7 +71,7 @@ static int64_t encode_chat(exchange *x, const vocabulary *v, const cJSON *body, 
     tool_style tools;
     int32_t *made;
     err e;
-    prompt_limits(s, &lim);
+    prompt_limits(x, &lim);
     lim.tokenize = true;
     if (!openai_parse(rq, true, body, &lim, &x->arena, &p) ||
         !openai_check_ids(rq, v->n_vocab, &p) || !prompt_open_chat(s, rq, &tools, &p)) {

@@ -203,7 +203,6 @@ static void folder_seen(void *self, const char *path, const adapter_version *v, 
 void admin_adapters_register(exchange *x)
 {
     static const char *const known[] = {"path", "tenant", "activate", NULL};
-    server *s = x->server;
     const cJSON *body;
     const char *path = NULL, *name = NULL;
     bool activate = true;
@@ -226,14 +225,14 @@ void admin_adapters_register(exchange *x)
     publish_options o = {.tenant_id = t.id,
                          .activate = activate,
                          .max_adapters = t.limits.max_adapters,
-                         .quota = server_quota(x->server, &t)};
+                         .quota = server_quota(x, &t)};
+    const upload_env env = server_upload(x);
     registration r = {.x = x, .tenant_id = t.id};
     jsonw_init(&r.errors);
     jsonw_open(&r.errors, NULL, '{');
     jsonw_str(&r.errors, "object", "adapter.registration");
     jsonw_open(&r.errors, "errors", '[');
-    if (inplace_register(&s->upload, s->cfg->adapters_roots, path, &o, folder_seen, &r, &totals,
-                         &e)) {
+    if (inplace_register(&env, x->conf->adapters_roots, path, &o, folder_seen, &r, &totals, &e)) {
         jsonw_clear(&r.errors);
         exchange_reply_err(x, &e, "path");
         return;

@@ -51,7 +51,7 @@ static const char *tenant_name(exchange *x, uint64_t id, known_name *last)
 static void write_request(exchange *x, jsonw *w, const inflight_info *f, const board_row *r,
                           known_name *last, int64_t now_us)
 {
-    const char *class_name = x->server->classes[f->slo_class].name;
+    const char *class_name = x->server->class_name[f->slo_class];
     jsonw_open(w, NULL, '{');
     jsonw_str(w, "object", "request");
     api_write_id(w, "id", f->id);
@@ -117,7 +117,6 @@ static void write_ms_or_null(jsonw *w, const char *name, int64_t ms)
 static void write_ended(exchange *x, jsonw *w, const ended_row *r, const char *owner)
 {
     const usage_row *u = &r->usage;
-    const slo_class *classes = x->server->classes;
     jsonw_open(w, NULL, '{');
     jsonw_str(w, "object", "request");
     api_write_id(w, "id", u->request_id);
@@ -125,12 +124,12 @@ static void write_ended(exchange *x, jsonw *w, const ended_row *r, const char *o
     jsonw_str(w, "tenant", owner);
     api_write_id(w, "key_id", u->key_id);
     jsonw_str(w, "model", u->model);
-    jsonw_str(w, "class", classes[r->slo_class].name);
+    jsonw_str(w, "class", x->server->class_name[r->slo_class]);
     jsonw_str(w, "state", "ended");
     jsonw_int(w, "status", u->status);
     jsonw_str(w, "finish", u->finish);
     jsonw_str(w, "missed", u->missed ? miss_cause_name(u->missed) : NULL);
-    jsonw_str(w, "beside", r->beside >= 0 ? classes[r->beside].name : NULL);
+    jsonw_str(w, "beside", r->beside >= 0 ? x->server->class_name[r->beside] : NULL);
     api_write_time(w, "started", u->started_wall_us);
     api_write_time(w, "ended", u->ended_wall_us);
     jsonw_int(w, "duration_ms", u->duration_ms);

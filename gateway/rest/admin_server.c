@@ -1,5 +1,5 @@
 /* admin_server.c -- the server itself, for operators' keys: its classes, audit
- * log, backup, drain, reload. */
+ * log, backup, drain.  Its configuration: admin_config.c. */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,17 +25,19 @@ static void write_tiers(jsonw *w, const char *list)
 void admin_classes(exchange *x)
 {
     jsonw w;
+    const config *conf = x->conf;
+    int by_default = class_of_name(conf, conf->classes_default);
     api_list_begin(&w);
-    for (int i = 0; i < x->server->n_class; i++) {
-        const slo_class *c = &x->server->classes[i];
+    for (int i = 0; i < conf->n_classes; i++) {
+        const config_class *c = &conf->classes[i];
         jsonw_open(&w, NULL, '{');
         jsonw_str(&w, "name", c->name);
         jsonw_int(&w, "ttft_ms", c->ttft_us / 1000);
         jsonw_int(&w, "tpot_ms", c->tpot_us / 1000);
-        jsonw_num(&w, "weight", (double)c->weight);
-        jsonw_bool(&w, "default", i == x->server->default_class);
-        jsonw_str(&w, "overload", c->reject_on_overload ? "reject" : "queue");
-        write_tiers(&w, x->server->cfg->classes[i].tiers);
+        jsonw_num(&w, "weight", (double)c->weight_milli / 1000);
+        jsonw_bool(&w, "default", i == by_default);
+        jsonw_str(&w, "overload", c->overload);
+        write_tiers(&w, c->tiers);
         jsonw_close(&w, '}');
     }
     api_list_end(x, &w, false);
@@ -115,11 +117,4 @@ void admin_drain(exchange *x)
     api_audit(x, 0, "server.drain", "", NULL);
     reply_done(x, 202, "draining");
     atomic_store(&x->server->drain_wanted, true);
-}
-
-void admin_reload(exchange *x)
-{
-    api_audit(x, 0, "server.reload", "", NULL);
-    atomic_store(&x->server->reload_wanted, true);
-    reply_done(x, 202, "reloading");
 }

@@ -205,7 +205,7 @@ static bool take_tenant(exchange *x, const cJSON *body, tenant *t)
     if (found) {
         char why[256];
         tenant probe = {0};
-        if (server_class_of(x->server, &probe, s, why, sizeof(why)) < 0 ||
+        if (server_class_of(x->conf, &probe, s, why, sizeof(why)) < 0 ||
             strlen(s) > CLASS_NAME_MAX) {
             exchange_error(x, 400, "invalid_request_error", "invalid_value", "default_class",
                            "there is no class '%.40s'", s);
@@ -365,7 +365,7 @@ static void write_limits(exchange *x, jsonw *w, const tenant *t)
     if (t->limits.max_adapter_bytes)
         jsonw_null(w, "tenant_bytes");
     else
-        jsonw_int(w, "tenant_bytes", x->server->tenant_bytes);
+        jsonw_int(w, "tenant_bytes", server_tenant_bytes(x));
     jsonw_close(w, '}');
 }
 

@@ -58,7 +58,7 @@ static bool options_of(exchange *x, publish_options *o)
                            .description = exchange_query(x, "description"),
                            .activate = activate,
                            .max_adapters = x->caller->tenant.limits.max_adapters,
-                           .quota = server_quota(x->server, &x->caller->tenant),
+                           .quota = server_quota(x, &x->caller->tenant),
                            .if_generation = expected >= 0,
                            .generation = expected >= 0 ? (uint64_t)expected : 0,
                            .content_bytes = x->content_length};
@@ -94,12 +94,12 @@ static void refuse_body(exchange *x, err_code rc, const err *e)
 
 static void upload_tar(exchange *x)
 {
-    server *s = x->server;
+    const upload_env env = server_upload(x);
     err e, body_error;
     publish_options o;
     if (!options_of(x, &o)) return;
     tar_target t = {.x = x, .e = &e};
-    if (upload_begin(&t.u, &s->upload, &o, &e)) {
+    if (upload_begin(&t.u, &env, &o, &e)) {
         if (e.code == ERR_INPUT) {
             exchange_error(x, 400, "invalid_request_error", "invalid_value", "name", "%s", e.msg);
         } else {
@@ -107,8 +107,7 @@ static void upload_tar(exchange *x)
         }
         return;
     }
-    err_code rc =
-        exchange_stream_body(x, (uint64_t)s->cfg->adapters_max_upload, take_tar, &t, &body_error);
+    err_code rc = exchange_stream_body(x, env.max_bytes, take_tar, &t, &body_error);
     if (!rc) rc = t.rc = auth_still(x, true, &e);
     if (rc) {
         upload_abort(t.u);
@@ -285,7 +284,7 @@ static void begin_resumable(exchange *x)
 {
     manifest mf = {.m = {.tenant_id = x->caller->tenant.id,
                          .name = x->param[0],
-                         .quota = server_quota(x->server, &x->caller->tenant)}};
+                         .quota = server_quota(x, &x->caller->tenant)}};
     staged_upload u;
     bool resumed;
     err e;

@@ -24,9 +24,10 @@ bool arguments_parse(arguments *a, int argc, char **argv)
                           : strcmp(argv[i], "--join") == 0                               ? &a->join
                                                                                          : NULL;
         bool set = strcmp(argv[i], "--set") == 0;
-        bool *flag = strcmp(argv[i], "--admin") == 0                                  ? &a->admin
-                     : strcmp(argv[i], "--dev") == 0 && strcmp(argv[1], "serve") == 0 ? &a->dev
-                                                                                      : NULL;
+        bool *flag = strcmp(argv[i], "--admin") == 0                                   ? &a->admin
+                     : strcmp(argv[i], "--dev") == 0 && strcmp(argv[1], "serve") == 0  ? &a->dev
+                     : strcmp(argv[i], "--diff") == 0 && strcmp(argv[1], "check") == 0 ? &a->diff
+                                                                                       : NULL;
         if (flag) {
             *flag = true;
             continue;

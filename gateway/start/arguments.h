@@ -17,8 +17,8 @@ enum { EXIT_USAGE = 2, SETS_MAX = 64 };
 
 typedef struct arguments {
     const char *file, *dir, *model, *to, *join;
-    bool admin, dev, file_given; /* --admin, --dev, -c */
-    const char *sets[SETS_MAX];  /* section.key=value */
+    bool admin, dev, diff, file_given; /* --admin, --dev, --diff, -c */
+    const char *sets[SETS_MAX];        /* section.key=value */
     int n_sets;
 } arguments;
 

@@ -6,6 +6,7 @@
 
 #include "engine/model/model.h"
 #include "engine/text/tokenizer.h"
+#include "gateway/config/running.h"
 #include "gateway/descriptors.h"
 #include "gateway/device.h"
 #include "gateway/http/listener.h"
@@ -20,6 +21,36 @@ static const char *served_as(const model_survey *w)
     return w->dequantised ? "as plain values" : w->by_codes ? "by their codes" : "then";
 }
 
+/* Why a reload would not make it so; "": it would. */
+static const char *why_not(const config_change *c)
+{
+    if (c->from == CONFIG_ADMIN) return "stays: set by the admin API, until the server stops";
+    if (c->from == CONFIG_ENVIRONMENT) return "stays: set in the server's environment";
+    if (c->from == CONFIG_COMMAND_LINE) return "stays: set on the server's command line";
+    return c->live ? "" : "needs a restart";
+}
+
+static void print_change(const config_change *c)
+{
+    const char *why = why_not(c);
+    printf("%-32s %s -> %s  (%s)\n", c->name, *c->value ? c->value : "-",
+           *c->wanted ? c->wanted : "-", *why ? why : "a reload takes it");
+}
+
+/* What the file would change in the server that runs. */
+static int print_diff(const arguments *a, const config *wanted)
+{
+    static config runs; /* large */
+    config_changes list;
+    err e;
+    if (running_read(wanted->data_dir, &runs, &e) || config_compare(&runs, wanted, &list, &e))
+        return arguments_fail(&e);
+    for (int i = 0; i < list.n; i++) print_change(&list.each[i]);
+    if (list.n == 0) printf("no difference: the server runs what %s says\n", a->file);
+    free(list.each);
+    return EXIT_SUCCESS;
+}
+
 int verb_check(const arguments *a)
 {
     err e;
@@ -29,6 +60,7 @@ int verb_check(const arguments *a)
     tokenizer *tok;
     char cert[PATH_MAX], key[PATH_MAX], ca[PATH_MAX];
     if (arguments_config(a, &c, &e)) return arguments_fail(&e);
+    if (a->diff) return print_diff(a, &c);
     tls_files files = arguments_tls(&c, cert, key, ca);
     if (descriptors_claim(&c, &e)) return arguments_fail(&e);
     int64_t expires_us = 0;

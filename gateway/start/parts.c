@@ -25,22 +25,26 @@ enum { SLOT_MARGIN = 64 };
 
 _Static_assert((int)CLASS_MAX == (int)SLO_CLASS_MAX, "the scheduler takes all classes");
 
-static void make_classes(parts *p)
+static void describe_classes(const config *c, slo_class out[SLO_CLASS_MAX])
 {
-    server *s = &p->srv;
-    const config *c = &p->cfg;
+    memset(out, 0, SLO_CLASS_MAX * sizeof(*out));
     for (int i = 0; i < c->n_classes; i++) {
         const config_class *k = &c->classes[i];
-        s->classes[i] = (slo_class){.rank = i,
-                                    .ttft_us = k->ttft_us,
-                                    .tpot_us = k->tpot_us,
-                                    .weight = (float)k->weight_milli / 1000,
-                                    .reject_on_overload = strcmp(k->overload, "reject") == 0};
-        snprintf(s->classes[i].name, sizeof(s->classes[i].name), "%s", k->name);
-        class_tier(c, i, s->tier[i]);
+        out[i] = (slo_class){.rank = i,
+                             .ttft_us = k->ttft_us,
+                             .tpot_us = k->tpot_us,
+                             .weight = (float)k->weight_milli / 1000,
+                             .reject_on_overload = strcmp(k->overload, "reject") == 0};
+        snprintf(out[i].name, sizeof(out[i].name), "%s", k->name);
     }
+}
+
+/* What stays of the classes while the server runs. */
+static void name_classes(server *s, const config *c)
+{
     s->n_class = c->n_classes;
-    s->default_class = class_of_name(c, c->classes_default);
+    for (int i = 0; i < c->n_classes; i++)
+        memcpy(s->class_name[i], c->classes[i].name, sizeof(s->class_name[i]));
 }
 
 static bool some_is_class(const config *c, const char *list)
@@ -210,6 +214,12 @@ static err_code open_devmem(parts *p, err *e)
     return rc ? err_context(e, "engine.kv_memory") : rc;
 }
 
+static staging_config uploads_of(const config *c)
+{
+    return (staging_config){.max_open = (int)c->adapters_max_open_uploads,
+                            .expiry_us = c->adapters_upload_expiry_us};
+}
+
 static err_code open_adapters(parts *p, err *e)
 {
     server *s = &p->srv;
@@ -234,8 +244,7 @@ static err_code open_adapters(parts *p, err *e)
     s->disk_floor_bytes = disk_floor_bytes(c->data_dir, (uint64_t)c->data_min_free);
     rc = storeroom_create(&s->room, c->data_dir, s->disk_floor_bytes, e);
     if (rc) return rc;
-    s->tenant_bytes = c->adapters_tenant_bytes ? c->adapters_tenant_bytes
-                                               : (int64_t)disk_share_bytes(c->data_dir);
+    s->tenant_share = (int64_t)disk_share_bytes(c->data_dir);
     s->upload = (upload_env){.reg = s->registry,
                              .room = s->room,
                              .tok = s->tok,
@@ -244,8 +253,7 @@ static err_code open_adapters(parts *p, err *e)
                              .max_bytes = (uint64_t)c->adapters_max_upload,
                              .max_packed_bytes = (uint64_t)devmem_lease_limit(s->arena, NULL) *
                                                  devmem_chunk_bytes(s->arena)};
-    staging_config sg = {.max_open = (int)c->adapters_max_open_uploads,
-                         .expiry_us = c->adapters_upload_expiry_us};
+    staging_config sg = uploads_of(c);
     return staging_open(&s->staging, &s->upload, &sg, e);
 }
 
@@ -272,13 +280,21 @@ static err_code open_scheduler(parts *p, err *e)
                        .draft = s->draft,
                        .max_tenants = (int)c->metrics_max_tenants,
                        .n_class = s->n_class};
-    memcpy(sc.classes, s->classes, sizeof(s->classes));
+    describe_classes(c, sc.classes);
     return sched_create(&s->sched, &sc, s->model, s->be, &p->source, e);
 }
 
 static uint64_t next_id(server *s)
 {
     return store_next_id(s->store);
+}
+
+static bool takes_plain(server *s, const network_address *from)
+{
+    const config *c = live_pin(s->live);
+    bool takes = networks_hold(c->server_plain_networks, from);
+    live_release(s->live, c);
+    return takes;
 }
 
 static void make_host(parts *p)
@@ -293,7 +309,7 @@ static void make_host(parts *p)
     h->max_connections = config_max_connections(c);
     h->max_connections_per_ip = config_max_connections_per_ip(c);
     h->plain_listen = c->server_plain_listen;
-    h->plain_networks = c->server_plain_networks;
+    h->takes_plain = takes_plain;
 }
 
 static err_code open_listeners(parts *p, err *e)
@@ -334,7 +350,7 @@ err_code parts_open(parts *p, err *e)
 {
     p->srv.cfg = &p->cfg;
     p->srv.started_wall_us = clock_wall_us();
-    make_classes(p);
+    name_classes(&p->srv, &p->cfg);
     err_code rc = open_storage(p, e);
     if (!rc) rc = open_model(p, e);
     if (!rc) rc = open_adapters(p, e);
@@ -392,4 +408,19 @@ void parts_close(parts *p)
     model_destroy(s->draft);
     model_destroy(s->model);
     be_close(s->be);
+}
+
+void parts_follow(parts *p, const config *c)
+{
+    server *s = &p->srv;
+    slo_class classes[SLO_CLASS_MAX];
+    staging_config sg = uploads_of(c);
+    describe_classes(c, classes);
+    sched_adjust(s->sched, classes, (int)c->engine_max_queued);
+    staging_limit(s->staging, &sg, (uint64_t)c->adapters_max_upload);
+    s->disk_floor_bytes = disk_floor_bytes(c->data_dir, (uint64_t)c->data_min_free);
+    storeroom_set_floor(s->room, s->disk_floor_bytes);
+    s->http.max_body_bytes = c->server_max_body;
+    s->http.body_timeout_us = c->server_body_timeout_us;
+    listener_limit(p->inference, config_max_connections(c), config_max_connections_per_ip(c));
 }

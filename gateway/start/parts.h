@@ -1,6 +1,7 @@
 /* parts.h -- the rooms of a server, opened from the ground up and closed in reverse.
  *
- * Ownership: the caller's struct, zeroed before it is opened.  Threads: the main thread.
+ * Ownership: the caller's struct, zeroed before it is opened.  Threads: the main thread, but for
+ * parts_follow().
  */
 #ifndef GATEWAY_START_PARTS_H
 #define GATEWAY_START_PARTS_H
@@ -20,8 +21,11 @@ typedef struct parts {
     journal_source fleet; /* where storage.database is set */
 } parts;
 
-/* `cfg` and `tls` are set.  What was opened before a failure is for parts_close(). */
+/* `cfg`, `tls`, srv.live and srv.change are set.  What was opened before a failure is for
+ * parts_close(). */
 err_code parts_open(parts *p, err *e);
+/* All open parts take what is live of `c`.  One thread at a time, any. */
+void parts_follow(parts *p, const config *c);
 void parts_close(parts *p);
 
 #endif

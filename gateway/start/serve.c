@@ -12,6 +12,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/program/process.h"
+#include "gateway/config/change.h"
 #include "gateway/descriptors.h"
 #include "gateway/net/tls_reserve.h"
 #include "gateway/notify.h"
@@ -19,6 +20,7 @@
 #include "gateway/start/parts.h"
 #include "gateway/start/verbs.h"
 #include "gateway/watch/stats.h"
+#include "storage/audit.h"
 
 /* After the drain what still runs is cut short, and the listeners end. */
 enum { DRAIN_MARGIN_US = 30000000 };
@@ -32,25 +34,34 @@ enum { MMAP_BYTES = 256 * 1024 }; /* allocations of that size are the system's o
 typedef struct {
     arguments args;
     parts parts;
-    config taken; /* as it was read, with what a reload has taken */
     char cert[PATH_MAX], key[PATH_MAX], client_ca[PATH_MAX]; /* parts.tls points here */
     int64_t expire_us; /* when stored responses are looked at next */
     int64_t prune_us;  /* when old usage is looked for next */
     int64_t fed_us;    /* when the watchdog last heard of us */
 } serving;
 
-static void apply_log(const config *c)
+typedef struct {
+    int level, format;
+} log_settings;
+
+static log_settings log_of(const config *c)
 {
     static const char *const levels[] = {"debug", "info", "warn", "error"};
     static const char *const formats[] = {"text", "logfmt", "json"};
-    int level = LOG_INFO, format = LOG_TEXT;
+    log_settings l = {LOG_INFO, LOG_TEXT};
     for (int i = 0; i < 4; i++) {
-        if (strcmp(c->log_level, levels[i]) == 0) level = i;
+        if (strcmp(c->log_level, levels[i]) == 0) l.level = i;
     }
     for (int i = 0; i < 3; i++) {
-        if (strcmp(c->log_format, formats[i]) == 0) format = i;
+        if (strcmp(c->log_format, formats[i]) == 0) l.format = i;
     }
-    log_setup((log_level)level, (log_format)format);
+    return l;
+}
+
+static void apply_log(const config *c)
+{
+    log_settings l = log_of(c);
+    log_setup((log_level)l.level, (log_format)l.format);
 }
 
 /* A certificate that ends soon, or is over, is the operator's before it is the clients'. */
@@ -61,39 +72,61 @@ static void tell_expiry(int64_t expires_wall_us)
     if (level > LOG_INFO) log_write(level, "gateway", "the certificate: %s", text);
 }
 
+/* ---- changes of the configuration (gateway/config/change.h) ------------------------------- */
+
+static err_code read_sources(void *self, config *out, err *e)
+{
+    serving *p = self;
+    return arguments_config(&p->args, out, e);
+}
+
+static err_code read_certificates(void *self, const config *wanted, bool files, err *e)
+{
+    serving *p = self;
+    char cert[PATH_MAX], key[PATH_MAX], ca[PATH_MAX];
+    listener *all[] = {p->parts.inference, p->parts.admin, p->parts.metrics};
+    if (!files) return ERR_NONE;
+    tls_files paths = arguments_tls(wanted, cert, key, ca);
+    err_code rc = listener_reload(all, 3, &paths, e);
+    if (!rc) tell_expiry(atomic_load(&p->parts.srv.http.cert_expires_wall_us));
+    return rc ? err_context(e, "the old certificate stays") : rc;
+}
+
+static void follow(void *self, const config *now)
+{
+    serving *p = self;
+    parts_follow(&p->parts, now);
+    apply_log(now);
+}
+
+/* By nobody's key. */
+static void audit_reload(const server *s, const change_report *done)
+{
+    char names[CONFIG_TEXT_MAX], detail[AUDIT_DETAIL_MAX];
+    (void)change_names(done, CHANGE_TAKEN, names, sizeof(names));
+    change_detail(done, detail, sizeof(detail));
+    stats_event(s->stats, "audit", "server.reload", 0, names, detail, 0);
+    audit_post(s->store, 0, 0, "server.reload", names, detail);
+}
+
+/* SIGHUP has nobody to answer to but the log, whatever its level is to be. */
 static void reload(serving *p)
 {
     err e;
-    config fresh;
-    char cert[PATH_MAX], key[PATH_MAX], ca[PATH_MAX];
-    if (arguments_config(&p->args, &fresh, &e)) {
-        log_error("gateway", "reload refused, the old config stays: %s", e.msg);
-        return;
-    }
-    listener *all[] = {p->parts.inference, p->parts.admin, p->parts.metrics};
-    tls_files files = arguments_tls(&fresh, cert, key, ca);
-    if (listener_reload(all, 3, &files, &e)) {
-        log_error("gateway", "reload refused, the old certificate stays: %s", e.msg);
-        return;
-    }
-    config *taken = &p->taken;
-    memcpy(taken->server_tls_cert, fresh.server_tls_cert, sizeof(fresh.server_tls_cert));
-    memcpy(taken->server_tls_key, fresh.server_tls_key, sizeof(fresh.server_tls_key));
-    memcpy(taken->admin_client_ca, fresh.admin_client_ca, sizeof(fresh.admin_client_ca));
-    memcpy(taken->log_level, fresh.log_level, sizeof(fresh.log_level));
-    memcpy(taken->log_format, fresh.log_format, sizeof(fresh.log_format));
-    char names[CONFIG_TEXT_MAX];
-    bool more = config_differs(taken, &fresh, names, sizeof(names));
-    apply_log(&fresh);
-    log_info("gateway", "certificate and log settings reloaded");
-    if (more) log_warn("gateway", "not reloaded, for it needs a restart: %s", names);
-    tell_expiry(atomic_load(&p->parts.srv.http.cert_expires_wall_us));
-}
-
-static void reload_and_tell(serving *p)
-{
+    change_report done;
+    char taken[CONFIG_TEXT_MAX], left[CONFIG_TEXT_MAX];
     notify_reloading();
-    reload(p);
+    if (change_reload(p->parts.srv.change, &done, &e)) {
+        log_error("gateway", "reload refused, the old config stays: %s", e.msg);
+    } else {
+        bool some = change_names(&done, CHANGE_TAKEN, taken, sizeof(taken));
+        bool more = change_names(&done, CHANGE_RESTART, left, sizeof(left));
+        log_write(some ? LOG_WARN : LOG_INFO, "gateway", "reloaded: the certificate%s%s",
+                  some ? ", " : "; no option has changed", some ? taken : "");
+        if (more) log_warn("gateway", "not reloaded, for it needs a restart: %s", left);
+        audit_reload(&p->parts.srv, &done);
+        free(done.line);
+    }
     notify_send("READY=1");
 }
 
@@ -112,10 +145,13 @@ static void prune_usage(serving *p)
 {
     err e;
     int64_t n = 0, now = clock_now_us();
-    if (p->parts.cfg.data_usage_days == 0 || now < p->prune_us) return;
+    if (now < p->prune_us) return;
+    const config *c = live_pin(p->parts.srv.live);
+    int64_t days = c->data_usage_days;
+    live_release(p->parts.srv.live, c);
+    if (days == 0) return;
     int64_t today = clock_wall_us() / DAY_US * DAY_US;
-    if (ledger_prune(p->parts.srv.store, today - p->parts.cfg.data_usage_days * DAY_US, PRUNE_ROWS,
-                     &n, &e))
+    if (ledger_prune(p->parts.srv.store, today - days * DAY_US, PRUNE_ROWS, &n, &e))
         log_error("gateway", "old usage stays: %s", e.msg);
     if (n < PRUNE_ROWS) p->prune_us = now + PRUNE_US; /* else at the next turn */
     if (n) log_info("gateway", "%lld rows of usage became sums by hour", (long long)n);
@@ -151,8 +187,7 @@ static void wait_for_end(serving *p, const sigset_t *signals)
         feed_watchdog(p);
         if (sig == SIGTERM || sig == SIGINT) return;
         if (atomic_exchange(&p->parts.srv.drain_wanted, false)) return;
-        if (sig == SIGHUP || atomic_exchange(&p->parts.srv.reload_wanted, false))
-            reload_and_tell(p);
+        if (sig == SIGHUP) reload(p);
     }
 }
 
@@ -169,11 +204,14 @@ static void wait_for_answers(serving *p)
 
 static void drain(serving *p, const sigset_t *signals)
 {
+    const config *c = live_pin(p->parts.srv.live);
+    int64_t timeout_us = c->server_drain_timeout_us;
+    live_release(p->parts.srv.live, c);
     atomic_store(&p->parts.srv.http.draining, true);
     notify_send("STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=%lld",
-                (long long)(p->parts.cfg.server_drain_timeout_us + DRAIN_MARGIN_US));
+                (long long)(timeout_us + DRAIN_MARGIN_US));
     log_info("gateway", "draining: no new requests, running ones may finish");
-    int64_t end = clock_now_us() + p->parts.cfg.server_drain_timeout_us;
+    int64_t end = clock_now_us() + timeout_us;
     struct timespec none = {0, 0};
     while (!sched_drain(p->parts.srv.sched, 100000)) {
         feed_watchdog(p);
@@ -208,6 +246,25 @@ static sigset_t block_signals(void)
     return signals;
 }
 
+/* The configuration as it was read: opening the parts says more of it. */
+static err_code open_config(serving *p, err *e)
+{
+    const change_owner owner = {p, read_sources, read_certificates, follow};
+    server *s = &p->parts.srv;
+    p->parts.cfg.queue_room = p->parts.cfg.engine_max_queued;
+    s->live = live_create(&p->parts.cfg);
+    s->change = s->live ? change_create(&p->parts.cfg, s->live, &owner) : NULL;
+    return s->change ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory for the configuration");
+}
+
+static void end(serving *p)
+{
+    server *s = &p->parts.srv;
+    parts_close(&p->parts); /* then nobody asks for changes any more */
+    change_destroy(s->change);
+    live_destroy(s->live);
+}
+
 /* Until the end; the exit status. */
 static int serve(serving *p)
 {
@@ -215,7 +272,6 @@ static int serve(serving *p)
     (void)tls_reserve_install();
     config *c = &p->parts.cfg;
     if (arguments_config(&p->args, c, &e)) return arguments_fail(&e);
-    p->taken = *c;
     apply_log(c);
     process_keep_secrets();
     if (descriptors_claim(c, &e)) return arguments_fail(&e);
@@ -225,11 +281,13 @@ static int serve(serving *p)
     int64_t expires_us = 0;
     err_code rc = listener_check_files(&p->parts.tls, &expires_us, &e);
     if (!rc) tell_expiry(expires_us);
+    if (!rc) rc = open_config(p, &e);
     if (!rc) rc = parts_open(&p->parts, &e);
     if (rc) {
-        parts_close(&p->parts);
+        end(p);
         return arguments_fail(&e);
     }
+    change_begin(p->parts.srv.change);
     atomic_store(&p->parts.srv.ready, true);
     notify_send("READY=1\nSTATUS=serving %s on %s", c->model_name, c->server_listen);
     log_info("gateway", "serving %s on %s (%s; admin %s, metrics %s)", c->model_name,
@@ -237,7 +295,7 @@ static int serve(serving *p)
              c->metrics_listen);
     wait_for_end(p, &signals);
     drain(p, &signals);
-    parts_close(&p->parts);
+    end(p);
     log_info("gateway", "stopped");
     return EXIT_SUCCESS;
 }

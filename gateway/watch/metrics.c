@@ -22,14 +22,13 @@ static const char other[] = "_other";
 
 /* ---------------------------------------------------------------- the scheduler -- */
 
-static void put_engine(prom *p, const metrics_view *v)
+static void put_engine(prom *p, const metrics_view *v, int64_t max_queued)
 {
     const sched_stats *t = &v->sched;
     server *s = v->srv;
     prom_gauge(p, "lorad_requests_running", "Sequences in the batch", t->n_running);
     prom_gauge(p, "lorad_requests_waiting", "Requests in the queue", t->n_waiting);
-    prom_gauge(p, "lorad_queue_capacity", "Requests that may wait",
-               (double)s->cfg->engine_max_queued);
+    prom_gauge(p, "lorad_queue_capacity", "Requests that may wait", (double)max_queued);
     prom_gauge(p, "lorad_seats", "Sequences that may run at once", (double)s->cfg->engine_max_seqs);
     prom_gauge(p, "lorad_kv_pages", "KV pages in all", t->n_pages);
     prom_gauge(p, "lorad_kv_pages_used", "KV pages held by sequences", t->n_pages_used);
@@ -100,11 +99,11 @@ static void put_engine(prom *p, const metrics_view *v)
 
 /* ------------------------------------------------------------------- by class -- */
 
-static void put_targets(prom *p, const server *s)
+static void put_targets(prom *p, const config *conf)
 {
     prom_family(p, "lorad_slo_target_seconds", "gauge", "What a class promises");
-    for (int i = 0; i < s->n_class; i++) {
-        const slo_class *c = &s->classes[i];
+    for (int i = 0; i < conf->n_classes; i++) {
+        const config_class *c = &conf->classes[i];
         prom_sample(p, (double)c->ttft_us / 1e6, "class", c->name, "target", "ttft", NULL);
         prom_sample(p, (double)c->tpot_us / 1e6, "class", c->name, "target", "tpot", NULL);
     }
@@ -116,7 +115,7 @@ static void put_outcomes(prom *p, const metrics_view *v)
     prom_family(p, "lorad_requests_total", "counter", "What became of requests (of each choice)");
     for (int i = 0; i < v->srv->n_class; i++) {
         for (int k = 0; k < OUTCOMES; k++) {
-            prom_count(p, v->classes[i].outcome[k], "class", v->srv->classes[i].name, "outcome",
+            prom_count(p, v->classes[i].outcome[k], "class", v->srv->class_name[i], "outcome",
                        request_outcome_name(k), NULL);
         }
     }
@@ -124,7 +123,7 @@ static void put_outcomes(prom *p, const metrics_view *v)
                 "Complete requests by whether they met the target; both (goodput) also has those "
                 "refused or failed");
     for (int i = 0; i < v->srv->n_class; i++) {
-        const char *name = v->srv->classes[i].name;
+        const char *name = v->srv->class_name[i];
         for (int k = 0; k < TARGETS; k++) {
             prom_count(p, v->classes[i].met[k], "class", name, "target", targets[k], "met", "true",
                        NULL);
@@ -141,7 +140,7 @@ static void put_lengths(prom *p, const metrics_view *v)
                 "max_tokens was no more");
     for (int i = 0; i < v->srv->n_class; i++) {
         const lengths_record *r = &v->lengths[i];
-        const char *class = v->srv->classes[i].name;
+        const char *class = v->srv->class_name[i];
         prom_count(p, r->held, "class", class, "result", "held", NULL);
         prom_count(p, r->exceeded, "class", class, "result", "exceeded", NULL);
         prom_count(p, r->bounded, "class", class, "result", "bounded", NULL);
@@ -149,7 +148,7 @@ static void put_lengths(prom *p, const metrics_view *v)
     prom_family(p, "lorad_length_prediction_loss_tokens_total", "counter",
                 "Sum of the pinball losses of these predictions, in tokens");
     for (int i = 0; i < v->srv->n_class; i++)
-        prom_sample(p, v->lengths[i].loss, "class", v->srv->classes[i].name, NULL);
+        prom_sample(p, v->lengths[i].loss, "class", v->srv->class_name[i], NULL);
 }
 
 static void put_missed(prom *p, const metrics_view *v)
@@ -158,7 +157,7 @@ static void put_missed(prom *p, const metrics_view *v)
                 "Promises broken (target both), each by the one cause that took the most time");
     for (int i = 0; i < v->srv->n_class; i++) {
         for (int k = MISS_NONE + 1; k < MISS_CAUSES; k++) {
-            prom_count(p, v->classes[i].cause[k], "class", v->srv->classes[i].name, "cause",
+            prom_count(p, v->classes[i].cause[k], "class", v->srv->class_name[i], "cause",
                        miss_cause_name(k), NULL);
         }
     }
@@ -166,8 +165,8 @@ static void put_missed(prom *p, const metrics_view *v)
                 "Of those by decode_steps: by the class that had the most rows beside it");
     for (int i = 0; i < v->srv->n_class; i++) {
         for (int k = 0; k < v->srv->n_class; k++) {
-            prom_count(p, v->classes[i].beside[k], "class", v->srv->classes[i].name, "beside",
-                       v->srv->classes[k].name, NULL);
+            prom_count(p, v->classes[i].beside[k], "class", v->srv->class_name[i], "beside",
+                       v->srv->class_name[k], NULL);
         }
     }
 }
@@ -191,7 +190,7 @@ static void put_series(prom *p, const metrics_view *v)
         prom_family(p, list[k].name, "histogram", list[k].help);
         for (int i = 0; i < v->srv->n_class; i++) {
             const histogram_counts *h = &v->classes[i].series[list[k].series];
-            prom_histogram(p, h, h->scale, "class", v->srv->classes[i].name, NULL);
+            prom_histogram(p, h, h->scale, "class", v->srv->class_name[i], NULL);
         }
     }
 }
@@ -444,8 +443,8 @@ void metrics_get(exchange *x)
         prom_sample(&p, 1, "version", LORAD_VERSION, "backend", be_caps(s->be)->name, "detail",
                     be_caps(s->be)->detail, "weights", model_get_config(s->model)->format, "kv",
                     model_kv_name(s->model), NULL);
-        put_engine(&p, v);
-        put_targets(&p, s);
+        put_engine(&p, v, x->conf->engine_max_queued);
+        put_targets(&p, x->conf);
         put_outcomes(&p, v);
         put_missed(&p, v);
         put_lengths(&p, v);
@@ -455,7 +454,7 @@ void metrics_get(exchange *x)
         put_storage(&p, s);
         put_http(&p, s);
         put_traces(&p, s);
-        if (s->cfg->metrics_vllm_names) metrics_vllm(&p, v);
+        if (x->conf->metrics_vllm_names) metrics_vllm(&p, v);
     } else {
         p.failed = true;
     }

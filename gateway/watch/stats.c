@@ -45,17 +45,18 @@ stats *stats_create(struct server *s)
 static void tell_breach(void *arg, int class, const breach *b)
 {
     stats *st = arg;
-    const slo_class *k = &st->srv->classes[class];
     char text[PROTO_TEXT_CAP];
-    breach_text(b, k->ttft_us, k->tpot_us, text, sizeof(text));
+    const config *conf = live_pin(st->srv->live);
+    breach_text(b, conf->classes[class].ttft_us, conf->classes[class].tpot_us, text, sizeof(text));
+    live_release(st->srv->live, conf);
     stats_event(st, b->until_s ? "info" : "warning", b->until_s ? "slo.kept" : "slo.broken", 0,
-                k->name, text, 0);
+                st->srv->class_name[class], text, 0);
 }
 
 static void tick_history(stats *st, int64_t now_s)
 {
     const char *names[SLO_CLASS_MAX];
-    for (int i = 0; i < st->srv->n_class; i++) names[i] = st->srv->classes[i].name;
+    for (int i = 0; i < st->srv->n_class; i++) names[i] = st->srv->class_name[i];
     stats_history_tick(st->history, st->srv->store, names, st->srv->n_class, now_s, tell_breach,
                        st);
 }
@@ -206,7 +207,7 @@ static void write_percentiles(proto_class *c, const book_counts *now, const book
 /* While it breaks its promises. */
 static void put_verdict(stats *st, int class, proto_class *c)
 {
-    const slo_class *k = &st->srv->classes[class];
+    const config_class *k = &st->conf->classes[class];
     breach b = stats_history_breach(st->history, class);
     if (!b.since_s || b.until_s) return;
     c->broken_since_s = b.since_s;
@@ -222,8 +223,9 @@ static void take_classes(stats *st)
         back ? &st->class_ring[(st->n_class_sample - back) % CLASS_SAMPLES] : NULL;
     int64_t start_us = st->taken_us - st->server.uptime_s * 1000000;
     double seconds = (double)(st->taken_us - (old ? old->at_us : start_us)) / 1e6;
+    int by_default = class_of_name(st->conf, st->conf->classes_default);
     for (int i = 0; i < st->srv->n_class; i++) {
-        const slo_class *k = &st->srv->classes[i];
+        const config_class *k = &st->conf->classes[i];
         const book_counts *now = &st->class_counts[i];
         static const book_counts none;
         const book_counts *then = old ? &old->counts[i] : &none;
@@ -231,12 +233,11 @@ static void take_classes(stats *st)
         proto_class *c = &st->classes[i];
         memset(c, 0, sizeof(*c));
         snprintf(c->name, sizeof(c->name), "%s", k->name);
-        snprintf(c->on_overload, sizeof(c->on_overload), "%s",
-                 k->reject_on_overload ? "reject" : "queue");
+        snprintf(c->on_overload, sizeof(c->on_overload), "%.*s", PROTO_WORD_CAP - 1, k->overload);
         c->ttft_target_ms = (double)k->ttft_us / 1e3;
         c->tpot_target_ms = (double)k->tpot_us / 1e3;
-        c->weight = (double)k->weight;
-        c->is_default = i == st->srv->default_class;
+        c->weight = (double)k->weight_milli / 1000;
+        c->is_default = i == by_default;
         c->ended = (int64_t)now->ended;
         c->refused = (int64_t)now->refused;
         c->limited = (int64_t)now->limited;
@@ -340,7 +341,7 @@ static void take_server(stats *st, const sched_stats *e)
     bool full = take_spool(st);
     o->ready = atomic_load(&s->ready) && !o->draining && e->healthy && !e->restarting && !full;
     o->max_seqs = s->cfg->engine_max_seqs;
-    o->max_queued = s->cfg->engine_max_queued;
+    o->max_queued = st->conf->engine_max_queued;
     o->max_context = sched_max_context(s->sched);
     o->connections = (int64_t)atomic_load(&s->http.count.connections);
     o->rss_bytes = rss_bytes();
@@ -402,6 +403,7 @@ static void refresh(stats *st)
     if (st->taken_us && now - st->taken_us < STATS_PERIOD_US) return;
     sched_stats e;
     residency_stats r;
+    st->conf = live_pin(st->srv->live);
     (void)board_read(sched_board(st->srv->sched), BOARD_WAIT_US, &st->picture);
     st->taken_us = clock_now_us();
     sched_stats_get(st->srv->sched, &e);
@@ -415,6 +417,8 @@ static void refresh(stats *st)
     stats_put_tenants(st);
     stats_take_requests(st);
     stats_take_events(st);
+    live_release(st->srv->live, st->conf);
+    st->conf = NULL;
 }
 
 /* ----------------------------------------------------------------------- writing -- */

@@ -94,6 +94,7 @@ struct stats {
 
     lock mu; /* guards all below but the events' own part */
     journal *journal;
+    const config *conf; /* what is in force, while a picture is taken */
     int64_t taken_us;
     int64_t wall_minus_mono; /* taken once: what was told of a request does not wander */
     proto_server server;

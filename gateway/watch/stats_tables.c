@@ -494,7 +494,7 @@ void stats_take_requests(stats *st)
         snprintf(row.tenant, sizeof(row.tenant), "%s", tenant_name(st, r->tenant_id));
         name_adapter(st, r->adapter_id, row.adapter, sizeof(row.adapter));
         snprintf(row.class_name, sizeof(row.class_name), "%.*s", PROTO_WORD_CAP - 1,
-                 known ? st->srv->classes[r->slo_class].name : "?");
+                 known ? st->srv->class_name[r->slo_class] : "?");
         snprintf(row.state, sizeof(row.state), "%s",
                  !r->running                   ? "waiting"
                  : r->n_computed < r->n_prompt ? "prefill"

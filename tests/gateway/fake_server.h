@@ -16,10 +16,12 @@ static inline exchange *fake_call(const char *method, const char *path)
 {
     if (!fake_server.cfg) config_defaults(&fake_config);
     fake_server.cfg = &fake_config;
+    if (!fake_server.live) fake_server.live = live_create(&fake_config);
     fake_host.server = &fake_server;
     fake_caller = (caller){0};
     exchange *x = fake_request(method, path);
     x->caller = &fake_caller;
+    x->conf = &fake_config;
     return x;
 }
 

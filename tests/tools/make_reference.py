@@ -415,6 +415,9 @@ def bodies(doc):
             if not body or path in ("/v1/chat/completions", "/v1/completions", "/tokenize"):
                 continue
             s = body["schema"]
+            if "properties" not in s:
+                out += [f"\n#### `{method.upper()} {path}`\n\n", words.API_FREE[path]]
+                continue
             must = s.get("required", ())
             out += [f"\n#### `{method.upper()} {path}`\n\n", table(["member", "value", ""], [
                 [code(n), range_of(p), "required" if n in must else ""] for n, p in s["properties"].items()])]

@@ -520,10 +520,10 @@ _rule("auth.networks-of-the-key", "gateway/auth.c",
       "(!x->caller->key.networks[0] || from.bits)",
       "gateway.test_auth", "a key works from its networks alone")
 _rule("plain.only-its-networks", "gateway/http/connection.c",
-      "if (networks_hold(l->host->plain_networks, &my.peer)) return 1;", "return 1;",
+      "if (l->host->takes_plain(l->host->server, &my.peer)) return 1;", "return 1;",
       "e2e.test_gateway", "connections without TLS are taken from server.plain_networks alone")
 _rule("route.probes-for-pickers", "gateway/route.c",
-      "if (!networks_hold(x->server->cfg->metrics_inference_networks, &x->peer)) return NULL;", ";",
+      "if (!networks_hold(x->conf->metrics_inference_networks, &x->peer)) return NULL;", ";",
       "e2e.test_gateway", "the inference plane shows metrics to metrics.inference_networks alone")
 _rule("targets.never-shorter", "gateway/openai/completion_choice.c",
       "if (ttft > t.ttft_us) t.ttft_us = ttft;", "t.ttft_us = ttft;",
@@ -1089,6 +1089,33 @@ _rule("dev.nothing-stays", "gateway/start/dev.c",
 _rule("cert.ours-alone", "gateway/net/devcert.c",
       "else if (!is_ours(old))", "else if (false && !is_ours(old))",
       "e2e.test_service", "a certificate that somebody else has signed is not replaced")
+
+# ---- the configuration of a running server ---------------------------------------------------
+
+_rule("live.room-of-the-start", "gateway/config/config_items.c",
+      "return wanted->engine_max_queued <= runs->queue_room;", "return true;",
+      "gateway.test_change", "the queue grows to what it was made for, and no further")
+_rule("live.other-classes", "gateway/config/config_items.c",
+      "return same_classes(runs, wanted);", "return true;",
+      "gateway.test_change", "other classes are not taken by a running server")
+_rule("live.pinned", "gateway/config/live.c",
+      "    held->pins++;\n", "",
+      "gateway.test_change", "who reads a configuration keeps it until it lets go")
+_rule("live.whole", "gateway/config/change.c",
+      "    err_code rc = config_check(&ch->wanted, e);\n", "    err_code rc = ERR_NONE;\n",
+      "gateway.test_change", "a change is checked as a whole, and taken whole or not at all")
+_rule("live.set-stays", "gateway/config/change.c",
+      "lay_on_top(ch, &ch->trial_sources, &ch->set);\n    rc = make_next", "ch->wanted = ch->trial_sources;\n    rc = make_next",
+      "gateway.test_change", "what was set by name lies on top of a reload")
+_rule("live.secrets", "gateway/rest/admin_config.c",
+      "    config_hide(item->value);\n", "",
+      "e2e.test_reload", "the admin API shows no secret of an option")
+_rule("live.engine-told", "gateway/start/parts.c",
+      "sched_adjust(s->sched, classes, (int)c->engine_max_queued);", "(void)classes;",
+      "e2e.test_reload", "the engine has the classes that are in force")
+_rule("fair.weights-settled", "engine/sched/fair.c",
+      "f->class_settled[j->slo] += j->charged * (before[j->slo] - f->class_unit[j->slo]);", "continue;",
+      "engine.test_fair", "what was charged stays when a class's weight changes")
 
 # ---- loractl ---------------------------------------------------------------------------------
 

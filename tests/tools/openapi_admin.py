@@ -32,6 +32,12 @@ HISTORY = obj({"object": {"const": "history"}, "by": {"enum": ["class", "tenant"
                "seconds": {"enum": [10, 600]}, **{n: COUNT for n in ("ended", "failed", "refused", "limited", "met", "missed")},
                "attained": maybe(NUM), "prompt_tokens": COUNT, "output_tokens": COUNT,
                **{n: maybe(NUM) for n in ("ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms")}, "causes": STR})
+SOURCE = {"enum": ["default", "file", "environment", "command line", "admin API"]}
+OPTION = obj({"option": STR, "value": STR, "default": STR, "source": SOURCE, "live": BOOL})
+DIFFERENCE = obj({"option": STR, "value": STR, "wanted": STR, "source": SOURCE, "live": BOOL})
+CHANGED = obj({n: arr(STR) for n in ("taken", "unchanged", "needs_restart")})
+NEW_CONFIG = {"type": "object", "minProperties": 1, "maxProperties": 64, "examples": [{"class.batch.weight": "0.5", "log.level": None}],
+              "additionalProperties": {"type": ["string", "number", "boolean", "null"]}}
 ROW = obj({"tenant": STR, "name": STR, "state": STR, "default_version": COUNT, "versions": COUNT, "bytes": COUNT,
            "residency": maybe(STR), "pinned": BOOL})
 AUDIT = obj({"id": STR, "time": INT, "actor_key": maybe(STR), "tenant": maybe(STR), "action": STR, "object": STR, "detail": maybe(STR)})
@@ -46,7 +52,7 @@ def page(of, cursor=False):
 SCHEMAS = {
     "Tenant": TENANT, "Tenants": page(TENANT), "AdminKey": KEY, "AdminKeys": page(KEY), "TenantLimits": TENANT_LIMITS,
     "AllLimits": page(TENANT_LIMITS), "AdapterLimits": NAME_LIMITS, "Requests": page({"anyOf": [REQUEST, ENDED]}),
-    "History": page(HISTORY),
+    "History": page(HISTORY), "Configuration": page({"anyOf": [OPTION, DIFFERENCE]}), "Changed": CHANGED,
     "Cancelled": obj({"object": {"const": "request"}, "id": STR, "request_id": STR, "cancelled": {"const": True}}),
     "Rows": page(ROW, True), "Audit": page(AUDIT), "Classes": page(SLO), "Done": obj({"status": STR}), "Stats": ANY,
     "Registration": obj({"object": {"const": "adapter.registration"}, "errors": arr(obj({"path": STR, "message": STR})),
@@ -127,5 +133,7 @@ ROUTES = [operation(m, "/admin/v1/" + p, gives, asked, **more) for m, p, gives, 
     ("GET", "audit", "Audit", None, {"parameters": [query("before", CURSOR)]}),
     ("POST", "backup", "Done", BACKUP, {"errors": [404, 409, 507]}),
     ("POST", "drain", "Done", None, {"statuses": [202]}),
-    ("POST", "reload", "Done", None, {"statuses": [202]}),
+    ("POST", "reload", "Changed", None, {"errors": [409]}),
+    ("GET", "config", "Configuration", None, {"errors": [409], "parameters": [query("pending", FLAG)]}),
+    ("PATCH", "config", "Changed", NEW_CONFIG, {"errors": [409]}),
 )]

@@ -75,5 +75,7 @@ SAYS = {
     "GET /admin/v1/audit": "Lists what operators and tenants have changed",
     "POST /admin/v1/backup": "Writes a copy of the database to a path on the server",
     "POST /admin/v1/drain": "Takes no new requests, finishes what runs and stops",
-    "POST /admin/v1/reload": "Reads certificate and log settings again",
+    "POST /admin/v1/reload": "Reads certificate and configuration again, takes what is live of it, and names what needs a restart",
+    "GET /admin/v1/config": "Shows every option, who set it, and whether it is live; with `pending=true` what a reload would change",
+    "PATCH /admin/v1/config": "Sets live options until the server stops, all or none; null takes one back to what the configuration says",
 }

@@ -5,7 +5,11 @@ begin with `#`. Sizes are written `512MiB` or `4GiB`, times `500ms`, `30s` or `5
 
 - `LORAD_SECTION_KEY` in the environment overrides the file, and `--set section.key=value` overrides both.
 - `lorad check` says whether a file is valid, and suggests a name for a misspelt one.
-- SIGHUP reads the certificate, `admin.client_ca` and the `log` section again. All other options want a restart.
+- A running server takes what is live: from the file on SIGHUP (or `loractl reload`), or by name (`loractl config set`,
+  `PATCH /admin/v1/config`) until it stops. All else wants a restart. Either way everything is taken or nothing, the answer, the
+  log and the audit name what was taken and what was not, and requests that run keep the options with which they began.
+- `lorad check --diff` says what the file would change in the server that runs; so does `loractl config diff` from afar.
+- Classes are live in their targets, weights, overload rules and tiers. Other classes, or another order, want a restart.
 """
 
 CLI = """The same text is in the man pages `lorad(1)`, `lorad.conf(5)`, `loractl(1)` and `loratop(1)`, and in `--help`.
@@ -38,6 +42,7 @@ What the fields mean where OpenAI and vLLM differ: [Compatibility](compatibility
 API_METRICS = "These need no key, so keep the listener on a private address. Status 200 is good, 503 is not.\n"
 API_FIELDS = "`null` is the same as leaving a field out.\n"
 API_BODIES = "The members of other JSON bodies.\n"
+API_FREE = {"/admin/v1/config": "Each member is an option, `section.key`, with a text as the file has it, a number or a boolean; `null`: as the configuration says.\n"}
 API_ERRORS = """Errors have OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`. These codes come from inside the server;
 a refused field of a request has a code of its own, mostly `invalid_value`, `unsupported_parameter` or `unknown_parameter`.
 """

@@ -155,8 +155,14 @@ int ctl_stats(void *c);
 int ctl_classes(void *c);
 int ctl_audit(void *c);
 int ctl_drain(void *c);
-int ctl_reload(void *c);
 int ctl_backup(void *c);
+
+/* loractl_config.c */
+int ctl_config_show(void *c);
+int ctl_config_diff(void *c);
+int ctl_config_set(void *c);
+int ctl_config_reset(void *c);
+int ctl_reload(void *c);
 
 /* loractl_why.c */
 int ctl_history(void *c);

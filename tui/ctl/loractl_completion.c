@@ -16,6 +16,7 @@ static const named kinds[] = {
     {"tenants", "/admin/v1/tenants", "id", "name", ADMIN_SIDE},
     {"keys", "/admin/v1/keys?all=true", "id", "id", ADMIN_SIDE},
     {"classes", "/admin/v1/classes", "name", "name", ADMIN_SIDE},
+    {"options", "/admin/v1/config", "option", "option", ADMIN_SIDE},
     {"requests", "/admin/v1/requests?limit=1000", "id", "id", ADMIN_SIDE},
 };
 

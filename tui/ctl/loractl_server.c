@@ -277,16 +277,6 @@ int ctl_drain(void *p)
     return status;
 }
 
-int ctl_reload(void *p)
-{
-    ctl *c = p;
-    cJSON *tree;
-    int status = ctl_call(c, ADMIN_SIDE, "POST", NULL, &tree, "/admin/v1/reload");
-    if (!status) ctl_done(c, tree, "reloading; the server's log says how it went");
-    cJSON_Delete(tree);
-    return status;
-}
-
 int ctl_backup(void *p)
 {
     ctl *c = p;

@@ -92,7 +92,9 @@ OPERATOR = [
     ("GET", ADM + "/usage", None, None, 200),
     ("GET", ADM + "/audit", None, None, 200),
     ("POST", ADM + "/backup", None, {"path": "relative"}, 400),
-    ("POST", ADM + "/reload", None, {}, 202),
+    ("POST", ADM + "/reload", None, {}, 200),
+    ("GET", ADM + "/config", None, None, 200),
+    ("PATCH", ADM + "/config", None, {"log.level": "info"}, 200),
     ("POST", ADM + "/drain", None, {}, 202),  # the last of all: it ends the server
 ]
 OPEN = [("GET", "/health"), ("GET", "/ping"), ("POST", "/ping")]  # of the inference plane, for vLLM's probes

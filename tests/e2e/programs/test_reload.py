@@ -14,7 +14,7 @@ from pathlib import Path
 from harness import BUILD, PATIENCE, Server, run
 
 # One slow thread: a stream of eight choices outlasts a reload by far.
-server = Server(settings={"engine.threads": 1, "engine.isa": "portable"})
+server = Server(settings={"engine.threads": 1, "engine.isa": "portable", "traces.endpoint": "http://user:secret@127.0.0.1:9/v1/traces?k=secret"})
 
 
 def make_pair(directory, kind=("ec", "-pkeyopt", "ec_paramgen_curve:P-256")):
@@ -70,7 +70,7 @@ def a_stream_outlives_the_reload():
     r = c.getresponse()
     assert r.status == 200 and r.readline().startswith(b"data: ")
     install(*new)
-    reload("certificate and log settings reloaded")
+    reload("reloaded: the certificate")
     for port in (server.port, server.admin_port, server.metrics_port):
         assert shown(port) == digest(new[0]), port
     # a connection from before, kept alive, is still good
@@ -99,7 +99,7 @@ def a_wrong_key_keeps_the_old_certificate():
     install(*old)
     assert server.call("GET", "/v1/models", key=key).status == 200
     install(*rsa)  # another kind of key is fine when the certificate is its own
-    reload("certificate and log settings reloaded")
+    reload("reloaded: the certificate")
     assert shown() == digest(rsa[0])
 
 
@@ -123,13 +123,138 @@ def what_is_not_taken_is_named():
     text = conf.read_text()
     changed = text.replace("ttft = 60s\n", "ttft = 9s\n").replace("[class.standard]\n", "[class.new]\nttft = 1s\ntpot = 1s\n[class.standard]\n")
     conf.write_text(changed + "\n[engine]\nmax_queued = 777\n[log]\nlevel = warn\n")
-    reload("it needs a restart: engine.max_queued, class.standard, class.batch, class.new")
-    conf.write_text(text.replace("ttft = 60s\n", "ttft = 9s\n"))
-    reload("it needs a restart: class.batch.ttft")
+    reload("it needs a restart: class.batch.ttft, class.standard, class.batch, class.new")
+    conf.write_text(text.replace("ttft = 60s\n", "ttft = 9s\n") + "\n[engine]\nmax_queued = 77777777\n")
+    reload("reload refused, the old config stays")
+    conf.write_text(text + "\n[engine]\nmax_queued = 2000\n")
+    reload("it needs a restart: engine.max_queued")
     conf.write_text(text.replace("[class.batch]", "[class.Batch]"))
     reload("reload refused, the old config stays")
     conf.write_text(text)
-    reload("certificate and log settings reloaded")
+    reload("reloaded: the certificate")
+
+
+def config(expect=(200,), **changes):
+    return server.admin("PATCH", "/config", {k.replace("__", "."): v for k, v in changes.items()}, expect)
+
+
+def value(option):
+    return next(o for o in server.admin("GET", "/config")["data"] if o["option"] == option)
+
+
+def complete(**more):
+    return server.call("POST", "/v1/completions", {"model": "base", "prompt": "The", "max_tokens": 2, **more}, key=key)
+
+
+def options_are_changed_by_name():
+    assert value("class.batch.ttft") == {"option": "class.batch.ttft", "value": "60s", "default": "", "source": "file", "live": True}
+    done = config(class__batch__ttft="7s", class__batch__weight=0.5, server__max_choices=1, engine__max_rows=600, log__format="text")
+    assert done == {"taken": ["class.batch.ttft", "class.batch.weight", "server.max_choices"], "unchanged": ["log.format"],
+                    "needs_restart": ["engine.max_rows"]}, done
+    assert value("class.batch.ttft")["value"] == "7s" and value("class.batch.ttft")["source"] == "admin API"
+    assert value("engine.max_rows")["value"] == "512"
+    assert value("traces.endpoint")["value"] == "http://user:***@127.0.0.1:9/v1/traces?***"
+    batch = next(c for c in server.admin("GET", "/classes")["data"] if c["name"] == "batch")
+    assert batch["ttft_ms"] == 7000 and batch["weight"] == 0.5, batch
+    assert server.metrics()['lorad_slo_target_seconds{class="batch",target="ttft"}'] == 7
+    assert complete(n=2).json["error"]["param"] == "n" and complete().status == 200
+    audited = server.admin("GET", "/audit")["data"][0]
+    assert audited["action"] == "server.config" and "60s -> 7s" in audited["detail"], audited
+    # a reload leaves them, and what was never taken is not in the way
+    reload("reloaded: the certificate; no option has changed")
+    assert value("class.batch.ttft")["value"] == "7s"
+    assert config(server__max_choices=None, class__batch__ttft=None, class__batch__weight=None)["taken"][0] == "server.max_choices"
+    assert complete(n=2).status == 200 and value("class.batch.ttft")["source"] == "file"
+
+
+def a_class_that_rejects_does_so_at_once():
+    """The engine has it, too: no first token comes within a microsecond."""
+    assert complete(service_tier="flex").status == 200
+    config(class__batch__ttft="1us", class__batch__overload="reject")
+    refused = complete(service_tier="flex")
+    assert refused.status == 429 and "class 'batch' is overloaded" in refused.json["error"]["message"], refused
+    config(class__batch__ttft=None, class__batch__overload=None)
+    assert complete(service_tier="flex").status == 200
+
+
+def what_is_wrong_changes_nothing():
+    def refused(param, says, **changes):
+        e = config((400,), **changes)["error"]
+        assert e["param"] == param and says in e["message"], e
+    refused("class.batch.ttft", "is not a time", log__level="debug", class__batch__ttft=9)
+    refused("log.lvel", "did you mean 'log.level'", log__level="debug", log__lvel="debug")
+    refused(None, "log.level: 'loud' is unknown", log__level="loud")
+    refused(None, "server.max_connections must be below server.threads", server__threads=4, server__max_connections=4)
+    refused("server.tls_cert", "", server__tls_cert=["a"])
+    refused("class.new.ttft", "there is no option", class__new__ttft="1s")
+    refused(None, "", server__tls_cert="nowhere.pem")
+    assert value("log.level")["value"] == "info" and shown()
+    looks = server.admin("POST", "/keys", {"name": "looks", "scopes": ["admin.read"]})["key"]
+    for method, status in (("GET", 200), ("PATCH", 403)):
+        r = server.call(method, "/admin/v1/config", {"log.level": "debug"} if status == 403 else None, key=looks, port=server.admin_port)
+        assert r.status == status, r
+
+
+def connections_are_bound_anew():
+    first = server.connect()
+    first.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})
+    assert len(first.getresponse().read()) > 0
+    config(server__max_connections_per_ip=1)
+    second = server.connect()
+    second.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})
+    assert second.getresponse().status == 429
+    config(server__max_connections_per_ip=None)
+    first.close()
+    second.close()
+    assert server.call("GET", "/v1/models", key=key).status == 200
+
+
+def the_difference_is_told():
+    conf = server.dir / "lorad.conf"
+    text = conf.read_text()
+    config(log__format="logfmt")
+    conf.write_text(text.replace("ttft = 60s\n", "ttft = 9s\n") + "\n[engine]\nmax_rows = 600\n")
+    told = subprocess.run([BUILD / "lorad", "check", "--diff", "-c", conf], capture_output=True, text=True)
+    for line in (r"class.batch.ttft +60s -> 9s  \(a reload takes it\)", r"engine.max_rows +512 -> 600  \(needs a restart\)",
+                 r"log.format +logfmt -> text  \(stays: set by the admin API", r"server.listen .*\(stays: set on the server's command line"):
+        assert re.search(line, told.stdout), (line, told)
+    pending = server.admin("GET", "/config?pending=true")["data"]
+    assert [(p["option"], p["wanted"], p["live"]) for p in pending] == [("engine.max_rows", "600", False), ("class.batch.ttft", "9s", True)], pending
+    done = server.admin("POST", "/reload")
+    assert done == {"taken": ["class.batch.ttft"], "unchanged": [], "needs_restart": ["engine.max_rows"]}, done
+    conf.write_text(text)
+    config(log__format=None)
+    assert server.admin("POST", "/reload")["taken"] == ["class.batch.ttft"]
+    conf.write_text("[nonsense]\n")
+    r = server.call("POST", "/admin/v1/reload", key=server.admin_key, port=server.admin_port)
+    assert r.status == 400 and "unknown section [nonsense]" in r.json["error"]["message"], r
+    conf.write_text(text)
+
+
+def loractl(*args):
+    return subprocess.run([BUILD / "loractl", *args], capture_output=True, text=True, env={
+        **os.environ, "LORAD_ADMIN_URL": f"https://localhost:{server.admin_port}", "LORAD_ADMIN_KEY": server.admin_key,
+        "LORAD_CA": str(server.dir / "tls/cert.pem"), "HOME": str(server.dir)})
+
+
+def loractl_shows_and_sets():
+    done = loractl("config", "set", "class.batch.weight=0.25", "engine.max_rows=600")
+    assert done.returncode == 0 and "taken: class.batch.weight\n" in done.stdout and "needs a restart: engine.max_rows\n" in done.stdout, done
+    shown = loractl("config", "show", "class.batch.", "-o", "csv")
+    assert "class.batch.weight,0.25,\"admin API\"" in shown.stdout and "log.level" not in shown.stdout, shown
+    changed = loractl("config", "show", "--changed").stdout
+    assert "class.batch.weight" in changed and "upload_expiry" not in changed and "log.level" not in changed, changed
+    assert "class.batch.weight" in loractl("completion", "names", "options").stdout
+    wrong = loractl("config", "set", "class.batch.weight=0", "log.level=debug")
+    assert wrong.returncode == 1 and "outside 0.001 to 1000" in wrong.stderr and value("log.level")["value"] == "info", wrong
+    assert "taken: class.batch.weight\n" in loractl("config", "reset", "class.batch.weight").stdout
+    conf = server.dir / "lorad.conf"
+    text = conf.read_text()
+    conf.write_text(text + "\n[server]\nmax_choices = 3\n")
+    assert re.search(r"server.max_choices +8 +3 +file +yes", loractl("config", "diff").stdout), loractl("config", "diff")
+    assert "taken: server.max_choices\n" in loractl("reload").stdout
+    conf.write_text(text)
+    assert loractl("reload", "--json").stdout.strip() == '{"taken":["server.max_choices"],"unchanged":[],"needs_restart":[]}'
 
 
 def an_expired_certificate_is_told():
@@ -147,15 +272,17 @@ def an_expired_certificate_is_told():
     reload("the certificate: expired on ")
     told = subprocess.run(check, capture_output=True, text=True)
     assert told.returncode == 1 and "cert.pem expired on " in told.stderr, told
-    ctl = subprocess.run([BUILD / "loractl", "stats"], capture_output=True, text=True, env={
-        **os.environ, "LORAD_ADMIN_URL": f"https://localhost:{server.admin_port}", "LORAD_ADMIN_KEY": server.admin_key,
-        "LORAD_CA": str(server.dir / "tls/cert.pem"), "HOME": str(server.dir)})
+    ctl = loractl("stats")
     assert ctl.returncode != 0 and "its certificate has expired" in ctl.stderr, ctl
     install(*good)
-    reload("certificate and log settings reloaded")
+    reload("reloaded: the certificate")
 
 
 with server:
     key = server.tenant("alice")
     run([a_stream_outlives_the_reload, a_wrong_key_keeps_the_old_certificate,
-         the_admin_api_reloads_too, what_is_not_taken_is_named, an_expired_certificate_is_told])
+         the_admin_api_reloads_too, what_is_not_taken_is_named, options_are_changed_by_name,
+         a_class_that_rejects_does_so_at_once, what_is_wrong_changes_nothing, connections_are_bound_anew,
+         the_difference_is_told, loractl_shows_and_sets, an_expired_certificate_is_told])
+stopped = subprocess.run([BUILD / "lorad", "check", "--diff", "-c", server.dir / "lorad.conf"], capture_output=True, text=True)
+assert stopped.returncode == 1, stopped

@@ -258,7 +258,7 @@ def test_the_way_back_in():
         assert "397 days" in lorad("cert", "-c", conf)
         assert cert.read_text() != before and key.read_text() == secret
         s.process.send_signal(signal.SIGHUP)
-        until(lambda: "certificate and log settings reloaded" in s.log_path.read_text())
+        until(lambda: "reloaded: the certificate" in s.log_path.read_text())
         assert s.admin("GET", "/tenants")["data"] == []  # the new file is trusted: it is what is shown
         assert ssl.get_server_certificate(("127.0.0.1", s.admin_port)).split() == cert.read_text().split()
 

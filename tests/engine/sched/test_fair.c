@@ -1,5 +1,7 @@
 /* test_fair.c -- who waits and who is next, rule by rule; no clock, no thread. */
 
+#include <string.h>
+
 #include <check.h>
 
 #include "engine/sched/fair.h"
@@ -130,29 +132,55 @@ START_TEST(no_class_comes_back_with_old_credit)
 }
 END_TEST
 
-START_TEST(weights_of_tenants_and_classes_divide_what_is_served)
+/* Two tenants, weights 1 and 3, with one request of each class always waiting: who is served. */
+static void serve_all(int got[2], int class_got[3])
 {
-    int got[2] = {0}, class_got[3] = {0}, ticket[6];
-    uint64_t who[6];
-    for (int k = 0; k < 6; k++) {
-        fair_job j = {.tenant = 1 + (uint64_t)k % 2, .weight = k % 2 ? 3 : 1, .slo = k / 2};
-        j.prompt = j.output = 100;
-        ticket[k] = fair_enter(f, &j, 0);
-        who[k] = j.tenant;
-    }
-    for (int i = 0; i < 4000; i++) {
-        int t = first(0), k = 0;
-        while (ticket[k] != t) k++;
-        got[who[k] - 1]++;
-        class_got[k / 2]++;
-        serve(t, 0);
+    static int ticket[6];
+    static uint64_t who[6];
+    memset(got, 0, 2 * sizeof(*got));
+    memset(class_got, 0, 3 * sizeof(*class_got));
+    for (int i = -6; i < 4000; i++) {
+        int t = i < 0 ? -1 : first(0), k = i < 0 ? i + 6 : 0;
+        while (i >= 0 && ticket[k] != t) k++;
+        who[k] = 1 + (uint64_t)k % 2;
+        if (i >= 0) {
+            got[who[k] - 1]++;
+            class_got[k / 2]++;
+            serve(t, 0);
+        }
         fair_job j = {.tenant = who[k], .weight = k % 2 ? 3 : 1, .slo = k / 2};
         j.prompt = j.output = 100;
         ticket[k] = fair_enter(f, &j, 0);
     }
+    for (int k = 0; k < 6; k++) fair_leave(f, ticket[k], 0);
+}
+
+START_TEST(weights_of_tenants_and_classes_divide_what_is_served)
+{
+    int got[2], class_got[3];
+    serve_all(got, class_got);
     ck_assert_double_eq_tol((double)got[1] / got[0], 3, 0.1);
     ck_assert_double_eq_tol(class_got[0] / 4000.0, 4 / 7.0, 0.03);
     ck_assert_double_eq_tol(class_got[2] / 4000.0, 1 / 7.0, 0.03);
+}
+END_TEST
+
+/* Whoever has a seat then is settled at the new price, and nothing is lost of the sums. */
+START_TEST(other_weights_count_from_then_on)
+{
+    const fair_class turned[3] = {{0, 1, SECOND / 2}, {1, 2, 2 * SECOND}, {2, 4, 60 * SECOND}};
+    int got[2], class_got[3], seated = enter(1, 0, 0), waits = enter(2, 2, 0);
+    fair_seat(f, seated, 0);
+    fair_charge(f, seated, 50, 10);
+    fair_set_classes(f, turned);
+    ck_assert(fair_check(f));
+    fair_charge(f, seated, 50, 10);
+    fair_leave(f, seated, 0);
+    serve(waits, 0);
+    ck_assert(fair_check(f));
+    serve_all(got, class_got);
+    ck_assert_double_eq_tol(class_got[0] / 4000.0, 1 / 7.0, 0.03);
+    ck_assert_double_eq_tol(class_got[2] / 4000.0, 4 / 7.0, 0.03);
 }
 END_TEST
 
@@ -483,6 +511,7 @@ int main(void)
     tcase_add_test(tc, among_equals_an_adapter_in_use_goes_first);
     tcase_add_test(tc, who_has_time_waits_for_company);
     tcase_add_test(tc, weights_of_tenants_and_classes_divide_what_is_served);
+    tcase_add_test(tc, other_weights_count_from_then_on);
     tcase_add_test(tc, a_near_deadline_goes_first_and_a_missed_one_does_not);
     tcase_add_test(tc, a_prompt_that_cannot_meet_its_target_joins_one_class_lower);
     tcase_add_test(tc, a_tenants_own_target_is_what_its_requests_are_held_to);

@@ -747,7 +747,14 @@ START_TEST(what_cannot_be_served_is_refused)
     refused(r, c, ERR_INPUT);
     gate(r, true, 0);
     client *full[3];
-    for (int i = 0; i < 3; i++) submit(r, full[i] = make(i, 8, 4));
+    const slo_class classes[SLO_CLASS_MAX] = {{"a", 500000, 50000, 4, false, 0},
+                                              {"b", 2000000, 100000, 2, false, 1},
+                                              {"c", 60000000, 1000000, 1, false, 2}};
+    sched_adjust(r->sc, classes, 1);
+    for (int i = 0; i < 2; i++) submit(r, full[i] = make(i, 8, 4));
+    refused(r, make(1, 8, 8), ERR_BUSY);
+    sched_adjust(r->sc, classes, 99); /* no more than at the start */
+    submit(r, full[2] = make(2, 8, 4));
     refused(r, make(1, 8, 8), ERR_BUSY);
     gate(r, false, 0);
     for (int i = 0; i < 3; i++) {
