@@ -200,6 +200,8 @@ enum {
     I(queued)  /* of these, not yet begun */                                                 \
     I(day_tokens)                                                                            \
     I(month_tokens)                                                                          \
+    I(minute_requests) /* taken of the limits of a minute; 0 where there is none */          \
+    I(minute_tokens)                                                                         \
     I(ended)                                                                                 \
     I(limited)                                                                               \
     I(failed)                                                                                \

@@ -366,18 +366,30 @@ void limits_settle(limits *l, limits_ticket *ticket, int64_t used_tokens)
     lock_release(&l->mu);
 }
 
-void limits_usage_get(limits *l, const uint64_t *id, size_t n, limits_usage *out)
+/* How much of a minute's limit is taken. */
+static int64_t taken(bucket *b, int64_t limit, int64_t now)
 {
-    int64_t day = clock_wall_us() / 1000000 / DAY_S;
+    if (limit <= 0) return 0;
+    refill(b, limit, now);
+    return limit - (int64_t)(b->level > 0 ? b->level : 0);
+}
+
+void limits_usage_get(limits *l, const tenant *t, size_t n, limits_usage *out)
+{
+    int64_t day = clock_wall_us() / 1000000 / DAY_S, now = clock_now_us();
     for (size_t i = 0; i < n; i++) {
+        const tenant_limits *tl = &t[i].limits;
         out[i] = (limits_usage){0};
         lock_take(&l->mu);
-        const account *a = find_account(l, id[i], OF_TENANT);
+        account *a = find_account(l, t[i].id, OF_TENANT);
         if (a) {
-            out[i] = (limits_usage){.running = a->running,
-                                    .queued = atomic_load(&a->queued),
-                                    .day_used = a->day == day ? a->day_used : 0,
-                                    .month_used = a->month_used};
+            out[i] =
+                (limits_usage){.running = a->running,
+                               .queued = atomic_load(&a->queued),
+                               .day_used = a->day == day ? a->day_used : 0,
+                               .month_used = a->month_used,
+                               .minute_requests = taken(&a->requests, tl->requests_per_minute, now),
+                               .minute_tokens = taken(&a->tokens, tl->tokens_per_minute, now)};
         }
         lock_release(&l->mu);
     }

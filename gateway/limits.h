@@ -86,11 +86,12 @@ void limits_settle(limits *l, limits_ticket *ticket, int64_t used_tokens);
 
 typedef struct limits_usage {
     int64_t running, queued, day_used, month_used;
+    int64_t minute_requests, minute_tokens; /* of the limits; 0 where there is none */
 } limits_usage;
 
 /* What tenants use now, for those that sent something since the start (the others stay zero):
- * out[i] of tenant id[i].  Reads no ledger and makes no account. */
-void limits_usage_get(limits *l, const uint64_t *id, size_t n, limits_usage *out);
+ * out[i] of t[i].  Reads no ledger and makes no account. */
+void limits_usage_get(limits *l, const tenant *t, size_t n, limits_usage *out);
 
 /* `a` may be NULL. */
 void limits_look(limits *l, const key_info *key, const tenant *t, const limits_adapter *a,

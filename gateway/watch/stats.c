@@ -78,7 +78,6 @@ void stats_destroy(stats *st)
     book_destroy(st->book);
     ended_destroy(st->ended);
     free(st->tenants);
-    free(st->tenant_ids);
     free(st->usage);
     stats_adapters_free(&st->adapters);
     free(st->resident);

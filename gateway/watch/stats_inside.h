@@ -108,7 +108,6 @@ struct stats {
     board_picture picture;
 
     tenant *tenants; /* by id */
-    uint64_t *tenant_ids;
     limits_usage *usage;
     size_t n_tenants, cap_tenants;
     uint64_t tenants_seen; /* tenants_changes() before they were listed; 0: never */

@@ -55,12 +55,10 @@ static bool room_for_tenants(stats *st, size_t n)
 {
     if (n <= st->cap_tenants) return true;
     size_t cap = n * 2;
-    uint64_t *ids = realloc(st->tenant_ids, cap * sizeof(*ids));
-    if (ids) st->tenant_ids = ids;
     limits_usage *usage = realloc(st->usage, cap * sizeof(*usage));
     if (usage) st->usage = usage;
-    if (ids && usage) st->cap_tenants = cap;
-    return ids && usage;
+    if (usage) st->cap_tenants = cap;
+    return usage != NULL;
 }
 
 static int by_share(const void *a, const void *b)
@@ -107,6 +105,8 @@ static void put_tenant(stats *st, size_t i)
     row.queued = u->queued;
     row.day_tokens = u->day_used;
     row.month_tokens = u->month_used;
+    row.minute_requests = u->minute_requests;
+    row.minute_tokens = u->minute_tokens;
     row.ended = (int64_t)c.ended;
     row.limited = (int64_t)(c.limited + c.refused);
     row.failed = (int64_t)c.failed;
@@ -140,11 +140,10 @@ void stats_take_tenants(stats *st)
 void stats_put_tenants(stats *st)
 {
     size_t n = st->n_tenants;
-    for (size_t i = 0; i < n; i++) st->tenant_ids[i] = st->tenants[i].id;
     if (st->picture.n_share) {
         qsort(st->picture.share, (size_t)st->picture.n_share, sizeof(board_share), by_share);
     }
-    limits_usage_get(st->srv->limits, st->tenant_ids, n, st->usage);
+    limits_usage_get(st->srv->limits, st->tenants, n, st->usage);
     journal_begin(st->journal, TABLE_TENANTS);
     for (size_t i = 0; i < n; i++) put_tenant(st, i);
     journal_end(st->journal, TABLE_TENANTS);

@@ -390,7 +390,7 @@ START_TEST(the_ledger_and_the_spool_count)
     ck_assert_int_eq(ledger_settle(st, rows, 2, &e), ERR_NONE);
     ck_assert_int_eq(limits_load(all, &e), ERR_NONE);
     limits_usage seen[3];
-    limits_usage_get(all, (const uint64_t[]){3, 9, 12}, 3, seen);
+    limits_usage_get(all, (const tenant[]){{.id = 3}, {.id = 9}, {.id = 12}}, 3, seen);
     ck_assert(seen[0].day_used == 111 && seen[1].day_used == 5 && seen[1].month_used == 5);
     ck_assert(seen[2].day_used == 0 && seen[2].month_used == 0);
     /* The spool's rows reach the ledger: that changes nothing here, today or tomorrow. */

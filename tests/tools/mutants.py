@@ -1117,6 +1117,18 @@ _rule("fair.weights-settled", "engine/sched/fair.c",
       "f->class_settled[j->slo] += j->charged * (before[j->slo] - f->class_unit[j->slo]);", "continue;",
       "engine.test_fair", "what was charged stays when a class's weight changes")
 
+# ---- loratop ---------------------------------------------------------------------------------
+
+_rule("loratop.back-where-it-was", "tui/top/view.c",
+      "        narrow(t, p->class_name, p->tenant);\n", "",
+      "tui.test_view", "Esc shows again what Enter was pressed in")
+_rule("loratop.at-a-limit", "tui/top/view_columns.c",
+      "bool at = share_of(r, most) >= 1 ||", "bool at =",
+      "tui.test_view", "who has used all of a limit is at it")
+_rule("loratop.rates-fade", "tui/top/topdata.c",
+      "s->events *= exp(-(double)(now - s->at_us) / EVENTS_FADE_US);", "",
+      "tui.test_view", "refusals and loads a minute are of the last minute")
+
 # ---- loractl ---------------------------------------------------------------------------------
 
 _rule("loractl.only-near", "tui/near.c",

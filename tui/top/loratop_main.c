@@ -32,8 +32,8 @@ enum {
 static const cli_option flags[] = {
     {"context", 'c', "NAME", "this context (see loractl); several times: several servers", NULL},
     {"interval", 'i', "SECONDS", "between updates, 0.1 to 60", NULL},
-    {"screen", 's', "NAME", "overview, tenants, adapters, requests, engine, slo, events",
-     "overview tenants adapters requests engine slo events"},
+    {"screen", 's', "NAME", "overview, tenants, adapters, requests, engine, slo, events, limits",
+     "overview tenants adapters requests engine slo events limits"},
     {"once", 0, NULL, "one picture as text", NULL},
     {"json", 0, NULL, "the server's answers, one a line; with --once: one, whole", NULL},
     {"csv", 0, NULL, "the main figures, one line an update", NULL},
@@ -461,7 +461,7 @@ static int print_once(app *a)
     const char *columns = getenv("COLUMNS");
     int table = view_table_of(a->v.screen), width = a->o.width ? a->o.width : 120, rows = 40;
     if (!a->o.width && columns && atoi(columns) >= 20) width = atoi(columns);
-    if (table >= 0) rows = 8 + (int)view_data(&a->v)->table[table].n;
+    if (table >= 0) rows = 9 + (int)view_rows(&a->v, table)->n;
     if (a->o.height) rows = a->o.height;
     if (rows > ONCE_ROWS_MAX) rows = ONCE_ROWS_MAX;
     if (!cells_resize(&a->cells, rows, width, !a->o.ascii)) return EXIT_FAILURE;

@@ -9,6 +9,8 @@
 #include "engine/base/hash.h"
 #include "engine/base/json.h"
 
+#define EVENTS_FADE_US 30e6
+
 /* --------------------------------------------------------------------- history -- */
 
 static void add_value(history *h, double v)
@@ -208,15 +210,32 @@ static int64_t counter_of(int table, const void *row)
     return table == TABLE_ADAPTERS ? ((const proto_adapter *)row)->hits : 0;
 }
 
+/* What happens now and then. */
+static int64_t events_of(int table, const void *row)
+{
+    return table == TABLE_TENANTS ? ((const proto_tenant *)row)->limited
+                                  : ((const proto_adapter *)row)->loads;
+}
+
+/* Each fades, so that a look tells of the last half minute and not of one interval. */
+static void fade_events(row_side *s, int64_t now, int64_t n)
+{
+    s->events *= exp(-(double)(now - s->at_us) / EVENTS_FADE_US);
+    s->events += (double)n * 60e6 / EVENTS_FADE_US;
+    if (s->events < 0.1) s->events = 0;
+}
+
 static void note_rate(topdata *t, int table, row_side *s, const void *row)
 {
-    int64_t now = t->server.at_us, count = counter_of(table, row);
+    int64_t now = t->server.at_us, count = counter_of(table, row), seen = events_of(table, row);
     if (s->at_us == 0 || count < s->counted) {
-        s->rate = 0;
+        s->rate = s->events = 0;
     } else if (now > s->at_us) {
         s->rate = (double)(count - s->counted) * 1e6 / (double)(now - s->at_us);
+        fade_events(s, now, seen > s->seen ? seen - s->seen : 0);
     }
     s->counted = count;
+    s->seen = seen;
     s->at_us = now;
 }
 
@@ -271,6 +290,7 @@ static void settle_rates(topdata *t, int table)
     for (size_t i = 0; i < r->n; i++) {
         if (r->side[i].at_us == t->server.at_us) continue;
         r->side[i].rate = 0;
+        fade_events(&r->side[i], t->server.at_us, 0);
         r->side[i].at_us = t->server.at_us;
     }
 }
@@ -398,6 +418,7 @@ static void note_series(topdata *t, int64_t then_us)
         [SERIES_ATTAINED] = ratio((double)met, (double)judged),
     };
     for (int i = 0; i < SERIES_ALL; i++) add_value(&t->series[i], v[i]);
+    add_value(&t->at_s, (double)t->server.at_us / 1e6);
 }
 
 static err_code check_gone(const cJSON *gone, err *e)

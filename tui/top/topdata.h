@@ -54,7 +54,9 @@ typedef enum {
 typedef struct row_side {
     uint64_t id;
     double rate;     /* tokens (tenants), requests (adapters) a second */
+    double events;   /* 429 (tenants), loads (adapters) a minute, over the last half or so */
     int64_t counted; /* at the last change */
+    int64_t seen;    /* likewise, of `events` */
     int64_t at_us;   /* server's time of that */
     bool tagged;
 } row_side;
@@ -84,6 +86,7 @@ typedef struct topdata {
     int64_t hist[PROTO_CLASS_MAX][2][PROTO_HIST_MAX]; /* TTFT, TPOT */
     rowset table[TABLES];
     history series[SERIES_ALL];
+    history at_s; /* server's time of each sample of the series */
     history class_ttft[PROTO_CLASS_MAX], class_tpot[PROTO_CLASS_MAX];
     uint64_t version; /* raised by each answer */
 } topdata;

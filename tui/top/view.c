@@ -10,8 +10,8 @@
 
 enum { SAY_US = 6000000, FRAME_ROWS = 5 /* title, tabs, heading, message, keys */ };
 
-static const char *const screen_names[SCREENS] = {"overview", "tenants", "adapters", "requests",
-                                                  "engine",   "slo",     "events",   "servers"};
+static const char *const screen_names[SCREENS] = {
+    "overview", "tenants", "adapters", "requests", "engine", "slo", "events", "limits", "servers"};
 
 const char *view_screen_name(screen s)
 {
@@ -39,7 +39,7 @@ bool view_init(view *v, const char *const *names, int n_servers)
         snprintf(v->server[i].name, sizeof(v->server[i].name), "%s", names[i]);
         if (!topdata_init(&v->server[i].data)) return false;
     }
-    for (int t = 0; t < TABLES; t++) {
+    for (int t = 0; t < VIEW_TABLES; t++) {
         v->table[t].sort = view_default_sort(t);
         v->table[t].descending = true;
         v->table[t].stale = true;
@@ -51,7 +51,7 @@ void view_clear(view *v)
 {
     for (int i = 0; v->server && i < v->n_servers; i++) topdata_clear(&v->server[i].data);
     free(v->server);
-    for (int t = 0; t < TABLES; t++) free(v->table[t].order);
+    for (int t = 0; t < VIEW_TABLES; t++) free(v->table[t].order);
     memset(v, 0, sizeof(*v));
 }
 
@@ -71,6 +71,7 @@ int view_table_of(screen s)
     case SCREEN_ADAPTERS: return TABLE_ADAPTERS;
     case SCREEN_REQUESTS: return TABLE_REQUESTS;
     case SCREEN_EVENTS: return TABLE_EVENTS;
+    case SCREEN_LIMITS: return VIEW_LIMITS;
     default: return -1;
     }
 }
@@ -78,6 +79,16 @@ int view_table_of(screen s)
 topdata *view_data(view *v)
 {
     return &v->server[v->current].data;
+}
+
+int view_source(int table)
+{
+    return table == VIEW_LIMITS ? TABLE_TENANTS : table;
+}
+
+rowset *view_rows(view *v, int table)
+{
+    return &view_data(v)->table[view_source(table)];
 }
 
 table_view *view_table(view *v)
@@ -119,7 +130,7 @@ static bool room_for(table_view *t, size_t n)
 static void find_selected(view *v, int table)
 {
     table_view *t = &v->table[table];
-    const rowset *r = &view_data(v)->table[table];
+    const rowset *r = view_rows(v, table);
     int64_t want = t->selected_id ? rowset_find(r, t->selected_id) : -1;
     for (size_t i = 0; want >= 0 && i < t->n; i++) {
         if (t->order[i] == (uint32_t)want) {
@@ -130,11 +141,37 @@ static void find_selected(view *v, int table)
     if (t->selected >= t->n) t->selected = t->n ? t->n - 1 : 0;
 }
 
+/* Does the tenant have requests of the class now, or would those that ask for none be? */
+static bool uses_class(view *v, const proto_tenant *t, const char *class_name)
+{
+    const topdata *d = view_data(v);
+    const rowset *r = &d->table[TABLE_REQUESTS];
+    for (int i = 0; !t->default_class[0] && i < d->n_class; i++) {
+        if (d->classes[i].is_default && strcmp(d->classes[i].name, class_name) == 0) return true;
+    }
+    for (size_t i = 0; i < r->n; i++) {
+        const proto_request *q = rowset_row(r, i);
+        if (strcmp(q->class_name, class_name) == 0 && strcmp(q->tenant, t->name) == 0) return true;
+    }
+    return strcmp(t->default_class, class_name) == 0;
+}
+
+/* Of the class and the tenant that Enter has led to? */
+static bool is_of(view *v, int table, const void *row)
+{
+    const table_view *t = &v->table[table];
+    if (t->tenant[0] && strcmp(view_tenant_of(table, row), t->tenant) != 0) return false;
+    if (!t->class_name[0]) return true;
+    if (table == TABLE_TENANTS) return uses_class(v, row, t->class_name);
+    return table != TABLE_REQUESTS ||
+           strcmp(((const proto_request *)row)->class_name, t->class_name) == 0;
+}
+
 void view_refresh(view *v, int table)
 {
     table_view *t = &v->table[table];
     const topdata *d = view_data(v);
-    const rowset *r = &d->table[table];
+    const rowset *r = view_rows(v, table);
     int n_columns;
     const view_column *column = &view_columns(table, &n_columns)[t->sort];
     if (!t->stale && t->seen == d->version) return;
@@ -146,7 +183,7 @@ void view_refresh(view *v, int table)
     size_t n = 0;
     for (size_t i = 0; i < r->n; i++) {
         const void *row = rowset_row(r, i);
-        if (!view_matches(table, row, t->filter)) continue;
+        if (!view_matches(table, row, t->filter) || !is_of(v, table, row)) continue;
         sort_key *k = &keys[n++];
         *k = (sort_key){.id = r->side[i].id, .index = (uint32_t)i, .descending = t->descending};
         k->number = column->key(column, &(view_row){row, &r->side[i], d->server.now_us}, &k->text);
@@ -180,7 +217,7 @@ static void select_row(view *v, int table, int64_t at)
     if (at >= (int64_t)t->n) at = (int64_t)t->n - 1;
     t->selected = (size_t)at;
     uint32_t i = t->order[at];
-    t->selected_id = i & VIEW_GROUP ? 0 : view_data(v)->table[table].side[i].id;
+    t->selected_id = i & VIEW_GROUP ? 0 : view_rows(v, table)->side[i].id;
 }
 
 static void set_sort(view *v, int column)
@@ -205,7 +242,7 @@ static void find_next(view *v, size_t from)
     for (size_t k = 0; k < t->n; k++) {
         size_t i = (from + k) % t->n;
         if (t->order[i] & VIEW_GROUP) continue;
-        if (view_matches(table, rowset_row(&view_data(v)->table[table], t->order[i]), v->search)) {
+        if (view_matches(table, rowset_row(view_rows(v, table), t->order[i]), v->search)) {
             select_row(v, table, (int64_t)i);
             return;
         }
@@ -264,11 +301,112 @@ static void begin_input(view *v, view_mode mode)
     snprintf(v->input, sizeof(v->input), "%s", mode == MODE_FILTER ? t->filter : "");
 }
 
+/* ------------------------------------------------------------------- down and back -- */
+
+static void narrow(table_view *t, const char *class_name, const char *tenant)
+{
+    snprintf(t->class_name, sizeof(t->class_name), "%s", class_name);
+    snprintf(t->tenant, sizeof(t->tenant), "%s", tenant);
+    t->stale = true;
+}
+
+/* All is shown again. */
+static void forget_trail(view *v)
+{
+    for (int t = 0; t < VIEW_TABLES; t++) {
+        if (v->table[t].class_name[0] || v->table[t].tenant[0]) narrow(&v->table[t], "", "");
+    }
+    v->n_back = 0;
+}
+
+static void go_down(view *v, screen to, const char *class_name, const char *tenant, uint64_t id)
+{
+    if (v->n_back == VIEW_BACK_MAX) return;
+    view_place *p = &v->back[v->n_back++];
+    const table_view *from = view_table(v);
+    *p = (view_place){.screen = v->screen};
+    if (from) {
+        p->selected_id = from->selected_id;
+        memcpy(p->class_name, from->class_name, sizeof(p->class_name));
+        memcpy(p->tenant, from->tenant, sizeof(p->tenant));
+    }
+    v->screen = to;
+    table_view *t = view_table(v);
+    narrow(t, class_name, tenant);
+    t->filter[0] = 0;
+    t->selected_id = id;
+    t->selected = 0;
+}
+
+static bool go_back(view *v)
+{
+    if (v->n_back == 0) return false;
+    const view_place *p = &v->back[--v->n_back];
+    table_view *t = view_table(v);
+    if (t) narrow(t, "", "");
+    v->screen = p->screen;
+    t = view_table(v);
+    if (t) {
+        narrow(t, p->class_name, p->tenant);
+        t->selected_id = p->selected_id;
+    }
+    return true;
+}
+
+/* The adapter's row of a request's "name@3"; 0: it has none. */
+static uint64_t adapter_of(view *v, const proto_request *q)
+{
+    const rowset *r = view_rows(v, TABLE_ADAPTERS);
+    size_t n = strcspn(q->adapter, "@");
+    for (size_t i = 0; n > 0 && i < r->n; i++) {
+        const proto_adapter *a = rowset_row(r, i);
+        if (strcmp(a->tenant, q->tenant) == 0 && strlen(a->name) == n &&
+            memcmp(a->name, q->adapter, n) == 0)
+            return r->side[i].id;
+    }
+    return 0;
+}
+
+/* Class to tenants, tenant to requests, request to adapter; what has nothing below shows all its
+ * fields. */
+static void enter(view *v)
+{
+    int table = view_table_of(v->screen);
+    const topdata *d = view_data(v);
+    if (table < 0) {
+        bool classes = v->screen == SCREEN_OVERVIEW || v->screen == SCREEN_SLO;
+        if (classes && v->class_at < (size_t)d->n_class)
+            go_down(v, SCREEN_TENANTS, d->classes[v->class_at].name, "", 0);
+        return;
+    }
+    table_view *t = view_table(v);
+    view_refresh(v, table);
+    if (t->selected >= t->n) return;
+    const void *row = rowset_row(view_rows(v, table), t->order[t->selected] & ~VIEW_GROUP);
+    uint64_t adapter = table == TABLE_REQUESTS ? adapter_of(v, row) : 0;
+    if (table == TABLE_TENANTS || table == VIEW_LIMITS)
+        go_down(v, SCREEN_REQUESTS, t->class_name, ((const proto_tenant *)row)->name, 0);
+    else if (adapter && !(t->order[t->selected] & VIEW_GROUP))
+        go_down(v, SCREEN_ADAPTERS, "", view_tenant_of(table, row), adapter);
+    else
+        v->mode = MODE_DETAIL;
+}
+
+void view_trail(const view *v, char *out, size_t cap)
+{
+    const table_view *t = &v->table[view_table_of(v->screen) < 0 ? 0 : view_table_of(v->screen)];
+    out[0] = 0;
+    if (v->n_back > 0)
+        snprintf(out, cap, "of %s%s%s   (Esc: back)", t->class_name,
+                 t->class_name[0] && t->tenant[0] ? ", " : "", t->tenant);
+}
+
 /* -------------------------------------------------------------------------- keys -- */
 
 static void show_screen(view *v, int s)
 {
     if (s == SCREEN_SERVERS && v->n_servers < 2) s = 0;
+    forget_trail(v);
     v->screen = (screen)s;
 }
 
@@ -295,7 +433,7 @@ static void tag(view *v)
     if (!t) return;
     view_refresh(v, table);
     if (t->selected < t->n && !(t->order[t->selected] & VIEW_GROUP)) {
-        row_side *s = &view_data(v)->table[table].side[t->order[t->selected]];
+        row_side *s = &view_rows(v, table)->side[t->order[t->selected]];
         s->tagged = !s->tagged;
     }
     select_row(v, table, (int64_t)t->selected + 1);
@@ -305,7 +443,7 @@ static void untag_all(view *v)
 {
     int table = view_table_of(v->screen);
     if (table < 0) return;
-    rowset *r = &view_data(v)->table[table];
+    rowset *r = view_rows(v, table);
     for (size_t i = 0; i < r->n; i++) r->side[i].tagged = false;
 }
 
@@ -313,11 +451,19 @@ static void use_server(view *v, size_t i)
 {
     if (i >= (size_t)v->n_servers) return;
     v->current = (int)i;
-    for (int t = 0; t < TABLES; t++) {
+    for (int t = 0; t < VIEW_TABLES; t++) {
         v->table[t].stale = true;
         v->table[t].selected_id = 0;
     }
+    forget_trail(v);
+    v->class_at = 0;
     v->screen = SCREEN_OVERVIEW;
+}
+
+static size_t moved(size_t at, int64_t by, int64_t n)
+{
+    int64_t to = (int64_t)at + by;
+    return (size_t)(to < 0 || n == 0 ? 0 : to >= n ? n - 1 : to);
 }
 
 static bool move_key(view *v, int key)
@@ -337,8 +483,9 @@ static bool move_key(view *v, int key)
     default: return false;
     }
     if (v->screen == SCREEN_SERVERS) {
-        int64_t at = (int64_t)v->server_at + by;
-        v->server_at = (size_t)(at < 0 ? 0 : at >= v->n_servers ? v->n_servers - 1 : at);
+        v->server_at = moved(v->server_at, by, v->n_servers);
+    } else if (v->screen == SCREEN_OVERVIEW || v->screen == SCREEN_SLO) {
+        v->class_at = moved(v->class_at, by, view_data(v)->n_class);
     } else if (view_table(v)) {
         select_row(v, view_table_of(v->screen), (int64_t)view_table(v)->selected + by);
     }
@@ -365,13 +512,13 @@ static bool table_key(view *v, int key)
         return true;
     case 't':
     case KEYS_F1 + 4:
-        t->tree = !t->tree && view_table_of(v->screen) != TABLE_TENANTS;
+        t->tree = !t->tree && view_source(view_table_of(v->screen)) != TABLE_TENANTS;
         t->stale = true;
         return true;
     case ' ': tag(v); return true;
     case 'U': untag_all(v); return true;
     case KEYS_F1 + 5: view_open_sort(v); return true;
-    case KEYS_ENTER:
+    case 'd':
         if (t->selected < t->n) v->mode = MODE_DETAIL;
         return true;
     default: return false;
@@ -390,7 +537,7 @@ static bool screen_key(view *v, int key)
     case KEYS_LEFT: step_screen(v, -1); return true;
     default: break;
     }
-    bool number = key >= '1' && key < '1' + SCREENS;
+    bool number = key >= '1' && key < '1' + SCREEN_SERVERS;
     if (number) show_screen(v, key - '1');
     return number;
 }
@@ -431,6 +578,10 @@ static void normal_key(view *v, int key)
     if (move_key(v, key) || table_key(v, key) || screen_key(v, key)) return;
     if (key == KEYS_ENTER && v->screen == SCREEN_SERVERS)
         use_server(v, v->server_at);
+    else if (key == KEYS_ENTER)
+        enter(v);
+    else if (key == KEYS_ESC && go_back(v))
+        return;
     else
         program_key(v, key);
 }
@@ -462,12 +613,24 @@ void view_key(view *v, int key, int64_t now_us)
     }
 }
 
-/* The tabs stand in row 1, each " N Name ". */
+/* Behind the line in words, where there is one. */
+int view_heading(const view *v)
+{
+    bool sum = v->screen == SCREEN_ADAPTERS || v->screen == SCREEN_LIMITS;
+    return sum && v->rows > 10 ? 3 : 2;
+}
+
+int view_tab_gap(const view *v)
+{
+    return v->cols >= 90;
+}
+
+/* The tabs stand in row 1, each " N Name", with a space behind where there is room. */
 static int tab_at(const view *v, int col)
 {
     int x = 0, n = v->n_servers > 1 ? SCREENS : SCREENS - 1;
     for (int i = 0; i < n; i++) {
-        x += (int)strlen(screen_names[i]) + 4;
+        x += (int)strlen(screen_names[i]) + 3 + view_tab_gap(v);
         if (col < x) return i;
     }
     return -1;
@@ -514,13 +677,13 @@ void view_mouse(view *v, int row, int col, int button, int64_t now_us)
         show_screen(v, tab);
     } else if (row == v->rows - 1) {
         normal_key(v, KEYS_F1 + col / 8);
-    } else if (table >= 0 && row == 2) {
+    } else if (table >= 0 && row == view_heading(v)) {
         click_heading(v, col);
-    } else if (table >= 0 && row > 2 && row < v->rows - 2) {
-        size_t at = v->table[table].top + (size_t)(row - 3);
+    } else if (table >= 0 && row > view_heading(v) && row < v->rows - 2) {
+        size_t at = v->table[table].top + (size_t)(row - view_heading(v) - 1);
         bool again = at == v->table[table].selected;
         if (at < v->table[table].n) select_row(v, table, (int64_t)at);
-        if (again && at < v->table[table].n) v->mode = MODE_DETAIL;
+        if (again && at < v->table[table].n) enter(v);
     } else if (v->screen == SCREEN_SERVERS && row > 2) {
         use_server(v, (size_t)(row - 3));
     }

@@ -24,7 +24,11 @@ enum {
     VIEW_ACTIONS_MAX = 256,
     VIEW_MENU_MAX = 40,
     VIEW_COLUMNS_MAX = 24,
+    VIEW_BACK_MAX = 8,
 };
+
+/* The tables of the screens: those of the server's answers, and other looks at them. */
+enum { VIEW_LIMITS = TABLES, VIEW_TABLES };
 
 typedef enum {
     SCREEN_OVERVIEW,
@@ -34,6 +38,7 @@ typedef enum {
     SCREEN_ENGINE,
     SCREEN_SLO,
     SCREEN_EVENTS,
+    SCREEN_LIMITS,
     SCREEN_SERVERS,
     SCREENS
 } screen;
@@ -87,6 +92,7 @@ typedef struct table_view {
     int sort;
     bool descending, tree;
     char filter[VIEW_INPUT_MAX];
+    char class_name[PROTO_NAME_CAP], tenant[PROTO_NAME_CAP]; /* only theirs; empty: of all */
     uint32_t *order; /* visible rows; VIEW_GROUP marks a tenant's heading */
     size_t n, cap;
     size_t selected, top;
@@ -108,13 +114,22 @@ typedef struct view_menu {
     } item[VIEW_MENU_MAX];
 } view_menu;
 
+/* Where Enter was pressed, for Esc. */
+typedef struct view_place {
+    screen screen;
+    uint64_t selected_id;
+    char class_name[PROTO_NAME_CAP], tenant[PROTO_NAME_CAP];
+} view_place;
+
 typedef struct view {
     view_server *server;
     int n_servers, current;
     screen screen;
     view_mode mode;
-    table_view table[TABLES];
-    size_t server_at;
+    table_view table[VIEW_TABLES];
+    view_place back[VIEW_BACK_MAX];
+    int n_back;
+    size_t class_at, server_at;
     int rows, cols;
     int64_t now_us, wall_us; /* of the last draw or key */
     int64_t interval_ms;
@@ -152,6 +167,9 @@ int view_screen_of(const char *name);
 
 /* The table of a screen; -1: it has none. */
 int view_table_of(screen s);
+/* The rows that it shows. */
+rowset *view_rows(view *v, int table);
+int view_source(int table);
 topdata *view_data(view *v);
 table_view *view_table(view *v);
 void view_refresh(view *v, int table);
@@ -181,6 +199,8 @@ struct view_column {
 };
 
 const view_column *view_columns(int table, int *n);
+/* The limit that a tenant is at; "": none. */
+const char *view_limit_of(const view_row *r);
 /* The place of the column marked `first`. */
 int view_default_sort(int table);
 /* The place of the column with this title; -1: there is none. */
@@ -193,5 +213,13 @@ void view_draw_engine(view *v, cells *c, int top, int rows);
 void view_draw_slo(view *v, cells *c, int top, int rows);
 void view_draw_servers(view *v, cells *c, int top, int rows);
 void view_draw_table(view *v, cells *c, int table, int top, int rows);
+/* A line in words above the tables of adapters and limits. */
+void view_draw_sum(view *v, cells *c, int row);
+/* Where Enter has led to; "": nowhere. */
+/* The line of the titles of the screen's table. */
+int view_heading(const view *v);
+/* Columns between two tabs. */
+int view_tab_gap(const view *v);
+void view_trail(const view *v, char *out, size_t cap);
 
 #endif

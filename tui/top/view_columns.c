@@ -92,6 +92,20 @@ static style rate_cell(const view_column *c, const view_row *r, char *out, size_
     return STYLE_NORMAL;
 }
 
+/* A minute's. */
+static style events_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    (void)c;
+    text_count(r->side->events, out, cap);
+    return r->side->events > 0 ? STYLE_WARN : STYLE_NORMAL;
+}
+
+static double events_key(const view_column *c, const view_row *r, const char **text)
+{
+    (void)c, (void)text;
+    return r->side->events;
+}
+
 static double text_key(const view_column *c, const view_row *r, const char **text)
 {
     *text = text_at(c, r);
@@ -233,6 +247,100 @@ static const view_column tenant_columns[] = {
 };
 #undef AT
 
+/* -------------------------------------------------------------------------- limits -- */
+
+/* What of a tenant's is bounded: two members, and words for it. */
+static const struct {
+    size_t used, limit;
+    const char *name;
+} bounds[] = {
+    {offsetof(proto_tenant, minute_requests), offsetof(proto_tenant, requests_per_minute),
+     "requests/min"},
+    {offsetof(proto_tenant, minute_tokens), offsetof(proto_tenant, tokens_per_minute),
+     "tokens/min"},
+    {offsetof(proto_tenant, running), offsetof(proto_tenant, max_concurrent), "at once"},
+    {offsetof(proto_tenant, queued), offsetof(proto_tenant, max_queued), "queued"},
+    {offsetof(proto_tenant, day_tokens), offsetof(proto_tenant, tokens_per_day), "tokens/day"},
+    {offsetof(proto_tenant, month_tokens), offsetof(proto_tenant, tokens_per_month),
+     "tokens/month"},
+};
+
+enum { BOUNDS = (int)(sizeof(bounds) / sizeof(bounds[0])) };
+
+static int64_t member_of(const view_row *r, size_t member)
+{
+    int64_t v;
+    memcpy(&v, (const char *)r->row + member, sizeof(v));
+    return v;
+}
+
+/* Negative: there is no limit. */
+static double share_of(const view_row *r, size_t bound)
+{
+    int64_t limit = member_of(r, bounds[bound].limit);
+    return limit > 0 ? (double)member_of(r, bounds[bound].used) / (double)limit : -1;
+}
+
+static double bound_key(const view_column *c, const view_row *r, const char **text)
+{
+    (void)text;
+    return share_of(r, c->member);
+}
+
+/* "12/60"; without a limit what is used. */
+static style bound_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    char used[16], limit[16] = "-";
+    double share = share_of(r, c->member);
+    text_count((double)member_of(r, bounds[c->member].used), used, sizeof(used));
+    if (share >= 0) text_count((double)member_of(r, bounds[c->member].limit), limit, sizeof(limit));
+    snprintf(out, cap, "%s/%s", used, limit);
+    return share < 0      ? STYLE_DIM
+           : share >= 1   ? STYLE_BAD
+           : share >= 0.9 ? STYLE_WARN
+                          : STYLE_NORMAL;
+}
+
+static double nearest_key(const view_column *c, const view_row *r, const char **text)
+{
+    (void)c, (void)text;
+    double most = -1;
+    for (size_t i = 0; i < BOUNDS; i++) most = fmax(most, share_of(r, i));
+    return most + (r->side->events > 0 ? 1000 : 0);
+}
+
+const char *view_limit_of(const view_row *r)
+{
+    size_t most = 0;
+    for (size_t i = 1; i < BOUNDS; i++) {
+        if (share_of(r, i) > share_of(r, most)) most = i;
+    }
+    bool at = share_of(r, most) >= 1 || (r->side->events > 0 && share_of(r, most) > 0.5);
+    return at ? bounds[most].name : r->side->events > 0 ? "refused" : "";
+}
+
+static style nearest_cell(const view_column *c, const view_row *r, char *out, size_t cap)
+{
+    (void)c;
+    snprintf(out, cap, "%s", view_limit_of(r));
+    return STYLE_BAD;
+}
+
+#define AT(field) .member = offsetof(proto_tenant, field)
+static const view_column limit_columns[] = {
+    {"TENANT", 16, .wide = true, .cell = text_cell, .key = text_key, AT(name)},
+    {"AT LIMIT", 12, .first = true, .cell = nearest_cell, .key = nearest_key},
+    {"429/M", 6, .right = true, .cell = events_cell, .key = events_key},
+    {"REQ/MIN", 9, .right = true, .cell = bound_cell, .key = bound_key, .member = 0},
+    {"TOK/MIN", 11, .right = true, .cell = bound_cell, .key = bound_key, .member = 1},
+    {"AT ONCE", 7, .right = true, .cell = bound_cell, .key = bound_key, .member = 2},
+    {"DAY", 11, .right = true, .cell = bound_cell, .key = bound_key, .member = 4},
+    {"QUEUED", 7, .right = true, .cell = bound_cell, .key = bound_key, .member = 3},
+    {"MONTH", 11, .right = true, .cell = bound_cell, .key = bound_key, .member = 5},
+    {"429", 5, .right = true, .cell = warn_cell, .key = int_key, AT(limited)},
+};
+#undef AT
+
 /* ------------------------------------------------------------------------ adapters -- */
 
 static style tier_cell(const view_column *c, const view_row *r, char *out, size_t cap)
@@ -292,6 +400,8 @@ static const view_column adapter_columns[] = {
     {"USE", 3, .right = true, .cell = use_cell, .key = int_key, AT(in_use)},
     {"HITS", 6, .right = true, .cell = count_cell, .key = int_key, AT(hits)},
     {"HIT/S", 5, .right = true, .cell = rate_cell, .key = rate_key},
+    {"LOAD/M", 6, .right = true, .cell = events_cell, .key = events_key},
+    {"LATE", 5, .right = true, .cell = warn_cell, .key = int_key, AT(missed_adapter_load)},
     {"LOADS", 5, .right = true, .cell = count_cell, .key = int_key, AT(loads)},
     {"LOAD", 7, .right = true, .cell = load_cell, .key = int_key, AT(load_us)},
     {"USED", 7, .right = true, .first = true, .cell = used_cell, .key = int_key, AT(last_used_s)},
@@ -412,10 +522,11 @@ const view_column *view_columns(int table, int *n)
     static const struct {
         const view_column *c;
         size_t bytes;
-    } all[TABLES] = {{tenant_columns, sizeof(tenant_columns)},
-                     {adapter_columns, sizeof(adapter_columns)},
-                     {request_columns, sizeof(request_columns)},
-                     {event_columns, sizeof(event_columns)}};
+    } all[VIEW_TABLES] = {{tenant_columns, sizeof(tenant_columns)},
+                          {adapter_columns, sizeof(adapter_columns)},
+                          {request_columns, sizeof(request_columns)},
+                          {event_columns, sizeof(event_columns)},
+                          {limit_columns, sizeof(limit_columns)}};
     *n = (int)(all[table].bytes / sizeof(view_column));
     return all[table].c;
 }
@@ -440,7 +551,7 @@ int view_column_of(int table, const char *title)
 
 const char *view_tenant_of(int table, const void *row)
 {
-    switch (table) {
+    switch (view_source(table)) {
     case TABLE_TENANTS: return ((const proto_tenant *)row)->name;
     case TABLE_ADAPTERS: return ((const proto_adapter *)row)->tenant;
     case TABLE_REQUESTS: return ((const proto_request *)row)->tenant;
@@ -450,7 +561,7 @@ const char *view_tenant_of(int table, const void *row)
 
 bool view_matches(int table, const void *row, const char *needle)
 {
-    const proto_field *f = proto_table_fields[table];
+    const proto_field *f = proto_table_fields[view_source(table)];
     if (!needle[0]) return true;
     for (; f->name; f++) {
         if (f->kind == PROTO_TEXT && strcasestr((const char *)row + f->offset, needle)) return true;

@@ -10,23 +10,26 @@
 enum { STALE_FLOOR_US = 3000000 };
 
 static const char *const help[] = {
-    "1-7 Tab S-Tab    overview, tenants, adapters, requests, engine, SLO, events",
+    "1-8 Tab S-Tab    overview, tenants, adapters, requests, engine, SLO, events, limits",
     "0 F2             all servers (with more than one)",
     "arrows j k       move; PgUp PgDn Home End g G too; the wheel",
     "/ F3, n          search, next hit;   \\ F4  filter (Esc drops it)",
     "< > F6           sort by the column before, after, or from a menu;  I  turn around",
     "t F5             tree: group by tenant",
     "Space, U         tag a row for an action, untag all",
-    "Enter            all fields of a row",
+    "Enter            down: class to tenants, tenant to requests, request to adapter",
+    "Esc              back to where Enter was pressed;   d  all fields of a row",
     "a F9             actions on the row or the tagged rows; all ask first:",
     "                   requests: cancel;  adapters: pin, unpin, evict, warm, roll back",
     "                   tenants: suspend, resume, limits, class, revoke a key;  drain",
     "p                pause the display;   + -  F8 F7  longer, shorter interval",
-    "mouse            click tabs, headings, rows (twice: details), keys below",
+    "mouse            click tabs, headings, rows (twice: down), keys below",
     "H ? F1           this help;   q F10  quit (settings are kept)",
     "",
     "Tenants   TODAY tokens of the day, FAIR counter of fair sharing: the lowest runs first",
     "Adapters  TIER where the weights are (* pinned), USE sequences of the batch, LOAD latest load",
+    "          LOAD/M loads a minute, LATE requests that missed for the wait for it",
+    "Limits    used of what is allowed; AT LIMIT what refuses now, 429/M refusals a minute",
     "Requests  SLACK time left until its class wants the next token",
     "SLO%      requests that met both targets of their class: first token, and pace",
 };
@@ -81,8 +84,8 @@ static void draw_tabs(view *v, cells *c)
     int x = 0, n = v->n_servers > 1 ? SCREENS : SCREENS - 1;
     for (int i = 0; i < n; i++) {
         char name[24];
-        snprintf(name, sizeof(name), " %d %s ", i == SCREEN_SERVERS ? 0 : i + 1,
-                 view_screen_name((screen)i));
+        snprintf(name, sizeof(name), " %d %s%s", i == SCREEN_SERVERS ? 0 : i + 1,
+                 view_screen_name((screen)i), view_tab_gap(v) ? " " : "");
         if (name[3] >= 'a') name[3] = (char)(name[3] - 32);
         style s = i == (int)v->screen ? STYLE_SELECT : STYLE_NORMAL;
         x += cells_text(c, 1, x, c->cols - x, s, name);
@@ -123,6 +126,10 @@ static void draw_bottom(view *v, cells *c, bool stale, const char *why)
         (void)cells_text(c, row, 0, -1, STYLE_BAD, why);
     } else if (v->message[0] && v->now_us < v->message_until_us) {
         (void)cells_text(c, row, 0, -1, STYLE_ACCENT, v->message);
+    } else {
+        char trail[3 * PROTO_NAME_CAP];
+        view_trail(v, trail, sizeof(trail));
+        (void)cells_text(c, row, 0, -1, STYLE_ACCENT, trail);
     }
     int x = 0, w = c->cols >= 80 ? 8 : c->cols / 10;
     for (int i = 0; i < 10 && w > 2; i++, x += w) {
@@ -143,7 +150,7 @@ static void draw_row(const view *v, cells *c, int table, int y, uint32_t i, int 
     int n, x = 0;
     const view_column *col = view_columns(table, &n);
     const topdata *d = &v->server[v->current].data;
-    const rowset *r = &d->table[table];
+    const rowset *r = &d->table[view_source(table)];
     const view_row row = {rowset_row(r, i), &r->side[i], d->server.now_us};
     for (int k = 0; k < n; k++) {
         if (x + col[k].width > c->cols) break;
@@ -163,7 +170,7 @@ static void draw_row(const view *v, cells *c, int table, int y, uint32_t i, int 
 static void draw_group(const view *v, cells *c, int table, int y, uint32_t i, size_t at)
 {
     const table_view *t = &v->table[table];
-    const rowset *r = &v->server[v->current].data.table[table];
+    const rowset *r = &v->server[v->current].data.table[view_source(table)];
     size_t n = 0;
     while (at + 1 + n < t->n && !(t->order[at + 1 + n] & VIEW_GROUP)) n++;
     const char *name = view_tenant_of(table, rowset_row(r, i));
@@ -213,7 +220,7 @@ static void draw_count(const view *v, cells *c, int table)
 {
     const table_view *t = &v->table[table];
     char count[64];
-    size_t all = v->server[v->current].data.table[table].n;
+    size_t all = v->server[v->current].data.table[view_source(table)].n;
     snprintf(count, sizeof(count), "%s%s%s%zu of %zu", t->filter[0] ? "filter '" : "", t->filter,
              t->filter[0] ? "' " : "", t->n ? t->selected + 1 : 0, all);
     int w = (int)strlen(count);
@@ -296,8 +303,8 @@ static void draw_detail(view *v, cells *c)
         v->mode = MODE_NORMAL;
         return;
     }
-    const void *row = rowset_row(&view_data(v)->table[table], t->order[t->selected]);
-    const proto_field *f = proto_table_fields[table];
+    const void *row = rowset_row(view_rows(v, table), t->order[t->selected]);
+    const proto_field *f = proto_table_fields[view_source(table)];
     int n = 0;
     while (f[n].name) n++;
     int w = c->cols < 76 ? c->cols : 76, h = n + 2 < c->rows - 2 ? n + 2 : c->rows - 2;
@@ -339,7 +346,9 @@ void view_draw(view *v, cells *c, int64_t now_us, int64_t wall_us)
         return;
     }
     int rows = c->rows - 4, table = view_table_of(v->screen);
-    if (table >= 0) view_draw_table(v, c, table, 2, rows);
+    int top = view_heading(v);
+    if (top > 2) view_draw_sum(v, c, 2);
+    if (table >= 0) view_draw_table(v, c, table, top, rows - (top - 2));
     switch (v->screen) {
     case SCREEN_OVERVIEW: view_draw_overview(v, c, 2, rows); break;
     case SCREEN_ENGINE: view_draw_engine(v, c, 2, rows); break;

@@ -68,7 +68,7 @@ void view_open_menu(view *v)
                  v->replay ? "this is a replay" : "this key may only look");
         return;
     }
-    int table = view_table_of(v->screen);
+    int table = view_source(view_table_of(v->screen));
     table_view *t = view_table(v);
     bool row = t && t->selected < t->n && !(t->order[t->selected] & VIEW_GROUP);
     open_menu(v, "What to do");
@@ -166,7 +166,7 @@ static int on_rows(view *v, void (*fn)(view *v, const void *row))
     int table = view_table_of(v->screen), n = 0;
     table_view *t = view_table(v);
     if (!t) return 0;
-    const rowset *r = &view_data(v)->table[table];
+    const rowset *r = view_rows(v, table);
     for (size_t i = 0; i < r->n; i++) {
         if (!r->side[i].tagged) continue;
         n++;
@@ -179,11 +179,11 @@ static int on_rows(view *v, void (*fn)(view *v, const void *row))
 
 static void ask(view *v, const char *what)
 {
-    int table = view_table_of(v->screen), n = on_rows(v, NULL);
+    int table = view_source(view_table_of(v->screen)), n = on_rows(v, NULL);
     table_view *t = view_table(v);
     const char *name = "";
     if (n == 1 && t && t->selected < t->n && !(t->order[t->selected] & VIEW_GROUP)) {
-        const void *row = rowset_row(&view_data(v)->table[table], t->order[t->selected]);
+        const void *row = rowset_row(view_rows(v, table), t->order[t->selected]);
         name = table == TABLE_TENANTS    ? ((const proto_tenant *)row)->name
                : table == TABLE_ADAPTERS ? ((const proto_adapter *)row)->name
                                          : ((const proto_request *)row)->id;

@@ -67,6 +67,32 @@ static void memory_bars(const topdata *d, cells *c, int row, int col, int w)
     bar_line(c, row + 1, col, w, "Adapters", share, 0, text);
 }
 
+/* ------------------------------------------------------------------------- time -- */
+
+/* Below a chart of two samples a column: how long ago its left end and its middle were. */
+static void draw_axis(const topdata *d, cells *c, int row, int col, int w, style s)
+{
+    int n;
+    const double *at = history_last(&d->at_s, 2 * w, &n);
+    if (n < 2 || w < 16 || row >= c->rows - 2) return;
+    for (int part = 2; part >= 1; part--) {
+        char ago[24], text[32];
+        int back = w * part; /* samples; of the half, those of half the columns */
+        if (back > n) continue;
+        text_span((int64_t)(at[n - 1] - at[n - back] + 0.5), ago, sizeof(ago));
+        snprintf(text, sizeof(text), "-%s", ago);
+        (void)cells_text(c, row, col + w - back / 2, w / 2 - 1, s, text);
+    }
+    if (n < w) { /* it has just begun */
+        char ago[24], text[32];
+        text_span((int64_t)(at[n - 1] - at[0] + 0.5), ago, sizeof(ago));
+        snprintf(text, sizeof(text), "-%s", ago);
+        int x = w - (n + 1) / 2, most = w - 4 - (int)strlen(text);
+        (void)cells_text(c, row, col + (x < most ? x : most), 8, s, text);
+    }
+    cells_right(c, row, col + w - 3, 3, s, "now");
+}
+
 /* ---------------------------------------------------------------------- classes -- */
 
 static style style_of_target(double ms, double target)
@@ -103,8 +129,9 @@ static int class_cells(const topdata *d, const cells *c)
     return longest > 11 ? longest : 11;
 }
 
-static int draw_classes(const topdata *d, cells *c, int row, int rows)
+static int draw_classes(const view *v, cells *c, int row, int rows)
 {
+    const topdata *d = &v->server[v->current].data;
     int wide = class_cells(d, c), graph = wide + 77;
     cells_fill(c, row, 0, -1, STYLE_HEAD, ' ');
     (void)cells_printf(c, row, 0, -1, STYLE_HEAD,
@@ -112,7 +139,8 @@ static int draw_classes(const topdata *d, cells *c, int row, int rows)
                        "  TPOT99  TARGET  SLO%%  GOOD/S",
                        wide, "CLASS");
     bool drawn = c->cols > graph + 28;
-    if (drawn) (void)cells_text(c, row, graph, -1, STYLE_HEAD, "TTFT99 OF THE LAST MINUTES");
+    if (drawn) draw_axis(d, c, row, graph, c->cols - graph - 2, STYLE_HEAD);
+    if (drawn) (void)cells_text(c, row, graph, 7, STYLE_HEAD, "TTFT99");
     int n = d->n_class < rows - 1 ? d->n_class : rows - 1;
     for (int i = 0; i < n; i++) {
         const proto_class *k = &d->classes[i];
@@ -137,10 +165,12 @@ static int draw_classes(const topdata *d, cells *c, int row, int rows)
         (void)put_count(c, y, x + 6, 6, k->goodput, STYLE_GOOD);
         if (!drawn) continue;
         int w = c->cols - graph - 2;
-        const double *v = history_last(&d->class_ttft[i], w * 2, &samples);
+        const double *at = history_last(&d->class_ttft[i], w * 2, &samples);
         double most = fmax(history_max(&d->class_ttft[i], w * 2), k->ttft_target_ms);
-        cells_graph(c, y, graph, 1, w, s, v, samples, most);
+        cells_graph(c, y, graph, 1, w, s, at, samples, most);
     }
+    if (v->class_at < (size_t)n) /* Enter goes down from it */
+        cells_paint(c, row + 1 + (int)v->class_at, 0, wide, STYLE_SELECT);
     return row + 1 + n;
 }
 
@@ -172,8 +202,10 @@ void view_draw_overview(view *v, cells *c, int top, int rows)
     snprintf(text, sizeof(text), "%lld/%lld, %lld used", (long long)g->adapters_resident,
              (long long)g->adapters_registered, (long long)g->adapters_in_use);
     line(c, y++, half, w, "In memory", STYLE_NORMAL, text, &d->series[SERIES_ADAPTERS], 1);
+    draw_axis(d, c, y, LABEL + VALUE, w - LABEL - VALUE - 1, STYLE_DIM);
+    draw_axis(d, c, y++, half + LABEL + VALUE, w - LABEL - VALUE - 1, STYLE_DIM);
     memory_bars(d, c, y, 0, c->cols);
-    y = draw_classes(d, c, y + 3, top + rows - (y + 3)) + 1;
+    y = draw_classes(v, c, y + 3, top + rows - (y + 3)) + 1;
     for (int i = 0; i < d->n_class && y < top + rows; i++) {
         const proto_class *k = &d->classes[i];
         if (!k->verdict[0]) continue;
@@ -278,7 +310,8 @@ static int draw_step_rows(const topdata *d, cells *c, int y, int h)
         text_count(n ? s[n - 1] : 0, text, sizeof(text));
         cells_right(c, y, LABEL, 6, STYLE_NORMAL, text);
     }
-    return y;
+    draw_axis(d, c, y, LABEL + 8, w, STYLE_DIM);
+    return y + 1;
 }
 
 /* The last step, where its time goes, how well it is foretold. */
@@ -348,7 +381,7 @@ void view_draw_engine(view *v, cells *c, int top, int rows)
 {
     const topdata *d = view_data(v);
     if (!d->any) return;
-    int h = rows > 24 ? (rows - 16) / 2 : rows > 17 ? 2 : 1;
+    int h = rows > 24 ? (rows - 17) / 2 : rows > 18 ? 2 : 1;
     int y = draw_step_rows(d, c, top, h);
     y = draw_steps(d, c, y);
     y = draw_memory(d, c, y);
@@ -375,7 +408,10 @@ static void draw_histogram(const topdata *d, cells *c, int row, int col, int h, 
     (void)cells_text(c, row, col, 4, STYLE_DIM, which ? "TPOT" : "TTFT");
     cells_graph(c, row, col + 5, h, n, which ? STYLE_ACCENT : STYLE_GOOD, v, n * per, most);
     cells_fill(c, row + h, col + 5, n, STYLE_DIM, '-');
-    if (mark >= 0 && target_us > 0) cells_fill(c, row + h, col + 5 + mark, 1, STYLE_WARN, '^');
+    if (mark < 0 || target_us <= 0) return;
+    cells_fill(c, row + h, col + 5 + mark, 1, STYLE_WARN, '^');
+    for (int y = row; y < row + h; y++) /* too late */
+        cells_paint(c, y, col + 6 + mark, n - mark - 1, STYLE_BAD);
 }
 
 /* "missed by queue 12, machine 1", with the words of the fields. */
@@ -397,7 +433,7 @@ void view_draw_slo(view *v, cells *c, int top, int rows)
 {
     const topdata *d = view_data(v);
     if (!d->any) return;
-    int y = draw_classes(d, c, top, rows) + 1;
+    int y = draw_classes(v, c, top, rows) + 1;
     int n = d->n_class ? d->n_class : 1, each = (top + rows - y) / n;
     int h = each - 4 > 8 ? 8 : each - 4;
     for (int i = 0; i < d->n_class; i++) {
@@ -472,4 +508,56 @@ void view_draw_servers(view *v, cells *c, int top, int rows)
         }
         if ((size_t)i == v->server_at) cells_paint(c, y, 0, -1, STYLE_SELECT);
     }
+}
+
+/* ------------------------------------------------------------------------- sums -- */
+
+/* The adapters that are loaded most often, of those that are loaded more than once a minute. */
+static void draw_thrash(view *v, cells *c, int row)
+{
+    const topdata *d = view_data(v);
+    const rowset *r = view_rows(v, TABLE_ADAPTERS);
+    const size_t none = r->n;
+    size_t most = none;
+    int64_t late = 0;
+    for (size_t i = 0; i < r->n; i++) {
+        late += ((const proto_adapter *)rowset_row(r, i))->missed_adapter_load;
+        if (r->side[i].events > 1.5 && (most == none || r->side[i].events > r->side[most].events))
+            most = i;
+    }
+    bool thrash = d->now.evictions > 0.2 && most != none;
+    int x =
+        cells_printf(c, row, 0, -1, thrash ? STYLE_BAD : STYLE_DIM,
+                     "%s%.1f loads/s, %.1f evictions/s, %lld requests late",
+                     thrash ? "Thrashing: " : "", d->now.loads, d->now.evictions, (long long)late);
+    if (most == none) return;
+    const proto_adapter *a = rowset_row(r, most);
+    (void)cells_printf(c, row, x, -1, thrash ? STYLE_BAD : STYLE_DIM, "; most: %s/%s, %.0f/min",
+                       a->tenant, a->name, r->side[most].events);
+}
+
+static void draw_limited(view *v, cells *c, int row)
+{
+    const rowset *r = view_rows(v, VIEW_LIMITS);
+    double refusals = 0;
+    int n = 0, x = 0;
+    for (size_t i = 0; i < r->n; i++) refusals += r->side[i].events;
+    x = cells_printf(c, row, 0, -1, refusals > 0 ? STYLE_WARN : STYLE_DIM, "%.0f refusals a minute",
+                     refusals);
+    for (size_t i = 0; i < r->n && x < c->cols - 8; i++) {
+        const view_row at = {rowset_row(r, i), &r->side[i], 0};
+        const char *limit = view_limit_of(&at);
+        if (!limit[0]) continue;
+        x += cells_printf(c, row, x, c->cols - x, STYLE_BAD, "%s%s (%s)",
+                          n++ ? ", " : "; at a limit now: ", ((const proto_tenant *)at.row)->name,
+                          limit);
+    }
+}
+
+void view_draw_sum(view *v, cells *c, int row)
+{
+    if (v->screen == SCREEN_ADAPTERS)
+        draw_thrash(v, c, row);
+    else
+        draw_limited(v, c, row);
 }

@@ -97,7 +97,7 @@ static bool shows(const char *needle)
 static void row_begins(int y, const char *want)
 {
     draw();
-    char *row = cells_row(&c, 3 + y);
+    char *row = cells_row(&c, view_heading(&v) + 1 + y);
     ck_assert_msg(strncmp(row, want, strlen(want)) == 0, "row %d is '%s'", y, row);
     free(row);
 }
@@ -248,6 +248,8 @@ START_TEST(every_screen_shows_what_it_is_for)
     press("7");
     ck_assert(shows("key.revoke"));
     press("\t");
+    ck_assert_int_eq(v.screen, SCREEN_LIMITS);
+    press("\t");
     ck_assert_int_eq(v.screen, SCREEN_OVERVIEW);
     for (int cols = 5; cols < 300; cols += 7) { /* any size */
         for (int rows = 1; rows < 70; rows += 9) {
@@ -328,6 +330,136 @@ START_TEST(tables_sort_filter_search_and_group)
     row_begins(0, "acme");
     view_mouse(&v, 5, 0, 1, 1000000);
     ck_assert_uint_eq(v.table[TABLE_TENANTS].selected, 2);
+    stop();
+}
+END_TEST
+
+static style style_at(int row, int col)
+{
+    draw();
+    return (style)c.at[row * c.cols + col].style;
+}
+
+/* Class, tenants, requests, adapter; and each step back to where it was begun. */
+START_TEST(enter_goes_down_and_escape_comes_back)
+{
+    char all[8192];
+    start(1);
+    snprintf(all, sizeof(all),
+             "%s,%s,\"requests\":[{\"id\":\"77\",\"tenant\":\"globex\",\"adapter\":\"shout@1\","
+             "\"class_name\":\"standard\"},{\"id\":\"78\",\"tenant\":\"acme\","
+             "\"class_name\":\"batch\"},{\"id\":\"79\",\"tenant\":\"globex\","
+             "\"class_name\":\"batch\"}]",
+             three_tenants, adapters);
+    feed_it(answer("\"reset\":true", 1, all));
+    draw();
+    press("\n"); /* the first class */
+    ck_assert_int_eq(v.screen, SCREEN_TENANTS);
+    row_begins(0, "globex");
+    ck_assert_uint_eq(v.table[TABLE_TENANTS].n, 1);
+    ck_assert(shows("of standard   (Esc: back)"));
+    press("\n");
+    ck_assert_int_eq(v.screen, SCREEN_REQUESTS);
+    row_begins(0, "77");
+    ck_assert_uint_eq(v.table[TABLE_REQUESTS].n, 1);
+    press("\n");
+    ck_assert_int_eq(v.screen, SCREEN_ADAPTERS);
+    ck_assert(shows("of globex") && !shows("pirate"));
+    ck_assert_uint_eq(v.table[TABLE_ADAPTERS].selected_id, 13);
+    press("\n");
+    ck_assert(shows("Details"));
+    press("\033");
+    ck_assert_int_eq(v.mode, MODE_NORMAL);
+    press("\033");
+    ck_assert_int_eq(v.screen, SCREEN_REQUESTS);
+    press("\033");
+    ck_assert_int_eq(v.screen, SCREEN_TENANTS);
+    ck_assert_uint_eq((draw(), v.table[TABLE_TENANTS].n), 1);
+    press("\033");
+    ck_assert_int_eq(v.screen, SCREEN_OVERVIEW);
+    press("\0333"); /* nothing is left of it */
+    ck_assert(shows("pirate"));
+    press("2\n1"); /* another screen by its number: all of it */
+    press("4");
+    ck_assert_uint_eq((draw(), v.table[TABLE_REQUESTS].n), 3);
+    for (int i = 0; i < 2 * VIEW_BACK_MAX; i++) press("2\n"); /* no end of it */
+    stop();
+}
+END_TEST
+
+START_TEST(limits_name_who_is_at_one)
+{
+    static const char tenants[] =
+        "\"tenants\":[{\"id\":\"1\",\"name\":\"acme\",\"max_concurrent\":4,\"running\":4},"
+        "{\"id\":\"2\",\"name\":\"globex\",\"tokens_per_day\":1000,\"day_tokens\":910},"
+        "{\"id\":\"3\",\"name\":\"initech\",\"requests_per_minute\":60,\"minute_requests\":40,"
+        "\"limited\":%d}]";
+    char text[1024];
+    start(1);
+    snprintf(text, sizeof(text), tenants, 0);
+    feed_it(answer("\"reset\":true", 1, text));
+    press("8");
+    ck_assert(shows("at a limit now: acme (at once)") && shows("4/4") && shows("910/1000"));
+    ck_assert(!shows("initech ("));
+    row_begins(0, "acme");
+    snprintf(text, sizeof(text), tenants, 30);
+    feed_it(answer("\"reset\":false", 2, text));
+    ck_assert(shows("initech (requests/min)") && shows("60 refusals a minute"));
+    row_begins(0, "initech");
+    feed_it(answer("\"reset\":false", 602, "\"tenants\":[]"));
+    ck_assert(shows("0 refusals a minute") && !shows("initech ("));
+    stop();
+}
+END_TEST
+
+START_TEST(the_thrasher_is_named)
+{
+    static const char rows[] =
+        "\"adapters\":[{\"id\":\"11\",\"tenant\":\"acme\",\"name\":\"pirate\",\"loads\":%d},"
+        "{\"id\":\"12\",\"tenant\":\"acme\",\"name\":\"json\",\"loads\":%d}]";
+    char text[1024];
+    start(1);
+    snprintf(text, sizeof(text), rows, 5, 900);
+    feed_it(answer("\"reset\":true", 1, text));
+    press("3");
+    ck_assert(shows("0.0 loads/s") && !shows("most:"));
+    snprintf(text, sizeof(text), rows, 25, 901);
+    feed_it(answer("\"reset\":false", 2, text));
+    ck_assert(shows("most: acme/pirate, 40/min") && !shows("Thrashing"));
+    stop();
+}
+END_TEST
+
+START_TEST(what_came_too_late_is_red)
+{
+    start(1);
+    class_more = "\"tpot_target_ms\":1,";
+    feed_it(answer("\"reset\":true", 1, three_tenants));
+    press("6");
+    draw();
+    int y = 0, red = 0;
+    for (; y < c.rows; y++) {
+        char *row = cells_row(&c, y);
+        bool found = strncmp(row, "TTFT ", 5) == 0;
+        free(row);
+        if (found) break;
+    }
+    ck_assert_int_lt(y, c.rows);
+    for (int x = 5; x < 8; x++) red += style_at(y, x) == STYLE_BAD;
+    ck_assert_int_eq(red, 0); /* its target is 500 ms: no bound is beyond it */
+    class_more = "";
+    stop();
+}
+END_TEST
+
+START_TEST(charts_say_how_long_ago)
+{
+    start(1);
+    for (int i = 1; i < 200; i++) feed_it(answer("\"reset\":false", i, three_tenants));
+    ck_assert(cells_resize(&c, 40, 200, true));
+    ck_assert(shows("now") && shows("-2m") && shows("-1m"));
+    press("5");
+    ck_assert(shows("now") && shows("-2m"));
     stop();
 }
 END_TEST
@@ -464,6 +596,11 @@ int main(void)
     tcase_add_test(tc, every_screen_shows_what_it_is_for);
     tcase_add_test(tc, tables_begin_sorted_by_what_matters);
     tcase_add_test(tc, tables_sort_filter_search_and_group);
+    tcase_add_test(tc, enter_goes_down_and_escape_comes_back);
+    tcase_add_test(tc, limits_name_who_is_at_one);
+    tcase_add_test(tc, the_thrasher_is_named);
+    tcase_add_test(tc, what_came_too_late_is_red);
+    tcase_add_test(tc, charts_say_how_long_ago);
     tcase_add_test(tc, actions_ask_and_name_their_rows);
     tcase_add_test(tc, old_data_is_dimmed_with_its_age);
     tcase_add_test(tc, what_a_server_is_doing);
