@@ -55,7 +55,8 @@ enum {
       PROTO_WORD_CAP) /* "ok"; "behind": usage waits in the spool; "full": new work is refused */ \
     I(spool_rows)     /* usage that fits into the spool, and that waits in it */                  \
     I(spool_used)                                                                                 \
-    I(spool_oldest_us) /* how long the oldest has waited */                                       \
+    I(spool_oldest_us)     /* how long the oldest has waited */                                   \
+    I(certificate_until_s) /* wall clock; 0: unknown */                                           \
     I(max_seqs)                                                                                   \
     I(max_queued)                                                                                 \
     I(max_context)                                                                                \

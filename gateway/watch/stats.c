@@ -13,6 +13,7 @@
 #include "gateway/watch/stats_inside.h"
 #include "storage/disk.h"
 
+enum { CERTIFICATE_WARN_S = 14 * 86400 }; /* as TLS_EXPIRY_WARN_DAYS */
 enum { BOARD_WAIT_US = 20000, RATE_SAMPLES = 10, CLASS_WINDOW = 12 };
 
 /* --------------------------------------------------------------------- lifetime -- */
@@ -160,9 +161,24 @@ static void keep_class(void *arg, uint64_t id, const book_counts *c)
     if (id < (uint64_t)st->srv->n_class) st->class_counts[id] = *c;
 }
 
+/* Once for each certificate, when its last days begin or it comes with no more. */
+static void see_certificate(stats *st, int64_t now_s)
+{
+    int64_t until_s = atomic_load(&st->srv->http.cert_expires_wall_us) / 1000000;
+    if (!until_s || until_s - now_s > CERTIFICATE_WARN_S || until_s == st->certificate_told_s)
+        return;
+    char text[64];
+    st->certificate_told_s = until_s;
+    snprintf(text, sizeof(text), "%lld days are left: renew it",
+             (long long)((until_s - now_s) / 86400));
+    stats_event(st, "warning", "certificate.ends", 0, "",
+                until_s > now_s ? text : "it has expired: clients refuse it", 0);
+}
+
 void stats_tick(stats *st)
 {
     if (!st) return;
+    see_certificate(st, clock_wall_us() / 1000000);
     tick_history(st, clock_wall_us() / 1000000);
     int64_t now = clock_now_us();
     lock_take(&st->mu);
@@ -343,6 +359,7 @@ static void take_server(stats *st, const sched_stats *e)
     o->max_queued = st->conf->engine_max_queued;
     o->max_context = sched_max_context(s->sched);
     o->connections = (int64_t)atomic_load(&s->http.count.connections);
+    o->certificate_until_s = atomic_load(&s->http.cert_expires_wall_us) / 1000000;
     o->rss_bytes = rss_bytes();
     take_disk(st);
     if (getrusage(RUSAGE_SELF, &ru) == 0) {

@@ -90,7 +90,8 @@ struct stats {
     book *book;
     ended *ended;
     stats_history *history;
-    uint64_t epoch; /* first half of a cursor: another process, another epoch */
+    int64_t certificate_told_s; /* the tick's: until when the one was good that was told of last */
+    uint64_t epoch;             /* first half of a cursor: another process, another epoch */
 
     lock mu; /* guards all below but the events' own part */
     journal *journal;

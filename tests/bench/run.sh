@@ -14,7 +14,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-tpot sim-tpot-kept sim-tpot-slow sim-million plan-cost"
-cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 long-context kv-int8 top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters peer-q8_0 peer-q4_0 peer-q4_k_s https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft causes punica-distinct
+cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 long-context kv-int8 top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters peer-q8_0 peer-q4_0 peer-q4_k_s https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft causes breach punica-distinct
     punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu streams-2000 slowloris loratop stats-cost schemas schema-cost schemathesis
     disk-full db-locked kill-9 upload-room fuzz oom lengths spec spec-draft tpot-wire"
 json=
@@ -161,6 +161,23 @@ ok = figure >= 0.95 and not few
 print(f"causes {figure:.3f} of the misses named right in the worst of {len(share)} scenes ("
       + ", ".join(f"{k} {v['right']} of {v['missed']} in {v['counted']} of {v['rounds']} rounds" for k, v in r["scenes"].items())
       + f"){', too few in ' + ' '.join(few) if few else ''} (asked 0.95): {'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
+PY
+fi
+
+if [ "$name" = breach ]; then
+    model=build/bench/135M
+    [ -e "$model/adapters" ] || python3 tests/tools/make_random_model.py 135M "$model" --adapters 8 >&2
+    out=$(build/venv/bin/python tests/bench/breach.py "$model") || exit 2
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, sys
+r = json.loads(sys.argv[1])
+good, slowest = [i for i in r["incidents"] if i["ok"]], max((max(i["named_s"].values(), default=0) for i in r["incidents"]), default=0)
+ok = len(good) == len(r["incidents"])
+print(f"breach {len(good)} of {len(r['incidents'])} incidents named right, the slowest after {slowest:.1f} s, and found in the history to 10 s"
+      + "".join(f"; not {i['incident']}" for i in r["incidents"] if not i["ok"]) + f"; load {r['load']:.0f} (asked all, 15): {'ok' if ok else 'short'}")
 sys.exit(0 if ok else 1)
 PY
 fi

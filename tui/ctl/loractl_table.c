@@ -535,14 +535,15 @@ static const cli_command commands[] = {
      .examples = "loractl history interactive\n"
                  "loractl history --by tenant --start -1d --step 10m\n"},
     {.name = "why",
-     .args = "REQUEST|CLASS|TENANT",
-     .least = 1,
+     .args = "[REQUEST|CLASS|TENANT]",
+     .least = 0,
      .most = 1,
-     .help = "Say why something was slow in the last hour",
+     .help = "Say what is wrong now, or why something was slow in the last hour",
      .run = ctl_why,
      .words = "@classes",
      .shows = true,
-     .examples = "loractl why interactive\n"
+     .examples = "loractl why\n"
+                 "loractl why interactive\n"
                  "loractl why acme\n"
                  "loractl why req_5f2c\n"},
     {.name = "stats",

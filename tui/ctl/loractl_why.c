@@ -1,4 +1,5 @@
 /* loractl_why.c -- loractl's commands for what was: history, and why something was slow. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,7 @@
 #include "tui/ctl/loractl.h"
 #include "tui/text.h"
 
-enum { FINE_S = 10, HOUR_S = 3600, SHOWN = 5 };
+enum { FINE_S = 10, HOUR_S = 3600, SHOWN = 5, CERTIFICATE_WARN_S = 14 * 86400 };
 
 /* With --json or --fields it is rows, not sentences. */
 static bool for_programs(const ctl *c)
@@ -238,11 +239,68 @@ static void say_who(cJSON *all, const tally *t, int n)
     }
 }
 
+static void say_now(const cJSON *class)
+{
+    char name[400], verdict[800];
+    const char *now = word_of(class, "verdict");
+    if (!*now) return;
+    (void)text_clean(word_of(class, "name"), name, sizeof(name), 90);
+    (void)text_clean(now, verdict, sizeof(verdict), 200);
+    printf("%s is broken now, %s.\n", name, verdict);
+}
+
+/* Of a server as a whole; true: there was something to say. */
+static bool say_server(const cJSON *server)
+{
+    const char *storage = word_of(server, "storage");
+    double left_s = number_of(server, "certificate_until_s") - number_of(server, "now_us") / 1e6;
+    bool ends = number_of(server, "certificate_until_s") > 0 && left_s < CERTIFICATE_WARN_S;
+    bool behind = *storage && strcmp(storage, "ok") != 0;
+    bool restarts = cJSON_IsTrue(json_get(server, "restarting"));
+    bool failed = cJSON_IsFalse(json_get(server, "healthy"));
+    if (failed) printf("The device has failed, and does not come back.\n");
+    if (restarts) printf("The device has failed, and is opened again.\n");
+    if (behind)
+        printf("The database takes no usage (%.64s): %.0f rows wait in the spool.\n",
+               strcmp(storage, "full") == 0 ? "the spool is full" : "it waits",
+               number_of(server, "spool_used"));
+    if (ends && left_s > 0) printf("The certificate ends in %.0f days.\n", floor(left_s / 86400));
+    if (ends && left_s <= 0) printf("The certificate has expired: clients refuse it.\n");
+    return failed || restarts || behind || ends;
+}
+
+/* All classes that are broken now, and what is wrong with the server itself. */
+static int why_server(ctl *c)
+{
+    cJSON *tree;
+    const cJSON *class;
+    bool some = false;
+    int status = ctl_call(c, ADMIN_SIDE, "GET", NULL, &tree, "/admin/v1/stats?tables=");
+    const cJSON *classes = cJSON_IsObject(tree) ? json_get(tree, "classes") : NULL;
+    const cJSON *server = cJSON_IsObject(tree) ? json_get(tree, "server") : NULL;
+    if (!status && (!cJSON_IsArray(classes) || !cJSON_IsObject(server)))
+        status = ctl_fail("the server's answer has no classes");
+    if (!status && for_programs(c)) {
+        status = ctl_print_tree(c, classes);
+    } else if (!status) {
+        some = say_server(server);
+        cJSON_ArrayForEach(class, classes)
+        {
+            some |= word_of(class, "verdict")[0] != 0;
+            say_now(class);
+        }
+        if (!some) printf("Nothing is wrong: all classes keep their promises.\n");
+    }
+    cJSON_Delete(tree);
+    return status;
+}
+
 static void print_why(const cJSON *all, const tally *t)
 {
     char since[32], until[32], ttft[32], tpot[32], name[400];
     const cJSON *v;
     (void)text_clean(t->name, name, sizeof(name), 90);
+    say_now(all);
     if (t->missed <= 0) {
         printf("%s: none of %.0f requests of the last hour missed its promise.\n", name,
                t->requests);
@@ -279,6 +337,20 @@ static int add_who(ctl *c, bool class, const char *name, int64_t start, cJSON *a
     return status;
 }
 
+/* What is so now, of a class: the hour's sums tell of what is over, too. */
+static void add_verdict(ctl *c, const char *name, cJSON *all)
+{
+    cJSON *stats = ctl_ask(c, ADMIN_SIDE, "/admin/v1/stats?tables=");
+    const cJSON *class, *classes = cJSON_IsObject(stats) ? json_get(stats, "classes") : NULL;
+    cJSON_ArrayForEach(class, classes)
+    {
+        if (strcmp(word_of(class, "name"), name) != 0) continue;
+        (void)cJSON_AddStringToObject(all, "name", name);
+        (void)cJSON_AddStringToObject(all, "verdict", word_of(class, "verdict"));
+    }
+    cJSON_Delete(stats);
+}
+
 /* *known: there was something of this name. */
 static int why_name(ctl *c, bool class, const char *name, bool *known)
 {
@@ -304,6 +376,7 @@ static int why_name(ctl *c, bool class, const char *name, bool *known)
     cJSON *causes = cJSON_AddObjectToObject(all, "causes");
     cJSON_ArrayForEach(row, rows) add_causes(causes, word_of(row, "causes"));
     cJSON_Delete(tree);
+    if (class) add_verdict(c, name, all);
     status = add_who(c, class, name, start, all);
     if (!status && for_programs(c))
         status = ctl_print_tree(c, all);
@@ -316,6 +389,7 @@ static int why_name(ctl *c, bool class, const char *name, bool *known)
 int ctl_why(void *p)
 {
     ctl *c = p;
+    if (c->cli.n_arg == 0) return why_server(c);
     const char *what = c->cli.arg[0];
     bool known = false;
     if (strncmp(what, "req_", 4) == 0 || strspn(what, "0123456789") == strlen(what))

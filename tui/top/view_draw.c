@@ -71,6 +71,11 @@ static void draw_title(view *v, cells *c)
         if (p->storage[0] && strcmp(p->storage, "ok") != 0)
             x += cells_printf(c, 0, x, c->cols - x, st, ": %lld of %lld rows wait",
                               (long long)p->spool_used, (long long)p->spool_rows);
+        int64_t days = (p->certificate_until_s - p->now_us / 1000000) / 86400;
+        if (p->certificate_until_s && days < 14)
+            x += cells_printf(c, 0, x, c->cols - x, days < 2 ? STYLE_BAD : STYLE_WARN,
+                              days < 0 ? "  certificate EXPIRED" : "  certificate ends in %lld d",
+                              (long long)days);
     }
     char right[64];
     snprintf(right, sizeof(right), "%s%s %.1fs %s", v->replay ? "REPLAY " : "",

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness import BUILD, PATIENCE, Server, run
+from harness import BUILD, PATIENCE, Server, run, until
 
 # One slow thread: a stream of eight choices outlasts a reload by far.
 server = Server(settings={"engine.threads": 1, "engine.isa": "portable", "traces.endpoint": "http://user:secret@127.0.0.1:9/v1/traces?k=secret"})
@@ -266,12 +266,16 @@ def an_expired_certificate_is_told():
         old = (Path(d) / "c.pem").read_text()
     good = [(server.dir / "tls" / name).read_text() for name in ("cert.pem", "key.pem")]
     check = [BUILD / "lorad", "check", "-c", server.dir / "lorad.conf"]
+    until(lambda: "The certificate ends in 1 days" in loractl("why").stdout)
+    server_events = server.admin("GET", "/stats")["events"]
     told = subprocess.run(check, capture_output=True, text=True)
     assert told.returncode == 0 and re.search(r"certificate .*: good until \d{4}-.* 1 days from now: renew it", told.stdout), told
     install(old, key_text)
     reload("the certificate: expired on ")
     told = subprocess.run(check, capture_output=True, text=True)
     assert told.returncode == 1 and "cert.pem expired on " in told.stderr, told
+    told = [e["detail"] for e in server_events if e["kind"] == "certificate.ends"]
+    assert len(told) >= 1 and "days are left: renew it" in told[0], told
     ctl = loractl("stats")
     assert ctl.returncode != 0 and "its certificate has expired" in ctl.stderr, ctl
     install(*good)

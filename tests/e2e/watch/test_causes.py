@@ -151,10 +151,13 @@ def loractl_says_why():
         why = json.loads(ctl("why", name, "--json"))
         assert why["missed"] >= 4 and why["missed"] == sum(why["causes"].values()) and why["since"] < why["until"], why
         said = ctl("why", name)
-        assert said.startswith(f"{name}: {why['missed']} of {why['requests']} requests") and "By cause: " in said, said
+        assert f"{name}: {why['missed']} of {why['requests']} requests" in said and "By cause: " in said, said
     rows = json.loads(ctl("history", "standard", "--json"))
     assert sum(r["missed"] for r in rows) >= 4 and "standard" in ctl("history"), rows
     assert "acme" in ctl("history", "--by", "tenant", "--step", "10s")
+    assert said.startswith("acme: ") and ctl("why", "standard").startswith("standard is broken now, since "), ctl("why", "standard")
+    assert json.loads(ctl("why", "standard", "--json"))["verdict"].startswith("since ")
+    assert "standard is broken now, since " in ctl("why") and "certificate" not in ctl("why"), ctl("why")
     ctl("why", "nobody", status=1)
     ctl("why", "req_0000000000000000", status=1)
     ctl("history", "--step", "1h", status=2)
