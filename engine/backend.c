@@ -322,7 +322,8 @@ const char *be_extra_name(int bit)
                                               "scaled or soft-capped logits",
                                               "rotations of neighbouring pairs",
                                               "norms of all heads together",
-                                              "an MLP without a gate"};
+                                              "an MLP without a gate",
+                                              "mixtures of experts"};
     assert(bit >= 0 && bit < EXTRAS);
     return names[bit];
 }
@@ -480,6 +481,15 @@ void be_linear(backend *be, const float *x, const linear_out *outs, int n_out, c
         assert(outs[i].y && (outs[i].stride == 0 || outs[i].stride >= outs[i].w->rows));
     }
     if (!broken(be)) be->ops->linear(be, x, outs, n_out, s, layer);
+}
+
+void be_experts(backend *be, float *out, const float *x, const expert_set *set, const float *scores,
+                const float *shared, const step *s, int layer)
+{
+    assert(out && x && scores && takes(be, EXTRA_EXPERTS));
+    assert(set->top_k >= 1 && set->top_k <= set->n && set->n <= EXPERTS_MAX);
+    assert(set->gate[0]->cols == set->down[0]->rows && set->gate[0]->rows == set->down[0]->cols);
+    if (!broken(be)) be->ops->experts(be, out, x, set, scores, shared, s, layer);
 }
 
 void be_rope_append(backend *be, kv_pool *kv, float *q, float *k, const float *v,

@@ -82,7 +82,8 @@ enum {
     EXTRA_ROPE_PAIRS = 1 << 6, /* rope_table.pairs */
     EXTRA_WIDE_NORM = 1 << 7,  /* be_rms_norm() of what be_linear() made beside other outputs */
     EXTRA_NO_GATE = 1 << 8,    /* be_gate() without `up` */
-    EXTRAS = 9,
+    EXTRA_EXPERTS = 1 << 9,    /* be_experts() */
+    EXTRAS = 10,
 };
 
 /* One of them in words: "soft-capped scores". */
@@ -126,6 +127,17 @@ typedef struct rope_table {
 
 /* What the gate of an MLP goes through. */
 typedef enum { ACT_SILU, ACT_GELU_TANH } activation;
+
+enum { EXPERTS_MAX = 1024 };
+
+/* A layer's experts: MLPs of which a row takes the top_k with the highest scores. */
+typedef struct expert_set {
+    int n, top_k;
+    bool softmax_last; /* over the chosen scores; else over all, before they are chosen */
+    bool normed;       /* the chosen ones' weights sum to one */
+    activation act;
+    weight *const *gate, *const *up, *const *down; /* [n]: [d][dim], [d][dim], [dim][d] */
+} expert_set;
 
 /* ---- life ------------------------------------------------------------------ */
 
@@ -209,6 +221,7 @@ err_code be_prepare(backend *be, const weight *const *w, int n, err *e);
  * (dim), positions of a sequence; and the size of a head. */
 typedef struct step_bounds {
     int rows, logits, stride, cols, dim, context, head_dim;
+    int experts, top_k, expert_dim; /* of a layer, of a row; what an expert is wide; 0: none */
 } step_bounds;
 
 /* Memory for such steps, so that they allocate nothing.  Again where the
@@ -318,6 +331,13 @@ void be_attend(backend *be, const kv_pool *kv, float *out, const float *q, const
 
 /* gate = act(gate) * up, n values; up NULL: act(gate). */
 void be_gate(backend *be, activation act, float *gate, const float *up, size_t n);
+
+/* out [n_rows][dim] (+)= for each row of x the sum over its experts of weight * down(act(gate x) *
+ * up x), with each segment's LoRA on experts.  scores [n_rows][n]: the router's; of equal ones the
+ * expert with the lower number comes first.  shared [n_rows][1], or NULL: out is multiplied by its
+ * sigmoid and added to; without it, out is overwritten. */
+void be_experts(backend *be, float *out, const float *x, const expert_set *set, const float *scores,
+                const float *shared, const step *s, int layer);
 
 /* logits [n_logit][s->logit_stride, or rows of head] = rms_norm(x[logit_row]) head^T, by the
  * segment's norm and lora_head where it has them; `logits` is of be_host_alloc(), x [n_rows][dim].

@@ -102,6 +102,8 @@ struct backend_ops {
     void (*attend)(backend *be, const kv_pool *kv, float *out, const float *q, const step *s,
                    int layer);
     void (*gate)(backend *be, activation act, float *gate, const float *up, size_t n);
+    void (*experts)(backend *be, float *out, const float *x, const expert_set *set,
+                    const float *scores, const float *shared, const step *s, int layer);
     void (*logits)(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
                    int dim, const weight *head, const step *s);
     void (*logits_fetch)(backend *be, float *logits, size_t n); /* NULL: they are there */

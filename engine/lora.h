@@ -95,6 +95,8 @@ static inline int lora_row_of(const lora_rows *r, int32_t token)
     return lo < r->n && r->id[lo] == token ? lo : -1;
 }
 
+enum { LORA_EXPERT_PROJS = 3 };
+
 /* Norms of the residual stream that an adapter may bring: two in each layer, then the last one. */
 enum { LORA_NORM_ATTN, LORA_NORM_MLP, LORA_NORMS };
 
@@ -105,10 +107,13 @@ typedef struct lora_view {
     /* Of the adapter's content: part of the prefix cache's key. */
     uint8_t digest[LORA_DIGEST_BYTES];
     int n_layer;
-    int n_vocab;           /* where tokens were added to the base's or taken away; 0: the base's */
-    int rank_max;          /* of all below */
-    const lora_mat *mat;   /* [n_layer][PROJ_COUNT] */
-    const lora_head *head; /* NULL: the base's */
+    int n_vocab;         /* where tokens were added to the base's or taken away; 0: the base's */
+    int rank_max;        /* of all below */
+    const lora_mat *mat; /* [n_layer][PROJ_COUNT] */
+    /* [n_layer][n_expert][LORA_EXPERT_PROJS]: gate, up and down of each expert; NULL: the base's */
+    const lora_mat *expert;
+    int n_expert;
+    const lora_head *head;   /* NULL: the base's */
     const lora_embed *embed; /* NULL: the base's */
     /* [n_layer * LORA_NORMS + 1] weights, f32 in the backend's memory;
      * NULL, also of one: the base's */
@@ -125,6 +130,15 @@ static inline const float *lora_norm(const lora_view *view, int at, const float 
 static inline const float *lora_last_norm(const lora_view *view, const float *base)
 {
     return view ? lora_norm(view, view->n_layer * LORA_NORMS, base) : base;
+}
+
+/* What an adapter does to a projection (PROJ_GATE to PROJ_DOWN) of an expert; NULL: nothing. */
+static inline const lora_mat *lora_expert(const lora_view *view, int layer, int expert, int p)
+{
+    if (!view || !view->expert) return NULL;
+    size_t at = (size_t)layer * (size_t)view->n_expert + (size_t)expert;
+    const lora_mat *m = &view->expert[at * LORA_EXPERT_PROJS + (size_t)(p - PROJ_GATE)];
+    return lora_mat_used(m) ? m : NULL;
 }
 
 /* Where views come from.  All but eta and spent are called on the engine thread;

@@ -90,12 +90,12 @@ static uint64_t pair_bytes(const backend *be, dtype type, int rank, int d_in, in
 uint64_t extent_slab_bytes(const adapter_layout *al, const model_config *base, const backend *be)
 {
     uint64_t sum = 0;
-    for (size_t slot = 0; slot < peft_slots(base->n_layer); slot++) {
+    for (size_t slot = 0; slot < peft_slots(&al->peft); slot++) {
         const peft_layer *pl = &al->peft.layer[slot];
         if (al->pair[slot].magnitude.present) sum += extent_vector_bytes(base, slot);
         if (extent_biased(&al->pair[slot])) sum += extent_vector_bytes(base, slot);
         if (al->peft.layer[slot].saved) sum += extent_vector_bytes(base, slot);
-        if (slot < peft_head_slot(base->n_layer) || !pl->wrapped) continue;
+        if (peft_in_layer(base->n_layer, slot) || !pl->wrapped) continue;
         int d_out, d_in;
         dtype type = extent_pack_type(al, base, slot);
         peft_slot_shape(base, slot, &d_out, &d_in);
@@ -119,10 +119,10 @@ uint64_t extent_bytes(const adapter_layout *al, const model_config *base, const 
 uint64_t extent_packed_bytes(const adapter_layout *al, const model_config *base, const backend *be)
 {
     uint64_t sum = extent_bytes(al, base, be);
-    for (size_t slot = 0; slot < peft_head_slot(base->n_layer); slot++) {
+    for (size_t slot = 0; slot < peft_slots(&al->peft); slot++) {
         const peft_layer *pl = &al->peft.layer[slot];
         int d_out, d_in;
-        if (!pl->wrapped) continue;
+        if (!peft_in_layer(base->n_layer, slot) || !pl->wrapped) continue;
         peft_slot_shape(base, slot, &d_out, &d_in);
         sum += pair_bytes(be, base->type, pl->rank, d_in, d_out);
     }

@@ -100,7 +100,7 @@ static bool parse_name(const char *name, int n_layer, tensor_name *to)
     } modules[] = {{"attn_q.", PROJ_Q},      {"attn_k.", PROJ_K},      {"attn_v.", PROJ_V},
                    {"attn_output.", PROJ_O}, {"ffn_gate.", PROJ_GATE}, {"ffn_up.", PROJ_UP},
                    {"ffn_down.", PROJ_DOWN}};
-    *to = (tensor_name){.layer = -1, .module = MODULE_HEAD};
+    *to = (tensor_name){.layer = -1, .expert = -1, .module = MODULE_HEAD};
     if (take(&name, "blk.")) {
         size_t digits = strspn(name, "0123456789"), i = 0, n = sizeof modules / sizeof(*modules);
         if (digits == 0 || digits > 6 || (digits > 1 && name[0] == '0') || name[digits] != '.')

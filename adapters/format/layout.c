@@ -12,9 +12,13 @@ adapter_tensor *adapter_part(adapter_pair *pair, int part)
     return parts[part];
 }
 
-static size_t first_slot(int n_layer, const tensor_name *tn, int *count)
+static size_t first_slot(const peft_config *pc, const tensor_name *tn, int *count)
 {
+    int n_layer = pc->n_layer;
     *count = 1;
+    if (tn->expert >= 0)
+        return peft_expert_slot(pc, tn->layer, tn->expert,
+                                PROJ_GATE + tn->module - MODULE_EXPERT_GATE);
     if (tn->module == MODULE_HEAD) return peft_head_slot(n_layer);
     if (tn->module == MODULE_EMBED) return peft_embed_slot(n_layer);
     if (tn->module == MODULE_LAST_NORM) return peft_norm_slot(n_layer, n_layer * LORA_NORMS);
@@ -121,6 +125,18 @@ static adapter_tensor *part_of(adapter_pair *pair, tensor_role role)
     return &pair->table;
 }
 
+/* A layer with experts has a shared MLP at most, and it alone has that. */
+static bool module_there(const model_config *base, const tensor_name *tn)
+{
+    bool mixed = tn->layer >= 0 && base->layer[tn->layer] & LAYER_EXPERTS;
+    if (tn->module >= MODULE_SHARED_GATE && tn->module <= MODULE_SHARED_DOWN)
+        return mixed && base->experts.shared_dim > 0;
+    bool mlp = (tn->module >= PROJ_GATE && tn->module < MODULE_QKV) ||
+               tn->module == MODULE_GATE_UP || tn->module == MODULE_FC ||
+               tn->module == MODULE_FC_OUT;
+    return !mixed || !mlp;
+}
+
 err_code layout_place(adapter_layout *al, const model_config *base, const st_tensor *t, err *e)
 {
     tensor_name tn;
@@ -128,8 +144,15 @@ err_code layout_place(adapter_layout *al, const model_config *base, const st_ten
     if (tn.layer >= base->n_layer)
         return err_set(e, ERR_INPUT, "tensor '%.140s': the base has only %d layers", t->name,
                        base->n_layer);
+    if (tn.expert >= 0 &&
+        (tn.expert >= base->experts.n || !(base->layer[tn.layer] & LAYER_EXPERTS)))
+        return err_set(e, ERR_INPUT, "tensor '%.140s': that layer of the base has %d experts",
+                       t->name, base->layer[tn.layer] & LAYER_EXPERTS ? base->experts.n : 0);
+    if (!module_there(base, &tn))
+        return err_set(e, ERR_INPUT, "tensor '%.140s': that layer of the base has no such module",
+                       t->name);
     int count;
-    size_t slot = first_slot(base->n_layer, &tn, &count);
+    size_t slot = first_slot(&al->peft, &tn, &count);
     err_code rc = check_wanted(al, base, t->name, &tn, slot, e);
     if (rc) return rc;
     dtype type;
@@ -192,7 +215,7 @@ static err_code check_slot(adapter_layout *al, const model_config *base, size_t 
     const adapter_pair *pair = &al->pair[slot];
     bool wrapped = pc->layer[slot].wrapped;
     char name[128];
-    peft_slot_name(name, sizeof name, pc->n_layer, slot);
+    peft_slot_name(name, sizeof name, base, pc, slot);
     const char *missing = wrapped ? missing_of(pc, pair) : NULL;
     if (missing)
         return err_set(e, ERR_INPUT, "target_modules covers %s, but its %s is not in the file",
@@ -257,7 +280,7 @@ err_code layout_check(adapter_layout *al, const model_config *base, int n_base, 
 {
     static const char *const names[] = {[DT_F32] = "F32", [DT_F16] = "F16", [DT_BF16] = "BF16"};
     const char *all = NULL;
-    for (size_t slot = 0; slot < peft_slots(base->n_layer); slot++) {
+    for (size_t slot = 0; slot < peft_slots(&al->peft); slot++) {
         err_code rc = check_slot(al, base, slot, e);
         if (rc) return rc;
         if (!al->pair[slot].a.present) continue;

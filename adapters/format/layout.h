@@ -42,7 +42,7 @@ typedef struct adapter_pair {
 typedef struct adapter_layout {
     peft_config peft;
     int n_vocab;         /* of the tables; the base's unless tokens were added or left out */
-    adapter_pair *pair;  /* [peft_slots(n_layer)], owned */
+    adapter_pair *pair;  /* [peft_slots(&peft)], owned */
     uint64_t file_bytes; /* of all files */
     char dtype_name[8];  /* "F32", "F16", "BF16", "mixed" */
 } adapter_layout;

@@ -17,6 +17,12 @@ static const char *const modules[] = {
     [PROJ_DOWN] = "mlp.down_proj",
     [MODULE_QKV] = "self_attn.qkv_proj",
     [MODULE_GATE_UP] = "mlp.gate_up_proj",
+    [MODULE_SHARED_GATE] = "mlp.shared_expert.gate_proj",
+    [MODULE_SHARED_UP] = "mlp.shared_expert.up_proj",
+    [MODULE_SHARED_DOWN] = "mlp.shared_expert.down_proj",
+    [MODULE_EXPERT_GATE] = "experts.gate_proj",
+    [MODULE_EXPERT_UP] = "experts.up_proj",
+    [MODULE_EXPERT_DOWN] = "experts.down_proj",
     [MODULE_HEAD] = "lm_head",
     [MODULE_FC] = "mlp.c_fc",
     [MODULE_FC_OUT] = "mlp.c_proj",
@@ -25,6 +31,12 @@ static const char *const modules[] = {
     [MODULE_LAST_NORM] = "norm",
     [MODULE_MLP_NORM] = "post_attention_layernorm",
 };
+
+/* What stands before an expert's number, and what behind it; Mixtral's names come second. */
+static const struct {
+    const char *before, *module[LORA_EXPERT_PROJS];
+} expert_names[] = {{"mlp.experts.", {"gate_proj", "up_proj", "down_proj"}},
+                    {"block_sparse_moe.experts.", {"w1", "w3", "w2"}}};
 
 /* What stands before "layers." and "embed_tokens": a causal language model, the same inside a
  * vision model (two generations of names), a doubly wrapped one, a bare decoder. */
@@ -82,6 +94,9 @@ proj module_projs(int module, int *count)
     case MODULE_GATE_UP: return PROJ_GATE;
     case MODULE_FC: return PROJ_UP;
     case MODULE_FC_OUT: return PROJ_DOWN;
+    case MODULE_SHARED_GATE: return PROJ_GATE;
+    case MODULE_SHARED_UP: return PROJ_UP;
+    case MODULE_SHARED_DOWN: return PROJ_DOWN;
     default: return (proj)module;
     }
 }
@@ -96,6 +111,13 @@ void module_path(char *out, size_t cap, const naming *n, int layer, int module)
         snprintf(out, cap, "%s%s", root, modules[module]);
     else
         snprintf(out, cap, "%slayers.%d.%s", root, layer, modules[module]);
+}
+
+void module_expert_path(char *out, size_t cap, const naming *n, int layer, int expert, int module)
+{
+    snprintf(out, cap, "%slayers.%d.%s%d.%s", roots[n->root < 0 ? 0 : n->root], layer,
+             expert_names[n->w123].before, expert,
+             expert_names[n->w123].module[module - MODULE_EXPERT_GATE]);
 }
 
 /* ---- one name ------------------------------------------------------------------------------ */
@@ -130,7 +152,7 @@ static bool unwrap(const char *name, char out[NAME_MAX_BYTES])
     return true;
 }
 
-static bool take_layer(const char **at, int *layer)
+static bool take_number(const char **at, int *layer)
 {
     size_t digits = strspn(*at, "0123456789");
     if (digits == 0 || digits > 6 || (digits > 1 && **at == '0') || (*at)[digits] != '.')
@@ -148,10 +170,30 @@ static bool take_module(const char **at, int module)
     return true;
 }
 
+/* "mlp.experts.7.gate_proj." */
+static bool take_expert(const char **at, tensor_name *t)
+{
+    for (int style = 0; style < 2; style++) {
+        const char *p = *at;
+        if (!skip(&p, expert_names[style].before) || !take_number(&p, &t->expert)) continue;
+        for (int i = 0; i < LORA_EXPERT_PROJS; i++) {
+            const char *end = p;
+            if (!skip(&end, expert_names[style].module[i]) || !skip(&end, ".")) continue;
+            t->module = MODULE_EXPERT_GATE + i;
+            t->w123 = style == 1;
+            *at = end;
+            return true;
+        }
+    }
+    t->expert = -1;
+    return false;
+}
+
 /* Reads a tensor's name up to its ending: the root, the layer, the module. */
 static bool take_path(const char **at, tensor_name *t)
 {
-    t->layer = -1;
+    t->layer = t->expert = -1;
+    t->w123 = false;
     t->root = -1;
     t->module = MODULE_HEAD;
     const char *p = *at;
@@ -167,10 +209,11 @@ static bool take_path(const char **at, tensor_name *t)
         if (take_module(&p, MODULE_EMBED)) break;
         t->module = MODULE_LAST_NORM;
         if (take_module(&p, MODULE_LAST_NORM)) break;
-        if (!skip(&p, "layers.") || !take_layer(&p, &t->layer)) continue;
-        for (t->module = 0; t->module < MODULE_IN_LAYER; t->module++)
+        if (!skip(&p, "layers.") || !take_number(&p, &t->layer)) continue;
+        if (take_expert(&p, t)) break;
+        for (t->module = 0; t->module < MODULE_EXPERT_GATE; t->module++)
             if (take_module(&p, t->module)) break;
-        if (t->module < MODULE_IN_LAYER) break;
+        if (t->module < MODULE_EXPERT_GATE) break;
         for (t->module = MODULE_ATTN_NORM; t->module <= MODULE_MLP_NORM; t->module++)
             if (take_module(&p, t->module)) break;
         if (t->module <= MODULE_MLP_NORM) break;
@@ -205,6 +248,8 @@ err_code naming_learn(naming *n, const char *name, err *e)
     if (!tensor_name_parse(name, &t)) return naming_refuse(name, e);
     if (t.module == MODULE_QKV) n->qkv = true;
     if (t.module == MODULE_GATE_UP) n->gate_up = true;
+    n->experts |= t.expert >= 0;
+    n->w123 |= t.w123;
     if (t.root < 0) return ERR_NONE;
     if (n->root >= 0 && n->root != t.root)
         return err_set(e, ERR_INPUT,
@@ -220,7 +265,12 @@ err_code naming_refuse(const char *name, err *e)
         const char *part, *feature;
     } others[] = {
         {"token_adapter", "trainable_token_indices of anything but embed_tokens and lm_head"},
-        {".experts.", "LoRA on experts"},
+        {".experts.", "LoRA on the parameters that all experts share (target_parameters)"},
+        {".shared_expert_gate.", "LoRA on the gate of a shared expert"},
+        {"mlp.gate.", "LoRA on a router"},
+        {"block_sparse_moe.gate.", "LoRA on a router"},
+        {".router.", "LoRA on a router"},
+        {"block_sparse_moe.", "LoRA on the parameters that all experts share"},
         {"lora_ga", "LoRA-GA"},
         {"original_module", "a copy of the base's own module"},
         {"modules_to_save",

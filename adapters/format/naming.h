@@ -23,6 +23,12 @@ enum {
     MODULE_GATE_UP,          /* gate, then up */
     MODULE_FC,               /* up and down of an MLP without a gate, as StarCoder 2 calls them */
     MODULE_FC_OUT,
+    MODULE_SHARED_GATE, /* of the MLP that all rows take beside experts */
+    MODULE_SHARED_UP,
+    MODULE_SHARED_DOWN,
+    MODULE_EXPERT_GATE, /* of one expert */
+    MODULE_EXPERT_UP,
+    MODULE_EXPERT_DOWN,
     MODULE_IN_LAYER, /* how many those are */
     MODULE_HEAD = MODULE_IN_LAYER,
     MODULE_EMBED,
@@ -47,16 +53,20 @@ enum { NAMING_ROOTS = 6 };
 
 /* One tensor's name taken apart. */
 typedef struct tensor_name {
-    int layer; /* -1: outside the layers */
+    int layer;  /* -1: outside the layers */
+    int expert; /* of MODULE_EXPERT_...; else -1 */
     int module;
     tensor_role role;
-    int root; /* which way of naming the model; -1: the name does not tell (lm_head) */
+    int root;  /* which way of naming the model; -1: the name does not tell (lm_head) */
+    bool w123; /* an expert's module, as Mixtral calls it */
 } tensor_name;
 
 /* How one file names things. */
 typedef struct naming {
     int root;          /* -1: as PEFT does for a language model */
     bool qkv, gate_up; /* fused modules occur */
+    bool experts;      /* modules of single experts occur, */
+    bool w123;         /* as Mixtral calls them */
 } naming;
 
 bool tensor_name_parse(const char *name, tensor_name *out);
@@ -72,6 +82,9 @@ const char *module_name(int module);
 
 /* The whole name that PEFT's rules see: "model.layers.3.self_attn.q_proj". */
 void module_path(char *out, size_t cap, const naming *n, int layer, int module);
+
+/* The same of an expert: "model.layers.3.mlp.experts.7.gate_proj". */
+void module_expert_path(char *out, size_t cap, const naming *n, int layer, int expert, int module);
 
 /* The projections of one in-layer module: *count of them from the result on. */
 proj module_projs(int module, int *count);

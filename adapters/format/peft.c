@@ -24,7 +24,10 @@ static const uint64_t WORK_MAX = 400 * 1000 * 1000; /* a second or so, for any c
 void peft_slot_shape(const model_config *base, size_t slot, int *d_out, int *d_in)
 {
     if (slot < peft_head_slot(base->n_layer)) {
-        model_proj_shape(base, (proj)(slot % PROJ_COUNT), d_out, d_in);
+        model_layer_shape(base, (int)(slot / PROJ_COUNT), (proj)(slot % PROJ_COUNT), d_out, d_in);
+    } else if (slot >= peft_expert_slots(base->n_layer)) {
+        size_t at = slot - peft_expert_slots(base->n_layer);
+        model_expert_shape(base, (proj)(PROJ_GATE + at % LORA_EXPERT_PROJS), d_out, d_in);
     } else if (slot == peft_head_slot(base->n_layer)) {
         *d_out = base->n_vocab;
         *d_in = base->dim;
@@ -34,12 +37,28 @@ void peft_slot_shape(const model_config *base, size_t slot, int *d_out, int *d_i
     }
 }
 
-void peft_slot_name(char *out, size_t cap, int n_layer, size_t slot)
+static void expert_slot_name(char *out, size_t cap, const model_config *base, const peft_config *pc,
+                             size_t slot)
 {
+    static const naming usual = {.root = -1}, mixtral = {.root = -1, .w123 = true};
+    size_t at = slot - peft_expert_slots(pc->n_layer), each = (size_t)pc->n_expert;
+    module_expert_path(out, cap, strcmp(base->family, "mixtral") == 0 ? &mixtral : &usual,
+                       (int)(at / LORA_EXPERT_PROJS / each), (int)(at / LORA_EXPERT_PROJS % each),
+                       MODULE_EXPERT_GATE + (int)(at % LORA_EXPERT_PROJS));
+}
+
+void peft_slot_name(char *out, size_t cap, const model_config *base, const peft_config *pc,
+                    size_t slot)
+{
+    int n_layer = pc->n_layer, layer = (int)(slot / PROJ_COUNT), p = (int)(slot % PROJ_COUNT);
     size_t norm = slot - peft_norm_slot(n_layer, 0);
-    if (slot < peft_head_slot(n_layer))
-        snprintf(out, cap, "model.layers.%d.%s", (int)(slot / PROJ_COUNT),
-                 module_name((int)(slot % PROJ_COUNT)));
+    if (slot >= peft_expert_slots(n_layer))
+        expert_slot_name(out, cap, base, pc, slot);
+    else if (slot < peft_head_slot(n_layer) && p >= PROJ_GATE && base->layer[layer] & LAYER_EXPERTS)
+        snprintf(out, cap, "model.layers.%d.%s", layer,
+                 module_name(MODULE_SHARED_GATE + p - PROJ_GATE));
+    else if (slot < peft_head_slot(n_layer))
+        snprintf(out, cap, "model.layers.%d.%s", layer, module_name(p));
     else if (slot == peft_norm_slot(n_layer, n_layer * LORA_NORMS))
         snprintf(out, cap, "model.%s", module_name(MODULE_LAST_NORM));
     else if (slot >= peft_norm_slot(n_layer, 0))
@@ -581,9 +600,13 @@ static err_code settle_module(plan *pl, peft_config *pc, const char *name, int l
     return rc;
 }
 
-/* Does this base have the module, as the adapter's author called it? */
-static bool there(const model_config *base, const naming *names, int module)
+/* Does this layer of the base have the module, as the adapter's author called it? */
+static bool there(const model_config *base, const naming *names, int layer, int module)
 {
+    bool mixed = base->layer[layer] & LAYER_EXPERTS;
+    if (module >= MODULE_EXPERT_GATE) return false;
+    if (module >= MODULE_SHARED_GATE) return mixed && base->experts.shared_dim > 0;
+    if (mixed && module >= PROJ_GATE && module != MODULE_QKV) return false;
     bool mlp = module >= PROJ_GATE && module <= MODULE_GATE_UP && module != MODULE_QKV;
     if (module == MODULE_FC || module == MODULE_FC_OUT) return base->ungated;
     if (mlp && base->ungated) return false;
@@ -627,14 +650,38 @@ static err_code check_tokens_alone(const model_config *base, const peft_config *
     return ERR_NONE;
 }
 
+/* Experts, where the file has LoRA on single ones.  Where it has not, a list that names their
+ * modules wraps none of them: so PEFT does for a model that keeps all experts in one parameter. */
+static err_code settle_experts(plan *pl, const model_config *base, const naming *names, int layer,
+                               int rank_limit, peft_config *pc, err *e)
+{
+    char name[NAME_MAX_BYTES];
+    err_code rc = ERR_NONE;
+    int n = names->experts ? base->experts.n : 1;
+    naming own = *names;
+    if (!names->experts) own.w123 = strcmp(base->family, "mixtral") == 0;
+    if (!(base->layer[layer] & LAYER_EXPERTS)) return ERR_NONE;
+    for (int i = 0; i < n * LORA_EXPERT_PROJS && !rc; i++) {
+        int expert = i / LORA_EXPERT_PROJS, p = i % LORA_EXPERT_PROJS;
+        module_expert_path(name, sizeof name, &own, layer, expert, MODULE_EXPERT_GATE + p);
+        bool wanted = pl->all_linear || targeted(pl, name, layer);
+        if (!wanted || excluded(pl, name) || !names->experts) continue;
+        size_t slot = peft_expert_slot(pc, layer, expert, PROJ_GATE + p);
+        rc = settle_layer(pl, pc, name, rank_limit, &pc->layer[slot], e);
+        if (!rc && pl->work > WORK_MAX)
+            rc = err_set(e, ERR_LIMIT, "the patterns of adapter_config.json cost too much");
+    }
+    return rc;
+}
+
 static err_code settle_all(plan *pl, const model_config *base, const naming *names, int rank_limit,
                            peft_config *pc, err *e)
 {
     char name[NAME_MAX_BYTES];
     err_code rc = settle_outside(pl, names, rank_limit, pc, e);
-    for (int layer = 0; layer < base->n_layer; layer++)
+    for (int layer = 0; layer < base->n_layer && !rc; layer++) {
         for (int m = 0; m < MODULE_IN_LAYER && !rc; m++) {
-            if (!there(base, names, m)) continue;
+            if (!there(base, names, layer, m)) continue;
             module_path(name, sizeof name, names, layer, m);
             /* In this order, so that a target that is excluded everywhere counts as named. */
             if ((pl->all_linear || targeted(pl, name, layer)) && !excluded(pl, name))
@@ -642,6 +689,8 @@ static err_code settle_all(plan *pl, const model_config *base, const naming *nam
             if (!rc && pl->work > WORK_MAX)
                 rc = err_set(e, ERR_LIMIT, "the patterns of adapter_config.json cost too much");
         }
+        if (!rc) rc = settle_experts(pl, base, names, layer, rank_limit, pc, e);
+    }
     if (!rc) rc = check_tokens_alone(base, pc, e);
     if (rc) return rc;
     if (pc->n_wrapped == 0)
@@ -738,7 +787,8 @@ err_code peft_parse(const char *text, size_t len, const model_config *base, int 
     if (rc) return rc;
     plan pl = {0};
     out->n_layer = base->n_layer;
-    out->layer = calloc(peft_slots(base->n_layer), sizeof(*out->layer));
+    out->n_expert = names && names->experts ? base->experts.n : 0;
+    out->layer = calloc(peft_slots(out), sizeof(*out->layer));
     if (!out->layer)
         rc = err_set(e, ERR_NOMEM, "out of memory");
     else

@@ -34,8 +34,9 @@ typedef enum { PEFT_BIAS_NONE, PEFT_BIAS_ALL, PEFT_BIAS_LORA_ONLY } peft_bias;
 
 typedef struct peft_config {
     int n_layer;
+    int n_expert; /* of each layer's experts, where the adapter has LoRA on single ones; else 0 */
     /* [n_layer][PROJ_COUNT], then lm_head and embed_tokens, then [n_layer][LORA_NORMS]
-     * norms and the last norm; owned */
+     * norms and the last norm, then [n_layer][n_expert][LORA_EXPERT_PROJS]; owned */
     peft_layer *layer;
     int32_t *token; /* trainable_token_indices; owned */
     int n_token;
@@ -82,9 +83,30 @@ static inline size_t peft_norm_slot(int n_layer, int at)
 {
     return (size_t)n_layer * PROJ_COUNT + 2 + (size_t)at;
 }
-static inline size_t peft_slots(int n_layer)
+/* The first slot of experts, and the end of all others. */
+static inline size_t peft_expert_slots(int n_layer)
 {
     return peft_norm_slot(n_layer, n_layer * LORA_NORMS) + 1;
+}
+static inline size_t peft_expert_slot(const peft_config *pc, int layer, int expert, int p)
+{
+    size_t at = (size_t)layer * (size_t)pc->n_expert + (size_t)expert;
+    return peft_expert_slots(pc->n_layer) + at * LORA_EXPERT_PROJS + (size_t)(p - PROJ_GATE);
+}
+static inline size_t peft_slots(const peft_config *pc)
+{
+    return peft_expert_slot(pc, pc->n_layer, 0, PROJ_GATE);
+}
+/* Linear layers of a block: projections, and those of experts. */
+static inline bool peft_in_layer(int n_layer, size_t slot)
+{
+    return slot < peft_head_slot(n_layer) || slot >= peft_expert_slots(n_layer);
+}
+/* Index in what has [n_layer][PROJ_COUNT] matrices and, right behind them, experts'. */
+static inline size_t peft_mat(int n_layer, size_t slot)
+{
+    size_t first = peft_expert_slots(n_layer);
+    return slot < first ? slot : slot - first + peft_head_slot(n_layer);
 }
 
 /* d_out and d_in of any slot; embed_tokens counts as dim x n_vocab, which is how PEFT shapes its
@@ -92,7 +114,8 @@ static inline size_t peft_slots(int n_layer)
 void peft_slot_shape(const model_config *base, size_t slot, int *d_out, int *d_in);
 
 /* "model.layers.3.self_attn.q_proj", "lm_head", "embed_tokens": for sentences. */
-void peft_slot_name(char *out, size_t cap, int n_layer, size_t slot);
+void peft_slot_name(char *out, size_t cap, const model_config *base, const peft_config *pc,
+                    size_t slot);
 
 static inline const peft_layer *peft_at(const peft_config *pc, int layer, proj p)
 {

@@ -75,7 +75,7 @@ static int64_t first_bad(const uint8_t *p, size_t n, dtype type)
 }
 
 static err_code scan_tensor(int fd, const adapter_tensor *t, uint8_t *chunk, const char *which,
-                            int n_layer, size_t slot, err *e)
+                            const model_config *base, const peft_config *pc, size_t slot, err *e)
 {
     char name[128];
     for (uint64_t done = 0; done < t->bytes;) {
@@ -84,7 +84,7 @@ static err_code scan_tensor(int fd, const adapter_tensor *t, uint8_t *chunk, con
             return err_set(e, ERR_IO, "%s cannot be read", WEIGHTS_NAME);
         int64_t bad = first_bad(chunk, n / dtype_bytes(t->type), t->type);
         if (bad >= 0) {
-            peft_slot_name(name, sizeof name, n_layer, slot);
+            peft_slot_name(name, sizeof name, base, pc, slot);
             return err_set(e, ERR_INPUT, "%s.%s: value %llu is not finite or beyond 2^64", name,
                            which,
                            (unsigned long long)(done / dtype_bytes(t->type) + (uint64_t)bad));
@@ -94,7 +94,7 @@ static err_code scan_tensor(int fd, const adapter_tensor *t, uint8_t *chunk, con
     return ERR_NONE;
 }
 
-static err_code scan_all(int fd, adapter_layout *al, err *e)
+static err_code scan_all(int fd, const model_config *base, adapter_layout *al, err *e)
 {
     static const char *const which[ADAPTER_PARTS] = {"lora_A.weight",
                                                      "lora_B.weight",
@@ -107,10 +107,10 @@ static err_code scan_all(int fd, adapter_layout *al, err *e)
     uint8_t *chunk = malloc(CHUNK);
     if (!chunk) return err_set(e, ERR_NOMEM, "out of memory");
     err_code rc = ERR_NONE;
-    for (size_t slot = 0; slot < peft_slots(al->peft.n_layer); slot++)
+    for (size_t slot = 0; slot < peft_slots(&al->peft); slot++)
         for (int part = 0; part < ADAPTER_PARTS && !rc; part++) {
             const adapter_tensor *t = adapter_part(&al->pair[slot], part);
-            if (t->present) rc = scan_tensor(fd, t, chunk, which[part], al->peft.n_layer, slot, e);
+            if (t->present) rc = scan_tensor(fd, t, chunk, which[part], base, &al->peft, slot, e);
         }
     free(chunk);
     return rc;
@@ -211,7 +211,7 @@ static err_code read_both(const char *config, size_t config_bytes, int fd, uint6
     if (!rc) rc = peft_parse(config, config_bytes, &own, rank_max, &names, &al->peft, e);
     if (!rc) {
         al->n_vocab = own.n_vocab = al->peft.n_vocab;
-        al->pair = calloc(peft_slots(base->n_layer), sizeof(*al->pair));
+        al->pair = calloc(peft_slots(&al->peft), sizeof(*al->pair));
         if (!al->pair) rc = err_set(e, ERR_NOMEM, "out of memory");
     }
     for (int i = 0; rc == ERR_NONE && i < safetensors_count(st); i++)
@@ -219,7 +219,7 @@ static err_code read_both(const char *config, size_t config_bytes, int fd, uint6
     if (!rc) rc = layout_check(al, &own, base->n_vocab, e);
     if (!rc && scan_values) rc = compare_twins(fd, al, e);
     if (!rc) rc = recognise_tables(fd, base, al, e);
-    if (!rc && scan_values) rc = scan_all(fd, al, e);
+    if (!rc && scan_values) rc = scan_all(fd, base, al, e);
     safetensors_close(st);
     return rc;
 }
@@ -290,19 +290,24 @@ void adapter_describe(const adapter_layout *al, char *out, size_t cap)
     for (int module = 0; module <= MODULE_EMBED; module++) {
         bool any = false;
         size_t slot = (size_t)module, end = peft_head_slot(pc->n_layer);
-        if (module >= PROJ_COUNT && module < MODULE_IN_LAYER) continue; /* kept as their parts */
-        if (module >= MODULE_IN_LAYER) {
+        bool expert = module >= MODULE_EXPERT_GATE && module <= MODULE_EXPERT_DOWN;
+        size_t each = expert ? LORA_EXPERT_PROJS : PROJ_COUNT;
+        if (module >= PROJ_COUNT && module < MODULE_EXPERT_GATE) continue; /* kept as their parts */
+        if (expert) {
+            slot = peft_expert_slots(pc->n_layer) + (size_t)(module - MODULE_EXPERT_GATE);
+            end = peft_slots(pc);
+        } else if (module >= MODULE_IN_LAYER) {
             slot =
                 module == MODULE_HEAD ? peft_head_slot(pc->n_layer) : peft_embed_slot(pc->n_layer);
             end = slot + 1;
         }
-        for (; slot < end; slot += PROJ_COUNT) {
+        for (; slot < end; slot += each) {
             any |= pc->layer[slot].wrapped;
             if (pc->layer[slot].wrapped && pc->layer[slot].rank < rank_min)
                 rank_min = pc->layer[slot].rank;
         }
         size_t at = strlen(targets);
-        const char *dot = strchr(module_name(module), '.');
+        const char *dot = expert ? NULL : strchr(module_name(module), '.');
         if (any)
             snprintf(targets + at, sizeof targets - at, "%s\"%s\"", at > 0 ? "," : "",
                      dot != NULL ? dot + 1 : module_name(module));

@@ -176,7 +176,7 @@ static err_code make_slot(maker *mk, size_t slot, const weight *w, lora_mat *m, 
     if (pair->magnitude.present) rc = make_gain(mk, slot, w, m, d_out, e);
     if (!rc && extent_biased(pair)) rc = make_bias(mk, slot, m, d_out, e);
     if (!rc) return rc;
-    peft_slot_name(name, sizeof name, mk->shape->n_layer, slot);
+    peft_slot_name(name, sizeof name, mk->shape, &mk->al->peft, slot);
     return err_context(e, "%s", name);
 }
 
@@ -397,6 +397,18 @@ static err_code make_norms(maker *mk, adapter_extras *out, err *e)
     return ERR_NONE;
 }
 
+/* The base's matrix that a slot within a layer adapts; NULL: the layer has none. */
+static const weight *weight_of(const maker *mk, size_t slot)
+{
+    size_t first = peft_expert_slots(mk->shape->n_layer);
+    if (slot < first)
+        return model_proj_weight(mk->base, (int)(slot / PROJ_COUNT), (proj)(slot % PROJ_COUNT));
+    size_t at = slot - first, each = (size_t)mk->al->peft.n_expert;
+    return model_expert_weight(mk->base, (int)(at / LORA_EXPERT_PROJS / each),
+                               (int)(at / LORA_EXPERT_PROJS % each),
+                               (proj)(PROJ_GATE + at % LORA_EXPERT_PROJS));
+}
+
 err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_config *config,
                      const model *base, backend *be, const uint8_t *file, lora_mat *mat,
                      pace *speed, bool hint, err *e)
@@ -416,7 +428,7 @@ err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_
                 .pace = speed,
                 .hint = hint};
     size_t longest = 0;
-    for (size_t slot = 0; slot < peft_slots(shape->n_layer); slot++) {
+    for (size_t slot = 0; slot < peft_slots(&al->peft); slot++) {
         uint64_t n = extent_vector_bytes(shape, slot);
         if (n > longest) longest = (size_t)n;
     }
@@ -427,10 +439,10 @@ err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_
     err_code rc = mk.in != NULL && mk.out && mk.slab != NULL
                       ? ERR_NONE
                       : err_set(e, ERR_NOMEM, "no memory for an adapter");
-    for (size_t slot = 0; slot < peft_head_slot(shape->n_layer) && !rc; slot++)
-        rc = make_slot(&mk, slot,
-                       model_proj_weight(base, (int)(slot / PROJ_COUNT), (proj)(slot % PROJ_COUNT)),
-                       &mat[slot], e);
+    for (size_t slot = 0; slot < peft_slots(&al->peft) && !rc; slot++)
+        if (peft_in_layer(shape->n_layer, slot))
+            rc =
+                make_slot(&mk, slot, weight_of(&mk, slot), &mat[peft_mat(shape->n_layer, slot)], e);
     if (!rc) rc = make_head(&mk, out, e);
     if (!rc) rc = make_embed(&mk, out, e);
     if (!rc) rc = make_norms(&mk, out, e);

@@ -29,7 +29,7 @@ typedef struct adapter_extras {
     const float **norm;          /* likewise */
 } adapter_extras;
 
-/* `file`: the whole weights' file in memory, checked; `mat`: [n_layer][PROJ_COUNT], gets gain and
+/* `file`: the whole weights' file in memory, checked; `mat`: as adapter_load's, gets gain and
  * bias.  `base` NULL: ERR_UNSUPPORTED when weights of the base are needed.  Tables go up in pieces,
  * at the pace of `speed` (NULL: at once); `hint`: nobody waits.  Zeroes *out first. */
 err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_config *config,

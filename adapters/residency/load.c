@@ -71,6 +71,7 @@ err_code adapter_load_begin(adapter_load *ld, const load_env *env, uint64_t id, 
     if (ld->n_chunks > 0 && extra / env->chunk_bytes < INT32_MAX / 2)
         ld->n_chunks += (int)((extra + env->chunk_bytes - 1) / env->chunk_bytes);
     ld->rank_max = layout_of(ld)->peft.rank_max;
+    ld->n_expert = layout_of(ld)->peft.n_expert;
     ld->n_vocab = layout_of(ld)->n_vocab != env->base->n_vocab ? layout_of(ld)->n_vocab : 0;
     return ld->n_chunks > 0
                ? ERR_NONE
@@ -190,6 +191,11 @@ size_t adapter_chunk_least(const model_config *base, const backend *be)
         model_proj_shape(base, (proj)p, &d_out, &d_in);
         size_t rows = be_lora_a_bytes(be, base->type, A_ROWS, d_in);
         if (rows > least) least = rows;
+        if (base->experts.n == 0) continue;
+        int ffn = base->experts.ffn_dim > base->experts.shared_dim ? base->experts.ffn_dim
+                                                                   : base->experts.shared_dim;
+        rows = be_lora_a_bytes(be, base->type, A_ROWS, ffn);
+        if (rows > least) least = rows;
     }
     return (least + PIECE_ALIGN - 1) / PIECE_ALIGN * PIECE_ALIGN;
 }
@@ -200,10 +206,10 @@ static int count_chunks(const adapter_layout *al, const model_config *base, cons
 {
     walk w = {.chunk_bytes = chunk_bytes};
     int cols = block_cols(be);
-    for (size_t slot = 0; slot < peft_head_slot(base->n_layer); slot++) {
+    for (size_t slot = 0; slot < peft_slots(&al->peft); slot++) {
         const peft_layer *pl = &al->peft.layer[slot];
         int d_out, d_in;
-        if (!pl->wrapped) continue;
+        if (!pl->wrapped || !peft_in_layer(base->n_layer, slot)) continue;
         peft_slot_shape(base, slot, &d_out, &d_in);
         size_t row = be_lora_a_bytes(be, base->type, 1, d_in);
         size_t block = be_lora_b_bytes(be, base->type, pl->rank, cols);
@@ -314,7 +320,7 @@ static err_code pack_pair(packing *p, size_t slot, err *e)
     const adapter_pair *pair = &al->pair[slot];
     int d_out, d_in;
     peft_slot_shape(p->ld->env->base, slot, &d_out, &d_in);
-    lora_mat *m = &p->mat[slot];
+    lora_mat *m = &p->mat[peft_mat(al->peft.n_layer, slot)];
     m->rank = al->peft.layer[slot].rank;
     m->scale = al->peft.layer[slot].scale;
     void *spare_a = NULL, *spare_b = NULL;
@@ -382,10 +388,10 @@ static void compact(adapter_load *ld, void *const *chunk, uint64_t bytes)
 static err_code pack_layers(adapter_load *ld, packing *p, err *e)
 {
     const load_env *env = ld->env;
-    size_t n_mat = (size_t)env->base->n_layer * PROJ_COUNT;
+    const peft_config *pc = &layout_of(ld)->peft;
     err_code rc = ERR_NONE;
-    for (size_t slot = 0; slot < n_mat && !rc; slot++)
-        if (layout_of(ld)->peft.layer[slot].wrapped) rc = pack_pair(p, slot, e);
+    for (size_t slot = 0; slot < peft_slots(pc) && !rc; slot++)
+        if (pc->layer[slot].wrapped && peft_in_layer(pc->n_layer, slot)) rc = pack_pair(p, slot, e);
     if (rc || !p->file) return rc;
     return extras_make(&ld->extras, layout_of(ld), env->base, env->weights, env->be, p->file,
                        ld->mat, env->pace, ld->hint, e);
@@ -395,11 +401,12 @@ err_code adapter_load_pack(adapter_load *ld, void *const *chunk, err *e)
 {
     const load_env *env = ld->env;
     const adapter_copy *c = ld->copy;
-    size_t n_mat = (size_t)env->base->n_layer * PROJ_COUNT, n = (size_t)ld->n_chunks;
+    const peft_config *pc = &layout_of(ld)->peft;
+    size_t n_mat = peft_mat(pc->n_layer, peft_slots(pc)), n = (size_t)ld->n_chunks;
     void *spare = NULL;
     const uint8_t *file = NULL;
     ld->mat = calloc(1, n_mat * sizeof(lora_mat) + n * (sizeof(lora_split) + sizeof(void *)));
-    if (c->chunk_bytes == 0) file = copy_open(c, env->base->n_layer, &spare);
+    if (c->chunk_bytes == 0) file = copy_open(c, &spare);
     if (!ld->mat || (!file && c->chunk_bytes == 0)) {
         free(spare);
         return err_set(e, ERR_NOMEM, "no memory for an adapter");
@@ -431,7 +438,7 @@ err_code adapter_load_read(adapter_load *ld, err *e)
         free(file);
         return rc;
     }
-    ld->copy = copy_make(&ld->layout, file, len, ld->env->base->n_layer, ld->env->int8);
+    ld->copy = copy_make(&ld->layout, file, len, ld->env->int8);
     ld->own_copy = ld->copy != NULL;
     return ld->copy != NULL ? ERR_NONE
                             : err_set(e, ERR_DAMAGED, "%s@%d cannot be kept: its file is too short",

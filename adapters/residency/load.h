@@ -46,10 +46,13 @@ typedef struct adapter_load {
     adapter_layout layout;
     adapter_copy *copy;
     bool own_copy; /* made by read(): clear() frees it */
-    lora_mat *mat; /* [n_layer][PROJ_COUNT], one block with all it points to beside the chunks */
+    /* [n_layer][PROJ_COUNT], then experts' (peft_mat()); one block with all it points to beside
+     * the chunks */
+    lora_mat *mat;
     adapter_extras extras;
     int n_chunks;
     int rank_max, n_vocab; /* n_vocab: 0 where it is the base's */
+    int n_expert;          /* whose matrices mat has; 0: none's */
     bool hint;             /* nobody waits for it: pack() leaves others room */
 } adapter_load;
 

@@ -210,9 +210,11 @@ static void make_resident(residency *rs, entry *en, adapter_load *ld, int64_t to
                            .n_vocab = ld->n_vocab,
                            .rank_max = ld->rank_max,
                            .mat = en->mat,
+                           .n_expert = ld->n_expert,
                            .head = en->extras.head,
                            .embed = en->extras.embed,
                            .norm = en->extras.norm};
+    if (ld->n_expert > 0) en->view.expert = en->mat + peft_head_slot(rs->env.base->n_layer);
     memcpy(en->view.digest, ld->v->digest, LORA_DIGEST_BYTES);
     en->state = RESIDENCY_RESIDENT;
     rs->changes++;

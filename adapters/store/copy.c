@@ -64,10 +64,10 @@ static const uint8_t *stretch(float *to, const uint8_t *from, uint64_t n)
 }
 
 /* Rewrites the layout for the image, as the data is filled. */
-static bool squeeze_all(adapter_copy *c, const uint8_t *file, int n_layer)
+static bool squeeze_all(adapter_copy *c, const uint8_t *file)
 {
     uint64_t bytes = 0, image = 0;
-    for (size_t slot = 0; slot < peft_slots(n_layer); slot++)
+    for (size_t slot = 0; slot < peft_slots(&c->layout.peft); slot++)
         for (int part = 0; part < ADAPTER_PARTS; part++) {
             const adapter_tensor *t = adapter_part(&c->layout.pair[slot], part);
             if (t->present) bytes += packed_small(part) ? small_bytes(values_of(t)) : t->bytes;
@@ -76,7 +76,7 @@ static bool squeeze_all(adapter_copy *c, const uint8_t *file, int n_layer)
     c->bytes = bytes;
     if (!c->data) return false;
     uint8_t *to = c->data;
-    for (size_t slot = 0; slot < peft_slots(n_layer); slot++)
+    for (size_t slot = 0; slot < peft_slots(&c->layout.peft); slot++)
         for (int part = 0; part < ADAPTER_PARTS; part++) {
             adapter_tensor *t = adapter_part(&c->layout.pair[slot], part);
             if (!t->present) continue;
@@ -96,9 +96,9 @@ static bool squeeze_all(adapter_copy *c, const uint8_t *file, int n_layer)
     return true;
 }
 
-static bool inside(const adapter_layout *al, uint64_t len, int n_layer)
+static bool inside(const adapter_layout *al, uint64_t len)
 {
-    for (size_t slot = 0; slot < peft_slots(n_layer); slot++)
+    for (size_t slot = 0; slot < peft_slots(&al->peft); slot++)
         for (int part = 0; part < ADAPTER_PARTS; part++) {
             const adapter_tensor *t = adapter_part(&al->pair[slot], part);
             if (t->present && (t->offset > len || t->bytes > len - t->offset)) return false;
@@ -106,10 +106,10 @@ static bool inside(const adapter_layout *al, uint64_t len, int n_layer)
     return true;
 }
 
-adapter_copy *copy_make(adapter_layout *layout, uint8_t *file, uint64_t len, int n_layer, bool int8)
+adapter_copy *copy_make(adapter_layout *layout, uint8_t *file, uint64_t len, bool int8)
 {
     adapter_copy *c = calloc(1, sizeof(*c));
-    bool ok = c != NULL && inside(layout, len, n_layer);
+    bool ok = c != NULL && inside(layout, len);
     if (c) {
         c->layout = *layout;
         memset(layout, 0, sizeof(*layout));
@@ -117,7 +117,7 @@ adapter_copy *copy_make(adapter_layout *layout, uint8_t *file, uint64_t len, int
         adapter_layout_clear(layout);
     }
     if (ok && int8) {
-        ok = squeeze_all(c, file, n_layer);
+        ok = squeeze_all(c, file);
     } else if (ok) {
         c->data = file;
         c->bytes = len;
@@ -137,14 +137,14 @@ void copy_free(adapter_copy *c)
     free(c);
 }
 
-const uint8_t *copy_open(const adapter_copy *c, int n_layer, void **spare)
+const uint8_t *copy_open(const adapter_copy *c, void **spare)
 {
     *spare = NULL;
     if (c->image_bytes == 0) return c->data;
     uint8_t *image = aligned_alloc(64, (size_t)rounded(c->image_bytes));
     if (!image) return NULL;
     const uint8_t *from = c->data;
-    for (size_t slot = 0; slot < peft_slots(n_layer); slot++)
+    for (size_t slot = 0; slot < peft_slots(&c->layout.peft); slot++)
         for (int part = 0; part < ADAPTER_PARTS; part++) {
             const adapter_tensor *t = adapter_part(&c->layout.pair[slot], part);
             if (!t->present) continue;

@@ -33,12 +33,11 @@ typedef struct adapter_copy {
 
 /* Takes over file (malloced, `len` bytes, checked) and the layout, also when it fails; the layout
  * is zeroed.  NULL: out of memory, or a tensor that ends beyond the file. */
-adapter_copy *copy_make(adapter_layout *layout, uint8_t *file, uint64_t len, int n_layer,
-                        bool int8);
+adapter_copy *copy_make(adapter_layout *layout, uint8_t *file, uint64_t len, bool int8);
 void copy_free(adapter_copy *c); /* NULL: nothing */
 
 /* The file's image, in which copy->layout tells where each tensor lies; *spare is the caller's to
  * free (NULL where the copy itself is the image).  NULL: out of memory. */
-const uint8_t *copy_open(const adapter_copy *c, int n_layer, void **spare);
+const uint8_t *copy_open(const adapter_copy *c, void **spare);
 
 #endif

@@ -211,6 +211,7 @@ static bool cpu_reserve(backend *be, const step_bounds *most)
     size_t bytes[CPU_SCRATCHES] = {0};
     cpu_linear_most(cpu, most, bytes);
     cpu_logits_most(most, bytes);
+    cpu_experts_most(most, bytes);
     bytes[SCRATCH_ATTEND] = cpu_attend_scratch(cpu, most->context, most->head_dim);
     bool ok = true;
     for (int i = 0; i < CPU_SCRATCHES; i++)
@@ -263,6 +264,7 @@ const backend_ops backend_cpu = {
     .rope_append = cpu_rope_append,
     .attend = cpu_attend,
     .gate = cpu_gate,
+    .experts = cpu_experts,
     .logits = cpu_logits,
     .logits_bend = cpu_logits_bend,
     .parallel = cpu_parallel,

@@ -8,6 +8,7 @@
  *     linear_<isa>.c   kernels, compiled with the flags of their ISA (see CMakeLists.txt)
  *     attend.c, attend_<isa>.c    KV pages, rope_append, attend
  *     rows.c, rows_<isa>.c        embed, norms, gate, sums
+ *     experts/experts.c           be_experts
  *
  * Private to engine/cpu/ and its tests.  Threads: engine thread, which fans out through pool_run();
  * the configuration of AMX tiles is per thread and the kernels' business.
@@ -46,6 +47,10 @@ typedef enum {
     SCRATCH_SEGS,   /* their segments */
     SCRATCH_TOKENS, /* what tokens' own rows give */
     SCRATCH_ATTEND, /* attend.c: the parts of long contexts */
+    SCRATCH_JOBS,   /* linear.c: grouped products */
+    SCRATCH_ROUTES, /* experts.c: who goes where */
+    SCRATCH_EXPERT, /* rows as experts take and give them, */
+    SCRATCH_HIDDEN, /* and what lies between */
     CPU_SCRATCHES
 } cpu_scratch_use;
 
@@ -74,9 +79,10 @@ const char *cpu_isa_name(cpu_isa isa);
  * told, that does not happen. */
 void *cpu_scratch(backend *be, cpu_scratch_use use, size_t bytes);
 /* The most that steps within these bounds ask for, each for its own uses:
- * linear.c, logits.c, attend.c. */
+ * linear.c, logits.c, attend.c, experts.c. */
 void cpu_linear_most(const cpu_state *cpu, const step_bounds *most, size_t bytes[CPU_SCRATCHES]);
 void cpu_logits_most(const step_bounds *most, size_t bytes[CPU_SCRATCHES]);
+void cpu_experts_most(const step_bounds *most, size_t bytes[CPU_SCRATCHES]);
 size_t cpu_attend_scratch(const cpu_state *cpu, int context, int head_dim);
 
 /* Lazily zeroed, on huge pages as far as whole ones fit. */
@@ -105,6 +111,10 @@ void cpu_linear(backend *be, const float *x, const linear_out *outs, int n_out, 
                 int layer);
 void cpu_logits(backend *be, float *logits, const float *x, const float *norm_weight, float eps,
                 int dim, const weight *head, const step *s);
+
+/* experts/experts.c */
+void cpu_experts(backend *be, float *out, const float *x, const expert_set *set,
+                 const float *scores, const float *shared, const step *s, int layer);
 
 /* dora.c */
 err_code cpu_lora_gain(backend *be, const weight *w, const lora_pair *pair, const float *magnitude,
@@ -135,6 +145,8 @@ void cpu_gate(backend *be, activation act, float *gate, const float *up, size_t 
 void cpu_add(backend *be, float *x, const float *y, float scale, size_t n);
 void cpu_scale(backend *be, float *x, float scale, size_t n);
 void cpu_logits_bend(backend *be, float *logits, int n_rows, int stride, float scale, float cap);
+/* The kernels of a set: rows.h. */
+const struct row_kernels *rows_kernels_of(cpu_isa isa);
 /* One row of rms_norm, on the calling thread; used by cpu_logits too. */
 void cpu_rms_norm_row(cpu_isa isa, float *out, const float *x, const float *weight, float eps,
                       int dim);

@@ -7,6 +7,9 @@
  *        adds scale * B v (expand), DoRA's gain and the bias while the outputs are still in cache.
  * Rows without an adapter take no part in shrink or expand.  Work is handed out by an atomic
  * counter; which thread computes a panel never changes its bits.
+ *
+ * A grouped product (experts) is many such jobs with one barrier for all of them: the items of all
+ * jobs stand in one row, of which each thread begins with a part.
  */
 #include "engine/cpu/linear.h"
 
@@ -59,8 +62,8 @@ typedef struct {
     const linear_out *outs;
     const step_seg *seg; /* NULL: no LoRA */
     float *sums;         /* [thread][GROUP][ROW_CHUNK][PANEL], where group > 1 */
-    int n_out, n_seg, n_rows, d_in, layer, rank_max;
-    int chunk, n_chunk; /* rows of an item */
+    int n_out, n_seg, n_rows, d_in, layer, expert, rank_max; /* expert -1: none */
+    int chunk, n_chunk;                                      /* rows of an item */
     int group, n_group; /* panels of an item; items of a chunk */
     int n_part;
     bool tiles, amx, ordered;
@@ -81,6 +84,7 @@ static int groups_of(const linear_job *job, int o)
 static const lora_mat *mat_of(const linear_job *job, const step_seg *sg, const linear_out *o)
 {
     if (!sg->lora || o->lora_proj < 0 || job->layer < 0) return NULL;
+    if (job->expert >= 0) return lora_expert(sg->lora, job->layer, job->expert, o->lora_proj);
     if (o->lora_proj == LORA_HEAD) {
         const lora_head *head = sg->lora->head;
         return head && lora_mat_used(&head->mat) ? &head->mat : NULL;
@@ -162,25 +166,34 @@ static void pack_group(const linear_job *job, int group)
 }
 
 /* Items are groups of rows to pack, then (SHRINK_ROWS rows, output). */
+static int prepare_items(const linear_job *job)
+{
+    int n_shrink = (job->n_rows + SHRINK_ROWS - 1) / SHRINK_ROWS * job->n_out;
+    return job->n_pack + (job->seg ? n_shrink : 0);
+}
+
+static void prepare_item(linear_job *job, int i)
+{
+    int n_out = job->n_out;
+    if (i < job->n_pack) {
+        pack_group(job, i);
+        return;
+    }
+    int row = (i - job->n_pack) / n_out * SHRINK_ROWS, o = (i - job->n_pack) % n_out;
+    int end = row + SHRINK_ROWS < job->n_rows ? row + SHRINK_ROWS : job->n_rows;
+    const step_seg *sg = seg_of_row(job, row);
+    for (int to; row < end; row = to, sg++) {
+        to = sg->row0 + sg->n_rows < end ? sg->row0 + sg->n_rows : end;
+        shrink_rows(job, sg, o, row, to);
+    }
+}
+
 static void prepare_thread(void *arg, int thread)
 {
     (void)thread;
     linear_job *job = arg;
-    int n_out = job->n_out, n_shrink = (job->n_rows + SHRINK_ROWS - 1) / SHRINK_ROWS * n_out;
-    int n_items = job->n_pack + (job->seg ? n_shrink : 0);
-    for (int i; (i = atomic_fetch_add(&job->next_row, 1)) < n_items;) {
-        if (i < job->n_pack) {
-            pack_group(job, i);
-            continue;
-        }
-        int row = (i - job->n_pack) / n_out * SHRINK_ROWS, o = (i - job->n_pack) % n_out;
-        int end = row + SHRINK_ROWS < job->n_rows ? row + SHRINK_ROWS : job->n_rows;
-        const step_seg *sg = seg_of_row(job, row);
-        for (int to; row < end; row = to, sg++) {
-            to = sg->row0 + sg->n_rows < end ? sg->row0 + sg->n_rows : end;
-            shrink_rows(job, sg, o, row, to);
-        }
-    }
+    int n_items = prepare_items(job);
+    for (int i; (i = atomic_fetch_add(&job->next_row, 1)) < n_items;) prepare_item(job, i);
 }
 
 /* B's part for one panel of columns. */
@@ -293,6 +306,16 @@ static void run_item(const linear_job *job, float *buf, int o, int p0, int n_pan
     }
 }
 
+/* One group of panels for chunk c of the rows. */
+static void panels_item(const linear_job *job, float *buf, int c, int item)
+{
+    int row0 = c * job->chunk, o = 0;
+    int n = job->n_rows - row0 < job->chunk ? job->n_rows - row0 : job->chunk;
+    while (item >= groups_of(job, o)) item -= groups_of(job, o++);
+    int p0 = item * job->group, left = cpu_weight_of(&job->outs[o])->n_panel - p0;
+    run_item(job, buf, o, p0, left < job->group ? left : job->group, row0, n);
+}
+
 /* The first item of a part, where parts are runs of panels. */
 static int part_start(const linear_job *job, int part)
 {
@@ -316,14 +339,8 @@ static void panels_thread(void *arg, int thread)
             end = part_start(job, part + 1);
             c = 0;
         }
-        int row0 = c * job->chunk;
-        int n = job->n_rows - row0 < job->chunk ? job->n_rows - row0 : job->chunk;
-        for (int item; (item = atomic_fetch_add(&job->next[part * APART], 1)) < end;) {
-            int o = 0;
-            while (item >= groups_of(job, o)) item -= groups_of(job, o++);
-            int p0 = item * job->group, left = cpu_weight_of(&job->outs[o])->n_panel - p0;
-            run_item(job, buf, o, p0, left < job->group ? left : job->group, row0, n);
-        }
+        for (int item; (item = atomic_fetch_add(&job->next[part * APART], 1)) < end;)
+            panels_item(job, buf, c, item);
     }
     if (job->amx) linear_tile_end();
 }
@@ -399,44 +416,87 @@ static void find_forms(linear_job *job, const cpu_state *cpu)
     }
 }
 
-static bool take_quant(backend *be, linear_job *job)
+/* What a job keeps of its own from the first phase to the second, in bytes. */
+typedef struct linear_room {
+    size_t x, quant, shrunk;
+} linear_room;
+
+static linear_room room_of(const linear_job *job)
+{
+    int k_pad = round_up(job->d_in, K_BLOCK);
+    size_t rows = (size_t)job->n_rows, cols = (size_t)job->d_in;
+    linear_room r = {0};
+    if (job->tiles)
+        r.x = (size_t)round_up(job->n_rows, 16) * (size_t)k_pad * sizeof(*job->x16);
+    else if (job->plain && job->n_rows > 1)
+        r.x = round_up_size(rows * cols * sizeof(float), 64);
+    if (job->n_quant)
+        r.quant = (size_t)job->n_quant * quant_rows_place(NULL, NULL, job->n_rows, job->d_in) +
+                  round_up_size(job->ordered ? rows * cols * sizeof(float) : 0, 64);
+    if (job->seg)
+        r.shrunk =
+            (size_t)job->n_out * rows * (size_t)(job->rank_max ? job->rank_max : 1) * sizeof(float);
+    return r;
+}
+
+static void take_quant(linear_job *job, char *p)
 {
     size_t each = quant_rows_place(NULL, NULL, job->n_rows, job->d_in);
-    size_t turned = job->ordered ? (size_t)job->n_rows * (size_t)job->d_in * sizeof(float) : 0;
-    char *p = cpu_scratch(be, SCRATCH_QUANT, each * (size_t)job->n_quant + turned);
-    if (!p) return false;
     for (int i = 0; i < job->n_quant; i++)
         (void)quant_rows_place(&job->quant[i], p + each * (size_t)i, job->n_rows, job->d_in);
     job->turned = (float *)(void *)(p + each * (size_t)job->n_quant);
+}
+
+/* NULL where nothing is wanted. */
+static void *some(backend *be, cpu_scratch_use use, size_t bytes)
+{
+    return bytes ? cpu_scratch(be, use, bytes) : NULL;
+}
+
+/* Room for all of them together; false: the backend is marked as failed.  cpu_linear_most() and
+ * cpu_experts_most() say how much it can be. */
+static bool take_scratch(backend *be, linear_job *job, int n_job)
+{
+    linear_room all = {0};
+    size_t threads = (size_t)pool_threads(cpu_of(be)->pool);
+    bool grouped = false;
+    for (int i = 0; i < n_job; i++) {
+        linear_room r = room_of(&job[i]);
+        all.x += r.x;
+        all.quant += r.quant;
+        all.shrunk += r.shrunk;
+        grouped |= job[i].group > 1;
+    }
+    size_t sum_bytes = grouped ? threads * SUMS_OF_THREAD * sizeof(float) : 0;
+    char *x = some(be, SCRATCH_X, all.x), *v = some(be, SCRATCH_SHRUNK, all.shrunk);
+    char *quant = some(be, SCRATCH_QUANT, all.quant);
+    float *sums = some(be, SCRATCH_SUMS, sum_bytes);
+    if ((all.x && !x) || (all.shrunk && !v) || (all.quant && !quant) || (grouped && !sums))
+        return false;
+    for (int i = 0; i < n_job; i++) {
+        linear_room r = room_of(&job[i]);
+        if (r.x && job[i].tiles) job[i].x16 = (uint16_t *)(void *)x;
+        if (r.x && !job[i].tiles) job[i].packed = (float *)(void *)x;
+        if (r.quant) take_quant(&job[i], quant);
+        if (r.shrunk) job[i].v = (float *)(void *)v;
+        job[i].sums = sums;
+        if (r.x) x += r.x;
+        if (r.quant) quant += r.quant;
+        if (r.shrunk) v += r.shrunk;
+    }
     return true;
 }
 
-/* False: the backend is marked as failed.  cpu_linear_most() says how much it can be. */
-static bool take_scratch(backend *be, linear_job *job)
+static atomic_int *take_counters(backend *be, int n)
 {
-    int k_pad = round_up(job->d_in, K_BLOCK), rows_pad = round_up(job->n_rows, 16);
-    size_t rows = (size_t)rows_pad, threads = (size_t)pool_threads(cpu_of(be)->pool);
-    size_t rank = job->rank_max ? (size_t)job->rank_max : 1;
-    bool ok = true;
-    if (job->tiles) {
-        job->x16 = cpu_scratch(be, SCRATCH_X, rows * (size_t)k_pad * sizeof(*job->x16));
-        ok &= job->x16 != NULL;
-    } else if (job->plain && job->n_rows > 1) {
-        job->packed = cpu_scratch(be, SCRATCH_X, rows * (size_t)job->d_in * sizeof(float));
-        ok &= job->packed != NULL;
-    }
-    if (job->n_quant) ok &= take_quant(be, job);
-    if (job->group > 1) {
-        job->sums = cpu_scratch(be, SCRATCH_SUMS, threads * SUMS_OF_THREAD * sizeof(float));
-        ok &= job->sums != NULL;
-    }
-    if (job->seg) {
-        size_t n = (size_t)job->n_out * (size_t)job->n_rows * rank;
-        job->v = cpu_scratch(be, SCRATCH_SHRUNK, n * sizeof(float));
-        ok &= job->v != NULL;
-    }
-    job->next = cpu_scratch(be, SCRATCH_NEXT, (size_t)job->n_part * APART * sizeof(*job->next));
-    return ok && job->next;
+    return cpu_scratch(be, SCRATCH_NEXT, (size_t)n * APART * sizeof(atomic_int));
+}
+
+/* What pads the last tile. */
+static void zero_pad(const linear_job *job)
+{
+    for (int row = job->n_rows; job->tiles && row < round_up(job->n_rows, 16); row++)
+        linear_zero_row(job->x16, row, cpu_weight_of(job->plain)->k_pad);
 }
 
 void cpu_linear_most(const cpu_state *cpu, const step_bounds *most, size_t bytes[CPU_SCRATCHES])
@@ -452,6 +512,15 @@ void cpu_linear_most(const cpu_state *cpu, const step_bounds *most, size_t bytes
     bytes[SCRATCH_NEXT] = (threads > chunks ? threads : chunks) * APART * sizeof(atomic_int);
 }
 
+void cpu_linear_groups_most(const step_bounds *most, size_t bytes[CPU_SCRATCHES])
+{
+    size_t rows = (size_t)most->rows, cols = (size_t)round_up(most->cols, K_BLOCK);
+    bytes[SCRATCH_X] = rows * cols * sizeof(float);
+    bytes[SCRATCH_QUANT] =
+        2 * (quant_rows_place(NULL, NULL, most->rows, most->cols) + rows * cols * sizeof(float));
+    bytes[SCRATCH_SHRUNK] = 2 * rows * LORA_RANK_MAX * sizeof(float);
+}
+
 void cpu_linear_rows(backend *be, const float *x, const linear_out *outs, int n_out, int n_rows,
                      const step *s, int layer)
 {
@@ -464,15 +533,14 @@ void cpu_linear_rows(backend *be, const float *x, const linear_out *outs, int n_
                       .n_out = n_out,
                       .n_rows = n_rows,
                       .d_in = first->head.cols,
-                      .layer = layer};
+                      .layer = layer,
+                      .expert = -1};
     find_forms(&job, cpu);
     find_lora(&job, s);
     cut(&job, pool_threads(cpu->pool));
-    if (!take_scratch(be, &job)) return;
-    for (int row = n_rows; job.tiles && row < round_up(n_rows, 16); row++) {
-        /* what pads the last tile */
-        linear_zero_row(job.x16, row, cpu_weight_of(job.plain)->k_pad);
-    }
+    job.next = take_counters(be, job.n_part);
+    if (!job.next || !take_scratch(be, &job, 1)) return;
+    zero_pad(&job);
     for (int i = 0; i < job.n_part; i++) {
         atomic_init(&job.next[i * APART], job.n_chunk > 1 ? 0 : part_start(&job, i));
     }
@@ -482,6 +550,123 @@ void cpu_linear_rows(backend *be, const float *x, const linear_out *outs, int n_
         (size_t)n_rows * job.d_in * ((job.n_pack ? 1 : 0) + (size_t)n_out * job.rank_max);
     if (job.n_pack || job.seg) run(be, cpu, prepare, prepare_thread, &job);
     run(be, cpu, work, panels_thread, &job);
+}
+
+/* ------------------------------------------------------------------ grouped -- */
+
+/* Jobs side by side; the items of job j are [first[j], first[j + 1]). */
+typedef struct linear_batch {
+    linear_job *job;
+    int n_job, n_part;
+    bool amx;              /* some want it */
+    int *prepare, *panels; /* [n_job + 1]: first items */
+    atomic_int next_row, *next;
+} linear_batch;
+
+static int job_of(const int *first, int n_job, int item)
+{
+    int lo = 0, hi = n_job - 1;
+    while (lo < hi) {
+        int mid = (lo + hi + 1) / 2;
+        if (first[mid] <= item)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return lo;
+}
+
+static void batch_prepare_thread(void *arg, int thread)
+{
+    (void)thread;
+    linear_batch *b = arg;
+    for (int i; (i = atomic_fetch_add(&b->next_row, 1)) < b->prepare[b->n_job];) {
+        int j = job_of(b->prepare, b->n_job, i);
+        prepare_item(&b->job[j], i - b->prepare[j]);
+    }
+}
+
+static int batch_start(const linear_batch *b, int part)
+{
+    return (int)((int64_t)b->panels[b->n_job] * part / b->n_part);
+}
+
+static void batch_panels_thread(void *arg, int thread)
+{
+    linear_batch *b = arg;
+    alignas(64) float own[ROW_CHUNK * PANEL];
+    if (b->amx) linear_tile_begin();
+    for (int turn = 0; turn < b->n_part; turn++) {
+        int part = (thread + turn) % b->n_part, end = batch_start(b, part + 1);
+        for (int i; (i = atomic_fetch_add(&b->next[part * APART], 1)) < end;) {
+            int j = job_of(b->panels, b->n_job, i);
+            const linear_job *job = &b->job[j];
+            float *buf = job->group > 1 ? job->sums + (size_t)thread * SUMS_OF_THREAD : own;
+            int item = i - b->panels[j];
+            panels_item(job, buf, item / job->n_group, item % job->n_group);
+        }
+    }
+    if (b->amx) linear_tile_end();
+}
+
+static void group_job(backend *be, const linear_group *g, int layer, linear_job *job)
+{
+    cpu_state *cpu = cpu_of(be);
+    *job = (linear_job){.kern = linear_kernels_of(be),
+                        .quants = quant_kernels_of(be),
+                        .x = g->x,
+                        .outs = g->outs,
+                        .n_out = g->n_out,
+                        .n_rows = g->n_rows,
+                        .d_in = g->outs[0].w->cols,
+                        .layer = layer,
+                        .expert = g->expert};
+    find_forms(job, cpu);
+    const step s = {.n_seg = g->n_seg, .seg = g->seg};
+    find_lora(job, g->seg ? &s : NULL);
+    cut(job, pool_threads(cpu->pool));
+}
+
+/* The items of each, and how much work they are. */
+static void batch_count(linear_batch *b, size_t *prepare, size_t *work)
+{
+    *prepare = *work = 0;
+    b->prepare[0] = b->panels[0] = 0;
+    for (int j = 0; j < b->n_job; j++) {
+        const linear_job *job = &b->job[j];
+        size_t values = (size_t)job->n_rows * (size_t)job->d_in;
+        b->prepare[j + 1] = b->prepare[j] + prepare_items(job);
+        b->panels[j + 1] = b->panels[j] + job->n_chunk * job->n_group;
+        *prepare += values * (1 + (size_t)job->n_out * (size_t)job->rank_max);
+        for (int o = 0; o < job->n_out; o++) *work += values * (size_t)job->outs[o].w->rows;
+    }
+}
+
+size_t cpu_linear_groups_bytes(int n)
+{
+    return (size_t)n * (sizeof(linear_job) + 2 * sizeof(int)) + 2 * sizeof(int);
+}
+
+void cpu_linear_groups(backend *be, const linear_group *groups, int n, int layer)
+{
+    cpu_state *cpu = cpu_of(be);
+    linear_batch b = {.n_job = n, .n_part = pool_threads(cpu->pool)};
+    b.job = cpu_scratch(be, SCRATCH_JOBS, cpu_linear_groups_bytes(n));
+    b.next = take_counters(be, b.n_part);
+    if (!b.job || !b.next) return;
+    b.prepare = (int *)(void *)(b.job + n);
+    b.panels = b.prepare + n + 1;
+    for (int j = 0; j < n; j++) {
+        group_job(be, &groups[j], layer, &b.job[j]);
+        b.amx |= b.job[j].amx;
+    }
+    if (!take_scratch(be, b.job, n)) return;
+    for (int j = 0; j < n; j++) zero_pad(&b.job[j]);
+    size_t prepare, work;
+    batch_count(&b, &prepare, &work);
+    for (int i = 0; i < b.n_part; i++) atomic_init(&b.next[i * APART], batch_start(&b, i));
+    if (b.prepare[n] > 0) run(be, cpu, prepare, batch_prepare_thread, &b);
+    run(be, cpu, work, batch_panels_thread, &b);
 }
 
 void cpu_linear(backend *be, const float *x, const linear_out *outs, int n_out, const step *s,

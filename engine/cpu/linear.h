@@ -90,6 +90,23 @@ const linear_kernels *linear_kernels_of(const backend *be);
 void cpu_linear_rows(backend *be, const float *x, const linear_out *outs, int n_out, int n_rows,
                      const step *s, int layer);
 
+/* One of several products that share two phases: rows of x [n_rows][d_in], and their segments (rows
+ * counted from the group's first; NULL: nobody has LoRA). */
+typedef struct linear_group {
+    const float *x;
+    const linear_out *outs;
+    int n_out, n_rows;
+    const step_seg *seg;
+    int n_seg;
+    int expert; /* whose LoRA it is */
+} linear_group;
+
+/* All of them, n of at least one row; one type of weights. */
+void cpu_linear_groups(backend *be, const linear_group *groups, int n, int layer);
+/* Of SCRATCH_JOBS; of the others, for so many rows and columns in all (two outs at most). */
+size_t cpu_linear_groups_bytes(int n);
+void cpu_linear_groups_most(const step_bounds *most, size_t bytes[CPU_SCRATCHES]);
+
 /* Rows of one group, src [n][d], as the vector kernels take them: [d][n]. */
 void linear_pack_rows(float *dst, const float *src, int n, int d);
 

@@ -14,7 +14,7 @@ enum {
     EMBED_ROWS = 16,        /* tokens, likewise */
 };
 
-static const row_kernels *kernels_of(cpu_isa isa)
+const row_kernels *rows_kernels_of(cpu_isa isa)
 {
     if (isa >= ISA_AVX512) return &rows_avx512;
     return isa == ISA_AVX2 ? &rows_avx2 : &rows_portable;
@@ -126,7 +126,7 @@ void cpu_embed(backend *be, float *out, const void *table, dtype type, int dim, 
 void cpu_rms_norm_row(cpu_isa isa, float *out, const float *x, const float *gain, float eps,
                       int dim)
 {
-    kernels_of(isa)->rms_norm(out, x, gain, eps, dim);
+    rows_kernels_of(isa)->rms_norm(out, x, gain, eps, dim);
 }
 
 static void rms_thread(void *arg, int thread)
@@ -146,7 +146,7 @@ void cpu_rms_norm(backend *be, float *out, const float *x, const float *gain, fl
                   int n_rows, int dim)
 {
     size_t before = (size_t)row0 * (size_t)dim;
-    rows_job j = {.kern = kernels_of(cpu_of(be)->isa),
+    rows_job j = {.kern = rows_kernels_of(cpu_of(be)->isa),
                   .out = out + before,
                   .x = x + before,
                   .weight = gain,
@@ -173,7 +173,7 @@ void cpu_layer_norm(backend *be, float *out, const float *x, const float *gain, 
                     float eps, int row0, int n_rows, int dim)
 {
     size_t before = (size_t)row0 * (size_t)dim;
-    rows_job j = {.kern = kernels_of(cpu_of(be)->isa),
+    rows_job j = {.kern = rows_kernels_of(cpu_of(be)->isa),
                   .out = out + before,
                   .x = x + before,
                   .weight = gain,
@@ -204,7 +204,8 @@ static void gate_thread(void *arg, int thread)
 
 void cpu_gate(backend *be, activation act, float *gate, const float *up, size_t n)
 {
-    rows_job j = {.kern = kernels_of(cpu_of(be)->isa), .act = act, .out = gate, .x = up, .n = n};
+    rows_job j = {
+        .kern = rows_kernels_of(cpu_of(be)->isa), .act = act, .out = gate, .x = up, .n = n};
     run(be, n, gate_thread, &j);
 }
 
@@ -219,7 +220,8 @@ static void add_thread(void *arg, int thread)
 
 void cpu_add(backend *be, float *x, const float *y, float scale, size_t n)
 {
-    rows_job j = {.kern = kernels_of(cpu_of(be)->isa), .out = x, .x = y, .scale = scale, .n = n};
+    rows_job j = {
+        .kern = rows_kernels_of(cpu_of(be)->isa), .out = x, .x = y, .scale = scale, .n = n};
     run(be, n, add_thread, &j);
 }
 
@@ -234,14 +236,14 @@ static void bend_thread(void *arg, int thread)
 
 void cpu_scale(backend *be, float *x, float scale, size_t n)
 {
-    rows_job j = {.kern = kernels_of(cpu_of(be)->isa), .out = x, .scale = scale, .n = n};
+    rows_job j = {.kern = rows_kernels_of(cpu_of(be)->isa), .out = x, .scale = scale, .n = n};
     run(be, n, bend_thread, &j);
 }
 
 /* Also what stands between the rows, which nobody reads. */
 void cpu_logits_bend(backend *be, float *logits, int n_rows, int stride, float scale, float cap)
 {
-    rows_job j = {.kern = kernels_of(cpu_of(be)->isa),
+    rows_job j = {.kern = rows_kernels_of(cpu_of(be)->isa),
                   .out = logits,
                   .scale = scale,
                   .cap = cap,

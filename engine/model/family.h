@@ -40,6 +40,23 @@ enum {
     READS_MROPE = 1 << 7,
 };
 
+/* A layer's experts: what the configuration class assumes, and what the tensors are called.  The
+ * number of experts is num_experts or num_local_experts, that of a row num_experts_per_tok. */
+typedef struct family_experts {
+    int n, top_k, ffn_dim;   /* where config.json names none */
+    const char *ffn_field;   /* of ffn_dim; NULL: intermediate_size */
+    bool softmax_last;       /* over the chosen scores; else over all, before they are chosen */
+    bool normed, reads_norm; /* the chosen weights sum to one; norm_topk_prob may say otherwise */
+    bool some_dense;         /* decoder_sparse_step and mlp_only_layers are read */
+    const char *router;      /* its module */
+    /* An MLP that every row takes besides, times the sigmoid of its own gate; NULL: none. */
+    const char *shared, *shared_gate;
+    int shared_dim; /* of shared_expert_intermediate_size */
+    /* Expert 3's gate is EACH.3.GATE; or all lie in two tensors of three dimensions. */
+    const char *each, *gate, *up, *down; /* each NULL: it is always two tensors */
+    const char *all_gate_up, *all_down;  /* their names; NULL: there are none */
+} family_experts;
+
 typedef struct model_family {
     const char *type, *architecture; /* model_type, architectures; NULL: inside a wrapper alone */
 
@@ -86,6 +103,8 @@ typedef struct model_family {
     float score_cap, logit_cap, logit_scale; /* defaults of what `reads` names; 0: none */
     bool scaled_embedding;                   /* times sqrt(hidden_size) */
     float query_scalar; /* query_pre_attn_scalar's default; 0: scores are not scaled by it */
+
+    const family_experts *experts; /* NULL: each layer has one MLP */
 } model_family;
 
 /* NULL: none has this model_type. */

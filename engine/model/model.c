@@ -19,17 +19,26 @@ static float *rows_alloc(model *m, int cols)
     return be_alloc(m->be, (size_t)m->max_rows * (size_t)cols * sizeof(float));
 }
 
+/* The widest MLP that all rows take. */
+static int ffn_most(const model_config *c)
+{
+    return c->ffn_dim > c->experts.shared_dim ? c->ffn_dim : c->experts.shared_dim;
+}
+
 static err_code reserve(const model *m, int added, err *e)
 {
     const model_config *c = &m->cfg;
-    int q = c->n_head * c->head_dim, cols = c->dim > c->ffn_dim ? c->dim : c->ffn_dim;
+    int q = c->n_head * c->head_dim, ffn = ffn_most(c), cols = c->dim > ffn ? c->dim : ffn;
     step_bounds most = {.rows = m->max_rows,
                         .logits = m->max_logits,
                         .stride = c->n_vocab + added,
                         .cols = cols > q ? cols : q,
                         .dim = c->dim,
                         .context = c->max_pos,
-                        .head_dim = c->head_dim};
+                        .head_dim = c->head_dim,
+                        .experts = c->experts.n,
+                        .top_k = c->experts.top_k,
+                        .expert_dim = c->experts.ffn_dim};
     return be_reserve(m->be, &most, e);
 }
 
@@ -43,11 +52,18 @@ static err_code scratch_create(model *m, err *e)
     m->k = rows_alloc(m, kv);
     m->v = rows_alloc(m, kv);
     m->attn = rows_alloc(m, q);
-    m->gate = rows_alloc(m, c->ffn_dim);
-    m->up = rows_alloc(m, c->ffn_dim);
+    m->gate = rows_alloc(m, ffn_most(c));
+    m->up = rows_alloc(m, ffn_most(c));
+    bool mixed = c->experts.n > 0;
+    if (mixed) {
+        m->scores = rows_alloc(m, c->experts.n);
+        m->shared = rows_alloc(m, 1);
+        m->mixed = rows_alloc(m, c->dim);
+    }
     m->logits_bytes = (size_t)m->max_logits * (size_t)model_logit_stride(m) * sizeof(float);
     m->logits = be_host_alloc(m->be, m->logits_bytes);
-    if (!m->x || !m->h || !m->q || !m->k || !m->v || !m->attn || !m->gate || !m->up || !m->logits) {
+    bool ok = m->x && m->h && m->q && m->k && m->v && m->attn && m->gate && m->up && m->logits;
+    if (!ok || (mixed && (!m->scores || !m->shared || !m->mixed))) {
         return err_set(e, ERR_NOMEM, "no memory for steps of %d rows and %d logits", m->max_rows,
                        m->max_logits);
     }
@@ -90,6 +106,7 @@ static err_code products_prepare(model *m, err *e)
         weight *const *w = m->layer[i].w;
         rc = be_prepare(m->be, (const weight *const *)&w[PROJ_Q], 3, e);
         if (!rc) rc = be_prepare(m->be, (const weight *const *)&w[PROJ_O], 1, e);
+        if (!w[PROJ_UP]) continue; /* experts alone */
         bool gate = w[PROJ_GATE] != NULL;
         if (!rc) rc = be_prepare(m->be, (const weight *const *)&w[PROJ_UP - gate], 1 + gate, e);
         if (!rc) rc = be_prepare(m->be, (const weight *const *)&w[PROJ_DOWN], 1, e);
@@ -132,7 +149,7 @@ static unsigned extras_of(const model *m)
            (c->act != ACT_SILU ? EXTRA_GELU : 0U) | (c->score_cap > 0 ? EXTRA_SCORE_CAP : 0U) |
            (m->window ? EXTRA_WINDOWS : 0U) | (c->rope_pairs ? EXTRA_ROPE_PAIRS : 0U) |
            (logits ? EXTRA_LOGITS : 0U) | (c->qk_norm_whole ? EXTRA_WIDE_NORM : 0U) |
-           (c->ungated ? EXTRA_NO_GATE : 0U);
+           (c->ungated ? EXTRA_NO_GATE : 0U) | (c->experts.n ? EXTRA_EXPERTS | EXTRA_SUMS : 0U);
 }
 
 static err_code check_backend(const model *m, err *e)
@@ -192,7 +209,8 @@ err_code model_load_with(model **out, const char *dir, backend *be, int max_rows
 void model_unload(model *m)
 {
     model_weights_clear(m);
-    float **scratch[] = {&m->x, &m->h, &m->q, &m->k, &m->v, &m->attn, &m->gate, &m->up};
+    float **scratch[] = {&m->x,    &m->h,  &m->q,      &m->k,      &m->v,    &m->attn,
+                         &m->gate, &m->up, &m->scores, &m->shared, &m->mixed};
     for (size_t i = 0; i < sizeof(scratch) / sizeof(scratch[0]); i++) {
         if (*scratch[i]) be_free(m->be, *scratch[i]);
         *scratch[i] = NULL;
@@ -203,6 +221,13 @@ void model_unload(model *m)
     rope_clear(&m->local_rope, m->be);
 }
 
+static bool same_experts(const experts_config *a, const experts_config *b)
+{
+    return a->n == b->n && a->top_k == b->top_k && a->ffn_dim == b->ffn_dim &&
+           a->shared_dim == b->shared_dim && a->softmax_last == b->softmax_last &&
+           a->normed == b->normed;
+}
+
 /* What the rest of the process has learnt from it and keeps: all but the defaults for sampling. */
 static bool same_model(const model_config *a, const model_config *b)
 {
@@ -211,7 +236,8 @@ static bool same_model(const model_config *a, const model_config *b)
            a->ffn_dim == b->ffn_dim && a->n_vocab == b->n_vocab && a->max_pos == b->max_pos &&
            a->window == b->window && a->norm_eps == b->norm_eps && a->qkv_bias == b->qkv_bias &&
            a->o_bias == b->o_bias && a->mlp_bias == b->mlp_bias && a->tied == b->tied &&
-           a->act == b->act && a->score_scale == b->score_scale && a->score_cap == b->score_cap &&
+           same_experts(&a->experts, &b->experts) && a->act == b->act &&
+           a->score_scale == b->score_scale && a->score_cap == b->score_cap &&
            a->embed_scale == b->embed_scale && a->residual_scale == b->residual_scale &&
            a->logit_scale == b->logit_scale && a->logit_cap == b->logit_cap &&
            memcmp(a->layer, b->layer, sizeof(a->layer)) == 0 &&
@@ -316,6 +342,12 @@ size_t model_weight_bytes(const model *m)
 const weight *model_proj_weight(const model *m, int layer, proj p)
 {
     return m->layer[layer].w[p];
+}
+
+const weight *model_expert_weight(const model *m, int layer, int expert, proj p)
+{
+    weight *const *w = m->layer[layer].expert;
+    return w ? w[(p - PROJ_GATE) * m->cfg.experts.n + expert] : NULL;
 }
 
 const float *model_proj_bias(const model *m, int layer, proj p)
@@ -426,11 +458,42 @@ static void mlp(model *m, const float *in, const step *s, int i)
 {
     const model_config *c = &m->cfg;
     const model_layer *l = &m->layer[i];
-    size_t n = (size_t)s->n_rows * (size_t)c->ffn_dim;
+    int d_out, d_in;
+    model_layer_shape(c, i, PROJ_UP, &d_out, &d_in);
+    size_t n = (size_t)s->n_rows * (size_t)d_out;
     linear_out gate_up[] = {project(l, PROJ_GATE, m->gate), project(l, PROJ_UP, m->up)};
     linear_out alone = project(l, PROJ_UP, m->gate);
     be_linear(m->be, in, c->ungated ? &alone : gate_up, c->ungated ? 1 : 2, s, i);
     be_gate(m->be, c->act, m->gate, c->ungated ? NULL : m->up, n);
+}
+
+/* In place of an MLP: experts by the router's scores, and the one that all rows share. */
+static void mixture(model *m, const float *in, const step *s, int i)
+{
+    const model_config *c = &m->cfg;
+    const model_layer *l = &m->layer[i];
+    const experts_config *x = &c->experts;
+    expert_set set = {.n = x->n,
+                      .top_k = x->top_k,
+                      .softmax_last = x->softmax_last,
+                      .normed = x->normed,
+                      .act = c->act,
+                      .gate = l->expert,
+                      .up = l->expert + x->n,
+                      .down = l->expert + 2 * x->n};
+    linear_out scores[] = {{.y = m->scores, .w = l->router, .lora_proj = -1},
+                           {.y = m->shared, .w = l->shared_gate, .lora_proj = -1}};
+    be_linear(m->be, in, scores, l->shared_gate ? 2 : 1, s, i);
+    if (l->shared_gate) {
+        linear_out out = project(l, PROJ_DOWN, m->mixed);
+        mlp(m, in, s, i);
+        be_linear(m->be, m->gate, &out, 1, s, i);
+    }
+    be_experts(m->be, m->mixed, in, &set, m->scores, l->shared_gate ? m->shared : NULL, s, i);
+    if (l->norm[NORM_MLP_OUT])
+        be_rms_norm(m->be, m->mixed, m->mixed, l->norm[NORM_MLP_OUT], c->norm_eps, 0, s->n_rows,
+                    c->dim);
+    be_add(m->be, m->x, m->mixed, c->residual_scale, (size_t)s->n_rows * (size_t)c->dim);
 }
 
 static void forward_layer(model *m, kv_pool *kv, const step *s, int i)
@@ -445,6 +508,10 @@ static void forward_layer(model *m, kv_pool *kv, const step *s, int i)
     if (!c->parallel)
         in = block_input(m, l->norm[NORM_MLP_IN], l->norm_bias[NORM_MLP_IN],
                          i * LORA_NORMS + LORA_NORM_MLP, s);
+    if (c->layer[i] & LAYER_EXPERTS) {
+        mixture(m, in, s, i);
+        return;
+    }
     mlp(m, in, s, i);
     block_output(m, PROJ_DOWN, m->gate, l->norm[NORM_MLP_OUT], s, i);
 }

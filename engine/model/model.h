@@ -43,7 +43,14 @@ typedef struct rope_config {
 } rope_config;
 
 /* Of one layer; bits of model_config.layer. */
-enum { LAYER_WINDOW = 1, LAYER_NO_ROPE = 2 };
+enum { LAYER_WINDOW = 1, LAYER_NO_ROPE = 2, LAYER_EXPERTS = 4 };
+
+/* A mixture of experts, in layers with LAYER_EXPERTS; n 0: there are none. */
+typedef struct experts_config {
+    int n, top_k, ffn_dim;
+    int shared_dim; /* of the MLP that every row takes besides; 0: there is none */
+    bool softmax_last, normed;
+} experts_config;
 
 /* What config.json and generation_config.json say, checked. */
 typedef struct model_config {
@@ -62,6 +69,7 @@ typedef struct model_config {
     bool ungated;                 /* the MLP has no gate: PROJ_GATE is nowhere */
     bool rope_pairs;              /* neighbours turn together */
     rope_config rope, local_rope; /* local: of layers with a window */
+    experts_config experts;
     activation act;
     float score_scale, score_cap;                   /* as attn_shape's */
     float embed_scale, residual_scale, logit_scale; /* multipliers; 1: none */
@@ -122,8 +130,14 @@ typedef struct model_survey {
 err_code model_survey_read(const char *path, const model_config *c, weights_form weights,
                            bool by_codes, model_survey *out, err *e);
 
-/* d_out and d_in of one wrapped linear layer. */
+/* d_out and d_in of one wrapped linear layer: of a layer without experts; of layer `layer`, whose
+ * MLP beside experts is the shared one; of each expert of a layer (PROJ_GATE, PROJ_UP,
+ * PROJ_DOWN). */
 void model_proj_shape(const model_config *c, proj p, int *d_out, int *d_in);
+void model_layer_shape(const model_config *c, int layer, proj p, int *d_out, int *d_in);
+void model_expert_shape(const model_config *c, proj p, int *d_out, int *d_in);
+/* False: this layer has no such projection (no gate; experts alone). */
+bool model_has_proj(const model_config *c, int layer, proj p);
 bool model_proj_has_bias(const model_config *c, proj p);
 
 typedef struct model model;
@@ -183,6 +197,7 @@ size_t model_weight_bytes(const model *m);
 /* The packed matrix of one projection, and its bias (backend memory, [d_out]; NULL: none).  Live as
  * long as the model; for loaders of adapters, any thread. */
 const weight *model_proj_weight(const model *m, int layer, proj p);
+const weight *model_expert_weight(const model *m, int layer, int expert, proj p);
 const float *model_proj_bias(const model *m, int layer, proj p);
 const weight *model_head_weight(const model *m);
 /* The raw input table [n_vocab][dim] of config's embed_type, any alignment. */

@@ -26,6 +26,9 @@ enum {
     POS_MAX = 1 << 22,
 };
 
+/* A bit of no family's row: it has experts. */
+enum { READS_EXPERTS = 1 << 30 };
+
 /* --------------------------------------------------------------------------- fields -- */
 
 bool config_is_set(const cJSON *obj, const char *name)
@@ -83,7 +86,7 @@ static err_code check_architecture(const cJSON *j, const char *want, err *e)
 
 static err_code unknown_type(const char *type, err *e)
 {
-    char names[256];
+    char names[400];
     family_names(names, sizeof(names));
     return err_set(e, ERR_UNSUPPORTED, "\"model_type\": \"%.64s\" is not supported (%s are)", type,
                    names);
@@ -282,6 +285,72 @@ static err_code read_no_rope(const cJSON *j, const model_family *f, model_config
     return ERR_NONE;
 }
 
+/* ---------------------------------------------------------------------- experts -- */
+
+/* Layers of one MLP among those of experts: all but each decoder_sparse_step-th, and those that
+ * mlp_only_layers lists. */
+static err_code read_dense_layers(const cJSON *j, model_config *c, err *e)
+{
+    int64_t every = 1;
+    err_code rc = json_int(j, "decoder_sparse_step", 1, INT32_MAX, &every, NULL, e);
+    if (rc) return rc;
+    for (int i = 0; i < c->n_layer; i++)
+        if ((i + 1) % every != 0) c->layer[i] &= (uint8_t)~LAYER_EXPERTS;
+    if (!config_is_set(j, "mlp_only_layers")) return ERR_NONE;
+    const cJSON *list = json_get(j, "mlp_only_layers"), *item;
+    if (!cJSON_IsArray(list)) return config_refuse(e, j, "mlp_only_layers");
+    cJSON_ArrayForEach(item, list)
+    {
+        double at = cJSON_IsNumber(item) ? item->valuedouble : -1;
+        if (!(at >= 0 && at < c->n_layer) || floor(at) != at)
+            return err_set(e, ERR_INPUT, "\"mlp_only_layers\" must hold layers below %d",
+                           c->n_layer);
+        c->layer[(int)at] &= (uint8_t)~LAYER_EXPERTS;
+    }
+    return ERR_NONE;
+}
+
+/* How many experts there are has two names; where both are given they agree. */
+static err_code read_expert_count(const cJSON *j, experts_config *x, err *e)
+{
+    int first = x->n;
+    err_code rc = config_dimension(j, "num_experts", EXPERTS_MAX, &x->n, e);
+    if (!rc && config_is_set(j, "num_experts")) first = x->n;
+    if (!rc) rc = config_dimension(j, "num_local_experts", EXPERTS_MAX, &x->n, e);
+    if (rc) return rc;
+    if (config_is_set(j, "num_experts") && x->n != first)
+        return config_refuse(e, j, "num_local_experts");
+    rc = config_dimension(j, "num_experts_per_tok", EXPERTS_MAX, &x->top_k, e);
+    if (!rc && x->top_k > x->n)
+        rc = err_set(e, ERR_INPUT, "\"num_experts_per_tok\": %d of %d experts", x->top_k, x->n);
+    return rc;
+}
+
+static err_code read_experts(const cJSON *j, const model_family *f, model_config *c, err *e)
+{
+    const family_experts *fx = f->experts;
+    experts_config *x = &c->experts;
+    bool slides = false;
+    if (!fx) return ERR_NONE;
+    *x = (experts_config){.n = fx->n,
+                          .top_k = fx->top_k,
+                          .ffn_dim = fx->ffn_dim,
+                          .shared_dim = fx->shared_dim,
+                          .softmax_last = fx->softmax_last,
+                          .normed = fx->normed};
+    for (int i = 0; i < c->n_layer; i++) c->layer[i] |= LAYER_EXPERTS;
+    err_code rc = read_expert_count(j, x, e);
+    if (!fx->ffn_field) x->ffn_dim = c->ffn_dim;
+    if (!rc && fx->ffn_field) rc = config_dimension(j, fx->ffn_field, FFN_MAX, &x->ffn_dim, e);
+    if (!rc && fx->shared)
+        rc = config_dimension(j, "shared_expert_intermediate_size", FFN_MAX, &x->shared_dim, e);
+    if (!rc && fx->reads_norm) rc = config_flag(j, "norm_topk_prob", &x->normed, e);
+    if (!rc && fx->some_dense) rc = read_dense_layers(j, c, e);
+    if (!rc && f->no_window) rc = config_flag(j, "use_sliding_window", &slides, e);
+    if (!rc && slides) rc = config_refuse(e, j, "use_sliding_window");
+    return rc;
+}
+
 /* ------------------------------------------------------------------------ flags -- */
 
 static err_code read_biases(const cJSON *j, const model_family *f, model_config *c, err *e)
@@ -324,8 +393,9 @@ static err_code check_unsupported(const cJSON *j, const model_family *f, const m
                   {"attention_chunk_size", 0},
                   {"attn_logit_softcapping", READS_SCORE_CAP},
                   {"final_logit_softcapping", READS_LOGIT_CAP},
-                  {"num_experts", 0},
-                  {"num_local_experts", 0},
+                  {"num_experts", READS_EXPERTS},
+                  {"num_local_experts", READS_EXPERTS},
+                  {"clip_qkv", 0},
                   {"embedding_multiplier", READS_MULTIPLIERS},
                   {"residual_multiplier", READS_MULTIPLIERS},
                   {"attention_multiplier", READS_MULTIPLIERS},
@@ -333,8 +403,9 @@ static err_code check_unsupported(const cJSON *j, const model_family *f, const m
                   {"logit_scale", READS_LOGIT_SCALE},
                   {"no_rope_layers", READS_NO_ROPE},
                   {"attention_sinks", 0}};
+    unsigned reads = f->reads | (f->experts ? READS_EXPERTS : 0U);
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
-        if (config_is_set(j, fields[i].field) && !(f->reads & fields[i].reads))
+        if (config_is_set(j, fields[i].field) && !(reads & fields[i].reads))
             return config_refuse(e, j, fields[i].field);
     /* In such a model transformers leaves out the cap that the text part's own class applies. */
     if (c->wrapped && config_is_set(j, "final_logit_softcapping"))
@@ -464,6 +535,7 @@ static err_code read_config(cJSON *whole, model_config *c, err *e)
     rc = read_shape(j, f, c, e);
     if (!rc) rc = read_window(j, f, c, e);
     if (!rc) rc = read_no_rope(j, f, c, e);
+    if (!rc) rc = read_experts(j, f, c, e);
     if (!rc) rc = rope_config_read(j, f, c, e);
     if (!rc) rc = read_flags(j, f, c, e);
     if (!rc) rc = read_dtype(j, c, e);
@@ -603,7 +675,7 @@ err_code model_config_read(const char *dir, model_config *out, err *e)
     return ERR_NONE;
 }
 
-void model_proj_shape(const model_config *c, proj p, int *d_out, int *d_in)
+static void proj_shape(const model_config *c, int ffn_dim, proj p, int *d_out, int *d_in)
 {
     int q = c->n_head * c->head_dim, kv = c->n_kv_head * c->head_dim;
     switch (p) {
@@ -612,11 +684,33 @@ void model_proj_shape(const model_config *c, proj p, int *d_out, int *d_in)
     case PROJ_V: *d_out = kv, *d_in = c->dim; return;
     case PROJ_O: *d_out = c->dim, *d_in = q; return;
     case PROJ_GATE:
-    case PROJ_UP: *d_out = c->ffn_dim, *d_in = c->dim; return;
-    case PROJ_DOWN: *d_out = c->dim, *d_in = c->ffn_dim; return;
+    case PROJ_UP: *d_out = ffn_dim, *d_in = c->dim; return;
+    case PROJ_DOWN: *d_out = c->dim, *d_in = ffn_dim; return;
     case PROJ_COUNT: break;
     }
     abort(); /* not a projection: a bug of the caller */
+}
+
+void model_proj_shape(const model_config *c, proj p, int *d_out, int *d_in)
+{
+    proj_shape(c, c->ffn_dim, p, d_out, d_in);
+}
+
+void model_layer_shape(const model_config *c, int layer, proj p, int *d_out, int *d_in)
+{
+    bool mixed = c->layer[layer] & LAYER_EXPERTS;
+    proj_shape(c, mixed ? c->experts.shared_dim : c->ffn_dim, p, d_out, d_in);
+}
+
+void model_expert_shape(const model_config *c, proj p, int *d_out, int *d_in)
+{
+    proj_shape(c, c->experts.ffn_dim, p, d_out, d_in);
+}
+
+bool model_has_proj(const model_config *c, int layer, proj p)
+{
+    if (p == PROJ_GATE && c->ungated) return false;
+    return p < PROJ_GATE || !(c->layer[layer] & LAYER_EXPERTS) || c->experts.shared_dim > 0;
 }
 
 bool model_proj_has_bias(const model_config *c, proj p)

@@ -237,16 +237,20 @@ void model_files_close(model_files *f)
 static err_code check_shape(const uint64_t *shape, int ndim, const stored *s, err *e)
 {
     const weight_source *w = &s->src;
-    bool fits = s->vector
+    bool fits = s->slices ? ndim == 3 && shape[0] == (uint64_t)s->slices &&
+                                shape[1] == (uint64_t)w->rows && shape[2] == (uint64_t)w->cols
+                : s->vector
                     ? ndim == 1 && shape[0] == (uint64_t)w->cols
                     : ndim == 2 && shape[0] == (uint64_t)w->rows && shape[1] == (uint64_t)w->cols;
     if (fits) return ERR_NONE;
-    char have[64] = "", must[32];
+    char have[64] = "", must[48];
     size_t at = 0;
     for (int i = 0; i < ndim && at < sizeof(have) - 24; i++)
         at += (size_t)snprintf(have + at, sizeof(have) - at, "%s%llu", i ? ", " : "",
                                (unsigned long long)shape[i]);
-    if (s->vector)
+    if (s->slices)
+        snprintf(must, sizeof(must), "%d, %d, %d", s->slices, w->rows, w->cols);
+    else if (s->vector)
         snprintf(must, sizeof(must), "%d", w->cols);
     else
         snprintf(must, sizeof(must), "%d, %d", w->rows, w->cols);
@@ -310,6 +314,12 @@ static void gguf_name(const char *module, const char *suffix, char *out, size_t 
                  {"mlp.gate_proj", "ffn_gate"},
                  {"mlp.up_proj", "ffn_up"},
                  {"mlp.down_proj", "ffn_down"},
+                 {"mlp.gate", "ffn_gate_inp"},
+                 {"block_sparse_moe.gate", "ffn_gate_inp"},
+                 {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
+                 {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
+                 {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
+                 {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
                  {"input_layernorm", "attn_norm"},
                  {"post_attention_layernorm", "ffn_norm"},
                  {"model.embed_tokens", "token_embd"},
@@ -403,6 +413,49 @@ err_code model_files_find_rows(model_files *f, const char *module, int whole, in
                        out->name);
     size_t row = (size_t)cols * dtype_bytes(out->plain);
     const uint8_t *from = (const uint8_t *)out->values + (size_t)row0 * row;
+    out->values = from;
+    out->part[0] = (stored_part){from, (uint64_t)rows * row};
+    out->src.rows = rows;
+    return ERR_NONE;
+}
+
+bool model_files_stacks(const model_files *f)
+{
+    return f->is_gguf;
+}
+
+/* The matrix of a GGUF's tensor of them, by its codes or its values. */
+static err_code find_gguf_slice(model_files *f, const char *name, const stored_slice *at, stored *s,
+                                err *e)
+{
+    bool twice;
+    int layer = -1, skip = 0;
+    if (sscanf(name, "model.layers.%d.%n", &layer, &skip) == 1) name += skip;
+    snprintf(s->name, sizeof(s->name), "blk.%d.%.64s", layer, name);
+    const gguf_tensor *t = take_gguf(f, s->name, &twice);
+    if (!t || twice)
+        return err_set(e, ERR_INPUT, "tensor '%s' is %s", s->name, t ? "in two files" : "missing");
+    uint64_t shape[GGUF_DIMS_MAX], each = t->bytes / (uint64_t)at->n_slice;
+    for (int i = 0; i < t->n_dims; i++) shape[i] = t->ne[t->n_dims - 1 - i];
+    err_code rc = check_shape(shape, t->n_dims, s, e);
+    if (rc) return rc;
+    snprintf(s->format, sizeof(s->format), "%s", gguf_type_name(t->type));
+    if (stored_take_ggml(s, t->type, t->data + each * (uint64_t)at->slice, each)) return ERR_NONE;
+    return err_set(e, ERR_UNSUPPORTED, "tensor '%s' has type %s, which is not read here", s->name,
+                   gguf_type_name(t->type));
+}
+
+err_code model_files_find_slice(model_files *f, const char *name, const stored_slice *at, int rows,
+                                int cols, stored *out, err *e)
+{
+    *out = (stored){.slices = at->n_slice, .src = {.rows = at->whole, .cols = cols}};
+    if (f->is_gguf) return find_gguf_slice(f, name, at, out, e);
+    snprintf(out->name, sizeof(out->name), "%s%.110s", f->root, name + strlen("model."));
+    err_code rc = find_plain(f, out, e);
+    if (rc) return rc;
+    size_t row = (size_t)cols * dtype_bytes(out->plain);
+    size_t first = (size_t)at->slice * (size_t)at->whole + (size_t)at->row0;
+    const uint8_t *from = (const uint8_t *)out->values + first * row;
     out->values = from;
     out->part[0] = (stored_part){from, (uint64_t)rows * row};
     out->src.rows = rows;

@@ -31,6 +31,17 @@ err_code model_files_find(model_files *f, const char *module, const char *suffix
 err_code model_files_find_rows(model_files *f, const char *module, int whole, int row0, int rows,
                                int cols, stored *out, err *e);
 
+/* Rows [row0, row0 + rows) of the slice-th of n_slice matrices of `whole` rows, all in one tensor of
+ * three dimensions, whose whole name this is.  ERR_UNSUPPORTED also where a folder has it
+ * quantised. */
+typedef struct stored_slice {
+    int slice, n_slice, whole, row0;
+} stored_slice;
+err_code model_files_find_slice(model_files *f, const char *name, const stored_slice *at, int rows,
+                                int cols, stored *out, err *e);
+/* Whether all experts of a layer always lie in tensors of three dimensions here: a GGUF. */
+bool model_files_stacks(const model_files *f);
+
 /* Of a folder: the tensor of this name, or NULL; and the same taken, that is, not left over.
  * ERR_INPUT: it is missing, or in two files. */
 const st_tensor *model_files_look(const model_files *f, const char *name);

@@ -26,6 +26,8 @@ typedef struct model_layer {
     float *bias[PROJ_COUNT];  /* backend memory, or NULL */
     float *norm[LAYER_NORMS]; /* the same; of q and k [head_dim], or of all heads */
     float *norm_bias[LAYER_NORMS];
+    weight *router, *shared_gate; /* F32; of a layer with experts, or NULL */
+    weight **expert;              /* [3][experts]: their PROJ_GATE, PROJ_UP, PROJ_DOWN; or NULL */
 } model_layer;
 
 struct model {
@@ -58,6 +60,7 @@ struct model {
 
     /* scratch of one step, backend memory; logits of be_host_alloc() */
     float *x, *h, *q, *k, *v, *attn, *gate, *up;
+    float *scores, *shared, *mixed; /* of experts: a row's, of the shared one, their sum; or NULL */
     float *logits;
     size_t logits_bytes;
 };

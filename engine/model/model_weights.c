@@ -37,13 +37,15 @@ weights_form model_weights_form(const char *word)
 
 /* One tensor that must be there, and where it goes. */
 typedef struct wanted {
-    char module[72];
+    char module[80];
     const char *suffix;
     int rows, cols;  /* cols 0: a vector of `rows` values */
     weight **matrix; /* packed here, or: */
     float **device;  /* vector as f32 in backend memory; all NULL: the embedding table */
     float plus;      /* added to a vector's values */
     int row0, whole; /* a matrix that is these rows of a fused one of `whole` rows; 0: is its own */
+    int slice, n_slice; /* of one of three dimensions, in its slice-th of n_slice; 0: of two */
+    bool exact;         /* F32 in memory, whatever the others are: routers */
     stored s;
     weight_source source; /* a matrix as it will be packed */
     weight_source plain;  /* what that is quantised from */
@@ -104,11 +106,16 @@ static void want_matrix(loader *l, const model_family *f, int i, proj p)
 {
     int d_out, d_in, row0 = 0, whole = 0;
     const char *fused = fused_module(&l->m->cfg, f, p, &row0, &whole);
-    model_proj_shape(&l->m->cfg, p, &d_out, &d_in);
+    if (!model_has_proj(&l->m->cfg, i, p)) return;
+    model_layer_shape(&l->m->cfg, i, p, &d_out, &d_in);
     const char *name = p == PROJ_UP && f->up       ? f->up
                        : p == PROJ_DOWN && f->down ? f->down
                                                    : proj_names[p];
-    if (p == PROJ_GATE && l->m->cfg.ungated) return;
+    char shared[64];
+    if (p >= PROJ_GATE && l->m->cfg.layer[i] & LAYER_EXPERTS) {
+        snprintf(shared, sizeof(shared), "%s%s", f->experts->shared, strchr(name, '.'));
+        name = shared;
+    }
     wanted *w = want(l, i, fused ? fused : name, "weight", d_out, d_in);
     w->matrix = &l->m->layer[i].w[p];
     w->row0 = row0;
@@ -133,6 +140,70 @@ static void want_norm(loader *l, const model_family *f, int layer, const char *n
     if (f->norm_bias) want(l, layer, name, "bias", n, 0)->device = bias;
 }
 
+/* Whether a file has all experts of a layer in two tensors. */
+static bool experts_stacked(const loader *l, const family_experts *x, int i)
+{
+    char name[96];
+    if (!x->each || model_files_stacks(l->files)) return true;
+    snprintf(name, sizeof(name), "model.layers.%d.%s", i, x->all_down ? x->all_down : "");
+    return x->all_down && model_files_look(l->files, name) != NULL;
+}
+
+/* Expert n's part of a tensor that all experts share. */
+static wanted *want_slice(loader *l, const family_experts *x, int i, proj p, int n)
+{
+    const experts_config *c = &l->m->cfg.experts;
+    int d_out, d_in;
+    bool both = p != PROJ_DOWN && !model_files_stacks(l->files);
+    model_expert_shape(&l->m->cfg, p, &d_out, &d_in);
+    static const char *const stacks[] = {"ffn_gate_exps.weight", "ffn_up_exps.weight",
+                                         "ffn_down_exps.weight"};
+    const char *name = model_files_stacks(l->files) ? stacks[p - PROJ_GATE]
+                       : both                       ? x->all_gate_up
+                                                    : x->all_down;
+    wanted *w = want(l, i, name, "", d_out, d_in);
+    w->slice = n;
+    w->n_slice = c->n;
+    w->whole = both ? 2 * d_out : d_out;
+    w->row0 = p == PROJ_UP && both ? d_out : 0;
+    return w;
+}
+
+static wanted *want_expert(loader *l, const family_experts *x, int i, proj p, int n)
+{
+    char name[64];
+    int d_out, d_in;
+    const char *own = p == PROJ_GATE ? x->gate : p == PROJ_UP ? x->up : x->down;
+    model_expert_shape(&l->m->cfg, p, &d_out, &d_in);
+    snprintf(name, sizeof(name), "%s.%d.%s", x->each, n, own);
+    return want(l, i, name, "weight", d_out, d_in);
+}
+
+static void want_exact(loader *l, int i, const char *name, int rows, weight **to)
+{
+    wanted *w = want(l, i, name, "weight", rows, l->m->cfg.dim);
+    w->matrix = to;
+    w->exact = true;
+}
+
+static err_code want_experts(loader *l, const family_experts *x, int i, err *e)
+{
+    int n = l->m->cfg.experts.n;
+    model_layer *layer = &l->m->layer[i];
+    bool stacked = experts_stacked(l, x, i);
+    layer->expert = calloc(3 * (size_t)n, sizeof(weight *));
+    if (!layer->expert) return err_set(e, ERR_NOMEM, "no memory to load the model");
+    want_exact(l, i, x->router, n, &layer->router);
+    if (x->shared) want_exact(l, i, x->shared_gate, 1, &layer->shared_gate);
+    for (int k = 0; k < n; k++)
+        for (int p = PROJ_GATE; p <= PROJ_DOWN; p++) {
+            wanted *w =
+                stacked ? want_slice(l, x, i, (proj)p, k) : want_expert(l, x, i, (proj)p, k);
+            w->matrix = &layer->expert[(p - PROJ_GATE) * n + k];
+        }
+    return ERR_NONE;
+}
+
 static void want_layer(loader *l, const model_family *f, int i)
 {
     for (int p = 0; p < PROJ_COUNT; p++) want_matrix(l, f, i, (proj)p);
@@ -149,7 +220,8 @@ static err_code want_all(loader *l, err *e)
     const model_config *c = &l->m->cfg;
     const model_family *f = family_find(c->family);
     assert(f);
-    l->cap_want = (size_t)c->n_layer * (2 * PROJ_COUNT + 2 * LAYER_NORMS) + 4;
+    size_t each = 2 * PROJ_COUNT + 2 * LAYER_NORMS + 2 + 3 * (size_t)c->experts.n;
+    l->cap_want = (size_t)c->n_layer * each + 4;
     l->want = calloc(l->cap_want, sizeof(*l->want));
     l->m->layer = calloc((size_t)c->n_layer, sizeof(*l->m->layer));
     if (!l->want || !l->m->layer) return err_set(e, ERR_NOMEM, "no memory to load the model");
@@ -160,22 +232,26 @@ static err_code want_all(loader *l, err *e)
         &l->m->head;
     (void)want(l, -1, "model.embed_tokens", "weight", c->n_vocab, c->dim);
     want_norm(l, f, -1, "model.norm", c->dim, &l->m->out_norm, &l->m->out_norm_bias);
-    for (int i = 0; i < c->n_layer; i++) want_layer(l, f, i);
-    return ERR_NONE;
+    err_code rc = ERR_NONE;
+    for (int i = 0; i < c->n_layer && !rc; i++) {
+        want_layer(l, f, i);
+        if (c->layer[i] & LAYER_EXPERTS) rc = want_experts(l, f->experts, i, e);
+    }
+    return rc;
 }
 
 /* ----------------------------------------------------------------------- find and check -- */
 
 static bool is_linear(const loader *l, const wanted *w)
 {
-    return w->matrix && w->matrix != &l->m->head;
+    return w->matrix && w->matrix != &l->m->head && !w->exact;
 }
 
 /* Whether the kernels take a matrix by its codes. */
 static bool is_native(const loader *l, const wanted *w)
 {
     bool asked = l->m->weights != WEIGHTS_PLAIN && l->m->weights != WEIGHTS_BF16;
-    return asked && l->by_codes && w->matrix && w->s.src.read_row;
+    return asked && l->by_codes && w->matrix && !w->exact && w->s.src.read_row;
 }
 
 /* One linear operation takes weights of one type, and so do adapters.  Plain files with several are
@@ -203,16 +279,21 @@ static err_code check_types(loader *l, bool may_mix, err *e)
 /* What most of the matrices' bytes are. */
 static void name_format(loader *l)
 {
-    size_t best = 0;
+    enum { FORMATS_MAX = 16 };
+    const char *format[FORMATS_MAX];
+    size_t sum[FORMATS_MAX] = {0}, best = 0;
+    int n = 0;
     for (size_t i = 0; i < l->n_want; i++) {
-        const char *format = l->want[i].s.format;
-        size_t sum = 0;
-        for (size_t k = 0; k < l->n_want; k++)
-            if (is_linear(l, &l->want[k]) && strcmp(l->want[k].s.format, format) == 0)
-                sum += stored_bytes(&l->want[k].s);
-        if (sum <= best) continue;
-        best = sum;
-        snprintf(l->m->cfg.format, sizeof(l->m->cfg.format), "%s", format);
+        const stored *s = &l->want[i].s;
+        int at = 0;
+        if (!is_linear(l, &l->want[i])) continue;
+        while (at < n && strcmp(format[at], s->format) != 0) at++;
+        if (at == FORMATS_MAX) continue;
+        if (at == n) format[n++] = s->format;
+        sum[at] += stored_bytes(s);
+        if (sum[at] <= best) continue;
+        best = sum[at];
+        snprintf(l->m->cfg.format, sizeof(l->m->cfg.format), "%s", s->format);
     }
 }
 
@@ -223,6 +304,11 @@ static err_code plan(loader *l, const char *path, err *e)
     if (!rc) rc = want_all(l, e);
     for (size_t i = 0; i < l->n_want && !rc; i++) {
         wanted *w = &l->want[i];
+        if (w->n_slice) {
+            stored_slice at = {w->slice, w->n_slice, w->whole, w->row0};
+            rc = model_files_find_slice(l->files, w->module, &at, w->rows, w->cols, &w->s, e);
+            continue;
+        }
         rc = w->whole
                  ? model_files_find_rows(l->files, w->module, w->whole, w->row0, w->rows, w->cols,
                                          &w->s, e)
@@ -252,6 +338,7 @@ static void plan_clear(loader *l)
 static dtype type_of(const loader *l, const wanted *w)
 {
     dtype all = l->m->cfg.type;
+    if (w->exact) return DT_F32;
     if (is_native(l, w)) return all == DT_BF16 ? DT_BF16 : DT_F32;
     if (w->matrix && l->m->weights == WEIGHTS_BF16) return DT_BF16;
     return is_linear(l, w) ? all : w->s.plain;
@@ -394,7 +481,7 @@ static int quantise_bits(const loader *l, const wanted *w)
 {
     weights_form f = l->m->weights;
     bool in_place = w->matrix && stored_in_place(&w->s) && w->s.plain == type_of(l, w);
-    if (!l->by_codes || !in_place || (f != WEIGHTS_Q8 && f != WEIGHTS_Q4)) return 0;
+    if (!l->by_codes || !in_place || w->exact || (f != WEIGHTS_Q8 && f != WEIGHTS_Q4)) return 0;
     return f == WEIGHTS_Q8 || w->matrix == &l->m->head ? 8 : 4;
 }
 
@@ -444,6 +531,7 @@ err_code model_survey_read(const char *path, const model_config *c, weights_form
     err_code rc = plan(&l, path, e);
     if (!rc) measure(&l, out);
     plan_clear(&l);
+    for (int i = 0; m.layer && i < c->n_layer; i++) free((void *)m.layer[i].expert);
     free(m.layer);
     free(m.rope_divisors);
     return rc;
@@ -552,6 +640,15 @@ err_code model_weights_load(model *m, const char *path, err *e)
     return rc;
 }
 
+static void experts_clear(model *m, model_layer *l)
+{
+    for (int k = 0; l->expert && k < 3 * m->cfg.experts.n; k++)
+        if (l->expert[k]) be_weight_destroy(m->be, l->expert[k]);
+    if (l->router) be_weight_destroy(m->be, l->router);
+    if (l->shared_gate) be_weight_destroy(m->be, l->shared_gate);
+    free((void *)l->expert);
+}
+
 void model_weights_clear(model *m)
 {
     model_packed_end(m);
@@ -565,6 +662,7 @@ void model_weights_clear(model *m)
             if (l->norm[k]) be_free(m->be, l->norm[k]);
             if (l->norm_bias[k]) be_free(m->be, l->norm_bias[k]);
         }
+        experts_clear(m, l);
     }
     free(m->layer);
     m->layer = NULL;

@@ -33,6 +33,7 @@ struct stored {
     char format[STORED_FORMAT_MAX]; /* "Q4_K", "GPTQ 4 bits", "BF16" */
     weight_source src;              /* rows, cols; read_row NULL: values alone */
     dtype plain;                    /* what holds its values exactly */
+    int slices;                     /* that the tensor has, of which this is one; 0: no such */
     bool vector;                    /* one row; `turned` goes for its columns */
     stored_part part[STORED_PARTS]; /* what it is made of; a format's own order */
     int turned;                     /* head length where rows stand in pairs, else 0 */

@@ -61,11 +61,15 @@ static const char *const families[] = {"gemma2",  "gemma2-bf16", "gemma3",      
 static const double FAMILY_BOUND = 1e-2; /* F16: activations are rounded there */
 #else
 static const double FAMILY_BOUND = 1e-4;
-static const char *const families[] = {
-    "gemma2",         "gemma2-bf16",   "gemma3",      "gemma3-images", "phi3",
-    "phi3-short",     "granite",       "olmo2",       "olmo3",         "smollm3",
-    "llama-yarn",     "llama-dynamic", "qwen2-mixed", "qwen3-mixed",   "mistral3-images",
-    "qwen2.5-images", "qwen3-images",  "cohere2",     "glm4",          "starcoder2"};
+static const char *const families[] = {"gemma2",         "gemma2-bf16",  "gemma3",
+                                       "gemma3-images",  "phi3",         "phi3-short",
+                                       "granite",        "olmo2",        "olmo3",
+                                       "smollm3",        "llama-yarn",   "llama-dynamic",
+                                       "qwen2-mixed",    "qwen3-mixed",  "mistral3-images",
+                                       "qwen2.5-images", "qwen3-images", "cohere2",
+                                       "glm4",           "starcoder2",   "mixtral",
+                                       "qwen2-moe",      "qwen3-moe",    "qwen3-moe-stacked",
+                                       "olmoe",          "granitemoe"};
 #endif
 static const char *fixtures = "fixtures"; /* or families' */
 #ifdef CONFORM_CUDA

@@ -477,6 +477,54 @@ static void plain_gate(backend *be, activation act, float *gate, const float *up
         gate[i] = (float)(plain_act(act, (double)gate[i]) * (up ? (double)up[i] : 1));
 }
 
+/* The weight of each expert for one row; 0: it does not take it. */
+static void plain_route(const expert_set *set, const float *scores, double *by)
+{
+    double p[EXPERTS_MAX], max = -INFINITY, all = 0, sum = 0;
+    for (int e = 0; e < set->n; e++) max = fmax(max, (double)scores[e]);
+    for (int e = 0; e < set->n; e++) all += p[e] = exp((double)scores[e] - max);
+    for (int e = 0; e < set->n; e++) by[e] = 0;
+    for (int i = 0; i < set->top_k; i++) {
+        int best = -1;
+        for (int e = 0; e < set->n; e++)
+            if (by[e] == 0 && (best < 0 || scores[e] > scores[best])) best = e;
+        sum += by[best] = p[best];
+    }
+    for (int e = 0; e < set->n; e++) by[e] /= set->normed || set->softmax_last ? sum : all;
+}
+
+static const lora_mat *plain_expert_lora(const lora_view *view, int layer, int e, int p)
+{
+    if (!view || !view->expert) return NULL;
+    const lora_mat *m = &view->expert[(layer * view->n_expert + e) * 3 + p - PROJ_GATE];
+    return lora_mat_used(m) ? m : NULL;
+}
+
+static void plain_experts(backend *be, float *out, const float *x, const expert_set *set,
+                          const float *scores, const float *shared, const step *s, int layer)
+{
+    (void)be;
+    int dim = set->down[0]->rows, ffn = set->gate[0]->rows;
+    double by[EXPERTS_MAX];
+    float *gate = malloc((size_t)(2 * ffn + dim) * sizeof(float)), *up = gate + ffn, *y = up + ffn;
+    for (int i = 0; i < s->n_rows; i++, x += dim, out += dim, scores += set->n) {
+        const lora_view *view = plain_view_of(s, i);
+        plain_route(set, scores, by);
+        double part = shared ? 1 / (1 + exp(-(double)shared[i])) : 0;
+        for (int k = 0; k < dim; k++) out[k] = shared ? (float)(part * (double)out[k]) : 0;
+        for (int e = 0; e < set->n; e++) {
+            if (by[e] == 0) continue;
+            linear_out g = {.w = set->gate[e]}, u = {.w = set->up[e]}, d = {.w = set->down[e]};
+            plain_linear_row(&g, gate, x, plain_expert_lora(view, layer, e, PROJ_GATE));
+            plain_linear_row(&u, up, x, plain_expert_lora(view, layer, e, PROJ_UP));
+            plain_gate(be, set->act, gate, up, (size_t)ffn);
+            plain_linear_row(&d, y, gate, plain_expert_lora(view, layer, e, PROJ_DOWN));
+            for (int k = 0; k < dim; k++) out[k] += (float)by[e] * y[k];
+        }
+    }
+    free(gate);
+}
+
 static void plain_layer_norm(backend *be, float *out, const float *x, const float *w,
                              const float *bias, float eps, int row0, int n_rows, int dim)
 {
@@ -575,6 +623,7 @@ static const backend_ops backend_plain = {
     .rope_append = plain_rope_append,
     .attend = plain_attend,
     .gate = plain_gate,
+    .experts = plain_experts,
     .layer_norm = plain_layer_norm,
     .add = plain_add,
     .scale = plain_scale,

@@ -10,7 +10,7 @@ static void check(const peft_config *pc)
 {
     int n = 0;
     FUZZ_CHECK(pc->n_layer == fuzz_base.n_layer);
-    for (size_t i = 0; i < peft_slots(pc->n_layer); i++) {
+    for (size_t i = 0; i < peft_slots(pc); i++) {
         const peft_layer *l = &pc->layer[i];
         n += l->wrapped;
         FUZZ_CHECK(!l->wrapped || (l->rank >= 1 && l->rank <= 64 && l->rank <= pc->rank_max));

@@ -36,7 +36,7 @@ static void place(const safetensors *f)
     for (int i = 0; i < safetensors_count(f) && !rc; i++)
         rc = naming_learn(&names, safetensors_at(f, i)->name, &e);
     if (!rc) rc = peft_parse(config, strlen(config), &fuzz_base, 64, &names, &al.peft, &e);
-    if (!rc) al.pair = calloc(peft_slots(fuzz_base.n_layer), sizeof(*al.pair));
+    if (!rc) al.pair = calloc(peft_slots(&al.peft), sizeof(*al.pair));
     for (int i = 0; i < safetensors_count(f) && !rc; i++)
         rc = layout_place(&al, &fuzz_base, safetensors_at(f, i), &e);
     if (!rc) rc = layout_check(&al, &fuzz_base, fuzz_base.n_vocab, &e);

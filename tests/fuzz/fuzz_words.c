@@ -53,7 +53,7 @@ static void read_folder(const tokenizer *base)
         .peft = {.n_layer = fuzz_base.n_layer, .layer = layers, .n_vocab = fuzz_base.n_vocab + 16}};
     char *text = NULL;
     err e = {.msg = ""};
-    FUZZ_CHECK(peft_slots(fuzz_base.n_layer) <= 64);
+    FUZZ_CHECK(peft_expert_slots(fuzz_base.n_layer) <= 64);
     pairs[peft_embed_slot(fuzz_base.n_layer)].more.present = true;
     err_code rc = words_read(fuzz_dir(), &al, &fuzz_base, base, &text, &e);
     FUZZ_CHECK(rc != ERR_INTERNAL && rc != ERR_NOMEM && (rc == ERR_NONE || e.msg[0]));

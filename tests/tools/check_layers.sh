@@ -85,6 +85,7 @@ engine/sample: engine/base/exp.h engine/base/heap.h
 # backend.h, step.h, lora.h: what the streets below it and both backends agree on
 engine: engine/sample/sampler.h engine/base
 engine/cpu: engine engine/base
+engine/cpu/experts: engine/cpu engine/base/round.h
 engine/cuda: engine engine/sample/sampler.h engine/base
 engine/model: engine engine/files engine/sample/bars.h engine/base
 engine/memory: engine engine/base

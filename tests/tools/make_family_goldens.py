@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/fixtures/families: a tiny random model of each family, and what transformers answers.
 
-Usage: make_family_goldens.py [--only NAME,...] [output directory]
+Usage: make_family_goldens.py [--experts] [--only NAME,...] [output directory]
                                           (needs torch, transformers, peft, safetensors)
 
 Each model comes from the family's own configuration class: models/<name>, with golden.bin of the
@@ -9,6 +9,8 @@ bare model, and peft/<name>/<kind>, an adapter on every linear layer as PEFT sav
 golden.bin of its own (make_goldens.py has the format).  Weights are random and kept in F16 (or
 BF16, where the name says so); the reference computes in F32.  Sequences have up to 64 tokens, and windows, borders of rotations and
 caps are so small that each of them matters within that.
+
+Mixtures of experts are made with transformers 4.57, in which each expert is a module that PEFT wraps: --experts.
 """
 
 import json
@@ -20,6 +22,7 @@ import sys
 import torch
 import transformers as tf
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
 
 from make_goldens import N_SAMPLE, N_TOP, make_case, write_case
 
@@ -135,11 +138,30 @@ MODELS = {
     "starcoder2": tf.Starcoder2Config(**shape(sliding_window=12)),
 }
 
+# Layers without experts, an expert beside all of them, weights of the chosen ones normed or not.
+EXPERTS = {
+    "mixtral": lambda: tf.MixtralConfig(**shape(
+        num_local_experts=5, num_experts_per_tok=2, sliding_window=12, rope_theta=10000.0)),
+    "qwen2-moe": lambda: tf.Qwen2MoeConfig(**shape(
+        num_hidden_layers=4, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=40,
+        shared_expert_intermediate_size=72, mlp_only_layers=[2], norm_topk_prob=False)),
+    "qwen3-moe": lambda: tf.Qwen3MoeConfig(**shape(
+        num_hidden_layers=4, head_dim=16, num_experts=9, num_experts_per_tok=4, norm_topk_prob=True,
+        moe_intermediate_size=33, decoder_sparse_step=2)),
+    "olmoe": lambda: tf.OlmoeConfig(**shape(
+        num_attention_heads=4, num_key_value_heads=2, num_experts=7, num_experts_per_tok=7)),
+    "granitemoe": lambda: tf.GraniteMoeConfig(**shape(
+        num_local_experts=6, num_experts_per_tok=3, embedding_multiplier=6.0,
+        residual_multiplier=0.4, attention_multiplier=0.5, logits_scaling=3.0)),
+}
+
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 FUSED = {"phi3": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
          "phi3-short": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
          "starcoder2": ["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
-         "glm4": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"]}
+         "glm4": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"],
+         "mixtral": ["q_proj", "k_proj", "v_proj", "o_proj", "w1", "w2", "w3"],
+         "granitemoe": ["q_proj", "k_proj", "v_proj", "o_proj"]}
 
 
 # LoRA on a table that is multiplied, on a tied one, and on an output layer that is.
@@ -158,6 +180,9 @@ def kinds(name):
     more = {"embed": dict(all_of, target_modules=["q_proj", "embed_tokens"])} if name in EMBED else {}
     if name == "starcoder2":
         more = {"biases": dict(all_of, bias="lora_only")}
+    if name in EXPERTS and name != "granitemoe":
+        more = {"experts": dict(all_of, target_modules=r".*\.experts\.[1-4]\.(down_proj|up_proj|w2)",
+                                rank_pattern={r"layers.1.*experts.3.*": 7}, use_rslora=True)}
     return {"all": all_of, "dora": dict(all_of, r=3, use_dora=True), **more}
 
 
@@ -178,8 +203,10 @@ def randomise(model, gen):
                 p.copy_(0.3 * noise)
             elif "embed_tokens" in name:
                 p.copy_(noise * (p.shape[1] ** -0.5 if tied else 1.0))
-            elif p.dim() == 2:
-                p.copy_(noise * (1.5 if "q_proj" in name else 1.0) / p.shape[1] ** 0.5)
+            elif name.endswith(("mlp.gate.weight", "moe.gate.weight", "router.layer.weight")):
+                p.copy_(noise * 2 / p.shape[-1] ** 0.5)
+            elif p.dim() >= 2:
+                p.copy_(noise * (1.5 if "q_proj" in name else 1.0) / p.shape[-1] ** 0.5)
             else:
                 p.copy_(0.1 * noise)
 
@@ -253,17 +280,39 @@ def make_family(out, name, config):
     print(name, flush=True)
 
 
+def stack_experts(out, name):
+    """The same model and adapters, with all experts of a layer in two tensors, as newer files have them."""
+    where = os.path.join(out, "models", name + "-stacked")
+    for kind in ("models", "peft"):
+        to = os.path.join(out, kind, name + "-stacked")
+        shutil.rmtree(to, ignore_errors=True)
+        shutil.copytree(os.path.join(out, kind, name), to, ignore=shutil.ignore_patterns("dora", "experts"))
+    path = os.path.join(where, "model.safetensors")
+    old, new = load_file(path), {}
+    for key in [k for k in old if ".experts.0.down_proj" in k]:
+        at, n = key.split("0.down_proj")[0], sum(key.split("0.")[-1] in k for k in old)
+        layer = {p: [old.pop(f"{at}{i}.{p}.weight") for i in range(n) if f"{at}{i}.{p}.weight" in old]
+                 for p in ("gate_proj", "up_proj", "down_proj")}
+        new[at + "gate_up_proj"] = torch.stack([torch.cat(two) for two in zip(layer["gate_proj"], layer["up_proj"])])
+        new[at + "down_proj"] = torch.stack(layer["down_proj"])
+    save_file({**old, **new}, path, metadata={"format": "pt"})
+
+
 def main():
     args = sys.argv[1:]
-    only = args[1].split(",") if args[:1] == ["--only"] else list(MODELS)
+    models = EXPERTS if args[:1] == ["--experts"] else MODELS
+    args = args[1:] if models is EXPERTS else args
+    only = args[1].split(",") if args[:1] == ["--only"] else list(models)
     rest = args[2:] if args[:1] == ["--only"] else args
     here = os.path.dirname(os.path.abspath(__file__))
     out = rest[0] if rest else os.path.join(here, "..", "fixtures", "families")
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
-    for name, config in MODELS.items():
+    for name, config in models.items():
         if name in only:
             make_family(out, name, config)
+        if name in only and name == "qwen3-moe":
+            stack_experts(out, name)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,8 @@ static adapter_tensor tensor(uint64_t *at, dtype type, uint64_t n)
 START_TEST(test_bound)
 {
     dtype type = (dtype)(_i % 3);
-    adapter_layout al = {.pair = calloc(peft_slots(N_LAYER), sizeof(adapter_pair))};
+    adapter_layout al = {.peft = {.n_layer = N_LAYER},
+                         .pair = calloc(peft_expert_slots(N_LAYER), sizeof(adapter_pair))};
     uint64_t at = 3; /* nothing is aligned */
     al.pair[2].a = tensor(&at, type, A_LEN);
     al.pair[2].b = tensor(&at, type, B_LEN);
@@ -79,12 +80,12 @@ START_TEST(test_bound)
             put(file + t[k]->offset + (size_t)i * dtype_bytes(type), type, value(_i / 3, i));
         read_all(file, t[k], want[k]);
     }
-    adapter_copy *c = copy_make(&al, file, at, N_LAYER, true);
+    adapter_copy *c = copy_make(&al, file, at, true);
     ck_assert_ptr_nonnull(c);
     ck_assert_ptr_null(al.pair); /* taken over */
     ck_assert_uint_lt(c->bytes, (A_LEN + B_LEN) * 108 / 100 + V_LEN * 4 + 8);
     void *spare;
-    const uint8_t *image = copy_open(c, N_LAYER, &spare);
+    const uint8_t *image = copy_open(c, &spare);
     const adapter_tensor *o[3] = {&c->layout.pair[2].a, &c->layout.pair[2].b,
                                   &c->layout.pair[2].magnitude};
     for (int k = 0; k < 3; k++) {
@@ -105,13 +106,15 @@ END_TEST
 
 START_TEST(test_short_file)
 {
-    adapter_layout al = {.pair = calloc(peft_slots(N_LAYER), sizeof(adapter_pair))};
+    adapter_layout al = {.peft = {.n_layer = N_LAYER},
+                         .pair = calloc(peft_expert_slots(N_LAYER), sizeof(adapter_pair))};
     uint64_t at = 0;
     al.pair[0].a = tensor(&at, DT_F32, 100);
-    ck_assert_ptr_null(copy_make(&al, malloc(399), 399, N_LAYER, true));
-    al = (adapter_layout){.pair = calloc(peft_slots(N_LAYER), sizeof(adapter_pair))};
+    ck_assert_ptr_null(copy_make(&al, malloc(399), 399, true));
+    al = (adapter_layout){.peft = {.n_layer = N_LAYER},
+                          .pair = calloc(peft_expert_slots(N_LAYER), sizeof(adapter_pair))};
     al.pair[0].a = (adapter_tensor){.offset = UINT64_MAX - 3, .bytes = 8, .present = true};
-    ck_assert_ptr_null(copy_make(&al, malloc(400), 400, N_LAYER, false));
+    ck_assert_ptr_null(copy_make(&al, malloc(400), 400, false));
 }
 END_TEST
 

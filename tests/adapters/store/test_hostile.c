@@ -478,7 +478,7 @@ static const hostile table[] = {
     {"A turned", "is 32 x 4; expected is 4 x 32", ERR_INPUT, st_pair, "F32 32 4 F32 32 4"},
     {"B too high", "is 64 x 4; expected is 32 x 4", ERR_INPUT, st_pair, "F32 4 32 F32 64 4"},
     {"types mixed", "differ in type", ERR_UNSUPPORTED, st_pair, "F32 4 32 F16 32 4"},
-    {"experts", "experts", ERR_UNSUPPORTED, st_extra,
+    {"experts", "experts", ERR_INPUT, st_extra,
      "base_model.model.model.layers.0.mlp.experts.0.up_proj.lora_A.weight F32 4 32"},
     {"a tensor of nothing", "'virus'", ERR_INPUT, st_extra, "virus F32 1 1"},
     {"added tokens", "added tokens", ERR_UNSUPPORTED, st_extra,

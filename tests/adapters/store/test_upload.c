@@ -683,7 +683,7 @@ START_TEST(test_weight_attacks)
         {"base_model.model.model.layers.0.self_attn.q_proj.lora_B.bias", "F32", 1, 32, ERR_INPUT,
          "lora_bias"},
         {"base_model.model.model.layers.0.mlp.experts.0.up_proj.lora_A.weight", "F32", 4, 32,
-         ERR_UNSUPPORTED, "experts"},
+         ERR_INPUT, "has 0 experts"},
         {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight", "F32", 4, 32,
          ERR_INPUT, "twice"},
     };

@@ -17,6 +17,9 @@
 
 #define QUANT(rest) "{\"quantization_config\":{\"quant_method\":" rest "}}"
 
+#define MOE_OF(type, rest) "{\"model_type\":\"" type "\",\"architectures\":\"-\"," rest "}"
+#define MOE(rest)          MOE_OF("qwen3_moe", rest)
+
 static const char llama[] =
     "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_size\":64,"
     "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
@@ -91,7 +94,7 @@ static const verdict refused[] = {
      ERR_UNSUPPORTED, "gemma2"},
     {"{\"model_type\":\"gemma3\",\"architectures\":null,\"text_config\":{\"is_causal\":false}}",
      ERR_UNSUPPORTED, "is_causal"},
-    {"{\"model_type\":\"mixtral\"}", ERR_UNSUPPORTED, "mixtral"},
+    {"{\"model_type\":\"phimoe\"}", ERR_UNSUPPORTED, "phimoe"},
     {"{\"model_type\":\"-\"}", ERR_INPUT, "model_type"},
     {"{\"model_type\":7}", ERR_INPUT, "model_type"},
     {"{\"architectures\":[\"LlamaForSequenceClassification\"]}", ERR_UNSUPPORTED,
@@ -155,6 +158,21 @@ static const verdict refused[] = {
     {"{\"attention_chunk_size\":8192}", ERR_UNSUPPORTED, "attention_chunk_size"},
     {"{\"final_logit_softcapping\":30.0}", ERR_UNSUPPORTED, "final_logit_softcapping"},
     {"{\"num_experts\":8}", ERR_UNSUPPORTED, "num_experts"},
+    {MOE("\"num_experts\":4,\"num_experts_per_tok\":5"), ERR_INPUT, "5 of 4 experts"},
+    {MOE("\"num_experts\":2000"), ERR_INPUT, "num_experts"},
+    {MOE("\"num_experts\":0"), ERR_INPUT, "num_experts"},
+    {MOE("\"num_experts\":8,\"num_local_experts\":9"), ERR_UNSUPPORTED, "num_local_experts"},
+    {MOE("\"num_experts_per_tok\":0"), ERR_INPUT, "num_experts_per_tok"},
+    {MOE("\"moe_intermediate_size\":-1"), ERR_INPUT, "moe_intermediate_size"},
+    {MOE("\"norm_topk_prob\":\"yes\""), ERR_INPUT, "norm_topk_prob"},
+    {MOE("\"decoder_sparse_step\":0"), ERR_INPUT, "decoder_sparse_step"},
+    {MOE("\"mlp_only_layers\":3"), ERR_UNSUPPORTED, "mlp_only_layers"},
+    {MOE("\"mlp_only_layers\":[2]"), ERR_INPUT, "layers below 2"},
+    {MOE("\"mlp_only_layers\":[0.5]"), ERR_INPUT, "mlp_only_layers"},
+    {MOE("\"use_sliding_window\":true"), ERR_UNSUPPORTED, "use_sliding_window"},
+    {MOE_OF("olmoe", "\"clip_qkv\":8"), ERR_UNSUPPORTED, "clip_qkv"},
+    {MOE_OF("deepseek_v3", "\"n_routed_experts\":8"), ERR_UNSUPPORTED, "deepseek_v3"},
+    {MOE_OF("llama4_text", "\"num_local_experts\":8"), ERR_UNSUPPORTED, "llama4_text"},
     {"{\"is_causal\":false}", ERR_UNSUPPORTED, "is_causal"},
     {"{\"tie_word_embeddings\":\"yes\"}", ERR_INPUT, "tie_word_embeddings"},
     {"{\"attention_bias\":1}", ERR_INPUT, "attention_bias"},
@@ -311,6 +329,38 @@ START_TEST(reads_classic_llama)
     ck_assert(d_out == 32 && d_in == 64);
     model_proj_shape(&c, PROJ_DOWN, &d_out, &d_in);
     ck_assert(d_out == 64 && d_in == 128);
+}
+END_TEST
+
+START_TEST(reads_experts)
+{
+    model_config c;
+    err e = {0};
+    int d_out, d_in;
+    const char *qwen2 = MOE_OF("qwen2_moe", "\"num_hidden_layers\":4,\"decoder_sparse_step\":2,"
+                                            "\"mlp_only_layers\":[3],\"moe_intermediate_size\":24,"
+                                            "\"shared_expert_intermediate_size\":40");
+    ck_assert_msg(read_patched(qwen2, &c, &e) == ERR_NONE, "%s", e.msg);
+    ck_assert(c.experts.n == 60 && c.experts.top_k == 4 && c.experts.ffn_dim == 24);
+    ck_assert(!c.experts.normed && !c.experts.softmax_last && c.qkv_bias && !c.o_bias);
+    for (int i = 0; i < 4; i++) ck_assert_int_eq(!!(c.layer[i] & LAYER_EXPERTS), i == 1);
+    model_layer_shape(&c, 0, PROJ_UP, &d_out, &d_in);
+    ck_assert(d_out == 128 && d_in == 64);
+    model_layer_shape(&c, 1, PROJ_UP, &d_out, &d_in);
+    ck_assert(d_out == 40 && d_in == 64);
+    model_expert_shape(&c, PROJ_DOWN, &d_out, &d_in);
+    ck_assert(d_out == 64 && d_in == 24);
+
+    ck_assert_msg(read_patched(MOE("\"norm_topk_prob\":true"), &c, &e) == ERR_NONE, "%s", e.msg);
+    ck_assert(c.experts.n == 128 && c.experts.top_k == 8 && c.experts.normed && c.qk_norm);
+    ck_assert(!model_has_proj(&c, 1, PROJ_GATE) && model_has_proj(&c, 1, PROJ_O));
+    ck_assert_msg(read_patched(MOE_OF("mixtral", "\"num_local_experts\":3"), &c, &e) == ERR_NONE,
+                  "%s", e.msg);
+    ck_assert(c.experts.n == 3 && c.experts.top_k == 2 && c.experts.normed);
+    ck_assert(c.experts.ffn_dim == 128 && c.window == 0);
+    const char *granite = MOE_OF("granitemoe", "\"residual_multiplier\":0.5");
+    ck_assert_msg(read_patched(granite, &c, &e) == ERR_NONE, "%s", e.msg);
+    ck_assert(c.experts.softmax_last && c.residual_scale == 0.5F);
 }
 END_TEST
 
@@ -511,6 +561,7 @@ int main(void)
     tcase_add_loop_test(tc, refuses, 0, (int)(sizeof(refused) / sizeof(refused[0])));
     tcase_add_test(tc, not_json);
     tcase_add_test(tc, reads_classic_llama);
+    tcase_add_test(tc, reads_experts);
     tcase_add_test(tc, reads_both_rope_notations);
     tcase_add_loop_test(tc, reads_windows, 0, (int)(sizeof(windows) / sizeof(windows[0])));
     tcase_add_test(tc, families_differ);

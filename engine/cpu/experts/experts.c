@@ -1,0 +1,322 @@
+/* experts.c -- be_experts(): each row goes through the few experts that its scores name.
+ *
+ * The rows of a step, one for each expert that a row takes, are sorted by expert, and so, as the
+ * step's rows stand by adapter, by (expert, adapter).  Each expert that anybody takes is then one
+ * group of a grouped product (linear.c): a step reads the weights of these alone, and all threads
+ * share the panels of all of them.  At last each row's experts are summed in the order of their
+ * numbers.  So a row's bits do not depend on who else goes to its experts.
+ */
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "engine/base/round.h"
+#include "engine/cpu/linear.h"
+#include "engine/cpu/rows.h"
+
+enum {
+    SMALL_VALUES = 1 << 15, /* below: the fan-out costs more than it gives */
+    SOME_ROWS = 4,          /* that a thread takes at a time */
+};
+
+/* One expert of one row. */
+typedef struct choice {
+    int expert, slot; /* slot: its row among the sorted ones */
+    float weight;
+} choice;
+
+typedef struct experts_job {
+    const expert_set *set;
+    const row_kernels *kern;
+    const step *s;
+    int n_rows, dim, ffn, layer;
+    const float *x, *scores, *shared;
+    float *out;
+    choice *choice;       /* [n_rows][top_k], a row's in the order of experts */
+    int *first, *row;     /* [n + 1]: an expert's slots; [slots]: whose they are */
+    step_seg *seg;        /* [slots] */
+    linear_group *group;  /* [used] */
+    linear_out *outs;     /* [2 * used] */
+    float *rows, *hidden; /* [slots][dim]; [2][slots][ffn] */
+    int n_slot, n_group;
+    atomic_size_t next;
+} experts_job;
+
+/* ---------------------------------------------------------------------------- route -- */
+
+/* p becomes its softmax. */
+static void softmax(float *p, int n)
+{
+    float most = p[0], sum = 0;
+    for (int i = 1; i < n; i++) most = p[i] > most ? p[i] : most;
+    for (int i = 0; i < n; i++) sum += p[i] = expf(p[i] - most);
+    for (int i = 0; i < n; i++) p[i] /= sum;
+}
+
+/* The k highest of p, the highest first; of equal ones that with the lower number.  Whatever p
+ * holds, they are k different ones. */
+static void pick(const float *p, int n, int k, choice *out)
+{
+    bool taken[EXPERTS_MAX] = {false};
+    for (int i = 0; i < k; i++) {
+        int best = -1;
+        for (int e = 0; e < n; e++)
+            if (!taken[e] && (best < 0 || p[e] > p[best])) best = e;
+        taken[best] = true;
+        out[i] = (choice){.expert = best, .weight = p[best]};
+    }
+}
+
+static void sort_by_expert(choice *c, int k)
+{
+    for (int i = 1; i < k; i++) {
+        choice one = c[i];
+        int at = i;
+        for (; at > 0 && c[at - 1].expert > one.expert; at--) c[at] = c[at - 1];
+        c[at] = one;
+    }
+}
+
+static void route_row(const expert_set *set, const float *scores, choice *out)
+{
+    float p[EXPERTS_MAX], chosen[EXPERTS_MAX], sum = 0;
+    int k = set->top_k;
+    memcpy(p, scores, (size_t)set->n * sizeof(*p));
+    if (!set->softmax_last) softmax(p, set->n);
+    pick(p, set->n, k, out);
+    for (int i = 0; i < k; i++) chosen[i] = out[i].weight;
+    if (set->softmax_last) softmax(chosen, k);
+    for (int i = 0; i < k; i++) sum += chosen[i];
+    for (int i = 0; i < k; i++) out[i].weight = set->normed ? chosen[i] / sum : chosen[i];
+    sort_by_expert(out, k);
+}
+
+static void route_thread(void *arg, int thread)
+{
+    (void)thread;
+    experts_job *j = arg;
+    size_t from, to, k = (size_t)j->set->top_k;
+    while (pool_next_piece(&j->next, (size_t)j->n_rows, SOME_ROWS, &from, &to))
+        for (size_t i = from; i < to; i++)
+            route_row(j->set, j->scores + i * (size_t)j->set->n, j->choice + i * k);
+}
+
+/* Slots by expert, and within an expert in the order of the rows. */
+static void sort_rows(experts_job *j)
+{
+    int n = j->set->n, k = j->set->top_k, at = 0;
+    memset(j->first, 0, (size_t)(n + 1) * sizeof(*j->first));
+    for (int i = 0; i < j->n_slot; i++) j->first[j->choice[i].expert]++;
+    for (int e = 0; e <= n; e++) {
+        int here = j->first[e];
+        j->first[e] = at;
+        at += here;
+    }
+    for (int i = 0; i < j->n_slot; i++) {
+        choice *c = &j->choice[i];
+        c->slot = j->first[c->expert]++;
+        j->row[c->slot] = i / k;
+    }
+    memmove(j->first + 1, j->first, (size_t)n * sizeof(*j->first));
+    j->first[0] = 0;
+}
+
+/* ------------------------------------------------------------------------ the rows -- */
+
+static void gather_thread(void *arg, int thread)
+{
+    (void)thread;
+    experts_job *j = arg;
+    size_t from, to, dim = (size_t)j->dim;
+    while (pool_next_piece(&j->next, (size_t)j->n_slot, SOME_ROWS, &from, &to))
+        for (size_t i = from; i < to; i++)
+            memcpy(j->rows + i * dim, j->x + (size_t)j->row[i] * dim, dim * sizeof(float));
+}
+
+static void combine_thread(void *arg, int thread)
+{
+    (void)thread;
+    experts_job *j = arg;
+    size_t from, to, dim = (size_t)j->dim, k = (size_t)j->set->top_k;
+    while (pool_next_piece(&j->next, (size_t)j->n_rows, SOME_ROWS, &from, &to))
+        for (size_t i = from; i < to; i++) {
+            float *out = j->out + i * dim;
+            if (j->shared)
+                j->kern->bend(out, 1 / (1 + expf(-j->shared[i])), 0, dim);
+            else
+                memset(out, 0, dim * sizeof(*out));
+            for (size_t c = 0; c < k; c++) {
+                const choice *one = &j->choice[i * k + c];
+                j->kern->add(out, j->rows + (size_t)one->slot * dim, one->weight, dim);
+            }
+        }
+}
+
+static void run(backend *be, experts_job *j, size_t values, void (*fn)(void *arg, int thread))
+{
+    atomic_init(&j->next, 0);
+    if (values < SMALL_VALUES)
+        fn(j, 0);
+    else
+        pool_run(cpu_of(be)->pool, fn, j);
+}
+
+/* ---------------------------------------------------------------------- the groups -- */
+
+/* The segments of an expert's slots; how many.  *lora: some have LoRA on experts. */
+static int cut_segments(const experts_job *j, int first, int end, step_seg *out, bool *lora)
+{
+    const step_seg *from = j->s->seg;
+    int n = 0;
+    *lora = false;
+    for (int i = first; i < end; i++) {
+        while (j->row[i] >= from->row0 + from->n_rows) from++;
+        if (n == 0 || out[n - 1].lora != from->lora)
+            out[n++] = (step_seg){.row0 = i - first, .lora = from->lora};
+        out[n - 1].n_rows++;
+        *lora |= from->lora && from->lora->expert;
+    }
+    return n;
+}
+
+static void make_groups(experts_job *j)
+{
+    step_seg *seg = j->seg;
+    j->n_group = 0;
+    for (int e = 0; e < j->set->n; e++) {
+        int first = j->first[e], end = j->first[e + 1];
+        if (first == end) continue;
+        linear_group *g = &j->group[j->n_group++];
+        bool lora;
+        *g = (linear_group){.expert = e, .n_rows = end - first, .seg = seg};
+        g->n_seg = cut_segments(j, first, end, seg, &lora);
+        seg += g->n_seg;
+        if (!lora) g->seg = NULL;
+    }
+}
+
+/* From the gathered rows into `hidden`: gates, then ups. */
+static void aim_up(experts_job *j)
+{
+    size_t ffn = (size_t)j->ffn;
+    float *up = j->hidden + (size_t)j->n_slot * ffn;
+    for (int i = 0; i < j->n_group; i++) {
+        linear_group *g = &j->group[i];
+        size_t slot = (size_t)j->first[g->expert];
+        linear_out *o = &j->outs[2 * i];
+        o[0] = (linear_out){
+            .y = j->hidden + slot * ffn, .w = j->set->gate[g->expert], .lora_proj = PROJ_GATE};
+        o[1] = (linear_out){.y = up + slot * ffn, .w = j->set->up[g->expert], .lora_proj = PROJ_UP};
+        g->x = j->rows + slot * (size_t)j->dim;
+        g->outs = o;
+        g->n_out = 2;
+    }
+}
+
+/* From the gated rows to where the gathered ones were. */
+static void aim_down(experts_job *j)
+{
+    for (int i = 0; i < j->n_group; i++) {
+        linear_group *g = &j->group[i];
+        size_t slot = (size_t)j->first[g->expert];
+        linear_out *o = &j->outs[2 * i];
+        *o = (linear_out){.y = j->rows + slot * (size_t)j->dim,
+                          .w = j->set->down[g->expert],
+                          .lora_proj = PROJ_DOWN};
+        g->x = j->hidden + slot * (size_t)j->ffn;
+        g->outs = o;
+        g->n_out = 1;
+    }
+}
+
+/* ---------------------------------------------------------------------------- whole -- */
+
+static size_t part(char **at, size_t bytes)
+{
+    size_t padded = round_up_size(bytes, 64);
+    if (*at) *at += padded;
+    return padded;
+}
+
+/* What routes take for so many rows; their places, where j is not NULL. */
+static size_t place_routes(experts_job *j, char *mem, int n_rows, int n, int k)
+{
+    size_t slots = (size_t)n_rows * (size_t)k, sum = 0;
+    size_t used = slots < (size_t)n ? slots : (size_t)n;
+    char *at = mem;
+    void *place[6];
+    const size_t bytes[6] = {slots * sizeof(choice),      ((size_t)n + 1) * sizeof(int),
+                             slots * sizeof(int),         slots * sizeof(step_seg),
+                             used * sizeof(linear_group), 2 * used * sizeof(linear_out)};
+    for (int i = 0; i < 6; i++) {
+        place[i] = at;
+        sum += part(&at, bytes[i]);
+    }
+    if (!j) return sum;
+    j->choice = place[0];
+    j->first = place[1];
+    j->row = place[2];
+    j->seg = place[3];
+    j->group = place[4];
+    j->outs = place[5];
+    return sum;
+}
+
+void cpu_experts_most(const step_bounds *most, size_t bytes[CPU_SCRATCHES])
+{
+    if (most->experts == 0) return;
+    size_t slots = (size_t)most->rows * (size_t)most->top_k;
+    size_t used = slots < (size_t)most->experts ? slots : (size_t)most->experts;
+    step_bounds wide = *most;
+    wide.rows = (int)(slots + 15 * used); /* each expert's rows fill whole tiles */
+    wide.cols = most->dim > most->expert_dim ? most->dim : most->expert_dim;
+    size_t grouped[CPU_SCRATCHES] = {0};
+    cpu_linear_groups_most(&wide, grouped);
+    for (int i = 0; i < CPU_SCRATCHES; i++)
+        if (grouped[i] > bytes[i]) bytes[i] = grouped[i];
+    bytes[SCRATCH_JOBS] = cpu_linear_groups_bytes((int)used);
+    bytes[SCRATCH_ROUTES] = place_routes(NULL, NULL, most->rows, most->experts, most->top_k);
+    bytes[SCRATCH_EXPERT] = slots * (size_t)most->dim * sizeof(float);
+    bytes[SCRATCH_HIDDEN] = 2 * slots * (size_t)most->expert_dim * sizeof(float);
+}
+
+static bool take_scratch(backend *be, experts_job *j)
+{
+    int n = j->set->n, k = j->set->top_k;
+    size_t slots = (size_t)j->n_slot;
+    char *routes = cpu_scratch(be, SCRATCH_ROUTES, place_routes(NULL, NULL, j->n_rows, n, k));
+    j->rows = cpu_scratch(be, SCRATCH_EXPERT, slots * (size_t)j->dim * sizeof(float));
+    j->hidden = cpu_scratch(be, SCRATCH_HIDDEN, 2 * slots * (size_t)j->ffn * sizeof(float));
+    if (!routes || !j->rows || !j->hidden) return false;
+    (void)place_routes(j, routes, j->n_rows, n, k);
+    return true;
+}
+
+void cpu_experts(backend *be, float *out, const float *x, const expert_set *set,
+                 const float *scores, const float *shared, const step *s, int layer)
+{
+    experts_job j = {.set = set,
+                     .kern = rows_kernels_of(cpu_of(be)->isa),
+                     .s = s,
+                     .n_rows = s->n_rows,
+                     .dim = set->gate[0]->cols,
+                     .ffn = set->gate[0]->rows,
+                     .layer = layer,
+                     .x = x,
+                     .scores = scores,
+                     .shared = shared,
+                     .out = out,
+                     .n_slot = s->n_rows * set->top_k};
+    size_t slots = (size_t)j.n_slot, values = slots * (size_t)j.dim;
+    if (!take_scratch(be, &j)) return;
+    run(be, &j, (size_t)j.n_rows * (size_t)set->n * 8, route_thread);
+    sort_rows(&j);
+    make_groups(&j);
+    run(be, &j, values, gather_thread);
+    aim_up(&j);
+    cpu_linear_groups(be, j.group, j.n_group, layer);
+    cpu_gate(be, set->act, j.hidden, j.hidden + slots * (size_t)j.ffn, slots * (size_t)j.ffn);
+    aim_down(&j);
+    cpu_linear_groups(be, j.group, j.n_group, layer);
+    run(be, &j, values, combine_thread);
+}
