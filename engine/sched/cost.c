@@ -1,4 +1,4 @@
-/* cost.c -- least squares with forgetting over five terms, none of them negative.
+/* cost.c -- least squares with forgetting over six terms, none of them negative.
  *
  * Kept are the weighted sums of f f' and f y (the information form: nothing in it can grow without
  * bound, however one-sided the work is); the coefficients are brought to their minimum by
@@ -24,18 +24,25 @@ static const double clip = 4;        /* a residual beyond so many spreads counts
 
 enum { TILE = 32, SWEEPS = 100 };
 
-static void terms_of(const cost_work *w, double *f)
+static void terms_of(const cost_model *c, const cost_work *w, double *f)
 {
     f[0] = 1;
     f[1] = w->prefill / 64;
     f[2] = w->decode / 8;
     f[3] = w->attended / 65536;
     f[4] = w->ranks / 64;
+    f[5] = 1 - pow(c->spared, w->prefill + w->decode);
 }
 
 void cost_init(cost_model *c)
 {
     memset(c, 0, sizeof(*c));
+    c->spared = 1;
+}
+
+void cost_experts(cost_model *c, int n, int top_k)
+{
+    c->spared = n > 0 ? 1 - (double)top_k / n : 1;
 }
 
 static double dot(const double *a, const double *b)
@@ -54,14 +61,14 @@ static double at_rest(const cost_model *c, const double *f)
 double cost_at_rest(const cost_model *c, const cost_work *w)
 {
     double f[COST_TERMS];
-    terms_of(w, f);
+    terms_of(c, w, f);
     return at_rest(c, f);
 }
 
 double cost_predict(const cost_model *c, const cost_work *w)
 {
     double f[COST_TERMS];
-    terms_of(w, f);
+    terms_of(c, w, f);
     return at_rest(c, f) * exp(c->pace);
 }
 
@@ -140,7 +147,7 @@ void cost_observe(cost_model *c, const cost_work *w, double took_us)
 {
     if (!(took_us > 0) || !isfinite(took_us)) return;
     double f[COST_TERMS];
-    terms_of(w, f);
+    terms_of(c, w, f);
     double predicted = at_rest(c, f), residual = took_us - predicted;
     double error = fmin(1, fabs(took_us - cost_predict(c, w)) / took_us);
     see_pace(c, predicted, took_us);

@@ -1,7 +1,8 @@
 /* cost.h -- how long a step will take: a linear model, fitted while it serves.
  *
  * Time is predicted from what a step holds: a constant, prompt tokens, decode rows, positions
- * attended to, and ranks of the adapters it reads.  Least squares with forgetting (Ljung,
+ * attended to, ranks of the adapters it reads, and, of a mixture of experts, the share of them that
+ * so many rows take together.  Least squares with forgetting (Ljung,
  * "System Identification", 11.2) follows the machine; coefficients are kept from becoming
  * negative, so more work never looks cheaper, and one step that the system interrupted moves the
  * model only a little.  Errors count in proportion to the step, and what the latest fifteen
@@ -19,7 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { COST_TERMS = 5, COST_LEARNING = 8 /* steps before anyone should believe it */ };
+enum { COST_TERMS = 6, COST_LEARNING = 8 /* steps before anyone should believe it */ };
 
 typedef struct cost_work {
     double prefill;  /* prompt tokens */
@@ -38,12 +39,16 @@ typedef struct cost_model {
     double error;  /* mean |predicted - took| / took, each at most 1, over about 50 steps */
     double recent; /* the same over about 10: while it is large, old steps are forgotten fast */
     uint64_t n;
-    double run; /* log of took over predicted: the least of the latest that err to one side */
-    int run_n;  /* how many these are */
+    double run;    /* log of took over predicted: the least of the latest that err to one side */
+    int run_n;     /* how many these are */
+    double spared; /* share of its experts that one row does not take; 1: there are none */
     uint64_t rescaled; /* n when that was last believed */
 } cost_model;
 
 void cost_init(cost_model *c);
+/* Each row takes top_k of n experts: a step reads those that any of its rows takes.  n 0: there are
+ * none.  Before the first step. */
+void cost_experts(cost_model *c, int n, int top_k);
 
 /* Microseconds; 0 as long as nothing was observed. */
 double cost_predict(const cost_model *c, const cost_work *w);

@@ -424,7 +424,9 @@ static void take_config(sched *sc, const sched_config *cfg)
     sc->cap = sc->most_inside = cfg->max_queued + cfg->max_seqs;
     int64_t most = (int64_t)sc->n_pages * sc->page_tokens;
     sc->max_context = most < limit ? (int)most : limit;
+    const experts_config *x = &model_get_config(sc->m)->experts;
     cost_init(&sc->cost);
+    cost_experts(&sc->cost, x->n, x->top_k);
     for (int i = 0; i < SLO_CLASS_MAX; i++) sc->surprise[i][0] = sc->surprise[i][1] = 1;
     sc->stats.healthy = true;
     sc->stats.n_pages = sc->n_pages;

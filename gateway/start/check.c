@@ -51,6 +51,21 @@ static int print_diff(const arguments *a, const config *wanted)
     return EXIT_SUCCESS;
 }
 
+/* ", 60 experts of 1408 (2 layers have none), 4 for each token, one of 5632 for all"; or nothing. */
+static void describe_experts(const model_config *c, char *out, size_t size)
+{
+    const experts_config *x = &c->experts;
+    char dense[64] = "", shared[64] = "";
+    int n = 0;
+    out[0] = 0;
+    for (int i = 0; i < c->n_layer; i++) n += c->layer[i] & LAYER_EXPERTS ? 0 : 1;
+    if (x->n == 0) return;
+    if (n > 0) snprintf(dense, sizeof(dense), " (%d layers have none)", n);
+    if (x->shared_dim > 0) snprintf(shared, sizeof(shared), ", one of %d for all", x->shared_dim);
+    snprintf(out, size, ", %d experts of %d%s, %d for each token%s", x->n, x->ffn_dim, dense,
+             x->top_k, shared);
+}
+
 int verb_check(const arguments *a)
 {
     err e;
@@ -72,7 +87,7 @@ int verb_check(const arguments *a)
     }
     if (model_config_read(c.model_path, &mc, &e)) return arguments_fail(&e);
     if (tokenizer_load(&tok, c.model_path, &e)) return arguments_fail(&e);
-    char device[512], draft[256];
+    char device[512], draft[256], experts[192];
     char room[64] = "what the model leaves";
     const double gib = (double)(1 << 30);
     if (device_describe(&c, device, sizeof(device), &e)) return arguments_fail(&e);
@@ -90,17 +105,18 @@ int verb_check(const arguments *a)
         (void)err_context(&e, "model.draft");
         return arguments_fail(&e);
     }
+    describe_experts(&mc, experts, sizeof(experts));
     printf("config       %s: fine\n"
            "certificate  %s: %s\n"
-           "model        %s, %d layers of %d, %d heads (%d kv), vocabulary %d\n"
+           "model        %s, %d layers of %d, %d heads (%d kv)%s, vocabulary %d\n"
            "weights      %s, %.2f GiB in the files, %s %.2f GiB in memory\n"
            "draft        %s\n"
            "backend      %s\n"
            "context      %d tokens at most\n"
            "memory       %s of KV pages and adapters, %lld MiB of adapters' copies\n"
            "storage      %s%s\n",
-           a->file, cert, good, mc.family, mc.n_layer, mc.dim, mc.n_head, mc.n_kv_head, mc.n_vocab,
-           weights.format, (double)weights.file_bytes / gib, served_as(&weights),
+           a->file, cert, good, mc.family, mc.n_layer, mc.dim, mc.n_head, mc.n_kv_head, experts,
+           mc.n_vocab, weights.format, (double)weights.file_bytes / gib, served_as(&weights),
            (double)weights.memory_bytes / gib, draft, device,
            mc.max_pos < c.engine_max_context ? mc.max_pos : (int)c.engine_max_context, room,
            (long long)(c.adapters_host_memory >> 20),

@@ -4,7 +4,7 @@
  *   bench_engine MODEL_DIR [prompt[-N]|base-N|lora-N|sample]
  *
  * Prints one line of JSON: seconds for a step of one decode row, of eight, of eight with eight
- * random r=16 adapters on all seven layers, and for a prompt of 512 tokens; medians.  Bytes of the
+ * random r=16 adapters on all seven layers (and on all experts), and for a prompt of 512 tokens; medians.  Bytes of the
  * weights that a decode step reads, and the multiply-adds of the prompt's linear layers, stand
  * beside.  With a second word only that is done, over and over, for a profiler to look at; "sample"
  * is eight rows with their tokens drawn, by top-k 40 and, step by step in turn, by top-p alone.
@@ -53,26 +53,41 @@ static float *noise(size_t n)
     return v;
 }
 
+/* The i-th matrix that an adapter wraps: projections of all layers, then those of experts.  False:
+ * its layer has no such projection. */
+static bool shape_of(const model_config *c, int i, int *d_out, int *d_in)
+{
+    int expert = i - c->n_layer * PROJ_COUNT;
+    int layer = expert < 0 ? i / PROJ_COUNT : expert / LORA_EXPERT_PROJS / c->experts.n;
+    if (expert < 0) {
+        model_layer_shape(c, layer, (proj)(i % PROJ_COUNT), d_out, d_in);
+        return model_has_proj(c, layer, (proj)(i % PROJ_COUNT));
+    }
+    model_expert_shape(c, (proj)(PROJ_GATE + expert % LORA_EXPERT_PROJS), d_out, d_in);
+    return c->layer[layer] & LAYER_EXPERTS;
+}
+
 static void make_adapters(void)
 {
     const model_config *c = model_get_config(m);
+    int n_mat = c->n_layer * (PROJ_COUNT + c->experts.n * LORA_EXPERT_PROJS);
     err e;
     for (int a = 0; a < STREAMS; a++) {
-        lora_mat *mat = calloc((size_t)c->n_layer * PROJ_COUNT, sizeof(*mat));
+        lora_mat *mat = calloc((size_t)n_mat, sizeof(*mat));
         if (!mat) abort();
         size_t bytes = 0;
-        for (int i = 0; i < c->n_layer * PROJ_COUNT; i++) {
+        for (int i = 0; i < n_mat; i++) {
             int d_out, d_in;
-            model_proj_shape(c, (proj)(i % PROJ_COUNT), &d_out, &d_in);
+            if (!shape_of(c, i, &d_out, &d_in)) continue;
             bytes += be_lora_a_bytes(be, c->type, RANK, d_in);
             bytes += be_lora_b_bytes(be, c->type, RANK, d_out);
         }
         char *at =
             be_alloc(be, bytes); /* one slab an adapter, as adapters/residency/residency.c has */
         if (!at) abort();
-        for (int i = 0; i < c->n_layer * PROJ_COUNT; i++) {
+        for (int i = 0; i < n_mat; i++) {
             int d_out, d_in;
-            model_proj_shape(c, (proj)(i % PROJ_COUNT), &d_out, &d_in);
+            if (!shape_of(c, i, &d_out, &d_in)) continue;
             float *x = noise((size_t)RANK * (size_t)(d_in > d_out ? d_in : d_out));
             void *pa = at, *pb = at + be_lora_a_bytes(be, c->type, RANK, d_in);
             at = (char *)pb + be_lora_b_bytes(be, c->type, RANK, d_out);
@@ -82,6 +97,8 @@ static void make_adapters(void)
         }
         views[a] = (lora_view){
             .adapter_id = (uint64_t)a + 1, .n_layer = c->n_layer, .rank_max = RANK, .mat = mat};
+        views[a].n_expert = c->experts.n;
+        if (c->experts.n > 0) views[a].expert = mat + c->n_layer * PROJ_COUNT;
     }
 }
 
@@ -180,13 +197,16 @@ static void compare_draws(void)
 static double linear_flop(int rows)
 {
     const model_config *c = model_get_config(m);
-    double layer = 0;
-    for (int p = 0; p < PROJ_COUNT; p++) {
-        int d_out, d_in;
-        model_proj_shape(c, (proj)p, &d_out, &d_in);
-        layer += (double)d_out * d_in;
+    double sum = 0;
+    for (int i = 0; i < c->n_layer * PROJ_COUNT; i++) {
+        int d_out, d_in, layer = i / PROJ_COUNT, p = i % PROJ_COUNT;
+        bool mixed = c->layer[layer] & LAYER_EXPERTS && p >= PROJ_GATE;
+        model_layer_shape(c, layer, (proj)p, &d_out, &d_in);
+        if (model_has_proj(c, layer, (proj)p)) sum += (double)d_out * d_in;
+        if (mixed) model_expert_shape(c, (proj)p, &d_out, &d_in);
+        if (mixed) sum += (double)c->experts.top_k * d_out * d_in;
     }
-    return 2 * layer * c->n_layer * rows;
+    return 2 * sum * rows;
 }
 
 int main(int argc, char **argv)

@@ -5,6 +5,7 @@
 #   sh tests/bench/run.sh CASE [--json FILE]
 #
 # decode-1, lora-8, streams-8, prompt-512, long-context:
+# moe: LORAD_BENCH_THREADS=1 counts one thread's processor time, which other work beside does not move.
 # LORAD_BENCH_ISA=portable|avx2|avx512|avx512bf16|amx takes that instruction set instead of the
 # best, LORAD_BENCH_SIZE=135M the small model.
 #
@@ -16,7 +17,7 @@ cd "$(dirname "$0")/../.."
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-tpot sim-tpot-kept sim-tpot-slow sim-million plan-cost"
 cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 long-context kv-int8 top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters peer-q8_0 peer-q4_0 peer-q4_k_s https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft causes breach punica-distinct
     punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu streams-2000 slowloris loratop stats-cost schemas schema-cost schemathesis
-    disk-full db-locked kill-9 upload-room fuzz oom lengths spec spec-draft tpot-wire"
+    disk-full db-locked kill-9 upload-room fuzz oom lengths spec spec-draft tpot-wire moe"
 json=
 [ $# -gt 0 ] || set -- --list
 case $1 in
@@ -477,8 +478,25 @@ sys.exit(0 if figure >= asked else 1)
 PY
 fi
 size=${LORAD_BENCH_SIZE:-1.1B}
+[ "$name" != moe ] || size=moe
 model=build/bench/$size
 [ -e "$model/config.json" ] || python3 tests/tools/make_random_model.py "$size" "$model" >&2
+if [ "$name" = moe ]; then
+    # Eight streams on a Qwen3-MoE, with adapters on attention and on every expert and bare, in turns.
+    out=$(for i in 1 2 3 4 5 6 7; do $bin/bench_engine "$model" base-8 && $bin/bench_engine "$model" lora-8; done)
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, os, statistics, sys
+runs = [json.loads(line)["decode_s"] for line in sys.argv[1].splitlines()]
+ratios = [base / lora for base, lora in zip(runs[::2], runs[1::2])]
+figure = statistics.median(ratios)
+print(f"moe {figure:.3f} of base, median of {len(ratios)} ({min(ratios):.2f} to {max(ratios):.2f}), "
+      f"{8 / statistics.median(runs[::2]):.0f} tokens/s bare, load {os.getloadavg()[0]:.0f} (asked 0.8): "
+      f"{'ok' if figure >= 0.8 else 'short'}")
+sys.exit(0 if figure >= 0.8 else 1)
+PY
+fi
 if [ "$name" = decode-1 ]; then
     # Bandwidth of a shared machine can double within a minute: the two are measured in turns.
     out=$(for i in 1 2 3 4 5; do $bin/bench_machine && $bin/bench_engine "$model" base-1; done)

@@ -4,7 +4,7 @@
 Usage: make_random_model.py SIZE DIRECTORY [--adapters N] [--rank R] [--seed S]
 
 SIZE is tiny, 15M, 135M or 1.1B: Llama architecture with the shapes that benchmarks are quoted for; 135M-152k is
-135M with the vocabulary of a larger family.
+135M with the vocabulary of a larger family; moe is a Qwen3-MoE of 450 MB, 32 experts of which a row takes 4.
 The answers are noise; speed, memory and every code path are those of a real model.  DIRECTORY gets
 the model (config, safetensors, tokenizer, chat template); DIRECTORY/adapters/r000 ... get what
 PEFT would have saved, on all seven linear layers.  Needs the standard library alone; 1.1B takes
@@ -26,7 +26,9 @@ SIZES = {"tiny": (64, 2, 4, 2, 160, 1024),
          "15M": (288, 6, 6, 6, 768, 32000),
          "135M": (576, 30, 9, 3, 1536, 49152),
          "135M-152k": (576, 30, 9, 3, 1536, 151936),
-         "1.1B": (2048, 22, 32, 4, 5632, 32000)}
+         "1.1B": (2048, 22, 32, 4, 5632, 32000),
+         "moe": (1024, 6, 16, 4, 320, 16384)}
+EXPERTS, PER_TOKEN = 32, 4  # of moe
 BLOCK = 1 << 18  # values
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHATML = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
@@ -85,9 +87,11 @@ def modules(size):
     """(name, d_out, d_in) of the linear layers of one block."""
     dim, _, heads, kv_heads, ffn, _ = SIZES[size]
     kv = dim // heads * kv_heads
+    mlps = [f"mlp.experts.{i}" for i in range(EXPERTS)] if size == "moe" else ["mlp"]
     return [("self_attn.q_proj", dim, dim), ("self_attn.k_proj", kv, dim),
-            ("self_attn.v_proj", kv, dim), ("self_attn.o_proj", dim, dim),
-            ("mlp.gate_proj", ffn, dim), ("mlp.up_proj", ffn, dim), ("mlp.down_proj", dim, ffn)]
+            ("self_attn.v_proj", kv, dim), ("self_attn.o_proj", dim, dim)] + [
+                (f"{mlp}.{name}", d_out, d_in) for mlp in mlps for name, d_out, d_in in
+                (("gate_proj", ffn, dim), ("up_proj", ffn, dim), ("down_proj", dim, ffn))]
 
 
 def write_weights(where, size, noise):
@@ -100,6 +104,11 @@ def write_weights(where, size, noise):
                     for name, d_out, d_in in modules(size)]
         tensors += [(prefix + "input_layernorm.weight", [dim], 0),
                     (prefix + "post_attention_layernorm.weight", [dim], 0)]
+        if size == "moe":
+            heads = SIZES[size][2]
+            tensors += [(prefix + "mlp.gate.weight", [EXPERTS, dim], round(2 * dim ** -0.5, 4)),
+                        (prefix + "self_attn.q_norm.weight", [dim // heads], 0),
+                        (prefix + "self_attn.k_norm.weight", [dim // heads], 0)]
     tensors += [("model.norm.weight", [dim], 0),
                 ("lm_head.weight", [vocab, dim], round(2 * dim ** -0.5, 4))]
     half = len(tensors) // 2
@@ -173,7 +182,7 @@ def write_adapter(where, size, rank, noise):
         "inference_mode": True, "r": rank, "lora_alpha": 2 * rank, "lora_dropout": 0.0,
         "bias": "none", "fan_in_fan_out": False, "use_rslora": False, "use_dora": False,
         "modules_to_save": None, "rank_pattern": {}, "alpha_pattern": {},
-        "target_modules": [name.split(".")[1] for name, _, _ in modules(size)]})
+        "target_modules": sorted({name.split(".")[-1] for name, _, _ in modules(size)})})
 
 
 def write_json(path, value):
@@ -199,8 +208,13 @@ def main():
     for i in range(args.adapters):
         write_adapter(os.path.join(args.directory, "adapters", f"r{i:03}"), args.size, args.rank,
                       noise)
+    family = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    if args.size == "moe":
+        family = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "head_dim": dim // heads,
+                  "num_experts": EXPERTS, "num_experts_per_tok": PER_TOKEN, "moe_intermediate_size": ffn,
+                  "norm_topk_prob": True}
     write_json(os.path.join(args.directory, "config.json"), {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": dim,
+        **family, "hidden_size": dim,
         "num_hidden_layers": layers, "num_attention_heads": heads,
         "num_key_value_heads": kv_heads, "intermediate_size": ffn, "vocab_size": vocab,
         "max_position_embeddings": 4096, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,

@@ -199,6 +199,28 @@ START_TEST(what_is_not_seen_is_not_forgotten)
 }
 END_TEST
 
+/* Steps that read the experts that any of their rows takes: 8 of 64, 500 us each. */
+START_TEST(experts_are_read_once_for_all_rows)
+{
+    cost_model with, without;
+    double error[2] = {0};
+    cost_init(&with);
+    cost_init(&without);
+    cost_experts(&with, 64, 8);
+    for (int i = 0; i < 2000; i++) {
+        cost_work w = {.decode = 1 + i * 7 % 48, .attended = 1000};
+        double us = 3000 + 100 * w.decode + 64 * 500 * (1 - pow(1 - 8.0 / 64, w.decode));
+        for (int k = 0; k < 2; k++) {
+            cost_model *c = k ? &without : &with;
+            if (i > 500) error[k] += fabs(cost_predict(c, &w) - us) / us / 1499;
+            cost_observe(c, &w, us);
+        }
+    }
+    ck_assert_double_lt(error[0], 0.02);
+    ck_assert_double_gt(error[1], 0.05);
+}
+END_TEST
+
 /* A machine whose speed comes and goes by a third within tens of steps, as one that others
  * share. */
 START_TEST(follows_the_pace_of_a_shared_machine)
@@ -286,6 +308,7 @@ int main(void)
     tcase_add_test(tc, one_sided_work_never_breaks_it);
     tcase_add_test(tc, what_is_no_time_is_ignored);
     tcase_add_test(tc, what_is_not_seen_is_not_forgotten);
+    tcase_add_test(tc, experts_are_read_once_for_all_rows);
     tcase_add_test(tc, follows_the_pace_of_a_shared_machine);
     tcase_add_test(tc, a_recorded_trace_is_predicted);
     tcase_add_test(tc, a_chunk_is_the_most_that_fits);
