@@ -31,8 +31,8 @@ err_code model_files_find(model_files *f, const char *module, const char *suffix
 err_code model_files_find_rows(model_files *f, const char *module, int whole, int row0, int rows,
                                int cols, stored *out, err *e);
 
-/* Rows [row0, row0 + rows) of the slice-th of n_slice matrices of `whole` rows, all in one tensor of
- * three dimensions, whose whole name this is.  ERR_UNSUPPORTED also where a folder has it
+/* Rows [row0, row0 + rows) of the slice-th of n_slice matrices of `whole` rows, all in one tensor
+ * of three dimensions, whose whole name this is.  ERR_UNSUPPORTED also where a folder has it
  * quantised. */
 typedef struct stored_slice {
     int slice, n_slice, whole, row0;

@@ -51,7 +51,7 @@ static int print_diff(const arguments *a, const config *wanted)
     return EXIT_SUCCESS;
 }
 
-/* ", 60 experts of 1408 (2 layers have none), 4 for each token, one of 5632 for all"; or nothing. */
+/* ", 60 experts of 1408 (2 layers have none), 4 for each token, one of 5632 for all"; or "". */
 static void describe_experts(const model_config *c, char *out, size_t size)
 {
     const experts_config *x = &c->experts;

@@ -5,7 +5,7 @@
 #   sh tests/bench/run.sh CASE [--json FILE]
 #
 # decode-1, lora-8, streams-8, prompt-512, long-context:
-# moe: LORAD_BENCH_THREADS=1 counts one thread's processor time, which other work beside does not move.
+# moe: LORAD_BENCH_THREADS=1 counts one thread's processor time, which load beside does not move.
 # LORAD_BENCH_ISA=portable|avx2|avx512|avx512bf16|amx takes that instruction set instead of the
 # best, LORAD_BENCH_SIZE=135M the small model.
 #
@@ -482,7 +482,7 @@ size=${LORAD_BENCH_SIZE:-1.1B}
 model=build/bench/$size
 [ -e "$model/config.json" ] || python3 tests/tools/make_random_model.py "$size" "$model" >&2
 if [ "$name" = moe ]; then
-    # Eight streams on a Qwen3-MoE, with adapters on attention and on every expert and bare, in turns.
+    # Eight streams on a Qwen3-MoE, bare and with adapters on attention and every expert, in turns.
     out=$(for i in 1 2 3 4 5 6 7; do $bin/bench_engine "$model" base-8 && $bin/bench_engine "$model" lora-8; done)
     echo "$out"
     [ -z "$json" ] || echo "$out" >"$json"

@@ -123,6 +123,7 @@ tui/top: tui engine/program gateway/admin_proto.h engine/base
 tests:
 tests/adapters: adapters/format adapters/residency adapters/store engine/model tests/engine tests/emu/cuda_rt/emu_rt.h tests/gpu/device_here.h
 tests/adapters/store: tests/storage/smalldisk.h
+tests/engine/cpu: engine/model/quantise.h
 tests/bench: engine engine/base engine/sched engine/cpu/cpu.h engine/grammar engine/model engine/sample tui/top/replay.h tui/top/view.h
 tests/e2e: engine/backend.h engine/text tests/emu/cuda_rt/emu_rt.h
 tests/emu: engine/base engine/cuda

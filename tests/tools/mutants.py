@@ -49,7 +49,7 @@ _rule("quant.high-bits", "engine/cpu/quant.c",
       "if (bits == 6) add_two(to + n / 2, code, n, 4);", "if (bits == 6) add_two(to + n / 2, code, n, 2);",
       "engine.test_quant", "codes of six bits keep the two highest")
 _rule("quant.native", "engine/model/model_weights.c",
-      "return asked && l->by_codes && w->matrix && w->s.src.read_row;", "return false;",
+      "return asked && l->by_codes && w->matrix && !w->exact && w->s.src.read_row;", "return false;",
       "engine.test_quant", "quantised matrices are served by their codes")
 _rule("quant.dora", "engine/cpu/dora.c",
       "quant_panel_f32(g->panel, g->w, panel);", "memset(g->panel, 0, one.panel_bytes);",
@@ -713,7 +713,7 @@ _rule("family.whole-norm", "engine/model/model.c",
       "q_norm = k_norm = NULL;", "",
       "adapters.test_golden", "queries that were normed as one row are not normed by head")
 _rule("family.unread-field", "engine/model/model_config.c",
-      "!(f->reads & fields[i].reads))", "!fields[i].reads)",
+      "!(reads & fields[i].reads))", "!fields[i].reads)",
       "engine.test_model_config", "a field that another family reads is refused")
 _rule("family.wrapped-cap", "engine/model/model_config.c",
       'if (c->wrapped && config_is_set(j, "final_logit_softcapping"))', "if (false)",
@@ -721,6 +721,39 @@ _rule("family.wrapped-cap", "engine/model/model_config.c",
 _rule("family.norm-bias", "engine/model/model.c",
       "m->x, norm, bias, c->norm_eps,", "m->x, norm, bias ? NULL : bias, c->norm_eps,",
       "adapters.test_golden", "StarCoder 2's norms have biases")
+_rule("experts.first-of-equals", "engine/cpu/experts/experts.c",
+      "p[e] > p[best]))", "p[e] >= p[best]))",
+      "cpu.test_experts", "of equal scores the expert with the lower number comes first")
+_rule("experts.normed", "engine/cpu/experts/experts.c",
+      "set->normed ? chosen[i] / sum : chosen[i];", "chosen[i];",
+      "cpu.test_experts adapters.test_golden", "the chosen experts' weights sum to one where the family says so")
+_rule("experts.segments", "engine/cpu/experts/experts.c",
+      "if (n == 0 || out[n - 1].lora != from->lora)", "if (n == 0)",
+      "cpu.test_experts adapters.test_golden", "each row of an expert meets its own adapter")
+_rule("experts.whose-lora", "engine/cpu/linear.c",
+      "return lora_expert(sg->lora, job->layer, job->expert,", "return lora_expert(sg->lora, job->layer, 0 * job->expert,",
+      "cpu.test_experts adapters.test_golden", "each expert has LoRA of its own")
+_rule("experts.reserved", "engine/cpu/experts/experts.c",
+      "wide.rows = (int)(slots + 15 * used);", "wide.rows = (int)slots;",
+      "cpu.test_experts", "steps with experts stay within what was reserved")
+_rule("experts.shared-part", "engine/cpu/experts/experts.c",
+      "1 / (1 + expf(-j->shared[i]))", "1",
+      "cpu.test_experts adapters.test_golden", "the shared expert is multiplied by its gate")
+_rule("experts.softmax-last", "engine/cpu/experts/experts.c",
+      "if (set->softmax_last) softmax(chosen, k);", "",
+      "adapters.test_golden", "Granite's weights are a softmax over the chosen scores")
+_rule("experts.slice", "engine/model/model_files.c",
+      "(size_t)at->slice * (size_t)at->whole + (size_t)at->row0;", "(size_t)at->slice * (size_t)at->whole;",
+      "adapters.test_golden", "ups stand behind gates in a tensor of all experts")
+_rule("experts.dense-layers", "engine/model/model_config.c",
+      "if ((i + 1) % every != 0) c->layer[i] &= (uint8_t)~LAYER_EXPERTS;", "",
+      "engine.test_model_config adapters.test_golden", "layers between those with experts have one MLP")
+_rule("experts.number", "adapters/format/layout.c",
+      "(tn.expert >= base->experts.n ||", "(tn.expert > base->experts.n ||",
+      "adapters.test_experts", "an adapter for more experts than there are is refused")
+_rule("experts.cost", "engine/sched/cost.c",
+      "c->spared = n > 0 ? 1 - (double)top_k / n : 1;", "c->spared = n > 0 ? 1 : 1;",
+      "engine.test_cost", "a step costs the experts that its rows take together")
 _rule("cuda.nothing-of-a-split", "engine/cuda/attend.cu",
       "if (state[0] == -INFINITY && all_m == -INFINITY) continue;", "",
       "emu.test_attend", "sums of a split that no row sees are not read")

@@ -169,7 +169,7 @@ START_TEST(meets_the_oracle_and_itself)
                   most);
     check_company(&r, got, false);
     run(&r, 0, ROWS, true, bare);
-    ck_assert(memcmp(bare, got, sizeof bare) != 0);
+    ck_assert_float_ne(bare[0], got[0]);
     ck_assert_mem_eq(bare + ROWS / 4 * DIM + DIM, got + ROWS / 4 * DIM + DIM, 20 * DIM * 4);
     check_company(&r, bare, true);
     rig_close(&r);

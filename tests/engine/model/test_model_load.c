@@ -448,6 +448,22 @@ START_TEST(another_one_comes_back)
 }
 END_TEST
 
+/* A backend that does not compute experts says so, and which family asked. */
+START_TEST(a_backend_without_experts)
+{
+    backend *lame;
+    model *none;
+    err why;
+    const backend_config cfg = {0};
+    ck_assert_int_eq(be_open(&lame, &backend_plain, &cfg, &why), ERR_NONE);
+    lame->caps.extras &= ~(unsigned)EXTRA_EXPERTS;
+    ck_assert_int_eq(model_load(&none, "fixtures/families/models/mixtral", lame, 8, 8, &why),
+                     ERR_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(why.msg, "family mixtral needs mixtures of experts"));
+    be_close(lame);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("model_load");
@@ -462,6 +478,7 @@ int main(void)
     tcase_add_test(tc, sharded);
     tcase_add_test(tc, unaligned_data);
     tcase_add_test(tc, another_one_comes_back);
+    tcase_add_test(tc, a_backend_without_experts);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
