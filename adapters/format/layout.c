@@ -12,6 +12,18 @@ adapter_tensor *adapter_part(adapter_pair *pair, int part)
     return parts[part];
 }
 
+void adapter_tensor_gather(const adapter_tensor *t, const uint8_t *file, void *out)
+{
+    size_t size = dtype_bytes(t->type), n = (size_t)t->bytes / size;
+    size_t apart = t->apart > 1 ? (size_t)t->apart : 1;
+    const uint8_t *from = file + t->offset;
+    if (apart == 1) {
+        memcpy(out, from, (size_t)t->bytes);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) memcpy((uint8_t *)out + i * size, from + i * apart * size, size);
+}
+
 static size_t first_slot(const peft_config *pc, const tensor_name *tn, int *count)
 {
     int n_layer = pc->n_layer;
@@ -137,6 +149,62 @@ static bool module_there(const model_config *base, const tensor_name *tn)
     return !mixed || !mlp;
 }
 
+/* A part of a parameter's matrix that is one projection of expert `k`: A is [n * rank][d_in], B
+ * [d_out][rank][n], of which `before` rows are another projection's. */
+static adapter_tensor part_of_stack(const st_tensor *t, dtype type, bool is_a, int n, int k,
+                                    int rank, int d_out, int d_in, int before)
+{
+    uint64_t size = dtype_bytes(type), r = (uint64_t)rank, wide = (uint64_t)n * r;
+    adapter_tensor to = {.type = type, .present = true};
+    if (is_a) {
+        to.bytes = r * (uint64_t)d_in * size;
+        to.offset = t->offset + (uint64_t)k * to.bytes;
+    } else {
+        to.bytes = r * (uint64_t)d_out * size;
+        to.offset = t->offset + ((uint64_t)before * wide + (uint64_t)k) * size;
+        to.apart = n;
+    }
+    return to;
+}
+
+/* target_parameters: where a layer has LoRA on both of its parameters, the inner one is
+ * gate_up_proj, which PEFT wraps first. */
+static err_code place_stack(adapter_layout *al, const model_config *base, const st_tensor *t,
+                            const tensor_name *tn, err *e)
+{
+    const peft_config *pc = &al->peft;
+    int n = base->experts.n, d_out, d_in;
+    if (!(base->layer[tn->layer] & LAYER_EXPERTS))
+        return err_set(e, ERR_INPUT, "tensor '%.140s': that layer of the base has 0 experts",
+                       t->name);
+    bool up = pc->layer[peft_expert_slot(pc, tn->layer, 0, PROJ_GATE)].wrapped;
+    bool down = pc->layer[peft_expert_slot(pc, tn->layer, 0, PROJ_DOWN)].wrapped;
+    if (tn->module == MODULE_STACK ? !up && !down : !up || !down)
+        return err_set(e, ERR_INPUT, "tensor '%.140s' is not covered by target_parameters",
+                       t->name);
+    proj first = tn->module == MODULE_STACK && down ? PROJ_DOWN : PROJ_GATE;
+    int projs = first == PROJ_DOWN ? 1 : 2;
+    int rank = pc->layer[peft_expert_slot(pc, tn->layer, 0, first)].rank;
+    model_expert_shape(base, first, &d_out, &d_in);
+    uint64_t wide = (uint64_t)n * (uint64_t)rank, rows = (uint64_t)projs * (uint64_t)d_out;
+    bool is_a = tn->role == ROLE_A;
+    err_code rc = is_a ? check_shape(t, wide, (uint64_t)d_in, e) : check_shape(t, rows, wide, e);
+    dtype type;
+    if (!rc && !st_usable(t->dtype, &type))
+        rc = err_set(e, ERR_UNSUPPORTED, "tensor '%.140s' is %s; allowed are F32, F16 and BF16",
+                     t->name, st_dtype_name(t->dtype));
+    for (int i = 0; i < n * projs && !rc; i++) {
+        int k = i / projs, p = i % projs;
+        adapter_pair *pair = &al->pair[peft_expert_slot(pc, tn->layer, k, (int)first + p)];
+        adapter_tensor *to = is_a ? &pair->a : &pair->b;
+        if (to->present)
+            return err_set(e, ERR_INPUT, "tensor '%.140s' is there twice, under two names",
+                           t->name);
+        *to = part_of_stack(t, type, is_a, n, k, rank, d_out, d_in, p * d_out);
+    }
+    return rc;
+}
+
 err_code layout_place(adapter_layout *al, const model_config *base, const st_tensor *t, err *e)
 {
     tensor_name tn;
@@ -151,6 +219,8 @@ err_code layout_place(adapter_layout *al, const model_config *base, const st_ten
     if (!module_there(base, &tn))
         return err_set(e, ERR_INPUT, "tensor '%.140s': that layer of the base has no such module",
                        t->name);
+    if (tn.module == MODULE_STACK || tn.module == MODULE_STACK_INNER)
+        return place_stack(al, base, t, &tn, e);
     int count;
     size_t slot = first_slot(&al->peft, &tn, &count);
     err_code rc = check_wanted(al, base, t->name, &tn, slot, e);

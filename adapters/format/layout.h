@@ -19,10 +19,21 @@
 #include "engine/model/safetensors.h"
 
 typedef struct adapter_tensor {
-    uint64_t offset, bytes; /* in the file */
+    uint64_t offset, bytes; /* in the file; bytes: of its values alone */
     dtype type;
     bool present;
+    int apart; /* its values stand so many apart, others' between them; 0: one behind the other */
 } adapter_tensor;
+
+/* From the first to the last of its values. */
+static inline uint64_t adapter_tensor_span(const adapter_tensor *t)
+{
+    uint64_t size = dtype_bytes(t->type);
+    return t->apart > 1 && t->bytes > 0 ? (t->bytes - size) * (uint64_t)t->apart + size : t->bytes;
+}
+
+/* Its values, one behind the other, to out [bytes]. */
+void adapter_tensor_gather(const adapter_tensor *t, const uint8_t *file, void *out);
 
 /* All that one module of the base may get. */
 typedef struct adapter_pair {

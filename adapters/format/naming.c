@@ -23,6 +23,8 @@ static const char *const modules[] = {
     [MODULE_EXPERT_GATE] = "experts.gate_proj",
     [MODULE_EXPERT_UP] = "experts.up_proj",
     [MODULE_EXPERT_DOWN] = "experts.down_proj",
+    [MODULE_STACK] = "experts",
+    [MODULE_STACK_INNER] = "experts",
     [MODULE_HEAD] = "lm_head",
     [MODULE_FC] = "mlp.c_fc",
     [MODULE_FC_OUT] = "mlp.c_proj",
@@ -120,6 +122,12 @@ void module_expert_path(char *out, size_t cap, const naming *n, int layer, int e
              expert_names[n->w123].module[module - MODULE_EXPERT_GATE]);
 }
 
+void module_stack_path(char *out, size_t cap, const naming *n, int layer, bool granite)
+{
+    snprintf(out, cap, "%slayers.%d.%s.experts", roots[n->root < 0 ? 0 : n->root], layer,
+             granite ? "block_sparse_moe" : "mlp");
+}
+
 /* ---- one name ------------------------------------------------------------------------------ */
 
 static bool skip(const char **at, const char *prefix)
@@ -189,6 +197,18 @@ static bool take_expert(const char **at, tensor_name *t)
     return false;
 }
 
+/* "mlp.experts.", "mlp.experts.base_layer." */
+static bool take_stack(const char **at, tensor_name *t)
+{
+    static const char *const stacks[] = {"mlp.experts.", "block_sparse_moe.experts."};
+    for (int i = 0; i < 2; i++) {
+        if (!skip(at, stacks[i])) continue;
+        t->module = skip(at, "base_layer.") ? MODULE_STACK_INNER : MODULE_STACK;
+        return true;
+    }
+    return false;
+}
+
 /* Reads a tensor's name up to its ending: the root, the layer, the module. */
 static bool take_path(const char **at, tensor_name *t)
 {
@@ -210,7 +230,7 @@ static bool take_path(const char **at, tensor_name *t)
         t->module = MODULE_LAST_NORM;
         if (take_module(&p, MODULE_LAST_NORM)) break;
         if (!skip(&p, "layers.") || !take_number(&p, &t->layer)) continue;
-        if (take_expert(&p, t)) break;
+        if (take_expert(&p, t) || take_stack(&p, t)) break;
         for (t->module = 0; t->module < MODULE_EXPERT_GATE; t->module++)
             if (take_module(&p, t->module)) break;
         if (t->module < MODULE_EXPERT_GATE) break;
@@ -232,6 +252,8 @@ bool tensor_name_parse(const char *name, tensor_name *out)
         if (strcmp(at, endings[i].ending) != 0) continue;
         if (endings[i].where == LINEAR && out->module >= MODULE_EMBED) continue;
         if (endings[i].where == ANY && out->module > MODULE_EMBED) continue;
+        bool stack = out->module == MODULE_STACK || out->module == MODULE_STACK_INNER;
+        if (stack && endings[i].role != ROLE_A && endings[i].role != ROLE_B) continue;
         if (endings[i].where == EMBED && out->module != MODULE_EMBED) continue;
         bool table = out->module == MODULE_HEAD || out->module == MODULE_EMBED;
         if (endings[i].where == TABLES && !table) continue;
@@ -250,6 +272,7 @@ err_code naming_learn(naming *n, const char *name, err *e)
     if (t.module == MODULE_GATE_UP) n->gate_up = true;
     n->experts |= t.expert >= 0;
     n->w123 |= t.w123;
+    n->stacks |= t.module == MODULE_STACK || t.module == MODULE_STACK_INNER;
     if (t.root < 0) return ERR_NONE;
     if (n->root >= 0 && n->root != t.root)
         return err_set(e, ERR_INPUT,
@@ -265,7 +288,7 @@ err_code naming_refuse(const char *name, err *e)
         const char *part, *feature;
     } others[] = {
         {"token_adapter", "trainable_token_indices of anything but embed_tokens and lm_head"},
-        {".experts.", "LoRA on the parameters that all experts share (target_parameters)"},
+        {".experts.", "anything of experts but LoRA on single ones and on their parameters"},
         {".shared_expert_gate.", "LoRA on the gate of a shared expert"},
         {"mlp.gate.", "LoRA on a router"},
         {"block_sparse_moe.gate.", "LoRA on a router"},

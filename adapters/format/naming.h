@@ -29,7 +29,9 @@ enum {
     MODULE_EXPERT_GATE, /* of one expert */
     MODULE_EXPERT_UP,
     MODULE_EXPERT_DOWN,
-    MODULE_IN_LAYER, /* how many those are */
+    MODULE_STACK, /* a parameter of all experts of a layer, by target_parameters: the only one, */
+    MODULE_STACK_INNER, /* or the one that PEFT wrapped first (MODULE_STACK is then the other) */
+    MODULE_IN_LAYER,    /* how many those are */
     MODULE_HEAD = MODULE_IN_LAYER,
     MODULE_EMBED,
     /* not to be targeted, only saved whole: two in each layer, and the last one */
@@ -67,6 +69,7 @@ typedef struct naming {
     bool qkv, gate_up; /* fused modules occur */
     bool experts;      /* modules of single experts occur, */
     bool w123;         /* as Mixtral calls them */
+    bool stacks;       /* parameters of all experts occur */
 } naming;
 
 bool tensor_name_parse(const char *name, tensor_name *out);
@@ -85,6 +88,9 @@ void module_path(char *out, size_t cap, const naming *n, int layer, int module);
 
 /* The same of an expert: "model.layers.3.mlp.experts.7.gate_proj". */
 void module_expert_path(char *out, size_t cap, const naming *n, int layer, int expert, int module);
+
+/* "model.layers.3.mlp.experts", or, of a Granite, "...block_sparse_moe.experts". */
+void module_stack_path(char *out, size_t cap, const naming *n, int layer, bool granite);
 
 /* The projections of one in-layer module: *count of them from the result on. */
 proj module_projs(int module, int *count);

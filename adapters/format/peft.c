@@ -116,7 +116,7 @@ static const struct {
     {"lora_ga_config", KEY_UNSET, "LoRA-GA, which changes the base"},
     {"megatron_config", KEY_UNSET, "Megatron layers"},
     {"trainable_token_indices", KEY_HANDLED, NULL},
-    {"target_parameters", KEY_UNSET, "LoRA on bare parameters"},
+    {"target_parameters", KEY_HANDLED, NULL},
     {"kasa_config", KEY_UNSET, "KaSA, which changes the base"},
     {"monteclora_config", KEY_UNSET, "MonteCLoRA"},
     {"arrow_config", KEY_UNSET, "Arrow routing"},
@@ -343,7 +343,8 @@ typedef struct plan {
     int n_layer_pattern;
     keyed *rank, *alpha;
     int n_rank, n_alpha;
-    bool *target_used; /* [entries of the list]: it named some layer */
+    bool *target_used;       /* [entries of the list]: it named some layer */
+    const cJSON *parameters; /* target_parameters, or NULL */
     uint64_t work;
 } plan;
 
@@ -415,9 +416,28 @@ static err_code check_strings(const cJSON *list, const char *name, err *e)
     return ERR_NONE;
 }
 
+/* Of parameters PEFT takes those of experts, which lie in one tensor for all of a layer. */
+static err_code read_parameters(const cJSON *root, const model_config *base, const peft_config *pc,
+                                plan *pl, err *e)
+{
+    const cJSON *list = json_get(root, "target_parameters");
+    if (!list || unset(list)) return ERR_NONE;
+    if (base->experts.n == 0)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "adapter_config.json sets 'target_parameters': LoRA on bare parameters is "
+                       "supported for experts alone, and the base has none");
+    if (!cJSON_IsArray(list)) return err_set(e, ERR_INPUT, "target_parameters must be a list");
+    if (pc->dora || pc->lora_bias)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "target_parameters together with use_dora or lora_bias is not supported");
+    pl->parameters = list;
+    return check_strings(list, "target_parameters", e);
+}
+
 static err_code read_targets(const cJSON *root, plan *pl, err *e)
 {
     const cJSON *t = json_get(root, "target_modules");
+    if ((!t || unset(t)) && pl->parameters) return ERR_NONE;
     if (!t || unset(t))
         return err_set(e, ERR_INPUT, "target_modules is missing: no layer would be adapted");
     pl->targets = t;
@@ -674,6 +694,44 @@ static err_code settle_experts(plan *pl, const model_config *base, const naming 
     return rc;
 }
 
+/* Whether target_parameters covers this one: whole names, or endings. */
+static bool parameter_targeted(const plan *pl, const char *name)
+{
+    const cJSON *v;
+    cJSON_ArrayForEach(v, pl->parameters)
+    {
+        if (strcmp(v->valuestring, name) == 0 || ends_with(name, v->valuestring)) return true;
+    }
+    return false;
+}
+
+/* A layer's parameters of all experts, where the file has such; as PEFT does, whatever
+ * exclude_modules and layers_to_transform say. */
+static err_code settle_stacks(plan *pl, const model_config *base, const naming *names, int layer,
+                              int rank_limit, peft_config *pc, err *e)
+{
+    char module[NAME_MAX_BYTES], name[NAME_MAX_BYTES + 16];
+    static const char *const parameters[] = {"gate_up_proj", "down_proj"};
+    bool granite = strcmp(base->family, "granitemoe") == 0;
+    if (!pl->parameters || !(base->layer[layer] & LAYER_EXPERTS)) return ERR_NONE;
+    for (int i = 0; i < 2; i++) {
+        module_stack_path(module, sizeof module, names, layer, granite);
+        snprintf(name, sizeof name, "%s.%s", module, parameters[i]);
+        if (!parameter_targeted(pl, name)) continue;
+        if (!names->stacks || names->experts)
+            return err_set(e, ERR_INPUT, "target_parameters covers %s, but %s", name,
+                           names->stacks ? "the file has LoRA on single experts, too"
+                                         : "its lora_A is not in the file");
+        peft_layer one = {0};
+        err_code rc = settle_layer(pl, pc, name, rank_limit, &one, e);
+        if (rc) return rc;
+        for (int k = 0; k < base->experts.n; k++)
+            for (int p = i ? PROJ_DOWN : PROJ_GATE; p <= (i ? PROJ_DOWN : PROJ_UP); p++)
+                pc->layer[peft_expert_slot(pc, layer, k, p)] = one;
+    }
+    return ERR_NONE;
+}
+
 static err_code settle_all(plan *pl, const model_config *base, const naming *names, int rank_limit,
                            peft_config *pc, err *e)
 {
@@ -690,6 +748,7 @@ static err_code settle_all(plan *pl, const model_config *base, const naming *nam
                 rc = err_set(e, ERR_LIMIT, "the patterns of adapter_config.json cost too much");
         }
         if (!rc) rc = settle_experts(pl, base, names, layer, rank_limit, pc, e);
+        if (!rc) rc = settle_stacks(pl, base, names, layer, rank_limit, pc, e);
     }
     if (!rc) rc = check_tokens_alone(base, pc, e);
     if (rc) return rc;
@@ -741,6 +800,7 @@ static err_code read_plan(const cJSON *root, plan *pl, const model_config *base,
     if (!rc) rc = json_str(root, "base_model_name_or_path", &name, NULL, e);
     if (!rc) rc = read_saved(root, base, names, pc, e);
     if (!rc) rc = read_tokens(root, base, pc, e);
+    if (!rc) rc = read_parameters(root, base, pc, pl, e);
     if (!rc) rc = read_targets(root, pl, e);
     if (!rc) rc = read_excluded(root, pl, e);
     if (!rc) rc = read_layers(root, pl, base->n_layer, e);
@@ -787,7 +847,7 @@ err_code peft_parse(const char *text, size_t len, const model_config *base, int 
     if (rc) return rc;
     plan pl = {0};
     out->n_layer = base->n_layer;
-    out->n_expert = names && names->experts ? base->experts.n : 0;
+    out->n_expert = names && (names->experts || names->stacks) ? base->experts.n : 0;
     out->layer = calloc(peft_slots(out), sizeof(*out->layer));
     if (!out->layer)
         rc = err_set(e, ERR_NOMEM, "out of memory");

@@ -78,8 +78,14 @@ static err_code scan_tensor(int fd, const adapter_tensor *t, uint8_t *chunk, con
                             const model_config *base, const peft_config *pc, size_t slot, err *e)
 {
     char name[128];
-    for (uint64_t done = 0; done < t->bytes;) {
-        size_t n = t->bytes - done < CHUNK ? (size_t)(t->bytes - done) : CHUNK;
+    uint64_t end = t->bytes;
+    if (t->apart > 1) { /* of a parameter of all experts: the whole of it with the first one's */
+        size_t at = slot - peft_expert_slots(pc->n_layer);
+        if (at / LORA_EXPERT_PROJS % (size_t)pc->n_expert != 0) return ERR_NONE;
+        end = t->bytes * (uint64_t)t->apart;
+    }
+    for (uint64_t done = 0; done < end;) {
+        size_t n = end - done < CHUNK ? (size_t)(end - done) : CHUNK;
         if (!folder_read_at(fd, chunk, n, t->offset + done))
             return err_set(e, ERR_IO, "%s cannot be read", WEIGHTS_NAME);
         int64_t bad = first_bad(chunk, n / dtype_bytes(t->type), t->type);

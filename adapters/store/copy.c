@@ -82,7 +82,12 @@ static bool squeeze_all(adapter_copy *c, const uint8_t *file)
             if (!t->present) continue;
             const uint8_t *from = file + t->offset;
             if (packed_small(part)) {
-                to = squeeze(to, from, t->type, values_of(t));
+                uint8_t *spare = t->apart > 1 ? malloc((size_t)t->bytes) : NULL;
+                if (t->apart > 1 && !spare) return false;
+                if (spare) adapter_tensor_gather(t, file, spare);
+                to = squeeze(to, spare ? spare : from, t->type, values_of(t));
+                free(spare);
+                t->apart = 0;
                 t->bytes = values_of(t) * sizeof(float);
                 t->type = DT_F32;
             } else {
@@ -101,7 +106,8 @@ static bool inside(const adapter_layout *al, uint64_t len)
     for (size_t slot = 0; slot < peft_slots(&al->peft); slot++)
         for (int part = 0; part < ADAPTER_PARTS; part++) {
             const adapter_tensor *t = adapter_part(&al->pair[slot], part);
-            if (t->present && (t->offset > len || t->bytes > len - t->offset)) return false;
+            if (t->present && (t->offset > len || adapter_tensor_span(t) > len - t->offset))
+                return false;
         }
     return true;
 }

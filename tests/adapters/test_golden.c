@@ -477,6 +477,31 @@ START_TEST(test_quantised_base)
     rig_close();
 }
 END_TEST
+
+/* Experts in other types than their file's, and adapters for them in 8 bits: a row whose scores lie
+ * close then goes to another expert, so the mean alone is bounded; and the same bits in any
+ * company. */
+START_TEST(test_experts_rounded)
+{
+    static const struct {
+        const char *what;
+        bool int8;
+        weights_form weights;
+        double mean;
+    } forms[] = {{"int8", true, WEIGHTS_AUTO, 0.004},
+                 {"bf16 base", false, WEIGHTS_BF16, 0.015},
+                 {"q8 base", false, WEIGHTS_Q8, 0.02}};
+    int other = 0, n_greedy = 0;
+    fixtures = "fixtures/families";
+    ck_assert(open_backend("auto"));
+    rig_open("qwen3-moe", forms[_i].int8, forms[_i].weights);
+    measure("qwen3-moe", forms[_i].what, 10, forms[_i].mean, &other, &n_greedy);
+    (void)check_alone("qwen3-moe", forms[_i].what, 10);
+    check_mixed("qwen3-moe", forms[_i].what);
+    rig_close();
+    fixtures = "fixtures";
+}
+END_TEST
 #endif
 
 int main(void)
@@ -493,6 +518,7 @@ int main(void)
 #if !defined(CONFORM_CUDA) && !defined(CONFORM_EMULATED)
     /* of the base where no two tokens are nearly as likely: check_alone() holds the greedy ones */
     tcase_add_loop_test(tc, test_quantised_base, 1, 2);
+    tcase_add_loop_test(tc, test_experts_rounded, 0, 3);
 #endif
     suite_add_tcase(s, tc);
     TCase *of_families = tcase_create("families");

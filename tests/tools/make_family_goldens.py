@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/fixtures/families: a tiny random model of each family, and what transformers answers.
 
-Usage: make_family_goldens.py [--experts] [--only NAME,...] [output directory]
+Usage: make_family_goldens.py [--experts | --parameters] [--only NAME,...] [output directory]
                                           (needs torch, transformers, peft, safetensors)
 
 Each model comes from the family's own configuration class: models/<name>, with golden.bin of the
@@ -11,6 +11,8 @@ BF16, where the name says so); the reference computes in F32.  Sequences have up
 caps are so small that each of them matters within that.
 
 Mixtures of experts are made with transformers 4.57, in which each expert is a module that PEFT wraps: --experts.
+Adapters for the parameters of all experts of a layer (target_parameters) are made for these models with transformers 5,
+which keeps experts so: --parameters.
 """
 
 import json
@@ -222,7 +224,10 @@ def make_model(where, config, dtype, gen):
 
 
 def load(auto, where):
-    return auto.from_pretrained(where, dtype=torch.float32, attn_implementation="eager").eval()
+    model = auto.from_pretrained(where, dtype=torch.float32, attn_implementation="eager").eval()
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")
+    return model
 
 
 def make_adapter(where, base, wish, gen):
@@ -280,6 +285,32 @@ def make_family(out, name, config):
     print(name, flush=True)
 
 
+# kind: what both parameters, or one alone, get.
+PARAMETERS = {
+    "qwen3-moe": {"both": dict(r=3, lora_alpha=6, target_modules=["q_proj"],
+                               target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+                               rank_pattern={"layers.1.mlp.experts.down_proj": 5}),
+                  "up": dict(r=2, lora_alpha=6, target_modules=[], use_rslora=True,
+                             target_parameters=["gate_up_proj"])},
+    "mixtral": {"down": dict(r=4, lora_alpha=8, target_modules=["v_proj"],
+                             target_parameters=["layers.1.mlp.experts.down_proj"])},
+    "granitemoe": {"both": dict(r=4, lora_alpha=8, target_modules=["o_proj"],
+                                target_parameters=["experts.down_proj", "experts.gate_up_proj"])},
+}
+
+
+def make_parameters(out, name):
+    gen = torch.Generator().manual_seed(21)
+    where = os.path.join(out, "models", name)
+    for kind, wish in PARAMETERS[name].items():
+        to = os.path.join(out, "peft", name, kind)
+        shutil.rmtree(to, ignore_errors=True)
+        make_adapter(to, load(tf.AutoModelForCausalLM, where), wish, gen)
+        model = PeftModel.from_pretrained(load(tf.AutoModelForCausalLM, where), to)
+        write_golden(to, model.eval(), 0, 0.01, gen)
+    print(name, flush=True)
+
+
 def stack_experts(out, name):
     """The same model and adapters, with all experts of a layer in two tensors, as newer files have them."""
     where = os.path.join(out, "models", name + "-stacked")
@@ -300,8 +331,8 @@ def stack_experts(out, name):
 
 def main():
     args = sys.argv[1:]
-    models = EXPERTS if args[:1] == ["--experts"] else MODELS
-    args = args[1:] if models is EXPERTS else args
+    models = {"--experts": EXPERTS, "--parameters": PARAMETERS}.get(args[0] if args else "", MODELS)
+    args = args[1:] if models is not MODELS else args
     only = args[1].split(",") if args[:1] == ["--only"] else list(models)
     rest = args[2:] if args[:1] == ["--only"] else args
     here = os.path.dirname(os.path.abspath(__file__))
@@ -309,9 +340,11 @@ def main():
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     for name, config in models.items():
-        if name in only:
+        if name in only and models is PARAMETERS:
+            make_parameters(out, name)
+        elif name in only:
             make_family(out, name, config)
-        if name in only and name == "qwen3-moe":
+        if name in only and models is EXPERTS and name == "qwen3-moe":
             stack_experts(out, name)
 
 

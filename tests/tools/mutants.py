@@ -751,6 +751,15 @@ _rule("experts.dense-layers", "engine/model/model_config.c",
 _rule("experts.number", "adapters/format/layout.c",
       "(tn.expert >= base->experts.n ||", "(tn.expert > base->experts.n ||",
       "adapters.test_experts", "an adapter for more experts than there are is refused")
+_rule("experts.parameters-apart", "adapters/format/layout.c",
+      "from + i * apart * size, size);", "from + i * size, size);",
+      "adapters.test_golden", "an expert's B stands among those of the others")
+_rule("experts.parameters-scanned", "adapters/format/validate.c",
+      "end = t->bytes * (uint64_t)t->apart;", "end = t->bytes;",
+      "adapters.test_experts", "every value of a parameter's B is looked at")
+_rule("experts.inner-parameter", "adapters/format/layout.c",
+      "tn->module == MODULE_STACK && down ? PROJ_DOWN", "tn->module != MODULE_STACK && down ? PROJ_DOWN",
+      "adapters.test_golden adapters.test_experts", "the inner of two parameters is gate_up_proj")
 _rule("experts.cost", "engine/sched/cost.c",
       "c->spared = n > 0 ? 1 - (double)top_k / n : 1;", "c->spared = n > 0 ? 1 : 1;",
       "engine.test_cost", "a step costs the experts that its rows take together")

@@ -4,15 +4,19 @@
  * The base has three layers of two experts; the second layer has one MLP, and beside the experts of
  * the others stands a shared one.
  */
+#include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <check.h>
 
 #include "adapters/format/layout.h"
 #include "adapters/format/validate.h"
 #include "tests/run_suite.h"
+#include "tests/tmpdir.h"
 
 enum { DIM = 32, FFN = 24, SHARED = 40, DENSE = 48, RANK = 4 };
 
@@ -128,12 +132,134 @@ START_TEST(test_tensors)
 }
 END_TEST
 
+#define BOTH "\"target_parameters\":[\"mlp.experts.gate_up_proj\",\"experts.down_proj\"]"
+
+static err_code parse_stacks(const char *text, bool stacks, bool experts, peft_config *pc)
+{
+    naming names = {.root = -1, .experts = experts, .stacks = stacks};
+    return peft_parse(text, strlen(text), &base, 0, &names, pc, &e);
+}
+
+START_TEST(test_parameters_refused)
+{
+    static const struct {
+        const char *text, *says;
+        bool stacks, experts;
+        err_code code;
+    } cases[] = {
+        {CONFIG("\"target_parameters\":\"down_proj\""), "list", true, false, ERR_INPUT},
+        {CONFIG("\"target_parameters\":[1]"), "target_parameters", true, false, ERR_INPUT},
+        {CONFIG("\"target_parameters\":[\"mlp.gate.weight\"]"), "no layer", true, false, ERR_INPUT},
+        {CONFIG(BOTH), "not in the file", false, false, ERR_INPUT},
+        {CONFIG(BOTH), "single experts", true, true, ERR_INPUT},
+        {CONFIG(BOTH ",\"use_dora\":true"), "use_dora", true, false, ERR_UNSUPPORTED},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof(*cases); i++) {
+        peft_config pc;
+        err_code code = parse_stacks(cases[i].text, cases[i].stacks, cases[i].experts, &pc);
+        ck_assert_msg(code == cases[i].code && strstr(e.msg, cases[i].says), "%s: %d %s",
+                      cases[i].text, code, e.msg);
+    }
+}
+END_TEST
+
+/* Two experts of rank 4: A [8][in], B [out][8], in which the experts take turns. */
+START_TEST(test_parameters)
+{
+    static const struct {
+        const char *name;
+        uint64_t rows, cols;
+        err_code code;
+    } cases[] = {
+        {"model.layers.0.mlp.experts.base_layer.lora_A.weight", 8, DIM, ERR_NONE},
+        {"model.layers.0.mlp.experts.base_layer.lora_A.weight", 8, DIM, ERR_INPUT},
+        {"model.layers.0.mlp.experts.base_layer.lora_B.weight", FFN, 8, ERR_INPUT},
+        {"model.layers.0.mlp.experts.base_layer.lora_B.weight", 2 * FFN, 8, ERR_NONE},
+        {"model.layers.0.mlp.experts.lora_A.weight", 4, FFN, ERR_INPUT},
+        {"model.layers.0.mlp.experts.lora_A.weight", 8, FFN, ERR_NONE},
+        {"model.layers.0.mlp.experts.lora_B.weight", DIM, 8, ERR_NONE},
+        {"model.layers.1.mlp.experts.lora_B.weight", DIM, 8, ERR_INPUT},
+    };
+    adapter_layout al = {.n_vocab = base.n_vocab};
+    ck_assert_msg(parse_stacks(CONFIG(BOTH), true, false, &al.peft) == ERR_NONE, "%s", e.msg);
+    ck_assert_int_eq(al.peft.n_wrapped, 4);
+    al.pair = calloc(peft_slots(&al.peft), sizeof(*al.pair));
+    for (size_t i = 0; i < sizeof cases / sizeof(*cases); i++) {
+        err_code code = place(&al, cases[i].name, cases[i].rows, cases[i].cols);
+        ck_assert_msg(code == cases[i].code, "%s: %d %s", cases[i].name, code, code ? e.msg : "");
+    }
+    const adapter_pair *up = &al.pair[peft_expert_slot(&al.peft, 0, 1, PROJ_UP)];
+    ck_assert_uint_eq(up->a.offset, 4 * RANK * DIM);
+    ck_assert_uint_eq(up->a.bytes, 4 * RANK * DIM);
+    ck_assert_uint_eq(up->b.offset, 4 * (FFN * 8 + 1));
+    ck_assert_uint_eq(up->b.bytes, 4 * FFN * RANK);
+    ck_assert_int_eq(up->b.apart, 2);
+    ck_assert_uint_eq(up->b.offset + adapter_tensor_span(&up->b), 4 * 2 * FFN * 8);
+    ck_assert_int_eq(layout_check(&al, &base, base.n_vocab, &e), ERR_INPUT);
+    ck_assert_msg(strstr(e.msg, "layers.2.mlp.experts.0.gate_proj") != NULL, "%s", e.msg);
+    adapter_layout_clear(&al);
+}
+END_TEST
+
+static void copy_file(const char *from_dir, const char *to_dir, const char *name, uint64_t nan_at)
+{
+    static char bytes[1 << 20];
+    char path[300];
+    snprintf(path, sizeof path, "%s/%s", from_dir, name);
+    FILE *f = fopen(path, "rb");
+    ck_assert_ptr_nonnull(f);
+    size_t n = fread(bytes, 1, sizeof bytes, f);
+    (void)fclose(f);
+    ck_assert(n < sizeof bytes && nan_at + 4 <= n);
+    if (nan_at) memcpy(bytes + nan_at, &(float){NAN}, 4);
+    snprintf(path, sizeof path, "%s/%s", to_dir, name);
+    f = fopen(path, "wb");
+    ck_assert(f && fwrite(bytes, 1, n, f) == n && fclose(f) == 0);
+}
+
+/* A value that is no number is found wherever in an expert's or a parameter's matrix it stands. */
+START_TEST(test_values_are_scanned)
+{
+    static const char from[] = "fixtures/families/peft/qwen3-moe/both";
+    static const char *const names[] = {"lora_A", "lora_B", "base_layer.lora_A",
+                                        "base_layer.lora_B"};
+    char dir[64], path[300], name[128];
+    model_config c;
+    safetensors *st;
+    ck_assert_int_eq(model_config_read("fixtures/families/models/qwen3-moe", &c, &e), ERR_NONE);
+    snprintf(path, sizeof path, "%s/adapter_model.safetensors", from);
+    ck_assert_int_eq(safetensors_open(&st, path, &st_limits_model, &e), ERR_NONE);
+    tmpdir_make(dir);
+    copy_file(from, dir, "adapter_config.json", 0);
+    for (int i = 0; i <= 8; i++) {
+        snprintf(name, sizeof name, "base_model.model.model.layers.3.mlp.experts.%s.weight",
+                 names[i / 2 % 4]);
+        const st_tensor *t = safetensors_find(st, name);
+        ck_assert(t && t->dtype == ST_F32);
+        adapter_layout al;
+        copy_file(from, dir, "adapter_model.safetensors",
+                  i == 8 ? 0 : t->offset + (i % 2 ? t->bytes - 4 : 0));
+        int fd = open(dir, O_RDONLY | O_DIRECTORY);
+        err_code code = validate_adapter(fd, &c, 0, true, &al, &e);
+        ck_assert_msg(code == (i == 8 ? ERR_NONE : ERR_INPUT), "%s: %d %s", name, code, e.msg);
+        if (code) ck_assert_msg(strstr(e.msg, "not finite") != NULL, "%s", e.msg);
+        if (!code) adapter_layout_clear(&al);
+        close(fd);
+    }
+    tmpdir_remove(dir);
+    safetensors_close(st);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("experts");
     TCase *tc = tcase_create("all");
     tcase_add_test(tc, test_targets);
     tcase_add_test(tc, test_tensors);
+    tcase_add_test(tc, test_parameters);
+    tcase_add_test(tc, test_parameters_refused);
+    tcase_add_test(tc, test_values_are_scanned);
     suite_add_tcase(s, tc);
     return run_suite(s);
 }
