@@ -136,8 +136,8 @@ static err_code read_checked(const adapter_load *ld, uint8_t **weights, uint64_t
     return rc;
 }
 
-/* A pointer to the tensor that its type's alignment allows to read, its values one behind the other:
- * into the file's copy in memory, or *spare (the caller frees). */
+/* A pointer to the tensor's values, one behind the other, that their type's alignment allows to
+ * read: into the file's copy in memory, or *spare (the caller frees). */
 static const void *aligned(const uint8_t *file, const adapter_tensor *t, void **spare)
 {
     const uint8_t *p = file + t->offset;
