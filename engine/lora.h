@@ -51,7 +51,8 @@ static inline int lora_mat_used(const lora_mat *m)
     return m->rank > 0 || m->bias != NULL;
 }
 
-typedef struct weight weight; /* engine/backend.h */
+typedef struct weight weight;             /* engine/backend.h */
+typedef struct pooling_head pooling_head; /* engine/sample/pooling.h */
 
 /* Rows of their own for some tokens, whatever the table says of them; also for tokens that the
  * table does not have.  n 0: none. */
@@ -118,6 +119,7 @@ typedef struct lora_view {
     /* [n_layer * LORA_NORMS + 1] weights, f32 in the backend's memory;
      * NULL, also of one: the base's */
     const float *const *norm;
+    const pooling_head *score_head; /* of classes, over a prompt's vector; NULL: the base's */
 } lora_view;
 
 /* The weights of a norm for rows of this view (NULL: the bare base): layer * LORA_NORMS + which,

@@ -91,6 +91,7 @@ uint64_t extent_slab_bytes(const adapter_layout *al, const model_config *base, c
 {
     uint64_t sum = 0;
     for (size_t slot = 0; slot < peft_slots(&al->peft); slot++) {
+        if (slot == peft_score_slot(base->n_layer)) continue;
         const peft_layer *pl = &al->peft.layer[slot];
         if (al->pair[slot].magnitude.present) sum += extent_vector_bytes(base, slot);
         if (extent_biased(&al->pair[slot])) sum += extent_vector_bytes(base, slot);
@@ -109,11 +110,16 @@ uint64_t extent_slab_bytes(const adapter_layout *al, const model_config *base, c
     return sum + table_bytes(al, base, be, peft_embed_slot(base->n_layer));
 }
 
+uint64_t extent_score_bytes(const adapter_layout *al, const model_config *base)
+{
+    return (uint64_t)al->n_label * ((uint64_t)base->dim + 1) * sizeof(float);
+}
+
 uint64_t extent_bytes(const adapter_layout *al, const model_config *base, const backend *be)
 {
     model_config own = extent_shape(al, base);
     return extent_slab_bytes(al, &own, be) +
-           table_bytes(al, &own, be, peft_head_slot(base->n_layer));
+           table_bytes(al, &own, be, peft_head_slot(base->n_layer)) + extent_score_bytes(al, &own);
 }
 
 uint64_t extent_packed_bytes(const adapter_layout *al, const model_config *base, const backend *be)

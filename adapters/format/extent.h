@@ -42,6 +42,9 @@ uint64_t extent_slab_bytes(const adapter_layout *al, const model_config *shape, 
 /* A vector of floats as long as the slot's output, as it lies in the slab. */
 uint64_t extent_vector_bytes(const model_config *shape, size_t slot);
 
+/* The head of classes, which is in host memory, as floats. */
+uint64_t extent_score_bytes(const adapter_layout *al, const model_config *base);
+
 /* The base's input table. */
 uint64_t extent_table_bytes(const model_config *shape);
 

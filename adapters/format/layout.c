@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/sample/pooling.h"
+
 adapter_tensor *adapter_part(adapter_pair *pair, int part)
 {
     adapter_tensor *parts[ADAPTER_PARTS] = {&pair->a,      &pair->b,    &pair->magnitude,
@@ -33,6 +35,7 @@ static size_t first_slot(const peft_config *pc, const tensor_name *tn, int *coun
                                 PROJ_GATE + tn->module - MODULE_EXPERT_GATE);
     if (tn->module == MODULE_HEAD) return peft_head_slot(n_layer);
     if (tn->module == MODULE_EMBED) return peft_embed_slot(n_layer);
+    if (tn->module == MODULE_SCORE) return peft_score_slot(n_layer);
     if (tn->module == MODULE_LAST_NORM) return peft_norm_slot(n_layer, n_layer * LORA_NORMS);
     if (tn->module > MODULE_EMBED)
         return peft_norm_slot(n_layer, tn->layer * LORA_NORMS + tn->module - MODULE_ATTN_NORM);
@@ -45,6 +48,10 @@ static err_code check_wanted(const adapter_layout *al, const model_config *base,
 {
     const peft_config *pc = &al->peft;
     bool wrapped = pc->layer[slot].wrapped, has_bias;
+    if (tn->module == MODULE_SCORE && !pc->save_score)
+        return err_set(e, ERR_INPUT,
+                       "tensor '%.140s' is a head of classes, which modules_to_save does not name",
+                       name);
     switch (tn->role) {
     case ROLE_A:
     case ROLE_B:
@@ -58,6 +65,7 @@ static err_code check_wanted(const adapter_layout *al, const model_config *base,
         return err_set(e, ERR_INPUT,
                        "tensor '%.140s' is a bias of lora_B, but lora_bias is not set", name);
     case ROLE_BIAS:
+        if (tn->module == MODULE_SCORE) return ERR_NONE;
         if (pc->bias == PEFT_BIAS_NONE || (pc->bias == PEFT_BIAS_LORA_ONLY && !wrapped))
             return err_set(e, ERR_INPUT, "tensor '%.140s' is a trained bias, which `bias` excludes",
                            name);
@@ -66,7 +74,8 @@ static err_code check_wanted(const adapter_layout *al, const model_config *base,
         if (has_bias) return ERR_NONE;
         return err_set(e, ERR_INPUT, "tensor '%.140s': the base has no bias there", name);
     case ROLE_TABLE: /* modules_to_save, or a table that PEFT saved beside LoRA */
-        if (tn->module <= MODULE_EMBED || pc->layer[slot].saved) return ERR_NONE;
+        if (tn->module <= MODULE_EMBED || tn->module == MODULE_SCORE || pc->layer[slot].saved)
+            return ERR_NONE;
         return err_set(e, ERR_INPUT,
                        "tensor '%.140s' is a trained norm, which modules_to_save does not name",
                        name);
@@ -205,6 +214,42 @@ static err_code place_stack(adapter_layout *al, const model_config *base, const 
     return rc;
 }
 
+/* The head of classes, whose size nobody knows but it: the weight, or its bias. */
+static err_code place_score(adapter_pair *pair, const model_config *base, const st_tensor *t,
+                            tensor_role role, dtype type, err *e)
+{
+    adapter_tensor *to = role == ROLE_BIAS ? &pair->bias : &pair->table;
+    uint64_t cols = role == ROLE_BIAS ? 0 : (uint64_t)base->dim;
+    err_code rc = check_shape(t, t->ndim > 0 ? t->shape[0] : 1, cols, e);
+    if (rc) return rc;
+    if (t->shape[0] > POOLING_LABELS_MAX)
+        return err_set(e, ERR_LIMIT, "tensor '%.140s' is for %llu classes; at most %d are served",
+                       t->name, (unsigned long long)t->shape[0], POOLING_LABELS_MAX);
+    if (to->present)
+        return err_set(e, ERR_INPUT, "tensor '%.140s' is there twice, under two names", t->name);
+    *to = (adapter_tensor){.offset = t->offset, .bytes = t->bytes, .type = type, .present = true};
+    return ERR_NONE;
+}
+
+static uint64_t values_of(const adapter_tensor *t)
+{
+    return t->present ? t->bytes / dtype_bytes(t->type) : 0;
+}
+
+static err_code check_score(adapter_layout *al, const model_config *base, err *e)
+{
+    const adapter_pair *pair = &al->pair[peft_score_slot(base->n_layer)];
+    int n = al->n_label = (int)(values_of(&pair->table) / (uint64_t)base->dim);
+    if (al->peft.save_score && n == 0)
+        return err_set(e, ERR_INPUT,
+                       "modules_to_save covers a head of classes, but no weight of 'score' or "
+                       "'classifier' is in the file");
+    if (pair->bias.present && values_of(&pair->bias) != (uint64_t)n)
+        return err_set(e, ERR_INPUT, "the head of classes has %d rows, and a bias of %llu values",
+                       n, (unsigned long long)values_of(&pair->bias));
+    return ERR_NONE;
+}
+
 err_code layout_place(adapter_layout *al, const model_config *base, const st_tensor *t, err *e)
 {
     tensor_name tn;
@@ -238,6 +283,7 @@ err_code layout_place(adapter_layout *al, const model_config *base, const st_ten
         rows += (uint64_t)d_out[i];
     }
     if (tn.role == ROLE_ORIGINAL) return ERR_NONE;
+    if (tn.module == MODULE_SCORE) return place_score(&al->pair[slot], base, t, tn.role, type, e);
     if (tn.role == ROLE_A)
         rc = check_shape(t, (uint64_t)rank, (uint64_t)d_in, e);
     else if (tn.role == ROLE_B)
@@ -363,7 +409,8 @@ err_code layout_check(adapter_layout *al, const model_config *base, int n_base, 
     const adapter_tensor *embed = &al->pair[peft_embed_slot(base->n_layer)].table;
     adapter_tensor *head = &al->pair[peft_head_slot(base->n_layer)].table;
     if (base->tied && embed->present && !al->peft.save_embed && !head->present) *head = *embed;
-    return check_added(al, base, n_base, e);
+    err_code rc = check_score(al, base, e);
+    return rc ? rc : check_added(al, base, n_base, e);
 }
 
 void layout_forget_table(adapter_layout *al, const model_config *base, size_t slot, uint64_t print)

@@ -41,7 +41,8 @@ typedef struct adapter_pair {
     adapter_tensor magnitude; /* DoRA, [d_out] */
     adapter_tensor b_bias;    /* lora_bias, [d_out] */
     adapter_tensor bias;      /* the layer's own bias, trained, [d_out] */
-    /* lm_head, embed_tokens: the whole weight, [n_vocab][dim]; a norm's [dim]. */
+    /* lm_head, embed_tokens: the whole weight, [n_vocab][dim]; a norm's [dim]; of a head of classes
+     * [labels][dim]. */
     adapter_tensor table;
     adapter_tensor rows; /* embed_tokens, lm_head: those of peft.token */
     /* The same: the table's rows behind the base's, where those before are the base's own. */
@@ -56,6 +57,7 @@ typedef struct adapter_layout {
     adapter_pair *pair;  /* [peft_slots(&peft)], owned */
     uint64_t file_bytes; /* of all files */
     char dtype_name[8];  /* "F32", "F16", "BF16", "mixed" */
+    int n_label;         /* classes of its own head; 0: it has none */
 } adapter_layout;
 
 /* Every tensor of one module, one after another: n = ADAPTER_PARTS. */

@@ -32,6 +32,7 @@ static const char *const modules[] = {
     [MODULE_ATTN_NORM] = "input_layernorm",
     [MODULE_LAST_NORM] = "norm",
     [MODULE_MLP_NORM] = "post_attention_layernorm",
+    [MODULE_SCORE] = "score",
 };
 
 /* What stands before an expert's number, and what behind it; Mixtral's names come second. */
@@ -55,7 +56,7 @@ static const char *const inner[] = {"_orig_mod.", "_fsdp_wrapped_module.",
 static const struct {
     const char *ending;
     tensor_role role;
-    enum { ANY, LINEAR, EMBED, TABLES, OUTSIDE } where;
+    enum { ANY, LINEAR, EMBED, TABLES, OUTSIDE, SCORE } where;
 } endings[] = {
     {"lora_A.weight", ROLE_A, LINEAR},
     {"lora_A.default.weight", ROLE_A, LINEAR},
@@ -73,6 +74,10 @@ static const struct {
     {"lora_magnitude_vector.default.weight", ROLE_MAGNITUDE, ANY},
     {"bias", ROLE_BIAS, LINEAR},
     {"base_layer.bias", ROLE_BIAS, LINEAR},
+    {"bias", ROLE_BIAS, SCORE},
+    {"modules_to_save.bias", ROLE_BIAS, SCORE},
+    {"modules_to_save.default.bias", ROLE_BIAS, SCORE},
+    {"original_module.bias", ROLE_ORIGINAL, SCORE},
     {"weight", ROLE_TABLE, OUTSIDE},
     {"base_layer.weight", ROLE_TABLE, OUTSIDE},
     {"modules_to_save.weight", ROLE_TABLE, OUTSIDE},
@@ -222,6 +227,11 @@ static bool take_path(const char **at, tensor_name *t)
         *at = p;
         return true;
     }
+    if (take_module(&p, MODULE_SCORE) || skip(&p, "classifier.")) {
+        t->module = MODULE_SCORE;
+        *at = p;
+        return true;
+    }
     for (t->root = 0; t->root < NAMING_ROOTS; t->root++) {
         p = *at;
         if (!skip(&p, roots[t->root])) continue;
@@ -255,7 +265,9 @@ bool tensor_name_parse(const char *name, tensor_name *out)
         bool stack = out->module == MODULE_STACK || out->module == MODULE_STACK_INNER;
         if (stack && endings[i].role != ROLE_A && endings[i].role != ROLE_B) continue;
         if (endings[i].where == EMBED && out->module != MODULE_EMBED) continue;
-        bool table = out->module == MODULE_HEAD || out->module == MODULE_EMBED;
+        bool score = out->module == MODULE_SCORE;
+        bool table = out->module == MODULE_HEAD || out->module == MODULE_EMBED || score;
+        if (endings[i].where == SCORE && !score) continue;
         if (endings[i].where == TABLES && !table) continue;
         if (endings[i].where == OUTSIDE && out->module < MODULE_IN_LAYER) continue;
         out->role = endings[i].role;
@@ -296,8 +308,8 @@ err_code naming_refuse(const char *name, err *e)
         {"block_sparse_moe.", "LoRA on the parameters that all experts share"},
         {"lora_ga", "LoRA-GA"},
         {"original_module", "a copy of the base's own module"},
-        {"modules_to_save",
-         "a whole trained module other than embed_tokens, lm_head and the norms"},
+        {"modules_to_save", "a whole trained module other than embed_tokens, lm_head, the norms "
+                            "and a head of classes"},
         {"q_norm.weight", "a trained norm of queries"},
         {"k_norm.weight", "a trained norm of keys"},
         {"norm.bias", "a trained bias of a norm"},
@@ -310,8 +322,8 @@ err_code naming_refuse(const char *name, err *e)
         {"prompt_embeddings", "prompt tuning"},
         {"ia3_", "(IA)3"},
         {"vera_", "VeRA"},
-        {"classifier", "a classifier's head"},
-        {"score.", "a classifier's head"},
+        {"classifier", "a head of classes that is not one linear layer"},
+        {"score.", "a head of classes that is not one linear layer"},
         {".conv", "LoRA on convolutions"},
         {"visual.", "LoRA on a vision tower"},
         {"vision", "LoRA on a vision tower"},

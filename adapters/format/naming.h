@@ -38,6 +38,7 @@ enum {
     MODULE_ATTN_NORM,
     MODULE_MLP_NORM,
     MODULE_LAST_NORM,
+    MODULE_SCORE, /* a head of classes */
 };
 
 typedef enum {
@@ -45,8 +46,8 @@ typedef enum {
     ROLE_B,
     ROLE_B_BIAS,    /* lora_bias */
     ROLE_MAGNITUDE, /* DoRA */
-    ROLE_BIAS,      /* the layer's own, trained */
-    ROLE_TABLE,     /* whole weight of embed_tokens, lm_head or a norm */
+    ROLE_BIAS,      /* the layer's own, trained; of a head of classes */
+    ROLE_TABLE,     /* whole weight of embed_tokens, lm_head, a norm or a head of classes */
     ROLE_ROWS,      /* rows of embed_tokens or lm_head (trainable_token_indices) */
     ROLE_ORIGINAL,  /* what a saved whole table stands in for: of no use */
 } tensor_role;

@@ -15,6 +15,7 @@
 
 #include "adapters/format/pattern.h"
 #include "engine/base/json.h"
+#include "engine/sample/pooling.h"
 
 static const json_limits limits = {.max_bytes = 1 << 20, .max_depth = 16, .max_values = 65536};
 enum { NAME_MAX_BYTES = 128, PATTERN_KEYS_MAX = 8192, PATTERN_SIZE_MAX = 600000 };
@@ -30,6 +31,9 @@ void peft_slot_shape(const model_config *base, size_t slot, int *d_out, int *d_i
         model_expert_shape(base, (proj)(PROJ_GATE + at % LORA_EXPERT_PROJS), d_out, d_in);
     } else if (slot == peft_head_slot(base->n_layer)) {
         *d_out = base->n_vocab;
+        *d_in = base->dim;
+    } else if (slot == peft_score_slot(base->n_layer)) {
+        *d_out = POOLING_LABELS_MAX;
         *d_in = base->dim;
     } else {
         *d_out = base->dim;
@@ -59,6 +63,8 @@ void peft_slot_name(char *out, size_t cap, const model_config *base, const peft_
                  module_name(MODULE_SHARED_GATE + p - PROJ_GATE));
     else if (slot < peft_head_slot(n_layer))
         snprintf(out, cap, "model.layers.%d.%s", layer, module_name(p));
+    else if (slot == peft_score_slot(n_layer))
+        snprintf(out, cap, "%s", module_name(MODULE_SCORE));
     else if (slot == peft_norm_slot(n_layer, n_layer * LORA_NORMS))
         snprintf(out, cap, "model.%s", module_name(MODULE_LAST_NORM));
     else if (slot >= peft_norm_slot(n_layer, 0))
@@ -165,8 +171,12 @@ static err_code check_fixed(const cJSON *root, peft_config *pc, err *e)
     const char *s = NULL;
     if (check_type(root, e) != ERR_NONE) return e->code;
     if (json_str(root, "task_type", &s, NULL, e) != ERR_NONE) return e->code;
-    if (s && s[0] != 0 && strcmp(s, "CAUSAL_LM") != 0)
-        return err_set(e, ERR_UNSUPPORTED, "task_type '%.32s' is not supported: only CAUSAL_LM is",
+    bool known_task = !s || s[0] == 0 || strcmp(s, "CAUSAL_LM") == 0 ||
+                      strcmp(s, "FEATURE_EXTRACTION") == 0 || strcmp(s, "SEQ_CLS") == 0;
+    if (!known_task)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "task_type '%.32s' is not supported: only CAUSAL_LM, FEATURE_EXTRACTION and "
+                       "SEQ_CLS are",
                        s);
     s = NULL;
     if (json_str(root, "bias", &s, NULL, e) != ERR_NONE) return e->code;
@@ -218,7 +228,7 @@ static int save_norms(const char *ending, const model_config *base, const naming
     return found;
 }
 
-/* The two tables outside the layers and the norms can be whole trained modules.  Another matrix in
+/* The two tables outside the layers, the norms and a head of classes can be whole trained modules.  Another matrix in
  * place of a layer's would be a second base: nothing of its product could be shared. */
 static err_code read_saved(const cJSON *root, const model_config *base, const naming *names,
                            peft_config *pc, err *e)
@@ -239,6 +249,8 @@ static err_code read_saved(const cJSON *root, const model_config *base, const na
             pc->save_embed = true;
         else if (strcmp(last, "lm_head") == 0)
             pc->save_head = true;
+        else if (strcmp(last, "score") == 0 || strcmp(last, "classifier") == 0)
+            pc->save_score = true;
         else if (heads)
             return err_set(e, ERR_UNSUPPORTED,
                            "modules_to_save names '%.64s', which covers q_norm or k_norm: trained "
@@ -252,7 +264,8 @@ static err_code read_saved(const cJSON *root, const model_config *base, const na
         else if (save_norms(name, base, names, pc) == 0)
             return err_set(e, ERR_UNSUPPORTED,
                            "modules_to_save names '%.64s': whole trained modules other than "
-                           "embed_tokens, lm_head and norms are not supported, since their "
+                           "embed_tokens, lm_head, norms and a head of classes ('score', "
+                           "'classifier') are not supported, since their "
                            "products could not be shared with the base: train LoRA on it instead",
                            name);
     }

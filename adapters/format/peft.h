@@ -36,7 +36,8 @@ typedef struct peft_config {
     int n_layer;
     int n_expert; /* of each layer's experts, where the adapter has LoRA on single ones; else 0 */
     /* [n_layer][PROJ_COUNT], then lm_head and embed_tokens, then [n_layer][LORA_NORMS]
-     * norms and the last norm, then [n_layer][n_expert][LORA_EXPERT_PROJS]; owned */
+     * norms, the last norm and the head of classes, then
+     * [n_layer][n_expert][LORA_EXPERT_PROJS]; owned */
     peft_layer *layer;
     int32_t *token; /* trainable_token_indices; owned */
     int n_token;
@@ -46,10 +47,10 @@ typedef struct peft_config {
     double alpha;
     bool rslora, dora, lora_bias;
     peft_bias bias;
-    bool save_head, save_embed; /* modules_to_save */
-    bool tie;                   /* ensure_weight_tying, on a tied base */
-    int n_wrapped, rank_max;    /* n_wrapped: modules as PEFT counts them */
-    char base_name[160];        /* base_model_name_or_path, for display only; never opened */
+    bool save_head, save_embed, save_score; /* modules_to_save */
+    bool tie;                               /* ensure_weight_tying, on a tied base */
+    int n_wrapped, rank_max;                /* n_wrapped: modules as PEFT counts them */
+    char base_name[160]; /* base_model_name_or_path, for display only; never opened */
 } peft_config;
 
 /* The method alone, before the tensors' names are looked at: those of
@@ -83,10 +84,14 @@ static inline size_t peft_norm_slot(int n_layer, int at)
 {
     return (size_t)n_layer * PROJ_COUNT + 2 + (size_t)at;
 }
+static inline size_t peft_score_slot(int n_layer)
+{
+    return peft_norm_slot(n_layer, n_layer * LORA_NORMS) + 1;
+}
 /* The first slot of experts, and the end of all others. */
 static inline size_t peft_expert_slots(int n_layer)
 {
-    return peft_norm_slot(n_layer, n_layer * LORA_NORMS) + 1;
+    return peft_score_slot(n_layer) + 1;
 }
 static inline size_t peft_expert_slot(const peft_config *pc, int layer, int expert, int p)
 {
@@ -110,7 +115,7 @@ static inline size_t peft_mat(int n_layer, size_t slot)
 }
 
 /* d_out and d_in of any slot; embed_tokens counts as dim x n_vocab, which is how PEFT shapes its
- * matrices, a norm as dim x 1. */
+ * matrices, a norm as dim x 1, a head of classes as the widest that there may be. */
 void peft_slot_shape(const model_config *base, size_t slot, int *d_out, int *d_in);
 
 /* "model.layers.3.self_attn.q_proj", "lm_head", "embed_tokens": for sentences. */

@@ -290,9 +290,10 @@ static void quote(const char *in, char *out, size_t cap)
 void adapter_describe(const adapter_layout *al, char *out, size_t cap)
 {
     const peft_config *pc = &al->peft;
-    char base_name[340], targets[256] = "";
+    char base_name[340], targets[256] = "", labels[24] = "";
     int rank_min = LORA_RANK_MAX;
     quote(pc->base_name, base_name, sizeof base_name);
+    if (al->n_label > 0) snprintf(labels, sizeof labels, "\"labels\":%d,", al->n_label);
     for (int module = 0; module <= MODULE_EMBED; module++) {
         bool any = false;
         size_t slot = (size_t)module, end = peft_head_slot(pc->n_layer);
@@ -318,10 +319,11 @@ void adapter_describe(const adapter_layout *al, char *out, size_t cap)
             snprintf(targets + at, sizeof targets - at, "%s\"%s\"", at > 0 ? "," : "",
                      dot != NULL ? dot + 1 : module_name(module));
     }
-    snprintf(out, cap,
-             "{\"r\":%d,\"lora_alpha\":%g,\"use_rslora\":%s,\"use_dora\":%s,\"rank_min\":%d,\"rank_"
-             "max\":%d,"
-             "\"layers\":%d,\"target_modules\":[%s],\"dtype\":\"%s\",\"base_model\":\"%s\"}",
-             pc->rank, pc->alpha, pc->rslora ? "true" : "false", pc->dora ? "true" : "false",
-             rank_min, pc->rank_max, pc->n_wrapped, targets, al->dtype_name, base_name);
+    snprintf(
+        out, cap,
+        "{%s\"r\":%d,\"lora_alpha\":%g,\"use_rslora\":%s,\"use_dora\":%s,\"rank_min\":%d,\"rank_"
+        "max\":%d,"
+        "\"layers\":%d,\"target_modules\":[%s],\"dtype\":\"%s\",\"base_model\":\"%s\"}",
+        labels, pc->rank, pc->alpha, pc->rslora ? "true" : "false", pc->dora ? "true" : "false",
+        rank_min, pc->rank_max, pc->n_wrapped, targets, al->dtype_name, base_name);
 }

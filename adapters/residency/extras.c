@@ -409,6 +409,22 @@ static const weight *weight_of(const maker *mk, size_t slot)
                                (proj)(PROJ_GATE + at % LORA_EXPERT_PROJS));
 }
 
+/* The head and its values in one piece: the weight, then the bias. */
+static err_code make_scores(const maker *mk, adapter_extras *out, err *e)
+{
+    const adapter_pair *pair = &mk->al->pair[peft_score_slot(mk->shape->n_layer)];
+    int n = mk->al->n_label, dim = mk->shape->dim;
+    if (n == 0) return ERR_NONE;
+    out->score_head =
+        malloc(sizeof(*out->score_head) + (size_t)extent_score_bytes(mk->al, mk->shape));
+    if (!out->score_head) return err_set(e, ERR_NOMEM, "out of memory");
+    float *w = (float *)(out->score_head + 1), *bias = w + (size_t)n * (size_t)dim;
+    read_vector(mk, &pair->table, w, n * dim);
+    if (pair->bias.present) read_vector(mk, &pair->bias, bias, n);
+    *out->score_head = (pooling_head){n, dim, w, pair->bias.present ? bias : NULL};
+    return ERR_NONE;
+}
+
 err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_config *config,
                      const model *base, backend *be, const uint8_t *file, lora_mat *mat,
                      pace *speed, bool hint, err *e)
@@ -429,13 +445,15 @@ err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_
                 .hint = hint};
     size_t longest = 0;
     for (size_t slot = 0; slot < peft_slots(&al->peft); slot++) {
+        if (slot == peft_score_slot(shape->n_layer)) continue;
         uint64_t n = extent_vector_bytes(shape, slot);
         if (n > longest) longest = (size_t)n;
     }
     assert(longest > 0); /* of a projection at least */
     mk.in = malloc(longest);
     mk.out = malloc(longest);
-    out->slab = mk.slab = be_alloc(be, (size_t)extent_slab_bytes(al, shape, be));
+    uint64_t slab = extent_slab_bytes(al, shape, be);
+    out->slab = mk.slab = be_alloc(be, slab > 0 ? (size_t)slab : EXTENT_ALIGN);
     err_code rc = mk.in != NULL && mk.out && mk.slab != NULL
                       ? ERR_NONE
                       : err_set(e, ERR_NOMEM, "no memory for an adapter");
@@ -446,6 +464,7 @@ err_code extras_make(adapter_extras *out, const adapter_layout *al, const model_
     if (!rc) rc = make_head(&mk, out, e);
     if (!rc) rc = make_embed(&mk, out, e);
     if (!rc) rc = make_norms(&mk, out, e);
+    if (!rc) rc = make_scores(&mk, out, e);
     free(mk.in);
     free(mk.out);
     return rc;
@@ -461,5 +480,6 @@ void extras_clear(adapter_extras *ex, backend *be)
     free(ex->head);
     free(ex->embed);
     free(ex->norm);
+    free(ex->score_head);
     memset(ex, 0, sizeof(*ex));
 }

@@ -1,5 +1,5 @@
-/* extras.h -- what an adapter brings beside A and B of the layers: DoRA's gains, biases, norms, and
- * what it does to the input table and the output layer.
+/* extras.h -- what an adapter brings beside A and B of the layers: DoRA's gains, biases, norms, a
+ * head of classes, and what it does to the input table and the output layer.
  *
  * A gain needs the base's weights (be_lora_gain), a bias may be a sum, the input table's A is
  * turned.  Rows of single tokens, and of tokens that the base does not have, are kept alone
@@ -19,6 +19,7 @@
 #include "adapters/residency/pace.h"
 #include "engine/backend.h"
 #include "engine/model/model.h"
+#include "engine/sample/pooling.h"
 
 typedef struct adapter_extras {
     void *slab; /* NULL: there are none */
@@ -27,6 +28,7 @@ typedef struct adapter_extras {
     lora_head *head;             /* for the view; NULL: the base's */
     lora_embed *embed;           /* likewise */
     const float **norm;          /* likewise */
+    pooling_head *score_head;    /* likewise, and what it points to; host memory */
 } adapter_extras;
 
 /* `file`: the whole weights' file in memory, checked; `mat`: as adapter_load's, gets gain and

@@ -213,7 +213,8 @@ static void make_resident(residency *rs, entry *en, adapter_load *ld, int64_t to
                            .n_expert = ld->n_expert,
                            .head = en->extras.head,
                            .embed = en->extras.embed,
-                           .norm = en->extras.norm};
+                           .norm = en->extras.norm,
+                           .score_head = en->extras.score_head};
     if (ld->n_expert > 0) en->view.expert = en->mat + peft_head_slot(rs->env.base->n_layer);
     memcpy(en->view.digest, ld->v->digest, LORA_DIGEST_BYTES);
     en->state = RESIDENCY_RESIDENT;

@@ -56,6 +56,9 @@ typedef struct experts_config {
 typedef struct model_config {
     char family[16]; /* "llama", "gemma3_text": engine/model/family.c */
     bool wrapped;    /* the text part of a model that also takes images */
+    /* It has no output layer (the table stands where one is asked for): its prompts are pooled, and
+     * no text is made.  scored: it has a head of classes instead. */
+    bool headless, scored;
     int n_layer, dim, n_head, n_kv_head, head_dim, ffn_dim, n_vocab;
     int max_pos; /* max_position_embeddings */
     int window;  /* sliding window in tokens of LAYER_WINDOW's layers; 0: there are none */
@@ -207,6 +210,14 @@ const void *model_embed_table(const model *m);
  * host-readable, valid until the next call.  The scheduler guarantees pages and bounds.
  * ERR_DEVICE when the backend failed. */
 err_code model_forward(model *m, kv_pool *kv, const step *s, const float **logits_out, err *e);
+
+/* Behind a pass (or its enqueueing), before the next one: the hidden states of n rows of the step
+ * from row0 on, all of one view (NULL: the base's), go through the last norm; then those of some of
+ * these rows to the host, [n][dim].  ERR_DEVICE when the backend failed. */
+void model_norm_states(model *m, int row0, int n, const lora_view *view);
+err_code model_read_states(model *m, int row0, int n, float *out, err *e);
+/* The base's head of classes; NULL: it has none. */
+const pooling_head *model_score_head(const model *m);
 
 /* The same in pieces, for backends that sample (be_can_sample()): enqueues the pass up to its
  * logits and returns; enqueues the sampling of them (be_sample()).  Then be_sync(). */

@@ -73,14 +73,31 @@ err_code config_flag(const cJSON *obj, const char *name, bool *out, err *e)
 
 /* ---------------------------------------------------------------------------- parts -- */
 
-/* architectures, where given, is the one of the family. */
+/* The one of architectures; NULL: there is none, or several. */
+static const char *architecture_of(const cJSON *j)
+{
+    const cJSON *archs = json_get(j, "architectures");
+    const cJSON *first = cJSON_IsArray(archs) ? archs->child : NULL;
+    return first && !first->next && cJSON_IsString(first) ? first->valuestring : NULL;
+}
+
+/* "Qwen3ForCausalLM" with another ending: "Model", "ForSequenceClassification". */
+static bool is_variant(const char *have, const char *causal, const char *ending)
+{
+    const char *cut = causal && have ? strstr(causal, "ForCausalLM") : NULL;
+    size_t n = cut ? (size_t)(cut - causal) : 0;
+    return cut && strncmp(have, causal, n) == 0 && strcmp(have + n, ending) == 0;
+}
+
+/* architectures, where given, is the one of the family, or its body alone or under a head of
+ * classes. */
 static err_code check_architecture(const cJSON *j, const char *want, err *e)
 {
     if (!config_is_set(j, "architectures")) return ERR_NONE;
-    const cJSON *archs = json_get(j, "architectures");
-    const cJSON *first = cJSON_IsArray(archs) ? archs->child : NULL;
-    bool is = first && !first->next && cJSON_IsString(first) && want &&
-              strcmp(first->valuestring, want) == 0;
+    const char *have = architecture_of(j);
+    bool is = have && want &&
+              (strcmp(have, want) == 0 || is_variant(have, want, "Model") ||
+               is_variant(have, want, "ForSequenceClassification"));
     return is ? ERR_NONE : config_refuse(e, j, "architectures");
 }
 
@@ -532,6 +549,9 @@ static err_code read_config(cJSON *whole, model_config *c, err *e)
     err_code rc = find_family(whole, &f, &j, &c->wrapped, e);
     if (rc) return rc;
     snprintf(c->family, sizeof(c->family), "%s", f->type);
+    const char *have = architecture_of(whole);
+    c->scored = is_variant(have, f->architecture, "ForSequenceClassification");
+    c->headless = c->scored || is_variant(have, f->architecture, "Model");
     rc = read_shape(j, f, c, e);
     if (!rc) rc = read_window(j, f, c, e);
     if (!rc) rc = read_no_rope(j, f, c, e);

@@ -162,6 +162,7 @@ static void find_root(model_files *f)
         f->root = roots[i];
         break;
     }
+    if (!f->cfg.wrapped && model_files_look(f, "embed_tokens.weight")) f->root = "";
     bool inside = f->cfg.wrapped && model_files_look(f, "language_model.lm_head.weight");
     f->head = inside ? "language_model.lm_head" : "lm_head";
 }
@@ -460,6 +461,11 @@ err_code model_files_find_slice(model_files *f, const char *name, const stored_s
     out->part[0] = (stored_part){from, (uint64_t)rows * row};
     out->src.rows = rows;
     return ERR_NONE;
+}
+
+bool model_files_bare(const model_files *f)
+{
+    return !f->is_gguf && f->root[0] == 0;
 }
 
 err_code model_files_rope(model_files *f, float *out, bool *found, err *e)

@@ -47,6 +47,10 @@ bool model_files_stacks(const model_files *f);
 const st_tensor *model_files_look(const model_files *f, const char *name);
 err_code model_files_take(model_files *f, const char *name, const st_tensor **out, err *e);
 
+/* Of a folder: the names begin where others have "model.", as a body without an output layer is
+ * saved. */
+bool model_files_bare(const model_files *f);
+
 /* The divisors of the rotation's frequencies, a GGUF's rope_freqs.weight: f32 [head_dim / 2] into
  * `out`; *found false: there are none. */
 err_code model_files_rope(model_files *f, float *out, bool *found, err *e);

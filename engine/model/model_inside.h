@@ -20,6 +20,7 @@
 #include "engine/model/model_files.h"
 #include "engine/model/packed.h"
 #include "engine/model/rope.h"
+#include "engine/sample/pooling.h"
 
 typedef struct model_layer {
     weight *w[PROJ_COUNT];
@@ -51,6 +52,7 @@ struct model {
     model_files *embed_files; /* kept mapped while embed points into them */
     float *out_norm, *out_norm_bias;
     weight *head;
+    pooling_head score_head; /* host memory, owned; w NULL: there is none */
     size_t weight_bytes;
     packed_file *packed;   /* where the matrices are mapped from, or NULL */
     packed_keeper *keeper; /* who writes them for the next start, or NULL */

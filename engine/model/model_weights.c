@@ -22,6 +22,7 @@
 #include "engine/files/documents.h"
 #include "engine/model/model_inside.h"
 #include "engine/model/quantise.h"
+#include "engine/model/safetensors.h"
 #include "engine/weight_source.h"
 
 enum { AHEAD_BYTES = 128 << 20 }; /* that the kernel reads while others are packed */
@@ -56,10 +57,11 @@ typedef struct loader {
     model_files *files;
     wanted *want; /* [n_want] */
     size_t n_want, cap_want;
-    bool by_codes;      /* the backend takes quantised weights */
-    packed_plan packed; /* the matrices, in the order of the list */
-    int made_plain;     /* quantised matrices that became plain values, */
-    size_t plain_bytes; /* and take so much */
+    const st_tensor *score; /* the head of classes; NULL: there is none */
+    bool by_codes;          /* the backend takes quantised weights */
+    packed_plan packed;     /* the matrices, in the order of the list */
+    int made_plain;         /* quantised matrices that became plain values, */
+    size_t plain_bytes;     /* and take so much */
 } loader;
 
 /* -------------------------------------------------------------------- what must be there -- */
@@ -297,10 +299,30 @@ static void name_format(loader *l)
     }
 }
 
+/* What stands over the last norm: without an output layer the table is in its place. */
+static err_code find_heads(loader *l, err *e)
+{
+    model_config *c = &l->m->cfg;
+    c->headless |= model_files_bare(l->files);
+    c->tied |= c->headless;
+    if (!c->scored) return ERR_NONE;
+    err_code rc = model_files_take(l->files, "score.weight", &l->score, e);
+    const st_tensor *t = l->score;
+    dtype type;
+    if (rc) return rc;
+    if (t->ndim != 2 || t->shape[1] != (uint64_t)c->dim || !st_usable(t->dtype, &type))
+        return err_set(e, ERR_INPUT,
+                       "tensor 'score.weight' is not [labels, %d] of F32, F16 or BF16", c->dim);
+    if (t->shape[0] <= POOLING_LABELS_MAX) return ERR_NONE;
+    return err_set(e, ERR_LIMIT, "tensor 'score.weight' is for %llu labels; at most %d are served",
+                   (unsigned long long)t->shape[0], POOLING_LABELS_MAX);
+}
+
 /* Opens the files and finds all that is wanted. */
 static err_code plan(loader *l, const char *path, err *e)
 {
     err_code rc = model_files_open(&l->files, path, &l->m->cfg, e);
+    if (!rc) rc = find_heads(l, e);
     if (!rc) rc = want_all(l, e);
     for (size_t i = 0; i < l->n_want && !rc; i++) {
         wanted *w = &l->want[i];
@@ -349,6 +371,17 @@ static dtype type_of(const loader *l, const wanted *w)
 static void *host_alloc(size_t bytes)
 {
     return aligned_alloc(64, round_up_size(bytes, 64));
+}
+
+static err_code load_scores(loader *l, err *e)
+{
+    const st_tensor *t = l->score;
+    if (!t) return ERR_NONE;
+    float *w = host_alloc((size_t)t->count * sizeof(*w));
+    if (!w) return err_set(e, ERR_NOMEM, "tensor 'score.weight': no memory");
+    st_read_f32(t, 0, (size_t)t->count, w);
+    l->m->score_head = (pooling_head){(int)t->shape[0], (int)t->shape[1], w, NULL};
+    return ERR_NONE;
 }
 
 typedef struct unpacking {
@@ -627,6 +660,7 @@ static err_code load_all(loader *l, const char *path, err *e)
                          : load_embedding(l, w, e);
         if (!w->matrix || !l->m->packed) ahead -= stored_bytes(&w->s);
     }
+    if (!rc) rc = load_scores(l, e);
     if (!rc) keep_packed(l);
     if (!rc) tell(l, &survey);
     return rc;
@@ -677,6 +711,8 @@ void model_weights_clear(model *m)
     m->embed_copy = NULL;
     model_files_close(m->embed_files);
     m->embed_files = NULL;
+    free((void *)(uintptr_t)m->score_head.w);
+    m->score_head.w = NULL;
     model_packed_close(m);
     free(m->rope_divisors);
     m->rope_divisors = NULL;

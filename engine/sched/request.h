@@ -31,6 +31,7 @@
 #include "engine/grammar/grammar.h"
 #include "engine/lora.h"
 #include "engine/sample/bars.h"
+#include "engine/sample/pooling.h"
 #include "engine/sample/sampler.h"
 #include "engine/sched/lengths.h"
 #include "engine/watch/cause.h"
@@ -66,9 +67,12 @@ typedef struct request {
     int n_vocab; /* of the adapter, where it is not the base's (lora_view.n_vocab); 0: the base's */
     const int32_t *prompt; /* [n_prompt], borrowed from the gateway's arena */
     int n_prompt;
-    int max_tokens;    /* >= 0; 0 only with score_prompt */
+    int max_tokens;    /* >= 0; 0 only with score_prompt or pool */
     bool score_prompt; /* log-probabilities of the prompt's own tokens are wanted */
     int score_top;     /* of these, with so many alternatives */
+    /* The prompt becomes this instead of an answer (max_tokens 0, no score_prompt); NULL: it does
+     * not.  The gateway's; the engine writes it until the finish. */
+    pooling *pool;
     sampling rules;
     grammar_run *grammar; /* what the answer must be, or NULL; the gateway's to release */
     const bars *bars;     /* what must not come, or NULL; for the vocabulary of n_vocab; borrowed */

@@ -311,6 +311,7 @@ static void free_all(sched *sc)
     sched_flights_destroy(sc);
     sched_spec_destroy(sc);
     sched_draft_destroy(sc);
+    sched_pool_destroy(sc);
     kv_destroy(sc->pages);
     devmem_destroy(sc->own_arena);
     board_destroy(sc->board);
@@ -373,7 +374,9 @@ static err_code create_parts(sched *sc, err *e)
     bool ok = sc->pages && sc->board && sc->tele && sc->fair && sc->lengths;
     ok = ok && allocate_arrays(sc) && sched_flights_create(sc) && create_samplers(sc) &&
          sched_spec_create(sc);
-    return ok ? sched_draft_create(sc, e) : err_set(e, ERR_NOMEM, "no memory for the scheduler");
+    if (!ok) return err_set(e, ERR_NOMEM, "no memory for the scheduler");
+    err_code rc = sched_pool_create(sc, e);
+    return rc ? rc : sched_draft_create(sc, e);
 }
 
 static err_code check_config(const sched_config *c, err *e)
@@ -612,7 +615,7 @@ err_code sched_submit(sched *sc, request *rq, err *e)
     if (rq->slo_class < 0 || rq->slo_class >= sc->cfg.n_class) {
         return err_set(e, ERR_INPUT, "unknown class %d", rq->slo_class);
     }
-    if (rq->max_tokens < 0 || (rq->max_tokens == 0 && !rq->score_prompt) ||
+    if (rq->max_tokens < 0 || (rq->max_tokens == 0 && !rq->score_prompt && !rq->pool) ||
         rq->n_prompt > sc->max_context || rq->max_tokens > sc->max_context - rq->n_prompt) {
         return err_set(e, ERR_INPUT,
                        "%d prompt tokens and %d output tokens exceed the context of %d",

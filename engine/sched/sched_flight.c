@@ -91,7 +91,7 @@ static bool needs_the_host(const request *rq, bool draws)
     bool penalties =
         r->repetition_penalty != 1 || r->presence_penalty != 0 || r->frequency_penalty != 0;
     bool reads = rq->bars && bars_read_text(rq->bars);
-    return rq->score_prompt || (draws && (rq->grammar || penalties || reads));
+    return rq->score_prompt || rq->pool || (draws && (rq->grammar || penalties || reads));
 }
 
 bool sched_may_fly(const sched *sc, const flight *f)

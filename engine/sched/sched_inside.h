@@ -5,6 +5,7 @@
  *   sched_spec.c    rows for tokens that are guessed
  *   sched_draft.c   guesses of a draft model
  *   sched_sample.c  forward pass and sampling of a step
+ *   sched_pool.c    hidden states of prompts that have no answer in tokens
  *   sched_restart.c what becomes of all when the device fails
  *   sched_flight.c  steps between their enqueueing and their settlement
  *   sched_settle.c  the step itself, and what becomes of its requests
@@ -177,6 +178,7 @@ struct sched {
     grammar_walk *walks[SAMPLERS_MAX];
     int n_samplers;
     const float *logits;
+    float *states; /* hidden states on the host, some rows at a time */
 
     /* for backends that sample */
     sample_row *draw;      /* [max_logits] */
@@ -249,6 +251,7 @@ static inline double slack_of(const request *rq, int64_t now_us)
 /* Rows of logits that a chunk of n tokens needs. */
 static inline int logits_of(const request *rq, int n)
 {
+    if (rq->pool) return 0;
     return scores(rq) ? n : n == left_of(rq) ? 1 : 0;
 }
 
@@ -416,6 +419,14 @@ size_t sched_draft_used_bytes(const sched *sc);
 void sched_draft_begin(sched *sc);
 void sched_draft_wish(sched *sc, int s, int most);
 void sched_draft(sched *sc, double tokens, double bound_us);
+
+/* ---- sched_pool.c */
+err_code sched_pool_create(sched *sc, err *e);
+void sched_pool_destroy(sched *sc);
+/* The step's forward pass is done, or enqueued: its rows go to the requests that pool them. */
+err_code sched_pool_step(sched *sc, err *e);
+/* All of a prompt was given.  False: *e says why nothing can be made of it. */
+bool sched_pool_end(const sched *sc, request *rq, err *e);
 
 /* ---- sched_flight.c */
 bool sched_flights_create(sched *sc);

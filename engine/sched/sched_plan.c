@@ -203,13 +203,28 @@ static bool find_adapter(sched *sc, request *rq)
     return false;
 }
 
+/* Who has a head of classes in place of an output layer makes no text. */
+static bool fits_adapter(sched *sc, request *rq)
+{
+    if (rq->pool || !rq->lora || !rq->lora->score_head) return true;
+    err e;
+    (void)err_set(&e, ERR_UNSUPPORTED,
+                  "this adapter has a head of classes and no output layer: it answers "
+                  "/v1/classify, /v1/score and /v1/rerank");
+    view_release(sc, rq->lora);
+    rq->lora = NULL;
+    sched_finish(sc, rq, FINISH_ERROR, &e);
+    return false;
+}
+
 /* Takes over what the prefix cache has of this history. */
 static void reuse_prefix(sched *sc, request *rq)
 {
     if (scores(rq)) return; /* every row's logits are wanted */
     kv_domain d;
     domain_of(rq, &d);
-    int len = history_len(rq);
+    int len = history_len(rq), from = rq->pool ? pooling_from(rq->pool, rq->n_prompt) : len;
+    if (len > from + 1) len = from + 1; /* that state is wanted: its row is computed */
     for (int i = 0; i < len; i++) sc->history[i] = history_at(rq, i);
     rq->n_page = kv_match(sc->pages, &d, sc->history, len, rq->page, rq->page_cap);
     rq->n_computed = rq->n_page * sc->page_tokens;
@@ -280,7 +295,7 @@ static bool admit(sched *sc, int i, int64_t now)
     request *rq = sc->list[i];
     if (sc->pages_short || sc->rows_short || atomic_load(&rq->cancel) || is_too_late(sc, rq, now))
         return false;
-    if (!find_adapter(sc, rq) || !could_ever_fit(sc, rq)) return false;
+    if (!find_adapter(sc, rq) || !fits_adapter(sc, rq) || !could_ever_fit(sc, rq)) return false;
     int most = rq->n_prompt + rq->max_tokens, len = history_len(rq);
     int need = pages_for(sc, len < most ? len + 1 : most);
     if (!keeps_pace(sc, i) || !make_place(sc, need, i, now)) {
@@ -399,7 +414,7 @@ static void build_rows(sched *sc)
             sc->from[row0 + i] = known ? -1 : rq->draw_at;
             if (!known) st->from = sc->from;
             sc->pos[row0 + i] = rq->n_computed + i;
-            if (scores(rq) || (ends && i >= sc->chunk[s] - 1)) {
+            if (logits_of(rq, sc->chunk[s]) && (scores(rq) || (ends && i >= sc->chunk[s] - 1))) {
                 if (sc->now->logit0[s] < 0) sc->now->logit0[s] = st->n_logit;
                 sc->logit_row[st->n_logit++] = row0 + i;
             }

@@ -117,6 +117,7 @@ static void sample_some(void *arg, int i)
 static err_code on_host(sched *sc, err *e)
 {
     err_code rc = model_forward(sc->m, sc->kv, &sc->step, &sc->logits, e);
+    if (!rc) rc = sched_pool_step(sc, e);
     sc->now->computed_us = clock_now_us();
     if (!rc && sc->step.n_logit > 0) be_parallel(sc->be, sample_some, sc, sc->n_samplers);
     return rc;
@@ -189,6 +190,7 @@ static err_code on_device(sched *sc, err *e)
 {
     flight *f = sc->now;
     err_code rc = model_enqueue(sc->m, sc->kv, &sc->step, e);
+    if (!rc) rc = sched_pool_step(sc, e);
     if (rc) return rc;
     bool masks = false;
     for (int s = 0; s < f->n_seq; s++) {

@@ -137,16 +137,21 @@ static void see_surprise(sched *sc, const request *rq, int64_t now)
     lock_release(&sc->mu);
 }
 
+/* The first token, or what a pooled prompt became. */
+static void see_first(sched *sc, request *rq, int64_t now)
+{
+    if (rq->first_token_us) return;
+    rq->first_token_us = now;
+    sched_cause_first(sc, rq, now);
+    see_surprise(sc, rq, now);
+    atomic_store(&rq->meter->first_token_ms, (uint32_t)((now - rq->arrived_us) / 1000));
+}
+
 /* `last`: of those that its form has taken so far.  False: the request is over, and gone. */
 static bool hand_out(sched *sc, request *rq, const sampled *t, bool last, int64_t now)
 {
     int64_t before = rq->last_token_us;
-    if (rq->first_token_us == 0) {
-        rq->first_token_us = now;
-        sched_cause_first(sc, rq, now);
-        see_surprise(sc, rq, now);
-        atomic_store(&rq->meter->first_token_ms, (uint32_t)((now - rq->arrived_us) / 1000));
-    }
+    see_first(sc, rq, now);
     rq->last_token_us = now;
     telemetry_token(sc->tele, rq, before);
     atomic_fetch_add(&rq->meter->output_tokens, 1);
@@ -196,6 +201,19 @@ static void fail_stuck(sched *sc, request *rq)
     sched_finish(sc, rq, FINISH_ERROR, &e);
 }
 
+/* No token was asked for: the prompt is all. */
+static void end_prompt(sched *sc, request *rq, int64_t now)
+{
+    err e;
+    if (!rq->pool) {
+        sched_finish(sc, rq, FINISH_LENGTH, NULL);
+        return;
+    }
+    bool made = sched_pool_end(sc, rq, &e);
+    if (made) see_first(sc, rq, now);
+    sched_finish(sc, rq, made ? FINISH_STOP : FINISH_ERROR, made ? NULL : &e);
+}
+
 static void settle_entry(sched *sc, flight *f, int s, int64_t now)
 {
     request *rq = f->owner[s];
@@ -228,7 +246,7 @@ static void settle_entry(sched *sc, flight *f, int s, int64_t now)
     }
     if (!ends) return;
     if (rq->max_tokens == 0) {
-        sched_finish(sc, rq, FINISH_LENGTH, NULL);
+        end_prompt(sc, rq, now);
         return;
     }
     if (!hand_out_all(sc, f, s, now)) return;

@@ -245,7 +245,8 @@ START_TEST(test_configs_refused)
         {HEAD ",\"target_modules\":\"(?!x).*\"}", "look-around", ERR_UNSUPPORTED},
         {HEAD ",\"target_modules\":[\"q_proj\"],\"target_modules\":[\"v_proj\"]}", "", ERR_INPUT},
         {WITH("\"r\":9"), "", ERR_INPUT}, /* r twice */
-        {WITH("\"task_type\":\"SEQ_CLS\""), "SEQ_CLS", ERR_UNSUPPORTED},
+        {WITH("\"task_type\":\"TOKEN_CLS\""), "TOKEN_CLS", ERR_UNSUPPORTED},
+        {WITH("\"modules_to_save\":[\"scores\"]"), "'score'", ERR_UNSUPPORTED},
         {WITH("\"fan_in_fan_out\":true"), "fan_in_fan_out", ERR_UNSUPPORTED},
         {WITH("\"bias\":\"some\""), "bias", ERR_UNSUPPORTED},
         {WITH("\"use_dora\":true,\"lora_bias\":true"), "use_dora", ERR_UNSUPPORTED},
@@ -380,6 +381,10 @@ START_TEST(test_tensor_names)
         {"base_model.model.model.embed_tokens.weight", -1, MODULE_EMBED, ROLE_TABLE},
         {"base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta", -1,
          MODULE_EMBED, ROLE_ROWS},
+        {"base_model.model.score.weight", -1, MODULE_SCORE, ROLE_TABLE},
+        {"base_model.model.score.modules_to_save.default.weight", -1, MODULE_SCORE, ROLE_TABLE},
+        {"base_model.model.score.original_module.weight", -1, MODULE_SCORE, ROLE_ORIGINAL},
+        {"base_model.model.classifier.bias", -1, MODULE_SCORE, ROLE_BIAS},
         {"base_model.model.model.layers.1.input_layernorm.weight", 1, MODULE_ATTN_NORM, ROLE_TABLE},
         {"base_model.model.model.layers.1.post_attention_layernorm.weight", 1, MODULE_MLP_NORM,
          ROLE_TABLE},
@@ -428,7 +433,9 @@ START_TEST(test_tensor_names)
          "anything but embed_tokens"},
         {"model.layers.0.self_attn.q_proj.lora_a", "MLX"},
         {"lora_unet_down_blocks_0.lora_down.weight", "kohya"},
-        {"base_model.model.score.modules_to_save.weight", "trained module"},
+        {"base_model.model.pooler.modules_to_save.weight", "trained module"},
+        {"base_model.model.score.lora_A.weight", "not one linear layer"},
+        {"base_model.model.classifier.out_proj.weight", "not one linear layer"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof(*bad); i++) {
         tensor_name t;

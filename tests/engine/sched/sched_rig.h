@@ -41,6 +41,7 @@ typedef struct {
     cell *cells; /* [n_pages][PT] */
 } fake_kv;
 
+enum { STATE = 4 }; /* values of a hidden state */
 enum { LAZY_ROWS = 256, LAZY_SEQS = 64, LAZY_PAGES = 64 };
 
 /* A step that was enqueued: all of what it was given, copied. */
@@ -62,6 +63,8 @@ typedef struct {
 struct model {
     model_config cfg;
     float logits[256 * VOCAB];
+    kv_pool *last_pool; /* of the last step: its hidden states can be asked for */
+    const step *last;
     int fail;             /* so many of the next steps break the device */
     int refuse, unloaded; /* so many of the next reloads fail; is it unloaded? */
     pthread_mutex_t mu;
@@ -271,7 +274,57 @@ static err_code compute(model *m, kv_pool *pool, const step *st, err *e)
 err_code model_forward(model *m, kv_pool *pool, const step *st, const float **out, err *e)
 {
     *out = m->logits;
+    m->last_pool = pool;
+    m->last = st;
     return compute(m, pool, st, e);
+}
+
+/* What the positions up to `pos` say; h as answer_row() has it. */
+static void state_of_hash(uint64_t h, float out[STATE])
+{
+    for (int k = 0; k < STATE; k++) out[k] = (float)(mix(h, (uint64_t)k + 77) % 4096) / 512 - 4;
+}
+
+void model_norm_states(model *m, int row0, int n, const lora_view *view)
+{
+    ck_assert(m->last && row0 >= 0 && row0 + n <= m->last->n_rows);
+    for (int i = 0, end = 0; i < m->last->n_seg; i++) {
+        end = m->last->seg[i].row0 + m->last->seg[i].n_rows;
+        if (row0 < end && row0 >= m->last->seg[i].row0) {
+            ck_assert_ptr_eq(m->last->seg[i].lora, view);
+            ck_assert_int_le(row0 + n, end);
+        }
+    }
+}
+
+static void lazy_drain(backend *be, int n);
+static backend *lazy_backend;
+
+err_code model_read_states(model *m, int row0, int n, float *out, err *e)
+{
+    (void)e;
+    if (device_is_lazy) lazy_drain(lazy_backend, m->n_enqueued);
+    for (int i = 0; i < n; i++) {
+        int row = row0 + i, s = 0;
+        while (row >= m->last->seq[s].row0 + m->last->seq[s].n_rows) s++;
+        const step_seq *q = &m->last->seq[s];
+        uint64_t h = 1;
+        bool poisoned = false;
+        for (int p = 0; p <= q->pos0 + row - q->row0; p++) {
+            const cell *c = cell_at((fake_kv *)m->last_pool, q, p);
+            h = mix(mix(h, (uint64_t)c->token + 1), c->pos == p ? c->adapter : 999);
+            poisoned |= c->token == POISON;
+        }
+        state_of_hash(h, out + (size_t)i * STATE);
+        if (poisoned) out[(size_t)i * STATE + 1] = NAN;
+    }
+    return ERR_NONE;
+}
+
+const pooling_head *model_score_head(const model *m)
+{
+    (void)m;
+    return NULL;
 }
 
 void model_unload(model *m)
@@ -375,8 +428,11 @@ static void lazy_await(backend *be, int mark)
 
 err_code model_enqueue(model *m, kv_pool *pool, const step *st, err *e)
 {
+    m->last_pool = pool;
+    m->last = st;
     if (!device_is_lazy) return compute(m, pool, st, e);
     lazy_enqueue(m, pool, st);
+    m->last = &m->lazy[(m->n_enqueued - 1) % 4].st;
     return ERR_NONE;
 }
 
@@ -397,6 +453,7 @@ const sampled *model_sample(model *m, const sample_row *rows, int n)
         w->row[i].output = w->output[i];
         w->out[i].token = -7; /* nobody has waited */
     }
+    if (m->n_done == m->n_enqueued) pick(m, w->row, n, w->out); /* the pass was waited for */
     m->made = w->out;
     return w->out;
 }
@@ -579,8 +636,9 @@ static rig *start(const setting *st)
     backend_config bc = {0};
     err e;
     ck_assert_int_eq(be_open(&r->be, &fake_ops, &bc, &e), ERR_NONE);
+    lazy_backend = r->be;
     for (model *m = &r->m; m; m = m == &r->m ? &r->draft : NULL) {
-        m->cfg = (model_config){.n_vocab = VOCAB, .max_pos = 512};
+        m->cfg = (model_config){.n_vocab = VOCAB, .dim = STATE, .max_pos = 512};
         pthread_mutex_init(&m->mu, NULL);
         pthread_cond_init(&m->change, NULL);
     }
