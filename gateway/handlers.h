@@ -24,6 +24,12 @@ void conversations_items(exchange *x);   /* GET /v1/conversations/{}/items */
 void messages_create(exchange *x); /* POST /v1/messages */
 void messages_count(exchange *x);  /* POST /v1/messages/count_tokens */
 
+/* doors/embeddings_api.c, rerank_api.c, classify_api.c: prompts that become vectors or scores */
+void embeddings_create(exchange *x); /* POST /v1/embeddings */
+void score_create(exchange *x);      /* POST /v1/score */
+void rerank_create(exchange *x);     /* POST /v1/rerank, /v2/rerank */
+void classify_create(exchange *x);   /* POST /v1/classify */
+
 /* tokenize_api.c: POST /tokenize, /detokenize (vLLM's shapes) */
 void tokenize_handle(exchange *x);
 void detokenize_handle(exchange *x);

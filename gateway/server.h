@@ -19,6 +19,7 @@
 #include "engine/chat/thinking.h"
 #include "engine/grammar/grammar.h"
 #include "engine/model/model.h"
+#include "engine/model/pooled.h"
 #include "engine/sched/sched.h"
 #include "engine/text/tokenizer.h"
 #include "gateway/config/classes.h"
@@ -56,6 +57,7 @@ typedef struct server {
     struct spans *spans;  /* NULL: no traces are sent */
     model *model, *draft; /* draft: NULL where none is configured */
     tokenizer *tok;
+    pooled_config pooled; /* what prompts become that are embedded or classified */
     grammar_maker *grammars;
     struct vocabularies *vocabularies; /* openai/vocabulary.h */
     chat_template *chat;               /* NULL: the model has none that we know */

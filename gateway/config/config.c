@@ -105,6 +105,10 @@ const option config_options[] = {
     {"model", "reasoning", OPT_BOOL, AT(model_reasoning), "yes", 0, 0,
      "Where the chat template has marks for thoughts (<think>, [THINK], channels ...), answers\n"
      "carry them apart, in reasoning_content.  no: they stay in content, marks and all."},
+    {"model", "pooling", OPT_TEXT, AT(model_pooling), "auto", 0, 0,
+     "How the states of a prompt become a vector (/v1/embeddings): auto: as modules.json and\n"
+     "1_Pooling of the model's directory say, without them the last state; last, cls, mean, max,\n"
+     "weightedmean or mean_sqrt_len: so, for the base and its adapters."},
     {"model", "draft", OPT_TEXT, AT(model_draft), "", 0, 0,
      "Hugging Face directory of a small model of the same tokenizer.  It guesses where the text\n"
      "so far and the form of the answer give no guess, as far as that pays; the answers are the\n"
@@ -430,6 +434,17 @@ static err_code check_database(const char *url, err *e)
     return ERR_NONE;
 }
 
+static err_code check_pooling(const config *c, err *e)
+{
+    static const char *const words[] = {"auto", "last",         "cls",           "mean",
+                                        "max",  "weightedmean", "mean_sqrt_len", NULL};
+    if (one_of(c->model_pooling, words)) return ERR_NONE;
+    return err_set(e, ERR_INPUT,
+                   "model.pooling: '%.40s' is none of auto, last, cls, mean, max, weightedmean, "
+                   "mean_sqrt_len",
+                   c->model_pooling);
+}
+
 err_code config_check(const config *c, err *e)
 {
     static const char *const levels[] = {"debug", "info", "warn", "error", NULL};
@@ -455,6 +470,7 @@ err_code config_check(const config *c, err *e)
     if (networks_check_list(c->metrics_inference_networks, e))
         return err_context(e, "metrics.inference_networks");
     static const char *const weights[] = {"auto", "plain", "bf16", "q8", "q4", NULL};
+    if (check_pooling(c, e)) return e->code;
     if (!one_of(c->model_weights, weights)) {
         return err_set(e, ERR_INPUT, "model.weights: '%.40s' is none of auto, plain, bf16, q8, q4",
                        c->model_weights);

@@ -58,7 +58,7 @@ typedef struct config {
     char storage_database[CONFIG_TEXT_MAX], storage_password_file[CONFIG_TEXT_MAX];
     char model_path[CONFIG_TEXT_MAX], model_name[CONFIG_TEXT_MAX];
     char model_chat_template[CONFIG_TEXT_MAX], model_draft[CONFIG_TEXT_MAX];
-    char model_weights[CONFIG_TEXT_MAX];
+    char model_weights[CONFIG_TEXT_MAX], model_pooling[CONFIG_TEXT_MAX];
     bool model_packed_cache, model_reasoning;
 
     bool responses_store;

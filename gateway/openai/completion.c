@@ -95,7 +95,7 @@ static bool take_all(completion *c, bool *all_done)
 {
     bool news = false;
     *all_done = true;
-    for (int i = 0; i < c->n_choices; i++) {
+    for (int i = 0; i < c->n_begun; i++) {
         choice *ch = &c->choices[i];
         bool was_done = ch->done;
         bool fresh = completion_take(c, ch);
@@ -106,6 +106,10 @@ static bool take_all(completion *c, bool *all_done)
         if (c->rq.stream && fresh && !hold && !c->client_gone && completion_open_stream(c))
             completion_add_news(c, ch);
     }
+    int begun = c->n_begun;
+    if (begun < c->n_choices) completion_submit_more(c);
+    *all_done &= c->n_begun == begun;
+    *all_done &= begun == c->n_choices || c->closed || c->refused;
     return news;
 }
 
@@ -141,10 +145,11 @@ static void wait_watched(completion *c, int wait_ms)
         if (all_done) return;
         bool cut = atomic_load(&c->srv->cut);
         bool stop = atomic_load(&c->stop);
-        bool ended = cut || stop || c->starved;
+        bool ended = cut || stop || c->starved || c->refused;
         if (!cancelled && (ended || c->client_gone || exchange_client_gone(c->x))) {
             c->client_gone |= !ended;
             cancelled = true;
+            c->closed = true;
             completion_cancel(c);
         }
         keep_alive(c, &last_us);
@@ -175,27 +180,31 @@ static void abandon(completion *c)
 
 /* ------------------------------------------------------------- the last bytes -- */
 
+/* It was ended from outside.  True. */
+static bool cut_off(completion *c)
+{
+    if (atomic_load(&c->stop)) {
+        exchange_add_header(c->x, "x-should-retry", "false");
+        return !openai_refuse(&c->problem, 403, "request_cancelled", NULL,
+                              "an operator has cancelled this request");
+    }
+    return !openai_refuse(&c->problem, 503, "shutting_down", NULL, "the server is shutting down");
+}
+
 static bool any_error(completion *c)
 {
     if (c->starved) return !completion_no_memory(c);
-    for (int i = 0; i < c->n_choices; i++) {
+    if (c->refused) return true;
+    for (int i = 0; i < c->n_begun; i++) {
         const choice *ch = &c->choices[i];
         if (atomic_load(&ch->rq.finish) == FINISH_ERROR && !ch->text.stop_hit) {
             if (ch->rq.why.code == ERR_BUSY) completion_say_when(c, ch);
             if (ch->rq.why.code == ERR_RESTARTING) exchange_retry_after(c->x, RESTART_RETRY_MS);
             return !completion_refuse(c, &ch->rq.why, NULL);
         }
-        if (strcmp(ch->finish, "cancelled") == 0 && !c->client_gone && atomic_load(&c->stop)) {
-            exchange_add_header(c->x, "x-should-retry", "false");
-            return !openai_refuse(&c->problem, 403, "request_cancelled", NULL,
-                                  "an operator has cancelled this request");
-        }
-        if (strcmp(ch->finish, "cancelled") == 0 && !c->client_gone) {
-            return !openai_refuse(&c->problem, 503, "shutting_down", NULL,
-                                  "the server is shutting down");
-        }
+        if (strcmp(ch->finish, "cancelled") == 0 && !c->client_gone) return cut_off(c);
     }
-    return false;
+    return c->n_begun < c->n_choices && !c->client_gone && cut_off(c);
 }
 
 /* --------------------------------------------------------------------- whole -- */
@@ -209,6 +218,7 @@ static void finish(completion *c)
         thinking_reader_clear(&ch->thoughts);
         tool_reader_clear(&ch->tools);
         request_clear(&ch->rq);
+        pooling_clear(&ch->pool);
         grammar_run_release(ch->rq.grammar);
     }
     free(c->choices);
@@ -249,15 +259,17 @@ static void run(completion *c, bool chat)
         completion_send(c);
 }
 
-static void handle(exchange *x, bool chat, const completion_door *door, void *state)
+static void handle(exchange *x, bool chat, const completion_door *door,
+                   const completion_pooled *pooled, void *state)
 {
     completion c = {.x = x,
                     .srv = x->server,
                     .door = door,
+                    .pooled = pooled,
                     .door_state = state,
                     .started_us = clock_now_us(),
                     .started_wall_us = clock_wall_us()};
-    const char *prefix = door ? door->prefix : chat ? "chatcmpl" : "cmpl";
+    const char *prefix = door ? door->prefix : pooled ? pooled->prefix : chat ? "chatcmpl" : "cmpl";
     snprintf(c.id, sizeof(c.id), "%s-%s", prefix, x->request_id);
     request_signal_init(&c.signal);
     jsonw_init(&c.out);
@@ -269,15 +281,20 @@ static void handle(exchange *x, bool chat, const completion_door *door, void *st
 
 void completion_handle_chat(exchange *x)
 {
-    handle(x, true, NULL, NULL);
+    handle(x, true, NULL, NULL, NULL);
 }
 
 void completion_handle_door(exchange *x, const completion_door *door, void *state)
 {
-    handle(x, true, door, state);
+    handle(x, true, door, NULL, state);
+}
+
+void completion_handle_pooled(exchange *x, const completion_pooled *api, void *state)
+{
+    handle(x, false, NULL, api, state);
 }
 
 void completion_handle_text(exchange *x)
 {
-    handle(x, false, NULL, NULL);
+    handle(x, false, NULL, NULL, NULL);
 }

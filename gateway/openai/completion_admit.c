@@ -34,6 +34,7 @@ static bool read_body(completion *c, bool chat)
         return false;
     }
     openai_limits lim;
+    if (c->pooled) return completion_pooled_read(c, tree);
     if (c->door) tree = c->door->translate(c->door_state, c->x, tree, &c->drop_oldest, &c->problem);
     if (!tree) return false;
     prompt_limits(c->x, &lim);
@@ -56,6 +57,16 @@ static bool check_ids(completion *c)
     if (vocabulary_acquire(c->srv->vocabularies, c->adapter, &c->vocab, &e))
         return completion_refuse(c, &e, "model");
     return openai_check_ids(&c->rq, c->vocab->n_vocab, &c->problem);
+}
+
+/* A model without an output layer makes vectors alone. */
+static bool makes_text(completion *c)
+{
+    if (c->pooled || !model_get_config(c->srv->model)->headless) return true;
+    return openai_refuse(&c->problem, 400, "unsupported_model", "model",
+                         "this model has no output layer and makes no text: it answers "
+                         "/v1/embeddings, /v1/rerank, /v1/score and, with a head of classes, "
+                         "/v1/classify");
 }
 
 static bool resolve_model(completion *c)
@@ -159,6 +170,7 @@ static bool tokenise(completion *c, openai_prompt *p)
 
 static bool tokenise_all(completion *c)
 {
+    if (c->pooled) return completion_pooled_prompts(c);
     if (c->rq.chat) {
         if (!prompt_open_chat(c->srv, &c->rq, &c->tools, &c->problem)) return false;
         c->rq.prompts = arena_calloc(&c->x->arena, 1, sizeof(*c->rq.prompts));
@@ -359,9 +371,10 @@ bool completion_admit(completion *c, bool chat)
 {
     if (!read_body(c, chat)) return false;
     int64_t began_us = clock_now_us() - clock_thread_us();
-    if (!resolve_model(c) || !check_ids(c) || !pick_class(c)) return false;
-    if (!ask_limits(c) || !ask_spool(c) || !tokenise_all(c) || !set_stop_ids(c)) return false;
-    if (!find_bars(c) || !reserve(c)) return false;
+    if (!resolve_model(c) || !makes_text(c) || !check_ids(c) || !pick_class(c)) return false;
+    if (!ask_limits(c) || !ask_spool(c) || !tokenise_all(c)) return false;
+    if (!c->pooled && (!set_stop_ids(c) || !find_bars(c))) return false;
+    if (!reserve(c)) return false;
     c->stalled_us = clock_now_us() - clock_thread_us() - began_us - c->limits_us;
     if (!compile_form(c)) return false;
     int n = c->rq.n * c->rq.n_prompts;

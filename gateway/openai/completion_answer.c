@@ -20,6 +20,7 @@ void completion_usage(const completion *c, openai_usage *u)
     *u = (openai_usage){0};
     for (int i = 0; i < c->n_choices; i++) {
         const meter *m = c->choices[i].rq.meter;
+        if (!m) continue; /* it was never begun */
         if (i % c->rq.n == 0) {
             u->prompt_tokens += c->choices[i].prompt.n_ids;
             u->cached_tokens += atomic_load(&m->cached_tokens);
@@ -258,7 +259,9 @@ static void compose_whole(completion *c)
 bool completion_compose(completion *c)
 {
     if (c->client_gone) return true;
-    if (c->door) {
+    if (c->pooled) {
+        completion_pooled_compose(c);
+    } else if (c->door) {
         if (!compose_door(c)) return false;
     } else if (c->rq.stream)
         compose_end(c);

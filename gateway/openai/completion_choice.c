@@ -12,6 +12,8 @@
 #include "storage/digest.h"
 #include "storage/meter_file.h"
 
+enum { POOLED_AT_ONCE = 64 }; /* prompts of one request that are in the engine together */
+
 /* ------------------------------------------------------------------- choices -- */
 
 static uint64_t isolation_of(const completion *c)
@@ -132,12 +134,13 @@ static target targets_asked(const completion *c)
     return t;
 }
 
-static void set_times(const completion *c, request *rq)
+static void set_times(const completion *c, const choice *ch, request *rq)
 {
     target own = targets_asked(c);
     rq->slo_class = c->slo_class;
-    rq->arrived_us = c->started_us;
-    rq->ttft_deadline_us = c->started_us + own.ttft_us;
+    /* Who followed another of the same request comes only now. */
+    rq->arrived_us = ch->index < POOLED_AT_ONCE ? c->started_us : clock_now_us();
+    rq->ttft_deadline_us = rq->arrived_us + own.ttft_us;
     rq->tpot_target_us = own.tpot_us;
     rq->limits_us = c->limits_us;
     rq->stalled_us = c->stalled_us;
@@ -166,6 +169,13 @@ static bool begin_form(const completion *c, request *rq)
     return rq->grammar != NULL;
 }
 
+/* Its vector.  Heads of classes stand over the last state, whatever embeddings are made of. */
+static bool begin_pool(completion *c, choice *ch)
+{
+    pooling_kind kind = c->classify ? POOL_LAST : c->by.config->kind;
+    return pooling_init(&ch->pool, kind, c->by.dim, c->classify) || completion_no_memory(c);
+}
+
 static bool begin_request(completion *c, choice *ch)
 {
     request *rq = &ch->rq;
@@ -184,7 +194,8 @@ static bool begin_request(completion *c, choice *ch)
     if (ch->index == 0) rq->waiting = c->ticket.waiting; /* one HTTP request counts once */
     ask_scores(c, ch, rq);
     set_rules(c, ch, rq);
-    set_times(c, rq);
+    set_times(c, ch, rq);
+    if (c->pooled) rq->pool = &ch->pool;
     if (request_prepare(rq, &e)) return completion_refuse(c, &e, "max_tokens");
     return begin_form(c, rq) || completion_no_memory(c);
 }
@@ -215,7 +226,8 @@ static bool prepare_choice(completion *c, choice *ch, int index)
     ch->stop_token = -1;
     ch->prompt = c->rq.prompts[index / c->rq.n];
     ch->usage_id = store_next_id(c->srv->store);
-    if (!begin_text(c, ch) || !begin_request(c, ch) || !take_slot(c, ch)) return false;
+    bool begun = c->pooled ? begin_pool(c, ch) : begin_text(c, ch);
+    if (!begun || !begin_request(c, ch) || !take_slot(c, ch)) return false;
     announce(c, ch);
     return true;
 }
@@ -225,23 +237,57 @@ void completion_say_when(completion *c, const choice *ch)
     exchange_retry_after(c->x, server_retry_after_ms(c->srv, &ch->rq));
 }
 
+static bool refused(completion *c, const choice *ch, const err *e)
+{
+    stats_refused(c->srv->stats, c->x->caller->tenant.id, c->slo_class, false);
+    completion_say_when(c, ch);
+    return completion_refuse(c, e, NULL);
+}
+
 bool completion_submit(completion *c)
 {
-    for (int i = 0; i < c->n_choices; i++) {
+    int n = c->n_choices;
+    if (c->pooled && n > POOLED_AT_ONCE) n = POOLED_AT_ONCE;
+    c->n_begun = n;
+    for (int i = 0; i < n; i++) {
         if (!prepare_choice(c, &c->choices[i], i)) return false;
     }
     int64_t now = clock_now_us(); /* the engine may seat one before we are back */
-    for (int i = 0; i < c->n_choices; i++) {
+    for (int i = 0; i < n; i++) {
         err e;
-        if (sched_submit(c->srv->sched, &c->choices[i].rq, &e)) {
-            stats_refused(c->srv->stats, c->x->caller->tenant.id, c->slo_class, false);
-            completion_say_when(c, &c->choices[i]);
-            return completion_refuse(c, &e, NULL);
-        }
+        if (sched_submit(c->srv->sched, &c->choices[i].rq, &e))
+            return refused(c, &c->choices[i], &e);
         c->choices[i].submitted = true;
     }
     c->submitted_us = now;
     return true;
+}
+
+/* One more, prepared the first time it is tried.  False: not now, or c->refused. */
+static bool submit_next(completion *c, int running)
+{
+    choice *ch = &c->choices[c->n_begun];
+    err e;
+    if (!ch->slot && !prepare_choice(c, ch, c->n_begun)) {
+        c->refused = true;
+        return false;
+    }
+    if (sched_submit(c->srv->sched, &ch->rq, &e)) {
+        c->refused = e.code != ERR_BUSY || running == 0;
+        return c->refused && refused(c, ch, &e);
+    }
+    ch->submitted = true;
+    c->n_begun++;
+    return true;
+}
+
+void completion_submit_more(completion *c)
+{
+    int running = 0;
+    for (int i = 0; i < c->n_begun; i++) running += !c->choices[i].done;
+    while (!c->closed && !c->refused && c->n_begun < c->n_choices && running < POOLED_AT_ONCE &&
+           submit_next(c, running))
+        running++;
 }
 
 void completion_cancel(completion *c)
@@ -308,6 +354,12 @@ bool completion_take(completion *c, choice *ch)
     if (ch->done) return false;
     bool news = false, done = false;
     sampled t;
+    if (c->pooled) {
+        (void)request_next(&ch->rq, &t, &done);
+        ch->done = done;
+        ch->finish = done ? finish_word(ch) : NULL;
+        return done;
+    }
     while (request_next(&ch->rq, &t, &done)) {
         ch->n_taken++;
         news = true;

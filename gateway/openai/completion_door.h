@@ -9,6 +9,7 @@
 #ifndef GATEWAY_OPENAI_COMPLETION_DOOR_H
 #define GATEWAY_OPENAI_COMPLETION_DOOR_H
 
+#include "engine/model/pooled.h"
 #include "gateway/http/exchange.h"
 #include "gateway/openai/openai.h"
 #include "gateway/openai/openai_reply.h"
@@ -33,5 +34,42 @@ typedef struct completion_door {
 } completion_door;
 
 void completion_handle_door(exchange *x, const completion_door *door, void *state);
+
+/* ---- prompts that become vectors or scores of classes, not text (engine/sample/pooling.h) ---- */
+
+/* The model that a request names. */
+typedef struct pooled_model {
+    const pooled_config *config;
+    int dim;
+    int n_label; /* classes of its head, the adapter's or else the base's; 0: it has none */
+} pooled_model;
+
+typedef struct pooled_answer {
+    const pooled_model *by;
+    const char *id, *model; /* model: as it was asked for */
+    int64_t created_s;
+    int n; /* prompts */
+    pooling *const *item;
+    const openai_prompt *prompt;
+    int64_t n_tokens; /* of all prompts */
+} pooled_answer;
+
+/* Another API over them; the way is that of completions, and so are limits, classes and books. */
+typedef struct completion_pooled {
+    const char *prefix;   /* of ids */
+    const char *endpoint; /* in usage: static, at most 31 bytes */
+    const char *param;    /* the field that a prompt which is too long is in */
+    /* Reads the body: the model's name, the class, all that needs no model.  False: *p says why. */
+    bool (*read)(void *state, exchange *x, const cJSON *body, openai_request *rq,
+                 openai_problem *p);
+    /* Then its prompts, of which there is at least one.  *classify: the model's head is put over
+     * them. */
+    bool (*ask)(void *state, exchange *x, const pooled_model *m, openai_request *rq, bool *classify,
+                openai_problem *p);
+    void (*write)(void *state, jsonw *w, const pooled_answer *a);
+} completion_pooled;
+
+/* Reads nothing but the exchange's body, so a batch's line may come this way. */
+void completion_handle_pooled(exchange *x, const completion_pooled *api, void *state);
 
 #endif

@@ -36,6 +36,7 @@ typedef struct choice {
     thinking_reader thoughts; /* with c->thinking: the text in two */
     tool_reader tools;        /* with c->tools: what the text says */
     openai_prompt prompt;     /* ids, always */
+    pooling pool;             /* with c->pooled: what it becomes */
     int index;
     int n_taken;   /* tokens popped from the ring */
     int n_beyond;  /* of these, made behind the end that only its text has: nobody pays for them */
@@ -54,6 +55,9 @@ typedef struct completion {
     const completion_door *door; /* NULL: OpenAI's own chat and text */
     void *door_state;
     bool drop_oldest;
+    const completion_pooled *pooled; /* NULL: text is made */
+    pooled_model by;                 /* with it */
+    bool classify;
     openai_request rq;
     openai_problem problem;
     const adapter_version *adapter; /* NULL: the bare base */
@@ -68,6 +72,9 @@ typedef struct completion {
     char tier[CLASS_WORD_MAX + 1]; /* what answers call the class */
     choice *choices;
     int n_choices;
+    int n_begun;  /* of them; fewer than all: the others follow as these end */
+    bool closed;  /* no more are begun */
+    bool refused; /* c->problem says why not all could be */
     request_signal signal;
     limits_ticket ticket;
     bool stream_open, client_gone;
@@ -105,8 +112,12 @@ int completion_output_room(const completion *c, const openai_prompt *p);
 
 /* ---- completion_choice.c: choices and the engine ---- */
 
-/* Meter slots, then all to the scheduler.  False: c->problem; some may have been submitted. */
+/* Meter slots, then all to the scheduler, of pooled ones as many as run at once.  False:
+ * c->problem; some may have been submitted. */
 bool completion_submit(completion *c);
+/* Some have ended: as many of the others follow.  Those that the scheduler refuses wait for the
+ * next time, if others run. */
+void completion_submit_more(completion *c);
 void completion_cancel(completion *c);
 /* Takes what the engine has made for one choice.  True if there is news for the client. */
 bool completion_take(completion *c, choice *ch);
@@ -114,6 +125,13 @@ bool completion_take(completion *c, choice *ch);
 uint32_t completion_made(const choice *ch);
 /* Retry-After, for a choice that the scheduler refused. */
 void completion_say_when(completion *c, const choice *ch);
+
+/* ---- completion_pooled.c: prompts that become vectors ---- */
+
+/* The body; and once the model is known its prompts, in ids.  False: c->problem. */
+bool completion_pooled_read(completion *c, const cJSON *body);
+bool completion_pooled_prompts(completion *c);
+void completion_pooled_compose(completion *c);
 
 /* ---- completion_settle.c: the ledger, the limits, the log ---- */
 

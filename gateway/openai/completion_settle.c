@@ -12,6 +12,7 @@
 
 const char *completion_endpoint(const completion *c)
 {
+    if (c->pooled) return c->pooled->endpoint;
     return c->door ? c->door->endpoint : c->rq.chat ? "chat" : "completions";
 }
 

@@ -34,6 +34,7 @@ enum {
     OPENAI_STOP_ID_MAX = 64,
     OPENAI_BIAS_MAX = 300,
     OPENAI_PROMPT_MAX = 128,
+    OPENAI_INPUT_MAX = 2048, /* of /v1/embeddings and its like: OpenAI's */
     OPENAI_MESSAGE_MAX = 2048,
     OPENAI_IGNORED_MAX = 32,
     OPENAI_SALT_MAX = 1024,
@@ -73,6 +74,8 @@ typedef struct openai_limits {
 typedef struct openai_prompt {
     const char *text; /* NULL: ids */
     size_t len;
+    const char *pair; /* text that stands behind it, with marks of its own; NULL: none */
+    size_t pair_len;
     const int32_t *ids;
     int n_ids;
 } openai_prompt;
@@ -143,6 +146,11 @@ bool openai_check_ids(const openai_request *rq, int n_vocab, openai_problem *p);
 /* A body of json_parse(); *out borrows from it.  False: *p says why. */
 bool openai_parse(openai_request *out, bool chat, const cJSON *body, const openai_limits *lim,
                   arena *a, openai_problem *p);
+
+/* The member `name` of a body: a text, token ids, or up to OPENAI_INPUT_MAX of either, into
+ * out->prompts; ids are below n_vocab. */
+bool openai_parse_inputs(openai_request *out, const cJSON *body, const char *name, int n_vocab,
+                         arena *a, openai_problem *p);
 
 /* Frees what is not in the arena; a zeroed struct is fine. */
 void openai_request_clear(openai_request *rq);

@@ -22,34 +22,47 @@ static bool take_prompt_item(openai_parser *ps, const cJSON *v, const char *para
                          "'%s' must be a string or an array of token ids", param);
 }
 
-bool openai_take_prompt(openai_parser *ps)
+static bool take_prompts(openai_parser *ps, const char *name, int most)
 {
     openai_request *rq = ps->rq;
-    const cJSON *v = json_get(ps->body, "prompt");
+    const cJSON *v = json_get(ps->body, name);
     if (!openai_is_set(v)) {
-        return openai_refuse(ps->p, 400, "missing_required_parameter", "prompt",
-                             "'prompt' is required");
+        return openai_refuse(ps->p, 400, "missing_required_parameter", name, "'%s' is required",
+                             name);
     }
     bool many = cJSON_IsArray(v) && !cJSON_IsNumber(v->child);
     int n = many ? cJSON_GetArraySize(v) : 1;
-    if (n < 1 || n > OPENAI_PROMPT_MAX) {
-        return openai_refuse(ps->p, 400, "invalid_value", "prompt",
-                             "'prompt' must hold 1 to %d prompts", OPENAI_PROMPT_MAX);
+    if (n < 1 || n > most) {
+        return openai_refuse(ps->p, 400, "invalid_value", name, "'%s' must hold 1 to %d prompts",
+                             name, most);
     }
     rq->prompts = arena_calloc(ps->mem, (size_t)n, sizeof(*rq->prompts));
-    if (!rq->prompts) return openai_no_memory(ps, "prompt");
+    if (!rq->prompts) return openai_no_memory(ps, name);
     rq->n_prompts = n;
-    if (!many) return take_prompt_item(ps, v, "prompt", &rq->prompts[0]);
+    if (!many) return take_prompt_item(ps, v, name, &rq->prompts[0]);
     int i = 0;
     const cJSON *item;
     cJSON_ArrayForEach(item, v)
     {
         char param[32];
-        snprintf(param, sizeof(param), "prompt[%d]", i);
+        snprintf(param, sizeof(param), "%s[%d]", name, i);
         if (!take_prompt_item(ps, item, param, &rq->prompts[i])) return false;
         i++;
     }
     return true;
+}
+
+bool openai_take_prompt(openai_parser *ps)
+{
+    return take_prompts(ps, "prompt", OPENAI_PROMPT_MAX);
+}
+
+bool openai_parse_inputs(openai_request *rq, const cJSON *body, const char *name, int n_vocab,
+                         arena *a, openai_problem *p)
+{
+    const openai_limits lim = {.n_vocab = n_vocab};
+    openai_parser ps = {body, &lim, a, rq, p};
+    return take_prompts(&ps, name, OPENAI_INPUT_MAX);
 }
 
 /* -------------------------------------------------------------- messages -- */

@@ -136,6 +136,9 @@ static err_code open_model(parts *p, err *e)
         snprintf(s->chat_problem, sizeof(s->chat_problem), "%s", why.msg);
         log_warn("gateway", "chat is off: %s", why.msg);
     }
+    rc = pooled_read(&s->pooled, c->model_path, c->model_pooling, e);
+    if (rc) return err_context(e, "model.path");
+    if (s->pooled.problem[0]) log_warn("gateway", "embeddings are off: %s", s->pooled.problem);
     s->thinking = c->model_reasoning ? thinking_style_of(s->chat) : THINKING_NONE;
     const model_config *mc = model_get_config(s->model);
     char text[256];
@@ -405,6 +408,7 @@ void parts_close(parts *p)
     chat_template_destroy(s->chat);
     grammar_maker_destroy(s->grammars);
     tokenizer_destroy(s->tok);
+    pooled_clear(&s->pooled);
     model_destroy(s->draft);
     model_destroy(s->model);
     be_close(s->be);
