@@ -228,8 +228,9 @@ static int save_norms(const char *ending, const model_config *base, const naming
     return found;
 }
 
-/* The two tables outside the layers, the norms and a head of classes can be whole trained modules.  Another matrix in
- * place of a layer's would be a second base: nothing of its product could be shared. */
+/* The two tables outside the layers, the norms and a head of classes can be whole trained modules.
+ * Another matrix in place of a layer's would be a second base: nothing of its product could be
+ * shared. */
 static err_code read_saved(const cJSON *root, const model_config *base, const naming *names,
                            peft_config *pc, err *e)
 {

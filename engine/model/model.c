@@ -568,23 +568,23 @@ err_code model_forward(model *m, kv_pool *kv, const step *s, const float **logit
     return be_sync(m->be, e); /* errors are sticky: this is the only check */
 }
 
-void model_norm_states(model *m, int row0, int n, const lora_view *view)
+/* In place: the stream is read by nobody any more.  Waits before it, too: for the backend the step
+ * is over then, and rows are rows. */
+err_code model_take_states(model *m, int row0, int n, const lora_view *view, float *out, err *e)
 {
     const model_config *c = &m->cfg;
     const float *norm = lora_last_norm(view, m->out_norm);
+    float *x = m->x + (size_t)row0 * (size_t)c->dim;
     assert(n > 0 && row0 >= 0 && row0 + n <= m->max_rows);
-    if (c->layer_norm)
-        be_layer_norm(m->be, m->h, m->x, norm, m->out_norm_bias, c->norm_eps, row0, n, c->dim);
-    else
-        be_rms_norm(m->be, m->h, m->x, norm, c->norm_eps, row0, n, c->dim);
-}
-
-err_code model_read_states(model *m, int row0, int n, float *out, err *e)
-{
-    size_t row = (size_t)m->cfg.dim;
-    err_code rc = be_sync(m->be, e); /* copies do not wait for operations */
+    err_code rc = be_sync(m->be, e);
     if (rc) return rc;
-    rc = be_download(m->be, out, m->h + (size_t)row0 * row, (size_t)n * row * sizeof(*out));
+    if (c->layer_norm)
+        be_layer_norm(m->be, x, x, norm, m->out_norm_bias, c->norm_eps, 0, n, c->dim);
+    else
+        be_rms_norm(m->be, x, x, norm, c->norm_eps, 0, n, c->dim);
+    rc = be_sync(m->be, e);
+    if (rc) return rc;
+    rc = be_download(m->be, out, x, (size_t)n * (size_t)c->dim * sizeof(*out));
     return rc ? err_set(e, rc, "hidden states cannot be read") : ERR_NONE;
 }
 

@@ -211,11 +211,11 @@ const void *model_embed_table(const model *m);
  * ERR_DEVICE when the backend failed. */
 err_code model_forward(model *m, kv_pool *kv, const step *s, const float **logits_out, err *e);
 
-/* Behind a pass (or its enqueueing), before the next one: the hidden states of n rows of the step
- * from row0 on, all of one view (NULL: the base's), go through the last norm; then those of some of
- * these rows to the host, [n][dim].  ERR_DEVICE when the backend failed. */
-void model_norm_states(model *m, int row0, int n, const lora_view *view);
-err_code model_read_states(model *m, int row0, int n, float *out, err *e);
+/* Behind a pass and its sampling (or their enqueueing), before the next one: the hidden states of n
+ * rows of the step from row0 on, all of one view (NULL: the base's), behind the last norm, to the
+ * host, [n][dim].  Each row once: it is gone then.  Waits for the device.  ERR_DEVICE when the
+ * backend failed. */
+err_code model_take_states(model *m, int row0, int n, const lora_view *view, float *out, err *e);
 /* The base's head of classes; NULL: it has none. */
 const pooling_head *model_score_head(const model *m);
 

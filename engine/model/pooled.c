@@ -25,7 +25,8 @@ static const struct {
 };
 enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
-int pooled_kind(const char *word)
+/* -1: none has this name. */
+static int find_kind(const char *word)
 {
     if (strcmp(word, "lasttoken") == 0) return POOL_LAST;
     for (int i = 0; i < KINDS; i++)
@@ -64,7 +65,7 @@ static const char *kind_of(const cJSON *module)
 static err_code read_mode(pooled_config *pc, const cJSON *j, err *e)
 {
     const cJSON *word = json_get(j, "pooling_mode");
-    int n = 0, kind = cJSON_IsString(word) ? pooled_kind(word->valuestring) : -1;
+    int n = 0, kind = cJSON_IsString(word) ? find_kind(word->valuestring) : -1;
     for (int i = 0; i < KINDS; i++) {
         bool on = false;
         err_code rc = json_bool(j, kinds[i].field, &on, NULL, e);
@@ -212,7 +213,7 @@ err_code pooled_read(pooled_config *out, const char *path, const char *word, err
     bool found;
     *out = (pooled_config){.kind = POOL_LAST, .normalise = true};
     err_code rc = read_modules(out, path, &found, e);
-    int kind = pooled_kind(word);
+    int kind = find_kind(word);
     if (kind >= 0) out->kind = (pooling_kind)kind;
     if (!rc) rc = read_classes(out, path, e);
     if (rc) pooled_clear(out);

@@ -21,15 +21,13 @@ typedef struct pooled_config {
     char problem[200]; /* why no vectors are made; "": they are */
     int n_label;
     char **label; /* [n_label] of the base's classes; owned */
-    /* What a class's score becomes; POOLED_USUAL: sigmoid of one class alone, softmax of several. */
+    /* What scores become.  Usual: one class alone goes through a sigmoid, several through softmax. */
     enum { POOLED_USUAL, POOLED_SIGMOID, POOLED_SOFTMAX, POOLED_PLAIN } scores;
 } pooled_config;
 
-/* "last", "cls", "mean", "max", "weightedmean", "mean_sqrt_len"; -1: none of these. */
-int pooled_kind(const char *word);
-
-/* `word`: model.pooling; "auto": as the files of the model at `path` say, or the last state, as of
- * a model that was made to go on with a text.  ERR_INPUT: a file says nonsense. */
+/* `word`: model.pooling: "last", "cls", "mean", ...; "auto": as the files of the model at `path`
+ * say, or the last state, as of a model that was made to go on with a text.  ERR_INPUT: a file says
+ * nonsense; ERR_UNSUPPORTED: something of scores that is not computed. */
 err_code pooled_read(pooled_config *out, const char *path, const char *word, err *e);
 void pooled_clear(pooled_config *pc);
 

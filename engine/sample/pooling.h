@@ -13,7 +13,7 @@
 
 #include <stdbool.h>
 
-/* Which states make the vector; the words of sentence-transformers are in engine/files/pooled.h. */
+/* Which states make the vector; what files call it: engine/model/pooled.c. */
 typedef enum {
     POOL_LAST,      /* the last position's */
     POOL_FIRST,     /* the first one's */

@@ -4,6 +4,7 @@
  * few rows at a time, before the next step may be enqueued.  The last of them makes its vector.
  */
 #include <assert.h>
+#include <stdlib.h>
 
 #include "engine/sched/sched_inside.h"
 
@@ -11,26 +12,22 @@ enum { ROWS_EACH = 32 };
 
 err_code sched_pool_create(sched *sc, err *e)
 {
-    size_t row = (size_t)model_get_config(sc->m)->dim * sizeof(*sc->states);
-    sc->states = be_host_alloc(sc->be, ROWS_EACH * row);
+    sc->states = calloc((size_t)ROWS_EACH * (size_t)model_get_config(sc->m)->dim, sizeof(float));
     return sc->states ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory for hidden states");
 }
 
 void sched_pool_destroy(sched *sc)
 {
-    size_t row = (size_t)model_get_config(sc->m)->dim * sizeof(*sc->states);
-    if (sc->states) be_host_free(sc->be, sc->states, ROWS_EACH * row);
-    sc->states = NULL;
+    free(sc->states);
 }
 
 /* n rows of the step from row0 on, one after another. */
 static err_code take_rows(sched *sc, int s, int row0, int n, err *e)
 {
     request *rq = sc->row_owner[s];
-    model_norm_states(sc->m, row0, n, rq->lora);
     for (int done = 0, some; done < n; done += some) {
         some = n - done < ROWS_EACH ? n - done : ROWS_EACH;
-        err_code rc = model_read_states(sc->m, row0 + done, some, sc->states, e);
+        err_code rc = model_take_states(sc->m, row0 + done, some, rq->lora, sc->states, e);
         if (rc) return rc;
         if (!pooling_take(rq->pool, sc->states, some)) {
             sc->now->broken[s] = true;

@@ -190,7 +190,6 @@ static err_code on_device(sched *sc, err *e)
 {
     flight *f = sc->now;
     err_code rc = model_enqueue(sc->m, sc->kv, &sc->step, e);
-    if (!rc) rc = sched_pool_step(sc, e);
     if (rc) return rc;
     bool masks = false;
     for (int s = 0; s < f->n_seq; s++) {
@@ -200,8 +199,9 @@ static err_code on_device(sched *sc, err *e)
     if (masks) be_parallel(sc->be, mask_some, sc, sc->n_samplers);
     f->n_draw = list_rows(sc);
     f->got = f->n_draw > 0 ? model_sample(sc->m, sc->draw, f->n_draw) : NULL;
+    rc = sched_pool_step(sc, e);
     if (sc->overlaps) f->mark = be_mark(sc->be);
-    return ERR_NONE;
+    return rc;
 }
 
 err_code sched_launch(sched *sc, err *e)

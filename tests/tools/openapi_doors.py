@@ -18,6 +18,20 @@ CONVERSATION = obj({"id": {"type": "string", "pattern": "^conv_[0-9a-f]{48}$"}, 
                     "metadata": ANY})
 ITEMS = obj({"object": {"const": "list"}, "data": arr(ANY), "first_id": STR, "last_id": STR, "has_more": BOOL})
 
+POOLED_USAGE = obj({"prompt_tokens": COUNT, "total_tokens": COUNT})
+SCORED = {"id": STR, "object": {"const": "list"}, "created": COUNT, "model": STR}
+NUMBER = {"type": "number"}
+POOLED_SCHEMAS = {
+    "Embeddings": obj({"object": {"const": "list"}, "model": STR, "usage": POOLED_USAGE, "data": arr(obj(
+        {"object": {"const": "embedding"}, "index": COUNT, "embedding": {"anyOf": [arr(NUMBER), STR]}}))}),
+    "Scores": obj({**SCORED, "usage": POOLED_USAGE, "data": arr(obj(
+        {"index": COUNT, "object": {"const": "score"}, "score": NUMBER}))}),
+    "TextClasses": obj({**SCORED, "usage": POOLED_USAGE, "data": arr(obj(
+        {"index": COUNT, "label": STR, "probs": arr(NUMBER), "num_classes": COUNT}))}),
+    "Ranking": obj({"id": STR, "model": STR, "usage": POOLED_USAGE, "results": arr(open_obj(
+        {"index": COUNT, "relevance_score": NUMBER}))}),
+}
+
 SCHEMAS = {
     "Response": RESPONSE, "ResponseEvent": RESPONSE_EVENT, "Items": ITEMS, "Conversation": CONVERSATION,
     "Health": obj({"status": STR}),
@@ -26,6 +40,7 @@ SCHEMAS = {
                          "stop_sequence": maybe(STR), "usage": ANY}),
     "MessageEvent": open_obj({"type": STR}), "MessageTokens": obj({"input_tokens": COUNT}),
     "MessageError": obj({"type": {"const": "error"}, "error": obj({"type": STR, "message": STR}), "request_id": STR}),
+    **POOLED_SCHEMAS,
     "ResponseDeleted": obj({"id": STR, "object": {"enum": ["response", "conversation.deleted"]}, "deleted": {"const": True}}),
 }
 
@@ -47,12 +62,32 @@ MESSAGES = {"model": ASK["properties"]["model"], "messages": arr({"type": "objec
 ASK_MESSAGE = {"type": "object", "required": ["model", "messages", "max_tokens"],
                "properties": {**MESSAGES, "max_tokens": {"type": "integer", "minimum": 1}}}
 ASK_COUNT = {"type": "object", "required": ["model", "messages"], "properties": MESSAGES}
+INPUTS = {"anyOf": [STR, arr(COUNT), arr(STR, minItems=1, maxItems=2048), arr(arr(COUNT), minItems=1, maxItems=2048)]}
+TEXTS = {"anyOf": [STR, arr({"anyOf": [STR, open_obj({"text": STR})]}, minItems=1, maxItems=2048)]}
+POOLED = {"model": ASK["properties"]["model"], "user": opt(STR), "service_tier": opt(STR), "cache_salt": opt({"type": "string", "maxLength": 1024}),
+          "priority": {"type": ["integer", "null"], "minimum": -1000000, "maximum": 1000000}, "add_special_tokens": opt(BOOL),
+          "truncate_prompt_tokens": {"type": ["integer", "null"], "minimum": -1, "not": {"const": 0}}}
+
+
+def ask_pooled(required, more=None):
+    return {"type": "object", "required": ["model", *required], "properties": {**POOLED, **required, **(more or {})}}
+
+
+ASK_EMBEDDINGS = ask_pooled({"input": INPUTS}, {"encoding_format": {"enum": ["float", "base64", None]}, "normalize": opt(BOOL),
+                                                "dimensions": {"type": ["integer", "null"], "minimum": 1}})
+ASK_CLASSES = ask_pooled({"input": INPUTS})
+ASK_SCORES = ask_pooled({"text_1": TEXTS, "text_2": TEXTS})
+ASK_RANKING = ask_pooled({"query": STR, "documents": TEXTS},
+                         {"top_n": {"type": ["integer", "null"], "minimum": 0}, "return_documents": opt(BOOL)})
 NEW_CONVERSATION = {"type": "object", "properties": {"items": opt(arr(MESSAGE, maxItems=20)), "metadata": METADATA}}
 PAGE = [query("limit", {"type": "integer", "minimum": 1, "maximum": 100}), query("order", {"enum": ["asc", "desc"]}), query("after", STR)]
 
 ROUTES = [
     *((m, p, {**what, "security": []}) for m, p, what in (  # without a key
         operation(method, path, "Health") for method, path in (("GET", "/health"), ("GET", "/ping"), ("POST", "/ping")))),
+    *(operation("POST", path, answer, ask, errors=[404, 409, 422, 504], limited=["requests", "tokens"]) for path, answer, ask in (
+        ("/v1/embeddings", "Embeddings", ASK_EMBEDDINGS), ("/v1/score", "Scores", ASK_SCORES), ("/v1/classify", "TextClasses", ASK_CLASSES),
+        ("/v1/rerank", "Ranking", ASK_RANKING), ("/v2/rerank", "Ranking", ASK_RANKING))),
     operation("POST", "/v1/messages", "Message", ASK_MESSAGE, "MessageEvent", errors=[404, 409, 422, 504], limited=["requests", "tokens"],
               error="MessageError"),
     operation("POST", "/v1/messages/count_tokens", "MessageTokens", ASK_COUNT, errors=[404], limited=["requests"], error="MessageError"),

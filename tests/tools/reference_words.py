@@ -74,6 +74,8 @@ LIMIT_TABLES = [
     ("Requests", [
         ("gateway/openai", "OPENAI_TEXT_MAX_TOKENS", "", "`max_tokens` of `/v1/completions` where it is not given"),
         ("gateway/openai", "OPENAI_PROMPT_MAX", "", "Prompts in one request"),
+        ("gateway/openai", "OPENAI_INPUT_MAX", "", "Inputs of one request to `/v1/embeddings` and its like"),
+        ("engine/sample", "POOLING_LABELS_MAX", "", "Classes of a head"),
         ("gateway/openai", "OPENAI_MESSAGE_MAX", "", "Messages of a conversation"),
         ("gateway/openai", "OPENAI_STOP_MAX", "", "Strings in `stop`"),
         ("gateway/openai", "OPENAI_STOP_BYTES_MAX", "bytes", "One of them"),

@@ -1,4 +1,4 @@
-"""peer.py -- lorad beside llama.cpp's server, in turns: peer.py startup SIZE | ROW SIZE
+"""peer.py -- lorad beside llama.cpp's server, in turns: peer.py startup SIZE | embeddings SIZE | ROW SIZE
 
 The same random BF16 weights on both sides, as safetensors and as GGUF (peer_gguf.py), two threads each; lorad over
 TLS with keys, llama.cpp over plain HTTP; both run, one is asked.  llama.cpp comes as the wheel xllamacpp, which goes into a
@@ -7,10 +7,13 @@ virtual environment under build/bench, never into the tests.  One line of JSON.
 startup  Process start to the first 200 of /readyz, or /health, and the processor time until then, which load beside
          does not move.  Files in the page cache.  llama.cpp's begins where its libraries are loaded: Python has no
          part in it; with_python_s is from the process' start.
+embeddings  Prompts of 128 random tokens to vectors of the mean, eight in a request, one client.  The vectors are compared.
 ROW      1, 8 or 8-adapters: one stream, eight, eight with an adapter each (rank 16 on all seven layers). Prompts of
          128 random tokens, 64 out, as fast as they go: each client thread asks again when it has its answer."""
 import http.client
 import json
+import math
+import os
 import pathlib
 import random
 import statistics
@@ -29,6 +32,7 @@ VENV = ROOT / "build/bench/peer"
 STREAMS, CONTEXT, PROMPT, OUT = 8, 512, 128, 64
 ROWS = {"1": (1, False, 3), "8": (8, False, 2), "8-adapters": (8, True, 2)}  # streams, adapters, requests of each
 TURNS = 3
+EMBED_EACH, EMBED_REQUESTS, EMBED_TURNS = 8, 1, 5  # inputs of a request, requests of a turn
 
 
 def prepared(size):
@@ -59,8 +63,8 @@ def answers(port, path, tls=None):
 
 
 class Lorad(Server):
-    def __init__(self, where, directory=None):
-        super().__init__(where, {"engine.threads": 2, "log.level": "warn"}, directory)
+    def __init__(self, where, directory=None, settings=None):
+        super().__init__(where, {"engine.threads": 2, "log.level": "warn", **(settings or {})}, directory)
 
     def wait_ready(self, seconds=120):
         """Asks more often than the tests do."""
@@ -77,10 +81,12 @@ class Lorad(Server):
 
 
 class Peer:
-    def __init__(self, where, adapters):
+    def __init__(self, where, adapters, embeds=False):
         self.port = free_port()
         self.argv = [VENV / "bin/python", ROOT / "tests/bench/peer/peer_server.py", where / "gguf/base.gguf", str(self.port),
                      str(STREAMS), str(CONTEXT)]
+        if embeds:
+            self.argv.append("--mean")
         if adapters:
             self.argv += sorted((where / "gguf").glob("r*.gguf"))[:STREAMS]
         self.log = tempfile.TemporaryFile("w+")
@@ -219,10 +225,53 @@ def load(where, row):
     return took
 
 
+# --------------------------------------------------------------------------------------------- embeddings
+
+def vectors(connection, headers, body):
+    connection.request("POST", "/v1/embeddings", json.dumps(body), headers)
+    r = connection.getresponse()
+    text = r.read()
+    assert r.status == 200, text[:500]
+    return [d["embedding"] for d in sorted(json.loads(text)["data"], key=lambda d: d["index"])]
+
+
+def cosine(a, b):
+    return sum(x * y for x, y in zip(a, b)) / math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
+
+
+def embeddings(where):
+    vocabulary = json.loads((where / "config.json").read_text())["vocab_size"] - 3
+    rng, plain = random.Random(1), {"Content-Type": "application/json"}
+    took = {"lorad": [], "peer": []}
+
+    def body():
+        return {"model": "base", "input": [[rng.randrange(vocabulary) for _ in range(PROMPT)] for _ in range(EMBED_EACH)]}
+
+    with tempfile.TemporaryDirectory() as data, Lorad(where, data, {"model.pooling": "mean"}) as server, \
+            Peer(where, False, True) as peer:
+        headers = {"Authorization": f"Bearer {server.tenant('t')}", **plain}
+        sides = {"lorad": (server.connect(timeout=600), headers),
+                 "peer": (http.client.HTTPConnection("127.0.0.1", peer.port, timeout=600), plain)}
+        same, pids = body(), {"lorad": server.process.pid, "peer": peer.process.pid}
+        ours, theirs = (vectors(*side, same) for side in sides.values())
+        took["cosine"] = min(map(cosine, ours, theirs))
+        for _ in range(EMBED_TURNS):
+            for who, side in sides.items():
+                bodies = [body() for _ in range(EMBED_REQUESTS)]
+                side[0].close()  # nobody keeps it open while the other one works
+                began, began_cpu_s, n = time.monotonic(), cpu_s(pids[who]), EMBED_REQUESTS * EMBED_EACH
+                for b in bodies:
+                    vectors(*side, b)
+                took[who].append({"per_s": round(n / (time.monotonic() - began), 2),
+                                  "cpu_ms": round(1000 * (cpu_s(pids[who]) - began_cpu_s) / n, 1)})
+    took["load"] = os.getloadavg()[0]
+    return took
+
+
 def main():
     what, size = sys.argv[1:]
     where = prepared(size)
-    print(json.dumps(startup(where) if what == "startup" else load(where, what)))
+    print(json.dumps(startup(where) if what == "startup" else embeddings(where) if what == "embeddings" else load(where, what)))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,15 @@ def main():
               f"({mid(theirs, 'with_python_s'):.2f} with its Python), processor time {mid(ours, 'cpu_s'):.2f} s to "
               f"{mid(theirs, 'cpu_s'):.2f} (asked 1): {'ok' if ok else 'short'}")
         return ok
+    if name == "embeddings":
+        ratios = [a["per_s"] / b["per_s"] for a, b in zip(ours, theirs)]
+        figure = statistics.median(ratios)
+        ok = figure >= 1.3 and r["cosine"] >= 0.9999
+        print(f"embeddings {figure:.2f} times llama.cpp's embeddings/s, median of {len(ratios)}, {min(ratios):.2f} to {max(ratios):.2f}: "
+              f"{mid(ours, 'per_s'):.1f} to {mid(theirs, 'per_s'):.1f}, of 128 tokens, processor time "
+              f"{mid(ours, 'cpu_ms'):.0f} ms to {mid(theirs, 'cpu_ms'):.0f}, at a load of {r['load']:.1f}; the least cosine of a "
+              f"pair {r['cosine']:.6f} (asked 1.3, 0.9999): {'ok' if ok else 'short'}")
+        return ok
     if name.startswith("peer-q"):
         return quantised(name, ours, theirs)
     for who, rows in r.items():

@@ -40,6 +40,12 @@ def tokens(s, key, model, prompt):
     return r.json["choices"][0]["logprobs"]
 
 
+def vectors(s, key, model, inputs):
+    r = s.call("POST", "/v1/embeddings", {"model": model, "input": inputs}, key=key)
+    assert r.status == 200, r
+    return [d["embedding"] for d in r.json["data"]]
+
+
 def text(s, key, model, prompt, **more):
     r = complete(s, key, model, prompt, **more)
     assert r.status == 200, r
@@ -62,6 +68,15 @@ def test_answers_are_the_cpus():
                     assert first - second <= 1e-2, (a, mine, right)
                     break
                 assert abs(p - q) <= 3e-2, (a, mine, right)
+        inputs = [q for _, q in ASKED]
+        for name in ("base", "pirate"):  # vectors, beside an answer that is being made
+            with concurrent.futures.ThreadPoolExecutor(2) as pool:
+                beside = pool.submit(text, device, key, *ASKED[1])
+                mine = vectors(device, key, name, inputs)
+            assert beside.result() == text(device, key, *ASKED[1])
+            assert mine == vectors(device, key, name, inputs[::-1])[::-1], "company changes a vector"
+            for a, b in zip(mine, vectors(cpu, cpu_key, name, inputs)):
+                assert sum(x * y for x, y in zip(a, b)) >= 0.9999, (name, a, b)  # both have length 1
     finally:
         cpu.stop()
 

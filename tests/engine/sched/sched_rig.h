@@ -285,29 +285,21 @@ static void state_of_hash(uint64_t h, float out[STATE])
     for (int k = 0; k < STATE; k++) out[k] = (float)(mix(h, (uint64_t)k + 77) % 4096) / 512 - 4;
 }
 
-void model_norm_states(model *m, int row0, int n, const lora_view *view)
-{
-    ck_assert(m->last && row0 >= 0 && row0 + n <= m->last->n_rows);
-    for (int i = 0, end = 0; i < m->last->n_seg; i++) {
-        end = m->last->seg[i].row0 + m->last->seg[i].n_rows;
-        if (row0 < end && row0 >= m->last->seg[i].row0) {
-            ck_assert_ptr_eq(m->last->seg[i].lora, view);
-            ck_assert_int_le(row0 + n, end);
-        }
-    }
-}
-
 static void lazy_drain(backend *be, int n);
 static backend *lazy_backend;
 
-err_code model_read_states(model *m, int row0, int n, float *out, err *e)
+err_code model_take_states(model *m, int row0, int n, const lora_view *view, float *out, err *e)
 {
     (void)e;
+    ck_assert(m->last && row0 >= 0 && row0 + n <= m->last->n_rows);
     if (device_is_lazy) lazy_drain(lazy_backend, m->n_enqueued);
     for (int i = 0; i < n; i++) {
         int row = row0 + i, s = 0;
         while (row >= m->last->seq[s].row0 + m->last->seq[s].n_rows) s++;
         const step_seq *q = &m->last->seq[s];
+        int g = 0;
+        while (row >= m->last->seg[g].row0 + m->last->seg[g].n_rows) g++;
+        ck_assert_ptr_eq(m->last->seg[g].lora, view);
         uint64_t h = 1;
         bool poisoned = false;
         for (int p = 0; p <= q->pos0 + row - q->row0; p++) {
@@ -453,7 +445,6 @@ const sampled *model_sample(model *m, const sample_row *rows, int n)
         w->row[i].output = w->output[i];
         w->out[i].token = -7; /* nobody has waited */
     }
-    if (m->n_done == m->n_enqueued) pick(m, w->row, n, w->out); /* the pass was waited for */
     m->made = w->out;
     return w->out;
 }
