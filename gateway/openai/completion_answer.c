@@ -19,13 +19,14 @@ void completion_usage(const completion *c, openai_usage *u)
 {
     *u = (openai_usage){0};
     for (int i = 0; i < c->n_choices; i++) {
-        const meter *m = c->choices[i].rq.meter;
-        if (!m) continue; /* it was never begun */
+        const choice *ch = &c->choices[i];
+        const meter *m = ch->rq.meter;
+        if (!m && !ch->booked) continue; /* it was never begun */
         if (i % c->rq.n == 0) {
-            u->prompt_tokens += c->choices[i].prompt.n_ids;
-            u->cached_tokens += atomic_load(&m->cached_tokens);
+            u->prompt_tokens += ch->prompt.n_ids;
+            u->cached_tokens += m ? atomic_load(&m->cached_tokens) : ch->cached;
         }
-        u->output_tokens += completion_made(&c->choices[i]);
+        u->output_tokens += m ? completion_made(ch) : 0;
         u->reasoning_tokens += c->choices[i].n_thought;
     }
 }

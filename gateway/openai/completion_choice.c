@@ -349,17 +349,24 @@ uint32_t completion_made(const choice *ch)
     return atomic_load(&ch->rq.meter->output_tokens) - (uint32_t)ch->n_beyond;
 }
 
+/* Nothing is told before it is there.  Meters are few: of many prompts each gives its own back. */
+static bool take_vector(completion *c, choice *ch)
+{
+    sampled none;
+    (void)request_next(&ch->rq, &none, &ch->done);
+    if (!ch->done) return false;
+    ch->finish = finish_word(ch);
+    bool good = strcmp(ch->finish, "stop") == 0;
+    if (good && c->n_choices > POOLED_AT_ONCE) completion_settle_one(c, ch);
+    return true;
+}
+
 bool completion_take(completion *c, choice *ch)
 {
     if (ch->done) return false;
     bool news = false, done = false;
     sampled t;
-    if (c->pooled) {
-        (void)request_next(&ch->rq, &t, &done);
-        ch->done = done;
-        ch->finish = done ? finish_word(ch) : NULL;
-        return done;
-    }
+    if (c->pooled) return take_vector(c, ch);
     while (request_next(&ch->rq, &t, &done)) {
         ch->n_taken++;
         news = true;

@@ -45,6 +45,8 @@ typedef struct choice {
     int n_thought; /* of these, thoughts and their marks */
     size_t offset; /* bytes of text before the tokens not yet shown */
     bool submitted, done, started;
+    bool booked;     /* settled before the others, with so many tokens from the cache: */
+    uint32_t cached; /* (its meter may be another request's) */
     int32_t stop_token;
     const char *finish; /* OpenAI's word; NULL while running */
 } choice;
@@ -72,9 +74,11 @@ typedef struct completion {
     char tier[CLASS_WORD_MAX + 1]; /* what answers call the class */
     choice *choices;
     int n_choices;
-    int n_begun;  /* of them; fewer than all: the others follow as these end */
-    bool closed;  /* no more are begun */
-    bool refused; /* c->problem says why not all could be */
+    int n_begun;           /* of them; fewer than all: the others follow as these end */
+    bool closed;           /* no more are begun */
+    int64_t booked_tokens; /* of those that are booked, and */
+    uint64_t turn;         /* what is to be waited for */
+    bool refused;          /* c->problem says why not all could be */
     request_signal signal;
     limits_ticket ticket;
     bool stream_open, client_gone;
@@ -142,6 +146,8 @@ void completion_log(completion *c);
  * before the last byte goes out, and are durable by then where the database is healthy.  Needs no
  * memory.  The counts go with the slots: completion_usage() has no answer any more. */
 void completion_settle(completion *c);
+/* One of many pooled prompts is done, and others need its place: its row alone. */
+void completion_settle_one(completion *c, choice *ch);
 /* Its spans, once its answer is written (gateway/watch/spans.h). */
 void completion_trace(const completion *c);
 

@@ -62,10 +62,19 @@ static int64_t settle_choice(completion *c, choice *ch, uint64_t *turn)
     return (int64_t)row.prompt_tokens + row.output_tokens;
 }
 
+void completion_settle_one(completion *c, choice *ch)
+{
+    ch->cached = atomic_load(&ch->rq.meter->cached_tokens);
+    ch->booked = true;
+    c->status = 200;
+    c->booked_tokens += settle_choice(c, ch, &c->turn);
+    inflight_remove(c->srv->inflight, &ch->live);
+}
+
 void completion_settle(completion *c)
 {
-    uint64_t turn = 0;
-    int64_t used = 0;
+    uint64_t turn = c->turn;
+    int64_t used = c->booked_tokens;
     for (int i = 0; i < c->n_choices; i++) used += settle_choice(c, &c->choices[i], &turn);
     if (c->n_choices && c->choices[0].rq.admitted_us) limits_has_run(&c->ticket);
     limits_settle(c->srv->limits, &c->ticket, used);

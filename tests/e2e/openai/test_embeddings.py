@@ -119,15 +119,17 @@ def openai_python_embeds():
         assert e.code == "model_not_found"
 
 
+def batch_rows():
+    demo.booked()
+    with contextlib.closing(sqlite3.connect(f"file:{demo.dir / 'lorad.db'}?mode=ro", uri=True, timeout=60)) as db:
+        return db.execute("SELECT model, prompt_tokens, output_tokens, status, finish FROM usage WHERE endpoint='embeddings' AND slo_class='batch'"
+                          " ORDER BY prompt_tokens").fetchall()
+
+
 def is_booked_as_completions_are():
-    def rows():
-        demo.booked()
-        with contextlib.closing(sqlite3.connect(f"file:{demo.dir / 'lorad.db'}?mode=ro", uri=True, timeout=60)) as db:
-            return db.execute("SELECT model, prompt_tokens, output_tokens, status, finish FROM usage WHERE endpoint='embeddings' AND slo_class='batch'"
-                              " ORDER BY prompt_tokens").fetchall()
     embed(demo, alice, "formal", [TEXTS[0], TEXTS[1]], service_tier="batch")
     want = sorted(len(IDS[i]) for i in (0, 1))
-    assert rows() == [("formal@1", n, 0, 200, "stop") for n in want], rows()
+    assert batch_rows() == [("formal@1", n, 0, 200, "stop") for n in want], batch_rows()
     poor = demo.tenant("poor", limits={"requests_per_minute": 1})
     embed(demo, poor, "base", "x")
     assert embed(demo, poor, "base", "x", expect=429)["error"]["type"] == "rate_limit_error"
@@ -157,8 +159,14 @@ def answer(name):
 
 
 def many_inputs_are_one_request():
-    got = embed(demo, alice, "pirate", [TEXTS[i % 4] for i in range(200)], encoding_format="base64")
-    assert got == [got[i % 4] for i in range(200)] and len(set(got)) == 4
+    """More than have room in the queue, and than there are meters: they follow each other."""
+    before = len(batch_rows())
+    r = demo.call("POST", "/v1/embeddings", {"model": "pirate", "input": [TEXTS[i % 4] for i in range(400)], "encoding_format": "base64",
+                                             "service_tier": "batch"}, key=alice)
+    got = [d["embedding"] for d in r.json["data"]]
+    assert got == [got[i % 4] for i in range(400)] and len(set(got)) == 4
+    assert r.json["usage"]["prompt_tokens"] == 100 * sum(map(len, IDS)), r.json["usage"]
+    assert len(batch_rows()) - before == 400
 
 
 def classifies():
@@ -229,7 +237,7 @@ def refuses_by_name():
     no("/v1/completions", None, "/v1/classify", model="three", prompt="x")
 
 
-with Server(settings={"engine.kv_memory": "5MiB"}) as demo:
+with Server(settings={"engine.kv_memory": "5MiB", "engine.max_queued": "90"}) as demo:
     alice = demo.tenant("alice")
     for adapter in ("pirate", "formal"):
         demo.upload(alice, adapter, DEMO / "adapters" / adapter)
