@@ -211,6 +211,7 @@ static void end_prompt(sched *sc, request *rq, int64_t now)
     }
     bool made = sched_pool_end(sc, rq, &e);
     if (made) see_first(sc, rq, now);
+    rq->last_token_us = rq->first_token_us;
     sched_finish(sc, rq, made ? FINISH_STOP : FINISH_ERROR, made ? NULL : &e);
 }
 

@@ -159,7 +159,9 @@ void completion_trace(const completion *c)
     span_request r = {.trace = x->trace,
                       .id = strtoull(x->request_id + strlen("req_"), NULL, 16),
                       .began_wall_us = c->started_wall_us,
-                      .chat = c->rq.chat,
+                      .operation = c->pooled    ? c->pooled->endpoint
+                                   : c->rq.chat ? "chat"
+                                                : NULL,
                       .status = c->client_gone ? 499 : x->status,
                       .prompt_tokens = c->used.prompt_tokens,
                       .cached_tokens = c->used.cached_tokens,

@@ -52,7 +52,7 @@ typedef struct span_request {
     int64_t at_us[SPAN_TIMES];
     int64_t began_wall_us; /* of SPAN_ARRIVED */
     int64_t load_us;       /* of the time before the seat: waited for its adapter */
-    bool chat;
+    const char *operation; /* "chat", "text_completion", "embeddings"; static; NULL: the second */
     int status, max_tokens;
     int64_t prompt_tokens, cached_tokens, output_tokens;
     char asked[SPAN_TEXT_MAX], served[SPAN_TEXT_MAX]; /* model names: of the request, "name@7" */

@@ -101,11 +101,16 @@ static void begin_span(jsonw *w, const span_request *r, int phase, const char *n
     put_time(w, "endTimeUnixNano", r, to_us);
 }
 
+static const char *operation_of(const span_request *r)
+{
+    return r->operation ? r->operation : "text_completion";
+}
+
 static void put_attributes(jsonw *w, const span_request *r)
 {
     const int64_t *at = r->at_us;
     jsonw_open(w, "attributes", '[');
-    put_text(w, "gen_ai.operation.name", r->chat ? "chat" : "text_completion");
+    put_text(w, "gen_ai.operation.name", operation_of(r));
     put_text(w, "gen_ai.provider.name", "lorad");
     put_text(w, "gen_ai.request.model", r->asked);
     put_text(w, "gen_ai.response.model", r->served);
@@ -154,7 +159,7 @@ static void put_phases(jsonw *w, const span_request *r)
 static void put_request(jsonw *w, const span_request *r)
 {
     char name[SPAN_TEXT_MAX + 24];
-    snprintf(name, sizeof(name), "%s %s", r->chat ? "chat" : "text_completion", r->asked);
+    snprintf(name, sizeof(name), "%s %s", operation_of(r), r->asked);
     begin_span(w, r, -1, name, r->at_us[SPAN_ARRIVED], r->at_us[SPAN_ENDED]);
     put_attributes(w, r);
     if (r->status >= 500) {

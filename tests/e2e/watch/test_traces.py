@@ -103,6 +103,17 @@ def a_request_is_one_span_with_its_phases():
     assert end <= whole.end_time_unix_nano and len({raw["spanId"] for _, raw in spans.values()}) == len(spans)
 
 
+def vectors_are_spans_too():
+    key, trace = server.key("acme"), "9" * 32
+    r = server.call("POST", "/v1/embeddings", {"model": "pirate", "input": ["Hello", "ahoy"]}, key=key,
+                    headers={"traceparent": f"00-{trace}-{SPAN}-01"})
+    assert r.status == 200, r
+    spans = until(lambda: collector.spans().get(trace))
+    said = plain(spans["embeddings pirate"][0].attributes)
+    assert said["gen_ai.operation.name"] == "embeddings" and said["gen_ai.usage.output_tokens"] == 0, said
+    assert said["gen_ai.usage.input_tokens"] == r.json["usage"]["prompt_tokens"] and "prompt" in spans, (said, list(spans))
+
+
 def errors_and_the_callers_no():
     key = server.key("acme")
     n = len(collector.spans())
@@ -154,7 +165,7 @@ def sampled_by_itself_with_a_key():
     r = server.call("POST", "/v1/completions", {"model": "base", "prompt": "The", "max_tokens": 2}, key=key)
     assert r.status == 200
     got = until(lambda: len(s := collector.spans()) > n and s)
-    trace = next(t for t in got if t not in {TRACE, *(c * 32 for c in "abcdef")})
+    trace = next(t for t in got if t not in {TRACE, *(c * 32 for c in "abcdef9")})
     _, raw = got[trace]["text_completion base"]
     assert "parentSpanId" not in raw and raw["spanId"] == r.headers["x-request-id"][4:], raw
     assert collector.heads[-1][0] == "/v1/traces" and collector.heads[-1][1]["x-api-key"] == "s3cret", collector.heads[-1]
@@ -172,5 +183,5 @@ def wrong_settings_are_named():
 
 
 with server:
-    run([a_request_is_one_span_with_its_phases, errors_and_the_callers_no, a_collector_that_is_away_is_in_nobodys_way,
+    run([a_request_is_one_span_with_its_phases, vectors_are_spans_too, errors_and_the_callers_no, a_collector_that_is_away_is_in_nobodys_way,
          sampled_by_itself_with_a_key, wrong_settings_are_named])
