@@ -32,10 +32,10 @@ _rule("packed.floor", "engine/model/packed.c",
 # ---- vectors and classes ---------------------------------------------------------------------
 
 _rule("pooled.every-position", "engine/sched/sched_plan.c",
-      "if (len > from + 1) len = from + 1;", ";",
+      "if (len > from + 1) len = from + 1;", "if (len < from) len = from;",
       "engine.test_sched_pool", "a mean takes nothing from the prefix cache that it has not read")
 _rule("pooled.head-of-adapter", "engine/sched/sched_pool.c",
-      "if (rq->lora && rq->lora->score_head) return rq->lora->score_head;", "",
+      "if (rq->lora && rq->lora->score_head) return rq->lora->score_head;", "if (!rq->pool) return NULL;",
       "engine.test_sched_pool", "an adapter's classes are those of its own head")
 _rule("pooled.classes-make-no-text", "engine/sched/sched_plan.c",
       "if (rq->pool || !rq->lora || !rq->lora->score_head) return true;", "return true;",
@@ -44,7 +44,7 @@ _rule("pooled.dimensions", "gateway/doors/embeddings_api.c",
       "if (em->dimensions && a->by->config->normalise) pooling_normalise(v, n);", "",
       "e2e.test_embeddings", "a shortened vector has length 1 again")
 _rule("pooled.max-seq-length", "gateway/openai/completion_pooled.c",
-      "return own > 0 && own < room ? own : room;", "return room;",
+      "return own > 0 && own < room ? own : room;", "return own > room ? own : room;",
       "e2e.test_embeddings", "an input is no longer than the model's folder says")
 
 # ---- quantised weights -----------------------------------------------------------------------
