@@ -16,6 +16,8 @@
 
 enum { NONE = -1 };
 
+#define HASH_ROOT 0x243F6A8885A308D3ULL /* in front of a root */
+
 typedef struct {
     int refs;
     bool published;
@@ -31,7 +33,7 @@ struct kv_pages {
     bool cache;
     page_info *page;
     int32_t *tokens;   /* [n_pages][page_tokens] of published pages */
-    kv_domain *domain; /* [n_pages] of published roots */
+    kv_domain *domain; /* [n_pages] of published pages, as key_of() has it */
     int *bucket;
     int bucket_mask;
     uint64_t next_serial;
@@ -91,20 +93,27 @@ static uint64_t mix(uint64_t h, uint64_t v)
     return h ^ (h >> 29);
 }
 
-static uint64_t root_hash(const kv_domain *d)
+/* Whose the page `index` is: the bare base's where it ends before the adapter begins. */
+static kv_domain key_of(const kv_pages *kv, const kv_domain *d, int index)
 {
-    uint64_t h = mix(0x243F6A8885A308D3ULL, d->isolation);
-    for (int i = 0; i < LORA_DIGEST_BYTES; i += 8) {
-        uint64_t v;
-        memcpy(&v, d->digest + i, 8);
-        h = mix(h, v);
-    }
-    return h;
+    if (index < d->from / kv->page_tokens) return (kv_domain){.isolation = d->isolation};
+    return *d;
 }
 
-static uint64_t block_hash(uint64_t parent, const int32_t *tokens, int n)
+static bool same_key(const kv_domain *a, const kv_domain *b)
 {
-    uint64_t h = parent;
+    return a->isolation == b->isolation && a->from == b->from &&
+           memcmp(a->digest, b->digest, sizeof(a->digest)) == 0;
+}
+
+static uint64_t page_hash(uint64_t parent, const kv_domain *key, const int32_t *tokens, int n)
+{
+    uint64_t h = mix(mix(parent, key->isolation), (uint64_t)(uint32_t)key->from);
+    for (int i = 0; i < LORA_DIGEST_BYTES; i += 8) {
+        uint64_t v;
+        memcpy(&v, key->digest + i, 8);
+        h = mix(h, v);
+    }
     for (int i = 0; i < n; i++) h = mix(h, (uint64_t)(uint32_t)tokens[i] + 1);
     return h;
 }
@@ -131,23 +140,15 @@ static void evicted(void *self, int page)
     unpublish(self, page);
 }
 
-/* The published page that continues `parent` (NONE: a root of `d`) by `tokens`. */
-static int find(const kv_pages *kv, const kv_domain *d, int parent, uint64_t hash,
+/* The published page of `key` that continues `parent` (NONE: it is a root) by `tokens`. */
+static int find(const kv_pages *kv, const kv_domain *key, int parent, uint64_t hash,
                 const int32_t *tokens)
 {
     size_t bytes = (size_t)kv->page_tokens * sizeof(*tokens);
     for (int i = kv->bucket[hash & (uint64_t)kv->bucket_mask]; i != NONE; i = kv->page[i].chain) {
         const page_info *p = &kv->page[i];
-        if (p->hash != hash || p->parent != parent) continue;
-        if (parent == NONE) {
-            const kv_domain *own = &kv->domain[i];
-            if (own->isolation != d->isolation ||
-                memcmp(own->digest, d->digest, sizeof(own->digest)) != 0) {
-                continue;
-            }
-        } else if (p->parent_serial != kv->page[parent].serial) {
-            continue;
-        }
+        if (p->hash != hash || p->parent != parent || !same_key(&kv->domain[i], key)) continue;
+        if (parent != NONE && p->parent_serial != kv->page[parent].serial) continue;
         if (memcmp(kv->tokens + (size_t)i * kv->page_tokens, tokens, bytes) == 0) return i;
     }
     return NONE;
@@ -206,13 +207,14 @@ int kv_match(kv_pages *kv, const kv_domain *d, const int32_t *tokens, int n_toke
 {
     assert(cap >= 0 && n_tokens >= 0);
     if (!kv->cache) return 0;
-    uint64_t hash = root_hash(d);
+    uint64_t hash = HASH_ROOT;
     int parent = NONE, n = 0;
     devmem_lock(kv->arena);
     while (n < cap && (n + 1) * kv->page_tokens < n_tokens) {
         const int32_t *block = tokens + (size_t)n * kv->page_tokens;
-        hash = block_hash(hash, block, kv->page_tokens);
-        int i = find(kv, d, parent, hash, block);
+        const kv_domain key = key_of(kv, d, n);
+        hash = page_hash(hash, &key, block, kv->page_tokens);
+        int i = find(kv, &key, parent, hash, block);
         if (i == NONE) break;
         hold(kv, i);
         pages[n++] = i;
@@ -231,9 +233,10 @@ static void publish(kv_pages *kv, const kv_domain *d, const int32_t *pages, int 
     assert(p->refs > 0);
     if (!kv->cache || p->published) return;
     if (parent != NONE && !kv->page[parent].published) return;
-    uint64_t from = parent == NONE ? root_hash(d) : kv->page[parent].hash;
-    uint64_t hash = block_hash(from, tokens, kv->page_tokens);
-    if (find(kv, d, parent, hash, tokens) != NONE) return; /* somebody was first */
+    const kv_domain key = key_of(kv, d, index);
+    uint64_t before = parent == NONE ? HASH_ROOT : kv->page[parent].hash;
+    uint64_t hash = page_hash(before, &key, tokens, kv->page_tokens);
+    if (find(kv, &key, parent, hash, tokens) != NONE) return; /* somebody was first */
     p->published = true;
     p->serial = kv->next_serial++;
     p->parent = parent;
@@ -241,7 +244,7 @@ static void publish(kv_pages *kv, const kv_domain *d, const int32_t *pages, int 
     p->hash = hash;
     memcpy(kv->tokens + (size_t)i * kv->page_tokens, tokens,
            (size_t)kv->page_tokens * sizeof(*tokens));
-    if (parent == NONE) kv->domain[i] = *d;
+    kv->domain[i] = key;
     int *head = &kv->bucket[hash & (uint64_t)kv->bucket_mask];
     p->chain = *head;
     *head = i;

@@ -2,8 +2,9 @@
  *
  * Pages are chunks of the arena (engine/memory/devmem.h), which decides what is evicted: the page
  * table does not know how much of the device the adapters have.  A full page may be published under
- * its content: (adapter digest, isolation domain, all tokens from the start to its end).  A later
- * sequence with the same beginning takes it over instead of computing it.  A hit is verified token
+ * its content: (adapter digest, where the adapter begins, isolation domain, all tokens from the
+ * start to its end).  A later sequence with the same beginning takes it over instead of computing
+ * it.  A hit is verified token
  * by token and parent by parent, so a collision of hashes can't hand out a foreign page.  Published
  * pages that nobody holds stay until room is needed.
  *
@@ -22,9 +23,10 @@
 
 typedef struct kv_pages kv_pages;
 
-/* Who may share: equal domains only. */
+/* Who may share: equal domains only, and what lies before `from` with all of that isolation. */
 typedef struct kv_domain {
     uint8_t digest[LORA_DIGEST_BYTES]; /* of the adapter; zero for the base */
+    int from; /* the adapter's first position: pages that end before it are the bare base's */
     uint64_t isolation;
 } kv_domain;
 
