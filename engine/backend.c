@@ -393,7 +393,7 @@ void be_kv_copied(backend *be)
 static void check_rows(const step *s)
 {
     int row = 0;
-    assert(s->n_rows > 0 && s->n_seq > 0 && s->n_seg > 0 && s->n_seg <= s->n_seq);
+    assert(s->n_rows > 0 && s->n_seq > 0 && s->n_seg > 0 && s->n_seg <= s->n_rows);
     for (int i = 0; i < s->n_seq; i++) {
         const step_seq *q = &s->seq[i];
         assert(q->row0 == row && q->n_rows > 0 && q->pos0 >= 0);

@@ -7,7 +7,7 @@
  *
  *     row:  0   1   2   3   4   5   6   7   8
  *     seq:  [-- A, chunk --][B ][C ][-- D ---]      n_seq = 4
- *     seg:  [-- adapter 7 -----][ base ][ 9  ]      n_seg = 3
+ *     seg:  [-- adapter 7 -----][ base ][ 9  ]      n_seg = 3, the first border within a chunk
  */
 #ifndef ENGINE_STEP_H
 #define ENGINE_STEP_H
@@ -37,7 +37,7 @@ typedef struct step {
     int n_seq;
     const step_seq *seq; /* cover all rows, in order */
     int n_seg;
-    const step_seg *seg; /* cover all rows, in order; borders lie on borders of seq */
+    const step_seg *seg; /* cover all rows, in order; their borders may lie within a sequence */
     int n_logit;
     const int32_t *logit_row; /* [n_logit] ascending; the rows whose logits are wanted */
     /* [n_rows] or NULL.  from[i] >= 0: row i's token is what that row of the last be_sample()

@@ -64,6 +64,7 @@ typedef struct request {
     uint64_t tenant_id;  /* fairness and prefix-cache isolation */
     uint64_t isolation;  /* hash of tenant and cache_salt: prefix cache domain */
     uint64_t adapter_id; /* 0: the bare base model */
+    int adapter_from;    /* rows of positions before it run bare (activated LoRA); below n_prompt */
     int n_vocab; /* of the adapter, where it is not the base's (lora_view.n_vocab); 0: the base's */
     const int32_t *prompt; /* [n_prompt], borrowed from the gateway's arena */
     int n_prompt;

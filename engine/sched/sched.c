@@ -130,7 +130,7 @@ static void expect_one(sched *sc, const request *rq)
 static double prompt_us(const sched *sc, const request *rq)
 {
     const cost_work none = {0};
-    cost_work w = cost_with_chunk(&none, left_of(rq), rq->n_computed, rank_of(rq));
+    cost_work w = cost_with_chunk(&none, left_of(rq), rq->n_computed, rank_of(rq, left_of(rq)));
     return cost_predict(&sc->cost, &w) - cost_predict(&sc->cost, &none);
 }
 
@@ -146,7 +146,7 @@ static board_row row_of(const request *rq)
                        .n_output = atomic_load_explicit(&rq->n_pushed, memory_order_relaxed),
                        .max_tokens = rq->max_tokens,
                        .n_preempted = rq->n_preempted,
-                       .rank = rank_of(rq),
+                       .rank = rank_of(rq, left_of(rq)),
                        .arrived_us = rq->arrived_us,
                        .admitted_us = rq->admitted_us,
                        .first_token_us = rq->first_token_us,
@@ -293,7 +293,7 @@ static void *engine_thread(void *arg)
     A(pos, rows)         \
     A(from, rows)        \
     A(seq, seqs)         \
-    A(seg, seqs)         \
+    A(seg, 2 * (seqs))   \
     A(mask, seqs)        \
     A(logit_row, logits) \
     A(draw, logits)      \
@@ -543,6 +543,8 @@ static err_code check_request(const sched *sc, const request *rq, err *e)
     if (rc) return rc;
     if (rq->score_prompt && (rq->score_top < 0 || rq->score_top > SAMPLE_TOP_MAX))
         return err_set(e, ERR_INPUT, "at most %d alternatives can be scored", SAMPLE_TOP_MAX);
+    if (rq->adapter_from < 0 || (rq->adapter_from > 0 && rq->adapter_from >= rq->n_prompt))
+        return err_set(e, ERR_INPUT, "an adapter must begin within its prompt");
     if (!(rq->weight > 0) || !isfinite(rq->weight)) {
         return err_set(e, ERR_INPUT, "a weight must be positive");
     }

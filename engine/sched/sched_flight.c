@@ -119,7 +119,12 @@ static void count_rows(sched *sc, flight *f)
     f->n_seg = st->n_seg;
     f->n_adapters = f->n_decode = 0;
     f->n_out = sc->n_out;
-    for (int i = 0; i < st->n_seg; i++) f->n_adapters += st->seg[i].lora != NULL;
+    const lora_view *latest = NULL; /* segments of one adapter stand together, but for bare rows */
+    for (int i = 0; i < st->n_seg; i++) {
+        if (!st->seg[i].lora || st->seg[i].lora == latest) continue;
+        latest = st->seg[i].lora;
+        f->n_adapters++;
+    }
     f->work = (cost_work){0};
 }
 
@@ -135,7 +140,7 @@ void sched_take_off(sched *sc)
          * the work is counted anew. */
         f->own_us[s] = sched_cause_own_us(sc, rq, f->chunk[s]);
         bool read = s > 0 && f->owner[s - 1]->adapter_id == rq->adapter_id;
-        count_work(&f->work, rq, f->chunk[s], read ? 0 : rank_of(rq));
+        count_work(&f->work, rq, f->chunk[s], read ? 0 : rank_of(rq, f->chunk[s]));
         f->work = sched_guess_work(&f->work, f->n_guess[s], rq->n_computed + 1);
         f->n_decode += f->chunk[s] == 1 && rq->n_computed >= rq->n_prompt;
         f->n_decode += f->n_guess[s];

@@ -164,7 +164,7 @@ struct sched {
     int rows_left, n_logit;
     int32_t *token, *pos, *from, *logit_row; /* [max_rows], the last [max_logits] */
     step_seq *seq;
-    step_seg *seg;
+    step_seg *seg; /* [2 * max_seqs] */
     /* [max_context], a page at least: of one request, while pages are looked up. */
     int32_t *history;
     flight flights[2];
@@ -258,7 +258,9 @@ static inline int logits_of(const request *rq, int n)
 static inline void domain_of(const request *rq, kv_domain *d)
 {
     *d = (kv_domain){.isolation = rq->isolation};
-    if (rq->lora) memcpy(d->digest, rq->lora->digest, sizeof(d->digest));
+    if (!rq->lora) return;
+    d->from = rq->adapter_from;
+    memcpy(d->digest, rq->lora->digest, sizeof(d->digest));
 }
 
 static inline bool is_stop(const request *rq, int32_t token)
@@ -274,15 +276,22 @@ static inline int pages_for(const sched *sc, int positions)
     return (positions + sc->page_tokens - 1) / sc->page_tokens;
 }
 
-static inline int rank_of(const request *rq)
+/* What its next n positions need of it. */
+static inline const lora_view *lora_of(const request *rq, int n)
 {
-    return rq->lora ? rq->lora->rank_max : 0;
+    return rq->n_computed + n > rq->adapter_from ? rq->lora : NULL;
+}
+
+static inline int rank_of(const request *rq, int n)
+{
+    const lora_view *v = lora_of(rq, n);
+    return v ? v->rank_max : 0;
 }
 
 /* An adapter is read once for all rows of a step that use it: a request's part of that. */
-static inline double rank_share(const sched *sc, const request *rq)
+static inline double rank_share(const sched *sc, const request *rq, int n)
 {
-    return (double)rank_of(rq) / fair_sharers(sc->fair, rq->ticket);
+    return (double)rank_of(rq, n) / fair_sharers(sc->fair, rq->ticket);
 }
 
 /* An adapter's view goes back to its source; NULL: there is none. */

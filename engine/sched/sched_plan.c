@@ -38,7 +38,7 @@ static void describe(sched *sc, int i, int64_t now)
         .arrived_us = rq->arrived_us,
         .deadline_us = rq->first_token_us || rq->n_ahead ? 0 : rq->ttft_deadline_us,
         .context = rq->n_computed,
-        .rank = rank_share(sc, rq),
+        .rank = rank_share(sc, rq, left_of(rq)),
         .due_us = due_of(rq, now),
         .tpot_us = rq->tpot_target_us,
         .weight = (double)sc->cfg.classes[rq->slo_class].weight,
@@ -73,7 +73,7 @@ static void unplace(sched *sc, const request *rq)
 static bool swap_is_cheaper(const sched *sc, const request *rq, int n_page)
 {
     const cost_work none = {0};
-    cost_work again = cost_with_chunk(&none, rq->n_computed, 0, rank_of(rq));
+    cost_work again = cost_with_chunk(&none, rq->n_computed, 0, rank_of(rq, 0));
     double recompute = cost_predict(&sc->cost, &again) - cost_predict(&sc->cost, &none);
     return sc->cost.n >= COST_LEARNING && swap_round_trip_us(sc->swap, n_page) < recompute;
 }
@@ -333,8 +333,8 @@ static bool admit(sched *sc, int i, int64_t now)
 static int rows_in_budget(const sched *sc, const request *rq, int n)
 {
     if (isinf(sc->budget_us) || (n == 1 && left_of(rq) == 1)) return n;
-    int fit =
-        cost_chunk(&sc->cost, &sc->load, sc->budget_us, n, rq->n_computed, rank_share(sc, rq));
+    double rank = rank_share(sc, rq, n);
+    int fit = cost_chunk(&sc->cost, &sc->load, sc->budget_us, n, rq->n_computed, rank);
     int seat = n < LEAST_SEAT ? n : LEAST_SEAT, least = n < sc->least_chunk ? n : sc->least_chunk;
     if (sc->load.prefill <= 0) return fit > least ? fit : least;
     return rq->state == STATE_RUNNING || fit >= seat ? fit : 0;
@@ -366,7 +366,7 @@ static void add_entry(sched *sc, const policy_entry *pe, int64_t now)
     sc->n_logit += logits;
     sc->rows_left -= n;
     assert(n > 0 && sc->rows_left >= 0);
-    count_work(&sc->load, rq, n, rank_share(sc, rq));
+    count_work(&sc->load, rq, n, rank_share(sc, rq, n));
     assert(sc->step.n_seq < sc->cfg.max_seqs); /* no more than have seats */
     sc->row_owner[sc->step.n_seq] = rq;
     sc->chunk[sc->step.n_seq++] = n;
@@ -384,15 +384,42 @@ static void swap_entries(sched *sc, int a, int b)
     sc->chunk[b] = n;
 }
 
-/* Requests of one adapter stand together; insertion sort keeps the order otherwise. */
+/* By the adapter of its last row; one that is cut stands before those that are its adapter's as a
+ * whole, so that their rows meet. */
+static bool stands_behind(const sched *sc, int a, int b)
+{
+    const request *one = sc->row_owner[a], *two = sc->row_owner[b];
+    uint64_t first = lora_of(one, sc->chunk[a]) ? one->adapter_id : 0;
+    uint64_t second = lora_of(two, sc->chunk[b]) ? two->adapter_id : 0;
+    if (first != second) return first > second;
+    return first > 0 && one->n_computed >= one->adapter_from && two->n_computed < two->adapter_from;
+}
+
+/* Rows of one adapter stand together; insertion sort keeps the order otherwise. */
 static void sort_by_adapter(sched *sc)
 {
     for (int i = 1; i < sc->step.n_seq; i++) {
-        for (int j = i; j > 0 && sc->row_owner[j - 1]->adapter_id > sc->row_owner[j]->adapter_id;
-             j--) {
-            swap_entries(sc, j - 1, j);
-        }
+        for (int j = i; j > 0 && stands_behind(sc, j - 1, j); j--) swap_entries(sc, j - 1, j);
     }
+}
+
+static void add_segment(sched *sc, int row0, int n, const lora_view *lora)
+{
+    step *st = &sc->step;
+    if (st->n_seg > 0 && sc->seg[st->n_seg - 1].lora == lora)
+        sc->seg[st->n_seg - 1].n_rows += n;
+    else
+        sc->seg[st->n_seg++] = (step_seg){row0, n, lora};
+}
+
+/* Its next n rows from row0 on, cut where its adapter begins. */
+static void add_segments(sched *sc, const request *rq, int row0, int n)
+{
+    int bare = rq->adapter_from - rq->n_computed;
+    if (!rq->lora || bare < 0) bare = 0;
+    if (bare > n) bare = n;
+    if (bare > 0) add_segment(sc, row0, bare, NULL);
+    if (bare < n) add_segment(sc, row0 + bare, n - bare, rq->lora);
 }
 
 static void build_rows(sched *sc)
@@ -420,11 +447,7 @@ static void build_rows(sched *sc)
             }
         }
         st->n_rows += n;
-        bool same = s > 0 && sc->row_owner[s - 1]->adapter_id == rq->adapter_id;
-        if (same)
-            sc->seg[st->n_seg - 1].n_rows += n;
-        else
-            sc->seg[st->n_seg++] = (step_seg){row0, n, rq->lora};
+        add_segments(sc, rq, row0, n);
     }
     assert(st->n_rows <= sc->cfg.max_rows && st->n_logit <= sc->cfg.max_logits);
 }

@@ -160,6 +160,9 @@ static void make_client(client *c, int i, int n_vocab)
     c->rq.rules.repetition_penalty = i % 7 == 2 ? 1.3F : 1;
     c->rq.rules.n_top = i % 3 == 1 ? 3 : -1;
     c->rq.rules.seed = (uint64_t)i * 31;
+    if (i % 3 == 1 &&
+        c->rq.adapter_id) /* activated within the prompt, some behind what they share */
+        c->rq.adapter_from = i % 4 == 0 && n > 34 ? 33 : (int)(draw() % (unsigned)n);
     ck_assert_int_eq(request_prepare(&c->rq, NULL), ERR_NONE);
 }
 
