@@ -25,6 +25,8 @@ typedef struct adapter {
     int fd;
     int n_tensors;
     float alpha;
+    int32_t invocation[PEFT_INVOCATION_MAX];
+    int n_invocation;
     matrix *m; /* [n_tensors] */
 } adapter;
 
@@ -35,14 +37,31 @@ static bool text_is(const char *s, size_t len, const char *is)
     return strlen(is) == len && memcmp(s, is, len) == 0;
 }
 
+/* An activated one's tokens. */
+static err_code read_invocation(adapter *g, const gguf_value *v, err *e)
+{
+    int64_t id;
+    g->n_invocation = 0;
+    if (v->count < 1 || v->count > PEFT_INVOCATION_MAX)
+        return err_set(e, ERR_LIMIT,
+                       "GGUF: adapter.alora.invocation_tokens must have 1 to %d tokens",
+                       PEFT_INVOCATION_MAX);
+    for (uint64_t i = 0; i < v->count; i++) {
+        if (!gguf_item_whole(v, i, &id) || id < 0 || id > INT32_MAX)
+            return err_set(e, ERR_INPUT, "GGUF: adapter.alora.invocation_tokens must hold tokens");
+        g->invocation[g->n_invocation++] = (int32_t)id;
+    }
+    return ERR_NONE;
+}
+
 /* A key of an adapter other than its kind: its scale, or something that changes the result. */
 static err_code read_key(adapter *g, const gguf_value *v, err *e)
 {
     static const char prefix[] = "adapter.", alpha_key[] = "adapter.lora.alpha";
+    static const char invoked_key[] = "adapter.alora.invocation_tokens";
     double alpha = -1;
     if (v->kind == GGUF_TEXT) return ERR_NONE;
-    if (memmem(v->key, v->key_bytes, "invocation_tokens", 17) != NULL)
-        return err_set(e, ERR_UNSUPPORTED, "GGUF: activated LoRA (aLoRA) is not supported");
+    if (text_is(v->key, v->key_bytes, invoked_key)) return read_invocation(g, v, e);
     if (v->key_bytes < sizeof prefix - 1 || memcmp(v->key, prefix, sizeof prefix - 1) != 0)
         return ERR_NONE;
     if (!text_is(v->key, v->key_bytes, alpha_key))
@@ -251,11 +270,18 @@ static err_code write_config(const adapter *g, int fd, err *e)
     if (!rc && ranks.n > 0) rc = put(fd, ranks.p, ranks.n, e);
     if (!rc) rc = put(fd, "},\"alpha_pattern\":{", 19, e);
     if (!rc && alphas.n > 0) rc = put(fd, alphas.p, alphas.n, e);
-    if (!rc) rc = put(fd, "}}", 2, e);
-    if (t.failed || ranks.failed || alphas.failed) rc = err_set(e, ERR_NOMEM, "out of memory");
+    text rest = {0};
+    add(&rest, "}");
+    for (int i = 0; i < g->n_invocation; i++)
+        add(&rest, "%s%d", i ? "," : ",\"alora_invocation_tokens\":[", (int)g->invocation[i]);
+    add(&rest, g->n_invocation > 0 ? "]}" : "}");
+    if (!rc && !rest.failed) rc = put(fd, rest.p, rest.n, e);
+    if (rest.failed || t.failed || ranks.failed || alphas.failed)
+        rc = err_set(e, ERR_NOMEM, "out of memory");
     free(t.p);
     free(ranks.p);
     free(alphas.p);
+    free(rest.p);
     return rc;
 }
 

@@ -129,7 +129,7 @@ static const struct {
     {"use_bdlora", KEY_UNSET, "block-diagonal LoRA"},
     {"layer_replication", KEY_UNSET, "replicated layers"},
     {"use_qalora", KEY_UNSET, "QA-LoRA"},
-    {"alora_invocation_tokens", KEY_UNSET, "activated LoRA (aLoRA)"},
+    {"alora_invocation_tokens", KEY_HANDLED, NULL},
 };
 
 static bool unset(const cJSON *v)
@@ -339,6 +339,31 @@ static err_code read_tokens(const cJSON *root, const model_config *base, peft_co
     }
     free(seen);
     return rc;
+}
+
+/* alora_invocation_tokens: the adapter works from the last place on where a prompt has them. */
+static err_code read_invocation(const cJSON *root, const model_config *base, peft_config *pc,
+                                err *e)
+{
+    const cJSON *list = json_get(root, "alora_invocation_tokens"), *v;
+    if (!list || cJSON_IsNull(list)) return ERR_NONE;
+    int n = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : 0;
+    if (n < 1) return err_set(e, ERR_INPUT, "alora_invocation_tokens must be a list of tokens");
+    if (n > PEFT_INVOCATION_MAX)
+        return err_set(e, ERR_LIMIT, "alora_invocation_tokens has %d tokens; at most %d are read",
+                       n, PEFT_INVOCATION_MAX);
+    pc->invocation = calloc((size_t)n, sizeof(*pc->invocation));
+    if (!pc->invocation) return err_set(e, ERR_NOMEM, "out of memory");
+    cJSON_ArrayForEach(v, list)
+    {
+        double id = cJSON_IsNumber(v) ? v->valuedouble : -1;
+        if (!(id >= 0 && id < base->n_vocab) || id != floor(id))
+            return err_set(e, ERR_INPUT,
+                           "alora_invocation_tokens must hold tokens' numbers below %d",
+                           base->n_vocab);
+        pc->invocation[pc->n_invocation++] = (int32_t)id;
+    }
+    return ERR_NONE;
 }
 
 /* ---- patterns ------------------------------------------------------------------------------- */
@@ -668,6 +693,24 @@ static err_code settle_outside(plan *pl, const naming *names, int rank_limit, pe
     return ERR_NONE;
 }
 
+/* Before its invocation an activated adapter must leave the base as it is, in PEFT as here: what
+ * PEFT applies to all rows would change the pages that others share. */
+static err_code check_activated(const model_config *base, const peft_config *pc, err *e)
+{
+    const char *what = pc->dora                     ? "use_dora"
+                       : pc->bias != PEFT_BIAS_NONE ? "bias"
+                       : pc->n_token > 0            ? "trainable_token_indices"
+                       : pc->layer[peft_embed_slot(base->n_layer)].wrapped ? "LoRA on embed_tokens"
+                                                                           : NULL;
+    bool saved = pc->save_head || pc->save_embed;
+    for (int at = 0; at <= base->n_layer * LORA_NORMS; at++)
+        saved |= pc->layer[peft_norm_slot(base->n_layer, at)].saved;
+    if (saved) what = "modules_to_save";
+    if (pc->n_invocation == 0 || !what) return ERR_NONE;
+    return err_set(e, ERR_UNSUPPORTED, "alora_invocation_tokens together with %s is not supported",
+                   what);
+}
+
 /* What PEFT would put one over the other. */
 static err_code check_tokens_alone(const model_config *base, const peft_config *pc, err *e)
 {
@@ -765,6 +808,7 @@ static err_code settle_all(plan *pl, const model_config *base, const naming *nam
         if (!rc) rc = settle_stacks(pl, base, names, layer, rank_limit, pc, e);
     }
     if (!rc) rc = check_tokens_alone(base, pc, e);
+    if (!rc) rc = check_activated(base, pc, e);
     if (rc) return rc;
     if (pc->n_wrapped == 0)
         return err_set(e, ERR_INPUT, "target_modules names no layer of this base model");
@@ -815,6 +859,7 @@ static err_code read_plan(const cJSON *root, plan *pl, const model_config *base,
     if (!rc) rc = read_saved(root, base, names, pc, e);
     if (!rc) rc = read_tokens(root, base, pc, e);
     if (!rc) rc = read_parameters(root, base, pc, pl, e);
+    if (!rc) rc = read_invocation(root, base, pc, e);
     if (!rc) rc = read_targets(root, pl, e);
     if (!rc) rc = read_excluded(root, pl, e);
     if (!rc) rc = read_layers(root, pl, base->n_layer, e);
@@ -877,6 +922,7 @@ void peft_clear(peft_config *pc)
 {
     free(pc->layer);
     free(pc->token);
+    free(pc->invocation);
     memset(pc, 0, sizeof(*pc));
 }
 

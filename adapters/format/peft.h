@@ -32,6 +32,8 @@ typedef struct peft_layer {
 
 typedef enum { PEFT_BIAS_NONE, PEFT_BIAS_ALL, PEFT_BIAS_LORA_ONLY } peft_bias;
 
+enum { PEFT_INVOCATION_MAX = 256 };
+
 typedef struct peft_config {
     int n_layer;
     int n_expert; /* of each layer's experts, where the adapter has LoRA on single ones; else 0 */
@@ -50,6 +52,8 @@ typedef struct peft_config {
     bool save_head, save_embed, save_score; /* modules_to_save */
     bool tie;                               /* ensure_weight_tying, on a tied base */
     int n_wrapped, rank_max;                /* n_wrapped: modules as PEFT counts them */
+    int32_t *invocation;                    /* alora_invocation_tokens; owned */
+    int n_invocation;                       /* 0: the adapter works on every row */
     char base_name[160]; /* base_model_name_or_path, for display only; never opened */
 } peft_config;
 

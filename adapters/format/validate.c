@@ -196,6 +196,21 @@ static err_code read_header(int fd, uint64_t bytes, safetensors **out, err *e)
     return rc;
 }
 
+/* An activated adapter leaves the tables alone, which all rows read. */
+static err_code check_activated(const adapter_layout *al, const model_config *base, err *e)
+{
+    bool any = al->n_vocab != base->n_vocab;
+    for (int i = 0; i < 2; i++) {
+        size_t slot = i ? peft_head_slot(base->n_layer) : peft_embed_slot(base->n_layer);
+        const adapter_pair *p = &al->pair[slot];
+        any |= p->table.present || p->rows.present || p->more.present;
+    }
+    if (al->peft.n_invocation == 0 || !any) return ERR_NONE;
+    return err_set(e, ERR_UNSUPPORTED,
+                   "alora_invocation_tokens together with trained tables or added tokens is not "
+                   "supported");
+}
+
 /* The header comes before the config: how the tensors are named tells how its author's model named
  * its modules. */
 static err_code read_both(const char *config, size_t config_bytes, int fd, uint64_t bytes,
@@ -225,6 +240,7 @@ static err_code read_both(const char *config, size_t config_bytes, int fd, uint6
     if (!rc) rc = layout_check(al, &own, base->n_vocab, e);
     if (!rc && scan_values) rc = compare_twins(fd, al, e);
     if (!rc) rc = recognise_tables(fd, base, al, e);
+    if (!rc) rc = check_activated(al, base, e);
     if (!rc && scan_values) rc = scan_all(fd, base, al, e);
     safetensors_close(st);
     return rc;

@@ -259,42 +259,72 @@ static bool touches_tables(const adapter_layout *al)
     return any;
 }
 
+/* The line, of the list that it takes over, and whether it will do. */
+static err_code write_words(const adapter_layout *al, int32_t eos, cJSON *list,
+                            const tokenizer *tok, char **text, err *e)
+{
+    cJSON *all = cJSON_CreateObject(), *ids = NULL;
+    words check = {0};
+    tokenizer *with = NULL; /* as it will be served */
+    cJSON_AddNumberToObject(all, "n_vocab", al->n_vocab);
+    cJSON_AddNumberToObject(all, "eos", eos);
+    if (!cJSON_AddItemToObject(all, "tokens", list)) cJSON_Delete(list);
+    if (al->peft.n_invocation > 0) {
+        ids = cJSON_CreateIntArray(al->peft.invocation, al->peft.n_invocation);
+        if (!cJSON_AddItemToObject(all, "invocation", ids)) cJSON_Delete(ids);
+    }
+    *text = cJSON_PrintUnformatted(all);
+    err_code rc = *text ? words_parse(*text, &check, e) : err_set(e, ERR_NOMEM, "no memory");
+    if (!rc && tok) rc = tokenizer_extend(&with, tok, check.token, check.n_token, e);
+    tokenizer_destroy(with);
+    words_clear(&check);
+    cJSON_Delete(all);
+    return rc;
+}
+
 err_code words_read(int dir_fd, const adapter_layout *al, const model_config *base,
                     const tokenizer *tok, char **text, err *e)
 {
     *text = NULL;
-    bool resized = al->n_vocab != base->n_vocab;
-    if (!resized && !touches_tables(al)) return ERR_NONE;
+    bool resized = al->n_vocab != base->n_vocab, tables = resized || touches_tables(al);
+    bool invoked = al->peft.n_invocation > 0;
+    if (!tables && !invoked) return ERR_NONE;
     reader r = {.tok = tok,
                 .n_vocab = al->n_vocab,
                 .n_base = base->n_vocab,
                 .list = cJSON_CreateArray(),
                 .e = e};
-    cJSON *all = cJSON_CreateObject();
     int32_t eos = -1;
-    words check;
-    err_code rc = r.list != NULL && all != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
-    if (!rc && tok) rc = take_all(&r, dir_fd);
-    if (!rc && tok) rc = find_eos(&r, dir_fd, &eos);
-    if (!rc && (resized || eos >= 0 || cJSON_GetArraySize(r.list) > 0)) {
-        cJSON_AddNumberToObject(all, "n_vocab", al->n_vocab);
-        cJSON_AddNumberToObject(all, "eos", eos);
-        cJSON_AddItemToObject(all, "tokens", r.list);
+    err_code rc = r.list != NULL ? ERR_NONE : err_set(e, ERR_NOMEM, "out of memory");
+    if (!rc && tok && tables) rc = take_all(&r, dir_fd);
+    if (!rc && tok && tables) rc = find_eos(&r, dir_fd, &eos);
+    if (!rc && (invoked || resized || eos >= 0 || cJSON_GetArraySize(r.list) > 0)) {
+        rc = write_words(al, eos, r.list, tok, text, e);
         r.list = NULL;
-        *text = cJSON_PrintUnformatted(all);
-        rc = *text != NULL ? words_parse(*text, &check, e) : err_set(e, ERR_NOMEM, "no memory");
-        tokenizer *with = NULL; /* as it will be served */
-        if (!rc && tok) rc = tokenizer_extend(&with, tok, check.token, check.n_token, e);
-        tokenizer_destroy(with);
-        if (*text) words_clear(&check);
     }
     cJSON_Delete(r.list);
-    cJSON_Delete(all);
     if (rc) {
         free(*text);
         *text = NULL;
     }
     return rc;
+}
+
+/* "invocation", which most have not. */
+static bool parse_invocation(const cJSON *list, words *out)
+{
+    const cJSON *v;
+    if (!list) return true;
+    int n = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : 0;
+    if (n < 1 || n > PEFT_INVOCATION_MAX) return false;
+    out->invocation = calloc((size_t)n, sizeof(*out->invocation));
+    cJSON_ArrayForEach(v, list)
+    {
+        bool is_id = cJSON_IsNumber(v) && v->valuedouble >= 0 && v->valuedouble < out->n_vocab;
+        if (!out->invocation || !is_id) return false;
+        out->invocation[out->n_invocation++] = (int32_t)v->valuedouble;
+    }
+    return true;
 }
 
 err_code words_parse(const char *text, words *out, err *e)
@@ -331,6 +361,7 @@ err_code words_parse(const char *text, words *out, err *e)
                                                  .single_word = strchr(flags, 'w') != NULL,
                                                  .normalized = strchr(flags, 'n') != NULL};
     }
+    ok = ok && parse_invocation(json_get(tree, "invocation"), out);
     return ok ? ERR_NONE : err_set(e, ERR_CORRUPT, "the words of an adapter are damaged");
 }
 
@@ -338,6 +369,7 @@ void words_clear(words *w)
 {
     cJSON_Delete(w->tree);
     free(w->token);
+    free(w->invocation);
     memset(w, 0, sizeof(*w));
 }
 

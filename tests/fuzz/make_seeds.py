@@ -258,7 +258,7 @@ def bases():
 
 
 def configs():
-    for p in small((FIXTURES / "peft").glob("*/*/adapter_config.json")) + small((ROOT / "conf/demo").glob("**/adapter_config.json")):
+    for p in small((FIXTURES / "peft").glob("*/*/adapter_config.json")) + small((FIXTURES / "alora").glob("*/adapter_config.json")) + small((ROOT / "conf/demo").glob("**/adapter_config.json")):
         put("peft", p.read_bytes())
     conf = (ROOT / "conf/lorad.conf").read_text(encoding="utf-8")
     put("config", "\n".join(x for x in conf.splitlines() if x and x[0] != "#"))
@@ -322,6 +322,7 @@ def tokenizers():
     put("words", "c" + compact({"eos_token": "<call>", "added_tokens_decoder": {"64": {"content": "<call>", "special": True}}}))
     put("words", "a" + compact({"<call>": 64, "<y>": 66}))
     put("words", "w" + compact({"n_vocab": 66, "eos": 65, "tokens": [[64, "<call>", "slrw"], [65, "b", ""]]}))
+    put("words", "w" + compact({"n_vocab": 64, "eos": -1, "tokens": [], "invocation": [5, 6, 7]}))
 
 
 def uploads():
