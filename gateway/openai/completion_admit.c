@@ -367,6 +367,20 @@ static bool compile_form(completion *c)
                          c->rq.format_param, "%s: %s", c->rq.format_param, e.msg);
 }
 
+/* Whether the prompts invoke an activated adapter: PEFT runs the others bare, and so do we. */
+static void tell_invoked(completion *c)
+{
+    int n = 0, of = c->rq.n_prompts;
+    if (c->vocab->n_invocation == 0) return;
+    for (int i = 0; i < of; i++) {
+        const openai_prompt *p = &c->rq.prompts[i];
+        n += vocabulary_invoked_at(c->vocab, p->ids, p->n_ids) >= 0;
+    }
+    const char *word = n == of ? "true" : n == 0 ? "false" : "some";
+    exchange_add_header(c->x, "x-adapter-invoked", "%s", word);
+    exchange_note(c->x, "invoked", "%s", word);
+}
+
 bool completion_admit(completion *c, bool chat)
 {
     if (!read_body(c, chat)) return false;
@@ -383,6 +397,7 @@ bool completion_admit(completion *c, bool chat)
         return completion_no_memory(c);
     }
     c->n_choices = n;
+    tell_invoked(c);
     for (int i = 0; i < c->rq.n_ignored; i++) exchange_ignored_param(c->x, c->rq.ignored[i]);
     return true;
 }

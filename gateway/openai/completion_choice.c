@@ -184,10 +184,14 @@ static bool begin_request(completion *c, choice *ch)
     rq->id = ch->usage_id;
     rq->tenant_id = c->x->caller->tenant.id;
     rq->isolation = isolation_of(c);
-    rq->adapter_id = c->adapter ? c->adapter->id : 0;
     rq->n_vocab = c->vocab->n_own;
     rq->prompt = ch->prompt.ids;
     rq->n_prompt = ch->prompt.n_ids;
+    int from = vocabulary_invoked_at(c->vocab, rq->prompt, rq->n_prompt);
+    if (from >= 0) { /* else it runs bare, whatever will be paid */
+        rq->adapter_id = completion_adapter_id(c);
+        rq->adapter_from = from;
+    }
     rq->max_tokens = completion_output_room(c, &ch->prompt);
     rq->weight = c->x->caller->tenant.weight > 0 ? (float)c->x->caller->tenant.weight : 1;
     rq->signal = &c->signal;
@@ -206,7 +210,7 @@ static bool take_slot(completion *c, choice *ch)
     meter_owner owner = {.request_id = ch->usage_id,
                          .tenant_id = c->x->caller->tenant.id,
                          .key_id = c->x->caller->key.id,
-                         .adapter_id = ch->rq.adapter_id,
+                         .adapter_id = completion_adapter_id(c),
                          .started_wall_us = c->started_wall_us,
                          .choice = ch->index % c->rq.n};
     err e;

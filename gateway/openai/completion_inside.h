@@ -95,8 +95,10 @@ typedef struct completion {
     int status;
 } completion;
 
-/* What usage rows call the API. */
+/* What usage rows call the API, and whose they are: the adapter's that was asked for, invoked or
+ * not; 0: the base's. */
 const char *completion_endpoint(const completion *c);
+uint64_t completion_adapter_id(const completion *c);
 
 /* c->problem from an error; param may be NULL.  Always false. */
 bool completion_refuse(completion *c, const err *e, const char *param);

@@ -10,6 +10,11 @@
 #include "storage/ledger.h"
 #include "storage/settler.h"
 
+uint64_t completion_adapter_id(const completion *c)
+{
+    return c->adapter ? c->adapter->id : 0;
+}
+
 const char *completion_endpoint(const completion *c)
 {
     if (c->pooled) return c->pooled->endpoint;
@@ -22,7 +27,7 @@ static void fill_row(const completion *c, const choice *ch, usage_row *row)
     *row = (usage_row){.request_id = ch->usage_id,
                        .tenant_id = c->x->caller->tenant.id,
                        .key_id = c->x->caller->key.id,
-                       .adapter_id = ch->rq.adapter_id,
+                       .adapter_id = completion_adapter_id(c),
                        .output_tokens = completion_made(ch),
                        .status = c->client_gone ? 499 : c->status,
                        .queue_ms = -1,

@@ -12,6 +12,7 @@ enum { KEPT = 64 }; /* of those that nobody holds */
 typedef struct node {
     vocabulary pub; /* first */
     tokenizer *own;
+    int32_t *invocation;
     uint64_t version_id;
     int holds;
     struct node *next;
@@ -43,6 +44,7 @@ static void node_free(node *n)
 {
     if (!n) return;
     tokenizer_destroy(n->own);
+    free(n->invocation);
     free(n);
 }
 
@@ -102,14 +104,18 @@ static err_code build(const vocabularies *vs, const adapter_version *v, node **o
     if (!rc) rc = words_parse(text, &w, e);
     for (int i = 0; !rc && i < w.n_token; i++)
         w.token[i].barred = vs->chat && chat_template_says(vs->chat, w.token[i].content);
-    if (!rc) rc = tokenizer_extend(&n->own, vs->tok, w.token, w.n_token, e);
+    if (!rc && w.n_token > 0) rc = tokenizer_extend(&n->own, vs->tok, w.token, w.n_token, e);
     if (!rc) {
         n->version_id = v->id;
         n->holds = 1;
-        n->pub = (vocabulary){.tok = n->own,
+        n->pub = (vocabulary){.tok = n->own ? n->own : vs->tok,
                               .n_vocab = w.n_vocab,
                               .n_own = w.n_vocab != vs->base.n_vocab ? w.n_vocab : 0,
-                              .eos = w.eos};
+                              .eos = w.eos,
+                              .invocation = w.invocation,
+                              .n_invocation = w.n_invocation};
+        n->invocation = w.invocation;
+        w.invocation = NULL;
         *out = n;
     }
     if (rc) node_free(n);
@@ -149,6 +155,16 @@ err_code vocabulary_acquire(vocabularies *vs, const adapter_version *v, const vo
     }
     *out = &n->pub;
     return ERR_NONE;
+}
+
+int vocabulary_invoked_at(const vocabulary *v, const int32_t *prompt, int n_prompt)
+{
+    size_t bytes = (size_t)v->n_invocation * sizeof(*prompt);
+    if (v->n_invocation == 0) return 0;
+    for (int at = n_prompt - v->n_invocation; at >= 0; at--) {
+        if (memcmp(prompt + at, v->invocation, bytes) == 0) return at;
+    }
+    return -1;
 }
 
 void vocabulary_release(vocabularies *vs, const vocabulary *v)

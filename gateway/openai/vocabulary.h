@@ -1,4 +1,5 @@
-/* vocabulary.h -- the tokenizer for one adapter: the base's with the tokens that the adapter added.
+/* vocabulary.h -- the tokenizer for one adapter: the base's with the tokens that the adapter added;
+ * and by which tokens an activated one is invoked.
  *
  * Made from the version's words (adapters/format/words.h) when a request first needs it, kept for
  * those that come after it, the one that was used longest ago dropped where there are many.
@@ -19,6 +20,9 @@ typedef struct vocabulary {
     int n_vocab; /* ids are below it */
     int n_own;   /* request.n_vocab: the same, or 0 where it is the base's */
     int32_t eos; /* ends an answer, too; -1: none but the base's */
+    /* [n_invocation] tokens that invoke an activated adapter; 0: it works on every row. */
+    const int32_t *invocation;
+    int n_invocation;
 } vocabulary;
 
 typedef struct vocabularies vocabularies;
@@ -33,5 +37,10 @@ void vocabularies_destroy(vocabularies *vs);
 err_code vocabulary_acquire(vocabularies *vs, const adapter_version *v, const vocabulary **out,
                             err *e);
 void vocabulary_release(vocabularies *vs, const vocabulary *v);
+
+/* From which position of a prompt on the adapter works: where the last invocation begins, as PEFT
+ * has it; 0 where it needs none, -1 where it is not invoked.  Pure; n_prompt * n_invocation steps
+ * at most. */
+int vocabulary_invoked_at(const vocabulary *v, const int32_t *prompt, int n_prompt);
 
 #endif

@@ -204,7 +204,7 @@ def gguf_string(text):
     return struct.pack("<Q", len(text)) + text.encode()
 
 
-def write_gguf(path, tensors, base, config, alpha):
+def write_gguf(path, tensors, base, config, alpha, more=()):
     """As llama.cpp's convert_lora_to_gguf.py does, for the names and types that we need."""
     ggml_type, dtype = GGUF_TYPES[base]
     arch = base.split("-")[0]
@@ -212,7 +212,7 @@ def write_gguf(path, tensors, base, config, alpha):
             ("adapter.type", 8, gguf_string("lora")), ("general.name", 8, gguf_string("golden")),
             ("general.tags", 9, struct.pack("<IQ", 8, 2) + gguf_string("a") + gguf_string("b")),
             ("general.quantization_version", 4, struct.pack("<I", 2)),
-            ("adapter.lora.alpha", 6, struct.pack("<f", alpha))]
+            ("adapter.lora.alpha", 6, struct.pack("<f", alpha)), *more]
     infos, data = b"", b""
     for name, value in tensors.items():
         module, end = name.removeprefix("base_model.model.").rsplit(".lora_", 1)

@@ -440,7 +440,7 @@ _rule("sched.expiry", "engine/sched/sched.c",
 # ---- the prefix cache and memory ------------------------------------------------------------------
 
 _rule("kv.cache-of-the-adapter", "engine/sched/sched_inside.h",
-      "if (rq->lora) memcpy(d->digest, rq->lora->digest, sizeof(d->digest));", "",
+      "memcpy(d->digest, rq->lora->digest, sizeof(d->digest));", "",
       "engine.test_sched", "pages of one adapter are no other's")
 _rule("kv.cache-of-the-tenant", "engine/sched/sched_inside.h",
       "*d = (kv_domain){.isolation = rq->isolation};", "*d = (kv_domain){.isolation = 0 * rq->isolation};",
@@ -452,11 +452,24 @@ _rule("kv.isolation-of-the-salt", "gateway/openai/completion_choice.c",
       "digest_bytes(text, 8 + len, digest);", "digest_bytes(text, 8 + 0 * len, digest);",
       "e2e.test_fields", "cache_salt parts the cache")
 _rule("kv.parent-compared", "engine/memory/kv.c",
-      "} else if (p->parent_serial != kv->page[parent].serial) {", "} else if (p->parent_serial == 0) {",
+      "p->parent_serial != kv->page[parent].serial) continue;", "p->parent_serial == 0) continue;",
       "engine.test_kv", "a page continues the one that it was computed behind")
 _rule("kv.tokens-compared", "engine/memory/kv.c",
       "tokens, bytes) == 0) return i;", "tokens, bytes) <= 1 << 30) return i;",
       "engine.test_kv", "equal hashes of two texts are no hit")
+_rule("kv.bare-before-the-adapter", "engine/memory/kv.c",
+      "if (index < d->from / kv->page_tokens)", "if (index <= d->from / kv->page_tokens)",
+      "engine.test_kv", "a page in which an adapter begins is not the base's")
+_rule("kv.shared-before-the-adapter", "engine/sched/sched_inside.h",
+      "d->from = rq->adapter_from;", "d->from = 0;",
+      "e2e.test_alora", "what lies before an activated adapter is shared with the base")
+_rule("alora.cut", "engine/sched/sched_plan.c",
+      "int bare = rq->adapter_from - rq->n_computed;", "int bare = 0;",
+      "e2e.test_alora", "rows before an adapter's invocation run bare")
+_rule("alora.last", "gateway/openai/vocabulary.c",
+      "for (int at = n_prompt - v->n_invocation; at >= 0; at--) {",
+      "for (int at = 0; at <= n_prompt - v->n_invocation; at++) {",
+      "e2e.test_alora", "the last invocation counts")
 _rule("kv.something-is-left", "engine/memory/kv.c",
       "(n + 1) * kv->page_tokens < n_tokens", "(n + 1) * kv->page_tokens <= n_tokens",
       "engine.test_kv", "the last token is always computed")
