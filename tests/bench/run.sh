@@ -16,7 +16,7 @@ cd "$(dirname "$0")/../.."
 
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-tpot sim-tpot-kept sim-tpot-slow sim-million plan-cost"
 cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 long-context kv-int8 top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters peer-q8_0 peer-q4_0 peer-q4_k_s embeddings https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft causes breach punica-distinct
-    punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu streams-2000 slowloris loratop stats-cost schemas schema-cost schemathesis
+    punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu alora streams-2000 slowloris loratop stats-cost schemas schema-cost schemathesis
     disk-full db-locked kill-9 upload-room fuzz oom lengths spec spec-draft tpot-wire moe"
 json=
 [ $# -gt 0 ] || set -- --list
@@ -114,6 +114,23 @@ fi
 
 [ "$name" != spec ] || exec python3 tests/bench/spec.py ${json:+--json "$json"}
 [ "$name" != spec-draft ] || exec python3 tests/bench/spec.py --draft ${json:+--json "$json"}
+
+if [ "$name" = alora ]; then
+    model=build/bench/135M
+    [ -e "$model/adapters" ] || python3 tests/tools/make_random_model.py 135M "$model" --adapters 8 >&2
+    out=$(python3 tests/bench/alora.py "$model")
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, sys
+r = json.loads(sys.argv[1])
+over, under, n = r["over_base"], r["under_plain"], r["computed"]
+ok = over <= 1.1 and under >= 50 and n["alora"] == n["base"]
+print(f"alora {over:.3f} of the base's own turn over 2,000 cached tokens, {under:.0f} times under a plain adapter's; prompt tokens "
+      f"computed {n['alora']}, {n['base']}, {n['plain']} (asked 1.1, 50, the same): {'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
+PY
+fi
 
 if [ "$name" = cold-ttft ]; then
     model=build/bench/135M
