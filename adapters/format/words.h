@@ -22,8 +22,9 @@
 enum { WORDS_CONTENT_MAX = 256 /* bytes of one token */, WORDS_FILE_MAX = 64 << 20 };
 
 /* *text: malloced, or NULL where the vocabulary is the base's and nothing invokes the adapter.
- * Files in `dir_fd` are opened by name, never through a link.  `tok` NULL: no tokens are looked for.
- * An adapter that does not touch the tables has the base's vocabulary, whatever lies beside it.
+ * Files in `dir_fd` are opened by name, never through a link.  `tok` NULL: no tokens are
+ * looked for.  An adapter that does not touch the tables has the base's vocabulary, whatever lies
+ * beside it.
  *   ERR_INPUT  a file is malformed, a token is another one in the base, or has
  *              no row; rows without tokens
  *   ERR_LIMIT  a file, a token or the list is too long */

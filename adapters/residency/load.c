@@ -14,6 +14,7 @@
 
 #include "adapters/format/extent.h"
 #include "adapters/format/words.h"
+#include "adapters/residency/stacked.h"
 #include "storage/digest.h"
 
 enum { PIECE_ALIGN = 64, A_ROWS = 4 /* of A stay together: kernels take so many at a time */ };
@@ -22,12 +23,20 @@ enum { READ_PIECE = 256 * 1024 };
 void adapter_load_clear(adapter_load *ld)
 {
     if (!ld->env) return;
+    for (int i = 0; ld->part && i < ld->stack->n; i++) adapter_load_clear(&ld->part[i]);
+    free(ld->part);
     extras_clear(&ld->extras, ld->env->be);
     free(ld->mat);
     if (ld->own_copy) copy_free(ld->copy);
     adapter_layout_clear(&ld->layout);
     if (ld->dir_fd >= 0) close(ld->dir_fd);
     registry_release(ld->env->reg, ld->v);
+    if (ld->stack) stacks_release(ld->env->stacks, ld->stack);
+}
+
+const uint8_t *adapter_load_digest(const adapter_load *ld)
+{
+    return ld->stack ? ld->stack->digest : ld->v->digest;
 }
 
 /* What was right when it was published is wrong now: the server's fault, not the request's. */
@@ -48,22 +57,48 @@ static const adapter_layout *layout_of(const adapter_load *ld)
     return ld->copy != NULL ? &ld->copy->layout : &ld->layout;
 }
 
+/* Pins a version; reads its header, unless there is a copy. */
+static err_code open_version(adapter_load *ld, uint64_t id, err *e)
+{
+    char path[4200];
+    const load_env *env = ld->env;
+    err_code rc = registry_acquire_id(env->reg, id, &ld->v, e);
+    if (rc || ld->copy) return rc;
+    registry_path(env->reg, ld->v->digest, path, sizeof path);
+    ld->dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (ld->dir_fd < 0)
+        return err_set(e, ERR_IO, "the files of %s@%d cannot be read", ld->v->name, ld->v->version);
+    rc = validate_adapter(ld->dir_fd, env->base, 0, false, &ld->layout, e);
+    return of_own_files(ld, rc, e);
+}
+
+/* The same for all parts of a stack. */
+static err_code open_stack(adapter_load *ld, uint64_t id, err *e)
+{
+    const adapter_layout *layout[STACK_PARTS_MAX];
+    const load_env *env = ld->env;
+    if (!env->stacks) return err_set(e, ERR_NOT_FOUND, "this server has no stacks");
+    err_code rc = stacks_acquire_id(env->stacks, id, &ld->stack, e);
+    if (rc || ld->copy) return rc;
+    ld->part = calloc((size_t)ld->stack->n, sizeof(*ld->part));
+    if (!ld->part) return err_set(e, ERR_NOMEM, "no memory for a stack");
+    for (int i = 0; i < ld->stack->n && !rc; i++) {
+        adapter_load *p = &ld->part[i];
+        *p = (adapter_load){.env = env, .dir_fd = -1};
+        rc = open_version(p, ld->stack->part[i].v->id, e);
+        if (!rc) rc = stacked_check(&p->layout, env->base, e);
+        if (rc == ERR_UNSUPPORTED) (void)err_context(e, "%s@%d", p->v->name, p->v->version);
+        layout[i] = &p->layout;
+    }
+    return rc ? rc : stacked_layout(layout, ld->stack->n, env->base, &ld->layout, e);
+}
+
 err_code adapter_load_begin(adapter_load *ld, const load_env *env, uint64_t id, adapter_copy *copy,
                             err *e)
 {
-    char path[4200];
     *ld = (adapter_load){.env = env, .copy = copy, .dir_fd = -1};
-    err_code rc = registry_acquire_id(env->reg, id, &ld->v, e);
+    err_code rc = stacks_is(id) ? open_stack(ld, id, e) : open_version(ld, id, e);
     if (rc) return rc;
-    if (!copy) {
-        registry_path(env->reg, ld->v->digest, path, sizeof path);
-        ld->dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (ld->dir_fd < 0)
-            return err_set(e, ERR_IO, "the files of %s@%d cannot be read", ld->v->name,
-                           ld->v->version);
-        rc = validate_adapter(ld->dir_fd, env->base, 0, false, &ld->layout, e);
-        if (rc) return of_own_files(ld, rc, e);
-    }
     ld->n_chunks = count_chunks(layout_of(ld), env->base, env->be, env->chunk_bytes);
     /* What lies elsewhere (whole tables, biases) is paid for with chunks too, so that the
      * arena's budget bounds it. */
@@ -76,7 +111,7 @@ err_code adapter_load_begin(adapter_load *ld, const load_env *env, uint64_t id, 
     return ld->n_chunks > 0
                ? ERR_NONE
                : err_set(e, ERR_LIMIT, "the matrices of %s@%d are too large for this server",
-                         ld->v->name, ld->v->version);
+                         ld->v ? ld->v->name : "a stack", ld->v ? ld->v->version : 1);
 }
 
 /* Reads a file whole.  The system reads ahead while what has come is hashed. */
@@ -428,12 +463,35 @@ err_code adapter_load_pack(adapter_load *ld, void *const *chunk, err *e)
     return rc;
 }
 
+/* The file that a stack would have, of those of its parts. */
+static err_code join_parts(const adapter_load *ld, uint8_t **out, uint64_t *len, err *e)
+{
+    const model_config *base = ld->env->base;
+    int *row0 = calloc(peft_slots(base->n_layer), sizeof(*row0));
+    *len = ld->layout.file_bytes;
+    *out = malloc((size_t)*len + 1);
+    err_code rc = row0 && *out ? ERR_NONE : err_set(e, ERR_NOMEM, "no memory for a stack");
+    for (int i = 0; i < ld->stack->n && !rc; i++) {
+        const adapter_load *p = &ld->part[i];
+        uint8_t *file = NULL;
+        uint64_t bytes = 0;
+        rc = read_checked(p, &file, &bytes, e);
+        if (!rc && !stacked_add(&ld->layout, *out, &p->layout, file, bytes,
+                                ld->stack->part[i].scale, row0, base))
+            rc = err_set(e, ERR_DAMAGED, "the file of %s@%d is too short", p->v->name,
+                         p->v->version);
+        free(file);
+    }
+    free(row0);
+    return rc;
+}
+
 err_code adapter_load_read(adapter_load *ld, err *e)
 {
     uint8_t *file = NULL;
     uint64_t len = 0;
     if (ld->copy) return ERR_NONE;
-    err_code rc = read_checked(ld, &file, &len, e);
+    err_code rc = ld->stack ? join_parts(ld, &file, &len, e) : read_checked(ld, &file, &len, e);
     if (rc) {
         free(file);
         return rc;
@@ -442,5 +500,5 @@ err_code adapter_load_read(adapter_load *ld, err *e)
     ld->own_copy = ld->copy != NULL;
     return ld->copy != NULL ? ERR_NONE
                             : err_set(e, ERR_DAMAGED, "%s@%d cannot be kept: its file is too short",
-                                      ld->v->name, ld->v->version);
+                                      ld->v ? ld->v->name : "a stack", ld->v ? ld->v->version : 1);
 }

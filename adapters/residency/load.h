@@ -23,6 +23,7 @@
 #include "adapters/residency/pace.h"
 #include "adapters/store/copy.h"
 #include "adapters/store/registry.h"
+#include "adapters/store/stacks.h"
 #include "engine/backend.h"
 #include "engine/lora.h"
 #include "engine/model/model.h"
@@ -30,6 +31,7 @@
 /* What is the same for all loads. */
 typedef struct load_env {
     registry *reg;
+    stacks *stacks; /* NULL: there are none */
     backend *be;
     const model_config *base;
     const model *weights; /* of the base; NULL: what needs them is refused */
@@ -41,7 +43,9 @@ typedef struct load_env {
 
 typedef struct adapter_load {
     const load_env *env;
-    const adapter_version *v; /* pinned in the registry */
+    const adapter_version *v;  /* pinned in the registry; NULL: of a stack */
+    const stack *stack;        /* held; NULL: of a version */
+    struct adapter_load *part; /* [stack->n], where there is no copy */
     int dir_fd;
     adapter_layout layout;
     adapter_copy *copy;
@@ -65,6 +69,8 @@ err_code adapter_load_begin(adapter_load *ld, const load_env *env, uint64_t id, 
 err_code adapter_load_read(adapter_load *ld, err *e);
 /* chunk: [n_chunks] addresses. */
 err_code adapter_load_pack(adapter_load *ld, void *const *chunk, err *e);
+/* Of its content, once it has begun. */
+const uint8_t *adapter_load_digest(const adapter_load *ld);
 /* Gives back the pin (the last one may delete files: hold no lock). */
 void adapter_load_clear(adapter_load *ld);
 

@@ -216,7 +216,7 @@ static void make_resident(residency *rs, entry *en, adapter_load *ld, int64_t to
                            .norm = en->extras.norm,
                            .score_head = en->extras.score_head};
     if (ld->n_expert > 0) en->view.expert = en->mat + peft_head_slot(rs->env.base->n_layer);
-    memcpy(en->view.digest, ld->v->digest, LORA_DIGEST_BYTES);
+    memcpy(en->view.digest, adapter_load_digest(ld), LORA_DIGEST_BYTES);
     en->state = RESIDENCY_RESIDENT;
     rs->changes++;
     en->wanted = WANT_NONE;
@@ -720,6 +720,7 @@ static void gone_cb(void *self, uint64_t version_id)
     adapter_copy *trash = host_take_trash(rs);
     lock_release(&rs->mu);
     host_free_trash(trash);
+    if (rs->env.stacks && !stacks_is(version_id)) stacks_part_gone(rs->env.stacks, version_id);
 }
 
 static residency_state state_of(const entry *en)
@@ -852,6 +853,7 @@ err_code residency_create(residency **out, const residency_config *cfg, backend 
     residency *rs = calloc(1, sizeof(*rs));
     if (!rs) return err_set(e, ERR_NOMEM, "out of memory");
     rs->env = (load_env){.reg = reg,
+                         .stacks = cfg->stacks,
                          .be = be,
                          .base = base,
                          .weights = cfg->weights,
@@ -876,6 +878,7 @@ err_code residency_create(residency **out, const residency_config *cfg, backend 
         rs->n_loaders++;
     }
     registry_on_gone(reg, gone_cb, rs);
+    if (cfg->stacks) stacks_on_gone(cfg->stacks, gone_cb, rs);
     pin_what_was_pinned(rs);
     *out = rs;
     return ERR_NONE;
@@ -885,6 +888,7 @@ void residency_destroy(residency *rs)
 {
     if (!rs) return;
     registry_on_gone(rs->env.reg, NULL, NULL);
+    if (rs->env.stacks) stacks_on_gone(rs->env.stacks, NULL, NULL);
     lock_take(&rs->mu);
     rs->stop = true;
     cond_broadcast(&rs->work);

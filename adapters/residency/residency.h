@@ -19,6 +19,7 @@
 
 #include "adapters/residency/pace.h"
 #include "adapters/store/registry.h"
+#include "adapters/store/stacks.h"
 #include "engine/backend.h"
 #include "engine/lora.h"
 #include "engine/memory/devmem.h"
@@ -36,6 +37,7 @@ typedef struct residency_config {
     /* Percent of a step's slack that copies to the device may take
      * (adapters/residency/pace.h); 0: no bound. */
     int copy_share;
+    stacks *stacks;       /* borrowed; NULL: there are none */
     const model *weights; /* of the base, for DoRA and biases; NULL: those are refused */
 } residency_config;
 

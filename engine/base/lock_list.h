@@ -96,6 +96,8 @@
       "events that the next picture is to show") \
     X(INFLIGHT, "inflight.mu", NO_WAIT, ALONE, \
       "the list of requests that run") \
+    X(STACKS, "stacks.mu", NO_WAIT, UNDER(STATS), \
+      "the table of stacks of adapters, and who holds them") \
     X(VOCABULARIES, "vocabularies.mu", NO_WAIT, ALONE, \
       "the list of tokenizers with an adapter's added tokens") \
     X(LIVE, "live.mu", NO_WAIT, UNDER(STATS) | UNDER(CHANGE), \
