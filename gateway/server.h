@@ -60,6 +60,7 @@ typedef struct server {
     pooled_config pooled; /* what prompts become that are embedded or classified */
     grammar_maker *grammars;
     struct vocabularies *vocabularies; /* openai/vocabulary.h */
+    struct stacks *stacks;             /* adapters/store/stacks.h */
     chat_template *chat;               /* NULL: the model has none that we know */
     char chat_problem[248];            /* why not */
     thinking_style thinking;           /* how answers write their thoughts; NONE: they stay text */

@@ -32,6 +32,7 @@ static const door_field fields[] = {
     {"context_management", DOOR_IGNORED},
     /* vLLM's, as for a chat */
     {"seed", DOOR_PASSED},
+    {"adapters", DOOR_PASSED},
     {"cache_salt", DOOR_PASSED},
     {"structured_outputs", DOOR_PASSED},
     {"chat_template_kwargs", DOOR_PASSED},

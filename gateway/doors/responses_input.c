@@ -56,6 +56,7 @@ static const door_field fields[] = {
     {"logit_bias", DOOR_PASSED},
     {"min_tokens", DOOR_PASSED},
     {"ignore_eos", DOOR_PASSED},
+    {"adapters", DOOR_PASSED},
     {"cache_salt", DOOR_PASSED},
     {"priority", DOOR_PASSED},
     {"structured_outputs", DOOR_PASSED},

@@ -228,6 +228,8 @@ static void finish(completion *c)
     limits_settle(c->srv->limits, &c->ticket, 0);
     vocabulary_release(c->srv->vocabularies, c->vocab);
     if (c->adapter) registry_release(c->srv->registry, c->adapter);
+    stacks_release(c->srv->stacks, c->stack);
+    for (int i = 0; i < STACK_PARTS_MAX; i++) registry_release(c->srv->registry, c->part[i]);
     jsonw_clear(&c->out);
     request_signal_clear(&c->signal);
 }

@@ -43,11 +43,11 @@ static bool read_body(completion *c, bool chat)
 }
 
 /* The same sentence for a model that is unknown and one that this key may not use. */
-static bool no_such_model(completion *c)
+static bool no_such_model(completion *c, const char *name, const char *param)
 {
-    return openai_refuse(&c->problem, 404, "model_not_found", "model",
+    return openai_refuse(&c->problem, 404, "model_not_found", param,
                          "The model '%.100s' does not exist or you do not have access to it.",
-                         c->rq.model);
+                         name);
 }
 
 /* Refuses ids that the model and its adapter do not have. */
@@ -69,25 +69,35 @@ static bool makes_text(completion *c)
                          "/v1/classify");
 }
 
+bool completion_pin(completion *c, const char *name, const char *param, const adapter_version **out)
+{
+    err e;
+    if (!auth_may_use_model(c->x, name)) return no_such_model(c, name, param);
+    err_code rc = registry_acquire(c->srv->registry, c->x->caller->tenant.id, name, false, out, &e);
+    if (rc == ERR_NOT_FOUND || rc == ERR_INPUT) return no_such_model(c, name, param);
+    return rc ? completion_refuse(c, &e, param) : true;
+}
+
+void completion_label(const completion *c, const char *name, const adapter_version *v, char *out,
+                      size_t cap)
+{
+    const char *slash = strchr(name, '/');
+    bool others = slash && v->tenant_id != c->x->caller->tenant.id;
+    snprintf(out, cap, "%.*s%s@%d", others ? (int)(slash - name) + 1 : 0, name, v->name,
+             v->version);
+}
+
 static bool resolve_model(completion *c)
 {
-    if (!auth_may_use_model(c->x, c->rq.model)) return no_such_model(c);
+    if (c->rq.n_adapters > 0) return completion_resolve_stack(c);
     if (strcmp(c->rq.model, c->srv->cfg->model_name) == 0) {
+        if (!auth_may_use_model(c->x, c->rq.model)) return no_such_model(c, c->rq.model, "model");
         snprintf(c->label, sizeof(c->label), "%.*s", MODEL_LABEL_MAX, c->srv->cfg->model_name);
         return true;
     }
-    err e;
-    err_code rc = registry_acquire(c->srv->registry, c->x->caller->tenant.id, c->rq.model, false,
-                                   &c->adapter, &e);
-    if (rc == ERR_NOT_FOUND || rc == ERR_INPUT) return no_such_model(c);
-    if (rc) return completion_refuse(c, &e, "model");
-    /* Another tenant's, shared: "owner/name@7". */
-    const char *slash = strchr(c->rq.model, '/');
-    int owner = slash && c->adapter->tenant_id != c->x->caller->tenant.id
-                    ? (int)(slash - c->rq.model) + 1
-                    : 0;
-    snprintf(c->label, sizeof(c->label), "%.*s%s@%d", owner, c->rq.model, c->adapter->name,
-             c->adapter->version);
+    if (!completion_pin(c, c->rq.model, "model", &c->adapter)) return false;
+    c->counted = c->adapter;
+    completion_label(c, c->rq.model, c->adapter, c->label, sizeof(c->label));
     return true;
 }
 
@@ -250,8 +260,8 @@ static bool limited(completion *c, const limits_adapter *a, const limits_refusal
 /* The limits of its adapter, if it has one. */
 static const limits_adapter *adapter_limits_of(const completion *c, limits_adapter *of)
 {
-    if (!c->adapter) return NULL;
-    registry_limits(c->srv->registry, c->adapter, &of->id, &of->limits);
+    if (!c->counted) return NULL;
+    registry_limits(c->srv->registry, c->counted, &of->id, &of->limits);
     return of;
 }
 

@@ -189,7 +189,7 @@ static bool begin_request(completion *c, choice *ch)
     rq->n_prompt = ch->prompt.n_ids;
     int from = vocabulary_invoked_at(c->vocab, rq->prompt, rq->n_prompt);
     if (from >= 0) { /* else it runs bare, whatever will be paid */
-        rq->adapter_id = completion_adapter_id(c);
+        rq->adapter_id = c->stack ? c->stack->id : completion_adapter_id(c);
         rq->adapter_from = from;
     }
     rq->max_tokens = completion_output_room(c, &ch->prompt);

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "adapters/store/stacks.h"
 #include "engine/chat/thinking.h"
 #include "engine/sched/request.h"
 #include "gateway/auth.h"
@@ -62,14 +63,18 @@ typedef struct completion {
     bool classify;
     openai_request rq;
     openai_problem problem;
-    const adapter_version *adapter; /* NULL: the bare base */
-    const vocabulary *vocab;        /* the adapter's, or the base's; NULL: not known yet */
-    tool_style tools;               /* how calls are written; TOOLS_NONE: they are not looked for */
-    thinking_style thinking;        /* how thoughts are; THINKING_NONE: likewise */
-    thinking_start start;           /* of its prompt */
-    grammar *form;                  /* what the answer must be; NULL: text */
-    bars *bars;                     /* what it must not have; NULL: nothing is barred */
-    char label[MODEL_LABEL_MAX + 1]; /* "base", "name@7": for usage */
+    const adapter_version *adapter;               /* NULL: the bare base, or a stack */
+    const stack *stack;                           /* several adapters together; NULL: none */
+    const adapter_version *part[STACK_PARTS_MAX]; /* of it, in the order of rq.adapters */
+    const adapter_version *counted;               /* whose own limits hold; NULL: nobody's */
+    const vocabulary *vocab; /* the adapter's, or the base's; NULL: not known yet */
+    tool_style tools;        /* how calls are written; TOOLS_NONE: they are not looked for */
+    thinking_style thinking; /* how thoughts are; THINKING_NONE: likewise */
+    thinking_start start;    /* of its prompt */
+    grammar *form;           /* what the answer must be; NULL: text */
+    bars *bars;              /* what it must not have; NULL: nothing is barred */
+    /* For usage: "base", "name@7", "one@3*0.5+two@1*-1". */
+    char label[MODEL_LABEL_MAX + 1];
     int slo_class;
     char tier[CLASS_WORD_MAX + 1]; /* what answers call the class */
     choice *choices;
@@ -96,7 +101,7 @@ typedef struct completion {
 } completion;
 
 /* What usage rows call the API, and whose they are: the adapter's that was asked for, invoked or
- * not; 0: the base's. */
+ * not; 0: the base's, or a stack's, whose parts the label names. */
 const char *completion_endpoint(const completion *c);
 uint64_t completion_adapter_id(const completion *c);
 
@@ -113,8 +118,19 @@ bool completion_no_spool(completion *c);
  * False: c->problem says why (status 0: answered already); what was taken stays in c
  * for its end to give back. */
 bool completion_admit(completion *c, bool chat);
+/* Pins the version that a name of the caller's means.  False: c->problem says why, of `param`. */
+bool completion_pin(completion *c, const char *name, const char *param,
+                    const adapter_version **out);
+/* "owner/name@7" where it is another tenant's, else "name@7". */
+void completion_label(const completion *c, const char *name, const adapter_version *v, char *out,
+                      size_t cap);
 /* Tokens that one prompt may produce. */
 int completion_output_room(const completion *c, const openai_prompt *p);
+
+/* ---- completion_stack.c: several adapters at once ---- */
+
+/* The stack that the body asks for, pinned.  False: c->problem. */
+bool completion_resolve_stack(completion *c);
 
 /* ---- completion_choice.c: choices and the engine ---- */
 

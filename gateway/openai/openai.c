@@ -6,6 +6,7 @@
  */
 #include "gateway/openai/openai.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,6 +27,7 @@ typedef struct {
 
 static const field fields[] = {
     {"model", BOTH, TAKEN},
+    {"adapters", BOTH, TAKEN},
     {"messages", CHAT, TAKEN},
     {"prompt", TEXT, TAKEN},
     {"echo", TEXT, TAKEN},
@@ -194,6 +196,42 @@ static bool take_choices(openai_parser *ps)
     return true;
 }
 
+/* One of `adapters`: {"name": text, "scale": number, 1 where it is absent}. */
+static bool take_adapter(openai_parser *ps, const cJSON *v, openai_adapter *out)
+{
+    const cJSON *of, *o = cJSON_IsObject(v) ? v : NULL, *scale = o ? json_get(o, "scale") : NULL;
+    char param[32];
+    snprintf(param, sizeof(param), "adapters[%d]", ps->rq->n_adapters);
+    *out = (openai_adapter){o ? cJSON_GetStringValue(json_get(o, "name")) : NULL, 1};
+    if (!out->name || !out->name[0] || strlen(out->name) > 256)
+        return openai_refuse(ps->p, 400, "invalid_value", param,
+                             "'%s' must be an object with a 'name' of 1 to 256 bytes", param);
+    cJSON_ArrayForEach(of, o)
+    {
+        bool known = strcmp(of->string, "name") == 0 || strcmp(of->string, "scale") == 0;
+        if (!known && !openai_note_unread(ps, param, of->string)) return false;
+    }
+    if (openai_is_set(scale)) out->scale = (float)cJSON_GetNumberValue(scale);
+    if (!(fabsf(out->scale) <= OPENAI_ADAPTER_SCALE_MAX) || out->scale == 0)
+        return openai_refuse(ps->p, 400, "invalid_value", param,
+                             "the 'scale' of '%s' must be a number from -%d to %d, and not 0",
+                             param, OPENAI_ADAPTER_SCALE_MAX, OPENAI_ADAPTER_SCALE_MAX);
+    return true;
+}
+
+static bool take_adapters(openai_parser *ps)
+{
+    openai_request *rq = ps->rq;
+    const cJSON *list, *v;
+    if (!openai_take_array(ps, "adapters", 1, OPENAI_ADAPTERS_MAX, "adapters", &list)) return false;
+    cJSON_ArrayForEach(v, list)
+    {
+        if (!take_adapter(ps, v, &rq->adapters[rq->n_adapters])) return false;
+        rq->n_adapters++;
+    }
+    return true;
+}
+
 /* -1: as many as leave room for the answer. */
 static bool take_truncation(openai_parser *ps)
 {
@@ -345,7 +383,7 @@ bool openai_parse(openai_request *out, bool chat, const cJSON *body, const opena
     }
     bool skip_special = true;
     bool ok = take_input(&ps) && take_tokens(&ps) && take_shape(&ps, &skip_special) &&
-              take_service(&ps) && check_modalities(&ps);
+              take_service(&ps) && check_modalities(&ps) && take_adapters(&ps);
     if (!ok) return false;
     out->keep_special = !skip_special;
     if (out->service_tier && strcmp(out->service_tier, "auto") == 0) out->service_tier = NULL;

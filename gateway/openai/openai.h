@@ -43,6 +43,8 @@ enum {
     OPENAI_DOCUMENTS_MAX = 256,
     OPENAI_BAD_MAX = 256,
     OPENAI_BAD_WORD_BYTES_MAX = 256,
+    OPENAI_ADAPTERS_MAX = 4, /* STACK_PARTS_MAX */
+    OPENAI_ADAPTER_SCALE_MAX = 100,
     OPENAI_TEXT_MAX_TOKENS = 16, /* /v1/completions: max_tokens when it is not given */
 };
 
@@ -70,6 +72,12 @@ typedef struct openai_limits {
     bool strict; /* a field that has no effect is an error */
 } openai_limits;
 
+/* One of several adapters that are to work together. */
+typedef struct openai_adapter {
+    const char *name; /* as `model` has it */
+    float scale;      /* not 0 */
+} openai_adapter;
+
 /* One prompt of /v1/completions: text, or token ids. */
 typedef struct openai_prompt {
     const char *text; /* NULL: ids */
@@ -83,6 +91,8 @@ typedef struct openai_prompt {
 typedef struct openai_request {
     bool chat;
     const char *model;
+    openai_adapter adapters[OPENAI_ADAPTERS_MAX];
+    int n_adapters; /* 0: the model alone */
     /* chat */
     chat_message *msgs;
     int n_msgs;

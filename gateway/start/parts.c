@@ -230,6 +230,8 @@ static err_code open_adapters(parts *p, err *e)
     registry_config rc_cfg = {.reserved = {c->model_name}, .n_reserved = 1};
     err_code rc = registry_create(&s->registry, s->store, &rc_cfg, e);
     if (rc) return rc;
+    s->stacks = stacks_create(s->registry);
+    if (!s->stacks) return err_set(e, ERR_NOMEM, "no memory for stacks of adapters");
     rc = open_devmem(p, e);
     if (rc) return rc;
     residency_config rs = {.arena = s->arena,
@@ -237,6 +239,7 @@ static err_code open_adapters(parts *p, err *e)
                            .host_int8 = c->adapters_host_int8,
                            .n_loaders = (int)c->adapters_loaders,
                            .copy_share = (int)c->adapters_copy_share,
+                           .stacks = s->stacks,
                            .weights = s->model};
     rc = residency_create(&s->residency, &rs, s->be, model_get_config(s->model), s->registry, e);
     if (rc) return rc;
@@ -397,6 +400,7 @@ void parts_close(parts *p)
     storeroom_destroy(s->room);
     if (s->residency) residency_destroy(s->residency);
     devmem_destroy(s->arena);
+    stacks_destroy(s->stacks);
     if (s->registry) registry_destroy(s->registry);
     limits_destroy(s->limits);
     limits_destroy(s->token_limits);

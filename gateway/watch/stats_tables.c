@@ -472,7 +472,8 @@ static void name_adapter(stats *st, uint64_t version_id, char *out, size_t cap)
     if (version_id == 0) return;
     if (a)
         snprintf(out, cap, "%s@%d", adapter_name(st, a), a->version);
-    else if (!registry_label(st->srv->registry, version_id, out, cap))
+    else if (!registry_label(st->srv->registry, version_id, out, cap) &&
+             !stacks_label(st->srv->stacks, version_id, out, cap))
         snprintf(out, cap, "?");
 }
 

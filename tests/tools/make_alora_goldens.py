@@ -34,8 +34,9 @@ ADAPTERS = {
 # adapter, length of the prompt, where its invocation stands
 INVOKED = [("all", 24, []), ("all", 24, [0]), ("all", 40, [5, 30]), ("all", 37, [34]), ("all", 150, [100]),
            ("few", 30, []), ("few", 33, [31]), ("few", 70, [3, 4, 40]), ("few", 150, [64])]
+# The first one has no use_rslora and layers_to_transform, which PEFT would give to the whole.
 STACKS = [[("r4", 0.7), ("rslora", -0.5)], [("r16", 1.0), ("pattern", 0.6), ("mlp", 1.5)],
-          [("r1", 2.0)], [("mlp", -1.0), ("r64", 0.25), ("r4", 0.5), ("r1", 1.0)]]
+          [("r1", 2.0)], [("r64", 0.25), ("mlp", -1.0), ("r4", 0.5), ("r1", 1.0)]]
 
 
 def make_adapter(base, where, wish, gen):

@@ -15,7 +15,7 @@ import sys
 import openapi_admin
 import openapi_doors
 from openapi_says import SAYS
-from openapi_words import (ANY, BOOL, CLASS, COUNT, FLAG, HEADERS, INT, NUM, STR, TIME, arr, header, maybe, obj, operation, opt, query, ref)
+from openapi_words import (ANY, BOOL, CLASS, COUNT, FLAG, HEADERS, INT, NUM, STACK, STR, TIME, arr, header, maybe, obj, operation, opt, query, ref)
 
 USAGE = obj({"prompt_tokens": COUNT, "completion_tokens": COUNT, "total_tokens": COUNT,
              "prompt_tokens_details": obj({"cached_tokens": COUNT}),
@@ -165,7 +165,7 @@ def above(hi):
 
 
 STOP = {"type": "string", "maxLength": 256}
-COMMON = {"model": {"type": "string", "minLength": 1, "maxLength": 256}, "temperature": number(0, 2), "top_p": above(1), "top_k": whole(-1),
+COMMON = {"model": {"type": "string", "minLength": 1, "maxLength": 256}, "adapters": STACK, "temperature": number(0, 2), "top_p": above(1), "top_k": whole(-1),
           "min_p": number(0, 1), "repetition_penalty": above(10), "presence_penalty": number(-2, 2),
           "frequency_penalty": number(-2, 2), "seed": opt(INT), "n": whole(1, 128),
           "logit_bias": {"type": ["object", "null"], "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},

@@ -463,6 +463,19 @@ _rule("kv.bare-before-the-adapter", "engine/memory/kv.c",
 _rule("kv.shared-before-the-adapter", "engine/sched/sched_inside.h",
       "d->from = rq->adapter_from;", "d->from = 0;",
       "e2e.test_alora", "what lies before an activated adapter is shared with the base")
+_rule("stack.scales-in-key", "adapters/store/stacks.c",
+      "digest_add(&d, le, sizeof le);", "",
+      "e2e.test_stacks", "pages of a stack are those of its scales")
+_rule("stack.weight", "adapters/residency/stacked.c",
+      "float scale = share * part->peft.layer[slot].scale;", "float scale = part->peft.layer[slot].scale;",
+      "e2e.test_stacks", "each adapter of a stack has its weight")
+_rule("stack.plain-parts", "adapters/residency/load.c",
+      "if (!rc) rc = stacked_check(&p->layout, env->base, e);", "",
+      "e2e.test_stacks", "what is not the sum of products is in no stack")
+_rule("stack.pins", "adapters/store/stacks.c",
+      "for (int i = 0; i < n->pub.n; i++) n->pub.part[i].v = p->v[i];\n    p->n = 0;",
+      "for (int i = 0; i < n->pub.n; i++) n->pub.part[i].v = p->v[i];",
+      "adapters.test_stacks", "a stack that is held pins its parts")
 _rule("alora.cut", "engine/sched/sched_plan.c",
       "int bare = rq->adapter_from - rq->n_computed;", "int bare = 0;",
       "e2e.test_alora", "rows before an adapter's invocation run bare")

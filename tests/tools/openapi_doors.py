@@ -2,7 +2,7 @@
 
 Answers are held to the SDKs' own types, member by member, by tests/e2e/openai/test_responses.py and its like; here stands
 what each of them must have."""
-from openapi_words import ANY, BOOL, COUNT, STR, arr, maybe, obj, operation, opt, query
+from openapi_words import ANY, BOOL, COUNT, STACK, STR, arr, maybe, obj, operation, opt, query
 
 
 def open_obj(required):
@@ -53,12 +53,12 @@ ASK = {"type": "object", "required": ["model", "input"], "properties": {
     "instructions": opt(STR), "max_output_tokens": {"type": ["integer", "null"], "minimum": 1},
     "temperature": {"type": ["number", "null"], "minimum": 0, "maximum": 2},
     "top_p": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 1}, "stream": opt(BOOL), "store": opt(BOOL),
-    "parallel_tool_calls": opt(BOOL), "truncation": {"enum": ["auto", "disabled", None]}, "metadata": METADATA}}
+    "adapters": STACK, "parallel_tool_calls": opt(BOOL), "truncation": {"enum": ["auto", "disabled", None]}, "metadata": METADATA}}
 MESSAGES = {"model": ASK["properties"]["model"], "messages": arr({"type": "object", "required": ["role", "content"], "properties": {
     "role": {"enum": ["user", "assistant"]}, "content": STR}}, minItems=1, maxItems=2047), "system": opt(STR),
     "temperature": {"type": ["number", "null"], "minimum": 0, "maximum": 1}, "top_k": {"type": ["integer", "null"], "minimum": 0},
     "top_p": ASK["properties"]["top_p"], "stream": opt(BOOL), "stop_sequences": opt(arr({"type": "string", "maxLength": 256}, maxItems=16)),
-    "service_tier": {"enum": ["auto", "standard_only", None]}}
+    "service_tier": {"enum": ["auto", "standard_only", None]}, "adapters": STACK}
 ASK_MESSAGE = {"type": "object", "required": ["model", "messages", "max_tokens"],
                "properties": {**MESSAGES, "max_tokens": {"type": "integer", "minimum": 1}}}
 ASK_COUNT = {"type": "object", "required": ["model", "messages"], "properties": MESSAGES}

@@ -74,3 +74,8 @@ def operation(method, path, gives, asked=None, frames=None, statuses=(200,), err
         by_type = asked if "application/json" in asked or "application/octet-stream" in asked else {"application/json": asked}
         out["requestBody"] = {"required": True, "content": {t: {"schema": s} for t, s in by_type.items()}}
     return method, path, out
+
+# Adapters that are to work together.
+STACK = {"type": ["array", "null"], "minItems": 1, "maxItems": 4, "items": {"type": "object", "required": ["name"], "properties": {
+    "name": {"type": "string", "minLength": 1, "maxLength": 256},
+    "scale": {"type": ["number", "null"], "minimum": -100, "maximum": 100, "not": {"const": 0}}}}}

@@ -77,6 +77,8 @@ LIMIT_TABLES = [
         ("gateway/openai", "OPENAI_INPUT_MAX", "", "Inputs of one request to `/v1/embeddings` and its like"),
         ("engine/sample", "POOLING_LABELS_MAX", "", "Classes of a head"),
         ("gateway/openai", "OPENAI_MESSAGE_MAX", "", "Messages of a conversation"),
+        ("gateway/openai", "OPENAI_ADAPTERS_MAX", "", "Adapters of a stack (`adapters`)"),
+        ("gateway/openai", "OPENAI_ADAPTER_SCALE_MAX", "", "The `scale` of one, either way"),
         ("gateway/openai", "OPENAI_STOP_MAX", "", "Strings in `stop`"),
         ("gateway/openai", "OPENAI_STOP_BYTES_MAX", "bytes", "One of them"),
         ("gateway/openai", "OPENAI_STOP_ID_MAX", "", "Ids in `stop_token_ids`"),
@@ -103,7 +105,7 @@ LIMIT_TABLES = [
         ("engine/chat", "DEPTH_MAX", "", "Depth of calls in one rendering"),
     ]),
     ("Adapters", [
-        ("engine", "LORA_RANK_MAX", "", "The rank of an adapter"),
+        ("engine", "LORA_RANK_MAX", "", "The rank of an adapter, and of a stack all together"),
         ("adapters/format", "FOLDER_FILES_MAX", "", "Files of an adapter's folder"),
         ("adapters/format", "FOLDER_CONFIG_MAX", "bytes", "`adapter_config.json`"),
         ("adapters/format", "WORDS_FILE_MAX", "bytes", "A tokenizer file in the folder"),

@@ -1,0 +1,169 @@
+"""Stacks: several adapters in one request, each with a scale, as PEFT's add_weighted_adapter(combination_type="cat")."""
+import concurrent.futures
+import json
+import pathlib
+import shutil
+import tempfile
+
+from harness import Server, run
+from tiny import FIXTURES, make_model
+
+GOLDEN = [c for c in json.loads((FIXTURES / "alora/golden.json").read_text())["cases"] if c["stack"]]
+PARTS = ["r1", "r4", "r16", "r64", "r256", "rslora", "pattern", "mlp"]  # of fixtures/models/adapters-a
+PAGE, NEAR = 32, 1e-4
+tmp = pathlib.Path(tempfile.mkdtemp())
+server = Server(model=make_model(tmp / "llama"), settings={"engine.max_rows": 40, "engine.max_seqs": 16})
+
+
+def stack_of(*parts):
+    return [{"name": n, "scale": s} for n, s in parts]
+
+
+def post(path, body, key=None, expect=200):
+    r = server.call("POST", path, body, key=key or server.tenant_key)
+    assert r.status == expect, r
+    return r
+
+
+def text(parts, prompt, key=None, expect=200, **more):
+    body = {"model": "base", "adapters": parts, "prompt": prompt, "max_tokens": 12, "temperature": 0, "ignore_eos": True,
+            "logprobs": 1, "return_token_ids": True, **more}
+    return post("/v1/completions", {k: v for k, v in body.items() if v is not None}, key, expect).json
+
+
+def cached(r):
+    return r["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def they_answer_as_peft_does_in_mixed_batches():
+    assert len(GOLDEN) == 4
+    others = [(None, "base"), (None, "r4"), (stack_of(("r4", 3), ("r16", -1)), "base")] * 2
+    prompt = list(range(20, 80))
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        company = [pool.submit(text, p, prompt, model=m, max_tokens=40) for p, m in others]
+        answers = [(c, pool.submit(text, stack_of(*c["stack"][::way]), c["prompt"], n=2)) for c in GOLDEN for way in (1, -1)]
+        for case, a in answers:
+            for c in a.result()["choices"]:
+                assert c["token_ids"] == case["tokens"], (case["stack"], c["token_ids"], case["tokens"])
+                far = max(abs(x - y) for x, y in zip(c["logprobs"]["token_logprobs"], case["logprobs"], strict=True))
+                assert far < NEAR, (case["stack"], far)
+        for (p, m), a in zip(others, company):
+            assert a.result()["choices"] == text(p, prompt, model=m, max_tokens=40)["choices"]
+    for case in GOLDEN:
+        got = text(stack_of(*case["stack"]), case["prompt"], echo=True, max_tokens=0)["choices"][0]["logprobs"]["token_logprobs"]
+        assert max(abs(x - y) for x, y in zip(got[1:], case["prompt_logprobs"], strict=True)) < NEAR
+
+
+def its_pages_are_those_of_its_parts_and_scales():
+    prompt = [14 + i * 7 % 250 for i in range(3 * PAGE)]
+    assert cached(text(stack_of(("r4", 0.5), ("mlp", 2)), prompt + [20])) == 0
+    assert cached(text(stack_of(("mlp", 2), ("r4", 0.5)), prompt + [20])) == 3 * PAGE  # the order says nothing
+    for other in ([("r4", 0.5), ("mlp", 2.5)], [("r4", 0.5)], [("r4", 2), ("mlp", 0.5)], [("r4", 0.5), ("mlp", 2), ("r1", 1)]):
+        assert cached(text(stack_of(*other), prompt + [20])) == 0, other
+    # One adapter as it is, is that adapter.
+    one = text(None, prompt + [20], model="r4")
+    again = text([{"name": "r4"}], prompt + [20])
+    assert cached(one) == 0 and cached(again) == 3 * PAGE and again["choices"] == one["choices"]
+
+
+def usage_names_the_stack():
+    text(stack_of(("mlp@1", -0.25), ("r4:default", 0.5)), [30, 31, 32])
+    server.booked()
+    rows = server.admin("GET", "/usage?start=0&bucket_width=1h&group_by=model,adapter")["data"]
+    assert any(r["model"] == "r4@1*0.5+mlp@1*-0.25" for bucket in rows for r in bucket["results"]), rows
+
+
+def every_door_takes_them():
+    """The demo question through chat, responses and messages; a stack of one is the adapter, of two another."""
+    stack = stack_of(("r4", 1), ("r16", -3))
+    chat = {"model": "base", "max_tokens": 6, "temperature": 0, "messages": [{"role": "user", "content": "Hello"}]}
+    plain = post("/v1/chat/completions", chat).json["choices"][0]["message"]["content"]
+    both = post("/v1/chat/completions", {**chat, "adapters": stack}).json["choices"][0]["message"]["content"]
+    assert both != plain
+    r = post("/v1/responses", {"model": "base", "adapters": stack, "input": "Hello", "max_output_tokens": 6, "temperature": 0})
+    assert r.json["output"][0]["content"][0]["text"] == both, r
+    r = post("/v1/messages", {"model": "base", "adapters": stack, "max_tokens": 6, "temperature": 0,
+                              "messages": [{"role": "user", "content": "Hello"}]})
+    assert r.json["content"][0]["text"] == both, r
+    r = post("/v1/completions", {"model": "base", "adapters": stack, "prompt": "Hello", "max_tokens": 4, "stream": True})
+    assert b"[DONE]" in r.body
+
+
+def what_cannot_be_is_refused_by_name():
+    def refused(parts, status=400, says=None, key=None, **more):
+        e = text(parts, [20, 21], key, status, **more)["error"]
+        assert not says or says in e["message"], e
+        return e
+
+    assert refused(stack_of(("r4", 1), ("ghost", 1)), 404)["param"] == "adapters[1]"
+    assert refused(stack_of(("r4", 1)), says="'model' must be the base", model="r4")["param"] == "model"
+    refused(stack_of(("r4", 1), ("r4", 2)), says="twice")
+    refused(stack_of(("r4", 1), ("r4@1", 2)), says="twice")
+    refused(stack_of(*[(n, 1) for n in PARTS[:5]]), says="4")
+    refused(stack_of(("r256", 1), ("r1", 1)), says="257")
+    refused([], says="adapters")
+    refused("r4", says="adapters")
+    for odd in ({}, [], "r4", None, 7, {"name": 7}, {"name": ""}, {"name": "x" * 300}):
+        assert refused([odd])["param"] == "adapters[0]", odd
+    for scale in (0, 101, -101, 1e300, 1e-60, "1", True, []):
+        assert refused([{"name": "r4", "scale": scale}], says="scale"), scale
+    refused(stack_of(("base", 1), ("r4", 1)), says="no adapter")
+    refused(stack_of(("all", 0.5), ("r4", 1)), says="activated")
+    refused(stack_of(("dora", 0.5), ("r4", 1)), says="dora@1: an adapter with use_dora")
+    refused(stack_of(("norms", 0.5), ("r4", 1)), says="norms@1: an adapter with modules_to_save")
+    long = "a" * 60
+    server.upload(server.tenant_key, long, FIXTURES / "models/adapters-a/r4")
+    server.upload(server.tenant_key, "b" + long, FIXTURES / "models/adapters-a/r16")
+    server.upload(server.tenant_key, "c" + long, FIXTURES / "models/adapters-a/r1")
+    refused(stack_of((long, 0.5), ("b" + long, 0.125), ("c" + long, 0.5)), says="160 bytes")
+
+
+def other_tenants_adapters_are_not_there():
+    other = server.tenant("other")
+    server.upload(other, "own", FIXTURES / "models/adapters-a/r4")
+    for parts in ([("own", 0.5), ("r4", 0.5)], [("r4", 0.5)], [("acme/r4", 0.5)]):
+        assert text(stack_of(*parts), [20, 21], other, 404)["error"]["code"] == "model_not_found"
+    assert text(stack_of(("own", 0.5)), [20, 21], other)["choices"]
+    server.upload(other, "more", FIXTURES / "models/adapters-a/r16")
+    server.admin("PATCH", "/tenants/other", {"models": ["base", "own"]})
+    assert text(stack_of(("own", 0.5)), [20, 21], other)["choices"]
+    text(stack_of(("own", 0.5), ("more", 0.5)), [20, 21], other, 404)
+
+
+def a_part_with_limits_is_counted():
+    def limit(name, n):
+        server.admin("PATCH", f"/limits/acme/{name}", {"requests_per_minute": n})
+
+    limit("r16", 2)
+    seen = [server.call("POST", "/v1/completions", {"model": "base", "adapters": stack_of(("r16", i + 1), ("r1", 0.5)),
+                                                    "prompt": "Hello", "max_tokens": 1}, key=server.tenant_key).status
+            for i in range(20)]
+    assert seen[:2] == [200, 200] and 429 in seen, seen  # on a slow machine some come back
+    limit("r1", 100)
+    assert "limits of its own" in text(stack_of(("r16", 0.5), ("r1", 0.5)), [20, 21], expect=400)["error"]["message"]
+    limit("r16", 0)
+    limit("r1", 0)
+
+
+def a_deleted_part_serves_no_new_stack():
+    server.upload(server.tenant_key, "gone", FIXTURES / "models/adapters-a/rslora")
+    parts = stack_of(("gone", 0.5), ("r4", 0.5))
+    text(parts, [20, 21])
+    assert server.call("DELETE", "/v1/adapters/gone", key=server.tenant_key).status in (200, 204)
+    text(parts, [20, 21], expect=404)
+
+
+try:
+    with server:
+        server.tenant_key = server.tenant("acme")
+        for name in PARTS:
+            server.upload(server.tenant_key, name, FIXTURES / "models/adapters-a" / name)
+        server.upload(server.tenant_key, "all", FIXTURES / "alora/all")
+        for name in ("dora", "norms"):
+            shutil.copytree(FIXTURES / "peft/llama-f32" / name, tmp / name, ignore=shutil.ignore_patterns("golden.bin"))
+            server.upload(server.tenant_key, name, tmp / name)
+        run([they_answer_as_peft_does_in_mixed_batches, its_pages_are_those_of_its_parts_and_scales, usage_names_the_stack,
+             every_door_takes_them, what_cannot_be_is_refused_by_name, other_tenants_adapters_are_not_there,
+             a_part_with_limits_is_counted, a_deleted_part_serves_no_new_stack])
+finally:
+    shutil.rmtree(tmp)
