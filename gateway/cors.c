@@ -26,9 +26,9 @@ void cors_allow(exchange *x, const char *origins)
     if (origins[0] && strcmp(origins, "*") != 0) exchange_add_header(x, "Vary", "Origin");
     if (!origin) return;
     exchange_add_header(x, "Access-Control-Allow-Origin", "%s", origin);
-    exchange_add_header(
-        x, "Access-Control-Expose-Headers",
-        "x-request-id, x-ignored-params, x-adapter-invoked, retry-after, retry-after-ms");
+    exchange_add_header(x, "Access-Control-Expose-Headers",
+                        "x-request-id, x-ignored-params, x-adapter-version, x-adapter-digest, "
+                        "x-adapter-invoked, retry-after, retry-after-ms");
 }
 
 void cors_preflight(exchange *x, const char *origins, const char *methods)

@@ -202,10 +202,11 @@ void registry_on_gone(registry *r, void (*fn)(void *self, uint64_t version_id), 
 
 typedef struct model_name {
     char name[ADAPTER_NAME_MAX + 1], alias[ADAPTER_NAME_MAX + 1];
-    int number; /* 0: by alias */
+    int number;  /* 0: by alias */
+    bool latest; /* whatever the aliases say */
 } model_name;
 
-/* "name", "name@7", "name:alias" */
+/* "name", "name@7", "name@latest", "name:alias" */
 static bool split_model(const char *model, model_name *out)
 {
     size_t n = strcspn(model, "@:");
@@ -214,6 +215,7 @@ static bool split_model(const char *model, model_name *out)
     out->name[n] = 0;
     if (!name_valid(out->name)) return false;
     out->number = 0;
+    out->latest = false;
     snprintf(out->alias, sizeof out->alias, "default");
     const char *rest = model + n;
     if (*rest == 0) return true;
@@ -223,6 +225,8 @@ static bool split_model(const char *model, model_name *out)
         return true;
     }
     rest++;
+    out->latest = strcmp(rest, "latest") == 0;
+    if (out->latest) return true;
     size_t digits = strspn(rest, "0123456789");
     if (digits == 0 || digits > 9 || rest[digits] != 0 || rest[0] == '0') return false;
     out->number = atoi(rest);
@@ -264,9 +268,11 @@ static err_code acquire(registry *r, uint64_t tenant_id, const char *model, bool
     if (en &&
         (en->doomed || (owner_id != tenant_id && !any_tenant && !entry_shared_with(en, tenant_id))))
         en = NULL;
-    const alias *al = en != NULL && m.number == 0 ? alias_find(en, m.alias) : NULL;
+    const alias *al = en && m.number == 0 && !m.latest ? alias_find(en, m.alias) : NULL;
     int number = al != NULL ? al->version : m.number;
-    version *v = en != NULL && number != 0 ? version_by_number(en, number) : NULL;
+    version *v = en && m.latest      ? version_newest_ready(en)
+                 : en && number != 0 ? version_by_number(en, number)
+                                     : NULL;
     if (!v) {
         rc = unknown(e, model);
     } else if (v->absent && v->state == ADAPTER_FAILED) {

@@ -391,6 +391,16 @@ static void tell_invoked(completion *c)
     exchange_note(c->x, "invoked", "%s", word);
 }
 
+/* Which weights answer, to the byte. */
+static void tell_version(completion *c)
+{
+    char hex[DIGEST_HEX];
+    if (!c->adapter && !c->stack) return;
+    digest_hex(c->stack ? c->stack->digest : c->adapter->digest, hex);
+    exchange_add_header(c->x, "x-adapter-version", "%s", c->label);
+    exchange_add_header(c->x, "x-adapter-digest", "%s", hex);
+}
+
 bool completion_admit(completion *c, bool chat)
 {
     if (!read_body(c, chat)) return false;
@@ -407,6 +417,7 @@ bool completion_admit(completion *c, bool chat)
         return completion_no_memory(c);
     }
     c->n_choices = n;
+    tell_version(c);
     tell_invoked(c);
     for (int i = 0; i < c->rq.n_ignored; i++) exchange_ignored_param(c->x, c->rq.ignored[i]);
     return true;

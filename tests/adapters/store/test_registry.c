@@ -128,6 +128,8 @@ START_TEST(test_resolve)
     publish(acme, "poet", 2, false);
     publish(acme, "poet", 3, true);
     publish(bolt, "poet", 4, true);
+    publish(acme, "hymn", 6, true);
+    publish(acme, "hymn", 7, false);
     uint64_t generation;
     ck_assert_int_eq(registry_set_alias(reg, acme, "poet", "canary", 2, -1, &generation, &e),
                      ERR_NONE);
@@ -137,12 +139,34 @@ START_TEST(test_resolve)
         ck_assert_int_eq(version_of(acme, "poet:canary"), 2);
         ck_assert_int_eq(version_of(acme, "poet:default"), 3);
         ck_assert_int_eq(version_of(bolt, "poet"), 1);
+        ck_assert_int_eq(version_of(acme, "hymn"), 1);
+        ck_assert_int_eq(version_of(acme, "hymn@latest"), 2);
         reopen();
     }
-    const char *unknown[] = {"",         "Poet",     "poet@",     "poet@0",   "poet@01",
-                             "poet@9",   "poet@x",   "poet@1x",   "poet:",    "poet:nope",
-                             "poet@1:a", "acme/poe", "bolt/poet", "poet@-1",  "poet:De",
-                             "poet/x",   "other",    "/poet",     "poet@1@1", "poet@99999999999"};
+    const char *unknown[] = {"",
+                             "Poet",
+                             "poet@",
+                             "poet@0",
+                             "poet@01",
+                             "poet@9",
+                             "poet@x",
+                             "poet@1x",
+                             "poet:",
+                             "poet:nope",
+                             "poet@1:a",
+                             "acme/poe",
+                             "bolt/poet",
+                             "poet@-1",
+                             "poet:De",
+                             "poet/x",
+                             "other",
+                             "/poet",
+                             "poet@1@1",
+                             "poet@99999999999",
+                             "poet@latest7",
+                             "poet@Latest",
+                             "other@latest",
+                             "poet@latest:canary"};
     char first[248] = "";
     for (size_t i = 0; i < sizeof unknown / sizeof(*unknown); i++) {
         const adapter_version *v;

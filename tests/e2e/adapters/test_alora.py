@@ -54,6 +54,8 @@ def they_answer_as_peft_does_in_mixed_batches():
             invoked = any(c["prompt"][i:i + len(INVOKE[c["adapter"]])] == INVOKE[c["adapter"]]
                           for i in range(len(c["prompt"])))
             assert a.result().headers["x-adapter-invoked"] == ("true" if invoked else "false"), a.result()
+            said = a.result().headers
+            assert said["x-adapter-version"] == c["adapter"] + "@1" and said["x-adapter-digest"] == DIGEST[c["adapter"]]
         for (m, p), a in zip(others * 2, company):
             assert a.result().json["choices"] == text(m, p, max_tokens=40).json["choices"]
             assert "x-adapter-invoked" not in a.result().headers
@@ -151,6 +153,7 @@ try:
                 server.upload(server.tenant_key, name + more, variant(name + more))
         for name in ("r4", "r16"):
             server.upload(server.tenant_key, name, FIXTURES / "models/adapters-a" / name)
+        DIGEST = {n: server.call("GET", f"/v1/adapters/{n}/versions/1", key=server.tenant_key).json["digest"] for n in INVOKE}
         server.upload(server.tenant_key, "few-gguf", FIXTURES / "alora/few-gguf")
         run([they_answer_as_peft_does_in_mixed_batches, prompts_are_scored_as_peft_does,
              llama_cpps_file_is_the_same_adapter, one_that_is_not_invoked_is_the_base,

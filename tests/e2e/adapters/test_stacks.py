@@ -66,8 +66,11 @@ def its_pages_are_those_of_its_parts_and_scales():
     assert cached(one) == 0 and cached(again) == 3 * PAGE and again["choices"] == one["choices"]
 
 
-def usage_names_the_stack():
-    text(stack_of(("mlp@1", -0.25), ("r4:default", 0.5)), [30, 31, 32])
+def answers_and_usage_name_the_stack():
+    said = [post("/v1/completions", {"model": "base", "adapters": stack_of(("mlp@latest", scale), ("r4:default", 0.5)), "prompt": "x",
+                                     "max_tokens": 1}).headers for scale in (-0.25, -0.5)]
+    assert [h["x-adapter-version"] for h in said] == ["r4@1*0.5+mlp@1*-0.25", "r4@1*0.5+mlp@1*-0.5"], said
+    assert len({h["x-adapter-digest"] for h in said}) == 2 and len(said[0]["x-adapter-digest"]) == 64, said
     server.booked()
     rows = server.admin("GET", "/usage?start=0&bucket_width=1h&group_by=model,adapter")["data"]
     assert any(r["model"] == "r4@1*0.5+mlp@1*-0.25" for bucket in rows for r in bucket["results"]), rows
@@ -162,7 +165,7 @@ try:
         for name in ("dora", "norms"):
             shutil.copytree(FIXTURES / "peft/llama-f32" / name, tmp / name, ignore=shutil.ignore_patterns("golden.bin"))
             server.upload(server.tenant_key, name, tmp / name)
-        run([they_answer_as_peft_does_in_mixed_batches, its_pages_are_those_of_its_parts_and_scales, usage_names_the_stack,
+        run([they_answer_as_peft_does_in_mixed_batches, its_pages_are_those_of_its_parts_and_scales, answers_and_usage_name_the_stack,
              every_door_takes_them, what_cannot_be_is_refused_by_name, other_tenants_adapters_are_not_there,
              a_part_with_limits_is_counted, a_deleted_part_serves_no_new_stack])
 finally:
