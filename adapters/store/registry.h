@@ -51,8 +51,8 @@ void registry_destroy(registry *r);
 
 /* ---- on the way of a request ------------------------------------------------ */
 
-/* "name" (its alias `default`), "name@7", "name@latest" (the newest that is ready), "name:alias"; "tenant/name..." for what is the tenant's
- * own, shared with it, or, with `any_tenant`, anybody's.
+/* "name" (its alias `default`), "name@7", "name@latest" (the newest that is ready), "name:alias";
+ * "tenant/name..." for what is the tenant's own, shared with it, or, with `any_tenant`, anybody's.
  *   ERR_NOT_FOUND  also when the name belongs to another tenant (the same sentence)
  *   ERR_CONFLICT   the version is draining or failed
  *   ERR_ELSEWHERE  another node of the fleet has its files, this one not yet */
