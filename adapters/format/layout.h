@@ -56,6 +56,7 @@ typedef struct adapter_layout {
     int n_vocab;         /* of the tables; the base's unless tokens were added or left out */
     adapter_pair *pair;  /* [peft_slots(&peft)], owned */
     uint64_t file_bytes; /* of all files */
+    bool idle;           /* values were scanned: the base stays as it is, to the bit */
     char dtype_name[8];  /* "F32", "F16", "BF16", "mixed" */
     int n_label;         /* classes of its own head; 0: it has none */
 } adapter_layout;

@@ -74,11 +74,19 @@ static int64_t first_bad(const uint8_t *p, size_t n, dtype type)
     return -1;
 }
 
+static bool all_zero(const uint8_t *p, size_t n)
+{
+    return n == 0 || (p[0] == 0 && memcmp(p, p + 1, n - 1) == 0);
+}
+
+/* *zero: none of its values is another one. */
 static err_code scan_tensor(int fd, const adapter_tensor *t, uint8_t *chunk, const char *which,
-                            const model_config *base, const peft_config *pc, size_t slot, err *e)
+                            const model_config *base, const peft_config *pc, size_t slot,
+                            bool *zero, err *e)
 {
     char name[128];
     uint64_t end = t->bytes;
+    *zero = true;
     if (t->apart > 1) { /* of a parameter of all experts: the whole of it with the first one's */
         size_t at = slot - peft_expert_slots(pc->n_layer);
         if (at / LORA_EXPERT_PROJS % (size_t)pc->n_expert != 0) return ERR_NONE;
@@ -95,11 +103,14 @@ static err_code scan_tensor(int fd, const adapter_tensor *t, uint8_t *chunk, con
                            which,
                            (unsigned long long)(done / dtype_bytes(t->type) + (uint64_t)bad));
         }
+        *zero = *zero && all_zero(chunk, n);
         done += n;
     }
     return ERR_NONE;
 }
 
+/* Where A or B is nothing but zeros, which is how PEFT begins, their product is none.  Whatever
+ * else there is may change the answers. */
 static err_code scan_all(int fd, const model_config *base, adapter_layout *al, err *e)
 {
     static const char *const which[ADAPTER_PARTS] = {"lora_A.weight",
@@ -113,11 +124,20 @@ static err_code scan_all(int fd, const model_config *base, adapter_layout *al, e
     uint8_t *chunk = malloc(CHUNK);
     if (!chunk) return err_set(e, ERR_NOMEM, "out of memory");
     err_code rc = ERR_NONE;
-    for (size_t slot = 0; slot < peft_slots(&al->peft); slot++)
+    al->idle = true;
+    for (size_t slot = 0; slot < peft_slots(&al->peft) && !rc; slot++) {
+        bool zero, none = false, other = false;
         for (int part = 0; part < ADAPTER_PARTS && !rc; part++) {
             const adapter_tensor *t = adapter_part(&al->pair[slot], part);
-            if (t->present) rc = scan_tensor(fd, t, chunk, which[part], base, &al->peft, slot, e);
+            if (!t->present) continue;
+            rc = scan_tensor(fd, t, chunk, which[part], base, &al->peft, slot, &zero, e);
+            if (part < 2)
+                none |= zero;
+            else
+                other = true;
         }
+        al->idle = al->idle && !other && (none || !al->peft.layer[slot].wrapped);
+    }
     free(chunk);
     return rc;
 }
@@ -339,7 +359,9 @@ void adapter_describe(const adapter_layout *al, char *out, size_t cap)
         out, cap,
         "{%s\"r\":%d,\"lora_alpha\":%g,\"use_rslora\":%s,\"use_dora\":%s,\"rank_min\":%d,\"rank_"
         "max\":%d,"
-        "\"layers\":%d,\"target_modules\":[%s],\"dtype\":\"%s\",\"base_model\":\"%s\"}",
+        "\"layers\":%d,\"target_modules\":[%s],\"dtype\":\"%s\",\"effect\":\"%s\",\"base_model\":"
+        "\"%s\"}",
         labels, pc->rank, pc->alpha, pc->rslora ? "true" : "false", pc->dora ? "true" : "false",
-        rank_min, pc->rank_max, pc->n_wrapped, targets, al->dtype_name, base_name);
+        rank_min, pc->rank_max, pc->n_wrapped, targets, al->dtype_name, al->idle ? "none" : "some",
+        base_name);
 }

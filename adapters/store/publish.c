@@ -95,6 +95,9 @@ err_code publish_check(const upload_env *env, int dir_fd, const uint64_t bytes[P
         env->be != NULL ? extent_packed_bytes(&al, env->base, env->be) : bytes[PART_WEIGHTS];
     adapter_describe(&al, info, cap);
     tell_other_base(&al, env->base, nv->name ? nv->name : "an adapter");
+    if (al.idle)
+        log_warn("adapters", "'%s' changes nothing: its products are zero, as before a training",
+                 nv->name ? nv->name : "an adapter");
     code = words_read(dir_fd, &al, env->base, env->tok, text, e);
     nv->words = *text;
     adapter_layout_clear(&al);

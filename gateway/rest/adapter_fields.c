@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/json.h"
 #include "gateway/auth.h"
 #include "gateway/http/api_fields.h"
 #include "gateway/rest/api_audit.h"
@@ -18,6 +19,15 @@ bool adapter_need_tenant(exchange *x)
     exchange_error(x, 403, "permission_error", "tenant_required", NULL,
                    "this key belongs to no tenant; adapters belong to tenants");
     return false;
+}
+
+/* What its upload found: "none" where its answers are the base's. */
+static void write_effect(jsonw *w, const char *info)
+{
+    cJSON *tree = NULL;
+    if (info[0]) (void)json_parse(info, strlen(info), &json_limits_trusted, &tree, NULL);
+    jsonw_str(w, "effect", tree ? cJSON_GetStringValue(json_get(tree, "effect")) : NULL);
+    cJSON_Delete(tree);
 }
 
 void adapter_write_version(exchange *x, jsonw *w, const version_entry *v)
@@ -38,6 +48,7 @@ void adapter_write_version(exchange *x, jsonw *w, const version_entry *v)
     jsonw_int(w, "bytes", (int64_t)v->v.file_bytes);
     jsonw_int(w, "memory_bytes", (int64_t)v->v.packed_bytes);
     jsonw_int(w, "rank", v->v.rank_max);
+    write_effect(w, v->info);
     jsonw_str(w, "residency", residency_state_name(r.state));
     jsonw_int(w, "host_bytes", (int64_t)r.host_bytes);
     jsonw_int(w, "hits", (int64_t)r.n_hits);

@@ -463,6 +463,9 @@ _rule("kv.bare-before-the-adapter", "engine/memory/kv.c",
 _rule("kv.shared-before-the-adapter", "engine/sched/sched_inside.h",
       "d->from = rq->adapter_from;", "d->from = 0;",
       "e2e.test_alora", "what lies before an activated adapter is shared with the base")
+_rule("adapter.effect", "adapters/format/validate.c",
+      "(none || !al->peft.layer[slot].wrapped);", "none;",
+      "e2e.test_stacks", "an adapter all of whose products are zero says that it has no effect")
 _rule("stack.scales-in-key", "adapters/store/stacks.c",
       "digest_add(&d, le, sizeof le);", "",
       "e2e.test_stacks", "pages of a stack are those of its scales")

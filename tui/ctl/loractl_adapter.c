@@ -33,6 +33,7 @@ const column ctl_version_columns[] = {
     {"CREATED", "created", CELL_TIME, false},
     {"MEMORY", "memory_bytes", CELL_BYTES, true},
     {"DIGEST", "digest", CELL_TEXT, true},
+    {"EFFECT", "effect", CELL_TEXT, true},
     {"ERROR", "error", CELL_TEXT, false},
     {NULL, NULL, CELL_TEXT, false},
 };

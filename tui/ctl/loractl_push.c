@@ -309,6 +309,19 @@ static int send_missing(push *p, const cJSON *upload)
     return CTL_OK;
 }
 
+/* The new version; who sent matrices that were never trained should hear so. */
+static void show_version(const ctl *c, const cJSON *tree)
+{
+    const char *model = cJSON_GetStringValue(json_get(tree, "model"));
+    const char *effect = cJSON_GetStringValue(json_get(tree, "effect"));
+    (void)ctl_print_row(c, ctl_version_columns, tree);
+    if (model && effect && strcmp(effect, "none") == 0)
+        fprintf(stderr,
+                "warning: %s changes nothing: all its products of A and B are zero, as they are "
+                "before a training\n",
+                model);
+}
+
 static int commit(push *p)
 {
     char path[1400];
@@ -324,7 +337,7 @@ static int commit(push *p)
     if (!status && client_reply_json(&reply, &tree, &e)) status = ctl_fail("%s", e.msg);
     client_reply_clear(&reply);
     if (!status) {
-        (void)ctl_print_row(p->c, ctl_version_columns, tree);
+        show_version(p->c, tree);
         if (!cli_given(&p->c->cli, "quiet")) {
             int64_t total = 0;
             for (int i = 0; i < FILES; i++) total += p->file[i].bytes;
@@ -450,7 +463,7 @@ static int push_gguf(push *p)
     progress_end(&p->progress);
     if (!status && client_reply_json(&reply, &tree, &e)) status = ctl_fail("%s", e.msg);
     client_reply_clear(&reply);
-    if (!status) (void)ctl_print_row(p->c, ctl_version_columns, tree);
+    if (!status) show_version(p->c, tree);
     cJSON_Delete(tree);
     return status;
 }

@@ -66,6 +66,26 @@ def its_pages_are_those_of_its_parts_and_scales():
     assert cached(one) == 0 and cached(again) == 3 * PAGE and again["choices"] == one["choices"]
 
 
+def an_adapter_that_does_nothing_says_so():
+    """As PEFT saves one that was never trained: B is zero."""
+    for name, zero, effect in (("untrained", "lora_B", "none"), ("half", "layers.0.mlp.up_proj.lora_A", "some"), ("whole", "no", "some")):
+        where = tmp / name
+        shutil.copytree(FIXTURES / "models/adapters-a/r1", where)
+        raw = bytearray((where / "adapter_model.safetensors").read_bytes())
+        head = 8 + int.from_bytes(raw[:8], "little")
+        for tensor, of in json.loads(raw[8:head]).items():
+            if zero in tensor:
+                first, end = of["data_offsets"]
+                raw[head + first:head + end] = bytes(end - first)
+        (where / "adapter_model.safetensors").write_bytes(raw)
+        assert server.upload(server.tenant_key, name, where).json["effect"] == effect, name
+        r = server.call("GET", f"/v1/adapters/{name}/versions/1", key=server.tenant_key)
+        assert r.json["effect"] == effect, r
+        base, own = (text(None, [20, 21, 22], model=m)["choices"] for m in ("base", name))
+        assert (own == base) == (effect == "none"), name
+    assert "'untrained' changes nothing" in server.log_path.read_text()
+
+
 def answers_and_usage_name_the_stack():
     said = [post("/v1/completions", {"model": "base", "adapters": stack_of(("mlp@latest", scale), ("r4:default", 0.5)), "prompt": "x",
                                      "max_tokens": 1}).headers for scale in (-0.25, -0.5)]
@@ -166,7 +186,7 @@ try:
             shutil.copytree(FIXTURES / "peft/llama-f32" / name, tmp / name, ignore=shutil.ignore_patterns("golden.bin"))
             server.upload(server.tenant_key, name, tmp / name)
         run([they_answer_as_peft_does_in_mixed_batches, its_pages_are_those_of_its_parts_and_scales, answers_and_usage_name_the_stack,
-             every_door_takes_them, what_cannot_be_is_refused_by_name, other_tenants_adapters_are_not_there,
+             an_adapter_that_does_nothing_says_so, every_door_takes_them, what_cannot_be_is_refused_by_name, other_tenants_adapters_are_not_there,
              a_part_with_limits_is_counted, a_deleted_part_serves_no_new_stack])
 finally:
     shutil.rmtree(tmp)
