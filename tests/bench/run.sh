@@ -16,7 +16,7 @@ cd "$(dirname "$0")/../.."
 
 sim_cases="sim-honest sim-fair sim-jain sim-batch sim-fcfs sim-late sim-cold sim-cold-late sim-cold-wait sim-wire sim-tpot sim-tpot-kept sim-tpot-slow sim-million plan-cost"
 cases="$sim_cases decode-1 lora-8 streams-8 prompt-512 long-context kv-int8 top-p-flat startup-1.1B peer-1 peer-8 peer-8-adapters peer-q8_0 peer-q4_0 peer-q4_k_s embeddings https-1.1B https-135M workloads kill-upload adapters-1000 adapters-10000 tiers arena cold-ttft causes breach punica-distinct
-    punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu alora streams-2000 slowloris loratop stats-cost schemas schema-cost schemathesis
+    punica-uniform punica-skewed punica-identical slora stall slo-wire overhead token-cpu alora stack streams-2000 slowloris loratop stats-cost schemas schema-cost schemathesis
     disk-full db-locked kill-9 upload-room fuzz oom lengths spec spec-draft tpot-wire moe"
 json=
 [ $# -gt 0 ] || set -- --list
@@ -128,6 +128,23 @@ over, under, n = r["over_base"], r["under_plain"], r["computed"]
 ok = over <= 1.1 and under >= 50 and n["alora"] == n["base"]
 print(f"alora {over:.3f} of the base's own turn over 2,000 cached tokens, {under:.0f} times under a plain adapter's; prompt tokens "
       f"computed {n['alora']}, {n['base']}, {n['plain']} (asked 1.1, 50, the same): {'ok' if ok else 'short'}")
+sys.exit(0 if ok else 1)
+PY
+fi
+
+if [ "$name" = stack ]; then
+    model=build/bench/135M
+    [ -e "$model/adapters/r001" ] || python3 tests/tools/make_random_model.py 135M "$model" --adapters 8 >&2
+    [ -e "$model-wide/adapters" ] || python3 tests/tools/make_random_model.py 135M "$model-wide" --adapters 1 --rank 32 >&2
+    out=$(python3 tests/bench/stack.py "$model" "$model-wide")
+    echo "$out"
+    [ -z "$json" ] || echo "$out" >"$json"
+    exec python3 - "$out" <<'PY'
+import json, sys
+r = json.loads(sys.argv[1])
+ok = r["ratio"] <= 1.1
+print(f"stack {r['ratio']:.3f} of one adapter of the sum of the ranks, eight streams; first token of a new one "
+      f"{r['first_token_ms']['new']} ms, of a resident one {r['first_token_ms']['resident']} (asked 1.1): {'ok' if ok else 'short'}")
 sys.exit(0 if ok else 1)
 PY
 fi
