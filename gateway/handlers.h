@@ -30,6 +30,19 @@ void score_create(exchange *x);      /* POST /v1/score */
 void rerank_create(exchange *x);     /* POST /v1/rerank, /v2/rerank */
 void classify_create(exchange *x);   /* POST /v1/classify */
 
+/* batches/files_api.c: OpenAI's files */
+void files_upload(exchange *x);  /* POST /v1/files: multipart/form-data */
+void files_page(exchange *x);    /* GET /v1/files ?after= &limit= &order= &purpose= */
+void files_get_one(exchange *x); /* GET /v1/files/{} */
+void files_content(exchange *x); /* GET /v1/files/{}/content */
+void files_drop(exchange *x);    /* DELETE /v1/files/{} */
+
+/* batches/batches_api.c: OpenAI's batches */
+void batches_create(exchange *x);     /* POST /v1/batches */
+void batches_page(exchange *x);       /* GET /v1/batches ?after= &limit= */
+void batches_get_one(exchange *x);    /* GET /v1/batches/{} */
+void batches_cancel_one(exchange *x); /* POST /v1/batches/{}/cancel */
+
 /* tokenize_api.c: POST /tokenize, /detokenize (vLLM's shapes) */
 void tokenize_handle(exchange *x);
 void detokenize_handle(exchange *x);

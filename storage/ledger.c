@@ -69,6 +69,46 @@ static err_code add_to_day(sql *q, const usage_row *r, err *e)
     return sql_repeat(q, "add to the day's usage", e);
 }
 
+/* Takes what an earlier attempt at the same request has used out of the books; *was: there is such
+ * a row.  The same row once more is no attempt: it began at the same time. */
+static err_code take_back(sqlite3 *db, const usage_row *r, bool *was, err *e)
+{
+    usage_row old = {.tenant_id = r->tenant_id};
+    sql q;
+    *was = false;
+    sql_begin(&q, db,
+              "DELETE FROM usage WHERE request_id = ?1 AND tenant_id = ?2 AND started_us < ?3"
+              " RETURNING prompt_tokens, cached_tokens, output_tokens, started_us");
+    sql_int(&q, (int64_t)r->request_id);
+    sql_int(&q, (int64_t)r->tenant_id);
+    sql_int(&q, r->started_wall_us);
+    while (sql_row(&q)) {
+        *was = true;
+        old.prompt_tokens = (uint32_t)sql_col_int(&q, 0);
+        old.cached_tokens = (uint32_t)sql_col_int(&q, 1);
+        old.output_tokens = (uint32_t)sql_col_int(&q, 2);
+        old.started_wall_us = sql_col_int(&q, 3);
+    }
+    err_code rc = sql_end(&q, "replace the usage", e);
+    if (rc || !*was) return rc;
+    sql_begin(&q, db,
+              "UPDATE usage_days SET n_requests=n_requests-1, prompt_tokens=prompt_tokens-?3,"
+              " cached_tokens=cached_tokens-?4, output_tokens=output_tokens-?5"
+              " WHERE tenant_id = ?1 AND day = ?2");
+    rc = add_to_day(&q, &old, e);
+    (void)sql_end(&q, "replace the usage", NULL);
+    return rc;
+}
+
+static err_code settle_row(sqlite3 *db, sql *insert, sql *day, const usage_row *r, err *e)
+{
+    bool fresh = false, again = false;
+    err_code rc = insert_row(insert, r, &fresh, e);
+    if (!rc && !fresh) rc = take_back(db, r, &again, e);
+    if (!rc && again) rc = insert_row(insert, r, &fresh, e);
+    return !rc && fresh ? add_to_day(day, r, e) : rc;
+}
+
 static err_code settle_rows(sqlite3 *db, void *arg, err *e)
 {
     const struct settle_job *s = arg;
@@ -76,11 +116,7 @@ static err_code settle_rows(sqlite3 *db, void *arg, err *e)
     sql_begin(&insert, db, INSERT_ROW);
     sql_begin(&day, db, ADD_TO_DAY);
     err_code rc = ERR_NONE;
-    for (size_t i = 0; i < s->n && !rc; i++) {
-        bool fresh = false;
-        rc = insert_row(&insert, &s->rows[i], &fresh, e);
-        if (!rc && fresh) rc = add_to_day(&day, &s->rows[i], e);
-    }
+    for (size_t i = 0; i < s->n && !rc; i++) rc = settle_row(db, &insert, &day, &s->rows[i], e);
     (void)sql_end(&insert, "write the usage", NULL);
     (void)sql_end(&day, "write the usage", NULL);
     return rc;

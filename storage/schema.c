@@ -149,6 +149,27 @@ static const char *const steps[STORE_SCHEMA_VERSION] = {
     " one INTEGER PRIMARY KEY CHECK(one = 1), cluster BLOB NOT NULL, instance BLOB NOT NULL,"
     " seq INTEGER NOT NULL"
     ") STRICT;",
+
+    /* 14: files of tenants, and batches of requests over them (storage/batches/batches.h) */
+    "CREATE TABLE files("
+    " row INTEGER PRIMARY KEY, tenant_id INTEGER NOT NULL REFERENCES tenants(id),"
+    " id TEXT NOT NULL UNIQUE, name TEXT NOT NULL, purpose TEXT NOT NULL, bytes INTEGER NOT NULL,"
+    " created_us INTEGER NOT NULL, expires_us INTEGER NOT NULL"
+    ") STRICT;"
+    "CREATE INDEX files_tenant ON files(tenant_id, row);"
+    "CREATE INDEX files_expires ON files(expires_us);"
+    "CREATE TABLE batches("
+    " row INTEGER PRIMARY KEY, tenant_id INTEGER NOT NULL REFERENCES tenants(id),"
+    " id TEXT NOT NULL UNIQUE, key_id INTEGER NOT NULL, endpoint TEXT NOT NULL,"
+    " input_file TEXT NOT NULL, output_file TEXT NOT NULL, error_file TEXT NOT NULL,"
+    " keep_us INTEGER NOT NULL, metadata TEXT NOT NULL, errors TEXT NOT NULL,"
+    " status INTEGER NOT NULL, first_id INTEGER NOT NULL, last_id INTEGER NOT NULL,"
+    " total INTEGER NOT NULL, completed INTEGER NOT NULL, failed INTEGER NOT NULL,"
+    " created_us INTEGER NOT NULL, deadline_us INTEGER NOT NULL, begun_us INTEGER NOT NULL,"
+    " finalizing_us INTEGER NOT NULL, cancelling_us INTEGER NOT NULL, ended_us INTEGER NOT NULL"
+    ") STRICT;"
+    "CREATE INDEX batches_tenant ON batches(tenant_id, row);"
+    "CREATE INDEX batches_ended ON batches(ended_us);",
 };
 
 static err_code pragma_int(sqlite3 *db, const char *text, int64_t *out, err *e)

@@ -609,17 +609,37 @@ static uint64_t tick_of(uint64_t id)
     return (id >> (SEQ_BITS + NODE_BITS)) << SEQ_BITS | (id & ((1u << SEQ_BITS) - 1));
 }
 
-uint64_t store_next_id(store *st)
+static uint64_t id_of_tick(const store *st, uint64_t tick)
+{
+    return (tick >> SEQ_BITS) << (SEQ_BITS + NODE_BITS) | (uint64_t)st->node << SEQ_BITS |
+           (tick & ((1u << SEQ_BITS) - 1));
+}
+
+uint64_t store_take_ids(store *st, uint64_t n)
 {
     int64_t ms = clock_wall_us() / 1000 - EPOCH_MS;
     uint64_t tick = ms > 0 ? (uint64_t)ms << SEQ_BITS : 0;
     lock_take(&st->id_mu);
     if (tick <= st->last_tick)
         tick = st->last_tick + 1; /* same millisecond, or the clock went back */
-    st->last_tick = tick;
+    st->last_tick = tick + n - 1;
     lock_release(&st->id_mu);
-    return (tick >> SEQ_BITS) << (SEQ_BITS + NODE_BITS) | (uint64_t)st->node << SEQ_BITS |
-           (tick & ((1u << SEQ_BITS) - 1));
+    return id_of_tick(st, tick);
+}
+
+uint64_t store_next_id(store *st)
+{
+    return store_take_ids(st, 1);
+}
+
+uint64_t store_nth_id(const store *st, uint64_t first, uint64_t n)
+{
+    return id_of_tick(st, tick_of(first) + n);
+}
+
+uint64_t store_id_place(uint64_t first, uint64_t id)
+{
+    return id < first ? UINT64_MAX : tick_of(id) - tick_of(first);
 }
 
 void store_raise_ids(store *st, uint64_t id)
@@ -640,6 +660,7 @@ static err_code seed_ids(store *st, err *e)
               " coalesce((SELECT max(id) FROM adapter_versions), 0),"
               " coalesce((SELECT max(request_id) FROM usage), 0),"
               " coalesce((SELECT max(id) FROM audit), 0),"
+              " coalesce((SELECT max(last_id) FROM batches), 0),"
               " (SELECT id FROM high_water))");
     if (sql_row(&q)) st->last_tick = tick_of((uint64_t)sql_col_int(&q, 0));
     return sql_end(&q, "read the newest id", e);

@@ -49,7 +49,7 @@ typedef struct store_stats {
     store_fleet_stats fleet;
 } store_stats;
 
-enum { STORE_SCHEMA_VERSION = 13 };
+enum { STORE_SCHEMA_VERSION = 14 };
 
 /* Opens <dir>/lorad.db and takes the directory for this process.
  *   ERR_NOT_FOUND  no database there and !create
@@ -86,6 +86,14 @@ const char *store_dir(const store *st);
 
 /* A new id: time-ordered, unique on this node over all time, 63 bits, never 0. */
 uint64_t store_next_id(store *st);
+
+/* So many ids at once, for who must know them before they are used: the first; the others are
+ * store_nth_id(st, first, 1) and on.  They are unique over all time if the last one is in the
+ * database before one is used. */
+uint64_t store_take_ids(store *st, uint64_t n);
+uint64_t store_nth_id(const store *st, uint64_t first, uint64_t n);
+/* The inverse: `id` is the how manieth from `first`; UINT64_MAX: it is below it. */
+uint64_t store_id_place(uint64_t first, uint64_t id);
 
 /* Ids to come are above `id`, which was given out and is not in the database. */
 void store_raise_ids(store *st, uint64_t id);

@@ -94,6 +94,10 @@
       "the last requests that ended, and the slowest") \
     X(STATS_EVENTS, "stats.events_mu", NO_WAIT, UNDER(STATS), \
       "events that the next picture is to show") \
+    X(BATCHES, "batch_runner.mu", NO_WAIT, ALONE, \
+      "the batches that have not ended, and which of their lines run") \
+    X(BATCH_JOURNAL, "batch_journal.mu", NO_WAIT, ALONE, \
+      "the end of a batch's two files, over each write of a line") \
     X(INFLIGHT, "inflight.mu", NO_WAIT, ALONE, \
       "the list of requests that run") \
     X(STACKS, "stacks.mu", NO_WAIT, UNDER(STATS), \

@@ -65,6 +65,10 @@ typedef struct config {
     int64_t responses_keep_us, responses_tenant_bytes;
     char responses_key_file[CONFIG_TEXT_MAX];
 
+    int64_t files_tenant_bytes, files_tenant_files, files_max_bytes, files_keep_us;
+    char batches_class[CONFIG_TEXT_MAX];
+    int64_t batches_in_flight, batches_tenant_batches, batches_max_lines, batches_window_us;
+
     char engine_backend[CONFIG_TEXT_MAX], engine_device_memory_fraction[CONFIG_TEXT_MAX];
     int64_t engine_device;
     int64_t engine_threads;

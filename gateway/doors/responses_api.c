@@ -107,7 +107,10 @@ static void set_row(responses_run *r, const char *prefix)
     r->row.tenant_id = r->x->caller->tenant.id;
     r->row.created_us = clock_wall_us();
     r->row.expires_us = keep_us ? r->row.created_us + keep_us : 0;
-    door_make_id(prefix, r->row.id);
+    if (r->x->inner) /* the same when it comes again: stored once */
+        snprintf(r->row.id, sizeof(r->row.id), "%s%s", prefix, r->x->request_id + strlen("req_"));
+    else
+        door_make_id(prefix, r->row.id);
 }
 
 void responses_create(exchange *x)

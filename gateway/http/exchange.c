@@ -18,6 +18,7 @@
 #include "gateway/http/connection.h"
 #include "gateway/http/host.h"
 #include "gateway/http/http_status.h"
+#include "gateway/http/inner.h"
 
 enum {
     SLOWEST_BYTES = 65536, /* a second, of a body after its first body_timeout, or of an answer */
@@ -32,7 +33,7 @@ enum {
 
 const char *exchange_header(const exchange *x, const char *name)
 {
-    return mg_get_header(x->conn, name);
+    return x->conn ? mg_get_header(x->conn, name) : NULL;
 }
 
 const char *exchange_query(exchange *x, const char *name)
@@ -221,7 +222,8 @@ bool exchange_read_json(exchange *x, const cJSON **tree)
     const char *t;
     size_t n;
     err e;
-    *tree = NULL;
+    *tree = x->inner ? x->inner->body : NULL;
+    if (x->inner) return true;
     if (!is_utf8_json(exchange_header(x, "Content-Type"))) {
         exchange_error(x, 415, "invalid_request_error", "unsupported_media_type", NULL,
                        "Content-Type must be application/json, in UTF-8");
@@ -281,6 +283,7 @@ void exchange_ignored_param(exchange *x, const char *name)
 void exchange_retry_after(exchange *x, int64_t ms)
 {
     if (ms < 1) ms = 1;
+    if (x->inner) x->inner->retry_ms = ms;
     exchange_add_header(x, "retry-after", "%lld", (long long)((ms + 999) / 1000));
     exchange_add_header(x, "retry-after-ms", "%lld", (long long)ms);
 }
@@ -310,9 +313,24 @@ static int write_head(exchange *x, char *out, size_t cap, int status, const char
 
 /* -------------------------------------------------------------------- answers -- */
 
+static void reply_within(exchange *x, int status, const char *body, size_t len)
+{
+    x->answered = true;
+    x->status = status;
+    x->sent_bytes = len;
+    if (x->arena.starved && status < 400)
+        exchange_drop(x); /* what there is may be incomplete */
+    else if (!inner_take(x->inner, status, body, len))
+        exchange_drop(x);
+}
+
 void exchange_reply(exchange *x, int status, const char *type, const char *body, size_t len)
 {
     if (x->answered) return;
+    if (x->inner) {
+        reply_within(x, status, body, len);
+        return;
+    }
     char framing[64];
     bool head_only = strcmp(x->method, "HEAD") == 0;
     snprintf(framing, sizeof(framing), "Content-Length: %zu\r\n", len);
@@ -443,6 +461,8 @@ void exchange_reply_err(exchange *x, const err *e, const char *param)
 bool exchange_stream_begin(exchange *x, const char *type)
 {
     char head[EXCHANGE_HEADERS_MAX + 1024];
+    if (x->inner) exchange_drop(x); /* nobody could read it piece by piece */
+    if (x->inner) return false;
     exchange_add_header(x, "X-Accel-Buffering", "no");
     if (x->http10) x->close_after = true; /* which ends the answer: HTTP/1.0 knows no chunks */
     int n = write_head(x, head, sizeof(head), 200, type,
@@ -490,7 +510,7 @@ void exchange_drop(exchange *x)
     x->streaming = false;
     x->close_after = x->answered = true;
     x->status = 499;
-    mg_disable_connection_keep_alive(x->conn);
+    if (x->conn) mg_disable_connection_keep_alive(x->conn);
 }
 
 void exchange_finish(exchange *x)
@@ -499,7 +519,7 @@ void exchange_finish(exchange *x)
         exchange_error(x, 500, "server_error", "internal_error", NULL, "no answer was made");
     }
     if (x->streaming) exchange_drop(x); /* cut: the client sees a broken stream, not a whole one */
-    if (!x->close_after) return;
+    if (!x->close_after || !x->conn) return;
     mg_disable_connection_keep_alive(x->conn);
     if (!x->body_read && has_body(x) && x->status != 499) x->lingers = true;
 }

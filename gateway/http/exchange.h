@@ -25,6 +25,7 @@
 
 struct mg_connection;
 struct http_host;
+struct inner_request;
 struct server;
 struct caller;
 struct config;
@@ -40,10 +41,11 @@ typedef enum { PLANE_INFERENCE, PLANE_ADMIN, PLANE_METRICS } plane;
 
 typedef struct exchange {
     struct http_host *host;
-    struct server *server;     /* the host's */
-    const struct config *conf; /* the options in force while it is answered; the server's */
-    struct caller *caller;     /* who asks (gateway/auth.h); NULL: nobody has looked */
-    struct mg_connection *conn;
+    struct server *server;       /* the host's */
+    const struct config *conf;   /* the options in force while it is answered; the server's */
+    struct caller *caller;       /* who asks (gateway/auth.h); NULL: nobody has looked */
+    struct mg_connection *conn;  /* NULL: it comes from within, and is: */
+    struct inner_request *inner; /* inner.h */
     plane plane;
     const char *method;
     char path[1024];                 /* as sent, without the query */

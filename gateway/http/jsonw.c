@@ -125,6 +125,12 @@ void jsonw_strn(jsonw *w, const char *name, const char *s, size_t len)
     put_escaped(w, s, len);
 }
 
+void jsonw_json(jsonw *w, const char *name, const char *text, size_t len)
+{
+    begin_value(w, name);
+    jsonw_raw(w, text ? text : "null", text ? len : 4);
+}
+
 void jsonw_str(jsonw *w, const char *name, const char *s)
 {
     if (!s) {

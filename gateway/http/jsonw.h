@@ -44,5 +44,7 @@ void jsonw_int(jsonw *w, const char *name, int64_t v);
 void jsonw_num(jsonw *w, const char *name, double v); /* not finite: null */
 void jsonw_bool(jsonw *w, const char *name, bool v);
 void jsonw_null(jsonw *w, const char *name);
+/* A value that is JSON already; NULL: null. */
+void jsonw_json(jsonw *w, const char *name, const char *text, size_t len);
 
 #endif

@@ -9,6 +9,7 @@
 #include "engine/sched/sched.h"
 #include "gateway/auth.h"
 #include "gateway/http/http_status.h"
+#include "gateway/http/inner.h"
 #include "gateway/openai/completion_inside.h"
 #include "gateway/openai/openai_tools.h"
 #include "gateway/openai/prompt.h"
@@ -224,8 +225,22 @@ static const char *tier_of(const completion *c)
     return may ? tier : NULL;
 }
 
+/* Its class is settled; a body that names another would be answered with less than it asks. */
+static bool pick_inner_class(completion *c)
+{
+    const char *tier = c->rq.service_tier;
+    c->slo_class = c->x->inner->slo_class;
+    class_tier(c->x->conf, c->slo_class, c->tier);
+    bool same = !tier || class_of_tier(c->x->conf, tier) == c->slo_class;
+    return same || openai_refuse(&c->problem, 400, "invalid_value", "service_tier",
+                                 "a line of a batch runs in the class '%s': leave 'service_tier' "
+                                 "out, or say \"auto\"",
+                                 c->srv->class_name[c->slo_class]);
+}
+
 static bool pick_class(completion *c)
 {
+    if (c->x->inner) return pick_inner_class(c);
     char reason[256];
     c->slo_class =
         server_class_of(c->x->conf, &c->x->caller->tenant, tier_of(c), reason, sizeof(reason));

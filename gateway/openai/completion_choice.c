@@ -7,6 +7,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/sched/sched.h"
+#include "gateway/http/inner.h"
 #include "gateway/openai/completion_inside.h"
 #include "gateway/watch/stats.h"
 #include "storage/digest.h"
@@ -224,12 +225,20 @@ static bool take_slot(completion *c, choice *ch)
     return true;
 }
 
+/* A request from within has ids of its own, so that its usage is known when it comes again. */
+static uint64_t usage_id_of(const completion *c, int index)
+{
+    const inner_request *own = c->x->inner;
+    return own ? store_nth_id(c->srv->store, own->id, (uint64_t)index)
+               : store_next_id(c->srv->store);
+}
+
 static bool prepare_choice(completion *c, choice *ch, int index)
 {
     ch->index = index;
     ch->stop_token = -1;
     ch->prompt = c->rq.prompts[index / c->rq.n];
-    ch->usage_id = store_next_id(c->srv->store);
+    ch->usage_id = usage_id_of(c, index);
     bool begun = c->pooled ? begin_pool(c, ch) : begin_text(c, ch);
     if (!begun || !begin_request(c, ch) || !take_slot(c, ch)) return false;
     announce(c, ch);

@@ -9,6 +9,7 @@
 #include "adapters/residency/load.h"
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
+#include "gateway/batches/runner.h"
 #include "gateway/config/classes.h"
 #include "gateway/device.h"
 #include "gateway/net/tls_warm.h"
@@ -322,7 +323,6 @@ static err_code open_listeners(parts *p, err *e)
 {
     const config *c = &p->cfg;
     http_host *h = &p->srv.http;
-    make_host(p);
     err_code rc = tls_warm_up(&p->tls, e);
     if (!rc) {
         rc = listener_open(&p->metrics, h, PLANE_METRICS, c->metrics_listen,
@@ -357,6 +357,7 @@ err_code parts_open(parts *p, err *e)
     p->srv.cfg = &p->cfg;
     p->srv.started_wall_us = clock_wall_us();
     name_classes(&p->srv, &p->cfg);
+    make_host(p);
     err_code rc = open_storage(p, e);
     if (!rc) rc = open_model(p, e);
     if (!rc) rc = open_adapters(p, e);
@@ -364,6 +365,7 @@ err_code parts_open(parts *p, err *e)
     if (!rc) rc = open_scheduler(p, e);
     if (!rc && !(p->srv.stats = stats_create(&p->srv))) rc = err_set(e, ERR_NOMEM, "no memory");
     if (!rc) rc = open_traces(p, e);
+    if (!rc) rc = batch_runner_start(&p->srv.batches, &p->srv, e);
     if (!rc) rc = open_listeners(p, e);
     return rc;
 }
@@ -393,6 +395,8 @@ void parts_close(parts *p)
 {
     server *s = &p->srv;
     close_listeners(p);
+    atomic_store(&s->cut, true); /* what a failed start has begun, too */
+    batch_runner_stop(s->batches);
     spans_destroy(s->spans);
     stats_destroy(s->stats);
     sched_destroy(s->sched);

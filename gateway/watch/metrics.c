@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "gateway/batches/runner.h"
 #include "gateway/descriptors.h"
 #include "gateway/handlers.h"
 #include "gateway/watch/spans.h"
@@ -405,6 +406,22 @@ static void put_traces(prom *p, server *s)
     prom_counter(p, "lorad_traces_failures_total", "Exports that no collector took", t.n_failures);
 }
 
+static void put_batches(prom *p, server *s)
+{
+    batch_runner_stats b;
+    batch_runner_stats_get(s->batches, &b);
+    prom_gauge(p, "lorad_batches", "Batches that have not ended", b.n_batches);
+    prom_gauge(p, "lorad_batch_lines_running", "Lines of batches that run", b.n_lines);
+    prom_gauge(p, "lorad_batch_lines_allowed",
+               "Lines that may run beside the more urgent requests of the moment", b.allowed);
+    prom_family(p, "lorad_batch_lines_total", "counter", "Lines of batches that are done");
+    prom_count(p, b.n_completed, "result", "completed", NULL);
+    prom_count(p, b.n_failed, "result", "failed", NULL);
+    prom_counter(p, "lorad_batch_lines_retried_total",
+                 "Times that a line met a limit or a fault, and waits to be tried again",
+                 b.n_retried);
+}
+
 /* ------------------------------------------------------------------------ whole -- */
 
 /* The parts are read one after another: what happens in between may show
@@ -454,6 +471,7 @@ void metrics_get(exchange *x)
         put_storage(&p, s);
         put_http(&p, s);
         put_traces(&p, s);
+        put_batches(&p, s);
         if (x->conf->metrics_vllm_names) metrics_vllm(&p, v);
     } else {
         p.failed = true;

@@ -1,0 +1,50 @@
+/* blob.h -- the bytes of tenants' files: <data.dir>/files/<tenant>/<id>.
+ *
+ * A blob comes under its name only when it is whole and on the disk; its row (storage/batches) is
+ * written after that, and deleted before the bytes are.  So what has no row is nobody's, and
+ * blob_sweep() removes it at the start.  The floor of the disk holds (adapters/store/storeroom.h).
+ *
+ * Ownership: a writer is the caller's struct, and ends with keep or drop.  Threads: any, each
+ * writer one; the sweep at the start alone.
+ */
+#ifndef GATEWAY_BATCHES_BLOB_H
+#define GATEWAY_BATCHES_BLOB_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "adapters/store/storeroom.h"
+#include "engine/base/err.h"
+#include "storage/batches/batches.h"
+
+/* `dir`: the data directory. */
+void blob_path(char out[PATH_MAX], const char *dir, uint64_t tenant_id, const char *id);
+/* The tenant's folder is there afterwards. */
+err_code blob_folder(const char *dir, uint64_t tenant_id, err *e);
+
+typedef struct blob_writer { /* private but for n_bytes */
+    int64_t n_bytes;
+    int fd;
+    storeroom *room;
+    int64_t taken; /* bytes that are its own on the disk */
+    char part[PATH_MAX], path[PATH_MAX];
+} blob_writer;
+
+/* ERR_NO_ROOM, ERR_IO: nothing is left behind. */
+err_code blob_begin(blob_writer *w, const char *dir, storeroom *room, uint64_t tenant_id,
+                    const char *id, err *e);
+err_code blob_write(blob_writer *w, const void *data, size_t len, err *e);
+/* Whole, synced, and under its name. */
+err_code blob_keep(blob_writer *w, err *e);
+/* Gone.  Harmless for one that was kept or never begun. */
+void blob_drop(blob_writer *w);
+
+/* The bytes are gone when it returns; one that is not there is fine. */
+err_code blob_remove(const char *dir, uint64_t tenant_id, const char *id, err *e);
+
+/* Removes what belongs to no row of a file and to no batch that has not ended; how many. */
+int blob_sweep(const char *dir, store *st, const batch_row *unfinished, size_t n);
+
+#endif

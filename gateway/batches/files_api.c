@@ -1,0 +1,313 @@
+/* files_api.c -- /v1/files: what comes as multipart/form-data is written as it arrives, and has its
+ * row when it is whole. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "gateway/auth.h"
+#include "gateway/batches/batch_fields.h"
+#include "gateway/batches/blob.h"
+#include "gateway/doors/door_json.h"
+#include "gateway/handlers.h"
+#include "gateway/http/api_fields.h"
+#include "gateway/http/multipart.h"
+#include "gateway/rest/api_audit.h"
+#include "gateway/server.h"
+
+enum {
+    FRAMING_BYTES = 65536, /* of a body beside its file */
+    VALUE_MAX = 63,        /* bytes of a field that is no file */
+    PIECE_BYTES = 256 << 10,
+    LIST_MAX = 10000,
+    EXPIRES_MIN_S = 3600, /* as OpenAI has it */
+    EXPIRES_MAX_S = 2592000,
+};
+
+/* ------------------------------------------------------------------------- upload -- */
+
+typedef enum { FIELD_NONE, FIELD_FILE, FIELD_PURPOSE, FIELD_ANCHOR, FIELD_SECONDS } field;
+
+typedef struct file_upload {
+    exchange *x;
+    multipart form;
+    blob_writer to;
+    file_row row;
+    field now;
+    size_t n_value;
+    char value[VALUE_MAX + 1]; /* of the field that is coming */
+    char purpose[VALUE_MAX + 1], anchor[VALUE_MAX + 1], seconds[VALUE_MAX + 1];
+    bool has_file;
+    bool refused; /* by the client's rights or what it sends, not by the body's framing */
+    err why;
+} file_upload;
+
+static err_code begin_file(file_upload *u, const char *name, err *e)
+{
+    if (u->has_file) return err_set(e, ERR_INPUT, "there are two files in the body");
+    const char *bare = strrchr(name, '/');
+    snprintf(u->row.name, sizeof(u->row.name), "%s", bare ? bare + 1 : name);
+    u->has_file = true;
+    u->now = FIELD_FILE;
+    return blob_begin(&u->to, u->x->server->cfg->data_dir, u->x->server->room, u->row.tenant_id,
+                      u->row.id, e);
+}
+
+static err_code begin_part(void *arg, const char *name, const char *file, err *e)
+{
+    file_upload *u = arg;
+    static const char *const names[] = {"purpose", "expires_after[anchor]",
+                                        "expires_after[seconds]"};
+    u->n_value = 0;
+    if (strcmp(name, "file") == 0 && file) return begin_file(u, file, e);
+    if (strcmp(name, "file") == 0)
+        return err_set(e, ERR_INPUT, "'file' must be a file, with a filename");
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(name, names[i]) != 0) continue;
+        u->now = FIELD_PURPOSE + i;
+        return ERR_NONE;
+    }
+    return err_set(e, ERR_INPUT, "unknown field '%.60s'", name);
+}
+
+static err_code write_piece(file_upload *u, const void *data, size_t len, err *e)
+{
+    int64_t most = u->x->conf->files_max_bytes;
+    if (u->to.n_bytes + (int64_t)len > most)
+        return err_set(e, ERR_LIMIT, "the file has more than %lld bytes", (long long)most);
+    return blob_write(&u->to, data, len, e);
+}
+
+static err_code take_part(void *arg, const void *data, size_t len, err *e)
+{
+    file_upload *u = arg;
+    if (u->now == FIELD_FILE) return write_piece(u, data, len, e);
+    if (u->n_value + len > VALUE_MAX)
+        return err_set(e, ERR_INPUT, "a field has more than %d bytes", VALUE_MAX);
+    memcpy(u->value + u->n_value, data, len);
+    u->n_value += len;
+    return ERR_NONE;
+}
+
+static err_code end_part(void *arg, err *e)
+{
+    file_upload *u = arg;
+    char *const to[] = {u->purpose, u->anchor, u->seconds};
+    u->value[u->n_value] = 0;
+    if (strlen(u->value) != u->n_value) return err_set(e, ERR_INPUT, "a field has a NUL byte");
+    if (u->now >= FIELD_PURPOSE) memcpy(to[u->now - FIELD_PURPOSE], u->value, u->n_value + 1);
+    u->now = FIELD_NONE;
+    return ERR_NONE;
+}
+
+static bool take_body(void *arg, const void *data, size_t len)
+{
+    file_upload *u = arg;
+    err_code rc = auth_still(u->x, false, &u->why);
+    if (!rc) rc = multipart_feed(&u->form, data, len, &u->why);
+    u->refused = rc != ERR_NONE;
+    return !u->refused;
+}
+
+static bool bad(exchange *x, const char *param, const char *msg)
+{
+    exchange_error(x, 400, "invalid_request_error", "invalid_value", param, "%s", msg);
+    return false;
+}
+
+/* The fields that are no file.  False: answered. */
+static bool check_fields(file_upload *u)
+{
+    exchange *x = u->x;
+    int64_t keep_us = x->conf->files_keep_us;
+    if (!u->purpose[0]) return bad(x, "purpose", "'purpose' is missing: say \"batch\"");
+    if (strcmp(u->purpose, "batch") != 0) {
+        char name[32];
+        snprintf(name, sizeof(name), "%.31s", u->purpose);
+        exchange_error(x, 400, "invalid_request_error", "invalid_value", "purpose",
+                       "the purpose '%s' is not supported: this server takes files for \"batch\"",
+                       name);
+        return false;
+    }
+    if (!u->has_file) return bad(x, "file", "'file' is missing");
+    if (u->to.n_bytes == 0) return bad(x, "file", "the file is empty");
+    if (u->anchor[0] && strcmp(u->anchor, "created_at") != 0)
+        return bad(x, "expires_after[anchor]", "'expires_after[anchor]' must be \"created_at\"");
+    if (u->seconds[0] || u->anchor[0]) {
+        uint64_t s = api_parse_id(u->seconds);
+        if (s < EXPIRES_MIN_S || s > EXPIRES_MAX_S)
+            return bad(x, "expires_after[seconds]",
+                       "'expires_after[seconds]' must be a whole number from 3600 to 2592000");
+        if (!keep_us || (int64_t)s * 1000000 < keep_us) keep_us = (int64_t)s * 1000000;
+    }
+    u->row.expires_us = keep_us ? u->row.created_us + keep_us : 0;
+    return true;
+}
+
+static void reply_file(exchange *x, const file_row *f)
+{
+    jsonw w;
+    jsonw_init(&w);
+    batch_write_file(&w, f);
+    exchange_reply_json(x, 200, &w);
+    jsonw_clear(&w);
+}
+
+/* The file is whole: its fields are looked at, it gets its name, its row. */
+static void finish_upload(file_upload *u, const batch_quota *quota)
+{
+    exchange *x = u->x;
+    err e;
+    if (multipart_finish(&u->form, &e) || auth_still(x, true, &e)) {
+        exchange_reply_err(x, &e, NULL);
+        return;
+    }
+    if (!check_fields(u)) return;
+    u->row.bytes = u->to.n_bytes;
+    if (blob_keep(&u->to, &e)) {
+        exchange_reply_err(x, &e, NULL);
+        return;
+    }
+    if (files_put(x->server->store, &u->row, quota, &e)) {
+        err ignored;
+        (void)blob_remove(x->server->cfg->data_dir, u->row.tenant_id, u->row.id, &ignored);
+        exchange_reply_err(x, &e, "file");
+        return;
+    }
+    api_audit(x, u->row.tenant_id, "file.create", u->row.id, NULL);
+    reply_file(x, &u->row);
+}
+
+static void refuse_body(exchange *x, const err *e)
+{
+    x->close_after = true;
+    if (e->code == ERR_TIMEOUT)
+        exchange_error(x, 408, "timeout_error", "request_timeout", NULL, "%s", e->msg);
+    else
+        exchange_reply_err(x, e, NULL);
+}
+
+void files_upload(exchange *x)
+{
+    const config *c = x->server->cfg;
+    const batch_quota quota = {.bytes = c->files_tenant_bytes, .files = c->files_tenant_files};
+    file_upload u = {.x = x,
+                     .to = {.fd = -1},
+                     .row = {.tenant_id = x->caller->tenant.id, .created_us = clock_wall_us()}};
+    const multipart_sink sink = {begin_part, take_part, end_part, &u};
+    int64_t most = c->files_max_bytes + FRAMING_BYTES, bytes = x->content_length - FRAMING_BYTES;
+    err e;
+    snprintf(u.row.purpose, sizeof(u.row.purpose), "batch");
+    door_make_id("file-", u.row.id);
+    err_code rc = multipart_begin(&u.form, exchange_header(x, "Content-Type"), &sink, &e);
+    if (!rc) rc = files_check(x->server->store, u.row.tenant_id, bytes > 0 ? bytes : 0, &quota, &e);
+    if (!rc && bytes > 0) rc = storeroom_check(x->server->room, (uint64_t)bytes, &e);
+    if (!rc) rc = exchange_stream_body(x, (uint64_t)most, take_body, &u, &e);
+    if (rc)
+        refuse_body(x, u.refused ? &u.why : &e);
+    else
+        finish_upload(&u, &quota);
+    blob_drop(&u.to);
+}
+
+/* ------------------------------------------------------------------------ reading -- */
+
+void files_page(exchange *x)
+{
+    batch_page p;
+    file_row *list;
+    size_t n;
+    bool more;
+    err e;
+    if (!batch_page_read(x, LIST_MAX, LIST_MAX, &p)) return;
+    p.purpose = exchange_query(x, "purpose");
+    if (files_list(x->server->store, &p, &list, &n, &more, &e)) {
+        batch_reply_err(x, "file", p.after ? p.after : "", &e);
+        return;
+    }
+    jsonw w;
+    api_list_begin(&w);
+    for (size_t i = 0; i < n; i++) batch_write_file(&w, &list[i]);
+    batch_list_end(x, &w, n ? list[0].id : NULL, n ? list[n - 1].id : NULL, more);
+    free(list);
+}
+
+/* False: answered. */
+static bool find_file(exchange *x, file_row *f)
+{
+    err e;
+    if (!files_get(x->server->store, x->caller->tenant.id, x->param[0], f, &e)) return true;
+    batch_reply_err(x, "file", x->param[0], &e);
+    return false;
+}
+
+void files_get_one(exchange *x)
+{
+    file_row f;
+    if (find_file(x, &f)) reply_file(x, &f);
+}
+
+static void send_content(exchange *x, int fd, int64_t bytes)
+{
+    char *piece = arena_alloc(&x->arena, PIECE_BYTES);
+    if (!piece) {
+        exchange_starved(x);
+        return;
+    }
+    if (!exchange_stream_begin(x, "application/octet-stream")) return;
+    while (bytes > 0) {
+        ssize_t n = read(fd, piece, PIECE_BYTES);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return; /* cut: the client sees a broken stream */
+        if (!exchange_stream_write(x, piece, (size_t)n)) return;
+        bytes -= n;
+    }
+    exchange_stream_end(x);
+}
+
+void files_content(exchange *x)
+{
+    char path[PATH_MAX];
+    file_row f;
+    if (!find_file(x, &f)) return;
+    if (strcmp(x->method, "HEAD") == 0) {
+        exchange_reply(x, 200, "application/octet-stream", NULL, (size_t)f.bytes);
+        return;
+    }
+    blob_path(path, x->server->cfg->data_dir, f.tenant_id, f.id);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) {
+        err e;
+        (void)err_set(&e, ERR_IO, "the file's bytes cannot be read");
+        exchange_reply_err(x, &e, NULL);
+        return;
+    }
+    send_content(x, fd, f.bytes);
+    (void)close(fd);
+}
+
+void files_drop(exchange *x)
+{
+    err e;
+    const char *id = x->param[0];
+    uint64_t tenant_id = x->caller->tenant.id;
+    err_code rc = files_delete(x->server->store, tenant_id, id, &e);
+    if (!rc) rc = blob_remove(x->server->cfg->data_dir, tenant_id, id, &e);
+    if (rc) {
+        batch_reply_err(x, "file", id, &e);
+        return;
+    }
+    api_audit(x, tenant_id, "file.delete", id, NULL);
+    jsonw w;
+    jsonw_init(&w);
+    jsonw_open(&w, NULL, '{');
+    jsonw_str(&w, "id", id);
+    jsonw_str(&w, "object", "file");
+    jsonw_bool(&w, "deleted", true);
+    jsonw_close(&w, '}');
+    exchange_reply_json(x, 200, &w);
+    jsonw_clear(&w);
+}
