@@ -202,8 +202,12 @@ void files_upload(exchange *x)
     err e;
     snprintf(u.row.purpose, sizeof(u.row.purpose), "batch");
     door_make_id("file-", u.row.id);
-    err_code rc = multipart_begin(&u.form, exchange_header(x, "Content-Type"), &sink, &e);
-    if (!rc) rc = files_check(x->server->store, u.row.tenant_id, bytes > 0 ? bytes : 0, &quota, &e);
+    if (multipart_begin(&u.form, exchange_header(x, "Content-Type"), &sink, &e)) {
+        exchange_error(x, 415, "invalid_request_error", "unsupported_media_type", NULL, "%s",
+                       e.msg);
+        return;
+    }
+    err_code rc = files_check(x->server->store, u.row.tenant_id, bytes > 0 ? bytes : 0, &quota, &e);
     if (!rc && bytes > 0) rc = storeroom_check(x->server->room, (uint64_t)bytes, &e);
     if (!rc) rc = exchange_stream_body(x, (uint64_t)most, take_body, &u, &e);
     if (rc)

@@ -108,7 +108,8 @@ static void set_row(responses_run *r, const char *prefix)
     r->row.created_us = clock_wall_us();
     r->row.expires_us = keep_us ? r->row.created_us + keep_us : 0;
     if (r->x->inner) /* the same when it comes again: stored once */
-        snprintf(r->row.id, sizeof(r->row.id), "%s%s", prefix, r->x->request_id + strlen("req_"));
+        snprintf(r->row.id, sizeof(r->row.id), "%s%032d%s", prefix, 0,
+                 r->x->request_id + strlen("req_"));
     else
         door_make_id(prefix, r->row.id);
 }

@@ -6,13 +6,15 @@
 Answers are described to the last member (additionalProperties: false), each status by its number: the
 end-to-end tests hold every answer to it (tests/e2e/contract.py), and a new member must be written down here.
 What is asked is described so that what the schemas forbid is refused: tests/e2e/openai/test_schemathesis.py tries.
-The admin plane is in openapi_admin.py, other APIs than OpenAI's older ones in openapi_doors.py.
+The admin plane is in openapi_admin.py, other APIs than OpenAI's older ones in openapi_doors.py, files
+and batches in openapi_batches.py.
 """
 import json
 import pathlib
 import sys
 
 import openapi_admin
+import openapi_batches
 import openapi_doors
 from openapi_says import SAYS
 from openapi_words import (ANY, BOOL, CLASS, COUNT, FLAG, HEADERS, INT, NUM, STACK, STR, TIME, arr, header, maybe, obj, operation, opt, query, ref)
@@ -118,7 +120,7 @@ SCHEMAS = {
     "Usage": obj({"object": {"const": "page"}, "data": arr(BUCKET), "has_more": BOOL, "next_page": maybe(STR)}),
     "Adapter": ADAPTER, "Adapters": page(ADAPTER, True), "Version": VERSION, "Versions": page(VERSION),
     "VersionOrUpload": {"anyOf": [VERSION, UPLOAD]}, "File": SENT, "Deleted": DELETED, "Events": page(EVENT), "Used": page(USED),
-    **openapi_doors.SCHEMAS, **openapi_admin.SCHEMAS,
+    **openapi_doors.SCHEMAS, **openapi_batches.SCHEMAS, **openapi_admin.SCHEMAS,
 }
 
 # ------------------------------------------------------------------------------------------ what is asked
@@ -273,7 +275,7 @@ def lines(value, depth, indent=""):
 
 def main():
     paths = {}
-    for method, path, what in ROUTES + openapi_doors.ROUTES + openapi_admin.ROUTES:
+    for method, path, what in ROUTES + openapi_doors.ROUTES + openapi_batches.ROUTES + openapi_admin.ROUTES:
         paths.setdefault(path, {})[method.lower()] = {"summary": SAYS[f"{method} {path}"], **what}
     for path in paths:
         if path.startswith("/admin/"):

@@ -71,7 +71,7 @@ def operation(method, path, gives, asked=None, frames=None, statuses=(200,), err
         out["parameters"] = [{"name": n, "in": "path", "required": True, "schema": {**STR, "minLength": 1}} for n in names]
         out["parameters"] += parameters
     if asked:
-        by_type = asked if "application/json" in asked or "application/octet-stream" in asked else {"application/json": asked}
+        by_type = asked if any("/" in t for t in asked) else {"application/json": asked}
         out["requestBody"] = {"required": True, "content": {t: {"schema": s} for t, s in by_type.items()}}
     return method, path, out
 
